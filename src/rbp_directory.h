@@ -1,0 +1,276 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_directory.h
+ *	  Which page is where: page -> remote slot or staging slot, content
+ *	  hash and generation; and which slot is given up next (S3-FIFO).
+ *
+ * The directory is one flat object in shared memory.  It knows pages, slots
+ * and extents, and nothing of donors, transports or files.  It contains no
+ * postgres.h beyond what rbp_lock.h brings, and is unit-tested outside of
+ * the server.
+ *
+ * Slots.  A remote slot is room for one page in leased memory.  Slots come in
+ * extents of RBP_EXTENT_PAGES (1 MiB); slot s is page (s % RBP_EXTENT_PAGES)
+ * of extent (s / RBP_EXTENT_PAGES).  What region of which donor carries an
+ * extent is the business of rbp_remote.  An extent is offline until its
+ * memory is leased, and goes offline again when it is lost.
+ * Slot s belongs to partition (s % RBP_PARTITIONS) for good, so that each
+ * partition owns an equal share of each extent and has free list, queues and
+ * ghosts of its own under its own lock.  Staging slots are numbered from 0
+ * apart from remote slots and may hold a page of any partition.
+ *
+ * Coherence, see src/README.md.  An entry (P, h) means: "the content of P on
+ * disk hashes to h", and stays true because
+ *   - rbp_directory_invalidate() is called before P is written, bumps P's
+ *     write stamp and drops P's entry, both under the partition lock;
+ *   - rbp_directory_bump_generation() is called before a relation fork is
+ *     truncated, unlinked or replaced, which kills older entries by their
+ *     generation;
+ *   - insertions give the stamp and generation at which (P, h) was seen on
+ *     disk, and are refused if the stamp has moved.
+ *
+ * Lock order: a partition lock is a leaf; at most one is held at a time; no
+ * function here keeps one on return.  Where a function says "no lock", it
+ * may be called anywhere, also without a PGPROC.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DIRECTORY_H
+#define RBP_DIRECTORY_H
+
+#include <stddef.h>
+
+#include "rbp_page.h"
+
+#define RBP_PARTITIONS			128
+#define RBP_EXTENT_PAGES		128 /* slots in an extent */
+#define RBP_PAGE_SIZE			8192
+#define RBP_INVALID_SLOT		UINT32_MAX
+
+typedef struct RbpDirectory RbpDirectory;
+
+/* Where a page was seen on disk: needed to capture or publish it. */
+typedef struct RbpVersion
+{
+	uint64_t	hash;			/* XXH3-64 of the content as on disk */
+	uint32_t	stamp;			/* write stamp of the page then */
+	uint32_t	generation;		/* generation of the relation fork then */
+} RbpVersion;
+
+typedef enum RbpWhere
+{
+	RBP_ABSENT,
+	RBP_STAGED,					/* slot is a staging slot */
+	RBP_REMOTE					/* slot is a remote slot */
+} RbpWhere;
+
+typedef struct RbpLookup
+{
+	RbpWhere	where;
+	uint32_t	slot;
+	uint64_t	hash;
+} RbpLookup;
+
+typedef enum RbpInsert
+{
+	RBP_INSERTED,
+	RBP_INSERT_STALE,			/* stamp or generation has moved */
+	RBP_INSERT_PRESENT,			/* the page has an entry already */
+	RBP_INSERT_GONE,			/* publish: the staged entry is not there */
+	RBP_INSERT_OFFLINE			/* publish: the slot's extent went offline */
+} RbpInsert;
+
+/*
+ * Bytes of shared memory for a directory of max_slots remote slots (a
+ * multiple of RBP_EXTENT_PAGES) and staging_slots staging slots.  For large
+ * max_slots at most 48 bytes for each remote slot, all included.
+ */
+extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
+
+/* Initialize in mem (64-byte aligned); all extents offline, all empty. */
+extern RbpDirectory *rbp_directory_init(void *mem, uint32_t max_slots,
+										uint32_t staging_slots, int tranche);
+
+extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
+
+/*
+ * ---- versions -------------------------------------------------------
+ */
+
+/* The page's write stamp now; acquire semantics. No lock. */
+extern uint32_t rbp_directory_stamp(RbpDirectory *dir, const RbpPageId *page);
+
+/* The relation fork's generation now; acquire semantics. No lock. */
+extern uint32_t rbp_directory_generation(RbpDirectory *dir, uint32_t rel,
+										 uint16_t space, uint8_t fork);
+
+/* Kill every entry of the fork (and of its stripe). No lock. */
+extern void rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel,
+										  uint16_t space, uint8_t fork);
+
+/*
+ * Kill every entry of the directory: for when an event was seen that
+ * cannot be named (an fd that could not be tracked). No lock.
+ */
+extern void rbp_directory_bump_all(RbpDirectory *dir);
+
+/* Counts bump_* calls; a change means that a sweep has something to do. */
+extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
+
+/*
+ * ---- the hit path ----------------------------------------------------
+ */
+
+/*
+ * Find a live entry.  Takes the partition lock shared.  With touch, counts
+ * as an access for replacement (a lock-free store).  Dead entries (older
+ * generation, extent offline) are reported as RBP_ABSENT.
+ */
+extern RbpLookup rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page,
+									  bool touch);
+
+/*
+ * The bytes read for a lookup did not hash to its hash.  If the entry is
+ * still the same (same place, same hash), drop it and return true: a real
+ * hash failure.  If it has moved or gone meanwhile, return false: a race,
+ * look again.  Exclusive lock.
+ */
+extern bool rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
+									   const RbpLookup *seen);
+
+/*
+ * ---- writes ----------------------------------------------------------
+ */
+
+/*
+ * Before P is written: bump its stamp and drop its entry, staged or remote.
+ * Exclusive lock.  Returns what was dropped.
+ */
+extern RbpWhere rbp_directory_invalidate(RbpDirectory *dir,
+										 const RbpPageId *page);
+
+/*
+ * ---- capture and push ---------------------------------------------------
+ */
+
+/*
+ * The staging slot holds a verified copy of the page: make it visible.
+ * Refused (RBP_INSERT_STALE) unless the page's stamp and the fork's
+ * generation are still those of version.  Exclusive lock.
+ */
+extern RbpInsert rbp_directory_insert_staged(RbpDirectory *dir,
+											 const RbpPageId *page,
+											 const RbpVersion *version,
+											 uint32_t staging_slot);
+
+/*
+ * For the pusher: is this staging slot still the page's entry?  If so give
+ * its page and hash.  Shared lock.
+ */
+extern bool rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
+									  RbpPageId *page, uint64_t *hash);
+
+/*
+ * Take a remote slot of the page's partition to push into: a free one, or
+ * one whose page is evicted for it by S3-FIFO.  The slot is in nobody's
+ * reach until published or abandoned.  RBP_INVALID_SLOT if the partition
+ * has none.  *evicted is set to whether a live page was given up.
+ * Exclusive lock.
+ */
+extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
+									  bool *evicted);
+
+/*
+ * The slot holds the staged page now: replace the staged entry by a remote
+ * one, if the staged entry is still this page's.  On RBP_INSERTED the slot
+ * belongs to the directory; on anything else the slot was given back to the
+ * free list (or is left offline).  In every case the staging slot is out of
+ * the directory and the caller's.  Exclusive lock.
+ */
+extern RbpInsert rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
+									   uint32_t staging_slot, uint32_t slot);
+
+/*
+ * The push failed: drop the staged entry if it is still there and give the
+ * slot (or RBP_INVALID_SLOT) back.  The staging slot is the caller's then.
+ * Exclusive lock.
+ */
+extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
+								  uint32_t staging_slot, uint32_t slot);
+
+/*
+ * ---- extents --------------------------------------------------------
+ */
+
+/*
+ * Give the extent's slots to the free lists.  Slots that a pusher still
+ * holds from before come back when it lets go of them.
+ */
+extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent);
+
+/*
+ * Stop using the extent at once (lookups miss from the first store on), then
+ * drop its entries and take its slots off the lists.  Returns live pages
+ * dropped.
+ */
+extern uint32_t rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent);
+
+extern bool rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent);
+
+/*
+ * How warm an extent is: the sum over its live entries of 1 + access count.
+ * Used to choose what to give back; a reading, not a truth. Shared locks.
+ */
+extern uint64_t rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent);
+
+/* Live pages in the extent. */
+extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
+
+/*
+ * ---- housekeeping and views --------------------------------------------
+ */
+
+/*
+ * Free the dead entries (older generations) of one partition, at most limit
+ * entries looked at for each time that the lock is taken; returns how many
+ * were freed.
+ */
+extern uint32_t rbp_directory_sweep(RbpDirectory *dir, int partition);
+
+/*
+ * Drop every entry of the relation's forks; returns pages dropped.  Exclusive
+ * locks, one partition at a time.
+ */
+extern uint64_t rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel,
+											uint16_t space);
+
+/*
+ * Call fn for each live entry of the partition, under the shared lock; fn
+ * must not wait nor raise.
+ */
+extern void rbp_directory_scan(RbpDirectory *dir, int partition,
+							   void (*fn) (const RbpPageId *page, RbpWhere where,
+										   uint32_t slot, void *arg),
+							   void *arg);
+
+typedef struct RbpDirectoryCounts
+{
+	uint64_t	remote;			/* live remote entries */
+	uint64_t	staged;			/* live staged entries */
+	uint64_t	free;			/* free slots of online extents */
+	uint64_t	small;			/* slots in small queues */
+	uint64_t	main;			/* slots in main queues */
+	uint64_t	reserved;		/* slots that a pusher holds */
+	uint64_t	online;			/* slots of online extents */
+	uint64_t	evictions;		/* live pages given up for others, ever */
+} RbpDirectoryCounts;
+
+extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
+
+/*
+ * Test builds and unit tests: check every list, chain and count of every
+ * partition; returns NULL if all is well, else a constant text.
+ */
+extern const char *rbp_directory_check(RbpDirectory *dir);
+
+#endif							/* RBP_DIRECTORY_H */

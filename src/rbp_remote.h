@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_remote.h
+ *	  Remote slots as the tier sees them: which region of which donor
+ *	  carries a slot, connections to donors, and donors' health.
+ *
+ * Shared state (RbpRemoteShared, in rbp_remote.c) holds the lease, the table
+ * of donors, the table of regions and the map from extents to regions.  The
+ * lease worker alone changes it, through the functions under "for the lease
+ * worker", each of which takes remote_lock exclusively for a moment; backends
+ * read the extent map without a lock and the rest under remote_lock shared.
+ * Lock order: remote_lock before partition locks; never while doing I/O.
+ *
+ * Connections are per process and lazy.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_REMOTE_H
+#define RBP_REMOTE_H
+
+#include "postgres.h"
+
+#include "rbp_stats.h"
+#include "transport/rbp_transport.h"
+
+#define RBP_MAX_DONORS		64
+#define RBP_MAX_BATCH		32	/* requests in one batch */
+
+extern Size rbp_remote_shmem_size(uint32 max_slots);
+extern void rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots);
+
+/*
+ * ---- for the tier and the pusher ------------------------------------------
+ */
+
+typedef struct RbpRemoteIo
+{
+	uint32		slot;
+	void	   *buf;			/* one page */
+	RbpStatus	status;			/* out */
+} RbpRemoteIo;
+
+/*
+ * Is there a lease with memory, its deadline not passed?  Reads shared
+ * memory without a lock; now is rbp_now_ns().
+ */
+extern bool rbp_remote_usable(int64 now);
+
+/*
+ * Read or write n pages (n <= RBP_MAX_BATCH), waiting at most until
+ * deadline_ns; each gets its status.  Donors that are avoided, slots whose
+ * extent is not mapped and connections not made by the deadline fail at once
+ * or by then.  Updates donors' health and counters.  Never raises.
+ */
+extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 deadline_ns);
+extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 deadline_ns);
+
+/* For messages: "donor/region+offset" of a slot, into buf. */
+extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
+
+/*
+ * Probe donors that are avoided and whose time has come; called by the
+ * pusher between batches.  Waits at most io_timeout for each.  Returns ns
+ * until the next probe is due, or -1 if none is.
+ */
+extern int64 rbp_remote_probe(void);
+
+/*
+ * ---- for the lease worker -------------------------------------------------
+ */
+
+typedef struct RbpRegionGrant
+{
+	char		donor[RBP_DONOR_ID_LEN];
+	uint32		region;			/* the donor's number for it */
+	uint64		bytes;			/* a multiple of 1 MiB */
+} RbpRegionGrant;
+
+/*
+ * Make lease, donors and regions those given, and deadline_ns (monotonic)
+ * the time until which they may be used.  Regions that are not in the list
+ * are taken out of use before the return; new ones come into use.  A lease
+ * with a new id or secret takes all old regions out of use first.  Regions
+ * past the directory's capacity, or of donors past RBP_MAX_DONORS, are not
+ * used; their number is returned.
+ */
+extern int	rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
+								 const RbpEndpoint *donors, int ndonors,
+								 const RbpRegionGrant *regions, int nregions);
+
+/* The lease is gone: stop using everything now. */
+extern void rbp_remote_clear_lease(void);
+
+/* Renewed with nothing else changed. */
+extern void rbp_remote_extend_lease(int64 deadline_ns);
+
+/*
+ * The coldest count regions (of the named donor, or of any if donor is
+ * NULL) taken out of use, to be given back to the broker; fills given and
+ * returns how many (at most max).
+ */
+extern int	rbp_remote_retire_coldest(const char *donor, int count,
+									  RbpRegionGrant *given, int max);
+
+/*
+ * Has a backend seen a donor deny access or break since the last call?  The
+ * lease worker then asks the broker at once. Clears the mark.
+ */
+extern bool rbp_remote_take_suspicion(void);
+
+/*
+ * ---- for the views --------------------------------------------------------
+ */
+
+typedef struct RbpDonorInfo
+{
+	RbpEndpoint endpoint;
+	const char *transport;		/* that is in use, or "none" */
+	const char *state;			/* "ok", "avoided", "gone" */
+	uint64		leased_bytes;
+	uint64		used_bytes;
+	uint64		reads;
+	uint64		writes;
+	uint64		failures;
+	uint64		timeouts;
+	RbpHistogram read_latency;
+} RbpDonorInfo;
+
+typedef struct RbpLeaseInfo
+{
+	char		lease[RBP_LEASE_ID_LEN];
+	const char *purpose;		/* "buffer" */
+	char		donor[RBP_DONOR_ID_LEN];
+	uint32		region;
+	uint64		bytes;
+	uint64		used_bytes;
+	uint64		heat;
+	int64		remaining_ns;	/* until the deadline, negative if past */
+} RbpLeaseInfo;
+
+/* Each returns a palloc'd array and its length. */
+extern RbpDonorInfo *rbp_remote_donor_info(int *n);
+extern RbpLeaseInfo *rbp_remote_lease_info(int *n);
+
+/* Donor counters to zero. */
+extern void rbp_remote_stats_reset(void);
+
+#endif							/* RBP_REMOTE_H */

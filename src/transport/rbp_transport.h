@@ -1,0 +1,186 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_transport.h
+ *	  One-sided access to leased memory on a donor, whatever the network.
+ *
+ * A transport is a table of functions (RbpTransportOps).  The extension's
+ * backends, its pusher and the test programs speak to this table only; no
+ * transport's fields show through it.  Nothing here or below includes
+ * postgres.h: memory comes from malloc, errors are returned, nothing is
+ * logged, nothing longjmps, and no call waits past the deadline that it was
+ * given.
+ *
+ * Threads: a connection belongs to one thread at a time; different
+ * connections are independent.
+ *
+ * Deadlines are absolute nanoseconds of CLOCK_MONOTONIC, see rbp_now_ns().
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_TRANSPORT_H
+#define RBP_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RBP_DONOR_ID_LEN	64	/* including the terminating zero */
+#define RBP_LEASE_ID_LEN	40	/* including the terminating zero */
+#define RBP_HOST_LEN		128
+#define RBP_SHM_NAME_LEN	96
+#define RBP_BOOT_ID_LEN		40
+#define RBP_SECRET_LEN		32	/* bytes, not text */
+
+/* Bits of RbpEndpoint.transports, and RbpTransportOps.bit */
+#define RBP_TRANSPORT_SHM	0x01
+#define RBP_TRANSPORT_TCP	0x02
+#define RBP_TRANSPORT_VERBS	0x04	/* reserved for the verbs transport */
+
+typedef enum RbpStatus
+{
+	RBP_OK = 0,
+	RBP_INPROGRESS,				/* not finished yet; only while in flight */
+	RBP_TIMEOUT,				/* the deadline passed first */
+	RBP_CONNLOST,				/* refused, reset, closed, unreachable */
+	RBP_DENIED,					/* lease ended, region not in it, bad secret */
+	RBP_PROTOCOL,				/* the peer spoke nonsense */
+	RBP_NOMEM,
+	RBP_INVALID,				/* the caller's arguments make no sense */
+	RBP_CANCELED				/* flushed, because the connection ended */
+} RbpStatus;
+
+/* How a donor can be reached; copied from what the broker tells. */
+typedef struct RbpEndpoint
+{
+	char		donor[RBP_DONOR_ID_LEN];	/* the donor's id, for messages */
+	uint32_t	transports;		/* RBP_TRANSPORT_* that the donor offers */
+	char		host[RBP_HOST_LEN];	/* tcp: name or address */
+	uint16_t	port;			/* tcp */
+	char		shm_name[RBP_SHM_NAME_LEN];	/* shm: abstract UNIX socket name,
+											 * without the leading zero */
+	char		boot_id[RBP_BOOT_ID_LEN];	/* shm: kernel boot id of its host */
+} RbpEndpoint;
+
+/* Proof of the right to use a lease.  The secret never crosses the wire. */
+typedef struct RbpCredentials
+{
+	char		lease[RBP_LEASE_ID_LEN];
+	uint8_t		secret[RBP_SECRET_LEN];
+} RbpCredentials;
+
+typedef struct RbpConn RbpConn; /* opaque: one connection to one donor */
+typedef struct RbpMr RbpMr;		/* opaque: local memory known to the device */
+
+typedef enum RbpIoKind
+{
+	RBP_IO_READ,				/* region -> buf */
+	RBP_IO_WRITE,				/* buf -> region */
+	RBP_IO_PING					/* a round trip that moves nothing */
+} RbpIoKind;
+
+/*
+ * One request.  The caller owns it and buf, and keeps both in place from
+ * submit() until wait() has given it a final status.
+ */
+typedef struct RbpIo
+{
+	RbpIoKind	kind;
+	uint32_t	region;			/* the donor's region number in this lease */
+	uint64_t	offset;			/* bytes from the start of the region */
+	uint32_t	len;			/* bytes */
+	void	   *buf;
+	RbpMr	   *mr;				/* that holds buf, or NULL */
+	RbpStatus	status;			/* out; RBP_INPROGRESS while in flight */
+	uint64_t	cookie;			/* private to the transport */
+} RbpIo;
+
+typedef struct RbpTransportOps
+{
+	const char *name;			/* as in remote_bp.transport */
+	uint32_t	bit;			/* RBP_TRANSPORT_* */
+
+	/*
+	 * Can this process reach the donor in this way?  A cheap look at the
+	 * endpoint (is the boot id ours?), no connection attempt.
+	 */
+	bool		(*usable) (const RbpEndpoint *ep);
+
+	/*
+	 * Start to connect and authenticate; returns without waiting.  On RBP_OK
+	 * *conn is set, owned by the caller, to be given to close(); on any other
+	 * result it is not touched.
+	 */
+	RbpStatus	(*connect) (const RbpEndpoint *ep, const RbpCredentials *cred,
+							RbpConn **conn);
+
+	/*
+	 * Go on connecting until deadline_ns.  RBP_OK: ready for submit().
+	 * RBP_INPROGRESS: not yet; call again later (a deadline in the past just
+	 * polls).  Anything else is final, and close() is all that is left.
+	 */
+	RbpStatus	(*connect_wait) (RbpConn *conn, int64_t deadline_ns);
+
+	/*
+	 * Tell the device about local memory from which or into which requests
+	 * will move bytes.  shm and tcp accept anything and give a token object;
+	 * the memory must stay mapped until deregister().
+	 */
+	RbpStatus	(*register_memory) (RbpConn *conn, void *base, size_t len,
+									RbpMr **mr);
+	void		(*deregister_memory) (RbpConn *conn, RbpMr *mr);
+
+	/*
+	 * Post n requests as one batch.  Each gets RBP_INPROGRESS, or at once its
+	 * final status.  Never blocks: what the socket does not take yet is sent
+	 * by wait().  Returns RBP_OK if the batch was posted, else the reason,
+	 * with every request's status set to it.
+	 */
+	RbpStatus	(*submit) (RbpConn *conn, RbpIo *ios, int n);
+
+	/*
+	 * Wait until all of these n requests are final, or until deadline_ns.
+	 * Requests that are not final by then become RBP_TIMEOUT, and neither
+	 * they nor their buffers are touched after the return: a late answer is
+	 * swallowed.  Requests of other batches on the connection make progress
+	 * too.  A late answer alone does not break the connection.  Returns
+	 * RBP_OK if all are RBP_OK, else the first status that is not.
+	 */
+	RbpStatus	(*wait) (RbpConn *conn, RbpIo *ios, int n, int64_t deadline_ns);
+
+	/* Close and free; requests still in flight are forgotten. NULL is fine. */
+	void		(*close) (RbpConn *conn);
+} RbpTransportOps;
+
+/*
+ * Every implementation's object starts with this header, so that callers
+ * need to carry one pointer only.
+ */
+struct RbpConn
+{
+	const RbpTransportOps *ops;
+};
+
+extern const RbpTransportOps rbp_transport_shm;
+extern const RbpTransportOps rbp_transport_tcp;
+
+/*
+ * The best transport that the donor offers and this process can use
+ * ("auto"), or the named one if it is usable; NULL if there is none.
+ * want: "auto" or a transport's name.
+ */
+extern const RbpTransportOps *rbp_transport_choose(const char *want,
+												   const RbpEndpoint *ep);
+
+/* By name, NULL if unknown. */
+extern const RbpTransportOps *rbp_transport_by_name(const char *name);
+
+/* This host's boot id, as an endpoint carries it; "" if it cannot be read. */
+extern const char *rbp_transport_boot_id(void);
+
+/* A constant text for a status, for logs. */
+extern const char *rbp_status_text(RbpStatus status);
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+extern int64_t rbp_now_ns(void);
+
+#endif							/* RBP_TRANSPORT_H */
