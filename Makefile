@@ -1,0 +1,144 @@
+# remote_bp: the extension (PGXS) and its three programs.
+#
+#   make, make install, make installcheck    as with any PGXS extension
+#   make check       install what is missing, build, run every test
+#   make demo        install what is missing, build, show it (KEEP=1: keep it running)
+#   make bench       install what is missing, build, measure
+#   make test-build  the build that the failure tests use, under build/test
+#
+# WERROR=1 makes warnings errors.  FAULT=1 compiles the fault transport in.
+
+# These goals set the machine up themselves, so they cannot count on
+# pg_config being there.  They run their scripts, which call make again for
+# the rest.  PGXS, which has a "check" of its own, stays out of it.
+SCRIPT_GOALS := check demo bench
+
+ifneq ($(filter $(SCRIPT_GOALS),$(MAKECMDGOALS)),)
+
+.NOTPARALLEL:
+.PHONY: setup $(MAKECMDGOALS)
+
+setup:
+	@test/setup
+
+check: setup
+	@test/run
+
+demo: setup
+	@KEEP='$(KEEP)' test/demo/run
+
+bench: setup
+	@test/bench/run
+
+$(filter-out setup $(SCRIPT_GOALS),$(MAKECMDGOALS)): setup
+	@$(MAKE) $@
+
+else
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+ifeq ($(wildcard $(PGXS)),)
+
+.DEFAULT_GOAL := all
+.PHONY: all
+all $(MAKECMDGOALS):
+	@echo 'No PostgreSQL server headers: "$(PG_CONFIG) --pgxs" names no file.' >&2
+	@echo 'Set PG_CONFIG, or run test/setup, which installs what is missing on Debian.' >&2
+	@exit 1
+
+else
+
+EXTENSION = remote_bp
+MODULE_big = remote_bp
+DATA = $(wildcard sql/remote_bp--*.sql)
+REGRESS = $(sort $(patsubst sql/%.sql,%,$(filter-out $(DATA),$(wildcard sql/*.sql))))
+
+RBP_VERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" remote_bp.control)
+
+# What each of the products is made of.  The fault transport is for tests.
+FAULT_SOURCES := $(wildcard src/transport/*fault*.c)
+SHARED_SOURCES := $(filter-out $(FAULT_SOURCES),$(wildcard src/wire/*.c src/transport/*.c))
+MODULE_SOURCES := $(wildcard src/*.c) $(SHARED_SOURCES) $(if $(FAULT),$(FAULT_SOURCES))
+MAIN_SOURCES := $(shell grep -l '^main\b' $(wildcard broker/*.c) /dev/null)
+PROGRAM_SOURCES := $(filter-out $(MAIN_SOURCES),$(wildcard broker/*.c)) $(SHARED_SOURCES)
+
+# A program's main file is the one that carries its name.
+main_source = $(foreach m,$(MAIN_SOURCES),$(if $(findstring $(1),$(notdir $(m))),$(m)))
+PROGRAM_NAMES := $(foreach p,broker donor ctl,$(if $(call main_source,$(p)),$(p)))
+PROGRAMS := $(PROGRAM_NAMES:%=build/remote_bp_%)
+
+OBJS = $(MODULE_SOURCES:%.c=build/module/%.o)
+TEST_OBJS := $(patsubst %.c,build/test/%.o,$(sort $(MODULE_SOURCES) $(FAULT_SOURCES)))
+PROGRAM_OBJS := $(PROGRAM_SOURCES:%.c=build/program/%.o)
+
+# Programs are executables; to PGXS, they are scripts that are built first.
+SCRIPTS_built = $(PROGRAMS)
+EXTRA_CLEAN = build
+
+RBP_DEFINES := -DRBP_VERSION='"$(RBP_VERSION)"'
+RBP_WARNINGS := -Wall -Wextra $(if $(WERROR),-Werror)
+
+# The server's macros do not all bear -Wextra, and its style is C90.
+PG_CFLAGS = -std=gnu11 $(RBP_WARNINGS) -Wno-declaration-after-statement \
+	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
+PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES))
+SHLIB_LINK = $(shell pkg-config --libs $(MODULE_PACKAGES)) -lpthread
+
+MODULE_PACKAGES := libcurl jansson libcrypto libxxhash
+PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash
+
+# The programs, and what they share with the module, see no server header.
+PROGRAM_CFLAGS = -std=gnu11 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong \
+	$(RBP_WARNINGS) -Wmissing-prototypes -pthread
+PROGRAM_CPPFLAGS = -D_GNU_SOURCE -D_FORTIFY_SOURCE=2 $(RBP_DEFINES) -Isrc -Ibroker \
+	$(shell pkg-config --cflags $(PROGRAM_PACKAGES))
+PROGRAM_LDFLAGS = -Wl,-z,relro -Wl,-z,now -Wl,--as-needed -pthread
+PROGRAM_LIBS = $(shell pkg-config --libs $(PROGRAM_PACKAGES))
+
+# No bitcode: nothing here is worth inlining into compiled queries.
+override with_llvm = no
+include $(PGXS)
+
+# One file is compiled for AVX2, and chosen when the processor has it.
+AVX2_FLAGS = $(if $(filter x86_64,$(host_cpu)),$(if $(filter %_avx2.c,$<),-mavx2))
+
+MODULE_COMPILE = $(CC) $(CFLAGS) $(CFLAGS_SL) $(AVX2_FLAGS) $(CPPFLAGS) -MMD -MP
+
+build/module/%.o: %.c Makefile remote_bp.control
+	@$(MKDIR_P) $(@D)
+	$(MODULE_COMPILE) -c -o $@ $<
+
+# The build for tests: each coherence rule can be switched off, and the
+# fault transport is there.  Its name is the same, its directory is not; the
+# tests point dynamic_library_path at it.
+build/test/%.o: %.c Makefile remote_bp.control
+	@$(MKDIR_P) $(@D)
+	$(MODULE_COMPILE) -DRBP_TEST_MUTATIONS -DRBP_FAULT -c -o $@ $<
+
+build/test/remote_bp$(DLSUFFIX): $(TEST_OBJS)
+	$(CC) $(CFLAGS) $(CFLAGS_SL) $(LDFLAGS) -shared -o $@ $^ $(SHLIB_LINK)
+
+.PHONY: test-build programs
+test-build: build/test/remote_bp$(DLSUFFIX)
+
+build/program/%.o: %.c Makefile remote_bp.control
+	@$(MKDIR_P) $(@D)
+	$(CC) $(PROGRAM_CFLAGS) $(PROGRAM_CPPFLAGS) -MMD -MP -c -o $@ $<
+
+build/libremote_bp.a: $(PROGRAM_OBJS)
+	rm -f $@
+	$(AR) $(AROPT) $@ $^
+
+define program_rule
+build/remote_bp_$(1): $(patsubst %.c,build/program/%.o,$(call main_source,$(1))) build/libremote_bp.a
+	$$(CC) $$(PROGRAM_CFLAGS) $$(PROGRAM_LDFLAGS) -o $$@ $$^ $$(PROGRAM_LIBS)
+endef
+$(foreach p,$(PROGRAM_NAMES),$(eval $(call program_rule,$(p))))
+
+programs: $(PROGRAMS)
+
+-include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d) $(MAIN_SOURCES:%.c=build/program/%.d)
+
+endif
+endif
