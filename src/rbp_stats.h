@@ -92,6 +92,9 @@ typedef struct RbpHistogram
 extern Size rbp_stats_shmem_size(void);
 extern void rbp_stats_shmem_init(void *mem, bool found);
 
+/* Has rbp_stats_shmem_init() been called in this process or an ancestor? */
+extern bool rbp_stats_attached(void);
+
 /* Count; no lock, no wait; a no-op without a PGPROC or before attach. */
 extern void rbp_stats_count(RbpCounter counter, uint64 n);
 extern void rbp_stats_latency(RbpLatency op, int64 ns);
