@@ -105,14 +105,22 @@ AVX2_FLAGS = $(if $(filter x86_64,$(host_cpu)),$(if $(filter %_avx2.c,$<),-mavx2
 
 MODULE_COMPILE = $(CC) $(CFLAGS) $(CFLAGS_SL) $(AVX2_FLAGS) $(CPPFLAGS) -MMD -MP
 
-build/module/%.o: %.c Makefile remote_bp.control
+# Changes when flags, compiler or version do, and everything is made again.
+build/flags: FORCE
+	@$(MKDIR_P) $(@D)
+	@echo '$(subst ','\'',$(CC) $(CFLAGS) $(CPPFLAGS) $(PROGRAM_CFLAGS) $(PROGRAM_CPPFLAGS) $(VERSION))' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+.PHONY: FORCE
+FORCE:
+
+build/module/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
 	$(MODULE_COMPILE) -c -o $@ $<
 
 # The build for tests: each coherence rule can be switched off, and the
 # fault transport is there.  Its name is the same, its directory is not; the
 # tests point dynamic_library_path at it.
-build/test/%.o: %.c Makefile remote_bp.control
+build/test/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
 	$(MODULE_COMPILE) -DRBP_TEST_MUTATIONS -DRBP_FAULT -c -o $@ $<
 
@@ -122,7 +130,7 @@ build/test/remote_bp$(DLSUFFIX): $(TEST_OBJS)
 .PHONY: test-build programs
 test-build: build/test/remote_bp$(DLSUFFIX)
 
-build/program/%.o: %.c Makefile remote_bp.control
+build/program/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
 	$(CC) $(PROGRAM_CFLAGS) $(PROGRAM_CPPFLAGS) -MMD -MP -c -o $@ $<
 
