@@ -4,11 +4,11 @@
  *	  The staging region: pinned pages between the backends, which copy
  *	  victims in, and the pusher, which writes them to donors.
  *
- * Two bounded lock-free queues (D. Vyukov's MPMC ring) of staging slot
- * numbers, "free" and "ready", beside the pages.  A slot is, in turn, in
- * the free queue; in the hands of one backend; in the ready queue; in the
- * hands of the pusher.  Nobody ever waits: an empty free queue is told to
- * the caller, who drops its victim.
+ * Two lock-free lists of staging slot numbers, "free" and "ready", beside
+ * the pages.  A slot is, in turn, on the free list; in the hands of one
+ * backend; on the ready list; in the hands of the pusher.  Nobody ever
+ * waits, whoever else is stopped in the middle of a call: an empty free list
+ * is told to the caller, who drops its victim.
  *
  * No postgres.h, no locks; all functions may be called without a PGPROC.
  *
@@ -37,10 +37,16 @@ extern uint32_t rbp_staging_get(RbpStaging *st);
 /* Give a slot back, from get() or take(). */
 extern void rbp_staging_put(RbpStaging *st, uint32_t slot);
 
-/* Hand a filled slot to the pusher; returns the number of slots now ready. */
+/*
+ * Hand a filled slot to the pusher; returns the number of slots now ready
+ * (at least 1, otherwise about).
+ */
 extern uint32_t rbp_staging_ready(RbpStaging *st, uint32_t slot);
 
-/* Pusher: take up to max filled slots; returns how many. */
+/*
+ * Pusher: take up to max filled slots, in the order in which they came;
+ * returns how many.  One process at a time.
+ */
 extern int	rbp_staging_take(RbpStaging *st, uint32_t *slots, int max);
 
 /* The slot's page (8 KiB, page-aligned). */
@@ -51,6 +57,7 @@ extern void *rbp_staging_base(RbpStaging *st);
 extern size_t rbp_staging_bytes(RbpStaging *st);
 
 extern uint32_t rbp_staging_slots(const RbpStaging *st);
-extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about */
+extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0 only if
+													 * there is none */
 
 #endif							/* RBP_STAGING_H */

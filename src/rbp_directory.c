@@ -1,0 +1,1169 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_directory.c
+ *	  Which page is where.
+ *
+ * Concurrency
+ *
+ * A partition lock protects the entries, chains, queues, ghosts and stamps of
+ * the pages that hash to it, and the slots that are its own.  Nothing here
+ * holds two, so their order among each other does not matter, and each is
+ * held for a short, bounded time: walks over all entries of a partition let
+ * go of the lock every RBP_CHUNK entries.  What is outside of the locks:
+ *
+ *	- Access counts.  A lookup raises one under the shared lock by a plain
+ *	  atomic store, and only while it is below the maximum, so that the line
+ *	  of a hot page stays shared between the cores.  Of two lookups at the
+ *	  same time one may be lost.  The state beside the count in the same byte
+ *	  changes only under the exclusive lock, so the store cannot undo it.
+ *
+ *	- Generations and the epoch: only ever raised, without a lock, by somebody
+ *	  who is about to change the files.  A lookup at the same time may see the
+ *	  entry as live or as dead; one that begins after the bump sees it dead,
+ *	  also when the entry is inserted after the bump by somebody who had
+ *	  compared generations before it: the entry carries the old generation.
+ *
+ *	- Extent flags: cleared before the entries of the extent are dropped, set
+ *	  before its slots become free.  Whoever holds a partition lock and meets
+ *	  a slot whose extent is offline takes the slot out of use himself.
+ *
+ *	- The page in the entry of a staging slot: changed only by the process
+ *	  that holds the staging slot, in insert_staged.  The same process may
+ *	  read it without a lock, and so learns the partition to lock; that the
+ *	  slot passes from backend to pusher through the staging queue orders the
+ *	  two.  Dropping a staged entry therefore leaves page and hash in it, and
+ *	  only changes its state.
+ *
+ * Stamps.  A stripe of stamps belongs to one partition and is written under
+ * its exclusive lock, hence insert_staged, which holds it too, cannot miss a
+ * write to the page.  rbp_directory_stamp reads without lock.
+ *
+ * Overflow.  Stamps and generations have 32 bits and wrap.  A version is then
+ * taken for good only if the number of bumps of its stripe since is a multiple
+ * of 2^32, exactly, at the moment of comparison.  At a million a second that
+ * takes 72 minutes for a single stripe, and there are thousands, each used by
+ * a share of all writes; at that moment it has one chance in 2^32.  For a
+ * generation an entry would moreover have to outlive all sweeps, which follow
+ * any bump; and a capture compares the frame's content too.  The counter of
+ * bumps has 64 bits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_lock.h"
+
+#include <string.h>
+
+#include "rbp_directory_internal.h"
+#include "rbp_mutation.h"
+#include "rbp_s3fifo.h"
+
+#if defined(RBP_TEST_MUTATIONS) || defined(RBP_UNIT_TEST)
+int			rbp_mutation = RBP_MUTATION_NONE;
+#endif
+
+/*
+ * ---- layout -----------------------------------------------------------
+ */
+
+static size_t
+align_line(size_t n)
+{
+	return (n + RBP_CACHE_LINE - 1) & ~(size_t) (RBP_CACHE_LINE - 1);
+}
+
+/* Fill in the constant part. */
+static void
+compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
+{
+	size_t		nentries = (size_t) max_slots + staging_slots;
+	size_t		at = align_line(sizeof(RbpDirectory));
+	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
+
+	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
+	RBP_ASSERT(nentries < RBP_NIL);
+
+	dir->max_slots = max_slots;
+	dir->staging_slots = staging_slots;
+	dir->nlocal = nlocal;
+	dir->nbuckets = nlocal < 8 ? 8 : nlocal;
+
+	/* whole cache lines of stamps */
+	dir->nstamps = (nlocal / RBP_SLOTS_PER_STAMP + 15) & ~15u;
+	if (dir->nstamps < RBP_MIN_STAMPS)
+		dir->nstamps = RBP_MIN_STAMPS;
+	dir->nghost_sets = nlocal / RBP_GHOST_WAYS + 1;
+	dir->ghost_unit = nlocal / 1024 + 1;
+
+	dir->entries = at;
+	at += align_line(nentries * sizeof(RbpEntry));
+	dir->prev = at;
+	at += align_line(nentries * sizeof(uint32_t));
+	dir->buckets = at;
+	at += align_line((size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->ghosts = at;
+	at += align_line((size_t) dir->nghost_sets * RBP_GHOST_WAYS *
+					 RBP_PARTITIONS * sizeof(uint32_t));
+	dir->stamps = at;
+	at += align_line((size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->generations = at;
+	at += align_line((size_t) RBP_GENERATIONS * sizeof(uint32_t));
+	dir->extents = at;
+	at += align_line(max_slots / RBP_EXTENT_PAGES);
+	dir->bytes = at;
+}
+
+size_t
+rbp_directory_size(uint32_t max_slots, uint32_t staging_slots)
+{
+	RbpDirectory layout;
+
+	compute_layout(&layout, max_slots, staging_slots);
+	return layout.bytes;
+}
+
+RbpDirectory *
+rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
+				   int tranche)
+{
+	RbpDirectory *dir = mem;
+	uint32_t	nentries = max_slots + staging_slots;
+	uint32_t   *buckets;
+
+	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
+	memset(dir, 0, sizeof(RbpDirectory));
+	compute_layout(dir, max_slots, staging_slots);
+
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+	{
+		RbpPartition *p = &dir->partitions[i];
+
+		rbp_lock_init(&p->lock, tranche);
+		for (int j = 0; j < RBP_NUM_LISTS; j++)
+			p->lists[j].head = p->lists[j].tail = RBP_NIL;
+	}
+	memset(rbp_entry(dir, 0), 0, (size_t) nentries * sizeof(RbpEntry));
+	for (uint32_t i = 0; i < nentries; i++)
+		rbp_entry_set(rbp_entry(dir, i), RBP_SLOT_UNUSED, 0);
+	memset(rbp_array(dir, dir->prev), 0, (size_t) nentries * sizeof(uint32_t));
+	buckets = rbp_array(dir, dir->buckets);
+	for (size_t i = 0; i < (size_t) dir->nbuckets * RBP_PARTITIONS; i++)
+		buckets[i] = RBP_NIL;
+
+	/* ghosts, stamps, generations, extents: all zero */
+	memset((char *) dir + dir->ghosts, 0, dir->bytes - dir->ghosts);
+	return dir;
+}
+
+uint32_t
+rbp_directory_max_slots(const RbpDirectory *dir)
+{
+	return dir->max_slots;
+}
+
+/*
+ * ---- entries and chains --------------------------------------------------
+ */
+
+static inline uint32_t
+slot_index(const RbpDirectory *dir, uint32_t slot)
+{
+	return slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
+}
+
+static inline uint32_t
+index_slot(const RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	return (index - part * dir->nlocal) * RBP_PARTITIONS + part;
+}
+
+static inline uint32_t *
+bucket_head(const RbpDirectory *dir, uint64_t hash)
+{
+	return rbp_array(dir, dir->buckets) +
+		(size_t) rbp_hash_partition(hash) * dir->nbuckets +
+		rbp_hash_place(hash, dir->nbuckets);
+}
+
+static inline uint32_t *
+page_stamp(const RbpDirectory *dir, uint64_t hash)
+{
+	return rbp_array(dir, dir->stamps) +
+		(size_t) rbp_hash_partition(hash) * dir->nstamps +
+		rbp_hash_place(hash, dir->nstamps);
+}
+
+static inline bool
+entry_is_page(const RbpEntry *e, const RbpPageId *page)
+{
+	return e->rel == page->rel && e->block == page->block &&
+		e->space == page->space && e->fork == page->fork;
+}
+
+/* Any lock. */
+static inline uint32_t
+find(const RbpDirectory *dir, uint64_t hash, const RbpPageId *page)
+{
+	uint32_t	index = *bucket_head(dir, hash);
+
+	while (index != RBP_NIL)
+	{
+		const RbpEntry *e = rbp_entry(dir, index);
+
+		if (entry_is_page(e, page))
+			break;
+		index = e->chain;
+	}
+	return index;
+}
+
+static void
+chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index)
+{
+	uint32_t   *head = bucket_head(dir, hash);
+
+	rbp_entry(dir, index)->chain = *head;
+	*head = index;
+}
+
+static void
+chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
+{
+	uint32_t   *link = bucket_head(dir, hash);
+
+	while (*link != index)
+	{
+		RBP_ASSERT(*link != RBP_NIL);
+		link = &rbp_entry(dir, *link)->chain;
+	}
+	*link = rbp_entry(dir, index)->chain;
+}
+
+static uint64_t
+entry_page_hash(const RbpEntry *e)
+{
+	RbpPageId	page = rbp_entry_page(e);
+
+	return rbp_page_hash(&page);
+}
+
+static bool
+is_queued(const RbpEntry *e)
+{
+	RbpSlotState state = rbp_entry_state(e);
+
+	return state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN;
+}
+
+/*
+ * A slot that counts as online and is on no list is not needed any more:
+ * free it, or leave it out of use if its extent is offline by now.
+ */
+static void
+slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
+{
+	if (rbp_extent_online(dir, index - part * dir->nlocal))
+		rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
+	else
+	{
+		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
+		p->online--;
+	}
+}
+
+/* A pusher lets go of a slot. */
+static void
+slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
+			   uint32_t index)
+{
+	RbpSlotState state = rbp_entry_state(rbp_entry(dir, index));
+
+	RBP_ASSERT(state == RBP_SLOT_RESERVED || state == RBP_SLOT_LOST);
+	p->reserved--;
+	if (state == RBP_SLOT_LOST)
+		p->online++;
+	slot_release(dir, p, part, index);
+}
+
+/* Take the entry, that has a page, out of chain and queue. */
+static void
+drop_entry(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
+{
+	RbpPartition *p = &dir->partitions[part];
+	RbpEntry   *e = rbp_entry(dir, index);
+
+	chain_unlink(dir, hash, index);
+	rbp_list_remove(dir, p, index);
+	if (index >= dir->max_slots)
+		rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
+	else
+		slot_release(dir, p, part, index);
+}
+
+/*
+ * ---- versions -----------------------------------------------------------
+ */
+
+uint32_t
+rbp_directory_stamp(RbpDirectory *dir, const RbpPageId *page)
+{
+	return __atomic_load_n(page_stamp(dir, rbp_page_hash(page)),
+						   __ATOMIC_ACQUIRE);
+}
+
+uint32_t
+rbp_directory_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
+						 uint8_t fork)
+{
+	return rbp_generation_now(dir, rel, space, fork);
+}
+
+/*
+ * The generation first, the count of bumps after it: a sweep that reads the
+ * count sees all generations that it stands for.
+ */
+void
+rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
+							  uint8_t fork)
+{
+	uint32_t   *stripes = rbp_array(dir, dir->generations);
+	uint64_t	h = rbp_fork_hash(rel, space, fork);
+
+	if (RBP_MUTATED(RBP_MUTATION_NO_GENERATION))
+		return;
+	__atomic_fetch_add(&stripes[h % RBP_GENERATIONS], 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
+}
+
+void
+rbp_directory_bump_all(RbpDirectory *dir)
+{
+	if (RBP_MUTATED(RBP_MUTATION_NO_GENERATION))
+		return;
+	__atomic_fetch_add(&dir->epoch, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
+}
+
+uint64_t
+rbp_directory_bumps(RbpDirectory *dir)
+{
+	return __atomic_load_n(&dir->bumps, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * ---- the hit path ---------------------------------------------------------
+ */
+
+static inline void
+fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
+			RbpLookup *result)
+{
+	if (index >= dir->max_slots)
+	{
+		result->where = RBP_STAGED;
+		result->slot = index - dir->max_slots;
+	}
+	else
+	{
+		result->where = RBP_REMOTE;
+		result->slot = index_slot(dir, part, index);
+	}
+	result->hash = rbp_entry(dir, index)->hash;
+}
+
+RbpLookup
+rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
+{
+	RbpLookup	result = {RBP_ABSENT, RBP_INVALID_SLOT, 0};
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	index;
+
+	/* so that the misses on the bucket and on the lock overlap */
+	__builtin_prefetch(bucket_head(dir, hash));
+
+	rbp_lock_shared(&p->lock);
+	index = find(dir, hash, page);
+	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
+	{
+		fill_lookup(dir, part, index, &result);
+		if (touch)
+		{
+			RbpEntry   *e = rbp_entry(dir, index);
+			uint8_t		flags = __atomic_load_n(&e->flags, __ATOMIC_RELAXED);
+
+			if (flags >> RBP_FREQ_SHIFT < RBP_MAX_FREQ)
+				__atomic_store_n(&e->flags, flags + (1 << RBP_FREQ_SHIFT),
+								 __ATOMIC_RELAXED);
+		}
+	}
+	rbp_lock_release(&p->lock);
+	return result;
+}
+
+bool
+rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
+						   const RbpLookup *seen)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	index;
+	bool		same = false;
+
+	rbp_lock_exclusive(&p->lock);
+	index = find(dir, hash, page);
+	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
+	{
+		RbpLookup	now;
+
+		fill_lookup(dir, part, index, &now);
+		same = now.where == seen->where && now.slot == seen->slot &&
+			now.hash == seen->hash;
+		if (same)
+			drop_entry(dir, part, index, hash);
+	}
+	rbp_lock_release(&p->lock);
+	return same;
+}
+
+/*
+ * ---- writes ---------------------------------------------------------------
+ */
+
+RbpWhere
+rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	RbpWhere	dropped = RBP_ABSENT;
+	uint32_t	index;
+
+	if (RBP_MUTATED(RBP_MUTATION_NO_INVALIDATE))
+		return RBP_ABSENT;
+
+	rbp_lock_exclusive(&p->lock);
+	__atomic_fetch_add(page_stamp(dir, hash), 1, __ATOMIC_SEQ_CST);
+	index = find(dir, hash, page);
+	if (index != RBP_NIL)
+	{
+		if (rbp_entry_live(dir, part, index))
+		{
+			dropped = index >= dir->max_slots ? RBP_STAGED : RBP_REMOTE;
+			rbp_s3fifo_remember(dir, part, index, hash);
+		}
+		drop_entry(dir, part, index, hash);
+	}
+	rbp_lock_release(&p->lock);
+	return dropped;
+}
+
+/*
+ * ---- capture and push -------------------------------------------------------
+ */
+
+RbpInsert
+rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
+							const RbpVersion *version, uint32_t staging_slot)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	index = dir->max_slots + staging_slot;
+	uint32_t	generation;
+	RbpInsert	result = RBP_INSERTED;
+
+	RBP_ASSERT(staging_slot < dir->staging_slots);
+	RBP_ASSERT(rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED);
+
+	rbp_lock_exclusive(&p->lock);
+	generation = rbp_generation_now(dir, page->rel, page->space, page->fork);
+	if (!RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_STAMP) &&
+		(generation != version->generation ||
+		 __atomic_load_n(page_stamp(dir, hash),
+						 __ATOMIC_RELAXED) != version->stamp))
+		result = RBP_INSERT_STALE;
+	else
+	{
+		uint32_t	old = find(dir, hash, page);
+
+		if (old != RBP_NIL)
+		{
+			if (rbp_entry_live(dir, part, old))
+				result = RBP_INSERT_PRESENT;
+			else
+				drop_entry(dir, part, old, hash);
+		}
+	}
+	if (result == RBP_INSERTED)
+	{
+		RbpEntry   *e = rbp_entry(dir, index);
+
+		e->hash = version->hash;
+		e->rel = page->rel;
+		e->block = page->block;
+		e->generation = generation;
+		e->space = page->space;
+		e->fork = page->fork;
+		chain_link(dir, hash, index);
+		rbp_list_push(dir, p, RBP_SLOT_STAGED, 0, index);
+	}
+	rbp_lock_release(&p->lock);
+	return result;
+}
+
+bool
+rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
+						  RbpPageId *page, uint64_t *hash)
+{
+	uint32_t	index = dir->max_slots + staging_slot;
+	RbpEntry   *e = rbp_entry(dir, index);
+	uint64_t	page_hash = entry_page_hash(e);
+	uint32_t	part = rbp_hash_partition(page_hash);
+	RbpPartition *p = &dir->partitions[part];
+	bool		staged;
+	bool		live;
+
+	RBP_ASSERT(staging_slot < dir->staging_slots);
+
+	rbp_lock_shared(&p->lock);
+	staged = rbp_entry_state(e) == RBP_SLOT_STAGED;
+	live = staged && rbp_entry_live(dir, part, index);
+	rbp_lock_release(&p->lock);
+
+	if (staged && !live)
+	{
+		/* the caller will reuse the slot, so nothing may refer to it */
+		rbp_lock_exclusive(&p->lock);
+		if (rbp_entry_state(e) == RBP_SLOT_STAGED)
+			drop_entry(dir, part, index, page_hash);
+		rbp_lock_release(&p->lock);
+	}
+	if (live)
+	{
+		*page = rbp_entry_page(e);
+		*hash = e->hash;
+	}
+	return live;
+}
+
+uint32_t
+rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
+{
+	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	slot = RBP_INVALID_SLOT;
+
+	*evicted = false;
+	rbp_lock_exclusive(&p->lock);
+
+	/*
+	 * What is found may lie in an extent that is just going offline, and is
+	 * then put out of use on the spot.  That is bounded too: a pusher may
+	 * well go without a slot while memory is being lost.
+	 */
+	for (int tries = 0; tries < RBP_EVICT_STEPS; tries++)
+	{
+		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
+		bool		live = false;
+
+		if (index != RBP_NIL)
+			rbp_list_remove(dir, p, index);
+		else
+		{
+			index = rbp_s3fifo_evict(dir, part, &live);
+			if (index == RBP_NIL)
+				break;
+			chain_unlink(dir, entry_page_hash(rbp_entry(dir, index)), index);
+		}
+
+		if (!rbp_extent_online(dir, index - part * dir->nlocal))
+		{
+			slot_release(dir, p, part, index);
+			continue;
+		}
+		if (live)
+			p->evictions++;
+		*evicted = live;
+		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
+		p->reserved++;
+		slot = index_slot(dir, part, index);
+		break;
+	}
+	rbp_lock_release(&p->lock);
+	return slot;
+}
+
+RbpInsert
+rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
+					  uint32_t staging_slot, uint32_t slot)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	staged_index = dir->max_slots + staging_slot;
+	uint32_t	index = slot_index(dir, slot);
+	RbpEntry   *staged = rbp_entry(dir, staged_index);
+	RbpEntry   *e = rbp_entry(dir, index);
+	uint8_t		freq = 0;
+	RbpInsert	result = RBP_INSERTED;
+
+	RBP_ASSERT(staging_slot < dir->staging_slots);
+	RBP_ASSERT(slot < dir->max_slots && slot % RBP_PARTITIONS == part);
+
+	rbp_lock_exclusive(&p->lock);
+
+	/*
+	 * A write to the page since it was staged has dropped the staged entry,
+	 * so that stamps need no second look.
+	 */
+	if (rbp_entry_state(staged) != RBP_SLOT_STAGED ||
+		!entry_is_page(staged, page))
+		result = RBP_INSERT_GONE;
+	else
+	{
+		if (!rbp_entry_live(dir, part, staged_index))
+			result = RBP_INSERT_STALE;
+		freq = rbp_entry_freq(staged);
+		drop_entry(dir, part, staged_index, hash);
+	}
+
+	if (RBP_MUTATED(RBP_MUTATION_NO_PUBLISH_CHECK) && result != RBP_INSERTED)
+	{
+		uint32_t	other = find(dir, hash, page);
+
+		if (other != RBP_NIL)
+			drop_entry(dir, part, other, hash);
+		staged->generation = rbp_generation_now(dir, page->rel, page->space,
+												page->fork);
+		result = RBP_INSERTED;
+	}
+
+	if (result == RBP_INSERTED &&
+		(rbp_entry_state(e) == RBP_SLOT_LOST ||
+		 !rbp_extent_online(dir, slot / RBP_EXTENT_PAGES)))
+		result = RBP_INSERT_OFFLINE;
+
+	if (result == RBP_INSERTED)
+	{
+		p->reserved--;
+		e->hash = staged->hash;
+		e->rel = page->rel;
+		e->block = page->block;
+		e->generation = staged->generation;
+		e->space = page->space;
+		e->fork = page->fork;
+		chain_link(dir, hash, index);
+		rbp_s3fifo_insert(dir, part, index, hash, freq);
+	}
+	else
+		slot_unreserve(dir, p, part, index);
+	rbp_lock_release(&p->lock);
+	return result;
+}
+
+void
+rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
+					  uint32_t staging_slot, uint32_t slot)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	staged_index = dir->max_slots + staging_slot;
+	RbpEntry   *staged = rbp_entry(dir, staged_index);
+
+	RBP_ASSERT(staging_slot < dir->staging_slots);
+
+	rbp_lock_exclusive(&p->lock);
+	if (rbp_entry_state(staged) == RBP_SLOT_STAGED &&
+		entry_is_page(staged, page))
+		drop_entry(dir, part, staged_index, hash);
+	if (slot != RBP_INVALID_SLOT)
+	{
+		RBP_ASSERT(slot % RBP_PARTITIONS == part);
+		slot_unreserve(dir, p, part, slot_index(dir, slot));
+	}
+	rbp_lock_release(&p->lock);
+}
+
+/*
+ * ---- extents --------------------------------------------------------------
+ */
+
+void
+rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent)
+{
+	RBP_ASSERT(extent < dir->nlocal);
+
+	/*
+	 * The flag first: a slot that is found free while its extent is offline
+	 * would be put out of use again.  Lookups find nothing in it yet.
+	 */
+	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(rbp_extent_flag(dir, extent), 1, __ATOMIC_SEQ_CST);
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+
+		rbp_lock_exclusive(&p->lock);
+		if (rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED)
+		{
+			p->online++;
+			rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
+		}
+		rbp_lock_release(&p->lock);
+	}
+	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
+}
+
+uint32_t
+rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent)
+{
+	uint32_t	dropped = 0;
+
+	RBP_ASSERT(extent < dir->nlocal);
+
+	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(rbp_extent_flag(dir, extent), 0, __ATOMIC_SEQ_CST);
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+		RbpEntry   *e = rbp_entry(dir, index);
+
+		rbp_lock_exclusive(&p->lock);
+		switch (rbp_entry_state(e))
+		{
+			case RBP_SLOT_SMALL:
+			case RBP_SLOT_MAIN:
+				{
+					uint64_t	hash = entry_page_hash(e);
+
+					if (e->generation ==
+						rbp_generation_now(dir, e->rel, e->space, e->fork))
+					{
+						dropped++;
+						rbp_s3fifo_remember(dir, part, index, hash);
+					}
+					drop_entry(dir, part, index, hash);
+					break;
+				}
+			case RBP_SLOT_FREE:
+				rbp_list_remove(dir, p, index);
+				slot_release(dir, p, part, index);
+				break;
+			case RBP_SLOT_RESERVED:
+				rbp_entry_set(e, RBP_SLOT_LOST, 0);
+				p->online--;
+				break;
+			case RBP_SLOT_LOST:
+			case RBP_SLOT_UNUSED:
+			case RBP_SLOT_STAGED:
+				break;
+		}
+		rbp_lock_release(&p->lock);
+	}
+	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
+	return dropped;
+}
+
+bool
+rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent)
+{
+	return extent < dir->nlocal && rbp_extent_online(dir, extent);
+}
+
+static uint64_t
+extent_sum(RbpDirectory *dir, uint32_t extent, bool with_freq)
+{
+	uint64_t	sum = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+		const RbpEntry *e = rbp_entry(dir, index);
+
+		rbp_lock_shared(&p->lock);
+		if (is_queued(e) && rbp_entry_live(dir, part, index))
+			sum += 1 + (with_freq ? rbp_entry_freq(e) : 0);
+		rbp_lock_release(&p->lock);
+	}
+	return sum;
+}
+
+uint64_t
+rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent)
+{
+	return extent_sum(dir, extent, true);
+}
+
+uint32_t
+rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent)
+{
+	return (uint32_t) extent_sum(dir, extent, false);
+}
+
+/*
+ * ---- housekeeping and views -------------------------------------------------
+ */
+
+uint32_t
+rbp_directory_sweep(RbpDirectory *dir, int partition)
+{
+	uint32_t	part = (uint32_t) partition;
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	base = part * dir->nlocal;
+	uint64_t	bumps = rbp_directory_bumps(dir);
+	uint32_t	freed = 0;
+	bool		needed;
+
+	rbp_lock_shared(&p->lock);
+	needed = p->swept != bumps;
+	rbp_lock_release(&p->lock);
+	if (!needed)
+		return 0;
+
+	/*
+	 * Entries that come into a chunk after it was done are of generations at
+	 * least as new as the count of bumps read above.  Dead staged entries are
+	 * left to the pusher, who has them soon.
+	 */
+	for (uint32_t start = 0; start < dir->nlocal; start += RBP_CHUNK)
+	{
+		uint32_t	end = start + RBP_CHUNK < dir->nlocal ?
+			start + RBP_CHUNK : dir->nlocal;
+
+		rbp_lock_exclusive(&p->lock);
+		for (uint32_t i = start; i < end; i++)
+		{
+			RbpEntry   *e = rbp_entry(dir, base + i);
+
+			if (is_queued(e) && !rbp_entry_live(dir, part, base + i))
+			{
+				drop_entry(dir, part, base + i, entry_page_hash(e));
+				freed++;
+			}
+		}
+		rbp_lock_release(&p->lock);
+	}
+
+	rbp_lock_exclusive(&p->lock);
+	if (bumps > p->swept)
+		p->swept = bumps;
+	rbp_lock_release(&p->lock);
+	return freed;
+}
+
+/*
+ * Call fn for each live entry of the partition, under its lock, which is let
+ * go between chunks of remote slots.  fn says whether to drop the entry, for
+ * which the lock must be exclusive.  Staged entries come last: what is
+ * published meanwhile may be missed, but nothing comes twice.
+ */
+static void
+for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,
+			  bool (*fn) (RbpDirectory *dir, uint32_t part, uint32_t index,
+						  void *arg),
+			  void *arg)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	base = part * dir->nlocal;
+	uint32_t	start = 0;
+	bool		done = false;
+
+	while (!done)
+	{
+		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
+			start + RBP_CHUNK : dir->nlocal;
+
+		if (exclusive)
+			rbp_lock_exclusive(&p->lock);
+		else
+			rbp_lock_shared(&p->lock);
+		for (uint32_t i = start; i < end; i++)
+		{
+			RbpEntry   *e = rbp_entry(dir, base + i);
+
+			if (is_queued(e) && rbp_entry_live(dir, part, base + i) &&
+				fn(dir, part, base + i, arg))
+				drop_entry(dir, part, base + i, entry_page_hash(e));
+		}
+		done = end == dir->nlocal;
+		if (done)
+		{
+			uint32_t	next;
+
+			for (uint32_t index = p->lists[RBP_SLOT_STAGED].head;
+				 index != RBP_NIL; index = next)
+			{
+				RbpEntry   *e = rbp_entry(dir, index);
+
+				next = e->next;
+				if (rbp_entry_live(dir, part, index) &&
+					fn(dir, part, index, arg))
+					drop_entry(dir, part, index, entry_page_hash(e));
+			}
+		}
+		rbp_lock_release(&p->lock);
+		start = end;
+	}
+}
+
+typedef struct DropRelationArg
+{
+	uint32_t	rel;
+	uint16_t	space;
+	uint64_t	dropped;
+} DropRelationArg;
+
+static bool
+drop_relation_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	DropRelationArg *drop = arg;
+	const RbpEntry *e = rbp_entry(dir, index);
+
+	(void) part;
+	if (e->rel != drop->rel || e->space != drop->space)
+		return false;
+	drop->dropped++;
+	return true;
+}
+
+uint64_t
+rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	DropRelationArg arg = {rel, space, 0};
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+		for_each_live(dir, part, true, drop_relation_fn, &arg);
+	return arg.dropped;
+}
+
+typedef struct ScanArg
+{
+	void		(*fn) (const RbpPageId *page, RbpWhere where, uint32_t slot,
+					   void *arg);
+	void	   *arg;
+} ScanArg;
+
+static bool
+scan_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	ScanArg    *scan = arg;
+	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
+	RbpLookup	at;
+
+	fill_lookup(dir, part, index, &at);
+	scan->fn(&page, at.where, at.slot, scan->arg);
+	return false;
+}
+
+void
+rbp_directory_scan(RbpDirectory *dir, int partition,
+				   void (*fn) (const RbpPageId *page, RbpWhere where,
+							   uint32_t slot, void *arg),
+				   void *arg)
+{
+	ScanArg		scan = {fn, arg};
+
+	for_each_live(dir, (uint32_t) partition, false, scan_fn, &scan);
+}
+
+static bool
+count_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	RbpDirectoryCounts *counts = arg;
+
+	(void) part;
+	if (index >= dir->max_slots)
+		counts->staged++;
+	else
+		counts->remote++;
+	return false;
+}
+
+void
+rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
+{
+	memset(counts, 0, sizeof(*counts));
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		bool		all_live;
+
+		rbp_lock_shared(&p->lock);
+		all_live = p->swept == rbp_directory_bumps(dir);
+		counts->free += p->lists[RBP_SLOT_FREE].count;
+		counts->small += p->lists[RBP_SLOT_SMALL].count;
+		counts->main += p->lists[RBP_SLOT_MAIN].count;
+		counts->reserved += p->reserved;
+		counts->online += p->online;
+		counts->evictions += p->evictions;
+		if (all_live)
+		{
+			/* nothing died since the last sweep: no need to look at each */
+			counts->remote += p->lists[RBP_SLOT_SMALL].count +
+				p->lists[RBP_SLOT_MAIN].count;
+			counts->staged += p->lists[RBP_SLOT_STAGED].count;
+		}
+		rbp_lock_release(&p->lock);
+		if (!all_live)
+			for_each_live(dir, part, false, count_fn, counts);
+	}
+}
+
+/*
+ * ---- checks -----------------------------------------------------------------
+ */
+
+static const char *
+check_list(RbpDirectory *dir, RbpPartition *p, RbpSlotState state)
+{
+	const RbpList *list = &p->lists[state];
+	const uint32_t *prevs = rbp_array(dir, dir->prev);
+	uint32_t	seen = 0;
+	uint32_t	prev = RBP_NIL;
+
+	for (uint32_t index = list->head; index != RBP_NIL;
+		 index = rbp_entry(dir, index)->next)
+	{
+		const RbpEntry *e;
+
+		if (index >= dir->max_slots + dir->staging_slots)
+			return "a list leads out of the table";
+		if ((index >= dir->max_slots) != (state == RBP_SLOT_STAGED))
+			return "a list has an entry of the wrong kind";
+		e = rbp_entry(dir, index);
+		if (rbp_entry_state(e) != state)
+			return "an entry's state is not that of its list";
+		if (rbp_entry_freq(e) > (state == RBP_SLOT_FREE ? 0 : RBP_MAX_FREQ))
+			return "an access count is out of range";
+		if (prevs[index] != prev)
+			return "a backward link is wrong";
+		if (++seen > list->count)
+			return "a list is longer than its count";
+		prev = index;
+	}
+	if (seen != list->count)
+		return "a list is shorter than its count";
+	if (list->tail != prev)
+		return "a list's tail is wrong";
+	return NULL;
+}
+
+static const char *
+check_slots(RbpDirectory *dir, uint32_t part, bool extents_still)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	in_state[RBP_SLOT_LOST + 1] = {0};
+
+	for (uint32_t i = 0; i < dir->nlocal; i++)
+	{
+		RbpSlotState state = rbp_entry_state(rbp_entry(dir,
+													   part * dir->nlocal + i));
+
+		if (state > RBP_SLOT_LOST || state == RBP_SLOT_STAGED)
+			return "a remote slot's state is impossible";
+		in_state[state]++;
+		if (extents_still &&
+			rbp_extent_online(dir, i) == (state == RBP_SLOT_UNUSED))
+			return "a slot's state does not fit its extent";
+	}
+	for (int state = RBP_SLOT_FREE; state <= RBP_SLOT_MAIN; state++)
+		if (in_state[state] != p->lists[state].count)
+			return "a slot is missing from its list";
+	if (in_state[RBP_SLOT_RESERVED] + in_state[RBP_SLOT_LOST] != p->reserved)
+		return "the count of reserved slots is wrong";
+	if (in_state[RBP_SLOT_FREE] + in_state[RBP_SLOT_SMALL] +
+		in_state[RBP_SLOT_MAIN] + in_state[RBP_SLOT_RESERVED] != p->online)
+		return "the count of online slots is wrong";
+	return NULL;
+}
+
+static const char *
+check_chains(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	const uint32_t *heads = rbp_array(dir, dir->buckets) +
+		(size_t) part * dir->nbuckets;
+	uint32_t	seen[RBP_NUM_LISTS] = {0};
+
+	for (uint32_t bucket = 0; bucket < dir->nbuckets; bucket++)
+	{
+		uint32_t	length = 0;
+
+		for (uint32_t index = heads[bucket]; index != RBP_NIL;
+			 index = rbp_entry(dir, index)->chain)
+		{
+			const RbpEntry *e;
+			RbpPageId	page;
+			uint64_t	hash;
+			RbpSlotState state;
+
+			if (index >= dir->max_slots + dir->staging_slots)
+				return "a chain leads out of the table";
+			if (++length > dir->nlocal + dir->staging_slots)
+				return "a chain has no end";
+			if (index < dir->max_slots && index / dir->nlocal != part)
+				return "a chain has a slot of another partition";
+			e = rbp_entry(dir, index);
+			state = rbp_entry_state(e);
+			if (state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN &&
+				state != RBP_SLOT_STAGED)
+				return "a chain has an entry without a page";
+			seen[state]++;
+			page = rbp_entry_page(e);
+			hash = rbp_page_hash(&page);
+			if (rbp_hash_partition(hash) != part ||
+				rbp_hash_place(hash, dir->nbuckets) != bucket)
+				return "an entry is in a bucket that is not its own";
+			for (uint32_t other = e->chain, i = 0;
+				 other < dir->max_slots + dir->staging_slots &&
+				 i <= dir->nlocal + dir->staging_slots;
+				 other = rbp_entry(dir, other)->chain, i++)
+				if (entry_is_page(rbp_entry(dir, other), &page))
+					return "a page has two entries";
+		}
+	}
+	for (int state = RBP_SLOT_SMALL; state <= RBP_SLOT_STAGED; state++)
+		if (seen[state] != p->lists[state].count)
+			return "a page is missing from its chain";
+	return NULL;
+}
+
+const char *
+rbp_directory_check(RbpDirectory *dir)
+{
+	const char *problem = NULL;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS && problem == NULL; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	changes;
+
+		/*
+		 * While an extent changes, its flag runs ahead of its slots.  No
+		 * change can end and another begin unseen: each needs this lock.
+		 */
+		changes = __atomic_load_n(&dir->extent_changes, __ATOMIC_SEQ_CST);
+		rbp_lock_exclusive(&p->lock);
+		for (int state = 0; state < RBP_NUM_LISTS && problem == NULL; state++)
+			problem = check_list(dir, p, (RbpSlotState) state);
+		if (problem == NULL)
+			problem = check_slots(dir, part, false);
+		if (problem == NULL)
+			problem = check_chains(dir, part);
+		if (problem == NULL && changes % 2 == 0)
+		{
+			problem = check_slots(dir, part, true);
+			if (problem != NULL && changes !=
+				__atomic_load_n(&dir->extent_changes, __ATOMIC_SEQ_CST))
+				problem = NULL;
+		}
+		rbp_lock_release(&p->lock);
+	}
+	return problem;
+}

@@ -1,0 +1,275 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_directory_internal.h
+ *	  Layout of the directory, for rbp_directory.c, rbp_s3fifo.c and their
+ *	  unit tests alone.
+ *
+ * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
+ * bucket head, 4 of ghost and half a byte of write stamp; then the tables
+ * that do not grow (256 kB of generations, 24 kB of partition headers) and
+ * 36 bytes for each staging slot.  An entry is half a cache line, so that a
+ * lookup touches one line of it; the backward links, which only exclusive
+ * holders need, are in an array of their own for that.
+ *
+ * Entries of a partition are neighbours: the entry of slot s has the index
+ * (s % RBP_PARTITIONS) * nlocal + s / RBP_PARTITIONS, so that partitions
+ * share no cache lines but at their seams.  As an extent has one slot in
+ * each partition, the number of an entry within its partition is the number
+ * of its extent.  The entries of staging slots follow those of remote slots.
+ * All links are entry indexes.
+ *
+ * Addresses are kept as offsets from the directory, which is thereby
+ * independent of where it is mapped.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DIRECTORY_INTERNAL_H
+#define RBP_DIRECTORY_INTERNAL_H
+
+#include "rbp_lock.h"
+
+#include "rbp_directory.h"
+
+#ifdef RBP_UNIT_TEST
+#include <assert.h>
+#define RBP_ASSERT(cond)	assert(cond)
+#else
+#define RBP_ASSERT(cond)	Assert(cond)
+#endif
+
+#define RBP_NIL				UINT32_MAX	/* end of a list or chain */
+#define RBP_CACHE_LINE		64
+
+#define RBP_GENERATIONS		65536	/* generation stripes */
+#define RBP_SLOTS_PER_STAMP 8
+#define RBP_MIN_STAMPS		32	/* in a partition; 4096 in all */
+#define RBP_CHUNK			1024	/* entries looked at under one hold of a
+									 * lock */
+#define RBP_MAX_FREQ		3
+
+#define RBP_GHOST_WAYS		8
+
+/*
+ * What an entry is; in the low bits of its flags.  The first ones, from
+ * RBP_SLOT_FREE to RBP_SLOT_STAGED, are on the partition's list of that
+ * number; small, main and staged ones are in a chain too.
+ */
+typedef enum RbpSlotState
+{
+	RBP_SLOT_FREE,
+	RBP_SLOT_SMALL,				/* a page, in S3-FIFO's small queue */
+	RBP_SLOT_MAIN,				/* a page, in its main queue */
+	RBP_SLOT_STAGED,			/* a page; staging slots only */
+	RBP_SLOT_UNUSED,			/* extent offline; staging slot not in use */
+	RBP_SLOT_RESERVED,			/* a pusher has it */
+	RBP_SLOT_LOST,				/* a pusher has it, but its extent went
+								 * offline since: what the pusher wrote is
+								 * gone even if the extent is back */
+} RbpSlotState;
+
+#define RBP_NUM_LISTS		4
+
+typedef struct RbpEntry
+{
+	uint64_t	hash;			/* of the content */
+	uint32_t	rel;
+	uint32_t	block;
+	uint32_t	generation;
+	uint16_t	space;
+	uint8_t		fork;
+	uint8_t		flags;			/* state | freq << RBP_FREQ_SHIFT; atomic */
+	uint32_t	chain;			/* next in the bucket */
+	uint32_t	next;			/* next older on the list */
+} RbpEntry;
+
+_Static_assert(sizeof(RbpEntry) == 32, "an entry is half a cache line");
+
+#define RBP_STATE_MASK		0x07
+#define RBP_FREQ_SHIFT		4
+
+/* head is the newest, tail the oldest */
+typedef struct RbpList
+{
+	uint32_t	head;
+	uint32_t	tail;
+	uint32_t	count;
+} RbpList;
+
+typedef struct RbpPartition
+{
+	/* on a line of its own: a lookup touches nothing else of the header */
+	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
+
+	/* all below: under the lock */
+	RbpList		lists[RBP_NUM_LISTS] __attribute__((aligned(RBP_CACHE_LINE)));
+	uint32_t	reserved;		/* RESERVED and LOST */
+	uint32_t	online;			/* FREE, SMALL, MAIN and RESERVED */
+	uint32_t	ghost_clock;	/* ghosts ever made */
+	uint64_t	evictions;
+	uint64_t	swept;			/* the bumps that the last sweep has seen */
+} RbpPartition;
+
+struct RbpDirectory
+{
+	/* constant */
+	uint32_t	max_slots;
+	uint32_t	staging_slots;
+	uint32_t	nlocal;			/* slots in a partition, and extents */
+	uint32_t	nbuckets;		/* in a partition */
+	uint32_t	nstamps;		/* in a partition */
+	uint32_t	nghost_sets;	/* in a partition */
+	uint32_t	ghost_unit;		/* ghosts made in one tick of their time */
+	size_t		entries;		/* offsets */
+	size_t		prev;
+	size_t		buckets;
+	size_t		ghosts;
+	size_t		stamps;
+	size_t		generations;
+	size_t		extents;
+	size_t		bytes;
+
+	/* read by each lookup, hardly ever written */
+	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
+
+	uint64_t	bumps __attribute__((aligned(RBP_CACHE_LINE)));
+	uint32_t	extent_changes; /* odd while an extent goes on- or offline */
+
+	RbpPartition partitions[RBP_PARTITIONS];
+};
+
+static inline RbpEntry *
+rbp_entry(const RbpDirectory *dir, uint32_t index)
+{
+	return (RbpEntry *) ((char *) (uintptr_t) dir + dir->entries) + index;
+}
+
+static inline uint32_t *
+rbp_array(const RbpDirectory *dir, size_t offset)
+{
+	return (uint32_t *) ((char *) (uintptr_t) dir + offset);
+}
+
+/* Atomic bytes, one for each extent. */
+static inline uint8_t *
+rbp_extent_flag(const RbpDirectory *dir, uint32_t extent)
+{
+	return (uint8_t *) (uintptr_t) dir + dir->extents + extent;
+}
+
+static inline bool
+rbp_extent_online(const RbpDirectory *dir, uint32_t extent)
+{
+	return __atomic_load_n(rbp_extent_flag(dir, extent), __ATOMIC_ACQUIRE) != 0;
+}
+
+static inline RbpSlotState
+rbp_entry_state(const RbpEntry *e)
+{
+	return (RbpSlotState)
+		(__atomic_load_n(&e->flags, __ATOMIC_RELAXED) & RBP_STATE_MASK);
+}
+
+static inline uint8_t
+rbp_entry_freq(const RbpEntry *e)
+{
+	return __atomic_load_n(&e->flags, __ATOMIC_RELAXED) >> RBP_FREQ_SHIFT;
+}
+
+/* Exclusive lock. */
+static inline void
+rbp_entry_set(RbpEntry *e, RbpSlotState state, uint8_t freq)
+{
+	__atomic_store_n(&e->flags, (uint8_t) (state | freq << RBP_FREQ_SHIFT),
+					 __ATOMIC_RELAXED);
+}
+
+static inline RbpPageId
+rbp_entry_page(const RbpEntry *e)
+{
+	RbpPageId	page = {e->rel, e->block, e->space, e->fork};
+
+	return page;
+}
+
+/*
+ * Bits of a page's hash: 0..6 choose the partition, 7..38 the place in its
+ * tables, 44..63 are the fingerprint of a ghost.
+ */
+static inline uint32_t
+rbp_hash_partition(uint64_t hash)
+{
+	return (uint32_t) (hash % RBP_PARTITIONS);
+}
+
+/* A place in one of the partition's tables of n, without a division. */
+static inline uint32_t
+rbp_hash_place(uint64_t hash, uint32_t n)
+{
+	return (uint32_t) (((uint64_t) (uint32_t) (hash >> 7) * n) >> 32);
+}
+
+static inline uint32_t
+rbp_generation_now(const RbpDirectory *dir, uint32_t rel, uint16_t space,
+				   uint8_t fork)
+{
+	const uint32_t *stripes = rbp_array(dir, dir->generations);
+	uint64_t	h = rbp_fork_hash(rel, space, fork);
+
+	return __atomic_load_n(&stripes[h % RBP_GENERATIONS], __ATOMIC_ACQUIRE) +
+		__atomic_load_n(&dir->epoch, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Is the page of this entry (of a small, main or staged one) still what the
+ * disk has, and in memory that may be used?  Any lock of its partition.
+ */
+static inline bool
+rbp_entry_live(const RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	const RbpEntry *e = rbp_entry(dir, index);
+
+	return (index >= dir->max_slots ||
+			rbp_extent_online(dir, index - part * dir->nlocal)) &&
+		e->generation == rbp_generation_now(dir, e->rel, e->space, e->fork);
+}
+
+/* Put the entry at the head of the list of the state; exclusive lock. */
+static inline void
+rbp_list_push(RbpDirectory *dir, RbpPartition *p, RbpSlotState state,
+			  uint8_t freq, uint32_t index)
+{
+	RbpList    *list = &p->lists[state];
+	uint32_t   *prev = rbp_array(dir, dir->prev);
+	RbpEntry   *e = rbp_entry(dir, index);
+
+	rbp_entry_set(e, state, freq);
+	prev[index] = RBP_NIL;
+	e->next = list->head;
+	if (list->head == RBP_NIL)
+		list->tail = index;
+	else
+		prev[list->head] = index;
+	list->head = index;
+	list->count++;
+}
+
+/* Take the entry off the list that its state names; exclusive lock. */
+static inline void
+rbp_list_remove(RbpDirectory *dir, RbpPartition *p, uint32_t index)
+{
+	uint32_t   *prev = rbp_array(dir, dir->prev);
+	RbpEntry   *e = rbp_entry(dir, index);
+	RbpList    *list = &p->lists[rbp_entry_state(e)];
+
+	if (prev[index] == RBP_NIL)
+		list->head = e->next;
+	else
+		rbp_entry(dir, prev[index])->next = e->next;
+	if (e->next == RBP_NIL)
+		list->tail = prev[index];
+	else
+		prev[e->next] = prev[index];
+	list->count--;
+}
+
+#endif							/* RBP_DIRECTORY_INTERNAL_H */
