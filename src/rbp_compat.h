@@ -1,0 +1,88 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_compat.h
+ *	  The differences between server versions; nothing else tests
+ *	  PG_VERSION_NUM.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_COMPAT_H
+#define RBP_COMPAT_H
+
+#include "postgres.h"
+
+#include "access/twophase.h"
+#include "common/relpath.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/buf_internals.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/rel.h"
+#include "utils/relfilenodemap.h"
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 160000
+#error "remote_bp is made for PostgreSQL 15"
+#endif
+
+/* Fill a buffer tag. */
+static inline void
+rbp_compat_tag(BufferTag *tag, Oid spc, Oid db, Oid rel, ForkNumber fork,
+			   BlockNumber block)
+{
+	RelFileNode node = {.spcNode = spc,.dbNode = db,.relNode = rel};
+
+	INIT_BUFFERTAG(*tag, node, fork, block);
+}
+
+/* This process's place in the array of PGPROCs. */
+static inline int
+rbp_compat_procno(void)
+{
+	return MyProc->pgprocno;
+}
+
+/*
+ * PGPROCs that there can be, for arrays indexed by rbp_compat_procno().
+ * Valid from shmem_request_hook on.
+ */
+static inline int
+rbp_compat_max_procs(void)
+{
+	return MaxBackends + NUM_AUXILIARY_PROCS + max_prepared_xacts;
+}
+
+/* Where the relation's files are. */
+static inline Oid
+rbp_compat_rel_number(Relation rel)
+{
+	return rel->rd_node.relNode;
+}
+
+static inline Oid
+rbp_compat_rel_space(Relation rel)
+{
+	return rel->rd_node.spcNode;
+}
+
+static inline Oid
+rbp_compat_rel_db(Relation rel)
+{
+	return rel->rd_node.dbNode;
+}
+
+/* The relation of this database whose files have that name, or InvalidOid. */
+static inline Oid
+rbp_compat_relid(Oid spc, Oid rel)
+{
+	return RelidByRelfilenode(spc, rel);
+}
+
+/* A set of n events to wait for, to be freed with FreeWaitEventSet(). */
+static inline WaitEventSet *
+rbp_compat_wait_event_set(int n)
+{
+	return CreateWaitEventSet(CurrentMemoryContext, n);
+}
+
+#endif							/* RBP_COMPAT_H */

@@ -1,0 +1,942 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_tier.c
+ *	  The buffer tier's policy: hit, miss, capture, invalidate.
+ *
+ * Concurrency and coherence
+ * -------------------------
+ * Disk is the truth.  The directory's entry (P, h) says "P's content on disk
+ * hashes to h"; src/README.md has the whole argument.  This file's part:
+ *
+ * The shadow array has one RbpShadow for each shared buffer: "when this frame
+ * was last read from or written to disk, it was page P, and P's content on
+ * disk then hashed to h, at write stamp s and generation g".  It is a claim
+ * about the disk and not about the frame: whoever finds bytes, anywhere, that
+ * hash to h while s and g have not moved has found the page as it is on disk.
+ * So a frame that was dropped, zeroed or superseded by another frame in the
+ * meantime does no harm: either its bytes still hash to h and the claim is
+ * still true, or the capture is skipped.
+ *
+ * A frame's shadow is read and written only by the process that does I/O on
+ * the frame, which the server makes exclusive (BM_IO_IN_PROGRESS), so it
+ * needs no lock.
+ *
+ * Read of page Q into frame F that holds victim P:
+ *	1. capture P from F, if its claim holds and the directory has not got it:
+ *	   copy to a staging slot, hash the copy (never the frame, which may get
+ *	   hint bits at any time), and insert under the partition lock, where
+ *	   stamp and generation are checked again;
+ *	2. sample Q's stamp and generation, before anything is read;
+ *	3. serve Q from staging or a donor if the directory has it and the bytes
+ *	   hash to what it says; else from disk;
+ *	4. F's shadow is now the claim about Q.
+ *
+ * Write of page P from frame F: bump P's stamp and drop its entry, copy F to
+ * a private bounce buffer, write the bounce buffer, and make the claim about
+ * the bounce buffer's bytes.  Writing from the copy costs some 0.2 us and
+ * makes the claim exact: the frame may get hint bits during the write.
+ *
+ * On clusters with data checksums the server itself writes from a private
+ * copy, whose pd_checksum differs from the frame's.  The frame is found by
+ * its tag then; its claim is marked, so that a capture sets the checksum on
+ * the staged copy before it hashes it.
+ *
+ * Nothing here waits but for LWLocks that are held for well below a
+ * microsecond, for the disk as always, and for donors until a deadline.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/checksum.h"
+#include "storage/proc.h"
+
+#include "rbp_compat.h"
+#include "rbp_guc.h"
+#include "rbp_hash.h"
+#include "rbp_mutation.h"
+#include "rbp_pusher.h"
+#include "rbp_remote.h"
+#include "rbp_space.h"
+#include "rbp_stats.h"
+#include "rbp_tier.h"
+
+StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
+				 "remote_bp is made for 8 KiB blocks");
+
+/* What direct I/O would want, and a page of memory. */
+#define IO_ALIGN			4096
+
+#define SHADOW_VALID		0x01
+#define SHADOW_CHECKSUM		0x02	/* pd_checksum differs in the frame */
+
+typedef struct RbpShadow
+{
+	RbpPageId	page;
+	uint32		flags;			/* SHADOW_* */
+	RbpVersion	version;
+} RbpShadow;
+
+typedef struct RbpTierShared
+{
+	pg_atomic_uint32 in_use;	/* has had memory: keep the books */
+	pg_atomic_uint32 lost_track;	/* cannot be trusted any more */
+} RbpTierShared;
+
+RbpDirectory *rbp_dir = NULL;
+RbpStaging *rbp_staging = NULL;
+
+static RbpTierShared *shared = NULL;
+static RbpShadow *shadows = NULL;
+
+/* One page of a request that is being served. */
+typedef struct ReadPage
+{
+	char	   *buf;
+	RbpPageId	id;
+	RbpLookup	lookup;
+	RbpVersion	version;
+	bool		served;
+	int			io;				/* index of its remote request, -1 if none */
+} ReadPage;
+
+/*
+ * What this process wrote last, and where the copy is: see
+ * capture_before_extend().
+ */
+static struct
+{
+	bool		valid;
+	RbpPageId	page;
+	RbpVersion	version;
+	const char *copy;
+}			last_write;
+
+static char bounce_space[RBP_MAX_BATCH * BLCKSZ + IO_ALIGN];
+static char compare_space[BLCKSZ + IO_ALIGN];
+
+#define bounce			((char *) TYPEALIGN(IO_ALIGN, bounce_space))
+#define compare_page	((char *) TYPEALIGN(IO_ALIGN, compare_space))
+
+/*
+ * ---- set-up ---------------------------------------------------------------
+ */
+
+static uint32
+max_slots(void)
+{
+	return (uint32) rbp_guc_buffer_tier_max_size * (1024 * 1024 / BLCKSZ);
+}
+
+static uint32
+staging_slots(void)
+{
+	return (uint32) rbp_guc_staging_size / (BLCKSZ / 1024);
+}
+
+Size
+rbp_tier_shmem_size(void)
+{
+	Size		size = MAXALIGN(sizeof(RbpTierShared)) + PG_CACHE_LINE_SIZE;
+
+	size = add_size(size, mul_size(sizeof(RbpShadow), NBuffers));
+	size = add_size(size, rbp_directory_size(max_slots(), staging_slots()));
+	size = add_size(size, rbp_staging_size(staging_slots()));
+	size = add_size(size, rbp_remote_shmem_size(max_slots()));
+	size = add_size(size, rbp_space_shmem_size());
+	size = add_size(size, rbp_stats_shmem_size());
+	size = add_size(size, rbp_pusher_shmem_size());
+	/* each structure is aligned anew, the staging region to a page */
+	return add_size(size, 8 * PG_CACHE_LINE_SIZE + 2 * 4096);
+}
+
+/* Take the next piece of the arena, aligned. */
+static void *
+take(char **arena, Size size, Size align)
+{
+	char	   *mem = (char *) TYPEALIGN(align, *arena);
+
+	*arena = mem + size;
+	return mem;
+}
+
+void
+rbp_tier_shmem_init(void)
+{
+	bool		found;
+	char	   *arena = ShmemInitStruct("remote_bp", rbp_tier_shmem_size(),
+										&found);
+	uint32		slots = max_slots();
+	RbpTierShared *sh = take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
+	RbpShadow  *sd = take(&arena, sizeof(RbpShadow) * NBuffers,
+						  PG_CACHE_LINE_SIZE);
+	void	   *dir = take(&arena, rbp_directory_size(slots, staging_slots()),
+						   PG_CACHE_LINE_SIZE);
+	void	   *staging = take(&arena, rbp_staging_size(staging_slots()), 4096);
+	static int	tranche = 0;
+
+	/* Without EXEC_BACKEND, only the postmaster comes here, after each reset */
+	Assert(!found);
+	if (tranche == 0)
+	{
+		tranche = LWLockNewTrancheId();
+		LWLockRegisterTranche(tranche, "RemoteBpPartition");
+	}
+
+	pg_atomic_init_u32(&sh->in_use, 0);
+	pg_atomic_init_u32(&sh->lost_track, 0);
+	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
+	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), tranche);
+	rbp_staging = rbp_staging_init(staging, staging_slots());
+	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(slots),
+							   PG_CACHE_LINE_SIZE), found, slots);
+	rbp_space_shmem_init(take(&arena, rbp_space_shmem_size(),
+							  PG_CACHE_LINE_SIZE), found);
+	rbp_stats_shmem_init(take(&arena, rbp_stats_shmem_size(),
+							  PG_CACHE_LINE_SIZE), found);
+	rbp_pusher_shmem_init(take(&arena, rbp_pusher_shmem_size(),
+							   PG_CACHE_LINE_SIZE), found);
+	shadows = sd;
+	shared = sh;
+}
+
+void
+rbp_tier_stand_down(void)
+{
+	shared = NULL;
+	shadows = NULL;
+	rbp_dir = NULL;
+	rbp_staging = NULL;
+}
+
+bool
+rbp_tier_attached(void)
+{
+	return shared != NULL && MyProc != NULL &&
+		pg_atomic_read_u32(&shared->in_use) != 0;
+}
+
+void
+rbp_tier_set_in_use(void)
+{
+	pg_atomic_write_u32(&shared->in_use, 1);
+	pg_memory_barrier();
+}
+
+void
+rbp_tier_lost_track(const char *why)
+{
+	if (shared == NULL)
+		return;
+	if (pg_atomic_exchange_u32(&shared->lost_track, 1) == 0)
+		ereport(LOG,
+				(errmsg("remote_bp is off until the server restarts: %s", why)));
+	rbp_directory_bump_all(rbp_dir);
+}
+
+/* May pages be served and captured now? */
+static inline bool
+tier_usable(int64 now)
+{
+	return rbp_guc_enabled && rbp_remote_usable(now) &&
+		pg_atomic_read_u32(&shared->lost_track) == 0;
+}
+
+/*
+ * ---- frames -----------------------------------------------------------------
+ */
+
+static inline bool
+is_frame(const void *p, Size len)
+{
+	const char *c = p;
+
+	return c >= BufferBlocks &&
+		len <= (Size) NBuffers * BLCKSZ &&
+		c <= BufferBlocks + (Size) NBuffers * BLCKSZ - len &&
+		(c - BufferBlocks) % BLCKSZ == 0;
+}
+
+static inline RbpShadow *
+shadow_of(const char *frame)
+{
+	return &shadows[(frame - BufferBlocks) / BLCKSZ];
+}
+
+bool
+rbp_tier_is_frames(const struct iovec *iov, int iovcnt)
+{
+	for (int i = 0; i < iovcnt; i++)
+		if (iov[i].iov_len == 0 || iov[i].iov_len % BLCKSZ != 0 ||
+			!is_frame(iov[i].iov_base, iov[i].iov_len))
+		{
+			/* the mutation shows why private memory is not served */
+			if (RBP_MUTATED(RBP_MUTATION_SERVE_PRIVATE) &&
+				iov[i].iov_len > 0 && iov[i].iov_len % BLCKSZ == 0)
+				continue;
+			return false;
+		}
+	return true;
+}
+
+static void
+forget_frame(const char *frame)
+{
+	if (is_frame(frame, BLCKSZ))
+		shadow_of(frame)->flags = 0;
+}
+
+/* The claim about the frame's page; see the top of the file. */
+static void
+remember_frame(const char *frame, const RbpPageId *page,
+			   const RbpVersion *version, uint32 flags)
+{
+	RbpShadow  *shadow;
+
+	if (!is_frame(frame, BLCKSZ))
+		return;
+	shadow = shadow_of(frame);
+	shadow->page = *page;
+	shadow->version = *version;
+	shadow->flags = SHADOW_VALID | flags;
+}
+
+/*
+ * The frame that holds this page, by its tag, or NULL; gives up rather than
+ * wait for the mapping lock.
+ */
+static char *
+frame_by_tag(const RbpRelFile *file, BlockNumber block)
+{
+	BufferTag	tag;
+	uint32		hash;
+	LWLock	   *lock;
+	int			buf_id;
+
+	rbp_compat_tag(&tag, file->spc, file->db, file->rel,
+				   (ForkNumber) file->fork, block);
+	hash = BufTableHashCode(&tag);
+	lock = BufMappingPartitionLock(hash);
+	if (!LWLockConditionalAcquire(lock, LW_SHARED))
+		return NULL;
+	buf_id = BufTableLookup(&tag, hash);
+	LWLockRelease(lock);
+	return buf_id < 0 ? NULL : BufferBlocks + (Size) buf_id * BLCKSZ;
+}
+
+/*
+ * ---- capture ----------------------------------------------------------------
+ */
+
+/* Stage the bytes as the page, if the version's claim is about them. */
+static void
+stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
+	  uint32 flags)
+{
+	uint32		slot;
+	char	   *copy;
+
+	/* An unlocked look spares the copy; insert_staged checks for good. */
+	if (!RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_STAMP) &&
+		(rbp_directory_stamp(rbp_dir, page) != version->stamp ||
+		 rbp_directory_generation(rbp_dir, page->rel, page->space,
+								  page->fork) != version->generation))
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
+		return;
+	}
+	slot = rbp_staging_get(rbp_staging);
+	if (slot == RBP_NO_STAGING_SLOT)
+	{
+		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
+		rbp_pusher_notify(PG_UINT32_MAX);
+		return;
+	}
+	copy = rbp_staging_page(rbp_staging, slot);
+	memcpy(copy, bytes, BLCKSZ);
+	if ((flags & SHADOW_CHECKSUM) && !PageIsNew((Page) copy) &&
+		!RBP_MUTATED(RBP_MUTATION_NO_CHECKSUM))
+		((PageHeader) copy)->pd_checksum = pg_checksum_page(copy, page->block);
+	if (RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_HASH) ||
+		(RBP_MUTATED(RBP_MUTATION_NO_CHECKSUM) && (flags & SHADOW_CHECKSUM)))
+	{
+		RbpVersion	mutated = *version;
+
+		mutated.hash = rbp_hash_page(copy);
+		if (rbp_directory_insert_staged(rbp_dir, page, &mutated, slot) == RBP_INSERTED)
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
+		else
+			rbp_staging_put(rbp_staging, slot);
+		return;
+	}
+	if (rbp_hash_page(copy) != version->hash)
+	{
+		rbp_staging_put(rbp_staging, slot);
+		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
+		return;
+	}
+	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
+	{
+		case RBP_INSERTED:
+			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
+			return;
+		case RBP_INSERT_PRESENT:
+			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
+			break;
+		default:
+			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
+			break;
+	}
+	rbp_staging_put(rbp_staging, slot);
+}
+
+/* The frame is about to be overwritten: capture what it holds. */
+static void
+capture_victim(const char *frame)
+{
+	RbpShadow  *shadow = shadow_of(frame);
+
+	if (!(shadow->flags & SHADOW_VALID))
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
+		return;
+	}
+	if (rbp_directory_lookup(rbp_dir, &shadow->page, false).where != RBP_ABSENT)
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
+		return;
+	}
+	stage(frame, &shadow->page, &shadow->version, shadow->flags);
+}
+
+/*
+ * A frame whose claim is about another page is being written: the relation
+ * is extended, the victim was zeroed before any call could see it.  If the
+ * victim was dirty, this process wrote it just before, from the bounce buffer
+ * or the server's own copy with the checksum, which still has it.
+ */
+static void
+capture_before_extend(const char *frame, const RbpPageId *new_page)
+{
+	RbpShadow  *shadow = shadow_of(frame);
+
+	if (!last_write.valid || !(shadow->flags & SHADOW_VALID) ||
+		rbp_page_equal(&shadow->page, new_page) ||
+		!rbp_page_equal(&shadow->page, &last_write.page) ||
+		shadow->version.hash != last_write.version.hash)
+		return;
+	stage(last_write.copy, &last_write.page, &last_write.version, 0);
+	last_write.valid = false;
+}
+
+/*
+ * ---- reads --------------------------------------------------------------------
+ */
+
+/* Do the bytes in buf hash to what the directory says? */
+static inline bool
+verify(const ReadPage *page)
+{
+	return rbp_hash_page(page->buf) == page->lookup.hash ||
+		RBP_MUTATED(RBP_MUTATION_NO_VERIFY);
+}
+
+/*
+ * The bytes did not verify.  If the entry has only moved, say so, so that
+ * the caller can look again.
+ */
+static bool
+verify_failed_by_race(const ReadPage *page)
+{
+	if (rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup))
+	{
+		rbp_stats_count(RBP_COUNT_HASH_FAILURES, 1);
+		return false;
+	}
+	rbp_stats_count(RBP_COUNT_RACES, 1);
+	return true;
+}
+
+/*
+ * Look the page up; serve it if it is staged.  After the pusher has moved it
+ * away under our hands it is remote: look once more.
+ */
+static void
+lookup_page(ReadPage *page)
+{
+	page->served = false;
+	for (int attempt = 0; attempt < 2; attempt++)
+	{
+		page->lookup = rbp_directory_lookup(rbp_dir, &page->id, attempt == 0);
+		if (page->lookup.where != RBP_STAGED)
+			return;
+		memcpy(page->buf, rbp_staging_page(rbp_staging, page->lookup.slot),
+			   BLCKSZ);
+		if (verify(page))
+		{
+			page->served = true;
+			return;
+		}
+		if (!verify_failed_by_race(page))
+			break;
+	}
+	page->lookup.where = RBP_ABSENT;
+}
+
+/*
+ * Compare a page that is about to be returned with the disk.  False if it
+ * differs: then the disk's is to be read.
+ */
+static bool
+compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
+				  off_t offset)
+{
+	char	   *disk = compare_page;
+	ssize_t		n = rbp_libc.pread(fd, disk, BLCKSZ, offset);
+	char		where[160];
+
+	rbp_stats_count(RBP_COUNT_COMPARED, 1);
+	if (n == BLCKSZ && memcmp(disk, page->buf, BLCKSZ) == 0)
+		return true;
+
+	rbp_stats_count(RBP_COUNT_MISMATCHES, 1);
+	(void) rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup);
+	if (page->lookup.where == RBP_REMOTE)
+		rbp_remote_slot_name(page->lookup.slot, where, sizeof(where));
+	else
+		snprintf(where, sizeof(where), "staging slot %u", page->lookup.slot);
+	if (n != BLCKSZ)
+		ereport(LOG,
+				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s is not on disk (%zd bytes read)",
+						page->id.block, file->spc, file->db, file->rel,
+						file->fork, where, n)));
+	else
+		ereport(LOG,
+				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s differs from disk: LSN %X/%X, on disk %X/%X",
+						page->id.block, file->spc, file->db, file->rel,
+						file->fork, where,
+						LSN_FORMAT_ARGS(PageGetLSN((Page) page->buf)),
+						LSN_FORMAT_ARGS(PageGetLSN((Page) disk)))));
+	return false;
+}
+
+/* Serve what can be served from staging and donors. */
+static void
+read_from_tier(int fd, const RbpRelFile *file, ReadPage *pages, int n,
+			   off_t offset, int64 start)
+{
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	int			nios = 0;
+	int			nstaged = 0;
+	int			nhits = 0;
+	int64		staged_at = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		pages[i].io = -1;
+		lookup_page(&pages[i]);
+		if (pages[i].served)
+			nstaged++;
+		else if (pages[i].lookup.where == RBP_REMOTE)
+		{
+			pages[i].io = nios;
+			ios[nios].slot = pages[i].lookup.slot;
+			ios[nios].buf = pages[i].buf;
+			nios++;
+		}
+	}
+	if (nstaged > 0)
+	{
+		staged_at = rbp_now_ns();
+		rbp_stats_count(RBP_COUNT_STAGED_HITS, nstaged);
+		rbp_stats_latency(RBP_LATENCY_STAGED, staged_at - start);
+	}
+	if (nios > 0)
+	{
+		if (staged_at != 0)
+			start = staged_at;
+		rbp_remote_read(ios, nios, start + rbp_guc_io_timeout_ns());
+		for (int i = 0; i < n; i++)
+		{
+			if (pages[i].io < 0)
+				continue;
+			if (ios[pages[i].io].status == RBP_OK)
+			{
+				if (verify(&pages[i]))
+				{
+					pages[i].served = true;
+					nhits++;
+					continue;
+				}
+				(void) verify_failed_by_race(&pages[i]);
+			}
+			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
+		}
+		if (nhits > 0)
+		{
+			rbp_stats_count(RBP_COUNT_HITS, nhits);
+			rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
+			rbp_stats_latency(RBP_LATENCY_HIT, rbp_now_ns() - start);
+		}
+	}
+
+	if (rbp_guc_compare_with_disk)
+		for (int i = 0; i < n; i++)
+			if (pages[i].served)
+				pages[i].served = compare_with_disk(fd, file, &pages[i],
+													offset + (off_t) i * BLCKSZ);
+}
+
+/*
+ * Read the run of pages from disk.  Like preadv(), and the claims are made
+ * for what came whole.
+ */
+static ssize_t
+read_from_disk(int fd, ReadPage *pages, int n, off_t offset, bool claim)
+{
+	struct iovec iov[RBP_MAX_BATCH];
+	int64		start = rbp_now_ns();
+	ssize_t		got;
+
+	for (int i = 0; i < n; i++)
+	{
+		iov[i].iov_base = pages[i].buf;
+		iov[i].iov_len = BLCKSZ;
+	}
+	/* pread() is what the server would have called for one page */
+	got = n == 1 ? rbp_libc.pread(fd, pages[0].buf, BLCKSZ, offset) :
+		rbp_libc.preadv(fd, iov, n, offset);
+	if (got > 0)
+	{
+		int			save_errno = errno;
+
+		rbp_stats_latency(RBP_LATENCY_DISK, rbp_now_ns() - start);
+		rbp_stats_count(RBP_COUNT_MISSES, got / BLCKSZ);
+		for (int i = 0; claim && i < got / BLCKSZ; i++)
+		{
+			pages[i].version.hash = rbp_hash_page(pages[i].buf);
+			remember_frame(pages[i].buf, &pages[i].id, &pages[i].version, 0);
+		}
+		errno = save_errno;
+	}
+	return got;
+}
+
+/* At most RBP_MAX_BATCH pages; else like rbp_tier_read(). */
+static ssize_t
+read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
+		   char **bufs, int n, off_t offset)
+{
+	ReadPage	pages[RBP_MAX_BATCH];
+	int64		start = rbp_now_ns();
+	bool		usable = space != RBP_INVALID_SPACE && tier_usable(start);
+	uint32		generation = 0;
+	ssize_t		total = 0;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		if (usable && is_frame(bufs[i], BLCKSZ))
+			capture_victim(bufs[i]);
+		forget_frame(bufs[i]);
+	}
+
+	/* Stamps and generation before anything is read: see the top. */
+	if (usable)
+	{
+		int64		captured = rbp_now_ns();
+
+		rbp_stats_latency(RBP_LATENCY_CAPTURE, captured - start);
+		start = captured;
+		generation = rbp_directory_generation(rbp_dir, file->rel, space,
+											  file->fork);
+	}
+	for (i = 0; i < n; i++)
+	{
+		pages[i].buf = bufs[i];
+		pages[i].served = false;
+		pages[i].id = (RbpPageId)
+		{
+			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
+		};
+		if (usable)
+		{
+			pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
+			pages[i].version.generation = generation;
+		}
+	}
+	if (usable)
+		read_from_tier(fd, file, pages, n, offset, start);
+
+	/* Hits stay; each run of misses between them is one read. */
+	for (i = 0; i < n;)
+	{
+		int			run = 0;
+		ssize_t		got;
+
+		if (pages[i].served)
+		{
+			pages[i].version.hash = pages[i].lookup.hash;
+			remember_frame(pages[i].buf, &pages[i].id, &pages[i].version, 0);
+			total += BLCKSZ;
+			i++;
+			continue;
+		}
+		while (i + run < n && !pages[i + run].served)
+			run++;
+		got = read_from_disk(fd, &pages[i], run, offset + (off_t) i * BLCKSZ,
+							 usable);
+		if (got < 0)
+			return total > 0 ? total : got;
+		total += got;
+		if (got < (ssize_t) run * BLCKSZ)
+			break;				/* end of file, or what a signal left */
+		i += run;
+	}
+	return total;
+}
+
+/*
+ * Cut a vector of whole pages into batches of page pointers: the next of
+ * them, at most RBP_MAX_BATCH, from *pos bytes on.
+ */
+static int
+next_batch(const struct iovec *iov, int iovcnt, Size *pos, char **bufs)
+{
+	Size		start = 0;
+	int			n = 0;
+
+	for (int i = 0; i < iovcnt && n < RBP_MAX_BATCH; i++)
+	{
+		Size		off = *pos > start ? *pos - start : 0;
+
+		for (; off < iov[i].iov_len && n < RBP_MAX_BATCH; off += BLCKSZ)
+			bufs[n++] = (char *) iov[i].iov_base + off;
+		start += iov[i].iov_len;
+	}
+	*pos += (Size) n * BLCKSZ;
+	return n;
+}
+
+ssize_t
+rbp_tier_read(int fd, const RbpRelFile *file, BlockNumber block,
+			  const struct iovec *iov, int iovcnt, off_t offset)
+{
+	uint16		space = rbp_space_get(file->spc, file->db);
+	char	   *bufs[RBP_MAX_BATCH];
+	Size		pos = 0;
+	ssize_t		total = 0;
+
+	for (;;)
+	{
+		Size		at = pos;
+		int			n = next_batch(iov, iovcnt, &pos, bufs);
+		ssize_t		got;
+
+		if (n == 0)
+			return total;
+		got = read_batch(fd, file, space, block + at / BLCKSZ, bufs, n,
+						 offset + (off_t) at);
+		if (got < 0)
+			return total > 0 ? total : got;
+		total += got;
+		if (got < (ssize_t) n * BLCKSZ)
+			return total;
+	}
+}
+
+bool
+rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block, int nblocks)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	if (space == RBP_INVALID_SPACE || !tier_usable(rbp_now_ns()))
+		return false;
+	for (int i = 0; i < nblocks; i++)
+	{
+		RbpPageId	id = {.rel = file->rel,.block = block + i,.space = space,
+		.fork = file->fork};
+
+		if (rbp_directory_lookup(rbp_dir, &id, false).where == RBP_ABSENT)
+			return false;
+	}
+	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);
+	return true;
+}
+
+/*
+ * ---- writes -------------------------------------------------------------------
+ */
+
+/* As the server would have called it. */
+static ssize_t
+plain_write(int fd, const struct iovec *iov, int iovcnt, off_t offset)
+{
+	if (iovcnt == 1)
+		return rbp_libc.pwrite(fd, iov[0].iov_base, iov[0].iov_len, offset);
+	return rbp_libc.pwritev(fd, iov, iovcnt, offset);
+}
+
+void
+rbp_tier_fork_changed(const RbpRelFile *file)
+{
+	uint16		space;
+
+	/* No PGPROC needed: generations are atomics. */
+	if (shared == NULL || pg_atomic_read_u32(&shared->in_use) == 0)
+		return;
+	space = rbp_space_find(file->spc, file->db);
+	if (space == RBP_INVALID_SPACE)
+		return;
+	rbp_directory_bump_generation(rbp_dir, file->rel, space, file->fork);
+	rbp_stats_count(RBP_COUNT_GENERATIONS, 1);
+}
+
+/* Drop the entries of blocks that are about to be written. */
+static void
+invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
+				  int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		RbpPageId	id = {.rel = file->rel,.block = block + i,.space = space,
+		.fork = file->fork};
+
+		if (rbp_directory_invalidate(rbp_dir, &id) != RBP_ABSENT)
+			rbp_stats_count(RBP_COUNT_INVALIDATIONS, 1);
+	}
+}
+
+/* Write at most RBP_MAX_BATCH whole pages, and make the claims about them. */
+static ssize_t
+write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
+			char **bufs, int n, off_t offset)
+{
+	struct iovec iov[RBP_MAX_BATCH];
+	RbpVersion	versions[RBP_MAX_BATCH];
+	RbpPageId	ids[RBP_MAX_BATCH];
+	char	   *frames[RBP_MAX_BATCH];	/* whose claim it will be */
+	uint32		flags[RBP_MAX_BATCH];
+	uint32		generation;
+	ssize_t		result;
+
+	/* The bounce buffer is used by this write, whatever else it had. */
+	for (int i = 0; i < n; i++)
+	{
+		ids[i] = (RbpPageId)
+		{
+			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
+		};
+		if (is_frame(bufs[i], BLCKSZ))
+			capture_before_extend(bufs[i], &ids[i]);
+	}
+	last_write.valid = false;
+
+	generation = rbp_directory_generation(rbp_dir, file->rel, space, file->fork);
+	for (int i = 0; i < n; i++)
+	{
+		iov[i].iov_base = bufs[i];
+		iov[i].iov_len = BLCKSZ;
+		frames[i] = NULL;
+		flags[i] = 0;
+		if (is_frame(bufs[i], BLCKSZ))
+		{
+			frames[i] = bufs[i];
+			iov[i].iov_base = bounce + (Size) i * BLCKSZ;
+			memcpy(iov[i].iov_base, bufs[i], BLCKSZ);
+		}
+		else if (DataChecksumsEnabled() &&
+				 (frames[i] = frame_by_tag(file, block + i)) != NULL)
+			flags[i] = SHADOW_CHECKSUM;
+		if (frames[i] != NULL)
+		{
+			forget_frame(frames[i]);
+			versions[i].hash = rbp_hash_page(iov[i].iov_base);
+			versions[i].stamp = rbp_directory_stamp(rbp_dir, &ids[i]);
+			versions[i].generation = generation;
+		}
+	}
+
+	result = plain_write(fd, iov, n, offset);
+
+	for (int i = 0; i < n && (ssize_t) (i + 1) * BLCKSZ <= result; i++)
+		if (frames[i] != NULL)
+			remember_frame(frames[i], &ids[i], &versions[i], flags[i]);
+	if (n == 1 && result == BLCKSZ && frames[0] != NULL)
+	{
+		last_write.valid = true;
+		last_write.page = ids[0];
+		last_write.version = versions[0];
+		last_write.copy = iov[0].iov_base;
+	}
+	return result;
+}
+
+ssize_t
+rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
+			   const struct iovec *iov, int iovcnt, off_t offset)
+{
+	uint16		space;
+	Size		len = 0;
+	Size		pos = 0;
+	bool		whole = offset % BLCKSZ == 0;
+	ssize_t		total = 0;
+
+	if (shared == NULL || pg_atomic_read_u32(&shared->in_use) == 0)
+		return plain_write(fd, iov, iovcnt, offset);
+
+	space = rbp_space_get(file->spc, file->db);
+	for (int i = 0; i < iovcnt; i++)
+	{
+		len += iov[i].iov_len;
+		whole = whole && iov[i].iov_len % BLCKSZ == 0;
+	}
+	if (space == RBP_INVALID_SPACE || len == 0)
+		return plain_write(fd, iov, iovcnt, offset);
+	rbp_stats_count(RBP_COUNT_DISK_WRITES, (len + BLCKSZ - 1) / BLCKSZ);
+
+	/* Without a PGPROC no lock can be taken: kill the whole fork. */
+	if (MyProc == NULL)
+	{
+		rbp_tier_fork_changed(file);
+		return plain_write(fd, iov, iovcnt, offset);
+	}
+
+	invalidate_blocks(file, space, block,
+					  (int) ((offset % BLCKSZ + len + BLCKSZ - 1) / BLCKSZ));
+
+	/* What is not whole pages cannot be claimed about, nor is it needed. */
+	if (!whole || !tier_usable(rbp_now_ns()))
+	{
+		for (int i = 0; i < iovcnt; i++)
+			for (Size off = 0; off < iov[i].iov_len; off += BLCKSZ)
+				forget_frame((char *) iov[i].iov_base + off);
+		last_write.valid = false;
+		return plain_write(fd, iov, iovcnt, offset);
+	}
+
+	for (;;)
+	{
+		char	   *bufs[RBP_MAX_BATCH];
+		Size		at = pos;
+		int			n = next_batch(iov, iovcnt, &pos, bufs);
+		ssize_t		done;
+
+		if (n == 0)
+			return total;
+		done = write_batch(fd, file, space, block + at / BLCKSZ, bufs, n,
+						   offset + (off_t) at);
+		if (done < 0)
+			return total > 0 ? total : done;
+		total += done;
+		if (done < (ssize_t) n * BLCKSZ)
+			return total;
+	}
+}
