@@ -1068,7 +1068,7 @@ check_slots(RbpDirectory *dir, uint32_t part, bool extents_still)
 		if (state > RBP_SLOT_LOST || state == RBP_SLOT_STAGED)
 			return "a remote slot's state is impossible";
 		in_state[state]++;
-		if (extents_still &&
+		if (extents_still && state != RBP_SLOT_LOST &&
 			rbp_extent_online(dir, i) == (state == RBP_SLOT_UNUSED))
 			return "a slot's state does not fit its extent";
 	}
@@ -1145,8 +1145,8 @@ rbp_directory_check(RbpDirectory *dir)
 		uint32_t	changes;
 
 		/*
-		 * While an extent changes, its flag runs ahead of its slots.  No
-		 * change can end and another begin unseen: each needs this lock.
+		 * While an extent changes, its flag runs ahead of its slots, so what
+		 * does not fit is wrong only if nothing changed meanwhile.
 		 */
 		changes = __atomic_load_n(&dir->extent_changes, __ATOMIC_SEQ_CST);
 		rbp_lock_exclusive(&p->lock);
