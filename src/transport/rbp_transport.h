@@ -174,6 +174,12 @@ extern const RbpTransportOps *rbp_transport_choose(const char *want,
 /* By name, NULL if unknown. */
 extern const RbpTransportOps *rbp_transport_by_name(const char *name);
 
+/*
+ * Optional: do the one-time work (libcrypto's set-up takes milliseconds) now,
+ * in a process that forks the others, instead of at each one's first connect.
+ */
+extern void rbp_transport_init(void);
+
 /* This host's boot id, as an endpoint carries it; "" if it cannot be read. */
 extern const char *rbp_transport_boot_id(void);
 

@@ -1,0 +1,121 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_transport.c
+ *	  The list of transports, the choice among them, and small common things.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_transport.h"
+#include "transport_sock.h"
+#ifdef RBP_FAULT
+#include "transport_fault.h"
+#endif
+
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Best first. */
+static const RbpTransportOps *const transports[] = {
+	&rbp_transport_shm,
+	&rbp_transport_tcp,
+	NULL
+};
+
+const RbpTransportOps *
+rbp_transport_by_name(const char *name)
+{
+	for (int i = 0; transports[i] != NULL; i++)
+		if (strcmp(transports[i]->name, name) == 0)
+			return transports[i];
+	return NULL;
+}
+
+const RbpTransportOps *
+rbp_transport_choose(const char *want, const RbpEndpoint *ep)
+{
+	for (int i = 0; transports[i] != NULL; i++)
+	{
+		const RbpTransportOps *ops = transports[i];
+
+		if (strcmp(want, "auto") != 0 && strcmp(want, ops->name) != 0)
+			continue;
+		if ((ep->transports & ops->bit) == 0 || !ops->usable(ep))
+			continue;
+#ifdef RBP_FAULT
+		return rbp_fault_wrap(ops);
+#else
+		return ops;
+#endif
+	}
+	return NULL;
+}
+
+void
+rbp_transport_init(void)
+{
+	static const uint8_t zero[RBP_SECRET_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
+
+	/* libcrypto reads its configuration when it is first used */
+	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
+	(void) rbp_transport_boot_id();
+}
+
+const char *
+rbp_transport_boot_id(void)
+{
+	static char boot_id[RBP_BOOT_ID_LEN];
+	int			fd;
+	ssize_t		n;
+
+	if (boot_id[0] != '\0')
+		return boot_id;
+	fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return "";
+	n = read(fd, boot_id, sizeof(boot_id) - 1);
+	close(fd);
+	if (n <= 0)
+		n = 0;
+	boot_id[n] = '\0';
+	boot_id[strcspn(boot_id, "\n")] = '\0';
+	return boot_id;
+}
+
+const char *
+rbp_status_text(RbpStatus status)
+{
+	switch (status)
+	{
+		case RBP_OK:
+			return "ok";
+		case RBP_INPROGRESS:
+			return "in progress";
+		case RBP_TIMEOUT:
+			return "timed out";
+		case RBP_CONNLOST:
+			return "connection lost";
+		case RBP_DENIED:
+			return "access denied";
+		case RBP_PROTOCOL:
+			return "protocol violation";
+		case RBP_NOMEM:
+			return "out of memory";
+		case RBP_INVALID:
+			return "invalid request";
+		case RBP_CANCELED:
+			return "canceled";
+	}
+	return "unknown";
+}
+
+int64_t
+rbp_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+}

@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * transport_sock.h
+ *	  What the tcp and shm transports share: a non-blocking stream socket,
+ *	  the handshake that proves the lease's secret, and the adaptive wait.
+ *
+ * An RbpSock is embedded in a transport's connection and belongs to one
+ * thread at a time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_TRANSPORT_SOCK_H
+#define RBP_TRANSPORT_SOCK_H
+
+#include "rbp_transport.h"
+#include "../wire/rbp_wire.h"
+
+#include <sys/socket.h>
+
+/*
+ * How long to poll before blocking.  A poll that pays costs about 11 us for
+ * a whole exchange where a sleep and two wake-ups cost 56; one that does not
+ * pay burns a core that the donor may need.  So each wait that polled in vain
+ * counts against polling, and after a few the next waits block at once, twice
+ * as many each time, until one succeeds again.
+ */
+#define RBP_SPIN_NS			50000
+#define RBP_SPIN_MAX_SKIP	256
+
+typedef struct RbpSpin
+{
+	uint32_t	skip;			/* waits that are to block at once */
+	uint32_t	penalty;		/* how many waits the next failure skips */
+	uint32_t	fails;			/* vain polls in a row */
+} RbpSpin;
+
+/* How long this wait may poll, in ns; 0: block at once. */
+extern int64_t rbp_spin_begin(RbpSpin *spin);
+
+/* What the poll that rbp_spin_begin() allowed came to. */
+extern void rbp_spin_end(RbpSpin *spin, bool paid);
+
+typedef enum RbpSockState
+{
+	RBP_SOCK_RETRY,				/* connect() said EAGAIN: try again */
+	RBP_SOCK_CONNECTING,
+	RBP_SOCK_CHALLENGE,			/* HELLO is sent */
+	RBP_SOCK_WELCOME,			/* AUTH is sent */
+	RBP_SOCK_READY,
+	RBP_SOCK_FAILED
+} RbpSockState;
+
+typedef struct RbpSock
+{
+	int			fd;				/* non-blocking, close-on-exec; -1: none */
+	RbpSockState state;
+	RbpStatus	failure;		/* why it is RBP_SOCK_FAILED */
+	struct sockaddr_storage addr;
+	socklen_t	addrlen;
+	RbpCredentials cred;
+	uint8_t		rx[RBP_HANDSHAKE_MAX];	/* a handshake message, as it comes */
+	size_t		rx_have;
+	RbpWireWelcome welcome;		/* valid once RBP_SOCK_READY */
+	RbpSpin		spin;
+} RbpSock;
+
+/*
+ * Start to connect to an address.  Never waits.  On failure nothing is left
+ * open.
+ */
+extern RbpStatus rbp_sock_start(RbpSock *sock, const struct sockaddr *addr,
+								socklen_t addrlen, const RbpCredentials *cred);
+
+/* As connect_wait() in rbp_transport.h. */
+extern RbpStatus rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns);
+
+/* Remember the first reason, and refuse everything from now on. */
+extern RbpStatus rbp_sock_fail(RbpSock *sock, RbpStatus why);
+
+extern void rbp_sock_close(RbpSock *sock);
+
+/*
+ * Block until fd has one of the events, or deadline_ns.  False at the
+ * deadline; interruptions by signals count as events.
+ */
+extern bool rbp_sock_block(int fd, short events, int64_t deadline_ns);
+
+/*
+ * One step of a wait: poll a little or block.  spin_until is when polling
+ * ends (0: it has).  Returns false if the deadline has passed.
+ */
+typedef struct RbpWaiter
+{
+	RbpSpin    *spin;
+	int64_t		spin_until;		/* 0: do not poll (any more) */
+	int64_t		deadline_ns;
+	bool		polled;			/* polled at all? */
+	bool		blocked;		/* blocked at all? */
+} RbpWaiter;
+
+extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
+extern bool rbp_waiter_step(RbpWaiter *w, int fd, short events);
+extern void rbp_waiter_end(RbpWaiter *w);
+
+/*
+ * HMAC-SHA256 of a handshake.  False if libcrypto fails.
+ */
+extern bool rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
+							  const uint8_t nonce[RBP_NONCE_LEN],
+							  const char *lease, uint8_t mac[RBP_MAC_LEN]);
+
+/* The RbpStatus for a status on the wire. */
+extern RbpStatus rbp_status_from_wire(uint16_t status);
+
+#endif							/* RBP_TRANSPORT_SOCK_H */

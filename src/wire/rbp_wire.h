@@ -1,0 +1,201 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_wire.h
+ *	  The messages between a client of leased memory and a donor.
+ *
+ * The same messages travel over TCP and over the donor's UNIX socket; see
+ * "Data plane" in docs/protocol.md.  Every message has a fixed size and
+ * starts with the same eight bytes: what it is, flags, a status, and how many
+ * bytes follow those eight.  Numbers are little-endian whatever the machine.
+ *
+ * Structs here are what programs work with.  Encoders and decoders move them
+ * to and from bytes one field at a time; nothing is cast onto a buffer, so
+ * neither alignment nor padding matters.  The byte layouts (the RBP_*_SIZE
+ * and RBP_OFF_* below) are checked against each other at compile time.
+ *
+ * libc only, no allocation, no state: any thread may call anything.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_WIRE_H
+#define RBP_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RBP_WIRE_VERSION	1
+#define RBP_WIRE_MAGIC		"remote_bp"	/* nine bytes, no zero */
+#define RBP_WIRE_MAGIC_LEN	9
+
+#define RBP_NONCE_LEN		32
+#define RBP_MAC_LEN			32
+#define RBP_WIRE_LEASE_LEN	40	/* text, padded with zero bytes, the last one
+								 * always zero */
+
+/*
+ * The prefix that every message starts with:
+ *		0  u8	what (RbpWireOp)
+ *		1  u8	flags, 0 for now
+ *		2  u16	status (RbpWireStatus) in answers, 0 elsewhere
+ *		4  u32	bytes that follow the prefix, payload included
+ */
+#define RBP_PREFIX_SIZE		8
+
+/* HELLO: prefix, magic[9], u8 zero, u16 version, u32 zero, lease[40] */
+#define RBP_OFF_HELLO_VERSION	(RBP_PREFIX_SIZE + 10)
+#define RBP_OFF_HELLO_LEASE		(RBP_PREFIX_SIZE + 16)
+#define RBP_HELLO_SIZE		64
+
+/* CHALLENGE: prefix, nonce[32] */
+#define RBP_CHALLENGE_SIZE	40
+
+/* AUTH: prefix, mac[32] */
+#define RBP_AUTH_SIZE		40
+
+/* WELCOME: prefix with status, u32 regions, u32 zero, u64 region size */
+#define RBP_OFF_WELCOME_REGIONS	RBP_PREFIX_SIZE
+#define RBP_OFF_WELCOME_RSIZE	(RBP_PREFIX_SIZE + 8)
+#define RBP_WELCOME_SIZE	24
+
+/* Requests: prefix, u64 id, u32 region, u32 len, u64 offset, [payload] */
+#define RBP_OFF_REQUEST_ID		RBP_PREFIX_SIZE
+#define RBP_OFF_REQUEST_REGION	(RBP_PREFIX_SIZE + 8)
+#define RBP_OFF_REQUEST_LEN		(RBP_PREFIX_SIZE + 12)
+#define RBP_OFF_REQUEST_OFFSET	(RBP_PREFIX_SIZE + 16)
+#define RBP_REQUEST_SIZE	32
+
+/* Answers: prefix with status, u64 id, [payload] */
+#define RBP_OFF_ANSWER_ID		RBP_PREFIX_SIZE
+#define RBP_ANSWER_SIZE		16
+
+/* MAP's answer carries the region's size as payload, and the memfd beside */
+#define RBP_MAP_PAYLOAD_SIZE	8
+
+_Static_assert(RBP_OFF_HELLO_VERSION == RBP_PREFIX_SIZE + RBP_WIRE_MAGIC_LEN + 1,
+			   "the version follows magic and a zero byte");
+_Static_assert(RBP_OFF_HELLO_LEASE + RBP_WIRE_LEASE_LEN == RBP_HELLO_SIZE,
+			   "HELLO ends with the lease");
+_Static_assert(RBP_PREFIX_SIZE + RBP_NONCE_LEN == RBP_CHALLENGE_SIZE,
+			   "CHALLENGE is a nonce");
+_Static_assert(RBP_PREFIX_SIZE + RBP_MAC_LEN == RBP_AUTH_SIZE,
+			   "AUTH is a MAC");
+_Static_assert(RBP_OFF_WELCOME_RSIZE + 8 == RBP_WELCOME_SIZE,
+			   "WELCOME ends with the region size");
+_Static_assert(RBP_OFF_REQUEST_OFFSET + 8 == RBP_REQUEST_SIZE,
+			   "a request ends with the offset");
+_Static_assert(RBP_OFF_ANSWER_ID + 8 == RBP_ANSWER_SIZE,
+			   "an answer ends with the id");
+
+/* The largest handshake message, for buffers */
+#define RBP_HANDSHAKE_MAX	RBP_HELLO_SIZE
+
+/* One request moves at most this much, so that lengths never overflow. */
+#define RBP_WIRE_MAX_IO		(1u << 30)
+
+typedef enum RbpWireOp
+{
+	RBP_OP_HELLO = 1,
+	RBP_OP_CHALLENGE = 2,
+	RBP_OP_AUTH = 3,
+	RBP_OP_WELCOME = 4,
+	RBP_OP_READ = 16,
+	RBP_OP_WRITE = 17,
+	RBP_OP_PING = 18,
+	RBP_OP_MAP = 19,
+	RBP_OP_ANSWER = 0x80		/* set in the answer to a request */
+} RbpWireOp;
+
+typedef enum RbpWireStatus
+{
+	RBP_WIRE_OK = 0,
+	RBP_WIRE_DENIED = 1,		/* no such lease, ended, wrong secret, region
+								 * not in it */
+	RBP_WIRE_INVALID = 2,		/* outside of the region */
+	RBP_WIRE_VERSION_MISMATCH = 3,
+	RBP_WIRE_BUSY = 4			/* the donor takes no more connections */
+} RbpWireStatus;
+
+typedef struct RbpWirePrefix
+{
+	uint8_t		op;
+	uint8_t		flags;
+	uint16_t	status;
+	uint32_t	length;
+} RbpWirePrefix;
+
+typedef struct RbpWireHello
+{
+	uint16_t	version;
+	char		lease[RBP_WIRE_LEASE_LEN];
+} RbpWireHello;
+
+typedef struct RbpWireWelcome
+{
+	uint16_t	status;
+	uint32_t	regions;		/* region numbers are below this */
+	uint64_t	region_size;
+} RbpWireWelcome;
+
+typedef struct RbpWireRequest
+{
+	uint8_t		op;
+	uint64_t	id;
+	uint32_t	region;
+	uint32_t	len;
+	uint64_t	offset;
+} RbpWireRequest;
+
+typedef struct RbpWireAnswer
+{
+	uint8_t		op;				/* of the request, without RBP_OP_ANSWER */
+	uint16_t	status;
+	uint32_t	payload;		/* bytes that follow the answer */
+	uint64_t	id;
+} RbpWireAnswer;
+
+/*
+ * Encoders fill exactly the message's size.  Decoders look at no more than
+ * len bytes; they return false, with *out undefined, if len is less than the
+ * message's size or if any field has a value that no sane peer sends.
+ */
+extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
+extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
+							   RbpWireHello *out);
+
+extern void rbp_wire_put_challenge(uint8_t *buf,
+								   const uint8_t nonce[RBP_NONCE_LEN]);
+extern bool rbp_wire_get_challenge(const uint8_t *buf, size_t len,
+								   uint8_t nonce[RBP_NONCE_LEN]);
+
+extern void rbp_wire_put_auth(uint8_t *buf, const uint8_t mac[RBP_MAC_LEN]);
+extern bool rbp_wire_get_auth(const uint8_t *buf, size_t len,
+							  uint8_t mac[RBP_MAC_LEN]);
+
+extern void rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome);
+extern bool rbp_wire_get_welcome(const uint8_t *buf, size_t len,
+								 RbpWireWelcome *out);
+
+/* The payload of a WRITE, len bytes, follows what this fills. */
+extern void rbp_wire_put_request(uint8_t *buf, const RbpWireRequest *req);
+extern bool rbp_wire_get_request(const uint8_t *buf, size_t len,
+								 RbpWireRequest *out);
+
+extern void rbp_wire_put_answer(uint8_t *buf, const RbpWireAnswer *ans);
+extern bool rbp_wire_get_answer(const uint8_t *buf, size_t len,
+								RbpWireAnswer *out);
+
+extern void rbp_wire_put_map(uint8_t *buf, uint64_t region_size);
+extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
+							 uint64_t *region_size);
+
+/*
+ * What AUTH's MAC is computed over: "remote_bp" || nonce || lease text.  buf
+ * must hold RBP_MAC_INPUT_MAX bytes; returns how many are used.
+ */
+#define RBP_MAC_INPUT_MAX	(RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + RBP_WIRE_LEASE_LEN)
+extern size_t rbp_wire_mac_input(uint8_t *buf,
+								 const uint8_t nonce[RBP_NONCE_LEN],
+								 const char *lease);
+
+#endif							/* RBP_WIRE_H */
