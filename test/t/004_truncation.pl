@@ -1,0 +1,113 @@
+# Relation forks that shrink or go away take their pages out of the tier:
+# truncation by VACUUM, TRUNCATE, DROP, rewrites, REINDEX.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '128MB');
+my $node = new_cluster('truncation', broker => $broker, conf => "shared_buffers = '512kB'\n");
+ok(wait_leased($node, 64), 'memory is leased');
+
+my $sums = 'SELECT count(*), sum(v) FROM t WHERE id > 0';
+
+# Read in all ways, with everything evicted in between.
+sub reads_are
+{
+	my ($what, $expected) = @_;
+	for my $round (1 .. 2)
+	{
+		is($node->safe_psql('postgres', $sums), $expected, "$what: reads are right");
+		is($node->safe_psql('postgres', "SET enable_seqscan = off; SET enable_bitmapscan = off; $sums"),
+			$expected, "$what: by index too");
+		evict_buffers($node);
+	}
+	return;
+}
+
+# The file grows again over blocks that the tier had: VACUUM truncates, new
+# rows take the same block numbers with other content.
+my $rows = make_table($node, 't', 8);
+cmp_ok(warm($node, 't'), '>', 0, 'truncation by VACUUM: the tier has pages');
+my $generations = counter($node, 'generations');
+$node->safe_psql('postgres', "DELETE FROM t WHERE id > $rows / 8");
+$node->safe_psql('postgres', 'VACUUM (TRUNCATE on) t');
+cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 1048576}),
+	'<', 4, 'truncation by VACUUM: the file shrank');
+cmp_ok(counter($node, 'generations'), '>', $generations, 'truncation by VACUUM: it was noticed');
+reads_are('truncation by VACUUM', $rows / 8 . '|0');
+$node->safe_psql('postgres',
+	"INSERT INTO t SELECT i, 3, rpad(i::text, 980, 'n') FROM generate_series($rows / 8 + 1, $rows) i");
+reads_are('grown again', "$rows|" . 3 * ($rows - $rows / 8));
+
+# TRUNCATE gives new files; rolled back, the old ones stay.
+cmp_ok(warm($node, 't'), '>', 0, 'TRUNCATE: the tier has pages');
+$node->safe_psql('postgres', 'BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 1); ROLLBACK');
+reads_are('TRUNCATE rolled back', "$rows|" . 3 * ($rows - $rows / 8));
+$node->safe_psql('postgres', 'TRUNCATE t');
+reads_are('TRUNCATE', '0|');
+is(tier_pages($node, 't'), 0, 'TRUNCATE: the tier has no page of the new file');
+$node->safe_psql('postgres',
+	"INSERT INTO t SELECT i, 4, rpad(i::text, 980, 'm') FROM generate_series(1, $rows) i");
+reads_are('filled again', "$rows|" . 4 * $rows);
+
+# In one transaction, the file just made is truncated in place.
+$node->safe_psql('postgres', <<"SQL");
+CREATE TABLE s (id int, v int, pad text);
+BEGIN;
+TRUNCATE s;
+INSERT INTO s SELECT i, 1, repeat('a', 900) FROM generate_series(1, 4000) i;
+SELECT count(*), sum(v) FROM s;
+SELECT count(pad) FROM rbp_ballast;
+TRUNCATE s;
+INSERT INTO s SELECT i, 2, repeat('b', 900) FROM generate_series(1, 4000) i;
+COMMIT;
+SQL
+is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM s'),
+	'4000|8000', 'truncated in place: reads are right');
+evict_buffers($node);
+is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM s'),
+	'4000|8000', 'truncated in place: again');
+
+# Rewrites.
+my $expected = "$rows|" . 4 * $rows;
+for my $rewrite ('VACUUM FULL t', 'CLUSTER t USING t_id', 'REINDEX TABLE t',
+	'REINDEX INDEX CONCURRENTLY t_id', 'ALTER TABLE t ALTER v TYPE bigint')
+{
+	cmp_ok(warm($node, 't'), '>', 0, "$rewrite: the tier has pages");
+	$node->safe_psql('postgres', $rewrite);
+	reads_are($rewrite, $expected);
+}
+
+# DROP: nothing of it stays reachable.
+cmp_ok(warm($node, 't'), '>', 0, 'DROP: the tier has pages');
+my $files = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+$generations = counter($node, 'generations');
+$node->safe_psql('postgres', 'DROP TABLE t; CHECKPOINT');
+cmp_ok(counter($node, 'generations'), '>', $generations, 'DROP: it was noticed');
+ok(!-e $node->data_dir . "/$files", 'DROP: the file is gone');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_relations WHERE relation IS NULL'),
+	0, 'DROP: the tier lists no page of it');
+make_table($node, 't', 4);
+reads_are('made again', '4096|0');
+
+# A temporary table lives in local buffers and stays out of the tier.
+is( $node->safe_psql(
+		'postgres',
+		q{CREATE TEMP TABLE tmp AS SELECT i AS id, repeat('t', 500) AS pad FROM generate_series(1, 20000) i;
+		  SELECT count(*), sum(length(pad)) FROM tmp;
+		  SELECT count(*), sum(length(pad)) FROM tmp}),
+	"20000|10000000\n20000|10000000",
+	'a temporary table is right');
+is_clean($node);
+$node->stop;
+
+done_testing();

@@ -1,0 +1,454 @@
+# Helpers for the TAP tests: real brokers and donors on ports of the system's
+# choice, clusters that use them, counters, waits with a bound, loads that
+# must not fail, and a TCP proxy that can cut a network.
+
+package RemoteBP;
+
+use strict;
+use warnings;
+
+use Cwd ();
+use Exporter 'import';
+use File::Temp;
+use HTTP::Tiny;
+use JSON::PP;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use RemoteBP::Daemon;
+use RemoteBP::Load;
+use RemoteBP::Proxy;
+
+our @EXPORT = qw(
+  rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
+  wait_for new_cluster test_build need_test_build create_extension
+  counters counter reset_counters leased_bytes wait_leased
+  tier_pages warm make_table content evict_buffers
+  log_size log_since log_troubles is_clean start_load start_proxy
+);
+
+my $MB = 1024 * 1024;
+
+# The program called broker, donor or ctl: from the environment, the build
+# directory or where the server's programs are.
+sub rbp_program
+{
+	my ($name) = @_;
+	my $from_env = $ENV{ 'RBP_' . uc $name };
+	return $from_env if $from_env;
+	(my $top = __FILE__) =~ s{[^/]*$}{../../..};
+	for my $dir ("$top/build", split(/:/, $ENV{PATH}), pg_bindir())
+	{
+		return "$dir/remote_bp_$name" if -x "$dir/remote_bp_$name";
+	}
+	BAIL_OUT("remote_bp_$name is nowhere to be found");
+}
+
+sub pg_bindir
+{
+	my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
+	chomp(my $dir = `$pg_config --bindir`);
+	return $dir;
+}
+
+# Call the sub until it is true; false if it is not after the time (seconds).
+# What is waited for is told when it does not come.
+sub wait_for
+{
+	my ($what, $sub, $seconds) = @_;
+	my $end = time + ($seconds // 60);
+	my $result;
+	until ($result = $sub->())
+	{
+		if (time > $end)
+		{
+			diag("waited in vain for $what");
+			return $result;
+		}
+		sleep 0.05;
+	}
+	return $result;
+}
+
+#---- programs -------------------------------------------------------------
+
+# Options of start_broker: name, listen, state, args => [further arguments].
+sub start_broker
+{
+	my (%opt) = @_;
+	my $name = $opt{name} // 'broker';
+	my $state =
+	  $opt{state} // PostgreSQL::Test::Utils::tempdir() . "/$name.db";
+	my $broker = RemoteBP::Daemon->start(
+		name => $name,
+		log => log_path($name),
+		command => [
+			rbp_program('broker'), '--listen',
+			$opt{listen} // '127.0.0.1:0', '--state',
+			$state, @{ $opt{args} // [] }
+		]);
+	$broker->{state} = $state;
+	$broker->{args} = $opt{args};
+	$broker->{token} = $opt{token};
+	wait_for(
+		'the broker to answer',
+		sub { HTTP::Tiny->new(timeout => 5)->get($broker->url . '/healthz')->{success} })
+	  or BAIL_OUT('the broker does not answer: ' . $broker->log_text);
+	return $broker;
+}
+
+# Another process on the same address and state.
+sub restart_broker
+{
+	my ($old) = @_;
+	$old->kill9 if $old->alive;
+	return start_broker(
+		name => $old->{name},
+		listen => $old->address,
+		state => $old->{state},
+		token => $old->{token},
+		args => $old->{args});
+}
+
+# Options of start_donor: memory, listen, id, region_size, advertise,
+# args => [...], register => 0 not to wait for the broker to know it.
+sub start_donor
+{
+	my ($broker, %opt) = @_;
+	my $id = $opt{id} // 'donor1';
+	my $donor = RemoteBP::Daemon->start(
+		name => $id,
+		log => log_path($id),
+		command => [
+			rbp_program('donor'), '--broker', $broker->url, '--listen',
+			$opt{listen} // '127.0.0.1:0', '--id', $id, '--memory',
+			$opt{memory} // '128MB', '--region-size',
+			$opt{region_size} // '8MB',
+			($opt{advertise} ? ('--advertise', $opt{advertise}) : ()),
+			@{ $opt{args} // [] }
+		]);
+	return $donor if defined $opt{register} && !$opt{register};
+	wait_for(
+		"donor $id to be registered",
+		sub {
+			my $list = http_json($broker, 'GET', '/v1/donors');
+			return $list && grep { $_->{id} eq $id } donors_of($list);
+		}) or BAIL_OUT("donor $id did not register: " . $donor->log_text);
+	return $donor;
+}
+
+# A list from the broker may come bare or as {"donors": [...]}.
+sub donors_of
+{
+	my ($list) = @_;
+	return ref $list eq 'ARRAY' ? @$list : @{ $list->{donors} // [] };
+}
+
+# A file for a program's messages, another one for each start.
+my %starts;
+
+sub log_path
+{
+	my ($name) = @_;
+	my ($test) = $0 =~ m{([^/]*?)(\.[^./]*)?$};
+	my $n = ++$starts{$name};
+	return "$PostgreSQL::Test::Utils::log_path/${test}_$name"
+	  . ($n > 1 ? ".$n" : '') . '.log';
+}
+
+# The decoded answer, or undef when there is none or it is an error.
+sub http_json
+{
+	my ($broker, $method, $path, $body) = @_;
+	my %headers;
+	$headers{Authorization} = "Bearer $broker->{token}" if $broker->{token};
+	my %args = (headers => \%headers);
+	$args{content} = encode_json($body) if $body;
+	my $res =
+	  HTTP::Tiny->new(timeout => 10)->request($method, $broker->url . $path, \%args);
+	return undef unless $res->{success};
+	return {} if $res->{content} eq '';
+	return eval { decode_json($res->{content}) };
+}
+
+# Run remote_bp_ctl; returns exit status and output.
+sub ctl
+{
+	my ($broker, @args) = @_;
+	my $out = '';
+	IPC::Run::run([ rbp_program('ctl'), '--broker', $broker->url, @args ],
+		'<', \'', '>&', \$out);
+	my $status = $? >> 8;
+	note("remote_bp_ctl @args: exit $status\n$out");
+	return ($status, $out);
+}
+
+sub ctl_json
+{
+	my ($broker, @args) = @_;
+	my ($status, $out) = ctl($broker, '--json', @args);
+	return $status ? undef : eval { decode_json($out) };
+}
+
+sub start_proxy
+{
+	return RemoteBP::Proxy->start(@_);
+}
+
+#---- clusters -------------------------------------------------------------
+
+# The directory of the test build's module, which has mutations and the fault
+# transport, or undef.
+sub test_build
+{
+	(my $top = __FILE__) =~ s{[^/]*$}{../../..};
+	for my $dir ($ENV{RBP_TEST_MODULE_DIR}, "$top/build/test")
+	{
+		return Cwd::abs_path($dir) if $dir && -f "$dir/remote_bp.so";
+	}
+	return undef;
+}
+
+sub need_test_build
+{
+	BAIL_OUT('no test build: set RBP_TEST_MODULE_DIR or run "make test-build"')
+	  unless test_build();
+	return;
+}
+
+# Options of new_cluster: broker (none: the tier is off), conf (more
+# settings), shared_buffers (1MB), tier (64MB), transport (auto), checksums,
+# test_build, streaming, extension => 0 not to create it, start => 0 not to
+# start.  Every hit is compared with the disk unless compare => 0.
+sub new_cluster
+{
+	my ($name, %opt) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$node->init(
+		allows_streaming => $opt{streaming} // 0,
+		extra => [
+			'--no-locale', '--encoding=UTF8',
+			($opt{checksums} ? '--data-checksums' : ())
+		]);
+	configure($node, %opt);
+	return $node if defined $opt{start} && !$opt{start};
+	$node->start;
+	create_extension($node) unless defined $opt{extension} && !$opt{extension};
+	return $node;
+}
+
+sub configure
+{
+	my ($node, %opt) = @_;
+	my $broker = $opt{broker} ? $opt{broker}->url : '';
+	my $tier = $opt{tier} // '64MB';
+	my $max = $opt{max_tier} // $tier;
+	my $compare = ($opt{compare} // 1) ? 'on' : 'off';
+	my $conf = <<"CONF";
+shared_preload_libraries = 'remote_bp'
+shared_buffers = '@{[ $opt{shared_buffers} // '1MB' ]}'
+max_connections = 60
+log_statement = none
+log_min_messages = info
+autovacuum = off
+synchronize_seqscans = off
+max_parallel_workers_per_gather = 0
+restart_after_crash = on
+remote_bp.broker = '$broker'
+remote_bp.transport = '@{[ $opt{transport} // 'auto' ]}'
+remote_bp.buffer_tier_max_size = '$max'
+remote_bp.buffer_tier_size = '$tier'
+remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'
+remote_bp.compare_with_disk = $compare
+CONF
+	if ($opt{test_build})
+	{
+		my $dir = test_build();
+		$conf .= "dynamic_library_path = '$dir:\$libdir'\n";
+	}
+	$node->append_conf('postgresql.conf', $conf . ($opt{conf} // ''));
+	return;
+}
+
+sub create_extension
+{
+	my ($node, $db) = @_;
+	$node->safe_psql($db // 'postgres', 'CREATE EXTENSION remote_bp');
+	return;
+}
+
+#---- counters -------------------------------------------------------------
+
+sub counters
+{
+	my ($node, $db) = @_;
+	return decode_json($node->safe_psql($db // 'postgres',
+			'SELECT row_to_json(s) FROM remote_bp_stat s'));
+}
+
+sub counter
+{
+	my ($node, $name, $db) = @_;
+	return $node->safe_psql($db // 'postgres', "SELECT $name FROM remote_bp_stat");
+}
+
+sub reset_counters
+{
+	my ($node, $db) = @_;
+	$node->safe_psql($db // 'postgres', 'SELECT remote_bp_stat_reset()');
+	return;
+}
+
+sub leased_bytes
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres',
+		'SELECT coalesce(sum(bytes), 0) FROM remote_bp_leases');
+}
+
+# Wait until at least so many MB are leased.
+sub wait_leased
+{
+	my ($node, $megabytes, $seconds) = @_;
+	return wait_for(
+		"$megabytes MB to be leased",
+		sub { leased_bytes($node) >= $megabytes * $MB },
+		$seconds);
+}
+
+# Pages of the relation that the tier holds, all forks.
+sub tier_pages
+{
+	my ($node, $rel, $db) = @_;
+	return $node->safe_psql($db // 'postgres',
+		"SELECT coalesce(sum(pages), 0) FROM remote_bp_relations WHERE relation = '$rel'::regclass"
+	);
+}
+
+# A table of about so many MB, (id, v = 0, pad), with an index on id.
+sub make_table
+{
+	my ($node, $rel, $megabytes, %opt) = @_;
+	my $rows = $megabytes * 1024;    # 8 rows of 1000 bytes in a page
+	my $kind = $opt{kind} // '';
+	my $index = $opt{index} // 1;
+	my $space = $opt{tablespace} ? "TABLESPACE $opt{tablespace}" : '';
+	$node->safe_psql($opt{db} // 'postgres', <<"SQL");
+CREATE $kind TABLE $rel (id int, v int, pad text) WITH (autovacuum_enabled = off) $space;
+ALTER TABLE $rel ALTER pad SET STORAGE plain;
+INSERT INTO $rel SELECT i, 0, rpad(i::text, 980, 'x') FROM generate_series(1, $rows) i;
+SQL
+	$node->safe_psql($opt{db} // 'postgres', "CREATE INDEX ${rel}_id ON $rel (id) $space")
+	  if $index;
+	# Set the hint bits, so that reads write nothing later.
+	$node->safe_psql($opt{db} // 'postgres', "VACUUM $rel");
+	$node->safe_psql($opt{db} // 'postgres', 'CHECKPOINT');
+	return $rows;
+}
+
+# Rows, sum of v and a hash of all content.
+sub content
+{
+	my ($node, $rel, $db) = @_;
+	return $node->safe_psql($db // 'postgres',
+		"SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM $rel t");
+}
+
+# Read something else until the buffers hold nothing of before.
+my %ballast;
+
+sub evict_buffers
+{
+	my ($node, $db) = @_;
+	$db //= 'postgres';
+	if (!$ballast{ $node->name }{$db})
+	{
+		$ballast{ $node->name }{$db} = 1;
+		$node->safe_psql($db, <<'SQL');
+CREATE TABLE IF NOT EXISTS rbp_ballast (id int, pad text) WITH (autovacuum_enabled = off);
+ALTER TABLE rbp_ballast ALTER pad SET STORAGE plain;
+INSERT INTO rbp_ballast SELECT i, rpad('', 4000, 'y') FROM generate_series(1, 3000) i
+	WHERE NOT EXISTS (SELECT FROM rbp_ballast);
+CREATE INDEX IF NOT EXISTS rbp_ballast_id ON rbp_ballast (id);
+SQL
+		$node->safe_psql($db, 'VACUUM rbp_ballast');
+	}
+	# By index: a sequential scan would keep to a small ring of buffers.
+	$node->safe_psql($db,
+		"SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM rbp_ballast WHERE id > 0"
+	);
+	return;
+}
+
+# Read the relation until the tier holds a good part (0.6) of its pages;
+# returns how many it holds, 0 if that does not happen.
+sub warm
+{
+	my ($node, $rel, %opt) = @_;
+	my $db = $opt{db} // 'postgres';
+	my $pages =
+	  $node->safe_psql($db, "SELECT pg_relation_size('$rel') / 8192");
+	my $want = int($pages * ($opt{part} // 0.6)) || 1;
+	my $held = 0;
+	wait_for(
+		"$want of $pages pages of $rel in the tier",
+		sub {
+			content($node, $rel, $db);
+			evict_buffers($node, $db);
+			$held = tier_pages($node, $rel, $db);
+			return $held >= $want;
+		},
+		$opt{seconds} // 30) or return 0;
+	return $held;
+}
+
+#---- logs -----------------------------------------------------------------
+
+sub log_size
+{
+	my ($node) = @_;
+	return -s $node->logfile;
+}
+
+sub log_since
+{
+	my ($node, $offset) = @_;
+	return slurp_file($node->logfile, $offset // 0);
+}
+
+# Lines of the server's log that no test may cause: crashes, failed
+# assertions, wrong pages.
+sub log_troubles
+{
+	my ($node, $offset) = @_;
+	return grep {
+		/PANIC:|TRAP:|terminated by signal (11|6|7)\b|mismatch|invalid page in block|could not read block|page verification failed|differs from the disk/i
+	} split /\n/, log_since($node, $offset);
+}
+
+# The end of most tests: pages were compared, none was different, the log is
+# quiet.
+sub is_clean
+{
+	my ($node, $name, %opt) = @_;
+	$name = $name ? "$name: " : '';
+	my $c = counters($node);
+	cmp_ok($c->{compared}, '>', 0, "${name}hits were compared with the disk")
+	  unless $opt{no_compare};
+	is($c->{mismatches}, 0, "${name}none was different");
+	is($c->{hash_failures}, 0, "${name}no hash failure")
+	  unless $opt{hash_failures};
+	my @troubles = log_troubles($node);
+	is(scalar @troubles, 0, "${name}the log is quiet")
+	  or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
+	return;
+}
+
+sub start_load
+{
+	return RemoteBP::Load->start(@_);
+}
+
+1;

@@ -1,0 +1,153 @@
+# A program that runs while a test does: started with its messages in a file,
+# stopped by its process id, killed when the test ends in whatever way.
+
+package RemoteBP::Daemon;
+
+use strict;
+use warnings;
+
+use POSIX ();
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @all;
+my $owner = $$;
+
+# setpriv makes the kernel kill the program if the test itself is killed.
+my ($setpriv) = grep { -x $_ } qw(/usr/bin/setpriv /bin/setpriv);
+
+# name, log (file), command => [...], listens => 0 if it logs no address.
+sub start
+{
+	my ($class, %arg) = @_;
+	my $self = bless {%arg}, $class;
+	my @command = @{ $arg{command} };
+	unshift @command, $setpriv, '--pdeathsig', 'KILL', '--' if $setpriv;
+
+	my $pid = fork // BAIL_OUT("fork: $!");
+	if ($pid == 0)
+	{
+		open(STDIN, '<', '/dev/null');
+		open(STDOUT, '>>', $arg{log});
+		open(STDERR, '>&', \*STDOUT);
+		no warnings 'exec';
+		exec { $command[0] } @command;
+		POSIX::_exit(127);
+	}
+	$self->{pid} = $pid;
+	push @all, $self;
+	note("started $arg{name}, pid $pid: @{ $arg{command} }");
+	return $self if defined $arg{listens} && !$arg{listens};
+
+	my $end = time + 60;
+	until ($self->address)
+	{
+		BAIL_OUT("$arg{name} ended at its start: " . $self->log_text)
+		  unless $self->alive;
+		BAIL_OUT("$arg{name} does not listen: " . $self->log_text)
+		  if time > $end;
+		sleep 0.02;
+	}
+	return $self;
+}
+
+sub log_text
+{
+	my ($self) = @_;
+	open(my $file, '<', $self->{log}) or return '';
+	local $/;
+	return scalar(<$file>) // '';
+}
+
+sub address
+{
+	my ($self) = @_;
+	($self->{address}) = $self->log_text =~ /listening on (\S+:\d+)/
+	  unless $self->{address};
+	return $self->{address};
+}
+
+sub port
+{
+	my ($self) = @_;
+	my ($port) = $self->address =~ /:(\d+)$/;
+	return $port;
+}
+
+sub url
+{
+	my ($self) = @_;
+	return 'http://' . $self->address;
+}
+
+sub pid
+{
+	return $_[0]->{pid};
+}
+
+# Collects the exit status when it ended.
+sub alive
+{
+	my ($self) = @_;
+	return 0 if defined $self->{status};
+	if (waitpid($self->{pid}, POSIX::WNOHANG()) == $self->{pid})
+	{
+		$self->{status} = $?;
+		return 0;
+	}
+	return 1;
+}
+
+sub signal
+{
+	my ($self, $signal) = @_;
+	note("$signal to $self->{name}, pid $self->{pid}");
+	return $self->alive && kill($signal, $self->{pid});
+}
+
+# Wait until it ends: its exit status as in $?, undef if it does not.
+sub wait_end
+{
+	my ($self, $seconds) = @_;
+	my $end = time + ($seconds // 30);
+	while ($self->alive)
+	{
+		return undef if time > $end;
+		sleep 0.02;
+	}
+	return $self->{status};
+}
+
+# SIGTERM and wait; what it exits with, undef if it does not.
+sub stop
+{
+	my ($self, $seconds) = @_;
+	$self->signal('TERM');
+	return $self->wait_end($seconds);
+}
+
+sub kill9
+{
+	my ($self) = @_;
+	$self->signal('KILL');
+	return $self->wait_end;
+}
+
+sub freeze { return $_[0]->signal('STOP'); }
+sub thaw { return $_[0]->signal('CONT'); }
+
+END
+{
+	my $exit_code = $?;
+	if ($$ == $owner)
+	{
+		for my $daemon (reverse @all)
+		{
+			kill('KILL', $daemon->{pid}) if $daemon->alive;
+			$daemon->wait_end(5);
+		}
+	}
+	$? = $exit_code;
+}
+
+1;
