@@ -108,6 +108,10 @@ extern int	rbp_remote_retire_coldest(const char *donor, int count,
  */
 extern bool rbp_remote_take_suspicion(void);
 
+/* The lease worker's latch (NULL when it ends), set upon a suspicion. */
+struct Latch;
+extern void rbp_remote_set_lease_latch(struct Latch *latch);
+
 /*
  * ---- for the views --------------------------------------------------------
  */
