@@ -1,0 +1,157 @@
+/* remote_bp 1.0 */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION remote_bp" to load this file. \quit
+
+-- One row: whether leased memory can be used now, what the buffer tier did since
+-- the last reset, and what it holds now, in pages of 8 kB.
+CREATE FUNCTION remote_bp_stat(
+    OUT usable boolean,
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT captures bigint,
+    OUT skips_remote bigint,
+    OUT skips_unknown bigint,
+    OUT skips_stale bigint,
+    OUT skips_changed bigint,
+    OUT drops_full bigint,
+    OUT pushes bigint,
+    OUT pushes_stale bigint,
+    OUT pushes_failed bigint,
+    OUT pushes_no_slot bigint,
+    OUT evictions bigint,
+    OUT invalidations bigint,
+    OUT generations bigint,
+    OUT races bigint,
+    OUT hash_failures bigint,
+    OUT timeouts bigint,
+    OUT io_errors bigint,
+    OUT fallbacks bigint,
+    OUT avoided bigint,
+    OUT compared bigint,
+    OUT mismatches bigint,
+    OUT bytes_read bigint,
+    OUT bytes_written bigint,
+    OUT disk_writes bigint,
+    OUT prefetches_saved bigint,
+    OUT remote_pages bigint,
+    OUT staged_pages bigint,
+    OUT free_pages bigint,
+    OUT online_pages bigint,
+    OUT max_pages bigint,
+    OUT stats_reset timestamptz)
+RETURNS record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_stat AS
+    SELECT * FROM remote_bp_stat();
+
+-- Each donor that the lease has, or had, memory on.
+CREATE FUNCTION remote_bp_stat_donors(
+    OUT donor text,
+    OUT host text,
+    OUT port integer,
+    OUT state text,
+    OUT transport text,
+    OUT leased_bytes bigint,
+    OUT used_bytes bigint,
+    OUT reads bigint,
+    OUT writes bigint,
+    OUT failures bigint,
+    OUT timeouts bigint,
+    OUT read_p50_us double precision,
+    OUT read_p99_us double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_donors'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_stat_donors AS
+    SELECT * FROM remote_bp_stat_donors();
+
+-- A histogram for each operation: counts[i] calls took at least buckets_us[i]
+-- microseconds, and less than a quarter more; buckets without calls are left
+-- out.
+CREATE FUNCTION remote_bp_stat_latency(
+    OUT operation text,
+    OUT calls bigint,
+    OUT mean_us double precision,
+    OUT p50_us double precision,
+    OUT p90_us double precision,
+    OUT p99_us double precision,
+    OUT buckets_us double precision[],
+    OUT counts bigint[])
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_latency'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_stat_latency AS
+    SELECT * FROM remote_bp_stat_latency();
+
+-- Each leased region.
+CREATE FUNCTION remote_bp_leases(
+    OUT lease text,
+    OUT purpose text,
+    OUT donor text,
+    OUT region bigint,
+    OUT bytes bigint,
+    OUT used_bytes bigint,
+    OUT heat bigint,
+    OUT expires_in interval)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_leases'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_leases AS
+    SELECT * FROM remote_bp_leases();
+
+-- Remote pages of each relation of this database, shared catalogs included.
+-- relation is null where the file belongs to no relation that can be seen.
+CREATE FUNCTION remote_bp_relations(
+    OUT relation regclass,
+    OUT relfilenode oid,
+    OUT fork text,
+    OUT pages bigint,
+    OUT bytes bigint,
+    OUT staged_pages bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_relations'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_relations AS
+    SELECT * FROM remote_bp_relations();
+
+-- Counters, histograms and the donors' counters to zero.
+CREATE FUNCTION remote_bp_stat_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_reset'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+-- Forget the remote pages of a relation, all forks; returns how many.
+CREATE FUNCTION remote_bp_evict(relation regclass)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'rbp_sql_evict'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+-- Not for everybody; what changes something is for superusers, and for whom
+-- they grant it.
+REVOKE ALL ON FUNCTION remote_bp_stat() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_donors() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_latency() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_leases() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_relations() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_reset() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_evict(regclass) FROM PUBLIC;
+
+REVOKE ALL ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
+    remote_bp_leases, remote_bp_relations FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION remote_bp_stat() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_donors() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_latency() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_leases() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_relations() TO pg_monitor;
+
+GRANT SELECT ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
+    remote_bp_leases, remote_bp_relations TO pg_monitor;
