@@ -1,0 +1,493 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_s3fifo.c
+ *	  Replacement: scans leave the hot set, ghosts remember as much as they
+ *	  should, and an eviction is bounded in work.
+ *
+ * A tier is simulated over the directory, one access at a time: what misses
+ * is staged, given a slot and published.  The same accesses go to a plain
+ * FIFO of the same size, which shows that they tell good from bad.
+ *
+ * Links: src/rbp_directory.c src/rbp_s3fifo.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_s3fifo.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define EXTENTS		128
+#define SLOTS		(EXTENTS * RBP_EXTENT_PAGES)
+#define HOT			(SLOTS * 4 / 10)
+
+static uint64_t rng_state = 88172645463325252;
+
+static uint64_t
+rng(void)
+{
+	rng_state ^= rng_state << 13;
+	rng_state ^= rng_state >> 7;
+	rng_state ^= rng_state << 17;
+	return rng_state;
+}
+
+/*
+ * ---- the two tiers ---------------------------------------------------------
+ */
+
+static RbpDirectory *
+make_directory(uint32_t extents, uint32_t online)
+{
+	uint32_t	slots = extents * RBP_EXTENT_PAGES;
+	size_t		size = rbp_directory_size(slots, 1);
+	RbpDirectory *dir = rbp_directory_init(aligned_alloc(64, size), slots, 1, 0);
+
+	for (uint32_t i = 0; i < online; i++)
+		rbp_directory_extent_online(dir, i);
+	return dir;
+}
+
+static RbpPageId
+block(uint32_t n)
+{
+	return (RbpPageId) {.rel = 16384,.block = n,.space = 1,.fork = 0};
+}
+
+/* One access; says whether it hit. */
+static bool
+tier_access(RbpDirectory *dir, uint32_t n)
+{
+	RbpPageId	page = block(n);
+	RbpVersion	version;
+	uint32_t	slot;
+	bool		evicted;
+
+	if (rbp_directory_lookup(dir, &page, true).where != RBP_ABSENT)
+		return true;
+	version.hash = n;
+	version.stamp = rbp_directory_stamp(dir, &page);
+	version.generation = rbp_directory_generation(dir, page.rel, page.space,
+												  page.fork);
+	if (rbp_directory_insert_staged(dir, &page, &version, 0) != RBP_INSERTED)
+		abort();
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	if (slot == RBP_INVALID_SLOT)
+		rbp_directory_abandon(dir, &page, 0, slot);
+	else if (rbp_directory_publish(dir, &page, 0, slot) != RBP_INSERTED)
+		abort();
+	return false;
+}
+
+static bool
+tier_has(RbpDirectory *dir, uint32_t n)
+{
+	RbpPageId	page = block(n);
+
+	return rbp_directory_lookup(dir, &page, false).where == RBP_REMOTE;
+}
+
+typedef struct Fifo
+{
+	uint32_t	ring[SLOTS];
+	uint32_t	at;
+	uint32_t	used;
+	uint8_t		present[1 << 20];	/* by block number */
+} Fifo;
+
+static bool
+fifo_access(Fifo *fifo, uint32_t n)
+{
+	if (fifo->present[n])
+		return true;
+	if (fifo->used == SLOTS)
+		fifo->present[fifo->ring[fifo->at]] = 0;
+	else
+		fifo->used++;
+	fifo->ring[fifo->at] = n;
+	fifo->present[n] = 1;
+	fifo->at = (fifo->at + 1) % SLOTS;
+	return false;
+}
+
+static double
+hot_share(RbpDirectory *dir, const Fifo *fifo)
+{
+	uint32_t	found = 0;
+
+	for (uint32_t i = 0; i < HOT; i++)
+		found += dir != NULL ? tier_has(dir, i) : fifo->present[i];
+	return 100.0 * found / HOT;
+}
+
+/*
+ * ---- scans ----------------------------------------------------------------
+ */
+
+static void
+test_scan(bool interleaved)
+{
+	RbpDirectory *dir = make_directory(EXTENTS, EXTENTS);
+	Fifo	   *fifo = calloc(1, sizeof(Fifo));
+	const char *how = interleaved ? "scan amid hot accesses" : "scan alone";
+	RbpDirectoryCounts counts;
+	double		before,
+				after,
+				fifo_before,
+				fifo_after;
+
+	/* the hot set, and as much again of what is seen once */
+	for (uint32_t i = 0; i < HOT * 20; i++)
+	{
+		uint32_t	n = i % 2 == 0 ? (uint32_t) (rng() % HOT) : HOT + i / 2 % SLOTS;
+
+		tier_access(dir, n);
+		fifo_access(fifo, n);
+	}
+	for (uint32_t i = 0; i < HOT; i++)
+	{
+		tier_access(dir, i);
+		fifo_access(fifo, i);
+	}
+	before = hot_share(dir, NULL);
+	fifo_before = hot_share(NULL, fifo);
+
+	for (uint32_t i = 0; i < 10 * SLOTS; i++)
+	{
+		uint32_t	n = HOT + SLOTS + i;
+
+		tier_access(dir, n);
+		fifo_access(fifo, n);
+		if (interleaved && i % 16 == 0)
+		{
+			n = (uint32_t) (rng() % HOT);
+			tier_access(dir, n);
+			fifo_access(fifo, n);
+		}
+	}
+	after = hot_share(dir, NULL);
+	fifo_after = hot_share(NULL, fifo);
+
+	diag("%s: hot pages present before and after: S3-FIFO %.1f%% %.1f%%, FIFO %.1f%% %.1f%%",
+		 how, before, after, fifo_before, fifo_after);
+	ok(before > 98, "%s: the hot set is in the tier before", how);
+	ok(after > before - 3, "%s: ten times the tier leaves it there", how);
+	ok(fifo_after < before - 30, "%s: which a plain FIFO does not", how);
+	rbp_directory_counts(dir, &counts);
+	is_u64(counts.small + counts.main + counts.free, SLOTS, "%s: every slot is somewhere", how);
+	ok(rbp_directory_check(dir) == NULL, "%s: check", how);
+	free(fifo);
+	free(dir);
+}
+
+/* A second scan of something that fits must find what it can. */
+static void
+test_small_loop(void)
+{
+	RbpDirectory *dir = make_directory(EXTENTS, EXTENTS);
+	uint32_t	hits = 0;
+
+	for (uint32_t i = 0; i < SLOTS / 2; i++)
+		tier_access(dir, i);
+	for (uint32_t i = 0; i < SLOTS / 2; i++)
+		hits += tier_access(dir, i);
+	is_u64(hits, SLOTS / 2, "a relation of half the tier is found by its second scan");
+	free(dir);
+}
+
+/* Zipf over twenty times the tier, with scans: better than FIFO. */
+static void
+test_zipf(void)
+{
+	RbpDirectory *dir = make_directory(EXTENTS, EXTENTS);
+	Fifo	   *fifo = calloc(1, sizeof(Fifo));
+	uint32_t	hits = 0,
+				fifo_hits = 0,
+				n_accesses = 0;
+	RbpDirectoryCounts counts;
+
+	for (uint32_t i = 0; i < 40 * SLOTS; i++)
+	{
+		double		u = (double) (rng() >> 11) / 9007199254740992.0;
+
+		/* the inverse of a Zipf distribution of exponent 1, about */
+		uint32_t	n = (uint32_t) pow(20.0 * SLOTS, u) - 1;
+		bool		hit = tier_access(dir, n);
+		bool		fifo_hit = fifo_access(fifo, n);
+
+		if (i > 10 * SLOTS)
+		{
+			n_accesses++;
+			hits += hit;
+			fifo_hits += fifo_hit;
+		}
+	}
+	diag("Zipf: hits S3-FIFO %.1f%%, FIFO %.1f%%", 100.0 * hits / n_accesses,
+		 100.0 * fifo_hits / n_accesses);
+	ok(hits > fifo_hits + n_accesses / 100, "Zipf: more hits than FIFO");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.small <= SLOTS / 10 + RBP_PARTITIONS,
+	   "Zipf: the small queue is a tenth (%" PRIu64 ")", counts.small);
+	ok(rbp_directory_check(dir) == NULL, "Zipf: check");
+	free(fifo);
+	free(dir);
+}
+
+/* The hot set moves: the old one must not stay for ever. */
+static void
+test_shift(void)
+{
+	RbpDirectory *dir = make_directory(EXTENTS, EXTENTS);
+	uint32_t	hits = 0;
+	uint32_t	set = SLOTS * 8 / 10;
+
+	for (uint32_t i = 0; i < 10 * set; i++)
+		tier_access(dir, (uint32_t) (rng() % set));
+	for (uint32_t i = 0; i < 10 * set; i++)
+		tier_access(dir, set + (uint32_t) (rng() % set));
+	for (uint32_t i = 0; i < set; i++)
+		hits += tier_has(dir, set + i);
+	ok(hits > set * 9 / 10, "a new hot set takes the place of the old (%u of %u)", hits, set);
+	free(dir);
+}
+
+/*
+ * ---- queues and ghosts ------------------------------------------------------
+ */
+
+static RbpSlotState
+state_of(RbpDirectory *dir, uint32_t n)
+{
+	RbpPageId	page = block(n);
+	RbpLookup	at = rbp_directory_lookup(dir, &page, false);
+
+	if (at.where != RBP_REMOTE)
+		return RBP_SLOT_UNUSED;
+	return rbp_entry_state(rbp_entry(dir, at.slot % RBP_PARTITIONS * dir->nlocal +
+									 at.slot / RBP_PARTITIONS));
+}
+
+/* The i-th block of those that belong to partition 0. */
+static uint32_t
+of_partition_0(uint32_t i)
+{
+	for (uint32_t n = 0;; n++)
+	{
+		RbpPageId	page = block(n);
+
+		if (rbp_hash_partition(rbp_page_hash(&page)) == 0 && i-- == 0)
+			return n;
+	}
+}
+
+static void
+test_queues(void)
+{
+	RbpDirectory *dir = make_directory(20, 20);
+	RbpPartition *p = &dir->partitions[0];
+	RbpPageId	page;
+	uint32_t	b[64];
+
+	for (uint32_t i = 0; i < 64; i++)
+		b[i] = of_partition_0(i);
+	is_u64(rbp_s3fifo_small_target(p), 2, "of 20 slots the small queue is to have 2");
+
+	for (uint32_t i = 0; i < 20; i++)
+		tier_access(dir, b[i]);
+	is_u64(p->lists[RBP_SLOT_SMALL].count, 20, "while there is room, all are in small");
+	is_u64(p->evictions, 0, "and nothing is evicted");
+
+	/* b[0] is read once, b[1] is not: b[1] goes, b[0] moves */
+	tier_access(dir, b[0]);
+	tier_access(dir, b[20]);
+	is_u64(state_of(dir, b[0]), RBP_SLOT_MAIN, "one read moves a page from small to main");
+	is_u64(state_of(dir, b[1]), RBP_SLOT_UNUSED, "the oldest unread one leaves");
+	is_u64(p->evictions, 1, "which counts as an eviction");
+
+	/* b[1] comes back: from its ghost to main */
+	tier_access(dir, b[1]);
+	is_u64(state_of(dir, b[1]), RBP_SLOT_MAIN, "what returns while its ghost is there goes to main");
+
+	/* with main nearly empty, all others leave through small */
+	for (uint32_t i = 21; i < 60; i++)
+		tier_access(dir, b[i]);
+	ok(state_of(dir, b[0]) == RBP_SLOT_MAIN && state_of(dir, b[1]) == RBP_SLOT_MAIN,
+	   "what passes through small leaves main alone");
+
+	/* a page in main that is written has its place when it is back */
+	page = block(b[0]);
+	is_u64(rbp_directory_invalidate(dir, &page), RBP_REMOTE, "a page in main is written");
+	tier_access(dir, b[0]);
+	is_u64(state_of(dir, b[0]), RBP_SLOT_MAIN, "and goes to main at its return");
+
+	/* one in small that was never read has not */
+	page = block(b[59]);
+	is_u64(state_of(dir, b[59]), RBP_SLOT_SMALL, "a page in small, unread");
+	rbp_directory_invalidate(dir, &page);
+	tier_access(dir, b[59]);
+	is_u64(state_of(dir, b[59]), RBP_SLOT_SMALL, "is in small again after a write");
+
+	/* a read while it is staged is a read */
+	{
+		RbpVersion	version;
+		bool		evicted;
+
+		page = block(b[63]);
+		version = (RbpVersion)
+		{
+			1, rbp_directory_stamp(dir, &page),
+				rbp_directory_generation(dir, page.rel, page.space, page.fork)
+		};
+		rbp_directory_insert_staged(dir, &page, &version, 0);
+		rbp_directory_lookup(dir, &page, true);
+		rbp_directory_publish(dir, &page, 0, rbp_directory_reserve(dir, &page, &evicted));
+		for (uint32_t i = 21; i < 59; i++)
+			tier_access(dir, b[i]);
+		is_u64(state_of(dir, b[63]), RBP_SLOT_MAIN, "a read of the staged page counts");
+	}
+	ok(rbp_directory_check(dir) == NULL, "queues: check");
+	free(dir);
+}
+
+static void
+test_dead_entries(void)
+{
+	RbpDirectory *dir = make_directory(20, 20);
+	RbpPartition *p = &dir->partitions[0];
+	RbpPageId	page;
+	bool		evicted = true;
+	uint32_t	slot;
+
+	for (uint32_t i = 0; i < 20; i++)
+		tier_access(dir, of_partition_0(i));
+	rbp_directory_bump_all(dir);
+	page = block(of_partition_0(20));
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	ok(slot != RBP_INVALID_SLOT && !evicted, "a dead entry gives its slot up without an eviction");
+	is_u64(p->evictions, 0, "nor is one counted");
+	ok(!rbp_ghost_take(dir, 0, rbp_page_hash(&(RbpPageId) {.rel = 16384,.block = of_partition_0(0),.space = 1})),
+	   "and it leaves no ghost");
+	rbp_directory_abandon(dir, &page, 0, slot);
+	is_u64(rbp_directory_sweep(dir, 0), 19, "the sweep finds the others");
+	is_u64(p->lists[RBP_SLOT_FREE].count, 20, "and then all are free");
+	ok(rbp_directory_check(dir) == NULL, "dead entries: check");
+	free(dir);
+}
+
+static void
+test_ghosts(void)
+{
+	enum
+	{
+		N = 2000
+	};
+	RbpDirectory *dir = make_directory(N, N);
+	uint64_t	hashes[4 * N];
+	uint32_t	found;
+	uint32_t	room = N - N / 10;
+
+	for (int i = 0; i < 4 * N; i++)
+		hashes[i] = rng() & ~(uint64_t) (RBP_PARTITIONS - 1);
+
+	for (int i = 0; i < 4 * N; i++)
+		rbp_ghost_add(dir, 0, hashes[i]);
+	found = 0;
+	for (int i = 0; i < 2 * N; i++)
+		found += rbp_ghost_take(dir, 0, hashes[i]);
+	ok(found <= 2, "ghosts from before twice the capacity are forgotten (%u found)", found);
+	found = 0;
+	for (uint32_t i = 4 * N - room / 2; i < 4 * N; i++)
+		found += rbp_ghost_take(dir, 0, hashes[i]);
+	ok(found > room / 2 * 95 / 100, "of the newest half as many as main has room for, %u of %u are known", found, room / 2);
+	found = 0;
+	for (uint32_t i = 4 * N - room; i < 4 * N - room / 2; i++)
+		found += rbp_ghost_take(dir, 0, hashes[i]);
+	ok(found > room / 2 * 70 / 100, "of the older half, %u of %u", found, room / 2);
+	found = 0;
+	for (int i = 0; i < 4 * N; i++)
+		found += rbp_ghost_take(dir, 0, hashes[i]);
+	ok(found < N / 20, "a ghost is taken once");
+
+	/* strangers */
+	for (int i = 0; i < N; i++)
+		rbp_ghost_add(dir, 0, hashes[i]);
+	found = 0;
+	for (int i = 0; i < 100000; i++)
+		found += rbp_ghost_take(dir, 0, rng() & ~(uint64_t) (RBP_PARTITIONS - 1));
+	ok(found <= 10, "of 100,000 strangers %u are taken for known", found);
+	free(dir);
+}
+
+/* Of a large directory a small part is online: ghosts must not outlast it. */
+static void
+test_ghosts_of_few(void)
+{
+	RbpDirectory *dir = make_directory(20000, 200);
+	uint64_t	first = rng() & ~(uint64_t) (RBP_PARTITIONS - 1);
+
+	rbp_ghost_add(dir, 0, first);
+	for (int i = 0; i < 300; i++)
+		rbp_ghost_add(dir, 0, rng() & ~(uint64_t) (RBP_PARTITIONS - 1));
+	ok(!rbp_ghost_take(dir, 0, first), "a ghost holds for what main has room for, not for what the table has");
+	rbp_ghost_add(dir, 0, first);
+	for (int i = 0; i < 100; i++)
+		rbp_ghost_add(dir, 0, rng() & ~(uint64_t) (RBP_PARTITIONS - 1));
+	ok(rbp_ghost_take(dir, 0, first), "and that long it does");
+	free(dir);
+}
+
+static void
+test_bounded_work(void)
+{
+	enum
+	{
+		N = 5000
+	};
+	RbpDirectory *dir = make_directory(N, N);
+	RbpPartition *p = &dir->partitions[0];
+	RbpPageId	page = {.rel = 16384,.space = 1};
+	uint32_t	untouched = 0;
+	uint32_t	loaded = 0;
+	bool		evicted;
+
+	for (page.block = 0; loaded < N; page.block++)
+		if (rbp_hash_partition(rbp_page_hash(&page)) == 0)
+		{
+			tier_access(dir, page.block);
+			loaded++;
+		}
+	for (uint32_t i = 0; i < N; i++)
+		rbp_entry_set(rbp_entry(dir, i), RBP_SLOT_SMALL, RBP_MAX_FREQ);
+	while (rbp_hash_partition(rbp_page_hash(&page)) != 0)
+		page.block++;
+	ok(rbp_directory_reserve(dir, &page, &evicted) != RBP_INVALID_SLOT && evicted,
+	   "when every page was read, there is a victim still");
+	for (uint32_t i = 0; i < N; i++)
+		if (rbp_entry_state(rbp_entry(dir, i)) == RBP_SLOT_SMALL &&
+			rbp_entry_freq(rbp_entry(dir, i)) == RBP_MAX_FREQ)
+			untouched++;
+	ok(untouched >= N - RBP_EVICT_STEPS - 1,
+	   "and it costs a bounded number of moves (%u)", N - untouched);
+	is_u64(p->reserved, 1, "one slot is reserved");
+	ok(rbp_directory_check(dir) == NULL, "bounded work: check");
+	free(dir);
+}
+
+int
+main(void)
+{
+	test_queues();
+	test_dead_entries();
+	test_ghosts();
+	test_ghosts_of_few();
+	test_bounded_work();
+	test_small_loop();
+	test_scan(false);
+	test_scan(true);
+	test_zipf();
+	test_shift();
+	return done_testing();
+}
