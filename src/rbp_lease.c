@@ -69,7 +69,7 @@
 #define REQUEST_TIMEOUT_MS	2000L
 #define GOODBYE_TIMEOUT_MS	1000L
 
-/* How often a backend's suspicion is looked for while a lease is in use */
+/* Backends that go on being suspicious make us ask no more often than this */
 #define SUSPICION_NS		(200 * NS_PER_MS)
 /* Nothing to do until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)
@@ -100,6 +100,7 @@ typedef enum Outcome
  */
 static RbpLease *lease = NULL;
 static bool in_use = false;		/* its regions are in shared memory */
+static bool suspected = false;	/* a backend found it to be otherwise */
 static int64 deadline = 0;		/* rbp_now_ns() time */
 
 /* Retired, and not yet confirmed by the broker */
@@ -365,6 +366,7 @@ stop_use(void)
 {
 	rbp_remote_clear_lease();
 	in_use = false;
+	suspected = false;
 	reported_bytes = 0;
 }
 
@@ -480,12 +482,16 @@ report(bool is_new)
 
 /*
  * Make what the broker described the lease in use.  Takes over fresh.
+ *
+ * Upon a suspicion, shared memory is gone through even if nothing seems to
+ * have changed: a region may have been lost and granted again.
  */
 static Outcome
 adopt(RbpLease *fresh, int64 sent_ns)
 {
 	bool		is_new = lease == NULL;
-	bool		unchanged = in_use && rbp_lease_same_memory(lease, fresh);
+	bool		unchanged = in_use && !suspected &&
+		rbp_lease_same_memory(lease, fresh);
 	int			given_up = 0;
 
 	if (!is_new && !fresh->has_secret)
@@ -510,6 +516,7 @@ adopt(RbpLease *fresh, int64 sent_ns)
 			grants[i].bytes = lease->regions[i].bytes;
 		}
 		in_use = true;
+		suspected = false;
 		if (rbp_remote_set_lease(&lease->cred, deadline,
 								 lease->donors, lease->ndonors,
 								 grants, lease->nregions) > 0)
@@ -764,10 +771,7 @@ wait_until(int64 due)
 	long		ms;
 
 	if (in_use)
-	{
 		until = Min(until, deadline);
-		until = Min(until, now + SUSPICION_NS);
-	}
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   INT64CONST(60000));
 	if (ms == 0)
@@ -777,10 +781,17 @@ wait_until(int64 due)
 	ResetLatch(MyLatch);
 }
 
+static void
+forget_latch(int code, Datum arg)
+{
+	rbp_remote_set_lease_latch(NULL);
+}
+
 void
 rbp_lease_main(Datum arg)
 {
 	int64		due = 0;		/* when to talk to the broker */
+	int64		last = 0;		/* when that was last done */
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -791,6 +802,8 @@ rbp_lease_main(Datum arg)
 	 * broker ends it as soon as this one asks for a lease.
 	 */
 	rbp_remote_clear_lease();
+	before_shmem_exit(forget_latch, (Datum) 0);
+	rbp_remote_set_lease_latch(MyLatch);
 
 	make_client_name();
 	round_context = AllocSetContextCreate(TopMemoryContext,
@@ -804,7 +817,6 @@ rbp_lease_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		int64		now;
-		bool		suspicious;
 
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(round_context);
@@ -825,15 +837,21 @@ rbp_lease_main(Datum arg)
 		now = rbp_now_ns();
 		expire_if_due(now);
 		/* asked for in any case, lest an old suspicion speak of a new lease */
-		suspicious = rbp_remote_take_suspicion() && in_use;
+		if (rbp_remote_take_suspicion() && in_use)
+			suspected = true;
+		if (suspected && failures == 0)
+			due = Min(due, last + SUSPICION_NS);
 
 		if (wanted_bytes() == 0)
 		{
 			give_back(true);
 			due = NEVER_NS;
 		}
-		else if (now >= due || (suspicious && failures == 0))
+		else if (now >= due)
+		{
 			due = converse();
+			last = rbp_now_ns();
+		}
 		if (ShutdownRequestPending)
 			break;
 		wait_until(due);
