@@ -26,7 +26,7 @@ our @EXPORT = qw(
   wait_for new_cluster test_build need_test_build create_extension
   counters counter reset_counters leased_bytes wait_leased
   tier_pages warm make_table content evict_buffers
-  log_size log_since log_troubles is_clean start_load start_proxy
+  log_size log_since log_troubles is_clean start_load start_proxy busy_cluster serves_again
 );
 
 my $MB = 1024 * 1024;
@@ -444,6 +444,37 @@ sub is_clean
 	is(scalar @troubles, 0, "${name}the log is quiet")
 	  or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
 	return;
+}
+
+# A cluster for a load that must survive something: pgbench's tables, about
+# 64 MB, much of them in the tier.  Pages are compared with the disk.
+sub busy_cluster
+{
+	my ($name, %opt) = @_;
+	my $node = new_cluster($name, shared_buffers => '4MB', tier => '128MB', %opt);
+	my ($megabytes) = ($opt{leased} // $opt{tier} // '128MB') =~ /(\d+)/;
+	ok(wait_leased($node, $megabytes), "$name: memory is leased");
+	RemoteBP::Load->prepare($node, $opt{scale} // 4);
+	ok(serves_again($node), "$name: pages come from the tier");
+	return $node;
+}
+
+# Read through the tables until most pages come from the tier.
+sub serves_again
+{
+	my ($node, %opt) = @_;
+	return wait_for(
+		'the tier to serve most pages',
+		sub {
+			my $before = counters($node);
+			$node->safe_psql('postgres',
+				'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(filler) FROM pgbench_accounts WHERE aid > 0'
+			);
+			my $after = counters($node);
+			my %d = map { $_ => $after->{$_} - $before->{$_} } qw(hits staged_hits misses);
+			return $d{hits} + $d{staged_hits} > $d{misses} * ($opt{factor} // 1);
+		},
+		$opt{seconds} // 40);
 }
 
 sub start_load

@@ -1,0 +1,68 @@
+# The network between the server and a donor is cut under load, in both ways:
+# packets vanish, and connections are refused.
+# Alone
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $broker = start_broker();
+my $proxy = start_proxy();
+my $donor1 = start_donor($broker, id => 'far', memory => '64MB', advertise => $proxy->address);
+$proxy->lead_to($donor1->address);
+my $donor2 = start_donor($broker, id => 'near', memory => '64MB');
+# A longer wait than usual: the proxy is slow, and not what is tested.
+my $node = busy_cluster(
+	'network',
+	broker => $broker,
+	transport => 'tcp',
+	conf => "remote_bp.io_timeout = 50000\n");
+cmp_ok($node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'}),
+	'>', 0, 'the far donor is read');
+
+for my $cut ('silence', 'refuse')
+{
+	my $before = counters($node);
+	my $load = start_load($node, seconds => 14);
+	sleep 1;
+	$proxy->$cut;
+	ok( wait_for(
+			'the far donor to be avoided',
+			sub {
+				$node->safe_psql('postgres', q{SELECT state FROM remote_bp_stat_donors WHERE donor = 'far'}) ne 'ok';
+			},
+			10),
+		"$cut: the far donor is avoided");
+	my $hits = counter($node, 'hits');
+	sleep 3;
+	cmp_ok(counter($node, 'hits'), '>', $hits, "$cut: the near donor serves");
+	ok($load->running, "$cut: the load goes on");
+	$proxy->mend;
+	$load->finish_ok("$cut");
+	my $after = counters($node);
+	cmp_ok($after->{fallbacks}, '>', $before->{fallbacks}, "$cut: pages of the far donor were read from disk");
+	ok( wait_for(
+			'the far donor to be used again',
+			sub {
+				$node->safe_psql('postgres', 'SELECT count(*) FROM pgbench_accounts');
+				return $node->safe_psql('postgres',
+					q{SELECT state FROM remote_bp_stat_donors WHERE donor = 'far'}) eq 'ok';
+			}),
+		"$cut: the far donor is used again");
+	my $reads = $node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'});
+	ok(serves_again($node), "$cut: most pages come from the tier again");
+	cmp_ok($node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'}),
+		'>', $reads, "$cut: some from the far donor");
+}
+is_clean($node);
+$node->stop;
+
+done_testing();

@@ -1,0 +1,57 @@
+# The broker is killed under load and started again: leases go on meanwhile,
+# and no lease is lost.
+# Alone
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '128MB');
+my $node = busy_cluster('broker', broker => $broker, conf => "remote_bp.lease_ttl = '9s'\n");
+my $lease = $node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases');
+
+my $load = start_load($node, seconds => 20);
+for my $round (1 .. 2)
+{
+	sleep 1;
+	$broker->kill9;
+	my $hits = counter($node, 'hits');
+	sleep 4;
+	cmp_ok(counter($node, 'hits'), '>', $hits, "round $round: pages are served without a broker");
+	$broker = restart_broker($broker);
+}
+ok( wait_for(
+		'the lease to be renewed',
+		sub {
+			$node->safe_psql('postgres', q{SELECT min(remaining) > interval '7 s' FROM remote_bp_leases}) eq 't';
+		},
+		20),
+	'the broker that came back renews the lease');
+$load->finish_ok('broker killed twice');
+is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'it is the same lease');
+is(leased_bytes($node), 128 * 1024 * 1024, 'with all its memory');
+reset_counters($node);
+$node->safe_psql('postgres', 'SELECT count(*) FROM pgbench_accounts');
+cmp_ok(counter($node, 'hits'), '>', 0, 'and its pages');
+is_clean($node);
+
+# Stopped in the usual way, too.
+$load = start_load($node, seconds => 8);
+is($broker->stop, 0, 'the broker stops cleanly');
+sleep 2;
+$broker = restart_broker($broker);
+$load->finish_ok('broker restarted');
+is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'it is the same lease still');
+is_clean($node, 'broker restarted');
+$node->stop;
+
+done_testing();
