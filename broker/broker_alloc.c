@@ -1,0 +1,329 @@
+/*-------------------------------------------------------------------------
+ *
+ * broker_alloc.c
+ *	  Who gets which region, who has to give some back, and what time brings.
+ *
+ * Granting.  A lease's next region comes from the donor that carries the
+ * fewest of its regions, among equals from the one with the most to give: so
+ * a new lease goes round by round over all donors, and a growing one fills up
+ * donors that came later.  Spread in this way, a lost donor costs each client
+ * the smallest share.
+ *
+ * Taking back.  A donor that wants memory back (want_back, drain) has a
+ * deficit: the leased regions that it may not have.  reclaim_update() spreads
+ * it over the holders: "asked" regions in their holdings.  A holder learns
+ * that in its next answer (reclaim_tell()), which starts the grace time; what
+ * it has not released by then is taken (broker_tick()).  While a told request
+ * is running it is not enlarged, lest the additional regions have a shorter
+ * grace time or the first ones a longer; the rest is asked in a second round.
+ * Buffer leases are asked before temp leases: the data of the latter has no
+ * copy on disk.
+ *
+ * Everything here runs under state.lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker_state.h"
+
+#include <inttypes.h>
+
+/* A donor that holds no lease and is silent for so long is forgotten. */
+#define FORGET_AFTER_MS		(INT64_C(24) * 3600 * 1000)
+
+/* A tick that comes later than this was held up by more than a busy machine. */
+#define LATE_MS				2000
+
+/* Regions that the donor lets us have leased at a time. */
+static int
+may_be_leased(const Donor *donor)
+{
+	int			limit;
+
+	if (donor->draining)
+		return 0;
+	limit = donor->nregions - donor->want_back;
+	return limit > 0 ? limit : 0;
+}
+
+/* How many more regions can be granted now? */
+static int
+can_grant(const Donor *donor, int64_t now)
+{
+	int			clean = donor->nregions - donor->nleased - donor->ndirty;
+	int			limit = may_be_leased(donor) - donor->nleased;
+
+	if (donor_status(donor, now) != DONOR_UP)
+		return 0;
+	if (clean < limit)
+		limit = clean;
+	return limit > 0 ? limit : 0;
+}
+
+static int
+first_clean(Donor *donor)
+{
+	int			i = donor->clean_hint;
+
+	while (donor->regions[i].state != REGION_CLEAN)
+		i++;
+	donor->clean_hint = i + 1;
+	return i;
+}
+
+int
+alloc_grant(Lease *lease)
+{
+	int64_t		now = rbp_mono_ms();
+	int			granted = 0;
+
+	while (lease->bytes < lease->wanted)
+	{
+		Donor	   *best = NULL;
+		int			best_held = 0;
+		int			best_free = 0;
+
+		for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+		{
+			int			n = can_grant(donor, now);
+			Holding    *holding;
+			int			held;
+
+			if (n == 0)
+				continue;
+			holding = lease_holding(lease, donor);
+			held = holding ? holding->regions : 0;
+			if (best == NULL || held < best_held ||
+				(held == best_held && n > best_free))
+			{
+				best = donor;
+				best_held = held;
+				best_free = n;
+			}
+		}
+		if (best == NULL)
+			break;
+		region_lease(best, first_clean(best), lease);
+		granted++;
+	}
+	state.counters.regions_granted += granted;
+	return granted;
+}
+
+bool
+alloc_more_coming(const Lease *lease)
+{
+	int64_t		now = rbp_mono_ms();
+
+	if (lease->bytes >= lease->wanted)
+		return false;
+	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	{
+		if (donor->ndirty > 0 && donor_status(donor, now) == DONOR_UP &&
+			donor->nleased < may_be_leased(donor))
+			return true;
+	}
+	return false;
+}
+
+void
+reclaim_update(Donor *donor)
+{
+	int			deficit = donor->nleased - may_be_leased(donor);
+	int			asked = 0;
+
+	if (deficit < 0)
+		deficit = 0;
+	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	{
+		Holding    *holding = lease_holding(lease, donor);
+
+		if (holding != NULL)
+			asked += holding->asked;
+	}
+
+	/* The need has shrunk: first spare those that were not told. */
+	for (int told = 0; told <= 1 && asked > deficit; told++)
+	{
+		for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+		{
+			Holding    *holding = lease_holding(lease, donor);
+			int			spare;
+
+			if (holding == NULL || (holding->taken_at != 0) != told)
+				continue;
+			spare = asked - deficit;
+			if (spare > holding->asked)
+				spare = holding->asked;
+			if (spare <= 0)
+				continue;
+			holding->asked -= spare;
+			asked -= spare;
+			if (holding->asked == 0)
+				holding->taken_at = 0;
+		}
+	}
+
+	/* It has grown: one by one from whoever would keep the most. */
+	while (asked < deficit)
+	{
+		Holding    *best = NULL;
+		Purpose		best_purpose = PURPOSE_BUFFER;
+
+		for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+		{
+			Holding    *holding = lease_holding(lease, donor);
+
+			if (holding == NULL || holding->taken_at != 0 ||
+				holding->asked == holding->regions)
+				continue;
+			if (best == NULL || lease->purpose < best_purpose ||
+				(lease->purpose == best_purpose &&
+				 holding->regions - holding->asked > best->regions - best->asked))
+			{
+				best = holding;
+				best_purpose = lease->purpose;
+			}
+		}
+		if (best == NULL)
+			break;				/* the rest after those that were told */
+		best->asked++;
+		asked++;
+	}
+}
+
+void
+reclaim_tell(Lease *lease)
+{
+	for (Holding *holding = lease->holdings; holding != NULL;
+		 holding = holding->next)
+	{
+		if (holding->asked > 0 && holding->taken_at == 0)
+			holding->taken_at = rbp_mono_ms() + holding->donor->grace_ms;
+	}
+}
+
+/*
+ * The grace time is over.  Which regions are coldest only the holder knows;
+ * take those with the highest numbers, which were granted last if the lease
+ * grew in one go.
+ */
+static void
+take_regions(Lease *lease, Holding *holding)
+{
+	Donor	   *donor = holding->donor;
+	int			count = holding->asked;
+
+	rbp_log(RBP_LOG_INFO, "lease %s: %d regions of donor %s are taken, their grace time is over",
+			lease->id, count, donor->id);
+	state.counters.regions_taken += count;
+	for (int i = donor->nregions - 1; i >= 0 && count > 0; i--)
+	{
+		if (donor->regions[i].lease == lease)
+		{
+			region_unlease(donor, i);	/* may free the holding */
+			count--;
+		}
+	}
+	reclaim_update(donor);
+}
+
+static void
+earlier(int64_t *next, int64_t when)
+{
+	if (when < *next)
+		*next = when;
+}
+
+/*
+ * Time during which the broker itself did not run (a stopped process, a
+ * paused machine) counts against nobody: holders and donors had no chance to
+ * report.  Deadlines here decide no safety, donors have their own.
+ */
+static void
+forgive(int64_t ms)
+{
+	rbp_log(RBP_LOG_WARNING, "the broker did not run for %" PRId64 " ms; deadlines move by that",
+			ms);
+	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	{
+		lease->deadline += ms;
+		for (Holding *h = lease->holdings; h != NULL; h = h->next)
+		{
+			if (h->taken_at != 0)
+				h->taken_at += ms;
+		}
+	}
+	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+		donor->last_heard += ms;
+}
+
+int64_t
+broker_tick(void)
+{
+	static int64_t planned = 0;
+	int64_t		now = rbp_mono_ms();
+	int64_t		next = now + 1000;
+	Lease	   *next_lease;
+	Donor	   *next_donor;
+
+	if (planned != 0 && now - planned > LATE_MS)
+		forgive(now - planned);
+
+	for (Lease *lease = state.leases; lease != NULL; lease = next_lease)
+	{
+		next_lease = lease->next;
+		if (lease->deadline <= now)
+		{
+			int			regions = lease_end(lease, LEASE_EXPIRED);
+
+			rbp_log(RBP_LOG_INFO, "lease %s of %s (%d regions) has expired",
+					lease->id, lease->client, regions);
+			state.counters.leases_expired++;
+			continue;
+		}
+		earlier(&next, lease->deadline);
+	}
+
+	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	{
+		Holding    *next_holding;
+
+		for (Holding *holding = lease->holdings; holding != NULL;
+			 holding = next_holding)
+		{
+			next_holding = holding->next;
+			if (holding->taken_at == 0)
+				continue;
+			if (holding->taken_at <= now)
+				take_regions(lease, holding);
+			else
+				earlier(&next, holding->taken_at);
+		}
+	}
+
+	for (Donor *donor = state.donors; donor != NULL; donor = next_donor)
+	{
+		next_donor = donor->next;
+
+		/* also spreads what remains of a deficit when leases have ended */
+		if (donor->draining || donor->want_back > 0)
+			reclaim_update(donor);
+		if (donor_status(donor, now) != DONOR_GONE)
+			continue;
+		if (donor->nleased > 0)
+		{
+			int			lost = donor_drop_leases(donor);
+
+			rbp_log(RBP_LOG_WARNING, "donor %s has been silent for %" PRId64 " s: %d regions leave their leases",
+					donor->id, (now - donor->last_heard) / 1000, lost);
+			state.counters.regions_lost += lost;
+		}
+		if (now - donor->last_heard >= FORGET_AFTER_MS)
+		{
+			rbp_log(RBP_LOG_INFO, "donor %s is forgotten", donor->id);
+			donor_forget(donor);
+		}
+	}
+	planned = next;
+	return next;
+}

@@ -1,0 +1,577 @@
+/*-------------------------------------------------------------------------
+ *
+ * broker_http.c
+ *	  The broker's HTTP server on libmicrohttpd: routes, token, body limits.
+ *
+ * One thread for each connection: a heartbeat waits up to a second for news,
+ * and with its own thread it can just wait.  Connections are bounded in
+ * number and idle ones are closed, so that nobody can tie up the broker by
+ * connecting; requests without the token are refused before their body is
+ * read.
+ *
+ * Threads: each request belongs to its connection's thread; shared are the
+ * counters (atomic) and, through the handlers, the state (state.lock).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker_http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker_state.h"
+
+#define MAX_BODY			(1024 * 1024)
+#define MAX_CONNECTIONS		1024
+#define IDLE_TIMEOUT_S		30
+#define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048 levels */
+#define LOCK_PROBE_MS		1000
+
+typedef Reply (*Handler) (const char *id, const json_t *body);
+
+typedef struct Route
+{
+	const char *method;
+	const char *path;			/* "*" stands for one component, the id */
+	bool		takes_body;
+	Handler		handler;
+} Route;
+
+static Reply serve_health(const char *id, const json_t *body);
+static Reply serve_metrics(const char *id, const json_t *body);
+
+static const Route routes[] = {
+	{"GET", "/healthz", false, serve_health},
+	{"GET", "/metrics", false, serve_metrics},
+	{"GET", "/v1/donors", false, donors_list},
+	{"POST", "/v1/donors", true, donors_register},
+	{"DELETE", "/v1/donors/*", true, donors_leave},
+	{"POST", "/v1/donors/*/heartbeat", true, donors_heartbeat},
+	{"POST", "/v1/donors/*/drain", false, donors_drain},
+	{"GET", "/v1/leases", false, leases_list},
+	{"POST", "/v1/leases", true, leases_create},
+	{"DELETE", "/v1/leases/*", true, leases_release},
+	{"POST", "/v1/leases/*/renew", true, leases_renew},
+	{"POST", "/v1/leases/*/revoke", false, leases_revoke},
+};
+
+#define ROUTE_COUNT		(sizeof(routes) / sizeof(routes[0]))
+
+/* A request while its body comes in. */
+typedef struct Request
+{
+	const Route *route;
+	char		id[256];
+	char	   *body;
+	size_t		len;
+	size_t		size;
+	bool		too_large;
+} Request;
+
+static struct MHD_Daemon *httpd;
+static const char *required_token;
+static atomic_int_fast64_t requests[6];
+
+/*
+ * ---- replies and bodies -------------------------------------------------------
+ */
+
+Reply
+reply_json(int status, json_t *json)
+{
+	Reply		reply = {.status = status, .json = json};
+
+	return reply;
+}
+
+Reply
+reply_error(int status, const char *fmt,...)
+{
+	char		text[512];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+
+	/* what came in a URL may be no UTF-8, which JSON needs */
+	for (char *c = text; *c != '\0'; c++)
+	{
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
+	}
+	return reply_json(status, json_pack("{s:s}", "error", text));
+}
+
+bool
+body_text(const json_t *body, const char *key, bool required,
+		  char *dst, size_t size, Reply *error)
+{
+	const json_t *value = json_object_get(body, key);
+	const char *text = json_string_value(value);
+
+	if (value == NULL && !required)
+		return true;
+	if (text == NULL)
+	{
+		*error = reply_error(400, "\"%s\" must be given, as a string", key);
+		return false;
+	}
+	if ((required && text[0] == '\0') || strlen(text) >= size)
+	{
+		*error = reply_error(400, "\"%s\" must have %d to %zu characters", key,
+							 required, size - 1);
+		return false;
+	}
+	for (const char *c = text; *c != '\0'; c++)
+	{
+		if (*c < 0x20 || *c > 0x7e)
+		{
+			*error = reply_error(400, "\"%s\" must be printable ASCII", key);
+			return false;
+		}
+	}
+	strcpy(dst, text);
+	return true;
+}
+
+bool
+body_int(const json_t *body, const char *key, bool required,
+		 int64_t min, int64_t max, int64_t *value, Reply *error)
+{
+	const json_t *member = json_object_get(body, key);
+
+	if (member == NULL && !required)
+		return true;
+	if (!json_is_integer(member) || json_integer_value(member) < min ||
+		json_integer_value(member) > max)
+	{
+		*error = reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
+							 key, min, max);
+		return false;
+	}
+	*value = json_integer_value(member);
+	return true;
+}
+
+bool
+body_bool(const json_t *body, const char *key, bool *value, Reply *error)
+{
+	const json_t *member = json_object_get(body, key);
+
+	if (member == NULL)
+		return true;
+	if (!json_is_boolean(member))
+	{
+		*error = reply_error(400, "\"%s\" must be true or false", key);
+		return false;
+	}
+	*value = json_is_true(member);
+	return true;
+}
+
+bool
+body_array(const json_t *body, const char *key, const json_t **array,
+		   Reply *error)
+{
+	const json_t *member = json_object_get(body, key);
+
+	if (member != NULL && !json_is_array(member))
+	{
+		*error = reply_error(400, "\"%s\" must be an array", key);
+		return false;
+	}
+	*array = member;
+	return true;
+}
+
+/*
+ * ---- routes of the server itself -------------------------------------------------
+ */
+
+/*
+ * Healthy means that the state can be had: a broker whose lock is stuck is
+ * not.
+ */
+static Reply
+serve_health(const char *id, const json_t *body)
+{
+	struct timespec until;
+
+	(void) id;
+	(void) body;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += LOCK_PROBE_MS / 1000;
+	if (pthread_mutex_clocklock(&state.lock, CLOCK_MONOTONIC, &until) != 0)
+		return reply_error(503, "the broker's state is locked");
+	broker_end();
+	return reply_json(200, json_pack("{s:s, s:s}", "status", "ok",
+									 "version", RBP_VERSION));
+}
+
+static Reply
+serve_metrics(const char *id, const json_t *body)
+{
+	Reply		reply = {.status = 200};
+
+	(void) id;
+	(void) body;
+	broker_begin();
+	reply.text = broker_metrics();
+	broker_end();
+	if (reply.text == NULL)
+		return reply_error(503, "out of memory");
+	return reply;
+}
+
+/*
+ * Does the path fit the pattern?  Copies what stands for "*" to id.
+ */
+static bool
+path_matches(const char *pattern, const char *path, char *id, size_t size)
+{
+	id[0] = '\0';
+	while (*pattern != '\0')
+	{
+		if (*pattern == '*')
+		{
+			size_t		len = strcspn(path, "/");
+
+			if (len == 0 || len >= size)
+				return false;
+			memcpy(id, path, len);
+			id[len] = '\0';
+			path += len;
+			pattern++;
+		}
+		else if (*pattern++ != *path++)
+			return false;
+	}
+	return *path == '\0';
+}
+
+/*
+ * NULL if there is none; then *known_path says whether another method would
+ * have done.
+ */
+static const Route *
+find_route(const char *method, const char *path, char *id, size_t size,
+		   bool *known_path)
+{
+	*known_path = false;
+	for (size_t i = 0; i < ROUTE_COUNT; i++)
+	{
+		if (!path_matches(routes[i].path, path, id, size))
+			continue;
+		*known_path = true;
+		if (strcmp(method, routes[i].method) == 0)
+			return &routes[i];
+	}
+	return NULL;
+}
+
+static bool
+token_matches(struct MHD_Connection *connection)
+{
+	static const char prefix[] = "Bearer ";
+	const char *header;
+
+	if (required_token == NULL)
+		return true;
+	header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+										 MHD_HTTP_HEADER_AUTHORIZATION);
+	if (header == NULL ||
+		strncasecmp(header, prefix, sizeof(prefix) - 1) != 0)
+		return false;
+	header += sizeof(prefix) - 1;
+	return rbp_equal_secret(header, strlen(header), required_token,
+							strlen(required_token));
+}
+
+/*
+ * ---- libmicrohttpd's callbacks ---------------------------------------------------
+ */
+
+/* Consumes the reply. */
+static enum MHD_Result
+send_reply(struct MHD_Connection *connection, Reply reply)
+{
+	struct MHD_Response *response;
+	enum MHD_Result result;
+	char	   *text = reply.text;
+	const char *type = "text/plain; version=0.0.4; charset=utf-8";
+
+	if (reply.json != NULL)
+	{
+		text = json_dumps(reply.json, JSON_COMPACT);
+		json_decref(reply.json);
+		type = "application/json";
+		if (text == NULL)
+			return MHD_NO;
+	}
+	if (text == NULL)
+		response = MHD_create_response_from_buffer(0, (void *) "",
+												   MHD_RESPMEM_PERSISTENT);
+	else
+	{
+		response = MHD_create_response_from_buffer(strlen(text), text,
+												   MHD_RESPMEM_MUST_FREE);
+		if (response == NULL)
+		{
+			free(text);
+			return MHD_NO;
+		}
+		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	}
+	if (response == NULL)
+		return MHD_NO;
+	if (reply.status == 401)
+		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
+								"Bearer realm=\"remote_bp\"");
+	if (reply.status >= 100 && reply.status < 600)
+		atomic_fetch_add(&requests[reply.status / 100], 1);
+	result = MHD_queue_response(connection, (unsigned) reply.status, response);
+	MHD_destroy_response(response);
+	return result;
+}
+
+/*
+ * A request's headers are complete.  Refuse it now, or set up *request for
+ * its body.
+ */
+static enum MHD_Result
+start_request(struct MHD_Connection *connection, const char *url,
+			  const char *method, Request **request)
+{
+	char		id[sizeof((*request)->id)];
+	const char *length;
+	const Route *route;
+	bool		known_path;
+
+	route = find_route(method, url, id, sizeof(id), &known_path);
+	if ((route == NULL || route->handler != serve_health) &&
+		!token_matches(connection))
+		return send_reply(connection, reply_error(401, "the token is missing or wrong"));
+	if (route == NULL && known_path)
+		return send_reply(connection, reply_error(405, "%s does not take %s", url, method));
+	if (route == NULL)
+		return send_reply(connection, reply_error(404, "there is no %s here", url));
+
+	length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+										 MHD_HTTP_HEADER_CONTENT_LENGTH);
+	if (length != NULL && strtoull(length, NULL, 10) > MAX_BODY)
+		return send_reply(connection, reply_error(413, "the body is larger than %d bytes", MAX_BODY));
+
+	*request = calloc(1, sizeof(Request));
+	if (*request == NULL)
+		return MHD_NO;
+	(*request)->route = route;
+	memcpy((*request)->id, id, sizeof(id));
+	return MHD_YES;
+}
+
+static enum MHD_Result
+take_body(Request *request, const char *data, size_t len)
+{
+	/* a chunked body has no length that could be refused at the start */
+	if (request->too_large || len > MAX_BODY - request->len)
+	{
+		if (request->too_large && request->len > 4 * MAX_BODY)
+			return MHD_NO;		/* closes the connection */
+		request->too_large = true;
+		request->len += len;
+		return MHD_YES;
+	}
+	if (request->len + len > request->size)
+	{
+		size_t		want = (request->len + len) * 2;
+		char	   *grown = realloc(request->body, want);
+
+		if (grown == NULL)
+			return MHD_NO;
+		request->body = grown;
+		request->size = want;
+	}
+	memcpy(request->body + request->len, data, len);
+	request->len += len;
+	return MHD_YES;
+}
+
+static Reply
+run_request(const Request *request)
+{
+	json_error_t why;
+	json_t	   *body = NULL;
+	Reply		reply;
+
+	if (request->too_large)
+		return reply_error(413, "the body is larger than %d bytes", MAX_BODY);
+	if (request->route->takes_body)
+	{
+		body = json_loadb(request->len > 0 ? request->body : "",
+						  request->len, JSON_REJECT_DUPLICATES, &why);
+		if (body == NULL)
+			return reply_error(400, "the body is not JSON: %s at line %d, column %d",
+							   why.text, why.line, why.column);
+		if (!json_is_object(body))
+		{
+			json_decref(body);
+			return reply_error(400, "the body must be a JSON object");
+		}
+	}
+	reply = request->route->handler(request->id, body);
+	json_decref(body);
+	return reply;
+}
+
+static enum MHD_Result
+on_request(void *arg, struct MHD_Connection *connection, const char *url,
+		   const char *method, const char *version, const char *data,
+		   size_t *len, void **context)
+{
+	Request    *request = *context;
+
+	(void) arg;
+	(void) version;
+	if (request == NULL)
+		return start_request(connection, url, method, (Request **) context);
+	if (*len > 0)
+	{
+		enum MHD_Result result = take_body(request, data, *len);
+
+		*len = 0;
+		return result;
+	}
+	return send_reply(connection, run_request(request));
+}
+
+static void
+on_completed(void *arg, struct MHD_Connection *connection, void **context,
+			 enum MHD_RequestTerminationCode code)
+{
+	Request    *request = *context;
+
+	(void) arg;
+	(void) connection;
+	(void) code;
+	if (request != NULL)
+	{
+		free(request->body);
+		free(request);
+		*context = NULL;
+	}
+}
+
+static void __attribute__((format(printf, 2, 0)))
+on_log(void *arg, const char *fmt, va_list args)
+{
+	char		text[512];
+
+	(void) arg;
+	vsnprintf(text, sizeof(text), fmt, args);
+	rbp_log(RBP_LOG_DEBUG, "libmicrohttpd: %s", text);
+}
+
+/*
+ * ---- start and stop ---------------------------------------------------------------
+ */
+
+static int
+listen_on(const char *host, uint16_t port, char *address, size_t len)
+{
+	struct addrinfo hints = {
+		.ai_family = AF_UNSPEC,
+		.ai_socktype = SOCK_STREAM,
+		.ai_flags = AI_PASSIVE | AI_NUMERICSERV
+	};
+	struct addrinfo *list;
+	struct sockaddr_storage bound;
+	socklen_t	bound_len = sizeof(bound);
+	char		service[8];
+	char		name[NI_MAXHOST];
+	const char *what = "resolve";
+	int			error = 0;
+	int			fd = -1;
+	int			rc;
+
+	snprintf(service, sizeof(service), "%u", (unsigned) port);
+	rc = getaddrinfo(host[0] ? host : NULL, service, &hints, &list);
+	if (rc != 0)
+		rbp_die("cannot resolve \"%s\": %s", host, gai_strerror(rc));
+	for (struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next)
+	{
+		int			on = 1;
+
+		what = "create a socket for";
+		fd = socket(ai->ai_family, ai->ai_socktype | SOCK_CLOEXEC, ai->ai_protocol);
+		if (fd < 0)
+		{
+			error = errno;
+			continue;
+		}
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+		what = "listen on";
+		if (bind(fd, ai->ai_addr, ai->ai_addrlen) != 0 || listen(fd, 128) != 0)
+		{
+			error = errno;
+			close(fd);
+			fd = -1;
+		}
+	}
+	freeaddrinfo(list);
+	if (fd < 0)
+		rbp_die("cannot %s %s:%u: %s", what, host, (unsigned) port, strerror(error));
+
+	if (getsockname(fd, (struct sockaddr *) &bound, &bound_len) != 0 ||
+		getnameinfo((struct sockaddr *) &bound, bound_len, name, sizeof(name),
+					service, sizeof(service), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+		rbp_die("cannot tell the address that was bound");
+	rbp_format_hostport(name, (uint16_t) atoi(service), address, len);
+	return fd;
+}
+
+void
+broker_http_start(const char *host, uint16_t port, const char *token,
+				  char *address, size_t len)
+{
+	int			fd = listen_on(host, port, address, len);
+
+	required_token = token;
+	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
+							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
+							 MHD_USE_ITC | MHD_USE_ERROR_LOG,
+							 0, NULL, NULL, on_request, NULL,
+							 MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+							 MHD_OPTION_LISTEN_SOCKET, fd,
+							 MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
+							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) MAX_CONNECTIONS,
+							 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIMEOUT_S,
+							 MHD_OPTION_THREAD_STACK_SIZE, (size_t) STACK_SIZE,
+							 MHD_OPTION_END);
+	if (httpd == NULL)
+		rbp_die("cannot start the HTTP server");
+}
+
+void
+broker_http_stop(void)
+{
+	MHD_stop_daemon(httpd);
+	httpd = NULL;
+}
+
+int64_t
+broker_http_requests(int status_class)
+{
+	return atomic_load(&requests[status_class]);
+}

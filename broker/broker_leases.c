@@ -1,0 +1,446 @@
+/*-------------------------------------------------------------------------
+ *
+ * broker_leases.c
+ *	  What clients ask of the broker: get, renew, resize, give back leases;
+ *	  and what operators do with leases: list, revoke.  See docs/protocol.md.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker_http.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "broker_state.h"
+
+/* How long a grant waits for the donors to clean and to acknowledge. */
+#define SETTLE_MS		1000
+
+static const char *
+purpose_name(Purpose purpose)
+{
+	return purpose == PURPOSE_TEMP ? "temp" : "buffer";
+}
+
+/* "lease object" of the protocol */
+static json_t *
+lease_object(Lease *lease)
+{
+	char		secret[2 * BROKER_SECRET_LEN + 1];
+	json_t	   *regions = json_array();
+	json_t	   *donors = json_array();
+	json_t	   *reclaim = json_array();
+	int64_t		now = rbp_mono_ms();
+
+	for (Holding *h = lease->holdings; h != NULL; h = h->next)
+	{
+		Donor	   *donor = h->donor;
+		int			left = h->regions;
+
+		for (int i = 0; i < donor->nregions && left > 0; i++)
+		{
+			if (donor->regions[i].lease != lease)
+				continue;
+			json_array_append_new(regions,
+								  json_pack("{s:s, s:i, s:I}",
+											"donor", donor->id,
+											"region", i,
+											"bytes", (json_int_t) donor->region_size));
+			left--;
+		}
+		json_array_append_new(donors,
+							  json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}",
+										"id", donor->id,
+										"host", donor->host,
+										"port", donor->port,
+										"shm_name", donor->shm_name,
+										"boot_id", donor->boot_id,
+										"transports", json_deep_copy(donor->transports)));
+		if (h->asked > 0)
+		{
+			int64_t		grace = h->taken_at == 0 ? donor->grace_ms :
+			h->taken_at > now ? h->taken_at - now : 0;
+
+			json_array_append_new(reclaim,
+								  json_pack("{s:s, s:i, s:I}",
+											"donor", donor->id,
+											"regions", h->asked,
+											"grace_ms", (json_int_t) grace));
+		}
+	}
+	rbp_hex_encode(lease->secret, sizeof(lease->secret), secret);
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o}",
+					 "lease", lease->id,
+					 "secret", secret,
+					 "client", lease->client,
+					 "purpose", purpose_name(lease->purpose),
+					 "ttl_ms", (json_int_t) lease->ttl_ms,
+					 "bytes", (json_int_t) lease->bytes,
+					 "wanted", (json_int_t) lease->wanted,
+					 "regions", regions,
+					 "donors", donors,
+					 "reclaim", reclaim);
+}
+
+/* Why there is no live lease of this id. */
+static Reply
+no_lease(const char *id)
+{
+	const Lease *ended = lease_find_ended(id);
+
+	if (ended != NULL)
+		return reply_error(410, "the lease %s", lease_end_text(ended->ended));
+	return reply_error(404, "there is no such lease");
+}
+
+/*
+ * Have all donors of the lease that are up applied what was granted to it?
+ * One that is not up would only cost the whole wait.
+ */
+static bool
+applied_by_donors(const Lease *lease)
+{
+	int64_t		now = rbp_mono_ms();
+
+	for (const Holding *h = lease->holdings; h != NULL; h = h->next)
+	{
+		if (h->donor->applied < h->granted_rev &&
+			donor_status(h->donor, now) < DONOR_AWAY)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * After a grant was committed: wait until the donors know of it, and if
+ * wait_clean, grant what they clean meanwhile.  Returns the lease, or NULL if
+ * it ended while we waited.
+ */
+static Lease *
+settle(const char *id, bool wait_clean)
+{
+	int64_t		deadline = rbp_mono_ms() + SETTLE_MS;
+	Lease	   *lease;
+
+	for (;;)
+	{
+		lease = lease_find(id);
+		if (lease == NULL)
+			return NULL;
+		if (wait_clean && alloc_grant(lease) > 0)
+			broker_commit();
+		if (applied_by_donors(lease) &&
+			!(wait_clean && alloc_more_coming(lease)))
+			return lease;
+		if (!broker_wait(deadline))
+			return lease;
+	}
+}
+
+static bool
+parse_purpose(const json_t *body, Purpose *purpose, Reply *error)
+{
+	char		text[16];
+
+	if (!body_text(body, "purpose", true, text, sizeof(text), error))
+		return false;
+	if (strcmp(text, "buffer") == 0)
+		*purpose = PURPOSE_BUFFER;
+	else if (strcmp(text, "temp") == 0)
+		*purpose = PURPOSE_TEMP;
+	else
+	{
+		*error = reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
+		return false;
+	}
+	return true;
+}
+
+Reply
+leases_create(const char *id, const json_t *body)
+{
+	Lease	   *lease = calloc(1, sizeof(Lease));
+	Lease	   *next;
+	Reply		reply;
+	char		lease_id[RBP_UUID_LEN];
+	int			granted;
+
+	(void) id;
+	if (lease == NULL)
+		return reply_error(503, "out of memory");
+	if (!body_text(body, "client", true, lease->client, sizeof(lease->client), &reply) ||
+		!body_text(body, "instance", true, lease->instance, sizeof(lease->instance), &reply) ||
+		!parse_purpose(body, &lease->purpose, &reply) ||
+		!body_int(body, "bytes", true, 0, INT64_C(1) << 50, &lease->wanted, &reply) ||
+		!body_int(body, "ttl_ms", true, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
+				  &lease->ttl_ms, &reply))
+	{
+		free(lease);
+		return reply;
+	}
+
+	rbp_uuid4(lease->id);
+	strcpy(lease_id, lease->id);
+	rbp_random_bytes(lease->secret, sizeof(lease->secret));
+	lease->created = (int64_t) time(NULL);
+
+	broker_begin();
+	for (Lease *old = state.leases; old != NULL; old = next)
+	{
+		next = old->next;
+		if (strcmp(old->client, lease->client) != 0 ||
+			old->purpose != lease->purpose ||
+			strcmp(old->instance, lease->instance) == 0)
+			continue;
+		rbp_log(RBP_LOG_INFO, "lease %s ends: another instance of %s takes over",
+				old->id, old->client);
+		lease_end(old, LEASE_TAKEN_OVER);
+		state.counters.leases_taken_over++;
+	}
+	if (state.nleases >= BROKER_MAX_LEASES)
+	{
+		broker_commit();
+		broker_end();
+		free(lease);
+		return reply_error(503, "there is no room for more leases");
+	}
+	lease->deadline = rbp_mono_ms() + lease->ttl_ms;
+	lease_link(lease);
+	broker_db_put_lease(lease);
+	state.counters.leases_created++;
+	granted = alloc_grant(lease);
+	rbp_log(RBP_LOG_INFO, "lease %s (%s) for %s: %d regions granted, %lld of %lld MB",
+			lease->id, purpose_name(lease->purpose), lease->client, granted,
+			(long long) (lease->bytes >> 20), (long long) (lease->wanted >> 20));
+	broker_commit();
+
+	lease = settle(lease_id, true);
+	if (lease == NULL)
+		reply = no_lease(lease_id);
+	else
+	{
+		reclaim_tell(lease);
+		reply = reply_json(201, lease_object(lease));
+	}
+	broker_end();
+	return reply;
+}
+
+static bool
+parse_secret(const json_t *body, unsigned char *secret, Reply *error)
+{
+	char		text[2 * BROKER_SECRET_LEN + 1];
+
+	if (!body_text(body, "secret", true, text, sizeof(text), error))
+		return false;
+	if (!rbp_hex_decode(text, secret, BROKER_SECRET_LEN))
+	{
+		*error = reply_error(400, "\"secret\" must have %d hex digits",
+							 2 * BROKER_SECRET_LEN);
+		return false;
+	}
+	return true;
+}
+
+/* The live lease of this id and secret; NULL if there is none, with *error. */
+static Lease *
+find_held(const char *id, const unsigned char *secret, Reply *error)
+{
+	Lease	   *lease = lease_find(id);
+
+	if (lease == NULL)
+	{
+		*error = no_lease(id);
+		return NULL;
+	}
+	if (!rbp_equal_secret(secret, BROKER_SECRET_LEN, lease->secret, BROKER_SECRET_LEN))
+	{
+		*error = reply_error(403, "the secret is wrong");
+		return NULL;
+	}
+	return lease;
+}
+
+static bool
+check_release(const json_t *release, Reply *error)
+{
+	size_t		i;
+	json_t	   *item;
+
+	json_array_foreach(release, i, item)
+	{
+		if (!json_is_string(json_object_get(item, "donor")) ||
+			!json_is_integer(json_object_get(item, "region")))
+		{
+			*error = reply_error(400, "\"release\" must list objects with \"donor\" and \"region\"");
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * Regions that are not in the lease (any more) are passed over: they may have
+ * been taken, or the request is a repetition.
+ */
+static void
+release_regions(Lease *lease, const json_t *release)
+{
+	size_t		i;
+	json_t	   *item;
+
+	json_array_foreach(release, i, item)
+	{
+		Donor	   *donor = donor_find(json_string_value(json_object_get(item, "donor")));
+		json_int_t	region = json_integer_value(json_object_get(item, "region"));
+
+		if (donor == NULL || region < 0 || region >= donor->nregions ||
+			donor->regions[region].lease != lease)
+			continue;
+		region_unlease(donor, (int) region);
+		state.counters.regions_released++;
+	}
+}
+
+Reply
+leases_renew(const char *id, const json_t *body)
+{
+	unsigned char secret[BROKER_SECRET_LEN];
+	const json_t *release;
+	int64_t		wanted = -1;
+	int64_t		ttl_ms = -1;
+	Reply		reply;
+	Lease	   *lease;
+
+	if (!parse_secret(body, secret, &reply) ||
+		!body_int(body, "bytes", false, 0, INT64_C(1) << 50, &wanted, &reply) ||
+		!body_int(body, "ttl_ms", false, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
+				  &ttl_ms, &reply) ||
+		!body_array(body, "release", &release, &reply) ||
+		!check_release(release, &reply))
+		return reply;
+
+	broker_begin();
+	lease = find_held(id, secret, &reply);
+	if (lease != NULL)
+	{
+		int			granted;
+
+		if ((wanted >= 0 && wanted != lease->wanted) ||
+			(ttl_ms >= 0 && ttl_ms != lease->ttl_ms))
+		{
+			lease->wanted = wanted >= 0 ? wanted : lease->wanted;
+			lease->ttl_ms = ttl_ms >= 0 ? ttl_ms : lease->ttl_ms;
+			broker_db_put_lease(lease);
+		}
+		release_regions(lease, release);
+		lease->deadline = rbp_mono_ms() + lease->ttl_ms;
+		state.counters.leases_renewed++;
+		granted = alloc_grant(lease);
+		broker_commit();
+
+		if (granted > 0)
+			lease = settle(id, false);
+		if (lease == NULL)
+			reply = no_lease(id);
+		else
+		{
+			reclaim_tell(lease);
+			reply = reply_json(200, lease_object(lease));
+		}
+	}
+	broker_end();
+	return reply;
+}
+
+Reply
+leases_release(const char *id, const json_t *body)
+{
+	unsigned char secret[BROKER_SECRET_LEN];
+	Reply		reply;
+	Lease	   *lease;
+
+	if (!parse_secret(body, secret, &reply))
+		return reply;
+	broker_begin();
+	lease = find_held(id, secret, &reply);
+	if (lease != NULL)
+	{
+		int			regions;
+
+		rbp_log(RBP_LOG_INFO, "lease %s is given back by %s", lease->id, lease->client);
+		regions = lease_end(lease, LEASE_RELEASED);
+		state.counters.leases_released++;
+		state.counters.regions_released += regions;
+		broker_commit();
+		reply = reply_json(204, NULL);
+	}
+	broker_end();
+	return reply;
+}
+
+Reply
+leases_revoke(const char *id, const json_t *body)
+{
+	Reply		reply;
+	Lease	   *lease;
+
+	(void) body;
+	broker_begin();
+	lease = lease_find(id);
+	if (lease == NULL)
+		reply = no_lease(id);
+	else
+	{
+		int			regions;
+
+		rbp_log(RBP_LOG_INFO, "lease %s of %s is revoked", lease->id, lease->client);
+		regions = lease_end(lease, LEASE_REVOKED);
+		state.counters.leases_revoked++;
+		broker_commit();
+		reply = reply_json(200, json_pack("{s:s, s:i}", "lease", id,
+										  "regions", regions));
+	}
+	broker_end();
+	return reply;
+}
+
+Reply
+leases_list(const char *id, const json_t *body)
+{
+	json_t	   *list = json_array();
+	int64_t		now;
+
+	(void) id;
+	(void) body;
+	broker_begin();
+	now = rbp_mono_ms();
+	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	{
+		json_t	   *donors = json_array();
+		int64_t		remaining = lease->deadline > now ? lease->deadline - now : 0;
+		int64_t		age = (int64_t) time(NULL) - lease->created;
+
+		for (Holding *h = lease->holdings; h != NULL; h = h->next)
+			json_array_append_new(donors,
+								  json_pack("{s:s, s:i, s:I, s:i}",
+											"id", h->donor->id,
+											"regions", h->regions,
+											"bytes", (json_int_t) (h->regions * h->donor->region_size),
+											"reclaim", h->asked));
+		json_array_append_new(list,
+							  json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}",
+										"lease", lease->id,
+										"client", lease->client,
+										"purpose", purpose_name(lease->purpose),
+										"ttl_ms", (json_int_t) lease->ttl_ms,
+										"remaining_ms", (json_int_t) remaining,
+										"bytes", (json_int_t) lease->bytes,
+										"wanted", (json_int_t) lease->wanted,
+										"age_s", (json_int_t) (age > 0 ? age : 0),
+										"donors", donors));
+	}
+	broker_end();
+	return reply_json(200, json_pack("{s:o}", "leases", list));
+}

@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * broker_state.c
+ *	  The broker's memory: donors, regions, leases, and the few ways in which
+ *	  they change.  Locking and invariants: see broker_state.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker_state.h"
+
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+BrokerState state;
+
+/*
+ * ---- lock, commit, wait -------------------------------------------------------
+ */
+
+void
+broker_state_init(int64_t donor_timeout_ms)
+{
+	pthread_condattr_t attr;
+
+	pthread_mutex_init(&state.lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&state.changed, &attr);
+	pthread_condattr_destroy(&attr);
+	state.check = getenv("REMOTE_BP_BROKER_CHECK") != NULL;
+	state.started = rbp_mono_ms();
+	state.donor_timeout_ms = donor_timeout_ms;
+}
+
+void
+broker_begin(void)
+{
+	pthread_mutex_lock(&state.lock);
+}
+
+void
+broker_commit(void)
+{
+	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	{
+		if (!donor->touched)
+			continue;
+		broker_db_put_donor(donor);
+		donor->touched = false;
+		state.wake = true;
+	}
+	broker_db_commit();
+	if (state.check)
+		broker_check();
+	if (state.wake)
+	{
+		state.wake = false;
+		pthread_cond_broadcast(&state.changed);
+	}
+}
+
+void
+broker_end(void)
+{
+	pthread_mutex_unlock(&state.lock);
+}
+
+bool
+broker_wait(int64_t deadline)
+{
+	struct timespec ts;
+
+	if (state.stopping || rbp_mono_ms() >= deadline)
+		return false;
+	ts.tv_sec = deadline / 1000;
+	ts.tv_nsec = deadline % 1000 * 1000000;
+	pthread_cond_timedwait(&state.changed, &state.lock, &ts);
+	return true;
+}
+
+void
+broker_stop(void)
+{
+	broker_begin();
+	state.stopping = true;
+	pthread_cond_broadcast(&state.changed);
+	broker_end();
+}
+
+/*
+ * ---- donors -------------------------------------------------------------------
+ */
+
+Donor *
+donor_find(const char *id)
+{
+	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	{
+		if (strcmp(donor->id, id) == 0)
+			return donor;
+	}
+	return NULL;
+}
+
+Donor *
+donor_new(const char *id, int nregions)
+{
+	Donor	   *donor = calloc(1, sizeof(Donor));
+
+	if (donor == NULL)
+		return NULL;
+	donor->regions = calloc((size_t) nregions, sizeof(Region));
+	if (donor->regions == NULL)
+	{
+		free(donor);
+		return NULL;
+	}
+	donor->nregions = nregions;
+	strncpy(donor->id, id, sizeof(donor->id) - 1);
+	donor->grace_ms = BROKER_DEFAULT_GRACE_MS;
+	donor->last_heard = state.started;
+	return donor;
+}
+
+void
+donor_free(Donor *donor)
+{
+	json_decref(donor->transports);
+	json_decref(donor->stats);
+	free(donor->regions);
+	free(donor);
+}
+
+void
+donor_link(Donor *donor)
+{
+	Donor	  **link = &state.donors;
+
+	while (*link != NULL && strcmp((*link)->id, donor->id) < 0)
+		link = &(*link)->next;
+	donor->next = *link;
+	*link = donor;
+	state.ndonors++;
+}
+
+void
+donor_forget(Donor *donor)
+{
+	Donor	  **link = &state.donors;
+
+	while (*link != donor)
+		link = &(*link)->next;
+	*link = donor->next;
+	state.ndonors--;
+	broker_db_delete_donor(donor);
+	donor_free(donor);
+
+	/* its own heartbeat may be waiting, and should learn */
+	state.wake = true;
+}
+
+void
+donor_touch(Donor *donor)
+{
+	if (donor->touched)
+		return;
+	donor->touched = true;
+	donor->revision++;
+}
+
+DonorStatus
+donor_status(const Donor *donor, int64_t now)
+{
+	int64_t		silent = now - donor->last_heard;
+
+	if (silent >= 3 * state.donor_timeout_ms)
+		return DONOR_GONE;
+	if (silent >= state.donor_timeout_ms || !donor->heard)
+		return DONOR_AWAY;
+	return donor->draining ? DONOR_DRAINING : DONOR_UP;
+}
+
+const char *
+donor_status_name(DonorStatus status)
+{
+	static const char *const names[] = {"up", "draining", "away", "gone"};
+
+	return names[status];
+}
+
+/*
+ * ---- leases -------------------------------------------------------------------
+ */
+
+static Lease *
+find_in(Lease *list, const char *id)
+{
+	for (Lease *lease = list; lease != NULL; lease = lease->next)
+	{
+		if (strcmp(lease->id, id) == 0)
+			return lease;
+	}
+	return NULL;
+}
+
+Lease *
+lease_find(const char *id)
+{
+	return find_in(state.leases, id);
+}
+
+Lease *
+lease_find_ended(const char *id)
+{
+	return find_in(state.ended, id);
+}
+
+Holding *
+lease_holding(const Lease *lease, const Donor *donor)
+{
+	for (Holding *holding = lease->holdings; holding != NULL;
+		 holding = holding->next)
+	{
+		if (holding->donor == donor)
+			return holding;
+	}
+	return NULL;
+}
+
+void
+lease_link(Lease *lease)
+{
+	lease->next = state.leases;
+	state.leases = lease;
+	state.nleases++;
+}
+
+void
+lease_link_ended(Lease *lease)
+{
+	lease->next = state.ended;
+	state.ended = lease;
+	state.nended++;
+
+	if (state.nended > BROKER_MAX_ENDED)
+	{
+		Lease	  **link = &state.ended;
+		Lease	   *oldest;
+
+		while ((*link)->next != NULL)
+			link = &(*link)->next;
+		oldest = *link;
+		*link = NULL;
+		state.nended--;
+		broker_db_delete_lease(oldest);
+		free(oldest);
+	}
+}
+
+const char *
+lease_end_text(LeaseEnd why)
+{
+	switch (why)
+	{
+		case LEASE_LIVE:
+			return "is live";
+		case LEASE_EXPIRED:
+			return "has expired";
+		case LEASE_REVOKED:
+			return "was revoked";
+		case LEASE_RELEASED:
+			return "was given back";
+		case LEASE_TAKEN_OVER:
+			return "was taken over by another instance of its client";
+	}
+	return "has ended";
+}
+
+int
+lease_leave_donor(Lease *lease, Donor *donor)
+{
+	int			left = 0;
+
+	if (lease_holding(lease, donor) == NULL)
+		return 0;
+	for (int i = 0; i < donor->nregions; i++)
+	{
+		if (donor->regions[i].lease == lease)
+		{
+			region_unlease(donor, i);
+			left++;
+		}
+	}
+	return left;
+}
+
+int
+donor_drop_leases(Donor *donor)
+{
+	int			dropped = 0;
+
+	for (int i = 0; i < donor->nregions; i++)
+	{
+		if (donor->regions[i].state == REGION_LEASED)
+		{
+			region_unlease(donor, i);
+			dropped++;
+		}
+	}
+	return dropped;
+}
+
+int
+lease_end(Lease *lease, LeaseEnd why)
+{
+	Lease	  **link = &state.leases;
+	int			regions = 0;
+
+	while (lease->holdings != NULL)
+		regions += lease_leave_donor(lease, lease->holdings->donor);
+
+	while (*link != lease)
+		link = &(*link)->next;
+	*link = lease->next;
+	state.nleases--;
+
+	lease->ended = why;
+	OPENSSL_cleanse(lease->secret, sizeof(lease->secret));
+	broker_db_put_lease(lease);
+	lease_link_ended(lease);
+	return regions;
+}
+
+/*
+ * ---- regions ------------------------------------------------------------------
+ */
+
+static void
+holding_add(Lease *lease, Donor *donor, int64_t rev)
+{
+	Holding    *holding = lease_holding(lease, donor);
+
+	if (holding == NULL)
+	{
+		holding = calloc(1, sizeof(Holding));
+		if (holding == NULL)
+		{
+			rbp_log(RBP_LOG_ERROR, "out of memory");
+			abort();
+		}
+		holding->donor = donor;
+		holding->next = lease->holdings;
+		lease->holdings = holding;
+	}
+	holding->regions++;
+	if (rev > holding->granted_rev)
+		holding->granted_rev = rev;
+	lease->bytes += donor->region_size;
+}
+
+static void
+holding_remove(Lease *lease, Donor *donor)
+{
+	Holding   **link = &lease->holdings;
+	Holding    *holding;
+
+	while ((*link)->donor != donor)
+		link = &(*link)->next;
+	holding = *link;
+	holding->regions--;
+	lease->bytes -= donor->region_size;
+	if (holding->asked > 0 && --holding->asked == 0)
+		holding->taken_at = 0;
+	if (holding->regions == 0)
+	{
+		*link = holding->next;
+		free(holding);
+	}
+}
+
+void
+region_lease(Donor *donor, int region, Lease *lease)
+{
+	Region	   *r = &donor->regions[region];
+
+	if (r->state != REGION_CLEAN)
+		abort();
+	donor_touch(donor);
+	r->state = REGION_LEASED;
+	r->lease = lease;
+	r->rev = donor->revision;
+	donor->nleased++;
+	holding_add(lease, donor, r->rev);
+	broker_db_put_region(donor, region);
+}
+
+void
+region_unlease(Donor *donor, int region)
+{
+	Region	   *r = &donor->regions[region];
+
+	if (r->state != REGION_LEASED)
+		abort();
+	donor_touch(donor);
+	holding_remove(r->lease, donor);
+	r->state = REGION_DIRTY;
+	r->lease = NULL;
+	r->rev = donor->revision;
+	donor->nleased--;
+	donor->ndirty++;
+	broker_db_put_region(donor, region);
+}
+
+void
+region_cleaned(Donor *donor, int region)
+{
+	Region	   *r = &donor->regions[region];
+
+	if (r->state != REGION_DIRTY)
+		abort();
+	r->state = REGION_CLEAN;
+	donor->ndirty--;
+	if (region < donor->clean_hint)
+		donor->clean_hint = region;
+	broker_db_put_region(donor, region);
+
+	/* a new lease may be waiting for it */
+	state.wake = true;
+}
+
+void
+region_distrust(Donor *donor, int region)
+{
+	Region	   *r = &donor->regions[region];
+
+	if (r->state != REGION_CLEAN)
+		abort();
+	donor_touch(donor);
+	r->state = REGION_DIRTY;
+	r->rev = donor->revision;
+	donor->ndirty++;
+	broker_db_put_region(donor, region);
+}
+
+bool
+region_restore(Donor *donor, int region, RegionState region_state,
+			   Lease *lease, int64_t rev)
+{
+	Region	   *r;
+
+	if (region < 0 || region >= donor->nregions)
+		return false;
+	r = &donor->regions[region];
+	if (r->state != REGION_CLEAN)
+		return false;
+	r->state = region_state;
+	r->rev = rev;
+	switch (region_state)
+	{
+		case REGION_LEASED:
+			if (lease == NULL)
+				return false;
+			r->lease = lease;
+			donor->nleased++;
+			holding_add(lease, donor, rev);
+			return true;
+		case REGION_DIRTY:
+			donor->ndirty++;
+			return true;
+		case REGION_CLEAN:
+			break;
+	}
+	return false;
+}
+
+/*
+ * ---- check --------------------------------------------------------------------
+ */
+
+#define CHECK(cond) \
+	do { \
+		if (!(cond)) \
+		{ \
+			rbp_log(RBP_LOG_ERROR, "broken invariant: %s", #cond); \
+			abort(); \
+		} \
+	} while (0)
+
+void
+broker_check(void)
+{
+	int			ndonors = 0;
+	int			nleases = 0;
+
+	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	{
+		int			nleased = 0;
+		int			ndirty = 0;
+		int			held = 0;
+
+		for (int i = 0; i < donor->nregions; i++)
+		{
+			Region	   *r = &donor->regions[i];
+
+			CHECK((r->state == REGION_LEASED) == (r->lease != NULL));
+			CHECK(r->lease == NULL || r->lease->ended == LEASE_LIVE);
+			CHECK(r->lease == NULL || lease_holding(r->lease, donor) != NULL);
+			CHECK(r->rev <= donor->revision);
+			CHECK(r->state != REGION_CLEAN || i >= donor->clean_hint);
+			nleased += r->state == REGION_LEASED;
+			ndirty += r->state == REGION_DIRTY;
+		}
+		CHECK(nleased == donor->nleased);
+		CHECK(ndirty == donor->ndirty);
+		CHECK(donor->next == NULL || strcmp(donor->id, donor->next->id) < 0);
+		for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+		{
+			Holding    *holding = lease_holding(lease, donor);
+
+			if (holding != NULL)
+			{
+				CHECK(holding->regions > 0);
+				CHECK(holding->asked >= 0 && holding->asked <= holding->regions);
+				CHECK(holding->asked > 0 || holding->taken_at == 0);
+				held += holding->regions;
+			}
+		}
+		CHECK(held == nleased);
+		ndonors++;
+	}
+	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	{
+		int64_t		bytes = 0;
+
+		CHECK(lease->ended == LEASE_LIVE);
+		for (Holding *h = lease->holdings; h != NULL; h = h->next)
+			bytes += h->regions * h->donor->region_size;
+		CHECK(bytes == lease->bytes);
+		nleases++;
+	}
+	for (Lease *lease = state.ended; lease != NULL; lease = lease->next)
+		CHECK(lease->ended != LEASE_LIVE && lease->holdings == NULL && lease->bytes == 0);
+	CHECK(ndonors == state.ndonors);
+	CHECK(nleases == state.nleases);
+}
