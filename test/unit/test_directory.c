@@ -1,0 +1,709 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_directory.c
+ *	  The directory, one promise of its header after the other.
+ *
+ * Links: src/rbp_directory.c src/rbp_s3fifo.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_directory_internal.h"
+#include "rbp_mutation.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define STAGING		64
+
+static RbpDirectory *
+make(uint32_t extents, uint32_t online)
+{
+	uint32_t	slots = extents * RBP_EXTENT_PAGES;
+	size_t		size = rbp_directory_size(slots, STAGING);
+	void	   *mem = aligned_alloc(64, size);
+	RbpDirectory *dir;
+
+	memset(mem, 0xa5, size);	/* shared memory need not come zeroed */
+	dir = rbp_directory_init(mem, slots, STAGING, 0);
+	for (uint32_t i = 0; i < online; i++)
+		rbp_directory_extent_online(dir, i);
+	return dir;
+}
+
+static RbpPageId
+page_of(uint32_t rel, uint32_t block)
+{
+	return (RbpPageId) {.rel = rel,.block = block,.space = 3,.fork = 0};
+}
+
+static RbpVersion
+version_of(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
+{
+	return (RbpVersion) {
+		hash, rbp_directory_stamp(dir, page),
+		rbp_directory_generation(dir, page->rel, page->space, page->fork)
+	};
+}
+
+/* Through staging into a remote slot; the slot, or RBP_INVALID_SLOT. */
+static uint32_t
+put(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
+{
+	RbpVersion	version = version_of(dir, page, hash);
+	bool		evicted;
+	uint32_t	slot;
+
+	if (rbp_directory_insert_staged(dir, page, &version, STAGING - 1) != RBP_INSERTED)
+		return RBP_INVALID_SLOT;
+	slot = rbp_directory_reserve(dir, page, &evicted);
+	if (slot == RBP_INVALID_SLOT)
+		rbp_directory_abandon(dir, page, STAGING - 1, slot);
+	else if (rbp_directory_publish(dir, page, STAGING - 1, slot) != RBP_INSERTED)
+		slot = RBP_INVALID_SLOT;
+	return slot;
+}
+
+static RbpWhere
+where(RbpDirectory *dir, const RbpPageId *page)
+{
+	return rbp_directory_lookup(dir, page, false).where;
+}
+
+static void
+check(RbpDirectory *dir, const char *what)
+{
+	const char *problem = rbp_directory_check(dir);
+
+	ok(problem == NULL, "%s: check%s%s", what, problem ? ": " : "", problem ? problem : "");
+}
+
+/*
+ * ---- size -----------------------------------------------------------------
+ */
+
+static void
+test_size(void)
+{
+	const struct
+	{
+		const char *name;
+		uint64_t	bytes;
+		uint32_t	staging;
+	}			tiers[] = {
+		{"1 GB", UINT64_C(1) << 30, 0},
+		{"1 GB, 8 MB of staging", UINT64_C(1) << 30, 1024},
+		{"100 GB", UINT64_C(100) << 30, 0},
+		{"100 GB, 64 MB of staging", UINT64_C(100) << 30, 8192},
+	};
+
+	for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
+	{
+		uint32_t	slots = (uint32_t) (tiers[i].bytes / RBP_PAGE_SIZE);
+		double		each = (double) rbp_directory_size(slots, tiers[i].staging) / slots;
+
+		ok(each <= 48, "%s: %.2f bytes for each remote slot", tiers[i].name, each);
+	}
+}
+
+static void
+test_layout(void)
+{
+	RbpDirectory *dir = make(256, 0);
+	uint32_t	slots = rbp_directory_max_slots(dir);
+
+	is_u64(slots, 256 * RBP_EXTENT_PAGES, "max_slots");
+	ok(dir->nstamps * RBP_PARTITIONS >= 4096 &&
+	   dir->nstamps * RBP_PARTITIONS >= slots / 16, "stamps: at least 4096, one for 16 slots");
+	ok(dir->bytes == rbp_directory_size(slots, STAGING), "size is what init uses");
+	ok(sizeof(RbpPartition) % RBP_CACHE_LINE == 0 &&
+	   offsetof(RbpPartition, lists) >= RBP_CACHE_LINE,
+	   "the lock has a cache line of its own");
+	check(dir, "a new directory");
+	free(dir);
+}
+
+/*
+ * ---- entries ---------------------------------------------------------------
+ */
+
+static void
+test_life_of_a_page(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 7);
+	RbpPageId	found;
+	RbpVersion	version = version_of(dir, &page, 0xabcdef0123456789);
+	RbpLookup	at;
+	uint64_t	hash;
+	uint32_t	slot;
+	bool		evicted;
+	RbpDirectoryCounts counts;
+
+	is_u64(where(dir, &page), RBP_ABSENT, "a page is absent at first");
+	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "nothing is staged");
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 5), RBP_INSERTED, "it is staged");
+	at = rbp_directory_lookup(dir, &page, true);
+	ok(at.where == RBP_STAGED && at.slot == 5 && at.hash == version.hash, "and found there, with its hash");
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 6), RBP_INSERT_PRESENT, "not twice");
+	ok(rbp_directory_staged_info(dir, 5, &found, &hash) && rbp_page_equal(&found, &page) &&
+	   hash == version.hash, "the pusher learns page and hash");
+	ok(!rbp_directory_staged_info(dir, 6, &found, &hash), "of the refused one, nothing");
+
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	ok(slot < 4 * RBP_EXTENT_PAGES && !evicted, "a slot is free for it");
+	is_u64(where(dir, &page), RBP_STAGED, "until it is published it is found in staging");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.staged == 1 && counts.remote == 0 && counts.reserved == 1 && counts.free == 511 &&
+	   counts.online == 512, "counts while it is pushed");
+	is_u64(rbp_directory_publish(dir, &page, 5, slot), RBP_INSERTED, "published");
+	at = rbp_directory_lookup(dir, &page, true);
+	ok(at.where == RBP_REMOTE && at.slot == slot && at.hash == version.hash, "it is remote");
+	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "and staged no more");
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 5), RBP_INSERT_PRESENT, "a remote page is not staged");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.staged == 0 && counts.remote == 1 && counts.reserved == 0 && counts.free == 511 &&
+	   counts.small == 1 && counts.main == 0, "counts afterwards");
+
+	/* pages that differ in one part of the name */
+	for (int i = 0; i < 4; i++)
+	{
+		RbpPageId	other = page;
+
+		if (i == 0)
+			other.rel++;
+		else if (i == 1)
+			other.block++;
+		else if (i == 2)
+			other.space++;
+		else
+			other.fork++;
+		is_u64(where(dir, &other), RBP_ABSENT, "another page is not taken for it (%d)", i);
+	}
+	check(dir, "life of a page");
+	free(dir);
+}
+
+static void
+test_invalidate(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 7);
+	RbpPageId	found;
+	RbpVersion	version = version_of(dir, &page, 1);
+	uint64_t	hash;
+	uint32_t	slot;
+	bool		evicted;
+	uint32_t	stamp = version.stamp;
+	RbpDirectoryCounts counts;
+
+	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "a write of an absent page");
+	ok(rbp_directory_stamp(dir, &page) != stamp, "moves its stamp nevertheless");
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERT_STALE,
+		   "a version from before is refused");
+	is_u64(where(dir, &page), RBP_ABSENT, "and not visible");
+
+	version = version_of(dir, &page, 2);
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write drops a staged page");
+	is_u64(where(dir, &page), RBP_ABSENT, "it is absent");
+	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "the pusher sees that it is gone");
+
+	version = version_of(dir, &page, 3);
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write while the page is pushed");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "stops its publication");
+	is_u64(where(dir, &page), RBP_ABSENT, "so it stays absent");
+
+	/* written and staged anew elsewhere while the first is being pushed */
+	version = version_of(dir, &page, 4);
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	rbp_directory_invalidate(dir, &page);
+	version = version_of(dir, &page, 5);
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 1), RBP_INSERTED, "staged anew");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "the old push does not publish");
+	ok(rbp_directory_lookup(dir, &page, false).hash == 5 && where(dir, &page) == RBP_STAGED,
+	   "nor harm the new copy");
+	rbp_directory_abandon(dir, &page, 1, RBP_INVALID_SLOT);
+	is_u64(where(dir, &page), RBP_ABSENT, "abandoned without a slot");
+
+	slot = put(dir, &page, 6);
+	is_u64(where(dir, &page), RBP_REMOTE, "remote");
+	is_u64(rbp_directory_invalidate(dir, &page), RBP_REMOTE, "a write drops a remote page");
+	is_u64(where(dir, &page), RBP_ABSENT, "it is absent");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.free == 512 && counts.reserved == 0 && counts.remote == 0, "all slots came back");
+	check(dir, "invalidate");
+	free(dir);
+}
+
+static void
+test_generations(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 7);
+	RbpPageId	fsm = page;
+	RbpPageId	found;
+	RbpVersion	version;
+	RbpVersion	old;
+	uint64_t	hash;
+	uint64_t	bumps = rbp_directory_bumps(dir);
+	uint32_t	slot;
+	bool		evicted;
+	uint32_t	swept = 0;
+	RbpDirectoryCounts counts;
+
+	fsm.fork = 1;
+	put(dir, &page, 1);
+	put(dir, &fsm, 2);
+	old = version_of(dir, &page, 1);
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
+	is_u64(where(dir, &page), RBP_ABSENT, "truncation kills the fork's pages");
+	is_u64(where(dir, &fsm), RBP_REMOTE, "and no other fork's");
+	ok(rbp_directory_bumps(dir) > bumps, "it is counted");
+	is_u64(rbp_directory_insert_staged(dir, &page, &old, 0), RBP_INSERT_STALE, "a version from before is refused");
+	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "writing a dead page drops nothing live");
+	put(dir, &page, 3);
+	is_u64(rbp_directory_lookup(dir, &page, false).hash, 3, "a new copy lives");
+
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
+	version = version_of(dir, &page, 4);
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERTED, "a new copy replaces a dead one");
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
+	is_u64(where(dir, &page), RBP_ABSENT, "truncation kills a staged page");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_STALE, "and stops its publication");
+
+	version = version_of(dir, &page, 5);
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_bump_all(dir);
+	ok(where(dir, &page) == RBP_ABSENT && where(dir, &fsm) == RBP_ABSENT, "bump_all kills all");
+	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "staged ones too");
+	version = version_of(dir, &fsm, 6);
+	is_u64(rbp_directory_insert_staged(dir, &fsm, &version, 0), RBP_INSERTED,
+		   "whose staging slot can be used for another page at once");
+	is_u64(where(dir, &fsm), RBP_STAGED, "which is there");
+	rbp_directory_abandon(dir, &fsm, 0, RBP_INVALID_SLOT);
+
+	for (uint32_t i = 0; i < 100; i++)
+	{
+		RbpPageId	p = page_of(2000, i);
+
+		put(dir, &p, i);
+	}
+	rbp_directory_bump_generation(dir, 2000, 3, 0);
+	rbp_directory_counts(dir, &counts);
+	ok(counts.remote == 0 && counts.small == 100, "dead entries are not counted as pages");
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		swept += rbp_directory_sweep(dir, part);
+	is_u64(swept, 100, "the sweep frees them");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.remote == 0 && counts.small == 0 && counts.free == 512, "and all is free");
+	swept = 0;
+	put(dir, &page, 7);
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		swept += rbp_directory_sweep(dir, part);
+	is_u64(swept, 0, "another sweep frees nothing");
+	is_u64(where(dir, &page), RBP_REMOTE, "and leaves the living");
+	check(dir, "generations");
+	free(dir);
+}
+
+static void
+test_drop_if_same(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 7);
+	RbpLookup	seen;
+	RbpLookup	other;
+
+	put(dir, &page, 11);
+	seen = rbp_directory_lookup(dir, &page, true);
+	other = seen;
+	other.hash++;
+	ok(!rbp_directory_drop_if_same(dir, &page, &other), "another hash: a race");
+	other = seen;
+	other.slot += RBP_PARTITIONS;
+	ok(!rbp_directory_drop_if_same(dir, &page, &other), "another slot: a race");
+	other = seen;
+	other.where = RBP_STAGED;
+	ok(!rbp_directory_drop_if_same(dir, &page, &other), "another place: a race");
+	is_u64(where(dir, &page), RBP_REMOTE, "races drop nothing");
+	ok(rbp_directory_drop_if_same(dir, &page, &seen), "the same: a hash failure");
+	is_u64(where(dir, &page), RBP_ABSENT, "which drops it");
+	ok(!rbp_directory_drop_if_same(dir, &page, &seen), "once");
+	put(dir, &page, 11);
+	seen = rbp_directory_lookup(dir, &page, true);
+	rbp_directory_bump_all(dir);
+	ok(!rbp_directory_drop_if_same(dir, &page, &seen), "a dead one is a race");
+	check(dir, "drop_if_same");
+	free(dir);
+}
+
+/*
+ * ---- slots -----------------------------------------------------------------
+ */
+
+static void
+test_eviction(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 0);
+	uint32_t	evictions = 0;
+	uint32_t	in_place = 0;
+	RbpDirectoryCounts counts;
+
+	for (; page.block < 5000; page.block++)
+	{
+		RbpVersion	version = version_of(dir, &page, page.block);
+		bool		evicted;
+		uint32_t	slot;
+
+		rbp_directory_insert_staged(dir, &page, &version, 0);
+		slot = rbp_directory_reserve(dir, &page, &evicted);
+		evictions += evicted;
+		if (slot % RBP_PARTITIONS != rbp_page_hash(&page) % RBP_PARTITIONS)
+			ok(false, "a slot of another partition");
+		rbp_directory_publish(dir, &page, 0, slot);
+	}
+	for (page.block = 0; page.block < 5000; page.block++)
+	{
+		RbpLookup	at = rbp_directory_lookup(dir, &page, false);
+
+		if (at.where == RBP_REMOTE && at.hash == page.block)
+			in_place++;
+	}
+	rbp_directory_counts(dir, &counts);
+	is_u64(in_place, 512, "as many pages are there as slots");
+	is_u64(counts.remote, 512, "and counted");
+	is_u64(evictions, 5000 - 512, "the others were evicted");
+	is_u64(counts.evictions, evictions, "and counted");
+	check(dir, "eviction");
+
+	/* all slots of a partition in the hands of pushers */
+	page.block = 0;
+	{
+		uint32_t	slots[5];
+		bool		evicted;
+
+		for (int i = 0; i < 5; i++)
+			slots[i] = rbp_directory_reserve(dir, &page, &evicted);
+		ok(slots[3] != RBP_INVALID_SLOT && slots[4] == RBP_INVALID_SLOT && !evicted,
+		   "a partition of 4 slots gives 4 and no more");
+		ok(slots[0] != slots[1] && slots[1] != slots[2] && slots[2] != slots[3], "different ones");
+		check(dir, "all reserved");
+		for (int i = 0; i < 4; i++)
+			rbp_directory_abandon(dir, &page, 0, slots[i]);
+	}
+	check(dir, "all given back");
+	free(dir);
+}
+
+static void
+test_extents(void)
+{
+	RbpDirectory *dir = make(4, 0);
+	RbpPageId	page = page_of(1000, 0);
+	bool		evicted;
+	RbpDirectoryCounts counts;
+	uint32_t	in_first = 0;
+	uint64_t	heat = 0;
+
+	is_u64(rbp_directory_reserve(dir, &page, &evicted), RBP_INVALID_SLOT, "no extent, no slot");
+	rbp_directory_extent_online(dir, 2);
+	rbp_directory_extent_online(dir, 2);
+	ok(rbp_directory_extent_is_online(dir, 2) && !rbp_directory_extent_is_online(dir, 1) &&
+	   !rbp_directory_extent_is_online(dir, 4), "which are online");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 128 && counts.free == 128, "going online twice is once");
+	rbp_directory_extent_online(dir, 0);
+	for (; page.block < 1000; page.block++)
+		put(dir, &page, page.block);
+	rbp_directory_counts(dir, &counts);
+	is_u64(counts.remote, 256, "two extents full");
+	for (page.block = 0; page.block < 1000; page.block++)
+	{
+		RbpLookup	at = rbp_directory_lookup(dir, &page, page.block % 2 == 0);
+
+		if (at.where == RBP_REMOTE)
+		{
+			if (at.slot / RBP_EXTENT_PAGES == 2)
+			{
+				in_first++;
+				heat += 1 + (page.block % 2 == 0);
+			}
+			else if (at.slot / RBP_EXTENT_PAGES != 0)
+				ok(false, "a slot of an extent that is offline");
+		}
+	}
+	is_u64(rbp_directory_extent_used(dir, 2), in_first, "used");
+	is_u64(rbp_directory_extent_heat(dir, 2), heat, "heat");
+	is_u64(rbp_directory_extent_heat(dir, 1), 0, "heat of an extent that is offline");
+
+	is_u64(rbp_directory_extent_offline(dir, 2), in_first, "offline: its pages are dropped");
+	for (page.block = 0; page.block < 1000; page.block++)
+	{
+		RbpLookup	at = rbp_directory_lookup(dir, &page, false);
+
+		if (at.where == RBP_REMOTE && at.slot / RBP_EXTENT_PAGES != 0)
+			ok(false, "a page in an extent that went offline");
+	}
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 128 && counts.remote == 256 - in_first && counts.free == 0, "the other extent has its own still");
+	is_u64(rbp_directory_extent_offline(dir, 2), 0, "offline twice is once");
+	check(dir, "extents");
+
+	/* the flag alone makes lookups miss and reserve look elsewhere */
+	{
+		uint32_t	hidden = 0;
+
+		__atomic_store_n(rbp_extent_flag(dir, 0), 0, __ATOMIC_SEQ_CST);
+		for (page.block = 0; page.block < 1000; page.block++)
+			hidden += where(dir, &page) != RBP_ABSENT;
+		is_u64(hidden, 0, "lookups miss from the first store on");
+		for (page.block = 0; page.block < 100; page.block++)
+		{
+			uint32_t	slot = rbp_directory_reserve(dir, &page, &evicted);
+
+			hidden += slot != RBP_INVALID_SLOT || evicted;
+		}
+		is_u64(hidden, 0, "no slot of it is given out any more");
+		rbp_directory_extent_offline(dir, 0);
+	}
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 0 && counts.free == 0 && counts.remote == 0, "nothing is left");
+	check(dir, "no extents");
+	free(dir);
+}
+
+static void
+test_extent_of_pusher(void)
+{
+	RbpDirectory *dir = make(1, 1);
+	RbpPageId	page = page_of(1000, 0);
+	RbpVersion	version = version_of(dir, &page, 1);
+	bool		evicted;
+	uint32_t	slot;
+	RbpDirectoryCounts counts;
+
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	is_u64(rbp_directory_extent_offline(dir, 0), 0, "offline while a pusher has a slot");
+	check(dir, "pusher has a lost slot");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 0 && counts.reserved == 1, "which is not online");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_OFFLINE, "cannot be published");
+	is_u64(where(dir, &page), RBP_ABSENT, "and the staged copy is gone");
+	check(dir, "pusher let go");
+
+	/* back again meanwhile: what was pushed is not in the new memory */
+	rbp_directory_extent_online(dir, 0);
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	rbp_directory_extent_offline(dir, 0);
+	rbp_directory_extent_online(dir, 0);
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 127 && counts.free == 127 && counts.reserved == 1, "the pusher's slot is not online yet");
+	check(dir, "pusher has a slot from before");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_OFFLINE, "nor published into new memory");
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 128 && counts.free == 128 && counts.reserved == 0, "then it is free");
+	check(dir, "slot came back");
+
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	rbp_directory_extent_offline(dir, 0);
+	rbp_directory_abandon(dir, &page, 0, slot);
+	rbp_directory_counts(dir, &counts);
+	ok(counts.online == 0 && counts.free == 0 && counts.reserved == 0, "abandoned while offline: stays offline");
+	check(dir, "abandoned");
+	free(dir);
+}
+
+/*
+ * ---- views ---------------------------------------------------------------
+ */
+
+typedef struct Seen
+{
+	uint32_t	remote;
+	uint32_t	staged;
+	uint32_t	wrong;
+} Seen;
+
+static void
+see(const RbpPageId *page, RbpWhere at, uint32_t slot, void *arg)
+{
+	Seen	   *seen = arg;
+
+	seen->remote += at == RBP_REMOTE;
+	seen->staged += at == RBP_STAGED;
+	if (page->rel != 1000 && page->rel != 1001)
+		seen->wrong++;
+	if (at == RBP_STAGED && slot != 9)
+		seen->wrong++;
+}
+
+static void
+test_views(void)
+{
+	RbpDirectory *dir = make(64, 64);
+	Seen		seen = {0};
+	RbpPageId	page = page_of(1001, 5);
+	RbpPageId	elsewhere = page_of(1000, 5);
+	RbpVersion	version = version_of(dir, &page, 1);
+
+	for (uint32_t i = 0; i < 1000; i++)
+	{
+		RbpPageId	a = page_of(1000, i);
+		RbpPageId	b = page_of(1002, i);
+
+		a.fork = i % 3;
+		put(dir, &a, i);
+		put(dir, &b, i);
+	}
+	elsewhere.space = 4;
+	put(dir, &elsewhere, 1);
+	rbp_directory_bump_generation(dir, 1002, 3, 0);
+	rbp_directory_insert_staged(dir, &page, &version, 9);
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		rbp_directory_scan(dir, part, see, &seen);
+	ok(seen.remote == 1001 && seen.staged == 1 && seen.wrong == 0, "a scan shows each live page once");
+	is_u64(rbp_directory_drop_relation(dir, 1000, 3), 1000, "drop_relation drops all forks");
+	is_u64(rbp_directory_drop_relation(dir, 1001, 3), 1, "and what is staged");
+	is_u64(rbp_directory_drop_relation(dir, 1002, 3), 0, "does not count the dead");
+	is_u64(where(dir, &elsewhere), RBP_REMOTE, "and leaves the same number in another space");
+	check(dir, "views");
+	free(dir);
+}
+
+/*
+ * ---- the check itself, and the switches -------------------------------------
+ */
+
+static void
+test_check_fails(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 0);
+	RbpPartition *p;
+	RbpEntry   *e;
+	uint32_t	index;
+	uint32_t	slot;
+	uint32_t	save;
+
+	for (; page.block < 300; page.block++)
+		put(dir, &page, 1);
+	page.block = 299;
+	slot = rbp_directory_lookup(dir, &page, false).slot;
+	p = &dir->partitions[slot % RBP_PARTITIONS];
+	index = slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
+	e = rbp_entry(dir, index);
+	check(dir, "before damage");
+
+#define BROKEN(field, value, what) \
+	do { \
+		save = (uint32_t) (field); \
+		(field) = (value); \
+		ok(rbp_directory_check(dir) != NULL, "check notices " what " (%s)", \
+		   rbp_directory_check(dir)); \
+		(field) = save; \
+	} while (0)
+
+	BROKEN(e->block, 100000, "an entry in the wrong bucket");
+	BROKEN(e->chain, index, "a chain without an end");
+	BROKEN(e->chain, 1u << 30, "a wild chain");
+	BROKEN(e->next, index, "a circular list");
+	BROKEN(e->next, 1u << 30, "a wild list");
+	BROKEN(e->flags, RBP_SLOT_MAIN, "a state that is not the list's");
+	BROKEN(e->flags, RBP_SLOT_UNUSED, "a slot on a list though unused");
+	BROKEN(e->flags, RBP_SLOT_SMALL | 7 << RBP_FREQ_SHIFT, "an access count too high");
+	BROKEN(p->online, p->online + 1, "a wrong count of online slots");
+	BROKEN(p->reserved, 1, "a wrong count of reserved slots");
+	BROKEN(p->lists[RBP_SLOT_SMALL].count, p->lists[RBP_SLOT_SMALL].count + 1, "a wrong count of a list");
+	BROKEN(p->lists[RBP_SLOT_SMALL].tail, RBP_NIL, "a wrong tail");
+	BROKEN(*rbp_extent_flag(dir, slot / RBP_EXTENT_PAGES), 0, "a slot in use while its extent is offline");
+	check(dir, "after repair");
+#undef BROKEN
+
+	/* two entries of one page: rename another of the same bucket */
+	{
+		RbpEntry	old = *e;
+		bool		done = false;
+
+		for (uint32_t b = 0; b < dir->nbuckets * RBP_PARTITIONS && !done; b++)
+		{
+			uint32_t	first = rbp_array(dir, dir->buckets)[b];
+
+			if (first != RBP_NIL && rbp_entry(dir, first)->chain != RBP_NIL)
+			{
+				RbpEntry   *second = rbp_entry(dir, rbp_entry(dir, first)->chain);
+
+				old = *second;
+				second->block = rbp_entry(dir, first)->block;
+				ok(rbp_directory_check(dir) != NULL, "check notices a page with two entries (%s)",
+				   rbp_directory_check(dir));
+				second->block = old.block;
+				done = true;
+			}
+		}
+		ok(done, "there was a chain of two to try it on");
+	}
+	check(dir, "after repair");
+	free(dir);
+}
+
+static void
+test_mutations(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 0);
+	RbpVersion	version = version_of(dir, &page, 1);
+	uint32_t	slot;
+	bool		evicted;
+
+	put(dir, &page, 1);
+	rbp_mutation = RBP_MUTATION_NO_INVALIDATE;
+	rbp_directory_invalidate(dir, &page);
+	is_u64(where(dir, &page), RBP_REMOTE, "without invalidation the page survives a write");
+	rbp_mutation = RBP_MUTATION_NO_GENERATION;
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
+	is_u64(where(dir, &page), RBP_REMOTE, "without generations, a truncation");
+	rbp_mutation = RBP_MUTATION_NONE;
+	rbp_directory_invalidate(dir, &page);
+	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
+
+	rbp_mutation = RBP_MUTATION_NO_CAPTURE_STAMP;
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERTED, "without stamps a stale version is taken");
+	is_u64(where(dir, &page), RBP_STAGED, "and served");
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	rbp_mutation = RBP_MUTATION_NO_PUBLISH_CHECK;
+	rbp_directory_invalidate(dir, &page);
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERTED, "without the check a dead page is published");
+	is_u64(where(dir, &page), RBP_REMOTE, "and served");
+	rbp_mutation = RBP_MUTATION_NONE;
+	check(dir, "mutations");
+	free(dir);
+}
+
+int
+main(void)
+{
+	test_size();
+	test_layout();
+	test_life_of_a_page();
+	test_invalidate();
+	test_generations();
+	test_drop_if_same();
+	test_eviction();
+	test_extents();
+	test_extent_of_pusher();
+	test_views();
+	test_check_fails();
+	test_mutations();
+	return done_testing();
+}
