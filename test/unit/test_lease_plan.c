@@ -1,0 +1,331 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_lease_plan.c
+ *	  What the lease worker understands of the broker's answers, and what it
+ *	  decides.
+ *
+ * Links: src/rbp_lease_plan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_lease_plan.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define MB			(UINT64_C(1) << 20)
+#define S			INT64_C(1000000000)
+#define SECRET		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eff"
+#define UUID		"123e4567-e89b-42d3-a456-426614174000"
+
+#define DONOR_A		"{\"id\":\"a\",\"host\":\"10.0.0.1\",\"port\":5001," \
+	"\"shm_name\":\"rbp-a\",\"boot_id\":\"b-1\",\"transports\":[\"shm\",\"tcp\"]}"
+#define DONOR_B		"{\"id\":\"b\",\"host\":\"b.example\",\"port\":5002," \
+	"\"transports\":[\"tcp\",\"pigeon\"]}"
+#define REGIONS		"{\"donor\":\"b\",\"region\":0,\"bytes\":67108864}," \
+	"{\"donor\":\"a\",\"region\":7,\"bytes\":67108864}," \
+	"{\"donor\":\"a\",\"region\":2,\"bytes\":16777216}"
+
+static char err[200];
+
+/* A lease object with these parts. */
+static RbpLease *
+parse(const char *head, const char *donors, const char *regions,
+	  const char *tail)
+{
+	static char text[8192];
+	int			len = snprintf(text, sizeof(text),
+							   "{%s,\"donors\":[%s],\"regions\":[%s]%s}",
+							   head, donors, regions, tail);
+
+	/* exactly as long as it is, so that reading past the end is noticed */
+	char	   *exact = malloc(len);
+	RbpLease   *lease;
+
+	memcpy(exact, text, len);
+	err[0] = '\0';
+	lease = rbp_lease_parse(exact, len, err, sizeof(err));
+	free(exact);
+	return lease;
+}
+
+#define HEAD	"\"lease\":\"" UUID "\",\"secret\":\"" SECRET "\",\"ttl_ms\":30000"
+
+static RbpLease *
+good(void)
+{
+	return parse(HEAD, DONOR_A "," DONOR_B, REGIONS,
+				 ",\"client\":\"x\",\"bytes\":1,\"wanted\":1,"
+				 "\"reclaim\":[{\"donor\":\"a\",\"regions\":2,\"grace_ms\":10}]");
+}
+
+static void
+test_parse(void)
+{
+	RbpLease   *lease = good();
+
+	if (!ok(lease != NULL, "a lease is understood"))
+	{
+		diag("%s", err);
+		return;
+	}
+	ok(strcmp(lease->cred.lease, UUID) == 0, "its id");
+	ok(lease->has_secret && lease->cred.secret[0] == 0 &&
+	   lease->cred.secret[30] == 0x1e && lease->cred.secret[31] == 0xff,
+	   "its secret");
+	is_u64(lease->ttl_ms, 30000, "its TTL");
+	is_u64(lease->bytes, 144 * MB, "the size is that of its regions");
+	ok(lease->ndonors == 2 && strcmp(lease->donors[0].donor, "a") == 0 &&
+	   strcmp(lease->donors[1].donor, "b") == 0, "donors, sorted");
+	ok(lease->donors[0].port == 5001 &&
+	   strcmp(lease->donors[0].host, "10.0.0.1") == 0 &&
+	   strcmp(lease->donors[0].shm_name, "rbp-a") == 0 &&
+	   strcmp(lease->donors[0].boot_id, "b-1") == 0 &&
+	   lease->donors[0].transports == (RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP),
+	   "how to reach a donor");
+	ok(lease->donors[1].transports == RBP_TRANSPORT_TCP &&
+	   lease->donors[1].shm_name[0] == '\0',
+	   "an unknown transport is passed over, a missing name is empty");
+	ok(lease->nregions == 3 &&
+	   strcmp(lease->regions[0].donor, "a") == 0 && lease->regions[0].region == 2 &&
+	   lease->regions[1].region == 7 && lease->regions[2].region == 0,
+	   "regions, sorted");
+	ok(lease->nreclaims == 1 && lease->reclaims[0].regions == 2 &&
+	   strcmp(lease->reclaims[0].donor, "a") == 0, "what is asked back");
+	rbp_lease_free(lease);
+
+	lease = parse("\"lease\":\"" UUID "\",\"ttl_ms\":1", "", "", "");
+	ok(lease != NULL && !lease->has_secret && lease->nregions == 0 &&
+	   lease->bytes == 0, "a renewal may lack the secret, a lease all memory");
+	rbp_lease_free(lease);
+}
+
+typedef struct BadLease
+{
+	const char *what;
+	const char *head;
+	const char *donors;
+	const char *regions;
+	const char *tail;
+} BadLease;
+
+static void
+test_refuse(void)
+{
+	static const BadLease bad[] = {
+		{"no id", "\"ttl_ms\":1", "", "", ""},
+		{"an id that is a path", "\"lease\":\"../../x\",\"ttl_ms\":1", "", "", ""},
+		{"an id that is too long", "\"lease\":\"" UUID UUID "\",\"ttl_ms\":1", "", "", ""},
+		{"a short secret", "\"lease\":\"" UUID "\",\"secret\":\"00ff\",\"ttl_ms\":1", "", "", ""},
+		{"a secret that is no hex", "\"lease\":\"" UUID "\",\"secret\":\"g" SECRET "\",\"ttl_ms\":1", "", "", ""},
+		{"no TTL", "\"lease\":\"" UUID "\"", "", "", ""},
+		{"a TTL of zero", "\"lease\":\"" UUID "\",\"ttl_ms\":0", "", "", ""},
+		{"a negative TTL", "\"lease\":\"" UUID "\",\"ttl_ms\":-5", "", "", ""},
+		{"an endless TTL", "\"lease\":\"" UUID "\",\"ttl_ms\":9223372036854775807", "", "", ""},
+		{"a TTL that is text", "\"lease\":\"" UUID "\",\"ttl_ms\":\"1\"", "", "", ""},
+		{"a region of an unknown donor", HEAD, DONOR_A, REGIONS, ""},
+		{"a region listed twice", HEAD, DONOR_A "," DONOR_B, REGIONS "," REGIONS, ""},
+		{"a donor listed twice", HEAD, DONOR_A "," DONOR_A, "", ""},
+		{"a region of an odd size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":1048577}", ""},
+		{"a region of no size", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":1,\"bytes\":0}", ""},
+		{"a region number past 32 bits", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":4294967296,\"bytes\":1048576}", ""},
+		{"a negative region number", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":-1,\"bytes\":1048576}", ""},
+		{"a region that is a number", HEAD, DONOR_A, "5", ""},
+		{"a port past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":65536,\"transports\":[]}", "", ""},
+		{"a donor without a host", HEAD, "{\"id\":\"a\",\"port\":1,\"transports\":[]}", "", ""},
+		{"a host with a line feed", HEAD, "{\"id\":\"a\",\"host\":\"h\\n\",\"port\":1,\"transports\":[]}", "", ""},
+		{"a donor without transports", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1}", "", ""},
+		{"a donor's name that is too long", HEAD,
+			"{\"id\":\"0123456789012345678901234567890123456789012345678901234567890123\","
+			"\"host\":\"h\",\"port\":1,\"transports\":[]}", "", ""},
+		{"a reclaim that is no array", HEAD, "", "", ",\"reclaim\":{}"},
+		{"a negative reclaim", HEAD, DONOR_A, "", ",\"reclaim\":[{\"donor\":\"a\",\"regions\":-1}]"},
+		{"a key given twice", HEAD "," HEAD, "", "", ""}
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+	{
+		RbpLease   *lease = parse(bad[i].head, bad[i].donors, bad[i].regions,
+								  bad[i].tail);
+
+		ok(lease == NULL && err[0] != '\0', "refused: %s (%s)", bad[i].what, err);
+		rbp_lease_free(lease);
+	}
+}
+
+/* No prefix of a lease is one, and each is read no further than its end. */
+static void
+test_truncated(void)
+{
+	static const char text[] = "{" HEAD ",\"donors\":[" DONOR_A "," DONOR_B
+		"],\"regions\":[" REGIONS "]}";
+	int			understood = 0;
+
+	for (size_t len = 0; len < sizeof(text) - 1; len++)
+	{
+		char	   *prefix = malloc(len + 1);
+		RbpLease   *lease;
+
+		memcpy(prefix, text, len);
+		lease = rbp_lease_parse(prefix, len, err, sizeof(err));
+		understood += lease != NULL;
+		rbp_lease_free(lease);
+		free(prefix);
+	}
+	is_u64(understood, 0, "no truncated answer is understood");
+}
+
+static void
+test_compare_and_forget(void)
+{
+	RbpLease   *a = good();
+	RbpLease   *b = good();
+	RbpLeaseRegion gone[2];
+
+	ok(rbp_lease_same_memory(a, b), "equal leases have the same memory");
+	b->regions[1].region++;
+	ok(!rbp_lease_same_memory(a, b), "another region is not the same");
+	b->regions[1].region--;
+	b->donors[1].port++;
+	ok(!rbp_lease_same_memory(a, b), "nor is a donor at another port");
+	b->donors[1].port--;
+	b->cred.secret[0] ^= 1;
+	ok(rbp_lease_same_memory(a, b), "the secret has nothing to do with it");
+
+	memset(gone, 0, sizeof(gone));
+	strcpy(gone[0].donor, "a");
+	gone[0].region = 7;
+	strcpy(gone[1].donor, "b");
+	gone[1].region = 99;
+	ok(rbp_lease_has(b, &gone[0]) && !rbp_lease_has(b, &gone[1]),
+	   "which regions are in the lease");
+	rbp_lease_forget(b, gone, 2);
+	ok(b->nregions == 2 && !rbp_lease_has(b, &gone[0]),
+	   "a region that was given up is forgotten, an unknown one ignored");
+	is_u64(b->bytes, 80 * MB, "and so is its size");
+	ok(!rbp_lease_same_memory(a, b), "which makes a difference");
+	rbp_lease_forget(b, b->regions, 1);
+	strcpy(gone[0].donor, "b");
+	gone[0].region = 0;
+	rbp_lease_forget(b, gone, 1);
+	ok(b->nregions == 0 && b->bytes == 0, "all can be forgotten");
+	rbp_lease_free(a);
+	rbp_lease_free(b);
+}
+
+static void
+test_surplus(void)
+{
+	RbpLease   *lease = good(); /* 64 + 64 + 16 MB */
+
+	is_u64(rbp_lease_surplus(lease, 1000 * MB), 0, "nothing to spare when more is wanted");
+	is_u64(rbp_lease_surplus(lease, 144 * MB), 0, "nor when it fits");
+	is_u64(rbp_lease_surplus(lease, 81 * MB), 0, "nor when the largest region would be too much");
+	is_u64(rbp_lease_surplus(lease, 80 * MB), 1, "one, whichever it is");
+	is_u64(rbp_lease_surplus(lease, 16 * MB), 2, "two, whichever they are");
+	is_u64(rbp_lease_surplus(lease, 0), 2, "never so many that the rest is too small");
+	rbp_lease_free(lease);
+
+	lease = parse(HEAD, "", "", "");
+	is_u64(rbp_lease_surplus(lease, 0), 0, "an empty lease has nothing to spare");
+	rbp_lease_free(lease);
+}
+
+static void
+test_bodies(void)
+{
+	RbpLease   *lease = good();
+	char	   *text = rbp_lease_new_body("cl\"ient", "inst", "buffer",
+										  UINT64_C(17179869184), 30000);
+	json_t	   *root = json_loads(text, 0, NULL);
+
+	ok(strcmp(json_string_value(json_object_get(root, "client")), "cl\"ient") == 0 &&
+	   json_integer_value(json_object_get(root, "bytes")) == INT64_C(17179869184) &&
+	   json_integer_value(json_object_get(root, "ttl_ms")) == 30000,
+	   "the request for a lease");
+	json_decref(root);
+	free(text);
+
+	text = rbp_lease_renew_body(&lease->cred, 5, 6, lease->regions, 2);
+	root = json_loads(text, 0, NULL);
+	ok(strcmp(json_string_value(json_object_get(root, "secret")), SECRET) == 0,
+	   "a renewal shows the secret as it was given");
+	is_u64(json_array_size(json_object_get(root, "release")), 2,
+		   "and lists what is released");
+	ok(json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1),
+										  "region")) == 7, "by donor and region");
+	json_decref(root);
+	free(text);
+
+	text = rbp_lease_end_body(&lease->cred);
+	ok(strstr(text, SECRET) != NULL, "the end shows the secret");
+	free(text);
+	rbp_lease_free(lease);
+}
+
+static void
+test_error_text(void)
+{
+	char		buf[16];
+
+	ok(rbp_lease_error_text("{\"error\":\"no\\nmemory\"}", 22, buf, sizeof(buf)) &&
+	   strcmp(buf, "no?memory") == 0, "an error's text, made one line");
+	ok(rbp_lease_error_text("{\"error\":\"0123456789012345678901234\"}", 37,
+							buf, sizeof(buf)) && strlen(buf) == 15,
+	   "cut to what there is room for");
+	ok(!rbp_lease_error_text("<html>", 6, buf, sizeof(buf)), "no JSON, no text");
+	ok(!rbp_lease_error_text("{\"error\":5}", 11, buf, sizeof(buf)), "nor from a number");
+}
+
+static void
+test_clock(void)
+{
+	int			ended = 0;
+
+	is_u64(rbp_lease_deadline(5 * S, 30000), 35 * S,
+		   "a lease runs from when it was asked for");
+	is_u64(rbp_lease_renew_after(30000), S, "renewed every second");
+	is_u64(rbp_lease_renew_after(1500), S / 2, "or three times in a short TTL");
+	is_u64(rbp_lease_renew_after(1), S / 20, "but not all the time");
+
+	is_u64(rbp_lease_retry_after(1, 0), S, "first try again after a second");
+	is_u64(rbp_lease_retry_after(2, 0), 2 * S, "then after two");
+	is_u64(rbp_lease_retry_after(3, 0), 4 * S, "then four");
+	is_u64(rbp_lease_retry_after(4, 0), 5 * S, "then five");
+	is_u64(rbp_lease_retry_after(1000000, 0), 5 * S, "and so on");
+	is_u64(rbp_lease_retry_after(1000, 4 * S), 2 * S,
+		   "sooner if the lease would end meanwhile");
+	is_u64(rbp_lease_retry_after(1000, 1), S / 10, "but not all the time");
+	is_u64(rbp_lease_retry_after(1000, -S), 5 * S, "an ended lease is in no hurry");
+
+	/* an outage shorter than the TTL is survived, however it is timed */
+	for (int64_t outage = S; outage < 30 * S; outage += S)
+	{
+		int64_t		now = 0;
+		int64_t		end = rbp_lease_deadline(0, 30000);
+		int			failures = 0;
+
+		now += rbp_lease_renew_after(30000);
+		while (now < outage)
+			now += rbp_lease_retry_after(++failures, end - now);
+		ended += now >= end;
+	}
+	is_u64(ended, 0, "no outage of up to 29 s ends a lease of 30 s");
+}
+
+int
+main(void)
+{
+	test_parse();
+	test_refuse();
+	test_truncated();
+	test_compare_and_forget();
+	test_surplus();
+	test_bodies();
+	test_error_text();
+	test_clock();
+	return done_testing();
+}
