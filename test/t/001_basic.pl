@@ -50,7 +50,7 @@ for my $transport ('shm', 'tcp')
 		64 * 1024 * 1024 . '|2', "$transport: the lease is spread over both");
 	cmp_ok(
 		$node->safe_psql('postgres',
-			q{SELECT count(*) FROM remote_bp_stat_latency WHERE operation = 'hit' AND count > 0}),
+			q{SELECT count(*) FROM remote_bp_stat_latency WHERE operation = 'hit' AND calls > 0}),
 		'>', 0, "$transport: hits have latencies");
 
 	# The lease ends with the server; the next start has an empty tier.

@@ -32,7 +32,7 @@ for my $round (1 .. 2)
 ok( wait_for(
 		'the lease to be renewed',
 		sub {
-			$node->safe_psql('postgres', q{SELECT min(remaining) > interval '7 s' FROM remote_bp_leases}) eq 't';
+			$node->safe_psql('postgres', q{SELECT min(expires_in) > interval '7 s' FROM remote_bp_leases}) eq 't';
 		},
 		20),
 	'the broker that came back renews the lease');

@@ -33,7 +33,7 @@ for my $transport ('tcp', 'shm')
 	my $later = counters($node);
 	is($later->{hits} - $c->{hits}, 0, "$transport: past the deadline nothing is read");
 	is($later->{bytes_written} - $c->{bytes_written}, 0, "$transport: nor written");
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM remote_bp_leases WHERE remaining > interval '0'}),
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM remote_bp_leases WHERE expires_in > interval '0'}),
 		0, "$transport: no lease is shown as good");
 	ok($load->running, "$transport: the load goes on");
 	$broker->thaw;
@@ -41,7 +41,7 @@ for my $transport ('tcp', 'shm')
 			'a new lease',
 			sub {
 				$node->safe_psql('postgres',
-					q{SELECT coalesce(sum(bytes), 0) FROM remote_bp_leases WHERE remaining > interval '0'})
+					q{SELECT coalesce(sum(bytes), 0) FROM remote_bp_leases WHERE expires_in > interval '0'})
 				  >= 128 * 1024 * 1024;
 			},
 			30),

@@ -1,0 +1,522 @@
+# The coherence torture: twenty clients that write, read and take away files
+# in every way there is, on a server with 2 MB of shared buffers and a tier
+# that cannot hold all of it, with every hit compared with the disk, through a
+# crash and an immediate restart.
+
+package RemoteBP::Torture;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use POSIX ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(torture);
+
+my $rounds = 3;
+my $scale = 6;    # 6 x 16 MB
+my $dir;
+
+# The jobs beside pgbench, each a client of its own; called once a turn with
+# the node, their number and the turn's.
+my @jobs = (
+	[ vacuum => \&vacuum ],
+	[ checkpoint => \&checkpoint ],
+	[ shrink => \&shrink ],
+	[ shrink => \&shrink ],
+	[ dropcreate => \&dropcreate ],
+	[ dropcreate => \&dropcreate ],
+	[ truncate => \&truncate_table ],
+	[ createdb => \&createdb ],
+	[ createdb => \&createdb ],
+	[ movedb => \&movedb ],
+	[ movetable => \&movetable ],
+	[ reindex => \&reindex ],
+	[ unlogged => \&unlogged ]);
+my $pgbench_clients = 20 - @jobs;
+
+sub torture
+{
+	my (%opt) = @_;
+	my $seconds = $ENV{RBP_TORTURE_SECONDS} || 60;
+	my $name = $opt{name};
+	$dir = PostgreSQL::Test::Utils::tempdir();
+
+	my $broker = start_broker();
+	my $donor1 = start_donor($broker, id => 'donor1', memory => '64MB');
+	my $donor2 = start_donor($broker, id => 'donor2', memory => '64MB');
+	my $node = new_cluster(
+		$name,
+		broker => $broker,
+		transport => $opt{transport},
+		checksums => $opt{checksums},
+		shared_buffers => '2MB',
+		tier => '96MB',
+		staging => '1MB',
+		conf => <<'CONF');
+max_wal_size = 512MB
+checkpoint_timeout = 30s
+deadlock_timeout = 200ms
+log_checkpoints = off
+CONF
+	ok(wait_leased($node, 96), 'memory is leased');
+	set_up($node);
+
+	my %sum;
+	for my $round (1 .. $rounds)
+	{
+		my %turns = run_round($node, $round, $seconds / $rounds);
+		my $c = counters($node);
+		$sum{$_} += $c->{$_} for keys %$c;
+		note("round $round: " . join(', ', map { "$_ $c->{$_}" } grep { ($c->{$_} // '') =~ /^[1-9]\d*$/ } sort keys %$c));
+		crash($node, $round);
+		my $failed = finish_round($round);
+		is($failed, '', "round $round: no client saw anything wrong");
+		for my $job (sort { $a cmp $b } keys %{ { map { $_->[0] => 1 } @jobs } })
+		{
+			my $n = turns($job);
+			cmp_ok($n, '>', 0, "round $round: $job had its turns") or next;
+			note("round $round: $job: $n turns");
+		}
+		is(balances($node), 't|t|t', "round $round: balances agree");
+		ok(wait_leased($node, 96), "round $round: memory is leased") if $round < $rounds;
+	}
+
+	cmp_ok($sum{hits}, '>', 10_000, 'donors served many pages');
+	cmp_ok($sum{hits} + $sum{staged_hits}, '>', $sum{misses} / 4, 'a good part of all');
+	cmp_ok($sum{compared}, '>=', $sum{hits} + $sum{staged_hits}, 'all were compared with the disk');
+	cmp_ok($sum{$_}, '>', 0, "there were $_") for qw(evictions invalidations generations pushes captures);
+	is($sum{mismatches}, 0, 'none was different');
+	is($sum{hash_failures}, 0, 'none was broken');
+	my @troubles = grep { !/signal 9/ } log_troubles($node);
+	is(scalar @troubles, 0, 'the log is quiet') or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
+	my @errors = grep { /(ERROR|FATAL|PANIC):/ && !/(the database system is|terminating connection|canceling|could not receive|the database system)/ }
+	  split /\n/, log_since($node);
+	is(scalar @errors, 0, 'no query failed') or diag(join("\n", @errors[ 0 .. ($#errors > 9 ? 9 : $#errors) ]));
+
+	# All of it is sound, read through the tier and from disk.
+	$node->command_ok(
+		[ 'pg_amcheck', '--all', '--install-missing', '--heapallindexed', '--host', $node->host, '--port', $node->port ],
+		'pg_amcheck finds nothing');
+	is(counter($node, 'mismatches'), 0, 'nor did reading for it');
+	is($node->safe_psql('postgres', 'SELECT coalesce(sum(checksum_failures), 0) FROM pg_stat_database'),
+		0, 'no checksum failed')
+	  if $opt{checksums};
+	$node->stop;
+	$node->command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are right')
+	  if $opt{checksums};
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+	$node->start;
+	is(balances($node), 't|t|t', 'balances agree without the extension, too');
+	$node->stop;
+	return;
+}
+
+#---- rounds ---------------------------------------------------------------
+
+my (@workers, $load);
+
+sub flag { return "$dir/over"; }
+sub over { return -e flag(); }
+
+sub set_up
+{
+	my ($node) = @_;
+	RemoteBP::Load->prepare($node, $scale);
+	for my $n (1 .. @jobs)
+	{
+		mkdir "$dir/space$n" or die $!;
+		$node->safe_psql('postgres', "CREATE TABLESPACE space$n LOCATION '$dir/space$n'");
+	}
+	# Two templates whose files are named alike and whose contents differ.
+	$node->safe_psql('postgres', 'CREATE DATABASE one');
+	$node->safe_psql('one', <<'SQL');
+CREATE TABLE t AS SELECT i AS id, 1 AS v, repeat('a', 400) AS pad FROM generate_series(1, 4000) i;
+CREATE INDEX t_id ON t (id);
+VACUUM FREEZE t;
+SQL
+	$node->safe_psql('postgres', 'CREATE DATABASE two TEMPLATE one');
+	$node->safe_psql('two', "UPDATE t SET v = 2, pad = repeat('b', 390); VACUUM t; UPDATE t SET pad = repeat('c', 400); VACUUM FREEZE t");
+	return;
+}
+
+sub balances
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', <<'SQL');
+SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history),
+	(SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(bbalance) FROM pgbench_branches),
+	(SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)
+SQL
+}
+
+# Start all clients and let them run.
+sub run_round
+{
+	my ($node, $round, $seconds) = @_;
+	unlink flag();
+
+	# A reader that checks balances as of one moment, and pages at random.
+	my $checks = "$dir/checks.sql";
+	open(my $file, '>', $checks) or die $!;
+	print $file <<'SQL';
+\set aid random(1, 100000 * :scale)
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT (SELECT sum(tbalance) FROM pgbench_tellers) - (SELECT sum(bbalance) FROM pgbench_branches) AS wrong \gset
+SELECT count(*) AS n FROM pgbench_accounts WHERE aid BETWEEN :aid AND :aid + 999 \gset
+COMMIT;
+\if :wrong <> 0
+SELECT 'balances differ' / 0;
+\endif
+\set most 100000 * :scale
+\set n_wanted least(1000, :most - :aid + 1)
+\if :n <> :n_wanted
+SELECT 'accounts are missing' / 0;
+\endif
+SQL
+	close $file;
+	$load = RemoteBP::Daemon->start(
+		name => 'pgbench',
+		log => "$PostgreSQL::Test::Utils::log_path/torture_pgbench_$round.log",
+		listens => 0,
+		command => [
+			'pgbench', '-n', '-P', '5', '-s', $scale, '-T', '3600', '-c', $pgbench_clients, '-j', '1',
+			'-b', 'tpcb-like@6', '-b', 'select-only@6', '-f', "$checks\@1", $node->connstr('postgres')
+		]);
+
+	@workers = ();
+	for my $n (1 .. @jobs)
+	{
+		my ($name, $job) = @{ $jobs[ $n - 1 ] };
+		my $out = "$dir/result.$n";
+		unlink $out;
+		my $pid = fork // die $!;
+		if ($pid == 0)
+		{
+			my $turn = 0;
+			eval {
+				until (over())
+				{
+					$job->($node, $n, $round, ++$turn);
+				}
+			};
+			# What goes wrong once the round is over is the crash.
+			my $error = $@;
+			$error = '' if over();
+			open(my $result, '>', $out);
+			$turn-- if $turn && ($@ || $error);
+			print $result "$turn\n$error";
+			close $result;
+			POSIX::_exit(0);
+		}
+		push @workers, { pid => $pid, name => $name, out => $out };
+	}
+
+	my $end = time + $seconds;
+	while (time < $end)
+	{
+		last unless $load->alive;
+		sleep 0.2;
+	}
+	return;
+}
+
+# The end of a round, with everything under way.
+sub crash
+{
+	my ($node, $round) = @_;
+	my $alive = $load->alive;
+	open(my $file, '>', flag()) or die $!;
+	close $file;
+	is($alive, 1, "round $round: pgbench is still running") or diag(substr($load->log_text, -1500));
+	if ($round == 1)
+	{
+		my $offset = log_size($node);
+		my $pid = $node->safe_psql('postgres',
+			q{SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench' ORDER BY 1 LIMIT 1});
+		is(kill('KILL', $pid), 1, "round $round: a backend is killed");
+		ok( wait_for(
+				'recovery',
+				sub { log_since($node, $offset) =~ /database system is ready to accept connections/ },
+				120),
+			"round $round: the server recovers");
+	}
+	elsif ($round == 2)
+	{
+		$node->stop('immediate');
+		$node->start;
+	}
+	else
+	{
+		# The last one ends in order: clients finish, except pgbench.
+		$load->signal('INT');
+		$load->wait_end(30);
+	}
+	return;
+}
+
+sub finish_round
+{
+	my ($round) = @_;
+	my @failed;
+	my $text = $load->log_text;
+	$load->kill9 unless defined $load->wait_end(20);
+	push @failed, "pgbench: $1" if $text =~ /(balances differ|accounts are missing|division by zero|.*could not read.*)/;
+	for my $worker (@workers)
+	{
+		my $end = time + 60;
+		while (waitpid($worker->{pid}, POSIX::WNOHANG()) == 0)
+		{
+			if (time > $end)
+			{
+				kill('KILL', $worker->{pid});
+				push @failed, "$worker->{name} did not end";
+			}
+			sleep 0.05;
+		}
+		my ($turns, @error) = split /\n/, slurp_file($worker->{out});
+		$worker->{turns} = $turns;
+		push @failed, "$worker->{name}: @error" if @error;
+	}
+	return join("\n", @failed);
+}
+
+sub turns
+{
+	my ($name) = @_;
+	my $sum = 0;
+	$sum += $_->{turns} for grep { $_->{name} eq $name } @workers;
+	return $sum;
+}
+
+#---- jobs -----------------------------------------------------------------
+
+# Run a script; dies when it fails.
+sub sql
+{
+	my ($node, $db, $script) = @_;
+	my ($out, $err) = ('', '');
+	my $ok = IPC::Run::run(
+		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', '-' ],
+		'<', \$script, '>', \$out, '2>', \$err,
+		IPC::Run::timeout(120));
+	die "$err in: $script\n" unless $ok;
+	chomp $out;
+	return $out;
+}
+
+# Dies unless the query gives that, by scan and by index.
+sub check
+{
+	my ($node, $db, $what, $query, $expected) = @_;
+	for my $how ('', 'SET enable_seqscan = off; SET enable_bitmapscan = off; ')
+	{
+		my $got = sql($node, $db, "$how$query;");
+		die "$what: $how$query gives $got, not $expected\n" if $got ne $expected;
+	}
+	return;
+}
+
+my $sums = 'SELECT count(*), sum(v) FROM %s WHERE id > 0';
+
+sub fill
+{
+	my ($rows, $v) = @_;
+	return "SELECT i, $v, rpad(i::text, 400, '$v') FROM generate_series(1, $rows) i";
+}
+
+# A small working table for a job of this number.
+sub ensure_table
+{
+	my ($node, $t, $round, $turn, $kind) = @_;
+	return if $turn > 1;
+	$kind //= '';
+	sql($node, 'postgres', "DROP TABLE IF EXISTS $t; CREATE $kind TABLE $t (id int, v int, pad text); CREATE INDEX ${t}_id ON $t (id);");
+	return;
+}
+
+sub vacuum
+{
+	my ($node, $n, $round, $turn) = @_;
+	my @what = (
+		'VACUUM pgbench_branches', 'VACUUM pgbench_tellers', 'VACUUM (TRUNCATE on) pgbench_history',
+		'VACUUM pgbench_accounts', 'VACUUM FULL pgbench_branches', 'ANALYZE pgbench_tellers',
+		'VACUUM FREEZE pgbench_tellers');
+	sql($node, 'postgres', "$what[ $turn % @what ];");
+	return;
+}
+
+sub checkpoint
+{
+	my ($node) = @_;
+	sql($node, 'postgres', 'CHECKPOINT;');
+	sleep 0.5;
+	return;
+}
+
+# Truncation by VACUUM: the tail goes and grows again with other content.
+sub shrink
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $t = "shrink$n";
+	my $rows = 4000;
+	ensure_table($node, $t, $round, $turn);
+	sql($node, 'postgres', "INSERT INTO $t SELECT i, $turn, rpad(i::text, 400, '$turn') FROM generate_series((SELECT coalesce(max(id), 0) FROM $t) + 1, $rows) i;");
+	my ($before) = sql($node, 'postgres', "SELECT sum(v) FROM $t");
+	check($node, 'postgres', 'grown', sprintf($sums, $t), "$rows|$before");
+	my $keep = 100 + $turn * 37 % 1500;
+	sql($node, 'postgres', "DELETE FROM $t WHERE id > $keep; VACUUM (TRUNCATE on) $t;");
+	check($node, 'postgres', 'shrunk', "SELECT count(*) FROM $t WHERE id > 0", $keep);
+	return;
+}
+
+sub dropcreate
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $t = "drop$n";
+	my $rows = 2000 + 500 * ($turn % 4);
+	ensure_table($node, $t, $round, 1);
+	sql($node, 'postgres', "INSERT INTO $t " . fill($rows, $turn) . ';');
+	check($node, 'postgres', 'created', sprintf($sums, $t), "$rows|" . $rows * $turn);
+	sql($node, 'postgres', "UPDATE $t SET v = v + 1 WHERE id % 2 = 0;");
+	check($node, 'postgres', 'updated', sprintf($sums, $t), "$rows|" . ($rows * $turn + $rows / 2));
+	sql($node, 'postgres', "BEGIN; DROP TABLE $t; ROLLBACK;") if $turn % 3 == 0;
+	check($node, 'postgres', 'not dropped', sprintf($sums, $t), "$rows|" . ($rows * $turn + $rows / 2));
+	sql($node, 'postgres', "DROP TABLE $t;");
+	return;
+}
+
+sub truncate_table
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $t = "trunc$n";
+	my $rows = 3000;
+	ensure_table($node, $t, $round, $turn);
+	sql($node, 'postgres', "TRUNCATE $t; INSERT INTO $t " . fill($rows, $turn) . ';');
+	check($node, 'postgres', 'filled', sprintf($sums, $t), "$rows|" . $rows * $turn);
+
+	# Twice in one transaction, the second time in place.
+	my $next = $turn + 1;
+	sql($node, 'postgres', "BEGIN; TRUNCATE $t; INSERT INTO $t " . fill(1000, 7)
+		  . "; SELECT sum(length(pad)) FROM $t; TRUNCATE $t; INSERT INTO $t " . fill($rows, $next) . '; COMMIT;');
+	check($node, 'postgres', 'truncated in place', sprintf($sums, $t), "$rows|" . $rows * $next);
+	sql($node, 'postgres', "BEGIN; TRUNCATE $t; INSERT INTO $t " . fill(500, 9) . '; ROLLBACK;');
+	check($node, 'postgres', 'truncation rolled back', sprintf($sums, $t), "$rows|" . $rows * $next);
+	return;
+}
+
+# A database by either strategy from either template, with an object id that
+# is used again and again.
+sub createdb
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $strategy = $turn % 2 ? 'file_copy' : 'wal_log';
+	my ($template, $v) = int($turn / 2) % 2 ? ('one', 1) : ('two', 2);
+	my $oid = 100_000 + $round * 1000 + $n;
+	my $db = "db$n";
+	sql($node, 'postgres', "DROP DATABASE IF EXISTS $db (FORCE);") if $turn == 1;
+	sql($node, 'postgres', "CREATE DATABASE $db TEMPLATE $template STRATEGY $strategy OID $oid;");
+	check($node, $db, "$db from $template by $strategy", sprintf($sums, 't'), '4000|' . 4000 * $v);
+	sql($node, $db, 'UPDATE t SET v = v + 10 WHERE id % 4 = 0;');
+	check($node, $db, "$db changed", sprintf($sums, 't'), '4000|' . (4000 * $v + 10_000));
+	sql($node, 'postgres', "DROP DATABASE $db (FORCE);");
+	return;
+}
+
+# A database moves away and back and is changed in both places.
+sub movedb
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $db = "mover$n";
+	if ($turn == 1)
+	{
+		# A crash may have left half a move behind: start over.
+		sql($node, 'postgres', "DROP DATABASE IF EXISTS $db (FORCE);");
+		sql($node, 'postgres', "CREATE DATABASE $db TEMPLATE one;");
+	}
+	my ($before) = sql($node, $db, 'SELECT sum(v) FROM t;');
+	for my $space ("space$n", 'pg_default')
+	{
+		check($node, $db, "$db before its move", sprintf($sums, 't'), "4000|$before");
+		retry_while_accessed(sub { sql($node, 'postgres', "ALTER DATABASE $db SET TABLESPACE $space;") });
+		check($node, $db, "$db in $space", sprintf($sums, 't'), "4000|$before");
+		sql($node, $db, 'UPDATE t SET v = v + 1; VACUUM t;');
+		$before += 4000;
+	}
+	return;
+}
+
+# A session that has just ended may still count for a moment.
+sub retry_while_accessed
+{
+	my ($sub) = @_;
+	for my $try (1 .. 5)
+	{
+		return if eval { $sub->(); 1 };
+		die $@ unless $@ =~ /being accessed by other users/ && $try < 5;
+	}
+	return;
+}
+
+sub movetable
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $t = "mover_table$n";
+	my $rows = 6000;
+	ensure_table($node, $t, $round, $turn);
+	sql($node, 'postgres', "INSERT INTO $t " . fill($rows, 1) . ';') if $turn == 1;
+	my $sum = sql($node, 'postgres', "SELECT sum(v) FROM $t;");
+	for my $space ("space$n", 'pg_default')
+	{
+		sql($node, 'postgres', "ALTER TABLE $t SET TABLESPACE $space; ALTER INDEX ${t}_id SET TABLESPACE $space;");
+		check($node, 'postgres', "moved to $space", sprintf($sums, $t), "$rows|$sum");
+		sql($node, 'postgres', "UPDATE $t SET v = v + 1 WHERE id % 3 = 0;");
+		$sum += int($rows / 3);
+	}
+	check($node, 'postgres', 'moved', sprintf($sums, $t), "$rows|$sum");
+	sql($node, 'postgres', "VACUUM $t;");
+	return;
+}
+
+sub reindex
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $t = "reindexed$n";
+	my $rows = 6000;
+	ensure_table($node, $t, $round, $turn);
+	sql($node, 'postgres', "INSERT INTO $t " . fill($rows, 1) . ';') if $turn == 1;
+	my $sum = sql($node, 'postgres', "SELECT sum(v) FROM $t;");
+	my @how = ("REINDEX TABLE $t", "REINDEX INDEX CONCURRENTLY ${t}_id", 'REINDEX TABLE pgbench_tellers',
+		"CLUSTER $t USING ${t}_id", "VACUUM FULL $t");
+	sql($node, 'postgres', "UPDATE $t SET v = v + 1 WHERE id % 5 = $turn % 5;");
+	$sum += $rows / 5;
+	sql($node, 'postgres', $how[ $turn % @how ] . ';');
+	check($node, 'postgres', $how[ $turn % @how ], sprintf($sums, $t), "$rows|$sum");
+	return;
+}
+
+sub unlogged
+{
+	my ($node, $n, $round, $turn) = @_;
+	my $t = "quick$n";
+	my $rows = 3000;
+
+	# After a crash it is there, and empty.
+	if ($turn == 1 && $round > 1)
+	{
+		check($node, 'postgres', 'unlogged after a crash', "SELECT count(*) FROM $t WHERE id > 0", 0);
+	}
+	ensure_table($node, $t, $round, $turn, 'UNLOGGED');
+	sql($node, 'postgres', "TRUNCATE $t;") if $turn % 2;
+	sql($node, 'postgres', "DELETE FROM $t; VACUUM $t;") unless $turn % 2;
+	sql($node, 'postgres', "INSERT INTO $t " . fill($rows, $turn) . ';');
+	check($node, 'postgres', 'unlogged', sprintf($sums, $t), "$rows|" . $rows * $turn);
+	return;
+}
+
+1;
