@@ -828,8 +828,7 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 
 	/*
 	 * Entries that come into a chunk after it was done are of generations at
-	 * least as new as the count of bumps read above.  Dead staged entries are
-	 * left to the pusher, who has them soon.
+	 * least as new as the count of bumps read above.
 	 */
 	for (uint32_t start = 0; start < dir->nlocal; start += RBP_CHUNK)
 	{
@@ -850,7 +849,20 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 		rbp_lock_release(&p->lock);
 	}
 
+	/* of staged pages a partition has few */
 	rbp_lock_exclusive(&p->lock);
+	for (uint32_t index = p->lists[RBP_SLOT_STAGED].head, next;
+		 index != RBP_NIL; index = next)
+	{
+		RbpEntry   *e = rbp_entry(dir, index);
+
+		next = e->next;
+		if (!rbp_entry_live(dir, part, index))
+		{
+			drop_entry(dir, part, index, entry_page_hash(e));
+			freed++;
+		}
+	}
 	if (bumps > p->swept)
 		p->swept = bumps;
 	rbp_lock_release(&p->lock);

@@ -1,0 +1,636 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_directory_model.c
+ *	  Random operations on the directory and on a plain model of it.
+ *
+ * The model keeps for each page of a small world what the directory must
+ * know of it, and for each slot who has it.  It does not foresee which page
+ * replacement gives up; it looks at the slot that came out and then knows.
+ * After each operation what was touched is compared, every so often all of
+ * it.
+ *
+ *	 test_directory_model [SEED [OPERATIONS]]
+ *
+ * Links: src/rbp_directory.c src/rbp_s3fifo.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_directory_internal.h"
+#include "rbp_mutation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define RELS		5
+#define FORKS		2
+#define SPACES		2
+#define BLOCKS		60
+#define NFORKS		(RELS * SPACES * FORKS)
+#define NPAGES		(NFORKS * BLOCKS)
+#define EXTENTS		3
+#define SLOTS		(EXTENTS * RBP_EXTENT_PAGES)
+#define STAGING		24
+#define NOBODY		(-1)
+
+typedef struct ModelPage
+{
+	RbpPageId	id;
+	RbpWhere	where;
+	uint32_t	slot;
+	uint64_t	hash;
+	uint64_t	born;			/* the fork's deaths at the time */
+	uint64_t	writes;
+	int			freq;			/* accesses since insertion; -1: unknown */
+
+	/* what somebody saw some time ago */
+	bool		seen;
+	RbpVersion	version;
+	uint64_t	seen_writes;
+	uint64_t	seen_deaths;
+} ModelPage;
+
+typedef struct ModelStaging
+{
+	bool		held;			/* by the "pusher" or a "backend" */
+	bool		inserted;
+	int			page;			/* of its last insertion */
+	uint32_t	reserved;		/* slot to push into */
+	uint32_t	reserved_epoch; /* the extent's losses when it was taken */
+} ModelStaging;
+
+static ModelPage pages[NPAGES];
+static ModelStaging staging[STAGING];
+static uint64_t deaths[NFORKS]; /* bumps of each fork, and of all */
+static int	slot_owner[SLOTS];
+static bool online[EXTENTS];
+static uint32_t losses[EXTENTS];
+static uint64_t evictions;
+static uint64_t next_hash = 1;
+static RbpDirectory *dir;
+
+static uint64_t rng_state;
+static uint64_t operation;
+static const char *doing = "nothing";
+static char failure[256];
+
+static uint32_t
+rnd(uint32_t n)
+{
+	rng_state ^= rng_state << 13;
+	rng_state ^= rng_state >> 7;
+	rng_state ^= rng_state << 17;
+	return (uint32_t) ((rng_state >> 20) % n);
+}
+
+/* Note the first difference. */
+static void
+expect(bool cond, const char *what)
+{
+	if (!cond && failure[0] == '\0')
+		snprintf(failure, sizeof(failure), "operation %" PRIu64 " (%s): %s",
+				 operation, doing, what);
+}
+
+static bool
+live(const ModelPage *page)
+{
+	return page->where != RBP_ABSENT &&
+		page->born == deaths[(page - pages) / BLOCKS] &&
+		(page->where == RBP_STAGED || online[page->slot / RBP_EXTENT_PAGES]);
+}
+
+static void
+forget(ModelPage *page)
+{
+	if (page->where == RBP_REMOTE)
+		slot_owner[page->slot] = NOBODY;
+	page->where = RBP_ABSENT;
+}
+
+static void
+compare_page(ModelPage *page, bool touch)
+{
+	RbpLookup	at = rbp_directory_lookup(dir, &page->id, touch);
+
+	if (!live(page))
+		expect(at.where == RBP_ABSENT, "a dead or absent page was found");
+	else
+	{
+		expect(at.where == page->where, "a live page is not where it should be");
+		expect(at.slot == page->slot, "a live page has another slot");
+		expect(at.hash == page->hash, "a live page has another hash");
+		if (touch && page->freq >= 0 && page->freq < RBP_MAX_FREQ)
+			page->freq++;
+	}
+}
+
+/*
+ * ---- operations ------------------------------------------------------------
+ */
+
+static void
+op_lookup(ModelPage *page)
+{
+	doing = "lookup";
+	compare_page(page, rnd(2) == 0);
+}
+
+/* What a backend does when it reads a page from disk. */
+static void
+op_see(ModelPage *page)
+{
+	doing = "see";
+	page->seen = true;
+	page->version.stamp = rbp_directory_stamp(dir, &page->id);
+	page->version.generation = rbp_directory_generation(dir, page->id.rel,
+														page->id.space, page->id.fork);
+	page->version.hash = next_hash++;
+	page->seen_writes = page->writes;
+	page->seen_deaths = deaths[(page - pages) / BLOCKS];
+}
+
+static void
+op_write(ModelPage *page)
+{
+	RbpWhere	expected = live(page) ? page->where : RBP_ABSENT;
+
+	doing = "write";
+	expect(rbp_directory_invalidate(dir, &page->id) == expected, "what was dropped");
+	page->writes++;
+	forget(page);
+	compare_page(page, false);
+}
+
+static void
+op_stage(ModelPage *page, uint32_t slot)
+{
+	RbpInsert	expected;
+	RbpInsert	got;
+	bool		unmoved;
+
+	doing = "stage";
+	if (!page->seen || staging[slot].held)
+		return;
+	unmoved = page->version.stamp == rbp_directory_stamp(dir, &page->id) &&
+		page->version.generation == rbp_directory_generation(dir, page->id.rel,
+															 page->id.space, page->id.fork);
+	if (page->seen_writes != page->writes ||
+		page->seen_deaths != deaths[(page - pages) / BLOCKS])
+		expect(!unmoved, "stamp or generation did not move");
+	if (!unmoved)
+		expected = RBP_INSERT_STALE;
+	else
+		expected = live(page) ? RBP_INSERT_PRESENT : RBP_INSERTED;
+	got = rbp_directory_insert_staged(dir, &page->id, &page->version, slot);
+	expect(got == expected, "outcome");
+	if (got == RBP_INSERTED)
+	{
+		forget(page);
+		page->where = RBP_STAGED;
+		page->slot = slot;
+		page->hash = page->version.hash;
+		page->born = deaths[(page - pages) / BLOCKS];
+		page->freq = 0;
+		staging[slot].held = true;
+		staging[slot].inserted = true;
+		staging[slot].page = (int) (page - pages);
+		staging[slot].reserved = RBP_INVALID_SLOT;
+	}
+	compare_page(page, false);
+}
+
+static bool
+staged_here(uint32_t slot)
+{
+	ModelPage  *page = &pages[staging[slot].page];
+
+	return page->where == RBP_STAGED && page->slot == slot && live(page);
+}
+
+static void
+op_info(uint32_t slot)
+{
+	RbpPageId	id;
+	uint64_t	hash;
+	bool		got;
+
+	doing = "staged info";
+	if (!staging[slot].held)
+		return;
+	got = rbp_directory_staged_info(dir, slot, &id, &hash);
+	expect(got == staged_here(slot), "whether it is staged");
+	if (got)
+		expect(rbp_page_equal(&id, &pages[staging[slot].page].id) &&
+			   hash == pages[staging[slot].page].hash, "page and hash");
+	else
+	{
+		ModelPage  *page = &pages[staging[slot].page];
+
+		/* what is not live is out of the directory then */
+		if (page->where == RBP_STAGED && page->slot == slot)
+			forget(page);
+
+		/* and the pusher may give it back, for something else to be staged */
+		if (staging[slot].reserved == RBP_INVALID_SLOT)
+			staging[slot].held = false;
+	}
+}
+
+static void
+op_reserve(uint32_t slot)
+{
+	ModelPage  *page = &pages[staging[slot].page];
+	uint32_t	part = (uint32_t) (rbp_page_hash(&page->id) % RBP_PARTITIONS);
+	uint32_t	got;
+	bool		evicted;
+	bool		is_reserved[SLOTS] = {false};
+	bool		any = false;
+	bool		any_free = false;
+
+	doing = "reserve";
+	if (!staging[slot].held || staging[slot].reserved != RBP_INVALID_SLOT)
+		return;
+	for (int i = 0; i < STAGING; i++)
+		if (staging[i].held && staging[i].reserved != RBP_INVALID_SLOT)
+			is_reserved[staging[i].reserved] = true;
+	for (uint32_t s = part; s < SLOTS; s += RBP_PARTITIONS)
+		if (online[s / RBP_EXTENT_PAGES] && !is_reserved[s])
+		{
+			any = true;
+			any_free |= slot_owner[s] == NOBODY;
+		}
+
+	got = rbp_directory_reserve(dir, &page->id, &evicted);
+	expect((got != RBP_INVALID_SLOT) == any, "whether there is a slot");
+	if (got == RBP_INVALID_SLOT)
+	{
+		expect(!evicted, "evicted without a slot");
+		return;
+	}
+	expect(got < SLOTS && got % RBP_PARTITIONS == part, "a slot of another partition");
+	expect(online[got / RBP_EXTENT_PAGES], "a slot of an extent that is offline");
+	expect(!is_reserved[got], "a slot that is in other hands");
+	if (failure[0] != '\0')
+		return;
+	if (slot_owner[got] != NOBODY)
+	{
+		ModelPage  *owner = &pages[slot_owner[got]];
+
+		expect(!any_free, "a page was given up while a slot was free");
+		expect(evicted == live(owner), "whether a live page was given up");
+		evictions += live(owner);
+		forget(owner);
+		compare_page(owner, false);
+	}
+	else
+		expect(!evicted, "evicted, but the slot had no page");
+	staging[slot].reserved = got;
+	staging[slot].reserved_epoch = losses[got / RBP_EXTENT_PAGES];
+}
+
+static void
+op_publish(uint32_t slot)
+{
+	ModelStaging *st = &staging[slot];
+	ModelPage  *page = &pages[st->page];
+	RbpInsert	got;
+	uint32_t	to = st->reserved;
+
+	doing = "publish";
+	if (!st->held || to == RBP_INVALID_SLOT)
+		return;
+	got = rbp_directory_publish(dir, &page->id, slot, to);
+	if (!(page->where == RBP_STAGED && page->slot == slot))
+		expect(got == RBP_INSERT_GONE, "a page that is not staged there was published");
+	else if (!live(page))
+	{
+		expect(got == RBP_INSERT_STALE, "a dead page was published");
+		forget(page);
+	}
+	else if (!online[to / RBP_EXTENT_PAGES] ||
+			 losses[to / RBP_EXTENT_PAGES] != st->reserved_epoch)
+	{
+		expect(got == RBP_INSERT_OFFLINE, "published into lost memory");
+		forget(page);
+	}
+	else
+	{
+		expect(got == RBP_INSERTED, "not published");
+		page->where = RBP_REMOTE;
+		page->slot = to;
+		slot_owner[to] = (int) (page - pages);
+	}
+	st->held = false;
+	compare_page(page, false);
+}
+
+static void
+op_abandon(uint32_t slot)
+{
+	ModelStaging *st = &staging[slot];
+	ModelPage  *page = &pages[st->page];
+
+	doing = "abandon";
+	if (!st->held)
+		return;
+	rbp_directory_abandon(dir, &page->id, slot, st->reserved);
+	if (page->where == RBP_STAGED && page->slot == slot)
+		forget(page);
+	st->held = false;
+	compare_page(page, false);
+}
+
+static void
+op_drop_if_same(ModelPage *page)
+{
+	RbpLookup	seen = {page->where, page->slot, page->hash};
+	uint32_t	lie = rnd(4);
+	bool		got;
+
+	doing = "drop_if_same";
+	if (lie == 1)
+		seen.hash++;
+	else if (lie == 2)
+		seen.slot++;
+	else if (lie == 3)
+		seen.where = page->where == RBP_REMOTE ? RBP_STAGED : RBP_REMOTE;
+	got = rbp_directory_drop_if_same(dir, &page->id, &seen);
+	expect(got == (lie == 0 && live(page)), "outcome");
+	if (got)
+		forget(page);
+	compare_page(page, false);
+}
+
+static void
+op_bump(int fork)
+{
+	ModelPage  *first = &pages[fork * BLOCKS];
+
+	doing = "bump_generation";
+	rbp_directory_bump_generation(dir, first->id.rel, first->id.space, first->id.fork);
+	deaths[fork]++;
+	compare_page(&first[rnd(BLOCKS)], false);
+}
+
+static void
+op_bump_all(void)
+{
+	doing = "bump_all";
+	rbp_directory_bump_all(dir);
+	for (int i = 0; i < NFORKS; i++)
+		deaths[i]++;
+}
+
+static void
+op_online(uint32_t extent)
+{
+	doing = "extent online";
+	rbp_directory_extent_online(dir, extent);
+	online[extent] = true;
+}
+
+static void
+op_offline(uint32_t extent)
+{
+	uint32_t	dropped = 0;
+
+	doing = "extent offline";
+	for (int i = 0; i < NPAGES; i++)
+		if (pages[i].where == RBP_REMOTE && pages[i].slot / RBP_EXTENT_PAGES == extent)
+		{
+			dropped += live(&pages[i]);
+			forget(&pages[i]);
+		}
+	expect(rbp_directory_extent_offline(dir, extent) == dropped, "live pages dropped");
+	if (online[extent])
+		losses[extent]++;
+	online[extent] = false;
+}
+
+static void
+op_sweep(int part)
+{
+	doing = "sweep";
+	rbp_directory_sweep(dir, part);
+	for (int i = 0; i < NPAGES; i++)
+		if (pages[i].where != RBP_ABSENT && !live(&pages[i]) &&
+			rbp_page_hash(&pages[i].id) % RBP_PARTITIONS == (uint32_t) part)
+			forget(&pages[i]);
+}
+
+static void
+op_drop_relation(int fork)
+{
+	RbpPageId	id = pages[fork * BLOCKS].id;
+	uint64_t	dropped = 0;
+
+	doing = "drop relation";
+	for (int i = 0; i < NPAGES; i++)
+		if (pages[i].id.rel == id.rel && pages[i].id.space == id.space && live(&pages[i]))
+		{
+			dropped++;
+			forget(&pages[i]);
+		}
+	expect(rbp_directory_drop_relation(dir, id.rel, id.space) == dropped, "pages dropped");
+}
+
+static void
+scan_page(const RbpPageId *id, RbpWhere where, uint32_t slot, void *arg)
+{
+	uint64_t   *count = arg;
+
+	for (int i = 0; i < NPAGES; i++)
+		if (rbp_page_equal(&pages[i].id, id))
+		{
+			expect(live(&pages[i]) && pages[i].where == where && pages[i].slot == slot,
+				   "a scan shows something else");
+			(*count)++;
+			return;
+		}
+	expect(false, "a scan shows a page that never was");
+}
+
+static void
+compare_all(void)
+{
+	RbpDirectoryCounts counts;
+	RbpDirectoryCounts model = {0};
+	uint64_t	scanned = 0;
+	uint32_t	used[EXTENTS] = {0};
+	uint64_t	heat[EXTENTS] = {0};
+	const char *problem = rbp_directory_check(dir);
+
+	doing = "comparison of all";
+	expect(problem == NULL, problem != NULL ? problem : "");
+	for (int i = 0; i < NPAGES; i++)
+	{
+		compare_page(&pages[i], false);
+		if (!live(&pages[i]))
+			continue;
+		if (pages[i].where == RBP_STAGED)
+			model.staged++;
+		else
+		{
+			model.remote++;
+			used[pages[i].slot / RBP_EXTENT_PAGES]++;
+			heat[pages[i].slot / RBP_EXTENT_PAGES] += 1;
+		}
+	}
+	for (int i = 0; i < STAGING; i++)
+		model.reserved += staging[i].held && staging[i].reserved != RBP_INVALID_SLOT;
+	for (uint32_t i = 0; i < EXTENTS; i++)
+	{
+		uint64_t	h = rbp_directory_extent_heat(dir, i);
+
+		model.online += online[i] ? RBP_EXTENT_PAGES : 0;
+		expect(rbp_directory_extent_is_online(dir, i) == online[i], "whether an extent is online");
+		expect(rbp_directory_extent_used(dir, i) == used[i], "pages in an extent");
+		expect(h >= heat[i] && h <= heat[i] * (1 + RBP_MAX_FREQ), "heat of an extent");
+	}
+	/* lost slots in pushers' hands are not online, though their extent may be */
+	for (int i = 0; i < STAGING; i++)
+	{
+		uint32_t	slot = staging[i].reserved;
+
+		if (staging[i].held && slot != RBP_INVALID_SLOT &&
+			online[slot / RBP_EXTENT_PAGES] &&
+			losses[slot / RBP_EXTENT_PAGES] != staging[i].reserved_epoch)
+			model.online--;
+	}
+	rbp_directory_counts(dir, &counts);
+	expect(counts.remote == model.remote, "count of remote pages");
+	expect(counts.staged == model.staged, "count of staged pages");
+	expect(counts.reserved == model.reserved, "count of reserved slots");
+	expect(counts.online == model.online, "count of online slots");
+	expect(counts.evictions == evictions, "count of evictions");
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		rbp_directory_scan(dir, part, scan_page, &scanned);
+	expect(scanned == model.remote + model.staged, "pages in a scan");
+}
+
+/*
+ * ---- the world -------------------------------------------------------------
+ */
+
+static void
+begin(uint64_t seed)
+{
+	void	   *mem = aligned_alloc(64, rbp_directory_size(SLOTS, STAGING));
+
+	memset(pages, 0, sizeof(pages));
+	memset(staging, 0, sizeof(staging));
+	memset(deaths, 0, sizeof(deaths));
+	memset(online, 0, sizeof(online));
+	memset(losses, 0, sizeof(losses));
+	for (int i = 0; i < SLOTS; i++)
+		slot_owner[i] = NOBODY;
+	for (int i = 0; i < NPAGES; i++)
+	{
+		int			fork = i / BLOCKS;
+
+		pages[i].id = (RbpPageId) {
+			.rel = (uint32_t) (1000 + fork / (FORKS * SPACES)),
+			.space = (uint16_t) (fork / FORKS % SPACES),
+			.fork = (uint8_t) (fork % FORKS),
+			.block = (uint32_t) (i % BLOCKS),
+		};
+	}
+	evictions = 0;
+	operation = 0;
+	failure[0] = '\0';
+	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
+	dir = rbp_directory_init(mem, SLOTS, STAGING, 0);
+}
+
+static void
+run(uint64_t seed, uint64_t operations)
+{
+	uint32_t	calm = seed % 2 == 0 ? 1 : 50;	/* disasters: often, or seldom */
+
+	begin(seed);
+	for (operation = 1; operation <= operations && failure[0] == '\0'; operation++)
+	{
+		/* half of the time pages of a small set, so that things meet */
+		ModelPage  *page = &pages[rnd(2) == 0 ? rnd(NPAGES) : rnd(100) * 12];
+		uint32_t	slot = rnd(STAGING);
+		uint32_t	what = rnd(1000);
+
+		if (what < 250)
+			op_lookup(page);
+		else if (what < 400)
+			op_see(page);
+		else if (what < 430)
+			op_write(page);
+		else if (what < 600)
+			op_stage(page, slot);
+		else if (what < 650)
+			op_info(slot);
+		else if (what < 800)
+			op_reserve(slot);
+		else if (what < 940)
+			op_publish(slot);
+		else if (what < 955)
+			op_abandon(slot);
+		else if (what < 980)
+			op_drop_if_same(page);
+		else if (what >= 991 || rnd(calm) > 0)
+			op_sweep((int) rnd(RBP_PARTITIONS));
+		else if (what < 984)
+			op_bump((int) rnd(NFORKS));
+		else if (what < 985)
+			op_bump_all();
+		else if (what < 986)
+			op_drop_relation((int) rnd(NFORKS));
+		else if (what < 988)
+			op_offline(rnd(EXTENTS));
+		else
+			op_online(rnd(EXTENTS));
+		if (operation % 1000 == 0)
+			compare_all();
+	}
+	if (failure[0] == '\0')
+		compare_all();
+	free(dir);
+}
+
+int
+main(int argc, char **argv)
+{
+	uint64_t	seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	uint64_t	operations = argc > 2 ? strtoull(argv[2], NULL, 10) : 200000;
+	uint64_t	all_evictions = 0;
+	const struct
+	{
+		RbpMutation mutation;
+		const char *name;
+	}			mutations[] = {
+		{RBP_MUTATION_NO_INVALIDATE, "no invalidation"},
+		{RBP_MUTATION_NO_GENERATION, "no generations"},
+		{RBP_MUTATION_NO_CAPTURE_STAMP, "no stamp at capture"},
+		{RBP_MUTATION_NO_PUBLISH_CHECK, "no check at publication"},
+	};
+
+	for (uint64_t i = 0; i < 5; i++)
+	{
+		run(seed + i, operations);
+		ok(failure[0] == '\0', "seed %" PRIu64 ": %" PRIu64 " operations as the model has them",
+		   seed + i, operations);
+		if (failure[0] != '\0')
+			diag("%s", failure);
+		all_evictions += evictions;
+	}
+	ok(all_evictions > 1000, "in all %" PRIu64 " evictions", all_evictions);
+
+	/* the model notices each rule that is switched off */
+	for (size_t i = 0; i < sizeof(mutations) / sizeof(mutations[0]); i++)
+	{
+		rbp_mutation = mutations[i].mutation;
+		run(seed, operations);
+		rbp_mutation = RBP_MUTATION_NONE;
+		ok(failure[0] != '\0', "with %s the model differs", mutations[i].name);
+		diag("%s", failure);
+	}
+	return done_testing();
+}
