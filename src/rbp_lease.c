@@ -219,9 +219,11 @@ failed(int kind, const char *fmt,...)
 		vsnprintf(reason, sizeof(reason), fmt, args);
 		va_end(args);
 		ereport(LOG,
-				(errmsg("remote_bp: no memory can be leased from broker \"%s\": %s",
+				(errmsg(in_use ?
+						"remote_bp: could not renew the lease at broker \"%s\": %s" :
+						"remote_bp: could not get a lease from broker \"%s\": %s",
 						lease_broker, reason),
-				 in_use ? errdetail("Memory that is leased already is used until its lease ends.") : 0));
+				 in_use ? errdetail("Its memory is used until it ends.") : 0));
 	}
 	complaints |= kind;
 	return OUTCOME_FAILED;
