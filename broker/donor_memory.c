@@ -1,0 +1,355 @@
+/*-------------------------------------------------------------------------
+ *
+ * donor_memory.c
+ *	  The memory that a donor lends: one memfd for each region.
+ *
+ * All regions have their place in one reservation of address space.  A
+ * region's pages are allocated and locked when it gets its memory, so that
+ * no request ever waits for an allocation, and a shortage shows here and not
+ * as a SIGBUS.  The kinds of pages, best first: huge pages from the system's
+ * pool as long as that lasts, transparent huge pages where the system gives
+ * them to shared memory, plain ones.
+ *
+ * Memfds are sealed against growing before anybody else sees them: who still
+ * holds one of an ended lease, truncated to nothing, cannot make it hold
+ * memory again.  They cannot be sealed against shrinking, since that is how
+ * the donor withdraws them; a client that shrinks its own region only hurts
+ * its own lease: system calls on the hole fail, and a user-space access maps
+ * zero pages over it (the SIGBUS handler here).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common.h"
+#include "donor.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define HUGE_SIZE	(UINT64_C(2) << 20)
+
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB	(21U << 26)
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE	23
+#endif
+
+DonorRegion *donor_regions;
+uint32_t	donor_nregions;
+uint64_t	donor_region_size;
+
+static uint8_t *arena;
+static size_t arena_size;
+
+static bool try_huge;			/* the pool had pages when last asked */
+static bool lock_memory = true;
+static bool can_populate = true;
+static uint32_t nhuge;			/* regions in huge pages, at the start */
+
+/*
+ * A hole in a region that somebody shrank behind our back: fill it with a
+ * zero page and go on.
+ */
+static void
+on_sigbus(int signo, siginfo_t *info, void *context)
+{
+	uint8_t    *at = info->si_addr;
+	struct sigaction dfl = {.sa_handler = SIG_DFL};
+
+	(void) signo;
+	(void) context;
+	if (info->si_code > 0 && at >= arena && at < arena + arena_size)
+	{
+		uint64_t	region = (uint64_t) (at - arena) / donor_region_size;
+		uint8_t    *base = donor_regions[region].base;
+
+		/* a huge page can only be replaced whole; so replace the region */
+		if (mmap(base, donor_region_size, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+				 -1, 0) != MAP_FAILED)
+			return;
+	}
+	sigaction(SIGBUS, &dfl, NULL);
+}
+
+/* The memory is there, or false.  Touches every page. */
+static bool
+populate(uint8_t *base, uint64_t size)
+{
+	if (can_populate)
+	{
+		if (madvise(base, size, MADV_POPULATE_WRITE) == 0)
+			return true;
+		if (errno != EINVAL)
+			return false;
+		can_populate = false;	/* before Linux 5.14 */
+	}
+	for (uint64_t at = 0; at < size; at += 4096)
+		((volatile uint8_t *) base)[at] = 0;
+	return true;
+}
+
+/* A memfd of the region's size, mapped at its place and populated. */
+static int
+make_memory(uint8_t *base, bool huge)
+{
+	uint64_t	size = donor_region_size;
+	int			fd;
+
+	fd = memfd_create("remote_bp", MFD_CLOEXEC | MFD_ALLOW_SEALING |
+					  (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
+	if (fd < 0)
+		return -1;
+	if (ftruncate(fd, (off_t) size) != 0 ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+		mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+			 fd, 0) == MAP_FAILED)
+	{
+		close(fd);
+		return -1;
+	}
+	if (!huge)
+		(void) madvise(base, size, MADV_HUGEPAGE);
+	if (!populate(base, size))
+	{
+		/* from a failed huge mapping, too, pages must go back */
+		(void) mmap(base, size, PROT_NONE,
+					MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+					-1, 0);
+		close(fd);
+		return -1;
+	}
+	if (lock_memory && mlock(base, size) != 0)
+	{
+		lock_memory = false;
+		rbp_log(RBP_LOG_WARNING,
+				"memory is not locked: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) or the system may swap it out",
+				strerror(errno));
+	}
+	return fd;
+}
+
+void
+donor_memory_release(DonorRegion *region)
+{
+	if (region->fd < 0)
+		return;
+
+	/* withdraw it from those who mapped it, whatever else keeps it open */
+	if (ftruncate(region->fd, 0) != 0)
+		rbp_log(RBP_LOG_ERROR, "could not withdraw region %u: %s",
+				(unsigned) (region - donor_regions), strerror(errno));
+	(void) mmap(region->base, donor_region_size, PROT_NONE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+	close(region->fd);
+	region->fd = -1;
+	atomic_store(&region->exported, false);
+}
+
+bool
+donor_memory_renew(DonorRegion *region)
+{
+	/*
+	 * Memory that nobody else ever mapped need not go back to the system and
+	 * come again: a memset is cheaper, and cannot fail.
+	 */
+	if (region->fd >= 0 && !atomic_load(&region->exported))
+	{
+		memset(region->base, 0, donor_region_size);
+		return true;
+	}
+	donor_memory_release(region);
+	if (try_huge)
+		region->fd = make_memory(region->base, true);
+	if (region->fd < 0)
+		region->fd = make_memory(region->base, false);
+	return region->fd >= 0;
+}
+
+/* A number of kB from a /proc file of "Name:  n kB" lines. */
+static bool
+proc_kb(const char *path, const char *name, uint64_t *bytes)
+{
+	FILE	   *f = fopen(path, "re");
+	char		line[256];
+	size_t		len = strlen(name);
+	bool		found = false;
+
+	if (f == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), f) != NULL)
+		if (strncmp(line, name, len) == 0 && line[len] == ':')
+		{
+			*bytes = strtoull(line + len + 1, NULL, 10) * 1024;
+			found = true;
+		}
+	fclose(f);
+	return found;
+}
+
+/* One number from a file; false also for "max". */
+static bool
+file_number(const char *dir, const char *name, uint64_t *value)
+{
+	char		path[4096 + 64];
+	char		line[64];
+	FILE	   *f;
+	bool		ok;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "re");
+	if (f == NULL)
+		return false;
+	ok = fgets(line, sizeof(line), f) != NULL && isdigit((unsigned char) line[0]);
+	fclose(f);
+	if (ok)
+		*value = strtoull(line, NULL, 10);
+	return ok;
+}
+
+/* The directory of this process's memory cgroup; v1 and v2 differ. */
+static bool
+cgroup_dir(char *dir, size_t len, bool *v2)
+{
+	FILE	   *f = fopen("/proc/self/cgroup", "re");
+	char		line[4096];
+	bool		found = false;
+
+	if (f == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), f) != NULL)
+	{
+		char	   *controllers = strchr(line, ':');
+		char	   *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+
+		if (path == NULL)
+			continue;
+		*path++ = '\0';
+		controllers++;
+		path[strcspn(path, "\n")] = '\0';
+		if (strcmp(controllers, "memory") == 0)
+		{
+			snprintf(dir, len, "/sys/fs/cgroup/memory%s", path);
+			*v2 = false;
+			found = true;
+		}
+		else if (controllers[0] == '\0')
+		{
+			snprintf(dir, len, "/sys/fs/cgroup%s", path);
+			*v2 = true;
+			found = access(dir, R_OK) == 0;
+		}
+	}
+	fclose(f);
+	return found;
+}
+
+uint64_t
+donor_memory_available(void)
+{
+	uint64_t	available = UINT64_MAX;
+	uint64_t	limit;
+	uint64_t	used;
+	char		dir[4096];
+	bool		v2;
+
+	if (!proc_kb("/proc/meminfo", "MemAvailable", &available))
+		available = UINT64_MAX;
+	if (cgroup_dir(dir, sizeof(dir), &v2) &&
+		file_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) &&
+		file_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used))
+	{
+		uint64_t	left = used < limit ? limit - used : 0;
+
+		if (left < available)
+			available = left;
+	}
+	return available;
+}
+
+void
+donor_memory_init(uint64_t memory, uint64_t region_size)
+{
+	struct sigaction bus = {.sa_sigaction = on_sigbus,.sa_flags = SA_SIGINFO | SA_NODEFER};
+	struct rlimit rl;
+	uint64_t	n = memory / region_size;
+	uint64_t	pmd = 0;
+	char		total[32];
+	char		each[32];
+
+	if (n == 0)
+		rbp_die("--memory is less than one region");
+	if (n > (1u << 20))
+		rbp_die("too many regions; use a larger --region-size");
+	donor_region_size = region_size;
+	donor_nregions = (uint32_t) n;
+
+	/* a file for each region, and some for connections */
+	if (getrlimit(RLIMIT_NOFILE, &rl) == 0)
+	{
+		rl.rlim_cur = rl.rlim_max;
+		(void) setrlimit(RLIMIT_NOFILE, &rl);
+		if (rl.rlim_cur != RLIM_INFINITY && rl.rlim_cur < n + 256)
+			rbp_die("%llu regions need more open files than RLIMIT_NOFILE (%llu) allows",
+					(unsigned long long) n, (unsigned long long) rl.rlim_cur);
+	}
+	/* locked memory as far as we may: root can always raise it */
+	rl.rlim_cur = rl.rlim_max = RLIM_INFINITY;
+	if (setrlimit(RLIMIT_MEMLOCK, &rl) != 0 && getrlimit(RLIMIT_MEMLOCK, &rl) == 0)
+	{
+		rl.rlim_cur = rl.rlim_max;
+		(void) setrlimit(RLIMIT_MEMLOCK, &rl);
+	}
+
+	donor_regions = calloc(n, sizeof(DonorRegion));
+	arena_size = n * region_size + HUGE_SIZE;
+	arena = mmap(NULL, arena_size, PROT_NONE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (donor_regions == NULL || arena == MAP_FAILED)
+		rbp_die("could not reserve address space: %s", strerror(errno));
+	arena = (uint8_t *) (((uintptr_t) arena + HUGE_SIZE - 1) & ~(uintptr_t) (HUGE_SIZE - 1));
+	arena_size = n * region_size;
+	sigaction(SIGBUS, &bus, NULL);
+
+	try_huge = region_size % HUGE_SIZE == 0;
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		region->base = arena + (uint64_t) i * region_size;
+		region->state = RBP_REGION_FREE;
+		region->fd = -1;
+		if (try_huge)
+		{
+			region->fd = make_memory(region->base, true);
+			if (region->fd >= 0)
+				nhuge++;
+			else
+				try_huge = false;
+		}
+		if (region->fd < 0)
+			region->fd = make_memory(region->base, false);
+		if (region->fd < 0)
+			rbp_die("could not get memory for region %u of %u: %s",
+					i, donor_nregions, strerror(errno));
+	}
+	try_huge = nhuge > 0;
+
+	rbp_format_size(n * region_size, total, sizeof(total));
+	rbp_format_size(region_size, each, sizeof(each));
+	(void) proc_kb("/proc/self/smaps_rollup", "ShmemPmdMapped", &pmd);
+	rbp_log(RBP_LOG_INFO, "memory: %s in %u regions of %s, %s, %s", total,
+			donor_nregions, each,
+			nhuge == donor_nregions ? "huge pages"
+			: nhuge > 0 ? "huge pages in part"
+			: pmd > 0 ? "transparent huge pages" : "plain pages",
+			lock_memory ? "locked" : "not locked");
+}
