@@ -24,7 +24,7 @@ my $node = busy_cluster(
 	'network',
 	broker => $broker,
 	transport => 'tcp',
-	conf => "remote_bp.io_timeout = 50000\n");
+	conf => "remote_bp.io_timeout = '50ms'\n");
 cmp_ok($node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'}),
 	'>', 0, 'the far donor is read');
 

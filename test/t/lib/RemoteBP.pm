@@ -218,6 +218,7 @@ sub need_test_build
 	return;
 }
 
+# The module is the installed one, or that of RBP_MODULE_DIR.
 # Options of new_cluster: broker (none: the tier is off), conf (more
 # settings), shared_buffers (1MB), tier (64MB), transport (auto), checksums,
 # test_build, streaming, extension => 0 not to create it, start => 0 not to
@@ -237,6 +238,14 @@ sub new_cluster
 	$node->start;
 	create_extension($node) unless defined $opt{extension} && !$opt{extension};
 	return $node;
+}
+
+# The setting that finds the module, when it is not the installed one.
+sub module_path
+{
+	my ($test_build) = @_;
+	my $dir = $test_build ? test_build() : $ENV{RBP_MODULE_DIR};
+	return $dir ? "dynamic_library_path = '$dir:\$libdir'\n" : '';
 }
 
 sub configure
@@ -263,11 +272,7 @@ remote_bp.buffer_tier_size = '$tier'
 remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'
 remote_bp.compare_with_disk = $compare
 CONF
-	if ($opt{test_build})
-	{
-		my $dir = test_build();
-		$conf .= "dynamic_library_path = '$dir:\$libdir'\n";
-	}
+	$conf .= module_path($opt{test_build});
 	$node->append_conf('postgresql.conf', $conf . ($opt{conf} // ''));
 	return;
 }
