@@ -734,23 +734,18 @@ retire_region(int r)
 	region->used = false;
 }
 
-/* Bring a region into use; false if there is no room for any of it. */
-static bool
-adopt_region(const RbpRegionGrant *grant, int donor, uint32 *next_extent)
+/* Enter a region into the table, with no extents yet; -1 if there is no room. */
+static int
+enter_region(const RbpRegionGrant *grant, int donor)
 {
-	uint32		wanted = (uint32) (grant->bytes / EXTENT_BYTES);
 	Region	   *region;
 	int			r;
 
 	for (r = 0; r < MAX_REGIONS && shared->regions[r].used; r++)
 		 /* look on */ ;
-	while (*next_extent < shared->nextents &&
-		   pg_atomic_read_u32(&shared->map[*next_extent]) != MAP_NONE)
-		(*next_extent)++;
-	if (r == MAX_REGIONS || *next_extent == shared->nextents ||
-		wanted == 0 || wanted > 0xffff)
-		return false;
-
+	if (r == MAX_REGIONS || grant->bytes < EXTENT_BYTES ||
+		grant->bytes / EXTENT_BYTES > 0xffff)
+		return -1;
 	region = &shared->regions[r];
 	region->used = true;
 	region->donor = (uint16) donor;
@@ -759,18 +754,53 @@ adopt_region(const RbpRegionGrant *grant, int donor, uint32 *next_extent)
 	region->extents = 0;
 	pg_atomic_write_u32(&region->denied, 0);
 	shared->donors[donor].nregions++;
-	pg_write_barrier();
-	for (; *next_extent < shared->nextents && region->extents < wanted;
-		 (*next_extent)++)
+	return r;
+}
+
+/*
+ * Give extents to the regions just entered, one to each in turn: the
+ * directory takes free slots in about that order, so that a tier that is not
+ * full yet loads all donors alike.  Returns how many regions got none.
+ */
+static int
+bring_regions_online(const int *entered, int n)
+{
+	uint32		extent = 0;
+	int			unused = 0;
+	bool		more = true;
+
+	while (more)
 	{
-		if (pg_atomic_read_u32(&shared->map[*next_extent]) != MAP_NONE)
-			continue;
-		pg_atomic_write_u32(&shared->map[*next_extent],
-							MAP_MAKE(r, region->extents));
-		region->extents++;
-		rbp_directory_extent_online(rbp_dir, *next_extent);
+		more = false;
+		for (int i = 0; i < n; i++)
+		{
+			Region	   *region = &shared->regions[entered[i]];
+
+			if (region->extents == region->bytes / EXTENT_BYTES)
+				continue;
+			while (extent < shared->nextents &&
+				   pg_atomic_read_u32(&shared->map[extent]) != MAP_NONE)
+				extent++;
+			if (extent == shared->nextents)
+				break;
+			pg_atomic_write_u32(&shared->map[extent],
+								MAP_MAKE(entered[i], region->extents));
+			region->extents++;
+			rbp_directory_extent_online(rbp_dir, extent);
+			more = true;
+		}
 	}
-	return true;
+	for (int i = 0; i < n; i++)
+	{
+		Region	   *region = &shared->regions[entered[i]];
+
+		if (region->extents > 0)
+			continue;
+		region->used = false;
+		shared->donors[region->donor].nregions--;
+		unused++;
+	}
+	return unused;
 }
 
 /*
@@ -836,7 +866,8 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 {
 	bool		same;
 	int			unused = 0;
-	uint32		next_extent = 0;
+	int		   *entered = palloc(sizeof(int) * (nregions + 1));
+	int			nentered = 0;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	same = shared->has_lease &&
@@ -874,11 +905,17 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 			have = shared->regions[r].used &&
 				shared->regions[r].donor == donor &&
 				shared->regions[r].number == regions[i].region;
-		if (!have && (donor < 0 ||
-					  !adopt_region(&regions[i], donor, &next_extent)))
+		if (have)
+			continue;
+		entered[nentered] = donor < 0 ? -1 : enter_region(&regions[i], donor);
+		if (entered[nentered] < 0)
 			unused++;
+		else
+			nentered++;
 	}
+	unused += bring_regions_online(entered, nentered);
 	LWLockRelease(&shared->remote_lock);
+	pfree(entered);
 	return unused;
 }
 
