@@ -10,16 +10,16 @@
  * the smallest share.
  *
  * Taking back.  A donor that wants memory back (want_back, drain) has a
- * deficit: the leased regions that it may not have.  reclaim_update() spreads
+ * deficit: the leased regions that it may not have.  broker_reclaim_update() spreads
  * it over the holders: "asked" regions in their holdings.  A holder learns
- * that in its next answer (reclaim_tell()), which starts the grace time; what
+ * that in its next answer (broker_reclaim_tell()), which starts the grace time; what
  * it has not released by then is taken (broker_tick()).  While a told request
  * is running it is not enlarged, lest the additional regions have a shorter
  * grace time or the first ones a longer; the rest is asked in a second round.
  * Buffer leases are asked before temp leases: the data of the latter has no
  * copy on disk.
  *
- * Everything here runs under state.lock.
+ * Everything here runs under broker.lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,7 +52,7 @@ can_grant(const Donor *donor, int64_t now)
 	int			clean = donor->nregions - donor->nleased - donor->ndirty;
 	int			limit = may_be_leased(donor) - donor->nleased;
 
-	if (donor_status(donor, now) != DONOR_UP)
+	if (broker_donor_status(donor, now) != DONOR_UP)
 		return 0;
 	if (clean < limit)
 		limit = clean;
@@ -71,7 +71,7 @@ first_clean(Donor *donor)
 }
 
 int
-alloc_grant(Lease *lease)
+broker_alloc_grant(Lease *lease)
 {
 	int64_t		now = rbp_mono_ms();
 	int			granted = 0;
@@ -82,7 +82,7 @@ alloc_grant(Lease *lease)
 		int			best_held = 0;
 		int			best_free = 0;
 
-		for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+		for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 		{
 			int			n = can_grant(donor, now);
 			Holding    *holding;
@@ -90,7 +90,7 @@ alloc_grant(Lease *lease)
 
 			if (n == 0)
 				continue;
-			holding = lease_holding(lease, donor);
+			holding = broker_lease_holding(lease, donor);
 			held = holding ? holding->regions : 0;
 			if (best == NULL || held < best_held ||
 				(held == best_held && n > best_free))
@@ -102,23 +102,23 @@ alloc_grant(Lease *lease)
 		}
 		if (best == NULL)
 			break;
-		region_lease(best, first_clean(best), lease);
+		broker_region_lease(best, first_clean(best), lease);
 		granted++;
 	}
-	state.counters.regions_granted += granted;
+	broker.counters.regions_granted += granted;
 	return granted;
 }
 
 bool
-alloc_more_coming(const Lease *lease)
+broker_alloc_more_coming(const Lease *lease)
 {
 	int64_t		now = rbp_mono_ms();
 
 	if (lease->bytes >= lease->wanted)
 		return false;
-	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
-		if (donor->ndirty > 0 && donor_status(donor, now) == DONOR_UP &&
+		if (donor->ndirty > 0 && broker_donor_status(donor, now) == DONOR_UP &&
 			donor->nleased < may_be_leased(donor))
 			return true;
 	}
@@ -126,16 +126,16 @@ alloc_more_coming(const Lease *lease)
 }
 
 void
-reclaim_update(Donor *donor)
+broker_reclaim_update(Donor *donor)
 {
 	int			deficit = donor->nleased - may_be_leased(donor);
 	int			asked = 0;
 
 	if (deficit < 0)
 		deficit = 0;
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
-		Holding    *holding = lease_holding(lease, donor);
+		Holding    *holding = broker_lease_holding(lease, donor);
 
 		if (holding != NULL)
 			asked += holding->asked;
@@ -144,9 +144,9 @@ reclaim_update(Donor *donor)
 	/* The need has shrunk: first spare those that were not told. */
 	for (int told = 0; told <= 1 && asked > deficit; told++)
 	{
-		for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+		for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
-			Holding    *holding = lease_holding(lease, donor);
+			Holding    *holding = broker_lease_holding(lease, donor);
 			int			spare;
 
 			if (holding == NULL || (holding->taken_at != 0) != told)
@@ -169,9 +169,9 @@ reclaim_update(Donor *donor)
 		Holding    *best = NULL;
 		Purpose		best_purpose = PURPOSE_BUFFER;
 
-		for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+		for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
-			Holding    *holding = lease_holding(lease, donor);
+			Holding    *holding = broker_lease_holding(lease, donor);
 
 			if (holding == NULL || holding->taken_at != 0 ||
 				holding->asked == holding->regions)
@@ -192,7 +192,7 @@ reclaim_update(Donor *donor)
 }
 
 void
-reclaim_tell(Lease *lease)
+broker_reclaim_tell(Lease *lease)
 {
 	for (Holding *holding = lease->holdings; holding != NULL;
 		 holding = holding->next)
@@ -215,16 +215,16 @@ take_regions(Lease *lease, Holding *holding)
 
 	rbp_log(RBP_LOG_INFO, "lease %s: %d regions of donor %s are taken, their grace time is over",
 			lease->id, count, donor->id);
-	state.counters.regions_taken += count;
+	broker.counters.regions_taken += count;
 	for (int i = donor->nregions - 1; i >= 0 && count > 0; i--)
 	{
 		if (donor->regions[i].lease == lease)
 		{
-			region_unlease(donor, i);	/* may free the holding */
+			broker_region_unlease(donor, i);	/* may free the holding */
 			count--;
 		}
 	}
-	reclaim_update(donor);
+	broker_reclaim_update(donor);
 }
 
 static void
@@ -244,7 +244,7 @@ forgive(int64_t ms)
 {
 	rbp_log(RBP_LOG_WARNING, "the broker did not run for %" PRId64 " ms; deadlines move by that",
 			ms);
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		lease->deadline += ms;
 		for (Holding *h = lease->holdings; h != NULL; h = h->next)
@@ -253,7 +253,7 @@ forgive(int64_t ms)
 				h->taken_at += ms;
 		}
 	}
-	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 		donor->last_heard += ms;
 }
 
@@ -269,22 +269,22 @@ broker_tick(void)
 	if (planned != 0 && now - planned > LATE_MS)
 		forgive(now - planned);
 
-	for (Lease *lease = state.leases; lease != NULL; lease = next_lease)
+	for (Lease *lease = broker.leases; lease != NULL; lease = next_lease)
 	{
 		next_lease = lease->next;
 		if (lease->deadline <= now)
 		{
-			int			regions = lease_end(lease, LEASE_EXPIRED);
+			int			regions = broker_lease_end(lease, LEASE_EXPIRED);
 
 			rbp_log(RBP_LOG_INFO, "lease %s of %s (%d regions) has expired",
 					lease->id, lease->client, regions);
-			state.counters.leases_expired++;
+			broker.counters.leases_expired++;
 			continue;
 		}
 		earlier(&next, lease->deadline);
 	}
 
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		Holding    *next_holding;
 
@@ -301,27 +301,27 @@ broker_tick(void)
 		}
 	}
 
-	for (Donor *donor = state.donors; donor != NULL; donor = next_donor)
+	for (Donor *donor = broker.donors; donor != NULL; donor = next_donor)
 	{
 		next_donor = donor->next;
 
 		/* also spreads what remains of a deficit when leases have ended */
 		if (donor->draining || donor->want_back > 0)
-			reclaim_update(donor);
-		if (donor_status(donor, now) != DONOR_GONE)
+			broker_reclaim_update(donor);
+		if (broker_donor_status(donor, now) != DONOR_GONE)
 			continue;
 		if (donor->nleased > 0)
 		{
-			int			lost = donor_drop_leases(donor);
+			int			lost = broker_donor_drop_leases(donor);
 
 			rbp_log(RBP_LOG_WARNING, "donor %s has been silent for %" PRId64 " s: %d regions leave their leases",
 					donor->id, (now - donor->last_heard) / 1000, lost);
-			state.counters.regions_lost += lost;
+			broker.counters.regions_lost += lost;
 		}
 		if (now - donor->last_heard >= FORGET_AFTER_MS)
 		{
 			rbp_log(RBP_LOG_INFO, "donor %s is forgotten", donor->id);
-			donor_forget(donor);
+			broker_donor_forget(donor);
 		}
 	}
 	planned = next;

@@ -300,7 +300,7 @@ load_donors(const char *path)
 		if (nregions < 1 || nregions > BROKER_MAX_REGIONS || id == NULL ||
 			!rbp_valid_id(id, BROKER_DONOR_ID_LEN) || transports == NULL)
 			rbp_die("state file \"%s\" is damaged: table donors", path);
-		donor = donor_new(id, (int) nregions);
+		donor = broker_donor_new(id, (int) nregions);
 		if (donor == NULL)
 			rbp_die("out of memory");
 		donor->transports = json_loads(transports, 0, NULL);
@@ -315,7 +315,7 @@ load_donors(const char *path)
 			!copy_column(stmt, 4, donor->boot_id, sizeof(donor->boot_id)) ||
 			!copy_column(stmt, 8, donor->instance, sizeof(donor->instance)))
 			rbp_die("state file \"%s\" is damaged: table donors", path);
-		donor_link(donor);
+		broker_donor_link(donor);
 	}
 }
 
@@ -345,11 +345,11 @@ load_leases(const char *path)
 		lease->created = sqlite3_column_int64(stmt, 7);
 		lease->ended = (LeaseEnd) sqlite3_column_int(stmt, 8);
 		/* its holder may not have reached us for a while: the full TTL */
-		lease->deadline = state.started + lease->ttl_ms;
+		lease->deadline = broker.started + lease->ttl_ms;
 		if (lease->ended == LEASE_LIVE)
-			lease_link(lease);
+			broker_lease_link(lease);
 		else
-			lease_link_ended(lease);
+			broker_lease_link_ended(lease);
 	}
 }
 
@@ -362,12 +362,12 @@ load_regions(const char *path)
 	{
 		const char *donor_id = (const char *) sqlite3_column_text(stmt, 0);
 		const char *lease_id = (const char *) sqlite3_column_text(stmt, 3);
-		Donor	   *donor = donor_id ? donor_find(donor_id) : NULL;
+		Donor	   *donor = donor_id ? broker_donor_find(donor_id) : NULL;
 
 		if (donor == NULL ||
-			!region_restore(donor, sqlite3_column_int(stmt, 1),
+			!broker_region_restore(donor, sqlite3_column_int(stmt, 1),
 							(RegionState) sqlite3_column_int(stmt, 2),
-							lease_id ? lease_find(lease_id) : NULL,
+							lease_id ? broker_lease_find(lease_id) : NULL,
 							sqlite3_column_int64(stmt, 4)))
 			rbp_die("state file \"%s\" is damaged: table regions", path);
 	}
@@ -417,7 +417,7 @@ broker_db_open(const char *path)
 	/* loading may have thrown out old ended leases */
 	broker_db_commit();
 	rbp_log(RBP_LOG_INFO, "state file \"%s\": %d donors, %d leases", path,
-			state.ndonors, state.nleases);
+			broker.ndonors, broker.nleases);
 }
 
 void

@@ -51,7 +51,7 @@ check_regions(const json_t *array, int nregions, Reply *error)
 		if (!json_is_integer(value) || json_integer_value(value) < 0 ||
 			json_integer_value(value) >= nregions)
 		{
-			*error = reply_error(400, "\"clean\" must list numbers of regions, 0 to %d",
+			*error = broker_reply_error(400, "\"clean\" must list numbers of regions, 0 to %d",
 								 nregions - 1);
 			return false;
 		}
@@ -68,33 +68,33 @@ parse_registration(const json_t *body, Registration *reg, Reply *error)
 
 	memset(reg, 0, sizeof(*reg));
 	reg->grace_ms = BROKER_DEFAULT_GRACE_MS;
-	if (!body_text(body, "id", true, reg->id, sizeof(reg->id), error) ||
-		!body_text(body, "host", true, reg->host, sizeof(reg->host), error) ||
-		!body_int(body, "port", true, 1, 65535, &reg->port, error) ||
-		!body_text(body, "shm_name", false, reg->shm_name, sizeof(reg->shm_name), error) ||
-		!body_text(body, "boot_id", false, reg->boot_id, sizeof(reg->boot_id), error) ||
-		!body_text(body, "instance", true, reg->instance, sizeof(reg->instance), error) ||
-		!body_int(body, "region_size", true, BROKER_REGION_UNIT,
+	if (!broker_body_text(body, "id", true, reg->id, sizeof(reg->id), error) ||
+		!broker_body_text(body, "host", true, reg->host, sizeof(reg->host), error) ||
+		!broker_body_int(body, "port", true, 1, 65535, &reg->port, error) ||
+		!broker_body_text(body, "shm_name", false, reg->shm_name, sizeof(reg->shm_name), error) ||
+		!broker_body_text(body, "boot_id", false, reg->boot_id, sizeof(reg->boot_id), error) ||
+		!broker_body_text(body, "instance", true, reg->instance, sizeof(reg->instance), error) ||
+		!broker_body_int(body, "region_size", true, BROKER_REGION_UNIT,
 				  INT64_C(1) << 40, &reg->region_size, error) ||
-		!body_int(body, "regions", true, 1, BROKER_MAX_REGIONS, &reg->regions, error) ||
-		!body_int(body, "grace_ms", false, 0, BROKER_MAX_GRACE_MS, &reg->grace_ms, error) ||
-		!body_array(body, "transports", &transports, error) ||
-		!body_array(body, "clean", &reg->clean, error))
+		!broker_body_int(body, "regions", true, 1, BROKER_MAX_REGIONS, &reg->regions, error) ||
+		!broker_body_int(body, "grace_ms", false, 0, BROKER_MAX_GRACE_MS, &reg->grace_ms, error) ||
+		!broker_body_array(body, "transports", &transports, error) ||
+		!broker_body_array(body, "clean", &reg->clean, error))
 		return false;
 	if (!rbp_valid_id(reg->id, sizeof(reg->id)))
 	{
-		*error = reply_error(400, "\"id\" must consist of letters, digits and . _ : -, and begin with neither . nor -");
+		*error = broker_reply_error(400, "\"id\" must consist of letters, digits and . _ : -, and begin with neither . nor -");
 		return false;
 	}
 	if (reg->region_size % BROKER_REGION_UNIT != 0)
 	{
-		*error = reply_error(400, "\"region_size\" must be a multiple of 1 MiB");
+		*error = broker_reply_error(400, "\"region_size\" must be a multiple of 1 MiB");
 		return false;
 	}
 	if (json_array_size(transports) < 1 ||
 		json_array_size(transports) > MAX_TRANSPORTS)
 	{
-		*error = reply_error(400, "\"transports\" must list 1 to %d names", MAX_TRANSPORTS);
+		*error = broker_reply_error(400, "\"transports\" must list 1 to %d names", MAX_TRANSPORTS);
 		return false;
 	}
 	json_array_foreach(transports, i, value)
@@ -103,7 +103,7 @@ parse_registration(const json_t *body, Registration *reg, Reply *error)
 
 		if (name == NULL || !rbp_valid_id(name, 17))
 		{
-			*error = reply_error(400, "\"transports\" must list names of 1 to 16 letters and digits");
+			*error = broker_reply_error(400, "\"transports\" must list names of 1 to 16 letters and digits");
 			return false;
 		}
 	}
@@ -118,15 +118,15 @@ parse_registration(const json_t *body, Registration *reg, Reply *error)
 static void
 new_instance(Donor *donor, const Registration *reg)
 {
-	int			lost = donor_drop_leases(donor);
+	int			lost = broker_donor_drop_leases(donor);
 
 	rbp_log(RBP_LOG_INFO, "donor %s is a new process; %d regions leave their leases",
 			donor->id, lost);
-	state.counters.regions_lost += lost;
+	broker.counters.regions_lost += lost;
 	for (int i = 0; i < donor->nregions; i++)
 	{
 		if (donor->regions[i].state == REGION_DIRTY)
-			region_cleaned(donor, i);
+			broker_region_cleaned(donor, i);
 	}
 	if (donor->nregions != reg->regions)
 	{
@@ -166,13 +166,13 @@ distrust_unlisted(Donor *donor, const json_t *clean)
 	for (int r = 0; r < donor->nregions; r++)
 	{
 		if (!listed[r])
-			region_distrust(donor, r);
+			broker_region_distrust(donor, r);
 	}
 	free(listed);
 }
 
 Reply
-donors_register(const char *id, const json_t *body)
+broker_donors_register(const char *id, const json_t *body)
 {
 	Registration reg;
 	Reply		error;
@@ -185,16 +185,16 @@ donors_register(const char *id, const json_t *body)
 		return error;
 
 	broker_begin();
-	donor = donor_find(reg.id);
+	donor = broker_donor_find(reg.id);
 	if (donor == NULL)
 	{
-		if (state.ndonors >= BROKER_MAX_DONORS ||
-			(donor = donor_new(reg.id, (int) reg.regions)) == NULL)
+		if (broker.ndonors >= BROKER_MAX_DONORS ||
+			(donor = broker_donor_new(reg.id, (int) reg.regions)) == NULL)
 		{
 			broker_end();
-			return reply_error(503, "there is no room for more donors");
+			return broker_reply_error(503, "there is no room for more donors");
 		}
-		donor_link(donor);
+		broker_donor_link(donor);
 		fresh = true;
 		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB at %s:%d",
 				reg.id, donor->nregions,
@@ -210,7 +210,7 @@ donors_register(const char *id, const json_t *body)
 			 donor->region_size != reg.region_size)
 	{
 		broker_end();
-		return reply_error(409, "the regions of an instance cannot change");
+		return broker_reply_error(409, "the regions of an instance cannot change");
 	}
 
 	strcpy(donor->host, reg.host);
@@ -227,16 +227,16 @@ donors_register(const char *id, const json_t *body)
 	donor->last_heard = rbp_mono_ms();
 	if (fresh)
 	{
-		donor_touch(donor);
+		broker_donor_touch(donor);
 		if (reg.clean != NULL)
 			distrust_unlisted(donor, reg.clean);
 	}
 	broker_db_put_donor(donor);
-	state.counters.registrations++;
+	broker.counters.registrations++;
 	broker_commit();
 	revision = donor->revision;
 	broker_end();
-	return reply_json(200, json_pack("{s:I}", "revision", revision));
+	return broker_reply_json(200, json_pack("{s:I}", "revision", revision));
 }
 
 /*
@@ -253,10 +253,10 @@ take_ended(Donor *donor, const json_t *ended, int64_t revision)
 	json_array_foreach(ended, i, value)
 	{
 		const char *id = json_string_value(value);
-		Lease	   *lease = id ? lease_find(id) : NULL;
+		Lease	   *lease = id ? broker_lease_find(id) : NULL;
 		int			left = 0;
 
-		if (lease == NULL || lease_holding(lease, donor) == NULL)
+		if (lease == NULL || broker_lease_holding(lease, donor) == NULL)
 			continue;
 		for (int r = 0; r < donor->nregions; r++)
 		{
@@ -264,14 +264,14 @@ take_ended(Donor *donor, const json_t *ended, int64_t revision)
 			if (donor->regions[r].lease == lease &&
 				donor->regions[r].rev <= revision)
 			{
-				region_unlease(donor, r);
+				broker_region_unlease(donor, r);
 				left++;
 			}
 		}
 		if (left > 0)
 			rbp_log(RBP_LOG_INFO, "donor %s ended lease %s by its own clock: %d regions",
 					donor->id, id, left);
-		state.counters.regions_lost += left;
+		broker.counters.regions_lost += left;
 	}
 }
 
@@ -296,8 +296,8 @@ take_clean(Donor *donor, const json_t *clean, int64_t revision)
 		if (region->rev <= revision ||
 			(donor->touched && region->rev == donor->revision))
 		{
-			region_cleaned(donor, r);
-			state.counters.regions_cleaned++;
+			broker_region_cleaned(donor, r);
+			broker.counters.regions_cleaned++;
 		}
 	}
 }
@@ -338,8 +338,8 @@ donor_truth(Donor *donor)
 	json_t	   *dirty = json_array();
 	int64_t		now = rbp_mono_ms();
 
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
-		lease->scratch = lease_holding(lease, donor) ? json_array() : NULL;
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
+		lease->scratch = broker_lease_holding(lease, donor) ? json_array() : NULL;
 	for (int i = 0; i < donor->nregions; i++)
 	{
 		const Region *region = &donor->regions[i];
@@ -349,7 +349,7 @@ donor_truth(Donor *donor)
 		else if (region->state == REGION_DIRTY)
 			json_array_append_new(dirty, json_integer(i));
 	}
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		char		secret[2 * BROKER_SECRET_LEN + 1];
 		int64_t		ttl = lease->deadline > now ? lease->deadline - now : 0;
@@ -381,9 +381,9 @@ poll_ms(const Donor *donor)
 {
 	int64_t		ms = LONG_POLL_MS;
 
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
-		if (lease->ttl_ms / 4 < ms && lease_holding(lease, donor) != NULL)
+		if (lease->ttl_ms / 4 < ms && broker_lease_holding(lease, donor) != NULL)
 			ms = lease->ttl_ms / 4;
 	}
 	return ms;
@@ -396,23 +396,23 @@ poll_ms(const Donor *donor)
 static Donor *
 find_instance(const char *id, const char *instance, Reply *error)
 {
-	Donor	   *donor = donor_find(id);
+	Donor	   *donor = broker_donor_find(id);
 
 	if (donor == NULL)
 	{
-		*error = reply_error(404, "there is no donor \"%s\"", id);
+		*error = broker_reply_error(404, "there is no donor \"%s\"", id);
 		return NULL;
 	}
 	if (strcmp(donor->instance, instance) != 0)
 	{
-		*error = reply_error(409, "another process has registered as donor \"%s\"", id);
+		*error = broker_reply_error(409, "another process has registered as donor \"%s\"", id);
 		return NULL;
 	}
 	return donor;
 }
 
 Reply
-donors_heartbeat(const char *id, const json_t *body)
+broker_donors_heartbeat(const char *id, const json_t *body)
 {
 	char		instance[BROKER_NAME_LEN];
 	int64_t		revision = 0;
@@ -425,13 +425,13 @@ donors_heartbeat(const char *id, const json_t *body)
 	Reply		reply;
 	Donor	   *donor;
 
-	if (!body_text(body, "instance", true, instance, sizeof(instance), &reply) ||
-		!body_int(body, "revision", true, 0, INT64_MAX, &revision, &reply) ||
-		!body_int(body, "want_back", false, 0, INT64_MAX, &want_back, &reply) ||
-		!body_int(body, "grace_ms", false, 0, BROKER_MAX_GRACE_MS, &grace_ms, &reply) ||
-		!body_bool(body, "draining", &draining, &reply) ||
-		!body_array(body, "clean", &clean, &reply) ||
-		!body_array(body, "ended", &ended, &reply))
+	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply) ||
+		!broker_body_int(body, "revision", true, 0, INT64_MAX, &revision, &reply) ||
+		!broker_body_int(body, "want_back", false, 0, INT64_MAX, &want_back, &reply) ||
+		!broker_body_int(body, "grace_ms", false, 0, BROKER_MAX_GRACE_MS, &grace_ms, &reply) ||
+		!broker_body_bool(body, "draining", &draining, &reply) ||
+		!broker_body_array(body, "clean", &clean, &reply) ||
+		!broker_body_array(body, "ended", &ended, &reply))
 		return reply;
 
 	broker_begin();
@@ -443,13 +443,13 @@ donors_heartbeat(const char *id, const json_t *body)
 		return reply;
 	}
 
-	state.counters.heartbeats++;
+	broker.counters.heartbeats++;
 	donor->heard = true;
 	donor->last_heard = rbp_mono_ms();
 	if (revision <= donor->revision && revision != donor->applied)
 	{
 		donor->applied = revision;
-		state.wake = true;		/* a grant may be waiting for this */
+		broker.wake = true;		/* a grant may be waiting for this */
 	}
 	take_ended(donor, ended, revision);
 	take_clean(donor, clean, revision);
@@ -463,14 +463,14 @@ donors_heartbeat(const char *id, const json_t *body)
 	{
 		rbp_log(RBP_LOG_INFO, "donor %s is draining", donor->id);
 		donor->draining = true;
-		donor_touch(donor);
+		broker_donor_touch(donor);
 	}
 	if (want_back > donor->nregions)
 		want_back = donor->nregions;
 	if (want_back != donor->want_back || donor->draining || want_back > 0)
 	{
 		donor->want_back = (int) want_back;
-		reclaim_update(donor);
+		broker_reclaim_update(donor);
 	}
 	broker_commit();
 
@@ -483,7 +483,7 @@ donors_heartbeat(const char *id, const json_t *body)
 			 broker_wait(deadline));
 
 	if (donor != NULL)
-		reply = reply_json(200, donor_truth(donor));
+		reply = broker_reply_json(200, donor_truth(donor));
 	broker_end();
 	return reply;
 }
@@ -493,53 +493,53 @@ donors_heartbeat(const char *id, const json_t *body)
  */
 
 Reply
-donors_leave(const char *id, const json_t *body)
+broker_donors_leave(const char *id, const json_t *body)
 {
 	char		instance[BROKER_NAME_LEN];
 	Reply		reply;
 	Donor	   *donor;
 	int			lost;
 
-	if (!body_text(body, "instance", true, instance, sizeof(instance), &reply))
+	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply))
 		return reply;
 	broker_begin();
 	donor = find_instance(id, instance, &reply);
 	if (donor != NULL)
 	{
-		lost = donor_drop_leases(donor);
-		state.counters.regions_lost += lost;
+		lost = broker_donor_drop_leases(donor);
+		broker.counters.regions_lost += lost;
 		rbp_log(RBP_LOG_INFO, "donor %s has left; %d regions leave their leases",
 				id, lost);
-		donor_forget(donor);
+		broker_donor_forget(donor);
 		broker_commit();
-		reply = reply_json(204, NULL);
+		reply = broker_reply_json(204, NULL);
 	}
 	broker_end();
 	return reply;
 }
 
 Reply
-donors_drain(const char *id, const json_t *body)
+broker_donors_drain(const char *id, const json_t *body)
 {
 	Reply		reply;
 	Donor	   *donor;
 
 	(void) body;
 	broker_begin();
-	donor = donor_find(id);
+	donor = broker_donor_find(id);
 	if (donor == NULL)
-		reply = reply_error(404, "there is no donor \"%s\"", id);
+		reply = broker_reply_error(404, "there is no donor \"%s\"", id);
 	else
 	{
 		if (!donor->draining)
 		{
 			rbp_log(RBP_LOG_INFO, "donor %s is to be drained", donor->id);
 			donor->draining = true;
-			donor_touch(donor);
-			reclaim_update(donor);
+			broker_donor_touch(donor);
+			broker_reclaim_update(donor);
 			broker_commit();
 		}
-		reply = reply_json(200, json_pack("{s:s, s:b, s:i}",
+		reply = broker_reply_json(200, json_pack("{s:s, s:b, s:i}",
 										  "id", donor->id,
 										  "draining", 1,
 										  "leased", donor->nleased));
@@ -553,9 +553,9 @@ reclaiming(const Donor *donor)
 {
 	int			asked = 0;
 
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
-		const Holding *holding = lease_holding(lease, donor);
+		const Holding *holding = broker_lease_holding(lease, donor);
 
 		if (holding != NULL)
 			asked += holding->asked;
@@ -564,7 +564,7 @@ reclaiming(const Donor *donor)
 }
 
 Reply
-donors_list(const char *id, const json_t *body)
+broker_donors_list(const char *id, const json_t *body)
 {
 	json_t	   *list = json_array();
 	int64_t		now;
@@ -573,7 +573,7 @@ donors_list(const char *id, const json_t *body)
 	(void) body;
 	broker_begin();
 	now = rbp_mono_ms();
-	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
 		json_t	   *item =
 		json_pack("{s:s, s:s, s:i, s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I}",
@@ -581,7 +581,7 @@ donors_list(const char *id, const json_t *body)
 				  "host", donor->host,
 				  "port", donor->port,
 				  "transports", json_deep_copy(donor->transports),
-				  "state", donor_status_name(donor_status(donor, now)),
+				  "state", broker_donor_status_name(broker_donor_status(donor, now)),
 				  "region_size", (json_int_t) donor->region_size,
 				  "regions", donor->nregions,
 				  "leased", donor->nleased,
@@ -600,5 +600,5 @@ donors_list(const char *id, const json_t *body)
 		json_array_append_new(list, item);
 	}
 	broker_end();
-	return reply_json(200, json_pack("{s:o}", "donors", list));
+	return broker_reply_json(200, json_pack("{s:o}", "donors", list));
 }

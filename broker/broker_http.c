@@ -10,7 +10,7 @@
  * read.
  *
  * Threads: each request belongs to its connection's thread; shared are the
- * counters (atomic) and, through the handlers, the state (state.lock).
+ * counters (atomic) and, through the handlers, the state (broker.lock).
  *
  *-------------------------------------------------------------------------
  */
@@ -54,16 +54,16 @@ static Reply serve_metrics(const char *id, const json_t *body);
 static const Route routes[] = {
 	{"GET", "/healthz", false, serve_health},
 	{"GET", "/metrics", false, serve_metrics},
-	{"GET", "/v1/donors", false, donors_list},
-	{"POST", "/v1/donors", true, donors_register},
-	{"DELETE", "/v1/donors/*", true, donors_leave},
-	{"POST", "/v1/donors/*/heartbeat", true, donors_heartbeat},
-	{"POST", "/v1/donors/*/drain", false, donors_drain},
-	{"GET", "/v1/leases", false, leases_list},
-	{"POST", "/v1/leases", true, leases_create},
-	{"DELETE", "/v1/leases/*", true, leases_release},
-	{"POST", "/v1/leases/*/renew", true, leases_renew},
-	{"POST", "/v1/leases/*/revoke", false, leases_revoke},
+	{"GET", "/v1/donors", false, broker_donors_list},
+	{"POST", "/v1/donors", true, broker_donors_register},
+	{"DELETE", "/v1/donors/*", true, broker_donors_leave},
+	{"POST", "/v1/donors/*/heartbeat", true, broker_donors_heartbeat},
+	{"POST", "/v1/donors/*/drain", false, broker_donors_drain},
+	{"GET", "/v1/leases", false, broker_leases_list},
+	{"POST", "/v1/leases", true, broker_leases_create},
+	{"DELETE", "/v1/leases/*", true, broker_leases_release},
+	{"POST", "/v1/leases/*/renew", true, broker_leases_renew},
+	{"POST", "/v1/leases/*/revoke", false, broker_leases_revoke},
 };
 
 #define ROUTE_COUNT		(sizeof(routes) / sizeof(routes[0]))
@@ -88,7 +88,7 @@ static atomic_int_fast64_t requests[6];
  */
 
 Reply
-reply_json(int status, json_t *json)
+broker_reply_json(int status, json_t *json)
 {
 	Reply		reply = {.status = status, .json = json};
 
@@ -96,7 +96,7 @@ reply_json(int status, json_t *json)
 }
 
 Reply
-reply_error(int status, const char *fmt,...)
+broker_reply_error(int status, const char *fmt,...)
 {
 	char		text[512];
 	va_list		args;
@@ -111,11 +111,11 @@ reply_error(int status, const char *fmt,...)
 		if (*c < 0x20 || *c > 0x7e)
 			*c = '?';
 	}
-	return reply_json(status, json_pack("{s:s}", "error", text));
+	return broker_reply_json(status, json_pack("{s:s}", "error", text));
 }
 
 bool
-body_text(const json_t *body, const char *key, bool required,
+broker_body_text(const json_t *body, const char *key, bool required,
 		  char *dst, size_t size, Reply *error)
 {
 	const json_t *value = json_object_get(body, key);
@@ -125,12 +125,12 @@ body_text(const json_t *body, const char *key, bool required,
 		return true;
 	if (text == NULL)
 	{
-		*error = reply_error(400, "\"%s\" must be given, as a string", key);
+		*error = broker_reply_error(400, "\"%s\" must be given, as a string", key);
 		return false;
 	}
 	if ((required && text[0] == '\0') || strlen(text) >= size)
 	{
-		*error = reply_error(400, "\"%s\" must have %d to %zu characters", key,
+		*error = broker_reply_error(400, "\"%s\" must have %d to %zu characters", key,
 							 required, size - 1);
 		return false;
 	}
@@ -138,7 +138,7 @@ body_text(const json_t *body, const char *key, bool required,
 	{
 		if (*c < 0x20 || *c > 0x7e)
 		{
-			*error = reply_error(400, "\"%s\" must be printable ASCII", key);
+			*error = broker_reply_error(400, "\"%s\" must be printable ASCII", key);
 			return false;
 		}
 	}
@@ -147,7 +147,7 @@ body_text(const json_t *body, const char *key, bool required,
 }
 
 bool
-body_int(const json_t *body, const char *key, bool required,
+broker_body_int(const json_t *body, const char *key, bool required,
 		 int64_t min, int64_t max, int64_t *value, Reply *error)
 {
 	const json_t *member = json_object_get(body, key);
@@ -157,7 +157,7 @@ body_int(const json_t *body, const char *key, bool required,
 	if (!json_is_integer(member) || json_integer_value(member) < min ||
 		json_integer_value(member) > max)
 	{
-		*error = reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
+		*error = broker_reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
 							 key, min, max);
 		return false;
 	}
@@ -166,7 +166,7 @@ body_int(const json_t *body, const char *key, bool required,
 }
 
 bool
-body_bool(const json_t *body, const char *key, bool *value, Reply *error)
+broker_body_bool(const json_t *body, const char *key, bool *value, Reply *error)
 {
 	const json_t *member = json_object_get(body, key);
 
@@ -174,7 +174,7 @@ body_bool(const json_t *body, const char *key, bool *value, Reply *error)
 		return true;
 	if (!json_is_boolean(member))
 	{
-		*error = reply_error(400, "\"%s\" must be true or false", key);
+		*error = broker_reply_error(400, "\"%s\" must be true or false", key);
 		return false;
 	}
 	*value = json_is_true(member);
@@ -182,14 +182,14 @@ body_bool(const json_t *body, const char *key, bool *value, Reply *error)
 }
 
 bool
-body_array(const json_t *body, const char *key, const json_t **array,
+broker_body_array(const json_t *body, const char *key, const json_t **array,
 		   Reply *error)
 {
 	const json_t *member = json_object_get(body, key);
 
 	if (member != NULL && !json_is_array(member))
 	{
-		*error = reply_error(400, "\"%s\" must be an array", key);
+		*error = broker_reply_error(400, "\"%s\" must be an array", key);
 		return false;
 	}
 	*array = member;
@@ -213,10 +213,10 @@ serve_health(const char *id, const json_t *body)
 	(void) body;
 	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += LOCK_PROBE_MS / 1000;
-	if (pthread_mutex_clocklock(&state.lock, CLOCK_MONOTONIC, &until) != 0)
-		return reply_error(503, "the broker's state is locked");
+	if (pthread_mutex_clocklock(&broker.lock, CLOCK_MONOTONIC, &until) != 0)
+		return broker_reply_error(503, "the broker's state is locked");
 	broker_end();
-	return reply_json(200, json_pack("{s:s, s:s}", "status", "ok",
+	return broker_reply_json(200, json_pack("{s:s, s:s}", "status", "ok",
 									 "version", RBP_VERSION));
 }
 
@@ -231,7 +231,7 @@ serve_metrics(const char *id, const json_t *body)
 	reply.text = broker_metrics();
 	broker_end();
 	if (reply.text == NULL)
-		return reply_error(503, "out of memory");
+		return broker_reply_error(503, "out of memory");
 	return reply;
 }
 
@@ -362,16 +362,16 @@ start_request(struct MHD_Connection *connection, const char *url,
 	route = find_route(method, url, id, sizeof(id), &known_path);
 	if ((route == NULL || route->handler != serve_health) &&
 		!token_matches(connection))
-		return send_reply(connection, reply_error(401, "the token is missing or wrong"));
+		return send_reply(connection, broker_reply_error(401, "the token is missing or wrong"));
 	if (route == NULL && known_path)
-		return send_reply(connection, reply_error(405, "%s does not take %s", url, method));
+		return send_reply(connection, broker_reply_error(405, "%s does not take %s", url, method));
 	if (route == NULL)
-		return send_reply(connection, reply_error(404, "there is no %s here", url));
+		return send_reply(connection, broker_reply_error(404, "there is no %s here", url));
 
 	length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
 										 MHD_HTTP_HEADER_CONTENT_LENGTH);
 	if (length != NULL && strtoull(length, NULL, 10) > MAX_BODY)
-		return send_reply(connection, reply_error(413, "the body is larger than %d bytes", MAX_BODY));
+		return send_reply(connection, broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY));
 
 	*request = calloc(1, sizeof(Request));
 	if (*request == NULL)
@@ -416,18 +416,18 @@ run_request(const Request *request)
 	Reply		reply;
 
 	if (request->too_large)
-		return reply_error(413, "the body is larger than %d bytes", MAX_BODY);
+		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
 	if (request->route->takes_body)
 	{
 		body = json_loadb(request->len > 0 ? request->body : "",
 						  request->len, JSON_REJECT_DUPLICATES, &why);
 		if (body == NULL)
-			return reply_error(400, "the body is not JSON: %s at line %d, column %d",
+			return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
 							   why.text, why.line, why.column);
 		if (!json_is_object(body))
 		{
 			json_decref(body);
-			return reply_error(400, "the body must be a JSON object");
+			return broker_reply_error(400, "the body must be a JSON object");
 		}
 	}
 	reply = request->route->handler(request->id, body);

@@ -5,7 +5,7 @@
  *
  * A handler gets the id in the path (or NULL) and the decoded body (an
  * object, never NULL where the route says that it takes one), and returns a
- * Reply.  It takes state.lock itself.  Each connection has its own thread, so
+ * Reply.  It takes broker.lock itself.  Each connection has its own thread, so
  * a handler may wait.
  *
  *-------------------------------------------------------------------------
@@ -25,8 +25,8 @@ typedef struct Reply
 } Reply;
 
 /* Takes over json, which may be NULL for an empty answer. */
-extern Reply reply_json(int status, json_t *json);
-extern Reply reply_error(int status, const char *fmt,...)
+extern Reply broker_reply_json(int status, json_t *json);
+extern Reply broker_reply_error(int status, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
 /*
@@ -34,15 +34,15 @@ extern Reply reply_error(int status, const char *fmt,...)
  * wrong type or is out of range, or is missing though required.  A missing
  * one that is not required leaves the output as it was.
  */
-extern bool body_text(const json_t *body, const char *key, bool required,
+extern bool broker_body_text(const json_t *body, const char *key, bool required,
 					  char *dst, size_t size, Reply *error);
-extern bool body_int(const json_t *body, const char *key, bool required,
+extern bool broker_body_int(const json_t *body, const char *key, bool required,
 					 int64_t min, int64_t max, int64_t *value, Reply *error);
-extern bool body_bool(const json_t *body, const char *key, bool *value,
+extern bool broker_body_bool(const json_t *body, const char *key, bool *value,
 					  Reply *error);
 
 /* An array; *array is borrowed, NULL if missing. */
-extern bool body_array(const json_t *body, const char *key,
+extern bool broker_body_array(const json_t *body, const char *key,
 					   const json_t **array, Reply *error);
 
 /*
@@ -61,16 +61,16 @@ extern int64_t broker_http_requests(int status_class);
 
 /* ---- the handlers: broker_donors.c, broker_leases.c ---- */
 
-extern Reply donors_register(const char *id, const json_t *body);
-extern Reply donors_heartbeat(const char *id, const json_t *body);
-extern Reply donors_leave(const char *id, const json_t *body);
-extern Reply donors_drain(const char *id, const json_t *body);
-extern Reply donors_list(const char *id, const json_t *body);
+extern Reply broker_donors_register(const char *id, const json_t *body);
+extern Reply broker_donors_heartbeat(const char *id, const json_t *body);
+extern Reply broker_donors_leave(const char *id, const json_t *body);
+extern Reply broker_donors_drain(const char *id, const json_t *body);
+extern Reply broker_donors_list(const char *id, const json_t *body);
 
-extern Reply leases_create(const char *id, const json_t *body);
-extern Reply leases_renew(const char *id, const json_t *body);
-extern Reply leases_release(const char *id, const json_t *body);
-extern Reply leases_revoke(const char *id, const json_t *body);
-extern Reply leases_list(const char *id, const json_t *body);
+extern Reply broker_leases_create(const char *id, const json_t *body);
+extern Reply broker_leases_renew(const char *id, const json_t *body);
+extern Reply broker_leases_release(const char *id, const json_t *body);
+extern Reply broker_leases_revoke(const char *id, const json_t *body);
+extern Reply broker_leases_list(const char *id, const json_t *body);
 
 #endif							/* RBP_BROKER_HTTP_H */

@@ -87,11 +87,11 @@ lease_object(Lease *lease)
 static Reply
 no_lease(const char *id)
 {
-	const Lease *ended = lease_find_ended(id);
+	const Lease *ended = broker_lease_find_ended(id);
 
 	if (ended != NULL)
-		return reply_error(410, "the lease %s", lease_end_text(ended->ended));
-	return reply_error(404, "there is no such lease");
+		return broker_reply_error(410, "the lease %s", broker_lease_end_text(ended->ended));
+	return broker_reply_error(404, "there is no such lease");
 }
 
 /*
@@ -106,7 +106,7 @@ applied_by_donors(const Lease *lease)
 	for (const Holding *h = lease->holdings; h != NULL; h = h->next)
 	{
 		if (h->donor->applied < h->granted_rev &&
-			donor_status(h->donor, now) < DONOR_AWAY)
+			broker_donor_status(h->donor, now) < DONOR_AWAY)
 			return false;
 	}
 	return true;
@@ -125,13 +125,13 @@ settle(const char *id, bool wait_clean)
 
 	for (;;)
 	{
-		lease = lease_find(id);
+		lease = broker_lease_find(id);
 		if (lease == NULL)
 			return NULL;
-		if (wait_clean && alloc_grant(lease) > 0)
+		if (wait_clean && broker_alloc_grant(lease) > 0)
 			broker_commit();
 		if (applied_by_donors(lease) &&
-			!(wait_clean && alloc_more_coming(lease)))
+			!(wait_clean && broker_alloc_more_coming(lease)))
 			return lease;
 		if (!broker_wait(deadline))
 			return lease;
@@ -143,7 +143,7 @@ parse_purpose(const json_t *body, Purpose *purpose, Reply *error)
 {
 	char		text[16];
 
-	if (!body_text(body, "purpose", true, text, sizeof(text), error))
+	if (!broker_body_text(body, "purpose", true, text, sizeof(text), error))
 		return false;
 	if (strcmp(text, "buffer") == 0)
 		*purpose = PURPOSE_BUFFER;
@@ -151,14 +151,14 @@ parse_purpose(const json_t *body, Purpose *purpose, Reply *error)
 		*purpose = PURPOSE_TEMP;
 	else
 	{
-		*error = reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
+		*error = broker_reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
 		return false;
 	}
 	return true;
 }
 
 Reply
-leases_create(const char *id, const json_t *body)
+broker_leases_create(const char *id, const json_t *body)
 {
 	Lease	   *lease = calloc(1, sizeof(Lease));
 	Lease	   *next;
@@ -168,12 +168,12 @@ leases_create(const char *id, const json_t *body)
 
 	(void) id;
 	if (lease == NULL)
-		return reply_error(503, "out of memory");
-	if (!body_text(body, "client", true, lease->client, sizeof(lease->client), &reply) ||
-		!body_text(body, "instance", true, lease->instance, sizeof(lease->instance), &reply) ||
+		return broker_reply_error(503, "out of memory");
+	if (!broker_body_text(body, "client", true, lease->client, sizeof(lease->client), &reply) ||
+		!broker_body_text(body, "instance", true, lease->instance, sizeof(lease->instance), &reply) ||
 		!parse_purpose(body, &lease->purpose, &reply) ||
-		!body_int(body, "bytes", true, 0, INT64_C(1) << 50, &lease->wanted, &reply) ||
-		!body_int(body, "ttl_ms", true, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
+		!broker_body_int(body, "bytes", true, 0, INT64_C(1) << 50, &lease->wanted, &reply) ||
+		!broker_body_int(body, "ttl_ms", true, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
 				  &lease->ttl_ms, &reply))
 	{
 		free(lease);
@@ -186,7 +186,7 @@ leases_create(const char *id, const json_t *body)
 	lease->created = (int64_t) time(NULL);
 
 	broker_begin();
-	for (Lease *old = state.leases; old != NULL; old = next)
+	for (Lease *old = broker.leases; old != NULL; old = next)
 	{
 		next = old->next;
 		if (strcmp(old->client, lease->client) != 0 ||
@@ -195,21 +195,21 @@ leases_create(const char *id, const json_t *body)
 			continue;
 		rbp_log(RBP_LOG_INFO, "lease %s ends: another instance of %s takes over",
 				old->id, old->client);
-		lease_end(old, LEASE_TAKEN_OVER);
-		state.counters.leases_taken_over++;
+		broker_lease_end(old, LEASE_TAKEN_OVER);
+		broker.counters.leases_taken_over++;
 	}
-	if (state.nleases >= BROKER_MAX_LEASES)
+	if (broker.nleases >= BROKER_MAX_LEASES)
 	{
 		broker_commit();
 		broker_end();
 		free(lease);
-		return reply_error(503, "there is no room for more leases");
+		return broker_reply_error(503, "there is no room for more leases");
 	}
 	lease->deadline = rbp_mono_ms() + lease->ttl_ms;
-	lease_link(lease);
+	broker_lease_link(lease);
 	broker_db_put_lease(lease);
-	state.counters.leases_created++;
-	granted = alloc_grant(lease);
+	broker.counters.leases_created++;
+	granted = broker_alloc_grant(lease);
 	rbp_log(RBP_LOG_INFO, "lease %s (%s) for %s: %d regions granted, %lld of %lld MB",
 			lease->id, purpose_name(lease->purpose), lease->client, granted,
 			(long long) (lease->bytes >> 20), (long long) (lease->wanted >> 20));
@@ -220,8 +220,8 @@ leases_create(const char *id, const json_t *body)
 		reply = no_lease(lease_id);
 	else
 	{
-		reclaim_tell(lease);
-		reply = reply_json(201, lease_object(lease));
+		broker_reclaim_tell(lease);
+		reply = broker_reply_json(201, lease_object(lease));
 	}
 	broker_end();
 	return reply;
@@ -232,11 +232,11 @@ parse_secret(const json_t *body, unsigned char *secret, Reply *error)
 {
 	char		text[2 * BROKER_SECRET_LEN + 1];
 
-	if (!body_text(body, "secret", true, text, sizeof(text), error))
+	if (!broker_body_text(body, "secret", true, text, sizeof(text), error))
 		return false;
 	if (!rbp_hex_decode(text, secret, BROKER_SECRET_LEN))
 	{
-		*error = reply_error(400, "\"secret\" must have %d hex digits",
+		*error = broker_reply_error(400, "\"secret\" must have %d hex digits",
 							 2 * BROKER_SECRET_LEN);
 		return false;
 	}
@@ -247,7 +247,7 @@ parse_secret(const json_t *body, unsigned char *secret, Reply *error)
 static Lease *
 find_held(const char *id, const unsigned char *secret, Reply *error)
 {
-	Lease	   *lease = lease_find(id);
+	Lease	   *lease = broker_lease_find(id);
 
 	if (lease == NULL)
 	{
@@ -256,7 +256,7 @@ find_held(const char *id, const unsigned char *secret, Reply *error)
 	}
 	if (!rbp_equal_secret(secret, BROKER_SECRET_LEN, lease->secret, BROKER_SECRET_LEN))
 	{
-		*error = reply_error(403, "the secret is wrong");
+		*error = broker_reply_error(403, "the secret is wrong");
 		return NULL;
 	}
 	return lease;
@@ -273,7 +273,7 @@ check_release(const json_t *release, Reply *error)
 		if (!json_is_string(json_object_get(item, "donor")) ||
 			!json_is_integer(json_object_get(item, "region")))
 		{
-			*error = reply_error(400, "\"release\" must list objects with \"donor\" and \"region\"");
+			*error = broker_reply_error(400, "\"release\" must list objects with \"donor\" and \"region\"");
 			return false;
 		}
 	}
@@ -292,19 +292,19 @@ release_regions(Lease *lease, const json_t *release)
 
 	json_array_foreach(release, i, item)
 	{
-		Donor	   *donor = donor_find(json_string_value(json_object_get(item, "donor")));
+		Donor	   *donor = broker_donor_find(json_string_value(json_object_get(item, "donor")));
 		json_int_t	region = json_integer_value(json_object_get(item, "region"));
 
 		if (donor == NULL || region < 0 || region >= donor->nregions ||
 			donor->regions[region].lease != lease)
 			continue;
-		region_unlease(donor, (int) region);
-		state.counters.regions_released++;
+		broker_region_unlease(donor, (int) region);
+		broker.counters.regions_released++;
 	}
 }
 
 Reply
-leases_renew(const char *id, const json_t *body)
+broker_leases_renew(const char *id, const json_t *body)
 {
 	unsigned char secret[BROKER_SECRET_LEN];
 	const json_t *release;
@@ -314,10 +314,10 @@ leases_renew(const char *id, const json_t *body)
 	Lease	   *lease;
 
 	if (!parse_secret(body, secret, &reply) ||
-		!body_int(body, "bytes", false, 0, INT64_C(1) << 50, &wanted, &reply) ||
-		!body_int(body, "ttl_ms", false, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
+		!broker_body_int(body, "bytes", false, 0, INT64_C(1) << 50, &wanted, &reply) ||
+		!broker_body_int(body, "ttl_ms", false, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
 				  &ttl_ms, &reply) ||
-		!body_array(body, "release", &release, &reply) ||
+		!broker_body_array(body, "release", &release, &reply) ||
 		!check_release(release, &reply))
 		return reply;
 
@@ -336,8 +336,8 @@ leases_renew(const char *id, const json_t *body)
 		}
 		release_regions(lease, release);
 		lease->deadline = rbp_mono_ms() + lease->ttl_ms;
-		state.counters.leases_renewed++;
-		granted = alloc_grant(lease);
+		broker.counters.leases_renewed++;
+		granted = broker_alloc_grant(lease);
 		broker_commit();
 
 		if (granted > 0)
@@ -346,8 +346,8 @@ leases_renew(const char *id, const json_t *body)
 			reply = no_lease(id);
 		else
 		{
-			reclaim_tell(lease);
-			reply = reply_json(200, lease_object(lease));
+			broker_reclaim_tell(lease);
+			reply = broker_reply_json(200, lease_object(lease));
 		}
 	}
 	broker_end();
@@ -355,7 +355,7 @@ leases_renew(const char *id, const json_t *body)
 }
 
 Reply
-leases_release(const char *id, const json_t *body)
+broker_leases_release(const char *id, const json_t *body)
 {
 	unsigned char secret[BROKER_SECRET_LEN];
 	Reply		reply;
@@ -370,25 +370,25 @@ leases_release(const char *id, const json_t *body)
 		int			regions;
 
 		rbp_log(RBP_LOG_INFO, "lease %s is given back by %s", lease->id, lease->client);
-		regions = lease_end(lease, LEASE_RELEASED);
-		state.counters.leases_released++;
-		state.counters.regions_released += regions;
+		regions = broker_lease_end(lease, LEASE_RELEASED);
+		broker.counters.leases_released++;
+		broker.counters.regions_released += regions;
 		broker_commit();
-		reply = reply_json(204, NULL);
+		reply = broker_reply_json(204, NULL);
 	}
 	broker_end();
 	return reply;
 }
 
 Reply
-leases_revoke(const char *id, const json_t *body)
+broker_leases_revoke(const char *id, const json_t *body)
 {
 	Reply		reply;
 	Lease	   *lease;
 
 	(void) body;
 	broker_begin();
-	lease = lease_find(id);
+	lease = broker_lease_find(id);
 	if (lease == NULL)
 		reply = no_lease(id);
 	else
@@ -396,10 +396,10 @@ leases_revoke(const char *id, const json_t *body)
 		int			regions;
 
 		rbp_log(RBP_LOG_INFO, "lease %s of %s is revoked", lease->id, lease->client);
-		regions = lease_end(lease, LEASE_REVOKED);
-		state.counters.leases_revoked++;
+		regions = broker_lease_end(lease, LEASE_REVOKED);
+		broker.counters.leases_revoked++;
 		broker_commit();
-		reply = reply_json(200, json_pack("{s:s, s:i}", "lease", id,
+		reply = broker_reply_json(200, json_pack("{s:s, s:i}", "lease", id,
 										  "regions", regions));
 	}
 	broker_end();
@@ -407,7 +407,7 @@ leases_revoke(const char *id, const json_t *body)
 }
 
 Reply
-leases_list(const char *id, const json_t *body)
+broker_leases_list(const char *id, const json_t *body)
 {
 	json_t	   *list = json_array();
 	int64_t		now;
@@ -416,7 +416,7 @@ leases_list(const char *id, const json_t *body)
 	(void) body;
 	broker_begin();
 	now = rbp_mono_ms();
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		json_t	   *donors = json_array();
 		int64_t		remaining = lease->deadline > now ? lease->deadline - now : 0;
@@ -442,5 +442,5 @@ leases_list(const char *id, const json_t *body)
 										"donors", donors));
 	}
 	broker_end();
-	return reply_json(200, json_pack("{s:o}", "leases", list));
+	return broker_reply_json(200, json_pack("{s:o}", "leases", list));
 }

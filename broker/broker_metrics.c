@@ -35,34 +35,34 @@ donor_gauges(FILE *out)
 	int64_t		now = rbp_mono_ms();
 
 	head(out, "remote_bp_donor_state", "gauge", "1 for the state the donor is in.");
-	for (Donor *d = state.donors; d != NULL; d = d->next)
+	for (Donor *d = broker.donors; d != NULL; d = d->next)
 	{
 		for (int s = DONOR_UP; s <= DONOR_GONE; s++)
 			fprintf(out, "remote_bp_donor_state{donor=\"%s\",state=\"%s\"} %d\n",
-					d->id, donor_status_name((DonorStatus) s),
-					(int) donor_status(d, now) == s);
+					d->id, broker_donor_status_name((DonorStatus) s),
+					(int) broker_donor_status(d, now) == s);
 	}
 	head(out, "remote_bp_donor_regions", "gauge", "Regions of the donor, by what they are.");
-	for (Donor *d = state.donors; d != NULL; d = d->next)
+	for (Donor *d = broker.donors; d != NULL; d = d->next)
 		fprintf(out, "remote_bp_donor_regions{donor=\"%s\",state=\"leased\"} %d\n"
 				"remote_bp_donor_regions{donor=\"%s\",state=\"free\"} %d\n"
 				"remote_bp_donor_regions{donor=\"%s\",state=\"dirty\"} %d\n",
 				d->id, d->nleased, d->id,
 				d->nregions - d->nleased - d->ndirty, d->id, d->ndirty);
 	head(out, "remote_bp_donor_bytes", "gauge", "Memory that the donor offers.");
-	for (Donor *d = state.donors; d != NULL; d = d->next)
+	for (Donor *d = broker.donors; d != NULL; d = d->next)
 		fprintf(out, "remote_bp_donor_bytes{donor=\"%s\"} %" PRId64 "\n",
 				d->id, d->nregions * d->region_size);
 	head(out, "remote_bp_donor_leased_bytes", "gauge", "Memory of the donor that is leased.");
-	for (Donor *d = state.donors; d != NULL; d = d->next)
+	for (Donor *d = broker.donors; d != NULL; d = d->next)
 		fprintf(out, "remote_bp_donor_leased_bytes{donor=\"%s\"} %" PRId64 "\n",
 				d->id, d->nleased * d->region_size);
 	head(out, "remote_bp_donor_heard_seconds", "gauge", "Time since the donor was heard of.");
-	for (Donor *d = state.donors; d != NULL; d = d->next)
+	for (Donor *d = broker.donors; d != NULL; d = d->next)
 		fprintf(out, "remote_bp_donor_heard_seconds{donor=\"%s\"} %.3f\n",
 				d->id, (double) (now - d->last_heard) / 1000);
 	head(out, "remote_bp_donor_reported", "gauge", "Numbers that the donor reports of itself.");
-	for (Donor *d = state.donors; d != NULL; d = d->next)
+	for (Donor *d = broker.donors; d != NULL; d = d->next)
 	{
 		const char *key;
 		json_t	   *value;
@@ -81,7 +81,7 @@ lease_gauges(FILE *out)
 	int64_t		wanted[2] = {0};
 	static const char *const names[] = {"buffer", "temp"};
 
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		count[lease->purpose]++;
 		bytes[lease->purpose] += lease->bytes;
@@ -101,7 +101,7 @@ lease_gauges(FILE *out)
 char *
 broker_metrics(void)
 {
-	const BrokerCounters *c = &state.counters;
+	const BrokerCounters *c = &broker.counters;
 	char	   *text = NULL;
 	size_t		len;
 	FILE	   *out = open_memstream(&text, &len);
@@ -113,7 +113,7 @@ broker_metrics(void)
 	fprintf(out, "remote_bp_broker_info{version=\"%s\"} 1\n", RBP_VERSION);
 	head(out, "remote_bp_broker_uptime_seconds", "gauge", "Time since the broker started.");
 	fprintf(out, "remote_bp_broker_uptime_seconds %.3f\n",
-			(double) (rbp_mono_ms() - state.started) / 1000);
+			(double) (rbp_mono_ms() - broker.started) / 1000);
 	head(out, "remote_bp_http_requests_total", "counter", "Requests answered, by class of status.");
 	for (int i = 2; i <= 5; i++)
 		fprintf(out, "remote_bp_http_requests_total{status=\"%dxx\"} %" PRId64 "\n",

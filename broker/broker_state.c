@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-BrokerState state;
+BrokerState broker;
 
 /*
  * ---- lock, commit, wait -------------------------------------------------------
@@ -24,47 +24,47 @@ broker_state_init(int64_t donor_timeout_ms)
 {
 	pthread_condattr_t attr;
 
-	pthread_mutex_init(&state.lock, NULL);
+	pthread_mutex_init(&broker.lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&state.changed, &attr);
+	pthread_cond_init(&broker.changed, &attr);
 	pthread_condattr_destroy(&attr);
-	state.check = getenv("REMOTE_BP_BROKER_CHECK") != NULL;
-	state.started = rbp_mono_ms();
-	state.donor_timeout_ms = donor_timeout_ms;
+	broker.check = getenv("REMOTE_BP_BROKER_CHECK") != NULL;
+	broker.started = rbp_mono_ms();
+	broker.donor_timeout_ms = donor_timeout_ms;
 }
 
 void
 broker_begin(void)
 {
-	pthread_mutex_lock(&state.lock);
+	pthread_mutex_lock(&broker.lock);
 }
 
 void
 broker_commit(void)
 {
-	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
 		if (!donor->touched)
 			continue;
 		broker_db_put_donor(donor);
 		donor->touched = false;
-		state.wake = true;
+		broker.wake = true;
 	}
 	broker_db_commit();
-	if (state.check)
+	if (broker.check)
 		broker_check();
-	if (state.wake)
+	if (broker.wake)
 	{
-		state.wake = false;
-		pthread_cond_broadcast(&state.changed);
+		broker.wake = false;
+		pthread_cond_broadcast(&broker.changed);
 	}
 }
 
 void
 broker_end(void)
 {
-	pthread_mutex_unlock(&state.lock);
+	pthread_mutex_unlock(&broker.lock);
 }
 
 bool
@@ -72,11 +72,11 @@ broker_wait(int64_t deadline)
 {
 	struct timespec ts;
 
-	if (state.stopping || rbp_mono_ms() >= deadline)
+	if (broker.stopping || rbp_mono_ms() >= deadline)
 		return false;
 	ts.tv_sec = deadline / 1000;
 	ts.tv_nsec = deadline % 1000 * 1000000;
-	pthread_cond_timedwait(&state.changed, &state.lock, &ts);
+	pthread_cond_timedwait(&broker.changed, &broker.lock, &ts);
 	return true;
 }
 
@@ -84,8 +84,8 @@ void
 broker_stop(void)
 {
 	broker_begin();
-	state.stopping = true;
-	pthread_cond_broadcast(&state.changed);
+	broker.stopping = true;
+	pthread_cond_broadcast(&broker.changed);
 	broker_end();
 }
 
@@ -94,9 +94,9 @@ broker_stop(void)
  */
 
 Donor *
-donor_find(const char *id)
+broker_donor_find(const char *id)
 {
-	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
 		if (strcmp(donor->id, id) == 0)
 			return donor;
@@ -105,7 +105,7 @@ donor_find(const char *id)
 }
 
 Donor *
-donor_new(const char *id, int nregions)
+broker_donor_new(const char *id, int nregions)
 {
 	Donor	   *donor = calloc(1, sizeof(Donor));
 
@@ -120,12 +120,12 @@ donor_new(const char *id, int nregions)
 	donor->nregions = nregions;
 	strncpy(donor->id, id, sizeof(donor->id) - 1);
 	donor->grace_ms = BROKER_DEFAULT_GRACE_MS;
-	donor->last_heard = state.started;
+	donor->last_heard = broker.started;
 	return donor;
 }
 
 void
-donor_free(Donor *donor)
+broker_donor_free(Donor *donor)
 {
 	json_decref(donor->transports);
 	json_decref(donor->stats);
@@ -134,35 +134,35 @@ donor_free(Donor *donor)
 }
 
 void
-donor_link(Donor *donor)
+broker_donor_link(Donor *donor)
 {
-	Donor	  **link = &state.donors;
+	Donor	  **link = &broker.donors;
 
 	while (*link != NULL && strcmp((*link)->id, donor->id) < 0)
 		link = &(*link)->next;
 	donor->next = *link;
 	*link = donor;
-	state.ndonors++;
+	broker.ndonors++;
 }
 
 void
-donor_forget(Donor *donor)
+broker_donor_forget(Donor *donor)
 {
-	Donor	  **link = &state.donors;
+	Donor	  **link = &broker.donors;
 
 	while (*link != donor)
 		link = &(*link)->next;
 	*link = donor->next;
-	state.ndonors--;
+	broker.ndonors--;
 	broker_db_delete_donor(donor);
-	donor_free(donor);
+	broker_donor_free(donor);
 
 	/* its own heartbeat may be waiting, and should learn */
-	state.wake = true;
+	broker.wake = true;
 }
 
 void
-donor_touch(Donor *donor)
+broker_donor_touch(Donor *donor)
 {
 	if (donor->touched)
 		return;
@@ -171,19 +171,19 @@ donor_touch(Donor *donor)
 }
 
 DonorStatus
-donor_status(const Donor *donor, int64_t now)
+broker_donor_status(const Donor *donor, int64_t now)
 {
 	int64_t		silent = now - donor->last_heard;
 
-	if (silent >= 3 * state.donor_timeout_ms)
+	if (silent >= 3 * broker.donor_timeout_ms)
 		return DONOR_GONE;
-	if (silent >= state.donor_timeout_ms || !donor->heard)
+	if (silent >= broker.donor_timeout_ms || !donor->heard)
 		return DONOR_AWAY;
 	return donor->draining ? DONOR_DRAINING : DONOR_UP;
 }
 
 const char *
-donor_status_name(DonorStatus status)
+broker_donor_status_name(DonorStatus status)
 {
 	static const char *const names[] = {"up", "draining", "away", "gone"};
 
@@ -206,19 +206,19 @@ find_in(Lease *list, const char *id)
 }
 
 Lease *
-lease_find(const char *id)
+broker_lease_find(const char *id)
 {
-	return find_in(state.leases, id);
+	return find_in(broker.leases, id);
 }
 
 Lease *
-lease_find_ended(const char *id)
+broker_lease_find_ended(const char *id)
 {
-	return find_in(state.ended, id);
+	return find_in(broker.ended, id);
 }
 
 Holding *
-lease_holding(const Lease *lease, const Donor *donor)
+broker_lease_holding(const Lease *lease, const Donor *donor)
 {
 	for (Holding *holding = lease->holdings; holding != NULL;
 		 holding = holding->next)
@@ -230,37 +230,37 @@ lease_holding(const Lease *lease, const Donor *donor)
 }
 
 void
-lease_link(Lease *lease)
+broker_lease_link(Lease *lease)
 {
-	lease->next = state.leases;
-	state.leases = lease;
-	state.nleases++;
+	lease->next = broker.leases;
+	broker.leases = lease;
+	broker.nleases++;
 }
 
 void
-lease_link_ended(Lease *lease)
+broker_lease_link_ended(Lease *lease)
 {
-	lease->next = state.ended;
-	state.ended = lease;
-	state.nended++;
+	lease->next = broker.ended;
+	broker.ended = lease;
+	broker.nended++;
 
-	if (state.nended > BROKER_MAX_ENDED)
+	if (broker.nended > BROKER_MAX_ENDED)
 	{
-		Lease	  **link = &state.ended;
+		Lease	  **link = &broker.ended;
 		Lease	   *oldest;
 
 		while ((*link)->next != NULL)
 			link = &(*link)->next;
 		oldest = *link;
 		*link = NULL;
-		state.nended--;
+		broker.nended--;
 		broker_db_delete_lease(oldest);
 		free(oldest);
 	}
 }
 
 const char *
-lease_end_text(LeaseEnd why)
+broker_lease_end_text(LeaseEnd why)
 {
 	switch (why)
 	{
@@ -279,17 +279,17 @@ lease_end_text(LeaseEnd why)
 }
 
 int
-lease_leave_donor(Lease *lease, Donor *donor)
+broker_lease_leave_donor(Lease *lease, Donor *donor)
 {
 	int			left = 0;
 
-	if (lease_holding(lease, donor) == NULL)
+	if (broker_lease_holding(lease, donor) == NULL)
 		return 0;
 	for (int i = 0; i < donor->nregions; i++)
 	{
 		if (donor->regions[i].lease == lease)
 		{
-			region_unlease(donor, i);
+			broker_region_unlease(donor, i);
 			left++;
 		}
 	}
@@ -297,7 +297,7 @@ lease_leave_donor(Lease *lease, Donor *donor)
 }
 
 int
-donor_drop_leases(Donor *donor)
+broker_donor_drop_leases(Donor *donor)
 {
 	int			dropped = 0;
 
@@ -305,7 +305,7 @@ donor_drop_leases(Donor *donor)
 	{
 		if (donor->regions[i].state == REGION_LEASED)
 		{
-			region_unlease(donor, i);
+			broker_region_unlease(donor, i);
 			dropped++;
 		}
 	}
@@ -313,23 +313,23 @@ donor_drop_leases(Donor *donor)
 }
 
 int
-lease_end(Lease *lease, LeaseEnd why)
+broker_lease_end(Lease *lease, LeaseEnd why)
 {
-	Lease	  **link = &state.leases;
+	Lease	  **link = &broker.leases;
 	int			regions = 0;
 
 	while (lease->holdings != NULL)
-		regions += lease_leave_donor(lease, lease->holdings->donor);
+		regions += broker_lease_leave_donor(lease, lease->holdings->donor);
 
 	while (*link != lease)
 		link = &(*link)->next;
 	*link = lease->next;
-	state.nleases--;
+	broker.nleases--;
 
 	lease->ended = why;
 	OPENSSL_cleanse(lease->secret, sizeof(lease->secret));
 	broker_db_put_lease(lease);
-	lease_link_ended(lease);
+	broker_lease_link_ended(lease);
 	return regions;
 }
 
@@ -340,7 +340,7 @@ lease_end(Lease *lease, LeaseEnd why)
 static void
 holding_add(Lease *lease, Donor *donor, int64_t rev)
 {
-	Holding    *holding = lease_holding(lease, donor);
+	Holding    *holding = broker_lease_holding(lease, donor);
 
 	if (holding == NULL)
 	{
@@ -381,13 +381,13 @@ holding_remove(Lease *lease, Donor *donor)
 }
 
 void
-region_lease(Donor *donor, int region, Lease *lease)
+broker_region_lease(Donor *donor, int region, Lease *lease)
 {
 	Region	   *r = &donor->regions[region];
 
 	if (r->state != REGION_CLEAN)
 		abort();
-	donor_touch(donor);
+	broker_donor_touch(donor);
 	r->state = REGION_LEASED;
 	r->lease = lease;
 	r->rev = donor->revision;
@@ -397,13 +397,13 @@ region_lease(Donor *donor, int region, Lease *lease)
 }
 
 void
-region_unlease(Donor *donor, int region)
+broker_region_unlease(Donor *donor, int region)
 {
 	Region	   *r = &donor->regions[region];
 
 	if (r->state != REGION_LEASED)
 		abort();
-	donor_touch(donor);
+	broker_donor_touch(donor);
 	holding_remove(r->lease, donor);
 	r->state = REGION_DIRTY;
 	r->lease = NULL;
@@ -414,7 +414,7 @@ region_unlease(Donor *donor, int region)
 }
 
 void
-region_cleaned(Donor *donor, int region)
+broker_region_cleaned(Donor *donor, int region)
 {
 	Region	   *r = &donor->regions[region];
 
@@ -427,17 +427,17 @@ region_cleaned(Donor *donor, int region)
 	broker_db_put_region(donor, region);
 
 	/* a new lease may be waiting for it */
-	state.wake = true;
+	broker.wake = true;
 }
 
 void
-region_distrust(Donor *donor, int region)
+broker_region_distrust(Donor *donor, int region)
 {
 	Region	   *r = &donor->regions[region];
 
 	if (r->state != REGION_CLEAN)
 		abort();
-	donor_touch(donor);
+	broker_donor_touch(donor);
 	r->state = REGION_DIRTY;
 	r->rev = donor->revision;
 	donor->ndirty++;
@@ -445,7 +445,7 @@ region_distrust(Donor *donor, int region)
 }
 
 bool
-region_restore(Donor *donor, int region, RegionState region_state,
+broker_region_restore(Donor *donor, int region, RegionState region_state,
 			   Lease *lease, int64_t rev)
 {
 	Region	   *r;
@@ -494,7 +494,7 @@ broker_check(void)
 	int			ndonors = 0;
 	int			nleases = 0;
 
-	for (Donor *donor = state.donors; donor != NULL; donor = donor->next)
+	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
 		int			nleased = 0;
 		int			ndirty = 0;
@@ -506,7 +506,7 @@ broker_check(void)
 
 			CHECK((r->state == REGION_LEASED) == (r->lease != NULL));
 			CHECK(r->lease == NULL || r->lease->ended == LEASE_LIVE);
-			CHECK(r->lease == NULL || lease_holding(r->lease, donor) != NULL);
+			CHECK(r->lease == NULL || broker_lease_holding(r->lease, donor) != NULL);
 			CHECK(r->rev <= donor->revision);
 			CHECK(r->state != REGION_CLEAN || i >= donor->clean_hint);
 			nleased += r->state == REGION_LEASED;
@@ -515,9 +515,9 @@ broker_check(void)
 		CHECK(nleased == donor->nleased);
 		CHECK(ndirty == donor->ndirty);
 		CHECK(donor->next == NULL || strcmp(donor->id, donor->next->id) < 0);
-		for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+		for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
-			Holding    *holding = lease_holding(lease, donor);
+			Holding    *holding = broker_lease_holding(lease, donor);
 
 			if (holding != NULL)
 			{
@@ -530,7 +530,7 @@ broker_check(void)
 		CHECK(held == nleased);
 		ndonors++;
 	}
-	for (Lease *lease = state.leases; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		int64_t		bytes = 0;
 
@@ -540,8 +540,8 @@ broker_check(void)
 		CHECK(bytes == lease->bytes);
 		nleases++;
 	}
-	for (Lease *lease = state.ended; lease != NULL; lease = lease->next)
+	for (Lease *lease = broker.ended; lease != NULL; lease = lease->next)
 		CHECK(lease->ended != LEASE_LIVE && lease->holdings == NULL && lease->bytes == 0);
-	CHECK(ndonors == state.ndonors);
-	CHECK(nleases == state.nleases);
+	CHECK(ndonors == broker.ndonors);
+	CHECK(nleases == broker.nleases);
 }

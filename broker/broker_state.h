@@ -3,7 +3,7 @@
  * broker_state.h
  *	  What the broker knows: donors, their regions, leases.
  *
- * Locking.  One mutex, state.lock, protects everything declared here, and the
+ * Locking.  One mutex, broker.lock, protects everything declared here, and the
  * database handle.  Every request handler and the ticker thread work under
  * it:
  *
@@ -198,7 +198,7 @@ typedef struct BrokerState
 	BrokerCounters counters;
 } BrokerState;
 
-extern BrokerState state;
+extern BrokerState broker;
 
 /* ---- broker_state.c ---- */
 
@@ -219,28 +219,28 @@ extern bool broker_wait(int64_t deadline);
 /* Make every waiter return.  Takes the lock. */
 extern void broker_stop(void);
 
-extern Donor *donor_find(const char *id);
-extern Lease *lease_find(const char *id);		/* live ones only */
-extern Lease *lease_find_ended(const char *id);
-extern Holding *lease_holding(const Lease *lease, const Donor *donor);
+extern Donor *broker_donor_find(const char *id);
+extern Lease *broker_lease_find(const char *id);		/* live ones only */
+extern Lease *broker_lease_find_ended(const char *id);
+extern Holding *broker_lease_holding(const Lease *lease, const Donor *donor);
 
 /*
  * Insert in order; the structures now belong to the state.  Used for new ones
  * and by the database when it loads.
  */
-extern void donor_link(Donor *donor);
-extern void lease_link(Lease *lease);
-extern void lease_link_ended(Lease *lease);
+extern void broker_donor_link(Donor *donor);
+extern void broker_lease_link(Lease *lease);
+extern void broker_lease_link_ended(Lease *lease);
 
 /* A donor with all regions clean, not linked; NULL if memory is short. */
-extern Donor *donor_new(const char *id, int nregions);
-extern void donor_free(Donor *donor);
+extern Donor *broker_donor_new(const char *id, int nregions);
+extern void broker_donor_free(Donor *donor);
 
 /* Take it out of the state, memory and disk.  It must hold no lease. */
-extern void donor_forget(Donor *donor);
+extern void broker_donor_forget(Donor *donor);
 
 /* Raise the revision, once in a transaction. */
-extern void donor_touch(Donor *donor);
+extern void broker_donor_touch(Donor *donor);
 
 typedef enum DonorStatus
 {
@@ -250,42 +250,42 @@ typedef enum DonorStatus
 	DONOR_GONE
 } DonorStatus;
 
-extern DonorStatus donor_status(const Donor *donor, int64_t now);
-extern const char *donor_status_name(DonorStatus status);
+extern DonorStatus broker_donor_status(const Donor *donor, int64_t now);
+extern const char *broker_donor_status_name(DonorStatus status);
 
 /*
- * The changes that a region can see; memory and disk.  region_distrust():
+ * The changes that a region can see; memory and disk.  broker_region_distrust():
  * from clean to dirty, when a donor registers that does not list it as clean.
  */
-extern void region_lease(Donor *donor, int region, Lease *lease);
-extern void region_unlease(Donor *donor, int region);
-extern void region_cleaned(Donor *donor, int region);
-extern void region_distrust(Donor *donor, int region);
+extern void broker_region_lease(Donor *donor, int region, Lease *lease);
+extern void broker_region_unlease(Donor *donor, int region);
+extern void broker_region_cleaned(Donor *donor, int region);
+extern void broker_region_distrust(Donor *donor, int region);
 
 /* Set a region as it was found on disk. */
-extern bool region_restore(Donor *donor, int region, RegionState region_state,
+extern bool broker_region_restore(Donor *donor, int region, RegionState region_state,
 						   Lease *lease, int64_t rev);
 
 /* All regions that a lease has on a donor become dirty; returns how many. */
-extern int	lease_leave_donor(Lease *lease, Donor *donor);
+extern int	broker_lease_leave_donor(Lease *lease, Donor *donor);
 
 /* All leases leave the donor; returns how many regions that were. */
-extern int	donor_drop_leases(Donor *donor);
+extern int	broker_donor_drop_leases(Donor *donor);
 
 /*
  * End a lease: regions become dirty, the secret is wiped.  The Lease stays
  * allocated until it is pushed out of the ended list, so not for long.
  * Returns how many regions it had.
  */
-extern int	lease_end(Lease *lease, LeaseEnd why);
+extern int	broker_lease_end(Lease *lease, LeaseEnd why);
 
 /* "has expired", ... */
-extern const char *lease_end_text(LeaseEnd why);
+extern const char *broker_lease_end_text(LeaseEnd why);
 
 /* Panics unless all of the invariants above hold.  For tests: it is slow. */
 extern void broker_check(void);
 
-/* ---- broker_db.c: all under state.lock, all end the process on failure ---- */
+/* ---- broker_db.c: all under broker.lock, all end the process on failure ---- */
 
 /* Opens or creates the file and loads the state.  Dies with a message. */
 extern void broker_db_open(const char *path);
@@ -305,16 +305,16 @@ extern void broker_db_commit(void);
  * Grant regions to the lease until it has what it wants or nothing is left.
  * Returns the number granted.  May be called with nothing to do.
  */
-extern int	alloc_grant(Lease *lease);
+extern int	broker_alloc_grant(Lease *lease);
 
 /* Could a donor that is up soon have clean regions for this lease? */
-extern bool alloc_more_coming(const Lease *lease);
+extern bool broker_alloc_more_coming(const Lease *lease);
 
 /* Bring what is asked back from holders in line with what the donor wants. */
-extern void reclaim_update(Donor *donor);
+extern void broker_reclaim_update(Donor *donor);
 
 /* The holder is being told what is asked back: grace time begins. */
-extern void reclaim_tell(Lease *lease);
+extern void broker_reclaim_tell(Lease *lease);
 
 /*
  * Do what is due: expire leases, take regions past the grace time, drop the
@@ -325,7 +325,7 @@ extern int64_t broker_tick(void);
 
 /* ---- broker_metrics.c ---- */
 
-/* Prometheus text; malloc'ed, NULL if memory is short.  Under state.lock. */
+/* Prometheus text; malloc'ed, NULL if memory is short.  Under broker.lock. */
 extern char *broker_metrics(void);
 
 #endif							/* RBP_BROKER_STATE_H */

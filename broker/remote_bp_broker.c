@@ -61,7 +61,7 @@ ticker(void *arg)
 {
 	(void) arg;
 	broker_begin();
-	while (!state.stopping)
+	while (!broker.stopping)
 	{
 		int64_t		next = broker_tick();
 
