@@ -56,6 +56,8 @@
 #define BACKOFF_LAST_NS		INT64CONST(10000000000)
 #define CALM_NS				INT64CONST(10000000000) /* forgives old trouble */
 #define RECONNECT_NS		INT64CONST(100000000)
+#define CONNECT_LIMIT_NS	INT64CONST(2000000000)
+#define SLOW_CONNECTS		3	/* in a row make a donor avoided */
 
 /* An extent's place: region index + 1 in the high half; 0 is none. */
 #define MAP_NONE			0
@@ -87,6 +89,7 @@ typedef struct Donor
 	pg_atomic_uint64 probe_at;
 	pg_atomic_uint64 last_trouble;
 	pg_atomic_uint32 troubles;	/* in a row, without calm between */
+	pg_atomic_uint32 slow_connects; /* in a row, by whatever process */
 
 	/* the pusher's alone */
 	int64		probe_backoff;
@@ -138,6 +141,7 @@ typedef struct LocalConn
 	uint32		lease_serial;
 	int			timeouts;		/* in a row */
 	int64		started;		/* connecting since */
+	bool		waited;			/* for that, once: from now on only poll */
 	int64		retry_at;
 } LocalConn;
 
@@ -177,6 +181,7 @@ reset_donor_health(Donor *d)
 	pg_atomic_init_u64(&d->probe_at, 0);
 	pg_atomic_init_u64(&d->last_trouble, 0);
 	pg_atomic_init_u32(&d->troubles, 0);
+	pg_atomic_init_u32(&d->slow_connects, 0);
 	d->probe_backoff = 0;
 }
 
@@ -325,6 +330,7 @@ conn_start(LocalConn *c, Donor *d, int64 now)
 
 	c->timeouts = 0;
 	c->started = now;
+	c->waited = false;
 	c->ops = rbp_transport_choose(rbp_guc_transport, &endpoint);
 	status = c->ops == NULL ? RBP_INVALID :
 		c->ops->connect(&endpoint, &credentials, &c->conn);
@@ -366,15 +372,18 @@ conn_get(int donor, int64 deadline_ns, LocalConn **out)
 		if (status != RBP_OK)
 			return status == RBP_INVALID ? RBP_CANCELED : status;
 	}
-	status = c->ops->connect_wait(c->conn, deadline_ns);
+	status = c->ops->connect_wait(c->conn, c->waited ? now : deadline_ns);
 	if (status == RBP_INPROGRESS)
 	{
 		/* not for ever: the donor may have lost us */
-		if (now - c->started > INT64CONST(2000000000))
+		if (now - c->started > CONNECT_LIMIT_NS)
 		{
 			conn_close(c);
 			return RBP_CONNLOST;
 		}
+		if (c->waited)
+			return RBP_CANCELED;
+		c->waited = true;
 		return RBP_TIMEOUT;
 	}
 	if (status != RBP_OK)
@@ -384,6 +393,7 @@ conn_get(int donor, int64 deadline_ns, LocalConn **out)
 		return status;
 	}
 	c->ready = true;
+	pg_atomic_write_u32(&d->slow_connects, 0);
 	pg_atomic_write_u32(&d->transport, c->ops->bit);
 	rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
 	return RBP_OK;
@@ -416,6 +426,15 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 	{
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
+
+			/*
+			 * Making a connection takes a thread of the donor, which on a
+			 * busy machine may come late though requests are answered in
+			 * time; and over shm it need not come for them at all.
+			 */
+			if (connecting &&
+				pg_atomic_add_fetch_u32(&d->slow_connects, 1) < SLOW_CONNECTS)
+				break;
 			donor_trouble(d, false);
 
 			/*
