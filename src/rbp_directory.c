@@ -872,8 +872,7 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 /*
  * Call fn for each live entry of the partition, under its lock, which is let
  * go between chunks of remote slots.  fn says whether to drop the entry, for
- * which the lock must be exclusive.  Staged entries come last: what is
- * published meanwhile may be missed, but nothing comes twice.
+ * which the lock must be exclusive.
  */
 static void
 for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,

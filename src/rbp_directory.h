@@ -165,7 +165,9 @@ extern RbpInsert rbp_directory_insert_staged(RbpDirectory *dir,
 
 /*
  * For the pusher: is this staging slot still the page's entry?  If so give
- * its page and hash.  Shared lock.
+ * its page and hash.  If not, nothing in the directory refers to the slot
+ * any more, and it can be given back.  Only for who holds the staging slot.
+ * Shared lock; exclusive to drop an entry that turns out to be dead.
  */
 extern bool rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 									  RbpPageId *page, uint64_t *hash);
@@ -231,9 +233,9 @@ extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
  */
 
 /*
- * Free the dead entries (older generations) of one partition, at most limit
- * entries looked at for each time that the lock is taken; returns how many
- * were freed.
+ * Free the dead entries (older generations) of one partition; returns how
+ * many.  The lock is let go every thousand entries or so.  Costs nothing if
+ * no generation was bumped since the last sweep of the partition.
  */
 extern uint32_t rbp_directory_sweep(RbpDirectory *dir, int partition);
 
@@ -246,7 +248,8 @@ extern uint64_t rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel,
 
 /*
  * Call fn for each live entry of the partition, under the shared lock; fn
- * must not wait nor raise.
+ * must not wait nor raise.  As the lock is let go every thousand entries or
+ * so, a page that moves meanwhile may be missed or shown again.
  */
 extern void rbp_directory_scan(RbpDirectory *dir, int partition,
 							   void (*fn) (const RbpPageId *page, RbpWhere where,
@@ -265,6 +268,10 @@ typedef struct RbpDirectoryCounts
 	uint64_t	evictions;		/* live pages given up for others, ever */
 } RbpDirectoryCounts;
 
+/*
+ * Add the partitions up.  Looks at each entry only of partitions that were
+ * not swept since the last bump of a generation.
+ */
 extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
 
 /*

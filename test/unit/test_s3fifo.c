@@ -114,12 +114,22 @@ fifo_access(Fifo *fifo, uint32_t n)
 }
 
 static double
-hot_share(RbpDirectory *dir, const Fifo *fifo)
+tier_hot_share(RbpDirectory *dir)
 {
 	uint32_t	found = 0;
 
 	for (uint32_t i = 0; i < HOT; i++)
-		found += dir != NULL ? tier_has(dir, i) : fifo->present[i];
+		found += tier_has(dir, i);
+	return 100.0 * found / HOT;
+}
+
+static double
+fifo_hot_share(const Fifo *fifo)
+{
+	uint32_t	found = 0;
+
+	for (uint32_t i = 0; i < HOT; i++)
+		found += fifo->present[i];
 	return 100.0 * found / HOT;
 }
 
@@ -152,8 +162,8 @@ test_scan(bool interleaved)
 		tier_access(dir, i);
 		fifo_access(fifo, i);
 	}
-	before = hot_share(dir, NULL);
-	fifo_before = hot_share(NULL, fifo);
+	before = tier_hot_share(dir);
+	fifo_before = fifo_hot_share(fifo);
 
 	for (uint32_t i = 0; i < 10 * SLOTS; i++)
 	{
@@ -168,8 +178,8 @@ test_scan(bool interleaved)
 			fifo_access(fifo, n);
 		}
 	}
-	after = hot_share(dir, NULL);
-	fifo_after = hot_share(NULL, fifo);
+	after = tier_hot_share(dir);
+	fifo_after = fifo_hot_share(fifo);
 
 	diag("%s: hot pages present before and after: S3-FIFO %.1f%% %.1f%%, FIFO %.1f%% %.1f%%",
 		 how, before, after, fifo_before, fifo_after);
