@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: start the programs on loopback, and stop what was started.
 
 daemon_pids=()
@@ -12,6 +13,7 @@ start_daemon()
     shift
     setsid "$@" >"$log" 2>&1 </dev/null &
     daemon_pid=$!
+    disown "$daemon_pid"                    # no message from bash when it is killed
     daemon_pids+=("$daemon_pid")
     for try in $(seq 1 300); do
         daemon_address=$(sed -n 's/.*listening on \([^ ]*:[0-9][0-9]*\).*/\1/p' "$log" | head -n 1)

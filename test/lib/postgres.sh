@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: where the PostgreSQL is that we build and test with.
 
 # Sets PG_CONFIG, PG_BINDIR, PG_REGRESS, PG_TEST_PERL, or ends the script.

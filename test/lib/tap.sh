@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: the few words of TAP that shell tests need.
 
 tap_points=0
