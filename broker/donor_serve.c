@@ -57,7 +57,6 @@
 #define ENDED_IDLE_NS	INT64_C(10000000000)
 #define SWEEP_NS		INT64_C(1000000000)
 #define MAX_CONNECTIONS	16384
-#define CONTENDED_NS	15000	/* see rbp_waiter_step() */
 
 typedef enum ConnState
 {
@@ -857,9 +856,9 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
 }
 
 /*
- * Poll for a while.  Returns whether anything came.
+ * Poll for a while.
  */
-static bool
+static RbpSpinResult
 poll_briefly(Thread *t, int64_t budget)
 {
 	struct epoll_event events[64];
@@ -874,7 +873,7 @@ poll_briefly(Thread *t, int64_t budget)
 		if (t->hot != NULL && i % 4 != 0)
 		{
 			if (serve(t->hot, now))
-				return true;
+				return RBP_SPIN_PAID;
 		}
 		else
 		{
@@ -882,15 +881,15 @@ poll_briefly(Thread *t, int64_t budget)
 			if (n > 0)
 				{
 				dispatch(events, n, now);
-				return true;
+				return RBP_SPIN_PAID;
 			}
 		}
 		sched_yield();
 		now = donor_now_ns();
-		if (now - before > CONTENDED_NS)
-			break;				/* others need this core */
+		if (now - before > RBP_SPIN_CONTENDED_NS)
+			return RBP_SPIN_HURT;
 	}
-	return false;
+	return RBP_SPIN_VAIN;
 }
 
 static void *
@@ -910,11 +909,14 @@ thread_main(void *arg)
 		{
 			if (atomic_fetch_add(&spinners, 1) < max_spinners)
 			{
-				int64_t		budget = rbp_spin_begin(&t->spin) > 0 ? spin_ns : 0;
+				busy = false;
+				if (rbp_spin_begin(&t->spin) > 0)
+				{
+					RbpSpinResult result = poll_briefly(t, spin_ns);
 
-				busy = budget > 0 && poll_briefly(t, budget);
-				if (budget > 0)
-					rbp_spin_end(&t->spin, busy);
+					rbp_spin_end(&t->spin, result);
+					busy = result == RBP_SPIN_PAID;
+				}
 			}
 			else
 				busy = false;

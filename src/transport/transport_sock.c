@@ -20,9 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A sched_yield() that took longer than this ran somebody else. */
-#define CONTENDED_NS	15000
-
 /* Pause before connect() is tried again on a UNIX socket that is swamped. */
 #define RETRY_NS		1000000
 
@@ -38,15 +35,15 @@ rbp_spin_begin(RbpSpin *spin)
 }
 
 void
-rbp_spin_end(RbpSpin *spin, bool paid)
+rbp_spin_end(RbpSpin *spin, RbpSpinResult result)
 {
-	if (paid)
+	if (result == RBP_SPIN_PAID)
 	{
 		spin->fails = 0;
 		spin->penalty /= 2;
 		return;
 	}
-	if (++spin->fails < 3)
+	if (result == RBP_SPIN_VAIN && ++spin->fails < 3)
 		return;
 	spin->fails = 0;
 	spin->penalty = spin->penalty == 0 ? 4 : spin->penalty * 2;
@@ -77,6 +74,7 @@ rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns)
 	w->deadline_ns = deadline_ns;
 	w->polled = false;
 	w->blocked = false;
+	w->hurt = false;
 }
 
 bool
@@ -104,8 +102,11 @@ rbp_waiter_step(RbpWaiter *w, int fd, short events)
 			 * Somebody else wants this core, quite likely the one that we
 			 * wait for: look once more, then get out of the way.
 			 */
-			if (rbp_now_ns() - now > CONTENDED_NS)
+			if (rbp_now_ns() - now > RBP_SPIN_CONTENDED_NS)
+			{
+				w->hurt = true;
 				w->spin_until = 1;
+			}
 			return true;
 		}
 		w->spin_until = 0;
@@ -118,7 +119,8 @@ void
 rbp_waiter_end(RbpWaiter *w)
 {
 	if (w->polled)
-		rbp_spin_end(w->spin, !w->blocked);
+		rbp_spin_end(w->spin, w->hurt ? RBP_SPIN_HURT
+					 : w->blocked ? RBP_SPIN_VAIN : RBP_SPIN_PAID);
 }
 
 RbpStatus

@@ -22,7 +22,9 @@
  * a whole exchange where a sleep and two wake-ups cost 56; one that does not
  * pay burns a core that the donor may need.  So each wait that polled in vain
  * counts against polling, and after a few the next waits block at once, twice
- * as many each time, until one succeeds again.
+ * as many each time, until one succeeds again.  A poll that was interrupted
+ * because somebody else wanted the core counts as a few: on a busy machine a
+ * sleeper is woken at once, but who yields may wait for a time slice's end.
  */
 #define RBP_SPIN_NS			50000
 #define RBP_SPIN_MAX_SKIP	256
@@ -38,7 +40,17 @@ typedef struct RbpSpin
 extern int64_t rbp_spin_begin(RbpSpin *spin);
 
 /* What the poll that rbp_spin_begin() allowed came to. */
-extern void rbp_spin_end(RbpSpin *spin, bool paid);
+typedef enum RbpSpinResult
+{
+	RBP_SPIN_PAID,				/* what we waited for came */
+	RBP_SPIN_VAIN,				/* it did not, in that time */
+	RBP_SPIN_HURT				/* others wanted this core */
+} RbpSpinResult;
+
+extern void rbp_spin_end(RbpSpin *spin, RbpSpinResult result);
+
+/* A sched_yield() that took longer than this ran somebody else. */
+#define RBP_SPIN_CONTENDED_NS	15000
 
 typedef enum RbpSockState
 {
@@ -96,6 +108,7 @@ typedef struct RbpWaiter
 	int64_t		deadline_ns;
 	bool		polled;			/* polled at all? */
 	bool		blocked;		/* blocked at all? */
+	bool		hurt;			/* the core is contended */
 } RbpWaiter;
 
 extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
