@@ -471,7 +471,7 @@ release_unused(void)
 static void
 report(bool is_new)
 {
-	if (lease->bytes == reported_bytes && !(is_new && lease->bytes > 0))
+	if (lease->bytes == reported_bytes && !is_new)
 		return;
 	ereport(LOG,
 			(errmsg("remote_bp: %s %llu MB of %llu MB wanted, in %d regions on %d donors",

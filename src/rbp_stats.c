@@ -158,8 +158,9 @@ rbp_stats_latency(RbpLatency op, int64 ns)
 		return;
 	if (ns < 0)
 		ns = 0;
-	bump(&stripe->latency[op].bucket[rbp_latency_bucket(ns)], 1);
+	/* in this order, so that no call is counted whose time is not */
 	bump(&stripe->latency[op].sum_ns, (uint64) ns);
+	bump(&stripe->latency[op].bucket[rbp_latency_bucket(ns)], 1);
 }
 
 /*

@@ -1,0 +1,59 @@
+-- The extension's objects, and who may use them.
+CREATE EXTENSION remote_bp;
+
+\d remote_bp_stat
+\d remote_bp_stat_donors
+\d remote_bp_stat_latency
+\d remote_bp_leases
+\d remote_bp_relations
+\dx+ remote_bp
+
+-- Every column of remote_bp_stat is known to the library.
+SELECT key AS unknown FROM remote_bp_stat s, jsonb_each_text(to_jsonb(s)) WHERE value IS NULL;
+
+-- Not for everybody ...
+CREATE ROLE regress_remote_bp;
+SET ROLE regress_remote_bp;
+SELECT count(*) FROM remote_bp_stat;
+SELECT count(*) FROM remote_bp_stat_donors;
+SELECT count(*) FROM remote_bp_stat_latency;
+SELECT count(*) FROM remote_bp_leases;
+SELECT count(*) FROM remote_bp_relations;
+SELECT remote_bp_stat();
+SELECT count(*) FROM remote_bp_stat_donors();
+SELECT count(*) FROM remote_bp_stat_latency();
+SELECT count(*) FROM remote_bp_leases();
+SELECT count(*) FROM remote_bp_relations();
+SELECT remote_bp_stat_reset();
+SELECT remote_bp_evict('pg_class');
+RESET ROLE;
+
+-- ... but for pg_monitor, as far as looking goes.
+GRANT pg_monitor TO regress_remote_bp;
+SET ROLE regress_remote_bp;
+SELECT count(*) FROM remote_bp_stat;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_donors;
+SELECT count(*) > 0 AS allowed FROM remote_bp_stat_latency;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_leases;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_relations;
+SELECT remote_bp_stat() IS NOT NULL AS allowed;
+SELECT remote_bp_stat_reset();
+SELECT remote_bp_evict('pg_class');
+RESET ROLE;
+
+-- What changes something can be granted.
+GRANT EXECUTE ON FUNCTION remote_bp_stat_reset(), remote_bp_evict(regclass) TO regress_remote_bp;
+SET ROLE regress_remote_bp;
+SELECT remote_bp_stat_reset();
+SELECT remote_bp_evict('pg_class') >= 0 AS allowed;
+RESET ROLE;
+
+-- It can be moved, dropped and created again.
+CREATE SCHEMA remote_bp_elsewhere;
+ALTER EXTENSION remote_bp SET SCHEMA remote_bp_elsewhere;
+SELECT count(*) FROM remote_bp_elsewhere.remote_bp_stat;
+DROP EXTENSION remote_bp;
+DROP SCHEMA remote_bp_elsewhere;
+DROP ROLE regress_remote_bp;
+CREATE EXTENSION remote_bp VERSION '1.0';
+SELECT extversion, extrelocatable FROM pg_extension WHERE extname = 'remote_bp';

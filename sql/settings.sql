@@ -1,0 +1,77 @@
+-- Settings and their check hooks.
+SELECT name, context, vartype, unit FROM pg_settings
+    WHERE name LIKE 'remote\_bp.%' AND name NOT LIKE '%test%' ORDER BY name COLLATE "C";
+
+-- Bad values are refused, with a reason.
+ALTER SYSTEM SET remote_bp.broker = 'broker:8080';
+ALTER SYSTEM SET remote_bp.broker = 'ftp://broker:8080';
+ALTER SYSTEM SET remote_bp.broker = 'http://';
+ALTER SYSTEM SET remote_bp.broker = 'http://:8080';
+ALTER SYSTEM SET remote_bp.broker = 'http://broker 1:8080';
+ALTER SYSTEM SET remote_bp.transport = 'pigeon';
+ALTER SYSTEM SET remote_bp.staging_size = '129kB';
+ALTER SYSTEM SET remote_bp.enabled = 'perhaps';
+-- here the reason names the server's maximum
+\set VERBOSITY terse
+ALTER SYSTEM SET remote_bp.buffer_tier_size = '16TB';
+\set VERBOSITY default
+ALTER SYSTEM SET remote_bp.buffer_tier_size = -2;
+ALTER SYSTEM SET remote_bp.lease_ttl = '1s';
+ALTER SYSTEM SET remote_bp.io_timeout = 0;
+
+-- These are not a session's business.
+SET remote_bp.broker = '';
+SET remote_bp.enabled = off;
+SET remote_bp.buffer_tier_max_size = '1GB';
+SET remote_bp.nonsense = 1;
+
+-- Nor is comparing with the disk everybody's.
+SET remote_bp.compare_with_disk = on;
+SHOW remote_bp.compare_with_disk;
+RESET remote_bp.compare_with_disk;
+CREATE ROLE regress_remote_bp;
+SET ROLE regress_remote_bp;
+SET remote_bp.compare_with_disk = on;
+SHOW remote_bp.broker;
+RESET ROLE;
+DROP ROLE regress_remote_bp;
+
+-- The lease follows the size without a restart.
+CREATE FUNCTION rbp_wait_for_lease(megabytes bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    leased bigint;
+BEGIN
+    FOR i IN 1..600 LOOP
+        leased := (SELECT coalesce(sum(bytes), 0) / 1048576 FROM remote_bp_leases);
+        EXIT WHEN leased = megabytes;
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+    RETURN leased;
+END
+$$;
+SELECT rbp_wait_for_lease(64);
+ALTER SYSTEM SET remote_bp.buffer_tier_size = '32MB';
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(32);
+SELECT usable, online_pages FROM remote_bp_stat;
+ALTER SYSTEM SET remote_bp.buffer_tier_size = 0;
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(0);
+SELECT usable, online_pages, remote_pages FROM remote_bp_stat;
+ALTER SYSTEM RESET remote_bp.buffer_tier_size;
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(64);
+SELECT usable, online_pages FROM remote_bp_stat;
+
+-- Without a broker there is no tier; a wrong one does no harm.
+ALTER SYSTEM SET remote_bp.broker = '';
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(0);
+ALTER SYSTEM SET remote_bp.broker = 'http://127.0.0.1:1/';
+SELECT pg_reload_conf();
+SELECT usable, online_pages FROM remote_bp_stat;
+ALTER SYSTEM RESET remote_bp.broker;
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(64);
+DROP FUNCTION rbp_wait_for_lease(bigint);
