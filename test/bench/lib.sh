@@ -1,0 +1,490 @@
+# Sourced by the components of "make bench": servers, limits, loads, results.
+#
+# Each component is a script of its own that test/bench/run starts, with these
+# in the environment: BENCH_WORK (scratch directory, which outlives the
+# component and holds loaded data for the next), BENCH_RESULTS (its file of
+# results), ROUNDS, SECONDS_EACH, SCALE and so on, see test/bench/run.
+#
+# A component's servers, daemons, control groups and copies of data are its
+# own and gone when it ends, however it ends.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+
+# shellcheck source=test/lib/postgres.sh
+. test/lib/postgres.sh
+# shellcheck source=test/lib/daemons.sh
+. test/lib/daemons.sh
+
+find_postgres
+
+component=$(basename "$0")
+if [ -z "${BENCH_WORK:-}" ]; then
+    echo "Start this as: ONLY=$component make bench" >&2
+    exit 2
+fi
+
+work=$BENCH_WORK/$component         # the component's own scratch directory
+round=0                             # results are labelled with it
+
+# PostgreSQL does not run as root, and control groups need root.
+as_user=()
+as_root=()
+if [ "$(id -u)" -eq 0 ]; then
+    as_user=(setpriv --reuid=postgres --regid=postgres --init-groups --)
+else
+    as_root=(sudo -n)
+fi
+
+say()
+{
+    printf '%s\n' "$*"
+}
+
+fail()
+{
+    printf 'bench: %s: %s\n' "$component" "$*" >&2
+    exit 1
+}
+
+# calculate EXPRESSION: in awk's arithmetic
+calculate()
+{
+    awk "BEGIN { print ($1) }"
+}
+
+#
+# ---- results -----------------------------------------------------------------
+#
+
+# result VARIANT CLIENTS METRIC VALUE
+result()
+{
+    printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$2" "$round" "$3" "$4" >>"$BENCH_RESULTS"
+}
+
+# not_measured VARIANT REASON
+not_measured()
+{
+    say "   not measured: $1: $2"
+    printf 'not measured\t%s\t%s\n' "$1" "$2" >>"$BENCH_RESULTS"
+}
+
+#
+# ---- beginning and end -------------------------------------------------------
+#
+
+declare -A server_port=() server_groups=() server_preload=()
+running=()
+groups_made=()
+
+begin()
+{
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    mkdir -p "$work"
+    [ "$(id -u)" -ne 0 ] || chown postgres: "$work"
+    ulimit -l unlimited 2>/dev/null || true         # donors lock their memory
+}
+
+# shellcheck disable=SC2317
+clean_up()
+{
+    local status=$? name group try
+
+    trap '' INT TERM
+    if [ "$status" -ne 0 ] && [ "$status" -ne 130 ]; then
+        for name in "$work"/*.log; do
+            if grep -qE 'FATAL|PANIC|ERROR|[Ee]rror|arning' "$name" 2>/dev/null; then
+                printf -- '---- %s\n' "$(basename "$name")" >&2
+                tail -n 10 "$name" >&2
+            fi
+        done
+    fi
+    for name in "${running[@]}"; do
+        "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$work/$name" -m immediate -w stop >/dev/null 2>&1 || true
+    done
+    # Nothing needs to be given back any more.
+    for pid in "${daemon_pids[@]}"; do
+        kill -KILL "$pid" 2>/dev/null || true
+    done
+    for group in "${groups_made[@]}"; do
+        for try in $(seq 1 50); do
+            if "${as_root[@]}" rmdir "$group" 2>/dev/null || [ ! -d "$group" ]; then
+                break
+            fi
+            [ "$try" -lt 50 ] || echo "bench: cannot remove $group" >&2
+            sleep 0.1
+        done
+    done
+    rm -rf "$work"
+    exit "$status"
+}
+
+#
+# ---- control groups ----------------------------------------------------------
+#
+
+write_root()
+{
+    printf '%s\n' "$1" | "${as_root[@]}" tee "$2" >/dev/null 2>&1
+}
+
+# make_group CONTROLLER NAME: sets "group" to its path.  Version 1 of the
+# control groups has a tree for each controller, version 2 has one tree.
+make_group()
+{
+    local controller=$1 top=/sys/fs/cgroup name=remote_bp_bench.$$.$2
+
+    group=
+    if [ -d "$top/$controller" ] && [ -f "$top/$controller/cgroup.procs" ]; then
+        group=$top/$controller/$name
+    elif grep -qw "${controller/blkio/io}" "$top/cgroup.controllers" 2>/dev/null; then
+        group=$top/$name
+        write_root "+${controller/blkio/io}" "$top/cgroup.subtree_control" || return 1
+    else
+        return 1
+    fi
+    if [ ! -d "$group" ]; then
+        "${as_root[@]}" mkdir "$group" 2>/dev/null || return 1
+        groups_made+=("$group")
+    fi
+}
+
+# memory_group NAME MB: sets "group"
+memory_group()
+{
+    make_group memory "$1" || return 1
+    if [ -f "$group/memory.limit_in_bytes" ]; then
+        write_root "$(($2 * 1024 * 1024))" "$group/memory.limit_in_bytes"
+    else
+        write_root "$(($2 * 1024 * 1024))" "$group/memory.max" && { write_root 0 "$group/memory.swap.max" || true; }
+    fi
+}
+
+# throttle GROUP MAJOR:MINOR READS: limits reads a second; 0: no limit
+throttle()
+{
+    if [ -f "$1/blkio.throttle.read_iops_device" ]; then
+        write_root "$2 $3" "$1/blkio.throttle.read_iops_device"
+    else
+        write_root "$2 riops=${3/#0/max}" "$1/io.max"
+    fi
+}
+
+# device_of PATH: MAJOR:MINOR of the whole block device that carries it, which
+# is what a throttle wants.
+device_of()
+{
+    local device sys
+
+    device=$(findmnt -no MAJ:MIN -T "$1" | head -n 1 | tr -d ' ')
+    sys=$(readlink -f "/sys/dev/block/$device")
+    [ -n "$device" ] && [ -d "$sys" ] || return 1
+    if [ -f "$sys/partition" ]; then
+        device=$(cat "$sys/../dev")
+    fi
+    printf '%s\n' "$device"
+}
+
+#
+# ---- data and servers ----------------------------------------------------------
+#
+
+query()
+{
+    local name=$1
+
+    shift
+    "${as_user[@]}" "$PG_BINDIR/psql" -XAtq -F ' ' -h "$work" -p "${server_port[$name]}" -U postgres -d postgres \
+        -v ON_ERROR_STOP=1 -c "$1"
+}
+
+# load_data SCALE: once for all components; later copied
+load_data()
+{
+    local base=$BENCH_WORK/base.$1 log=$work/load.log
+
+    [ ! -f "$base/loaded" ] || return 0
+    say "   loading pgbench, scale $1"
+    [ "$(df -Pm "$BENCH_WORK" | awk 'NR == 2 { print $4 }')" -gt $(($1 * 16 * 5 + 2048)) ] ||
+        fail "$BENCH_WORK has too little space; set TMPDIR, or SCALE to less"
+    rm -rf "$base"
+    "${as_user[@]}" "$PG_BINDIR/initdb" -D "$base" -A trust -U postgres --no-locale --encoding=UTF8 >"$log" 2>&1 ||
+        fail "initdb: $(tail -n 5 "$log")"
+    cat >>"$base/postgresql.conf" <<CONF
+listen_addresses = ''
+max_connections = 40
+max_wal_size = 8GB
+checkpoint_timeout = 1h
+autovacuum = off
+huge_pages = off
+CONF
+    running+=("../base.$1")
+    "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$base" -l "$log" -w start \
+        -o "-c fsync=off -c shared_buffers=512MB -c unix_socket_directories='$work'" >/dev/null 2>&1 ||
+        fail "the server does not start: $(tail -n 5 "$log")"
+    "${as_user[@]}" "$PG_BINDIR/pgbench" -h "$work" -U postgres -i -I dtGvp -q -s "$1" postgres >>"$log" 2>&1 ||
+        fail "pgbench cannot load: $(tail -n 5 "$log")"
+    "${as_user[@]}" "$PG_BINDIR/psql" -XAtq -h "$work" -U postgres -d postgres \
+        -c 'CREATE EXTENSION pg_prewarm' -c 'VACUUM FREEZE' -c CHECKPOINT >>"$log" 2>&1
+    "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$base" -m fast -w stop >/dev/null 2>&1
+    no_longer_running "../base.$1"
+    sync -f "$BENCH_WORK"
+    "${as_user[@]}" touch "$base/loaded"
+}
+
+# create_server NAME SCALE SHARED_BUFFERS_MB [SETTING...]: a copy of the data
+create_server()
+{
+    local name=$1 scale=$2 setting
+
+    server_port[$name]=$((5440 + ${#server_port[@]}))
+    "${as_user[@]}" cp -a --reflink=auto "$BENCH_WORK/base.$scale" "$work/$name"
+    for setting in "unix_socket_directories = '$work'" "port = ${server_port[$name]}" \
+        "shared_buffers = ${3}MB" "${@:4}"; do
+        printf '%s\n' "$setting"
+    done >>"$work/$name/postgresql.conf"
+}
+
+no_longer_running()
+{
+    local name
+    local -a others=()
+
+    for name in "${running[@]}"; do
+        [ "$name" = "$1" ] || others+=("$name")
+    done
+    running=("${others[@]}")
+}
+
+data_files()
+{
+    find "$work/$1/base" "$work/$1/global" -type f
+}
+
+# What loading and copying left in the page cache is charged to nobody's limit.
+drop_cache()
+{
+    sync -f "$work"
+    data_files "$1" | while read -r file; do
+        dd if="$file" iflag=nocache count=0 status=none
+    done
+}
+
+# An idle file leaves the page cache soon on some machines: right before a run.
+warm_cache()
+{
+    data_files "$1" | xargs -d '\n' cat >/dev/null
+}
+
+# start_server NAME: within the groups "server_groups[NAME]", with the library
+# "server_preload[NAME]"
+start_server()
+{
+    local name=$1 group
+
+    drop_cache "$name"
+    (
+        for group in ${server_groups[$name]:-}; do
+            write_root "$BASHPID" "$group/cgroup.procs" || exit 1
+        done
+        preload=()
+        [ -z "${server_preload[$name]:-}" ] || preload=(env "LD_PRELOAD=${server_preload[$name]}")
+        "${as_user[@]}" "${preload[@]}" "$PG_BINDIR/pg_ctl" -D "$work/$name" -l "$work/$name.log" -w start
+    ) >"$work/pg_ctl.log" 2>&1 || fail "the server \"$name\" does not start: $(tail -n 5 "$work/$name.log" "$work/pg_ctl.log")"
+    running+=("$name")
+}
+
+stop_server()
+{
+    "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$work/$1" -m fast -w stop >"$work/pg_ctl.log" 2>&1 ||
+        fail "the server \"$1\" does not stop"
+    no_longer_running "$1"
+}
+
+#
+# ---- memory ------------------------------------------------------------------
+#
+
+# start_memory MB: a broker and one donor with so much; sets "broker" (its
+# URL) and "donor_pid"
+start_memory()
+{
+    local available
+
+    available=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
+    [ "$available" -gt $(($1 + 1024)) ] || fail "a donor of $1 MB does not fit into the $available MB that are available"
+    start_daemon "$work/broker.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_broker" \
+        --listen 127.0.0.1:0 --state "$work/broker.db"
+    broker=http://$daemon_address
+    start_daemon "$work/donor.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_donor" \
+        --broker "$broker" --listen 127.0.0.1:0 --memory "$1MB" --region-size "${REGION_MB}MB" --id bench
+    # shellcheck disable=SC2034
+    donor_pid=$daemon_pid
+}
+
+# regions MB: rounded up to whole regions, in MB
+regions()
+{
+    printf '%s\n' $((($1 + REGION_MB - 1) / REGION_MB * REGION_MB))
+}
+
+# wait_for_lease NAME MB
+wait_for_lease()
+{
+    local try leased=0
+
+    for try in $(seq 1 300); do
+        leased=$(query "$1" "SELECT coalesce(sum(bytes), 0)::bigint / 1048576 FROM remote_bp_leases")
+        [ "$leased" -lt "$2" ] || return 0
+        sleep 0.1
+    done
+    fail "the server \"$1\" has $leased MB of $2 MB leased (try $try)"
+}
+
+# set_transport NAME TRANSPORT: for the processes that come
+set_transport()
+{
+    local try
+
+    query "$1" "ALTER SYSTEM SET remote_bp.transport = '$2'"
+    query "$1" 'SELECT pg_reload_conf()' >/dev/null
+    for try in $(seq 1 100); do
+        [ "$(query "$1" 'SHOW remote_bp.transport')" != "$2" ] || return 0
+        sleep 0.05
+    done
+    fail "the transport does not change (try $try)"
+}
+
+# The transport that was used last has to be the one that the figure is of.
+check_transport()
+{
+    local used
+
+    used=$(query "$1" "SELECT string_agg(DISTINCT transport, ',') FROM remote_bp_stat_donors WHERE transport <> 'none'")
+    [ "$used" = "$2" ] || fail "pages came over \"$used\", not over $2"
+}
+
+read_everything="SELECT sum(pg_prewarm(oid)) FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
+pages_of_everything="SELECT sum(pg_relation_size(oid)) / 8192 FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
+
+# fill_tier NAME SHARED_BUFFERS_MB: read everything until all that is not in
+# shared buffers is in the tier, or no more gets there.
+fill_tier()
+{
+    local name=$1 pages goal have before=-1 pass
+
+    pages=$(query "$name" "$pages_of_everything")
+    goal=$((pages - $2 * 128))
+    for pass in $(seq 1 12); do
+        query "$name" "$read_everything" >/dev/null
+        sleep 0.5
+        have=$(query "$name" 'SELECT remote_pages + staged_pages FROM remote_bp_stat')
+        if [ "$have" -ge "$goal" ] || [ "$have" -le "$before" ]; then
+            break
+        fi
+        before=$have
+    done
+    say "   the tier holds $have of $pages pages after $pass passes"
+    [ "$have" -gt $((goal / 2)) ] || fail "the tier does not fill"
+}
+
+#
+# ---- load ------------------------------------------------------------------------
+#
+
+# run_pgbench NAME CLIENTS SECONDS ARGUMENT...: sets "tps" and "transactions"
+run_pgbench()
+{
+    local name=$1 clients=$2 seconds=$3 threads=2
+
+    shift 3
+    [ "$clients" -ge 2 ] || threads=1
+    "${as_user[@]}" "$PG_BINDIR/pgbench" -h "$work" -p "${server_port[$name]}" -U postgres -n -M prepared \
+        -c "$clients" -j "$threads" -T "$seconds" --random-seed=$((round + 1)) "$@" postgres \
+        >"$work/pgbench.out" 2>"$work/pgbench.log" || fail "pgbench on \"$name\": $(tail -n 5 "$work/pgbench.log")"
+    tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$work/pgbench.out")
+    transactions=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$work/pgbench.out")
+    [ -n "$tps" ] && [ "$transactions" -gt 0 ] || fail "pgbench on \"$name\" did nothing: $(cat "$work/pgbench.out")"
+}
+
+# buffers NAME: "hit read" since ever
+buffers()
+{
+    query "$1" "SELECT blks_hit, blks_read FROM pg_stat_database WHERE datname = 'postgres'"
+}
+
+# measure_read SERVER VARIANT CLIENTS: one run of pgbench -S after a short one
+# that is not counted, and all figures about where its pages came from.  The
+# server has the extension if VARIANT is shm or tcp.
+measure_read()
+{
+    local server=$1 variant=$2 clients=$3 operation p50 p99
+    local -a b a
+
+    case $variant in
+        shm | tcp) set_transport "$server" "$variant" ;;
+        page_cache) warm_cache "$server" ;;
+    esac
+    run_pgbench "$server" "$clients" "$WARM_UP" -S
+    case $variant in
+        shm | tcp) query "$server" 'SELECT remote_bp_stat_reset()' >/dev/null ;;
+        page_cache) warm_cache "$server" ;;
+    esac
+    read -r -a b < <(buffers "$server")
+    run_pgbench "$server" "$clients" "$SECONDS_EACH" -S
+    sleep 0.2
+    read -r -a a < <(buffers "$server")
+
+    result "$variant" "$clients" tps "$tps"
+    result "$variant" "$clients" buffer_hit_ratio "$(calculate "${a[0]} - ${b[0]} > 0 ? (${a[0]} - ${b[0]}) / (${a[0]} - ${b[0]} + ${a[1]} - ${b[1]}) : 0")"
+    result "$variant" "$clients" reads_per_transaction "$(calculate "(${a[1]} - ${b[1]}) / $transactions")"
+    case $variant in
+        shm | tcp)
+            check_transport "$server" "$variant"
+            result "$variant" "$clients" tier_hit_ratio \
+                "$(query "$server" 'SELECT (hits + staged_hits)::float8 / greatest(hits + staged_hits + misses, 1) FROM remote_bp_stat')"
+            while read -r operation p50 p99; do
+                result "$variant" "$clients" "${operation}_p50_us" "$p50"
+                result "$variant" "$clients" "${operation}_p99_us" "$p99"
+            done < <(query "$server" "SELECT operation, p50_us, p99_us FROM remote_bp_stat_latency
+                                      WHERE operation IN ('hit', 'disk_read') AND calls > 0")
+            ;;
+    esac
+    printf '   round %s  %-10s %s clients  %10.0f tps\n' "$round" "$variant" "$clients" "$tps"
+}
+
+# in_order NAME...: the names, rotated by the round, so that none is always
+# first after another.
+in_order()
+{
+    local -a names=("$@")
+    local i
+
+    for ((i = 0; i < $#; i++)); do
+        printf '%s\n' "${names[(i + round) % $#]}"
+    done
+}
+
+# cpu_seconds PID: user and system time of the process, and of its children:
+# both those that live and those that it has waited for
+cpu_seconds()
+{
+    local tick
+
+    tick=$(getconf CLK_TCK)
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v pid="$1" -v tick="$tick" '
+        {
+            me = $1
+            sub(/^.*\) /, "")               # the name may have blanks
+            if (me == pid) sum += $12 + $13 + $14 + $15
+            else if ($2 == pid) sum += $12 + $13
+        }
+        END { printf "%.2f\n", sum / tick }'
+}
+
+postmaster_pid()
+{
+    head -n 1 "$work/$1/postmaster.pid"
+}
