@@ -1,0 +1,196 @@
+# Sourced by the tests of the broker: a real broker on loopback, donors and
+# clients played by curl.  The broker checks its invariants at each commit and
+# aborts if one is broken.
+#
+# Each test ends with finish, which also proves that the broker is alive.
+
+root=${RBP_ROOT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+: "${RBP_BROKER:=$root/build/remote_bp_broker}" "${RBP_CTL:=$root/build/remote_bp_ctl}"
+
+# shellcheck source=test/lib/tap.sh
+. "$root/test/lib/tap.sh"
+
+export REMOTE_BP_BROKER_CHECK=1
+
+if [ -n "${TESTDIR:-}" ]; then
+    dir=$TESTDIR
+else
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/rbp_broker_test.XXXXXX")
+    scratch=$dir
+fi
+region=67108864             # bytes
+state=$dir/state.db
+log=$dir/broker.log
+url=
+broker_pid=
+pump_pids=()
+declare -A revision=()      # by donor: what it has applied
+curl_auth=()
+
+clean_up()
+{
+    local pid
+
+    for pid in "${pump_pids[@]}" $broker_pid; do
+        kill -KILL "$pid" 2>/dev/null || true
+    done
+    wait
+    [ -z "${scratch:-}" ] || rm -rf "$scratch"
+}
+trap clean_up EXIT
+
+# start_broker [ARGUMENT...]: with the state file of before, if there is one.
+start_broker()
+{
+    local address='' i
+
+    : >"$log"
+    "$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" "$@" 2>"$log" &
+    broker_pid=$!
+    for ((i = 0; i < 300; i++)); do
+        address=$(sed -n 's/.*listening on \([0-9.:]*\)$/\1/p' "$log")
+        [ -z "$address" ] || break
+        kill -0 "$broker_pid" 2>/dev/null || break
+        sleep 0.05
+    done
+    if [ -z "$address" ]; then
+        diagnose "$(cat "$log")"
+        echo "Bail out! the broker does not start"
+        exit 1
+    fi
+    url=http://$address
+}
+
+kill_broker()
+{
+    kill -KILL "$broker_pid"
+    wait "$broker_pid" 2>/dev/null
+    cat "$log" >>"$dir/brokers_before.log"
+}
+
+# api METHOD PATH [BODY]: sets status and answer.
+api()
+{
+    local said
+
+    said=$(curl -sS -m 20 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
+    status=${said##*$'\n'}
+    answer=${said%$'\n'*}
+}
+
+# is NAME GOT WANTED
+is()
+{
+    if [ "$2" = "$3" ]; then
+        point 0 "$1"
+    else
+        point 1 "$1"
+        diagnose "got:    $2"
+        diagnose "wanted: $3"
+    fi
+}
+
+# has NAME JQ-EXPRESSION: it is true of the answer
+has()
+{
+    if jq -e "$2" >/dev/null 2>&1 <<<"$answer"; then
+        point 0 "$1"
+    else
+        point 1 "$1"
+        diagnose "status $status, answer $answer"
+    fi
+}
+
+get() { jq -c -r "$1" <<<"$answer"; }
+
+# register DONOR REGIONS INSTANCE [MORE-MEMBERS]
+register()
+{
+    api POST /v1/donors "{\"id\":\"$1\",\"host\":\"127.0.0.1\",\"port\":7001,\"shm_name\":\"s\",\"boot_id\":\"b\",
+        \"transports\":[\"shm\",\"tcp\"],\"region_size\":$region,\"regions\":$2,\"instance\":\"$3\"${4:+,$4}}"
+    revision[$1]=0
+}
+
+# beat DONOR INSTANCE [MORE-MEMBERS]: one heartbeat; applies the answer.
+beat()
+{
+    api POST "/v1/donors/$1/heartbeat" "{\"instance\":\"$2\",\"revision\":${revision[$1]}${3:+,$3}}"
+    [ "$status" != 200 ] || revision[$1]=$(get .revision)
+}
+
+# pump DONOR INSTANCE [MORE-MEMBERS]: in the background, a donor that does
+# all that is asked at once and says so.  stop_pumps ends them.
+pump()
+{
+    (
+        trap - EXIT
+        declare clean='[]'
+        revision[$1]=0
+        while :; do
+            beat "$1" "$2" "\"clean\":$clean${3:+,$3}"
+            if [ "$status" = 200 ]; then
+                clean=$(get .dirty)
+            else
+                sleep 0.1
+            fi
+        done
+    ) &
+    pump_pids+=($!)
+}
+
+stop_pumps()
+{
+    local pid
+
+    for pid in "${pump_pids[@]}"; do
+        kill "$pid" 2>/dev/null
+        wait "$pid" 2>/dev/null
+    done
+    pump_pids=()
+}
+
+# lease CLIENT INSTANCE REGIONS [TTL_MS [PURPOSE]]: sets id and secret.
+lease()
+{
+    api POST /v1/leases "{\"client\":\"$1\",\"instance\":\"$2\",\"purpose\":\"${5:-buffer}\",
+        \"bytes\":$(($3 * region)),\"ttl_ms\":${4:-60000}}"
+    id=$(get .lease)
+    secret=$(get .secret)
+}
+
+# renew [MORE-MEMBERS]: the lease of id and secret
+renew()
+{
+    api POST "/v1/leases/$id/renew" "{\"secret\":\"$secret\"${1:+,$1}}"
+}
+
+# until_true SECONDS COMMAND...: a bound on a hang, not a measure
+until_true()
+{
+    local end=$((SECONDS + $1))
+
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep 0.1
+    done
+}
+
+# donor_is DONOR JQ-EXPRESSION; for until_true
+donor_is()
+{
+    api GET /v1/donors
+    jq -e --arg id "$1" ".donors[] | select(.id == \$id) | $2" >/dev/null <<<"$answer"
+}
+
+finish()
+{
+    stop_pumps
+    api GET /healthz
+    is "the broker is healthy at the end" "$status" 200
+    kill -TERM "$broker_pid"
+    wait "$broker_pid"
+    is "and stops cleanly" $? 0
+    broker_pid=
+    done_testing
+}

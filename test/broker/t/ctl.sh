@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+#
+# remote_bp_ctl: tables and JSON, commands, exit codes; and the options that
+# all programs share.
+
+. "$(dirname "$0")/../lib.sh"
+
+echo token-of-ctl >"$dir/token"
+chmod 600 "$dir/token"
+curl_auth=(-H "Authorization: Bearer token-of-ctl")
+start_broker --token-file "$dir/token"
+register mem1:7001 4 i1
+register mem2:7001 4 i1
+beat mem1:7001 i1
+beat mem2:7001 i1
+lease db1 i1 3
+
+# ctl ARGUMENT...: sets code, out, err
+ctl()
+{
+    code=0
+    "$RBP_CTL" --broker "$url" --token-file "$dir/token" "$@" >"$dir/out" 2>"$dir/err" || code=$?
+    out=$(cat "$dir/out")
+    err=$(cat "$dir/err")
+}
+
+ctl donors
+is "donors" "$code" 0
+is "is a table with a head" "$(head -1 <<<"$out" | awk '{ print $1, $2, $3 }')" "DONOR ADDRESS STATE"
+is "a line for each donor" "$(grep -cE '^mem[12]:7001 +127.0.0.1:7001 +up +shm, tcp +256 MB' <<<"$out")" 2
+is "and a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 MB leased)"
+ctl donors --json
+is "with --json" "$(jq -c '[.donors[].id]' <<<"$out")" '["mem1:7001","mem2:7001"]'
+ctl leases
+is "leases" "$(grep -cE "^$id +db1 +buffer +192 MB +192 MB +[0-9.]+ s +mem[12]:7001: (64|128) MB, mem[12]:7001: (64|128) MB\$" <<<"$out")" 1
+ctl --json leases
+is "with --json" "$(jq -r '.leases[].lease' <<<"$out")" "$id"
+is "shows no secret" "$(grep -c "$secret" <<<"$out")" 0
+
+ctl drain mem1:7001
+is "drain" "$code $out" "0 draining donor mem1:7001: $(jq '[.regions[] | select(.donor == "mem1:7001")] | length' <<<"$answer") regions to be given back"
+ctl donors
+is "is seen" "$(grep -cE '^mem1:7001 .* draining' <<<"$out")" 1
+ctl drain nobody
+is "drain of an unknown donor fails" "$code" 1
+is "and says so" "$(grep -c 'drain nobody: there is no donor' <<<"$err")" 1
+ctl drain 'a/../b c%'
+is "whatever its name" "$code" 1
+ctl revoke "$id"
+is "revoke" "$code $out" "0 revoked lease $id: 3 regions"
+ctl revoke "$id"
+is "of an ended lease fails" "$code" 1
+ctl --json revoke nonsense
+is "as does that of an unknown one" "$code" 1
+ctl leases
+is "no leases" "$(tail -1 <<<"$out")" "(0 leases)"
+
+# usage
+ctl
+is "without a command" "$code" 2
+ctl nonsense
+is "with an unknown one" "$code" 2
+ctl drain
+is "without the donor" "$code" 2
+ctl donors extra
+is "with too many arguments" "$code" 2
+ctl --nonsense donors
+is "with an unknown option" "$code" 2
+"$RBP_CTL" donors >/dev/null 2>&1
+is "without --broker" $? 2
+"$RBP_CTL" --broker ftp://x donors >/dev/null 2>&1
+is "with a URL that is not HTTP" $? 2
+"$RBP_CTL" --broker "$url" donors >/dev/null 2>"$dir/err"
+is "without the token" "$? $(grep -c 'token is missing or wrong' "$dir/err")" "1 1"
+"$RBP_CTL" --broker "$url" --token-file "$dir/none" donors >/dev/null 2>"$dir/err"
+is "with a token file that is not there" "$? $(grep -c 'No such file' "$dir/err")" "1 1"
+"$RBP_CTL" --broker http://127.0.0.1:1 donors >/dev/null 2>"$dir/err"
+is "with no broker there" $? 1
+http_proxy=http://127.0.0.1:1 "$RBP_CTL" --broker "$url/" --token-file "$dir/token" donors >/dev/null
+is "a proxy in the environment is not asked" $? 0
+
+for program in "$RBP_BROKER" "$RBP_CTL"; do
+    name=${program##*/}
+    is "$name --version" "$("$program" --version)" "$name $(sed -n "s/^default_version *= *'\(.*\)'/\1/p" "$root/remote_bp.control")"
+    "$program" --help >"$dir/help"
+    is "$name --help" "$? $(grep -c '^  --help' "$dir/help")" "0 1"
+done
+for bad in "--listen nonsense" "--listen 127.0.0.1" "--listen 127.0.0.1:70000" "--listen ::1:80" "--donor-timeout 0" \
+    "--donor-timeout 1x" "--log-level loud" "extra"; do
+    # shellcheck disable=SC2086
+    timeout 10 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" $bad >/dev/null 2>&1
+    is "remote_bp_broker $bad" $? 2
+done
+"$RBP_BROKER" --listen 127.0.0.1:0 >/dev/null 2>&1
+is "remote_bp_broker without --state" $? 2
+timeout 10 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
+is "a port that is taken" "$? $(grep -c 'cannot listen on 127.0.0.1' "$dir/err")" "1 1"
+for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})"; do
+    echo "$text" >"$dir/bad_token"
+    timeout 10 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" --token-file "$dir/bad_token" >/dev/null 2>&1
+    is "a token file with \"${text:0:20}\"" $? 1
+done
+
+finish

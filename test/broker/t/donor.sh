@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+#
+# Donors' side: instances, stale and repeated reports, leases that the donor
+# ended itself, a donor that is silent, leaves, or was never known.
+
+. "$(dirname "$0")/../lib.sh"
+
+start_broker --donor-timeout 5
+
+api POST /v1/donors/never/heartbeat '{"instance":"i","revision":0}'
+is "a heartbeat of an unknown donor" "$status" 404
+
+register a 4 i1
+beat a i1
+lease c1 i1 2
+is "grants without the donor's acknowledgement come too" "$(get .bytes)" $((2 * region))
+
+# stale reports: the donor has applied revision 1 only
+api POST "/v1/leases/$id/revoke"
+stale=1
+api POST /v1/donors/a/heartbeat "{\"instance\":\"i1\",\"revision\":$stale,\"clean\":[0,1,2,3]}"
+has "a report older than the region's last change does not count" '.dirty == [0, 1]'
+revision[a]=$(get .revision)
+beat a i1 '"clean":[0]'
+has "a newer one does" '.dirty == [1]'
+beat a i1 '"clean":[0,1,2,3]'
+has "so does one that lists everything" '.dirty == []'
+
+# leases that the donor ended by its own clock
+register b 4 i1
+beat b i1
+beat a i1
+lease c1 i1 4
+beat a i1
+beat b i1
+beat a i1 "\"ended\":[\"$id\"],\"clean\":[0,1]"
+has "an ended lease's regions leave, clean at once if the same report says so" '.leases == [] and .dirty == []'
+renew "\"bytes\":$((4 * region))"
+is "the lease lives on" "$status" 200
+has "with its regions elsewhere, and gets new ones" '.bytes > 0 and ([.regions[].donor] | contains(["b"]))'
+seen=${revision[a]}
+api POST /v1/donors/a/heartbeat "{\"instance\":\"i1\",\"revision\":$seen,\"ended\":[\"$id\"]}"
+has "a repeated report spares what was granted later" "[.leases[].lease] == [\"$id\"]"
+revision[a]=$(get .revision)
+api POST /v1/donors/a/heartbeat "{\"instance\":\"i1\",\"revision\":$((seen - 1)),\"clean\":[0,1,2,3]}"
+has "clean does not touch a leased region" '.leases[0].regions | length == 2'
+
+# nonsense
+beat a i1 '"clean":[4]'
+is "a region that the donor does not have" "$status" 400
+beat a i1 '"clean":[-1]'
+is "a negative one" "$status" 400
+beat a i1 '"clean":{}'
+is "clean that is no array" "$status" 400
+beat a i1 '"want_back":-1'
+is "negative want_back" "$status" 400
+beat a i1 '"ended":["nonsense",1,null]'
+is "unknown ended leases are passed over" "$status" 200
+register a 5 i1
+is "an instance cannot change its regions" "$status" 409
+
+# a new instance
+beat b i1
+lease c2 i1 1
+register a 6 i2
+beat a i1
+is "the old process of the same name is told to stop" "$status" 409
+beat a i2
+has "the new one has nothing to serve" '.leases == [] and .dirty == []'
+api GET /v1/leases
+has "and is in no lease" 'all(.leases[].donors[]; .id != "a")'
+donor_is a '.regions == 6 and .free == 6'
+point $? "its memory can be leased"
+
+# a broker that lost its memory: the donor says what is clean
+register z 4 i1 '"clean":[1,3]'
+beat z i1
+has "regions not listed as clean at registration are dirty" '.dirty == [0, 2]'
+api DELETE /v1/donors/z '{"instance":"other"}'
+is "only the instance itself can leave" "$status" 409
+api DELETE /v1/donors/z '{"instance":"i1"}'
+is "a donor leaves" "$status" 204
+beat z i1
+is "and is unknown" "$status" 404
+
+# silence
+pump a i2
+until_true 10 donor_is a '.applied == .revision'
+until_true 30 donor_is b '.state == "away"'
+point $? "a silent donor is away"
+has "its leases keep their regions for now" '.donors[] | select(.id == "b") | .leased > 0'
+lease c3 i1 20
+has "gets no new leases" 'all(.regions[]; .donor == "a")'
+has "the other donor does" '.bytes > 0'
+api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
+until_true 60 donor_is b '.state == "gone" and .leased == 0'
+point $? "later they lose them"
+revision[b]=0
+beat b i1
+has "when it is back it learns that" '.leases == [] and (.dirty | length) > 0'
+donor_is b '.state == "up"'
+point $? "and is up again"
+
+# the long poll
+register p 1 i1
+beat p i1
+beat p i1 &
+poll=$!
+( trap - EXIT; sleep 0.3; api POST /v1/donors/p/drain )
+wait $poll
+beat p i1
+has "a drain reaches the donor" '.drain == true'
+api POST /v1/donors/nobody/drain
+is "draining an unknown donor" "$status" 404
+
+# numbers that it reports are shown
+beat p i1 '"reads":12345,"evil\"name":1,"text":"x"'
+donor_is p '.stats == {"reads": 12345}'
+point $? "numbers among a heartbeat's members are kept, others are not"
+api GET /metrics
+is "and are in the metrics" "$(grep -c '^remote_bp_donor_reported{donor="p",name="reads"} 12345$' <<<"$answer")" 1
+
+finish

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+#
+# The HTTP side: tokens, sizes, malformed bodies, paths and methods, health,
+# metrics, slow and many connections.
+
+. "$(dirname "$0")/../lib.sh"
+
+echo "  s3cret-token  " >"$dir/token"
+chmod 600 "$dir/token"
+start_broker --token-file "$dir/token"
+
+api GET /healthz
+is "health needs no token" "$status" 200
+has "and is ok" '.status == "ok" and .version != null'
+for path in /v1/donors /v1/leases /metrics /nonsense; do
+    api GET $path
+    is "$path needs one" "$status" 401
+done
+api POST /v1/leases '{}'
+is "so does a POST" "$status" 401
+for bad in "Bearer s3cret-toke" "Bearer s3cret-token2" "Bearer " "s3cret-token" "Basic s3cret-token"; do
+    curl_auth=(-H "Authorization: $bad")
+    api GET /v1/donors
+    is "not with \"$bad\"" "$status" 401
+done
+curl_auth=(-H "Authorization: Bearer s3cret-token")
+api GET /v1/donors
+is "the right one will do" "$status" 200
+
+for path in /nonsense / /v1 /v1/donors/ /v1/donors/a/b /v1/leases/x/renew/y //v1/donors /v1/donors/a/heartbeat/; do
+    api GET "$path"
+    is "GET $path is not there" "$status" 404
+done
+api GET /v1/leases/x/renew
+is "GET of what wants POST" "$status" 405
+api PUT /v1/leases '{}'
+is "PUT" "$status" 405
+api POST /healthz '{}'
+is "POST to health" "$status" 405
+
+good='"client":"c","instance":"i","purpose":"buffer","bytes":1,"ttl_ms":5000'
+for body in '' '{' '[]' '"x"' '1' 'null' '{"client":' "{$good}x" "{$good,\"bytes\":2}" '{}' \
+    '{"client":1,"instance":"i","purpose":"buffer","bytes":1,"ttl_ms":5000}' \
+    '{"client":"","instance":"i","purpose":"buffer","bytes":1,"ttl_ms":5000}' \
+    '{"client":"a\u0007b","instance":"i","purpose":"buffer","bytes":1,"ttl_ms":5000}' \
+    '{"client":"a\u0000b","instance":"i","purpose":"buffer","bytes":1,"ttl_ms":5000}' \
+    "{\"client\":\"$(printf 'x%.0s' {1..200})\",\"instance\":\"i\",\"purpose\":\"buffer\",\"bytes\":1,\"ttl_ms\":5000}" \
+    '{"client":"c","instance":"i","purpose":"other","bytes":1,"ttl_ms":5000}' \
+    '{"client":"c","instance":"i","purpose":"buffer","bytes":-1,"ttl_ms":5000}' \
+    '{"client":"c","instance":"i","purpose":"buffer","bytes":1.5,"ttl_ms":5000}' \
+    '{"client":"c","instance":"i","purpose":"buffer","bytes":"1","ttl_ms":5000}' \
+    '{"client":"c","instance":"i","purpose":"buffer","bytes":99999999999999999999,"ttl_ms":5000}' \
+    '{"client":"c","instance":"i","purpose":"buffer","bytes":1,"ttl_ms":1}' \
+    '{"client":"c","instance":"i","purpose":"buffer","bytes":1}'; do
+    api POST /v1/leases "$body"
+    is "400 for ${body:0:60}" "$status $(get '.error | length > 0')" "400 true"
+done
+printf '{"client":"a\xff\xfe"}' >"$dir/binary"
+api POST /v1/leases "@$dir/binary"
+is "400 for what is not UTF-8" "$status" 400
+
+donor='"host":"h","port":1,"transports":["tcp"],"region_size":1048576,"regions":1,"instance":"i"'
+for body in "{\"id\":\"a b\",$donor}" "{\"id\":\"../x\",$donor}" "{\"id\":\"-x\",$donor}" "{\"id\":\"a/b\",$donor}" \
+    "{$donor}" "$(sed 's/1048576/1048577/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/"regions":1/"regions":65537/' <<<"{\"id\":\"a\",$donor}")" \
+    "$(sed 's/"regions":1/"regions":0/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/\["tcp"\]/[]/' <<<"{\"id\":\"a\",$donor}")" \
+    "$(sed 's/\["tcp"\]/"tcp"/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/"port":1/"port":65536/' <<<"{\"id\":\"a\",$donor}")"; do
+    api POST /v1/donors "$body"
+    is "400 for ${body:0:70}" "$status" 400
+done
+api GET /v1/donors
+has "none of that left a donor" '.donors == []'
+api GET /v1/leases
+has "or a lease" '.leases == []'
+
+# sizes
+head -c 1048577 /dev/zero | tr '\0' ' ' >"$dir/large"
+api POST /v1/leases "@$dir/large"
+is "a body of more than 1 MiB" "$status" 413
+( head -c 1000000 /dev/zero | tr '\0' ' '; echo "{$good}" ) >"$dir/fits"
+api POST /v1/leases "@$dir/fits"
+is "one that just fits" "$status" 201
+said=$(curl -sS -m 20 "${curl_auth[@]}" -X POST -H 'Transfer-Encoding: chunked' --data-binary "@$dir/large" -o /dev/null -w '%{http_code}' "$url/v1/leases")
+is "a chunked body of more than 1 MiB" "$said" 413
+head -c 1000000 /dev/zero | tr '\0' '[' >"$dir/deep"
+api POST /v1/leases "@$dir/deep"
+is "a million brackets" "$status" 400
+api POST "/v1/donors/$(printf 'x%.0s' {1..2000})/drain"
+is "a long id" "$status" 404
+api POST /v1/donors/%ff%01%2e/drain
+is "a strange id" "$status" 404
+
+# what is slow or silent does not keep others out
+exec {slow}<>"/dev/tcp/127.0.0.1/${url##*:}"
+printf 'POST /v1/leases HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\nAuthorization: Bearer s3cret-token\r\n\r\n{' >&"$slow"
+for ((i = 0; i < 50; i++)); do exec {fd}<>"/dev/tcp/127.0.0.1/${url##*:}"; silent[i]=$fd; done
+api GET /v1/donors
+is "with slow and silent connections it goes on" "$status" 200
+exec {slow}>&-
+for fd in "${silent[@]}"; do exec {fd}>&-; done
+
+# metrics
+register a:1 4 i1
+api GET /metrics
+is "metrics" "$status" 200
+bad=$(grep -vE '^# (HELP|TYPE) [a-z_]+ .+$|^[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+$' <<<"$answer")
+is "are well formed" "$bad" ""
+is "have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
+is "know the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
+is "and the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
+is "the token is in no log" "$(grep -c s3cret "$log")" 0
+is "nor is a secret" "$(grep -cE '[0-9a-f]{64}' "$log")" 0
+is "the state is for its owner only" "$(stat -c %a "$state")" 600
+
+finish

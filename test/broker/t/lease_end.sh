@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+#
+# How leases end: release, expiry, revoke, take-over; what the holder, a
+# stranger and the donor see of it.
+
+. "$(dirname "$0")/../lib.sh"
+
+start_broker
+register a 8 ia
+pump a ia
+until_true 10 donor_is a '.applied == 1'
+
+lease c1 i1 2
+wrong=${secret//[0-9]/f}
+api POST "/v1/leases/$id/renew" "{\"secret\":\"$wrong\"}"
+is "renew with a wrong secret" "$status" 403
+api DELETE "/v1/leases/$id" "{\"secret\":\"$wrong\"}"
+is "release with a wrong secret" "$status" 403
+api POST "/v1/leases/$id/renew" '{"secret":"abc"}'
+is "renew with half a secret" "$status" 400
+api POST "/v1/leases/$id/renew" '{}'
+is "renew without a secret" "$status" 400
+api POST /v1/leases/00000000-0000-4000-8000-000000000000/renew "{\"secret\":\"$secret\"}"
+is "renew of an unknown lease" "$status" 404
+has "with a reason" '.error | length > 0'
+
+for list in leases donors; do
+    api GET /v1/$list
+    is "GET /v1/$list shows neither secret nor instance" "$(grep -cE "secret|$secret|instance" <<<"$answer")" 0
+done
+api GET /v1/leases
+has "but the lease" ".leases | length == 1 and .[0].lease == \"$id\" and .[0].bytes == 2 * $region and .[0].donors[0].regions == 2"
+
+api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
+is "release" "$status" 204
+renew
+is "then renew" "$status" 410
+has "says how it ended" '.error | test("given back")'
+until_true 10 donor_is a '.free == 8'
+point $? "the donor cleaned its regions"
+
+lease c1 i1 2
+api POST "/v1/leases/$id/revoke"
+is "revoke" "$status" 200
+has "tells the regions" '.regions == 2'
+renew
+is "then renew" "$status" 410
+has "says how it ended" '.error | test("revoked")'
+api POST "/v1/leases/$id/revoke"
+is "revoking again" "$status" 410
+api POST /v1/leases/nonsense/revoke
+is "revoking an unknown lease" "$status" 404
+
+lease c1 i1 2 1000
+expired() { renew; [ "$status" = 410 ]; }
+not_renewed() { api GET /v1/leases; [ "$(get '.leases | length')" = 0 ]; }
+renew
+is "a renewed lease lives" "$status" 200
+until_true 10 not_renewed
+point $? "an unrenewed one goes"
+expired
+has "says how it ended" '.error | test("expired")'
+until_true 10 donor_is a '.free == 8'
+point $? "and its regions come back"
+
+lease c1 i1 8
+old_id=$id old_secret=$secret
+lease c1 i1 1 60000 temp
+temp_id=$id
+lease other i1 1
+other_id=$id
+has "everything is taken" '.bytes == 0'
+lease c1 i2 8
+has "a new instance takes over, and gets the cleaned memory at once" ".bytes == 8 * $region"
+api POST "/v1/leases/$old_id/renew" "{\"secret\":\"$old_secret\"}"
+is "the dead self's lease is over" "$status" 410
+has "says how it ended" '.error | test("taken over")'
+api GET /v1/leases
+has "the other purpose's and other client's leases live" "[.leases[].lease] | contains([\"$temp_id\", \"$other_id\"])"
+api GET /metrics
+is "metrics count it" "$(sed -n 's/^remote_bp_leases_taken_over_total //p' <<<"$answer")" 1
+
+# what a donor sees: revision, secret, ttl
+stop_pumps
+api GET /v1/donors
+revision[a]=$(get '.donors[0].revision')
+api POST "/v1/leases/$id/revoke"
+beat a ia
+has "the revoked lease's regions are not in the donor's truth, but dirty" ".leases == [] and (.dirty | length) == 8 and .revision > 0"
+seen=${revision[a]}
+beat a ia '"clean":[0,1,2,3,4,5,6,7]'
+has "cleaning raises no revision" ".revision == $seen and .dirty == []"
+lease c9 i1 1 5000
+beat a ia
+has "a grant is in the donor's truth with secret and TTL" \
+    ".leases | length == 1 and .[0].lease == \"$id\" and .[0].secret == \"$secret\" and .[0].regions == [0] and .[0].ttl_ms > 0 and .[0].ttl_ms <= 5000"
+renew "\"ttl_ms\":50000"
+beat a ia
+has "so is a renewal" '.leases[0].ttl_ms > 5000'
+
+finish

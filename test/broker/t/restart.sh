@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+#
+# The broker is killed and restarted, at rest and amid requests: no lease is
+# lost, no region is granted twice, revisions go on.
+
+. "$(dirname "$0")/../lib.sh"
+
+start_broker
+register a 16 ia
+beat a ia
+register b 16 ib '"grace_ms":600000'
+beat b ib
+lease c1 i1 8
+first=$answer id1=$id secret1=$secret
+lease c2 i1 4 60000 temp
+second=$answer id2=$id secret2=$secret
+lease c3 i1 2 12000
+id3=$id secret3=$secret
+lease c4 i1 2
+id4=$id secret4=$secret
+api DELETE "/v1/leases/$id4" "{\"secret\":\"$secret4\"}"
+api POST /v1/donors/b/drain
+api GET /v1/donors
+before=$(get '[.donors[] | {id, revision, leased, free, dirty, grace_ms, regions}]')
+
+kill_broker
+start_broker
+api GET /v1/donors
+is "donors, revisions and regions are as before" "$(get '[.donors[] | {id, revision, leased, free, dirty, grace_ms, regions}]')" "$before"
+has "not up before they are heard of" 'all(.donors[]; .state == "away" and .heard_ms == null)'
+lease c9 i1 1
+has "and get no leases until then" '.bytes == 0'
+api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
+beat a ia
+is "a donor goes on without registering" "$status" 200
+has "with all its leases" '[.leases[].lease] | length == 3'
+beat b ib
+has "a drain goes on" '.drain == true'
+donor_is b '.state == "draining"'
+
+id=$id1 secret=$secret1
+renew
+is "a lease is renewed with its secret" "$status" 200
+is "and has its regions" "$(get '.regions | sort')" "$(jq -c '.regions | sort' <<<"$first")"
+id=$id2 secret=$secret2
+renew
+is "so is the other" "$(get '.regions | sort')" "$(jq -c '.regions | sort' <<<"$second")"
+has "with its purpose" '.purpose == "temp" and .client == "c2"'
+id=$id4 secret=$secret4
+renew
+is "one that had ended is remembered as that" "$status" 410
+api GET /v1/leases
+has "the third has its TTL again" ".leases[] | select(.lease == \"$id3\") | .remaining_ms <= 12000"
+gone() { api GET /v1/leases; jq -e "all(.leases[]; .lease != \"$id3\")" >/dev/null <<<"$answer"; }
+until_true 20 gone
+point $? "and expires if nobody renews it"
+
+# a donor that came with a new process while the broker was down
+kill_broker
+start_broker
+register a 16 ia2
+api GET /v1/leases
+has "a donor restarted while the broker was down is out of its leases" '[.leases[].donors[].id] | unique == ["b"]'
+
+# state that is in use, not ours, or damaged
+"$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" >"$dir/second.log" 2>&1
+is "a second broker on the same state does not start" $? 1
+is "and says why" "$(grep -c 'in use' "$dir/second.log")" 1
+echo "this is not a database, but a text that is long enough to be looked at as one" >"$dir/text"
+"$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/text" >"$dir/text.log" 2>&1
+is "nor one on a text file" $? 1
+"$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/no/such/dir" >"$dir/nodir.log" 2>&1
+is "nor one without its directory" $? 1
+
+# killed amid requests, again and again: what was answered with success is so
+kill_broker
+rm -f "$state"*
+start_broker
+port=${url##*:}
+register a 64 ia
+register b 64 ib
+
+client()    # NAME: get, renew, release leases; log what was promised
+{
+    local n=0
+
+    trap - EXIT
+    url=http://127.0.0.1:$port
+    while [ ! -e "$dir/stop" ]; do
+        n=$((n + 1))
+        lease "$1" "i$n" 3
+        [ "$status" = 201 ] || { sleep 0.05; continue; }
+        echo "$id $secret $(get '[.regions[] | [.donor, .region]]')" >"$dir/promised.$1"
+        renew "\"bytes\":$((5 * region))"
+        [ "$status" != 200 ] || echo "$id $secret $(get '[.regions[] | [.donor, .region]]')" >"$dir/promised.$1"
+    done
+}
+pump a ia
+pump b ib
+clients=()
+for name in k1 k2 k3; do
+    client $name &
+    clients+=($!)
+done
+pump_pids+=("${clients[@]}")
+all_promised() { [ -s "$dir/promised.k1" ] && [ -s "$dir/promised.k2" ] && [ -s "$dir/promised.k3" ]; }
+until_true 60 all_promised
+point $? "clients get leases"
+for round in 1 2 3 4 5 6; do
+    sleep 0.7
+    kill_broker
+    for ((try = 0; try < 100; try++)); do
+        : >"$log"
+        "$RBP_BROKER" --listen 127.0.0.1:"$port" --state "$state" 2>"$log" &
+        broker_pid=$!
+        for ((i = 0; i < 100; i++)); do
+            grep -q 'listening on' "$log" && break 2
+            kill -0 "$broker_pid" 2>/dev/null || break
+            sleep 0.05
+        done
+    done
+done
+touch "$dir/stop"
+wait "${clients[@]}"
+point 0 "killed amid requests $round times"
+alive=0
+regions='[]'
+for name in k1 k2 k3; do
+    read -r id secret promised <"$dir/promised.$name"
+    renew
+    if [ "$status" = 200 ]; then
+        alive=$((alive + 1))
+        is "$name has all that it was promised" "$(get "$promised - [.regions[] | [.donor, .region]]")" '[]'
+        regions=$(get "$regions + [.regions[] | [.donor, .region]]")
+    else
+        # taken over by its next instance, whose answer was lost with the broker
+        is "$name was taken over by itself" "$status $(get .error)" "410 the lease was taken over by another instance of its client"
+    fi
+done
+is "no region is in two leases" "$(jq -c 'group_by(.) | map(select(length > 1)[0])' <<<"$regions")" '[]'
+[ "$(grep -c 'broken invariant' "$dir/brokers_before.log")" = 0 ]
+point $? "no broker broke an invariant"
+
+finish
