@@ -66,6 +66,8 @@ static WatchedSocket watched[MAX_SOCKETS];
 static int	nwatched = 0;
 static int64 timer_due = -1;	/* rbp_now_ns() time, -1 for none */
 
+static bool woken = false;		/* the latch was set during the request */
+
 static sigset_t
 block_signals(void)
 {
@@ -270,7 +272,10 @@ wait_for_event(long timeout_ms, int *events)
 	if (WaitEventSetWait(set, timeout_ms, &event, 1, PG_WAIT_EXTENSION) == 1)
 	{
 		if (event.events & WL_LATCH_SET)
+		{
 			ResetLatch(MyLatch);
+			woken = true;
+		}
 		else
 		{
 			ready = event.fd;
@@ -352,6 +357,11 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 		}
 	}
 	curl_slist_free_all(headers);
+
+	/* whatever the latch was set for is the caller's business */
+	if (woken)
+		SetLatch(MyLatch);
+	woken = false;
 
 	if (!finished)
 		reply->failure = RBP_HTTP_INTERRUPTED;
