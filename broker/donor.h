@@ -116,7 +116,8 @@ struct DonorLease
 	atomic_bool ended;
 	atomic_int	refs;			/* the table's, and each connection's */
 	bool		listed;			/* in the broker's last word; under donor_lock */
-	uint32_t	nregions;		/* under donor_lock */
+	bool		reported;		/* ended, and in the last report; likewise */
+	uint32_t	nregions;		/* likewise */
 	DonorLease *next;
 };
 
@@ -178,7 +179,10 @@ extern void donor_repeat_clean(uint32_t region);
 /* Are there regions that wait to be zeroed? */
 extern bool donor_cleaning(void);
 
-/* The broker has heard what the report said. */
+/*
+ * The broker has heard what the report said.  To be called before its answer
+ * is applied.
+ */
 extern void donor_report_said(const DonorReport *report);
 extern void donor_report_free(DonorReport *report);
 

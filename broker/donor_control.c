@@ -141,26 +141,35 @@ check_lease(const json_t *lease)
 	return ok;
 }
 
-/*
- * Apply an answer to a heartbeat; false if it makes no sense.  now: when the
- * answer came.
- */
+/* Does an answer to a heartbeat make sense, from end to end? */
 static bool
+check_truth(const json_t *reply)
+{
+	const json_t *list = json_object_get(reply, "leases");
+	const json_t *lease;
+	size_t		i;
+
+	if (!json_is_integer(json_object_get(reply, "revision")) ||
+		!json_is_array(list))
+		return false;
+	json_array_foreach(list, i, lease)
+		if (!check_lease(lease))
+			return false;
+	return true;
+}
+
+/*
+ * Apply an answer that was checked.  now: when it came.
+ */
+static void
 apply(const json_t *reply, int64_t now, int64_t *revision)
 {
-	const json_t *rev = json_object_get(reply, "revision");
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *dirty = json_object_get(reply, "dirty");
 	const json_t *lease;
 	const json_t *region;
 	size_t		i;
 	size_t		j;
-
-	if (!json_is_integer(rev) || !json_is_array(list))
-		return false;
-	json_array_foreach(list, i, lease)
-		if (!check_lease(lease))
-			return false;
 
 	donor_apply_begin();
 	json_array_foreach(list, i, lease)
@@ -190,8 +199,7 @@ apply(const json_t *reply, int64_t now, int64_t *revision)
 		if (json_is_integer(region) && json_integer_value(region) >= 0 &&
 			json_integer_value(region) < donor_nregions)
 			donor_repeat_clean((uint32_t) json_integer_value(region));
-	*revision = json_integer_value(rev);
-	return true;
+	*revision = json_integer_value(json_object_get(reply, "revision"));
 }
 
 /*
@@ -246,9 +254,12 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	rc = rbp_http_request(http, "POST", heartbeat_path, body, &reply);
 	if (rc == 200)
 	{
-		if (apply(reply, donor_now_ns(), revision))
+		int64_t		now = donor_now_ns();
+
+		if (check_truth(reply))
 		{
 			donor_report_said(&report);
+			apply(reply, now, revision);
 			*drain = json_is_true(json_object_get(reply, "drain"));
 		}
 		else

@@ -16,8 +16,9 @@
  * region that clients have mapped comes first, for all regions that wait.
  *
  * A lease that ended by our clock stays in the table, ended and without
- * regions, until the broker's word no longer names it: or else a broker that
- * had not heard of it yet would bring it back to life.
+ * regions, until the broker has heard that: or else a broker that does not
+ * know yet would bring it back to life.  What the broker names after it has
+ * heard is a new grant, under the same id perhaps.
  *
  * Short of memory (--min-free), the janitor gives free regions' memory back
  * to the system at once and counts how many more would be needed: the
@@ -284,8 +285,11 @@ donor_report_get(DonorReport *report)
 		rbp_die("out of memory");
 	report->nended = 0;
 	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
-		if (atomic_load(&lease->ended))
+	{
+		lease->reported = atomic_load(&lease->ended);
+		if (lease->reported)
 			strcpy(report->ended[report->nended++], lease->id);
+	}
 	report->released_regions = nreleased;
 	report->dirty_regions = ndirty;
 	report->want_back = nreleased + missing_regions;
@@ -337,6 +341,18 @@ donor_report_said(const DonorReport *report)
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < report->nclean; i++)
 		donor_regions[report->clean[i]].clean_unsaid = false;
+	for (DonorLease **prev = &leases; *prev != NULL;)
+	{
+		DonorLease *lease = *prev;
+
+		if (!lease->reported)
+		{
+			prev = &lease->next;
+			continue;
+		}
+		*prev = lease->next;
+		donor_lease_unref(lease);
+	}
 	pthread_mutex_unlock(&donor_lock);
 }
 

@@ -796,6 +796,11 @@ serve(Conn *conn, int64_t now)
 	{
 		conn->active_at = now;
 		conn->thread->hot = conn;
+
+		/* refused, and told so: a new lease needs a new connection anyway */
+		if (conn->lease != NULL && conn->count == 0 &&
+			atomic_load(&conn->lease->ended))
+			goto gone;
 	}
 	want_events(conn, (conn->count < RING ? EPOLLIN : 0) |
 				(conn->count > 0 ? EPOLLOUT : 0));

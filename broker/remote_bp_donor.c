@@ -174,8 +174,9 @@ main(int argc, char **argv)
 					 opt.threads, opt.spin_us);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 
+	/* the broker wants a port even of a donor that has none */
 	if (advertised_port == 0)
-		advertised_port = port;
+		advertised_port = port != 0 ? port : 1;
 	if (transports & RBP_TRANSPORT_TCP)
 		rbp_log(RBP_LOG_INFO, "listening on %s",
 				rbp_format_hostport(host, port, address, sizeof(address)));
