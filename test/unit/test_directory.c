@@ -301,6 +301,7 @@ test_generations(void)
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		swept += rbp_directory_sweep(dir, part);
 	is_u64(swept, 100, "the sweep frees them");
+	ok(dir->partitions[5].swept == rbp_directory_bumps(dir), "and knows that it need not come again");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.remote == 0 && counts.small == 0 && counts.free == 512, "and all is free");
 	swept = 0;
@@ -460,7 +461,11 @@ test_extents(void)
 	/* the flag alone makes lookups miss and reserve look elsewhere */
 	{
 		uint32_t	hidden = 0;
+		RbpPageId	late = page_of(1001, 0);
+		RbpVersion	version = version_of(dir, &late, 1);
+		uint32_t	late_slot = rbp_directory_reserve(dir, &late, &evicted);
 
+		rbp_directory_insert_staged(dir, &late, &version, 0);
 		__atomic_store_n(rbp_extent_flag(dir, 0), 0, __ATOMIC_SEQ_CST);
 		for (page.block = 0; page.block < 1000; page.block++)
 			hidden += where(dir, &page) != RBP_ABSENT;
@@ -472,6 +477,8 @@ test_extents(void)
 			hidden += slot != RBP_INVALID_SLOT || evicted;
 		}
 		is_u64(hidden, 0, "no slot of it is given out any more");
+		is_u64(rbp_directory_publish(dir, &late, 0, late_slot), RBP_INSERT_OFFLINE,
+			   "nothing is published into it any more");
 		rbp_directory_extent_offline(dir, 0);
 	}
 	rbp_directory_counts(dir, &counts);

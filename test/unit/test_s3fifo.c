@@ -310,21 +310,29 @@ test_queues(void)
 	is_u64(p->lists[RBP_SLOT_SMALL].count, 20, "while there is room, all are in small");
 	is_u64(p->evictions, 0, "and nothing is evicted");
 
-	/* b[0] is read once, b[1] is not: b[1] goes, b[0] moves */
+	/* b[0] is read once, b[1] thrice, b[2] not: b[2] goes, the others move */
 	tier_access(dir, b[0]);
+	for (int i = 0; i < 3; i++)
+		tier_access(dir, b[1]);
 	tier_access(dir, b[20]);
 	is_u64(state_of(dir, b[0]), RBP_SLOT_MAIN, "one read moves a page from small to main");
-	is_u64(state_of(dir, b[1]), RBP_SLOT_UNUSED, "the oldest unread one leaves");
+	is_u64(state_of(dir, b[1]), RBP_SLOT_MAIN, "so do three");
+	ok(p->lists[RBP_SLOT_MAIN].count == 2 &&
+	   rbp_entry_freq(rbp_entry(dir, p->lists[RBP_SLOT_MAIN].head)) == 0 &&
+	   rbp_entry_freq(rbp_entry(dir, p->lists[RBP_SLOT_MAIN].tail)) == 0,
+	   "where both start anew");
+	is_u64(state_of(dir, b[2]), RBP_SLOT_UNUSED, "the oldest unread one leaves");
 	is_u64(p->evictions, 1, "which counts as an eviction");
 
-	/* b[1] comes back: from its ghost to main */
-	tier_access(dir, b[1]);
-	is_u64(state_of(dir, b[1]), RBP_SLOT_MAIN, "what returns while its ghost is there goes to main");
+	/* b[2] comes back: from its ghost to main */
+	tier_access(dir, b[2]);
+	is_u64(state_of(dir, b[2]), RBP_SLOT_MAIN, "what returns while its ghost is there goes to main");
 
 	/* with main nearly empty, all others leave through small */
 	for (uint32_t i = 21; i < 60; i++)
 		tier_access(dir, b[i]);
-	ok(state_of(dir, b[0]) == RBP_SLOT_MAIN && state_of(dir, b[1]) == RBP_SLOT_MAIN,
+	ok(state_of(dir, b[0]) == RBP_SLOT_MAIN && state_of(dir, b[1]) == RBP_SLOT_MAIN &&
+	   state_of(dir, b[2]) == RBP_SLOT_MAIN,
 	   "what passes through small leaves main alone");
 
 	/* a page in main that is written has its place when it is back */

@@ -275,6 +275,64 @@ test_threads(void)
 	free(mem);
 }
 
+/*
+ * Slots go out and come back in changing order, by many hands: what a pop
+ * reads of the free list is often out of date when it takes hold.
+ */
+#define CHURNERS		6
+#define CHURNS			2000000
+#define CHURN_SLOTS		3
+
+static uint32_t churn_holders[CHURN_SLOTS];
+static bool churn_twice;
+
+static void *
+churn(void *arg)
+{
+	RbpStaging *st = arg;
+
+	for (int i = 0; i < CHURNS; i++)
+	{
+		uint32_t	a = rbp_staging_get(st);
+		uint32_t	b = rbp_staging_get(st);
+
+		for (int j = 0; j < 2; j++)
+		{
+			uint32_t	slot = j == 0 ? a : b;
+
+			if (slot == RBP_NO_STAGING_SLOT)
+				continue;
+			if (__atomic_fetch_add(&churn_holders[slot], 1, __ATOMIC_RELAXED) != 0)
+				__atomic_store_n(&churn_twice, true, __ATOMIC_RELAXED);
+			__atomic_fetch_sub(&churn_holders[slot], 1, __ATOMIC_RELAXED);
+			if (__atomic_load_n(&churn_twice, __ATOMIC_RELAXED))
+				return NULL;	/* the list may be a ring by now */
+			rbp_staging_put(st, slot);
+		}
+	}
+	return NULL;
+}
+
+static void
+test_churn(void)
+{
+	void	   *mem = aligned(rbp_staging_size(CHURN_SLOTS));
+	RbpStaging *st = rbp_staging_init(mem, CHURN_SLOTS);
+	pthread_t	threads[CHURNERS];
+	uint32_t	n = 0;
+
+	for (int i = 0; i < CHURNERS; i++)
+		if (pthread_create(&threads[i], NULL, churn, st) != 0)
+			abort();
+	for (int i = 0; i < CHURNERS; i++)
+		pthread_join(threads[i], NULL);
+	while (n <= CHURN_SLOTS && rbp_staging_get(st) != RBP_NO_STAGING_SLOT)
+		n++;
+	ok(!churn_twice, "churn: no slot was had twice");
+	is_u64(n, CHURN_SLOTS, "churn: none was lost");
+	free(mem);
+}
+
 int
 main(void)
 {
@@ -284,5 +342,6 @@ main(void)
 	test_basics(1000);
 	test_late_arrivals();
 	test_threads();
+	test_churn();
 	return done_testing();
 }
