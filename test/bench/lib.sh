@@ -221,9 +221,9 @@ autovacuum = off
 huge_pages = off
 CONF
     running+=("../base.$1")
-    "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$base" -l "$log" -w start \
-        -o "-c fsync=off -c shared_buffers=512MB -c unix_socket_directories='$work'" >/dev/null 2>&1 ||
-        fail "the server does not start: $(tail -n 5 "$log")"
+    "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$base" -l "$work/base.log" -w start \
+        -o "-c fsync=off -c shared_buffers=512MB -c unix_socket_directories='$work'" >>"$log" 2>&1 ||
+        fail "the server does not start: $(tail -n 5 "$log" "$work/base.log")"
     "${as_user[@]}" "$PG_BINDIR/pgbench" -h "$work" -U postgres -i -I dtGvp -q -s "$1" postgres >>"$log" 2>&1 ||
         fail "pgbench cannot load: $(tail -n 5 "$log")"
     "${as_user[@]}" "$PG_BINDIR/psql" -XAtq -h "$work" -U postgres -d postgres \
@@ -366,8 +366,8 @@ check_transport()
     [ "$used" = "$2" ] || fail "pages came over \"$used\", not over $2"
 }
 
-read_everything="SELECT sum(pg_prewarm(oid)) FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
-pages_of_everything="SELECT sum(pg_relation_size(oid)) / 8192 FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
+read_everything="SELECT sum(pg_prewarm(oid))::bigint FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
+pages_of_everything="SELECT (sum(pg_relation_size(oid)) / 8192)::bigint FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
 
 # fill_tier NAME SHARED_BUFFERS_MB: read everything until all that is not in
 # shared buffers is in the tier, or no more gets there.
