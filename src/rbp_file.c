@@ -34,6 +34,7 @@
 #include "storage/bufmgr.h"
 
 #include "rbp_file.h"
+#include "rbp_interpose.h"
 #include "rbp_tier.h"
 
 /*

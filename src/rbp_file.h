@@ -11,20 +11,7 @@
 
 #include "postgres.h"
 
-#include "common/relpath.h"
-#include "storage/block.h"
-
-#include "rbp_interpose.h"
-
-/* A segment file of a relation fork. */
-typedef struct RbpRelFile
-{
-	Oid			spc;
-	Oid			db;				/* 0 in the global tablespace */
-	Oid			rel;			/* relfilenumber */
-	uint32		segment;
-	uint8		fork;
-} RbpRelFile;
+#include "rbp_relfile.h"
 
 /*
  * Parse a path as the server gives it to libc: relative to the data

@@ -46,7 +46,6 @@
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
 #include "rbp_remote.h"
-#include "rbp_tier.h"
 
 #define EXTENT_BYTES		(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
 #define MAX_REGIONS			8192
@@ -129,6 +128,8 @@ typedef struct RemoteShared
 } RemoteShared;
 
 static RemoteShared *shared = NULL;
+static RbpDirectory *directory = NULL;
+static void (*before_use) (void) = NULL;
 
 /* This process's connection to one donor. */
 typedef struct LocalConn
@@ -186,12 +187,15 @@ reset_donor_health(Donor *d)
 }
 
 void
-rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots)
+rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
+					  RbpDirectory *dir, void (*before_first_use) (void))
 {
 	static int	tranche = 0;
 	RemoteShared *sh = mem;
 
 	shared = sh;
+	directory = dir;
+	before_use = before_first_use;
 	if (found)
 		return;
 	if (tranche == 0)
@@ -745,7 +749,7 @@ retire_region(int r)
 
 		if (word == MAP_NONE || MAP_REGION(word) != r)
 			continue;
-		(void) rbp_directory_extent_offline(rbp_dir, e);
+		(void) rbp_directory_extent_offline(directory, e);
 		pg_atomic_write_u32(&shared->map[e], MAP_NONE);
 		region->extents--;
 	}
@@ -805,7 +809,7 @@ bring_regions_online(const int *entered, int n)
 			pg_atomic_write_u32(&shared->map[extent],
 								MAP_MAKE(entered[i], region->extents));
 			region->extents++;
-			rbp_directory_extent_online(rbp_dir, extent);
+			rbp_directory_extent_online(directory, extent);
 			more = true;
 		}
 	}
@@ -909,7 +913,7 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 		(void) donor_place(&donors[i]);
 
 	if (nregions > 0)
-		rbp_tier_set_in_use();
+		before_use();
 	pg_atomic_write_u64(&shared->deadline, (uint64) deadline_ns);
 	for (int i = 0; i < nregions; i++)
 	{
@@ -977,13 +981,13 @@ sum_regions(uint64 *sums, uint64 (*fn) (uint32 extent))
 static uint64
 extent_heat(uint32 extent)
 {
-	return rbp_directory_extent_heat(rbp_dir, extent);
+	return rbp_directory_extent_heat(directory, extent);
 }
 
 static uint64
 extent_used(uint32 extent)
 {
-	return rbp_directory_extent_used(rbp_dir, extent);
+	return rbp_directory_extent_used(directory, extent);
 }
 
 int

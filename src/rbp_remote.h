@@ -20,6 +20,7 @@
 
 #include "postgres.h"
 
+#include "rbp_directory.h"
 #include "rbp_stats.h"
 #include "transport/rbp_transport.h"
 
@@ -27,7 +28,14 @@
 #define RBP_MAX_BATCH		32	/* requests in one batch */
 
 extern Size rbp_remote_shmem_size(uint32 max_slots);
-extern void rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots);
+
+/*
+ * dir: whose extents go on- and offline.  before_first_use is called, in the
+ * lease worker, before any region comes into use.
+ */
+extern void rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
+								  RbpDirectory *dir,
+								  void (*before_first_use) (void));
 
 /*
  * ---- for the tier and the pusher ------------------------------------------

@@ -60,6 +60,7 @@
 #include "rbp_compat.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
+#include "rbp_interpose.h"
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
 #include "rbp_remote.h"
@@ -156,6 +157,14 @@ rbp_tier_shmem_size(void)
 	return add_size(size, 8 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
 
+/* The tier is getting its first memory: start to keep the books. */
+static void
+set_in_use(void)
+{
+	pg_atomic_write_u32(&shared->in_use, 1);
+	pg_memory_barrier();
+}
+
 /* Take the next piece of the arena, aligned. */
 static void *
 take(char **arena, Size size, Size align)
@@ -195,7 +204,8 @@ rbp_tier_shmem_init(void)
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), tranche);
 	rbp_staging = rbp_staging_init(staging, staging_slots());
 	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(slots),
-							   PG_CACHE_LINE_SIZE), found, slots);
+							   PG_CACHE_LINE_SIZE),
+						  found, slots, rbp_dir, set_in_use);
 	rbp_space_shmem_init(take(&arena, rbp_space_shmem_size(),
 							  PG_CACHE_LINE_SIZE), found);
 	rbp_stats_shmem_init(take(&arena, rbp_stats_shmem_size(),
@@ -220,13 +230,6 @@ rbp_tier_attached(void)
 {
 	return shared != NULL && MyProc != NULL &&
 		pg_atomic_read_u32(&shared->in_use) != 0;
-}
-
-void
-rbp_tier_set_in_use(void)
-{
-	pg_atomic_write_u32(&shared->in_use, 1);
-	pg_memory_barrier();
 }
 
 void

@@ -14,8 +14,12 @@
 
 #include "postgres.h"
 
+#include <sys/uio.h>
+
+#include "storage/block.h"
+
 #include "rbp_directory.h"
-#include "rbp_file.h"
+#include "rbp_relfile.h"
 #include "rbp_staging.h"
 
 /* Attached shared memory; NULL before and after. */
@@ -33,9 +37,6 @@ extern void rbp_tier_stand_down(void);
  * memory, and until the tier has had memory for the first time.
  */
 extern bool rbp_tier_attached(void);
-
-/* The tier is getting its first memory: start to keep the books. */
-extern void rbp_tier_set_in_use(void);
 
 /*
  * preadv() of whole, aligned pages into shared buffer frames; block is that
