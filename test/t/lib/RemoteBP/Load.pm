@@ -63,9 +63,10 @@ sub prepare
 sub progress
 {
 	my ($self) = @_;
+	my $text = $self->{daemon}->log_text;
 	my @lines;
 	push @lines, [ $1, $2 ]
-	  while $self->{daemon}->log_text =~ /^progress: ([\d.]+) s, ([\d.]+) tps/mg;
+	  while $text =~ /^progress: ([\d.]+) s, ([\d.]+) tps/mg;
 	return @lines;
 }
 
