@@ -207,14 +207,16 @@ broker_body_array(const json_t *body, const char *key, const json_t **array,
 static Reply
 serve_health(const char *id, const json_t *body)
 {
-	struct timespec until;
+	int64_t		until = rbp_mono_ms() + LOCK_PROBE_MS;
 
 	(void) id;
 	(void) body;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += LOCK_PROBE_MS / 1000;
-	if (pthread_mutex_clocklock(&broker.lock, CLOCK_MONOTONIC, &until) != 0)
-		return broker_reply_error(503, "the broker's state is locked");
+	while (pthread_mutex_trylock(&broker.lock) != 0)
+	{
+		if (rbp_mono_ms() >= until)
+			return broker_reply_error(503, "the broker's state is locked");
+		usleep(5000);
+	}
 	broker_end();
 	return broker_reply_json(200, json_pack("{s:s, s:s}", "status", "ok",
 									 "version", RBP_VERSION));

@@ -94,8 +94,7 @@ log_line(RbpLogLevel level, const char *fmt, va_list args)
 	line[used++] = '\n';
 
 	/* Nobody is left to tell if standard error cannot be written. */
-	if (write(STDERR_FILENO, line, used) < 0)
-		used = 0;
+	(void) !write(STDERR_FILENO, line, used);
 	errno = saved_errno;
 }
 
