@@ -486,7 +486,9 @@ report(bool is_new)
  * Make what the broker described the lease in use.  Takes over fresh.
  *
  * Upon a suspicion, shared memory is gone through even if nothing seems to
- * have changed: a region may have been lost and granted again.
+ * have changed: a region may have been lost and granted again.  The regions
+ * of a donor that was started anew are taken out of use in between, since
+ * nothing of what they held is left.
  */
 static Outcome
 adopt(RbpLease *fresh, int64 sent_ns)
@@ -494,29 +496,43 @@ adopt(RbpLease *fresh, int64 sent_ns)
 	bool		is_new = lease == NULL;
 	bool		unchanged = in_use && !suspected &&
 		rbp_lease_same_memory(lease, fresh);
+	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+	int			n = 0;
 	int			given_up = 0;
 
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, lease->cred.secret, RBP_SECRET_LEN);
+
+	/* first what may have been in use already, then what is new for certain */
+	for (int pass = 0; pass < 2; pass++)
+	{
+		for (int i = 0; i < fresh->nregions; i++)
+		{
+			const RbpLeaseRegion *r = &fresh->regions[i];
+			bool		lost = !is_new &&
+				rbp_lease_donor_restarted(lease, fresh, r->donor);
+
+			if (lost != (pass == 1))
+				continue;
+			strlcpy(grants[n].donor, r->donor, sizeof(grants[n].donor));
+			grants[n].region = r->region;
+			grants[n].bytes = r->bytes;
+			n++;
+		}
+		if (pass == 0 && n < fresh->nregions && in_use)
+			rbp_remote_set_lease(&fresh->cred,
+								 rbp_lease_deadline(sent_ns, fresh->ttl_ms),
+								 fresh->donors, fresh->ndonors, grants, n);
+	}
+
 	rbp_lease_free(lease);
 	lease = fresh;
 	nreleased = 0;
 	deadline = rbp_lease_deadline(sent_ns, lease->ttl_ms);
-
 	if (unchanged)
 		rbp_remote_extend_lease(deadline);
 	else
 	{
-		RbpRegionGrant *grants;
-
-		grants = palloc0(sizeof(RbpRegionGrant) * (lease->nregions + 1));
-		for (int i = 0; i < lease->nregions; i++)
-		{
-			strlcpy(grants[i].donor, lease->regions[i].donor,
-					sizeof(grants[i].donor));
-			grants[i].region = lease->regions[i].region;
-			grants[i].bytes = lease->regions[i].bytes;
-		}
 		in_use = true;
 		suspected = false;
 		if (rbp_remote_set_lease(&lease->cred, deadline,
@@ -528,14 +544,14 @@ adopt(RbpLease *fresh, int64 sent_ns)
 
 	for (int i = 0; i < lease->nreclaims; i++)
 	{
-		int			n = retire(lease->reclaims[i].donor,
-							   lease->reclaims[i].regions);
+		int			given = retire(lease->reclaims[i].donor,
+								   lease->reclaims[i].regions);
 
-		if (n > 0)
+		if (given > 0)
 			ereport(LOG,
 					(errmsg("remote_bp: donor \"%s\" asked for memory, and gets %d regions back",
-							lease->reclaims[i].donor, n)));
-		given_up += n;
+							lease->reclaims[i].donor, given)));
+		given_up += given;
 	}
 	return given_up > 0 || nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
 }

@@ -247,6 +247,16 @@ parse_donors(const json_t *root, RbpLease *lease, Complaint *c)
 	return true;
 }
 
+static const RbpEndpoint *
+find_donor(const RbpLease *lease, const char *donor)
+{
+	RbpEndpoint key;
+
+	snprintf(key.donor, sizeof(key.donor), "%s", donor);
+	return bsearch(&key, lease->donors, lease->ndonors, sizeof(RbpEndpoint),
+				   compare_donors);
+}
+
 static bool
 parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
 {
@@ -261,7 +271,6 @@ parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
 	json_array_foreach(array, i, object)
 	{
 		RbpLeaseRegion *region = &lease->regions[lease->nregions];
-		RbpEndpoint key;
 		int64_t		number;
 		int64_t		bytes;
 
@@ -274,9 +283,7 @@ parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
 			return false;
 		if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
 			return complain(c, "a region's size is not a multiple of 1 MiB");
-		memcpy(key.donor, region->donor, sizeof(key.donor));
-		if (bsearch(&key, lease->donors, lease->ndonors, sizeof(RbpEndpoint),
-					compare_donors) == NULL)
+		if (find_donor(lease, region->donor) == NULL)
 			return complain(c, "a region is on donor \"%s\", which is not described",
 							region->donor);
 		region->region = (uint32_t) number;
@@ -397,6 +404,16 @@ rbp_lease_same_memory(const RbpLease *a, const RbpLease *b)
 		memcmp(a->donors, b->donors, sizeof(RbpEndpoint) * a->ndonors) == 0 &&
 		memcmp(a->regions, b->regions,
 			   sizeof(RbpLeaseRegion) * a->nregions) == 0;
+}
+
+bool
+rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
+						  const char *donor)
+{
+	const RbpEndpoint *was = find_donor(before, donor);
+	const RbpEndpoint *is = find_donor(now, donor);
+
+	return was != NULL && is != NULL && memcmp(was, is, sizeof(*was)) != 0;
 }
 
 bool

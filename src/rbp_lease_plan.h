@@ -62,6 +62,14 @@ extern void rbp_lease_free(RbpLease *lease);
 /* Do both name the same regions and ways to reach them? */
 extern bool rbp_lease_same_memory(const RbpLease *a, const RbpLease *b);
 
+/*
+ * Is the donor of that name another process now than it was before?  Then
+ * what it held is lost, even if the same regions are granted again.  To be
+ * told by the ways to reach it: its shm name is drawn anew at each start.
+ */
+extern bool rbp_lease_donor_restarted(const RbpLease *before,
+									  const RbpLease *now, const char *donor);
+
 /* Is this region, by donor and number, in the lease? */
 extern bool rbp_lease_has(const RbpLease *lease, const RbpLeaseRegion *region);
 

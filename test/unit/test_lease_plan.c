@@ -191,7 +191,11 @@ test_compare_and_forget(void)
 	b->regions[1].region--;
 	b->donors[1].port++;
 	ok(!rbp_lease_same_memory(a, b), "nor is a donor at another port");
+	ok(rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "a"),
+	   "which is another process than before");
 	b->donors[1].port--;
+	ok(!rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "c"),
+	   "unlike one at the same, or an unknown one");
 	b->cred.secret[0] ^= 1;
 	ok(rbp_lease_same_memory(a, b), "the secret has nothing to do with it");
 
