@@ -250,7 +250,7 @@ parse_donors(const json_t *root, RbpLease *lease, Complaint *c)
 static const RbpEndpoint *
 find_donor(const RbpLease *lease, const char *donor)
 {
-	RbpEndpoint key;
+	RbpEndpoint key = {0};
 
 	snprintf(key.donor, sizeof(key.donor), "%s", donor);
 	return bsearch(&key, lease->donors, lease->ndonors, sizeof(RbpEndpoint),
