@@ -401,6 +401,16 @@ rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
 	return result;
 }
 
+void
+rbp_directory_prefetch(const RbpDirectory *dir, const RbpPageId *page)
+{
+	uint64_t	hash = rbp_page_hash(page);
+
+	__builtin_prefetch(bucket_head(dir, hash));
+	__builtin_prefetch(page_stamp(dir, hash));
+	__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
+}
+
 bool
 rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
 						   const RbpLookup *seen)

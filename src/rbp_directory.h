@@ -129,6 +129,10 @@ extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
 extern RbpLookup rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page,
 									  bool touch);
 
+/* A hint that the page is about to be looked up: start to load its lines. */
+extern void rbp_directory_prefetch(const RbpDirectory *dir,
+								   const RbpPageId *page);
+
 /*
  * The bytes read for a lookup did not hash to its hash.  If the entry is
  * still the same (same place, same hash), drop it and return true: a real

@@ -164,6 +164,8 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 		{
 			scan->relro_start = info->dlpi_addr + ph->p_vaddr;
 			scan->relro_end = scan->relro_start + ph->p_memsz;
+			/* the linker protects whole pages only */
+			scan->relro_end &= ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1);
 		}
 	}
 	if (dyn == NULL)

@@ -82,8 +82,11 @@ rbp_pusher_shmem_init(void *mem, bool found)
 void
 rbp_pusher_notify(uint32 depth)
 {
-	uint32		wake = pg_atomic_read_u32(&shared->wake_depth);
+	uint32		wake;
 
+	/* the page was queued before we look whether the pusher sleeps */
+	pg_memory_barrier();
+	wake = pg_atomic_read_u32(&shared->wake_depth);
 	if (likely(depth < wake) || wake == PG_UINT32_MAX)
 		return;
 	if (pg_atomic_compare_exchange_u32(&shared->wake_depth, &wake,
@@ -157,6 +160,7 @@ push_batch(void)
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			ntaken = rbp_staging_take(rbp_staging, taken, RBP_MAX_BATCH);
 	int64		start = rbp_now_ns();
+	int64		deadline = start + rbp_guc_io_timeout_ns() * PUSH_TIMEOUT_FACTOR;
 	bool		usable = rbp_remote_usable(start);
 	int			n = 0;
 
@@ -196,11 +200,11 @@ push_batch(void)
 		for (int i = 0; i < n; i++)
 			publish(&pushes[i]);
 		pg_usleep(50000);
-		rbp_remote_write(ios, n, start + rbp_guc_io_timeout_ns() * PUSH_TIMEOUT_FACTOR);
+		rbp_remote_write(ios, n, start, deadline);
 		return ntaken;
 	}
 
-	rbp_remote_write(ios, n, start + rbp_guc_io_timeout_ns() * PUSH_TIMEOUT_FACTOR);
+	rbp_remote_write(ios, n, start, deadline);
 	for (int i = 0; i < n; i++)
 	{
 		if (ios[i].status == RBP_OK)
@@ -295,5 +299,7 @@ rbp_pusher_main(Datum arg)
 		dozed = rbp_staging_depth(rbp_staging) == 0;
 		CHECK_FOR_INTERRUPTS();
 	}
-	proc_exit(0);
+
+	/* a status of 0 would mean that we are not wanted any more */
+	proc_exit(1);
 }

@@ -56,6 +56,7 @@
 #define CALM_NS				INT64CONST(10000000000) /* forgives old trouble */
 #define RECONNECT_NS		INT64CONST(100000000)
 #define CONNECT_LIMIT_NS	INT64CONST(2000000000)
+#define NOMEM_RETRY_NS		INT64CONST(1000000000)
 #define SLOW_CONNECTS		3	/* in a row make a donor avoided */
 
 /* An extent's place: region index + 1 in the high half; 0 is none. */
@@ -64,8 +65,10 @@
 #define MAP_REGION(word)	((int) ((word) >> 16) - 1)
 #define MAP_EXTENT(word)	((word) & 0xffff)
 
+/* Padded, so that no two processes' counters share a cache line. */
 typedef struct DonorStripe
 {
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
 	pg_atomic_uint64 reads;
 	pg_atomic_uint64 writes;
 	pg_atomic_uint64 failures;
@@ -80,13 +83,12 @@ typedef struct Donor
 	bool		known;			/* the lease has regions there */
 	uint32		nregions;
 
-	pg_atomic_uint32 serial;	/* moves when the endpoint changes */
+	pg_atomic_uint32 serial;	/* moves when connections are of no use */
 	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
 
 	pg_atomic_uint32 avoided;
 	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
 	pg_atomic_uint64 probe_at;
-	pg_atomic_uint64 last_trouble;
 	pg_atomic_uint32 troubles;	/* in a row, without calm between */
 	pg_atomic_uint32 slow_connects; /* in a row, by whatever process */
 
@@ -118,6 +120,7 @@ typedef struct RemoteShared
 
 	pg_atomic_uint32 lease_serial;	/* moves when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
+	pg_atomic_uint32 nregions;	/* in use */
 	pg_atomic_uint32 suspicion;
 	pg_atomic_uint32 avoided;	/* how many donors are, about */
 
@@ -180,7 +183,6 @@ reset_donor_health(Donor *d)
 	pg_atomic_init_u32(&d->avoided, 0);
 	pg_atomic_init_u64(&d->avoid_until, 0);
 	pg_atomic_init_u64(&d->probe_at, 0);
-	pg_atomic_init_u64(&d->last_trouble, 0);
 	pg_atomic_init_u32(&d->troubles, 0);
 	pg_atomic_init_u32(&d->slow_connects, 0);
 	d->probe_backoff = 0;
@@ -207,6 +209,7 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 	LWLockInitialize(&sh->remote_lock, tranche);
 	pg_atomic_init_u32(&sh->lease_serial, 1);
 	pg_atomic_init_u64(&sh->deadline, 0);
+	pg_atomic_init_u32(&sh->nregions, 0);
 	pg_atomic_init_u32(&sh->suspicion, 0);
 	pg_atomic_init_u32(&sh->avoided, 0);
 	sh->nextents = max_slots / RBP_EXTENT_PAGES;
@@ -228,7 +231,8 @@ rbp_remote_usable(int64 now)
 {
 	if (RBP_MUTATED(RBP_MUTATION_NO_LEASE_CHECK))
 		return pg_atomic_read_u64(&shared->deadline) != 0;
-	return (int64) pg_atomic_read_u64(&shared->deadline) > now;
+	return (int64) pg_atomic_read_u64(&shared->deadline) > now &&
+		pg_atomic_read_u32(&shared->nregions) > 0;
 }
 
 /*
@@ -264,32 +268,39 @@ hold_off(uint32 troubles)
 	return Min(ns, BACKOFF_LAST_NS);
 }
 
-/* A request to the donor failed or was too late: nobody uses it for now. */
+/*
+ * A request to the donor failed or was too late: nobody uses it for now.  Of
+ * those that notice at the same time, one does the rest.
+ */
 static void
 donor_trouble(Donor *d, bool lost)
 {
 	int64		now = rbp_now_ns();
-	int64		last;
 	uint32		troubles;
 
 	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
 							&stripe_of(d)->timeouts, 1);
-	if (lost)
-		suspect();
-	if (pg_atomic_read_u32(&d->avoided) != 0)
+	if (pg_atomic_read_u32(&d->avoided) != 0 ||
+		pg_atomic_exchange_u32(&d->avoided, 1) != 0)
 		return;
-	last = (int64) pg_atomic_read_u64(&d->last_trouble);
-	if (now - last > CALM_NS)
+	if (now - (int64) pg_atomic_read_u64(&d->avoid_until) > CALM_NS)
 		pg_atomic_write_u32(&d->troubles, 0);
-	troubles = pg_atomic_fetch_add_u32(&d->troubles, 1) + 1;
-	pg_atomic_write_u64(&d->last_trouble, (uint64) now);
+	troubles = pg_atomic_add_fetch_u32(&d->troubles, 1);
 	pg_atomic_write_u64(&d->avoid_until, (uint64) (now + hold_off(troubles)));
 	pg_atomic_write_u64(&d->probe_at, (uint64) now);
-	if (pg_atomic_exchange_u32(&d->avoided, 1) == 0)
+
+	/*
+	 * What has broken one connection has likely broken all.  With a new
+	 * serial the others are closed without being tried, and so without
+	 * counting as troubles of their own.
+	 */
+	if (lost)
 	{
-		pg_atomic_fetch_add_u32(&shared->avoided, 1);
-		rbp_pusher_wake();
+		pg_atomic_fetch_add_u32(&d->serial, 1);
+		suspect();
 	}
+	pg_atomic_fetch_add_u32(&shared->avoided, 1);
+	rbp_pusher_wake();
 }
 
 static void
@@ -325,7 +336,9 @@ conn_start(LocalConn *c, Donor *d, int64 now)
 	RbpCredentials credentials;
 	RbpStatus	status;
 
-	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	/* The lease worker may be long: not a reason for a query to wait. */
+	if (!LWLockConditionalAcquire(&shared->remote_lock, LW_SHARED))
+		return RBP_CANCELED;
 	endpoint = d->endpoint;
 	credentials = shared->credentials;
 	c->donor_serial = pg_atomic_read_u32(&d->serial);
@@ -340,7 +353,7 @@ conn_start(LocalConn *c, Donor *d, int64 now)
 		c->ops->connect(&endpoint, &credentials, &c->conn);
 	memset(&credentials, 0, sizeof(credentials));
 	if (status != RBP_OK)
-		c->retry_at = now + RECONNECT_NS;
+		c->retry_at = rbp_now_ns() + RECONNECT_NS;
 	return status;
 }
 
@@ -379,19 +392,21 @@ conn_get(int donor, int64 deadline_ns, LocalConn **out)
 	status = c->ops->connect_wait(c->conn, c->waited ? now : deadline_ns);
 	if (status == RBP_INPROGRESS)
 	{
+		if (!c->waited)
+		{
+			c->waited = true;
+			return RBP_TIMEOUT;
+		}
 		/* not for ever: the donor may have lost us */
 		if (now - c->started > CONNECT_LIMIT_NS)
-		{
 			conn_close(c);
-			return RBP_CONNLOST;
-		}
-		if (c->waited)
-			return RBP_CANCELED;
-		c->waited = true;
-		return RBP_TIMEOUT;
+		return RBP_CANCELED;
 	}
 	if (status != RBP_OK)
 	{
+		/* one that lay about half made has ended for reasons of its own */
+		if (c->waited && status == RBP_CONNLOST)
+			status = RBP_CANCELED;
 		conn_close(c);
 		c->retry_at = now + RECONNECT_NS;
 		return status;
@@ -416,7 +431,8 @@ typedef struct DonorBatch
 	bool		posted;
 	RbpIo		ios[RBP_MAX_BATCH];
 	uint8		index[RBP_MAX_BATCH];	/* in the caller's array */
-	uint16		region[RBP_MAX_BATCH];
+	uint32		extent[RBP_MAX_BATCH];
+	uint32		word[RBP_MAX_BATCH];	/* of the map, for the extent */
 } DonorBatch;
 
 /* What a final status other than RBP_OK means for donor and connection. */
@@ -450,11 +466,18 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 			break;
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
-		case RBP_NOMEM:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			if (!connecting)
 				conn_close(c);
-			donor_trouble(d, true);
+			/* of an old connection others know already */
+			if (c->donor_serial == pg_atomic_read_u32(&d->serial))
+				donor_trouble(d, true);
+			break;
+		case RBP_NOMEM:
+			/* a shortage of ours, or of places for clients: others go on */
+			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
+			conn_close(c);
+			c->retry_at = rbp_now_ns() + NOMEM_RETRY_NS;
 			break;
 		case RBP_DENIED:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
@@ -469,45 +492,52 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 	}
 }
 
-/* Start a donor's batch on its way. */
-static void
-post_batch(DonorBatch *batch, int64 deadline_ns)
+/* A connection for the batch; false, with the requests' status, if none. */
+static bool
+connect_batch(DonorBatch *batch, int64 deadline_ns)
 {
 	RbpStatus	status = conn_get(batch->donor, deadline_ns, &batch->conn);
 
-	batch->posted = false;
-	if (status != RBP_OK)
-	{
-		for (int i = 0; i < batch->n; i++)
-			batch->ios[i].status = status;
-		account_failure(batch, status, true);
-		return;
-	}
-	status = batch->conn->ops->submit(batch->conn->conn, batch->ios, batch->n);
+	if (status == RBP_OK)
+		return true;
+	for (int i = 0; i < batch->n; i++)
+		batch->ios[i].status = status;
+	account_failure(batch, status, true);
+	return false;
+}
+
+/* Start a donor's batch on its way. */
+static bool
+post_batch(DonorBatch *batch)
+{
+	RbpStatus	status = batch->conn->ops->submit(batch->conn->conn,
+												  batch->ios, batch->n);
+
 	if (status != RBP_OK)
 		account_failure(batch, status, false);
-	else
-		batch->posted = true;
+	return status == RBP_OK;
 }
 
 static void
-finish_batch(DonorBatch *batch, int64 deadline_ns)
+finish_batch(DonorBatch *batch, int64 deadline_ns, bool late)
 {
 	LocalConn  *c = batch->conn;
 	RbpStatus	worst = RBP_OK;
 
-	if (!batch->posted)
-		return;
 	(void) c->ops->wait(c->conn, batch->ios, batch->n, deadline_ns);
 	for (int i = 0; i < batch->n; i++)
 	{
 		RbpStatus	status = batch->ios[i].status;
 
-		if (status == RBP_OK)
+		if (likely(status == RBP_OK))
 			c->timeouts = 0;
 		else if (status == RBP_DENIED)
 		{
-			pg_atomic_write_u32(&shared->regions[batch->region[i]].denied, 1);
+			uint32		word = batch->word[i];
+
+			/* unless the place belongs to another region by now */
+			if (pg_atomic_read_u32(&shared->map[batch->extent[i]]) == word)
+				pg_atomic_write_u32(&shared->regions[MAP_REGION(word)].denied, 1);
 			if (worst == RBP_OK)
 				worst = status;
 		}
@@ -515,7 +545,9 @@ finish_batch(DonorBatch *batch, int64 deadline_ns)
 				 status == RBP_CONNLOST)
 			worst = status;
 	}
-	if (worst != RBP_OK)
+
+	/* If others have used the time up, this donor had no chance. */
+	if (worst != RBP_OK && !(late && worst == RBP_TIMEOUT))
 		account_failure(batch, worst, false);
 }
 
@@ -573,7 +605,8 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 		io->mr = NULL;
 		io->status = RBP_INPROGRESS;
 		batch->index[batch->n] = (uint8) i;
-		batch->region[batch->n] = (uint16) MAP_REGION(word);
+		batch->extent[batch->n] = extent;
+		batch->word[batch->n] = word;
 		batch->n++;
 	}
 	return nbatches;
@@ -583,22 +616,28 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 #define MAX_BATCHES		8
 
 static void
-transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 deadline_ns)
+transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
+		 int64 deadline_ns)
 {
 	/* not on the stack: signal handlers do no page I/O */
 	static DonorBatch batches[MAX_BATCHES];
-	int64		start = rbp_now_ns();
 	int			nbatches = make_batches(ios, n, kind, batches, MAX_BATCHES);
 
+	/* Connecting may wait, so it comes before anything is on its way. */
 	for (int b = 0; b < nbatches; b++)
-		post_batch(&batches[b], deadline_ns);
+		batches[b].posted = connect_batch(&batches[b], deadline_ns);
+	for (int b = 0; b < nbatches; b++)
+		if (batches[b].posted)
+			batches[b].posted = post_batch(&batches[b]);
 	for (int b = 0; b < nbatches; b++)
 	{
 		DonorBatch *batch = &batches[b];
 		DonorStripe *stripe = stripe_of(&shared->donors[batch->donor]);
 		int			done = 0;
 
-		finish_batch(batch, deadline_ns);
+		if (batch->posted)
+			finish_batch(batch, deadline_ns,
+						 b > 0 && rbp_now_ns() >= deadline_ns);
 		for (int i = 0; i < batch->n; i++)
 		{
 			ios[batch->index[i]].status = batch->ios[i].status;
@@ -610,21 +649,37 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 deadline_ns)
 			pg_atomic_fetch_add_u64(kind == RBP_IO_READ ? &stripe->reads :
 									&stripe->writes, done);
 			if (kind == RBP_IO_READ)
-				pg_atomic_fetch_add_u32(&stripe->latency[rbp_latency_bucket(rbp_now_ns() - start)], 1);
+				pg_atomic_fetch_add_u32(&stripe->latency[rbp_latency_bucket(rbp_now_ns() - start_ns)], 1);
 		}
 	}
 }
 
 void
-rbp_remote_read(RbpRemoteIo *ios, int n, int64 deadline_ns)
+rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
 {
-	transfer(ios, n, RBP_IO_READ, deadline_ns);
+	transfer(ios, n, RBP_IO_READ, start_ns, deadline_ns);
 }
 
 void
-rbp_remote_write(RbpRemoteIo *ios, int n, int64 deadline_ns)
+rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
 {
-	transfer(ios, n, RBP_IO_WRITE, deadline_ns);
+	transfer(ios, n, RBP_IO_WRITE, start_ns, deadline_ns);
+}
+
+bool
+rbp_remote_slot_readable(uint32 slot)
+{
+	uint32		extent = slot / RBP_EXTENT_PAGES;
+	uint32		word = extent < shared->nextents ?
+	pg_atomic_read_u32(&shared->map[extent]) : MAP_NONE;
+	Region	   *region;
+
+	if (word == MAP_NONE)
+		return false;
+	region = &shared->regions[MAP_REGION(word)];
+	return pg_atomic_read_u32(&region->denied) == 0 &&
+		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
+		conns[region->donor].ready;
 }
 
 void
@@ -660,7 +715,9 @@ probe(int donor)
 	LocalConn  *c;
 	RbpIo		io = {.kind = RBP_IO_PING};
 
+	/* The pusher can afford to wait for a connection each time. */
 	conns[donor].retry_at = 0;
+	conns[donor].waited = false;
 	if (conn_get(donor, deadline_ns, &c) != RBP_OK)
 		return false;
 	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)
@@ -707,8 +764,13 @@ rbp_remote_probe(void)
 				donor_unavoid(d);
 				continue;
 			}
+			else if (conns[i].conn != NULL && !conns[i].ready &&
+					 rbp_now_ns() - conns[i].started < CONNECT_LIMIT_NS)
+				due = rbp_now_ns() + BACKOFF_FIRST_NS;	/* connecting: go on */
 			else
 			{
+				if (!conns[i].ready)
+					conn_close(&conns[i]);
 				d->probe_backoff = d->probe_backoff == 0 ? BACKOFF_FIRST_NS :
 					Min(d->probe_backoff * 2, BACKOFF_LAST_NS);
 				due = rbp_now_ns() + d->probe_backoff;
@@ -755,6 +817,7 @@ retire_region(int r)
 	}
 	shared->donors[region->donor].nregions--;
 	region->used = false;
+	pg_atomic_fetch_sub_u32(&shared->nregions, 1);
 }
 
 /* Enter a region into the table, with no extents yet; -1 if there is no room. */
@@ -777,6 +840,7 @@ enter_region(const RbpRegionGrant *grant, int donor)
 	region->extents = 0;
 	pg_atomic_write_u32(&region->denied, 0);
 	shared->donors[donor].nregions++;
+	pg_atomic_fetch_add_u32(&shared->nregions, 1);
 	return r;
 }
 
@@ -819,8 +883,7 @@ bring_regions_online(const int *entered, int n)
 
 		if (region->extents > 0)
 			continue;
-		region->used = false;
-		shared->donors[region->donor].nregions--;
+		retire_region(entered[i]);
 		unused++;
 	}
 	return unused;

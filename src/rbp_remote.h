@@ -56,12 +56,20 @@ extern bool rbp_remote_usable(int64 now);
 
 /*
  * Read or write n pages (n <= RBP_MAX_BATCH), waiting at most until
- * deadline_ns; each gets its status.  Donors that are avoided, slots whose
+ * deadline_ns; start_ns is when the caller began, for the statistics; each gets its status.  Donors that are avoided, slots whose
  * extent is not mapped and connections not made by the deadline fail at once
  * or by then.  Updates donors' health and counters.  Never raises.
  */
-extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 deadline_ns);
-extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 deadline_ns);
+extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns,
+							int64 deadline_ns);
+extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
+							 int64 deadline_ns);
+
+/*
+ * Would a read of the slot be tried now: its donor is not avoided, and this
+ * process has a connection?  A cheap look.
+ */
+extern bool rbp_remote_slot_readable(uint32 slot);
 
 /* For messages: "donor/region+offset" of a slot, into buf. */
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);

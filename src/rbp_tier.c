@@ -55,6 +55,7 @@
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
+#include "storage/pg_shmem.h"
 #include "storage/proc.h"
 
 #include "rbp_compat.h"
@@ -225,22 +226,36 @@ rbp_tier_stand_down(void)
 	rbp_staging = NULL;
 }
 
+/*
+ * Is the tier's shared memory there?  A child may have detached all of it
+ * (the syslogger does).
+ */
+static inline bool
+has_shmem(void)
+{
+	return shared != NULL && UsedShmemSegAddr != NULL;
+}
+
 bool
 rbp_tier_attached(void)
 {
-	return shared != NULL && MyProc != NULL &&
+	return has_shmem() && MyProc != NULL &&
 		pg_atomic_read_u32(&shared->in_use) != 0;
 }
 
 void
 rbp_tier_lost_track(const char *why)
 {
-	if (shared == NULL)
+	if (!has_shmem())
 		return;
-	if (pg_atomic_exchange_u32(&shared->lost_track, 1) == 0)
-		ereport(LOG,
-				(errmsg("remote_bp is off until the server restarts: %s", why)));
 	rbp_directory_bump_all(rbp_dir);
+	if (pg_atomic_exchange_u32(&shared->lost_track, 1) != 0)
+		return;
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("remote_bp is off until the server restarts: %s", why)));
+	RESUME_INTERRUPTS();
 }
 
 /* May pages be served and captured now? */
@@ -337,8 +352,11 @@ frame_by_tag(const RbpRelFile *file, BlockNumber block)
  * ---- capture ----------------------------------------------------------------
  */
 
-/* Stage the bytes as the page, if the version's claim is about them. */
-static void
+/*
+ * Stage the bytes as the page, if the version's claim is about them.  Says
+ * whether they had to be copied to find out.
+ */
+static bool
 stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	  uint32 flags)
 {
@@ -352,14 +370,13 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 								  page->fork) != version->generation))
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
-		return;
+		return false;
 	}
 	slot = rbp_staging_get(rbp_staging);
 	if (slot == RBP_NO_STAGING_SLOT)
 	{
 		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
-		rbp_pusher_notify(PG_UINT32_MAX);
-		return;
+		return false;
 	}
 	copy = rbp_staging_page(rbp_staging, slot);
 	memcpy(copy, bytes, BLCKSZ);
@@ -376,20 +393,20 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
 		else
 			rbp_staging_put(rbp_staging, slot);
-		return;
+		return true;
 	}
 	if (rbp_hash_page(copy) != version->hash)
 	{
 		rbp_staging_put(rbp_staging, slot);
 		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
-		return;
+		return true;
 	}
 	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
 	{
 		case RBP_INSERTED:
 			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-			return;
+			return true;
 		case RBP_INSERT_PRESENT:
 			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
 			break;
@@ -398,10 +415,14 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 			break;
 	}
 	rbp_staging_put(rbp_staging, slot);
+	return true;
 }
 
-/* The frame is about to be overwritten: capture what it holds. */
-static void
+/*
+ * The frame is about to be overwritten: capture what it holds.  Says whether
+ * that took a copy.
+ */
+static bool
 capture_victim(const char *frame)
 {
 	RbpShadow  *shadow = shadow_of(frame);
@@ -409,14 +430,14 @@ capture_victim(const char *frame)
 	if (!(shadow->flags & SHADOW_VALID))
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
-		return;
+		return false;
 	}
 	if (rbp_directory_lookup(rbp_dir, &shadow->page, false).where != RBP_ABSENT)
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
-		return;
+		return false;
 	}
-	stage(frame, &shadow->page, &shadow->version, shadow->flags);
+	return stage(frame, &shadow->page, &shadow->version, shadow->flags);
 }
 
 /*
@@ -435,7 +456,7 @@ capture_before_extend(const char *frame, const RbpPageId *new_page)
 		!rbp_page_equal(&shadow->page, &last_write.page) ||
 		shadow->version.hash != last_write.version.hash)
 		return;
-	stage(last_write.copy, &last_write.page, &last_write.version, 0);
+	(void) stage(last_write.copy, &last_write.page, &last_write.version, 0);
 	last_write.valid = false;
 }
 
@@ -515,6 +536,8 @@ compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
 		rbp_remote_slot_name(page->lookup.slot, where, sizeof(where));
 	else
 		snprintf(where, sizeof(where), "staging slot %u", page->lookup.slot);
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
 	if (n != BLCKSZ)
 		ereport(LOG,
 				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s is not on disk (%zd bytes read)",
@@ -527,6 +550,7 @@ compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
 						file->fork, where,
 						LSN_FORMAT_ARGS(PageGetLSN((Page) page->buf)),
 						LSN_FORMAT_ARGS(PageGetLSN((Page) disk)))));
+	RESUME_INTERRUPTS();
 	return false;
 }
 
@@ -565,7 +589,7 @@ read_from_tier(int fd, const RbpRelFile *file, ReadPage *pages, int n,
 	{
 		if (staged_at != 0)
 			start = staged_at;
-		rbp_remote_read(ios, nios, start + rbp_guc_io_timeout_ns());
+		rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
 		for (int i = 0; i < n; i++)
 		{
 			if (pages[i].io < 0)
@@ -640,27 +664,11 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	ReadPage	pages[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
 	bool		usable = space != RBP_INVALID_SPACE && tier_usable(start);
+	bool		captured = false;
 	uint32		generation = 0;
 	ssize_t		total = 0;
 	int			i;
 
-	for (i = 0; i < n; i++)
-	{
-		if (usable && is_frame(bufs[i], BLCKSZ))
-			capture_victim(bufs[i]);
-		forget_frame(bufs[i]);
-	}
-
-	/* Stamps and generation before anything is read: see the top. */
-	if (usable)
-	{
-		int64		captured = rbp_now_ns();
-
-		rbp_stats_latency(RBP_LATENCY_CAPTURE, captured - start);
-		start = captured;
-		generation = rbp_directory_generation(rbp_dir, file->rel, space,
-											  file->fork);
-	}
 	for (i = 0; i < n; i++)
 	{
 		pages[i].buf = bufs[i];
@@ -670,10 +678,30 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
 		};
 		if (usable)
-		{
-			pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
-			pages[i].version.generation = generation;
-		}
+			rbp_directory_prefetch(rbp_dir, &pages[i].id);
+	}
+	for (i = 0; i < n; i++)
+	{
+		if (usable && is_frame(bufs[i], BLCKSZ))
+			captured |= capture_victim(bufs[i]);
+		forget_frame(bufs[i]);
+	}
+	if (captured)
+	{
+		int64		now = rbp_now_ns();
+
+		rbp_stats_latency(RBP_LATENCY_CAPTURE, now - start);
+		start = now;
+	}
+
+	/* Stamps and generation before anything is read: see the top. */
+	if (usable)
+		generation = rbp_directory_generation(rbp_dir, file->rel, space,
+											  file->fork);
+	for (i = 0; usable && i < n; i++)
+	{
+		pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
+		pages[i].version.generation = generation;
 	}
 	if (usable)
 		read_from_tier(fd, file, pages, n, offset, start);
@@ -760,14 +788,19 @@ rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block, int nblocks)
 {
 	uint16		space = rbp_space_find(file->spc, file->db);
 
-	if (space == RBP_INVALID_SPACE || !tier_usable(rbp_now_ns()))
+	if (space == RBP_INVALID_SPACE || rbp_guc_compare_with_disk ||
+		!tier_usable(rbp_now_ns()))
 		return false;
 	for (int i = 0; i < nblocks; i++)
 	{
 		RbpPageId	id = {.rel = file->rel,.block = block + i,.space = space,
 		.fork = file->fork};
 
-		if (rbp_directory_lookup(rbp_dir, &id, false).where == RBP_ABSENT)
+		RbpLookup	lookup = rbp_directory_lookup(rbp_dir, &id, false);
+
+		if (lookup.where == RBP_ABSENT ||
+			(lookup.where == RBP_REMOTE &&
+			 !rbp_remote_slot_readable(lookup.slot)))
 			return false;
 	}
 	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);
@@ -793,7 +826,7 @@ rbp_tier_fork_changed(const RbpRelFile *file)
 	uint16		space;
 
 	/* No PGPROC needed: generations are atomics. */
-	if (shared == NULL || pg_atomic_read_u32(&shared->in_use) == 0)
+	if (!has_shmem() || pg_atomic_read_u32(&shared->in_use) == 0)
 		return;
 	space = rbp_space_find(file->spc, file->db);
 	if (space == RBP_INVALID_SPACE)
@@ -892,7 +925,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
 	bool		whole = offset % BLCKSZ == 0;
 	ssize_t		total = 0;
 
-	if (shared == NULL || pg_atomic_read_u32(&shared->in_use) == 0)
+	if (!has_shmem() || pg_atomic_read_u32(&shared->in_use) == 0)
 		return plain_write(fd, iov, iovcnt, offset);
 
 	space = rbp_space_get(file->spc, file->db);
