@@ -23,7 +23,7 @@ use RemoteBP::Proxy;
 
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
-  wait_for new_cluster test_build need_test_build create_extension
+  wait_for set_faults new_cluster test_build need_test_build create_extension
   counters counter reset_counters leased_bytes wait_leased
   tier_pages warm make_table content evict_buffers
   log_size log_since log_troubles is_clean start_load start_proxy busy_cluster serves_again
@@ -195,6 +195,20 @@ sub ctl_json
 sub start_proxy
 {
 	return RemoteBP::Proxy->start(@_);
+}
+
+# Faults of the transport (see transport_fault.c), for servers of the test
+# build that are started after the first call.  No lines: no faults.
+sub set_faults
+{
+	my (@lines) = @_;
+	my $file = $ENV{RBP_FAULT_FILE} //= PostgreSQL::Test::Utils::tempdir() . '/faults';
+	note('faults: ' . (join('; ', @lines) || 'none'));
+	open(my $out, '>', "$file.new") or die $!;
+	print $out "$_\n" for @lines;
+	close $out;
+	rename("$file.new", $file) or die $!;
+	return;
 }
 
 #---- clusters -------------------------------------------------------------

@@ -100,7 +100,7 @@ CONF
 	is($sum{hash_failures}, 0, 'none was broken');
 	my @troubles = grep { !/signal 9/ } log_troubles($node);
 	is(scalar @troubles, 0, 'the log is quiet') or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
-	my @errors = grep { /(ERROR|FATAL|PANIC):/ && !/(the database system is|terminating connection|canceling|could not receive|the database system)/ }
+	my @errors = grep { /(ERROR|FATAL|PANIC):/ && !/(the database system is|terminating connection|canceling|could not receive|connection to client lost)/ }
 	  split /\n/, log_since($node);
 	is(scalar @errors, 0, 'no query failed') or diag(join("\n", @errors[ 0 .. ($#errors > 9 ? 9 : $#errors) ]));
 

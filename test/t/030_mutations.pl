@@ -1,0 +1,301 @@
+# Would the tests notice?  Each rule that keeps the tier coherent is switched
+# off alone, in a test build, and a scenario made for it must show that.  The
+# same scenario with all rules in force must be clean.
+# Timeout: 900
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+need_test_build();
+set_faults();
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '128MB');
+my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
+
+sub mutate
+{
+	my ($node, $name) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.test_mutation = '$name'");
+	$node->reload;
+	$node->poll_query_until('postgres', 'SHOW remote_bp.test_mutation', $name)
+	  or die "mutation $name does not come into force";
+	# Workers read it in their own time: wait until the pusher must have.
+	sleep 0.3;
+	return;
+}
+
+# A server whose tables t (4 MB) are at hand; every test starts with one.
+sub server
+{
+	my ($name, %opt) = @_;
+	my $node = new_cluster(
+		$name,
+		broker => $broker,
+		test_build => 1,
+		shared_buffers => '512kB',
+		tier => '32MB',
+		%opt);
+	wait_leased($node, 32) or die 'no memory';
+	return $node;
+}
+
+# Run the scenario without and with the mutation.  It returns how often what
+# must not happen did, and how often the rule was put to the test.
+sub noticed
+{
+	my ($mutation, $node, $scenario, %opt) = @_;
+	for my $name ('none', $mutation)
+	{
+		mutate($node, $name);
+		reset_counters($node);
+		my ($wrong, $chances) = $scenario->($node, $name);
+		if ($name eq 'none')
+		{
+			is($wrong, 0, "$mutation: without it, nothing is wrong");
+			cmp_ok($chances, '>', 0, "$mutation: and the scenario is what it should be");
+		}
+		else
+		{
+			cmp_ok($wrong, '>', 0, "$mutation: it is noticed");
+		}
+	}
+	mutate($node, 'none');
+	$node->stop('immediate');
+	return;
+}
+
+# A write does not drop the page's entry: what is read later is old.
+{
+	my $node = server('no_invalidate');
+	make_table($node, 't', 4);
+	noticed(
+		'no_invalidate', $node,
+		sub {
+			warm($node, 't') or die;
+			my $disk_writes = counter($node, 'disk_writes');
+			$node->safe_psql('postgres', 'UPDATE t SET v = v + 1');
+			evict_buffers($node);
+			$node->psql('postgres', 'SELECT sum(v) FROM t');
+			return (counter($node, 'mismatches'), counter($node, "disk_writes - $disk_writes"));
+		});
+}
+
+# A file that is taken away does not kill the entries of its pages: a database
+# made by file copy, with the same object id, has the old one's content.
+{
+	my $node = server('no_generation');
+	two_templates($node);
+	noticed(
+		'no_generation', $node,
+		sub {
+			$node->safe_psql('postgres', 'CREATE DATABASE again TEMPLATE one STRATEGY file_copy OID 70000');
+			warm($node, 't', db => 'again') or die;
+			$node->safe_psql('postgres', 'DROP DATABASE again');
+			$node->safe_psql('postgres', 'CREATE DATABASE again TEMPLATE two STRATEGY file_copy OID 70000');
+			$node->psql('again', 'SELECT sum(v) FROM t');
+			my @result = (counter($node, 'mismatches'), counter($node, 'generations'));
+			$node->psql('postgres', 'DROP DATABASE again');
+			return @result;
+		});
+}
+
+# The victim is not hashed again: hint bits that were set without the page
+# becoming dirty, as happens when they need WAL and the relation has none,
+# make it differ from the disk.
+{
+	my $node = server('no_capture_hash', conf => "wal_log_hints = on\nwal_level = minimal\nmax_wal_senders = 0\n");
+	evict_buffers($node);
+	noticed(
+		'no_capture_hash', $node,
+		sub {
+			$node->safe_psql('postgres', <<"SQL");
+BEGIN;
+CREATE TABLE h (id int, pad text);
+SAVEPOINT s;
+INSERT INTO h SELECT i, repeat('h', 1000) FROM generate_series(1, 4000) i;
+ROLLBACK TO s;
+$by_index
+SELECT count(pad) FROM rbp_ballast WHERE id > 0;
+SELECT count(*) FROM h;
+SELECT count(pad) FROM rbp_ballast WHERE id > 0;
+SELECT count(*) FROM h;
+SELECT count(pad) FROM rbp_ballast WHERE id > 0;
+SELECT count(*) FROM h;
+ROLLBACK;
+SQL
+			return (counter($node, 'mismatches'), counter($node, 'skips_changed'));
+		});
+}
+
+# The victim's stamp and generation are not looked at: a frame still has the
+# page of a database that is gone, and whose name another one has now.
+{
+	my $node = server('no_capture_stamp', shared_buffers => '16MB', staging => '16MB');
+	two_templates($node);
+	$node->safe_psql('postgres', 'CREATE TABLE big AS SELECT i, repeat(\'b\', 4000) AS pad FROM generate_series(1, 8000) i; CREATE INDEX big_i ON big (i); VACUUM big');
+	noticed(
+		'no_capture_stamp', $node,
+		sub {
+			$node->safe_psql('postgres', 'CREATE DATABASE again TEMPLATE one STRATEGY file_copy OID 70000');
+			# It is in the buffers, and not in the tier.
+			$node->safe_psql('again', "$by_index SELECT sum(v) FROM t WHERE id > 0; SELECT remote_bp_evict('t')");
+			$node->safe_psql('postgres', 'DROP DATABASE again');
+			$node->safe_psql('postgres', 'CREATE DATABASE again TEMPLATE two STRATEGY file_copy OID 70000');
+			$node->safe_psql('postgres', "$by_index SELECT count(pad) FROM big WHERE i > 0");
+			$node->psql('again', 'SELECT sum(v) FROM t');
+			my @result = (counter($node, 'mismatches'), counter($node, 'skips_stale'));
+			$node->psql('postgres', 'DROP DATABASE again');
+			return @result;
+		});
+}
+
+# Published before the slot is written: reads meanwhile find something else.
+{
+	my $node = server('publish_early');
+	make_table($node, 't', 4);
+	noticed(
+		'publish_early', $node,
+		sub {
+			$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+			$node->safe_psql('postgres', "SET max_parallel_workers_per_gather = 0; $by_index "
+				  . 'SELECT sum(v) FROM t WHERE id > 0; ' x 20);
+			return (counter($node, 'hash_failures + mismatches'), counter($node, 'hits'));
+		});
+}
+
+# Published though the page was written meanwhile: pushes take long, and the
+# table is changed while they are under way.
+{
+	my $node = server('no_publish_check', conf => "remote_bp.io_timeout = '5s'\n", transport => 'tcp');
+	make_table($node, 't', 4);
+	evict_buffers($node);
+	noticed(
+		'no_publish_check', $node,
+		sub {
+			my ($node, $name) = @_;
+			my ($wrong, $chances) = (0, 0);
+			for my $try (1 .. 10)
+			{
+				$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+				set_faults('write delay_us 300000');
+				sleep 0.05;
+				# Staged and on its way; then changed, evicted, and read.
+				$node->safe_psql('postgres', "$by_index SELECT sum(v) FROM t WHERE id <= 600; SELECT sum(v) FROM t WHERE id > 3000;"
+					  . 'UPDATE t SET v = v + 1 WHERE id <= 600; SELECT sum(v) FROM t WHERE id > 3000; CHECKPOINT');
+				set_faults();
+				wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 20);
+				evict_buffers($node);
+				$node->psql('postgres', 'SELECT sum(v) FROM t');
+				$wrong = counter($node, 'mismatches + hash_failures');
+				$chances = counter($node, 'pushes_stale');
+				last if $name eq 'none' ? $chances : $wrong;
+			}
+			return ($wrong, $chances);
+		});
+}
+
+# What comes back is not compared to its hash: a flipped bit goes through.
+{
+	my $node = server('no_verify');
+	make_table($node, 't', 4);
+	noticed(
+		'no_verify', $node,
+		sub {
+			warm($node, 't') or die;
+			set_faults('read corrupt');
+			$node->psql('postgres', 'SELECT sum(v) FROM t');
+			my @result = (counter($node, 'mismatches'), counter($node, 'hits + hash_failures'));
+			set_faults();
+			return @result;
+		});
+}
+
+# Reads into private memory are served: those of pg_prewarm, as those of a
+# base backup would be, do not see the disk.
+{
+	my $node = server('serve_private');
+	make_table($node, 't', 4);
+	$node->safe_psql('postgres', 'CREATE EXTENSION pg_prewarm');
+	noticed(
+		'serve_private', $node,
+		sub {
+			warm($node, 't') or die;
+			# The first run may read catalogs; the second is all there is.
+			my $session = $node->background_psql('postgres');
+			$session->query(q{SELECT pg_prewarm('t', 'read'); SELECT hits + staged_hits FROM remote_bp_stat});
+			my $before = $session->query('SELECT hits + staged_hits FROM remote_bp_stat');
+			my $pages = $session->query(q{SELECT pg_prewarm('t', 'read')});
+			my $hits = $session->query('SELECT hits + staged_hits FROM remote_bp_stat') - $before;
+			$session->quit;
+			note("$hits hits for $pages pages");
+			return ($hits > $pages / 3 ? $hits : 0, $pages);
+		});
+}
+
+# The checksum is not set on what is captured from a dirty victim.
+{
+	my $node = server('no_checksum', checksums => 1);
+	make_table($node, 't', 4);
+	noticed(
+		'no_checksum', $node,
+		sub {
+			$node->safe_psql('postgres', q{SELECT remote_bp_evict('t'); UPDATE t SET v = v + 1});
+			evict_buffers($node);
+			$node->psql('postgres', "$by_index SELECT sum(v) FROM t WHERE id > 0");
+			evict_buffers($node);
+			$node->psql('postgres', "$by_index SELECT sum(v) FROM t WHERE id > 0");
+			return (counter($node, 'mismatches'), counter($node, 'hits + staged_hits'));
+		});
+}
+
+# The deadline is not looked at: with broker and donor both hanging, a donor's
+# memory is read after the lease has ended.  Last, because of the broker.
+{
+	my $node = server('no_lease_check', transport => 'shm', conf => "remote_bp.lease_ttl = '2s'\n");
+	make_table($node, 't', 4);
+	noticed(
+		'no_lease_check', $node,
+		sub {
+			wait_leased($node, 32) or die;
+			warm($node, 't') or die;
+			$donor->freeze;
+			$broker->freeze;
+			sleep 4;
+			my $before = counters($node);
+			$node->safe_psql('postgres', 'SELECT sum(v) FROM t');
+			evict_buffers($node);
+			$node->safe_psql('postgres', 'SELECT sum(v) FROM t');
+			my $after = counters($node);
+			$broker->thaw;
+			$donor->thaw;
+			wait_for('a lease', sub { counter($node, 'usable') eq 't' }, 30);
+			return ($after->{hits} - $before->{hits} + $after->{bytes_written} - $before->{bytes_written},
+				$before->{hits});
+		});
+}
+
+done_testing();
+
+# Two databases whose files are named alike, page by page, and whose contents
+# differ.
+sub two_templates
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', 'CREATE DATABASE one');
+	create_extension($node, 'one');
+	make_table($node, 't', 4, db => 'one');
+	evict_buffers($node, 'one');
+	$node->safe_psql('postgres', 'CREATE DATABASE two TEMPLATE one');
+	$node->safe_psql('two', 'UPDATE t SET v = 2; VACUUM t; UPDATE t SET v = 3; VACUUM t');
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	return;
+}
