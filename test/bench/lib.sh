@@ -17,6 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 find_postgres
 
+export PGOPTIONS='-c client_min_messages=warning'
+
 component=$(basename "$0")
 if [ -z "${BENCH_WORK:-}" ]; then
     echo "Start this as: ONLY=$component make bench" >&2
@@ -82,6 +84,8 @@ begin()
     trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
+    set -o errtrace
+    trap 'echo "bench: $component: line $LINENO: failed: $BASH_COMMAND" >&2' ERR
     mkdir -p "$work"
     [ "$(id -u)" -ne 0 ] || chown postgres: "$work"
     ulimit -l unlimited 2>/dev/null || true         # donors lock their memory
@@ -315,6 +319,7 @@ start_memory()
 
     available=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
     [ "$available" -gt $(($1 + 1024)) ] || fail "a donor of $1 MB does not fit into the $available MB that are available"
+    touch "$work/broker.log" "$work/donor.log"
     start_daemon "$work/broker.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_broker" \
         --listen 127.0.0.1:0 --state "$work/broker.db"
     broker=http://$daemon_address
@@ -474,7 +479,8 @@ cpu_seconds()
     local tick
 
     tick=$(getconf CLK_TCK)
-    cat /proc/[0-9]*/stat 2>/dev/null | awk -v pid="$1" -v tick="$tick" '
+    # processes come and go meanwhile
+    { cat /proc/[0-9]*/stat 2>/dev/null || true; } | awk -v pid="$1" -v tick="$tick" '
         {
             me = $1
             sub(/^.*\) /, "")               # the name may have blanks
