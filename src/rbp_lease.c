@@ -69,6 +69,9 @@
 #define REQUEST_TIMEOUT_MS	2000L
 #define GOODBYE_TIMEOUT_MS	1000L
 
+/* How long a host's address is kept, and that it has none */
+#define RESOLVED_NS			(60000 * NS_PER_MS)
+#define UNRESOLVED_NS		(5000 * NS_PER_MS)
 /* Backends that go on being suspicious make us ask no more often than this */
 #define SUSPICION_NS		(200 * NS_PER_MS)
 /* Nothing to do until the settings change */
@@ -483,6 +486,59 @@ report(bool is_new)
 }
 
 /*
+ * Put numeric addresses in the place of donors' names: backends connect in
+ * the middle of a page read and must not wait for a resolver.  Answers are
+ * kept for a while, failures for a shorter one; a host that has no address
+ * keeps its name, and tcp does not reach it.
+ */
+static void
+resolve_donors(RbpLease *fresh)
+{
+	static struct
+	{
+		char		name[RBP_HOST_LEN];
+		char		numeric[RBP_HOST_LEN];
+		int64		until;
+	}			cache[RBP_MAX_DONORS];
+
+	for (int i = 0; i < fresh->ndonors; i++)
+	{
+		char	   *host = fresh->donors[i].host;
+		int64		now = rbp_now_ns();
+		int			place = 0;
+
+		if (host[0] == '\0')
+			continue;
+		for (int c = 0; c < RBP_MAX_DONORS; c++)
+		{
+			if (strcmp(cache[c].name, host) == 0)
+			{
+				place = c;
+				break;
+			}
+			if (cache[c].until < cache[place].until)
+				place = c;
+		}
+		if (strcmp(cache[place].name, host) != 0 || cache[place].until < now)
+		{
+			strlcpy(cache[place].name, host, RBP_HOST_LEN);
+			if (rbp_transport_resolve(host, cache[place].numeric))
+				cache[place].until = now + RESOLVED_NS;
+			else
+			{
+				ereport(LOG,
+						(errmsg("remote_bp: no address for donor \"%s\", host \"%s\"",
+								fresh->donors[i].donor, host)));
+				strlcpy(cache[place].numeric, host, RBP_HOST_LEN);
+				cache[place].until = now + UNRESOLVED_NS;
+			}
+		}
+		memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
+		strlcpy(host, cache[place].numeric, RBP_HOST_LEN);
+	}
+}
+
+/*
  * Make what the broker described the lease in use.  Takes over fresh.
  *
  * Upon a suspicion, shared memory is gone through even if nothing seems to
@@ -494,11 +550,13 @@ static Outcome
 adopt(RbpLease *fresh, int64 sent_ns)
 {
 	bool		is_new = lease == NULL;
-	bool		unchanged = in_use && !suspected &&
-		rbp_lease_same_memory(lease, fresh);
+	bool		unchanged;
 	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
 	int			n = 0;
 	int			given_up = 0;
+
+	resolve_donors(fresh);
+	unchanged = in_use && !suspected && rbp_lease_same_memory(lease, fresh);
 
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, lease->cred.secret, RBP_SECRET_LEN);

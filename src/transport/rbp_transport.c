@@ -12,6 +12,7 @@
 #endif
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,6 +62,21 @@ rbp_transport_init(void)
 	/* libcrypto reads its configuration when it is first used */
 	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
 	(void) rbp_transport_boot_id();
+}
+
+bool
+rbp_transport_resolve(const char *host, char *numeric)
+{
+	struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG,.ai_socktype = SOCK_STREAM};
+	struct addrinfo *found = NULL;
+	bool		ok;
+
+	if (getaddrinfo(host, NULL, &hints, &found) != 0)
+		return false;
+	ok = getnameinfo(found->ai_addr, found->ai_addrlen, numeric, RBP_HOST_LEN,
+					 NULL, 0, NI_NUMERICHOST) == 0;
+	freeaddrinfo(found);
+	return ok;
 }
 
 const char *

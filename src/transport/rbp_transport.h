@@ -80,7 +80,8 @@ typedef enum RbpIoKind
 
 /*
  * One request.  The caller owns it and buf, and keeps both in place from
- * submit() until wait() has given it a final status.
+ * submit() until wait() has given it a final status.  What a read's buffer
+ * holds meanwhile, and after any other status than RBP_OK, is undefined.
  */
 typedef struct RbpIo
 {
@@ -179,6 +180,14 @@ extern const RbpTransportOps *rbp_transport_by_name(const char *name);
  * in a process that forks the others, instead of at each one's first connect.
  */
 extern void rbp_transport_init(void);
+
+/*
+ * The first address of a host name, as text, into numeric[RBP_HOST_LEN]; a
+ * numeric address is copied.  This may take as long as the resolver does, so
+ * it is for a process that can wait; connect() takes numeric hosts only.
+ * False if there is none.
+ */
+extern bool rbp_transport_resolve(const char *host, char *numeric);
 
 /* This host's boot id, as an endpoint carries it; "" if it cannot be read. */
 extern const char *rbp_transport_boot_id(void);

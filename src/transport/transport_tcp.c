@@ -23,9 +23,8 @@
  * rest of a half-sent write is copied, and the answer, when it comes, is read
  * into a scratch buffer.
  *
- * Names.  A host that is no numeric address is resolved with getaddrinfo(),
- * which can take as long as the resolver's own timeouts.  Donors that
- * advertise a numeric address avoid that.
+ * Names.  Only numeric addresses are taken here, because resolving a name can
+ * take as long as the resolver's own timeouts: see rbp_transport_resolve().
  *
  *-------------------------------------------------------------------------
  */
@@ -33,7 +32,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -572,22 +570,7 @@ tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 		addrlen = sizeof(addr.v6);
 	}
 	else
-	{
-		struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG,.ai_socktype = SOCK_STREAM};
-		struct addrinfo *found = NULL;
-
-		if (getaddrinfo(ep->host, NULL, &hints, &found) != 0)
-			return RBP_CONNLOST;
-		addrlen = found->ai_addrlen;
-		memcpy(&addr, found->ai_addr, addrlen);
-		freeaddrinfo(found);
-		if (addr.any.sa_family == AF_INET)
-			addr.v4.sin_port = htons(ep->port);
-		else if (addr.any.sa_family == AF_INET6)
-			addr.v6.sin6_port = htons(ep->port);
-		else
-			return RBP_CONNLOST;
-	}
+		return RBP_INVALID;
 
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
