@@ -688,6 +688,26 @@ parse(Conn *conn, int64_t now)
 }
 
 /*
+ * Parse and answer until the input has no complete request any more, or the
+ * socket takes no more output; then count is not 0, and EPOLLOUT will tell.
+ */
+static bool
+pump(Conn *conn, int64_t now)
+{
+	for (;;)
+	{
+		if (!parse(conn, now))
+			return false;
+		if (conn->count == 0)
+			return true;
+		if (!flush(conn, now))
+			return false;
+		if (conn->count > 0)
+			return true;
+	}
+}
+
+/*
  * Receive once: into the region of the current write, and behind that into
  * the input buffer.  Returns what readv() did; -2: nothing can be received
  * before something is sent.
@@ -769,12 +789,12 @@ serve(Conn *conn, int64_t now)
 	{
 		ssize_t		rc;
 
-		/* a full ring may have room now, and the input more requests */
+		/* the socket may have room now, and the input more requests */
 		if (conn->count > 0)
 		{
 			uint32_t	before = conn->count;
 
-			if (!flush(conn, now) || !parse(conn, now))
+			if (!flush(conn, now) || !pump(conn, now))
 				goto gone;
 			any |= conn->count != before;
 		}
@@ -784,7 +804,7 @@ serve(Conn *conn, int64_t now)
 		if (rc < 0)
 			break;
 		any = true;
-		if (!parse(conn, now) || !flush(conn, now))
+		if (!pump(conn, now))
 			goto gone;
 
 		/* answered all and the socket was probably emptied: poll later */

@@ -272,7 +272,7 @@ wrap_connect(const RbpTransportOps *ops, const RbpTransportOps *wrapper,
 	conn->ops = ops;
 	conn->connect_drop = (faults & 1u << FAULT_DROP) != 0;
 	conn->connect_deny = (faults & 1u << FAULT_DENY) != 0;
-	conn->connect_due = rbp_now_ns() + (int64_t) delay_us * 1000;
+	conn->connect_due = delay_us > 0 ? rbp_now_ns() + (int64_t) delay_us * 1000 : 0;
 	status = ops->connect(ep, cred, &conn->inner);
 	if (status != RBP_OK)
 	{
@@ -290,7 +290,8 @@ fault_connect_wait(RbpConn *base, int64_t deadline_ns)
 
 	if (conn->connect_deny)
 		return RBP_DENIED;
-	if (conn->connect_drop || conn->connect_due > deadline_ns)
+	if (conn->connect_drop ||
+		(conn->connect_due > 0 && conn->connect_due > deadline_ns))
 	{
 		sleep_until(deadline_ns);
 		return RBP_INPROGRESS;
@@ -332,7 +333,8 @@ static RbpStatus
 submit_one(FaultConn *conn, RbpIo *io)
 {
 	uint64_t	delay_us;
-	unsigned int faults = draw(1u << io->kind, &delay_us);
+	bool		known = (unsigned int) io->kind <= RBP_IO_PING;
+	unsigned int faults = draw(known ? 1u << io->kind : 0, &delay_us);
 	FaultIo    *f;
 
 	io->cookie = 0;

@@ -1,0 +1,459 @@
+/*-------------------------------------------------------------------------
+ *
+ * harness.c
+ *	  See harness.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "harness.h"
+
+#include "common.h"
+#include "http_client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+pid_t		broker_pid = -1;
+pid_t		donor_pid = -1;
+
+static pid_t main_pid;
+static char directory[256];
+static char broker_url[128];
+static char broker_address[64] = "127.0.0.1:0";
+static RbpHttp *http;
+
+void
+bail_out(const char *fmt,...)
+{
+	va_list		args;
+
+	va_start(args, fmt);
+	printf("Bail out! ");
+	vprintf(fmt, args);
+	printf("\n");
+	va_end(args);
+	fflush(stdout);
+	exit(1);
+}
+
+void *
+must_alloc(size_t size)
+{
+	void	   *p = malloc(size);
+
+	if (p == NULL)
+		bail_out("out of memory");
+	return p;
+}
+
+void
+sleep_ms(int ms)
+{
+	struct timespec ts = {.tv_sec = ms / 1000,.tv_nsec = ms % 1000 * 1000000L};
+
+	while (nanosleep(&ts, &ts) != 0 && errno == EINTR)
+		;
+}
+
+static void
+prepare(void)
+{
+	const char *base = getenv("TESTDIR");
+
+	if (directory[0] != '\0')
+		return;
+	snprintf(directory, sizeof(directory), "%s/conformance.XXXXXX",
+			 base != NULL ? base : "/tmp");
+	if (mkdtemp(directory) == NULL)
+		bail_out("could not make %s: %s", directory, strerror(errno));
+	main_pid = getpid();
+	atexit(stop_all);
+	if (!rbp_http_init())
+		bail_out("could not initialize libcurl");
+}
+
+/* Start a program and wait for "listening on"; address gets what follows. */
+static pid_t
+spawn(const char *name, char *const argv[], char *address, size_t len)
+{
+	char		log[512];
+	pid_t		pid;
+
+	snprintf(log, sizeof(log), "%s/%s.log", directory, name);
+	unlink(log);
+	pid = fork();
+	if (pid < 0)
+		bail_out("fork: %s", strerror(errno));
+	if (pid == 0)
+	{
+		int			fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (fd >= 0)
+		{
+			dup2(fd, 1);
+			dup2(fd, 2);
+		}
+		execv(argv[0], argv);
+		_exit(127);
+	}
+	for (int i = 0; i < 300; i++)
+	{
+		FILE	   *f = fopen(log, "r");
+		char		line[512];
+		bool		found = false;
+
+		while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		{
+			char	   *at = strstr(line, "listening on ");
+
+			if (at == NULL)
+				continue;
+			at += strlen("listening on ");
+			at[strcspn(at, "\n")] = '\0';
+			snprintf(address, len, "%s", at);
+			found = true;
+		}
+		if (f != NULL)
+			fclose(f);
+		if (found)
+			return pid;
+		if (waitpid(pid, NULL, WNOHANG) == pid)
+			break;
+		sleep_ms(50);
+	}
+	bail_out("%s does not serve; see %s", argv[0], log);
+}
+
+void
+start_broker(void)
+{
+	const char *program = getenv("RBP_BROKER");
+	char		state[512];
+	char	   *argv[] = {
+		(char *) (program != NULL ? program : "build/remote_bp_broker"),
+		"--listen", broker_address, "--state", state, NULL
+	};
+	char		address[64];
+
+	prepare();
+	snprintf(state, sizeof(state), "%s/state.db", directory);
+	broker_pid = spawn("broker", argv, address, sizeof(address));
+
+	/* the same address again when it is restarted */
+	strcpy(broker_address, address);
+	snprintf(broker_url, sizeof(broker_url), "http://%s", address);
+	rbp_http_destroy(http);
+	/* patient: other tests may hold the disk up */
+	http = rbp_http_create(broker_url, NULL, 5000, 60000);
+	if (http == NULL)
+		bail_out("no HTTP client for %s", broker_url);
+}
+
+void
+start_donor(void)
+{
+	const char *program = getenv("RBP_DONOR");
+	char		memory[32];
+	char		region[32];
+	char	   *argv[] = {
+		(char *) (program != NULL ? program : "build/remote_bp_donor"),
+		"--broker", broker_url, "--listen", "127.0.0.1:0", "--memory", memory,
+		"--region-size", region, "--id", "d1", "--drain-timeout", "20", NULL
+	};
+	char		address[64];
+
+	snprintf(memory, sizeof(memory), "%llu", (unsigned long long) (NREGIONS * REGION_SIZE));
+	snprintf(region, sizeof(region), "%llu", (unsigned long long) REGION_SIZE);
+	donor_pid = spawn("donor", argv, address, sizeof(address));
+}
+
+int
+stop_process(pid_t *pid, int signo)
+{
+	int			status = 0;
+
+	if (*pid > 0)
+	{
+		kill(*pid, signo);
+		while (waitpid(*pid, &status, 0) < 0 && errno == EINTR)
+			;
+	}
+	*pid = -1;
+	return status;
+}
+
+void
+stop_all(void)
+{
+	/* a child that exits is not to end the suite's daemons */
+	if (getpid() != main_pid)
+		return;
+	if (donor_pid > 0)
+		kill(donor_pid, SIGCONT);
+	stop_process(&donor_pid, SIGKILL);
+	stop_process(&broker_pid, SIGKILL);
+	if (getenv("TESTDIR") == NULL)
+	{
+		static const char *const names[] = {"broker.log", "donor.log", "state.db", "state.db-wal", "state.db-shm", "fault"};
+		char		path[512];
+
+		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		{
+			snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
+			unlink(path);
+		}
+		rmdir(directory);
+	}
+}
+
+static const char *
+text(const json_t *object, const char *name)
+{
+	const char *value = json_string_value(json_object_get(object, name));
+
+	return value != NULL ? value : "";
+}
+
+/* From a lease object. */
+static void
+parse_lease(Lease *lease, const json_t *json)
+{
+	const json_t *regions = json_object_get(json, "regions");
+	const json_t *donor = json_array_get(json_object_get(json, "donors"), 0);
+	const json_t *region;
+	size_t		i;
+
+	memset(lease, 0, sizeof(*lease));
+	snprintf(lease->cred.lease, sizeof(lease->cred.lease), "%s", text(json, "lease"));
+	if (!rbp_hex_decode(text(json, "secret"), lease->cred.secret, RBP_SECRET_LEN))
+		bail_out("the broker gave no secret");
+	json_array_foreach(regions, i, region)
+		if (lease->nregions < NREGIONS)
+			lease->regions[lease->nregions++] =
+				(uint32_t) json_integer_value(json_object_get(region, "region"));
+	snprintf(lease->ep.donor, sizeof(lease->ep.donor), "%s", text(donor, "id"));
+	snprintf(lease->ep.host, sizeof(lease->ep.host), "%s", text(donor, "host"));
+	snprintf(lease->ep.shm_name, sizeof(lease->ep.shm_name), "%s", text(donor, "shm_name"));
+	snprintf(lease->ep.boot_id, sizeof(lease->ep.boot_id), "%s", text(donor, "boot_id"));
+	lease->ep.port = (uint16_t) json_integer_value(json_object_get(donor, "port"));
+	lease->ep.transports = RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP;
+}
+
+static int
+renew(Lease *lease, uint64_t bytes, json_t *release)
+{
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	char		path[128];
+	json_t	   *reply = NULL;
+	json_t	   *body;
+	int			rc;
+
+	rbp_hex_encode(lease->cred.secret, RBP_SECRET_LEN, secret);
+	snprintf(path, sizeof(path), "/v1/leases/%s/renew", lease->cred.lease);
+	body = json_pack("{s:s, s:I}", "secret", secret, "bytes", (json_int_t) bytes);
+	if (release != NULL)
+		json_object_set_new(body, "release", release);
+	rc = rbp_http_request(http, "POST", path, body, &reply);
+	if (rc == 200)
+		parse_lease(lease, reply);
+	json_decref(reply);
+	json_decref(body);
+	return rc;
+}
+
+void
+lease_get(Lease *lease, const char *client, int n, int ttl_ms)
+{
+	json_t	   *body = json_pack("{s:s, s:s, s:s, s:I, s:i}",
+								 "client", client, "instance", "1",
+								 "purpose", "buffer",
+								 "bytes", (json_int_t) (n * REGION_SIZE),
+								 "ttl_ms", ttl_ms);
+	int64_t		until = rbp_now_ns() + 10 * SECOND;
+	json_t	   *reply = NULL;
+	RbpConn    *conn;
+	int			rc;
+
+	/* a donor may just be registering */
+	for (;;)
+	{
+		rc = rbp_http_request(http, "POST", "/v1/leases", body, &reply);
+		if (rc != 201)
+			bail_out("no lease: %d, %s", rc, rbp_http_error(http));
+		parse_lease(lease, reply);
+		json_decref(reply);
+		reply = NULL;
+		while (lease->nregions < n && rbp_now_ns() < until && lease->nregions > 0)
+		{
+			sleep_ms(100);
+			if (renew(lease, n * REGION_SIZE, NULL) != 200)
+				break;
+		}
+		if (lease->nregions == n || rbp_now_ns() > until)
+			break;
+		lease_delete(lease);
+		sleep_ms(100);
+	}
+	json_decref(body);
+	if (lease->nregions != n)
+		bail_out("got %d regions instead of %d", lease->nregions, n);
+
+	/* the broker waits a second at most for the donor's word; we longer */
+	for (;;)
+	{
+		RbpStatus	status = connect_to(&rbp_transport_tcp, lease, &conn);
+		uint8_t		byte;
+		bool		all = status == RBP_OK;
+
+		for (int i = 0; all && i < n; i++)
+			all = do_io(conn, RBP_IO_READ, lease->regions[i], 0, &byte, 1, SECOND) == RBP_OK;
+		if (status == RBP_OK)
+			conn->ops->close(conn);
+		if (all)
+			return;
+		if (rbp_now_ns() > until)
+			bail_out("the donor does not serve lease %s: %s", lease->cred.lease,
+					 rbp_status_text(status));
+		sleep_ms(50);
+	}
+}
+
+bool
+lease_renew(Lease *lease)
+{
+	return renew(lease, (uint64_t) lease->nregions * REGION_SIZE, NULL) == 200;
+}
+
+void
+lease_release(Lease *lease, int which)
+{
+	json_t	   *list = json_array();
+	int			rc;
+
+	json_array_append_new(list, json_pack("{s:s, s:i}", "donor", lease->ep.donor,
+										  "region", (int) lease->regions[which]));
+	rc = renew(lease, (uint64_t) (lease->nregions - 1) * REGION_SIZE, list);
+	if (rc != 200)
+		bail_out("release: %d, %s", rc, rbp_http_error(http));
+}
+
+void
+lease_delete(Lease *lease)
+{
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	char		path[128];
+	json_t	   *body;
+
+	rbp_hex_encode(lease->cred.secret, RBP_SECRET_LEN, secret);
+	snprintf(path, sizeof(path), "/v1/leases/%s", lease->cred.lease);
+	body = json_pack("{s:s}", "secret", secret);
+	(void) rbp_http_request(http, "DELETE", path, body, NULL);
+	json_decref(body);
+}
+
+void
+lease_revoke(Lease *lease)
+{
+	char		path[128];
+	int			rc;
+
+	snprintf(path, sizeof(path), "/v1/leases/%s/revoke", lease->cred.lease);
+	rc = rbp_http_request(http, "POST", path, NULL, NULL);
+	if (rc != 200)
+		bail_out("revoke: %d, %s", rc, rbp_http_error(http));
+}
+
+RbpStatus
+connect_to(const RbpTransportOps *ops, const Lease *lease, RbpConn **conn)
+{
+	RbpStatus	status = ops->connect(&lease->ep, &lease->cred, conn);
+
+	if (status != RBP_OK)
+		return status;
+	status = ops->connect_wait(*conn, rbp_now_ns() + 10 * SECOND);
+	if (status != RBP_OK)
+	{
+		ops->close(*conn);
+		*conn = NULL;
+	}
+	return status;
+}
+
+RbpConn *
+must_connect(const RbpTransportOps *ops, const Lease *lease)
+{
+	RbpConn    *conn = NULL;
+	RbpStatus	status = connect_to(ops, lease, &conn);
+
+	if (status != RBP_OK)
+		bail_out("cannot connect over %s: %s", ops->name, rbp_status_text(status));
+	return conn;
+}
+
+RbpStatus
+do_io(RbpConn *conn, RbpIoKind kind, uint32_t region, uint64_t offset,
+	  void *buf, uint32_t len, int64_t timeout_ns)
+{
+	RbpIo		io = {.kind = kind,.region = region,.offset = offset,.len = len,.buf = buf};
+
+	(void) conn->ops->submit(conn, &io, 1);
+	(void) conn->ops->wait(conn, &io, 1, rbp_now_ns() + timeout_ns);
+	return io.status;
+}
+
+static uint64_t
+mix(uint64_t x)
+{
+	x ^= x >> 31;
+	x *= UINT64_C(0x9E3779B97F4A7C15);
+	return x ^ x >> 29;
+}
+
+void
+fill(void *buf, uint32_t len, uint64_t seed)
+{
+	uint8_t    *p = buf;
+
+	for (uint32_t i = 0; i < len; i += 8)
+	{
+		uint64_t	word = mix(seed * 1000003 + i) | 1;
+
+		memcpy(p + i, &word, len - i < 8 ? len - i : 8);
+	}
+}
+
+bool
+filled(const void *buf, uint32_t len, uint64_t seed)
+{
+	const uint8_t *p = buf;
+
+	for (uint32_t i = 0; i < len; i += 8)
+	{
+		uint64_t	word = mix(seed * 1000003 + i) | 1;
+
+		if (memcmp(p + i, &word, len - i < 8 ? len - i : 8) != 0)
+			return false;
+	}
+	return true;
+}
+
+bool
+all_bytes(const void *buf, uint32_t len, uint8_t value)
+{
+	const uint8_t *p = buf;
+
+	for (uint32_t i = 0; i < len; i++)
+		if (p[i] != value)
+			return false;
+	return true;
+}
