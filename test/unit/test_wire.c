@@ -1,0 +1,300 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_wire.c
+ *	  Wire messages: known bytes, round trips, every truncation, every byte
+ *	  changed.
+ *
+ * Links: src/wire/rbp_wire.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "tap.h"
+
+#include "wire/rbp_wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char lease[] = "4e8b2f0a-7b1e-4c57-9d57-0f2f8a1c9b33";
+
+/*
+ * Decoders of all kinds behind one face: what they accept is put into
+ * *value so that changes can be told from no change.
+ */
+typedef struct Value
+{
+	uint64_t	numbers[6];
+	uint8_t		bytes[64];
+} Value;
+
+typedef bool (*Decoder) (const uint8_t *buf, size_t len, Value *value);
+
+static bool
+hello(const uint8_t *buf, size_t len, Value *v)
+{
+	RbpWireHello out;
+
+	if (!rbp_wire_get_hello(buf, len, &out))
+		return false;
+	v->numbers[0] = out.version;
+	memcpy(v->bytes, out.lease, sizeof(out.lease));
+	return true;
+}
+
+static bool
+challenge(const uint8_t *buf, size_t len, Value *v)
+{
+	return rbp_wire_get_challenge(buf, len, v->bytes);
+}
+
+static bool
+auth(const uint8_t *buf, size_t len, Value *v)
+{
+	return rbp_wire_get_auth(buf, len, v->bytes);
+}
+
+static bool
+welcome(const uint8_t *buf, size_t len, Value *v)
+{
+	RbpWireWelcome out;
+
+	if (!rbp_wire_get_welcome(buf, len, &out))
+		return false;
+	v->numbers[0] = out.status;
+	v->numbers[1] = out.regions;
+	v->numbers[2] = out.region_size;
+	return true;
+}
+
+static bool
+request(const uint8_t *buf, size_t len, Value *v)
+{
+	RbpWireRequest out;
+
+	if (!rbp_wire_get_request(buf, len, &out))
+		return false;
+	v->numbers[0] = out.op;
+	v->numbers[1] = out.id;
+	v->numbers[2] = out.region;
+	v->numbers[3] = out.len;
+	v->numbers[4] = out.offset;
+	return true;
+}
+
+static bool
+answer(const uint8_t *buf, size_t len, Value *v)
+{
+	RbpWireAnswer out;
+
+	if (!rbp_wire_get_answer(buf, len, &out))
+		return false;
+	v->numbers[0] = out.op;
+	v->numbers[1] = out.status;
+	v->numbers[2] = out.payload;
+	v->numbers[3] = out.id;
+	return true;
+}
+
+/*
+ * Every truncation is refused, without a look past the end (the copy is
+ * exactly as long, for the address sanitizer), and a change of any bit is
+ * either refused or seen in the result.
+ */
+static void
+mistreat(const char *what, Decoder decode, const uint8_t *good, size_t size)
+{
+	Value		expected = {0};
+	Value		got;
+	uint8_t		copy[128];
+	unsigned int blind = 0;
+	unsigned int short_ok = 0;
+
+	memcpy(copy, good, size);
+	ok(decode(copy, size, &expected), "%s: the whole is accepted", what);
+	for (size_t len = 0; len < size; len++)
+	{
+		uint8_t    *exact = malloc(len > 0 ? len : 1);
+
+		if (exact == NULL)
+			exit(1);
+		memcpy(exact, good, len);
+		short_ok += decode(exact, len, &got);
+		free(exact);
+	}
+	is_u64(short_ok, 0, "%s: no truncation is", what);
+
+	for (size_t bit = 0; bit < size * 8; bit++)
+	{
+		copy[bit / 8] ^= (uint8_t) (1 << bit % 8);
+		memset(&got, 0, sizeof(got));
+		if (decode(copy, size, &got) && memcmp(&got, &expected, sizeof(got)) == 0)
+		{
+			blind++;
+			diag("bit %zu does not matter", bit);
+		}
+		copy[bit / 8] ^= (uint8_t) (1 << bit % 8);
+	}
+	is_u64(blind, 0, "%s: every bit matters", what);
+}
+
+static void
+test_handshake(void)
+{
+	static const uint8_t known[RBP_HELLO_SIZE] = {
+		1, 0, 0, 0, 56, 0, 0, 0, 'r', 'e', 'm', 'o', 't', 'e', '_', 'b', 'p', 0, 1, 0, 0, 0, 0, 0, 'x', 'y'
+	};
+	uint8_t		buf[RBP_HANDSHAKE_MAX];
+	uint8_t		bytes[32];
+	uint8_t		input[RBP_MAC_INPUT_MAX];
+	RbpWireHello h;
+	RbpWireWelcome w = {.status = 0,.regions = 128,.region_size = UINT64_C(64) << 20};
+	char		longest[RBP_WIRE_LEASE_LEN + 20];
+
+	rbp_wire_put_hello(buf, "xy");
+	ok(memcmp(buf, known, sizeof(known)) == 0, "HELLO has the documented bytes");
+	rbp_wire_put_hello(buf, lease);
+	mistreat("HELLO", hello, buf, RBP_HELLO_SIZE);
+	ok(rbp_wire_get_hello(buf, sizeof(buf), &h) && strcmp(h.lease, lease) == 0 &&
+	   h.version == RBP_WIRE_VERSION, "HELLO carries lease and version");
+
+	memset(longest, 'a', sizeof(longest) - 1);
+	longest[sizeof(longest) - 1] = '\0';
+	rbp_wire_put_hello(buf, longest);
+	ok(rbp_wire_get_hello(buf, sizeof(buf), &h) && strlen(h.lease) == RBP_WIRE_LEASE_LEN - 1,
+	   "a lease that is too long is cut, and stays terminated");
+	buf[RBP_HELLO_SIZE - 1] = 'a';
+	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "one without an end is refused");
+	rbp_wire_put_hello(buf, "");
+	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "an empty one, too");
+	rbp_wire_put_hello(buf, "a\nb");
+	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "and one that would spoil a log");
+	rbp_wire_put_hello(buf, "ab");
+	buf[RBP_OFF_HELLO_LEASE + 5] = 'x';
+	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "and one with something behind its end");
+
+	for (int i = 0; i < 32; i++)
+		bytes[i] = (uint8_t) (i * 7 + 1);
+	rbp_wire_put_challenge(buf, bytes);
+	mistreat("CHALLENGE", challenge, buf, RBP_CHALLENGE_SIZE);
+	rbp_wire_put_auth(buf, bytes);
+	mistreat("AUTH", auth, buf, RBP_AUTH_SIZE);
+	ok(!rbp_wire_get_challenge(buf, RBP_AUTH_SIZE, bytes), "AUTH is no CHALLENGE");
+
+	rbp_wire_put_welcome(buf, &w);
+	mistreat("WELCOME", welcome, buf, RBP_WELCOME_SIZE);
+	w = (RbpWireWelcome) {.status = RBP_WIRE_DENIED};
+	rbp_wire_put_welcome(buf, &w);
+	ok(rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w) && w.status == RBP_WIRE_DENIED,
+	   "a refusal needs no numbers");
+	w = (RbpWireWelcome) {.status = RBP_WIRE_OK,.regions = 1};
+	rbp_wire_put_welcome(buf, &w);
+	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "a welcome with empty regions is refused");
+	w = (RbpWireWelcome) {.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1};
+	rbp_wire_put_welcome(buf, &w);
+	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "so is one with absurdly many");
+
+	is_u64(rbp_wire_mac_input(input, bytes, lease), 9 + 32 + 36, "the MAC covers name, nonce and lease");
+	ok(memcmp(input, "remote_bp", 9) == 0 && memcmp(input + 9, bytes, 32) == 0 &&
+	   memcmp(input + 41, lease, 36) == 0, "in this order");
+}
+
+static void
+test_requests(void)
+{
+	static const uint8_t known[RBP_REQUEST_SIZE] = {
+		17, 0, 0, 0, 24, 32, 0, 0,
+		8, 7, 6, 5, 4, 3, 2, 1,
+		0x44, 0x33, 0x22, 0x11, 0, 32, 0, 0,
+		0, 0x20, 0, 0, 1, 0, 0, 0
+	};
+	RbpWireRequest write = {.op = RBP_OP_WRITE,.id = UINT64_C(0x0102030405060708),.region = 0x11223344,.len = 8192,.offset = UINT64_C(0x100002000)};
+	RbpWireRequest req;
+	uint8_t		buf[RBP_REQUEST_SIZE];
+	uint8_t		ans[RBP_ANSWER_SIZE];
+	RbpWireAnswer a;
+	unsigned int accepted = 0;
+
+	rbp_wire_put_request(buf, &write);
+	ok(memcmp(buf, known, sizeof(known)) == 0, "WRITE has the documented bytes");
+	mistreat("WRITE", request, buf, RBP_REQUEST_SIZE);
+	req = write;
+	req.op = RBP_OP_READ;
+	rbp_wire_put_request(buf, &req);
+	mistreat("READ", request, buf, RBP_REQUEST_SIZE);
+	req = (RbpWireRequest) {.op = RBP_OP_PING,.id = 77};
+	rbp_wire_put_request(buf, &req);
+	mistreat("PING", request, buf, RBP_REQUEST_SIZE);
+	req = (RbpWireRequest) {.op = RBP_OP_MAP,.id = 78,.region = 9};
+	rbp_wire_put_request(buf, &req);
+	mistreat("MAP", request, buf, RBP_REQUEST_SIZE);
+
+	req = write;
+	req.len = 0;
+	rbp_wire_put_request(buf, &req);
+	ok(!rbp_wire_get_request(buf, sizeof(buf), &req), "a WRITE of nothing is refused");
+	req = write;
+	req.len = RBP_WIRE_MAX_IO + 1;
+	rbp_wire_put_request(buf, &req);
+	ok(!rbp_wire_get_request(buf, sizeof(buf), &req), "so is one of too much");
+	req = write;
+	req.op = RBP_OP_READ;
+	req.len = UINT32_MAX;
+	rbp_wire_put_request(buf, &req);
+	ok(!rbp_wire_get_request(buf, sizeof(buf), &req), "and such a READ");
+
+	for (int op = 0; op < 256; op++)
+	{
+		req = (RbpWireRequest) {.op = (uint8_t) op,.id = 1};
+		rbp_wire_put_request(buf, &req);
+		accepted += rbp_wire_get_request(buf, sizeof(buf), &req);
+	}
+	is_u64(accepted, 2, "of requests without length only PING and MAP are accepted");
+
+	a = (RbpWireAnswer) {.op = RBP_OP_READ,.payload = 8192,.id = UINT64_C(0xFEDCBA9876543210)};
+	rbp_wire_put_answer(ans, &a);
+	mistreat("READ's answer", answer, ans, RBP_ANSWER_SIZE);
+	a = (RbpWireAnswer) {.op = RBP_OP_WRITE,.id = 5};
+	rbp_wire_put_answer(ans, &a);
+	mistreat("WRITE's answer", answer, ans, RBP_ANSWER_SIZE);
+	a = (RbpWireAnswer) {.op = RBP_OP_READ,.status = RBP_WIRE_DENIED,.id = 6};
+	rbp_wire_put_answer(ans, &a);
+	ok(rbp_wire_get_answer(ans, sizeof(ans), &a) && a.status == RBP_WIRE_DENIED && a.payload == 0, "a refused READ");
+	a.payload = 8192;
+	rbp_wire_put_answer(ans, &a);
+	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "with a payload makes no sense");
+	a = (RbpWireAnswer) {.op = RBP_OP_READ,.id = 6};
+	rbp_wire_put_answer(ans, &a);
+	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "nor a good one without");
+	a = (RbpWireAnswer) {.op = RBP_OP_PING,.payload = 1,.id = 6};
+	rbp_wire_put_answer(ans, &a);
+	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "nor a PING with one");
+	ans[4] = 0;
+	ans[0] = RBP_OP_READ | RBP_OP_ANSWER;
+	memset(ans + 4, 0, 4);
+	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "an answer shorter than its id is refused");
+}
+
+static void
+test_map(void)
+{
+	uint8_t		buf[RBP_MAP_PAYLOAD_SIZE];
+	uint64_t	size = 0;
+
+	rbp_wire_put_map(buf, UINT64_C(64) << 20);
+	ok(rbp_wire_get_map(buf, sizeof(buf), &size) && size == UINT64_C(64) << 20, "MAP's payload");
+	for (size_t len = 0; len < sizeof(buf); len++)
+		ok(!rbp_wire_get_map(buf, len, &size), "not %zu bytes of it", len);
+	rbp_wire_put_map(buf, 0);
+	ok(!rbp_wire_get_map(buf, sizeof(buf), &size), "an empty region is refused");
+	rbp_wire_put_map(buf, UINT64_MAX);
+	ok(!rbp_wire_get_map(buf, sizeof(buf), &size), "and one larger than address spaces");
+}
+
+int
+main(void)
+{
+	test_handshake();
+	test_requests();
+	test_map();
+	return done_testing();
+}
