@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_wire.c
+ *	  Any bytes into every decoder.  What one accepts must come out of its
+ *	  encoder as the same bytes: no two messages mean the same, and nothing
+ *	  in a message is ignored.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fuzz.h"
+
+#include "wire/rbp_wire.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void
+same(const char *what, const uint8_t *data, const uint8_t *again, size_t size)
+{
+	if (memcmp(data, again, size) != 0)
+	{
+		fprintf(stderr, "%s is not encoded as it came\n", what);
+		abort();
+	}
+}
+
+void
+fuzz_wire(const uint8_t *data, size_t size)
+{
+	uint8_t		again[RBP_HANDSHAKE_MAX];
+	uint8_t		bytes[32];
+	RbpWireHello hello;
+	RbpWireWelcome welcome;
+	RbpWireRequest req;
+	RbpWireAnswer ans;
+	uint64_t	number;
+
+	if (rbp_wire_get_hello(data, size, &hello))
+	{
+		rbp_wire_put_hello(again, hello.lease);
+		if (hello.version == RBP_WIRE_VERSION)
+			same("HELLO", data, again, RBP_HELLO_SIZE);
+	}
+	if (rbp_wire_get_challenge(data, size, bytes))
+	{
+		rbp_wire_put_challenge(again, bytes);
+		same("CHALLENGE", data, again, RBP_CHALLENGE_SIZE);
+	}
+	if (rbp_wire_get_auth(data, size, bytes))
+	{
+		rbp_wire_put_auth(again, bytes);
+		same("AUTH", data, again, RBP_AUTH_SIZE);
+	}
+	if (rbp_wire_get_welcome(data, size, &welcome) && welcome.status == RBP_WIRE_OK)
+	{
+		rbp_wire_put_welcome(again, &welcome);
+		same("WELCOME", data, again, RBP_WELCOME_SIZE);
+	}
+	if (rbp_wire_get_request(data, size, &req))
+	{
+		if (req.len > RBP_WIRE_MAX_IO)
+			abort();
+		rbp_wire_put_request(again, &req);
+		same("a request", data, again, RBP_REQUEST_SIZE);
+	}
+	if (rbp_wire_get_answer(data, size, &ans))
+	{
+		if (ans.payload > RBP_WIRE_MAX_IO)
+			abort();
+		rbp_wire_put_answer(again, &ans);
+		same("an answer", data, again, RBP_ANSWER_SIZE);
+	}
+	if (rbp_wire_get_map(data, size, &number))
+	{
+		rbp_wire_put_map(again, number);
+		same("MAP's payload", data, again, RBP_MAP_PAYLOAD_SIZE);
+	}
+}
+
+#ifdef FUZZ_TARGET
+int			LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	FUZZ_TARGET(data, size);
+	return 0;
+}
+#endif

@@ -1,0 +1,130 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_fuzz.c
+ *	  The fuzz targets with random bytes; with seeds, so that a failure can
+ *	  be had again (RBP_FUZZ_SEED; RBP_FUZZ_ROUNDS for longer runs).
+ *
+ * Links: test/fuzz/fuzz_wire.c test/fuzz/fuzz_client.c src/wire/rbp_wire.c
+ *	src/transport/rbp_transport.c src/transport/transport_sock.c
+ *	src/transport/transport_shm.c src/transport/transport_tcp.c
+ *	src/transport/transport_fault.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "tap.h"
+
+#include "../fuzz/fuzz.h"
+#include "wire/rbp_wire.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t state;
+
+static uint32_t
+any(uint32_t below)
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return (uint32_t) (state >> 20) % below;
+}
+
+/* Something near to a message: pure noise would all fail at its first byte. */
+static size_t
+near_message(uint8_t *buf)
+{
+	static const uint8_t sizes[] = {56, 32, 32, 16};
+	static const uint8_t ops[] = {1, 2, 3, 4, 16, 17, 18, 19, 0x90, 0x91, 0x92, 0x93};
+	uint8_t		op = ops[any(sizeof(ops))];
+	size_t		size = op < 16 ? 8u + sizes[op - 1] : op < 0x80 ? 32 : 16;
+	size_t		len;
+
+	for (size_t i = 0; i < 64; i++)
+		buf[i] = any(3) == 0 ? (uint8_t) any(256) : 0;
+	memset(buf, 0, 8);
+	buf[0] = op;
+	buf[4] = (uint8_t) (size - 8);
+	if (op == 1)
+	{
+		memcpy(buf + 8, RBP_WIRE_MAGIC "\0\1\0\0\0\0\0", 16);
+		len = any(40);
+		memset(buf + 24, 0, 40);
+		for (size_t i = 0; i < len; i++)
+			buf[24 + i] = (uint8_t) ('!' + any(94));
+	}
+	if (op == 4)
+		buf[12] = buf[13] = buf[14] = buf[15] = buf[21] = buf[22] = buf[23] = 0;
+	if (op >= 16 && op < 0x80)
+	{
+		uint32_t	payload = any(2) ? any(70000) : 0;
+
+		buf[20] = (uint8_t) payload;
+		buf[21] = (uint8_t) (payload >> 8);
+		buf[22] = (uint8_t) (payload >> 16);
+		buf[23] = 0;
+		if (op == 17)
+		{
+			uint32_t	all = 24 + payload;
+
+			for (int i = 0; i < 4; i++)
+				buf[4 + i] = (uint8_t) (all >> (8 * i));
+		}
+	}
+	for (uint32_t flips = any(3); flips > 0; flips--)
+		buf[any(64)] ^= (uint8_t) (1 << any(8));
+	return any(4) == 0 ? any((uint32_t) size + 1) : size;
+}
+
+int
+main(void)
+{
+	const char *text = getenv("RBP_FUZZ_SEED");
+	const char *text_rounds = getenv("RBP_FUZZ_ROUNDS");
+	uint64_t	seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t) time(NULL);
+	uint32_t	rounds = text_rounds != NULL ? (uint32_t) strtoul(text_rounds, NULL, 10) : 1;
+	unsigned int accepted = 0;
+
+	signal(SIGPIPE, SIG_IGN);
+	diag("RBP_FUZZ_SEED=%" PRIu64, seed);
+	state = seed * 2 + 1;
+	for (int i = 0; i < 20; i++)
+		(void) any(2);
+
+	for (uint32_t i = 0; i < 300000 * rounds; i++)
+	{
+		uint8_t		buf[64];
+		size_t		len = near_message(buf);
+		uint8_t    *exact = malloc(len > 0 ? len : 1);
+		RbpWireRequest req;
+
+		if (exact == NULL)
+			return 1;
+		memcpy(exact, buf, len);
+		fuzz_wire(exact, len);
+		accepted += rbp_wire_get_request(exact, len, &req);
+		free(exact);
+	}
+	ok(accepted > 1000, "decoders hold; %u requests were accepted", accepted);
+
+	for (int shm = 0; shm < 2; shm++)
+	{
+		for (uint32_t i = 0; i < 2000 * rounds; i++)
+		{
+			uint8_t		script[80];
+			size_t		len = any(sizeof(script)) + 1;
+
+			/* mostly sane, so that scripts get somewhere */
+			for (size_t k = 0; k < len; k++)
+				script[k] = (uint8_t) (any(3) == 0 ? any(256) : any(2) * 128 + 8 + any(4));
+			if (shm)
+				fuzz_client_shm(script, len);
+			else
+				fuzz_client_tcp(script, len);
+		}
+		ok(true, "the %s client survives mad donors", shm ? "shm" : "tcp");
+	}
+	return done_testing();
+}
