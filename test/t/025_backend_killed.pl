@@ -27,9 +27,9 @@ for my $victim ('client backend', 'remote_bp pusher', 'remote_bp lease worker')
 {
 	# This load's clients lose their connections; that is as it must be.
 	my $load = start_load($node, seconds => 60, clients => 3, scripts => [ '-b', 'tpcb-like' ]);
-	my $pid = $node->safe_psql(
-		'postgres', qq{SELECT pid FROM pg_stat_activity WHERE backend_type = '$victim'
-			AND pid <> pg_backend_pid() LIMIT 1});
+	my $pid = $victim eq 'client backend'
+	  ? $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE query ~ '^UPDATE pgbench_' AND pid <> pg_backend_pid() LIMIT 1})
+	  : server_process($node, $victim);
 	like($pid, qr/^\d+$/, "$victim: is there") or next;
 	my $offset = log_size($node);
 	is(kill('KILL', $pid), 1, "$victim: is killed");

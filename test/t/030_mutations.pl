@@ -43,7 +43,9 @@ sub server
 		test_build => 1,
 		shared_buffers => '512kB',
 		tier => '32MB',
-		%opt);
+		%opt,
+		# A page that comes late is not what is tested.
+		conf => "remote_bp.io_timeout = '5s'\n" . ($opt{conf} // ''));
 	wait_leased($node, 32) or die 'no memory';
 	return $node;
 }
@@ -58,6 +60,8 @@ sub noticed
 		mutate($node, $name);
 		reset_counters($node);
 		my ($wrong, $chances) = $scenario->($node, $name);
+		my $c = counters($node);
+		note("$mutation, $name in force: " . join(', ', map { "$_ $c->{$_}" } grep { ($c->{$_} // '') =~ /^[1-9]\d*$/ } sort keys %$c));
 		if ($name eq 'none')
 		{
 			is($wrong, 0, "$mutation: without it, nothing is wrong");
@@ -69,7 +73,7 @@ sub noticed
 		}
 	}
 	mutate($node, 'none');
-	$node->stop('immediate');
+	$node->stop;
 	return;
 }
 
@@ -125,8 +129,7 @@ INSERT INTO h SELECT i, repeat('h', 1000) FROM generate_series(1, 4000) i;
 ROLLBACK TO s;
 $by_index
 SELECT count(pad) FROM rbp_ballast WHERE id > 0;
-SELECT count(*) FROM h;
-SELECT count(pad) FROM rbp_ballast WHERE id > 0;
+SELECT remote_bp_evict('h');
 SELECT count(*) FROM h;
 SELECT count(pad) FROM rbp_ballast WHERE id > 0;
 SELECT count(*) FROM h;
@@ -175,7 +178,7 @@ SQL
 # Published though the page was written meanwhile: pushes take long, and the
 # table is changed while they are under way.
 {
-	my $node = server('no_publish_check', conf => "remote_bp.io_timeout = '5s'\n", transport => 'tcp');
+	my $node = server('no_publish_check', transport => 'tcp');
 	make_table($node, 't', 4);
 	evict_buffers($node);
 	noticed(
@@ -257,8 +260,9 @@ SQL
 		});
 }
 
-# The deadline is not looked at: with broker and donor both hanging, a donor's
-# memory is read after the lease has ended.  Last, because of the broker.
+# The deadline is not looked at: with the lease worker hanging, which would
+# see to it as well, and a donor that hangs, which would withdraw its memory,
+# that is read after the lease has ended.
 {
 	my $node = server('no_lease_check', transport => 'shm', conf => "remote_bp.lease_ttl = '2s'\n");
 	make_table($node, 't', 4);
@@ -267,19 +271,26 @@ SQL
 		sub {
 			wait_leased($node, 32) or die;
 			warm($node, 't') or die;
+			my $worker = server_process($node, 'remote_bp lease worker') or die;
+			kill('STOP', $worker) == 1 or die;
+			# One session for all: another one could not connect to the donor, and
+			# everybody would avoid it then.
+			my $session = $node->background_psql('postgres');
+			$session->query("$by_index SELECT sum(v) FROM t WHERE id > 0; SELECT count(pad) FROM rbp_ballast WHERE id > 0") for 1 .. 3;
 			$donor->freeze;
-			$broker->freeze;
-			sleep 4;
-			my $before = counters($node);
-			$node->safe_psql('postgres', 'SELECT sum(v) FROM t');
-			evict_buffers($node);
-			$node->safe_psql('postgres', 'SELECT sum(v) FROM t');
-			my $after = counters($node);
-			$broker->thaw;
+			wait_for(
+				'the deadline',
+				sub { $session->query(q{SELECT max(expires_in) < interval '-0.2 s' FROM remote_bp_leases}) eq 't' },
+				20) or die;
+			my $done = 'SELECT hits + bytes_written FROM remote_bp_stat';
+			my $before = $session->query($done);
+			$session->query('SELECT sum(v) FROM t WHERE id > 0; SELECT count(pad) FROM rbp_ballast WHERE id > 0') for 1 .. 2;
+			my $after = $session->query($done);
 			$donor->thaw;
+			kill('CONT', $worker);
+			$session->quit;
 			wait_for('a lease', sub { counter($node, 'usable') eq 't' }, 30);
-			return ($after->{hits} - $before->{hits} + $after->{bytes_written} - $before->{bytes_written},
-				$before->{hits});
+			return ($after - $before, $before);
 		});
 }
 

@@ -26,7 +26,7 @@ our @EXPORT = qw(
   wait_for set_faults new_cluster test_build need_test_build create_extension
   counters counter reset_counters leased_bytes wait_leased
   tier_pages warm make_table content evict_buffers
-  log_size log_since log_troubles is_clean start_load start_proxy busy_cluster serves_again
+  log_size log_since log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
 );
 
 my $MB = 1024 * 1024;
@@ -421,6 +421,19 @@ sub warm
 		},
 		$opt{seconds} // 30) or return 0;
 	return $held;
+}
+
+# The process id of a server's child of that name, as ps shows it; background
+# workers without a database are not in pg_stat_activity.
+sub server_process
+{
+	my ($node, $name) = @_;
+	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	for (`ps -o pid=,args= --ppid $postmaster`)
+	{
+		return $1 if /^\s*(\d+) postgres: .*\Q$name\E\s*$/;
+	}
+	return undef;
 }
 
 #---- logs -----------------------------------------------------------------
