@@ -75,6 +75,7 @@ typedef struct DonorRegion
 	RbpRegionState state;
 	bool		clean_unsaid;	/* the broker does not know yet that it is clean */
 	int			fd;				/* -1: none */
+	bool		huge;			/* from the pool of huge pages */
 	uint8_t    *base;			/* its place in the donor's address space */
 } DonorRegion;
 
@@ -98,8 +99,8 @@ extern bool donor_memory_renew(DonorRegion *region);
 extern void donor_memory_release(DonorRegion *region);
 
 /*
- * Memory that the system, or this process's cgroup if that is tighter, could
- * still hand out; UINT64_MAX if it cannot be found out.
+ * Memory that the system, or one of this process's cgroups if that is
+ * tighter, could still hand out; UINT64_MAX if it cannot be found out.
  */
 extern uint64_t donor_memory_available(void);
 

@@ -24,7 +24,7 @@
  * to the system at once and counts how many more would be needed: the
  * control thread asks the broker for those.  When there is plenty again the
  * regions get memory again.  A region that is granted while it has none gets
- * some then.
+ * some then.  Huge pages are spared: given back they are only in their pool.
  *
  *-------------------------------------------------------------------------
  */
@@ -449,6 +449,7 @@ relieve_pressure(void)
 	uint64_t	available = donor_memory_available();
 	uint32_t	missing = 0;
 	uint32_t	given = 0;
+	uint32_t	small = 0;
 
 	if (available < min_free)
 		missing = (uint32_t) ((min_free - available + donor_region_size - 1) /
@@ -458,7 +459,7 @@ relieve_pressure(void)
 	{
 		DonorRegion *region = &donor_regions[i];
 
-		if (region->state != RBP_REGION_FREE)
+		if (region->state != RBP_REGION_FREE || region->huge)
 			continue;
 		region->state = RBP_REGION_DIRTY;
 		ndirty++;
@@ -469,8 +470,12 @@ relieve_pressure(void)
 	if (given > 0)
 		rbp_log(RBP_LOG_INFO, "memory is short: gave %u free regions back to the system",
 				given);
-	if (missing > donor_nregions)
-		missing = donor_nregions;
+
+	/* huge pages would only go back to their pool, and help nobody */
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		small += donor_regions[i].state == RBP_REGION_LEASED && !donor_regions[i].huge;
+	if (missing > small)
+		missing = small;
 
 	/* plenty: a region more, if that leaves more than another one free */
 	if (available != UINT64_MAX && nreleased > 0 &&
@@ -511,7 +516,7 @@ janitor_main(void *arg)
 				if (donor_regions[i].state == RBP_REGION_DIRTY)
 				{
 					clean_region(&donor_regions[i],
-								 min_free == 0 ||
+								 min_free == 0 || donor_regions[i].huge ||
 								 donor_memory_available() >= min_free);
 					break;
 				}

@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #define HUGE_SIZE	(UINT64_C(2) << 20)
+#define CGROUP_ROOT	"/sys/fs/cgroup"
 
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB	(21U << 26)
@@ -137,6 +138,21 @@ make_memory(uint8_t *base, bool huge)
 	return fd;
 }
 
+/* Huge pages as long as there are some, else others. */
+static bool
+get_memory(DonorRegion *region)
+{
+	region->huge = false;
+	if (try_huge)
+	{
+		region->fd = make_memory(region->base, true);
+		region->huge = region->fd >= 0;
+	}
+	if (region->fd < 0)
+		region->fd = make_memory(region->base, false);
+	return region->fd >= 0;
+}
+
 void
 donor_memory_release(DonorRegion *region)
 {
@@ -167,16 +183,12 @@ donor_memory_renew(DonorRegion *region)
 		return true;
 	}
 	donor_memory_release(region);
-	if (try_huge)
-		region->fd = make_memory(region->base, true);
-	if (region->fd < 0)
-		region->fd = make_memory(region->base, false);
-	return region->fd >= 0;
+	return get_memory(region);
 }
 
-/* A number of kB from a /proc file of "Name:  n kB" lines. */
+/* The number behind a name and a colon or a blank, in a file of such lines. */
 static bool
-proc_kb(const char *path, const char *name, uint64_t *bytes)
+stat_number(const char *path, const char *name, uint64_t *value)
 {
 	FILE	   *f = fopen(path, "re");
 	char		line[256];
@@ -186,13 +198,25 @@ proc_kb(const char *path, const char *name, uint64_t *bytes)
 	if (f == NULL)
 		return false;
 	while (!found && fgets(line, sizeof(line), f) != NULL)
-		if (strncmp(line, name, len) == 0 && line[len] == ':')
+		if (strncmp(line, name, len) == 0 && (line[len] == ':' || line[len] == ' '))
 		{
-			*bytes = strtoull(line + len + 1, NULL, 10) * 1024;
+			*value = strtoull(line + len + 1, NULL, 10);
 			found = true;
 		}
 	fclose(f);
 	return found;
+}
+
+/* The same in bytes, from a /proc file that tells kB. */
+static bool
+proc_kb(const char *path, const char *name, uint64_t *bytes)
+{
+	uint64_t	kb;
+
+	if (!stat_number(path, name, &kb))
+		return false;
+	*bytes = kb * 1024;
+	return true;
 }
 
 /* One number from a file; false also for "max". */
@@ -237,13 +261,13 @@ cgroup_dir(char *dir, size_t len, bool *v2)
 		path[strcspn(path, "\n")] = '\0';
 		if (strcmp(controllers, "memory") == 0)
 		{
-			snprintf(dir, len, "/sys/fs/cgroup/memory%s", path);
+			snprintf(dir, len, CGROUP_ROOT "/memory%s", path);
 			*v2 = false;
 			found = true;
 		}
 		else if (controllers[0] == '\0')
 		{
-			snprintf(dir, len, "/sys/fs/cgroup%s", path);
+			snprintf(dir, len, CGROUP_ROOT "%s", path);
 			*v2 = true;
 			found = access(dir, R_OK) == 0;
 		}
@@ -263,14 +287,32 @@ donor_memory_available(void)
 
 	if (!proc_kb("/proc/meminfo", "MemAvailable", &available))
 		available = UINT64_MAX;
-	if (cgroup_dir(dir, sizeof(dir), &v2) &&
-		file_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) &&
-		file_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used))
-	{
-		uint64_t	left = used < limit ? limit - used : 0;
+	if (!cgroup_dir(dir, sizeof(dir), &v2))
+		return available;
 
-		if (left < available)
-			available = left;
+	/* each ancestor may have a limit as well */
+	for (;;)
+	{
+		char	   *slash;
+
+		if (file_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) &&
+			file_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used))
+		{
+			uint64_t	left = used < limit ? limit - used : 0;
+			char		path[4096 + 16];
+			uint64_t	cache = 0;
+
+			/* file cache is charged, but can be had */
+			snprintf(path, sizeof(path), "%s/memory.stat", dir);
+			if (stat_number(path, v2 ? "inactive_file" : "total_inactive_file", &cache))
+				left += cache;
+			if (left < available)
+				available = left;
+		}
+		slash = strrchr(dir, '/');
+		if (slash == NULL || strlen(dir) <= strlen(CGROUP_ROOT) + (v2 ? 0 : strlen("/memory")))
+			break;
+		*slash = '\0';
 	}
 	return available;
 }
@@ -327,19 +369,11 @@ donor_memory_init(uint64_t memory, uint64_t region_size)
 		region->base = arena + (uint64_t) i * region_size;
 		region->state = RBP_REGION_FREE;
 		region->fd = -1;
-		if (try_huge)
-		{
-			region->fd = make_memory(region->base, true);
-			if (region->fd >= 0)
-				nhuge++;
-			else
-				try_huge = false;
-		}
-		if (region->fd < 0)
-			region->fd = make_memory(region->base, false);
-		if (region->fd < 0)
+		if (!get_memory(region))
 			rbp_die("could not get memory for region %u of %u: %s",
 					i, donor_nregions, strerror(errno));
+		try_huge = region->huge;
+		nhuge += region->huge;
 	}
 	try_huge = nhuge > 0;
 

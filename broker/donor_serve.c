@@ -117,6 +117,7 @@ struct Thread
 	pthread_mutex_t lock;		/* protects the list, which accept() extends */
 	Conn	   *conns;
 	Conn	   *hot;			/* served last; to be polled first */
+	unsigned int turn;			/* of polling; the others' is each fourth */
 	RbpSpin		spin;
 	uint8_t    *scratch;
 
@@ -891,11 +892,12 @@ poll_briefly(Thread *t, int64_t budget)
 	int64_t		now = start;
 	int			n;
 
-	for (unsigned int i = 1; now - start < budget; i++)
+	while (now - start < budget)
 	{
 		int64_t		before = now;
 
-		if (t->hot != NULL && i % 4 != 0)
+		/* counted across calls, or a busy connection would starve others */
+		if (t->hot != NULL && ++t->turn % 4 != 0)
 		{
 			if (serve(t->hot, now))
 				return RBP_SPIN_PAID;

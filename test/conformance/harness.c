@@ -160,7 +160,7 @@ start_broker(void)
 }
 
 void
-start_donor(void)
+start_donor(const char *option, const char *value)
 {
 	const char *program = getenv("RBP_DONOR");
 	char		memory[32];
@@ -168,13 +168,32 @@ start_donor(void)
 	char	   *argv[] = {
 		(char *) (program != NULL ? program : "build/remote_bp_donor"),
 		"--broker", broker_url, "--listen", "127.0.0.1:0", "--memory", memory,
-		"--region-size", region, "--id", "d1", "--drain-timeout", "20", NULL
+		"--region-size", region, "--id", "d1", "--drain-timeout", "20",
+		(char *) option, (char *) value, NULL
 	};
 	char		address[64];
 
 	snprintf(memory, sizeof(memory), "%llu", (unsigned long long) (NREGIONS * REGION_SIZE));
 	snprintf(region, sizeof(region), "%llu", (unsigned long long) REGION_SIZE);
 	donor_pid = spawn("donor", argv, address, sizeof(address));
+}
+
+uint64_t
+donor_shared_memory(void)
+{
+	char		path[64];
+	char		line[256];
+	uint64_t	kb = 0;
+	FILE	   *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int) donor_pid);
+	f = fopen(path, "r");
+	while (f != NULL && fgets(line, sizeof(line), f) != NULL)
+		if (strncmp(line, "RssShmem:", 9) == 0)
+			kb = strtoull(line + 9, NULL, 10);
+	if (f != NULL)
+		fclose(f);
+	return kb * 1024;
 }
 
 int
@@ -269,6 +288,27 @@ renew(Lease *lease, uint64_t bytes, json_t *release)
 	json_decref(reply);
 	json_decref(body);
 	return rc;
+}
+
+int
+lease_try(const char *client, int n)
+{
+	json_t	   *body = json_pack("{s:s, s:s, s:s, s:I, s:i}",
+								 "client", client, "instance", "1",
+								 "purpose", "buffer",
+								 "bytes", (json_int_t) (n * REGION_SIZE),
+								 "ttl_ms", 60000);
+	json_t	   *reply = NULL;
+	Lease		lease;
+	int			rc = rbp_http_request(http, "POST", "/v1/leases", body, &reply);
+
+	json_decref(body);
+	if (rc != 201)
+		bail_out("no lease: %d, %s", rc, rbp_http_error(http));
+	parse_lease(&lease, reply);
+	json_decref(reply);
+	lease_delete(&lease);
+	return lease.nregions;
 }
 
 void

@@ -38,7 +38,12 @@ extern void bail_out(const char *fmt,...);
 
 /* The programs RBP_BROKER and RBP_DONOR, or those in build/. */
 extern void start_broker(void);
-extern void start_donor(void);
+
+/* With one option more, or NULL. */
+extern void start_donor(const char *option, const char *value);
+
+/* Bytes of shared memory that the donor has mapped in now. */
+extern uint64_t donor_shared_memory(void);
 
 /* signo, then wait; returns the exit status as waitpid() gives it. */
 extern int	stop_process(pid_t *pid, int signo);
@@ -51,6 +56,9 @@ extern void stop_all(void);
  * knows.
  */
 extern void lease_get(Lease *lease, const char *client, int n, int ttl_ms);
+
+/* As lease_get(), without patience: the number of regions that are there. */
+extern int	lease_try(const char *client, int n);
 extern void lease_delete(Lease *lease);
 
 /* False if the broker does not know it any more. */

@@ -36,10 +36,17 @@ any(uint32_t below)
 static size_t
 near_message(uint8_t *buf)
 {
-	static const uint8_t sizes[] = {56, 32, 32, 16};
-	static const uint8_t ops[] = {1, 2, 3, 4, 16, 17, 18, 19, 0x90, 0x91, 0x92, 0x93};
-	uint8_t		op = ops[any(sizeof(ops))];
-	size_t		size = op < 16 ? 8u + sizes[op - 1] : op < 0x80 ? 32 : 16;
+	static const struct
+	{
+		uint8_t		op;
+		uint8_t		size;
+	}			messages[] = {
+		{1, 64}, {2, 40}, {3, 40}, {4, 24}, {16, 32}, {17, 32}, {18, 32},
+		{19, 32}, {0x90, 16}, {0x91, 16}, {0x92, 16}, {0x93, 16}
+	};
+	uint32_t	which = any(sizeof(messages) / sizeof(messages[0]));
+	uint8_t		op = messages[which].op;
+	size_t		size = messages[which].size;
 	size_t		len;
 
 	for (size_t i = 0; i < 64; i++)
