@@ -146,6 +146,12 @@ $(foreach p,$(PROGRAM_NAMES),$(eval $(call program_rule,$(p))))
 
 programs: $(PROGRAMS)
 
+# PGXS would look for build/ in bindir.
+uninstall: uninstall-programs
+.PHONY: uninstall-programs
+uninstall-programs:
+	rm -f $(addprefix '$(DESTDIR)$(bindir)'/,$(notdir $(PROGRAMS)))
+
 -include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d) $(MAIN_SOURCES:%.c=build/program/%.d)
 
 endif
