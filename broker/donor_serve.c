@@ -937,7 +937,7 @@ thread_main(void *arg)
 			if (atomic_fetch_add(&spinners, 1) < max_spinners)
 			{
 				busy = false;
-				if (rbp_spin_begin(&t->spin) > 0)
+				if (rbp_spin_begin(&t->spin, rbp_now_ns()) > 0)
 				{
 					RbpSpinResult result = poll_briefly(t, spin_ns);
 

@@ -16,6 +16,7 @@
 #include <openssl/hmac.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,9 +24,15 @@
 /* Pause before connect() is tried again on a UNIX socket that is swamped. */
 #define RETRY_NS		1000000
 
+/* Of the whole process; races between threads only blur them. */
+static _Atomic int64_t rest_until;
+static _Atomic int64_t rest_ns = RBP_SPIN_MIN_REST_NS;
+
 int64_t
-rbp_spin_begin(RbpSpin *spin)
+rbp_spin_begin(RbpSpin *spin, int64_t now)
 {
+	if (now < atomic_load_explicit(&rest_until, memory_order_relaxed))
+		return 0;
 	if (spin->skip > 0)
 	{
 		spin->skip--;
@@ -37,19 +44,38 @@ rbp_spin_begin(RbpSpin *spin)
 void
 rbp_spin_end(RbpSpin *spin, RbpSpinResult result)
 {
-	if (result == RBP_SPIN_PAID)
+	switch (result)
 	{
-		spin->fails = 0;
-		spin->penalty /= 2;
-		return;
+		case RBP_SPIN_PAID:
+			spin->fails = 0;
+			spin->penalty /= 2;
+			break;
+
+		case RBP_SPIN_VAIN:
+			if (++spin->fails < 3)
+				break;
+			spin->fails = 0;
+			spin->penalty = spin->penalty == 0 ? 4 : spin->penalty * 2;
+			if (spin->penalty > RBP_SPIN_MAX_SKIP)
+				spin->penalty = RBP_SPIN_MAX_SKIP;
+			spin->skip = spin->penalty;
+			break;
+
+		case RBP_SPIN_HURT:
+			{
+				int64_t		ns = atomic_load_explicit(&rest_ns, memory_order_relaxed);
+				int64_t		now = rbp_now_ns();
+
+				/* again so soon after the last rest: a longer one */
+				if (now - atomic_load_explicit(&rest_until, memory_order_relaxed) > 16 * ns)
+					ns = RBP_SPIN_MIN_REST_NS;
+				else if (ns * 2 <= RBP_SPIN_MAX_REST_NS)
+					ns *= 2;
+				atomic_store_explicit(&rest_ns, ns, memory_order_relaxed);
+				atomic_store_explicit(&rest_until, now + ns, memory_order_relaxed);
+				break;
+			}
 	}
-	if (result == RBP_SPIN_VAIN && ++spin->fails < 3)
-		return;
-	spin->fails = 0;
-	spin->penalty = spin->penalty == 0 ? 4 : spin->penalty * 2;
-	if (spin->penalty > RBP_SPIN_MAX_SKIP)
-		spin->penalty = RBP_SPIN_MAX_SKIP;
-	spin->skip = spin->penalty;
 }
 
 bool
@@ -87,7 +113,7 @@ rbp_waiter_step(RbpWaiter *w, int fd, short events)
 
 	if (w->spin_until < 0)
 	{
-		int64_t		budget = rbp_spin_begin(w->spin);
+		int64_t		budget = rbp_spin_begin(w->spin, now);
 
 		w->polled = budget > 0;
 		w->spin_until = budget > 0 ? now + budget : 0;
