@@ -28,7 +28,7 @@ for my $victim ('client backend', 'remote_bp pusher', 'remote_bp lease worker')
 	# This load's clients lose their connections; that is as it must be.
 	my $load = start_load($node, seconds => 60, clients => 3, scripts => [ '-b', 'tpcb-like' ]);
 	my $pid = $victim eq 'client backend'
-	  ? $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE query ~ '^UPDATE pgbench_' AND pid <> pg_backend_pid() LIMIT 1})
+	  ? $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() LIMIT 1})
 	  : server_process($node, $victim);
 	like($pid, qr/^\d+$/, "$victim: is there") or next;
 	my $offset = log_size($node);

@@ -244,7 +244,7 @@ sub crash
 	{
 		my $offset = log_size($node);
 		my $pid = $node->safe_psql('postgres',
-			q{SELECT pid FROM pg_stat_activity WHERE query ~ '^UPDATE pgbench_' AND pid <> pg_backend_pid() LIMIT 1});
+			q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() LIMIT 1});
 		is(kill('KILL', $pid), 1, "round $round: a backend is killed");
 		ok( wait_for(
 				'recovery',
