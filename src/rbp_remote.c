@@ -18,14 +18,18 @@
  *	  lease, and is closed when they have moved.
  *	- The deadline, the donors' health and the counters are atomics.
  *
- * Health.  A donor is "avoided" by all processes from the first timeout or
- * lost connection that one of them sees: page reads go to the disk then
- * without any wait.  Only the pusher talks to an avoided donor, by probes:
- * at once, and then with exponential back-off.  A donor that answered late
- * once answers the probe, and is used again some hundred microseconds later;
- * one that is in trouble again and again is kept off for a time that doubles
- * with each trouble, though it answers probes; one that hangs costs each
- * process at most the one wait that it was already in.
+ * Health.  A late answer is a miss for the one who waited, and puts the donor
+ * in doubt: that process leaves the donor alone until somebody is known to
+ * have been answered since, so that a donor that hangs costs each process one
+ * wait.  The pusher, woken for it, asks with a ping that is given more time.
+ * No answer, or a lost connection, and the donor is "avoided" by all: page
+ * reads go to the disk without any wait, and only the pusher talks to it, by
+ * probes, at once and then with exponential back-off.
+ *
+ * A donor that answers, but too late again and again, is told by its debt:
+ * each timeout adds what about a hundred answers in time take off.  Above a
+ * limit it is avoided too, and each time that this happens without a time of
+ * calm between, it is kept off for twice as long although it answers probes.
  *
  * A region whose use was denied is marked, so that nobody tries it again,
  * and the lease worker is told to ask the broker.
@@ -57,7 +61,14 @@
 #define RECONNECT_NS		INT64CONST(100000000)
 #define CONNECT_LIMIT_NS	INT64CONST(2000000000)
 #define NOMEM_RETRY_NS		INT64CONST(1000000000)
-#define SLOW_CONNECTS		3	/* in a row make a donor avoided */
+
+/* A wait costs a query about as much as a hundred hits save. */
+#define DEBT_OF_TIMEOUT		100
+#define DEBT_LIMIT			500
+
+/* A ping for a donor in doubt is given so many times io_timeout. */
+#define DOUBT_FACTOR		5
+#define DOUBT_LIMIT_NS		INT64CONST(1000000000)	/* without a pusher */
 
 /* An extent's place: region index + 1 in the high half; 0 is none. */
 #define MAP_NONE			0
@@ -90,7 +101,9 @@ typedef struct Donor
 	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
 	pg_atomic_uint64 probe_at;
 	pg_atomic_uint32 troubles;	/* in a row, without calm between */
-	pg_atomic_uint32 slow_connects; /* in a row, by whatever process */
+	pg_atomic_uint32 debt;		/* see DEBT_LIMIT */
+	pg_atomic_uint32 doubt;		/* a timeout, and no answer seen since */
+	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
 
 	/* the pusher's alone */
 	int64		probe_backoff;
@@ -123,6 +136,7 @@ typedef struct RemoteShared
 	pg_atomic_uint32 nregions;	/* in use */
 	pg_atomic_uint32 suspicion;
 	pg_atomic_uint32 avoided;	/* how many donors are, about */
+	pg_atomic_uint32 doubts;	/* some donor is in doubt */
 
 	uint32		nextents;
 	Donor		donors[RBP_MAX_DONORS];
@@ -146,6 +160,7 @@ typedef struct LocalConn
 	int			timeouts;		/* in a row */
 	int64		started;		/* connecting since */
 	bool		waited;			/* for that, once: from now on only poll */
+	int64		doubt_since;	/* when it was late for us; 0: it was not */
 	int64		retry_at;
 } LocalConn;
 
@@ -184,7 +199,9 @@ reset_donor_health(Donor *d)
 	pg_atomic_init_u64(&d->avoid_until, 0);
 	pg_atomic_init_u64(&d->probe_at, 0);
 	pg_atomic_init_u32(&d->troubles, 0);
-	pg_atomic_init_u32(&d->slow_connects, 0);
+	pg_atomic_init_u32(&d->debt, 0);
+	pg_atomic_init_u32(&d->doubt, 0);
+	pg_atomic_init_u64(&d->cleared_at, 0);
 	d->probe_backoff = 0;
 }
 
@@ -212,6 +229,7 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 	pg_atomic_init_u32(&sh->nregions, 0);
 	pg_atomic_init_u32(&sh->suspicion, 0);
 	pg_atomic_init_u32(&sh->avoided, 0);
+	pg_atomic_init_u32(&sh->doubts, 0);
 	sh->nextents = max_slots / RBP_EXTENT_PAGES;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
@@ -303,10 +321,64 @@ donor_trouble(Donor *d, bool lost)
 	rbp_pusher_wake();
 }
 
+/* An answer came too late, or none yet. */
+static void
+donor_late(Donor *d, LocalConn *c)
+{
+	c->doubt_since = rbp_now_ns();
+	if (pg_atomic_add_fetch_u32(&d->debt, DEBT_OF_TIMEOUT) >= DEBT_LIMIT)
+	{
+		pg_atomic_write_u32(&d->debt, 0);
+		donor_trouble(d, false);
+		return;
+	}
+	pg_atomic_fetch_add_u64(&stripe_of(d)->timeouts, 1);
+	pg_atomic_write_u32(&d->doubt, 1);
+	if (pg_atomic_exchange_u32(&shared->doubts, 1) == 0)
+		rbp_pusher_wake();
+}
+
+/* Requests were answered in time. */
+static inline void
+donor_answered(Donor *d)
+{
+	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0))
+	{
+		pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
+		pg_atomic_write_u32(&d->doubt, 0);
+	}
+	if (unlikely(pg_atomic_read_u32(&d->debt) != 0))
+	{
+		uint32		debt = pg_atomic_read_u32(&d->debt);
+
+		if (debt > 0)
+			(void) pg_atomic_compare_exchange_u32(&d->debt, &debt, debt - 1);
+	}
+}
+
+/* Was the donor late for this process, and is not known to have come round? */
+static inline bool
+in_doubt(Donor *d, LocalConn *c)
+{
+	int64		now;
+
+	if (likely(c->doubt_since == 0))
+		return false;
+	now = rbp_now_ns();
+	if ((int64) pg_atomic_read_u64(&d->cleared_at) <= c->doubt_since &&
+		now - c->doubt_since < DOUBT_LIMIT_NS)
+		return true;
+	c->doubt_since = 0;
+	return false;
+}
+
 static void
 donor_unavoid(Donor *d)
 {
 	d->probe_backoff = 0;
+	pg_atomic_write_u32(&d->debt, 0);
+	pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
+	pg_atomic_write_u32(&d->doubt, 0);
 	if (pg_atomic_exchange_u32(&d->avoided, 0) == 1)
 		pg_atomic_fetch_sub_u32(&shared->avoided, 1);
 }
@@ -348,6 +420,7 @@ conn_start(LocalConn *c, Donor *d, int64 now)
 	c->timeouts = 0;
 	c->started = now;
 	c->waited = false;
+	c->doubt_since = 0;
 	c->ops = rbp_transport_choose(rbp_guc_transport, &endpoint);
 	status = c->ops == NULL ? RBP_INVALID :
 		c->ops->connect(&endpoint, &credentials, &c->conn);
@@ -412,7 +485,7 @@ conn_get(int donor, int64 deadline_ns, LocalConn **out)
 		return status;
 	}
 	c->ready = true;
-	pg_atomic_write_u32(&d->slow_connects, 0);
+	donor_answered(d);
 	pg_atomic_write_u32(&d->transport, c->ops->bit);
 	rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
 	return RBP_OK;
@@ -447,15 +520,7 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
 
-			/*
-			 * Making a connection takes a thread of the donor, which on a
-			 * busy machine may come late though requests are answered in
-			 * time; and over shm it need not come for them at all.
-			 */
-			if (connecting &&
-				pg_atomic_add_fetch_u32(&d->slow_connects, 1) < SLOW_CONNECTS)
-				break;
-			donor_trouble(d, false);
+			donor_late(d, c);
 
 			/*
 			 * A late answer alone leaves the connection in order; after a
@@ -577,7 +642,8 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 		region = &shared->regions[MAP_REGION(word)];
 		if (pg_atomic_read_u32(&region->denied) != 0)
 			continue;
-		if (pg_atomic_read_u32(&shared->donors[region->donor].avoided) != 0)
+		if (pg_atomic_read_u32(&shared->donors[region->donor].avoided) != 0 ||
+			in_doubt(&shared->donors[region->donor], &conns[region->donor]))
 		{
 			if (kind == RBP_IO_READ)
 				rbp_stats_count(RBP_COUNT_AVOIDED, 1);
@@ -646,6 +712,7 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 		}
 		if (done > 0)
 		{
+			donor_answered(&shared->donors[batch->donor]);
 			pg_atomic_fetch_add_u64(kind == RBP_IO_READ ? &stripe->reads :
 									&stripe->writes, done);
 			if (kind == RBP_IO_READ)
@@ -679,7 +746,7 @@ rbp_remote_slot_readable(uint32 slot)
 	region = &shared->regions[MAP_REGION(word)];
 	return pg_atomic_read_u32(&region->denied) == 0 &&
 		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
-		conns[region->donor].ready;
+		conns[region->donor].ready && conns[region->donor].doubt_since == 0;
 }
 
 void
@@ -707,17 +774,18 @@ rbp_remote_slot_name(uint32 slot, char *buf, Size len)
  * ---- probes -----------------------------------------------------------------
  */
 
-/* One round trip to an avoided donor, within io_timeout. */
+/* One round trip to a donor that is avoided or in doubt. */
 static bool
-probe(int donor)
+probe(int donor, int64 timeout_ns)
 {
-	int64		deadline_ns = rbp_now_ns() + rbp_guc_io_timeout_ns();
+	int64		deadline_ns = rbp_now_ns() + timeout_ns;
 	LocalConn  *c;
 	RbpIo		io = {.kind = RBP_IO_PING};
 
 	/* The pusher can afford to wait for a connection each time. */
 	conns[donor].retry_at = 0;
 	conns[donor].waited = false;
+	conns[donor].doubt_since = 0;
 	if (conn_get(donor, deadline_ns, &c) != RBP_OK)
 		return false;
 	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)
@@ -737,16 +805,28 @@ rbp_remote_probe(void)
 {
 	int64		next = -1;
 
-	if (shared == NULL || pg_atomic_read_u32(&shared->avoided) == 0)
+	if (pg_atomic_read_u32(&shared->avoided) == 0 &&
+		pg_atomic_exchange_u32(&shared->doubts, 0) == 0)
 		return -1;
+	pg_atomic_write_u32(&shared->doubts, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		Donor	   *d = &shared->donors[i];
-		int64		now = rbp_now_ns();
+		int64		now;
 		int64		due;
 
 		if (pg_atomic_read_u32(&d->avoided) == 0)
-			continue;
+		{
+			if (pg_atomic_read_u32(&d->doubt) == 0)
+				continue;
+			if (probe(i, rbp_guc_io_timeout_ns() * DOUBT_FACTOR))
+			{
+				donor_answered(d);
+				continue;
+			}
+			donor_trouble(d, false);
+		}
+		now = rbp_now_ns();
 		if (!d->known)
 		{
 			donor_unavoid(d);
@@ -759,7 +839,7 @@ rbp_remote_probe(void)
 
 			if (until > now)
 				due = until;
-			else if (probe(i))
+			else if (probe(i, rbp_guc_io_timeout_ns()))
 			{
 				donor_unavoid(d);
 				continue;
@@ -924,8 +1004,8 @@ donor_place(const RbpEndpoint *endpoint)
 			d->endpoint = *endpoint;
 			pg_atomic_write_u32(&d->transport, 0);
 			pg_atomic_fetch_add_u32(&d->serial, 1);
-			donor_unavoid(d);
 			pg_atomic_write_u32(&d->troubles, 0);
+			donor_unavoid(d);
 		}
 		d->known = true;
 	}
