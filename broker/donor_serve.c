@@ -58,6 +58,14 @@
 #define SWEEP_NS		INT64_C(1000000000)
 #define MAX_CONNECTIONS	16384
 
+/*
+ * A yield that ran others for this long has run something that computes, and
+ * requests wait behind whole time slices of it; a sleeper would be woken in
+ * time.  Shorter ones are clients at work, who are soon back to waiting for us:
+ * staying awake then saves them and us a wake-up for each request.
+ */
+#define YIELD_HURTS_NS	1000000
+
 typedef enum ConnState
 {
 	CONN_HELLO,
@@ -913,7 +921,7 @@ poll_briefly(Thread *t, int64_t budget)
 		}
 		sched_yield();
 		now = donor_now_ns();
-		if (now - before > RBP_SPIN_CONTENDED_NS)
+		if (now - before > YIELD_HURTS_NS)
 			return RBP_SPIN_HURT;
 	}
 	return RBP_SPIN_VAIN;

@@ -31,7 +31,7 @@ static DonorOptions opt = {
 	.transports = "shm,tcp",
 	.region_size = UINT64_C(64) << 20,
 	.threads = 2,
-	.spin_us = 50,
+	.spin_us = 200,
 	.reclaim_grace = 10,
 	.drain_timeout = 60,
 };
@@ -65,7 +65,7 @@ static const RbpOption options[] = {
 	"serving threads", "2", false, 1, 64},
 	{"spin-us", RBP_OPT_INT, &opt.spin_us, "MICROSECONDS",
 		"how long a thread polls for the next request before it sleeps; 0: never",
-	"50", false, 0, 10000},
+	"200", false, 0, 10000},
 	{"log-level", RBP_OPT_STRING, &log_level, "LEVEL",
 	"debug, info, warning or error", "info", false, 0, 0},
 	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}

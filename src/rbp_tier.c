@@ -678,7 +678,12 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
 		};
 		if (usable)
+		{
+			/* both of them, so that their cache misses overlap */
 			rbp_directory_prefetch(rbp_dir, &pages[i].id);
+			if (is_frame(bufs[i], BLCKSZ))
+				rbp_directory_prefetch(rbp_dir, &shadow_of(bufs[i])->page);
+		}
 	}
 	for (i = 0; i < n; i++)
 	{
