@@ -127,6 +127,7 @@ fence_region(DonorRegion *region)
 	atomic_store(&region->owner, NULL);
 	lease->nregions--;
 	region->state = RBP_REGION_DIRTY;
+	region->clean_unsaid = false;
 	ndirty++;
 	pthread_cond_signal(&janitor_wake);
 }
@@ -213,11 +214,14 @@ donor_apply_end(void)
 		DonorRegion *region = &donor_regions[i];
 		DonorLease *lease = named[i];
 
-		if (lease == NULL || region->state == RBP_REGION_LEASED)
+		/* the janitor may have ended the lease since it was named */
+		if (lease == NULL || atomic_load(&lease->ended) ||
+			region->state == RBP_REGION_LEASED)
 			continue;
 		if (region->state == RBP_REGION_FREE)
 		{
 			region->state = RBP_REGION_LEASED;
+			region->clean_unsaid = false;	/* a grant says that it is known */
 			lease->nregions++;
 			atomic_store(&region->owner, lease);
 		}
@@ -526,6 +530,7 @@ janitor_main(void *arg)
 		if (min_free > 0)
 		{
 			relieve_pressure();
+			next = expire_leases(donor_now_ns());	/* it let go of the lock */
 			if (next > now + PRESSURE_TICK_NS)
 				next = now + PRESSURE_TICK_NS;
 		}

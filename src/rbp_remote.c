@@ -64,7 +64,7 @@
 
 /* A wait costs a query about as much as a hundred hits save. */
 #define DEBT_OF_TIMEOUT		100
-#define DEBT_LIMIT			500
+#define DEBT_LIMIT			2000
 
 /* A ping for a donor in doubt is given so many times io_timeout. */
 #define DOUBT_FACTOR		5
@@ -321,12 +321,17 @@ donor_trouble(Donor *d, bool lost)
 	rbp_pusher_wake();
 }
 
-/* An answer came too late, or none yet. */
+/*
+ * An answer came too late, or none yet.  What takes a donor's processor only
+ * now and then, as connecting does, and mapping a region over shm, makes no
+ * debt: that it was late says little about reads.
+ */
 static void
-donor_late(Donor *d, LocalConn *c)
+donor_late(Donor *d, LocalConn *c, bool makes_debt)
 {
 	c->doubt_since = rbp_now_ns();
-	if (pg_atomic_add_fetch_u32(&d->debt, DEBT_OF_TIMEOUT) >= DEBT_LIMIT)
+	if (makes_debt &&
+		pg_atomic_add_fetch_u32(&d->debt, DEBT_OF_TIMEOUT) >= DEBT_LIMIT)
 	{
 		pg_atomic_write_u32(&d->debt, 0);
 		donor_trouble(d, false);
@@ -342,11 +347,10 @@ donor_late(Donor *d, LocalConn *c)
 static inline void
 donor_answered(Donor *d)
 {
-	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0))
-	{
+	/* the time after the exchange: who doubts from now on is not cleared */
+	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0) &&
+		pg_atomic_exchange_u32(&d->doubt, 0) != 0)
 		pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
-		pg_atomic_write_u32(&d->doubt, 0);
-	}
 	if (unlikely(pg_atomic_read_u32(&d->debt) != 0))
 	{
 		uint32		debt = pg_atomic_read_u32(&d->debt);
@@ -366,7 +370,7 @@ in_doubt(Donor *d, LocalConn *c)
 		return false;
 	now = rbp_now_ns();
 	if ((int64) pg_atomic_read_u64(&d->cleared_at) <= c->doubt_since &&
-		now - c->doubt_since < DOUBT_LIMIT_NS)
+		now - c->doubt_since < Max(DOUBT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
 		return true;
 	c->doubt_since = 0;
 	return false;
@@ -502,6 +506,7 @@ typedef struct DonorBatch
 	int			n;
 	LocalConn  *conn;
 	bool		posted;
+	bool		one_sided;
 	RbpIo		ios[RBP_MAX_BATCH];
 	uint8		index[RBP_MAX_BATCH];	/* in the caller's array */
 	uint32		extent[RBP_MAX_BATCH];
@@ -520,7 +525,7 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
 
-			donor_late(d, c);
+			donor_late(d, c, !connecting && !c->ops->one_sided);
 
 			/*
 			 * A late answer alone leaves the connection in order; after a
@@ -557,17 +562,24 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 	}
 }
 
-/* A connection for the batch; false, with the requests' status, if none. */
+/*
+ * A connection for the batch; false, with the requests' status, if none.  If
+ * others have used up the time, one that is not there is not begun: this donor
+ * would have had no chance.
+ */
 static bool
-connect_batch(DonorBatch *batch, int64 deadline_ns)
+connect_batch(DonorBatch *batch, int64 deadline_ns, bool others)
 {
-	RbpStatus	status = conn_get(batch->donor, deadline_ns, &batch->conn);
+	RbpStatus	status = RBP_CANCELED;
 
+	if (!others || conns[batch->donor].ready || rbp_now_ns() < deadline_ns)
+		status = conn_get(batch->donor, deadline_ns, &batch->conn);
 	if (status == RBP_OK)
 		return true;
 	for (int i = 0; i < batch->n; i++)
 		batch->ios[i].status = status;
-	account_failure(batch, status, true);
+	if (status != RBP_CANCELED)
+		account_failure(batch, status, true);
 	return false;
 }
 
@@ -578,6 +590,7 @@ post_batch(DonorBatch *batch)
 	RbpStatus	status = batch->conn->ops->submit(batch->conn->conn,
 												  batch->ios, batch->n);
 
+	batch->one_sided = batch->conn->ops->one_sided;
 	if (status != RBP_OK)
 		account_failure(batch, status, false);
 	return status == RBP_OK;
@@ -595,7 +608,10 @@ finish_batch(DonorBatch *batch, int64 deadline_ns, bool late)
 		RbpStatus	status = batch->ios[i].status;
 
 		if (likely(status == RBP_OK))
-			c->timeouts = 0;
+		{
+			if (!c->ops->one_sided)
+				c->timeouts = 0;
+		}
 		else if (status == RBP_DENIED)
 		{
 			uint32		word = batch->word[i];
@@ -691,7 +707,7 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 
 	/* Connecting may wait, so it comes before anything is on its way. */
 	for (int b = 0; b < nbatches; b++)
-		batches[b].posted = connect_batch(&batches[b], deadline_ns);
+		batches[b].posted = connect_batch(&batches[b], deadline_ns, b > 0);
 	for (int b = 0; b < nbatches; b++)
 		if (batches[b].posted)
 			batches[b].posted = post_batch(&batches[b]);
@@ -703,7 +719,7 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 
 		if (batch->posted)
 			finish_batch(batch, deadline_ns,
-						 b > 0 && rbp_now_ns() >= deadline_ns);
+						 nbatches > 1 && rbp_now_ns() >= deadline_ns);
 		for (int i = 0; i < batch->n; i++)
 		{
 			ios[batch->index[i]].status = batch->ios[i].status;
@@ -712,7 +728,8 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 		}
 		if (done > 0)
 		{
-			donor_answered(&shared->donors[batch->donor]);
+			if (!batch->one_sided)
+				donor_answered(&shared->donors[batch->donor]);
 			pg_atomic_fetch_add_u64(kind == RBP_IO_READ ? &stripe->reads :
 									&stripe->writes, done);
 			if (kind == RBP_IO_READ)
@@ -775,29 +792,28 @@ rbp_remote_slot_name(uint32 slot, char *buf, Size len)
  */
 
 /* One round trip to a donor that is avoided or in doubt. */
-static bool
+static RbpStatus
 probe(int donor, int64 timeout_ns)
 {
 	int64		deadline_ns = rbp_now_ns() + timeout_ns;
 	LocalConn  *c;
-	RbpIo		io = {.kind = RBP_IO_PING};
+	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
+	RbpStatus	status;
 
 	/* The pusher can afford to wait for a connection each time. */
 	conns[donor].retry_at = 0;
 	conns[donor].waited = false;
 	conns[donor].doubt_since = 0;
-	if (conn_get(donor, deadline_ns, &c) != RBP_OK)
-		return false;
+	status = conn_get(donor, deadline_ns, &c);
+	if (status != RBP_OK)
+		return status;
 	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)
 		(void) c->ops->wait(c->conn, &io, 1, deadline_ns);
 	if (io.status == RBP_OK)
-	{
 		c->timeouts = 0;
-		return true;
-	}
-	if (io.status != RBP_TIMEOUT || ++c->timeouts >= 2)
+	else if (io.status != RBP_TIMEOUT || ++c->timeouts >= 2)
 		conn_close(c);
-	return false;
+	return io.status;
 }
 
 int64
@@ -805,13 +821,15 @@ rbp_remote_probe(void)
 {
 	int64		next = -1;
 
-	if (pg_atomic_read_u32(&shared->avoided) == 0 &&
-		pg_atomic_exchange_u32(&shared->doubts, 0) == 0)
+	if (pg_atomic_read_u32(&shared->doubts) == 0 &&
+		pg_atomic_read_u32(&shared->avoided) == 0)
 		return -1;
-	pg_atomic_write_u32(&shared->doubts, 0);
+	/* a full barrier: what is doubted from here on sets it again */
+	(void) pg_atomic_exchange_u32(&shared->doubts, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		Donor	   *d = &shared->donors[i];
+		RbpStatus	status;
 		int64		now;
 		int64		due;
 
@@ -819,12 +837,24 @@ rbp_remote_probe(void)
 		{
 			if (pg_atomic_read_u32(&d->doubt) == 0)
 				continue;
-			if (probe(i, rbp_guc_io_timeout_ns() * DOUBT_FACTOR))
+			status = probe(i, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
+			if (status == RBP_OK)
 			{
 				donor_answered(d);
 				continue;
 			}
-			donor_trouble(d, false);
+			if (status == RBP_DENIED)
+				suspect();
+			if (status != RBP_TIMEOUT && status != RBP_CONNLOST &&
+				status != RBP_PROTOCOL)
+			{
+				/* that tells of us or the lease, not of the donor: ask again */
+				pg_atomic_write_u32(&shared->doubts, 1);
+				if (next < 0 || next > BACKOFF_FIRST_NS)
+					next = BACKOFF_FIRST_NS;
+				continue;
+			}
+			donor_trouble(d, status != RBP_TIMEOUT);
 		}
 		now = rbp_now_ns();
 		if (!d->known)
@@ -836,11 +866,19 @@ rbp_remote_probe(void)
 		if (due <= now)
 		{
 			int64		until = (int64) pg_atomic_read_u64(&d->avoid_until);
+			bool		fresh = !conns[i].ready;
 
 			if (until > now)
 				due = until;
-			else if (probe(i, rbp_guc_io_timeout_ns()))
+			else if (probe(i, rbp_guc_io_timeout_ns()) == RBP_OK)
 			{
+				/*
+				 * It took a new connection to reach it, so everybody shall
+				 * make one, instead of finding out one by one.
+				 */
+				if (fresh)
+					conns[i].donor_serial =
+						pg_atomic_add_fetch_u32(&d->serial, 1);
 				donor_unavoid(d);
 				continue;
 			}

@@ -101,6 +101,12 @@ typedef struct RbpTransportOps
 	uint32_t	bit;			/* RBP_TRANSPORT_* */
 
 	/*
+	 * Reads and writes need nothing of the donor's processor, so that their
+	 * success does not tell that the donor answers; a ping's does.
+	 */
+	bool		one_sided;
+
+	/*
 	 * Can this process reach the donor in this way?  A cheap look at the
 	 * endpoint (is the boot id ours?), no connection attempt.
 	 */

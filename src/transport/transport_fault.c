@@ -512,6 +512,7 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 		return ops;
 	wrapped->name = ops->name;
 	wrapped->bit = ops->bit;
+	wrapped->one_sided = ops->one_sided;
 	return wrapped;
 }
 

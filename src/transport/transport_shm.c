@@ -721,6 +721,7 @@ shm_close(RbpConn *base)
 const RbpTransportOps rbp_transport_shm = {
 	.name = "shm",
 	.bit = RBP_TRANSPORT_SHM,
+	.one_sided = true,
 	.usable = shm_usable,
 	.connect = shm_connect,
 	.connect_wait = shm_connect_wait,

@@ -168,10 +168,18 @@ SQL
 	noticed(
 		'publish_early', $node,
 		sub {
-			$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
-			$node->safe_psql('postgres', "SET max_parallel_workers_per_gather = 0; $by_index "
-				  . 'SELECT sum(v) FROM t WHERE id > 0; ' x 20);
-			return (counter($node, 'hash_failures + mismatches'), counter($node, 'hits'));
+			my ($node, $name) = @_;
+			my ($wrong, $chances) = (0, 0);
+			for my $try (1 .. 20)
+			{
+				$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+				$node->safe_psql('postgres', "SET max_parallel_workers_per_gather = 0; $by_index "
+					  . 'SELECT sum(v) FROM t WHERE id > 0; ' x 20);
+				$wrong = counter($node, 'hash_failures + mismatches');
+				$chances = counter($node, 'hits');
+				last if $name eq 'none' ? $try >= 3 && $chances : $wrong;
+			}
+			return ($wrong, $chances);
 		});
 }
 
