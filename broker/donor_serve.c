@@ -59,12 +59,13 @@
 #define MAX_CONNECTIONS	16384
 
 /*
- * A yield that ran others for this long has run something that computes, and
- * requests wait behind whole time slices of it; a sleeper would be woken in
- * time.  Shorter ones are clients at work, who are soon back to waiting for us:
- * staying awake then saves them and us a wake-up for each request.
+ * With one client at a time, who runs while we yield is that client, soon to
+ * wait for us: staying awake saves both of us a wake-up for each request.  Only
+ * a yield that ran others for long has run something that computes, behind
+ * whose time slices requests would wait, where a sleeper would be woken.
  */
-#define YIELD_HURTS_NS	1000000
+#define ALONE			16		/* requests in a row from one connection */
+#define YIELD_HURTS_ALONE_NS	1000000
 
 typedef enum ConnState
 {
@@ -125,6 +126,7 @@ struct Thread
 	pthread_mutex_t lock;		/* protects the list, which accept() extends */
 	Conn	   *conns;
 	Conn	   *hot;			/* served last; to be polled first */
+	int			in_a_row;		/* times that the hot one was served */
 	unsigned int turn;			/* of polling; the others' is each fourth */
 	RbpSpin		spin;
 	uint8_t    *scratch;
@@ -824,6 +826,10 @@ serve(Conn *conn, int64_t now)
 	if (any)
 	{
 		conn->active_at = now;
+		if (conn->thread->hot != conn)
+			conn->thread->in_a_row = 0;
+		else if (conn->thread->in_a_row < ALONE)
+			conn->thread->in_a_row++;
 		conn->thread->hot = conn;
 
 		/* refused, and told so: a new lease needs a new connection anyway */
@@ -921,7 +927,8 @@ poll_briefly(Thread *t, int64_t budget)
 		}
 		sched_yield();
 		now = donor_now_ns();
-		if (now - before > YIELD_HURTS_NS)
+		if (now - before > (t->in_a_row == ALONE ? YIELD_HURTS_ALONE_NS :
+							RBP_SPIN_CONTENDED_NS))
 			return RBP_SPIN_HURT;
 	}
 	return RBP_SPIN_VAIN;

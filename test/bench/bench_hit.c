@@ -35,6 +35,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -56,6 +57,7 @@
 #define BATCH			32
 #define IO_TIMEOUT_NS	INT64_C(10000000)	/* remote_bp.io_timeout */
 #define SETUP_NS		INT64_C(10000000000)
+#define DONOR_SPIN_NS	INT64_C(200000) /* remote_bp_donor's --spin-us */
 #define MARK			UINT64_C(0x6265636e685f6974)
 
 typedef struct Head
@@ -240,7 +242,24 @@ serve_bare(int listener)
 		struct iovec out[2] = {{header, sizeof(header)}, {NULL, PAGE}};
 		uint64_t	offset;
 
-		if (!receive_all(fd, &spin, &in, 1, INT64_MAX))
+		/* the donor's way to wait: awake for a while, yielding, then asleep */
+		for (int64_t until = rbp_now_ns() + DONOR_SPIN_NS; rbp_now_ns() < until;)
+		{
+			ssize_t		got = recv(fd, in.iov_base, in.iov_len, MSG_DONTWAIT);
+
+			if (got == 0)
+				_exit(0);
+			if (got > 0)
+			{
+				in.iov_base = (uint8_t *) in.iov_base + got;
+				in.iov_len -= (size_t) got;
+				if (in.iov_len == 0)
+					break;
+			}
+			else
+				sched_yield();
+		}
+		if (in.iov_len > 0 && !receive_all(fd, &spin, &in, 1, INT64_MAX))
 			_exit(0);
 		memcpy(&offset, request + RBP_OFF_REQUEST_OFFSET, sizeof(offset));
 		out[1].iov_base = memory + offset;
