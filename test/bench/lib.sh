@@ -406,8 +406,12 @@ run_pgbench()
 
     shift 3
     [ "$clients" -ge 2 ] || threads=1
+
+    # Another sequence each time: a run that repeats its warm-up finds on a slow
+    # server the very pages that the warm-up left in shared buffers.
+    pgbench_runs=$((${pgbench_runs:-0} + 1))
     "${as_user[@]}" "$PG_BINDIR/pgbench" -h "$work" -p "${server_port[$name]}" -U postgres -n -M prepared \
-        -c "$clients" -j "$threads" -T "$seconds" --random-seed=$((round + 1)) "$@" postgres \
+        -c "$clients" -j "$threads" -T "$seconds" --random-seed="$pgbench_runs" "$@" postgres \
         >"$work/pgbench.out" 2>"$work/pgbench.log" || fail "pgbench on \"$name\": $(tail -n 5 "$work/pgbench.log")"
     tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$work/pgbench.out")
     transactions=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$work/pgbench.out")
