@@ -153,7 +153,6 @@ typedef struct LocalConn
 {
 	RbpConn    *conn;
 	const RbpTransportOps *ops;
-	RbpMr	   *mr;				/* staging region, in the pusher */
 	bool		ready;
 	uint32		donor_serial;
 	uint32		lease_serial;
@@ -242,6 +241,24 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	for (uint32 e = 0; e < sh->nextents; e++)
 		pg_atomic_init_u32(&sh->map[e], MAP_NONE);
+}
+
+/* What carries the slot: a word of the map, MAP_NONE if nothing does. No lock. */
+static inline uint32
+slot_word(uint32 slot)
+{
+	uint32		extent = slot / RBP_EXTENT_PAGES;
+
+	return extent < shared->nextents ?
+		pg_atomic_read_u32(&shared->map[extent]) : MAP_NONE;
+}
+
+/* Where the slot is in the region that the word names, in bytes. */
+static inline uint64
+slot_offset(uint32 slot, uint32 word)
+{
+	return MAP_EXTENT(word) * EXTENT_BYTES +
+		(slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
 }
 
 bool
@@ -396,11 +413,8 @@ conn_close(LocalConn *c)
 {
 	if (c->conn == NULL)
 		return;
-	if (c->mr != NULL)
-		c->ops->deregister_memory(c->conn, c->mr);
 	c->ops->close(c->conn);
 	c->conn = NULL;
-	c->mr = NULL;
 	c->ready = false;
 }
 
@@ -506,11 +520,10 @@ typedef struct DonorBatch
 	int			n;
 	LocalConn  *conn;
 	bool		posted;
-	bool		one_sided;
 	RbpIo		ios[RBP_MAX_BATCH];
 	uint8		index[RBP_MAX_BATCH];	/* in the caller's array */
-	uint32		extent[RBP_MAX_BATCH];
-	uint32		word[RBP_MAX_BATCH];	/* of the map, for the extent */
+	uint32		slot[RBP_MAX_BATCH];
+	uint32		word[RBP_MAX_BATCH];	/* of the map, for the slot */
 } DonorBatch;
 
 /* What a final status other than RBP_OK means for donor and connection. */
@@ -524,7 +537,6 @@ account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
 	{
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
-
 			donor_late(d, c, !connecting && !c->ops->one_sided);
 
 			/*
@@ -590,7 +602,6 @@ post_batch(DonorBatch *batch)
 	RbpStatus	status = batch->conn->ops->submit(batch->conn->conn,
 												  batch->ios, batch->n);
 
-	batch->one_sided = batch->conn->ops->one_sided;
 	if (status != RBP_OK)
 		account_failure(batch, status, false);
 	return status == RBP_OK;
@@ -617,7 +628,7 @@ finish_batch(DonorBatch *batch, int64 deadline_ns, bool late)
 			uint32		word = batch->word[i];
 
 			/* unless the place belongs to another region by now */
-			if (pg_atomic_read_u32(&shared->map[batch->extent[i]]) == word)
+			if (slot_word(batch->slot[i]) == word)
 				pg_atomic_write_u32(&shared->regions[MAP_REGION(word)].denied, 1);
 			if (worst == RBP_OK)
 				worst = status;
@@ -644,9 +655,7 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 
 	for (int i = 0; i < n; i++)
 	{
-		uint32		extent = ios[i].slot / RBP_EXTENT_PAGES;
-		uint32		word = extent < shared->nextents ?
-		pg_atomic_read_u32(&shared->map[extent]) : MAP_NONE;
+		uint32		word = slot_word(ios[i].slot);
 		Region	   *region;
 		DonorBatch *batch;
 		RbpIo	   *io;
@@ -680,14 +689,13 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 		io = &batch->ios[batch->n];
 		io->kind = kind;
 		io->region = region->number;
-		io->offset = MAP_EXTENT(word) * EXTENT_BYTES +
-			(ios[i].slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
+		io->offset = slot_offset(ios[i].slot, word);
 		io->len = BLCKSZ;
 		io->buf = ios[i].buf;
 		io->mr = NULL;
 		io->status = RBP_INPROGRESS;
 		batch->index[batch->n] = (uint8) i;
-		batch->extent[batch->n] = extent;
+		batch->slot[batch->n] = ios[i].slot;
 		batch->word[batch->n] = word;
 		batch->n++;
 	}
@@ -728,7 +736,7 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 		}
 		if (done > 0)
 		{
-			if (!batch->one_sided)
+			if (!batch->conn->ops->one_sided)
 				donor_answered(&shared->donors[batch->donor]);
 			pg_atomic_fetch_add_u64(kind == RBP_IO_READ ? &stripe->reads :
 									&stripe->writes, done);
@@ -753,9 +761,7 @@ rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
 bool
 rbp_remote_slot_readable(uint32 slot)
 {
-	uint32		extent = slot / RBP_EXTENT_PAGES;
-	uint32		word = extent < shared->nextents ?
-	pg_atomic_read_u32(&shared->map[extent]) : MAP_NONE;
+	uint32		word = slot_word(slot);
 	Region	   *region;
 
 	if (word == MAP_NONE)
@@ -769,9 +775,7 @@ rbp_remote_slot_readable(uint32 slot)
 void
 rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 {
-	uint32		extent = slot / RBP_EXTENT_PAGES;
-	uint32		word = extent < shared->nextents ?
-	pg_atomic_read_u32(&shared->map[extent]) : MAP_NONE;
+	uint32		word = slot_word(slot);
 	Region	   *region;
 
 	if (word == MAP_NONE)
@@ -782,9 +786,7 @@ rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 	region = &shared->regions[MAP_REGION(word)];
 	snprintf(buf, len, "slot %u (donor %s, region %u, offset " UINT64_FORMAT ")",
 			 slot, shared->donors[region->donor].endpoint.donor,
-			 region->number,
-			 MAP_EXTENT(word) * EXTENT_BYTES +
-			 (slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ);
+			 region->number, slot_offset(slot, word));
 }
 
 /*
