@@ -100,10 +100,7 @@ PROGRAM_LIBS = $(shell pkg-config --libs $(PROGRAM_PACKAGES))
 override with_llvm = no
 include $(PGXS)
 
-# One file is compiled for AVX2, and chosen when the processor has it.
-AVX2_FLAGS = $(if $(filter x86_64,$(host_cpu)),$(if $(filter %_avx2.c,$<),-mavx2))
-
-MODULE_COMPILE = $(CC) $(CFLAGS) $(CFLAGS_SL) $(AVX2_FLAGS) $(CPPFLAGS) -MMD -MP
+MODULE_COMPILE = $(CC) $(CFLAGS) $(CFLAGS_SL) $(CPPFLAGS) -MMD -MP
 
 # Changes when flags, compiler or version do, and everything is made again.
 build/flags: FORCE
