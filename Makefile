@@ -85,8 +85,8 @@ PG_CFLAGS = -std=gnu11 $(RBP_WARNINGS) -Wno-declaration-after-statement \
 PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES))
 SHLIB_LINK = $(shell pkg-config --libs $(MODULE_PACKAGES)) -lpthread
 
-MODULE_PACKAGES := libcurl jansson libcrypto libxxhash
-PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash
+MODULE_PACKAGES := libcurl jansson libcrypto libxxhash librdmacm libibverbs
+PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash librdmacm libibverbs
 
 # The programs, and what they share with the module, see no server header.
 PROGRAM_CFLAGS = -std=gnu11 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong \

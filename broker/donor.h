@@ -6,6 +6,7 @@
  * donor_memory	 regions: memfds, their reservation, zeroing, giving back
  * donor_lease	 who may use which region, until when; fencing
  * donor_serve	 sockets: handshake, reads, writes, over TCP and UNIX sockets
+ * donor_verbs	 RDMA: handshake, and keys to each lease's regions
  * donor_control the broker: registration, heartbeats, memory pressure
  *
  * Threads: the serving threads (donor_serve), the janitor (donor_lease), and
@@ -212,6 +213,34 @@ typedef struct DonorServeStats
 } DonorServeStats;
 
 extern void donor_serve_stats(DonorServeStats *stats);
+
+/*
+ * ---- donor_verbs -------------------------------------------------------------
+ */
+
+/*
+ * Listen for RDMA connections and start the thread that makes them; the data
+ * itself moves without us.  *port gets the port.  False, with the reason for
+ * a message in *why, if there is no device, or none that leads to the address.
+ */
+extern bool donor_verbs_init(const char *host, uint16_t *port,
+							 const char **why);
+
+/*
+ * The lease got this region: its clients may have a key for it.  For
+ * donor_apply_end(), with donor_lock held.  Does not wait for a device.
+ */
+extern void donor_verbs_granted(uint32_t region, DonorLease *lease);
+
+/*
+ * Every remote key of this region is dead when this returns.  For the janitor,
+ * with nobody able to enter the region any more, nobody in it, and no lock
+ * held; before the region is zeroed or given back.
+ */
+extern void donor_verbs_revoke(uint32_t region);
+
+/* Connections that are open now. */
+extern uint64_t donor_verbs_connections(void);
 
 /*
  * ---- donor_control -----------------------------------------------------------

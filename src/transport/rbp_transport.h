@@ -34,7 +34,7 @@
 /* Bits of RbpEndpoint.transports, and RbpTransportOps.bit */
 #define RBP_TRANSPORT_SHM	0x01
 #define RBP_TRANSPORT_TCP	0x02
-#define RBP_TRANSPORT_VERBS	0x04	/* reserved for the verbs transport */
+#define RBP_TRANSPORT_VERBS	0x04
 
 typedef enum RbpStatus
 {
@@ -46,7 +46,8 @@ typedef enum RbpStatus
 	RBP_PROTOCOL,				/* the peer spoke nonsense */
 	RBP_NOMEM,
 	RBP_INVALID,				/* the caller's arguments make no sense */
-	RBP_CANCELED				/* flushed, because the connection ended */
+	RBP_CANCELED				/* flushed, because the connection ended; or
+								 * not possible yet: it tells of no failure */
 } RbpStatus;
 
 /* How a donor can be reached; copied from what the broker tells. */
@@ -59,6 +60,9 @@ typedef struct RbpEndpoint
 	char		shm_name[RBP_SHM_NAME_LEN];	/* shm: abstract UNIX socket name,
 											 * without the leading zero */
 	char		boot_id[RBP_BOOT_ID_LEN];	/* shm: kernel boot id of its host */
+	char		rdma_host[RBP_HOST_LEN];	/* verbs: name or address, often in
+											 * another network than host */
+	uint16_t	rdma_port;		/* verbs: in the port space RDMA_PS_TCP */
 } RbpEndpoint;
 
 /* Proof of the right to use a lease.  The secret never crosses the wire. */
@@ -87,6 +91,9 @@ typedef struct RbpIo
 {
 	RbpIoKind	kind;
 	uint32_t	region;			/* the donor's region number in this lease */
+	uint32_t	grant;			/* another value when the region was lost and
+								 * granted anew: what the transport remembers
+								 * of it (a key, a mapping) is of no use then */
 	uint64_t	offset;			/* bytes from the start of the region */
 	uint32_t	len;			/* bytes */
 	void	   *buf;
@@ -105,6 +112,12 @@ typedef struct RbpTransportOps
 	 * success does not tell that the donor answers; a ping's does.
 	 */
 	bool		one_sided;
+
+	/*
+	 * A connection takes long to make and holds resources of a device: worth
+	 * it only for a process that makes more than a few requests.
+	 */
+	bool		costly;
 
 	/*
 	 * Can this process reach the donor in this way?  A cheap look at the
@@ -130,7 +143,9 @@ typedef struct RbpTransportOps
 	/*
 	 * Tell the device about local memory from which or into which requests
 	 * will move bytes.  shm and tcp accept anything and give a token object;
-	 * the memory must stay mapped until deregister().
+	 * verbs pins it, and fails with RBP_NOMEM where RLIMIT_MEMLOCK is too low
+	 * for that.  The memory must stay mapped until deregister(), which has to
+	 * come before close().
 	 */
 	RbpStatus	(*register_memory) (RbpConn *conn, void *base, size_t len,
 									RbpMr **mr);
@@ -169,6 +184,7 @@ struct RbpConn
 
 extern const RbpTransportOps rbp_transport_shm;
 extern const RbpTransportOps rbp_transport_tcp;
+extern const RbpTransportOps rbp_transport_verbs;
 
 /*
  * The best transport that the donor offers and this process can use

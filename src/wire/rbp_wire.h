@@ -190,6 +190,85 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
 							 uint64_t *region_size);
 
 /*
+ * ---- over verbs ---------------------------------------------------------
+ *
+ * There the handshake is in the private data of rdma_cm's messages, which is
+ * short: 56 bytes in a REQ.  A lease is named by the first bytes of the
+ * SHA-256 of its id.
+ *
+ * REQ: "rb", u16 version, digest[16], nonce[16], mac[20]
+ * REP and REJ: "rb", u16 version, u16 status, u16 zero, u32 regions, u32 key of
+ *		the table, u64 region size, u64 address of the table; a REJ has zeroes
+ *		from regions on
+ *
+ * The table is in the donor's memory, readable by RDMA for this lease alone:
+ * an entry of 16 bytes for each of the donor's regions, that says by which key
+ * and at which address the lease may read and write it:
+ *		u64 address, u32 key, u32 check
+ * The check is RBP_VERBS_NO_REGION for a region that is not the lease's,
+ * RBP_VERBS_PENDING for one that has no key yet, both with zeroes before it,
+ * else rbp_wire_verbs_check(), by which an entry that was read while it changed
+ * is told from others.
+ */
+#define RBP_VERBS_DIGEST_LEN	16
+#define RBP_VERBS_NONCE_LEN		16
+#define RBP_VERBS_MAC_LEN		20
+#define RBP_VERBS_HELLO_SIZE	56
+#define RBP_VERBS_WELCOME_SIZE	32
+#define RBP_VERBS_ENTRY_SIZE	16
+
+#define RBP_VERBS_NO_REGION		0
+#define RBP_VERBS_PENDING		1
+
+typedef struct RbpWireVerbsHello
+{
+	uint16_t	version;
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	uint8_t		nonce[RBP_VERBS_NONCE_LEN];
+	uint8_t		mac[RBP_VERBS_MAC_LEN];
+} RbpWireVerbsHello;
+
+typedef struct RbpWireVerbsWelcome
+{
+	uint16_t	status;
+	uint32_t	regions;		/* entries of the table */
+	uint32_t	table_key;
+	uint64_t	region_size;
+	uint64_t	table_address;
+} RbpWireVerbsWelcome;
+
+typedef enum RbpVerbsEntryState
+{
+	RBP_VERBS_ENTRY_NONE,		/* not the lease's */
+	RBP_VERBS_ENTRY_WAIT,		/* the lease's, but has no key yet */
+	RBP_VERBS_ENTRY_READY,
+	RBP_VERBS_ENTRY_TORN		/* it was just changing: read it again */
+} RbpVerbsEntryState;
+
+/* As above.  private data may arrive with zeroes behind it: len is at least
+ * the message's size. */
+extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
+extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,
+									 RbpWireVerbsHello *out);
+extern void rbp_wire_put_verbs_welcome(uint8_t *buf,
+									   const RbpWireVerbsWelcome *welcome);
+extern bool rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
+									   RbpWireVerbsWelcome *out);
+
+/* Neither RBP_VERBS_NO_REGION nor RBP_VERBS_PENDING. */
+extern uint32_t rbp_wire_verbs_check(uint32_t region, uint64_t address,
+									 uint32_t key);
+
+/* state: RBP_VERBS_ENTRY_NONE, _WAIT (address and key ignored) or _READY. */
+extern void rbp_wire_put_verbs_entry(uint8_t *buf, RbpVerbsEntryState state,
+									 uint32_t region, uint64_t address,
+									 uint32_t key);
+extern RbpVerbsEntryState rbp_wire_get_verbs_entry(const uint8_t *buf,
+												   uint32_t region,
+												   uint64_t *address,
+												   uint32_t *key);
+
+/*
  * What AUTH's MAC is computed over: "remote_bp" || nonce || lease text.  buf
  * must hold RBP_MAC_INPUT_MAX bytes; returns how many are used.
  */

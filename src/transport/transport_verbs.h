@@ -1,0 +1,84 @@
+/*-------------------------------------------------------------------------
+ *
+ * transport_verbs.h
+ *	  What the verbs transport and the donor's verbs service share: which
+ *	  device to use, options of a connection, and the proof of a lease.
+ *
+ * Functions return errors and log nothing, as everywhere in src/transport.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_TRANSPORT_VERBS_H
+#define RBP_TRANSPORT_VERBS_H
+
+#include "rbp_transport.h"
+#include "../wire/rbp_wire.h"
+
+#include <rdma/rdma_cma.h>
+#include <sys/socket.h>
+
+#define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
+
+/* How this process uses RDMA devices. */
+typedef struct RbpVerbsConfig
+{
+	char		device[RBP_RDMA_DEVICE_LEN];	/* "mlx5_0"; "": whichever the
+												 * route to the peer leads to */
+	int			port;			/* of the device, from 1; 0: any */
+	int			gid_index;		/* in the port's GID table; -1: the one of the
+								 * source address */
+	int			traffic_class;	/* 0 .. 255; -1: the system's default */
+	int			ack_timeout;	/* a packet is sent again after 4.096 us *
+								 * 2^this; 1 .. 31 */
+	int			retry_count;	/* that often, 0 .. 6 (7 is for ever) */
+} RbpVerbsConfig;
+
+#define RBP_VERBS_CONFIG_DEFAULT \
+	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 12,.retry_count = 6}
+
+/*
+ * The configuration for connections made from now on in this process; it is
+ * copied.  Not to be called while another thread connects.
+ */
+extern void rbp_verbs_configure(const RbpVerbsConfig *config);
+extern const RbpVerbsConfig *rbp_verbs_config(void);
+
+/*
+ * Has this host an RDMA device (the configured one, if one is named)?  Looks
+ * into sysfs, at most once a second; opens nothing.
+ */
+extern bool rbp_verbs_present(void);
+
+/*
+ * The local address that leads through the configured device, port and GID,
+ * in the family of peer (AF_UNSPEC: any).  RBP_OK with *len = 0: none of them
+ * is configured, any will do.  RBP_INVALID: there is no such device, port, GID,
+ * or it has no address of that family.
+ */
+extern RbpStatus rbp_verbs_source_address(int family,
+										  struct sockaddr_storage *addr,
+										  socklen_t *len);
+
+/* Traffic class and ack timeout, on an id that is not connected yet. */
+extern RbpStatus rbp_verbs_set_options(struct rdma_cm_id *id);
+
+/* Did the id end up on the configured device and port? */
+extern bool rbp_verbs_is_wanted(struct rdma_cm_id *id);
+
+/* What a REQ's private data names a lease by. */
+extern bool rbp_verbs_lease_digest(const char *lease,
+								   uint8_t digest[RBP_VERBS_DIGEST_LEN]);
+
+/*
+ * The proof: an HMAC-SHA256 with the lease's secret, cut to RBP_VERBS_MAC_LEN
+ * bytes, over nonce, lease, and the client's address and queue pair number, so
+ * that what was overheard is of no use to another queue pair.  False if
+ * libcrypto fails.
+ */
+extern bool rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
+						  const uint8_t nonce[RBP_VERBS_NONCE_LEN],
+						  const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+						  const struct sockaddr *client, uint32_t qpn,
+						  uint8_t mac[RBP_VERBS_MAC_LEN]);
+
+#endif							/* RBP_TRANSPORT_VERBS_H */
