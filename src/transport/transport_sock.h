@@ -119,9 +119,12 @@ extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
 extern bool rbp_waiter_step(RbpWaiter *w, int fd, short events);
 extern void rbp_waiter_end(RbpWaiter *w);
 
-/*
- * HMAC-SHA256 of a handshake.  False if libcrypto fails.
- */
+/* HMAC-SHA256 with a lease's secret.  False if libcrypto fails. */
+extern bool rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN],
+						   const uint8_t *input, size_t len,
+						   uint8_t mac[RBP_MAC_LEN]);
+
+/* The same of a handshake over a socket. */
 extern bool rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
 							  const uint8_t nonce[RBP_NONCE_LEN],
 							  const char *lease, uint8_t mac[RBP_MAC_LEN]);

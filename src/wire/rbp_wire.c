@@ -318,3 +318,149 @@ rbp_wire_mac_input(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN],
 	memcpy(buf + RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN, lease, n);
 	return RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + n;
 }
+
+/*
+ * ---- over verbs ---------------------------------------------------------
+ */
+static void
+put_verbs_prefix(uint8_t *buf, uint16_t version)
+{
+	memcpy(buf, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN);
+	put16(buf + RBP_VERBS_MAGIC_LEN, version);
+}
+
+static bool
+get_verbs_prefix(const uint8_t *buf, size_t len, size_t size, uint16_t *version)
+{
+	if (len < size || memcmp(buf, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN) != 0)
+		return false;
+	*version = get16(buf + RBP_VERBS_MAGIC_LEN);
+	return true;
+}
+
+void
+rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello)
+{
+	put_verbs_prefix(buf, hello->version);
+	memcpy(buf + RBP_OFF_VERBS_DIGEST, hello->digest, RBP_VERBS_DIGEST_LEN);
+	memcpy(buf + RBP_OFF_VERBS_NONCE, hello->nonce, RBP_VERBS_NONCE_LEN);
+	memcpy(buf + RBP_OFF_VERBS_MAC, hello->mac, RBP_VERBS_MAC_LEN);
+}
+
+bool
+rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len, RbpWireVerbsHello *out)
+{
+	if (!get_verbs_prefix(buf, len, RBP_VERBS_HELLO_SIZE, &out->version))
+		return false;
+	memcpy(out->digest, buf + RBP_OFF_VERBS_DIGEST, RBP_VERBS_DIGEST_LEN);
+	memcpy(out->nonce, buf + RBP_OFF_VERBS_NONCE, RBP_VERBS_NONCE_LEN);
+	memcpy(out->mac, buf + RBP_OFF_VERBS_MAC, RBP_VERBS_MAC_LEN);
+	return true;
+}
+
+void
+rbp_wire_put_verbs_welcome(uint8_t *buf, const RbpWireVerbsWelcome *welcome)
+{
+	memset(buf, 0, RBP_VERBS_WELCOME_SIZE);
+	put_verbs_prefix(buf, RBP_WIRE_VERSION);
+	put16(buf + RBP_OFF_VERBS_STATUS, welcome->status);
+	if (welcome->status != RBP_WIRE_OK)
+		return;
+	put32(buf + RBP_OFF_VERBS_REGIONS, welcome->regions);
+	put32(buf + RBP_OFF_VERBS_TABLE_KEY, welcome->table_key);
+	put64(buf + RBP_OFF_VERBS_RSIZE, welcome->region_size);
+	put64(buf + RBP_OFF_VERBS_TABLE, welcome->table_address);
+}
+
+bool
+rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
+						   RbpWireVerbsWelcome *out)
+{
+	uint16_t	version;
+
+	if (!get_verbs_prefix(buf, len, RBP_VERBS_WELCOME_SIZE, &version))
+		return false;
+	out->status = get16(buf + RBP_OFF_VERBS_STATUS);
+	out->regions = get32(buf + RBP_OFF_VERBS_REGIONS);
+	out->table_key = get32(buf + RBP_OFF_VERBS_TABLE_KEY);
+	out->region_size = get64(buf + RBP_OFF_VERBS_RSIZE);
+	out->table_address = get64(buf + RBP_OFF_VERBS_TABLE);
+
+	/* another version may say whatever it likes behind that it is another */
+	if (version != RBP_WIRE_VERSION)
+		return out->status == RBP_WIRE_VERSION_MISMATCH;
+	if (get16(buf + RBP_OFF_VERBS_STATUS + 2) != 0)
+		return false;
+	if (out->status != RBP_WIRE_OK)
+		return out->regions == 0 && out->table_key == 0 &&
+			out->region_size == 0 && out->table_address == 0;
+	return out->regions > 0 && out->regions <= (1u << 20) &&
+		out->region_size > 0 && out->region_size <= (UINT64_C(1) << 46) &&
+		out->table_address > 0 &&
+		out->table_address <= UINT64_MAX - (uint64_t) out->regions * RBP_VERBS_ENTRY_SIZE;
+}
+
+uint32_t
+rbp_wire_verbs_check(uint32_t region, uint64_t address, uint32_t key)
+{
+	uint64_t	x = address;
+
+	/* each step mixes all bits of what is there with what comes */
+	x = (x ^ x >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+	x = (x ^ x >> 29 ^ key) * UINT64_C(0xBF58476D1CE4E5B9);
+	x = (x ^ x >> 32 ^ region) * UINT64_C(0x94D049BB133111EB);
+	x ^= x >> 31;
+	x = (uint32_t) x;
+	return x > RBP_VERBS_PENDING ? (uint32_t) x : (uint32_t) x + RBP_VERBS_PENDING + 1;
+}
+
+void
+rbp_wire_put_verbs_entry(uint8_t *buf, RbpVerbsEntryState state,
+						 uint32_t region, uint64_t address, uint32_t key)
+{
+	bool		ready = state == RBP_VERBS_ENTRY_READY;
+
+	put64(buf, ready ? address : 0);
+	put32(buf + RBP_OFF_VERBS_ENTRY_KEY, ready ? key : 0);
+	put32(buf + RBP_OFF_VERBS_ENTRY_CHECK,
+		  ready ? rbp_wire_verbs_check(region, address, key)
+		  : state == RBP_VERBS_ENTRY_WAIT ? RBP_VERBS_PENDING : RBP_VERBS_NO_REGION);
+}
+
+RbpVerbsEntryState
+rbp_wire_get_verbs_entry(const uint8_t *buf, uint32_t region,
+						 uint64_t *address, uint32_t *key)
+{
+	uint32_t	check = get32(buf + RBP_OFF_VERBS_ENTRY_CHECK);
+
+	*address = get64(buf);
+	*key = get32(buf + RBP_OFF_VERBS_ENTRY_KEY);
+	if (check == RBP_VERBS_NO_REGION || check == RBP_VERBS_PENDING)
+	{
+		if (*address != 0 || *key != 0)
+			return RBP_VERBS_ENTRY_TORN;
+		return check == RBP_VERBS_PENDING ? RBP_VERBS_ENTRY_WAIT : RBP_VERBS_ENTRY_NONE;
+	}
+	return check == rbp_wire_verbs_check(region, *address, *key)
+		? RBP_VERBS_ENTRY_READY : RBP_VERBS_ENTRY_TORN;
+}
+
+size_t
+rbp_wire_verbs_mac_input(uint8_t *buf, const uint8_t nonce[RBP_VERBS_NONCE_LEN],
+						 const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+						 const uint8_t address[16], uint32_t qpn)
+{
+	uint8_t    *p = buf;
+
+	memcpy(p, RBP_VERBS_MAC_MAGIC, RBP_VERBS_MAC_MAGIC_LEN);
+	p += RBP_VERBS_MAC_MAGIC_LEN;
+	memcpy(p, nonce, RBP_VERBS_NONCE_LEN);
+	p += RBP_VERBS_NONCE_LEN;
+	memcpy(p, digest, RBP_VERBS_DIGEST_LEN);
+	p += RBP_VERBS_DIGEST_LEN;
+	memcpy(p, address, 16);
+	p += 16;
+	put32(p, qpn);
+	p += 4;
+	return (size_t) (p - buf);
+}

@@ -210,12 +210,35 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
  * else rbp_wire_verbs_check(), by which an entry that was read while it changed
  * is told from others.
  */
+#define RBP_VERBS_MAGIC			"rb"	/* two bytes, no zero */
+#define RBP_VERBS_MAGIC_LEN		2
+
 #define RBP_VERBS_DIGEST_LEN	16
 #define RBP_VERBS_NONCE_LEN		16
 #define RBP_VERBS_MAC_LEN		20
+
+#define RBP_OFF_VERBS_DIGEST	(RBP_VERBS_MAGIC_LEN + 2)
+#define RBP_OFF_VERBS_NONCE		(RBP_OFF_VERBS_DIGEST + RBP_VERBS_DIGEST_LEN)
+#define RBP_OFF_VERBS_MAC		(RBP_OFF_VERBS_NONCE + RBP_VERBS_NONCE_LEN)
 #define RBP_VERBS_HELLO_SIZE	56
+
+#define RBP_OFF_VERBS_STATUS	(RBP_VERBS_MAGIC_LEN + 2)
+#define RBP_OFF_VERBS_REGIONS	(RBP_OFF_VERBS_STATUS + 4)
+#define RBP_OFF_VERBS_TABLE_KEY	(RBP_OFF_VERBS_REGIONS + 4)
+#define RBP_OFF_VERBS_RSIZE		(RBP_OFF_VERBS_TABLE_KEY + 4)
+#define RBP_OFF_VERBS_TABLE		(RBP_OFF_VERBS_RSIZE + 8)
 #define RBP_VERBS_WELCOME_SIZE	32
+
+#define RBP_OFF_VERBS_ENTRY_KEY		8
+#define RBP_OFF_VERBS_ENTRY_CHECK	12
 #define RBP_VERBS_ENTRY_SIZE	16
+
+_Static_assert(RBP_OFF_VERBS_MAC + RBP_VERBS_MAC_LEN == RBP_VERBS_HELLO_SIZE,
+			   "a REQ ends with the MAC");
+_Static_assert(RBP_OFF_VERBS_TABLE + 8 == RBP_VERBS_WELCOME_SIZE,
+			   "a REP ends with the table's address");
+_Static_assert(RBP_OFF_VERBS_ENTRY_CHECK + 4 == RBP_VERBS_ENTRY_SIZE,
+			   "an entry ends with the check");
 
 #define RBP_VERBS_NO_REGION		0
 #define RBP_VERBS_PENDING		1
@@ -245,8 +268,11 @@ typedef enum RbpVerbsEntryState
 	RBP_VERBS_ENTRY_TORN		/* it was just changing: read it again */
 } RbpVerbsEntryState;
 
-/* As above.  private data may arrive with zeroes behind it: len is at least
- * the message's size. */
+/*
+ * As above.  Private data may arrive with zeroes behind it: len is at least
+ * the message's size.  A HELLO of any version is accepted, so that it can be
+ * answered; a WELCOME of another version only if it says that this is so.
+ */
 extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
 extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,
 									 RbpWireVerbsHello *out);
@@ -267,6 +293,20 @@ extern RbpVerbsEntryState rbp_wire_get_verbs_entry(const uint8_t *buf,
 												   uint32_t region,
 												   uint64_t *address,
 												   uint32_t *key);
+
+/*
+ * What a REQ's MAC is computed over: "remote_bp verbs" || nonce || digest ||
+ * the client's address (an IPv4 one mapped into IPv6) || its queue pair number,
+ * 32 bits.  buf must hold RBP_VERBS_MAC_INPUT bytes; returns how many are used.
+ */
+#define RBP_VERBS_MAC_MAGIC		"remote_bp verbs"
+#define RBP_VERBS_MAC_MAGIC_LEN	15
+#define RBP_VERBS_MAC_INPUT \
+	(RBP_VERBS_MAC_MAGIC_LEN + RBP_VERBS_NONCE_LEN + RBP_VERBS_DIGEST_LEN + 16 + 4)
+extern size_t rbp_wire_verbs_mac_input(uint8_t *buf,
+									   const uint8_t nonce[RBP_VERBS_NONCE_LEN],
+									   const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+									   const uint8_t address[16], uint32_t qpn);
 
 /*
  * What AUTH's MAC is computed over: "remote_bp" || nonce || lease text.  buf
