@@ -12,6 +12,9 @@
  *
  * locking_mode=EXCLUSIVE: a second broker on the same file cannot start.
  *
+ * A file that an earlier version wrote is brought up to this version's schema
+ * when it is opened; the earlier one cannot use it any more then.
+ *
  * Any failure to write ends the process, see broker_state.h.
  *
  *-------------------------------------------------------------------------
@@ -25,7 +28,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCHEMA_VERSION	1
+#define SCHEMA_VERSION	2
 
 static sqlite3 *db;
 static bool in_transaction;
@@ -43,7 +46,9 @@ static const char *const schema =
 " instance TEXT NOT NULL,"
 " revision INTEGER NOT NULL,"
 " draining INTEGER NOT NULL,"
-" grace_ms INTEGER NOT NULL"
+" grace_ms INTEGER NOT NULL,"
+" rdma_host TEXT NOT NULL DEFAULT '',"
+" rdma_port INTEGER NOT NULL DEFAULT 0"
 ") WITHOUT ROWID;"
 "CREATE TABLE leases ("
 " id TEXT PRIMARY KEY,"
@@ -65,6 +70,15 @@ static const char *const schema =
 " PRIMARY KEY (donor, region)"
 ") WITHOUT ROWID;";
 
+/*
+ * upgrades[N] leads from version N + 1 to N + 2.  Columns are added at the end,
+ * where the schema above has them too.
+ */
+static const char *const upgrades[SCHEMA_VERSION - 1] = {
+	"ALTER TABLE donors ADD COLUMN rdma_host TEXT NOT NULL DEFAULT '';"
+	"ALTER TABLE donors ADD COLUMN rdma_port INTEGER NOT NULL DEFAULT 0;",
+};
+
 /* Statements that are used again and again, prepared at start. */
 typedef enum StatementId
 {
@@ -75,7 +89,7 @@ typedef enum StatementId
 
 static sqlite3_stmt *statements[STATEMENT_COUNT];
 static const char *const statement_sql[STATEMENT_COUNT] = {
-	[PUT_DONOR] = "INSERT OR REPLACE INTO donors VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+	[PUT_DONOR] = "INSERT OR REPLACE INTO donors VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
 	[DELETE_DONOR] = "DELETE FROM donors WHERE id = ?",
 	[DELETE_DONOR_REGIONS] = "DELETE FROM regions WHERE donor = ?",
 	[PUT_REGION] = "INSERT OR REPLACE INTO regions VALUES (?,?,?,?,?)",
@@ -160,6 +174,8 @@ broker_db_put_donor(const Donor *donor)
 	bind_int(stmt, 10, donor->revision);
 	bind_int(stmt, 11, donor->draining);
 	bind_int(stmt, 12, donor->grace_ms);
+	bind_text(stmt, 13, donor->rdma_host);
+	bind_int(stmt, 14, donor->rdma_port);
 	free(transports);
 	run(PUT_DONOR);
 }
@@ -309,11 +325,13 @@ load_donors(const char *path)
 		donor->revision = sqlite3_column_int64(stmt, 9);
 		donor->draining = sqlite3_column_int(stmt, 10) != 0;
 		donor->grace_ms = sqlite3_column_int64(stmt, 11);
+		donor->rdma_port = sqlite3_column_int(stmt, 13);
 		if (!json_is_array(donor->transports) || donor->region_size <= 0 ||
 			!copy_column(stmt, 1, donor->host, sizeof(donor->host)) ||
 			!copy_column(stmt, 3, donor->shm_name, sizeof(donor->shm_name)) ||
 			!copy_column(stmt, 4, donor->boot_id, sizeof(donor->boot_id)) ||
-			!copy_column(stmt, 8, donor->instance, sizeof(donor->instance)))
+			!copy_column(stmt, 8, donor->instance, sizeof(donor->instance)) ||
+			!copy_column(stmt, 12, donor->rdma_host, sizeof(donor->rdma_host)))
 			rbp_die("state file \"%s\" is damaged: table donors", path);
 		broker_donor_link(donor);
 	}
@@ -397,14 +415,20 @@ broker_db_open(const char *path)
 	version = query_int(path, "PRAGMA user_version");
 	if (version == 0 &&
 		query_int(path, "SELECT count(*) FROM sqlite_master") == 0)
-	{
 		exec_or_die(path, schema);
+	else if (version >= 1 && version <= SCHEMA_VERSION)
+	{
+		for (int64_t v = version; v < SCHEMA_VERSION; v++)
+			exec_or_die(path, upgrades[v - 1]);
+	}
+	else
+		rbp_die("state file \"%s\" is not a remote_bp broker's, or of another version (%d)",
+				path, (int) version);
+	if (version != SCHEMA_VERSION)
+	{
 		snprintf(sql, sizeof(sql), "PRAGMA user_version = %d", SCHEMA_VERSION);
 		exec_or_die(path, sql);
 	}
-	else if (version != SCHEMA_VERSION)
-		rbp_die("state file \"%s\" is not a remote_bp broker's, or of another version (%d)",
-				path, (int) version);
 	exec_or_die(path, "COMMIT");
 	umask(old_umask);
 

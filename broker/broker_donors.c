@@ -29,10 +29,12 @@ typedef struct Registration
 {
 	char		id[BROKER_DONOR_ID_LEN];
 	char		host[BROKER_HOST_LEN];
+	char		rdma_host[BROKER_HOST_LEN];
 	char		shm_name[BROKER_NAME_LEN];
 	char		boot_id[BROKER_NAME_LEN];
 	char		instance[BROKER_NAME_LEN];
 	int64_t		port;
+	int64_t		rdma_port;
 	int64_t		region_size;
 	int64_t		regions;
 	int64_t		grace_ms;
@@ -70,7 +72,9 @@ parse_registration(const json_t *body, Registration *reg, Reply *error)
 	reg->grace_ms = BROKER_DEFAULT_GRACE_MS;
 	if (!broker_body_text(body, "id", true, reg->id, sizeof(reg->id), error) ||
 		!broker_body_text(body, "host", true, reg->host, sizeof(reg->host), error) ||
-		!broker_body_int(body, "port", true, 1, 65535, &reg->port, error) ||
+		!broker_body_int(body, "port", false, 0, 65535, &reg->port, error) ||
+		!broker_body_text(body, "rdma_host", false, reg->rdma_host, sizeof(reg->rdma_host), error) ||
+		!broker_body_int(body, "rdma_port", false, 0, 65535, &reg->rdma_port, error) ||
 		!broker_body_text(body, "shm_name", false, reg->shm_name, sizeof(reg->shm_name), error) ||
 		!broker_body_text(body, "boot_id", false, reg->boot_id, sizeof(reg->boot_id), error) ||
 		!broker_body_text(body, "instance", true, reg->instance, sizeof(reg->instance), error) ||
@@ -91,6 +95,11 @@ parse_registration(const json_t *body, Registration *reg, Reply *error)
 		*error = broker_reply_error(400, "\"region_size\" must be a multiple of 1 MiB");
 		return false;
 	}
+	if ((reg->rdma_host[0] != '\0') != (reg->rdma_port != 0))
+	{
+		*error = broker_reply_error(400, "\"rdma_host\" and \"rdma_port\" go together");
+		return false;
+	}
 	if (json_array_size(transports) < 1 ||
 		json_array_size(transports) > MAX_TRANSPORTS)
 	{
@@ -104,6 +113,16 @@ parse_registration(const json_t *body, Registration *reg, Reply *error)
 		if (name == NULL || !rbp_valid_id(name, 17))
 		{
 			*error = broker_reply_error(400, "\"transports\" must list names of 1 to 16 letters and digits");
+			return false;
+		}
+		if (strcmp(name, "tcp") == 0 && reg->port == 0)
+		{
+			*error = broker_reply_error(400, "\"port\" must be given with the transport tcp");
+			return false;
+		}
+		if (strcmp(name, "verbs") == 0 && reg->rdma_port == 0)
+		{
+			*error = broker_reply_error(400, "\"rdma_host\" and \"rdma_port\" must be given with the transport verbs");
 			return false;
 		}
 	}
@@ -196,10 +215,9 @@ broker_donors_register(const char *id, const json_t *body)
 		}
 		broker_donor_link(donor);
 		fresh = true;
-		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB at %s:%d",
+		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s",
 				reg.id, donor->nregions,
-				(long long) (reg.region_size / BROKER_REGION_UNIT),
-				reg.host, (int) reg.port);
+				(long long) (reg.region_size / BROKER_REGION_UNIT), reg.host);
 	}
 	else if (strcmp(donor->instance, reg.instance) != 0)
 	{
@@ -218,6 +236,8 @@ broker_donors_register(const char *id, const json_t *body)
 	strcpy(donor->boot_id, reg.boot_id);
 	strcpy(donor->instance, reg.instance);
 	donor->port = (int) reg.port;
+	strcpy(donor->rdma_host, reg.rdma_host);
+	donor->rdma_port = (int) reg.rdma_port;
 	donor->region_size = reg.region_size;
 	donor->grace_ms = reg.grace_ms;
 	json_decref(donor->transports);
@@ -575,12 +595,9 @@ broker_donors_list(const char *id, const json_t *body)
 	now = rbp_mono_ms();
 	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
-		json_t	   *item =
-		json_pack("{s:s, s:s, s:i, s:o, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I}",
-				  "id", donor->id,
-				  "host", donor->host,
-				  "port", donor->port,
-				  "transports", json_deep_copy(donor->transports),
+		json_t	   *item = broker_donor_address(donor);
+		json_t	   *rest =
+		json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I}",
 				  "state", broker_donor_status_name(broker_donor_status(donor, now)),
 				  "region_size", (json_int_t) donor->region_size,
 				  "regions", donor->nregions,
@@ -593,6 +610,8 @@ broker_donors_list(const char *id, const json_t *body)
 				  "applied", (json_int_t) donor->applied,
 				  "grace_ms", (json_int_t) donor->grace_ms);
 
+		json_object_update(item, rest);
+		json_decref(rest);
 		json_object_set_new(item, "heard_ms",
 							donor->heard ? json_integer(now - donor->last_heard) : json_null());
 		json_object_set_new(item, "stats",

@@ -37,6 +37,7 @@ lease_object(Lease *lease)
 	{
 		Donor	   *donor = h->donor;
 		int			left = h->regions;
+		json_t	   *address;
 
 		for (int i = 0; i < donor->nregions && left > 0; i++)
 		{
@@ -49,14 +50,10 @@ lease_object(Lease *lease)
 											"bytes", (json_int_t) donor->region_size));
 			left--;
 		}
-		json_array_append_new(donors,
-							  json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}",
-										"id", donor->id,
-										"host", donor->host,
-										"port", donor->port,
-										"shm_name", donor->shm_name,
-										"boot_id", donor->boot_id,
-										"transports", json_deep_copy(donor->transports)));
+		address = broker_donor_address(donor);
+		json_object_set_new(address, "shm_name", json_string(donor->shm_name));
+		json_object_set_new(address, "boot_id", json_string(donor->boot_id));
+		json_array_append_new(donors, address);
 		if (h->asked > 0)
 		{
 			int64_t		grace = h->taken_at == 0 ? donor->grace_ms :

@@ -124,6 +124,23 @@ broker_donor_new(const char *id, int nregions)
 	return donor;
 }
 
+json_t *
+broker_donor_address(const Donor *donor)
+{
+	json_t	   *address = json_pack("{s:s, s:s, s:i, s:o}",
+									"id", donor->id,
+									"host", donor->host,
+									"port", donor->port,
+									"transports", json_deep_copy(donor->transports));
+
+	if (donor->rdma_host[0] != '\0')
+	{
+		json_object_set_new(address, "rdma_host", json_string(donor->rdma_host));
+		json_object_set_new(address, "rdma_port", json_integer(donor->rdma_port));
+	}
+	return address;
+}
+
 void
 broker_donor_free(Donor *donor)
 {

@@ -138,10 +138,12 @@ struct Donor
 	Donor	   *next;
 	char		id[BROKER_DONOR_ID_LEN];
 	char		host[BROKER_HOST_LEN];
-	int			port;
+	int			port;			/* tcp; 0: none */
 	char		shm_name[BROKER_NAME_LEN];
 	char		boot_id[BROKER_NAME_LEN];
 	json_t	   *transports;		/* array of strings */
+	char		rdma_host[BROKER_HOST_LEN]; /* verbs; "": none */
+	int			rdma_port;		/* verbs; 0: none */
 	int64_t		region_size;
 	int			nregions;
 	char		instance[BROKER_NAME_LEN];
@@ -241,6 +243,12 @@ extern void broker_donor_forget(Donor *donor);
 
 /* Raise the revision, once in a transaction. */
 extern void broker_donor_touch(Donor *donor);
+
+/*
+ * How clients reach the donor: id, host, port and transports, and where it
+ * has them, rdma_host and rdma_port.  A new object, NULL if memory is short.
+ */
+extern json_t *broker_donor_address(const Donor *donor);
 
 typedef enum DonorStatus
 {

@@ -204,8 +204,11 @@ show_donors(const json_t *answer)
 		json_t	   *transport;
 
 		snprintf(row[0], MAX_CELL, "%s", text_of(donor, "id"));
-		rbp_format_hostport(text_of(donor, "host"),
-							(uint16_t) int_of(donor, "port"), row[1], MAX_CELL);
+		if (int_of(donor, "port") != 0)
+			rbp_format_hostport(text_of(donor, "host"),
+								(uint16_t) int_of(donor, "port"), row[1], MAX_CELL);
+		else
+			snprintf(row[1], MAX_CELL, "%s", text_of(donor, "host"));
 		snprintf(row[2], MAX_CELL, "%s", text_of(donor, "state"));
 		json_array_foreach(json_object_get(donor, "transports"), t, transport)
 			append_word(row[3], json_is_string(transport) ?

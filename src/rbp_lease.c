@@ -486,55 +486,65 @@ report(bool is_new)
 }
 
 /*
- * Put numeric addresses in the place of donors' names: backends connect in
- * the middle of a page read and must not wait for a resolver.  Answers are
- * kept for a while, failures for a shorter one; a host that has no address
- * keeps its name, and tcp does not reach it.
+ * Put a numeric address in the place of a donor's name, in host[RBP_HOST_LEN].
+ * Answers are kept for a while, failures for a shorter one; a host that has
+ * no address keeps its name.
  */
 static void
-resolve_donors(RbpLease *fresh)
+resolve_host(const char *donor, char *host)
 {
 	static struct
 	{
 		char		name[RBP_HOST_LEN];
 		char		numeric[RBP_HOST_LEN];
 		int64		until;
-	}			cache[RBP_MAX_DONORS];
+	}			cache[2 * RBP_MAX_DONORS];	/* host and rdma_host */
+	int64		now = rbp_now_ns();
+	int			place = 0;
 
+	if (host[0] == '\0')
+		return;
+	for (int c = 0; c < lengthof(cache); c++)
+	{
+		if (strcmp(cache[c].name, host) == 0)
+		{
+			place = c;
+			break;
+		}
+		if (cache[c].until < cache[place].until)
+			place = c;
+	}
+	if (strcmp(cache[place].name, host) != 0 || cache[place].until < now)
+	{
+		strlcpy(cache[place].name, host, RBP_HOST_LEN);
+		if (rbp_transport_resolve(host, cache[place].numeric))
+			cache[place].until = now + RESOLVED_NS;
+		else
+		{
+			ereport(LOG,
+					(errmsg("remote_bp: no address for donor \"%s\", host \"%s\"",
+							donor, host)));
+			strlcpy(cache[place].numeric, host, RBP_HOST_LEN);
+			cache[place].until = now + UNRESOLVED_NS;
+		}
+	}
+	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
+	strlcpy(host, cache[place].numeric, RBP_HOST_LEN);
+}
+
+/*
+ * Backends connect in the middle of a page read and must not wait for a
+ * resolver.  A donor whose name has no address is not reached by it.
+ */
+static void
+resolve_donors(RbpLease *fresh)
+{
 	for (int i = 0; i < fresh->ndonors; i++)
 	{
-		char	   *host = fresh->donors[i].host;
-		int64		now = rbp_now_ns();
-		int			place = 0;
+		RbpEndpoint *ep = &fresh->donors[i];
 
-		if (host[0] == '\0')
-			continue;
-		for (int c = 0; c < RBP_MAX_DONORS; c++)
-		{
-			if (strcmp(cache[c].name, host) == 0)
-			{
-				place = c;
-				break;
-			}
-			if (cache[c].until < cache[place].until)
-				place = c;
-		}
-		if (strcmp(cache[place].name, host) != 0 || cache[place].until < now)
-		{
-			strlcpy(cache[place].name, host, RBP_HOST_LEN);
-			if (rbp_transport_resolve(host, cache[place].numeric))
-				cache[place].until = now + RESOLVED_NS;
-			else
-			{
-				ereport(LOG,
-						(errmsg("remote_bp: no address for donor \"%s\", host \"%s\"",
-								fresh->donors[i].donor, host)));
-				strlcpy(cache[place].numeric, host, RBP_HOST_LEN);
-				cache[place].until = now + UNRESOLVED_NS;
-			}
-		}
-		memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
-		strlcpy(host, cache[place].numeric, RBP_HOST_LEN);
+		resolve_host(ep->donor, ep->host);
+		resolve_host(ep->donor, ep->rdma_host);
 	}
 }
 

@@ -140,6 +140,7 @@ static bool
 parse_donor(const json_t *object, RbpEndpoint *ep, Complaint *c)
 {
 	int64_t		port;
+	int64_t		rdma_port = 0;
 	const json_t *transports;
 	const json_t *name;
 	size_t		i;
@@ -152,9 +153,14 @@ parse_donor(const json_t *object, RbpEndpoint *ep, Complaint *c)
 		!get_text(object, "shm_name", false, ep->shm_name,
 				  sizeof(ep->shm_name), c) ||
 		!get_text(object, "boot_id", false, ep->boot_id,
-				  sizeof(ep->boot_id), c))
+				  sizeof(ep->boot_id), c) ||
+		!get_text(object, "rdma_host", false, ep->rdma_host,
+				  sizeof(ep->rdma_host), c) ||
+		(json_object_get(object, "rdma_port") != NULL &&
+		 !get_number(object, "rdma_port", 0, UINT16_MAX, &rdma_port, c)))
 		return false;
 	ep->port = (uint16_t) port;
+	ep->rdma_port = (uint16_t) rdma_port;
 
 	/* a donor may offer what this version has not heard of */
 	transports = json_object_get(object, "transports");

@@ -28,7 +28,8 @@ pid_t		donor_pid = -1;
 static pid_t main_pid;
 static char directory[256];
 static char broker_url[128];
-static char broker_address[64] = "127.0.0.1:0";
+static char broker_address[64];
+static char listen_address[64]; /* "ADDRESS:0" */
 static RbpHttp *http;
 
 void
@@ -68,6 +69,7 @@ static void
 prepare(void)
 {
 	const char *base = getenv("TESTDIR");
+	const char *address = getenv("RBP_CONFORMANCE_ADDRESS");
 
 	if (directory[0] != '\0')
 		return;
@@ -75,6 +77,9 @@ prepare(void)
 			 base != NULL ? base : "/tmp");
 	if (mkdtemp(directory) == NULL)
 		bail_out("could not make %s: %s", directory, strerror(errno));
+	snprintf(listen_address, sizeof(listen_address), "%s:0",
+			 address != NULL ? address : "127.0.0.1");
+	strcpy(broker_address, listen_address);
 	main_pid = getpid();
 	atexit(stop_all);
 	if (!rbp_http_init())
@@ -167,7 +172,7 @@ start_donor(const char *option, const char *value)
 	char		region[32];
 	char	   *argv[] = {
 		(char *) (program != NULL ? program : "build/remote_bp_donor"),
-		"--broker", broker_url, "--listen", "127.0.0.1:0", "--memory", memory,
+		"--broker", broker_url, "--listen", listen_address, "--memory", memory,
 		"--region-size", region, "--id", "d1", "--drain-timeout", "20",
 		(char *) option, (char *) value, NULL
 	};
@@ -250,6 +255,7 @@ parse_lease(Lease *lease, const json_t *json)
 	const json_t *regions = json_object_get(json, "regions");
 	const json_t *donor = json_array_get(json_object_get(json, "donors"), 0);
 	const json_t *region;
+	const json_t *name;
 	size_t		i;
 
 	memset(lease, 0, sizeof(*lease));
@@ -265,7 +271,15 @@ parse_lease(Lease *lease, const json_t *json)
 	snprintf(lease->ep.shm_name, sizeof(lease->ep.shm_name), "%s", text(donor, "shm_name"));
 	snprintf(lease->ep.boot_id, sizeof(lease->ep.boot_id), "%s", text(donor, "boot_id"));
 	lease->ep.port = (uint16_t) json_integer_value(json_object_get(donor, "port"));
-	lease->ep.transports = RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP;
+	snprintf(lease->ep.rdma_host, sizeof(lease->ep.rdma_host), "%s", text(donor, "rdma_host"));
+	lease->ep.rdma_port = (uint16_t) json_integer_value(json_object_get(donor, "rdma_port"));
+	json_array_foreach(json_object_get(donor, "transports"), i, name)
+	{
+		const RbpTransportOps *ops = rbp_transport_by_name(json_string_value(name));
+
+		if (ops != NULL)
+			lease->ep.transports |= ops->bit;
+	}
 }
 
 static int

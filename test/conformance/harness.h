@@ -36,7 +36,10 @@ extern pid_t donor_pid;
 __attribute__((noreturn, format(printf, 1, 2)))
 extern void bail_out(const char *fmt,...);
 
-/* The programs RBP_BROKER and RBP_DONOR, or those in build/. */
+/*
+ * The programs RBP_BROKER and RBP_DONOR, or those in build/; they listen on the
+ * numeric address RBP_CONFORMANCE_ADDRESS (IPv6: in brackets), or 127.0.0.1.
+ */
 extern void start_broker(void);
 
 /* With one option more, or NULL. */

@@ -25,6 +25,8 @@
 	"\"shm_name\":\"rbp-a\",\"boot_id\":\"b-1\",\"transports\":[\"shm\",\"tcp\"]}"
 #define DONOR_B		"{\"id\":\"b\",\"host\":\"b.example\",\"port\":5002," \
 	"\"transports\":[\"tcp\",\"pigeon\"]}"
+#define DONOR_R		"{\"id\":\"r\",\"host\":\"r.example\",\"port\":0," \
+	"\"rdma_host\":\"192.168.7.1\",\"rdma_port\":65535,\"transports\":[\"verbs\"]}"
 #define REGIONS		"{\"donor\":\"b\",\"region\":0,\"bytes\":67108864}," \
 	"{\"donor\":\"a\",\"region\":7,\"bytes\":67108864}," \
 	"{\"donor\":\"a\",\"region\":2,\"bytes\":16777216}"
@@ -95,6 +97,15 @@ test_parse(void)
 	   "regions, sorted");
 	ok(lease->nreclaims == 1 && lease->reclaims[0].regions == 2 &&
 	   strcmp(lease->reclaims[0].donor, "a") == 0, "what is asked back");
+	ok(lease->donors[0].rdma_host[0] == '\0' && lease->donors[0].rdma_port == 0,
+	   "a donor without RDMA has no address for it");
+	rbp_lease_free(lease);
+
+	lease = parse(HEAD, DONOR_R, "", "");
+	ok(lease != NULL && lease->donors[0].transports == RBP_TRANSPORT_VERBS &&
+	   strcmp(lease->donors[0].rdma_host, "192.168.7.1") == 0 &&
+	   lease->donors[0].rdma_port == 65535 && lease->donors[0].port == 0,
+	   "a donor with nothing else has that, and no port for tcp");
 	rbp_lease_free(lease);
 
 	lease = parse("\"lease\":\"" UUID "\",\"ttl_ms\":1", "", "", "");
@@ -135,6 +146,12 @@ test_refuse(void)
 		{"a negative region number", HEAD, DONOR_A, "{\"donor\":\"a\",\"region\":-1,\"bytes\":1048576}", ""},
 		{"a region that is a number", HEAD, DONOR_A, "5", ""},
 		{"a port past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":65536,\"transports\":[]}", "", ""},
+		{"a port for RDMA past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h\","
+			"\"rdma_port\":65536,\"transports\":[]}", "", ""},
+		{"a port for RDMA that is text", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h\","
+			"\"rdma_port\":\"1\",\"transports\":[]}", "", ""},
+		{"a host for RDMA with a blank", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h h\","
+			"\"rdma_port\":1,\"transports\":[]}", "", ""},
 		{"a donor without a host", HEAD, "{\"id\":\"a\",\"port\":1,\"transports\":[]}", "", ""},
 		{"a host with a line feed", HEAD, "{\"id\":\"a\",\"host\":\"h\\n\",\"port\":1,\"transports\":[]}", "", ""},
 		{"a donor without transports", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1}", "", ""},
@@ -194,6 +211,9 @@ test_compare_and_forget(void)
 	ok(rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "a"),
 	   "which is another process than before");
 	b->donors[1].port--;
+	b->donors[1].rdma_port++;
+	ok(!rbp_lease_same_memory(a, b), "nor one that RDMA reaches at another port");
+	b->donors[1].rdma_port--;
 	ok(!rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "c"),
 	   "unlike one at the same, or an unknown one");
 	b->cred.secret[0] ^= 1;

@@ -32,6 +32,7 @@ has "spread evenly" '[.regions | group_by(.donor)[] | length] == [2, 2]'
 has "with the donors' addresses" '[.donors[] | {id, host, port, shm_name, boot_id, transports}] | sort ==
     [{id: "a:1", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b", transports: ["shm", "tcp"]},
      {id: "b:1", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b", transports: ["shm", "tcp"]}]'
+has "and nothing of RDMA where there is none" 'all(.donors[]; has("rdma_host") or has("rdma_port") | not)'
 first=$answer first_id=$id first_secret=$secret
 api GET /v1/donors
 has "the answer waited until the donors knew" 'all(.donors[]; .applied == .revision)'
@@ -94,5 +95,18 @@ is "its regions are dirty" "$dirty" 8
 free=$(get '[.donors[].free] | add')
 lease c4 i1 100
 is "and are not granted" "$(get '.regions | length')" "$free"
+
+# a donor that RDMA reaches by another address, and nothing else
+api POST /v1/donors "{\"id\":\"r:1\",\"host\":\"127.0.0.1\",\"rdma_host\":\"192.168.7.1\",\"rdma_port\":7002,
+    \"transports\":[\"verbs\"],\"region_size\":$region,\"regions\":1,\"instance\":\"ir\"}"
+is "a donor needs no port for tcp" "$status" 200
+lease c5 i1 1
+has "the lease's holder is told how RDMA reaches it" '[.donors[] | {id, host, port, rdma_host, rdma_port, transports}] ==
+    [{id: "r:1", host: "127.0.0.1", port: 0, rdma_host: "192.168.7.1", rdma_port: 7002, transports: ["verbs"]}]'
+api GET /v1/donors
+has "so is who asks for the donors" '.donors[] | select(.id == "r:1") | .port == 0 and .rdma_host == "192.168.7.1" and .rdma_port == 7002'
+has "of others there is nothing to tell" 'all(.donors[] | select(.id != "r:1"); has("rdma_host") | not)'
+"$RBP_CTL" --broker "$url" donors >"$dir/ctl"
+is "it is shown without a port" "$(grep -cE '^r:1 +127.0.0.1 +up +verbs +64 MB' "$dir/ctl")" 1
 
 finish

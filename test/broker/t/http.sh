@@ -63,7 +63,11 @@ donor='"host":"h","port":1,"transports":["tcp"],"region_size":1048576,"regions":
 for body in "{\"id\":\"a b\",$donor}" "{\"id\":\"../x\",$donor}" "{\"id\":\"-x\",$donor}" "{\"id\":\"a/b\",$donor}" \
     "{$donor}" "$(sed 's/1048576/1048577/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/"regions":1/"regions":65537/' <<<"{\"id\":\"a\",$donor}")" \
     "$(sed 's/"regions":1/"regions":0/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/\["tcp"\]/[]/' <<<"{\"id\":\"a\",$donor}")" \
-    "$(sed 's/\["tcp"\]/"tcp"/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/"port":1/"port":65536/' <<<"{\"id\":\"a\",$donor}")"; do
+    "$(sed 's/\["tcp"\]/"tcp"/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/"port":1/"port":65536/' <<<"{\"id\":\"a\",$donor}")" \
+    "$(sed 's/"port":1/"port":0/' <<<"{\"id\":\"a\",$donor}")" "$(sed 's/"port":1,//' <<<"{\"id\":\"a\",$donor}")" \
+    "$(sed 's/"tcp"/"tcp","verbs"/' <<<"{\"id\":\"a\",$donor}")" \
+    "{\"id\":\"a\",\"rdma_host\":\"h\",$donor}" "{\"id\":\"a\",\"rdma_port\":1,$donor}" \
+    "{\"id\":\"a\",\"rdma_host\":\"h\",\"rdma_port\":65536,$donor}" "{\"id\":\"a\",\"rdma_host\":\"\",\"rdma_port\":1,$donor}"; do
     api POST /v1/donors "$body"
     is "400 for ${body:0:70}" "$status" 400
 done
