@@ -9,6 +9,16 @@ ALTER SYSTEM SET remote_bp.broker = 'http://';
 ALTER SYSTEM SET remote_bp.broker = 'http://:8080';
 ALTER SYSTEM SET remote_bp.broker = 'http://broker 1:8080';
 ALTER SYSTEM SET remote_bp.transport = 'pigeon';
+ALTER SYSTEM SET remote_bp.rdma_device = '/dev/infiniband/uverbs0';
+ALTER SYSTEM SET remote_bp.rdma_device = 'a234567890123456789012345678901234567890123456789012345678901234';
+ALTER SYSTEM SET remote_bp.rdma_port = 256;
+ALTER SYSTEM SET remote_bp.rdma_gid_index = -2;
+ALTER SYSTEM SET remote_bp.rdma_traffic_class = 256;
+ALTER SYSTEM SET remote_bp.rdma_ack_timeout = 0;
+ALTER SYSTEM SET remote_bp.rdma_retry_count = 7;
+ALTER SYSTEM SET remote_bp.max_connections = 0;
+ALTER SYSTEM SET remote_bp.connect_threshold = -1;
+ALTER SYSTEM SET remote_bp.idle_connection_timeout = '-1s';
 ALTER SYSTEM SET remote_bp.staging_size = '129kB';
 ALTER SYSTEM SET remote_bp.enabled = 'perhaps';
 -- here the reason names the server's maximum
@@ -23,6 +33,8 @@ ALTER SYSTEM SET remote_bp.io_timeout = 0;
 SET remote_bp.broker = '';
 SET remote_bp.enabled = off;
 SET remote_bp.buffer_tier_max_size = '1GB';
+SET remote_bp.max_connections = 10;
+SET remote_bp.rdma_device = 'mlx5_0';
 SET remote_bp.nonsense = 1;
 
 -- Nor is comparing with the disk everybody's.

@@ -26,8 +26,21 @@ char	   *rbp_guc_transport = NULL;
 char	   *rbp_guc_token_file = NULL;
 int			rbp_guc_lease_ttl = 30000;
 bool		rbp_guc_compare_with_disk = false;
+int			rbp_guc_max_connections = 200;
+int			rbp_guc_connect_threshold = 8;
+char	   *rbp_guc_rdma_device = NULL;
+int			rbp_guc_rdma_port = 0;
+int			rbp_guc_rdma_gid_index = -1;
+int			rbp_guc_rdma_traffic_class = -1;
+int			rbp_guc_rdma_ack_timeout = 12;
+int			rbp_guc_rdma_retry_count = 6;
+uint32		rbp_guc_connect_serial = 0;
 
 static double io_timeout = 10.0;	/* ms */
+static int	idle_connection_timeout = 300;	/* s */
+
+/* The longest name of an RDMA device: the kernel's IB_DEVICE_NAME_MAX. */
+#define DEVICE_NAME_MAX		64
 
 static bool
 check_broker(char **newval, void **extra, GucSource source)
@@ -57,7 +70,7 @@ check_transport(char **newval, void **extra, GucSource source)
 {
 	if (strcmp(*newval, "auto") == 0 || rbp_transport_by_name(*newval) != NULL)
 		return true;
-	GUC_check_errdetail("The transports are \"auto\", \"shm\" and \"tcp\".");
+	GUC_check_errdetail("The transports are \"auto\", \"shm\", \"verbs\" and \"tcp\".");
 	return false;
 }
 
@@ -84,6 +97,39 @@ check_staging_size(int *newval, void **extra, GucSource source)
 		return false;
 	}
 	return true;
+}
+
+static bool
+check_rdma_device(char **newval, void **extra, GucSource source)
+{
+	const char *name = *newval;
+
+	if (strlen(name) >= DEVICE_NAME_MAX)
+	{
+		GUC_check_errdetail("The name of an RDMA device is shorter than %d bytes.",
+							DEVICE_NAME_MAX);
+		return false;
+	}
+	if (name[0] == '.' || strpbrk(name, "/ \t\r\n") != NULL)
+	{
+		GUC_check_errdetail("It is the name of an RDMA device, such as \"mlx5_0\", and not of a file.");
+		GUC_check_errhint("\"rdma link\" lists the devices.");
+		return false;
+	}
+	return true;
+}
+
+/* Connections are made anew, by what is set now. */
+static void
+assign_connect_string(const char *newval, void *extra)
+{
+	rbp_guc_connect_serial++;
+}
+
+static void
+assign_connect_int(int newval, void *extra)
+{
+	rbp_guc_connect_serial++;
 }
 
 #ifdef RBP_TEST_MUTATIONS
@@ -142,12 +188,12 @@ rbp_guc_init(void)
 							PGC_POSTMASTER, GUC_UNIT_KB,
 							check_staging_size, NULL, NULL);
 	DefineCustomStringVariable("remote_bp.transport",
-							   "How to reach donors: auto, shm or tcp.",
+							   "How to reach donors: auto, shm, verbs or tcp.",
 							   NULL,
 							   &rbp_guc_transport,
 							   "auto",
 							   PGC_SIGHUP, 0,
-							   check_transport, NULL, NULL);
+							   check_transport, assign_connect_string, NULL);
 	DefineCustomStringVariable("remote_bp.token_file",
 							   "File with the token that the broker wants; empty for none.",
 							   NULL,
@@ -176,6 +222,69 @@ rbp_guc_init(void)
 							 false,
 							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.max_connections",
+							"The most connections of this server to one donor.",
+							"A backend beyond it reads from disk.",
+							&rbp_guc_max_connections,
+							200, 1, 10000,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.idle_connection_timeout",
+							"Connections to donors that are not used for so long are closed.",
+							"0 keeps them.",
+							&idle_connection_timeout,
+							300, 0, 7 * 24 * 3600,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.connect_threshold",
+							"Reads that a donor could have served before a backend connects to it over RDMA.",
+							"These reads go to disk; 0 connects at once.",
+							&rbp_guc_connect_threshold,
+							8, 0, 10000,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("remote_bp.rdma_device",
+							   "The RDMA device to use; empty for the one that the route leads to.",
+							   NULL,
+							   &rbp_guc_rdma_device,
+							   "",
+							   PGC_SIGHUP, 0,
+							   check_rdma_device, assign_connect_string, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_port",
+							"The port of the RDMA device, from 1; 0 for any.",
+							NULL,
+							&rbp_guc_rdma_port,
+							0, 0, 255,
+							PGC_SIGHUP, 0,
+							NULL, assign_connect_int, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_gid_index",
+							"The entry of the port's GID table to connect from; -1 for the route's.",
+							NULL,
+							&rbp_guc_rdma_gid_index,
+							-1, -1, 65535,
+							PGC_SIGHUP, 0,
+							NULL, assign_connect_int, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_traffic_class",
+							"The traffic class of RDMA packets; -1 for the system's default.",
+							NULL,
+							&rbp_guc_rdma_traffic_class,
+							-1, -1, 255,
+							PGC_SIGHUP, 0,
+							NULL, assign_connect_int, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_ack_timeout",
+							"An RDMA packet is sent again after 4.096 us times two to the power of this.",
+							NULL,
+							&rbp_guc_rdma_ack_timeout,
+							12, 1, 31,
+							PGC_SIGHUP, 0,
+							NULL, assign_connect_int, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_retry_count",
+							"How often an RDMA packet is sent again before the connection is given up.",
+							NULL,
+							&rbp_guc_rdma_retry_count,
+							6, 0, 6,
+							PGC_SIGHUP, 0,
+							NULL, assign_connect_int, NULL);
 #ifdef RBP_TEST_MUTATIONS
 	DefineCustomEnumVariable("remote_bp.test_mutation",
 							 "Switches one coherence rule off; in test builds only.",
@@ -201,4 +310,10 @@ int64
 rbp_guc_io_timeout_ns(void)
 {
 	return (int64) (io_timeout * 1000000.0);
+}
+
+int64
+rbp_guc_idle_timeout_ns(void)
+{
+	return idle_connection_timeout * INT64CONST(1000000000);
 }

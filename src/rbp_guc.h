@@ -17,10 +17,26 @@ extern int	rbp_guc_buffer_tier_size;	/* MB; sighup; 0 gives all back, -1: the
 										 * maximum; see
 										 * rbp_guc_tier_size_wanted() */
 extern int	rbp_guc_staging_size;	/* kB; postmaster */
-extern char *rbp_guc_transport; /* "auto", "shm", "tcp" */
+extern char *rbp_guc_transport; /* "auto", "shm", "verbs", "tcp" */
 extern char *rbp_guc_token_file;	/* "" for no token */
 extern int	rbp_guc_lease_ttl;	/* ms */
 extern bool rbp_guc_compare_with_disk;
+extern int	rbp_guc_max_connections;	/* to one donor */
+extern int	rbp_guc_connect_threshold;	/* reads */
+
+/* How RDMA devices are used; what the values mean: RbpVerbsConfig. */
+extern char *rbp_guc_rdma_device;
+extern int	rbp_guc_rdma_port;
+extern int	rbp_guc_rdma_gid_index;
+extern int	rbp_guc_rdma_traffic_class;
+extern int	rbp_guc_rdma_ack_timeout;
+extern int	rbp_guc_rdma_retry_count;
+
+/*
+ * Moves when a setting changes in this process that connections are made by:
+ * remote_bp.transport and remote_bp.rdma_*.
+ */
+extern uint32 rbp_guc_connect_serial;
 
 extern void rbp_guc_init(void);
 
@@ -29,5 +45,8 @@ extern int	rbp_guc_tier_size_wanted(void);
 
 /* remote_bp.io_timeout. */
 extern int64 rbp_guc_io_timeout_ns(void);
+
+/* remote_bp.idle_connection_timeout; 0: never. */
+extern int64 rbp_guc_idle_timeout_ns(void);
 
 #endif							/* RBP_GUC_H */
