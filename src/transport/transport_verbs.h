@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
+#define RBP_VERBS_PINGS		4	/* on the way at once, on a connection */
 
 /* How this process uses RDMA devices. */
 typedef struct RbpVerbsConfig
