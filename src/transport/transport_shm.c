@@ -14,8 +14,9 @@
  * mapping; it puts zero pages over the whole region, notes that, and returns,
  * so that the copy ends (with zeroes that nobody gets to see).  The request
  * then is RBP_DENIED and the region is unmapped; a later request asks the
- * donor for it again.  Any SIGBUS that is not ours goes to the handler that
- * was there before.
+ * donor for it again.  A region that was lost and granted anew is known by its
+ * grant, and the old mapping goes before it is touched.  Any SIGBUS that is
+ * not ours goes to the handler that was there before.
  *
  * Page tables.  A region's memory is there, but each process has to enter it
  * into its own page table, by a fault for each 16 pages read and for each
@@ -60,6 +61,8 @@ typedef struct ShmRegion
 {
 	uint8_t    *base;			/* NULL: not mapped */
 	uint8_t    *touched;		/* for each chunk: 0, 1 = once, 2 = populated */
+	uint32_t	grant;			/* that the mapping is of, see RbpIo */
+	uint32_t	asked_grant;	/* that the MAP in flight is for */
 	uint64_t	asked;			/* id of the MAP in flight, 0: none */
 	uint64_t	answered;		/* id of the last MAP answered */
 	RbpStatus	result;			/* of that one */
@@ -372,7 +375,9 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 			continue;
 		region->answered = ans->id;
 		region->asked = 0;
-		region->result = rbp_status_from_wire(ans->status);
+		/* granted anew meanwhile: what is said of the old grant is void */
+		region->result = region->asked_grant == region->grant ?
+			rbp_status_from_wire(ans->status) : RBP_CANCELED;
 		if (ans->status == RBP_WIRE_OK)
 		{
 			uint64_t	size;
@@ -387,7 +392,10 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 				close(fd);
 				return fail(conn, RBP_PROTOCOL);
 			}
-			region->result = map_region(conn, region, fd);
+			if (region->result == RBP_OK)
+				region->result = map_region(conn, region, fd);
+			else
+				close(fd);
 		}
 		return RBP_OK;
 	}
@@ -587,6 +595,11 @@ start_io(ShmConn *conn, RbpIo *io)
 		return RBP_DENIED;
 
 	region = &conn->regions[io->region];
+	if (region->grant != io->grant)
+	{
+		unmap_region(conn, region);
+		region->grant = io->grant;
+	}
 	if (region->base != NULL)
 		return copy_io(conn, region, io);
 	if (region->asked == 0)
@@ -594,6 +607,7 @@ start_io(ShmConn *conn, RbpIo *io)
 		region->asked = queue_request(conn, RBP_OP_MAP, io->region);
 		if (region->asked == 0)
 			return RBP_NOMEM;
+		region->asked_grant = io->grant;
 	}
 	io->cookie = region->asked;
 	return RBP_INPROGRESS;
