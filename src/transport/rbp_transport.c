@@ -20,6 +20,7 @@
 /* Best first. */
 static const RbpTransportOps *const transports[] = {
 	&rbp_transport_shm,
+	&rbp_transport_verbs,
 	&rbp_transport_tcp,
 	NULL
 };

@@ -500,12 +500,14 @@ which##_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **con
 }
 
 WRAPPER(shm)
+WRAPPER(verbs)
 WRAPPER(tcp)
 
 const RbpTransportOps *
 rbp_fault_wrap(const RbpTransportOps *ops)
 {
 	RbpTransportOps *wrapped = ops == &rbp_transport_shm ? &wrapped_shm
+		: ops == &rbp_transport_verbs ? &wrapped_verbs
 		: ops == &rbp_transport_tcp ? &wrapped_tcp : NULL;
 
 	if (getenv("RBP_FAULT_FILE") == NULL || wrapped == NULL)
@@ -513,6 +515,7 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 	wrapped->name = ops->name;
 	wrapped->bit = ops->bit;
 	wrapped->one_sided = ops->one_sided;
+	wrapped->costly = ops->costly;
 	return wrapped;
 }
 

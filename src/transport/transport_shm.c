@@ -92,12 +92,6 @@ typedef struct ShmConn
 	}			pings[MAX_PINGS];
 } ShmConn;
 
-struct RbpMr
-{
-	void	   *base;
-	size_t		len;
-};
-
 /*
  * ---- surviving withdrawal ---------------------------------------------------
  */
@@ -540,27 +534,6 @@ shm_connect_wait(RbpConn *base, int64_t deadline_ns)
 }
 
 static RbpStatus
-shm_register_memory(RbpConn *conn, void *base, size_t len, RbpMr **mr_out)
-{
-	RbpMr	   *mr = malloc(sizeof(*mr));
-
-	(void) conn;
-	if (mr == NULL)
-		return RBP_NOMEM;
-	mr->base = base;
-	mr->len = len;
-	*mr_out = mr;
-	return RBP_OK;
-}
-
-static void
-shm_deregister_memory(RbpConn *conn, RbpMr *mr)
-{
-	(void) conn;
-	free(mr);
-}
-
-static RbpStatus
 start_ping(ShmConn *conn, RbpIo *io)
 {
 	for (int i = 0; i < MAX_PINGS; i++)
@@ -739,8 +712,8 @@ const RbpTransportOps rbp_transport_shm = {
 	.usable = shm_usable,
 	.connect = shm_connect,
 	.connect_wait = shm_connect_wait,
-	.register_memory = shm_register_memory,
-	.deregister_memory = shm_deregister_memory,
+	.register_memory = rbp_sock_register_memory,
+	.deregister_memory = rbp_sock_deregister_memory,
 	.submit = shm_submit,
 	.wait = shm_wait,
 	.close = shm_close,

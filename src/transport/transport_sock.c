@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -147,6 +148,34 @@ rbp_waiter_end(RbpWaiter *w)
 	if (w->polled)
 		rbp_spin_end(w->spin, w->hurt ? RBP_SPIN_HURT
 					 : w->blocked ? RBP_SPIN_VAIN : RBP_SPIN_PAID);
+}
+
+/* Nobody writes to one; it only has to be an object of its own. */
+struct RbpMr
+{
+	void	   *base;
+	size_t		len;
+};
+
+RbpStatus
+rbp_sock_register_memory(RbpConn *conn, void *base, size_t len, RbpMr **mr_out)
+{
+	RbpMr	   *mr = malloc(sizeof(*mr));
+
+	(void) conn;
+	if (mr == NULL)
+		return RBP_NOMEM;
+	mr->base = base;
+	mr->len = len;
+	*mr_out = mr;
+	return RBP_OK;
+}
+
+void
+rbp_sock_deregister_memory(RbpConn *conn, RbpMr *mr)
+{
+	(void) conn;
+	free(mr);
 }
 
 RbpStatus

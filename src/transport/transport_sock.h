@@ -119,6 +119,14 @@ extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
 extern bool rbp_waiter_step(RbpWaiter *w, int fd, short events);
 extern void rbp_waiter_end(RbpWaiter *w);
 
+/*
+ * register_memory() and deregister_memory() of transports that need no device:
+ * any memory will do.
+ */
+extern RbpStatus rbp_sock_register_memory(RbpConn *conn, void *base, size_t len,
+										  RbpMr **mr);
+extern void rbp_sock_deregister_memory(RbpConn *conn, RbpMr *mr);
+
 /* HMAC-SHA256 with a lease's secret.  False if libcrypto fails. */
 extern bool rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN],
 						   const uint8_t *input, size_t len,

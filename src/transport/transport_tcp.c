@@ -87,13 +87,6 @@ typedef struct TcpConn
 	uint8_t    *scratch;
 } TcpConn;
 
-/* Callers never write to one; it only has to be an object of its own. */
-struct RbpMr
-{
-	void	   *base;
-	size_t		len;
-};
-
 /*
  * ---- slots ------------------------------------------------------------------
  */
@@ -600,27 +593,6 @@ tcp_connect_wait(RbpConn *base, int64_t deadline_ns)
 	return rbp_sock_connect_wait(&((TcpConn *) base)->sock, deadline_ns);
 }
 
-static RbpStatus
-tcp_register_memory(RbpConn *conn, void *base, size_t len, RbpMr **mr_out)
-{
-	RbpMr	   *mr = malloc(sizeof(*mr));
-
-	(void) conn;
-	if (mr == NULL)
-		return RBP_NOMEM;
-	mr->base = base;
-	mr->len = len;
-	*mr_out = mr;
-	return RBP_OK;
-}
-
-static void
-tcp_deregister_memory(RbpConn *conn, RbpMr *mr)
-{
-	(void) conn;
-	free(mr);
-}
-
 static void
 set_all(RbpIo *ios, int n, RbpStatus status)
 {
@@ -801,8 +773,8 @@ const RbpTransportOps rbp_transport_tcp = {
 	.usable = tcp_usable,
 	.connect = tcp_connect,
 	.connect_wait = tcp_connect_wait,
-	.register_memory = tcp_register_memory,
-	.deregister_memory = tcp_deregister_memory,
+	.register_memory = rbp_sock_register_memory,
+	.deregister_memory = rbp_sock_deregister_memory,
 	.submit = tcp_submit,
 	.wait = tcp_wait,
 	.close = tcp_close,

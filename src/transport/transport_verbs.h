@@ -18,7 +18,8 @@
 #include <sys/socket.h>
 
 #define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
-#define RBP_VERBS_PINGS		4	/* on the way at once, on a connection */
+#define RBP_VERBS_PINGS		4	/* on the way at once, on a connection; as
+								 * many receives have both sides posted */
 
 /* How this process uses RDMA devices. */
 typedef struct RbpVerbsConfig

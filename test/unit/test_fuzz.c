@@ -7,6 +7,7 @@
  * Links: test/fuzz/fuzz_wire.c test/fuzz/fuzz_client.c src/wire/rbp_wire.c
  *	src/transport/rbp_transport.c src/transport/transport_sock.c
  *	src/transport/transport_shm.c src/transport/transport_tcp.c
+ *	src/transport/transport_verbs.c src/transport/verbs_common.c
  *	src/transport/transport_fault.c
  *
  *-------------------------------------------------------------------------
