@@ -9,23 +9,28 @@
  * donor_verbs	 RDMA: handshake, and keys to each lease's regions
  * donor_control the broker: registration, heartbeats, memory pressure
  *
- * Threads: the serving threads (donor_serve), the janitor (donor_lease), and
- * the control thread, which is the main thread (donor_control).
+ * Threads: the serving threads (donor_serve), the verbs thread (donor_verbs),
+ * the janitor (donor_lease), and the control thread, which is the main thread
+ * (donor_control).
  *
  * How a request and a fence meet.  A serving thread that is about to move
  * bytes to or from a region first enters it: counts itself in `users`, and
  * only then looks whether the region still belongs to the connection's lease
  * and the lease has not ended.  It leaves right after the system call, which
- * never blocks.  Who fences a region clears `owner` first and then waits
- * until `users` is zero.  Both sides use sequentially consistent operations,
- * so either the request sees that the owner is gone, or the fence sees the
- * request and waits for it.  Nothing of the region is touched afterwards on
- * behalf of the old lease.
+ * never blocks; the verbs thread, which makes a key to the region meanwhile,
+ * some milliseconds later.  Who fences a region clears `owner` first and then
+ * waits until `users` is zero.  Both sides use sequentially consistent
+ * operations, so either the request sees that the owner is gone, or the fence
+ * sees the request and waits for it.  Nothing of the region is touched
+ * afterwards on behalf of the old lease, but by RDMA, until the janitor has
+ * revoked its keys.
  *
  * Locks: donor_lock (in donor_lease.c) protects the table of leases and the
  * regions' `state`; it is never held during I/O, zeroing or a fence's wait.
- * A region in RBP_REGION_DIRTY belongs to the janitor, who alone changes fd
- * and mapping of a region after the start, while nobody can enter it.
+ * verbs_lock (in donor_verbs.c) may be taken with it held, not the other way
+ * round.  A region in RBP_REGION_DIRTY belongs to the janitor, who alone
+ * changes fd and mapping of a region after the start, while nobody can enter
+ * it.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,6 +38,7 @@
 #define RBP_DONOR_H
 
 #include "../src/transport/rbp_transport.h"
+#include "../src/wire/rbp_wire.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -46,6 +52,12 @@ typedef struct DonorOptions
 	const char *id;
 	const char *token_file;
 	const char *transports;
+	const char *rdma_listen;
+	const char *rdma_advertise;
+	const char *rdma_device;
+	int			rdma_port;
+	int			rdma_gid_index;
+	int			rdma_traffic_class;
 	uint64_t	memory;
 	uint64_t	region_size;
 	uint64_t	min_free;
@@ -72,8 +84,12 @@ typedef struct DonorRegion
 {
 	_Atomic(DonorLease *) owner;	/* who may enter, or NULL */
 	atomic_int	users;			/* serving threads in it */
-	atomic_bool exported;		/* its memfd was given to a client */
+	atomic_bool exported;		/* its memfd was given to a client, or a key to
+								 * it could not be taken back: to be reused,
+								 * it needs other memory */
 	RbpRegionState state;
+	bool		withdrawn;		/* while DIRTY: out of everybody's reach; under
+								 * donor_lock */
 	bool		clean_unsaid;	/* the broker does not know yet that it is clean */
 	int			fd;				/* -1: none */
 	bool		huge;			/* from the pool of huge pages */
@@ -120,6 +136,8 @@ struct DonorLease
 	bool		listed;			/* in the broker's last word; under donor_lock */
 	bool		reported;		/* ended, and in the last report; likewise */
 	uint32_t	nregions;		/* likewise */
+	bool		has_digest;		/* donor_verbs', likewise */
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	DonorLease *next;
 };
 
@@ -131,6 +149,11 @@ extern void donor_lease_init(uint64_t min_free);
 
 /* By id, with a reference for the caller; NULL if unknown or ended. */
 extern DonorLease *donor_lease_find(const char *id);
+
+/* The same for the first that matches, which is asked with donor_lock held. */
+extern DonorLease *donor_lease_match(bool (*matches) (DonorLease *lease,
+													  const void *arg),
+									 const void *arg);
 extern void donor_lease_unref(DonorLease *lease);
 
 /*
@@ -220,39 +243,45 @@ extern void donor_serve_stats(DonorServeStats *stats);
 
 /*
  * Listen for RDMA connections and start the thread that makes them; the data
- * itself moves without us.  *port gets the port.  False, with the reason for
- * a message in *why, if there is no device, or none that leads to the address.
+ * itself moves without us.  To be called when regions have their memory, and
+ * before there is another thread that could take it from them.  host: "" or a
+ * wildcard address for any.  *port gets the port.  False, with the reason for a
+ * message in *why (static), if there is no device, or none that leads to the
+ * address, or memory cannot be registered with it; then nothing is left of it.
  */
 extern bool donor_verbs_init(const char *host, uint16_t *port,
 							 const char **why);
 
 /*
  * The lease got this region: its clients may have a key for it.  For
- * donor_apply_end(), with donor_lock held.  Does not wait for a device.
+ * donor_apply_end(), with donor_lock held, when the lease owns the region.
+ * Does not wait for a device.  This and the two below do nothing if RDMA is
+ * not served.
  */
 extern void donor_verbs_granted(uint32_t region, DonorLease *lease);
 
 /*
- * Every remote key of this region is dead when this returns.  For the janitor,
- * with nobody able to enter the region any more, nobody in it, and no lock
- * held; before the region is zeroed or given back.
+ * Every remote key of this region is dead when this returns; if a device would
+ * not let go of one, the region is marked as exported, and what the key leads
+ * to is never used again.  For the janitor, with nobody able to enter the
+ * region any more, nobody in it, and no lock held; before the region is zeroed
+ * or given back.
  */
 extern void donor_verbs_revoke(uint32_t region);
 
-/* Connections that are open now. */
+/* Connections that are open now; and that were denied since the start. */
 extern uint64_t donor_verbs_connections(void);
+extern uint64_t donor_verbs_denied(void);
 
 /*
  * ---- donor_control -----------------------------------------------------------
  */
 
 /*
- * Register and send heartbeats until stopped and drained.  Returns the exit
- * code.
+ * Register as what ep says (its donor, the id, is not looked at) and send
+ * heartbeats until stopped and drained.  Returns the exit code.
  */
-extern int	donor_control_run(const DonorOptions *opt, const char *host,
-							  uint16_t port, const char *shm_name,
-							  uint32_t transports);
+extern int	donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep);
 
 /* From a signal handler: drain (first call), or stop at once (second). */
 extern void donor_control_stop(void);

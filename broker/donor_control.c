@@ -81,8 +81,7 @@ clean_list(const uint32_t *regions, uint32_t n)
  * 200, or what else the broker says.
  */
 static int
-register_donor(RbpHttp *http, const DonorOptions *opt, const char *host,
-			   uint16_t port, const char *shm_name, uint32_t transports)
+register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 {
 	json_t	   *names = json_array();
 	uint32_t   *free_list;
@@ -90,17 +89,19 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const char *host,
 	json_t	   *body;
 	int			rc;
 
-	if (transports & RBP_TRANSPORT_SHM)
+	if (ep->transports & RBP_TRANSPORT_SHM)
 		json_array_append_new(names, json_string("shm"));
-	if (transports & RBP_TRANSPORT_TCP)
+	if (ep->transports & RBP_TRANSPORT_VERBS)
+		json_array_append_new(names, json_string("verbs"));
+	if (ep->transports & RBP_TRANSPORT_TCP)
 		json_array_append_new(names, json_string("tcp"));
 	free_list = donor_clean_regions(&nfree);
 	body = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}",
 					 "id", opt->id,
-					 "host", host,
-					 "port", (int) port,
-					 "shm_name", shm_name,
-					 "boot_id", rbp_transport_boot_id(),
+					 "host", ep->host,
+					 "port", (int) ep->port,
+					 "shm_name", ep->shm_name,
+					 "boot_id", ep->boot_id,
 					 "instance", instance,
 					 "region_size", (json_int_t) donor_region_size,
 					 "regions", (json_int_t) donor_nregions,
@@ -110,6 +111,11 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const char *host,
 	free(free_list);
 	if (body == NULL)
 		rbp_die("out of memory");
+	if (ep->transports & RBP_TRANSPORT_VERBS)
+	{
+		json_object_set_new(body, "rdma_host", json_string(ep->rdma_host));
+		json_object_set_new(body, "rdma_port", json_integer(ep->rdma_port));
+	}
 	rc = rbp_http_request(http, "POST", "/v1/donors", body, NULL);
 	json_decref(body);
 	return rc;
@@ -237,11 +243,12 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 			{"free_regions", report.free_regions},
 			{"leased_regions", report.leased_regions},
 			{"released_regions", report.released_regions},
-			{"connections", stats.connections},
+			{"connections", stats.connections + donor_verbs_connections()},
+			{"rdma_connections", donor_verbs_connections()},
 			{"reads", stats.reads},
 			{"writes", stats.writes},
 			{"maps", stats.maps},
-			{"denied", stats.denied},
+			{"denied", stats.denied + donor_verbs_denied()},
 			{"bytes_read", stats.bytes_read},
 			{"bytes_written", stats.bytes_written},
 		};
@@ -296,8 +303,7 @@ wait_for_cleaning(void)
 }
 
 int
-donor_control_run(const DonorOptions *opt, const char *host, uint16_t port,
-				  const char *shm_name, uint32_t transports)
+donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 {
 	const char *error = NULL;
 	char	   *token = NULL;
@@ -358,7 +364,7 @@ donor_control_run(const DonorOptions *opt, const char *host, uint16_t port,
 		}
 
 		if (!registered)
-			rc = register_donor(http, opt, host, port, shm_name, transports);
+			rc = register_donor(http, opt, ep);
 		else
 			rc = heartbeat(http, &revision, draining, &drain);
 

@@ -12,8 +12,9 @@
  *
  * A region's way: FREE -> LEASED (granted) -> DIRTY (lost its lease) -> FREE
  * (zeroed, to be reported clean).  The janitor does the step from DIRTY,
- * which takes tens of milliseconds, with no lock held.  Withdrawal of a
- * region that clients have mapped comes first, for all regions that wait.
+ * which takes tens of milliseconds, with no lock held.  Withdrawal of regions
+ * to which clients have RDMA keys, or which they have mapped, comes first, for
+ * all that wait: these clients can go on until then.
  *
  * A lease that ended by our clock stays in the table, ended and without
  * regions, until the broker has heard that: or else a broker that does not
@@ -38,6 +39,7 @@
 #include <time.h>
 
 #define PRESSURE_TICK_NS	INT64_C(250000000)
+#define YIELDS				100
 
 static pthread_mutex_t donor_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t janitor_wake;
@@ -98,6 +100,22 @@ donor_lease_find(const char *id)
 	return lease;
 }
 
+DonorLease *
+donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
+				  const void *arg)
+{
+	DonorLease *lease;
+
+	pthread_mutex_lock(&donor_lock);
+	for (lease = leases; lease != NULL; lease = lease->next)
+		if (!atomic_load(&lease->ended) && matches(lease, arg))
+			break;
+	if (lease != NULL)
+		atomic_fetch_add(&lease->refs, 1);
+	pthread_mutex_unlock(&donor_lock);
+	return lease;
+}
+
 bool
 donor_region_enter(DonorRegion *region, DonorLease *lease, int64_t now)
 {
@@ -127,6 +145,7 @@ fence_region(DonorRegion *region)
 	atomic_store(&region->owner, NULL);
 	lease->nregions--;
 	region->state = RBP_REGION_DIRTY;
+	region->withdrawn = false;
 	region->clean_unsaid = false;
 	ndirty++;
 	pthread_cond_signal(&janitor_wake);
@@ -224,6 +243,7 @@ donor_apply_end(void)
 			region->clean_unsaid = false;	/* a grant says that it is known */
 			lease->nregions++;
 			atomic_store(&region->owner, lease);
+			donor_verbs_granted(i, lease);
 		}
 		else if (region->state == RBP_REGION_RELEASED)
 		{
@@ -395,12 +415,52 @@ expire_leases(int64_t now)
 	return next;
 }
 
-/* Nobody can enter any more; wait for those who did before. */
+/*
+ * Nobody can enter any more; wait for those who did before.  A system call is
+ * over at once, the making of a key takes milliseconds.
+ */
 static void
 wait_for_users(DonorRegion *region)
 {
-	while (atomic_load(&region->users) != 0)
-		sched_yield();
+	struct timespec ts = {.tv_nsec = 100000};
+
+	for (int i = 0; atomic_load(&region->users) != 0; i++)
+	{
+		if (i < YIELDS)
+			sched_yield();
+		else
+			nanosleep(&ts, NULL);
+	}
+}
+
+/*
+ * Put a fenced region out of everybody's reach: who has a key to it, or has
+ * mapped it, keeps nothing of it.  Called with donor_lock held, which it gives
+ * up in between.
+ */
+static void
+withdraw(DonorRegion *region)
+{
+	pthread_mutex_unlock(&donor_lock);
+	wait_for_users(region);
+	donor_verbs_revoke((uint32_t) (region - donor_regions));
+	if (atomic_load(&region->exported))
+		donor_memory_release(region);
+	pthread_mutex_lock(&donor_lock);
+	region->withdrawn = true;
+}
+
+/* For all that wait, before the slow part. */
+static void
+withdraw_dirty(void)
+{
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		if (region->state == RBP_REGION_DIRTY && !region->withdrawn)
+			withdraw(region);
+	}
 }
 
 /*
@@ -412,8 +472,10 @@ clean_region(DonorRegion *region, bool keep)
 {
 	bool		ok = false;
 
+	/* it may have been fenced since withdraw_dirty() */
+	if (!region->withdrawn)
+		withdraw(region);
 	pthread_mutex_unlock(&donor_lock);
-	wait_for_users(region);
 	if (keep)
 		ok = donor_memory_renew(region);
 	if (!ok)
@@ -424,24 +486,6 @@ clean_region(DonorRegion *region, bool keep)
 	region->clean_unsaid = true;
 	ndirty--;
 	nreleased += !ok;
-}
-
-/* Take clients' mappings away, for all that wait, before the slow part. */
-static void
-withdraw_dirty(void)
-{
-	for (uint32_t i = 0; i < donor_nregions; i++)
-	{
-		DonorRegion *region = &donor_regions[i];
-
-		if (region->state != RBP_REGION_DIRTY ||
-			!atomic_load(&region->exported))
-			continue;
-		pthread_mutex_unlock(&donor_lock);
-		wait_for_users(region);
-		donor_memory_release(region);
-		pthread_mutex_lock(&donor_lock);
-	}
 }
 
 /*

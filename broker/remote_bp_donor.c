@@ -5,9 +5,10 @@
  *	  leases, and does what the broker says.
  *
  * Links: remote_bp_donor.o donor_memory.o donor_lease.o donor_serve.o
- *		  donor_control.o common.o http_client.o, src/wire/rbp_wire.o,
- *		  src/transport/rbp_transport.o transport_sock.o transport_shm.o
- *		  transport_tcp.o; -lcurl -ljansson -lcrypto -lsystemd -lpthread
+ *		  donor_verbs.o donor_control.o common.o http_client.o,
+ *		  src/wire/rbp_wire.o, src/transport/rbp_transport.o transport_sock.o
+ *		  transport_shm.o transport_tcp.o transport_verbs.o verbs_common.o;
+ *		  -lcurl -ljansson -lcrypto -lsystemd -lrdmacm -libverbs -lpthread
  *
  * Files and threads: see donor.h.
  *
@@ -16,8 +17,10 @@
 #include "common.h"
 #include "donor.h"
 #include "http_client.h"
+#include "../src/transport/transport_verbs.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +31,9 @@
 #define MAX_REGION	(INT64_C(1) << 40)
 
 static DonorOptions opt = {
-	.transports = "shm,tcp",
+	.transports = "auto",
+	.rdma_gid_index = -1,
+	.rdma_traffic_class = -1,
 	.region_size = UINT64_C(64) << 20,
 	.threads = 2,
 	.spin_us = 200,
@@ -51,7 +56,21 @@ static const RbpOption options[] = {
 	{"advertise", RBP_OPT_STRING, &opt.advertise, "HOST:PORT",
 	"address that clients are told; port 0: the one listened on", "as --listen", false, 0, 0},
 	{"transports", RBP_OPT_STRING, &opt.transports, "LIST",
-	"what to serve: shm, tcp, or both, separated by a comma", "shm,tcp", false, 0, 0},
+		"what to serve: shm, verbs, tcp, separated by commas; auto: all that can be",
+	"auto", false, 0, 0},
+	{"rdma-listen", RBP_OPT_STRING, &opt.rdma_listen, "HOST:PORT",
+	"address to serve RDMA on; port 0: any", "host of --listen", false, 0, 0},
+	{"rdma-advertise", RBP_OPT_STRING, &opt.rdma_advertise, "HOST:PORT",
+		"address that RDMA clients are told; port 0: the one listened on",
+	"as --rdma-listen", false, 0, 0},
+	{"rdma-device", RBP_OPT_STRING, &opt.rdma_device, "NAME",
+	"the RDMA device to use", "any", false, 0, 0},
+	{"rdma-port", RBP_OPT_INT, &opt.rdma_port, "N",
+	"the RDMA device's port, from 1; 0: any", "0", false, 0, 255},
+	{"rdma-gid-index", RBP_OPT_INT, &opt.rdma_gid_index, "N",
+	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
+	{"rdma-traffic-class", RBP_OPT_INT, &opt.rdma_traffic_class, "N",
+	"traffic class of RDMA packets; -1: the system's default", "-1", false, -1, 255},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file with the token that the broker wants", "none", false, 0, 0},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
@@ -88,13 +107,17 @@ on_stop(int signo)
 	errno = save_errno;
 }
 
+/* The transports of --transports, *automatic: as far as they can be had. */
 static uint32_t
-parse_transports(const char *list)
+parse_transports(const char *list, bool *automatic)
 {
 	char		copy[64];
 	uint32_t	bits = 0;
 	char	   *save = NULL;
 
+	*automatic = strcmp(list, "auto") == 0;
+	if (*automatic)
+		return RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP | RBP_TRANSPORT_VERBS;
 	if (strlen(list) >= sizeof(copy))
 		rbp_usage_error(&program, "--transports: \"%s\" is too long", list);
 	strcpy(copy, list);
@@ -112,19 +135,84 @@ parse_transports(const char *list)
 	return bits;
 }
 
+/* An address to listen on is not always one to connect to. */
+static bool
+is_wildcard(const char *host)
+{
+	return host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static void
+configure_rdma(void)
+{
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+	if (opt.rdma_device != NULL)
+	{
+		if (strlen(opt.rdma_device) >= sizeof(config.device))
+			rbp_usage_error(&program, "--rdma-device: \"%s\" is too long", opt.rdma_device);
+		strcpy(config.device, opt.rdma_device);
+	}
+	config.port = opt.rdma_port;
+	config.gid_index = opt.rdma_gid_index;
+	config.traffic_class = opt.rdma_traffic_class;
+	rbp_verbs_configure(&config);
+}
+
+/*
+ * Serve RDMA and fill in how it is reached.  host: what --rdma-listen says, or
+ * --listen without it; public_host: what a wildcard address is told as.
+ * False: not served; why tells the reason.
+ */
+static bool
+serve_rdma(const char *listen_host, uint16_t port, const char *public_host,
+		   const char *advertised, uint16_t advertised_port,
+		   RbpEndpoint *ep, const char **why)
+{
+	struct sockaddr_storage addr;
+	socklen_t	len;
+	char		host[RBP_HOST_LEN];
+	char		address[RBP_HOST_LEN + 16];
+
+	/* of a named device, port or GID, the address is known */
+	strcpy(host, listen_host);
+	if (opt.rdma_listen == NULL || is_wildcard(host))
+	{
+		*why = "no RDMA device has the given name, port and GID, and an address";
+		if (rbp_verbs_source_address(AF_UNSPEC, &addr, &len) != RBP_OK)
+			return false;
+		if (len > 0 &&
+			getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host),
+						NULL, 0, NI_NUMERICHOST) != 0)
+			return false;
+	}
+	if (!donor_verbs_init(host, &port, why))
+		return false;
+	rbp_log(RBP_LOG_INFO, "RDMA on %s",
+			rbp_format_hostport(host, port, address, sizeof(address)));
+	strcpy(ep->rdma_host, advertised[0] != '\0' ? advertised :
+		   is_wildcard(host) ? public_host : host);
+	ep->rdma_port = advertised_port != 0 ? advertised_port : port;
+	return true;
+}
+
 int
 main(int argc, char **argv)
 {
 	RbpLogLevel level;
 	struct sigaction sa = {.sa_handler = on_stop};
+	RbpEndpoint ep = {.port = 0};
 	char		host[RBP_HOST_LEN];
-	char		advertised[RBP_HOST_LEN];
+	char		rdma_host[RBP_HOST_LEN];
+	char		rdma_advertised[RBP_HOST_LEN] = "";
 	char		address[RBP_HOST_LEN + 16];
 	char		id[RBP_DONOR_ID_LEN + 256];
-	char		shm_name[RBP_SHM_NAME_LEN];
 	uint16_t	port;
-	uint16_t	advertised_port = 0;
-	uint32_t	transports;
+	uint16_t	rdma_port = 0;
+	uint16_t	rdma_advertised_port = 0;
+	bool		automatic;
+	bool		rdma = false;
+	const char *why;
 	sigset_t	signals;
 	sigset_t	before;
 
@@ -134,10 +222,18 @@ main(int argc, char **argv)
 		rbp_usage_error(&program, "--log-level: \"%s\" is not a level", log_level);
 	if (!rbp_parse_hostport(opt.listen, host, sizeof(host), &port))
 		rbp_usage_error(&program, "--listen: \"%s\" is not HOST:PORT", opt.listen);
-	strcpy(advertised, host);
+	strcpy(ep.host, host);
 	if (opt.advertise != NULL &&
-		!rbp_parse_hostport(opt.advertise, advertised, sizeof(advertised), &advertised_port))
+		!rbp_parse_hostport(opt.advertise, ep.host, sizeof(ep.host), &ep.port))
 		rbp_usage_error(&program, "--advertise: \"%s\" is not HOST:PORT", opt.advertise);
+	strcpy(rdma_host, host);
+	if (opt.rdma_listen != NULL &&
+		!rbp_parse_hostport(opt.rdma_listen, rdma_host, sizeof(rdma_host), &rdma_port))
+		rbp_usage_error(&program, "--rdma-listen: \"%s\" is not HOST:PORT", opt.rdma_listen);
+	if (opt.rdma_advertise != NULL &&
+		(!rbp_parse_hostport(opt.rdma_advertise, rdma_advertised, sizeof(rdma_advertised),
+							 &rdma_advertised_port) || is_wildcard(rdma_advertised)))
+		rbp_usage_error(&program, "--rdma-advertise: \"%s\" is not HOST:PORT", opt.rdma_advertise);
 	if (opt.region_size % (UINT64_C(1) << 20) != 0)
 		rbp_usage_error(&program, "--region-size must be a multiple of 1 MB");
 	if (opt.memory < opt.region_size)
@@ -145,17 +241,16 @@ main(int argc, char **argv)
 	if (opt.id != NULL && !rbp_valid_id(opt.id, RBP_DONOR_ID_LEN))
 		rbp_usage_error(&program, "--id: \"%s\" is not a name (letters, digits and . _ : -, at most %d)",
 						opt.id, RBP_DONOR_ID_LEN - 1);
-	transports = parse_transports(opt.transports);
+	ep.transports = parse_transports(opt.transports, &automatic);
+	configure_rdma();
 	rbp_log_init(program.name, level);
 	if (!rbp_http_init())
 		rbp_die("could not initialize libcurl");
 
-	/* an address to listen on is not always one to connect to */
-	if (advertised[0] == '\0' || strcmp(advertised, "0.0.0.0") == 0 ||
-		strcmp(advertised, "::") == 0)
-		if (gethostname(advertised, sizeof(advertised)) != 0)
-			rbp_die("could not get the host name: %s", strerror(errno));
-	advertised[sizeof(advertised) - 1] = '\0';
+	if (is_wildcard(ep.host) && gethostname(ep.host, sizeof(ep.host)) != 0)
+		rbp_die("could not get the host name: %s", strerror(errno));
+	ep.host[sizeof(ep.host) - 1] = '\0';
+	strcpy(ep.boot_id, rbp_transport_boot_id());
 
 	/* only the main thread is to be interrupted by signals */
 	signal(SIGPIPE, SIG_IGN);
@@ -168,20 +263,35 @@ main(int argc, char **argv)
 
 	rbp_transport_init();
 	donor_memory_init(opt.memory, opt.region_size);
+	if (ep.transports & RBP_TRANSPORT_VERBS)
+	{
+		rdma = serve_rdma(rdma_host, rdma_port, ep.host, rdma_advertised,
+						  rdma_advertised_port, &ep, &why);
+		if (!rdma && !automatic)
+			rbp_die("could not serve RDMA: %s", why);
+		if (!rdma)
+		{
+			/* who has a device will want to know, others will not */
+			rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
+					"without RDMA: %s", why);
+			ep.transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
+		}
+	}
 	donor_lease_init(opt.min_free);
-	donor_serve_init(host, &port, (transports & RBP_TRANSPORT_TCP) != 0,
-					 (transports & RBP_TRANSPORT_SHM) != 0, shm_name,
+	donor_serve_init(host, &port, (ep.transports & RBP_TRANSPORT_TCP) != 0,
+					 (ep.transports & RBP_TRANSPORT_SHM) != 0, ep.shm_name,
 					 opt.threads, opt.spin_us);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 
-	/* the broker wants a port even of a donor that has none */
-	if (advertised_port == 0)
-		advertised_port = port != 0 ? port : 1;
-	if (transports & RBP_TRANSPORT_TCP)
+	if ((ep.transports & RBP_TRANSPORT_TCP) == 0)
+		ep.port = 0;
+	else if (ep.port == 0)
+		ep.port = port;
+	if (ep.transports & RBP_TRANSPORT_TCP)
 		rbp_log(RBP_LOG_INFO, "listening on %s",
 				rbp_format_hostport(host, port, address, sizeof(address)));
-	if (transports & RBP_TRANSPORT_SHM)
-		rbp_log(RBP_LOG_INFO, "shared memory by @%s", shm_name);
+	if (ep.transports & RBP_TRANSPORT_SHM)
+		rbp_log(RBP_LOG_INFO, "shared memory by @%s", ep.shm_name);
 
 	if (opt.id == NULL)
 	{
@@ -195,6 +305,5 @@ main(int argc, char **argv)
 		if (!rbp_valid_id(id, RBP_DONOR_ID_LEN))
 			rbp_die("the host name makes no donor name; use --id");
 	}
-	return donor_control_run(&opt, advertised, advertised_port, shm_name,
-							 transports);
+	return donor_control_run(&opt, &ep);
 }
