@@ -7,11 +7,9 @@
  * Concurrency
  * -----------
  * A connection has its event channel, id, queue pair (QP) and completion
- * queue (CQ) to itself, and belongs to one thread at a time.  Connections of a
- * process share, for each device, a protection domain and the registrations
- * of callers' memory; the lists of both, and the count of connections, are
- * under process_lock, which is never held for long: memory is registered
- * without it.
+ * queue (CQ) to itself, and belongs to one thread at a time.  What connections
+ * of a process share, protection domains and the registrations of callers'
+ * memory, is in verbs_device.c, under a lock of its own.
  *
  * The device is the other party.  It touches memory from the moment that a
  * work request is posted until its completion is taken from the CQ, or until
@@ -59,13 +57,11 @@
  * channel tells of a donor that is gone; it is looked at about each
  * millisecond of waiting.
  *
- * Forking.  A device that a connection has open must not be used by a child
- * that was forked meanwhile: there the transport is not usable().
- *
  *-------------------------------------------------------------------------
  */
 #include "transport_verbs.h"
 #include "transport_sock.h"
+#include "verbs_device.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -74,7 +70,6 @@
 #include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +80,6 @@
 
 #define SQ_DEPTH		64
 #define SIGNAL_EACH		8
-#define READS_MAX		16		/* RDMA reads at once, if device and donor can */
 #define PIECE_MAX		(1u << 20)	/* of one work request; no device has less */
 #define QUEUE_MAX		4096
 
@@ -116,27 +110,6 @@
 
 /* wr_id of receives: this and the number of the buffer */
 #define RECEIVE			(UINT64_C(1) << 63)
-
-/* Of a process. */
-typedef struct Device
-{
-	struct ibv_context *verbs;
-	struct ibv_pd *pd;
-	uint8_t		reads;			/* that a QP may have on the way */
-	unsigned int refs;			/* connections */
-	RbpMr	   *mrs;
-	struct Device *next;
-} Device;
-
-struct RbpMr
-{
-	Device	   *device;
-	struct ibv_mr *mr;
-	uint8_t    *base;
-	size_t		len;
-	unsigned int refs;
-	RbpMr	   *next;
-};
 
 typedef enum VerbsState
 {
@@ -204,7 +177,7 @@ typedef struct VerbsConn
 
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;		/* its qp is ours */
-	Device	   *device;
+	RbpVerbsDevice *device;
 	struct ibv_cq *cq;
 	uint8_t    *pool;
 	struct ibv_mr *pool_mr;
@@ -235,112 +208,6 @@ typedef struct VerbsConn
 
 _Static_assert(SLOTS <= 32 && LOOKUPS <= 32, "they are bits");
 _Static_assert(POOL_PINGS % 16 == 0, "what follows the slots is aligned");
-
-static pthread_mutex_t process_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-/* under process_lock */
-static Device *devices;
-static unsigned int connections;
-static pid_t connections_of;	/* whose they are */
-
-/*
- * ---- what a process shares --------------------------------------------------
- */
-
-/* Providers' own memory survives a fork(); kernels since 5.12 see to it. */
-static void
-init_fork(void)
-{
-	(void) ibv_fork_init();
-}
-
-/*
- * Have we come, by fork(), by connections that are our parent's?  What
- * librdmacm would give us then is the parent's open device.
- */
-static bool
-inherited(void)
-{
-	bool		result;
-
-	pthread_mutex_lock(&process_lock);
-	result = connections > 0 && connections_of != getpid();
-	pthread_mutex_unlock(&process_lock);
-	return result;
-}
-
-static void
-count_connection(int change)
-{
-	pthread_mutex_lock(&process_lock);
-	if (connections == 0)
-		connections_of = getpid();
-	connections += (unsigned int) change;
-	pthread_mutex_unlock(&process_lock);
-}
-
-/* A device that no connection uses yet; NULL if it gives nothing. */
-static Device *
-device_new(struct ibv_context *verbs)
-{
-	Device	   *device = calloc(1, sizeof(*device));
-	struct ibv_device_attr attr;
-
-	if (device == NULL)
-		return NULL;
-	device->verbs = verbs;
-	if (ibv_query_device(verbs, &attr) != 0)
-		goto free_device;
-	device->reads = (uint8_t) (attr.max_qp_init_rd_atom < READS_MAX
-							   ? attr.max_qp_init_rd_atom : READS_MAX);
-	device->pd = ibv_alloc_pd(verbs);
-	if (device->pd == NULL)
-		goto free_device;
-	device->next = devices;
-	devices = device;
-	return device;
-
-free_device:
-	free(device);
-	return NULL;
-}
-
-/* The device behind an id, with a reference, or NULL. */
-static Device *
-device_get(struct ibv_context *verbs)
-{
-	Device	   *device;
-
-	pthread_mutex_lock(&process_lock);
-	for (device = devices; device != NULL; device = device->next)
-		if (device->verbs == verbs)
-			break;
-	if (device == NULL)
-		device = device_new(verbs);
-	if (device != NULL)
-		device->refs++;
-	pthread_mutex_unlock(&process_lock);
-	return device;
-}
-
-/* To be called while the id still keeps the device open. */
-static void
-device_put(Device *device)
-{
-	pthread_mutex_lock(&process_lock);
-	if (--device->refs == 0)
-	{
-		Device	  **prev = &devices;
-
-		while (*prev != device)
-			prev = &(*prev)->next;
-		*prev = device->next;
-		(void) ibv_dealloc_pd(device->pd);
-		free(device);
-	}
-	pthread_mutex_unlock(&process_lock);
-}
 
 /*
  * ---- queues -----------------------------------------------------------------
@@ -880,7 +747,7 @@ make_qp(VerbsConn *conn)
 		.qp_type = IBV_QPT_RC,
 	};
 
-	conn->device = device_get(verbs);
+	conn->device = rbp_verbs_device_get(verbs);
 	if (conn->device == NULL)
 		return RBP_NOMEM;
 
@@ -1037,7 +904,7 @@ static bool
 verbs_usable(const RbpEndpoint *ep)
 {
 	return ep->rdma_host[0] != '\0' && ep->rdma_port != 0 &&
-		rbp_verbs_present() && !inherited();
+		rbp_verbs_present() && rbp_verbs_may_connect();
 }
 
 static void
@@ -1055,7 +922,7 @@ verbs_close(RbpConn *base)
 	if (conn->pool != NULL)
 		(void) munmap(conn->pool, POOL_SIZE);
 	if (conn->device != NULL)
-		device_put(conn->device);
+		rbp_verbs_device_put(conn->device);
 	if (conn->id != NULL)
 		(void) rdma_destroy_id(conn->id);
 	if (conn->channel != NULL)
@@ -1065,7 +932,7 @@ verbs_close(RbpConn *base)
 	free(conn->pings.ios);
 	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
 	free(conn);
-	count_connection(-1);
+	rbp_verbs_count_connection(-1);
 }
 
 /* The first steps, up to where events go on. */
@@ -1110,7 +977,7 @@ verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_
 	VerbsConn  *conn;
 	RbpStatus	status;
 
-	if (ep->rdma_host[0] == '\0' || ep->rdma_port == 0 || inherited())
+	if (ep->rdma_host[0] == '\0' || ep->rdma_port == 0 || !rbp_verbs_may_connect())
 		return RBP_INVALID;
 	memset(&peer, 0, sizeof(peer));
 	if (inet_pton(AF_INET, ep->rdma_host, &peer.v4.sin_addr) == 1)
@@ -1126,11 +993,10 @@ verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_
 	else
 		return RBP_INVALID;
 
-	(void) pthread_once(&fork_once, init_fork);
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
 		return RBP_NOMEM;
-	count_connection(1);
+	rbp_verbs_count_connection(1);
 	conn->base.ops = &rbp_transport_verbs;
 	conn->state = VERBS_ADDRESS;
 	conn->cred = *cred;
@@ -1165,95 +1031,21 @@ verbs_connect_wait(RbpConn *base, int64_t deadline_ns)
 	}
 }
 
-/* The registration of just this memory, with a reference, or NULL. */
-static RbpMr *
-find_mr(Device *device, const void *memory, size_t len)
-{
-	RbpMr	   *mr;
-
-	for (mr = device->mrs; mr != NULL; mr = mr->next)
-		if (mr->base == memory && mr->len == len)
-			break;
-	if (mr != NULL)
-		mr->refs++;
-	return mr;
-}
-
 static RbpStatus
-verbs_register_memory(RbpConn *base, void *memory, size_t len, RbpMr **mr_out)
+verbs_register_memory(RbpConn *base, void *memory, size_t len, RbpMr **mr)
 {
 	VerbsConn  *conn = (VerbsConn *) base;
-	Device	   *device = conn->device;
-	RbpStatus	status;
-	RbpMr	   *known;
-	RbpMr	   *mr;
 
-	if (device == NULL)
+	if (conn->device == NULL)
 		return RBP_INVALID;		/* not connected */
-	pthread_mutex_lock(&process_lock);
-	known = find_mr(device, memory, len);
-	pthread_mutex_unlock(&process_lock);
-	if (known != NULL)
-	{
-		*mr_out = known;
-		return RBP_OK;
-	}
-
-	mr = calloc(1, sizeof(*mr));
-	if (mr == NULL)
-		return RBP_NOMEM;
-	mr->mr = ibv_reg_mr(device->pd, memory, len, IBV_ACCESS_LOCAL_WRITE);
-	if (mr->mr == NULL)
-	{
-		/* ENOMEM is too low a limit, too; what is not mapped is neither */
-		status = errno == EFAULT || errno == EINVAL ? RBP_INVALID : RBP_NOMEM;
-		free(mr);
-		return status;
-	}
-	mr->device = device;
-	mr->base = memory;
-	mr->len = len;
-	mr->refs = 1;
-
-	pthread_mutex_lock(&process_lock);
-	known = find_mr(device, memory, len);	/* another thread's, since then */
-	if (known == NULL)
-	{
-		mr->next = device->mrs;
-		device->mrs = mr;
-	}
-	pthread_mutex_unlock(&process_lock);
-	*mr_out = mr;
-	if (known != NULL)
-	{
-		(void) ibv_dereg_mr(mr->mr);
-		free(mr);
-		*mr_out = known;
-	}
-	return RBP_OK;
+	return rbp_verbs_mr_get(conn->device, memory, len, mr);
 }
 
 static void
 verbs_deregister_memory(RbpConn *base, RbpMr *mr)
 {
-	RbpMr	  **prev = &mr->device->mrs;
-	bool		unused;
-
 	(void) base;
-	pthread_mutex_lock(&process_lock);
-	unused = --mr->refs == 0;
-	if (unused)
-	{
-		while (*prev != mr)
-			prev = &(*prev)->next;
-		*prev = mr->next;
-	}
-	pthread_mutex_unlock(&process_lock);
-	if (unused)
-	{
-		(void) ibv_dereg_mr(mr->mr);
-		free(mr);
-	}
+	rbp_verbs_mr_put(mr);
 }
 
 /* Put a request into its queue; or its status, if it cannot be. */

@@ -11,8 +11,9 @@
  * Links: test/conformance/harness.c src/transport/rbp_transport.c
  *	src/transport/transport_sock.c src/transport/transport_shm.c
  *	src/transport/transport_tcp.c src/transport/transport_verbs.c
- *	src/transport/verbs_common.c src/transport/transport_fault.c
- *	src/wire/rbp_wire.c broker/common.c broker/http_client.c
+ *	src/transport/verbs_common.c src/transport/verbs_device.c
+ *	src/transport/transport_fault.c src/wire/rbp_wire.c broker/common.c
+ *	broker/http_client.c
  *
  *-------------------------------------------------------------------------
  */

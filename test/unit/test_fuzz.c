@@ -8,7 +8,7 @@
  *	src/transport/rbp_transport.c src/transport/transport_sock.c
  *	src/transport/transport_shm.c src/transport/transport_tcp.c
  *	src/transport/transport_verbs.c src/transport/verbs_common.c
- *	src/transport/transport_fault.c
+ *	src/transport/verbs_device.c src/transport/transport_fault.c
  *
  *-------------------------------------------------------------------------
  */

@@ -1,0 +1,203 @@
+/*-------------------------------------------------------------------------
+ *
+ * verbs_device.c
+ *	  What the verbs connections of a process share: see verbs_device.h.
+ *
+ * The lists of devices and registrations, with their counts of references,
+ * and the count of connections are under one lock.  It is never held for long:
+ * memory, which can take milliseconds, is registered without it.  Two threads
+ * that register the same memory at the same time both do it, and the later one
+ * throws its own away.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "verbs_device.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* under lock */
+static RbpVerbsDevice *devices;
+static unsigned int connections;
+static pid_t connections_of;	/* whose they are */
+
+/* Providers' own memory outlives a fork(); kernels since 5.12 see to it. */
+static void
+init_fork(void)
+{
+	(void) ibv_fork_init();
+}
+
+bool
+rbp_verbs_may_connect(void)
+{
+	bool		inherited;
+
+	pthread_mutex_lock(&lock);
+	inherited = connections > 0 && connections_of != getpid();
+	pthread_mutex_unlock(&lock);
+	return !inherited;
+}
+
+void
+rbp_verbs_count_connection(int change)
+{
+	(void) pthread_once(&once, init_fork);
+	pthread_mutex_lock(&lock);
+	if (connections == 0)
+		connections_of = getpid();
+	connections += (unsigned int) change;
+	pthread_mutex_unlock(&lock);
+}
+
+/* A device that no connection uses yet; NULL if it yields nothing. */
+static RbpVerbsDevice *
+device_new(struct ibv_context *verbs)
+{
+	RbpVerbsDevice *device = calloc(1, sizeof(*device));
+	struct ibv_device_attr attr;
+
+	if (device == NULL)
+		return NULL;
+	device->verbs = verbs;
+	if (ibv_query_device(verbs, &attr) != 0)
+		goto free_device;
+	device->reads = (uint8_t) (attr.max_qp_init_rd_atom < RBP_VERBS_READS_MAX
+							   ? attr.max_qp_init_rd_atom : RBP_VERBS_READS_MAX);
+	device->pd = ibv_alloc_pd(verbs);
+	if (device->pd == NULL)
+		goto free_device;
+	device->next = devices;
+	devices = device;
+	return device;
+
+free_device:
+	free(device);
+	return NULL;
+}
+
+RbpVerbsDevice *
+rbp_verbs_device_get(struct ibv_context *verbs)
+{
+	RbpVerbsDevice *device;
+
+	pthread_mutex_lock(&lock);
+	for (device = devices; device != NULL; device = device->next)
+		if (device->verbs == verbs)
+			break;
+	if (device == NULL)
+		device = device_new(verbs);
+	if (device != NULL)
+		device->refs++;
+	pthread_mutex_unlock(&lock);
+	return device;
+}
+
+void
+rbp_verbs_device_put(RbpVerbsDevice *device)
+{
+	pthread_mutex_lock(&lock);
+	if (--device->refs == 0)
+	{
+		RbpVerbsDevice **prev = &devices;
+
+		while (*prev != device)
+			prev = &(*prev)->next;
+		*prev = device->next;
+		(void) ibv_dealloc_pd(device->pd);
+		free(device);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* Under lock: the registration of just this memory, or NULL. */
+static RbpMr *
+find_mr(RbpVerbsDevice *device, const void *base, size_t len)
+{
+	RbpMr	   *mr;
+
+	for (mr = device->mrs; mr != NULL; mr = mr->next)
+		if (mr->base == base && mr->len == len)
+			break;
+	if (mr != NULL)
+		mr->refs++;
+	return mr;
+}
+
+RbpStatus
+rbp_verbs_mr_get(RbpVerbsDevice *device, void *base, size_t len, RbpMr **mr_out)
+{
+	RbpMr	   *known;
+	RbpMr	   *mr;
+
+	pthread_mutex_lock(&lock);
+	known = find_mr(device, base, len);
+	pthread_mutex_unlock(&lock);
+	if (known != NULL)
+	{
+		*mr_out = known;
+		return RBP_OK;
+	}
+
+	mr = calloc(1, sizeof(*mr));
+	if (mr == NULL)
+		return RBP_NOMEM;
+	mr->mr = ibv_reg_mr(device->pd, base, len, IBV_ACCESS_LOCAL_WRITE);
+	if (mr->mr == NULL)
+	{
+		RbpStatus	status = errno == EFAULT || errno == EINVAL ? RBP_INVALID : RBP_NOMEM;
+
+		free(mr);
+		return status;
+	}
+	mr->device = device;
+	mr->base = base;
+	mr->len = len;
+	mr->refs = 1;
+
+	pthread_mutex_lock(&lock);
+	known = find_mr(device, base, len);
+	if (known == NULL)
+	{
+		mr->next = device->mrs;
+		device->mrs = mr;
+	}
+	pthread_mutex_unlock(&lock);
+	if (known == NULL)
+	{
+		*mr_out = mr;
+		return RBP_OK;
+	}
+	(void) ibv_dereg_mr(mr->mr);
+	free(mr);
+	*mr_out = known;
+	return RBP_OK;
+}
+
+void
+rbp_verbs_mr_put(RbpMr *mr)
+{
+	bool		unused;
+
+	pthread_mutex_lock(&lock);
+	unused = --mr->refs == 0;
+	if (unused)
+	{
+		RbpMr	  **prev = &mr->device->mrs;
+
+		while (*prev != mr)
+			prev = &(*prev)->next;
+		*prev = mr->next;
+	}
+	pthread_mutex_unlock(&lock);
+	if (unused)
+	{
+		(void) ibv_dereg_mr(mr->mr);
+		free(mr);
+	}
+}

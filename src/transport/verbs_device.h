@@ -1,0 +1,70 @@
+/*-------------------------------------------------------------------------
+ *
+ * verbs_device.h
+ *	  What the verbs connections of a process share: for each device a
+ *	  protection domain, and the registrations of callers' memory.
+ *
+ * Any thread may call anything here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_VERBS_DEVICE_H
+#define RBP_VERBS_DEVICE_H
+
+#include "rbp_transport.h"
+
+#include <infiniband/verbs.h>
+
+#define RBP_VERBS_READS_MAX	16	/* on the way at once, on a connection */
+
+typedef struct RbpVerbsDevice
+{
+	struct ibv_context *verbs;
+	struct ibv_pd *pd;
+	uint8_t		reads;			/* that a queue pair may have on the way; at
+								 * most RBP_VERBS_READS_MAX */
+	unsigned int refs;			/* this and what follows: private */
+	RbpMr	   *mrs;
+	struct RbpVerbsDevice *next;
+} RbpVerbsDevice;
+
+struct RbpMr
+{
+	RbpVerbsDevice *device;
+	struct ibv_mr *mr;
+	uint8_t    *base;
+	size_t		len;
+	unsigned int refs;			/* this and what follows: private */
+	RbpMr	   *next;
+};
+
+/*
+ * False in a process that was forked while its parent had connections: what
+ * librdmacm would give it is the parent's open device, which a child must not
+ * use.
+ */
+extern bool rbp_verbs_may_connect(void);
+
+/*
+ * +1 before the first call into librdmacm for a connection, -1 after the last.
+ */
+extern void rbp_verbs_count_connection(int change);
+
+/*
+ * The device behind an id, with a reference that the caller has to give back
+ * while the id still keeps it open; NULL if it yields nothing.
+ */
+extern RbpVerbsDevice *rbp_verbs_device_get(struct ibv_context *verbs);
+extern void rbp_verbs_device_put(RbpVerbsDevice *device);
+
+/*
+ * Register memory for local use, or take part in the registration of just this
+ * memory that is there.  RBP_NOMEM: also where RLIMIT_MEMLOCK is too low;
+ * RBP_INVALID: it is not mapped, or not writable.  To be put back before the
+ * caller's reference to the device.
+ */
+extern RbpStatus rbp_verbs_mr_get(RbpVerbsDevice *device, void *base,
+								  size_t len, RbpMr **mr);
+extern void rbp_verbs_mr_put(RbpMr *mr);
+
+#endif							/* RBP_VERBS_DEVICE_H */
