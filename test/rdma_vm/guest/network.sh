@@ -40,6 +40,10 @@ network_up()
     ip rule add pref 3 lookup local
     ip rule del pref 0
 
+    # While the cable is cut, they are not local either.
+    ip route add unreachable default table 100 metric 1000
+    ip route add unreachable default table 101 metric 1000
+
     cable_up && rdma link add rxe0 type rxe netdev v0 && rdma link add rxe1 type rxe netdev v1
 }
 

@@ -1,0 +1,7 @@
+# The suite of every transport over real verbs, bare and with the fault
+# transport around it.  What a memory checker could say, it says on the host.
+# Timeout: 400
+. test/rdma_vm/guest/lib.sh
+
+export RBP_CONFORMANCE_ADDRESS=$donor_address RBP_TEST_SLOW=10 TMPDIR=$dir
+exec "${as_postgres[@]}" "$RBP_CONFORMANCE" verbs fault-verbs

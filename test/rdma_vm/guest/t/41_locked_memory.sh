@@ -1,0 +1,30 @@
+# Too little memory may be locked: a donor says so at its start; a server goes
+# on by TCP.
+. test/rdma_vm/guest/lib.sh
+
+start_broker
+
+# Verbs were asked for and cannot be had: the donor does not start.
+status=0
+timeout 60 prlimit --memlock=4194304 "${as_postgres[@]}" "$RBP_DONOR" --broker "$broker" --id small \
+    --listen "$donor_address:0" --memory 64MB --region-size 8MB --transports verbs,tcp >"$dir/small.log" 2>&1 || status=$?
+holds 'a donor that cannot register its memory ends' "$status != 0 && $status != 124"
+check 'and says why' grep -iE 'memlock|locked memory' "$dir/small.log"
+
+# They were not asked for: it serves by TCP, and says so.
+donor_limit=--memlock=4194304
+start_donor small --transports auto --memory 64MB
+check 'a donor that may choose goes on without' grep -iE 'memlock|locked memory' "$dir/small.log"
+kill_donor small
+donor_limit=
+
+start_donor far
+server_limit=--memlock=16384
+start_server 'remote_bp.transport = auto'
+check 'most pages come from the donor' warm
+is 'by TCP, since the server may lock nothing' "$(donor_column far transport)" tcp
+start_pgbench 5
+finish_pgbench 'no locked memory'
+is_clean 'no locked memory'
+stop_server
+done_testing

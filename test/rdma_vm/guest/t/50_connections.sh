@@ -1,0 +1,62 @@
+# Bounds on connections, counted as queue pairs: so many at most, none for
+# those who read little, none for those who read nothing for long.
+# Timeout: 180
+. test/rdma_vm/guest/lib.sh
+
+# One session that stays, and waits for its answers.
+open_session() { coproc session { "${as_postgres[@]}" psql -XAtq; }; }
+in_session()
+{
+    local line
+
+    printf '%s;\n\\echo done\n' "$1" >&"${session[1]}"
+    while read -r -t 60 line <&"${session[0]}" && [ "$line" != "done" ]; do :; done
+}
+close_session() { exec {session[1]}>&-; wait "$session_PID"; }
+no_more_than() { [ "$(queue_pairs rxe0)" -le "$1" ]; }
+
+start_broker
+start_donor far
+start_server 'remote_bp.transport = verbs' 'remote_bp.max_connections = 3'
+check 'most pages come from the donor' warm
+
+# The pusher has one of its own.
+start_pgbench 10 -S -c 6
+sleep 5
+found=$(queue_pairs rxe0)
+holds 'backends over the limit have no queue pair' "$found >= 3 && $found <= 4"
+is 'the donor has as many' "$(queue_pairs rxe1 remote_bp_donor)" "$found"
+finish_pgbench 'six clients, three connections'
+holds 'they read from disk' "$(counter over_limit) > 0"
+check 'with the backends their queue pairs go' until_true 10 no_more_than 1
+
+# Twenty queries of a few pages each, in sessions of their own.
+set_server remote_bp.connect_threshold 100
+before=$(counter below_threshold)
+for aid in 1000 50000 100000 200000 280000; do
+    query "SELECT count(filler) FROM pgbench_accounts WHERE aid = $aid" >/dev/null
+done
+holds 'who reads little does not connect' "$(counter below_threshold) > $before"
+set_server remote_bp.connect_threshold 8
+
+set_server remote_bp.idle_connection_timeout 2s
+sleep 4                     # the pusher's
+open_session
+in_session "$scan"
+found=$(queue_pairs rxe0)
+holds 'a session that reads has a queue pair' "$found >= 1"
+check 'and loses it when it is idle' until_true 15 no_more_than $((found - 1))
+before=$(counter hits)
+in_session "$scan"
+holds 'it gets another when it reads again' "$(counter hits) > $before + 500"
+close_session
+
+# From the device that is named: it has another address.
+set_server remote_bp.rdma_device rxe1
+open_session
+in_session "$scan"
+holds 'the named device is used' "$(queue_pairs rxe1) >= 1"
+close_session
+is_clean 'connections'
+stop_server
+done_testing
