@@ -904,7 +904,7 @@ static bool
 verbs_usable(const RbpEndpoint *ep)
 {
 	return ep->rdma_host[0] != '\0' && ep->rdma_port != 0 &&
-		rbp_verbs_present() && rbp_verbs_may_connect();
+		rbp_verbs_present() && rbp_verbs_usable();
 }
 
 static void
@@ -932,7 +932,6 @@ verbs_close(RbpConn *base)
 	free(conn->pings.ios);
 	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
 	free(conn);
-	rbp_verbs_count_connection(-1);
 }
 
 /* The first steps, up to where events go on. */
@@ -977,7 +976,7 @@ verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_
 	VerbsConn  *conn;
 	RbpStatus	status;
 
-	if (ep->rdma_host[0] == '\0' || ep->rdma_port == 0 || !rbp_verbs_may_connect())
+	if (ep->rdma_host[0] == '\0' || ep->rdma_port == 0)
 		return RBP_INVALID;
 	memset(&peer, 0, sizeof(peer));
 	if (inet_pton(AF_INET, ep->rdma_host, &peer.v4.sin_addr) == 1)
@@ -992,11 +991,12 @@ verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_
 	}
 	else
 		return RBP_INVALID;
+	if (!rbp_verbs_claim())
+		return RBP_INVALID;
 
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
 		return RBP_NOMEM;
-	rbp_verbs_count_connection(1);
 	conn->base.ops = &rbp_transport_verbs;
 	conn->state = VERBS_ADDRESS;
 	conn->cred = *cred;

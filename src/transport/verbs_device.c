@@ -3,11 +3,14 @@
  * verbs_device.c
  *	  What the verbs connections of a process share: see verbs_device.h.
  *
- * The lists of devices and registrations, with their counts of references,
- * and the count of connections are under one lock.  It is never held for long:
- * memory, which can take milliseconds, is registered without it.  Two threads
- * that register the same memory at the same time both do it, and the later one
- * throws its own away.
+ * The lists of devices and registrations, with their counts of references, are
+ * under one lock.  It is never held for long: memory, which can take
+ * milliseconds, is registered without it.  Two threads that register the same
+ * memory at the same time both do it, and the later one throws its own away.
+ *
+ * Forking.  librdmacm opens a device once and keeps it open, so that a child
+ * gets it as well: with doorbells and domains that are the parent's.  A process
+ * that shall fork workers which use RDMA must not use it itself.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,10 +26,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* under lock */
 static RbpVerbsDevice *devices;
-static unsigned int connections;
-static pid_t connections_of;	/* whose they are */
+static pid_t user;				/* who uses librdmacm, 0: nobody yet */
 
-/* Providers' own memory outlives a fork(); kernels since 5.12 see to it. */
+/* A later fork() is not to leave the child pages that the device works on. */
 static void
 init_fork(void)
 {
@@ -34,25 +36,29 @@ init_fork(void)
 }
 
 bool
-rbp_verbs_may_connect(void)
+rbp_verbs_usable(void)
 {
-	bool		inherited;
+	bool		usable;
 
 	pthread_mutex_lock(&lock);
-	inherited = connections > 0 && connections_of != getpid();
+	usable = user == 0 || user == getpid();
 	pthread_mutex_unlock(&lock);
-	return !inherited;
+	return usable;
 }
 
-void
-rbp_verbs_count_connection(int change)
+bool
+rbp_verbs_claim(void)
 {
-	(void) pthread_once(&once, init_fork);
+	bool		usable;
+
 	pthread_mutex_lock(&lock);
-	if (connections == 0)
-		connections_of = getpid();
-	connections += (unsigned int) change;
+	if (user == 0)
+		user = getpid();
+	usable = user == getpid();
 	pthread_mutex_unlock(&lock);
+	if (usable)
+		(void) pthread_once(&once, init_fork);
+	return usable;
 }
 
 /* A device that no connection uses yet; NULL if it yields nothing. */

@@ -39,16 +39,16 @@ struct RbpMr
 };
 
 /*
- * False in a process that was forked while its parent had connections: what
- * librdmacm would give it is the parent's open device, which a child must not
- * use.
+ * May this process use RDMA devices?  Not one whose ancestor did before it
+ * forked: it would get the ancestor's open devices, which are of no use to it.
  */
-extern bool rbp_verbs_may_connect(void);
+extern bool rbp_verbs_usable(void);
 
 /*
- * +1 before the first call into librdmacm for a connection, -1 after the last.
+ * The same, and from now on children of this process may not.  To be called
+ * before librdmacm is.
  */
-extern void rbp_verbs_count_connection(int change);
+extern bool rbp_verbs_claim(void);
 
 /*
  * The device behind an id, with a reference that the caller has to give back

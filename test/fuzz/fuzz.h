@@ -9,7 +9,8 @@
  *
  *	 clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc \
  *	   -DFUZZ_TARGET=fuzz_wire test/fuzz/fuzz_*.c src/wire/rbp_wire.c \
- *	   src/transport/*.c -lcrypto -lrdmacm -libverbs
+ *	   src/transport/rbp_transport.c src/transport/transport_*.c \
+ *	   src/transport/verbs_*.c -lcrypto -lrdmacm -libverbs
  *
  *-------------------------------------------------------------------------
  */

@@ -34,7 +34,10 @@ fuzz_wire(const uint8_t *data, size_t size)
 	RbpWireWelcome welcome;
 	RbpWireRequest req;
 	RbpWireAnswer ans;
+	RbpWireVerbsHello verbs_hello;
+	RbpWireVerbsWelcome verbs_welcome;
 	uint64_t	number;
+	uint32_t	key;
 
 	if (rbp_wire_get_hello(data, size, &hello))
 	{
@@ -75,6 +78,25 @@ fuzz_wire(const uint8_t *data, size_t size)
 	{
 		rbp_wire_put_map(again, number);
 		same("MAP's payload", data, again, RBP_MAP_PAYLOAD_SIZE);
+	}
+	if (rbp_wire_get_verbs_hello(data, size, &verbs_hello))
+	{
+		rbp_wire_put_verbs_hello(again, &verbs_hello);
+		same("a REQ", data, again, RBP_VERBS_HELLO_SIZE);
+	}
+	if (rbp_wire_get_verbs_welcome(data, size, &verbs_welcome) &&
+		verbs_welcome.status != RBP_WIRE_VERSION_MISMATCH)
+	{
+		rbp_wire_put_verbs_welcome(again, &verbs_welcome);
+		same("a REP or REJ", data, again, RBP_VERBS_WELCOME_SIZE);
+	}
+	if (size >= RBP_VERBS_ENTRY_SIZE)
+	{
+		RbpVerbsEntryState state = rbp_wire_get_verbs_entry(data, 9, &number, &key);
+
+		rbp_wire_put_verbs_entry(again, state, 9, number, key);
+		if (state != RBP_VERBS_ENTRY_TORN)
+			same("an entry", data, again, RBP_VERBS_ENTRY_SIZE);
 	}
 }
 

@@ -33,6 +33,31 @@ any(uint32_t below)
 	return (uint32_t) (state >> 20) % below;
 }
 
+/* The same for those over verbs, which begin otherwise. */
+static size_t
+near_verbs_message(uint8_t *buf)
+{
+	static const size_t sizes[] = {RBP_VERBS_HELLO_SIZE, RBP_VERBS_WELCOME_SIZE, RBP_VERBS_WELCOME_SIZE, RBP_VERBS_ENTRY_SIZE};
+	uint32_t	which = any(4);
+	size_t		size = sizes[which];
+
+	for (size_t i = 0; i < 64; i++)
+		buf[i] = any(3) == 0 ? (uint8_t) any(256) : 0;
+	if (which < 3)
+		memcpy(buf, "rb\1\0", 4);
+	if (which == 1)
+		memset(buf + 4, 0, 4);	/* RBP_WIRE_OK */
+	if (which == 1)
+		buf[11] = buf[22] = buf[23] = 0;
+	if (which == 2)
+		memset(buf + 5, 0, size - 5);
+	if (which == 3)
+		rbp_wire_put_verbs_entry(buf, (RbpVerbsEntryState) any(3), 9, any(UINT32_MAX), any(UINT32_MAX));
+	for (uint32_t flips = any(3); flips > 0; flips--)
+		buf[any(64)] ^= (uint8_t) (1 << any(8));
+	return any(4) == 0 ? any((uint32_t) size + 1) : size;
+}
+
 /* Something near to a message: pure noise would all fail at its first byte. */
 static size_t
 near_message(uint8_t *buf)
@@ -94,6 +119,7 @@ main(void)
 	uint64_t	seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t) time(NULL);
 	uint32_t	rounds = text_rounds != NULL ? (uint32_t) strtoul(text_rounds, NULL, 10) : 1;
 	unsigned int accepted = 0;
+	unsigned int welcomed = 0;
 
 	signal(SIGPIPE, SIG_IGN);
 	diag("RBP_FUZZ_SEED=%" PRIu64, seed);
@@ -104,18 +130,21 @@ main(void)
 	for (uint32_t i = 0; i < 300000 * rounds; i++)
 	{
 		uint8_t		buf[64];
-		size_t		len = near_message(buf);
+		size_t		len = any(4) == 0 ? near_verbs_message(buf) : near_message(buf);
 		uint8_t    *exact = malloc(len > 0 ? len : 1);
 		RbpWireRequest req;
+		RbpWireVerbsWelcome welcome;
 
 		if (exact == NULL)
 			return 1;
 		memcpy(exact, buf, len);
 		fuzz_wire(exact, len);
 		accepted += rbp_wire_get_request(exact, len, &req);
+		welcomed += rbp_wire_get_verbs_welcome(exact, len, &welcome);
 		free(exact);
 	}
-	ok(accepted > 1000, "decoders hold; %u requests were accepted", accepted);
+	ok(accepted > 1000 && welcomed > 1000, "decoders hold; %u requests and %u welcomes over verbs were accepted",
+	   accepted, welcomed);
 
 	for (int shm = 0; shm < 2; shm++)
 	{

@@ -95,6 +95,35 @@ answer(const uint8_t *buf, size_t len, Value *v)
 	return true;
 }
 
+static bool
+verbs_hello(const uint8_t *buf, size_t len, Value *v)
+{
+	RbpWireVerbsHello out;
+
+	if (!rbp_wire_get_verbs_hello(buf, len, &out))
+		return false;
+	v->numbers[0] = out.version;
+	memcpy(v->bytes, out.digest, sizeof(out.digest));
+	memcpy(v->bytes + 16, out.nonce, sizeof(out.nonce));
+	memcpy(v->bytes + 32, out.mac, sizeof(out.mac));
+	return true;
+}
+
+static bool
+verbs_welcome(const uint8_t *buf, size_t len, Value *v)
+{
+	RbpWireVerbsWelcome out;
+
+	if (!rbp_wire_get_verbs_welcome(buf, len, &out))
+		return false;
+	v->numbers[0] = out.status;
+	v->numbers[1] = out.regions;
+	v->numbers[2] = out.table_key;
+	v->numbers[3] = out.region_size;
+	v->numbers[4] = out.table_address;
+	return true;
+}
+
 /*
  * Every truncation is refused, without a look past the end (the copy is
  * exactly as long, for the address sanitizer), and a change of any bit is
@@ -290,11 +319,164 @@ test_map(void)
 	ok(!rbp_wire_get_map(buf, sizeof(buf), &size), "and one larger than address spaces");
 }
 
+static void
+test_verbs_handshake(void)
+{
+	static const uint8_t known_hello[RBP_VERBS_HELLO_SIZE] = {
+		'r', 'b', 1, 0,
+		1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+		17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32,
+		33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52
+	};
+	static const uint8_t known_welcome[RBP_VERBS_WELCOME_SIZE] = {
+		'r', 'b', 1, 0, 0, 0, 0, 0,
+		0x03, 0x02, 0x01, 0, 0x44, 0x33, 0x22, 0x11,
+		0, 0, 0, 4, 0, 0, 0, 0,
+		0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11
+	};
+	static const uint8_t known_refusal[RBP_VERBS_WELCOME_SIZE] = {'r', 'b', 1, 0, RBP_WIRE_BUSY};
+	const RbpWireVerbsWelcome good = {.regions = 0x00010203,.table_key = 0x11223344,.region_size = UINT64_C(64) << 20,.table_address = UINT64_C(0x1122334455667788)};
+	uint8_t		buf[256] = {0};
+	uint8_t		input[RBP_VERBS_MAC_INPUT];
+	RbpWireVerbsHello h = {.version = RBP_WIRE_VERSION};
+	RbpWireVerbsWelcome w = good;
+	unsigned int accepted = 0;
+
+	for (int i = 0; i < 16; i++)
+	{
+		h.digest[i] = (uint8_t) (i + 1);
+		h.nonce[i] = (uint8_t) (i + 17);
+	}
+	for (int i = 0; i < RBP_VERBS_MAC_LEN; i++)
+		h.mac[i] = (uint8_t) (i + 33);
+	rbp_wire_put_verbs_hello(buf, &h);
+	ok(memcmp(buf, known_hello, sizeof(known_hello)) == 0, "a REQ has the documented bytes");
+	mistreat("REQ", verbs_hello, buf, RBP_VERBS_HELLO_SIZE);
+	ok(rbp_wire_get_verbs_hello(buf, sizeof(buf), &h), "zeroes behind it do not matter");
+	h.version = 77;
+	rbp_wire_put_verbs_hello(buf, &h);
+	h.version = 0;
+	ok(rbp_wire_get_verbs_hello(buf, RBP_VERBS_HELLO_SIZE, &h) && h.version == 77, "its version is told, not judged");
+
+	rbp_wire_put_verbs_welcome(buf, &w);
+	ok(memcmp(buf, known_welcome, sizeof(known_welcome)) == 0, "a REP has the documented bytes");
+	mistreat("REP", verbs_welcome, buf, RBP_VERBS_WELCOME_SIZE);
+	w.status = RBP_WIRE_BUSY;
+	rbp_wire_put_verbs_welcome(buf, &w);
+	ok(memcmp(buf, known_refusal, sizeof(known_refusal)) == 0, "a REJ tells nothing but its status");
+	mistreat("REJ", verbs_welcome, buf, RBP_VERBS_WELCOME_SIZE);
+
+	/* of another version */
+	for (unsigned int status = 0; status < 256; status++)
+	{
+		memset(buf, 0xA5, sizeof(buf));
+		memcpy(buf, "rb\2\0", 4);
+		buf[4] = (uint8_t) status;
+		buf[5] = 0;
+		accepted += rbp_wire_get_verbs_welcome(buf, RBP_VERBS_WELCOME_SIZE, &w);
+	}
+	is_u64(accepted, 1, "another version can only say that it is another");
+
+	for (int i = 0; i < 7; i++)
+	{
+		static const char *const what[] = {"no regions", "absurdly many", "empty ones",
+			"absurdly large ones", "no table", "a table that wraps around", "nothing wrong"};
+
+		w = good;
+		if (i == 0)
+			w.regions = 0;
+		if (i == 1)
+			w.regions = (1u << 20) + 1;
+		if (i == 2)
+			w.region_size = 0;
+		if (i == 3)
+			w.region_size = (UINT64_C(1) << 46) + 1;
+		if (i == 4)
+			w.table_address = 0;
+		if (i == 5)
+			w.table_address = UINT64_MAX - RBP_VERBS_ENTRY_SIZE;
+		rbp_wire_put_verbs_welcome(buf, &w);
+		ok(rbp_wire_get_verbs_welcome(buf, RBP_VERBS_WELCOME_SIZE, &w) == (i == 6),
+		   "a REP with %s is %s", what[i], i == 6 ? "accepted" : "refused");
+	}
+
+	is_u64(rbp_wire_verbs_mac_input(input, h.nonce, h.digest, h.mac, 0x00A1B2C3),
+		   15 + 16 + 16 + 16 + 4, "the MAC covers name, nonce, digest, address and queue pair");
+	ok(memcmp(input, "remote_bp verbs", 15) == 0 && memcmp(input + 15, h.nonce, 16) == 0 &&
+	   memcmp(input + 31, h.digest, 16) == 0 && memcmp(input + 47, h.mac, 16) == 0 &&
+	   memcmp(input + 63, "\xC3\xB2\xA1\0", 4) == 0, "in this order");
+}
+
+static void
+test_verbs_entries(void)
+{
+	static const uint8_t pending[RBP_VERBS_ENTRY_SIZE] = {[12] = 1};
+	uint8_t		buf[RBP_VERBS_ENTRY_SIZE];
+	uint8_t		old[RBP_VERBS_ENTRY_SIZE];
+	uint8_t		mixed[RBP_VERBS_ENTRY_SIZE];
+	uint64_t	address = 0;
+	uint32_t	key = 0;
+	unsigned int wrong = 0;
+	unsigned int reserved = 0;
+
+	rbp_wire_put_verbs_entry(buf, RBP_VERBS_ENTRY_READY, 7, UINT64_C(0x7F0012345000), 0xCAFE);
+	ok(rbp_wire_get_verbs_entry(buf, 7, &address, &key) == RBP_VERBS_ENTRY_READY &&
+	   address == UINT64_C(0x7F0012345000) && key == 0xCAFE, "an entry comes back");
+	ok(memcmp(buf, "\0\x50\x34\x12\0\x7F\0\0\xFE\xCA\0", 12) == 0, "with the documented bytes");
+	for (uint32_t region = 0; region < 100000; region++)
+		wrong += region != 7 &&
+			rbp_wire_get_verbs_entry(buf, region, &address, &key) != RBP_VERBS_ENTRY_TORN;
+	is_u64(wrong, 0, "it is no other region's");
+	for (int bit = 0; bit < RBP_VERBS_ENTRY_SIZE * 8; bit++)
+	{
+		buf[bit / 8] ^= (uint8_t) (1 << bit % 8);
+		wrong += rbp_wire_get_verbs_entry(buf, 7, &address, &key) != RBP_VERBS_ENTRY_TORN;
+		buf[bit / 8] ^= (uint8_t) (1 << bit % 8);
+	}
+	is_u64(wrong, 0, "with any bit changed it is torn");
+
+	rbp_wire_put_verbs_entry(buf, RBP_VERBS_ENTRY_NONE, 7, 5, 6);
+	ok(rbp_wire_get_verbs_entry(buf, 7, &address, &key) == RBP_VERBS_ENTRY_NONE, "none");
+	for (int i = 0; i < RBP_VERBS_ENTRY_SIZE; i++)
+		wrong += buf[i] != 0;
+	is_u64(wrong, 0, "is all zeroes");
+	rbp_wire_put_verbs_entry(buf, RBP_VERBS_ENTRY_WAIT, 7, 5, 6);
+	ok(memcmp(buf, pending, sizeof(pending)) == 0 &&
+	   rbp_wire_get_verbs_entry(buf, 7, &address, &key) == RBP_VERBS_ENTRY_WAIT, "one that has no key yet");
+
+	/* reads that meet a change, cut anywhere: old in front, new behind it, or the other way */
+	for (int from = 0; from < 4; from++)
+		for (int to = 0; to < 4; to++)
+			for (size_t cut = 0; cut <= RBP_VERBS_ENTRY_SIZE; cut++)
+			{
+				const RbpVerbsEntryState states[] = {RBP_VERBS_ENTRY_NONE, RBP_VERBS_ENTRY_WAIT,
+				RBP_VERBS_ENTRY_READY, RBP_VERBS_ENTRY_READY};
+				RbpVerbsEntryState state;
+
+				rbp_wire_put_verbs_entry(old, states[from], 3, UINT64_C(0x7F1111111000) + (uint64_t) from * 0x123000, 0x11110000u + (uint32_t) from);
+				rbp_wire_put_verbs_entry(buf, states[to], 3, UINT64_C(0x7F1111111000) + (uint64_t) to * 0x123000, 0x11110000u + (uint32_t) to);
+				memcpy(mixed, old, cut);
+				memcpy(mixed + cut, buf + cut, sizeof(mixed) - cut);
+				state = rbp_wire_get_verbs_entry(mixed, 3, &address, &key);
+				wrong += state != RBP_VERBS_ENTRY_TORN && memcmp(mixed, old, sizeof(mixed)) != 0 &&
+					memcmp(mixed, buf, sizeof(mixed)) != 0 && state != states[from] && state != states[to];
+				wrong += state == RBP_VERBS_ENTRY_READY && memcmp(mixed, old, sizeof(mixed)) != 0 &&
+					memcmp(mixed, buf, sizeof(mixed)) != 0;
+			}
+	is_u64(wrong, 0, "half of an entry and half of another are never a key");
+
+	for (uint32_t i = 0; i < 1000000; i++)
+		reserved += rbp_wire_verbs_check(i, UINT64_C(0x7F0000000000) + i * UINT64_C(4096), i * 256 + 1) <= RBP_VERBS_PENDING;
+	is_u64(reserved, 0, "no check is one of those that mean something else");
+}
+
 int
 main(void)
 {
 	test_handshake();
 	test_requests();
 	test_map();
+	test_verbs_handshake();
+	test_verbs_entries();
 	return done_testing();
 }
