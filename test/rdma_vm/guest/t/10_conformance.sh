@@ -3,5 +3,5 @@
 # Timeout: 400
 . test/rdma_vm/guest/lib.sh
 
-export RBP_CONFORMANCE_ADDRESS=$donor_address RBP_TEST_SLOW=10 TMPDIR=$dir
+export RBP_CONFORMANCE_ADDRESS=$donor_address RBP_TEST_SLOW=10 TESTDIR=$dir
 exec "${as_postgres[@]}" "$RBP_CONFORMANCE" verbs fault-verbs
