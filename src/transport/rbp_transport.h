@@ -114,6 +114,12 @@ typedef struct RbpTransportOps
 	bool		one_sided;
 
 	/*
+	 * Reads and writes cross no network, so that they cannot be late, but for
+	 * what the donor's processor does now and then (handing out a mapping).
+	 */
+	bool		local;
+
+	/*
 	 * A connection takes long to make and holds resources of a device: worth
 	 * it only for a process that makes more than a few requests.
 	 */

@@ -11,9 +11,10 @@
  *
  * A line is
  *
- *		[read | write | ping | connect] FAULT [NUMBER] [PROBABILITY]
+ *		[TRANSPORT] [read | write | ping | connect | register] FAULT [NUMBER] [PROBABILITY]
  *
- * The first word limits it to such requests; else it is for all but connect.
+ * The first words limit it to one transport, shm for example, and to such
+ * requests; else it is for all transports, for reads, writes and pings.
  * The probability, 0 to 1, is for each request; without it, always.
  * '#' starts a comment.  FAULT is
  *
@@ -28,8 +29,13 @@
  *		seed NUMBER		of the random numbers; default: differs each time
  *
  * and, for connect only, "refuse" (RBP_CONNLOST at once), "drop" (never
- * comes about), "deny" and "delay_us NUMBER".  A line that cannot be
- * understood is reported on stderr, once for each version of the file.
+ * comes about), "deny" and "delay_us NUMBER"; and after the word register,
+ * "refuse" (RBP_NOMEM, as if memory could not be pinned).  A line that cannot
+ * be understood is reported on stderr, once for each version of the file.
+ *
+ * Transports named in the environment variable RBP_FAULT_COSTLY say that their
+ * connections are costly, so that what follows from that can be tested where
+ * there is no RDMA.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,10 +67,12 @@ typedef enum FaultKind
 } FaultKind;
 
 #define ON_CONNECT	8			/* beside 1 << RbpIoKind */
+#define ON_REGISTER	16
 #define ON_ANY_IO	7
 
 typedef struct Rule
 {
+	uint32_t	transport;		/* RBP_TRANSPORT_*, 0 for all */
 	unsigned int on;
 	FaultKind	kind;
 	uint64_t	number;
@@ -134,12 +142,19 @@ parse_rule(char *line, Rule *rule)
 	char	   *word = strtok_r(line, " \t\n", &save);
 	char	   *end;
 
+	rule->transport = 0;
+	if (word != NULL && rbp_transport_by_name(word) != NULL)
+	{
+		rule->transport = rbp_transport_by_name(word)->bit;
+		word = strtok_r(NULL, " \t\n", &save);
+	}
 	if (word == NULL)
 		return false;
 	rule->on = strcmp(word, "read") == 0 ? 1 << RBP_IO_READ
 		: strcmp(word, "write") == 0 ? 1 << RBP_IO_WRITE
 		: strcmp(word, "ping") == 0 ? 1 << RBP_IO_PING
-		: strcmp(word, "connect") == 0 ? ON_CONNECT : 0;
+		: strcmp(word, "connect") == 0 ? ON_CONNECT
+		: strcmp(word, "register") == 0 ? ON_REGISTER : 0;
 	if (rule->on != 0)
 		word = strtok_r(NULL, " \t\n", &save);
 	else
@@ -221,11 +236,11 @@ look_at_file(void)
 }
 
 /*
- * The faults for one request or connect, as bits 1 << FaultKind; *delay_us
- * is the sum of the delays.
+ * The faults for one request or connect over a transport, as bits
+ * 1 << FaultKind; *delay_us is the sum of the delays.
  */
 static unsigned int
-draw(unsigned int on, uint64_t *delay_us)
+draw(uint32_t transport, unsigned int on, uint64_t *delay_us)
 {
 	unsigned int faults = 0;
 
@@ -234,7 +249,9 @@ draw(unsigned int on, uint64_t *delay_us)
 	look_at_file();
 	for (int i = 0; i < nrules; i++)
 	{
-		if ((rules[i].on & on) == 0 || random_fraction() >= rules[i].probability)
+		if ((rules[i].on & on) == 0 ||
+			(rules[i].transport != 0 && rules[i].transport != transport) ||
+			random_fraction() >= rules[i].probability)
 			continue;
 		faults |= 1u << rules[i].kind;
 		if (rules[i].kind == FAULT_DELAY)
@@ -259,7 +276,7 @@ wrap_connect(const RbpTransportOps *ops, const RbpTransportOps *wrapper,
 			 const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **out)
 {
 	uint64_t	delay_us;
-	unsigned int faults = draw(ON_CONNECT, &delay_us);
+	unsigned int faults = draw(ops->bit, ON_CONNECT, &delay_us);
 	FaultConn  *conn;
 	RbpStatus	status;
 
@@ -304,7 +321,10 @@ static RbpStatus
 fault_register_memory(RbpConn *base, void *at, size_t len, RbpMr **mr)
 {
 	FaultConn  *conn = (FaultConn *) base;
+	uint64_t	delay_us;
 
+	if (draw(conn->ops->bit, ON_REGISTER, &delay_us) & 1u << FAULT_REFUSE)
+		return RBP_NOMEM;
 	return conn->ops->register_memory(conn->inner, at, len, mr);
 }
 
@@ -334,7 +354,7 @@ submit_one(FaultConn *conn, RbpIo *io)
 {
 	uint64_t	delay_us;
 	bool		known = (unsigned int) io->kind <= RBP_IO_PING;
-	unsigned int faults = draw(known ? 1u << io->kind : 0, &delay_us);
+	unsigned int faults = draw(conn->ops->bit, known ? 1u << io->kind : 0, &delay_us);
 	FaultIo    *f;
 
 	io->cookie = 0;
@@ -509,13 +529,16 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 	RbpTransportOps *wrapped = ops == &rbp_transport_shm ? &wrapped_shm
 		: ops == &rbp_transport_verbs ? &wrapped_verbs
 		: ops == &rbp_transport_tcp ? &wrapped_tcp : NULL;
+	const char *costly = getenv("RBP_FAULT_COSTLY");
 
 	if (getenv("RBP_FAULT_FILE") == NULL || wrapped == NULL)
 		return ops;
 	wrapped->name = ops->name;
 	wrapped->bit = ops->bit;
 	wrapped->one_sided = ops->one_sided;
-	wrapped->costly = ops->costly;
+	wrapped->local = ops->local;
+	wrapped->costly = ops->costly ||
+		(costly != NULL && strstr(costly, ops->name) != NULL);
 	return wrapped;
 }
 

@@ -709,6 +709,7 @@ const RbpTransportOps rbp_transport_shm = {
 	.name = "shm",
 	.bit = RBP_TRANSPORT_SHM,
 	.one_sided = true,
+	.local = true,
 	.usable = shm_usable,
 	.connect = shm_connect,
 	.connect_wait = shm_connect_wait,
