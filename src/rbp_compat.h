@@ -18,6 +18,7 @@
 #include "storage/buf_internals.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "storage/procsignal.h"
 #include "utils/rel.h"
 #include "utils/relfilenodemap.h"
 
@@ -40,6 +41,16 @@ static inline int
 rbp_compat_procno(void)
 {
 	return MyProc->pgprocno;
+}
+
+/*
+ * Make the process, if it is one of the server's, end a transaction when it
+ * can: what the server does to one that lags behind with invalidations.
+ */
+static inline void
+rbp_compat_signal_catchup(pid_t pid)
+{
+	(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT, InvalidBackendId);
 }
 
 /*

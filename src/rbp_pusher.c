@@ -12,8 +12,9 @@
  * that the staged entry is alive.  Then the staging slot is free.  A page
  * whose write failed is forgotten.
  *
- * The pusher also probes donors that are avoided (rbp_remote.c), and sweeps
- * dead entries out of the directory when it has nothing better to do.
+ * The pusher also probes donors that are avoided, looks after connections
+ * that nobody needs (both in rbp_remote), and sweeps dead entries out of the
+ * directory when it has nothing better to do.
  *
  * Sleeping and waking.  Backends must not pay a system call for each page,
  * so the pusher says how deep the queue has to be to be worth a wake-up:
@@ -258,12 +259,15 @@ rbp_pusher_main(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	on_shmem_exit(forget_latch, (Datum) 0);
+	rbp_remote_set_pusher(rbp_staging_base(rbp_staging),
+						  rbp_staging_bytes(rbp_staging));
 	pg_atomic_write_u64(&shared->latch, (uint64) (uintptr_t) MyLatch);
 
 	/* A predecessor that died has left nothing behind: shared memory was reset */
 	while (!ShutdownRequestPending)
 	{
 		int64		probe_ns;
+		int64		mind_ns;
 		long		timeout;
 
 		if (ConfigReloadPending)
@@ -272,6 +276,7 @@ rbp_pusher_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		probe_ns = rbp_remote_probe();
+		mind_ns = rbp_remote_mind_connections();
 		if (push_batch() > 0)
 		{
 			dozed = false;
@@ -285,6 +290,7 @@ rbp_pusher_main(Datum arg)
 		timeout = dozed ? SLEEP_MS : DOZE_MS;
 		if (probe_ns >= 0)
 			timeout = Min(timeout, (long) (probe_ns / 1000000) + 1);
+		timeout = Min(timeout, (long) (mind_ns / 1000000) + 1);
 		pg_atomic_write_u32(&shared->wake_depth, dozed ? 1 : WAKE_BATCH);
 		pg_memory_barrier();
 		if (rbp_staging_depth(rbp_staging) >= (dozed ? 1 : WAKE_BATCH))

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * rbp_remote.c
- *	  Remote slots: which region of which donor carries a slot, connections
- *	  to donors, and donors' health.
+ *	  Remote slots: which region of which donor carries a slot; reads and
+ *	  writes of slots; the lease.
  *
  * Concurrency
  * -----------
@@ -18,57 +18,28 @@
  *	  lease, and is closed when they have moved.
  *	- The deadline, the donors' health and the counters are atomics.
  *
- * Health.  A late answer is a miss for the one who waited, and puts the donor
- * in doubt: that process leaves the donor alone until somebody is known to
- * have been answered since, so that a donor that hangs costs each process one
- * wait.  The pusher, woken for it, asks with a ping that is given more time.
- * No answer, or a lost connection, and the donor is "avoided" by all: page
- * reads go to the disk without any wait, and only the pusher talks to it, by
- * probes, at once and then with exponential back-off.
- *
- * A donor that answers, but too late again and again, is told by its debt:
- * each timeout adds what about a hundred answers in time take off.  Above a
- * limit it is avoided too, and each time that this happens without a time of
- * calm between, it is kept off for twice as long although it answers probes.
- *
  * A region whose use was denied is marked, so that nobody tries it again,
- * and the lease worker is told to ask the broker.
+ * and the lease worker is told to ask the broker.  When it enters a region,
+ * also one that it had before, it gives it another grant number: what a
+ * transport remembers of the region (a key, a mapping) is of no use then.
+ *
+ * rbp_remote_conn.c has the connections, rbp_remote_health.c the donors'
+ * health.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "port/atomics.h"
-#include "storage/latch.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
 
-#include "rbp_compat.h"
 #include "rbp_directory.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
-#include "rbp_remote.h"
+#include "rbp_remote_internal.h"
 
 #define EXTENT_BYTES		(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
-#define MAX_REGIONS			8192
-#define STRIPES				8	/* of donors' counters */
-
-#define BACKOFF_FIRST_NS	INT64CONST(20000000)
-#define BACKOFF_LAST_NS		INT64CONST(10000000000)
-#define CALM_NS				INT64CONST(10000000000) /* forgives old trouble */
-#define RECONNECT_NS		INT64CONST(100000000)
-#define CONNECT_LIMIT_NS	INT64CONST(2000000000)
-#define NOMEM_RETRY_NS		INT64CONST(1000000000)
-
-/* A wait costs a query about as much as a hundred hits save. */
-#define DEBT_OF_TIMEOUT		100
-#define DEBT_LIMIT			2000
-
-/* A ping for a donor in doubt is given so many times io_timeout. */
-#define DOUBT_FACTOR		5
-#define DOUBT_LIMIT_NS		INT64CONST(1000000000)	/* without a pusher */
 
 /* An extent's place: region index + 1 in the high half; 0 is none. */
 #define MAP_NONE			0
@@ -76,111 +47,36 @@
 #define MAP_REGION(word)	((int) ((word) >> 16) - 1)
 #define MAP_EXTENT(word)	((word) & 0xffff)
 
-/* Padded, so that no two processes' counters share a cache line. */
-typedef struct DonorStripe
-{
-	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
-	pg_atomic_uint64 reads;
-	pg_atomic_uint64 writes;
-	pg_atomic_uint64 failures;
-	pg_atomic_uint64 timeouts;
-	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
-} DonorStripe;
+RemoteShared *rbp_remote_shared = NULL;
 
-typedef struct Donor
-{
-	/* under remote_lock */
-	RbpEndpoint endpoint;
-	bool		known;			/* the lease has regions there */
-	uint32		nregions;
+#define shared		rbp_remote_shared
 
-	pg_atomic_uint32 serial;	/* moves when connections are of no use */
-	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
-
-	pg_atomic_uint32 avoided;
-	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
-	pg_atomic_uint64 probe_at;
-	pg_atomic_uint32 troubles;	/* in a row, without calm between */
-	pg_atomic_uint32 debt;		/* see DEBT_LIMIT */
-	pg_atomic_uint32 doubt;		/* a timeout, and no answer seen since */
-	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
-
-	/* the pusher's alone */
-	int64		probe_backoff;
-
-	DonorStripe stripes[STRIPES];
-} Donor;
-
-typedef struct Region
-{
-	/* under remote_lock, but stable while an extent maps to it */
-	bool		used;
-	uint16		donor;			/* index of it */
-	uint32		number;			/* the donor's name for it */
-	uint32		extents;		/* that are mapped */
-	uint64		bytes;
-	pg_atomic_uint32 denied;	/* a request was refused */
-} Region;
-
-typedef struct RemoteShared
-{
-	LWLock		remote_lock;
-
-	/* under remote_lock */
-	RbpCredentials credentials;
-	bool		has_lease;
-	Latch	   *lease_latch;
-
-	pg_atomic_uint32 lease_serial;	/* moves when the credentials change */
-	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
-	pg_atomic_uint32 nregions;	/* in use */
-	pg_atomic_uint32 suspicion;
-	pg_atomic_uint32 avoided;	/* how many donors are, about */
-	pg_atomic_uint32 doubts;	/* some donor is in doubt */
-
-	uint32		nextents;
-	Donor		donors[RBP_MAX_DONORS];
-	Region		regions[MAX_REGIONS];
-	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* by extent */
-} RemoteShared;
-
-static RemoteShared *shared = NULL;
 static RbpDirectory *directory = NULL;
 static void (*before_use) (void) = NULL;
-
-/* This process's connection to one donor. */
-typedef struct LocalConn
-{
-	RbpConn    *conn;
-	const RbpTransportOps *ops;
-	bool		ready;
-	uint32		donor_serial;
-	uint32		lease_serial;
-	int			timeouts;		/* in a row */
-	int64		started;		/* connecting since */
-	bool		waited;			/* for that, once: from now on only poll */
-	int64		doubt_since;	/* when it was late for us; 0: it was not */
-	int64		retry_at;
-} LocalConn;
-
-static LocalConn conns[RBP_MAX_DONORS];
 
 /*
  * ---- set-up -------------------------------------------------------------
  */
 
-Size
-rbp_remote_shmem_size(uint32 max_slots)
+/* The size of RemoteShared; the connections' shared memory comes after it. */
+static Size
+map_end(uint32 max_slots)
 {
 	return add_size(offsetof(RemoteShared, map),
 					mul_size(sizeof(pg_atomic_uint32),
 							 max_slots / RBP_EXTENT_PAGES));
 }
 
+Size
+rbp_remote_shmem_size(uint32 max_slots)
+{
+	return add_size(map_end(max_slots), rbp_remote_conn_shmem_size());
+}
+
 static void
 reset_donor_stats(Donor *d)
 {
-	for (int s = 0; s < STRIPES; s++)
+	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 	{
 		pg_atomic_init_u64(&d->stripes[s].reads, 0);
 		pg_atomic_init_u64(&d->stripes[s].writes, 0);
@@ -189,19 +85,6 @@ reset_donor_stats(Donor *d)
 		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
 			pg_atomic_init_u32(&d->stripes[s].latency[b], 0);
 	}
-}
-
-static void
-reset_donor_health(Donor *d)
-{
-	pg_atomic_init_u32(&d->avoided, 0);
-	pg_atomic_init_u64(&d->avoid_until, 0);
-	pg_atomic_init_u64(&d->probe_at, 0);
-	pg_atomic_init_u32(&d->troubles, 0);
-	pg_atomic_init_u32(&d->debt, 0);
-	pg_atomic_init_u32(&d->doubt, 0);
-	pg_atomic_init_u64(&d->cleared_at, 0);
-	d->probe_backoff = 0;
 }
 
 void
@@ -221,9 +104,10 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 		tranche = LWLockNewTrancheId();
 		LWLockRegisterTranche(tranche, "RemoteBpRemote");
 	}
-	memset(sh, 0, rbp_remote_shmem_size(max_slots));
+	memset(sh, 0, map_end(max_slots));
 	LWLockInitialize(&sh->remote_lock, tranche);
 	pg_atomic_init_u32(&sh->lease_serial, 1);
+	pg_atomic_init_u32(&sh->stale, 0);
 	pg_atomic_init_u64(&sh->deadline, 0);
 	pg_atomic_init_u32(&sh->nregions, 0);
 	pg_atomic_init_u32(&sh->suspicion, 0);
@@ -234,13 +118,15 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 	{
 		pg_atomic_init_u32(&sh->donors[i].serial, 1);
 		pg_atomic_init_u32(&sh->donors[i].transport, 0);
-		reset_donor_health(&sh->donors[i]);
+		rbp_remote_conn_reset_donor(&sh->donors[i]);
+		rbp_remote_health_reset(&sh->donors[i]);
 		reset_donor_stats(&sh->donors[i]);
 	}
-	for (int i = 0; i < MAX_REGIONS; i++)
+	for (int i = 0; i < RBP_MAX_REGIONS; i++)
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	for (uint32 e = 0; e < sh->nextents; e++)
 		pg_atomic_init_u32(&sh->map[e], MAP_NONE);
+	rbp_remote_conn_shmem_init((char *) mem + map_end(max_slots));
 }
 
 /* What carries the slot: a word of the map, MAP_NONE if nothing does. No lock. */
@@ -271,245 +157,6 @@ rbp_remote_usable(int64 now)
 }
 
 /*
- * ---- health ---------------------------------------------------------------
- */
-
-static inline DonorStripe *
-stripe_of(Donor *d)
-{
-	return &d->stripes[rbp_compat_procno() % STRIPES];
-}
-
-static void
-suspect(void)
-{
-	Latch	   *latch = shared->lease_latch;
-
-	if (pg_atomic_exchange_u32(&shared->suspicion, 1) == 0 && latch != NULL)
-		SetLatch(latch);
-}
-
-/* How long a donor is kept off after this many troubles in a row. */
-static int64
-hold_off(uint32 troubles)
-{
-	int64		ns = BACKOFF_FIRST_NS;
-
-	/* the first is forgiven as soon as a probe succeeds */
-	if (troubles <= 1)
-		return 0;
-	for (uint32 i = 2; i < troubles && ns < BACKOFF_LAST_NS; i++)
-		ns *= 2;
-	return Min(ns, BACKOFF_LAST_NS);
-}
-
-/*
- * A request to the donor failed or was too late: nobody uses it for now.  Of
- * those that notice at the same time, one does the rest.
- */
-static void
-donor_trouble(Donor *d, bool lost)
-{
-	int64		now = rbp_now_ns();
-	uint32		troubles;
-
-	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
-							&stripe_of(d)->timeouts, 1);
-	if (pg_atomic_read_u32(&d->avoided) != 0 ||
-		pg_atomic_exchange_u32(&d->avoided, 1) != 0)
-		return;
-	if (now - (int64) pg_atomic_read_u64(&d->avoid_until) > CALM_NS)
-		pg_atomic_write_u32(&d->troubles, 0);
-	troubles = pg_atomic_add_fetch_u32(&d->troubles, 1);
-	pg_atomic_write_u64(&d->avoid_until, (uint64) (now + hold_off(troubles)));
-	pg_atomic_write_u64(&d->probe_at, (uint64) now);
-
-	/*
-	 * What has broken one connection has likely broken all.  With a new
-	 * serial the others are closed without being tried, and so without
-	 * counting as troubles of their own.
-	 */
-	if (lost)
-	{
-		pg_atomic_fetch_add_u32(&d->serial, 1);
-		suspect();
-	}
-	pg_atomic_fetch_add_u32(&shared->avoided, 1);
-	rbp_pusher_wake();
-}
-
-/*
- * An answer came too late, or none yet.  What takes a donor's processor only
- * now and then, as connecting does, and mapping a region over shm, makes no
- * debt: that it was late says little about reads.
- */
-static void
-donor_late(Donor *d, LocalConn *c, bool makes_debt)
-{
-	c->doubt_since = rbp_now_ns();
-	if (makes_debt &&
-		pg_atomic_add_fetch_u32(&d->debt, DEBT_OF_TIMEOUT) >= DEBT_LIMIT)
-	{
-		pg_atomic_write_u32(&d->debt, 0);
-		donor_trouble(d, false);
-		return;
-	}
-	pg_atomic_fetch_add_u64(&stripe_of(d)->timeouts, 1);
-	pg_atomic_write_u32(&d->doubt, 1);
-	if (pg_atomic_exchange_u32(&shared->doubts, 1) == 0)
-		rbp_pusher_wake();
-}
-
-/* Requests were answered in time. */
-static inline void
-donor_answered(Donor *d)
-{
-	/* the time after the exchange: who doubts from now on is not cleared */
-	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0) &&
-		pg_atomic_exchange_u32(&d->doubt, 0) != 0)
-		pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
-	if (unlikely(pg_atomic_read_u32(&d->debt) != 0))
-	{
-		uint32		debt = pg_atomic_read_u32(&d->debt);
-
-		if (debt > 0)
-			(void) pg_atomic_compare_exchange_u32(&d->debt, &debt, debt - 1);
-	}
-}
-
-/* Was the donor late for this process, and is not known to have come round? */
-static inline bool
-in_doubt(Donor *d, LocalConn *c)
-{
-	int64		now;
-
-	if (likely(c->doubt_since == 0))
-		return false;
-	now = rbp_now_ns();
-	if ((int64) pg_atomic_read_u64(&d->cleared_at) <= c->doubt_since &&
-		now - c->doubt_since < Max(DOUBT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
-		return true;
-	c->doubt_since = 0;
-	return false;
-}
-
-static void
-donor_unavoid(Donor *d)
-{
-	d->probe_backoff = 0;
-	pg_atomic_write_u32(&d->debt, 0);
-	pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
-	pg_atomic_write_u32(&d->doubt, 0);
-	if (pg_atomic_exchange_u32(&d->avoided, 0) == 1)
-		pg_atomic_fetch_sub_u32(&shared->avoided, 1);
-}
-
-/*
- * ---- connections ------------------------------------------------------------
- */
-
-static void
-conn_close(LocalConn *c)
-{
-	if (c->conn == NULL)
-		return;
-	c->ops->close(c->conn);
-	c->conn = NULL;
-	c->ready = false;
-}
-
-/* Start to connect; the endpoint and the credentials as they are now. */
-static RbpStatus
-conn_start(LocalConn *c, Donor *d, int64 now)
-{
-	RbpEndpoint endpoint;
-	RbpCredentials credentials;
-	RbpStatus	status;
-
-	/* The lease worker may be long: not a reason for a query to wait. */
-	if (!LWLockConditionalAcquire(&shared->remote_lock, LW_SHARED))
-		return RBP_CANCELED;
-	endpoint = d->endpoint;
-	credentials = shared->credentials;
-	c->donor_serial = pg_atomic_read_u32(&d->serial);
-	c->lease_serial = pg_atomic_read_u32(&shared->lease_serial);
-	LWLockRelease(&shared->remote_lock);
-
-	c->timeouts = 0;
-	c->started = now;
-	c->waited = false;
-	c->doubt_since = 0;
-	c->ops = rbp_transport_choose(rbp_guc_transport, &endpoint);
-	status = c->ops == NULL ? RBP_INVALID :
-		c->ops->connect(&endpoint, &credentials, &c->conn);
-	memset(&credentials, 0, sizeof(credentials));
-	if (status != RBP_OK)
-		c->retry_at = rbp_now_ns() + RECONNECT_NS;
-	return status;
-}
-
-/*
- * A connection to the donor that is ready for requests.  RBP_OK, or why
- * not: RBP_TIMEOUT if it is still being made at the deadline.
- */
-static RbpStatus
-conn_get(int donor, int64 deadline_ns, LocalConn **out)
-{
-	LocalConn  *c = &conns[donor];
-	Donor	   *d = &shared->donors[donor];
-	RbpStatus	status;
-	int64		now;
-
-	if (c->conn != NULL &&
-		(c->donor_serial != pg_atomic_read_u32(&d->serial) ||
-		 c->lease_serial != pg_atomic_read_u32(&shared->lease_serial)))
-	{
-		conn_close(c);
-		c->retry_at = 0;
-	}
-	*out = c;
-	if (likely(c->ready))
-		return RBP_OK;
-
-	now = rbp_now_ns();
-	if (c->conn == NULL)
-	{
-		if (now < c->retry_at)
-			return RBP_CANCELED;
-		status = conn_start(c, d, now);
-		if (status != RBP_OK)
-			return status == RBP_INVALID ? RBP_CANCELED : status;
-	}
-	status = c->ops->connect_wait(c->conn, c->waited ? now : deadline_ns);
-	if (status == RBP_INPROGRESS)
-	{
-		if (!c->waited)
-		{
-			c->waited = true;
-			return RBP_TIMEOUT;
-		}
-		/* not for ever: the donor may have lost us */
-		if (now - c->started > CONNECT_LIMIT_NS)
-			conn_close(c);
-		return RBP_CANCELED;
-	}
-	if (status != RBP_OK)
-	{
-		/* one that lay about half made has ended for reasons of its own */
-		if (c->waited && status == RBP_CONNLOST)
-			status = RBP_CANCELED;
-		conn_close(c);
-		c->retry_at = now + RECONNECT_NS;
-		return status;
-	}
-	c->ready = true;
-	donor_answered(d);
-	pg_atomic_write_u32(&d->transport, c->ops->bit);
-	rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
-	return RBP_OK;
-}
-
-/*
  * ---- I/O --------------------------------------------------------------------
  */
 
@@ -526,72 +173,31 @@ typedef struct DonorBatch
 	uint32		word[RBP_MAX_BATCH];	/* of the map, for the slot */
 } DonorBatch;
 
-/* What a final status other than RBP_OK means for donor and connection. */
-static void
-account_failure(DonorBatch *batch, RbpStatus status, bool connecting)
-{
-	Donor	   *d = &shared->donors[batch->donor];
-	LocalConn  *c = batch->conn;
-
-	switch (status)
-	{
-		case RBP_TIMEOUT:
-			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
-			donor_late(d, c, !connecting && !c->ops->one_sided);
-
-			/*
-			 * A late answer alone leaves the connection in order; after a
-			 * second one in a row a new connection is the better bet.
-			 */
-			if (!connecting && ++c->timeouts >= 2)
-				conn_close(c);
-			break;
-		case RBP_CONNLOST:
-		case RBP_PROTOCOL:
-			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			if (!connecting)
-				conn_close(c);
-			/* of an old connection others know already */
-			if (c->donor_serial == pg_atomic_read_u32(&d->serial))
-				donor_trouble(d, true);
-			break;
-		case RBP_NOMEM:
-			/* a shortage of ours, or of places for clients: others go on */
-			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			conn_close(c);
-			c->retry_at = rbp_now_ns() + NOMEM_RETRY_NS;
-			break;
-		case RBP_DENIED:
-			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
-			suspect();
-			break;
-		case RBP_CANCELED:
-		case RBP_INVALID:
-		case RBP_OK:
-		case RBP_INPROGRESS:
-			break;
-	}
-}
-
 /*
  * A connection for the batch; false, with the requests' status, if none.  If
  * others have used up the time, one that is not there is not begun: this donor
  * would have had no chance.
  */
 static bool
-connect_batch(DonorBatch *batch, int64 deadline_ns, bool others)
+connect_batch(DonorBatch *batch, RbpIoKind kind, int64 start_ns,
+			  int64 deadline_ns, bool others)
 {
 	RbpStatus	status = RBP_CANCELED;
 
-	if (!others || conns[batch->donor].ready || rbp_now_ns() < deadline_ns)
-		status = conn_get(batch->donor, deadline_ns, &batch->conn);
+	batch->conn = &rbp_remote_conns[batch->donor];
+	if (!others || batch->conn->ready || rbp_now_ns() < deadline_ns)
+		status = rbp_remote_conn_get(batch->donor, batch->n, start_ns,
+									 deadline_ns, &batch->conn);
 	if (status == RBP_OK)
 		return true;
 	for (int i = 0; i < batch->n; i++)
 		batch->ios[i].status = status;
 	if (status != RBP_CANCELED)
-		account_failure(batch, status, true);
+		rbp_remote_account_failure(batch->donor, status, true);
+	else if (kind == RBP_IO_READ && batch->conn->over_limit)
+		rbp_stats_count(RBP_COUNT_OVER_LIMIT, batch->n);
+	else if (kind == RBP_IO_READ && batch->conn->below_threshold)
+		rbp_stats_count(RBP_COUNT_BELOW_THRESHOLD, batch->n);
 	return false;
 }
 
@@ -599,19 +205,29 @@ connect_batch(DonorBatch *batch, int64 deadline_ns, bool others)
 static bool
 post_batch(DonorBatch *batch)
 {
-	RbpStatus	status = batch->conn->ops->submit(batch->conn->conn,
-												  batch->ios, batch->n);
+	LocalConn  *c = batch->conn;
+	RbpStatus	status;
 
+	for (int i = 0; c->mr != NULL && i < batch->n; i++)
+		if (rbp_remote_is_push_memory(batch->ios[i].buf, batch->ios[i].len))
+			batch->ios[i].mr = c->mr;
+	status = c->ops->submit(c->conn, batch->ios, batch->n);
 	if (status != RBP_OK)
-		account_failure(batch, status, false);
+		rbp_remote_account_failure(batch->donor, status, false);
 	return status == RBP_OK;
 }
 
+/*
+ * Wait for a donor's batch, and see what the answers say about regions,
+ * donor and connection.  Those that are RBP_CANCELED say nothing.
+ */
 static void
 finish_batch(DonorBatch *batch, int64 deadline_ns, bool late)
 {
 	LocalConn  *c = batch->conn;
 	RbpStatus	worst = RBP_OK;
+	bool		done = false;
+	bool		denied = false;
 
 	(void) c->ops->wait(c->conn, batch->ios, batch->n, deadline_ns);
 	for (int i = 0; i < batch->n; i++)
@@ -619,28 +235,32 @@ finish_batch(DonorBatch *batch, int64 deadline_ns, bool late)
 		RbpStatus	status = batch->ios[i].status;
 
 		if (likely(status == RBP_OK))
-		{
-			if (!c->ops->one_sided)
-				c->timeouts = 0;
-		}
+			done = true;
 		else if (status == RBP_DENIED)
 		{
 			uint32		word = batch->word[i];
+			Region	   *region = &shared->regions[MAP_REGION(word)];
 
-			/* unless the place belongs to another region by now */
-			if (slot_word(batch->slot[i]) == word)
-				pg_atomic_write_u32(&shared->regions[MAP_REGION(word)].denied, 1);
-			if (worst == RBP_OK)
-				worst = status;
+			/* unless the place belongs to another region, or grant, by now */
+			if (slot_word(batch->slot[i]) == word &&
+				region->grant == batch->ios[i].grant)
+				pg_atomic_write_u32(&region->denied, 1);
+			denied = true;
 		}
-		else if (worst == RBP_OK || worst == RBP_DENIED ||
-				 status == RBP_CONNLOST)
+		else if (status != RBP_CANCELED &&
+				 (worst == RBP_OK || status == RBP_CONNLOST))
 			worst = status;
 	}
+	if (done && !c->ops->local)
+		c->timeouts = 0;
+	if (denied)
+		rbp_remote_account_failure(batch->donor, RBP_DENIED, false);
+	else if (done)
+		c->denied = false;		/* what was denied has not ended it */
 
 	/* If others have used the time up, this donor had no chance. */
 	if (worst != RBP_OK && !(late && worst == RBP_TIMEOUT))
-		account_failure(batch, worst, false);
+		rbp_remote_account_failure(batch->donor, worst, false);
 }
 
 /*
@@ -657,6 +277,7 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 	{
 		uint32		word = slot_word(ios[i].slot);
 		Region	   *region;
+		Donor	   *donor;
 		DonorBatch *batch;
 		RbpIo	   *io;
 		int			b;
@@ -667,8 +288,9 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 		region = &shared->regions[MAP_REGION(word)];
 		if (pg_atomic_read_u32(&region->denied) != 0)
 			continue;
-		if (pg_atomic_read_u32(&shared->donors[region->donor].avoided) != 0 ||
-			in_doubt(&shared->donors[region->donor], &conns[region->donor]))
+		donor = &shared->donors[region->donor];
+		if (pg_atomic_read_u32(&donor->avoided) != 0 ||
+			in_doubt(donor, &rbp_remote_conns[region->donor]))
 		{
 			if (kind == RBP_IO_READ)
 				rbp_stats_count(RBP_COUNT_AVOIDED, 1);
@@ -689,6 +311,7 @@ make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
 		io = &batch->ios[batch->n];
 		io->kind = kind;
 		io->region = region->number;
+		io->grant = region->grant;
 		io->offset = slot_offset(ios[i].slot, word);
 		io->len = BLCKSZ;
 		io->buf = ios[i].buf;
@@ -715,14 +338,16 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 
 	/* Connecting may wait, so it comes before anything is on its way. */
 	for (int b = 0; b < nbatches; b++)
-		batches[b].posted = connect_batch(&batches[b], deadline_ns, b > 0);
+		batches[b].posted = connect_batch(&batches[b], kind, start_ns,
+										  deadline_ns, b > 0);
 	for (int b = 0; b < nbatches; b++)
 		if (batches[b].posted)
 			batches[b].posted = post_batch(&batches[b]);
 	for (int b = 0; b < nbatches; b++)
 	{
 		DonorBatch *batch = &batches[b];
-		DonorStripe *stripe = stripe_of(&shared->donors[batch->donor]);
+		Donor	   *donor = &shared->donors[batch->donor];
+		DonorStripe *stripe = stripe_of(donor);
 		int			done = 0;
 
 		if (batch->posted)
@@ -737,7 +362,9 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 		if (done > 0)
 		{
 			if (!batch->conn->ops->one_sided)
-				donor_answered(&shared->donors[batch->donor]);
+				donor_answered(donor);
+			if (!batch->conn->ops->local)
+				donor_in_time(donor);
 			pg_atomic_fetch_add_u64(kind == RBP_IO_READ ? &stripe->reads :
 									&stripe->writes, done);
 			if (kind == RBP_IO_READ)
@@ -763,13 +390,15 @@ rbp_remote_slot_readable(uint32 slot)
 {
 	uint32		word = slot_word(slot);
 	Region	   *region;
+	LocalConn  *c;
 
 	if (word == MAP_NONE)
 		return false;
 	region = &shared->regions[MAP_REGION(word)];
+	c = &rbp_remote_conns[region->donor];
 	return pg_atomic_read_u32(&region->denied) == 0 &&
 		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
-		conns[region->donor].ready && conns[region->donor].doubt_since == 0;
+		c->ready && c->doubt_since == 0;
 }
 
 void
@@ -787,121 +416,6 @@ rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 	snprintf(buf, len, "slot %u (donor %s, region %u, offset " UINT64_FORMAT ")",
 			 slot, shared->donors[region->donor].endpoint.donor,
 			 region->number, slot_offset(slot, word));
-}
-
-/*
- * ---- probes -----------------------------------------------------------------
- */
-
-/* One round trip to a donor that is avoided or in doubt. */
-static RbpStatus
-probe(int donor, int64 timeout_ns)
-{
-	int64		deadline_ns = rbp_now_ns() + timeout_ns;
-	LocalConn  *c;
-	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
-	RbpStatus	status;
-
-	/* The pusher can afford to wait for a connection each time. */
-	conns[donor].retry_at = 0;
-	conns[donor].waited = false;
-	conns[donor].doubt_since = 0;
-	status = conn_get(donor, deadline_ns, &c);
-	if (status != RBP_OK)
-		return status;
-	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)
-		(void) c->ops->wait(c->conn, &io, 1, deadline_ns);
-	if (io.status == RBP_OK)
-		c->timeouts = 0;
-	else if (io.status != RBP_TIMEOUT || ++c->timeouts >= 2)
-		conn_close(c);
-	return io.status;
-}
-
-int64
-rbp_remote_probe(void)
-{
-	int64		next = -1;
-
-	if (pg_atomic_read_u32(&shared->doubts) == 0 &&
-		pg_atomic_read_u32(&shared->avoided) == 0)
-		return -1;
-	/* a full barrier: what is doubted from here on sets it again */
-	(void) pg_atomic_exchange_u32(&shared->doubts, 0);
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-	{
-		Donor	   *d = &shared->donors[i];
-		RbpStatus	status;
-		int64		now;
-		int64		due;
-
-		if (pg_atomic_read_u32(&d->avoided) == 0)
-		{
-			if (pg_atomic_read_u32(&d->doubt) == 0)
-				continue;
-			status = probe(i, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
-			if (status == RBP_OK)
-			{
-				donor_answered(d);
-				continue;
-			}
-			if (status == RBP_DENIED)
-				suspect();
-			if (status != RBP_TIMEOUT && status != RBP_CONNLOST &&
-				status != RBP_PROTOCOL)
-			{
-				/* that tells of us or the lease, not of the donor: ask again */
-				pg_atomic_write_u32(&shared->doubts, 1);
-				if (next < 0 || next > BACKOFF_FIRST_NS)
-					next = BACKOFF_FIRST_NS;
-				continue;
-			}
-			donor_trouble(d, status != RBP_TIMEOUT);
-		}
-		now = rbp_now_ns();
-		if (!d->known)
-		{
-			donor_unavoid(d);
-			continue;
-		}
-		due = (int64) pg_atomic_read_u64(&d->probe_at);
-		if (due <= now)
-		{
-			int64		until = (int64) pg_atomic_read_u64(&d->avoid_until);
-			bool		fresh = !conns[i].ready;
-
-			if (until > now)
-				due = until;
-			else if (probe(i, rbp_guc_io_timeout_ns()) == RBP_OK)
-			{
-				/*
-				 * It took a new connection to reach it, so everybody shall
-				 * make one, instead of finding out one by one.
-				 */
-				if (fresh)
-					conns[i].donor_serial =
-						pg_atomic_add_fetch_u32(&d->serial, 1);
-				donor_unavoid(d);
-				continue;
-			}
-			else if (conns[i].conn != NULL && !conns[i].ready &&
-					 rbp_now_ns() - conns[i].started < CONNECT_LIMIT_NS)
-				due = rbp_now_ns() + BACKOFF_FIRST_NS;	/* connecting: go on */
-			else
-			{
-				if (!conns[i].ready)
-					conn_close(&conns[i]);
-				d->probe_backoff = d->probe_backoff == 0 ? BACKOFF_FIRST_NS :
-					Min(d->probe_backoff * 2, BACKOFF_LAST_NS);
-				due = rbp_now_ns() + d->probe_backoff;
-			}
-			pg_atomic_write_u64(&d->probe_at, (uint64) due);
-		}
-		now = rbp_now_ns();
-		if (next < 0 || due - now < next)
-			next = Max(due - now, 0);
-	}
-	return next;
 }
 
 /*
@@ -947,9 +461,9 @@ enter_region(const RbpRegionGrant *grant, int donor)
 	Region	   *region;
 	int			r;
 
-	for (r = 0; r < MAX_REGIONS && shared->regions[r].used; r++)
+	for (r = 0; r < RBP_MAX_REGIONS && shared->regions[r].used; r++)
 		 /* look on */ ;
-	if (r == MAX_REGIONS || grant->bytes < EXTENT_BYTES ||
+	if (r == RBP_MAX_REGIONS || grant->bytes < EXTENT_BYTES ||
 		grant->bytes / EXTENT_BYTES > 0xffff)
 		return -1;
 	region = &shared->regions[r];
@@ -958,6 +472,7 @@ enter_region(const RbpRegionGrant *grant, int donor)
 	region->number = grant->region;
 	region->bytes = grant->bytes;
 	region->extents = 0;
+	region->grant = ++shared->last_grant;
 	pg_atomic_write_u32(&region->denied, 0);
 	shared->donors[donor].nregions++;
 	pg_atomic_fetch_add_u32(&shared->nregions, 1);
@@ -1043,9 +558,9 @@ donor_place(const RbpEndpoint *endpoint)
 		{
 			d->endpoint = *endpoint;
 			pg_atomic_write_u32(&d->transport, 0);
-			pg_atomic_fetch_add_u32(&d->serial, 1);
 			pg_atomic_write_u32(&d->troubles, 0);
-			donor_unavoid(d);
+			rbp_remote_conn_new_endpoint(d);
+			rbp_remote_unavoid(d);
 		}
 		d->known = true;
 	}
@@ -1071,6 +586,7 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 					 const RbpRegionGrant *regions, int nregions)
 {
 	bool		same;
+	bool		was_known[RBP_MAX_DONORS];
 	int			unused = 0;
 	int		   *entered = palloc(sizeof(int) * (nregions + 1));
 	int			nentered = 0;
@@ -1078,7 +594,7 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	same = shared->has_lease &&
 		memcmp(&shared->credentials, cred, sizeof(*cred)) == 0;
-	for (int r = 0; r < MAX_REGIONS; r++)
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (shared->regions[r].used &&
 			(!same || pg_atomic_read_u32(&shared->regions[r].denied) != 0 ||
 			 !region_is_granted(&shared->regions[r], regions, nregions)))
@@ -1087,13 +603,26 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 	{
 		shared->credentials = *cred;
 		shared->has_lease = true;
-		pg_atomic_fetch_add_u32(&shared->lease_serial, 1);
+		(void) rbp_remote_conns_stale(&shared->lease_serial);
+
+		/* what was denied, or lost, may have been the old lease's */
+		for (int i = 0; i < RBP_MAX_DONORS; i++)
+		{
+			pg_atomic_write_u64(&shared->donors[i].refused_until, 0);
+			pg_atomic_write_u64(&shared->donors[i].probe_at, 0);
+		}
 	}
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		was_known[i] = shared->donors[i].known;
 		shared->donors[i].known = shared->donors[i].nregions > 0;
+	}
 	for (int i = 0; i < ndonors; i++)
 		(void) donor_place(&donors[i]);
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		if (was_known[i] && !shared->donors[i].known)
+			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
 
 	if (nregions > 0)
 		before_use();
@@ -1107,7 +636,7 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 			if (shared->donors[k].known &&
 				strcmp(shared->donors[k].endpoint.donor, regions[i].donor) == 0)
 				donor = k;
-		for (int r = 0; donor >= 0 && r < MAX_REGIONS && !have; r++)
+		for (int r = 0; donor >= 0 && r < RBP_MAX_REGIONS && !have; r++)
 			have = shared->regions[r].used &&
 				shared->regions[r].donor == donor &&
 				shared->regions[r].number == regions[i].region;
@@ -1122,6 +651,7 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 	unused += bring_regions_online(entered, nentered);
 	LWLockRelease(&shared->remote_lock);
 	pfree(entered);
+	rbp_pusher_wake();
 	return unused;
 }
 
@@ -1136,22 +666,23 @@ rbp_remote_clear_lease(void)
 {
 	pg_atomic_write_u64(&shared->deadline, 0);
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-	for (int r = 0; r < MAX_REGIONS; r++)
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (shared->regions[r].used)
 			retire_region(r);
 	memset(&shared->credentials, 0, sizeof(shared->credentials));
 	shared->has_lease = false;
-	pg_atomic_fetch_add_u32(&shared->lease_serial, 1);
+	(void) rbp_remote_conns_stale(&shared->lease_serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		shared->donors[i].known = false;
 	LWLockRelease(&shared->remote_lock);
+	rbp_pusher_wake();
 }
 
-/* Sum of fn over the extents of each region, into sums[MAX_REGIONS]. */
+/* Sum of fn over the extents of each region, into sums[RBP_MAX_REGIONS]. */
 static void
 sum_regions(uint64 *sums, uint64 (*fn) (uint32 extent))
 {
-	memset(sums, 0, sizeof(uint64) * MAX_REGIONS);
+	memset(sums, 0, sizeof(uint64) * RBP_MAX_REGIONS);
 	for (uint32 e = 0; e < shared->nextents; e++)
 	{
 		uint32		word = pg_atomic_read_u32(&shared->map[e]);
@@ -1177,7 +708,7 @@ int
 rbp_remote_retire_coldest(const char *donor, int count,
 						  RbpRegionGrant *given, int max)
 {
-	uint64	   *heat = palloc(sizeof(uint64) * MAX_REGIONS);
+	uint64	   *heat = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
 	int			n = 0;
 
 	/* Nobody but the lease worker, that is us, changes the map. */
@@ -1187,7 +718,7 @@ rbp_remote_retire_coldest(const char *donor, int count,
 	{
 		int			coldest = -1;
 
-		for (int r = 0; r < MAX_REGIONS; r++)
+		for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		{
 			Region	   *region = &shared->regions[r];
 
@@ -1223,24 +754,11 @@ rbp_remote_take_suspicion(void)
  * ---- for the views --------------------------------------------------------
  */
 
-static const char *
-transport_name(uint32 bit)
-{
-	static const RbpTransportOps *const all[] = {
-		&rbp_transport_shm, &rbp_transport_tcp
-	};
-
-	for (size_t i = 0; i < lengthof(all); i++)
-		if (all[i]->bit == bit)
-			return all[i]->name;
-	return "none";
-}
-
 RbpDonorInfo *
 rbp_remote_donor_info(int *n)
 {
 	RbpDonorInfo *infos = palloc0(sizeof(RbpDonorInfo) * RBP_MAX_DONORS);
-	uint64	   *used = palloc(sizeof(uint64) * MAX_REGIONS);
+	uint64	   *used = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
 
 	sum_regions(used, extent_used);
 	*n = 0;
@@ -1254,16 +772,17 @@ rbp_remote_donor_info(int *n)
 			continue;
 		(*n)++;
 		info->endpoint = d->endpoint;
-		info->transport = transport_name(pg_atomic_read_u32(&d->transport));
+		info->transport = rbp_remote_transport_name(pg_atomic_read_u32(&d->transport));
 		info->state = !d->known ? "gone" :
 			pg_atomic_read_u32(&d->avoided) != 0 ? "avoided" : "ok";
-		for (int r = 0; r < MAX_REGIONS; r++)
+		info->connections = (int) pg_atomic_read_u32(&d->places);
+		for (int r = 0; r < RBP_MAX_REGIONS; r++)
 			if (shared->regions[r].used && shared->regions[r].donor == i)
 			{
 				info->leased_bytes += shared->regions[r].bytes;
 				info->used_bytes += used[r] * BLCKSZ;
 			}
-		for (int s = 0; s < STRIPES; s++)
+		for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 		{
 			DonorStripe *stripe = &d->stripes[s];
 
@@ -1288,16 +807,16 @@ rbp_remote_donor_info(int *n)
 RbpLeaseInfo *
 rbp_remote_lease_info(int *n)
 {
-	RbpLeaseInfo *infos = palloc0(sizeof(RbpLeaseInfo) * MAX_REGIONS);
-	uint64	   *used = palloc(sizeof(uint64) * MAX_REGIONS);
-	uint64	   *heat = palloc(sizeof(uint64) * MAX_REGIONS);
+	RbpLeaseInfo *infos = palloc0(sizeof(RbpLeaseInfo) * RBP_MAX_REGIONS);
+	uint64	   *used = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
+	uint64	   *heat = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
 	int64		now = rbp_now_ns();
 
 	sum_regions(used, extent_used);
 	sum_regions(heat, extent_heat);
 	*n = 0;
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
-	for (int r = 0; r < MAX_REGIONS; r++)
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		Region	   *region = &shared->regions[r];
 		RbpLeaseInfo *info = &infos[*n];

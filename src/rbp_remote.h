@@ -11,7 +11,8 @@
  * read the extent map without a lock and the rest under remote_lock shared.
  * Lock order: remote_lock before partition locks; never while doing I/O.
  *
- * Connections are per process and lazy.
+ * Connections are per process and lazy; their number is bounded, and those
+ * that are idle are closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,6 +50,13 @@ typedef struct RbpRemoteIo
 } RbpRemoteIo;
 
 /*
+ * This process is the pusher, which writes pages from that memory.  Devices
+ * are told about it; the process's connections are made at once, are not
+ * counted against remote_bp.max_connections, and stay.
+ */
+extern void rbp_remote_set_pusher(void *base, Size len);
+
+/*
  * Is there a lease with memory, its deadline not passed?  Reads shared
  * memory without a lock; now is rbp_now_ns().
  */
@@ -56,9 +64,10 @@ extern bool rbp_remote_usable(int64 now);
 
 /*
  * Read or write n pages (n <= RBP_MAX_BATCH), waiting at most until
- * deadline_ns; start_ns is when the caller began, for the statistics; each gets its status.  Donors that are avoided, slots whose
- * extent is not mapped and connections not made by the deadline fail at once
- * or by then.  Updates donors' health and counters.  Never raises.
+ * deadline_ns; start_ns is when the caller began; each gets its status.
+ * Donors that are avoided, slots whose extent is not mapped, and connections
+ * that there may not be or that are not made by the deadline fail at once or
+ * by then.  Updates donors' health and counters.  Never raises.
  */
 extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns,
 							int64 deadline_ns);
@@ -80,6 +89,14 @@ extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
  * until the next probe is due, or -1 if none is.
  */
 extern int64 rbp_remote_probe(void);
+
+/*
+ * See that connections nobody needs are closed: of all processes, those that
+ * are idle, stale, or above the bound.  Called by the pusher between batches;
+ * passes the settings on to all.  Never waits.  Returns ns until it is to be
+ * called again.
+ */
+extern int64 rbp_remote_mind_connections(void);
 
 /*
  * ---- for the lease worker -------------------------------------------------
@@ -137,6 +154,7 @@ typedef struct RbpDonorInfo
 	RbpEndpoint endpoint;
 	const char *transport;		/* that is in use, or "none" */
 	const char *state;			/* "ok", "avoided", "gone" */
+	int			connections;	/* of backends */
 	uint64		leased_bytes;
 	uint64		used_bytes;
 	uint64		reads;

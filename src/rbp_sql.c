@@ -222,8 +222,9 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		DONOR, HOST, PORT, STATE, TRANSPORT, LEASED_BYTES, USED_BYTES, READS,
-		WRITES, FAILURES, TIMEOUTS, READ_P50_US, READ_P99_US, COLUMNS
+		DONOR, HOST, PORT, STATE, TRANSPORT, CONNECTIONS, LEASED_BYTES,
+		USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, READ_P50_US,
+		READ_P99_US, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
 	RbpDonorInfo *donors;
@@ -241,6 +242,7 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 		values[PORT] = Int32GetDatum(d->endpoint.port);
 		values[STATE] = CStringGetTextDatum(d->state);
 		values[TRANSPORT] = CStringGetTextDatum(d->transport);
+		values[CONNECTIONS] = Int32GetDatum(d->connections);
 		values[LEASED_BYTES] = Int64GetDatum((int64) d->leased_bytes);
 		values[USED_BYTES] = Int64GetDatum((int64) d->used_bytes);
 		values[READS] = Int64GetDatum((int64) d->reads);

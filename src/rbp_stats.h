@@ -43,6 +43,8 @@
 	X(IO_ERRORS, io_errors)		/* other failed reads from donors */ \
 	X(FALLBACKS, fallbacks)		/* entries found, yet read from disk */ \
 	X(AVOIDED, avoided)			/* of these, because the donor is avoided */ \
+	X(OVER_LIMIT, over_limit)	/* of these, because of max_connections */ \
+	X(BELOW_THRESHOLD, below_threshold) /* ... of connect_threshold */ \
 	X(COMPARED, compared)		/* hits compared with the disk */ \
 	X(MISMATCHES, mismatches)	/* of these, different from the disk */ \
 	X(BYTES_READ, bytes_read)	/* from donors */ \

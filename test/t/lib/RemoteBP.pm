@@ -24,7 +24,7 @@ use RemoteBP::Proxy;
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build create_extension
-  counters counter reset_counters leased_bytes wait_leased
+  counters counter reset_counters connections leased_bytes wait_leased
   tier_pages warm make_table content evict_buffers
   log_size log_since log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
 );
@@ -320,6 +320,13 @@ sub reset_counters
 	my ($node, $db) = @_;
 	$node->safe_psql($db // 'postgres', 'SELECT remote_bp_stat_reset()');
 	return;
+}
+
+# Of all backends to all donors.
+sub connections
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', 'SELECT coalesce(sum(connections), 0) FROM remote_bp_stat_donors');
 }
 
 sub leased_bytes

@@ -1,0 +1,797 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_remote_conn.c
+ *	  Connections to donors: made when needed, bounded in number, closed when
+ *	  idle, led around a transport that fails.
+ *
+ * Each process has connections of its own, at most one to each donor
+ * (rbp_remote_conns), and makes one when it first has a request for that
+ * donor.  Making it may go on in the background of later requests.
+ *
+ * Bounds.  A backend's connection takes a place in Donor.places before it is
+ * begun, by compare-and-swap against remote_bp.max_connections, and gives it
+ * back after it was closed: at the end of the process too, by a callback, and
+ * a crash of the server resets shared memory.  So the number is never less
+ * than what there is, but for the pusher's connections, which take no place:
+ * pages must be pushed, or nobody has anything to read.
+ *
+ * Idle connections.  A backend that is idle runs no code of ours.  So each
+ * process that is connected says in shared memory, in its Holder, when it
+ * used each connection last: one store of a time that is at hand.  The pusher
+ * looks at that now and then.  Whom it finds with a connection that is idle
+ * for too long, or above a bound that was lowered, and all when connections
+ * have become stale, it asks to look for itself: it sets Holder.asked and
+ * sends the signal by which the server tells a backend that it lags behind
+ * with invalidation messages.  An idle backend answers that with an empty
+ * transaction; one in a transaction goes on with it.  A callback at the end
+ * of each transaction sees "asked" and closes what is not needed.  (A timer in
+ * each process would do with less shared memory, but the server switches all
+ * of a process's timers off after an error, and an idle process would not get
+ * to switch it on again.)  A process that ends no transactions, as a
+ * standby's startup process, closes stale connections, and those above the
+ * bound, when it would use them next.
+ *
+ * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
+ * after remote_bp.connect_threshold reads that would have gone there, and
+ * nobody but the pusher waits for it.
+ *
+ * Detours.  Under remote_bp.transport = auto, a costly transport that the
+ * donor offers may yet not lead to it: no route, no right to the device, no
+ * memory to be locked.  Who finds that sets Donor.detour, for all, and goes
+ * on with the next best transport.  The pusher tries now and then, by a
+ * connection that it makes for that only and never waits for, and ends the
+ * detour when it succeeds: with a new serial, so that all connect anew.
+ *
+ * All shared state here is atomics.  Holder belongs to the process that has
+ * the PGPROC of that number; the pusher writes "asked" only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "rbp_guc.h"
+#include "rbp_remote_internal.h"
+#include "transport/transport_verbs.h"
+
+#define LIMIT_RETRY_NS		INT64CONST(1000000000)
+#define COSTLY_RETRY_NS		INT64CONST(1000000000)
+#define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
+#define DETOUR_FIRST_NS		INT64CONST(30000000000)
+#define DETOUR_LAST_NS		INT64CONST(600000000000)
+
+/* What a process is connected to, for the pusher to see. */
+typedef struct Holder
+{
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
+	pg_atomic_uint32 pid;		/* 0: nobody who ever connected */
+	pg_atomic_uint32 asked;		/* to close what is not needed */
+	pg_atomic_uint64 used_at[RBP_MAX_DONORS];	/* 0: not connected */
+} Holder;
+
+static Holder *holders = NULL;	/* by rbp_compat_procno() */
+
+LocalConn	rbp_remote_conns[RBP_MAX_DONORS];
+
+static Holder *mine = NULL;		/* NULL before the first connection, and in
+								 * the pusher */
+static bool leaving = false;	/* the process ends: no new connections */
+
+/* The pusher's. */
+static bool is_pusher = false;
+static void *push_base = NULL;
+static size_t push_len = 0;
+
+/* Its connection that tries whether a detour is needed still. */
+static struct
+{
+	RbpConn    *conn;			/* NULL: none */
+	const RbpTransportOps *ops;
+	int			donor;
+	uint32		serial;			/* the donor's when it began */
+	int64		started;
+}			trial;
+
+/*
+ * ---- set-up -----------------------------------------------------------------
+ */
+
+static void at_transaction_end(XactEvent event, void *arg);
+
+Size
+rbp_remote_conn_shmem_size(void)
+{
+	/* one more, because mem need not begin at a cache line */
+	return mul_size(sizeof(Holder), rbp_compat_max_procs() + 1);
+}
+
+void
+rbp_remote_conn_shmem_init(void *mem)
+{
+	static bool registered = false;
+	int			n = rbp_compat_max_procs();
+
+	holders = (Holder *) CACHELINEALIGN(mem);
+	for (int i = 0; i < n; i++)
+	{
+		pg_atomic_init_u32(&holders[i].pid, 0);
+		pg_atomic_init_u32(&holders[i].asked, 0);
+		for (int k = 0; k < RBP_MAX_DONORS; k++)
+			pg_atomic_init_u64(&holders[i].used_at[k], 0);
+	}
+	pg_atomic_init_u32(&rbp_remote_shared->max_places,
+					   (uint32) rbp_guc_max_connections);
+	pg_atomic_init_u64(&rbp_remote_shared->idle_ns,
+					   (uint64) rbp_guc_idle_timeout_ns());
+
+	/* This is the postmaster, whose children inherit it. */
+	if (!registered)
+		RegisterXactCallback(at_transaction_end, NULL);
+	registered = true;
+}
+
+void
+rbp_remote_conn_reset_donor(Donor *d)
+{
+	pg_atomic_init_u32(&d->places, 0);
+	pg_atomic_init_u64(&d->refused_until, 0);
+	pg_atomic_init_u32(&d->detour, 0);
+	pg_atomic_init_u32(&d->detour_why, RBP_OK);
+	pg_atomic_init_u64(&d->detour_ns, 0);
+	pg_atomic_init_u64(&d->detour_until, 0);
+}
+
+void
+rbp_remote_conn_new_endpoint(Donor *d)
+{
+	pg_atomic_write_u32(&d->detour, 0);
+	pg_atomic_write_u64(&d->detour_ns, 0);
+	pg_atomic_write_u64(&d->refused_until, 0);
+	(void) rbp_remote_conns_stale(&d->serial);
+}
+
+uint32
+rbp_remote_conns_stale(pg_atomic_uint32 *serial)
+{
+	uint32		value = pg_atomic_add_fetch_u32(serial, 1);
+
+	pg_atomic_fetch_add_u32(&rbp_remote_shared->stale, 1);
+	return value;
+}
+
+/*
+ * The process ends, in whatever way but a crash.  What reads pages after us
+ * (other callbacks may) reads the disk.
+ */
+static void
+close_all(int code, Datum arg)
+{
+	leaving = true;
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		rbp_remote_conn_close(i);
+	if (trial.conn != NULL)
+		trial.ops->close(trial.conn);
+	trial.conn = NULL;
+	if (mine != NULL)
+		pg_atomic_write_u32(&mine->pid, 0);
+	mine = NULL;
+}
+
+/*
+ * The first connection of this process.  The server has room for 20 such
+ * callbacks in a process, and uses less than half.
+ */
+static void
+become_holder(void)
+{
+	on_shmem_exit(close_all, (Datum) 0);
+	mine = &holders[rbp_compat_procno()];
+	pg_atomic_write_u32(&mine->asked, 0);
+	pg_atomic_write_u32(&mine->pid, (uint32) MyProcPid);
+}
+
+void
+rbp_remote_set_pusher(void *base, size_t len)
+{
+	is_pusher = true;
+	push_base = base;
+	push_len = len;
+	on_shmem_exit(close_all, (Datum) 0);
+}
+
+bool
+rbp_remote_is_push_memory(const void *buf, Size len)
+{
+	return (const char *) buf >= (const char *) push_base &&
+		(const char *) buf + len <= (const char *) push_base + push_len;
+}
+
+const char *
+rbp_remote_transport_name(uint32 bit)
+{
+	static const char *const names[] = {"shm", "verbs", "tcp"};
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		const RbpTransportOps *ops = rbp_transport_by_name(names[i]);
+
+		if (ops != NULL && ops->bit == bit)
+			return ops->name;
+	}
+	return "none";
+}
+
+/*
+ * ---- places -----------------------------------------------------------------
+ */
+
+/* One more connection to the donor, if there may be one. */
+static bool
+take_place(Donor *d)
+{
+	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
+	uint32		n = pg_atomic_read_u32(&d->places);
+
+	while (n < max)
+		if (pg_atomic_compare_exchange_u32(&d->places, &n, n + 1))
+			return true;
+	return false;
+}
+
+/*
+ * If there are more connections to the donor than there may be, since the
+ * bound was lowered: give this one's place back.  It has to be closed then.
+ */
+static bool
+give_way(Donor *d, LocalConn *c)
+{
+	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
+	uint32		n = pg_atomic_read_u32(&d->places);
+
+	while (c->placed && n > max)
+		if (pg_atomic_compare_exchange_u32(&d->places, &n, n - 1))
+		{
+			c->placed = false;
+			return true;
+		}
+	return false;
+}
+
+/*
+ * ---- making and closing -------------------------------------------------------
+ */
+
+void
+rbp_remote_conn_close(int donor)
+{
+	LocalConn  *c = &rbp_remote_conns[donor];
+
+	if (c->conn == NULL)
+		return;
+	if (c->mr != NULL)
+		c->ops->deregister_memory(c->conn, c->mr);
+	c->ops->close(c->conn);
+	c->conn = NULL;
+	c->mr = NULL;
+	c->ready = false;
+	c->denied = false;
+	if (mine != NULL)
+		pg_atomic_write_u64(&mine->used_at[donor], 0);
+	if (c->placed)
+		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[donor].places, 1);
+	c->placed = false;
+}
+
+/* Was it made for a donor, a lease or settings that are others now? */
+static inline bool
+is_stale(const LocalConn *c, Donor *d)
+{
+	return c->donor_serial != pg_atomic_read_u32(&d->serial) ||
+		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->lease_serial) ||
+		c->settings != rbp_guc_connect_serial;
+}
+
+/* Tell the verbs transport how to use devices, when that has changed. */
+static void
+configure_verbs(void)
+{
+	static uint32 configured = 0;
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+	if (configured == rbp_guc_connect_serial)
+		return;
+	strlcpy(config.device, rbp_guc_rdma_device, sizeof(config.device));
+	config.port = rbp_guc_rdma_port;
+	config.gid_index = rbp_guc_rdma_gid_index;
+	config.traffic_class = rbp_guc_rdma_traffic_class;
+	config.ack_timeout = rbp_guc_rdma_ack_timeout;
+	config.retry_count = rbp_guc_rdma_retry_count;
+	rbp_verbs_configure(&config);
+	configured = rbp_guc_connect_serial;
+}
+
+/* As rbp_transport_choose(), of these transports only. */
+static const RbpTransportOps *
+choose_of(RbpEndpoint *endpoint, uint32 transports)
+{
+	uint32		all = endpoint->transports;
+	const RbpTransportOps *ops;
+
+	endpoint->transports = all & transports;
+	ops = rbp_transport_choose(rbp_guc_transport, endpoint);
+	endpoint->transports = all;
+	return ops;
+}
+
+/*
+ * The transport to connect over, or NULL; *detour: if it fails, is there
+ * another one?
+ */
+static const RbpTransportOps *
+choose(RbpEndpoint *endpoint, uint32 avoid, bool *detour)
+{
+	const RbpTransportOps *ops = NULL;
+
+	*detour = false;
+	if (strcmp(rbp_guc_transport, "auto") != 0)
+		avoid = 0;
+	if (avoid != 0)
+		ops = choose_of(endpoint, ~avoid);
+	if (ops == NULL)
+		ops = choose_of(endpoint, ~(uint32) 0);
+	if (ops != NULL && ops->costly)
+		*detour = choose_of(endpoint, ~ops->bit) != NULL;
+	return ops;
+}
+
+/*
+ * A costly connection could not be made: can the donor be used without it?
+ * Then that is no trouble of the donor's.
+ */
+static bool
+take_detour(Donor *d, LocalConn *c, RbpStatus why)
+{
+	int64		now = rbp_now_ns();
+	int64		ns;
+
+	if (!c->detour || c->donor_serial != pg_atomic_read_u32(&d->serial))
+		return false;
+	c->retry_at = 0;
+	if (pg_atomic_exchange_u32(&d->detour, c->ops->bit) != 0)
+		return true;
+
+	/* soon after the last one, it is for longer */
+	ns = (int64) pg_atomic_read_u64(&d->detour_ns);
+	if (ns == 0 ||
+		now - (int64) pg_atomic_read_u64(&d->detour_until) > DETOUR_LAST_NS)
+		ns = DETOUR_FIRST_NS;
+	else
+		ns = Min(2 * ns, DETOUR_LAST_NS);
+	pg_atomic_write_u32(&d->detour_why, why);
+	pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
+	pg_atomic_write_u64(&d->detour_until, (uint64) (now + ns));
+	return true;
+}
+
+/* May this process begin a connection?  If so it has a place. */
+static bool
+may_start(Donor *d, LocalConn *c, int pages, int64 now)
+{
+	if (is_pusher)
+		return true;
+	if (c->ops->costly && c->wanted < (uint32) rbp_guc_connect_threshold)
+	{
+		c->wanted += pages;
+		c->below_threshold = true;
+		return false;
+	}
+	if (!take_place(d))
+	{
+		c->over_limit = true;
+		c->retry_at = now + LIMIT_RETRY_NS;
+		return false;
+	}
+	c->placed = true;
+	return true;
+}
+
+/*
+ * Start to connect; the endpoint and the credentials as they are now.
+ * RBP_CANCELED if that cannot be now and nothing is wrong.
+ */
+static RbpStatus
+conn_start(int donor, int pages, int64 now)
+{
+	LocalConn  *c = &rbp_remote_conns[donor];
+	Donor	   *d = &rbp_remote_shared->donors[donor];
+	RbpEndpoint endpoint;
+	RbpCredentials credentials;
+	RbpStatus	status = RBP_CANCELED;
+
+	c->over_limit = false;
+	c->below_threshold = false;
+	if (leaving ||
+		(!is_pusher && now < (int64) pg_atomic_read_u64(&d->refused_until)))
+		return RBP_CANCELED;
+
+	/* The lease worker may be long: not a reason for a query to wait. */
+	if (!LWLockConditionalAcquire(&rbp_remote_shared->remote_lock, LW_SHARED))
+		return RBP_CANCELED;
+	endpoint = d->endpoint;
+	credentials = rbp_remote_shared->credentials;
+	c->donor_serial = pg_atomic_read_u32(&d->serial);
+	c->lease_serial = pg_atomic_read_u32(&rbp_remote_shared->lease_serial);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+	c->settings = rbp_guc_connect_serial;
+	c->timeouts = 0;
+	c->started = now;
+	c->doubt_since = 0;
+
+	configure_verbs();
+	c->ops = choose(&endpoint, pg_atomic_read_u32(&d->detour), &c->detour);
+	if (c->ops == NULL)
+		c->retry_at = now + RBP_RECONNECT_NS;
+	else if (may_start(d, c, pages, now))
+	{
+		/* what may take long in any case is not waited for */
+		c->waited = c->ops->costly && !is_pusher;
+		if (mine == NULL && !is_pusher)
+			become_holder();
+		status = c->ops->connect(&endpoint, &credentials, &c->conn);
+		if (status == RBP_OK)
+		{
+			if (mine != NULL)
+				pg_atomic_write_u64(&mine->used_at[donor], (uint64) now);
+		}
+		else
+		{
+			if (c->placed)
+				pg_atomic_fetch_sub_u32(&d->places, 1);
+			c->placed = false;
+			c->retry_at = rbp_now_ns() +
+				(c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
+			if (take_detour(d, c, status) || status == RBP_INVALID)
+				status = RBP_CANCELED;
+		}
+	}
+	explicit_bzero(&credentials, sizeof(credentials));
+	return status;
+}
+
+/* The pusher writes from memory that the device knows, if it takes it. */
+static void
+register_push_memory(LocalConn *c)
+{
+	static bool told = false;
+	RbpStatus	status;
+
+	if (push_len == 0)
+		return;
+	status = c->ops->register_memory(c->conn, push_base, push_len, &c->mr);
+	if (status == RBP_OK)
+		return;
+	c->mr = NULL;
+	if (!told)
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("remote_bp: could not register the staging region with the RDMA device: %s",
+						rbp_status_text(status)),
+				 errdetail("Pages are copied before they are pushed."),
+				 errhint("Registered memory is locked: raise the server's RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit, \"ulimit -l\" in a shell) above remote_bp.staging_size, or lower that.")));
+	told = true;
+}
+
+/* It has come about, or failed for good. */
+static RbpStatus
+conn_made(int donor, RbpStatus status, int64 now)
+{
+	LocalConn  *c = &rbp_remote_conns[donor];
+	Donor	   *d = &rbp_remote_shared->donors[donor];
+
+	if (status == RBP_OK)
+	{
+		c->ready = true;
+		donor_answered(d);
+		pg_atomic_write_u32(&d->transport, c->ops->bit);
+		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
+		if (is_pusher)
+			register_push_memory(c);
+		return RBP_OK;
+	}
+	rbp_remote_conn_close(donor);
+	c->retry_at = now + (c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
+
+	/* one that lay about half made may have ended for reasons of its own */
+	if (status == RBP_CONNLOST && c->waited &&
+		(!c->ops->costly || now - c->started > RBP_CONNECT_LIMIT_NS))
+		return RBP_CANCELED;
+	if ((status == RBP_CONNLOST || status == RBP_NOMEM) &&
+		take_detour(d, c, status))
+		return RBP_CANCELED;
+	return status;
+}
+
+RbpStatus
+rbp_remote_conn_get(int donor, int pages, int64 now, int64 deadline_ns,
+					LocalConn **out)
+{
+	LocalConn  *c = &rbp_remote_conns[donor];
+	Donor	   *d = &rbp_remote_shared->donors[donor];
+	RbpStatus	status;
+
+	*out = c;
+	if (c->conn != NULL)
+	{
+		if (unlikely(is_stale(c, d)))
+		{
+			rbp_remote_conn_close(donor);
+			c->retry_at = 0;
+		}
+		else if (unlikely(give_way(d, c)))
+		{
+			rbp_remote_conn_close(donor);
+			c->over_limit = true;
+			c->retry_at = now + LIMIT_RETRY_NS;
+		}
+		else if (mine != NULL)
+			pg_atomic_write_u64(&mine->used_at[donor], (uint64) now);
+	}
+	if (likely(c->ready))
+		return RBP_OK;
+
+	now = rbp_now_ns();
+	if (c->conn == NULL)
+	{
+		if (now < c->retry_at)
+			return RBP_CANCELED;
+		status = conn_start(donor, pages, now);
+		if (status != RBP_OK)
+			return status;
+	}
+	status = c->ops->connect_wait(c->conn, c->waited ? now : deadline_ns);
+	if (status != RBP_INPROGRESS)
+		return conn_made(donor, status, now);
+	if (!c->waited)
+	{
+		c->waited = true;
+		return RBP_TIMEOUT;
+	}
+	/* not for ever: the donor may have lost us */
+	if (now - c->started > RBP_CONNECT_LIMIT_NS)
+	{
+		rbp_remote_conn_close(donor);
+		if (c->ops->costly)
+		{
+			c->retry_at = now + COSTLY_RETRY_NS;
+			(void) take_detour(d, c, RBP_TIMEOUT);
+		}
+	}
+	return RBP_CANCELED;
+}
+
+/*
+ * ---- closing what is not needed -----------------------------------------------
+ */
+
+/* Close connections that are idle for too long, stale, or too many. */
+static void
+close_unneeded(void)
+{
+	int64		idle_ns = (int64) pg_atomic_read_u64(&rbp_remote_shared->idle_ns);
+	int64		now = rbp_now_ns();
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		LocalConn  *c = &rbp_remote_conns[i];
+		Donor	   *d = &rbp_remote_shared->donors[i];
+		bool		idle;
+
+		if (c->conn == NULL)
+			continue;
+		idle = idle_ns > 0 &&
+			now - (int64) pg_atomic_read_u64(&mine->used_at[i]) > idle_ns;
+		if (!idle && !is_stale(c, d) && !give_way(d, c))
+			continue;
+		rbp_remote_conn_close(i);
+		if (idle)
+			c->wanted = 0;		/* is it worth one again? */
+	}
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	if (mine == NULL || likely(pg_atomic_read_u32(&mine->asked) == 0))
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PARALLEL_ABORT:
+		case XACT_EVENT_PREPARE:
+			break;
+		default:
+			return;
+	}
+	/* a full barrier: what the pusher finds from here on, it asks again for */
+	(void) pg_atomic_exchange_u32(&mine->asked, 0);
+	close_unneeded();
+}
+
+/*
+ * The pusher asks those that have something to close.  all: whoever is
+ * connected.
+ */
+static void
+ask_holders(int64 now, bool all)
+{
+	int64		idle_ns = rbp_guc_idle_timeout_ns();
+	bool		over[RBP_MAX_DONORS];
+	int			n = rbp_compat_max_procs();
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		over[i] = pg_atomic_read_u32(&rbp_remote_shared->donors[i].places) >
+			(uint32) rbp_guc_max_connections;
+	for (int p = 0; p < n; p++)
+	{
+		Holder	   *holder = &holders[p];
+		uint32		pid = pg_atomic_read_u32(&holder->pid);
+		bool		ask = false;
+
+		/* who was asked before will look at the end of its transaction */
+		if (pid == 0 || pg_atomic_read_u32(&holder->asked) != 0)
+			continue;
+		for (int i = 0; i < RBP_MAX_DONORS && !ask; i++)
+		{
+			int64		used_at = (int64) pg_atomic_read_u64(&holder->used_at[i]);
+
+			ask = used_at != 0 &&
+				(all || over[i] || (idle_ns > 0 && now - used_at > idle_ns));
+		}
+		if (!ask)
+			continue;
+		(void) pg_atomic_exchange_u32(&holder->asked, 1);
+		rbp_compat_signal_catchup((pid_t) pid);
+	}
+}
+
+/*
+ * ---- detours ------------------------------------------------------------------
+ */
+
+/* The trial is over; why: RBP_OK if the transport leads to the donor again. */
+static void
+end_trial(int donor, RbpStatus why)
+{
+	Donor	   *d = &rbp_remote_shared->donors[donor];
+	int64		ns = (int64) pg_atomic_read_u64(&d->detour_ns);
+
+	if (trial.conn != NULL)
+		trial.ops->close(trial.conn);
+	trial.conn = NULL;
+	if (why != RBP_OK)
+	{
+		ns = Min(Max(2 * ns, DETOUR_FIRST_NS), DETOUR_LAST_NS);
+		pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
+		pg_atomic_write_u64(&d->detour_until, (uint64) (rbp_now_ns() + ns));
+		return;
+	}
+	/* unless the donor has moved, and the detour is over anyhow */
+	if (trial.serial != pg_atomic_read_u32(&d->serial))
+		return;
+	pg_atomic_write_u32(&d->detour, 0);
+	(void) rbp_remote_conns_stale(&d->serial);
+	ereport(LOG,
+			(errmsg("remote_bp: donor \"%s\" can be reached over %s again",
+					d->endpoint.donor, trial.ops->name)));
+}
+
+/* Begin to connect to a donor over the transport that has failed. */
+static void
+start_trial(int donor)
+{
+	Donor	   *d = &rbp_remote_shared->donors[donor];
+	RbpEndpoint endpoint;
+	RbpCredentials credentials;
+	RbpStatus	status = RBP_INVALID;
+
+	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
+	endpoint = d->endpoint;
+	credentials = rbp_remote_shared->credentials;
+	trial.serial = pg_atomic_read_u32(&d->serial);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+
+	configure_verbs();
+	trial.donor = donor;
+	trial.started = rbp_now_ns();
+	trial.ops = choose_of(&endpoint, pg_atomic_read_u32(&d->detour));
+	if (trial.ops != NULL)
+		status = trial.ops->connect(&endpoint, &credentials, &trial.conn);
+	explicit_bzero(&credentials, sizeof(credentials));
+	if (status != RBP_OK)
+		end_trial(donor, status);
+}
+
+/*
+ * Go on with a trial, or begin one that is due.  Tells of new detours.
+ * Returns ns until the next call.
+ */
+static int64
+mind_detours(int64 now)
+{
+	static bool told[RBP_MAX_DONORS];
+	int64		next = LOOK_NS;
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		Donor	   *d = &rbp_remote_shared->donors[i];
+		uint32		detour = pg_atomic_read_u32(&d->detour);
+		int64		left;
+
+		if (detour != 0 && !told[i])
+			ereport(LOG,
+					(errmsg("remote_bp: donor \"%s\" cannot be reached over %s (%s), going on without",
+							d->endpoint.donor, rbp_remote_transport_name(detour),
+							rbp_status_text((RbpStatus) pg_atomic_read_u32(&d->detour_why)))));
+		told[i] = detour != 0;
+		if (detour == 0 || !d->known || trial.conn != NULL)
+			continue;
+		left = (int64) pg_atomic_read_u64(&d->detour_until) - now;
+		if (left <= 0)
+			start_trial(i);
+		else
+			next = Min(next, left);
+	}
+	if (trial.conn != NULL)
+	{
+		RbpStatus	status = trial.ops->connect_wait(trial.conn, now);
+
+		if (status == RBP_INPROGRESS && now - trial.started < RBP_CONNECT_LIMIT_NS)
+			return RBP_BACKOFF_FIRST_NS;
+		end_trial(trial.donor, status);
+	}
+	return next;
+}
+
+int64
+rbp_remote_mind_connections(void)
+{
+	static int64 look_at = 0;
+	static uint32 seen_stale = 0;
+	static uint32 seen_settings = 0;
+	int64		now = rbp_now_ns();
+	int64		idle_ns = rbp_guc_idle_timeout_ns();
+	uint32		stale = pg_atomic_read_u32(&rbp_remote_shared->stale);
+	int64		next;
+
+	/* By other settings, what has failed may work. */
+	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
+		pg_atomic_write_u32(&rbp_remote_shared->donors[i].detour, 0);
+	seen_settings = rbp_guc_connect_serial;
+	next = mind_detours(now);
+
+	/* The pusher's settings are those of all. */
+	if (pg_atomic_read_u32(&rbp_remote_shared->max_places) != (uint32) rbp_guc_max_connections ||
+		pg_atomic_read_u64(&rbp_remote_shared->idle_ns) != (uint64) idle_ns)
+	{
+		pg_atomic_write_u32(&rbp_remote_shared->max_places,
+							(uint32) rbp_guc_max_connections);
+		pg_atomic_write_u64(&rbp_remote_shared->idle_ns, (uint64) idle_ns);
+		look_at = now;
+	}
+	if (now >= look_at || stale != seen_stale)
+	{
+		ask_holders(now, stale != seen_stale);
+		for (int i = 0; stale != seen_stale && i < RBP_MAX_DONORS; i++)
+			if (rbp_remote_conns[i].conn != NULL &&
+				is_stale(&rbp_remote_conns[i], &rbp_remote_shared->donors[i]))
+				rbp_remote_conn_close(i);
+		seen_stale = stale;
+		look_at = now + (idle_ns > 0 ? Min(LOOK_NS, idle_ns / 2) : LOOK_NS);
+	}
+	return Min(next, look_at - now);
+}

@@ -1,0 +1,249 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_remote_internal.h
+ *	  What the files of rbp_remote know of each other.
+ *
+ * rbp_remote.c			regions, the extent map, reads and writes, the lease
+ * rbp_remote_conn.c	this process's connections: made, bounded, closed
+ * rbp_remote_health.c	donors' health: doubts, debts, who is avoided; probes
+ *
+ * Each file's first page says which of the shared state is its own.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_REMOTE_INTERNAL_H
+#define RBP_REMOTE_INTERNAL_H
+
+#include "postgres.h"
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+
+#include "rbp_compat.h"
+#include "rbp_remote.h"
+
+#define RBP_MAX_REGIONS		8192
+#define RBP_DONOR_STRIPES	8	/* of donors' counters */
+
+#define RBP_RECONNECT_NS	INT64CONST(100000000)
+#define RBP_CONNECT_LIMIT_NS	INT64CONST(2000000000)
+
+/* A connection that is being made, or a donor that was avoided, is looked at
+ * again after so long. */
+#define RBP_BACKOFF_FIRST_NS	INT64CONST(20000000)
+
+/* Padded, so that no two processes' counters share a cache line. */
+typedef struct DonorStripe
+{
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
+	pg_atomic_uint64 reads;
+	pg_atomic_uint64 writes;
+	pg_atomic_uint64 failures;
+	pg_atomic_uint64 timeouts;
+	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
+} DonorStripe;
+
+typedef struct Donor
+{
+	/* under remote_lock */
+	RbpEndpoint endpoint;
+	bool		known;			/* the lease has regions there */
+	uint32		nregions;
+
+	pg_atomic_uint32 serial;	/* moves when connections are of no use; by
+								 * rbp_remote_conns_stale() */
+	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
+
+	/* rbp_remote_conn.c */
+	pg_atomic_uint32 places;	/* taken by backends' connections */
+	pg_atomic_uint64 refused_until; /* no new connection before: the lease was
+									 * denied */
+	pg_atomic_uint32 detour;	/* RBP_TRANSPORT_* that fails, 0 for none */
+	pg_atomic_uint32 detour_why;	/* RbpStatus */
+	pg_atomic_uint64 detour_ns; /* how long before it is tried again */
+	pg_atomic_uint64 detour_until;
+
+	/* rbp_remote_health.c */
+	pg_atomic_uint32 avoided;
+	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
+	pg_atomic_uint64 probe_at;
+	pg_atomic_uint32 troubles;	/* in a row, without calm between */
+	pg_atomic_uint32 debt;		/* of answers that were late */
+	pg_atomic_uint32 doubt;		/* a timeout, and no answer seen since */
+	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
+	int64		probe_backoff;	/* the pusher's alone */
+
+	DonorStripe stripes[RBP_DONOR_STRIPES];
+} Donor;
+
+typedef struct Region
+{
+	/* under remote_lock, but stable while an extent maps to it */
+	bool		used;
+	uint16		donor;			/* index of it */
+	uint32		number;			/* the donor's name for it */
+	uint32		grant;			/* another one each time that it is entered */
+	uint32		extents;		/* that are mapped */
+	uint64		bytes;
+	pg_atomic_uint32 denied;	/* a request was refused */
+} Region;
+
+typedef struct RemoteShared
+{
+	LWLock		remote_lock;
+
+	/* under remote_lock */
+	RbpCredentials credentials;
+	bool		has_lease;
+	uint32		last_grant;
+	Latch	   *lease_latch;
+
+	pg_atomic_uint32 lease_serial;	/* moves when the credentials change */
+	pg_atomic_uint32 stale;		/* moves when this or a donor's serial does */
+	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
+	pg_atomic_uint32 nregions;	/* in use */
+	pg_atomic_uint32 suspicion;
+	pg_atomic_uint32 avoided;	/* how many donors are, about */
+	pg_atomic_uint32 doubts;	/* some donor is in doubt */
+
+	/* the settings, as the pusher has them: the same for all processes */
+	pg_atomic_uint32 max_places;	/* remote_bp.max_connections */
+	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
+
+	uint32		nextents;
+	Donor		donors[RBP_MAX_DONORS];
+	Region		regions[RBP_MAX_REGIONS];
+	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* by extent */
+} RemoteShared;
+
+extern RemoteShared *rbp_remote_shared;
+
+/* This process's connection to one donor. */
+typedef struct LocalConn
+{
+	RbpConn    *conn;			/* NULL: none */
+	const RbpTransportOps *ops; /* of it, or of the last one */
+	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
+	bool		ready;
+	bool		placed;			/* it has a place in Donor.places */
+	bool		denied;			/* a request was, which may have ended it */
+	bool		detour;			/* there is another transport to go on with */
+	uint32		donor_serial;
+	uint32		lease_serial;
+	uint32		settings;		/* rbp_guc_connect_serial */
+	int			timeouts;		/* in a row */
+	int64		started;		/* connecting since */
+	bool		waited;			/* for that, once: from now on only poll */
+	int64		doubt_since;	/* when it was late for us; 0: it was not */
+	int64		retry_at;
+
+	/* why there is no connection, and nothing is wrong */
+	bool		over_limit;
+	bool		below_threshold;
+	uint32		wanted;			/* reads that have not connected yet */
+} LocalConn;
+
+extern LocalConn rbp_remote_conns[RBP_MAX_DONORS];
+
+static inline DonorStripe *
+stripe_of(Donor *d)
+{
+	return &d->stripes[rbp_compat_procno() % RBP_DONOR_STRIPES];
+}
+
+/*
+ * ---- rbp_remote_conn.c ------------------------------------------------------
+ */
+extern Size rbp_remote_conn_shmem_size(void);
+extern void rbp_remote_conn_shmem_init(void *mem);
+extern void rbp_remote_conn_reset_donor(Donor *d);
+
+/* The donor has another address: what was learnt about the old one is void. */
+extern void rbp_remote_conn_new_endpoint(Donor *d);
+
+/* Is that in the memory that rbp_remote_set_pusher() named? */
+extern bool rbp_remote_is_push_memory(const void *buf, Size len);
+
+/* By RBP_TRANSPORT_*; "none" if there is no such transport. */
+extern const char *rbp_remote_transport_name(uint32 bit);
+
+/*
+ * A connection to the donor that is ready for requests, or RBP_CANCELED if
+ * there is none now and nothing is wrong; RBP_TIMEOUT if it is still being
+ * made at the deadline; else why it failed.  pages: how many reads would go
+ * there.  now: about; it is noted as the time of use.  *out is set always.
+ */
+extern RbpStatus rbp_remote_conn_get(int donor, int pages, int64 now,
+									 int64 deadline_ns, LocalConn **out);
+
+/* Close it, if there is one, and give its place back. */
+extern void rbp_remote_conn_close(int donor);
+
+/*
+ * Connections that carry this serial, a donor's or the lease's, are of no
+ * use any more.  Returns the new serial.
+ */
+extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
+
+/*
+ * ---- rbp_remote_health.c ----------------------------------------------------
+ */
+extern void rbp_remote_health_reset(Donor *d);
+
+/* The lease worker shall ask the broker. */
+extern void rbp_remote_suspect(void);
+
+/*
+ * A request to the donor failed (lost: its connection broke) or was too late:
+ * nobody uses it for now.
+ */
+extern void rbp_remote_donor_trouble(Donor *d, bool lost);
+
+/*
+ * An answer came too late, or none yet: this process leaves the donor alone
+ * until the pusher, or somebody else, is answered.  makes_debt: it says
+ * something about how fast reads are.
+ */
+extern void rbp_remote_donor_late(Donor *d, LocalConn *c, bool makes_debt);
+
+/* The donor's processor has answered: doubts end. */
+extern void rbp_remote_end_doubt(Donor *d);
+
+static inline void
+donor_answered(Donor *d)
+{
+	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0))
+		rbp_remote_end_doubt(d);
+}
+
+/* Requests were done in time, which pays off debt. */
+static inline void
+donor_in_time(Donor *d)
+{
+	uint32		debt = pg_atomic_read_u32(&d->debt);
+
+	if (unlikely(debt > 0))
+		(void) pg_atomic_compare_exchange_u32(&d->debt, &debt, debt - 1);
+}
+
+/* Was the donor late for this process, and is not known to have come round? */
+extern bool rbp_remote_still_in_doubt(Donor *d, LocalConn *c);
+
+static inline bool
+in_doubt(Donor *d, LocalConn *c)
+{
+	return unlikely(c->doubt_since != 0) && rbp_remote_still_in_doubt(d, c);
+}
+
+/* Back in use, whatever was. */
+extern void rbp_remote_unavoid(Donor *d);
+
+/*
+ * What a status other than RBP_OK means for donor and connection.
+ * connecting: it was got from rbp_remote_conn_get().
+ */
+extern void rbp_remote_account_failure(int donor, RbpStatus status,
+									   bool connecting);
+
+#endif							/* RBP_REMOTE_INTERNAL_H */

@@ -1,0 +1,181 @@
+# The number of a server's connections to a donor is bounded, and known,
+# whatever becomes of the backends; who is beyond the bound reads from disk;
+# connections that are idle are closed, and made again when needed.
+# Alone
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+# What the donor itself counts, its pusher's included, as the broker heard it.
+sub donor_connections
+{
+	my ($broker, $id) = @_;
+	my ($donor) = grep { $_->{id} eq $id } @{ http_json($broker, 'GET', '/v1/donors')->{donors} };
+	return $donor->{stats}{connections};
+}
+
+# A session that has read through the tier, and so is connected.
+sub reader
+{
+	my ($node) = @_;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	read_some($session);
+	return $session;
+}
+
+sub read_some
+{
+	my ($session) = @_;
+	return $session->query_safe(
+		'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(filler) FROM pgbench_accounts WHERE aid % 7 = 0 AND aid > 0');
+}
+
+sub set_limit
+{
+	my ($node, $limit) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.max_connections = $limit");
+	$node->reload;
+	return;
+}
+
+sub wait_connections
+{
+	my ($node, $want, $name, $seconds) = @_;
+	my $n;
+	ok(wait_for("$want connections", sub { ($n = connections($node)) == $want }, $seconds // 20), $name)
+	  or diag("there are $n");
+	return;
+}
+
+for my $transport ('tcp', 'shm')
+{
+	my $broker = start_broker(name => "broker_$transport");
+	my $id = "donor_$transport";
+	my $donor = start_donor($broker, id => $id, memory => '128MB');
+	my $node = busy_cluster(
+		"conns_$transport",
+		broker => $broker,
+		transport => $transport,
+		conf => "remote_bp.max_connections = 3\nremote_bp.idle_connection_timeout = '1h'\n");
+
+	# More clients than places.
+	reset_counters($node);
+	my $load = start_load($node, seconds => 8, clients => 8);
+	my ($max, $samples) = (0, 0);
+	while ($load->running)
+	{
+		my $n = connections($node);
+		$max = $n if $n > $max;
+		$samples++;
+		sleep 0.02;
+	}
+	cmp_ok($max, '<=', 3, "$transport: in $samples looks, never more connections than there may be");
+	is($max, 3, "$transport: and as many");
+	$load->finish_ok("$transport, more clients than connections");
+	my $c = counters($node);
+	cmp_ok($c->{over_limit}, '>', 0, "$transport: those beyond were counted");
+	cmp_ok($c->{over_limit}, '<=', $c->{fallbacks}, "$transport: as reads from disk");
+	cmp_ok($c->{hits}, '>', 0, "$transport: those within had hits");
+	is($c->{io_errors}, 0, "$transport: nothing failed");
+	wait_connections($node, 0, "$transport: no connection is left when the clients are gone");
+
+	# Ends that are not the client's.
+	set_limit($node, 100);
+	my @sessions = map { reader($node) } 1 .. 4;
+	wait_connections($node, 4, "$transport: a connection for each session");
+	cmp_ok(donor_connections($broker, $id), '>=', 4, "$transport: the donor says so, too")
+	  if wait_for('the donor to tell', sub { donor_connections($broker, $id) >= 4 }, 10);
+	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
+	wait_connections($node, 0, "$transport: none after the backends were terminated");
+	$_->{run}->kill_kill for @sessions;
+
+	@sessions = map { reader($node) } 1 .. 2;
+	wait_connections($node, 2, "$transport: two sessions");
+	my $offset = log_size($node);
+	my $pid = $sessions[0]->query_safe('SELECT pg_backend_pid()');
+	is(kill('KILL', $pid), 1, "$transport: one is killed");
+	ok(wait_for('recovery', sub { log_since($node, $offset) =~ /database system is ready to accept connections/ }),
+		"$transport: the server recovers");
+	$_->{run}->kill_kill for @sessions;
+	wait_connections($node, 0, "$transport: none after a crash");
+	ok(wait_leased($node, 128), "$transport: memory is leased again");
+	ok(serves_again($node), "$transport: and serves");
+
+	# A bound that is lowered: those that are idle, and those that are not.
+	@sessions = map { reader($node) } 1 .. 5;
+	wait_connections($node, 5, "$transport: five idle sessions");
+	set_limit($node, 2);
+	wait_connections($node, 2, "$transport: idle sessions give way when the bound is lowered", 10);
+	read_some($_) for @sessions;
+	is(connections($node), 2, "$transport: and stay out");
+	set_limit($node, 5);
+	ok( wait_for(
+			'all to be connected',
+			sub { read_some($_) for @sessions; return connections($node) == 5 },
+			20),
+		"$transport: they come back when it is raised");
+	$_->quit for @sessions;
+	wait_connections($node, 0, "$transport: until they end");
+
+	$load = start_load($node, seconds => 8, clients => 6);
+	ok(wait_for('connections', sub { connections($node) > 3 }, 5), "$transport: busy clients are connected");
+	set_limit($node, 2);
+	ok(wait_for('fewer connections', sub { connections($node) <= 2 }, 5),
+		"$transport: busy clients give way when the bound is lowered");
+	sleep 1;
+	is(connections($node), 2, "$transport: and no more than those");
+	$load->finish_ok("$transport, bound lowered");
+	set_limit($node, 100);
+
+	# Idle sessions.
+	@sessions = map { reader($node) } 1 .. 3;
+	$sessions[1]->query_safe('BEGIN');
+	read_some($sessions[1]);
+	wait_connections($node, 3, "$transport: three sessions before they are idle");
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = '1s'});
+	$node->reload;
+	wait_connections($node, 1, "$transport: idle ones are closed, but not within a transaction", 10);
+	sleep 2.5;
+	is(connections($node), 1, "$transport: however long that takes");
+	ok( wait_for('the donor to tell', sub { donor_connections($broker, $id) <= 2 }, 10),
+		"$transport: the donor has no more than that and the pusher's");
+	$sessions[1]->query_safe('COMMIT');
+	wait_connections($node, 0, "$transport: at its end", 10);
+	my $hits = counter($node, 'hits');
+	read_some($_) for @sessions;
+	cmp_ok(counter($node, 'hits'), '>', $hits, "$transport: they connect again for their next reads");
+	wait_connections($node, 0, "$transport: and are idle again", 10);
+
+	# An error ends all timers of the backend.
+	my $failed = reader($node);
+	$failed->query('SELECT 1 / 0');
+	wait_connections($node, 0, "$transport: also after an error", 10);
+	$failed->quit;
+
+	# A donor that goes leaves no connection behind, though nobody uses it.
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = 0});
+	$node->reload;
+	my $other = start_donor($broker, id => "other_$transport", memory => '128MB');
+	read_some($_) for @sessions;
+	wait_connections($node, 3, "$transport: connected once more");
+	is($donor->stop(60), 0, "$transport: the donor goes");
+	wait_connections($node, 0, "$transport: and with it the connections to it", 20);
+
+	is_clean($node, $transport);
+	$_->quit for @sessions;
+	$node->stop;
+	$other->stop;
+	$broker->stop;
+}
+
+done_testing();
