@@ -160,23 +160,24 @@ configure_rdma(void)
 }
 
 /*
- * Serve RDMA and fill in how it is reached.  host: what --rdma-listen says, or
- * --listen without it; public_host: what a wildcard address is told as.
- * False: not served; why tells the reason.
+ * Serve RDMA and fill in how it is reached.  listen_host and port: of
+ * --rdma-listen, or the host of --listen; advertised: of --rdma-advertise, ""
+ * and 0 without it; ep->host is what a wildcard address is told as.  False:
+ * not served, *why is the reason.
  */
 static bool
-serve_rdma(const char *listen_host, uint16_t port, const char *public_host,
-		   const char *advertised, uint16_t advertised_port,
-		   RbpEndpoint *ep, const char **why)
+serve_rdma(const char *listen_host, uint16_t port, const char *advertised,
+		   uint16_t advertised_port, RbpEndpoint *ep, const char **why)
 {
 	struct sockaddr_storage addr;
 	socklen_t	len;
 	char		host[RBP_HOST_LEN];
 	char		address[RBP_HOST_LEN + 16];
 
-	/* of a named device, port or GID, the address is known */
+	/* of a named device or GID, the address is known */
 	strcpy(host, listen_host);
-	if (opt.rdma_listen == NULL || is_wildcard(host))
+	if ((opt.rdma_listen == NULL && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
+		is_wildcard(host))
 	{
 		*why = "no RDMA device has the given name, port and GID, and an address";
 		if (rbp_verbs_source_address(AF_UNSPEC, &addr, &len) != RBP_OK)
@@ -191,7 +192,7 @@ serve_rdma(const char *listen_host, uint16_t port, const char *public_host,
 	rbp_log(RBP_LOG_INFO, "RDMA on %s",
 			rbp_format_hostport(host, port, address, sizeof(address)));
 	strcpy(ep->rdma_host, advertised[0] != '\0' ? advertised :
-		   is_wildcard(host) ? public_host : host);
+		   is_wildcard(host) ? ep->host : host);
 	ep->rdma_port = advertised_port != 0 ? advertised_port : port;
 	return true;
 }
@@ -211,7 +212,6 @@ main(int argc, char **argv)
 	uint16_t	rdma_port = 0;
 	uint16_t	rdma_advertised_port = 0;
 	bool		automatic;
-	bool		rdma = false;
 	const char *why;
 	sigset_t	signals;
 	sigset_t	before;
@@ -263,19 +263,17 @@ main(int argc, char **argv)
 
 	rbp_transport_init();
 	donor_memory_init(opt.memory, opt.region_size);
-	if (ep.transports & RBP_TRANSPORT_VERBS)
+	if ((ep.transports & RBP_TRANSPORT_VERBS) &&
+		!serve_rdma(rdma_host, rdma_port, rdma_advertised, rdma_advertised_port,
+					&ep, &why))
 	{
-		rdma = serve_rdma(rdma_host, rdma_port, ep.host, rdma_advertised,
-						  rdma_advertised_port, &ep, &why);
-		if (!rdma && !automatic)
+		if (!automatic)
 			rbp_die("could not serve RDMA: %s", why);
-		if (!rdma)
-		{
-			/* who has a device will want to know, others will not */
-			rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
-					"without RDMA: %s", why);
-			ep.transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
-		}
+
+		/* who has a device will want to know, others will not */
+		rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
+				"without RDMA: %s", why);
+		ep.transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
 	}
 	donor_lease_init(opt.min_free);
 	donor_serve_init(host, &port, (ep.transports & RBP_TRANSPORT_TCP) != 0,
