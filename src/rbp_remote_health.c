@@ -239,9 +239,10 @@ rbp_remote_account_failure(int donor, RbpStatus status, bool connecting)
 
 			/*
 			 * A late answer alone leaves the connection in order; after a
-			 * second one in a row a new connection is the better bet.
+			 * second one in a row a new connection is the better bet.  But to
+			 * take registered memory back from a device ends the connection.
 			 */
-			if (!connecting && ++c->timeouts >= 2)
+			if (!connecting && (++c->timeouts >= 2 || c->mr != NULL))
 				rbp_remote_conn_close(donor);
 			break;
 		case RBP_CONNLOST:
