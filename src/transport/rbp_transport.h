@@ -170,8 +170,9 @@ typedef struct RbpTransportOps
 	 * Requests that are not final by then become RBP_TIMEOUT, and neither
 	 * they nor their buffers are touched after the return: a late answer is
 	 * swallowed.  Requests of other batches on the connection make progress
-	 * too.  A late answer alone does not break the connection.  Returns
-	 * RBP_OK if all are RBP_OK, else the first status that is not.
+	 * too.  A late answer alone does not break the connection, but giving up
+	 * a request on registered memory may (verbs): later ones get RBP_CONNLOST.
+	 * Returns RBP_OK if all are RBP_OK, else the first status that is not.
 	 */
 	RbpStatus	(*wait) (RbpConn *conn, RbpIo *ios, int n, int64_t deadline_ns);
 
