@@ -84,10 +84,12 @@
 #define BACKLOG			1024
 #define HANDSHAKE_NS	INT64_C(5000000000)
 #define ENDED_IDLE_NS	INT64_C(10000000000)
+#define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
 #define COMPLAIN_NS		INT64_C(60000000000)
 #define TICK_NS			INT64_C(1000000000)
 #define RNR_RETRIES		6
+#define CLOSE_TRIES		10		/* one a second */
 #define TABLE_ALIGN		4096
 
 /* What a work request was, by its wr_id; below these, receives by their slot */
@@ -149,6 +151,7 @@ typedef struct VerbsConn
 	struct ibv_mr *mr;			/* of requests and answers */
 	int64_t		since;			/* when it was accepted */
 	int64_t		probed_at;
+	int64_t		broken_at;		/* when its queue pair failed, or 0 */
 	bool		established;
 	bool		probing;
 	uint32_t	busy;			/* answers that are on their way, a bit each */
@@ -178,6 +181,7 @@ static VerbsDevice *devices;
 static int	ndevices;
 static VerbsConn *conns;
 static uint64_t turn;
+static int	close_tries;		/* to have a removed device's context closed */
 
 /*
  * Tell that something failed with that errno; others that fail soon after it
@@ -709,10 +713,16 @@ handle_completions(VerbsDevice *device)
 	{
 		VerbsConn  *conn = context;
 
-		/* first ask for the next event, then look: nothing is missed */
+		/*
+		 * First ask for the next event, then look: nothing is missed.  A
+		 * connection that failed is closed later, or when the client hangs up:
+		 * it is to learn from its device why, and not from rdma_cm that we are
+		 * gone.
+		 */
 		ibv_ack_cq_events(cq, 1);
-		if (ibv_req_notify_cq(cq, 0) != 0 || !drain(conn))
-			close_conn(conn);
+		if (conn->broken_at == 0 &&
+			(ibv_req_notify_cq(cq, 0) != 0 || !drain(conn)))
+			conn->broken_at = donor_now_ns();
 	}
 }
 
@@ -991,6 +1001,7 @@ device_removed(struct ibv_context *verbs)
 	if (device->anchor != NULL)
 		(void) rdma_destroy_id(device->anchor);
 	free(device);
+	close_tries = CLOSE_TRIES;
 }
 
 /*
@@ -1074,8 +1085,9 @@ tick(int64_t now)
 		if (ld->ended_at == 0 && atomic_load(&ld->lease->ended))
 			ld->ended_at = now;
 		if ((ld->ended_at != 0 && now - ld->ended_at > ENDED_IDLE_NS) ||
+			(conn->broken_at != 0 && now - conn->broken_at > BROKEN_NS) ||
 			(!conn->established && now - conn->since > HANDSHAKE_NS) ||
-			(conn->established && !conn->probing &&
+			(conn->established && !conn->probing && conn->broken_at == 0 &&
 			 now - conn->probed_at > PROBE_NS && !probe(conn, now)))
 			close_conn(conn);
 	}
@@ -1085,6 +1097,19 @@ tick(int64_t now)
 		ld->stuck = false;
 		if (ld->nconns == 0 && atomic_load(&ld->lease->ended))
 			free_lease_device(ld);
+	}
+
+	/*
+	 * A driver may have to wait for us to close the context before the device
+	 * can go, and come back.  rdma_cm does it when it looks for devices.
+	 */
+	if (close_tries > 0)
+	{
+		struct ibv_context **list = rdma_get_devices(NULL);
+
+		if (list != NULL)
+			rdma_free_devices(list);
+		close_tries--;
 	}
 	if (listener == NULL)
 	{
@@ -1116,7 +1141,7 @@ thread_main(void *arg)
 			fds[2 + n++] = (struct pollfd) {.fd = device->channel->fd,.events = POLLIN};
 		}
 		if (poll(fds, (nfds_t) (2 + n), more ? 0 :
-				 lease_devices != NULL || listener == NULL ? TICK_NS / 1000000 : -1) < 0)
+				 lease_devices != NULL || listener == NULL || close_tries > 0 ? TICK_NS / 1000000 : -1) < 0)
 			continue;
 
 		if (fds[1].revents != 0)
