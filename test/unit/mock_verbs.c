@@ -173,6 +173,8 @@ bool		mock_lazy;
 int			mock_poll_max;
 int			mock_fail_at;
 int			mock_flush_polls;
+atomic_int	mock_register_us;
+atomic_int	mock_deregister_us;
 uint64_t	mock_calls[MOCK_NCALLS];
 
 static uint32_t fail_nth[MOCK_NCALLS];
@@ -446,6 +448,12 @@ mock_madvise(void *addr, size_t len, int advice)
 /*
  * ---- devices, domains, registrations -----------------------------------------------
  */
+enum ibv_fork_status
+ibv_is_fork_initialized(void)
+{
+	return IBV_FORK_DISABLED;
+}
+
 int
 ibv_fork_init(void)
 {
@@ -618,6 +626,8 @@ register_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 {
 	Mr		   *mr = NULL;
 
+	if (mock_register_us > 0)
+		usleep((useconds_t) mock_register_us);
 	enter();
 	if (!fails(MOCK_REG_MR))
 	{
@@ -665,6 +675,8 @@ ibv_dereg_mr(struct ibv_mr *mr)
 {
 	int			rc = 0;
 
+	if (mock_deregister_us > 0)
+		usleep((useconds_t) mock_deregister_us);
 	enter();
 	if (fails(MOCK_DEREG_MR))
 		rc = errno;
@@ -708,6 +720,20 @@ mock_registrations(uint64_t *bytes)
 	if (bytes != NULL)
 		*bytes = sum;
 	return n;
+}
+
+bool
+mock_exposed(const void *addr, size_t len)
+{
+	bool		found = false;
+
+	enter();
+	for (Mr *mr = mrs; mr != NULL; mr = mr->next)
+		found |= (mr->access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)) != 0 &&
+			(const char *) mr->mr.addr < (const char *) addr + len &&
+			(const char *) addr < (const char *) mr->mr.addr + mr->mr.length;
+	leave();
+	return found;
 }
 
 /*
@@ -1033,6 +1059,22 @@ mock_message(struct ibv_qp *ibqp, const void *data, uint32_t len)
 	return rc;
 }
 
+/* As a device does it: words change at once, and nobody waits for anybody. */
+static void
+copy(uint8_t *to, const uint8_t *from, uint32_t len)
+{
+	uint32_t	at = 0;
+
+	if (((uintptr_t) to & 7) == 0 && ((uintptr_t) from & 7) == 0)
+		for (; at + 8 <= len; at += 8)
+			__atomic_store_n((uint64_t *) (to + at),
+							 __atomic_load_n((const uint64_t *) (from + at), __ATOMIC_RELAXED),
+							 __ATOMIC_RELAXED);
+	for (; at < len; at++)
+		__atomic_store_n(to + at, __atomic_load_n(from + at, __ATOMIC_RELAXED),
+						 __ATOMIC_RELAXED);
+}
+
 /*
  * Move the bytes of a piece of work.  MOCK_HOLD: the peer is not ready for a
  * message.
@@ -1087,19 +1129,21 @@ execute(Qp *qp, Work *work)
 		return IBV_WC_SUCCESS;
 	}
 
+	if (work->seen.len == 0)
+		return IBV_WC_SUCCESS;	/* its key is not looked at */
 	remote = reach(pd, true, work->seen.rkey, work->seen.remote_addr, work->seen.len,
 				   work->seen.opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_REMOTE_READ
 				   : IBV_ACCESS_REMOTE_WRITE);
 	if (remote == NULL)
 		return IBV_WC_REM_ACCESS_ERR;
 	if (work->data != NULL)
-		memcpy(remote, work->data, work->seen.len);
+		copy(remote, work->data, work->seen.len);
 	for (int i = 0; i < work->nsge; i++)
 	{
 		if (work->seen.opcode == IBV_WR_RDMA_READ)
-			memcpy(local[i], remote + at, work->sge[i].length);
+			copy(local[i], remote + at, work->sge[i].length);
 		else
-			memcpy(remote + at, local[i], work->sge[i].length);
+			copy(remote + at, local[i], work->sge[i].length);
 		at += work->sge[i].length;
 	}
 	return IBV_WC_SUCCESS;
@@ -1614,6 +1658,16 @@ mock_event(struct rdma_cm_id *id, enum rdma_cm_event_type type, int status,
 
 	enter();
 	(void) add_event((Id *) id, (Id *) id, type, status, data, len, padded, delay_ns);
+	leave();
+}
+
+void
+mock_remove_device(int device)
+{
+	enter();
+	for (Id *id = ids; id != NULL; id = id->next)
+		if (id->id.verbs == &devices[device].context)
+			(void) add_event(id, id, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, NULL, 0, 0, 0);
 	leave();
 }
 
@@ -2321,41 +2375,45 @@ rdma_disconnect(struct rdma_cm_id *ibid)
 /*
  * ---- what is left -------------------------------------------------------------------
  */
-#define COUNT(list) __extension__ ({ \
-		uint32_t	n_ = 0; \
-		\
-		for (__typeof__(list) at_ = (list); at_ != NULL; at_ = at_->next) \
-			n_++; \
-		n_; })
+#define COUNT(list, n) \
+	for (__typeof__(list) at_ = (list); at_ != NULL; at_ = at_->next) \
+		(n)++
+
+static void
+tell_leak(bool tell, uint32_t count, const char *name, uint32_t *sum)
+{
+	*sum += count;
+	if (tell && count > 0)
+		printf("# mock: %u %s left\n", count, name);
+}
 
 uint32_t
 mock_leaks(bool tell)
 {
-	struct
-	{
-		const char *name;
-		uint32_t	count;
-	}			kinds[] = {
-		{"registrations", COUNT(mrs)},
-		{"protection domains", COUNT(pds)},
-		{"completion channels", COUNT(comps)},
-		{"completion queues", COUNT(cqs)},
-		{"queue pairs", COUNT(qps)},
-		{"ids", COUNT(ids)},
-		{"event channels", COUNT(channels)},
-		{"unacknowledged events", COUNT(fetched)},
-		{"open devices", 0}
-	};
+	uint32_t	n[9] = {0};
 	uint32_t	sum = 0;
 
+	enter();
+	COUNT(mrs, n[0]);
+	COUNT(pds, n[1]);
+	COUNT(comps, n[2]);
+	COUNT(cqs, n[3]);
+	COUNT(qps, n[4]);
+	COUNT(ids, n[5]);
+	COUNT(channels, n[6]);
+	COUNT(fetched, n[7]);
 	for (int i = 0; i < MOCK_DEVICES; i++)
-		kinds[8].count += (uint32_t) devices[i].opened;
-	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
-	{
-		sum += kinds[i].count;
-		if (tell && kinds[i].count > 0)
-			printf("# mock: %u %s left\n", kinds[i].count, kinds[i].name);
-	}
+		n[8] += (uint32_t) devices[i].opened;
+	leave();
+	tell_leak(tell, n[0], "registrations", &sum);
+	tell_leak(tell, n[1], "protection domains", &sum);
+	tell_leak(tell, n[2], "completion channels", &sum);
+	tell_leak(tell, n[3], "completion queues", &sum);
+	tell_leak(tell, n[4], "queue pairs", &sum);
+	tell_leak(tell, n[5], "ids", &sum);
+	tell_leak(tell, n[6], "event channels", &sum);
+	tell_leak(tell, n[7], "unacknowledged events", &sum);
+	tell_leak(tell, n[8], "open devices", &sum);
 	return sum;
 }
 
@@ -2406,6 +2464,7 @@ mock_reset(void)
 	memset(fail_done, 0, sizeof(fail_done));
 	mock_lazy = false;
 	mock_poll_max = mock_fail_at = mock_flush_polls = 0;
+	mock_register_us = mock_deregister_us = 0;
 	default_limits();
 	leave();
 }

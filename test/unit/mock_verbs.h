@@ -33,6 +33,7 @@
 
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -165,6 +166,10 @@ extern int	mock_fail_at;		/* a post that fails got that far */
  */
 extern int	mock_flush_polls;
 
+/* How long registrations take, and their ends. */
+extern atomic_int mock_register_us;
+extern atomic_int mock_deregister_us;
+
 /* Do what can be done. */
 extern void mock_progress(void);
 
@@ -205,6 +210,9 @@ extern struct rdma_cm_id *mock_id(void);
 extern int	mock_tos(struct rdma_cm_id *id);
 extern int	mock_ack_timeout(struct rdma_cm_id *id);
 
+/* A device goes, and all ids on it are told; whoever comes then finds it back. */
+extern void mock_remove_device(int device);
+
 /* Completion status of a REJECTED event: by the peer, or by the system. */
 #define MOCK_REJECTED_BY_PEER	28
 #define MOCK_REJECTED_NO_SERVICE 8
@@ -221,6 +229,9 @@ extern uint32_t mock_leaks(bool tell);
 
 /* Registrations that exist, scripted peers' not counted; and their bytes. */
 extern uint32_t mock_registrations(uint64_t *bytes);
+
+/* Can any of this memory be reached by a key that is not scripted? */
+extern bool mock_exposed(const void *addr, size_t len);
 
 /*
  * Forget hooks, failures, counts and peers' memory; what leaked is freed, so

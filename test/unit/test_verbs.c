@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -430,6 +431,12 @@ make_io(RbpIoKind kind, int live, uint64_t offset, uint32_t len, void *buf)
 	};
 }
 
+static RbpIo
+make_ping(void)
+{
+	return (RbpIo) {.kind = RBP_IO_PING};
+}
+
 static RbpStatus
 run(RbpConn *conn, RbpIo *ios, int n, int64_t ms)
 {
@@ -452,7 +459,7 @@ read_some(RbpConn *conn, int live, uint64_t offset, uint32_t len, void *buf)
 static RbpStatus
 ping(RbpConn *conn, int64_t ms)
 {
-	return run_one(conn, (RbpIo) {.kind = RBP_IO_PING}, ms);
+	return run_one(conn, make_ping(), ms);
 }
 
 /* A read of its own works: the connection is alive. */
@@ -915,12 +922,12 @@ test_large_batches(void)
 	conn = connected();
 	if (ops->register_memory(conn, buf, 300 * 8 * KB, &mr) != RBP_OK)
 		abort();
-	for (int how = 0; how < 6; how++)
+	for (int how = 0; how < 8; how++)
 	{
 		bool		good = true;
 
 		mock_lazy = how % 2 == 1;
-		mock_poll_max = how >= 4 ? 1 : 0;
+		mock_poll_max = how == 4 || how == 5 ? 1 : 0;
 		for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
 		{
 			int			n = counts[c];
@@ -938,7 +945,7 @@ test_large_batches(void)
 					ios[i].len = 8 * KB;
 				if (i % 5 == 0)
 					ios[i].len = 5000;
-				if ((how & 2) != 0 && i % 2 == 0)
+				if ((how & 2) != 0 && (i % 2 == 0 || how >= 6))
 					ios[i].mr = mr;
 				if (ios[i].kind == RBP_IO_WRITE)
 					memcpy(at, donor.live[i % LIVE].mem + place, ios[i].len);
@@ -1007,6 +1014,13 @@ mend_later(void)
 	if (--until_mended == 0)
 		set_entry(donor.live[1].number, RBP_VERBS_ENTRY_READY,
 				  donor.live[1].iova, donor.live[1].key);
+}
+
+static void
+grant_later(void)
+{
+	if (--until_mended == 0)
+		grant(1);
 }
 
 static void
@@ -1146,6 +1160,29 @@ test_mixed_lookups(void)
 	ios[1].grant = 1;
 	ok(run(conn, ios, 2, 2000) == RBP_OK && memcmp(buf, donor.live[0].mem, 200) == 0,
 	   "a new grant for two");
+
+	/* what a lookup brings is for the grant that it was made for */
+	{
+		RbpStatus	status;
+
+		take_back(1);
+		until_mended = 2;
+		donor.on_table_read = grant_later;
+		donor.hold_table = true;
+		ios[0] = make_io(RBP_IO_READ, 1, 0, 100, buf);
+		ios[0].grant = 7;
+		ios[1] = make_io(RBP_IO_READ, 1, 0, 100, buf + 100);
+		ios[1].grant = 8;
+		(void) ops->submit(conn, ios, 1);
+		(void) ops->submit(conn, ios + 1, 1);
+		donor.hold_table = false;
+		status = ops->wait(conn, ios, 2, in_ms(2000));
+		ok(status == RBP_DENIED && ios[0].status == RBP_DENIED,
+		   "a region that was lost is denied to who means the old grant");
+		ok(ios[1].status == RBP_OK && memcmp(buf + 100, donor.live[1].mem, 100) == 0,
+		   "not to who means the new one: %s", rbp_status_text(ios[1].status));
+		donor.on_table_read = NULL;
+	}
 	ops->close(conn);
 	finish_ok("mixed lookups");
 
@@ -1564,7 +1601,7 @@ static void
 test_pings(void)
 {
 	RbpConn    *conn;
-	RbpIo		ios[12];
+	RbpIo	   *ios = calloc(12, sizeof(RbpIo));
 	bool		good = true;
 	uint8_t		buf[100];
 
@@ -1574,27 +1611,30 @@ test_pings(void)
 		good &= ping(conn, 2000) == RBP_OK;
 	ok(good && donor.pings == 50, "fifty pings, one after the other");
 	for (int i = 0; i < 12; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_PING};
+		ios[i] = make_ping();
 	ok(run(conn, ios, 12, 2000) == RBP_OK && donor.pings == 62, "twelve at once");
 	for (int i = 0; i < 12; i++)
-		ios[i] = i % 3 == 0 ? (RbpIo) {.kind = RBP_IO_PING}
+		ios[i] = i % 3 == 0 ? make_ping()
 		: make_io(RBP_IO_READ, i % LIVE, 0, sizeof(buf), buf);
 	ok(run(conn, ios, 12, 2000) == RBP_OK, "among reads");
 
 	/* never more than the donor has receives for */
 	donor.ping = PING_KEEP;
 	for (int i = 0; i < 12; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_PING};
+		ios[i] = make_ping();
 	(void) ops->submit(conn, ios, 12);
 	ok(ops->wait(conn, ios, 12, in_ms(5)) == RBP_TIMEOUT, "twelve without an answer time out");
 	ok(donor.nkept <= RBP_VERBS_PINGS, "no more are sent than the donor has receives for: %u",
 	   donor.nkept);
 	ok(ping(conn, 5) == RBP_TIMEOUT && donor.nkept <= RBP_VERBS_PINGS, "nor later");
 	ok(alive(conn), "reads go on");
-	memset(ios, 0x77, sizeof(ios));
+	free(ios);
+	ios = calloc(12, sizeof(RbpIo));
+	donor.pings = 0;
 	answer_pings(mock_qp());
 	donor.ping = PING_ANSWER;
 	ok(ping(conn, 2000) == RBP_OK, "late answers are swallowed");
+	is_u64(donor.pings, 1, "what was given up is not sent any more");
 	good = true;
 	for (int i = 0; i < 20; i++)
 		good &= ping(conn, 2000) == RBP_OK;
@@ -1603,15 +1643,10 @@ test_pings(void)
 	/* a late answer is not the next ping's */
 	donor.ping = PING_KEEP;
 	ok(ping(conn, 5) == RBP_TIMEOUT, "a ping without an answer");
-	(void) ops->submit(conn, ios, 0);
-	ios[0] = (RbpIo) {.kind = RBP_IO_PING};
+	ios[0] = make_ping();
 	(void) ops->submit(conn, ios, 1);
-	if (donor.nkept == 2)
-	{
-		uint32_t	one = 1;
-
-		donor.nkept = one;		/* only the first is answered */
-	}
+	is_u64(donor.nkept, 2, "and another one");
+	donor.nkept = 1;			/* only the first is answered */
 	answer_pings(mock_qp());
 	ok(ops->wait(conn, ios, 1, in_ms(20)) == RBP_TIMEOUT, "a late answer is not taken for the next one's");
 	ops->close(conn);
@@ -1653,7 +1688,7 @@ test_pings(void)
 		status = ping(conn, 2000);
 		ok(status == (how == PING_LONG ? RBP_CONNLOST : RBP_PROTOCOL),
 		   "nonsense of kind %d is no answer: %s", how, rbp_status_text(status));
-		ios[0] = (RbpIo) {.kind = RBP_IO_PING};
+		ios[0] = make_ping();
 		ok(ops->submit(conn, ios, 1) == status, "from a donor whom one cannot speak to");
 		ops->close(conn);
 		finish_ok("nonsense of kind %d", how);
@@ -1662,10 +1697,11 @@ test_pings(void)
 	begin_test();
 	conn = connected();
 	donor.ping = PING_KEEP;
-	ios[0] = (RbpIo) {.kind = RBP_IO_PING};
+	ios[0] = make_ping();
 	(void) ops->submit(conn, ios, 1);
 	ops->close(conn);
 	finish_ok("close with a ping under way");
+	free(ios);
 }
 
 /*
@@ -1731,7 +1767,7 @@ some_of_everything(int *odd)
 			if (i < 16)
 				ios[i].mr = mrs[round % 2];
 			if (i == 25)
-				ios[i] = (RbpIo) {.kind = RBP_IO_PING};
+				ios[i] = make_ping();
 		}
 		(void) ops->submit(conn, ios, 40);
 		(void) ops->wait(conn, ios, 40, in_ms(2000));
@@ -1889,6 +1925,11 @@ test_registrations(void)
 		ok(run(a, &io, 1, 2000) == RBP_OK, "the one reads");
 		io.mr = mr[1];
 		ok(run(b, &io, 1, 2000) == RBP_OK, "the other reads");
+		io.mr = mr[0];
+		memset(buf, 0, 8 * KB);
+		ok(run(b, &io, 1, 2000) == RBP_OK && memcmp(buf, donor.live[0].mem, 8 * KB) == 0,
+		   "even into memory that is registered with the one");
+		io.mr = mr[1];
 		ops->deregister_memory(a, mr[0]);
 		ops->close(a);
 		ok(run(b, &io, 1, 2000) == RBP_OK, "and on, alone");
@@ -1943,7 +1984,7 @@ test_close_anytime(void)
 							 buf + i * 16 * KB);
 			ios[i].mr = i % 5 == 0 ? mr : NULL;
 			if (i % 16 == 15)
-				ios[i] = (RbpIo) {.kind = RBP_IO_PING};
+				ios[i] = make_ping();
 		}
 		(void) ops->submit(conn, ios, 20);
 		for (uint32_t i = 0; i < moment / 7; i++)
@@ -2344,7 +2385,7 @@ thread_main(void *arg)
 			ios[i] = make_io(RBP_IO_READ, i % LIVE, (uint64_t) i * 8 * KB,
 							 round % 2 == 0 ? 8 * KB : 100, buf + i * 8 * KB);
 			if (i == 3)
-				ios[i] = (RbpIo) {.kind = RBP_IO_PING};
+				ios[i] = make_ping();
 			else if (i == 4)
 			{
 				ios[i].buf = shared + me * 8 * KB;
@@ -2388,9 +2429,55 @@ test_threads(void)
 	finish_ok("threads");
 }
 
+/*
+ * ---- processes --------------------------------------------------------------------------------
+ */
+static bool
+child_may_connect(void)
+{
+	int			status = 0;
+	pid_t		pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0)
+	{
+		RbpConn    *conn = NULL;
+		RbpStatus	result = ops->connect(&ep, &cred, &conn);
+
+		_exit(result == RBP_OK ? 1 : result == RBP_INVALID && conn == NULL ? 2 : 3);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) ||
+		WEXITSTATUS(status) < 1 || WEXITSTATUS(status) > 2)
+	{
+		diag("the child ends with %d", status);
+		return false;
+	}
+	return WEXITSTATUS(status) == 1;
+}
+
+static void
+test_fork(void)
+{
+	RbpConn    *conn;
+
+	begin_test();
+	ok(child_may_connect(), "a child of who never connected may connect");
+	conn = connected();
+	ok(!child_may_connect(), "a child that inherits a connection may not");
+	ok(alive(conn), "the parent's is not hurt");
+	ops->close(conn);
+	ok(!child_may_connect(), "nor one whose parent had one");
+	conn = connected();
+	ok(alive(conn), "the parent may connect again");
+	ops->close(conn);
+	finish_ok("fork");
+}
+
 int
 main(void)
 {
+	test_fork();				/* first: it is about who never connected */
 	test_phases();
 	test_handshake();
 	test_connect_failures();
