@@ -31,135 +31,29 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "rbp_hash.h"
-#include "transport/rbp_transport.h"
+#include "bench_common.h"
 #include "transport/transport_sock.h"
 #include "wire/rbp_wire.h"
 
-#define PAGE			RBP_HASH_BYTES
-#define FRAMES			16384	/* 128 MB of shared buffers */
-#define BATCH			32
 #define IO_TIMEOUT_NS	INT64_C(10000000)	/* remote_bp.io_timeout */
-#define SETUP_NS		INT64_C(10000000000)
 #define DONOR_SPIN_NS	INT64_C(200000) /* remote_bp_donor's --spin-us */
-#define MARK			UINT64_C(0x6265636e685f6974)
-
-typedef struct Head
-{
-	uint64_t	mark;
-	uint64_t	page;			/* number within the lease */
-} Head;
-
-static RbpEndpoint endpoint;
-static RbpCredentials credentials;
-static uint32_t *region_numbers;
-static uint32_t nregions;
-static uint64_t region_size;
-static uint32_t npages;
-static uint32_t region_pages;
 
 static const RbpTransportOps *ops;
 static RbpConn *conn;
-static uint8_t *frames;
-static uint64_t *hashes;
 static uint8_t **mapped;		/* shm: where the transport mapped a region */
 static int	bare_fd = -1;		/* tcp: to the child */
 static RbpSpin bare_spin;
-
-static uint64_t random_state = 88172645463325252u;
-
-static void __attribute__((noreturn, format(printf, 1, 2)))
-die(const char *fmt, ...)
-{
-	va_list		args;
-
-	va_start(args, fmt);
-	fprintf(stderr, "bench_hit: ");
-	vfprintf(stderr, fmt, args);
-	fputc('\n', stderr);
-	va_end(args);
-	exit(1);
-}
-
-static uint64_t
-next_random(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
-
-/*
- * ---- the lease ----------------------------------------------------------------
- */
-static const char *
-text(json_t *object, const char *key)
-{
-	const char *value = json_string_value(json_object_get(object, key));
-
-	if (value == NULL)
-		die("the lease has no \"%s\"", key);
-	return value;
-}
-
-static void
-load_lease(const char *file)
-{
-	json_error_t error;
-	json_t	   *lease = json_load_file(file, 0, &error);
-	json_t	   *donor = json_array_get(json_object_get(lease, "donors"), 0);
-	json_t	   *regions = json_object_get(lease, "regions");
-	const char *secret;
-
-	if (lease == NULL)
-		die("%s: %s", file, error.text);
-	if (json_array_size(json_object_get(lease, "donors")) != 1 ||
-		json_array_size(regions) == 0)
-		die("a lease on one donor is needed");
-
-	snprintf(credentials.lease, sizeof(credentials.lease), "%s", text(lease, "lease"));
-	secret = text(lease, "secret");
-	for (int i = 0; i < RBP_SECRET_LEN; i++)
-		if (sscanf(secret + 2 * i, "%2hhx", &credentials.secret[i]) != 1)
-			die("the secret is not in hex");
-
-	snprintf(endpoint.donor, sizeof(endpoint.donor), "%s", text(donor, "id"));
-	snprintf(endpoint.host, sizeof(endpoint.host), "%s", text(donor, "host"));
-	snprintf(endpoint.shm_name, sizeof(endpoint.shm_name), "%s", text(donor, "shm_name"));
-	snprintf(endpoint.boot_id, sizeof(endpoint.boot_id), "%s", text(donor, "boot_id"));
-	endpoint.port = (uint16_t) json_integer_value(json_object_get(donor, "port"));
-	endpoint.transports = RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP;
-
-	nregions = (uint32_t) json_array_size(regions);
-	region_numbers = calloc(nregions, sizeof(uint32_t));
-	for (uint32_t i = 0; i < nregions; i++)
-	{
-		json_t	   *region = json_array_get(regions, i);
-
-		region_numbers[i] = (uint32_t) json_integer_value(json_object_get(region, "region"));
-		region_size = (uint64_t) json_integer_value(json_object_get(region, "bytes"));
-	}
-	region_pages = (uint32_t) (region_size / PAGE);
-	npages = nregions * region_pages;
-	json_decref(lease);
-}
 
 /*
  * ---- the bare exchange's other side -------------------------------------------
@@ -200,26 +94,6 @@ receive_all(int fd, RbpSpin *spin, struct iovec *iov, int n, int64_t deadline)
 done:
 	rbp_waiter_end(&waiter);
 	return ok;
-}
-
-/* Memory of the kind that a donor has. */
-static uint8_t *
-donor_like_memory(size_t size)
-{
-	uint8_t    *base = mmap(NULL, size, PROT_READ | PROT_WRITE,
-							MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-
-	if (base == MAP_FAILED)
-	{
-		base = mmap(NULL, size, PROT_READ | PROT_WRITE,
-					MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-		if (base == MAP_FAILED)
-			die("no memory for the bare exchange");
-		(void) madvise(base, size, MADV_HUGEPAGE);
-	}
-	for (size_t at = 0; at < size; at += PAGE)
-		memset(base + at, (int) (at / PAGE), PAGE);
-	return base;
 }
 
 static void __attribute__((noreturn))
@@ -288,10 +162,7 @@ start_bare(void)
 		case -1:
 			die("cannot fork: %s", strerror(errno));
 		case 0:
-			/* ends with its parent */
-			(void) prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (getppid() != parent)
-				_exit(0);
+			end_with_parent(parent);
 			serve_bare(listener);
 	}
 	close(listener);
@@ -300,67 +171,6 @@ start_bare(void)
 		fcntl(bare_fd, F_SETFL, O_NONBLOCK) != 0)
 		die("cannot connect: %s", strerror(errno));
 	(void) setsockopt(bare_fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-/*
- * ---- the donor ------------------------------------------------------------------
- */
-static void
-make_page(uint8_t *buf, uint32_t page)
-{
-	Head		head = {MARK, page};
-
-	for (size_t i = 0; i < PAGE; i += sizeof(uint64_t))
-	{
-		uint64_t	r = next_random();
-
-		memcpy(buf + i, &r, sizeof(r));
-	}
-	memcpy(buf, &head, sizeof(head));
-	hashes[page] = rbp_hash_page(buf);
-}
-
-static RbpIo
-page_io(RbpIoKind kind, uint32_t page, void *buf)
-{
-	RbpIo		io = {.kind = kind,.len = PAGE,.buf = buf};
-
-	io.region = region_numbers[page / region_pages];
-	io.offset = (uint64_t) (page % region_pages) * PAGE;
-	return io;
-}
-
-static void
-connect_and_fill(void)
-{
-	RbpStatus	status;
-
-	if (!ops->usable(&endpoint))
-		die("the donor cannot be reached over %s", ops->name);
-	status = ops->connect(&endpoint, &credentials, &conn);
-	if (status == RBP_OK)
-		status = ops->connect_wait(conn, rbp_now_ns() + SETUP_NS);
-	if (status != RBP_OK)
-		die("cannot connect: %s", rbp_status_text(status));
-
-	for (uint32_t page = 0; page < npages; page += BATCH)
-	{
-		RbpIo		ios[BATCH];
-		uint32_t	n = npages - page < BATCH ? npages - page : BATCH;
-
-		for (uint32_t i = 0; i < n; i++)
-		{
-			uint8_t    *buf = frames + (size_t) i * PAGE;
-
-			make_page(buf, page + i);
-			ios[i] = page_io(RBP_IO_WRITE, page + i, buf);
-		}
-		status = ops->submit(conn, ios, (int) n);
-		if (status == RBP_OK)
-			status = ops->wait(conn, ios, (int) n, rbp_now_ns() + SETUP_NS);
-		if (status != RBP_OK)
-			die("cannot write: %s", rbp_status_text(status));
-	}
 }
 
 /*
@@ -443,31 +253,6 @@ read_bare_tcp(uint32_t page, uint8_t *frame, int64_t start)
 		die("the bare exchange broke off");
 }
 
-static int
-compare(const void *a, const void *b)
-{
-	int64_t		x = *(const int64_t *) a,
-				y = *(const int64_t *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-/* Median of what two readings of the clock in a row differ by. */
-static int64_t
-clock_cost(void)
-{
-	static int64_t times[10001];
-
-	for (int i = 0; i < 10001; i++)
-	{
-		int64_t		start = rbp_now_ns();
-
-		times[i] = rbp_now_ns() - start;
-	}
-	qsort(times, 10001, sizeof(times[0]), compare);
-	return times[5000];
-}
-
 static void
 run(void (*read_page) (uint32_t, uint8_t *, int64_t), const char *name, int round,
 	const uint32_t *sequence, uint32_t reads, int64_t *times, int64_t overhead)
@@ -482,11 +267,10 @@ run(void (*read_page) (uint32_t, uint8_t *, int64_t), const char *name, int roun
 		times[i] = rbp_now_ns() - start - overhead;
 		frame = (frame + 1) % FRAMES;
 	}
-	qsort(times, reads, sizeof(times[0]), compare);
 	if (round < 1)
 		return;					/* warming up */
-	printf("%d %s_p50_ns %" PRId64 "\n", round, name, times[reads / 2]);
-	printf("%d %s_p99_ns %" PRId64 "\n", round, name, times[(uint64_t) reads * 99 / 100]);
+	printf("%d %s_p50_ns %" PRId64 "\n", round, name, quantile(times, reads, 0.5));
+	printf("%d %s_p99_ns %" PRId64 "\n", round, name, quantile(times, reads, 0.99));
 }
 
 int
@@ -532,22 +316,19 @@ main(int argc, char **argv)
 	if (lease == NULL || ops == NULL || rounds < 1)
 		die("usage: bench_hit --lease FILE --transport shm|tcp [--rounds N] [--reads N]");
 
-	rbp_hash_init();
 	load_lease(lease);
 	if (reads == 0 || reads > npages)
 		reads = npages;
-	frames = mmap(NULL, (size_t) FRAMES * PAGE, PROT_READ | PROT_WRITE,
-				  MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	hashes = calloc(npages, sizeof(*hashes));
 	sequence = calloc(npages, sizeof(*sequence));
 	times = calloc(reads, sizeof(*times));
-	if (frames == MAP_FAILED || hashes == NULL || sequence == NULL || times == NULL)
+	if (sequence == NULL || times == NULL)
 		die("out of memory");
 
 	/* before there is anything else that a child would inherit */
 	if (ops->bit == RBP_TRANSPORT_TCP)
 		start_bare();
-	connect_and_fill();
+	conn = connect_to_donor(ops);
+	fill_lease(conn);
 	if (ops->bit == RBP_TRANSPORT_SHM)
 		find_mappings();
 

@@ -311,8 +311,9 @@ stop_server()
 # ---- memory ------------------------------------------------------------------
 #
 
-# start_memory MB: a broker and one donor with so much; sets "broker" (its
-# URL) and "donor_pid"
+# start_memory MB [OPTION...]: a broker and one donor with so much, and with
+# these options, at "donor_address"; sets "broker" (its URL) and "donor_pid"
+donor_address=127.0.0.1
 start_memory()
 {
     local available
@@ -324,7 +325,8 @@ start_memory()
         --listen 127.0.0.1:0 --state "$work/broker.db"
     broker=http://$daemon_address
     start_daemon "$work/donor.log" "${as_user[@]}" "$PG_BINDIR/remote_bp_donor" \
-        --broker "$broker" --listen 127.0.0.1:0 --memory "$1MB" --region-size "${REGION_MB}MB" --id bench
+        --broker "$broker" --listen "$donor_address:0" --memory "$1MB" --region-size "${REGION_MB}MB" --id bench \
+        "${@:2}"
     # shellcheck disable=SC2034
     donor_pid=$daemon_pid
 }
@@ -333,6 +335,16 @@ start_memory()
 regions()
 {
     printf '%s\n' $((($1 + REGION_MB - 1) / REGION_MB * REGION_MB))
+}
+
+# lease MB: a lease of all of the donor's memory without a server, into
+# lease.json
+lease()
+{
+    curl -sS --fail-with-body -o "$work/lease.json" -H 'Content-Type: application/json' \
+        -d "{\"client\": \"bench\", \"instance\": \"bench\", \"purpose\": \"buffer\", \"bytes\": $(($1 * 1024 * 1024)), \"ttl_ms\": 7200000}" \
+        "$broker/v1/leases" || fail "no lease: $(cat "$work/lease.json")"
+    [ "$(jq .bytes "$work/lease.json")" -eq $(($1 * 1024 * 1024)) ] || fail 'the lease is too small'
 }
 
 # wait_for_lease NAME MB
@@ -497,4 +509,57 @@ cpu_seconds()
 postmaster_pid()
 {
     head -n 1 "$work/$1/postmaster.pid"
+}
+
+#
+# ---- pushes and the donor's processor time ---------------------------------------
+#
+
+# The donor's CPU time
+donor_cpu()
+{
+    cpu_seconds "$donor_pid"
+}
+
+# counters NAME: seconds, captures, pushes, dropped because staging was full,
+# other pushes that came to nothing, pages read from donors
+counters()
+{
+    query "$1" 'SELECT extract(epoch FROM clock_timestamp()), captures, pushes, drops_full,
+                pushes_stale + pushes_failed + pushes_no_slot, hits FROM remote_bp_stat'
+}
+
+# Each client reads through the whole table, again and again, from a place of
+# its own; the tier is a sixth of it.  So a page is never there when it is
+# read, and each read evicts a page that the tier has not got.
+write_scan()
+{
+    cat >"$work/scan.sql" <<'SQL'
+\set at (:turn * 512 + :client_id * (:blocks / :clients)) % (:blocks - 512)
+\set turn :turn + 1
+SELECT pg_prewarm('pgbench_accounts', 'buffer', 'main', :at, :at + 511);
+SQL
+    chmod a+r "$work/scan.sql"
+}
+
+# measure_pushes NAME TRANSPORT CLIENTS
+measure_pushes()
+{
+    local name=$1 transport=$2 clients=$3 cpu
+    local -a b a
+
+    [ -f "$work/scan.sql" ] || write_scan
+    warm_cache "$name"
+    read -r -a b < <(counters "$name")
+    cpu=$(donor_cpu)
+    run_pgbench "$name" "$clients" "$SECONDS_EACH" -f "$work/scan.sql" -D turn=0 -D clients="$clients" \
+        -D blocks="$(query "$name" "SELECT pg_relation_size('pgbench_accounts') / 8192")"
+    cpu=$(calculate "$(donor_cpu) - $cpu")
+    read -r -a a < <(counters "$name")
+    result "push.$transport" "$clients" evictions_per_second "$(calculate "(${a[1]} + ${a[3]} - ${b[1]} - ${b[3]}) / (${a[0]} - ${b[0]})")"
+    result "push.$transport" "$clients" pushes_per_second "$(calculate "(${a[2]} - ${b[2]}) / (${a[0]} - ${b[0]})")"
+    result "push.$transport" "$clients" dropped "$(calculate "(${a[3]} - ${b[3]}) / (${a[1]} + ${a[3]} - ${b[1]} - ${b[3]} + 1e-9)")"
+    result "push.$transport" "$clients" failed "$(calculate "(${a[4]} - ${b[4]}) / (${a[1]} - ${b[1]} + 1e-9)")"
+    result "push.$transport" "$clients" donor_cpu_us "$(calculate "$cpu * 1000000 / (${a[2]} - ${b[2]} + 1e-9)")"
+    say "   round $round  pushes over $transport, $clients clients: $(calculate "int((${a[2]} - ${b[2]}) / (${a[0]} - ${b[0]}))") pages a second"
 }
