@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+#
+# remote_bp_donor's options, and what it tells the broker: a real donor.
+
+. "$(dirname "$0")/../lib.sh"
+
+: "${RBP_DONOR:=$root/build/remote_bp_donor}"
+
+start_broker
+donor=("$RBP_DONOR" --broker "$url" --memory 4MB --region-size 1MB)
+
+"$RBP_DONOR" --version >"$dir/out"
+is "remote_bp_donor --version" "$(cat "$dir/out")" "remote_bp_donor $(sed -n "s/^default_version *= *'\(.*\)'/\1/p" "$root/remote_bp.control")"
+for bad in "--transports pigeon" "--transports ," "--rdma-listen nonsense" "--rdma-advertise :1" "--rdma-advertise 0.0.0.0:1" \
+    "--rdma-port 256" "--rdma-gid-index -2" "--rdma-traffic-class 256" "--rdma-device $(printf 'x%.0s' {1..64})" \
+    "--region-size 1500kB" "--memory 1kB" "--id -x" "--advertise nonsense" "extra"; do
+    # shellcheck disable=SC2086
+    timeout 10 "${donor[@]}" --listen 127.0.0.1:0 $bad >/dev/null 2>&1
+    is "remote_bp_donor ${bad:0:40}" $? 2
+done
+
+# run_donor ID ARGUMENT...: until it has registered; what it says is in out
+run_donor()
+{
+    local id=$1 pid
+
+    shift
+    "${donor[@]}" --id "$id" "$@" 2>"$dir/out" &
+    pid=$!
+    pump_pids+=("$pid")
+    until_true 20 donor_is "$id" '.applied == .revision'
+    point $? "a donor with $*"
+    api GET /v1/donors
+    answer=$(get ".donors[] | select(.id == \"$id\")")
+    kill "$pid"
+    wait "$pid"
+}
+
+# wherever this runs, there is no such device
+run_donor d1 --listen 127.0.0.1:0 --rdma-device none
+has "offers what it can, by default" '.transports == ["shm", "tcp"] and .host == "127.0.0.1" and .port > 0 and (has("rdma_host") | not)'
+is "and says once why there is no RDMA" "$(grep -c RDMA "$dir/out") $(grep -c 'info: without RDMA: no RDMA device' "$dir/out")" "1 1"
+run_donor d2 --listen 127.0.0.1:0 --transports shm
+has "without tcp it has no port" '.transports == ["shm"] and .port == 0'
+is "nor a word about RDMA" "$(grep -c RDMA "$dir/out")" 0
+run_donor d3 --listen 0.0.0.0:0 --transports tcp,shm --advertise mem1.example:7001
+has "clients are told the advertised address" '.host == "mem1.example" and .port == 7001'
+
+for transports in verbs shm,verbs; do
+    timeout 10 "${donor[@]}" --listen 127.0.0.1:0 --rdma-device none --transports $transports >"$dir/out" 2>&1
+    is "without a device, --transports $transports fails" "$? $(grep -c 'error: could not serve RDMA: no RDMA device' "$dir/out")" "1 1"
+done
+
+finish
