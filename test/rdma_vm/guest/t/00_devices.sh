@@ -19,7 +19,7 @@ talk()
 
 check 'they reach each other' talk
 cable_down
-is 'the cable can be cut' "$(cat /sys/class/net/v1/carrier)" 0
+is 'the cable can be cut' "$(cat /sys/class/net/v0/carrier)" 0
 cable_up
 check 'and mended' talk
 done_testing
