@@ -51,6 +51,11 @@ extern const RbpVerbsConfig *rbp_verbs_config(void);
  */
 extern bool rbp_verbs_present(void);
 
+#ifdef RBP_UNIT_TEST
+/* Where that is; only tests change it. */
+extern const char *rbp_verbs_sysfs;
+#endif
+
 /*
  * The local address that leads through the configured device, port and GID,
  * in the family of peer (AF_UNSPEC: any).  RBP_OK with *len = 0: none of them

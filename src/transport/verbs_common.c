@@ -37,8 +37,6 @@
 
 /* Tests look at a tree of their own. */
 #ifdef RBP_UNIT_TEST
-extern const char *rbp_verbs_sysfs;
-
 const char *rbp_verbs_sysfs = "/sys/class/infiniband";
 #else
 static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";

@@ -28,11 +28,16 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static RbpVerbsDevice *devices;
 static pid_t user;				/* who uses librdmacm, 0: nobody yet */
 
-/* A later fork() is not to leave the child pages that the device works on. */
+/*
+ * A later fork() is not to leave the child pages that the device works on.
+ * Kernels since 5.12 see to it; asked for in vain, it would keep memory in huge
+ * pages from being registered.
+ */
 static void
 init_fork(void)
 {
-	(void) ibv_fork_init();
+	if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED)
+		(void) ibv_fork_init();
 }
 
 bool

@@ -17,13 +17,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 pid_t		broker_pid = -1;
 pid_t		donor_pid = -1;
+const char *donor_transports;
+int		   *worker_flags;
 
 static pid_t main_pid;
 static char directory[256];
@@ -31,6 +35,7 @@ static char broker_url[128];
 static char broker_address[64];
 static char listen_address[64]; /* "ADDRESS:0" */
 static RbpHttp *http;
+static int	workers = -1;		/* a socket to who forks them */
 
 void
 bail_out(const char *fmt,...)
@@ -63,6 +68,14 @@ sleep_ms(int ms)
 
 	while (nanosleep(&ts, &ts) != 0 && errno == EINTR)
 		;
+}
+
+int64_t
+patience(int seconds)
+{
+	const char *slow = getenv("RBP_TEST_SLOW");
+
+	return seconds * SECOND * (slow != NULL && atoi(slow) > 0 ? atoi(slow) : 1);
 }
 
 static void
@@ -174,6 +187,7 @@ start_donor(const char *option, const char *value)
 		(char *) (program != NULL ? program : "build/remote_bp_donor"),
 		"--broker", broker_url, "--listen", listen_address, "--memory", memory,
 		"--region-size", region, "--id", "d1", "--drain-timeout", "20",
+		"--transports", (char *) (donor_transports != NULL ? donor_transports : "auto"),
 		(char *) option, (char *) value, NULL
 	};
 	char		address[64];
@@ -333,7 +347,7 @@ lease_get(Lease *lease, const char *client, int n, int ttl_ms)
 								 "purpose", "buffer",
 								 "bytes", (json_int_t) (n * REGION_SIZE),
 								 "ttl_ms", ttl_ms);
-	int64_t		until = rbp_now_ns() + 10 * SECOND;
+	int64_t		until = rbp_now_ns() + patience(10);
 	json_t	   *reply = NULL;
 	RbpConn    *conn;
 	int			rc;
@@ -370,7 +384,7 @@ lease_get(Lease *lease, const char *client, int n, int ttl_ms)
 		bool		all = status == RBP_OK;
 
 		for (int i = 0; all && i < n; i++)
-			all = do_io(conn, RBP_IO_READ, lease->regions[i], 0, &byte, 1, SECOND) == RBP_OK;
+			all = do_io(conn, RBP_IO_READ, lease->regions[i], 0, &byte, 1, patience(1)) == RBP_OK;
 		if (status == RBP_OK)
 			conn->ops->close(conn);
 		if (all)
@@ -402,6 +416,23 @@ lease_release(Lease *lease, int which)
 }
 
 void
+lease_grow(Lease *lease, int n)
+{
+	int64_t		until = rbp_now_ns() + patience(10);
+
+	while (lease->nregions < n)
+	{
+		int			rc = renew(lease, n * REGION_SIZE, NULL);
+
+		if (rc != 200)
+			bail_out("renew: %d, %s", rc, rbp_http_error(http));
+		if (rbp_now_ns() > until)
+			bail_out("got %d regions instead of %d", lease->nregions, n);
+		sleep_ms(50);
+	}
+}
+
+void
 lease_delete(Lease *lease)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
@@ -430,17 +461,26 @@ lease_revoke(Lease *lease)
 RbpStatus
 connect_to(const RbpTransportOps *ops, const Lease *lease, RbpConn **conn)
 {
+	int64_t		until = rbp_now_ns() + patience(10);
 	RbpStatus	status = ops->connect(&lease->ep, &lease->cred, conn);
+	uint8_t		byte;
 
 	if (status != RBP_OK)
 		return status;
-	status = ops->connect_wait(*conn, rbp_now_ns() + 10 * SECOND);
+	status = ops->connect_wait(*conn, until);
 	if (status != RBP_OK)
 	{
 		ops->close(*conn);
 		*conn = NULL;
+		return status;
 	}
-	return status;
+
+	/* over verbs, a lease's first connection has to wait for the keys */
+	for (int i = 0; ops->costly && i < lease->nregions; i++)
+		while (do_io(*conn, RBP_IO_READ, lease->regions[i], 0, &byte, 1, patience(1)) == RBP_CANCELED &&
+			   rbp_now_ns() < until)
+			sleep_ms(2);
+	return RBP_OK;
 }
 
 RbpConn *
@@ -510,4 +550,103 @@ all_bytes(const void *buf, uint32_t len, uint8_t value)
 		if (p[i] != value)
 			return false;
 	return true;
+}
+
+/*
+ * ---- workers -------------------------------------------------------------
+ */
+
+/* To who forks: start one, or, without main, wait for one. */
+typedef struct WorkerOrder
+{
+	WorkerMain	main;
+	pid_t		pid;
+	uint8_t		arg[WORKER_ARG_MAX];
+} WorkerOrder;
+
+__attribute__((noreturn))
+static void
+fork_workers(int fd)
+{
+	WorkerOrder order;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (recv(fd, &order, sizeof(order), 0) == (ssize_t) sizeof(order))
+	{
+		int			answer = 0;
+
+		if (order.main == NULL)
+		{
+			while (waitpid(order.pid, &answer, 0) < 0 && errno == EINTR)
+				;
+		}
+		else
+		{
+			answer = fork();
+			if (answer == 0)
+			{
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				close(fd);
+				order.main(order.arg);
+				_exit(0);
+			}
+		}
+		if (send(fd, &answer, sizeof(answer), MSG_NOSIGNAL) != (ssize_t) sizeof(answer))
+			break;
+	}
+	_exit(0);
+}
+
+static int
+order_worker(const WorkerOrder *order)
+{
+	int			answer;
+
+	if (send(workers, order, sizeof(*order), MSG_NOSIGNAL) != (ssize_t) sizeof(*order) ||
+		recv(workers, &answer, sizeof(answer), 0) != (ssize_t) sizeof(answer))
+		bail_out("nobody forks workers: %s", strerror(errno));
+	return answer;
+}
+
+void
+workers_init(void)
+{
+	int			fds[2];
+	pid_t		pid;
+
+	worker_flags = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (worker_flags == MAP_FAILED ||
+		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0 ||
+		(pid = fork()) < 0)
+		bail_out("no workers: %s", strerror(errno));
+	if (pid == 0)
+	{
+		close(fds[0]);
+		fork_workers(fds[1]);
+	}
+	close(fds[1]);
+	workers = fds[0];
+}
+
+pid_t
+worker_start(WorkerMain main, const void *arg, size_t len)
+{
+	WorkerOrder order = {.main = main};
+	pid_t		pid;
+
+	if (len > sizeof(order.arg))
+		bail_out("%zu bytes are too many for a worker", len);
+	memcpy(order.arg, arg, len);
+	pid = order_worker(&order);
+	if (pid < 0)
+		bail_out("a worker cannot be forked");
+	return pid;
+}
+
+int
+worker_wait(pid_t pid)
+{
+	WorkerOrder order = {.pid = pid};
+
+	return order_worker(&order);
 }

@@ -37,6 +37,15 @@ __attribute__((noreturn, format(printf, 1, 2)))
 extern void bail_out(const char *fmt,...);
 
 /*
+ * So many seconds in nanoseconds, times RBP_TEST_SLOW (1): for limits that only
+ * something that went wrong is to reach.
+ */
+extern int64_t patience(int seconds);
+
+/* --transports of the donors to be started; NULL: as they like. */
+extern const char *donor_transports;
+
+/*
  * The programs RBP_BROKER and RBP_DONOR, or those in build/; they listen on the
  * numeric address RBP_CONFORMANCE_ADDRESS (IPv6: in brackets), or 127.0.0.1.
  */
@@ -71,7 +80,13 @@ extern void lease_revoke(Lease *lease);
 /* Give one region (by its place in lease->regions) back to the broker. */
 extern void lease_release(Lease *lease, int which);
 
-/* Connected within 10 s, or the failure. */
+/* Ask for more, until there are n regions; 10 s at most. */
+extern void lease_grow(Lease *lease, int n);
+
+/*
+ * Connected within 10 s, and all regions of the lease can be used or are known
+ * not to be its own; or the failure.
+ */
 extern RbpStatus connect_to(const RbpTransportOps *ops, const Lease *lease,
 							RbpConn **conn);
 
@@ -92,5 +107,28 @@ extern bool all_bytes(const void *buf, uint32_t len, uint8_t value);
 extern void *must_alloc(size_t size);
 
 extern void sleep_ms(int ms);
+
+/*
+ * ---- workers -------------------------------------------------------------
+ *
+ * Processes that use a transport by themselves.  They are forked by a process
+ * that has never used one: who forks while it has a device open leaves a child
+ * that cannot use it.
+ */
+typedef void (*WorkerMain) (const void *arg);
+
+#define WORKER_ARG_MAX	1024
+
+/* Before anything else in main(). */
+extern void workers_init(void);
+
+/* One that runs main on a copy of arg, then exits with 0. */
+extern pid_t worker_start(WorkerMain main, const void *arg, size_t len);
+
+/* Its exit status as waitpid() gives it. */
+extern int	worker_wait(pid_t pid);
+
+/* Two numbers that all of them share with us. */
+extern int *worker_flags;
 
 #endif							/* HARNESS_H */
