@@ -57,7 +57,6 @@ typedef struct DonorOptions
 	const char *rdma_device;
 	int			rdma_port;
 	int			rdma_gid_index;
-	int			rdma_traffic_class;
 	uint64_t	memory;
 	uint64_t	region_size;
 	uint64_t	min_free;

@@ -841,7 +841,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		goto no_cq;
 	qp.send_cq = qp.recv_cq = conn->cq;
 	if (rbp_verbs_set_options(id) != RBP_OK)
-		complain(errno, "set traffic class and ack timeout");
+		complain(errno, "set the ack timeout");
 	if (rdma_create_qp(id, ld->pd, &qp) != 0)
 		goto no_cq;
 
@@ -930,7 +930,18 @@ handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, size_t len,
  * ---- listening ----------------------------------------------------------------------
  */
 
-/* Listen on an address and port (0: any).  NULL if that fails, with errno. */
+static bool
+is_any(const struct sockaddr *addr)
+{
+	if (addr->sa_family == AF_INET6)
+		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *) addr)->sin6_addr);
+	return ((const struct sockaddr_in *) addr)->sin_addr.s_addr == INADDR_ANY;
+}
+
+/*
+ * Listen on an address and port (0: any).  NULL if that fails, with errno.
+ * Loopback addresses belong to no device, and not all can be reached by them.
+ */
 static struct rdma_cm_id *
 listen_on(struct sockaddr *addr)
 {
@@ -941,7 +952,7 @@ listen_on(struct sockaddr *addr)
 		return NULL;
 	if (rdma_bind_addr(id, addr) == 0)
 	{
-		if (id->verbs != NULL && !rbp_verbs_is_wanted(id))
+		if (id->verbs == NULL ? !is_any(addr) : !rbp_verbs_is_wanted(id))
 			errno = ENODEV;
 		else if (rdma_listen(id, BACKLOG) == 0)
 			return id;

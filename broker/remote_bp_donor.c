@@ -33,7 +33,6 @@
 static DonorOptions opt = {
 	.transports = "auto",
 	.rdma_gid_index = -1,
-	.rdma_traffic_class = -1,
 	.region_size = UINT64_C(64) << 20,
 	.threads = 2,
 	.spin_us = 200,
@@ -69,8 +68,6 @@ static const RbpOption options[] = {
 	"the RDMA device's port, from 1; 0: any", "0", false, 0, 255},
 	{"rdma-gid-index", RBP_OPT_INT, &opt.rdma_gid_index, "N",
 	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
-	{"rdma-traffic-class", RBP_OPT_INT, &opt.rdma_traffic_class, "N",
-	"traffic class of RDMA packets; -1: the system's default", "-1", false, -1, 255},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file with the token that the broker wants", "none", false, 0, 0},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
@@ -155,7 +152,6 @@ configure_rdma(void)
 	}
 	config.port = opt.rdma_port;
 	config.gid_index = opt.rdma_gid_index;
-	config.traffic_class = opt.rdma_traffic_class;
 	rbp_verbs_configure(&config);
 }
 
