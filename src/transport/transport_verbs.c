@@ -699,26 +699,40 @@ static bool
 progress(VerbsConn *conn)
 {
 	struct ibv_wc wc[SIGNAL_EACH];
-	int			n = ibv_poll_cq(conn->cq, SIGNAL_EACH, wc);
+	struct ibv_wc cause = {.status = IBV_WC_SUCCESS};
+	int			n;
+	bool		some = false;
 
-	if (n < 0)
-		fail(conn, RBP_CONNLOST, RBP_CONNLOST);
-	for (int i = 0; i < n && conn->state == VERBS_READY; i++)
+	do
 	{
-		if (wc[i].status != IBV_WC_SUCCESS)
-			work_failed(conn, &wc[i]);
-		else if ((wc[i].wr_id & RECEIVE) != 0)
-			answer_done(conn, (int) (wc[i].wr_id & ~RECEIVE), wc[i].byte_len);
-		else
-			while (conn->done <= wc[i].wr_id)
+		n = ibv_poll_cq(conn->cq, SIGNAL_EACH, wc);
+		if (n < 0)
+			fail(conn, RBP_CONNLOST, RBP_CONNLOST);
+		for (int i = 0; i < n && conn->state == VERBS_READY; i++)
+		{
+			/* what was only flushed does not tell why */
+			if (cause.status != IBV_WC_SUCCESS || wc[i].status != IBV_WC_SUCCESS)
 			{
-				work_done(conn, work_at(conn, conn->done));
-				conn->done++;
+				if (cause.status == IBV_WC_SUCCESS || cause.status == IBV_WC_WR_FLUSH_ERR)
+					cause = wc[i];
 			}
-	}
-	if (n > 0 && conn->state == VERBS_READY)
+			else if ((wc[i].wr_id & RECEIVE) != 0)
+				answer_done(conn, (int) (wc[i].wr_id & ~RECEIVE), wc[i].byte_len);
+			else
+				while (conn->done <= wc[i].wr_id)
+				{
+					work_done(conn, work_at(conn, conn->done));
+					conn->done++;
+				}
+		}
+		some |= n != 0;
+	} while (n > 0 && cause.status == IBV_WC_WR_FLUSH_ERR);
+
+	if (conn->state == VERBS_READY && cause.status != IBV_WC_SUCCESS)
+		work_failed(conn, &cause);
+	if (conn->state == VERBS_READY && some)
 		post(conn);
-	return n != 0;
+	return some;
 }
 
 /*
