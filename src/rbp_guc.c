@@ -119,18 +119,33 @@ check_rdma_device(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/* Connections are made anew, by what is set now. */
-static void
-assign_connect_string(const char *newval, void *extra)
-{
-	rbp_guc_connect_serial++;
+/*
+ * Connections are made anew when what they were made by changes.  A reload
+ * assigns all that stands in the file, whether it changes or not.
+ */
+#define ASSIGN_STRING(name) \
+static void \
+assign_##name(const char *newval, void *extra) \
+{ \
+	if (rbp_guc_##name == NULL || strcmp(newval, rbp_guc_##name) != 0) \
+		rbp_guc_connect_serial++; \
 }
 
-static void
-assign_connect_int(int newval, void *extra)
-{
-	rbp_guc_connect_serial++;
+#define ASSIGN_INT(name) \
+static void \
+assign_##name(int newval, void *extra) \
+{ \
+	if (newval != rbp_guc_##name) \
+		rbp_guc_connect_serial++; \
 }
+
+ASSIGN_STRING(transport)
+ASSIGN_STRING(rdma_device)
+ASSIGN_INT(rdma_port)
+ASSIGN_INT(rdma_gid_index)
+ASSIGN_INT(rdma_traffic_class)
+ASSIGN_INT(rdma_ack_timeout)
+ASSIGN_INT(rdma_retry_count)
 
 #ifdef RBP_TEST_MUTATIONS
 static const struct config_enum_entry mutations[] = {
@@ -193,7 +208,7 @@ rbp_guc_init(void)
 							   &rbp_guc_transport,
 							   "auto",
 							   PGC_SIGHUP, 0,
-							   check_transport, assign_connect_string, NULL);
+							   check_transport, assign_transport, NULL);
 	DefineCustomStringVariable("remote_bp.token_file",
 							   "File with the token that the broker wants; empty for none.",
 							   NULL,
@@ -249,42 +264,42 @@ rbp_guc_init(void)
 							   &rbp_guc_rdma_device,
 							   "",
 							   PGC_SIGHUP, 0,
-							   check_rdma_device, assign_connect_string, NULL);
+							   check_rdma_device, assign_rdma_device, NULL);
 	DefineCustomIntVariable("remote_bp.rdma_port",
 							"The port of the RDMA device, from 1; 0 for any.",
 							NULL,
 							&rbp_guc_rdma_port,
 							0, 0, 255,
 							PGC_SIGHUP, 0,
-							NULL, assign_connect_int, NULL);
+							NULL, assign_rdma_port, NULL);
 	DefineCustomIntVariable("remote_bp.rdma_gid_index",
 							"The entry of the port's GID table to connect from; -1 for the route's.",
 							NULL,
 							&rbp_guc_rdma_gid_index,
 							-1, -1, 65535,
 							PGC_SIGHUP, 0,
-							NULL, assign_connect_int, NULL);
+							NULL, assign_rdma_gid_index, NULL);
 	DefineCustomIntVariable("remote_bp.rdma_traffic_class",
 							"The traffic class of RDMA packets; -1 for the system's default.",
 							NULL,
 							&rbp_guc_rdma_traffic_class,
 							-1, -1, 255,
 							PGC_SIGHUP, 0,
-							NULL, assign_connect_int, NULL);
+							NULL, assign_rdma_traffic_class, NULL);
 	DefineCustomIntVariable("remote_bp.rdma_ack_timeout",
 							"An RDMA packet is sent again after 4.096 us times two to the power of this.",
 							NULL,
 							&rbp_guc_rdma_ack_timeout,
 							12, 1, 31,
 							PGC_SIGHUP, 0,
-							NULL, assign_connect_int, NULL);
+							NULL, assign_rdma_ack_timeout, NULL);
 	DefineCustomIntVariable("remote_bp.rdma_retry_count",
 							"How often an RDMA packet is sent again before the connection is given up.",
 							NULL,
 							&rbp_guc_rdma_retry_count,
 							6, 0, 6,
 							PGC_SIGHUP, 0,
-							NULL, assign_connect_int, NULL);
+							NULL, assign_rdma_retry_count, NULL);
 #ifdef RBP_TEST_MUTATIONS
 	DefineCustomEnumVariable("remote_bp.test_mutation",
 							 "Switches one coherence rule off; in test builds only.",

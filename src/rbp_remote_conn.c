@@ -32,8 +32,9 @@
  * bound, when it would use them next.
  *
  * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
- * after remote_bp.connect_threshold reads that would have gone there, and
- * nobody but the pusher waits for it.
+ * after remote_bp.connect_threshold reads that would have gone there.  It may
+ * take long though all is well: that it is late puts nobody in doubt, and a
+ * process to which that has happened waits for none again until it got one.
  *
  * Detours.  Under remote_bp.transport = auto, a costly transport that the
  * donor offers may yet not lead to it: no route, no right to the device, no
@@ -59,6 +60,7 @@
 
 #define LIMIT_RETRY_NS		INT64CONST(1000000000)
 #define COSTLY_RETRY_NS		INT64CONST(1000000000)
+#define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
 #define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
 #define DETOUR_FIRST_NS		INT64CONST(30000000000)
 #define DETOUR_LAST_NS		INT64CONST(600000000000)
@@ -428,6 +430,8 @@ conn_start(int donor, int pages, int64 now)
 	c->settings = rbp_guc_connect_serial;
 	c->timeouts = 0;
 	c->started = now;
+	c->polled_at = now;
+	c->watched = 0;
 	c->doubt_since = 0;
 
 	configure_verbs();
@@ -436,8 +440,7 @@ conn_start(int donor, int pages, int64 now)
 		c->retry_at = now + RBP_RECONNECT_NS;
 	else if (may_start(d, c, pages, now))
 	{
-		/* what may take long in any case is not waited for */
-		c->waited = c->ops->costly && !is_pusher;
+		c->waited = c->slow;
 		if (mine == NULL && !is_pusher)
 			become_holder();
 		status = c->ops->connect(&endpoint, &credentials, &c->conn);
@@ -494,6 +497,7 @@ conn_made(int donor, RbpStatus status, int64 now)
 	if (status == RBP_OK)
 	{
 		c->ready = true;
+		c->slow = false;
 		donor_answered(d);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
@@ -512,6 +516,23 @@ conn_made(int donor, RbpStatus status, int64 now)
 		take_detour(d, c, status))
 		return RBP_CANCELED;
 	return status;
+}
+
+/*
+ * It was waited for from that time on.  Has it been in the making for too
+ * long?  A costly one needs us at each of its steps, so that only the time
+ * counts during which we looked.
+ */
+static bool
+is_overdue(LocalConn *c, int64 from)
+{
+	int64		now = rbp_now_ns();
+
+	c->watched += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
+	c->polled_at = now;
+	if (c->ops->costly && now - c->started < NEGLECTED_NS)
+		return c->watched > RBP_CONNECT_LIMIT_NS;
+	return now - c->started > RBP_CONNECT_LIMIT_NS;
 }
 
 RbpStatus
@@ -554,21 +575,26 @@ rbp_remote_conn_get(int donor, int pages, int64 now, int64 deadline_ns,
 	status = c->ops->connect_wait(c->conn, c->waited ? now : deadline_ns);
 	if (status != RBP_INPROGRESS)
 		return conn_made(donor, status, now);
-	if (!c->waited)
+
+	/* not for ever: the donor may have lost us */
+	if (is_overdue(c, now))
 	{
-		c->waited = true;
+		bool		hangs = c->watched > RBP_CONNECT_LIMIT_NS;
+
+		rbp_remote_conn_close(donor);
+		if (!c->ops->costly)
+			return RBP_CANCELED;
+		c->retry_at = now + COSTLY_RETRY_NS;
+		if (!hangs || take_detour(d, c, RBP_TIMEOUT) || c->waited)
+			return RBP_CANCELED;
 		return RBP_TIMEOUT;
 	}
-	/* not for ever: the donor may have lost us */
-	if (now - c->started > RBP_CONNECT_LIMIT_NS)
-	{
-		rbp_remote_conn_close(donor);
-		if (c->ops->costly)
-		{
-			c->retry_at = now + COSTLY_RETRY_NS;
-			(void) take_detour(d, c, RBP_TIMEOUT);
-		}
-	}
+	if (c->waited)
+		return RBP_CANCELED;
+	c->waited = true;
+	if (!c->ops->costly || is_pusher)
+		return RBP_TIMEOUT;
+	c->slow = true;
 	return RBP_CANCELED;
 }
 

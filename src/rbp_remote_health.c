@@ -31,10 +31,10 @@
  * mapping.  Over shm what was late can only have been a mapping, since the
  * rest is memcpy() (local), and a mapping now and then says little about
  * reads: no debt.  Over verbs a read crosses a network, which can be slow.
- * Nobody waits for a connection over verbs but the pusher: it takes long even
- * if all is well, and is gone on with in the background.  So a donor whose
- * process is stopped serves those that have what they need over verbs and shm,
- * until a ping or a handshake fails.
+ * Connecting over verbs takes long even if all is well (costly), and is gone
+ * on with in the background.  So a donor whose process is stopped serves those
+ * that have what they need over verbs and shm, until a ping or a handshake
+ * fails.
  *
  * Everything shared here is atomics; of several processes that notice the
  * same, the one whose exchange succeeds does the rest.
@@ -316,8 +316,7 @@ is_connecting(int donor)
 {
 	LocalConn  *c = &rbp_remote_conns[donor];
 
-	return c->conn != NULL && !c->ready &&
-		rbp_now_ns() - c->started < RBP_CONNECT_LIMIT_NS;
+	return c->conn != NULL && !c->ready;
 }
 
 /*

@@ -134,7 +134,10 @@ typedef struct LocalConn
 	uint32		settings;		/* rbp_guc_connect_serial */
 	int			timeouts;		/* in a row */
 	int64		started;		/* connecting since */
+	int64		polled_at;		/* for that, last */
+	int64		watched;		/* ns in which it was polled now and then */
 	bool		waited;			/* for that, once: from now on only poll */
+	bool		slow;			/* a costly one was: do not wait for the next */
 	int64		doubt_since;	/* when it was late for us; 0: it was not */
 	int64		retry_at;
 

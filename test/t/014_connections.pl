@@ -44,6 +44,8 @@ sub set_limit
 	my ($node, $limit) = @_;
 	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.max_connections = $limit");
 	$node->reload;
+	# The pusher reads it in its own time, and then it is in force.
+	sleep 0.5;
 	return;
 }
 
@@ -61,11 +63,12 @@ for my $transport ('tcp', 'shm')
 	my $broker = start_broker(name => "broker_$transport");
 	my $id = "donor_$transport";
 	my $donor = start_donor($broker, id => $id, memory => '128MB');
+	# With patience: late answers are not what is tested.
 	my $node = busy_cluster(
 		"conns_$transport",
 		broker => $broker,
 		transport => $transport,
-		conf => "remote_bp.max_connections = 3\nremote_bp.idle_connection_timeout = '1h'\n");
+		conf => "remote_bp.max_connections = 3\nremote_bp.idle_connection_timeout = '1h'\nremote_bp.io_timeout = '2s'\n");
 
 	# More clients than places.
 	reset_counters($node);
@@ -110,6 +113,22 @@ for my $transport ('tcp', 'shm')
 	wait_connections($node, 0, "$transport: none after a crash");
 	ok(wait_leased($node, 128), "$transport: memory is leased again");
 	ok(serves_again($node), "$transport: and serves");
+
+	# Settings that change, and those that do not.
+	my $session = reader($node);
+	my $made = q{SELECT calls FROM remote_bp_stat_latency WHERE operation = 'connect'};
+	my $before = $session->query_safe($made);
+	$node->reload;
+	sleep 0.5;
+	read_some($session);
+	is($session->query_safe($made), $before, "$transport: a reload that changes nothing leaves connections alone");
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 5');
+	$before = $session->query_safe($made);
+	$node->reload;
+	sleep 0.5;
+	read_some($session);
+	cmp_ok($session->query_safe($made), '>', $before, "$transport: they are made anew by other settings");
+	$session->quit;
 
 	# A bound that is lowered: those that are idle, and those that are not.
 	@sessions = map { reader($node) } 1 .. 5;

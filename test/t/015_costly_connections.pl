@@ -1,0 +1,228 @@
+# Transports whose connections are costly, as RDMA's: a backend connects only
+# after some reads; memory to push from may not be pinned; and where such a
+# transport does not lead to the donor, another one is used until it does.
+# The fault transport plays them: here, shm is costly.
+# Alone
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+need_test_build();
+$ENV{RBP_FAULT_COSTLY} = 'shm';
+set_faults();
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '64MB');
+my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
+
+sub set_threshold
+{
+	my ($node, $value) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.connect_threshold = $value");
+	$node->reload;
+	$node->poll_query_until('postgres', 'SHOW remote_bp.connect_threshold', $value);
+	return;
+}
+
+sub transport
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', 'SELECT transport FROM remote_bp_stat_donors');
+}
+
+sub reads
+{
+	my ($node, $transport, $name, $seconds) = @_;
+	ok( wait_for(
+			"reads over $transport",
+			sub {
+				content($node, 'pages');
+				evict_buffers($node);
+				return transport($node) eq $transport;
+			},
+			$seconds // 30),
+		$name);
+	ok(serves($node), "$name, and pages come from the tier");
+	return;
+}
+
+# Most reads are hits within some time.
+sub serves
+{
+	my ($node) = @_;
+	return wait_for(
+		'hits',
+		sub {
+			my $before = counters($node);
+			content($node, 'pages');
+			my $after = counters($node);
+			evict_buffers($node);
+			return $after->{hits} - $before->{hits} > $after->{misses} - $before->{misses};
+		});
+}
+
+#---- the threshold ----------------------------------------------------------
+{
+	# All of the catalogs stay in shared buffers, so that a session reads nothing else.
+	my $node = new_cluster(
+		'threshold',
+		broker => $broker,
+		test_build => 1,
+		transport => 'shm',
+		shared_buffers => '16MB',
+		tier => '64MB',
+		compare => 0,
+		conf => "remote_bp.connect_threshold = 8\nremote_bp.idle_connection_timeout = 0\nremote_bp.io_timeout = '2s'\n");
+	ok(wait_leased($node, 64), 'threshold: memory is leased');
+	make_table($node, 'pages', 32);
+	ok(warm($node, 'pages'), 'threshold: pages are in the tier');
+	my $watch = $node->background_psql('postgres');
+	my $counted = sub {
+		return $watch->query_safe('SELECT below_threshold || \' \' || hits FROM remote_bp_stat');
+	};
+	my $look = sub { return split / /, $counted->(); };
+	$watch->query_safe("$by_index SELECT sum(v) FROM pages WHERE id > 0");
+	$look->() for 1 .. 2;
+
+	my ($below, $hits) = $look->();
+	is($node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0"),
+		32 * 1024, 'threshold: a session reads the table');
+	my ($below2, $hits2) = $look->();
+	is($below2 - $below, 8, 'threshold: the first 8 reads go to disk');
+	cmp_ok($hits2 - $hits, '>', 1000, 'threshold: later ones do not');
+
+	set_threshold($node, 5000);
+	($below, $hits) = $look->();
+	$node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0");
+	($below2, $hits2) = $look->();
+	is($hits2 - $hits, 0, 'threshold: a session with fewer reads has no hits');
+	cmp_ok($below2 - $below, '>', 1000, 'threshold: and its reads are counted');
+	my $pushes = counter($node, 'pushes');
+	$node->safe_psql('postgres', 'UPDATE pages SET v = v + 1 WHERE id % 8 = 0');
+	ok( wait_for(
+			'pushes',
+			sub { content($node, 'pages'); evict_buffers($node); return counter($node, 'pushes') > $pushes }),
+		'threshold: it is not for the pusher');
+
+	set_threshold($node, 0);
+	($below) = $look->();
+	$node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0");
+	($below2) = $look->();
+	is($below2 - $below, 0, 'threshold: 0 connects at once');
+	is(counter($node, 'timeouts'), 0, 'threshold: nobody waits for a costly connection');
+	$watch->quit;
+
+	# What is closed for being idle has to be worth it once more.
+	my $session = $node->background_psql('postgres');
+	$session->query_safe("$by_index SELECT count(v) FROM pages WHERE id > 0");
+	set_threshold($node, 20);
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = '1s'});
+	$node->reload;
+	ok(wait_for('idle connections to go', sub { connections($node) == 0 }, 10), 'threshold: idle connections are closed');
+	$below = counter($node, 'below_threshold');
+	$session->query_safe("SELECT count(v) FROM pages WHERE id > 0");
+	cmp_ok(counter($node, 'below_threshold') - $below, '>=', 20, 'threshold: and count anew');
+	$session->quit;
+	is_clean($node, 'threshold', no_compare => 1);
+	$node->stop;
+}
+
+#---- memory that cannot be pinned --------------------------------------------
+for my $transport ('shm', 'tcp')
+{
+	set_faults('register refuse');
+	my $node = new_cluster("unpinned_$transport", broker => $broker, test_build => 1, transport => $transport);
+	wait_leased($node, 64);
+	make_table($node, 'pages', 8);
+	ok(warm($node, 'pages'), "$transport: pages are pushed from memory that is not pinned");
+
+	# Its next connection is not worth another word.
+	set_faults('register refuse', 'write cut');
+	$node->safe_psql('postgres', 'UPDATE pages SET v = v + 1');
+	my $failed = counter($node, 'pushes_failed');
+	ok( wait_for(
+			'failed pushes',
+			sub { content($node, 'pages'); evict_buffers($node); return counter($node, 'pushes_failed') > $failed }),
+		"$transport: the pusher's connection is cut");
+	set_faults('register refuse');
+	ok(warm($node, 'pages'), "$transport: and made again");
+	my @told = log_since($node) =~ /WARNING: .*could not register the staging region.*: out of memory/g;
+	is(scalar @told, 1, "$transport: the log says once that it is not");
+	like(log_since($node), qr/HINT: .*RLIMIT_MEMLOCK/, "$transport: and what to do");
+	is_clean($node, "$transport, not pinned");
+	$node->stop;
+}
+
+#---- detours -------------------------------------------------------------------
+{
+	set_faults('shm connect refuse');
+	my $node = new_cluster('detour', broker => $broker, test_build => 1);
+	wait_leased($node, 64);
+	make_table($node, 'pages', 16);
+	reads($node, 'tcp', 'refused over shm: tcp is used');
+	like(log_since($node), qr/donor "donor1" cannot be reached over shm \(connection lost\), going on without/,
+		'refused over shm: the log says so');
+	is($node->safe_psql('postgres', 'SELECT state, failures FROM remote_bp_stat_donors'),
+		'ok|0', 'refused over shm: no trouble of the donor');
+
+	set_faults();
+	my $offset = log_size($node);
+	ok( wait_for(
+			'shm to be tried again',
+			sub { log_since($node, $offset) =~ /donor "donor1" can be reached over shm again/ },
+			45),
+		'in reach again: it is noticed');
+	reads($node, 'shm', 'in reach again: shm is used');
+
+	# It hangs, which is found at the limit of what a connection may take.
+	$offset = log_size($node);
+	set_faults('shm connect drop');
+	$node->safe_psql('postgres', "$by_index " . q{DO $$ BEGIN
+		FOR i IN 1..100 LOOP PERFORM count(v) FROM pages WHERE id > 0; PERFORM pg_sleep(0.05); END LOOP;
+		END $$});
+	reads($node, 'tcp', 'hanging over shm: tcp is used');
+	ok(wait_for('the log', sub { log_since($node, $offset) =~ /cannot be reached over shm \(timed out\)/ }, 15),
+		'hanging over shm: the log says so');
+
+	# With other settings, it may work.
+	set_faults();
+	$offset = log_size($node);
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 5');
+	$node->reload;
+	reads($node, 'shm', 'other settings: shm is used', 10);
+
+	# A lease that is denied, and a transport that is named, are no reasons.
+	$offset = log_size($node);
+	set_faults('shm connect deny', 'shm read cut', 'shm write cut');
+	content($node, 'pages');
+	evict_buffers($node) for 1 .. 3;
+	sleep 3;
+	content($node, 'pages');
+	unlike(log_since($node, $offset), qr/cannot be reached/, 'denied over shm: that is another matter');
+	set_faults();
+	reads($node, 'shm', 'no longer denied: shm is used');
+	$offset = log_size($node);
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.transport = 'shm'});
+	$node->reload;
+	sleep 0.5;
+	set_faults('shm connect refuse', 'shm read cut', 'shm write cut');
+	content($node, 'pages');
+	evict_buffers($node) for 1 .. 3;
+	sleep 3;
+	content($node, 'pages');
+	unlike(log_since($node, $offset), qr/cannot be reached/, 'shm alone: there is no other way');
+	set_faults();
+	reads($node, 'shm', 'shm alone: used again');
+	is_clean($node, 'detours');
+	$node->stop;
+}
+
+done_testing();
