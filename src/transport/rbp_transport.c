@@ -7,6 +7,8 @@
  */
 #include "rbp_transport.h"
 #include "transport_sock.h"
+#include "transport_verbs.h"
+#include "verbs_device.h"
 #ifdef RBP_FAULT
 #include "transport_fault.h"
 #endif
@@ -63,6 +65,8 @@ rbp_transport_init(void)
 	/* libcrypto reads its configuration when it is first used */
 	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
 	(void) rbp_transport_boot_id();
+	if (rbp_verbs_present())
+		rbp_verbs_preload();
 }
 
 bool

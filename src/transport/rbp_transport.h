@@ -205,8 +205,10 @@ extern const RbpTransportOps *rbp_transport_choose(const char *want,
 extern const RbpTransportOps *rbp_transport_by_name(const char *name);
 
 /*
- * Optional: do the one-time work (libcrypto's set-up takes milliseconds) now,
- * in a process that forks the others, instead of at each one's first connect.
+ * Optional: do the one-time work now, in a process that forks the others,
+ * instead of at each one's first connect: libcrypto's set-up takes
+ * milliseconds, and so does loading the drivers of RDMA devices, if there are
+ * any.
  */
 extern void rbp_transport_init(void);
 

@@ -66,6 +66,16 @@ rbp_verbs_claim(void)
 	return usable;
 }
 
+void
+rbp_verbs_preload(void)
+{
+	/* providers stay loaded, and the next one to ask need not look for them */
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	if (list != NULL)
+		ibv_free_device_list(list);
+}
+
 /* A device that no connection uses yet; NULL if it yields nothing. */
 static RbpVerbsDevice *
 device_new(struct ibv_context *verbs)

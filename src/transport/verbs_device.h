@@ -51,6 +51,12 @@ extern bool rbp_verbs_usable(void);
 extern bool rbp_verbs_claim(void);
 
 /*
+ * Load the providers' libraries, which takes a process tens of milliseconds,
+ * now, for the sake of its children.  Opens no device.
+ */
+extern void rbp_verbs_preload(void);
+
+/*
  * The device behind an id, with a reference that the caller has to give back
  * while the id still keeps it open; NULL if it yields nothing.
  */
