@@ -43,6 +43,7 @@ typedef struct Mr
 	struct ibv_mr mr;
 	uint64_t	iova;
 	int			access;
+	bool		stuck;			/* the device did not let go of it */
 	struct Mr  *next;
 } Mr;
 
@@ -175,7 +176,7 @@ int			mock_fail_at;
 int			mock_flush_polls;
 atomic_int	mock_register_us;
 atomic_int	mock_deregister_us;
-uint64_t	mock_calls[MOCK_NCALLS];
+_Atomic uint64_t mock_calls[MOCK_NCALLS];
 
 static uint32_t fail_nth[MOCK_NCALLS];
 static int	fail_error[MOCK_NCALLS];
@@ -357,7 +358,8 @@ static bool
 fails(MockCall call)
 {
 	mock_calls[call]++;
-	if (fail_nth[call] == 0 || --fail_nth[call] > 0)
+	if (fail_nth[call] == 0 ||
+		(fail_nth[call] != MOCK_ALWAYS && --fail_nth[call] > 0))
 		return false;
 	fail_done[call] = true;
 	errno = fail_error[call];
@@ -602,16 +604,21 @@ int
 ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	int			rc = 0;
+	bool		used = false;
 
 	enter();
 	for (Mr *mr = mrs; mr != NULL; mr = mr->next)
 		if (mr->mr.pd == pd)
+		{
+			used |= !mr->stuck;
 			rc = EBUSY;
+		}
 	for (Qp *qp = qps; qp != NULL; qp = qp->next)
-		if (qp->qp.pd == pd)
-			rc = EBUSY;
-	if (rc != 0)
+		used |= qp->qp.pd == pd;
+	if (used)
 		violation("a protection domain in use is deallocated");
+	if (used || rc != 0)
+		rc = EBUSY;
 	else if (!UNLINK(pds, (Pd *) pd))
 		violation("an unknown protection domain is deallocated");
 	else
@@ -679,7 +686,10 @@ ibv_dereg_mr(struct ibv_mr *mr)
 		usleep((useconds_t) mock_deregister_us);
 	enter();
 	if (fails(MOCK_DEREG_MR))
+	{
+		((Mr *) mr)->stuck = true;
 		rc = errno;
+	}
 	else if (!UNLINK(mrs, (Mr *) mr))
 		violation("an unknown registration is removed");
 	else
@@ -1236,6 +1246,8 @@ progress(Qp *qp)
 		if (status == MOCK_HOLD || qp->qp.state != IBV_QPS_RTS)
 			break;
 		finish_work(qp, (enum ibv_wc_status) status);
+		if (status == IBV_WC_REM_ACCESS_ERR && qp->peer != NULL)
+			to_error(qp->peer, 0);	/* that ends both */
 		if (status != IBV_WC_SUCCESS)
 			to_error(qp, 0);
 	}
@@ -2301,7 +2313,10 @@ rdma_accept(struct rdma_cm_id *ibid, struct rdma_conn_param *param)
 
 		mine->qp.state = IBV_QPS_RTS;
 		mine->peer = theirs;
-		theirs->peer = mine;
+		if (theirs != NULL)
+			theirs->peer = mine;
+		else
+			mine->peer_gone = true;
 		id->state = ID_ACCEPTED;
 		(void) add_event(id->peer, id->peer, RDMA_CM_EVENT_ESTABLISHED, 0,
 						 param->private_data, param->private_data_len, REP_DATA, 0);
@@ -2459,7 +2474,8 @@ mock_reset(void)
 	for (int i = 0; i < MOCK_DEVICES; i++)
 		devices[i].opened = 0;
 	memset(&mock_hooks, 0, sizeof(mock_hooks));
-	memset(mock_calls, 0, sizeof(mock_calls));
+	for (int i = 0; i < MOCK_NCALLS; i++)
+		mock_calls[i] = 0;
 	memset(fail_nth, 0, sizeof(fail_nth));
 	memset(fail_done, 0, sizeof(fail_done));
 	mock_lazy = false;

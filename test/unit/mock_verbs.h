@@ -84,9 +84,10 @@ typedef enum MockCall
 extern const char *mock_call_name(MockCall call);
 
 /* Calls since the last mock_reset(). */
-extern uint64_t mock_calls[MOCK_NCALLS];
+extern _Atomic uint64_t mock_calls[MOCK_NCALLS];
 
 /* Let the nth call from now (1 is the next) fail with this errno; 0: none. */
+#define MOCK_ALWAYS	UINT32_MAX
 extern void mock_fail(MockCall call, uint32_t nth, int error);
 
 /* Has the call that was to fail been made? */
