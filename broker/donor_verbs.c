@@ -202,8 +202,9 @@ complain(int error, const char *fmt,...)
 	va_end(args);
 	if (tell)
 		atomic_store(&complained_at, now);
-	rbp_log(tell ? RBP_LOG_WARNING : RBP_LOG_DEBUG, "RDMA: could not %s: %s",
-			what, strerror(error));
+	rbp_log(tell ? RBP_LOG_WARNING : RBP_LOG_DEBUG, "RDMA: could not %s: %s%s",
+			what, strerror(error),
+			error == ENOMEM ? "; RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) may be too low" : "");
 }
 
 static bool
