@@ -69,7 +69,10 @@ extern RbpStatus rbp_verbs_source_address(int family,
 /* Traffic class and ack timeout, on an id that is not connected yet. */
 extern RbpStatus rbp_verbs_set_options(struct rdma_cm_id *id);
 
-/* Did the id end up on the configured device and port? */
+/*
+ * Did the id end up on the configured device and port?  Never on iWARP, where
+ * who reads has to let the peer write to its memory.
+ */
 extern bool rbp_verbs_is_wanted(struct rdma_cm_id *id);
 
 /* What a REQ's private data names a lease by. */

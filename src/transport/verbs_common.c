@@ -367,9 +367,12 @@ rbp_verbs_set_options(struct rdma_cm_id *id)
 bool
 rbp_verbs_is_wanted(struct rdma_cm_id *id)
 {
+	struct ibv_device *device = id->verbs != NULL ? id->verbs->device : NULL;
+
+	if (device != NULL && device->transport_type == IBV_TRANSPORT_IWARP)
+		return false;
 	if (config.device[0] != '\0' &&
-		(id->verbs == NULL ||
-		 strcmp(ibv_get_device_name(id->verbs->device), config.device) != 0))
+		(device == NULL || strcmp(ibv_get_device_name(device), config.device) != 0))
 		return false;
 	return config.port == 0 || config.port == id->port_num;
 }

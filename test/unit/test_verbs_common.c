@@ -1,0 +1,312 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_verbs_common.c
+ *	  Which address leads through a configured device, by a directory in place
+ *	  of sysfs; options of an id; the proof of a lease.
+ *
+ * The network device is the loopback interface, which every machine has.
+ *
+ * Links: src/transport/verbs_common.c src/transport/transport_sock.c
+ *	src/transport/rbp_transport.c src/transport/transport_shm.c
+ *	src/transport/transport_tcp.c src/transport/transport_verbs.c
+ *	src/transport/verbs_device.c src/transport/transport_fault.c
+ *	src/wire/rbp_wire.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "tap.h"
+
+#include "transport/transport_verbs.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ftw.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/rbp-sysfs.XXXXXX";
+
+/* In place of librdmacm's: what was set, and whether it can be. */
+static struct
+{
+	int			tos;
+	int			ack_timeout;
+	int			tos_error;
+	int			ack_timeout_error;
+}			options;
+
+int
+rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval,
+				size_t optlen)
+{
+	uint8_t		value = *(uint8_t *) optval;
+
+	(void) id;
+	if (level != RDMA_OPTION_ID || optlen != 1)
+		abort();
+	if (optname == RDMA_OPTION_ID_TOS)
+		options.tos = value;
+	else if (optname == RDMA_OPTION_ID_ACK_TIMEOUT)
+		options.ack_timeout = value;
+	else
+		abort();
+	errno = optname == RDMA_OPTION_ID_TOS ? options.tos_error : options.ack_timeout_error;
+	return errno != 0 ? -1 : 0;
+}
+
+static void
+put(const char *path, const char *text)
+{
+	char		full[512];
+	FILE	   *f;
+
+	snprintf(full, sizeof(full), "%s/%s", root, path);
+	for (char *slash = full + 1; (slash = strchr(slash, '/')) != NULL; slash++)
+	{
+		*slash = '\0';
+		(void) mkdir(full, 0700);
+		*slash = '/';
+	}
+	f = fopen(full, "w");
+	if (f == NULL || fputs(text, f) < 0 || fclose(f) != 0)
+	{
+		printf("Bail out! cannot write %s\n", full);
+		exit(1);
+	}
+}
+
+static int
+remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void) st;
+	(void) type;
+	(void) ftw;
+	return remove(path);
+}
+
+/* A RoCE device, rdma0, and two more ports of others. */
+static void
+make_sysfs(void)
+{
+	if (mkdtemp(root) == NULL)
+		exit(1);
+	rbp_verbs_sysfs = root;
+	put("rdma0/ports/1/gids/0", "fe80:0000:0000:0000:0200:00ff:fe00:0001\n");
+	put("rdma0/ports/1/gid_attrs/ndevs/0", "lo\n");
+	put("rdma0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0005\n");
+	put("rdma0/ports/1/gid_attrs/ndevs/1", "lo\n");
+	put("rdma0/ports/1/gids/2", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+	put("rdma0/ports/1/gid_attrs/ndevs/2", "");
+	put("rdma0/ports/1/gids/3", "2001:0db8:0000:0000:0000:0000:0000:0007\n");
+	put("rdma0/ports/1/gid_attrs/ndevs/3", "lo\n");
+	put("rdma0/ports/1/gids/4", "fe80:0000:0000:0000:0200:00ff:fe00:0002\n");
+	put("rdma0/ports/1/gid_attrs/ndevs/4", "no-such-device\n");
+	put("rdma0/ports/1/gids/5", "nonsense\n");
+	put("rdma0/ports/1/gid_attrs/ndevs/5", "lo\n");
+
+	/* InfiniBand: GIDs are no addresses, and a port's device is beside it */
+	put("ib0/ports/1/gids/0", "fe80:0000:0000:0000:0002:c903:0001:0001\n");
+	put("ib0/ports/2/gids/0", "fe80:0000:0000:0000:0002:c903:0001:0002\n");
+	put("ib0/device/net/lo/dev_port", "1\n");
+}
+
+/* The address as text; "" none is needed, "-" an error. */
+static const char *
+source(const char *device, int port, int gid_index, int family)
+{
+	static char text[INET6_ADDRSTRLEN];
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	struct sockaddr_storage addr;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+	socklen_t	len = 99;
+
+	snprintf(config.device, sizeof(config.device), "%s", device);
+	config.port = port;
+	config.gid_index = gid_index;
+	rbp_verbs_configure(&config);
+	memset(&addr, 0xEE, sizeof(addr));
+	switch (rbp_verbs_source_address(family, &addr, &len))
+	{
+		case RBP_OK:
+			break;
+		case RBP_INVALID:
+			return "-";
+		default:
+			return "?";
+	}
+	if (len == 0)
+		return "";
+	memcpy(&v4, &addr, sizeof(v4));
+	memcpy(&v6, &addr, sizeof(v6));
+	if (addr.ss_family == AF_INET && len == sizeof(v4) && v4.sin_port == 0)
+		inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+	else if (addr.ss_family == AF_INET6 && len == sizeof(v6) && v6.sin6_port == 0)
+	{
+		inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+		if (v6.sin6_scope_id != 0)
+			snprintf(text + strlen(text), sizeof(text) - strlen(text), "%%%u", v6.sin6_scope_id);
+	}
+	else
+		return "?";
+	return text;
+}
+
+static void
+is(const char *got, const char *expected, const char *what)
+{
+	if (!ok(strcmp(got, expected) == 0, "%s", what))
+		diag("  got \"%s\", expected \"%s\"", got, expected);
+}
+
+static void
+test_source_address(void)
+{
+	char		link_local[64];
+
+	snprintf(link_local, sizeof(link_local), "fe80::200:ff:fe00:1%%%u", if_nametoindex("lo"));
+	is(source("", 0, -1, AF_INET), "", "nothing configured, nothing needed");
+	is(source("rdma0", 0, -1, AF_INET), "127.0.0.1", "a device: its first address");
+	is(source("rdma0", 1, -1, AF_UNSPEC), "127.0.0.1", "of any family");
+	is(source("rdma0", 2, -1, AF_INET), "-", "not of a port that it does not have");
+	is(source("rdma1", 0, -1, AF_INET), "-", "nor of a device that is not there");
+	is(source("../rdma0", 0, -1, AF_INET), "-", "nor of a path");
+	is(source("rdma0", 0, 1, AF_INET), "127.0.0.5", "a GID that is an IPv4 address");
+	is(source("rdma0", 0, 1, AF_INET6), "-", "is no IPv6 address");
+	is(source("rdma0", 0, 3, AF_INET6), "2001:db8::7", "one that is an IPv6 address");
+	is(source("rdma0", 0, 3, AF_INET), "-", "is no IPv4 address");
+	is(source("rdma0", 0, 0, AF_INET6), link_local, "a link-local one has its interface with it");
+	is(source("rdma0", 0, 4, AF_INET6), "-", "or is of no use");
+	is(source("rdma0", 0, 2, AF_UNSPEC), "-", "an empty place in the table is none");
+	is(source("rdma0", 0, 5, AF_UNSPEC), "-", "nor is nonsense");
+	is(source("rdma0", 0, 99, AF_UNSPEC), "-", "nor what is behind the table");
+	is(source("", 1, 1, AF_INET), "127.0.0.5", "a GID of whichever device has it");
+	is(source("ib0", 2, -1, AF_INET), "127.0.0.1", "InfiniBand: the address of the port's network device");
+	is(source("ib0", 1, -1, AF_INET), "-", "not of the other port's");
+	is(source("ib0", 2, 0, AF_UNSPEC), "-", "its GIDs are no addresses");
+}
+
+static void
+test_wanted(void)
+{
+	struct ibv_device device = {.transport_type = IBV_TRANSPORT_IB,.name = "rdma0"};
+	struct ibv_context context = {.device = &device};
+	struct rdma_cm_id id = {.verbs = &context,.port_num = 2};
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+	rbp_verbs_configure(&config);
+	ok(rbp_verbs_is_wanted(&id), "any device is wanted");
+	device.transport_type = IBV_TRANSPORT_IWARP;
+	ok(!rbp_verbs_is_wanted(&id), "but for iWARP");
+	device.transport_type = IBV_TRANSPORT_IB;
+	config.port = 2;
+	rbp_verbs_configure(&config);
+	ok(rbp_verbs_is_wanted(&id), "this port is");
+	config.port = 1;
+	rbp_verbs_configure(&config);
+	ok(!rbp_verbs_is_wanted(&id), "another is not");
+	config.port = 0;
+	strcpy(config.device, "rdma0");
+	rbp_verbs_configure(&config);
+	ok(rbp_verbs_is_wanted(&id), "this device is");
+	strcpy(config.device, "rdma01");
+	rbp_verbs_configure(&config);
+	ok(!rbp_verbs_is_wanted(&id), "another is not");
+	id.verbs = NULL;
+	ok(!rbp_verbs_is_wanted(&id), "nor is none");
+}
+
+static void
+test_options(void)
+{
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	struct rdma_cm_id id;
+
+	memset(&id, 0, sizeof(id));
+	options.tos = options.ack_timeout = -1;
+	rbp_verbs_configure(&config);
+	ok(rbp_verbs_set_options(&id) == RBP_OK && options.tos == -1 && options.ack_timeout == 12,
+	   "an ack timeout is always set, a traffic class is not");
+	config.traffic_class = 0;
+	config.ack_timeout = 18;
+	rbp_verbs_configure(&config);
+	ok(rbp_verbs_set_options(&id) == RBP_OK && options.tos == 0 && options.ack_timeout == 18,
+	   "a configured traffic class is, even 0");
+	options.ack_timeout_error = ENOSYS;
+	ok(rbp_verbs_set_options(&id) == RBP_OK, "a kernel may know no ack timeout");
+	options.ack_timeout_error = EINVAL;
+	ok(rbp_verbs_set_options(&id) == RBP_INVALID, "any other refusal is an error");
+	options.ack_timeout_error = ENOMEM;
+	ok(rbp_verbs_set_options(&id) == RBP_NOMEM, "as is a lack of memory");
+	options.ack_timeout_error = 0;
+	options.tos_error = ENOSYS;
+	ok(rbp_verbs_set_options(&id) == RBP_INVALID, "a traffic class that cannot be set is an error");
+	options.tos_error = ENOMEM;
+	ok(rbp_verbs_set_options(&id) == RBP_NOMEM, "likewise");
+}
+
+static void
+test_proof(void)
+{
+	/* the first half of the SHA-256 of "abc" */
+	static const uint8_t abc[RBP_VERBS_DIGEST_LEN] = {
+		0xba, 0x78, 0x16, 0xbf, 0x8f, 0x01, 0xcf, 0xea, 0x41, 0x41, 0x40, 0xde, 0x5d, 0xae, 0x22, 0x23
+	};
+	uint8_t		secret[RBP_SECRET_LEN] = {1, 2, 3};
+	uint8_t		nonce[RBP_VERBS_NONCE_LEN] = {4, 5, 6};
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	uint8_t		macs[8][RBP_VERBS_MAC_LEN];
+	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(1)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+	struct sockaddr other = {.sa_family = AF_UNIX};
+	unsigned int same = 0;
+
+	ok(rbp_verbs_lease_digest("abc", digest) && memcmp(digest, abc, sizeof(abc)) == 0,
+	   "a lease's digest is that of its id");
+
+	inet_pton(AF_INET, "10.1.2.3", &v4.sin_addr);
+	inet_pton(AF_INET6, "::ffff:10.1.2.3", &v6.sin6_addr);
+	memset(macs, 0, sizeof(macs));
+	ok(rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[0]), "a MAC of an IPv4 client");
+	v4.sin_port = htons(2);
+	ok(rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[1]) &&
+	   memcmp(macs[0], macs[1], sizeof(macs[0])) == 0, "its port does not matter");
+	ok(rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v6, 17, macs[1]) &&
+	   memcmp(macs[0], macs[1], sizeof(macs[0])) == 0, "nor that its address is mapped into IPv6");
+	ok(!rbp_verbs_mac(secret, nonce, digest, &other, 17, macs[1]), "other addresses have none");
+
+	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 18, macs[1]);
+	v4.sin_addr.s_addr ^= htonl(1);
+	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[2]);
+	v6.sin6_addr.s6_addr[0] = 1;
+	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v6, 17, macs[3]);
+	v4.sin_addr.s_addr ^= htonl(1);
+	secret[31] ^= 1;
+	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[4]);
+	secret[31] ^= 1;
+	nonce[15] ^= 1;
+	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[5]);
+	nonce[15] ^= 1;
+	digest[15] ^= 1;
+	rbp_verbs_mac(secret, nonce, digest, (struct sockaddr *) &v4, 17, macs[6]);
+	for (int i = 0; i < 8; i++)
+		for (int j = 0; j < i; j++)
+			same += memcmp(macs[i], macs[j], sizeof(macs[i])) == 0;
+	is_u64(same, 0, "with queue pair, address, secret, nonce or lease another it is another");
+}
+
+int
+main(void)
+{
+	make_sysfs();
+	test_source_address();
+	test_wanted();
+	test_options();
+	test_proof();
+	nftw(root, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+	return done_testing();
+}
