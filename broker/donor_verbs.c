@@ -1251,7 +1251,9 @@ try_registration(char *reason, size_t len)
 	if (verbs == NULL)
 	{
 		list = rdma_get_devices(NULL);
-		verbs = list != NULL ? list[0] : NULL;
+		for (int i = 0; list != NULL && verbs == NULL && list[i] != NULL; i++)
+			if (list[i]->device->transport_type != IBV_TRANSPORT_IWARP)
+				verbs = list[i];
 	}
 	rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));
 	start = rbp_now_ns();
@@ -1269,6 +1271,8 @@ try_registration(char *reason, size_t len)
 		rbp_log(RBP_LOG_INFO, "RDMA: %s can be registered with device %s, in %.1f ms",
 				size, ibv_get_device_name(verbs->device),
 				(double) (rbp_now_ns() - start) / 1e6);
+	else if (verbs == NULL)
+		snprintf(reason, len, "there is no RDMA device that can be used");
 	else if (error == ENOMEM || error == EAGAIN || error == EPERM)
 		snprintf(reason, len, "could not register %s of memory: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)",
 				 size, strerror(error));
