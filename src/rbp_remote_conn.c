@@ -38,8 +38,9 @@
  *
  * Detours.  Under remote_bp.transport = auto, a costly transport that the
  * donor offers may yet not lead to it: no route, no right to the device, no
- * memory to be locked.  Who finds that sets Donor.detour, for all, and goes
- * on with the next best transport.  The pusher tries now and then, by a
+ * memory to be locked on either side, a stranger at the address.  Who finds
+ * that sets Donor.detour, for all, and goes on with the next best transport;
+ * connections that there are stay.  The pusher tries now and then, by a
  * connection that it makes for that only and never waits for, and ends the
  * detour when it succeeds: with a new serial, so that all connect anew.
  *
@@ -378,6 +379,12 @@ take_detour(Donor *d, LocalConn *c, RbpStatus why)
 	return true;
 }
 
+void
+rbp_remote_conn_end_detour_soon(Donor *d)
+{
+	pg_atomic_write_u64(&d->detour_until, 0);
+}
+
 /* May this process begin a connection?  If so it has a place. */
 static bool
 may_start(Donor *d, LocalConn *c, int pages, int64 now)
@@ -512,7 +519,9 @@ conn_made(int donor, RbpStatus status, int64 now)
 	if (status == RBP_CONNLOST && c->waited &&
 		(!c->ops->costly || now - c->started > RBP_CONNECT_LIMIT_NS))
 		return RBP_CANCELED;
-	if ((status == RBP_CONNLOST || status == RBP_NOMEM) &&
+
+	/* what is denied is denied by all ways */
+	if (status != RBP_DENIED && status != RBP_CANCELED &&
 		take_detour(d, c, status))
 		return RBP_CANCELED;
 	return status;

@@ -294,6 +294,10 @@ probe(int donor, int64 timeout_ns)
 	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
 	RbpStatus	status;
 
+	/* What a denied request has ended says nothing about the donor. */
+	if (c->denied)
+		rbp_remote_conn_close(donor);
+
 	/* The pusher can afford to wait for a connection each time. */
 	c->retry_at = 0;
 	c->waited = false;
@@ -378,6 +382,7 @@ probe_avoided(int donor)
 			rbp_remote_conns[donor].donor_serial =
 				rbp_remote_conns_stale(&d->serial);
 		rbp_remote_unavoid(d);
+		rbp_remote_conn_end_detour_soon(d);
 		return 0;
 	}
 	else if (is_connecting(donor))

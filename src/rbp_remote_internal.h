@@ -165,6 +165,12 @@ extern void rbp_remote_conn_reset_donor(Donor *d);
 /* The donor has another address: what was learnt about the old one is void. */
 extern void rbp_remote_conn_new_endpoint(Donor *d);
 
+/*
+ * The donor was lost, and is back: if there is a detour, try at once whether
+ * it is needed still.
+ */
+extern void rbp_remote_conn_end_detour_soon(Donor *d);
+
 /* Is that in the memory that rbp_remote_set_pusher() named? */
 extern bool rbp_remote_is_push_memory(const void *buf, Size len);
 
