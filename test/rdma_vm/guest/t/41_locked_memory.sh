@@ -1,5 +1,6 @@
-# Too little memory may be locked: a donor says so at its start; a server goes
-# on by TCP.
+# Too little memory may be locked: a donor says so at its start, or refuses
+# connections later; a server goes on by TCP.
+# Timeout: 200
 . test/rdma_vm/guest/lib.sh
 
 start_broker
@@ -26,5 +27,16 @@ is 'by TCP, since the server may lock nothing' "$(donor_column far transport)" t
 start_pgbench 5
 finish_pgbench 'no locked memory'
 is_clean 'no locked memory'
+stop_server
+kill_donor far
+
+# The limit sinks when the donor is at work: who connects is turned away.
+server_limit=
+start_donor late
+prlimit --memlock=4096:4096 --pid "${donor_pid[late]}"
+start_server 'remote_bp.transport = auto'
+check 'most pages come from a donor that cannot register any more' warm
+is 'by TCP, since it refuses' "$(donor_column late transport)" tcp
+is_clean 'refused'
 stop_server
 done_testing

@@ -1,0 +1,37 @@
+# What the donor does to connections under load: its process stands still, and
+# who is connected reads on, because reads do not need it; it makes the keys
+# of a revoked lease void at once, no query fails, and the next lease is used.
+# Timeout: 200
+. test/rdma_vm/guest/lib.sh
+
+lease() { query 'SELECT DISTINCT lease FROM remote_bp_leases'; }
+another_lease() { [ -n "$(lease)" ] && [ "$(lease)" != "$old" ]; }
+
+start_broker --donor-timeout 60
+start_donor far
+start_server 'remote_bp.transport = verbs' "remote_bp.lease_ttl = '60s'"
+check 'most pages come from the donor' warm
+
+start_pgbench 12
+sleep 2
+kill -STOP "${donor_pid[far]}"
+sleep 3
+before=$(counter hits)
+sleep 3
+after=$(counter hits)
+kill -CONT "${donor_pid[far]}"
+holds 'stopped: pages came from the donor all the while' "$after > $before + 200"
+finish_pgbench 'stopped'
+check 'stopped: most pages come from the donor afterwards' warm
+is 'stopped: which is well' "$(donor_column far state)" ok
+
+old=$(lease)
+start_pgbench 10 -b select-only@8 -b simple-update@2 -c 3
+sleep 2
+check 'revoked: the broker ends the lease' ctl revoke "$old"
+check 'revoked: there is another one' until_true 40 another_lease
+finish_pgbench 'revoked'
+check 'revoked: most pages come from the donor again' warm
+is_clean 'donor'
+stop_server
+done_testing
