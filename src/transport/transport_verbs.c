@@ -710,8 +710,11 @@ progress(VerbsConn *conn)
 			fail(conn, RBP_CONNLOST, RBP_CONNLOST);
 		for (int i = 0; i < n && conn->state == VERBS_READY; i++)
 		{
-			/* what was only flushed does not tell why */
-			if (cause.status != IBV_WC_SUCCESS || wc[i].status != IBV_WC_SUCCESS)
+			/*
+			 * What was only flushed does not tell why.  Receives can be
+			 * flushed before work that succeeded is told of.
+			 */
+			if (wc[i].status != IBV_WC_SUCCESS)
 			{
 				if (cause.status == IBV_WC_SUCCESS || cause.status == IBV_WC_WR_FLUSH_ERR)
 					cause = wc[i];
