@@ -174,6 +174,7 @@ bool		mock_lazy;
 int			mock_poll_max;
 int			mock_fail_at;
 int			mock_flush_polls;
+bool		mock_receives_first;
 atomic_int	mock_register_us;
 atomic_int	mock_deregister_us;
 _Atomic uint64_t mock_calls[MOCK_NCALLS];
@@ -1210,6 +1211,34 @@ flush(Qp *qp)
 	}
 }
 
+/*
+ * The receives' end, before what was completed by then is polled: the two
+ * queues of a pair do not wait for each other.
+ */
+static void
+flush_receives_first(Qp *qp)
+{
+	Cq		   *cq = (Cq *) qp->qp.recv_cq;
+	uint64_t	size = (uint64_t) cq->cq.cqe;
+	uint64_t	before = cq->added;
+
+	while (qp->rdone < qp->rposted)
+	{
+		Receive    *receive = &qp->receives[qp->rdone++ % qp->cap.max_recv_wr];
+
+		add_completion(qp, true, qp->rdone, receive->wr_id, IBV_WC_WR_FLUSH_ERR,
+					   IBV_WC_RECV, 0);
+	}
+	for (uint64_t from = before; from < cq->added; from++)
+		for (uint64_t at = from; at > cq->polled + (from - before); at--)
+		{
+			Cqe			cqe = cq->ring[at % size];
+
+			cq->ring[at % size] = cq->ring[(at - 1) % size];
+			cq->ring[(at - 1) % size] = cqe;
+		}
+}
+
 static void
 to_error(Qp *qp, int polls)
 {
@@ -1245,6 +1274,8 @@ progress(Qp *qp)
 			status = execute(qp, work);
 		if (status == MOCK_HOLD || qp->qp.state != IBV_QPS_RTS)
 			break;
+		if (status != IBV_WC_SUCCESS && mock_receives_first)
+			flush_receives_first(qp);
 		finish_work(qp, (enum ibv_wc_status) status);
 		if (status == IBV_WC_REM_ACCESS_ERR && qp->peer != NULL)
 			to_error(qp->peer, 0);	/* that ends both */
@@ -2478,7 +2509,7 @@ mock_reset(void)
 		mock_calls[i] = 0;
 	memset(fail_nth, 0, sizeof(fail_nth));
 	memset(fail_done, 0, sizeof(fail_done));
-	mock_lazy = false;
+	mock_lazy = mock_receives_first = false;
 	mock_poll_max = mock_fail_at = mock_flush_polls = 0;
 	mock_register_us = mock_deregister_us = 0;
 	default_limits();

@@ -167,6 +167,9 @@ extern int	mock_fail_at;		/* a post that fails got that far */
  */
 extern int	mock_flush_polls;
 
+/* When work fails, receives end before anything else is polled. */
+extern bool mock_receives_first;
+
 /* How long registrations take, and their ends. */
 extern atomic_int mock_register_us;
 extern atomic_int mock_deregister_us;

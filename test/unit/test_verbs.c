@@ -1253,6 +1253,8 @@ test_errors(void)
 
 			begin_test();
 			mock_lazy = nth % 16 == 1;
+			mock_receives_first = (c + (size_t) nth / 8) % 2 == 0;
+			mock_poll_max = (int) c % 3;
 			conn = connected();
 			if (!alive(conn) ||
 				ops->register_memory(conn, buf + 50 * 16 * KB, 50 * 16 * KB, &mr) != RBP_OK)
@@ -2231,6 +2233,7 @@ test_at_random(void)
 		mock_lazy = pick(2) == 0;
 		mock_poll_max = pick(2) == 0 ? 0 : 1 + (int) pick(4);
 		mock_flush_polls = pick(2) == 0 ? 0 : (int) pick(20);
+		mock_receives_first = pick(2) == 0;
 		hold_chance = pick(2) == 0 ? 0 : pick(95);
 		conn = connected();
 		mock_hooks.on_work = hold_at_random;
