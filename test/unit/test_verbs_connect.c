@@ -1,0 +1,498 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_verbs_connect.c
+ *	  The verbs transport: connecting, step by step, and what connections share.
+ *
+ * Links: test/unit/mock_verbs.c, test/unit/mock_rdmacm.c,
+ * test/unit/verbs_donor.c, test/unit/verbs_under_test.c,
+ * src/transport/verbs_common.c, src/transport/rbp_transport.c,
+ * src/transport/transport_sock.c, src/transport/transport_tcp.c,
+ * src/transport/transport_shm.c, src/transport/transport_fault.c,
+ * src/wire/rbp_wire.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "verbs_donor.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/*
+ * ---- connecting ------------------------------------------------------------------
+ */
+
+/* Steps that the script answers, one by one. */
+static bool
+unanswered(struct rdma_cm_id *id)
+{
+	(void) id;
+	return false;
+}
+
+typedef enum Phase
+{
+	IN_ADDR,
+	IN_ROUTE,
+	IN_CONNECT,
+	NPHASES
+} Phase;
+
+static const char *const phase_names[] = {"address", "route", "connection"};
+
+/* A poll; the clock must not be waited for. */
+static RbpStatus
+poll_connect(RbpConn *conn)
+{
+	RbpStatus	status = RBP_INPROGRESS;
+
+	/* each may take one event at a time */
+	for (int i = 0; i < 4 && status == RBP_INPROGRESS; i++)
+		status = ops->connect_wait(conn, 0);
+	return status;
+}
+
+/* A connection that waits for the answer of a phase. */
+static RbpConn *
+in_phase(Phase phase)
+{
+	RbpConn    *conn = NULL;
+
+	mock_hooks.on_resolve_addr = unanswered;
+	mock_hooks.on_resolve_route = unanswered;
+	donor.silent = true;
+	if (ops->connect(&ep, &cred, &conn) != RBP_OK ||
+		poll_connect(conn) != RBP_INPROGRESS)
+	{
+		printf("Bail out! connect() fails\n");
+		exit(1);
+	}
+	if (phase >= IN_ROUTE)
+	{
+		mock_event(mock_id(), RDMA_CM_EVENT_ADDR_RESOLVED, 0, NULL, 0, 0);
+		(void) poll_connect(conn);
+	}
+	if (phase >= IN_CONNECT)
+	{
+		mock_event(mock_id(), RDMA_CM_EVENT_ROUTE_RESOLVED, 0, NULL, 0, 0);
+		(void) poll_connect(conn);
+	}
+	return conn;
+}
+
+static void
+test_phases(void)
+{
+	RbpConn    *conn = NULL;
+	int64_t		before;
+	uint8_t		byte;
+	RbpIo		io;
+
+	begin_test();
+	mock_hooks.on_resolve_addr = unanswered;
+	mock_hooks.on_resolve_route = unanswered;
+	donor.silent = true;
+	before = rbp_now_ns();
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && conn != NULL && conn->ops == ops,
+	   "connect() starts");
+	is_u64(mock_calls[MOCK_RESOLVE_ADDR], 1, "with the address");
+	ok(poll_connect(conn) == RBP_INPROGRESS, "polls find nothing yet");
+	ok(rbp_now_ns() - before < 500 * MS, "without waiting");
+	before = rbp_now_ns();
+	ok(ops->connect_wait(conn, in_ms(20)) == RBP_INPROGRESS &&
+	   rbp_now_ns() - before >= 20 * MS && rbp_now_ns() - before < 2 * SECOND,
+	   "a wait lasts to its deadline");
+	io = make_io(RBP_IO_READ, 0, 0, 1, &byte);
+	ok(ops->submit(conn, &io, 1) == RBP_INVALID && io.status == RBP_INVALID,
+	   "no request goes out before it is connected");
+
+	mock_event(mock_id(), RDMA_CM_EVENT_ADDR_RESOLVED, 0, NULL, 0, 0);
+	ok(poll_connect(conn) == RBP_INPROGRESS && mock_calls[MOCK_RESOLVE_ROUTE] == 1,
+	   "the address leads to the route");
+	ok(poll_connect(conn) == RBP_INPROGRESS && mock_calls[MOCK_CONNECT] == 0, "which takes its time");
+	mock_event(mock_id(), RDMA_CM_EVENT_ROUTE_RESOLVED, 0, NULL, 0, 0);
+	ok(poll_connect(conn) == RBP_INPROGRESS && donor.requests == 1,
+	   "the route leads to the donor");
+	ok(poll_connect(conn) == RBP_INPROGRESS, "which takes its time");
+	answer_connect(mock_id());
+	ok(poll_connect(conn) == RBP_OK, "it answers: connected");
+	ok(poll_connect(conn) == RBP_OK, "connected it stays");
+	ok(alive(conn), "requests go out");
+	ops->close(conn);
+	finish_ok("polled connect");
+
+	/* events that come while it waits */
+	begin_test();
+	donor.answer_delay = 10 * MS;
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK &&
+	   ops->connect_wait(conn, in_ms(2000)) == RBP_OK, "connected within one wait");
+	ok(alive(conn), "and alive");
+	ops->close(conn);
+	finish_ok("connect in one wait");
+
+	for (int phase = IN_ADDR; phase < NPHASES; phase++)
+	{
+		begin_test();
+		ops->close(in_phase((Phase) phase));
+		finish_ok("close waiting for the %s", phase_names[phase]);
+	}
+
+	/* with an event that nobody has fetched */
+	begin_test();
+	conn = in_phase(IN_CONNECT);
+	answer_connect(mock_id());
+	ops->close(conn);
+	finish_ok("close with the answer on the way");
+
+	begin_test();
+	ops->close(NULL);
+	finish_ok("close of nothing");
+}
+
+static void
+test_handshake(void)
+{
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpEndpoint other = ep;
+	RbpConn    *conn = NULL;
+
+	begin_test();
+	conn = connected();
+	ok(donor.hello_ok, "the donor gets the lease's digest and a MAC that binds address and queue pair");
+	is_u64(donor.param.retry_count, 6, "lost packets are sent again six times");
+	is_u64(donor.param.rnr_retry_count, 6, "and refused ones");
+	is_u64(donor.param.initiator_depth, 16, "16 reads at once");
+	ok(donor.receives_at_connect >= RBP_VERBS_PINGS, "there are receives for the answers to pings");
+	is_u64((uint64_t) mock_ack_timeout(mock_id()), 12, "the ack timeout is the configured one");
+	ok(mock_tos(mock_id()) == -1, "the traffic class is the system's");
+	ops->close(conn);
+	finish_ok("handshake");
+
+	begin_test();
+	mock_limits.max_qp_init_rd_atom = 4;
+	config.ack_timeout = 9;
+	config.retry_count = 3;
+	config.traffic_class = 104;
+	rbp_verbs_configure(&config);
+	conn = connected();
+	is_u64(donor.param.initiator_depth, 4, "as many reads at once as the device has");
+	is_u64(donor.param.retry_count, 3, "retries as configured");
+	is_u64((uint64_t) mock_ack_timeout(mock_id()), 9, "ack timeout as configured");
+	is_u64((uint64_t) mock_tos(mock_id()), 104, "traffic class as configured");
+	ops->close(conn);
+	rbp_verbs_configure(&(RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT);
+	finish_ok("options");
+
+	begin_test();
+	strcpy(other.rdma_host, "fd00::77");
+	ok(ops->connect(&other, &cred, &conn) == RBP_OK &&
+	   ops->connect_wait(conn, in_ms(2000)) == RBP_OK && donor.hello_ok,
+	   "IPv6");
+	ops->close(conn);
+	finish_ok("IPv6");
+
+	begin_test();
+	conn = NULL;
+	strcpy(other.rdma_host, "localhost");
+	ok(ops->connect(&other, &cred, &conn) == RBP_INVALID && conn == NULL,
+	   "a name is not an address");
+	other.rdma_host[0] = '\0';
+	ok(ops->connect(&other, &cred, &conn) == RBP_INVALID && conn == NULL &&
+	   !ops->usable(&other), "none is none");
+	other = ep;
+	other.rdma_port = 0;
+	ok(ops->connect(&other, &cred, &conn) == RBP_INVALID && conn == NULL &&
+	   !ops->usable(&other), "nor is one without a port");
+	finish_ok("endpoints that make no sense");
+}
+
+static void
+test_connect_failures(void)
+{
+	static const struct
+	{
+		Phase		phase;
+		enum rdma_cm_event_type event;
+		int			status;
+		int			welcome;	/* its status; -1: zeroes, -2: nonsense */
+		RbpStatus	expected;
+	}			cases[] = {
+		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ENODEV, -1, RBP_CONNLOST},
+		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ETIMEDOUT, -1, RBP_CONNLOST},
+		{IN_ADDR, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, -1, RBP_CONNLOST},
+		{IN_ROUTE, RDMA_CM_EVENT_ROUTE_ERROR, -ETIMEDOUT, -1, RBP_CONNLOST},
+		{IN_ROUTE, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_CONNECT_ERROR, -EIO, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_DISCONNECTED, 0, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_NO_SERVICE, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -2, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_DENIED, RBP_DENIED},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_BUSY, RBP_NOMEM},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_VERSION_MISMATCH, RBP_PROTOCOL},
+		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, -1, RBP_PROTOCOL},
+		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, -2, RBP_PROTOCOL},
+		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, RBP_WIRE_DENIED, RBP_PROTOCOL},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	{
+		RbpConn    *conn;
+		RbpStatus	status;
+		uint8_t		byte;
+		RbpIo		io;
+		char		what[100];
+
+		begin_test();
+		conn = in_phase(cases[i].phase);
+		if (cases[i].welcome >= 0)
+			put_welcome((uint16_t) cases[i].welcome);
+		else
+			memset(donor.answer_data, cases[i].welcome == -2 ? 0x5a : 0,
+				   sizeof(donor.answer_data));
+		mock_event(mock_id(), cases[i].event, cases[i].status, donor.answer_data,
+				   cases[i].event == RDMA_CM_EVENT_REJECTED ||
+				   cases[i].event == RDMA_CM_EVENT_ESTABLISHED ? RBP_VERBS_WELCOME_SIZE : 0, 0);
+		status = poll_connect(conn);
+		snprintf(what, sizeof(what), "%s %d (%d) waiting for the %s",
+				 rdma_event_str(cases[i].event), cases[i].status, cases[i].welcome,
+				 phase_names[cases[i].phase]);
+		if (!ok(status == cases[i].expected, "%s: %s", what,
+				rbp_status_text(cases[i].expected)))
+			diag("got: %s", rbp_status_text(status));
+		io = make_io(RBP_IO_READ, 0, 0, 1, &byte);
+		ok(ops->connect_wait(conn, in_ms(1)) == status &&
+		   ops->submit(conn, &io, 1) == status && io.status == status,
+		   "%s: it is final", what);
+		ops->close(conn);
+		finish_ok("%s", what);
+	}
+
+	/* an answer that is as long as a REP allows, but says nothing */
+	begin_test();
+	donor.answer_len = 0;
+	{
+		RbpConn    *conn = NULL;
+
+		ok(ops->connect(&ep, &cred, &conn) == RBP_OK &&
+		   ops->connect_wait(conn, in_ms(2000)) == RBP_PROTOCOL,
+		   "a REP without private data");
+		ops->close(conn);
+	}
+	finish_ok("a REP without private data");
+}
+
+/*
+ * ---- registrations ---------------------------------------------------------------------------
+ */
+static void
+test_registrations(void)
+{
+	RbpConn    *a;
+	RbpConn    *b;
+	RbpMr	   *mr[6] = {NULL};
+	uint8_t    *buf = malloc(1024 * KB);
+	uint32_t	before;
+	RbpIo		io;
+
+	begin_test();
+	a = connected();
+	b = connected();
+	is_u64(mock_calls[MOCK_ALLOC_PD], 1, "connections share a protection domain");
+	before = mock_registrations(NULL);
+	ok(ops->register_memory(a, buf, 1024 * KB, &mr[0]) == RBP_OK &&
+	   ops->register_memory(b, buf, 1024 * KB, &mr[1]) == RBP_OK &&
+	   ops->register_memory(b, buf, 1024 * KB, &mr[2]) == RBP_OK, "memory is registered for each");
+	is_u64(mock_registrations(NULL) - before, 1, "but by the device once");
+	ok(ops->register_memory(a, buf, 512 * KB, &mr[3]) == RBP_OK, "a part of it as well");
+	ops->deregister_memory(a, mr[0]);
+	ops->close(a);
+	io = make_io(RBP_IO_READ, 0, 0, 8 * KB, buf + 100 * KB);
+	io.mr = mr[1];
+	ok(run(b, &io, 1, 2000) == RBP_OK && memcmp(io.buf, donor.live[0].mem, 8 * KB) == 0,
+	   "it stays registered for the others when one leaves");
+	ops->deregister_memory(b, mr[1]);
+	io.mr = mr[2];
+	ok(run(b, &io, 1, 2000) == RBP_OK, "or gives one of two up");
+	ops->deregister_memory(b, mr[2]);
+
+	/* its connection is closed: what is left of it is dropped somehow, too */
+	ops->deregister_memory(b, mr[3]);
+	is_u64(mock_registrations(NULL), before - 1, "when the last one gives it up, it is over");
+	mock_fail(MOCK_REG_MR, 1, ENOMEM);
+	ok(ops->register_memory(b, buf, 1024 * KB, &mr[4]) == RBP_NOMEM && mr[4] == NULL,
+	   "too much memory to register");
+	ok(ops->register_memory(b, buf, 1024 * KB, &mr[4]) == RBP_OK, "is not remembered as if it were");
+	ops->deregister_memory(b, mr[4]);
+	ops->close(b);
+	finish_ok("registrations");
+
+	/* two devices */
+	begin_test();
+	{
+		RbpEndpoint other = ep;
+
+		strcpy(other.rdma_host, "10.0.1.77");
+		a = connected();
+		ok(ops->connect(&other, &cred, &b) == RBP_OK &&
+		   ops->connect_wait(b, in_ms(2000)) == RBP_OK, "a donor behind another device");
+		is_u64(mock_calls[MOCK_ALLOC_PD], 2, "each has its protection domain");
+		ok(ops->register_memory(a, buf, 1024 * KB, &mr[0]) == RBP_OK &&
+		   ops->register_memory(b, buf, 1024 * KB, &mr[1]) == RBP_OK, "memory for both");
+		io = make_io(RBP_IO_READ, 0, 0, 8 * KB, buf);
+		io.mr = mr[0];
+		ok(run(a, &io, 1, 2000) == RBP_OK, "the one reads");
+		io.mr = mr[1];
+		ok(run(b, &io, 1, 2000) == RBP_OK, "the other reads");
+		io.mr = mr[0];
+		memset(buf, 0, 8 * KB);
+		ok(run(b, &io, 1, 2000) == RBP_OK && memcmp(buf, donor.live[0].mem, 8 * KB) == 0,
+		   "even into memory that is registered with the one");
+		io.mr = mr[1];
+		ops->deregister_memory(a, mr[0]);
+		ops->close(a);
+		ok(run(b, &io, 1, 2000) == RBP_OK, "and on, alone");
+		ops->deregister_memory(b, mr[1]);
+		ops->close(b);
+	}
+	finish_ok("two devices");
+	free(buf);
+}
+
+/*
+ * ---- threads ----------------------------------------------------------------------------------
+ */
+static uint8_t *shared;			/* memory that all register */
+
+static void *
+thread_main(void *arg)
+{
+	uint8_t    *buf = malloc(16 * 8 * KB);
+	intptr_t	me = (intptr_t) arg;
+	intptr_t	bad = 0;
+
+	for (int round = 0; round < 40; round++)
+	{
+		RbpConn    *conn = NULL;
+		RbpMr	   *mr = NULL;
+		RbpIo		ios[16];
+
+		if (ops->connect(&ep, &cred, &conn) != RBP_OK ||
+			ops->connect_wait(conn, in_ms(5000)) != RBP_OK)
+		{
+			ops->close(conn);
+			bad++;
+			continue;
+		}
+		if (ops->register_memory(conn, shared, LIVE * 8 * KB, &mr) != RBP_OK)
+			bad++;
+		for (int i = 0; i < 16; i++)
+		{
+			ios[i] = make_io(RBP_IO_READ, i % LIVE, (uint64_t) i * 8 * KB,
+							 round % 2 == 0 ? 8 * KB : 100, buf + i * 8 * KB);
+			if (i == 3)
+				ios[i] = make_ping();
+			else if (i == 4)
+			{
+				ios[i].buf = shared + me * 8 * KB;
+				ios[i].mr = mr;
+			}
+		}
+		if (run(conn, ios, 16, 5000) != RBP_OK)
+			bad++;
+		for (int i = 0; i < 16; i++)
+			if (i != 3 && memcmp(ios[i].buf, donor.live[i % LIVE].mem + ios[i].offset,
+								 ios[i].len) != 0)
+				bad++;
+		if (mr != NULL)
+			ops->deregister_memory(conn, mr);
+		ops->close(conn);
+	}
+	free(buf);
+	return (void *) bad;
+}
+
+static void
+test_threads(void)
+{
+	pthread_t	threads[LIVE];
+	intptr_t	bad = 0;
+
+	begin_test();
+	shared = malloc(LIVE * 8 * KB);
+	for (intptr_t i = 0; i < LIVE; i++)
+		if (pthread_create(&threads[i], NULL, thread_main, (void *) i) != 0)
+			abort();
+	for (int i = 0; i < LIVE; i++)
+	{
+		void	   *result;
+
+		pthread_join(threads[i], &result);
+		bad += (intptr_t) result;
+	}
+	is_u64((uint64_t) bad, 0, "connections of several threads do not meet");
+	free(shared);
+	finish_ok("threads");
+}
+
+/*
+ * ---- processes --------------------------------------------------------------------------------
+ */
+static bool
+child_may_connect(void)
+{
+	int			status = 0;
+	pid_t		pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid == 0)
+	{
+		RbpConn    *conn = NULL;
+		RbpStatus	result = ops->connect(&ep, &cred, &conn);
+
+		_exit(result == RBP_OK ? 1 : result == RBP_INVALID && conn == NULL ? 2 : 3);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) ||
+		WEXITSTATUS(status) < 1 || WEXITSTATUS(status) > 2)
+	{
+		diag("the child ends with %d", status);
+		return false;
+	}
+	return WEXITSTATUS(status) == 1;
+}
+
+static void
+test_fork(void)
+{
+	RbpConn    *conn;
+
+	begin_test();
+	ok(child_may_connect(), "a child of who never connected may connect");
+	conn = connected();
+	ok(!child_may_connect(), "a child that inherits a connection may not");
+	ok(alive(conn), "the parent's is not hurt");
+	ops->close(conn);
+	ok(!child_may_connect(), "nor one whose parent had one");
+	conn = connected();
+	ok(alive(conn), "the parent may connect again");
+	ops->close(conn);
+	finish_ok("fork");
+}
+
+int
+main(void)
+{
+	test_fork();				/* first: it is about who never connected */
+	test_phases();
+	test_handshake();
+	test_connect_failures();
+	test_registrations();
+	test_threads();
+	return done_testing();
+}
