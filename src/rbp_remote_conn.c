@@ -59,6 +59,7 @@
 #include "rbp_remote_internal.h"
 #include "transport/transport_verbs.h"
 
+#define CONNECT_LIMIT_NS	INT64CONST(2000000000)
 #define LIMIT_RETRY_NS		INT64CONST(1000000000)
 #define COSTLY_RETRY_NS		INT64CONST(1000000000)
 #define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
@@ -517,7 +518,7 @@ conn_made(int donor, RbpStatus status, int64 now)
 
 	/* one that lay about half made may have ended for reasons of its own */
 	if (status == RBP_CONNLOST && c->waited &&
-		(!c->ops->costly || now - c->started > RBP_CONNECT_LIMIT_NS))
+		(!c->ops->costly || now - c->started > CONNECT_LIMIT_NS))
 		return RBP_CANCELED;
 
 	/* what is denied is denied by all ways */
@@ -540,8 +541,8 @@ is_overdue(LocalConn *c, int64 from)
 	c->watched += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
 	c->polled_at = now;
 	if (c->ops->costly && now - c->started < NEGLECTED_NS)
-		return c->watched > RBP_CONNECT_LIMIT_NS;
-	return now - c->started > RBP_CONNECT_LIMIT_NS;
+		return c->watched > CONNECT_LIMIT_NS;
+	return now - c->started > CONNECT_LIMIT_NS;
 }
 
 RbpStatus
@@ -588,7 +589,7 @@ rbp_remote_conn_get(int donor, int pages, int64 now, int64 deadline_ns,
 	/* not for ever: the donor may have lost us */
 	if (is_overdue(c, now))
 	{
-		bool		hangs = c->watched > RBP_CONNECT_LIMIT_NS;
+		bool		hangs = c->watched > CONNECT_LIMIT_NS;
 
 		rbp_remote_conn_close(donor);
 		if (!c->ops->costly)
@@ -785,7 +786,7 @@ mind_detours(int64 now)
 	{
 		RbpStatus	status = trial.ops->connect_wait(trial.conn, now);
 
-		if (status == RBP_INPROGRESS && now - trial.started < RBP_CONNECT_LIMIT_NS)
+		if (status == RBP_INPROGRESS && now - trial.started < CONNECT_LIMIT_NS)
 			return RBP_BACKOFF_FIRST_NS;
 		end_trial(trial.donor, status);
 	}

@@ -357,8 +357,10 @@ settle_doubt(int donor)
 	}
 }
 
-/* Probe a donor that is avoided, if it is time to.  Returns when it is next,
- * or 0 if it is avoided no longer. */
+/*
+ * Probe a donor that is avoided, if it is time to.  Returns when it is next,
+ * or 0 if it is avoided no longer.
+ */
 static int64
 probe_avoided(int donor)
 {

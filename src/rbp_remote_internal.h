@@ -27,10 +27,8 @@
 #define RBP_DONOR_STRIPES	8	/* of donors' counters */
 
 #define RBP_RECONNECT_NS	INT64CONST(100000000)
-#define RBP_CONNECT_LIMIT_NS	INT64CONST(2000000000)
 
-/* A connection that is being made, or a donor that was avoided, is looked at
- * again after so long. */
+/* A connection in the making, and a donor that is lost, are looked at each: */
 #define RBP_BACKOFF_FIRST_NS	INT64CONST(20000000)
 
 /* Padded, so that no two processes' counters share a cache line. */
