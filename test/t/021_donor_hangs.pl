@@ -50,7 +50,9 @@ for my $transport ('tcp', 'shm')
 			}),
 		"$transport: the donor is used again");
 	ok(serves_again($node, factor => 2), "$transport: most pages come from the tier again");
-	is_clean($node, $transport);
+	# What was sent before the donor hung may be written when it goes on, into
+	# a slot that is another page's by then: its hash tells, which is enough.
+	is_clean($node, $transport, hash_failures => 1);
 	$node->stop;
 	$broker->stop;
 }

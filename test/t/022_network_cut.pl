@@ -62,7 +62,8 @@ for my $cut ('silence', 'refuse')
 	cmp_ok($node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'}),
 		'>', $reads, "$cut: some from the far donor");
 }
-is_clean($node);
+# As in 021: what was held up on the way may be written late.
+is_clean($node, undef, hash_failures => 1);
 $node->stop;
 
 done_testing();
