@@ -114,7 +114,7 @@ start_server()
     cat >>"$data/postgresql.conf" <<CONF
 unix_socket_directories = '$dir'
 shared_preload_libraries = 'remote_bp'
-shared_buffers = 2MB
+shared_buffers = 1MB
 remote_bp.broker = '$broker'
 remote_bp.buffer_tier_max_size = '96MB'
 remote_bp.compare_with_disk = on

@@ -1,6 +1,5 @@
 # The network fails under load: the server's cable is cut; packets vanish
 # without a word, as in a broken switch; some packets are lost.
-# Timeout: 300
 . test/rdma_vm/guest/lib.sh
 
 disturb() { tc qdisc replace dev v0 root netem "$@" && tc qdisc replace dev v1 root netem "$@"; }

@@ -1,7 +1,6 @@
 # What the donor does to connections under load: its process stands still, and
 # who is connected reads on, because reads do not need it; it makes the keys
 # of a revoked lease void at once, no query fails, and the next lease is used.
-# Timeout: 200
 . test/rdma_vm/guest/lib.sh
 
 lease() { query 'SELECT DISTINCT lease FROM remote_bp_leases'; }

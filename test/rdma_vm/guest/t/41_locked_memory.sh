@@ -1,6 +1,5 @@
 # Too little memory may be locked: a donor says so at its start, or refuses
 # connections later; a server goes on by TCP.
-# Timeout: 200
 . test/rdma_vm/guest/lib.sh
 
 start_broker
