@@ -202,6 +202,6 @@ is_clean()
     is "$1: none was different" "$(counter mismatches)" 0
     is "$1: no hash failure" "$(counter hash_failures)" 0
     troubles=$(grep -E '(ERROR|FATAL|PANIC):|TRAP:|terminated by signal|differs from the disk|could not read block' "$dir/server.log" |
-        grep -vE 'the database system is (starting|shutting)')
+        grep -vE 'the database system is (starting|shutting)|connection to client lost')
     is "$1: no error in the server's log" "$troubles" ''
 }
