@@ -2,8 +2,8 @@
 # Sourced in the guest: its network.  Two interfaces at a switch, each with an
 # address and a Soft-RoCE device:
 #
-#   v0  10.77.0.1  fd77::1  rxe0   by custom, the server's side
-#   v1  10.77.0.2  fd77::2  rxe1   the donors' side
+#   v0  10.77.0.1  rxe0   by custom, the server's side
+#   v1  10.77.0.2  rxe1   the donors' side
 #
 # Soft-RoCE of this kernel knows only the first network namespace, so both are
 # in it.  Rules make them strangers to one another: what goes to 10.77.0.2
@@ -16,21 +16,10 @@
 server_address=10.77.0.1
 # shellcheck disable=SC2034
 donor_address=10.77.0.2
-# shellcheck disable=SC2034
-donor_address6=fd77::2
-
-ip_of()
-{
-    local family=-4
-
-    [[ $1 != *:* ]] || family=-6
-    shift
-    ip $family "$@"
-}
 
 network_up()
 {
-    local n net other
+    local n other
 
     ip link set lo up
     ip link add switch mtu 9000 type bridge
@@ -41,7 +30,6 @@ network_up()
         echo 1 >/proc/sys/net/ipv4/conf/v$n/accept_local
         echo 0 >/proc/sys/net/ipv4/conf/v$n/rp_filter
         ip address add 10.77.0.$((n + 1))/24 dev v$n noprefixroute
-        ip address add fd77::$((n + 1))/64 dev v$n noprefixroute nodad
         ip link set switch$n up
         ip link set v$n up
     done
@@ -49,18 +37,16 @@ network_up()
     # To oneself as ever; to the other by the cable; what arrives is local only
     # after that.  "iif lo" is what comes from this machine; rdma_cm, which
     # makes sure that it can answer whence it was asked, says "oif" only.
-    for net in 10.77.0. fd77::; do
-        for n in 0 1; do
-            other=$net$((2 - n))
-            ip_of "$net" rule add pref 1 from "$other" to "$other" lookup local
-            ip_of "$net" rule add pref 2 iif lo to "$other" lookup $((100 + n))
-            ip_of "$net" rule add pref 2 oif v$n to "$other" lookup $((100 + n))
-            ip_of "$net" route add "$other" dev v$n src "$net$((n + 1))" table $((100 + n))
-            ip_of "$net" neighbour add "$other" lladdr "$(cat /sys/class/net/v$((1 - n))/address)" dev v$n nud permanent
-        done
-        ip_of "$net" rule add pref 3 lookup local
-        ip_of "$net" rule del pref 0
+    for n in 0 1; do
+        other=10.77.0.$((2 - n))
+        ip rule add pref 1 from "$other" to "$other" lookup local
+        ip rule add pref 2 iif lo to "$other" lookup $((100 + n))
+        ip rule add pref 2 oif v$n to "$other" lookup $((100 + n))
+        ip route add "$other" dev v$n src 10.77.0.$((n + 1)) table $((100 + n))
+        ip neighbour add "$other" lladdr "$(cat /sys/class/net/v$((1 - n))/address)" dev v$n nud permanent
     done
+    ip rule add pref 3 lookup local
+    ip rule del pref 0
 
     rdma link add rxe0 type rxe netdev v0 && rdma link add rxe1 type rxe netdev v1
 }
