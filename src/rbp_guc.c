@@ -35,9 +35,16 @@ int			rbp_guc_rdma_traffic_class = -1;
 int			rbp_guc_rdma_ack_timeout = 12;
 int			rbp_guc_rdma_retry_count = 6;
 uint32		rbp_guc_connect_serial = 0;
+int			rbp_guc_temp_tier_max_size = 1024;
+int			rbp_guc_temp_tier_size = 0;
+int			rbp_guc_temp_staging_size = 8192;
+bool		rbp_guc_temp_mirror = false;
+bool		rbp_guc_spill_temp_files = true;
+bool		rbp_guc_spill_temp_tables = false;
 
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
+static int	temp_io_timeout = 5000; /* ms */
 
 /* The longest name of an RDMA device: the kernel's IB_DEVICE_NAME_MAX. */
 #define DEVICE_NAME_MAX		64
@@ -88,11 +95,36 @@ check_tier_size(int *newval, void **extra, GucSource source)
 }
 
 static bool
+check_temp_tier_size(int *newval, void **extra, GucSource source)
+{
+	/* The maximum is defined before this one, so it is known here. */
+	if (*newval > rbp_guc_temp_tier_max_size)
+	{
+		GUC_check_errdetail("remote_bp.temp_tier_size must not be greater than remote_bp.temp_tier_max_size (%d MB).",
+							rbp_guc_temp_tier_max_size);
+		return false;
+	}
+	return true;
+}
+
+static bool
 check_staging_size(int *newval, void **extra, GucSource source)
 {
 	if (*newval % (BLCKSZ / 1024) != 0)
 	{
 		GUC_check_errdetail("remote_bp.staging_size must be a multiple of %d kB, the size of a page.",
+							BLCKSZ / 1024);
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_temp_staging_size(int *newval, void **extra, GucSource source)
+{
+	if (*newval % (BLCKSZ / 1024) != 0)
+	{
+		GUC_check_errdetail("remote_bp.temp_staging_size must be a multiple of %d kB, the size of a page.",
 							BLCKSZ / 1024);
 		return false;
 	}
@@ -300,6 +332,55 @@ rbp_guc_init(void)
 							6, 0, 6,
 							PGC_SIGHUP, 0,
 							NULL, assign_rdma_retry_count, NULL);
+	DefineCustomIntVariable("remote_bp.temp_tier_max_size",
+							"Most remote memory that temporary data can be given.",
+							"Sizes tables in shared memory, some 32 bytes for each 8 kB.",
+							&rbp_guc_temp_tier_max_size,
+							1024, 0, 16 * 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.temp_tier_size",
+							"Remote memory that is leased for temporary data; 0 for none.",
+							"What lies there has no other copy, unless remote_bp.temp_mirror is on.",
+							&rbp_guc_temp_tier_size,
+							0, 0, 16 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							check_temp_tier_size, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.temp_staging_size",
+							"Shared memory in which temporary blocks wait until donors have them.",
+							NULL,
+							&rbp_guc_temp_staging_size,
+							8192, 128, 4 * 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_KB,
+							check_staging_size, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.temp_io_timeout",
+							"How long a query waits for temporary data on a donor that does not answer, before it fails.",
+							NULL,
+							&temp_io_timeout,
+							5000, 10, 600000,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.temp_mirror",
+							 "Keep temporary data on two donors.",
+							 "Blocks for which there is no second donor go to the real file.",
+							 &rbp_guc_temp_mirror,
+							 false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.spill_temp_files",
+							 "Put blocks of new and growing temporary files on donors.",
+							 NULL,
+							 &rbp_guc_spill_temp_files,
+							 true,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.spill_temp_tables",
+							 "Put evicted blocks of temporary tables on donors, too.",
+							 NULL,
+							 &rbp_guc_spill_temp_tables,
+							 false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
 #ifdef RBP_TEST_MUTATIONS
 	DefineCustomEnumVariable("remote_bp.test_mutation",
 							 "Switches one coherence rule off; in test builds only.",
@@ -331,4 +412,10 @@ int64
 rbp_guc_idle_timeout_ns(void)
 {
 	return idle_connection_timeout * INT64CONST(1000000000);
+}
+
+int64
+rbp_guc_temp_io_timeout_ns(void)
+{
+	return temp_io_timeout * INT64CONST(1000000);
 }

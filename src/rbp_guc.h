@@ -24,6 +24,14 @@ extern bool rbp_guc_compare_with_disk;
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */
 
+/* Temporary data. */
+extern int	rbp_guc_temp_tier_max_size; /* MB; postmaster */
+extern int	rbp_guc_temp_tier_size; /* MB; sighup; at most the maximum */
+extern int	rbp_guc_temp_staging_size;	/* kB; postmaster */
+extern bool rbp_guc_temp_mirror;	/* these three: userset */
+extern bool rbp_guc_spill_temp_files;
+extern bool rbp_guc_spill_temp_tables;
+
 /* How RDMA devices are used; what the values mean: RbpVerbsConfig. */
 extern char *rbp_guc_rdma_device;
 extern int	rbp_guc_rdma_port;
@@ -45,6 +53,9 @@ extern int	rbp_guc_tier_size_wanted(void);
 
 /* remote_bp.io_timeout. */
 extern int64 rbp_guc_io_timeout_ns(void);
+
+/* remote_bp.temp_io_timeout. */
+extern int64 rbp_guc_temp_io_timeout_ns(void);
 
 /* remote_bp.idle_connection_timeout; 0: never. */
 extern int64 rbp_guc_idle_timeout_ns(void);

@@ -28,14 +28,52 @@
 #define RBP_MAX_DONORS		64
 #define RBP_MAX_BATCH		32	/* requests in one batch */
 
-extern Size rbp_remote_shmem_size(uint32 max_slots);
+/*
+ * Two pools of extents, each with a lease of its own.  The buffer tier's
+ * extents, and slots, have the numbers from 0 on, the temp quota's follow.
+ */
+typedef enum RbpPool
+{
+	RBP_POOL_BUFFER,
+	RBP_POOL_TEMP
+} RbpPool;
+
+#define RBP_POOLS			2
 
 /*
- * dir: whose extents go on- and offline.  before_first_use is called, in the
- * lease worker, before any region comes into use.
+ * What a pool's owner is told about its extents.  All but evacuate are called
+ * in the lease worker under remote_lock, and do not wait.
  */
-extern void rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
-								  RbpDirectory *dir,
+typedef struct RbpRemotePoolOps
+{
+	/* May a region be given this extent? NULL: any that no region has */
+	bool		(*absent) (uint32 extent);
+	void		(*online) (uint32 extent);
+	/* It is gone, or will be when this has returned: nobody reads it again */
+	void		(*offline) (uint32 extent);
+	uint64		(*heat) (uint32 extent);	/* of its least wanted content */
+	uint64		(*used) (uint32 extent);	/* pages */
+
+	/*
+	 * For content that is nowhere else; NULL if none is.  drain: put nothing
+	 * more into it (undrain: do so again).  evacuate: move the content, until
+	 * the deadline; returns how many pages are left; called without locks.
+	 */
+	void		(*drain) (uint32 extent);
+	void		(*undrain) (uint32 extent);
+	uint32		(*evacuate) (uint32 extent, int64 deadline_ns);
+} RbpRemotePoolOps;
+
+/* max_extents: of each pool. */
+extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
+
+/*
+ * before_first_use is called, in the lease worker, before any region of the
+ * buffer pool comes into use.
+ */
+extern void rbp_remote_shmem_init(void *mem, bool found,
+								  const uint32 max_extents[RBP_POOLS],
+								  const RbpRemotePoolOps *const ops[RBP_POOLS],
 								  void (*before_first_use) (void));
 
 /*
@@ -60,7 +98,7 @@ extern void rbp_remote_set_pusher(void *base, Size len);
  * Is there a lease with memory, its deadline not passed?  Reads shared
  * memory without a lock; now is rbp_now_ns().
  */
-extern bool rbp_remote_usable(int64 now);
+extern bool rbp_remote_usable(RbpPool pool, int64 now);
 
 /*
  * Read or write n pages (n <= RBP_MAX_BATCH), waiting at most until
@@ -73,6 +111,49 @@ extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns,
 							int64 deadline_ns);
 extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
 							 int64 deadline_ns);
+
+/*
+ * The same in two steps, so that the caller goes on while pages are on their
+ * way; several batches can be.  begin() connects if need be, waiting for that
+ * until deadline_ns at most, and posts; neighbouring pages with neighbouring
+ * slots become one transfer.  ios and their buffers stay in place until
+ * end(), which waits until deadline_ns at most, gives each io its status, does
+ * the accounts and frees the batch.  After end() nothing touches the buffers.
+ * NULL from begin() if nothing was posted: each io has its status then.
+ *
+ * Flags: RBP_REMOTE_PATIENT: there is no other copy, so donors that are
+ * avoided or in doubt, and those that were just refused, are tried too, and
+ * neither thresholds nor the bound on connections apply.
+ *
+ * A batch lives through the closing of its connection (RBP_CONNLOST), and end()
+ * must be called for each, at the latest before the process exits.
+ */
+#define RBP_REMOTE_PATIENT	0x01
+
+typedef struct RbpRemoteBatch RbpRemoteBatch;
+
+extern RbpRemoteBatch *rbp_remote_begin(RbpRemoteIo *ios, int n, bool write,
+										int flags, int64 start_ns,
+										int64 deadline_ns);
+extern void rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns);
+
+/*
+ * The donor that carries the slot, as a small number; -1 if none does.  A
+ * cheap look, without a lock.
+ */
+extern int	rbp_remote_slot_donor(uint32 slot);
+
+/* The first slot of an extent. */
+#define RBP_EXTENT_SLOT(extent)		((extent) * RBP_EXTENT_PAGES)
+
+/* Would a write to the slot be tried now? A cheap look, without a lock. */
+extern bool rbp_remote_slot_writable(uint32 slot);
+
+/*
+ * Has this process a connection to the slot's donor over which reads and
+ * writes are done within the call, as copies (RbpTransportOps.local)?
+ */
+extern bool rbp_remote_slot_local(uint32 slot);
 
 /*
  * Would a read of the slot be tried now: its donor is not avoided, and this
@@ -117,29 +198,36 @@ typedef struct RbpRegionGrant
  * past the directory's capacity, or of donors past RBP_MAX_DONORS, are not
  * used; their number is returned.
  */
-extern int	rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
+extern int	rbp_remote_set_lease(RbpPool pool,
+								 const RbpCredentials *cred, int64 deadline_ns,
 								 const RbpEndpoint *donors, int ndonors,
 								 const RbpRegionGrant *regions, int nregions);
 
 /* The lease is gone: stop using everything now. */
-extern void rbp_remote_clear_lease(void);
+extern void rbp_remote_clear_lease(RbpPool pool);
 
 /* Renewed with nothing else changed. */
-extern void rbp_remote_extend_lease(int64 deadline_ns);
+extern void rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
 
 /*
  * The coldest count regions (of the named donor, or of any if donor is
  * NULL) taken out of use, to be given back to the broker; fills given and
  * returns how many (at most max).
+ *
+ * Where content is nowhere else (RbpRemotePoolOps.evacuate), it is moved
+ * first, for until_ns at most; regions that are not empty by then are not
+ * among the given ones and go on draining: call it again.  *draining tells
+ * how many of those there are.
  */
-extern int	rbp_remote_retire_coldest(const char *donor, int count,
-									  RbpRegionGrant *given, int max);
+extern int	rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
+									  RbpRegionGrant *given, int max,
+									  int64 until_ns, int *draining);
 
 /*
  * Has a backend seen a donor deny access or break since the last call?  The
  * lease worker then asks the broker at once. Clears the mark.
  */
-extern bool rbp_remote_take_suspicion(void);
+extern bool rbp_remote_take_suspicion(RbpPool pool);
 
 /* The lease worker's latch (NULL when it ends), set upon a suspicion. */
 struct Latch;
@@ -167,7 +255,7 @@ typedef struct RbpDonorInfo
 typedef struct RbpLeaseInfo
 {
 	char		lease[RBP_LEASE_ID_LEN];
-	const char *purpose;		/* "buffer" */
+	const char *purpose;		/* "buffer" or "temp" */
 	char		donor[RBP_DONOR_ID_LEN];
 	uint32		region;
 	uint64		bytes;

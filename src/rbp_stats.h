@@ -50,7 +50,17 @@
 	X(BYTES_READ, bytes_read)	/* from donors */ \
 	X(BYTES_WRITTEN, bytes_written)	/* to donors */ \
 	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \
-	X(PREFETCHES_SAVED, prefetches_saved)	/* advice not given: page is here */
+	X(PREFETCHES_SAVED, prefetches_saved)	/* advice not given: page is here */ \
+	X(SPILL_WRITES, spill_writes)	/* temporary blocks written to donors */ \
+	X(SPILL_READS, spill_reads) /* temporary blocks read from donors */ \
+	X(SPILL_READ_AHEAD, spill_read_ahead)	/* of these, before they were asked for */ \
+	X(SPILL_STAGED_READS, spill_staged_reads)	/* read while in staging */ \
+	X(SPILL_LOCAL, spill_local) /* whole blocks put into the real file: no room */ \
+	X(SPILL_RESCUED, spill_rescued) /* put there because a donor failed */ \
+	X(SPILL_EVACUATED, spill_evacuated) /* moved, to give memory back */ \
+	X(SPILL_MIRROR_READS, spill_mirror_reads)	/* had from the second copy */ \
+	X(SPILL_HASH_FAILURES, spill_hash_failures) /* copies that did not match */ \
+	X(SPILL_LOST, spill_lost)	/* reads that failed: EIO */
 
 typedef enum RbpCounter
 {
@@ -67,7 +77,9 @@ typedef enum RbpCounter
 	X(DISK, disk_read)			/* a read of relation pages from disk */ \
 	X(CAPTURE, capture)			/* what a capture adds to a read */ \
 	X(PUSH, push)				/* a batch written to donors */ \
-	X(CONNECT, connect)			/* connecting to a donor */
+	X(CONNECT, connect)			/* connecting to a donor */ \
+	X(SPILL_READ, spill_read)	/* a read of a temporary file, from donors */ \
+	X(SPILL_WRITE, spill_write) /* a write to one, that goes to donors */
 
 typedef enum RbpLatency
 {

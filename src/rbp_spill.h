@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_spill.h
+ *	  Temporary files: blocks on donors instead of in the real file.
+ *
+ * These functions stand in for file calls.  They answer as the call would,
+ * with its return value and errno; they never raise and never allocate from
+ * palloc.  A block that was put on a donor and cannot be had any more is EIO,
+ * and the server log says why.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_SPILL_H
+#define RBP_SPILL_H
+
+#include "postgres.h"
+
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include "rbp_remote.h"
+#include "rbp_spill_slots.h"
+#include "rbp_spill_table.h"
+
+/* One descriptor of a temporary file, in this process. */
+typedef struct RbpSpillOpen RbpSpillOpen;
+
+/* Attached shared memory; NULL before and after. */
+extern RbpSpillSlots *rbp_spill_slots;
+extern RbpSpillTable *rbp_spill_table;
+
+/* first_extent: where the temp quota's extents begin, in rbp_remote's count. */
+extern Size rbp_spill_shmem_size(void);
+extern void rbp_spill_shmem_init(void *mem, uint32 first_extent);
+extern void rbp_spill_stand_down(void);
+
+/* Extents that the temp quota can have at most; from the settings. */
+extern uint32 rbp_spill_max_extents(void);
+
+/* How rbp_remote deals with the temp quota's extents. */
+extern const RbpRemotePoolOps rbp_spill_pool_ops;
+
+/*
+ * ---- for the file API --------------------------------------------------------
+ *
+ * name: the file's path relative to the data directory.
+ */
+
+/* The name is about to be created anew: forget what there was. */
+extern void rbp_spill_forget(const char *name);
+
+/*
+ * The file was opened as fd with these flags.  NULL, with errno, if there is
+ * no memory: the caller closes it and fails.
+ */
+extern RbpSpillOpen *rbp_spill_opened(const char *name, bool relation,
+									  int flags);
+
+/* Before fd is closed.  Frees o. */
+extern void rbp_spill_close(RbpSpillOpen *o, int fd);
+
+extern ssize_t rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len,
+							   off_t offset);
+extern ssize_t rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov,
+								int iovcnt, off_t offset);
+extern ssize_t rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf,
+								size_t len, off_t offset);
+extern ssize_t rbp_spill_pwritev(RbpSpillOpen *o, int fd,
+								 const struct iovec *iov, int iovcnt,
+								 off_t offset);
+extern int	rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length);
+extern int	rbp_spill_truncate(const char *name, const char *path, off_t length);
+extern int	rbp_spill_unlink(const char *name, const char *path);
+
+/* Is read-ahead of the kernel of use for this range (it is in the real file)? */
+extern bool rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len);
+
+/*
+ * The size of the file, if it is another than the real file's: the greater of
+ * the two.  real: that of the real file.
+ */
+extern off_t rbp_spill_open_size(RbpSpillOpen *o, off_t real);
+extern off_t rbp_spill_name_size(const char *name, off_t real);
+
+/* Does the file have blocks elsewhere than in the real file? */
+extern bool rbp_spill_has_blocks(const char *name);
+
+/*
+ * ---- for the pusher -------------------------------------------------------------
+ */
+
+/*
+ * Forget files whose owner is gone; now and then.  Returns ns until it is to
+ * be called again.
+ */
+extern int64 rbp_spill_sweep(void);
+
+/*
+ * ---- for the lease worker --------------------------------------------------------
+ */
+
+/*
+ * Move what lives in an extent elsewhere: to other slots, or into the real
+ * files; stops at deadline_ns.  The extent is draining.  Returns how many
+ * blocks are left in it.
+ */
+extern uint32 rbp_spill_evacuate(uint32 extent, int64 deadline_ns);
+
+/*
+ * ---- for the views -----------------------------------------------------------------
+ */
+typedef struct RbpSpillFileInfo
+{
+	char		name[RBP_SPILL_NAME_LEN];
+	int			owner;
+	bool		relation;
+	int64		size;
+	int64		remote_bytes;
+	int64		staged_bytes;
+	int64		mirrored_bytes;
+} RbpSpillFileInfo;
+
+/* A palloc'd array, and its length. */
+extern RbpSpillFileInfo *rbp_spill_file_info(int *n);
+
+typedef struct RbpSpillUse
+{
+	RbpSpillSlotCounts slots;
+	uint32		files;
+	uint32		staging_pages;
+	uint32		staging_used;	/* about */
+} RbpSpillUse;
+
+extern void rbp_spill_use(RbpSpillUse *use);
+
+#endif							/* RBP_SPILL_H */
