@@ -16,8 +16,10 @@
  * it has not released by then is taken (broker_tick()).  While a told request
  * is running it is not enlarged, lest the additional regions have a shorter
  * grace time or the first ones a longer; the rest is asked in a second round.
- * Buffer leases are asked before temp leases: the data of the latter has no
- * copy on disk.
+ * Buffer leases are asked before temp leases, and temp leases are spared first
+ * when the need shrinks: the data of the latter has no copy on disk.  So a temp
+ * lease is left alone as long as a buffer lease has a region there that could
+ * be asked for in a later round.
  *
  * Everything here runs under broker.lock.
  *
@@ -128,6 +130,14 @@ broker_alloc_more_coming(const Lease *lease)
 void
 broker_reclaim_update(Donor *donor)
 {
+	static const struct
+	{
+		Purpose		purpose;
+		bool		told;
+	}			sparing[] = {
+		{PURPOSE_TEMP, false}, {PURPOSE_TEMP, true},
+		{PURPOSE_BUFFER, false}, {PURPOSE_BUFFER, true}
+	};
 	int			deficit = donor->nleased - may_be_leased(donor);
 	int			asked = 0;
 
@@ -141,15 +151,16 @@ broker_reclaim_update(Donor *donor)
 			asked += holding->asked;
 	}
 
-	/* The need has shrunk: first spare those that were not told. */
-	for (int told = 0; told <= 1 && asked > deficit; told++)
+	/* The need has shrunk: spare temp leases first, then who was not told. */
+	for (size_t i = 0; i < sizeof(sparing) / sizeof(sparing[0]) && asked > deficit; i++)
 	{
 		for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
 			Holding    *holding = broker_lease_holding(lease, donor);
 			int			spare;
 
-			if (holding == NULL || (holding->taken_at != 0) != told)
+			if (holding == NULL || lease->purpose != sparing[i].purpose ||
+				(holding->taken_at != 0) != sparing[i].told)
 				continue;
 			spare = asked - deficit;
 			if (spare > holding->asked)
@@ -168,14 +179,19 @@ broker_reclaim_update(Donor *donor)
 	{
 		Holding    *best = NULL;
 		Purpose		best_purpose = PURPOSE_BUFFER;
+		bool		buffer_later = false;
 
 		for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
 			Holding    *holding = broker_lease_holding(lease, donor);
 
-			if (holding == NULL || holding->taken_at != 0 ||
-				holding->asked == holding->regions)
+			if (holding == NULL || holding->asked == holding->regions)
 				continue;
+			if (holding->taken_at != 0)
+			{
+				buffer_later |= lease->purpose == PURPOSE_BUFFER;
+				continue;
+			}
 			if (best == NULL || lease->purpose < best_purpose ||
 				(lease->purpose == best_purpose &&
 				 holding->regions - holding->asked > best->regions - best->asked))
@@ -184,7 +200,7 @@ broker_reclaim_update(Donor *donor)
 				best_purpose = lease->purpose;
 			}
 		}
-		if (best == NULL)
+		if (best == NULL || (best_purpose == PURPOSE_TEMP && buffer_later))
 			break;				/* the rest after those that were told */
 		best->asked++;
 		asked++;
