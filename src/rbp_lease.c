@@ -4,16 +4,26 @@
  *	  The lease worker: gets memory from the broker, keeps it, follows the
  *	  settings, and gives it back.
  *
- * One lease of purpose "buffer" is held at a time.  Every second, and at once
- * when the settings changed or a backend found that a donor denies access or
- * broke, the worker renews it and says how much memory is wanted; the answer
- * lists all regions of the lease, which become the regions in use.
+ * Two leases are held, one of purpose "buffer" for the buffer tier and one of
+ * purpose "temp" for temporary data, each in a Hold of its own.  Every second,
+ * and at once when the settings changed or a backend found that a donor denies
+ * access or broke, the worker renews a lease and says how much memory is
+ * wanted; the answer lists all regions of the lease, which become the regions
+ * in use.  The two know nothing of each other's troubles, but a broker that
+ * does not answer is one broker: what is to be logged of it is logged once.
  *
  * Order.  Memory is given up locally before the broker hears of it, and used
  * only after the broker granted it:
  *	 - what is to be released is retired (rbp_remote_retire_coldest) first,
  *	   then named in the next renewal, and in each until one is answered;
  *	 - a lease is cleared (rbp_remote_clear_lease) first, then ended.
+ *
+ * Temporary data.  It has no copy on disk, so regions are given back only when
+ * it was moved out of them: in steps that leave renewals their time, while it
+ * takes long.  The lease as a whole goes in the same way when the settings
+ * want none, or another broker, for CLOSING_NS at most; it is held at the old
+ * broker so long.  What a lost or expired lease carried is lost.  When the
+ * server stops there is nobody left to miss anything.
  *
  * Time.  The deadline that backends go by is counted from before the request
  * was sent, so that it passes here before it does at the broker and the
@@ -79,14 +89,23 @@
 /* Requests in a row before the loop's other duties get their turn */
 #define MAX_ROUNDS			4
 
+/* Between two steps of moving temporary data out of regions */
+#define STEP_PAUSE_NS		(50 * NS_PER_MS)
+/* How long a lease that is not wanted any more is kept for that */
+#define CLOSING_NS			(30000 * NS_PER_MS)
+
 #define MAX_TOKEN			1024
 
-/* Kinds of failure, each logged once while the broker is away */
+/*
+ * Kinds of failure, each logged once until the broker is right again: the
+ * first three for all leases together, the others for each.
+ */
 #define FAILED_TOKEN		0x01
 #define FAILED_NETWORK		0x02
 #define FAILED_AUTH			0x04
 #define FAILED_STATUS		0x08
 #define FAILED_ANSWER		0x10
+#define FAILED_FOR_ALL		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
 
 typedef enum Outcome
 {
@@ -97,35 +116,80 @@ typedef enum Outcome
 	OUTCOME_INTERRUPTED			/* the worker is to end */
 } Outcome;
 
-/*
- * The lease that the broker knows of, less what was given up since; NULL if
- * there is none.  It may have passed its deadline: in_use tells.
- */
-static RbpLease *lease = NULL;
-static bool in_use = false;		/* its regions are in shared memory */
-static bool suspected = false;	/* a backend found it to be otherwise */
-static int64 deadline = 0;		/* rbp_now_ns() time */
+/* A broker, as the settings named it. */
+typedef struct Broker
+{
+	char	   *url;
+	char	   *token_file;
+	int			complaints;		/* FAILED_FOR_ALL that were logged */
+} Broker;
 
-/* Retired, and not yet confirmed by the broker */
-static RbpLeaseRegion *released = NULL;
-static int	nreleased = 0;
+/* One lease: what is held of it, and what is to be done. */
+typedef struct Hold
+{
+	RbpPool		pool;
+	const char *purpose;		/* for the broker */
+	const char *suffix;			/* for messages */
+	const char *max_setting;
 
-/*
- * The settings that the lease was taken with.  NULL before the first look.
- */
-static char *lease_broker = NULL;
-static char *lease_token_file = NULL;
+	/*
+	 * The broker that the lease was taken from.  Another than the settings'
+	 * one only while the lease is being closed.
+	 */
+	Broker	   *broker;
 
-/*
- * What of the wanted size can be used at most, as found out by being granted
- * more than fits into the directory; in force until a size setting changes.
- */
-static uint64 usable_bytes = PG_UINT64_MAX;
-static uint64 usable_for = 0;
+	/*
+	 * The lease that the broker knows of, less what was given up since; NULL
+	 * if there is none.  It may have passed its deadline: in_use tells.
+	 */
+	RbpLease   *lease;
+	bool		in_use;			/* its regions are in shared memory */
+	bool		suspected;		/* a backend found it to be otherwise */
+	int64		deadline;		/* rbp_now_ns() time */
 
-static int	failures = 0;		/* in a row */
-static int	complaints = 0;		/* FAILED_* logged since the last success */
-static uint64 reported_bytes = 0;	/* size in the last message */
+	/* Retired, and not yet confirmed by the broker */
+	RbpLeaseRegion *released;
+	int			nreleased;
+
+	/*
+	 * What of the wanted size can be used at most, as found out by being
+	 * granted more than finds room; in force until a size setting changes.
+	 */
+	uint64		usable_bytes;
+	uint64		usable_for;
+
+	/* When things are due, in rbp_now_ns() time */
+	int64		due;			/* to talk to the broker */
+	int64		last;			/* that was last done */
+	int64		step_due;		/* to give up more */
+	int64		close_by;		/* the lease is to end then; 0: it is not */
+
+	int			draining;		/* regions that are being emptied */
+	int			failures;		/* in a row */
+	int			complaints;		/* FAILED_* of this lease alone */
+	uint64		reported_bytes; /* size in the last message */
+} Hold;
+
+static Hold holds[RBP_POOLS] = {
+	[RBP_POOL_BUFFER] = {
+		.pool = RBP_POOL_BUFFER,
+		.purpose = "buffer",
+		.suffix = "",
+		.max_setting = "remote_bp.buffer_tier_max_size",
+		.usable_bytes = PG_UINT64_MAX,
+		.step_due = NEVER_NS
+	},
+	[RBP_POOL_TEMP] = {
+		.pool = RBP_POOL_TEMP,
+		.purpose = "temp",
+		.suffix = " for temporary data",
+		.max_setting = "remote_bp.temp_tier_max_size",
+		.usable_bytes = PG_UINT64_MAX,
+		.step_due = NEVER_NS
+	}
+};
+
+static Broker *current = NULL;	/* of the settings; NULL before the first look */
 
 static char client_name[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
@@ -208,28 +272,55 @@ make_instance(char uuid[37])
  * No usable answer.  Whatever the broker does wrong, it is told once, until
  * it has been right again.
  */
-static Outcome failed(int kind, const char *fmt,...) pg_attribute_printf(2, 3);
+static Outcome failed(Hold *h, int kind, const char *fmt,...) pg_attribute_printf(3, 4);
 
 static Outcome
-failed(int kind, const char *fmt,...)
+failed(Hold *h, int kind, const char *fmt,...)
 {
+	int		   *complaints = (kind & FAILED_FOR_ALL) != 0 ?
+		&h->broker->complaints : &h->complaints;
 	char		reason[512];
 	va_list		args;
 
-	if ((complaints & kind) == 0)
+	if ((*complaints & kind) == 0)
 	{
 		va_start(args, fmt);
 		vsnprintf(reason, sizeof(reason), fmt, args);
 		va_end(args);
 		ereport(LOG,
-				(errmsg(in_use ?
-						"remote_bp: could not renew the lease at broker \"%s\": %s" :
-						"remote_bp: could not get a lease from broker \"%s\": %s",
-						lease_broker, reason),
-				 in_use ? errdetail("Its memory is used until it ends.") : 0));
+				(errmsg(h->in_use ?
+						"remote_bp: could not renew the lease%s at broker \"%s\": %s" :
+						"remote_bp: could not get a lease%s from broker \"%s\": %s",
+						h->suffix, h->broker->url, reason),
+				 h->in_use ? errdetail("Its memory is used until it ends.") : 0));
 	}
-	complaints |= kind;
+	*complaints |= kind;
 	return OUTCOME_FAILED;
+}
+
+/* The broker answered as it should: what was complained of is over. */
+static void
+succeeded(Hold *h)
+{
+	if (h->broker->complaints != 0)
+	{
+		ereport(LOG,
+				(errmsg("remote_bp: broker \"%s\" is back", h->broker->url)));
+		/* the other lease need not wait for its next attempt */
+		for (int i = 0; i < RBP_POOLS; i++)
+		{
+			if (&holds[i] != h && holds[i].broker == h->broker &&
+				holds[i].failures > 0)
+				holds[i].due = 0;
+		}
+	}
+	else if (h->complaints != 0)
+		ereport(LOG,
+				(errmsg("remote_bp: broker \"%s\" is back%s",
+						h->broker->url, h->suffix)));
+	h->broker->complaints = 0;
+	h->complaints = 0;
+	h->failures = 0;
 }
 
 /*
@@ -238,7 +329,7 @@ failed(int kind, const char *fmt,...)
  * one and is not.
  */
 static bool
-read_token(char **token)
+read_token(Hold *h, char **token)
 {
 	char		buf[MAX_TOKEN + 2];
 	char	   *start = buf;
@@ -247,15 +338,15 @@ read_token(char **token)
 	int			len;
 
 	*token = NULL;
-	if (lease_token_file[0] == '\0')
+	if (h->broker->token_file[0] == '\0')
 		return true;
 
-	fd = open(lease_token_file, O_RDONLY | O_CLOEXEC | PG_BINARY);
+	fd = open(h->broker->token_file, O_RDONLY | O_CLOEXEC | PG_BINARY);
 	n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
 	if (n < 0)
 	{
-		failed(FAILED_TOKEN, "could not read token file \"%s\": %s",
-			   lease_token_file, strerror(errno));
+		failed(h, FAILED_TOKEN, "could not read token file \"%s\": %s",
+			   h->broker->token_file, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return false;
@@ -271,16 +362,16 @@ read_token(char **token)
 	start[len] = '\0';
 	if (len == 0 || len > MAX_TOKEN)
 	{
-		failed(FAILED_TOKEN, "the first line of token file \"%s\" is %s",
-			   lease_token_file, len == 0 ? "empty" : "too long");
+		failed(h, FAILED_TOKEN, "the first line of token file \"%s\" is %s",
+			   h->broker->token_file, len == 0 ? "empty" : "too long");
 		return false;
 	}
 	for (int i = 0; i < len; i++)
 	{
 		if (start[i] <= ' ' || start[i] > '~')
 		{
-			failed(FAILED_TOKEN, "the first line of token file \"%s\" has other than printable characters",
-				   lease_token_file);
+			failed(h, FAILED_TOKEN, "the first line of token file \"%s\" has other than printable characters",
+				   h->broker->token_file);
 			return false;
 		}
 	}
@@ -294,8 +385,8 @@ read_token(char **token)
  * nothing about the lease; *outcome is set then.
  */
 static bool
-ask(const char *method, const char *path, const char *body, RbpHttpReply *reply,
-	Outcome *outcome)
+ask(Hold *h, const char *method, const char *path, const char *body,
+	RbpHttpReply *reply, Outcome *outcome)
 {
 	StringInfoData url;
 	char	   *token;
@@ -304,14 +395,14 @@ ask(const char *method, const char *path, const char *body, RbpHttpReply *reply,
 	*outcome = OUTCOME_FAILED;
 	if (body == NULL)
 	{
-		failed(FAILED_NETWORK, "out of memory");
+		failed(h, FAILED_NETWORK, "out of memory");
 		return false;
 	}
-	if (!read_token(&token))
+	if (!read_token(h, &token))
 		return false;
 
 	initStringInfo(&url);
-	appendStringInfoString(&url, lease_broker);
+	appendStringInfoString(&url, h->broker->url);
 	while (url.len > 0 && url.data[url.len - 1] == '/')
 		url.data[--url.len] = '\0';
 	appendStringInfoString(&url, path);
@@ -328,12 +419,12 @@ ask(const char *method, const char *path, const char *body, RbpHttpReply *reply,
 	}
 	if (reply->failure != RBP_HTTP_ANSWERED)
 	{
-		failed(FAILED_NETWORK, "%s", reply->error);
+		failed(h, FAILED_NETWORK, "%s", reply->error);
 		return false;
 	}
 	if (reply->status == 401)
 	{
-		failed(FAILED_AUTH, token == NULL ?
+		failed(h, FAILED_AUTH, token == NULL ?
 			   "it wants a token, and remote_bp.token_file is not set" :
 			   "it does not accept the token");
 		return false;
@@ -343,91 +434,140 @@ ask(const char *method, const char *path, const char *body, RbpHttpReply *reply,
 	{
 		if (!rbp_lease_error_text(reply->body, reply->len, why, sizeof(why)))
 			strlcpy(why, "no reason given", sizeof(why));
-		failed(FAILED_STATUS, "HTTP status %d: %s", reply->status, why);
+		failed(h, FAILED_STATUS, "HTTP status %d: %s", reply->status, why);
 		return false;
 	}
 	return true;
 }
 
-/* How much memory the settings ask for. */
+/* How much memory of the lease's broker the settings ask for. */
 static uint64
-wanted_bytes(void)
+wanted_bytes(Hold *h)
 {
-	uint64		bytes = (uint64) rbp_guc_tier_size_wanted() << 20;
+	uint64		bytes = h->pool == RBP_POOL_TEMP ?
+		(uint64) rbp_guc_temp_tier_size << 20 :
+		(uint64) rbp_guc_tier_size_wanted() << 20;
 
-	if (rbp_guc_broker == NULL || rbp_guc_broker[0] == '\0')
+	if (h->broker != current || current->url[0] == '\0')
 		return 0;
-	if (bytes != usable_for)
+	if (bytes != h->usable_for)
 	{
-		usable_for = bytes;
-		usable_bytes = PG_UINT64_MAX;
+		h->usable_for = bytes;
+		h->usable_bytes = PG_UINT64_MAX;
 	}
-	return Min(bytes, usable_bytes);
+	return Min(bytes, h->usable_bytes);
 }
 
 /* Stop using all of it. */
 static void
-stop_use(void)
+stop_use(Hold *h)
 {
-	rbp_remote_clear_lease();
-	in_use = false;
-	suspected = false;
-	reported_bytes = 0;
+	rbp_remote_clear_lease(h->pool);
+	h->in_use = false;
+	h->suspected = false;
+	h->draining = 0;
+	h->step_due = NEVER_NS;
+	h->reported_bytes = 0;
 }
 
 /* There is no lease any more. */
 static void
-drop_lease(void)
+drop_lease(Hold *h)
 {
-	stop_use();
-	rbp_lease_free(lease);
-	lease = NULL;
-	free(released);
-	released = NULL;
-	nreleased = 0;
+	stop_use(h);
+	rbp_lease_free(h->lease);
+	h->lease = NULL;
+	free(h->released);
+	h->released = NULL;
+	h->nreleased = 0;
+	h->close_by = 0;
 }
 
 /* Take regions that were given up out of the lease, and note them to tell. */
 static void
-note_released(const RbpRegionGrant *given, int n)
+note_released(Hold *h, const RbpRegionGrant *given, int n)
 {
 	RbpLeaseRegion *grown;
 
 	if (n <= 0)
 		return;
-	grown = realloc(released, sizeof(RbpLeaseRegion) * (nreleased + n));
+	grown = realloc(h->released, sizeof(RbpLeaseRegion) * (h->nreleased + n));
 	if (grown == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory")));
-	released = grown;
+	h->released = grown;
 	for (int i = 0; i < n; i++)
 	{
-		RbpLeaseRegion *r = &released[nreleased + i];
+		RbpLeaseRegion *r = &h->released[h->nreleased + i];
 
 		memset(r, 0, sizeof(*r));
 		strlcpy(r->donor, given[i].donor, sizeof(r->donor));
 		r->region = given[i].region;
 		r->bytes = given[i].bytes;
 	}
-	rbp_lease_forget(lease, released + nreleased, n);
-	nreleased += n;
+	rbp_lease_forget(h->lease, h->released + h->nreleased, n);
+	h->nreleased += n;
 }
 
-/* Retire the coldest regions; how many there were to retire. */
+/*
+ * Retire the coldest regions, of a donor or of any (NULL), moving what they
+ * hold until then; how many could be.
+ */
 static int
-retire(const char *donor, int count)
+retire(Hold *h, const char *donor, int count, int64 until)
 {
 	RbpRegionGrant *given;
+	int			draining = 0;
 	int			n;
 
-	count = Min(count, lease->nregions);
-	if (count <= 0 || !in_use)
-		return 0;
-	given = palloc0(sizeof(RbpRegionGrant) * count);
-	n = rbp_remote_retire_coldest(donor, count, given, count);
-	note_released(given, n);
+	count = Min(count, h->lease->nregions);
+	given = palloc0(sizeof(RbpRegionGrant) * (count + 1));
+	n = rbp_remote_retire_coldest(h->pool, donor, count, given, count, until,
+								  &draining);
+	note_released(h, given, n);
+	h->draining += draining;
 	return n;
+}
+
+/*
+ * Give up what a donor asks for, and what is above the wanted size: as much
+ * as can be until then.  How many regions were; they are to be told to the
+ * broker.
+ */
+static int
+give_up(Hold *h, int64 until)
+{
+	RbpLeaseReclaim *demands;
+	int			ndemands;
+	int			total = 0;
+	bool		was_draining = h->draining > 0;
+
+	h->step_due = NEVER_NS;
+	if (h->lease == NULL || !h->in_use)
+		return 0;
+	demands = palloc(sizeof(RbpLeaseReclaim) * (h->lease->nreclaims + 1));
+	ndemands = rbp_lease_demands(h->lease, wanted_bytes(h), demands);
+	h->draining = 0;
+	if (ndemands == 0 && was_draining)
+		retire(h, NULL, 0, until);	/* the rest may stay */
+	for (int i = 0; i < ndemands; i++)
+	{
+		const char *donor = demands[i].donor[0] != '\0' ? demands[i].donor : NULL;
+		int			n = retire(h, donor, demands[i].regions, until);
+
+		if (n > 0 && donor != NULL)
+		{
+			rbp_lease_reclaimed(h->lease, donor, n);
+			ereport(LOG,
+					(errmsg("remote_bp: donor \"%s\" asked for memory, and gets %d regions%s back",
+							donor, n, h->suffix)));
+		}
+		total += n;
+	}
+	if (h->draining > 0)
+		h->step_due = rbp_now_ns() + STEP_PAUSE_NS;
+	return total;
 }
 
 /*
@@ -435,8 +575,9 @@ retire(const char *donor, int count)
  * more than what found one.
  */
 static void
-release_unused(void)
+release_unused(Hold *h)
 {
+	RbpLease   *lease = h->lease;
 	RbpRegionGrant *unused = palloc0(sizeof(RbpRegionGrant) * (lease->nregions + 1));
 	RbpLeaseInfo *used;
 	uint64		kept = 0;
@@ -451,6 +592,7 @@ release_unused(void)
 
 		for (int j = 0; j < nused && !found; j++)
 			found = used[j].region == r->region &&
+				strcmp(used[j].lease, lease->cred.lease) == 0 &&
 				strcmp(used[j].donor, r->donor) == 0;
 		if (found)
 			kept += r->bytes;
@@ -464,25 +606,32 @@ release_unused(void)
 	}
 	if (n == 0)
 		return;
-	usable_bytes = kept;
-	note_released(unused, n);
+	h->usable_bytes = kept;
+	note_released(h, unused, n);
 	ereport(LOG,
-			(errmsg("remote_bp: %d leased regions find no room under remote_bp.buffer_tier_max_size and are given back", n)));
+			(errmsg("remote_bp: %d leased regions find no room under %s and are given back",
+					n, h->max_setting)));
 }
 
-/* Tell when the size of the lease has changed. */
+/*
+ * Tell when the size of the lease has changed; when it shrinks bit by bit, in
+ * the end.
+ */
 static void
-report(bool is_new)
+report(Hold *h, bool is_new)
 {
-	if (lease->bytes == reported_bytes && !is_new)
+	const RbpLease *lease = h->lease;
+
+	if (!is_new && (lease->bytes == h->reported_bytes || h->draining > 0 ||
+					h->close_by != 0))
 		return;
 	ereport(LOG,
-			(errmsg("remote_bp: %s %llu MB of %llu MB wanted, in %d regions on %d donors",
+			(errmsg("remote_bp: %s %llu MB of %llu MB wanted%s, in %d regions on %d donors",
 					is_new ? "leased" : "the lease now has",
 					(unsigned long long) (lease->bytes >> 20),
-					(unsigned long long) (wanted_bytes() >> 20),
-					lease->nregions, lease->ndonors)));
-	reported_bytes = lease->bytes;
+					(unsigned long long) (wanted_bytes(h) >> 20),
+					h->suffix, lease->nregions, lease->ndonors)));
+	h->reported_bytes = lease->bytes;
 }
 
 /*
@@ -557,19 +706,20 @@ resolve_donors(RbpLease *fresh)
  * nothing of what they held is left.
  */
 static Outcome
-adopt(RbpLease *fresh, int64 sent_ns)
+adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 {
-	bool		is_new = lease == NULL;
+	RbpLease   *known = h->lease;
+	bool		is_new = known == NULL;
 	bool		unchanged;
 	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
 	int			n = 0;
-	int			given_up = 0;
 
 	resolve_donors(fresh);
-	unchanged = in_use && !suspected && rbp_lease_same_memory(lease, fresh);
+	unchanged = h->in_use && !h->suspected &&
+		rbp_lease_same_memory(known, fresh);
 
 	if (!is_new && !fresh->has_secret)
-		memcpy(fresh->cred.secret, lease->cred.secret, RBP_SECRET_LEN);
+		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
 	/* first what may have been in use already, then what is new for certain */
 	for (int pass = 0; pass < 2; pass++)
@@ -578,7 +728,7 @@ adopt(RbpLease *fresh, int64 sent_ns)
 		{
 			const RbpLeaseRegion *r = &fresh->regions[i];
 			bool		lost = !is_new &&
-				rbp_lease_donor_restarted(lease, fresh, r->donor);
+				rbp_lease_donor_restarted(known, fresh, r->donor);
 
 			if (lost != (pass == 1))
 				continue;
@@ -587,59 +737,55 @@ adopt(RbpLease *fresh, int64 sent_ns)
 			grants[n].bytes = r->bytes;
 			n++;
 		}
-		if (pass == 0 && n < fresh->nregions && in_use)
-			rbp_remote_set_lease(&fresh->cred,
+		if (pass == 0 && n < fresh->nregions && h->in_use)
+			rbp_remote_set_lease(h->pool, &fresh->cred,
 								 rbp_lease_deadline(sent_ns, fresh->ttl_ms),
 								 fresh->donors, fresh->ndonors, grants, n);
 	}
 
-	rbp_lease_free(lease);
-	lease = fresh;
-	nreleased = 0;
-	deadline = rbp_lease_deadline(sent_ns, lease->ttl_ms);
+	/* A donor that does not ask any more: what is not empty yet may stay. */
+	for (int i = 0; h->draining > 0 && i < known->nreclaims; i++)
+	{
+		if (!rbp_lease_asked_by(fresh, known->reclaims[i].donor))
+			retire(h, known->reclaims[i].donor, 0, 0);
+	}
+
+	rbp_lease_free(known);
+	h->lease = fresh;
+	h->nreleased = 0;
+	h->deadline = rbp_lease_deadline(sent_ns, fresh->ttl_ms);
 	if (unchanged)
-		rbp_remote_extend_lease(deadline);
+		rbp_remote_extend_lease(h->pool, h->deadline);
 	else
 	{
-		in_use = true;
-		suspected = false;
-		if (rbp_remote_set_lease(&lease->cred, deadline,
-								 lease->donors, lease->ndonors,
-								 grants, lease->nregions) > 0)
-			release_unused();
+		h->in_use = true;
+		h->suspected = false;
+		if (rbp_remote_set_lease(h->pool, &fresh->cred, h->deadline,
+								 fresh->donors, fresh->ndonors,
+								 grants, fresh->nregions) > 0)
+			release_unused(h);
 	}
-	report(is_new);
-
-	for (int i = 0; i < lease->nreclaims; i++)
-	{
-		int			given = retire(lease->reclaims[i].donor,
-								   lease->reclaims[i].regions);
-
-		if (given > 0)
-			ereport(LOG,
-					(errmsg("remote_bp: donor \"%s\" asked for memory, and gets %d regions back",
-							lease->reclaims[i].donor, given)));
-		given_up += given;
-	}
-	return given_up > 0 || nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
+	report(h, is_new);
+	h->step_due = Min(h->step_due, 0);
+	return h->nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
 }
 
 /* Understand a lease object; NULL if it is none, having complained. */
 static RbpLease *
-understand(const RbpHttpReply *reply)
+understand(Hold *h, const RbpHttpReply *reply)
 {
 	char		why[200];
 	RbpLease   *fresh = rbp_lease_parse(reply->body, reply->len,
 										why, sizeof(why));
 
 	if (fresh == NULL)
-		failed(FAILED_ANSWER, "its answer is not a lease: %s", why);
+		failed(h, FAILED_ANSWER, "its answer is not a lease: %s", why);
 	return fresh;
 }
 
 /* Ask for a lease. */
 static Outcome
-request_new(uint64 wanted)
+request_new(Hold *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
 	char		instance[37];
@@ -650,30 +796,30 @@ request_new(uint64 wanted)
 	bool		answered;
 
 	if (!make_instance(instance))
-		return failed(FAILED_NETWORK, "no random numbers");
-	body = rbp_lease_new_body(client_name, instance, "buffer", wanted,
+		return failed(h, FAILED_NETWORK, "no random numbers");
+	body = rbp_lease_new_body(client_name, instance, h->purpose, wanted,
 							  rbp_guc_lease_ttl);
-	answered = ask("POST", "/v1/leases", body, &reply, &outcome);
+	answered = ask(h, "POST", "/v1/leases", body, &reply, &outcome);
 	free(body);
 	if (!answered)
 		return outcome;
 	if (reply.status != 201 && reply.status != 200)
-		return failed(FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
+		return failed(h, FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
 					  reply.status);
-	fresh = understand(&reply);
+	fresh = understand(h, &reply);
 	if (fresh == NULL)
 		return OUTCOME_FAILED;
 	if (!fresh->has_secret)
 	{
 		rbp_lease_free(fresh);
-		return failed(FAILED_ANSWER, "its lease has no secret");
+		return failed(h, FAILED_ANSWER, "its lease has no secret");
 	}
-	return adopt(fresh, sent_ns);
+	return adopt(h, fresh, sent_ns);
 }
 
 /* Renew the lease, and tell how much is wanted and what was given up. */
 static Outcome
-renew(uint64 wanted)
+renew(Hold *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
 	char		path[RBP_LEASE_ID_LEN + 32];
@@ -683,10 +829,10 @@ renew(uint64 wanted)
 	Outcome		outcome;
 	bool		answered;
 
-	snprintf(path, sizeof(path), "/v1/leases/%s/renew", lease->cred.lease);
-	body = rbp_lease_renew_body(&lease->cred, wanted, rbp_guc_lease_ttl,
-								released, nreleased);
-	answered = ask("POST", path, body, &reply, &outcome);
+	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
+	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_guc_lease_ttl,
+								h->released, h->nreleased);
+	answered = ask(h, "POST", path, body, &reply, &outcome);
 	if (body != NULL)
 		explicit_bzero(body, strlen(body));
 	free(body);
@@ -695,20 +841,20 @@ renew(uint64 wanted)
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
 	{
 		ereport(LOG,
-				(errmsg("remote_bp: the lease has ended"),
+				(errmsg("remote_bp: the lease%s has ended", h->suffix),
 				 errdetail("The broker answered a renewal with HTTP status %d.",
 						   reply.status)));
 		return OUTCOME_LOST;
 	}
-	fresh = understand(&reply);
+	fresh = understand(h, &reply);
 	if (fresh == NULL)
 		return OUTCOME_FAILED;
-	if (strcmp(fresh->cred.lease, lease->cred.lease) != 0)
+	if (strcmp(fresh->cred.lease, h->lease->cred.lease) != 0)
 	{
 		rbp_lease_free(fresh);
-		return failed(FAILED_ANSWER, "it answered with another lease");
+		return failed(h, FAILED_ANSWER, "it answered with another lease");
 	}
-	return adopt(fresh, sent_ns);
+	return adopt(h, fresh, sent_ns);
 }
 
 /*
@@ -716,7 +862,7 @@ renew(uint64 wanted)
  * under the settings that the lease was taken with.
  */
 static void
-give_back(bool heed_shutdown)
+give_back(Hold *h, bool heed_shutdown)
 {
 	char		path[RBP_LEASE_ID_LEN + 16];
 	char	   *url;
@@ -724,18 +870,18 @@ give_back(bool heed_shutdown)
 	char	   *token;
 	RbpHttpReply reply;
 
-	if (lease == NULL)
+	if (h->lease == NULL)
 		return;
-	stop_use();
-	snprintf(path, sizeof(path), "/v1/leases/%s", lease->cred.lease);
-	body = rbp_lease_end_body(&lease->cred);
-	if (body != NULL && read_token(&token))
+	stop_use(h);
+	snprintf(path, sizeof(path), "/v1/leases/%s", h->lease->cred.lease);
+	body = rbp_lease_end_body(&h->lease->cred);
+	if (body != NULL && read_token(h, &token))
 	{
-		int			len = strlen(lease_broker);
+		int			len = strlen(h->broker->url);
 
-		while (len > 0 && lease_broker[len - 1] == '/')
+		while (len > 0 && h->broker->url[len - 1] == '/')
 			len--;
-		url = psprintf("%.*s%s", len, lease_broker, path);
+		url = psprintf("%.*s%s", len, h->broker->url, path);
 		rbp_lease_http_request("DELETE", url, token, body, GOODBYE_TIMEOUT_MS,
 							   heed_shutdown, &reply);
 		if (token != NULL)
@@ -743,70 +889,70 @@ give_back(bool heed_shutdown)
 		if (reply.failure == RBP_HTTP_ANSWERED &&
 			(reply.status / 100 == 2 || reply.status == 404 || reply.status == 410))
 			ereport(LOG,
-					(errmsg("remote_bp: gave the leased memory back")));
+					(errmsg("remote_bp: gave the leased memory%s back",
+							h->suffix)));
 		else
 			ereport(LOG,
-					(errmsg("remote_bp: could not tell the broker that the lease is given back"),
+					(errmsg("remote_bp: could not tell the broker that the lease%s is given back",
+							h->suffix),
 					 errdetail("It ends by itself within %lld ms.",
-							   (long long) lease->ttl_ms)));
+							   (long long) h->lease->ttl_ms)));
 	}
 	if (body != NULL)
 		explicit_bzero(body, strlen(body));
 	free(body);
-	drop_lease();
+	drop_lease(h);
 }
 
 /*
- * Everything there is to say to the broker now.  Returns when to talk to it
- * next.
+ * Everything there is to say to the broker now; sets when to talk to it next.
  */
-static int64
-converse(void)
+static void
+converse(Hold *h)
 {
 	Outcome		outcome = OUTCOME_AGAIN;
 	int64		now;
 
 	for (int i = 0; outcome == OUTCOME_AGAIN && i < MAX_ROUNDS; i++)
 	{
-		uint64		wanted = wanted_bytes();
+		uint64		wanted = wanted_bytes(h);
 
-		if (lease != NULL)
+		if (h->lease != NULL)
 		{
-			retire(NULL, rbp_lease_surplus(lease, wanted));
-			outcome = renew(wanted);
+			outcome = renew(h, wanted);
 			if (outcome == OUTCOME_LOST)
 			{
-				drop_lease();
+				drop_lease(h);
 				outcome = OUTCOME_AGAIN;
-				continue;
 			}
 		}
+		else if (wanted > 0)
+			outcome = request_new(h, wanted);
 		else
-			outcome = request_new(wanted);
+			outcome = OUTCOME_OK;	/* it ended, and no other is wanted */
 	}
 
 	now = rbp_now_ns();
+	h->last = now;
 	switch (outcome)
 	{
 		case OUTCOME_OK:
 		case OUTCOME_AGAIN:
 		case OUTCOME_LOST:
-			if (complaints != 0)
-				ereport(LOG,
-						(errmsg("remote_bp: broker \"%s\" is back",
-								lease_broker)));
-			complaints = 0;
-			failures = 0;
-			return now + rbp_lease_renew_after(lease != NULL ? lease->ttl_ms :
-											   rbp_guc_lease_ttl);
+			succeeded(h);
+			h->due = now + rbp_lease_renew_after(h->lease != NULL ?
+												 h->lease->ttl_ms :
+												 rbp_guc_lease_ttl);
+			break;
 		case OUTCOME_FAILED:
-			failures++;
-			return now + rbp_lease_retry_after(failures,
-											   in_use ? deadline - now : 0);
+			h->failures++;
+			h->due = now + rbp_lease_retry_after(h->failures,
+												 h->in_use ? h->deadline - now : 0);
+			break;
 		case OUTCOME_INTERRUPTED:
+			h->due = now;
 			break;
 	}
-	return now;
 }
 
 /* Read the settings; true if the broker is another, or known by another token */
@@ -816,48 +962,151 @@ settings_changed(void)
 	const char *broker = rbp_guc_broker != NULL ? rbp_guc_broker : "";
 	const char *token_file = rbp_guc_token_file != NULL ? rbp_guc_token_file : "";
 
-	return lease_broker == NULL ||
-		strcmp(broker, lease_broker) != 0 ||
-		strcmp(token_file, lease_token_file) != 0;
+	return current == NULL ||
+		strcmp(broker, current->url) != 0 ||
+		strcmp(token_file, current->token_file) != 0;
 }
 
+/* From now on the lease is held, or asked for, at the settings' broker. */
+static void
+turn_to_current(Hold *h)
+{
+	Broker	   *old = h->broker;
+
+	h->broker = current;
+	h->failures = 0;
+	h->complaints = 0;
+	h->due = 0;
+	for (int i = 0; i < RBP_POOLS; i++)
+	{
+		if (holds[i].broker == old)
+			return;
+	}
+	if (old != NULL && old != current)
+	{
+		pfree(old->url);
+		pfree(old->token_file);
+		pfree(old);
+	}
+}
+
+/*
+ * Take the settings over.  What was leased elsewhere is given back; but a
+ * lease that carries temporary data stays where it is, to be closed, or if
+ * the broker is the same one and only the token is another.
+ */
 static void
 take_settings(void)
 {
-	if (lease_broker != NULL)
+	Broker	   *fresh = MemoryContextAllocZero(TopMemoryContext, sizeof(Broker));
+
+	fresh->url = MemoryContextStrdup(TopMemoryContext,
+									 rbp_guc_broker ? rbp_guc_broker : "");
+	fresh->token_file = MemoryContextStrdup(TopMemoryContext,
+											rbp_guc_token_file ? rbp_guc_token_file : "");
+	current = fresh;
+	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		pfree(lease_broker);
-		pfree(lease_token_file);
+		Hold	   *h = &holds[i];
+
+		if (h->pool == RBP_POOL_TEMP && h->lease != NULL &&
+			strcmp(h->broker->url, fresh->url) != 0)
+			continue;
+		if (h->pool != RBP_POOL_TEMP)
+			give_back(h, true);
+		turn_to_current(h);
 	}
-	lease_broker = MemoryContextStrdup(TopMemoryContext,
-									   rbp_guc_broker ? rbp_guc_broker : "");
-	lease_token_file = MemoryContextStrdup(TopMemoryContext,
-										   rbp_guc_token_file ? rbp_guc_token_file : "");
-	failures = 0;
-	complaints = 0;
 }
 
 /* Past its deadline, the lease is not used any more. */
 static void
-expire_if_due(int64 now)
+expire_if_due(Hold *h, int64 now)
 {
-	if (!in_use || now < deadline)
+	if (!h->in_use || now < h->deadline)
 		return;
-	stop_use();
+	stop_use(h);
 	ereport(LOG,
-			(errmsg("remote_bp: the lease could not be renewed in time, its memory is not used any more")));
+			(errmsg("remote_bp: the lease%s could not be renewed in time, its memory is not used any more",
+					h->suffix)));
+}
+
+/*
+ * The settings want no such lease, or one of another broker.  True if it is
+ * to be kept still, so that temporary data can be moved out of it.
+ */
+static bool
+keep_for_now(Hold *h, int64 now)
+{
+	if (h->pool != RBP_POOL_TEMP || !h->in_use || h->lease->nregions == 0)
+		return false;
+	if (h->close_by == 0)
+	{
+		h->close_by = now + CLOSING_NS;
+		h->step_due = 0;
+	}
+	if (now < h->close_by)
+		return true;
+	ereport(LOG,
+			(errmsg("remote_bp: temporary data in %d leased regions could not be moved in time",
+					h->lease->nregions)));
+	return false;
+}
+
+/* Until when memory may be given up before something else is due. */
+static int64
+step_until(int64 now)
+{
+	int64		due = NEVER_NS;
+
+	for (int i = 0; i < RBP_POOLS; i++)
+		due = Min(due, holds[i].due);
+	return rbp_lease_step_until(now, due);
+}
+
+/* Do for a lease what is due. */
+static void
+tend(Hold *h)
+{
+	int64		now = rbp_now_ns();
+
+	expire_if_due(h, now);
+	/* asked for in any case, lest an old suspicion speak of a new lease */
+	if (rbp_remote_take_suspicion(h->pool) && h->in_use)
+		h->suspected = true;
+	if (h->suspected && h->failures == 0)
+		h->due = Min(h->due, h->last + SUSPICION_NS);
+
+	if (wanted_bytes(h) > 0)
+		h->close_by = 0;
+	else if (h->lease == NULL || !keep_for_now(h, now))
+	{
+		give_back(h, true);
+		if (h->broker != current)
+			turn_to_current(h);
+		h->due = wanted_bytes(h) > 0 ? 0 : NEVER_NS;
+	}
+
+	if (now >= h->step_due && give_up(h, step_until(now)) > 0 &&
+		h->failures == 0)
+		h->due = 0;
+	if (rbp_now_ns() >= h->due && !ShutdownRequestPending)
+		converse(h);
 }
 
 /* Until something happens, or one of the times. */
 static void
-wait_until(int64 due)
+wait_for_work(void)
 {
 	int64		now = rbp_now_ns();
-	int64		until = due;
+	int64		until = NEVER_NS;
 	long		ms;
 
-	if (in_use)
-		until = Min(until, deadline);
+	for (int i = 0; i < RBP_POOLS; i++)
+	{
+		until = Min(until, Min(holds[i].due, holds[i].step_due));
+		if (holds[i].in_use)
+			until = Min(until, holds[i].deadline);
+	}
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   INT64CONST(60000));
 	if (ms == 0)
@@ -876,9 +1125,6 @@ forget_latch(int code, Datum arg)
 void
 rbp_lease_main(Datum arg)
 {
-	int64		due = 0;		/* when to talk to the broker */
-	int64		last = 0;		/* when that was last done */
-
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
@@ -887,7 +1133,8 @@ rbp_lease_main(Datum arg)
 	 * What a worker before this one leased is not known here any more: the
 	 * broker ends it as soon as this one asks for a lease.
 	 */
-	rbp_remote_clear_lease();
+	for (int i = 0; i < RBP_POOLS; i++)
+		rbp_remote_clear_lease(holds[i].pool);
 	before_shmem_exit(forget_latch, (Datum) 0);
 	rbp_remote_set_lease_latch(MyLatch);
 
@@ -902,8 +1149,6 @@ rbp_lease_main(Datum arg)
 
 	while (!ShutdownRequestPending)
 	{
-		int64		now;
-
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(round_context);
 
@@ -911,39 +1156,23 @@ rbp_lease_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			due = 0;
+			for (int i = 0; i < RBP_POOLS; i++)
+			{
+				holds[i].due = 0;
+				holds[i].step_due = 0;
+			}
 		}
 		if (settings_changed())
-		{
-			give_back(true);
 			take_settings();
-			due = 0;
-		}
 
-		now = rbp_now_ns();
-		expire_if_due(now);
-		/* asked for in any case, lest an old suspicion speak of a new lease */
-		if (rbp_remote_take_suspicion() && in_use)
-			suspected = true;
-		if (suspected && failures == 0)
-			due = Min(due, last + SUSPICION_NS);
-
-		if (wanted_bytes() == 0)
-		{
-			give_back(true);
-			due = NEVER_NS;
-		}
-		else if (now >= due)
-		{
-			due = converse();
-			last = rbp_now_ns();
-		}
-		if (ShutdownRequestPending)
-			break;
-		wait_until(due);
+		for (int i = 0; i < RBP_POOLS && !ShutdownRequestPending; i++)
+			tend(&holds[i]);
+		if (!ShutdownRequestPending)
+			wait_for_work();
 	}
 
-	give_back(false);
+	for (int i = 0; i < RBP_POOLS; i++)
+		give_back(&holds[i], false);
 
 	/* Exit code 1: be started again, unless the server is shutting down. */
 	proc_exit(1);

@@ -26,6 +26,9 @@
 #define MAX_RETRY_NS	(5 * NS_PER_S)
 #define MIN_RETRY_NS	(100 * NS_PER_MS)
 
+#define STEP_NS			(200 * NS_PER_MS)
+#define MIN_STEP_NS		(10 * NS_PER_MS)
+
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
 
 /* What a broken answer is told with */
@@ -460,7 +463,53 @@ rbp_lease_surplus(const RbpLease *lease, uint64_t wanted)
 	}
 	if (lease->bytes <= wanted || largest == 0)
 		return 0;
+	if (wanted == 0)
+		return lease->nregions;
 	return (int) ((lease->bytes - wanted) / largest);
+}
+
+int
+rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
+				  RbpLeaseReclaim *demands)
+{
+	int			n = 0;
+
+	for (int i = 0; i < lease->nreclaims && wanted > 0; i++)
+	{
+		if (lease->reclaims[i].regions > 0)
+			demands[n++] = lease->reclaims[i];
+	}
+	if (n == 0)
+	{
+		demands[0].donor[0] = '\0';
+		demands[0].regions = rbp_lease_surplus(lease, wanted);
+		n = demands[0].regions > 0;
+	}
+	return n;
+}
+
+void
+rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n)
+{
+	for (int i = 0; i < lease->nreclaims; i++)
+	{
+		RbpLeaseReclaim *reclaim = &lease->reclaims[i];
+
+		if (strcmp(reclaim->donor, donor) == 0)
+			reclaim->regions -= n < reclaim->regions ? n : reclaim->regions;
+	}
+}
+
+bool
+rbp_lease_asked_by(const RbpLease *lease, const char *donor)
+{
+	for (int i = 0; i < lease->nreclaims; i++)
+	{
+		if (strcmp(lease->reclaims[i].donor, donor) == 0 &&
+			lease->reclaims[i].regions > 0)
+			return true;
+	}
+	return false;
 }
 
 /* Dump and let go of a request; takes NULL for what could not be built. */
@@ -577,4 +626,14 @@ rbp_lease_retry_after(int failures, int64_t remaining_ns)
 	if (remaining_ns > 0 && wait > remaining_ns / 2)
 		wait = remaining_ns / 2;
 	return wait < MIN_RETRY_NS ? MIN_RETRY_NS : wait;
+}
+
+int64_t
+rbp_lease_step_until(int64_t now_ns, int64_t due_ns)
+{
+	int64_t		length = due_ns - now_ns;
+
+	if (length < MIN_STEP_NS)
+		length = MIN_STEP_NS;
+	return now_ns + (length < STEP_NS ? length : STEP_NS);
 }

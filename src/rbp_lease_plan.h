@@ -85,6 +85,21 @@ extern void rbp_lease_forget(RbpLease *lease, const RbpLeaseRegion *gone,
  */
 extern int	rbp_lease_surplus(const RbpLease *lease, uint64_t wanted);
 
+/*
+ * What is to be given back now, the lease being to have the wanted size: what
+ * donors ask for; when they ask for nothing, the surplus, of any donor (whose
+ * name is empty then), since it is less when they have got theirs; all, if
+ * nothing is wanted.  Room for nreclaims + 1 demands; returns how many.
+ */
+extern int	rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
+							  RbpLeaseReclaim *demands);
+
+/* The donor got n of the regions that it asks for. */
+extern void rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n);
+
+/* Does the donor ask for regions? */
+extern bool rbp_lease_asked_by(const RbpLease *lease, const char *donor);
+
 /* Bodies of requests; JSON, to be freed.  NULL if there is no memory. */
 extern char *rbp_lease_new_body(const char *client, const char *instance,
 								const char *purpose, uint64_t bytes,
@@ -113,5 +128,11 @@ extern int64_t rbp_lease_renew_after(int64_t ttl_ms);
  * from 1 s to 5 s, but a lease that is about to end is tried again in time.
  */
 extern int64_t rbp_lease_retry_after(int failures, int64_t remaining_ns);
+
+/*
+ * Until when a step of moving temporary data may last: not long, and no
+ * longer than until something else is due; but long enough to get on.
+ */
+extern int64_t rbp_lease_step_until(int64_t now_ns, int64_t due_ns);
 
 #endif							/* RBP_LEASE_PLAN_H */

@@ -250,11 +250,48 @@ test_surplus(void)
 	is_u64(rbp_lease_surplus(lease, 81 * MB), 0, "nor when the largest region would be too much");
 	is_u64(rbp_lease_surplus(lease, 80 * MB), 1, "one, whichever it is");
 	is_u64(rbp_lease_surplus(lease, 16 * MB), 2, "two, whichever they are");
-	is_u64(rbp_lease_surplus(lease, 0), 2, "never so many that the rest is too small");
+	is_u64(rbp_lease_surplus(lease, 15 * MB), 2, "never so many that the rest is too small");
+	is_u64(rbp_lease_surplus(lease, 0), 3, "all when nothing is wanted");
 	rbp_lease_free(lease);
 
 	lease = parse(HEAD, "", "", "");
 	is_u64(rbp_lease_surplus(lease, 0), 0, "an empty lease has nothing to spare");
+	rbp_lease_free(lease);
+}
+
+static void
+test_demands(void)
+{
+	RbpLease   *lease = good(); /* 64 + 64 + 16 MB, donor a asks for 2 */
+	RbpLeaseReclaim demands[2];
+
+	is_u64(rbp_lease_demands(lease, 1000 * MB, demands), 1, "a donor asks");
+	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 2,
+	   "and gets what it asks for");
+	is_u64(rbp_lease_demands(lease, 16 * MB, demands), 1, "it comes before a surplus");
+	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 2, "alone");
+	ok(rbp_lease_asked_by(lease, "a") && !rbp_lease_asked_by(lease, "b"),
+	   "who asks");
+
+	rbp_lease_reclaimed(lease, "b", 1);
+	rbp_lease_reclaimed(lease, "a", 1);
+	rbp_lease_demands(lease, 16 * MB, demands);
+	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 1,
+	   "what it got is taken off");
+	rbp_lease_reclaimed(lease, "a", 5);
+	ok(!rbp_lease_asked_by(lease, "a"), "until it asks for nothing");
+	is_u64(rbp_lease_demands(lease, 1000 * MB, demands), 0, "then nobody does");
+	is_u64(rbp_lease_demands(lease, 16 * MB, demands), 1, "and a surplus has its turn");
+	ok(demands[0].donor[0] == '\0' && demands[0].regions == 2, "of any donor");
+	rbp_lease_free(lease);
+
+	lease = good();
+	is_u64(rbp_lease_demands(lease, 0, demands), 1, "where nothing is wanted");
+	ok(demands[0].donor[0] == '\0' && demands[0].regions == 3, "all of it goes, whoever asks");
+	rbp_lease_free(lease);
+
+	lease = parse(HEAD, "", "", "");
+	is_u64(rbp_lease_demands(lease, 0, demands), 0, "an empty lease can give nothing");
 	rbp_lease_free(lease);
 }
 
@@ -325,6 +362,15 @@ test_clock(void)
 	is_u64(rbp_lease_retry_after(1000, 1), S / 10, "but not all the time");
 	is_u64(rbp_lease_retry_after(1000, -S), 5 * S, "an ended lease is in no hurry");
 
+	ok(rbp_lease_step_until(7 * S, 60 * S) == 7 * S + S / 5,
+	   "a step of moving data is short");
+	ok(rbp_lease_step_until(7 * S, 7 * S + S / 10) == 7 * S + S / 10,
+	   "and over when something else is due");
+	ok(rbp_lease_step_until(7 * S, 0) == 7 * S + S / 100,
+	   "but there is one, even if that is overdue");
+	ok(rbp_lease_step_until(7 * S, INT64_MAX / 2) == 7 * S + S / 5,
+	   "and one when nothing ever is");
+
 	/* an outage shorter than the TTL is survived, however it is timed */
 	for (int64_t outage = S; outage < 30 * S; outage += S)
 	{
@@ -348,6 +394,7 @@ main(void)
 	test_truncated();
 	test_compare_and_forget();
 	test_surplus();
+	test_demands();
 	test_bodies();
 	test_error_text();
 	test_clock();
