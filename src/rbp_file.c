@@ -10,11 +10,16 @@
  *	- The path is looked at before shared memory is.  A file that is not a
  *	  relation's goes straight to libc.
  *	- A wrapper answers exactly as the call would, errno included.
- *	- No palloc, no ereport(ERROR), no unbounded wait.
+ *	- No palloc, no ereport(ERROR), no unbounded wait.  Temporary files are
+ *	  opened, read and written in plain backend code only, so for these
+ *	  malloc() is allowed.
  *
  * What open() learnt from the path is kept in an array indexed by fd, private
  * to the process.  fork() copies it with the descriptors, and close() clears
  * the place before the kernel can give the number to another thread.
+ *
+ * Temporary files go to rbp_spill, which keeps blocks of them elsewhere; their
+ * sizes are asked there too, since the real file can be shorter.
  *
  * An event that changes a fork is reported to the tier before it is done,
  * and again after it: a page that was read in between (which the server's
@@ -35,6 +40,7 @@
 
 #include "rbp_file.h"
 #include "rbp_interpose.h"
+#include "rbp_spill.h"
 #include "rbp_tier.h"
 
 /*
@@ -47,6 +53,7 @@ typedef struct FdInfo
 {
 	RbpRelFile	file;
 	bool		is_relation;
+	RbpSpillOpen *spill;		/* a temporary file; else NULL */
 } FdInfo;
 
 static FdInfo fds[MAX_FDS];
@@ -112,24 +119,60 @@ parse_name(const char *p, RbpRelFile *file)
 	return *p == '\0';
 }
 
-bool
-rbp_file_parse(const char *path, RbpRelFile *file)
+/* The path from the data directory on; NULL if it is elsewhere. */
+static const char *
+relative_path(const char *p)
 {
-	const char *p = path;
-
 	if (*p == '/')
 	{
 		size_t		len = DataDir ? strlen(DataDir) : 0;
 
 		if (len == 0 || strncmp(p, DataDir, len) != 0 || p[len] != '/')
-			return false;
+			return NULL;
 		p += len;
 		while (*p == '/')
 			p++;
 	}
 	while (p[0] == '.' && p[1] == '/')
 		p += 2;
+	return p;
+}
 
+/*
+ * A temporary file's name, from the data directory on, or NULL if the path is
+ * of another: below a pgsql_tmp directory, or, *relation, a segment of a
+ * temporary relation, tBACKEND_REL[_fork][.SEGMENT].
+ */
+static const char *
+temp_name(const char *path, bool *relation)
+{
+	const char *p = relative_path(path);
+	const char *name;
+	RbpRelFile	file;
+
+	if (p == NULL || (strncmp(p, "base/", 5) != 0 &&
+					  strncmp(p, "pg_tblspc/", 10) != 0))
+		return NULL;
+	*relation = false;
+	if (strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL)
+		return strlen(p) < RBP_SPILL_NAME_LEN ? p : NULL;
+	name = strrchr(p, '/') + 1;
+	if (*name != 't')
+		return NULL;
+	*relation = true;
+	name = parse_number(name + 1, &file.rel);
+	if (name == NULL || *name != '_' || !parse_name(name + 1, &file))
+		return NULL;
+	return strlen(p) < RBP_SPILL_NAME_LEN ? p : NULL;
+}
+
+bool
+rbp_file_parse(const char *path, RbpRelFile *file)
+{
+	const char *p = relative_path(path);
+
+	if (p == NULL)
+		return false;
 	if (strncmp(p, "base/", 5) == 0)
 	{
 		file->spc = DEFAULTTABLESPACE_OID;
@@ -164,6 +207,12 @@ relation_fd(int fd)
 	return &fds[fd];
 }
 
+static inline RbpSpillOpen *
+temp_fd(int fd)
+{
+	return (unsigned) fd < MAX_FDS ? fds[fd].spill : NULL;
+}
+
 static inline BlockNumber
 block_of(const RbpRelFile *file, off_t offset)
 {
@@ -190,11 +239,43 @@ changed(const RbpRelFile *file)
 	errno = save_errno;
 }
 
+/*
+ * A temporary file was opened as fd, which is returned, or -1 if it cannot be
+ * followed: what it has on donors would be missed.
+ */
+static int
+opened_temp(int fd, const char *name, bool relation, int flags)
+{
+	if (flags & (O_TRUNC | O_EXCL))
+		rbp_spill_forget(name);
+	if (fd < MAX_FDS)
+	{
+		fds[fd].is_relation = false;
+		fds[fd].spill = rbp_spill_opened(name, relation, flags);
+		if (fds[fd].spill != NULL)
+			return fd;
+		errno = ENOMEM;
+	}
+	else if (!rbp_spill_has_blocks(name))
+		return fd;
+	else
+		errno = EMFILE;
+	{
+		int			save_errno = errno;
+
+		(void) rbp_libc.close(fd);
+		errno = save_errno;
+	}
+	return -1;
+}
+
 static int
 wrap_open(const char *path, int flags,...)
 {
 	RbpRelFile	file;
 	bool		is_relation = rbp_file_parse(path, &file);
+	bool		relation;
+	const char *temp = is_relation ? NULL : temp_name(path, &relation);
 	mode_t		mode = 0;
 	int			fd;
 
@@ -211,6 +292,8 @@ wrap_open(const char *path, int flags,...)
 
 	fd = rbp_libc.open(path, flags, mode);
 
+	if (fd >= 0 && temp != NULL)
+		return opened_temp(fd, temp, relation, flags);
 	if (fd >= 0)
 	{
 		if (is_relation && (flags & (O_TRUNC | O_EXCL)))
@@ -235,14 +318,43 @@ static int
 wrap_close(int fd)
 {
 	if ((unsigned) fd < MAX_FDS)
+	{
 		fds[fd].is_relation = false;
+		if (fds[fd].spill != NULL)
+		{
+			rbp_spill_close(fds[fd].spill);
+			fds[fd].spill = NULL;
+		}
+	}
 	return rbp_libc.close(fd);
+}
+
+static ssize_t
+wrap_read(int fd, void *buf, size_t len)
+{
+	RbpSpillOpen *temp = temp_fd(fd);
+	off_t		at;
+	ssize_t		n;
+
+	if (temp == NULL)
+		return rbp_libc.read(fd, buf, len);
+	at = rbp_libc.lseek(fd, 0, SEEK_CUR);
+	if (at < 0)
+		return -1;
+	n = rbp_spill_pread(temp, fd, buf, len, at);
+	if (n > 0)
+		(void) rbp_libc.lseek(fd, at + n, SEEK_SET);
+	return n;
 }
 
 static ssize_t
 wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
+
+	if (temp != NULL)
+		return rbp_spill_preadv(temp, fd, iov, iovcnt, offset);
 
 	/*
 	 * Only whole pages into shared buffers come from the tier: for these the
@@ -260,8 +372,11 @@ static ssize_t
 wrap_pread(int fd, void *buf, size_t len, off_t offset)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
 	struct iovec iov = {.iov_base = buf,.iov_len = len};
 
+	if (temp != NULL)
+		return rbp_spill_pread(temp, fd, buf, len, offset);
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(&iov, 1))
 		return rbp_libc.pread(fd, buf, len, offset);
@@ -273,7 +388,10 @@ static ssize_t
 wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
 
+	if (temp != NULL)
+		return rbp_spill_pwritev(temp, fd, iov, iovcnt, offset);
 	if (info == NULL || offset < 0)
 		return rbp_libc.pwritev(fd, iov, iovcnt, offset);
 	return rbp_tier_write(fd, &info->file, block_of(&info->file, offset),
@@ -284,8 +402,11 @@ static ssize_t
 wrap_pwrite(int fd, const void *buf, size_t len, off_t offset)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
 	struct iovec iov;
 
+	if (temp != NULL)
+		return rbp_spill_pwrite(temp, fd, buf, len, offset);
 	if (info == NULL || offset < 0)
 		return rbp_libc.pwrite(fd, buf, len, offset);
 	iov.iov_base = unconstify(void *, buf);
@@ -299,8 +420,20 @@ static ssize_t
 wrap_write(int fd, const void *buf, size_t len)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
 	ssize_t		result;
 
+	if (temp != NULL)
+	{
+		off_t		at = rbp_libc.lseek(fd, 0, SEEK_CUR);
+
+		if (at < 0)
+			return -1;
+		result = rbp_spill_pwrite(temp, fd, buf, len, at);
+		if (result > 0)
+			(void) rbp_libc.lseek(fd, at + result, SEEK_SET);
+		return result;
+	}
 	if (info == NULL)
 		return rbp_libc.write(fd, buf, len);
 	rbp_tier_fork_changed(&info->file);
@@ -313,8 +446,11 @@ static int
 wrap_ftruncate(int fd, off_t length)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
 	int			result;
 
+	if (temp != NULL)
+		return rbp_spill_ftruncate(temp, fd, length);
 	if (info == NULL)
 		return rbp_libc.ftruncate(fd, length);
 	rbp_tier_fork_changed(&info->file);
@@ -323,13 +459,79 @@ wrap_ftruncate(int fd, off_t length)
 	return result;
 }
 
+static off_t
+wrap_lseek(int fd, off_t offset, int whence)
+{
+	RbpSpillOpen *temp = temp_fd(fd);
+	off_t		result = rbp_libc.lseek(fd, offset, whence);
+	off_t		size;
+
+	if (temp == NULL || whence != SEEK_END || result < 0)
+		return result;
+	size = rbp_spill_open_size(temp, result - offset);
+	if (size == result - offset)
+		return result;
+	return rbp_libc.lseek(fd, size + offset, SEEK_SET);
+}
+
+/* For stat() and lstat(). */
+static int
+path_size(int result, const char *path, struct stat *st)
+{
+	bool		relation;
+	const char *temp;
+
+	if (result == 0 && S_ISREG(st->st_mode) &&
+		(temp = temp_name(path, &relation)) != NULL)
+		st->st_size = rbp_spill_name_size(temp, st->st_size);
+	return result;
+}
+
+static int
+wrap_stat(const char *path, struct stat *st)
+{
+	return path_size(rbp_libc.stat(path, st), path, st);
+}
+
+static int
+wrap_lstat(const char *path, struct stat *st)
+{
+	return path_size(rbp_libc.lstat(path, st), path, st);
+}
+
+static int
+wrap_fstat(int fd, struct stat *st)
+{
+	RbpSpillOpen *temp = temp_fd(fd);
+	int			result = rbp_libc.fstat(fd, st);
+
+	if (result == 0 && temp != NULL)
+		st->st_size = rbp_spill_open_size(temp, st->st_size);
+	return result;
+}
+
+static int
+wrap_posix_fallocate(int fd, off_t offset, off_t len)
+{
+	RbpSpillOpen *temp = temp_fd(fd);
+
+	return temp == NULL ? rbp_libc.posix_fallocate(fd, offset, len) :
+		rbp_spill_posix_fallocate(temp, fd, offset, len);
+}
+
 static int
 wrap_truncate(const char *path, off_t length)
 {
 	RbpRelFile	file;
-	bool		is_relation = changing_path(path, &file);
-	int			result = rbp_libc.truncate(path, length);
+	bool		relation;
+	const char *temp = temp_name(path, &relation);
+	bool		is_relation;
+	int			result;
 
+	if (temp != NULL)
+		return rbp_spill_truncate(temp, path, length);
+	is_relation = changing_path(path, &file);
+	result = rbp_libc.truncate(path, length);
 	if (is_relation)
 		changed(&file);
 	return result;
@@ -339,9 +541,15 @@ static int
 wrap_unlink(const char *path)
 {
 	RbpRelFile	file;
-	bool		is_relation = changing_path(path, &file);
-	int			result = rbp_libc.unlink(path);
+	bool		relation;
+	const char *temp = temp_name(path, &relation);
+	bool		is_relation;
+	int			result;
 
+	if (temp != NULL)
+		return rbp_spill_unlink(temp, path);
+	is_relation = changing_path(path, &file);
+	result = rbp_libc.unlink(path);
 	if (is_relation)
 		changed(&file);
 	return result;
@@ -352,10 +560,24 @@ wrap_rename(const char *from, const char *to)
 {
 	RbpRelFile	old_file;
 	RbpRelFile	new_file;
-	bool		old_is_relation = changing_path(from, &old_file);
-	bool		new_is_relation = changing_path(to, &new_file);
-	int			result = rbp_libc.rename(from, to);
+	bool		relation;
+	const char *old_temp = temp_name(from, &relation);
+	const char *new_temp = temp_name(to, &relation);
+	bool		old_is_relation;
+	bool		new_is_relation;
+	int			result;
 
+	/* The server never does; blocks on donors could not follow. */
+	if (old_temp != NULL && rbp_spill_has_blocks(old_temp))
+	{
+		errno = EXDEV;
+		return -1;
+	}
+	old_is_relation = changing_path(from, &old_file);
+	new_is_relation = changing_path(to, &new_file);
+	result = rbp_libc.rename(from, to);
+	if (result == 0 && new_temp != NULL)
+		rbp_spill_forget(new_temp);
 	if (old_is_relation)
 		changed(&old_file);
 	if (new_is_relation)
@@ -370,6 +592,12 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 	const FdInfo *info = relation_fd(out);
 	ssize_t		result;
 
+	/* The server copies no temporary files; if it did, by read() and write() */
+	if (temp_fd(in) != NULL || temp_fd(out) != NULL)
+	{
+		errno = EXDEV;
+		return -1;
+	}
 	if (info == NULL)
 		return rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
 	rbp_tier_fork_changed(&info->file);
@@ -383,7 +611,11 @@ static int
 wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 {
 	const FdInfo *info = relation_fd(fd);
+	RbpSpillOpen *temp = temp_fd(fd);
 
+	if (temp != NULL && advice == POSIX_FADV_WILLNEED &&
+		rbp_spill_advice_is_wasted(temp, offset, len))
+		return 0;
 	if (info != NULL && advice == POSIX_FADV_WILLNEED && offset >= 0 &&
 		len > 0 && len <= 128 * BLCKSZ && rbp_tier_attached())
 	{
@@ -402,12 +634,18 @@ rbp_file_install(void)
 	static const RbpLibc wrappers = {
 		.open = wrap_open,
 		.close = wrap_close,
+		.read = wrap_read,
 		.write = wrap_write,
 		.pread = wrap_pread,
 		.preadv = wrap_preadv,
 		.pwrite = wrap_pwrite,
 		.pwritev = wrap_pwritev,
+		.lseek = wrap_lseek,
+		.stat = wrap_stat,
+		.lstat = wrap_lstat,
+		.fstat = wrap_fstat,
 		.ftruncate = wrap_ftruncate,
+		.posix_fallocate = wrap_posix_fallocate,
 		.truncate = wrap_truncate,
 		.unlink = wrap_unlink,
 		.rename = wrap_rename,

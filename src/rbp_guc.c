@@ -336,14 +336,14 @@ rbp_guc_init(void)
 							"Most remote memory that temporary data can be given.",
 							"Sizes tables in shared memory, some 32 bytes for each 8 kB.",
 							&rbp_guc_temp_tier_max_size,
-							1024, 0, 16 * 1024 * 1024,
+							1024, 0, 8 * 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_MB,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.temp_tier_size",
 							"Remote memory that is leased for temporary data; 0 for none.",
 							"What lies there has no other copy, unless remote_bp.temp_mirror is on.",
 							&rbp_guc_temp_tier_size,
-							0, 0, 16 * 1024 * 1024,
+							0, 0, 8 * 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_MB,
 							check_temp_tier_size, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.temp_staging_size",

@@ -9,6 +9,7 @@
 #ifndef RBP_INTERPOSE_H
 #define RBP_INTERPOSE_H
 
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -17,6 +18,7 @@ typedef struct RbpLibc
 {
 	int			(*open) (const char *path, int flags,...);
 	int			(*close) (int fd);
+	ssize_t		(*read) (int fd, void *buf, size_t len);
 	ssize_t		(*write) (int fd, const void *buf, size_t len);
 	ssize_t		(*pread) (int fd, void *buf, size_t len, off_t offset);
 	ssize_t		(*preadv) (int fd, const struct iovec *iov, int iovcnt,
@@ -24,7 +26,12 @@ typedef struct RbpLibc
 	ssize_t		(*pwrite) (int fd, const void *buf, size_t len, off_t offset);
 	ssize_t		(*pwritev) (int fd, const struct iovec *iov, int iovcnt,
 							off_t offset);
+	off_t		(*lseek) (int fd, off_t offset, int whence);
+	int			(*stat) (const char *path, struct stat *st);
+	int			(*lstat) (const char *path, struct stat *st);
+	int			(*fstat) (int fd, struct stat *st);
 	int			(*ftruncate) (int fd, off_t length);
+	int			(*posix_fallocate) (int fd, off_t offset, off_t len);
 	int			(*truncate) (const char *path, off_t length);
 	int			(*unlink) (const char *path);
 	int			(*rename) (const char *from, const char *to);

@@ -56,8 +56,8 @@ extern void rbp_spill_forget(const char *name);
 extern RbpSpillOpen *rbp_spill_opened(const char *name, bool relation,
 									  int flags);
 
-/* Before fd is closed.  Frees o. */
-extern void rbp_spill_close(RbpSpillOpen *o, int fd);
+/* Before the descriptor is closed.  Frees o. */
+extern void rbp_spill_close(RbpSpillOpen *o);
 
 extern ssize_t rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len,
 							   off_t offset);
@@ -69,6 +69,8 @@ extern ssize_t rbp_spill_pwritev(RbpSpillOpen *o, int fd,
 								 const struct iovec *iov, int iovcnt,
 								 off_t offset);
 extern int	rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length);
+extern int	rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset,
+									  off_t len);
 extern int	rbp_spill_truncate(const char *name, const char *path, off_t length);
 extern int	rbp_spill_unlink(const char *name, const char *path);
 

@@ -53,6 +53,8 @@ typedef struct RbpSpillFileState
 	uint32_t	run_next;		/* slots reserved for the next blocks */
 	uint32_t	run_left;
 	uint32_t	run_len;		/* of the last reservation */
+	uint32_t	mirror_next;	/* the same for second copies */
+	uint32_t	mirror_left;
 	uint32_t	slot_blocks;	/* blocks on donors */
 	uint32_t	staged_blocks;	/* blocks in staging */
 	uint32_t	mirrored_blocks;

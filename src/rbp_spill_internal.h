@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_spill_internal.h
+ *	  What the files of rbp_spill know of each other.
+ *
+ * rbp_spill.c			the file API: which block is where; sizes; truncation
+ * rbp_spill_write.c	blocks on their way to donors: staging and batches
+ * rbp_spill_read.c		blocks from donors: read-ahead, checks, second copies
+ * rbp_spill_upkeep.c	evacuation, files whose owner is gone, the views
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_SPILL_INTERNAL_H
+#define RBP_SPILL_INTERNAL_H
+
+#include "postgres.h"
+
+#include "port/atomics.h"
+
+#include "rbp_directory.h"
+#include "rbp_spill.h"
+
+/*
+ * The value of a block in rbp_spill_table: nothing, a staging page, or a slot,
+ * counted from the temp quota's first one.
+ */
+#define VALUE_NONE		0
+#define VALUE_STAGED	UINT32_C(0x80000000)
+#define VALUE_LOST		UINT32_C(0x7fffffff)	/* it could be written nowhere */
+
+#define IS_STAGED(value)	(((value) & VALUE_STAGED) != 0)
+#define STAGED_PAGE(value)	((value) & ~VALUE_STAGED)
+#define IS_SLOT(value)		((value) != VALUE_NONE && (value) < VALUE_LOST)
+#define VALUE_SLOT(value)	((value) - 1 + rbp_spill_shared->first_slot)
+#define SLOT_VALUE(slot)	((slot) - rbp_spill_shared->first_slot + 1)
+
+#define NO_SLOT			UINT32_MAX
+
+/* Staging pages that are filled and sent together. */
+#define CHUNK_PAGES		16
+
+/* What a slot holds; written under its file's lock, by slot number. */
+typedef struct SlotInfo
+{
+	uint64		hash;			/* of the content; of a first copy only */
+	uint32		file;			/* index in the table */
+	uint32		block;
+	uint32		mirror;			/* the second copy's slot, or NO_SLOT */
+} SlotInfo;
+
+typedef struct SpillShared
+{
+	uint32		first_slot;
+	uint32		nslots;
+	uint32		nopen;			/* staging pages for blocks being filled */
+	uint32		nchunks;		/* of staging pages for blocks on their way */
+
+	/* where the rest is, in this process as in all */
+	char	   *pages;			/* nopen + nchunks * CHUNK_PAGES */
+	bool	   *dropped;		/* for each: its block has moved on; under the
+								 * file's lock while the page is in use */
+	pg_atomic_uint64 *open_free;	/* bitmaps */
+	pg_atomic_uint64 *chunk_free;
+	SlotInfo   *slots;
+} SpillShared;
+
+extern SpillShared *rbp_spill_shared;
+
+static inline char *
+staging_page(uint32 page)
+{
+	return rbp_spill_shared->pages + (Size) page * BLCKSZ;
+}
+
+static inline SlotInfo *
+slot_info(uint32 slot)
+{
+	return &rbp_spill_shared->slots[slot - rbp_spill_shared->first_slot];
+}
+
+/*
+ * ---- rbp_spill.c ------------------------------------------------------------
+ */
+
+/*
+ * A block's value is about to be replaced, or its file to go: give back what
+ * the value stands for.  File locked exclusively.
+ */
+extern void rbp_spill_drop_value(RbpSpillFile *file, uint32 value);
+
+/* The block is in this slot now.  File locked exclusively, value set by this. */
+extern void rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
+							  uint32 mirror, uint64 hash);
+
+/*
+ * The block goes to the real file, from data; *fd caches the descriptor (-1:
+ * none yet; the caller closes it).  False if that failed: it is lost then, and
+ * reads of it will fail.  File locked exclusively; the old value is dropped.
+ */
+extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block,
+								   const char *data, int *fd);
+
+/*
+ * A slot, and one on another donor if mirror is not NULL, for the file's next
+ * block.  False if there is no room.  File locked exclusively.
+ */
+extern bool rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot,
+								 uint32 *mirror);
+
+/* Give the rest of the file's reserved slots back.  Locked exclusively. */
+extern void rbp_spill_end_runs(RbpSpillFileState *st);
+
+/*
+ * ---- rbp_spill_write.c --------------------------------------------------------
+ */
+
+/* Take one of n bits that is set; -1 if none is.  And give it back. */
+extern int	rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n);
+extern void rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit);
+extern uint32 rbp_spill_bitmap_count(pg_atomic_uint64 *words, uint32 n);
+
+typedef enum SpillPut
+{
+	PUT_DONE,
+	PUT_NO_ROOM,				/* the caller writes it to the real file */
+	PUT_GONE					/* there is no such file any more */
+} SpillPut;
+
+/*
+ * Send a whole block to donors; it replaces what was there, and the file is
+ * at least size bytes long then.
+ */
+extern SpillPut rbp_spill_put(RbpSpillHandle handle, uint32 block,
+							  const char *data, int64 size);
+
+/* Send what is staged, and wait for all that is on its way. */
+extern void rbp_spill_flush(void);
+
+/*
+ * ---- rbp_spill_read.c -----------------------------------------------------------
+ */
+
+/*
+ * Read n bytes from start of a block that was in that slot.  1: done; 0: the
+ * block has moved meanwhile, look again; -1: it cannot be had (logged).
+ */
+extern int	rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
+							uint64 hash, uint32 mirror, bool relation,
+							uint32 start, uint32 n, char *buf);
+
+/*
+ * One copy, or the other, of a whole block, whatever it takes; until
+ * deadline_ns.  page: BLCKSZ bytes.  NULL, or why it cannot be had.
+ */
+extern const char *rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
+										int64 deadline_ns, char *page);
+
+/* Forget what was read ahead. */
+extern void rbp_spill_end_read_ahead(void);
+
+#endif							/* RBP_SPILL_INTERNAL_H */

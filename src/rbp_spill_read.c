@@ -1,0 +1,526 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_spill_read.c
+ *	  Temporary blocks from donors.
+ *
+ * Where a read is a copy within this host (shm), it is made at once, into
+ * the caller's buffer if that takes a whole block.  Over a network blocks
+ * are read ahead, as most temporary files are read from one end to the other:
+ * a window is up to CHUNK_PAGES blocks of one file, one transfer if their
+ * slots are neighbours.  When the reader enters a window, the next one is
+ * posted, so that it arrives while the query works on this one; windows start
+ * small and double.  A merge reads many runs by turns, so there are many
+ * windows, and the one that was not used for the longest time is given up.
+ *
+ * What is in a window is a copy, and may be out of date: it is used only if
+ * the table still says that the block is in the slot it came from, and only
+ * if it matches the hash that the table has now.
+ *
+ * A block that does not come is asked for again, over a new connection if
+ * need be, and from its second copy if there is one, until
+ * remote_bp.temp_io_timeout is over: there is no disk to go to.
+ *
+ * All here is private to the process; no lock is held while a donor is waited
+ * for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+
+#include "rbp_guc.h"
+#include "rbp_hash.h"
+#include "rbp_spill_internal.h"
+#include "rbp_stats.h"
+
+#define WINDOWS				32
+#define WINDOW_FIRST		4
+#define RETRY_US			5000
+
+#define shared		rbp_spill_shared
+
+typedef struct Window
+{
+	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE: unused */
+	uint32		block;			/* the first */
+	int			n;
+	bool		next_posted;	/* the window after this one was asked for */
+	RbpRemoteBatch *batch;		/* on its way */
+	bool		mirrored;		/* the first block has a second copy */
+	uint64		used;			/* for what is given up first */
+	uint32		slots[CHUNK_PAGES];
+	bool		checked[CHUNK_PAGES];
+	uint64		hashes[CHUNK_PAGES];	/* of the content, once checked */
+	RbpRemoteIo ios[CHUNK_PAGES];
+} Window;
+
+static Window windows[WINDOWS];
+static uint64 use_clock = 0;
+static int	nwindows = 0;		/* that are in use */
+
+/* The windows' pages, and one more; mapped when first needed. */
+static char *window_space = NULL;
+
+/* The block last copied into the one page: for reads of parts. */
+static struct
+{
+	bool		valid;
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;
+	uint64		hash;
+}			last;
+
+static inline bool
+same_file(RbpSpillHandle a, RbpSpillHandle b)
+{
+	return a.index == b.index && a.serial == b.serial;
+}
+
+static bool
+have_space(void)
+{
+	Size		size = ((Size) WINDOWS * CHUNK_PAGES + 1) * BLCKSZ;
+
+	if (window_space == NULL)
+	{
+		void	   *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
+							   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (mem != MAP_FAILED)
+		{
+			window_space = mem;
+			for (int i = 0; i < WINDOWS; i++)
+				windows[i].handle.index = RBP_SPILL_NO_FILE;
+		}
+	}
+	return window_space != NULL;
+}
+
+static inline char *
+window_page(const Window *w, int i)
+{
+	return window_space +
+		((Size) (w - windows) * CHUNK_PAGES + (Size) i) * BLCKSZ;
+}
+
+static inline char *
+last_page(void)
+{
+	return window_space + (Size) WINDOWS * CHUNK_PAGES * BLCKSZ;
+}
+
+/*
+ * ---- one block, whatever it takes -------------------------------------------------
+ */
+
+static RbpStatus
+read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
+{
+	RbpRemoteIo io = {.slot = slot,.buf = page,.status = RBP_CANCELED};
+	RbpRemoteBatch *batch;
+
+	batch = rbp_remote_begin(&io, 1, false, flags, now, deadline_ns);
+	if (batch != NULL)
+		rbp_remote_end(batch, deadline_ns);
+	return io.status;
+}
+
+const char *
+rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
+					 int64 deadline_ns, char *page)
+{
+	const char *why = NULL;
+	uint32		copies[2] = {slot, mirror};
+	int			ncopies = mirror == NO_SLOT ? 1 : 2;
+	bool		gone[2] = {false, false};
+	int			mismatches = 0;
+
+	for (int round = 0;; round++)
+	{
+		bool		hope = false;
+
+		for (int i = 0; i < ncopies; i++)
+		{
+			int64		now = rbp_now_ns();
+
+			/*
+			 * With two copies, first only try donors that are known to
+			 * answer, and none for longer than half of the time.
+			 */
+			int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
+			int64		until = ncopies == 2 ? now + (deadline_ns - now) / 2 :
+				deadline_ns;
+			RbpStatus	status;
+
+			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
+			{
+				why = "there is no lease for it any more";
+				continue;
+			}
+			if (gone[i] || rbp_remote_slot_donor(copies[i]) < 0)
+			{
+				gone[i] = true;
+				why = why != NULL ? why : "the donor's memory is not leased any more";
+				continue;
+			}
+			status = read_copy(copies[i], flags, now, until, page);
+			if (status == RBP_OK)
+			{
+				if (rbp_hash_page(page) == hash)
+				{
+					if (i == 1)
+						rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
+					return NULL;
+				}
+				rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
+				why = "its content does not match its hash";
+				/* once more, lest the transfer was at fault */
+				if (++mismatches > 2 * ncopies)
+					gone[i] = true;
+				hope = true;
+				continue;
+			}
+			why = rbp_status_text(status);
+			hope = true;
+		}
+		if (!hope || rbp_now_ns() >= deadline_ns)
+			return why;
+		if (round > 0)
+			pg_usleep(RETRY_US);
+	}
+}
+
+/* Say that the block is lost, and where it was. */
+static void
+report_lost(const char *name, uint32 block, uint32 slot, const char *why)
+{
+	char		place[200];
+	int			save_errno = errno;
+
+	rbp_remote_slot_name(slot, place, sizeof(place));
+	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from %s: %s",
+					block, name, place, why)));
+	RESUME_INTERRUPTS();
+	errno = save_errno;
+}
+
+/* Is the block in that slot still? Its file's name into name, if so. */
+static bool
+still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
+			char *name)
+{
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	bool		there;
+
+	if (file == NULL)
+		return false;
+	there = rbp_spill_block_get(rbp_spill_table, file, block) == SLOT_VALUE(slot) &&
+		slot_info(slot)->hash == hash;
+	strlcpy(name, rbp_spill_file_name(file), RBP_SPILL_NAME_LEN);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return there;
+}
+
+/* As rbp_spill_fetch(), of a whole page. */
+static int
+fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
+		   uint32 mirror, char *page)
+{
+	char		name[RBP_SPILL_NAME_LEN];
+	const char *why;
+
+	why = rbp_spill_fetch_page(slot, hash, mirror,
+							   rbp_now_ns() + rbp_guc_temp_io_timeout_ns(), page);
+	if (why == NULL)
+	{
+		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+		return 1;
+	}
+	if (!still_there(handle, block, slot, hash, name))
+		return 0;
+	report_lost(name, block, slot, why);
+	return -1;
+}
+
+/*
+ * ---- windows ------------------------------------------------------------------------
+ */
+
+/*
+ * How long to wait where something else can be done: go to the second copy, or
+ * do without.
+ */
+static int64
+short_wait(void)
+{
+	return Min(rbp_guc_io_timeout_ns() * 10, rbp_guc_temp_io_timeout_ns());
+}
+
+/* Wait for a window, if it is on its way. */
+static void
+arrive(Window *w, int64 wait_ns)
+{
+	if (w->batch != NULL)
+		rbp_remote_end(w->batch, rbp_now_ns() + wait_ns);
+	w->batch = NULL;
+}
+
+static void
+discard(Window *w)
+{
+	if (w->handle.index == RBP_SPILL_NO_FILE)
+		return;
+	arrive(w, short_wait());
+	w->handle.index = RBP_SPILL_NO_FILE;
+	nwindows--;
+}
+
+void
+rbp_spill_end_read_ahead(void)
+{
+	last.valid = false;
+	if (nwindows == 0)
+		return;
+	for (int i = 0; i < WINDOWS; i++)
+		discard(&windows[i]);
+	/* the pages' memory goes back to the system */
+	(void) madvise(window_space, ((Size) WINDOWS * CHUNK_PAGES + 1) * BLCKSZ,
+				   MADV_DONTNEED);
+}
+
+static Window *
+find_window(RbpSpillHandle handle, uint32 block)
+{
+	static int	hint = 0;
+
+	for (int k = 0; k < WINDOWS && nwindows > 0; k++)
+	{
+		int			i = (hint + k) % WINDOWS;
+		Window	   *w = &windows[i];
+
+		if (same_file(w->handle, handle) && block >= w->block &&
+			block - w->block < (uint32) w->n)
+		{
+			hint = i;
+			return w;
+		}
+	}
+	return NULL;
+}
+
+/* Did a window end just before the block? How many blocks it had, or 0. */
+static int
+window_before(RbpSpillHandle handle, uint32 block)
+{
+	for (int i = 0; i < WINDOWS && nwindows > 0; i++)
+		if (same_file(windows[i].handle, handle) &&
+			windows[i].block + (uint32) windows[i].n == block)
+			return windows[i].n;
+	return 0;
+}
+
+/* The least recently used window but for keep, emptied. */
+static Window *
+free_window(const Window *keep)
+{
+	Window	   *w = NULL;
+
+	for (int i = 0; i < WINDOWS; i++)
+	{
+		if (windows[i].handle.index == RBP_SPILL_NO_FILE)
+		{
+			w = &windows[i];
+			break;
+		}
+		if (&windows[i] != keep && (w == NULL || windows[i].used < w->used))
+			w = &windows[i];
+	}
+	discard(w);
+	return w;
+}
+
+/*
+ * Ask for up to n blocks from block on, as far as they are in slots, in a new
+ * window; NULL if not even the first is, or it is known not to come.
+ */
+static Window *
+post_window(RbpSpillHandle handle, uint32 block, int n, bool mirrored,
+			const Window *keep)
+{
+	uint32		values[CHUNK_PAGES];
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	Window	   *w;
+	int			got = 0;
+	int64		now;
+
+	if (file == NULL)
+		return NULL;
+	while (got < n && block + (uint32) got >= block)
+		got += (int) rbp_spill_block_get_some(rbp_spill_table, file,
+											  block + (uint32) got,
+											  (uint32) (n - got), values + got);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	for (n = 0; n < got && IS_SLOT(values[n]); n++)
+		 /* count */ ;
+	if (n == 0)
+		return NULL;
+
+	w = free_window(keep);
+	now = rbp_now_ns();
+	w->block = block;
+	w->n = n;
+	w->next_posted = false;
+	w->mirrored = mirrored;
+	w->used = ++use_clock;
+	for (int i = 0; i < n; i++)
+	{
+		w->slots[i] = VALUE_SLOT(values[i]);
+		w->checked[i] = false;
+		w->ios[i].slot = w->slots[i];
+		w->ios[i].buf = window_page(w, i);
+		w->ios[i].status = RBP_CANCELED;
+	}
+	w->handle = handle;
+	nwindows++;
+	w->batch = rbp_remote_begin(w->ios, n, false,
+								mirrored ? 0 : RBP_REMOTE_PATIENT, now,
+								now + (mirrored ? short_wait() :
+									   rbp_guc_temp_io_timeout_ns()));
+	if (w->batch == NULL)
+	{
+		discard(w);
+		return NULL;
+	}
+	return w;
+}
+
+/* The page of a window, if it is what the table promises. */
+static char *
+window_content(Window *w, uint32 block, uint32 slot, uint64 hash)
+{
+	int			i = (int) (block - w->block);
+	char	   *page = window_page(w, i);
+
+	if (w->slots[i] != slot)
+		return NULL;
+	if (w->ios[i].status != RBP_OK)
+		return NULL;
+	if (!w->checked[i])
+	{
+		w->hashes[i] = rbp_hash_page(page);
+		w->checked[i] = true;
+		if (w->hashes[i] == hash)
+			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+	}
+	return w->hashes[i] == hash ? page : NULL;
+}
+
+int
+rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
+				uint64 hash, uint32 mirror, bool relation,
+				uint32 start, uint32 n, char *buf)
+{
+	int64		start_ns = rbp_now_ns();
+	bool		local = rbp_remote_slot_local(slot);
+	bool		whole = start == 0 && n == BLCKSZ;
+	char	   *page = NULL;
+	int			result = 1;
+
+	if (local && whole)
+	{
+		RbpRemoteIo io = {.slot = slot,.buf = buf,.status = RBP_CANCELED};
+
+		rbp_remote_read(&io, 1, start_ns,
+						start_ns + rbp_guc_temp_io_timeout_ns());
+		if (io.status == RBP_OK && rbp_hash_page(buf) == hash)
+			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+		else
+			result = fetch_slow(handle, block, slot, hash, mirror, buf);
+		rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
+		return result;
+	}
+	if (!have_space())
+	{
+		char		one[BLCKSZ];
+
+		result = fetch_slow(handle, block, slot, hash, mirror, one);
+		if (result > 0)
+			memcpy(buf, one + start, n);
+		return result;
+	}
+
+	if (last.valid && last.block == block && last.slot == slot &&
+		last.hash == hash && same_file(last.handle, handle))
+		page = last_page();
+	if (page == NULL && !local)
+	{
+		Window	   *w = find_window(handle, block);
+		bool		ahead = w != NULL;
+
+		if (w != NULL && w->slots[block - w->block] != slot)
+		{
+			discard(w);			/* the file has changed under it */
+			w = NULL;
+		}
+		if (w == NULL)
+		{
+			int			before = window_before(handle, block);
+
+			w = post_window(handle, block,
+							before > 0 ? Min(before * 2, CHUNK_PAGES) :
+							relation ? 1 : WINDOW_FIRST,
+							mirror != NO_SLOT, NULL);
+			ahead = false;
+		}
+		if (w != NULL)
+		{
+			w->used = ++use_clock;
+
+			/*
+			 * Is somebody reading on? Then the next blocks are worth asking
+			 * for; a lone first block of a relation tells nothing yet.
+			 */
+			if (!w->next_posted && (w->n > 1 || ahead))
+			{
+				uint32		next = w->block + (uint32) w->n;
+
+				w->next_posted = true;
+				if (next > w->block && find_window(handle, next) == NULL)
+					(void) post_window(handle, next,
+									   Min(w->n * 2, CHUNK_PAGES),
+									   w->mirrored, w);
+			}
+			arrive(w, w->mirrored ? short_wait() : rbp_guc_temp_io_timeout_ns());
+			page = window_content(w, block, slot, hash);
+			if (page != NULL && ahead)
+				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
+		}
+	}
+	if (page == NULL)
+	{
+		page = last_page();
+		last.valid = false;
+		result = fetch_slow(handle, block, slot, hash, mirror, page);
+		if (result > 0)
+		{
+			last.valid = true;
+			last.handle = handle;
+			last.block = block;
+			last.slot = slot;
+			last.hash = hash;
+		}
+	}
+	if (result > 0)
+		memcpy(buf, page + start, n);
+	rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
+	return result;
+}

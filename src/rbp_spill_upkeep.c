@@ -1,0 +1,303 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_spill_upkeep.c
+ *	  Temporary files: evacuation, files whose owner is gone, the views.
+ *
+ * Evacuation is done by the lease worker, beside everything else: a block is
+ * read, written to another place, and installed there if it has not changed
+ * meanwhile, which its slot and hash tell; a reader that has looked up the old
+ * slot and finds something else there looks again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+
+#include "rbp_guc.h"
+#include "rbp_interpose.h"
+#include "rbp_spill_internal.h"
+#include "rbp_stats.h"
+
+#define SWEEP_NS		INT64CONST(10000000000)
+
+#define shared			rbp_spill_shared
+
+/* The file that is in this place now. */
+static bool
+handle_at(uint32 index, RbpSpillHandle *handle)
+{
+	return rbp_spill_table_next(rbp_spill_table, index, handle) &&
+		handle->index == index;
+}
+
+/* The file's reserved slots, if they are in the extent, are given back. */
+static void
+end_runs_in(uint32 extent)
+{
+	RbpSpillHandle handle;
+
+	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+		 i = handle.index + 1)
+	{
+		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+		RbpSpillFileState *st;
+
+		if (file == NULL)
+			continue;
+		st = rbp_spill_file_state(file);
+		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
+			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
+			rbp_spill_end_runs(st);
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	}
+}
+
+/* A block that has a copy in some slot. */
+typedef struct Place
+{
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;			/* the first copy's */
+	uint32		mirror;
+	uint64		hash;
+} Place;
+
+/*
+ * What the slot holds; false if nothing that can be told: it is reserved, or on
+ * its way.
+ */
+static bool
+find_place(uint32 slot, Place *place)
+{
+	SlotInfo	seen = *slot_info(slot);	/* without its file's lock: a hint */
+	RbpSpillFile *file;
+	uint32		value;
+	bool		found = false;
+
+	place->block = seen.block;
+	if (!handle_at(seen.file, &place->handle))
+		return false;
+	file = rbp_spill_file_lock(rbp_spill_table, place->handle, false);
+	if (file == NULL)
+		return false;
+	value = rbp_spill_block_get(rbp_spill_table, file, place->block);
+	if (IS_SLOT(value))
+	{
+		place->slot = VALUE_SLOT(value);
+		place->mirror = slot_info(place->slot)->mirror;
+		place->hash = slot_info(place->slot)->hash;
+		found = place->slot == slot || place->mirror == slot;
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return found;
+}
+
+/* Lock the file exclusively, if the block is where it was. */
+static RbpSpillFile *
+lock_place(const Place *place)
+{
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, place->handle, true);
+
+	if (file == NULL)
+		return NULL;
+	if (rbp_spill_block_get(rbp_spill_table, file, place->block) ==
+		SLOT_VALUE(place->slot) &&
+		slot_info(place->slot)->hash == place->hash)
+		return file;
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return NULL;
+}
+
+/* Write the page to other slots, and let the block be there. */
+static bool
+move_to_slots(const Place *place, char *page, int64 deadline_ns)
+{
+	bool		mirrored = place->mirror != NO_SLOT;
+	RbpSpillFile *file = lock_place(place);
+	RbpRemoteIo ios[2];
+	uint32		slot = NO_SLOT;
+	uint32		mirror = NO_SLOT;
+	bool		taken;
+
+	if (file == NULL)
+		return true;
+	taken = rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!taken)
+		return false;
+
+	ios[0].slot = slot;
+	ios[1].slot = mirror;
+	ios[0].buf = ios[1].buf = page;
+	ios[1].status = RBP_OK;
+	rbp_remote_write(ios, mirrored ? 2 : 1, rbp_now_ns(), deadline_ns);
+	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
+	{
+		file = lock_place(place);
+		if (file != NULL)
+		{
+			rbp_spill_install(file, place->block, slot, mirror, place->hash);
+			rbp_spill_file_unlock(rbp_spill_table, file);
+			return true;
+		}
+		rbp_spill_slots_free(rbp_spill_slots, slot, 1);
+		if (mirrored)
+			rbp_spill_slots_free(rbp_spill_slots, mirror, 1);
+		return true;			/* it has moved by itself */
+	}
+	rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
+	if (mirrored)
+		rbp_spill_slots_quarantine(rbp_spill_slots, mirror, rbp_now_ns());
+	return false;
+}
+
+static void
+move_to_real_file(const Place *place, const char *page)
+{
+	RbpSpillFile *file;
+	int			fd;
+
+	/* opened first: if that fails, the block had better stay where it is */
+	file = lock_place(place);
+	if (file == NULL)
+		return;
+	fd = rbp_libc.open(rbp_spill_file_name(file), O_WRONLY | O_CLOEXEC);
+	if (fd >= 0)
+		(void) rbp_spill_to_real_file(file, place->block, page, &fd);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+}
+
+uint32
+rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
+{
+	static char page[BLCKSZ];
+
+	if (rbp_spill_slots_extent_used(rbp_spill_slots, extent) > 0)
+		end_runs_in(extent);
+	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
+	{
+		uint32		slot = RBP_EXTENT_SLOT(extent) + i;
+		Place		place;
+
+		if (rbp_now_ns() >= deadline_ns)
+			break;
+		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
+			!find_place(slot, &place))
+			continue;
+		if (rbp_spill_fetch_page(place.slot, place.hash, place.mirror,
+								 deadline_ns, page) != NULL)
+			continue;
+		if (!move_to_slots(&place, page, deadline_ns))
+			move_to_real_file(&place, page);
+		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
+	}
+	return rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+}
+
+/*
+ * ---- files whose owner is gone ---------------------------------------------------
+ */
+
+/*
+ * A process unlinks its files before it ends, or the server starts anew.  If
+ * neither happened, say because the directory was removed by hand, nobody will
+ * ask for the blocks again.  A temporary relation stays until it is dropped.
+ */
+int64
+rbp_spill_sweep(void)
+{
+	static int64 next = 0;
+	int64		now;
+	RbpSpillHandle handle;
+
+	if (shared == NULL)
+		return SWEEP_NS;
+	now = rbp_now_ns();
+	if (now < next)
+		return next - now;
+	next = now + SWEEP_NS;
+	rbp_spill_slots_tick(rbp_spill_slots, now);
+	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+		 i = handle.index + 1)
+	{
+		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+		char		name[RBP_SPILL_NAME_LEN];
+		bool		relation;
+		int			owner;
+
+		if (file == NULL)
+			continue;
+		relation = rbp_spill_file_state(file)->relation;
+		owner = rbp_spill_file_state(file)->owner;
+		strlcpy(name, rbp_spill_file_name(file), sizeof(name));
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		if (!relation && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH)
+			rbp_spill_forget(name);
+	}
+	return SWEEP_NS;
+}
+
+/*
+ * ---- for the views -----------------------------------------------------------------
+ */
+
+RbpSpillFileInfo *
+rbp_spill_file_info(int *n)
+{
+	RbpSpillFileInfo *infos;
+	RbpSpillHandle handle;
+	int			max;
+
+	*n = 0;
+	if (shared == NULL)
+		return NULL;
+	max = (int) rbp_spill_table_files(rbp_spill_table) + 64;
+	infos = palloc(sizeof(RbpSpillFileInfo) * max);
+	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+		 i = handle.index + 1)
+	{
+		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+		RbpSpillFileInfo info;
+		RbpSpillFileState *st;
+
+		if (file == NULL)
+			continue;
+		st = rbp_spill_file_state(file);
+		strlcpy(info.name, rbp_spill_file_name(file), sizeof(info.name));
+		info.owner = st->owner;
+		info.relation = st->relation;
+		info.size = st->size;
+		info.remote_bytes = (int64) st->slot_blocks * BLCKSZ;
+		info.staged_bytes = (int64) st->staged_blocks * BLCKSZ;
+		info.mirrored_bytes = (int64) st->mirrored_blocks * BLCKSZ;
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		if (*n == max)
+		{
+			max *= 2;
+			infos = repalloc(infos, sizeof(RbpSpillFileInfo) * max);
+		}
+		infos[(*n)++] = info;
+	}
+	return infos;
+}
+
+void
+rbp_spill_use(RbpSpillUse *use)
+{
+	memset(use, 0, sizeof(*use));
+	if (shared == NULL)
+		return;
+	rbp_spill_slots_counts(rbp_spill_slots, &use->slots);
+	use->files = rbp_spill_table_files(rbp_spill_table);
+	use->staging_pages = shared->nopen + shared->nchunks * CHUNK_PAGES;
+	use->staging_used = use->staging_pages -
+		rbp_spill_bitmap_count(shared->open_free, shared->nopen) -
+		rbp_spill_bitmap_count(shared->chunk_free, shared->nchunks) * CHUNK_PAGES;
+}

@@ -1,0 +1,451 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_spill_write.c
+ *	  Temporary blocks on their way to donors.
+ *
+ * Where a write is a copy within this host (shm), it is made at once, from
+ * the caller's buffer.  Over a network it would take as long as the round
+ * trip, so blocks are gathered: a process takes a chunk of staging pages,
+ * copies blocks into it, and posts the chunk as one batch when it is full.
+ * The query goes on meanwhile.  Up to MAX_SENDS chunks are on their way; who
+ * needs one more waits for the oldest.  Without a chunk the block is written
+ * at once, and waited for.
+ *
+ * Life of a staged block: the table says "staging page p" from the moment
+ * that p has its content, and whoever reads it copies from p, under the
+ * file's lock.  If the block is written again, truncated or its file goes,
+ * p is marked "dropped" (shared), and whoever has p in a chunk (private)
+ * frees its slots when the batch has ended; a page that is dropped before it
+ * was posted is never sent.  So a file that is gone soon costs no transfer.
+ * When the batch has ended, each block that is still this page's is installed
+ * in its slot; one whose write failed goes to the real file, from the page.
+ * If it does not go there either, it is lost, and marked so.
+ *
+ * Chunks are emptied at the end of each transaction and process, so that
+ * nobody sits on staged blocks; until then only their owner can send them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "rbp_guc.h"
+#include "rbp_hash.h"
+#include "rbp_interpose.h"
+#include "rbp_spill_internal.h"
+#include "rbp_stats.h"
+
+#define MAX_SENDS			4
+
+/*
+ * A write that is late can still go to the real file, so it is not waited for
+ * as long as a read is; but longer than for a page of the buffer tier, since
+ * giving up means more work.
+ */
+#define WRITE_TIMEOUT_FACTOR	10
+#define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
+
+/* After a batch that no donor took, how long not to try */
+#define REFUSED_NS				INT64CONST(1000000000)
+
+StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
+				 "a chunk and its second copies are one batch");
+
+#define shared		rbp_spill_shared
+
+/* A block in a chunk. */
+typedef struct SendPage
+{
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;
+	uint32		mirror;			/* NO_SLOT: none */
+	uint64		hash;
+	int			io;				/* in Send.ios, the mirror's is next; -1: not
+								 * posted */
+} SendPage;
+
+/* A chunk that is being filled, or on its way. */
+typedef struct Send
+{
+	uint32		chunk;
+	int			n;
+	int			nios;
+	RbpRemoteBatch *batch;		/* NULL: not posted, or nothing was */
+	SendPage	pages[CHUNK_PAGES];
+	RbpRemoteIo ios[2 * CHUNK_PAGES];
+} Send;
+
+/* A ring; the newest is being filled if "filling" says so. */
+static Send sends[MAX_SENDS];
+static int	oldest = 0;
+static int	nsends = 0;
+static bool filling = false;
+
+static int64 refused_until = 0;
+
+/*
+ * ---- bitmaps of free things -----------------------------------------------------
+ */
+
+int
+rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n)
+{
+	uint32		nwords = (n + 63) / 64;
+	uint32		from = nwords > 0 ? (uint32) MyProcPid % nwords : 0;
+
+	for (uint32 i = 0; i < nwords; i++)
+	{
+		uint32		w = (from + i) % nwords;
+		uint64		word = pg_atomic_read_u64(&words[w]);
+
+		while (word != 0)
+		{
+			uint64		bit = word & -word;
+
+			if (pg_atomic_compare_exchange_u64(&words[w], &word, word & ~bit))
+				return (int) (w * 64) + __builtin_ctzll(bit);
+		}
+	}
+	return -1;
+}
+
+void
+rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
+{
+	(void) pg_atomic_fetch_or_u64(&words[bit / 64], UINT64CONST(1) << (bit % 64));
+}
+
+uint32
+rbp_spill_bitmap_count(pg_atomic_uint64 *words, uint32 n)
+{
+	uint32		count = 0;
+
+	for (uint32 i = 0; i < (n + 63) / 64; i++)
+		count += (uint32) __builtin_popcountll(pg_atomic_read_u64(&words[i]));
+	return count;
+}
+
+/*
+ * ---- the ends of writes ----------------------------------------------------------
+ */
+
+static uint32
+page_number(const Send *send, int i)
+{
+	return shared->nopen + send->chunk * CHUNK_PAGES + (uint32) i;
+}
+
+static int64
+write_deadline(int64 now)
+{
+	return now + Max(rbp_guc_io_timeout_ns() * WRITE_TIMEOUT_FACTOR,
+					 WRITE_TIMEOUT_LEAST);
+}
+
+/*
+ * Give back a slot whose content nobody wants.  If its write was tried and not
+ * seen to end, it may still come.
+ */
+static void
+free_slot(uint32 slot, RbpStatus status)
+{
+	if (slot == NO_SLOT)
+		return;
+	if (status == RBP_OK || status == RBP_DENIED || status == RBP_CANCELED)
+		rbp_spill_slots_free(rbp_spill_slots, slot, 1);
+	else
+		rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
+}
+
+/* Settle one block of a chunk whose batch has ended. */
+static void
+finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of)
+{
+	SendPage   *page = &send->pages[i];
+	uint32		number = page_number(send, i);
+	RbpStatus	first = page->io < 0 ? RBP_CANCELED : send->ios[page->io].status;
+	RbpStatus	second = page->mirror == NO_SLOT ? RBP_OK :
+		page->io < 0 ? RBP_CANCELED : send->ios[page->io + 1].status;
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+
+	if (file != NULL && !shared->dropped[number])
+	{
+		if (first == RBP_OK && second == RBP_OK)
+		{
+			rbp_spill_install(file, page->block, page->slot, page->mirror,
+							  page->hash);
+			rbp_spill_file_unlock(rbp_spill_table, file);
+			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
+			return;
+		}
+		if (*fd >= 0 && (fd_of->index != page->handle.index ||
+						 fd_of->serial != page->handle.serial))
+		{
+			(void) rbp_libc.close(*fd);
+			*fd = -1;
+		}
+		if (rbp_spill_to_real_file(file, page->block,
+								   staging_page(number), fd))
+			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
+		*fd_of = page->handle;
+	}
+	if (file != NULL)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	free_slot(page->slot, first);
+	free_slot(page->mirror, page->mirror == NO_SLOT ? RBP_OK : second);
+}
+
+/* Wait for the oldest chunk, and free it. */
+static void
+finish_oldest(void)
+{
+	Send	   *send = &sends[oldest];
+	RbpSpillHandle fd_of = {0};
+	int			fd = -1;
+
+	if (send->batch != NULL)
+		rbp_remote_end(send->batch, write_deadline(rbp_now_ns()));
+	send->batch = NULL;
+	for (int i = 0; i < send->n; i++)
+		finish_page(send, i, &fd, &fd_of);
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+	rbp_spill_bitmap_put(shared->chunk_free, send->chunk);
+	send->n = 0;
+	oldest = (oldest + 1) % MAX_SENDS;
+	nsends--;
+}
+
+static void
+add_io(Send *send, uint32 slot, char *buf)
+{
+	RbpRemoteIo *io = &send->ios[send->nios++];
+
+	io->slot = slot;
+	io->buf = buf;
+	io->status = RBP_CANCELED;
+}
+
+/* Send the chunk that is being filled on its way. */
+static void
+post(void)
+{
+	Send	   *send = &sends[(oldest + nsends - 1) % MAX_SENDS];
+	int64		now = rbp_now_ns();
+
+	filling = false;
+	send->nios = 0;
+	for (int i = 0; i < send->n; i++)
+	{
+		SendPage   *page = &send->pages[i];
+		uint32		number = page_number(send, i);
+
+		/* If this comes too late, the page is sent in vain. */
+		page->io = -1;
+		if (shared->dropped[number])
+			continue;
+		page->io = send->nios;
+		add_io(send, page->slot, staging_page(number));
+		if (page->mirror != NO_SLOT)
+			add_io(send, page->mirror, staging_page(number));
+	}
+	if (send->nios == 0)
+		return;
+	send->batch = rbp_remote_begin(send->ios, send->nios, true, 0, now,
+								   write_deadline(now));
+	if (send->batch == NULL)
+		refused_until = now + REFUSED_NS;
+}
+
+void
+rbp_spill_flush(void)
+{
+	if (nsends == 0 || shared == NULL)
+		return;
+	if (filling)
+		post();
+	while (nsends > 0)
+		finish_oldest();
+}
+
+static void
+flush_at_exit(int code, Datum arg)
+{
+	rbp_spill_end_read_ahead();
+	rbp_spill_flush();
+}
+
+/* The chunk to fill; NULL if there is none. */
+static Send *
+chunk_to_fill(void)
+{
+	static bool registered = false;
+	Send	   *send;
+	int			chunk;
+
+	if (filling)
+	{
+		send = &sends[(oldest + nsends - 1) % MAX_SENDS];
+		if (send->n < CHUNK_PAGES)
+			return send;
+		post();
+	}
+	if (!registered)
+	{
+		before_shmem_exit(flush_at_exit, (Datum) 0);
+		registered = true;
+	}
+	if (nsends == MAX_SENDS)
+		finish_oldest();
+	chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
+	while (chunk < 0 && nsends > 0)
+	{
+		finish_oldest();
+		chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
+	}
+	if (chunk < 0)
+		return NULL;
+	send = &sends[(oldest + nsends) % MAX_SENDS];
+	nsends++;
+	filling = true;
+	send->chunk = (uint32) chunk;
+	send->n = 0;
+	send->batch = NULL;
+	return send;
+}
+
+/*
+ * ---- putting a block ---------------------------------------------------------------
+ */
+
+static void
+give_back(uint32 slot, uint32 mirror)
+{
+	free_slot(slot, RBP_OK);
+	free_slot(mirror, RBP_OK);
+}
+
+/* Write it at once, and wait. */
+static SpillPut
+put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
+		uint32 slot, uint32 mirror, int64 now)
+{
+	RbpRemoteIo ios[2];
+	int			n = mirror == NO_SLOT ? 1 : 2;
+	uint64		hash = rbp_hash_page(data);
+	RbpSpillFile *file;
+	bool		have_node;
+
+	ios[0].slot = slot;
+	ios[0].buf = unconstify(char *, data);
+	ios[1].slot = mirror;
+	ios[1].buf = unconstify(char *, data);
+	ios[1].status = RBP_OK;
+	rbp_remote_write(ios, n, now, write_deadline(now));
+	if (ios[0].status != RBP_OK || ios[1].status != RBP_OK)
+	{
+		free_slot(slot, ios[0].status);
+		free_slot(mirror, ios[1].status);
+		refused_until = now + REFUSED_NS;
+		return PUT_NO_ROOM;
+	}
+
+	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	if (file == NULL)
+	{
+		give_back(slot, mirror);
+		return PUT_GONE;
+	}
+	/* sees to it that there is a node for the value */
+	have_node = rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE ||
+		rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
+	if (have_node)
+	{
+		RbpSpillFileState *st = rbp_spill_file_state(file);
+
+		rbp_spill_install(file, block, slot, mirror, hash);
+		st->size = Max(st->size, size);
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!have_node)
+	{
+		give_back(slot, mirror);
+		return PUT_NO_ROOM;
+	}
+	rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
+	return PUT_DONE;
+}
+
+SpillPut
+rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
+{
+	int64		now = rbp_now_ns();
+	Send	   *send = NULL;
+	SendPage   *page;
+	uint32		number;
+	RbpSpillFile *file;
+	RbpSpillFileState *st;
+	uint32		slot;
+	uint32		mirror = NO_SLOT;
+	uint32		old;
+	bool		mirrored = rbp_guc_temp_mirror;
+
+	if (now < refused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
+		return PUT_NO_ROOM;
+
+	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	if (file == NULL)
+		return PUT_GONE;
+	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
+	{
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		return PUT_NO_ROOM;
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+
+	/* No lock is held here: getting a chunk can mean waiting for a donor. */
+	if (!rbp_remote_slot_local(slot) ||
+		(mirrored && !rbp_remote_slot_local(mirror)))
+		send = chunk_to_fill();
+	if (send == NULL)
+		return put_now(handle, block, data, size, slot, mirror, now);
+
+	number = page_number(send, send->n);
+	memcpy(staging_page(number), data, BLCKSZ);
+	page = &send->pages[send->n];
+	page->handle = handle;
+	page->block = block;
+	page->slot = slot;
+	page->mirror = mirror;
+	page->hash = rbp_hash_page(staging_page(number));
+	page->io = -1;
+
+	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	if (file == NULL)
+	{
+		give_back(slot, mirror);
+		return PUT_GONE;
+	}
+	st = rbp_spill_file_state(file);
+	old = rbp_spill_block_get(rbp_spill_table, file, block);
+	if (!rbp_spill_block_set(rbp_spill_table, file, block, VALUE_STAGED | number))
+	{
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		give_back(slot, mirror);
+		return PUT_NO_ROOM;
+	}
+	shared->dropped[number] = false;
+	st->staged_blocks++;
+	st->size = Max(st->size, size);
+	rbp_spill_drop_value(file, old);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+
+	if (++send->n == CHUNK_PAGES)
+		post();
+	return PUT_DONE;
+}
