@@ -51,7 +51,9 @@
 
 #define RX_SIZE			4096	/* 128 requests */
 #define RING			64		/* answers not sent yet, per connection */
-#define ROUNDS			8		/* a busy connection yields to others then */
+#define ROUNDS			64		/* a busy connection yields to others then, */
+#define TURN_BYTES		(256 * 1024)	/* or when it has sent so much */
+#define HELD_BACK		16		/* answers that wait for more requests */
 #define SCRATCH_SIZE	65536	/* for writes that are refused */
 #define HANDSHAKE_NS	INT64_C(5000000000)
 #define ENDED_IDLE_NS	INT64_C(10000000000)
@@ -721,18 +723,20 @@ pump(Conn *conn, int64_t now)
 /*
  * Receive once: into the region of the current write, and behind that into
  * the input buffer.  Returns what readv() did; -2: nothing can be received
- * before something is sent.
+ * before something is sent.  *more: there was as much as was asked for.
  */
 static ssize_t
-receive(Conn *conn, int64_t now)
+receive(Conn *conn, int64_t now, bool *more)
 {
 	struct iovec iov[2];
 	int			n = 0;
 	DonorRegion *region = NULL;
 	uint32_t	direct = 0;
 	uint32_t	space;
+	size_t		asked;
 	ssize_t		rc;
 
+	*more = false;
 	if (conn->count == RING || conn->rx_have == RX_SIZE)
 		return -2;
 
@@ -751,6 +755,7 @@ receive(Conn *conn, int64_t now)
 		}
 		iov[n++].iov_len = direct;
 	}
+	asked = direct;
 
 	/*
 	 * After a write comes probably another one: take its header only, so that
@@ -763,6 +768,7 @@ receive(Conn *conn, int64_t now)
 	{
 		iov[n].iov_base = conn->rx + conn->rx_have;
 		iov[n++].iov_len = space;
+		asked += space;
 	}
 
 	do
@@ -774,6 +780,7 @@ receive(Conn *conn, int64_t now)
 	{
 		uint32_t	got = (uint32_t) rc;
 
+		*more = got == asked;
 		if (direct > 0)
 		{
 			uint32_t	into = got < direct ? got : direct;
@@ -787,21 +794,25 @@ receive(Conn *conn, int64_t now)
 }
 
 /*
- * Serve a connection until it has nothing more.  Returns whether there was
- * anything; the connection may be gone then.  *again tells that there may be
- * more at once.
+ * Serve a connection until it has nothing more, or has had its turn.  Answers
+ * are held back for as long as more is there to be received, up to some: a
+ * batch of small writes is not to cost a system call, a packet and a wake-up
+ * for each of its answers.  Returns whether there was anything; the connection
+ * may be gone then.
  */
 static bool
 serve(Conn *conn, int64_t now)
 {
 	bool		any = false;
+	size_t		received = 0;
 
-	for (int round = 0; round < ROUNDS; round++)
+	for (int round = 0; round < ROUNDS && received < TURN_BYTES; round++)
 	{
+		bool		more;
 		ssize_t		rc;
 
 		/* the socket may have room now, and the input more requests */
-		if (conn->count > 0)
+		if (conn->count >= HELD_BACK || (round == 0 && conn->count > 0))
 		{
 			uint32_t	before = conn->count;
 
@@ -809,20 +820,22 @@ serve(Conn *conn, int64_t now)
 				goto gone;
 			any |= conn->count != before;
 		}
-		rc = receive(conn, now);
+		rc = receive(conn, now, &more);
+		if (rc == 0 && conn->count > 0)
+			(void) pump(conn, now); /* it may still listen */
 		if (rc == 0 || (rc == -1 && errno != EAGAIN && errno != EWOULDBLOCK))
 			goto gone;
 		if (rc < 0)
 			break;
 		any = true;
-		if (!pump(conn, now))
+		received += (size_t) rc;
+		if (!parse(conn, now))
 			goto gone;
-
-		/* answered all and the socket was probably emptied: poll later */
-		if (conn->count == 0 && conn->rx_have == 0 && !conn->writing &&
-			!conn->last_was_write)
+		if (!more)
 			break;
 	}
+	if (conn->count > 0 && any && !pump(conn, now))
+		goto gone;
 	if (any)
 	{
 		conn->active_at = now;

@@ -9,6 +9,12 @@
  * linked in the order of submission: the send cursor walks along that list,
  * and its head is what the donor most likely answers next.
  *
+ * Joining.  Reads or writes of one batch that follow each other in a region
+ * travel as one request, whose bytes come from or go to the buffers of each:
+ * to the donor it is one long one.  Each keeps a slot of its own; those behind
+ * the first are "joined", and send no header.  A request that is given up
+ * before any of the long one was sent takes it apart again.
+ *
  * Receiving.  An answer's payload goes from the socket into the caller's
  * buffer with no copy between.  To need no separate system call for each
  * header, a readv() asks for the headers and payloads of the next answers in
@@ -45,8 +51,10 @@
 
 #define SCRATCH_SIZE	65536	/* late answers go here, piece by piece */
 #define SEND_IOVS		64
-#define AHEAD			16		/* answers that one readv() covers ... */
-#define AHEAD_BYTES		(512 * 1024)	/* ... and how much payload */
+#define AHEAD			16		/* answers that one readv() covers, */
+#define AHEAD_BYTES		(512 * 1024)	/* ... how much payload, */
+#define RECEIVE_IOVS	80		/* ... and in how many pieces */
+#define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of several */
 
 _Static_assert(MAX_SLOTS == 1 << SLOT_BITS, "ids carry the slot number");
 
@@ -55,7 +63,12 @@ typedef struct Slot
 	uint64_t	id;				/* 0: free */
 	RbpIo	   *io;				/* NULL: given up, swallow the answer */
 	uint32_t	len;
+	uint32_t	region;
+	uint64_t	offset;
 	uint8_t		op;
+	bool		joined;			/* to what is before it in the list */
+	uint32_t	first;			/* slot that has the header for it */
+	uint32_t	total;			/* bytes of all that this header is for */
 	uint8_t		header[RBP_REQUEST_SIZE];
 	const uint8_t *payload;		/* of a write */
 	uint8_t    *own;			/* copy of an abandoned write's rest, which
@@ -128,6 +141,8 @@ take_slot(TcpConn *conn)
 	slot->id = ++conn->last_seq << SLOT_BITS | i;
 	slot->own = NULL;
 	slot->own_from = 0;
+	slot->joined = false;
+	slot->first = i;
 	slot->next = NONE;
 	slot->prev = conn->tail;
 	if (conn->tail != NONE)
@@ -189,15 +204,84 @@ find_slot(TcpConn *conn, uint64_t id)
 	return i;
 }
 
-/* Has any byte of it been sent? */
+/* Its bytes on the way to the donor */
+static size_t
+header_bytes(const Slot *slot)
+{
+	return slot->joined ? 0 : RBP_REQUEST_SIZE;
+}
+
+static size_t
+sent_bytes(const Slot *slot)
+{
+	return header_bytes(slot) + (slot->op == RBP_OP_WRITE ? slot->len : 0);
+}
+
+/* Is it before the send cursor?  Ids count up in the order of the list. */
+static bool
+sent(TcpConn *conn, uint32_t i)
+{
+	return conn->send_slot == NONE ||
+		conn->slots[i].id >> SLOT_BITS < conn->slots[conn->send_slot].id >> SLOT_BITS;
+}
+
+/* Has any byte of its request been sent? */
 static bool
 begun(TcpConn *conn, uint32_t i)
 {
-	if (conn->send_slot == i)
-		return conn->send_off > 0;
-	/* ids count up in the order of the list */
-	return conn->send_slot == NONE ||
-		conn->slots[i].id >> SLOT_BITS < conn->slots[conn->send_slot].id >> SLOT_BITS;
+	if (sent(conn, i))
+		return true;
+	i = conn->slots[i].first;
+	return sent(conn, i) || (conn->send_slot == i && conn->send_off > 0);
+}
+
+/* Has all of the request been sent that begins with this slot? */
+static bool
+request_sent(TcpConn *conn, uint32_t i)
+{
+	return sent(conn, i) &&
+		(conn->send_slot == NONE || conn->slots[conn->send_slot].first != i);
+}
+
+/* The slot that is joined to this one, or NONE. */
+static uint32_t
+next_joined(TcpConn *conn, uint32_t i)
+{
+	uint32_t	next = conn->slots[i].next;
+
+	return next != NONE && conn->slots[next].joined ? next : NONE;
+}
+
+static void
+make_header(Slot *slot)
+{
+	RbpWireRequest req = {.op = slot->op,.id = slot->id};
+
+	if (slot->op != RBP_OP_PING)
+	{
+		req.region = slot->region;
+		req.len = slot->total;
+		req.offset = slot->offset;
+	}
+	rbp_wire_put_request(slot->header, &req);
+}
+
+/* Make single requests of those that this slot's would have been one of. */
+static void
+take_apart(TcpConn *conn, uint32_t i)
+{
+	i = conn->slots[i].first;
+	do
+	{
+		Slot	   *slot = &conn->slots[i];
+		uint32_t	next = next_joined(conn, i);
+
+		slot->joined = false;
+		slot->first = i;
+		slot->total = slot->len;
+		make_header(slot);
+		i = next;
+	} while (i != NONE);
 }
 
 /* The connection is over: everything in flight gets the reason. */
@@ -229,31 +313,38 @@ send_some(TcpConn *conn)
 		uint64_t	skip = conn->send_off;
 		uint32_t	i = conn->send_slot;
 		size_t		total = 0;
-		size_t		sent;
+		size_t		taken;
 		int			n = 0;
 		ssize_t		rc;
 
 		for (; i != NONE && n + 2 <= SEND_IOVS; i = conn->slots[i].next)
 		{
 			Slot	   *slot = &conn->slots[i];
+			size_t		header = header_bytes(slot);
 
-			if (skip < RBP_REQUEST_SIZE)
+			if (skip < header)
 			{
 				iov[n].iov_base = slot->header + skip;
-				iov[n].iov_len = RBP_REQUEST_SIZE - skip;
+				iov[n].iov_len = header - skip;
 				total += iov[n++].iov_len;
-				skip = RBP_REQUEST_SIZE;
+				skip = header;
 			}
 			if (slot->op == RBP_OP_WRITE)
 			{
-				uint32_t	from = (uint32_t) (skip - RBP_REQUEST_SIZE);
+				uint32_t	from = (uint32_t) (skip - header);
 				const uint8_t *src = slot->own != NULL
 					? slot->own + (from - slot->own_from)
 					: slot->payload + from;
 
-				iov[n].iov_base = (void *) src;
-				iov[n].iov_len = slot->len - from;
-				total += iov[n++].iov_len;
+				total += slot->len - from;
+				if (slot->joined && n > 0 &&
+					(const uint8_t *) iov[n - 1].iov_base + iov[n - 1].iov_len == src)
+					iov[n - 1].iov_len += slot->len - from;
+				else
+				{
+					iov[n].iov_base = (void *) src;
+					iov[n++].iov_len = slot->len - from;
+				}
 			}
 			skip = 0;
 		}
@@ -270,21 +361,19 @@ send_some(TcpConn *conn)
 		}
 
 		/* move the cursor */
-		sent = (size_t) rc;
-		total -= sent;
-		sent += conn->send_off;
+		taken = (size_t) rc;
+		total -= taken;
+		taken += conn->send_off;
 		while (conn->send_slot != NONE)
 		{
 			Slot	   *slot = &conn->slots[conn->send_slot];
-			size_t		size = RBP_REQUEST_SIZE +
-				(slot->op == RBP_OP_WRITE ? slot->len : 0);
 
-			if (sent < size)
+			if (taken < sent_bytes(slot))
 				break;
-			sent -= size;
+			taken -= sent_bytes(slot);
 			conn->send_slot = slot->next;
 		}
-		conn->send_off = sent;
+		conn->send_off = taken;
 		if (total > 0)
 			return RBP_INPROGRESS;
 	}
@@ -310,20 +399,26 @@ begin_answer(TcpConn *conn)
 	if (!rbp_wire_get_answer(conn->rx_header, RBP_ANSWER_SIZE, &ans))
 		return fail(conn, RBP_PROTOCOL);
 	i = find_slot(conn, ans.id);
-	if (i == NONE || !begun(conn, i) || conn->send_slot == i)
+	if (i == NONE || conn->slots[i].joined || !request_sent(conn, i))
 		return fail(conn, RBP_PROTOCOL);
 	slot = &conn->slots[i];
 	if (slot->op != ans.op)
 		return fail(conn, RBP_PROTOCOL);
 	if (ans.payload == 0)
 	{
-		finish_slot(conn, i, rbp_status_from_wire(ans.status));
+		while (i != NONE)
+		{
+			uint32_t	next = next_joined(conn, i);
+
+			finish_slot(conn, i, rbp_status_from_wire(ans.status));
+			i = next;
+		}
 		return RBP_OK;
 	}
-	if (ans.payload != slot->len)
+	if (ans.payload != slot->total)
 		return fail(conn, RBP_PROTOCOL);
 	conn->rx_slot = i;
-	conn->rx_left = ans.payload;
+	conn->rx_left = slot->len;
 	return RBP_OK;
 }
 
@@ -331,11 +426,21 @@ begin_answer(TcpConn *conn)
 static void
 payload_arrived(TcpConn *conn, uint32_t len)
 {
-	conn->rx_left -= len;
-	if (conn->rx_left == 0)
+	while (len > 0)
 	{
-		finish_slot(conn, conn->rx_slot, RBP_OK);
-		conn->rx_slot = NONE;
+		uint32_t	take = len < conn->rx_left ? len : conn->rx_left;
+
+		conn->rx_left -= take;
+		len -= take;
+		if (conn->rx_left == 0)
+		{
+			uint32_t	next = next_joined(conn, conn->rx_slot);
+
+			finish_slot(conn, conn->rx_slot, RBP_OK);
+			conn->rx_slot = next;
+			if (next != NONE)
+				conn->rx_left = conn->slots[next].len;
+		}
 	}
 }
 
@@ -382,7 +487,8 @@ feed(TcpConn *conn, const uint8_t *data, size_t len)
 typedef struct Piece
 {
 	bool		header;
-	uint32_t	slot;			/* whose header or payload we expect */
+	uint32_t	slot;			/* whose header or payload we expect; payload of
+								 * slots joined to it may follow */
 } Piece;
 
 /*
@@ -401,6 +507,48 @@ payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
 	return conn->scratch;
 }
 
+/* What one readv() asks for. */
+typedef struct Layout
+{
+	struct iovec iov[RECEIVE_IOVS];
+	Piece		piece[RECEIVE_IOVS];
+	int			n;
+	size_t		bytes;			/* of payload */
+} Layout;
+
+/*
+ * Lay out the payload of a slot from its byte `from` on, and that of the slots
+ * joined to it.  False if nothing may follow.
+ */
+static bool
+lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
+{
+	for (uint8_t *end = NULL; i != NONE; i = next_joined(conn, i))
+	{
+		Slot	   *slot = &conn->slots[i];
+		uint32_t	len = slot->len - from;
+		uint8_t    *target = payload_target(conn, slot, from, &len);
+
+		if (slot->io != NULL && target == end)
+			lay->iov[lay->n - 1].iov_len += len;
+		else
+		{
+			if (lay->n == RECEIVE_IOVS)
+				return false;
+			lay->iov[lay->n].iov_base = target;
+			lay->iov[lay->n].iov_len = len;
+			lay->piece[lay->n].header = false;
+			lay->piece[lay->n++].slot = i;
+		}
+		lay->bytes += len;
+		if (slot->io == NULL)
+			return false;
+		end = target + len;
+		from = 0;
+	}
+	return true;
+}
+
 /*
  * Receive what is there.  RBP_OK: something came; RBP_INPROGRESS: nothing is
  * there; else the connection has failed.
@@ -408,63 +556,46 @@ payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
 static RbpStatus
 receive_some(TcpConn *conn)
 {
-	struct iovec iov[2 + 2 * AHEAD];
-	Piece		piece[2 + 2 * AHEAD];
+	Layout		lay;
+	struct iovec *iov = lay.iov;
+	Piece	   *piece = lay.piece;
 	uint8_t		headers[AHEAD + 1][RBP_ANSWER_SIZE];
 	int			nheaders = 0;
-	int			n = 0;
-	size_t		bytes = 0;
 	size_t		rest;
 	uint32_t	expect = conn->head;
 	bool		more = true;
 	ssize_t		rc;
 
+	lay.n = 0;
+	lay.bytes = 0;
 	if (conn->rx_slot != NONE)
-	{
-		Slot	   *slot = &conn->slots[conn->rx_slot];
-		uint32_t	len = conn->rx_left;
-
-		iov[n].iov_base = payload_target(conn, slot, slot->len - len, &len);
-		more = slot->io != NULL;
-		iov[n].iov_len = len;
-		piece[n].header = false;
-		piece[n++].slot = conn->rx_slot;
-		bytes += len;
-	}
-	while (more && nheaders < AHEAD && bytes < AHEAD_BYTES)
+		more = lay_out_payload(conn, &lay, conn->rx_slot,
+							   conn->slots[conn->rx_slot].len - conn->rx_left);
+	while (more && nheaders < AHEAD && lay.bytes < AHEAD_BYTES && lay.n < RECEIVE_IOVS)
 	{
 		uint32_t	have = nheaders == 0 ? conn->rx_have : 0;
 
-		if (expect != NONE && expect == conn->rx_slot)
+		while (expect != NONE &&
+			   (expect == conn->rx_slot || conn->slots[expect].joined))
 			expect = conn->slots[expect].next;
-		if (expect == conn->send_slot)
-			expect = NONE;		/* not sent, so not answered */
-		if (expect == NONE && n > 0)
+		if (expect != NONE && !request_sent(conn, expect))
+			expect = NONE;		/* so not answered */
+		if (expect == NONE && lay.n > 0)
 			break;
 
-		iov[n].iov_base = headers[nheaders++] + have;
-		iov[n].iov_len = RBP_ANSWER_SIZE - have;
-		piece[n].header = true;
-		piece[n++].slot = expect;
+		iov[lay.n].iov_base = headers[nheaders++] + have;
+		iov[lay.n].iov_len = RBP_ANSWER_SIZE - have;
+		piece[lay.n].header = true;
+		piece[lay.n++].slot = expect;
 		if (expect == NONE)
 			break;
 		if (conn->slots[expect].op == RBP_OP_READ)
-		{
-			Slot	   *slot = &conn->slots[expect];
-			uint32_t	len = slot->len;
-
-			iov[n].iov_base = payload_target(conn, slot, 0, &len);
-			iov[n].iov_len = len;
-			piece[n].header = false;
-			piece[n++].slot = expect;
-			bytes += len;
-			more = slot->io != NULL;
-		}
+			more = lay_out_payload(conn, &lay, expect, 0);
 		expect = conn->slots[expect].next;
 	}
 
 	do
-		rc = readv(conn->sock.fd, iov, n);
+		rc = readv(conn->sock.fd, iov, lay.n);
 	while (rc < 0 && errno == EINTR);
 	if (rc < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 		return RBP_INPROGRESS;
@@ -600,10 +731,35 @@ set_all(RbpIo *ios, int n, RbpStatus status)
 		ios[i].status = status;
 }
 
+/*
+ * Join a new slot to the one before, if it goes on where that ends.
+ */
+static void
+join(TcpConn *conn, uint32_t before, uint32_t s)
+{
+	Slot	   *slot = &conn->slots[s];
+	Slot	   *last;
+	Slot	   *first;
+
+	if (before == NONE || slot->op == RBP_OP_PING)
+		return;
+	last = &conn->slots[before];
+	first = &conn->slots[last->first];
+	if (last->op != slot->op || last->region != slot->region ||
+		last->offset + last->len != slot->offset ||
+		slot->len > JOINED_MAX || first->total > JOINED_MAX - slot->len)
+		return;
+	slot->joined = true;
+	slot->first = last->first;
+	first->total += slot->len;
+	make_header(first);
+}
+
 static RbpStatus
 tcp_submit(RbpConn *base, RbpIo *ios, int n)
 {
 	TcpConn    *conn = (TcpConn *) base;
+	uint32_t	before = NONE;	/* slot of the request before, of this batch */
 
 	if (conn->sock.state != RBP_SOCK_READY)
 	{
@@ -617,7 +773,7 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 	for (int i = 0; i < n; i++)
 	{
 		RbpIo	   *io = &ios[i];
-		RbpWireRequest req = {0};
+		uint8_t		op = 0;
 		uint32_t	s;
 		Slot	   *slot;
 
@@ -625,21 +781,21 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 		switch (io->kind)
 		{
 			case RBP_IO_READ:
-				req.op = RBP_OP_READ;
+				op = RBP_OP_READ;
 				break;
 			case RBP_IO_WRITE:
-				req.op = RBP_OP_WRITE;
+				op = RBP_OP_WRITE;
 				break;
 			case RBP_IO_PING:
-				req.op = RBP_OP_PING;
+				op = RBP_OP_PING;
 				break;
 		}
-		if (req.op == 0)
+		if (op == 0)
 		{
 			io->status = RBP_INVALID;
 			continue;
 		}
-		if (req.op != RBP_OP_PING)
+		if (op != RBP_OP_PING)
 		{
 			uint64_t	size = conn->sock.welcome.region_size;
 
@@ -649,9 +805,6 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 				io->status = RBP_INVALID;
 				continue;
 			}
-			req.region = io->region;
-			req.len = io->len;
-			req.offset = io->offset;
 		}
 
 		s = take_slot(conn);
@@ -661,12 +814,16 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 			continue;
 		}
 		slot = &conn->slots[s];
-		req.id = slot->id;
 		slot->io = io;
-		slot->op = req.op;
-		slot->len = req.len;
+		slot->op = op;
+		slot->len = slot->total = op == RBP_OP_PING ? 0 : io->len;
+		slot->region = io->region;
+		slot->offset = io->offset;
 		slot->payload = io->buf;
-		rbp_wire_put_request(slot->header, &req);
+		join(conn, before, s);
+		if (!slot->joined)
+			make_header(slot);
+		before = s;
 		io->cookie = slot->id;
 		io->status = RBP_INPROGRESS;
 	}
@@ -689,11 +846,16 @@ abandon(TcpConn *conn, RbpIo *io)
 	slot = &conn->slots[i];
 	slot->io = NULL;
 	if (!begun(conn, i))
-		drop_slot(conn, i);
-	else if (conn->send_slot == i && slot->op == RBP_OP_WRITE)
 	{
-		uint32_t	from = conn->send_off > RBP_REQUEST_SIZE
-			? (uint32_t) (conn->send_off - RBP_REQUEST_SIZE) : 0;
+		take_apart(conn, i);
+		drop_slot(conn, i);
+	}
+	else if (slot->op == RBP_OP_WRITE && !sent(conn, i))
+	{
+		uint32_t	from = 0;
+
+		if (conn->send_slot == i && conn->send_off > header_bytes(slot))
+			from = (uint32_t) (conn->send_off - header_bytes(slot));
 
 		slot->own = malloc(slot->len - from);
 		if (slot->own == NULL)

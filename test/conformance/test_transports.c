@@ -542,6 +542,136 @@ test_deadlines(void)
 	free(big);
 }
 
+/*
+ * Requests that go on where the one before ends, which a transport may make
+ * one of: with buffers in any order, and some given up.
+ */
+static void
+test_runs(void)
+{
+	enum
+	{
+		N = 48, ROUNDS = 200, PIECE = REGION_SIZE / 16, PIECES = 64
+	};
+	static uint64_t state = 12345;
+	Lease		lease;
+	RbpConn    *conn;
+	RbpIo		ios[PIECES];
+	int			order[PIECES];
+	uint8_t    *model = must_alloc(N * PAGE);
+	uint8_t    *bufs = must_alloc(N * PAGE);
+	uint8_t    *big = must_alloc(PIECES * PIECE);
+	bool		good = true;
+
+	lease_get(&lease, "runs", 4, LONG_TTL);
+	conn = must_connect(ops, &lease);
+	fill(model, N * PAGE, 4321);
+	good &= do_io(conn, RBP_IO_WRITE, lease.regions[0], 0, model, N * PAGE, patience(5)) == RBP_OK;
+	for (int round = 0; round < ROUNDS; round++)
+	{
+		uint32_t	at = 0;
+		int			n = 0;
+		int			half = N * PAGE / 2;
+
+		/* pieces of what is there, some skipped: writes below, reads above */
+		while (at < N * PAGE && n < 40)
+		{
+			uint32_t	len;
+			uint8_t    *buf;
+
+			state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+			len = 1 + (uint32_t) (state >> 40) % (round % 2 ? 2 * PAGE : 9000);
+			if (at < (uint32_t) half && at + len > (uint32_t) half)
+				len = (uint32_t) half - at;
+			if (len > N * PAGE - at)
+				len = N * PAGE - at;
+
+			/* each other one at its place, the rest turned about */
+			buf = bufs + (round % 3 ? at : N * PAGE - at - len);
+			if ((state >> 33) % 8 != 0)
+			{
+				if (at < (uint32_t) half)
+				{
+					fill(buf, len, (uint64_t) round * 100 + at);
+					memcpy(model + at, buf, len);
+				}
+				ios[n++] = (RbpIo) {.kind = at < (uint32_t) half ? RBP_IO_WRITE : RBP_IO_READ,.region = lease.regions[0],.offset = at,.len = len,.buf = buf};
+			}
+			at += len;
+		}
+		good &= ops->submit(conn, ios, n) == RBP_OK;
+		if (round % 4 == 0)
+			for (int i = n - 1; i >= 0; i--)
+				good &= ops->wait(conn, ios + i, 1, rbp_now_ns() + patience(5)) == RBP_OK;
+		good &= ops->wait(conn, ios, n, rbp_now_ns() + patience(5)) == RBP_OK;
+		for (int i = 0; i < n; i++)
+			good &= memcmp(ios[i].buf, model + ios[i].offset, ios[i].len) == 0;
+	}
+	good &= do_io(conn, RBP_IO_READ, lease.regions[0], 0, bufs, N * PAGE, patience(5)) == RBP_OK;
+	ok(good && memcmp(bufs, model, N * PAGE) == 0, "%s: runs of requests, in memory of any order", name);
+
+	/* one that is refused, or is nonsense, is none of its neighbours' */
+	good = true;
+	for (int i = 0; i < 6; i++)
+		ios[i] = (RbpIo) {.kind = RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = bufs + i * PAGE};
+	ios[2].len = 0;
+	ios[4].kind = RBP_IO_PING;
+	ios[4].len = 0;
+	(void) ops->submit(conn, ios, 6);
+	good &= ops->wait(conn, ios, 6, rbp_now_ns() + patience(5)) == RBP_INVALID;
+	for (int i = 0; i < 6; i++)
+		good &= ios[i].status == (i == 2 ? RBP_INVALID : RBP_OK) &&
+			(i == 2 || i == 4 || memcmp(bufs + i * PAGE, model + i * PAGE, PAGE) == 0);
+	ok(good, "%s: one bad request in a run", name);
+
+	/* more than any socket buffer takes, and then some of it given up */
+	for (int give_up = 0; give_up < 3; give_up++)
+	{
+		uint8_t		byte = (uint8_t) (0x31 + give_up);
+		bool		given_up[PIECES] = {false};
+		bool		kept = true;
+
+		memset(big, byte, PIECES * PIECE);
+		for (int i = 0; i < PIECES; i++)
+			order[i] = give_up == 0 ? i : give_up == 1 ? PIECES - 1 - i : (i * 29 + 3) % PIECES;
+		freeze_donor();
+		good = true;
+		for (int i = 0; i < PIECES; i++)
+			ios[i] = (RbpIo) {.kind = RBP_IO_WRITE,.region = lease.regions[i / 16],.offset = (uint64_t) (i % 16) * PIECE,.len = PIECE,.buf = big + (size_t) ((i * 13) % PIECES) * PIECE};
+		for (int i = 0; i < PIECES; i += 32)
+			(void) ops->submit(conn, ios + i, 32);
+		for (int i = 0; i < PIECES / 4; i++)
+		{
+			RbpIo	   *io = &ios[order[i]];
+
+			(void) ops->wait(conn, io, 1, rbp_now_ns());
+			good &= io->status == RBP_TIMEOUT || io->status == RBP_OK;
+			given_up[order[i]] = io->status != RBP_OK;
+			memset(io->buf, 0x77, PIECE);
+		}
+		kill(donor_pid, SIGCONT);
+		for (int i = 0; i < PIECES; i++)
+			if (ios[i].status == RBP_INPROGRESS)
+				good &= ops->wait(conn, ios + i, 1, rbp_now_ns() + patience(10)) == RBP_OK;
+		good &= do_io(conn, RBP_IO_PING, 0, 0, NULL, 0, patience(10)) == RBP_OK;
+		ok(good, "%s: parts of runs given up, the others are written (%d)", name, give_up);
+		for (int i = 0; i < PIECES; i++)
+		{
+			good &= do_io(conn, RBP_IO_READ, ios[i].region, ios[i].offset, big, PIECE, patience(10)) == RBP_OK;
+			kept &= all_bytes(big, PIECE, byte) || given_up[i];
+			for (int at = 0; at < PIECE; at++)
+				kept &= big[at] != 0x77;
+		}
+		ok(good && kept, "%s: with what their buffers held (%d)", name, give_up);
+	}
+
+	ops->close(conn);
+	lease_delete(&lease);
+	free(model);
+	free(bufs);
+	free(big);
+}
+
 static void
 test_close_in_flight(void)
 {
@@ -1383,6 +1513,7 @@ run_suite(const char *which)
 	test_bad_requests();
 	test_batches();
 	test_deadlines();
+	test_runs();
 	test_close_in_flight();
 	test_parallel();
 	test_threads();

@@ -29,7 +29,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define NIOS		6
+#define NIOS		9
 #define LEN			96
 #define GUARD		32
 #define REGION		(UINT64_C(1) << 20)
@@ -175,7 +175,8 @@ static void
 fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 {
 	static const RbpIoKind kinds[NIOS] = {
-		RBP_IO_READ, RBP_IO_READ, RBP_IO_WRITE, RBP_IO_READ, RBP_IO_PING, RBP_IO_READ
+		RBP_IO_READ, RBP_IO_READ, RBP_IO_WRITE, RBP_IO_READ, RBP_IO_PING, RBP_IO_READ,
+		RBP_IO_READ, RBP_IO_READ, RBP_IO_WRITE
 	};
 	bool		tcp = ops == &rbp_transport_tcp;
 	Script		script = {data, size};
@@ -183,6 +184,7 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 	RbpIo		ios[NIOS];
 	uint64_t	ids[NIOS];
 	uint8_t		op_of[NIOS];
+	uint32_t	len_of[NIOS];
 	int			nrequests = 0;
 	uint64_t	payloads = 0;	/* sent, in bytes */
 	uint64_t	taken = 0;		/* by reads that are OK */
@@ -190,8 +192,10 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 	RbpConn    *conn = handshake(ops, &server);
 
 	memset(bufs, 0x5A, sizeof(bufs));
+
+	/* single ones, and three in a row, which may come as one */
 	for (int i = 0; i < NIOS; i++)
-		ios[i] = (RbpIo) {.kind = kinds[i],.region = (uint32_t) i % 4,.offset = (uint64_t) i * 4096,.len = kinds[i] == RBP_IO_PING ? 0 : LEN,.buf = bufs[i] + GUARD};
+		ios[i] = (RbpIo) {.kind = kinds[i],.region = i < 5 ? (uint32_t) i % 4 : 1,.offset = i < 5 ? (uint64_t) i * 4096 : (uint64_t) i * LEN,.len = kinds[i] == RBP_IO_PING ? 0 : LEN,.buf = bufs[i] + GUARD};
 	MUST(ops->submit(conn, ios, NIOS) == RBP_OK);
 
 	/* what the client asked: shm asks for maps, once for each region */
@@ -208,6 +212,7 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 		if (req.op == RBP_OP_WRITE)
 			MUST(receive(server, buf, req.len));
 		ids[nrequests] = req.id;
+		len_of[nrequests] = req.len;
 		op_of[nrequests++] = req.op;
 	}
 	MUST(nrequests > 0);
@@ -217,13 +222,13 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 		uint8_t		action = next(&script);
 		int			which = next(&script) % nrequests;
 		RbpWireAnswer ans = {.op = op_of[which],.id = ids[which]};
-		uint8_t		out[RBP_ANSWER_SIZE + 256];
+		uint8_t		out[RBP_ANSWER_SIZE + 3 * LEN];
 		size_t		len = RBP_ANSWER_SIZE;
 		off_t		fd_size = 0;
 
 		memset(out, 0xC3, sizeof(out));
 		if (ans.op == RBP_OP_READ)
-			ans.payload = LEN;
+			ans.payload = len_of[which];
 		else if (ans.op == RBP_OP_MAP)
 		{
 			ans.payload = RBP_MAP_PAYLOAD_SIZE;
@@ -270,7 +275,7 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 				break;			/* as it should be */
 		}
 		rbp_wire_put_answer(out, &ans);
-		len += ans.payload <= 256 ? ans.payload : 256;
+		len += ans.payload <= 3 * LEN ? ans.payload : 3 * LEN;
 		payloads += len - RBP_ANSWER_SIZE;
 		if (action & 0x80)
 		{
