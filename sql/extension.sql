@@ -6,6 +6,7 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_stat_latency
 \d remote_bp_leases
 \d remote_bp_relations
+\d remote_bp_temp_files
 \dx+ remote_bp
 
 -- Every column of remote_bp_stat is known to the library.
@@ -19,11 +20,13 @@ SELECT count(*) FROM remote_bp_stat_donors;
 SELECT count(*) FROM remote_bp_stat_latency;
 SELECT count(*) FROM remote_bp_leases;
 SELECT count(*) FROM remote_bp_relations;
+SELECT count(*) FROM remote_bp_temp_files;
 SELECT remote_bp_stat();
 SELECT count(*) FROM remote_bp_stat_donors();
 SELECT count(*) FROM remote_bp_stat_latency();
 SELECT count(*) FROM remote_bp_leases();
 SELECT count(*) FROM remote_bp_relations();
+SELECT count(*) FROM remote_bp_temp_files();
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');
 RESET ROLE;
@@ -36,6 +39,7 @@ SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_donors;
 SELECT count(*) > 0 AS allowed FROM remote_bp_stat_latency;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_leases;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_relations;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_temp_files;
 SELECT remote_bp_stat() IS NOT NULL AS allowed;
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');

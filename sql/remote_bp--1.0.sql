@@ -3,8 +3,9 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION remote_bp" to load this file. \quit
 
--- One row: whether leased memory can be used now, what the buffer tier did since
--- the last reset, and what it holds now, in pages of 8 kB.
+-- One row: whether the buffer tier's leased memory can be used now, what was
+-- done since the last reset (spill_: for temporary data), and what is held now,
+-- in pages of 8 kB (temp_: temporary data).
 CREATE FUNCTION remote_bp_stat(
     OUT usable boolean,
     OUT hits bigint,
@@ -37,11 +38,27 @@ CREATE FUNCTION remote_bp_stat(
     OUT bytes_written bigint,
     OUT disk_writes bigint,
     OUT prefetches_saved bigint,
+    OUT spill_writes bigint,
+    OUT spill_reads bigint,
+    OUT spill_read_ahead bigint,
+    OUT spill_staged_reads bigint,
+    OUT spill_local bigint,
+    OUT spill_rescued bigint,
+    OUT spill_evacuated bigint,
+    OUT spill_mirror_reads bigint,
+    OUT spill_hash_failures bigint,
+    OUT spill_lost bigint,
     OUT remote_pages bigint,
     OUT staged_pages bigint,
     OUT free_pages bigint,
     OUT online_pages bigint,
     OUT max_pages bigint,
+    OUT temp_pages bigint,
+    OUT temp_free_pages bigint,
+    OUT temp_online_pages bigint,
+    OUT temp_quarantined_pages bigint,
+    OUT temp_lost_pages bigint,
+    OUT temp_files bigint,
     OUT stats_reset timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'rbp_sql_stat'
@@ -125,6 +142,23 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_relations AS
     SELECT * FROM remote_bp_relations();
 
+-- Temporary files that have blocks on donors, or on the way there.
+CREATE FUNCTION remote_bp_temp_files(
+    OUT file text,
+    OUT tablespace oid,
+    OUT owner integer,
+    OUT temp_relation boolean,
+    OUT size bigint,
+    OUT remote_bytes bigint,
+    OUT staged_bytes bigint,
+    OUT mirrored_bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_temp_files'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_temp_files AS
+    SELECT * FROM remote_bp_temp_files();
+
 -- Counters, histograms and the donors' counters to zero.
 CREATE FUNCTION remote_bp_stat_reset()
 RETURNS void
@@ -144,17 +178,19 @@ REVOKE ALL ON FUNCTION remote_bp_stat_donors() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_latency() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_leases() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_relations() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_temp_files() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_reset() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_evict(regclass) FROM PUBLIC;
 
 REVOKE ALL ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
-    remote_bp_leases, remote_bp_relations FROM PUBLIC;
+    remote_bp_leases, remote_bp_relations, remote_bp_temp_files FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION remote_bp_stat() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_stat_donors() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_stat_latency() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_leases() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_relations() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_temp_files() TO pg_monitor;
 
 GRANT SELECT ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
-    remote_bp_leases, remote_bp_relations TO pg_monitor;
+    remote_bp_leases, remote_bp_relations, remote_bp_temp_files TO pg_monitor;

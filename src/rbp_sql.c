@@ -16,6 +16,7 @@
 
 #include "access/relation.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_tablespace_d.h"
 #include "catalog/pg_type.h"
 #include "common/relpath.h"
 #include "fmgr.h"
@@ -32,6 +33,7 @@
 #include "rbp_directory.h"
 #include "rbp_remote.h"
 #include "rbp_space.h"
+#include "rbp_spill.h"
 #include "rbp_stats.h"
 #include "rbp_tier.h"
 
@@ -42,6 +44,7 @@ PG_FUNCTION_INFO_V1(rbp_sql_stat_donors);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_latency);
 PG_FUNCTION_INFO_V1(rbp_sql_leases);
 PG_FUNCTION_INFO_V1(rbp_sql_relations);
+PG_FUNCTION_INFO_V1(rbp_sql_temp_files);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_reset);
 PG_FUNCTION_INFO_V1(rbp_sql_evict);
 
@@ -85,6 +88,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 {
 	uint64		counters[RBP_NUM_COUNTERS];
 	RbpDirectoryCounts counts;
+	RbpSpillUse temp;
 	TupleDesc	tupdesc;
 	Datum	   *values;
 	bool	   *nulls;
@@ -99,13 +103,20 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 
 	rbp_stats_sum(counters);
 	rbp_directory_counts(rbp_dir, &counts);
+	rbp_spill_use(&temp);
 
 	const PageCount pages[] = {
 		{"remote_pages", counts.remote},
 		{"staged_pages", counts.staged},
 		{"free_pages", counts.free},
 		{"online_pages", counts.online},
-		{"max_pages", rbp_directory_max_slots(rbp_dir)}
+		{"max_pages", rbp_directory_max_slots(rbp_dir)},
+		{"temp_pages", temp.slots.used},
+		{"temp_free_pages", temp.slots.free},
+		{"temp_online_pages", temp.slots.online},
+		{"temp_quarantined_pages", temp.slots.quarantined},
+		{"temp_lost_pages", temp.slots.dead},
+		{"temp_files", temp.files}
 	};
 
 	for (int i = 0; i < tupdesc->natts; i++)
@@ -115,7 +126,8 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 
 		if (type == BOOLOID && strcmp(name, "usable") == 0)
 		{
-			values[i] = BoolGetDatum(rbp_remote_usable(rbp_now_ns()));
+			values[i] = BoolGetDatum(rbp_remote_usable(RBP_POOL_BUFFER,
+													   rbp_now_ns()));
 			nulls[i] = false;
 		}
 		else if (type == TIMESTAMPTZOID && strcmp(name, "stats_reset") == 0)
@@ -432,6 +444,53 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 }
 
 /*
+ * ---- remote_bp_temp_files ------------------------------------------------------
+ */
+
+/* The tablespace that a temporary file's name leads to. */
+static Oid
+tablespace_of_name(const char *name)
+{
+	static const char prefix[] = "pg_tblspc/";
+
+	if (strncmp(name, prefix, sizeof(prefix) - 1) == 0)
+		return (Oid) strtoul(name + sizeof(prefix) - 1, NULL, 10);
+	return DEFAULTTABLESPACE_OID;
+}
+
+Datum
+rbp_sql_temp_files(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		TEMP_FILE, TABLESPACE, OWNER, TEMP_RELATION, SIZE, REMOTE_BYTES,
+		STAGED_BYTES, MIRRORED_BYTES, COLUMNS
+	};
+	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
+	RbpSpillFileInfo *files;
+	int			n;
+
+	files = rbp_spill_file_info(&n);
+	for (int i = 0; i < n; i++)
+	{
+		const RbpSpillFileInfo *f = &files[i];
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+
+		values[TEMP_FILE] = CStringGetTextDatum(f->name);
+		values[TABLESPACE] = ObjectIdGetDatum(tablespace_of_name(f->name));
+		values[OWNER] = Int32GetDatum(f->owner);
+		values[TEMP_RELATION] = BoolGetDatum(f->relation);
+		values[SIZE] = Int64GetDatum(f->size);
+		values[REMOTE_BYTES] = Int64GetDatum(f->remote_bytes);
+		values[STAGED_BYTES] = Int64GetDatum(f->staged_bytes);
+		values[MIRRORED_BYTES] = Int64GetDatum(f->mirrored_bytes);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
  * ---- remote_bp_evict ------------------------------------------------------------
  */
 
@@ -458,7 +517,7 @@ rbp_sql_evict(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("relation \"%s\" is temporary",
 						RelationGetRelationName(rel)),
-				 errhint("Pages of temporary relations are never in remote memory.")));
+				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
 
 	space = rbp_space_find(rbp_compat_rel_space(rel), rbp_compat_rel_db(rel));
 	if (space != RBP_INVALID_SPACE)
