@@ -352,7 +352,7 @@ rbp_guc_init(void)
 							&rbp_guc_temp_staging_size,
 							8192, 128, 4 * 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_KB,
-							check_staging_size, NULL, NULL);
+							check_temp_staging_size, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.temp_io_timeout",
 							"How long a query waits for temporary data on a donor that does not answer, before it fails.",
 							NULL,
