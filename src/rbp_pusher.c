@@ -162,7 +162,7 @@ push_batch(void)
 	int			ntaken = rbp_staging_take(rbp_staging, taken, RBP_MAX_BATCH);
 	int64		start = rbp_now_ns();
 	int64		deadline = start + rbp_guc_io_timeout_ns() * PUSH_TIMEOUT_FACTOR;
-	bool		usable = rbp_remote_usable(start);
+	bool		usable = rbp_remote_usable(RBP_POOL_BUFFER, start);
 	int			n = 0;
 
 	for (int i = 0; i < ntaken; i++)

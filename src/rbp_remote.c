@@ -1,30 +1,40 @@
 /*-------------------------------------------------------------------------
  *
  * rbp_remote.c
- *	  Remote slots: which region of which donor carries a slot; reads and
- *	  writes of slots; the lease.
+ *	  Remote slots: which region of which donor carries a slot; the leases.
+ *
+ * There are two pools of extents, each with a lease and an owner of its own:
+ * the buffer tier and the temp quota.  Extents and slots have one numbering,
+ * donors and regions one table; a region is of one pool, and is given extents
+ * of that pool only.  A donor may have regions in both leases.
  *
  * Concurrency
  * -----------
- * RemoteShared is changed by the lease worker (the lease, the tables of
+ * RemoteShared is changed by the lease worker (the leases, the tables of
  * donors and regions, the map of extents), under remote_lock taken
  * exclusively, and read by everyone:
  *
  *	- The extent map is read without a lock, one 32-bit word at a time.  What
  *	  a reader gets may be out of date by the time it is used; then it reads
- *	  memory that is not its own page's, and the hash tells.
+ *	  memory that is not its own page's, and the hash tells.  The temp quota
+ *	  brings no extent back of which somebody still has a slot
+ *	  (RbpRemotePoolOps.absent), so that nobody writes to another's place.
  *	- Endpoints and credentials are copied under remote_lock shared, when a
  *	  process connects.  A connection remembers the serials of donor and
  *	  lease, and is closed when they have moved.
- *	- The deadline, the donors' health and the counters are atomics.
+ *	- The deadlines, the donors' health and the counters are atomics.
  *
  * A region whose use was denied is marked, so that nobody tries it again,
  * and the lease worker is told to ask the broker.  When it enters a region,
  * also one that it had before, it gives it another grant number: what a
  * transport remembers of the region (a key, a mapping) is of no use then.
  *
- * rbp_remote_conn.c has the connections, rbp_remote_health.c the donors'
- * health.
+ * Where content is nowhere else, a region that is to be given back is drained
+ * first: marked under remote_lock, then emptied by the pool's owner with no
+ * lock held, and retired if it is empty when looked at under remote_lock.
+ *
+ * rbp_remote_io.c has reads and writes, rbp_remote_conn.c the connections,
+ * rbp_remote_health.c the donors' health.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,25 +43,15 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
-#include "rbp_directory.h"
-#include "rbp_guc.h"
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
 #include "rbp_remote_internal.h"
-
-#define EXTENT_BYTES		(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
-
-/* An extent's place: region index + 1 in the high half; 0 is none. */
-#define MAP_NONE			0
-#define MAP_MAKE(region, ext)	((((uint32) (region) + 1) << 16) | (uint32) (ext))
-#define MAP_REGION(word)	((int) ((word) >> 16) - 1)
-#define MAP_EXTENT(word)	((word) & 0xffff)
 
 RemoteShared *rbp_remote_shared = NULL;
 
 #define shared		rbp_remote_shared
 
-static RbpDirectory *directory = NULL;
+static const RbpRemotePoolOps *pool_ops[RBP_POOLS];
 static void (*before_use) (void) = NULL;
 
 /*
@@ -60,17 +60,20 @@ static void (*before_use) (void) = NULL;
 
 /* The size of RemoteShared; the connections' shared memory comes after it. */
 static Size
-map_end(uint32 max_slots)
+map_end(const uint32 max_extents[RBP_POOLS])
 {
+	Size		extents = 0;
+
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		extents = add_size(extents, max_extents[pool]);
 	return add_size(offsetof(RemoteShared, map),
-					mul_size(sizeof(pg_atomic_uint32),
-							 max_slots / RBP_EXTENT_PAGES));
+					mul_size(sizeof(pg_atomic_uint32), extents));
 }
 
 Size
-rbp_remote_shmem_size(uint32 max_slots)
+rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 {
-	return add_size(map_end(max_slots), rbp_remote_conn_shmem_size());
+	return add_size(map_end(max_extents), rbp_remote_conn_shmem_size());
 }
 
 static void
@@ -88,14 +91,17 @@ reset_donor_stats(Donor *d)
 }
 
 void
-rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
-					  RbpDirectory *dir, void (*before_first_use) (void))
+rbp_remote_shmem_init(void *mem, bool found,
+					  const uint32 max_extents[RBP_POOLS],
+					  const RbpRemotePoolOps *const ops[RBP_POOLS],
+					  void (*before_first_use) (void))
 {
 	static int	tranche = 0;
 	RemoteShared *sh = mem;
 
 	shared = sh;
-	directory = dir;
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		pool_ops[pool] = ops[pool];
 	before_use = before_first_use;
 	if (found)
 		return;
@@ -104,16 +110,23 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 		tranche = LWLockNewTrancheId();
 		LWLockRegisterTranche(tranche, "RemoteBpRemote");
 	}
-	memset(sh, 0, map_end(max_slots));
+	memset(sh, 0, map_end(max_extents));
 	LWLockInitialize(&sh->remote_lock, tranche);
-	pg_atomic_init_u32(&sh->lease_serial, 1);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+	{
+		PoolLease  *lease = &sh->leases[pool];
+
+		pg_atomic_init_u32(&lease->serial, 1);
+		pg_atomic_init_u64(&lease->deadline, 0);
+		pg_atomic_init_u32(&lease->nregions, 0);
+		pg_atomic_init_u32(&lease->suspicion, 0);
+		lease->first_extent = sh->nextents;
+		sh->nextents += max_extents[pool];
+		lease->end_extent = sh->nextents;
+	}
 	pg_atomic_init_u32(&sh->stale, 0);
-	pg_atomic_init_u64(&sh->deadline, 0);
-	pg_atomic_init_u32(&sh->nregions, 0);
-	pg_atomic_init_u32(&sh->suspicion, 0);
 	pg_atomic_init_u32(&sh->avoided, 0);
 	pg_atomic_init_u32(&sh->doubts, 0);
-	sh->nextents = max_slots / RBP_EXTENT_PAGES;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		pg_atomic_init_u32(&sh->donors[i].serial, 1);
@@ -126,296 +139,18 @@ rbp_remote_shmem_init(void *mem, bool found, uint32 max_slots,
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	for (uint32 e = 0; e < sh->nextents; e++)
 		pg_atomic_init_u32(&sh->map[e], MAP_NONE);
-	rbp_remote_conn_shmem_init((char *) mem + map_end(max_slots));
-}
-
-/* What carries the slot: a word of the map, MAP_NONE if nothing does. No lock. */
-static inline uint32
-slot_word(uint32 slot)
-{
-	uint32		extent = slot / RBP_EXTENT_PAGES;
-
-	return extent < shared->nextents ?
-		pg_atomic_read_u32(&shared->map[extent]) : MAP_NONE;
-}
-
-/* Where the slot is in the region that the word names, in bytes. */
-static inline uint64
-slot_offset(uint32 slot, uint32 word)
-{
-	return MAP_EXTENT(word) * EXTENT_BYTES +
-		(slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
+	rbp_remote_conn_shmem_init((char *) mem + map_end(max_extents));
 }
 
 bool
-rbp_remote_usable(int64 now)
+rbp_remote_usable(RbpPool pool, int64 now)
 {
+	PoolLease  *lease = &shared->leases[pool];
+
 	if (RBP_MUTATED(RBP_MUTATION_NO_LEASE_CHECK))
-		return pg_atomic_read_u64(&shared->deadline) != 0;
-	return (int64) pg_atomic_read_u64(&shared->deadline) > now &&
-		pg_atomic_read_u32(&shared->nregions) > 0;
-}
-
-/*
- * ---- I/O --------------------------------------------------------------------
- */
-
-/* Requests of one batch to one donor. */
-typedef struct DonorBatch
-{
-	int			donor;
-	int			n;
-	LocalConn  *conn;
-	bool		posted;
-	RbpIo		ios[RBP_MAX_BATCH];
-	uint8		index[RBP_MAX_BATCH];	/* in the caller's array */
-	uint32		slot[RBP_MAX_BATCH];
-	uint32		word[RBP_MAX_BATCH];	/* of the map, for the slot */
-} DonorBatch;
-
-/*
- * A connection for the batch; false, with the requests' status, if none.  If
- * others have used up the time, one that is not there is not begun: this donor
- * would have had no chance.
- */
-static bool
-connect_batch(DonorBatch *batch, RbpIoKind kind, int64 start_ns,
-			  int64 deadline_ns, bool others)
-{
-	RbpStatus	status = RBP_CANCELED;
-
-	batch->conn = &rbp_remote_conns[batch->donor];
-	if (!others || batch->conn->ready || rbp_now_ns() < deadline_ns)
-		status = rbp_remote_conn_get(batch->donor, batch->n, start_ns,
-									 deadline_ns, &batch->conn);
-	if (status == RBP_OK)
-		return true;
-	for (int i = 0; i < batch->n; i++)
-		batch->ios[i].status = status;
-	if (status != RBP_CANCELED)
-		rbp_remote_account_failure(batch->donor, status, true);
-	else if (kind == RBP_IO_READ && batch->conn->over_limit)
-		rbp_stats_count(RBP_COUNT_OVER_LIMIT, batch->n);
-	else if (kind == RBP_IO_READ && batch->conn->below_threshold)
-		rbp_stats_count(RBP_COUNT_BELOW_THRESHOLD, batch->n);
-	return false;
-}
-
-/* Start a donor's batch on its way. */
-static bool
-post_batch(DonorBatch *batch)
-{
-	LocalConn  *c = batch->conn;
-	RbpStatus	status;
-
-	for (int i = 0; c->mr != NULL && i < batch->n; i++)
-		if (rbp_remote_is_push_memory(batch->ios[i].buf, batch->ios[i].len))
-			batch->ios[i].mr = c->mr;
-	status = c->ops->submit(c->conn, batch->ios, batch->n);
-	if (status != RBP_OK)
-		rbp_remote_account_failure(batch->donor, status, false);
-	return status == RBP_OK;
-}
-
-/*
- * Wait for a donor's batch, and see what the answers say about regions,
- * donor and connection.  Those that are RBP_CANCELED say nothing.
- */
-static void
-finish_batch(DonorBatch *batch, int64 deadline_ns, bool late)
-{
-	LocalConn  *c = batch->conn;
-	RbpStatus	worst = RBP_OK;
-	bool		done = false;
-	bool		denied = false;
-
-	(void) c->ops->wait(c->conn, batch->ios, batch->n, deadline_ns);
-	for (int i = 0; i < batch->n; i++)
-	{
-		RbpStatus	status = batch->ios[i].status;
-
-		if (likely(status == RBP_OK))
-			done = true;
-		else if (status == RBP_DENIED)
-		{
-			uint32		word = batch->word[i];
-			Region	   *region = &shared->regions[MAP_REGION(word)];
-
-			/* unless the place belongs to another region, or grant, by now */
-			if (slot_word(batch->slot[i]) == word &&
-				region->grant == batch->ios[i].grant)
-				pg_atomic_write_u32(&region->denied, 1);
-			denied = true;
-		}
-		else if (status != RBP_CANCELED &&
-				 (worst == RBP_OK || status == RBP_CONNLOST))
-			worst = status;
-	}
-	if (done && !c->ops->local)
-		c->timeouts = 0;
-	if (denied)
-		rbp_remote_account_failure(batch->donor, RBP_DENIED, false);
-	else if (done)
-		c->denied = false;		/* what was denied has not ended it */
-
-	/* If others have used the time up, this donor had no chance. */
-	if (worst != RBP_OK && !(late && worst == RBP_TIMEOUT))
-		rbp_remote_account_failure(batch->donor, worst, false);
-}
-
-/*
- * Put the requests into a batch for each donor; what cannot be sent at all
- * gets its status here.  Returns the number of batches.
- */
-static int
-make_batches(RbpRemoteIo *ios, int n, RbpIoKind kind, DonorBatch *batches,
-			 int max)
-{
-	int			nbatches = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		uint32		word = slot_word(ios[i].slot);
-		Region	   *region;
-		Donor	   *donor;
-		DonorBatch *batch;
-		RbpIo	   *io;
-		int			b;
-
-		ios[i].status = RBP_CANCELED;
-		if (word == MAP_NONE)
-			continue;
-		region = &shared->regions[MAP_REGION(word)];
-		if (pg_atomic_read_u32(&region->denied) != 0)
-			continue;
-		donor = &shared->donors[region->donor];
-		if (pg_atomic_read_u32(&donor->avoided) != 0 ||
-			in_doubt(donor, &rbp_remote_conns[region->donor]))
-		{
-			if (kind == RBP_IO_READ)
-				rbp_stats_count(RBP_COUNT_AVOIDED, 1);
-			continue;
-		}
-		for (b = 0; b < nbatches; b++)
-			if (batches[b].donor == region->donor)
-				break;
-		if (b == max)
-			continue;			/* more donors than batches: those miss */
-		batch = &batches[b];
-		if (b == nbatches)
-		{
-			nbatches++;
-			batch->donor = region->donor;
-			batch->n = 0;
-		}
-		io = &batch->ios[batch->n];
-		io->kind = kind;
-		io->region = region->number;
-		io->grant = region->grant;
-		io->offset = slot_offset(ios[i].slot, word);
-		io->len = BLCKSZ;
-		io->buf = ios[i].buf;
-		io->mr = NULL;
-		io->status = RBP_INPROGRESS;
-		batch->index[batch->n] = (uint8) i;
-		batch->slot[batch->n] = ios[i].slot;
-		batch->word[batch->n] = word;
-		batch->n++;
-	}
-	return nbatches;
-}
-
-/* Donors that one batch of requests can go to at once. */
-#define MAX_BATCHES		8
-
-static void
-transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
-		 int64 deadline_ns)
-{
-	/* not on the stack: signal handlers do no page I/O */
-	static DonorBatch batches[MAX_BATCHES];
-	int			nbatches = make_batches(ios, n, kind, batches, MAX_BATCHES);
-
-	/* Connecting may wait, so it comes before anything is on its way. */
-	for (int b = 0; b < nbatches; b++)
-		batches[b].posted = connect_batch(&batches[b], kind, start_ns,
-										  deadline_ns, b > 0);
-	for (int b = 0; b < nbatches; b++)
-		if (batches[b].posted)
-			batches[b].posted = post_batch(&batches[b]);
-	for (int b = 0; b < nbatches; b++)
-	{
-		DonorBatch *batch = &batches[b];
-		Donor	   *donor = &shared->donors[batch->donor];
-		DonorStripe *stripe = stripe_of(donor);
-		int			done = 0;
-
-		if (batch->posted)
-			finish_batch(batch, deadline_ns,
-						 nbatches > 1 && rbp_now_ns() >= deadline_ns);
-		for (int i = 0; i < batch->n; i++)
-		{
-			ios[batch->index[i]].status = batch->ios[i].status;
-			if (batch->ios[i].status == RBP_OK)
-				done++;
-		}
-		if (done > 0)
-		{
-			if (!batch->conn->ops->one_sided)
-				donor_answered(donor);
-			if (!batch->conn->ops->local)
-				donor_in_time(donor);
-			pg_atomic_fetch_add_u64(kind == RBP_IO_READ ? &stripe->reads :
-									&stripe->writes, done);
-			if (kind == RBP_IO_READ)
-				pg_atomic_fetch_add_u32(&stripe->latency[rbp_latency_bucket(rbp_now_ns() - start_ns)], 1);
-		}
-	}
-}
-
-void
-rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
-{
-	transfer(ios, n, RBP_IO_READ, start_ns, deadline_ns);
-}
-
-void
-rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
-{
-	transfer(ios, n, RBP_IO_WRITE, start_ns, deadline_ns);
-}
-
-bool
-rbp_remote_slot_readable(uint32 slot)
-{
-	uint32		word = slot_word(slot);
-	Region	   *region;
-	LocalConn  *c;
-
-	if (word == MAP_NONE)
-		return false;
-	region = &shared->regions[MAP_REGION(word)];
-	c = &rbp_remote_conns[region->donor];
-	return pg_atomic_read_u32(&region->denied) == 0 &&
-		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
-		c->ready && c->doubt_since == 0;
-}
-
-void
-rbp_remote_slot_name(uint32 slot, char *buf, Size len)
-{
-	uint32		word = slot_word(slot);
-	Region	   *region;
-
-	if (word == MAP_NONE)
-	{
-		snprintf(buf, len, "slot %u", slot);
-		return;
-	}
-	region = &shared->regions[MAP_REGION(word)];
-	snprintf(buf, len, "slot %u (donor %s, region %u, offset " UINT64_FORMAT ")",
-			 slot, shared->donors[region->donor].endpoint.donor,
-			 region->number, slot_offset(slot, word));
+		return pg_atomic_read_u64(&lease->deadline) != 0;
+	return (int64) pg_atomic_read_u64(&lease->deadline) > now &&
+		pg_atomic_read_u32(&lease->nregions) > 0;
 }
 
 /*
@@ -430,64 +165,77 @@ rbp_remote_set_lease_latch(Latch *latch)
 	LWLockRelease(&shared->remote_lock);
 }
 
+/* Does the region carry the extent? */
+static inline bool
+carries(int r, uint32 extent)
+{
+	return MAP_REGION(pg_atomic_read_u32(&shared->map[extent])) == r;
+}
+
 /*
- * Take a region out of use: lookups miss from the first store on, and when
- * this returns no entry is left in it.  Caller holds remote_lock exclusively.
+ * Take a region out of use: its content is not found any more from the first
+ * store on, and when this returns no entry is left in it.  Caller holds
+ * remote_lock exclusively.
  */
 static void
 retire_region(int r)
 {
 	Region	   *region = &shared->regions[r];
+	PoolLease  *lease = &shared->leases[region->pool];
 
-	for (uint32 e = 0; e < shared->nextents && region->extents > 0; e++)
+	for (uint32 e = lease->first_extent; e < lease->end_extent && region->extents > 0; e++)
 	{
-		uint32		word = pg_atomic_read_u32(&shared->map[e]);
-
-		if (word == MAP_NONE || MAP_REGION(word) != r)
+		if (!carries(r, e))
 			continue;
-		(void) rbp_directory_extent_offline(directory, e);
+		pool_ops[region->pool]->offline(e);
 		pg_atomic_write_u32(&shared->map[e], MAP_NONE);
 		region->extents--;
 	}
-	shared->donors[region->donor].nregions--;
+	pg_write_barrier();			/* who sees another region in this place does
+								 * not find it in the map */
+	shared->donors[region->donor].nregions[region->pool]--;
 	region->used = false;
-	pg_atomic_fetch_sub_u32(&shared->nregions, 1);
+	pg_atomic_fetch_sub_u32(&lease->nregions, 1);
 }
 
 /* Enter a region into the table, with no extents yet; -1 if there is no room. */
 static int
-enter_region(const RbpRegionGrant *grant, int donor)
+enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor)
 {
 	Region	   *region;
 	int			r;
 
 	for (r = 0; r < RBP_MAX_REGIONS && shared->regions[r].used; r++)
 		 /* look on */ ;
-	if (r == RBP_MAX_REGIONS || grant->bytes < EXTENT_BYTES ||
-		grant->bytes / EXTENT_BYTES > 0xffff)
+	if (r == RBP_MAX_REGIONS || grant->bytes < RBP_EXTENT_BYTES ||
+		grant->bytes / RBP_EXTENT_BYTES > 0xffff)
 		return -1;
 	region = &shared->regions[r];
 	region->used = true;
+	region->draining = false;
+	region->pool = pool;
 	region->donor = (uint16) donor;
 	region->number = grant->region;
 	region->bytes = grant->bytes;
 	region->extents = 0;
 	region->grant = ++shared->last_grant;
 	pg_atomic_write_u32(&region->denied, 0);
-	shared->donors[donor].nregions++;
-	pg_atomic_fetch_add_u32(&shared->nregions, 1);
+	shared->donors[donor].nregions[pool]++;
+	pg_atomic_fetch_add_u32(&shared->leases[pool].nregions, 1);
 	return r;
 }
 
 /*
- * Give extents to the regions just entered, one to each in turn: the
- * directory takes free slots in about that order, so that a tier that is not
- * full yet loads all donors alike.  Returns how many regions got none.
+ * Give extents to the regions just entered, one to each in turn: free slots
+ * are taken in about that order, so that a pool that is not full yet loads all
+ * donors alike.  Returns how many regions got none.
  */
 static int
-bring_regions_online(const int *entered, int n)
+bring_regions_online(RbpPool pool, const int *entered, int n)
 {
-	uint32		extent = 0;
+	const RbpRemotePoolOps *ops = pool_ops[pool];
+	uint32		extent = shared->leases[pool].first_extent;
+	uint32		end = shared->leases[pool].end_extent;
 	int			unused = 0;
 	bool		more = true;
 
@@ -498,17 +246,19 @@ bring_regions_online(const int *entered, int n)
 		{
 			Region	   *region = &shared->regions[entered[i]];
 
-			if (region->extents == region->bytes / EXTENT_BYTES)
+			if (region->extents == region->bytes / RBP_EXTENT_BYTES)
 				continue;
-			while (extent < shared->nextents &&
-				   pg_atomic_read_u32(&shared->map[extent]) != MAP_NONE)
+			while (extent < end &&
+				   (pg_atomic_read_u32(&shared->map[extent]) != MAP_NONE ||
+					(ops->absent != NULL && !ops->absent(extent))))
 				extent++;
-			if (extent == shared->nextents)
+			if (extent == end)
 				break;
+			pg_write_barrier(); /* the region is whole before it is found */
 			pg_atomic_write_u32(&shared->map[extent],
 								MAP_MAKE(entered[i], region->extents));
 			region->extents++;
-			rbp_directory_extent_online(directory, extent);
+			ops->online(extent);
 			more = true;
 		}
 	}
@@ -529,7 +279,7 @@ bring_regions_online(const int *entered, int n)
  * no room.  Caller holds remote_lock exclusively.
  */
 static int
-donor_place(const RbpEndpoint *endpoint)
+donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 {
 	int			place = -1;
 
@@ -543,7 +293,8 @@ donor_place(const RbpEndpoint *endpoint)
 			break;
 		}
 		/* an empty place is better than that of one that is gone */
-		if (!d->known && d->nregions == 0 &&
+		if (!donor_known(d) && d->nregions[RBP_POOL_BUFFER] == 0 &&
+			d->nregions[RBP_POOL_TEMP] == 0 &&
 			(place < 0 || (d->endpoint.donor[0] == '\0' &&
 						   shared->donors[place].endpoint.donor[0] != '\0')))
 			place = i;
@@ -562,9 +313,16 @@ donor_place(const RbpEndpoint *endpoint)
 			rbp_remote_conn_new_endpoint(d);
 			rbp_remote_unavoid(d);
 		}
-		d->known = true;
+		d->known[pool] = true;
 	}
 	return place;
+}
+
+/* Is there a region in that place, and of that pool? */
+static inline bool
+is_region_of(int r, RbpPool pool)
+{
+	return shared->regions[r].used && shared->regions[r].pool == pool;
 }
 
 static bool
@@ -581,10 +339,12 @@ region_is_granted(const Region *region, const RbpRegionGrant *grants, int n)
 }
 
 int
-rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
+rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
+					 int64 deadline_ns,
 					 const RbpEndpoint *donors, int ndonors,
 					 const RbpRegionGrant *regions, int nregions)
 {
+	PoolLease  *lease = &shared->leases[pool];
 	bool		same;
 	bool		was_known[RBP_MAX_DONORS];
 	int			unused = 0;
@@ -592,63 +352,63 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 	int			nentered = 0;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-	same = shared->has_lease &&
-		memcmp(&shared->credentials, cred, sizeof(*cred)) == 0;
+	same = lease->has_lease &&
+		memcmp(&lease->credentials, cred, sizeof(*cred)) == 0;
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
-		if (shared->regions[r].used &&
+		if (is_region_of(r, pool) &&
 			(!same || pg_atomic_read_u32(&shared->regions[r].denied) != 0 ||
 			 !region_is_granted(&shared->regions[r], regions, nregions)))
 			retire_region(r);
 	if (!same)
 	{
-		shared->credentials = *cred;
-		shared->has_lease = true;
-		(void) rbp_remote_conns_stale(&shared->lease_serial);
+		lease->credentials = *cred;
+		lease->has_lease = true;
+		(void) rbp_remote_conns_stale(&lease->serial);
 
 		/* what was denied, or lost, may have been the old lease's */
 		for (int i = 0; i < RBP_MAX_DONORS; i++)
 		{
-			pg_atomic_write_u64(&shared->donors[i].refused_until, 0);
+			pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
 			pg_atomic_write_u64(&shared->donors[i].probe_at, 0);
 		}
 	}
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		was_known[i] = shared->donors[i].known;
-		shared->donors[i].known = shared->donors[i].nregions > 0;
+		was_known[i] = shared->donors[i].known[pool];
+		shared->donors[i].known[pool] = shared->donors[i].nregions[pool] > 0;
 	}
 	for (int i = 0; i < ndonors; i++)
-		(void) donor_place(&donors[i]);
+		(void) donor_place(pool, &donors[i]);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		if (was_known[i] && !shared->donors[i].known)
+		if (was_known[i] && !shared->donors[i].known[pool])
 			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
 
-	if (nregions > 0)
+	if (nregions > 0 && pool == RBP_POOL_BUFFER)
 		before_use();
-	pg_atomic_write_u64(&shared->deadline, (uint64) deadline_ns);
+	pg_atomic_write_u64(&lease->deadline, (uint64) deadline_ns);
 	for (int i = 0; i < nregions; i++)
 	{
 		int			donor = -1;
 		bool		have = false;
 
 		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
-			if (shared->donors[k].known &&
+			if (shared->donors[k].known[pool] &&
 				strcmp(shared->donors[k].endpoint.donor, regions[i].donor) == 0)
 				donor = k;
 		for (int r = 0; donor >= 0 && r < RBP_MAX_REGIONS && !have; r++)
-			have = shared->regions[r].used &&
+			have = is_region_of(r, pool) &&
 				shared->regions[r].donor == donor &&
 				shared->regions[r].number == regions[i].region;
 		if (have)
 			continue;
-		entered[nentered] = donor < 0 ? -1 : enter_region(&regions[i], donor);
+		entered[nentered] = donor < 0 ? -1 : enter_region(pool, &regions[i], donor);
 		if (entered[nentered] < 0)
 			unused++;
 		else
 			nentered++;
 	}
-	unused += bring_regions_online(entered, nentered);
+	unused += bring_regions_online(pool, entered, nentered);
 	LWLockRelease(&shared->remote_lock);
 	pfree(entered);
 	rbp_pusher_wake();
@@ -656,34 +416,53 @@ rbp_remote_set_lease(const RbpCredentials *cred, int64 deadline_ns,
 }
 
 void
-rbp_remote_extend_lease(int64 deadline_ns)
+rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 {
-	pg_atomic_write_u64(&shared->deadline, (uint64) deadline_ns);
+	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
 }
 
 void
-rbp_remote_clear_lease(void)
+rbp_remote_clear_lease(RbpPool pool)
 {
-	pg_atomic_write_u64(&shared->deadline, 0);
+	PoolLease  *lease = &shared->leases[pool];
+
+	pg_atomic_write_u64(&lease->deadline, 0);
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
-		if (shared->regions[r].used)
+		if (is_region_of(r, pool))
 			retire_region(r);
-	memset(&shared->credentials, 0, sizeof(shared->credentials));
-	shared->has_lease = false;
-	(void) rbp_remote_conns_stale(&shared->lease_serial);
+	memset(&lease->credentials, 0, sizeof(lease->credentials));
+	lease->has_lease = false;
+	(void) rbp_remote_conns_stale(&lease->serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		shared->donors[i].known = false;
+		shared->donors[i].known[pool] = false;
 	LWLockRelease(&shared->remote_lock);
 	rbp_pusher_wake();
 }
 
-/* Sum of fn over the extents of each region, into sums[RBP_MAX_REGIONS]. */
-static void
-sum_regions(uint64 *sums, uint64 (*fn) (uint32 extent))
+bool
+rbp_remote_take_suspicion(RbpPool pool)
 {
-	memset(sums, 0, sizeof(uint64) * RBP_MAX_REGIONS);
-	for (uint32 e = 0; e < shared->nextents; e++)
+	pg_atomic_uint32 *suspicion = &shared->leases[pool].suspicion;
+
+	return pg_atomic_read_u32(suspicion) != 0 &&
+		pg_atomic_exchange_u32(suspicion, 0) != 0;
+}
+
+/*
+ * ---- giving regions back ------------------------------------------------------
+ */
+
+/*
+ * The sum over the extents of each region of the pool, into
+ * sums[RBP_MAX_REGIONS].  A reading, unless the lease worker calls this:
+ * nobody else changes the map.
+ */
+static void
+sum_regions(uint64 *sums, RbpPool pool, uint64 (*fn) (uint32 extent))
+{
+	for (uint32 e = shared->leases[pool].first_extent;
+		 e < shared->leases[pool].end_extent; e++)
 	{
 		uint32		word = pg_atomic_read_u32(&shared->map[e]);
 
@@ -692,62 +471,185 @@ sum_regions(uint64 *sums, uint64 (*fn) (uint32 extent))
 	}
 }
 
-static uint64
-extent_heat(uint32 extent)
+/* The same of all pools, for what each can tell; palloc'ed. */
+static uint64 *
+sum_used(void)
 {
-	return rbp_directory_extent_heat(directory, extent);
+	uint64	   *sums = palloc0(sizeof(uint64) * RBP_MAX_REGIONS);
+
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		if (pool_ops[pool] != NULL)
+			sum_regions(sums, (RbpPool) pool, pool_ops[pool]->used);
+	return sums;
 }
 
-static uint64
-extent_used(uint32 extent)
+static uint64 *
+sum_heat(void)
 {
-	return rbp_directory_extent_used(directory, extent);
+	uint64	   *sums = palloc0(sizeof(uint64) * RBP_MAX_REGIONS);
+
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		if (pool_ops[pool] != NULL)
+			sum_regions(sums, (RbpPool) pool, pool_ops[pool]->heat);
+	return sums;
+}
+
+/*
+ * The region of the pool (and the donor, unless NULL) that is best given back:
+ * one that is draining already, and of these, or else, the one with the least
+ * value.  -1 if there is none but those taken already.
+ */
+static int
+next_to_go(RbpPool pool, const char *donor, const uint64 *value,
+		   const int *taken, int ntaken)
+{
+	int			best = -1;
+
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		Region	   *region = &shared->regions[r];
+		bool		is_taken = false;
+
+		if (!is_region_of(r, pool) ||
+			(donor != NULL &&
+			 strcmp(shared->donors[region->donor].endpoint.donor, donor) != 0))
+			continue;
+		for (int t = 0; t < ntaken && !is_taken; t++)
+			is_taken = taken[t] == r;
+		if (is_taken)
+			continue;
+		if (best < 0 ||
+			(region->draining && !shared->regions[best].draining) ||
+			(region->draining == shared->regions[best].draining &&
+			 value[r] < value[best]))
+			best = r;
+	}
+	return best;
+}
+
+/* Call fn for each extent of the region. */
+static void
+for_each_extent(int r, void (*fn) (uint32 extent))
+{
+	PoolLease  *lease = &shared->leases[shared->regions[r].pool];
+
+	for (uint32 e = lease->first_extent; e < lease->end_extent; e++)
+		if (carries(r, e))
+			fn(e);
+}
+
+/* Memory is wanted again after all. */
+static void
+undrain_all(RbpPool pool)
+{
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+		if (is_region_of(r, pool) && shared->regions[r].draining)
+		{
+			for_each_extent(r, pool_ops[pool]->undrain);
+			shared->regions[r].draining = false;
+		}
+	LWLockRelease(&shared->remote_lock);
+}
+
+/* Move what is in these regions elsewhere.  No lock is held. */
+static void
+evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
+{
+	const RbpRemotePoolOps *ops = pool_ops[pool];
+	PoolLease  *lease = &shared->leases[pool];
+
+	for (int i = 0; i < n; i++)
+		for (uint32 e = lease->first_extent; e < lease->end_extent; e++)
+		{
+			if (!carries(regions[i], e) || ops->used(e) == 0)
+				continue;
+			if (rbp_now_ns() >= until_ns)
+				return;
+			(void) ops->evacuate(e, until_ns);
+		}
+}
+
+/* Nothing of the region is in use.  Once it drains, that stays so. */
+static bool
+is_empty(int r)
+{
+	RbpPool		pool = shared->regions[r].pool;
+
+	for (uint32 e = shared->leases[pool].first_extent;
+		 e < shared->leases[pool].end_extent; e++)
+		if (carries(r, e) && pool_ops[pool]->used(e) > 0)
+			return false;
+	return true;
 }
 
 int
-rbp_remote_retire_coldest(const char *donor, int count,
-						  RbpRegionGrant *given, int max)
+rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
+						  RbpRegionGrant *given, int max,
+						  int64 until_ns, int *draining)
 {
-	uint64	   *heat = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
+	const RbpRemotePoolOps *ops = pool_ops[pool];
+	bool		drains = ops != NULL && ops->evacuate != NULL;
+	uint64	   *value;
+	int		   *chosen;
+	int			nchosen = 0;
 	int			n = 0;
 
-	/* Nobody but the lease worker, that is us, changes the map. */
-	sum_regions(heat, extent_heat);
+	if (draining != NULL)
+		*draining = 0;
+	if (count == 0 && donor == NULL && drains)
+		undrain_all(pool);
+	count = Min(count, max);
+	if (count <= 0)
+		return 0;
+
+	value = drains ? sum_used() : sum_heat();
+	chosen = palloc(sizeof(int) * count);
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-	while (n < count && n < max)
+	while (nchosen < count)
 	{
-		int			coldest = -1;
+		int			r = next_to_go(pool, donor, value, chosen, nchosen);
 
-		for (int r = 0; r < RBP_MAX_REGIONS; r++)
-		{
-			Region	   *region = &shared->regions[r];
-
-			if (region->used &&
-				(donor == NULL ||
-				 strcmp(shared->donors[region->donor].endpoint.donor, donor) == 0) &&
-				(coldest < 0 || heat[r] < heat[coldest]))
-				coldest = r;
-		}
-		if (coldest < 0)
+		if (r < 0)
 			break;
-		strlcpy(given[n].donor,
-				shared->donors[shared->regions[coldest].donor].endpoint.donor,
+		chosen[nchosen++] = r;
+		if (drains && !shared->regions[r].draining)
+		{
+			for_each_extent(r, ops->drain);
+			shared->regions[r].draining = true;
+		}
+	}
+	if (drains)
+	{
+		/* Nobody but the lease worker, that is us, changes the regions. */
+		LWLockRelease(&shared->remote_lock);
+		evacuate(pool, chosen, nchosen, until_ns);
+		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	}
+	for (int i = 0; i < nchosen; i++)
+	{
+		Region	   *region = &shared->regions[chosen[i]];
+
+		if (drains && !is_empty(chosen[i]))
+			continue;
+		strlcpy(given[n].donor, shared->donors[region->donor].endpoint.donor,
 				sizeof(given[n].donor));
-		given[n].region = shared->regions[coldest].number;
-		given[n].bytes = shared->regions[coldest].bytes;
+		given[n].region = region->number;
+		given[n].bytes = region->bytes;
 		n++;
-		retire_region(coldest);
+		retire_region(chosen[i]);
 	}
 	LWLockRelease(&shared->remote_lock);
-	pfree(heat);
-	return n;
-}
+	if (draining != NULL)
+		*draining = nchosen - n;
 
-bool
-rbp_remote_take_suspicion(void)
-{
-	return pg_atomic_read_u32(&shared->suspicion) != 0 &&
-		pg_atomic_exchange_u32(&shared->suspicion, 0) != 0;
+	/* this process has no other use for these */
+	if (drains && nchosen == n)
+		for (int i = 0; i < RBP_MAX_DONORS; i++)
+			rbp_remote_conn_close(conn_index(pool, i));
+	pfree(value);
+	pfree(chosen);
+	return n;
 }
 
 /*
@@ -758,9 +660,8 @@ RbpDonorInfo *
 rbp_remote_donor_info(int *n)
 {
 	RbpDonorInfo *infos = palloc0(sizeof(RbpDonorInfo) * RBP_MAX_DONORS);
-	uint64	   *used = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
+	uint64	   *used = sum_used();
 
-	sum_regions(used, extent_used);
 	*n = 0;
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
@@ -773,7 +674,7 @@ rbp_remote_donor_info(int *n)
 		(*n)++;
 		info->endpoint = d->endpoint;
 		info->transport = rbp_remote_transport_name(pg_atomic_read_u32(&d->transport));
-		info->state = !d->known ? "gone" :
+		info->state = !donor_known(d) ? "gone" :
 			pg_atomic_read_u32(&d->avoided) != 0 ? "avoided" : "ok";
 		info->connections = (int) pg_atomic_read_u32(&d->places);
 		for (int r = 0; r < RBP_MAX_REGIONS; r++)
@@ -808,31 +709,30 @@ RbpLeaseInfo *
 rbp_remote_lease_info(int *n)
 {
 	RbpLeaseInfo *infos = palloc0(sizeof(RbpLeaseInfo) * RBP_MAX_REGIONS);
-	uint64	   *used = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
-	uint64	   *heat = palloc(sizeof(uint64) * RBP_MAX_REGIONS);
+	uint64	   *used = sum_used();
+	uint64	   *heat = sum_heat();
 	int64		now = rbp_now_ns();
 
-	sum_regions(used, extent_used);
-	sum_regions(heat, extent_heat);
 	*n = 0;
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		Region	   *region = &shared->regions[r];
+		PoolLease  *lease = &shared->leases[region->pool];
 		RbpLeaseInfo *info = &infos[*n];
 
 		if (!region->used)
 			continue;
 		(*n)++;
-		strlcpy(info->lease, shared->credentials.lease, sizeof(info->lease));
-		info->purpose = "buffer";
+		strlcpy(info->lease, lease->credentials.lease, sizeof(info->lease));
+		info->purpose = region->pool == RBP_POOL_BUFFER ? "buffer" : "temp";
 		strlcpy(info->donor, shared->donors[region->donor].endpoint.donor,
 				sizeof(info->donor));
 		info->region = region->number;
 		info->bytes = region->bytes;
 		info->used_bytes = used[r] * BLCKSZ;
 		info->heat = heat[r];
-		info->remaining_ns = (int64) pg_atomic_read_u64(&shared->deadline) - now;
+		info->remaining_ns = (int64) pg_atomic_read_u64(&lease->deadline) - now;
 	}
 	LWLockRelease(&shared->remote_lock);
 	pfree(used);

@@ -4,16 +4,25 @@
  *	  Connections to donors: made when needed, bounded in number, closed when
  *	  idle, led around a transport that fails.
  *
- * Each process has connections of its own, at most one to each donor
- * (rbp_remote_conns), and makes one when it first has a request for that
- * donor.  Making it may go on in the background of later requests.
+ * Each process has connections of its own, at most one to each donor for each
+ * pool, since a connection speaks for a lease (rbp_remote_conns), and makes one
+ * when it first has a request for that donor.  Making it may go on in the
+ * background of later requests.
  *
  * Bounds.  A backend's connection takes a place in Donor.places before it is
  * begun, by compare-and-swap against remote_bp.max_connections, and gives it
  * back after it was closed: at the end of the process too, by a callback, and
  * a crash of the server resets shared memory.  So the number is never less
  * than what there is, but for the pusher's connections, which take no place:
- * pages must be pushed, or nobody has anything to read.
+ * pages must be pushed, or nobody has anything to read.  Who needs what is
+ * nowhere else (RBP_REMOTE_PATIENT) takes a place above the bound if there is
+ * none below, and others give way.
+ *
+ * Requests on their way.  What goes on in the background of the process
+ * (rbp_remote_begin()) keeps its connection from being closed as idle or as
+ * one too many.  If it has to be closed, what is on its way is ended first
+ * (rbp_remote_cut_batches()), so that nothing refers to a connection that is
+ * not there.
  *
  * Idle connections.  A backend that is idle runs no code of ours.  So each
  * process that is connected says in shared memory, in its Holder, when it
@@ -62,6 +71,8 @@
 #define CONNECT_LIMIT_NS	INT64CONST(2000000000)
 #define LIMIT_RETRY_NS		INT64CONST(1000000000)
 #define COSTLY_RETRY_NS		INT64CONST(1000000000)
+#define LOCK_RETRY_US		200
+#define PATIENT_TRIES		3
 #define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
 #define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
 #define DETOUR_FIRST_NS		INT64CONST(30000000000)
@@ -73,12 +84,12 @@ typedef struct Holder
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
 	pg_atomic_uint32 pid;		/* 0: nobody who ever connected */
 	pg_atomic_uint32 asked;		/* to close what is not needed */
-	pg_atomic_uint64 used_at[RBP_MAX_DONORS];	/* 0: not connected */
+	pg_atomic_uint64 used_at[RBP_MAX_CONNS];	/* 0: not connected */
 } Holder;
 
 static Holder *holders = NULL;	/* by rbp_compat_procno() */
 
-LocalConn	rbp_remote_conns[RBP_MAX_DONORS];
+LocalConn	rbp_remote_conns[RBP_MAX_CONNS];
 
 static Holder *mine = NULL;		/* NULL before the first connection, and in
 								 * the pusher */
@@ -123,7 +134,7 @@ rbp_remote_conn_shmem_init(void *mem)
 	{
 		pg_atomic_init_u32(&holders[i].pid, 0);
 		pg_atomic_init_u32(&holders[i].asked, 0);
-		for (int k = 0; k < RBP_MAX_DONORS; k++)
+		for (int k = 0; k < RBP_MAX_CONNS; k++)
 			pg_atomic_init_u64(&holders[i].used_at[k], 0);
 	}
 	pg_atomic_init_u32(&rbp_remote_shared->max_places,
@@ -141,7 +152,8 @@ void
 rbp_remote_conn_reset_donor(Donor *d)
 {
 	pg_atomic_init_u32(&d->places, 0);
-	pg_atomic_init_u64(&d->refused_until, 0);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		pg_atomic_init_u64(&d->refused_until[pool], 0);
 	pg_atomic_init_u32(&d->detour, 0);
 	pg_atomic_init_u32(&d->detour_why, RBP_OK);
 	pg_atomic_init_u64(&d->detour_ns, 0);
@@ -153,7 +165,8 @@ rbp_remote_conn_new_endpoint(Donor *d)
 {
 	pg_atomic_write_u32(&d->detour, 0);
 	pg_atomic_write_u64(&d->detour_ns, 0);
-	pg_atomic_write_u64(&d->refused_until, 0);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		pg_atomic_write_u64(&d->refused_until[pool], 0);
 	(void) rbp_remote_conns_stale(&d->serial);
 }
 
@@ -174,8 +187,8 @@ static void
 close_all(int code, Datum arg)
 {
 	leaving = true;
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_remote_conn_close(i);
+	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
+		rbp_remote_conn_close(ci);
 	if (trial.conn != NULL)
 		trial.ops->close(trial.conn);
 	trial.conn = NULL;
@@ -232,14 +245,14 @@ rbp_remote_transport_name(uint32 bit)
  * ---- places -----------------------------------------------------------------
  */
 
-/* One more connection to the donor, if there may be one. */
+/* One more connection to the donor, if there may be one, or must. */
 static bool
-take_place(Donor *d)
+take_place(Donor *d, bool must)
 {
 	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
 	uint32		n = pg_atomic_read_u32(&d->places);
 
-	while (n < max)
+	while (n < max || must)
 		if (pg_atomic_compare_exchange_u32(&d->places, &n, n + 1))
 			return true;
 	return false;
@@ -247,7 +260,8 @@ take_place(Donor *d)
 
 /*
  * If there are more connections to the donor than there may be, since the
- * bound was lowered: give this one's place back.  It has to be closed then.
+ * bound was lowered, or somebody had to have one: give this one's place back.
+ * It has to be closed then.
  */
 static bool
 give_way(Donor *d, LocalConn *c)
@@ -268,13 +282,16 @@ give_way(Donor *d, LocalConn *c)
  * ---- making and closing -------------------------------------------------------
  */
 
-void
-rbp_remote_conn_close(int donor)
+/* Close it, when what is on its way over it has ended, or that time is past. */
+static void
+close_after(int ci, int64 until_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[donor];
+	LocalConn  *c = &rbp_remote_conns[ci];
 
 	if (c->conn == NULL)
 		return;
+	if (c->parts > 0)
+		rbp_remote_cut_batches(ci, until_ns);
 	if (c->mr != NULL)
 		c->ops->deregister_memory(c->conn, c->mr);
 	c->ops->close(c->conn);
@@ -282,19 +299,28 @@ rbp_remote_conn_close(int donor)
 	c->mr = NULL;
 	c->ready = false;
 	c->denied = false;
+	c->kept = false;
 	if (mine != NULL)
-		pg_atomic_write_u64(&mine->used_at[donor], 0);
+		pg_atomic_write_u64(&mine->used_at[ci], 0);
 	if (c->placed)
-		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[donor].places, 1);
+		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[conn_donor(ci)].places, 1);
 	c->placed = false;
+}
+
+void
+rbp_remote_conn_close(int ci)
+{
+	close_after(ci, 0);
 }
 
 /* Was it made for a donor, a lease or settings that are others now? */
 static inline bool
-is_stale(const LocalConn *c, Donor *d)
+is_stale(int ci)
 {
-	return c->donor_serial != pg_atomic_read_u32(&d->serial) ||
-		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->lease_serial) ||
+	const LocalConn *c = &rbp_remote_conns[ci];
+
+	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
+		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
 		c->settings != rbp_guc_connect_serial;
 }
 
@@ -388,17 +414,17 @@ rbp_remote_conn_end_detour_soon(Donor *d)
 
 /* May this process begin a connection?  If so it has a place. */
 static bool
-may_start(Donor *d, LocalConn *c, int pages, int64 now)
+may_start(Donor *d, LocalConn *c, int pages, bool patient, int64 now)
 {
 	if (is_pusher)
 		return true;
-	if (c->ops->costly && c->wanted < (uint32) rbp_guc_connect_threshold)
+	if (c->ops->costly && !patient && c->wanted < (uint32) rbp_guc_connect_threshold)
 	{
 		c->wanted += pages;
 		c->below_threshold = true;
 		return false;
 	}
-	if (!take_place(d))
+	if (!take_place(d, patient))
 	{
 		c->over_limit = true;
 		c->retry_at = now + LIMIT_RETRY_NS;
@@ -413,10 +439,12 @@ may_start(Donor *d, LocalConn *c, int pages, int64 now)
  * RBP_CANCELED if that cannot be now and nothing is wrong.
  */
 static RbpStatus
-conn_start(int donor, int pages, int64 now)
+conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[donor];
-	Donor	   *d = &rbp_remote_shared->donors[donor];
+	static uint32 opened = 0;
+	LocalConn  *c = &rbp_remote_conns[ci];
+	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	PoolLease  *lease = &rbp_remote_shared->leases[conn_pool(ci)];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_CANCELED;
@@ -424,29 +452,34 @@ conn_start(int donor, int pages, int64 now)
 	c->over_limit = false;
 	c->below_threshold = false;
 	if (leaving ||
-		(!is_pusher && now < (int64) pg_atomic_read_u64(&d->refused_until)))
+		(!is_pusher && !patient &&
+		 now < (int64) pg_atomic_read_u64(&d->refused_until[conn_pool(ci)])))
 		return RBP_CANCELED;
 
 	/* The lease worker may be long: not a reason for a query to wait. */
-	if (!LWLockConditionalAcquire(&rbp_remote_shared->remote_lock, LW_SHARED))
-		return RBP_CANCELED;
+	while (!LWLockConditionalAcquire(&rbp_remote_shared->remote_lock, LW_SHARED))
+	{
+		if (!patient || rbp_now_ns() >= deadline_ns)
+			return RBP_CANCELED;
+		pg_usleep(LOCK_RETRY_US);
+	}
 	endpoint = d->endpoint;
-	credentials = rbp_remote_shared->credentials;
+	credentials = lease->credentials;
 	c->donor_serial = pg_atomic_read_u32(&d->serial);
-	c->lease_serial = pg_atomic_read_u32(&rbp_remote_shared->lease_serial);
+	c->lease_serial = pg_atomic_read_u32(&lease->serial);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 	c->settings = rbp_guc_connect_serial;
 	c->timeouts = 0;
 	c->started = now;
 	c->polled_at = now;
 	c->watched = 0;
-	c->doubt_since = 0;
+	c->opened = ++opened;
 
 	configure_verbs();
 	c->ops = choose(&endpoint, pg_atomic_read_u32(&d->detour), &c->detour);
 	if (c->ops == NULL)
 		c->retry_at = now + RBP_RECONNECT_NS;
-	else if (may_start(d, c, pages, now))
+	else if (may_start(d, c, pages, patient, now))
 	{
 		c->waited = c->slow;
 		if (mine == NULL && !is_pusher)
@@ -455,7 +488,7 @@ conn_start(int donor, int pages, int64 now)
 		if (status == RBP_OK)
 		{
 			if (mine != NULL)
-				pg_atomic_write_u64(&mine->used_at[donor], (uint64) now);
+				pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
 		}
 		else
 		{
@@ -497,10 +530,10 @@ register_push_memory(LocalConn *c)
 
 /* It has come about, or failed for good. */
 static RbpStatus
-conn_made(int donor, RbpStatus status, int64 now)
+conn_made(int ci, RbpStatus status, int64 now)
 {
-	LocalConn  *c = &rbp_remote_conns[donor];
-	Donor	   *d = &rbp_remote_shared->donors[donor];
+	LocalConn  *c = &rbp_remote_conns[ci];
+	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
 
 	if (status == RBP_OK)
 	{
@@ -509,11 +542,11 @@ conn_made(int donor, RbpStatus status, int64 now)
 		donor_answered(d);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
-		if (is_pusher)
+		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)
 			register_push_memory(c);
 		return RBP_OK;
 	}
-	rbp_remote_conn_close(donor);
+	rbp_remote_conn_close(ci);
 	c->retry_at = now + (c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
 
 	/* one that lay about half made may have ended for reasons of its own */
@@ -545,60 +578,51 @@ is_overdue(LocalConn *c, int64 from)
 	return now - c->started > CONNECT_LIMIT_NS;
 }
 
-RbpStatus
-rbp_remote_conn_get(int donor, int pages, int64 now, int64 deadline_ns,
-					LocalConn **out)
+/* Go on to connect, or begin it. */
+static RbpStatus
+conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[donor];
-	Donor	   *d = &rbp_remote_shared->donors[donor];
+	LocalConn  *c = &rbp_remote_conns[ci];
+	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	int64		now = rbp_now_ns();
+	int64		until = deadline_ns;
 	RbpStatus	status;
 
-	*out = c;
-	if (c->conn != NULL)
-	{
-		if (unlikely(is_stale(c, d)))
-		{
-			rbp_remote_conn_close(donor);
-			c->retry_at = 0;
-		}
-		else if (unlikely(give_way(d, c)))
-		{
-			rbp_remote_conn_close(donor);
-			c->over_limit = true;
-			c->retry_at = now + LIMIT_RETRY_NS;
-		}
-		else if (mine != NULL)
-			pg_atomic_write_u64(&mine->used_at[donor], (uint64) now);
-	}
-	if (likely(c->ready))
-		return RBP_OK;
-
-	now = rbp_now_ns();
+	/* one that lies about half made for long is no good start */
+	if (patient && c->conn != NULL && now - c->started > CONNECT_LIMIT_NS)
+		rbp_remote_conn_close(ci);
 	if (c->conn == NULL)
 	{
-		if (now < c->retry_at)
+		if (now < c->retry_at && !patient)
 			return RBP_CANCELED;
-		status = conn_start(donor, pages, now);
+		status = conn_start(ci, pages, patient, now, deadline_ns);
 		if (status != RBP_OK)
 			return status;
 	}
-	status = c->ops->connect_wait(c->conn, c->waited ? now : deadline_ns);
+	if (patient && c->detour)
+		until = Min(until, now + CONNECT_LIMIT_NS);
+	else if (!patient && c->waited)
+		until = now;
+	status = c->ops->connect_wait(c->conn, until);
 	if (status != RBP_INPROGRESS)
-		return conn_made(donor, status, now);
+		return conn_made(ci, status, now);
 
 	/* not for ever: the donor may have lost us */
 	if (is_overdue(c, now))
 	{
 		bool		hangs = c->watched > CONNECT_LIMIT_NS;
 
-		rbp_remote_conn_close(donor);
+		rbp_remote_conn_close(ci);
 		if (!c->ops->costly)
-			return RBP_CANCELED;
+			return patient ? RBP_TIMEOUT : RBP_CANCELED;
 		c->retry_at = now + COSTLY_RETRY_NS;
-		if (!hangs || take_detour(d, c, RBP_TIMEOUT) || c->waited)
+		if (!hangs || take_detour(d, c, RBP_TIMEOUT) ||
+			(c->waited && !patient))
 			return RBP_CANCELED;
 		return RBP_TIMEOUT;
 	}
+	if (patient)
+		return RBP_TIMEOUT;
 	if (c->waited)
 		return RBP_CANCELED;
 	c->waited = true;
@@ -606,6 +630,48 @@ rbp_remote_conn_get(int donor, int pages, int64 now, int64 deadline_ns,
 		return RBP_TIMEOUT;
 	c->slow = true;
 	return RBP_CANCELED;
+}
+
+RbpStatus
+rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
+					int64 deadline_ns)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpStatus	status;
+
+	if (c->conn != NULL)
+	{
+		if (unlikely(is_stale(ci)))
+		{
+			/* what is on its way has likely no reason to fail */
+			close_after(ci, c->parts == 0 ? 0 :
+						Min(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns()));
+			c->retry_at = 0;
+		}
+		else if (unlikely(!patient && !c->kept && c->parts == 0 &&
+						  give_way(&rbp_remote_shared->donors[conn_donor(ci)], c)))
+		{
+			rbp_remote_conn_close(ci);
+			c->over_limit = true;
+			c->retry_at = now + LIMIT_RETRY_NS;
+		}
+		else if (mine != NULL)
+			pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+	}
+	if (unlikely(!c->ready))
+	{
+		status = conn_go_on(ci, pages, patient, deadline_ns);
+
+		/* there may be a detour now, or what has failed was not worth much */
+		for (int i = 0; patient && status == RBP_CANCELED && i < PATIENT_TRIES &&
+			 rbp_now_ns() < deadline_ns; i++)
+			status = conn_go_on(ci, pages, patient, deadline_ns);
+		if (status != RBP_OK)
+			return status;
+	}
+	if (patient)
+		c->kept = true;
+	return RBP_OK;
 }
 
 /*
@@ -619,19 +685,20 @@ close_unneeded(void)
 	int64		idle_ns = (int64) pg_atomic_read_u64(&rbp_remote_shared->idle_ns);
 	int64		now = rbp_now_ns();
 
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 	{
-		LocalConn  *c = &rbp_remote_conns[i];
-		Donor	   *d = &rbp_remote_shared->donors[i];
+		LocalConn  *c = &rbp_remote_conns[ci];
+		Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
 		bool		idle;
 
-		if (c->conn == NULL)
+		/* with something on its way, it is looked at again later */
+		if (c->conn == NULL || c->parts > 0)
 			continue;
 		idle = idle_ns > 0 &&
-			now - (int64) pg_atomic_read_u64(&mine->used_at[i]) > idle_ns;
-		if (!idle && !is_stale(c, d) && !give_way(d, c))
+			now - (int64) pg_atomic_read_u64(&mine->used_at[ci]) > idle_ns;
+		if (!idle && !is_stale(ci) && !give_way(d, c))
 			continue;
-		rbp_remote_conn_close(i);
+		rbp_remote_conn_close(ci);
 		if (idle)
 			c->wanted = 0;		/* is it worth one again? */
 	}
@@ -681,12 +748,13 @@ ask_holders(int64 now, bool all)
 		/* who was asked before will look at the end of its transaction */
 		if (pid == 0 || pg_atomic_read_u32(&holder->asked) != 0)
 			continue;
-		for (int i = 0; i < RBP_MAX_DONORS && !ask; i++)
+		for (int ci = 0; ci < RBP_MAX_CONNS && !ask; ci++)
 		{
-			int64		used_at = (int64) pg_atomic_read_u64(&holder->used_at[i]);
+			int64		used_at = (int64) pg_atomic_read_u64(&holder->used_at[ci]);
 
 			ask = used_at != 0 &&
-				(all || over[i] || (idle_ns > 0 && now - used_at > idle_ns));
+				(all || over[conn_donor(ci)] ||
+				 (idle_ns > 0 && now - used_at > idle_ns));
 		}
 		if (!ask)
 			continue;
@@ -737,7 +805,7 @@ start_trial(int donor)
 
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
 	endpoint = d->endpoint;
-	credentials = rbp_remote_shared->credentials;
+	credentials = rbp_remote_shared->leases[conn_pool(conn_to_ask(donor))].credentials;
 	trial.serial = pg_atomic_read_u32(&d->serial);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 
@@ -774,7 +842,7 @@ mind_detours(int64 now)
 							d->endpoint.donor, rbp_remote_transport_name(detour),
 							rbp_status_text((RbpStatus) pg_atomic_read_u32(&d->detour_why)))));
 		told[i] = detour != 0;
-		if (detour == 0 || !d->known || trial.conn != NULL)
+		if (detour == 0 || !donor_known(d) || trial.conn != NULL)
 			continue;
 		left = (int64) pg_atomic_read_u64(&d->detour_until) - now;
 		if (left <= 0)
@@ -822,10 +890,9 @@ rbp_remote_mind_connections(void)
 	if (now >= look_at || stale != seen_stale)
 	{
 		ask_holders(now, stale != seen_stale);
-		for (int i = 0; stale != seen_stale && i < RBP_MAX_DONORS; i++)
-			if (rbp_remote_conns[i].conn != NULL &&
-				is_stale(&rbp_remote_conns[i], &rbp_remote_shared->donors[i]))
-				rbp_remote_conn_close(i);
+		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
+			if (rbp_remote_conns[ci].conn != NULL && is_stale(ci))
+				rbp_remote_conn_close(ci);
 		seen_stale = stale;
 		look_at = now + (idle_ns > 0 ? Min(LOOK_NS, idle_ns / 2) : LOOK_NS);
 	}

@@ -16,6 +16,11 @@
  * limit it is avoided too, and each time that this happens without a time of
  * calm between, it is kept off for twice as long although it answers probes.
  *
+ * A request for what is nowhere else (RBP_REMOTE_PATIENT) goes to any donor,
+ * whatever is thought of it, and is given so much time that an answer which
+ * does not come in it is trouble at once.  Health is the donor's: what one
+ * pool's connection finds out, holds for the other's.
+ *
  * What an event says depends on the transport:
  *
  *						tcp				verbs			shm
@@ -61,6 +66,8 @@
 #define DOUBT_FACTOR		5
 #define DOUBT_LIMIT_NS		INT64CONST(1000000000)	/* without a pusher */
 
+int64		rbp_remote_doubt_since[RBP_MAX_DONORS];
+
 void
 rbp_remote_health_reset(Donor *d)
 {
@@ -75,11 +82,11 @@ rbp_remote_health_reset(Donor *d)
 }
 
 void
-rbp_remote_suspect(void)
+rbp_remote_suspect(RbpPool pool)
 {
 	Latch	   *latch = rbp_remote_shared->lease_latch;
 
-	if (pg_atomic_exchange_u32(&rbp_remote_shared->suspicion, 1) == 0 &&
+	if (pg_atomic_exchange_u32(&rbp_remote_shared->leases[pool].suspicion, 1) == 0 &&
 		latch != NULL)
 		SetLatch(latch);
 }
@@ -123,7 +130,9 @@ rbp_remote_donor_trouble(Donor *d, bool lost)
 	if (lost)
 	{
 		(void) rbp_remote_conns_stale(&d->serial);
-		rbp_remote_suspect();
+		for (int pool = 0; pool < RBP_POOLS; pool++)
+			if (d->known[pool])
+				rbp_remote_suspect((RbpPool) pool);
 	}
 	pg_atomic_fetch_add_u32(&rbp_remote_shared->avoided, 1);
 	rbp_pusher_wake();
@@ -131,27 +140,27 @@ rbp_remote_donor_trouble(Donor *d, bool lost)
 
 /* The pusher shall ask the donor; this process leaves it alone meanwhile. */
 static void
-raise_doubt(Donor *d, LocalConn *c)
+raise_doubt(Donor *d)
 {
-	c->doubt_since = rbp_now_ns();
+	rbp_remote_doubt_since[d - rbp_remote_shared->donors] = rbp_now_ns();
 	pg_atomic_write_u32(&d->doubt, 1);
 	if (pg_atomic_exchange_u32(&rbp_remote_shared->doubts, 1) == 0)
 		rbp_pusher_wake();
 }
 
 void
-rbp_remote_donor_late(Donor *d, LocalConn *c, bool makes_debt)
+rbp_remote_donor_late(Donor *d, bool makes_debt)
 {
 	if (makes_debt &&
 		pg_atomic_add_fetch_u32(&d->debt, DEBT_OF_TIMEOUT) >= DEBT_LIMIT)
 	{
-		c->doubt_since = rbp_now_ns();
+		rbp_remote_doubt_since[d - rbp_remote_shared->donors] = rbp_now_ns();
 		pg_atomic_write_u32(&d->debt, 0);
 		rbp_remote_donor_trouble(d, false);
 		return;
 	}
 	pg_atomic_fetch_add_u64(&stripe_of(d)->timeouts, 1);
-	raise_doubt(d, c);
+	raise_doubt(d);
 }
 
 void
@@ -163,14 +172,16 @@ rbp_remote_end_doubt(Donor *d)
 }
 
 bool
-rbp_remote_still_in_doubt(Donor *d, LocalConn *c)
+rbp_remote_still_in_doubt(int donor)
 {
+	Donor	   *d = &rbp_remote_shared->donors[donor];
+	int64		since = rbp_remote_doubt_since[donor];
 	int64		now = rbp_now_ns();
 
-	if ((int64) pg_atomic_read_u64(&d->cleared_at) <= c->doubt_since &&
-		now - c->doubt_since < Max(DOUBT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
+	if ((int64) pg_atomic_read_u64(&d->cleared_at) <= since &&
+		now - since < Max(DOUBT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
 		return true;
-	c->doubt_since = 0;
+	rbp_remote_doubt_since[donor] = 0;
 	return false;
 }
 
@@ -191,10 +202,10 @@ rbp_remote_unavoid(Donor *d)
 
 /* A connection was lost, or could not be made. */
 static void
-account_loss(int donor, bool connecting)
+account_loss(int ci, bool connecting)
 {
-	Donor	   *d = &rbp_remote_shared->donors[donor];
-	LocalConn  *c = &rbp_remote_conns[donor];
+	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	LocalConn  *c = &rbp_remote_conns[ci];
 
 	/*
 	 * The end of the lease, or of a region in it, may end the connection over
@@ -202,11 +213,11 @@ account_loss(int donor, bool connecting)
 	 */
 	if (!connecting && c->denied)
 	{
-		rbp_remote_conn_close(donor);
+		rbp_remote_conn_close(ci);
 		return;
 	}
 	if (!connecting)
-		rbp_remote_conn_close(donor);
+		rbp_remote_conn_close(ci);
 
 	/* of an old connection others know already */
 	if (c->donor_serial != pg_atomic_read_u32(&d->serial))
@@ -219,23 +230,31 @@ account_loss(int donor, bool connecting)
 	if (connecting && c->ops->costly)
 	{
 		pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
-		raise_doubt(d, c);
+		raise_doubt(d);
 	}
 	else
 		rbp_remote_donor_trouble(d, true);
 }
 
 void
-rbp_remote_account_failure(int donor, RbpStatus status, bool connecting)
+rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
+						   bool patient)
 {
-	Donor	   *d = &rbp_remote_shared->donors[donor];
-	LocalConn  *c = &rbp_remote_conns[donor];
+	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	LocalConn  *c = &rbp_remote_conns[ci];
 
 	switch (status)
 	{
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
-			rbp_remote_donor_late(d, c, !connecting && !c->ops->local);
+			if (patient)
+			{
+				rbp_remote_donor_trouble(d, false);
+				if (!connecting)
+					rbp_remote_conn_close(ci);
+				break;
+			}
+			rbp_remote_donor_late(d, !connecting && !c->ops->local);
 
 			/*
 			 * A late answer alone leaves the connection in order; after a
@@ -243,17 +262,17 @@ rbp_remote_account_failure(int donor, RbpStatus status, bool connecting)
 			 * take registered memory back from a device ends the connection.
 			 */
 			if (!connecting && (++c->timeouts >= 2 || c->mr != NULL))
-				rbp_remote_conn_close(donor);
+				rbp_remote_conn_close(ci);
 			break;
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			account_loss(donor, connecting);
+			account_loss(ci, connecting);
 			break;
 		case RBP_NOMEM:
 			/* a shortage of ours, or of places for clients: others go on */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			rbp_remote_conn_close(donor);
+			rbp_remote_conn_close(ci);
 			c->retry_at = rbp_now_ns() + NOMEM_RETRY_NS;
 			break;
 		case RBP_DENIED:
@@ -267,10 +286,10 @@ rbp_remote_account_failure(int donor, RbpStatus status, bool connecting)
 				 * The lease is not known there, or not any more: one look in
 				 * a while is enough for all processes together.
 				 */
-				pg_atomic_write_u64(&d->refused_until,
+				pg_atomic_write_u64(&d->refused_until[conn_pool(ci)],
 									(uint64) (rbp_now_ns() + RBP_RECONNECT_NS));
 			}
-			rbp_remote_suspect();
+			rbp_remote_suspect(conn_pool(ci));
 			break;
 		case RBP_CANCELED:
 		case RBP_INVALID:
@@ -290,19 +309,20 @@ probe(int donor, int64 timeout_ns)
 {
 	int64		now = rbp_now_ns();
 	int64		deadline_ns = now + timeout_ns;
-	LocalConn  *c = &rbp_remote_conns[donor];
+	int			ci = conn_to_ask(donor);
+	LocalConn  *c = &rbp_remote_conns[ci];
 	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
 	RbpStatus	status;
 
 	/* What a denied request has ended says nothing about the donor. */
 	if (c->denied)
-		rbp_remote_conn_close(donor);
+		rbp_remote_conn_close(ci);
 
 	/* The pusher can afford to wait for a connection each time. */
 	c->retry_at = 0;
 	c->waited = false;
-	c->doubt_since = 0;
-	status = rbp_remote_conn_get(donor, 0, now, deadline_ns, &c);
+	rbp_remote_doubt_since[donor] = 0;
+	status = rbp_remote_conn_get(ci, 0, false, now, deadline_ns);
 	if (status != RBP_OK)
 		return status;
 	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)
@@ -310,7 +330,7 @@ probe(int donor, int64 timeout_ns)
 	if (io.status == RBP_OK)
 		c->timeouts = 0;
 	else if (io.status != RBP_TIMEOUT || ++c->timeouts >= 2)
-		rbp_remote_conn_close(donor);
+		rbp_remote_conn_close(ci);
 	return io.status;
 }
 
@@ -318,7 +338,7 @@ probe(int donor, int64 timeout_ns)
 static bool
 is_connecting(int donor)
 {
-	LocalConn  *c = &rbp_remote_conns[donor];
+	LocalConn  *c = &rbp_remote_conns[conn_to_ask(donor)];
 
 	return c->conn != NULL && !c->ready;
 }
@@ -340,7 +360,8 @@ settle_doubt(int donor)
 			return true;
 		case RBP_TIMEOUT:
 			/* a connection that takes long, if all is well, is no answer */
-			if (is_connecting(donor) && rbp_remote_conns[donor].ops->costly)
+			if (is_connecting(donor) &&
+				rbp_remote_conns[conn_to_ask(donor)].ops->costly)
 				return false;
 			rbp_remote_donor_trouble(d, false);
 			return true;
@@ -349,7 +370,7 @@ settle_doubt(int donor)
 			rbp_remote_donor_trouble(d, true);
 			return true;
 		case RBP_DENIED:
-			rbp_remote_suspect();
+			rbp_remote_suspect(conn_pool(conn_to_ask(donor)));
 			return false;
 		default:
 			/* that tells of us, not of the donor */
@@ -368,7 +389,9 @@ probe_avoided(int donor)
 	int64		now = rbp_now_ns();
 	int64		due = (int64) pg_atomic_read_u64(&d->probe_at);
 	int64		until = (int64) pg_atomic_read_u64(&d->avoid_until);
-	bool		fresh = !rbp_remote_conns[donor].ready;
+	int			ci = conn_to_ask(donor);
+	LocalConn  *c = &rbp_remote_conns[ci];
+	bool		fresh = !c->ready;
 
 	if (due > now)
 		return due;
@@ -381,8 +404,7 @@ probe_avoided(int donor)
 		 * instead of finding out one by one.
 		 */
 		if (fresh)
-			rbp_remote_conns[donor].donor_serial =
-				rbp_remote_conns_stale(&d->serial);
+			c->donor_serial = rbp_remote_conns_stale(&d->serial);
 		rbp_remote_unavoid(d);
 		rbp_remote_conn_end_detour_soon(d);
 		return 0;
@@ -391,8 +413,8 @@ probe_avoided(int donor)
 		due = rbp_now_ns() + RBP_BACKOFF_FIRST_NS;	/* go on */
 	else
 	{
-		if (!rbp_remote_conns[donor].ready)
-			rbp_remote_conn_close(donor);
+		if (!c->ready)
+			rbp_remote_conn_close(ci);
 		d->probe_backoff = d->probe_backoff == 0 ? RBP_BACKOFF_FIRST_NS :
 			Min(d->probe_backoff * 2, BACKOFF_LAST_NS);
 		due = rbp_now_ns() + d->probe_backoff;
@@ -416,10 +438,17 @@ rbp_remote_probe(void)
 		Donor	   *d = &rbp_remote_shared->donors[i];
 		int64		left;
 
+		if (pg_atomic_read_u32(&d->avoided) == 0 &&
+			pg_atomic_read_u32(&d->doubt) == 0)
+			continue;
+		if (!donor_known(d))
+		{
+			/* there is no lease to ask it under */
+			rbp_remote_unavoid(d);
+			continue;
+		}
 		if (pg_atomic_read_u32(&d->avoided) == 0)
 		{
-			if (pg_atomic_read_u32(&d->doubt) == 0)
-				continue;
 			if (!settle_doubt(i))
 			{
 				pg_atomic_write_u32(&rbp_remote_shared->doubts, 1);
@@ -429,11 +458,6 @@ rbp_remote_probe(void)
 			}
 			if (pg_atomic_read_u32(&d->avoided) == 0)
 				continue;
-		}
-		if (!d->known)
-		{
-			rbp_remote_unavoid(d);
-			continue;
 		}
 		left = probe_avoided(i);
 		if (left == 0)

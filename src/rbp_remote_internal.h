@@ -3,7 +3,8 @@
  * rbp_remote_internal.h
  *	  What the files of rbp_remote know of each other.
  *
- * rbp_remote.c			regions, the extent map, reads and writes, the lease
+ * rbp_remote.c			regions, the extent map, the leases, the views
+ * rbp_remote_io.c		reads and writes, at once or in two steps
  * rbp_remote_conn.c	this process's connections: made, bounded, closed
  * rbp_remote_health.c	donors' health: doubts, debts, who is avoided; probes
  *
@@ -25,6 +26,7 @@
 
 #define RBP_MAX_REGIONS		8192
 #define RBP_DONOR_STRIPES	8	/* of donors' counters */
+#define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
 
 #define RBP_RECONNECT_NS	INT64CONST(100000000)
 
@@ -46,8 +48,8 @@ typedef struct Donor
 {
 	/* under remote_lock */
 	RbpEndpoint endpoint;
-	bool		known;			/* the lease has regions there */
-	uint32		nregions;
+	bool		known[RBP_POOLS];	/* the pool's lease has regions there */
+	uint32		nregions[RBP_POOLS];
 
 	pg_atomic_uint32 serial;	/* moves when connections are of no use; by
 								 * rbp_remote_conns_stale() */
@@ -55,8 +57,8 @@ typedef struct Donor
 
 	/* rbp_remote_conn.c */
 	pg_atomic_uint32 places;	/* taken by backends' connections */
-	pg_atomic_uint64 refused_until; /* no new connection before: the lease was
-									 * denied */
+	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
+												 * the lease was denied */
 	pg_atomic_uint32 detour;	/* RBP_TRANSPORT_* that fails, 0 for none */
 	pg_atomic_uint32 detour_why;	/* RbpStatus */
 	pg_atomic_uint64 detour_ns; /* how long before it is tried again */
@@ -79,6 +81,8 @@ typedef struct Region
 {
 	/* under remote_lock, but stable while an extent maps to it */
 	bool		used;
+	bool		draining;		/* nothing is put there; to be given back */
+	RbpPool		pool;
 	uint16		donor;			/* index of it */
 	uint32		number;			/* the donor's name for it */
 	uint32		grant;			/* another one each time that it is entered */
@@ -87,21 +91,34 @@ typedef struct Region
 	pg_atomic_uint32 denied;	/* a request was refused */
 } Region;
 
+/* A pool's lease, and its share of the extents. */
+typedef struct PoolLease
+{
+	/* under remote_lock */
+	RbpCredentials credentials;
+	bool		has_lease;
+
+	pg_atomic_uint32 serial;	/* moves when the credentials change */
+	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
+	pg_atomic_uint32 nregions;	/* in use */
+	pg_atomic_uint32 suspicion;
+
+	/* constant */
+	uint32		first_extent;
+	uint32		end_extent;		/* the first that is not the pool's */
+} PoolLease;
+
 typedef struct RemoteShared
 {
 	LWLock		remote_lock;
 
 	/* under remote_lock */
-	RbpCredentials credentials;
-	bool		has_lease;
 	uint32		last_grant;
 	Latch	   *lease_latch;
 
-	pg_atomic_uint32 lease_serial;	/* moves when the credentials change */
-	pg_atomic_uint32 stale;		/* moves when this or a donor's serial does */
-	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
-	pg_atomic_uint32 nregions;	/* in use */
-	pg_atomic_uint32 suspicion;
+	PoolLease	leases[RBP_POOLS];
+	pg_atomic_uint32 stale;		/* moves when a lease's or a donor's serial
+								 * does */
 	pg_atomic_uint32 avoided;	/* how many donors are, about */
 	pg_atomic_uint32 doubts;	/* some donor is in doubt */
 
@@ -117,7 +134,53 @@ typedef struct RemoteShared
 
 extern RemoteShared *rbp_remote_shared;
 
-/* This process's connection to one donor. */
+/*
+ * ---- rbp_remote.c -----------------------------------------------------------
+ */
+
+#define RBP_EXTENT_BYTES	(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
+
+/* An extent's place: region index + 1 in the high half; 0 is none. */
+#define MAP_NONE			0
+#define MAP_MAKE(region, ext)	((((uint32) (region) + 1) << 16) | (uint32) (ext))
+#define MAP_REGION(word)	((int) ((word) >> 16) - 1)
+#define MAP_EXTENT(word)	((word) & 0xffff)
+
+/* What carries the slot: a word of the map, MAP_NONE if nothing does. No lock. */
+static inline uint32
+slot_word(uint32 slot)
+{
+	uint32		extent = slot / RBP_EXTENT_PAGES;
+
+	return extent < rbp_remote_shared->nextents ?
+		pg_atomic_read_u32(&rbp_remote_shared->map[extent]) : MAP_NONE;
+}
+
+/* Where the slot is in the region that the word names, in bytes. */
+static inline uint64
+slot_offset(uint32 slot, uint32 word)
+{
+	return MAP_EXTENT(word) * RBP_EXTENT_BYTES +
+		(slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
+}
+
+static inline Region *
+word_region(uint32 word)
+{
+	return &rbp_remote_shared->regions[MAP_REGION(word)];
+}
+
+/* Has some lease regions there?  A reading. */
+static inline bool
+donor_known(const Donor *d)
+{
+	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
+}
+
+/*
+ * This process's connection to one donor for one pool: a connection speaks
+ * for a lease.  They are told apart by an index (conn_index()).
+ */
 typedef struct LocalConn
 {
 	RbpConn    *conn;			/* NULL: none */
@@ -127,6 +190,10 @@ typedef struct LocalConn
 	bool		placed;			/* it has a place in Donor.places */
 	bool		denied;			/* a request was, which may have ended it */
 	bool		detour;			/* there is another transport to go on with */
+	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
+								 * give way before the transaction ends */
+	uint32		opened;			/* another value for each connection */
+	int			parts;			/* of batches, that are on their way over it */
 	uint32		donor_serial;
 	uint32		lease_serial;
 	uint32		settings;		/* rbp_guc_connect_serial */
@@ -136,7 +203,6 @@ typedef struct LocalConn
 	int64		watched;		/* ns in which it was polled now and then */
 	bool		waited;			/* for that, once: from now on only poll */
 	bool		slow;			/* a costly one was: do not wait for the next */
-	int64		doubt_since;	/* when it was late for us; 0: it was not */
 	int64		retry_at;
 
 	/* why there is no connection, and nothing is wrong */
@@ -145,13 +211,50 @@ typedef struct LocalConn
 	uint32		wanted;			/* reads that have not connected yet */
 } LocalConn;
 
-extern LocalConn rbp_remote_conns[RBP_MAX_DONORS];
+extern LocalConn rbp_remote_conns[RBP_MAX_CONNS];
+
+static inline int
+conn_index(RbpPool pool, int donor)
+{
+	return (int) pool * RBP_MAX_DONORS + donor;
+}
+
+static inline int
+conn_donor(int ci)
+{
+	return (int) ((unsigned int) ci % RBP_MAX_DONORS);
+}
+
+static inline RbpPool
+conn_pool(int ci)
+{
+	return (RbpPool) ((unsigned int) ci / RBP_MAX_DONORS);
+}
+
+/* The connection that the pusher asks the donor over how it is. */
+static inline int
+conn_to_ask(int donor)
+{
+	return conn_index(rbp_remote_shared->donors[donor].known[RBP_POOL_BUFFER] ?
+					  RBP_POOL_BUFFER : RBP_POOL_TEMP, donor);
+}
 
 static inline DonorStripe *
 stripe_of(Donor *d)
 {
 	return &d->stripes[rbp_compat_procno() % RBP_DONOR_STRIPES];
 }
+
+/*
+ * ---- rbp_remote_io.c --------------------------------------------------------
+ */
+
+/*
+ * The connection is about to be closed: what is on its way over it is waited
+ * for until then (a time in the past: just looked at), and the rest of it
+ * given up, as RBP_CONNLOST.
+ */
+extern void rbp_remote_cut_batches(int ci, int64 until_ns);
 
 /*
  * ---- rbp_remote_conn.c ------------------------------------------------------
@@ -176,19 +279,19 @@ extern bool rbp_remote_is_push_memory(const void *buf, Size len);
 extern const char *rbp_remote_transport_name(uint32 bit);
 
 /*
- * A connection to the donor that is ready for requests, or RBP_CANCELED if
- * there is none now and nothing is wrong; RBP_TIMEOUT if it is still being
- * made at the deadline; else why it failed.  pages: how many reads would go
- * there.  now: about; it is noted as the time of use.  *out is set always.
+ * See that the connection is ready for requests, or RBP_CANCELED if it is not
+ * now and nothing is wrong; RBP_TIMEOUT if it is still being made at the
+ * deadline; else why it failed.  pages: how many reads would go there.
+ * patient: as RBP_REMOTE_PATIENT.  now: about; it is noted as the time of use.
  */
-extern RbpStatus rbp_remote_conn_get(int donor, int pages, int64 now,
-									 int64 deadline_ns, LocalConn **out);
+extern RbpStatus rbp_remote_conn_get(int ci, int pages, bool patient,
+									 int64 now, int64 deadline_ns);
 
 /* Close it, if there is one, and give its place back. */
-extern void rbp_remote_conn_close(int donor);
+extern void rbp_remote_conn_close(int ci);
 
 /*
- * Connections that carry this serial, a donor's or the lease's, are of no
+ * Connections that carry this serial, a donor's or a lease's, are of no
  * use any more.  Returns the new serial.
  */
 extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
@@ -198,8 +301,8 @@ extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
  */
 extern void rbp_remote_health_reset(Donor *d);
 
-/* The lease worker shall ask the broker. */
-extern void rbp_remote_suspect(void);
+/* The lease worker shall ask the broker about the pool's lease. */
+extern void rbp_remote_suspect(RbpPool pool);
 
 /*
  * A request to the donor failed (lost: its connection broke) or was too late:
@@ -212,7 +315,7 @@ extern void rbp_remote_donor_trouble(Donor *d, bool lost);
  * until the pusher, or somebody else, is answered.  makes_debt: it says
  * something about how fast reads are.
  */
-extern void rbp_remote_donor_late(Donor *d, LocalConn *c, bool makes_debt);
+extern void rbp_remote_donor_late(Donor *d, bool makes_debt);
 
 /* The donor's processor has answered: doubts end. */
 extern void rbp_remote_end_doubt(Donor *d);
@@ -234,13 +337,17 @@ donor_in_time(Donor *d)
 		(void) pg_atomic_compare_exchange_u32(&d->debt, &debt, debt - 1);
 }
 
+/* Since when each donor is in doubt for this process; 0: it is not. */
+extern int64 rbp_remote_doubt_since[RBP_MAX_DONORS];
+
 /* Was the donor late for this process, and is not known to have come round? */
-extern bool rbp_remote_still_in_doubt(Donor *d, LocalConn *c);
+extern bool rbp_remote_still_in_doubt(int donor);
 
 static inline bool
-in_doubt(Donor *d, LocalConn *c)
+in_doubt(int donor)
 {
-	return unlikely(c->doubt_since != 0) && rbp_remote_still_in_doubt(d, c);
+	return unlikely(rbp_remote_doubt_since[donor] != 0) &&
+		rbp_remote_still_in_doubt(donor);
 }
 
 /* Back in use, whatever was. */
@@ -248,9 +355,10 @@ extern void rbp_remote_unavoid(Donor *d);
 
 /*
  * What a status other than RBP_OK means for donor and connection.
- * connecting: it was got from rbp_remote_conn_get().
+ * connecting: it was got from rbp_remote_conn_get().  patient: it had the time
+ * of RBP_REMOTE_PATIENT, so that to be late is to be in trouble.
  */
-extern void rbp_remote_account_failure(int donor, RbpStatus status,
-									   bool connecting);
+extern void rbp_remote_account_failure(int ci, RbpStatus status,
+									   bool connecting, bool patient);
 
 #endif							/* RBP_REMOTE_INTERNAL_H */

@@ -142,15 +142,25 @@ staging_slots(void)
 	return (uint32) rbp_guc_staging_size / (BLCKSZ / 1024);
 }
 
+/* What rbp_remote is to keep extents for. */
+static void
+max_extents(uint32 extents[RBP_POOLS])
+{
+	extents[RBP_POOL_BUFFER] = max_slots() / RBP_EXTENT_PAGES;
+	extents[RBP_POOL_TEMP] = 0;
+}
+
 Size
 rbp_tier_shmem_size(void)
 {
 	Size		size = MAXALIGN(sizeof(RbpTierShared)) + PG_CACHE_LINE_SIZE;
+	uint32		extents[RBP_POOLS];
 
 	size = add_size(size, mul_size(sizeof(RbpShadow), NBuffers));
 	size = add_size(size, rbp_directory_size(max_slots(), staging_slots()));
 	size = add_size(size, rbp_staging_size(staging_slots()));
-	size = add_size(size, rbp_remote_shmem_size(max_slots()));
+	max_extents(extents);
+	size = add_size(size, rbp_remote_shmem_size(extents));
 	size = add_size(size, rbp_space_shmem_size());
 	size = add_size(size, rbp_stats_shmem_size());
 	size = add_size(size, rbp_pusher_shmem_size());
@@ -165,6 +175,39 @@ set_in_use(void)
 	pg_atomic_write_u32(&shared->in_use, 1);
 	pg_memory_barrier();
 }
+
+/* The directory's part in extents that come and go. */
+
+static void
+extent_online(uint32 extent)
+{
+	rbp_directory_extent_online(rbp_dir, extent);
+}
+
+static void
+extent_offline(uint32 extent)
+{
+	(void) rbp_directory_extent_offline(rbp_dir, extent);
+}
+
+static uint64
+extent_heat(uint32 extent)
+{
+	return rbp_directory_extent_heat(rbp_dir, extent);
+}
+
+static uint64
+extent_used(uint32 extent)
+{
+	return rbp_directory_extent_used(rbp_dir, extent);
+}
+
+static const RbpRemotePoolOps buffer_pool_ops = {
+	.online = extent_online,
+	.offline = extent_offline,
+	.heat = extent_heat,
+	.used = extent_used,
+};
 
 /* Take the next piece of the arena, aligned. */
 static void *
@@ -189,6 +232,10 @@ rbp_tier_shmem_init(void)
 	void	   *dir = take(&arena, rbp_directory_size(slots, staging_slots()),
 						   PG_CACHE_LINE_SIZE);
 	void	   *staging = take(&arena, rbp_staging_size(staging_slots()), 4096);
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {
+		[RBP_POOL_BUFFER] = &buffer_pool_ops,
+	};
+	uint32		extents[RBP_POOLS];
 	static int	tranche = 0;
 
 	/* Without EXEC_BACKEND, only the postmaster comes here, after each reset */
@@ -204,9 +251,10 @@ rbp_tier_shmem_init(void)
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), tranche);
 	rbp_staging = rbp_staging_init(staging, staging_slots());
-	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(slots),
+	max_extents(extents);
+	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(extents),
 							   PG_CACHE_LINE_SIZE),
-						  found, slots, rbp_dir, set_in_use);
+						  found, extents, ops, set_in_use);
 	rbp_space_shmem_init(take(&arena, rbp_space_shmem_size(),
 							  PG_CACHE_LINE_SIZE), found);
 	rbp_stats_shmem_init(take(&arena, rbp_stats_shmem_size(),
@@ -262,7 +310,7 @@ rbp_tier_lost_track(const char *why)
 static inline bool
 tier_usable(int64 now)
 {
-	return rbp_guc_enabled && rbp_remote_usable(now) &&
+	return rbp_guc_enabled && rbp_remote_usable(RBP_POOL_BUFFER, now) &&
 		pg_atomic_read_u32(&shared->lost_track) == 0;
 }
 
