@@ -41,7 +41,12 @@ extern RbpSpillSlots *rbp_spill_slots_init(void *mem, uint32_t first_extent,
 /* May this extent be brought online (it is absent)? */
 extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
 
-/* absent -> online */
+/*
+ * The four that follow do nothing if the extent is in another state than they
+ * start from.
+ *
+ * absent -> online
+ */
 extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent);
 
 /* online -> draining */
@@ -60,21 +65,26 @@ typedef bool (*RbpSpillExtentOk) (uint32_t extent, void *arg);
  * Take up to want (1..128) consecutive free slots of one online extent that
  * ok(extent, arg) accepts (NULL: any); *first is the first of them.  Returns
  * how many, 0 if there is none.  A longer run is preferred to a nearer one as
- * long as that costs no long search; successive calls move from extent to
- * extent only when one is used up, except that they go round among the
- * extents, so that files do not all crowd one donor.
+ * long as that costs no long search: a few extents are compared.  Successive
+ * calls go on in the same extent for some runs and then to the next, round
+ * and round, so that files do not all crowd one donor.
+ *
+ * Full extents cost nothing.  Those that ok() refuses do: when it has refused
+ * 256 in one call there is none, either, and the next call asks about others.
  */
 extern uint32_t rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want,
 									  RbpSpillExtentOk ok, void *arg,
 									  uint32_t *first);
 
-/* Give n consecutive slots of one extent back. */
+/* Give n consecutive used slots of one extent back. */
 extern void rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n);
 
 /*
  * Give a slot back that a lost write may still reach: it is free, and not
  * counted as used any more, but is not given out again for
- * RBP_SPILL_QUARANTINE_NS from now_ns on; alloc() looks after that.
+ * RBP_SPILL_QUARANTINE_NS from now_ns on (CLOCK_MONOTONIC), and up to twice
+ * that if more of its extent follow; alloc() looks after that.  A region that
+ * goes takes its quarantine along.
  */
 #define RBP_SPILL_QUARANTINE_NS		INT64_C(60000000000)
 extern void rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot,

@@ -19,7 +19,7 @@
  *	  the file is not listed any more.
  *
  * A file dies in three steps: its name is taken out; under its own lock the
- * serial is raised and the tree given back; its place becomes free.  Whoever
+ * tree is given back and the serial raised; its place becomes free.  Whoever
  * waits for its lock meanwhile finds another serial then, even if the place
  * has been used again.  Between the first two steps the file can still be
  * locked, though not found: whoever does so came before the removal.
@@ -449,9 +449,9 @@ rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
 	rbp_lock_release(&t->names_lock);
 
 	rbp_lock_exclusive(&file->lock);
-	file->serial++;
 	rbp_spill_file_cut(t, file, 0, finish, arg);
 	finish(file, UINT32_MAX, 0, arg);
+	file->serial++;
 	rbp_lock_release(&file->lock);
 
 	rbp_lock_exclusive(&t->names_lock);

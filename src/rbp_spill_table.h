@@ -6,9 +6,9 @@
  *
  * What a value means is the caller's affair; 0 is "no entry": the block is in
  * the real file.  The map of a file is a radix tree whose nodes (64 values)
- * come from a shared pool.  Neither lookups nor changes allocate memory
- * otherwise; when files or nodes run out the caller is told, and leaves the
- * block in the real file.
+ * come from a shared pool, and go back to it as soon as they are empty.
+ * Neither lookups nor changes allocate memory otherwise; when files or nodes
+ * run out the caller is told, and leaves the block in the real file.
  *
  * Locks: one for the names (find, create, remove, list), one in each file,
  * one for the pool of nodes.  Order: names, file, pool.  A file is locked
@@ -65,6 +65,8 @@ typedef struct RbpSpillFileState
 typedef struct RbpSpillFile RbpSpillFile;
 
 extern size_t rbp_spill_table_size(uint32_t nfiles, uint32_t nnodes);
+
+/* mem: cache-line aligned.  The pool's lock has the names' tranche. */
 extern RbpSpillTable *rbp_spill_table_init(void *mem, uint32_t nfiles,
 										   uint32_t nnodes, int names_tranche,
 										   int file_tranche);

@@ -1,0 +1,843 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_spill_slots.c
+ *	  The free slots of the temp quota: each rule by itself, then random
+ *	  operations beside a plain model, then threads that own what they were
+ *	  given.
+ *
+ *	 test_spill_slots [SEED [OPERATIONS]]
+ *
+ * Links: src/rbp_spill_slots.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_directory.h"
+#include "rbp_spill_slots.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tap.h"
+
+#define PAGES		RBP_EXTENT_PAGES
+#define SECOND		INT64_C(1000000000)
+#define QUARANTINE	RBP_SPILL_QUARANTINE_NS
+
+static uint64_t rng_state;
+
+static uint64_t
+rnd_from(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state >> 20;
+}
+
+static uint32_t
+rnd(uint32_t n)
+{
+	return (uint32_t) (rnd_from(&rng_state) % n);
+}
+
+static int64_t
+clock_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t) ts.tv_sec * SECOND + ts.tv_nsec;
+}
+
+static void *
+aligned(size_t size)
+{
+	void	   *mem = aligned_alloc(64, (size + 63) & ~(size_t) 63);
+
+	if (mem == NULL)
+		abort();
+	memset(mem, 0x5a, size);
+	return mem;
+}
+
+static RbpSpillSlots *
+new_slots(uint32_t first_extent, uint32_t nextents)
+{
+	return rbp_spill_slots_init(aligned(rbp_spill_slots_size(nextents)),
+								first_extent, nextents, 0);
+}
+
+static bool
+counts_are(RbpSpillSlots *s, uint32_t online, uint32_t used,
+		   uint32_t quarantined, uint32_t free_slots, uint32_t dead)
+{
+	RbpSpillSlotCounts c;
+
+	rbp_spill_slots_counts(s, &c);
+	if (c.online == online && c.used == used && c.quarantined == quarantined &&
+		c.free == free_slots && c.dead == dead)
+		return true;
+	diag("online %u, used %u, quarantined %u, free %u, dead %u",
+		 c.online, c.used, c.quarantined, c.free, c.dead);
+	return false;
+}
+
+/* Take all that there is, want at a time; how many slots. */
+static uint32_t
+drink_up(RbpSpillSlots *s, uint32_t want)
+{
+	uint32_t	total = 0;
+	uint32_t	first;
+	uint32_t	n;
+
+	while ((n = rbp_spill_slots_alloc(s, want, NULL, NULL, &first)) > 0)
+		total += n;
+	return total;
+}
+
+/*
+ * ---- one rule at a time ---------------------------------------------------
+ */
+
+typedef struct OkArg
+{
+	uint32_t	from;			/* extents from here to before to are fine */
+	uint32_t	to;
+	uint32_t	calls;
+} OkArg;
+
+static bool
+in_range(uint32_t extent, void *arg)
+{
+	OkArg	   *range = arg;
+
+	range->calls++;
+	return extent >= range->from && extent < range->to;
+}
+
+static void
+test_states(void)
+{
+	RbpSpillSlots *s = new_slots(10, 3);
+	uint32_t	first = 0;
+
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "nothing online, nothing to be had");
+	ok(rbp_spill_slots_absent(s, 10) && rbp_spill_slots_absent(s, 12), "all are absent at first");
+	ok(counts_are(s, 0, 0, 0, 0, 0), "and count for nothing");
+
+	rbp_spill_slots_online(s, 11);
+	ok(!rbp_spill_slots_absent(s, 11), "an extent comes online");
+	ok(counts_are(s, 128, 0, 0, 128, 0), "its slots are free");
+	is_u64(rbp_spill_slots_alloc(s, 128, NULL, NULL, &first), 128, "all of it in one run");
+	is_u64(first, 11 * PAGES, "slots are numbered from the first extent on");
+	is_u64(rbp_spill_slots_extent_used(s, 11), 128, "the extent is used");
+	ok(rbp_spill_slots_is_used(s, 11 * PAGES) && rbp_spill_slots_is_used(s, 12 * PAGES - 1) &&
+	   !rbp_spill_slots_is_used(s, 12 * PAGES), "so are its slots, and no others");
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "then it is empty");
+
+	rbp_spill_slots_free(s, 11 * PAGES + 60, 10);
+	ok(counts_are(s, 128, 118, 0, 10, 0), "some are given back, across a word's end");
+	is_u64(rbp_spill_slots_alloc(s, 20, NULL, NULL, &first), 10, "a run as long as there is");
+	is_u64(first, 11 * PAGES + 60, "is where it should be");
+	rbp_spill_slots_free(s, 11 * PAGES + 60, 10);
+
+	rbp_spill_slots_drain(s, 11);
+	ok(counts_are(s, 128, 118, 0, 0, 0), "draining: free slots do not count");
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "and are not given out");
+	rbp_spill_slots_free(s, 11 * PAGES, 1);
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "nor those that come back");
+	rbp_spill_slots_undrain(s, 11);
+	ok(counts_are(s, 128, 117, 0, 11, 0), "wanted after all, they are free");
+	is_u64(rbp_spill_slots_alloc(s, 16, NULL, NULL, &first), 10, "and given out, the longer run first");
+
+	rbp_spill_slots_offline(s, 11);
+	ok(counts_are(s, 0, 127, 0, 0, 127), "lost: what is used is dead");
+	ok(!rbp_spill_slots_absent(s, 11), "and keeps the extent");
+	rbp_spill_slots_online(s, 11);
+	ok(counts_are(s, 0, 127, 0, 0, 127), "it cannot come online");
+	rbp_spill_slots_free(s, 11 * PAGES + 1, 126);
+	ok(!rbp_spill_slots_absent(s, 11), "with one slot left, still not");
+	rbp_spill_slots_quarantine(s, 11 * PAGES + 127, 5);
+	ok(rbp_spill_slots_absent(s, 11), "until the last owner gives it back");
+	ok(counts_are(s, 0, 0, 0, 0, 0), "and a lost extent has no quarantine");
+	rbp_spill_slots_online(s, 11);
+	ok(counts_are(s, 128, 0, 0, 128, 0), "then it is as new");
+
+	rbp_spill_slots_drain(s, 11);
+	rbp_spill_slots_offline(s, 11);
+	ok(rbp_spill_slots_absent(s, 11), "an empty extent is absent at once");
+	free(s);
+}
+
+static void
+test_quarantine(void)
+{
+	RbpSpillSlots *s = new_slots(0, 2);
+	int64_t		t = clock_ns() + 100000 * SECOND;	/* alloc() ends nothing */
+	uint32_t	first;
+
+	rbp_spill_slots_online(s, 0);
+	rbp_spill_slots_online(s, 1);
+	is_u64(drink_up(s, 128), 256, "two extents");
+	rbp_spill_slots_quarantine(s, 5, t);
+	ok(counts_are(s, 256, 255, 1, 0, 0) && !rbp_spill_slots_is_used(s, 5),
+	   "quarantine: neither used nor free");
+	rbp_spill_slots_quarantine(s, 200, t + 1 * SECOND);
+	rbp_spill_slots_quarantine(s, 6, t + 30 * SECOND);
+	rbp_spill_slots_tick(s, t + QUARANTINE - 1);
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "quarantine: not a moment too early");
+	rbp_spill_slots_tick(s, t + QUARANTINE);
+	ok(counts_are(s, 256, 253, 2, 1, 0), "quarantine: the one that is due is free");
+	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 5, "and is given out");
+	rbp_spill_slots_tick(s, t + QUARANTINE + 30 * SECOND - 1);
+	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 200, "the next, of another extent");
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "the third has its own time");
+	rbp_spill_slots_tick(s, t + QUARANTINE + 30 * SECOND);
+	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 6, "which comes, too");
+
+	/* time that goes back between callers */
+	rbp_spill_slots_quarantine(s, 5, t + 20 * SECOND);
+	rbp_spill_slots_quarantine(s, 200, t + 10 * SECOND);
+	rbp_spill_slots_tick(s, t + QUARANTINE + 10 * SECOND);
+	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 200,
+	   "who came late with an earlier time is free first");
+
+	/* gone with its extent */
+	rbp_spill_slots_quarantine(s, 201, t + 15 * SECOND);
+	rbp_spill_slots_offline(s, 0);
+	ok(counts_are(s, 128, 254, 1, 0, 127), "an extent takes its quarantine along");
+	rbp_spill_slots_free(s, 0, 5);
+	rbp_spill_slots_free(s, 6, 122);
+	rbp_spill_slots_online(s, 0);
+	ok(counts_are(s, 256, 127, 1, 128, 0), "and comes back without");
+	rbp_spill_slots_tick(s, t + 1000 * SECOND);
+	ok(counts_are(s, 256, 127, 0, 129, 0), "the others' goes on");
+
+	/* while it drains */
+	is_u64(drink_up(s, 64), 129, "all used");
+	rbp_spill_slots_drain(s, 1);
+	rbp_spill_slots_quarantine(s, 130, t);
+	rbp_spill_slots_tick(s, t + QUARANTINE);
+	ok(counts_are(s, 256, 255, 0, 0, 0), "a quarantine that ends in a draining extent frees nothing");
+	rbp_spill_slots_undrain(s, 1);
+	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 130, "until it is wanted again");
+
+	/* alloc() looks at the clock itself */
+	rbp_spill_slots_quarantine(s, 40, clock_ns() - QUARANTINE / 2);
+	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "alloc leaves alone what is not due");
+	free(s);
+
+	s = new_slots(0, 1);
+	rbp_spill_slots_online(s, 0);
+	is_u64(drink_up(s, 128), 128, "one extent");
+	rbp_spill_slots_quarantine(s, 40, clock_ns() - QUARANTINE - SECOND);
+	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 40, "alloc ends what is due");
+	free(s);
+}
+
+static void
+test_choice(void)
+{
+	RbpSpillSlots *s = new_slots(0, 700);
+	OkArg		all = {.from = 0,.to = 700};
+	OkArg		last = {.from = 699,.to = 700};
+	OkArg		upper = {.from = 16,.to = 32};
+	uint32_t	first = 0;
+	uint32_t	next = 0;
+	uint32_t	got = 0;
+	uint32_t	here = 0;
+	bool		bounded = true;
+	bool		chosen = true;
+	bool		adjacent = true;
+
+	/* two donors' regions, one after the other */
+	for (uint32_t i = 0; i < 32; i++)
+		rbp_spill_slots_online(s, i);
+	for (int i = 0; i < 8; i++)
+	{
+		rbp_spill_slots_alloc(s, 32, NULL, NULL, &first);
+		here += first / PAGES < 16;
+	}
+	ok(here >= 2 && here <= 6, "eight runs are spread over two regions (%u:%u)", here, 8 - here);
+
+	rbp_spill_slots_alloc(s, 4, NULL, NULL, &next);
+	for (int i = 0; i < 7; i++)
+	{
+		rbp_spill_slots_alloc(s, 4, NULL, NULL, &first);
+		adjacent &= first == next + 4;
+		next = first;
+	}
+	ok(adjacent, "short runs that are taken one after the other are neighbours");
+
+	for (int i = 0; i < 40; i++)
+		if (rbp_spill_slots_alloc(s, 32, in_range, &upper, &first) != 32 || first / PAGES < 16)
+			chosen = false;
+	ok(chosen, "only from extents that will do");
+	is_u64(drink_up(s, 128), 32 * 128 - 8 * 32 - 8 * 4 - 40 * 32,
+		   "the rest can be had, and nothing twice");
+
+	/* a long ring, of which one extent will do */
+	for (uint32_t i = 32; i < 700; i++)
+		rbp_spill_slots_online(s, i);
+	for (int i = 0; i < 4 && got == 0; i++)
+	{
+		last.calls = 0;
+		got = rbp_spill_slots_alloc(s, 8, in_range, &last, &first);
+		bounded &= last.calls <= 300;
+	}
+	ok(bounded, "no call looks at all extents of a long list");
+	ok(got == 8 && first / PAGES == 699, "but a few calls do");
+
+	/* a used up quota costs no search */
+	drink_up(s, 128);
+	is_u64(rbp_spill_slots_alloc(s, 8, in_range, &all, &first), 0, "used up");
+	is_u64(all.calls, 0, "full extents are not looked at");
+	rbp_spill_slots_free(s, 300 * PAGES + 7, 3);
+	ok(rbp_spill_slots_alloc(s, 8, in_range, &all, &first) == 3 && first == 300 * PAGES + 7,
+	   "what comes back is found");
+	is_u64(all.calls, 1, "at the first look");
+
+	/* better runs are near */
+	for (uint32_t i = 100; i < 104; i++)
+		rbp_spill_slots_free(s, i * PAGES + 3, i == 103 ? 16 : 2);
+	ok(rbp_spill_slots_alloc(s, 16, NULL, NULL, &first) == 16 && first == 103 * PAGES + 3,
+	   "a long run further on is preferred to a short one");
+	free(s);
+}
+
+/* Nothing in it depends on where it is. */
+static void
+test_position(void)
+{
+	size_t		size = rbp_spill_slots_size(4);
+	RbpSpillSlots *s = new_slots(3, 4);
+	void	   *copy = aligned(size);
+	int64_t		t = clock_ns() + 100000 * SECOND;
+
+	for (uint32_t i = 3; i < 7; i++)
+		rbp_spill_slots_online(s, i);
+	is_u64(drink_up(s, 32), 512, "position: four extents");
+	rbp_spill_slots_quarantine(s, 4 * PAGES, t);
+	rbp_spill_slots_quarantine(s, 5 * PAGES, t);
+	rbp_spill_slots_free(s, 6 * PAGES, 40);
+	memcpy(copy, s, size);
+	memset(s, 0xff, size);
+	free(s);
+	s = copy;
+	rbp_spill_slots_tick(s, t + QUARANTINE);
+	is_u64(drink_up(s, 8), 42, "position: it works in another place");
+	free(s);
+}
+
+/*
+ * ---- the model ----------------------------------------------------------------
+ *
+ * Few enough extents that alloc() compares all of them, so that the length of
+ * what it returns is known.  Quarantines may last for up to twice their time,
+ * so between once and twice the model takes either.
+ */
+
+#define EXTENTS			7
+#define FIRST			5
+#define SLOTS			(EXTENTS * PAGES)
+
+typedef enum ModelState
+{
+	ABSENT, ONLINE, DRAINING, DEAD
+} ModelState;
+
+static ModelState state[EXTENTS];
+static bool used[SLOTS];
+static int64_t held_since[SLOTS];	/* 0: not held */
+static int64_t now_ns;
+
+static uint64_t operation;
+static const char *doing = "nothing";
+static char failure[256];
+
+static void
+expect(bool cond, const char *what)
+{
+	if (!cond && failure[0] == '\0')
+		snprintf(failure, sizeof(failure), "operation %" PRIu64 " (%s): %s",
+				 operation, doing, what);
+}
+
+static bool
+must_be_held(uint32_t slot)
+{
+	return held_since[slot] != 0 && now_ns < held_since[slot] + QUARANTINE;
+}
+
+static bool
+may_be_held(uint32_t slot)
+{
+	return held_since[slot] != 0 && now_ns < held_since[slot] + 2 * QUARANTINE;
+}
+
+static bool
+mask_ok(uint32_t extent, void *arg)
+{
+	return *(uint32_t *) arg >> (extent - FIRST) & 1;
+}
+
+/* The longest run of what is free for sure, or perhaps. */
+static uint32_t
+longest(uint32_t mask, bool perhaps)
+{
+	uint32_t	best = 0;
+
+	for (uint32_t e = 0; e < EXTENTS; e++)
+	{
+		uint32_t	len = 0;
+
+		if (state[e] != ONLINE || (mask >> e & 1) == 0)
+			continue;
+		for (uint32_t i = e * PAGES; i < (e + 1) * PAGES; i++)
+		{
+			if (used[i] || (perhaps ? must_be_held(i) : may_be_held(i)))
+				len = 0;
+			else if (++len > best)
+				best = len;
+		}
+	}
+	return best;
+}
+
+static void
+op_alloc(RbpSpillSlots *s)
+{
+	uint32_t	want = rnd(4) == 0 ? 1 + rnd(128) : 8u << rnd(3);
+	uint32_t	mask = rnd(2) == 0 ? UINT32_MAX : rnd(1u << EXTENTS);
+	uint32_t	first = UINT32_MAX;
+	uint32_t	n;
+	uint32_t	least = longest(mask, false);
+	uint32_t	most = longest(mask, true);
+
+	doing = "alloc";
+	if (mask == UINT32_MAX && rnd(2) == 0)
+		n = rbp_spill_slots_alloc(s, want, NULL, NULL, &first);
+	else
+		n = rbp_spill_slots_alloc(s, want, mask_ok, &mask, &first);
+	expect(n <= want, "more than was wanted");
+	expect(n >= (least < want ? least : want), "less than there was");
+	expect(n <= most, "more than there was");
+	if (n == 0)
+		return;
+	if (first < FIRST * PAGES || first + n > FIRST * PAGES + SLOTS ||
+		first / PAGES != (first + n - 1) / PAGES)
+	{
+		expect(false, "not a run of one extent");
+		return;
+	}
+	first -= FIRST * PAGES;
+	expect(state[first / PAGES] == ONLINE, "from an extent that is not online");
+	expect(mask >> (first / PAGES) & 1, "from an extent that is not accepted");
+	for (uint32_t i = first; i < first + n; i++)
+	{
+		expect(!used[i], "a slot that is in use");
+		expect(!must_be_held(i), "a slot in quarantine");
+		used[i] = true;
+		held_since[i] = 0;
+	}
+}
+
+static void
+last_owner(uint32_t e)
+{
+	for (uint32_t i = e * PAGES; i < (e + 1) * PAGES; i++)
+		if (used[i])
+			return;
+	if (state[e] == DEAD)
+		state[e] = ABSENT;
+}
+
+static void
+op_free(RbpSpillSlots *s)
+{
+	uint32_t	from = rnd(SLOTS);
+	uint32_t	max = 1 + rnd(64);
+	uint32_t	n = 0;
+
+	doing = "free";
+	while (from < SLOTS && !used[from])
+		from++;
+	while (n < max && from + n < SLOTS && used[from + n] &&
+		   (from + n) / PAGES == from / PAGES)
+		used[from + n++] = false;
+	if (n == 0)
+		return;
+	rbp_spill_slots_free(s, FIRST * PAGES + from, n);
+	last_owner(from / PAGES);
+}
+
+static void
+op_quarantine(RbpSpillSlots *s)
+{
+	uint32_t	slot = rnd(SLOTS);
+
+	doing = "quarantine";
+	if (!used[slot])
+		return;
+	used[slot] = false;
+	if (state[slot / PAGES] != DEAD)
+		held_since[slot] = now_ns;
+	rbp_spill_slots_quarantine(s, FIRST * PAGES + slot, now_ns);
+	last_owner(slot / PAGES);
+}
+
+static void
+op_time(RbpSpillSlots *s)
+{
+	doing = "tick";
+	now_ns += rnd(8) == 0 ? (1 + rnd(200)) * SECOND : rnd(3) * SECOND;
+	rbp_spill_slots_tick(s, now_ns);
+}
+
+static void
+op_disaster(RbpSpillSlots *s)
+{
+	uint32_t	e = rnd(EXTENTS);
+
+	switch (rnd(4))
+	{
+		case 0:
+			doing = "online";
+			if (rbp_spill_slots_absent(s, FIRST + e))
+			{
+				rbp_spill_slots_online(s, FIRST + e);
+				expect(state[e] == ABSENT, "came online though it was not absent");
+				state[e] = ONLINE;
+			}
+			else
+				expect(state[e] != ABSENT, "is absent, and does not tell");
+			break;
+		case 1:
+			doing = "drain";
+			rbp_spill_slots_drain(s, FIRST + e);
+			if (state[e] == ONLINE)
+				state[e] = DRAINING;
+			break;
+		case 2:
+			doing = "undrain";
+			rbp_spill_slots_undrain(s, FIRST + e);
+			if (state[e] == DRAINING)
+				state[e] = ONLINE;
+			break;
+		default:
+			doing = "offline";
+			rbp_spill_slots_offline(s, FIRST + e);
+			if (state[e] == ABSENT || state[e] == DEAD)
+				break;
+			state[e] = DEAD;
+			memset(&held_since[e * PAGES], 0, PAGES * sizeof(held_since[0]));
+			last_owner(e);
+			break;
+	}
+}
+
+static void
+compare(RbpSpillSlots *s, bool everything)
+{
+	RbpSpillSlotCounts c;
+	uint32_t	online = 0;
+	uint32_t	nused = 0;
+	uint32_t	dead = 0;
+	uint32_t	least_held = 0;
+	uint32_t	most_held = 0;
+	uint32_t	least_free = 0;
+	uint32_t	most_free = 0;
+	bool		draining = false;
+
+	doing = "compare";
+	for (uint32_t e = 0; e < EXTENTS; e++)
+	{
+		uint32_t	here = 0;
+
+		if (state[e] == ONLINE || state[e] == DRAINING)
+			online += PAGES;
+		draining |= state[e] == DRAINING;
+		for (uint32_t i = e * PAGES; i < (e + 1) * PAGES; i++)
+		{
+			here += used[i];
+			least_held += must_be_held(i);
+			most_held += may_be_held(i);
+			if (state[e] == ONLINE && !used[i])
+			{
+				least_free += !may_be_held(i);
+				most_free += !must_be_held(i);
+			}
+			if (everything)
+				expect(rbp_spill_slots_is_used(s, FIRST * PAGES + i) == used[i], "is_used");
+		}
+		nused += here;
+		if (state[e] == DEAD)
+			dead += here;
+		if (everything)
+		{
+			expect(rbp_spill_slots_extent_used(s, FIRST + e) == here, "extent_used");
+			expect(rbp_spill_slots_absent(s, FIRST + e) == (state[e] == ABSENT), "absent");
+		}
+	}
+	rbp_spill_slots_counts(s, &c);
+	expect(c.online == online, "count of online slots");
+	expect(c.used == nused, "count of used slots");
+	expect(c.dead == dead, "count of dead slots");
+	expect(c.quarantined >= least_held && c.quarantined <= most_held, "count of quarantined slots");
+	expect(c.free >= least_free && c.free <= most_free, "count of free slots");
+	if (!draining)
+		expect(c.free + c.used - c.dead + c.quarantined == c.online, "sum of the counts");
+}
+
+static void
+run_model(uint64_t seed, uint64_t operations)
+{
+	RbpSpillSlots *s = new_slots(FIRST, EXTENTS);
+	uint32_t	disasters = seed % 2 == 0 ? 30 : 1;
+	uint32_t	allocs = seed % 3 == 0 ? 150 : seed % 3 == 1 ? 300 : 60;
+	uint32_t	quarantines = seed % 4 == 0 ? 400 : 80;
+
+	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
+	memset(state, 0, sizeof(state));
+	memset(used, 0, sizeof(used));
+	memset(held_since, 0, sizeof(held_since));
+	failure[0] = '\0';
+	now_ns = clock_ns() + 1000000 * SECOND; /* alloc() ends nothing */
+
+	for (operation = 1; operation <= operations && failure[0] == '\0'; operation++)
+	{
+		uint32_t	dice = rnd(1000);
+
+		if (dice < disasters || operation < 20)
+			op_disaster(s);
+		else if (dice < disasters + allocs)
+			op_alloc(s);
+		else if (dice < disasters + allocs + quarantines)
+			op_quarantine(s);
+		else if (dice < disasters + allocs + quarantines + 40)
+			op_time(s);
+		else
+			op_free(s);
+		if (operation % 8 == 0)
+			compare(s, operation % 256 == 0);
+	}
+	ok(failure[0] == '\0', "seed %" PRIu64 ": %" PRIu64 " operations as the model has them",
+	   seed, operations);
+	if (failure[0] != '\0')
+		diag("%s", failure);
+	free(s);
+}
+
+/*
+ * ---- threads -----------------------------------------------------------------------
+ */
+
+#define USERS			4
+#define ROUNDS			60000
+#define KEEP			12		/* runs that a thread holds on to */
+#define T_EXTENTS		6
+#define T_SLOTS			(T_EXTENTS * PAGES)
+
+typedef struct User
+{
+	pthread_t	thread;
+	RbpSpillSlots *s;
+	uint64_t	rng;
+	uint64_t	slots;
+	uint64_t	empty;
+} User;
+
+static uint32_t owners[T_SLOTS];
+static int64_t t_held_since[T_SLOTS];
+static uint32_t t_held_life[T_SLOTS];
+static uint32_t lives[T_EXTENTS];	/* how often it came online */
+static int64_t t_now;
+static bool t_stop;
+static uint64_t two_owners;
+static uint64_t too_early;
+static uint64_t foreign;
+
+static void
+count(uint64_t *counter)
+{
+	__atomic_add_fetch(counter, 1, __ATOMIC_RELAXED);
+}
+
+static void *
+use_slots(void *arg)
+{
+	User	   *me = arg;
+	uint32_t	first[KEEP] = {0};
+	uint32_t	len[KEEP] = {0};
+
+	for (int round = 0; round < ROUNDS + KEEP; round++)
+	{
+		uint32_t	k = round < ROUNDS ? (uint32_t) (rnd_from(&me->rng) % KEEP) : (uint32_t) (round - ROUNDS);
+
+		if (len[k] == 0)
+		{
+			uint32_t	want = 1 + (uint32_t) (rnd_from(&me->rng) % 40);
+
+			if (round >= ROUNDS)
+				continue;
+			len[k] = rbp_spill_slots_alloc(me->s, want, NULL, NULL, &first[k]);
+			if (len[k] == 0)
+			{
+				me->empty++;
+				sched_yield();
+			}
+			if (len[k] > want || first[k] + len[k] > T_SLOTS)
+			{
+				count(&foreign);
+				len[k] = 0;
+			}
+			me->slots += len[k];
+			for (uint32_t i = first[k]; i < first[k] + len[k]; i++)
+			{
+				int64_t		since = __atomic_load_n(&t_held_since[i], __ATOMIC_RELAXED);
+
+				if (__atomic_fetch_add(&owners[i], 1, __ATOMIC_RELAXED) != 0)
+					count(&two_owners);
+				if (since != 0 &&
+					__atomic_load_n(&t_held_life[i], __ATOMIC_RELAXED) ==
+					__atomic_load_n(&lives[i / PAGES], __ATOMIC_RELAXED) &&
+					__atomic_load_n(&t_now, __ATOMIC_RELAXED) < since + QUARANTINE)
+					count(&too_early);
+				__atomic_store_n(&t_held_since[i], 0, __ATOMIC_RELAXED);
+			}
+			continue;
+		}
+
+		for (uint32_t i = first[k]; i < first[k] + len[k]; i++)
+			__atomic_fetch_sub(&owners[i], 1, __ATOMIC_RELAXED);
+		if (rnd_from(&me->rng) % 8 != 0)
+			rbp_spill_slots_free(me->s, first[k], len[k]);
+		else
+			for (uint32_t i = first[k]; i < first[k] + len[k]; i++)
+			{
+				int64_t		now = __atomic_load_n(&t_now, __ATOMIC_RELAXED);
+
+				__atomic_store_n(&t_held_life[i], __atomic_load_n(&lives[i / PAGES], __ATOMIC_RELAXED),
+								 __ATOMIC_RELAXED);
+				__atomic_store_n(&t_held_since[i], now, __ATOMIC_RELAXED);
+				rbp_spill_slots_quarantine(me->s, i, now);
+			}
+		len[k] = 0;
+	}
+	return NULL;
+}
+
+/* The lease worker, and time. */
+static void *
+disturb(void *arg)
+{
+	User	   *me = arg;
+
+	while (!__atomic_load_n(&t_stop, __ATOMIC_RELAXED))
+	{
+		uint32_t	e = (uint32_t) (rnd_from(&me->rng) % T_EXTENTS);
+
+		switch (rnd_from(&me->rng) % 16)
+		{
+			case 0:
+				rbp_spill_slots_offline(me->s, e);
+				break;
+			case 1:
+				rbp_spill_slots_drain(me->s, e);
+				break;
+			case 2:
+			case 3:
+			case 4:
+				rbp_spill_slots_undrain(me->s, e);
+				break;
+			default:
+				if (!rbp_spill_slots_absent(me->s, e))
+					break;
+				/* nobody has slots of it; who gets some sees the new life */
+				__atomic_add_fetch(&lives[e], 1, __ATOMIC_RELAXED);
+				rbp_spill_slots_online(me->s, e);
+				me->slots++;
+		}
+		rbp_spill_slots_tick(me->s, __atomic_add_fetch(&t_now, SECOND, __ATOMIC_RELAXED));
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void
+test_threads(void)
+{
+	RbpSpillSlots *s = new_slots(0, T_EXTENTS);
+	User		users[USERS + 1];
+	uint64_t	slots = 0;
+	uint64_t	empty = 0;
+	bool	   *seen = calloc(T_SLOTS, sizeof(bool));
+	uint32_t	first;
+	uint32_t	n;
+	uint32_t	distinct = 0;
+
+	t_now = clock_ns() + 1000000 * SECOND;
+	for (uint32_t e = 0; e < T_EXTENTS; e++)
+		rbp_spill_slots_online(s, e);
+	for (int i = 0; i <= USERS; i++)
+	{
+		users[i] = (User) {.s = s,.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)};
+		if (pthread_create(&users[i].thread, NULL, i < USERS ? use_slots : disturb, &users[i]) != 0)
+			abort();
+	}
+	for (int i = 0; i <= USERS; i++)
+	{
+		if (i == USERS)
+			__atomic_store_n(&t_stop, true, __ATOMIC_RELAXED);
+		pthread_join(users[i].thread, NULL);
+		if (i < USERS)
+		{
+			slots += users[i].slots;
+			empty += users[i].empty;
+		}
+	}
+	is_u64(two_owners, 0, "threads: no slot had two owners");
+	is_u64(too_early, 0, "threads: none left its quarantine early");
+	is_u64(foreign, 0, "threads: none came from elsewhere");
+	ok(slots > 100000 && empty > 0 && users[USERS].slots > T_EXTENTS,
+	   "threads: %" PRIu64 " slots given out, %" PRIu64 " times none, %" PRIu64 " extents brought online",
+	   slots, empty, users[USERS].slots);
+
+	rbp_spill_slots_tick(s, t_now + 10 * QUARANTINE);
+	rbp_spill_slots_tick(s, t_now + 20 * QUARANTINE);
+	for (uint32_t e = 0; e < T_EXTENTS; e++)
+	{
+		rbp_spill_slots_undrain(s, e);
+		if (rbp_spill_slots_absent(s, e))
+			rbp_spill_slots_online(s, e);
+	}
+	ok(counts_are(s, T_SLOTS, 0, 0, T_SLOTS, 0), "threads: all are free at the end");
+	while ((n = rbp_spill_slots_alloc(s, 7, NULL, NULL, &first)) > 0)
+		for (uint32_t i = first; i < first + n; i++)
+		{
+			distinct += !seen[i];
+			seen[i] = true;
+		}
+	is_u64(distinct, T_SLOTS, "threads: and can all be had");
+	free(seen);
+	free(s);
+}
+
+int
+main(int argc, char **argv)
+{
+	uint64_t	seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+	uint64_t	operations = argc > 2 ? strtoull(argv[2], NULL, 10) : 60000;
+
+	test_states();
+	test_quarantine();
+	test_choice();
+	test_position();
+	for (uint64_t i = 0; i < 12; i++)
+		run_model(seed + i, operations);
+	test_threads();
+	return done_testing();
+}
