@@ -13,8 +13,9 @@
  * whose write failed is forgotten.
  *
  * The pusher also probes donors that are avoided, looks after connections
- * that nobody needs (both in rbp_remote), and sweeps dead entries out of the
- * directory when it has nothing better to do.
+ * that nobody needs (both in rbp_remote), sweeps dead entries out of the
+ * directory when it has nothing better to do, and forgets temporary files
+ * whose owner is gone.
  *
  * Sleeping and waking.  Backends must not pay a system call for each page,
  * so the pusher says how deep the queue has to be to be worth a wake-up:
@@ -45,6 +46,7 @@
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
 #include "rbp_remote.h"
+#include "rbp_spill.h"
 #include "rbp_stats.h"
 #include "rbp_tier.h"
 
@@ -268,6 +270,7 @@ rbp_pusher_main(Datum arg)
 	{
 		int64		probe_ns;
 		int64		mind_ns;
+		int64		sweep_ns;
 		long		timeout;
 
 		if (ConfigReloadPending)
@@ -277,6 +280,7 @@ rbp_pusher_main(Datum arg)
 		}
 		probe_ns = rbp_remote_probe();
 		mind_ns = rbp_remote_mind_connections();
+		sweep_ns = rbp_spill_sweep();
 		if (push_batch() > 0)
 		{
 			dozed = false;
@@ -291,6 +295,7 @@ rbp_pusher_main(Datum arg)
 		if (probe_ns >= 0)
 			timeout = Min(timeout, (long) (probe_ns / 1000000) + 1);
 		timeout = Min(timeout, (long) (mind_ns / 1000000) + 1);
+		timeout = Min(timeout, (long) (sweep_ns / 1000000) + 1);
 		pg_atomic_write_u32(&shared->wake_depth, dozed ? 1 : WAKE_BATCH);
 		pg_memory_barrier();
 		if (rbp_staging_depth(rbp_staging) >= (dozed ? 1 : WAKE_BATCH))

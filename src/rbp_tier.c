@@ -142,16 +142,22 @@ staging_slots(void)
 	return (uint32) rbp_guc_staging_size / (BLCKSZ / 1024);
 }
 
+uint32
+rbp_tier_max_extents(void)
+{
+	return max_slots() / RBP_EXTENT_PAGES;
+}
+
 /* What rbp_remote is to keep extents for. */
 static void
-max_extents(uint32 extents[RBP_POOLS])
+max_extents(uint32 extents[RBP_POOLS], uint32 temp_extents)
 {
-	extents[RBP_POOL_BUFFER] = max_slots() / RBP_EXTENT_PAGES;
-	extents[RBP_POOL_TEMP] = 0;
+	extents[RBP_POOL_BUFFER] = rbp_tier_max_extents();
+	extents[RBP_POOL_TEMP] = temp_extents;
 }
 
 Size
-rbp_tier_shmem_size(void)
+rbp_tier_shmem_size(uint32 temp_extents)
 {
 	Size		size = MAXALIGN(sizeof(RbpTierShared)) + PG_CACHE_LINE_SIZE;
 	uint32		extents[RBP_POOLS];
@@ -159,7 +165,7 @@ rbp_tier_shmem_size(void)
 	size = add_size(size, mul_size(sizeof(RbpShadow), NBuffers));
 	size = add_size(size, rbp_directory_size(max_slots(), staging_slots()));
 	size = add_size(size, rbp_staging_size(staging_slots()));
-	max_extents(extents);
+	max_extents(extents, temp_extents);
 	size = add_size(size, rbp_remote_shmem_size(extents));
 	size = add_size(size, rbp_space_shmem_size());
 	size = add_size(size, rbp_stats_shmem_size());
@@ -220,10 +226,11 @@ take(char **arena, Size size, Size align)
 }
 
 void
-rbp_tier_shmem_init(void)
+rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 {
 	bool		found;
-	char	   *arena = ShmemInitStruct("remote_bp", rbp_tier_shmem_size(),
+	char	   *arena = ShmemInitStruct("remote_bp",
+										rbp_tier_shmem_size(temp_extents),
 										&found);
 	uint32		slots = max_slots();
 	RbpTierShared *sh = take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
@@ -234,6 +241,7 @@ rbp_tier_shmem_init(void)
 	void	   *staging = take(&arena, rbp_staging_size(staging_slots()), 4096);
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {
 		[RBP_POOL_BUFFER] = &buffer_pool_ops,
+		[RBP_POOL_TEMP] = temp_ops,
 	};
 	uint32		extents[RBP_POOLS];
 	static int	tranche = 0;
@@ -251,7 +259,7 @@ rbp_tier_shmem_init(void)
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), tranche);
 	rbp_staging = rbp_staging_init(staging, staging_slots());
-	max_extents(extents);
+	max_extents(extents, temp_extents);
 	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(extents),
 							   PG_CACHE_LINE_SIZE),
 						  found, extents, ops, set_in_use);

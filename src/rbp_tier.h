@@ -20,14 +20,21 @@
 
 #include "rbp_directory.h"
 #include "rbp_relfile.h"
+#include "rbp_remote.h"
 #include "rbp_staging.h"
 
 /* Attached shared memory; NULL before and after. */
 extern RbpDirectory *rbp_dir;
 extern RbpStaging *rbp_staging;
 
-extern Size rbp_tier_shmem_size(void);
-extern void rbp_tier_shmem_init(void);
+/*
+ * rbp_remote is set up here too, for the buffer tier's extents and those of
+ * temporary data, which come after them and are somebody else's.
+ */
+extern Size rbp_tier_shmem_size(uint32 temp_extents);
+extern void rbp_tier_shmem_init(uint32 temp_extents,
+								const RbpRemotePoolOps *temp_ops);
+extern uint32 rbp_tier_max_extents(void);
 
 /* No more shared memory in this process: pass everything through. */
 extern void rbp_tier_stand_down(void);

@@ -18,6 +18,7 @@
 #include "rbp_hash.h"
 #include "rbp_lease.h"
 #include "rbp_pusher.h"
+#include "rbp_spill.h"
 #include "rbp_tier.h"
 #include "transport/rbp_transport.h"
 
@@ -33,7 +34,8 @@ request_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(rbp_tier_shmem_size());
+	RequestAddinShmemSpace(rbp_tier_shmem_size(rbp_spill_max_extents()));
+	RequestAddinShmemSpace(rbp_spill_shmem_size());
 }
 
 /*
@@ -43,16 +45,22 @@ request_shmem(void)
 static void
 stand_down(int code, Datum arg)
 {
+	rbp_spill_stand_down();
 	rbp_tier_stand_down();
 }
 
 static void
 startup_shmem(void)
 {
+	bool		found;
+
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	rbp_tier_shmem_init();
+	rbp_tier_shmem_init(rbp_spill_max_extents(), &rbp_spill_pool_ops);
+	rbp_spill_shmem_init(ShmemInitStruct("remote_bp temporary data",
+										 rbp_spill_shmem_size(), &found),
+						 rbp_tier_max_extents());
 	LWLockRelease(AddinShmemInitLock);
 	on_shmem_exit(stand_down, (Datum) 0);
 }
