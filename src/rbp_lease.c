@@ -22,8 +22,9 @@
  * it was moved out of them: in steps that leave renewals their time, while it
  * takes long.  The lease as a whole goes in the same way when the settings
  * want none, or another broker, for CLOSING_NS at most; it is held at the old
- * broker so long.  What a lost or expired lease carried is lost.  When the
- * server stops there is nobody left to miss anything.
+ * broker so long.  What a lost or expired lease carried is lost.  When the worker
+ * ends, that lease stays in use, and the next worker goes on with it; but when
+ * the server stops there is nobody left to miss anything.
  *
  * Time.  The deadline that backends go by is counted from before the request
  * was sent, so that it passes here before it does at the broker and the
@@ -51,11 +52,8 @@
 #include "postgres.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "access/xlog.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -67,10 +65,12 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/pidfile.h"
 
 #include "rbp_guc.h"
 #include "rbp_lease.h"
 #include "rbp_lease_http.h"
+#include "rbp_lease_names.h"
 #include "rbp_lease_plan.h"
 #include "rbp_remote.h"
 
@@ -79,9 +79,6 @@
 #define REQUEST_TIMEOUT_MS	2000L
 #define GOODBYE_TIMEOUT_MS	1000L
 
-/* How long a host's address is kept, and that it has none */
-#define RESOLVED_NS			(60000 * NS_PER_MS)
-#define UNRESOLVED_NS		(5000 * NS_PER_MS)
 /* Backends that go on being suspicious make us ask no more often than this */
 #define SUSPICION_NS		(200 * NS_PER_MS)
 /* Nothing to do until the settings change */
@@ -165,6 +162,8 @@ typedef struct Hold
 	int64		close_by;		/* the lease is to end then; 0: it is not */
 
 	int			draining;		/* regions that are being emptied */
+	bool		drained;		/* some were, and have not been let go since */
+	bool		drained_idly;	/* some perhaps for what is wanted no more */
 	int			failures;		/* in a row */
 	int			complaints;		/* FAILED_* of this lease alone */
 	uint64		reported_bytes; /* size in the last message */
@@ -189,7 +188,7 @@ static Hold holds[RBP_POOLS] = {
 	}
 };
 
-static Broker *current = NULL;	/* of the settings; NULL before the first look */
+static Broker *current = NULL;	/* of the settings */
 
 static char client_name[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
@@ -208,64 +207,6 @@ rbp_lease_register(void)
 	strlcpy(worker.bgw_name, "remote_bp lease worker", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "remote_bp lease worker", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
-}
-
-/*
- * A name that stays for the life of this data directory, and that neither a
- * standby nor a copy of it has, here or on another machine.  The readable
- * part is for whoever looks at the broker's list.
- */
-static void
-make_client_name(void)
-{
-	struct
-	{
-		uint64		system_identifier;
-		uint64		device;
-		uint64		inode;
-		char		host[256];
-	}			identity;
-	struct stat st;
-	char		readable[33];
-	int			n = 0;
-
-	memset(&identity, 0, sizeof(identity));
-	identity.system_identifier = GetSystemIdentifier();
-	if (stat(DataDir, &st) == 0)
-	{
-		identity.device = (uint64) st.st_dev;
-		identity.inode = (uint64) st.st_ino;
-	}
-	if (gethostname(identity.host, sizeof(identity.host) - 1) != 0)
-		identity.host[0] = '\0';
-
-	for (const char *p = identity.host; *p != '\0' && n < sizeof(readable) - 1; p++)
-	{
-		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
-			(*p >= '0' && *p <= '9') || *p == '-' || *p == '.' || *p == '_')
-			readable[n++] = *p;
-	}
-	readable[n] = '\0';
-	snprintf(client_name, sizeof(client_name), "pg-%s-%016" INT64_MODIFIER "x",
-			 n > 0 ? readable : "host",
-			 hash_bytes_extended((const unsigned char *) &identity,
-								 sizeof(identity), 0));
-}
-
-static bool
-make_instance(char uuid[37])
-{
-	uint8		b[16];
-
-	if (!pg_strong_random(b, sizeof(b)))
-		return false;
-	b[6] = (b[6] & 0x0f) | 0x40;
-	b[8] = (b[8] & 0x3f) | 0x80;
-	snprintf(uuid, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
-			 "%02x%02x%02x%02x%02x%02x",
-			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-	return true;
 }
 
 /*
@@ -466,6 +407,8 @@ stop_use(Hold *h)
 	h->in_use = false;
 	h->suspected = false;
 	h->draining = 0;
+	h->drained = false;
+	h->drained_idly = false;
 	h->step_due = NEVER_NS;
 	h->reported_bytes = 0;
 }
@@ -527,6 +470,7 @@ retire(Hold *h, const char *donor, int count, int64 until)
 								  &draining);
 	note_released(h, given, n);
 	h->draining += draining;
+	h->drained |= draining > 0;
 	return n;
 }
 
@@ -540,17 +484,25 @@ give_up(Hold *h, int64 until)
 {
 	RbpLeaseReclaim *demands;
 	int			ndemands;
+	int			wanted = 0;
 	int			total = 0;
-	bool		was_draining = h->draining > 0;
 
 	h->step_due = NEVER_NS;
 	if (h->lease == NULL || !h->in_use)
 		return 0;
 	demands = palloc(sizeof(RbpLeaseReclaim) * (h->lease->nreclaims + 1));
 	ndemands = rbp_lease_demands(h->lease, wanted_bytes(h), demands);
+	for (int i = 0; i < ndemands; i++)
+		wanted += demands[i].regions;
+
+	/* If less is to go than before, all may stay, and some of it goes anew. */
+	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_idly))
+	{
+		retire(h, NULL, 0, until);
+		h->drained = false;
+	}
+	h->drained_idly = false;
 	h->draining = 0;
-	if (ndemands == 0 && was_draining)
-		retire(h, NULL, 0, until);	/* the rest may stay */
 	for (int i = 0; i < ndemands; i++)
 	{
 		const char *donor = demands[i].donor[0] != '\0' ? demands[i].donor : NULL;
@@ -635,69 +587,6 @@ report(Hold *h, bool is_new)
 }
 
 /*
- * Put a numeric address in the place of a donor's name, in host[RBP_HOST_LEN].
- * Answers are kept for a while, failures for a shorter one; a host that has
- * no address keeps its name.
- */
-static void
-resolve_host(const char *donor, char *host)
-{
-	static struct
-	{
-		char		name[RBP_HOST_LEN];
-		char		numeric[RBP_HOST_LEN];
-		int64		until;
-	}			cache[2 * RBP_MAX_DONORS];	/* host and rdma_host */
-	int64		now = rbp_now_ns();
-	int			place = 0;
-
-	if (host[0] == '\0')
-		return;
-	for (int c = 0; c < lengthof(cache); c++)
-	{
-		if (strcmp(cache[c].name, host) == 0)
-		{
-			place = c;
-			break;
-		}
-		if (cache[c].until < cache[place].until)
-			place = c;
-	}
-	if (strcmp(cache[place].name, host) != 0 || cache[place].until < now)
-	{
-		strlcpy(cache[place].name, host, RBP_HOST_LEN);
-		if (rbp_transport_resolve(host, cache[place].numeric))
-			cache[place].until = now + RESOLVED_NS;
-		else
-		{
-			ereport(LOG,
-					(errmsg("remote_bp: no address for donor \"%s\", host \"%s\"",
-							donor, host)));
-			strlcpy(cache[place].numeric, host, RBP_HOST_LEN);
-			cache[place].until = now + UNRESOLVED_NS;
-		}
-	}
-	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
-	strlcpy(host, cache[place].numeric, RBP_HOST_LEN);
-}
-
-/*
- * Backends connect in the middle of a page read and must not wait for a
- * resolver.  A donor whose name has no address is not reached by it.
- */
-static void
-resolve_donors(RbpLease *fresh)
-{
-	for (int i = 0; i < fresh->ndonors; i++)
-	{
-		RbpEndpoint *ep = &fresh->donors[i];
-
-		resolve_host(ep->donor, ep->host);
-		resolve_host(ep->donor, ep->rdma_host);
-	}
-}
-
-/*
  * Make what the broker described the lease in use.  Takes over fresh.
  *
  * Upon a suspicion, shared memory is gone through even if nothing seems to
@@ -714,7 +603,7 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
 	int			n = 0;
 
-	resolve_donors(fresh);
+	rbp_lease_resolve_donors(fresh);
 	unchanged = h->in_use && !h->suspected &&
 		rbp_lease_same_memory(known, fresh);
 
@@ -744,10 +633,10 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	}
 
 	/* A donor that does not ask any more: what is not empty yet may stay. */
-	for (int i = 0; h->draining > 0 && i < known->nreclaims; i++)
+	for (int i = 0; h->drained && i < known->nreclaims; i++)
 	{
 		if (!rbp_lease_asked_by(fresh, known->reclaims[i].donor))
-			retire(h, known->reclaims[i].donor, 0, 0);
+			h->drained_idly = true;
 	}
 
 	rbp_lease_free(known);
@@ -766,7 +655,7 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 			release_unused(h);
 	}
 	report(h, is_new);
-	h->step_due = Min(h->step_due, 0);
+	h->step_due = 0;
 	return h->nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
 }
 
@@ -788,14 +677,14 @@ static Outcome
 request_new(Hold *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
-	char		instance[37];
+	char		instance[RBP_LEASE_INSTANCE_LEN];
 	char	   *body;
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	Outcome		outcome;
 	bool		answered;
 
-	if (!make_instance(instance))
+	if (!rbp_lease_instance(instance))
 		return failed(h, FAILED_NETWORK, "no random numbers");
 	body = rbp_lease_new_body(client_name, instance, h->purpose, wanted,
 							  rbp_guc_lease_ttl);
@@ -962,8 +851,7 @@ settings_changed(void)
 	const char *broker = rbp_guc_broker != NULL ? rbp_guc_broker : "";
 	const char *token_file = rbp_guc_token_file != NULL ? rbp_guc_token_file : "";
 
-	return current == NULL ||
-		strcmp(broker, current->url) != 0 ||
+	return strcmp(broker, current->url) != 0 ||
 		strcmp(token_file, current->token_file) != 0;
 }
 
@@ -1116,6 +1004,91 @@ wait_for_work(void)
 	ResetLatch(MyLatch);
 }
 
+/*
+ * A worker before this one has left a lease.  One for temporary data is gone
+ * on with.  The other's id and secret are not worth keeping: the broker ends
+ * it as soon as this worker asks for a lease.
+ */
+static void
+take_over(Hold *h)
+{
+	RbpCredentials cred;
+	int64		deadline;
+	RbpDonorInfo *donors;
+	RbpLeaseInfo *infos;
+	RbpEndpoint *endpoints;
+	RbpLeaseRegion *regions;
+	int			ndonors;
+	int			ninfos;
+	int			nregions = 0;
+
+	if (h->pool != RBP_POOL_TEMP ||
+		!rbp_remote_get_lease(h->pool, &cred, &deadline) ||
+		deadline <= rbp_now_ns())
+	{
+		rbp_remote_clear_lease(h->pool);
+		return;
+	}
+
+	donors = rbp_remote_donor_info(&ndonors);
+	endpoints = palloc0(sizeof(RbpEndpoint) * (ndonors + 1));
+	for (int i = 0; i < ndonors; i++)
+		endpoints[i] = donors[i].endpoint;
+	infos = rbp_remote_lease_info(&ninfos);
+	regions = palloc0(sizeof(RbpLeaseRegion) * (ninfos + 1));
+	for (int i = 0; i < ninfos; i++)
+	{
+		if (strcmp(infos[i].lease, cred.lease) != 0)
+			continue;
+		strlcpy(regions[nregions].donor, infos[i].donor,
+				sizeof(regions[nregions].donor));
+		regions[nregions].region = infos[i].region;
+		regions[nregions].bytes = infos[i].bytes;
+		nregions++;
+	}
+	h->lease = rbp_lease_known(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
+							   regions, nregions);
+	explicit_bzero(cred.secret, sizeof(cred.secret));
+	if (h->lease == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	h->in_use = true;
+	h->deadline = deadline;
+	h->reported_bytes = h->lease->bytes;
+	/* its regions may be draining, for reasons that are not known here */
+	h->drained = h->drained_idly = true;
+	h->step_due = 0;
+	ereport(LOG,
+			(errmsg("remote_bp: going on with the lease%s, %llu MB in %d regions",
+					h->suffix, (unsigned long long) (h->lease->bytes >> 20),
+					nregions)));
+}
+
+/* Does the whole server stop?  The postmaster notes it where pg_ctl looks. */
+static bool
+server_stops(void)
+{
+	char		buf[1024];
+	char	   *line = buf;
+	int			fd = open("postmaster.pid", O_RDONLY | O_CLOEXEC | PG_BINARY);
+	ssize_t		n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (n < 0)
+		return true;
+	buf[n] = '\0';
+	for (int i = 1; line != NULL && i < LOCK_FILE_LINE_PM_STATUS; i++)
+	{
+		line = strchr(line, '\n');
+		if (line != NULL)
+			line++;
+	}
+	return line == NULL ||
+		strncmp(line, PM_STATUS_STOPPING, strlen(PM_STATUS_STOPPING)) == 0;
+}
+
 static void
 forget_latch(int code, Datum arg)
 {
@@ -1129,16 +1102,10 @@ rbp_lease_main(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 
-	/*
-	 * What a worker before this one leased is not known here any more: the
-	 * broker ends it as soon as this one asks for a lease.
-	 */
-	for (int i = 0; i < RBP_POOLS; i++)
-		rbp_remote_clear_lease(holds[i].pool);
 	before_shmem_exit(forget_latch, (Datum) 0);
 	rbp_remote_set_lease_latch(MyLatch);
 
-	make_client_name();
+	rbp_lease_client_name(client_name);
 	round_context = AllocSetContextCreate(TopMemoryContext,
 										  "remote_bp lease worker",
 										  ALLOCSET_DEFAULT_SIZES);
@@ -1146,6 +1113,10 @@ rbp_lease_main(Datum arg)
 	if (!rbp_lease_http_init())
 		ereport(ERROR,
 				(errmsg("remote_bp: could not initialize libcurl")));
+
+	take_settings();
+	for (int i = 0; i < RBP_POOLS; i++)
+		take_over(&holds[i]);
 
 	while (!ShutdownRequestPending)
 	{
@@ -1172,7 +1143,10 @@ rbp_lease_main(Datum arg)
 	}
 
 	for (int i = 0; i < RBP_POOLS; i++)
-		give_back(&holds[i], false);
+	{
+		if (holds[i].pool != RBP_POOL_TEMP || server_stops())
+			give_back(&holds[i], false);
+	}
 
 	/* Exit code 1: be started again, unless the server is shutting down. */
 	proc_exit(1);

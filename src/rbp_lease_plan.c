@@ -405,6 +405,39 @@ rbp_lease_free(RbpLease *lease)
 	free(lease);
 }
 
+RbpLease *
+rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
+				const RbpEndpoint *donors, int ndonors,
+				const RbpLeaseRegion *regions, int nregions)
+{
+	RbpLease   *lease = calloc(1, sizeof(RbpLease));
+
+	if (lease == NULL)
+		return NULL;
+	lease->cred = *cred;
+	lease->has_secret = true;
+	lease->ttl_ms = ttl_ms;
+	lease->donors = calloc((size_t) ndonors + 1, sizeof(RbpEndpoint));
+	lease->regions = calloc((size_t) nregions + 1, sizeof(RbpLeaseRegion));
+	lease->reclaims = calloc(1, sizeof(RbpLeaseReclaim));
+	if (lease->donors == NULL || lease->regions == NULL ||
+		lease->reclaims == NULL)
+	{
+		rbp_lease_free(lease);
+		return NULL;
+	}
+	memcpy(lease->donors, donors, sizeof(RbpEndpoint) * (size_t) ndonors);
+	lease->ndonors = ndonors;
+	memcpy(lease->regions, regions, sizeof(RbpLeaseRegion) * (size_t) nregions);
+	lease->nregions = nregions;
+	for (int i = 0; i < nregions; i++)
+		lease->bytes += regions[i].bytes;
+	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
+	qsort(lease->regions, lease->nregions, sizeof(RbpLeaseRegion),
+		  compare_regions);
+	return lease;
+}
+
 bool
 rbp_lease_same_memory(const RbpLease *a, const RbpLease *b)
 {

@@ -59,6 +59,14 @@ extern RbpLease *rbp_lease_parse(const char *text, size_t len,
 								 char *err, size_t errlen);
 extern void rbp_lease_free(RbpLease *lease);
 
+/*
+ * The lease of which this is known, in whatever order.  NULL if there is no
+ * memory.
+ */
+extern RbpLease *rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
+								 const RbpEndpoint *donors, int ndonors,
+								 const RbpLeaseRegion *regions, int nregions);
+
 /* Do both name the same regions and ways to reach them? */
 extern bool rbp_lease_same_memory(const RbpLease *a, const RbpLease *b);
 

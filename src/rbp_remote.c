@@ -421,6 +421,20 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
 }
 
+bool
+rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	bool		has_lease;
+
+	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	has_lease = lease->has_lease;
+	*cred = lease->credentials;
+	*deadline_ns = (int64) pg_atomic_read_u64(&lease->deadline);
+	LWLockRelease(&shared->remote_lock);
+	return has_lease;
+}
+
 void
 rbp_remote_clear_lease(RbpPool pool)
 {

@@ -203,6 +203,13 @@ extern int	rbp_remote_set_lease(RbpPool pool,
 								 const RbpEndpoint *donors, int ndonors,
 								 const RbpRegionGrant *regions, int nregions);
 
+/*
+ * The lease that is in use, also past its deadline; false if there is none.
+ * So a lease worker that was started anew can go on with it.
+ */
+extern bool rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred,
+								 int64 *deadline_ns);
+
 /* The lease is gone: stop using everything now. */
 extern void rbp_remote_clear_lease(RbpPool pool);
 

@@ -240,6 +240,29 @@ test_compare_and_forget(void)
 	rbp_lease_free(b);
 }
 
+/* What the next worker knows of a lease is the lease, whatever the order. */
+static void
+test_known(void)
+{
+	RbpLease   *a = good();
+	RbpEndpoint donors[] = {a->donors[1], a->donors[0]};
+	RbpLeaseRegion regions[] = {a->regions[2], a->regions[1], a->regions[0]};
+	RbpLease   *b = rbp_lease_known(&a->cred, 5000, donors, 2, regions, 3);
+
+	ok(rbp_lease_same_memory(a, b), "a lease that is known has the same memory");
+	ok(b->has_secret && memcmp(&a->cred, &b->cred, sizeof(a->cred)) == 0,
+	   "id and secret");
+	is_u64(b->bytes, 144 * MB, "its size");
+	ok(b->ttl_ms == 5000 && b->nreclaims == 0 && rbp_lease_has(b, &regions[0]) &&
+	   !rbp_lease_donor_restarted(a, b, "a"), "and can be worked with");
+	rbp_lease_free(b);
+	b = rbp_lease_known(&a->cred, 5000, donors, 0, regions, 0);
+	ok(b->nregions == 0 && b->bytes == 0 && !rbp_lease_has(b, &regions[0]),
+	   "also if it has nothing");
+	rbp_lease_free(a);
+	rbp_lease_free(b);
+}
+
 static void
 test_surplus(void)
 {
@@ -393,6 +416,7 @@ main(void)
 	test_refuse();
 	test_truncated();
 	test_compare_and_forget();
+	test_known();
 	test_surplus();
 	test_demands();
 	test_bodies();
