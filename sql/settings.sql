@@ -24,10 +24,20 @@ ALTER SYSTEM SET remote_bp.enabled = 'perhaps';
 -- here the reason names the server's maximum
 \set VERBOSITY terse
 ALTER SYSTEM SET remote_bp.buffer_tier_size = '16TB';
+ALTER SYSTEM SET remote_bp.temp_tier_size = '8TB';
 \set VERBOSITY default
 ALTER SYSTEM SET remote_bp.buffer_tier_size = -2;
 ALTER SYSTEM SET remote_bp.lease_ttl = '1s';
 ALTER SYSTEM SET remote_bp.io_timeout = 0;
+ALTER SYSTEM SET remote_bp.temp_tier_size = -1;
+ALTER SYSTEM SET remote_bp.temp_tier_max_size = '17TB';
+ALTER SYSTEM SET remote_bp.temp_staging_size = '129kB';
+ALTER SYSTEM SET remote_bp.temp_staging_size = '64kB';
+ALTER SYSTEM SET remote_bp.temp_io_timeout = '9ms';
+ALTER SYSTEM SET remote_bp.temp_io_timeout = '11min';
+SET remote_bp.temp_mirror = 'donor2';
+SET remote_bp.spill_temp_files = 'sometimes';
+SET remote_bp.spill_temp_tables = 2;
 
 -- These are not a session's business.
 SET remote_bp.broker = '';
@@ -35,6 +45,10 @@ SET remote_bp.enabled = off;
 SET remote_bp.buffer_tier_max_size = '1GB';
 SET remote_bp.max_connections = 10;
 SET remote_bp.rdma_device = 'mlx5_0';
+SET remote_bp.temp_tier_max_size = '1GB';
+SET remote_bp.temp_tier_size = '1GB';
+SET remote_bp.temp_staging_size = '1MB';
+SET remote_bp.temp_io_timeout = '1s';
 SET remote_bp.nonsense = 1;
 
 -- Nor is comparing with the disk everybody's.
@@ -45,17 +59,26 @@ CREATE ROLE regress_remote_bp;
 SET ROLE regress_remote_bp;
 SET remote_bp.compare_with_disk = on;
 SHOW remote_bp.broker;
+
+-- Where its temporary data lies is.
+SET remote_bp.temp_mirror = on;
+SET remote_bp.spill_temp_files = off;
+SET remote_bp.spill_temp_tables = on;
+SELECT name, setting FROM pg_settings WHERE source = 'session' AND name LIKE 'remote\_bp.%' ORDER BY name COLLATE "C";
+RESET remote_bp.temp_mirror;
+RESET remote_bp.spill_temp_files;
+RESET remote_bp.spill_temp_tables;
 RESET ROLE;
 DROP ROLE regress_remote_bp;
 
 -- The lease follows the size without a restart.
-CREATE FUNCTION rbp_wait_for_lease(megabytes bigint) RETURNS bigint
+CREATE FUNCTION rbp_wait_for_lease(megabytes bigint, which text DEFAULT 'buffer') RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     leased bigint;
 BEGIN
     FOR i IN 1..600 LOOP
-        leased := (SELECT coalesce(sum(bytes), 0) / 1048576 FROM remote_bp_leases);
+        leased := (SELECT coalesce(sum(bytes), 0) / 1048576 FROM remote_bp_leases WHERE purpose = which);
         EXIT WHEN leased = megabytes;
         PERFORM pg_sleep(0.05);
     END LOOP;
@@ -76,14 +99,31 @@ SELECT pg_reload_conf();
 SELECT rbp_wait_for_lease(64);
 SELECT usable, online_pages FROM remote_bp_stat;
 
+-- So does the one for temporary data.
+SELECT rbp_wait_for_lease(32, 'temp');
+ALTER SYSTEM SET remote_bp.temp_tier_size = '16MB';
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(16, 'temp');
+SELECT temp_online_pages FROM remote_bp_stat;
+ALTER SYSTEM SET remote_bp.temp_tier_size = 0;
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(0, 'temp');
+SELECT temp_online_pages, temp_free_pages, usable FROM remote_bp_stat;
+ALTER SYSTEM RESET remote_bp.temp_tier_size;
+SELECT pg_reload_conf();
+SELECT rbp_wait_for_lease(32, 'temp');
+SELECT temp_online_pages, temp_free_pages FROM remote_bp_stat;
+
 -- Without a broker there is no tier; a wrong one does no harm.
 ALTER SYSTEM SET remote_bp.broker = '';
 SELECT pg_reload_conf();
 SELECT rbp_wait_for_lease(0);
+SELECT rbp_wait_for_lease(0, 'temp');
 ALTER SYSTEM SET remote_bp.broker = 'http://127.0.0.1:1/';
 SELECT pg_reload_conf();
 SELECT usable, online_pages FROM remote_bp_stat;
 ALTER SYSTEM RESET remote_bp.broker;
 SELECT pg_reload_conf();
 SELECT rbp_wait_for_lease(64);
-DROP FUNCTION rbp_wait_for_lease(bigint);
+SELECT rbp_wait_for_lease(32, 'temp');
+DROP FUNCTION rbp_wait_for_lease(bigint, text);

@@ -32,7 +32,7 @@ SELECT count(*) > 0 AS donors, count(DISTINCT donor) = count(*) AS distinct_dono
     FROM remote_bp_stat_donors;
 
 SELECT count(*) > 0 AS regions, count(DISTINCT lease) AS leases,
-    min(purpose) AS purpose, max(purpose) AS same_purpose,
+    string_agg(DISTINCT purpose, ' ' ORDER BY purpose) AS purposes,
     bool_and(bytes > 0 AND used_bytes BETWEEN 0 AND bytes) AS used,
     sum(heat) > 0 AS heat,
     bool_and(expires_in > '0' AND expires_in <= current_setting('remote_bp.lease_ttl')::interval) AS live,
@@ -40,9 +40,9 @@ SELECT count(*) > 0 AS regions, count(DISTINCT lease) AS leases,
     FROM remote_bp_leases;
 
 -- One lease is renewed, not many taken.
-SELECT min(lease) AS lease FROM remote_bp_leases \gset
+SELECT min(lease) AS lease FROM remote_bp_leases WHERE purpose = 'buffer' \gset
 SELECT pg_sleep(1.5);
-SELECT DISTINCT lease = :'lease' AS same_lease FROM remote_bp_leases;
+SELECT DISTINCT lease = :'lease' AS same_lease FROM remote_bp_leases WHERE purpose = 'buffer';
 
 SELECT operation, calls > 0 AS calls, mean_us > 0 AS mean,
     p50_us <= p90_us AND p90_us <= p99_us AS ordered,
