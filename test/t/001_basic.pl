@@ -64,6 +64,8 @@ for my $transport ('shm', 'tcp')
 	is_clean($node, $transport);
 
 	# Giving a relation's pages up empties the tier of them, and no more.
+	# No buffer may hold one, which the next query's reads could put there again.
+	evict_buffers($node);
 	cmp_ok($node->safe_psql('postgres', q{SELECT remote_bp_evict('pages')}),
 		'>', 0, "$transport: remote_bp_evict drops pages");
 	is(tier_pages($node, 'pages'), 0, "$transport: the tier has none of them then");
