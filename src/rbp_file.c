@@ -239,6 +239,17 @@ changed(const RbpRelFile *file)
 	errno = save_errno;
 }
 
+static bool
+file_exists(const char *path)
+{
+	struct stat st;
+	int			save_errno = errno;
+	bool		exists = rbp_libc.lstat(path, &st) == 0 || errno != ENOENT;
+
+	errno = save_errno;
+	return exists;
+}
+
 /*
  * A temporary file was opened as fd, which is returned, or -1 if it cannot be
  * followed: what it has on donors would be missed.
@@ -289,6 +300,14 @@ wrap_open(const char *path, int flags,...)
 	}
 	if (is_relation && (flags & (O_TRUNC | O_EXCL)))
 		rbp_tier_fork_changed(&file);
+
+	/*
+	 * Forgotten before, lest the lease worker moves an old block into the new
+	 * file; unless it turns out that there is a file, which stays.
+	 */
+	if (temp != NULL &&
+		((flags & O_TRUNC) || ((flags & O_EXCL) && !file_exists(path))))
+		rbp_spill_forget(temp);
 
 	fd = rbp_libc.open(path, flags, mode);
 

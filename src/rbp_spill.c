@@ -28,13 +28,16 @@
  *	  real file's.  Bytes of a block past it are zeros.
  * 4. Data goes to its new place first, then the value changes, under the
  *	  file's lock; the old place is given back after that.
- * 5. Who truncates or unlinks the real file does that first, and forgets
- *	  second, by a handle taken before: a new file of the same name has another.
+ * 5. Who unlinks the real file does that first, and forgets second, by a handle
+ *	  taken before: a new file of the same name has another.  Truncation, and
+ *	  any write to the real file of a block that is elsewhere, are done under
+ *	  the file's lock together with the change of the table, for the lease
+ *	  worker may be moving blocks there.
  *
  * Locks: a file's lock covers its values, its state, the SlotInfo of its
  * slots, and the "dropped" marks of its staging pages.  It is not held while a
- * donor is waited for, and while the disk is only when a failed write is
- * repaired.  Under it, the locks inside rbp_spill_table and rbp_spill_slots.
+ * donor is waited for, and while the disk is only by rule 5 and when a failed
+ * write is repaired.  Under it, the locks inside rbp_spill_table and rbp_spill_slots.
  *
  * Private to a process: the chunks of staging pages that it is filling and
  * sending (rbp_spill_write.c) and what it has read ahead (rbp_spill_read.c).
@@ -143,6 +146,7 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
 	size = add_size(size, mul_size(sizeof(SlotInfo), max_slots()));
+	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
 	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint64), 2 * bitmap_words(pages)));
 	return add_size(size, 8 * PG_CACHE_LINE_SIZE + 2 * 4096);
@@ -232,6 +236,9 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 										   max_files(), max_nodes(),
 										   tranches[1], tranches[2]);
 	sh->slots = take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
+	sh->pending = take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
+	for (uint32 i = 0; i < extents; i++)
+		pg_atomic_init_u32(&sh->pending[i], 0);
 	sh->open_free = make_bitmap(&arena, sh->nopen);
 	sh->chunk_free = make_bitmap(&arena, sh->nchunks);
 	sh->dropped = take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
@@ -270,10 +277,11 @@ extent_offline(uint32 extent)
 	rbp_spill_slots_offline(rbp_spill_slots, extent);
 }
 
+/* What is on its way does not count: if it does not arrive, it is still here. */
 static uint64
 extent_used(uint32 extent)
 {
-	return rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+	return rbp_spill_extent_blocks(extent);
 }
 
 static void
@@ -345,8 +353,12 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 
 	if (!from_run(&st->run_next, &st->run_left, NULL, slot))
 	{
+		/* less when there is little left, lest it is reserved by the idle */
+		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
+
 		st->run_len = st->run_len == 0 ? RUN_FIRST :
 			Min(st->run_len * 2, RUN_LAST);
+		st->run_len = Max(Min(st->run_len, fair), 1);
 		st->run_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
 											 extent_ok, NULL, &st->run_next);
 		if (!from_run(&st->run_next, &st->run_left, NULL, slot))
@@ -482,6 +494,32 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	rbp_spill_drop_value(file, old);
 }
 
+/*
+ * A descriptor for rbp_spill_to_real_file(), which fd.c does not know of: at the
+ * limit, one that was kept for this is given up for it.
+ */
+static int
+open_real_file(const char *name)
+{
+	static int	spare = -1;
+	int			fd = rbp_libc.open(name, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare >= 0)
+	{
+		(void) rbp_libc.close(spare);
+		spare = -1;
+		fd = rbp_libc.open(name, O_WRONLY | O_CLOEXEC);
+	}
+	else if (spare < 0)
+	{
+		int			save_errno = errno;
+
+		spare = rbp_libc.open("/dev/null", O_RDONLY | O_CLOEXEC);
+		errno = save_errno;
+	}
+	return fd;
+}
+
 bool
 rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data,
 					   int *fd)
@@ -489,30 +527,24 @@ rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data,
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
 	off_t		start = (off_t) block * BLCKSZ;
-	size_t		len = (size_t) Min(st->size - start, BLCKSZ);
-	bool		ok;
+	ssize_t		len = (ssize_t) Min(st->size - start, BLCKSZ);
+	ssize_t		n = 0;
 
 	if (*fd < 0)
-		*fd = rbp_libc.open(rbp_spill_file_name(file), O_WRONLY | O_CLOEXEC);
-	ok = *fd >= 0 &&
-		rbp_libc.pwrite(*fd, data, len, start) == (ssize_t) len;
-	(void) rbp_spill_block_set(rbp_spill_table, file, block,
-							   ok ? VALUE_NONE : VALUE_LOST);
-	rbp_spill_drop_value(file, value);
-	if (!ok)
+		*fd = open_real_file(rbp_spill_file_name(file));
+	if (*fd < 0)
+		return false;
+	if (len > 0)
+		n = rbp_libc.pwrite(*fd, data, len, start);
+	if (n < len && len > 0)
 	{
-		int			save_errno = errno;
-
-		/* reporting checks for interrupts, which must not end the file call */
-		HOLD_INTERRUPTS();
-		errno = save_errno;
-		ereport(LOG,
-				(errcode_for_file_access(),
-				 errmsg("remote_bp: block %u of temporary file \"%s\" is lost: no donor took it, and the file could not be written: %m",
-						block, rbp_spill_file_name(file))));
-		RESUME_INTERRUPTS();
+		if (n >= 0)
+			errno = ENOSPC;
+		return false;
 	}
-	return ok;
+	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
+	rbp_spill_drop_value(file, value);
+	return true;
 }
 
 /*
@@ -528,15 +560,13 @@ forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 		drop_value(file, value, arg);
 }
 
-static bool
-forget(RbpSpillHandle handle)
+void
+rbp_spill_forget_handle(RbpSpillHandle handle)
 {
 	Freed		freed = {0};
-	bool		had = rbp_spill_table_remove(rbp_spill_table, handle,
-											 forget_visit, &freed);
 
+	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &freed);
 	free_gathered(&freed);
-	return had;
 }
 
 /* Any files with an entry? What most calls end with, cheaply. */
@@ -615,7 +645,7 @@ rbp_spill_forget(const char *name)
 	int			save_errno = errno;
 
 	if (any_files() && rbp_spill_table_find(rbp_spill_table, name, &handle))
-		(void) forget(handle);
+		rbp_spill_forget_handle(handle);
 	errno = save_errno;
 }
 
@@ -789,31 +819,51 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
  * ---- writes --------------------------------------------------------------------
  */
 
-/* Bytes within one block, into the real file; like pwrite(). */
+/*
+ * Bytes within one block, into the real file; like pwrite().  If the block is
+ * elsewhere, all of it must be given.  Then the lock is held meanwhile, for
+ * evacuation could bring old content there too.
+ */
 static ssize_t
 write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 {
 	uint32		block = (uint32) (offset / BLCKSZ);
-	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
-	RbpSpillFile *file;
+	RbpSpillFile *file = lock_file(o, true);
 	RbpSpillFileState *st;
-	int			save_errno = errno;
+	uint32		value;
+	ssize_t		n;
+	int			save_errno;
 
-	if (n <= 0)
-		return n;
-	file = lock_file(o, true);
 	if (file == NULL)
 		return -1;
-	st = rbp_spill_file_state(file);
-	if (n == BLCKSZ)
+	value = rbp_spill_block_get(rbp_spill_table, file, block);
+	if (value == VALUE_NONE)
 	{
-		uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
-
-		if (value != VALUE_NONE)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		n = rbp_libc.pwrite(fd, buf, len, offset);
+		if (n <= 0)
+			return n;
+		save_errno = errno;
+		file = lock_file(o, true);
+		if (file == NULL)
+			return -1;
+		st = rbp_spill_file_state(file);
+	}
+	else
+	{
+		st = rbp_spill_file_state(file);
+		n = rbp_libc.pwrite(fd, buf, len, offset);
+		if (n < (ssize_t) len)
 		{
-			(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
-			rbp_spill_drop_value(file, value);
+			/* the block stays where it is */
+			if (n >= 0)
+				errno = ENOSPC;
+			unlock_file(file);
+			return -1;
 		}
+		save_errno = errno;
+		(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
+		rbp_spill_drop_value(file, value);
 	}
 	st->size = Max(st->size, offset + n);
 	unlock_file(file);
@@ -855,7 +905,6 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	RbpSpillFile *file = lock_file(o, true);
 	RbpSpillFileState *st;
 	int64		size;
-	ssize_t		n;
 
 	if (file == NULL)
 		return false;
@@ -874,20 +923,18 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 		return true;
 
 	/* No room: what there is of it goes to the real file. */
-	n = rbp_libc.pwrite(fd, copy, (size_t) Min(size - (int64) block * BLCKSZ, BLCKSZ),
-						(off_t) block * BLCKSZ);
-	if (n < 0)
-		return false;
 	file = lock_file(o, true);
 	if (file == NULL)
 		return false;
 	st = rbp_spill_file_state(file);
-	if (st->open_page != RBP_SPILL_NO_PAGE && st->open_block == block)
+	if (st->open_page != RBP_SPILL_NO_PAGE && st->open_block == block &&
+		!rbp_spill_to_real_file(file, block, staging_page(st->open_page), &fd))
 	{
-		uint32		value = VALUE_STAGED | st->open_page;
+		int			save_errno = errno;
 
-		(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
-		rbp_spill_drop_value(file, value);
+		unlock_file(file);
+		errno = save_errno;
+		return false;
 	}
 	unlock_file(file);
 	return true;
@@ -987,18 +1034,7 @@ write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 					break;
 			}
 			n = Max(n, (ssize_t) (start + len));
-			if (rbp_libc.pwrite(fd, whole, n, first) < n)
-				return -1;
-			file = lock_file(o, true);
-			if (file == NULL)
-				return -1;
-			st = rbp_spill_file_state(file);
-			value = rbp_spill_block_get(rbp_spill_table, file, block);
-			(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
-			rbp_spill_drop_value(file, value);
-			st->size = Max(st->size, first + n);
-			unlock_file(file);
-			return (ssize_t) len;
+			return write_real(o, fd, whole, n, first) < 0 ? -1 : (ssize_t) len;
 		}
 	}
 }
@@ -1097,74 +1133,65 @@ rbp_spill_name_size(const char *name, off_t real)
 	return size_of(handle, real);
 }
 
-/*
- * What is left of the block that the new end lies in goes to the real file,
- * whose truncation makes zeros of the rest.
- */
-static bool
-keep_rest(RbpSpillOpen *o, int fd, off_t length)
-{
-	char		rest[BLCKSZ];
-	uint32		block = (uint32) (length / BLCKSZ);
-	size_t		n = (size_t) (length % BLCKSZ);
-	RbpSpillFile *file;
-	uint32		value;
-	int64		size;
-	ssize_t		got;
-
-	if (n == 0)
-		return true;
-	file = lock_file(o, false);
-	if (file == NULL)
-		return false;
-	value = rbp_spill_block_get(rbp_spill_table, file, block);
-	size = rbp_spill_file_state(file)->size;
-	unlock_file(file);
-	if (value == VALUE_NONE || length >= size)
-		return true;
-	got = read_part(o, fd, rest, n, (off_t) block * BLCKSZ);
-	if (got < 0)
-		return false;
-	return rbp_libc.pwrite(fd, rest, got, (off_t) block * BLCKSZ) == got;
-}
-
 static void
 cut_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	drop_value(file, value, arg);
 }
 
-/* Make the entry's size length, its blocks from there on the real file's. */
-static int
-cut(RbpSpillHandle handle, off_t length)
-{
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, true);
-	RbpSpillFileState *st;
-	Freed		freed = {0};
-
-	if (file == NULL)
-	{
-		errno = EIO;
-		return -1;
-	}
-	st = rbp_spill_file_state(file);
-	if (length < st->size)
-		rbp_spill_file_cut(rbp_spill_table, file, (uint32) (length / BLCKSZ),
-						   cut_visit, &freed);
-	st->size = length;
-	free_gathered(&freed);
-	unlock_file(file);
-	return 0;
-}
-
+/*
+ * What is left of the block that the new end lies in goes to the real file,
+ * whose truncation makes zeros of the rest.  Truncation and cut are one step
+ * for whoever moves blocks into the real file.
+ */
 int
 rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 {
+	char		rest[BLCKSZ];
+	uint32		block = (uint32) (length / BLCKSZ);
+	ssize_t		n = (ssize_t) (length % BLCKSZ);
+	RbpSpillFile *file;
+	RbpSpillFileState *st;
+	Freed		freed = {0};
+	int			result = 0;
+	int			save_errno;
+
 	if (length < 0 || !known(o))
 		return rbp_libc.ftruncate(fd, length);
-	if (!keep_rest(o, fd, length) || rbp_libc.ftruncate(fd, length) != 0)
+	if (n > 0)
+	{
+		n = read_part(o, fd, rest, n, (off_t) block * BLCKSZ);
+		if (n < 0)
+			return -1;
+	}
+
+	file = lock_file(o, true);
+	if (file == NULL)
 		return -1;
-	return cut(o->handle, length);
+	st = rbp_spill_file_state(file);
+	if (length < st->size && n > 0 &&
+		rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE)
+	{
+		ssize_t		written = rbp_libc.pwrite(fd, rest, n, (off_t) block * BLCKSZ);
+
+		if (written >= 0 && written < n)
+			errno = ENOSPC;
+		if (written < n)
+			result = -1;
+	}
+	if (result == 0)
+		result = rbp_libc.ftruncate(fd, length);
+	save_errno = errno;
+	if (result == 0)
+	{
+		if (length < st->size)
+			rbp_spill_file_cut(rbp_spill_table, file, block, cut_visit, &freed);
+		st->size = length;
+	}
+	free_gathered(&freed);
+	unlock_file(file);
+	errno = save_errno;
+	return result;
 }
 
 int
@@ -1215,9 +1242,11 @@ rbp_spill_unlink(const char *name, const char *path)
 	bool		have = any_files() &&
 		rbp_spill_table_find(rbp_spill_table, name, &handle);
 	int			result = rbp_libc.unlink(path);
+	int			save_errno = errno;
 
-	if (result == 0 && have)
-		(void) forget(handle);
+	if (have && (result == 0 || save_errno == ENOENT))
+		rbp_spill_forget_handle(handle);
+	errno = save_errno;
 	return result;
 }
 

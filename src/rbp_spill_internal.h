@@ -62,6 +62,8 @@ typedef struct SpillShared
 	pg_atomic_uint64 *open_free;	/* bitmaps */
 	pg_atomic_uint64 *chunk_free;
 	SlotInfo   *slots;
+	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is in
+								 * staging still */
 } SpillShared;
 
 extern SpillShared *rbp_spill_shared;
@@ -76,6 +78,24 @@ static inline SlotInfo *
 slot_info(uint32 slot)
 {
 	return &rbp_spill_shared->slots[slot - rbp_spill_shared->first_slot];
+}
+
+/* Where an extent's count is. */
+static inline pg_atomic_uint32 *
+pending_of(uint32 slot)
+{
+	return &rbp_spill_shared->pending[(slot - rbp_spill_shared->first_slot) /
+									  RBP_EXTENT_PAGES];
+}
+
+/* Used slots of the extent that have the only copy of something. */
+static inline uint32
+rbp_spill_extent_blocks(uint32 extent)
+{
+	uint32		pending = pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(extent)));
+	uint32		used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+
+	return used > pending ? used - pending : 0;
 }
 
 /*
@@ -93,9 +113,9 @@ extern void rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 							  uint32 mirror, uint64 hash);
 
 /*
- * The block goes to the real file, from data; *fd caches the descriptor (-1:
- * none yet; the caller closes it).  False if that failed: it is lost then, and
- * reads of it will fail.  File locked exclusively; the old value is dropped.
+ * The block goes to the real file, from data, and the old value is dropped;
+ * *fd caches the descriptor (-1: none yet; the caller closes it).  False, with
+ * errno, if that failed: then nothing has changed.  File locked exclusively.
  */
 extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block,
 								   const char *data, int *fd);
@@ -106,6 +126,9 @@ extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block,
  */
 extern bool rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot,
 								 uint32 *mirror);
+
+/* The file is gone. */
+extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 
 /* Give the rest of the file's reserved slots back.  Locked exclusively. */
 extern void rbp_spill_end_runs(RbpSpillFileState *st);
@@ -133,8 +156,17 @@ typedef enum SpillPut
 extern SpillPut rbp_spill_put(RbpSpillHandle handle, uint32 block,
 							  const char *data, int64 size);
 
-/* Send what is staged, and wait for all that is on its way. */
+/*
+ * Send what is staged, and wait for all that is on its way; what does not
+ * arrive soon goes to the real files.
+ */
 extern void rbp_spill_flush(void);
+
+/*
+ * Give back a slot whose content nobody wants.  If its write may still come,
+ * as the status tells, it rests in quarantine.
+ */
+extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
 
 /*
  * ---- rbp_spill_read.c -----------------------------------------------------------
@@ -154,6 +186,9 @@ extern int	rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
  */
 extern const char *rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 										int64 deadline_ns, char *page);
+
+/* How long to wait for a donor where something else can be done. */
+extern int64 rbp_spill_short_wait(void);
 
 /* Forget what was read ahead. */
 extern void rbp_spill_end_read_ahead(void);

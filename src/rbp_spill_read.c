@@ -50,7 +50,6 @@ typedef struct Window
 	int			n;
 	bool		next_posted;	/* the window after this one was asked for */
 	RbpRemoteBatch *batch;		/* on its way */
-	bool		mirrored;		/* the first block has a second copy */
 	uint64		used;			/* for what is given up first */
 	uint32		slots[CHUNK_PAGES];
 	bool		checked[CHUNK_PAGES];
@@ -190,6 +189,9 @@ rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 		}
 		if (!hope || rbp_now_ns() >= deadline_ns)
 			return why;
+		/* the ERROR that this becomes ends the query as well */
+		if (InterruptPending && (QueryCancelPending || ProcDiePending))
+			return why;
 		if (round > 0)
 			pg_usleep(RETRY_US);
 	}
@@ -233,13 +235,12 @@ still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
 /* As rbp_spill_fetch(), of a whole page. */
 static int
 fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
-		   uint32 mirror, char *page)
+		   uint32 mirror, int64 deadline_ns, char *page)
 {
 	char		name[RBP_SPILL_NAME_LEN];
 	const char *why;
 
-	why = rbp_spill_fetch_page(slot, hash, mirror,
-							   rbp_now_ns() + rbp_guc_temp_io_timeout_ns(), page);
+	why = rbp_spill_fetch_page(slot, hash, mirror, deadline_ns, page);
 	if (why == NULL)
 	{
 		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
@@ -255,31 +256,28 @@ fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
  * ---- windows ------------------------------------------------------------------------
  */
 
-/*
- * How long to wait where something else can be done: go to the second copy, or
- * do without.
- */
-static int64
-short_wait(void)
+int64
+rbp_spill_short_wait(void)
 {
 	return Min(rbp_guc_io_timeout_ns() * 10, rbp_guc_temp_io_timeout_ns());
 }
 
 /* Wait for a window, if it is on its way. */
 static void
-arrive(Window *w, int64 wait_ns)
+arrive(Window *w, int64 deadline_ns)
 {
 	if (w->batch != NULL)
-		rbp_remote_end(w->batch, rbp_now_ns() + wait_ns);
+		rbp_remote_end(w->batch, deadline_ns);
 	w->batch = NULL;
 }
 
+/* What is on its way is waited for a little: to give up on it costs more. */
 static void
-discard(Window *w)
+discard(Window *w, int64 deadline_ns)
 {
 	if (w->handle.index == RBP_SPILL_NO_FILE)
 		return;
-	arrive(w, short_wait());
+	arrive(w, deadline_ns);
 	w->handle.index = RBP_SPILL_NO_FILE;
 	nwindows--;
 }
@@ -287,11 +285,14 @@ discard(Window *w)
 void
 rbp_spill_end_read_ahead(void)
 {
+	int64		deadline;
+
 	last.valid = false;
 	if (nwindows == 0)
 		return;
+	deadline = rbp_now_ns() + rbp_spill_short_wait();
 	for (int i = 0; i < WINDOWS; i++)
-		discard(&windows[i]);
+		discard(&windows[i], deadline);
 	/* the pages' memory goes back to the system */
 	(void) madvise(window_space, ((Size) WINDOWS * CHUNK_PAGES + 1) * BLCKSZ,
 				   MADV_DONTNEED);
@@ -344,7 +345,7 @@ free_window(const Window *keep)
 		if (&windows[i] != keep && (w == NULL || windows[i].used < w->used))
 			w = &windows[i];
 	}
-	discard(w);
+	discard(w, rbp_now_ns() + rbp_spill_short_wait());
 	return w;
 }
 
@@ -353,8 +354,8 @@ free_window(const Window *keep)
  * window; NULL if not even the first is, or it is known not to come.
  */
 static Window *
-post_window(RbpSpillHandle handle, uint32 block, int n, bool mirrored,
-			const Window *keep)
+post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
+			int64 deadline_ns, const Window *keep)
 {
 	uint32		values[CHUNK_PAGES];
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
@@ -379,7 +380,6 @@ post_window(RbpSpillHandle handle, uint32 block, int n, bool mirrored,
 	w->block = block;
 	w->n = n;
 	w->next_posted = false;
-	w->mirrored = mirrored;
 	w->used = ++use_clock;
 	for (int i = 0; i < n; i++)
 	{
@@ -391,13 +391,10 @@ post_window(RbpSpillHandle handle, uint32 block, int n, bool mirrored,
 	}
 	w->handle = handle;
 	nwindows++;
-	w->batch = rbp_remote_begin(w->ios, n, false,
-								mirrored ? 0 : RBP_REMOTE_PATIENT, now,
-								now + (mirrored ? short_wait() :
-									   rbp_guc_temp_io_timeout_ns()));
+	w->batch = rbp_remote_begin(w->ios, n, false, flags, now, deadline_ns);
 	if (w->batch == NULL)
 	{
-		discard(w);
+		discard(w, now);
 		return NULL;
 	}
 	return w;
@@ -430,6 +427,8 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 				uint32 start, uint32 n, char *buf)
 {
 	int64		start_ns = rbp_now_ns();
+	int64		deadline = start_ns + rbp_guc_temp_io_timeout_ns();
+	int64		short_deadline = start_ns + rbp_spill_short_wait();
 	bool		local = rbp_remote_slot_local(slot);
 	bool		whole = start == 0 && n == BLCKSZ;
 	char	   *page = NULL;
@@ -439,12 +438,11 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 	{
 		RbpRemoteIo io = {.slot = slot,.buf = buf,.status = RBP_CANCELED};
 
-		rbp_remote_read(&io, 1, start_ns,
-						start_ns + rbp_guc_temp_io_timeout_ns());
+		rbp_remote_read(&io, 1, start_ns, deadline);
 		if (io.status == RBP_OK && rbp_hash_page(buf) == hash)
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
 		else
-			result = fetch_slow(handle, block, slot, hash, mirror, buf);
+			result = fetch_slow(handle, block, slot, hash, mirror, deadline, buf);
 		rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
 		return result;
 	}
@@ -452,7 +450,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 	{
 		char		one[BLCKSZ];
 
-		result = fetch_slow(handle, block, slot, hash, mirror, one);
+		result = fetch_slow(handle, block, slot, hash, mirror, deadline, one);
 		if (result > 0)
 			memcpy(buf, one + start, n);
 		return result;
@@ -468,7 +466,8 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 
 		if (w != NULL && w->slots[block - w->block] != slot)
 		{
-			discard(w);			/* the file has changed under it */
+			/* the file has changed under it */
+			discard(w, start_ns + rbp_spill_short_wait());
 			w = NULL;
 		}
 		if (w == NULL)
@@ -478,7 +477,9 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 			w = post_window(handle, block,
 							before > 0 ? Min(before * 2, CHUNK_PAGES) :
 							relation ? 1 : WINDOW_FIRST,
-							mirror != NO_SLOT, NULL);
+							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
+							mirror == NO_SLOT ? deadline : short_deadline,
+							NULL);
 			ahead = false;
 		}
 		if (w != NULL)
@@ -496,10 +497,10 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 				w->next_posted = true;
 				if (next > w->block && find_window(handle, next) == NULL)
 					(void) post_window(handle, next,
-									   Min(w->n * 2, CHUNK_PAGES),
-									   w->mirrored, w);
+									   Min(w->n * 2, CHUNK_PAGES), 0,
+									   short_deadline, w);
 			}
-			arrive(w, w->mirrored ? short_wait() : rbp_guc_temp_io_timeout_ns());
+			arrive(w, mirror == NO_SLOT ? deadline : short_deadline);
 			page = window_content(w, block, slot, hash);
 			if (page != NULL && ahead)
 				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
@@ -509,7 +510,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 	{
 		page = last_page();
 		last.valid = false;
-		result = fetch_slow(handle, block, slot, hash, mirror, page);
+		result = fetch_slow(handle, block, slot, hash, mirror, deadline, page);
 		if (result > 0)
 		{
 			last.valid = true;

@@ -621,3 +621,9 @@ rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts)
 	counts->dead = s->num_dead;
 	rbp_lock_release(&s->lock);
 }
+
+uint32_t
+rbp_spill_slots_free_count(const RbpSpillSlots *s)
+{
+	return __atomic_load_n(&s->num_free, __ATOMIC_RELAXED);
+}

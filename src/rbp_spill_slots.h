@@ -108,6 +108,9 @@ typedef struct RbpSpillSlotCounts
 	uint32_t	dead;			/* used slots of dead extents */
 } RbpSpillSlotCounts;
 
+/* The same as counts.free, about, without the lock. */
+extern uint32_t rbp_spill_slots_free_count(const RbpSpillSlots *s);
+
 extern void rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts);
 
 #endif							/* RBP_SPILL_SLOTS_H */

@@ -145,33 +145,31 @@ move_to_slots(const Place *place, char *page, int64 deadline_ns)
 			rbp_spill_file_unlock(rbp_spill_table, file);
 			return true;
 		}
-		rbp_spill_slots_free(rbp_spill_slots, slot, 1);
-		if (mirrored)
-			rbp_spill_slots_free(rbp_spill_slots, mirror, 1);
+		rbp_spill_free_slot(slot, RBP_OK);
+		rbp_spill_free_slot(mirror, RBP_OK);
 		return true;			/* it has moved by itself */
 	}
-	rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
-	if (mirrored)
-		rbp_spill_slots_quarantine(rbp_spill_slots, mirror, rbp_now_ns());
+	rbp_spill_free_slot(slot, ios[0].status);
+	rbp_spill_free_slot(mirror, ios[1].status);
 	return false;
 }
 
-static void
+/* If the real file does not take it, the block stays where it is. */
+static bool
 move_to_real_file(const Place *place, const char *page)
 {
 	RbpSpillFile *file;
-	int			fd;
+	int			fd = -1;
+	bool		ok;
 
-	/* opened first: if that fails, the block had better stay where it is */
 	file = lock_place(place);
 	if (file == NULL)
-		return;
-	fd = rbp_libc.open(rbp_spill_file_name(file), O_WRONLY | O_CLOEXEC);
-	if (fd >= 0)
-		(void) rbp_spill_to_real_file(file, place->block, page, &fd);
+		return true;
+	ok = rbp_spill_to_real_file(file, place->block, page, &fd);
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
+	return ok;
 }
 
 uint32
@@ -179,26 +177,31 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 {
 	static char page[BLCKSZ];
 
-	if (rbp_spill_slots_extent_used(rbp_spill_slots, extent) > 0)
+	if (rbp_spill_extent_blocks(extent) > 0)
 		end_runs_in(extent);
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + i;
 		Place		place;
+		int64		now = rbp_now_ns();
+		int64		soon = Min(deadline_ns, now + rbp_spill_short_wait());
 
-		if (rbp_now_ns() >= deadline_ns)
+		if (now >= deadline_ns)
 			break;
 		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
 			!find_place(slot, &place))
 			continue;
-		if (rbp_spill_fetch_page(place.slot, place.hash, place.mirror,
-								 deadline_ns, page) != NULL)
-			continue;
-		if (!move_to_slots(&place, page, deadline_ns))
-			move_to_real_file(&place, page);
+
+		/* A donor that does not answer now, or a disk that is full: leave it */
+		if (rbp_spill_fetch_page(place.slot, place.hash, place.mirror, soon,
+								 page) != NULL)
+			break;
+		if (!move_to_slots(&place, page, soon) &&
+			!move_to_real_file(&place, page))
+			break;
 		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 	}
-	return rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+	return rbp_spill_extent_blocks(extent);
 }
 
 /*
@@ -228,7 +231,6 @@ rbp_spill_sweep(void)
 		 i = handle.index + 1)
 	{
 		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
-		char		name[RBP_SPILL_NAME_LEN];
 		bool		relation;
 		int			owner;
 
@@ -236,10 +238,9 @@ rbp_spill_sweep(void)
 			continue;
 		relation = rbp_spill_file_state(file)->relation;
 		owner = rbp_spill_file_state(file)->owner;
-		strlcpy(name, rbp_spill_file_name(file), sizeof(name));
 		rbp_spill_file_unlock(rbp_spill_table, file);
 		if (!relation && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH)
-			rbp_spill_forget(name);
+			rbp_spill_forget_handle(handle);
 	}
 	return SWEEP_NS;
 }

@@ -49,8 +49,9 @@
 #define WRITE_TIMEOUT_FACTOR	10
 #define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
 
-/* After a batch that no donor took, how long not to try */
+/* After a batch that no donor took, or that was not possible: how long not to try */
 #define REFUSED_NS				INT64CONST(1000000000)
+#define CANCELED_NS				INT64CONST(20000000)
 
 StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 				 "a chunk and its second copies are one batch");
@@ -147,12 +148,8 @@ write_deadline(int64 now)
 					 WRITE_TIMEOUT_LEAST);
 }
 
-/*
- * Give back a slot whose content nobody wants.  If its write was tried and not
- * seen to end, it may still come.
- */
-static void
-free_slot(uint32 slot, RbpStatus status)
+void
+rbp_spill_free_slot(uint32 slot, RbpStatus status)
 {
 	if (slot == NO_SLOT)
 		return;
@@ -162,20 +159,55 @@ free_slot(uint32 slot, RbpStatus status)
 		rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
 }
 
+/* The page is the only copy of what is to come into the slot; or no more. */
+static void
+add_pending(uint32 slot, int n)
+{
+	if (slot != NO_SLOT)
+		(void) pg_atomic_fetch_add_u32(pending_of(slot), n);
+}
+
+/* No donor has it, and the real file does not take it. */
+static void
+lose(RbpSpillFile *file, uint32 block)
+{
+	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+	int			save_errno = errno;
+
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
+	errno = save_errno;
+	ereport(LOG,
+			(errcode_for_file_access(),
+			 errmsg("remote_bp: block %u of temporary file \"%s\" is lost: no donor took it, and the file could not be written: %m",
+					block, rbp_spill_file_name(file))));
+	RESUME_INTERRUPTS();
+	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
+	rbp_spill_drop_value(file, value);
+}
+
 /* Settle one block of a chunk whose batch has ended. */
 static void
-finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of)
+finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 {
 	SendPage   *page = &send->pages[i];
 	uint32		number = page_number(send, i);
-	RbpStatus	first = page->io < 0 ? RBP_CANCELED : send->ios[page->io].status;
-	RbpStatus	second = page->mirror == NO_SLOT ? RBP_OK :
-		page->io < 0 ? RBP_CANCELED : send->ios[page->io + 1].status;
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	bool		mirrored = page->mirror != NO_SLOT;
+	bool		sent = posted && page->io >= 0;
+	RbpStatus	first = sent ? send->ios[page->io].status : RBP_CANCELED;
+	RbpStatus	second = sent && mirrored ? send->ios[page->io + 1].status :
+		mirrored ? RBP_CANCELED : RBP_OK;
+	RbpSpillFile *file;
 
+	add_pending(page->slot, -1);
+	add_pending(page->mirror, -1);
+	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		if (first == RBP_OK && second == RBP_OK)
+		/* it may have arrived long ago, in memory that is gone by now */
+		if (first == RBP_OK && second == RBP_OK &&
+			rbp_remote_slot_writable(page->slot) &&
+			(!mirrored || rbp_remote_slot_writable(page->mirror)))
 		{
 			rbp_spill_install(file, page->block, page->slot, page->mirror,
 							  page->hash);
@@ -189,36 +221,48 @@ finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of)
 			(void) rbp_libc.close(*fd);
 			*fd = -1;
 		}
-		if (rbp_spill_to_real_file(file, page->block,
-								   staging_page(number), fd))
+		if (rbp_spill_to_real_file(file, page->block, staging_page(number), fd))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
+		else
+			lose(file, page->block);
 		*fd_of = page->handle;
 	}
 	if (file != NULL)
 		rbp_spill_file_unlock(rbp_spill_table, file);
-	free_slot(page->slot, first);
-	free_slot(page->mirror, page->mirror == NO_SLOT ? RBP_OK : second);
+	rbp_spill_free_slot(page->slot, first);
+	rbp_spill_free_slot(page->mirror, second);
 }
 
 /* Wait for the oldest chunk, and free it. */
 static void
-finish_oldest(void)
+finish_oldest(int64 deadline_ns)
 {
 	Send	   *send = &sends[oldest];
 	RbpSpillHandle fd_of = {0};
+	bool		posted = send->batch != NULL;
 	int			fd = -1;
 
-	if (send->batch != NULL)
-		rbp_remote_end(send->batch, write_deadline(rbp_now_ns()));
+	if (posted)
+		rbp_remote_end(send->batch, deadline_ns);
 	send->batch = NULL;
 	for (int i = 0; i < send->n; i++)
-		finish_page(send, i, &fd, &fd_of);
+		finish_page(send, i, posted, &fd, &fd_of);
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
 	rbp_spill_bitmap_put(shared->chunk_free, send->chunk);
 	send->n = 0;
 	oldest = (oldest + 1) % MAX_SENDS;
 	nsends--;
+}
+
+/*
+ * Nothing could be sent.  If donors failed, leave them alone for a while; if it
+ * just was not possible, as with a connection too many, for a short one.
+ */
+static void
+pause_after(RbpStatus status, int64 now)
+{
+	refused_until = now + (status == RBP_CANCELED ? CANCELED_NS : REFUSED_NS);
 }
 
 static void
@@ -259,18 +303,21 @@ post(void)
 	send->batch = rbp_remote_begin(send->ios, send->nios, true, 0, now,
 								   write_deadline(now));
 	if (send->batch == NULL)
-		refused_until = now + REFUSED_NS;
+		pause_after(send->ios[0].status, now);
 }
 
 void
 rbp_spill_flush(void)
 {
+	int64		deadline;
+
 	if (nsends == 0 || shared == NULL)
 		return;
 	if (filling)
 		post();
+	deadline = write_deadline(rbp_now_ns());
 	while (nsends > 0)
-		finish_oldest();
+		finish_oldest(deadline);
 }
 
 static void
@@ -297,15 +344,16 @@ chunk_to_fill(void)
 	}
 	if (!registered)
 	{
-		before_shmem_exit(flush_at_exit, (Datum) 0);
+		/* not before_shmem_exit(): this can be within somebody's use of that */
+		on_shmem_exit(flush_at_exit, (Datum) 0);
 		registered = true;
 	}
 	if (nsends == MAX_SENDS)
-		finish_oldest();
+		finish_oldest(write_deadline(rbp_now_ns()));
 	chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
 	while (chunk < 0 && nsends > 0)
 	{
-		finish_oldest();
+		finish_oldest(write_deadline(rbp_now_ns()));
 		chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
 	}
 	if (chunk < 0)
@@ -326,8 +374,8 @@ chunk_to_fill(void)
 static void
 give_back(uint32 slot, uint32 mirror)
 {
-	free_slot(slot, RBP_OK);
-	free_slot(mirror, RBP_OK);
+	rbp_spill_free_slot(slot, RBP_OK);
+	rbp_spill_free_slot(mirror, RBP_OK);
 }
 
 /* Write it at once, and wait. */
@@ -349,9 +397,9 @@ put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 	rbp_remote_write(ios, n, now, write_deadline(now));
 	if (ios[0].status != RBP_OK || ios[1].status != RBP_OK)
 	{
-		free_slot(slot, ios[0].status);
-		free_slot(mirror, ios[1].status);
-		refused_until = now + REFUSED_NS;
+		rbp_spill_free_slot(slot, ios[0].status);
+		rbp_spill_free_slot(mirror, ios[1].status);
+		pause_after(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
 		return PUT_NO_ROOM;
 	}
 
@@ -440,6 +488,8 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 		return PUT_NO_ROOM;
 	}
 	shared->dropped[number] = false;
+	add_pending(slot, 1);
+	add_pending(mirror, 1);
 	st->staged_blocks++;
 	st->size = Max(st->size, size);
 	rbp_spill_drop_value(file, old);
