@@ -249,6 +249,7 @@ test_choice(void)
 	uint32_t	next = 0;
 	uint32_t	got = 0;
 	uint32_t	here = 0;
+	uint32_t	extents = 0;
 	bool		bounded = true;
 	bool		chosen = true;
 	bool		adjacent = true;
@@ -260,7 +261,10 @@ test_choice(void)
 	{
 		rbp_spill_slots_alloc(s, 32, NULL, NULL, &first);
 		here += first / PAGES < 16;
+		extents += i == 0 || first / PAGES != next / PAGES;
+		next = first;
 	}
+	ok(extents >= 4, "eight runs come from %u extents", extents);
 	ok(here >= 2 && here <= 6, "eight runs are spread over two regions (%u:%u)", here, 8 - here);
 
 	rbp_spill_slots_alloc(s, 4, NULL, NULL, &next);
@@ -666,6 +670,17 @@ count(uint64_t *counter)
 	__atomic_add_fetch(counter, 1, __ATOMIC_RELAXED);
 }
 
+/* Under the lock, which others have to wait for. */
+static bool
+slow_ok(uint32_t extent, void *arg)
+{
+	User	   *me = arg;
+
+	if (rnd_from(&me->rng) % 16 == 0)
+		sched_yield();
+	return extent < T_EXTENTS;
+}
+
 static void *
 use_slots(void *arg)
 {
@@ -683,7 +698,7 @@ use_slots(void *arg)
 
 			if (round >= ROUNDS)
 				continue;
-			len[k] = rbp_spill_slots_alloc(me->s, want, NULL, NULL, &first[k]);
+			len[k] = rbp_spill_slots_alloc(me->s, want, slow_ok, me, &first[k]);
 			if (len[k] == 0)
 			{
 				me->empty++;

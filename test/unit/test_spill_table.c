@@ -169,10 +169,67 @@ test_names(void)
 	ok(rbp_spill_file_lock(t, (RbpSpillHandle) {.index = RBP_SPILL_NO_FILE}, false) == NULL,
 	   "names: no file, no lock");
 
+	/* as the hash is, these two have the same */
+	rbp_spill_table_remove(t, b, note, &seen);
+	ok(rbp_spill_table_create(t, "base/pgsql_tmp/pgsql_tmp2006.86", &blank, &b, &created) && created &&
+	   !rbp_spill_table_find(t, "base/pgsql_tmp/pgsql_tmp2185.17", &h),
+	   "names: a name is not its hash");
 	rbp_spill_table_remove(t, b, note, &seen);
 	ok(rbp_spill_table_next(t, 0, &h) && h.index == a.index &&
 	   rbp_spill_table_next(t, h.index + 1, &h) && h.index == c.index &&
 	   !rbp_spill_table_next(t, h.index + 1, &h), "names: a walk meets those that live");
+	free(t);
+}
+
+/*
+ * A removal while it lasts, seen by who comes meanwhile; against the order of
+ * locks, but there is nobody else.
+ */
+typedef struct Meanwhile
+{
+	RbpSpillTable *t;
+	RbpSpillHandle old;
+	RbpSpillHandle new;
+	bool		found;
+	bool		removed;
+	bool		created;
+	bool		own_handle;
+} Meanwhile;
+
+static void
+look_meanwhile(RbpSpillFile *file, uint32_t block, uint32_t value, void *arg)
+{
+	Meanwhile  *m = arg;
+	RbpSpillHandle h = rbp_spill_file_handle(m->t, file);
+
+	(void) value;
+	if (block == UINT32_MAX)
+		return;
+	m->own_handle = memcmp(&h, &m->old, sizeof(h)) == 0;
+	m->found = rbp_spill_table_find(m->t, "f", &h);
+	m->removed = rbp_spill_table_remove(m->t, m->old, look_meanwhile, m);
+	rbp_spill_table_create(m->t, "f", &blank, &m->new, &m->created);
+}
+
+static void
+test_removal(void)
+{
+	RbpSpillTable *t = new_table(2, 10);
+	Meanwhile	m = {.t = t};
+	RbpSpillHandle h;
+	RbpSpillFile *file;
+
+	rbp_spill_table_create(t, "f", &blank, &m.old, &m.created);
+	file = rbp_spill_file_lock(t, m.old, true);
+	rbp_spill_block_set(t, file, 3, 4);
+	rbp_spill_file_unlock(t, file);
+	m.created = false;
+	ok(rbp_spill_table_remove(t, m.old, look_meanwhile, &m), "removal: begins");
+	ok(!m.found && !m.removed, "removal: meanwhile it is not found, nor removed by another");
+	ok(m.own_handle, "removal: its handle is what it was");
+	ok(m.created && m.new.index != m.old.index, "removal: its name is free, its place is not");
+	ok(rbp_spill_table_find(t, "f", &h) && memcmp(&h, &m.new, sizeof(h)) == 0 &&
+	   rbp_spill_table_files(t) == 1, "removal: leaves the new file alone");
 	free(t);
 }
 
@@ -228,6 +285,13 @@ test_depths(void)
 	reset_seen();
 	rbp_spill_file_cut(t, file, UINT32_MAX, note, &seen);
 	ok(seen.n == 1 && seen.blocks[0] == UINT32_MAX, "depths: and is cut");
+
+	/* as deep as need be, whichever way blocks go */
+	rbp_spill_block_set(t, file, 1, 1);
+	rbp_spill_block_set(t, file, 1000000, 2);
+	rbp_spill_block_set(t, file, 1000000, 0);
+	is_u64(rbp_spill_table_free_nodes(t), 99, "depths: a tree whose far end is removed is low again");
+	is_u64(rbp_spill_block_get(t, file, 1), 1, "depths: and still there");
 	rbp_spill_file_unlock(t, file);
 	free(t);
 }
@@ -804,10 +868,18 @@ check_token(RbpSpillFile *file, uint32_t block, uint32_t value, bool take_out)
 		token->live = false;
 }
 
+/* In the middle of a visit, others have to wait or to leave alone what it sees. */
+static void
+dawdle(Worker *me)
+{
+	if (rnd_from(&me->rng) % 64 == 0)
+		sched_yield();
+}
+
 static void
 look_at(RbpSpillFile *file, uint32_t block, uint32_t value, void *arg)
 {
-	(void) arg;
+	dawdle(arg);
 	check_token(file, block, value, false);
 }
 
@@ -821,6 +893,7 @@ take_out(RbpSpillFile *file, uint32_t block, uint32_t value, void *arg)
 		me->ends++;
 		return;
 	}
+	dawdle(me);
 	check_token(file, block, value, true);
 	me->cut++;
 }
@@ -991,6 +1064,7 @@ main(int argc, char **argv)
 	uint64_t	operations = argc > 2 ? strtoull(argv[2], NULL, 10) : 6000;
 
 	test_names();
+	test_removal();
 	test_depths();
 	test_nodes();
 	test_position();
