@@ -1,0 +1,181 @@
+# Spilled data lives through what happens to its lease while a query holds on
+# to it: the lease shrinks and grows, goes to another broker and comes back,
+# the token changes, the broker is away for a while, the lease worker ends.
+# Alone
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $MB = 1024 * 1024;
+my $token = PostgreSQL::Test::Utils::tempdir() . '/token';
+my $broker = start_broker();
+my @donors = map { start_donor($broker, id => $_, memory => '64MB', region_size => '4MB') } qw(one two);
+my $broker2 = start_broker(name => 'broker2');
+my $donor3 = start_donor($broker2, id => 'three', memory => '64MB', region_size => '4MB');
+my ($node, $session, $expected, $offset);
+
+sub set
+{
+	my ($name, $value) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.$name = '$value'");
+	$node->reload;
+	return;
+}
+
+sub leased
+{
+	return $node->safe_psql('postgres',
+		q{SELECT coalesce(sum(bytes), 0) / 1024 / 1024 FROM remote_bp_leases WHERE purpose = 'temp' AND expires_in > interval '0'});
+}
+
+sub lease
+{
+	return $node->safe_psql('postgres', q{SELECT string_agg(DISTINCT lease, ' ') FROM remote_bp_leases WHERE purpose = 'temp'});
+}
+
+sub has
+{
+	my ($megabytes, $name) = @_;
+	return ok(wait_for("$megabytes MB", sub { leased() == $megabytes }, 60), $name);
+}
+
+sub pages
+{
+	return counter($node, 'temp_pages');
+}
+
+# All that the query spilled, backwards and forwards.
+sub is_whole
+{
+	my ($name) = @_;
+	return is($session->query(q{SELECT md5_of_cursor()}), $expected, "$name: spilled data is whole");
+}
+
+sub log_has
+{
+	my ($pattern, $name) = @_;
+	return ok(wait_for("$pattern", sub { log_since($node, $offset) =~ /$pattern/ }, 30), $name);
+}
+
+for my $transport ('tcp', 'shm')
+{
+	$node = new_cluster(
+		"moves_$transport",
+		broker => $broker,
+		transport => $transport,
+		tier => '8MB',
+		shared_buffers => '4MB',
+		conf => "work_mem = '64kB'\nremote_bp.temp_tier_max_size = '64MB'\nremote_bp.temp_tier_size = '48MB'\n"
+		  . "remote_bp.lease_ttl = '10s'\n");
+	$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE big AS SELECT i, md5(i::text) AS t, rpad('', 300, md5((-i)::text)) AS pad FROM generate_series(1, 50000) i;
+CREATE FUNCTION md5_of_cursor() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	c CONSTANT refcursor := 'c';
+	r record;
+	n bigint := 0;
+	h bigint := 0;
+BEGIN
+	MOVE ABSOLUTE 0 FROM c;
+	LOOP
+		FETCH c INTO r;
+		EXIT WHEN NOT FOUND;
+		n := n + 1;
+		h := (h * 31 + hashtext(r::text)) % 1000000007;
+	END LOOP;
+	RETURN n || ' ' || h;
+END $$;
+SQL
+	has(48, "$transport: memory is leased");
+	$session = $node->background_psql('postgres');
+	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
+	$expected = $session->query(q{SELECT md5_of_cursor()});
+	like($expected, qr/^50000 -?\d+$/, "$transport: a query has spilled");
+	cmp_ok(pages() * 8192, '>', 16 * $MB, "$transport: to donors");
+	my $lease = lease();
+	my $evacuated = counter($node, 'spill_evacuated');
+
+	# Up and down.
+	for my $size (8, 40, 4, 64, 12, 48)
+	{
+		$offset = log_size($node);
+		set('temp_tier_size', "${size}MB");
+		has($size, "$transport: resized to $size MB");
+		is_whole("$transport, $size MB");
+	}
+	is(lease(), $lease, "$transport: it is the same lease");
+	cmp_ok(counter($node, 'spill_evacuated'), '>', $evacuated, "$transport: data has moved");
+
+	# More than can be moved at once, and another wish in the middle of it.
+	$session->query('CLOSE c; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
+	is_whole("$transport, another cursor");
+	my $used = pages();
+	cmp_ok($used, '>', 0, "$transport: on donors again");
+	set('temp_tier_size', '0');
+	set('temp_tier_size', '48MB');
+	has(48, "$transport: off, and on again at once");
+	is_whole("$transport, off and on");
+
+	# The lease worker ends.
+	$session->query('CLOSE c; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
+	is_whole("$transport, one more cursor");
+	cmp_ok(pages(), '>', 0, "$transport: on donors again");
+	$lease = lease();
+	$used = pages();
+	$offset = log_size($node);
+	my $pid = server_process($node, 'remote_bp lease worker');
+	is(kill('TERM', $pid), 1, "$transport: the lease worker is ended");
+	log_has('going on with the lease for temporary data, 48 MB', "$transport: the next one takes the lease over");
+	is_whole("$transport, lease worker ended");
+	sleep 11;    # the TTL
+	is_whole("$transport, past the lease's TTL");
+	is(lease(), $lease, "$transport: the lease is the same");
+	is(pages(), $used, "$transport: with the same pages");
+
+	# The broker is away for a while.
+	$offset = log_size($node);
+	$broker->kill9;
+	log_has('could not renew the lease', "$transport: the broker is killed");
+	is_whole("$transport, without a broker");
+	$broker = restart_broker($broker);
+	log_has('broker "\S+" is back', "$transport: it comes back");
+	is_whole("$transport, with a broker again");
+	is(lease(), $lease, "$transport: the lease is the same");
+
+	# Known by another token, at a broker that wants none.
+	append_to_file($token, "secret\n") unless -f $token;
+	chmod 0600, $token;
+	set('token_file', $token);
+	sleep 2;
+	is_whole("$transport, with a token");
+	is(lease(), $lease, "$transport: the lease is the same");
+	is(pages(), $used, "$transport: with the same pages");
+
+	# Another broker: what the old one's donors have is moved to disk.
+	set('broker', $broker2->url);
+	ok( wait_for('the new broker', sub { $node->safe_psql('postgres', 'SELECT string_agg(DISTINCT donor, $$ $$) FROM remote_bp_leases') eq 'three' }, 60),
+		"$transport: another broker, another donor");
+	has(48, "$transport: which has memory");
+	is_whole("$transport, another broker");
+	is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, "$transport: the first one has no lease left");
+
+	is($session->query('COMMIT'), '', "$transport: the query ends well");
+	$session->quit;
+	is(pages(), 0, "$transport: all pages are free");
+	is(counter($node, 'spill_lost'), 0, "$transport: nothing was lost");
+	is(counter($node, 'spill_hash_failures'), 0, "$transport: nothing was different");
+	is_clean($node, $transport, no_compare => 1);
+	$node->stop;
+	is(scalar @{ http_json($broker2, 'GET', '/v1/leases')->{leases} }, 0, "$transport: the server gives all back at its end");
+}
+
+done_testing();
