@@ -188,6 +188,23 @@ lay_out(RbpRemoteBatch *batch)
 }
 
 /*
+ * Callers may give up early, for reasons of their own.  Does it say something
+ * about the donor that it let that time pass?  And if the batch was patient,
+ * is it in trouble?
+ */
+static inline bool
+is_late(int64 ns)
+{
+	return ns >= rbp_guc_io_timeout_ns();
+}
+
+static inline bool
+is_trouble(const RbpRemoteBatch *batch, int64 ns)
+{
+	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
+}
+
+/*
  * ---- the way there ----------------------------------------------------------
  */
 
@@ -201,6 +218,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 {
 	LocalConn  *c = &rbp_remote_conns[part->ci];
 	RbpStatus	status = RBP_CANCELED;
+	int64		took;
 
 	if (!others || c->ready || rbp_now_ns() < deadline_ns)
 		status = rbp_remote_conn_get(part->ci, part->pages, batch->patient,
@@ -209,8 +227,10 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 		return true;
 	for (int r = part->from; r < part->from + part->n; r++)
 		batch->requests[r].status = status;
-	if (status != RBP_CANCELED)
-		rbp_remote_account_failure(part->ci, status, true, batch->patient);
+	took = rbp_now_ns() - batch->start_ns;
+	if (status != RBP_CANCELED && (status != RBP_TIMEOUT || is_late(took)))
+		rbp_remote_account_failure(part->ci, status, true,
+								   is_trouble(batch, took));
 	else if (batch->kind == RBP_IO_READ && c->over_limit)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
 	else if (batch->kind == RBP_IO_READ && c->below_threshold)
@@ -234,7 +254,7 @@ post_part(RbpRemoteBatch *batch, Part *part)
 	status = c->ops->submit(c->conn, ios, part->n);
 	if (status != RBP_OK)
 	{
-		rbp_remote_account_failure(part->ci, status, false, batch->patient);
+		rbp_remote_account_failure(part->ci, status, false, false);
 		return false;
 	}
 	for (int r = 0; r < part->n && !part->waiting; r++)
@@ -293,10 +313,11 @@ mark_denied(RbpRemoteBatch *batch, int p)
 
 /*
  * See what the answers say about regions, donor and connection.  Those that
- * are RBP_CANCELED say nothing; nor does a timeout if there was no time.
+ * are RBP_CANCELED say nothing.  given: how many ns a part that had to be
+ * waited for had at most; 0 for one that was complete, or had no time.
  */
 static void
-judge_part(RbpRemoteBatch *batch, int p, bool waited, bool late)
+judge_part(RbpRemoteBatch *batch, int p, int64 given)
 {
 	Part	   *part = &batch->parts[p];
 	LocalConn  *c = &rbp_remote_conns[part->ci];
@@ -333,16 +354,16 @@ judge_part(RbpRemoteBatch *batch, int p, bool waited, bool late)
 		if (done && !part->ops->local)
 			c->timeouts = 0;
 		if (denied)
-			rbp_remote_account_failure(part->ci, RBP_DENIED, false,
-									   batch->patient);
+			rbp_remote_account_failure(part->ci, RBP_DENIED, false, false);
 		else if (done)
 			c->denied = false;	/* what was denied has not ended it */
-		if (worst != RBP_OK && !(late && worst == RBP_TIMEOUT))
-			rbp_remote_account_failure(part->ci, worst, false, batch->patient);
+		if (worst != RBP_OK && (worst != RBP_TIMEOUT || is_late(given)))
+			rbp_remote_account_failure(part->ci, worst, false,
+									   is_trouble(batch, given));
 	}
 
 	/* of an answer that came long ago nobody knows how it is now */
-	if (done && waited && !part->ops->one_sided)
+	if (done && given > 0 && !part->ops->one_sided)
 		donor_answered(donor);
 	if (done && !batch->background && !part->ops->local)
 		donor_in_time(donor);
@@ -355,8 +376,7 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
-		bool		waited = part->waiting;
-		bool		late = false;
+		int64		given = 0;
 
 		if (!part->ready)
 			continue;
@@ -364,16 +384,21 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 		{
 			LocalConn  *c = &rbp_remote_conns[part->ci];
 
-			/* If others have used the time up, this donor had no chance. */
-			if (batch->background || batch->nparts > 1)
-				late = rbp_now_ns() >= deadline_ns;
+			/*
+			 * In the background, time counts from here on: nothing may have
+			 * moved before.  If others have used it up, this donor had none.
+			 */
+			if (batch->background)
+				given = deadline_ns - rbp_now_ns();
+			else if (batch->nparts == 1 || rbp_now_ns() < deadline_ns)
+				given = deadline_ns - batch->start_ns;
 			(void) part->ops->wait(c->conn, &batch->requests[part->from],
 								   part->n, deadline_ns);
 			part->waiting = false;
 			if (batch->background)
 				c->parts--;
 		}
-		judge_part(batch, p, waited, late);
+		judge_part(batch, p, given);
 	}
 }
 

@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * mock_server.h
+ *	  What rbp_remote needs of the server and of transports, simulated: for
+ *	  unit tests in one process, with a clock of their own.
+ *
+ * Donors have memory for each lease and region.  There are two transports to
+ * them: "local" does everything in submit(), "net" nothing before wait().  A
+ * request that is in flight when its connection is closed, a wait with a lock
+ * held, and a lock that is taken twice are violations: told and counted.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef MOCK_SERVER_H
+#define MOCK_SERVER_H
+
+#include "postgres.h"
+
+#include "rbp_remote_internal.h"
+
+#define MOCK_DONORS			3
+#define MOCK_LEASES			4
+#define MOCK_REGIONS		8
+#define MOCK_REGION_BYTES	(2 * 1024 * 1024)
+
+#define MS					INT64CONST(1000000)
+
+typedef struct MockDonor
+{
+	char		id[RBP_DONOR_ID_LEN];
+	bool		local;			/* connections are */
+	bool		refuses;		/* connections */
+	bool		hangs;			/* takes, and never answers */
+	bool		mute;			/* connections never come about */
+	int64		answers_at;		/* not before */
+	uint32		life;			/* another one breaks the connections */
+	bool		denied[MOCK_LEASES];	/* the lease is not known */
+	bool		lost[MOCK_LEASES][MOCK_REGIONS];	/* the region is not the
+													 * lease's */
+	int			open;			/* connections */
+	int			connects;		/* so far */
+	int			requests;		/* likewise */
+	uint64		bytes;			/* of these */
+	uint8	   *memory;
+} MockDonor;
+
+extern MockDonor mock_donors[MOCK_DONORS];
+extern int64 mock_now;
+extern int	mock_violations;
+extern bool mock_lock_taken;	/* by another process */
+extern uint64 mock_counters[RBP_NUM_COUNTERS];
+extern bool mock_latch_set;
+
+/* The settings */
+extern int64 mock_io_timeout_ns;
+extern int64 mock_temp_io_timeout_ns;
+extern int64 mock_idle_timeout_ns;
+
+extern void mock_init(void);
+
+/* Lease n's credentials, and a donor's endpoint. */
+extern RbpCredentials mock_credentials(int lease);
+extern RbpEndpoint mock_endpoint(int donor);
+
+extern uint8 *mock_memory(int donor, int lease, uint32 region, uint64 offset);
+
+/* Is a lock held?  Callbacks that may wait ask. */
+extern bool mock_lock_held(void);
+
+extern void mock_end_transaction(void);
+extern void mock_exit(void);
+
+#endif							/* MOCK_SERVER_H */

@@ -1,0 +1,811 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_remote.c
+ *	  Two pools of regions; reads and writes in two steps; what becomes of
+ *	  them when connections close; regions that are emptied before they go.
+ *
+ * Links: test/unit/mock_server.c, src/rbp_remote.c, src/rbp_remote_io.c,
+ * src/rbp_remote_conn.c, src/rbp_remote_health.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <stdlib.h>
+
+#include "mock_server.h"
+#include "rbp_guc.h"
+
+#include "tap.h"
+
+/* Each region is two extents. */
+#define BUFFER_EXTENTS		8
+#define TEMP_EXTENTS		10
+#define EXTENTS				(BUFFER_EXTENTS + TEMP_EXTENTS)
+#define TEMP_SLOT(n)		(RBP_EXTENT_SLOT(BUFFER_EXTENTS) + (n))
+#define REGION_SLOTS		(2 * RBP_EXTENT_PAGES)
+
+#define MANY				100
+
+/* What the pools' owners were told. */
+static bool online[EXTENTS];
+static bool draining[EXTENTS];
+static bool not_absent[EXTENTS];
+static uint64 used[EXTENTS];
+static uint64 heat[EXTENTS];
+static uint32 evacuated[EXTENTS];	/* times */
+static uint32 pages_each_time;
+static int	first_uses = 0;
+static int	mistakes = 0;
+
+static uint8 pages[MANY][RBP_MAX_BATCH][BLCKSZ];
+static uint8 back[MANY][RBP_MAX_BATCH][BLCKSZ];
+
+static void
+first_use(void)
+{
+	first_uses++;
+}
+
+static bool
+extent_absent(uint32 extent)
+{
+	return !not_absent[extent];
+}
+
+static void
+extent_online(uint32 extent)
+{
+	mistakes += online[extent];
+	online[extent] = true;
+	draining[extent] = false;
+}
+
+static void
+extent_offline(uint32 extent)
+{
+	mistakes += !online[extent];
+	online[extent] = false;
+}
+
+static uint64
+extent_heat(uint32 extent)
+{
+	return heat[extent];
+}
+
+static uint64
+extent_used(uint32 extent)
+{
+	return used[extent];
+}
+
+static void
+extent_drain(uint32 extent)
+{
+	mistakes += draining[extent] || !mock_lock_held();
+	draining[extent] = true;
+}
+
+static void
+extent_undrain(uint32 extent)
+{
+	mistakes += !draining[extent];
+	draining[extent] = false;
+}
+
+static uint32
+extent_evacuate(uint32 extent, int64 deadline_ns)
+{
+	mistakes += !draining[extent] || mock_lock_held();
+	evacuated[extent]++;
+	used[extent] -= Min(used[extent], pages_each_time);
+	mock_now += 10 * MS;
+	return (uint32) used[extent];
+}
+
+static const RbpRemotePoolOps buffer_ops = {
+	.online = extent_online,
+	.offline = extent_offline,
+	.heat = extent_heat,
+	.used = extent_used,
+};
+
+static const RbpRemotePoolOps temp_ops = {
+	.absent = extent_absent,
+	.online = extent_online,
+	.offline = extent_offline,
+	.heat = extent_heat,
+	.used = extent_used,
+	.drain = extent_drain,
+	.undrain = extent_undrain,
+	.evacuate = extent_evacuate,
+};
+
+/* Shared memory as after a start of the server. */
+static void
+set_up(void)
+{
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&buffer_ops, &temp_ops};
+
+	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+						  false, extents, ops, first_use);
+}
+
+/*
+ * Lease n for the pool, with regions 0 to count - 1 of each donor from "from"
+ * on.  Returns how many found no room.
+ */
+static int
+take_lease(RbpPool pool, int n, int from, int ndonors, int count)
+{
+	RbpCredentials cred = mock_credentials(n);
+	RbpEndpoint endpoints[MOCK_DONORS];
+	RbpRegionGrant grants[MOCK_DONORS * MOCK_REGIONS] = {0};
+	int			ngrants = 0;
+
+	for (int d = 0; d < ndonors; d++)
+		endpoints[d] = mock_endpoint(from + d);
+	for (int r = 0; r < count; r++)
+		for (int d = 0; d < ndonors; d++)
+		{
+			strlcpy(grants[ngrants].donor, mock_donors[from + d].id,
+					sizeof(grants[ngrants].donor));
+			grants[ngrants].region = (uint32) r;
+			grants[ngrants++].bytes = MOCK_REGION_BYTES;
+		}
+	return rbp_remote_set_lease(pool, &cred, mock_now + 3600000 * MS,
+								endpoints, ndonors, grants, ngrants);
+}
+
+static void
+fill(uint8 *page, int seed)
+{
+	for (int i = 0; i < BLCKSZ; i++)
+		page[i] = (uint8) (seed * 31 + i % 251);
+}
+
+/* n neighbouring pages from slot on, in neighbouring memory. */
+static void
+run_of(RbpRemoteIo *ios, uint32 slot, int n, uint8 (*memory)[BLCKSZ])
+{
+	for (int i = 0; i < n; i++)
+	{
+		ios[i].slot = slot + (uint32) i;
+		ios[i].buf = memory[i];
+		ios[i].status = RBP_INVALID;
+	}
+}
+
+static bool
+all_are(const RbpRemoteIo *ios, int n, RbpStatus status)
+{
+	for (int i = 0; i < n; i++)
+		if (ios[i].status != status)
+		{
+			diag("page %d has status %d", i, ios[i].status);
+			return false;
+		}
+	return true;
+}
+
+static RbpRemoteBatch *
+begin(RbpRemoteIo *ios, int n, bool write, int flags)
+{
+	return rbp_remote_begin(ios, n, write, flags, mock_now,
+							mock_now + mock_temp_io_timeout_ns);
+}
+
+static void
+end(RbpRemoteBatch *batch)
+{
+	rbp_remote_end(batch, mock_now + mock_temp_io_timeout_ns);
+}
+
+/* Written by the one, read by the other; true if that is what comes back. */
+static bool
+round_trip(uint32 slot, int n, int flags)
+{
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	RbpRemoteBatch *batch;
+
+	for (int i = 0; i < n; i++)
+		fill(pages[0][i], (int) slot + i);
+	run_of(ios, slot, n, pages[0]);
+	batch = begin(ios, n, true, flags);
+	if (batch != NULL)
+		end(batch);
+	if (!all_are(ios, n, RBP_OK))
+		return false;
+	memset(back[0], 0, sizeof(back[0]));
+	run_of(ios, slot, n, back[0]);
+	batch = begin(ios, n, false, flags);
+	if (batch != NULL)
+		end(batch);
+	return all_are(ios, n, RBP_OK) &&
+		memcmp(pages[0], back[0], (Size) n * BLCKSZ) == 0;
+}
+
+static int
+connections_of(int donor)
+{
+	int			n;
+	RbpDonorInfo *infos = rbp_remote_donor_info(&n);
+	int			found = -1;
+
+	for (int i = 0; i < n; i++)
+		if (strcmp(infos[i].endpoint.donor, mock_donors[donor].id) == 0)
+			found = infos[i].connections;
+	pfree(infos);
+	return found;
+}
+
+/* The donor is well again, and known to be. */
+static void
+recover(int donor)
+{
+	mock_donors[donor].hangs = false;
+	mock_donors[donor].refuses = false;
+	mock_donors[donor].mute = false;
+	mock_donors[donor].answers_at = 0;
+	mock_now += 60000 * MS;
+	rbp_remote_unavoid(&rbp_remote_shared->donors[donor]);
+	(void) rbp_remote_take_suspicion(RBP_POOL_BUFFER);
+	(void) rbp_remote_take_suspicion(RBP_POOL_TEMP);
+}
+
+static bool
+avoided(int donor)
+{
+	return pg_atomic_read_u32(&rbp_remote_shared->donors[donor].avoided) != 0;
+}
+
+static void
+test_pools(void)
+{
+	int			n;
+	int			buffers = 0;
+	int			temps = 0;
+	RbpLeaseInfo *infos;
+
+	ok(!rbp_remote_usable(RBP_POOL_BUFFER, mock_now) &&
+	   !rbp_remote_usable(RBP_POOL_TEMP, mock_now), "without a lease nothing is usable");
+	is_u64(take_lease(RBP_POOL_TEMP, 1, 0, 2, 2), 0, "all regions of a temp lease find room");
+	ok(rbp_remote_usable(RBP_POOL_TEMP, mock_now) &&
+	   !rbp_remote_usable(RBP_POOL_BUFFER, mock_now), "it is the temp quota that is usable");
+	is_u64(first_uses, 0, "the buffer tier is not in use yet");
+	for (int e = 0; e < EXTENTS; e++)
+		mistakes += online[e] != (e >= BUFFER_EXTENTS && e < BUFFER_EXTENTS + 8);
+	is_u64(mistakes, 0, "its extents come after the buffer tier's");
+
+	is_u64(take_lease(RBP_POOL_BUFFER, 0, 0, 3, 3), 1,
+		   "a buffer lease does not get the temp quota's extents");
+	ok(rbp_remote_usable(RBP_POOL_BUFFER, mock_now), "the buffer tier is usable");
+	is_u64(first_uses, 1, "and was told so");
+	infos = rbp_remote_lease_info(&n);
+	for (int i = 0; i < n; i++)
+	{
+		bool		temp = strcmp(infos[i].purpose, "temp") == 0;
+
+		temps += temp;
+		buffers += strcmp(infos[i].purpose, "buffer") == 0;
+		mistakes += strcmp(infos[i].lease, temp ? "1" : "0") != 0;
+	}
+	pfree(infos);
+	ok(buffers == 8 && temps == 4 && mistakes == 0, "both leases are shown");
+
+	ok(rbp_remote_slot_donor(0) == 0 && rbp_remote_slot_donor(RBP_EXTENT_SLOT(1)) == 1 &&
+	   rbp_remote_slot_donor(RBP_EXTENT_SLOT(2)) == 2, "extents go round the donors");
+	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 1, 0), "both can be written and read");
+	fill(pages[0][0], 0);
+	ok(memcmp(mock_memory(0, 0, 0, 0), pages[0][0], BLCKSZ) == 0,
+	   "what is the buffer tier's is in its lease's region");
+	fill(pages[0][0], TEMP_SLOT(0));
+	ok(memcmp(mock_memory(0, 1, 0, 0), pages[0][0], BLCKSZ) == 0,
+	   "and what is temporary in that of the other, of the same number");
+	is_u64(mock_donors[0].open, 2, "a connection for each lease");
+	is_u64(connections_of(0), 2, "both are counted");
+
+	/* One lease goes, the other stays. */
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	ok(!rbp_remote_usable(RBP_POOL_BUFFER, mock_now) &&
+	   rbp_remote_usable(RBP_POOL_TEMP, mock_now), "one lease ends, not the other");
+	is_u64(rbp_remote_slot_donor(0), (uint64) -1, "nothing carries the slot any more");
+	is_u64(mock_donors[0].connects, 2, "so far one connection for each");
+	ok(round_trip(TEMP_SLOT(0), 1, 0), "the other's slots can be written and read");
+	is_u64(mock_donors[0].connects, 2, "over the connection that there was");
+
+	/* An extent that still has owners is passed over. */
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	not_absent[BUFFER_EXTENTS] = not_absent[BUFFER_EXTENTS + 2] = true;
+	is_u64(take_lease(RBP_POOL_TEMP, 1, 0, 1, 4), 0, "a lease for fewer extents than there are");
+	ok(!online[BUFFER_EXTENTS] && online[BUFFER_EXTENTS + 1] &&
+	   !online[BUFFER_EXTENTS + 2] && online[BUFFER_EXTENTS + 3],
+	   "extents that are not absent stay offline");
+	not_absent[BUFFER_EXTENTS] = not_absent[BUFFER_EXTENTS + 2] = false;
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	is_u64(mistakes, 0, "the pools' owners were told all in order");
+}
+
+static void
+test_merging(void)
+{
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	RbpRemoteBatch *batch;
+	int			before;
+	bool		same;
+
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
+	(void) take_lease(RBP_POOL_BUFFER, 0, 0, 3, 1);
+	ok(round_trip(TEMP_SLOT(0), RBP_MAX_BATCH, 0), "a run of pages goes and comes");
+	before = mock_donors[0].requests;
+	ok(round_trip(TEMP_SLOT(7), RBP_MAX_BATCH, 0), "another");
+	is_u64(mock_donors[0].requests - before, 2, "it is one request each way");
+
+	before = mock_donors[0].requests;
+	ok(round_trip(TEMP_SLOT(RBP_EXTENT_PAGES - 5), 10, 0), "over the border of an extent");
+	is_u64(mock_donors[0].requests - before, 2, "in one request, where the region goes on");
+
+	/* neighbours on the donor, but not in memory, and the other way round */
+	before = mock_donors[0].requests;
+	run_of(ios, TEMP_SLOT(0), 4, pages[0]);
+	ios[2].buf = pages[1][0];
+	ios[3].buf = pages[1][1];
+	batch = begin(ios, 4, true, 0);
+	end(batch);
+	is_u64(mock_donors[0].requests - before, 2, "a gap in memory makes two of it");
+	before = mock_donors[0].requests;
+	run_of(ios, TEMP_SLOT(0), 4, pages[0]);
+	ios[3].slot = TEMP_SLOT(9);
+	batch = begin(ios, 4, true, 0);
+	end(batch);
+	is_u64(mock_donors[0].requests - before, 2, "a gap between slots, too");
+
+	/* a batch whose pages go to two donors by turns, as copies do */
+	for (int i = 0; i < 8; i++)
+	{
+		fill(pages[0][i], 100 + i);
+		for (int k = 0; k < 2; k++)
+		{
+			ios[2 * i + k].slot = (uint32) (k * RBP_EXTENT_PAGES + i);
+			ios[2 * i + k].buf = pages[0][i];
+			ios[2 * i + k].status = RBP_INVALID;
+		}
+	}
+	before = mock_donors[0].requests + mock_donors[1].requests;
+	batch = begin(ios, 16, true, 0);
+	end(batch);
+	ok(all_are(ios, 16, RBP_OK), "pages for two donors by turns");
+	is_u64(mock_donors[0].requests + mock_donors[1].requests - before, 2,
+		   "one request to each");
+	same = memcmp(mock_memory(0, 0, 0, 0), pages[0], 8 * BLCKSZ) == 0 &&
+		memcmp(mock_memory(1, 0, 0, 0), pages[0], 8 * BLCKSZ) == 0;
+	ok(same, "and all in its place");
+
+	/* at once: the same */
+	before = mock_donors[0].requests;
+	run_of(ios, TEMP_SLOT(3), 20, back[0]);
+	rbp_remote_read(ios, 20, mock_now, mock_now + mock_io_timeout_ns);
+	ok(all_are(ios, 20, RBP_OK) && mock_donors[0].requests - before == 1,
+	   "a read at once is one request, too");
+
+	/* One request that fails is all its pages' failure, and nobody else's. */
+	mock_donors[0].lost[1][0] = true;
+	run_of(ios, TEMP_SLOT(0), 4, back[0]);
+	for (int i = 4; i < 8; i++)
+	{
+		ios[i].slot = RBP_EXTENT_SLOT(1) + (uint32) i;
+		ios[i].buf = back[0][i];
+	}
+	rbp_remote_read(ios, 8, mock_now, mock_now + mock_io_timeout_ns);
+	ok(all_are(ios, 4, RBP_DENIED) && all_are(ios + 4, 4, RBP_OK),
+	   "each page of a denied request is, and no other");
+	ok(rbp_remote_take_suspicion(RBP_POOL_TEMP) &&
+	   !rbp_remote_take_suspicion(RBP_POOL_BUFFER), "the lease that it was is suspected");
+	ok(begin(ios, 4, false, 0) == NULL && all_are(ios, 4, RBP_CANCELED),
+	   "nobody tries the region again");
+	ok(begin(ios, 4, false, RBP_REMOTE_PATIENT) == NULL && all_are(ios, 4, RBP_DENIED),
+	   "the patient are told why");
+	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)), "nor is it writable");
+	mock_donors[0].lost[1][0] = false;
+	is_u64(take_lease(RBP_POOL_TEMP, 1, 0, 1, 1), 0, "granted anew");
+	ok(round_trip(TEMP_SLOT(0), 4, 0), "it can be used again");
+}
+
+static void
+test_many(void)
+{
+	static RbpRemoteIo ios[300][2];
+	static RbpRemoteBatch *batches[300];
+	int			nulls = 0;
+	bool		good = true;
+	bool		same = true;
+
+	for (int b = 0; b < MANY; b++)
+	{
+		fill(pages[b][0], b);
+		fill(pages[b][1], b + 1);
+		run_of(ios[b], TEMP_SLOT(2 * b), 2, pages[b]);
+		batches[b] = begin(ios[b], 2, true, 0);
+		nulls += batches[b] == NULL;
+	}
+	is_u64(nulls, 0, "%d batches are on their way", MANY);
+	for (int b = MANY - 1; b >= 0; b -= 2)
+		end(batches[b]);
+	for (int b = 0; b < MANY; b += 2)
+		end(batches[b]);
+	for (int b = 0; b < MANY; b++)
+		good = good && all_are(ios[b], 2, RBP_OK);
+	ok(good, "all arrive, in whatever order they are ended");
+	for (int b = 0; b < MANY; b++)
+	{
+		run_of(ios[b], TEMP_SLOT(2 * b), 2, back[b]);
+		batches[b] = begin(ios[b], 2, false, RBP_REMOTE_PATIENT);
+
+		/* something else goes on in between */
+		rbp_remote_read(&(RbpRemoteIo) {.slot = (uint32) b % 100,.buf = pages[0][5]},
+						1, mock_now, mock_now + mock_io_timeout_ns);
+	}
+	for (int b = 0; b < MANY; b++)
+	{
+		end(batches[b]);
+		good = good && all_are(ios[b], 2, RBP_OK);
+		fill(pages[0][0], b);
+		fill(pages[0][1], b + 1);
+		same = same && memcmp(pages[0], back[b], 2 * BLCKSZ) == 0;
+	}
+	ok(good && same, "all are read back, with other reads in between");
+
+	for (int b = 0; b < 300; b++)
+	{
+		run_of(ios[b], TEMP_SLOT(0), 1, back[0]);
+		batches[b] = begin(ios[b], 1, false, 0);
+		if (batches[b] == NULL)
+		{
+			nulls++;
+			good = good && ios[b][0].status == RBP_NOMEM;
+		}
+	}
+	ok(nulls > 0 && nulls < 300 - 64 && good, "there is a limit, and it is told");
+	for (int b = 0; b < 300; b++)
+		if (batches[b] != NULL)
+			end(batches[b]);
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "after which all goes on");
+}
+
+static void
+test_losses(void)
+{
+	RbpRemoteIo a[4];
+	RbpRemoteIo b[4];
+	RbpRemoteIo c[1];
+	RbpRemoteBatch *first;
+	RbpRemoteBatch *second;
+	int64		from;
+	int			connects;
+
+	/* The connection breaks with two batches on it. */
+	run_of(a, TEMP_SLOT(0), 4, back[0]);
+	run_of(b, TEMP_SLOT(8), 4, back[1]);
+	first = begin(a, 4, false, RBP_REMOTE_PATIENT);
+	second = begin(b, 4, false, RBP_REMOTE_PATIENT);
+	mock_donors[0].life++;
+	end(first);
+	ok(all_are(a, 4, RBP_CONNLOST), "a batch whose connection breaks");
+	ok(avoided(0) && rbp_remote_take_suspicion(RBP_POOL_TEMP) &&
+	   rbp_remote_take_suspicion(RBP_POOL_BUFFER), "the donor is avoided, both leases are suspected");
+	ok(begin(a, 4, true, 0) == NULL && all_are(a, 4, RBP_CANCELED),
+	   "and not tried without need");
+	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)), "nor said to be writable");
+	ok(round_trip(TEMP_SLOT(0), 4, RBP_REMOTE_PATIENT), "but the patient connect anew at once");
+	connects = mock_donors[0].connects;
+	end(second);
+	ok(all_are(b, 4, RBP_CONNLOST), "the other batch is lost, too");
+	ok(round_trip(TEMP_SLOT(0), 4, RBP_REMOTE_PATIENT), "the new connection goes on");
+	is_u64(mock_donors[0].connects, (uint64) connects, "it is still the same");
+	recover(0);
+
+	/* Refused: told at once, and tried again by the next. */
+	mock_donors[0].life++;
+	mock_donors[0].refuses = true;
+	run_of(a, TEMP_SLOT(0), 1, back[0]);
+	first = begin(a, 1, false, RBP_REMOTE_PATIENT);
+	if (first != NULL)
+		end(first);
+	ok(begin(a, 1, false, RBP_REMOTE_PATIENT) == NULL && a[0].status == RBP_CONNLOST,
+	   "a donor that is gone refuses");
+	mock_donors[0].refuses = false;
+	ok(round_trip(TEMP_SLOT(0), 4, RBP_REMOTE_PATIENT), "when it is back, it is used at once");
+	recover(0);
+
+	/* Settings change while something is on its way: it comes home first. */
+	ok(round_trip(TEMP_SLOT(0), 4, 0), "a connection");
+	connects = mock_donors[0].connects;
+	run_of(a, TEMP_SLOT(0), 4, back[2]);
+	first = begin(a, 4, false, 0);
+	rbp_guc_connect_serial++;
+	run_of(c, TEMP_SLOT(9), 1, back[3]);
+	second = begin(c, 1, false, 0);
+	is_u64(mock_donors[0].connects, (uint64) connects + 1, "a stale connection is replaced");
+	end(first);
+	ok(all_are(a, 4, RBP_OK) && memcmp(back[2], pages[0], 4 * BLCKSZ) == 0,
+	   "what was on its way over it has come");
+	end(second);
+	ok(all_are(c, 1, RBP_OK), "and what goes over the new one");
+
+	/* The same, with a donor that does not answer. */
+	first = begin(a, 4, false, 0);
+	mock_donors[0].hangs = true;
+	rbp_guc_connect_serial++;
+	from = mock_now;
+	ok(rbp_remote_begin(c, 1, false, 0, mock_now, mock_now + mock_io_timeout_ns) == NULL,
+	   "no new connection to a donor that hangs");
+	ok(mock_now - from <= 2 * mock_io_timeout_ns, "which does not take long");
+	from = mock_now;
+	end(first);
+	ok(all_are(a, 4, RBP_CONNLOST) && mock_now == from, "what was on its way is lost");
+	recover(0);
+
+	/* A transaction ends: only what nobody waits for is closed. */
+	ok(round_trip(TEMP_SLOT(0), 4, 0) && round_trip(0, 1, 0), "two connections");
+	is_u64(mock_donors[0].open, 2, "there are");
+	first = begin(a, 4, false, 0);
+	rbp_guc_max_connections = 0;
+	rbp_remote_mind_connections();
+	mock_end_transaction();
+	is_u64(mock_donors[0].open, 1, "one too many is closed, if it is idle");
+	end(first);
+	ok(all_are(a, 4, RBP_OK), "the other was busy");
+	mock_now += 10000 * MS;
+	rbp_remote_mind_connections();
+	mock_end_transaction();
+	is_u64(mock_donors[0].open, 0, "until that has ended");
+
+	/* the bound is not for the patient */
+	run_of(a, TEMP_SLOT(0), 4, back[2]);
+	mock_now += 10000 * MS;
+	ok(begin(a, 4, false, 0) == NULL && all_are(a, 4, RBP_CANCELED), "none may be made");
+	ok(round_trip(TEMP_SLOT(0), 4, RBP_REMOTE_PATIENT), "but by who has to");
+	is_u64(connections_of(0), 1, "it is counted");
+	ok(round_trip(TEMP_SLOT(0), 4, 0), "and may be used while it is there");
+	rbp_guc_max_connections = 1;
+	rbp_remote_mind_connections();
+	mock_now += 10000 * MS;
+	ok(!round_trip(0, 1, 0), "it takes another's place");
+	rbp_guc_max_connections = 10;
+	rbp_remote_mind_connections();
+	mock_now += 10000 * MS;
+	ok(round_trip(0, 1, 0), "there is room again");
+}
+
+static void
+test_time(void)
+{
+	RbpRemoteIo a[2];
+	RbpRemoteBatch *batch;
+	int64		from;
+
+	/* Given up early: that says nothing. */
+	run_of(a, TEMP_SLOT(0), 2, back[0]);
+	batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
+	mock_donors[0].answers_at = mock_now + 3 * MS;
+	rbp_remote_end(batch, mock_now + 1 * MS);
+	ok(all_are(a, 2, RBP_TIMEOUT), "a batch that is given up early");
+	ok(!avoided(0) && rbp_remote_slot_writable(TEMP_SLOT(0)), "says nothing against the donor");
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "which is used at once");
+
+	/* It comes late, but it comes. */
+	batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
+	mock_donors[0].answers_at = mock_now + 4000 * MS;
+	end(batch);
+	ok(all_are(a, 2, RBP_OK) && !avoided(0), "the patient wait for seconds");
+
+	/* It does not come: trouble. */
+	from = mock_now;
+	batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
+	mock_donors[0].hangs = true;
+	end(batch);
+	ok(all_are(a, 2, RBP_TIMEOUT) && mock_now - from == mock_temp_io_timeout_ns,
+	   "in vain, at last");
+	ok(avoided(0), "then the donor is avoided");
+	from = mock_now;
+	rbp_remote_read(a, 2, mock_now, mock_now + mock_io_timeout_ns);
+	ok(all_are(a, 2, RBP_CANCELED) && mock_now == from, "by all that have a choice");
+	recover(0);
+
+	/* For the others a late answer is a doubt, which the other pool heeds. */
+	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 2, 0), "well again");
+	mock_donors[0].hangs = true;
+	a[0].slot = 0;
+	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+	ok(a[0].status == RBP_TIMEOUT && !avoided(0), "a read of the buffer tier is late");
+	run_of(a, TEMP_SLOT(0), 2, back[0]);
+	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)) && begin(a, 2, true, 0) == NULL &&
+	   all_are(a, 2, RBP_CANCELED), "so the temp quota does not write there");
+	recover(0);
+	ok(rbp_remote_slot_writable(TEMP_SLOT(0)), "until it answers again");
+
+	/* Connecting takes seconds. */
+	rbp_guc_connect_serial++;
+	mock_donors[0].mute = true;
+	from = mock_now;
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_TIMEOUT) &&
+	   mock_now - from == mock_temp_io_timeout_ns, "the patient wait for a connection, too");
+	recover(0);
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "and get it");
+
+	/* The lease is not known there: that is the lease's affair. */
+	rbp_guc_connect_serial++;
+	mock_donors[0].denied[1] = true;
+	(void) rbp_remote_take_suspicion(RBP_POOL_TEMP);
+	mock_latch_set = false;
+	rbp_remote_set_lease_latch((struct Latch *) &mock_latch_set);
+	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_DENIED), "a lease is denied");
+	ok(mock_latch_set && rbp_remote_take_suspicion(RBP_POOL_TEMP) &&
+	   !rbp_remote_take_suspicion(RBP_POOL_BUFFER), "it alone is suspected");
+	ok(round_trip(0, 1, 0), "the other one is good there");
+	mock_donors[0].denied[1] = false;
+	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED), "not tried again too soon");
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "but by the patient");
+	rbp_remote_set_lease_latch(NULL);
+
+	/* The lease worker is busy. */
+	rbp_guc_connect_serial++;
+	mock_lock_taken = true;
+	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED),
+	   "nobody waits for the lock that is needed to connect");
+	from = mock_now;
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL &&
+	   mock_now - from < 2 * mock_temp_io_timeout_ns, "but the patient, and not for ever");
+	mock_lock_taken = false;
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "it is free again");
+
+	/* Past the lease's deadline. */
+	rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now);
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_DENIED),
+	   "past the deadline nothing is posted");
+	rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now + 3600000 * MS);
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "after a renewal it is");
+}
+
+static void
+test_local(void)
+{
+	RbpRemoteIo a[1];
+	RbpRemoteBatch *batch;
+
+	(void) take_lease(RBP_POOL_TEMP, 1, 2, 1, 1);
+	mock_donors[2].local = true;
+	ok(!rbp_remote_slot_local(TEMP_SLOT(0)), "not local before there is a connection");
+	ok(round_trip(TEMP_SLOT(0), 4, 0), "over a local transport");
+	ok(rbp_remote_slot_local(TEMP_SLOT(0)), "now it is known to be");
+	ok(!rbp_remote_slot_local(0), "another pool's slot is not");
+
+	/* what is done at once needs no connection any more */
+	run_of(a, TEMP_SLOT(0), 1, back[0]);
+	batch = begin(a, 1, false, 0);
+	rbp_guc_connect_serial++;
+	ok(round_trip(TEMP_SLOT(8), 1, 0), "a new connection in between");
+	end(batch);
+	ok(a[0].status == RBP_OK, "the old one's request was done");
+	mock_donors[2].local = false;
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+}
+
+static int
+count_draining(void)
+{
+	int			n = 0;
+
+	for (int e = 0; e < EXTENTS; e++)
+		n += online[e] && draining[e];
+	return n;
+}
+
+static void
+test_giving_back(void)
+{
+	RbpRegionGrant given[8];
+	int			left = -1;
+	int			n;
+	int64		from;
+
+	/* The buffer tier: the coldest, at once. */
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+		heat[e] = (uint64) (rbp_remote_slot_donor(RBP_EXTENT_SLOT(e)) == 0 ? 100 - e : 50 - e);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8, 0, &left);
+	ok(n == 1 && left == 0 && strcmp(given[0].donor, "donor1") == 0, "the coldest region is given");
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8, 0, NULL);
+	ok(n == 1 && strcmp(given[0].donor, "donor0") == 0, "or the coldest of a donor");
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 5, given, 8, 0, NULL);
+	is_u64(n, 2, "no more than there are");
+
+	/* The temp quota: emptied first. */
+	(void) take_lease(RBP_POOL_TEMP, 3, 0, 2, 2);
+	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+		used[e] = 40;
+	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+		if (rbp_remote_slot_donor(RBP_EXTENT_SLOT(e)) == 1)
+			used[e] = 20;
+	pages_each_time = 20;
+	from = mock_now;
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, &left);
+	is_u64(n, 0, "no region is empty in so short a time");
+	is_u64(left, 2, "two go on draining");
+	is_u64(count_draining(), 4, "with their extents");
+	ok(mock_now - from <= 20 * MS, "it has kept to its time, but for the last step");
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 1000 * MS, &left);
+	ok(n == 2 && left == 0 && strcmp(given[0].donor, "donor1") == 0 &&
+	   strcmp(given[1].donor, "donor1") == 0, "the least used are given, when they are empty");
+	ok(rbp_remote_usable(RBP_POOL_TEMP, mock_now) && rbp_remote_slot_donor(TEMP_SLOT(0)) == 0,
+	   "the others stay");
+
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, "donor0", 1, given, 8, mock_now, &left);
+	ok(n == 0 && left == 1 && count_draining() == 2, "no time: one is marked");
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 0, given, 8, mock_now, &left);
+	ok(n == 0 && left == 0 && count_draining() == 0, "wanted again after all");
+
+	/* What drains already goes first, even if another is emptier now. */
+	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, &left);
+	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+		if (online[e] && !draining[e])
+			used[e] = 1;
+	pages_each_time = 100;
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now + 1000 * MS, &left);
+	ok(n == 1 && count_draining() == 0, "what drains already goes first");
+	ok(connections_of(0) == (mock_donors[0].open > 0), "connections are counted");
+
+	/* A region that is lost while it drains is gone. */
+	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, &left);
+	is_u64(left, 1, "the last one drains");
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, &left);
+	ok(n == 0 && left == 0, "lost while it drained");
+	for (int e = 0; e < EXTENTS; e++)
+		mistakes += online[e];
+	is_u64(mistakes, 0, "the pools' owners were told all in order");
+}
+
+static void
+test_exit(void)
+{
+	RbpRemoteIo a[4];
+	RbpRemoteIo b[4];
+	RbpRemoteBatch *first;
+	RbpRemoteBatch *second;
+
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 2, 1);
+	run_of(a, TEMP_SLOT(0), 4, back[0]);
+	run_of(b, TEMP_SLOT(RBP_EXTENT_PAGES), 4, back[1]);
+	first = begin(a, 4, false, 0);
+	second = begin(b, 4, false, 0);
+	mock_donors[0].hangs = true;
+	mock_exit();
+	is_u64(mock_donors[0].open + mock_donors[1].open + mock_donors[2].open, 0,
+		   "the process ends: no connections are left");
+	end(first);
+	end(second);
+	ok(all_are(a, 4, RBP_CONNLOST), "what was on its way is lost");
+	ok(all_are(b, 4, RBP_OK), "unless it had come");
+	ok(begin(a, 4, false, RBP_REMOTE_PATIENT) == NULL, "nothing is begun any more");
+	ok(connections_of(0) == 0 && connections_of(1) == 0, "no place is taken");
+}
+
+int
+main(void)
+{
+	mock_init();
+	set_up();
+	test_pools();
+	test_merging();
+	test_many();
+	test_losses();
+	test_time();
+	test_local();
+	test_giving_back();
+	test_exit();
+	is_u64(mock_violations, 0, "no violations");
+	return done_testing();
+}
