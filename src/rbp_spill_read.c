@@ -49,6 +49,7 @@ typedef struct Window
 	uint32		block;			/* the first */
 	int			n;
 	bool		next_posted;	/* the window after this one was asked for */
+	bool		ahead;			/* nobody had asked for its first block */
 	RbpRemoteBatch *batch;		/* on its way */
 	uint64		used;			/* for what is given up first */
 	uint32		slots[CHUNK_PAGES];
@@ -380,6 +381,7 @@ post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 	w->block = block;
 	w->n = n;
 	w->next_posted = false;
+	w->ahead = keep != NULL;
 	w->used = ++use_clock;
 	for (int i = 0; i < n; i++)
 	{
@@ -415,8 +417,14 @@ window_content(Window *w, uint32 block, uint32 slot, uint64 hash)
 	{
 		w->hashes[i] = rbp_hash_page(page);
 		w->checked[i] = true;
-		if (w->hashes[i] == hash)
+		if (w->hashes[i] != hash)
+			rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
+		else
+		{
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+			if (i > 0 || w->ahead)
+				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
+		}
 	}
 	return w->hashes[i] == hash ? page : NULL;
 }
@@ -462,7 +470,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 	if (page == NULL && !local)
 	{
 		Window	   *w = find_window(handle, block);
-		bool		ahead = w != NULL;
+		bool		known_window = w != NULL;
 
 		if (w != NULL && w->slots[block - w->block] != slot)
 		{
@@ -480,7 +488,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
 							mirror == NO_SLOT ? deadline : short_deadline,
 							NULL);
-			ahead = false;
+			known_window = false;
 		}
 		if (w != NULL)
 		{
@@ -490,7 +498,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 			 * Is somebody reading on? Then the next blocks are worth asking
 			 * for; a lone first block of a relation tells nothing yet.
 			 */
-			if (!w->next_posted && (w->n > 1 || ahead))
+			if (!w->next_posted && (w->n > 1 || known_window))
 			{
 				uint32		next = w->block + (uint32) w->n;
 
@@ -502,8 +510,6 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 			}
 			arrive(w, mirror == NO_SLOT ? deadline : short_deadline);
 			page = window_content(w, block, slot, hash);
-			if (page != NULL && ahead)
-				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
 		}
 	}
 	if (page == NULL)
