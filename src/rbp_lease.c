@@ -348,7 +348,9 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 		url.data[--url.len] = '\0';
 	appendStringInfoString(&url, path);
 
-	rbp_lease_http_request(method, url.data, token, body, REQUEST_TIMEOUT_MS,
+	/* what is not the settings' broker any more shall not hold up what is */
+	rbp_lease_http_request(method, url.data, token, body,
+						   h->broker == current ? REQUEST_TIMEOUT_MS : GOODBYE_TIMEOUT_MS,
 						   true, reply);
 	if (token != NULL)
 		explicit_bzero(token, strlen(token));
@@ -397,6 +399,41 @@ wanted_bytes(Hold *h)
 		h->usable_bytes = PG_UINT64_MAX;
 	}
 	return Min(bytes, h->usable_bytes);
+}
+
+/*
+ * Regions go out of use, all but those of the fresh lease, if there is one.
+ * Tell if temporary data goes with them.
+ */
+static void
+tell_losses(Hold *h, const RbpLease *fresh)
+{
+	RbpLeaseInfo *infos;
+	uint64		bytes = 0;
+	int			ninfos;
+	int			lost = 0;
+
+	if (h->pool != RBP_POOL_TEMP || h->lease == NULL || !h->in_use)
+		return;
+	infos = rbp_remote_lease_info(&ninfos);
+	for (int i = 0; i < ninfos; i++)
+	{
+		RbpLeaseRegion region = {.region = infos[i].region};
+
+		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
+			continue;
+		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
+		if (fresh != NULL && rbp_lease_has(fresh, &region) &&
+			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
+			continue;
+		bytes += infos[i].used_bytes;
+		lost++;
+	}
+	if (lost > 0)
+		ereport(LOG,
+				(errmsg("remote_bp: %llu kB of temporary data are lost with %d regions",
+						(unsigned long long) (bytes >> 10), lost),
+				 errhint("Queries that need them fail, unless they have a second copy.")));
 }
 
 /* Stop using all of it. */
@@ -607,6 +644,8 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	unchanged = h->in_use && !h->suspected &&
 		rbp_lease_same_memory(known, fresh);
 
+	if (!unchanged)
+		tell_losses(h, fresh);
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
@@ -733,6 +772,7 @@ renew(Hold *h, uint64 wanted)
 				(errmsg("remote_bp: the lease%s has ended", h->suffix),
 				 errdetail("The broker answered a renewal with HTTP status %d.",
 						   reply.status)));
+		tell_losses(h, NULL);
 		return OUTCOME_LOST;
 	}
 	fresh = understand(h, &reply);
@@ -912,10 +952,11 @@ expire_if_due(Hold *h, int64 now)
 {
 	if (!h->in_use || now < h->deadline)
 		return;
-	stop_use(h);
 	ereport(LOG,
 			(errmsg("remote_bp: the lease%s could not be renewed in time, its memory is not used any more",
 					h->suffix)));
+	tell_losses(h, NULL);
+	stop_use(h);
 }
 
 /*
@@ -937,6 +978,7 @@ keep_for_now(Hold *h, int64 now)
 	ereport(LOG,
 			(errmsg("remote_bp: temporary data in %d leased regions could not be moved in time",
 					h->lease->nregions)));
+	tell_losses(h, NULL);
 	return false;
 }
 

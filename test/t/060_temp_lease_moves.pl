@@ -174,6 +174,26 @@ SQL
 	is(counter($node, 'spill_lost'), 0, "$transport: nothing was lost");
 	is(counter($node, 'spill_hash_failures'), 0, "$transport: nothing was different");
 	is_clean($node, $transport, no_compare => 1);
+
+	# A lease that is revoked: what it carried is lost, and that is told.
+	$session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
+	is_whole("$transport, a last cursor");
+	cmp_ok(pages(), '>', 0, "$transport: on donors again");
+	$offset = log_size($node);
+	is((ctl($broker2, 'revoke', lease()))[0], 0, "$transport: the lease is revoked");
+	log_has('the lease for temporary data has ended', "$transport: the server notices");
+	log_has('\d+ kB of temporary data are lost with \d+ regions', "$transport: and tells what is lost");
+	has(48, "$transport: there is another lease");
+	$session->query(q{SELECT md5_of_cursor()});
+	like($session->{stderr}, qr/ERROR: .*Input\/output error/, "$transport: the query that needs it fails");
+	$session->{stderr} = '';
+	$session->query('ROLLBACK');
+	is($session->query('SELECT 1'), '1', "$transport: its session goes on");
+	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
+	is_whole("$transport, the next query");
+	cmp_ok(pages(), '>', 0, "$transport: which spills to the new lease");
+	$session->quit;
 	$node->stop;
 	is(scalar @{ http_json($broker2, 'GET', '/v1/leases')->{leases} }, 0, "$transport: the server gives all back at its end");
 }
