@@ -172,8 +172,7 @@ make_bitmap(char **arena, uint32 n)
 	{
 		uint32		bits = n - i * 64;
 
-		pg_atomic_init_u64(&words[i], bits >= 64 ? PG_UINT64_MAX :
-						   (UINT64CONST(1) << bits) - 1);
+		pg_atomic_init_u64(&words[i], PG_UINT64_MAX >> (64 - Min(bits, 64)));
 	}
 	return words;
 }

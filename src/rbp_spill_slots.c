@@ -10,9 +10,11 @@
  *
  * - The ring links the online extents that have free slots, and only those,
  *	 so that a full quota costs alloc() nothing.  A cursor goes round: on to
- *	 the next extent after STRIDE slots.  New extents are put in between the
- *	 others, so that the regions of several donors, which come one after the
- *	 other, end up interleaved, and going round means taking turns.
+ *	 the next extent when one is used up, and back to where slots were given
+ *	 back last, since processes have that memory mapped, and perhaps in their
+ *	 caches.  New extents are put in between the others, so that the regions
+ *	 of several donors, which come one after the other, end up interleaved,
+ *	 and going round means taking turns.
  *
  * - The queue links the extents with slots in quarantine, the one whose older
  *	 generation ends first in front.  A slot joins the older generation if
@@ -44,7 +46,6 @@
 #define NIL				UINT32_MAX
 #define NEVER			INT64_MAX
 
-#define STRIDE			32		/* slots taken before the cursor moves on */
 #define GOOD_ENOUGH		8		/* extents compared for the longest run */
 #define MAX_LOOK		256		/* extents that ok() is asked about */
 
@@ -89,7 +90,6 @@ struct RbpSpillSlots
 	uint32_t	nextents;
 
 	uint32_t	cursor;			/* in the ring; NIL if that is empty */
-	uint32_t	in_stride;		/* slots taken since the cursor came here */
 	uint32_t	queue_head;
 	uint32_t	queue_tail;
 
@@ -191,7 +191,6 @@ ring_add(RbpSpillSlots *s, SlotExtent *e)
 	{
 		e->prev = e->next = i;
 		s->cursor = i;
-		s->in_stride = 0;
 	}
 	else
 	{
@@ -210,7 +209,6 @@ ring_advance(RbpSpillSlots *s)
 {
 	if (s->cursor != NIL)
 		s->cursor = s->extents[s->cursor].next;
-	s->in_stride = 0;
 }
 
 static void
@@ -514,15 +512,8 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 		SlotExtent *e = &s->extents[best];
 		Tally		before = change_begin(e);
 
-		if (s->cursor != best)
-		{
-			s->cursor = best;
-			s->in_stride = 0;
-		}
+		s->cursor = best;
 		e->used |= set_range(best_first, best_len);
-		s->in_stride += best_len;
-		if (s->in_stride >= STRIDE)
-			ring_advance(s);
 		change_end(s, e, &before);
 		*first = (s->first_extent + best) * RBP_EXTENT_PAGES + best_first;
 	}
@@ -561,6 +552,8 @@ give_back(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 		}
 	}
 	change_end(s, e, &before);
+	if (e->in_ring)
+		s->cursor = (uint32_t) (e - s->extents);
 	rbp_lock_release(&s->lock);
 }
 

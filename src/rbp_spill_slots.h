@@ -66,8 +66,9 @@ typedef bool (*RbpSpillExtentOk) (uint32_t extent, void *arg);
  * ok(extent, arg) accepts (NULL: any); *first is the first of them.  Returns
  * how many, 0 if there is none.  A longer run is preferred to a nearer one as
  * long as that costs no long search: a few extents are compared.  Successive
- * calls go on in the same extent for some runs and then to the next, round
- * and round, so that files do not all crowd one donor.
+ * calls use up an extent and then go on to the next, round and round, so that
+ * files do not all crowd one donor; but first to where slots were given back
+ * last.
  *
  * Full extents cost nothing.  Those that ok() refuses do: when it has refused
  * 256 in one call there is none, either, and the next call asks about others.

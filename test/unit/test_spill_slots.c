@@ -264,8 +264,16 @@ test_choice(void)
 		extents += i == 0 || first / PAGES != next / PAGES;
 		next = first;
 	}
-	ok(extents >= 4, "eight runs come from %u extents", extents);
+	is_u64(extents, 2, "eight runs use two extents up");
 	ok(here >= 2 && here <= 6, "eight runs are spread over two regions (%u:%u)", here, 8 - here);
+
+	/* what was given back is given out first, though others are next in turn */
+	rbp_spill_slots_alloc(s, 32, NULL, NULL, &next);
+	rbp_spill_slots_free(s, first, 32);
+	ok(rbp_spill_slots_alloc(s, 32, NULL, NULL, &got) == 32 && got == first,
+	   "what was given back last is given out first");
+	rbp_spill_slots_free(s, next, 32);
+	got = 0;
 
 	rbp_spill_slots_alloc(s, 4, NULL, NULL, &next);
 	for (int i = 0; i < 7; i++)
