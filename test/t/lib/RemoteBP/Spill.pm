@@ -72,8 +72,7 @@ sub spill_cluster
 	$node->append_conf('postgresql.conf', $SETTINGS . ($opt{settings} // ''));
 	if ($opt{broker})
 	{
-		spill_mode($node, %opt);
-		create_extension($node);
+		spill_mode($node, %opt) or BAIL_OUT("$name: no memory is leased");
 	}
 	else
 	{
