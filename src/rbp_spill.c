@@ -68,7 +68,7 @@
 #define RUN_LAST			32
 
 /* Extents beyond the quota, for those whose region was lost while in use */
-#define SPARE_EXTENTS(n)	((n) / 4 + 16)
+#define SPARE_EXTENTS(n)	((n) / 16 + 16)
 
 struct RbpSpillOpen
 {
@@ -106,14 +106,17 @@ max_slots(void)
 static uint32
 max_files(void)
 {
-	return Min(Max(max_slots() / 16, 1024), 65536);
+	return Min(Max(max_slots() / 32, 1024), 65536);
 }
 
-/* A node of 64 blocks for each 32 slots, and one for each file. */
+/*
+ * Nodes of 64 blocks: enough for large files that are dense, and one for each
+ * file.
+ */
 static uint32
 max_nodes(void)
 {
-	return max_slots() / 32 + 2 * max_files();
+	return max_slots() / 60 + max_files() + 1024;
 }
 
 static uint32
