@@ -40,6 +40,7 @@ typedef struct Part
 {
 	int			ci;				/* the connection */
 	int			pages;
+	int			done;			/* of these, in the end */
 	int			from;			/* requests [from, from + n) */
 	int			n;
 	bool		ready;			/* there is a connection */
@@ -128,6 +129,8 @@ place_page(RbpRemoteBatch *batch, int i)
 		batch->nparts++;
 		batch->parts[p].ci = ci;
 		batch->parts[p].pages = 0;
+		batch->parts[p].done = 0;
+		batch->parts[p].n = 0;
 		batch->parts[p].waiting = false;
 	}
 	batch->parts[p].pages++;
@@ -180,7 +183,6 @@ lay_out(RbpRemoteBatch *batch)
 		Part	   *part = &batch->parts[p];
 
 		part->from = batch->nrequests;
-		part->n = 0;
 		for (int i = 0; i < batch->n; i++)
 			if (batch->part[i] == p)
 				add_page(batch, part, i);
@@ -406,27 +408,24 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 static void
 report(RbpRemoteBatch *batch)
 {
-	int			done[RBP_MAX_BATCH];
-
-	for (int p = 0; p < batch->nparts; p++)
-		done[p] = 0;
 	for (int i = 0; i < batch->n; i++)
 	{
 		if (batch->request[i] == NO_REQUEST)
 			continue;
 		batch->ios[i].status = batch->requests[batch->request[i]].status;
 		if (batch->ios[i].status == RBP_OK)
-			done[batch->part[i]]++;
+			batch->parts[batch->part[i]].done++;
 	}
 	for (int p = 0; p < batch->nparts; p++)
 	{
+		Part	   *part = &batch->parts[p];
 		DonorStripe *stripe;
 
-		if (done[p] == 0)
+		if (part->done == 0)
 			continue;
-		stripe = stripe_of(&shared->donors[conn_donor(batch->parts[p].ci)]);
+		stripe = stripe_of(&shared->donors[conn_donor(part->ci)]);
 		pg_atomic_fetch_add_u64(batch->kind == RBP_IO_READ ? &stripe->reads :
-								&stripe->writes, done[p]);
+								&stripe->writes, part->done);
 
 		/* when a batch in the background was answered is not known */
 		if (batch->kind == RBP_IO_READ && !batch->background)
