@@ -9,6 +9,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use File::Find;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
@@ -154,18 +155,23 @@ sub temp_dirs
 	  glob("$data/pg_tblspc/*/PG_*/pgsql_tmp");
 }
 
-# What is in them, relative to the data directory.
+# What is in them, sets of files and their content, too, relative to the data
+# directory.
 sub temp_paths
 {
 	my ($node) = @_;
 	my $data = $node->data_dir;
+	my @dirs = temp_dirs($node) or return ();
 	my @found;
-	for my $dir (temp_dirs($node))
-	{
-		opendir(my $handle, $dir) or next;
-		push @found, map { "$dir/$_" =~ s{^\Q$data/}{}r } grep { !/^\.\.?$/ } readdir $handle;
-		closedir $handle;
-	}
+	find(
+		{
+			no_chdir => 1,
+			wanted => sub {
+				my $path = $File::Find::name;
+				push @found, $path =~ s{^\Q$data/}{}r unless grep { $_ eq $path } @dirs;
+			}
+		},
+		@dirs);
 	return @found;
 }
 
