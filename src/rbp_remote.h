@@ -161,6 +161,12 @@ extern bool rbp_remote_slot_local(uint32 slot);
  */
 extern bool rbp_remote_slot_readable(uint32 slot);
 
+/*
+ * For messages: the donor of that number, if it is not too long ago that it was
+ * in the lease.
+ */
+extern void rbp_remote_donor_name(int donor, char *buf, Size len);
+
 /* For messages: "donor/region+offset" of a slot, into buf. */
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
 

@@ -418,7 +418,9 @@ may_start(Donor *d, LocalConn *c, int pages, bool patient, int64 now)
 {
 	if (is_pusher)
 		return true;
-	if (c->ops->costly && !patient && c->wanted < (uint32) rbp_guc_connect_threshold)
+	/* a batch that is larger than that is reason enough, as for spilled blocks */
+	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
+		c->wanted < (uint32) rbp_guc_connect_threshold)
 	{
 		c->wanted += pages;
 		c->below_threshold = true;

@@ -629,6 +629,15 @@ rbp_remote_slot_donor(uint32 slot)
 }
 
 void
+rbp_remote_donor_name(int donor, char *buf, Size len)
+{
+	if (donor >= 0 && donor < RBP_MAX_DONORS)
+		strlcpy(buf, shared->donors[donor].endpoint.donor, len);
+	else
+		strlcpy(buf, "unknown", len);
+}
+
+void
 rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 {
 	uint32		word = slot_word(slot);

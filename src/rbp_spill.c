@@ -483,6 +483,7 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	info->file = handle.index;
 	info->block = block;
 	info->mirror = mirror;
+	info->donor = rbp_remote_slot_donor(slot);
 	if (mirror != NO_SLOT)
 	{
 		slot_info(mirror)->file = handle.index;

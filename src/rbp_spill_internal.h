@@ -46,6 +46,7 @@ typedef struct SlotInfo
 	uint32		file;			/* index in the table */
 	uint32		block;
 	uint32		mirror;			/* the second copy's slot, or NO_SLOT */
+	int			donor;			/* whose it was then: for messages */
 } SlotInfo;
 
 typedef struct SpillShared

@@ -6,11 +6,12 @@
  * Where a read is a copy within this host (shm), it is made at once, into
  * the caller's buffer if that takes a whole block.  Over a network blocks
  * are read ahead, as most temporary files are read from one end to the other:
- * a window is up to CHUNK_PAGES blocks of one file, one transfer if their
+ * a window is up to WINDOW_PAGES blocks of one file, one transfer if their
  * slots are neighbours.  When the reader enters a window, the next one is
  * posted, so that it arrives while the query works on this one; windows start
  * small and double.  A merge reads many runs by turns, so there are many
- * windows, and the one that was not used for the longest time is given up.
+ * windows.  One that was read to its end is given up first, then the one that
+ * was not used for the longest time.
  *
  * What is in a window is a copy, and may be out of date: it is used only if
  * the table still says that the block is in the slot it came from, and only
@@ -38,6 +39,7 @@
 #include "rbp_stats.h"
 
 #define WINDOWS				32
+#define WINDOW_PAGES		RBP_MAX_BATCH
 #define WINDOW_FIRST		4
 #define RETRY_US			5000
 
@@ -52,10 +54,10 @@ typedef struct Window
 	bool		ahead;			/* nobody had asked for its first block */
 	RbpRemoteBatch *batch;		/* on its way */
 	uint64		used;			/* for what is given up first */
-	uint32		slots[CHUNK_PAGES];
-	bool		checked[CHUNK_PAGES];
-	uint64		hashes[CHUNK_PAGES];	/* of the content, once checked */
-	RbpRemoteIo ios[CHUNK_PAGES];
+	uint32		slots[WINDOW_PAGES];
+	bool		checked[WINDOW_PAGES];
+	uint64		hashes[WINDOW_PAGES];	/* of the content, once checked */
+	RbpRemoteIo ios[WINDOW_PAGES];
 } Window;
 
 static Window windows[WINDOWS];
@@ -84,7 +86,7 @@ same_file(RbpSpillHandle a, RbpSpillHandle b)
 static bool
 have_space(void)
 {
-	Size		size = ((Size) WINDOWS * CHUNK_PAGES + 1) * BLCKSZ;
+	Size		size = ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ;
 
 	if (window_space == NULL)
 	{
@@ -105,13 +107,13 @@ static inline char *
 window_page(const Window *w, int i)
 {
 	return window_space +
-		((Size) (w - windows) * CHUNK_PAGES + (Size) i) * BLCKSZ;
+		((Size) (w - windows) * WINDOW_PAGES + (Size) i) * BLCKSZ;
 }
 
 static inline char *
 last_page(void)
 {
-	return window_space + (Size) WINDOWS * CHUNK_PAGES * BLCKSZ;
+	return window_space + (Size) WINDOWS * WINDOW_PAGES * BLCKSZ;
 }
 
 /*
@@ -202,16 +204,17 @@ rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 static void
 report_lost(const char *name, uint32 block, uint32 slot, const char *why)
 {
-	char		place[200];
+	char		donor[RBP_DONOR_ID_LEN];
 	int			save_errno = errno;
 
-	rbp_remote_slot_name(slot, place, sizeof(place));
+	/* the slot may be nobody's any more, its donor gone */
+	rbp_remote_donor_name(slot_info(slot)->donor, donor, sizeof(donor));
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();
 	ereport(LOG,
-			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from %s: %s",
-					block, name, place, why)));
+			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\": %s",
+					block, name, donor, why)));
 	RESUME_INTERRUPTS();
 	errno = save_errno;
 }
@@ -295,7 +298,7 @@ rbp_spill_end_read_ahead(void)
 	for (int i = 0; i < WINDOWS; i++)
 		discard(&windows[i], deadline);
 	/* the pages' memory goes back to the system */
-	(void) madvise(window_space, ((Size) WINDOWS * CHUNK_PAGES + 1) * BLCKSZ,
+	(void) madvise(window_space, ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ,
 				   MADV_DONTNEED);
 }
 
@@ -358,7 +361,7 @@ static Window *
 post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 			int64 deadline_ns, const Window *keep)
 {
-	uint32		values[CHUNK_PAGES];
+	uint32		values[WINDOW_PAGES];
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
 	Window	   *w;
 	int			got = 0;
@@ -483,7 +486,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 			int			before = window_before(handle, block);
 
 			w = post_window(handle, block,
-							before > 0 ? Min(before * 2, CHUNK_PAGES) :
+							before > 0 ? Min(before * 2, WINDOW_PAGES) :
 							relation ? 1 : WINDOW_FIRST,
 							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
 							mirror == NO_SLOT ? deadline : short_deadline,
@@ -505,11 +508,13 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 				w->next_posted = true;
 				if (next > w->block && find_window(handle, next) == NULL)
 					(void) post_window(handle, next,
-									   Min(w->n * 2, CHUNK_PAGES), 0,
+									   Min(w->n * 2, WINDOW_PAGES), 0,
 									   short_deadline, w);
 			}
 			arrive(w, mirror == NO_SLOT ? deadline : short_deadline);
 			page = window_content(w, block, slot, hash);
+			if (block - w->block == (uint32) w->n - 1)
+				w->used = 0;
 		}
 	}
 	if (page == NULL)
