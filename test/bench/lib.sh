@@ -78,6 +78,7 @@ not_measured()
 declare -A server_port=() server_groups=() server_preload=()
 running=()
 groups_made=()
+at_end=()                           # commands, the last first; servers are stopped then
 
 begin()
 {
@@ -94,7 +95,7 @@ begin()
 # shellcheck disable=SC2317
 clean_up()
 {
-    local status=$? name group try
+    local status=$? name group try i
 
     trap '' INT TERM
     if [ "$status" -ne 0 ] && [ "$status" -ne 130 ]; then
@@ -111,6 +112,9 @@ clean_up()
     # Nothing needs to be given back any more.
     for pid in "${daemon_pids[@]}"; do
         kill -KILL "$pid" 2>/dev/null || true
+    done
+    for ((i = ${#at_end[@]} - 1; i >= 0; i--)); do
+        eval "${at_end[i]}" || echo "bench: failed: ${at_end[i]}" >&2
     done
     for group in "${groups_made[@]}"; do
         for try in $(seq 1 50); do
@@ -204,15 +208,17 @@ query()
         -v ON_ERROR_STOP=1 -c "$1"
 }
 
-# load_data SCALE: once for all components; later copied
-load_data()
+# load_base NAME MB COMMAND...: a cluster that the command fills, with NAME for
+# its last argument, and that takes so much room with its copies; once for all
+# components, later copied
+load_base()
 {
     local base=$BENCH_WORK/base.$1 log=$work/load.log
 
     [ ! -f "$base/loaded" ] || return 0
-    say "   loading pgbench, scale $1"
-    [ "$(df -Pm "$BENCH_WORK" | awk 'NR == 2 { print $4 }')" -gt $(($1 * 16 * 5 + 2048)) ] ||
-        fail "$BENCH_WORK has too little space; set TMPDIR, or SCALE to less"
+    [ "$(df -Pm "$BENCH_WORK" | awk 'NR == 2 { print $4 }')" -gt "$2" ] ||
+        fail "$BENCH_WORK has too little space; set TMPDIR, or the size to less"
+    say "   loading data ($1)"
     rm -rf "$base"
     "${as_user[@]}" "$PG_BINDIR/initdb" -D "$base" -A trust -U postgres --no-locale --encoding=UTF8 >"$log" 2>&1 ||
         fail "initdb: $(tail -n 5 "$log")"
@@ -228,8 +234,7 @@ CONF
     "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$base" -l "$work/base.log" -w start \
         -o "-c fsync=off -c shared_buffers=512MB -c unix_socket_directories='$work'" >>"$log" 2>&1 ||
         fail "the server does not start: $(tail -n 5 "$log" "$work/base.log")"
-    "${as_user[@]}" "$PG_BINDIR/pgbench" -h "$work" -U postgres -i -I dtGvp -q -s "$1" postgres >>"$log" 2>&1 ||
-        fail "pgbench cannot load: $(tail -n 5 "$log")"
+    "${@:3}" "$1" >>"$log" 2>&1 || fail "cannot load: $(tail -n 5 "$log")"
     "${as_user[@]}" "$PG_BINDIR/psql" -XAtq -h "$work" -U postgres -d postgres \
         -c 'CREATE EXTENSION pg_prewarm' -c 'VACUUM FREEZE' -c CHECKPOINT >>"$log" 2>&1
     "${as_user[@]}" "$PG_BINDIR/pg_ctl" -D "$base" -m fast -w stop >/dev/null 2>&1
@@ -238,13 +243,24 @@ CONF
     "${as_user[@]}" touch "$base/loaded"
 }
 
-# create_server NAME SCALE SHARED_BUFFERS_MB [SETTING...]: a copy of the data
+load_pgbench()
+{
+    "${as_user[@]}" "$PG_BINDIR/pgbench" -h "$work" -U postgres -i -I dtGvp -q -s "$1" postgres
+}
+
+# load_data SCALE: pgbench's
+load_data()
+{
+    load_base "$1" $(($1 * 16 * 5 + 2048)) load_pgbench
+}
+
+# create_server NAME BASE SHARED_BUFFERS_MB [SETTING...]: a copy of the data
 create_server()
 {
-    local name=$1 scale=$2 setting
+    local name=$1 base=$2 setting
 
     server_port[$name]=$((5440 + ${#server_port[@]}))
-    "${as_user[@]}" cp -a --reflink=auto "$BENCH_WORK/base.$scale" "$work/$name"
+    "${as_user[@]}" cp -a --reflink=auto "$BENCH_WORK/base.$base" "$work/$name"
     for setting in "unix_socket_directories = '$work'" "port = ${server_port[$name]}" \
         "shared_buffers = ${3}MB" "${@:4}"; do
         printf '%s\n' "$setting"
@@ -337,7 +353,7 @@ regions()
     printf '%s\n' $((($1 + REGION_MB - 1) / REGION_MB * REGION_MB))
 }
 
-# lease MB: a lease of all of the donor's memory without a server, into
+# lease MB: a lease of so much of the donor's memory without a server, into
 # lease.json
 lease()
 {
@@ -345,6 +361,13 @@ lease()
         -d "{\"client\": \"bench\", \"instance\": \"bench\", \"purpose\": \"buffer\", \"bytes\": $(($1 * 1024 * 1024)), \"ttl_ms\": 7200000}" \
         "$broker/v1/leases" || fail "no lease: $(cat "$work/lease.json")"
     [ "$(jq .bytes "$work/lease.json")" -eq $(($1 * 1024 * 1024)) ] || fail 'the lease is too small'
+}
+
+end_lease()
+{
+    curl -sS --fail-with-body -o "$work/delete" -X DELETE -H 'Content-Type: application/json' \
+        -d "$(jq -c '{secret}' "$work/lease.json")" "$broker/v1/leases/$(jq -r .lease "$work/lease.json")" ||
+        fail "the lease does not end: $(cat "$work/delete")"
 }
 
 # wait_for_lease NAME MB
