@@ -4,7 +4,7 @@
  *	  Remote slots as the tier sees them: which region of which donor
  *	  carries a slot, connections to donors, and donors' health.
  *
- * Shared state (RemoteShared, rbp_remote_internal.h) holds the lease, the table
+ * Shared state (RemoteShared, rbp_remote_internal.h) holds the leases, the table
  * of donors, the table of regions and the map from extents to regions.  The
  * lease worker alone changes it, through the functions under "for the lease
  * worker", each of which takes remote_lock exclusively for a moment; backends
