@@ -153,11 +153,12 @@ rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 
 			/*
 			 * With two copies, first only try donors that are known to
-			 * answer, and none for longer than half of the time.
+			 * answer.  An answer may be lost, so none is waited for so long
+			 * that there is no time to ask again.
 			 */
 			int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
-			int64		until = ncopies == 2 ? now + (deadline_ns - now) / 2 :
-				deadline_ns;
+			int64		until = ncopies == 2 || round == 0 ?
+				now + (deadline_ns - now) / 2 : deadline_ns;
 			RbpStatus	status;
 
 			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
@@ -440,6 +441,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 {
 	int64		start_ns = rbp_now_ns();
 	int64		deadline = start_ns + rbp_guc_temp_io_timeout_ns();
+	int64		half_way = start_ns + rbp_guc_temp_io_timeout_ns() / 2;
 	int64		short_deadline = start_ns + rbp_spill_short_wait();
 	bool		local = rbp_remote_slot_local(slot);
 	bool		whole = start == 0 && n == BLCKSZ;
@@ -450,7 +452,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 	{
 		RbpRemoteIo io = {.slot = slot,.buf = buf,.status = RBP_CANCELED};
 
-		rbp_remote_read(&io, 1, start_ns, deadline);
+		rbp_remote_read(&io, 1, start_ns, half_way);
 		if (io.status == RBP_OK && rbp_hash_page(buf) == hash)
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
 		else
@@ -490,7 +492,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 							before > 0 ? Min(before * 2, WINDOW_PAGES) :
 							relation ? 1 : WINDOW_FIRST,
 							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
-							mirror == NO_SLOT ? deadline : short_deadline,
+							mirror == NO_SLOT ? half_way : short_deadline,
 							NULL);
 			known_window = false;
 		}
@@ -512,7 +514,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 									   Min(w->n * 2, WINDOW_PAGES), 0,
 									   short_deadline, w);
 			}
-			arrive(w, mirror == NO_SLOT ? deadline : short_deadline);
+			arrive(w, mirror == NO_SLOT ? half_way : short_deadline);
 			page = window_content(w, block, slot, hash);
 			if (block - w->block == (uint32) w->n - 1)
 				w->used = 0;

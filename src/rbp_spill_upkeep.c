@@ -184,7 +184,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		uint32		slot = RBP_EXTENT_SLOT(extent) + i;
 		Place		place;
 		int64		now = rbp_now_ns();
-		int64		soon = Min(deadline_ns, now + rbp_spill_short_wait());
+		int64		soon = now + rbp_spill_short_wait();	/* a block has its time */
 
 		if (now >= deadline_ns)
 			break;

@@ -199,6 +199,11 @@ finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 		mirrored ? RBP_CANCELED : RBP_OK;
 	RbpSpillFile *file;
 
+	/* flushed with its connection: nobody knows how far it had come */
+	if (sent && first == RBP_CANCELED)
+		first = RBP_CONNLOST;
+	if (sent && second == RBP_CANCELED)
+		second = RBP_CONNLOST;
 	add_pending(page->slot, -1);
 	add_pending(page->mirror, -1);
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
