@@ -143,6 +143,7 @@ static const Profile profiles[] = {
 	/*							    wr  rd  ap  sc  bk  sz  tr  ad  st  re  cr  un */
 	{"random", 1, 2 << 20, false, false, {34, 28, 10, 6, 3, 6, 5, 4, 4, 0, 0, 0}},
 	{"blocks", 3, 2 << 20, false, true, {40, 35, 10, 6, 3, 2, 2, 2, 0, 0, 0, 0}},
+	{"overwrites", 1, 2 << 20, false, true, {60, 30, 5, 3, 0, 2, 0, 0, 0, 0, 0, 0}},
 	{"streams", 8, 2 << 20, false, false, {4, 8, 60, 20, 2, 3, 1, 1, 1, 0, 0, 0}},
 	{"many", MAX_FILES, 1 << 18, false, false, {30, 30, 20, 8, 3, 3, 3, 1, 2, 0, 0, 0}},
 	{"named", 4, 1 << 20, true, false, {30, 26, 10, 6, 2, 5, 4, 2, 4, 6, 3, 2}},
@@ -501,30 +502,40 @@ do_write(Stream *stream, const Step *s, Model *m, int64 offset, int64 len,
 		 uint64 fill)
 {
 	int			result;
+	int64		done = 0;
+	int64		size;
 
 	fill_random(io_buffer, len, fill);
-	errno = 0;
-	result = FileWrite(stream->file, (char *) io_buffer, (int) len, offset,
-					   NO_EVENT);
-	if (allowed_failure(result))
+	do
 	{
-		int64		size = file_size(stream, s);
+		errno = 0;
+		result = FileWrite(stream->file, (char *) io_buffer + done,
+						   (int) (len - done), offset + done, NO_EVENT);
+		done += Max(result, 0);
+	} while (run.eio_allowed && result > 0 && done < len);
 
-		/* none, some or all of it may be there */
-		if (size < m->size || size > Max(m->size, offset + len))
-			disagree(stream, s, psprintf("size after a failed write is %lld, was %lld",
-										 (long long) size, (long long) m->size));
-		memset(m->doubt + offset, 1, len);
-		m->size = size;
-		memset(m->doubt + size, 0, m->most - size);
+	if (done == len)
+	{
+		model_write(m, offset, len, fill);
+		run.bytes_written += len;
 		return;
 	}
-	if (result != len)
+	if (!allowed_failure(result))
 		disagree(stream, s, psprintf("write of %lld bytes at %lld gives %d (%s)",
 									 (long long) len, (long long) offset, result,
 									 result < 0 ? strerror(errno) : "no error"));
-	model_write(m, offset, len, fill);
-	run.bytes_written += result;
+
+	/* of the rest, none, some or all may be there */
+	size = file_size(stream, s);
+	if (size < m->size || (done > 0 && size < offset + done) ||
+		size > Max(m->size, offset + len))
+		disagree(stream, s, psprintf("size after a failed write is %lld, was %lld",
+									 (long long) size, (long long) m->size));
+	memcpy(m->data + offset, io_buffer, done);
+	memset(m->doubt + offset, 0, done);
+	memset(m->doubt + offset + done, 1, len - done);
+	m->size = size;
+	memset(m->doubt + size, 0, m->most - size);
 }
 
 /* Size by name, -1 if there is no such file. */
