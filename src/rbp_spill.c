@@ -34,6 +34,10 @@
  *	  the file's lock together with the change of the table, for the lease
  *	  worker may be moving blocks there.
  *
+ * What the server does, and this relies on: several processes may write a file,
+ * but not the same block at the same time.  (Then bytes of one of them could
+ * be lost, within that block.)
+ *
  * Locks: a file's lock covers its values, its state, the SlotInfo of its
  * slots, and the "dropped" marks of its staging pages.  It is not held while a
  * donor is waited for, and while the disk is only by rule 5 and when a failed
@@ -366,6 +370,7 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 		if (!from_run(&st->run_next, &st->run_left, NULL, slot))
 			return false;
 	}
+	slot_info(*slot)->next = NO_BLOCK;
 	if (mirror == NULL)
 		return true;
 

@@ -35,6 +35,7 @@
 #define SLOT_VALUE(slot)	((slot) - rbp_spill_shared->first_slot + 1)
 
 #define NO_SLOT			UINT32_MAX
+#define NO_BLOCK		UINT32_MAX
 
 /* Staging pages that are filled and sent together. */
 #define CHUNK_PAGES		16
@@ -47,6 +48,8 @@ typedef struct SlotInfo
 	uint32		block;
 	uint32		mirror;			/* the second copy's slot, or NO_SLOT */
 	int			donor;			/* whose it was then: for messages */
+	uint32		next;			/* block that was written to the file next, or
+								 * NO_BLOCK; a hint for reading ahead */
 } SlotInfo;
 
 typedef struct SpillShared

@@ -14,6 +14,9 @@
  * was not used for the longest time.  (The numbers are from traces of merges:
  * their last passes read runs of 10 to 30 blocks.)
  *
+ * The blocks of a window are those that were written one after the other: see
+ * post_window().
+ *
  * What is in a window is a copy, and may be out of date: it is used only if
  * the table still says that the block is in the slot it came from, and only
  * if it matches the hash that the table has now.
@@ -49,13 +52,16 @@
 typedef struct Window
 {
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE: unused */
-	uint32		block;			/* the first */
 	int			n;
-	bool		next_posted;	/* the window after this one was asked for */
+	uint32		next;			/* block that is likely to be read after it, or
+								 * NO_BLOCK */
+	bool		next_posted;	/* the window that begins there was asked for */
 	bool		ahead;			/* nobody had asked for its first block */
 	RbpRemoteBatch *batch;		/* on its way */
 	uint64		used;			/* for what is given up first */
+	uint32		blocks[WINDOW_PAGES];
 	uint32		slots[WINDOW_PAGES];
+	uint64		promised[WINDOW_PAGES]; /* hashes, as the table had them then */
 	bool		checked[WINDOW_PAGES];
 	uint64		hashes[WINDOW_PAGES];	/* of the content, once checked */
 	RbpRemoteIo ios[WINDOW_PAGES];
@@ -304,33 +310,45 @@ rbp_spill_end_read_ahead(void)
 				   MADV_DONTNEED);
 }
 
+/* The window that has the block, and where in it. */
 static Window *
-find_window(RbpSpillHandle handle, uint32 block)
+find_window(RbpSpillHandle handle, uint32 block, int *at)
 {
-	static int	hint = 0;
+	static Window *hint = windows;
+	static int	hint_at = 0;
 
-	for (int k = 0; k < WINDOWS && nwindows > 0; k++)
+	if (nwindows == 0)
+		return NULL;
+
+	/* mostly it is where the last one was, or behind it */
+	if (same_file(hint->handle, handle))
+		for (*at = hint_at; *at < Min(hint_at + 2, hint->n); (*at)++)
+			if (hint->blocks[*at] == block)
+			{
+				hint_at = *at;
+				return hint;
+			}
+	for (Window *w = windows; w < windows + WINDOWS; w++)
 	{
-		int			i = (hint + k) % WINDOWS;
-		Window	   *w = &windows[i];
-
-		if (same_file(w->handle, handle) && block >= w->block &&
-			block - w->block < (uint32) w->n)
-		{
-			hint = i;
-			return w;
-		}
+		if (!same_file(w->handle, handle))
+			continue;
+		for (*at = 0; *at < w->n; (*at)++)
+			if (w->blocks[*at] == block)
+			{
+				hint = w;
+				hint_at = *at;
+				return w;
+			}
 	}
 	return NULL;
 }
 
-/* Did a window end just before the block? How many blocks it had, or 0. */
+/* Was the block to be read behind a window? How many blocks that had, or 0. */
 static int
 window_before(RbpSpillHandle handle, uint32 block)
 {
 	for (int i = 0; i < WINDOWS && nwindows > 0; i++)
-		if (same_file(windows[i].handle, handle) &&
-			windows[i].block + (uint32) windows[i].n == block)
+		if (same_file(windows[i].handle, handle) && windows[i].next == block)
 			return windows[i].n;
 	return 0;
 }
@@ -357,40 +375,57 @@ free_window(const Window *keep)
 
 /*
  * Ask for up to n blocks from block on, as far as they are in slots, in a new
- * window; NULL if not even the first is, or it is known not to come.
+ * window; NULL if not even the first is, or it is known not to come.  The
+ * blocks are those that were written one after the other: a merge of a sort
+ * gives blocks back that it has read, and writes its result all over the
+ * file.  Where that is not known, or of a relation, they are neighbours.
  */
 static Window *
 post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 			int64 deadline_ns, const Window *keep)
 {
-	uint32		values[WINDOW_PAGES];
+	uint32		blocks[WINDOW_PAGES];
+	uint32		slots[WINDOW_PAGES];
+	uint64		promised[WINDOW_PAGES];
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	bool		relation;
 	Window	   *w;
-	int			got = 0;
+	int			got;
 	int64		now;
 
 	if (file == NULL)
 		return NULL;
-	while (got < n && block + (uint32) got >= block)
-		got += (int) rbp_spill_block_get_some(rbp_spill_table, file,
-											  block + (uint32) got,
-											  (uint32) (n - got), values + got);
+	relation = rbp_spill_file_state(file)->relation;
+	for (got = 0; got < n && block != NO_BLOCK; got++)
+	{
+		uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+
+		if (!IS_SLOT(value))
+			break;
+		blocks[got] = block;
+		slots[got] = VALUE_SLOT(value);
+		promised[got] = slot_info(slots[got])->hash;
+		if (relation || slot_info(slots[got])->next == NO_BLOCK)
+			block++;
+		else
+			block = slot_info(slots[got])->next;
+	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
-	for (n = 0; n < got && IS_SLOT(values[n]); n++)
-		 /* count */ ;
-	if (n == 0)
+	if (got == 0)
 		return NULL;
 
 	w = free_window(keep);
 	now = rbp_now_ns();
-	w->block = block;
-	w->n = n;
+	w->n = n = got;
+	w->next = block;
 	w->next_posted = false;
 	w->ahead = keep != NULL;
 	w->used = ++use_clock;
 	for (int i = 0; i < n; i++)
 	{
-		w->slots[i] = VALUE_SLOT(values[i]);
+		w->blocks[i] = blocks[i];
+		w->slots[i] = slots[i];
+		w->promised[i] = promised[i];
 		w->checked[i] = false;
 		w->ios[i].slot = w->slots[i];
 		w->ios[i].buf = window_page(w, i);
@@ -407,15 +442,14 @@ post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 	return w;
 }
 
-/* The page of a window, if it is what the table promises. */
+/* Page i of a window, if it is what the table promises. */
 static char *
-window_content(Window *w, uint32 block, uint32 slot, uint64 hash)
+window_content(Window *w, int i, uint32 slot, uint64 hash)
 {
-	int			i = (int) (block - w->block);
 	char	   *page = window_page(w, i);
 
-	if (w->slots[i] != slot)
-		return NULL;
+	if (w->slots[i] != slot || w->promised[i] != hash)
+		return NULL;			/* it was written again just now */
 	if (w->ios[i].status != RBP_OK)
 		return NULL;
 	if (!w->checked[i])
@@ -475,10 +509,11 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 		page = last_page();
 	if (page == NULL && !local)
 	{
-		Window	   *w = find_window(handle, block);
+		int			at;
+		Window	   *w = find_window(handle, block, &at);
 		bool		known_window = w != NULL;
 
-		if (w != NULL && w->slots[block - w->block] != slot)
+		if (w != NULL && (w->slots[at] != slot || w->promised[at] != hash))
 		{
 			/* the file has changed under it */
 			discard(w, start_ns + rbp_spill_short_wait());
@@ -494,6 +529,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
 							mirror == NO_SLOT ? half_way : short_deadline,
 							NULL);
+			at = 0;
 			known_window = false;
 		}
 		if (w != NULL)
@@ -506,17 +542,18 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 			 */
 			if (!w->next_posted && (w->n > 1 || known_window))
 			{
-				uint32		next = w->block + (uint32) w->n;
+				int			other;
 
 				w->next_posted = true;
-				if (next > w->block && find_window(handle, next) == NULL)
-					(void) post_window(handle, next,
+				if (w->next != NO_BLOCK &&
+					find_window(handle, w->next, &other) == NULL)
+					(void) post_window(handle, w->next,
 									   Min(w->n * 2, WINDOW_PAGES), 0,
 									   short_deadline, w);
 			}
 			arrive(w, mirror == NO_SLOT ? half_way : short_deadline);
-			page = window_content(w, block, slot, hash);
-			if (block - w->block == (uint32) w->n - 1)
+			page = window_content(w, at, slot, hash);
+			if (at == w->n - 1)
 				w->used = 0;
 		}
 	}

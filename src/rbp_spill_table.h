@@ -55,6 +55,9 @@ typedef struct RbpSpillFileState
 	uint32_t	run_len;		/* of the last reservation */
 	uint32_t	mirror_next;	/* the same for second copies */
 	uint32_t	mirror_left;
+	uint32_t	last_block;		/* that was written, and the value it got or is
+								 * to get; 0: none */
+	uint32_t	last_value;
 	uint32_t	slot_blocks;	/* blocks on donors */
 	uint32_t	staged_blocks;	/* blocks in staging */
 	uint32_t	mirrored_blocks;

@@ -434,6 +434,29 @@ put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 	return PUT_DONE;
 }
 
+/*
+ * The block was written to the file behind the one before it: that is the order
+ * in which they will be read, more often than that of their numbers.  File
+ * locked exclusively.
+ */
+static void
+note_order(RbpSpillFile *file, uint32 block, uint32 slot)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+
+	if (st->last_value != VALUE_NONE)
+	{
+		uint32		value = rbp_spill_block_get(rbp_spill_table, file,
+												st->last_block);
+
+		/* not if it has moved on: the slot may be another file's */
+		if (value == st->last_value || IS_STAGED(value))
+			slot_info(VALUE_SLOT(st->last_value))->next = block;
+	}
+	st->last_block = block;
+	st->last_value = SLOT_VALUE(slot);
+}
+
 SpillPut
 rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 {
@@ -492,6 +515,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 		give_back(slot, mirror);
 		return PUT_NO_ROOM;
 	}
+	note_order(file, block, slot);
 	shared->dropped[number] = false;
 	add_pending(slot, 1);
 	add_pending(mirror, 1);
