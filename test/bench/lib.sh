@@ -499,6 +499,31 @@ measure_read()
     printf '   round %s  %-10s %s clients  %10.0f tps\n' "$round" "$variant" "$clients" "$tps"
 }
 
+# run_in_guest SCRIPT SECONDS: in a guest that has RDMA, which is ended after so
+# long; takes what it measures for the component's results.
+run_in_guest()
+{
+    local status=0
+
+    # The guest has its own /tmp and /dev/shm.
+    case $BENCH_WORK in
+        /tmp/* | /dev/shm/*)
+            not_measured guest "the guest does not see $BENCH_WORK; set TMPDIR"
+            return
+            ;;
+    esac
+    if ! command -v qemu-system-x86_64 >/dev/null || ! test/rdma_vm/kernel; then
+        not_measured guest 'QEMU or the kernel is missing'
+        return
+    fi
+    mkdir "$work/vm"
+    RBP_VM_DIR=$work/vm RBP_VM_MEMORY=5120 RBP_VM_SECONDS=$2 test/rdma_vm/boot env \
+        BENCH_HOST="$BENCH_WORK" BENCH_WORK=/dev/shm/bench BENCH_RESULTS=/rbp/results ROUNDS="$ROUNDS" \
+        SECONDS_EACH="$SECONDS_EACH" REGION_MB=8 RDMA_SCALE="$RDMA_SCALE" RDMA_MB="$RDMA_MB" "$1" || status=$?
+    [ "$status" -eq 0 ] || fail "the guest failed ($status); its last words: $(tail -n 5 "$work/vm/console")"
+    cat "$work/vm/results" >>"$BENCH_RESULTS"
+}
+
 # in_order NAME...: the names, rotated by the round, so that none is always
 # first after another.
 in_order()
@@ -532,6 +557,55 @@ cpu_seconds()
 postmaster_pid()
 {
     head -n 1 "$work/$1/postmaster.pid"
+}
+
+#
+# ---- queries that spill -------------------------------------------------------------
+#
+
+# spill_counters: blocks that went to donors, and such that did not
+spill_counters()
+{
+    query remote_bp 'SELECT spill_writes, spill_local FROM remote_bp_stat'
+}
+
+# measure_spill SERVER VARIANT QUERY [SETTING...]: one run of a query that
+# spills, with all figures about its temporary files.  The server "remote_bp"
+# has the extension.
+measure_spill()
+{
+    local server=$1 variant=$2 cpu=0 metric value
+    local -a b=() a=()
+
+    {
+        printf 'SET %s;\n' "work_mem = '4MB'" "${@:4}"
+        printf '%s\n' "SELECT pg_read_file('/proc/self/schedstat');"
+        printf '%s;\n' "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) $3"
+        printf '%s\n' "SELECT pg_read_file('/proc/self/schedstat');"
+    } >"$work/spill.sql"
+    if [ "$server" = remote_bp ]; then
+        read -r -a b < <(spill_counters)
+        cpu=$(donor_cpu)
+    fi
+    "${as_user[@]}" "$PG_BINDIR/psql" -XAtq -h "$work" -p "${server_port[$server]}" -U postgres -d postgres \
+        -v ON_ERROR_STOP=1 -f "$work/spill.sql" >"$work/spill.out" || fail "the query fails on \"$server\""
+    result "$variant" 1 cpu_ms "$(awk '/^[0-9]+ [0-9]+ [0-9]+$/ { c[n++] = $1 } END { print (c[1] - c[0]) / 1e6 }' "$work/spill.out")"
+    while read -r metric value; do
+        result "$variant" 1 "$metric" "$value"
+    done < <(grep -vE '^[0-9]+ [0-9]+ [0-9]+$' "$work/spill.out" | jq -r '.[0] | .["Execution Time"] as $t | .Plan |
+        "total_ms \($t)",
+        "read_ms \(.["Temp I/O Read Time"] // 0)", "write_ms \(.["Temp I/O Write Time"] // 0)",
+        "io_ms \((.["Temp I/O Read Time"] // 0) + (.["Temp I/O Write Time"] // 0))",
+        "blocks_read \(.["Temp Read Blocks"])", "blocks_written \(.["Temp Written Blocks"])"')
+    if [ "$server" = remote_bp ]; then
+        result "$variant" 1 donor_cpu_ms "$(calculate "($(donor_cpu) - $cpu) * 1000")"
+        read -r -a a < <(spill_counters)
+        result "$variant" 1 on_donors "$(calculate "(${a[0]} - ${b[0]}) / (${a[0]} - ${b[0]} + ${a[1]} - ${b[1]} + 1e-9)")"
+    fi
+    say "   round $round  $variant: $(awk -F '\t' -v variant="$variant" -v round="$round" '
+        $1 == variant && $3 == round { v[$4] = $5 }
+        END { printf "%.1f s, temporary reads %.2f s, writes %.2f s of %d blocks", v["total_ms"] / 1000, v["read_ms"] / 1000,
+              v["write_ms"] / 1000, v["blocks_written"] }' "$BENCH_RESULTS")"
 }
 
 #
