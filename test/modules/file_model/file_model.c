@@ -135,20 +135,22 @@ typedef struct Profile
 	int			files;			/* that are interleaved, in file_model() */
 	int64		most;			/* bytes that a file grows to */
 	bool		named;			/* in a file set */
+	bool		relation;		/* as of a temporary relation */
 	bool		aligned;		/* whole blocks at their places only */
 	int			weight[NUM_OPS];
 } Profile;
 
 static const Profile profiles[] = {
 	/*							    wr  rd  ap  sc  bk  sz  tr  ad  st  re  cr  un */
-	{"random", 1, 2 << 20, false, false, {34, 28, 10, 6, 3, 6, 5, 4, 4, 0, 0, 0}},
-	{"blocks", 3, 2 << 20, false, true, {40, 35, 10, 6, 3, 2, 2, 2, 0, 0, 0, 0}},
-	{"overwrites", 1, 2 << 20, false, true, {60, 30, 5, 3, 0, 2, 0, 0, 0, 0, 0, 0}},
-	{"streams", 8, 2 << 20, false, false, {4, 8, 60, 20, 2, 3, 1, 1, 1, 0, 0, 0}},
-	{"many", MAX_FILES, 1 << 18, false, false, {30, 30, 20, 8, 3, 3, 3, 1, 2, 0, 0, 0}},
-	{"named", 4, 1 << 20, true, false, {30, 26, 10, 6, 2, 5, 4, 2, 4, 6, 3, 2}},
-	{"shared", 1, 2 << 20, true, false, {38, 28, 10, 6, 2, 6, 4, 2, 4, 0, 0, 0}},
-	{"grow", 1, 4 << 20, true, false, {0, 10, 80, 5, 0, 5, 0, 0, 0, 0, 0, 0}},
+	{"random", 1, 2 << 20, false, false, false, {34, 28, 10, 6, 3, 6, 5, 4, 4, 0, 0, 0}},
+	{"blocks", 3, 2 << 20, false, false, true, {40, 35, 10, 6, 3, 2, 2, 2, 0, 0, 0, 0}},
+	{"overwrites", 1, 2 << 20, false, false, true, {60, 30, 5, 3, 0, 2, 0, 0, 0, 0, 0, 0}},
+	{"streams", 8, 2 << 20, false, false, false, {4, 8, 60, 20, 2, 3, 1, 1, 1, 0, 0, 0}},
+	{"many", MAX_FILES, 1 << 18, false, false, false, {30, 30, 20, 8, 3, 3, 3, 1, 2, 0, 0, 0}},
+	{"named", 4, 1 << 20, true, false, false, {30, 26, 10, 6, 2, 5, 4, 2, 4, 6, 3, 2}},
+	{"relations", 3, 2 << 20, false, true, true, {40, 35, 10, 6, 2, 4, 4, 2, 4, 6, 3, 3}},
+	{"shared", 1, 2 << 20, true, false, false, {38, 28, 10, 6, 2, 6, 4, 2, 4, 0, 0, 0}},
+	{"grow", 1, 4 << 20, true, false, false, {0, 10, 80, 5, 0, 5, 0, 0, 0, 0, 0, 0}},
 };
 
 typedef struct Step
@@ -373,6 +375,7 @@ typedef struct Stream
 	bool		used;
 	bool		writable;
 	bool		named;
+	bool		relation;
 	FileSet		set;
 	char		name[NAMEDATALEN];
 	char		path[MAXPGPATH];
@@ -594,9 +597,27 @@ listed_size(const char *path)
 	return size;
 }
 
+/* base/DATABASE/tBACKEND_RELATION, as md.c opens it */
+static void
+open_relation(Stream *stream, bool create)
+{
+	stream->writable = true;
+	stream->file = PathNameOpenFile(stream->path, O_RDWR | PG_BINARY |
+									(create ? O_CREAT | O_EXCL : 0));
+	if (stream->file <= 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open \"%s\": %m", stream->path)));
+}
+
 static void
 open_named(Stream *stream, const char *name, bool create, int mode)
 {
+	if (stream->relation)
+	{
+		open_relation(stream, create);
+		return;
+	}
 	strlcpy(stream->name, name, sizeof(stream->name));
 	stream->named = true;
 	stream->writable = create || mode != O_RDONLY;
@@ -691,6 +712,14 @@ do_step(Stream *stream, Model *m, const Step *s)
 				check_named_size(stream, s, m, false);
 			break;
 		case CREATE_ANEW:
+			if (stream->relation)
+			{
+				/* as mdunlink() does, by name */
+				if (pg_truncate(stream->path, s->variant ? 0 : m->size / 2) != 0)
+					disagree(stream, s, strerror(errno));
+				model_resize(m, s->variant ? 0 : m->size / 2);
+				break;
+			}
 			if (s->variant)
 			{
 				/* over the head of an open descriptor */
@@ -709,6 +738,16 @@ do_step(Stream *stream, Model *m, const Step *s)
 		case UNLINK:
 			FileClose(stream->file);
 			check_named_size(stream, s, m, false);
+			if (stream->relation)
+			{
+				if (durable_unlink(stream->path, LOG) != 0)
+					disagree(stream, s, strerror(errno));
+				model_resize(m, 0);
+				if (named_size(stream->path) != -1)
+					disagree(stream, s, "still there after it was deleted");
+				open_relation(stream, true);
+				break;
+			}
 			if (!FileSetDelete(&stream->set, stream->name, true))
 				disagree(stream, s, "not there to be deleted");
 			model_resize(m, 0);
@@ -787,7 +826,15 @@ file_model(PG_FUNCTION_ARGS)
 	for (int i = 0; i < profile->files; i++)
 	{
 		model_init(&models[i], profile->most);
-		if (profile->named)
+		if (profile->relation)
+		{
+			/* no relation has such a number in a test's database */
+			streams[i].relation = true;
+			snprintf(streams[i].path, MAXPGPATH, "base/%u/t%d_%u", MyDatabaseId,
+					 MyBackendId, 4000000000U + (unsigned) i);
+			open_relation(&streams[i], true);
+		}
+		else if (profile->named)
 		{
 			streams[i].set = set;
 			open_named(&streams[i], psprintf("file%d", i), true, O_RDWR);
@@ -816,8 +863,11 @@ file_model(PG_FUNCTION_ARGS)
 		check_named_size(&streams[i], &s, &models[i], true);
 		check_all(&streams[i], &models[i], Max(chunk, 1000));
 		FileClose(streams[i].file);
-		if (named_size(streams[i].path) != (profile->named ? models[i].size : -1))
+		if (named_size(streams[i].path) !=
+			(profile->named || profile->relation ? models[i].size : -1))
 			disagree(&streams[i], &s, "size by name after close");
+		if (profile->relation && durable_unlink(streams[i].path, LOG) != 0)
+			disagree(&streams[i], &s, strerror(errno));
 		model_free(&models[i]);
 	}
 	if (profile->named)

@@ -3,7 +3,7 @@ CREATE SCHEMA file_model;
 SET search_path = file_model;
 
 -- Steps on files of this session's alone; profile: random, blocks,
--- overwrites, streams, many or named.
+-- overwrites, streams, many, named or relations (of temporary tables).
 CREATE FUNCTION file_model(seed int, steps int, profile text, eio_allowed bool DEFAULT false)
 RETURNS text LANGUAGE C STRICT AS :'module';
 CREATE FUNCTION file_model_buffile(seed int, steps int)
