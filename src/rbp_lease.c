@@ -81,6 +81,8 @@
 
 /* Backends that go on being suspicious make us ask no more often than this */
 #define SUSPICION_NS		(200 * NS_PER_MS)
+/* How long to be content with less, when not all found room: temporary data */
+#define USABLE_NS			(30000 * NS_PER_MS) /* usable_bytes is good so long */
 /* Nothing to do until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)
 /* Requests in a row before the loop's other duties get their turn */
@@ -153,6 +155,7 @@ typedef struct Hold
 	 * granted more than finds room; in force until a size setting changes.
 	 */
 	uint64		usable_bytes;
+	int64		usable_until;	/* of temporary data; rbp_now_ns() time */
 	uint64		usable_for;
 
 	/* When things are due, in rbp_now_ns() time */
@@ -393,7 +396,9 @@ wanted_bytes(Hold *h)
 
 	if (h->broker != current || current->url[0] == '\0')
 		return 0;
-	if (bytes != h->usable_for)
+	/* what temporary data has lost becomes free by and by */
+	if (bytes != h->usable_for ||
+		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->usable_until))
 	{
 		h->usable_for = bytes;
 		h->usable_bytes = PG_UINT64_MAX;
@@ -596,6 +601,7 @@ release_unused(Hold *h)
 	if (n == 0)
 		return;
 	h->usable_bytes = kept;
+	h->usable_until = rbp_now_ns() + USABLE_NS;
 	note_released(h, unused, n);
 	ereport(LOG,
 			(errmsg("remote_bp: %d leased regions find no room under %s and are given back",

@@ -76,7 +76,7 @@ rbp_lease_instance(char uuid[RBP_LEASE_INSTANCE_LEN])
 /*
  * Put a numeric address in the place of a donor's name, in host[RBP_HOST_LEN].
  * Answers are kept for a while, failures for a shorter one; a host that has
- * no address keeps its name.
+ * no address keeps the last one that it had, or its name.
  */
 static void
 resolve_host(const char *donor, char *host)
@@ -104,17 +104,25 @@ resolve_host(const char *donor, char *host)
 	}
 	if (strcmp(cache[place].name, host) != 0 || cache[place].until < now)
 	{
-		strlcpy(cache[place].name, host, RBP_HOST_LEN);
-		if (rbp_transport_resolve(host, cache[place].numeric))
+		char		numeric[RBP_HOST_LEN];
+		bool		had = strcmp(cache[place].name, host) == 0;
+
+		if (rbp_transport_resolve(host, numeric))
+		{
+			strlcpy(cache[place].numeric, numeric, RBP_HOST_LEN);
 			cache[place].until = now + RESOLVED_NS;
+		}
 		else
 		{
 			ereport(LOG,
 					(errmsg("remote_bp: no address for donor \"%s\", host \"%s\"",
 							donor, host)));
-			strlcpy(cache[place].numeric, host, RBP_HOST_LEN);
+			/* the last one that it had is better than none */
+			if (!had)
+				strlcpy(cache[place].numeric, host, RBP_HOST_LEN);
 			cache[place].until = now + UNRESOLVED_NS;
 		}
+		strlcpy(cache[place].name, host, RBP_HOST_LEN);
 	}
 	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
 	strlcpy(host, cache[place].numeric, RBP_HOST_LEN);

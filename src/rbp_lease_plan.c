@@ -455,7 +455,12 @@ rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
 	const RbpEndpoint *was = find_donor(before, donor);
 	const RbpEndpoint *is = find_donor(now, donor);
 
-	return was != NULL && is != NULL && memcmp(was, is, sizeof(*was)) != 0;
+	/* not by its addresses: names are resolved again and again, or not at all */
+	return was != NULL && is != NULL &&
+		(was->transports != is->transports || was->port != is->port ||
+		 was->rdma_port != is->rdma_port ||
+		 strcmp(was->shm_name, is->shm_name) != 0 ||
+		 strcmp(was->boot_id, is->boot_id) != 0);
 }
 
 bool

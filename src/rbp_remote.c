@@ -220,43 +220,63 @@ enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor)
 	region->extents = 0;
 	region->grant = ++shared->last_grant;
 	pg_atomic_write_u32(&region->denied, 0);
+	pg_atomic_write_u32(&region->closing, 0);
 	shared->donors[donor].nregions[pool]++;
 	pg_atomic_fetch_add_u32(&shared->leases[pool].nregions, 1);
 	return r;
 }
 
+/* Is there a region in that place, and of that pool? */
+static inline bool
+is_region_of(int r, RbpPool pool)
+{
+	return shared->regions[r].used && shared->regions[r].pool == pool;
+}
+
 /*
- * Give extents to the regions just entered, one to each in turn: free slots
- * are taken in about that order, so that a pool that is not full yet loads all
- * donors alike.  Returns how many regions got none.
+ * Give extents to the regions that have not got all, one to each in turn: free
+ * slots are taken in about that order, so that a pool that is not full yet
+ * loads all donors alike.  Returns how many regions got none, which are out of
+ * use again.  Caller holds remote_lock exclusively; the lease worker only.
  */
 static int
-bring_regions_online(RbpPool pool, const int *entered, int n)
+bring_regions_online(RbpPool pool)
 {
 	const RbpRemotePoolOps *ops = pool_ops[pool];
-	uint32		extent = shared->leases[pool].first_extent;
-	uint32		end = shared->leases[pool].end_extent;
+	PoolLease  *lease = &shared->leases[pool];
+	uint32		extent = lease->first_extent;
+	static int	wanting[RBP_MAX_REGIONS];
+	int			n = 0;
 	int			unused = 0;
 	bool		more = true;
 
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+		if (is_region_of(r, pool) && !shared->regions[r].draining &&
+			shared->regions[r].extents < shared->regions[r].bytes / RBP_EXTENT_BYTES)
+			wanting[n++] = r;
+	lease->short_of_extents = false;
 	while (more)
 	{
 		more = false;
 		for (int i = 0; i < n; i++)
 		{
-			Region	   *region = &shared->regions[entered[i]];
+			Region	   *region = &shared->regions[wanting[i]];
 
 			if (region->extents == region->bytes / RBP_EXTENT_BYTES)
 				continue;
-			while (extent < end &&
+			while (extent < lease->end_extent &&
 				   (pg_atomic_read_u32(&shared->map[extent]) != MAP_NONE ||
 					(ops->absent != NULL && !ops->absent(extent))))
 				extent++;
-			if (extent == end)
+			if (extent == lease->end_extent)
+			{
+				/* some may become free without our doing */
+				lease->short_of_extents = ops->absent != NULL;
 				break;
+			}
 			pg_write_barrier(); /* the region is whole before it is found */
 			pg_atomic_write_u32(&shared->map[extent],
-								MAP_MAKE(entered[i], region->extents));
+								MAP_MAKE(wanting[i], region->extents));
 			region->extents++;
 			ops->online(extent);
 			more = true;
@@ -264,14 +284,25 @@ bring_regions_online(RbpPool pool, const int *entered, int n)
 	}
 	for (int i = 0; i < n; i++)
 	{
-		Region	   *region = &shared->regions[entered[i]];
+		Region	   *region = &shared->regions[wanting[i]];
 
 		if (region->extents > 0)
 			continue;
-		retire_region(entered[i]);
+		retire_region(wanting[i]);
 		unused++;
 	}
 	return unused;
+}
+
+/*
+ * A lease has no regions of the donor any more.  If the other one has, its
+ * connections stay.
+ */
+static void
+donor_left(int donor)
+{
+	if (!donor_known(&shared->donors[donor]))
+		(void) rbp_remote_conns_stale(&shared->donors[donor].serial);
 }
 
 /*
@@ -316,13 +347,6 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 		d->known[pool] = true;
 	}
 	return place;
-}
-
-/* Is there a region in that place, and of that pool? */
-static inline bool
-is_region_of(int r, RbpPool pool)
-{
-	return shared->regions[r].used && shared->regions[r].pool == pool;
 }
 
 static bool
@@ -382,7 +406,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 		(void) donor_place(pool, &donors[i]);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (was_known[i] && !shared->donors[i].known[pool])
-			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
+			donor_left(i);
 
 	if (nregions > 0 && pool == RBP_POOL_BUFFER)
 		before_use();
@@ -408,7 +432,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 		else
 			nentered++;
 	}
-	unused += bring_regions_online(pool, entered, nentered);
+	unused += bring_regions_online(pool);
 	LWLockRelease(&shared->remote_lock);
 	pfree(entered);
 	rbp_pusher_wake();
@@ -419,6 +443,14 @@ void
 rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 {
 	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
+
+	/* extents of regions that were lost may be free by now */
+	if (shared->leases[pool].short_of_extents)
+	{
+		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+		(void) bring_regions_online(pool);
+		LWLockRelease(&shared->remote_lock);
+	}
 }
 
 bool
@@ -566,22 +598,38 @@ undrain_all(RbpPool pool)
 	LWLockRelease(&shared->remote_lock);
 }
 
-/* Move what is in these regions elsewhere.  No lock is held. */
+/*
+ * Move what is in these regions elsewhere.  No lock is held.  A donor of which
+ * nothing comes is left alone until the next call, which begins with another
+ * region: it must not take the others' time.
+ */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
+	static uint32 calls = 0;
 	const RbpRemotePoolOps *ops = pool_ops[pool];
 	PoolLease  *lease = &shared->leases[pool];
+	bool		stuck[RBP_MAX_DONORS] = {false};
 
+	calls++;
 	for (int i = 0; i < n; i++)
+	{
+		int			r = regions[(calls + (uint32) i) % (uint32) n];
+		int			donor = shared->regions[r].donor;
+
 		for (uint32 e = lease->first_extent; e < lease->end_extent; e++)
 		{
-			if (!carries(regions[i], e) || ops->used(e) == 0)
+			uint64		before;
+
+			if (stuck[donor])
+				break;
+			if (!carries(r, e) || (before = ops->used(e)) == 0)
 				continue;
 			if (rbp_now_ns() >= until_ns)
 				return;
-			(void) ops->evacuate(e, until_ns);
+			stuck[donor] = ops->evacuate(e, until_ns) >= before;
 		}
+	}
 }
 
 /* Nothing of the region is in use.  Once it drains, that stays so. */
@@ -644,8 +692,16 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	{
 		Region	   *region = &shared->regions[chosen[i]];
 
-		if (drains && !is_empty(chosen[i]))
-			continue;
+		if (drains)
+		{
+			/* what comes to its end now sees this, or is seen by is_empty() */
+			(void) pg_atomic_exchange_u32(&region->closing, 1);
+			if (!is_empty(chosen[i]))
+			{
+				pg_atomic_write_u32(&region->closing, 0);
+				continue;
+			}
+		}
 		strlcpy(given[n].donor, shared->donors[region->donor].endpoint.donor,
 				sizeof(given[n].donor));
 		given[n].region = region->number;

@@ -150,6 +150,14 @@ extern int	rbp_remote_slot_donor(uint32 slot);
 extern bool rbp_remote_slot_writable(uint32 slot);
 
 /*
+ * Will the slot's memory be there, as far as can be told?  For content that the
+ * caller still has elsewhere: it says no to memory that is about to be given
+ * back as well, provided that until then the pool's owner did not count the
+ * slot among those that are used (a full barrier lies between).
+ */
+extern bool rbp_remote_slot_stays(uint32 slot);
+
+/*
  * Has this process a connection to the slot's donor over which reads and
  * writes are done within the call, as copies (RbpTransportOps.local)?
  */

@@ -219,8 +219,9 @@ account_loss(int ci, bool connecting)
 	if (!connecting)
 		rbp_remote_conn_close(ci);
 
-	/* of an old connection others know already */
-	if (c->donor_serial != pg_atomic_read_u32(&d->serial))
+	/* of an old connection others know already; nor is the end of its lease news */
+	if (c->donor_serial != pg_atomic_read_u32(&d->serial) ||
+		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial))
 		return;
 
 	/*
@@ -303,13 +304,15 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
  * ---- probes -----------------------------------------------------------------
  */
 
-/* One round trip to a donor that is avoided or in doubt. */
+/*
+ * One round trip to a donor that is avoided or in doubt.  ci: from
+ * conn_to_ask(), whose answer may be another one the next time.
+ */
 static RbpStatus
-probe(int donor, int64 timeout_ns)
+probe(int ci, int64 timeout_ns)
 {
 	int64		now = rbp_now_ns();
 	int64		deadline_ns = now + timeout_ns;
-	int			ci = conn_to_ask(donor);
 	LocalConn  *c = &rbp_remote_conns[ci];
 	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
 	RbpStatus	status;
@@ -321,7 +324,7 @@ probe(int donor, int64 timeout_ns)
 	/* The pusher can afford to wait for a connection each time. */
 	c->retry_at = 0;
 	c->waited = false;
-	rbp_remote_doubt_since[donor] = 0;
+	rbp_remote_doubt_since[conn_donor(ci)] = 0;
 	status = rbp_remote_conn_get(ci, 0, false, now, deadline_ns);
 	if (status != RBP_OK)
 		return status;
@@ -336,11 +339,9 @@ probe(int donor, int64 timeout_ns)
 
 /* Is a connection on its way that may still come about? */
 static bool
-is_connecting(int donor)
+is_connecting(int ci)
 {
-	LocalConn  *c = &rbp_remote_conns[conn_to_ask(donor)];
-
-	return c->conn != NULL && !c->ready;
+	return rbp_remote_conns[ci].conn != NULL && !rbp_remote_conns[ci].ready;
 }
 
 /*
@@ -351,7 +352,8 @@ static bool
 settle_doubt(int donor)
 {
 	Donor	   *d = &rbp_remote_shared->donors[donor];
-	RbpStatus	status = probe(donor, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
+	int			ci = conn_to_ask(donor);
+	RbpStatus	status = probe(ci, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
 
 	switch (status)
 	{
@@ -360,8 +362,7 @@ settle_doubt(int donor)
 			return true;
 		case RBP_TIMEOUT:
 			/* a connection that takes long, if all is well, is no answer */
-			if (is_connecting(donor) &&
-				rbp_remote_conns[conn_to_ask(donor)].ops->costly)
+			if (is_connecting(ci) && rbp_remote_conns[ci].ops->costly)
 				return false;
 			rbp_remote_donor_trouble(d, false);
 			return true;
@@ -370,7 +371,7 @@ settle_doubt(int donor)
 			rbp_remote_donor_trouble(d, true);
 			return true;
 		case RBP_DENIED:
-			rbp_remote_suspect(conn_pool(conn_to_ask(donor)));
+			rbp_remote_suspect(conn_pool(ci));
 			return false;
 		default:
 			/* that tells of us, not of the donor */
@@ -397,7 +398,7 @@ probe_avoided(int donor)
 		return due;
 	if (until > now)
 		due = until;
-	else if (probe(donor, rbp_guc_io_timeout_ns()) == RBP_OK)
+	else if (probe(ci, rbp_guc_io_timeout_ns()) == RBP_OK)
 	{
 		/*
 		 * It took a new connection to reach it, so everybody shall make one,
@@ -409,7 +410,7 @@ probe_avoided(int donor)
 		rbp_remote_conn_end_detour_soon(d);
 		return 0;
 	}
-	else if (is_connecting(donor))
+	else if (is_connecting(ci))
 		due = rbp_now_ns() + RBP_BACKOFF_FIRST_NS;	/* go on */
 	else
 	{

@@ -89,6 +89,7 @@ typedef struct Region
 	uint32		extents;		/* that are mapped */
 	uint64		bytes;
 	pg_atomic_uint32 denied;	/* a request was refused */
+	pg_atomic_uint32 closing;	/* about to be given back, if it is empty */
 } Region;
 
 /* A pool's lease, and its share of the extents. */
@@ -97,6 +98,8 @@ typedef struct PoolLease
 	/* under remote_lock */
 	RbpCredentials credentials;
 	bool		has_lease;
+	bool		short_of_extents;	/* regions have not got all; the lease
+									 * worker's alone */
 
 	pg_atomic_uint32 serial;	/* moves when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */

@@ -371,6 +371,32 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 		donor_in_time(donor);
 }
 
+/*
+ * Of writes that have not ended well nobody knows how far they came, also if
+ * they were flushed with their connection: RBP_CANCELED is for what was never
+ * sent.  And what the connection still has to send of a page of temporary data
+ * must not arrive after its slot has become somebody else's.
+ */
+static void
+settle_writes(RbpRemoteBatch *batch, int p)
+{
+	Part	   *part = &batch->parts[p];
+	LocalConn  *c = &rbp_remote_conns[part->ci];
+	bool		late = false;
+
+	if (batch->kind != RBP_IO_WRITE)
+		return;
+	for (int r = part->from; r < part->from + part->n; r++)
+	{
+		if (batch->requests[r].status == RBP_CANCELED)
+			batch->requests[r].status = RBP_CONNLOST;
+		late |= batch->requests[r].status == RBP_TIMEOUT;
+	}
+	if (late && conn_pool(part->ci) == RBP_POOL_TEMP &&
+		c->conn != NULL && c->opened == part->opened)
+		rbp_remote_conn_close(part->ci);
+}
+
 /* Wait for what is on its way, and give each page its status. */
 static void
 bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
@@ -401,6 +427,7 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 				c->parts--;
 		}
 		judge_part(batch, p, given);
+		settle_writes(batch, p);
 	}
 }
 
@@ -606,6 +633,15 @@ rbp_remote_slot_writable(uint32 slot)
 		return false;
 	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
 	return c->conn != NULL || c->retry_at == 0 || c->retry_at <= rbp_now_ns();
+}
+
+bool
+rbp_remote_slot_stays(uint32 slot)
+{
+	Region	   *region = usable_region(slot);
+
+	return region != NULL && pg_atomic_read_u32(&region->closing) == 0 &&
+		rbp_remote_usable(region->pool, rbp_now_ns());
 }
 
 bool

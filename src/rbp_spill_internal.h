@@ -92,12 +92,18 @@ pending_of(uint32 slot)
 									  RBP_EXTENT_PAGES];
 }
 
-/* Used slots of the extent that have the only copy of something. */
+/*
+ * Used slots of the extent that have the only copy of something.  "pending" is
+ * read first: what is installed meanwhile is among the used ones then.
+ */
 static inline uint32
 rbp_spill_extent_blocks(uint32 extent)
 {
 	uint32		pending = pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(extent)));
-	uint32		used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+	uint32		used;
+
+	pg_memory_barrier();
+	used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
 
 	return used > pending ? used - pending : 0;
 }

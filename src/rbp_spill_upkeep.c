@@ -24,6 +24,7 @@
 #include "rbp_stats.h"
 
 #define SWEEP_NS		INT64CONST(10000000000)
+#define BLOCK_NS		INT64CONST(50000000)	/* a block can take to be moved */
 
 #define shared			rbp_spill_shared
 
@@ -184,7 +185,9 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		uint32		slot = RBP_EXTENT_SLOT(extent) + i;
 		Place		place;
 		int64		now = rbp_now_ns();
-		int64		soon = now + rbp_spill_short_wait();	/* a block has its time */
+		/* a block has its time, but for donors that are very slow */
+		int64		soon = Min(now + rbp_spill_short_wait(),
+							   Max(deadline_ns, now + BLOCK_NS));
 
 		if (now >= deadline_ns)
 			break;

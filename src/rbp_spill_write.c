@@ -199,11 +199,7 @@ finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 		mirrored ? RBP_CANCELED : RBP_OK;
 	RbpSpillFile *file;
 
-	/* flushed with its connection: nobody knows how far it had come */
-	if (sent && first == RBP_CANCELED)
-		first = RBP_CONNLOST;
-	if (sent && second == RBP_CANCELED)
-		second = RBP_CONNLOST;
+	/* before the look at whether the memory stays: see rbp_remote_slot_stays() */
 	add_pending(page->slot, -1);
 	add_pending(page->mirror, -1);
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
@@ -211,8 +207,8 @@ finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 	{
 		/* it may have arrived long ago, in memory that is gone by now */
 		if (first == RBP_OK && second == RBP_OK &&
-			rbp_remote_slot_writable(page->slot) &&
-			(!mirrored || rbp_remote_slot_writable(page->mirror)))
+			rbp_remote_slot_stays(page->slot) &&
+			(!mirrored || rbp_remote_slot_stays(page->mirror)))
 		{
 			rbp_spill_install(file, page->block, page->slot, page->mirror,
 							  page->hash);
@@ -386,8 +382,9 @@ give_back(uint32 slot, uint32 mirror)
 /* Write it at once, and wait. */
 static SpillPut
 put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
-		uint32 slot, uint32 mirror, int64 now)
+		uint32 slot, uint32 mirror)
 {
+	int64		now = rbp_now_ns();
 	RbpRemoteIo ios[2];
 	int			n = mirror == NO_SLOT ? 1 : 2;
 	uint64		hash = rbp_hash_page(data);
@@ -489,7 +486,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 		(mirrored && !rbp_remote_slot_local(mirror)))
 		send = chunk_to_fill();
 	if (send == NULL)
-		return put_now(handle, block, data, size, slot, mirror, now);
+		return put_now(handle, block, data, size, slot, mirror);
 
 	number = page_number(send, send->n);
 	memcpy(staging_page(number), data, BLCKSZ);

@@ -25,6 +25,9 @@
 /* Pause before connect() is tried again on a UNIX socket that is swamped. */
 #define RETRY_NS		1000000
 
+/* Less than a slot of temporary data rests after a write that was given up. */
+#define UNSENT_MS		30000
+
 /* Of the whole process; races between threads only blur them. */
 static _Atomic int64_t rest_until;
 static _Atomic int64_t rest_ns = RBP_SPIN_MIN_REST_NS;
@@ -280,7 +283,14 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 	{
 		int			on = 1;
 
+		/*
+		 * What the donor does not take is not sent for ever, also after
+		 * close(): who gave up on a write counts on its not coming late.
+		 */
+		unsigned	ms = UNSENT_MS;
+
 		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 	}
 
 	status = try_connect(sock);
