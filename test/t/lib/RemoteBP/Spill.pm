@@ -252,6 +252,8 @@ sub run_session
 	my @after = split /\|/, ($after // '') =~ s/^\s+//r;
 	# Where psql was in its input, and what its warnings say about our own end.
 	$err =~ s/^psql:<stdin>:\d+: //mg;
+	# The session's number, which is another one when a session before it is late to end.
+	s/\bpg_temp_\d+/pg_temp/g for grep { defined } $text, $out, $err;
 	$err =~ s/^WARNING:  there is no transaction in progress\n?//mg;
 	return {
 		status => $status,
