@@ -334,7 +334,7 @@ rbp_guc_init(void)
 							NULL, assign_rdma_retry_count, NULL);
 	DefineCustomIntVariable("remote_bp.temp_tier_max_size",
 							"Most remote memory that temporary data can be given.",
-							"Sizes tables in shared memory, some 48 bytes for each 8 kB.",
+							"Sizes tables in shared memory, some 60 bytes for each 8 kB.",
 							&rbp_guc_temp_tier_max_size,
 							1024, 0, 8 * 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_MB,

@@ -211,6 +211,15 @@ test_compare_and_forget(void)
 	ok(rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "a"),
 	   "which is another process than before");
 	b->donors[1].port--;
+	b->donors[1].host[0] ^= 1;
+	b->donors[1].rdma_host[0] ^= 1;
+	ok(!rbp_lease_same_memory(a, b) && !rbp_lease_donor_restarted(a, b, "b"),
+	   "one whose name has another address now is the same process");
+	b->donors[1].host[0] ^= 1;
+	b->donors[1].rdma_host[0] ^= 1;
+	b->donors[1].shm_name[0] ^= 1;
+	ok(rbp_lease_donor_restarted(a, b, "b"), "one with another socket is not");
+	b->donors[1].shm_name[0] ^= 1;
 	b->donors[1].rdma_port++;
 	ok(!rbp_lease_same_memory(a, b), "nor one that RDMA reaches at another port");
 	b->donors[1].rdma_port--;
