@@ -1019,7 +1019,9 @@ tend(Hold *h)
 		give_back(h, true);
 		if (h->broker != current)
 			turn_to_current(h);
-		h->due = wanted_bytes(h) > 0 ? 0 : NEVER_NS;
+		h->due = wanted_bytes(h) > 0 ? 0 :
+			h->usable_bytes < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
+			h->usable_until : NEVER_NS;
 	}
 
 	if (now >= h->step_due && give_up(h, step_until(now)) > 0 &&

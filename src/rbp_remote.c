@@ -51,6 +51,9 @@ RemoteShared *rbp_remote_shared = NULL;
 
 #define shared		rbp_remote_shared
 
+/* An extent of which nothing came in this time: its donor does not answer */
+#define STUCK_NS	INT64CONST(20000000)
+
 static const RbpRemotePoolOps *pool_ops[RBP_POOLS];
 static void (*before_use) (void) = NULL;
 
@@ -594,6 +597,8 @@ undrain_all(RbpPool pool)
 		{
 			for_each_extent(r, pool_ops[pool]->undrain);
 			shared->regions[r].draining = false;
+			/* it may be one that had not got all of its extents */
+			shared->leases[pool].short_of_extents = true;
 		}
 	LWLockRelease(&shared->remote_lock);
 }
@@ -610,6 +615,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 	const RbpRemotePoolOps *ops = pool_ops[pool];
 	PoolLease  *lease = &shared->leases[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
+	int64		now;
 
 	calls++;
 	for (int i = 0; i < n; i++)
@@ -625,9 +631,11 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 				break;
 			if (!carries(r, e) || (before = ops->used(e)) == 0)
 				continue;
-			if (rbp_now_ns() >= until_ns)
+			now = rbp_now_ns();
+			if (now >= until_ns)
 				return;
-			stuck[donor] = ops->evacuate(e, until_ns) >= before;
+			stuck[donor] = ops->evacuate(e, until_ns) >= before &&
+				rbp_now_ns() - now >= STUCK_NS;
 		}
 	}
 }

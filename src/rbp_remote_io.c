@@ -230,7 +230,8 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	for (int r = part->from; r < part->from + part->n; r++)
 		batch->requests[r].status = status;
 	took = rbp_now_ns() - batch->start_ns;
-	if (status != RBP_CANCELED && (status != RBP_TIMEOUT || is_late(took)))
+	if (status != RBP_CANCELED &&
+		(status != RBP_TIMEOUT || is_late(took) || is_trouble(batch, took)))
 		rbp_remote_account_failure(part->ci, status, true,
 								   is_trouble(batch, took));
 	else if (batch->kind == RBP_IO_READ && c->over_limit)
@@ -359,7 +360,8 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 			rbp_remote_account_failure(part->ci, RBP_DENIED, false, false);
 		else if (done)
 			c->denied = false;	/* what was denied has not ended it */
-		if (worst != RBP_OK && (worst != RBP_TIMEOUT || is_late(given)))
+		if (worst != RBP_OK &&
+			(worst != RBP_TIMEOUT || is_late(given) || is_trouble(batch, given)))
 			rbp_remote_account_failure(part->ci, worst, false,
 									   is_trouble(batch, given));
 	}
@@ -638,10 +640,17 @@ rbp_remote_slot_writable(uint32 slot)
 bool
 rbp_remote_slot_stays(uint32 slot)
 {
+	uint32		word = slot_word(slot);
 	Region	   *region = usable_region(slot);
+	bool		stays;
 
-	return region != NULL && pg_atomic_read_u32(&region->closing) == 0 &&
+	if (region == NULL)
+		return false;
+	stays = pg_atomic_read_u32(&region->closing) == 0 &&
 		rbp_remote_usable(region->pool, rbp_now_ns());
+	/* is it what we looked at still? */
+	pg_read_barrier();
+	return stays && slot_word(slot) == word;
 }
 
 bool

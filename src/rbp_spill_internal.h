@@ -93,17 +93,19 @@ pending_of(uint32 slot)
 }
 
 /*
- * Used slots of the extent that have the only copy of something.  "pending" is
- * read first: what is installed meanwhile is among the used ones then.
+ * Used slots of the extent that have the only copy of something.  "used" is
+ * read first: what comes to its end between the two looks is counted then,
+ * also if its slot was given back; of an extent that drains it is never too
+ * few.
  */
 static inline uint32
 rbp_spill_extent_blocks(uint32 extent)
 {
-	uint32		pending = pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(extent)));
-	uint32		used;
+	uint32		used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+	uint32		pending;
 
 	pg_memory_barrier();
-	used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
+	pending = pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(extent)));
 
 	return used > pending ? used - pending : 0;
 }

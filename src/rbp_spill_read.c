@@ -409,6 +409,8 @@ post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 			block++;
 		else
 			block = slot_info(slots[got])->next;
+		if (block == blocks[0])
+			block = NO_BLOCK;	/* what was written since has closed a circle */
 	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (got == 0)

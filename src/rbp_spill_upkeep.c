@@ -195,10 +195,17 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 			!find_place(slot, &place))
 			continue;
 
-		/* A donor that does not answer now, or a disk that is full: leave it */
+		/*
+		 * If it does not come, go on, unless that took all of its time: then
+		 * the donor does not answer now.  And leave it, if the disk is full.
+		 */
 		if (rbp_spill_fetch_page(place.slot, place.hash, place.mirror, soon,
 								 page) != NULL)
-			break;
+		{
+			if (rbp_now_ns() >= soon)
+				break;
+			continue;
+		}
 		if (!move_to_slots(&place, page, soon) &&
 			!move_to_real_file(&place, page))
 			break;

@@ -222,11 +222,19 @@ finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 			(void) rbp_libc.close(*fd);
 			*fd = -1;
 		}
+		*fd_of = page->handle;
 		if (rbp_spill_to_real_file(file, page->block, staging_page(number), fd))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
+		else if (first == RBP_OK && second == RBP_OK)
+		{
+			/* the disk does not take it; perhaps the donor keeps it */
+			rbp_spill_install(file, page->block, page->slot, page->mirror,
+							  page->hash);
+			rbp_spill_file_unlock(rbp_spill_table, file);
+			return;
+		}
 		else
 			lose(file, page->block);
-		*fd_of = page->handle;
 	}
 	if (file != NULL)
 		rbp_spill_file_unlock(rbp_spill_table, file);
