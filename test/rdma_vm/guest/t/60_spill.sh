@@ -9,7 +9,7 @@ joined="SET work_mem = '64kB'; SET max_parallel_workers_per_gather = 0; SET enab
     SELECT count(*), sum(a.aid::bigint * b.abalance + b.aid), md5(string_agg(a.filler || b.aid, '' ORDER BY a.aid))
     FROM pgbench_accounts a JOIN pgbench_accounts b ON b.aid = a.aid + 1 WHERE a.aid <= 20000 AND b.aid <= 20000"
 
-# all_returned: a moment after the query, for its connection to end
+# A moment after the query, for its connection to end
 nothing_left() { [ "$(query "SELECT temp_pages || ' ' || temp_files FROM remote_bp_stat")" = '0 0' ]; }
 
 # with_cursor NAME COMMAND...: half-way through a sorted cursor, do that; what
@@ -52,6 +52,16 @@ start_donor far --memory 48MB
 start_server 'remote_bp.transport = verbs' "remote_bp.buffer_tier_max_size = '16MB'" \
     "remote_bp.temp_tier_max_size = '64MB'" "remote_bp.temp_tier_size = '64MB'"
 until_true 60 leased 80 || bail_out 'no memory for temporary data is leased'
+
+# Donors register what they lend region by region, in the background; blocks for
+# a region whose turn has not come go to the disk.
+none_refused()
+{
+    query 'SELECT remote_bp_stat_reset()' >/dev/null
+    query "$sorted" >/dev/null
+    [ "$(counter "(spill_rescued = 0 AND spill_writes > 100)::int")" = 1 ]
+}
+check 'all regions can be used' until_true 60 none_refused
 
 for statement in sorted joined; do
     from_disk=$(query "SET remote_bp.spill_temp_files = off; ${!statement}")
