@@ -145,7 +145,7 @@ SQL
 	return;
 }
 
-my $node = spill_cluster('books');
+my $node = spill_cluster('books', settings => "wal_level = replica\nmax_wal_senders = 4\n");
 $node->safe_psql('postgres', "SET allow_in_place_tablespaces = on; CREATE TABLESPACE elsewhere LOCATION ''");
 spill_data($node);
 # Directories that stay are a part of a tablespace's size.
@@ -175,6 +175,15 @@ for my $transport ('shm', 'tcp')
 	is($r->{out}, '40000', "$transport: a query with the spill off");
 	cmp_ok($r->{bytes}, '>', 0, "$transport: spills to the disk");
 	is(counter($node, 'spill_writes'), $c->{spill_writes}, "$transport: and not to donors");
+
+	# A base backup's manifest is a temporary file, that is written where no
+	# callback for the end of the process may be left behind.
+	my $before = counter($node, 'spill_writes') + counter($node, 'spill_staged_reads');
+	$node->command_ok(
+		[ 'pg_basebackup', '-D', $node->backup_dir . "/$transport", '-h', $node->host, '-p', $node->port, '-c', 'fast', '--no-sync' ],
+		"$transport: a base backup");
+	cmp_ok(counter($node, 'spill_writes') + counter($node, 'spill_staged_reads'),
+		'>', $before, "$transport: whose manifest was in the tier");
 	spill_is_clean($node, $transport);
 }
 $node->stop;
