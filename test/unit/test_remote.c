@@ -34,6 +34,8 @@ static bool not_absent[EXTENTS];
 static uint64 used[EXTENTS];
 static uint64 heat[EXTENTS];
 static uint32 evacuated[EXTENTS];	/* times */
+static int	last_looks = 0;		/* at what a region holds, under the lock */
+static int	open_looks = 0;		/* at one that a write could still end in */
 static uint32 pages_each_time;
 static int	first_uses = 0;
 static int	mistakes = 0;
@@ -77,6 +79,12 @@ extent_heat(uint32 extent)
 static uint64
 extent_used(uint32 extent)
 {
+	/* the last look before it is given back: who ends a write sees that */
+	if (draining[extent] && mock_lock_held())
+	{
+		last_looks++;
+		open_looks += rbp_remote_slot_stays(RBP_EXTENT_SLOT(extent));
+	}
 	return used[extent];
 }
 
@@ -585,6 +593,7 @@ test_time(void)
 	RbpRemoteIo a[2];
 	RbpRemoteBatch *batch;
 	int64		from;
+	int			n;
 
 	/* Given up early: that says nothing. */
 	run_of(a, TEMP_SLOT(0), 2, back[0]);
@@ -594,6 +603,17 @@ test_time(void)
 	ok(all_are(a, 2, RBP_TIMEOUT), "a batch that is given up early");
 	ok(!avoided(0) && rbp_remote_slot_writable(TEMP_SLOT(0)), "says nothing against the donor");
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "which is used at once");
+
+	/* A write that is given up must not come later, over the next owner's. */
+	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 2, 0), "both pools have a connection");
+	n = mock_donors[0].open;
+	batch = begin(a, 2, true, 0);
+	mock_donors[0].answers_at = mock_now + 3 * MS;
+	rbp_remote_end(batch, mock_now + 1 * MS);
+	ok(all_are(a, 2, RBP_TIMEOUT), "a write that is given up");
+	is_u64(mock_donors[0].open, n - 1, "ends its connection, and no other");
+	mock_now += 3 * MS;
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "the next one makes another");
 
 	/* It comes late, but it comes. */
 	batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
@@ -663,6 +683,7 @@ test_time(void)
 
 	/* Past the lease's deadline. */
 	rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now);
+	ok(!rbp_remote_slot_stays(TEMP_SLOT(0)), "past the deadline nothing stays");
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_DENIED),
 	   "past the deadline nothing is posted");
 	rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now + 3600000 * MS);
@@ -734,6 +755,9 @@ test_giving_back(void)
 	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, &left);
 	is_u64(n, 0, "no region is empty in so short a time");
 	is_u64(left, 2, "two go on draining");
+	ok(last_looks > 0 && open_looks == 0, "a region is closed before the last look at it");
+	ok(rbp_remote_slot_stays(TEMP_SLOT(0)) && rbp_remote_slot_stays(TEMP_SLOT(RBP_EXTENT_PAGES)),
+	   "and open again if it was not empty");
 	is_u64(count_draining(), 4, "with their extents");
 	ok(mock_now - from <= 20 * MS, "it has kept to its time, but for the last step");
 	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 1000 * MS, &left);
