@@ -847,7 +847,7 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 	value = rbp_spill_block_get(rbp_spill_table, file, block);
 	if (value == VALUE_NONE)
 	{
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		unlock_file(file);
 		n = rbp_libc.pwrite(fd, buf, len, offset);
 		if (n <= 0)
 			return n;

@@ -129,8 +129,6 @@ typedef struct RbpSpillUse
 {
 	RbpSpillSlotCounts slots;
 	uint32		files;
-	uint32		staging_pages;
-	uint32		staging_used;	/* about */
 } RbpSpillUse;
 
 extern void rbp_spill_use(RbpSpillUse *use);

@@ -152,7 +152,6 @@ extern void rbp_spill_end_runs(RbpSpillFileState *st);
 /* Take one of n bits that is set; -1 if none is.  And give it back. */
 extern int	rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n);
 extern void rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit);
-extern uint32 rbp_spill_bitmap_count(pg_atomic_uint64 *words, uint32 n);
 
 typedef enum SpillPut
 {

@@ -63,7 +63,7 @@ typedef struct Window
 	uint32		slots[WINDOW_PAGES];
 	uint64		promised[WINDOW_PAGES]; /* hashes, as the table had them then */
 	bool		checked[WINDOW_PAGES];
-	uint64		hashes[WINDOW_PAGES];	/* of the content, once checked */
+	bool		good[WINDOW_PAGES]; /* once checked: it is as promised */
 	RbpRemoteIo ios[WINDOW_PAGES];
 } Window;
 
@@ -456,9 +456,9 @@ window_content(Window *w, int i, uint32 slot, uint64 hash)
 		return NULL;
 	if (!w->checked[i])
 	{
-		w->hashes[i] = rbp_hash_page(page);
+		w->good[i] = rbp_hash_page(page) == hash;
 		w->checked[i] = true;
-		if (w->hashes[i] != hash)
+		if (!w->good[i])
 			rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
 		else
 		{
@@ -467,7 +467,7 @@ window_content(Window *w, int i, uint32 slot, uint64 hash)
 				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
 		}
 	}
-	return w->hashes[i] == hash ? page : NULL;
+	return w->good[i] ? page : NULL;
 }
 
 int

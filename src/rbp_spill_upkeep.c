@@ -307,8 +307,4 @@ rbp_spill_use(RbpSpillUse *use)
 		return;
 	rbp_spill_slots_counts(rbp_spill_slots, &use->slots);
 	use->files = rbp_spill_table_files(rbp_spill_table);
-	use->staging_pages = shared->nopen + shared->nchunks * CHUNK_PAGES;
-	use->staging_used = use->staging_pages -
-		rbp_spill_bitmap_count(shared->open_free, shared->nopen) -
-		rbp_spill_bitmap_count(shared->chunk_free, shared->nchunks) * CHUNK_PAGES;
 }

@@ -121,16 +121,6 @@ rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
 	(void) pg_atomic_fetch_or_u64(&words[bit / 64], UINT64CONST(1) << (bit % 64));
 }
 
-uint32
-rbp_spill_bitmap_count(pg_atomic_uint64 *words, uint32 n)
-{
-	uint32		count = 0;
-
-	for (uint32 i = 0; i < (n + 63) / 64; i++)
-		count += (uint32) __builtin_popcountll(pg_atomic_read_u64(&words[i]));
-	return count;
-}
-
 /*
  * ---- the ends of writes ----------------------------------------------------------
  */
