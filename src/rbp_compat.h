@@ -16,6 +16,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
+#include "storage/bufpage.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
@@ -34,6 +35,13 @@ rbp_compat_tag(BufferTag *tag, Oid spc, Oid db, Oid rel, ForkNumber fork,
 	RelFileNode node = {.spcNode = spc,.dbNode = db,.relNode = rel};
 
 	INIT_BUFFERTAG(*tag, node, fork, block);
+}
+
+/* Would the server take the page, as it is on disk?  Reports nothing. */
+static inline bool
+rbp_compat_page_verified(char *page, BlockNumber block)
+{
+	return PageIsVerifiedExtended((Page) page, block, 0);
 }
 
 /* This process's place in the array of PGPROCs. */

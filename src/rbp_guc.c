@@ -192,6 +192,7 @@ static const struct config_enum_entry mutations[] = {
 	{"serve_private", RBP_MUTATION_SERVE_PRIVATE, false},
 	{"no_checksum", RBP_MUTATION_NO_CHECKSUM, false},
 	{"no_lease_check", RBP_MUTATION_NO_LEASE_CHECK, false},
+	{"trust_reads", RBP_MUTATION_TRUST_READS, false},
 	{NULL, 0, false}
 };
 #endif

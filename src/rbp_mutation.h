@@ -28,6 +28,8 @@ typedef enum RbpMutation
 	RBP_MUTATION_SERVE_PRIVATE, /* reads into private memory are served */
 	RBP_MUTATION_NO_CHECKSUM,	/* pd_checksum not set on the staged copy */
 	RBP_MUTATION_NO_LEASE_CHECK,	/* the lease's deadline is not looked at */
+	RBP_MUTATION_TRUST_READS,	/* what a read gave is captured unverified, and
+								 * a page that is read again is served */
 	RBP_NUM_MUTATIONS
 } RbpMutation;
 

@@ -24,8 +24,10 @@
  * Read of page Q into frame F that holds victim P:
  *	1. capture P from F, if its claim holds and the directory has not got it:
  *	   copy to a staging slot, hash the copy (never the frame, which may get
- *	   hint bits at any time), and insert under the partition lock, where
- *	   stamp and generation are checked again;
+ *	   hint bits at any time), verify it if all we know is what one read of
+ *	   the disk gave, and insert under the partition lock, where stamp and
+ *	   generation are checked again.  But if P is Q, what F holds was refused
+ *	   by the server: nothing that was seen of Q is believed any more;
  *	2. sample Q's stamp and generation, before anything is read;
  *	3. serve Q from staging or a donor if the directory has it and the bytes
  *	   hash to what it says; else from disk;
@@ -77,6 +79,7 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 
 #define SHADOW_VALID		0x01
 #define SHADOW_CHECKSUM		0x02	/* pd_checksum differs in the frame */
+#define SHADOW_READ			0x04	/* a read of the disk gave it, unverified */
 
 typedef struct RbpShadow
 {
@@ -409,6 +412,24 @@ frame_by_tag(const RbpRelFile *file, BlockNumber block)
  */
 
 /*
+ * Is what a read of the disk gave fit to be kept?  One read may give what the
+ * disk does not hold; the server finds that out, if it can, and its next try
+ * must find the disk.  This is what the server looks at, but that all zeros,
+ * which prove nothing, do not pass, and that ignore_checksum_failure counts
+ * for nothing.  A checksum vouches for the header.
+ */
+static bool
+read_verified(char *copy, BlockNumber block)
+{
+	if (PageIsNew((Page) copy))
+		return false;
+	if (DataChecksumsEnabled())
+		return pg_checksum_page(copy, block) ==
+			((PageHeader) copy)->pd_checksum;
+	return rbp_compat_page_verified(copy, block);
+}
+
+/*
  * Stage the bytes as the page, if the version's claim is about them.  Says
  * whether they had to be copied to find out.
  */
@@ -451,7 +472,9 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 			rbp_staging_put(rbp_staging, slot);
 		return true;
 	}
-	if (rbp_hash_page(copy) != version->hash)
+	if (rbp_hash_page(copy) != version->hash ||
+		((flags & SHADOW_READ) && !read_verified(copy, page->block) &&
+		 !RBP_MUTATED(RBP_MUTATION_TRUST_READS)))
 	{
 		rbp_staging_put(rbp_staging, slot);
 		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
@@ -705,11 +728,40 @@ read_from_disk(int fd, ReadPage *pages, int n, off_t offset, bool claim)
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
 		{
 			pages[i].version.hash = rbp_hash_page(pages[i].buf);
-			remember_frame(pages[i].buf, &pages[i].id, &pages[i].version, 0);
+			remember_frame(pages[i].buf, &pages[i].id, &pages[i].version,
+						   SHADOW_READ);
 		}
 		errno = save_errno;
 	}
 	return got;
+}
+
+/*
+ * The frame is about to be overwritten by a read of the n pages.  Says whether
+ * its victim was copied.  A victim that is one of these pages was not valid,
+ * because the server has refused it, or is not in the frame any more.  In
+ * case it was refused, whatever was seen of the page so far, here or in
+ * another frame, is not believed any more, and the page is read from disk.
+ */
+static bool
+leave_frame(const char *frame, const ReadPage *pages, int n)
+{
+	const RbpShadow *shadow = shadow_of(frame);
+	bool		captured = false;
+	int			i = n;
+
+	if (shadow->flags & SHADOW_VALID)
+		for (i = 0; i < n; i++)
+			if (rbp_page_equal(&shadow->page, &pages[i].id))
+				break;
+	if (i == n || RBP_MUTATED(RBP_MUTATION_TRUST_READS))
+		captured = capture_victim(frame);
+	else
+	{
+		(void) rbp_directory_invalidate(rbp_dir, &pages[i].id);
+		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
+	}
+	return captured;
 }
 
 /* At most RBP_MAX_BATCH pages; else like rbp_tier_read(). */
@@ -744,7 +796,7 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	for (i = 0; i < n; i++)
 	{
 		if (usable && is_frame(bufs[i], BLCKSZ))
-			captured |= capture_victim(bufs[i]);
+			captured |= leave_frame(bufs[i], pages, n);
 		forget_frame(bufs[i]);
 	}
 	if (captured)

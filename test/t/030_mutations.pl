@@ -12,6 +12,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
+use RemoteBP::BadRead;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -265,6 +266,25 @@ SQL
 			evict_buffers($node);
 			$node->psql('postgres', "$by_index SELECT sum(v) FROM t WHERE id > 0");
 			return (counter($node, 'mismatches'), counter($node, 'hits + staged_hits'));
+		});
+}
+
+# What one read gave is believed: a page that the server refused is kept, and
+# is given back at the next try.
+{
+	my $bad = RemoteBP::BadRead->new;
+	my $node = $bad->preloaded(sub { server('trust_reads', checksums => 1, compare => 0) });
+	make_table($node, 't', 4);
+	noticed(
+		'trust_reads', $node,
+		sub {
+			evict_buffers($node);
+			$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+			# With room in staging the victim is not dropped.
+			wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 20) or die;
+			$bad->spoil($node, 't', 100, 7204);
+			my ($first, @again) = $bad->outcomes($node, (q{SELECT v FROM t WHERE ctid = '(100,1)'}) x 3);
+			return (scalar(grep { $_ ne '0' } @again), $bad->struck && $first eq 'error');
 		});
 }
 
