@@ -27,6 +27,13 @@ rbp_lock_init(RbpLock *lock, int tranche)
 	pthread_rwlockattr_destroy(&attr);
 }
 
+static inline int
+rbp_lock_tranche(const char *name)
+{
+	(void) name;
+	return 0;
+}
+
 #define rbp_lock_shared(lock)		((void) pthread_rwlock_rdlock(lock))
 #define rbp_lock_exclusive(lock)	((void) pthread_rwlock_wrlock(lock))
 #define rbp_lock_release(lock)		((void) pthread_rwlock_unlock(lock))
@@ -37,6 +44,21 @@ rbp_lock_init(RbpLock *lock, int tranche)
 #include "storage/lwlock.h"
 
 typedef LWLock RbpLock;
+
+/*
+ * A tranche of that name.  To be called with each initialization of shared
+ * memory, which resets the server's count of tranches: an id that was kept from
+ * before a crash of a backend would be given out once more.
+ */
+static inline int
+rbp_lock_tranche(const char *name)
+{
+	int			tranche = LWLockNewTrancheId();
+
+	/* this is the postmaster, whose children inherit it */
+	LWLockRegisterTranche(tranche, name);
+	return tranche;
+}
 
 #define rbp_lock_init(lock, tranche)	LWLockInitialize(lock, tranche)
 #define rbp_lock_shared(lock)		((void) LWLockAcquire(lock, LW_SHARED))

@@ -43,6 +43,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
+#include "rbp_lock.h"
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
 #include "rbp_remote_internal.h"
@@ -99,7 +100,6 @@ rbp_remote_shmem_init(void *mem, bool found,
 					  const RbpRemotePoolOps *const ops[RBP_POOLS],
 					  void (*before_first_use) (void))
 {
-	static int	tranche = 0;
 	RemoteShared *sh = mem;
 
 	shared = sh;
@@ -108,13 +108,8 @@ rbp_remote_shmem_init(void *mem, bool found,
 	before_use = before_first_use;
 	if (found)
 		return;
-	if (tranche == 0)
-	{
-		tranche = LWLockNewTrancheId();
-		LWLockRegisterTranche(tranche, "RemoteBpRemote");
-	}
 	memset(sh, 0, map_end(max_extents));
-	LWLockInitialize(&sh->remote_lock, tranche);
+	LWLockInitialize(&sh->remote_lock, rbp_lock_tranche("RemoteBpRemote"));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
 		PoolLease  *lease = &sh->leases[pool];

@@ -64,6 +64,7 @@
 #include "rbp_guc.h"
 #include "rbp_hash.h"
 #include "rbp_interpose.h"
+#include "rbp_lock.h"
 #include "rbp_spill_internal.h"
 #include "rbp_stats.h"
 
@@ -205,7 +206,6 @@ at_transaction_end(XactEvent event, void *arg)
 void
 rbp_spill_shmem_init(void *mem, uint32 first_extent)
 {
-	static int	tranches[3];
 	static bool registered = false;
 	char	   *arena = mem;
 	SpillShared *sh = take(&arena, sizeof(SpillShared), MAXIMUM_ALIGNOF);
@@ -215,15 +215,6 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 		return;
 	if (!registered)
 	{
-		static const char *const names[] = {
-			"RemoteBpSpillSlots", "RemoteBpSpillNames", "RemoteBpSpillFile"
-		};
-
-		for (int i = 0; i < lengthof(names); i++)
-		{
-			tranches[i] = LWLockNewTrancheId();
-			LWLockRegisterTranche(tranches[i], names[i]);
-		}
 		/* This is the postmaster, whose children inherit it. */
 		RegisterXactCallback(at_transaction_end, NULL);
 		registered = true;
@@ -235,12 +226,14 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 	sh->nopen = staging_pages() - sh->nchunks * CHUNK_PAGES;
 	rbp_spill_slots = rbp_spill_slots_init(take(&arena, rbp_spill_slots_size(extents),
 												PG_CACHE_LINE_SIZE),
-										   first_extent, extents, tranches[0]);
+										   first_extent, extents,
+										   rbp_lock_tranche("RemoteBpSpillSlots"));
 	rbp_spill_table = rbp_spill_table_init(take(&arena,
 												rbp_spill_table_size(max_files(), max_nodes()),
 												PG_CACHE_LINE_SIZE),
 										   max_files(), max_nodes(),
-										   tranches[1], tranches[2]);
+										   rbp_lock_tranche("RemoteBpSpillNames"),
+										   rbp_lock_tranche("RemoteBpSpillFile"));
 	sh->slots = take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
 	sh->pending = take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)

@@ -29,6 +29,7 @@
 #include "utils/timestamp.h"
 
 #include "rbp_compat.h"
+#include "rbp_lock.h"
 #include "rbp_stats.h"
 
 typedef struct StatsHistogram
@@ -49,7 +50,6 @@ typedef struct StatsStripe
 typedef struct StatsHeader
 {
 	LWLock		lock;			/* protects all of the header */
-	int			tranche;
 	uint32		nstripes;
 	TimestampTz reset_time;
 	uint64		base_counter[RBP_NUM_COUNTERS];
@@ -97,12 +97,10 @@ rbp_stats_shmem_init(void *mem, bool found)
 	{
 		memset(h, 0, CACHELINEALIGN(sizeof(StatsHeader)) +
 			   stripe_count() * STRIPE_SIZE);
-		h->tranche = LWLockNewTrancheId();
-		LWLockInitialize(&h->lock, h->tranche);
+		LWLockInitialize(&h->lock, rbp_lock_tranche("remote_bp_stats"));
 		h->nstripes = stripe_count();
 		h->reset_time = GetCurrentTimestamp();
 	}
-	LWLockRegisterTranche(h->tranche, "remote_bp_stats");
 	stripes = (char *) h + CACHELINEALIGN(sizeof(StatsHeader));
 	header = h;
 }

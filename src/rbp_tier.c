@@ -64,6 +64,7 @@
 #include "rbp_guc.h"
 #include "rbp_hash.h"
 #include "rbp_interpose.h"
+#include "rbp_lock.h"
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"
 #include "rbp_remote.h"
@@ -247,20 +248,14 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 		[RBP_POOL_TEMP] = temp_ops,
 	};
 	uint32		extents[RBP_POOLS];
-	static int	tranche = 0;
 
 	/* Without EXEC_BACKEND, only the postmaster comes here, after each reset */
 	Assert(!found);
-	if (tranche == 0)
-	{
-		tranche = LWLockNewTrancheId();
-		LWLockRegisterTranche(tranche, "RemoteBpPartition");
-	}
-
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
-	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), tranche);
+	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
+								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_staging = rbp_staging_init(staging, staging_slots());
 	max_extents(extents, temp_extents);
 	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(extents),

@@ -1,0 +1,117 @@
+# The names of our locks, as pg_stat_activity shows them, are right, and no
+# other extension's lock is called by them: at the start, and after a crash of
+# a backend, when shared memory, and with it the count of tranches, begins anew
+# (see test/modules/lock_names).
+
+use strict;
+use warnings;
+
+use Cwd ();
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+# Built in a directory of the test's own.
+sub build_module
+{
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	for my $file (qw(Makefile lock_names.c))
+	{
+		my $text = slurp_file("$FindBin::RealBin/../modules/lock_names/$file");
+		open(my $out, '>', "$dir/$file") or BAIL_OUT("$dir/$file: $!");
+		print $out $text;
+		close $out;
+	}
+	my $said = '';
+	my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
+	my $src = Cwd::abs_path("$FindBin::RealBin/../../src");
+	IPC::Run::run([ 'make', '-C', $dir, "PG_CONFIG=$pg_config", "RBP_SRC=$src", 'WERROR=1' ],
+		'<', \'', '>&', \$said)
+	  or BAIL_OUT("the module for this test does not compile: $said");
+	return "$dir/lock_names";
+}
+
+my $module = build_module();
+my $node = new_cluster(
+	'locks',
+	start => 0,
+	conf => "remote_bp.temp_tier_max_size = '16MB'\n"
+	  . "shared_preload_libraries = 'remote_bp, pg_stat_statements, $module'\n");
+$node->start;
+$node->safe_psql('postgres', <<"SQL");
+CREATE FUNCTION lock_names(OUT id int, OUT name text) RETURNS SETOF record LANGUAGE C AS '$module';
+CREATE FUNCTION lock_names_of_statements() RETURNS text LANGUAGE C AS '$module';
+CREATE FUNCTION lock_names_hold(text) RETURNS void LANGUAGE C AS '$module';
+CREATE FUNCTION lock_names_release(bool) RETURNS void LANGUAGE C AS '$module';
+SQL
+
+my @ours = qw(RemoteBpPartition RemoteBpRemote RemoteBpSpillFile RemoteBpSpillNames RemoteBpSpillSlots remote_bp_stats);
+my @others = qw(LockNamesProbe pg_stat_statements);
+
+sub run_hold
+{
+	my ($which) = @_;
+	my $run = { out => '', err => '' };
+	$run->{harness} = IPC::Run::start(
+		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', "SELECT lock_names_hold('$which')" ],
+		'<', \'', '>', \$run->{out}, '2>', \$run->{err}, IPC::Run::timeout(300));
+	return $run;
+}
+
+# By what name somebody who waits for the lock is seen.
+sub seen_as
+{
+	my ($which) = @_;
+	my $name = '';
+	$node->safe_psql('postgres', 'SELECT lock_names_release(false)');
+	my @runs = map { run_hold($which) } 1 .. 2;
+	wait_for(
+		"somebody to wait for the lock $which",
+		sub {
+			$name = $node->safe_psql('postgres',
+				q{SELECT wait_event FROM pg_stat_activity WHERE wait_event_type = 'LWLock' AND query ~ '^SELECT lock_names_hold'});
+		});
+	$node->safe_psql('postgres', 'SELECT lock_names_release(true)');
+	for (@runs)
+	{
+		IPC::Run::finish($_->{harness}) or diag($_->{err});
+	}
+	return $name;
+}
+
+sub check_names
+{
+	my ($when) = @_;
+	my $names = $node->safe_psql('postgres', 'SELECT name FROM lock_names() ORDER BY name COLLATE "C"');
+	my %count;
+	$count{$_}++ for split /\n/, $names;
+	is($count{$_} // 0, 1, "$when: one tranche is called $_") for @ours, @others;
+	is(seen_as('remote'), 'RemoteBpRemote', "$when: the lock of leases and donors");
+	is(seen_as('partition'), 'RemoteBpPartition', "$when: a lock of the directory");
+	is(seen_as('probe'), 'LockNamesProbe', "$when: a lock of an extension that is loaded later");
+	is($node->safe_psql('postgres', 'SELECT lock_names_of_statements()'),
+		'pg_stat_statements', "$when: the lock of pg_stat_statements");
+	return;
+}
+
+check_names('at the start');
+for my $n (1 .. 2)
+{
+	my $offset = log_size($node);
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $pid = $session->query('SELECT pg_backend_pid()');
+	is(kill('KILL', $pid), 1, "a backend is killed, $n");
+	$session->quit;
+	ok( wait_for(
+			'recovery',
+			sub { log_since($node, $offset) =~ /database system is ready to accept connections/ }),
+		"the server recovers, $n");
+	check_names("after crash $n");
+}
+$node->stop;
+
+done_testing();
