@@ -3,11 +3,16 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION remote_bp" to load this file. \quit
 
--- One row: whether the buffer tier's leased memory can be used now, what was
+-- One row: whether the buffer tier's leased memory can be used now, and if not
+-- why (temp_: the memory for temporary data); what went wrong last; what was
 -- done since the last reset (spill_: for temporary data), and what is held now,
 -- in pages of 8 kB (temp_: temporary data).
 CREATE FUNCTION remote_bp_stat(
     OUT usable boolean,
+    OUT unusable_reason text,
+    OUT temp_unusable_reason text,
+    OUT last_error text,
+    OUT last_error_at timestamptz,
     OUT hits bigint,
     OUT staged_hits bigint,
     OUT misses bigint,
@@ -73,6 +78,9 @@ CREATE FUNCTION remote_bp_stat_donors(
     OUT host text,
     OUT port integer,
     OUT state text,
+    OUT state_since timestamptz,
+    OUT last_error text,
+    OUT last_error_at timestamptz,
     OUT transport text,
     OUT connections integer,
     OUT leased_bytes bigint,

@@ -73,6 +73,7 @@
 #include "rbp_lease_names.h"
 #include "rbp_lease_plan.h"
 #include "rbp_remote.h"
+#include "rbp_stats.h"
 
 #define NS_PER_MS			INT64CONST(1000000)
 
@@ -226,11 +227,15 @@ failed(Hold *h, int kind, const char *fmt,...)
 	char		reason[512];
 	va_list		args;
 
+	va_start(args, fmt);
+	vsnprintf(reason, sizeof(reason), fmt, args);
+	va_end(args);
+	rbp_remote_set_trouble(h->pool, reason);
+	rbp_stats_error("could not %s lease%s %s broker \"%s\": %s",
+					h->in_use ? "renew the" : "get a", h->suffix,
+					h->in_use ? "at" : "from", h->broker->url, reason);
 	if ((*complaints & kind) == 0)
 	{
-		va_start(args, fmt);
-		vsnprintf(reason, sizeof(reason), fmt, args);
-		va_end(args);
 		ereport(LOG,
 				(errmsg(h->in_use ?
 						"remote_bp: could not renew the lease%s at broker \"%s\": %s" :
@@ -265,6 +270,7 @@ succeeded(Hold *h)
 	h->broker->complaints = 0;
 	h->complaints = 0;
 	h->failures = 0;
+	rbp_remote_set_trouble(h->pool, NULL);
 }
 
 /*
@@ -371,8 +377,8 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 	if (reply->status == 401)
 	{
 		failed(h, FAILED_AUTH, token == NULL ?
-			   "it wants a token, and remote_bp.token_file is not set" :
-			   "it does not accept the token");
+			   "it wants a token, and remote_bp.token_file is not set (HTTP status 401)" :
+			   "it does not accept the token (HTTP status 401)");
 		return false;
 	}
 	if (reply->status != 200 && reply->status != 201 &&
@@ -778,6 +784,7 @@ renew(Hold *h, uint64 wanted)
 				(errmsg("remote_bp: the lease%s has ended", h->suffix),
 				 errdetail("The broker answered a renewal with HTTP status %d.",
 						   reply.status)));
+		rbp_stats_error("the lease%s has ended", h->suffix);
 		tell_losses(h, NULL);
 		return OUTCOME_LOST;
 	}
@@ -910,6 +917,7 @@ turn_to_current(Hold *h)
 	h->broker = current;
 	h->failures = 0;
 	h->complaints = 0;
+	rbp_remote_set_trouble(h->pool, NULL);
 	h->due = 0;
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
@@ -961,6 +969,7 @@ expire_if_due(Hold *h, int64 now)
 	ereport(LOG,
 			(errmsg("remote_bp: the lease%s could not be renewed in time, its memory is not used any more",
 					h->suffix)));
+	rbp_stats_error("the lease%s could not be renewed in time", h->suffix);
 	tell_losses(h, NULL);
 	stop_use(h);
 }

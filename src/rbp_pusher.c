@@ -12,7 +12,7 @@
  * that the staged entry is alive.  Then the staging slot is free.  A page
  * whose write failed is forgotten.
  *
- * The pusher also probes donors that are avoided, looks after connections
+ * The pusher also probes donors that are avoided, tells the log about them, looks after connections
  * that nobody needs (both in rbp_remote), sweeps dead entries out of the
  * directory when it has nothing better to do, and forgets temporary files
  * whose owner is gone.
@@ -278,8 +278,10 @@ rbp_pusher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		probe_ns = rbp_remote_probe();
 		mind_ns = rbp_remote_mind_connections();
+		/* before a donor that is avoided may be used again */
+		rbp_remote_report();
+		probe_ns = rbp_remote_probe();
 		sweep_ns = rbp_spill_sweep();
 		if (push_batch() > 0)
 		{

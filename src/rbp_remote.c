@@ -131,6 +131,7 @@ rbp_remote_shmem_init(void *mem, bool found,
 		pg_atomic_init_u32(&sh->donors[i].transport, 0);
 		rbp_remote_conn_reset_donor(&sh->donors[i]);
 		rbp_remote_health_reset(&sh->donors[i]);
+		rbp_remote_report_reset(&sh->donors[i]);
 		reset_donor_stats(&sh->donors[i]);
 	}
 	for (int i = 0; i < RBP_MAX_REGIONS; i++)
@@ -333,7 +334,10 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 		Donor	   *d = &shared->donors[place];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
+		{
 			reset_donor_stats(d);
+			rbp_remote_report_reset(d);
+		}
 		if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
 		{
 			d->endpoint = *endpoint;
@@ -431,6 +435,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 			nentered++;
 	}
 	unused += bring_regions_online(pool);
+	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
 	pfree(entered);
 	rbp_pusher_wake();
@@ -480,6 +485,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	(void) rbp_remote_conns_stale(&lease->serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		shared->donors[i].known[pool] = false;
+	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
 	rbp_pusher_wake();
 }
@@ -747,8 +753,10 @@ rbp_remote_donor_info(int *n)
 		(*n)++;
 		info->endpoint = d->endpoint;
 		info->transport = rbp_remote_transport_name(pg_atomic_read_u32(&d->transport));
-		info->state = !donor_known(d) ? "gone" :
-			pg_atomic_read_u32(&d->avoided) != 0 ? "avoided" : "ok";
+		info->state = rbp_remote_state_name(pg_atomic_read_u32(&d->state));
+		info->state_since = (TimestampTz) pg_atomic_read_u64(&d->state_since);
+		rbp_remote_last_error(d, info->last_error, sizeof(info->last_error),
+							  &info->last_error_at);
 		info->connections = (int) pg_atomic_read_u32(&d->places);
 		for (int r = 0; r < RBP_MAX_REGIONS; r++)
 			if (shared->regions[r].used && shared->regions[r].donor == i)

@@ -27,6 +27,7 @@
 
 #define RBP_MAX_DONORS		64
 #define RBP_MAX_BATCH		32	/* requests in one batch */
+#define RBP_ERROR_LEN		320 /* of an error's text for the views */
 
 /*
  * Two pools of extents, each with a lease of its own.  The buffer tier's
@@ -194,6 +195,12 @@ extern int64 rbp_remote_probe(void);
 extern int64 rbp_remote_mind_connections(void);
 
 /*
+ * Tell the log about donors that are avoided or used again, or that not all
+ * can connect to.  Called by the pusher between batches.
+ */
+extern void rbp_remote_report(void);
+
+/*
  * ---- for the lease worker -------------------------------------------------
  */
 
@@ -250,6 +257,12 @@ extern int	rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
  */
 extern bool rbp_remote_take_suspicion(RbpPool pool);
 
+/*
+ * Why the broker gave no good answer about the pool's lease, for the view; NULL
+ * if it did.  Takes remote_lock.
+ */
+extern void rbp_remote_set_trouble(RbpPool pool, const char *trouble);
+
 /* The lease worker's latch (NULL when it ends), set upon a suspicion. */
 struct Latch;
 extern void rbp_remote_set_lease_latch(struct Latch *latch);
@@ -263,6 +276,9 @@ typedef struct RbpDonorInfo
 	RbpEndpoint endpoint;
 	const char *transport;		/* that is in use, or "none" */
 	const char *state;			/* "ok", "avoided", "gone" */
+	TimestampTz state_since;
+	char		last_error[RBP_ERROR_LEN];	/* "" if there was none */
+	TimestampTz last_error_at;
 	int			connections;	/* of backends */
 	uint64		leased_bytes;
 	uint64		used_bytes;
@@ -284,6 +300,13 @@ typedef struct RbpLeaseInfo
 	uint64		heat;
 	int64		remaining_ns;	/* until the deadline, negative if past */
 } RbpLeaseInfo;
+
+/*
+ * Can the pool's memory not be used now, since there is no lease with memory or
+ * all its donors are avoided?  Then the reason, as text, into buf.  Takes
+ * remote_lock.
+ */
+extern bool rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len);
 
 /* Each returns a palloc'd array and its length. */
 extern RbpDonorInfo *rbp_remote_donor_info(int *n);

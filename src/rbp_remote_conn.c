@@ -400,6 +400,7 @@ take_detour(Donor *d, LocalConn *c, RbpStatus why)
 		ns = DETOUR_FIRST_NS;
 	else
 		ns = Min(2 * ns, DETOUR_LAST_NS);
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, why);
 	pg_atomic_write_u32(&d->detour_why, why);
 	pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
 	pg_atomic_write_u64(&d->detour_until, (uint64) (now + ns));
@@ -410,6 +411,14 @@ void
 rbp_remote_conn_end_detour_soon(Donor *d)
 {
 	pg_atomic_write_u64(&d->detour_until, 0);
+}
+
+/* No transport can be chosen. */
+static void
+no_way(Donor *d, const RbpEndpoint *endpoint)
+{
+	rbp_remote_note_no_way(d, endpoint);
+	rbp_remote_donor_no_way(d);
 }
 
 /* May this process begin a connection?  If so it has a place. */
@@ -428,6 +437,7 @@ may_start(Donor *d, LocalConn *c, int pages, bool patient, int64 now)
 	}
 	if (!take_place(d, patient))
 	{
+		pg_atomic_fetch_add_u32(&d->turned_away, 1);
 		c->over_limit = true;
 		c->retry_at = now + LIMIT_RETRY_NS;
 		return false;
@@ -480,7 +490,12 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	configure_verbs();
 	c->ops = choose(&endpoint, pg_atomic_read_u32(&d->detour), &c->detour);
 	if (c->ops == NULL)
+	{
 		c->retry_at = now + RBP_RECONNECT_NS;
+		/* the pusher's settings are those of all; ours may be old ones */
+		if (is_pusher)
+			no_way(d, &endpoint);
+	}
 	else if (may_start(d, c, pages, patient, now))
 	{
 		c->waited = c->slow;
@@ -618,6 +633,8 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 		if (!c->ops->costly)
 			return patient ? RBP_TIMEOUT : RBP_CANCELED;
 		c->retry_at = now + COSTLY_RETRY_NS;
+		if (hangs)
+			rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, RBP_TIMEOUT);
 		if (!hangs || take_detour(d, c, RBP_TIMEOUT) ||
 			(c->waited && !patient))
 			return RBP_CANCELED;
@@ -654,6 +671,7 @@ rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 						  give_way(&rbp_remote_shared->donors[conn_donor(ci)], c)))
 		{
 			rbp_remote_conn_close(ci);
+			pg_atomic_fetch_add_u32(&rbp_remote_shared->donors[conn_donor(ci)].turned_away, 1);
 			c->over_limit = true;
 			c->retry_at = now + LIMIT_RETRY_NS;
 		}
@@ -863,6 +881,27 @@ mind_detours(int64 now)
 	return next;
 }
 
+/* Find donors to which no transport leads, before anybody wants to connect. */
+static void
+look_for_ways(void)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		Donor	   *d = &rbp_remote_shared->donors[i];
+		RbpEndpoint endpoint;
+		bool		detour;
+
+		if (!donor_known(d))
+			continue;
+		LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
+		endpoint = d->endpoint;
+		LWLockRelease(&rbp_remote_shared->remote_lock);
+		configure_verbs();
+		if (choose(&endpoint, 0, &detour) == NULL)
+			no_way(d, &endpoint);
+	}
+}
+
 int64
 rbp_remote_mind_connections(void)
 {
@@ -876,7 +915,12 @@ rbp_remote_mind_connections(void)
 
 	/* By other settings, what has failed may work. */
 	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
+	{
 		pg_atomic_write_u32(&rbp_remote_shared->donors[i].detour, 0);
+		pg_atomic_write_u64(&rbp_remote_shared->donors[i].probe_at, 0);
+	}
+	if (stale != seen_stale || seen_settings != rbp_guc_connect_serial)
+		look_for_ways();
 	seen_settings = rbp_guc_connect_serial;
 	next = mind_detours(now);
 

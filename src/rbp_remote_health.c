@@ -105,22 +105,51 @@ hold_off(uint32 troubles)
 	return Min(ns, BACKOFF_LAST_NS);
 }
 
-void
-rbp_remote_donor_trouble(Donor *d, bool lost)
+/*
+ * From now on nobody uses the donor.  False if that is so already; else
+ * avoid_done() is to follow.
+ */
+static bool
+avoid(Donor *d)
 {
 	int64		now = rbp_now_ns();
 	uint32		troubles;
 
-	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
-							&stripe_of(d)->timeouts, 1);
 	if (pg_atomic_read_u32(&d->avoided) != 0 ||
 		pg_atomic_exchange_u32(&d->avoided, 1) != 0)
-		return;
+		return false;
 	if (now - (int64) pg_atomic_read_u64(&d->avoid_until) > CALM_NS)
 		pg_atomic_write_u32(&d->troubles, 0);
 	troubles = pg_atomic_add_fetch_u32(&d->troubles, 1);
 	pg_atomic_write_u64(&d->avoid_until, (uint64) (now + hold_off(troubles)));
 	pg_atomic_write_u64(&d->probe_at, (uint64) now);
+	pg_atomic_fetch_add_u32(&d->times_avoided, 1);
+	rbp_remote_note_state(d);
+	return true;
+}
+
+/* The pusher sees to it from here on. */
+static void
+avoid_done(void)
+{
+	pg_atomic_fetch_add_u32(&rbp_remote_shared->avoided, 1);
+	rbp_pusher_wake();
+}
+
+void
+rbp_remote_donor_no_way(Donor *d)
+{
+	if (avoid(d))
+		avoid_done();
+}
+
+void
+rbp_remote_donor_trouble(Donor *d, bool lost)
+{
+	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
+							&stripe_of(d)->timeouts, 1);
+	if (!avoid(d))
+		return;
 
 	/*
 	 * What has broken one connection has likely broken all.  With a new
@@ -134,8 +163,7 @@ rbp_remote_donor_trouble(Donor *d, bool lost)
 			if (d->known[pool])
 				rbp_remote_suspect((RbpPool) pool);
 	}
-	pg_atomic_fetch_add_u32(&rbp_remote_shared->avoided, 1);
-	rbp_pusher_wake();
+	avoid_done();
 }
 
 /* The pusher shall ask the donor; this process leaves it alone meanwhile. */
@@ -156,6 +184,8 @@ rbp_remote_donor_late(Donor *d, bool makes_debt)
 	{
 		rbp_remote_doubt_since[d - rbp_remote_shared->donors] = rbp_now_ns();
 		pg_atomic_write_u32(&d->debt, 0);
+		rbp_remote_note_error(d, DONOR_ERROR_OFTEN_LATE,
+							  pg_atomic_read_u32(&d->transport), RBP_TIMEOUT);
 		rbp_remote_donor_trouble(d, false);
 		return;
 	}
@@ -193,16 +223,28 @@ rbp_remote_unavoid(Donor *d)
 	pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
 	pg_atomic_write_u32(&d->doubt, 0);
 	if (pg_atomic_exchange_u32(&d->avoided, 0) == 1)
+	{
 		pg_atomic_fetch_sub_u32(&rbp_remote_shared->avoided, 1);
+		rbp_remote_note_state(d);
+	}
 }
 
 /*
  * ---- failures -----------------------------------------------------------------
  */
 
+/* Note it as the donor's last error. */
+static void
+note_failure(int ci, bool connecting, RbpStatus status)
+{
+	rbp_remote_note_error(&rbp_remote_shared->donors[conn_donor(ci)],
+						  connecting ? DONOR_ERROR_CONNECT : DONOR_ERROR_REQUEST,
+						  rbp_remote_conns[ci].ops->bit, status);
+}
+
 /* A connection was lost, or could not be made. */
 static void
-account_loss(int ci, bool connecting)
+account_loss(int ci, bool connecting, RbpStatus status)
 {
 	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	LocalConn  *c = &rbp_remote_conns[ci];
@@ -223,6 +265,7 @@ account_loss(int ci, bool connecting)
 	if (c->donor_serial != pg_atomic_read_u32(&d->serial) ||
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial))
 		return;
+	note_failure(ci, connecting, status);
 
 	/*
 	 * A costly connection takes resources of our device, too, and that it
@@ -248,6 +291,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 	{
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
+			note_failure(ci, connecting, status);
 			if (patient)
 			{
 				rbp_remote_donor_trouble(d, false);
@@ -268,17 +312,19 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			account_loss(ci, connecting);
+			account_loss(ci, connecting, status);
 			break;
 		case RBP_NOMEM:
 			/* a shortage of ours, or of places for clients: others go on */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
+			note_failure(ci, connecting, status);
 			rbp_remote_conn_close(ci);
 			c->retry_at = rbp_now_ns() + NOMEM_RETRY_NS;
 			break;
 		case RBP_DENIED:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
+			note_failure(ci, connecting, status);
 			if (!connecting)
 				c->denied = true;
 			else
@@ -327,9 +373,17 @@ probe(int ci, int64 timeout_ns)
 	rbp_remote_doubt_since[conn_donor(ci)] = 0;
 	status = rbp_remote_conn_get(ci, 0, false, now, deadline_ns);
 	if (status != RBP_OK)
+	{
+		/* that a costly one is not made yet is no error */
+		if (status != RBP_CANCELED &&
+			!(status == RBP_TIMEOUT && c->conn != NULL && c->ops->costly))
+			note_failure(ci, true, status);
 		return status;
+	}
 	if (c->ops->submit(c->conn, &io, 1) == RBP_OK)
 		(void) c->ops->wait(c->conn, &io, 1, deadline_ns);
+	if (io.status != RBP_OK)
+		note_failure(ci, false, io.status);
 	if (io.status == RBP_OK)
 		c->timeouts = 0;
 	else if (io.status != RBP_TIMEOUT || ++c->timeouts >= 2)

@@ -7,6 +7,7 @@
  * rbp_remote_io.c		reads and writes, at once or in two steps
  * rbp_remote_conn.c	this process's connections: made, bounded, closed
  * rbp_remote_health.c	donors' health: doubts, debts, who is avoided; probes
+ * rbp_remote_report.c	what goes wrong: for the views, and for the log
  *
  * Each file's first page says which of the shared state is its own.
  *
@@ -17,6 +18,7 @@
 
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -27,6 +29,8 @@
 #define RBP_MAX_REGIONS		8192
 #define RBP_DONOR_STRIPES	8	/* of donors' counters */
 #define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
+
+#define RBP_TROUBLE_LEN		256
 
 #define RBP_RECONNECT_NS	INT64CONST(100000000)
 
@@ -74,6 +78,14 @@ typedef struct Donor
 	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
 	int64		probe_backoff;	/* the pusher's alone */
 
+	/* rbp_remote_report.c */
+	pg_atomic_uint32 error;		/* the last one; 0 for none */
+	pg_atomic_uint64 error_at;	/* TimestampTz */
+	pg_atomic_uint32 state;		/* RBP_DONOR_* */
+	pg_atomic_uint64 state_since;	/* TimestampTz */
+	pg_atomic_uint32 times_avoided;
+	pg_atomic_uint32 turned_away;	/* who got no place */
+
 	DonorStripe stripes[RBP_DONOR_STRIPES];
 } Donor;
 
@@ -100,6 +112,10 @@ typedef struct PoolLease
 	bool		has_lease;
 	bool		short_of_extents;	/* regions have not got all; the lease
 									 * worker's alone */
+
+	/* why the broker gave no good answer, "" if it did; and since when */
+	char		trouble[RBP_TROUBLE_LEN];
+	TimestampTz trouble_since;
 
 	pg_atomic_uint32 serial;	/* moves when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
@@ -356,6 +372,9 @@ in_doubt(int donor)
 /* Back in use, whatever was. */
 extern void rbp_remote_unavoid(Donor *d);
 
+/* There is no way to the donor, as far as settings and devices go. */
+extern void rbp_remote_donor_no_way(Donor *d);
+
 /*
  * What a status other than RBP_OK means for donor and connection.
  * connecting: it was got from rbp_remote_conn_get().  patient: it had the time
@@ -363,5 +382,48 @@ extern void rbp_remote_unavoid(Donor *d);
  */
 extern void rbp_remote_account_failure(int ci, RbpStatus status,
 									   bool connecting, bool patient);
+
+/*
+ * ---- rbp_remote_report.c ----------------------------------------------------
+ *
+ * None of these takes a lock, but where it says so.
+ */
+
+/* Donor.state, what the view shows */
+#define RBP_DONOR_GONE		0	/* no lease has regions there */
+#define RBP_DONOR_OK		1
+#define RBP_DONOR_AVOIDED	2
+
+typedef enum DonorError
+{
+	DONOR_ERROR_NONE,
+	DONOR_ERROR_CONNECT,		/* no connection could be made */
+	DONOR_ERROR_REQUEST,		/* a request failed */
+	DONOR_ERROR_OFTEN_LATE,		/* too much debt */
+	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": none leads there */
+	DONOR_ERROR_NO_DEVICE,		/* the transport of the settings does not: */
+	DONOR_ERROR_NOT_OFFERED,
+	DONOR_ERROR_NOT_FROM_HERE
+} DonorError;
+
+extern void rbp_remote_report_reset(Donor *d);
+
+/* Something went wrong with the donor; transport: RBP_TRANSPORT_*, or 0. */
+extern void rbp_remote_note_error(Donor *d, DonorError what, uint32 transport,
+								  RbpStatus status);
+
+/* The same, if no transport can be chosen: finds out why. */
+extern void rbp_remote_note_no_way(Donor *d, const RbpEndpoint *endpoint);
+
+/* Its state, or that of all donors, may be another one. */
+extern void rbp_remote_note_state(Donor *d);
+extern void rbp_remote_note_states(void);
+
+/* By RBP_DONOR_*. */
+extern const char *rbp_remote_state_name(uint32 state);
+
+/* The last error of the donor as text, "" if there was none. */
+extern void rbp_remote_last_error(Donor *d, char *buf, Size len,
+								  TimestampTz *at);
 
 #endif							/* RBP_REMOTE_INTERNAL_H */

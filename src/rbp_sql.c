@@ -83,6 +83,44 @@ typedef struct PageCount
 	uint64		value;
 } PageCount;
 
+/*
+ * The columns that tell what is wrong; false if that column is none of them.  A
+ * text that is empty is null.
+ */
+static bool
+trouble_column(const char *name, Datum *value, bool *isnull)
+{
+	char		text[RBP_LAST_ERROR_LEN] = "";
+	TimestampTz at = 0;
+
+	if (strcmp(name, "usable") == 0)
+	{
+		*value = BoolGetDatum(!rbp_tier_unusable_reason(text, sizeof(text)));
+		*isnull = false;
+		return true;
+	}
+	if (strcmp(name, "unusable_reason") == 0)
+	{
+		if (!rbp_tier_unusable_reason(text, sizeof(text)))
+			text[0] = '\0';
+	}
+	else if (strcmp(name, "temp_unusable_reason") == 0)
+	{
+		if (!rbp_remote_unusable_reason(RBP_POOL_TEMP, text, sizeof(text)))
+			text[0] = '\0';
+	}
+	else if (strcmp(name, "last_error") == 0 ||
+			 strcmp(name, "last_error_at") == 0)
+		rbp_stats_last_error(text, sizeof(text), &at);
+	else
+		return false;
+	*isnull = text[0] == '\0';
+	if (!*isnull)
+		*value = strcmp(name, "last_error_at") == 0 ? TimestampTzGetDatum(at) :
+			CStringGetTextDatum(text);
+	return true;
+}
+
 Datum
 rbp_sql_stat(PG_FUNCTION_ARGS)
 {
@@ -124,13 +162,9 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 		const char *name = NameStr(TupleDescAttr(tupdesc, i)->attname);
 		Oid			type = TupleDescAttr(tupdesc, i)->atttypid;
 
-		if (type == BOOLOID && strcmp(name, "usable") == 0)
-		{
-			values[i] = BoolGetDatum(rbp_remote_usable(RBP_POOL_BUFFER,
-													   rbp_now_ns()));
-			nulls[i] = false;
-		}
-		else if (type == TIMESTAMPTZOID && strcmp(name, "stats_reset") == 0)
+		if (trouble_column(name, &values[i], &nulls[i]))
+			continue;
+		if (type == TIMESTAMPTZOID && strcmp(name, "stats_reset") == 0)
 		{
 			values[i] = TimestampTzGetDatum(rbp_stats_reset_time());
 			nulls[i] = false;
@@ -234,8 +268,8 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		DONOR, HOST, PORT, STATE, TRANSPORT, CONNECTIONS, LEASED_BYTES,
-		USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, READ_P50_US,
+		DONOR, HOST, PORT, STATE, STATE_SINCE, LAST_ERROR, LAST_ERROR_AT,
+		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, READ_P50_US,
 		READ_P99_US, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
@@ -253,6 +287,10 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 		values[HOST] = CStringGetTextDatum(d->endpoint.host);
 		values[PORT] = Int32GetDatum(d->endpoint.port);
 		values[STATE] = CStringGetTextDatum(d->state);
+		values[STATE_SINCE] = TimestampTzGetDatum(d->state_since);
+		nulls[LAST_ERROR] = nulls[LAST_ERROR_AT] = d->last_error[0] == '\0';
+		values[LAST_ERROR] = CStringGetTextDatum(d->last_error);
+		values[LAST_ERROR_AT] = TimestampTzGetDatum(d->last_error_at);
 		values[TRANSPORT] = CStringGetTextDatum(d->transport);
 		values[CONNECTIONS] = Int32GetDatum(d->connections);
 		values[LEASED_BYTES] = Int64GetDatum((int64) d->leased_bytes);

@@ -52,6 +52,8 @@ typedef struct StatsHeader
 	LWLock		lock;			/* protects all of the header */
 	uint32		nstripes;
 	TimestampTz reset_time;
+	char		last_error[RBP_LAST_ERROR_LEN]; /* "": none */
+	TimestampTz last_error_at;
 	uint64		base_counter[RBP_NUM_COUNTERS];
 	RbpHistogram base_latency[RBP_NUM_LATENCIES];
 } StatsHeader;
@@ -316,5 +318,35 @@ rbp_stats_reset(void)
 	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
 		sum_latency((RbpLatency) op, &header->base_latency[op]);
 	header->reset_time = GetCurrentTimestamp();
+	header->last_error[0] = '\0';
+	header->last_error_at = 0;
+	LWLockRelease(&header->lock);
+}
+
+void
+rbp_stats_error(const char *fmt,...)
+{
+	va_list		args;
+
+	if (header == NULL)
+		return;
+	LWLockAcquire(&header->lock, LW_EXCLUSIVE);
+	va_start(args, fmt);
+	vsnprintf(header->last_error, sizeof(header->last_error), fmt, args);
+	va_end(args);
+	header->last_error_at = GetCurrentTimestamp();
+	LWLockRelease(&header->lock);
+}
+
+void
+rbp_stats_last_error(char *buf, Size len, TimestampTz *at)
+{
+	buf[0] = '\0';
+	*at = 0;
+	if (header == NULL)
+		return;
+	LWLockAcquire(&header->lock, LW_SHARED);
+	strlcpy(buf, header->last_error, len);
+	*at = header->last_error_at;
 	LWLockRelease(&header->lock);
 }

@@ -123,6 +123,15 @@ extern int64 rbp_histogram_quantile(const RbpHistogram *h, double q);
 extern void rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS]);
 extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
 extern TimestampTz rbp_stats_reset_time(void);
+
+/*
+ * What went wrong last, for the view; "" and 0 since a reset.  For processes
+ * that may wait for a lock: the lease worker and the pusher.
+ */
+#define RBP_LAST_ERROR_LEN		512
+
+extern void rbp_stats_error(const char *fmt,...) pg_attribute_printf(1, 2);
+extern void rbp_stats_last_error(char *buf, Size len, TimestampTz *at);
 extern void rbp_stats_reset(void);
 
 extern const char *const rbp_counter_names[RBP_NUM_COUNTERS];

@@ -312,6 +312,18 @@ rbp_tier_lost_track(const char *why)
 	RESUME_INTERRUPTS();
 }
 
+bool
+rbp_tier_unusable_reason(char *buf, Size len)
+{
+	if (!rbp_guc_enabled)
+		strlcpy(buf, "remote_bp.enabled is off", len);
+	else if (pg_atomic_read_u32(&shared->lost_track) != 0)
+		strlcpy(buf, "remote_bp is off until the server restarts; the log says why", len);
+	else
+		return rbp_remote_unusable_reason(RBP_POOL_BUFFER, buf, len);
+	return true;
+}
+
 /* May pages be served and captured now? */
 static inline bool
 tier_usable(int64 now)

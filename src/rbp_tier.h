@@ -46,6 +46,12 @@ extern void rbp_tier_stand_down(void);
 extern bool rbp_tier_attached(void);
 
 /*
+ * For the view: can no page be served or captured now?  Then the reason, as
+ * text, into buf.
+ */
+extern bool rbp_tier_unusable_reason(char *buf, Size len);
+
+/*
  * preadv() of whole, aligned pages into shared buffer frames; block is that
  * of offset.
  */

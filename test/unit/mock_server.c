@@ -13,6 +13,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "utils/timestamp.h"
 
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
@@ -26,6 +27,7 @@
 MockDonor	mock_donors[MOCK_DONORS];
 int64		mock_now = INT64CONST(1000000000000);
 int			mock_violations = 0;
+int			mock_messages = 0;
 bool		mock_lock_taken = false;
 uint64		mock_counters[RBP_NUM_COUNTERS];
 bool		mock_latch_set = false;
@@ -146,6 +148,18 @@ pg_usleep(long microsec)
 	mock_now += microsec * 1000;
 }
 
+TimestampTz
+GetCurrentTimestamp(void)
+{
+	return mock_now / 1000;
+}
+
+const char *
+timestamptz_to_str(TimestampTz t)
+{
+	return "some time";
+}
+
 void
 ExceptionalCondition(const char *conditionName, const char *errorType,
 					 const char *fileName, int lineNumber)
@@ -157,6 +171,7 @@ ExceptionalCondition(const char *conditionName, const char *errorType,
 bool
 errstart(int elevel, const char *domain)
 {
+	mock_messages++;
 	return false;
 }
 
@@ -203,6 +218,9 @@ int			rbp_guc_rdma_traffic_class = -1;
 int			rbp_guc_rdma_ack_timeout = 12;
 int			rbp_guc_rdma_retry_count = 6;
 uint32		rbp_guc_connect_serial = 1;
+char	   *rbp_guc_broker = "http://broker";
+int			rbp_guc_temp_tier_size = 1;
+int			rbp_guc_temp_tier_max_size = 1;
 
 int64
 rbp_guc_io_timeout_ns(void)
@@ -222,8 +240,19 @@ rbp_guc_idle_timeout_ns(void)
 	return mock_idle_timeout_ns;
 }
 
+int
+rbp_guc_tier_size_wanted(void)
+{
+	return 1;
+}
+
 void
 rbp_pusher_wake(void)
+{
+}
+
+void
+rbp_stats_error(const char *fmt,...)
 {
 }
 
@@ -520,6 +549,8 @@ local_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn)
 const RbpTransportOps *
 rbp_transport_choose(const char *want, const RbpEndpoint *ep)
 {
+	if (donor_by_id(ep->donor)->no_way)
+		return NULL;
 	return donor_by_id(ep->donor)->local ? &local_ops : &net_ops;
 }
 

@@ -30,6 +30,7 @@ typedef struct MockDonor
 	char		id[RBP_DONOR_ID_LEN];
 	bool		local;			/* connections are */
 	bool		refuses;		/* connections */
+	bool		no_way;			/* no transport leads there */
 	bool		hangs;			/* takes, and never answers */
 	bool		mute;			/* connections never come about */
 	int64		answers_at;		/* not before */
@@ -47,6 +48,7 @@ typedef struct MockDonor
 extern MockDonor mock_donors[MOCK_DONORS];
 extern int64 mock_now;
 extern int	mock_violations;
+extern int	mock_messages;	/* of any level, that were begun */
 extern bool mock_lock_taken;	/* by another process */
 extern uint64 mock_counters[RBP_NUM_COUNTERS];
 extern bool mock_latch_set;

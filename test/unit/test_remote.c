@@ -5,7 +5,7 @@
  *	  them when connections close; regions that are emptied before they go.
  *
  * Links: test/unit/mock_server.c, src/rbp_remote.c, src/rbp_remote_io.c,
- * src/rbp_remote_conn.c, src/rbp_remote_health.c
+ * src/rbp_remote_conn.c, src/rbp_remote_health.c, src/rbp_remote_report.c
  *
  *-------------------------------------------------------------------------
  */
@@ -817,6 +817,158 @@ test_exit(void)
 	ok(connections_of(0) == 0 && connections_of(1) == 0, "no place is taken");
 }
 
+static void
+says(const char *text, const char *expected, const char *name)
+{
+	if (!ok(strcmp(text, expected) == 0, "%s", name))
+		diag("%s", text);
+}
+
+/* What the views say of the donor of that number. */
+static RbpDonorInfo
+info_of(int donor)
+{
+	int			n;
+	RbpDonorInfo *infos = rbp_remote_donor_info(&n);
+	RbpDonorInfo info = {0};
+
+	for (int i = 0; i < n; i++)
+		if (strcmp(infos[i].endpoint.donor, mock_donors[donor].id) == 0)
+			info = infos[i];
+	pfree(infos);
+	return info;
+}
+
+/* How many messages there are since the last call, when the pusher has looked. */
+static int
+messages(void)
+{
+	static int	before = 0;
+	int			n;
+
+	rbp_remote_report();
+	n = mock_messages - before;
+	before = mock_messages;
+	return n;
+}
+
+static void
+test_messages(void)
+{
+	Donor	   *d = &rbp_remote_shared->donors[0];
+
+	mock_now += 60000 * MS;
+	(void) messages();
+	is_u64(messages(), 0, "there is nothing to tell");
+	rbp_remote_note_error(d, DONOR_ERROR_REQUEST, RBP_TRANSPORT_TCP, RBP_TIMEOUT);
+	rbp_remote_donor_trouble(d, false);
+	is_u64(messages(), 1, "a donor is avoided");
+	is_u64(messages(), 0, "which is told once");
+	mock_now += 100 * MS;
+	rbp_remote_unavoid(d);
+	is_u64(messages(), 1, "it is used again");
+	for (int i = 0; i < 10; i++)
+	{
+		mock_now += 100 * MS;
+		rbp_remote_donor_trouble(d, false);
+		is_u64(messages(), 0, "the same is not told again so soon");
+		mock_now += 100 * MS;
+		rbp_remote_unavoid(d);
+		is_u64(messages(), 0, "nor that it is over");
+	}
+	mock_now += 5000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_REQUEST, RBP_TRANSPORT_TCP, RBP_CONNLOST);
+	rbp_remote_donor_trouble(d, true);
+	is_u64(messages(), 1, "another reason is");
+	recover(0);
+	is_u64(messages(), 1, "used again");
+	rbp_remote_donor_trouble(d, true);
+	is_u64(messages(), 1, "and the same after a minute");
+	recover(0);
+	is_u64(messages(), 1, "used again");
+
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_VERBS, RBP_NOMEM);
+	is_u64(messages(), 0, "a shortage may pass");
+	mock_now += 6000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_VERBS, RBP_NOMEM);
+	is_u64(messages(), 1, "when it lasts it is told");
+	mock_now += 6000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_VERBS, RBP_NOMEM);
+	is_u64(messages(), 0, "once a minute");
+
+	pg_atomic_fetch_add_u32(&d->turned_away, 3);
+	is_u64(messages(), 1, "three got no connection");
+	pg_atomic_fetch_add_u32(&d->turned_away, 3);
+	is_u64(messages(), 0, "that is told");
+	mock_now += 60000 * MS;
+	is_u64(messages(), 1, "three more, in the next minute");
+}
+
+static void
+test_report(void)
+{
+	RbpRemoteIo a[1];
+	RbpDonorInfo info;
+	char		why[RBP_ERROR_LEN];
+
+	(void) take_lease(RBP_POOL_BUFFER, 0, 0, 1, 1);
+	recover(0);
+	run_of(a, 0, 1, back[0]);
+	ok(round_trip(0, 1, 0), "a donor is used");
+	info = info_of(0);
+	says(info.state, "ok", "a donor is well");
+
+	/* Nobody has tried to connect. */
+	mock_now += 60000 * MS;
+	mock_donors[0].no_way = true;
+	rbp_guc_connect_serial++;
+	rbp_remote_mind_connections();
+	info = info_of(0);
+	says(info.state, "avoided", "no transport leads there: it is avoided");
+	is_u64(info.state_since, mock_now / 1000, "since now");
+	says(info.last_error, "it offers no transport that this server can use", "the reason");
+	is_u64(info.last_error_at, mock_now / 1000, "which is new");
+	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+	ok(all_are(a, 1, RBP_CANCELED), "it is not read from");
+	ok(rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)) &&
+	   strstr(why, info.last_error) != NULL, "the pool is not usable, for that reason");
+	rbp_guc_transport = "tcp";
+	rbp_guc_connect_serial++;
+	rbp_remote_mind_connections();
+	says(info_of(0).last_error, "it does not offer tcp, and remote_bp.transport is that",
+		   "by another setting, another reason");
+	rbp_guc_transport = "auto";
+	mock_donors[0].no_way = false;
+	rbp_guc_connect_serial++;
+	rbp_remote_mind_connections();
+	(void) rbp_remote_probe();
+	info = info_of(0);
+	says(info.state, "ok", "there is a way again");
+	ok(info.last_error[0] != '\0', "the error is not forgotten");
+	ok(!rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "nothing is said against the pool");
+
+	/* One whose connection is refused. */
+	mock_donors[0].refuses = true;
+	mock_donors[0].life++;
+	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+	says(info_of(0).state, "avoided", "a donor that has broken a connection");
+	says(info_of(0).last_error, "a request over tcp failed: status", "the reason");
+	mock_now += 10000 * MS;
+	(void) rbp_remote_probe();
+	says(info_of(0).last_error,
+		   "could not connect over tcp: refused, closed or unreachable", "and then it refuses");
+	recover(0);
+
+	test_messages();
+	rbp_remote_set_trouble(RBP_POOL_BUFFER, "trouble");
+	ok(!rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "a lease lasts, whatever the broker says");
+	rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now);
+	ok(rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "until it ends");
+	says(why, "no lease: broker \"http://broker\", since some time: trouble", "the reason");
+	rbp_remote_set_trouble(RBP_POOL_BUFFER, NULL);
+	rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
+}
+
 int
 main(void)
 {
@@ -829,6 +981,7 @@ main(void)
 	test_time();
 	test_local();
 	test_giving_back();
+	test_report();
 	test_exit();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();

@@ -1,0 +1,172 @@
+# Whatever keeps a donor from being used is told, by the log in one line and
+# by the views: it does not answer, it is gone, there is no way to it by
+# remote_bp.transport, all connections to it are taken; and that it is used
+# again.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+sub donor_row
+{
+	my ($node, $id) = @_;
+	my $row = $node->safe_psql('postgres',
+		"SELECT row_to_json(d) FROM (SELECT *, state_since BETWEEN pg_postmaster_start_time() AND clock_timestamp() AS since_ok, last_error_at BETWEEN pg_postmaster_start_time() AND clock_timestamp() AS error_at_ok FROM remote_bp_stat_donors) d WHERE donor = '$id'");
+	return $row eq '' ? {} : JSON::PP::decode_json($row);
+}
+
+sub wait_state
+{
+	my ($node, $id, $state, $name) = @_;
+	my $row;
+	ok( wait_for(
+			"$id to be $state",
+			sub {
+				content($node, 't');
+				evict_buffers($node);
+				$row = donor_row($node, $id);
+				return ($row->{state} // '') eq $state;
+			}),
+		$name) or diag(explain($row));
+	return $row;
+}
+
+sub wait_log
+{
+	my ($node, $offset, $pattern, $name) = @_;
+	return ok(wait_for("the line $pattern", sub { log_since($node, $offset) =~ $pattern }, 150), $name);
+}
+
+sub lines
+{
+	my ($node, $offset, $pattern) = @_;
+	return scalar grep { $_ =~ $pattern } split /\n/, log_since($node, $offset);
+}
+
+sub set
+{
+	my ($node, $name, $value) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.$name = $value");
+	$node->reload;
+	return;
+}
+
+#---- a donor that does not answer, and one that is gone ----------------------
+
+# A donor that is late because the machine is busy is not what is tested, nor
+# one that the broker gives up.
+my $patience = "remote_bp.io_timeout = '200ms'\n";
+my $broker = start_broker(args => [ '--donor-timeout', '600' ]);
+my $donor = start_donor($broker, id => 'slow', memory => '32MB');
+my $node = new_cluster('avoided', broker => $broker, tier => '32MB', transport => 'tcp',
+	conf => $patience);
+wait_leased($node, 32);
+make_table($node, 't', 6);
+ok(warm($node, 't'), 'pages come from the donor');
+my $row = donor_row($node, 'slow');
+is($row->{state}, 'ok', 'the donor is in use');
+ok($row->{since_ok}, 'since a time that can be');
+is($node->safe_psql('postgres', 'SELECT usable, unusable_reason IS NULL FROM remote_bp_stat'),
+	't|t', 'the tier is usable, and there is no reason against it');
+
+my $offset = log_size($node);
+$donor->freeze;
+$row = wait_state($node, 'slow', 'avoided', 'a stopped donor is avoided');
+like($row->{last_error}, qr/over tcp.*timed out/, 'the view tells why');
+ok($row->{since_ok}, 'and since when');
+ok($row->{error_at_ok}, 'and when it was');
+wait_log($node, $offset, qr/remote_bp: donor "slow" is avoided: .*over tcp.*timed out/, 'and the log tells');
+like(
+	$node->safe_psql('postgres', 'SELECT usable, unusable_reason FROM remote_bp_stat'),
+	qr/^f\|.*"slow".*timed out/,
+	'no donor is left: the tier is not usable, for that reason');
+like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
+	qr/"slow".*timed out/, 'which is the last error, too');
+is(lines($node, $offset, qr/donor "slow" is avoided/), 1, 'once');
+
+$donor->thaw;
+$row = wait_state($node, 'slow', 'ok', 'it goes on, and is used again');
+wait_log($node, $offset, qr/remote_bp: donor "slow" is used again/, 'the log tells that');
+ok(defined $row->{last_error}, 'the last error is still to be seen');
+ok(wait_for('the tier', sub { counter($node, 'usable') eq 't' }), 'the tier is usable again');
+
+$offset = log_size($node);
+$donor->kill9;
+$row = wait_state($node, 'slow', 'avoided', 'a killed donor is avoided');
+wait_for('the donor to refuse', sub { donor_row($node, 'slow')->{last_error} =~ /could not connect over tcp/ });
+like(donor_row($node, 'slow')->{last_error}, qr/could not connect over tcp/, 'one that refuses connections is told from it');
+wait_log($node, $offset, qr/remote_bp: donor "slow" is avoided: .*over tcp/,
+	'and the log tells, though the last such line may not be a minute old');
+$node->stop;
+$broker->stop;
+
+#---- no way to the donor -----------------------------------------------------
+
+$broker = start_broker(name => 'broker_ways', args => [ '--donor-timeout', '600' ]);
+$donor = start_donor($broker, id => 'plain', memory => '48MB', args => [ '--transports', 'tcp' ]);
+$node = new_cluster('ways', broker => $broker, tier => '32MB', transport => 'verbs',
+	conf => "${patience}remote_bp.temp_tier_max_size = '8MB'\nremote_bp.temp_tier_size = '8MB'\n");
+wait_leased($node, 32);
+make_table($node, 't', 6);
+for my $transport ('verbs', 'shm')
+{
+	my $why = $transport eq 'verbs' ? qr/no RDMA device|does not offer verbs/ : qr/does not offer shm/;
+	if ($transport ne 'verbs')
+	{
+		$offset = log_size($node);
+		set($node, 'transport', "'$transport'");
+	}
+	else
+	{
+		$offset = 0;
+	}
+	ok( wait_for('the donor to be avoided', sub { donor_row($node, 'plain')->{state} eq 'avoided' && (donor_row($node, 'plain')->{last_error} // '') =~ $why }),
+		"$transport: a donor that it does not lead to is avoided");
+	like(donor_row($node, 'plain')->{last_error}, $why, "$transport: with the reason");
+	wait_log($node, $offset, qr/remote_bp: donor "plain" is avoided: .*($why)/, "$transport: and the log tells");
+	my ($usable, $reason, $temp_reason) = split /\|/, $node->safe_psql('postgres', 'SELECT usable, unusable_reason, temp_unusable_reason FROM remote_bp_stat');
+	is($usable, 'f', "$transport: the tier is not usable");
+	like($reason, $why, "$transport: for that reason");
+	like($temp_reason, $why, "$transport: nor is the memory for temporary data");
+	my $lines = lines($node, $offset, qr/donor "plain" is avoided/);
+	content($node, 't');
+	evict_buffers($node);
+	content($node, 't');
+	is(donor_row($node, 'plain')->{state}, 'avoided', "$transport: and stays so under a load");
+	is(lines($node, $offset, qr/donor "plain" is avoided/), $lines, "$transport: of which the log says no more");
+	$offset = log_size($node);
+	set($node, 'transport', "'tcp'");
+	wait_state($node, 'plain', 'ok', "$transport: with another transport it is used");
+	wait_log($node, $offset, qr/remote_bp: donor "plain" is used again/, "$transport: and the log tells");
+	ok(warm($node, 't'), "$transport: pages come from it");
+	is($node->safe_psql('postgres', 'SELECT usable, unusable_reason IS NULL, temp_unusable_reason IS NULL FROM remote_bp_stat'),
+		't|t|t', "$transport: and nothing is said against it");
+}
+
+#---- no connection left --------------------------------------------------------
+
+$offset = log_size($node);
+set($node, 'max_connections', 1);
+my @sessions = map { $node->background_psql('postgres') } 1 .. 3;
+ok( wait_for(
+		'a session to be one too many',
+		sub {
+			$_->query_safe('SELECT count(pad) FROM t') for @sessions;
+			evict_buffers($node);
+			return counter($node, 'over_limit') > 0;
+		}),
+	'more sessions read than there may be connections');
+wait_log($node, $offset, qr/remote_bp: all connections to donor "plain" are taken/, 'the log tells');
+wait_log($node, $offset, qr/remote_bp\.max_connections/, 'by which setting');
+$_->quit for @sessions;
+is_clean($node);
+$node->stop;
+
+done_testing();

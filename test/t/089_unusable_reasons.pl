@@ -1,0 +1,100 @@
+# While the tier cannot be used, remote_bp_stat says why: for each reason that
+# there is, and no reason when it can be.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+for my $token ([ right => 'correct-horse-battery-staple' ], [ wrong => 'guessed' ])
+{
+	append_to_file("$dir/$token->[0]", "$token->[1]\n");
+	chmod 0600, "$dir/$token->[0]";
+}
+
+my $node = new_cluster('reasons', tier => '32MB',
+	conf => "remote_bp.temp_tier_max_size = '8MB'\nremote_bp.temp_tier_size = '8MB'\nremote_bp.lease_ttl = '3s'\n");
+
+sub set
+{
+	my (%settings) = @_;
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.$_ = $settings{$_}") for sort keys %settings;
+	$node->reload;
+	return;
+}
+
+# Both pools are unusable for that reason; or, with undef, usable.
+sub wait_reason
+{
+	my ($why, $name, %opt) = @_;
+	my $temp_why = exists $opt{temp} ? $opt{temp} : $why;
+	my ($usable, $reason, $temp) = ('', '', '');
+	ok( wait_for(
+			$name,
+			sub {
+				($usable, $reason, $temp) = split /\|/,
+				  $node->safe_psql('postgres', 'SELECT usable, unusable_reason, temp_unusable_reason FROM remote_bp_stat'), -1;
+				return ($why ? $usable eq 'f' && $reason =~ $why : $usable eq 't' && $reason eq '')
+				  && ($temp_why ? $temp =~ $temp_why : $temp eq '');
+			},
+			90),
+		$name) or diag("usable $usable; $reason; temporary data: $temp");
+	return;
+}
+
+sub last_error
+{
+	return $node->safe_psql('postgres',
+		'SELECT last_error FROM remote_bp_stat WHERE last_error_at BETWEEN pg_postmaster_start_time() AND clock_timestamp()');
+}
+
+wait_reason(qr/^remote_bp\.broker is not set$/, 'no broker is set');
+is(last_error(), '', 'which is no error');
+
+my $broker = start_broker(
+	args => [ '--token-file', "$dir/right" ],
+	token => 'correct-horse-battery-staple');
+my $url = $broker->url;
+set(broker => "'$url'");
+wait_reason(qr/broker "\Q$url\E".*since.*wants a token.*401/, 'no token');
+set(token_file => "'$dir/wrong'");
+wait_reason(qr/broker "\Q$url\E".*since.*does not accept the token.*401/, 'the wrong token');
+like(last_error(), qr/does not accept the token/, 'is the last error');
+set(token_file => "'$dir/none'");
+wait_reason(qr/could not read token file/, 'no such file');
+$node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
+set(token_file => "'$dir/right'");
+wait_reason(qr/waits for memory/, 'the right token, and no donor');
+$node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
+is(last_error(), '', 'a reset forgets the last error');
+
+my $donor = start_donor($broker, memory => '64MB', args => [ '--token-file', "$dir/right" ]);
+wait_reason(undef, 'a donor');
+set(enabled => 'off');
+wait_reason(qr/^remote_bp\.enabled is off$/, 'switched off', temp => undef);
+set(enabled => 'on');
+set(buffer_tier_size => 0, temp_tier_size => 0);
+wait_reason(qr/^remote_bp\.buffer_tier_size is 0$/, 'sizes of zero', temp => qr/^remote_bp\.temp_tier_size is 0$/);
+set(buffer_tier_size => "'32MB'", temp_tier_size => "'8MB'");
+wait_reason(undef, 'sizes that are not');
+
+$broker->freeze;
+ok(wait_for('an error', sub { last_error() =~ /could not (renew the|get a) lease|renewed in time/ }), 'the broker hangs: that is the last error');
+wait_reason(qr/broker "\Q$url\E".*since/, 'and when the lease has ended, the reason');
+$broker->thaw;
+wait_reason(undef, 'it goes on');
+$broker->kill9;
+wait_reason(qr/broker "\Q$url\E".*since/, 'the broker is gone');
+restart_broker($broker);
+wait_reason(undef, 'it is back');
+is_clean($node, '', no_compare => 1);
+$node->stop;
+
+done_testing();
