@@ -909,6 +909,7 @@ test_report(void)
 {
 	RbpRemoteIo a[1];
 	RbpDonorInfo info;
+	RbpEndpoint elsewhere = {0};
 	char		why[RBP_ERROR_LEN];
 
 	(void) take_lease(RBP_POOL_BUFFER, 0, 0, 1, 1);
@@ -937,6 +938,11 @@ test_report(void)
 	rbp_remote_mind_connections();
 	says(info_of(0).last_error, "it does not offer tcp, and remote_bp.transport is that",
 		   "by another setting, another reason");
+	rbp_guc_transport = "shm";
+	elsewhere.transports = RBP_TRANSPORT_SHM;
+	rbp_remote_note_no_way(&rbp_remote_shared->donors[0], &elsewhere);
+	says(info_of(0).last_error, "it cannot be reached over shm from this host, and remote_bp.transport is that",
+		 "which is one more if it is offered");
 	rbp_guc_transport = "auto";
 	mock_donors[0].no_way = false;
 	rbp_guc_connect_serial++;
