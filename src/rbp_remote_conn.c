@@ -535,6 +535,8 @@ register_push_memory(LocalConn *c)
 	if (status == RBP_OK)
 		return;
 	c->mr = NULL;
+	rbp_stats_error("could not register the staging region with the RDMA device: %s",
+					rbp_status_text(status));
 	if (!told)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
@@ -857,10 +859,15 @@ mind_detours(int64 now)
 		int64		left;
 
 		if (detour != 0 && !told[i])
+		{
+			const char *why = rbp_status_text((RbpStatus) pg_atomic_read_u32(&d->detour_why));
+
 			ereport(LOG,
 					(errmsg("remote_bp: donor \"%s\" cannot be reached over %s (%s), going on without",
-							d->endpoint.donor, rbp_remote_transport_name(detour),
-							rbp_status_text((RbpStatus) pg_atomic_read_u32(&d->detour_why)))));
+							d->endpoint.donor, rbp_remote_transport_name(detour), why)));
+			rbp_stats_error("donor \"%s\" cannot be reached over %s: %s",
+							d->endpoint.donor, rbp_remote_transport_name(detour), why);
+		}
 		told[i] = detour != 0;
 		if (detour == 0 || !donor_known(d) || trial.conn != NULL)
 			continue;
@@ -918,9 +925,8 @@ rbp_remote_mind_connections(void)
 	{
 		pg_atomic_write_u32(&rbp_remote_shared->donors[i].detour, 0);
 		pg_atomic_write_u64(&rbp_remote_shared->donors[i].probe_at, 0);
+		look_at = now;
 	}
-	if (stale != seen_stale || seen_settings != rbp_guc_connect_serial)
-		look_for_ways();
 	seen_settings = rbp_guc_connect_serial;
 	next = mind_detours(now);
 
@@ -935,6 +941,7 @@ rbp_remote_mind_connections(void)
 	}
 	if (now >= look_at || stale != seen_stale)
 	{
+		look_for_ways();
 		ask_holders(now, stale != seen_stale);
 		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
 			if (rbp_remote_conns[ci].conn != NULL && is_stale(ci))
