@@ -19,7 +19,8 @@
  * Buffer leases are asked before temp leases, and temp leases are spared first
  * when the need shrinks: the data of the latter has no copy on disk.  So a temp
  * lease is left alone as long as a buffer lease has a region there that could
- * be asked for in a later round.
+ * be asked for in a later round.  What leases ask of each other is in
+ * broker_share.c, and comes on top: "shared" of a holding's "asked" regions.
  *
  * Everything here runs under broker.lock.
  *
@@ -35,9 +36,8 @@
 /* A tick that comes later than this was held up by more than a busy machine. */
 #define LATE_MS				2000
 
-/* Regions that the donor lets us have leased at a time. */
-static int
-may_be_leased(const Donor *donor)
+int
+broker_alloc_limit(const Donor *donor)
 {
 	int			limit;
 
@@ -47,12 +47,11 @@ may_be_leased(const Donor *donor)
 	return limit > 0 ? limit : 0;
 }
 
-/* How many more regions can be granted now? */
-static int
-can_grant(const Donor *donor, int64_t now)
+int
+broker_alloc_free(const Donor *donor, int64_t now)
 {
 	int			clean = donor->nregions - donor->nleased - donor->ndirty;
-	int			limit = may_be_leased(donor) - donor->nleased;
+	int			limit = broker_alloc_limit(donor) - donor->nleased;
 
 	if (broker_donor_status(donor, now) != DONOR_UP)
 		return 0;
@@ -77,7 +76,10 @@ broker_alloc_grant(Lease *lease)
 {
 	int64_t		now = rbp_mono_ms();
 	int			granted = 0;
+	Queue		queue;
 
+	if (lease->bytes < lease->wanted)
+		broker_share_queue(lease, now, &queue);
 	while (lease->bytes < lease->wanted)
 	{
 		Donor	   *best = NULL;
@@ -86,7 +88,7 @@ broker_alloc_grant(Lease *lease)
 
 		for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 		{
-			int			n = can_grant(donor, now);
+			int			n = broker_alloc_free(donor, now);
 			Holding    *holding;
 			int			held;
 
@@ -102,11 +104,15 @@ broker_alloc_grant(Lease *lease)
 				best_free = n;
 			}
 		}
-		if (best == NULL)
+		if (best == NULL || !broker_share_take(lease, best->region_size, &queue))
 			break;
 		broker_region_lease(best, first_clean(best), lease);
 		granted++;
 	}
+	if (lease->bytes >= lease->wanted)
+		lease->waiting_since = 0;
+	else if (lease->waiting_since == 0)
+		lease->waiting_since = now;
 	broker.counters.regions_granted += granted;
 	return granted;
 }
@@ -121,7 +127,7 @@ broker_alloc_more_coming(const Lease *lease)
 	for (Donor *donor = broker.donors; donor != NULL; donor = donor->next)
 	{
 		if (donor->ndirty > 0 && broker_donor_status(donor, now) == DONOR_UP &&
-			donor->nleased < may_be_leased(donor))
+			donor->nleased < broker_alloc_limit(donor))
 			return true;
 	}
 	return false;
@@ -138,17 +144,23 @@ broker_reclaim_update(Donor *donor)
 		{PURPOSE_TEMP, false}, {PURPOSE_TEMP, true},
 		{PURPOSE_BUFFER, false}, {PURPOSE_BUFFER, true}
 	};
-	int			deficit = donor->nleased - may_be_leased(donor);
+	int			deficit = donor->nleased - broker_alloc_limit(donor);
 	int			asked = 0;
 
 	if (deficit < 0)
 		deficit = 0;
+
+	/* what other leases are to get comes from those that were chosen for it */
 	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		Holding    *holding = broker_lease_holding(lease, donor);
 
-		if (holding != NULL)
-			asked += holding->asked;
+		if (holding == NULL)
+			continue;
+		if (holding->asked < holding->shared && holding->taken_at == 0)
+			holding->asked = holding->shared;
+		if (holding->asked > holding->shared)
+			asked += holding->asked - holding->shared;
 	}
 
 	/* The need has shrunk: spare temp leases first, then who was not told. */
@@ -163,8 +175,8 @@ broker_reclaim_update(Donor *donor)
 				(holding->taken_at != 0) != sparing[i].told)
 				continue;
 			spare = asked - deficit;
-			if (spare > holding->asked)
-				spare = holding->asked;
+			if (spare > holding->asked - holding->shared)
+				spare = holding->asked - holding->shared;
 			if (spare <= 0)
 				continue;
 			holding->asked -= spare;
@@ -228,6 +240,15 @@ take_regions(Lease *lease, Holding *holding)
 {
 	Donor	   *donor = holding->donor;
 	int			count = holding->asked;
+
+	/* for another lease's share, a temp lease gives what it can, and no more */
+	if (lease->purpose == PURPOSE_TEMP && holding->shared > 0)
+	{
+		count -= holding->shared;
+		holding->taken_at = rbp_mono_ms() + donor->grace_ms;
+	}
+	if (count <= 0)
+		return;
 
 	rbp_log(RBP_LOG_INFO, "lease %s: %d regions of donor %s are taken, their grace time is over",
 			lease->id, count, donor->id);
@@ -300,6 +321,7 @@ broker_tick(void)
 		earlier(&next, lease->deadline);
 	}
 
+	broker_share_update();
 	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		Holding    *next_holding;

@@ -390,6 +390,8 @@ holding_remove(Lease *lease, Donor *donor)
 	lease->bytes -= donor->region_size;
 	if (holding->asked > 0 && --holding->asked == 0)
 		holding->taken_at = 0;
+	if (holding->shared > holding->asked)
+		holding->shared = holding->asked;
 	if (holding->regions == 0)
 	{
 		*link = holding->next;
@@ -541,6 +543,7 @@ broker_check(void)
 				CHECK(holding->regions > 0);
 				CHECK(holding->asked >= 0 && holding->asked <= holding->regions);
 				CHECK(holding->asked > 0 || holding->taken_at == 0);
+				CHECK(holding->shared >= 0 && holding->shared <= holding->regions);
 				held += holding->regions;
 			}
 		}

@@ -108,7 +108,10 @@ typedef struct Holding
 	Donor	   *donor;
 	int			regions;
 	int64_t		granted_rev;	/* the donor's revision of the last grant */
-	int			asked;			/* regions asked back */
+	int			asked;			/* regions asked back, for whichever reason */
+	int			shared;			/* regions to be asked back for other leases */
+	int			kept;			/* regions that the donor leaves there; used
+								 * while shares are made, as Donor.sharing */
 	int64_t		taken_at;		/* ms: when asked ones are taken; 0: the holder
 								 * has not been told yet */
 } Holding;
@@ -129,6 +132,11 @@ struct Lease
 	/* not on disk */
 	int64_t		deadline;		/* rbp_mono_ms() */
 	int64_t		bytes;			/* granted: sum over its regions */
+	int64_t		waiting_since;	/* rbp_mono_ms(): has less than wanted; 0: not */
+	int64_t		share;			/* bytes; see broker_share.c, as the next two */
+	int64_t		turn;			/* bytes beside its share that it may have first */
+	int64_t		present;		/* bytes */
+	bool		told;			/* the log knows that it has too much */
 	json_t	   *scratch;		/* used while an answer is built */
 	Holding    *holdings;
 };
@@ -162,6 +170,7 @@ struct Donor
 								 * not heard */
 	int64_t		applied;		/* revision that it says it has applied */
 	int			want_back;
+	bool		sharing;
 	json_t	   *stats;			/* object of numbers, or NULL */
 };
 
@@ -309,16 +318,25 @@ extern void broker_db_commit(void);
 
 /* ---- broker_alloc.c ---- */
 
+/* Regions that the donor lets us have leased at a time. */
+extern int	broker_alloc_limit(const Donor *donor);
+
+/* How many more regions of it can be granted now? */
+extern int	broker_alloc_free(const Donor *donor, int64_t now);
+
 /*
- * Grant regions to the lease until it has what it wants or nothing is left.
- * Returns the number granted.  May be called with nothing to do.
+ * Grant regions to the lease until it has what it wants, or nothing is left
+ * for it.  Returns the number granted.  May be called with nothing to do.
  */
 extern int	broker_alloc_grant(Lease *lease);
 
 /* Could a donor that is up soon have clean regions for this lease? */
 extern bool broker_alloc_more_coming(const Lease *lease);
 
-/* Bring what is asked back from holders in line with what the donor wants. */
+/*
+ * Bring what is asked back from holders in line with what the donor wants,
+ * and with what other leases are to get (Holding.shared).
+ */
 extern void broker_reclaim_update(Donor *donor);
 
 /* The holder is being told what is asked back: grace time begins. */
@@ -330,6 +348,31 @@ extern void broker_reclaim_tell(Lease *lease);
  * (rbp_mono_ms()) at which to be called again, at most a second ahead.
  */
 extern int64_t broker_tick(void);
+
+/* ---- broker_share.c ---- */
+
+/* What of the free memory is for others than a lease, in bytes. */
+typedef struct Queue
+{
+	int64_t		free;
+	int64_t		shares;			/* for those that are short of their share */
+	int64_t		shares_ahead;	/* that come before it */
+	int64_t		turns;			/* beside these */
+	int64_t		turns_ahead;
+	int64_t		unit;
+} Queue;
+
+/* Work out the shares, and where this lease stands. */
+extern void broker_share_queue(const Lease *lease, int64_t now, Queue *queue);
+
+/*
+ * May the lease have one more region of this size?  Then it is taken off the
+ * queue's free memory; the lease's own figures are brought up to date.
+ */
+extern bool broker_share_take(Lease *lease, int64_t size, Queue *queue);
+
+/* Work out the shares, and ask back what leases that are short are to get. */
+extern void broker_share_update(void);
 
 /* ---- broker_metrics.c ---- */
 
