@@ -233,13 +233,15 @@ sub several
 #---- the books ---------------------------------------------------------------
 
 # Sizes as the log tells them, temp_bytes, and EXPLAIN's counters of statements
-# that spill.
+# that spill.  In a database of their own: what other sessions did counts when
+# they end, which may be late.
 sub books
 {
 	my ($node) = @_;
 	my $offset = log_size($node);
-	my @before = split /\|/, $node->safe_psql('postgres', 'SELECT temp_files, temp_bytes FROM pg_stat_database WHERE datname = current_database()');
-	my $explain = $node->safe_psql('postgres', <<'SQL');
+	my $counted = q{SELECT temp_files, temp_bytes FROM pg_stat_database WHERE datname = 'books'};
+	my @before = split /\|/, $node->safe_psql('postgres', $counted);
+	my $explain = $node->safe_psql('books', <<'SQL');
 SET work_mem = '128kB';
 SET hash_mem_multiplier = 1;
 SET jit = off;
@@ -261,7 +263,7 @@ CREATE INDEX books_pad ON books (pad);
 DROP INDEX books_pad;
 SELECT pg_stat_force_next_flush();
 SQL
-	my @after = split /\|/, $node->safe_psql('postgres', 'SELECT temp_files, temp_bytes FROM pg_stat_database WHERE datname = current_database()');
+	my @after = split /\|/, $node->safe_psql('postgres', $counted);
 	my @temp = $explain =~ /(temp read=\d+ written=\d+|Disk: \d+kB|Batches: \d+)/g;
 	my @logged = sort { $a <=> $b } log_since($node, $offset) =~ /temporary file: path "[^"]+", size (\d+)/g;
 	return {
@@ -343,7 +345,9 @@ CONF
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->start;
 define_functions($node, $module);
-$node->safe_psql('postgres', 'CREATE TABLE books AS SELECT i * 7919 % 20000 AS id, repeat(md5(i::text), 4) AS pad FROM generate_series(1, 20000) i; VACUUM ANALYZE books');
+$node->safe_psql('postgres', 'CREATE DATABASE books');
+$node->safe_psql($_, 'CREATE TABLE books AS SELECT i * 7919 % 20000 AS id, repeat(md5(i::text), 4) AS pad FROM generate_series(1, 20000) i; VACUUM ANALYZE books')
+  for qw(postgres books);
 walks($node, 'stock');
 several($node, 'stock', $seed);
 my $stock_books = books($node);

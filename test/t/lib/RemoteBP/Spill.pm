@@ -128,7 +128,7 @@ sub spill_data
 	my ($node, %opt) = @_;
 	my $rows = $opt{rows} // 40000;
 	my $few = int($rows / 10);
-	$node->safe_psql('postgres', <<"SQL");
+	my $pid = $node->safe_psql('postgres', <<"SQL");
 CREATE TABLE big (id int, k int, skew int, t text, pad text) WITH (autovacuum_enabled = off);
 INSERT INTO big SELECT i, i % 10, CASE WHEN i % 2 = 0 THEN 7 ELSE i % 1000 END,
 		md5(i::text), rpad('', 30 + i % 50, 'p')
@@ -142,8 +142,19 @@ INSERT INTO points SELECT i, point((i * 7919) % 10007, (i::bigint * 104729) % 99
 CREATE EXTENSION amcheck;
 VACUUM ANALYZE big, small, points;
 CHECKPOINT;
+SELECT pg_backend_pid();
 SQL
+	wait_ended($node, $pid);
 	return;
+}
+
+# Wait until this session's process is gone.  Files that it held to the end,
+# and what it had not yet told the database's books, count until then.
+sub wait_ended
+{
+	my ($node, $pid) = @_;
+	return wait_for("process $pid to end",
+		sub { $node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") == 0 });
 }
 
 #---- what there is --------------------------------------------------------
@@ -233,7 +244,8 @@ sub spill_is_clean
 #---- cases ----------------------------------------------------------------
 
 # One session: a hash of what it printed, and what the database's books say
-# about its temporary files.  The statements go on after an error.
+# about its temporary files.  The statements go on after an error.  When it
+# returns, the session has ended.
 sub run_session
 {
 	my ($node, $sql, %opt) = @_;
@@ -242,13 +254,14 @@ sub run_session
 	my ($out, $err) = ('', '');
 	my $status = $node->psql(
 		$db,
-		"$books;\n\\echo -- begin\n$sql\n;\\echo -- end\nROLLBACK;\nSELECT pg_stat_force_next_flush();\n$books;\n",
+		"SELECT pg_backend_pid();\n$books;\n\\echo -- begin\n$sql\n;\\echo -- end\nROLLBACK;\nSELECT pg_stat_force_next_flush();\n$books;\n",
 		stdout => \$out,
 		stderr => \$err,
 		on_error_stop => 0,
 		timeout => $opt{timeout} // 120);
 	my ($before, $text, $after) = $out =~ /^(.*?)\n-- begin\n(.*?)\n?-- end\n(.*)\z/s;
-	my @before = split /\|/, ($before // '');
+	my ($pid, @before) = split /[|\n]/, ($before // '');
+	wait_ended($node, $pid) if $pid;
 	my @after = split /\|/, ($after // '') =~ s/^\s+//r;
 	# Where psql was in its input, and what its warnings say about our own end.
 	$err =~ s/^psql:<stdin>:\d+: //mg;
