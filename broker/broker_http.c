@@ -349,6 +349,22 @@ send_reply(struct MHD_Connection *connection, Reply reply)
 }
 
 /*
+ * Who is refused is logged: an operator sees a token that was not replaced
+ * everywhere, or somebody who tries.
+ */
+static void
+log_refusal(struct MHD_Connection *connection, const char *why)
+{
+	const union MHD_ConnectionInfo *info =
+	MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	char		address[NI_MAXHOST];
+
+	rbp_log_repeated(RBP_LOG_WARNING, "refused a request from %s: %s",
+					 rbp_format_address(info != NULL ? info->client_addr : NULL,
+										address, sizeof(address)), why);
+}
+
+/*
  * A request's headers are complete.  Refuse it now, or set up *request for
  * its body.
  */
@@ -364,7 +380,13 @@ start_request(struct MHD_Connection *connection, const char *url,
 	route = find_route(method, url, id, sizeof(id), &known_path);
 	if ((route == NULL || route->handler != serve_health) &&
 		!token_matches(connection))
+	{
+		log_refusal(connection,
+					MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+												MHD_HTTP_HEADER_AUTHORIZATION) == NULL ?
+					"it has no token" : "its token is wrong");
 		return send_reply(connection, broker_reply_error(401, "the token is missing or wrong"));
+	}
 	if (route == NULL && known_path)
 		return send_reply(connection, broker_reply_error(405, "%s does not take %s", url, method));
 	if (route == NULL)
@@ -443,6 +465,7 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		   size_t *len, void **context)
 {
 	Request    *request = *context;
+	Reply		reply;
 
 	(void) arg;
 	(void) version;
@@ -455,7 +478,15 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		*len = 0;
 		return result;
 	}
-	return send_reply(connection, run_request(request));
+	reply = run_request(request);
+	if (reply.status == 403)
+	{
+		char		why[sizeof(request->id) + 64];
+
+		snprintf(why, sizeof(why), "its secret for lease %s is wrong", request->id);
+		log_refusal(connection, why);
+	}
+	return send_reply(connection, reply);
 }
 
 static void

@@ -13,9 +13,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +31,8 @@
 
 #define MAX_OPTIONS		64
 #define MAX_TOKEN_LEN	1024
+#define REPEATED_TEXTS	32
+#define REPEATED_MS		60000
 
 static const char *log_program = "remote_bp";
 static RbpLogLevel log_level = RBP_LOG_INFO;
@@ -108,6 +113,90 @@ rbp_log(RbpLogLevel level, const char *fmt,...)
 	va_start(args, fmt);
 	log_line(level, fmt, args);
 	va_end(args);
+}
+
+/* A text that was logged less than a minute ago. */
+typedef struct Repeated
+{
+	char		text[512];		/* empty: this place is free */
+	RbpLogLevel level;
+	int64_t		logged_at;
+	uint64_t	more;			/* of the same since then */
+} Repeated;
+
+static pthread_mutex_t repeated_lock = PTHREAD_MUTEX_INITIALIZER;
+static Repeated repeated[REPEATED_TEXTS];
+static uint64_t repeated_others;	/* found no place */
+static int64_t repeated_others_at;
+
+static void
+flush_repeated(int64_t now, bool all)
+{
+	for (int i = 0; i < REPEATED_TEXTS; i++)
+	{
+		Repeated   *r = &repeated[i];
+
+		if (r->text[0] == '\0' || (!all && now - r->logged_at < REPEATED_MS))
+			continue;
+		if (r->more > 0)
+			rbp_log(r->level, "%s (%" PRIu64 " times more in %" PRId64 " s)",
+					r->text, r->more, (now - r->logged_at) / 1000);
+		else
+			r->text[0] = '\0';
+		r->more = 0;
+		r->logged_at = now;
+	}
+	if (repeated_others > 0 && (all || now - repeated_others_at >= REPEATED_MS))
+	{
+		rbp_log(RBP_LOG_WARNING, "%" PRIu64 " messages of other kinds or about others were not logged",
+				repeated_others);
+		repeated_others = 0;
+	}
+}
+
+void
+rbp_log_flush_repeated(bool all)
+{
+	pthread_mutex_lock(&repeated_lock);
+	flush_repeated(rbp_mono_ms(), all);
+	pthread_mutex_unlock(&repeated_lock);
+}
+
+bool
+rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
+{
+	char		text[sizeof(repeated[0].text)];
+	int64_t		now = rbp_mono_ms();
+	Repeated   *place = NULL;
+	bool		known = false;
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+
+	pthread_mutex_lock(&repeated_lock);
+	flush_repeated(now, false);
+	for (int i = 0; i < REPEATED_TEXTS && !known; i++)
+	{
+		known = strcmp(repeated[i].text, text) == 0;
+		if (known)
+			repeated[i].more++;
+		else if (repeated[i].text[0] == '\0' && place == NULL)
+			place = &repeated[i];
+	}
+	if (!known && place != NULL)
+	{
+		strcpy(place->text, text);
+		place->level = level;
+		place->logged_at = now;
+		place->more = 0;
+		rbp_log(level, "%s", text);
+	}
+	else if (!known && repeated_others++ == 0)
+		repeated_others_at = now;
+	pthread_mutex_unlock(&repeated_lock);
+	return !known && place != NULL;
 }
 
 void
@@ -402,6 +491,18 @@ rbp_format_hostport(const char *host, uint16_t port, char *buf, size_t len)
 {
 	snprintf(buf, len, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
 			 (unsigned) port);
+	return buf;
+}
+
+char *
+rbp_format_address(const struct sockaddr *addr, char *buf, size_t len)
+{
+	socklen_t	addrlen = addr == NULL ? 0 : addr->sa_family == AF_INET6 ?
+	sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+
+	if (addrlen == 0 ||
+		getnameinfo(addr, addrlen, buf, (socklen_t) len, NULL, 0, NI_NUMERICHOST) != 0)
+		snprintf(buf, len, "an unknown address");
 	return buf;
 }
 

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #ifndef RBP_VERSION
 #error "RBP_VERSION must be given by the build, from remote_bp.control"
@@ -46,6 +47,17 @@ typedef enum RbpLogLevel
 extern void rbp_log_init(const char *program, RbpLogLevel level);
 extern void rbp_log(RbpLogLevel level, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
+
+/*
+ * For what others can bring about as often as they like: each text at most
+ * once a minute, and so many different ones.  Further ones are counted;
+ * rbp_log_flush_repeated(), to be called every second or so, tells how many
+ * they were, when their minute is over or, with all, at once.  True if it was
+ * logged now.
+ */
+extern bool rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
+			__attribute__((format(printf, 2, 3)));
+extern void rbp_log_flush_repeated(bool all);
 
 /* Logs at ERROR and exits with RBP_EXIT_FAIL.  For start-up only. */
 extern void rbp_die(const char *fmt,...)
@@ -126,6 +138,9 @@ extern bool rbp_parse_hostport(const char *text, char *host, size_t hostlen,
 /* The other way round, with brackets where the host has a colon. */
 extern char *rbp_format_hostport(const char *host, uint16_t port,
 								 char *buf, size_t len);
+
+/* An IP address without its port, for messages.  Returns buf. */
+extern char *rbp_format_address(const struct sockaddr *addr, char *buf, size_t len);
 
 /* hex must hold 2 * len + 1 bytes; lower case. */
 extern void rbp_hex_encode(const void *data, size_t len, char *hex);

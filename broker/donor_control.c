@@ -302,6 +302,39 @@ wait_for_cleaning(void)
 		pause_ms(5);
 }
 
+/*
+ * Why the broker is of no use is logged whenever the reason is another one,
+ * which may be the one that matters.  What libcurl measured is no part of it.
+ * True if it was logged.
+ */
+static bool
+log_trouble(int rc, const char *error, char *before, size_t len)
+{
+	char		reason[512];
+	char	   *to;
+
+	snprintf(reason, sizeof(reason), "%s: %s",
+			 rc == -1 ? "cannot reach the broker"
+			 : rc == -2 ? "the broker's answer makes no sense"
+			 : "the broker refuses",
+			 rc == -2 ? "ignored" : error);
+	to = strstr(reason, " after ");
+	if (to != NULL && rc == -1)
+	{
+		const char *from = to + strlen(" after ");
+
+		from += strspn(from, "0123456789");
+		if (strncmp(from, " ms", 3) == 0)
+			memmove(to, from + 3, strlen(from + 3) + 1);
+		else if (strncmp(from, " milliseconds", 13) == 0)
+			memmove(to, from + 13, strlen(from + 13) + 1);
+	}
+	if (strcmp(reason, before) == 0)
+		return false;
+	snprintf(before, len, "%s", reason);
+	return rbp_log_repeated(RBP_LOG_WARNING, "%s", reason);
+}
+
 int
 donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 {
@@ -315,6 +348,8 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 	bool		registered = false;
 	bool		ready = false;
 	bool		away = false;
+	bool		away_said = false;
+	char		trouble[512] = "";
 	bool		drain_said = false;
 	int			exit_code = RBP_EXIT_OK;
 
@@ -342,6 +377,7 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 		bool		drain = false;
 		int			rc;
 
+		rbp_log_flush_repeated(false);
 		if (draining && drain_until == INT64_MAX)
 		{
 			drain_until = rbp_mono_ms() + (int64_t) opt->drain_timeout * 1000;
@@ -381,14 +417,15 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 			}
 			else
 			{
-				if (away)
+				if (away && away_said)
 					rbp_log(RBP_LOG_INFO, "the broker is back");
 				if (drain && !drain_said && !draining)
 					rbp_log(RBP_LOG_INFO, "the broker drains this donor");
 				drain_said = drain;
 				wait_for_cleaning();
 			}
-			away = false;
+			away = away_said = false;
+			trouble[0] = '\0';
 			retry_ms = RETRY_MIN_MS;
 			continue;
 		}
@@ -408,12 +445,8 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 			registered = false;
 			break;
 		}
-		if (!away && !atomic_load(&stop_now))
-			rbp_log(RBP_LOG_WARNING, "%s: %s",
-					rc == -1 ? "cannot reach the broker"
-					: rc == -2 ? "the broker's answer makes no sense"
-					: "the broker refuses",
-					rc == -2 ? "ignored" : rbp_http_error(http));
+		if (!atomic_load(&stop_now))
+			away_said |= log_trouble(rc, rbp_http_error(http), trouble, sizeof(trouble));
 		away = true;
 		pause_ms(retry_ms);
 		retry_ms = retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : retry_ms * 2;
@@ -430,6 +463,7 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 					rbp_http_error(http));
 		json_decref(body);
 	}
+	rbp_log_flush_repeated(true);
 	rbp_http_destroy(http);
 	free(donor_path);
 	free(heartbeat_path);

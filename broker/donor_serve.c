@@ -40,6 +40,7 @@
 #include <openssl/crypto.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -198,6 +199,26 @@ want_events(Conn *conn, uint32_t events)
 	(void) epoll_ctl(conn->thread->epfd, EPOLL_CTL_MOD, conn->fd, &ev);
 }
 
+/* A client that gets no connection: tell who it is. */
+static void
+log_refusal(int fd, RbpLogLevel level, const char *why)
+{
+	struct sockaddr_storage peer = {.ss_family = AF_UNSPEC};
+	socklen_t	len = sizeof(peer);
+	struct ucred cred;
+	socklen_t	cred_len = sizeof(cred);
+	char		address[NI_MAXHOST];
+
+	if (getpeername(fd, (struct sockaddr *) &peer, &len) == 0 &&
+		peer.ss_family == AF_UNIX &&
+		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len) == 0)
+		snprintf(address, sizeof(address), "this host, user %u", (unsigned) cred.uid);
+	else
+		rbp_format_address(peer.ss_family == AF_INET || peer.ss_family == AF_INET6 ?
+						   (struct sockaddr *) &peer : NULL, address, sizeof(address));
+	rbp_log_repeated(level, "refused a client from %s: %s", address, why);
+}
+
 static void
 accept_conns(Conn *listener)
 {
@@ -227,6 +248,7 @@ accept_conns(Conn *listener)
 			uint8_t		buf[RBP_WELCOME_SIZE];
 			RbpWireWelcome busy = {.status = RBP_WIRE_BUSY};
 
+			log_refusal(fd, RBP_LOG_WARNING, "there are too many connections");
 			rbp_wire_put_welcome(buf, &busy);
 			(void) send(fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
 			close(fd);
@@ -590,10 +612,14 @@ handle_handshake(Conn *conn)
 		RbpWireHello hello;
 
 		if (!rbp_wire_get_hello(buf, RBP_HELLO_SIZE, &hello))
+		{
+			log_refusal(conn->fd, RBP_LOG_WARNING, "it does not speak this protocol");
 			return false;
+		}
 		conn->rx_at += RBP_HELLO_SIZE;
 		if (hello.version != RBP_WIRE_VERSION)
 		{
+			log_refusal(conn->fd, RBP_LOG_WARNING, "it speaks another version of the protocol");
 			welcome.status = RBP_WIRE_VERSION_MISMATCH;
 			rbp_wire_put_welcome(out, &welcome);
 			(void) send(conn->fd, out, RBP_WELCOME_SIZE, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -634,6 +660,11 @@ handle_handshake(Conn *conn)
 		}
 		else
 		{
+			/* a lease that has just ended is nothing to worry about */
+			if (lease != NULL)
+				log_refusal(conn->fd, RBP_LOG_WARNING, "its proof of the lease's secret is wrong");
+			else
+				log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
 			donor_lease_unref(lease);
 			count(&conn->thread->denied, 1);
 		}
@@ -881,7 +912,10 @@ sweep(Thread *t, int64_t now)
 		if (conn->state != CONN_OPEN)
 		{
 			if (now - conn->active_at > HANDSHAKE_NS)
+			{
+				log_refusal(conn->fd, RBP_LOG_WARNING, "its handshake took too long");
 				close_conn(conn);
+			}
 		}
 		else if (now - conn->active_at > ENDED_IDLE_NS &&
 				 (atomic_load(&conn->lease->ended) ||

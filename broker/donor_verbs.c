@@ -888,6 +888,15 @@ no_conn:
 }
 
 static void
+log_refusal(struct rdma_cm_id *id, RbpLogLevel level, const char *why)
+{
+	char		address[NI_MAXHOST];
+
+	rbp_log_repeated(level, "RDMA: refused a client from %s: %s",
+					 rbp_format_address(rdma_get_peer_addr(id), address, sizeof(address)), why);
+}
+
+static void
 handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, size_t len,
 			   uint32_t qpn, uint8_t reads)
 {
@@ -903,23 +912,28 @@ handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, size_t len,
 	}
 	if (!rbp_wire_get_verbs_hello(hello_bytes, len, &hello))
 	{
+		log_refusal(id, RBP_LOG_WARNING, "it does not speak this protocol");
 		atomic_fetch_add(&denied, 1);
 		refuse(id, RBP_WIRE_DENIED);
 		return;
 	}
 	if (hello.version != RBP_WIRE_VERSION)
 	{
+		log_refusal(id, RBP_LOG_WARNING, "it speaks another version of the protocol");
 		refuse(id, RBP_WIRE_VERSION_MISMATCH);
 		return;
 	}
 	if (atomic_load(&nconnections) >= MAX_CONNECTIONS)
 	{
+		log_refusal(id, RBP_LOG_WARNING, "there are too many connections");
 		refuse(id, RBP_WIRE_BUSY);
 		return;
 	}
 	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
 	if (lease == NULL)
 	{
+		/* most often one that has just ended */
+		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
 		atomic_fetch_add(&denied, 1);
 		refuse(id, RBP_WIRE_DENIED);
 	}

@@ -66,6 +66,7 @@ ticker(void *arg)
 		int64_t		next = broker_tick();
 
 		broker_commit();
+		rbp_log_flush_repeated(false);
 
 		/* Each change wakes us too; that is cheap, and picks up new deadlines. */
 		broker_wait(next);
@@ -144,6 +145,7 @@ main(int argc, char **argv)
 	broker_stop();
 	broker_http_stop();
 	pthread_join(ticker_thread, NULL);
+	rbp_log_flush_repeated(true);
 	broker_db_close();
 	free(token);
 	return RBP_EXIT_OK;

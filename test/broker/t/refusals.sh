@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+#
+# Who is refused, and why, is in the logs: at the broker, at a donor, and in the
+# log of a donor that the broker refuses, also when it could not reach it before.
+# The same again is counted, not repeated.
+
+. "$(dirname "$0")/../lib.sh"
+
+: "${RBP_DONOR:=$root/build/remote_bp_donor}"
+umask 077
+echo right >"$dir/token"
+echo other >"$dir/other"
+
+start_broker --token-file "$dir/token"
+curl_auth=(-H "Authorization: Bearer right")
+"$RBP_DONOR" --broker "$url" --listen 127.0.0.1:0 --memory 4MB --region-size 1MB --id d --transports tcp,shm \
+    --token-file "$dir/token" 2>"$dir/donor.log" &
+donor_pid=$!
+pump_pids+=("$donor_pid")
+until_true 20 donor_is d '.applied == .revision'
+point $? "a donor"
+donor_port=$(sed -n 's/.*listening on 127.0.0.1:\([0-9]*\)$/\1/p' "$dir/donor.log")
+
+# told FILE N TEXT: N lines have this text
+told() { [ "$(grep -cF "$3" "$1")" = "$2" ] || { diagnose "$(cat "$1")"; return 1; }; }
+donor_tells() { grep -qF "$1" "$dir/donor.log"; }
+
+# say BYTES...: to the donor, as printf understands them; what it answers is lost
+say()
+{
+    local fd bytes
+
+    exec {fd}<>"/dev/tcp/127.0.0.1/$donor_port"
+    for bytes in "$@"; do
+        # shellcheck disable=SC2059
+        printf "$bytes" >&"$fd"
+    done
+    timeout 20 cat <&"$fd" >/dev/null
+    exec {fd}>&-
+}
+
+# hello VERSION LEASE
+hello() { printf '%s' "\\x01\\0\\0\\0\\x38\\0\\0\\0remote_bp\\0\\x0$1\\0\\0\\0\\x00\\x00$2$(printf '\\0%.0s' $(seq $((40 - ${#2}))))"; }
+auth="\\x03\\0\\0\\0\\x20\\0\\0\\0$(printf 'x%.0s' {1..32})"
+
+for i in 1 2 3; do say "$(printf 'y%.0s' {1..64})"; done
+until_true 20 donor_tells "refused a client from 127.0.0.1: it does not speak this protocol"
+point $? "a donor tells who does not speak its protocol"
+say "$(hello 9 x)"
+until_true 20 donor_tells "refused a client from 127.0.0.1: it speaks another version of the protocol"
+point $? "who speaks another version"
+for i in 1 2 3 4; do say "$(hello 1 no-such-lease)" "$auth"; done
+until_true 20 donor_tells "refused a client from 127.0.0.1: there is no such lease, or no more"
+point $? "who names a lease that is none"
+api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":1048576,"ttl_ms":600000}'
+id=$(get .lease)
+until_true 20 donor_is d '.leased == 1 and .applied == .revision'
+say "$(hello 1 "$id")" "$auth"
+until_true 20 donor_tells "refused a client from 127.0.0.1: its proof of the lease's secret is wrong"
+point $? "and who does not know its secret"
+told "$dir/donor.log" 1 "does not speak this protocol" && told "$dir/donor.log" 1 "there is no such lease"
+point $? "each once for the time being"
+
+secret=$(printf '0%.0s' {1..64})
+for i in 1 2 3; do renew; done
+is "a wrong secret at the broker" "$status" 403
+told "$log" 1 "warning: refused a request from 127.0.0.1: its secret for lease $id is wrong"
+point $? "is in its log, once"
+curl_auth=()
+for i in 1 2 3; do api GET /v1/leases; done
+is "no token" "$status" 401
+told "$log" 1 "warning: refused a request from 127.0.0.1: it has no token"
+point $? "as well"
+curl_auth=(-H "Authorization: Bearer wrong")
+api GET /v1/leases
+is "a wrong one" "$status" 401
+told "$log" 1 "warning: refused a request from 127.0.0.1: its token is wrong"
+point $? "also where another complaint came before it"
+curl_auth=(-H "Authorization: Bearer right")
+
+kill -TERM "$broker_pid"
+wait "$broker_pid"
+told "$log" 1 "it has no token (2 times more in"
+point $? "how often it was in all comes later, or at the end"
+until_true 30 donor_tells "warning: cannot reach the broker: "
+point $? "the broker away is in the donor's log"
+start_broker --token-file "$dir/other" --listen "${url#http://}"
+curl_auth=(-H "Authorization: Bearer other")
+until_true 30 donor_tells "warning: the broker refuses: the token is missing or wrong"
+point $? "and then, that it refuses the donor"
+broker_tells() { grep -qF "refused a request from 127.0.0.1: its token is wrong" "$log"; }
+until_true 30 broker_tells
+point $? "which is in the broker's log, too"
+
+kill -TERM "$donor_pid"
+kill -TERM "$donor_pid"
+wait "$donor_pid"
+told "$dir/donor.log" 1 "there is no such lease, or no more (3 times more in"
+point $? "the donor counts what it does not repeat"
+
+finish
