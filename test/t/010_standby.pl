@@ -139,6 +139,6 @@ sub standby_warm
 			$held = tier_pages($standby, 't');
 			return $held > 200;
 		},
-		30);
+		120);
 	return $held;
 }

@@ -428,7 +428,7 @@ sub warm
 			$held = tier_pages($node, $rel, $db);
 			return $held >= $want;
 		},
-		$opt{seconds} // 30) or return 0;
+		$opt{seconds} // 120) or return 0;
 	return $held;
 }
 
@@ -492,7 +492,14 @@ sub is_clean
 sub busy_cluster
 {
 	my ($name, %opt) = @_;
-	my $node = new_cluster($name, shared_buffers => '4MB', tier => '128MB', %opt);
+	# Patience: donors on a busy machine answer late, which is not what is
+	# tested.  Some ask for less.
+	my $node = new_cluster(
+		$name,
+		shared_buffers => '4MB',
+		tier => '128MB',
+		%opt,
+		conf => "remote_bp.io_timeout = '1s'\n" . ($opt{conf} // ''));
 	my ($megabytes) = ($opt{leased} // $opt{tier} // '128MB') =~ /(\d+)/;
 	ok(wait_leased($node, $megabytes), "$name: memory is leased");
 	RemoteBP::Load->prepare($node, $opt{scale} // 4);
@@ -515,7 +522,7 @@ sub serves_again
 			my %d = map { $_ => $after->{$_} - $before->{$_} } qw(hits staged_hits misses);
 			return $d{hits} + $d{staged_hits} > $d{misses} * ($opt{factor} // 1);
 		},
-		$opt{seconds} // 40);
+		$opt{seconds} // 120);
 }
 
 sub start_load

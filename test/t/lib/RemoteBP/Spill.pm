@@ -218,7 +218,7 @@ sub spill_is_idle
 {
 	my ($node, $name, %opt) = @_;
 	my $use;
-	my $idle = wait_for('nothing to be left behind', sub { ($use = spill_use($node)) eq '' }, $opt{seconds} // 20);
+	my $idle = wait_for('nothing to be left behind', sub { ($use = spill_use($node)) eq '' }, $opt{seconds} // 60);
 	return $idle if $opt{quiet};
 	ok($idle, "$name: nothing is left behind") or diag($use);
 	return $idle;

@@ -232,6 +232,7 @@ SQL
 	my ($end, $latest) = (time + $seconds, time + $seconds + 200);
 	while ($load->alive && time < $latest)
 	{
+		last if grep { -e $_->{out} } @workers;    # one has failed
 		last if time > $end && !grep({ !-e $_->{had} } @workers) && counter($node, 'hits') > $hits / $rounds;
 		sleep 0.2;
 	}
