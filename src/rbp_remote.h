@@ -118,9 +118,15 @@ extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
  * way; several batches can be.  begin() connects if need be, waiting for that
  * until deadline_ns at most, and posts; neighbouring pages with neighbouring
  * slots become one transfer.  ios and their buffers stay in place until
- * end(), which waits until deadline_ns at most, gives each io its status, does
- * the accounts and frees the batch.  After end() nothing touches the buffers.
- * NULL from begin() if nothing was posted: each io has its status then.
+ * end(), which waits until deadline_ns at most (for writes to a donor for whom
+ * other batches or donors have left no time, io_timeout), gives each io its
+ * status, does the accounts and frees the batch.  After end() nothing touches the buffers.
+ * NULL from begin() if there is nothing to wait for: each io has its status
+ * then.
+ *
+ * Of a write, RBP_CANCELED and RBP_DENIED tell that nothing of it arrives any
+ * more.  After another failure it may, also if begin() gave NULL: a connection
+ * can break while it is posted.
  *
  * Flags: RBP_REMOTE_PATIENT: there is no other copy, so donors that are
  * avoided or in doubt, and those that were just refused, are tried too, and

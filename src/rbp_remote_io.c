@@ -228,7 +228,13 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	if (status == RBP_OK)
 		return true;
 	for (int r = part->from; r < part->from + part->n; r++)
-		batch->requests[r].status = status;
+	{
+		/* of a write that is what tells that nothing was sent */
+		if (batch->kind == RBP_IO_WRITE && status != RBP_DENIED)
+			batch->requests[r].status = RBP_CANCELED;
+		else
+			batch->requests[r].status = status;
+	}
 	took = rbp_now_ns() - batch->start_ns;
 	if (status != RBP_CANCELED &&
 		(status != RBP_TIMEOUT || is_late(took) || is_trouble(batch, took)))
@@ -241,7 +247,22 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	return false;
 }
 
-/* Start a part on its way; false if none of it is. */
+/*
+ * Of writes that have not ended well nobody knows how far they came, also if
+ * they were flushed with their connection, or could not all be posted:
+ * RBP_CANCELED is for what was never sent.
+ */
+static void
+doubt_writes(RbpRemoteBatch *batch, const Part *part)
+{
+	if (batch->kind != RBP_IO_WRITE)
+		return;
+	for (int r = part->from; r < part->from + part->n; r++)
+		if (batch->requests[r].status == RBP_CANCELED)
+			batch->requests[r].status = RBP_CONNLOST;
+}
+
+/* Start a part on its way; false if it failed, perhaps half way. */
 static bool
 post_part(RbpRemoteBatch *batch, Part *part)
 {
@@ -258,6 +279,7 @@ post_part(RbpRemoteBatch *batch, Part *part)
 	if (status != RBP_OK)
 	{
 		rbp_remote_account_failure(part->ci, status, false, false);
+		doubt_writes(batch, part);
 		return false;
 	}
 	for (int r = 0; r < part->n && !part->waiting; r++)
@@ -266,8 +288,8 @@ post_part(RbpRemoteBatch *batch, Part *part)
 }
 
 /*
- * Connect and post.  False if nothing was posted: then the pages have their
- * status.
+ * Connect and post.  False if there is nothing to wait for: then the pages have
+ * their status.
  */
 static bool
 set_out(RbpRemoteBatch *batch, int64 deadline_ns)
@@ -374,10 +396,8 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 }
 
 /*
- * Of writes that have not ended well nobody knows how far they came, also if
- * they were flushed with their connection: RBP_CANCELED is for what was never
- * sent.  And what the connection still has to send of a page of temporary data
- * must not arrive after its slot has become somebody else's.
+ * What the connection still has to send of a page of temporary data must not
+ * arrive after its slot has become somebody else's.
  */
 static void
 settle_writes(RbpRemoteBatch *batch, int p)
@@ -388,12 +408,9 @@ settle_writes(RbpRemoteBatch *batch, int p)
 
 	if (batch->kind != RBP_IO_WRITE)
 		return;
+	doubt_writes(batch, part);
 	for (int r = part->from; r < part->from + part->n; r++)
-	{
-		if (batch->requests[r].status == RBP_CANCELED)
-			batch->requests[r].status = RBP_CONNLOST;
 		late |= batch->requests[r].status == RBP_TIMEOUT;
-	}
 	if (late && conn_pool(part->ci) == RBP_POOL_TEMP &&
 		c->conn != NULL && c->opened == part->opened)
 		rbp_remote_conn_close(part->ci);
@@ -413,17 +430,27 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 		if (part->waiting)
 		{
 			LocalConn  *c = &rbp_remote_conns[part->ci];
+			int64		now = rbp_now_ns();
+			int64		until = deadline_ns;
+
+			/*
+			 * A write may not all have been sent yet, and may be the only one
+			 * of two copies that arrives: if others have used up the time, it
+			 * has a little of its own.
+			 */
+			if (batch->background && batch->kind == RBP_IO_WRITE && now >= until)
+				until = now + rbp_guc_io_timeout_ns();
 
 			/*
 			 * In the background, time counts from here on: nothing may have
 			 * moved before.  If others have used it up, this donor had none.
 			 */
 			if (batch->background)
-				given = deadline_ns - rbp_now_ns();
-			else if (batch->nparts == 1 || rbp_now_ns() < deadline_ns)
-				given = deadline_ns - batch->start_ns;
+				given = until - now;
+			else if (batch->nparts == 1 || now < until)
+				given = until - batch->start_ns;
 			(void) part->ops->wait(c->conn, &batch->requests[part->from],
-								   part->n, deadline_ns);
+								   part->n, until);
 			part->waiting = false;
 			if (batch->background)
 				c->parts--;

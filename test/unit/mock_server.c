@@ -426,12 +426,18 @@ static RbpStatus
 mock_submit(RbpConn *base, RbpIo *ios, int n)
 {
 	MockConn   *conn = (MockConn *) base;
+	RbpStatus	breaks = conn->donor->breaks;
 	bool		lost = conn->life != conn->donor->life;
 
 	for (int i = 0; i < n; i++)
 	{
 		if (lost)
 			ios[i].status = RBP_CONNLOST;
+		else if (breaks != RBP_OK)
+		{
+			copy_io(conn, &ios[i]);
+			ios[i].status = breaks;
+		}
 		else if (base->ops->local && ios[i].kind != RBP_IO_PING)
 			copy_io(conn, &ios[i]);
 		else if (conn->n == MAX_IN_FLIGHT)
@@ -442,7 +448,7 @@ mock_submit(RbpConn *base, RbpIo *ios, int n)
 			conn->in_flight[conn->n++] = &ios[i];
 		}
 	}
-	return lost ? RBP_CONNLOST : RBP_OK;
+	return lost ? RBP_CONNLOST : breaks;
 }
 
 static void

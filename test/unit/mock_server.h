@@ -34,6 +34,8 @@ typedef struct MockDonor
 	bool		hangs;			/* takes, and never answers */
 	bool		mute;			/* connections never come about */
 	int64		answers_at;		/* not before */
+	RbpStatus	breaks;			/* submit() fails, and what it was given arrives
+								 * all the same; RBP_OK: it does not */
 	uint32		life;			/* another one breaks the connections */
 	bool		denied[MOCK_LEASES];	/* the lease is not known */
 	bool		lost[MOCK_LEASES][MOCK_REGIONS];	/* the region is not the

@@ -690,6 +690,85 @@ test_time(void)
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "after a renewal it is");
 }
 
+/*
+ * What begin() could not post may have been sent all the same; what had no
+ * connection was not.
+ */
+static void
+test_failed_submits(void)
+{
+	static const RbpStatus reasons[] = {RBP_CONNLOST, RBP_NOMEM, RBP_CANCELED};
+	RbpRemoteIo a[4];
+	RbpRemoteBatch *batch;
+
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 2, 1);
+	for (int i = 0; i < lengthof(reasons); i++)
+	{
+		int			why = (int) reasons[i];
+		int			violations = mock_violations;
+
+		ok(round_trip(TEMP_SLOT(0), 2, 0) && round_trip(TEMP_SLOT(RBP_EXTENT_PAGES), 2, 0),
+		   "two donors");
+		mock_donors[0].breaks = reasons[i];
+		run_of(a, TEMP_SLOT(0), 2, pages[0]);
+		fill(pages[0][0], 1000 + i);
+		ok(begin(a, 2, true, 0) == NULL, "a write that cannot be posted, status %d", why);
+		ok(memcmp(mock_memory(0, 1, 0, 0), pages[0][0], BLCKSZ) == 0, "it arrives");
+		ok(a[0].status != RBP_OK && a[0].status != RBP_CANCELED &&
+		   a[0].status != RBP_DENIED && a[1].status == a[0].status, "its status says that it may");
+		recover(0);
+		mock_donors[0].breaks = RBP_OK;
+		ok(round_trip(TEMP_SLOT(0), 2, 0) && round_trip(TEMP_SLOT(RBP_EXTENT_PAGES), 2, 0),
+		   "both go on");
+
+		/* the same, beside one that can be posted */
+		mock_donors[0].breaks = reasons[i];
+		run_of(a, TEMP_SLOT(0), 2, pages[0]);
+		run_of(a + 2, TEMP_SLOT(RBP_EXTENT_PAGES), 2, pages[0]);
+		batch = begin(a, 4, true, 0);
+		ok(batch != NULL, "one of two donors, status %d", why);
+		if (batch != NULL)
+			end(batch);
+		ok(all_are(a + 2, 2, RBP_OK) && a[0].status != RBP_OK &&
+		   a[0].status != RBP_CANCELED && a[0].status != RBP_DENIED,
+		   "its pages may arrive, the other's have");
+		recover(0);
+		mock_donors[0].breaks = RBP_OK;
+		is_u64(mock_violations, violations, "no violations");
+	}
+
+	/* One does not answer: the other has a little time of its own. */
+	ok(round_trip(TEMP_SLOT(0), 2, 0) && round_trip(TEMP_SLOT(RBP_EXTENT_PAGES), 2, 0),
+	   "two donors");
+	mock_donors[0].hangs = true;
+	mock_donors[1].answers_at = mock_now + mock_temp_io_timeout_ns + 2 * MS;
+	run_of(a, TEMP_SLOT(0), 2, pages[0]);
+	run_of(a + 2, TEMP_SLOT(RBP_EXTENT_PAGES), 2, pages[0]);
+	batch = begin(a, 4, true, 0);
+	end(batch);
+	ok(all_are(a, 2, RBP_TIMEOUT) && all_are(a + 2, 2, RBP_OK),
+	   "one donor hangs, the other one still takes its copy");
+	recover(0);
+	recover(1);
+
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "a connection");
+	mock_donors[0].life++;
+	mock_donors[0].refuses = true;
+	run_of(a, TEMP_SLOT(0), 2, pages[0]);
+	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CONNLOST), "the connection is lost");
+	mock_now += 60000 * MS;
+	rbp_remote_unavoid(&rbp_remote_shared->donors[0]);
+	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED) && avoided(0),
+	   "no connection: a write was not sent");
+	rbp_remote_unavoid(&rbp_remote_shared->donors[0]);
+	mock_now += 60000 * MS;
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_CONNLOST),
+	   "a read is told why");
+	recover(0);
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+}
+
 static void
 test_local(void)
 {
@@ -985,6 +1064,7 @@ main(void)
 	test_many();
 	test_losses();
 	test_time();
+	test_failed_submits();
 	test_local();
 	test_giving_back();
 	test_report();
