@@ -18,8 +18,9 @@
  * frees its slots when the batch has ended; a page that is dropped before it
  * was posted is never sent.  So a file that is gone soon costs no transfer.
  * When the batch has ended, each block that is still this page's is installed
- * in its slot; one whose write failed goes to the real file, from the page.
- * If it does not go there either, it is lost, and marked so.
+ * in its slot; one of which a write failed goes to the real file, from the
+ * page.  If it does not go there either, the copy that has arrived, if one of
+ * two has, is installed alone; else the block is lost, and marked so.
  *
  * Chunks are emptied at the end of each transaction and process, so that
  * nobody sits on staged blocks; until then only their owner can send them.
@@ -76,10 +77,19 @@ typedef struct Send
 	uint32		chunk;
 	int			n;
 	int			nios;
-	RbpRemoteBatch *batch;		/* NULL: not posted, or nothing was */
+	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; what was posted
+								 * has its status */
 	SendPage	pages[CHUNK_PAGES];
 	RbpRemoteIo ios[2 * CHUNK_PAGES];
 } Send;
+
+/* A block that could be written nowhere. */
+typedef struct LostBlock
+{
+	uint32		block;
+	int			error;			/* an errno, of the real file */
+	char		name[RBP_SPILL_NAME_LEN];
+} LostBlock;
 
 /* A ring; the newest is being filled if "filling" says so. */
 static Send sends[MAX_SENDS];
@@ -157,36 +167,73 @@ add_pending(uint32 slot, int n)
 		(void) pg_atomic_fetch_add_u32(pending_of(slot), n);
 }
 
-/* No donor has it, and the real file does not take it. */
+/*
+ * The page's block is where it has arrived: in both slots or in one of them,
+ * which may be the second.  File locked exclusively.
+ */
 static void
-lose(RbpSpillFile *file, uint32 block)
+install_page(RbpSpillFile *file, const SendPage *page, RbpStatus first,
+			 RbpStatus second)
+{
+	uint32		slot = page->slot;
+	uint32		mirror = second == RBP_OK ? page->mirror : NO_SLOT;
+
+	if (first != RBP_OK)
+	{
+		slot_info(mirror)->next = slot_info(slot)->next;
+		slot = mirror;
+		mirror = NO_SLOT;
+	}
+	rbp_spill_install(file, page->block, slot, mirror, page->hash);
+}
+
+/* The block is nowhere; errno says why.  File locked exclusively. */
+static void
+lose(RbpSpillFile *file, uint32 block, LostBlock *lost)
 {
 	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
-	int			save_errno = errno;
 
-	/* reporting checks for interrupts, which must not end the file call */
-	HOLD_INTERRUPTS();
-	errno = save_errno;
-	ereport(LOG,
-			(errcode_for_file_access(),
-			 errmsg("remote_bp: block %u of temporary file \"%s\" is lost: no donor took it, and the file could not be written: %m",
-					block, rbp_spill_file_name(file))));
-	RESUME_INTERRUPTS();
+	lost->block = block;
+	lost->error = errno;
+	strlcpy(lost->name, rbp_spill_file_name(file), sizeof(lost->name));
 	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
 	rbp_spill_drop_value(file, value);
 }
 
-/* Settle one block of a chunk whose batch has ended. */
+/*
+ * No lock is held, and all is settled, for the log may not take it just now.  A
+ * client is not told: while it did not read, we could not be interrupted.
+ */
 static void
-finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
+report_lost(const LostBlock *lost)
+{
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
+	errno = lost->error;
+	ereport(LOG_SERVER_ONLY,
+			(errcode_for_file_access(),
+			 errmsg("remote_bp: block %u of temporary file \"%s\" is lost: no donor took it, and the file could not be written: %m",
+					lost->block, lost->name)));
+	RESUME_INTERRUPTS();
+}
+
+/*
+ * Settle one block of a chunk whose batch has ended.  *fd is a descriptor of
+ * the real file of *fd_of, or -1.  False, and *lost filled in, if the block is
+ * lost.
+ */
+static bool
+finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of, LostBlock *lost)
 {
 	SendPage   *page = &send->pages[i];
 	uint32		number = page_number(send, i);
 	bool		mirrored = page->mirror != NO_SLOT;
-	bool		sent = posted && page->io >= 0;
-	RbpStatus	first = sent ? send->ios[page->io].status : RBP_CANCELED;
-	RbpStatus	second = sent && mirrored ? send->ios[page->io + 1].status :
-		mirrored ? RBP_CANCELED : RBP_OK;
+	bool		posted = page->io >= 0;
+	RbpStatus	first = posted ? send->ios[page->io].status : RBP_CANCELED;
+	RbpStatus	second = posted && mirrored ? send->ios[page->io + 1].status : first;
+	bool		stays;
+	bool		installed = false;
+	bool		kept = true;
 	RbpSpillFile *file;
 
 	/* before the look at whether the memory stays: see rbp_remote_slot_stays() */
@@ -195,17 +242,6 @@ finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		/* it may have arrived long ago, in memory that is gone by now */
-		if (first == RBP_OK && second == RBP_OK &&
-			rbp_remote_slot_stays(page->slot) &&
-			(!mirrored || rbp_remote_slot_stays(page->mirror)))
-		{
-			rbp_spill_install(file, page->block, page->slot, page->mirror,
-							  page->hash);
-			rbp_spill_file_unlock(rbp_spill_table, file);
-			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
-			return;
-		}
 		if (*fd >= 0 && (fd_of->index != page->handle.index ||
 						 fd_of->serial != page->handle.serial))
 		{
@@ -213,23 +249,34 @@ finish_page(Send *send, int i, bool posted, int *fd, RbpSpillHandle *fd_of)
 			*fd = -1;
 		}
 		*fd_of = page->handle;
-		if (rbp_spill_to_real_file(file, page->block, staging_page(number), fd))
+
+		/* it may have arrived long ago, in memory that is gone by now */
+		stays = first == RBP_OK && second == RBP_OK &&
+			rbp_remote_slot_stays(page->slot) &&
+			(!mirrored || rbp_remote_slot_stays(page->mirror));
+		if (!stays &&
+			rbp_spill_to_real_file(file, page->block, staging_page(number), fd))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
-		else if (first == RBP_OK && second == RBP_OK)
+		else if (first == RBP_OK || second == RBP_OK)
 		{
-			/* the disk does not take it; perhaps the donor keeps it */
-			rbp_spill_install(file, page->block, page->slot, page->mirror,
-							  page->hash);
-			rbp_spill_file_unlock(rbp_spill_table, file);
-			return;
+			/* if the disk does not take it, perhaps a donor keeps it */
+			install_page(file, page, first, second);
+			installed = true;
+			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 		}
 		else
-			lose(file, page->block);
+		{
+			lose(file, page->block, lost);
+			kept = false;
+		}
 	}
 	if (file != NULL)
 		rbp_spill_file_unlock(rbp_spill_table, file);
-	rbp_spill_free_slot(page->slot, first);
-	rbp_spill_free_slot(page->mirror, second);
+	if (!installed || first != RBP_OK)
+		rbp_spill_free_slot(page->slot, first);
+	if (!installed || second != RBP_OK)
+		rbp_spill_free_slot(page->mirror, second);
+	return kept;
 }
 
 /* Wait for the oldest chunk, and free it. */
@@ -238,20 +285,24 @@ finish_oldest(int64 deadline_ns)
 {
 	Send	   *send = &sends[oldest];
 	RbpSpillHandle fd_of = {0};
-	bool		posted = send->batch != NULL;
+	LostBlock	lost[CHUNK_PAGES];
+	int			nlost = 0;
 	int			fd = -1;
 
-	if (posted)
+	if (send->batch != NULL)
 		rbp_remote_end(send->batch, deadline_ns);
 	send->batch = NULL;
 	for (int i = 0; i < send->n; i++)
-		finish_page(send, i, posted, &fd, &fd_of);
+		if (!finish_page(send, i, &fd, &fd_of, &lost[nlost]))
+			nlost++;
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
 	rbp_spill_bitmap_put(shared->chunk_free, send->chunk);
 	send->n = 0;
 	oldest = (oldest + 1) % MAX_SENDS;
 	nsends--;
+	for (int i = 0; i < nlost; i++)
+		report_lost(&lost[i]);
 }
 
 /*
