@@ -173,16 +173,46 @@ move_to_real_file(const Place *place, const char *page)
 	return ok;
 }
 
+/*
+ * Files that the disk did not take a block of.  They are left alone until the
+ * next round, which has another deadline, so that they do not take the time of
+ * the others.
+ */
+static RbpSpillHandle left[64];
+static uint32 nleft = 0;
+static int64 left_in = 0;
+
+static void
+leave_file(RbpSpillHandle handle)
+{
+	left[nleft++ % lengthof(left)] = handle;
+}
+
+static bool
+is_left(RbpSpillHandle handle)
+{
+	for (uint32 i = 0; i < Min(nleft, lengthof(left)); i++)
+		if (left[i].index == handle.index && left[i].serial == handle.serial)
+			return true;
+	return false;
+}
+
 uint32
 rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 {
 	static char page[BLCKSZ];
+	static uint32 next = 0;		/* where the last call would have gone on, so
+								 * that no block takes all of the time */
+	uint32		start = next;
 
+	if (left_in != deadline_ns)
+		nleft = 0;
+	left_in = deadline_ns;
 	if (rbp_spill_extent_blocks(extent) > 0)
 		end_runs_in(extent);
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
-		uint32		slot = RBP_EXTENT_SLOT(extent) + i;
+		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
 		Place		place;
 		int64		now = rbp_now_ns();
 		/* a block has its time, but for donors that are very slow */
@@ -191,13 +221,14 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 
 		if (now >= deadline_ns)
 			break;
+		next = (slot + 1) % RBP_EXTENT_PAGES;
 		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
-			!find_place(slot, &place))
+			!find_place(slot, &place) || is_left(place.handle))
 			continue;
 
 		/*
 		 * If it does not come, go on, unless that took all of its time: then
-		 * the donor does not answer now.  And leave it, if the disk is full.
+		 * the donor does not answer now.
 		 */
 		if (rbp_spill_fetch_page(place.slot, place.hash, place.mirror, soon,
 								 page) != NULL)
@@ -206,10 +237,12 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 				break;
 			continue;
 		}
-		if (!move_to_slots(&place, page, soon) &&
-			!move_to_real_file(&place, page))
-			break;
-		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
+
+		/* If it can go nowhere, as with a full disk, another file's may. */
+		if (move_to_slots(&place, page, soon) || move_to_real_file(&place, page))
+			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
+		else
+			leave_file(place.handle);
 	}
 	return rbp_spill_extent_blocks(extent);
 }
