@@ -542,6 +542,41 @@ test_failing_calls(void)
 		}
 }
 
+/*
+ * A post that fails half way: what went out arrives, so that no write may be
+ * said to be canceled or denied, which would mean that it never does.
+ */
+static void
+test_half_posted(void)
+{
+	uint8_t    *buf = malloc(8 * KB);
+
+	for (int error = 0; error < 2; error++)
+	{
+		RbpConn    *conn;
+		RbpIo		ios[4];
+		bool		unsure = true;
+
+		begin_test();
+		conn = connected();
+		ok(alive(conn), "a region's key is known");
+		memset(buf, 0x77 + error, 8 * KB);
+		for (int i = 0; i < 4; i++)
+			ios[i] = make_io(RBP_IO_WRITE, 0, (uint64_t) i * KB, 1 * KB, buf);
+		mock_fail_at = 2;
+		mock_fail(MOCK_POST_SEND, 1, error == 0 ? ENOMEM : EIO);
+		ok(ops->submit(conn, ios, 4) != RBP_OK, "a post fails half way");
+		for (int i = 0; i < 4; i++)
+			unsure = unsure && (ios[i].status == RBP_CONNLOST || ios[i].status == RBP_NOMEM);
+		ok(unsure, "all of its requests are lost, none is canceled or denied");
+		ok(memcmp(donor.live[0].mem, buf, 2 * KB) == 0 &&
+		   memcmp(donor.live[0].mem + 2 * KB, buf, 1 * KB) != 0, "the first two have arrived");
+		ops->close(conn);
+		finish_ok("half posted, error %d", error);
+	}
+	free(buf);
+}
+
 /* Interrupted calls are no failures. */
 static void
 test_interrupted(void)
@@ -666,6 +701,7 @@ main(void)
 	test_news();
 	test_timeouts();
 	test_failing_calls();
+	test_half_posted();
 	test_interrupted();
 	test_close_anytime();
 	return done_testing();
