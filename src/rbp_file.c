@@ -13,6 +13,15 @@
  *	- No palloc, no ereport(ERROR), no unbounded wait.  Temporary files are
  *	  opened, read and written in plain backend code only, so for these
  *	  malloc() is allowed.
+ *	- One exception: a call for a temporary file that has failed may raise, as
+ *	  the last thing that it does, where the server itself would answer an
+ *	  interrupt (no interrupts held off, no critical section, and so no LWLock):
+ *	  the cancelling or termination that has ended a wait, or why a block is
+ *	  lost.  The server has no other way to learn either.  It raises itself in
+ *	  FileWrite(), beyond temp_file_limit, and FileRead() and FileWrite() have
+ *	  changed nothing yet when they call us but what they wait for, which the
+ *	  abort resets.  Their callers, buffile.c and md.c, raise at once when we
+ *	  fail.  Where it cannot be raised, a wait goes on to its deadline.
  *
  * What open() learnt from the path is kept in an array indexed by fd, private
  * to the process.  fork() copies it with the descriptors, and close() clears
@@ -213,6 +222,18 @@ temp_fd(int fd)
 	return (unsigned) fd < MAX_FDS ? fds[fd].spill : NULL;
 }
 
+/*
+ * The result of a call for a temporary file.  It may be the end of the query:
+ * see the rules at the top.
+ */
+static inline ssize_t
+temp_result(ssize_t result)
+{
+	if (unlikely(result < 0))
+		rbp_spill_call_failed();
+	return result;
+}
+
 static inline BlockNumber
 block_of(const RbpRelFile *file, off_t offset)
 {
@@ -360,7 +381,7 @@ wrap_read(int fd, void *buf, size_t len)
 	at = rbp_libc.lseek(fd, 0, SEEK_CUR);
 	if (at < 0)
 		return -1;
-	n = rbp_spill_pread(temp, fd, buf, len, at);
+	n = temp_result(rbp_spill_pread(temp, fd, buf, len, at));
 	if (n > 0)
 		(void) rbp_libc.lseek(fd, at + n, SEEK_SET);
 	return n;
@@ -373,7 +394,7 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	RbpSpillOpen *temp = temp_fd(fd);
 
 	if (temp != NULL)
-		return rbp_spill_preadv(temp, fd, iov, iovcnt, offset);
+		return temp_result(rbp_spill_preadv(temp, fd, iov, iovcnt, offset));
 
 	/*
 	 * Only whole pages into shared buffers come from the tier: for these the
@@ -395,7 +416,7 @@ wrap_pread(int fd, void *buf, size_t len, off_t offset)
 	struct iovec iov = {.iov_base = buf,.iov_len = len};
 
 	if (temp != NULL)
-		return rbp_spill_pread(temp, fd, buf, len, offset);
+		return temp_result(rbp_spill_pread(temp, fd, buf, len, offset));
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(&iov, 1))
 		return rbp_libc.pread(fd, buf, len, offset);
@@ -410,7 +431,7 @@ wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	RbpSpillOpen *temp = temp_fd(fd);
 
 	if (temp != NULL)
-		return rbp_spill_pwritev(temp, fd, iov, iovcnt, offset);
+		return temp_result(rbp_spill_pwritev(temp, fd, iov, iovcnt, offset));
 	if (info == NULL || offset < 0)
 		return rbp_libc.pwritev(fd, iov, iovcnt, offset);
 	return rbp_tier_write(fd, &info->file, block_of(&info->file, offset),
@@ -425,7 +446,7 @@ wrap_pwrite(int fd, const void *buf, size_t len, off_t offset)
 	struct iovec iov;
 
 	if (temp != NULL)
-		return rbp_spill_pwrite(temp, fd, buf, len, offset);
+		return temp_result(rbp_spill_pwrite(temp, fd, buf, len, offset));
 	if (info == NULL || offset < 0)
 		return rbp_libc.pwrite(fd, buf, len, offset);
 	iov.iov_base = unconstify(void *, buf);
@@ -448,7 +469,7 @@ wrap_write(int fd, const void *buf, size_t len)
 
 		if (at < 0)
 			return -1;
-		result = rbp_spill_pwrite(temp, fd, buf, len, at);
+		result = temp_result(rbp_spill_pwrite(temp, fd, buf, len, at));
 		if (result > 0)
 			(void) rbp_libc.lseek(fd, at + result, SEEK_SET);
 		return result;
@@ -469,7 +490,7 @@ wrap_ftruncate(int fd, off_t length)
 	int			result;
 
 	if (temp != NULL)
-		return rbp_spill_ftruncate(temp, fd, length);
+		return (int) temp_result(rbp_spill_ftruncate(temp, fd, length));
 	if (info == NULL)
 		return rbp_libc.ftruncate(fd, length);
 	rbp_tier_fork_changed(&info->file);
@@ -548,7 +569,7 @@ wrap_truncate(const char *path, off_t length)
 	int			result;
 
 	if (temp != NULL)
-		return rbp_spill_truncate(temp, path, length);
+		return (int) temp_result(rbp_spill_truncate(temp, path, length));
 	is_relation = changing_path(path, &file);
 	result = rbp_libc.truncate(path, length);
 	if (is_relation)

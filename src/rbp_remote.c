@@ -108,6 +108,8 @@ rbp_remote_shmem_init(void *mem, bool found,
 	before_use = before_first_use;
 	if (found)
 		return;
+	/* This is the postmaster, whose children inherit it. */
+	rbp_transport_set_give_up(rbp_remote_give_up);
 	memset(sh, 0, map_end(max_extents));
 	LWLockInitialize(&sh->remote_lock, rbp_lock_tranche("RemoteBpRemote"));
 	for (int pool = 0; pool < RBP_POOLS; pool++)

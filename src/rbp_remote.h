@@ -21,6 +21,8 @@
 
 #include "postgres.h"
 
+#include "miscadmin.h"
+
 #include "rbp_directory.h"
 #include "rbp_stats.h"
 #include "transport/rbp_transport.h"
@@ -80,6 +82,29 @@ extern void rbp_remote_shmem_init(void *mem, bool found,
 /*
  * ---- for the tier and the pusher ------------------------------------------
  */
+
+/*
+ * Is the query to end, cancelled or with its process?  Then waits for donors
+ * end early, as at their deadlines, but are not held against the donor.  What
+ * is nowhere else (RBP_REMOTE_PATIENT) is waited for all the same where that
+ * cannot be raised.
+ */
+static inline bool
+rbp_remote_interrupted(void)
+{
+	return unlikely(InterruptPending) && (QueryCancelPending || ProcDiePending);
+}
+
+/*
+ * Would CHECK_FOR_INTERRUPTS() raise that here?  No LWLock is held then, which
+ * would hold interrupts off.
+ */
+static inline bool
+rbp_remote_can_raise(void)
+{
+	return InterruptHoldoffCount == 0 && CritSectionCount == 0 &&
+		(ProcDiePending || QueryCancelHoldoffCount == 0);
+}
 
 typedef struct RbpRemoteIo
 {
@@ -181,6 +206,11 @@ extern bool rbp_remote_slot_readable(uint32 slot);
  * in the lease.
  */
 extern void rbp_remote_donor_name(int donor, char *buf, Size len);
+
+/* The same, its address: "host:port". */
+#define RBP_ADDRESS_LEN		(RBP_HOST_LEN + 16)
+
+extern void rbp_remote_donor_address(int donor, char *buf, Size len);
 
 /* For messages: "donor/region+offset" of a slot, into buf. */
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);

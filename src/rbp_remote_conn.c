@@ -471,7 +471,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	/* The lease worker may be long: not a reason for a query to wait. */
 	while (!LWLockConditionalAcquire(&rbp_remote_shared->remote_lock, LW_SHARED))
 	{
-		if (!patient || rbp_now_ns() >= deadline_ns)
+		if (!patient || rbp_now_ns() >= deadline_ns || rbp_remote_give_up())
 			return RBP_CANCELED;
 		pg_usleep(LOCK_RETRY_US);
 	}
@@ -625,6 +625,8 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 	status = c->ops->connect_wait(c->conn, until);
 	if (status != RBP_INPROGRESS)
 		return conn_made(ci, status, now);
+	if (rbp_remote_give_up())
+		return RBP_CANCELED;
 
 	/* not for ever: the donor may have lost us */
 	if (is_overdue(c, now))

@@ -276,6 +276,12 @@ stripe_of(Donor *d)
 extern void rbp_remote_cut_batches(int ci, int64 until_ns);
 
 /*
+ * Is the wait for a donor to be given up, since the query is to end?  For
+ * transports.
+ */
+extern bool rbp_remote_give_up(void);
+
+/*
  * ---- rbp_remote_conn.c ------------------------------------------------------
  */
 extern Size rbp_remote_conn_shmem_size(void);

@@ -72,6 +72,9 @@ struct RbpRemoteBatch
 	uint32		grant[RBP_MAX_BATCH];
 };
 
+/* Is what is waited for nowhere else? Of the batch in hand. */
+static bool no_other_copy = false;
+
 static RbpRemoteBatch *outstanding = NULL;
 static RbpRemoteBatch *unused = NULL;
 static int	nbatches = 0;		/* malloc'ed */
@@ -206,6 +209,14 @@ is_trouble(const RbpRemoteBatch *batch, int64 ns)
 	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
 }
 
+/* What has somewhere else to come from or to go to is not worth a wait then. */
+bool
+rbp_remote_give_up(void)
+{
+	return rbp_remote_interrupted() &&
+		(!no_other_copy || rbp_remote_can_raise());
+}
+
 /*
  * ---- the way there ----------------------------------------------------------
  */
@@ -296,6 +307,7 @@ set_out(RbpRemoteBatch *batch, int64 deadline_ns)
 {
 	bool		posted = false;
 
+	no_other_copy = batch->patient;
 	lay_out(batch);
 
 	/* Connecting may wait, so it comes before anything is on its way. */
@@ -420,6 +432,7 @@ settle_writes(RbpRemoteBatch *batch, int p)
 static void
 bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 {
+	no_other_copy = batch->patient;
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
@@ -431,6 +444,7 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 		{
 			LocalConn  *c = &rbp_remote_conns[part->ci];
 			int64		now = rbp_now_ns();
+			int64		from = batch->background ? now : batch->start_ns;
 			int64		until = deadline_ns;
 
 			/*
@@ -445,12 +459,12 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 			 * In the background, time counts from here on: nothing may have
 			 * moved before.  If others have used it up, this donor had none.
 			 */
-			if (batch->background)
-				given = until - now;
-			else if (batch->nparts == 1 || now < until)
-				given = until - batch->start_ns;
+			if (batch->background || batch->nparts == 1 || now < until)
+				given = until - from;
 			(void) part->ops->wait(c->conn, &batch->requests[part->from],
 								   part->n, until);
+			if (rbp_remote_give_up())
+				given = Min(given, rbp_now_ns() - from);
 			part->waiting = false;
 			if (batch->background)
 				c->parts--;
@@ -705,6 +719,16 @@ rbp_remote_donor_name(int donor, char *buf, Size len)
 {
 	if (donor >= 0 && donor < RBP_MAX_DONORS)
 		strlcpy(buf, shared->donors[donor].endpoint.donor, len);
+	else
+		strlcpy(buf, "unknown", len);
+}
+
+void
+rbp_remote_donor_address(int donor, char *buf, Size len)
+{
+	if (donor >= 0 && donor < RBP_MAX_DONORS)
+		snprintf(buf, len, "%s:%u", shared->donors[donor].endpoint.host,
+				 shared->donors[donor].endpoint.port);
 	else
 		strlcpy(buf, "unknown", len);
 }

@@ -192,11 +192,14 @@ at_transaction_end(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PARALLEL_ABORT:
 		case XACT_EVENT_PREPARE:
 			rbp_spill_end_read_ahead();
-			rbp_spill_flush();
+			rbp_spill_flush(false);
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			rbp_spill_end_read_ahead();
+			rbp_spill_flush(true);
 			break;
 		default:
 			break;
@@ -691,12 +694,66 @@ rbp_spill_close(RbpSpillOpen *o)
 }
 
 /*
+ * ---- failures ------------------------------------------------------------------
+ */
+
+/* The lost block that the call in hand has come upon. */
+static struct
+{
+	bool		noted;
+	char		file[RBP_SPILL_NAME_LEN];
+	char		what[1024];
+}			lost;
+
+void
+rbp_spill_note_lost(const char *name, const char *format,...)
+{
+	va_list		args;
+
+	lost.noted = true;
+	strlcpy(lost.file, name, sizeof(lost.file));
+	va_start(args, format);
+	(void) vsnprintf(lost.what, sizeof(lost.what), format, args);
+	va_end(args);
+}
+
+void
+rbp_spill_call_failed(void)
+{
+	int			save_errno = errno;
+	bool		noted = lost.noted;
+
+	lost.noted = false;
+	if (save_errno == EINTR && rbp_remote_interrupted())
+		CHECK_FOR_INTERRUPTS();
+	else if (save_errno == EIO && noted && rbp_remote_can_raise())
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read file \"%s\": %m", lost.file),
+				 errcontext("remote_bp: %s", lost.what)));
+	errno = save_errno;
+}
+
+/* What a write that has failed returns: what it did before that, if anything. */
+static ssize_t
+written_before(ssize_t done)
+{
+	if (done == 0)
+		return -1;
+	lost.noted = false;
+	return done;
+}
+
+/*
  * ---- reads ---------------------------------------------------------------------
  */
 
 static void
 report_lost(const char *name, uint32 block)
 {
+	rbp_spill_note_lost(name,
+						"block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
+						block, name);
 	HOLD_INTERRUPTS();
 	ereport(LOG,
 			(errmsg("remote_bp: block %u of temporary file \"%s\" was lost",
@@ -765,7 +822,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 	}
 	if (got < 0)
 	{
-		errno = EIO;
+		errno = got == RBP_SPILL_INTERRUPTED ? EINTR : EIO;
 		return -1;
 	}
 	return (ssize_t) len;
@@ -1069,7 +1126,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 			write_part(o, fd, data, part, at);
 
 		if (n < 0)
-			return done > 0 ? (ssize_t) done : n;
+			return written_before((ssize_t) done);
 		done += n;
 		if (n < (ssize_t) part)
 			break;
@@ -1092,7 +1149,7 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 										 offset + done);
 
 		if (n < 0)
-			return done > 0 ? done : n;
+			return written_before(done);
 		done += n;
 		if (n < (ssize_t) iov[i].iov_len)
 			break;

@@ -6,7 +6,9 @@
  * These functions stand in for file calls.  They answer as the call would,
  * with its return value and errno; they never raise and never allocate from
  * palloc.  A block that was put on a donor and cannot be had any more is EIO,
- * and the server log says why.
+ * and the server log says why.  EINTR: a donor was waited for, and the query is
+ * to end.  Whoever answers the server calls rbp_spill_call_failed() then, which
+ * raises.
  *
  *-------------------------------------------------------------------------
  */
@@ -73,6 +75,14 @@ extern int	rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset,
 									  off_t len);
 extern int	rbp_spill_truncate(const char *name, const char *path, off_t length);
 extern int	rbp_spill_unlink(const char *name, const char *path);
+
+/*
+ * One of these has failed, with this errno, and its caller is about to return
+ * to the server: raises what the query is to end with, if it was interrupted or
+ * has come upon a lost block, and if that can be raised here; or else just
+ * returns, errno unchanged.
+ */
+extern void rbp_spill_call_failed(void);
 
 /* Is read-ahead of the kernel of use for this range (it is in the real file)? */
 extern bool rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len);

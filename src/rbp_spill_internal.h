@@ -142,6 +142,12 @@ extern bool rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot,
 /* The file is gone. */
 extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 
+/*
+ * The file call in hand fails with EIO, because a block of that file is lost:
+ * how that came about, for rbp_spill_call_failed().
+ */
+extern void rbp_spill_note_lost(const char *name, const char *format,...) pg_attribute_printf(2, 3);
+
 /* Give the rest of the file's reserved slots back.  Locked exclusively. */
 extern void rbp_spill_end_runs(RbpSpillFileState *st);
 
@@ -169,9 +175,15 @@ extern SpillPut rbp_spill_put(RbpSpillHandle handle, uint32 block,
 
 /*
  * Send what is staged, and wait for all that is on its way; what does not
- * arrive soon goes to the real files.
+ * arrive soon goes to the real files.  hurry: very soon (RBP_SPILL_HURRY_NS).
  */
-extern void rbp_spill_flush(void);
+extern void rbp_spill_flush(bool hurry);
+
+/*
+ * How long to wait where the query has ended and nothing could interrupt the
+ * wait.
+ */
+#define RBP_SPILL_HURRY_NS		INT64CONST(50000000)
 
 /*
  * Give back a slot whose content nobody wants.  If its write may still come,
@@ -185,16 +197,23 @@ extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
 
 /*
  * Read n bytes from start of a block that was in that slot.  1: done; 0: the
- * block has moved meanwhile, look again; -1: it cannot be had (logged).
+ * block has moved meanwhile, look again; -1: it cannot be had (logged, and
+ * noted by rbp_spill_note_lost()); RBP_SPILL_INTERRUPTED: the query is to end,
+ * which can be raised here.
  */
+#define RBP_SPILL_INTERRUPTED	(-2)
+
 extern int	rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 							uint64 hash, uint32 mirror, bool relation,
 							uint32 start, uint32 n, char *buf);
 
 /*
  * One copy, or the other, of a whole block, whatever it takes; until
- * deadline_ns.  page: BLCKSZ bytes.  NULL, or why it cannot be had.
+ * deadline_ns.  page: BLCKSZ bytes.  NULL, or why it cannot be had:
+ * rbp_spill_interrupted (that very pointer), or a reason for messages.
  */
+extern const char rbp_spill_interrupted[];
+
 extern const char *rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 										int64 deadline_ns, char *page);
 

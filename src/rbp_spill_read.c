@@ -23,7 +23,9 @@
  *
  * A block that does not come is asked for again, over a new connection if
  * need be, and from its second copy if there is one, until
- * remote_bp.temp_io_timeout is over: there is no disk to go to.
+ * remote_bp.temp_io_timeout is over: there is no disk to go to.  When the query
+ * is cancelled, that ends, and the block is not lost; where cancelling cannot be
+ * raised, it goes on.
  *
  * All here is private to the process; no lock is held while a donor is waited
  * for.
@@ -127,6 +129,8 @@ last_page(void)
  * ---- one block, whatever it takes -------------------------------------------------
  */
 
+const char	rbp_spill_interrupted[] = "the query was canceled";
+
 static RbpStatus
 read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
 {
@@ -198,10 +202,9 @@ rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 			why = rbp_status_text(status);
 			hope = true;
 		}
+		if (hope && rbp_remote_interrupted() && rbp_remote_can_raise())
+			return rbp_spill_interrupted;
 		if (!hope || rbp_now_ns() >= deadline_ns)
-			return why;
-		/* the ERROR that this becomes ends the query as well */
-		if (InterruptPending && (QueryCancelPending || ProcDiePending))
 			return why;
 		if (round > 0)
 			pg_usleep(RETRY_US);
@@ -213,16 +216,21 @@ static void
 report_lost(const char *name, uint32 block, uint32 slot, const char *why)
 {
 	char		donor[RBP_DONOR_ID_LEN];
+	char		address[RBP_ADDRESS_LEN];
 	int			save_errno = errno;
 
 	/* the slot may be nobody's any more, its donor gone */
 	rbp_remote_donor_name(slot_info(slot)->donor, donor, sizeof(donor));
+	rbp_remote_donor_address(slot_info(slot)->donor, address, sizeof(address));
+	rbp_spill_note_lost(name,
+						"block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
+						block, name, donor, address, why);
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();
 	ereport(LOG,
-			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\": %s",
-					block, name, donor, why)));
+			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
+					block, name, donor, address, why)));
 	RESUME_INTERRUPTS();
 	errno = save_errno;
 }
@@ -258,6 +266,8 @@ fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
 		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
 		return 1;
 	}
+	if (why == rbp_spill_interrupted)
+		return RBP_SPILL_INTERRUPTED;
 	if (!still_there(handle, block, slot, hash, name))
 		return 0;
 	report_lost(name, block, slot, why);
@@ -302,7 +312,7 @@ rbp_spill_end_read_ahead(void)
 	last.valid = false;
 	if (nwindows == 0)
 		return;
-	deadline = rbp_now_ns() + rbp_spill_short_wait();
+	deadline = rbp_now_ns() + Min(rbp_spill_short_wait(), RBP_SPILL_HURRY_NS);
 	for (int i = 0; i < WINDOWS; i++)
 		discard(&windows[i], deadline);
 	/* the pages' memory goes back to the system */

@@ -25,6 +25,11 @@
  * Chunks are emptied at the end of each transaction and process, so that
  * nobody sits on staged blocks; until then only their owner can send them.
  *
+ * Each wait here ends when the query is to end, for the real file takes what
+ * was waited for.  In a transaction that aborts, and in a process that ends,
+ * waits are short: whatever it was has been raised, and the next interrupt
+ * cannot be.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -327,7 +332,7 @@ add_io(Send *send, uint32 slot, char *buf)
 
 /* Send the chunk that is being filled on its way. */
 static void
-post(void)
+post(bool hurry)
 {
 	Send	   *send = &sends[(oldest + nsends - 1) % MAX_SENDS];
 	int64		now = rbp_now_ns();
@@ -351,21 +356,24 @@ post(void)
 	if (send->nios == 0)
 		return;
 	send->batch = rbp_remote_begin(send->ios, send->nios, true, 0, now,
+								   hurry ? now + RBP_SPILL_HURRY_NS :
 								   write_deadline(now));
 	if (send->batch == NULL)
 		pause_after(send->ios[0].status, now);
 }
 
 void
-rbp_spill_flush(void)
+rbp_spill_flush(bool hurry)
 {
+	int64		now;
 	int64		deadline;
 
 	if (nsends == 0 || shared == NULL)
 		return;
 	if (filling)
-		post();
-	deadline = write_deadline(rbp_now_ns());
+		post(hurry);
+	now = rbp_now_ns();
+	deadline = hurry ? now + RBP_SPILL_HURRY_NS : write_deadline(now);
 	while (nsends > 0)
 		finish_oldest(deadline);
 }
@@ -374,7 +382,7 @@ static void
 flush_at_exit(int code, Datum arg)
 {
 	rbp_spill_end_read_ahead();
-	rbp_spill_flush();
+	rbp_spill_flush(true);
 }
 
 /* The chunk to fill; NULL if there is none. */
@@ -390,7 +398,7 @@ chunk_to_fill(void)
 		send = &sends[(oldest + nsends - 1) % MAX_SENDS];
 		if (send->n < CHUNK_PAGES)
 			return send;
-		post();
+		post(false);
 	}
 	if (!registered)
 	{
@@ -571,6 +579,6 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	rbp_spill_file_unlock(rbp_spill_table, file);
 
 	if (++send->n == CHUNK_PAGES)
-		post();
+		post(false);
 	return PUT_DONE;
 }

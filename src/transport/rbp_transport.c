@@ -69,6 +69,20 @@ rbp_transport_init(void)
 		rbp_verbs_preload();
 }
 
+static bool (*must_give_up) (void) = NULL;
+
+void
+rbp_transport_set_give_up(bool (*give_up) (void))
+{
+	must_give_up = give_up;
+}
+
+bool
+rbp_transport_give_up(void)
+{
+	return must_give_up != NULL && must_give_up();
+}
+
 bool
 rbp_transport_resolve(const char *host, char *numeric)
 {

@@ -220,6 +220,19 @@ extern void rbp_transport_init(void);
  */
 extern bool rbp_transport_resolve(const char *host, char *numeric);
 
+/*
+ * Optional: give_up says whether whoever waits shall stop waiting, as if the
+ * deadline had come.  It is asked before each time that a wait blocks, and
+ * every RBP_GIVE_UP_NS while it does.  Of the whole process; called by the
+ * thread that waits.  NULL: waits end at their deadlines only.
+ */
+#define RBP_GIVE_UP_NS		10000000
+
+extern void rbp_transport_set_give_up(bool (*give_up) (void));
+
+/* For transports: what it says now. */
+extern bool rbp_transport_give_up(void);
+
 /* This host's boot id, as an endpoint carries it; "" if it cannot be read. */
 extern const char *rbp_transport_boot_id(void);
 

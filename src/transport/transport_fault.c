@@ -261,14 +261,20 @@ draw(uint32_t transport, unsigned int on, uint64_t *delay_us)
 	return faults;
 }
 
-static void
+/* False if the wait was given up before. */
+static bool
 sleep_until(int64_t when)
 {
-	struct timespec ts = {.tv_sec = when / 1000000000,.tv_nsec = when % 1000000000};
+	for (int64_t now = rbp_now_ns(); now < when; now = rbp_now_ns())
+	{
+		int64_t		left = when - now < RBP_GIVE_UP_NS ? when - now : RBP_GIVE_UP_NS;
+		struct timespec ts = {.tv_nsec = left};
 
-	if (when > rbp_now_ns())
-		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) != 0)
-			;
+		if (rbp_transport_give_up())
+			return false;
+		(void) nanosleep(&ts, NULL);
+	}
+	return true;
 }
 
 static RbpStatus
@@ -310,10 +316,11 @@ fault_connect_wait(RbpConn *base, int64_t deadline_ns)
 	if (conn->connect_drop ||
 		(conn->connect_due > 0 && conn->connect_due > deadline_ns))
 	{
-		sleep_until(deadline_ns);
+		(void) sleep_until(deadline_ns);
 		return RBP_INPROGRESS;
 	}
-	sleep_until(conn->connect_due);
+	if (!sleep_until(conn->connect_due))
+		return RBP_INPROGRESS;
 	return conn->ops->connect_wait(conn->inner, deadline_ns);
 }
 
@@ -439,18 +446,18 @@ wait_one(FaultConn *conn, RbpIo *io, int64_t deadline_ns)
 		return;
 	if (f->drop)
 	{
-		sleep_until(deadline_ns);
+		(void) sleep_until(deadline_ns);
 		f->inner.status = RBP_TIMEOUT;
 	}
 	else if (f->inner.status == RBP_INPROGRESS)
 		(void) conn->ops->wait(conn->inner, &f->inner, 1, deadline_ns);
 	if (f->due > deadline_ns)
 	{
-		sleep_until(deadline_ns);
+		(void) sleep_until(deadline_ns);
 		f->inner.status = RBP_TIMEOUT;
 	}
-	else if (f->due > 0)
-		sleep_until(f->due);
+	else if (!sleep_until(f->due))
+		f->inner.status = RBP_TIMEOUT;
 
 	if (f->inner.status == RBP_OK && io->kind == RBP_IO_READ)
 	{

@@ -89,11 +89,16 @@ rbp_sock_block(int fd, short events, int64_t deadline_ns)
 	int64_t		left = deadline_ns - rbp_now_ns();
 	struct timespec ts;
 
-	if (left <= 0)
+	if (left <= 0 || rbp_transport_give_up())
 		return false;
-	ts.tv_sec = left / 1000000000;
-	ts.tv_nsec = left % 1000000000;
-	return ppoll(&pfd, 1, &ts, NULL) != 0;
+
+	/* a signal that comes just before ppoll() does not interrupt it */
+	if (left > RBP_GIVE_UP_NS)
+		left = RBP_GIVE_UP_NS;
+	ts.tv_sec = 0;
+	ts.tv_nsec = left;
+	(void) ppoll(&pfd, 1, &ts, NULL);
+	return true;
 }
 
 void
@@ -462,7 +467,8 @@ rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns)
 
 			if (until > deadline_ns)
 				until = deadline_ns;
-			if (!rbp_sock_block(-1, 0, until) && until == deadline_ns)
+			if (!rbp_sock_block(-1, 0, until) &&
+				(until == deadline_ns || rbp_transport_give_up()))
 				break;
 		}
 		else if (!rbp_waiter_step(&waiter, sock->fd, events))

@@ -96,14 +96,16 @@ extern RbpStatus rbp_sock_fail(RbpSock *sock, RbpStatus why);
 extern void rbp_sock_close(RbpSock *sock);
 
 /*
- * Block until fd has one of the events, or deadline_ns.  False at the
- * deadline; interruptions by signals count as events.
+ * Block until fd has one of the events, or deadline_ns.  False at the deadline,
+ * and when rbp_transport_give_up() says so; it returns now and then though there
+ * is no event, and when a signal interrupts it.
  */
 extern bool rbp_sock_block(int fd, short events, int64_t deadline_ns);
 
 /*
  * One step of a wait: poll a little or block.  spin_until is when polling
- * ends (0: it has).  Returns false if the deadline has passed.
+ * ends (0: it has).  Returns false if the deadline has passed, or the wait is
+ * to be given up.
  */
 typedef struct RbpWaiter
 {

@@ -1155,7 +1155,8 @@ verbs_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 		now = rbp_now_ns();
 		if (some || last == 0)
 			last = now;
-		if (now >= deadline_ns)
+		if (now >= deadline_ns ||
+			(now - last >= YIELD_NS && rbp_transport_give_up()))
 		{
 			give_up(conn, ios + first, n - first);
 			break;

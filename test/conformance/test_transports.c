@@ -542,6 +542,53 @@ test_deadlines(void)
 	free(big);
 }
 
+/* Give up, once asked a few times. */
+static int	asked;
+
+static bool
+tired(void)
+{
+	return ++asked > 3;
+}
+
+/*
+ * Whoever waits for a donor that stands still can be told to stop waiting, long
+ * before the deadline, and go on later.
+ */
+static void
+test_giving_up(void)
+{
+	int64_t		deadline = rbp_now_ns() + patience(300);
+	Lease		lease;
+	RbpConn    *conn;
+	RbpConn    *second = NULL;
+	RbpStatus	status;
+
+	lease_get(&lease, "giving_up", 1, LONG_TTL);
+	conn = must_connect(ops, &lease);
+	freeze_donor();
+	rbp_transport_set_give_up(tired);
+	asked = 0;
+	status = do_io(conn, RBP_IO_PING, 0, 0, NULL, 0, deadline - rbp_now_ns());
+	ok(status == RBP_TIMEOUT && asked > 3 && rbp_now_ns() < deadline, "%s: a wait is given up", name);
+	asked = 0;
+	status = ops->connect(&lease.ep, &lease.cred, &second);
+	ok(status == RBP_OK, "%s: a connection is begun", name);
+	if (status == RBP_OK)
+		status = ops->connect_wait(second, deadline);
+	ok(status == RBP_INPROGRESS && asked > 3 && rbp_now_ns() < deadline, "%s: nor is it waited for", name);
+
+	rbp_transport_set_give_up(NULL);
+	kill(donor_pid, SIGCONT);
+	ok(do_io(conn, RBP_IO_PING, 0, 0, NULL, 0, patience(10)) == RBP_OK, "%s: the one is good again", name);
+	while (status == RBP_INPROGRESS && rbp_now_ns() < deadline)
+		status = ops->connect_wait(second, rbp_now_ns() + SECOND);
+	ok(status == RBP_OK, "%s: and the other comes about", name);
+	ops->close(conn);
+	ops->close(second);
+	lease_delete(&lease);
+}
+
 /*
  * Requests that go on where the one before ends, which a transport may make
  * one of: with buffers in any order, and some given up.
@@ -1513,6 +1560,7 @@ run_suite(const char *which)
 	test_bad_requests();
 	test_batches();
 	test_deadlines();
+	test_giving_up();
 	test_runs();
 	test_close_in_flight();
 	test_parallel();

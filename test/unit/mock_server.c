@@ -34,6 +34,7 @@ bool		mock_latch_set = false;
 int64		mock_io_timeout_ns = 10 * MS;
 int64		mock_temp_io_timeout_ns = 5000 * MS;
 int64		mock_idle_timeout_ns = 0;
+int64		mock_cancel_at = INT64_MAX;
 
 static void
 violation(const char *what)
@@ -50,11 +51,18 @@ static PGPROC this_proc;
 
 PGPROC	   *MyProc = &this_proc;
 int			MyProcPid = 4711;
+volatile sig_atomic_t InterruptPending = false;
+volatile sig_atomic_t QueryCancelPending = false;
+volatile sig_atomic_t ProcDiePending = false;
+volatile uint32 InterruptHoldoffCount = 0;
+volatile uint32 QueryCancelHoldoffCount = 0;
+volatile uint32 CritSectionCount = 0;
 int			MaxBackends = 4;
 int			max_prepared_xacts = 0;
 int			rbp_mutation = 0;
 
 static int	locks_held = 0;
+static bool (*give_up) (void) = NULL;
 static XactCallback at_xact_end = NULL;
 static pg_on_exit_callback at_exit[20];
 static int	nat_exit = 0;
@@ -293,6 +301,12 @@ rbp_now_ns(void)
 	return mock_now;
 }
 
+void
+rbp_transport_set_give_up(bool (*callback) (void))
+{
+	give_up = callback;
+}
+
 const char *
 rbp_status_text(RbpStatus status)
 {
@@ -364,13 +378,25 @@ connect_over(const RbpTransportOps *ops, const RbpEndpoint *ep,
 	return RBP_OK;
 }
 
-/* Time passes while one waits. */
-static void
+/*
+ * Time passes while one waits, until somebody cancels the query and that is
+ * heeded; false then.
+ */
+static bool
 pass(int64 until_ns)
 {
 	if (mock_lock_held())
 		violation("a wait with a lock held");
+	if (until_ns > mock_cancel_at)
+	{
+		mock_now = Max(mock_now, mock_cancel_at);
+		mock_cancel_at = INT64_MAX;
+		InterruptPending = QueryCancelPending = true;
+	}
+	if (mock_now < until_ns && give_up())
+		return false;
 	mock_now = Max(mock_now, until_ns);
+	return true;
 }
 
 static RbpStatus
@@ -382,7 +408,7 @@ mock_connect_wait(RbpConn *base, int64_t deadline_ns)
 		return RBP_CONNLOST;
 	if (conn->donor->hangs || conn->donor->mute)
 	{
-		pass(deadline_ns);
+		(void) pass(deadline_ns);
 		return RBP_INPROGRESS;
 	}
 	return conn->donor->denied[conn->lease] ? RBP_DENIED : RBP_OK;
@@ -479,14 +505,13 @@ mock_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 				ios[i].status = RBP_CONNLOST;
 			else if (donor->hangs || donor->answers_at > Max(deadline_ns, mock_now))
 			{
-				pass(deadline_ns);
+				(void) pass(deadline_ns);
 				ios[i].status = RBP_TIMEOUT;
 			}
-			else
-			{
-				pass(donor->answers_at);
+			else if (pass(donor->answers_at))
 				copy_io(conn, &ios[i]);
-			}
+			else
+				ios[i].status = RBP_TIMEOUT;
 		}
 		if (result == RBP_OK)
 			result = ios[i].status;

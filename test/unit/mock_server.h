@@ -54,6 +54,7 @@ extern int	mock_messages;	/* of any level, that were begun */
 extern bool mock_lock_taken;	/* by another process */
 extern uint64 mock_counters[RBP_NUM_COUNTERS];
 extern bool mock_latch_set;
+extern int64 mock_cancel_at;	/* when the query is cancelled */
 
 /* The settings */
 extern int64 mock_io_timeout_ns;

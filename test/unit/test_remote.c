@@ -769,6 +769,104 @@ test_failed_submits(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 }
 
+/* The query is cancelled that much later; or not cancelled any more. */
+static void
+cancel_in(int64 ns)
+{
+	mock_cancel_at = mock_now + ns;
+}
+
+static void
+not_cancelled(void)
+{
+	InterruptPending = QueryCancelPending = false;
+	mock_cancel_at = INT64_MAX;
+}
+
+static void
+test_interrupts(void)
+{
+	RbpRemoteIo a[2];
+	RbpRemoteBatch *batch;
+	uint64		timeouts = mock_counters[RBP_COUNT_TIMEOUTS];
+	int64		from;
+	int			n;
+
+	/* A read that can come from the disk, also with interrupts held off. */
+	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 2, 0), "both pools are used");
+	for (InterruptHoldoffCount = 0; InterruptHoldoffCount < 2; InterruptHoldoffCount++)
+	{
+		run_of(a, 0, 1, back[0]);
+		mock_donors[0].hangs = true;
+		from = mock_now;
+		cancel_in(3 * MS);
+		rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
+		ok(a[0].status == RBP_TIMEOUT && mock_now == from + 3 * MS, "cancelled: a read is given up at once");
+		not_cancelled();
+		mock_donors[0].hangs = false;
+		ok(round_trip(0, 1, 0), "and not held against the donor");
+	}
+
+	/* What is nowhere else: where cancelling can be raised. */
+	InterruptHoldoffCount = 0;
+	run_of(a, TEMP_SLOT(0), 2, back[0]);
+	from = mock_now;
+	batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
+	mock_donors[0].answers_at = from + 100 * MS;
+	cancel_in(5 * MS);
+	end(batch);
+	ok(all_are(a, 2, RBP_TIMEOUT) && mock_now == from + 5 * MS, "the patient are cancelled, too");
+	ok(!avoided(0), "nor does that tell against the donor");
+	not_cancelled();
+	mock_now = mock_donors[0].answers_at;
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "which is used as before");
+	for (int held = 0; held < 3; held++)
+	{
+		InterruptHoldoffCount = held == 0;
+		CritSectionCount = held == 1;
+		QueryCancelHoldoffCount = held == 2;
+		from = mock_now;
+		batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
+		mock_donors[0].answers_at = from + 100 * MS;
+		cancel_in(20 * MS);
+		end(batch);
+		ok(all_are(a, 2, RBP_OK) && mock_now == from + 100 * MS, "where it cannot be raised, they wait");
+		not_cancelled();
+	}
+	InterruptHoldoffCount = CritSectionCount = QueryCancelHoldoffCount = 0;
+
+	/* A write has somewhere else to go, but must not come late. */
+	n = mock_donors[0].open;
+	from = mock_now;
+	batch = begin(a, 2, true, 0);
+	mock_donors[0].answers_at = from + 100 * MS;
+	cancel_in(2 * MS);
+	end(batch);
+	ok(all_are(a, 2, RBP_TIMEOUT) && mock_now == from + 2 * MS, "so is a write");
+	is_u64(mock_donors[0].open, n - 1, "which ends its connection");
+	not_cancelled();
+	mock_now = mock_donors[0].answers_at;
+	ok(round_trip(TEMP_SLOT(0), 2, 0), "the next one makes another");
+
+	/* Connecting, and the lock that it needs. */
+	rbp_guc_connect_serial++;
+	mock_donors[0].mute = true;
+	from = mock_now;
+	cancel_in(50 * MS);
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && mock_now == from + 50 * MS,
+	   "so is a connection that does not come about");
+	mock_donors[0].mute = false;
+	rbp_guc_connect_serial++;
+	mock_lock_taken = true;
+	from = mock_now;
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && mock_now - from < 50 * MS,
+	   "or cannot be begun");
+	mock_lock_taken = false;
+	not_cancelled();
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "well again");
+	is_u64(mock_counters[RBP_COUNT_TIMEOUTS], timeouts, "nothing was counted as late");
+}
+
 static void
 test_local(void)
 {
@@ -1065,6 +1163,7 @@ main(void)
 	test_losses();
 	test_time();
 	test_failed_submits();
+	test_interrupts();
 	test_local();
 	test_giving_back();
 	test_report();

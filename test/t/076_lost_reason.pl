@@ -1,0 +1,94 @@
+# Whoever runs a query that needs a lost temporary block is told which block it
+# was, on which donor, and why it cannot be had, not only that a file could not
+# be read; a handler sees it too, and goes on in the same transaction.
+# Alone
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use RemoteBP::Spill;
+use Test::More;
+
+my $broker = start_broker(args => ['--donor-timeout=2']);
+my $node = spill_cluster('reason');
+spill_data($node);
+my $sorted = 'SELECT id, t, pad FROM big ORDER BY t';
+
+# The rest of a cursor's rows, and how that failed.
+$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION rest_of(c refcursor, OUT state text, OUT context text, OUT waits text) LANGUAGE plpgsql AS $$
+BEGIN
+	MOVE ALL FROM c;
+	state := 'none';
+EXCEPTION WHEN io_error THEN
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, context = PG_EXCEPTION_CONTEXT;
+	SELECT wait_event INTO waits FROM pg_stat_activity WHERE pid = pg_backend_pid();
+END
+$$;
+SQL
+
+my $n = 0;
+
+# A donor, sessions that have put blocks there, and the end of the donor.
+sub lose
+{
+	my (@sessions) = @_;
+	my $donor = start_donor($broker, id => 'donor' . ++$n, memory => '64MB', region_size => '4MB');
+	spill_mode($node, broker => $broker, transport => 'tcp', temp => '32MB') or BAIL_OUT('no memory is leased');
+	my @open;
+	for my $statements (@sessions)
+	{
+		my $session = $node->background_psql('postgres', on_error_stop => 0);
+		$session->query($_) for '\set VERBOSITY verbose', @$statements;
+		push @open, $session;
+	}
+	cmp_ok($node->safe_psql('postgres', 'SELECT sum(remote_bytes) FROM remote_bp_temp_files'), '>', 3000000 * @sessions, 'blocks are on the donor');
+	my $address = $donor->address;
+	$donor->kill9;
+	return ($donor->{name}, $address, @open);
+}
+
+{
+	my @cursor = ('BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c');
+	my ($donor, $address, $session, $handler) = lose(\@cursor, \@cursor);
+	my $why = qr{remote_bp: block \d+ of temporary file "(base/pgsql_tmp/pgsql_tmp\d+\.\d+)" cannot be had from donor "$donor" \(\Q$address\E\): \S+};
+
+	my $offset = log_size($node);
+	$session->{stderr} = '';
+	$session->query('MOVE ALL FROM c');
+	like($session->{stderr}, qr{ERROR:  58030: could not read file "base/pgsql_tmp/pgsql_tmp\d+\.\d+": Input/output error}, 'a sort: the error as the server tells it');
+	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a sort: and the donor and the reason');
+	like(log_since($node, $offset), qr{LOG:  $why}, 'a sort: so does the log');
+	$session->query('ROLLBACK');
+	is($session->query('SELECT count(*) FROM big'), $node->safe_psql('postgres', 'SELECT count(*) FROM big'), 'a sort: the session goes on');
+	$session->quit;
+
+	my $told = $handler->query(q{SELECT * FROM rest_of('c')});
+	like($told, qr{^58030\|$why}, 'a handler: it is told');
+	like($told, qr{\|$}, 'a handler: and nothing is waited for any more');
+	is($handler->query('SELECT 2; COMMIT; SELECT 3'), "2\n3", 'a handler: its transaction goes on');
+	$handler->quit;
+	spill_is_clean($node, 'sorts', lost => 1);
+}
+
+{
+	my @table = ('SET remote_bp.spill_temp_tables = on', "SET temp_buffers = '800kB'", 'CREATE TEMP TABLE f AS SELECT * FROM big');
+	my ($donor, $address, $session) = lose(\@table);
+	my $why = qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+" cannot be had from donor "$donor" \(\Q$address\E\): \S+};
+	$session->{stderr} = '';
+	$session->query('SELECT count(*) FROM f');
+	like($session->{stderr}, qr{ERROR:  58030: could not read}, 'a temporary table: the error');
+	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a temporary table: and the donor and the reason');
+	$session->query('TRUNCATE f');
+	is($session->query('SELECT count(*) FROM f'), 0, 'a temporary table: it can be emptied');
+	$session->quit;
+	spill_is_clean($node, 'temporary table', lost => 1);
+}
+
+done_testing();
