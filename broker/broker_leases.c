@@ -17,10 +17,50 @@
 /* How long a grant waits for the donors to clean and to acknowledge. */
 #define SETTLE_MS		1000
 
+/*
+ * Clients renew each second at the latest, and try again within five: who was not
+ * heard of for this long is dead, or will find its lease taken over.
+ */
+#define ALIVE_MS		10000
+
 static const char *
 purpose_name(Purpose purpose)
 {
 	return purpose == PURPOSE_TEMP ? "temp" : "buffer";
+}
+
+/*
+ * Are the two of one machine, since one boot?  That is what an instance names
+ * before its first slash.
+ */
+static bool
+same_machine(const Lease *a, const Lease *b)
+{
+	size_t		len = strcspn(a->instance, "/");
+
+	if (a->instance[len] == '\0' || strchr(b->instance, '/') == NULL)
+		return true;			/* not told */
+	return strncmp(a->instance, b->instance, len + 1) == 0;
+}
+
+static bool
+same_client(const Lease *a, const Lease *b)
+{
+	return a->purpose == b->purpose && strcmp(a->client, b->client) == 0;
+}
+
+/* Leases of other machines that go by the same name, for the same purpose. */
+static int
+namesakes(const Lease *lease)
+{
+	int			n = 0;
+
+	for (const Lease *other = broker.leases; other != NULL; other = other->next)
+	{
+		if (same_client(lease, other) && !same_machine(lease, other))
+			n++;
+	}
+	return n;
 }
 
 /* "lease object" of the protocol */
@@ -67,7 +107,7 @@ lease_object(Lease *lease)
 		}
 	}
 	rbp_hex_encode(lease->secret, sizeof(lease->secret), secret);
-	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o}",
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o}",
 					 "lease", lease->id,
 					 "secret", secret,
 					 "client", lease->client,
@@ -75,6 +115,7 @@ lease_object(Lease *lease)
 					 "ttl_ms", (json_int_t) lease->ttl_ms,
 					 "bytes", (json_int_t) lease->bytes,
 					 "wanted", (json_int_t) lease->wanted,
+					 "namesakes", namesakes(lease),
 					 "regions", regions,
 					 "donors", donors,
 					 "reclaim", reclaim);
@@ -154,11 +195,42 @@ parse_purpose(const json_t *body, Purpose *purpose, Reply *error)
 	return true;
 }
 
+/*
+ * End what the client's dead self holds.  On another machine, or before a boot
+ * of it, that is dead if it has been silent; else it is a clone of the client,
+ * and each keeps its own.
+ */
+static void
+take_over(const Lease *lease)
+{
+	int64_t		now = rbp_mono_ms();
+	Lease	   *next;
+
+	for (Lease *old = broker.leases; old != NULL; old = next)
+	{
+		int64_t		renewed = old->deadline - old->ttl_ms;
+
+		next = old->next;
+		if (!same_client(old, lease) ||
+			strcmp(old->instance, lease->instance) == 0)
+			continue;
+		if (!same_machine(old, lease) && now - renewed < ALIVE_MS)
+		{
+			rbp_log(RBP_LOG_WARNING, "lease %s (%s) of %s stays: it is held on another machine, whose clone asks for one",
+					old->id, purpose_name(old->purpose), old->client);
+			continue;
+		}
+		rbp_log(RBP_LOG_INFO, "lease %s ends: another instance of %s takes over",
+				old->id, old->client);
+		broker_lease_end(old, LEASE_TAKEN_OVER);
+		broker.counters.leases_taken_over++;
+	}
+}
+
 Reply
 broker_leases_create(const char *id, const json_t *body)
 {
 	Lease	   *lease = calloc(1, sizeof(Lease));
-	Lease	   *next;
 	Reply		reply;
 	char		lease_id[RBP_UUID_LEN];
 	int			granted;
@@ -183,18 +255,7 @@ broker_leases_create(const char *id, const json_t *body)
 	lease->created = (int64_t) time(NULL);
 
 	broker_begin();
-	for (Lease *old = broker.leases; old != NULL; old = next)
-	{
-		next = old->next;
-		if (strcmp(old->client, lease->client) != 0 ||
-			old->purpose != lease->purpose ||
-			strcmp(old->instance, lease->instance) == 0)
-			continue;
-		rbp_log(RBP_LOG_INFO, "lease %s ends: another instance of %s takes over",
-				old->id, old->client);
-		broker_lease_end(old, LEASE_TAKEN_OVER);
-		broker.counters.leases_taken_over++;
-	}
+	take_over(lease);
 	if (broker.nleases >= BROKER_MAX_LEASES)
 	{
 		broker_commit();

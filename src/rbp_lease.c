@@ -171,6 +171,7 @@ typedef struct Hold
 	int			failures;		/* in a row */
 	int			complaints;		/* FAILED_* of this lease alone */
 	uint64		reported_bytes; /* size in the last message */
+	bool		shares_name;	/* others' leases have our client name */
 } Hold;
 
 static Hold holds[RBP_POOLS] = {
@@ -635,6 +636,19 @@ report(Hold *h, bool is_new)
 	h->reported_bytes = lease->bytes;
 }
 
+/* Tell, once, that another server goes by the same client name. */
+static void
+tell_namesakes(Hold *h, const RbpLease *fresh)
+{
+	if (fresh->namesakes > 0 && !h->shares_name)
+		ereport(LOG,
+				(errmsg("remote_bp: another server holds a lease%s under the name \"%s\" of this one",
+						h->suffix, client_name),
+				 errdetail("The broker tells them apart, and both keep their memory."),
+				 errhint("If this machine is a clone, give it a machine ID and a host name of its own. If it was just started anew, the other lease is its own of before, and ends by itself.")));
+	h->shares_name = fresh->namesakes > 0;
+}
+
 /*
  * Make what the broker described the lease in use.  Takes over fresh.
  *
@@ -706,6 +720,7 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 			release_unused(h);
 	}
 	report(h, is_new);
+	tell_namesakes(h, h->lease);
 	h->step_due = 0;
 	return h->nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
 }
@@ -780,11 +795,15 @@ renew(Hold *h, uint64 wanted)
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
 	{
+		char		why[200];
+
+		if (!rbp_lease_error_text(reply.body, reply.len, why, sizeof(why)))
+			strlcpy(why, "no reason given", sizeof(why));
 		ereport(LOG,
 				(errmsg("remote_bp: the lease%s has ended", h->suffix),
-				 errdetail("The broker answered a renewal with HTTP status %d.",
-						   reply.status)));
-		rbp_stats_error("the lease%s has ended", h->suffix);
+				 errdetail("The broker answered a renewal with HTTP status %d: %s.",
+						   reply.status, why)));
+		rbp_stats_error("the lease%s has ended: %s", h->suffix, why);
 		tell_losses(h, NULL);
 		return OUTCOME_LOST;
 	}

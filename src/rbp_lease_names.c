@@ -13,6 +13,7 @@
 #include "access/xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/fd.h"
 
 #include "rbp_lease_names.h"
 
@@ -29,8 +30,10 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 		uint64		device;
 		uint64		inode;
 		char		host[256];
+		char		machine[64];
 	}			identity;
 	struct stat st;
+	FILE	   *file;
 	char		readable[33];
 	int			n = 0;
 
@@ -43,6 +46,14 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 	}
 	if (gethostname(identity.host, sizeof(identity.host) - 1) != 0)
 		identity.host[0] = '\0';
+	/* a clone that was made with care differs in this; not all are */
+	file = AllocateFile("/etc/machine-id", "r");
+	if (file != NULL)
+	{
+		if (fgets(identity.machine, sizeof(identity.machine), file) == NULL)
+			identity.machine[0] = '\0';
+		FreeFile(file);
+	}
 
 	for (const char *p = identity.host; *p != '\0' && n < sizeof(readable) - 1; p++)
 	{
@@ -58,7 +69,7 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 }
 
 bool
-rbp_lease_instance(char uuid[RBP_LEASE_INSTANCE_LEN])
+rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
 {
 	uint8		b[16];
 
@@ -66,8 +77,10 @@ rbp_lease_instance(char uuid[RBP_LEASE_INSTANCE_LEN])
 		return false;
 	b[6] = (b[6] & 0x0f) | 0x40;
 	b[8] = (b[8] & 0x3f) | 0x80;
-	snprintf(uuid, RBP_LEASE_INSTANCE_LEN, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+	snprintf(instance, RBP_LEASE_INSTANCE_LEN,
+			 "%s/%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
 			 "%02x%02x%02x%02x%02x%02x",
+			 rbp_transport_boot_id(),
 			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
 			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 	return true;

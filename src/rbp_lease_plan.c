@@ -344,14 +344,18 @@ static bool
 parse_lease(const json_t *root, RbpLease *lease, Complaint *c)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
+	int64_t		namesakes = 0;
 
 	if (!json_is_object(root))
 		return complain(c, "it is not an object");
 	if (!get_text(root, "lease", true, lease->cred.lease,
 				  sizeof(lease->cred.lease), c) ||
 		!get_text(root, "secret", false, secret, sizeof(secret), c) ||
-		!get_number(root, "ttl_ms", 1, MAX_TTL_MS, &lease->ttl_ms, c))
+		!get_number(root, "ttl_ms", 1, MAX_TTL_MS, &lease->ttl_ms, c) ||
+		(json_object_get(root, "namesakes") != NULL &&
+		 !get_number(root, "namesakes", 0, INT32_MAX, &namesakes, c)))
 		return false;
+	lease->namesakes = (int) namesakes;
 
 	/* the id becomes part of a URL's path */
 	if (strspn(lease->cred.lease, "0123456789abcdefABCDEF-") !=

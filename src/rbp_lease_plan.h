@@ -42,6 +42,7 @@ typedef struct RbpLease
 	bool		has_secret;		/* did the answer have the secret? */
 	int64_t		ttl_ms;
 	uint64_t	bytes;			/* of all regions */
+	int			namesakes;		/* other servers that go by our client name */
 	int			ndonors;
 	int			nregions;
 	int			nreclaims;

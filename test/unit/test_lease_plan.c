@@ -136,6 +136,8 @@ test_refuse(void)
 		{"a TTL of zero", "\"lease\":\"" UUID "\",\"ttl_ms\":0", "", "", ""},
 		{"a negative TTL", "\"lease\":\"" UUID "\",\"ttl_ms\":-5", "", "", ""},
 		{"an endless TTL", "\"lease\":\"" UUID "\",\"ttl_ms\":9223372036854775807", "", "", ""},
+		{"namesakes that are no number", HEAD ",\"namesakes\":\"1\"", "", "", ""},
+		{"fewer namesakes than none", HEAD ",\"namesakes\":-1", "", "", ""},
 		{"a TTL that is text", "\"lease\":\"" UUID "\",\"ttl_ms\":\"1\"", "", "", ""},
 		{"a region of an unknown donor", HEAD, DONOR_A, REGIONS, ""},
 		{"a region listed twice", HEAD, DONOR_A "," DONOR_B, REGIONS "," REGIONS, ""},
@@ -360,6 +362,18 @@ test_bodies(void)
 }
 
 static void
+test_namesakes(void)
+{
+	RbpLease   *lease = parse(HEAD ",\"namesakes\":2", "", "", "");
+
+	ok(lease != NULL && lease->namesakes == 2, "namesakes are counted");
+	rbp_lease_free(lease);
+	lease = parse(HEAD, "", "", "");
+	ok(lease != NULL && lease->namesakes == 0, "without a number there are none");
+	rbp_lease_free(lease);
+}
+
+static void
 test_error_text(void)
 {
 	char		buf[16];
@@ -430,6 +444,7 @@ main(void)
 	test_demands();
 	test_bodies();
 	test_error_text();
+	test_namesakes();
 	test_clock();
 	return done_testing();
 }
