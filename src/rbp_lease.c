@@ -370,6 +370,8 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 		*outcome = OUTCOME_INTERRUPTED;
 		return false;
 	}
+	if (reply->failure == RBP_HTTP_RESOLVING)
+		return false;			/* no complaint: it takes a moment */
 	if (reply->failure != RBP_HTTP_ANSWERED)
 	{
 		failed(h, FAILED_NETWORK, "%s", reply->error);
@@ -1073,6 +1075,7 @@ wait_for_work(void)
 		if (holds[i].in_use)
 			until = Min(until, holds[i].deadline);
 	}
+	until = Min(until, rbp_lease_lookups_due(now));
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   INT64CONST(60000));
 	if (ms == 0)
@@ -1213,6 +1216,12 @@ rbp_lease_main(Datum arg)
 		}
 		if (settings_changed())
 			take_settings();
+		if (rbp_lease_lookups_ended())
+		{
+			/* a broker can be asked, or the next answer's donors be reached */
+			for (int i = 0; i < RBP_POOLS; i++)
+				holds[i].due = 0;
+		}
 
 		for (int i = 0; i < RBP_POOLS && !ShutdownRequestPending; i++)
 			tend(&holds[i]);

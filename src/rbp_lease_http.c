@@ -8,11 +8,12 @@
  * so.  So libcurl never waits here: its event interface says which sockets
  * and which timeout it has, and the waiting is done with the latch.
  *
- * libcurl may resolve names in a thread.  Threads are foreign to a server
- * process, and a signal that one of them took would run a server's handler
- * beside the main thread: all signals are blocked around every call that can
- * start a thread, which inherits that.  A look-up that hangs is left to its
- * thread (CURLOPT_QUICK_EXIT), not waited for.
+ * Names are resolved by rbp_lease_names, which never waits, and libcurl is told
+ * the addresses.  Should it start a thread all the same: threads are foreign to
+ * a server process, and a signal that one of them took would run a server's
+ * handler beside the main thread.  So all signals are blocked around every call
+ * that can start one, which inherits that; and a look-up that hangs is left to
+ * its thread (CURLOPT_QUICK_EXIT), not waited for.
  *
  * Nothing here may ereport(ERROR) from within a callback: a longjmp through
  * libcurl would leave it broken.  Hence malloc there, and palloc only after.
@@ -34,6 +35,7 @@
 
 #include "rbp_compat.h"
 #include "rbp_lease_http.h"
+#include "rbp_lease_names.h"
 #include "transport/rbp_transport.h"
 
 #define CONNECT_TIMEOUT_MS	1000L
@@ -164,6 +166,39 @@ rbp_lease_http_init(void)
 }
 
 /*
+ * What libcurl is to know of the addresses of the URL's host, as
+ * CURLOPT_RESOLVE has it, into entry: "" if that is nothing.  host gets the
+ * name.  Never waits.
+ */
+static RbpAddress
+address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
+{
+	RbpAddress	known = RBP_ADDRESS_KNOWN;
+	CURLU	   *parts = curl_url();
+	char	   *name = NULL;
+	char	   *port = NULL;
+	char		addresses[RBP_ADDRESSES_LEN];
+
+	host[0] = '\0';
+	if (parts != NULL &&
+		curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK &&
+		curl_url_get(parts, CURLUPART_HOST, &name, 0) == CURLUE_OK &&
+		curl_url_get(parts, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK &&
+		name[0] != '[' && strlen(name) < RBP_HOST_LEN &&
+		!rbp_transport_is_numeric(name))
+	{
+		strlcpy(host, name, RBP_HOST_LEN);
+		known = rbp_lease_broker_address(name, addresses);
+		if (known == RBP_ADDRESS_KNOWN)
+			appendStringInfo(entry, "%s:%s:%s", name, port, addresses);
+	}
+	curl_free(name);
+	curl_free(port);
+	curl_url_cleanup(parts);
+	return known;
+}
+
+/*
  * Everything about the request that libcurl is to know.  False if there is
  * no memory; *headers is the caller's in any case.
  */
@@ -201,9 +236,10 @@ set_up(const char *method, const char *url, const char *token,
 	curl_easy_reset(easy);
 	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(body)) == CURLE_OK &&
+		(body == NULL ||
+		 (curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(body)) == CURLE_OK)) &&
 		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, *headers) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
@@ -334,14 +370,32 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 					   RbpHttpReply *reply)
 {
 	struct curl_slist *headers = NULL;
+	struct curl_slist *addresses = NULL;
 	Answer		answer = {0};
 	CURLcode	result = CURLE_OUT_OF_MEMORY;
 	int64		give_up = rbp_now_ns() + (int64) timeout_ms * 1000000 + GRACE_NS;
 	bool		finished = true;
+	char		host[RBP_HOST_LEN];
+	StringInfoData entry;
+	RbpAddress	known;
 	sigset_t	before;
 
 	memset(reply, 0, sizeof(RbpHttpReply));
-	if (set_up(method, url, token, body, timeout_ms, &answer, &headers))
+	initStringInfo(&entry);
+	known = address_entry(url, host, &entry);
+	if (known != RBP_ADDRESS_KNOWN)
+	{
+		reply->failure = known == RBP_ADDRESS_ASKED ?
+			RBP_HTTP_RESOLVING : RBP_HTTP_NETWORK;
+		snprintf(reply->error, sizeof(reply->error),
+				 "no address yet for host \"%s\"", host);
+		return;
+	}
+	if (entry.len > 0)
+		addresses = curl_slist_append(NULL, entry.data);
+	if ((entry.len == 0 || addresses != NULL) &&
+		set_up(method, url, token, body, timeout_ms, &answer, &headers) &&
+		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
 	{
 		CURLMcode	added;
 
@@ -357,6 +411,7 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 		}
 	}
 	curl_slist_free_all(headers);
+	curl_slist_free_all(addresses);
 
 	/* whatever the latch was set for is the caller's business */
 	if (woken)
@@ -384,6 +439,8 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 						  result == CURLE_FAILED_INIT) ?
 			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
+		if (host[0] != '\0')
+			rbp_lease_doubt_address(host);
 	}
 	/* the answer may hold a lease's secret */
 	if (answer.data != NULL)

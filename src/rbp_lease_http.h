@@ -20,6 +20,7 @@ typedef enum RbpHttpFailure
 {
 	RBP_HTTP_ANSWERED,			/* there is an answer, of whatever status */
 	RBP_HTTP_NETWORK,			/* no connection, timeout, broken answer */
+	RBP_HTTP_RESOLVING,			/* not asked: its name is being looked up */
 	RBP_HTTP_INTERRUPTED,		/* the worker is to end */
 	RBP_HTTP_INTERNAL			/* libcurl is out of order or memory */
 } RbpHttpFailure;
@@ -40,9 +41,10 @@ typedef struct RbpHttpReply
 extern bool rbp_lease_http_init(void);
 
 /*
- * One request with a JSON body.  token: for the Authorization header, or
- * NULL.  Waits at most timeout_ms; with heed_shutdown, ends as soon as
- * ShutdownRequestPending is set.  Fills *reply.
+ * One request with a JSON body, or none (NULL).  token: for the Authorization
+ * header, or NULL.  Waits at most timeout_ms; with heed_shutdown, ends as soon as
+ * ShutdownRequestPending is set.  Waits for no name server: as long as the host
+ * has no address, the request fails at once.  Fills *reply.
  */
 extern void rbp_lease_http_request(const char *method, const char *url,
 								   const char *token, const char *body,

@@ -399,6 +399,7 @@ extern void rbp_remote_account_failure(int ci, RbpStatus status,
 #define RBP_DONOR_GONE		0	/* no lease has regions there */
 #define RBP_DONOR_OK		1
 #define RBP_DONOR_AVOIDED	2
+#define RBP_DONOR_UNRESOLVED 3	/* the lease worker has no address for it */
 
 typedef enum DonorError
 {
@@ -406,6 +407,7 @@ typedef enum DonorError
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
 	DONOR_ERROR_REQUEST,		/* a request failed */
 	DONOR_ERROR_OFTEN_LATE,		/* too much debt */
+	DONOR_ERROR_UNRESOLVED,		/* its name has no address yet */
 	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": none leads there */
 	DONOR_ERROR_NO_DEVICE,		/* the transport of the settings does not: */
 	DONOR_ERROR_NOT_OFFERED,

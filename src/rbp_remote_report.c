@@ -81,10 +81,23 @@ rbp_remote_note_error(Donor *d, DonorError what, uint32 transport,
 	pg_atomic_write_u64(&d->error_at, (uint64) GetCurrentTimestamp());
 }
 
+/*
+ * Is there no way to the donor as long as the lease worker has no address for
+ * its name?
+ */
+static bool
+is_unresolved(const RbpEndpoint *ep)
+{
+	return ((ep->port != 0 && ep->host[0] == '\0') ||
+			(ep->rdma_port != 0 && ep->rdma_host[0] == '\0')) &&
+		rbp_transport_choose(rbp_guc_transport, ep) == NULL;
+}
+
 void
 rbp_remote_note_state(Donor *d)
 {
 	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
+		is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
 		pg_atomic_read_u32(&d->avoided) != 0 ? RBP_DONOR_AVOIDED : RBP_DONOR_OK;
 
 	if (pg_atomic_exchange_u32(&d->state, state) != state)
@@ -103,6 +116,7 @@ const char *
 rbp_remote_state_name(uint32 state)
 {
 	return state == RBP_DONOR_GONE ? "gone" :
+		state == RBP_DONOR_UNRESOLVED ? "unresolved" :
 		state == RBP_DONOR_AVOIDED ? "avoided" : "ok";
 }
 
@@ -114,7 +128,9 @@ rbp_remote_note_no_way(Donor *d, const RbpEndpoint *endpoint)
 	const RbpEndpoint somewhere = {.rdma_host = "127.0.0.1",.rdma_port = 1};
 	DonorError	what;
 
-	if (ops == NULL)
+	if (is_unresolved(endpoint))
+		what = DONOR_ERROR_UNRESOLVED;
+	else if (ops == NULL)
 		what = DONOR_ERROR_NO_TRANSPORT;
 	else if (ops == verbs && !ops->usable(&somewhere))
 		what = DONOR_ERROR_NO_DEVICE;
@@ -147,6 +163,9 @@ error_text(uint32 word, char *buf, Size len)
 			break;
 		case DONOR_ERROR_OFTEN_LATE:
 			snprintf(buf, len, "too many requests over %s timed out", over);
+			break;
+		case DONOR_ERROR_UNRESOLVED:
+			snprintf(buf, len, "the name that it advertises could not be resolved");
 			break;
 		case DONOR_ERROR_NO_TRANSPORT:
 			snprintf(buf, len, "it offers no transport that this server can use");

@@ -13,8 +13,11 @@
 #include "transport_fault.h"
 #endif
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -84,18 +87,37 @@ rbp_transport_give_up(void)
 }
 
 bool
-rbp_transport_resolve(const char *host, char *numeric)
+rbp_transport_is_numeric(const char *host)
+{
+	struct in6_addr addr;
+
+	return inet_pton(AF_INET, host, &addr) == 1 ||
+		inet_pton(AF_INET6, host, &addr) == 1;
+}
+
+bool
+rbp_transport_resolve(const char *host, char *numeric, size_t len)
 {
 	struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG,.ai_socktype = SOCK_STREAM};
 	struct addrinfo *found = NULL;
-	bool		ok;
+	size_t		used = 0;
 
+	numeric[0] = '\0';
 	if (getaddrinfo(host, NULL, &hints, &found) != 0)
 		return false;
-	ok = getnameinfo(found->ai_addr, found->ai_addrlen, numeric, RBP_HOST_LEN,
-					 NULL, 0, NI_NUMERICHOST) == 0;
+	for (struct addrinfo *ai = found; ai != NULL; ai = ai->ai_next)
+	{
+		char		text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1];
+
+		if (getnameinfo(ai->ai_addr, ai->ai_addrlen, text, sizeof(text),
+						NULL, 0, NI_NUMERICHOST) != 0 ||
+			used + strlen(text) + 2 > len)
+			continue;
+		used += (size_t) snprintf(numeric + used, len - used, "%s%s",
+								  used > 0 ? "," : "", text);
+	}
 	freeaddrinfo(found);
-	return ok;
+	return used > 0;
 }
 
 const char *

@@ -213,12 +213,15 @@ extern const RbpTransportOps *rbp_transport_by_name(const char *name);
 extern void rbp_transport_init(void);
 
 /*
- * The first address of a host name, as text, into numeric[RBP_HOST_LEN]; a
- * numeric address is copied.  This may take as long as the resolver does, so
- * it is for a process that can wait; connect() takes numeric hosts only.
- * False if there is none.
+ * The addresses of a host name, as text and separated by commas, as many as
+ * there is room for, into numeric[len].  This may take as long as the resolver
+ * does, so it is for a thread that can wait; connect() takes numeric hosts
+ * only.  False, and "", if there is none.
  */
-extern bool rbp_transport_resolve(const char *host, char *numeric);
+extern bool rbp_transport_resolve(const char *host, char *numeric, size_t len);
+
+/* Is it an address, so that there is nothing to look up? */
+extern bool rbp_transport_is_numeric(const char *host);
 
 /*
  * Optional: give_up says whether whoever waits shall stop waiting, as if the
