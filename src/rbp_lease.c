@@ -39,6 +39,10 @@
  * what an earlier instance of the same client holds, be it this worker before
  * it was restarted, or a request whose answer was lost.
  *
+ * Settings.  Another broker is tried before it is turned to, and a token that is
+ * not accepted, or cannot be read, does not replace the one that was accepted
+ * last: a mistyped setting costs nothing but a line in the log.
+ *
  * Who may wait for this process: nobody.  Requests absorb interrupts while
  * they wait (rbp_lease_http), remote_lock is never held during one, and errors
  * are logged: once when the broker goes away, for each kind of failure, and
@@ -69,6 +73,7 @@
 
 #include "rbp_guc.h"
 #include "rbp_lease.h"
+#include "rbp_lease_broker.h"
 #include "rbp_lease_http.h"
 #include "rbp_lease_names.h"
 #include "rbp_lease_plan.h"
@@ -94,8 +99,6 @@
 /* How long a lease that is not wanted any more is kept for that */
 #define CLOSING_NS			(30000 * NS_PER_MS)
 
-#define MAX_TOKEN			1024
-
 /*
  * Kinds of failure, each logged once until the broker is right again: the
  * first three for all leases together, the others for each.
@@ -116,14 +119,6 @@ typedef enum Outcome
 	OUTCOME_INTERRUPTED			/* the worker is to end */
 } Outcome;
 
-/* A broker, as the settings named it. */
-typedef struct Broker
-{
-	char	   *url;
-	char	   *token_file;
-	int			complaints;		/* FAILED_FOR_ALL that were logged */
-} Broker;
-
 /* One lease: what is held of it, and what is to be done. */
 typedef struct Hold
 {
@@ -136,7 +131,7 @@ typedef struct Hold
 	 * The broker that the lease was taken from.  Another than the settings'
 	 * one only while the lease is being closed.
 	 */
-	Broker	   *broker;
+	RbpBroker  *broker;
 
 	/*
 	 * The lease that the broker knows of, less what was given up since; NULL
@@ -193,7 +188,12 @@ static Hold holds[RBP_POOLS] = {
 	}
 };
 
-static Broker *current = NULL;	/* of the settings */
+static RbpBroker *current = NULL;	/* that leases are taken from */
+
+/* Of the settings, when that is another one which has not been seen to work */
+static RbpBroker *next = NULL;
+static int64 next_due = 0;		/* to try it, in rbp_now_ns() time */
+static int	next_failures = 0;	/* in a row */
 
 static char client_name[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
@@ -275,63 +275,6 @@ succeeded(Hold *h)
 }
 
 /*
- * The token to show, read anew for each request so that it can be replaced at
- * any time; NULL in *token if none is configured.  False if there should be
- * one and is not.
- */
-static bool
-read_token(Hold *h, char **token)
-{
-	char		buf[MAX_TOKEN + 2];
-	char	   *start = buf;
-	ssize_t		n;
-	int			fd;
-	int			len;
-
-	*token = NULL;
-	if (h->broker->token_file[0] == '\0')
-		return true;
-
-	fd = open(h->broker->token_file, O_RDONLY | O_CLOEXEC | PG_BINARY);
-	n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
-	if (n < 0)
-	{
-		failed(h, FAILED_TOKEN, "could not read token file \"%s\": %s",
-			   h->broker->token_file, strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return false;
-	}
-	close(fd);
-
-	/* the first line, without white space around it */
-	buf[n] = '\0';
-	start += strspn(start, " \t");
-	len = strcspn(start, "\r\n");
-	while (len > 0 && (start[len - 1] == ' ' || start[len - 1] == '\t'))
-		len--;
-	start[len] = '\0';
-	if (len == 0 || len > MAX_TOKEN)
-	{
-		failed(h, FAILED_TOKEN, "the first line of token file \"%s\" is %s",
-			   h->broker->token_file, len == 0 ? "empty" : "too long");
-		return false;
-	}
-	for (int i = 0; i < len; i++)
-	{
-		if (start[i] <= ' ' || start[i] > '~')
-		{
-			failed(h, FAILED_TOKEN, "the first line of token file \"%s\" has other than printable characters",
-				   h->broker->token_file);
-			return false;
-		}
-	}
-	*token = pstrdup(start);
-	explicit_bzero(buf, sizeof(buf));
-	return true;
-}
-
-/*
  * One request to the broker.  False if there was no answer, or one that says
  * nothing about the lease; *outcome is set then.
  */
@@ -339,9 +282,7 @@ static bool
 ask(Hold *h, const char *method, const char *path, const char *body,
 	RbpHttpReply *reply, Outcome *outcome)
 {
-	StringInfoData url;
-	char	   *token;
-	char		why[200];
+	char		why[RBP_BROKER_WHY_LEN];
 
 	*outcome = OUTCOME_FAILED;
 	if (body == NULL)
@@ -349,22 +290,15 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 		failed(h, FAILED_NETWORK, "out of memory");
 		return false;
 	}
-	if (!read_token(h, &token))
+
+	/* a broker that is to be left shall not hold up the other one */
+	if (!rbp_lease_broker_request(h->broker, method, path, body,
+								  h->broker == current ? REQUEST_TIMEOUT_MS : GOODBYE_TIMEOUT_MS,
+								  true, reply, why))
+	{
+		failed(h, FAILED_TOKEN, "%s", why);
 		return false;
-
-	initStringInfo(&url);
-	appendStringInfoString(&url, h->broker->url);
-	while (url.len > 0 && url.data[url.len - 1] == '/')
-		url.data[--url.len] = '\0';
-	appendStringInfoString(&url, path);
-
-	/* what is not the settings' broker any more shall not hold up what is */
-	rbp_lease_http_request(method, url.data, token, body,
-						   h->broker == current ? REQUEST_TIMEOUT_MS : GOODBYE_TIMEOUT_MS,
-						   true, reply);
-	if (token != NULL)
-		explicit_bzero(token, strlen(token));
-
+	}
 	if (reply->failure == RBP_HTTP_INTERRUPTED)
 	{
 		*outcome = OUTCOME_INTERRUPTED;
@@ -379,9 +313,7 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 	}
 	if (reply->status == 401)
 	{
-		failed(h, FAILED_AUTH, token == NULL ?
-			   "it wants a token, and remote_bp.token_file is not set (HTTP status 401)" :
-			   "it does not accept the token (HTTP status 401)");
+		failed(h, FAILED_AUTH, "%s", why);
 		return false;
 	}
 	if (reply->status != 200 && reply->status != 201 &&
@@ -828,9 +760,8 @@ static void
 give_back(Hold *h, bool heed_shutdown)
 {
 	char		path[RBP_LEASE_ID_LEN + 16];
-	char	   *url;
+	char		why[RBP_BROKER_WHY_LEN];
 	char	   *body;
-	char	   *token;
 	RbpHttpReply reply;
 
 	if (h->lease == NULL)
@@ -838,17 +769,10 @@ give_back(Hold *h, bool heed_shutdown)
 	stop_use(h);
 	snprintf(path, sizeof(path), "/v1/leases/%s", h->lease->cred.lease);
 	body = rbp_lease_end_body(&h->lease->cred);
-	if (body != NULL && read_token(h, &token))
+	if (body != NULL &&
+		rbp_lease_broker_request(h->broker, "DELETE", path, body,
+								 GOODBYE_TIMEOUT_MS, heed_shutdown, &reply, why))
 	{
-		int			len = strlen(h->broker->url);
-
-		while (len > 0 && h->broker->url[len - 1] == '/')
-			len--;
-		url = psprintf("%.*s%s", len, h->broker->url, path);
-		rbp_lease_http_request("DELETE", url, token, body, GOODBYE_TIMEOUT_MS,
-							   heed_shutdown, &reply);
-		if (token != NULL)
-			explicit_bzero(token, strlen(token));
 		if (reply.failure == RBP_HTTP_ANSWERED &&
 			(reply.status / 100 == 2 || reply.status == 404 || reply.status == 410))
 			ereport(LOG,
@@ -918,22 +842,31 @@ converse(Hold *h)
 	}
 }
 
-/* Read the settings; true if the broker is another, or known by another token */
+/* Does the setting name the broker of that URL, up to slashes at its end? */
+static bool
+same_url(const char *setting, const char *url)
+{
+	size_t		len = strlen(url);
+
+	return strncmp(setting, url, len) == 0 &&
+		strspn(setting + len, "/") == strlen(setting + len);
+}
+
+/* Do the settings name another broker, or another token file? */
 static bool
 settings_changed(void)
 {
-	const char *broker = rbp_guc_broker != NULL ? rbp_guc_broker : "";
-	const char *token_file = rbp_guc_token_file != NULL ? rbp_guc_token_file : "";
+	const RbpBroker *b = next != NULL ? next : current;
 
-	return strcmp(broker, current->url) != 0 ||
-		strcmp(token_file, current->token_file) != 0;
+	return !same_url(rbp_guc_broker != NULL ? rbp_guc_broker : "", b->url) ||
+		strcmp(rbp_guc_token_file != NULL ? rbp_guc_token_file : "", b->token_file) != 0;
 }
 
-/* From now on the lease is held, or asked for, at the settings' broker. */
+/* From now on the lease is held, or asked for, at the current broker. */
 static void
 turn_to_current(Hold *h)
 {
-	Broker	   *old = h->broker;
+	RbpBroker  *old = h->broker;
 
 	h->broker = current;
 	h->failures = 0;
@@ -946,28 +879,19 @@ turn_to_current(Hold *h)
 			return;
 	}
 	if (old != NULL && old != current)
-	{
-		pfree(old->url);
-		pfree(old->token_file);
-		pfree(old);
-	}
+		rbp_lease_broker_free(old);
 }
 
 /*
- * Take the settings over.  What was leased elsewhere is given back; but a
- * lease that carries temporary data stays where it is, to be closed, or if
- * the broker is the same one and only the token is another.
+ * Take leases from this broker from now on.  What was leased elsewhere is given
+ * back; but a lease that carries temporary data stays where it is, to be
+ * closed, unless the broker is the same one.
  */
 static void
-take_settings(void)
+turn_to(RbpBroker *fresh)
 {
-	Broker	   *fresh = MemoryContextAllocZero(TopMemoryContext, sizeof(Broker));
-
-	fresh->url = MemoryContextStrdup(TopMemoryContext,
-									 rbp_guc_broker ? rbp_guc_broker : "");
-	fresh->token_file = MemoryContextStrdup(TopMemoryContext,
-											rbp_guc_token_file ? rbp_guc_token_file : "");
 	current = fresh;
+	current->complaints = 0;
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
 		Hold	   *h = &holds[i];
@@ -979,6 +903,118 @@ take_settings(void)
 			give_back(h, true);
 		turn_to_current(h);
 	}
+}
+
+static bool
+anything_in_use(void)
+{
+	for (int i = 0; i < RBP_POOLS; i++)
+	{
+		if (holds[i].in_use)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Take the settings over.  Another broker is tried first, if there is something
+ * to lose; another token file costs nothing.
+ */
+static void
+take_settings(void)
+{
+	const char *url = rbp_guc_broker != NULL ? rbp_guc_broker : "";
+	const char *token_file = rbp_guc_token_file != NULL ? rbp_guc_token_file : "";
+	RbpBroker  *fresh;
+
+	if (next != NULL)
+		rbp_lease_broker_free(next);
+	next = NULL;
+	if (current != NULL && same_url(url, current->url))
+	{
+		rbp_lease_broker_set_token_file(current, token_file);
+		current->complaints &= ~(FAILED_TOKEN | FAILED_AUTH);
+		return;
+	}
+	fresh = rbp_lease_broker_make(url, token_file);
+	if (fresh->url[0] == '\0' || current == NULL || current->url[0] == '\0' ||
+		!anything_in_use())
+	{
+		turn_to(fresh);
+		return;
+	}
+	next = fresh;
+	next_due = 0;
+	next_failures = 0;
+}
+
+/* Why the broker does not work, as far as can be told; NULL if it does. */
+static const char *
+try_broker(RbpBroker *b, long timeout_ms, int *kind)
+{
+	char		why[RBP_BROKER_WHY_LEN];
+	RbpHttpReply reply;
+
+	*kind = FAILED_TOKEN;
+	if (!rbp_lease_broker_request(b, "GET", "/v1/donors", NULL, timeout_ms,
+								  true, &reply, why))
+		return pstrdup(why);
+	*kind = FAILED_NETWORK;
+	if (reply.failure == RBP_HTTP_RESOLVING || reply.failure == RBP_HTTP_INTERRUPTED)
+		return "";
+	if (reply.failure != RBP_HTTP_ANSWERED)
+		return pstrdup(reply.error);
+	*kind = FAILED_AUTH;
+	if (reply.status == 401)
+		return pstrdup(why);
+	*kind = FAILED_STATUS;
+	if (reply.status != 200 || !rbp_lease_is_broker(reply.body, reply.len))
+		return psprintf("HTTP status %d: is this a remote_bp broker?", reply.status);
+	return NULL;
+}
+
+/*
+ * Try the broker that the settings name, and turn to it if it works.  Leases
+ * that are in use are to be renewed meanwhile, and so it gets a part of the
+ * time that they have left.
+ */
+static void
+try_next(void)
+{
+	int64		now = rbp_now_ns();
+	int64		patience = GOODBYE_TIMEOUT_MS * NS_PER_MS;
+	const char *reason = NULL;
+	int			kind = 0;
+
+	for (int i = 0; i < RBP_POOLS; i++)
+	{
+		if (holds[i].in_use)
+			patience = Min(patience, (holds[i].deadline - now) / 4);
+	}
+	if (anything_in_use())
+		reason = try_broker(next, (long) Max(patience / NS_PER_MS, 50), &kind);
+	if (reason == NULL)
+	{
+		RbpBroker  *fresh = next;
+
+		ereport(LOG,
+				(errmsg("remote_bp: turning from broker \"%s\" to broker \"%s\"",
+						current->url, fresh->url)));
+		next = NULL;
+		turn_to(fresh);
+		return;
+	}
+	if (reason[0] != '\0' && (next->complaints & kind) == 0)
+	{
+		ereport(LOG,
+				(errmsg("remote_bp: could not turn to broker \"%s\": %s",
+						next->url, reason),
+				 errdetail("Broker \"%s\" stays in use until that works.",
+						   current->url)));
+		next->complaints |= kind;
+	}
+	next_failures++;
+	next_due = rbp_now_ns() + rbp_lease_retry_after(next_failures, 0);
 }
 
 /* Past its deadline, the lease is not used any more. */
@@ -1076,6 +1112,8 @@ wait_for_work(void)
 			until = Min(until, holds[i].deadline);
 	}
 	until = Min(until, rbp_lease_lookups_due(now));
+	if (next != NULL)
+		until = Min(until, next_due);
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   INT64CONST(60000));
 	if (ms == 0)
@@ -1221,10 +1259,13 @@ rbp_lease_main(Datum arg)
 			/* a broker can be asked, or the next answer's donors be reached */
 			for (int i = 0; i < RBP_POOLS; i++)
 				holds[i].due = 0;
+			next_due = 0;
 		}
 
 		for (int i = 0; i < RBP_POOLS && !ShutdownRequestPending; i++)
 			tend(&holds[i]);
+		if (next != NULL && rbp_now_ns() >= next_due && !ShutdownRequestPending)
+			try_next();
 		if (!ShutdownRequestPending)
 			wait_for_work();
 	}

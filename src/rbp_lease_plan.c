@@ -622,6 +622,16 @@ rbp_lease_end_body(const RbpCredentials *cred)
 }
 
 bool
+rbp_lease_is_broker(const char *text, size_t len)
+{
+	json_t	   *root = json_loadb(text, len, 0, NULL);
+	bool		is = json_is_array(json_object_get(root, "donors"));
+
+	json_decref(root);
+	return is;
+}
+
+bool
 rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 {
 	json_t	   *root = json_loadb(text, len, 0, NULL);

@@ -118,6 +118,9 @@ extern char *rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
 								  const RbpLeaseRegion *released, int n);
 extern char *rbp_lease_end_body(const RbpCredentials *cred);
 
+/* Is this a broker's list of donors? */
+extern bool rbp_lease_is_broker(const char *text, size_t len);
+
 /* The "error" of a broker's error answer into buf; false if it has none. */
 extern bool rbp_lease_error_text(const char *text, size_t len,
 								 char *buf, size_t buflen);

@@ -362,7 +362,7 @@ test_bodies(void)
 }
 
 static void
-test_namesakes(void)
+test_broker(void)
 {
 	RbpLease   *lease = parse(HEAD ",\"namesakes\":2", "", "", "");
 
@@ -371,6 +371,9 @@ test_namesakes(void)
 	lease = parse(HEAD, "", "", "");
 	ok(lease != NULL && lease->namesakes == 0, "without a number there are none");
 	rbp_lease_free(lease);
+	ok(rbp_lease_is_broker("{\"donors\":[]}", 13), "a list of donors is a broker's");
+	ok(!rbp_lease_is_broker("{\"donors\":5}", 12) && !rbp_lease_is_broker("{}", 2) &&
+	   !rbp_lease_is_broker("<html>", 6) && !rbp_lease_is_broker("", 0), "what is none is not");
 }
 
 static void
@@ -444,7 +447,7 @@ main(void)
 	test_demands();
 	test_bodies();
 	test_error_text();
-	test_namesakes();
+	test_broker();
 	test_clock();
 	return done_testing();
 }

@@ -1,0 +1,119 @@
+# Another token file, or a mistyped one: leases and pages stay.  Another token
+# is taken when the broker accepts it; until then the one before is used.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+sub write_token
+{
+	my ($name, $token) = @_;
+	open(my $file, '>', "$dir/$name.new") or die $!;
+	print $file "$token\n";
+	close $file;
+	rename("$dir/$name.new", "$dir/$name") or die $!;
+	return "$dir/$name";
+}
+
+my $right = write_token('right', 'correct-horse-battery-staple');
+my $broker = start_broker(args => [ '--token-file', $right ], token => 'correct-horse-battery-staple');
+my $donor = start_donor($broker, memory => '64MB', args => [ '--token-file', $right ]);
+my $node = new_cluster(
+	'token_changes',
+	broker => $broker,
+	tier => '32MB',
+	conf => "remote_bp.temp_tier_max_size = '16MB'\nremote_bp.temp_tier_size = '16MB'\nremote_bp.token_file = '$right'\n");
+my ($offset, $leases, $pages);
+
+sub leases
+{
+	return $node->safe_psql('postgres', q{SELECT string_agg(DISTINCT lease, ' ' ORDER BY lease) FROM remote_bp_leases});
+}
+
+sub renewals
+{
+	my ($n) = HTTP::Tiny->new(timeout => 5, default_headers => { Authorization => "Bearer $broker->{token}" })
+	  ->get($broker->url . '/metrics')->{content} =~ /^remote_bp_leases_renewed_total (\d+)/m;
+	return $n // 0;
+}
+
+sub log_count
+{
+	my ($pattern) = @_;
+	return scalar(() = log_since($node, $offset) =~ /$pattern/g);
+}
+
+sub token_file
+{
+	my ($file) = @_;
+	$offset = log_size($node);
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.token_file = '$file'");
+	$node->reload;
+	return;
+}
+
+# Renewed several times since, with the same leases and pages.
+sub stays
+{
+	my ($name) = @_;
+	my $before = renewals();
+	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: leases are renewed");
+	is(leases(), $leases, "$name: they are those of before");
+	is(tier_pages($node, 't'), $pages, "$name: pages stay in the tier");
+	is(log_count('gave the leased memory|the lease\S* has ended|leased \d+ MB'), 0, "$name: nothing was given back");
+	return;
+}
+
+ok(wait_leased($node, 48), 'memory is leased');
+make_table($node, 't', 4);
+ok(warm($node, 't'), 'and holds pages');
+($leases, $pages) = (leases(), tier_pages($node, 't'));
+cmp_ok($pages, '>', 0, 'some pages');
+
+write_token('copy', 'correct-horse-battery-staple');
+token_file("$dir/copy");
+stays('the same token in another file');
+is(log_count(qr{LOG:  remote_bp: }), 0, 'the log has nothing to tell');
+
+token_file("$dir/mistyped");
+stays('a mistyped path');
+is(log_count(qr/LOG: .*could not read token file "\S+mistyped": No such file/), 1, 'a mistyped path: the log tells once');
+like(log_since($node, $offset), qr/DETAIL: .*the token that was accepted last/, 'a mistyped path: and what is used');
+
+token_file("$dir/copy");
+stays('the right path again');
+ok(wait_for('the log', sub { log_count(qr/broker accepts the token of file|accepts the token/) == 1 }, 10),
+	'the right path again: the log tells');
+
+write_token('wrong', 'guessed');
+token_file("$dir/wrong");
+stays('a token that is refused');
+is(log_count(qr/LOG: .*does not accept the token/), 1, 'a token that is refused: the log tells once');
+
+token_file('');
+stays('no token');
+
+# The broker has changed its own: what was refused is what it wants.
+token_file("$dir/wrong");
+ok(wait_for('the log', sub { log_count(qr/does not accept the token/) == 1 }, 30), 'it is refused still');
+write_token('right', 'guessed');
+$broker->{token} = 'guessed';
+$broker = restart_broker($broker);
+stays('the broker has changed its token');
+ok(wait_for('the log', sub { log_count(qr/accepts the token/) >= 1 }, 30), 'the broker has changed its token: the log tells');
+unlike(log_since($node), qr/guessed|correct-horse/, 'no token is in the log');
+is_clean($node);
+$node->stop;
+is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, 'the leases were given back with the token that works');
+
+done_testing();

@@ -1,0 +1,134 @@
+# Another broker is taken when it answers: until then the leases of the one
+# before are kept, with what they hold.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+use Time::HiRes qw(sleep);
+
+my $MB = 1024 * 1024;
+my $token = PostgreSQL::Test::Utils::tempdir() . '/token';
+append_to_file($token, "the-second-ones\n");
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '64MB', region_size => '4MB');
+my $broker2 = start_broker(name => 'broker2', args => [ '--token-file', $token ], token => "the-second-ones");
+my $donor2 = start_donor($broker2, id => 'donor2', memory => '64MB', region_size => '4MB', args => [ '--token-file', $token ]);
+my $node = new_cluster(
+	'changes',
+	broker => $broker,
+	tier => '32MB',
+	shared_buffers => '4MB',
+	conf => "work_mem = '64kB'\nremote_bp.temp_tier_max_size = '32MB'\nremote_bp.temp_tier_size = '32MB'\n");
+my ($offset, $leases, $pages);
+
+sub leases
+{
+	return $node->safe_psql('postgres', q{SELECT string_agg(DISTINCT lease, ' ' ORDER BY lease) FROM remote_bp_leases});
+}
+
+sub log_count
+{
+	my ($pattern) = @_;
+	return scalar(() = log_since($node, $offset) =~ /$pattern/g);
+}
+
+sub renewals
+{
+	my ($n) = HTTP::Tiny->new(timeout => 5)->get($broker->url . '/metrics')->{content} =~ /^remote_bp_leases_renewed_total (\d+)/m;
+	return $n // 0;
+}
+
+sub set
+{
+	my (%settings) = @_;
+	$offset = log_size($node);
+	for my $name (sort keys %settings)
+	{
+		$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.$name = '$settings{$name}'");
+	}
+	$node->reload;
+	return;
+}
+
+sub stays
+{
+	my ($name, $reason) = @_;
+	ok(wait_for('the log', sub { log_count($reason) > 0 }, 30), "$name: the log tells");
+	my $before = renewals();
+	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: leases are renewed at the broker before");
+	is(leases(), $leases, "$name: they are the same");
+	is(tier_pages($node, 't'), $pages, "$name: pages stay in the tier");
+	is(log_count($reason), 1, "$name: the log has told once");
+	return;
+}
+
+ok(wait_leased($node, 64), 'memory is leased');
+make_table($node, 't', 4);
+ok(warm($node, 't'), 'and holds pages');
+my $content = content($node, 't');
+($leases, $pages) = (leases(), tier_pages($node, 't'));
+
+my $nobody = PostgreSQL::Test::Cluster::get_free_port();
+set(broker => "http://127.0.0.1:$nobody");
+stays('nobody there', qr/LOG: .*could not turn to broker "http:\S+:$nobody"/);
+like(log_since($node, $offset), qr/DETAIL: .*\Q@{[ $broker->url ]}\E.* stays in use/, 'nobody there: it tells what is used');
+
+$broker2->freeze;
+set(broker => $broker2->url);
+stays('it hangs', qr/LOG: .*could not turn to broker "\Q@{[ $broker2->url ]}\E"/);
+$broker2->thaw;
+ok( wait_for('the log', sub { log_count(qr/token/) > 0 }, 30), 'it wants a token');
+sleep 2;
+is(leases(), $leases, 'without one the leases stay');
+is(log_count(qr/could not turn to broker \S+ it wants a token/), 1, 'the log tells once');
+
+set(broker => 'http://' . $donor->address);
+stays('not a broker', qr/LOG: .*could not turn to broker/);
+
+# Back, as if nothing had been.
+set(broker => $broker->url . '/');
+sleep 2;
+is(leases(), $leases, 'back to the first: the leases are the same');
+is(tier_pages($node, 't'), $pages, 'with all pages');
+
+# A broker that works, and spilled data that has to go with it.
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+$node->safe_psql('postgres',
+	q{CREATE TABLE big AS SELECT i, md5(i::text) AS t, rpad('', 300, md5((-i)::text)) AS pad FROM generate_series(1, 30000) i});
+$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT t, pad FROM big ORDER BY t');
+$session->query('MOVE FORWARD ALL FROM c; MOVE ABSOLUTE 0 FROM c');
+cmp_ok(counter($node, 'temp_pages'), '>', 500, 'a query has spilled');
+set(broker => $broker2->url, token_file => $token);
+ok( wait_for(
+		'the other broker',
+		sub {
+			$node->safe_psql('postgres', q{SELECT string_agg(DISTINCT donor || ' ' || purpose, ', ' ORDER BY donor || ' ' || purpose) FROM remote_bp_leases}) eq
+			  'donor2 buffer, donor2 temp';
+		},
+		60),
+	'a broker that works is taken');
+ok(wait_leased($node, 64), 'with its memory');
+is($session->query('MOVE FORWARD ALL FROM c'), '', 'what was spilled is there');
+is($session->{stderr}, '', 'without an error');
+$session->query('COMMIT');
+$session->quit;
+is(counter($node, 'spill_lost'), 0, 'nothing was lost');
+is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, 'the first broker has no lease left');
+is(content($node, 't'), $content, 'pages are right');
+ok(warm($node, 't'), 'and in the tier again');
+is_clean($node);
+
+# Without anything to lose, another broker is taken at once, be it there or not.
+$broker2->kill9;
+set(broker => $broker->url, token_file => '');
+ok(wait_leased($node, 64), 'from a broker that is gone to one that is there');
+$node->stop;
+
+done_testing();
