@@ -101,9 +101,15 @@ extern uint64_t donor_region_size;
 
 /*
  * Reserve, populate and lock memory for all regions; logs which pages it got.
- * Ends the process if there is not enough.
+ * Ends the process if there is not enough, or if less than min_free bytes
+ * would be left to others.  From here on the process is the first that the
+ * system kills when memory runs out.
  */
-extern void donor_memory_init(uint64_t memory, uint64_t region_size);
+extern void donor_memory_init(uint64_t memory, uint64_t region_size,
+							  uint64_t min_free);
+
+/* A part of the machine's memory, or of its cgroup's; 0 if it is not known. */
+extern uint64_t donor_memory_default_min_free(void);
 
 /*
  * Give a region fresh, zeroed, populated memory, in place of what it has.

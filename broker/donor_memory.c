@@ -35,6 +35,13 @@
 
 #define HUGE_SIZE	(UINT64_C(2) << 20)
 #define CGROUP_ROOT	"/sys/fs/cgroup"
+#define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB"
+
+/* Between two looks at what the machine has left. */
+#define STEP_SIZE	(UINT64_C(16) << 20)
+/* Of the machine's memory, what is left free by default. */
+#define FREE_PART	20
+#define OOM_SCORE	1000		/* of -1000 to 1000: die before all others */
 
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB	(21U << 26)
@@ -54,6 +61,7 @@ static bool try_huge;			/* the pool had pages when last asked */
 static bool lock_memory = true;
 static bool can_populate = true;
 static uint32_t nhuge;			/* regions in huge pages, at the start */
+static uint64_t left_free;		/* bytes that we leave to the machine */
 
 /*
  * A hole in a region that somebody shrank behind our back: fill it with a
@@ -81,9 +89,8 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 	sigaction(SIGBUS, &dfl, NULL);
 }
 
-/* The memory is there, or false.  Touches every page. */
 static bool
-populate(uint8_t *base, uint64_t size)
+populate_step(uint8_t *base, uint64_t size)
 {
 	if (can_populate)
 	{
@@ -95,6 +102,29 @@ populate(uint8_t *base, uint64_t size)
 	}
 	for (uint64_t at = 0; at < size; at += 4096)
 		((volatile uint8_t *) base)[at] = 0;
+	return true;
+}
+
+/*
+ * The memory is there, or false, with errno.  Touches every page.  What is
+ * left to the machine is looked at on the way, since the system would sooner
+ * kill a process than refuse.  Huge pages come from a pool of their own.
+ */
+static bool
+populate(uint8_t *base, uint64_t size, bool huge)
+{
+	for (uint64_t at = 0; at < size; at += STEP_SIZE)
+	{
+		uint64_t	step = size - at < STEP_SIZE ? size - at : STEP_SIZE;
+
+		if (!huge && donor_memory_available() < left_free + step)
+		{
+			errno = ENOMEM;
+			return false;
+		}
+		if (!populate_step(base + at, step))
+			return false;
+	}
 	return true;
 }
 
@@ -119,13 +149,16 @@ make_memory(uint8_t *base, bool huge)
 	}
 	if (!huge)
 		(void) madvise(base, size, MADV_HUGEPAGE);
-	if (!populate(base, size))
+	if (!populate(base, size, huge))
 	{
+		int			save_errno = errno;
+
 		/* from a failed huge mapping, too, pages must go back */
 		(void) mmap(base, size, PROT_NONE,
 					MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
 					-1, 0);
 		close(fd);
+		errno = save_errno;
 		return -1;
 	}
 	if (lock_memory && mlock(base, size) != 0)
@@ -276,19 +309,30 @@ cgroup_dir(char *dir, size_t len, bool *v2)
 	return found;
 }
 
-uint64_t
-donor_memory_available(void)
+/*
+ * What the system has and could still hand out, or one of this process's
+ * cgroups if that is tighter; UINT64_MAX if it cannot be found out.  A test
+ * puts a file of its own in the place of the kernel's.
+ */
+static void
+look_at_machine(uint64_t *total, uint64_t *left_over)
 {
-	uint64_t	available = UINT64_MAX;
+	const char *meminfo = getenv("REMOTE_BP_TEST_MEMINFO");
+	uint64_t	available;
 	uint64_t	limit;
 	uint64_t	used;
 	char		dir[4096];
 	bool		v2;
 
-	if (!proc_kb("/proc/meminfo", "MemAvailable", &available))
+	if (meminfo == NULL)
+		meminfo = "/proc/meminfo";
+	if (!proc_kb(meminfo, "MemTotal", total))
+		*total = UINT64_MAX;
+	if (!proc_kb(meminfo, "MemAvailable", &available))
 		available = UINT64_MAX;
+	*left_over = available;
 	if (!cgroup_dir(dir, sizeof(dir), &v2))
-		return available;
+		return;
 
 	/* each ancestor may have a limit as well */
 	for (;;)
@@ -306,19 +350,96 @@ donor_memory_available(void)
 			snprintf(path, sizeof(path), "%s/memory.stat", dir);
 			if (stat_number(path, v2 ? "inactive_file" : "total_inactive_file", &cache))
 				left += cache;
-			if (left < available)
-				available = left;
+			if (stat_number(path, v2 ? "active_file" : "total_active_file", &cache))
+				left += cache;
+			if (left < *left_over)
+				*left_over = left;
+			if (limit < *total)
+				*total = limit;
 		}
 		slash = strrchr(dir, '/');
 		if (slash == NULL || strlen(dir) <= strlen(CGROUP_ROOT) + (v2 ? 0 : strlen("/memory")))
 			break;
 		*slash = '\0';
 	}
+}
+
+uint64_t
+donor_memory_available(void)
+{
+	uint64_t	total;
+	uint64_t	available;
+
+	look_at_machine(&total, &available);
 	return available;
 }
 
+uint64_t
+donor_memory_default_min_free(void)
+{
+	uint64_t	total;
+	uint64_t	available;
+
+	look_at_machine(&total, &available);
+	return total == UINT64_MAX ? 0 : total / FREE_PART;
+}
+
+/* What of n regions the pool of huge pages has, in bytes. */
+static uint64_t
+pool_memory(uint64_t n, uint64_t region_size)
+{
+	uint64_t	pages;
+	uint64_t	promised;
+	uint64_t	regions;
+
+	if (region_size % HUGE_SIZE != 0 ||
+		!file_number(HUGE_POOL, "free_hugepages", &pages) ||
+		!file_number(HUGE_POOL, "resv_hugepages", &promised) || promised > pages)
+		return 0;
+	regions = (pages - promised) * HUGE_SIZE / region_size;
+	return (regions < n ? regions : n) * region_size;
+}
+
+/* The system would let us have too much memory, and kill somebody for it. */
+static void
+refuse_too_much(uint64_t memory, uint64_t from_pool)
+{
+	uint64_t	available = donor_memory_available();
+	uint64_t	usable = available > left_free ? available - left_free : 0;
+	char		wanted[32];
+	char		there[32];
+	char		left[32];
+
+	if (available == UINT64_MAX || memory - from_pool <= usable)
+		return;
+	rbp_format_size(memory, wanted, sizeof(wanted));
+	rbp_format_size(available, there, sizeof(there));
+	rbp_format_size(left_free, left, sizeof(left));
+	rbp_die("--memory is %s, but %s are available, and --min-free leaves %s of that to others; use --memory %lluMB or less",
+			wanted, there, left, (unsigned long long) ((usable + from_pool) >> 20));
+}
+
+/* When memory runs out all the same, let it be us and not the database. */
+static void
+volunteer_for_oom(void)
+{
+	int			fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	char		text[16] = "";
+
+	if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && atoi(text) < OOM_SCORE)
+	{
+		int			len = snprintf(text, sizeof(text), "%d", OOM_SCORE);
+
+		if (pwrite(fd, text, (size_t) len, 0) != len)
+			rbp_log(RBP_LOG_INFO, "could not raise oom_score_adj: %s", strerror(errno));
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+
 void
-donor_memory_init(uint64_t memory, uint64_t region_size)
+donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 {
 	struct sigaction bus = {.sa_sigaction = on_sigbus,.sa_flags = SA_SIGINFO | SA_NODEFER};
 	struct rlimit rl;
@@ -333,6 +454,9 @@ donor_memory_init(uint64_t memory, uint64_t region_size)
 		rbp_die("too many regions; use a larger --region-size");
 	donor_region_size = region_size;
 	donor_nregions = (uint32_t) n;
+	left_free = min_free;
+	volunteer_for_oom();
+	refuse_too_much(n * region_size, pool_memory(n, region_size));
 
 	/* a file for each region, and some for connections */
 	if (getrlimit(RLIMIT_NOFILE, &rl) == 0)
@@ -370,8 +494,9 @@ donor_memory_init(uint64_t memory, uint64_t region_size)
 		region->state = RBP_REGION_FREE;
 		region->fd = -1;
 		if (!get_memory(region))
-			rbp_die("could not get memory for region %u of %u: %s",
-					i, donor_nregions, strerror(errno));
+			rbp_die("could not get memory for region %u of %u: %s%s",
+					i, donor_nregions, strerror(errno),
+					errno == ENOMEM ? "; the machine would have less left than --min-free" : "");
 		try_huge = region->huge;
 		nhuge += region->huge;
 	}

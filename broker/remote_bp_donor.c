@@ -34,6 +34,7 @@ static DonorOptions opt = {
 	.transports = "auto",
 	.rdma_gid_index = -1,
 	.region_size = UINT64_C(64) << 20,
+	.min_free = UINT64_MAX,
 	.threads = 2,
 	.spin_us = 200,
 	.reclaim_grace = 10,
@@ -71,7 +72,7 @@ static const RbpOption options[] = {
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file with the token that the broker wants", "none", false, 0, 0},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
-	"give memory back when the machine has less available; 0: never", "0", false, 0, 0},
+	"leave so much to others: do not start with less, and give memory back; 0: never", "a 20th of the machine's", false, 0, 0},
 	{"reclaim-grace", RBP_OPT_INT, &opt.reclaim_grace, "SECONDS",
 		"time that holders of leases have to give up regions that are wanted back",
 	"10", false, 0, 3600},
@@ -258,7 +259,9 @@ main(int argc, char **argv)
 	pthread_sigmask(SIG_BLOCK, &signals, &before);
 
 	rbp_transport_init();
-	donor_memory_init(opt.memory, opt.region_size);
+	if (opt.min_free == UINT64_MAX)
+		opt.min_free = donor_memory_default_min_free();
+	donor_memory_init(opt.memory, opt.region_size, opt.min_free);
 	if ((ep.transports & RBP_TRANSPORT_VERBS) &&
 		!serve_rdma(rdma_host, rdma_port, rdma_advertised, rdma_advertised_port,
 					&ep, &why))

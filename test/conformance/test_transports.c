@@ -1525,15 +1525,29 @@ test_drain(void)
 }
 
 /*
- * A donor on a machine that is short of memory from the start: it keeps
- * nothing, and promises nothing.
+ * A donor on a machine that gets short of memory: it keeps nothing, and
+ * promises nothing.
  */
 static void
 test_pressure(void)
 {
+	const char *base = getenv("TESTDIR");
+	char		meminfo[1024];
 	bool		little = false;
+	FILE	   *f;
 
-	start_donor("--min-free", "1000TB");
+	snprintf(meminfo, sizeof(meminfo), "%s/meminfo", base != NULL ? base : "/tmp");
+	f = fopen(meminfo, "w");
+	if (f == NULL || fputs("MemTotal: 8388608 kB\nMemAvailable: 8388608 kB\n", f) < 0 ||
+		fclose(f) != 0)
+		bail_out("could not write %s", meminfo);
+	setenv("REMOTE_BP_TEST_MEMINFO", meminfo, 1);
+	start_donor("--min-free", "1GB");
+	unsetenv("REMOTE_BP_TEST_MEMINFO");
+	f = fopen(meminfo, "w");
+	if (f == NULL || fputs("MemTotal: 8388608 kB\nMemAvailable: 1 kB\n", f) < 0 ||
+		fclose(f) != 0)
+		bail_out("could not write %s", meminfo);
 	for (int i = 0; i < 100 && !little; i++)
 	{
 		sleep_ms(50);
@@ -1543,6 +1557,7 @@ test_pressure(void)
 	is_u64((uint64_t) lease_try("pressure", 4), 0, "and lends none");
 	ok(kill(donor_pid, 0) == 0, "and stays");
 	stop_process(&donor_pid, SIGTERM);
+	(void) unlink(meminfo);
 }
 
 static void

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+#
+# A donor and the memory of its machine: it takes no more than is available,
+# gives up when that becomes less while it takes it, and dies before others.
+
+. "$(dirname "$0")/../lib.sh"
+
+: "${RBP_DONOR:=$root/build/remote_bp_donor}"
+start_broker
+donor=("$RBP_DONOR" --broker "$url" --listen 127.0.0.1:0 --rdma-device none)
+
+total_kb=$(sed -n 's/^MemTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo)
+timeout -k 1 60 "${donor[@]}" --memory "$((total_kb + 1048576))kB" --region-size 1GB --min-free 0 2>"$dir/out"
+is "more memory than the machine has" $? 1
+grep -Eq 'error: --memory is [0-9.]+ [MGT]B, but [0-9.]+ [MGT]B are available, and --min-free leaves 0 B of that to others; use --memory [0-9]+MB or less' "$dir/out"
+point $? "is refused, with what there is" || diagnose "$(cat "$dir/out")"
+
+# A machine of 1 GB, of which 300 MB are available; its 20th is 51 MB.
+printf 'MemTotal: 1048576 kB\nMemAvailable: 307200 kB\n' >"$dir/meminfo"
+export REMOTE_BP_TEST_MEMINFO=$dir/meminfo
+timeout -k 1 60 "${donor[@]}" --memory 256MB 2>"$dir/out"
+is "what would leave too little to others" $? 1
+grep -q 'but 300 MB are available, and --min-free leaves 51.2 MB of that to others; use --memory 248MB or less' "$dir/out"
+point $? "is refused as well"  || diagnose "$(cat "$dir/out")"
+
+# Each look at the machine finds one line more of the pipe.
+mkfifo "$dir/machine"
+(
+    trap - EXIT
+    trap '' PIPE
+    for ((i = 0; ; i++)); do
+        printf 'MemTotal: 1048576 kB\nMemAvailable: %d kB\n' $((i < 12 ? 1048576 : 65536)) >"$dir/machine"
+        sleep 0.01
+    done
+) 2>/dev/null &
+pump_pids+=($!)
+REMOTE_BP_TEST_MEMINFO=$dir/machine timeout -k 1 60 "${donor[@]}" --memory 640MB --region-size 16MB --min-free 100MB 2>"$dir/out"
+is "memory that becomes short while it is taken" $? 1
+grep -Eq 'error: could not get memory for region [1-9][0-9]* of 40: Cannot allocate memory; the machine would have less left than --min-free' "$dir/out"
+point $? "is given up" || diagnose "$(cat "$dir/out")"
+
+# What there is not to be seen does not stop it.
+REMOTE_BP_TEST_MEMINFO=$dir/none "${donor[@]}" --memory 4MB --region-size 1MB --id blind 2>"$dir/out" &
+blind=$!
+pump_pids+=("$blind")
+until_true 30 donor_is blind '.applied == .revision'
+point $? "a donor that cannot see what there is"
+is "dies before all others" "$(cat /proc/$blind/oom_score_adj)" 1000
+
+# Later it becomes short: what is free goes back to the system.
+printf 'MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n' >"$dir/meminfo"
+"${donor[@]}" --memory 64MB --region-size 16MB --id tight 2>"$dir/out" &
+pump_pids+=($!)
+until_true 30 donor_is tight '.free == 4 and .applied == .revision'
+point $? "a donor with a 20th left to others by default"
+printf 'MemTotal: 1048576 kB\nMemAvailable: 10240 kB\n' >"$dir/meminfo"
+until_true 30 donor_is tight '.stats.released_regions >= 3'
+point $? "gives memory back when there is less"
+
+finish
