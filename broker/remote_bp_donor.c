@@ -72,7 +72,7 @@ static const RbpOption options[] = {
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file with the token that the broker wants", "none", false, 0, 0},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
-	"leave so much to others: do not start with less, and give memory back; 0: never", "a 20th of the machine's", false, 0, 0},
+	"leave so much to others: do not start with less, and give memory back; 0: never", "a 20th of the machine's memory", false, 0, 0},
 	{"reclaim-grace", RBP_OPT_INT, &opt.reclaim_grace, "SECONDS",
 		"time that holders of leases have to give up regions that are wanted back",
 	"10", false, 0, 3600},
