@@ -20,7 +20,11 @@ for my $transport ('tcp', 'shm')
 	my $broker = start_broker(name => "broker_$transport", args => [ '--donor-timeout', '600' ]);
 	my $donor1 = start_donor($broker, id => "one_$transport", memory => '64MB');
 	my $donor2 = start_donor($broker, id => "two_$transport", memory => '64MB');
-	my $node = busy_cluster("hang_$transport", broker => $broker, transport => $transport);
+	my $node = busy_cluster(
+		"hang_$transport",
+		broker => $broker,
+		transport => $transport,
+		conf => "remote_bp.io_timeout = '100ms'\n");
 
 	my $load = start_load($node, seconds => 15);
 	sleep 2;
