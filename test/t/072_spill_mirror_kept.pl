@@ -1,7 +1,6 @@
 # A block of temporary data that goes to two donors, of which one does not
 # take it, while the real file cannot be written either: the copy that has
 # arrived is kept, and nothing is lost.
-# Alone
 
 use strict;
 use warnings;
@@ -70,7 +69,7 @@ ok( spill_mode(
 		transport => 'tcp',
 		temp => '32MB',
 		# nothing but these writes shall find out about a donor
-		conf => "remote_bp.buffer_tier_size = 0\nremote_bp.temp_mirror = on\nremote_bp.io_timeout = '200ms'\n"),
+		conf => "remote_bp.buffer_tier_size = 0\nremote_bp.temp_mirror = on\nremote_bp.io_timeout = '500ms'\n"),
 	'memory is leased');
 
 # Each has the first copy of some blocks, and the second one of others.

@@ -1,7 +1,6 @@
 # A donor that is drained, and a file whose blocks the disk does not take: the
 # blocks of other files in the same memory are moved all the same, and those
 # of this one when the disk takes them again.
-# Alone
 
 use strict;
 use warnings;

@@ -2,7 +2,6 @@
 # still arrive in are not used again for a while; and who has to report that a
 # block is lost, and cannot write to the log just then, keeps nobody else
 # waiting.
-# Alone
 
 use strict;
 use warnings;
