@@ -1162,8 +1162,8 @@ main(void)
 	test_many();
 	test_losses();
 	test_time();
-	test_failed_submits();
 	test_interrupts();
+	test_failed_submits();
 	test_local();
 	test_giving_back();
 	test_report();
