@@ -26,12 +26,12 @@ for my $transport ('shm', 'tcp')
 	my $leases = $first->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases');
 	like($leases, qr/^[-0-9a-f]{36}$/, "$transport: by one lease");
 
-	# Another one has nothing; then the first may no longer ask for memory.
-	my $second = new_cluster("second_$transport", broker => $broker, transport => $transport);
+	# Another one asks for none yet; then the first may no longer ask for memory.
+	my $second = new_cluster("second_$transport", transport => $transport);
 	make_table($second, 't', 16);
 	$second->safe_psql('postgres', 'UPDATE t SET v = 5; VACUUM t');
 	my $second_content = content($second, 't');
-	is(leased_bytes($second), 0, "$transport: another server gets none");
+	is(leased_bytes($second), 0, "$transport: another server has none");
 
 	# The first keeps on reading while its lease is taken away.
 	RemoteBP::Load->prepare($first, 1);
@@ -56,6 +56,8 @@ for my $transport ('shm', 'tcp')
 	is(content($first, 't'), $first_content, "$transport: its reads are right");
 	is($later->{mismatches}, 0, "$transport: no page was different");
 
+	$second->append_conf('postgresql.conf', "remote_bp.broker = '" . $broker->url . "'\n");
+	$second->reload;
 	ok(wait_leased($second, 64), "$transport: the other server gets the memory");
 	ok(warm($second, 't'), "$transport: and uses it");
 	is(content($second, 't'), $second_content, "$transport: its reads are right");

@@ -22,7 +22,7 @@ sub megabytes
 {
 	my ($node, $purpose) = @_;
 	return $node->safe_psql('postgres',
-		"SELECT coalesce(sum(bytes), 0) / 1024 / 1024 FROM remote_bp_leases WHERE purpose = '$purpose'");
+		"SELECT coalesce(sum(bytes), 0)::bigint / 1024 / 1024 FROM remote_bp_leases WHERE purpose = '$purpose'");
 }
 
 sub shares
