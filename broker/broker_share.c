@@ -19,9 +19,10 @@
  * cleaning, is asked back from leases that have a region more than their share
  * or several, the largest first (Holding.shared; see broker_reclaim_update()).
  * It is never asked back for a part of a region, nor for a turn, so it ends when
- * shares are equal but for one region.  Temp leases are asked only for what no
- * buffer lease has too much of, and not taken from by force: that would cost
- * queries, and all that is at stake is another one's speed.
+ * shares are equal but for one region.  A temp lease keeps what it has, as long
+ * as no other temp lease is short of a share that buffer leases cannot fill.
+ * It is asked then, but not taken from by force: that would cost queries, and
+ * all that is at stake is another one's speed.
  *
  * Everything here runs under broker.lock.
  *
@@ -134,78 +135,92 @@ compare_turns(const void *a, const void *b)
 	return strcmp(x->id, y->id);
 }
 
-/* Set share, turn and present of all leases. */
-static void
-make_shares(const Memory *memory, int64_t now)
-{
-	Lease	  **leases = calloc((size_t) broker.nleases + 1, sizeof(Lease *));
-	int64_t    *claims = calloc((size_t) broker.nleases + 1, sizeof(int64_t));
-	int64_t		rest = memory->total;
-	int			n = 0;
-	int			open;
-	int			before;
-
-	if (leases == NULL || claims == NULL)
-	{
-		rbp_log(RBP_LOG_ERROR, "out of memory");
-		abort();
-	}
-	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
-		leases[n++] = lease;
-	qsort(leases, (size_t) n, sizeof(Lease *), compare_turns);
-
-	for (int i = 0; i < n; i++)
-	{
-		leases[i]->present = count_present(leases[i], now);
-		leases[i]->share = -1;
-		leases[i]->turn = 0;
-		claims[i] = memory->unit > 0 ? claim(leases[i], now, memory->unit) : 0;
-	}
-
-	/* who wants less than an equal part of what is left gets that */
-	open = n;
-	do
-	{
-		int64_t		part = open > 0 ? rest / open : 0;
-
-		before = open;
-		for (int i = 0; i < n; i++)
-		{
-			if (leases[i]->share >= 0 || claims[i] > part)
-				continue;
-			leases[i]->share = claims[i];
-			rest -= claims[i];
-			open--;
-		}
-	} while (open > 0 && open < before);
-
-	/* the others divide the rest among them, and then what is left of it */
-	if (open > 0)
-	{
-		int64_t		part = rest / open / memory->unit * memory->unit;
-
-		rest -= part * open;
-		for (int i = 0; i < n; i++)
-		{
-			if (leases[i]->share >= 0)
-				continue;
-			leases[i]->share = part;
-			if (rest >= memory->unit)
-			{
-				leases[i]->turn = memory->unit;
-				rest -= memory->unit;
-			}
-		}
-	}
-	free(leases);
-	free(claims);
-}
-
 /* Whole units that a lease has less than a size. */
 static int64_t
 below(const Lease *lease, int64_t size, int64_t unit)
 {
 	return size > lease->present ? (size - lease->present) / unit * unit : 0;
+}
+
+/* What the lease gets when all get this much, unless they claim less. */
+static int64_t
+portion(const Lease *lease, int64_t level, bool spare_temp)
+{
+	int64_t		least = spare_temp && lease->purpose == PURPOSE_TEMP ? lease->present : 0;
+
+	if (level < least)
+		level = least;
+	return level < lease->claim ? level : lease->claim;
+}
+
+/* Set share and turn of all leases, which are in the order of their turns. */
+static void
+divide(Lease **leases, int n, const Memory *memory, bool spare_temp)
+{
+	int64_t		low = 0;
+	int64_t		high = memory->total / memory->unit;
+	int64_t		rest = memory->total;
+
+	/* the highest level that there is memory for */
+	while (low < high)
+	{
+		int64_t		middle = (low + high + 1) / 2;
+		int64_t		sum = 0;
+
+		for (int i = 0; i < n; i++)
+			sum += portion(leases[i], middle * memory->unit, spare_temp);
+		if (sum <= memory->total)
+			low = middle;
+		else
+			high = middle - 1;
+	}
+	low *= memory->unit;
+	for (int i = 0; i < n; i++)
+	{
+		leases[i]->share = portion(leases[i], low, spare_temp);
+		leases[i]->turn = 0;
+		rest -= leases[i]->share;
+	}
+	for (int i = 0; i < n && rest >= memory->unit; i++)
+	{
+		if (leases[i]->share != low || leases[i]->claim == low)
+			continue;
+		leases[i]->turn = memory->unit;
+		rest -= memory->unit;
+	}
+}
+
+/* Set share, turn, claim and present of all leases. */
+static void
+make_shares(const Memory *memory, int64_t now)
+{
+	Lease	  **leases = calloc((size_t) broker.nleases + 1, sizeof(Lease *));
+	bool		temp_short = false;
+	int			n = 0;
+
+	if (leases == NULL)
+	{
+		rbp_log(RBP_LOG_ERROR, "out of memory");
+		abort();
+	}
+	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
+	{
+		leases[n++] = lease;
+		lease->present = count_present(lease, now);
+		lease->claim = memory->unit > 0 ? claim(lease, now, memory->unit) : 0;
+		lease->share = lease->turn = 0;
+	}
+	if (memory->unit > 0)
+	{
+		qsort(leases, (size_t) n, sizeof(Lease *), compare_turns);
+		divide(leases, n, memory, false);
+		for (int i = 0; i < n; i++)
+			temp_short |= leases[i]->purpose == PURPOSE_TEMP &&
+				below(leases[i], leases[i]->share, memory->unit) > 0;
+		if (!temp_short)
+			divide(leases, n, memory, true);
+	}
+	free(leases);
 }
 
 /* Up to a size: what the lease lacks, and can have now. */
@@ -315,7 +330,7 @@ largest_surplus(Purpose purpose, int64_t unit)
 }
 
 static void
-choose_leases(int64_t need, int64_t unit)
+choose_leases(int64_t need, int64_t temp_need, int64_t unit)
 {
 	static const Purpose order[] = {PURPOSE_BUFFER, PURPOSE_TEMP};
 
@@ -323,6 +338,8 @@ choose_leases(int64_t need, int64_t unit)
 	{
 		Lease	   *lease;
 
+		if (order[i] == PURPOSE_TEMP && need > temp_need)
+			need = temp_need;
 		while (need > 0 && (lease = largest_surplus(order[i], unit)) != NULL)
 		{
 			int64_t		chosen = choose_regions(lease, need);
@@ -350,6 +367,7 @@ broker_share_update(void)
 	int64_t		now = rbp_mono_ms();
 	Memory		memory = count_memory(now);
 	int64_t		need = -(memory.free + memory.coming);
+	int64_t		temp_need = 0;
 	bool		asked = false;
 
 	for (const Lease *lease = broker.leases; lease != NULL; lease = lease->next)
@@ -361,7 +379,11 @@ broker_share_update(void)
 	make_shares(&memory, now);
 	for (Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
-		need += below(lease, lease->share, memory.unit);
+		int64_t		bytes = below(lease, lease->share, memory.unit);
+
+		need += bytes;
+		if (lease->purpose == PURPOSE_TEMP)
+			temp_need += bytes;
 		lease->told = count_shared(lease) > 0;
 		for (Holding *h = lease->holdings; h != NULL; h = h->next)
 		{
@@ -369,7 +391,7 @@ broker_share_update(void)
 			h->shared = 0;
 		}
 	}
-	choose_leases(need, memory.unit);
+	choose_leases(need, temp_need, memory.unit);
 
 	for (const Lease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{

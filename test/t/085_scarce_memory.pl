@@ -59,7 +59,7 @@ cmp_ok(counter($one, 'spill_writes'), '>', 0, 'a sort goes there');
 
 my $two = new_cluster('two', %size);
 my @buffer2 = ($two, 'buffer');
-come_to('40 48 40', 'a second server gets its share, of regions of 8 MB', \@buffer1, \@temp1, \@buffer2);
+come_to('32 64 32', 'a second server gets its share of what temporary data leaves', \@buffer1, \@temp1, \@buffer2);
 is(content($one, 'pages'), $content, 'the first still has its pages');
 is($one->safe_psql('postgres', $sorted), $sum, 'and sorts');
 is(counter($one, 'spill_lost'), 0, 'nothing was lost');
