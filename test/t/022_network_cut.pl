@@ -19,7 +19,11 @@ my $proxy = start_proxy();
 my $donor1 = start_donor($broker, id => 'far', memory => '64MB', advertise => $proxy->address);
 $proxy->lead_to($donor1->address);
 my $donor2 = start_donor($broker, id => 'near', memory => '64MB');
-my $node = busy_cluster('network', broker => $broker, transport => 'tcp');
+my $node = busy_cluster(
+	'network',
+	broker => $broker,
+	transport => 'tcp',
+	conf => "remote_bp.io_timeout = '100ms'\n");
 cmp_ok($node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'}),
 	'>', 0, 'the far donor is read');
 
