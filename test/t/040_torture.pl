@@ -1,6 +1,6 @@
 # The coherence torture over shm, without data checksums: RBP_TORTURE_SECONDS
 # seconds (60), see RemoteBP::Torture.
-# Timeout: 900
+# Timeout: 1800
 
 use strict;
 use warnings;

@@ -6,7 +6,7 @@
 # memory of every kind, two copies, and a transport that fails.
 #
 # RBP_SEED repeats a run's random seed.
-# Timeout: 900
+# Timeout: 1800
 
 use strict;
 use warnings;
