@@ -23,9 +23,19 @@
  *	  also when the entry is inserted after the bump by somebody who had
  *	  compared generations before it: the entry carries the old generation.
  *
- *	- Extent flags: cleared before the entries of the extent are dropped, set
- *	  before its slots become free.  Whoever holds a partition lock and meets
- *	  a slot whose extent is offline takes the slot out of use himself.
+ *	- Extents' bytes.  An extent is closed before its entries are dropped, and
+ *	  is not online again before all of them are.  Whoever holds a partition
+ *	  lock and meets a slot whose extent is not online takes the slot out of
+ *	  use himself.  That an extent comes online touches none of its slots: a
+ *	  slot that is not in use, of an extent that is online, is fresh, and
+ *	  reserve() finds it by going through the extents' bytes, which also count
+ *	  the fresh slots.  A fresh slot is taken by a compare-and-swap on the byte,
+ *	  so that close() either stops it or sees that the extent has been touched.
+ *
+ *	- Accounts: sums of atomic additions, made by who changes an entry.  Of the
+ *	  access counts only those of one page in RBP_HEAT_SAMPLE are followed, so
+ *	  that few hits write a line that others write as well; there the count
+ *	  itself is raised by compare-and-swap, lest the sum runs away from it.
  *
  *	- The page in the entry of a staging slot: changed only by the process
  *	  that holds the staging slot, in insert_staged.  The same process may
@@ -93,6 +103,11 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 		dir->nstamps = RBP_MIN_STAMPS;
 	dir->nghost_sets = nlocal / RBP_GHOST_WAYS + 1;
 	dir->ghost_unit = nlocal / 1024 + 1;
+	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
+	if (dir->nstripes < 1)
+		dir->nstripes = 1;
+	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
+		dir->nstripes = RBP_ACCOUNT_STRIPES;
 
 	dir->entries = at;
 	at += align_line(nentries * sizeof(RbpEntry));
@@ -108,7 +123,11 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	dir->generations = at;
 	at += align_line((size_t) RBP_GENERATIONS * sizeof(uint32_t));
 	dir->extents = at;
-	at += align_line(max_slots / RBP_EXTENT_PAGES);
+	at += align_line(nlocal);
+	dir->owners = at;
+	at += align_line(nlocal * sizeof(uint16_t));
+	dir->accounts = at;
+	at += align_line((size_t) dir->nstripes * RBP_ACCOUNTS * sizeof(RbpAccount));
 	dir->bytes = at;
 }
 
@@ -126,9 +145,6 @@ rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 				   int tranche)
 {
 	RbpDirectory *dir = mem;
-	uint32_t	nentries = max_slots + staging_slots;
-	uint32_t   *buckets;
-
 	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	memset(dir, 0, sizeof(RbpDirectory));
 	compute_layout(dir, max_slots, staging_slots);
@@ -141,16 +157,6 @@ rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 		for (int j = 0; j < RBP_NUM_LISTS; j++)
 			p->lists[j].head = p->lists[j].tail = RBP_NIL;
 	}
-	memset(rbp_entry(dir, 0), 0, (size_t) nentries * sizeof(RbpEntry));
-	for (uint32_t i = 0; i < nentries; i++)
-		rbp_entry_set(rbp_entry(dir, i), RBP_SLOT_UNUSED, 0);
-	memset(rbp_array(dir, dir->prev), 0, (size_t) nentries * sizeof(uint32_t));
-	buckets = rbp_array(dir, dir->buckets);
-	for (size_t i = 0; i < (size_t) dir->nbuckets * RBP_PARTITIONS; i++)
-		buckets[i] = RBP_NIL;
-
-	/* ghosts, stamps, generations, extents: all zero */
-	memset((char *) dir + dir->ghosts, 0, dir->bytes - dir->ghosts);
 	return dir;
 }
 
@@ -170,20 +176,6 @@ slot_index(const RbpDirectory *dir, uint32_t slot)
 	return slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
 }
 
-static inline uint32_t
-index_slot(const RbpDirectory *dir, uint32_t part, uint32_t index)
-{
-	return (index - part * dir->nlocal) * RBP_PARTITIONS + part;
-}
-
-static inline uint32_t *
-bucket_head(const RbpDirectory *dir, uint64_t hash)
-{
-	return rbp_array(dir, dir->buckets) +
-		(size_t) rbp_hash_partition(hash) * dir->nbuckets +
-		rbp_hash_place(hash, dir->nbuckets);
-}
-
 static inline uint32_t *
 page_stamp(const RbpDirectory *dir, uint64_t hash)
 {
@@ -192,44 +184,27 @@ page_stamp(const RbpDirectory *dir, uint64_t hash)
 		rbp_hash_place(hash, dir->nstamps);
 }
 
-static inline bool
-entry_is_page(const RbpEntry *e, const RbpPageId *page)
+void
+rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index)
 {
-	return e->rel == page->rel && e->block == page->block &&
-		e->space == page->space && e->fork == page->fork;
-}
+	uint32_t   *head = rbp_bucket_head(dir, hash);
 
-/* Any lock. */
-static inline uint32_t
-find(const RbpDirectory *dir, uint64_t hash, const RbpPageId *page)
-{
-	uint32_t	index = *bucket_head(dir, hash);
-
-	while (index != RBP_NIL)
-	{
-		const RbpEntry *e = rbp_entry(dir, index);
-
-		if (entry_is_page(e, page))
-			break;
-		index = e->chain;
-	}
-	return index;
-}
-
-static void
-chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index)
-{
-	uint32_t   *head = bucket_head(dir, hash);
-
-	rbp_entry(dir, index)->chain = *head;
-	*head = index;
+	rbp_entry(dir, index)->chain = ~*head;
+	*head = ~index;
 }
 
 static void
 chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
 {
-	uint32_t   *link = bucket_head(dir, hash);
+	uint32_t   *head = rbp_bucket_head(dir, hash);
+	uint32_t   *link;
 
+	if (~*head == index)
+	{
+		*head = ~rbp_entry(dir, index)->chain;
+		return;
+	}
+	link = &rbp_entry(dir, ~*head)->chain;
 	while (*link != index)
 	{
 		RBP_ASSERT(*link != RBP_NIL);
@@ -238,36 +213,73 @@ chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
 	*link = rbp_entry(dir, index)->chain;
 }
 
-static uint64_t
-entry_page_hash(const RbpEntry *e)
-{
-	RbpPageId	page = rbp_entry_page(e);
-
-	return rbp_page_hash(&page);
-}
-
-static bool
-is_queued(const RbpEntry *e)
-{
-	RbpSlotState state = rbp_entry_state(e);
-
-	return state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN;
-}
-
 /*
- * A slot that counts as online and is on no list is not needed any more:
- * free it, or leave it out of use if its extent is offline by now.
+ * A slot that counts as taken and is on no list is not needed any more: free
+ * it, or leave it out of use if nothing is to be put into its extent.
  */
-static void
-slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
+void
+rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
 {
-	if (rbp_extent_online(dir, index - part * dir->nlocal))
+	if (rbp_extent_open(dir, index - part * dir->nlocal))
 		rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
 	else
 	{
 		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
-		p->online--;
+		p->taken--;
 	}
+}
+
+/* Count a fresh slot of the extent as taken, if the extent is open. */
+static bool
+take_fresh(RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t    *byte = rbp_extent_byte(dir, extent);
+	uint8_t		now = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
+
+	while (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH)
+		if (__atomic_compare_exchange_n(byte, &now, now - 1, false,
+										__ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE))
+			return true;
+	return false;
+}
+
+/*
+ * A fresh slot of the partition, taken, and on no list; RBP_NIL if there is
+ * none, or none was found yet: then the next call looks further.  Exclusive
+ * lock.
+ */
+static uint32_t
+next_fresh(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+
+	for (int step = 0; step < RBP_FRESH_STEPS; step++)
+	{
+		uint32_t	extent;
+		uint32_t	index;
+		uint8_t		now;
+
+		if (p->scan >= dir->nlocal)
+		{
+			uint32_t	onlinings = __atomic_load_n(&dir->onlinings, __ATOMIC_ACQUIRE);
+
+			if (p->scan_began == onlinings)
+				break;
+			p->scan_began = onlinings;
+			p->scan = 0;
+		}
+		extent = p->scan++;
+		index = part * dir->nlocal + extent;
+		now = rbp_extent_now(dir, extent);
+		if (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH &&
+			rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED &&
+			take_fresh(dir, extent))
+		{
+			p->taken++;
+			return index;
+		}
+	}
+	return RBP_NIL;
 }
 
 /* A pusher lets go of a slot. */
@@ -280,13 +292,17 @@ slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 	RBP_ASSERT(state == RBP_SLOT_RESERVED || state == RBP_SLOT_LOST);
 	p->reserved--;
 	if (state == RBP_SLOT_LOST)
-		p->online++;
-	slot_release(dir, p, part, index);
+	{
+		/* if its extent is back, it is one of the fresh slots there */
+		p->taken++;
+		(void) take_fresh(dir, index - part * dir->nlocal);
+	}
+	rbp_slot_release(dir, p, part, index);
 }
 
 /* Take the entry, that has a page, out of chain and queue. */
-static void
-drop_entry(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
+void
+rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
 {
 	RbpPartition *p = &dir->partitions[part];
 	RbpEntry   *e = rbp_entry(dir, index);
@@ -296,7 +312,10 @@ drop_entry(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
 	if (index >= dir->max_slots)
 		rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
 	else
-		slot_release(dir, p, part, index);
+	{
+		rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
+		rbp_slot_release(dir, p, part, index);
+	}
 }
 
 /*
@@ -353,23 +372,6 @@ rbp_directory_bumps(RbpDirectory *dir)
  * ---- the hit path ---------------------------------------------------------
  */
 
-static inline void
-fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
-			RbpLookup *result)
-{
-	if (index >= dir->max_slots)
-	{
-		result->where = RBP_STAGED;
-		result->slot = index - dir->max_slots;
-	}
-	else
-	{
-		result->where = RBP_REMOTE;
-		result->slot = index_slot(dir, part, index);
-	}
-	result->hash = rbp_entry(dir, index)->hash;
-}
-
 RbpLookup
 rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
 {
@@ -380,21 +382,26 @@ rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
 	uint32_t	index;
 
 	/* so that the misses on the bucket and on the lock overlap */
-	__builtin_prefetch(bucket_head(dir, hash));
+	__builtin_prefetch(rbp_bucket_head(dir, hash));
 
 	rbp_lock_shared(&p->lock);
-	index = find(dir, hash, page);
+	index = rbp_entry_find(dir, hash, page);
 	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
 	{
-		fill_lookup(dir, part, index, &result);
+		rbp_fill_lookup(dir, part, index, &result);
 		if (touch)
 		{
 			RbpEntry   *e = rbp_entry(dir, index);
 			uint8_t		flags = __atomic_load_n(&e->flags, __ATOMIC_RELAXED);
+			uint8_t		raised = flags + (1 << RBP_FREQ_SHIFT);
 
-			if (flags >> RBP_FREQ_SHIFT < RBP_MAX_FREQ)
-				__atomic_store_n(&e->flags, flags + (1 << RBP_FREQ_SHIFT),
-								 __ATOMIC_RELAXED);
+			if (flags >> RBP_FREQ_SHIFT >= RBP_MAX_FREQ)
+				 /* most pages that are hot: nothing to write */ ;
+			else if (!rbp_hash_sampled(hash) || index >= dir->max_slots)
+				__atomic_store_n(&e->flags, raised, __ATOMIC_RELAXED);
+			else if (__atomic_compare_exchange_n(&e->flags, &flags, raised, false,
+												 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+				rbp_account_add(dir, part, index, hash, 0, 1);
 		}
 	}
 	rbp_lock_release(&p->lock);
@@ -406,7 +413,7 @@ rbp_directory_prefetch(const RbpDirectory *dir, const RbpPageId *page)
 {
 	uint64_t	hash = rbp_page_hash(page);
 
-	__builtin_prefetch(bucket_head(dir, hash));
+	__builtin_prefetch(rbp_bucket_head(dir, hash));
 	__builtin_prefetch(page_stamp(dir, hash));
 	__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
 }
@@ -422,16 +429,16 @@ rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
 	bool		same = false;
 
 	rbp_lock_exclusive(&p->lock);
-	index = find(dir, hash, page);
+	index = rbp_entry_find(dir, hash, page);
 	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
 	{
 		RbpLookup	now;
 
-		fill_lookup(dir, part, index, &now);
+		rbp_fill_lookup(dir, part, index, &now);
 		same = now.where == seen->where && now.slot == seen->slot &&
 			now.hash == seen->hash;
 		if (same)
-			drop_entry(dir, part, index, hash);
+			rbp_entry_drop(dir, part, index, hash);
 	}
 	rbp_lock_release(&p->lock);
 	return same;
@@ -455,7 +462,7 @@ rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
 
 	rbp_lock_exclusive(&p->lock);
 	__atomic_fetch_add(page_stamp(dir, hash), 1, __ATOMIC_SEQ_CST);
-	index = find(dir, hash, page);
+	index = rbp_entry_find(dir, hash, page);
 	if (index != RBP_NIL)
 	{
 		if (rbp_entry_live(dir, part, index))
@@ -463,7 +470,7 @@ rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
 			dropped = index >= dir->max_slots ? RBP_STAGED : RBP_REMOTE;
 			rbp_s3fifo_remember(dir, part, index, hash);
 		}
-		drop_entry(dir, part, index, hash);
+		rbp_entry_drop(dir, part, index, hash);
 	}
 	rbp_lock_release(&p->lock);
 	return dropped;
@@ -496,14 +503,14 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 		result = RBP_INSERT_STALE;
 	else
 	{
-		uint32_t	old = find(dir, hash, page);
+		uint32_t	old = rbp_entry_find(dir, hash, page);
 
 		if (old != RBP_NIL)
 		{
 			if (rbp_entry_live(dir, part, old))
 				result = RBP_INSERT_PRESENT;
 			else
-				drop_entry(dir, part, old, hash);
+				rbp_entry_drop(dir, part, old, hash);
 		}
 	}
 	if (result == RBP_INSERTED)
@@ -516,7 +523,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 		e->generation = generation;
 		e->space = page->space;
 		e->fork = page->fork;
-		chain_link(dir, hash, index);
+		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, RBP_SLOT_STAGED, 0, index);
 	}
 	rbp_lock_release(&p->lock);
@@ -529,7 +536,7 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 {
 	uint32_t	index = dir->max_slots + staging_slot;
 	RbpEntry   *e = rbp_entry(dir, index);
-	uint64_t	page_hash = entry_page_hash(e);
+	uint64_t	page_hash = rbp_entry_page_hash(e);
 	uint32_t	part = rbp_hash_partition(page_hash);
 	RbpPartition *p = &dir->partitions[part];
 	bool		staged;
@@ -547,7 +554,7 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 		/* the caller will reuse the slot, so nothing may refer to it */
 		rbp_lock_exclusive(&p->lock);
 		if (rbp_entry_state(e) == RBP_SLOT_STAGED)
-			drop_entry(dir, part, index, page_hash);
+			rbp_entry_drop(dir, part, index, page_hash);
 		rbp_lock_release(&p->lock);
 	}
 	if (live)
@@ -564,33 +571,45 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	slot = RBP_INVALID_SLOT;
+	int			freed = 0;
 
 	*evicted = false;
 	rbp_lock_exclusive(&p->lock);
 
 	/*
-	 * What is found may lie in an extent that is just going offline, and is
+	 * What is found may lie in an extent that is closed, or draining, and is
 	 * then put out of use on the spot.  That is bounded too: a pusher may
 	 * well go without a slot while memory is being lost.
 	 */
-	for (int tries = 0; tries < RBP_EVICT_STEPS; tries++)
+	for (int tries = 0; tries < RBP_EVICT_STEPS;)
 	{
 		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
 		bool		live = false;
 
 		if (index != RBP_NIL)
-			rbp_list_remove(dir, p, index);
-		else
 		{
+			rbp_list_remove(dir, p, index);
+			/* these cost no page */
+			tries += ++freed % RBP_EVICT_STEPS == 0;
+		}
+		else if ((index = next_fresh(dir, part)) == RBP_NIL)
+		{
+			RbpEntry   *e;
+			uint64_t	hash;
+
 			index = rbp_s3fifo_evict(dir, part, &live);
 			if (index == RBP_NIL)
 				break;
-			chain_unlink(dir, entry_page_hash(rbp_entry(dir, index)), index);
+			e = rbp_entry(dir, index);
+			hash = rbp_entry_page_hash(e);
+			chain_unlink(dir, hash, index);
+			rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
+			tries++;
 		}
 
-		if (!rbp_extent_online(dir, index - part * dir->nlocal))
+		if (!rbp_extent_open(dir, index - part * dir->nlocal))
 		{
-			slot_release(dir, p, part, index);
+			rbp_slot_release(dir, p, part, index);
 			continue;
 		}
 		if (live)
@@ -598,7 +617,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 		*evicted = live;
 		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
 		p->reserved++;
-		slot = index_slot(dir, part, index);
+		slot = rbp_index_slot(dir, part, index);
 		break;
 	}
 	rbp_lock_release(&p->lock);
@@ -629,22 +648,22 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	 * so that stamps need no second look.
 	 */
 	if (rbp_entry_state(staged) != RBP_SLOT_STAGED ||
-		!entry_is_page(staged, page))
+		!rbp_entry_is_page(staged, page))
 		result = RBP_INSERT_GONE;
 	else
 	{
 		if (!rbp_entry_live(dir, part, staged_index))
 			result = RBP_INSERT_STALE;
 		freq = rbp_entry_freq(staged);
-		drop_entry(dir, part, staged_index, hash);
+		rbp_entry_drop(dir, part, staged_index, hash);
 	}
 
 	if (RBP_MUTATED(RBP_MUTATION_NO_PUBLISH_CHECK) && result != RBP_INSERTED)
 	{
-		uint32_t	other = find(dir, hash, page);
+		uint32_t	other = rbp_entry_find(dir, hash, page);
 
 		if (other != RBP_NIL)
-			drop_entry(dir, part, other, hash);
+			rbp_entry_drop(dir, part, other, hash);
 		staged->generation = rbp_generation_now(dir, page->rel, page->space,
 												page->fork);
 		result = RBP_INSERTED;
@@ -664,8 +683,9 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 		e->generation = staged->generation;
 		e->space = page->space;
 		e->fork = page->fork;
-		chain_link(dir, hash, index);
+		rbp_chain_link(dir, hash, index);
 		rbp_s3fifo_insert(dir, part, index, hash, freq);
+		rbp_account_add(dir, part, index, hash, 1, freq);
 	}
 	else
 		slot_unreserve(dir, p, part, index);
@@ -687,8 +707,8 @@ rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
 
 	rbp_lock_exclusive(&p->lock);
 	if (rbp_entry_state(staged) == RBP_SLOT_STAGED &&
-		entry_is_page(staged, page))
-		drop_entry(dir, part, staged_index, hash);
+		rbp_entry_is_page(staged, page))
+		rbp_entry_drop(dir, part, staged_index, hash);
 	if (slot != RBP_INVALID_SLOT)
 	{
 		RBP_ASSERT(slot % RBP_PARTITIONS == part);
@@ -698,184 +718,76 @@ rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
 }
 
 /*
- * ---- extents --------------------------------------------------------------
- */
-
-void
-rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent)
-{
-	RBP_ASSERT(extent < dir->nlocal);
-
-	/*
-	 * The flag first: a slot that is found free while its extent is offline
-	 * would be put out of use again.  Lookups find nothing in it yet.
-	 */
-	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(rbp_extent_flag(dir, extent), 1, __ATOMIC_SEQ_CST);
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-	{
-		RbpPartition *p = &dir->partitions[part];
-		uint32_t	index = part * dir->nlocal + extent;
-
-		rbp_lock_exclusive(&p->lock);
-		if (rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED)
-		{
-			p->online++;
-			rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
-		}
-		rbp_lock_release(&p->lock);
-	}
-	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
-}
-
-uint32_t
-rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent)
-{
-	uint32_t	dropped = 0;
-
-	RBP_ASSERT(extent < dir->nlocal);
-
-	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(rbp_extent_flag(dir, extent), 0, __ATOMIC_SEQ_CST);
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-	{
-		RbpPartition *p = &dir->partitions[part];
-		uint32_t	index = part * dir->nlocal + extent;
-		RbpEntry   *e = rbp_entry(dir, index);
-
-		rbp_lock_exclusive(&p->lock);
-		switch (rbp_entry_state(e))
-		{
-			case RBP_SLOT_SMALL:
-			case RBP_SLOT_MAIN:
-				{
-					uint64_t	hash = entry_page_hash(e);
-
-					if (e->generation ==
-						rbp_generation_now(dir, e->rel, e->space, e->fork))
-					{
-						dropped++;
-						rbp_s3fifo_remember(dir, part, index, hash);
-					}
-					drop_entry(dir, part, index, hash);
-					break;
-				}
-			case RBP_SLOT_FREE:
-				rbp_list_remove(dir, p, index);
-				slot_release(dir, p, part, index);
-				break;
-			case RBP_SLOT_RESERVED:
-				rbp_entry_set(e, RBP_SLOT_LOST, 0);
-				p->online--;
-				break;
-			case RBP_SLOT_LOST:
-			case RBP_SLOT_UNUSED:
-			case RBP_SLOT_STAGED:
-				break;
-		}
-		rbp_lock_release(&p->lock);
-	}
-	__atomic_fetch_add(&dir->extent_changes, 1, __ATOMIC_SEQ_CST);
-	return dropped;
-}
-
-bool
-rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent)
-{
-	return extent < dir->nlocal && rbp_extent_online(dir, extent);
-}
-
-static uint64_t
-extent_sum(RbpDirectory *dir, uint32_t extent, bool with_freq)
-{
-	uint64_t	sum = 0;
-
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-	{
-		RbpPartition *p = &dir->partitions[part];
-		uint32_t	index = part * dir->nlocal + extent;
-		const RbpEntry *e = rbp_entry(dir, index);
-
-		rbp_lock_shared(&p->lock);
-		if (is_queued(e) && rbp_entry_live(dir, part, index))
-			sum += 1 + (with_freq ? rbp_entry_freq(e) : 0);
-		rbp_lock_release(&p->lock);
-	}
-	return sum;
-}
-
-uint64_t
-rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent)
-{
-	return extent_sum(dir, extent, true);
-}
-
-uint32_t
-rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent)
-{
-	return (uint32_t) extent_sum(dir, extent, false);
-}
-
-/*
  * ---- housekeeping and views -------------------------------------------------
  */
 
-uint32_t
-rbp_directory_sweep(RbpDirectory *dir, int partition)
+/*
+ * Entries that come into a chunk after it was done are of generations at least
+ * as new as the count of bumps that was read when the sweep began.
+ */
+bool
+rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
 {
 	uint32_t	part = (uint32_t) partition;
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	base = part * dir->nlocal;
 	uint64_t	bumps = rbp_directory_bumps(dir);
-	uint32_t	freed = 0;
-	bool		needed;
+	uint32_t	end;
+	bool		done;
 
-	rbp_lock_shared(&p->lock);
-	needed = p->swept != bumps;
-	rbp_lock_release(&p->lock);
-	if (!needed)
-		return 0;
-
-	/*
-	 * Entries that come into a chunk after it was done are of generations at
-	 * least as new as the count of bumps read above.
-	 */
-	for (uint32_t start = 0; start < dir->nlocal; start += RBP_CHUNK)
+	rbp_lock_exclusive(&p->lock);
+	if (p->swept == bumps)
 	{
-		uint32_t	end = start + RBP_CHUNK < dir->nlocal ?
-			start + RBP_CHUNK : dir->nlocal;
+		rbp_lock_release(&p->lock);
+		return false;
+	}
+	if (p->sweep_at == 0)
+		p->sweep_bumps = bumps;
+	end = dir->nlocal - p->sweep_at > RBP_SWEEP_STEP ?
+		p->sweep_at + RBP_SWEEP_STEP : dir->nlocal;
+	for (uint32_t i = p->sweep_at; i < end; i++)
+	{
+		RbpEntry   *e = rbp_entry(dir, base + i);
 
-		rbp_lock_exclusive(&p->lock);
-		for (uint32_t i = start; i < end; i++)
+		if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
+			!rbp_entry_live(dir, part, base + i))
 		{
-			RbpEntry   *e = rbp_entry(dir, base + i);
+			rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
+			(*freed)++;
+		}
+	}
+	p->sweep_at = end;
 
-			if (is_queued(e) && !rbp_entry_live(dir, part, base + i))
+	done = end == dir->nlocal;
+	if (done)
+	{
+		/* of staged pages a partition has few */
+		for (uint32_t index = p->lists[RBP_SLOT_STAGED].head, next;
+			 index != RBP_NIL; index = next)
+		{
+			RbpEntry   *e = rbp_entry(dir, index);
+
+			next = e->next;
+			if (!rbp_entry_live(dir, part, index))
 			{
-				drop_entry(dir, part, base + i, entry_page_hash(e));
-				freed++;
+				rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+				(*freed)++;
 			}
 		}
-		rbp_lock_release(&p->lock);
+		p->swept = p->sweep_bumps;
+		p->sweep_at = 0;
 	}
-
-	/* of staged pages a partition has few */
-	rbp_lock_exclusive(&p->lock);
-	for (uint32_t index = p->lists[RBP_SLOT_STAGED].head, next;
-		 index != RBP_NIL; index = next)
-	{
-		RbpEntry   *e = rbp_entry(dir, index);
-
-		next = e->next;
-		if (!rbp_entry_live(dir, part, index))
-		{
-			drop_entry(dir, part, index, entry_page_hash(e));
-			freed++;
-		}
-	}
-	if (bumps > p->swept)
-		p->swept = bumps;
 	rbp_lock_release(&p->lock);
+	return !done;
+}
+
+uint32_t
+rbp_directory_sweep(RbpDirectory *dir, int partition)
+{
+	uint32_t	freed = 0;
+
+	while (rbp_directory_sweep_step(dir, partition, &freed))
+		 /* go on */ ;
 	return freed;
 }
 
@@ -908,9 +820,10 @@ for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,
 		{
 			RbpEntry   *e = rbp_entry(dir, base + i);
 
-			if (is_queued(e) && rbp_entry_live(dir, part, base + i) &&
+			if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
+				rbp_entry_live(dir, part, base + i) &&
 				fn(dir, part, base + i, arg))
-				drop_entry(dir, part, base + i, entry_page_hash(e));
+				rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
 		}
 		done = end == dir->nlocal;
 		if (done)
@@ -925,7 +838,7 @@ for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,
 				next = e->next;
 				if (rbp_entry_live(dir, part, index) &&
 					fn(dir, part, index, arg))
-					drop_entry(dir, part, index, entry_page_hash(e));
+					rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
 			}
 		}
 		rbp_lock_release(&p->lock);
@@ -977,7 +890,7 @@ scan_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
 	RbpLookup	at;
 
-	fill_lookup(dir, part, index, &at);
+	rbp_fill_lookup(dir, part, index, &at);
 	scan->fn(&page, at.where, at.slot, scan->arg);
 	return false;
 }
@@ -1009,6 +922,8 @@ count_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 void
 rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 {
+	uint32_t	slots = rbp_partition_slots(dir);
+
 	memset(counts, 0, sizeof(*counts));
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 	{
@@ -1016,16 +931,18 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 		bool		all_live;
 
 		rbp_lock_shared(&p->lock);
-		all_live = p->swept == rbp_directory_bumps(dir);
-		counts->free += p->lists[RBP_SLOT_FREE].count;
+		all_live = p->swept == rbp_directory_bumps(dir) &&
+			rbp_directory_closed(dir) == 0;
+		counts->free += p->lists[RBP_SLOT_FREE].count +
+			(slots > p->taken ? slots - p->taken : 0);
 		counts->small += p->lists[RBP_SLOT_SMALL].count;
 		counts->main += p->lists[RBP_SLOT_MAIN].count;
 		counts->reserved += p->reserved;
-		counts->online += p->online;
+		counts->online += slots;
 		counts->evictions += p->evictions;
 		if (all_live)
 		{
-			/* nothing died since the last sweep: no need to look at each */
+			/* nothing has died since: no need to look at each */
 			counts->remote += p->lists[RBP_SLOT_SMALL].count +
 				p->lists[RBP_SLOT_MAIN].count;
 			counts->staged += p->lists[RBP_SLOT_STAGED].count;
@@ -1076,7 +993,7 @@ check_list(RbpDirectory *dir, RbpPartition *p, RbpSlotState state)
 }
 
 static const char *
-check_slots(RbpDirectory *dir, uint32_t part, bool extents_still)
+check_slots(RbpDirectory *dir, uint32_t part)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	in_state[RBP_SLOT_LOST + 1] = {0};
@@ -1089,8 +1006,8 @@ check_slots(RbpDirectory *dir, uint32_t part, bool extents_still)
 		if (state > RBP_SLOT_LOST || state == RBP_SLOT_STAGED)
 			return "a remote slot's state is impossible";
 		in_state[state]++;
-		if (extents_still && state != RBP_SLOT_LOST &&
-			rbp_extent_online(dir, i) == (state == RBP_SLOT_UNUSED))
+		if (rbp_extent_now(dir, i) == RBP_EXTENT_OFFLINE &&
+			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
 			return "a slot's state does not fit its extent";
 	}
 	for (int state = RBP_SLOT_FREE; state <= RBP_SLOT_MAIN; state++)
@@ -1099,8 +1016,8 @@ check_slots(RbpDirectory *dir, uint32_t part, bool extents_still)
 	if (in_state[RBP_SLOT_RESERVED] + in_state[RBP_SLOT_LOST] != p->reserved)
 		return "the count of reserved slots is wrong";
 	if (in_state[RBP_SLOT_FREE] + in_state[RBP_SLOT_SMALL] +
-		in_state[RBP_SLOT_MAIN] + in_state[RBP_SLOT_RESERVED] != p->online)
-		return "the count of online slots is wrong";
+		in_state[RBP_SLOT_MAIN] + in_state[RBP_SLOT_RESERVED] != p->taken)
+		return "the count of taken slots is wrong";
 	return NULL;
 }
 
@@ -1116,7 +1033,7 @@ check_chains(RbpDirectory *dir, uint32_t part)
 	{
 		uint32_t	length = 0;
 
-		for (uint32_t index = heads[bucket]; index != RBP_NIL;
+		for (uint32_t index = ~heads[bucket]; index != RBP_NIL;
 			 index = rbp_entry(dir, index)->chain)
 		{
 			const RbpEntry *e;
@@ -1145,7 +1062,7 @@ check_chains(RbpDirectory *dir, uint32_t part)
 				 other < dir->max_slots + dir->staging_slots &&
 				 i <= dir->nlocal + dir->staging_slots;
 				 other = rbp_entry(dir, other)->chain, i++)
-				if (entry_is_page(rbp_entry(dir, other), &page))
+				if (rbp_entry_is_page(rbp_entry(dir, other), &page))
 					return "a page has two entries";
 		}
 	}
@@ -1163,27 +1080,14 @@ rbp_directory_check(RbpDirectory *dir)
 	for (uint32_t part = 0; part < RBP_PARTITIONS && problem == NULL; part++)
 	{
 		RbpPartition *p = &dir->partitions[part];
-		uint32_t	changes;
 
-		/*
-		 * While an extent changes, its flag runs ahead of its slots, so what
-		 * does not fit is wrong only if nothing changed meanwhile.
-		 */
-		changes = __atomic_load_n(&dir->extent_changes, __ATOMIC_SEQ_CST);
 		rbp_lock_exclusive(&p->lock);
-		for (int state = 0; state < RBP_NUM_LISTS && problem == NULL; state++)
+		for (int state = RBP_SLOT_FREE; state < RBP_NUM_LISTS && problem == NULL; state++)
 			problem = check_list(dir, p, (RbpSlotState) state);
 		if (problem == NULL)
-			problem = check_slots(dir, part, false);
+			problem = check_slots(dir, part);
 		if (problem == NULL)
 			problem = check_chains(dir, part);
-		if (problem == NULL && changes % 2 == 0)
-		{
-			problem = check_slots(dir, part, true);
-			if (problem != NULL && changes !=
-				__atomic_load_n(&dir->extent_changes, __ATOMIC_SEQ_CST))
-				problem = NULL;
-		}
 		rbp_lock_release(&p->lock);
 	}
 	return problem;

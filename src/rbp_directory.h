@@ -46,6 +46,8 @@
 #define RBP_EXTENT_PAGES		128 /* slots in an extent */
 #define RBP_PAGE_SIZE			8192
 #define RBP_INVALID_SLOT		UINT32_MAX
+#define RBP_ACCOUNTS			8192	/* for counts; see
+										 * rbp_directory_account() */
 
 typedef struct RbpDirectory RbpDirectory;
 
@@ -87,7 +89,10 @@ typedef enum RbpInsert
  */
 extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
 
-/* Initialize in mem (64-byte aligned); all extents offline, all empty. */
+/*
+ * Initialize in mem, which is 64-byte aligned and all zeros; all extents
+ * offline, all empty.  Writes nothing that grows with max_slots.
+ */
 extern RbpDirectory *rbp_directory_init(void *mem, uint32_t max_slots,
 										uint32_t staging_slots, int tranche);
 
@@ -209,27 +214,90 @@ extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
  */
 
 /*
- * Give the extent's slots to the free lists.  Slots that a pusher still
- * holds from before come back when it lets go of them.
+ * All of these are for one process at a time.  But for collecting, none of
+ * them depends on how many slots there are, and none takes a lock.
+ *
+ * An extent goes offline in two steps: it is closed, from when on lookups
+ * miss; and its slots are collected, which drops its entries and takes its
+ * slots off the lists.  In between it is not absent, and may not come online.
  */
-extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent);
+
+/* May the extent come online? */
+extern bool rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent);
 
 /*
- * Stop using the extent at once (lookups miss from the first store on), then
- * drop its entries and take its slots off the lists.  Returns live pages
- * dropped.
+ * Pages can be put into the extent, and are counted for that account (below
+ * RBP_ACCOUNTS).  Slots that a pusher still holds from before come back when it
+ * lets go of them.
  */
+extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
+										uint32_t account);
+
+/* Put nothing more into the extent; what is there is read.  undrain: do. */
+extern void rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent);
+extern void rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent);
+
+extern void rbp_directory_extent_close(RbpDirectory *dir, uint32_t extent);
+
+/* Extents that are closed, and not collected yet. No lock. */
+extern uint32_t rbp_directory_closed(RbpDirectory *dir);
+
+/* Collect at most so many of them; returns how many were. */
+#define RBP_COLLECT_MAX			64
+extern uint32_t rbp_directory_collect(RbpDirectory *dir, uint32_t max);
+
+/* Close and collect; returns live pages dropped. */
 extern uint32_t rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent);
 
 extern bool rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent);
 
 /*
- * How warm an extent is: the sum over its live entries of 1 + access count.
- * Used to choose what to give back; a reading, not a truth. Shared locks.
+ * What the extents of an account hold: pages, those of older generations
+ * included until they are swept; and their heat, the sum of 1 + access count,
+ * of which the counts are an estimate from one page of 16.  An account is empty
+ * when its last extent was collected.  A reading, not a truth. No lock.
+ */
+typedef struct RbpAccountSums
+{
+	uint64_t	used;
+	uint64_t	heat;
+} RbpAccountSums;
+
+extern RbpAccountSums rbp_directory_account(RbpDirectory *dir, uint32_t account);
+
+/*
+ * ---- moving pages out of an extent that drains ----------------------------
+ */
+
+typedef struct RbpMovable
+{
+	RbpPageId	page;
+	RbpLookup	at;
+} RbpMovable;
+
+/*
+ * Pages of the extent that are to be moved, at most max, from its slot *next
+ * on, which is moved on.  While a partition has more pages than fit into
+ * extents that stay, those that nobody has read are dropped instead.
+ * Exclusive locks, one after the other.
+ */
+extern int	rbp_directory_movable(RbpDirectory *dir, uint32_t extent,
+								  uint32_t *next, RbpMovable *pages, int max);
+
+/*
+ * The staging slot holds what was read from a page's slot, and it hashes to
+ * the entry's hash: let the page be there, if its entry is still the same, of
+ * which rank and access count go along.  RBP_INSERT_GONE if it is not.
+ * Exclusive lock.
+ */
+extern RbpInsert rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
+									   uint32_t staging_slot);
+
+/*
+ * For tests, since these look at each slot: the sum over the extent's live
+ * entries of 1 + access count, and their number. Shared locks.
  */
 extern uint64_t rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent);
-
-/* Live pages in the extent. */
 extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
 
 /*
@@ -238,10 +306,18 @@ extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
 
 /*
  * Free the dead entries (older generations) of one partition; returns how
- * many.  The lock is let go every thousand entries or so.  Costs nothing if
- * no generation was bumped since the last sweep of the partition.
+ * many.  Costs nothing if no generation was bumped since the last sweep of the
+ * partition.
  */
 extern uint32_t rbp_directory_sweep(RbpDirectory *dir, int partition);
+
+/*
+ * A step of that: looks at no more than RBP_SWEEP_STEP extents' slots, under
+ * one hold of the lock; adds to *freed.  False if the partition is done.
+ */
+#define RBP_SWEEP_STEP			1024
+extern bool rbp_directory_sweep_step(RbpDirectory *dir, int partition,
+									 uint32_t *freed);
 
 /*
  * Drop every entry of the relation's forks; returns pages dropped.  Exclusive

@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * rbp_directory_internal.h
- *	  Layout of the directory, for rbp_directory.c, rbp_s3fifo.c and their
- *	  unit tests alone.
+ *	  Layout of the directory, for rbp_directory.c, rbp_directory_extent.c,
+ *	  rbp_s3fifo.c and their unit tests alone.
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
  * bucket head, 4 of ghost and half a byte of write stamp; then the tables
  * that do not grow (256 kB of generations, 24 kB of partition headers) and
  * 36 bytes for each staging slot.  An entry is half a cache line, so that a
  * lookup touches one line of it; the backward links, which only exclusive
- * holders need, are in an array of their own for that.
+ * holders need, are in an array of their own for that.  Memory of zeros is an
+ * empty directory: what was never used is never written, nor read.
  *
  * Entries of a partition are neighbours: the entry of slot s has the index
  * (s % RBP_PARTITIONS) * nlocal + s / RBP_PARTITIONS, so that partitions
@@ -50,24 +51,56 @@
 #define RBP_GHOST_WAYS		8
 
 /*
- * What an entry is; in the low bits of its flags.  The first ones, from
- * RBP_SLOT_FREE to RBP_SLOT_STAGED, are on the partition's list of that
- * number; small, main and staged ones are in a chain too.
+ * What an entry is; in the low bits of its flags.  Those from RBP_SLOT_FREE
+ * to RBP_SLOT_STAGED are on the partition's list of that number; small, main
+ * and staged ones are in a chain too.
  */
 typedef enum RbpSlotState
 {
+	RBP_SLOT_UNUSED,			/* extent offline, or the slot is fresh: not
+								 * taken since; staging slot not in use */
 	RBP_SLOT_FREE,
 	RBP_SLOT_SMALL,				/* a page, in S3-FIFO's small queue */
 	RBP_SLOT_MAIN,				/* a page, in its main queue */
 	RBP_SLOT_STAGED,			/* a page; staging slots only */
-	RBP_SLOT_UNUSED,			/* extent offline; staging slot not in use */
 	RBP_SLOT_RESERVED,			/* a pusher has it */
 	RBP_SLOT_LOST,				/* a pusher has it, but its extent went
 								 * offline since: what the pusher wrote is
 								 * gone even if the extent is back */
 } RbpSlotState;
 
-#define RBP_NUM_LISTS		4
+#define RBP_NUM_LISTS		5	/* the first is not used */
+
+/*
+ * What an extent is, a byte.  From RBP_EXTENT_ONLINE on to RBP_EXTENT_FRESH it
+ * is online, and the byte tells how many of its slots are fresh.
+ */
+#define RBP_EXTENT_OFFLINE	0	/* none of its slots is in use */
+#define RBP_EXTENT_ONLINE	1	/* no slot is fresh */
+#define RBP_EXTENT_FRESH	(RBP_EXTENT_ONLINE + RBP_EXTENT_PAGES)
+#define RBP_EXTENT_DRAINING 254 /* read, but nothing is put there */
+#define RBP_EXTENT_CLOSED	255 /* dead; its slots are still to be taken out of
+								 * use */
+
+/* Slots of a partition looked at for a fresh one under one hold of the lock */
+#define RBP_FRESH_STEPS		4096
+
+/*
+ * The pages and the heat of an account are kept in stripes, by partition, so
+ * that two processes seldom write the same line: a stripe for each so many
+ * extents, at most so many.
+ */
+#define RBP_ACCOUNT_EXTENTS 1024
+#define RBP_ACCOUNT_STRIPES 8
+
+typedef struct RbpAccount
+{
+	int32_t		used;
+	int32_t		sampled;		/* sum of the access counts of sampled pages */
+} RbpAccount;
+
+/* One page of so many is sampled. */
+#define RBP_HEAT_SAMPLE		16
 
 typedef struct RbpEntry
 {
@@ -103,7 +136,12 @@ typedef struct RbpPartition
 	/* all below: under the lock */
 	RbpList		lists[RBP_NUM_LISTS] __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	reserved;		/* RESERVED and LOST */
-	uint32_t	online;			/* FREE, SMALL, MAIN and RESERVED */
+	uint32_t	taken;			/* FREE, SMALL, MAIN and RESERVED; the other
+								 * slots of online extents are fresh */
+	uint32_t	scan;			/* extents below have no fresh slot here */
+	uint32_t	scan_began;		/* onlinings then */
+	uint32_t	sweep_at;		/* where the sweep goes on */
+	uint64_t	sweep_bumps;	/* the bumps when it began */
 	uint32_t	ghost_clock;	/* ghosts ever made */
 	uint64_t	evictions;
 	uint64_t	swept;			/* the bumps that the last sweep has seen */
@@ -119,6 +157,7 @@ struct RbpDirectory
 	uint32_t	nstamps;		/* in a partition */
 	uint32_t	nghost_sets;	/* in a partition */
 	uint32_t	ghost_unit;		/* ghosts made in one tick of their time */
+	uint32_t	nstripes;		/* of accounts */
 	size_t		entries;		/* offsets */
 	size_t		prev;
 	size_t		buckets;
@@ -126,13 +165,21 @@ struct RbpDirectory
 	size_t		stamps;
 	size_t		generations;
 	size_t		extents;
+	size_t		owners;
+	size_t		accounts;
 	size_t		bytes;
 
 	/* read by each lookup, hardly ever written */
 	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
 
 	uint64_t	bumps __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	extent_changes; /* odd while an extent goes on- or offline */
+
+	/* atomic; written when extents come and go */
+	uint32_t	onlinings;		/* extents that came, ever */
+	uint32_t	open;			/* extents that are online, and not draining */
+	uint32_t	draining;
+	uint32_t	closed;
+	uint32_t	collect_at;		/* the collector's alone */
 
 	RbpPartition partitions[RBP_PARTITIONS];
 };
@@ -151,15 +198,50 @@ rbp_array(const RbpDirectory *dir, size_t offset)
 
 /* Atomic bytes, one for each extent. */
 static inline uint8_t *
-rbp_extent_flag(const RbpDirectory *dir, uint32_t extent)
+rbp_extent_byte(const RbpDirectory *dir, uint32_t extent)
 {
 	return (uint8_t *) (uintptr_t) dir + dir->extents + extent;
 }
 
+static inline uint8_t
+rbp_extent_now(const RbpDirectory *dir, uint32_t extent)
+{
+	return __atomic_load_n(rbp_extent_byte(dir, extent), __ATOMIC_ACQUIRE);
+}
+
+/* May its pages be read? */
 static inline bool
 rbp_extent_online(const RbpDirectory *dir, uint32_t extent)
 {
-	return __atomic_load_n(rbp_extent_flag(dir, extent), __ATOMIC_ACQUIRE) != 0;
+	uint8_t		now = rbp_extent_now(dir, extent);
+
+	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_CLOSED;
+}
+
+/* May pages be put there? */
+static inline bool
+rbp_extent_open(const RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		now = rbp_extent_now(dir, extent);
+
+	return now >= RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH;
+}
+
+/* Can some entry of the extent have a page?  If not, do not touch them. */
+static inline bool
+rbp_extent_touched(const RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		now = rbp_extent_now(dir, extent);
+
+	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_FRESH;
+}
+
+/* Slots that each partition has: one of each extent that is online. */
+static inline uint32_t
+rbp_partition_slots(const RbpDirectory *dir)
+{
+	return __atomic_load_n(&dir->open, __ATOMIC_RELAXED) +
+		__atomic_load_n(&dir->draining, __ATOMIC_RELAXED);
 }
 
 static inline RbpSlotState
@@ -193,12 +275,18 @@ rbp_entry_page(const RbpEntry *e)
 
 /*
  * Bits of a page's hash: 0..6 choose the partition, 7..38 the place in its
- * tables, 44..63 are the fingerprint of a ghost.
+ * tables, 39..42 whether it is sampled, 44..63 are the fingerprint of a ghost.
  */
 static inline uint32_t
 rbp_hash_partition(uint64_t hash)
 {
 	return (uint32_t) (hash % RBP_PARTITIONS);
+}
+
+static inline bool
+rbp_hash_sampled(uint64_t hash)
+{
+	return (hash >> 39) % RBP_HEAT_SAMPLE == 0;
 }
 
 /* A place in one of the partition's tables of n, without a division. */
@@ -231,6 +319,25 @@ rbp_entry_live(const RbpDirectory *dir, uint32_t part, uint32_t index)
 	return (index >= dir->max_slots ||
 			rbp_extent_online(dir, index - part * dir->nlocal)) &&
 		e->generation == rbp_generation_now(dir, e->rel, e->space, e->fork);
+}
+
+/*
+ * An entry's account: so many pages more, and its page's access count so much
+ * higher.  Any lock of its partition.
+ */
+static inline void
+rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
+				uint64_t hash, int pages, int freq)
+{
+	const uint16_t *owners = (const uint16_t *) ((const char *) dir + dir->owners);
+	RbpAccount *account = (RbpAccount *) ((char *) (uintptr_t) dir + dir->accounts) +
+		(size_t) (part % dir->nstripes) * RBP_ACCOUNTS +
+		__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
+
+	if (pages != 0)
+		__atomic_fetch_add(&account->used, pages, __ATOMIC_RELAXED);
+	if (freq != 0 && rbp_hash_sampled(hash))
+		__atomic_fetch_add(&account->sampled, freq, __ATOMIC_RELAXED);
 }
 
 /* Put the entry at the head of the list of the state; exclusive lock. */
@@ -271,5 +378,93 @@ rbp_list_remove(RbpDirectory *dir, RbpPartition *p, uint32_t index)
 		prev[e->next] = prev[index];
 	list->count--;
 }
+
+/*
+ * ---- entries, for the files of the directory ---------------------------------
+ */
+
+static inline bool
+rbp_entry_is_page(const RbpEntry *e, const RbpPageId *page)
+{
+	return e->rel == page->rel && e->block == page->block &&
+		e->space == page->space && e->fork == page->fork;
+}
+
+/* Heads are kept as their complements, so that 0 is an empty bucket. */
+static inline uint32_t *
+rbp_bucket_head(const RbpDirectory *dir, uint64_t hash)
+{
+	return rbp_array(dir, dir->buckets) +
+		(size_t) rbp_hash_partition(hash) * dir->nbuckets +
+		rbp_hash_place(hash, dir->nbuckets);
+}
+
+/* Any lock. */
+static inline uint32_t
+rbp_entry_find(const RbpDirectory *dir, uint64_t hash, const RbpPageId *page)
+{
+	uint32_t	index = ~*rbp_bucket_head(dir, hash);
+
+	while (index != RBP_NIL)
+	{
+		const RbpEntry *e = rbp_entry(dir, index);
+
+		if (rbp_entry_is_page(e, page))
+			break;
+		index = e->chain;
+	}
+	return index;
+}
+
+static inline uint64_t
+rbp_entry_page_hash(const RbpEntry *e)
+{
+	RbpPageId	page = rbp_entry_page(e);
+
+	return rbp_page_hash(&page);
+}
+
+/* Has it a page, in a remote slot? */
+static inline bool
+rbp_entry_queued(const RbpEntry *e)
+{
+	RbpSlotState state = rbp_entry_state(e);
+
+	return state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN;
+}
+
+static inline uint32_t
+rbp_index_slot(const RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	return (index - part * dir->nlocal) * RBP_PARTITIONS + part;
+}
+
+static inline void
+rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
+			RbpLookup *result)
+{
+	if (index >= dir->max_slots)
+	{
+		result->where = RBP_STAGED;
+		result->slot = index - dir->max_slots;
+	}
+	else
+	{
+		result->where = RBP_REMOTE;
+		result->slot = rbp_index_slot(dir, part, index);
+	}
+	result->hash = rbp_entry(dir, index)->hash;
+}
+
+/* Put the entry into its page's chain; exclusive lock. */
+extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);
+
+/* Take the entry, that has a page, out of chain and queue; exclusive lock. */
+extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
+						   uint64_t hash);
+
+/* A slot that counts as taken, and is on no list, is let go; exclusive lock. */
+extern void rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part,
+							 uint32_t index);
 
 #endif							/* RBP_DIRECTORY_INTERNAL_H */

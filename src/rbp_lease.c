@@ -160,6 +160,7 @@ typedef struct Hold
 	int64		step_due;		/* to give up more */
 	int64		close_by;		/* the lease is to end then; 0: it is not */
 
+	bool		tending;		/* there is more to be done at once */
 	int			draining;		/* regions that are being emptied */
 	bool		drained;		/* some were, and have not been let go since */
 	bool		drained_idly;	/* some perhaps for what is wanted no more */
@@ -450,7 +451,7 @@ retire(Hold *h, const char *donor, int count, int64 until)
 	count = Min(count, h->lease->nregions);
 	given = palloc0(sizeof(RbpRegionGrant) * (count + 1));
 	n = rbp_remote_retire_coldest(h->pool, donor, count, given, count, until,
-								  &draining);
+								  0, &draining);
 	note_released(h, given, n);
 	h->draining += draining;
 	h->drained |= draining > 0;
@@ -1070,6 +1071,7 @@ static void
 tend(Hold *h)
 {
 	int64		now = rbp_now_ns();
+	int			unused;
 
 	expire_if_due(h, now);
 	/* asked for in any case, lest an old suspicion speak of a new lease */
@@ -1090,6 +1092,14 @@ tend(Hold *h)
 			h->usable_until : NEVER_NS;
 	}
 
+	h->tending = rbp_remote_tend(h->pool, step_until(now), &unused);
+	if (unused > 0 && h->lease != NULL)
+	{
+		release_unused(h);
+		if (h->failures == 0)
+			h->due = 0;
+	}
+	now = rbp_now_ns();
 	if (now >= h->step_due && give_up(h, step_until(now)) > 0 &&
 		h->failures == 0)
 		h->due = 0;
@@ -1110,6 +1120,8 @@ wait_for_work(void)
 		until = Min(until, Min(holds[i].due, holds[i].step_due));
 		if (holds[i].in_use)
 			until = Min(until, holds[i].deadline);
+		if (holds[i].tending)
+			until = now;
 	}
 	until = Min(until, rbp_lease_lookups_due(now));
 	if (next != NULL)

@@ -55,8 +55,24 @@ RemoteShared *rbp_remote_shared = NULL;
 /* An extent of which nothing came in this time: its donor does not answer */
 #define STUCK_NS	INT64CONST(20000000)
 
+/* Extents that get a region, or are looked at, under one hold of the lock */
+#define BRING_EXTENTS		8192
+#define BRING_LOOKS			(16 * BRING_EXTENTS)
+
+/* Extents that lose theirs, likewise, about */
+#define RETIRE_EXTENTS		8192
+
+/* Regions given back in one call */
+#define RETIRE_REGIONS		64
+
 static const RbpRemotePoolOps *pool_ops[RBP_POOLS];
 static void (*before_use) (void) = NULL;
+
+/*
+ * Of each extent of a region, the next one.  The lease worker's alone; follows
+ * the map in shared memory.
+ */
+static uint32 *links;
 
 /*
  * ---- set-up -------------------------------------------------------------
@@ -70,8 +86,9 @@ map_end(const uint32 max_extents[RBP_POOLS])
 
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		extents = add_size(extents, max_extents[pool]);
+	/* the map, and the links */
 	return add_size(offsetof(RemoteShared, map),
-					mul_size(sizeof(pg_atomic_uint32), extents));
+					mul_size(2 * sizeof(pg_atomic_uint32), extents));
 }
 
 Size
@@ -106,11 +123,15 @@ rbp_remote_shmem_init(void *mem, bool found,
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pool_ops[pool] = ops[pool];
 	before_use = before_first_use;
+	links = (uint32 *) ((char *) mem + offsetof(RemoteShared, map));
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		links += max_extents[pool];
 	if (found)
 		return;
 	/* This is the postmaster, whose children inherit it. */
 	rbp_transport_set_give_up(rbp_remote_give_up);
-	memset(sh, 0, map_end(max_extents));
+	memset(sh, 0, offsetof(RemoteShared, map) +
+		   (map_end(max_extents) - offsetof(RemoteShared, map)) / 2);
 	LWLockInitialize(&sh->remote_lock, rbp_lock_tranche("RemoteBpRemote"));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
@@ -138,8 +159,14 @@ rbp_remote_shmem_init(void *mem, bool found,
 	}
 	for (int i = 0; i < RBP_MAX_REGIONS; i++)
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
-	for (uint32 e = 0; e < sh->nextents; e++)
-		pg_atomic_init_u32(&sh->map[e], MAP_NONE);
+	/* MAP_NONE is 0 */
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+	{
+		PoolLease  *lease = &sh->leases[pool];
+
+		lease->nfree = lease->end_extent - lease->first_extent;
+		lease->look_at = lease->free_from = lease->first_extent;
+	}
 	rbp_remote_conn_shmem_init((char *) mem + map_end(max_extents));
 }
 
@@ -166,16 +193,36 @@ rbp_remote_set_lease_latch(Latch *latch)
 	LWLockRelease(&shared->remote_lock);
 }
 
-/* Does the region carry the extent? */
-static inline bool
-carries(int r, uint32 extent)
+/*
+ * The next extent that a region of the pool may have, or NO_EXTENT: there is
+ * none from look_at on, or *looks, which is counted down, is 0.  A region that
+ * gets all its extents at once has neighbours, as far as can be.
+ */
+static uint32
+take_extent(RbpPool pool, uint32 *looks)
 {
-	return MAP_REGION(pg_atomic_read_u32(&shared->map[extent])) == r;
+	PoolLease  *lease = &shared->leases[pool];
+
+	while (*looks > 0 && lease->look_at < lease->end_extent)
+	{
+		uint32		e = lease->look_at++;
+
+		(*looks)--;
+		if (pg_atomic_read_u32(&shared->map[e]) != MAP_NONE)
+			continue;
+		if (pool_ops[pool]->absent(e))
+		{
+			lease->nfree--;
+			return e;
+		}
+		lease->free_from = Min(lease->free_from, e);
+	}
+	return NO_EXTENT;
 }
 
 /*
  * Take a region out of use: its content is not found any more from the first
- * store on, and when this returns no entry is left in it.  Caller holds
+ * store on, and when this returns nobody finds anything there.  Caller holds
  * remote_lock exclusively.
  */
 static void
@@ -184,14 +231,16 @@ retire_region(int r)
 	Region	   *region = &shared->regions[r];
 	PoolLease  *lease = &shared->leases[region->pool];
 
-	for (uint32 e = lease->first_extent; e < lease->end_extent && region->extents > 0; e++)
+	for (uint32 e = region->first, next; e != NO_EXTENT; e = next)
 	{
-		if (!carries(r, e))
-			continue;
+		next = links[e];
 		pool_ops[region->pool]->offline(e);
 		pg_atomic_write_u32(&shared->map[e], MAP_NONE);
-		region->extents--;
+		lease->free_from = Min(lease->free_from, e);
 	}
+	lease->nfree += region->extents;
+	region->extents = 0;
+	region->first = NO_EXTENT;
 	pg_write_barrier();			/* who sees another region in this place does
 								 * not find it in the map */
 	shared->donors[region->donor].nregions[region->pool]--;
@@ -199,15 +248,46 @@ retire_region(int r)
 	pg_atomic_fetch_sub_u32(&lease->nregions, 1);
 }
 
-/* Enter a region into the table, with no extents yet; -1 if there is no room. */
+/*
+ * Let others have remote_lock now and then while many regions are retired.
+ * Nobody but the lease worker, that is us, changes the regions.
+ */
+static void
+pause_retiring(uint32 *extents, int r)
+{
+	*extents += shared->regions[r].extents;
+	if (*extents < RETIRE_EXTENTS)
+		return;
+	*extents = 0;
+	LWLockRelease(&shared->remote_lock);
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+}
+
+/* Is the place free, and nothing counted for the region that was there? */
+static bool
+is_vacant(int r)
+{
+	if (shared->regions[r].used)
+		return false;
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		if (pool_ops[pool] != NULL && pool_ops[pool]->used((uint32) r) > 0)
+			return false;
+	return true;
+}
+
+/*
+ * Enter a region into the table, in a place from *from on, with no extents yet;
+ * -1 if there is no room.
+ */
 static int
-enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor)
+enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, int *from)
 {
 	Region	   *region;
 	int			r;
 
-	for (r = 0; r < RBP_MAX_REGIONS && shared->regions[r].used; r++)
+	for (r = *from; r < RBP_MAX_REGIONS && !is_vacant(r); r++)
 		 /* look on */ ;
+	*from = r;
 	if (r == RBP_MAX_REGIONS || grant->bytes < RBP_EXTENT_BYTES ||
 		grant->bytes / RBP_EXTENT_BYTES > 0xffff)
 		return -1;
@@ -219,6 +299,10 @@ enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor)
 	region->number = grant->region;
 	region->bytes = grant->bytes;
 	region->extents = 0;
+	region->first = NO_EXTENT;
+	region->cursor = NO_EXTENT;
+	region->moved = false;
+	region->drain_by = 0;
 	region->grant = ++shared->last_grant;
 	pg_atomic_write_u32(&region->denied, 0);
 	pg_atomic_write_u32(&region->closing, 0);
@@ -237,60 +321,81 @@ is_region_of(int r, RbpPool pool)
 /*
  * Give extents to the regions that have not got all, one to each in turn: free
  * slots are taken in about that order, so that a pool that is not full yet
- * loads all donors alike.  Returns how many regions got none, which are out of
- * use again.  Caller holds remote_lock exclusively; the lease worker only.
+ * loads all donors alike.  Stops after BRING_EXTENTS, and is to be called again
+ * then.  Returns how many regions got none, which are out of use again.  Caller
+ * holds remote_lock exclusively; the lease worker only.
  */
 static int
 bring_regions_online(RbpPool pool)
 {
 	const RbpRemotePoolOps *ops = pool_ops[pool];
 	PoolLease  *lease = &shared->leases[pool];
-	uint32		extent = lease->first_extent;
 	static int	wanting[RBP_MAX_REGIONS];
+	uint32		looks = BRING_LOOKS;
+	uint32		extent = 0;
+	uint32		given = 0;
+	uint32		coming;
 	int			n = 0;
 	int			unused = 0;
-	bool		more = true;
 
+	if (!lease->bringing)
+	{
+		lease->look_at = Min(lease->look_at, lease->free_from);
+		lease->free_from = lease->end_extent;
+	}
+	lease->short_of_extents = false;
+	lease->bringing = false;
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && !shared->regions[r].draining &&
 			shared->regions[r].extents < shared->regions[r].bytes / RBP_EXTENT_BYTES)
 			wanting[n++] = r;
-	lease->short_of_extents = false;
-	while (more)
+	for (bool more = true; more && extent != NO_EXTENT;)
 	{
 		more = false;
-		for (int i = 0; i < n; i++)
+		for (int i = 0; i < n && extent != NO_EXTENT; i++)
 		{
 			Region	   *region = &shared->regions[wanting[i]];
 
 			if (region->extents == region->bytes / RBP_EXTENT_BYTES)
 				continue;
-			while (extent < lease->end_extent &&
-				   (pg_atomic_read_u32(&shared->map[extent]) != MAP_NONE ||
-					(ops->absent != NULL && !ops->absent(extent))))
-				extent++;
-			if (extent == lease->end_extent)
+			if (given++ == BRING_EXTENTS)
+				looks = 0;
+			extent = lease->nfree == 0 ? NO_EXTENT : take_extent(pool, &looks);
+			if (extent == NO_EXTENT)
 			{
-				/* some may become free without our doing */
-				lease->short_of_extents = ops->absent != NULL;
+				/* some may become absent without our doing */
+				lease->short_of_extents = lease->nfree > 0;
+				lease->bringing = lease->nfree > 0 && looks == 0;
 				break;
 			}
 			pg_write_barrier(); /* the region is whole before it is found */
 			pg_atomic_write_u32(&shared->map[extent],
 								MAP_MAKE(wanting[i], region->extents));
+			links[extent] = region->first;
+			region->first = extent;
 			region->extents++;
-			ops->online(extent);
+			ops->online(extent, (uint32) wanting[i]);
 			more = true;
 		}
 	}
+	if (lease->bringing)
+		return 0;
+
+	/* extents that are being forgotten will do for some */
+	coming = ops->offline_extents != NULL ? ops->offline_extents() : 0;
 	for (int i = 0; i < n; i++)
 	{
 		Region	   *region = &shared->regions[wanting[i]];
 
 		if (region->extents > 0)
 			continue;
-		retire_region(wanting[i]);
-		unused++;
+		if (coming > 0)
+			coming--;
+		else
+		{
+			retire_region(wanting[i]);
+			unused++;
+		}
 	}
 	return unused;
 }
@@ -353,17 +458,30 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 	return place;
 }
 
-static bool
-region_is_granted(const Region *region, const RbpRegionGrant *grants, int n)
+/* Grants are sorted by donor and region, to find the regions that stay. */
+static int
+compare_grants(const void *a, const void *b)
 {
-	const char *donor = shared->donors[region->donor].endpoint.donor;
+	const RbpRegionGrant *ga = *(const RbpRegionGrant *const *) a;
+	const RbpRegionGrant *gb = *(const RbpRegionGrant *const *) b;
+	int			order = strcmp(ga->donor, gb->donor);
 
-	for (int i = 0; i < n; i++)
-		if (grants[i].region == region->number &&
-			grants[i].bytes == region->bytes &&
-			strcmp(grants[i].donor, donor) == 0)
-			return true;
-	return false;
+	if (order != 0)
+		return order;
+	return (ga->region > gb->region) - (ga->region < gb->region);
+}
+
+static const RbpRegionGrant *
+find_grant(const Region *region, const RbpRegionGrant **sorted, int n)
+{
+	RbpRegionGrant wanted = {.region = region->number};
+	const RbpRegionGrant *key = &wanted;
+	const RbpRegionGrant **found;
+
+	strlcpy(wanted.donor, shared->donors[region->donor].endpoint.donor,
+			sizeof(wanted.donor));
+	found = bsearch(&key, sorted, n, sizeof(*sorted), compare_grants);
+	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
 }
 
 int
@@ -376,17 +494,34 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 	bool		same;
 	bool		was_known[RBP_MAX_DONORS];
 	int			unused = 0;
-	int		   *entered = palloc(sizeof(int) * (nregions + 1));
-	int			nentered = 0;
+	int			place = 0;
+	uint32		retired = 0;
+	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (nregions + 1));
+	bool	   *held = palloc0(nregions + 1);	/* of each grant: it is in use */
+
+	for (int i = 0; i < nregions; i++)
+		sorted[i] = &regions[i];
+	qsort(sorted, nregions, sizeof(*sorted), compare_grants);
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	same = lease->has_lease &&
 		memcmp(&lease->credentials, cred, sizeof(*cred)) == 0;
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
-		if (is_region_of(r, pool) &&
-			(!same || pg_atomic_read_u32(&shared->regions[r].denied) != 0 ||
-			 !region_is_granted(&shared->regions[r], regions, nregions)))
+	{
+		Region	   *region = &shared->regions[r];
+		const RbpRegionGrant *grant;
+
+		if (!is_region_of(r, pool))
+			continue;
+		grant = find_grant(region, sorted, nregions);
+		if (same && pg_atomic_read_u32(&region->denied) == 0 && grant != NULL)
+			held[grant - regions] = true;
+		else
+		{
+			pause_retiring(&retired, r);
 			retire_region(r);
+		}
+	}
 	if (!same)
 	{
 		lease->credentials = *cred;
@@ -418,28 +553,21 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 	for (int i = 0; i < nregions; i++)
 	{
 		int			donor = -1;
-		bool		have = false;
 
+		if (held[i])
+			continue;
 		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
 			if (shared->donors[k].known[pool] &&
 				strcmp(shared->donors[k].endpoint.donor, regions[i].donor) == 0)
 				donor = k;
-		for (int r = 0; donor >= 0 && r < RBP_MAX_REGIONS && !have; r++)
-			have = is_region_of(r, pool) &&
-				shared->regions[r].donor == donor &&
-				shared->regions[r].number == regions[i].region;
-		if (have)
-			continue;
-		entered[nentered] = donor < 0 ? -1 : enter_region(pool, &regions[i], donor);
-		if (entered[nentered] < 0)
+		if (donor < 0 || enter_region(pool, &regions[i], donor, &place) < 0)
 			unused++;
-		else
-			nentered++;
 	}
 	unused += bring_regions_online(pool);
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
-	pfree(entered);
+	pfree(sorted);
+	pfree(held);
 	rbp_pusher_wake();
 	return unused;
 }
@@ -455,6 +583,30 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 		(void) bring_regions_online(pool);
 		LWLockRelease(&shared->remote_lock);
+	}
+}
+
+bool
+rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused)
+{
+	const RbpRemotePoolOps *ops = pool_ops[pool];
+	PoolLease  *lease = &shared->leases[pool];
+
+	*unused = 0;
+	for (;;)
+	{
+		bool		forgot = ops != NULL && ops->forget != NULL && ops->forget();
+
+		if (lease->bringing || (forgot && lease->short_of_extents))
+		{
+			LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+			*unused += bring_regions_online(pool);
+			LWLockRelease(&shared->remote_lock);
+		}
+		if (!forgot && !lease->bringing)
+			return false;
+		if (rbp_now_ns() >= until_ns)
+			return true;
 	}
 }
 
@@ -476,12 +628,16 @@ void
 rbp_remote_clear_lease(RbpPool pool)
 {
 	PoolLease  *lease = &shared->leases[pool];
+	uint32		retired = 0;
 
 	pg_atomic_write_u64(&lease->deadline, 0);
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool))
+		{
+			pause_retiring(&retired, r);
 			retire_region(r);
+		}
 	memset(&lease->credentials, 0, sizeof(lease->credentials));
 	lease->has_lease = false;
 	(void) rbp_remote_conns_stale(&lease->serial);
@@ -506,74 +662,41 @@ rbp_remote_take_suspicion(RbpPool pool)
  */
 
 /*
- * The sum over the extents of each region of the pool, into
- * sums[RBP_MAX_REGIONS].  A reading, unless the lease worker calls this:
- * nobody else changes the map.
- */
-static void
-sum_regions(uint64 *sums, RbpPool pool, uint64 (*fn) (uint32 extent))
-{
-	for (uint32 e = shared->leases[pool].first_extent;
-		 e < shared->leases[pool].end_extent; e++)
-	{
-		uint32		word = pg_atomic_read_u32(&shared->map[e]);
-
-		if (word != MAP_NONE)
-			sums[MAP_REGION(word)] += fn(e);
-	}
-}
-
-/* The same of all pools, for what each can tell; palloc'ed. */
-static uint64 *
-sum_used(void)
-{
-	uint64	   *sums = palloc0(sizeof(uint64) * RBP_MAX_REGIONS);
-
-	for (int pool = 0; pool < RBP_POOLS; pool++)
-		if (pool_ops[pool] != NULL)
-			sum_regions(sums, (RbpPool) pool, pool_ops[pool]->used);
-	return sums;
-}
-
-static uint64 *
-sum_heat(void)
-{
-	uint64	   *sums = palloc0(sizeof(uint64) * RBP_MAX_REGIONS);
-
-	for (int pool = 0; pool < RBP_POOLS; pool++)
-		if (pool_ops[pool] != NULL)
-			sum_regions(sums, (RbpPool) pool, pool_ops[pool]->heat);
-	return sums;
-}
-
-/*
  * The region of the pool (and the donor, unless NULL) that is best given back:
  * one that is draining already, and of these, or else, the one with the least
- * value.  -1 if there is none but those taken already.
+ * value.  If left is given, which tells how much of what a donor had (in MiB)
+ * stays, it is one of the donor to which the largest part of its own is left,
+ * and of these of the one that has most.  -1 if there is none but those taken.
  */
 static int
 next_to_go(RbpPool pool, const char *donor, const uint64 *value,
-		   const int *taken, int ntaken)
+		   const bool *taken, const uint64 *had, const uint64 *left)
 {
 	int			best = -1;
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		Region	   *region = &shared->regions[r];
-		bool		is_taken = false;
+		Region	   *other;
+		int64		order;
 
-		if (!is_region_of(r, pool) ||
+		if (!is_region_of(r, pool) || taken[r] ||
 			(donor != NULL &&
 			 strcmp(shared->donors[region->donor].endpoint.donor, donor) != 0))
 			continue;
-		for (int t = 0; t < ntaken && !is_taken; t++)
-			is_taken = taken[t] == r;
-		if (is_taken)
+		if (best < 0)
+		{
+			best = r;
 			continue;
-		if (best < 0 ||
-			(region->draining && !shared->regions[best].draining) ||
-			(region->draining == shared->regions[best].draining &&
-			 value[r] < value[best]))
+		}
+		other = &shared->regions[best];
+		order = (int64) region->draining - (int64) other->draining;
+		if (order == 0 && left != NULL)
+			order = (int64) (left[region->donor] * had[other->donor]) -
+				(int64) (left[other->donor] * had[region->donor]);
+		if (order == 0 && left != NULL)
+			order = (int64) left[region->donor] - (int64) left[other->donor];
+		if (order > 0 || (order == 0 && value[r] < value[best]))
 			best = r;
 	}
 	return best;
@@ -583,11 +706,8 @@ next_to_go(RbpPool pool, const char *donor, const uint64 *value,
 static void
 for_each_extent(int r, void (*fn) (uint32 extent))
 {
-	PoolLease  *lease = &shared->leases[shared->regions[r].pool];
-
-	for (uint32 e = lease->first_extent; e < lease->end_extent; e++)
-		if (carries(r, e))
-			fn(e);
+	for (uint32 e = shared->regions[r].first; e != NO_EXTENT; e = links[e])
+		fn(e);
 }
 
 /* Memory is wanted again after all. */
@@ -609,36 +729,50 @@ undrain_all(RbpPool pool)
 /*
  * Move what is in these regions elsewhere.  No lock is held.  A donor of which
  * nothing comes is left alone until the next call, which begins with another
- * region: it must not take the others' time.
+ * region: it must not take the others' time.  If there are copies, a donor that
+ * is avoided is left alone for good.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
 	static uint32 calls = 0;
 	const RbpRemotePoolOps *ops = pool_ops[pool];
-	PoolLease  *lease = &shared->leases[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
-	int64		now;
 
 	calls++;
 	for (int i = 0; i < n; i++)
 	{
-		int			r = regions[(calls + (uint32) i) % (uint32) n];
-		int			donor = shared->regions[r].donor;
+		Region	   *region = &shared->regions[regions[(calls + (uint32) i) % (uint32) n]];
+		int			donor = region->donor;
 
-		for (uint32 e = lease->first_extent; e < lease->end_extent; e++)
+		if (ops->has_copies && region->moved)
+			continue;
+		if (region->cursor == NO_EXTENT)
+			region->cursor = region->first;
+		while (region->cursor != NO_EXTENT && !stuck[donor])
 		{
-			uint64		before;
+			uint32		e = region->cursor;
+			uint64		before = ops->extent_used(e);
+			int64		now = rbp_now_ns();
 
-			if (stuck[donor])
-				break;
-			if (!carries(r, e) || (before = ops->used(e)) == 0)
-				continue;
-			now = rbp_now_ns();
 			if (now >= until_ns)
 				return;
-			stuck[donor] = ops->evacuate(e, until_ns) >= before &&
-				rbp_now_ns() - now >= STUCK_NS;
+			if (before > 0)
+			{
+				uint32		after = ops->evacuate(e, until_ns);
+
+				if (ops->has_copies && after > 0)
+				{
+					region->moved = !rbp_remote_slot_writable(RBP_EXTENT_SLOT(e));
+					stuck[donor] = true;
+					break;
+				}
+				stuck[donor] = after >= before && rbp_now_ns() - now >= STUCK_NS;
+				if (after > 0 && !stuck[donor] && rbp_now_ns() >= until_ns)
+					return;		/* go on with this one */
+			}
+			region->cursor = links[e];
+			region->moved = region->cursor == NO_EXTENT;
 		}
 	}
 }
@@ -647,67 +781,116 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 static bool
 is_empty(int r)
 {
-	RbpPool		pool = shared->regions[r].pool;
+	const RbpRemotePoolOps *ops = pool_ops[shared->regions[r].pool];
 
-	for (uint32 e = shared->leases[pool].first_extent;
-		 e < shared->leases[pool].end_extent; e++)
-		if (carries(r, e) && pool_ops[pool]->used(e) > 0)
+	for (uint32 e = shared->regions[r].first; e != NO_EXTENT; e = links[e])
+		if (ops->extent_used(e) > 0)
 			return false;
 	return true;
+}
+
+/* Choose count regions into chosen; returns how many there are. */
+static int
+choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
+{
+	const RbpRemotePoolOps *ops = pool_ops[pool];
+	bool		by_share = ops->has_copies && donor == NULL;
+	uint64	   *value = palloc0(sizeof(uint64) * RBP_MAX_REGIONS);
+	bool	   *taken = palloc0(sizeof(bool) * RBP_MAX_REGIONS);
+	uint64		had[RBP_MAX_DONORS] = {0};
+	uint64		left[RBP_MAX_DONORS] = {0};
+	int			n = 0;
+
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		Region	   *region = &shared->regions[r];
+
+		if (!is_region_of(r, pool))
+			continue;
+		/* the less is to be moved, or lost, the better */
+		value[r] = ops->has_copies ? ops->heat((uint32) r) : ops->used((uint32) r);
+		had[region->donor] += region->bytes / RBP_EXTENT_BYTES;
+	}
+	memcpy(left, had, sizeof(left));
+	while (n < count)
+	{
+		int			r = next_to_go(pool, donor, value, taken, had,
+								   by_share ? left : NULL);
+
+		if (r < 0)
+			break;
+		taken[r] = true;
+		left[shared->regions[r].donor] -= shared->regions[r].bytes / RBP_EXTENT_BYTES;
+		chosen[n++] = r;
+	}
+	pfree(value);
+	pfree(taken);
+	return n;
+}
+
+/* Put nothing into these regions any more. */
+static void
+drain(RbpPool pool, const int *regions, int n, int64 drain_by)
+{
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		Region	   *region = &shared->regions[regions[i]];
+
+		if (region->draining)
+			continue;
+		for_each_extent(regions[i], pool_ops[pool]->drain);
+		region->draining = true;
+		region->cursor = NO_EXTENT;
+		region->moved = false;
+		region->drain_by = drain_by;
+	}
+	LWLockRelease(&shared->remote_lock);
 }
 
 int
 rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 						  RbpRegionGrant *given, int max,
-						  int64 until_ns, int *draining)
+						  int64 until_ns, int64 move_ns, int *draining)
 {
 	const RbpRemotePoolOps *ops = pool_ops[pool];
-	bool		drains = ops != NULL && ops->evacuate != NULL;
-	uint64	   *value;
+	int64		now = rbp_now_ns();
+	uint32		retired = 0;
 	int		   *chosen;
-	int			nchosen = 0;
+	int			wanted;
+	int			nchosen;
 	int			n = 0;
 
 	if (draining != NULL)
 		*draining = 0;
-	if (count == 0 && donor == NULL && drains)
+	if (count == 0 && donor == NULL && ops->drain != NULL)
 		undrain_all(pool);
-	count = Min(count, max);
-	if (count <= 0)
+	wanted = Min(Min(count, max), (int) pg_atomic_read_u32(&shared->leases[pool].nregions));
+	if (wanted <= 0)
 		return 0;
 
-	value = drains ? sum_used() : sum_heat();
-	chosen = palloc(sizeof(int) * count);
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-	while (nchosen < count)
+	/* Nobody but the lease worker, that is us, changes the regions. */
+	chosen = palloc(sizeof(int) * RETIRE_REGIONS);
+	nchosen = choose_regions(pool, donor, Min(wanted, RETIRE_REGIONS), chosen);
+	if (ops->drain != NULL)
 	{
-		int			r = next_to_go(pool, donor, value, chosen, nchosen);
-
-		if (r < 0)
-			break;
-		chosen[nchosen++] = r;
-		if (drains && !shared->regions[r].draining)
-		{
-			for_each_extent(r, ops->drain);
-			shared->regions[r].draining = true;
-		}
-	}
-	if (drains)
-	{
-		/* Nobody but the lease worker, that is us, changes the regions. */
-		LWLockRelease(&shared->remote_lock);
+		drain(pool, chosen, nchosen, now + move_ns);
 		evacuate(pool, chosen, nchosen, until_ns);
-		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	}
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < nchosen; i++)
 	{
 		Region	   *region = &shared->regions[chosen[i]];
 
-		if (drains)
+		pause_retiring(&retired, chosen[i]);
+		if (ops->drain != NULL)
 		{
+			bool		go = ops->has_copies &&
+				(region->moved || rbp_now_ns() >= region->drain_by);
+
 			/* what comes to its end now sees this, or is seen by is_empty() */
 			(void) pg_atomic_exchange_u32(&region->closing, 1);
-			if (!is_empty(chosen[i]))
+			if (!go && !is_empty(chosen[i]))
 			{
 				pg_atomic_write_u32(&region->closing, 0);
 				continue;
@@ -722,13 +905,12 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	}
 	LWLockRelease(&shared->remote_lock);
 	if (draining != NULL)
-		*draining = nchosen - n;
+		*draining = nchosen == RETIRE_REGIONS ? wanted - n : nchosen - n;
 
 	/* this process has no other use for these */
-	if (drains && nchosen == n)
+	if (ops->drain != NULL && nchosen == n)
 		for (int i = 0; i < RBP_MAX_DONORS; i++)
 			rbp_remote_conn_close(conn_index(pool, i));
-	pfree(value);
 	pfree(chosen);
 	return n;
 }
@@ -741,7 +923,6 @@ RbpDonorInfo *
 rbp_remote_donor_info(int *n)
 {
 	RbpDonorInfo *infos = palloc0(sizeof(RbpDonorInfo) * RBP_MAX_DONORS);
-	uint64	   *used = sum_used();
 
 	*n = 0;
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
@@ -764,7 +945,7 @@ rbp_remote_donor_info(int *n)
 			if (shared->regions[r].used && shared->regions[r].donor == i)
 			{
 				info->leased_bytes += shared->regions[r].bytes;
-				info->used_bytes += used[r] * BLCKSZ;
+				info->used_bytes += pool_ops[shared->regions[r].pool]->used((uint32) r) * BLCKSZ;
 			}
 		for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 		{
@@ -784,7 +965,6 @@ rbp_remote_donor_info(int *n)
 		}
 	}
 	LWLockRelease(&shared->remote_lock);
-	pfree(used);
 	return infos;
 }
 
@@ -792,8 +972,6 @@ RbpLeaseInfo *
 rbp_remote_lease_info(int *n)
 {
 	RbpLeaseInfo *infos = palloc0(sizeof(RbpLeaseInfo) * RBP_MAX_REGIONS);
-	uint64	   *used = sum_used();
-	uint64	   *heat = sum_heat();
 	int64		now = rbp_now_ns();
 
 	*n = 0;
@@ -813,13 +991,11 @@ rbp_remote_lease_info(int *n)
 				sizeof(info->donor));
 		info->region = region->number;
 		info->bytes = region->bytes;
-		info->used_bytes = used[r] * BLCKSZ;
-		info->heat = heat[r];
+		info->used_bytes = pool_ops[region->pool]->used((uint32) r) * BLCKSZ;
+		info->heat = pool_ops[region->pool]->heat((uint32) r);
 		info->remaining_ns = (int64) pg_atomic_read_u64(&lease->deadline) - now;
 	}
 	LWLockRelease(&shared->remote_lock);
-	pfree(used);
-	pfree(heat);
 	return infos;
 }
 

@@ -44,27 +44,47 @@ typedef enum RbpPool
 #define RBP_POOLS			2
 
 /*
- * What a pool's owner is told about its extents.  All but evacuate are called
- * in the lease worker under remote_lock, and do not wait.
+ * What a pool's owner is told about its extents, and asked.  All but evacuate
+ * and forget are called in the lease worker, most of them under remote_lock,
+ * and neither wait nor take longer when there are more pages.
  */
 typedef struct RbpRemotePoolOps
 {
-	/* May a region be given this extent? NULL: any that no region has */
+	/* May a region be given this extent? */
 	bool		(*absent) (uint32 extent);
-	void		(*online) (uint32 extent);
+	/* The region, a number below RBP_ACCOUNTS, is the extent's account */
+	void		(*online) (uint32 extent, uint32 region);
 	/* It is gone, or will be when this has returned: nobody reads it again */
 	void		(*offline) (uint32 extent);
-	uint64		(*heat) (uint32 extent);	/* of its least wanted content */
-	uint64		(*used) (uint32 extent);	/* pages */
 
 	/*
-	 * For content that is nowhere else; NULL if none is.  drain: put nothing
-	 * more into it (undrain: do so again).  evacuate: move the content, until
-	 * the deadline; returns how many pages are left; called without locks.
+	 * What of the region's extents is in use, in pages, and how warm it is: both
+	 * a reading.  Content of extents that are offline counts until they are
+	 * absent again.
 	 */
+	uint64		(*used) (uint32 region);
+	uint64		(*heat) (uint32 region);
+
+	/* NULL: content is not moved.  drain: put nothing more into it. */
 	void		(*drain) (uint32 extent);
 	void		(*undrain) (uint32 extent);
+
+	/* Move the content, until the deadline; returns how many pages are left. */
 	uint32		(*evacuate) (uint32 extent, int64 deadline_ns);
+
+	/* Pages in use, exactly, of an extent that drains. */
+	uint64		(*extent_used) (uint32 extent);
+
+	/* Content is elsewhere, too: what cannot be moved in time is dropped. */
+	bool		has_copies;
+
+	/*
+	 * NULL if offline extents need no further work to be absent.  forget: do a
+	 * step of it, false if there is nothing to do.  offline_extents: how many
+	 * are to be absent by that.
+	 */
+	bool		(*forget) (void);
+	uint32		(*offline_extents) (void);
 } RbpRemotePoolOps;
 
 /* max_extents: of each pool. */
@@ -250,10 +270,11 @@ typedef struct RbpRegionGrant
 /*
  * Make lease, donors and regions those given, and deadline_ns (monotonic)
  * the time until which they may be used.  Regions that are not in the list
- * are taken out of use before the return; new ones come into use.  A lease
- * with a new id or secret takes all old regions out of use first.  Regions
- * past the directory's capacity, or of donors past RBP_MAX_DONORS, are not
- * used; their number is returned.
+ * are taken out of use before the return; new ones come into use, many of them
+ * not with all their memory at once: see rbp_remote_tend().  A lease with a new
+ * id or secret takes all old regions out of use first.  Regions past the
+ * directory's capacity, or of donors past RBP_MAX_DONORS, are not used; their
+ * number is returned.
  */
 extern int	rbp_remote_set_lease(RbpPool pool,
 								 const RbpCredentials *cred, int64 deadline_ns,
@@ -274,18 +295,29 @@ extern void rbp_remote_clear_lease(RbpPool pool);
 extern void rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
 
 /*
+ * Work on a pool's memory that was put off, so that no step of the lease takes
+ * long: memory that went is forgotten, memory that came is brought into use.
+ * Goes on until until_ns; true if there is more to do.  *unused: regions that
+ * found no room after all, and are out of use.
+ */
+extern bool rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused);
+
+/*
  * The coldest count regions (of the named donor, or of any if donor is
  * NULL) taken out of use, to be given back to the broker; fills given and
- * returns how many (at most max).
+ * returns how many (at most max).  Of any donor: if content has copies, such
+ * that the donors' shares stay in proportion.
  *
- * Where content is nowhere else (RbpRemotePoolOps.evacuate), it is moved
- * first, for until_ns at most; regions that are not empty by then are not
- * among the given ones and go on draining: call it again.  *draining tells
- * how many of those there are.
+ * Content is moved first (RbpRemotePoolOps.evacuate), for until_ns at most;
+ * regions that are not empty by then are not among the given ones and go on
+ * draining: call it again.  *draining tells how many there are still to give.
+ * If content has copies, a region is given in any case when its content was
+ * gone through once, its donor does not answer, or move_ns have passed.
  */
 extern int	rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 									  RbpRegionGrant *given, int max,
-									  int64 until_ns, int *draining);
+									  int64 until_ns, int64 move_ns,
+									  int *draining);
 
 /*
  * Has a backend seen a donor deny access or break since the last call?  The

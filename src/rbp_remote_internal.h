@@ -26,7 +26,7 @@
 #include "rbp_compat.h"
 #include "rbp_remote.h"
 
-#define RBP_MAX_REGIONS		8192
+#define RBP_MAX_REGIONS		RBP_ACCOUNTS
 #define RBP_DONOR_STRIPES	8	/* of donors' counters */
 #define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
 
@@ -99,7 +99,11 @@ typedef struct Region
 	uint32		number;			/* the donor's name for it */
 	uint32		grant;			/* another one each time that it is entered */
 	uint32		extents;		/* that are mapped */
+	uint32		first;			/* of them, a list; NO_EXTENT if none is */
 	uint64		bytes;
+	uint32		cursor;			/* where moving goes on; the lease worker's */
+	bool		moved;			/* it has been through; likewise */
+	int64		drain_by;		/* when it ends; likewise */
 	pg_atomic_uint32 denied;	/* a request was refused */
 	pg_atomic_uint32 closing;	/* about to be given back, if it is empty */
 } Region;
@@ -110,8 +114,13 @@ typedef struct PoolLease
 	/* under remote_lock */
 	RbpCredentials credentials;
 	bool		has_lease;
-	bool		short_of_extents;	/* regions have not got all; the lease
-									 * worker's alone */
+
+	/* the lease worker's alone */
+	bool		short_of_extents;	/* regions have not got all */
+	bool		bringing;		/* for lack of time */
+	uint32		nfree;			/* extents without a region */
+	uint32		look_at;		/* where looking for one goes on */
+	uint32		free_from;		/* the first that is free below that */
 
 	/* why the broker gave no good answer, "" if it did; and since when */
 	char		trouble[RBP_TROUBLE_LEN];
@@ -158,6 +167,8 @@ extern RemoteShared *rbp_remote_shared;
  */
 
 #define RBP_EXTENT_BYTES	(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
+
+#define NO_EXTENT			PG_UINT32_MAX
 
 /* An extent's place: region index + 1 in the high half; 0 is none. */
 #define MAP_NONE			0

@@ -118,9 +118,9 @@ rbp_ghost_take(RbpDirectory *dir, uint32_t part, uint64_t hash)
 	{
 		if (set[i] >> GHOST_TIME_BITS == fp)
 		{
-			uint32_t	small_room = rbp_s3fifo_small_target(p);
-			uint32_t	main_room = p->online > small_room ?
-				p->online - small_room : 0;
+			uint32_t	small_room = rbp_s3fifo_small_target(dir);
+			uint32_t	slots = rbp_partition_slots(dir);
+			uint32_t	main_room = slots > small_room ? slots - small_room : 0;
 			uint32_t	age = ghost_age(set[i], ghost_now(dir, p));
 
 			set[i] = 0;
@@ -155,7 +155,7 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 	RbpPartition *p = &dir->partitions[part];
 	const RbpList *small = &p->lists[RBP_SLOT_SMALL];
 	const RbpList *main = &p->lists[RBP_SLOT_MAIN];
-	uint32_t	target = rbp_s3fifo_small_target(p);
+	uint32_t	target = rbp_s3fifo_small_target(dir);
 
 	for (int step = 0;; step++)
 	{
@@ -180,7 +180,11 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 		freq = rbp_entry_freq(rbp_entry(dir, index));
 		if (freq > 0)
 		{
+			RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
+
 			/* from small it starts anew, to be read again while in main */
+			rbp_account_add(dir, part, index, rbp_page_hash(&page), 0,
+							from_small ? -freq : -1);
 			rbp_list_push(dir, p, RBP_SLOT_MAIN, from_small ? 0 : freq - 1,
 						  index);
 			continue;

@@ -47,9 +47,11 @@ extern bool rbp_ghost_take(RbpDirectory *dir, uint32_t part, uint64_t hash);
 
 /* What the small queue is to have at most before main gives slots up. */
 static inline uint32_t
-rbp_s3fifo_small_target(const RbpPartition *p)
+rbp_s3fifo_small_target(const RbpDirectory *dir)
 {
-	return p->online < 10 ? 1 : p->online / 10;
+	uint32_t	slots = rbp_partition_slots(dir);
+
+	return slots < 10 ? 1 : slots / 10;
 }
 
 #endif							/* RBP_S3FIFO_H */

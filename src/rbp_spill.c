@@ -268,9 +268,9 @@ extent_absent(uint32 extent)
 }
 
 static void
-extent_online(uint32 extent)
+extent_online(uint32 extent, uint32 region)
 {
-	rbp_spill_slots_online(rbp_spill_slots, extent);
+	rbp_spill_slots_online(rbp_spill_slots, extent, region);
 }
 
 static void
@@ -284,6 +284,12 @@ static uint64
 extent_used(uint32 extent)
 {
 	return rbp_spill_extent_blocks(extent);
+}
+
+static uint64
+region_used(uint32 region)
+{
+	return rbp_spill_slots_account_used(rbp_spill_slots, region);
 }
 
 static void
@@ -302,8 +308,9 @@ const RbpRemotePoolOps rbp_spill_pool_ops = {
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
-	.heat = extent_used,
-	.used = extent_used,
+	.heat = region_used,
+	.used = region_used,
+	.extent_used = extent_used,
 	.drain = extent_drain,
 	.undrain = extent_undrain,
 	.evacuate = rbp_spill_evacuate,

@@ -77,6 +77,7 @@ typedef struct SlotExtent
 	uint32_t	queue_next;
 
 	ExtentState state;
+	uint16_t	account;		/* constant unless absent */
 	bool		in_ring;
 	bool		in_queue;
 } SlotExtent;
@@ -101,6 +102,8 @@ struct RbpSpillSlots
 	/* written under the lock, read by alloc() without */
 	uint32_t	num_free __attribute__((aligned(CACHE_LINE)));
 	int64_t		held_until;		/* of the queue's head, else NEVER */
+
+	int32_t		account_used[RBP_ACCOUNTS] __attribute__((aligned(CACHE_LINE)));	/* atomic */
 
 	SlotExtent	extents[] __attribute__((aligned(CACHE_LINE)));
 };
@@ -317,6 +320,9 @@ change_end(RbpSpillSlots *s, SlotExtent *e, const Tally *before)
 	t = change_begin(e);
 	s->num_online += t.online - before->online;
 	s->num_used += t.used - before->used;
+	if (t.used != before->used)
+		__atomic_fetch_add(&s->account_used[e->account],
+						   (int32_t) (t.used - before->used), __ATOMIC_RELAXED);
 	s->num_held += t.held - before->held;
 	s->num_dead += t.dead - before->dead;
 	/* in one step, for who looks without the lock */
@@ -395,7 +401,8 @@ rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent)
 }
 
 static void
-change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to)
+change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to,
+			 uint32_t account)
 {
 	SlotExtent *e = extent_at(s, extent);
 
@@ -409,27 +416,31 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 
 		/* so that the next one to come does not follow this one in the ring */
 		if (from == EXTENT_ABSENT)
+		{
+			e->account = (uint16_t) account;
 			ring_advance(s);
+		}
 	}
 	rbp_lock_release(&s->lock);
 }
 
 void
-rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent)
+rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent, uint32_t account)
 {
-	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE);
+	Assert(account < RBP_ACCOUNTS);
+	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE, account);
 }
 
 void
 rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent)
 {
-	change_state(s, extent, EXTENT_ONLINE, EXTENT_DRAINING);
+	change_state(s, extent, EXTENT_ONLINE, EXTENT_DRAINING, 0);
 }
 
 void
 rbp_spill_slots_undrain(RbpSpillSlots *s, uint32_t extent)
 {
-	change_state(s, extent, EXTENT_DRAINING, EXTENT_ONLINE);
+	change_state(s, extent, EXTENT_DRAINING, EXTENT_ONLINE, 0);
 }
 
 void
@@ -589,6 +600,22 @@ rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent)
 	used = set_count(extent_at(s, extent)->used);
 	rbp_lock_release(&s->lock);
 	return used;
+}
+
+uint32_t
+rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account)
+{
+	int32_t		used = __atomic_load_n(&s->account_used[account], __ATOMIC_RELAXED);
+
+	return used > 0 ? (uint32_t) used : 0;
+}
+
+void
+rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n)
+{
+	SlotExtent *e = extent_at(s, slot / RBP_EXTENT_PAGES);
+
+	__atomic_fetch_sub(&s->account_used[e->account], n, __ATOMIC_RELAXED);
 }
 
 bool

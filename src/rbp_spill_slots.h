@@ -45,9 +45,11 @@ extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
  * The four that follow do nothing if the extent is in another state than they
  * start from.
  *
- * absent -> online
+ * absent -> online; its used slots are counted for that account (below
+ * RBP_ACCOUNTS) until it is absent again
  */
-extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent);
+extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent,
+								   uint32_t account);
 
 /* online -> draining */
 extern void rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent);
@@ -96,6 +98,13 @@ extern void rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns);
 
 /* Used slots of an extent (quarantined ones not among them). */
 extern uint32_t rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent);
+
+/*
+ * Used slots of an account's extents, less those that are on_way(): n more of
+ * the slot's extent are, or fewer.  Both without the lock; a reading.
+ */
+extern uint32_t rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account);
+extern void rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n);
 
 /* Is the slot given out? For walks over an extent. */
 extern bool rbp_spill_slots_is_used(RbpSpillSlots *s, uint32_t slot);

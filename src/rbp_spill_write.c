@@ -168,8 +168,10 @@ rbp_spill_free_slot(uint32 slot, RbpStatus status)
 static void
 add_pending(uint32 slot, int n)
 {
-	if (slot != NO_SLOT)
-		(void) pg_atomic_fetch_add_u32(pending_of(slot), n);
+	if (slot == NO_SLOT)
+		return;
+	(void) pg_atomic_fetch_add_u32(pending_of(slot), n);
+	rbp_spill_slots_on_way(rbp_spill_slots, slot, n);
 }
 
 /*

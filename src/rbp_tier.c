@@ -188,35 +188,57 @@ set_in_use(void)
 
 /* The directory's part in extents that come and go. */
 
-static void
-extent_online(uint32 extent)
+static bool
+extent_absent(uint32 extent)
 {
-	rbp_directory_extent_online(rbp_dir, extent);
+	return rbp_directory_extent_absent(rbp_dir, extent);
+}
+
+static void
+extent_online(uint32 extent, uint32 region)
+{
+	rbp_directory_extent_online(rbp_dir, extent, region);
 }
 
 static void
 extent_offline(uint32 extent)
 {
-	(void) rbp_directory_extent_offline(rbp_dir, extent);
+	rbp_directory_extent_close(rbp_dir, extent);
 }
 
 static uint64
-extent_heat(uint32 extent)
+region_heat(uint32 region)
 {
-	return rbp_directory_extent_heat(rbp_dir, extent);
+	return rbp_directory_account(rbp_dir, region).heat;
 }
 
 static uint64
-extent_used(uint32 extent)
+region_used(uint32 region)
 {
-	return rbp_directory_extent_used(rbp_dir, extent);
+	return rbp_directory_account(rbp_dir, region).used;
+}
+
+static bool
+forget_some(void)
+{
+	return rbp_directory_collect(rbp_dir, RBP_COLLECT_MAX) > 0;
+}
+
+static uint32
+offline_extents(void)
+{
+	return rbp_directory_closed(rbp_dir);
 }
 
 static const RbpRemotePoolOps buffer_pool_ops = {
+	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
-	.heat = extent_heat,
-	.used = extent_used,
+	.used = region_used,
+	.heat = region_heat,
+	.has_copies = true,
+	.forget = forget_some,
+	.offline_extents = offline_extents,
 };
 
 /* Take the next piece of the arena, aligned. */

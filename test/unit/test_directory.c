@@ -3,7 +3,7 @@
  * test_directory.c
  *	  The directory, one promise of its header after the other.
  *
- * Links: src/rbp_directory.c src/rbp_s3fifo.c
+ * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_s3fifo.c
  *
  *-------------------------------------------------------------------------
  */
@@ -26,10 +26,10 @@ make(uint32_t extents, uint32_t online)
 	void	   *mem = aligned_alloc(64, size);
 	RbpDirectory *dir;
 
-	memset(mem, 0xa5, size);	/* shared memory need not come zeroed */
+	memset(mem, 0, size);
 	dir = rbp_directory_init(mem, slots, STAGING, 0);
 	for (uint32_t i = 0; i < online; i++)
-		rbp_directory_extent_online(dir, i);
+		rbp_directory_extent_online(dir, i, 0);
 	return dir;
 }
 
@@ -314,6 +314,197 @@ test_generations(void)
 	free(dir);
 }
 
+/* A step of the sweep looks at so many extents' slots and no more. */
+static void
+test_sweep_steps(void)
+{
+	RbpDirectory *dir = make(3 * RBP_SWEEP_STEP, 3 * RBP_SWEEP_STEP);
+	RbpPageId	page = page_of(2000, 0);
+	uint32_t	most = 0;
+	uint32_t	freed = 0;
+	int			steps = 0;
+	bool		more = true;
+
+	for (; page.block < 2 * RBP_SWEEP_STEP * RBP_PARTITIONS; page.block++)
+		put(dir, &page, page.block);
+	rbp_directory_bump_generation(dir, 2000, 3, 0);
+	while (more)
+	{
+		uint32_t	before = freed;
+
+		more = rbp_directory_sweep_step(dir, 5, &freed);
+		most = freed - before > most ? freed - before : most;
+		steps++;
+	}
+	ok(most > 0 && most <= RBP_SWEEP_STEP, "a step of the sweep is bounded");
+	is_u64(steps, 3, "so many make up a sweep of the partition");
+	ok(freed > RBP_SWEEP_STEP && dir->partitions[5].lists[RBP_SLOT_SMALL].count == 0,
+	   "which frees all that is dead");
+	ok(!rbp_directory_sweep_step(dir, 5, &freed), "then there is nothing to do");
+
+	/* what is bumped in the middle is swept in another round */
+	rbp_directory_bump_generation(dir, 2000, 3, 0);
+	ok(rbp_directory_sweep_step(dir, 5, &freed), "a round begins");
+	rbp_directory_bump_generation(dir, 2000, 3, 0);
+	(void) rbp_directory_sweep_step(dir, 5, &freed);
+	ok(!rbp_directory_sweep_step(dir, 5, &freed), "and ends");
+	ok(rbp_directory_sweep_step(dir, 5, &freed), "and is not the last one");
+	check(dir, "sweep in steps");
+	free(dir);
+}
+
+/* Two accounts of two extents each: the sums are what a look at each slot says. */
+static void
+test_accounts(void)
+{
+	RbpDirectory *dir = make(4, 0);
+	RbpPageId	page = page_of(1000, 0);
+	RbpAccountSums sums[2];
+	uint64_t	used[2] = {0};
+	bool		same = true;
+
+	for (uint32_t e = 0; e < 4; e++)
+		rbp_directory_extent_online(dir, e, 7 + e % 2);
+	is_u64(rbp_directory_account(dir, 7).used, 0, "an account is empty at first");
+	for (int round = 0; round < 4; round++)
+	{
+		for (page.block = 0; page.block < 600; page.block++)
+		{
+			RbpPageId	other = page_of(1000, (page.block * 7 + (uint32_t) round) % 600);
+
+			if (where(dir, &page) == RBP_ABSENT)
+				put(dir, &page, page.block);
+			(void) rbp_directory_lookup(dir, &other, true);
+			if (page.block % 13 == 0)
+				rbp_directory_invalidate(dir, &other);
+		}
+		used[0] = used[1] = 0;
+		for (uint32_t e = 0; e < 4; e++)
+			used[e % 2] += rbp_directory_extent_used(dir, e);
+		for (int a = 0; a < 2; a++)
+		{
+			sums[a] = rbp_directory_account(dir, (uint32_t) (7 + a));
+			same = same && sums[a].used == used[a] && sums[a].heat >= used[a] &&
+				sums[a].heat <= used[a] * (1 + RBP_MAX_FREQ * RBP_HEAT_SAMPLE);
+		}
+	}
+	ok(same && used[0] > 100 && used[1] > 100, "accounts say what the slots do");
+
+	/* closed, the content counts until it is collected; then nothing is left */
+	rbp_directory_extent_close(dir, 0);
+	rbp_directory_extent_close(dir, 2);
+	is_u64(rbp_directory_extent_used(dir, 0), 0, "nothing lives in a closed extent");
+	is_u64(rbp_directory_account(dir, 7).used, used[0], "but it counts until it is collected");
+	is_u64(rbp_directory_closed(dir), 2, "which two are to be");
+	is_u64(rbp_directory_collect(dir, 1), 1, "one is");
+	is_u64(rbp_directory_collect(dir, 64), 1, "the other one, too");
+	is_u64(rbp_directory_collect(dir, 64), 0, "and no more");
+	ok(rbp_directory_account(dir, 7).used == 0 && rbp_directory_account(dir, 7).heat == 0,
+	   "then the account is empty");
+	is_u64(rbp_directory_account(dir, 8).used, used[1], "the other is what it was");
+	ok(rbp_directory_extent_absent(dir, 0) && rbp_directory_extent_absent(dir, 2),
+	   "they may come online again");
+	check(dir, "accounts");
+	free(dir);
+}
+
+/* An extent that was never used costs nothing to open, close, or sweep. */
+static void
+test_fresh(void)
+{
+	RbpDirectory *dir = make(2, 2);
+	RbpPageId	page = page_of(1000, 0);
+	RbpDirectoryCounts counts;
+	bool		evicted = false;
+	bool		any = false;
+	uint32_t	slot;
+
+	rbp_directory_extent_close(dir, 1);
+	is_u64(rbp_directory_closed(dir), 0, "an extent without a taken slot is absent at once");
+	rbp_directory_extent_online(dir, 1, 1);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	rbp_directory_extent_close(dir, slot / RBP_EXTENT_PAGES);
+	is_u64(rbp_directory_closed(dir), 1, "one with a slot is not");
+	is_u64(rbp_directory_collect(dir, 64), 1, "until that is taken out of use");
+	rbp_directory_extent_online(dir, slot / RBP_EXTENT_PAGES, 1);
+	rbp_directory_abandon(dir, &page, 0, slot);
+	rbp_directory_counts(dir, &counts);
+	is_u64(counts.free, 256, "the slot comes back into the new extent");
+	for (page.block = 0; page.block < 20000 && !any; page.block++)
+	{
+		put(dir, &page, page.block);
+		rbp_directory_counts(dir, &counts);
+		any = counts.remote == 256;
+	}
+	ok(any && counts.free == 0, "all slots can be used");
+	check(dir, "fresh slots");
+	free(dir);
+}
+
+/* Pages go from an extent that drains into staging, and from there elsewhere. */
+static void
+test_moving(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 0);
+	RbpMovable	m[RBP_EXTENT_PAGES];
+	uint32_t	next = 0;
+	uint32_t	slot;
+	bool		evicted;
+	int			n;
+
+	for (; page.block < 100; page.block++)
+		put(dir, &page, page.block);
+	rbp_directory_extent_drain(dir, 0);
+	ok(rbp_directory_extent_is_online(dir, 0), "an extent that drains is read");
+	n = rbp_directory_movable(dir, 0, &next, m, RBP_EXTENT_PAGES);
+	is_u64(n, rbp_directory_extent_used(dir, 0), "all of its pages can be moved where there is room");
+	is_u64(next, RBP_EXTENT_PAGES, "and all slots were seen");
+	ok(n > 2 && m[0].at.slot / RBP_EXTENT_PAGES == 0, "they are there");
+
+	is_u64(rbp_directory_restage(dir, &m[0], 0), RBP_INSERTED, "one is staged");
+	{
+		RbpLookup	at = rbp_directory_lookup(dir, &m[0].page, false);
+
+		ok(at.where == RBP_STAGED && at.slot == 0 && at.hash == m[0].at.hash,
+		   "and is what it was");
+	}
+	slot = rbp_directory_reserve(dir, &m[0].page, &evicted);
+	ok(slot / RBP_EXTENT_PAGES != 0 && !evicted, "its new slot is in another extent");
+	is_u64(rbp_directory_publish(dir, &m[0].page, 0, slot), RBP_INSERTED, "where it is published");
+
+	rbp_directory_invalidate(dir, &m[1].page);
+	is_u64(rbp_directory_restage(dir, &m[1], 0), RBP_INSERT_GONE, "not one that was written meanwhile");
+	put(dir, &m[1].page, 4711);
+	is_u64(rbp_directory_restage(dir, &m[1], 0), RBP_INSERT_GONE, "nor one that came anew");
+	rbp_directory_bump_generation(dir, 1000, 3, 0);
+	is_u64(rbp_directory_restage(dir, &m[2], 0), RBP_INSERT_GONE, "nor one of an older generation");
+	check(dir, "moving");
+	free(dir);
+
+	/* one extent is to take the pages of two: those that were read */
+	dir = make(2, 2);
+	for (page.block = 0; page.block < 2000; page.block++)
+		put(dir, &page, page.block);
+	for (page.block = 0; page.block < 2000; page.block += 2)
+		(void) rbp_directory_lookup(dir, &page, true);
+	rbp_directory_extent_drain(dir, 1);
+	next = 0;
+	n = rbp_directory_movable(dir, 1, &next, m, RBP_EXTENT_PAGES);
+	{
+		int			unread = 0;
+
+		for (int i = 0; i < n; i++)
+			unread += m[i].page.block % 2 != 0;
+		is_u64(unread, 0, "where there is no room, what was not read is not moved");
+		is_u64(rbp_directory_extent_used(dir, 1), (uint64_t) n, "but dropped");
+		ok(n > 20 && n < RBP_EXTENT_PAGES, "which is some of it");
+	}
+	rbp_directory_extent_undrain(dir, 1);
+	check(dir, "wanted again");
+	free(dir);
+}
+
 static void
 test_drop_if_same(void)
 {
@@ -415,13 +606,13 @@ test_extents(void)
 	uint64_t	heat = 0;
 
 	is_u64(rbp_directory_reserve(dir, &page, &evicted), RBP_INVALID_SLOT, "no extent, no slot");
-	rbp_directory_extent_online(dir, 2);
-	rbp_directory_extent_online(dir, 2);
+	rbp_directory_extent_online(dir, 2, 0);
+	rbp_directory_extent_online(dir, 2, 0);
 	ok(rbp_directory_extent_is_online(dir, 2) && !rbp_directory_extent_is_online(dir, 1) &&
 	   !rbp_directory_extent_is_online(dir, 4), "which are online");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.free == 128, "going online twice is once");
-	rbp_directory_extent_online(dir, 0);
+	rbp_directory_extent_online(dir, 0, 0);
 	for (; page.block < 1000; page.block++)
 		put(dir, &page, page.block);
 	rbp_directory_counts(dir, &counts);
@@ -466,7 +657,9 @@ test_extents(void)
 		uint32_t	late_slot = rbp_directory_reserve(dir, &late, &evicted);
 
 		rbp_directory_insert_staged(dir, &late, &version, 0);
-		__atomic_store_n(rbp_extent_flag(dir, 0), 0, __ATOMIC_SEQ_CST);
+		rbp_directory_extent_close(dir, 0);
+		ok(!rbp_directory_extent_absent(dir, 0) && rbp_directory_closed(dir) == 1,
+		   "a closed extent is not absent yet");
 		for (page.block = 0; page.block < 1000; page.block++)
 			hidden += where(dir, &page) != RBP_ABSENT;
 		is_u64(hidden, 0, "lookups miss from the first store on");
@@ -508,13 +701,13 @@ test_extent_of_pusher(void)
 	check(dir, "pusher let go");
 
 	/* back again meanwhile: what was pushed is not in the new memory */
-	rbp_directory_extent_online(dir, 0);
+	rbp_directory_extent_online(dir, 0, 0);
 	rbp_directory_insert_staged(dir, &page, &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_directory_extent_offline(dir, 0);
-	rbp_directory_extent_online(dir, 0);
+	rbp_directory_extent_online(dir, 0, 0);
 	rbp_directory_counts(dir, &counts);
-	ok(counts.online == 127 && counts.free == 127 && counts.reserved == 1, "the pusher's slot is not online yet");
+	ok(counts.online == 128 && counts.reserved == 1, "the pusher still has its slot");
 	check(dir, "pusher has a slot from before");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_OFFLINE, "nor published into new memory");
 	rbp_directory_counts(dir, &counts);
@@ -629,11 +822,11 @@ test_check_fails(void)
 	BROKEN(e->flags, RBP_SLOT_MAIN, "a state that is not the list's");
 	BROKEN(e->flags, RBP_SLOT_UNUSED, "a slot on a list though unused");
 	BROKEN(e->flags, RBP_SLOT_SMALL | 7 << RBP_FREQ_SHIFT, "an access count too high");
-	BROKEN(p->online, p->online + 1, "a wrong count of online slots");
+	BROKEN(p->taken, p->taken + 1, "a wrong count of taken slots");
 	BROKEN(p->reserved, 1, "a wrong count of reserved slots");
 	BROKEN(p->lists[RBP_SLOT_SMALL].count, p->lists[RBP_SLOT_SMALL].count + 1, "a wrong count of a list");
 	BROKEN(p->lists[RBP_SLOT_SMALL].tail, RBP_NIL, "a wrong tail");
-	BROKEN(*rbp_extent_flag(dir, slot / RBP_EXTENT_PAGES), 0, "a slot in use while its extent is offline");
+	BROKEN(*rbp_extent_byte(dir, slot / RBP_EXTENT_PAGES), 0, "a slot in use while its extent is offline");
 	check(dir, "after repair");
 #undef BROKEN
 
@@ -644,7 +837,7 @@ test_check_fails(void)
 
 		for (uint32_t b = 0; b < dir->nbuckets * RBP_PARTITIONS && !done; b++)
 		{
-			uint32_t	first = rbp_array(dir, dir->buckets)[b];
+			uint32_t	first = ~rbp_array(dir, dir->buckets)[b];
 
 			if (first != RBP_NIL && rbp_entry(dir, first)->chain != RBP_NIL)
 			{
@@ -705,6 +898,10 @@ main(void)
 	test_life_of_a_page();
 	test_invalidate();
 	test_generations();
+	test_sweep_steps();
+	test_accounts();
+	test_fresh();
+	test_moving();
 	test_drop_if_same();
 	test_eviction();
 	test_extents();

@@ -8,7 +8,7 @@
  * is staged, given a slot and published.  The same accesses go to a plain
  * FIFO of the same size, which shows that they tell good from bad.
  *
- * Links: src/rbp_directory.c src/rbp_s3fifo.c
+ * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_s3fifo.c
  *
  *-------------------------------------------------------------------------
  */
@@ -44,10 +44,13 @@ make_directory(uint32_t extents, uint32_t online)
 {
 	uint32_t	slots = extents * RBP_EXTENT_PAGES;
 	size_t		size = rbp_directory_size(slots, 1);
-	RbpDirectory *dir = rbp_directory_init(aligned_alloc(64, size), slots, 1, 0);
+	void	   *mem = aligned_alloc(64, size);
+	RbpDirectory *dir;
 
+	memset(mem, 0, size);
+	dir = rbp_directory_init(mem, slots, 1, 0);
 	for (uint32_t i = 0; i < online; i++)
-		rbp_directory_extent_online(dir, i);
+		rbp_directory_extent_online(dir, i, 0);
 	return dir;
 }
 
@@ -303,7 +306,7 @@ test_queues(void)
 
 	for (uint32_t i = 0; i < 64; i++)
 		b[i] = of_partition_0(i);
-	is_u64(rbp_s3fifo_small_target(p), 2, "of 20 slots the small queue is to have 2");
+	is_u64(rbp_s3fifo_small_target(dir), 2, "of 20 slots the small queue is to have 2");
 
 	for (uint32_t i = 0; i < 20; i++)
 		tier_access(dir, b[i]);

@@ -128,7 +128,7 @@ test_states(void)
 	ok(rbp_spill_slots_absent(s, 10) && rbp_spill_slots_absent(s, 12), "all are absent at first");
 	ok(counts_are(s, 0, 0, 0, 0, 0), "and count for nothing");
 
-	rbp_spill_slots_online(s, 11);
+	rbp_spill_slots_online(s, 11, 0);
 	ok(!rbp_spill_slots_absent(s, 11), "an extent comes online");
 	ok(counts_are(s, 128, 0, 0, 128, 0), "its slots are free");
 	is_u64(rbp_spill_slots_alloc(s, 128, NULL, NULL, &first), 128, "all of it in one run");
@@ -156,14 +156,14 @@ test_states(void)
 	rbp_spill_slots_offline(s, 11);
 	ok(counts_are(s, 0, 127, 0, 0, 127), "lost: what is used is dead");
 	ok(!rbp_spill_slots_absent(s, 11), "and keeps the extent");
-	rbp_spill_slots_online(s, 11);
+	rbp_spill_slots_online(s, 11, 0);
 	ok(counts_are(s, 0, 127, 0, 0, 127), "it cannot come online");
 	rbp_spill_slots_free(s, 11 * PAGES + 1, 126);
 	ok(!rbp_spill_slots_absent(s, 11), "with one slot left, still not");
 	rbp_spill_slots_quarantine(s, 11 * PAGES + 127, 5);
 	ok(rbp_spill_slots_absent(s, 11), "until the last owner gives it back");
 	ok(counts_are(s, 0, 0, 0, 0, 0), "and a lost extent has no quarantine");
-	rbp_spill_slots_online(s, 11);
+	rbp_spill_slots_online(s, 11, 0);
 	ok(counts_are(s, 128, 0, 0, 128, 0), "then it is as new");
 
 	rbp_spill_slots_drain(s, 11);
@@ -179,8 +179,8 @@ test_quarantine(void)
 	int64_t		t = clock_ns() + 100000 * SECOND;	/* alloc() ends nothing */
 	uint32_t	first;
 
-	rbp_spill_slots_online(s, 0);
-	rbp_spill_slots_online(s, 1);
+	rbp_spill_slots_online(s, 0, 0);
+	rbp_spill_slots_online(s, 1, 0);
 	is_u64(drink_up(s, 128), 256, "two extents");
 	rbp_spill_slots_quarantine(s, 5, t);
 	ok(counts_are(s, 256, 255, 1, 0, 0) && !rbp_spill_slots_is_used(s, 5),
@@ -211,7 +211,7 @@ test_quarantine(void)
 	ok(counts_are(s, 128, 254, 1, 0, 127), "an extent takes its quarantine along");
 	rbp_spill_slots_free(s, 0, 5);
 	rbp_spill_slots_free(s, 6, 122);
-	rbp_spill_slots_online(s, 0);
+	rbp_spill_slots_online(s, 0, 0);
 	ok(counts_are(s, 256, 127, 1, 128, 0), "and comes back without");
 	rbp_spill_slots_tick(s, t + 1000 * SECOND);
 	ok(counts_are(s, 256, 127, 0, 129, 0), "the others' goes on");
@@ -231,7 +231,7 @@ test_quarantine(void)
 	free(s);
 
 	s = new_slots(0, 1);
-	rbp_spill_slots_online(s, 0);
+	rbp_spill_slots_online(s, 0, 0);
 	is_u64(drink_up(s, 128), 128, "one extent");
 	rbp_spill_slots_quarantine(s, 40, clock_ns() - QUARANTINE - SECOND);
 	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 40, "alloc ends what is due");
@@ -256,7 +256,7 @@ test_choice(void)
 
 	/* two donors' regions, one after the other */
 	for (uint32_t i = 0; i < 32; i++)
-		rbp_spill_slots_online(s, i);
+		rbp_spill_slots_online(s, i, 0);
 	for (int i = 0; i < 8; i++)
 	{
 		rbp_spill_slots_alloc(s, 32, NULL, NULL, &first);
@@ -293,7 +293,7 @@ test_choice(void)
 
 	/* a long ring, of which one extent will do */
 	for (uint32_t i = 32; i < 700; i++)
-		rbp_spill_slots_online(s, i);
+		rbp_spill_slots_online(s, i, 0);
 	for (int i = 0; i < 4 && got == 0; i++)
 	{
 		last.calls = 0;
@@ -330,7 +330,7 @@ test_position(void)
 	int64_t		t = clock_ns() + 100000 * SECOND;
 
 	for (uint32_t i = 3; i < 7; i++)
-		rbp_spill_slots_online(s, i);
+		rbp_spill_slots_online(s, i, 0);
 	is_u64(drink_up(s, 32), 512, "position: four extents");
 	rbp_spill_slots_quarantine(s, 4 * PAGES, t);
 	rbp_spill_slots_quarantine(s, 5 * PAGES, t);
@@ -520,7 +520,7 @@ op_disaster(RbpSpillSlots *s)
 			doing = "online";
 			if (rbp_spill_slots_absent(s, FIRST + e))
 			{
-				rbp_spill_slots_online(s, FIRST + e);
+				rbp_spill_slots_online(s, FIRST + e, 0);
 				expect(state[e] == ABSENT, "came online though it was not absent");
 				state[e] = ONLINE;
 			}
@@ -781,7 +781,7 @@ disturb(void *arg)
 					break;
 				/* nobody has slots of it; who gets some sees the new life */
 				__atomic_add_fetch(&lives[e], 1, __ATOMIC_RELAXED);
-				rbp_spill_slots_online(me->s, e);
+				rbp_spill_slots_online(me->s, e, 0);
 				me->slots++;
 		}
 		rbp_spill_slots_tick(me->s, __atomic_add_fetch(&t_now, SECOND, __ATOMIC_RELAXED));
@@ -804,7 +804,7 @@ test_threads(void)
 
 	t_now = clock_ns() + 1000000 * SECOND;
 	for (uint32_t e = 0; e < T_EXTENTS; e++)
-		rbp_spill_slots_online(s, e);
+		rbp_spill_slots_online(s, e, 0);
 	for (int i = 0; i <= USERS; i++)
 	{
 		users[i] = (User) {.s = s,.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)};
@@ -835,7 +835,7 @@ test_threads(void)
 	{
 		rbp_spill_slots_undrain(s, e);
 		if (rbp_spill_slots_absent(s, e))
-			rbp_spill_slots_online(s, e);
+			rbp_spill_slots_online(s, e, 0);
 	}
 	ok(counts_are(s, T_SLOTS, 0, 0, T_SLOTS, 0), "threads: all are free at the end");
 	while ((n = rbp_spill_slots_alloc(s, 7, NULL, NULL, &first)) > 0)
