@@ -55,6 +55,12 @@
 #define SLEEP_MS			10000
 #define SWEEP_EVERY_NS		INT64CONST(2000000000)
 
+/*
+ * While pages wait, a step of the sweep follows upon so many batches: it looks
+ * at some thousand entries, which takes less time than one batch.
+ */
+#define BATCHES_FOR_A_STEP	8
+
 /* A push may take longer than a query would wait: nobody waits for it. */
 #define PUSH_TIMEOUT_FACTOR	10
 
@@ -220,13 +226,14 @@ push_batch(void)
 }
 
 /*
- * Free entries that a truncation or drop has killed, one partition at each
- * call, when there was one since the last round.  True if there is more.
+ * Free entries that a truncation or drop has killed, a step at each call, when
+ * there was one since the last round.  True if there is more.
  */
 static bool
 sweep_some(void)
 {
 	static int	partition = RBP_PARTITIONS;
+	uint32		freed = 0;
 	static uint64 swept_bumps = 0;
 	static int64 next_round = 0;
 	int64		now;
@@ -242,7 +249,8 @@ sweep_some(void)
 		next_round = now + SWEEP_EVERY_NS;
 		partition = 0;
 	}
-	(void) rbp_directory_sweep(rbp_dir, partition++);
+	if (!rbp_directory_sweep_step(rbp_dir, partition, &freed))
+		partition++;
 	return partition < RBP_PARTITIONS;
 }
 
@@ -256,6 +264,7 @@ void
 rbp_pusher_main(Datum arg)
 {
 	bool		dozed = false;
+	int			batches = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -286,6 +295,8 @@ rbp_pusher_main(Datum arg)
 		if (push_batch() > 0)
 		{
 			dozed = false;
+			if (++batches % BATCHES_FOR_A_STEP == 0)
+				(void) sweep_some();
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
