@@ -442,7 +442,7 @@ note_released(Hold *h, const RbpRegionGrant *given, int n)
  * hold until then; how many could be.
  */
 static int
-retire(Hold *h, const char *donor, int count, int64 until)
+retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
 {
 	RbpRegionGrant *given;
 	int			draining = 0;
@@ -451,7 +451,7 @@ retire(Hold *h, const char *donor, int count, int64 until)
 	count = Min(count, h->lease->nregions);
 	given = palloc0(sizeof(RbpRegionGrant) * (count + 1));
 	n = rbp_remote_retire_coldest(h->pool, donor, count, given, count, until,
-								  0, &draining);
+								  move_ns, &draining);
 	note_released(h, given, n);
 	h->draining += draining;
 	h->drained |= draining > 0;
@@ -482,7 +482,7 @@ give_up(Hold *h, int64 until)
 	/* If less is to go than before, all may stay, and some of it goes anew. */
 	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_idly))
 	{
-		retire(h, NULL, 0, until);
+		retire(h, NULL, 0, until, 0);
 		h->drained = false;
 	}
 	h->drained_idly = false;
@@ -490,7 +490,8 @@ give_up(Hold *h, int64 until)
 	for (int i = 0; i < ndemands; i++)
 	{
 		const char *donor = demands[i].donor[0] != '\0' ? demands[i].donor : NULL;
-		int			n = retire(h, donor, demands[i].regions, until);
+		int			n = retire(h, donor, demands[i].regions, until,
+							   rbp_lease_move_time(&demands[i]));
 
 		if (n > 0 && donor != NULL)
 		{

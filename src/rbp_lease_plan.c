@@ -31,6 +31,9 @@
 
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
 
+#define GRACE_MS		INT64_C(10000)	/* unless the broker says otherwise */
+#define MAX_GRACE_MS	INT64_C(60000)	/* of use */
+
 /* What a broken answer is told with */
 typedef struct Complaint
 {
@@ -335,6 +338,10 @@ parse_reclaims(const json_t *root, RbpLease *lease, Complaint *c)
 			!get_number(object, "regions", 0, INT32_MAX, &regions, c))
 			return false;
 		reclaim->regions = (int) regions;
+		reclaim->grace_ms = GRACE_MS;
+		if (json_object_get(object, "grace_ms") != NULL &&
+			!get_number(object, "grace_ms", 0, INT64_MAX, &reclaim->grace_ms, c))
+			return false;
 		lease->nreclaims++;
 	}
 	return true;
@@ -525,9 +532,18 @@ rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 	{
 		demands[0].donor[0] = '\0';
 		demands[0].regions = rbp_lease_surplus(lease, wanted);
+		demands[0].grace_ms = MAX_GRACE_MS;
 		n = demands[0].regions > 0;
 	}
 	return n;
+}
+
+/* Half of the grace time: the broker has to hear of it, too. */
+int64_t
+rbp_lease_move_time(const RbpLeaseReclaim *demand)
+{
+	return (demand->grace_ms < MAX_GRACE_MS ? demand->grace_ms : MAX_GRACE_MS) *
+		NS_PER_MS / 2;
 }
 
 void

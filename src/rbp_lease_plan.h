@@ -30,6 +30,7 @@ typedef struct RbpLeaseReclaim
 {
 	char		donor[RBP_DONOR_ID_LEN];
 	int			regions;
+	int64_t		grace_ms;		/* it takes them by itself after that */
 } RbpLeaseReclaim;
 
 /*
@@ -102,6 +103,9 @@ extern int	rbp_lease_surplus(const RbpLease *lease, uint64_t wanted);
  */
 extern int	rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 							  RbpLeaseReclaim *demands);
+
+/* How long pages may be moved before the regions that are asked for go. */
+extern int64_t rbp_lease_move_time(const RbpLeaseReclaim *demand);
 
 /* The donor got n of the regions that it asks for. */
 extern void rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n);

@@ -78,6 +78,9 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 /* What direct I/O would want, and a page of memory. */
 #define IO_ALIGN			4096
 
+/* Pages are moved: without any getting on for so long, others get their turn */
+#define MOVE_PATIENCE_NS	INT64CONST(50000000)
+
 #define SHADOW_VALID		0x01
 #define SHADOW_CHECKSUM		0x02	/* pd_checksum differs in the frame */
 #define SHADOW_READ			0x04	/* a read of the disk gave it, unverified */
@@ -230,12 +233,107 @@ offline_extents(void)
 	return rbp_directory_closed(rbp_dir);
 }
 
+static void
+extent_drain(uint32 extent)
+{
+	rbp_directory_extent_drain(rbp_dir, extent);
+}
+
+static void
+extent_undrain(uint32 extent)
+{
+	rbp_directory_extent_undrain(rbp_dir, extent);
+}
+
+static uint64
+extent_used(uint32 extent)
+{
+	return rbp_directory_extent_used(rbp_dir, extent);
+}
+
+/*
+ * Read a batch of the extent's pages, from its slot *next on, into staging,
+ * where they are the directory's and the pusher's to write elsewhere.  What
+ * does not hash to what it should be stays where it is.  False if there is no
+ * room in staging, or nothing of it could be read; *next is as it was unless
+ * all could be.
+ */
+static bool
+move_batch(uint32 extent, uint32 *next)
+{
+	RbpMovable	pages[RBP_MAX_BATCH];
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	uint32		staged[RBP_MAX_BATCH];
+	uint32		from = *next;
+	int64		now = rbp_now_ns();
+	int			nstaged = 0;
+	int			nread = 0;
+	int			n;
+
+	/* most of staging is for the pages that queries give up */
+	if (rbp_staging_depth(rbp_staging) > staging_slots() / 4)
+		return false;
+	while (nstaged < RBP_MAX_BATCH &&
+		   (staged[nstaged] = rbp_staging_get(rbp_staging)) != RBP_NO_STAGING_SLOT)
+		nstaged++;
+	n = nstaged == 0 ? 0 :
+		rbp_directory_movable(rbp_dir, extent, next, pages, nstaged);
+	for (int i = 0; i < n; i++)
+	{
+		ios[i].slot = pages[i].at.slot;
+		ios[i].buf = rbp_staging_page(rbp_staging, staged[i]);
+	}
+	if (n > 0)
+		rbp_remote_read(ios, n, now, now + rbp_guc_io_timeout_ns());
+	for (int i = 0; i < nstaged; i++)
+	{
+		bool		is_read = i < n && ios[i].status == RBP_OK;
+
+		nread += is_read;
+		if (is_read && rbp_hash_page(ios[i].buf) == pages[i].at.hash &&
+			rbp_directory_restage(rbp_dir, &pages[i], staged[i]) == RBP_INSERTED)
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, staged[i]));
+		else
+			rbp_staging_put(rbp_staging, staged[i]);
+	}
+	if (nstaged == 0 || nread < n)
+		*next = from;
+	return nstaged > 0 && (n == 0 || nread > 0);
+}
+
+static uint32
+extent_evacuate(uint32 extent, int64 deadline_ns)
+{
+	uint32		next = 0;
+	int64		progress = rbp_now_ns();
+
+	while (next < RBP_EXTENT_PAGES)
+	{
+		int64		now = rbp_now_ns();
+
+		if (now >= deadline_ns || now - progress > MOVE_PATIENCE_NS)
+			return RBP_EXTENT_PAGES - next;
+		if (move_batch(extent, &next))
+			progress = now;
+		else
+		{
+			rbp_pusher_wake();
+			pg_usleep(1000);
+		}
+	}
+	return 0;
+}
+
 static const RbpRemotePoolOps buffer_pool_ops = {
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
 	.used = region_used,
 	.heat = region_heat,
+	.drain = extent_drain,
+	.undrain = extent_undrain,
+	.evacuate = extent_evacuate,
+	.extent_used = extent_used,
 	.has_copies = true,
 	.forget = forget_some,
 	.offline_extents = offline_extents,

@@ -11,7 +11,7 @@
  *
  * Each rule is then switched off in turn, and must be missed.
  *
- * Links: src/rbp_directory.c src/rbp_s3fifo.c src/rbp_staging.c
+ * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_s3fifo.c src/rbp_staging.c
  *
  *-------------------------------------------------------------------------
  */
@@ -53,6 +53,7 @@ typedef struct Thread
 	uint64_t	races;
 	uint64_t	captures;
 	uint64_t	stale;
+	uint64_t	moved;
 	uint64_t	done;
 } Thread;
 
@@ -299,7 +300,42 @@ pusher(void *arg)
 	}
 }
 
-/* Memory is lost, with what was in it, and comes back. */
+/* Move an extent's pages to staging, as before it is given back. */
+static void
+move_out(Thread *me, uint32_t extent)
+{
+	RbpMovable	from;
+	uint32_t	next = 0;
+
+	rbp_directory_extent_drain(dir, extent);
+	for (;;)
+	{
+		uint32_t	slot = rbp_staging_get(staging);
+
+		if (slot == RBP_NO_STAGING_SLOT)
+			return;
+		if (rbp_directory_movable(dir, extent, &next, &from, 1) == 0)
+		{
+			rbp_staging_put(staging, slot);
+			return;
+		}
+		__atomic_store_n(staged_word(slot),
+						 __atomic_load_n(&remote[from.at.slot], __ATOMIC_RELAXED),
+						 __ATOMIC_RELAXED);
+		if (rnd(me, 10) == 0)
+			sched_yield();
+		if (__atomic_load_n(staged_word(slot), __ATOMIC_RELAXED) == from.at.hash &&
+			rbp_directory_restage(dir, &from, slot) == RBP_INSERTED)
+		{
+			(void) rbp_staging_ready(staging, slot);
+			me->moved++;
+			continue;
+		}
+		rbp_staging_put(staging, slot);
+	}
+}
+
+/* Memory is given back or lost, with what was in it, and comes back. */
 static void *
 lease_worker(void *arg)
 {
@@ -309,12 +345,16 @@ lease_worker(void *arg)
 	{
 		uint32_t	extent = rnd(me, EXTENTS);
 
+		if (rnd(me, 2) == 0)
+			move_out(me, extent);
+		if (rnd(me, 10) == 0)
+			rbp_directory_extent_undrain(dir, extent);
 		rbp_directory_extent_offline(dir, extent);
 		for (uint32_t i = 0; i < RBP_EXTENT_PAGES; i++)
 			__atomic_store_n(&remote[extent * RBP_EXTENT_PAGES + i], 0, __ATOMIC_RELAXED);
 		if (rnd(me, 2) == 0)
 			sched_yield();
-		rbp_directory_extent_online(dir, extent);
+		rbp_directory_extent_online(dir, extent, 0);
 		me->done++;
 		nanosleep(&(struct timespec) {0, 3000000}, NULL);
 	}
@@ -396,10 +436,11 @@ run(RbpMutation mutation, Thread *sum)
 	void	   *staging_mem = aligned_alloc(8192, (rbp_staging_size(STAGING) + 8191) & ~(size_t) 8191);
 	int64_t		end = now_ms() + (mutation == RBP_MUTATION_NONE ? RUN_MS : PATIENCE_MS);
 
+	memset(dir_mem, 0, rbp_directory_size(SLOTS, STAGING));
 	dir = rbp_directory_init(dir_mem, SLOTS, STAGING, 0);
 	staging = rbp_staging_init(staging_mem, STAGING);
 	for (uint32_t i = 0; i < EXTENTS; i++)
-		rbp_directory_extent_online(dir, i);
+		rbp_directory_extent_online(dir, i, 0);
 	for (int i = 0; i < NPAGES; i++)
 	{
 		pthread_mutex_init(&disk[i].lock, NULL);
@@ -433,6 +474,7 @@ run(RbpMutation mutation, Thread *sum)
 		sum->races += threads[i].races;
 		sum->captures += threads[i].captures;
 		sum->stale += threads[i].stale;
+		sum->moved += threads[i].moved;
 		sum->done += threads[i].done > 0;
 	}
 	if (mutation == RBP_MUTATION_NONE)
@@ -478,8 +520,8 @@ main(void)
 
 	run(RBP_MUTATION_NONE, &sum);
 	diag("%" PRIu64 " remote and %" PRIu64 " staged hits, %" PRIu64 " races, %" PRIu64
-		 " captures, %" PRIu64 " stale, %" PRIu64 " bad slots", sum.hits,
-		 sum.staged_hits, sum.races, sum.captures, sum.stale, bad_slots);
+		 " captures, %" PRIu64 " stale, %" PRIu64 " moved, %" PRIu64 " bad slots", sum.hits,
+		 sum.staged_hits, sum.races, sum.captures, sum.stale, sum.moved, bad_slots);
 	is_u64(wrong, 0, "no lookup differed from the disk");
 	ok(sum.hits > 1000 && sum.staged_hits > 10 && sum.stale > 10, "and there was something to see");
 

@@ -31,6 +31,7 @@
 static bool online[EXTENTS];
 static bool draining[EXTENTS];
 static bool not_absent[EXTENTS];
+static uint32 region_of[EXTENTS];
 static uint64 used[EXTENTS];
 static uint64 heat[EXTENTS];
 static uint32 evacuated[EXTENTS];	/* times */
@@ -56,9 +57,10 @@ extent_absent(uint32 extent)
 }
 
 static void
-extent_online(uint32 extent)
+extent_online(uint32 extent, uint32 region)
 {
 	mistakes += online[extent];
+	region_of[extent] = region;
 	online[extent] = true;
 	draining[extent] = false;
 }
@@ -71,9 +73,26 @@ extent_offline(uint32 extent)
 }
 
 static uint64
-extent_heat(uint32 extent)
+sum_of(const uint64 *values, uint32 region)
 {
-	return heat[extent];
+	uint64		sum = 0;
+
+	for (int e = 0; e < EXTENTS; e++)
+		if (online[e] && region_of[e] == region)
+			sum += values[e];
+	return sum;
+}
+
+static uint64
+region_heat(uint32 region)
+{
+	return sum_of(heat, region);
+}
+
+static uint64
+region_used(uint32 region)
+{
+	return sum_of(used, region);
 }
 
 static uint64
@@ -113,18 +132,21 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 }
 
 static const RbpRemotePoolOps buffer_ops = {
+	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
-	.heat = extent_heat,
-	.used = extent_used,
+	.heat = region_heat,
+	.used = region_used,
+	.has_copies = true,
 };
 
 static const RbpRemotePoolOps temp_ops = {
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
-	.heat = extent_heat,
-	.used = extent_used,
+	.heat = region_heat,
+	.used = region_used,
+	.extent_used = extent_used,
 	.drain = extent_drain,
 	.undrain = extent_undrain,
 	.evacuate = extent_evacuate,
@@ -913,11 +935,11 @@ test_giving_back(void)
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
 		heat[e] = (uint64) (rbp_remote_slot_donor(RBP_EXTENT_SLOT(e)) == 0 ? 100 - e : 50 - e);
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8, 0, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8, 0, 0, &left);
 	ok(n == 1 && left == 0 && strcmp(given[0].donor, "donor1") == 0, "the coldest region is given");
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8, 0, NULL);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8, 0, 0, NULL);
 	ok(n == 1 && strcmp(given[0].donor, "donor0") == 0, "or the coldest of a donor");
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 5, given, 8, 0, NULL);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 5, given, 8, 0, 0, NULL);
 	is_u64(n, 2, "no more than there are");
 
 	/* The temp quota: emptied first. */
@@ -929,7 +951,7 @@ test_giving_back(void)
 			used[e] = 20;
 	pages_each_time = 20;
 	from = mock_now;
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, 0, &left);
 	is_u64(n, 0, "no region is empty in so short a time");
 	is_u64(left, 2, "two go on draining");
 	ok(last_looks > 0 && open_looks == 0, "a region is closed before the last look at it");
@@ -937,35 +959,92 @@ test_giving_back(void)
 	   "and open again if it was not empty");
 	is_u64(count_draining(), 4, "with their extents");
 	ok(mock_now - from <= 20 * MS, "it has kept to its time, but for the last step");
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 1000 * MS, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 1000 * MS, 0, &left);
 	ok(n == 2 && left == 0 && strcmp(given[0].donor, "donor1") == 0 &&
 	   strcmp(given[1].donor, "donor1") == 0, "the least used are given, when they are empty");
 	ok(rbp_remote_usable(RBP_POOL_TEMP, mock_now) && rbp_remote_slot_donor(TEMP_SLOT(0)) == 0,
 	   "the others stay");
 
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, "donor0", 1, given, 8, mock_now, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, "donor0", 1, given, 8, mock_now, 0, &left);
 	ok(n == 0 && left == 1 && count_draining() == 2, "no time: one is marked");
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 0, given, 8, mock_now, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 0, given, 8, mock_now, 0, &left);
 	ok(n == 0 && left == 0 && count_draining() == 0, "wanted again after all");
 
 	/* What drains already goes first, even if another is emptier now. */
-	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, &left);
+	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
 	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
 		if (online[e] && !draining[e])
 			used[e] = 1;
 	pages_each_time = 100;
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now + 1000 * MS, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now + 1000 * MS, 0, &left);
 	ok(n == 1 && count_draining() == 0, "what drains already goes first");
 	ok(connections_of(0) == (mock_donors[0].open > 0), "connections are counted");
 
 	/* A region that is lost while it drains is gone. */
-	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, &left);
+	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
 	is_u64(left, 1, "the last one drains");
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, &left);
+	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
 	ok(n == 0 && left == 0, "lost while it drained");
 	for (int e = 0; e < EXTENTS; e++)
 		mistakes += online[e];
+	is_u64(mistakes, 0, "the pools' owners were told all in order");
+}
+
+/* Content with copies: each donor gives its share, and nobody waits for long. */
+static void
+test_shrinking(void)
+{
+	static RbpRemotePoolOps moving_ops;
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&moving_ops, &temp_ops};
+	RbpRegionGrant given[8];
+	int			left;
+	int			n;
+
+	moving_ops = temp_ops;
+	moving_ops.has_copies = true;
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	memset(used, 0, sizeof(used));
+	memset(heat, 0, sizeof(heat));
+	rbp_remote_shmem_init(rbp_remote_shared, true, extents, ops, first_use);
+
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+	{
+		used[e] = 50;
+		/* all of donor 1 is colder than anything of donor 0 */
+		heat[e] = rbp_remote_slot_donor(RBP_EXTENT_SLOT(e)) == 0 ? 100 : 10;
+	}
+	pages_each_time = 50;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 2, given, 8,
+								  mock_now + 1000 * MS, 1000 * MS, &left);
+	ok(n == 2 && left == 0 && strcmp(given[0].donor, given[1].donor) != 0,
+	   "each donor gives up its share");
+
+	/* what cannot be moved in time goes all the same */
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+		used[e] = 50;
+	pages_each_time = 0;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
+								  mock_now + 50 * MS, 200 * MS, &left);
+	ok(n == 0 && left == 1, "pages that do not move are waited for");
+	mock_now += 200 * MS;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
+								  mock_now + 50 * MS, 200 * MS, &left);
+	ok(n == 1 && left == 0, "but not for ever");
+
+	/* nor is a donor that is known not to answer */
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		if (strcmp(rbp_remote_shared->donors[i].endpoint.donor, "donor1") == 0)
+			pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 1);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor1", 1, given, 8,
+								  mock_now + 50 * MS, 1000000 * MS, &left);
+	ok(n == 1 && left == 0, "a donor that is avoided is not waited for");
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 0);
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
 }
 
@@ -1166,6 +1245,7 @@ main(void)
 	test_failed_submits();
 	test_local();
 	test_giving_back();
+	test_shrinking();
 	test_report();
 	test_exit();
 	is_u64(mock_violations, 0, "no violations");
