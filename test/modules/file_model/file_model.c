@@ -34,6 +34,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
 
@@ -417,6 +418,37 @@ disagree(const Stream *stream, const Step *s, const char *detail)
 					   s->chunk, stream->path, MyProcPid)));
 }
 
+/*
+ * FileRead() or FileWrite().  A block that is lost is raised out of them, with
+ * the reason: where such a failure may be, that is -1 and EIO as well.
+ */
+static int
+file_io(bool write, const Stream *stream, unsigned char *buffer, int64 len,
+		int64 offset)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile int result = -1;
+
+	errno = 0;
+	PG_TRY();
+	{
+		result = write ?
+			FileWrite(stream->file, (char *) buffer, (int) len, offset, NO_EVENT) :
+			FileRead(stream->file, (char *) buffer, (int) len, offset, NO_EVENT);
+	}
+	PG_CATCH();
+	{
+		if (!run.eio_allowed || geterrcode() != ERRCODE_IO_ERROR)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		pgstat_report_wait_end();
+		errno = EIO;
+	}
+	PG_END_TRY();
+	return result;
+}
+
 /* May this failure be?  Counts it if so. */
 static bool
 allowed_failure(int result)
@@ -480,9 +512,7 @@ do_read(Stream *stream, const Step *s, const Model *m, int64 offset, int64 len)
 	int			result;
 
 	memset(io_buffer, GUARD_BYTE, len + GUARD);
-	errno = 0;
-	result = FileRead(stream->file, (char *) io_buffer, (int) len, offset,
-					  NO_EVENT);
+	result = file_io(false, stream, io_buffer, len, offset);
 	if (allowed_failure(result))
 		return;
 	compare_read(stream, s, m, io_buffer, offset, len, result, errno);
@@ -511,9 +541,8 @@ do_write(Stream *stream, const Step *s, Model *m, int64 offset, int64 len,
 	fill_random(io_buffer, len, fill);
 	do
 	{
-		errno = 0;
-		result = FileWrite(stream->file, (char *) io_buffer + done,
-						   (int) (len - done), offset + done, NO_EVENT);
+		result = file_io(true, stream, io_buffer + done, len - done,
+						 offset + done);
 		done += Max(result, 0);
 	} while (run.eio_allowed && result > 0 && done < len);
 
