@@ -634,8 +634,9 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 		bool		hangs = c->watched > CONNECT_LIMIT_NS;
 
 		rbp_remote_conn_close(ci);
+		/* who has not just looked at it has waited in vain */
 		if (!c->ops->costly)
-			return patient ? RBP_TIMEOUT : RBP_CANCELED;
+			return patient || !c->waited ? RBP_TIMEOUT : RBP_CANCELED;
 		c->retry_at = now + COSTLY_RETRY_NS;
 		if (hangs)
 			rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, RBP_TIMEOUT);
