@@ -329,6 +329,10 @@ largest_surplus(Purpose purpose, int64_t unit)
 	return best;
 }
 
+/*
+ * need: bytes that are lacking; temp_need: of these, by temp leases, which are
+ * first to get what buffer leases give.
+ */
 static void
 choose_leases(int64_t need, int64_t temp_need, int64_t unit)
 {
@@ -345,6 +349,7 @@ choose_leases(int64_t need, int64_t temp_need, int64_t unit)
 			int64_t		chosen = choose_regions(lease, need);
 
 			need -= chosen;
+			temp_need -= chosen;
 			if (chosen == 0)	/* its regions are larger than its surplus */
 				lease->present = lease->share;
 		}
@@ -367,7 +372,7 @@ broker_share_update(void)
 	int64_t		now = rbp_mono_ms();
 	Memory		memory = count_memory(now);
 	int64_t		need = -(memory.free + memory.coming);
-	int64_t		temp_need = 0;
+	int64_t		temp_need = need;
 	bool		asked = false;
 
 	for (const Lease *lease = broker.leases; lease != NULL; lease = lease->next)

@@ -144,6 +144,26 @@ for name in big first second; do end "$name"; done
 until_true 20 donor_is a '.free == 8' && until_true 20 donor_is b '.free == 8'
 point $? "all is free again"
 
+# Temporary data is asked for other temporary data, but not for what a buffer lease can give.
+take temp c1 10 temp
+take buffer c1 16 buffer
+as temp
+renew "\"bytes\":$((16 * region))"
+take other c2 16 buffer
+buffer_asked() { ask buffer; [ "$(get '[.reclaim[].regions] | add')" = "$1" ]; }
+until_true 60 buffer_asked 3
+point $? "a buffer lease is asked for another's share"
+take temp2 c2 2 temp
+until_true 60 buffer_asked 2
+point $? "and again when temporary data comes in between"
+ask temp
+is "which takes nothing from other temporary data, since the buffer lease has enough" "$(get '[.reclaim[].regions] | add // 0')" 0
+settle_at "10 2 2 2" temp temp2 buffer other
+point $? "it gets it from there, and the rest is shared"
+for name in temp temp2 buffer other; do end "$name"; done
+until_true 20 donor_is a '.free == 8' && until_true 20 donor_is b '.free == 8'
+point $? "all is free once more"
+
 # Past the grace time: temporary data is not taken for another's sake.
 stop_pumps
 pump a ia '"grace_ms":0'
