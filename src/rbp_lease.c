@@ -497,8 +497,9 @@ give_up(Hold *h, int64 until)
 		{
 			rbp_lease_reclaimed(h->lease, donor, n);
 			ereport(LOG,
-					(errmsg("remote_bp: donor \"%s\" asked for memory, and gets %d regions%s back",
-							donor, n, h->suffix)));
+					(errmsg("remote_bp: gave %d regions of donor \"%s\" back%s, as the broker asked",
+							n, donor, h->suffix),
+					 errdetail("The donor wants memory back, or other leases have less than their share.")));
 		}
 		total += n;
 	}
@@ -1006,6 +1007,8 @@ try_next(void)
 		turn_to(fresh);
 		return;
 	}
+	if (reason[0] != '\0')
+		rbp_stats_error("could not turn to broker \"%s\": %s", next->url, reason);
 	if (reason[0] != '\0' && (next->complaints & kind) == 0)
 	{
 		ereport(LOG,

@@ -13,6 +13,7 @@
 #include "utils/memutils.h"
 
 #include "rbp_lease_broker.h"
+#include "rbp_stats.h"
 
 #define MAX_TOKEN			1024
 
@@ -127,6 +128,7 @@ accepted(RbpBroker *b, const char *token, bool of_file, const char *why)
 	}
 	else if (b->told == NULL || strcmp(b->told, why) != 0)
 	{
+		rbp_stats_error("the token for broker \"%s\" is not replaced: %s", b->url, why);
 		ereport(LOG,
 				(errmsg("remote_bp: the token for broker \"%s\" is not replaced: %s",
 						b->url, why),

@@ -99,6 +99,8 @@ write_token('wrong', 'guessed');
 token_file("$dir/wrong");
 stays('a token that is refused');
 is(log_count(qr/LOG: .*does not accept the token/), 1, 'a token that is refused: the log tells once');
+like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
+	qr/token for broker .* is not replaced: it does not accept the token/, 'a token that is refused: so does the view');
 
 token_file('');
 stays('no token');

@@ -52,6 +52,10 @@ ok(warm($one, 'pages'), 'and uses it');
 $one->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.temp_tier_size = '64MB'");
 $one->reload;
 come_to('64 64', 'its temporary data gets an equal share', \@buffer1, \@temp1);
+like(
+	log_since($one),
+	qr/remote_bp: gave \d+ regions of donor "donor1" back, as the broker asked\n.*DETAIL: .*other leases have less than their share/,
+	'the log tells what was given back, and to whom it may be due');
 is(content($one, 'pages'), $content, 'the pages are what they were');
 my $sorted = 'SELECT md5(string_agg(id::text, $$,$$ ORDER BY pad, id)) FROM pages';
 my $sum = $one->safe_psql('postgres', $sorted);
