@@ -762,7 +762,7 @@ report_lost(const char *name, uint32 block)
 						"block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
 						block, name);
 	HOLD_INTERRUPTS();
-	ereport(LOG,
+	ereport(LOG_SERVER_ONLY,
 			(errmsg("remote_bp: block %u of temporary file \"%s\" was lost",
 					block, name)));
 	RESUME_INTERRUPTS();

@@ -226,9 +226,12 @@ report_lost(const char *name, uint32 block, uint32 slot, const char *why)
 						"block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
 						block, name, donor, address, why);
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
-	/* reporting checks for interrupts, which must not end the file call */
+	/*
+	 * Reporting checks for interrupts, which must not end the file call.  A
+	 * client is not told: while it did not read, we could not be interrupted.
+	 */
 	HOLD_INTERRUPTS();
-	ereport(LOG,
+	ereport(LOG_SERVER_ONLY,
 			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
 					block, name, donor, address, why)));
 	RESUME_INTERRUPTS();

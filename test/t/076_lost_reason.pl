@@ -55,7 +55,7 @@ sub lose
 }
 
 {
-	my @cursor = ('BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c');
+	my @cursor = ('SET client_min_messages = log', 'BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c');
 	my ($donor, $address, $session, $handler) = lose(\@cursor, \@cursor);
 	my $why = qr{remote_bp: block \d+ of temporary file "(base/pgsql_tmp/pgsql_tmp\d+\.\d+)" cannot be had from donor "$donor" \(\Q$address\E\): \S+};
 
@@ -65,6 +65,7 @@ sub lose
 	like($session->{stderr}, qr{ERROR:  58030: could not read file "base/pgsql_tmp/pgsql_tmp\d+\.\d+": Input/output error}, 'a sort: the error as the server tells it');
 	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a sort: and the donor and the reason');
 	like(log_since($node, $offset), qr{LOG:  $why}, 'a sort: so does the log');
+	unlike($session->{stderr}, qr{LOG: .*remote_bp}, 'a sort: whose line the client does not have to read first');
 	$session->query('ROLLBACK');
 	is($session->query('SELECT count(*) FROM big'), $node->safe_psql('postgres', 'SELECT count(*) FROM big'), 'a sort: the session goes on');
 	$session->quit;
