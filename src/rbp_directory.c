@@ -293,9 +293,17 @@ slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 	p->reserved--;
 	if (state == RBP_SLOT_LOST)
 	{
-		/* if its extent is back, it is one of the fresh slots there */
+		/*
+		 * If its extent is back, it is one of the fresh slots there.  Should
+		 * the extent come just after this look, it still is, and is not to be
+		 * put on a list: close() would not know that the extent is in use.
+		 */
+		if (!take_fresh(dir, index - part * dir->nlocal))
+		{
+			rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
+			return;
+		}
 		p->taken++;
-		(void) take_fresh(dir, index - part * dir->nlocal);
 	}
 	rbp_slot_release(dir, p, part, index);
 }
@@ -1009,6 +1017,9 @@ check_slots(RbpDirectory *dir, uint32_t part)
 		if (rbp_extent_now(dir, i) == RBP_EXTENT_OFFLINE &&
 			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
 			return "a slot's state does not fit its extent";
+		if (rbp_extent_now(dir, i) == RBP_EXTENT_FRESH &&
+			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
+			return "a fresh extent has a slot in use";
 	}
 	for (int state = RBP_SLOT_FREE; state <= RBP_SLOT_MAIN; state++)
 		if (in_state[state] != p->lists[state].count)
