@@ -33,6 +33,7 @@
 #define EXTENTS		3
 #define SLOTS		(EXTENTS * RBP_EXTENT_PAGES)
 #define STAGING		16
+#define ACCOUNTS	3
 #define SHADOWS		64			/* versions that a reader remembers */
 
 #define RUN_MS		1500		/* when all is well */
@@ -59,6 +60,7 @@ typedef struct Thread
 
 static DiskPage disk[NPAGES];
 static uint64_t remote[SLOTS];	/* donors' memory; atomic */
+static uint32_t owner[EXTENTS];	/* accounts; the lease worker's */
 static RbpDirectory *dir;
 static RbpStaging *staging;
 static uint64_t next_content;
@@ -300,42 +302,52 @@ pusher(void *arg)
 	}
 }
 
-/* Move an extent's pages to staging, as before it is given back. */
+/* Memory comes back, for another account each time. */
 static void
-move_out(Thread *me, uint32_t extent)
+bring(Thread *me, uint32_t extent)
 {
-	RbpMovable	from;
+	if (!rbp_directory_extent_absent(dir, extent))
+		return;
+	for (uint32_t i = 0; i < RBP_EXTENT_PAGES; i++)
+		__atomic_store_n(&remote[extent * RBP_EXTENT_PAGES + i], 0, __ATOMIC_RELAXED);
+	owner[extent] = rnd(me, ACCOUNTS);
+	rbp_directory_extent_online(dir, extent, owner[extent]);
+}
+
+/* Move some pages of an extent that drains. */
+static void
+move(Thread *me, uint32_t extent)
+{
 	uint32_t	next = 0;
 
-	rbp_directory_extent_drain(dir, extent);
-	for (;;)
+	while (next < RBP_EXTENT_PAGES)
 	{
-		uint32_t	slot = rbp_staging_get(staging);
+		RbpMovable	pages[8];
+		int			n = rbp_directory_movable(dir, extent, &next, pages, 8);
 
-		if (slot == RBP_NO_STAGING_SLOT)
-			return;
-		if (rbp_directory_movable(dir, extent, &next, &from, 1) == 0)
+		for (int i = 0; i < n; i++)
 		{
-			rbp_staging_put(staging, slot);
-			return;
+			uint32_t	staged = rbp_staging_get(staging);
+			uint64_t	got = __atomic_load_n(&remote[pages[i].at.slot], __ATOMIC_RELAXED);
+
+			if (staged == RBP_NO_STAGING_SLOT)
+				return;
+			__atomic_store_n(staged_word(staged), got, __ATOMIC_RELAXED);
+			if (rnd(me, 8) == 0)
+				sched_yield();
+			if (got == pages[i].at.hash &&
+				rbp_directory_restage(dir, &pages[i], staged) == RBP_INSERTED)
+			{
+				count(&me->moved);
+				rbp_staging_ready(staging, staged);
+			}
+			else
+				rbp_staging_put(staging, staged);
 		}
-		__atomic_store_n(staged_word(slot),
-						 __atomic_load_n(&remote[from.at.slot], __ATOMIC_RELAXED),
-						 __ATOMIC_RELAXED);
-		if (rnd(me, 10) == 0)
-			sched_yield();
-		if (__atomic_load_n(staged_word(slot), __ATOMIC_RELAXED) == from.at.hash &&
-			rbp_directory_restage(dir, &from, slot) == RBP_INSERTED)
-		{
-			(void) rbp_staging_ready(staging, slot);
-			me->moved++;
-			continue;
-		}
-		rbp_staging_put(staging, slot);
 	}
 }
 
-/* Memory is given back or lost, with what was in it, and comes back. */
+/* Memory is lost, with what was in it, or drained; and comes back. */
 static void *
 lease_worker(void *arg)
 {
@@ -345,18 +357,39 @@ lease_worker(void *arg)
 	{
 		uint32_t	extent = rnd(me, EXTENTS);
 
-		if (rnd(me, 2) == 0)
-			move_out(me, extent);
-		if (rnd(me, 10) == 0)
-			rbp_directory_extent_undrain(dir, extent);
-		rbp_directory_extent_offline(dir, extent);
-		for (uint32_t i = 0; i < RBP_EXTENT_PAGES; i++)
-			__atomic_store_n(&remote[extent * RBP_EXTENT_PAGES + i], 0, __ATOMIC_RELAXED);
-		if (rnd(me, 2) == 0)
-			sched_yield();
-		rbp_directory_extent_online(dir, extent, 0);
+		switch (rnd(me, 6))
+		{
+			case 0:
+				rbp_directory_extent_offline(dir, extent);
+				bring(me, extent);
+				break;
+			case 1:
+				rbp_directory_extent_close(dir, extent);
+				break;
+			case 2:
+				rbp_directory_extent_drain(dir, extent);
+				move(me, extent);
+				break;
+			case 3:
+				rbp_directory_extent_undrain(dir, extent);
+				break;
+			case 4:
+				(void) rbp_directory_collect(dir, 1 + rnd(me, EXTENTS));
+				break;
+			case 5:
+				bring(me, extent);
+				if (rnd(me, 4) == 0)
+					rbp_directory_extent_close(dir, extent);
+				break;
+		}
 		me->done++;
-		nanosleep(&(struct timespec) {0, 3000000}, NULL);
+		nanosleep(&(struct timespec) {0, 1000000}, NULL);
+	}
+	(void) rbp_directory_collect(dir, EXTENTS);
+	for (uint32_t extent = 0; extent < EXTENTS; extent++)
+	{
+		rbp_directory_extent_undrain(dir, extent);
+		bring(me, extent);
 	}
 	return NULL;
 }
@@ -457,7 +490,10 @@ run(RbpMutation mutation, Thread *sum)
 	dir = rbp_directory_init(dir_mem, SLOTS, STAGING, 0);
 	staging = rbp_staging_init(staging_mem, STAGING);
 	for (uint32_t i = 0; i < EXTENTS; i++)
-		rbp_directory_extent_online(dir, i, 0);
+	{
+		owner[i] = i % ACCOUNTS;
+		rbp_directory_extent_online(dir, i, owner[i]);
+	}
 	for (int i = 0; i < NPAGES; i++)
 	{
 		pthread_mutex_init(&disk[i].lock, NULL);
@@ -512,6 +548,18 @@ run(RbpMutation mutation, Thread *sum)
 		is_u64(counts.reserved, 0, "nor reserved");
 		is_u64(counts.online, SLOTS, "all slots are online");
 		is_u64(counts.free + counts.small + counts.main, SLOTS, "and each on a list");
+		for (uint32_t a = 0; a < ACCOUNTS; a++)
+		{
+			const RbpAccount *stripes = (const RbpAccount *) ((char *) dir + dir->accounts);
+			int32_t		used = 0;
+
+			for (int part = 0; part < RBP_PARTITIONS; part++)
+				rbp_directory_sweep(dir, part);
+			for (uint32_t i = 0; i < EXTENTS; i++)
+				used += owner[i] == a ? (int32_t) rbp_directory_extent_used(dir, i) : 0;
+			ok(stripes[a].used == used && stripes[a].sampled >= 0,
+			   "account %u is right: %d pages", a, used);
+		}
 		while (rbp_staging_get(staging) != RBP_NO_STAGING_SLOT)
 			free_slots++;
 		is_u64(free_slots, STAGING, "and so are the staging slots");
