@@ -252,6 +252,7 @@ static uint32_t
 next_fresh(RbpDirectory *dir, uint32_t part)
 {
 	RbpPartition *p = &dir->partitions[part];
+	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
 
 	for (int step = 0; step < RBP_FRESH_STEPS; step++)
 	{
@@ -259,12 +260,13 @@ next_fresh(RbpDirectory *dir, uint32_t part)
 		uint32_t	index;
 		uint8_t		now;
 
-		if (p->scan >= dir->nlocal)
+		if (p->scan >= top)
 		{
 			uint32_t	onlinings = __atomic_load_n(&dir->onlinings, __ATOMIC_ACQUIRE);
 
 			if (p->scan_began == onlinings)
 				break;
+			top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
 			p->scan_began = onlinings;
 			p->scan = 0;
 		}
@@ -579,6 +581,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	slot = RBP_INVALID_SLOT;
+	bool		look = true;	/* for fresh slots, once */
 	int			freed = 0;
 
 	*evicted = false;
@@ -600,11 +603,12 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 			/* these cost no page */
 			tries += ++freed % RBP_EVICT_STEPS == 0;
 		}
-		else if ((index = next_fresh(dir, part)) == RBP_NIL)
+		else if (!look || (index = next_fresh(dir, part)) == RBP_NIL)
 		{
 			RbpEntry   *e;
 			uint64_t	hash;
 
+			look = false;
 			index = rbp_s3fifo_evict(dir, part, &live);
 			if (index == RBP_NIL)
 				break;

@@ -39,6 +39,8 @@ rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
 	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
 	__atomic_store_n(rbp_extent_byte(dir, extent), RBP_EXTENT_FRESH,
 					 __ATOMIC_SEQ_CST);
+	if (extent >= dir->top)
+		__atomic_store_n(&dir->top, extent + 1, __ATOMIC_SEQ_CST);
 	/* who has gone past it looks again */
 	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);
 }

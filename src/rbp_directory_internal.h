@@ -176,6 +176,7 @@ struct RbpDirectory
 
 	/* atomic; written when extents come and go */
 	uint32_t	onlinings;		/* extents that came, ever */
+	uint32_t	top;			/* no extent from here on ever came */
 	uint32_t	open;			/* extents that are online, and not draining */
 	uint32_t	draining;
 	uint32_t	closed;

@@ -890,6 +890,58 @@ test_mutations(void)
 	free(dir);
 }
 
+/* The next page that belongs to the partition. */
+static RbpPageId
+next_of(uint32_t part, uint32_t *block)
+{
+	RbpPageId	page = page_of(3000, (*block)++);
+
+	while (rbp_hash_partition(rbp_page_hash(&page)) != part)
+		page.block = (*block)++;
+	return page;
+}
+
+/* Few extents of many that there can be: slots are found, and looks bounded. */
+static void
+test_fresh_among_many(void)
+{
+	const uint32_t many = 3 * RBP_FRESH_STEPS;
+	RbpDirectory *dir = make(many, 2);
+	const RbpPartition *p = &dir->partitions[7];
+	uint32_t	block = 0;
+	uint32_t	before;
+	bool		evicted;
+	RbpPageId	page;
+
+	for (int i = 0; i < 3; i++)
+	{
+		page = next_of(7, &block);
+		(void) put(dir, &page, block);
+	}
+	is_u64(p->evictions, 1, "the third page has to take another one's slot");
+	rbp_directory_extent_online(dir, 2, 0);
+	rbp_directory_extent_online(dir, 3, 0);
+	for (int i = 0; i < 2; i++)
+	{
+		page = next_of(7, &block);
+		(void) put(dir, &page, block);
+	}
+	is_u64(p->evictions, 1, "memory that came is used before others have to go");
+
+	rbp_directory_extent_online(dir, many - 1, 0);
+	rbp_directory_extent_close(dir, many - 1);
+	for (uint32_t extent = 0; extent < 4; extent++)
+		rbp_directory_extent_drain(dir, extent);
+	before = p->scan;
+	page = next_of(7, &block);
+	ok(rbp_directory_reserve(dir, &page, &evicted) == RBP_INVALID_SLOT && !evicted,
+	   "nothing is put where it drains");
+	ok(p->scan - before <= RBP_FRESH_STEPS, "looks under one hold of the lock: %u",
+	   p->scan - before);
+	check(dir, "few among many");
+	free(dir);
+}
+
 int
 main(void)
 {
@@ -905,6 +957,7 @@ main(void)
 	test_drop_if_same();
 	test_eviction();
 	test_extents();
+	test_fresh_among_many();
 	test_extent_of_pusher();
 	test_views();
 	test_check_fails();
