@@ -277,18 +277,23 @@ is_vacant(int r)
 
 /*
  * Enter a region into the table, in a place from *from on, with no extents yet;
- * -1 if there is no room.
+ * -1 if there is no room.  If need be, from RBP_MAX_REGIONS on, places are had
+ * of regions whose pages are still being forgotten: what the new one is said
+ * to hold includes them until then.
  */
 static int
 enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, int *from)
 {
 	Region	   *region;
-	int			r;
+	int			r = 0;
 
-	for (r = *from; r < RBP_MAX_REGIONS && !is_vacant(r); r++)
-		 /* look on */ ;
-	*from = r;
-	if (r == RBP_MAX_REGIONS || grant->bytes < RBP_EXTENT_BYTES ||
+	for (; *from < 2 * RBP_MAX_REGIONS; (*from)++)
+	{
+		r = *from % RBP_MAX_REGIONS;
+		if (*from < RBP_MAX_REGIONS ? is_vacant(r) : !shared->regions[r].used)
+			break;
+	}
+	if (*from == 2 * RBP_MAX_REGIONS || grant->bytes < RBP_EXTENT_BYTES ||
 		grant->bytes / RBP_EXTENT_BYTES > 0xffff)
 		return -1;
 	region = &shared->regions[r];
