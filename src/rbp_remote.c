@@ -754,6 +754,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 			continue;
 		if (region->cursor == NO_EXTENT)
 			region->cursor = region->first;
+		region->moved = region->cursor == NO_EXTENT;
 		while (region->cursor != NO_EXTENT && !stuck[donor])
 		{
 			uint32		e = region->cursor;
@@ -895,7 +896,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 
 			/* what comes to its end now sees this, or is seen by is_empty() */
 			(void) pg_atomic_exchange_u32(&region->closing, 1);
-			if (!go && !is_empty(chosen[i]))
+			if (!go && (ops->has_copies || !is_empty(chosen[i])))
 			{
 				pg_atomic_write_u32(&region->closing, 0);
 				continue;

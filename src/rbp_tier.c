@@ -311,7 +311,8 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 	{
 		int64		now = rbp_now_ns();
 
-		if (now >= deadline_ns || now - progress > MOVE_PATIENCE_NS)
+		if (now >= deadline_ns || now - progress > MOVE_PATIENCE_NS ||
+			!rbp_remote_usable(RBP_POOL_BUFFER, now))
 			return RBP_EXTENT_PAGES - next;
 		if (move_batch(extent, &next))
 			progress = now;
