@@ -88,16 +88,16 @@ done
 for bad in "--listen nonsense" "--listen 127.0.0.1" "--listen 127.0.0.1:70000" "--listen ::1:80" "--donor-timeout 0" \
     "--donor-timeout 1x" "--log-level loud" "extra"; do
     # shellcheck disable=SC2086
-    timeout 10 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" $bad >/dev/null 2>&1
+    timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" $bad >/dev/null 2>&1
     is "remote_bp_broker $bad" $? 2
 done
 "$RBP_BROKER" --listen 127.0.0.1:0 >/dev/null 2>&1
 is "remote_bp_broker without --state" $? 2
-timeout 10 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
+timeout 60 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
 is "a port that is taken" "$? $(grep -c 'cannot listen on 127.0.0.1' "$dir/err")" "1 1"
 for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})"; do
     echo "$text" >"$dir/bad_token"
-    timeout 10 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" --token-file "$dir/bad_token" >/dev/null 2>&1
+    timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" --token-file "$dir/bad_token" >/dev/null 2>&1
     is "a token file with \"${text:0:20}\"" $? 1
 done
 

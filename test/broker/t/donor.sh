@@ -5,7 +5,7 @@
 
 . "$(dirname "$0")/../lib.sh"
 
-start_broker --donor-timeout 5
+start_broker --donor-timeout 300
 
 api POST /v1/donors/never/heartbeat '{"instance":"i","revision":0}'
 is "a heartbeat of an unknown donor" "$status" 404
@@ -83,10 +83,15 @@ is "a donor leaves" "$status" 204
 beat z i1
 is "and is unknown" "$status" 404
 
-# silence
+# silence, with a broker that waits for less
+kill_broker
+start_broker --donor-timeout 4
 pump a i2
-until_true 10 donor_is a '.applied == .revision'
-until_true 30 donor_is b '.state == "away"'
+until_true 60 donor_is a '.applied == .revision'
+up() { beat b i1; donor_is b '.state == "up"'; }
+until_true 60 up
+point $? "a donor is up that is heard of"
+until_true 60 donor_is b '.state == "away"'
 point $? "a silent donor is away"
 has "its leases keep their regions for now" '.donors[] | select(.id == "b") | .leased > 0'
 lease c3 i1 20
@@ -104,12 +109,13 @@ point $? "and is up again"
 # the long poll
 register p 1 i1
 beat p i1
-beat p i1 &
+( trap - EXIT; beat p i1 '"asks":1'; echo "$answer" >"$dir/poll" ) &
 poll=$!
-( trap - EXIT; sleep 0.3; api POST /v1/donors/p/drain )
+until_true 60 donor_is p '.stats.asks == 1'
+api POST /v1/donors/p/drain
 wait $poll
-beat p i1
-has "a drain reaches the donor" '.drain == true'
+answer=$(<"$dir/poll")
+has "a drain reaches the donor that waits for news" '.drain == true'
 api POST /v1/donors/nobody/drain
 is "draining an unknown donor" "$status" 404
 

@@ -15,7 +15,7 @@ for bad in "--transports pigeon" "--transports ," "--rdma-listen nonsense" "--rd
     "--rdma-port 256" "--rdma-gid-index -2" "--rdma-device $(printf 'x%.0s' {1..64})" \
     "--region-size 1500kB" "--memory 1kB" "--id -x" "--advertise nonsense" "extra"; do
     # shellcheck disable=SC2086
-    timeout 10 "${donor[@]}" --listen 127.0.0.1:0 $bad >/dev/null 2>&1
+    timeout 60 "${donor[@]}" --listen 127.0.0.1:0 $bad >/dev/null 2>&1
     is "remote_bp_donor ${bad:0:40}" $? 2
 done
 
@@ -47,7 +47,7 @@ run_donor d3 --listen 0.0.0.0:0 --transports tcp,shm --advertise mem1.example:70
 has "clients are told the advertised address" '.host == "mem1.example" and .port == 7001'
 
 for transports in verbs shm,verbs; do
-    timeout 10 "${donor[@]}" --listen 127.0.0.1:0 --rdma-device none --transports $transports >"$dir/out" 2>&1
+    timeout 60 "${donor[@]}" --listen 127.0.0.1:0 --rdma-device none --transports $transports >"$dir/out" 2>&1
     is "without a device, --transports $transports fails" "$? $(grep -c 'error: could not serve RDMA: no RDMA device' "$dir/out")" "1 1"
 done
 
