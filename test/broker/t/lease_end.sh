@@ -5,10 +5,10 @@
 
 . "$(dirname "$0")/../lib.sh"
 
-start_broker
+start_broker --donor-timeout 300
 register a 8 ia
 pump a ia
-until_true 10 donor_is a '.applied == 1'
+until_true 60 donor_is a '.applied == 1'
 
 lease c1 i1 2
 wrong=${secret//[0-9]/f}
@@ -36,7 +36,7 @@ is "release" "$status" 204
 renew
 is "then renew" "$status" 410
 has "says how it ended" '.error | test("given back")'
-until_true 10 donor_is a '.free == 8'
+until_true 60 donor_is a '.free == 8'
 point $? "the donor cleaned its regions"
 
 lease c1 i1 2
@@ -51,34 +51,59 @@ is "revoking again" "$status" 410
 api POST /v1/leases/nonsense/revoke
 is "revoking an unknown lease" "$status" 404
 
-lease c1 i1 2 1000
-expired() { renew; [ "$status" = 410 ]; }
+# Once it has a second less, a renewal gives that back, however late it is seen.
+lease c1 i1 2 600000
+remaining() { api GET /v1/leases; get '.leases[0].remaining_ms'; }
+older() { [ "$(remaining)" -lt 599000 ]; }
+until_true 60 older
+point $? "a lease's time runs"
+left=$(remaining)
+renewed() { renew; [ "$status" = 200 ] && [ "$(remaining)" -gt "$left" ]; }
+until_true 60 renewed
+point $? "a renewed lease has all of it again"
 not_renewed() { api GET /v1/leases; [ "$(get '.leases | length')" = 0 ]; }
+renew '"ttl_ms":3000'
+is "it may ask for less" "$status" 200
+until_true 60 not_renewed
+point $? "a lease that is not renewed goes"
 renew
-is "a renewed lease lives" "$status" 200
-until_true 10 not_renewed
-point $? "an unrenewed one goes"
-expired
+is "then renew" "$status" 410
 has "says how it ended" '.error | test("expired")'
-until_true 10 donor_is a '.free == 8'
+until_true 60 donor_is a '.free == 8'
 point $? "and its regions come back"
 
-lease c1 i1 8
-old_id=$id old_secret=$secret
-lease c1 i1 1 60000 temp
-temp_id=$id
-lease other i1 1
-other_id=$id
-has "everything is taken" '.bytes == 0'
-lease c1 i2 8
-has "a new instance takes over, and gets the cleaned memory at once" ".bytes == 8 * $region"
+# The answer to a take-over waits a second for the memory to be cleaned, for
+# which a busy machine may need some tries.  Two regions are for those that wait.
+give_back() { api DELETE "/v1/leases/$1" "{\"secret\":\"$2\"}"; }
+n=0
+take_over()
+{
+    if [ $((n++)) -gt 0 ]; then
+        give_back "$id" "$secret"
+        give_back "$temp_id" "$temp_secret"
+        give_back "$other_id" "$other_secret"
+        until_true 60 donor_is a '.free == 8' || return
+    fi
+    lease c1 i1 8 600000
+    old_id=$id old_secret=$secret
+    lease c1 i1 1 600000 temp
+    temp_id=$id temp_secret=$secret
+    lease other i1 1 600000
+    other_id=$id other_secret=$secret
+    taken=$(get .bytes)
+    lease c1 i2 8 600000
+    [ "$(get .bytes)" = $((6 * region)) ]
+}
+until_true 60 take_over
+point $? "a new instance takes over, and gets the cleaned memory at once"
+is "where everything was taken" "$taken" 0
 api POST "/v1/leases/$old_id/renew" "{\"secret\":\"$old_secret\"}"
 is "the dead self's lease is over" "$status" 410
 has "says how it ended" '.error | test("taken over")'
 api GET /v1/leases
 has "the other purpose's and other client's leases live" "[.leases[].lease] | contains([\"$temp_id\", \"$other_id\"])"
 api GET /metrics
-is "metrics count it" "$(sed -n 's/^remote_bp_leases_taken_over_total //p' <<<"$answer")" 1
+is "metrics count it" "$(sed -n 's/^remote_bp_leases_taken_over_total //p' <<<"$answer")" "$n"
 
 # what a donor sees: revision, secret, ttl
 stop_pumps
@@ -86,16 +111,16 @@ api GET /v1/donors
 revision[a]=$(get '.donors[0].revision')
 api POST "/v1/leases/$id/revoke"
 beat a ia
-has "the revoked lease's regions are not in the donor's truth, but dirty" ".leases == [] and (.dirty | length) == 8 and .revision > 0"
+has "the revoked lease's regions are not in the donor's truth, but dirty" ".leases == [] and (.dirty | length) == 6 and .revision > 0"
 seen=${revision[a]}
 beat a ia '"clean":[0,1,2,3,4,5,6,7]'
 has "cleaning raises no revision" ".revision == $seen and .dirty == []"
-lease c9 i1 1 5000
+lease c9 i1 1 50000
 beat a ia
 has "a grant is in the donor's truth with secret and TTL" \
-    ".leases | length == 1 and .[0].lease == \"$id\" and .[0].secret == \"$secret\" and .[0].regions == [0] and .[0].ttl_ms > 0 and .[0].ttl_ms <= 5000"
-renew "\"ttl_ms\":50000"
+    ".leases | length == 1 and .[0].lease == \"$id\" and .[0].secret == \"$secret\" and .[0].regions == [0] and .[0].ttl_ms > 0 and .[0].ttl_ms <= 50000"
+renew "\"ttl_ms\":500000"
 beat a ia
-has "so is a renewal" '.leases[0].ttl_ms > 5000'
+has "so is a renewal" '.leases[0].ttl_ms > 50000'
 
 finish
