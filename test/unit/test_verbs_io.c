@@ -410,7 +410,8 @@ test_table(void)
 	conn = connected();
 	began = rbp_now_ns();
 	reads = donor.table_reads;
-	while (rbp_now_ns() - began < 55 * MS)
+	while (rbp_now_ns() - began < 55 * MS ||
+		   (donor.table_reads - reads < 2 && rbp_now_ns() - began < 10 * SECOND))
 	{
 		if (read_some(conn, 1, 0, 100, buf) != RBP_CANCELED)
 			break;
