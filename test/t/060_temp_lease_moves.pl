@@ -45,7 +45,7 @@ sub lease
 sub has
 {
 	my ($megabytes, $name) = @_;
-	return ok(wait_for("$megabytes MB", sub { leased() == $megabytes }, 60), $name);
+	return ok(wait_for("$megabytes MB", sub { leased() == $megabytes }, 120), $name);
 }
 
 sub pages
@@ -63,7 +63,7 @@ sub is_whole
 sub log_has
 {
 	my ($pattern, $name) = @_;
-	return ok(wait_for("$pattern", sub { log_since($node, $offset) =~ /$pattern/ }, 30), $name);
+	return ok(wait_for("$pattern", sub { log_since($node, $offset) =~ /$pattern/ }, 120), $name);
 }
 
 for my $transport ('tcp', 'shm')
@@ -75,7 +75,7 @@ for my $transport ('tcp', 'shm')
 		tier => '8MB',
 		shared_buffers => '4MB',
 		conf => "work_mem = '64kB'\nremote_bp.temp_tier_max_size = '64MB'\nremote_bp.temp_tier_size = '48MB'\n"
-		  . "remote_bp.lease_ttl = '10s'\n");
+		  . "remote_bp.lease_ttl = '60s'\n");
 	$node->safe_psql('postgres', <<'SQL');
 CREATE TABLE big AS SELECT i, md5(i::text) AS t, rpad('', 300, md5((-i)::text)) AS pad FROM generate_series(1, 50000) i;
 CREATE FUNCTION md5_of_cursor() RETURNS text LANGUAGE plpgsql AS $$
@@ -136,8 +136,8 @@ SQL
 	is(kill('TERM', $pid), 1, "$transport: the lease worker is ended");
 	log_has('going on with the lease for temporary data, 48 MB', "$transport: the next one takes the lease over");
 	is_whole("$transport, lease worker ended");
-	sleep 11;    # the TTL
-	is_whole("$transport, past the lease's TTL");
+	ok(wait_renewed($node), "$transport: which is renewed");
+	is_whole("$transport, lease renewed by another worker");
 	is(lease(), $lease, "$transport: the lease is the same");
 	is(pages(), $used, "$transport: with the same pages");
 
@@ -162,11 +162,12 @@ SQL
 
 	# Another broker: what the old one's donors have is moved to disk.
 	set('broker', $broker2->url);
-	ok( wait_for('the new broker', sub { $node->safe_psql('postgres', 'SELECT string_agg(DISTINCT donor, $$ $$) FROM remote_bp_leases') eq 'three' }, 60),
+	ok( wait_for('the new broker', sub { $node->safe_psql('postgres', 'SELECT string_agg(DISTINCT donor, $$ $$) FROM remote_bp_leases') eq 'three' }, 120),
 		"$transport: another broker, another donor");
 	has(48, "$transport: which has memory");
 	is_whole("$transport, another broker");
-	is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, "$transport: the first one has no lease left");
+	ok(wait_for('the lease to end', sub { !@{ http_json($broker, 'GET', '/v1/leases')->{leases} } }),
+		"$transport: the first one has no lease left");
 
 	is($session->query('COMMIT'), '', "$transport: the query ends well");
 	$session->quit;

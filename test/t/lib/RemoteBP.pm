@@ -24,7 +24,7 @@ use RemoteBP::Proxy;
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build create_extension
-  counters counter reset_counters connections leased_bytes wait_leased
+  counters counter reset_counters connections leased_bytes wait_leased wait_renewed
   tier_pages warm make_table content evict_buffers
   log_size log_since log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
 );
@@ -344,6 +344,25 @@ sub wait_leased
 		"$megabytes MB to be leased",
 		sub { leased_bytes($node) >= $megabytes * $MB },
 		$seconds);
+}
+
+# Wait until each lease that there is now may be used for so many seconds (5)
+# longer than now: since renewals come about once a second, for some of them.
+sub wait_renewed
+{
+	my ($node, $seconds) = @_;
+	my $look = sub {
+		return { map { split /\|/ } split /\n/, $node->safe_psql('postgres',
+				'SELECT lease, min(extract(epoch FROM clock_timestamp() + expires_in)) FROM remote_bp_leases GROUP BY lease') };
+	};
+	my $before = $look->();
+	return wait_for(
+		'leases to be renewed',
+		sub {
+			my $now = $look->();
+			return keys %$before && !grep { ($now->{$_} // 0) < $before->{$_} + ($seconds // 5) } keys %$before;
+		},
+		120);
 }
 
 # Pages of the relation that the tier holds, all forks.
