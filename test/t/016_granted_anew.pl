@@ -22,7 +22,13 @@ sub resize
 	my ($node, $megabytes) = @_;
 	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.buffer_tier_size = '${megabytes}MB'");
 	$node->reload;
-	return wait_for("$megabytes MB", sub { leased_bytes($node) == $megabytes * 1024 * 1024 }, 30);
+	return wait_for("$megabytes MB", sub { leased_bytes($node) == $megabytes * 1024 * 1024 }, 120);
+}
+
+sub failures
+{
+	my ($node) = @_;
+	return counter($node, 'io_errors') + $node->safe_psql('postgres', 'SELECT sum(failures) FROM remote_bp_stat_donors');
 }
 
 for my $transport ('shm', 'tcp')
@@ -40,8 +46,13 @@ for my $transport ('shm', 'tcp')
 
 	for my $round (1 .. 3)
 	{
+		# Nobody waits for a request that is on its way to a region when that
+		# is given back: it may be denied, and its page comes from the disk.
+		my $failures = failures($node);
 		ok(resize($node, 8), "$transport: most regions are given back");
+		cmp_ok(failures($node) - $failures, '<', 5, "$transport: which hardly anybody met");
 		ok(resize($node, 64), "$transport: and granted anew");
+		$failures = failures($node);
 		is($node->safe_psql('postgres', 'SELECT min(lease) FROM remote_bp_leases'),
 			$lease, "$transport: to the same lease");
 		ok(warm($node, 'pages'), "$transport: pages are in the tier again");
@@ -49,13 +60,12 @@ for my $transport ('shm', 'tcp')
 		is($session->query_safe($read), '0|' . 48 * 1024, "$transport: the session reads them again");
 		my $after = counters($node);
 		cmp_ok($after->{hits} - $before->{hits}, '>', 1000, "$transport: from the tier");
-		is($after->{io_errors}, 0, "$transport: and nothing was denied");
+		is(failures($node), $failures, "$transport: and nothing was denied");
 	}
-	is($node->safe_psql('postgres', 'SELECT sum(failures) FROM remote_bp_stat_donors'), 0, "$transport: no failure");
 	$session->quit;
 	is_clean($node, $transport);
 	$node->stop;
-	wait_for('the memory to be free', sub { !@{ http_json($broker, 'GET', '/v1/leases')->{leases} } }, 30);
+	wait_for('the memory to be free', sub { !@{ http_json($broker, 'GET', '/v1/leases')->{leases} } }, 120);
 }
 
 done_testing();
