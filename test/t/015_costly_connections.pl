@@ -48,7 +48,7 @@ sub reads
 				evict_buffers($node);
 				return transport($node) eq $transport;
 			},
-			$seconds // 30),
+			$seconds // 120),
 		$name);
 	ok(serves($node), "$name, and pages come from the tier");
 	return;
@@ -126,7 +126,7 @@ sub serves
 	set_threshold($node, 20);
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = '1s'});
 	$node->reload;
-	ok(wait_for('idle connections to go', sub { connections($node) == 0 }, 10), 'threshold: idle connections are closed');
+	ok(wait_for('idle connections to go', sub { connections($node) == 0 }, 120), 'threshold: idle connections are closed');
 	$below = counter($node, 'below_threshold');
 	$session->query_safe("SELECT count(v) FROM pages WHERE id > 0");
 	cmp_ok(counter($node, 'below_threshold') - $below, '>=', 20, 'threshold: and count anew');
@@ -178,7 +178,7 @@ for my $transport ('shm', 'tcp')
 	ok( wait_for(
 			'shm to be tried again',
 			sub { log_since($node, $offset) =~ /donor "donor1" can be reached over shm again/ },
-			45),
+			180),
 		'in reach again: it is noticed');
 	reads($node, 'shm', 'in reach again: shm is used');
 
@@ -189,7 +189,7 @@ for my $transport ('shm', 'tcp')
 		FOR i IN 1..100 LOOP PERFORM count(v) FROM pages WHERE id > 0; PERFORM pg_sleep(0.05); END LOOP;
 		END $$});
 	reads($node, 'tcp', 'hanging over shm: tcp is used');
-	ok(wait_for('the log', sub { log_since($node, $offset) =~ /cannot be reached over shm \(timed out\)/ }, 15),
+	ok(wait_for('the log', sub { log_since($node, $offset) =~ /cannot be reached over shm \(timed out\)/ }, 120),
 		'hanging over shm: the log says so');
 
 	# With other settings, it may work.
@@ -197,7 +197,7 @@ for my $transport ('shm', 'tcp')
 	$offset = log_size($node);
 	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 5');
 	$node->reload;
-	reads($node, 'shm', 'other settings: shm is used', 10);
+	reads($node, 'shm', 'other settings: shm is used');
 
 	# A lease that is denied, and a transport that is named, are no reasons.
 	$offset = log_size($node);
@@ -212,7 +212,14 @@ for my $transport ('shm', 'tcp')
 	$offset = log_size($node);
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.transport = 'shm'});
 	$node->reload;
-	sleep 0.5;
+	$node->poll_query_until('postgres', 'SHOW remote_bp.transport', 'shm');
+	# The pusher knows, too, once it has begun another round.
+	for (1 .. 2)
+	{
+		my $pushes = counter($node, 'pushes');
+		$node->safe_psql('postgres', 'UPDATE pages SET v = v + 1');
+		wait_for('pushes', sub { content($node, 'pages'); evict_buffers($node); return counter($node, 'pushes') > $pushes });
+	}
 	set_faults('shm connect refuse', 'shm read cut', 'shm write cut');
 	content($node, 'pages');
 	evict_buffers($node) for 1 .. 3;
