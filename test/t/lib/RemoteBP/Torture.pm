@@ -164,9 +164,18 @@ SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta
 SQL
 }
 
+# Have donors served so many pages in this round, and so many of all?  More
+# than is asked for, since a little of it may be counted later.
+sub served
+{
+	my ($node) = @_;
+	my $c = counters($node);
+	return $c->{hits} > $hits / $rounds && $c->{hits} + $c->{staged_hits} > $c->{misses} / 3;
+}
+
 # Start all clients and let them run for that time, and until each job has had
-# a turn and donors have served a part of the pages that they shall, however
-# slow the machine is.
+# a turn and donors have served the pages and the part of all pages that they
+# shall, however slow the machine is.
 sub run_round
 {
 	my ($node, $round, $seconds) = @_;
@@ -229,11 +238,11 @@ SQL
 		push @workers, { pid => $pid, name => $name, out => $out, had => $had };
 	}
 
-	my ($end, $latest) = (time + $seconds, time + $seconds + 200);
+	my ($end, $latest) = (time + $seconds, time + $seconds + 400);
 	while ($load->alive && time < $latest)
 	{
 		last if grep { -e $_->{out} } @workers;    # one has failed
-		last if time > $end && !grep({ !-e $_->{had} } @workers) && counter($node, 'hits') > $hits / $rounds;
+		last if time > $end && !grep({ !-e $_->{had} } @workers) && served($node);
 		sleep 0.2;
 	}
 	return;
@@ -250,9 +259,14 @@ sub crash
 	if ($round == 1)
 	{
 		my $offset = log_size($node);
-		my $pid = $node->safe_psql('postgres',
-			q{SELECT pid FROM pg_stat_activity WHERE query ~ '^UPDATE pgbench_' AND pid <> pg_backend_pid() LIMIT 1});
-		is(kill('KILL', $pid), 1, "round $round: a backend is killed");
+		my $pid;
+		wait_for(
+			'an update of pgbench',
+			sub {
+				$pid = $node->safe_psql('postgres',
+					q{SELECT pid FROM pg_stat_activity WHERE query ~ '^UPDATE pgbench_' AND pid <> pg_backend_pid() LIMIT 1});
+			});
+		is($pid && kill('KILL', $pid), 1, "round $round: a backend is killed");
 		ok( wait_for(
 				'recovery',
 				sub { log_since($node, $offset) =~ /database system is ready to accept connections/ },
