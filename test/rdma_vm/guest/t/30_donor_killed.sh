@@ -6,22 +6,20 @@ start_broker
 start_donor near --memory 48MB
 start_donor far --memory 48MB
 start_server 'remote_bp.transport = verbs'
-until_true 30 leased 96
+until_true 120 leased 96
 check 'most pages come from the donors' warm
 holds 'of one' "$(donor_column near reads) > 0"
 holds 'and of the other' "$(donor_column far reads) > 0"
 
 start_pgbench 14
-sleep 2
+before=$(counter fallbacks)
 kill_donor far
-sleep 2
+check 'pages of the dead one are read from disk' until_true 120 more_than fallbacks "$before"
 before=$(counter hits)
-sleep 2
-holds 'the other donor serves on' "$(counter hits) > $before"
-holds 'pages of the dead one were read from disk' "$(counter fallbacks) > 0"
+check 'the other donor serves on' until_true 120 more_than hits "$before"
 start_donor far --memory 48MB
 finish_pgbench 'one donor killed'
-check 'the new one is leased' until_true 60 leased 96
+check 'the new one is leased' until_true 180 leased 96
 reads=$(donor_column far reads)
 check 'most pages come from donors again' warm
 holds 'some from the new one' "$(donor_column far reads) > $reads"
