@@ -418,13 +418,21 @@ disagree(const Stream *stream, const Step *s, const char *detail)
 					   s->chunk, stream->path, MyProcPid)));
 }
 
+typedef enum FileCall
+{
+	CALL_READ,
+	CALL_WRITE,
+	CALL_TRUNCATE
+} FileCall;
+
 /*
- * FileRead() or FileWrite().  A block that is lost is raised out of them, with
- * the reason: where such a failure may be, that is -1 and EIO as well.
+ * FileRead(), FileWrite() or FileTruncate().  A block that is lost is raised out
+ * of them, with the reason: where such a failure may be, that is -1 and EIO as
+ * well.
  */
 static int
-file_io(bool write, const Stream *stream, unsigned char *buffer, int64 len,
-		int64 offset)
+file_call(FileCall call, const Stream *stream, unsigned char *buffer, int64 len,
+		  int64 offset)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile int result = -1;
@@ -432,7 +440,9 @@ file_io(bool write, const Stream *stream, unsigned char *buffer, int64 len,
 	errno = 0;
 	PG_TRY();
 	{
-		result = write ?
+		result = call == CALL_TRUNCATE ?
+			FileTruncate(stream->file, offset, NO_EVENT) :
+			call == CALL_WRITE ?
 			FileWrite(stream->file, (char *) buffer, (int) len, offset, NO_EVENT) :
 			FileRead(stream->file, (char *) buffer, (int) len, offset, NO_EVENT);
 	}
@@ -512,7 +522,7 @@ do_read(Stream *stream, const Step *s, const Model *m, int64 offset, int64 len)
 	int			result;
 
 	memset(io_buffer, GUARD_BYTE, len + GUARD);
-	result = file_io(false, stream, io_buffer, len, offset);
+	result = file_call(CALL_READ, stream, io_buffer, len, offset);
 	if (allowed_failure(result))
 		return;
 	compare_read(stream, s, m, io_buffer, offset, len, result, errno);
@@ -541,8 +551,8 @@ do_write(Stream *stream, const Step *s, Model *m, int64 offset, int64 len,
 	fill_random(io_buffer, len, fill);
 	do
 	{
-		result = file_io(true, stream, io_buffer + done, len - done,
-						 offset + done);
+		result = file_call(CALL_WRITE, stream, io_buffer + done, len - done,
+						   offset + done);
 		done += Max(result, 0);
 	} while (run.eio_allowed && result > 0 && done < len);
 
@@ -713,7 +723,7 @@ do_step(Stream *stream, Model *m, const Step *s)
 											 (long long) m->size));
 			break;
 		case TRUNCATE:
-			if (FileTruncate(stream->file, s->offset, NO_EVENT) != 0)
+			if (file_call(CALL_TRUNCATE, stream, NULL, 0, s->offset) != 0)
 			{
 				if (!allowed_failure(-1))
 					disagree(stream, s, psprintf("%s", strerror(errno)));
