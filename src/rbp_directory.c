@@ -237,9 +237,13 @@ take_fresh(RbpDirectory *dir, uint32_t extent)
 	uint8_t		now = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
 
 	while (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH)
-		if (__atomic_compare_exchange_n(byte, &now, now - 1, false,
+	{
+		uint8_t		left = now == RBP_EXTENT_FRESH ? RBP_EXTENT_TOUCHED - 1 : now - 1;
+
+		if (__atomic_compare_exchange_n(byte, &now, left, false,
 										__ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE))
 			return true;
+	}
 	return false;
 }
 

@@ -75,15 +75,15 @@ rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent)
 }
 
 /*
- * How many slots are fresh is not known any more.  To say all but one costs a
- * few looks too many.
+ * How many slots are fresh is not known any more.  To say that all may be costs
+ * a few looks too many.
  */
 void
 rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent)
 {
 	if (rbp_extent_now(dir, extent) != RBP_EXTENT_DRAINING)
 		return;
-	(void) extent_change(dir, extent, RBP_EXTENT_FRESH - 1);
+	(void) extent_change(dir, extent, RBP_EXTENT_TOUCHED);
 	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_sub(&dir->draining, 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);

@@ -73,11 +73,12 @@ typedef enum RbpSlotState
 
 /*
  * What an extent is, a byte.  From RBP_EXTENT_ONLINE on to RBP_EXTENT_FRESH it
- * is online, and the byte tells how many of its slots are fresh.
+ * is online, and the byte tells how many of its slots are fresh, at most.
  */
 #define RBP_EXTENT_OFFLINE	0	/* none of its slots is in use */
 #define RBP_EXTENT_ONLINE	1	/* no slot is fresh */
-#define RBP_EXTENT_FRESH	(RBP_EXTENT_ONLINE + RBP_EXTENT_PAGES)
+#define RBP_EXTENT_TOUCHED	(RBP_EXTENT_ONLINE + RBP_EXTENT_PAGES)	/* all may be */
+#define RBP_EXTENT_FRESH	(RBP_EXTENT_TOUCHED + 1)	/* all are: none was ever taken */
 #define RBP_EXTENT_DRAINING 254 /* read, but nothing is put there */
 #define RBP_EXTENT_CLOSED	255 /* dead; its slots are still to be taken out of
 								 * use */

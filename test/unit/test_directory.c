@@ -503,6 +503,22 @@ test_moving(void)
 	rbp_directory_extent_undrain(dir, 1);
 	check(dir, "wanted again");
 	free(dir);
+
+	/* memory that nothing was put into before it drained is all there again */
+	dir = make(1, 1);
+	rbp_directory_extent_drain(dir, 0);
+	rbp_directory_extent_undrain(dir, 0);
+	n = 0;
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		page = page_of(1000, 0);
+		while (rbp_page_hash(&page) % RBP_PARTITIONS != part)
+			page.block++;
+		n += rbp_directory_reserve(dir, &page, &evicted) != RBP_INVALID_SLOT;
+	}
+	is_u64(n, RBP_EXTENT_PAGES, "each slot of an extent that drained is found again");
+	check(dir, "all of it wanted again");
+	free(dir);
 }
 
 static void
