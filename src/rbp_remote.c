@@ -568,6 +568,8 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 		if (donor < 0 || enter_region(pool, &regions[i], donor, &place) < 0)
 			unused++;
 	}
+	/* extents that were passed may be free again */
+	lease->bringing = false;
 	unused += bring_regions_online(pool);
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);

@@ -1247,6 +1247,21 @@ test_no_vacant_place(void)
 	is_u64(mistakes, 0, "no mistakes");
 }
 
+/* One that comes while the one before is still being given its memory. */
+static void
+test_many_extents(void)
+{
+	PoolLease  *lease = &rbp_remote_shared->leases[RBP_POOL_BUFFER];
+
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
+	/* as after BRING_EXTENTS, of a pool that has as many */
+	lease->bringing = true;
+	lease->look_at = lease->end_extent;
+	is_u64(take_lease(RBP_POOL_BUFFER, 3, 0, 2, 2), 0, "extents that were given before are found");
+	ok(round_trip(0, 1, 0), "and are used");
+	is_u64(mistakes, 0, "no mistakes");
+}
+
 int
 main(void)
 {
@@ -1264,6 +1279,7 @@ main(void)
 	test_shrinking();
 	test_report();
 	test_no_vacant_place();
+	test_many_extents();
 	test_exit();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
