@@ -846,7 +846,11 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_by)
 		Region	   *region = &shared->regions[regions[i]];
 
 		if (region->draining)
+		{
+			/* whoever wants it now may have less time */
+			region->drain_by = Min(region->drain_by, drain_by);
 			continue;
+		}
 		for_each_extent(regions[i], pool_ops[pool]->drain);
 		region->draining = true;
 		region->cursor = NO_EXTENT;

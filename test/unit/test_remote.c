@@ -1038,6 +1038,20 @@ test_shrinking(void)
 								  mock_now + 50 * MS, 200 * MS, &left);
 	ok(n == 1 && left == 0, "but not for ever");
 
+	/* nor longer than who asks for it in the meantime can wait */
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+		used[e] = 50;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
+								  mock_now + 50 * MS, 1000000 * MS, &left);
+	n += rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
+								   mock_now + 50 * MS, 200 * MS, &left);
+	ok(n == 0 && left == 1, "a region that drains is to go sooner");
+	mock_now += 200 * MS;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
+								  mock_now + 50 * MS, 1000000 * MS, &left);
+	ok(n == 1 && left == 0, "and does");
+
 	/* nor is a donor that is known not to answer */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (strcmp(rbp_remote_shared->donors[i].endpoint.donor, "donor1") == 0)
