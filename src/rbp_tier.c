@@ -255,12 +255,14 @@ extent_used(uint32 extent)
  * Read a batch of the extent's pages, from its slot *next on, into staging,
  * where they are the directory's and the pusher's to write elsewhere.  What
  * does not hash to what it should be stays where it is.  False if there is no
- * room in staging, or nothing of it could be read; *next is as it was unless
- * all could be.
+ * room in staging, or nothing of it could be read in time; *next is as it was
+ * unless all could be.
  */
 static bool
-move_batch(uint32 extent, uint32 *next)
+move_batch(uint32 extent, uint32 *next, int64 deadline_ns)
 {
+	/* most of staging is for the pages that queries give up */
+	uint32		share = staging_slots() / 4;
 	RbpMovable	pages[RBP_MAX_BATCH];
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	uint32		staged[RBP_MAX_BATCH];
@@ -270,10 +272,9 @@ move_batch(uint32 extent, uint32 *next)
 	int			nread = 0;
 	int			n;
 
-	/* most of staging is for the pages that queries give up */
-	if (rbp_staging_depth(rbp_staging) > staging_slots() / 4)
+	if (rbp_staging_depth(rbp_staging) > share)
 		return false;
-	while (nstaged < RBP_MAX_BATCH &&
+	while (nstaged < (int) Min(share, RBP_MAX_BATCH) &&
 		   (staged[nstaged] = rbp_staging_get(rbp_staging)) != RBP_NO_STAGING_SLOT)
 		nstaged++;
 	n = nstaged == 0 ? 0 :
@@ -284,7 +285,8 @@ move_batch(uint32 extent, uint32 *next)
 		ios[i].buf = rbp_staging_page(rbp_staging, staged[i]);
 	}
 	if (n > 0)
-		rbp_remote_read(ios, n, now, now + rbp_guc_io_timeout_ns());
+		rbp_remote_read(ios, n, now,
+						Min(now + rbp_guc_io_timeout_ns(), deadline_ns));
 	for (int i = 0; i < nstaged; i++)
 	{
 		bool		is_read = i < n && ios[i].status == RBP_OK;
@@ -314,7 +316,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 		if (now >= deadline_ns || now - progress > MOVE_PATIENCE_NS ||
 			!rbp_remote_usable(RBP_POOL_BUFFER, now))
 			return RBP_EXTENT_PAGES - next;
-		if (move_batch(extent, &next))
+		if (move_batch(extent, &next, deadline_ns))
 			progress = now;
 		else
 		{
