@@ -471,6 +471,31 @@ noticed(void)
 	return __atomic_load_n(&wrong, __ATOMIC_RELAXED) > 0;
 }
 
+/* Take all slots there are; returns how many. */
+static uint32_t
+reserve_all(void)
+{
+	static bool had[SLOTS];
+	uint32_t	n = 0;
+
+	memset(had, 0, sizeof(had));
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPageId	page = {.rel = 1};
+		uint32_t	slot;
+		bool		evicted;
+
+		while (rbp_hash_partition(rbp_page_hash(&page)) != part)
+			page.block++;
+		while ((slot = rbp_directory_reserve(dir, &page, &evicted)) != RBP_INVALID_SLOT)
+		{
+			n += !had[slot];
+			had[slot] = true;
+		}
+	}
+	return n;
+}
+
 static void
 run(RbpMutation mutation, Thread *sum)
 {
@@ -563,6 +588,7 @@ run(RbpMutation mutation, Thread *sum)
 		while (rbp_staging_get(staging) != RBP_NO_STAGING_SLOT)
 			free_slots++;
 		is_u64(free_slots, STAGING, "and so are the staging slots");
+		is_u64(reserve_all(), SLOTS, "each slot can be had, once");
 	}
 	rbp_mutation = RBP_MUTATION_NONE;
 	free(dir_mem);
