@@ -601,6 +601,7 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	bool		is_new = known == NULL;
 	bool		unchanged;
 	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+	int			unused;
 	int			n = 0;
 
 	rbp_lease_resolve_donors(fresh);
@@ -646,16 +647,17 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	h->nreleased = 0;
 	h->deadline = rbp_lease_deadline(sent_ns, fresh->ttl_ms);
 	if (unchanged)
-		rbp_remote_extend_lease(h->pool, h->deadline);
+		unused = rbp_remote_extend_lease(h->pool, h->deadline);
 	else
 	{
 		h->in_use = true;
 		h->suspected = false;
-		if (rbp_remote_set_lease(h->pool, &fresh->cred, h->deadline,
-								 fresh->donors, fresh->ndonors,
-								 grants, fresh->nregions) > 0)
-			release_unused(h);
+		unused = rbp_remote_set_lease(h->pool, &fresh->cred, h->deadline,
+									  fresh->donors, fresh->ndonors,
+									  grants, fresh->nregions);
 	}
+	if (unused > 0)
+		release_unused(h);
 	report(h, is_new);
 	tell_namesakes(h, h->lease);
 	h->step_due = 0;

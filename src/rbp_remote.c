@@ -579,18 +579,21 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 	return unused;
 }
 
-void
+int
 rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 {
+	int			unused = 0;
+
 	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
 
 	/* extents of regions that were lost may be free by now */
 	if (shared->leases[pool].short_of_extents)
 	{
 		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-		(void) bring_regions_online(pool);
+		unused = bring_regions_online(pool);
 		LWLockRelease(&shared->remote_lock);
 	}
+	return unused;
 }
 
 bool

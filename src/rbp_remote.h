@@ -291,8 +291,11 @@ extern bool rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred,
 /* The lease is gone: stop using everything now. */
 extern void rbp_remote_clear_lease(RbpPool pool);
 
-/* Renewed with nothing else changed. */
-extern void rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
+/*
+ * Renewed with nothing else changed.  Returns how many regions found no room
+ * after all, and are out of use.
+ */
+extern int	rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
 
 /*
  * Work on a pool's memory that was put off, so that no step of the lease takes

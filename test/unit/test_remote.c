@@ -707,11 +707,11 @@ test_time(void)
 	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "it is free again");
 
 	/* Past the lease's deadline. */
-	rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now);
+	(void) rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now);
 	ok(!rbp_remote_slot_stays(TEMP_SLOT(0)), "past the deadline nothing stays");
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_DENIED),
 	   "past the deadline nothing is posted");
-	rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now + 3600000 * MS);
+	(void) rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now + 3600000 * MS);
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "after a renewal it is");
 }
 
@@ -1241,11 +1241,11 @@ test_report(void)
 	test_messages();
 	rbp_remote_set_trouble(RBP_POOL_BUFFER, "trouble");
 	ok(!rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "a lease lasts, whatever the broker says");
-	rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now);
+	(void) rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now);
 	ok(rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "until it ends");
 	says(why, "no lease: broker \"http://broker\", since some time: trouble", "the reason");
 	rbp_remote_set_trouble(RBP_POOL_BUFFER, NULL);
-	rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
+	(void) rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
 }
 
 /* A lease that takes the place of a large one does not wait for its pages. */
@@ -1276,6 +1276,36 @@ test_many_extents(void)
 	is_u64(mistakes, 0, "no mistakes");
 }
 
+static uint32 coming;
+
+static uint32
+offline_extents(void)
+{
+	return coming;
+}
+
+/* Regions wait for extents that are being forgotten, but not for ever. */
+static void
+test_promised_extents(void)
+{
+	static RbpRemotePoolOps promising_ops;
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&promising_ops, &temp_ops};
+
+	promising_ops = buffer_ops;
+	promising_ops.offline_extents = offline_extents;
+	rbp_remote_shmem_init(rbp_remote_shared, true, extents, ops, first_use);
+	for (int e = 2; e < BUFFER_EXTENTS; e++)
+		not_absent[e] = true;
+	coming = 2;
+	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 2, 2), 0, "two regions have extents, two will");
+	coming = 0;
+	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 2,
+		   "a renewal tells that they have got none");
+	memset(not_absent, 0, sizeof(not_absent));
+	is_u64(mistakes, 0, "no mistakes");
+}
+
 int
 main(void)
 {
@@ -1294,6 +1324,7 @@ main(void)
 	test_report();
 	test_no_vacant_place();
 	test_many_extents();
+	test_promised_extents();
 	test_exit();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
