@@ -30,24 +30,6 @@ my @profiles = qw(random blocks overwrites streams many named relations);
 
 #---- the module -----------------------------------------------------------
 
-# Built in a directory of the test's own.
-sub build_module
-{
-	my $dir = PostgreSQL::Test::Utils::tempdir();
-	for my $file (qw(Makefile file_model.c))
-	{
-		my $text = slurp_file("$FindBin::RealBin/../modules/file_model/$file");
-		open(my $out, '>', "$dir/$file") or BAIL_OUT("$dir/$file: $!");
-		print $out $text;
-		close $out;
-	}
-	my $said = '';
-	my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
-	IPC::Run::run([ 'make', '-C', $dir, "PG_CONFIG=$pg_config", 'WERROR=1' ], '<', \'', '>&', \$said)
-	  or BAIL_OUT("the module for this test does not compile: $said");
-	return "$dir/file_model";
-}
-
 sub define_functions
 {
 	my ($node, $module) = @_;
@@ -323,7 +305,7 @@ sub counted
 
 need_test_build();
 set_faults();
-my $module = build_module();
+my $module = build_module('file_model');
 my $broker = start_broker();
 my @donors = map { start_donor($broker, id => "donor$_", memory => '128MB', region_size => '1MB') } 1, 2;
 my $node = new_cluster(

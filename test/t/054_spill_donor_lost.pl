@@ -21,25 +21,7 @@ use Time::HiRes qw(sleep time);
 my $broker;
 my $node = spill_cluster('lost', settings => "statement_timeout = '100s'\n");
 spill_data($node);
-
-# Reads a cursor to its end: how many rows there were, and what was in them.
-$node->safe_psql('postgres', <<'SQL');
-CREATE FUNCTION rest(c refcursor) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	r record;
-	n int := 0;
-	h bigint := 0;
-BEGIN
-	LOOP
-		FETCH c INTO r;
-		EXIT WHEN NOT FOUND;
-		n := n + 1;
-		h := hashtextextended(r::text, h);
-	END LOOP;
-	RETURN n || ' ' || h;
-END
-$$;
-SQL
+create_rows_of($node);
 
 # A sort, all of it in a file once the first row is there.
 my $declare = 'DECLARE c SCROLL CURSOR FOR SELECT id, t, pad FROM big ORDER BY t';
@@ -63,7 +45,7 @@ sub rest
 {
 	my ($session) = @_;
 	$session->{stderr} = '';
-	my $answer = $session->query(q{SELECT rest('c')}) // '';
+	my $answer = $session->query(q{SELECT rows_of('c', false)}) // '';
 	return $1 if $session->{stderr} =~ /^(?:psql:\S+ )?(ERROR:\s+\S+)/m;
 	return $answer;
 }
@@ -310,7 +292,7 @@ for my $transport ('tcp', 'shm')
 	cmp_ok($session->query('SELECT sum(remote_bytes) FROM remote_bp_temp_files'), '>', 3000000, "$name: blocks are there again");
 	$donor->freeze;
 	$session->{stderr} = '';
-	$session->query_until(qr/begins/, "\\echo begins\nSELECT rest('c');\n");
+	$session->query_until(qr/begins/, "\\echo begins\nSELECT rows_of('c', false);\n");
 	sleep 3;
 	$donor->thaw;
 	like($session->query('SELECT 1'), qr/^\Q$expected\E\n1$/, "$name: a donor that goes on in time fails no query");

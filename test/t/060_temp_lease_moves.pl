@@ -12,6 +12,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
+use RemoteBP::Spill;
 use Test::More;
 use Time::HiRes qw(sleep);
 
@@ -57,7 +58,7 @@ sub pages
 sub is_whole
 {
 	my ($name) = @_;
-	return is($session->query(q{SELECT md5_of_cursor()}), $expected, "$name: spilled data is whole");
+	return is($session->query(q{SELECT rows_of('c')}), $expected, "$name: spilled data is whole");
 }
 
 sub log_has
@@ -78,27 +79,12 @@ for my $transport ('tcp', 'shm')
 		  . "remote_bp.lease_ttl = '60s'\n");
 	$node->safe_psql('postgres', <<'SQL');
 CREATE TABLE big AS SELECT i, md5(i::text) AS t, rpad('', 300, md5((-i)::text)) AS pad FROM generate_series(1, 50000) i;
-CREATE FUNCTION md5_of_cursor() RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	c CONSTANT refcursor := 'c';
-	r record;
-	n bigint := 0;
-	h bigint := 0;
-BEGIN
-	MOVE ABSOLUTE 0 FROM c;
-	LOOP
-		FETCH c INTO r;
-		EXIT WHEN NOT FOUND;
-		n := n + 1;
-		h := (h * 31 + hashtext(r::text)) % 1000000007;
-	END LOOP;
-	RETURN n || ' ' || h;
-END $$;
 SQL
+	create_rows_of($node);
 	has(48, "$transport: memory is leased");
 	$session = $node->background_psql('postgres');
 	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
-	$expected = $session->query(q{SELECT md5_of_cursor()});
+	$expected = $session->query(q{SELECT rows_of('c')});
 	like($expected, qr/^50000 -?\d+$/, "$transport: a query has spilled");
 	cmp_ok(pages() * 8192, '>', 16 * $MB, "$transport: to donors");
 	my $lease = lease();
@@ -186,7 +172,7 @@ SQL
 	log_has('the lease for temporary data has ended', "$transport: the server notices");
 	log_has('\d+ kB of temporary data are lost with \d+ regions', "$transport: and tells what is lost");
 	has(48, "$transport: there is another lease");
-	$session->query(q{SELECT md5_of_cursor()});
+	$session->query(q{SELECT rows_of('c')});
 	like($session->{stderr}, qr/ERROR: .*Input\/output error/, "$transport: the query that needs it fails");
 	$session->{stderr} = '';
 	$session->query('ROLLBACK');

@@ -16,26 +16,7 @@ use Test::More;
 
 my $node = spill_cluster('kept');
 spill_data($node);
-
-# All rows of cursor c: how many, and what was in them.
-$node->safe_psql('postgres', <<'SQL');
-CREATE FUNCTION all_of(c refcursor) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	r record;
-	n int := 0;
-	h bigint := 0;
-BEGIN
-	MOVE ABSOLUTE 0 FROM c;
-	LOOP
-		FETCH c INTO r;
-		EXIT WHEN NOT FOUND;
-		n := n + 1;
-		h := hashtextextended(r::text, h);
-	END LOOP;
-	RETURN n || ' ' || h;
-END
-$$;
-SQL
+create_rows_of($node);
 
 # One file, which grows as rows are fetched for the first time.
 my $declare = 'DECLARE c SCROLL CURSOR FOR WITH w AS MATERIALIZED (SELECT id, t, pad FROM big) SELECT * FROM w';
@@ -57,7 +38,7 @@ sub bytes
 }
 
 my $plain = begin();
-my $expected = $plain->query(q{SELECT all_of('c')});
+my $expected = $plain->query(q{SELECT rows_of('c')});
 $plain->quit;
 like($expected, qr/^40000 -?\d+$/, 'stock: the rows');
 
@@ -98,7 +79,7 @@ for my $donor (@donors)
 	$donor->thaw;
 	($remote, $mirrored) = bytes($session);
 	cmp_ok($mirrored, '<', $remote, "$name: it has not taken all, and the copies of the other one are kept");
-	is($session->query(q{SELECT all_of('c')}), $expected, "$name: all rows are right");
+	is($session->query(q{SELECT rows_of('c')}), $expected, "$name: all rows are right");
 	is($session->{stderr}, '', "$name: without an error");
 	unlike(log_since($node, $offset), qr/is lost|was lost/, "$name: no block is lost");
 	$session->quit;

@@ -15,27 +15,7 @@ use PostgreSQL::Test::Utils;
 use RemoteBP;
 use Test::More;
 
-# Built in a directory of the test's own.
-sub build_module
-{
-	my $dir = PostgreSQL::Test::Utils::tempdir();
-	for my $file (qw(Makefile lock_names.c))
-	{
-		my $text = slurp_file("$FindBin::RealBin/../modules/lock_names/$file");
-		open(my $out, '>', "$dir/$file") or BAIL_OUT("$dir/$file: $!");
-		print $out $text;
-		close $out;
-	}
-	my $said = '';
-	my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
-	my $src = Cwd::abs_path("$FindBin::RealBin/../../src");
-	IPC::Run::run([ 'make', '-C', $dir, "PG_CONFIG=$pg_config", "RBP_SRC=$src", 'WERROR=1' ],
-		'<', \'', '>&', \$said)
-	  or BAIL_OUT("the module for this test does not compile: $said");
-	return "$dir/lock_names";
-}
-
-my $module = build_module();
+my $module = build_module('lock_names', 'RBP_SRC=' . Cwd::abs_path("$FindBin::RealBin/../../src"));
 my $node = new_cluster(
 	'locks',
 	start => 0,

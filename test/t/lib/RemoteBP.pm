@@ -23,7 +23,7 @@ use RemoteBP::Proxy;
 
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
-  wait_for set_faults new_cluster test_build need_test_build create_extension
+  wait_for set_faults new_cluster test_build need_test_build build_module create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_renewed
   tier_pages warm make_table content evict_buffers
   log_size log_since log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
@@ -230,6 +230,27 @@ sub need_test_build
 	BAIL_OUT('no test build: set RBP_TEST_MODULE_DIR or run "make test-build"')
 	  unless test_build();
 	return;
+}
+
+# Compile a library of test/modules with these further arguments for make, in
+# a directory of the test's own; its path without ".so".
+sub build_module
+{
+	my ($name, @args) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	(my $modules = __FILE__) =~ s{[^/]*$}{../../modules};
+	for my $file ('Makefile', "$name.c")
+	{
+		my $text = slurp_file("$modules/$name/$file");
+		open(my $out, '>', "$dir/$file") or BAIL_OUT("$dir/$file: $!");
+		print $out $text;
+		close $out;
+	}
+	my $said = '';
+	my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
+	IPC::Run::run([ 'make', '-C', $dir, "PG_CONFIG=$pg_config", 'WERROR=1', @args ], '<', \'', '>&', \$said)
+	  or BAIL_OUT("the module $name does not compile: $said");
+	return "$dir/$name";
 }
 
 # The module is the installed one, or that of RBP_MODULE_DIR.

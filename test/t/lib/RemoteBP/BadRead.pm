@@ -6,26 +6,14 @@ package RemoteBP::BadRead;
 use strict;
 use warnings;
 
-use FindBin;
-use PostgreSQL::Test::Utils;
+use RemoteBP;
 use Test::More;
 
-# Build the library, in a directory of the test's own.
 sub new
 {
 	my ($class) = @_;
-	my $dir = PostgreSQL::Test::Utils::tempdir();
-	for my $file (qw(Makefile bad_read.c))
-	{
-		my $text = slurp_file("$FindBin::RealBin/../modules/bad_read/$file");
-		open(my $out, '>', "$dir/$file") or BAIL_OUT("$dir/$file: $!");
-		print $out $text;
-		close $out;
-	}
-	my $said = '';
-	IPC::Run::run([ 'make', '-C', $dir, 'WERROR=1' ], '<', \'', '>&', \$said)
-	  or BAIL_OUT("the library for this test does not compile: $said");
-	return bless { library => "$dir/bad_read.so", orders => "$dir/orders" }, $class;
+	my $path = build_module('bad_read');
+	return bless { library => "$path.so", orders => "$path.orders" }, $class;
 }
 
 # Servers that the sub starts have the library.

@@ -16,7 +16,7 @@ use RemoteBP;
 use Test::More;
 
 our @EXPORT = qw(
-  spill_cluster spill_mode spill_data spill_conf temp_leased wait_temp_leased
+  spill_cluster spill_mode spill_data create_rows_of spill_conf temp_leased wait_temp_leased
   temp_dirs temp_paths spill_counters spill_use spill_is_idle spill_is_clean
   run_session run_cases compare_modes
 );
@@ -145,6 +145,34 @@ CHECKPOINT;
 SELECT pg_backend_pid();
 SQL
 	wait_ended($node, $pid);
+	return;
+}
+
+# A function that reads the cursor c, from its start or from where it stands,
+# to its end or so many rows: how many there were, and a hash of them.
+sub create_rows_of
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION rows_of(c refcursor, rewind bool DEFAULT true, at_most bigint DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+	n bigint := 0;
+	h bigint := 0;
+BEGIN
+	IF rewind THEN
+		MOVE ABSOLUTE 0 FROM c;
+	END IF;
+	WHILE at_most IS NULL OR n < at_most LOOP
+		FETCH c INTO r;
+		EXIT WHEN NOT FOUND;
+		n := n + 1;
+		h := hashtextextended(r::text, h);
+	END LOOP;
+	RETURN n || ' ' || h;
+END
+$$;
+SQL
 	return;
 }
 
