@@ -385,7 +385,12 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 												&st->mirror_next);
 		if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
 		{
-			rbp_spill_slots_free(rbp_spill_slots, *slot, 1);
+			/*
+			 * Back into the reservation.  If it were freed, the next look for
+			 * a second copy would begin there, and not where this one ended.
+			 */
+			st->run_next = *slot;
+			st->run_left++;
 			return false;
 		}
 	}

@@ -414,12 +414,11 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 		e->state = to;
 		change_end(s, e, &before);
 
-		/* so that the next one to come does not follow this one in the ring */
 		if (from == EXTENT_ABSENT)
-		{
 			e->account = (uint16_t) account;
+		/* so that the next one to come does not follow this one in the ring */
+		if (to == EXTENT_ONLINE)
 			ring_advance(s);
-		}
 	}
 	rbp_lock_release(&s->lock);
 }

@@ -320,6 +320,29 @@ test_choice(void)
 	free(s);
 }
 
+/* A region that drained and is wanted again is not all in one place of the ring. */
+static void
+test_undrain(void)
+{
+	RbpSpillSlots *s = new_slots(0, 32);
+	uint32_t	first = 0;
+	int			here = 0;
+
+	for (uint32_t i = 0; i < 32; i++)
+		rbp_spill_slots_online(s, i, 0);
+	for (uint32_t i = 16; i < 32; i++)
+		rbp_spill_slots_drain(s, i);
+	for (uint32_t i = 16; i < 32; i++)
+		rbp_spill_slots_undrain(s, i);
+	for (int i = 0; i < 8; i++)
+	{
+		rbp_spill_slots_alloc(s, PAGES, NULL, NULL, &first);
+		here += first / PAGES < 16;
+	}
+	ok(here >= 2 && here <= 6, "undrained: extents of two regions by turns (%d:%d)", here, 8 - here);
+	free(s);
+}
+
 /* Nothing in it depends on where it is. */
 static void
 test_position(void)
@@ -858,6 +881,7 @@ main(int argc, char **argv)
 	test_states();
 	test_quarantine();
 	test_choice();
+	test_undrain();
 	test_position();
 	for (uint64_t i = 0; i < 12; i++)
 		run_model(seed + i, operations);

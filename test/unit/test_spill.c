@@ -1,0 +1,347 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_spill.c
+ *	  Blocks of temporary files on donors that are arrays here: where they go
+ *	  when donors come and go, and what becomes of those on their way.
+ *
+ * Links: test/unit/mock_server.c, src/rbp_spill.c, src/rbp_spill_write.c,
+ * src/rbp_spill_read.c, src/rbp_spill_upkeep.c, src/rbp_spill_table.c,
+ * src/rbp_spill_slots.c, src/rbp_hash.c, src/rbp_hash_avx2.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "storage/pg_shmem.h"
+
+#include "mock_server.h"
+#include "rbp_guc.h"
+#include "rbp_hash.h"
+#include "rbp_interpose.h"
+#include "rbp_spill_internal.h"
+
+#include "tap.h"
+
+#define FIRST_EXTENT	4
+#define MAX_SIZE		400		/* MiB: extents */
+#define NAME			"temporary"
+
+void	   *UsedShmemSegAddr = &mock_now;
+int			rbp_guc_temp_staging_size = 2048;
+bool		rbp_guc_temp_mirror = false;
+bool		rbp_guc_spill_temp_files = true;
+bool		rbp_guc_spill_temp_tables = true;
+
+/*
+ * ---- donors -----------------------------------------------------------------
+ */
+
+static int	donor_of[FIRST_EXTENT + MAX_SIZE];	/* by extent; -1: none */
+static uint32 next_extent;
+static char *memory;			/* by slot */
+static bool local;				/* writes and reads are done within the call */
+static void (*before_read) (uint32 slot);	/* called once */
+
+static char *
+memory_of(uint32 slot)
+{
+	return memory + (Size) slot * BLCKSZ;
+}
+
+/* A donor lends n extents. */
+static void
+lend(int donor, uint32 n)
+{
+	while (n-- > 0)
+	{
+		donor_of[next_extent] = donor;
+		rbp_spill_slots_online(rbp_spill_slots, next_extent++, 0);
+	}
+}
+
+bool
+rbp_remote_usable(RbpPool pool, int64 now)
+{
+	return true;
+}
+
+int
+rbp_remote_slot_donor(uint32 slot)
+{
+	return donor_of[slot / RBP_EXTENT_PAGES];
+}
+
+bool
+rbp_remote_slot_writable(uint32 slot)
+{
+	return rbp_remote_slot_donor(slot) >= 0;
+}
+
+bool
+rbp_remote_slot_stays(uint32 slot)
+{
+	return rbp_remote_slot_donor(slot) >= 0;
+}
+
+bool
+rbp_remote_slot_local(uint32 slot)
+{
+	return local;
+}
+
+void
+rbp_remote_donor_name(int donor, char *buf, Size len)
+{
+	strlcpy(buf, "donor", len);
+}
+
+void
+rbp_remote_donor_address(int donor, char *buf, Size len)
+{
+	strlcpy(buf, "address", len);
+}
+
+static bool
+transfer(RbpRemoteIo *ios, int n, bool write)
+{
+	bool		any = false;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (rbp_remote_slot_donor(ios[i].slot) < 0)
+		{
+			ios[i].status = RBP_CANCELED;
+			continue;
+		}
+		if (!write && before_read != NULL)
+		{
+			void		(*hook) (uint32 slot) = before_read;
+
+			before_read = NULL;
+			hook(ios[i].slot);
+		}
+		if (write)
+			memcpy(memory_of(ios[i].slot), ios[i].buf, BLCKSZ);
+		else
+			memcpy(ios[i].buf, memory_of(ios[i].slot), BLCKSZ);
+		ios[i].status = RBP_OK;
+		any = true;
+	}
+	return any;
+}
+
+void
+rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
+{
+	(void) transfer(ios, n, false);
+}
+
+void
+rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
+{
+	(void) transfer(ios, n, true);
+}
+
+RbpRemoteBatch *
+rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
+				 int64 start_ns, int64 deadline_ns)
+{
+	return transfer(ios, n, write) ? (RbpRemoteBatch *) ios : NULL;
+}
+
+void
+rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
+{
+}
+
+/*
+ * ---- the rest of the server ----------------------------------------------------
+ */
+
+static bool disk_full = false;
+
+static ssize_t
+pwrite_if_room(int fd, const void *buf, size_t len, off_t offset)
+{
+	if (disk_full)
+	{
+		errno = ENOSPC;
+		return -1;
+	}
+	return pwrite(fd, buf, len, offset);
+}
+
+RbpLibc		rbp_libc = {
+	.open = open,
+	.close = close,
+	.pread = pread,
+	.pwrite = pwrite_if_room,
+	.fstat = fstat,
+	.ftruncate = ftruncate,
+	.unlink = unlink,
+};
+
+void
+ProcessInterrupts(void)
+{
+}
+
+bool
+errstart_cold(int elevel, const char *domain)
+{
+	return errstart(elevel, domain);
+}
+
+int
+errcode_for_file_access(void)
+{
+	return 0;
+}
+
+int
+set_errcontext_domain(const char *domain)
+{
+	return 0;
+}
+
+int
+errcontext_msg(const char *fmt,...)
+{
+	return 0;
+}
+
+/*
+ * ---- one file ------------------------------------------------------------------
+ */
+
+static int	fd;
+static RbpSpillOpen *file;
+
+static void
+begin(void)
+{
+	static void *mem = NULL;
+
+	free(mem);
+	rbp_guc_temp_tier_max_size = MAX_SIZE - 60;
+	mem = aligned_alloc(4096, TYPEALIGN(4096, rbp_spill_shmem_size()));
+	rbp_spill_shmem_init(mem, FIRST_EXTENT);
+	for (int e = 0; e < FIRST_EXTENT + MAX_SIZE; e++)
+		donor_of[e] = -1;
+	next_extent = FIRST_EXTENT;
+	mock_now += 60000 * MS;		/* whatever was refused may be tried again */
+	memset(mock_counters, 0, sizeof(mock_counters));
+	mock_messages = 0;
+	disk_full = false;
+	fd = open(NAME, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	file = rbp_spill_opened(NAME, false, O_RDWR | O_CREAT | O_TRUNC);
+}
+
+/* Everything that was taken is given back. */
+static void
+end(const char *name)
+{
+	RbpSpillUse use;
+	uint32		pending = 0;
+
+	rbp_spill_end_read_ahead();
+	rbp_spill_flush(false);
+	rbp_spill_close(file);
+	close(fd);
+	(void) rbp_spill_unlink(NAME, NAME);
+	rbp_spill_use(&use);
+	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
+		pending += pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(e)));
+	is_u64(use.slots.used + use.slots.quarantined + use.files + pending, 0,
+		   "%s: all is given back", name);
+}
+
+static void
+fill(char *page, uint32 block, int version)
+{
+	for (int i = 0; i < BLCKSZ; i++)
+		page[i] = (char) (block * 7 + (uint32) version * 101 + (uint32) i % 251);
+}
+
+static void
+write_blocks(uint32 first, uint32 n, int version)
+{
+	char		page[BLCKSZ];
+
+	for (uint32 b = first; b < first + n; b++)
+	{
+		fill(page, b, version);
+		if (rbp_spill_pwrite(file, fd, page, BLCKSZ, (off_t) b * BLCKSZ) != BLCKSZ)
+			diag("block %u cannot be written: %s", b, strerror(errno));
+	}
+}
+
+/* How many of them are as they were written. */
+static uint32
+right_blocks(uint32 first, uint32 n, int version)
+{
+	char		page[BLCKSZ];
+	char		expected[BLCKSZ];
+	uint32		right = 0;
+
+	for (uint32 b = first; b < first + n; b++)
+	{
+		fill(expected, b, version);
+		right += rbp_spill_pread(file, fd, page, BLCKSZ, (off_t) b * BLCKSZ) == BLCKSZ &&
+			memcmp(page, expected, BLCKSZ) == 0;
+	}
+	return right;
+}
+
+static uint64
+mirrored(void)
+{
+	int			n;
+	RbpSpillFileInfo *infos = rbp_spill_file_info(&n);
+	uint64		blocks = n == 1 ? (uint64) infos[0].mirrored_bytes / BLCKSZ : 0;
+
+	pfree(infos);
+	return blocks;
+}
+
+/*
+ * ---- the tests -----------------------------------------------------------------
+ */
+
+/* Most extents in a row are the one donor's, who has the first copies. */
+static void
+test_mirror_far_away(void)
+{
+	begin();
+	local = true;
+	rbp_guc_temp_mirror = true;
+	lend(0, 300);
+	lend(1, 16);
+	write_blocks(0, 40, 1);
+	ok(mirrored() >= 36, "two copies: another donor's room is found, however far (%d of 40)",
+	   (int) mirrored());
+	is_u64(right_blocks(0, 40, 1), 40, "two copies: blocks are right");
+	rbp_guc_temp_mirror = false;
+	end("two copies");
+}
+
+int
+main(void)
+{
+	char		dir[] = "/tmp/test_spill.XXXXXX";
+
+	mock_init();
+	rbp_hash_init();
+	memory = calloc((FIRST_EXTENT + MAX_SIZE) * RBP_EXTENT_PAGES, BLCKSZ);
+	if (memory == NULL || mkdtemp(dir) == NULL || chdir(dir) != 0)
+		abort();
+	test_mirror_far_away();
+	mock_exit();
+	if (rmdir(dir) != 0)
+		diag("%s: %s", dir, strerror(errno));
+	return done_testing();
+}
