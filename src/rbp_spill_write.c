@@ -18,9 +18,10 @@
  * frees its slots when the batch has ended; a page that is dropped before it
  * was posted is never sent.  So a file that is gone soon costs no transfer.
  * When the batch has ended, each block that is still this page's is installed
- * in its slot; one of which a write failed goes to the real file, from the
- * page.  If it does not go there either, the copy that has arrived, if one of
- * two has, is installed alone; else the block is lost, and marked so.
+ * in its slot; one whose memory is going, or gone, is written to other slots;
+ * and one of which a write failed goes to the real file, from the page.  If it
+ * does not go there either, the copy that has arrived, if one of two has, is
+ * installed alone; else the block is lost, and marked so.
  *
  * Chunks are emptied at the end of each transaction and process, so that
  * nobody sits on staged blocks; until then only their owner can send them.
@@ -164,6 +165,44 @@ rbp_spill_free_slot(uint32 slot, RbpStatus status)
 		rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
 }
 
+static void
+give_back(uint32 slot, uint32 mirror)
+{
+	rbp_spill_free_slot(slot, RBP_OK);
+	rbp_spill_free_slot(mirror, RBP_OK);
+}
+
+/*
+ * Nothing could be sent.  If donors failed, leave them alone for a while; if it
+ * just was not possible, as with a connection too many, for a short one.
+ */
+static void
+pause_after(RbpStatus status, int64 now)
+{
+	refused_until = now + (status == RBP_CANCELED ? CANCELED_NS : REFUSED_NS);
+}
+
+/* Write the page to its slots, and wait.  If that fails, they are given back. */
+static bool
+write_now(const char *data, uint32 slot, uint32 mirror, int64 now,
+		  int64 deadline_ns)
+{
+	RbpRemoteIo ios[2];
+
+	ios[0].slot = slot;
+	ios[0].buf = unconstify(char *, data);
+	ios[1].slot = mirror;
+	ios[1].buf = unconstify(char *, data);
+	ios[1].status = RBP_OK;
+	rbp_remote_write(ios, mirror == NO_SLOT ? 1 : 2, now, deadline_ns);
+	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
+		return true;
+	rbp_spill_free_slot(slot, ios[0].status);
+	rbp_spill_free_slot(mirror, ios[1].status);
+	pause_after(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
+	return false;
+}
+
 /* The page is the only copy of what is to come into the slot; or no more. */
 static void
 add_pending(uint32 slot, int n)
@@ -225,12 +264,60 @@ report_lost(const LostBlock *lost)
 }
 
 /*
- * Settle one block of a chunk whose batch has ended.  *fd is a descriptor of
- * the real file of *fd_of, or -1.  False, and *lost filled in, if the block is
- * lost.
+ * The memory that the block was for is going, or gone: put it into other slots,
+ * unless nobody wants it any more.  False if none takes it.
  */
 static bool
-finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of, LostBlock *lost)
+put_elsewhere(const SendPage *page, uint32 number, int64 deadline_ns)
+{
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	uint32		slot;
+	uint32		mirror = NO_SLOT;
+	bool		wanted = file != NULL && !shared->dropped[number];
+	bool		taken = wanted &&
+		rbp_spill_take_slots(file, &slot, page->mirror != NO_SLOT ? &mirror : NULL);
+
+	if (file != NULL)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!wanted)
+		return true;
+	if (!taken ||
+		!write_now(staging_page(number), slot, mirror, rbp_now_ns(), deadline_ns))
+		return false;
+
+	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	if (file != NULL && !shared->dropped[number])
+	{
+		/* the staging page is "dropped" by this */
+		rbp_spill_install(file, page->block, slot, mirror, page->hash);
+		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
+	}
+	else
+		give_back(slot, mirror);
+	if (file != NULL)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	return true;
+}
+
+/* It may have arrived long ago, in memory that is gone by now. */
+static RbpStatus
+in_place(uint32 slot, RbpStatus status)
+{
+	return status == RBP_OK && rbp_remote_slot_donor(slot) < 0 ? RBP_DENIED : status;
+}
+
+/* While the blocks of a chunk whose batch has ended are settled. */
+typedef struct Settling
+{
+	int64		deadline_ns;
+	bool		elsewhere;		/* other slots are worth a try */
+	int			fd;				/* of the real file of fd_of, or -1 */
+	RbpSpillHandle fd_of;
+} Settling;
+
+/* Settle one block.  False, and *lost filled in, if it is lost. */
+static bool
+finish_page(Send *send, int i, Settling *settling, LostBlock *lost)
 {
 	SendPage   *page = &send->pages[i];
 	uint32		number = page_number(send, i);
@@ -238,7 +325,7 @@ finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of, LostBlock *lost)
 	bool		posted = page->io >= 0;
 	RbpStatus	first = posted ? send->ios[page->io].status : RBP_CANCELED;
 	RbpStatus	second = posted && mirrored ? send->ios[page->io + 1].status : first;
-	bool		stays;
+	bool		stays;			/* the memory does */
 	bool		installed = false;
 	bool		kept = true;
 	RbpSpillFile *file;
@@ -246,23 +333,28 @@ finish_page(Send *send, int i, int *fd, RbpSpillHandle *fd_of, LostBlock *lost)
 	/* before the look at whether the memory stays: see rbp_remote_slot_stays() */
 	add_pending(page->slot, -1);
 	add_pending(page->mirror, -1);
+	stays = rbp_remote_slot_stays(page->slot) &&
+		(!mirrored || rbp_remote_slot_stays(page->mirror));
+	if (!stays && settling->elsewhere)
+		settling->elsewhere = put_elsewhere(page, number, settling->deadline_ns);
+
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		if (*fd >= 0 && (fd_of->index != page->handle.index ||
-						 fd_of->serial != page->handle.serial))
+		if (settling->fd >= 0 &&
+			(settling->fd_of.index != page->handle.index ||
+			 settling->fd_of.serial != page->handle.serial))
 		{
-			(void) rbp_libc.close(*fd);
-			*fd = -1;
+			(void) rbp_libc.close(settling->fd);
+			settling->fd = -1;
 		}
-		*fd_of = page->handle;
+		settling->fd_of = page->handle;
 
-		/* it may have arrived long ago, in memory that is gone by now */
-		stays = first == RBP_OK && second == RBP_OK &&
-			rbp_remote_slot_stays(page->slot) &&
-			(!mirrored || rbp_remote_slot_stays(page->mirror));
-		if (!stays &&
-			rbp_spill_to_real_file(file, page->block, staging_page(number), fd))
+		first = in_place(page->slot, first);
+		second = mirrored ? in_place(page->mirror, second) : first;
+		if ((!stays || first != RBP_OK || second != RBP_OK) &&
+			rbp_spill_to_real_file(file, page->block, staging_page(number),
+								   &settling->fd))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
 		else if (first == RBP_OK || second == RBP_OK)
 		{
@@ -291,35 +383,24 @@ static void
 finish_oldest(int64 deadline_ns)
 {
 	Send	   *send = &sends[oldest];
-	RbpSpillHandle fd_of = {0};
+	Settling	settling = {.deadline_ns = deadline_ns,.elsewhere = true,.fd = -1};
 	LostBlock	lost[CHUNK_PAGES];
 	int			nlost = 0;
-	int			fd = -1;
 
 	if (send->batch != NULL)
 		rbp_remote_end(send->batch, deadline_ns);
 	send->batch = NULL;
 	for (int i = 0; i < send->n; i++)
-		if (!finish_page(send, i, &fd, &fd_of, &lost[nlost]))
+		if (!finish_page(send, i, &settling, &lost[nlost]))
 			nlost++;
-	if (fd >= 0)
-		(void) rbp_libc.close(fd);
+	if (settling.fd >= 0)
+		(void) rbp_libc.close(settling.fd);
 	rbp_spill_bitmap_put(shared->chunk_free, send->chunk);
 	send->n = 0;
 	oldest = (oldest + 1) % MAX_SENDS;
 	nsends--;
 	for (int i = 0; i < nlost; i++)
 		report_lost(&lost[i]);
-}
-
-/*
- * Nothing could be sent.  If donors failed, leave them alone for a while; if it
- * just was not possible, as with a connection too many, for a short one.
- */
-static void
-pause_after(RbpStatus status, int64 now)
-{
-	refused_until = now + (status == RBP_CANCELED ? CANCELED_NS : REFUSED_NS);
 }
 
 static void
@@ -431,38 +512,18 @@ chunk_to_fill(void)
  * ---- putting a block ---------------------------------------------------------------
  */
 
-static void
-give_back(uint32 slot, uint32 mirror)
-{
-	rbp_spill_free_slot(slot, RBP_OK);
-	rbp_spill_free_slot(mirror, RBP_OK);
-}
-
 /* Write it at once, and wait. */
 static SpillPut
 put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 		uint32 slot, uint32 mirror)
 {
 	int64		now = rbp_now_ns();
-	RbpRemoteIo ios[2];
-	int			n = mirror == NO_SLOT ? 1 : 2;
 	uint64		hash = rbp_hash_page(data);
 	RbpSpillFile *file;
 	bool		have_node;
 
-	ios[0].slot = slot;
-	ios[0].buf = unconstify(char *, data);
-	ios[1].slot = mirror;
-	ios[1].buf = unconstify(char *, data);
-	ios[1].status = RBP_OK;
-	rbp_remote_write(ios, n, now, write_deadline(now));
-	if (ios[0].status != RBP_OK || ios[1].status != RBP_OK)
-	{
-		rbp_spill_free_slot(slot, ios[0].status);
-		rbp_spill_free_slot(mirror, ios[1].status);
-		pause_after(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
+	if (!write_now(data, slot, mirror, now, write_deadline(now)))
 		return PUT_NO_ROOM;
-	}
 
 	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
 	if (file == NULL)

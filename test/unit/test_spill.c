@@ -63,6 +63,18 @@ lend(int donor, uint32 n)
 	}
 }
 
+/* All that it lent is gone. */
+static void
+leave(int donor)
+{
+	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
+		if (donor_of[e] == donor)
+		{
+			rbp_spill_slots_offline(rbp_spill_slots, e);
+			donor_of[e] = -1;
+		}
+}
+
 bool
 rbp_remote_usable(RbpPool pool, int64 now)
 {
@@ -329,6 +341,51 @@ test_mirror_far_away(void)
 	end("two copies");
 }
 
+/*
+ * Blocks on their way, before they were sent or after, when the memory that they
+ * were for goes and the disk is full.
+ */
+static void
+test_memory_goes(bool sent)
+{
+	const char *name = sent ? "sent" : "not sent yet";
+	uint32		n = sent ? CHUNK_PAGES : 5;
+
+	begin();
+	local = false;
+	lend(0, 2);
+	write_blocks(0, n, 1);
+	lend(1, 2);
+	leave(0);
+	disk_full = true;
+	rbp_spill_flush(false);
+	mock_now += 60000 * MS;
+	is_u64(right_blocks(0, n, 1), n, "%s: blocks go to another donor", name);
+	is_u64(mock_messages, 0, "%s: the log has nothing to tell", name);
+
+	/* those that were cut off meanwhile do not come again */
+	write_blocks(0, n, 2);
+	is_u64(rbp_spill_ftruncate(file, fd, BLCKSZ), 0, "%s: the file is cut", name);
+	lend(2, 2);
+	leave(1);
+	rbp_spill_flush(false);
+	mock_now += 60000 * MS;
+	is_u64(rbp_spill_open_size(file, 0), BLCKSZ, "%s: it stays so", name);
+	is_u64(right_blocks(0, n, 2), 1, "%s: with what was left of it", name);
+
+	/* nobody has room: that is told, and counted as lost and not as written */
+	write_blocks(0, n, 3);
+	leave(2);
+	mock_messages = 0;
+	memset(mock_counters, 0, sizeof(mock_counters));
+	rbp_spill_flush(false);
+	is_u64(mock_messages, n, "%s: what goes nowhere is told of", name);
+	is_u64(mock_counters[RBP_COUNT_SPILL_WRITES], 0, "%s: it does not count as written", name);
+	is_u64(right_blocks(0, n, 3), 0, "%s: it cannot be read", name);
+	is_u64(mock_counters[RBP_COUNT_SPILL_LOST], n, "%s: and counts as lost then", name);
+	end(name);
+}
+
 int
 main(void)
 {
@@ -340,6 +397,8 @@ main(void)
 	if (memory == NULL || mkdtemp(dir) == NULL || chdir(dir) != 0)
 		abort();
 	test_mirror_far_away();
+	test_memory_goes(false);
+	test_memory_goes(true);
 	mock_exit();
 	if (rmdir(dir) != 0)
 		diag("%s: %s", dir, strerror(errno));
