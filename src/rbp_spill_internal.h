@@ -210,11 +210,13 @@ extern int	rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 /*
  * One copy, or the other, of a whole block, whatever it takes; until
  * deadline_ns.  page: BLCKSZ bytes.  NULL, or why it cannot be had:
- * rbp_spill_interrupted (that very pointer), or a reason for messages.
+ * rbp_spill_interrupted (that very pointer), or a reason for messages; the
+ * block may have moved.
  */
 extern const char rbp_spill_interrupted[];
 
-extern const char *rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
+extern const char *rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block,
+										uint32 slot, uint64 hash, uint32 mirror,
 										int64 deadline_ns, char *page);
 
 /* How long to wait for a donor where something else can be done. */

@@ -143,9 +143,44 @@ read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
 	return io.status;
 }
 
+/*
+ * Is the block in that slot still?  Its file's name into name, if so, unless that
+ * is NULL.
+ */
+static bool
+still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
+			char *name)
+{
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	bool		there;
+
+	if (file == NULL)
+		return false;
+	there = rbp_spill_block_get(rbp_spill_table, file, block) == SLOT_VALUE(slot) &&
+		slot_info(slot)->hash == hash;
+	if (name != NULL)
+		strlcpy(name, rbp_spill_file_name(file), RBP_SPILL_NAME_LEN);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return there;
+}
+
+/*
+ * What came from the slot is not what the table promised of the block.  True,
+ * and counted, if it still does; or else the slot may have been given to another
+ * block, which is nobody's fault.
+ */
+static bool
+is_mismatch(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash)
+{
+	if (!still_there(handle, block, slot, hash, NULL))
+		return false;
+	rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
+	return true;
+}
+
 const char *
-rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
-					 int64 deadline_ns, char *page)
+rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block, uint32 slot,
+					 uint64 hash, uint32 mirror, int64 deadline_ns, char *page)
 {
 	const char *why = NULL;
 	uint32		copies[2] = {slot, mirror};
@@ -191,8 +226,9 @@ rbp_spill_fetch_page(uint32 slot, uint64 hash, uint32 mirror,
 						rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
 					return NULL;
 				}
-				rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
 				why = "its content does not match its hash";
+				if (!is_mismatch(handle, block, slot, hash))
+					return why;
 				/* once more, lest the transfer was at fault */
 				if (++mismatches > 2 * ncopies)
 					gone[i] = true;
@@ -238,23 +274,6 @@ report_lost(const char *name, uint32 block, uint32 slot, const char *why)
 	errno = save_errno;
 }
 
-/* Is the block in that slot still? Its file's name into name, if so. */
-static bool
-still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
-			char *name)
-{
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
-	bool		there;
-
-	if (file == NULL)
-		return false;
-	there = rbp_spill_block_get(rbp_spill_table, file, block) == SLOT_VALUE(slot) &&
-		slot_info(slot)->hash == hash;
-	strlcpy(name, rbp_spill_file_name(file), RBP_SPILL_NAME_LEN);
-	rbp_spill_file_unlock(rbp_spill_table, file);
-	return there;
-}
-
 /* As rbp_spill_fetch(), of a whole page. */
 static int
 fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
@@ -263,7 +282,7 @@ fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
 	char		name[RBP_SPILL_NAME_LEN];
 	const char *why;
 
-	why = rbp_spill_fetch_page(slot, hash, mirror, deadline_ns, page);
+	why = rbp_spill_fetch_page(handle, block, slot, hash, mirror, deadline_ns, page);
 	if (why == NULL)
 	{
 		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
@@ -472,7 +491,7 @@ window_content(Window *w, int i, uint32 slot, uint64 hash)
 		w->good[i] = rbp_hash_page(page) == hash;
 		w->checked[i] = true;
 		if (!w->good[i])
-			rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
+			(void) is_mismatch(w->handle, w->blocks[i], slot, hash);
 		else
 		{
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);

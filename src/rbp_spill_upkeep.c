@@ -230,8 +230,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		 * If it does not come, go on, unless that took all of its time: then
 		 * the donor does not answer now.
 		 */
-		if (rbp_spill_fetch_page(place.slot, place.hash, place.mirror, soon,
-								 page) != NULL)
+		if (rbp_spill_fetch_page(place.handle, place.block, place.slot,
+								 place.hash, place.mirror, soon, page) != NULL)
 		{
 			if (rbp_now_ns() >= soon)
 				break;

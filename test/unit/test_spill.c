@@ -386,6 +386,46 @@ test_memory_goes(bool sent)
 	end(name);
 }
 
+/* Between the look where the block is and the read. */
+static void
+write_again(uint32 slot)
+{
+	write_blocks(3, 1, 2);
+	rbp_spill_flush(false);
+	/* another one has the slot by now */
+	memset(memory_of(slot), 0x55, BLCKSZ);
+}
+
+static void
+scribble(uint32 slot)
+{
+	memset(memory_of(slot), 0x55, BLCKSZ);
+}
+
+/* What was read is not what was promised. */
+static void
+test_mismatches(bool is_local)
+{
+	const char *name = is_local ? "local" : "not local";
+
+	begin();
+	local = is_local;
+	lend(0, 4);
+	lend(1, 4);
+	write_blocks(0, 8, 1);
+	rbp_spill_flush(false);
+	rbp_spill_end_read_ahead();
+	before_read = write_again;
+	is_u64(right_blocks(3, 1, 2), 1, "%s: a block moves while it is read", name);
+	is_u64(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES], 0, "%s: which is nobody's fault", name);
+	rbp_spill_end_read_ahead();
+	before_read = scribble;
+	is_u64(right_blocks(5, 1, 1), 0, "%s: a block that was spoilt cannot be read", name);
+	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] > 0, "%s: that counts", name);
+	is_u64(mock_counters[RBP_COUNT_SPILL_LOST], 1, "%s: as lost, too", name);
+	end(name);
+}
+
 int
 main(void)
 {
@@ -399,6 +439,8 @@ main(void)
 	test_mirror_far_away();
 	test_memory_goes(false);
 	test_memory_goes(true);
+	test_mismatches(false);
+	test_mismatches(true);
 	mock_exit();
 	if (rmdir(dir) != 0)
 		diag("%s: %s", dir, strerror(errno));
