@@ -296,11 +296,11 @@ rbp_lease_lookups_due(int64 now)
 }
 
 /*
- * The address that shared memory has of a donor, from a lease worker before
- * this one, is good until its name has been looked up.
+ * The address that shared memory has of a donor, or of its RDMA device, from a
+ * lease worker before this one, is good until its name has been looked up.
  */
 static void
-seek_address(HostName *name, const char *donor)
+seek_address(HostName *name, const char *donor, bool rdma)
 {
 	RbpDonorInfo *infos;
 	int			n;
@@ -309,17 +309,21 @@ seek_address(HostName *name, const char *donor)
 	infos = rbp_remote_donor_info(&n);
 	for (int i = 0; i < n; i++)
 	{
-		if (strcmp(infos[i].endpoint.donor, donor) == 0 &&
-			rbp_transport_is_numeric(infos[i].endpoint.host))
-			strlcpy(name->addresses, infos[i].endpoint.host,
-					sizeof(name->addresses));
+		const RbpEndpoint *ep = &infos[i].endpoint;
+		const char *host = rdma ? ep->rdma_host : ep->host;
+
+		if (strcmp(ep->donor, donor) == 0 && rbp_transport_is_numeric(host))
+			strlcpy(name->addresses, host, sizeof(name->addresses));
 	}
 	pfree(infos);
 }
 
-/* The first address in the place of a donor's host[RBP_HOST_LEN]; or "". */
+/*
+ * The first address in the place of a donor's host[RBP_HOST_LEN], that of its
+ * RDMA device if rdma; or "".
+ */
 static void
-resolve_host(const char *donor, char *host, bool seek)
+resolve_host(const char *donor, char *host, bool rdma)
 {
 	HostName   *name;
 	RbpAddress	known;
@@ -328,9 +332,9 @@ resolve_host(const char *donor, char *host, bool seek)
 		return;
 	name = find_name(host, BROKER_NAMES, MAX_NAMES);
 	known = address_of(name);
-	if (known != RBP_ADDRESS_KNOWN && name != NULL && seek && !name->sought)
+	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->sought)
 	{
-		seek_address(name, donor);
+		seek_address(name, donor, rdma);
 		known = address_of(name);
 	}
 	if (known == RBP_ADDRESS_NONE && name != NULL && !name->told)
@@ -361,7 +365,7 @@ rbp_lease_resolve_donors(RbpLease *lease)
 	{
 		RbpEndpoint *ep = &lease->donors[i];
 
-		resolve_host(ep->donor, ep->host, true);
-		resolve_host(ep->donor, ep->rdma_host, false);
+		resolve_host(ep->donor, ep->host, false);
+		resolve_host(ep->donor, ep->rdma_host, true);
 	}
 }
