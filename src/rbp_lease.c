@@ -370,7 +370,8 @@ tell_losses(Hold *h, const RbpLease *fresh)
 		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
 			continue;
 		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
-		if (fresh != NULL && rbp_lease_has(fresh, &region) &&
+		/* one that was denied begins anew, though the broker lists it still */
+		if (fresh != NULL && rbp_lease_has(fresh, &region) && !infos[i].denied &&
 			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
 			continue;
 		bytes += infos[i].used_bytes;

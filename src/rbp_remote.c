@@ -1008,6 +1008,7 @@ rbp_remote_lease_info(int *n)
 		info->bytes = region->bytes;
 		info->used_bytes = pool_ops[region->pool]->used((uint32) r) * BLCKSZ;
 		info->heat = pool_ops[region->pool]->heat((uint32) r);
+		info->denied = pg_atomic_read_u32(&region->denied) != 0;
 		info->remaining_ns = (int64) pg_atomic_read_u64(&lease->deadline) - now;
 	}
 	LWLockRelease(&shared->remote_lock);

@@ -369,6 +369,7 @@ typedef struct RbpLeaseInfo
 	uint64		bytes;
 	uint64		used_bytes;
 	uint64		heat;
+	bool		denied;			/* the donor has refused its use */
 	int64		remaining_ns;	/* until the deadline, negative if past */
 } RbpLeaseInfo;
 

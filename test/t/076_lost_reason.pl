@@ -92,4 +92,27 @@ sub lose
 	spill_is_clean($node, 'temporary table', lost => 1);
 }
 
+# A donor that refuses memory which the broker says is leased: that is given out
+# anew, and what it held goes with that.
+{
+	need_test_build();
+	set_faults();
+	start_donor($broker, id => 'refuses', memory => '64MB', region_size => '4MB');
+	spill_mode($node, broker => $broker, transport => 'tcp', temp => '32MB', test_build => 1) or BAIL_OUT('no memory is leased');
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query($_) for 'BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c';
+	cmp_ok($node->safe_psql('postgres', 'SELECT sum(remote_bytes) FROM remote_bp_temp_files'), '>', 3000000, 'refused: blocks are on the donor');
+	my $offset = log_size($node);
+	set_faults('read deny');
+	$session->{stderr} = '';
+	$session->query('MOVE ALL FROM c');
+	like($session->{stderr}, qr{ERROR: .*could not read file}, 'refused: the query fails');
+	set_faults();
+	ok(wait_for('the log', sub { log_since($node, $offset) =~ /LOG: .*\d+ kB of temporary data are lost with \d+ regions/ }, 60),
+		'refused: the log tells how much is lost');
+	unlike(log_since($node, $offset), qr/the lease for temporary data has ended/, 'refused: though the lease goes on');
+	$session->quit;
+	spill_is_clean($node, 'refused', lost => 1);
+}
+
 done_testing();
