@@ -35,8 +35,9 @@
  *	  worker may be moving blocks there.
  *
  * What the server does, and this relies on: several processes may write a file,
- * but not the same block at the same time.  (Then bytes of one of them could
- * be lost, within that block.)
+ * but not the same block at the same time, and parts of blocks only one process
+ * at a time, since whoever begins another block sends the open page.  (Else bytes
+ * of one of them could be lost, within a block.)
  *
  * Locks: a file's lock covers its values, its state, the SlotInfo of its
  * slots, and the "dropped" marks of its staging pages.  It is not held while a
