@@ -41,7 +41,9 @@
  *
  * Settings.  Another broker is tried before it is turned to, and a token that is
  * not accepted, or cannot be read, does not replace the one that was accepted
- * last: a mistyped setting costs nothing but a line in the log.
+ * last: a mistyped setting costs nothing but a line in the log.  The broker and
+ * token that work are kept in shared memory with each lease: the next worker begins
+ * with those.
  *
  * Who may wait for this process: nobody.  Requests absorb interrupts while
  * they wait (rbp_lease_http), remote_lock is never held during one, and errors
@@ -602,8 +604,14 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	bool		is_new = known == NULL;
 	bool		unchanged;
 	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+	RbpBrokerAccess access;
 	int			unused;
 	int			n = 0;
+
+	/* it has answered, under its present token */
+	rbp_lease_broker_access(h->broker, &access);
+	rbp_remote_set_broker(h->pool, &access);
+	explicit_bzero(&access, sizeof(access));
 
 	rbp_lease_resolve_donors(fresh);
 	unchanged = h->in_use && !h->suspected &&
@@ -1203,6 +1211,23 @@ take_over(Hold *h)
 					nregions)));
 }
 
+/*
+ * The broker of the lease that is gone on with, as the worker before this one
+ * asked it.  Whether what the settings say works is not known; false if only that
+ * is to be had.
+ */
+static bool
+take_over_broker(void)
+{
+	RbpBrokerAccess access;
+	bool		known = rbp_remote_get_broker(RBP_POOL_TEMP, &access);
+
+	if (known)
+		turn_to(rbp_lease_broker_known(&access));
+	explicit_bzero(&access, sizeof(access));
+	return known;
+}
+
 /* Does the whole server stop?  The postmaster notes it where pg_ctl looks. */
 static bool
 server_stops(void)
@@ -1252,7 +1277,8 @@ rbp_lease_main(Datum arg)
 		ereport(ERROR,
 				(errmsg("remote_bp: could not initialize libcurl")));
 
-	take_settings();
+	if (!take_over_broker())
+		take_settings();
 	for (int i = 0; i < RBP_POOLS; i++)
 		take_over(&holds[i]);
 

@@ -15,7 +15,7 @@
 #include "rbp_lease_broker.h"
 #include "rbp_stats.h"
 
-#define MAX_TOKEN			1024
+#define MAX_TOKEN			(RBP_TOKEN_LEN - 1)
 
 /* Replace a text that lives as long as its broker; NULL to have none. */
 static void
@@ -52,6 +52,27 @@ rbp_lease_broker_free(RbpBroker *b)
 	set_text(&b->refused, NULL);
 	set_text(&b->told, NULL);
 	pfree(b);
+}
+
+void
+rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access)
+{
+	memset(access, 0, sizeof(*access));
+	if (strlen(b->url) >= sizeof(access->url) ||
+		strlen(b->token_file) >= sizeof(access->token_file))
+		return;
+	strlcpy(access->url, b->url, sizeof(access->url));
+	strlcpy(access->token_file, b->token_file, sizeof(access->token_file));
+	strlcpy(access->token, b->token != NULL ? b->token : "", sizeof(access->token));
+}
+
+RbpBroker *
+rbp_lease_broker_known(const RbpBrokerAccess *access)
+{
+	RbpBroker  *b = rbp_lease_broker_make(access->url, access->token_file);
+
+	set_text(&b->token, access->token);
+	return b;
 }
 
 void

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "rbp_lease_http.h"
+#include "rbp_remote.h"
 
 /* A broker, as the settings named it; all texts are palloc'ed. */
 typedef struct RbpBroker
@@ -28,6 +29,13 @@ typedef struct RbpBroker
 /* Lives until it is freed. */
 extern RbpBroker *rbp_lease_broker_make(const char *url, const char *token_file);
 extern void rbp_lease_broker_free(RbpBroker *b);
+
+/*
+ * What is to be kept in shared memory of a broker that has answered; nothing if
+ * there is no room for its texts.  And the broker made of that.
+ */
+extern void rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access);
+extern RbpBroker *rbp_lease_broker_known(const RbpBrokerAccess *access);
 
 /* The token that is accepted now stays in use until the file's is. */
 extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file);

@@ -635,6 +635,32 @@ rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
 }
 
 void
+rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
+{
+	PoolLease  *lease = &shared->leases[pool];
+
+	/* the lease worker, that is us, alone changes it */
+	if (memcmp(&lease->broker, access, sizeof(*access)) == 0)
+		return;
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	lease->broker = *access;
+	LWLockRelease(&shared->remote_lock);
+}
+
+bool
+rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	bool		known;
+
+	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	known = lease->has_lease && lease->broker.url[0] != '\0';
+	*access = lease->broker;
+	LWLockRelease(&shared->remote_lock);
+	return known;
+}
+
+void
 rbp_remote_clear_lease(RbpPool pool)
 {
 	PoolLease  *lease = &shared->leases[pool];
@@ -648,7 +674,8 @@ rbp_remote_clear_lease(RbpPool pool)
 			pause_retiring(&retired, r);
 			retire_region(r);
 		}
-	memset(&lease->credentials, 0, sizeof(lease->credentials));
+	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
+	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
 	(void) rbp_remote_conns_stale(&lease->serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)

@@ -30,6 +30,7 @@
 #define RBP_MAX_DONORS		64
 #define RBP_MAX_BATCH		32	/* requests in one batch */
 #define RBP_ERROR_LEN		320 /* of an error's text for the views */
+#define RBP_TOKEN_LEN		1025	/* of a broker's, with the zero */
 
 /*
  * Two pools of extents, each with a lease of its own.  The buffer tier's
@@ -287,6 +288,21 @@ extern int	rbp_remote_set_lease(RbpPool pool,
  */
 extern bool rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred,
 								 int64 *deadline_ns);
+
+/*
+ * How the broker is asked whose lease it is: so that a lease worker that was
+ * started anew need not trust the settings.  Set before the lease is, forgotten
+ * with it; false if it is not known.  All zero behind the texts.
+ */
+typedef struct RbpBrokerAccess
+{
+	char		url[MAXPGPATH];
+	char		token_file[MAXPGPATH];
+	char		token[RBP_TOKEN_LEN];	/* that was accepted last, "" for none */
+} RbpBrokerAccess;
+
+extern void rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access);
+extern bool rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access);
 
 /* The lease is gone: stop using everything now. */
 extern void rbp_remote_clear_lease(RbpPool pool);

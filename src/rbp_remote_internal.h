@@ -114,6 +114,7 @@ typedef struct PoolLease
 	/* under remote_lock */
 	RbpCredentials credentials;
 	bool		has_lease;
+	RbpBrokerAccess broker;		/* that it is of */
 
 	/* the lease worker's alone */
 	bool		short_of_extents;	/* regions have not got all */

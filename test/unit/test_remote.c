@@ -1306,6 +1306,29 @@ test_promised_extents(void)
 	is_u64(mistakes, 0, "no mistakes");
 }
 
+/* A lease worker that is started anew finds how the one before asked its broker. */
+static void
+test_broker(void)
+{
+	RbpBrokerAccess access = {.url = "http://b",.token_file = "f",.token = "t"};
+	RbpBrokerAccess found;
+
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	ok(!rbp_remote_get_broker(RBP_POOL_TEMP, &found), "without a lease there is no broker");
+	rbp_remote_set_broker(RBP_POOL_TEMP, &access);
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
+	ok(rbp_remote_get_broker(RBP_POOL_TEMP, &found) &&
+	   memcmp(&found, &access, sizeof(found)) == 0, "it is kept with the lease");
+	strlcpy(access.token, "another", sizeof(access.token));
+	rbp_remote_set_broker(RBP_POOL_TEMP, &access);
+	ok(rbp_remote_get_broker(RBP_POOL_TEMP, &found) &&
+	   strcmp(found.token, "another") == 0, "as is another token");
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
+	ok(!rbp_remote_get_broker(RBP_POOL_TEMP, &found), "and goes with it");
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+}
+
 int
 main(void)
 {
@@ -1325,6 +1348,7 @@ main(void)
 	test_no_vacant_place();
 	test_many_extents();
 	test_promised_extents();
+	test_broker();
 	test_exit();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
