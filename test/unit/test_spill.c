@@ -43,6 +43,7 @@ bool		rbp_guc_spill_temp_tables = true;
 static int	donor_of[FIRST_EXTENT + MAX_SIZE];	/* by extent; -1: none */
 static uint32 next_extent;
 static char *memory;			/* by slot */
+static int	closing;			/* a donor that is about to go; -1: none */
 static bool local;				/* writes and reads are done within the call */
 static void (*before_read) (uint32 slot);	/* called once */
 
@@ -96,7 +97,8 @@ rbp_remote_slot_writable(uint32 slot)
 bool
 rbp_remote_slot_stays(uint32 slot)
 {
-	return rbp_remote_slot_donor(slot) >= 0;
+	return rbp_remote_slot_donor(slot) >= 0 &&
+		rbp_remote_slot_donor(slot) != closing;
 }
 
 bool
@@ -245,6 +247,7 @@ begin(void)
 	for (int e = 0; e < FIRST_EXTENT + MAX_SIZE; e++)
 		donor_of[e] = -1;
 	next_extent = FIRST_EXTENT;
+	closing = -1;
 	mock_now += 60000 * MS;		/* whatever was refused may be tried again */
 	memset(mock_counters, 0, sizeof(mock_counters));
 	mock_messages = 0;
@@ -386,6 +389,51 @@ test_memory_goes(bool sent)
 	end(name);
 }
 
+/* Blocks that are on their way to two donors, of which one goes. */
+static void
+test_mirror_goes(void)
+{
+	begin();
+	local = false;
+	rbp_guc_temp_mirror = true;
+	lend(0, 2);
+	lend(1, 2);
+	write_blocks(0, CHUNK_PAGES, 1);
+	lend(2, 2);
+	leave(1);
+	disk_full = true;
+	rbp_spill_flush(false);
+	is_u64(right_blocks(0, CHUNK_PAGES, 1), CHUNK_PAGES, "one of two goes: blocks are right");
+	is_u64(mirrored(), CHUNK_PAGES, "one of two goes: there are two copies");
+
+	/* and no third one */
+	write_blocks(0, CHUNK_PAGES, 2);
+	leave(2);
+	rbp_spill_flush(false);
+	is_u64(right_blocks(0, CHUNK_PAGES, 2), CHUNK_PAGES, "one is left: blocks are right");
+	is_u64(mirrored(), 0, "one is left: there is one copy");
+	is_u64(mock_messages, 0, "one is left: nothing is lost");
+	rbp_guc_temp_mirror = false;
+	end("two donors");
+}
+
+/* Memory that is about to go, and stays if something is in it. */
+static void
+test_closing(void)
+{
+	begin();
+	local = false;
+	lend(0, 2);
+	write_blocks(0, CHUNK_PAGES, 1);
+	closing = 0;
+	disk_full = true;
+	rbp_spill_flush(false);
+	closing = -1;
+	is_u64(right_blocks(0, CHUNK_PAGES, 1), CHUNK_PAGES, "closing: blocks are right");
+	is_u64(mock_messages, 0, "closing: nothing is lost");
+	end("closing");
+}
+
 /* Between the look where the block is and the read. */
 static void
 write_again(uint32 slot)
@@ -439,6 +487,8 @@ main(void)
 	test_mirror_far_away();
 	test_memory_goes(false);
 	test_memory_goes(true);
+	test_mirror_goes();
+	test_closing();
 	test_mismatches(false);
 	test_mismatches(true);
 	mock_exit();
