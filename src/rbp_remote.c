@@ -386,8 +386,11 @@ bring_regions_online(RbpPool pool)
 	if (lease->bringing)
 		return 0;
 
-	/* extents that are being forgotten will do for some */
-	coming = ops->offline_extents != NULL ? ops->offline_extents() : 0;
+	/*
+	 * Where extents are forgotten, each that is left is one to come, or has
+	 * come since it was looked at.
+	 */
+	coming = ops->forget != NULL ? lease->nfree : 0;
 	for (int i = 0; i < n; i++)
 	{
 		Region	   *region = &shared->regions[wanting[i]];

@@ -80,12 +80,11 @@ typedef struct RbpRemotePoolOps
 	bool		has_copies;
 
 	/*
-	 * NULL if offline extents need no further work to be absent.  forget: do a
-	 * step of it, false if there is nothing to do.  offline_extents: how many
-	 * are to be absent by that.
+	 * NULL if it is not up to the pool when extents that are offline are absent.
+	 * Else it needs but further work: do a step of it, false if there is nothing
+	 * to do.
 	 */
 	bool		(*forget) (void);
-	uint32		(*offline_extents) (void);
 } RbpRemotePoolOps;
 
 /* max_extents: of each pool. */

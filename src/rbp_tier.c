@@ -227,12 +227,6 @@ forget_some(void)
 	return rbp_directory_collect(rbp_dir, RBP_COLLECT_MAX) > 0;
 }
 
-static uint32
-offline_extents(void)
-{
-	return rbp_directory_closed(rbp_dir);
-}
-
 static void
 extent_drain(uint32 extent)
 {
@@ -339,7 +333,6 @@ static const RbpRemotePoolOps buffer_pool_ops = {
 	.extent_used = extent_used,
 	.has_copies = true,
 	.forget = forget_some,
-	.offline_extents = offline_extents,
 };
 
 /* Take the next piece of the arena, aligned. */

@@ -12,7 +12,7 @@
  * "METRIC VALUE" lines: milliseconds, but for "..._steps" and "memory_mb".
  *
  * Links: test/unit/mock_server.c, src/rbp_remote.c, src/rbp_remote_io.c,
- * src/rbp_remote_conn.c, src/rbp_remote_health.c, src/rbp_directory.c,
+ * src/rbp_remote_conn.c, src/rbp_remote_health.c, src/rbp_remote_report.c, src/rbp_directory.c,
  * src/rbp_directory_extent.c, src/rbp_s3fifo.c
  *
  *-------------------------------------------------------------------------
@@ -85,12 +85,6 @@ forget_some(void)
 	return rbp_directory_collect(dir, RBP_COLLECT_MAX) > 0;
 }
 
-static uint32
-offline_extents(void)
-{
-	return rbp_directory_closed(dir);
-}
-
 static const RbpRemotePoolOps ops = {
 	.absent = extent_absent,
 	.online = extent_online,
@@ -99,7 +93,6 @@ static const RbpRemotePoolOps ops = {
 	.heat = region_heat,
 	.has_copies = true,
 	.forget = forget_some,
-	.offline_extents = offline_extents,
 };
 
 static void

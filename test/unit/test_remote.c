@@ -1276,12 +1276,18 @@ test_many_extents(void)
 	is_u64(mistakes, 0, "no mistakes");
 }
 
-static uint32 coming;
-
-static uint32
-offline_extents(void)
+/* What is closed is absent as soon as it is forgotten. */
+static bool
+forget(void)
 {
-	return coming;
+	bool		any = false;
+
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+	{
+		any |= not_absent[e];
+		not_absent[e] = false;
+	}
+	return any;
 }
 
 /* Regions wait for extents that are being forgotten, but not for ever. */
@@ -1293,16 +1299,14 @@ test_promised_extents(void)
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&promising_ops, &temp_ops};
 
 	promising_ops = buffer_ops;
-	promising_ops.offline_extents = offline_extents;
+	promising_ops.forget = forget;
 	rbp_remote_shmem_init(rbp_remote_shared, true, extents, ops, first_use);
-	for (int e = 2; e < BUFFER_EXTENTS; e++)
+	for (int e = 5; e < BUFFER_EXTENTS; e++)
 		not_absent[e] = true;
-	coming = 2;
-	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 2, 2), 0, "two regions have extents, two will");
-	coming = 0;
-	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 2,
-		   "a renewal tells that they have got none");
-	memset(not_absent, 0, sizeof(not_absent));
+	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 2), 0, "five regions have extents, one will");
+	ok(forget(), "others are to have these, too");
+	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 1,
+		   "a renewal tells that it has got none");
 	is_u64(mistakes, 0, "no mistakes");
 }
 
@@ -1329,6 +1333,123 @@ test_broker(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 }
 
+/*
+ * ---- a pool that is gone through in steps --------------------------------------
+ */
+
+#define VAST_REGIONS		5
+#define VAST_SMALL			64
+#define VAST_LARGE			0xffff
+#define VAST_EXTENTS		(VAST_SMALL + (VAST_REGIONS - 1) * VAST_LARGE)
+
+static enum
+{
+	ABSENT, ONLINE, CLOSED
+}			vast[VAST_EXTENTS];
+
+static bool
+vast_absent(uint32 extent)
+{
+	return vast[extent] == ABSENT;
+}
+
+static void
+vast_online(uint32 extent, uint32 region)
+{
+	mistakes += vast[extent] != ABSENT;
+	vast[extent] = ONLINE;
+}
+
+static void
+vast_offline(uint32 extent)
+{
+	mistakes += vast[extent] != ONLINE;
+	vast[extent] = CLOSED;
+}
+
+static bool
+vast_forget(void)
+{
+	bool		any = false;
+
+	for (int e = 0; e < VAST_EXTENTS; e++)
+		if (vast[e] == CLOSED)
+		{
+			vast[e] = ABSENT;
+			any = true;
+		}
+	return any;
+}
+
+static uint64
+nothing_used(uint32 region)
+{
+	return 0;
+}
+
+static const RbpRemotePoolOps vast_ops = {
+	.absent = vast_absent,
+	.online = vast_online,
+	.offline = vast_offline,
+	.heat = nothing_used,
+	.used = nothing_used,
+	.has_copies = true,
+	.forget = vast_forget,
+};
+
+/* The pool is given a lease that fills it, and all the time that it takes. */
+static int
+take_vast_lease(const RbpRegionGrant *grants)
+{
+	RbpCredentials cred = mock_credentials(0);
+	RbpEndpoint endpoint = mock_endpoint(0);
+	int			sum;
+	int			unused;
+
+	sum = rbp_remote_set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
+							   &endpoint, 1, grants, VAST_REGIONS);
+	(void) rbp_remote_tend(RBP_POOL_BUFFER, INT64_MAX, &unused);
+	return sum + unused +
+		rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
+}
+
+static int
+vast_extents_online(void)
+{
+	int			n = 0;
+
+	for (int e = 0; e < VAST_EXTENTS; e++)
+		n += vast[e] == ONLINE;
+	return n;
+}
+
+/* A region takes the place of another, whose extents are passed before they are free. */
+static void
+test_vast_pool(void)
+{
+	const uint32 extents[RBP_POOLS] = {VAST_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&vast_ops, &temp_ops};
+	RbpRegionGrant grants[VAST_REGIONS] = {0};
+	RemoteShared *before = rbp_remote_shared;
+
+	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+						  false, extents, ops, first_use);
+	for (int r = 0; r < VAST_REGIONS; r++)
+	{
+		strlcpy(grants[r].donor, mock_donors[0].id, sizeof(grants[r].donor));
+		grants[r].region = (uint32) r;
+		grants[r].bytes = (r == 0 ? VAST_SMALL : VAST_LARGE) * RBP_EXTENT_BYTES;
+	}
+	is_u64(take_vast_lease(grants), 0, "a large lease finds room");
+	is_u64(vast_extents_online(), VAST_EXTENTS, "which is all there is");
+	grants[0].region = VAST_REGIONS;
+	is_u64(take_vast_lease(grants), 0, "so does a region that takes another one's place");
+	is_u64(vast_extents_online(), VAST_EXTENTS, "and has its extents");
+	is_u64(mistakes, 0, "no mistakes");
+	free(rbp_remote_shared);
+	rbp_remote_shared = before;
+}
+
 int
 main(void)
 {
@@ -1350,6 +1471,7 @@ main(void)
 	test_promised_extents();
 	test_broker();
 	test_exit();
+	test_vast_pool();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
 }
