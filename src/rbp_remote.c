@@ -368,8 +368,8 @@ bring_regions_online(RbpPool pool)
 			extent = lease->nfree == 0 ? NO_EXTENT : take_extent(pool, &looks);
 			if (extent == NO_EXTENT)
 			{
-				/* some may become absent without our doing */
-				lease->short_of_extents = lease->nfree > 0;
+				/* some may become free, or absent, without our doing */
+				lease->short_of_extents = true;
 				lease->bringing = lease->nfree > 0 && looks == 0;
 				break;
 			}

@@ -1333,6 +1333,22 @@ test_broker(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 }
 
+/* A region that has not got all has the rest when others go. */
+static void
+test_partial_region(void)
+{
+	RbpRegionGrant given[1];
+	int			n = 0;
+
+	is_u64(take_lease(RBP_POOL_BUFFER, 1, 0, 3, 2), 0, "six regions share the extents of four");
+	is_u64(rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 1, 0, 0, NULL), 1, "one goes");
+	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 0, "a renewal");
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+		n += online[e];
+	is_u64(n, BUFFER_EXTENTS, "others have its extents");
+	is_u64(mistakes, 0, "no mistakes");
+}
+
 /*
  * ---- a pool that is gone through in steps --------------------------------------
  */
@@ -1470,6 +1486,7 @@ main(void)
 	test_many_extents();
 	test_promised_extents();
 	test_broker();
+	test_partial_region();
 	test_exit();
 	test_vast_pool();
 	is_u64(mock_violations, 0, "no violations");
