@@ -1267,6 +1267,7 @@ rbp_lease_main(Datum arg)
 
 	before_shmem_exit(forget_latch, (Datum) 0);
 	rbp_remote_set_lease_latch(MyLatch);
+	rbp_remote_set_worker();
 
 	rbp_lease_client_name(client_name);
 	round_context = AllocSetContextCreate(TopMemoryContext,

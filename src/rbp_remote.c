@@ -769,8 +769,8 @@ undrain_all(RbpPool pool)
 /*
  * Move what is in these regions elsewhere.  No lock is held.  A donor of which
  * nothing comes is left alone until the next call, which begins with another
- * region: it must not take the others' time.  If there are copies, a donor that
- * is avoided is left alone for good.
+ * region: it must not take the others' time.  If there are copies, a region that
+ * was denied, or whose donor is avoided, is left alone for good.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
@@ -804,7 +804,9 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 
 				if (ops->has_copies && after > 0)
 				{
-					region->moved = !rbp_remote_slot_writable(RBP_EXTENT_SLOT(e));
+					/* anything else may pass before it has to go */
+					region->moved = pg_atomic_read_u32(&region->denied) != 0 ||
+						pg_atomic_read_u32(&shared->donors[donor].avoided) != 0;
 					stuck[donor] = true;
 					break;
 				}

@@ -134,9 +134,14 @@ typedef struct RbpRemoteIo
 } RbpRemoteIo;
 
 /*
- * This process is the pusher, which writes pages from that memory.  Devices
- * are told about it; the process's connections are made at once, are not
- * counted against remote_bp.max_connections, and stay.
+ * This process is a worker: its connections are made at once, and are not
+ * counted against remote_bp.max_connections.
+ */
+extern void rbp_remote_set_worker(void);
+
+/*
+ * It is the pusher, which writes pages from that memory.  Devices are told
+ * about it, and its connections stay.
  */
 extern void rbp_remote_set_pusher(void *base, Size len);
 
@@ -330,7 +335,7 @@ extern bool rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused);
  * regions that are not empty by then are not among the given ones and go on
  * draining: call it again.  *draining tells how many there are still to give.
  * If content has copies, a region is given in any case when its content was
- * gone through once, its donor does not answer, or move_ns have passed.
+ * gone through once, its donor is avoided, or move_ns have passed.
  */
 extern int	rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 									  RbpRegionGrant *given, int max,

@@ -13,8 +13,9 @@
  * begun, by compare-and-swap against remote_bp.max_connections, and gives it
  * back after it was closed: at the end of the process too, by a callback, and
  * a crash of the server resets shared memory.  So the number is never less
- * than what there is, but for the pusher's connections, which take no place:
- * pages must be pushed, or nobody has anything to read.  Who needs what is
+ * than what there is, but for those of the pusher and the lease worker, which
+ * take no place: pages must be pushed, or nobody has anything to read, and
+ * moved in time, however many backends there are.  Who needs what is
  * nowhere else (RBP_REMOTE_PATIENT) takes a place above the bound if there is
  * none below, and others give way.
  *
@@ -94,6 +95,8 @@ LocalConn	rbp_remote_conns[RBP_MAX_CONNS];
 static Holder *mine = NULL;		/* NULL before the first connection, and in
 								 * the pusher */
 static bool leaving = false;	/* the process ends: no new connections */
+
+static bool is_worker = false;	/* its connections take no places */
 
 /* The pusher's. */
 static bool is_pusher = false;
@@ -211,8 +214,15 @@ become_holder(void)
 }
 
 void
+rbp_remote_set_worker(void)
+{
+	is_worker = true;
+}
+
+void
 rbp_remote_set_pusher(void *base, size_t len)
 {
+	is_worker = true;
 	is_pusher = true;
 	push_base = base;
 	push_len = len;
@@ -421,11 +431,11 @@ no_way(Donor *d, const RbpEndpoint *endpoint)
 	rbp_remote_donor_no_way(d);
 }
 
-/* May this process begin a connection?  If so it has a place. */
+/* May this process begin a connection?  If so it has a place, if it needs one. */
 static bool
 may_start(Donor *d, LocalConn *c, int pages, bool patient, int64 now)
 {
-	if (is_pusher)
+	if (is_worker)
 		return true;
 	/* a batch that is larger than that is reason enough, as for spilled blocks */
 	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&

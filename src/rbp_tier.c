@@ -78,7 +78,11 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 /* What direct I/O would want, and a page of memory. */
 #define IO_ALIGN			4096
 
-/* Pages are moved: without any getting on for so long, others get their turn */
+/*
+ * Pages are moved: without any getting on for so long, others get their turn.
+ * A batch has as much, since no query waits for it, and is not begun with less:
+ * a donor that is not late shall not be taken for late.
+ */
 #define MOVE_PATIENCE_NS	INT64CONST(50000000)
 
 #define SHADOW_VALID		0x01
@@ -253,7 +257,7 @@ extent_used(uint32 extent)
  * unless all could be.
  */
 static bool
-move_batch(uint32 extent, uint32 *next, int64 deadline_ns)
+move_batch(uint32 extent, uint32 *next, int64 now)
 {
 	/* most of staging is for the pages that queries give up */
 	uint32		share = staging_slots() / 4;
@@ -261,7 +265,6 @@ move_batch(uint32 extent, uint32 *next, int64 deadline_ns)
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	uint32		staged[RBP_MAX_BATCH];
 	uint32		from = *next;
-	int64		now = rbp_now_ns();
 	int			nstaged = 0;
 	int			nread = 0;
 	int			n;
@@ -279,8 +282,7 @@ move_batch(uint32 extent, uint32 *next, int64 deadline_ns)
 		ios[i].buf = rbp_staging_page(rbp_staging, staged[i]);
 	}
 	if (n > 0)
-		rbp_remote_read(ios, n, now,
-						Min(now + rbp_guc_io_timeout_ns(), deadline_ns));
+		rbp_remote_read(ios, n, now, now + MOVE_PATIENCE_NS);
 	for (int i = 0; i < nstaged; i++)
 	{
 		bool		is_read = i < n && ios[i].status == RBP_OK;
@@ -307,10 +309,13 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 	{
 		int64		now = rbp_now_ns();
 
-		if (now >= deadline_ns || now - progress > MOVE_PATIENCE_NS ||
-			!rbp_remote_usable(RBP_POOL_BUFFER, now))
+		/* a donor that is not asked now need not be waited for, nor counted */
+		if (now + MOVE_PATIENCE_NS > deadline_ns ||
+			now - progress > MOVE_PATIENCE_NS ||
+			!rbp_remote_usable(RBP_POOL_BUFFER, now) ||
+			!rbp_remote_slot_writable(RBP_EXTENT_SLOT(extent)))
 			return RBP_EXTENT_PAGES - next;
-		if (move_batch(extent, &next, deadline_ns))
+		if (move_batch(extent, &next, now))
 			progress = now;
 		else
 		{

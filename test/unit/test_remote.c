@@ -994,6 +994,23 @@ test_giving_back(void)
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
 }
 
+static int	extents_read = 0;
+
+/* As the tier does: what comes is moved. */
+static uint32
+extent_read(uint32 extent, int64 deadline_ns)
+{
+	RbpRemoteIo io = {.slot = RBP_EXTENT_SLOT(extent),.buf = back[0][0]};
+
+	rbp_remote_read(&io, 1, mock_now, mock_now + 50 * MS);
+	if (io.status == RBP_OK)
+	{
+		extents_read++;
+		used[extent] = 0;
+	}
+	return (uint32) used[extent];
+}
+
 /* Content with copies: each donor gives its share, and nobody waits for long. */
 static void
 test_shrinking(void)
@@ -1061,6 +1078,34 @@ test_shrinking(void)
 	ok(n == 1 && left == 0, "a donor that is avoided is not waited for");
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 0);
+
+	/* what passes is no reason to give up */
+	moving_ops.evacuate = extent_read;
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 1, 2);
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+		used[e] = 50;
+	recover(0);
+	mock_donors[0].answers_at = mock_now + 60 * MS;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
+								  mock_now + 200 * MS, 1000 * MS, &left);
+	ok(n == 0 && left == 1, "a donor that was late may be in time again");
+	mock_now += 10 * MS;
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		rbp_remote_end_doubt(&rbp_remote_shared->donors[i]);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
+								  mock_now + 200 * MS, 1000 * MS, &left);
+	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
+
+	pg_atomic_write_u32(&rbp_remote_shared->max_places, 0);
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
+								  mock_now + 200 * MS, 1000 * MS, &left);
+	ok(n == 0 && left == 1, "so may others' connections");
+	mock_now += 1000 * MS;
+	rbp_remote_set_worker();
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
+								  mock_now + 200 * MS, 1000 * MS, &left);
+	ok(n == 1 && left == 0 && extents_read == 4, "but the lease worker needs no place");
+	pg_atomic_write_u32(&rbp_remote_shared->max_places, (uint32) rbp_guc_max_connections);
 	rbp_remote_clear_lease(RBP_POOL_BUFFER);
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
 }
