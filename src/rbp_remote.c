@@ -62,9 +62,6 @@ RemoteShared *rbp_remote_shared = NULL;
 /* Extents that lose theirs, likewise, about */
 #define RETIRE_EXTENTS		8192
 
-/* Regions given back in one call */
-#define RETIRE_REGIONS		64
-
 static const RbpRemotePoolOps *pool_ops[RBP_POOLS];
 static void (*before_use) (void) = NULL;
 
@@ -249,7 +246,8 @@ retire_region(int r)
 }
 
 /*
- * Let others have remote_lock now and then while many regions are retired.
+ * Let others have remote_lock now and then while many regions are retired, or
+ * begin to drain.
  * Nobody but the lease worker, that is us, changes the regions.
  */
 static void
@@ -701,45 +699,90 @@ rbp_remote_take_suspicion(RbpPool pool)
  * ---- giving regions back ------------------------------------------------------
  */
 
+/* A region that may be given back. */
+typedef struct Candidate
+{
+	int			region;
+	uint64		value;			/* what would have to be moved, or is lost */
+	uint64		had;			/* by its donor, in extents: 0 if that is all the same */
+	uint64		left;			/* of these, when those before it have gone */
+} Candidate;
+
+static int
+compare_values(uint64 a, uint64 b)
+{
+	return (a > b) - (a < b);
+}
+
 /*
- * The region of the pool (and the donor, unless NULL) that is best given back:
- * one that is draining already, and of these, or else, the one with the least
- * value.  If left is given, which tells how much of what a donor had (in MiB)
- * stays, it is one of the donor to which the largest part of its own is left,
- * and of these of the one that has most.  -1 if there is none but those taken.
+ * Which one goes first: one that is draining already; of these, or else, one of
+ * the donor to which the largest part of its own is left, or most; and of
+ * these the one with the least value.
  */
 static int
-next_to_go(RbpPool pool, const char *donor, const uint64 *value,
-		   const bool *taken, const uint64 *had, const uint64 *left)
+compare_candidates(const void *a, const void *b)
 {
-	int			best = -1;
+	const Candidate *ca = a;
+	const Candidate *cb = b;
+	int			order = (int) shared->regions[cb->region].draining -
+		(int) shared->regions[ca->region].draining;
+
+	if (order == 0)
+		order = compare_values(cb->left * ca->had, ca->left * cb->had);
+	if (order == 0)
+		order = compare_values(cb->left, ca->left);
+	if (order == 0)
+		order = compare_values(ca->value, cb->value);
+	return order != 0 ? order : ca->region - cb->region;
+}
+
+/*
+ * Choose count regions of the pool, and of the donor unless that is NULL, into
+ * chosen, in the order in which they are to go; returns how many there are.
+ * Content with copies: if no donor is named, each gives up the same share.
+ */
+static int
+choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
+{
+	const RbpRemotePoolOps *ops = pool_ops[pool];
+	Candidate  *candidates = palloc0(sizeof(Candidate) * RBP_MAX_REGIONS);
+	uint64		had[RBP_MAX_DONORS] = {0};
+	uint64		left[RBP_MAX_DONORS];
+	int			n = 0;
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		Region	   *region = &shared->regions[r];
-		Region	   *other;
-		int64		order;
 
-		if (!is_region_of(r, pool) || taken[r] ||
+		if (!is_region_of(r, pool) ||
 			(donor != NULL &&
 			 strcmp(shared->donors[region->donor].endpoint.donor, donor) != 0))
 			continue;
-		if (best < 0)
-		{
-			best = r;
-			continue;
-		}
-		other = &shared->regions[best];
-		order = (int64) region->draining - (int64) other->draining;
-		if (order == 0 && left != NULL)
-			order = (int64) (left[region->donor] * had[other->donor]) -
-				(int64) (left[other->donor] * had[region->donor]);
-		if (order == 0 && left != NULL)
-			order = (int64) left[region->donor] - (int64) left[other->donor];
-		if (order > 0 || (order == 0 && value[r] < value[best]))
-			best = r;
+		candidates[n].region = r;
+		/* the less is to be moved, or lost, the better */
+		candidates[n++].value = ops->has_copies ? ops->heat((uint32) r) :
+			ops->used((uint32) r);
+		had[region->donor] += region->bytes / RBP_EXTENT_BYTES;
 	}
-	return best;
+	qsort(candidates, n, sizeof(*candidates), compare_candidates);
+	if (ops->has_copies && donor == NULL)
+	{
+		memcpy(left, had, sizeof(left));
+		for (int i = 0; i < n; i++)
+		{
+			Region	   *region = &shared->regions[candidates[i].region];
+
+			candidates[i].had = had[region->donor];
+			candidates[i].left = left[region->donor];
+			left[region->donor] -= region->bytes / RBP_EXTENT_BYTES;
+		}
+		qsort(candidates, n, sizeof(*candidates), compare_candidates);
+	}
+	n = Min(n, count);
+	for (int i = 0; i < n; i++)
+		chosen[i] = candidates[i].region;
+	pfree(candidates);
+	return n;
 }
 
 /* Call fn for each extent of the region. */
@@ -767,22 +810,22 @@ undrain_all(RbpPool pool)
 }
 
 /*
- * Move what is in these regions elsewhere.  No lock is held.  A donor of which
- * nothing comes is left alone until the next call, which begins with another
- * region: it must not take the others' time.  If there are copies, a region that
+ * Move what is in these regions elsewhere, the first one first.  No lock is
+ * held.  A donor of which nothing comes is left alone until the next call, which
+ * begins with another region: it must not take the others' time.  If there are copies, a region that
  * was denied, or whose donor is avoided, is left alone for good.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
-	static uint32 calls = 0;
+	static uint32 begin = 0;
+	uint32		from = begin;
 	const RbpRemotePoolOps *ops = pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
 
-	calls++;
 	for (int i = 0; i < n; i++)
 	{
-		Region	   *region = &shared->regions[regions[(calls + (uint32) i) % (uint32) n]];
+		Region	   *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
 		int			donor = region->donor;
 
 		if (ops->has_copies && region->moved)
@@ -802,6 +845,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 			{
 				uint32		after = ops->evacuate(e, until_ns);
 
+				begin += after >= before;
 				if (ops->has_copies && after > 0)
 				{
 					/* anything else may pass before it has to go */
@@ -832,49 +876,12 @@ is_empty(int r)
 	return true;
 }
 
-/* Choose count regions into chosen; returns how many there are. */
-static int
-choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
-{
-	const RbpRemotePoolOps *ops = pool_ops[pool];
-	bool		by_share = ops->has_copies && donor == NULL;
-	uint64	   *value = palloc0(sizeof(uint64) * RBP_MAX_REGIONS);
-	bool	   *taken = palloc0(sizeof(bool) * RBP_MAX_REGIONS);
-	uint64		had[RBP_MAX_DONORS] = {0};
-	uint64		left[RBP_MAX_DONORS] = {0};
-	int			n = 0;
-
-	for (int r = 0; r < RBP_MAX_REGIONS; r++)
-	{
-		Region	   *region = &shared->regions[r];
-
-		if (!is_region_of(r, pool))
-			continue;
-		/* the less is to be moved, or lost, the better */
-		value[r] = ops->has_copies ? ops->heat((uint32) r) : ops->used((uint32) r);
-		had[region->donor] += region->bytes / RBP_EXTENT_BYTES;
-	}
-	memcpy(left, had, sizeof(left));
-	while (n < count)
-	{
-		int			r = next_to_go(pool, donor, value, taken, had,
-								   by_share ? left : NULL);
-
-		if (r < 0)
-			break;
-		taken[r] = true;
-		left[shared->regions[r].donor] -= shared->regions[r].bytes / RBP_EXTENT_BYTES;
-		chosen[n++] = r;
-	}
-	pfree(value);
-	pfree(taken);
-	return n;
-}
-
 /* Put nothing into these regions any more. */
 static void
 drain(RbpPool pool, const int *regions, int n, int64 drain_by)
 {
+	uint32		drained = 0;
+
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
@@ -886,6 +893,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_by)
 			region->drain_by = Min(region->drain_by, drain_by);
 			continue;
 		}
+		pause_retiring(&drained, regions[i]);
 		for_each_extent(regions[i], pool_ops[pool]->drain);
 		region->draining = true;
 		region->cursor = NO_EXTENT;
@@ -917,8 +925,8 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 		return 0;
 
 	/* Nobody but the lease worker, that is us, changes the regions. */
-	chosen = palloc(sizeof(int) * RETIRE_REGIONS);
-	nchosen = choose_regions(pool, donor, Min(wanted, RETIRE_REGIONS), chosen);
+	chosen = palloc(sizeof(int) * wanted);
+	nchosen = choose_regions(pool, donor, wanted, chosen);
 	if (ops->drain != NULL)
 	{
 		drain(pool, chosen, nchosen, now + move_ns);
@@ -932,12 +940,13 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 		pause_retiring(&retired, chosen[i]);
 		if (ops->drain != NULL)
 		{
-			bool		go = ops->has_copies &&
-				(region->moved || rbp_now_ns() >= region->drain_by);
+			if (ops->has_copies && !region->moved &&
+				rbp_now_ns() < region->drain_by)
+				continue;
 
 			/* what comes to its end now sees this, or is seen by is_empty() */
 			(void) pg_atomic_exchange_u32(&region->closing, 1);
-			if (!go && (ops->has_copies || !is_empty(chosen[i])))
+			if (!ops->has_copies && !is_empty(chosen[i]))
 			{
 				pg_atomic_write_u32(&region->closing, 0);
 				continue;
@@ -952,7 +961,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	}
 	LWLockRelease(&shared->remote_lock);
 	if (draining != NULL)
-		*draining = nchosen == RETIRE_REGIONS ? wanted - n : nchosen - n;
+		*draining = nchosen - n;
 
 	/* this process has no other use for these */
 	if (ops->drain != NULL && nchosen == n)

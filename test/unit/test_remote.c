@@ -1511,6 +1511,71 @@ test_vast_pool(void)
 	rbp_remote_shared = before;
 }
 
+#define MANY_REGIONS		200
+
+static void
+no_change(uint32 extent)
+{
+}
+
+static uint32
+stays(uint32 extent, int64 deadline_ns)
+{
+	return 1;
+}
+
+static uint64
+one_used(uint32 extent)
+{
+	return 1;
+}
+
+/* All that are asked for at once have the same time, however many there are. */
+static void
+test_many_regions(void)
+{
+	static RbpRemotePoolOps many_ops;
+	const uint32 extents[RBP_POOLS] = {MANY_REGIONS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&many_ops, &temp_ops};
+	RbpCredentials cred = mock_credentials(0);
+	RbpEndpoint endpoints[2] = {mock_endpoint(0), mock_endpoint(1)};
+	RbpRegionGrant grants[MANY_REGIONS] = {0};
+	RbpRegionGrant given[MANY_REGIONS];
+	RemoteShared *before = rbp_remote_shared;
+	int			of_first = 0;
+	int			left;
+	int			n;
+
+	memset(vast, 0, sizeof(vast));
+	many_ops = vast_ops;
+	many_ops.drain = many_ops.undrain = no_change;
+	many_ops.evacuate = stays;
+	many_ops.extent_used = one_used;
+	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+						  false, extents, ops, first_use);
+	for (int r = 0; r < MANY_REGIONS; r++)
+	{
+		strlcpy(grants[r].donor, mock_donors[r % 2].id, sizeof(grants[r].donor));
+		grants[r].region = (uint32) r;
+		grants[r].bytes = RBP_EXTENT_BYTES;
+	}
+	is_u64(rbp_remote_set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
+								endpoints, 2, grants, MANY_REGIONS), 0, "many regions");
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, 100,
+								  mock_now + 50 * MS, 1000 * MS, &left);
+	ok(n == 0 && left == 100, "half of them are to go");
+	mock_now += 1000 * MS;
+	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, 100,
+								  mock_now + 50 * MS, 500 * MS, &left);
+	ok(n == 100 && left == 0, "when their time is over all go");
+	for (int i = 0; i < n; i++)
+		of_first += strcmp(given[i].donor, mock_donors[0].id) == 0;
+	is_u64(of_first, 50, "half of each donor's");
+	is_u64(mistakes, 0, "no mistakes");
+	free(rbp_remote_shared);
+	rbp_remote_shared = before;
+}
+
 int
 main(void)
 {
@@ -1534,6 +1599,7 @@ main(void)
 	test_partial_region();
 	test_exit();
 	test_vast_pool();
+	test_many_regions();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
 }
