@@ -635,6 +635,14 @@ rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
 	return has_lease;
 }
 
+/* The lease worker has no other use for its connections than to move pages. */
+static void
+leave_donors(RbpPool pool)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		rbp_remote_conn_close(conn_index(pool, i));
+}
+
 void
 rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
 {
@@ -683,6 +691,7 @@ rbp_remote_clear_lease(RbpPool pool)
 		shared->donors[i].known[pool] = false;
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
+	leave_donors(pool);
 	rbp_pusher_wake();
 }
 
@@ -919,7 +928,10 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	if (draining != NULL)
 		*draining = 0;
 	if (count == 0 && donor == NULL && ops->drain != NULL)
+	{
 		undrain_all(pool);
+		leave_donors(pool);
+	}
 	wanted = Min(Min(count, max), (int) pg_atomic_read_u32(&shared->leases[pool].nregions));
 	if (wanted <= 0)
 		return 0;
@@ -963,10 +975,8 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	if (draining != NULL)
 		*draining = nchosen - n;
 
-	/* this process has no other use for these */
 	if (ops->drain != NULL && nchosen == n)
-		for (int i = 0; i < RBP_MAX_DONORS; i++)
-			rbp_remote_conn_close(conn_index(pool, i));
+		leave_donors(pool);
 	pfree(chosen);
 	return n;
 }

@@ -1089,6 +1089,9 @@ test_shrinking(void)
 	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
 								  mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 0 && left == 1, "a donor that was late may be in time again");
+	is_u64(mock_donors[0].open, 1, "there is a connection");
+	(void) rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 0, given, 8, mock_now, 0, &left);
+	is_u64(mock_donors[0].open, 0, "which is closed when nothing is to go any more");
 	mock_now += 10 * MS;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		rbp_remote_end_doubt(&rbp_remote_shared->donors[i]);
@@ -1106,7 +1109,11 @@ test_shrinking(void)
 								  mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 4, "but the lease worker needs no place");
 	pg_atomic_write_u32(&rbp_remote_shared->max_places, (uint32) rbp_guc_max_connections);
+
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 1, 2);
+	ok(round_trip(0, 1, 0) && mock_donors[0].open == 1, "there is a connection again");
 	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	is_u64(mock_donors[0].open, 0, "which is closed when the lease ends");
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
 }
 
