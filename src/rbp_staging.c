@@ -50,6 +50,7 @@ struct RbpStaging
 
 	/* the pusher's: what it took off the ready list, oldest first */
 	uint32_t	pending __attribute__((aligned(CACHE_LINE)));
+	uint32_t	taken;			/* by the last take(): given back by the next */
 
 	/* of each slot, the next on the list that it is on */
 	uint32_t	next[] __attribute__((aligned(CACHE_LINE)));
@@ -174,6 +175,8 @@ rbp_staging_take(RbpStaging *st, uint32_t *slots, int max)
 		pending = __atomic_load_n(&st->next[pending], __ATOMIC_RELAXED);
 	}
 	__atomic_store_n(&st->pending, pending, __ATOMIC_RELAXED);
+	/* before they are counted as ready no more: rbp_staging_busy() */
+	__atomic_store_n(&st->taken, (uint32_t) n, __ATOMIC_RELEASE);
 	if (n > 0)
 		__atomic_sub_fetch(&st->ready_count, n, __ATOMIC_SEQ_CST);
 	return n;
@@ -217,4 +220,13 @@ rbp_staging_depth(RbpStaging *st)
 	return __atomic_load_n(&st->ready_head,
 						   __ATOMIC_SEQ_CST) != RBP_NO_STAGING_SLOT ||
 		__atomic_load_n(&st->pending, __ATOMIC_RELAXED) != RBP_NO_STAGING_SLOT;
+}
+
+/* The depth first: what is taken in between counts twice, rather than not. */
+uint32_t
+rbp_staging_busy(RbpStaging *st)
+{
+	uint32_t	depth = rbp_staging_depth(st);
+
+	return depth + __atomic_load_n(&st->taken, __ATOMIC_ACQUIRE);
 }

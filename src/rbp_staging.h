@@ -45,7 +45,8 @@ extern uint32_t rbp_staging_ready(RbpStaging *st, uint32_t slot);
 
 /*
  * Pusher: take up to max filled slots, in the order in which they came;
- * returns how many.  One process at a time.
+ * returns how many.  One process at a time, which has given back what it took
+ * before.
  */
 extern int	rbp_staging_take(RbpStaging *st, uint32_t *slots, int max);
 
@@ -59,5 +60,8 @@ extern size_t rbp_staging_bytes(RbpStaging *st);
 extern uint32_t rbp_staging_slots(const RbpStaging *st);
 extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0 only if
 													 * there is none */
+
+/* Those that are ready, and those that the pusher took last: about, rather too many. */
+extern uint32_t rbp_staging_busy(RbpStaging *st);
 
 #endif							/* RBP_STAGING_H */

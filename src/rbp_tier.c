@@ -261,6 +261,7 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 {
 	/* most of staging is for the pages that queries give up */
 	uint32		share = staging_slots() / 4;
+	uint32		busy = rbp_staging_busy(rbp_staging);
 	RbpMovable	pages[RBP_MAX_BATCH];
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	uint32		staged[RBP_MAX_BATCH];
@@ -269,9 +270,9 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 	int			nread = 0;
 	int			n;
 
-	if (rbp_staging_depth(rbp_staging) > share)
+	if (busy >= share)
 		return false;
-	while (nstaged < (int) Min(share, RBP_MAX_BATCH) &&
+	while (nstaged < (int) Min(share - busy, RBP_MAX_BATCH) &&
 		   (staged[nstaged] = rbp_staging_get(rbp_staging)) != RBP_NO_STAGING_SLOT)
 		nstaged++;
 	n = nstaged == 0 ? 0 :

@@ -1,5 +1,6 @@
 # Pages of a tier that shrinks are moved although backends have all connections
-# that there may be, and although they come later than a query would wait.
+# that there may be, and although they come later than a query would wait; and
+# they leave most of staging to queries.
 
 use strict;
 use warnings;
@@ -33,14 +34,16 @@ ok(wait_leased($node, 64), 'memory is leased');
 make_table($node, 't', 8);
 ok(warm($node, 't', part => 0.9), 'the tier holds the table');
 my $session = $node->background_psql('postgres');
-$session->query_safe('SELECT sum(v) FROM t');
 $node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.max_connections = 1');
 $node->reload;
+my $hits = sub { $session->query_safe('SELECT hits FROM remote_bp_stat') };
 ok( wait_for(
-		'others to be turned away',
+		'a connection',
 		sub {
 			evict_buffers($node);
-			return counter($node, 'over_limit') > 0 && connections($node) == 1;
+			my $had = $hits->();
+			$session->query_safe('SELECT sum(v) FROM t');
+			return $hits->() > $had + 500;
 		}),
 	'a session has the only place');
 my $before = tier_pages($node, 't');
@@ -62,6 +65,28 @@ set_faults('shm read delay_us 20000');
 shrink_ok($node, 'slow');
 cmp_ok($node->safe_psql('postgres', 'SELECT reads FROM remote_bp_stat_donors'), '>', 0, 'slow: pages have been moved');
 set_faults();
+$node->stop;
+
+# The pusher does not come to write anything.
+my $second = start_donor($broker, id => 'second', memory => '64MB', region_size => '4MB', args => [ '--reclaim-grace', '4' ]);
+$node = new_cluster('staging', broker => $broker, tier => '128MB', conf => "remote_bp.io_timeout = '2s'\n");
+ok(wait_leased($node, 128), 'memory is leased');
+make_table($node, 't', 16);
+ok(warm($node, 't', part => 0.9), 'the tier holds the table');
+my $staged = 'SELECT staged_pages FROM remote_bp_stat';
+$session = $node->background_psql('postgres');
+ok(wait_for('all to be written', sub { $session->query_safe($staged) == 0 }), 'nothing is staged');
+# From here on this session, and no other, is asked, which reads nothing more.
+my $pusher = server_process($node, 'remote_bp pusher');
+kill('STOP', $pusher);
+is((ctl($broker, 'drain', 'second'))[0], 0, 'a donor wants its memory back');
+ok(wait_for('64 MB', sub { log_since($node) =~ /the lease now has 64 MB of 128 MB/ }), 'and gets it');
+my $pages = $session->query_safe($staged);
+cmp_ok($pages, '>=', 96, 'pages have been moved to staging');
+cmp_ok($pages, '<=', 128, 'and fill no more than a quarter of it');
+kill('CONT', $pusher);
+$session->quit;
+is_clean($node);
 $node->stop;
 
 done_testing();

@@ -132,9 +132,15 @@ test_late_arrivals(void)
 	ok(rbp_staging_take(st, got, 1) == 1 && got[0] == a, "the oldest first");
 	rbp_staging_ready(st, c);
 	is_u64(rbp_staging_depth(st), 2, "what is pending counts as ready");
+	is_u64(rbp_staging_busy(st), 3, "what was taken is busy, too");
+	rbp_staging_put(st, a);
 	ok(rbp_staging_take(st, got, 8) == 2 && got[0] == b && got[1] == c,
 	   "one that came later is taken after what is pending");
 	is_u64(rbp_staging_depth(st), 0, "and then there is none");
+	is_u64(rbp_staging_busy(st), 2, "but what was taken last is busy");
+	rbp_staging_put(st, b);
+	rbp_staging_put(st, c);
+	ok(rbp_staging_take(st, got, 8) == 0 && rbp_staging_busy(st) == 0, "until the next look");
 	free(mem);
 }
 
