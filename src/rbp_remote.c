@@ -713,7 +713,7 @@ typedef struct Candidate
 {
 	int			region;
 	uint64		value;			/* what would have to be moved, or is lost */
-	uint64		had;			/* by its donor, in extents: 0 if that is all the same */
+	uint64		had;			/* by its donor, in extents; 0: never mind */
 	uint64		left;			/* of these, when those before it have gone */
 } Candidate;
 
@@ -820,9 +820,10 @@ undrain_all(RbpPool pool)
 
 /*
  * Move what is in these regions elsewhere, the first one first.  No lock is
- * held.  A donor of which nothing comes is left alone until the next call, which
- * begins with another region: it must not take the others' time.  If there are copies, a region that
- * was denied, or whose donor is avoided, is left alone for good.
+ * held.  A donor of which nothing comes is left alone until the next call,
+ * which begins with another region: it must not take the others' time.  If
+ * there are copies, a region that was denied, or whose donor is avoided, is
+ * left alone for good.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)

@@ -61,7 +61,10 @@ extern uint32_t rbp_staging_slots(const RbpStaging *st);
 extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0 only if
 													 * there is none */
 
-/* Those that are ready, and those that the pusher took last: about, rather too many. */
+/*
+ * How many are ready, or were taken by the pusher and not given back yet: about,
+ * rather too many than too few.
+ */
 extern uint32_t rbp_staging_busy(RbpStaging *st);
 
 #endif							/* RBP_STAGING_H */
