@@ -335,7 +335,9 @@ finish_page(Send *send, int i, Settling *settling, LostBlock *lost)
 	add_pending(page->mirror, -1);
 	stays = rbp_remote_slot_stays(page->slot) &&
 		(!mirrored || rbp_remote_slot_stays(page->mirror));
-	if (!stays && settling->elsewhere)
+	/* not into a lease that has expired, which is why nothing stays */
+	if (!stays && settling->elsewhere &&
+		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		settling->elsewhere = put_elsewhere(page, number, settling->deadline_ns);
 
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
@@ -390,6 +392,9 @@ finish_oldest(int64 deadline_ns)
 	if (send->batch != NULL)
 		rbp_remote_end(send->batch, deadline_ns);
 	send->batch = NULL;
+	/* a donor that hangs has left no time; others are given some */
+	settling.deadline_ns = Max(deadline_ns,
+							   rbp_now_ns() + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < send->n; i++)
 		if (!finish_page(send, i, &settling, &lost[nlost]))
 			nlost++;

@@ -45,6 +45,8 @@ static uint32 next_extent;
 static char *memory;			/* by slot */
 static int	closing;			/* a donor that is about to go; -1: none */
 static bool local;				/* writes and reads are done within the call */
+static bool expired;			/* the lease */
+static bool slow;				/* batches end at their deadlines */
 static void (*before_read) (uint32 slot);	/* called once */
 
 static char *
@@ -79,7 +81,7 @@ leave(int donor)
 bool
 rbp_remote_usable(RbpPool pool, int64 now)
 {
-	return true;
+	return !expired;
 }
 
 int
@@ -97,7 +99,7 @@ rbp_remote_slot_writable(uint32 slot)
 bool
 rbp_remote_slot_stays(uint32 slot)
 {
-	return rbp_remote_slot_donor(slot) >= 0 &&
+	return !expired && rbp_remote_slot_donor(slot) >= 0 &&
 		rbp_remote_slot_donor(slot) != closing;
 }
 
@@ -157,7 +159,10 @@ rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
 void
 rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
 {
-	(void) transfer(ios, n, true);
+	for (int i = 0; i < n; i++)
+		ios[i].status = RBP_TIMEOUT;
+	if (deadline_ns > mock_now)
+		(void) transfer(ios, n, true);
 }
 
 RbpRemoteBatch *
@@ -170,6 +175,8 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 void
 rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 {
+	if (slow)
+		mock_now = Max(mock_now, deadline_ns);
 }
 
 /*
@@ -248,6 +255,7 @@ begin(void)
 		donor_of[e] = -1;
 	next_extent = FIRST_EXTENT;
 	closing = -1;
+	expired = slow = false;
 	mock_now += 60000 * MS;		/* whatever was refused may be tried again */
 	memset(mock_counters, 0, sizeof(mock_counters));
 	mock_messages = 0;
@@ -434,6 +442,40 @@ test_closing(void)
 	end("closing");
 }
 
+/* The lease expires before the batch is looked at, which had arrived. */
+static void
+test_expired(void)
+{
+	begin();
+	local = false;
+	lend(0, 2);
+	write_blocks(0, CHUNK_PAGES, 1);
+	expired = true;
+	rbp_spill_flush(false);
+	is_u64(mock_counters[RBP_COUNT_SPILL_RESCUED], CHUNK_PAGES, "expired: blocks go to the disk");
+	leave(0);
+	is_u64(right_blocks(0, CHUNK_PAGES, 1), CHUNK_PAGES, "expired: where they outlive the lease");
+	end("expired");
+}
+
+/* A donor's memory goes while a batch waits for it as long as may be. */
+static void
+test_no_time_left(void)
+{
+	begin();
+	local = false;
+	lend(0, 2);
+	write_blocks(0, CHUNK_PAGES, 1);
+	lend(1, 2);
+	leave(0);
+	disk_full = true;
+	slow = true;
+	rbp_spill_flush(false);
+	is_u64(right_blocks(0, CHUNK_PAGES, 1), CHUNK_PAGES, "no time left: blocks go to another donor");
+	is_u64(mock_messages, 0, "no time left: nothing is lost");
+	end("no time left");
+}
+
 /* Between the look where the block is and the read. */
 static void
 write_again(uint32 slot)
@@ -489,6 +531,8 @@ main(void)
 	test_memory_goes(true);
 	test_mirror_goes();
 	test_closing();
+	test_expired();
+	test_no_time_left();
 	test_mismatches(false);
 	test_mismatches(true);
 	mock_exit();
