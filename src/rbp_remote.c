@@ -247,7 +247,7 @@ retire_region(int r)
 
 /*
  * Let others have remote_lock now and then while many regions are retired, or
- * begin to drain.
+ * begin or end to drain.
  * Nobody but the lease worker, that is us, changes the regions.
  */
 static void
@@ -806,10 +806,13 @@ for_each_extent(int r, void (*fn) (uint32 extent))
 static void
 undrain_all(RbpPool pool)
 {
+	uint32		undrained = 0;
+
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && shared->regions[r].draining)
 		{
+			pause_retiring(&undrained, r);
 			for_each_extent(r, pool_ops[pool]->undrain);
 			shared->regions[r].draining = false;
 			/* it may be one that had not got all of its extents */
@@ -819,8 +822,8 @@ undrain_all(RbpPool pool)
 }
 
 /*
- * Move what is in these regions elsewhere, the first one first.  No lock is
- * held.  A donor of which nothing comes is left alone until the next call,
+ * Move what is in these regions elsewhere, the first one first, or, if there
+ * are no copies, by turns.  No lock is held.  A donor of which nothing comes is left alone until the next call,
  * which begins with another region: it must not take the others' time.  If
  * there are copies, a region that was denied, or whose donor is avoided, is
  * left alone for good.
@@ -833,6 +836,9 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 	const RbpRemotePoolOps *ops = pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
 
+	/* all that has no copy is to be moved, and none may wait for a slow donor */
+	if (!ops->has_copies)
+		begin++;
 	for (int i = 0; i < n; i++)
 	{
 		Region	   *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
@@ -855,7 +861,8 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 			{
 				uint32		after = ops->evacuate(e, until_ns);
 
-				begin += after >= before;
+				if (ops->has_copies)
+					begin += after >= before;
 				if (ops->has_copies && after > 0)
 				{
 					/* anything else may pass before it has to go */

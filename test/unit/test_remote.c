@@ -989,6 +989,24 @@ test_giving_back(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
 	ok(n == 0 && left == 0, "lost while it drained");
+
+	/* A region that is slow to empty does not keep others from it. */
+	(void) take_lease(RBP_POOL_TEMP, 4, 0, 2, 2);
+	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+	{
+		used[e] = 100;
+		evacuated[e] = 0;
+	}
+	pages_each_time = 1;
+	for (int i = 0; i < 2; i++)
+		(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, 0, &left);
+	n = 0;
+	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+		n += evacuated[e] > 0;
+	is_u64(n, 2, "regions are emptied by turns");
+	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+		used[e] = 0;
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	for (int e = 0; e < EXTENTS; e++)
 		mistakes += online[e];
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
