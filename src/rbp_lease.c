@@ -469,6 +469,7 @@ retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
 static int
 give_up(Hold *h, int64 until)
 {
+	static uint32 turn = 0;
 	RbpLeaseReclaim *demands;
 	int			ndemands;
 	int			wanted = 0;
@@ -490,11 +491,14 @@ give_up(Hold *h, int64 until)
 	}
 	h->drained_idly = false;
 	h->draining = 0;
+	/* by turns: moving for one can take all of the time */
+	turn++;
 	for (int i = 0; i < ndemands; i++)
 	{
-		const char *donor = demands[i].donor[0] != '\0' ? demands[i].donor : NULL;
-		int			n = retire(h, donor, demands[i].regions, until,
-							   rbp_lease_move_time(&demands[i]));
+		const RbpLeaseReclaim *demand = &demands[(turn + (uint32) i) % (uint32) ndemands];
+		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
+		int			n = retire(h, donor, demand->regions, until,
+							   rbp_lease_move_time(demand));
 
 		if (n > 0 && donor != NULL)
 		{
