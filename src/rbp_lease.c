@@ -164,6 +164,7 @@ typedef struct Hold
 
 	bool		tending;		/* there is more to be done at once */
 	int			draining;		/* regions that are being emptied */
+	uint32		turn;			/* of the demands that they are emptied for */
 	bool		drained;		/* some were, and have not been let go since */
 	bool		drained_idly;	/* some perhaps for what is wanted no more */
 	int			failures;		/* in a row */
@@ -469,7 +470,6 @@ retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
 static int
 give_up(Hold *h, int64 until)
 {
-	static uint32 turn = 0;
 	RbpLeaseReclaim *demands;
 	int			ndemands;
 	int			wanted = 0;
@@ -492,10 +492,10 @@ give_up(Hold *h, int64 until)
 	h->drained_idly = false;
 	h->draining = 0;
 	/* by turns: moving for one can take all of the time */
-	turn++;
+	h->turn++;
 	for (int i = 0; i < ndemands; i++)
 	{
-		const RbpLeaseReclaim *demand = &demands[(turn + (uint32) i) % (uint32) ndemands];
+		const RbpLeaseReclaim *demand = &demands[(h->turn + (uint32) i) % (uint32) ndemands];
 		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
 		int			n = retire(h, donor, demand->regions, until,
 							   rbp_lease_move_time(demand));

@@ -822,23 +822,24 @@ undrain_all(RbpPool pool)
 }
 
 /*
- * Move what is in these regions elsewhere, the first one first, or, if there
- * are no copies, by turns.  No lock is held.  A donor of which nothing comes is left alone until the next call,
- * which begins with another region: it must not take the others' time.  If
- * there are copies, a region that was denied, or whose donor is avoided, is
- * left alone for good.
+ * Move what is in these regions elsewhere.  No lock is held.  A donor of which
+ * nothing comes is left alone until the next call, which begins with another
+ * region: it must not take the others' time.  If there are copies, the first
+ * region is emptied first otherwise, and one that was denied, or whose donor is
+ * avoided, is left alone for good.  If there are none, all is to be moved, and
+ * each call begins with another region.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
-	static uint32 begin = 0;
-	uint32		from = begin;
+	static uint32 begins[RBP_POOLS] = {0};	/* one's turns are not the other's */
+	uint32	   *begin = &begins[pool];
+	uint32		from = *begin;
 	const RbpRemotePoolOps *ops = pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
 
-	/* all that has no copy is to be moved, and none may wait for a slow donor */
 	if (!ops->has_copies)
-		begin++;
+		(*begin)++;
 	for (int i = 0; i < n; i++)
 	{
 		Region	   *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
@@ -861,8 +862,8 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 			{
 				uint32		after = ops->evacuate(e, until_ns);
 
-				if (ops->has_copies)
-					begin += after >= before;
+				if (ops->has_copies && after >= before)
+					(*begin)++;
 				if (ops->has_copies && after > 0)
 				{
 					/* anything else may pass before it has to go */

@@ -1132,6 +1132,35 @@ test_shrinking(void)
 	ok(round_trip(0, 1, 0) && mock_donors[0].open == 1, "there is a connection again");
 	rbp_remote_clear_lease(RBP_POOL_BUFFER);
 	is_u64(mock_donors[0].open, 0, "which is closed when the lease ends");
+
+	/* that one pool gets nowhere does not upset the other's turns */
+	moving_ops.evacuate = extent_evacuate;
+	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 1, 2);
+	(void) take_lease(RBP_POOL_TEMP, 3, 0, 2, 2);
+	n = 0;
+	for (int first = 0; first < 2; first++)
+	{
+		for (int e = 0; e < EXTENTS; e++)
+		{
+			used[e] = 100;
+			evacuated[e] = 0;
+		}
+		/* whosever turn it is at first */
+		(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now, 0, &left);
+		for (int i = 0; i < 4; i++)
+		{
+			pages_each_time = 0;
+			(void) rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8, mock_now + 5 * MS, 10000 * MS, &left);
+			pages_each_time = 1;
+			(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, 0, &left);
+		}
+		for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
+			n += evacuated[e] > 0;
+	}
+	is_u64(n, 4, "each pool has its own turns");
+	memset(used, 0, sizeof(used));
+	rbp_remote_clear_lease(RBP_POOL_BUFFER);
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
 }
 
