@@ -15,17 +15,7 @@ use Time::HiRes qw(sleep);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-sub write_token
-{
-	my ($name, $token) = @_;
-	open(my $file, '>', "$dir/$name.new") or die $!;
-	print $file "$token\n";
-	close $file;
-	rename("$dir/$name.new", "$dir/$name") or die $!;
-	return "$dir/$name";
-}
-
-my $right = write_token('right', 'correct-horse-battery-staple');
+my $right = write_token("$dir/right", 'correct-horse-battery-staple');
 my $broker = start_broker(args => [ '--token-file', $right ], token => 'correct-horse-battery-staple');
 my $donor = start_donor($broker, memory => '64MB', args => [ '--token-file', $right ]);
 my $node = new_cluster(
@@ -80,7 +70,7 @@ ok(warm($node, 't'), 'and holds pages');
 ($leases, $pages) = (leases(), tier_pages($node, 't'));
 cmp_ok($pages, '>', 0, 'some pages');
 
-write_token('copy', 'correct-horse-battery-staple');
+write_token("$dir/copy", 'correct-horse-battery-staple');
 token_file("$dir/copy");
 stays('the same token in another file');
 is(log_count(qr{LOG:  remote_bp: }), 0, 'the log has nothing to tell');
@@ -95,7 +85,7 @@ stays('the right path again');
 ok(wait_for('the log', sub { log_count(qr/broker accepts the token of file|accepts the token/) == 1 }, 10),
 	'the right path again: the log tells');
 
-write_token('wrong', 'guessed');
+write_token("$dir/wrong", 'guessed');
 token_file("$dir/wrong");
 stays('a token that is refused');
 is(log_count(qr/LOG: .*does not accept the token/), 1, 'a token that is refused: the log tells once');
@@ -108,7 +98,7 @@ stays('no token');
 # The broker has changed its own: what was refused is what it wants.
 token_file("$dir/wrong");
 ok(wait_for('the log', sub { log_count(qr/does not accept the token/) == 1 }, 30), 'it is refused still');
-write_token('right', 'guessed');
+write_token("$dir/right", 'guessed');
 $broker->{token} = 'guessed';
 $broker = restart_broker($broker);
 stays('the broker has changed its token');

@@ -16,22 +16,12 @@ use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-sub write_token
-{
-	my ($name, $token) = @_;
-	open(my $file, '>', "$dir/$name.new") or die $!;
-	print $file "$token\n";
-	close $file;
-	rename("$dir/$name.new", "$dir/$name") or die $!;
-	return "$dir/$name";
-}
-
-my @args = ('--token-file', write_token('first', 'correct-horse'));
+my @args = ('--token-file', write_token("$dir/first", 'correct-horse'));
 my $broker = start_broker(args => [@args], token => 'correct-horse');
 my $donor = start_donor($broker, id => 'one', memory => '16MB', region_size => '4MB', args => [@args]);
 my $broker2 = start_broker(name => 'broker2');
 my $donor2 = start_donor($broker2, id => 'two', memory => '16MB', region_size => '4MB');
-my $used = write_token('used', 'correct-horse');
+my $used = write_token("$dir/used", 'correct-horse');
 my $node = spill_cluster(
 	'restarts',
 	broker => $broker,
@@ -80,7 +70,7 @@ my $lease = leases();
 # Both settings mistyped; neither is taken.
 my $nobody = 'http://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
 $offset = log_size($node);
-write_token('used', 'guessed');
+write_token("$dir/used", 'guessed');
 set('broker', $nobody);
 log_has(qr/could not turn to broker "\Q$nobody\E"/, 'mistyped: the broker is not turned to');
 restart_worker('mistyped');

@@ -23,7 +23,7 @@ use RemoteBP::Proxy;
 
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
-  wait_for set_faults new_cluster test_build need_test_build build_module create_extension
+  wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_renewed
   tier_pages warm make_table content evict_buffers
   log_size log_since log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
@@ -230,6 +230,17 @@ sub need_test_build
 	BAIL_OUT('no test build: set RBP_TEST_MODULE_DIR or run "make test-build"')
 	  unless test_build();
 	return;
+}
+
+# A file with that token, all at once, also in the place of another; its path.
+sub write_token
+{
+	my ($path, $token) = @_;
+	open(my $file, '>', "$path.new") or die $!;
+	print $file "$token\n";
+	close $file;
+	rename("$path.new", $path) or die $!;
+	return $path;
 }
 
 # Compile a library of test/modules with these further arguments for make, in
