@@ -11,10 +11,12 @@
  *
  * A line is
  *
- *		[TRANSPORT] [read | write | ping | connect | register] FAULT [NUMBER] [PROBABILITY]
+ *		[TRANSPORT] [donor ID] [read | write | ping | connect | register]
+ *			FAULT [NUMBER] [PROBABILITY]
  *
- * The first words limit it to one transport, shm for example, and to such
- * requests; else it is for all transports, for reads, writes and pings.
+ * The first words limit it to one transport, shm for example, to one donor,
+ * and to such requests; else it is for all transports and donors, for reads,
+ * writes and pings.
  * The probability, 0 to 1, is for each request; without it, always.
  * '#' starts a comment.  FAULT is
  *
@@ -73,6 +75,7 @@ typedef enum FaultKind
 typedef struct Rule
 {
 	uint32_t	transport;		/* RBP_TRANSPORT_*, 0 for all */
+	char		donor[RBP_DONOR_ID_LEN];	/* "" for all */
 	unsigned int on;
 	FaultKind	kind;
 	uint64_t	number;
@@ -105,6 +108,7 @@ typedef struct FaultConn
 	RbpConn		base;
 	RbpConn    *inner;
 	const RbpTransportOps *ops; /* of inner */
+	char		donor[RBP_DONOR_ID_LEN];
 	bool		cut;
 	bool		connect_drop;
 	bool		connect_deny;
@@ -143,9 +147,18 @@ parse_rule(char *line, Rule *rule)
 	char	   *end;
 
 	rule->transport = 0;
+	rule->donor[0] = '\0';
 	if (word != NULL && rbp_transport_by_name(word) != NULL)
 	{
 		rule->transport = rbp_transport_by_name(word)->bit;
+		word = strtok_r(NULL, " \t\n", &save);
+	}
+	if (word != NULL && strcmp(word, "donor") == 0)
+	{
+		word = strtok_r(NULL, " \t\n", &save);
+		if (word == NULL || strlen(word) >= sizeof(rule->donor))
+			return false;
+		strcpy(rule->donor, word);
 		word = strtok_r(NULL, " \t\n", &save);
 	}
 	if (word == NULL)
@@ -236,11 +249,11 @@ look_at_file(void)
 }
 
 /*
- * The faults for one request or connect over a transport, as bits
+ * The faults for one request or connect to a donor over a transport, as bits
  * 1 << FaultKind; *delay_us is the sum of the delays.
  */
 static unsigned int
-draw(uint32_t transport, unsigned int on, uint64_t *delay_us)
+draw(uint32_t transport, const char *donor, unsigned int on, uint64_t *delay_us)
 {
 	unsigned int faults = 0;
 
@@ -251,6 +264,7 @@ draw(uint32_t transport, unsigned int on, uint64_t *delay_us)
 	{
 		if ((rules[i].on & on) == 0 ||
 			(rules[i].transport != 0 && rules[i].transport != transport) ||
+			(rules[i].donor[0] != '\0' && strcmp(rules[i].donor, donor) != 0) ||
 			random_fraction() >= rules[i].probability)
 			continue;
 		faults |= 1u << rules[i].kind;
@@ -282,7 +296,7 @@ wrap_connect(const RbpTransportOps *ops, const RbpTransportOps *wrapper,
 			 const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **out)
 {
 	uint64_t	delay_us;
-	unsigned int faults = draw(ops->bit, ON_CONNECT, &delay_us);
+	unsigned int faults = draw(ops->bit, ep->donor, ON_CONNECT, &delay_us);
 	FaultConn  *conn;
 	RbpStatus	status;
 
@@ -293,6 +307,7 @@ wrap_connect(const RbpTransportOps *ops, const RbpTransportOps *wrapper,
 		return RBP_NOMEM;
 	conn->base.ops = wrapper;
 	conn->ops = ops;
+	memcpy(conn->donor, ep->donor, sizeof(conn->donor));
 	conn->connect_drop = (faults & 1u << FAULT_DROP) != 0;
 	conn->connect_deny = (faults & 1u << FAULT_DENY) != 0;
 	conn->connect_due = delay_us > 0 ? rbp_now_ns() + (int64_t) delay_us * 1000 : 0;
@@ -330,7 +345,7 @@ fault_register_memory(RbpConn *base, void *at, size_t len, RbpMr **mr)
 	FaultConn  *conn = (FaultConn *) base;
 	uint64_t	delay_us;
 
-	if (draw(conn->ops->bit, ON_REGISTER, &delay_us) & 1u << FAULT_REFUSE)
+	if (draw(conn->ops->bit, conn->donor, ON_REGISTER, &delay_us) & 1u << FAULT_REFUSE)
 		return RBP_NOMEM;
 	return conn->ops->register_memory(conn->inner, at, len, mr);
 }
@@ -361,7 +376,7 @@ submit_one(FaultConn *conn, RbpIo *io)
 {
 	uint64_t	delay_us;
 	bool		known = (unsigned int) io->kind <= RBP_IO_PING;
-	unsigned int faults = draw(conn->ops->bit, known ? 1u << io->kind : 0, &delay_us);
+	unsigned int faults = draw(conn->ops->bit, conn->donor, known ? 1u << io->kind : 0, &delay_us);
 	FaultIo    *f;
 
 	io->cookie = 0;

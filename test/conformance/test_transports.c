@@ -1358,6 +1358,7 @@ test_faults(void)
 	Lease		lease;
 	RbpConn    *conn;
 	uint8_t		buf[PAGE];
+	char		rule[RBP_DONOR_ID_LEN + 32];
 	int64_t		start;
 	int			wrong = 0;
 	int			right = 0;
@@ -1390,6 +1391,14 @@ test_faults(void)
 	set_faults("");
 	(void) do_io(conn, RBP_IO_READ, lease.regions[0], 3 * PAGE, buf, PAGE, patience(1));
 	ok(!filled(buf, PAGE, 56) && !filled(buf, PAGE, 33), "%s: half of a write arrives", name);
+
+	set_faults("donor another read corrupt\n");
+	ok(do_io(conn, RBP_IO_READ, lease.regions[0], 0, buf, PAGE, patience(1)) == RBP_OK && filled(buf, PAGE, 30),
+	   "%s: another donor's fault", name);
+	snprintf(rule, sizeof(rule), "donor %s read corrupt\n", lease.ep.donor);
+	set_faults(rule);
+	ok(do_io(conn, RBP_IO_READ, lease.regions[0], 0, buf, PAGE, patience(1)) == RBP_OK && !filled(buf, PAGE, 30),
+	   "%s: this donor's fault", name);
 
 	set_faults("read delay_us 200000\n");
 	start = rbp_now_ns();

@@ -141,7 +141,8 @@ for my $transport ('tcp', 'shm')
 	}
 	spill_is_clean($node, $transport, lost => 1, offset => log_size($node));
 
-	# Single faults do nothing to what is there twice.
+	# Single faults do nothing to what is there twice: those of one donor, for
+	# what comes by chance hits both copies of one block now and then.
 	ok( spill_mode(
 			$node,
 			broker => $broker,
@@ -150,7 +151,7 @@ for my $transport ('tcp', 'shm')
 			temp => '48MB',
 			conf => "remote_bp.temp_mirror = on\nremote_bp.io_timeout = '200ms'\nremote_bp.temp_io_timeout = '1s'\n"),
 		"$transport, two copies: memory is leased");
-	for my $case ([ 'corrupted replies', 'read corrupt 0.01' ], [ 'corrupted writes', 'write corrupt 0.001' ])
+	for my $case ([ 'corrupted replies', 'donor donor1 read corrupt 0.05' ], [ 'corrupted writes', 'donor donor1 write corrupt 0.02' ])
 	{
 		my ($what, @faults) = @$case;
 		my $name = "$transport, two copies, $what";
@@ -166,8 +167,7 @@ for my $transport ('tcp', 'shm')
 		}
 		set_faults();
 		my $after = counters($node);
-		# By chance a fault hits both copies of one block, once in a hundred runs.
-		cmp_ok($failed, '<=', $what eq 'corrupted writes' ? 1 : 0, "$name: no query fails");
+		is($failed, 0, "$name: no query fails");
 		cmp_ok($after->{spill_hash_failures}, '>', $before->{spill_hash_failures}, "$name: they happened");
 		cmp_ok($after->{spill_mirror_reads}, '>', $before->{spill_mirror_reads}, "$name: second copies were read")
 		  if $what eq 'corrupted writes';
