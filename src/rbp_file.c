@@ -63,6 +63,7 @@ typedef struct FdInfo
 	RbpRelFile	file;
 	bool		is_relation;
 	RbpSpillOpen *spill;		/* a temporary file; else NULL */
+	RbpCacheView cache;			/* of a relation */
 } FdInfo;
 
 static FdInfo fds[MAX_FDS];
@@ -208,7 +209,7 @@ rbp_file_parse(const char *path, RbpRelFile *file)
 	return p != NULL && *p == '/' && parse_name(p + 1, file);
 }
 
-static inline const FdInfo *
+static inline FdInfo *
 relation_fd(int fd)
 {
 	if ((unsigned) fd >= MAX_FDS || !fds[fd].is_relation)
@@ -360,6 +361,7 @@ wrap_close(int fd)
 	if ((unsigned) fd < MAX_FDS)
 	{
 		fds[fd].is_relation = false;
+		rbp_page_cache_forget(&fds[fd].cache);
 		if (fds[fd].spill != NULL)
 		{
 			rbp_spill_close(fds[fd].spill);
@@ -390,7 +392,7 @@ wrap_read(int fd, void *buf, size_t len)
 static ssize_t
 wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
-	const FdInfo *info = relation_fd(fd);
+	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
 
 	if (temp != NULL)
@@ -404,14 +406,14 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(iov, iovcnt))
 		return rbp_libc.preadv(fd, iov, iovcnt, offset);
-	return rbp_tier_read(fd, &info->file, block_of(&info->file, offset),
-						 iov, iovcnt, offset);
+	return rbp_tier_read(fd, &info->file, &info->cache,
+						 block_of(&info->file, offset), iov, iovcnt, offset);
 }
 
 static ssize_t
 wrap_pread(int fd, void *buf, size_t len, off_t offset)
 {
-	const FdInfo *info = relation_fd(fd);
+	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
 	struct iovec iov = {.iov_base = buf,.iov_len = len};
 
@@ -420,8 +422,8 @@ wrap_pread(int fd, void *buf, size_t len, off_t offset)
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(&iov, 1))
 		return rbp_libc.pread(fd, buf, len, offset);
-	return rbp_tier_read(fd, &info->file, block_of(&info->file, offset),
-						 &iov, 1, offset);
+	return rbp_tier_read(fd, &info->file, &info->cache,
+						 block_of(&info->file, offset), &iov, 1, offset);
 }
 
 static ssize_t

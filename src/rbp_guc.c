@@ -26,6 +26,7 @@ char	   *rbp_guc_transport = NULL;
 char	   *rbp_guc_token_file = NULL;
 int			rbp_guc_lease_ttl = 30000;
 bool		rbp_guc_compare_with_disk = false;
+int			rbp_guc_page_cache_first = RBP_PAGE_CACHE_AUTO;
 int			rbp_guc_max_connections = 200;
 int			rbp_guc_connect_threshold = 8;
 char	   *rbp_guc_rdma_device = NULL;
@@ -45,6 +46,13 @@ bool		rbp_guc_spill_temp_tables = false;
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
+
+static const struct config_enum_entry page_cache_choices[] = {
+	{"auto", RBP_PAGE_CACHE_AUTO, false},
+	{"on", RBP_PAGE_CACHE_ON, false},
+	{"off", RBP_PAGE_CACHE_OFF, false},
+	{NULL, 0, false}
+};
 
 /* The longest name of an RDMA device: the kernel's IB_DEVICE_NAME_MAX. */
 #define DEVICE_NAME_MAX		64
@@ -269,6 +277,13 @@ rbp_guc_init(void)
 							 &rbp_guc_compare_with_disk,
 							 false,
 							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.page_cache_first",
+							 "Reads a page from the file rather than from a donor if the operating system's page cache has it.",
+							 "\"auto\" asks where that pays, by what reads have cost lately.",
+							 &rbp_guc_page_cache_first,
+							 RBP_PAGE_CACHE_AUTO, page_cache_choices,
+							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.max_connections",
 							"The most connections of this server to one donor.",

@@ -21,6 +21,16 @@ extern char *rbp_guc_transport; /* "auto", "shm", "verbs", "tcp" */
 extern char *rbp_guc_token_file;	/* "" for no token */
 extern int	rbp_guc_lease_ttl;	/* ms */
 extern bool rbp_guc_compare_with_disk;
+
+/* remote_bp.page_cache_first */
+typedef enum RbpPageCacheChoice
+{
+	RBP_PAGE_CACHE_AUTO,
+	RBP_PAGE_CACHE_ON,
+	RBP_PAGE_CACHE_OFF
+} RbpPageCacheChoice;
+
+extern int	rbp_guc_page_cache_first;
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */
 

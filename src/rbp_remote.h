@@ -200,6 +200,14 @@ extern void rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns);
  */
 extern int	rbp_remote_slot_donor(uint32 slot);
 
+/*
+ * By which transport the slot's donor was last reached, as a number from 0 to
+ * RBP_TRANSPORTS - 1.  A cheap look, without a lock.
+ */
+#define RBP_TRANSPORTS		3
+
+extern int	rbp_remote_slot_transport(uint32 slot);
+
 /* The first slot of an extent. */
 #define RBP_EXTENT_SLOT(extent)		((extent) * RBP_EXTENT_PAGES)
 

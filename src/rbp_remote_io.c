@@ -26,6 +26,8 @@
 
 #include <stdlib.h>
 
+#include "port/pg_bitutils.h"
+
 #include "rbp_guc.h"
 #include "rbp_remote_internal.h"
 
@@ -712,6 +714,17 @@ rbp_remote_slot_donor(uint32 slot)
 	uint32		word = slot_word(slot);
 
 	return word == MAP_NONE ? -1 : word_region(word)->donor;
+}
+
+int
+rbp_remote_slot_transport(uint32 slot)
+{
+	uint32		word = slot_word(slot);
+	uint32		bit = word == MAP_NONE ? 0 :
+		pg_atomic_read_u32(&shared->donors[word_region(word)->donor].transport);
+
+	/* nobody has connected yet: any will do */
+	return bit == 0 ? 0 : Min(pg_rightmost_one_pos32(bit), RBP_TRANSPORTS - 1);
 }
 
 void

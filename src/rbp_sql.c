@@ -31,6 +31,7 @@
 
 #include "rbp_compat.h"
 #include "rbp_directory.h"
+#include "rbp_page_cache.h"
 #include "rbp_remote.h"
 #include "rbp_space.h"
 #include "rbp_spill.h"
@@ -164,6 +165,11 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 
 		if (trouble_column(name, &values[i], &nulls[i]))
 			continue;
+		if (strcmp(name, "page_cache_asked_by") == 0)
+		{
+			values[i] = CStringGetTextDatum(rbp_page_cache_method());
+			nulls[i] = false;
+		}
 		if (type == TIMESTAMPTZOID && strcmp(name, "stats_reset") == 0)
 		{
 			values[i] = TimestampTzGetDatum(rbp_stats_reset_time());

@@ -23,12 +23,17 @@
 #define RBP_COUNTERS(X) \
 	X(HITS, hits)				/* pages read from donors */ \
 	X(STAGED_HITS, staged_hits) /* pages read from the staging region */ \
-	X(MISSES, misses)			/* pages read from disk, tier in use */ \
+	X(MISSES, misses)			/* pages read from the file, tier in use */ \
+	X(PAGE_CACHE_READS, page_cache_reads)	/* of these, from the page cache */ \
+	X(DISK_READS, disk_reads)	/* ... from disk; of the rest it is not known */ \
+	X(PAGE_CACHE_FIRST, page_cache_first)	/* of misses, although a donor had it */ \
+	X(BYPASSED, bypassed)		/* likewise, from disk: donors are slower */ \
 	X(CAPTURES, captures)		/* victims copied to staging */ \
 	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already */ \
 	X(SKIP_UNKNOWN, skips_unknown)	/* frame's page not known */ \
 	X(SKIP_STALE, skips_stale)	/* page written or dropped since */ \
 	X(SKIP_CHANGED, skips_changed)	/* frame differs from the disk */ \
+	X(SKIP_CACHED, skips_cached)	/* the page cache has it, and keeps it */ \
 	X(DROPS_FULL, drops_full)	/* no staging slot free */ \
 	X(PUSHES, pushes)			/* pages written to donors and published */ \
 	X(PUSH_STALE, pushes_stale) /* pushed, but out of date by then */ \

@@ -66,7 +66,9 @@
 #include "rbp_interpose.h"
 #include "rbp_lock.h"
 #include "rbp_mutation.h"
+#include "rbp_page_cache.h"
 #include "rbp_pusher.h"
+#include "rbp_read_cost.h"
 #include "rbp_remote.h"
 #include "rbp_space.h"
 #include "rbp_stats.h"
@@ -88,6 +90,8 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 #define SHADOW_VALID		0x01
 #define SHADOW_CHECKSUM		0x02	/* pd_checksum differs in the frame */
 #define SHADOW_READ			0x04	/* a read of the disk gave it, unverified */
+#define SHADOW_CACHED		0x08	/* the page cache had it; also without
+									 * SHADOW_VALID, and then that is all */
 
 typedef struct RbpShadow
 {
@@ -108,6 +112,15 @@ RbpStaging *rbp_staging = NULL;
 static RbpTierShared *shared = NULL;
 static RbpShadow *shadows = NULL;
 
+/* Was the page in the page cache before it was read? */
+typedef enum Cached
+{
+	CACHED_UNKNOWN,
+	CACHED_NO,
+	CACHED_YES,
+	CACHED_PRESUMED				/* not asked: nearly all are */
+} Cached;
+
 /* One page of a request that is being served. */
 typedef struct ReadPage
 {
@@ -116,6 +129,8 @@ typedef struct ReadPage
 	RbpLookup	lookup;
 	RbpVersion	version;
 	bool		served;
+	bool		from_file;		/* on purpose, though a donor may have it */
+	Cached		cached;			/* in the page cache */
 	int			io;				/* index of its remote request, -1 if none */
 } ReadPage;
 
@@ -130,6 +145,9 @@ static struct
 	RbpVersion	version;
 	const char *copy;
 }			last_write;
+
+/* What reads have cost this process. */
+static RbpReadCost read_cost;
 
 static char bounce_space[RBP_MAX_BATCH * BLCKSZ + IO_ALIGN];
 static char compare_space[BLCKSZ + IO_ALIGN];
@@ -389,6 +407,7 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 							  PG_CACHE_LINE_SIZE), found);
 	rbp_pusher_shmem_init(take(&arena, rbp_pusher_shmem_size(),
 							   PG_CACHE_LINE_SIZE), found);
+	rbp_read_cost_init(&read_cost);
 	shadows = sd;
 	shared = sh;
 }
@@ -627,6 +646,17 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 }
 
 /*
+ * The page cache has a page, or had it when the page was written: shall it be
+ * captured all the same?
+ */
+static bool
+keep_cached(void)
+{
+	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+		read_cost.asked == 0 || rbp_read_cost_keep_cached(&read_cost);
+}
+
+/*
  * The frame is about to be overwritten: capture what it holds.  Says whether
  * that took a copy.
  */
@@ -635,6 +665,12 @@ capture_victim(const char *frame)
 {
 	RbpShadow  *shadow = shadow_of(frame);
 
+	if ((shadow->flags & SHADOW_CACHED) &&
+		(!(shadow->flags & SHADOW_VALID) || !keep_cached()))
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_CACHED, 1);
+		return false;
+	}
 	if (!(shadow->flags & SHADOW_VALID))
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
@@ -704,6 +740,8 @@ static void
 lookup_page(ReadPage *page)
 {
 	page->served = false;
+	page->from_file = false;
+	page->cached = CACHED_UNKNOWN;
 	for (int attempt = 0; attempt < 2; attempt++)
 	{
 		page->lookup = rbp_directory_lookup(rbp_dir, &page->id, attempt == 0);
@@ -762,41 +800,96 @@ compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
 	return false;
 }
 
-/* Serve what can be served from staging and donors. */
+/*
+ * Ask the page cache about the pages, if that is worth it; those that donors
+ * have and that are to come from the file all the same are marked.  way: by
+ * which transport donors have the first of them, or RBP_WAY_NONE.
+ */
 static void
-read_from_tier(int fd, const RbpRelFile *file, ReadPage *pages, int n,
-			   off_t offset, int64 start)
+choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
+			   off_t offset, int way, int64 now)
+{
+	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
+	bool		cached[RBP_MAX_BATCH];
+	int			ncached = 0;
+	int64		ns = 0;
+	RbpSource	source;
+
+	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+		(cache->tried && !cache->tells))
+		return;
+	source = always ? RBP_SOURCE_ASK : rbp_read_cost_choose(&read_cost, way);
+	if (source == RBP_SOURCE_DONOR)
+		return;
+	if (source == RBP_SOURCE_ASK)
+	{
+		if (!rbp_page_cache_ask(fd, cache, offset, n, cached))
+			return;
+		if (rbp_read_cost_time_question(&read_cost))
+			ns = rbp_now_ns() - now;
+		for (int i = 0; i < n; i++)
+			ncached += cached[i];
+		rbp_read_cost_asked(&read_cost, n, ncached, ns);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		if (source == RBP_SOURCE_FILE)
+			pages[i].cached = CACHED_PRESUMED;
+		else
+			pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
+		if (pages[i].lookup.where != RBP_REMOTE)
+			continue;
+		pages[i].from_file = source == RBP_SOURCE_FILE ||
+			(always ? cached[i] :
+			 rbp_read_cost_prefer_file(&read_cost, way, cached[i], now));
+		if (pages[i].from_file)
+			rbp_stats_count(pages[i].cached == CACHED_NO ? RBP_COUNT_BYPASSED :
+							RBP_COUNT_PAGE_CACHE_FIRST, 1);
+	}
+}
+
+/* Serve what can be served from staging and donors, and is not cheaper to read. */
+static void
+read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			   ReadPage *pages, int n, off_t offset, int64 start)
 {
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			nios = 0;
 	int			nstaged = 0;
 	int			nhits = 0;
-	int64		staged_at = 0;
+	int			way = RBP_WAY_NONE;
 
 	for (int i = 0; i < n; i++)
 	{
-		pages[i].io = -1;
 		lookup_page(&pages[i]);
 		if (pages[i].served)
 			nstaged++;
-		else if (pages[i].lookup.where == RBP_REMOTE)
-		{
-			pages[i].io = nios;
-			ios[nios].slot = pages[i].lookup.slot;
-			ios[nios].buf = pages[i].buf;
-			nios++;
-		}
+		else if (pages[i].lookup.where == RBP_REMOTE && way == RBP_WAY_NONE)
+			way = rbp_remote_slot_transport(pages[i].lookup.slot);
 	}
 	if (nstaged > 0)
 	{
-		staged_at = rbp_now_ns();
+		int64		now = rbp_now_ns();
+
 		rbp_stats_count(RBP_COUNT_STAGED_HITS, nstaged);
-		rbp_stats_latency(RBP_LATENCY_STAGED, staged_at - start);
+		rbp_stats_latency(RBP_LATENCY_STAGED, now - start);
+		start = now;
+	}
+	if (nstaged < n)
+		choose_sources(fd, cache, pages, n, offset, way, start);
+	for (int i = 0; i < n; i++)
+	{
+		pages[i].io = -1;
+		if (pages[i].served || pages[i].from_file ||
+			pages[i].lookup.where != RBP_REMOTE)
+			continue;
+		pages[i].io = nios;
+		ios[nios].slot = pages[i].lookup.slot;
+		ios[nios].buf = pages[i].buf;
+		nios++;
 	}
 	if (nios > 0)
 	{
-		if (staged_at != 0)
-			start = staged_at;
 		rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
 		for (int i = 0; i < n; i++)
 		{
@@ -816,9 +909,12 @@ read_from_tier(int fd, const RbpRelFile *file, ReadPage *pages, int n,
 		}
 		if (nhits > 0)
 		{
+			int64		took = rbp_now_ns() - start;
+
 			rbp_stats_count(RBP_COUNT_HITS, nhits);
 			rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
-			rbp_stats_latency(RBP_LATENCY_HIT, rbp_now_ns() - start);
+			rbp_stats_latency(RBP_LATENCY_HIT, took);
+			rbp_read_cost_donor(&read_cost, way, nios, took);
 		}
 	}
 
@@ -830,11 +926,57 @@ read_from_tier(int fd, const RbpRelFile *file, ReadPage *pages, int n,
 }
 
 /*
- * Read the run of pages from disk.  Like preadv(), and the claims are made
+ * The claim about a page that has just come from the file.  The directory's
+ * own, if it has the page: that needs no hash.  None if the page cache keeps the
+ * page.
+ */
+static void
+claim_from_file(ReadPage *page)
+{
+	bool		cached = page->cached >= CACHED_YES;
+
+	if (page->from_file)
+	{
+		page->version.hash = page->lookup.hash;
+		remember_frame(page->buf, &page->id, &page->version, SHADOW_CACHED);
+	}
+	else if (cached && !keep_cached())
+	{
+		if (is_frame(page->buf, BLCKSZ))
+			shadow_of(page->buf)->flags = SHADOW_CACHED;
+	}
+	else
+	{
+		page->version.hash = rbp_hash_page(page->buf);
+		remember_frame(page->buf, &page->id, &page->version, SHADOW_READ);
+	}
+}
+
+/* Count n pages that have come from the file in so many ns, and what they cost. */
+static void
+account_file(const ReadPage *pages, int n, int64 took)
+{
+	int			known[CACHED_PRESUMED + 1] = {0};
+
+	rbp_stats_latency(RBP_LATENCY_DISK, took);
+	rbp_stats_count(RBP_COUNT_MISSES, n);
+	for (int i = 0; i < n; i++)
+		known[pages[i].cached]++;
+	if (known[CACHED_YES] > 0)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
+	if (known[CACHED_NO] > 0)
+		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
+	if (known[CACHED_YES] == n || known[CACHED_NO] == n)
+		rbp_read_cost_file(&read_cost, n, known[CACHED_YES] == n, took);
+}
+
+/*
+ * Read the run of pages from the file.  Like preadv(), and the claims are made
  * for what came whole.
  */
 static ssize_t
-read_from_disk(int fd, ReadPage *pages, int n, off_t offset, bool claim)
+read_from_file(int fd, RbpCacheView *cache, ReadPage *pages, int n,
+			   off_t offset, bool claim)
 {
 	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
@@ -848,18 +990,14 @@ read_from_disk(int fd, ReadPage *pages, int n, off_t offset, bool claim)
 	/* pread() is what the server would have called for one page */
 	got = n == 1 ? rbp_libc.pread(fd, pages[0].buf, BLCKSZ, offset) :
 		rbp_libc.preadv(fd, iov, n, offset);
-	if (got > 0)
+	if (got >= BLCKSZ)
 	{
 		int			save_errno = errno;
 
-		rbp_stats_latency(RBP_LATENCY_DISK, rbp_now_ns() - start);
-		rbp_stats_count(RBP_COUNT_MISSES, got / BLCKSZ);
+		account_file(pages, (int) (got / BLCKSZ), rbp_now_ns() - start);
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
-		{
-			pages[i].version.hash = rbp_hash_page(pages[i].buf);
-			remember_frame(pages[i].buf, &pages[i].id, &pages[i].version,
-						   SHADOW_READ);
-		}
+			claim_from_file(&pages[i]);
+		rbp_page_cache_learn(fd, cache, offset);
 		errno = save_errno;
 	}
 	return got;
@@ -895,8 +1033,8 @@ leave_frame(const char *frame, const ReadPage *pages, int n)
 
 /* At most RBP_MAX_BATCH pages; else like rbp_tier_read(). */
 static ssize_t
-read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
-		   char **bufs, int n, off_t offset)
+read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
+		   BlockNumber block, char **bufs, int n, off_t offset)
 {
 	ReadPage	pages[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
@@ -910,6 +1048,8 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	{
 		pages[i].buf = bufs[i];
 		pages[i].served = false;
+		pages[i].from_file = false;
+		pages[i].cached = CACHED_UNKNOWN;
 		pages[i].id = (RbpPageId)
 		{
 			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
@@ -946,7 +1086,7 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 		pages[i].version.generation = generation;
 	}
 	if (usable)
-		read_from_tier(fd, file, pages, n, offset, start);
+		read_from_tier(fd, file, cache, pages, n, offset, start);
 
 	/* Hits stay; each run of misses between them is one read. */
 	for (i = 0; i < n;)
@@ -964,8 +1104,8 @@ read_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 		}
 		while (i + run < n && !pages[i + run].served)
 			run++;
-		got = read_from_disk(fd, &pages[i], run, offset + (off_t) i * BLCKSZ,
-							 usable);
+		got = read_from_file(fd, cache, &pages[i], run,
+							 offset + (off_t) i * BLCKSZ, usable);
 		if (got < 0)
 			return total > 0 ? total : got;
 		total += got;
@@ -999,8 +1139,9 @@ next_batch(const struct iovec *iov, int iovcnt, Size *pos, char **bufs)
 }
 
 ssize_t
-rbp_tier_read(int fd, const RbpRelFile *file, BlockNumber block,
-			  const struct iovec *iov, int iovcnt, off_t offset)
+rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			  BlockNumber block, const struct iovec *iov, int iovcnt,
+			  off_t offset)
 {
 	uint16		space = rbp_space_get(file->spc, file->db);
 	char	   *bufs[RBP_MAX_BATCH];
@@ -1015,7 +1156,7 @@ rbp_tier_read(int fd, const RbpRelFile *file, BlockNumber block,
 
 		if (n == 0)
 			return total;
-		got = read_batch(fd, file, space, block + at / BLCKSZ, bufs, n,
+		got = read_batch(fd, file, cache, space, block + at / BLCKSZ, bufs, n,
 						 offset + (off_t) at);
 		if (got < 0)
 			return total > 0 ? total : got;
@@ -1104,6 +1245,8 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	uint32		flags[RBP_MAX_BATCH];
 	uint32		generation;
 	ssize_t		result;
+	bool		known = rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF &&
+		read_cost.asked > 0;
 
 	/* The bounce buffer is used by this write, whatever else it had. */
 	for (int i = 0; i < n; i++)
@@ -1123,7 +1266,14 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 		iov[i].iov_base = bufs[i];
 		iov[i].iov_len = BLCKSZ;
 		frames[i] = NULL;
-		flags[i] = 0;
+		flags[i] = known ? 0 : SHADOW_CACHED;
+		if (known && !keep_cached())
+		{
+			/* no claim, so no copy either */
+			if (is_frame(bufs[i], BLCKSZ))
+				shadow_of(bufs[i])->flags = SHADOW_CACHED;
+			continue;
+		}
 		if (is_frame(bufs[i], BLCKSZ))
 		{
 			frames[i] = bufs[i];
@@ -1132,7 +1282,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 		}
 		else if (DataChecksumsEnabled() &&
 				 (frames[i] = frame_by_tag(file, block + i)) != NULL)
-			flags[i] = SHADOW_CHECKSUM;
+			flags[i] |= SHADOW_CHECKSUM;
 		if (frames[i] != NULL)
 		{
 			forget_frame(frames[i]);

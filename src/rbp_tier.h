@@ -19,6 +19,7 @@
 #include "storage/block.h"
 
 #include "rbp_directory.h"
+#include "rbp_page_cache.h"
 #include "rbp_relfile.h"
 #include "rbp_remote.h"
 #include "rbp_staging.h"
@@ -53,10 +54,11 @@ extern bool rbp_tier_unusable_reason(char *buf, Size len);
 
 /*
  * preadv() of whole, aligned pages into shared buffer frames; block is that
- * of offset.
+ * of offset.  cache: what is known of the descriptor.
  */
-extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, BlockNumber block,
-							 const struct iovec *iov, int iovcnt, off_t offset);
+extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
+							 BlockNumber block, const struct iovec *iov,
+							 int iovcnt, off_t offset);
 
 /*
  * pwritev() to a relation file, of anything.  block is that of offset,

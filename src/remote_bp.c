@@ -17,6 +17,7 @@
 #include "rbp_guc.h"
 #include "rbp_hash.h"
 #include "rbp_lease.h"
+#include "rbp_page_cache.h"
 #include "rbp_pusher.h"
 #include "rbp_spill.h"
 #include "rbp_tier.h"
@@ -77,6 +78,7 @@ _PG_init(void)
 	rbp_guc_init();
 	rbp_hash_init();
 	rbp_transport_init();
+	rbp_page_cache_init();
 	rbp_file_install();
 	rbp_lease_register();
 	rbp_pusher_register();

@@ -44,7 +44,7 @@ my $node = new_cluster(
 	start => 0,
 	conf => "work_mem = '64kB'\nremote_bp.temp_tier_max_size = '96MB'\nremote_bp.temp_tier_size = '32MB'\n"
 	  . "remote_bp.lease_ttl = '5s'\nremote_bp.broker = '$url'\n");
-start_preloaded($node, RBP_NAMES_HANG => $hang);
+start_preloaded($node, 'names', RBP_NAMES_HANG => $hang);
 create_extension($node);
 
 sub bytes_of
@@ -141,7 +141,7 @@ is_clean($node);
 # The server does not wait for it at its end, nor at its start.
 append_to_file($hang, "x\n");
 $node->stop;
-start_preloaded($node, RBP_NAMES_HANG => $hang);
+start_preloaded($node, 'names', RBP_NAMES_HANG => $hang);
 $offset = 0;
 ok(wait_for('the log', sub { log_count($offset, qr/could not get a lease from broker \S+ .*broker\.test/) }, 30),
 	'without the address of the broker there is no lease, and the log tells why');

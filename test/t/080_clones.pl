@@ -30,7 +30,7 @@ sub start_clone
 	{
 		append_to_file($boot_id{$name}, sprintf("%08x-0000-4000-8000-00000000000%d\n", rand(2**32), scalar keys %boot_id));
 	}
-	start_preloaded($node{$name}, RBP_CLONE_DIR => $node{$name}->data_dir, RBP_CLONE_BOOT_ID => $boot_id{$name});
+	start_preloaded($node{$name}, 'names', RBP_CLONE_DIR => $node{$name}->data_dir, RBP_CLONE_BOOT_ID => $boot_id{$name});
 	return;
 }
 

@@ -1,5 +1,6 @@
-# Servers that run with test/preload/names.c: a name server that hangs at will,
-# machines that are clones of each other.
+# Servers that run with a library of test/preload: names.c, a name server that
+# hangs at will and machines that are clones of each other; page_cache.c, a page
+# cache that cannot be asked.
 
 package RemoteBP::Preload;
 
@@ -12,21 +13,21 @@ use Test::More;
 
 our @EXPORT = qw(start_preloaded);
 
-my $library;
+my %library;
 
 # Start the node with the library, and these variables in its environment.
 sub start_preloaded
 {
-	my ($node, %env) = @_;
+	my ($node, $name, %env) = @_;
 	(my $top = __FILE__) =~ s{[^/]*$}{../../../..};
-	if (!$library)
+	if (!$library{$name})
 	{
-		my $file = PostgreSQL::Test::Utils::tempdir() . '/names.so';
-		system('cc', '-O1', '-shared', '-fPIC', '-o', $file, "$top/test/preload/names.c", '-ldl') == 0
-		  or BAIL_OUT('test/preload/names.c does not compile');
-		$library = $file;
+		my $file = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
+		system('cc', '-O1', '-shared', '-fPIC', '-o', $file, "$top/test/preload/$name.c", '-ldl') == 0
+		  or BAIL_OUT("test/preload/$name.c does not compile");
+		$library{$name} = $file;
 	}
-	local %ENV = (%ENV, %env, LD_PRELOAD => $library);
+	local %ENV = (%ENV, %env, LD_PRELOAD => $library{$name});
 	$node->start;
 	return;
 }

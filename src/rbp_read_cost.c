@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_read_cost.c
+ *	  What reads have cost this process lately, and so where the next one is
+ *	  to come from.
+ *
+ * A page that a donor has may be in the page cache, too.  With m, the share
+ * of pages that the page cache has not got, there are three ways to it:
+ *
+ *	ask first			ask + (1 - m) * min(cached, donor) + m * min(disk, donor)
+ *	donor, straight		donor
+ *	file, straight		(1 - m) * cached + m * disk
+ *
+ * The cheapest is taken.  What it is made of are averages of what this process
+ * has seen, so a busy donor, a slow disk or a page cache that has become too
+ * small count as they are, and a donor that is slower than the disk is passed by.
+ * Where no question is asked, one in SAMPLE reads asks all the same, so that m
+ * follows.  When a question was asked, what is slower is taken all the same once in a
+ * while, so that it is noticed when it is not slower any more.
+ *
+ * Averages move by a sixteenth of the difference, m by a sixty-fourth.  An
+ * outlier, when the process had to wait for a processor, counts as four times
+ * the average at most: if it is the rule, the average gets there in no time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_read_cost.h"
+
+/* Before anything was seen; by order of magnitude. */
+#define FIRST_ASK			300
+#define FIRST_CACHED		2000
+#define FIRST_DISK			100000
+#define FIRST_DONOR			20000
+
+#define SAMPLE				16
+#define DONOR_SAMPLE_NS		INT64_C(100000000)
+#define DISK_SAMPLE_NS		INT64_C(1000000000)
+
+/* What capturing a page costs, the writing to a donor included. */
+#define CAPTURE_COST		5000
+
+#define ONE					(1U << 20)
+#define MISSING_WEIGHT		64	/* of the past */
+#define TIME_WEIGHT			16
+
+void
+rbp_read_cost_init(RbpReadCost *cost)
+{
+	*cost = (RbpReadCost)
+	{
+		.ask = FIRST_ASK,.cached = FIRST_CACHED,.disk = FIRST_DISK,
+		.missing = ONE / 2
+	};
+	for (int i = 0; i < RBP_WAYS; i++)
+		cost->donor[i] = FIRST_DONOR;
+}
+
+/* The average with one more value. */
+static inline void
+follow(uint32_t *average, int64_t value)
+{
+	int64_t		most = (int64_t) *average * 4;
+
+	if (value > most)
+		value = most;
+	if (value > UINT32_MAX / 8)
+		value = UINT32_MAX / 8;
+	*average += (int32_t) ((value - (int64_t) *average) / TIME_WEIGHT);
+	if (*average < TIME_WEIGHT)
+		*average = TIME_WEIGHT;
+}
+
+static inline uint32_t
+lesser(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* What a read costs, if a page costs so much when cached, and when not. */
+static inline uint32_t
+mean(const RbpReadCost *cost, uint32_t cached, uint32_t missing)
+{
+	return (uint32_t) (((uint64_t) (ONE - cost->missing) * cached +
+						(uint64_t) cost->missing * missing) / ONE);
+}
+
+RbpSource
+rbp_read_cost_choose(RbpReadCost *cost, int way)
+{
+	uint32_t	donor;
+	uint32_t	file;
+	uint32_t	ask;
+
+	if (way != RBP_WAY_NONE)
+		cost->way = way;
+	if (++cost->turn % SAMPLE == 0)
+		return RBP_SOURCE_ASK;
+	donor = cost->donor[cost->way];
+	file = mean(cost, cost->cached, cost->disk);
+	ask = cost->ask + mean(cost, lesser(cost->cached, donor),
+						   lesser(cost->disk, donor));
+	if (way == RBP_WAY_NONE)
+		return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
+	if (donor <= ask && donor <= file)
+		return RBP_SOURCE_DONOR;
+	return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
+}
+
+bool
+rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, int64_t now)
+{
+	bool		quicker = (cached ? cost->cached : cost->disk) < cost->donor[way];
+
+	if (quicker && now - cost->donor_sampled[way] >= DONOR_SAMPLE_NS)
+	{
+		cost->donor_sampled[way] = now;
+		return false;
+	}
+	if (!quicker && !cached && now - cost->disk_sampled >= DISK_SAMPLE_NS)
+	{
+		cost->disk_sampled = now;
+		return true;
+	}
+	return quicker;
+}
+
+bool
+rbp_read_cost_keep_cached(RbpReadCost *cost)
+{
+	uint32_t	donor = cost->donor[cost->way];
+
+	if (cost->disk > donor &&
+		mean(cost, 0, cost->disk - donor) > CAPTURE_COST)
+		return true;
+	return ++cost->turn % SAMPLE == 0;
+}
+
+void
+rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached, int64_t ns)
+{
+	for (int i = 0; i < n; i++)
+	{
+		uint32_t	value = i < ncached ? 0 : ONE;
+		uint32_t	weight = cost->asked < MISSING_WEIGHT ? ++cost->asked + 1 :
+			MISSING_WEIGHT;
+
+		/* rounded away from the old value, so that it gets to both ends */
+		if (value < cost->missing)
+			cost->missing -= (cost->missing - value + weight - 1) / weight;
+		else
+			cost->missing += (value - cost->missing + weight - 1) / weight;
+	}
+	if (ns > 0)
+		follow(&cost->ask, ns / n);
+}
+
+void
+rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
+{
+	follow(cached ? &cost->cached : &cost->disk, ns / n);
+}
+
+void
+rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns)
+{
+	follow(&cost->donor[way], ns / n);
+}
+
+bool
+rbp_read_cost_time_question(const RbpReadCost *cost)
+{
+	return cost->turn % SAMPLE == 0;
+}

@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_read_cost.h
+ *	  What reads have cost this process lately, by where they came from, and
+ *	  so where the next one is to come from, and what is worth capturing.
+ *
+ * Plain arithmetic, free of the server's headers.  Times are in ns.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_READ_COST_H
+#define RBP_READ_COST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The ways to a page that donors have; a transport each. */
+#define RBP_WAYS			3
+#define RBP_WAY_NONE		(-1)	/* no donor has it */
+
+typedef struct RbpReadCost
+{
+	/* averages of lately; see rbp_read_cost_init() */
+	uint32_t	ask;			/* asking the page cache about a page */
+	uint32_t	cached;			/* reading a page that it has */
+	uint32_t	disk;			/* ... that it has not */
+	uint32_t	donor[RBP_WAYS];
+	uint32_t	missing;		/* of what was asked about, the page cache had
+								 * not got: parts of 2^20 */
+	uint32_t	asked;			/* questions so far, up to a limit */
+	uint32_t	turn;			/* counts reads, for samples */
+	int			way;			/* that was chosen about last */
+	int64_t		donor_sampled[RBP_WAYS];	/* when one was last read from, or
+											 * the disk, though it was slower */
+	int64_t		disk_sampled;
+} RbpReadCost;
+
+typedef enum RbpSource
+{
+	RBP_SOURCE_DONOR,			/* the donor, straight */
+	RBP_SOURCE_ASK,				/* ask: the file if it is cached, else donor */
+	RBP_SOURCE_FILE				/* the file, straight */
+} RbpSource;
+
+extern void rbp_read_cost_init(RbpReadCost *cost);
+
+/*
+ * Where shall a page be read from that donors have (way: by which transport),
+ * or whom no donor has (RBP_WAY_NONE; then to ask is worth it only to know
+ * whether to capture it)?
+ */
+extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way);
+
+/*
+ * The page cache has been asked about a page that donors have.  Shall it be
+ * read from the file?  If that is quicker; and now and then what is slower is
+ * taken, so that it is known how slow.  now: a monotonic clock.
+ */
+extern bool rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached,
+									  int64_t now);
+
+/*
+ * Shall a page be captured although the page cache has it?  When the page
+ * cache loses much, since then it would be missed soon; else one in a few, so that
+ * the tier fills by and by before it is needed.
+ */
+extern bool rbp_read_cost_keep_cached(RbpReadCost *cost);
+
+/* What has come of it, for n pages. ns: 0 if not measured. */
+extern void rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached,
+								int64_t ns);
+extern void rbp_read_cost_file(RbpReadCost *cost, int n, bool cached,
+							   int64_t ns);
+extern void rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns);
+
+/* Shall the next question be timed?  Clocks cost as much as an answer. */
+extern bool rbp_read_cost_time_question(const RbpReadCost *cost);
+
+#endif							/* RBP_READ_COST_H */

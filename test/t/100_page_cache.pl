@@ -1,0 +1,161 @@
+# Page cache first: a page that the operating system's page cache has is read
+# from the file, though a donor has it, and what the page cache has lost comes
+# from the donor; in each way in which the page cache can be asked, and where it
+# cannot be asked at all.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use RemoteBP::Preload;
+use Test::More;
+
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '64MB');
+my $node = new_cluster(
+	'cached',
+	start => 0,
+	broker => $broker,
+	transport => 'tcp',
+	tier => '64MB',
+	conf => "remote_bp.io_timeout = '2s'\n");
+my $pages;
+
+# The files of the relation leave the page cache.
+sub drop_from_page_cache
+{
+	my ($rel) = @_;
+	$node->safe_psql('postgres', 'CHECKPOINT');
+	my $file = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$rel')");
+	system('dd', "of=$file", 'oflag=nocache', 'conv=notrunc,fdatasync', 'count=0', 'status=none') == 0 or BAIL_OUT('dd');
+	return;
+}
+
+# How the counters move while the query runs.
+sub moved
+{
+	my ($setting, $query) = @_;
+	evict_buffers($node);
+	my $before = counters($node);
+	my $answer = $node->safe_psql('postgres', "SET remote_bp.page_cache_first = $setting; $query");
+	my $after = counters($node);
+	return ($answer, { map { $_ => $after->{$_} - $before->{$_} } grep { /^(hits|staged_hits|misses|page_cache|disk_reads|bypassed|skips_cached)/ && $_ ne 'page_cache_asked_by' } keys %$after });
+}
+
+my $content = 'SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t';
+my $expected;
+
+sub start
+{
+	my ($how, %env) = @_;
+	start_preloaded($node, 'page_cache', %env);
+	create_extension($node) unless $expected;
+	if (!$expected)
+	{
+		make_table($node, 't', 8, index => 0);
+		$pages = $node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});
+		$expected = content($node, 't');
+	}
+	wait_leased($node);
+	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), $how, "$how: so the page cache is asked");
+	ok(warm($node, 't', part => 0.9), "$how: the tier has the table");
+	return;
+}
+
+#---- both ways to ask ---------------------------------------------------------
+
+for my $how ('cachestat', 'mincore')
+{
+	# a kernel without cachestat() has only the other
+	my ($range, $counts) = (pack('Q2', 0, 4096), "\0" x 40);
+	open(my $self, '<', $0) or die $!;
+	my $has = syscall(451, fileno($self), $range, $counts, 0) == 0;
+	close $self;
+	if ($how eq 'cachestat' && !$has)
+	{
+		note('this kernel has no cachestat()');
+		next;
+	}
+	start($how, RBP_CACHE => $how eq 'mincore' ? 'nocachestat' : '');
+
+	my ($answer, $moved) = moved('on', $content);
+	is($answer, $expected, "$how, on, cached: the rows are right");
+	cmp_ok($moved->{page_cache_first}, '>=', $pages * 0.8, "$how, on, cached: pages come from the page cache, though a donor has them");
+	cmp_ok($moved->{hits}, '<', $pages * 0.1, "$how, on, cached: and not from the donor");
+	cmp_ok($moved->{page_cache_reads}, '>=', $moved->{page_cache_first}, "$how, on, cached: and are counted as such");
+
+	# without comparing, which would read the file, and the kernel ahead of it
+	drop_from_page_cache('t');
+	($answer, $moved) = moved('on', "SET remote_bp.compare_with_disk = off; $content");
+	is($answer, $expected, "$how, on, dropped: the rows are right");
+	# what is on tmpfs cannot be dropped
+	if (`stat -f -c %T "${\ $node->data_dir}"` !~ /^(tmpfs|ramfs)/)
+	{
+		cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, on, dropped: pages come from the donor");
+		cmp_ok($moved->{page_cache_first}, '<', $pages * 0.2, "$how, on, dropped: few from the page cache");
+	}
+
+	($answer, $moved) = moved('off', $content);
+	is($answer, $expected, "$how, off: the rows are right");
+	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, "$how, off: the page cache is not asked");
+	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, off: pages come from the donor");
+
+	# by what it costs: over and over in one session, whichever it chooses
+	$node->safe_psql('postgres', "CREATE EXTENSION IF NOT EXISTS pg_prewarm");
+	$node->safe_psql('postgres', "SELECT pg_prewarm('t', 'read')");
+	($answer, $moved) = moved('auto', join('; ', ($content) x 8));
+	is($answer, join("\n", ($expected) x 8), "$how, auto: the rows are right");
+	cmp_ok($moved->{page_cache_reads}, '>', 0, "$how, auto: the page cache was asked");
+
+	if ($how eq 'mincore')
+	{
+		# A file that is gone is not kept by its mapping.
+		$node->safe_psql('postgres', 'CREATE TABLE gone AS SELECT * FROM t; CHECKPOINT');
+		my $session = $node->background_psql('postgres');
+		$session->query('SET remote_bp.page_cache_first = on');
+		$session->query('SELECT count(*) FROM gone') for 1 .. 2;
+		my $pid = $session->query('SELECT pg_backend_pid()');
+		my $maps = slurp_file("/proc/$pid/maps");
+		my ($path) = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('gone')});
+		ok($maps =~ m{/\Q$path\E$}m, 'mincore: the file is mapped');
+		$node->safe_psql('postgres', 'DROP TABLE gone');
+		$session->query('SELECT count(*) FROM pg_class');
+		ok(slurp_file("/proc/$pid/maps") !~ m{/\Q$path\E}, 'mincore: not any more when it is dropped');
+		$session->quit;
+	}
+	is_clean($node, $how);
+	$node->stop;
+}
+
+#---- where it cannot be asked ---------------------------------------------------
+
+{
+	start('none', RBP_CACHE => 'nocachestat nomincore');
+	my ($answer, $moved) = moved('on', $content);
+	is($answer, $expected, 'none: the rows are right');
+	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, 'none: nothing is known of the page cache');
+	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, 'none: pages come from the donor');
+	is_clean($node, 'none');
+	$node->stop;
+}
+
+# A file system whose files never show up in the page cache is left alone.
+{
+	start_preloaded($node, 'page_cache', RBP_CACHE => 'silent nomincore');
+	wait_leased($node);
+	my $asked_by = $node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat');
+	ok(warm($node, 't', part => 0.9), "silent ($asked_by): the tier has the table");
+	my ($answer, $moved) = moved('on', $content);
+	is($answer, $expected, 'silent: the rows are right');
+	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, 'silent: it is not asked');
+	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, 'silent: pages come from the donor');
+	is_clean($node, 'silent');
+	$node->stop;
+}
+
+done_testing();

@@ -1,0 +1,232 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_read_cost.c
+ *	  Where reads are to come from, by what they have cost.
+ *
+ * Links: src/rbp_read_cost.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_read_cost.h"
+
+#include "tap.h"
+
+#define US			INT64_C(1000)
+#define MS			INT64_C(1000000)
+#define ROUNDS		4000
+
+enum
+{
+	NEAR,
+	FAR
+};
+
+/* A world in which reads cost that, and of 1,000 pages so many are cached. */
+typedef struct World
+{
+	int64_t		ask;
+	int64_t		cached;
+	int64_t		disk;
+	int64_t		donor;
+	int			per_thousand;
+} World;
+
+typedef struct Seen
+{
+	int			asked;
+	int			donor;			/* reads from it */
+	int			file;
+	int			disk;			/* of these, not cached */
+	int64_t		ns;
+} Seen;
+
+static int64_t now;
+
+static Seen
+live(RbpReadCost *cost, const World *world, int way, int rounds)
+{
+	Seen		seen = {0};
+
+	for (int i = 0; i < rounds; i++)
+	{
+		/* spread alike, and not in step with the samples */
+		bool		cached = (i * 619) % 1000 < world->per_thousand;
+		RbpSource	source = rbp_read_cost_choose(cost, way);
+		bool		file = source == RBP_SOURCE_FILE;
+		int64_t		ns;
+
+		now += 10 * US;
+		if (source == RBP_SOURCE_ASK)
+		{
+			seen.asked++;
+			seen.ns += world->ask;
+			rbp_read_cost_asked(cost, 1, cached, world->ask);
+			file = way == RBP_WAY_NONE ||
+				rbp_read_cost_prefer_file(cost, way, cached, now);
+		}
+		if (file)
+		{
+			seen.file++;
+			seen.disk += !cached;
+			ns = cached ? world->cached : world->disk;
+			if (source == RBP_SOURCE_ASK)
+				rbp_read_cost_file(cost, 1, cached, ns);
+		}
+		else
+		{
+			seen.donor++;
+			ns = world->donor;
+			rbp_read_cost_donor(cost, way, 1, ns);
+		}
+		seen.ns += ns;
+	}
+	return seen;
+}
+
+/* From a start; what the second half of the rounds brought. */
+static Seen
+settle(RbpReadCost *cost, const World *world, int way)
+{
+	(void) live(cost, world, way, ROUNDS);
+	return live(cost, world, way, ROUNDS);
+}
+
+static void
+test_sources(void)
+{
+	RbpReadCost cost;
+	Seen		seen;
+	World		world = {.ask = 250,.cached = 2 * US,.disk = 100 * US,.donor = 40 * US,.per_thousand = 1000};
+
+	rbp_read_cost_init(&cost);
+	seen = live(&cost, &world, FAR, 1);
+	is_u64(seen.asked, 1, "a process that knows nothing asks");
+
+	seen = settle(&cost, &world, FAR);
+	ok(seen.donor <= 2, "all is cached, donor far: read from the file (%d times from the donor, to see)", seen.donor);
+	ok(seen.asked < ROUNDS / 10, "... mostly without asking (%d times)", seen.asked);
+	ok(seen.asked > 0, "... but now and then");
+
+	world.per_thousand = 0;
+	seen = settle(&cost, &world, FAR);
+	ok(seen.donor > ROUNDS * 99 / 100, "nothing is cached any more: from the donor (%d times)", seen.donor);
+	ok(seen.asked < ROUNDS / 10, "... mostly without asking (%d times)", seen.asked);
+
+	world.per_thousand = 500;
+	seen = settle(&cost, &world, FAR);
+	ok(seen.asked > ROUNDS * 99 / 100, "half is: it asks (%d times)", seen.asked);
+	ok(seen.disk == 0, "... and never goes to disk (%d times)", seen.disk);
+
+	/* the change is noticed soon */
+	world.per_thousand = 1000;
+	(void) settle(&cost, &world, FAR);
+	world.per_thousand = 0;
+	seen = live(&cost, &world, FAR, 200);
+	ok(seen.disk < 40, "the page cache goes: few reads (%d) of the first 200 go to disk", seen.disk);
+}
+
+static void
+test_near(void)
+{
+	RbpReadCost cost;
+	Seen		seen;
+	World		world = {.ask = 250,.cached = 2 * US,.disk = 100 * US,.donor = 1500,.per_thousand = 700};
+
+	rbp_read_cost_init(&cost);
+	seen = settle(&cost, &world, NEAR);
+	ok(seen.donor > ROUNDS * 9 / 10, "a donor that is quicker than the page cache is read from (%d times)", seen.donor);
+
+	/* each way has its own account */
+	world.donor = 60 * US;
+	seen = settle(&cost, &world, FAR);
+	ok(seen.donor < ROUNDS * 4 / 10, "another that is slower is not (%d times)", seen.donor);
+	world.donor = 1500;
+	seen = live(&cost, &world, NEAR, 1000);
+	ok(seen.donor > 900, "and the quick one still is (%d times)", seen.donor);
+
+	/* a donor that becomes quick is noticed by samples */
+	world.per_thousand = 1000;
+	world.donor = 60 * US;
+	(void) settle(&cost, &world, FAR);
+	world.donor = 500;
+	for (int i = 0; i < 200; i++)
+	{
+		now += 100 * MS;
+		seen = live(&cost, &world, FAR, 100);
+	}
+	ok(seen.donor > 50, "one that has become quicker is used again (%d of 100)", seen.donor);
+}
+
+static void
+test_capture(void)
+{
+	RbpReadCost cost;
+	World		world = {.ask = 250,.cached = 2 * US,.disk = 100 * US,.donor = 40 * US,.per_thousand = 1000};
+	int			kept = 0;
+	Seen		seen;
+
+	rbp_read_cost_init(&cost);
+	seen = settle(&cost, &world, RBP_WAY_NONE);
+	is_u64(seen.donor, 0, "what no donor has comes from the file");
+	ok(seen.asked > 0 && seen.asked < ROUNDS / 10, "... and is asked about now and then (%d times)", seen.asked);
+	for (int i = 0; i < ROUNDS; i++)
+		kept += rbp_read_cost_keep_cached(&cost);
+	ok(kept > 0 && kept <= ROUNDS / 8, "a page cache that keeps all: few pages are captured (%d)", kept);
+
+	world.per_thousand = 800;
+	seen = settle(&cost, &world, RBP_WAY_NONE);
+	ok(seen.asked > ROUNDS * 9 / 10, "one that loses some is asked (%d times)", seen.asked);
+	kept = 0;
+	for (int i = 0; i < ROUNDS; i++)
+		kept += rbp_read_cost_keep_cached(&cost);
+	is_u64(kept, ROUNDS, "... and all are captured");
+
+	/* the disk is tried, too; where it is as quick there is nothing to gain */
+	world.disk = 30 * US;
+	for (int i = 0; i < 200; i++)
+	{
+		now += 1000 * MS;
+		seen = live(&cost, &world, FAR, 100);
+	}
+	ok(seen.donor <= 2, "a disk that is quicker than donors is read (donors %d times, to see)", seen.donor);
+	kept = 0;
+	for (int i = 0; i < ROUNDS; i++)
+		kept += rbp_read_cost_keep_cached(&cost);
+	ok(kept <= ROUNDS / 8, "but few if the disk is as quick as donors (%d)", kept);
+}
+
+/* Values at the edges of what is computed with. */
+static void
+test_extremes(void)
+{
+	RbpReadCost cost;
+	int			asks = 0;
+
+	rbp_read_cost_init(&cost);
+	for (int i = 0; i < ROUNDS; i++)
+	{
+		rbp_read_cost_asked(&cost, 32, 0, INT64_MAX / 64);
+		rbp_read_cost_file(&cost, 1, true, 1);
+		rbp_read_cost_file(&cost, 1, false, INT64_MAX / 64);
+		rbp_read_cost_donor(&cost, NEAR, 1, INT64_MAX / 64);
+	}
+	ok(cost.cached > 0 && cost.disk > 100 * MS && cost.donor[NEAR] > 100 * MS, "averages neither vanish nor wrap");
+	is_u64(cost.missing, 1U << 20, "nothing is cached");
+	for (int i = 0; i < ROUNDS; i++)
+	{
+		rbp_read_cost_asked(&cost, 32, 32, 0);
+		asks += rbp_read_cost_choose(&cost, NEAR) == RBP_SOURCE_ASK;
+	}
+	is_u64(cost.missing, 0, "all is");
+	ok(asks >= ROUNDS / 16, "samples go on (%d)", asks);
+}
+
+int
+main(void)
+{
+	test_sources();
+	test_near();
+	test_capture();
+	test_extremes();
+	return done_testing();
+}
