@@ -17,6 +17,10 @@
  * wrong cache.  A file of which it says that a block which was just read is not
  * cached is never asked about again; until one was read, only a yes counts.
  *
+ * Refaults are reads of pages that the page cache had and gave up not long
+ * ago (Documentation/mm/workingset in the kernel).  memory.stat has their
+ * number for a control group of either version, /proc/vmstat that of the host.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -60,6 +64,11 @@ typedef enum Method
 	METHOD_CACHESTAT,
 	METHOD_MINCORE
 } Method;
+
+/* Refaults between two looks that count; some there always are. */
+#define REFAULTS_MIN			32
+#define LOOK_EVERY_NS			INT64CONST(2000000000)
+#define THRASHES_FOR_NS			INT64CONST(60000000000)
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
@@ -237,4 +246,91 @@ rbp_page_cache_forget(RbpCacheView *view)
 	if (view->map != NULL)
 		(void) munmap(view->map, SEGMENT_BYTES);
 	memset(view, 0, sizeof(*view));
+}
+
+/* The field's value in a file of lines "field value". */
+static bool
+read_field(const char *path, const char *field, uint64 *value)
+{
+	FILE	   *file = fopen(path, "re");
+	Size		len = strlen(field);
+	char		line[256];
+	bool		found = false;
+
+	if (file == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), file) != NULL)
+		if (strncmp(line, field, len) == 0 && line[len] == ' ')
+		{
+			*value = strtoull(line + len, NULL, 10);
+			found = true;
+		}
+	(void) fclose(file);
+	return found;
+}
+
+/*
+ * The file that has the refaults of our control group, or of the host: the
+ * first of those that there may be that has the field.
+ */
+static void
+find_refaults(char *path, Size len)
+{
+	FILE	   *file = fopen("/proc/self/cgroup", "re");
+	char		line[MAXPGPATH];
+	uint64		unused;
+
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+	{
+		/* "0::PATH", or "NUMBER:CONTROLLERS:PATH" */
+		char	   *controllers = strchr(line, ':');
+		char	   *group = controllers == NULL ? NULL :
+			strchr(controllers + 1, ':');
+		const char *mount;
+
+		if (group == NULL)
+			continue;
+		*group++ = '\0';
+		group[strcspn(group, "\n")] = '\0';
+		if (controllers[1] == '\0')
+			mount = "/sys/fs/cgroup";
+		else if (strcmp(controllers + 1, "memory") == 0)
+			mount = "/sys/fs/cgroup/memory";
+		else
+			continue;
+		/* in a container the path may be that of outside: then its root */
+		for (int i = 0; i < 2; i++)
+		{
+			snprintf(path, len, "%s%s/memory.stat", mount, i == 0 ? group : "");
+			if (read_field(path, "workingset_refault_file", &unused))
+			{
+				(void) fclose(file);
+				return;
+			}
+		}
+	}
+	if (file != NULL)
+		(void) fclose(file);
+	strlcpy(path, "/proc/vmstat", len);
+}
+
+bool
+rbp_page_cache_thrashes(int64 now)
+{
+	static char path[MAXPGPATH];
+	static int64 looked_at = 0;
+	static int64 thrashed_at = 0;
+	static uint64 before = 0;
+	uint64		refaults = 0;
+
+	if (path[0] == '\0')
+		find_refaults(path, sizeof(path));
+	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
+		return now - thrashed_at < THRASHES_FOR_NS;
+	if (!read_field(path, "workingset_refault_file", &refaults) ||
+		looked_at == 0 || refaults - before >= REFAULTS_MIN)
+		thrashed_at = now;
+	looked_at = now;
+	before = refaults;
+	return now - thrashed_at < THRASHES_FOR_NS;
 }

@@ -292,6 +292,7 @@ rbp_pusher_main(Datum arg)
 		rbp_remote_report();
 		probe_ns = rbp_remote_probe();
 		sweep_ns = rbp_spill_sweep();
+		rbp_tier_mind_page_cache(rbp_now_ns());
 		if (push_batch() > 0)
 		{
 			dozed = false;

@@ -104,6 +104,7 @@ typedef struct RbpTierShared
 {
 	pg_atomic_uint32 in_use;	/* has had memory: keep the books */
 	pg_atomic_uint32 lost_track;	/* cannot be trusted any more */
+	pg_atomic_uint32 page_cache_keeps;	/* what leaves shared buffers, so far */
 } RbpTierShared;
 
 RbpDirectory *rbp_dir = NULL;
@@ -393,6 +394,7 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 	Assert(!found);
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
+	pg_atomic_init_u32(&sh->page_cache_keeps, 0);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
 								 rbp_lock_tranche("RemoteBpPartition"));
@@ -463,6 +465,16 @@ rbp_tier_unusable_reason(char *buf, Size len)
 	else
 		return rbp_remote_unusable_reason(RBP_POOL_BUFFER, buf, len);
 	return true;
+}
+
+void
+rbp_tier_mind_page_cache(int64 now)
+{
+	uint32		keeps = rbp_page_cache_thrashes(now) ? 0 : 1;
+
+	/* all processes read it, so that it is written only when it changes */
+	if (pg_atomic_read_u32(&shared->page_cache_keeps) != keeps)
+		pg_atomic_write_u32(&shared->page_cache_keeps, keeps);
 }
 
 /* May pages be served and captured now? */
@@ -653,7 +665,9 @@ static bool
 keep_cached(void)
 {
 	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		read_cost.asked == 0 || rbp_read_cost_keep_cached(&read_cost);
+		read_cost.asked == 0 ||
+		pg_atomic_read_u32(&shared->page_cache_keeps) == 0 ||
+		rbp_read_cost_keep_cached(&read_cost);
 }
 
 /*
