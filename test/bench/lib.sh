@@ -383,18 +383,24 @@ wait_for_lease()
     fail "the server \"$1\" has $leased MB of $2 MB leased (try $try)"
 }
 
-# set_transport NAME TRANSPORT: for the processes that come
-set_transport()
+# set_setting NAME SETTING VALUE: for the processes that come
+set_setting()
 {
     local try
 
-    query "$1" "ALTER SYSTEM SET remote_bp.transport = '$2'"
+    query "$1" "ALTER SYSTEM SET $2 = '$3'"
     query "$1" 'SELECT pg_reload_conf()' >/dev/null
     for try in $(seq 1 100); do
-        [ "$(query "$1" 'SHOW remote_bp.transport')" != "$2" ] || return 0
+        [ "$(query "$1" "SHOW $2")" != "$3" ] || return 0
         sleep 0.05
     done
-    fail "the transport does not change (try $try)"
+    fail "$2 does not change (try $try)"
+}
+
+# set_transport NAME TRANSPORT: for the processes that come
+set_transport()
+{
+    set_setting "$1" remote_bp.transport "$2"
 }
 
 # The transport that was used last has to be the one that the figure is of.
@@ -410,11 +416,14 @@ read_everything="SELECT sum(pg_prewarm(oid))::bigint FROM pg_class WHERE relname
 pages_of_everything="SELECT (sum(pg_relation_size(oid)) / 8192)::bigint FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')"
 
 # fill_tier NAME SHARED_BUFFERS_MB: read everything until all that is not in
-# shared buffers is in the tier, or no more gets there.
+# shared buffers is in the tier, or no more gets there.  What the page cache has
+# goes there as well: whoever wants a full tier wants it whatever that has.
 fill_tier()
 {
-    local name=$1 pages goal have before=-1 pass
+    local name=$1 pages goal have before=-1 pass page_cache_first
 
+    page_cache_first=$(query "$name" "SELECT current_setting('remote_bp.page_cache_first', true)")
+    [ -z "$page_cache_first" ] || set_setting "$name" remote_bp.page_cache_first off
     pages=$(query "$name" "$pages_of_everything")
     goal=$((pages - $2 * 128))
     for pass in $(seq 1 12); do
@@ -426,8 +435,33 @@ fill_tier()
         fi
         before=$have
     done
+    [ -z "$page_cache_first" ] || set_setting "$name" remote_bp.page_cache_first "$page_cache_first"
     say "   the tier holds $have of $pages pages after $pass passes"
     [ "$have" -gt $((goal / 2)) ] || fail "the tier does not fill"
+}
+
+# empty_tier NAME: forget all pages
+empty_tier()
+{
+    query "$1" "SELECT count(remote_bp_evict(oid)) FROM pg_class WHERE relkind IN ('r', 'i', 't', 'm')" >/dev/null
+}
+
+# where_from NAME: of all pages read so far, those from donors or staging,
+# those of temporary files from there, those from files, those of these of
+# which the page cache was known to have them (-1: unknown to this version), and
+# of these such that the tier had, too
+where_from()
+{
+    query "$1" "SELECT hits + staged_hits, spill_reads + spill_staged_reads, misses,
+                coalesce((to_jsonb(s) ->> 'page_cache_reads')::bigint, -1),
+                coalesce((to_jsonb(s) ->> 'page_cache_first')::bigint, -1) FROM remote_bp_stat s"
+}
+
+# device_reads NAME: kB that the server's processes had read from block devices,
+# of those that have ended
+device_reads()
+{
+    awk '/^read_bytes/ { printf "%d\n", $2 / 1024 }' "/proc/$(postmaster_pid "$1")/io"
 }
 
 #
