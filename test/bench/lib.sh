@@ -302,12 +302,12 @@ warm_cache()
 # "server_preload[NAME]"
 start_server()
 {
-    local name=$1 group
+    local name=$1 own
 
     drop_cache "$name"
     (
-        for group in ${server_groups[$name]:-}; do
-            write_root "$BASHPID" "$group/cgroup.procs" || exit 1
+        for own in ${server_groups[$name]:-}; do
+            write_root "$BASHPID" "$own/cgroup.procs" || exit 1
         done
         preload=()
         [ -z "${server_preload[$name]:-}" ] || preload=(env "LD_PRELOAD=${server_preload[$name]}")
