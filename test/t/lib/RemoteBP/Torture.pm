@@ -19,9 +19,13 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(torture);
 
 my $rounds = 3;
-my $hits = 12_000;    # that donors serve at least
+my $hits = 12_000;    # that donors serve at least, and this part of all:
+my $share = 1 / 4;
 my $scale = 6;    # 6 x 16 MB
 my $dir;
+
+# With page_cache_first, pages come from donors or the page cache, which is
+# emptied again and again.
 
 # The jobs beside pgbench, each a client of its own; called once a turn with
 # the node, their number and the turn's.
@@ -45,6 +49,12 @@ sub torture
 {
 	my (%opt) = @_;
 	my $seconds = $ENV{RBP_TORTURE_SECONDS} || 60;
+	if ($opt{page_cache_first})
+	{
+		($hits, $share) = (3_000, 0);
+		push @jobs, [ forget => \&forget ];
+		$pgbench_clients--;
+	}
 	my $name = $opt{name};
 	$dir = PostgreSQL::Test::Utils::tempdir();
 
@@ -59,6 +69,7 @@ sub torture
 		shared_buffers => '2MB',
 		tier => '96MB',
 		staging => '1MB',
+		page_cache_first => $opt{page_cache_first},
 		conf => <<'CONF');
 max_wal_size = 512MB
 checkpoint_timeout = 30s
@@ -98,7 +109,8 @@ CONF
 	}
 
 	cmp_ok($sum{hits}, '>', $hits, 'donors served many pages');
-	cmp_ok($sum{hits} + $sum{staged_hits}, '>', $sum{misses} / 4, 'a good part of all');
+	cmp_ok($sum{hits} + $sum{staged_hits}, '>', $sum{misses} * $share, 'a good part of all');
+	cmp_ok($sum{page_cache_first}, '>', $hits, 'many that they had came from the page cache') if $opt{page_cache_first};
 	cmp_ok($sum{$_}, '>', 0, "there were $_") for qw(evictions invalidations generations pushes captures);
 	is($sum{mismatches}, 0, 'none was different');
 	is($sum{hash_failures}, 0, 'none was broken');
@@ -170,7 +182,7 @@ sub served
 {
 	my ($node) = @_;
 	my $c = counters($node);
-	return $c->{hits} > $hits / $rounds && $c->{hits} + $c->{staged_hits} > $c->{misses} / 3;
+	return $c->{hits} > $hits / $rounds && $c->{hits} + $c->{staged_hits} > $c->{misses} * $share * 4 / 3;
 }
 
 # Start all clients and let them run for that time, and until each job has had
@@ -322,6 +334,21 @@ sub turns
 }
 
 #---- jobs -----------------------------------------------------------------
+
+# The files of pgbench's accounts leave the page cache.
+sub forget
+{
+	my ($node) = @_;
+	for my $rel ('pgbench_accounts', 'pgbench_accounts_pkey')
+	{
+		my $file = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$rel')");
+		# it may just be rewritten
+		system('dd', "of=$file", 'oflag=nocache', 'conv=notrunc,nocreat,fdatasync', 'count=0', 'status=none')
+		  if -e $file;
+	}
+	sleep 0.1;
+	return;
+}
 
 # Run a script; dies when it fails.
 sub sql

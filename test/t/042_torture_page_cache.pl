@@ -1,0 +1,16 @@
+# The coherence torture over tcp with the page cache asked first: pages come from
+# donors or the page cache, which loses them again and again; see
+# RemoteBP::Torture.
+# Timeout: 1800
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use RemoteBP::Torture;
+use Test::More;
+
+torture(name => 'page_cache', transport => 'tcp', checksums => 1, page_cache_first => 'on');
+done_testing();
