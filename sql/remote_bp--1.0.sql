@@ -95,6 +95,8 @@ CREATE FUNCTION remote_bp_stat_donors(
     OUT writes bigint,
     OUT failures bigint,
     OUT timeouts bigint,
+    OUT bypassed bigint,
+    OUT saved_us bigint,
     OUT read_p50_us double precision,
     OUT read_p99_us double precision)
 RETURNS SETOF record

@@ -27,6 +27,7 @@ char	   *rbp_guc_token_file = NULL;
 int			rbp_guc_lease_ttl = 30000;
 bool		rbp_guc_compare_with_disk = false;
 int			rbp_guc_page_cache_first = RBP_PAGE_CACHE_AUTO;
+int			rbp_guc_bypass = RBP_BYPASS_AUTO;
 int			rbp_guc_max_connections = 200;
 int			rbp_guc_connect_threshold = 8;
 char	   *rbp_guc_rdma_device = NULL;
@@ -51,6 +52,12 @@ static const struct config_enum_entry page_cache_choices[] = {
 	{"auto", RBP_PAGE_CACHE_AUTO, false},
 	{"on", RBP_PAGE_CACHE_ON, false},
 	{"off", RBP_PAGE_CACHE_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry bypass_choices[] = {
+	{"auto", RBP_BYPASS_AUTO, false},
+	{"off", RBP_BYPASS_OFF, false},
 	{NULL, 0, false}
 };
 
@@ -283,6 +290,13 @@ rbp_guc_init(void)
 							 "\"auto\" asks where that pays, by what reads have cost lately.",
 							 &rbp_guc_page_cache_first,
 							 RBP_PAGE_CACHE_AUTO, page_cache_choices,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.bypass",
+							 "Reads pages from disk rather than from donors that are slower than it.",
+							 "Donors are tried again and again, so that they are used when they are quicker.",
+							 &rbp_guc_bypass,
+							 RBP_BYPASS_AUTO, bypass_choices,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.max_connections",

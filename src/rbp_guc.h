@@ -31,6 +31,15 @@ typedef enum RbpPageCacheChoice
 } RbpPageCacheChoice;
 
 extern int	rbp_guc_page_cache_first;
+
+/* remote_bp.bypass */
+typedef enum RbpBypassChoice
+{
+	RBP_BYPASS_AUTO,
+	RBP_BYPASS_OFF
+} RbpBypassChoice;
+
+extern int	rbp_guc_bypass;
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */
 

@@ -85,8 +85,9 @@ mean(const RbpReadCost *cost, uint32_t cached, uint32_t missing)
 }
 
 RbpSource
-rbp_read_cost_choose(RbpReadCost *cost, int way)
+rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass)
 {
+	uint32_t	disk = cost->disk;
 	uint32_t	donor;
 	uint32_t	file;
 	uint32_t	ask;
@@ -96,9 +97,12 @@ rbp_read_cost_choose(RbpReadCost *cost, int way)
 	if (++cost->turn % SAMPLE == 0)
 		return RBP_SOURCE_ASK;
 	donor = cost->donor[cost->way];
-	file = mean(cost, cost->cached, cost->disk);
+	/* not to be read although it is quicker: as if it were not */
+	if (!bypass && disk < donor)
+		disk = donor * 2;
+	file = mean(cost, cost->cached, disk);
 	ask = cost->ask + mean(cost, lesser(cost->cached, donor),
-						   lesser(cost->disk, donor));
+						   lesser(disk, donor));
 	if (way == RBP_WAY_NONE)
 		return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
 	if (donor <= ask && donor <= file)
@@ -158,12 +162,23 @@ void
 rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 {
 	follow(cached ? &cost->cached : &cost->disk, ns / n);
+	cost->disk_seen |= !cached;
 }
 
 void
 rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns)
 {
 	follow(&cost->donor[way], ns / n);
+}
+
+int64_t
+rbp_read_cost_saved(const RbpReadCost *cost, int n, bool known_missing,
+					int64_t ns)
+{
+	if (!cost->disk_seen)
+		return 0;
+	return (int64_t) n * (known_missing ? cost->disk :
+						  mean(cost, cost->cached, cost->disk)) - ns;
 }
 
 bool

@@ -33,6 +33,7 @@ typedef struct RbpReadCost
 	int64_t		donor_sampled[RBP_WAYS];	/* when one was last read from, or
 											 * the disk, though it was slower */
 	int64_t		disk_sampled;
+	bool		disk_seen;		/* disk is not the first guess any more */
 } RbpReadCost;
 
 typedef enum RbpSource
@@ -46,13 +47,14 @@ extern void rbp_read_cost_init(RbpReadCost *cost);
 
 /*
  * Where shall a page be read from that donors have (way: by which transport),
- * or whom no donor has (RBP_WAY_NONE; then to ask is worth it only to know
- * whether to capture it)?
+ * or that no donor has (RBP_WAY_NONE; then to ask is worth it only to know
+ * whether to capture it)?  bypass: also from a disk that is quicker than donors.
  */
-extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way);
+extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass);
 
 /*
- * The page cache has been asked about a page that donors have.  Shall it be
+ * The page cache has been asked about a page that donors have; or it cannot be asked,
+ * and "not cached" stands for whatever is found in the file.  Shall the page be
  * read from the file?  If that is quicker; and now and then what is slower is
  * taken, so that it is known how slow.  now: a monotonic clock.
  */
@@ -72,6 +74,14 @@ extern void rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached,
 extern void rbp_read_cost_file(RbpReadCost *cost, int n, bool cached,
 							   int64_t ns);
 extern void rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns);
+
+/*
+ * What reading n pages from a donor in so many ns has saved, instead of the file;
+ * less than 0 if it has cost more, 0 as long as no read of the disk was seen.
+ * known_missing: the page cache had not got them; else it is not known.
+ */
+extern int64_t rbp_read_cost_saved(const RbpReadCost *cost, int n,
+								   bool known_missing, int64_t ns);
 
 /* Shall the next question be timed?  Clocks cost as much as an answer. */
 extern bool rbp_read_cost_time_question(const RbpReadCost *cost);

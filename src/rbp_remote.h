@@ -208,6 +208,12 @@ extern int	rbp_remote_slot_donor(uint32 slot);
 
 extern int	rbp_remote_slot_transport(uint32 slot);
 
+/*
+ * For the books of the slot's donor: so many reads of its pages went to the disk,
+ * because it is slower; or reads from it have saved so many ns.
+ */
+extern void rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns);
+
 /* The first slot of an extent. */
 #define RBP_EXTENT_SLOT(extent)		((extent) * RBP_EXTENT_PAGES)
 
@@ -385,6 +391,8 @@ typedef struct RbpDonorInfo
 	uint64		writes;
 	uint64		failures;
 	uint64		timeouts;
+	uint64		bypassed;
+	int64		saved_ns;
 	RbpHistogram read_latency;
 } RbpDonorInfo;
 

@@ -45,6 +45,8 @@ typedef struct DonorStripe
 	pg_atomic_uint64 writes;
 	pg_atomic_uint64 failures;
 	pg_atomic_uint64 timeouts;
+	pg_atomic_uint64 bypassed;
+	pg_atomic_uint64 saved_ns;	/* an int64 */
 	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
 } DonorStripe;
 

@@ -728,6 +728,21 @@ rbp_remote_slot_transport(uint32 slot)
 }
 
 void
+rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns)
+{
+	int			donor = rbp_remote_slot_donor(slot);
+	DonorStripe *stripe;
+
+	if (donor < 0)
+		return;
+	stripe = stripe_of(&shared->donors[donor]);
+	if (bypassed > 0)
+		pg_atomic_fetch_add_u64(&stripe->bypassed, bypassed);
+	if (saved_ns != 0)
+		pg_atomic_fetch_add_u64(&stripe->saved_ns, saved_ns);
+}
+
+void
 rbp_remote_donor_name(int donor, char *buf, Size len)
 {
 	if (donor >= 0 && donor < RBP_MAX_DONORS)

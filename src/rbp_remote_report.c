@@ -31,6 +31,7 @@
 
 #define LOG_AGAIN_NS	INT64CONST(60000000000)
 #define LOG_OTHER_NS	INT64CONST(5000000000)	/* for another reason */
+#define BYPASSED_MIN	100		/* samples alone are not worth a line */
 #define SERIES_NS		INT64CONST(30000000000) /* between errors of a series */
 
 #define ERROR_TEXT_LEN	160
@@ -52,6 +53,8 @@ typedef struct Told
 	uint32		times_avoided;	/* as it was then */
 	int64		turned_away_at;
 	uint32		turned_away;
+	int64		bypassed_at;
+	uint64		bypassed;
 	int64		refused_at;
 	uint64		refused_error_at;	/* of the last one seen, in a series: */
 	int64		refused_last;
@@ -332,6 +335,27 @@ tell_turned_away(Donor *d, Told *told, int64 now)
 	told->turned_away_at = now;
 }
 
+/* Reads went to the disk because the donor was slower. */
+static void
+tell_bypassed(Donor *d, Told *told, int64 now)
+{
+	uint64		n = 0;
+
+	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
+		n += pg_atomic_read_u64(&d->stripes[s].bypassed);
+	/* they were reset */
+	told->bypassed = Min(told->bypassed, n);
+	if (n - told->bypassed < BYPASSED_MIN ||
+		!may_tell(told->bypassed_at, LOG_AGAIN_NS, now))
+		return;
+	ereport(LOG,
+			(errmsg("remote_bp: donor \"%s\" is slower than the disk", told->donor),
+			 errdetail("Since the last such message, " UINT64_FORMAT " pages that it has were read from disk instead.",
+					   n - told->bypassed)));
+	told->bypassed = n;
+	told->bypassed_at = now;
+}
+
 /*
  * Connections are refused, or cannot be had, for a reason for which the donor
  * is not avoided: it is ours, or the lease's.  Once is no trouble: so it is when
@@ -393,6 +417,7 @@ rbp_remote_report(void)
 		}
 		tell_avoided(d, told, now);
 		tell_turned_away(d, told, now);
+		tell_bypassed(d, told, now);
 		tell_refused(d, told, now);
 	}
 }

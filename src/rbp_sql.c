@@ -275,8 +275,8 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 	enum
 	{
 		DONOR, HOST, PORT, STATE, STATE_SINCE, LAST_ERROR, LAST_ERROR_AT,
-		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, READ_P50_US,
-		READ_P99_US, COLUMNS
+		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, BYPASSED,
+		SAVED_US, READ_P50_US, READ_P99_US, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
 	RbpDonorInfo *donors;
@@ -305,6 +305,8 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 		values[WRITES] = Int64GetDatum((int64) d->writes);
 		values[FAILURES] = Int64GetDatum((int64) d->failures);
 		values[TIMEOUTS] = Int64GetDatum((int64) d->timeouts);
+		values[BYPASSED] = Int64GetDatum((int64) d->bypassed);
+		values[SAVED_US] = Int64GetDatum(d->saved_ns / 1000);
 		if (d->read_latency.count > 0)
 		{
 			values[READ_P50_US] =

@@ -814,6 +814,20 @@ compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
 	return false;
 }
 
+/* The page is to be read from the file although a donor has it. */
+static void
+set_from_file(ReadPage *page)
+{
+	page->from_file = true;
+	if (page->cached >= CACHED_YES)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
+	else
+	{
+		rbp_stats_count(RBP_COUNT_BYPASSED, 1);
+		rbp_remote_note_bypass(page->lookup.slot, 1, 0);
+	}
+}
+
 /*
  * Ask the page cache about the pages, if that is worth it; those that donors
  * have and that are to come from the file all the same are marked.  way: by
@@ -824,6 +838,7 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 			   off_t offset, int way, int64 now)
 {
 	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
+	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
 	bool		cached[RBP_MAX_BATCH];
 	int			ncached = 0;
 	int64		ns = 0;
@@ -831,8 +846,15 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(cache->tried && !cache->tells))
+	{
+		for (int i = 0; i < n && bypass; i++)
+			if (pages[i].lookup.where == RBP_REMOTE &&
+				rbp_read_cost_prefer_file(&read_cost, way, false, now))
+				set_from_file(&pages[i]);
 		return;
-	source = always ? RBP_SOURCE_ASK : rbp_read_cost_choose(&read_cost, way);
+	}
+	source = always ? RBP_SOURCE_ASK :
+		rbp_read_cost_choose(&read_cost, way, bypass);
 	if (source == RBP_SOURCE_DONOR)
 		return;
 	if (source == RBP_SOURCE_ASK)
@@ -853,12 +875,10 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 			pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
 		if (pages[i].lookup.where != RBP_REMOTE)
 			continue;
-		pages[i].from_file = source == RBP_SOURCE_FILE ||
-			(always ? cached[i] :
-			 rbp_read_cost_prefer_file(&read_cost, way, cached[i], now));
-		if (pages[i].from_file)
-			rbp_stats_count(pages[i].cached == CACHED_NO ? RBP_COUNT_BYPASSED :
-							RBP_COUNT_PAGE_CACHE_FIRST, 1);
+		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
+			((bypass || cached[i]) &&
+			 rbp_read_cost_prefer_file(&read_cost, way, cached[i], now)))
+			set_from_file(&pages[i]);
 	}
 }
 
@@ -929,6 +949,10 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
 			rbp_stats_latency(RBP_LATENCY_HIT, took);
 			rbp_read_cost_donor(&read_cost, way, nios, took);
+			rbp_remote_note_bypass(ios[0].slot, 0,
+								   rbp_read_cost_saved(&read_cost, nhits,
+													   pages[0].cached == CACHED_NO,
+													   took));
 		}
 	}
 
@@ -980,7 +1004,10 @@ account_file(const ReadPage *pages, int n, int64 took)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
 		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
-	if (known[CACHED_YES] == n || known[CACHED_NO] == n)
+	/* of what could not be asked about, any read tells of the file */
+	if (known[CACHED_YES] == n || known[CACHED_NO] == n ||
+		(known[CACHED_UNKNOWN] == n &&
+		 (pages[0].lookup.where == RBP_ABSENT || pages[0].from_file)))
 		rbp_read_cost_file(&read_cost, n, known[CACHED_YES] == n, took);
 }
 

@@ -29,6 +29,7 @@ typedef struct World
 	int64_t		disk;
 	int64_t		donor;
 	int			per_thousand;
+	bool		no_bypass;
 } World;
 
 typedef struct Seen
@@ -51,7 +52,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 	{
 		/* spread alike, and not in step with the samples */
 		bool		cached = (i * 619) % 1000 < world->per_thousand;
-		RbpSource	source = rbp_read_cost_choose(cost, way);
+		RbpSource	source = rbp_read_cost_choose(cost, way, !world->no_bypass);
 		bool		file = source == RBP_SOURCE_FILE;
 		int64_t		ns;
 
@@ -62,7 +63,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 			seen.ns += world->ask;
 			rbp_read_cost_asked(cost, 1, cached, world->ask);
 			file = way == RBP_WAY_NONE ||
-				rbp_read_cost_prefer_file(cost, way, cached, now);
+				((cached || !world->no_bypass) && rbp_read_cost_prefer_file(cost, way, cached, now));
 		}
 		if (file)
 		{
@@ -195,6 +196,32 @@ test_capture(void)
 	ok(kept <= ROUNDS / 8, "but few if the disk is as quick as donors (%d)", kept);
 }
 
+/* A donor that is slower than the disk, where it may not be passed by. */
+static void
+test_no_bypass(void)
+{
+	RbpReadCost cost;
+	World		world = {.ask = 250,.cached = 2 * US,.disk = 30 * US,.donor = 60 * US,.per_thousand = 500,.no_bypass = true};
+	Seen		seen;
+
+	rbp_read_cost_init(&cost);
+	rbp_read_cost_file(&cost, 1, false, world.disk);
+	seen = settle(&cost, &world, FAR);
+	is_u64(seen.disk, 0, "a quicker disk is not read against the setting");
+	ok(seen.file > ROUNDS / 3, "but the page cache is (%d times)", seen.file);
+	world.per_thousand = 1000;
+	(void) settle(&cost, &world, FAR);
+	seen = live(&cost, &world, FAR, 1000);
+	ok(seen.asked < 200, "straight, if it has everything (%d questions in 1000)", seen.asked);
+
+	rbp_read_cost_init(&cost);
+	is_u64(rbp_read_cost_saved(&cost, 1, true, 10 * US), 0, "what is saved is not known yet");
+	for (int i = 0; i < 100; i++)
+		rbp_read_cost_file(&cost, 1, false, 50 * US);
+	ok(rbp_read_cost_saved(&cost, 2, true, 10 * US) > 80 * US, "two reads of the disk, less what was taken instead");
+	ok(rbp_read_cost_saved(&cost, 1, true, 70 * US) < 0, "or lost, if that took longer");
+}
+
 /* Values at the edges of what is computed with. */
 static void
 test_extremes(void)
@@ -215,7 +242,7 @@ test_extremes(void)
 	for (int i = 0; i < ROUNDS; i++)
 	{
 		rbp_read_cost_asked(&cost, 32, 32, 0);
-		asks += rbp_read_cost_choose(&cost, NEAR) == RBP_SOURCE_ASK;
+		asks += rbp_read_cost_choose(&cost, NEAR, true) == RBP_SOURCE_ASK;
 	}
 	is_u64(cost.missing, 0, "all is");
 	ok(asks >= ROUNDS / 16, "samples go on (%d)", asks);
@@ -227,6 +254,7 @@ main(void)
 	test_sources();
 	test_near();
 	test_capture();
+	test_no_bypass();
 	test_extremes();
 	return done_testing();
 }

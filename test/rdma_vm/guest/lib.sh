@@ -119,6 +119,7 @@ remote_bp.broker = '$broker'
 remote_bp.buffer_tier_max_size = '96MB'
 remote_bp.compare_with_disk = on
 remote_bp.page_cache_first = off
+remote_bp.bypass = off
 # All is slow here, and late answers are not what is tested.
 remote_bp.io_timeout = 2s
 CONF

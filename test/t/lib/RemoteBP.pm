@@ -318,6 +318,7 @@ remote_bp.buffer_tier_size = '$tier'
 remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'
 remote_bp.compare_with_disk = $compare
 remote_bp.page_cache_first = '@{[ $opt{page_cache_first} // 'off' ]}'
+remote_bp.bypass = '@{[ $opt{bypass} // 'off' ]}'
 CONF
 	$conf .= module_path($opt{test_build});
 	# RBP_EXTRA_CONF: to try a test with a rule switched off, for example.
