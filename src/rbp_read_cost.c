@@ -33,8 +33,8 @@
 #define FIRST_DONOR			20000
 
 #define SAMPLE				16
-#define DONOR_SAMPLE_NS		INT64_C(100000000)
-#define DISK_SAMPLE_NS		INT64_C(1000000000)
+#define SAMPLE_NS			INT64_C(50000000)
+#define SAMPLE_PART			200
 
 /* What capturing a page costs, the writing to a donor included. */
 #define CAPTURE_COST		5000
@@ -113,19 +113,22 @@ rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass)
 bool
 rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, int64_t now)
 {
-	bool		quicker = (cached ? cost->cached : cost->disk) < cost->donor[way];
+	uint32_t	file = cached ? cost->cached : cost->disk;
+	bool		quicker = file < cost->donor[way];
+	int64_t    *sampled = quicker ? &cost->donor_sampled[way] :
+		cached ? &cost->cached_sampled : &cost->disk_sampled;
+	int64_t		every = (int64_t) SAMPLE_PART *
+		(quicker ? cost->donor[way] : file);
 
-	if (quicker && now - cost->donor_sampled[way] >= DONOR_SAMPLE_NS)
-	{
-		cost->donor_sampled[way] = now;
-		return false;
-	}
-	if (!quicker && !cached && now - cost->disk_sampled >= DISK_SAMPLE_NS)
-	{
-		cost->disk_sampled = now;
-		return true;
-	}
-	return quicker;
+	/* a sample takes no more than a small part of the time */
+	if (every < SAMPLE_NS)
+		every = SAMPLE_NS;
+	if (*sampled == 0)
+		*sampled = now;			/* one that hardly reads need not know */
+	if (now - *sampled < every)
+		return quicker;
+	*sampled = now;
+	return !quicker;
 }
 
 bool
@@ -136,7 +139,7 @@ rbp_read_cost_keep_cached(RbpReadCost *cost)
 	if (cost->disk > donor &&
 		mean(cost, 0, cost->disk - donor) > CAPTURE_COST)
 		return true;
-	return ++cost->turn % SAMPLE == 0;
+	return ++cost->captures % SAMPLE == 0;
 }
 
 void
@@ -163,6 +166,18 @@ rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 {
 	follow(cached ? &cost->cached : &cost->disk, ns / n);
 	cost->disk_seen |= !cached;
+}
+
+bool
+rbp_read_cost_slower(const RbpReadCost *cost, int way)
+{
+	return cost->disk_seen && cost->disk < cost->donor[way];
+}
+
+bool
+rbp_read_cost_from_disk(const RbpReadCost *cost, int way)
+{
+	return rbp_read_cost_slower(cost, way) && cost->missing > ONE / 2;
 }
 
 void

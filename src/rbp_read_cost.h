@@ -29,9 +29,11 @@ typedef struct RbpReadCost
 								 * not got: parts of 2^20 */
 	uint32_t	asked;			/* questions so far, up to a limit */
 	uint32_t	turn;			/* counts reads, for samples */
+	uint32_t	captures;		/* and decisions about them */
 	int			way;			/* that was chosen about last */
-	int64_t		donor_sampled[RBP_WAYS];	/* when one was last read from, or
-											 * the disk, though it was slower */
+	int64_t		donor_sampled[RBP_WAYS];	/* when each was last read from
+											 * though it was slower; 0: never */
+	int64_t		cached_sampled;
 	int64_t		disk_sampled;
 	bool		disk_seen;		/* disk is not the first guess any more */
 } RbpReadCost;
@@ -82,6 +84,12 @@ extern void rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns);
  */
 extern int64_t rbp_read_cost_saved(const RbpReadCost *cost, int n,
 								   bool known_missing, int64_t ns);
+
+/* Is the disk quicker than donors, as far as it was seen? */
+extern bool rbp_read_cost_slower(const RbpReadCost *cost, int way);
+
+/* ... and most of what donors have read from it for that reason? */
+extern bool rbp_read_cost_from_disk(const RbpReadCost *cost, int way);
 
 /* Shall the next question be timed?  Clocks cost as much as an answer. */
 extern bool rbp_read_cost_time_question(const RbpReadCost *cost);

@@ -816,16 +816,37 @@ compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
 
 /* The page is to be read from the file although a donor has it. */
 static void
-set_from_file(ReadPage *page)
+set_from_file(ReadPage *page, int way)
 {
+	bool		bypassed = page->cached < CACHED_YES ?
+		rbp_read_cost_slower(&read_cost, way) :
+		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&read_cost, way);
+
 	page->from_file = true;
-	if (page->cached >= CACHED_YES)
-		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
-	else
+	/* what the disk is read for to see how quick it is, is neither */
+	if (bypassed)
 	{
 		rbp_stats_count(RBP_COUNT_BYPASSED, 1);
 		rbp_remote_note_bypass(page->lookup.slot, 1, 0);
 	}
+	else if (page->cached >= CACHED_YES)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
+}
+
+/* Ask the page cache; false if it does not tell. */
+static bool
+ask_page_cache(int fd, RbpCacheView *cache, off_t offset, int n, bool *cached)
+{
+	int64		start = rbp_read_cost_time_question(&read_cost) ? rbp_now_ns() : 0;
+	int			ncached = 0;
+
+	if (!rbp_page_cache_ask(fd, cache, offset, n, cached))
+		return false;
+	for (int i = 0; i < n; i++)
+		ncached += cached[i];
+	rbp_read_cost_asked(&read_cost, n, ncached,
+						start == 0 ? 0 : rbp_now_ns() - start);
+	return true;
 }
 
 /*
@@ -840,32 +861,24 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
 	bool		cached[RBP_MAX_BATCH];
-	int			ncached = 0;
-	int64		ns = 0;
 	RbpSource	source;
 
+	source = rbp_read_cost_choose(&read_cost, way, bypass);
+	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
+		source = RBP_SOURCE_ASK;
+	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
+			 source == RBP_SOURCE_DONOR)
+		return;
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		(cache->tried && !cache->tells))
+		(source == RBP_SOURCE_ASK &&
+		 !ask_page_cache(fd, cache, offset, n, cached)))
 	{
+		/* it cannot be asked, or not yet: what a read of the file takes tells */
 		for (int i = 0; i < n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
 				rbp_read_cost_prefer_file(&read_cost, way, false, now))
-				set_from_file(&pages[i]);
+				set_from_file(&pages[i], way);
 		return;
-	}
-	source = always ? RBP_SOURCE_ASK :
-		rbp_read_cost_choose(&read_cost, way, bypass);
-	if (source == RBP_SOURCE_DONOR)
-		return;
-	if (source == RBP_SOURCE_ASK)
-	{
-		if (!rbp_page_cache_ask(fd, cache, offset, n, cached))
-			return;
-		if (rbp_read_cost_time_question(&read_cost))
-			ns = rbp_now_ns() - now;
-		for (int i = 0; i < n; i++)
-			ncached += cached[i];
-		rbp_read_cost_asked(&read_cost, n, ncached, ns);
 	}
 	for (int i = 0; i < n; i++)
 	{
@@ -878,7 +891,7 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
 			((bypass || cached[i]) &&
 			 rbp_read_cost_prefer_file(&read_cost, way, cached[i], now)))
-			set_from_file(&pages[i]);
+			set_from_file(&pages[i], way);
 	}
 }
 
@@ -924,6 +937,9 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	}
 	if (nios > 0)
 	{
+		/* what was done before is no cost of the donor's */
+		if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+			start = rbp_now_ns();
 		rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
 		for (int i = 0; i < n; i++)
 		{
@@ -992,7 +1008,8 @@ claim_from_file(ReadPage *page)
 
 /* Count n pages that have come from the file in so many ns, and what they cost. */
 static void
-account_file(const ReadPage *pages, int n, int64 took)
+account_file(const RbpCacheView *cache, const ReadPage *pages, int n,
+			 bool costs, int64 took)
 {
 	int			known[CACHED_PRESUMED + 1] = {0};
 
@@ -1004,10 +1021,12 @@ account_file(const ReadPage *pages, int n, int64 took)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
 		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
-	/* of what could not be asked about, any read tells of the file */
-	if (known[CACHED_YES] == n || known[CACHED_NO] == n ||
-		(known[CACHED_UNKNOWN] == n &&
-		 (pages[0].lookup.where == RBP_ABSENT || pages[0].from_file)))
+	/* where it cannot be asked, any read tells of the file */
+	if (costs &&
+		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
+		 (known[CACHED_UNKNOWN] == n &&
+		  (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+		   !(cache->tried && cache->tells)))))
 		rbp_read_cost_file(&read_cost, n, known[CACHED_YES] == n, took);
 }
 
@@ -1035,10 +1054,12 @@ read_from_file(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 	{
 		int			save_errno = errno;
 
-		account_file(pages, (int) (got / BLCKSZ), rbp_now_ns() - start);
+		account_file(cache, pages, (int) (got / BLCKSZ), claim,
+					 rbp_now_ns() - start);
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
 			claim_from_file(&pages[i]);
-		rbp_page_cache_learn(fd, cache, offset);
+		if (claim && rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+			rbp_page_cache_learn(fd, cache, offset);
 		errno = save_errno;
 	}
 	return got;
@@ -1091,6 +1112,7 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 		pages[i].served = false;
 		pages[i].from_file = false;
 		pages[i].cached = CACHED_UNKNOWN;
+		pages[i].lookup.where = RBP_ABSENT;
 		pages[i].id = (RbpPageId)
 		{
 			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
@@ -1224,7 +1246,9 @@ rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block, int nblocks)
 
 		if (lookup.where == RBP_ABSENT ||
 			(lookup.where == RBP_REMOTE &&
-			 !rbp_remote_slot_readable(lookup.slot)))
+			 (!rbp_remote_slot_readable(lookup.slot) ||
+			  (rbp_guc_bypass == RBP_BYPASS_AUTO &&
+			   rbp_read_cost_slower(&read_cost, rbp_remote_slot_transport(lookup.slot))))))
 			return false;
 	}
 	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);
