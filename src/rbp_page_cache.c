@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "port/atomics.h"
 
 #include "rbp_page_cache.h"
 #include "rbp_remote.h"
@@ -72,6 +73,7 @@ typedef enum Method
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
+static pg_atomic_uint32 *keeps;	/* what it has: see rbp_page_cache_keeps() */
 
 /* Pages of the system that the range [from, to) touches. */
 static inline uint64
@@ -314,23 +316,48 @@ find_refaults(char *path, Size len)
 	strlcpy(path, "/proc/vmstat", len);
 }
 
-bool
-rbp_page_cache_thrashes(int64 now)
+Size
+rbp_page_cache_shmem_size(void)
+{
+	return sizeof(pg_atomic_uint32);
+}
+
+void
+rbp_page_cache_shmem_init(void *mem)
+{
+	keeps = mem;
+	pg_atomic_init_u32(keeps, 0);
+}
+
+void
+rbp_page_cache_mind(int64 now)
 {
 	static char path[MAXPGPATH];
 	static int64 looked_at = 0;
 	static int64 thrashed_at = 0;
 	static uint64 before = 0;
 	uint64		refaults = 0;
+	uint32		kept;
 
 	if (path[0] == '\0')
 		find_refaults(path, sizeof(path));
 	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
-		return now - thrashed_at < THRASHES_FOR_NS;
+		return;
 	if (!read_field(path, "workingset_refault_file", &refaults) ||
-		looked_at == 0 || refaults - before >= REFAULTS_MIN)
+		(looked_at != 0 && refaults - before >= REFAULTS_MIN))
 		thrashed_at = now;
+	/* not by the first look, which has nothing to compare with */
+	kept = looked_at != 0 &&
+		(thrashed_at == 0 || now - thrashed_at >= THRASHES_FOR_NS) ? 1 : 0;
 	looked_at = now;
 	before = refaults;
-	return now - thrashed_at < THRASHES_FOR_NS;
+	/* all processes read it, so that it is written only when it changes */
+	if (pg_atomic_read_u32(keeps) != kept)
+		pg_atomic_write_u32(keeps, kept);
+}
+
+bool
+rbp_page_cache_keeps(void)
+{
+	return pg_atomic_read_u32(keeps) != 0;
 }

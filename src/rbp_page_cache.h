@@ -50,14 +50,19 @@ extern bool rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
  */
 extern void rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset);
 
+extern Size rbp_page_cache_shmem_size(void);
+extern void rbp_page_cache_shmem_init(void *mem);
+
 /*
- * Does the page cache give pages up that are needed again?  As the kernel counts
- * it (refaults), for the control group that we are in or, where it does not
- * count, for the host: true if there were some in the last minute, or if nobody counts.
- * For the pusher, which calls it again and again: it looks every two seconds, at
- * most, and has looked twice before it says no.  now: rbp_now_ns().
+ * For the pusher, which calls it again and again: look, each two seconds at most,
+ * whether the page cache gives pages up that are needed again.  As the kernel
+ * counts it (refaults), for the control group that we are in or, where it does
+ * not count, for the host.  now: rbp_now_ns().
  */
-extern bool rbp_page_cache_thrashes(int64 now);
+extern void rbp_page_cache_mind(int64 now);
+
+/* It has given up none that count, for a minute or since the start; and somebody counts. */
+extern bool rbp_page_cache_keeps(void);
 
 /* The file is about to be closed: forget it. */
 extern void rbp_page_cache_forget(RbpCacheView *view);

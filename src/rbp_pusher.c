@@ -44,6 +44,7 @@
 #include "rbp_directory.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
+#include "rbp_page_cache.h"
 #include "rbp_pusher.h"
 #include "rbp_remote.h"
 #include "rbp_spill.h"
@@ -292,7 +293,7 @@ rbp_pusher_main(Datum arg)
 		rbp_remote_report();
 		probe_ns = rbp_remote_probe();
 		sweep_ns = rbp_spill_sweep();
-		rbp_tier_mind_page_cache(rbp_now_ns());
+		rbp_page_cache_mind(rbp_now_ns());
 		if (push_batch() > 0)
 		{
 			dozed = false;

@@ -224,6 +224,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 		registered = true;
 	}
 
+	rbp_spill_cost_shmem_init(sh);
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
 	sh->nslots = max_slots();
 	sh->nchunks = staging_chunks();
@@ -692,7 +693,8 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	 * or else when a block of it is first sent to donors.
 	 */
 	if (attached() && (flags & O_CREAT) && (flags & (O_TRUNC | O_EXCL)) &&
-		wanted(o) && rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
+		wanted(o) && !rbp_spill_prefer_file() &&
+		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		(void) create_entry(o, 0);
 	else
 		(void) known(o);
@@ -775,6 +777,30 @@ report_lost(const char *name, uint32 block)
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 }
 
+/* pread() of the real file, that counts for what a block of it costs. */
+static ssize_t
+read_file(int fd, void *buf, size_t len, off_t offset)
+{
+	int64		begun = len == BLCKSZ && attached() ? rbp_spill_cost_begin() : 0;
+	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
+
+	if (n == BLCKSZ)
+		rbp_spill_cost_end(RBP_SPILL_FILE, false, begun);
+	return n;
+}
+
+/* Likewise pwrite(). */
+static ssize_t
+write_file(int fd, const void *buf, size_t len, off_t offset)
+{
+	int64		begun = len == BLCKSZ && attached() ? rbp_spill_cost_begin() : 0;
+	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
+
+	if (n == BLCKSZ)
+		rbp_spill_cost_end(RBP_SPILL_FILE, true, begun);
+	return n;
+}
+
 /* Bytes within one block; how many there are, or -1. */
 static ssize_t
 read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
@@ -791,6 +817,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 		uint32		slot;
 		uint32		mirror;
 		uint64		hash;
+		int64		begun;
 
 		if (file == NULL)
 			return -1;
@@ -814,7 +841,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 			ssize_t		n;
 
 			unlock_file(file);
-			n = rbp_libc.pread(fd, buf, len, offset);
+			n = read_file(fd, buf, len, offset);
 			if (n >= 0 && n < (ssize_t) len)
 				memset(buf + n, 0, len - n);	/* a hole */
 			return n < 0 ? n : (ssize_t) len;
@@ -830,8 +857,11 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 		hash = slot_info(slot)->hash;
 		mirror = slot_info(slot)->mirror;
 		unlock_file(file);
+		begun = len == BLCKSZ ? rbp_spill_cost_begin() : 0;
 		got = rbp_spill_fetch(o->handle, block, slot, hash, mirror, o->relation,
 							  start, (uint32) len, buf);
+		if (got > 0)
+			rbp_spill_cost_end(RBP_SPILL_DONOR, false, begun);
 	}
 	if (got < 0)
 	{
@@ -847,7 +877,7 @@ rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 	size_t		done = 0;
 
 	if (offset < 0 || !known(o))
-		return rbp_libc.pread(fd, buf, len, offset);
+		return read_file(fd, buf, len, offset);
 	while (done < len)
 	{
 		off_t		at = offset + (off_t) done;
@@ -911,7 +941,7 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 	if (value == VALUE_NONE)
 	{
 		unlock_file(file);
-		n = rbp_libc.pwrite(fd, buf, len, offset);
+		n = write_file(fd, buf, len, offset);
 		if (n <= 0)
 			return n;
 		save_errno = errno;
@@ -948,11 +978,16 @@ write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
 {
 	off_t		offset = (off_t) block * BLCKSZ;
 
-	if (wanted(o))
+	if (wanted(o) && rbp_spill_prefer_file())
+		rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
+	else if (wanted(o))
 	{
+		int64		begun = rbp_spill_cost_begin();
+
 		switch (rbp_spill_put(o->handle, block, buf, offset + BLCKSZ))
 		{
 			case PUT_DONE:
+				rbp_spill_cost_end(RBP_SPILL_DONOR, true, begun);
 				return BLCKSZ;
 			case PUT_GONE:
 				errno = EIO;
@@ -1124,8 +1159,14 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	{
 		struct stat real;
 
-		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns) ||
-			rbp_libc.fstat(fd, &real) != 0 ||
+		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
+			return rbp_libc.pwrite(fd, buf, len, offset);
+		if (rbp_spill_prefer_file())
+		{
+			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
+			return write_file(fd, buf, len, offset);
+		}
+		if (rbp_libc.fstat(fd, &real) != 0 ||
 			!create_entry(o, real.st_size))
 			return rbp_libc.pwrite(fd, buf, len, offset);
 	}

@@ -39,6 +39,16 @@ extern void rbp_spill_stand_down(void);
 /* Extents that the temp quota can have at most; from the settings. */
 extern uint32 rbp_spill_max_extents(void);
 
+typedef enum RbpSpillWhere
+{
+	RBP_SPILL_FILE,
+	RBP_SPILL_DONOR,
+	RBP_SPILL_WHERES
+} RbpSpillWhere;
+
+/* What writing a block there and reading it costs lately; 0: not known. */
+extern double rbp_spill_cost_us(RbpSpillWhere where);
+
 /* How rbp_remote deals with the temp quota's extents. */
 extern const RbpRemotePoolOps rbp_spill_pool_ops;
 

@@ -68,6 +68,10 @@ typedef struct SpillShared
 	SlotInfo   *slots;
 	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is in
 								 * staging still */
+
+	/* averages, in ns, of reads and of writes: see rbp_spill_cost.c */
+	pg_atomic_uint32 cost[RBP_SPILL_WHERES][2];
+	pg_atomic_uint64 sampled_at;
 } SpillShared;
 
 extern SpillShared *rbp_spill_shared;
@@ -109,6 +113,25 @@ rbp_spill_extent_blocks(uint32 extent)
 
 	return used > pending ? used - pending : 0;
 }
+
+/*
+ * ---- rbp_spill_cost.c -------------------------------------------------------
+ */
+
+extern void rbp_spill_cost_shmem_init(SpillShared *sh);
+
+/*
+ * Around a read or a write of a whole block: begin() says when it was, or 0 for
+ * those that are not measured.  end() leaves errno as it is.
+ */
+extern int64 rbp_spill_cost_begin(void);
+extern void rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun);
+
+/* Is the next block to be written to the file, since that costs less? */
+extern bool rbp_spill_prefer_file(void);
+
+/* Log where blocks go, when that has changed.  For the pusher.  now: rbp_now_ns(). */
+extern void rbp_spill_cost_report(int64 now);
 
 /*
  * ---- rbp_spill.c ------------------------------------------------------------

@@ -270,6 +270,7 @@ rbp_spill_sweep(void)
 		return next - now;
 	next = now + SWEEP_NS;
 	rbp_spill_slots_tick(rbp_spill_slots, now);
+	rbp_spill_cost_report(now);
 	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
 		 i = handle.index + 1)
 	{

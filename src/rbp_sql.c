@@ -122,6 +122,25 @@ trouble_column(const char *name, Datum *value, bool *isnull)
 	return true;
 }
 
+/* What a temporary block costs here or there; NULL as long as it is not known. */
+static bool
+spill_cost_column(const char *name, Datum *value, bool *null)
+{
+	RbpSpillWhere where;
+	double		us;
+
+	if (strcmp(name, "spill_file_us") == 0)
+		where = RBP_SPILL_FILE;
+	else if (strcmp(name, "spill_donor_us") == 0)
+		where = RBP_SPILL_DONOR;
+	else
+		return false;
+	us = rbp_spill_cost_us(where);
+	*value = Float8GetDatum(us);
+	*null = us == 0;
+	return true;
+}
+
 Datum
 rbp_sql_stat(PG_FUNCTION_ARGS)
 {
@@ -170,6 +189,8 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 			values[i] = CStringGetTextDatum(rbp_page_cache_method());
 			nulls[i] = false;
 		}
+		if (spill_cost_column(name, &values[i], &nulls[i]))
+			continue;
 		if (type == TIMESTAMPTZOID && strcmp(name, "stats_reset") == 0)
 		{
 			values[i] = TimestampTzGetDatum(rbp_stats_reset_time());

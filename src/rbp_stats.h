@@ -61,6 +61,7 @@
 	X(SPILL_READ_AHEAD, spill_read_ahead)	/* of these, before they were asked for */ \
 	X(SPILL_STAGED_READS, spill_staged_reads)	/* read while in staging */ \
 	X(SPILL_LOCAL, spill_local) /* whole blocks put into the real file: no room */ \
+	X(SPILL_BYPASSED, spill_bypassed)	/* put there because it costs less */ \
 	X(SPILL_RESCUED, spill_rescued) /* put there because a donor failed */ \
 	X(SPILL_EVACUATED, spill_evacuated) /* moved, to give memory back */ \
 	X(SPILL_MIRROR_READS, spill_mirror_reads)	/* had from the second copy */ \

@@ -104,7 +104,6 @@ typedef struct RbpTierShared
 {
 	pg_atomic_uint32 in_use;	/* has had memory: keep the books */
 	pg_atomic_uint32 lost_track;	/* cannot be trusted any more */
-	pg_atomic_uint32 page_cache_keeps;	/* what leaves shared buffers, so far */
 } RbpTierShared;
 
 RbpDirectory *rbp_dir = NULL;
@@ -200,8 +199,9 @@ rbp_tier_shmem_size(uint32 temp_extents)
 	size = add_size(size, rbp_space_shmem_size());
 	size = add_size(size, rbp_stats_shmem_size());
 	size = add_size(size, rbp_pusher_shmem_size());
+	size = add_size(size, rbp_page_cache_shmem_size());
 	/* each structure is aligned anew, the staging region to a page */
-	return add_size(size, 8 * PG_CACHE_LINE_SIZE + 2 * 4096);
+	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
 
 /* The tier is getting its first memory: start to keep the books. */
@@ -394,7 +394,6 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 	Assert(!found);
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
-	pg_atomic_init_u32(&sh->page_cache_keeps, 0);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
 								 rbp_lock_tranche("RemoteBpPartition"));
@@ -409,6 +408,8 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 							  PG_CACHE_LINE_SIZE), found);
 	rbp_pusher_shmem_init(take(&arena, rbp_pusher_shmem_size(),
 							   PG_CACHE_LINE_SIZE), found);
+	rbp_page_cache_shmem_init(take(&arena, rbp_page_cache_shmem_size(),
+								   PG_CACHE_LINE_SIZE));
 	rbp_read_cost_init(&read_cost);
 	shadows = sd;
 	shared = sh;
@@ -465,16 +466,6 @@ rbp_tier_unusable_reason(char *buf, Size len)
 	else
 		return rbp_remote_unusable_reason(RBP_POOL_BUFFER, buf, len);
 	return true;
-}
-
-void
-rbp_tier_mind_page_cache(int64 now)
-{
-	uint32		keeps = rbp_page_cache_thrashes(now) ? 0 : 1;
-
-	/* all processes read it, so that it is written only when it changes */
-	if (pg_atomic_read_u32(&shared->page_cache_keeps) != keeps)
-		pg_atomic_write_u32(&shared->page_cache_keeps, keeps);
 }
 
 /* May pages be served and captured now? */
@@ -666,7 +657,7 @@ keep_cached(void)
 {
 	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		read_cost.asked == 0 ||
-		pg_atomic_read_u32(&shared->page_cache_keeps) == 0 ||
+		!rbp_page_cache_keeps() ||
 		rbp_read_cost_keep_cached(&read_cost);
 }
 

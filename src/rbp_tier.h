@@ -79,12 +79,6 @@ extern void rbp_tier_fork_changed(const RbpRelFile *file);
  */
 extern void rbp_tier_lost_track(const char *why);
 
-/*
- * Find out whether the page cache keeps what leaves shared buffers, and so
- * what is worth capturing.  For the pusher, between batches; cheap.
- */
-extern void rbp_tier_mind_page_cache(int64 now);
-
 /* Are these blocks all in the tier, so that reading them ahead is wasted? */
 extern bool rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block,
 								int nblocks);
