@@ -70,6 +70,7 @@ typedef enum Method
 #define REFAULTS_MIN			32
 #define LOOK_EVERY_NS			INT64CONST(2000000000)
 #define THRASHES_FOR_NS			INT64CONST(60000000000)
+#define THRASHES_FOR_MAX_NS		INT64CONST(3600000000000)
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
@@ -335,6 +336,8 @@ rbp_page_cache_mind(int64 now)
 	static char path[MAXPGPATH];
 	static int64 looked_at = 0;
 	static int64 thrashed_at = 0;
+	static int64 thrashes_for = THRASHES_FOR_NS;
+	static int64 keeps_since = 0;
 	static uint64 before = 0;
 	uint64		refaults = 0;
 	uint32		kept;
@@ -345,10 +348,18 @@ rbp_page_cache_mind(int64 now)
 		return;
 	if (!read_field(path, "workingset_refault_file", &refaults) ||
 		(looked_at != 0 && refaults - before >= REFAULTS_MIN))
+	{
+		/* perhaps it is what we do with a page cache that keeps what it has */
+		if (pg_atomic_read_u32(keeps) != 0)
+			thrashes_for = now - keeps_since > thrashes_for ? THRASHES_FOR_NS :
+				Min(thrashes_for * 2, THRASHES_FOR_MAX_NS);
 		thrashed_at = now;
+	}
 	/* not by the first look, which has nothing to compare with */
 	kept = looked_at != 0 &&
-		(thrashed_at == 0 || now - thrashed_at >= THRASHES_FOR_NS) ? 1 : 0;
+		(thrashed_at == 0 || now - thrashed_at >= thrashes_for) ? 1 : 0;
+	if (kept != 0 && pg_atomic_read_u32(keeps) == 0)
+		keeps_since = now;
 	looked_at = now;
 	before = refaults;
 	/* all processes read it, so that it is written only when it changes */

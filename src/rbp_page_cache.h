@@ -61,7 +61,11 @@ extern void rbp_page_cache_shmem_init(void *mem);
  */
 extern void rbp_page_cache_mind(int64 now);
 
-/* It has given up none that count, for a minute or since the start; and somebody counts. */
+/*
+ * It has given up none that count, for a minute or since the start, and somebody counts.
+ * What begins to use it then may be why it gives pages up again: then it is longer
+ * than a minute, up to an hour.
+ */
 extern bool rbp_page_cache_keeps(void);
 
 /* The file is about to be closed: forget it. */

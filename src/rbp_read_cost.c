@@ -18,6 +18,12 @@
  * follows.  When a question was asked, what is slower is taken all the same once in a
  * while, so that it is noticed when it is not slower any more.
  *
+ * A page that is always read from a donor never gets into the page cache, even if that
+ * has all the room that there is.  So while the page cache keeps what it has, a page is
+ * read from the disk each time that donors have taken as much longer than the page
+ * cache as such a read takes: as who rents skis for what they cost buys them, it
+ * never costs more than twice what would have been best.
+ *
  * Averages move by a sixteenth of the difference, m by a sixty-fourth.  An
  * outlier, when the process had to wait for a processor, counts as four times
  * the average at most: if it is the rule, the average gets there in no time.
@@ -85,7 +91,7 @@ mean(const RbpReadCost *cost, uint32_t cached, uint32_t missing)
 }
 
 RbpSource
-rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass)
+rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass, bool keeps)
 {
 	uint32_t	disk = cost->disk;
 	uint32_t	donor;
@@ -105,20 +111,33 @@ rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass)
 						   lesser(disk, donor));
 	if (way == RBP_WAY_NONE)
 		return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
-	if (donor <= ask && donor <= file)
+	if (donor <= ask && donor <= file &&
+		!(keeps && bypass && cost->ask + cost->cached < donor))
 		return RBP_SOURCE_DONOR;
 	return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
 }
 
 bool
-rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, int64_t now)
+rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, bool keeps,
+						  int64_t now)
 {
 	uint32_t	file = cached ? cost->cached : cost->disk;
+	uint32_t	gain = cost->cached + cost->ask;	/* less than that is none */
 	bool		quicker = file < cost->donor[way];
 	int64_t    *sampled = quicker ? &cost->donor_sampled[way] :
 		cached ? &cost->cached_sampled : &cost->disk_sampled;
 	int64_t		every = (int64_t) SAMPLE_PART *
 		(quicker ? cost->donor[way] : file);
+
+	if (keeps && !cached && !quicker && cost->donor[way] > gain)
+	{
+		cost->warmth += lesser(cost->donor[way] - gain, file);
+		if (cost->warmth >= file)
+		{
+			cost->warmth = 0;
+			return true;
+		}
+	}
 
 	/* a sample takes no more than a small part of the time */
 	if (every < SAMPLE_NS)

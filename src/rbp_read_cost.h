@@ -36,6 +36,8 @@ typedef struct RbpReadCost
 	int64_t		cached_sampled;
 	int64_t		disk_sampled;
 	bool		disk_seen;		/* disk is not the first guess any more */
+	uint32_t	warmth;			/* what donors have taken longer than the page
+								 * cache would have: see _prefer_file() */
 } RbpReadCost;
 
 typedef enum RbpSource
@@ -51,17 +53,20 @@ extern void rbp_read_cost_init(RbpReadCost *cost);
  * Where shall a page be read from that donors have (way: by which transport),
  * or that no donor has (RBP_WAY_NONE; then to ask is worth it only to know
  * whether to capture it)?  bypass: also from a disk that is quicker than donors.
+ * keeps: the page cache gives up no page that is needed again.
  */
-extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass);
+extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass,
+									  bool keeps);
 
 /*
  * The page cache has been asked about a page that donors have; or it cannot be asked,
  * and "not cached" stands for whatever is found in the file.  Shall the page be
- * read from the file?  If that is quicker; and now and then what is slower is
- * taken, so that it is known how slow.  now: a monotonic clock.
+ * read from the file?  If that is quicker; now and then what is slower is
+ * taken, so that it is known how slow; and while the page cache keeps what it has,
+ * so that it has the page from then on.  now: a monotonic clock.
  */
 extern bool rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached,
-									  int64_t now);
+									  bool keeps, int64_t now);
 
 /*
  * Shall a page be captured although the page cache has it?  When the page

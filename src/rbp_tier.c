@@ -851,10 +851,11 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 {
 	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
+	bool		keeps = rbp_page_cache_keeps();
 	bool		cached[RBP_MAX_BATCH];
 	RbpSource	source;
 
-	source = rbp_read_cost_choose(&read_cost, way, bypass);
+	source = rbp_read_cost_choose(&read_cost, way, bypass, keeps);
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
 		source = RBP_SOURCE_ASK;
 	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
@@ -867,7 +868,7 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 		/* it cannot be asked, or not yet: what a read of the file takes tells */
 		for (int i = 0; i < n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
-				rbp_read_cost_prefer_file(&read_cost, way, false, now))
+				rbp_read_cost_prefer_file(&read_cost, way, false, false, now))
 				set_from_file(&pages[i], way);
 		return;
 	}
@@ -881,7 +882,7 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 			continue;
 		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
 			((bypass || cached[i]) &&
-			 rbp_read_cost_prefer_file(&read_cost, way, cached[i], now)))
+			 rbp_read_cost_prefer_file(&read_cost, way, cached[i], keeps, now)))
 			set_from_file(&pages[i], way);
 	}
 }

@@ -30,6 +30,7 @@ typedef struct World
 	int64_t		donor;
 	int			per_thousand;
 	bool		no_bypass;
+	bool		keeps;
 } World;
 
 typedef struct Seen
@@ -53,7 +54,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 	{
 		/* spread alike, and not in step with the samples */
 		bool		cached = (i * 619) % 1000 < world->per_thousand;
-		RbpSource	source = rbp_read_cost_choose(cost, way, !world->no_bypass);
+		RbpSource	source = rbp_read_cost_choose(cost, way, !world->no_bypass, world->keeps);
 		bool		kept = rbp_read_cost_keep_cached(cost);
 		bool		file = source == RBP_SOURCE_FILE;
 		int64_t		ns;
@@ -66,7 +67,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 			seen.ns += world->ask;
 			rbp_read_cost_asked(cost, 1, cached, world->ask);
 			file = way == RBP_WAY_NONE ||
-				((cached || !world->no_bypass) && rbp_read_cost_prefer_file(cost, way, cached, now));
+				((cached || !world->no_bypass) && rbp_read_cost_prefer_file(cost, way, cached, world->keeps, now));
 		}
 		if (file)
 		{
@@ -121,6 +122,21 @@ test_sources(void)
 	seen = settle(&cost, &world, FAR);
 	ok(seen.asked > ROUNDS * 99 / 100, "half is: it asks (%d times)", seen.asked);
 	ok(seen.disk <= 2, "... and does not go to disk, but to see what it takes (%d times)", seen.disk);
+
+	/* nothing is cached, but there is room to */
+	world.per_thousand = 0;
+	world.keeps = true;
+	seen = settle(&cost, &world, FAR);
+	ok(seen.disk > ROUNDS / 4 && seen.disk < ROUNDS / 2, "the page cache has room: it is filled from the disk (%d times)", seen.disk);
+	ok(seen.ns < 2 * ROUNDS * world.donor, "... for less than donors take");
+	world.donor = 2 * US;
+	seen = settle(&cost, &world, FAR);
+	ok(seen.disk <= 2, "... but not if donors are as quick (%d times)", seen.disk);
+	world.donor = 40 * US;
+	world.no_bypass = true;
+	seen = settle(&cost, &world, FAR);
+	is_u64(seen.disk, 0, "... nor if the disk is not to be read instead");
+	world.keeps = world.no_bypass = false;
 
 	/* the change is noticed soon */
 	world.per_thousand = 1000;
@@ -258,7 +274,7 @@ test_extremes(void)
 	for (int i = 0; i < ROUNDS; i++)
 	{
 		rbp_read_cost_asked(&cost, 32, 32, 0);
-		asks += rbp_read_cost_choose(&cost, NEAR, true) == RBP_SOURCE_ASK;
+		asks += rbp_read_cost_choose(&cost, NEAR, true, false) == RBP_SOURCE_ASK;
 	}
 	is_u64(cost.missing, 0, "all is");
 	ok(asks >= ROUNDS / 16, "samples go on (%d)", asks);
