@@ -118,6 +118,18 @@ rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass, bool keeps)
 }
 
 bool
+rbp_read_cost_straight(RbpReadCost *cost, bool bypass)
+{
+	uint32_t	turn = cost->turn;
+
+	if ((turn + 1) % SAMPLE != 0 &&
+		rbp_read_cost_choose(cost, cost->way, bypass, false) == RBP_SOURCE_FILE)
+		return true;
+	cost->turn = turn;
+	return false;
+}
+
+bool
 rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, bool keeps,
 						  int64_t now)
 {

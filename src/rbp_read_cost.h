@@ -59,6 +59,12 @@ extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass,
 									  bool keeps);
 
 /*
+ * Shall the next page be read from the file whoever has it, so that nobody need
+ * be asked, not even the directory?  As if the donors that were read from last had it.
+ */
+extern bool rbp_read_cost_straight(RbpReadCost *cost, bool bypass);
+
+/*
  * The page cache has been asked about a page that donors have; or it cannot be asked,
  * and "not cached" stands for whatever is found in the file.  Shall the page be
  * read from the file?  If that is quicker; now and then what is slower is

@@ -781,7 +781,8 @@ report_lost(const char *name, uint32 block)
 static ssize_t
 read_file(int fd, void *buf, size_t len, off_t offset)
 {
-	int64		begun = len == BLCKSZ && attached() ? rbp_spill_cost_begin() : 0;
+	int64		begun = len == BLCKSZ && attached() ?
+		rbp_spill_cost_begin(RBP_SPILL_FILE) : 0;
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
@@ -793,7 +794,8 @@ read_file(int fd, void *buf, size_t len, off_t offset)
 static ssize_t
 write_file(int fd, const void *buf, size_t len, off_t offset)
 {
-	int64		begun = len == BLCKSZ && attached() ? rbp_spill_cost_begin() : 0;
+	int64		begun = len == BLCKSZ && attached() ?
+		rbp_spill_cost_begin(RBP_SPILL_FILE) : 0;
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
@@ -857,7 +859,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 		hash = slot_info(slot)->hash;
 		mirror = slot_info(slot)->mirror;
 		unlock_file(file);
-		begun = len == BLCKSZ ? rbp_spill_cost_begin() : 0;
+		begun = len == BLCKSZ ? rbp_spill_cost_begin(RBP_SPILL_DONOR) : 0;
 		got = rbp_spill_fetch(o->handle, block, slot, hash, mirror, o->relation,
 							  start, (uint32) len, buf);
 		if (got > 0)
@@ -982,7 +984,7 @@ write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
 		rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
 	else if (wanted(o))
 	{
-		int64		begun = rbp_spill_cost_begin();
+		int64		begun = rbp_spill_cost_begin(RBP_SPILL_DONOR);
 
 		switch (rbp_spill_put(o->handle, block, buf, offset + BLCKSZ))
 		{

@@ -24,7 +24,10 @@
 #include "rbp_page_cache.h"
 #include "rbp_spill_internal.h"
 
-/* Each so many-th operation is measured; with no common factor with a chunk's size. */
+/*
+ * Each so many-th operation is measured, with no common factor with a chunk's
+ * size; and each that goes the other way, which are few.
+ */
 #define MEASURE_EACH			7
 /* Blocks that go the same way before that is decided anew. */
 #define RUN_BLOCKS				64
@@ -35,6 +38,9 @@
 #define LOG_EVERY_NS			INT64CONST(60000000000)
 
 #define shared		rbp_spill_shared
+
+/* Where a block costs less, as this process has found last. */
+static RbpSpillWhere lesser = RBP_SPILL_DONOR;
 
 static uint32
 average(RbpSpillWhere where, bool write)
@@ -68,11 +74,13 @@ rbp_spill_cost_shmem_init(SpillShared *sh)
 }
 
 int64
-rbp_spill_cost_begin(void)
+rbp_spill_cost_begin(RbpSpillWhere where)
 {
 	static uint32 turn = 0;
 
-	return ++turn % MEASURE_EACH == 0 ? rbp_now_ns() : 0;
+	if (where == lesser && ++turn % MEASURE_EACH != 0)
+		return 0;
+	return rbp_now_ns();
 }
 
 void
@@ -118,6 +126,7 @@ rbp_spill_prefer_file(void)
 		return file;
 	}
 	file = file_cost <= donor_cost;
+	lesser = file ? RBP_SPILL_FILE : RBP_SPILL_DONOR;
 	now = rbp_now_ns();
 	sampled_at = pg_atomic_read_u64(&shared->sampled_at);
 	if (now - (int64) sampled_at >= SAMPLE_EVERY_NS &&

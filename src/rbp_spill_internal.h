@@ -124,7 +124,7 @@ extern void rbp_spill_cost_shmem_init(SpillShared *sh);
  * Around a read or a write of a whole block: begin() says when it was, or 0 for
  * those that are not measured.  end() leaves errno as it is.
  */
-extern int64 rbp_spill_cost_begin(void);
+extern int64 rbp_spill_cost_begin(RbpSpillWhere where);
 extern void rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun);
 
 /* Is the next block to be written to the file, since that costs less? */

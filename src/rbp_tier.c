@@ -1085,6 +1085,34 @@ leave_frame(const char *frame, const ReadPage *pages, int n)
 	return captured;
 }
 
+/*
+ * Read a page into a frame as a server without us would, since the page cache has nearly
+ * all pages and keeps them: no look at the directory, and no claim, so that
+ * it will not be captured.  False if it is not to be read so: the victim may be worth a copy,
+ * or it is time to ask.
+ */
+static bool
+read_straight(int fd, char *frame, off_t offset, int64 start, ssize_t *got)
+{
+	RbpShadow  *shadow = shadow_of(frame);
+
+	if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
+		(shadow->flags & SHADOW_VALID) || !rbp_page_cache_keeps() ||
+		!rbp_read_cost_straight(&read_cost, rbp_guc_bypass == RBP_BYPASS_AUTO))
+		return false;
+	rbp_stats_count((shadow->flags & SHADOW_CACHED) ? RBP_COUNT_SKIP_CACHED :
+					RBP_COUNT_SKIP_UNKNOWN, 1);
+	shadow->flags = 0;
+	*got = rbp_libc.pread(fd, frame, BLCKSZ, offset);
+	if (*got == BLCKSZ)
+	{
+		shadow->flags = SHADOW_CACHED;
+		rbp_stats_latency(RBP_LATENCY_DISK, rbp_now_ns() - start);
+		rbp_stats_count(RBP_COUNT_MISSES, 1);
+	}
+	return true;
+}
+
 /* At most RBP_MAX_BATCH pages; else like rbp_tier_read(). */
 static ssize_t
 read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
@@ -1098,6 +1126,9 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 	ssize_t		total = 0;
 	int			i;
 
+	if (n == 1 && usable && is_frame(bufs[0], BLCKSZ) &&
+		read_straight(fd, bufs[0], offset, start, &total))
+		return total;
 	for (i = 0; i < n; i++)
 	{
 		pages[i].buf = bufs[i];
