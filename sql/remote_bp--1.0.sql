@@ -20,6 +20,7 @@ CREATE FUNCTION remote_bp_stat(
     OUT page_cache_reads bigint,
     OUT disk_reads bigint,
     OUT page_cache_first bigint,
+    OUT page_cache_fills bigint,
     OUT bypassed bigint,
     OUT captures bigint,
     OUT skips_remote bigint,

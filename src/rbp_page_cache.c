@@ -66,8 +66,8 @@ typedef enum Method
 	METHOD_MINCORE
 } Method;
 
-/* Refaults between two looks that count; some there always are. */
-#define REFAULTS_MIN			32
+/* Refaults a second that count; some there always are. */
+#define REFAULTS_MIN			16
 #define LOOK_EVERY_NS			INT64CONST(2000000000)
 #define THRASHES_FOR_NS			INT64CONST(60000000000)
 #define THRASHES_FOR_MAX_NS		INT64CONST(3600000000000)
@@ -347,7 +347,8 @@ rbp_page_cache_mind(int64 now)
 	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
 		return;
 	if (!read_field(path, "workingset_refault_file", &refaults) ||
-		(looked_at != 0 && refaults - before >= REFAULTS_MIN))
+		(looked_at != 0 &&
+		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
 	{
 		/* perhaps it is what we do with a page cache that keeps what it has */
 		if (pg_atomic_read_u32(keeps) != 0)

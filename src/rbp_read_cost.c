@@ -18,11 +18,11 @@
  * follows.  When a question was asked, what is slower is taken all the same once in a
  * while, so that it is noticed when it is not slower any more.
  *
- * A page that is always read from a donor never gets into the page cache, even if that
- * has all the room that there is.  So while the page cache keeps what it has, a page is
- * read from the disk each time that donors have taken as much longer than the page
- * cache as such a read takes: as who rents skis for what they cost buys them, it
- * never costs more than twice what would have been best.
+ * A page that is always read from a donor never gets into the page cache, even if
+ * that has all the room that there is.  So while the page cache keeps what it
+ * has, pages are read from the disk to fill it.  That may take as much time as donors
+ * have taken longer than the page cache would have, so that reads take twice as long as
+ * donors alone at most, as an average.
  *
  * Averages move by a sixteenth of the difference, m by a sixty-fourth.  An
  * outlier, when the process had to wait for a processor, counts as four times
@@ -141,12 +141,14 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, bool keeps,
 	int64_t		every = (int64_t) SAMPLE_PART *
 		(quicker ? cost->donor[way] : file);
 
-	if (keeps && !cached && !quicker && cost->donor[way] > gain)
+	cost->filling = false;
+	if (keeps && !cached && !quicker && cost->disk_seen && cost->donor[way] > gain)
 	{
-		cost->warmth += lesser(cost->donor[way] - gain, file);
-		if (cost->warmth >= file)
+		cost->balance += cost->donor[way] - gain;
+		cost->filling = cost->balance >= file;
+		if (cost->filling)
 		{
-			cost->warmth = 0;
+			cost->balance -= file;
 			return true;
 		}
 	}
@@ -195,8 +197,19 @@ rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached, int64_t ns)
 void
 rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 {
-	follow(cached ? &cost->cached : &cost->disk, ns / n);
-	cost->disk_seen |= !cached;
+	/* it was taken off as the average */
+	if (!cached && cost->filling)
+		cost->balance -= ns - (int64_t) n * cost->disk;
+	cost->filling = false;
+	if (!cached && !cost->disk_seen)
+	{
+		/* there are quicker disks and slower ones, by orders of magnitude */
+		cost->disk = (uint32_t) (ns / n < TIME_WEIGHT ? TIME_WEIGHT :
+								 ns / n > UINT32_MAX / 8 ? UINT32_MAX / 8 : ns / n);
+		cost->disk_seen = true;
+	}
+	else
+		follow(cached ? &cost->cached : &cost->disk, ns / n);
 }
 
 bool

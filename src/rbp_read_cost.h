@@ -36,8 +36,10 @@ typedef struct RbpReadCost
 	int64_t		cached_sampled;
 	int64_t		disk_sampled;
 	bool		disk_seen;		/* disk is not the first guess any more */
-	uint32_t	warmth;			/* what donors have taken longer than the page
-								 * cache would have: see _prefer_file() */
+	bool		filling;		/* the read from the file in hand is to fill the
+								 * page cache */
+	int64_t		balance;		/* what donors have taken longer than the page
+								 * cache would have, less what filling it took */
 } RbpReadCost;
 
 typedef enum RbpSource

@@ -81,6 +81,8 @@ struct RbpSpillOpen
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until it is known */
 	bool		relation;
 	bool		writable;
+	bool		missed;			/* it had no entry when so many were created: */
+	uint32		created;
 	char		name[RBP_SPILL_NAME_LEN];
 };
 
@@ -152,13 +154,14 @@ rbp_spill_shmem_size(void)
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return size;
+	size = add_size(size, sizeof(RbpSpillCosts));
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
 	size = add_size(size, mul_size(sizeof(SlotInfo), max_slots()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
 	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint64), 2 * bitmap_words(pages)));
-	return add_size(size, 8 * PG_CACHE_LINE_SIZE + 2 * 4096);
+	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
 
 static void *
@@ -224,7 +227,8 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 		registered = true;
 	}
 
-	rbp_spill_cost_shmem_init(sh);
+	sh->costs = take(&arena, sizeof(RbpSpillCosts), PG_CACHE_LINE_SIZE);
+	rbp_spill_cost_shmem_init(sh->costs);
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
 	sh->nslots = max_slots();
 	sh->nchunks = staging_chunks();
@@ -598,10 +602,21 @@ any_files(void)
 static inline bool
 known(RbpSpillOpen *o)
 {
+	uint32		created;
+
 	if (o->handle.index != RBP_SPILL_NO_FILE)
 		return attached();
-	return any_files() &&
-		rbp_spill_table_find(rbp_spill_table, o->name, &o->handle);
+	if (!any_files())
+		return false;
+	/* before the look, so that one that comes meanwhile is looked for again */
+	created = rbp_spill_table_created(rbp_spill_table);
+	if (o->missed && o->created == created)
+		return false;
+	if (rbp_spill_table_find(rbp_spill_table, o->name, &o->handle))
+		return true;
+	o->missed = true;
+	o->created = created;
+	return false;
 }
 
 static inline bool
@@ -619,24 +634,49 @@ owner_of(const RbpSpillOpen *o)
 	return p != NULL ? atoi(p + strlen("/pgsql_tmp/pgsql_tmp")) : MyProcPid;
 }
 
-/* Give the file an entry; size: that of the real file. */
-static bool
-create_entry(RbpSpillOpen *o, off_t size)
+/* The file is at least so large. */
+static void
+raise_size(RbpSpillOpen *o, off_t size)
 {
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, o->handle, true);
+	RbpSpillFileState *st;
+
+	if (file == NULL)
+		return;					/* it is gone */
+	st = rbp_spill_file_state(file);
+	st->size = Max(st->size, size);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+}
+
+/* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
+static bool
+create_entry(RbpSpillOpen *o, int fd)
+{
+	struct stat real = {.st_size = 0};
 	RbpSpillFileState initial = {
-		.size = size,
+		.size = 0,
 		.open_page = RBP_SPILL_NO_PAGE,
 		.owner = owner_of(o),
 		.relation = o->relation,
 	};
 	bool		created;
 
+	if (fd >= 0 && rbp_libc.fstat(fd, &real) != 0)
+		return false;
+	initial.size = real.st_size;
 	if (!rbp_spill_table_create(rbp_spill_table, o->name, &initial, &o->handle,
 								&created))
 	{
 		o->handle.index = RBP_SPILL_NO_FILE;
 		return false;
 	}
+
+	/*
+	 * Another process may have written to the file meanwhile.  One that does from now on
+	 * sees the entry when it has, and raises the size: write_without_entry().
+	 */
+	if (fd >= 0 && created && rbp_libc.fstat(fd, &real) == 0)
+		raise_size(o, real.st_size);
 	return true;
 }
 
@@ -685,6 +725,7 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	o->handle.index = RBP_SPILL_NO_FILE;
 	o->handle.serial = 0;
 	o->relation = relation;
+	o->missed = false;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	strlcpy(o->name, name, sizeof(o->name));
 
@@ -695,7 +736,7 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	if (attached() && (flags & O_CREAT) && (flags & (O_TRUNC | O_EXCL)) &&
 		wanted(o) && !rbp_spill_prefer_file() &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
-		(void) create_entry(o, 0);
+		(void) create_entry(o, -1);
 	else
 		(void) known(o);
 	return o;
@@ -777,12 +818,19 @@ report_lost(const char *name, uint32 block)
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 }
 
-/* pread() of the real file, that counts for what a block of it costs. */
-static ssize_t
-read_file(int fd, void *buf, size_t len, off_t offset)
+/* Does what a call takes tell what blocks cost?  Temporary tables have other ways. */
+static inline bool
+tells_cost(const RbpSpillOpen *o, size_t len)
 {
-	int64		begun = len == BLCKSZ && attached() ?
-		rbp_spill_cost_begin(RBP_SPILL_FILE) : 0;
+	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached();
+}
+
+/* pread() of the real file. */
+static ssize_t
+read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
+{
+	int64		begun = tells_cost(o, len) ?
+		rbp_spill_cost_begin(RBP_SPILL_FILE, false) : 0;
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
@@ -792,10 +840,11 @@ read_file(int fd, void *buf, size_t len, off_t offset)
 
 /* Likewise pwrite(). */
 static ssize_t
-write_file(int fd, const void *buf, size_t len, off_t offset)
+write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
+		   off_t offset)
 {
-	int64		begun = len == BLCKSZ && attached() ?
-		rbp_spill_cost_begin(RBP_SPILL_FILE) : 0;
+	int64		begun = tells_cost(o, len) ?
+		rbp_spill_cost_begin(RBP_SPILL_FILE, true) : 0;
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
@@ -843,7 +892,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 			ssize_t		n;
 
 			unlock_file(file);
-			n = read_file(fd, buf, len, offset);
+			n = read_file(o, fd, buf, len, offset);
 			if (n >= 0 && n < (ssize_t) len)
 				memset(buf + n, 0, len - n);	/* a hole */
 			return n < 0 ? n : (ssize_t) len;
@@ -859,7 +908,7 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 		hash = slot_info(slot)->hash;
 		mirror = slot_info(slot)->mirror;
 		unlock_file(file);
-		begun = len == BLCKSZ ? rbp_spill_cost_begin(RBP_SPILL_DONOR) : 0;
+		begun = tells_cost(o, len) ? rbp_spill_cost_begin(RBP_SPILL_DONOR, false) : 0;
 		got = rbp_spill_fetch(o->handle, block, slot, hash, mirror, o->relation,
 							  start, (uint32) len, buf);
 		if (got > 0)
@@ -879,7 +928,7 @@ rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 	size_t		done = 0;
 
 	if (offset < 0 || !known(o))
-		return read_file(fd, buf, len, offset);
+		return read_file(o, fd, buf, len, offset);
 	while (done < len)
 	{
 		off_t		at = offset + (off_t) done;
@@ -943,7 +992,7 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 	if (value == VALUE_NONE)
 	{
 		unlock_file(file);
-		n = write_file(fd, buf, len, offset);
+		n = write_file(o, fd, buf, len, offset);
 		if (n <= 0)
 			return n;
 		save_errno = errno;
@@ -981,10 +1030,19 @@ write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
 	off_t		offset = (off_t) block * BLCKSZ;
 
 	if (wanted(o) && rbp_spill_prefer_file())
-		rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
-	else if (wanted(o))
 	{
-		int64		begun = rbp_spill_cost_begin(RBP_SPILL_DONOR);
+		if (write_real(o, fd, buf, BLCKSZ, offset) == BLCKSZ)
+		{
+			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
+			return BLCKSZ;
+		}
+		/* the disk is full, perhaps */
+		rbp_spill_file_refused();
+	}
+	if (wanted(o))
+	{
+		int64		begun = tells_cost(o, BLCKSZ) ?
+			rbp_spill_cost_begin(RBP_SPILL_DONOR, true) : 0;
 
 		switch (rbp_spill_put(o->handle, block, buf, offset + BLCKSZ))
 		{
@@ -1083,7 +1141,8 @@ write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 			int			page = -1;
 
 			if ((int64) block * BLCKSZ < st->size || !wanted(o) ||
-				!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
+				!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()) ||
+				rbp_spill_prefer_file())
 			{
 				unlock_file(file);
 				return write_real(o, fd, buf, len, offset);
@@ -1147,6 +1206,26 @@ write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 	}
 }
 
+/*
+ * Write to a file that has no entry, because that costs less.  Says whether all
+ * of it was written; if not, donors may take it.
+ */
+static bool
+write_without_entry(RbpSpillOpen *o, int fd, const void *buf, size_t len,
+					off_t offset)
+{
+	if (write_file(o, fd, buf, len, offset) != (ssize_t) len)
+	{
+		rbp_spill_file_refused();
+		return false;
+	}
+	/* who gave it an entry meanwhile may have seen the size of before */
+	if (known(o))
+		raise_size(o, offset + (off_t) len);
+	rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
+	return true;
+}
+
 ssize_t
 rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 				 off_t offset)
@@ -1159,17 +1238,12 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	start_ns = rbp_now_ns();
 	if (!known(o))
 	{
-		struct stat real;
-
 		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
 			return rbp_libc.pwrite(fd, buf, len, offset);
-		if (rbp_spill_prefer_file())
-		{
-			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
-			return write_file(fd, buf, len, offset);
-		}
-		if (rbp_libc.fstat(fd, &real) != 0 ||
-			!create_entry(o, real.st_size))
+		if (rbp_spill_prefer_file() &&
+			write_without_entry(o, fd, buf, len, offset))
+			return (ssize_t) len;
+		if (!create_entry(o, fd))
 			return rbp_libc.pwrite(fd, buf, len, offset);
 	}
 	while (done < len)

@@ -4,81 +4,126 @@
  *	  Files or donors: where a temporary block costs less.
  *
  * A temporary file that fits in the page cache, or whose disk is quick, costs
- * less than a network.  Nothing tells that in advance: it depends on the memory that
- * is free, on the disk, and on how far the donors are.  So what writing and reading
- * blocks costs is measured, in the file and at donors, as averages that all
- * processes share, and blocks go where both together cost less.
+ * less than a network.  Nothing tells that in advance: it depends on the memory
+ * that is free, on the disk, and on how far the donors are.  So what writing and
+ * reading blocks of temporary files costs is measured, in the file and at
+ * donors, as averages that all processes share.  Blocks go where both together
+ * cost less, and temporary tables' blocks with them.
  *
  * Now and then a run of blocks goes the other way, so that its costs stay
- * known.  A run that goes to a file while the page cache loses pages would tell
- * nothing: so few blocks stay cached until they are read, but all of them
- * would not.  So then there is none.
+ * known.  While the page cache loses pages, that is seldom done with the file:
+ * the few blocks of a run are still cached when they are read, which the many blocks
+ * of a query would not be, and so the file would seem to cost less than it does.
  *
- * Averages are written without a lock: a sample may be lost.
+ * The averages are written without a lock: a measurement may be lost.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
+
 #include "rbp_guc.h"
+#include "rbp_mutation.h"
 #include "rbp_page_cache.h"
 #include "rbp_spill_internal.h"
 
 /*
- * Each so many-th operation is measured, with no common factor with a chunk's
- * size; and each that goes the other way, which are few.
+ * Of the blocks that go where they cost less, each so many-th is measured; it has no
+ * common factor with the size of a chunk.  Of the others, all are.
  */
 #define MEASURE_EACH			7
+
 /* Blocks that go the same way before that is decided anew. */
 #define RUN_BLOCKS				64
-#define SAMPLE_EVERY_NS			INT64CONST(5000000000)
-/* An average moves by this part, and by no sample to more than so many times itself. */
+
+/*
+ * A run to donors, to see.  The first blocks of it are not measured: so many can be on their
+ * way, and only who writes one more has to wait for the network.
+ */
+#define DONOR_RUN_BLOCKS		256
+#define DONOR_RUN_UNMEASURED	64
+
+#define SAMPLE_NS				INT64CONST(5000000000)
+#define SAMPLE_SELDOM_NS		INT64CONST(60000000000)
+
+/*
+ * The weight of the past in an average, and the largest measurement that it takes, in
+ * averages: the process may just have waited for a processor.
+ */
 #define WEIGHT					32
 #define OUTLIER					16
+
+/* Where blocks go is changed for a difference of so much, in percent. */
+#define DIFFERENCE				15
+
+/* After the file has refused a block */
+#define REFUSED_NS				INT64CONST(10000000000)
 #define LOG_EVERY_NS			INT64CONST(60000000000)
 
-#define shared		rbp_spill_shared
+#define costs			rbp_spill_shared->costs
 
 /* Where a block costs less, as this process has found last. */
 static RbpSpillWhere lesser = RBP_SPILL_DONOR;
 
+/* The run: where it goes, and how many are left of it. */
+static RbpSpillWhere run_where = RBP_SPILL_DONOR;
+static int	run_left = 0;
+static int	run_unmeasured = 0;
+
+static int64 file_refused_until = 0;
+
+void
+rbp_spill_cost_shmem_init(RbpSpillCosts *c)
+{
+	for (int where = 0; where < RBP_SPILL_WHERES; where++)
+		for (int write = 0; write < 2; write++)
+		{
+			pg_atomic_init_u32(&c->average[where][write], 0);
+			pg_atomic_init_u32(&c->measured[where][write], 0);
+		}
+	pg_atomic_init_u64(&c->sampled_at, 0);
+}
+
 static uint32
 average(RbpSpillWhere where, bool write)
 {
-	return pg_atomic_read_u32(&shared->cost[where][write ? 1 : 0]);
+	return pg_atomic_read_u32(&costs->average[where][write ? 1 : 0]);
 }
 
-/* Of writing a block and reading it, in ns; 0: not known yet. */
+/* Of writing a block and reading it, in ns; reads: as far as they are known. */
 static uint64
-cost_of(RbpSpillWhere where)
+cost_of(RbpSpillWhere where, bool reads)
 {
-	uint32		w = average(where, true);
-
-	/* it may be written long before the first is read */
-	return w == 0 ? 0 : (uint64) w + average(where, false);
+	return (uint64) average(where, true) + (reads ? average(where, false) : 0);
 }
 
 double
 rbp_spill_cost_us(RbpSpillWhere where)
 {
-	return shared == NULL ? 0 : (double) cost_of(where) / 1000;
+	return rbp_spill_shared == NULL ? 0 : (double) cost_of(where, true) / 1000;
 }
 
-void
-rbp_spill_cost_shmem_init(SpillShared *sh)
+/* Does a block cost less in the file?  It does already, or not: is. */
+static bool
+file_costs_less(bool is)
 {
-	for (int where = 0; where < RBP_SPILL_WHERES; where++)
-		for (int write = 0; write < 2; write++)
-			pg_atomic_init_u32(&sh->cost[where][write], 0);
-	pg_atomic_init_u64(&sh->sampled_at, 0);
+	bool		reads = average(RBP_SPILL_FILE, false) != 0 &&
+		average(RBP_SPILL_DONOR, false) != 0;
+	uint64		file = cost_of(RBP_SPILL_FILE, reads);
+	uint64		donor = cost_of(RBP_SPILL_DONOR, reads);
+
+	return file * 100 <= donor * (is ? 100 + DIFFERENCE : 100 - DIFFERENCE);
 }
 
 int64
-rbp_spill_cost_begin(RbpSpillWhere where)
+rbp_spill_cost_begin(RbpSpillWhere where, bool write)
 {
 	static uint32 turn = 0;
 
 	if (where == lesser && ++turn % MEASURE_EACH != 0)
+		return 0;
+	if (where == RBP_SPILL_DONOR && write && run_unmeasured > 0)
 		return 0;
 	return rbp_now_ns();
 }
@@ -87,54 +132,86 @@ void
 rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
 {
 	pg_atomic_uint32 *cost;
+	pg_atomic_uint32 *measured;
 	int64		avg;
 	int64		ns;
+	uint32		n;
 
 	if (begun == 0)
 		return;
-	cost = &shared->cost[where][write ? 1 : 0];
+	cost = &costs->average[where][write ? 1 : 0];
+	measured = &costs->measured[where][write ? 1 : 0];
 	avg = (int64) pg_atomic_read_u32(cost);
 	ns = Max(rbp_now_ns() - begun, 1);
+	n = pg_atomic_read_u32(measured);
+	if (n < WEIGHT)
+		pg_atomic_write_u32(measured, ++n);
 	if (avg == 0)
 		avg = Min(ns, 1000000);
 	else
-		avg += (Min(ns, avg * OUTLIER) - avg) / WEIGHT;
+		avg += (Min(ns, avg * OUTLIER) - avg) / n;
 	pg_atomic_write_u32(cost, (uint32) Min(Max(avg, 1), PG_INT32_MAX));
+}
+
+/* Where the next run of blocks goes. */
+static void
+begin_run(void)
+{
+	int64		now = rbp_now_ns();
+	uint64		sampled_at;
+
+	run_left = RUN_BLOCKS;
+	run_unmeasured = 0;
+	if (now < file_refused_until || average(RBP_SPILL_DONOR, true) == 0)
+		run_where = RBP_SPILL_DONOR;
+	else if (average(RBP_SPILL_FILE, true) == 0)
+		run_where = RBP_SPILL_FILE;
+	else
+	{
+		lesser = file_costs_less(lesser == RBP_SPILL_FILE) ?
+			RBP_SPILL_FILE : RBP_SPILL_DONOR;
+		run_where = lesser;
+		sampled_at = pg_atomic_read_u64(&costs->sampled_at);
+		if (now - (int64) sampled_at >=
+			(lesser == RBP_SPILL_FILE || rbp_page_cache_keeps() ?
+			 SAMPLE_NS : SAMPLE_SELDOM_NS) &&
+			pg_atomic_compare_exchange_u64(&costs->sampled_at, &sampled_at,
+										   (uint64) now))
+		{
+			run_where = lesser == RBP_SPILL_FILE ? RBP_SPILL_DONOR : RBP_SPILL_FILE;
+			if (run_where == RBP_SPILL_DONOR)
+			{
+				run_left = DONOR_RUN_BLOCKS;
+				run_unmeasured = DONOR_RUN_UNMEASURED;
+			}
+		}
+	}
 }
 
 bool
 rbp_spill_prefer_file(void)
 {
-	static int	left = 0;		/* of the run */
-	static bool file = false;
-	uint64		file_cost;
-	uint64		donor_cost;
-	uint64		sampled_at;
-	int64		now;
-
+	if (RBP_MUTATED(RBP_MUTATION_MIX_SPILL))
+		return pg_prng_bool(&pg_global_prng_state);
 	if (rbp_guc_bypass == RBP_BYPASS_OFF)
-		return false;
-	if (left-- > 0)
-		return file;
-	left = RUN_BLOCKS - 1;
-	file_cost = cost_of(RBP_SPILL_FILE);
-	donor_cost = cost_of(RBP_SPILL_DONOR);
-	if (file_cost == 0 || donor_cost == 0)
 	{
-		/* a run of each */
-		file = donor_cost != 0;
-		return file;
+		lesser = RBP_SPILL_DONOR;
+		run_left = run_unmeasured = 0;
+		return false;
 	}
-	file = file_cost <= donor_cost;
-	lesser = file ? RBP_SPILL_FILE : RBP_SPILL_DONOR;
-	now = rbp_now_ns();
-	sampled_at = pg_atomic_read_u64(&shared->sampled_at);
-	if (now - (int64) sampled_at >= SAMPLE_EVERY_NS &&
-		(file || rbp_page_cache_keeps()) &&
-		pg_atomic_compare_exchange_u64(&shared->sampled_at, &sampled_at,
-									   (uint64) now))
-		file = !file;
-	return file;
+	if (run_left == 0)
+		begin_run();
+	run_left--;
+	if (run_unmeasured > 0)
+		run_unmeasured--;
+	return run_where == RBP_SPILL_FILE;
+}
+
+void
+rbp_spill_file_refused(void)
+{
+	file_refused_until = rbp_now_ns() + REFUSED_NS;
+	run_left = 0;
 }
 
 void
@@ -142,21 +219,26 @@ rbp_spill_cost_report(int64 now)
 {
 	static bool said = false;	/* files cost less */
 	static int64 said_at = 0;
-	uint64		file = cost_of(RBP_SPILL_FILE);
-	uint64		donor = cost_of(RBP_SPILL_DONOR);
-	bool		less = rbp_guc_bypass != RBP_BYPASS_OFF && file != 0 &&
-		donor != 0 && file <= donor;
+	double		file;
+	double		donor;
 
-	if (less == said || (said_at != 0 && now - said_at < LOG_EVERY_NS))
+	if (rbp_guc_bypass == RBP_BYPASS_OFF ||
+		average(RBP_SPILL_FILE, true) == 0 ||
+		average(RBP_SPILL_DONOR, true) == 0 ||
+		!rbp_remote_usable(RBP_POOL_TEMP, now) ||
+		file_costs_less(said) == said ||
+		(said_at != 0 && now - said_at < LOG_EVERY_NS))
 		return;
-	said = less;
+	said = !said;
 	said_at = now;
-	if (less)
+	file = rbp_spill_cost_us(RBP_SPILL_FILE);
+	donor = rbp_spill_cost_us(RBP_SPILL_DONOR);
+	if (said)
 		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to files, where one costs %.1f us and at donors %.1f us",
-						(double) file / 1000, (double) donor / 1000)));
+				(errmsg("remote_bp: temporary blocks are written to files: writing and reading one takes %.1f us there, and %.1f us at donors",
+						file, donor)));
 	else
 		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to donors again, where one costs %.1f us and in files %.1f us",
-						(double) donor / 1000, (double) file / 1000)));
+				(errmsg("remote_bp: temporary blocks are written to donors again: writing and reading one takes %.1f us there, and %.1f us in files",
+						donor, file)));
 }

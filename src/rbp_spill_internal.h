@@ -52,6 +52,14 @@ typedef struct SlotInfo
 								 * NO_BLOCK; a hint for reading ahead */
 } SlotInfo;
 
+/* See rbp_spill_cost.c.  [1] is of writes, [0] of reads. */
+typedef struct RbpSpillCosts
+{
+	pg_atomic_uint32 average[RBP_SPILL_WHERES][2];	/* ns; 0: not known */
+	pg_atomic_uint32 measured[RBP_SPILL_WHERES][2]; /* up to a limit */
+	pg_atomic_uint64 sampled_at;
+} RbpSpillCosts;
+
 typedef struct SpillShared
 {
 	uint32		first_slot;
@@ -68,10 +76,7 @@ typedef struct SpillShared
 	SlotInfo   *slots;
 	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is in
 								 * staging still */
-
-	/* averages, in ns, of reads and of writes: see rbp_spill_cost.c */
-	pg_atomic_uint32 cost[RBP_SPILL_WHERES][2];
-	pg_atomic_uint64 sampled_at;
+	RbpSpillCosts *costs;
 } SpillShared;
 
 extern SpillShared *rbp_spill_shared;
@@ -118,17 +123,20 @@ rbp_spill_extent_blocks(uint32 extent)
  * ---- rbp_spill_cost.c -------------------------------------------------------
  */
 
-extern void rbp_spill_cost_shmem_init(SpillShared *sh);
+extern void rbp_spill_cost_shmem_init(RbpSpillCosts *costs);
 
 /*
- * Around a read or a write of a whole block: begin() says when it was, or 0 for
- * those that are not measured.  end() leaves errno as it is.
+ * Around a read or a write of a whole block of a temporary file: begin() says when it
+ * was, or 0 for those that are not measured.  end() leaves errno as it is.
  */
-extern int64 rbp_spill_cost_begin(RbpSpillWhere where);
+extern int64 rbp_spill_cost_begin(RbpSpillWhere where, bool write);
 extern void rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun);
 
-/* Is the next block to be written to the file, since that costs less? */
+/* Is the next block to be written to the file, since that costs less, or to see? */
 extern bool rbp_spill_prefer_file(void);
+
+/* The file did not take it: blocks go to donors for a while. */
+extern void rbp_spill_file_refused(void);
 
 /* Log where blocks go, when that has changed.  For the pusher.  now: rbp_now_ns(). */
 extern void rbp_spill_cost_report(int64 now);

@@ -80,6 +80,7 @@ struct RbpSpillTable
 	uint32_t	free_place;
 	uint32_t	used_places;	/* those from here on were never used */
 	uint32_t	num_files;		/* read without lock */
+	uint32_t	num_created;	/* likewise, so far */
 
 	RbpLock		pool_lock __attribute__((aligned(CACHE_LINE)));
 	uint32_t	free_node;
@@ -339,6 +340,7 @@ rbp_spill_table_create(RbpSpillTable *t, const char *name,
 			file->next = *bucket;
 			*bucket = (uint32_t) (file - file_at(t, 0));
 			__atomic_store_n(&t->num_files, t->num_files + 1, __ATOMIC_RELEASE);
+			__atomic_store_n(&t->num_created, t->num_created + 1, __ATOMIC_RELEASE);
 			*created = true;
 		}
 	}
@@ -352,6 +354,12 @@ uint32_t
 rbp_spill_table_files(const RbpSpillTable *t)
 {
 	return __atomic_load_n(&t->num_files, __ATOMIC_ACQUIRE);
+}
+
+uint32_t
+rbp_spill_table_created(const RbpSpillTable *t)
+{
+	return __atomic_load_n(&t->num_created, __ATOMIC_ACQUIRE);
 }
 
 bool

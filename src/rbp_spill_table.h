@@ -90,6 +90,12 @@ extern bool rbp_spill_table_create(RbpSpillTable *t, const char *name,
 extern uint32_t rbp_spill_table_files(const RbpSpillTable *t);
 
 /*
+ * Files that were ever created, modulo 2^32.  No lock.  A name that was not found after
+ * this was read is not there while it stays the same.
+ */
+extern uint32_t rbp_spill_table_created(const RbpSpillTable *t);
+
+/*
  * Lock a file; NULL if it is gone.  The state is the caller's until
  * rbp_spill_file_unlock().
  */

@@ -27,6 +27,7 @@
 	X(PAGE_CACHE_READS, page_cache_reads)	/* of these, from the page cache */ \
 	X(DISK_READS, disk_reads)	/* ... from disk; of the rest it is not known */ \
 	X(PAGE_CACHE_FIRST, page_cache_first)	/* of misses, although a donor had it */ \
+	X(PAGE_CACHE_FILLS, page_cache_fills)	/* read from disk so that it has them */ \
 	X(BYPASSED, bypassed)		/* likewise, from disk: donors are slower */ \
 	X(CAPTURES, captures)		/* victims copied to staging */ \
 	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already */ \

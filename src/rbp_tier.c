@@ -814,8 +814,10 @@ set_from_file(ReadPage *page, int way)
 		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&read_cost, way);
 
 	page->from_file = true;
-	/* what the disk is read for to see how quick it is, is neither */
-	if (bypassed)
+	/* what the disk is read for to see how quick it is, is none of these */
+	if (read_cost.filling)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
+	else if (bypassed)
 	{
 		rbp_stats_count(RBP_COUNT_BYPASSED, 1);
 		rbp_remote_note_bypass(page->lookup.slot, 1, 0);

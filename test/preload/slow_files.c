@@ -1,9 +1,10 @@
 /*
  * slow_files.c
- *	  Preloaded into a server by a test: a slow disk.
+ *	  Preloaded into a server by a test: a slow disk, or a full one.
  *
- * While the file that RBP_SLOW_FILES names is there, each read and write of a
- * block of a relation or of a temporary file takes as many microseconds longer as it says.
+ * While the file that RBP_SLOW_FILES names is there, it holds a number and a text:
+ * each read and write of a block of a file whose path has the text in it takes so many
+ * microseconds longer.  With 0, writes fail since the disk is full.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,13 +18,15 @@
 
 #define BLOCK	8192
 
-static void
-be_slow(int fd, size_t len)
+/* False if the call is to fail. */
+static int
+be_slow(int fd, size_t len, int write)
 {
 	const char *name = getenv("RBP_SLOW_FILES");
 	FILE	   *file;
 	char		link[64];
 	char		path[4096];
+	char		part[256] = "";
 	unsigned int us = 0;
 	ssize_t		n;
 	int			save_errno = errno;
@@ -31,20 +34,23 @@ be_slow(int fd, size_t len)
 	if (name == NULL || len < BLOCK || (file = fopen(name, "re")) == NULL)
 	{
 		errno = save_errno;
-		return;
+		return 1;
 	}
-	if (fscanf(file, "%u", &us) != 1)
-		us = 0;
+	if (fscanf(file, "%u %255s", &us, part) != 2)
+		write = 0;
 	fclose(file);
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	n = readlink(link, path, sizeof(path) - 1);
 	path[n < 0 ? 0 : n] = '\0';
-	if (strstr(path, "/base/") != NULL && us > 0)
+	if (strstr(path, part) == NULL)
+		write = us = 0;
+	if (us > 0)
 		usleep(us);
-	errno = save_errno;
+	errno = us == 0 && write ? ENOSPC : save_errno;
+	return us > 0 || !write;
 }
 
-#define WRAP(name, type) \
+#define WRAP(name, type, write) \
 ssize_t \
 name(int fd, type buf, size_t len, off_t offset) \
 { \
@@ -52,16 +58,15 @@ name(int fd, type buf, size_t len, off_t offset) \
 \
 	if (next == NULL) \
 		*(void **) &next = dlsym(RTLD_NEXT, #name); \
-	be_slow(fd, len); \
-	return next(fd, buf, len, offset); \
+	return be_slow(fd, len, write) ? next(fd, buf, len, offset) : -1; \
 }
 
-WRAP(pread, void *)
-WRAP(pread64, void *)
-WRAP(pwrite, const void *)
-WRAP(pwrite64, const void *)
+WRAP(pread, void *, 0)
+WRAP(pread64, void *, 0)
+WRAP(pwrite, const void *, 1)
+WRAP(pwrite64, const void *, 1)
 
-#define WRAPV(name) \
+#define WRAPV(name, write) \
 ssize_t \
 name(int fd, const struct iovec *iov, int n, off_t offset) \
 { \
@@ -69,11 +74,10 @@ name(int fd, const struct iovec *iov, int n, off_t offset) \
 \
 	if (next == NULL) \
 		*(void **) &next = dlsym(RTLD_NEXT, #name); \
-	be_slow(fd, (size_t) n * BLOCK); \
-	return next(fd, iov, n, offset); \
+	return be_slow(fd, (size_t) n * BLOCK, write) ? next(fd, iov, n, offset) : -1; \
 }
 
-WRAPV(preadv)
-WRAPV(preadv64)
-WRAPV(pwritev)
-WRAPV(pwritev64)
+WRAPV(preadv, 0)
+WRAPV(preadv64, 0)
+WRAPV(pwritev, 1)
+WRAPV(pwritev64, 1)

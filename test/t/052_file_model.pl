@@ -511,8 +511,23 @@ for my $transport (qw(shm tcp))
 		none => []);    # who reads a block while it moves may find another in its place
 }
 
+# Blocks of a file in the file and at donors by turns, as when now the one costs
+# less and now the other: by chance, and many files without an entry at first.
+for my $transport (qw(shm tcp))
+{
+	reconfigure($node, "mixed, $transport", 30, transport => $transport, test_mutation => 'mix_spill');
+	counted(
+		$node,
+		"mixed, $transport",
+		sub {
+			walks($node, "mixed, $transport");
+			several($node, "mixed, $transport", $seed);
+		},
+		more => [qw(spill_writes spill_reads spill_bypassed)]);
+}
+
 # (over shm blocks are not staged, but for those that are not full yet)
-reconfigure($node, 'tiny staging', 64, transport => 'tcp', temp_staging_size => '128kB');
+reconfigure($node, 'tiny staging', 64, test_mutation => 'none', transport => 'tcp', temp_staging_size => '128kB');
 counted(
 	$node,
 	'tiny staging',

@@ -15,7 +15,7 @@ use RemoteBP::Preload;
 use Test::More;
 
 # Far more than any machine needs for the other way
-my $SLOW_US = 20_000;
+my $SLOW_US = 5_000;
 
 need_test_build();
 set_faults();
@@ -34,20 +34,21 @@ my $node = new_cluster(
 	conf => "remote_bp.io_timeout = '10s'\nremote_bp.temp_tier_max_size = '64MB'\nremote_bp.temp_tier_size = '64MB'\nwork_mem = '64kB'\n");
 start_preloaded($node, 'slow_files', RBP_SLOW_FILES => $slow_files);
 create_extension($node);
-wait_leased($node);
+wait_leased($node, 32);
 wait_for('memory for temporary data', sub { counter($node, 'temp_online_pages') > 0 });
 make_table($node, 't', 1, index => 0);
 my $content = content($node, 't');
-my $pages = $node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});
-my $sort = q{SELECT md5(string_agg(v::text, ',')) FROM (SELECT v FROM t ORDER BY md5(v::text), v) s};
+my $sort = q{SELECT md5(string_agg(k, ',')) FROM (SELECT md5(i::text) || repeat('x', 60) AS k FROM generate_series(1, 20000) i ORDER BY 1) s};
 my $sorted = $node->safe_psql('postgres', "SET work_mem = '64MB'; $sort");
 
+# Files whose path has the text in it are slow from now on, or the disk is full
+# for them; none: no files are.
 sub make_files_slow
 {
-	my ($slow) = @_;
+	my ($part, $full) = @_;
 	unlink $slow_files;
-	return unless $slow;
-	append_to_file("$slow_files.new", "$SLOW_US\n");
+	return unless defined $part;
+	append_to_file("$slow_files.new", ($full ? 0 : $SLOW_US) . " $part\n");
 	rename("$slow_files.new", $slow_files) or die $!;
 	return;
 }
@@ -92,26 +93,49 @@ ok(goes_to('files'), 'a slow donor: temporary blocks go to files');
 my $c = counters($node);
 cmp_ok($c->{spill_file_us}, '>', 0, 'what a block costs there is shown');
 cmp_ok($c->{spill_donor_us}, '>', $c->{spill_file_us}, '... and that it is more at donors');
-ok(wait_for('the log', sub { log_since($node, $from) =~ /temporary blocks are written to files, where one costs [\d.]+ us and at donors [\d.]+ us/ }), 'it is logged');
+ok(wait_for('the log', sub { log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'it is logged');
 
-$from = log_size($node);
+make_files_slow('pgsql_tmp', 1);
+my $full = counters($node);
+sort_it();
+cmp_ok(counter($node, 'spill_writes'), '>', $full->{spill_writes}, 'a full disk: donors take what costs less in files');
+
+my $from_again = log_size($node);
 make_donor_slow(0);
-make_files_slow(1);
+make_files_slow('pgsql_tmp');
 ok(goes_to('donors'), 'a slow disk: they go to donors');
-ok(wait_for('the log', sub { log_since($node, $from) =~ /temporary blocks are written to donors again/ }, 300), 'it is logged');
 is($wrong, 0, 'each sort gave the same');
 
 #---- pages ------------------------------------------------------------------------
 
-make_files_slow(0);
+# By one session, since each learns for itself.
+make_files_slow(undef);
 ok(warm($node, 't', part => 0.9), 'the tier has the table');
+my $path = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
 my $session = $node->background_psql('postgres');
-$wrong = 0;
 
 sub read_it
 {
 	evict_buffers($node);
-	$wrong++ if $session->query($content->{query} // 'SELECT 1') eq '';
+	$wrong++ if $session->query('SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t') ne $content;
 	return;
 }
+
+$from = log_size($node);
+make_donor_slow(1);
+ok(wait_for('pages to come from the disk', sub { moved(\&read_it, qw(bypassed hits)) }, 300), 'a slow donor: pages are read from disk');
+my $donors = $node->safe_psql('postgres', 'SELECT sum(bypassed) FROM remote_bp_stat_donors');
+cmp_ok($donors, '>', 0, 'which the donor has');
+ok(wait_for('the log', sub { read_it(); log_since($node, $from) =~ /donor "\S+" is slower than the disk/ }, 300), 'it is logged');
+
+make_donor_slow(0);
+make_files_slow($path);
+ok(wait_for('pages to come from the donor', sub { moved(\&read_it, qw(hits bypassed)) }, 300), 'a slow disk: they come from the donor');
+is($wrong, 0, 'the rows were right each time');
+$session->quit;
+
+ok(wait_for('the log', sub { log_since($node, $from_again) =~ /temporary blocks are written to donors again/ }, 300), 'that temporary blocks went to donors is logged');
+is(counter($node, 'hash_failures'), 0, 'no hash failure');
+is_deeply([ log_troubles($node, 0) ], [], 'the log is quiet');
+$node->stop;
 done_testing();

@@ -132,6 +132,12 @@ test_sources(void)
 	world.donor = 2 * US;
 	seen = settle(&cost, &world, FAR);
 	ok(seen.disk <= 2, "... but not if donors are as quick (%d times)", seen.disk);
+	world.disk = 10 * MS;
+	world.donor = 20 * US;
+	rbp_read_cost_init(&cost);
+	seen = live(&cost, &world, FAR, ROUNDS);
+	ok(seen.disk <= 9, "... nor much from a disk that is slower by far (%d times)", seen.disk);
+	world.disk = 100 * US;
 	world.donor = 40 * US;
 	world.no_bypass = true;
 	seen = settle(&cost, &world, FAR);
