@@ -294,7 +294,7 @@ rbp_guc_init(void)
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.bypass",
-							 "Reads pages from disk rather than from donors that are slower than it.",
+							 "Passes donors by where the disk costs less, for pages and for temporary blocks.",
 							 "Donors are tried again and again, so that they are used when they are quicker.",
 							 &rbp_guc_bypass,
 							 RBP_BYPASS_AUTO, bypass_choices,

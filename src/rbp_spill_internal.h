@@ -6,6 +6,7 @@
  * rbp_spill.c			the file API: which block is where; sizes; truncation
  * rbp_spill_write.c	blocks on their way to donors: staging and batches
  * rbp_spill_read.c		blocks from donors: read-ahead, checks, second copies
+ * rbp_spill_cost.c		files or donors: where a block costs less
  * rbp_spill_upkeep.c	evacuation, files whose owner is gone, the views
  *
  *-------------------------------------------------------------------------
