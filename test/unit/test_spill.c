@@ -5,7 +5,7 @@
  *	  when donors come and go, and what becomes of those on their way.
  *
  * Links: test/unit/mock_server.c, src/rbp_spill.c, src/rbp_spill_write.c,
- * src/rbp_spill_read.c, src/rbp_spill_upkeep.c, src/rbp_spill_table.c,
+ * src/rbp_spill_read.c, src/rbp_spill_upkeep.c src/rbp_spill_cost.c, src/rbp_spill_table.c,
  * src/rbp_spill_slots.c, src/rbp_hash.c, src/rbp_hash_avx2.c
  *
  *-------------------------------------------------------------------------
@@ -35,6 +35,14 @@ int			rbp_guc_temp_staging_size = 2048;
 bool		rbp_guc_temp_mirror = false;
 bool		rbp_guc_spill_temp_files = true;
 bool		rbp_guc_spill_temp_tables = true;
+int			rbp_guc_bypass = RBP_BYPASS_OFF;
+static bool page_cache_keeps = true;
+
+bool
+rbp_page_cache_keeps(void)
+{
+	return page_cache_keeps;
+}
 
 /*
  * ---- donors -----------------------------------------------------------------
@@ -516,6 +524,87 @@ test_mismatches(bool is_local)
 	end(name);
 }
 
+/*
+ * ---- files or donors ------------------------------------------------------------
+ */
+
+/* So many writes and reads there take so long. */
+static void
+take(RbpSpillWhere where, int n, int64 ns)
+{
+	for (int i = 0; i < 2 * n; i++)
+	{
+		int64		begun = mock_now;
+
+		mock_now += ns;
+		rbp_spill_cost_end(where, i % 2 == 0, begun);
+	}
+}
+
+/* Of so many blocks, those that are to go to the file. */
+static int
+to_file(int n)
+{
+	int			files = 0;
+
+	for (int i = 0; i < n; i++)
+		files += rbp_spill_prefer_file();
+	return files;
+}
+
+static void
+test_costs(void)
+{
+	begin();
+	is_u64(to_file(1000), 0, "bypass off: all blocks go to donors");
+	rbp_guc_bypass = RBP_BYPASS_AUTO;
+	is_u64(to_file(1000), 0, "nothing is known: to donors");
+	take(RBP_SPILL_DONOR, 40, 20000);
+	(void) to_file(64);
+	ok(to_file(64) == 64, "how long donors take is known: files are tried");
+	take(RBP_SPILL_FILE, 40, 3000);
+	ok(rbp_spill_cost_us(RBP_SPILL_FILE) > 5.9 && rbp_spill_cost_us(RBP_SPILL_FILE) < 6.1 &&
+	   rbp_spill_cost_us(RBP_SPILL_DONOR) > 39.9 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 40.1,
+	   "what writing and reading a block takes");
+	(void) to_file(64 + 256);
+	is_u64(to_file(1000), 1000, "files take less: to files");
+	mock_now += INT64CONST(6000000000);
+	is_u64(to_file(1000), 1000 - 256, "some to donors, to see");
+	is_u64(to_file(1000), 1000, "not again at once");
+
+	/* donors get quicker, but not by much */
+	take(RBP_SPILL_DONOR, 400, 2700);
+	(void) to_file(64);
+	is_u64(to_file(1000), 1000, "a small difference changes nothing");
+	take(RBP_SPILL_DONOR, 400, 2000);
+	(void) to_file(64);
+	is_u64(to_file(1000), 0, "a large one does");
+	mock_now += INT64CONST(6000000000);
+	is_u64(to_file(1000), 64, "some to files, to see");
+	page_cache_keeps = false;
+	mock_now += INT64CONST(6000000000);
+	is_u64(to_file(1000), 0, "seldom while the page cache loses pages");
+	mock_now += INT64CONST(60000000000);
+	is_u64(to_file(1000), 64, "but then it does");
+	page_cache_keeps = true;
+
+	/* one that waited for a processor */
+	take(RBP_SPILL_DONOR, 1, INT64CONST(500000000));
+	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) < 10, "an outlier does not count for much");
+	take(RBP_SPILL_DONOR, 100, 1000000);
+	(void) to_file(64);
+	is_u64(to_file(640), 640, "many do");
+
+	rbp_spill_file_refused();
+	is_u64(to_file(1000), 0, "the disk is full: to donors");
+	mock_now += INT64CONST(11000000000);
+	(void) to_file(64);
+	ok(to_file(640) > 300, "not for ever");
+	rbp_guc_bypass = RBP_BYPASS_OFF;
+	is_u64(to_file(100), 0, "off again");
+	end("costs");
+}
+
 int
 main(void)
 {
@@ -535,6 +624,7 @@ main(void)
 	test_no_time_left();
 	test_mismatches(false);
 	test_mismatches(true);
+	test_costs();
 	mock_exit();
 	if (rmdir(dir) != 0)
 		diag("%s: %s", dir, strerror(errno));
