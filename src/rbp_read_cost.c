@@ -15,7 +15,8 @@
  * has seen, so a busy donor, a slow disk or a page cache that has become too
  * small count as they are, and a donor that is slower than the disk is passed by.
  * Where no question is asked, one in SAMPLE reads asks all the same, so that m
- * follows.  When a question was asked, what is slower is taken all the same once in a
+ * follows; one in twice as many where the file is so cheap that nothing else is
+ * looked at.  When a question was asked, what is slower is taken all the same once in a
  * while, so that it is noticed when it is not slower any more.
  *
  * A page that is always read from a donor never gets into the page cache, even if
@@ -39,6 +40,8 @@
 #define FIRST_DONOR			20000
 
 #define SAMPLE				16
+#define STRAIGHT			31
+#define STRAIGHT_KEPT		4
 #define SAMPLE_NS			INT64_C(50000000)
 #define SAMPLE_PART			200
 
@@ -117,16 +120,23 @@ rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass, bool keeps)
 	return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
 }
 
-bool
+int
 rbp_read_cost_straight(RbpReadCost *cost, bool bypass)
 {
 	uint32_t	turn = cost->turn;
+	bool		file;
 
-	if ((turn + 1) % SAMPLE != 0 &&
-		rbp_read_cost_choose(cost, cost->way, bypass, false) == RBP_SOURCE_FILE)
-		return true;
+	cost->turn = 0;
+	file = rbp_read_cost_choose(cost, cost->way, bypass, false) == RBP_SOURCE_FILE;
 	cost->turn = turn;
-	return false;
+	return file ? STRAIGHT : 0;
+}
+
+void
+rbp_read_cost_ask_next(RbpReadCost *cost)
+{
+	cost->turn |= SAMPLE - 1;
+	cost->straight = true;
 }
 
 bool
@@ -172,6 +182,12 @@ rbp_read_cost_keep_cached(RbpReadCost *cost)
 	if (cost->disk > donor &&
 		mean(cost, 0, cost->disk - donor) > CAPTURE_COST)
 		return true;
+	/* those that are looked at are few, then */
+	if (cost->straight)
+	{
+		cost->straight = false;
+		return ++cost->captures % STRAIGHT_KEPT == 0;
+	}
 	return ++cost->captures % SAMPLE == 0;
 }
 
@@ -205,7 +221,7 @@ rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 	{
 		/* there are quicker disks and slower ones, by orders of magnitude */
 		cost->disk = (uint32_t) (ns / n < TIME_WEIGHT ? TIME_WEIGHT :
-								 ns / n > UINT32_MAX / 8 ? UINT32_MAX / 8 : ns / n);
+								 ns / n > 16 * FIRST_DISK ? 16 * FIRST_DISK : ns / n);
 		cost->disk_seen = true;
 	}
 	else

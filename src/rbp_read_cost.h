@@ -36,6 +36,7 @@ typedef struct RbpReadCost
 	int64_t		cached_sampled;
 	int64_t		disk_sampled;
 	bool		disk_seen;		/* disk is not the first guess any more */
+	bool		straight;		/* those before the one in hand were read so */
 	bool		filling;		/* the read from the file in hand is to fill the
 								 * page cache */
 	int64_t		balance;		/* what donors have taken longer than the page
@@ -61,10 +62,14 @@ extern RbpSource rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass,
 									  bool keeps);
 
 /*
- * Shall the next page be read from the file whoever has it, so that nobody need
- * be asked, not even the directory?  As if the donors that were read from last had it.
+ * How many pages are to be read from the file, whoever has them, so that
+ * nobody need be asked, not even the directory?  As if the donors that were read
+ * from last had them.
  */
-extern bool rbp_read_cost_straight(RbpReadCost *cost, bool bypass);
+extern int	rbp_read_cost_straight(RbpReadCost *cost, bool bypass);
+
+/* They are read: the question about the next one is to be asked. */
+extern void rbp_read_cost_ask_next(RbpReadCost *cost);
 
 /*
  * The page cache has been asked about a page that donors have; or it cannot be asked,

@@ -89,6 +89,7 @@ struct RbpSpillOpen
 RbpSpillSlots *rbp_spill_slots = NULL;
 RbpSpillTable *rbp_spill_table = NULL;
 SpillShared *rbp_spill_shared = NULL;
+bool		rbp_spill_used = false;
 
 #define shared		rbp_spill_shared
 
@@ -192,6 +193,9 @@ make_bitmap(char **arena, uint32 n)
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
+	/* most have spilled nothing */
+	if (likely(!rbp_spill_used))
+		return;
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
@@ -199,11 +203,13 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(false);
+			rbp_spill_used = false;
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(true);
+			rbp_spill_used = false;
 			break;
 		default:
 			break;
@@ -1141,11 +1147,19 @@ write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 			int			page = -1;
 
 			if ((int64) block * BLCKSZ < st->size || !wanted(o) ||
-				!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()) ||
-				rbp_spill_prefer_file())
+				!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 			{
 				unlock_file(file);
 				return write_real(o, fd, buf, len, offset);
+			}
+			if (rbp_spill_prefer_file())
+			{
+				unlock_file(file);
+				if (write_real(o, fd, buf, len, offset) == (ssize_t) len)
+					return (ssize_t) len;
+				/* what came of it is there, and belongs to the file from now on */
+				rbp_spill_file_refused();
+				continue;
 			}
 
 			/* A new block at the end: fill it in staging. */
@@ -1220,6 +1234,7 @@ write_without_entry(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		return false;
 	}
 	/* who gave it an entry meanwhile may have seen the size of before */
+	pg_memory_barrier();
 	if (known(o))
 		raise_size(o, offset + (off_t) len);
 	rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);

@@ -48,9 +48,12 @@
 #define SAMPLE_SELDOM_NS		INT64CONST(60000000000)
 
 /*
- * The weight of the past in an average, and the largest measurement that it takes, in
- * averages: the process may just have waited for a processor.
+ * Most blocks cost a copy, and some the wait for all: only together do they tell
+ * anything, so means of so many go into an average.  It has a weight of so many
+ * means, and takes none that is larger than so many times itself: the process may just
+ * have waited for a processor.
  */
+#define GROUP					32
 #define WEIGHT					32
 #define OUTLIER					16
 
@@ -73,6 +76,13 @@ static int	run_unmeasured = 0;
 
 static int64 file_refused_until = 0;
 
+/* What was measured since the last mean. */
+static struct
+{
+	int64		sum;
+	int			n;
+}			group[RBP_SPILL_WHERES][2];
+
 void
 rbp_spill_cost_shmem_init(RbpSpillCosts *c)
 {
@@ -91,27 +101,31 @@ average(RbpSpillWhere where, bool write)
 	return pg_atomic_read_u32(&costs->average[where][write ? 1 : 0]);
 }
 
-/* Of writing a block and reading it, in ns; reads: as far as they are known. */
+/*
+ * Of writing a block and reading it, in ns.  Of writing alone as long as reads are
+ * not known of both: a file is written long before it is read.
+ */
 static uint64
-cost_of(RbpSpillWhere where, bool reads)
+cost_of(RbpSpillWhere where)
 {
+	bool		reads = average(RBP_SPILL_FILE, false) != 0 &&
+		average(RBP_SPILL_DONOR, false) != 0;
+
 	return (uint64) average(where, true) + (reads ? average(where, false) : 0);
 }
 
 double
 rbp_spill_cost_us(RbpSpillWhere where)
 {
-	return rbp_spill_shared == NULL ? 0 : (double) cost_of(where, true) / 1000;
+	return rbp_spill_shared == NULL ? 0 : (double) cost_of(where) / 1000;
 }
 
 /* Does a block cost less in the file?  It does already, or not: is. */
 static bool
 file_costs_less(bool is)
 {
-	bool		reads = average(RBP_SPILL_FILE, false) != 0 &&
-		average(RBP_SPILL_DONOR, false) != 0;
-	uint64		file = cost_of(RBP_SPILL_FILE, reads);
-	uint64		donor = cost_of(RBP_SPILL_DONOR, reads);
+	uint64		file = cost_of(RBP_SPILL_FILE);
+	uint64		donor = cost_of(RBP_SPILL_DONOR);
 
 	return file * 100 <= donor * (is ? 100 + DIFFERENCE : 100 - DIFFERENCE);
 }
@@ -135,6 +149,7 @@ rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
 	pg_atomic_uint32 *measured;
 	int64		avg;
 	int64		ns;
+	int			w = write ? 1 : 0;
 	uint32		n;
 
 	if (begun == 0)
@@ -146,6 +161,14 @@ rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
 	n = pg_atomic_read_u32(measured);
 	if (n < WEIGHT)
 		pg_atomic_write_u32(measured, ++n);
+	else
+	{
+		group[where][w].sum += ns;
+		if (++group[where][w].n < GROUP)
+			return;
+		ns = group[where][w].sum / GROUP;
+		group[where][w].sum = group[where][w].n = 0;
+	}
 	if (avg == 0)
 		avg = Min(ns, 1000000);
 	else
@@ -164,16 +187,16 @@ begin_run(void)
 	run_unmeasured = 0;
 	if (now < file_refused_until || average(RBP_SPILL_DONOR, true) == 0)
 		run_where = RBP_SPILL_DONOR;
-	else if (average(RBP_SPILL_FILE, true) == 0)
-		run_where = RBP_SPILL_FILE;
 	else
 	{
-		lesser = file_costs_less(lesser == RBP_SPILL_FILE) ?
+		bool		known = average(RBP_SPILL_FILE, true) != 0;
+
+		lesser = known && file_costs_less(lesser == RBP_SPILL_FILE) ?
 			RBP_SPILL_FILE : RBP_SPILL_DONOR;
 		run_where = lesser;
 		sampled_at = pg_atomic_read_u64(&costs->sampled_at);
 		if (now - (int64) sampled_at >=
-			(lesser == RBP_SPILL_FILE || rbp_page_cache_keeps() ?
+			(!known || lesser == RBP_SPILL_FILE || rbp_page_cache_keeps() ?
 			 SAMPLE_NS : SAMPLE_SELDOM_NS) &&
 			pg_atomic_compare_exchange_u64(&costs->sampled_at, &sampled_at,
 										   (uint64) now))

@@ -82,6 +82,9 @@ typedef struct SpillShared
 
 extern SpillShared *rbp_spill_shared;
 
+/* This process has sent blocks or read ahead since its last transaction. */
+extern bool rbp_spill_used;
+
 static inline char *
 staging_page(uint32 page)
 {

@@ -467,6 +467,7 @@ post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 	}
 	w->handle = handle;
 	nwindows++;
+	rbp_spill_used = true;
 	w->batch = rbp_remote_begin(w->ios, n, false, flags, now, deadline_ns);
 	if (w->batch == NULL)
 	{
@@ -599,6 +600,7 @@ rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
 		if (result > 0)
 		{
 			last.valid = true;
+			rbp_spill_used = true;
 			last.handle = handle;
 			last.block = block;
 			last.slot = slot;

@@ -506,6 +506,7 @@ chunk_to_fill(void)
 		return NULL;
 	send = &sends[(oldest + nsends) % MAX_SENDS];
 	nsends++;
+	rbp_spill_used = true;
 	filling = true;
 	send->chunk = (uint32) chunk;
 	send->n = 0;

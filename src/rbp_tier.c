@@ -148,6 +148,7 @@ static struct
 
 /* What reads have cost this process. */
 static RbpReadCost read_cost;
+static int	straight_reads = 0;	/* pages that read_straight() may read yet */
 
 static char bounce_space[RBP_MAX_BATCH * BLCKSZ + IO_ALIGN];
 static char compare_space[BLCKSZ + IO_ALIGN];
@@ -983,12 +984,12 @@ claim_from_file(ReadPage *page)
 {
 	bool		cached = page->cached >= CACHED_YES;
 
-	if (page->from_file)
+	if (page->from_file && (!cached || keep_cached()))
 	{
 		page->version.hash = page->lookup.hash;
 		remember_frame(page->buf, &page->id, &page->version, SHADOW_CACHED);
 	}
-	else if (cached && !keep_cached())
+	else if (cached && (page->from_file || !keep_cached()))
 	{
 		if (is_frame(page->buf, BLCKSZ))
 			shadow_of(page->buf)->flags = SHADOW_CACHED;
@@ -1088,20 +1089,24 @@ leave_frame(const char *frame, const ReadPage *pages, int n)
 }
 
 /*
- * Read a page into a frame as a server without us would, since the page cache has nearly
- * all pages and keeps them: no look at the directory, and no claim, so that
- * it will not be captured.  False if it is not to be read so: the victim may be worth a copy,
- * or it is time to ask.
+ * Read a page into a frame as a server without us would, since the page cache
+ * has nearly all pages and keeps them: no look at the directory, no clock, and
+ * no claim, so that it will not be captured.  False if it is not to be read so:
+ * the victim may be worth a copy, or it is time to look.
  */
-static bool
-read_straight(int fd, char *frame, off_t offset, int64 start, ssize_t *got)
+static inline bool
+read_straight(int fd, char *frame, off_t offset, ssize_t *got)
 {
-	RbpShadow  *shadow = shadow_of(frame);
+	RbpShadow  *shadow;
 
-	if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
-		(shadow->flags & SHADOW_VALID) || !rbp_page_cache_keeps() ||
-		!rbp_read_cost_straight(&read_cost, rbp_guc_bypass == RBP_BYPASS_AUTO))
+	if (straight_reads == 0 || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
+		!is_frame(frame, BLCKSZ))
 		return false;
+	shadow = shadow_of(frame);
+	if (shadow->flags & SHADOW_VALID)
+		return false;
+	if (--straight_reads == 0)
+		rbp_read_cost_ask_next(&read_cost);
 	rbp_stats_count((shadow->flags & SHADOW_CACHED) ? RBP_COUNT_SKIP_CACHED :
 					RBP_COUNT_SKIP_UNKNOWN, 1);
 	shadow->flags = 0;
@@ -1109,7 +1114,6 @@ read_straight(int fd, char *frame, off_t offset, int64 start, ssize_t *got)
 	if (*got == BLCKSZ)
 	{
 		shadow->flags = SHADOW_CACHED;
-		rbp_stats_latency(RBP_LATENCY_DISK, rbp_now_ns() - start);
 		rbp_stats_count(RBP_COUNT_MISSES, 1);
 	}
 	return true;
@@ -1128,9 +1132,6 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 	ssize_t		total = 0;
 	int			i;
 
-	if (n == 1 && usable && is_frame(bufs[0], BLCKSZ) &&
-		read_straight(fd, bufs[0], offset, start, &total))
-		return total;
 	for (i = 0; i < n; i++)
 	{
 		pages[i].buf = bufs[i];
@@ -1231,11 +1232,16 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			  BlockNumber block, const struct iovec *iov, int iovcnt,
 			  off_t offset)
 {
-	uint16		space = rbp_space_get(file->spc, file->db);
+	uint16		space;
 	char	   *bufs[RBP_MAX_BATCH];
 	Size		pos = 0;
 	ssize_t		total = 0;
 
+	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
+		read_straight(fd, iov->iov_base, offset, &total))
+		return total;
+
+	space = rbp_space_get(file->spc, file->db);
 	for (;;)
 	{
 		Size		at = pos;
@@ -1243,7 +1249,14 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		ssize_t		got;
 
 		if (n == 0)
+		{
+			if (!rbp_page_cache_keeps())
+				straight_reads = 0;
+			else if (straight_reads == 0)
+				straight_reads = rbp_read_cost_straight(&read_cost,
+														rbp_guc_bypass == RBP_BYPASS_AUTO);
 			return total;
+		}
 		got = read_batch(fd, file, cache, space, block + at / BLCKSZ, bufs, n,
 						 offset + (off_t) at);
 		if (got < 0)

@@ -4,7 +4,8 @@
  *
  * While the file that RBP_SLOW_FILES names is there, it holds a number and a text:
  * each read and write of a block of a file whose path has the text in it takes so many
- * microseconds longer.  With 0, writes fail since the disk is full.
+ * microseconds longer.  With 0, writes of any size fail since the disk is full; the file
+ * with ".full" after its name tells that one did.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,9 +30,10 @@ be_slow(int fd, size_t len, int write)
 	char		part[256] = "";
 	unsigned int us = 0;
 	ssize_t		n;
+	int			full;
 	int			save_errno = errno;
 
-	if (name == NULL || len < BLOCK || (file = fopen(name, "re")) == NULL)
+	if (name == NULL || (file = fopen(name, "re")) == NULL)
 	{
 		errno = save_errno;
 		return 1;
@@ -44,10 +46,20 @@ be_slow(int fd, size_t len, int write)
 	path[n < 0 ? 0 : n] = '\0';
 	if (strstr(path, part) == NULL)
 		write = us = 0;
+	full = us == 0 && write;
+	if (full)
+	{
+		snprintf(path, sizeof(path), "%s.full", name);
+		file = fopen(path, "we");
+		if (file != NULL)
+			fclose(file);
+	}
+	if (len < BLOCK)
+		us = 0;
 	if (us > 0)
 		usleep(us);
-	errno = us == 0 && write ? ENOSPC : save_errno;
-	return us > 0 || !write;
+	errno = full ? ENOSPC : save_errno;
+	return !full;
 }
 
 #define WRAP(name, type, write) \

@@ -93,12 +93,12 @@ ok(goes_to('files'), 'a slow donor: temporary blocks go to files');
 my $c = counters($node);
 cmp_ok($c->{spill_file_us}, '>', 0, 'what a block costs there is shown');
 cmp_ok($c->{spill_donor_us}, '>', $c->{spill_file_us}, '... and that it is more at donors');
-ok(wait_for('the log', sub { log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'it is logged');
+ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'it is logged');
 
 make_files_slow('pgsql_tmp', 1);
 my $full = counters($node);
-sort_it();
-cmp_ok(counter($node, 'spill_writes'), '>', $full->{spill_writes}, 'a full disk: donors take what costs less in files');
+ok(wait_for('a file to refuse a block', sub { sort_it(); -e "$slow_files.full" }, 300), 'a full disk: the files take nothing');
+cmp_ok(counter($node, 'spill_writes'), '>', $full->{spill_writes}, '... and donors take what costs less there');
 
 my $from_again = log_size($node);
 make_donor_slow(0);
@@ -134,7 +134,7 @@ ok(wait_for('pages to come from the donor', sub { moved(\&read_it, qw(hits bypas
 is($wrong, 0, 'the rows were right each time');
 $session->quit;
 
-ok(wait_for('the log', sub { log_since($node, $from_again) =~ /temporary blocks are written to donors again/ }, 300), 'that temporary blocks went to donors is logged');
+ok(wait_for('the log', sub { sort_it(); log_since($node, $from_again) =~ /temporary blocks are written to donors again/ }, 300), 'that temporary blocks went to donors is logged');
 is(counter($node, 'hash_failures'), 0, 'no hash failure');
 is_deeply([ log_troubles($node, 0) ], [], 'the log is quiet');
 $node->stop;

@@ -144,6 +144,16 @@ test_sources(void)
 	is_u64(seen.disk, 0, "... nor if the disk is not to be read instead");
 	world.keeps = world.no_bypass = false;
 
+	/* all is cached: nobody need be asked, but now and then */
+	world.per_thousand = 1000;
+	(void) settle(&cost, &world, FAR);
+	ok(rbp_read_cost_straight(&cost, true) > 0, "all is cached: some pages straight from the file");
+	rbp_read_cost_ask_next(&cost);
+	ok(rbp_read_cost_choose(&cost, FAR, true, true) == RBP_SOURCE_ASK, "... and then it asks");
+	world.per_thousand = 500;
+	(void) settle(&cost, &world, FAR);
+	is_u64((uint64_t) rbp_read_cost_straight(&cost, true), 0, "half is: none");
+
 	/* the change is noticed soon */
 	world.per_thousand = 1000;
 	(void) settle(&cost, &world, FAR);

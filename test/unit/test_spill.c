@@ -560,8 +560,7 @@ test_costs(void)
 	rbp_guc_bypass = RBP_BYPASS_AUTO;
 	is_u64(to_file(1000), 0, "nothing is known: to donors");
 	take(RBP_SPILL_DONOR, 40, 20000);
-	(void) to_file(64);
-	ok(to_file(64) == 64, "how long donors take is known: files are tried");
+	is_u64(to_file(640), 64, "how long donors take is known: files are tried");
 	take(RBP_SPILL_FILE, 40, 3000);
 	ok(rbp_spill_cost_us(RBP_SPILL_FILE) > 5.9 && rbp_spill_cost_us(RBP_SPILL_FILE) < 6.1 &&
 	   rbp_spill_cost_us(RBP_SPILL_DONOR) > 39.9 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 40.1,
@@ -573,10 +572,10 @@ test_costs(void)
 	is_u64(to_file(1000), 1000, "not again at once");
 
 	/* donors get quicker, but not by much */
-	take(RBP_SPILL_DONOR, 400, 2700);
+	take(RBP_SPILL_DONOR, 9600, 2700);
 	(void) to_file(64);
 	is_u64(to_file(1000), 1000, "a small difference changes nothing");
-	take(RBP_SPILL_DONOR, 400, 2000);
+	take(RBP_SPILL_DONOR, 9600, 2000);
 	(void) to_file(64);
 	is_u64(to_file(1000), 0, "a large one does");
 	mock_now += INT64CONST(6000000000);
@@ -590,10 +589,20 @@ test_costs(void)
 
 	/* one that waited for a processor */
 	take(RBP_SPILL_DONOR, 1, INT64CONST(500000000));
+	take(RBP_SPILL_DONOR, 63, 2000);
 	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) < 10, "an outlier does not count for much");
-	take(RBP_SPILL_DONOR, 100, 1000000);
-	(void) to_file(64);
+	take(RBP_SPILL_DONOR, 3200, 1000000);
+	(void) to_file(64 + 256);
 	is_u64(to_file(640), 640, "many do");
+
+	/* one in 16 waits for all */
+	for (int i = 0; i < 640; i++)
+	{
+		take(RBP_SPILL_DONOR, 15, 2000);
+		take(RBP_SPILL_DONOR, 1, 500000);
+	}
+	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) > 66 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 67,
+	   "waits count for what they are (%.1f us)", rbp_spill_cost_us(RBP_SPILL_DONOR));
 
 	rbp_spill_file_refused();
 	is_u64(to_file(1000), 0, "the disk is full: to donors");
