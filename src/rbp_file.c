@@ -289,7 +289,7 @@ opened_temp(int fd, const char *name, bool relation, int flags)
 			return fd;
 		errno = ENOMEM;
 	}
-	else if (!rbp_spill_has_blocks(name))
+	else if (rbp_spill_max_extents() == 0)
 		return fd;
 	else
 		errno = EMFILE;

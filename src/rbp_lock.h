@@ -36,6 +36,8 @@ rbp_lock_tranche(const char *name)
 
 #define rbp_lock_shared(lock)		((void) pthread_rwlock_rdlock(lock))
 #define rbp_lock_exclusive(lock)	((void) pthread_rwlock_wrlock(lock))
+#define rbp_lock_try(lock, exclusive) \
+	(((exclusive) ? pthread_rwlock_trywrlock(lock) : pthread_rwlock_tryrdlock(lock)) == 0)
 #define rbp_lock_release(lock)		((void) pthread_rwlock_unlock(lock))
 
 #else
@@ -63,6 +65,8 @@ rbp_lock_tranche(const char *name)
 #define rbp_lock_init(lock, tranche)	LWLockInitialize(lock, tranche)
 #define rbp_lock_shared(lock)		((void) LWLockAcquire(lock, LW_SHARED))
 #define rbp_lock_exclusive(lock)	((void) LWLockAcquire(lock, LW_EXCLUSIVE))
+#define rbp_lock_try(lock, exclusive) \
+	LWLockConditionalAcquire(lock, (exclusive) ? LW_EXCLUSIVE : LW_SHARED)
 #define rbp_lock_release(lock)		LWLockRelease(lock)
 
 #endif							/* RBP_UNIT_TEST */

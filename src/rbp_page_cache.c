@@ -27,7 +27,9 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
@@ -163,6 +165,38 @@ ask_by(Method how, int fd, RbpCacheView *view, off_t offset, int n,
 	return told;
 }
 
+/*
+ * A system call filter may end the process for a call that is newer than the filter:
+ * let a child try.
+ */
+static bool
+call_is_allowed(int fd)
+{
+	int			status = 0;
+	pid_t		pid = fork();
+
+	if (pid == 0)
+	{
+		(void) count_cached(fd, 0, os_page);
+		_exit(0);
+	}
+	if (pid < 0)
+		return false;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return false;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* Then it is not ours to spend on a mapping for each segment. */
+static bool
+address_space_is_limited(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
 void
 rbp_page_cache_init(void)
 {
@@ -190,7 +224,9 @@ rbp_page_cache_init(void)
 		if (pread(fd, content, os_page, 0) <= 0)
 			break;
 		if (methods[i] == METHOD_CACHESTAT)
-			cached = count_cached(fd, 0, os_page) == 1;
+			cached = call_is_allowed(fd) && count_cached(fd, 0, os_page) == 1;
+		else if (address_space_is_limited())
+			break;
 		else
 		{
 			unsigned char vec = 0;
@@ -222,9 +258,15 @@ bool
 rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
 				   bool *cached)
 {
-	if ((view->tried && !view->tells) ||
-		!ask_by(method, fd, view, offset, n, cached))
+	if (view->tried && !view->tells)
 		return false;
+	if (!ask_by(method, fd, view, offset, n, cached))
+	{
+		/* and not again for each page */
+		view->tried = true;
+		view->tells = false;
+		return false;
+	}
 	/* that something is cached can only be true */
 	for (int i = 0; i < n && !view->tried; i++)
 		view->tried = view->tells = cached[i];

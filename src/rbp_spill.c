@@ -679,7 +679,7 @@ create_entry(RbpSpillOpen *o, int fd)
 
 	/*
 	 * Another process may have written to the file meanwhile.  One that does from now on
-	 * sees the entry when it has, and raises the size: write_without_entry().
+	 * sees the entry when it has, and raises the size: wrote_without_entry().
 	 */
 	if (fd >= 0 && created && rbp_libc.fstat(fd, &real) == 0)
 		raise_size(o, real.st_size);
@@ -1221,24 +1221,19 @@ write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 }
 
 /*
- * Write to a file that has no entry, because that costs less.  Says whether all
- * of it was written; if not, donors may take it.
+ * So much was written to a file that had no entry, or -1, which is returned.  Whoever
+ * has given it one meanwhile may have seen the size of before.
  */
-static bool
-write_without_entry(RbpSpillOpen *o, int fd, const void *buf, size_t len,
-					off_t offset)
+static ssize_t
+wrote_without_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
 {
-	if (write_file(o, fd, buf, len, offset) != (ssize_t) len)
-	{
-		rbp_spill_file_refused();
-		return false;
-	}
-	/* who gave it an entry meanwhile may have seen the size of before */
+	int			save_errno = errno;
+
 	pg_memory_barrier();
-	if (known(o))
-		raise_size(o, offset + (off_t) len);
-	rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
-	return true;
+	if (n > 0 && known(o))
+		raise_size(o, offset + n);
+	errno = save_errno;
+	return n;
 }
 
 ssize_t
@@ -1254,12 +1249,19 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	if (!known(o))
 	{
 		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
-			return rbp_libc.pwrite(fd, buf, len, offset);
-		if (rbp_spill_prefer_file() &&
-			write_without_entry(o, fd, buf, len, offset))
-			return (ssize_t) len;
-		if (!create_entry(o, fd))
-			return rbp_libc.pwrite(fd, buf, len, offset);
+			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (rbp_spill_prefer_file())
+		{
+			if (wrote_without_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
+			{
+				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
+				return (ssize_t) len;
+			}
+			/* the disk is full, perhaps: donors may take it */
+			rbp_spill_file_refused();
+		}
+		if (!known(o) && !create_entry(o, fd))
+			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
 	}
 	while (done < len)
 	{

@@ -57,6 +57,15 @@
 #define WEIGHT					32
 #define OUTLIER					16
 
+/*
+ * A group is of all processes, of which one may write few blocks: in one word, with the
+ * sum above how many they are.
+ */
+#define GROUP_BITS				12
+#define GROUP_N(g)				((g) & ((UINT64CONST(1) << GROUP_BITS) - 1))
+#define GROUP_SUM(g)			((g) >> GROUP_BITS)
+#define MEASURED_MAX_NS			INT64CONST(60000000000)
+
 /* Where blocks go is changed for a difference of so much, in percent. */
 #define DIFFERENCE				15
 
@@ -76,13 +85,6 @@ static int	run_unmeasured = 0;
 
 static int64 file_refused_until = 0;
 
-/* What was measured since the last mean. */
-static struct
-{
-	int64		sum;
-	int			n;
-}			group[RBP_SPILL_WHERES][2];
-
 void
 rbp_spill_cost_shmem_init(RbpSpillCosts *c)
 {
@@ -91,6 +93,7 @@ rbp_spill_cost_shmem_init(RbpSpillCosts *c)
 		{
 			pg_atomic_init_u32(&c->average[where][write], 0);
 			pg_atomic_init_u32(&c->measured[where][write], 0);
+			pg_atomic_init_u64(&c->group[where][write], 0);
 		}
 	pg_atomic_init_u64(&c->sampled_at, 0);
 }
@@ -149,7 +152,6 @@ rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
 	pg_atomic_uint32 *measured;
 	int64		avg;
 	int64		ns;
-	int			w = write ? 1 : 0;
 	uint32		n;
 
 	if (begun == 0)
@@ -157,17 +159,21 @@ rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
 	cost = &costs->average[where][write ? 1 : 0];
 	measured = &costs->measured[where][write ? 1 : 0];
 	avg = (int64) pg_atomic_read_u32(cost);
-	ns = Max(rbp_now_ns() - begun, 1);
+	ns = Min(Max(rbp_now_ns() - begun, 1), MEASURED_MAX_NS);
 	n = pg_atomic_read_u32(measured);
 	if (n < WEIGHT)
 		pg_atomic_write_u32(measured, ++n);
 	else
 	{
-		group[where][w].sum += ns;
-		if (++group[where][w].n < GROUP)
+		pg_atomic_uint64 *group = &costs->group[where][write ? 1 : 0];
+		uint64		g = ((uint64) ns << GROUP_BITS) + 1;
+
+		g += pg_atomic_fetch_add_u64(group, g);
+		/* one process takes the group, with what others have added meanwhile */
+		if (GROUP_N(g) != GROUP)
 			return;
-		ns = group[where][w].sum / GROUP;
-		group[where][w].sum = group[where][w].n = 0;
+		g = pg_atomic_exchange_u64(group, 0);
+		ns = (int64) (GROUP_SUM(g) / Max(GROUP_N(g), 1));
 	}
 	if (avg == 0)
 		avg = Min(ns, 1000000);

@@ -58,6 +58,8 @@ typedef struct RbpSpillCosts
 {
 	pg_atomic_uint32 average[RBP_SPILL_WHERES][2];	/* ns; 0: not known */
 	pg_atomic_uint32 measured[RBP_SPILL_WHERES][2]; /* up to a limit */
+	pg_atomic_uint64 group[RBP_SPILL_WHERES][2];	/* since the last mean: the
+													 * sum in ns, and how many */
 	pg_atomic_uint64 sampled_at;
 } RbpSpillCosts;
 

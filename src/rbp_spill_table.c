@@ -79,8 +79,10 @@ struct RbpSpillTable
 	RbpLock		names_lock __attribute__((aligned(CACHE_LINE)));
 	uint32_t	free_place;
 	uint32_t	used_places;	/* those from here on were never used */
-	uint32_t	num_files;		/* read without lock */
-	uint32_t	num_created;	/* likewise, so far */
+
+	/* read without lock, by most calls: not beside what changes more often */
+	uint32_t	num_files __attribute__((aligned(CACHE_LINE)));
+	uint32_t	num_created;	/* so far */
 
 	RbpLock		pool_lock __attribute__((aligned(CACHE_LINE)));
 	uint32_t	free_node;
@@ -398,6 +400,22 @@ rbp_spill_file_lock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
 		rbp_lock_exclusive(&file->lock);
 	else
 		rbp_lock_shared(&file->lock);
+	if (file->serial == handle.serial)
+		return file;
+	rbp_lock_release(&file->lock);
+	return NULL;
+}
+
+RbpSpillFile *
+rbp_spill_file_trylock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
+{
+	RbpSpillFile *file;
+
+	if (handle.index >= t->nfiles)
+		return NULL;
+	file = file_at(t, handle.index);
+	if (!rbp_lock_try(&file->lock, exclusive))
+		return NULL;
 	if (file->serial == handle.serial)
 		return file;
 	rbp_lock_release(&file->lock);

@@ -102,6 +102,13 @@ extern uint32_t rbp_spill_table_created(const RbpSpillTable *t);
 extern RbpSpillFile *rbp_spill_file_lock(RbpSpillTable *t,
 										 RbpSpillHandle handle,
 										 bool exclusive);
+
+/*
+ * Likewise, but NULL, too, if somebody has it: for who may not wait for a disk, since
+ * the lock is held while a block of the file goes to its real file.
+ */
+extern RbpSpillFile *rbp_spill_file_trylock(RbpSpillTable *t,
+											RbpSpillHandle handle, bool exclusive);
 extern void rbp_spill_file_unlock(RbpSpillTable *t, RbpSpillFile *file);
 extern RbpSpillFileState *rbp_spill_file_state(RbpSpillFile *file);
 extern const char *rbp_spill_file_name(const RbpSpillFile *file);

@@ -8,6 +8,10 @@
  * meanwhile, which its slot and hash tell; a reader that has looked up the old
  * slot and finds something else there looks again.
  *
+ * No file's lock is waited for here, by the lease worker and the pusher: a
+ * backend holds it while the disk takes a block, and a disk can stall.  What is
+ * locked comes with the next round.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -45,7 +49,7 @@ end_runs_in(uint32 extent)
 	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, true);
 		RbpSpillFileState *st;
 
 		if (file == NULL)
@@ -83,7 +87,7 @@ find_place(uint32 slot, Place *place)
 	place->block = seen.block;
 	if (!handle_at(seen.file, &place->handle))
 		return false;
-	file = rbp_spill_file_lock(rbp_spill_table, place->handle, false);
+	file = rbp_spill_file_trylock(rbp_spill_table, place->handle, false);
 	if (file == NULL)
 		return false;
 	value = rbp_spill_block_get(rbp_spill_table, file, place->block);
@@ -98,11 +102,11 @@ find_place(uint32 slot, Place *place)
 	return found;
 }
 
-/* Lock the file exclusively, if the block is where it was. */
+/* Lock the file exclusively, if the block is where it was and nobody has the lock. */
 static RbpSpillFile *
 lock_place(const Place *place)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, place->handle, true);
+	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, place->handle, true);
 
 	if (file == NULL)
 		return NULL;
@@ -148,7 +152,7 @@ move_to_slots(const Place *place, char *page, int64 deadline_ns)
 		}
 		rbp_spill_free_slot(slot, RBP_OK);
 		rbp_spill_free_slot(mirror, RBP_OK);
-		return true;			/* it has moved by itself */
+		return true;			/* it has moved by itself, or is about to */
 	}
 	rbp_spill_free_slot(slot, ios[0].status);
 	rbp_spill_free_slot(mirror, ios[1].status);
@@ -274,7 +278,7 @@ rbp_spill_sweep(void)
 	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, false);
 		bool		relation;
 		int			owner;
 

@@ -192,10 +192,13 @@ rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
  */
 
 static bool disk_full = false;
+static void (*while_disk_writes) (void) = NULL;
 
 static ssize_t
 pwrite_if_room(int fd, const void *buf, size_t len, off_t offset)
 {
+	if (while_disk_writes != NULL)
+		while_disk_writes();
 	if (disk_full)
 	{
 		errno = ENOSPC;
@@ -614,6 +617,55 @@ test_costs(void)
 	end("costs");
 }
 
+static int	rounds = 0;
+static int	moved_meanwhile = 0;
+
+static void
+upkeep(void)
+{
+	uint64		moved = mock_counters[RBP_COUNT_SPILL_EVACUATED];
+
+	for (uint32 e = FIRST_EXTENT; e < FIRST_EXTENT + 4; e++)
+		(void) rbp_spill_evacuate(e, mock_now + 1000 * MS);
+	moved_meanwhile += (int) (mock_counters[RBP_COUNT_SPILL_EVACUATED] - moved);
+}
+
+static void
+stall(void)
+{
+	rounds++;
+	upkeep();
+	mock_now += 11000 * MS;
+	(void) rbp_spill_sweep();
+}
+
+/* The disk stalls while it is to take a block in place of one that donors have. */
+static void
+test_disk_stalls(void)
+{
+	begin();
+	lend(0, 4);
+	write_blocks(0, 32, 1);
+	rbp_spill_flush(false);
+	lend(1, 4);
+	closing = 0;
+	rbp_guc_bypass = RBP_BYPASS_AUTO;
+	take(RBP_SPILL_DONOR, 40, 20000);
+	take(RBP_SPILL_FILE, 40, 3000);
+	(void) to_file(64 + 256);
+	while_disk_writes = stall;
+	write_blocks(3, 2, 2);
+	while_disk_writes = NULL;
+	is_u64((uint64) rounds, 2, "the disk stalls: upkeep does not wait for it");
+	is_u64((uint64) moved_meanwhile, 0, "the disk stalls: nothing of the file is moved");
+	upkeep();
+	ok(moved_meanwhile >= 30, "the disk stalls: it is in the next round");
+	is_u64(right_blocks(0, 3, 1) + right_blocks(3, 2, 2) + right_blocks(5, 27, 1), 32,
+		   "the disk stalls: blocks are right");
+	rbp_guc_bypass = RBP_BYPASS_OFF;
+	end("the disk stalls");
+}
+
 int
 main(void)
 {
@@ -634,6 +686,7 @@ main(void)
 	test_mismatches(false);
 	test_mismatches(true);
 	test_costs();
+	test_disk_stalls();
 	mock_exit();
 	if (rmdir(dir) != 0)
 		diag("%s: %s", dir, strerror(errno));
