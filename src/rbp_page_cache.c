@@ -399,7 +399,7 @@ rbp_page_cache_mind(int64 now)
 		thrashed_at = now;
 	}
 	/* not by the first look, which has nothing to compare with */
-	kept = looked_at != 0 &&
+	kept = method != METHOD_NONE && looked_at != 0 &&
 		(thrashed_at == 0 || now - thrashed_at >= thrashes_for) ? 1 : 0;
 	if (kept != 0 && pg_atomic_read_u32(keeps) == 0)
 		keeps_since = now;

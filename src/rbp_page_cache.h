@@ -62,7 +62,8 @@ extern void rbp_page_cache_shmem_init(void *mem);
 extern void rbp_page_cache_mind(int64 now);
 
 /*
- * It has given up none that count, for a minute or since the start, and somebody counts.
+ * It has given up none that count, for a minute or since the start, and somebody counts;
+ * and it can be asked.
  * What begins to use it then may be why it gives pages up again: then it is longer
  * than a minute, up to an hour.
  */

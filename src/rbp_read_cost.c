@@ -179,7 +179,8 @@ rbp_read_cost_keep_cached(RbpReadCost *cost)
 {
 	uint32_t	donor = cost->donor[cost->way];
 
-	if (cost->disk > donor &&
+	/* one that writes alone has seen too little of what is missed */
+	if (cost->asked >= MISSING_WEIGHT / 2 && cost->disk > donor &&
 		mean(cost, 0, cost->disk - donor) > CAPTURE_COST)
 		return true;
 	/* those that are looked at are few, then */

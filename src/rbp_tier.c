@@ -657,7 +657,6 @@ static bool
 keep_cached(void)
 {
 	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		read_cost.asked == 0 ||
 		!rbp_page_cache_keeps() ||
 		rbp_read_cost_keep_cached(&read_cost);
 }
@@ -1349,7 +1348,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	uint32		generation;
 	ssize_t		result;
 	bool		known = rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF &&
-		read_cost.asked > 0;
+		(read_cost.asked > 0 || rbp_page_cache_keeps());
 
 	/* The bounce buffer is used by this write, whatever else it had. */
 	for (int i = 0; i < n; i++)
