@@ -388,6 +388,16 @@ rbp_spill_table_next(RbpSpillTable *t, uint32_t index, RbpSpillHandle *handle)
  * ---- files ----------------------------------------------------------------------------
  */
 
+/* The locked place, if the file is still in it; else it is unlocked. */
+static RbpSpillFile *
+still_the_file(RbpSpillFile *file, RbpSpillHandle handle)
+{
+	if (file->serial == handle.serial)
+		return file;
+	rbp_lock_release(&file->lock);
+	return NULL;
+}
+
 RbpSpillFile *
 rbp_spill_file_lock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
 {
@@ -400,10 +410,7 @@ rbp_spill_file_lock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
 		rbp_lock_exclusive(&file->lock);
 	else
 		rbp_lock_shared(&file->lock);
-	if (file->serial == handle.serial)
-		return file;
-	rbp_lock_release(&file->lock);
-	return NULL;
+	return still_the_file(file, handle);
 }
 
 RbpSpillFile *
@@ -414,12 +421,7 @@ rbp_spill_file_trylock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
 	if (handle.index >= t->nfiles)
 		return NULL;
 	file = file_at(t, handle.index);
-	if (!rbp_lock_try(&file->lock, exclusive))
-		return NULL;
-	if (file->serial == handle.serial)
-		return file;
-	rbp_lock_release(&file->lock);
-	return NULL;
+	return rbp_lock_try(&file->lock, exclusive) ? still_the_file(file, handle) : NULL;
 }
 
 void
