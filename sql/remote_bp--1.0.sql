@@ -28,6 +28,7 @@ CREATE FUNCTION remote_bp_stat(
     OUT skips_stale bigint,
     OUT skips_changed bigint,
     OUT skips_cached bigint,
+    OUT skips_slow bigint,
     OUT drops_full bigint,
     OUT pushes bigint,
     OUT pushes_stale bigint,

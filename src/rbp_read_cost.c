@@ -45,12 +45,18 @@
 #define SAMPLE_NS			INT64_C(50000000)
 #define SAMPLE_PART			200
 
-/* What capturing a page costs, the writing to a donor included. */
-#define CAPTURE_COST		5000
+/*
+ * What capturing a page costs: two hashes, a copy, the writing to a donor, and what
+ * all of that takes from the processor's caches.
+ */
+#define CAPTURE_COST		10000
 
 #define ONE					(1U << 20)
 #define MISSING_WEIGHT		64	/* of the past */
 #define TIME_WEIGHT			16
+
+/* Questions after which the share of missing pages means something */
+#define ENOUGH_ASKED		(MISSING_WEIGHT / 2)
 
 void
 rbp_read_cost_init(RbpReadCost *cost)
@@ -175,13 +181,14 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, bool keeps,
 }
 
 bool
-rbp_read_cost_keep_cached(RbpReadCost *cost)
+rbp_read_cost_keep(RbpReadCost *cost, bool cached)
 {
 	uint32_t	donor = cost->donor[cost->way];
+	uint32_t	gain = cost->disk > donor ? cost->disk - donor : 0;
 
-	/* one that writes alone has seen too little of what is missed */
-	if (cost->asked >= MISSING_WEIGHT / 2 && cost->disk > donor &&
-		mean(cost, 0, cost->disk - donor) > CAPTURE_COST)
+	/* one that has hardly asked knows too little of what is missed */
+	if (!cached ? gain > CAPTURE_COST :
+		cost->asked >= ENOUGH_ASKED && mean(cost, 0, gain) > CAPTURE_COST)
 		return true;
 	/* those that are looked at are few, then */
 	if (cost->straight)
@@ -190,6 +197,57 @@ rbp_read_cost_keep_cached(RbpReadCost *cost)
 		return ++cost->captures % STRAIGHT_KEPT == 0;
 	}
 	return ++cost->captures % SAMPLE == 0;
+}
+
+static inline void
+share(uint32_t *where, uint32_t value)
+{
+	__atomic_store_n(where, value, __ATOMIC_RELAXED);
+}
+
+static inline void
+adopt(uint32_t *average, const uint32_t *from)
+{
+	uint32_t	value = __atomic_load_n(from, __ATOMIC_RELAXED);
+
+	if (value >= TIME_WEIGHT)
+		*average = value;
+}
+
+void
+rbp_read_cost_share(const RbpReadCost *cost, RbpReadCostShared *all)
+{
+	if (cost->asked < ENOUGH_ASKED)
+		return;
+	share(&all->ask, cost->ask);
+	share(&all->cached, cost->cached);
+	if (cost->disk_seen)
+		share(&all->disk, cost->disk);
+	for (int i = 0; i < RBP_WAYS; i++)
+		if (cost->donor_seen & (1U << i))
+			share(&all->donor[i], cost->donor[i]);
+	share(&all->way, (uint32_t) cost->way);
+	/* 0 would be as if nobody knew */
+	share(&all->missing, cost->missing + 1);
+}
+
+void
+rbp_read_cost_adopt(RbpReadCost *cost, const RbpReadCostShared *all)
+{
+	uint32_t	missing = __atomic_load_n(&all->missing, __ATOMIC_RELAXED);
+
+	if (missing == 0)
+		return;
+	cost->missing = missing - 1;
+	cost->asked = ENOUGH_ASKED;
+	cost->way = (int) __atomic_load_n(&all->way, __ATOMIC_RELAXED);
+	adopt(&cost->ask, &all->ask);
+	adopt(&cost->cached, &all->cached);
+	for (int i = 0; i < RBP_WAYS; i++)
+		adopt(&cost->donor[i], &all->donor[i]);
+	cost->disk_seen = __atomic_load_n(&all->disk, __ATOMIC_RELAXED) != 0;
+	if (cost->disk_seen)
+		adopt(&cost->disk, &all->disk);
 }
 
 void
@@ -245,6 +303,7 @@ void
 rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns)
 {
 	follow(&cost->donor[way], ns / n);
+	cost->donor_seen |= 1U << way;
 }
 
 int64_t

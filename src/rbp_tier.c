@@ -92,6 +92,8 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 #define SHADOW_READ			0x04	/* a read of the disk gave it, unverified */
 #define SHADOW_CACHED		0x08	/* the page cache had it; also without
 									 * SHADOW_VALID, and then that is all */
+#define SHADOW_SLOW			0x10	/* not valid: donors are not quicker than
+									 * the disk, where it came from */
 
 typedef struct RbpShadow
 {
@@ -104,6 +106,7 @@ typedef struct RbpTierShared
 {
 	pg_atomic_uint32 in_use;	/* has had memory: keep the books */
 	pg_atomic_uint32 lost_track;	/* cannot be trusted any more */
+	RbpReadCostShared read_cost;	/* what new processes begin with */
 } RbpTierShared;
 
 RbpDirectory *rbp_dir = NULL;
@@ -395,6 +398,7 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 	Assert(!found);
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
+	memset(&sh->read_cost, 0, sizeof(sh->read_cost));
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
 								 rbp_lock_tranche("RemoteBpPartition"));
@@ -650,15 +654,32 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 }
 
 /*
- * The page cache has a page, or had it when the page was written: shall it be
- * captured all the same?
+ * Shall a page be captured that the page cache has, or had when it was written
+ * (cached), or that came from the disk?
  */
 static bool
-keep_cached(void)
+keep(bool cached)
 {
 	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		!rbp_page_cache_keeps() ||
-		rbp_read_cost_keep_cached(&read_cost);
+		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
+		rbp_read_cost_keep(&read_cost, cached);
+}
+
+/* What a process that has read nothing so far goes by. */
+static inline void
+adopt_costs(void)
+{
+	if (read_cost.turn == 0)
+		rbp_read_cost_adopt(&read_cost, &shared->read_cost);
+}
+
+/* The frame's page is not captured, since its shadow has no claim: count why. */
+static void
+count_skip(uint32 flags)
+{
+	rbp_stats_count((flags & SHADOW_CACHED) ? RBP_COUNT_SKIP_CACHED :
+					(flags & SHADOW_SLOW) ? RBP_COUNT_SKIP_SLOW :
+					RBP_COUNT_SKIP_UNKNOWN, 1);
 }
 
 /*
@@ -670,15 +691,10 @@ capture_victim(const char *frame)
 {
 	RbpShadow  *shadow = shadow_of(frame);
 
-	if ((shadow->flags & SHADOW_CACHED) &&
-		(!(shadow->flags & SHADOW_VALID) || !keep_cached()))
+	if (!(shadow->flags & SHADOW_VALID) ||
+		((shadow->flags & SHADOW_CACHED) && !keep(true)))
 	{
-		rbp_stats_count(RBP_COUNT_SKIP_CACHED, 1);
-		return false;
-	}
-	if (!(shadow->flags & SHADOW_VALID))
-	{
-		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
+		count_skip(shadow->flags);
 		return false;
 	}
 	if (rbp_directory_lookup(rbp_dir, &shadow->page, false).where != RBP_ABSENT)
@@ -839,6 +855,8 @@ ask_page_cache(int fd, RbpCacheView *cache, off_t offset, int n, bool *cached)
 		ncached += cached[i];
 	rbp_read_cost_asked(&read_cost, n, ncached,
 						start == 0 ? 0 : rbp_now_ns() - start);
+	if (start != 0)
+		rbp_read_cost_share(&read_cost, &shared->read_cost);
 	return true;
 }
 
@@ -975,23 +993,23 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 
 /*
  * The claim about a page that has just come from the file.  The directory's
- * own, if it has the page: that needs no hash.  None if the page cache keeps the
- * page.
+ * own, if it has the page: that needs no hash.  None if the page is not worth
+ * capturing.
  */
 static void
 claim_from_file(ReadPage *page)
 {
 	bool		cached = page->cached >= CACHED_YES;
 
-	if (page->from_file && (!cached || keep_cached()))
+	if (!keep(cached))
+	{
+		if (is_frame(page->buf, BLCKSZ))
+			shadow_of(page->buf)->flags = cached ? SHADOW_CACHED : SHADOW_SLOW;
+	}
+	else if (page->from_file)
 	{
 		page->version.hash = page->lookup.hash;
 		remember_frame(page->buf, &page->id, &page->version, SHADOW_CACHED);
-	}
-	else if (cached && (page->from_file || !keep_cached()))
-	{
-		if (is_frame(page->buf, BLCKSZ))
-			shadow_of(page->buf)->flags = SHADOW_CACHED;
 	}
 	else
 	{
@@ -1106,8 +1124,7 @@ read_straight(int fd, char *frame, off_t offset, ssize_t *got)
 		return false;
 	if (--straight_reads == 0)
 		rbp_read_cost_ask_next(&read_cost);
-	rbp_stats_count((shadow->flags & SHADOW_CACHED) ? RBP_COUNT_SKIP_CACHED :
-					RBP_COUNT_SKIP_UNKNOWN, 1);
+	count_skip(shadow->flags);
 	shadow->flags = 0;
 	*got = rbp_libc.pread(fd, frame, BLCKSZ, offset);
 	if (*got == BLCKSZ)
@@ -1131,6 +1148,7 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 	ssize_t		total = 0;
 	int			i;
 
+	adopt_costs();
 	for (i = 0; i < n; i++)
 	{
 		pages[i].buf = bufs[i];
@@ -1347,9 +1365,8 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	uint32		flags[RBP_MAX_BATCH];
 	uint32		generation;
 	ssize_t		result;
-	bool		known = rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF &&
-		(read_cost.asked > 0 || rbp_page_cache_keeps());
 
+	adopt_costs();
 	/* The bounce buffer is used by this write, whatever else it had. */
 	for (int i = 0; i < n; i++)
 	{
@@ -1368,8 +1385,8 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 		iov[i].iov_base = bufs[i];
 		iov[i].iov_len = BLCKSZ;
 		frames[i] = NULL;
-		flags[i] = known ? 0 : SHADOW_CACHED;
-		if (known && !keep_cached())
+		flags[i] = 0;
+		if (!keep(true))
 		{
 			/* no claim, so no copy either */
 			if (is_frame(bufs[i], BLCKSZ))

@@ -55,7 +55,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 		/* spread alike, and not in step with the samples */
 		bool		cached = (i * 619) % 1000 < world->per_thousand;
 		RbpSource	source = rbp_read_cost_choose(cost, way, !world->no_bypass, world->keeps);
-		bool		kept = rbp_read_cost_keep_cached(cost);
+		bool		kept = rbp_read_cost_keep(cost, true);
 		bool		file = source == RBP_SOURCE_FILE;
 		int64_t		ns;
 
@@ -216,14 +216,14 @@ test_capture(void)
 
 	rbp_read_cost_init(&cost);
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep_cached(&cost);
+		kept += rbp_read_cost_keep(&cost, true);
 	ok(kept > 0 && kept <= ROUNDS / 8, "of what is only written few pages are captured (%d)", kept);
 	kept = 0;
 	seen = settle(&cost, &world, RBP_WAY_NONE);
 	is_u64(seen.donor, 0, "what no donor has comes from the file");
 	ok(seen.asked > 0 && seen.asked < ROUNDS / 10, "... and is asked about now and then (%d times)", seen.asked);
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep_cached(&cost);
+		kept += rbp_read_cost_keep(&cost, true);
 	ok(kept > 0 && kept <= ROUNDS / 8, "a page cache that keeps all: few pages are captured (%d)", kept);
 
 	world.per_thousand = 800;
@@ -231,7 +231,7 @@ test_capture(void)
 	ok(seen.asked > ROUNDS * 9 / 10, "one that loses some is asked (%d times)", seen.asked);
 	kept = 0;
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep_cached(&cost);
+		kept += rbp_read_cost_keep(&cost, true);
 	is_u64(kept, ROUNDS, "... and all are captured");
 
 	/* the disk is tried, too; where it is as quick there is nothing to gain */
@@ -244,7 +244,7 @@ test_capture(void)
 	ok(seen.donor <= 2, "a disk that is quicker than donors is read (donors %d times, to see)", seen.donor);
 	kept = 0;
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep_cached(&cost);
+		kept += rbp_read_cost_keep(&cost, true);
 	ok(kept <= ROUNDS / 8, "but few if the disk is as quick as donors (%d)", kept);
 }
 
