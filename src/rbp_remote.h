@@ -146,6 +146,12 @@ extern void rbp_remote_set_worker(void);
 extern void rbp_remote_set_pusher(void *base, Size len);
 
 /*
+ * Connections that this process has begun so far: if there is one more than
+ * before a read, the read took as long as connecting.
+ */
+extern uint32 rbp_remote_connects(void);
+
+/*
  * Is there a lease with memory, its deadline not passed?  Reads shared
  * memory without a lock; now is rbp_now_ns().
  */

@@ -96,6 +96,7 @@ static Holder *mine = NULL;		/* NULL before the first connection, and in
 								 * the pusher */
 static bool leaving = false;	/* the process ends: no new connections */
 
+static uint32 connects = 0;		/* that this process has begun */
 static bool is_worker = false;	/* its connections take no places */
 
 /* The pusher's. */
@@ -211,6 +212,12 @@ become_holder(void)
 	mine = &holders[rbp_compat_procno()];
 	pg_atomic_write_u32(&mine->asked, 0);
 	pg_atomic_write_u32(&mine->pid, (uint32) MyProcPid);
+}
+
+uint32
+rbp_remote_connects(void)
+{
+	return connects;
 }
 
 void
@@ -463,7 +470,6 @@ may_start(Donor *d, LocalConn *c, int pages, bool patient, int64 now)
 static RbpStatus
 conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 {
-	static uint32 opened = 0;
 	LocalConn  *c = &rbp_remote_conns[ci];
 	Donor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	PoolLease  *lease = &rbp_remote_shared->leases[conn_pool(ci)];
@@ -495,7 +501,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	c->started = now;
 	c->polled_at = now;
 	c->watched = 0;
-	c->opened = ++opened;
+	c->opened = ++connects;
 
 	configure_verbs();
 	c->ops = choose(&endpoint, pg_atomic_read_u32(&d->detour), &c->detour);

@@ -917,6 +917,7 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	int			nstaged = 0;
 	int			nhits = 0;
 	int			way = RBP_WAY_NONE;
+	uint32		connects;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -952,6 +953,7 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		/* what was done before is no cost of the donor's */
 		if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
 			start = rbp_now_ns();
+		connects = rbp_remote_connects();
 		rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
 		for (int i = 0; i < n; i++)
 		{
@@ -976,7 +978,9 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			rbp_stats_count(RBP_COUNT_HITS, nhits);
 			rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
 			rbp_stats_latency(RBP_LATENCY_HIT, took);
-			rbp_read_cost_donor(&read_cost, way, nios, took);
+			/* one that is rarely used would seem to be slow */
+			if (connects == rbp_remote_connects())
+				rbp_read_cost_donor(&read_cost, way, nios, took);
 			rbp_remote_note_bypass(ios[0].slot, 0,
 								   rbp_read_cost_saved(&read_cost, nhits,
 													   pages[0].cached == CACHED_NO,
