@@ -51,12 +51,16 @@
  */
 #define CAPTURE_COST		10000
 
+/*
+ * Of the time that the disk takes, capturing may take a part of so many; what is
+ * not used is kept for so many pages.
+ */
+#define CAPTURE_PART		32
+#define CREDIT_MAX			(16 * CAPTURE_COST)
+
 #define ONE					(1U << 20)
 #define MISSING_WEIGHT		64	/* of the past */
 #define TIME_WEIGHT			16
-
-/* Questions after which the share of missing pages means something */
-#define ENOUGH_ASKED		(MISSING_WEIGHT / 2)
 
 void
 rbp_read_cost_init(RbpReadCost *cost)
@@ -187,9 +191,13 @@ rbp_read_cost_keep(RbpReadCost *cost, bool cached)
 	uint32_t	gain = cost->disk > donor ? cost->disk - donor : 0;
 
 	/* one that has hardly asked knows too little of what is missed */
-	if (!cached ? gain > CAPTURE_COST :
-		cost->asked >= ENOUGH_ASKED && mean(cost, 0, gain) > CAPTURE_COST)
+	if (cost->credit >= CAPTURE_COST &&
+		(!cached ? gain > CAPTURE_COST :
+		 cost->asked >= MISSING_WEIGHT / 2 && mean(cost, 0, gain) > CAPTURE_COST))
+	{
+		cost->credit -= CAPTURE_COST;
 		return true;
+	}
 	/* those that are looked at are few, then */
 	if (cost->straight)
 	{
@@ -197,57 +205,6 @@ rbp_read_cost_keep(RbpReadCost *cost, bool cached)
 		return ++cost->captures % STRAIGHT_KEPT == 0;
 	}
 	return ++cost->captures % SAMPLE == 0;
-}
-
-static inline void
-share(uint32_t *where, uint32_t value)
-{
-	__atomic_store_n(where, value, __ATOMIC_RELAXED);
-}
-
-static inline void
-adopt(uint32_t *average, const uint32_t *from)
-{
-	uint32_t	value = __atomic_load_n(from, __ATOMIC_RELAXED);
-
-	if (value >= TIME_WEIGHT)
-		*average = value;
-}
-
-void
-rbp_read_cost_share(const RbpReadCost *cost, RbpReadCostShared *all)
-{
-	if (cost->asked < ENOUGH_ASKED)
-		return;
-	share(&all->ask, cost->ask);
-	share(&all->cached, cost->cached);
-	if (cost->disk_seen)
-		share(&all->disk, cost->disk);
-	for (int i = 0; i < RBP_WAYS; i++)
-		if (cost->donor_seen & (1U << i))
-			share(&all->donor[i], cost->donor[i]);
-	share(&all->way, (uint32_t) cost->way);
-	/* 0 would be as if nobody knew */
-	share(&all->missing, cost->missing + 1);
-}
-
-void
-rbp_read_cost_adopt(RbpReadCost *cost, const RbpReadCostShared *all)
-{
-	uint32_t	missing = __atomic_load_n(&all->missing, __ATOMIC_RELAXED);
-
-	if (missing == 0)
-		return;
-	cost->missing = missing - 1;
-	cost->asked = ENOUGH_ASKED;
-	cost->way = (int) __atomic_load_n(&all->way, __ATOMIC_RELAXED);
-	adopt(&cost->ask, &all->ask);
-	adopt(&cost->cached, &all->cached);
-	for (int i = 0; i < RBP_WAYS; i++)
-		adopt(&cost->donor[i], &all->donor[i]);
-	cost->disk_seen = __atomic_load_n(&all->disk, __ATOMIC_RELAXED) != 0;
-	if (cost->disk_seen)
-		adopt(&cost->disk, &all->disk);
 }
 
 void
@@ -285,6 +242,12 @@ rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 	}
 	else
 		follow(cached ? &cost->cached : &cost->disk, ns / n);
+	if (!cached)
+	{
+		uint64_t	credit = cost->credit + (uint64_t) n * cost->disk / CAPTURE_PART;
+
+		cost->credit = credit < CREDIT_MAX ? (uint32_t) credit : CREDIT_MAX;
+	}
 }
 
 bool
@@ -303,7 +266,6 @@ void
 rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns)
 {
 	follow(&cost->donor[way], ns / n);
-	cost->donor_seen |= 1U << way;
 }
 
 int64_t

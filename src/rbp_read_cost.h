@@ -36,27 +36,13 @@ typedef struct RbpReadCost
 	int64_t		cached_sampled;
 	int64_t		disk_sampled;
 	bool		disk_seen;		/* disk is not the first guess any more */
-	uint8_t		donor_seen;		/* ways whose donor was read from, as bits */
 	bool		straight;		/* those before the one in hand were read so */
 	bool		filling;		/* the read from the file in hand is to fill the
 								 * page cache */
+	uint32_t	credit;			/* ns that capturing may take */
 	int64_t		balance;		/* what donors have taken longer than the page
 								 * cache would have, less what filling it took */
 } RbpReadCost;
-
-/*
- * What all processes know: the averages of the one that has shared its own last.
- * All are 0 before that; each is read and written alone.
- */
-typedef struct RbpReadCostShared
-{
-	uint32_t	ask;
-	uint32_t	cached;
-	uint32_t	disk;
-	uint32_t	donor[RBP_WAYS];
-	uint32_t	missing;		/* + 1 */
-	uint32_t	way;
-} RbpReadCostShared;
 
 typedef enum RbpSource
 {
@@ -97,19 +83,13 @@ extern bool rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached,
 									  bool keeps, int64_t now);
 
 /*
- * Is a page worth capturing?  If donors are so much quicker than the disk that a
- * later read from them pays for it, and that read would go to the disk: a page that
- * the page cache has (cached) may well be there still.  If not, one in a few is, so that
- * the tier fills by and by before it is needed, and that donors stay known.
+ * Shall a page be captured?  If donors are so much quicker than the disk that a later
+ * read from them pays for it, and that read would go to the disk: a page that
+ * the page cache has (cached) may well be there still.  But capturing takes no more
+ * than a small part of the time that the disk takes.  Else one page in a few is captured,
+ * so that the tier fills by and by before it is needed, and that donors stay known.
  */
 extern bool rbp_read_cost_keep(RbpReadCost *cost, bool cached);
-
-/*
- * What this process has seen becomes what all know, once it has seen enough; and
- * one that has read nothing yet begins with what all know.
- */
-extern void rbp_read_cost_share(const RbpReadCost *cost, RbpReadCostShared *all);
-extern void rbp_read_cost_adopt(RbpReadCost *cost, const RbpReadCostShared *all);
 
 /* What has come of it, for n pages. ns: 0 if not measured. */
 extern void rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached,

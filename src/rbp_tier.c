@@ -106,7 +106,6 @@ typedef struct RbpTierShared
 {
 	pg_atomic_uint32 in_use;	/* has had memory: keep the books */
 	pg_atomic_uint32 lost_track;	/* cannot be trusted any more */
-	RbpReadCostShared read_cost;	/* what new processes begin with */
 } RbpTierShared;
 
 RbpDirectory *rbp_dir = NULL;
@@ -398,7 +397,6 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 	Assert(!found);
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
-	memset(&sh->read_cost, 0, sizeof(sh->read_cost));
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
 								 rbp_lock_tranche("RemoteBpPartition"));
@@ -665,14 +663,6 @@ keep(bool cached)
 		rbp_read_cost_keep(&read_cost, cached);
 }
 
-/* What a process that has read nothing so far goes by. */
-static inline void
-adopt_costs(void)
-{
-	if (read_cost.turn == 0)
-		rbp_read_cost_adopt(&read_cost, &shared->read_cost);
-}
-
 /* The frame's page is not captured, since its shadow has no claim: count why. */
 static void
 count_skip(uint32 flags)
@@ -855,8 +845,6 @@ ask_page_cache(int fd, RbpCacheView *cache, off_t offset, int n, bool *cached)
 		ncached += cached[i];
 	rbp_read_cost_asked(&read_cost, n, ncached,
 						start == 0 ? 0 : rbp_now_ns() - start);
-	if (start != 0)
-		rbp_read_cost_share(&read_cost, &shared->read_cost);
 	return true;
 }
 
@@ -1151,8 +1139,6 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 	uint32		generation = 0;
 	ssize_t		total = 0;
 	int			i;
-
-	adopt_costs();
 	for (i = 0; i < n; i++)
 	{
 		pages[i].buf = bufs[i];
@@ -1357,6 +1343,31 @@ invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
 	}
 }
 
+/*
+ * The frame whose claim a write of the page from buf will be, or NULL if the page is not
+ * worth capturing, or its frame not known.  What was worth it before it was
+ * changed still is, if memory is scarce: else the tier would lose what is
+ * written again and again.
+ */
+static char *
+frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
+			   bool scarce)
+{
+	char	   *frame = NULL;
+	bool		worth = keep(true);
+
+	if (!worth && !scarce)
+		return NULL;
+	if (is_frame(buf, BLCKSZ))
+		frame = buf;
+	else if (DataChecksumsEnabled())
+		frame = frame_by_tag(file, page->block);
+	if (frame == NULL || worth)
+		return frame;
+	return (shadow_of(frame)->flags & SHADOW_VALID) &&
+		rbp_page_equal(&shadow_of(frame)->page, page) ? frame : NULL;
+}
+
 /* Write at most RBP_MAX_BATCH whole pages, and make the claims about them. */
 static ssize_t
 write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
@@ -1369,8 +1380,8 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	uint32		flags[RBP_MAX_BATCH];
 	uint32		generation;
 	ssize_t		result;
+	bool		scarce = !rbp_page_cache_keeps();
 
-	adopt_costs();
 	/* The bounce buffer is used by this write, whatever else it had. */
 	for (int i = 0; i < n; i++)
 	{
@@ -1388,31 +1399,26 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	{
 		iov[i].iov_base = bufs[i];
 		iov[i].iov_len = BLCKSZ;
-		frames[i] = NULL;
+		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce);
 		flags[i] = 0;
-		if (!keep(true))
+		if (frames[i] == NULL)
 		{
 			/* no claim, so no copy either */
 			if (is_frame(bufs[i], BLCKSZ))
 				shadow_of(bufs[i])->flags = SHADOW_CACHED;
 			continue;
 		}
-		if (is_frame(bufs[i], BLCKSZ))
+		if (frames[i] != bufs[i])
+			flags[i] = SHADOW_CHECKSUM;
+		else
 		{
-			frames[i] = bufs[i];
 			iov[i].iov_base = bounce + (Size) i * BLCKSZ;
 			memcpy(iov[i].iov_base, bufs[i], BLCKSZ);
 		}
-		else if (DataChecksumsEnabled() &&
-				 (frames[i] = frame_by_tag(file, block + i)) != NULL)
-			flags[i] |= SHADOW_CHECKSUM;
-		if (frames[i] != NULL)
-		{
-			forget_frame(frames[i]);
-			versions[i].hash = rbp_hash_page(iov[i].iov_base);
-			versions[i].stamp = rbp_directory_stamp(rbp_dir, &ids[i]);
-			versions[i].generation = generation;
-		}
+		forget_frame(frames[i]);
+		versions[i].hash = rbp_hash_page(iov[i].iov_base);
+		versions[i].stamp = rbp_directory_stamp(rbp_dir, &ids[i]);
+		versions[i].generation = generation;
 	}
 
 	result = plain_write(fd, iov, n, offset);
