@@ -192,6 +192,44 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'rbp_sql_evict'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
+-- Bring blocks of a relation that are not there into the tier, or into shared buffers
+-- (from donors, where they have them); returns how many came.  For whoever may
+-- read the table.
+CREATE FUNCTION remote_bp_prewarm(
+    relation regclass,
+    mode text DEFAULT 'tier',
+    fork text DEFAULT 'main',
+    first_block bigint DEFAULT NULL,
+    last_block bigint DEFAULT NULL,
+    include_indexes boolean DEFAULT false)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'rbp_sql_prewarm'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+-- The current database into the tier, until that is full: what was read most often
+-- for its size first; returns how many blocks came.
+CREATE FUNCTION remote_bp_prewarm_database()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'rbp_sql_prewarm_database'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+-- Those that are at it now.  relation is null in another database.
+CREATE FUNCTION remote_bp_prewarm_progress(
+    OUT pid integer,
+    OUT datid oid,
+    OUT relation regclass,
+    OUT fork text,
+    OUT mode text,
+    OUT phase text,
+    OUT blocks_done bigint,
+    OUT blocks_total bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_prewarm_progress'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_prewarm_progress AS
+    SELECT * FROM remote_bp_prewarm_progress();
+
 -- Not for everybody; what changes something is for superusers, and for whom
 -- they grant it.
 REVOKE ALL ON FUNCTION remote_bp_stat() FROM PUBLIC;
@@ -202,9 +240,11 @@ REVOKE ALL ON FUNCTION remote_bp_relations() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_temp_files() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_reset() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_evict(regclass) FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_prewarm_progress() FROM PUBLIC;
 
 REVOKE ALL ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
-    remote_bp_leases, remote_bp_relations, remote_bp_temp_files FROM PUBLIC;
+    remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
+    remote_bp_prewarm_progress FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION remote_bp_stat() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_stat_donors() TO pg_monitor;
@@ -212,6 +252,8 @@ GRANT EXECUTE ON FUNCTION remote_bp_stat_latency() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_leases() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_relations() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_temp_files() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_prewarm_progress() TO pg_monitor;
 
 GRANT SELECT ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
-    remote_bp_leases, remote_bp_relations, remote_bp_temp_files TO pg_monitor;
+    remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
+    remote_bp_prewarm_progress TO pg_monitor;

@@ -90,6 +90,13 @@ rbp_compat_rel_db(Relation rel)
 	return rel->rd_node.dbNode;
 }
 
+/* The path of the fork's first segment, palloc'd. */
+static inline char *
+rbp_compat_rel_path(Relation rel, ForkNumber fork)
+{
+	return relpathbackend(rel->rd_node, rel->rd_backend, fork);
+}
+
 /* The relation of this database whose files have that name, or InvalidOid. */
 static inline Oid
 rbp_compat_relid(Oid spc, Oid rel)

@@ -969,6 +969,22 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 	}
 }
 
+bool
+rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page)
+{
+	RbpPartition *p = &dir->partitions[rbp_hash_partition(rbp_page_hash(page))];
+	uint32_t	slots = rbp_partition_slots(dir);
+	uint32_t	free;
+
+	rbp_lock_shared(&p->lock);
+	free = p->lists[RBP_SLOT_FREE].count +
+		(slots > p->taken ? slots - p->taken : 0);
+	free = free > p->lists[RBP_SLOT_STAGED].count ?
+		free - p->lists[RBP_SLOT_STAGED].count : 0;
+	rbp_lock_release(&p->lock);
+	return free > 0;
+}
+
 /*
  * ---- checks -----------------------------------------------------------------
  */

@@ -354,6 +354,9 @@ typedef struct RbpDirectoryCounts
  */
 extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
 
+/* Would the page find a slot without another one being given up for it? */
+extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
+
 /*
  * Test builds and unit tests: check every list, chain and count of every
  * partition; returns NULL if all is well, else a constant text.

@@ -208,6 +208,7 @@ static const struct config_enum_entry mutations[] = {
 	{"no_checksum", RBP_MUTATION_NO_CHECKSUM, false},
 	{"no_lease_check", RBP_MUTATION_NO_LEASE_CHECK, false},
 	{"trust_reads", RBP_MUTATION_TRUST_READS, false},
+	{"prewarm_unlocked", RBP_MUTATION_PREWARM_UNLOCKED, false},
 	{"mix_spill", RBP_MUTATION_MIX_SPILL, false},
 	{NULL, 0, false}
 };

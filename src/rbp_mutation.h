@@ -30,6 +30,8 @@ typedef enum RbpMutation
 	RBP_MUTATION_NO_LEASE_CHECK,	/* the lease's deadline is not looked at */
 	RBP_MUTATION_TRUST_READS,	/* what a read gave is captured unverified, and
 								 * a page that is read again is served */
+	RBP_MUTATION_PREWARM_UNLOCKED,	/* prewarm reads pages past the buffer
+									 * manager; writes are slow */
 	RBP_MUTATION_MIX_SPILL,		/* no rule is broken: each temporary block goes to
 								 * a file or to donors by chance */
 	RBP_NUM_MUTATIONS

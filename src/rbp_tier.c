@@ -152,6 +152,9 @@ static struct
 static RbpReadCost read_cost;
 static int	straight_reads = 0;	/* pages that read_straight() may read yet */
 
+/* It reads pages to bring them into the tier, whatever that costs. */
+static bool prewarming = false;
+
 static char bounce_space[RBP_MAX_BATCH * BLCKSZ + IO_ALIGN];
 static char compare_space[BLCKSZ + IO_ALIGN];
 
@@ -583,11 +586,22 @@ read_verified(char *copy, BlockNumber block)
 	return rbp_compat_page_verified(copy, block);
 }
 
-/*
- * Stage the bytes as the page, if the version's claim is about them.  Says
- * whether they had to be copied to find out.
- */
-static bool
+/* What became of a page that was to be staged. */
+typedef enum Staged
+{
+	STAGED_STALE,				/* written or dropped since */
+	STAGED_FULL,				/* no staging slot is free */
+	STAGED_REFUSED,				/* copied, but not what the claim is about; or
+								 * by then it was stale */
+	STAGED_PRESENT,				/* copied, but the tier had it by then */
+	STAGED_DONE
+} Staged;
+
+/* Did it take a copy? */
+#define STAGED_COPIED(result)	((result) >= STAGED_REFUSED)
+
+/* Stage the bytes as the page, if the version's claim is about them. */
+static Staged
 stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	  uint32 flags)
 {
@@ -601,14 +615,11 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 								  page->fork) != version->generation))
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
-		return false;
+		return STAGED_STALE;
 	}
 	slot = rbp_staging_get(rbp_staging);
 	if (slot == RBP_NO_STAGING_SLOT)
-	{
-		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
-		return false;
-	}
+		return STAGED_FULL;
 	copy = rbp_staging_page(rbp_staging, slot);
 	memcpy(copy, bytes, BLCKSZ);
 	if ((flags & SHADOW_CHECKSUM) && !PageIsNew((Page) copy) &&
@@ -621,10 +632,12 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 
 		mutated.hash = rbp_hash_page(copy);
 		if (rbp_directory_insert_staged(rbp_dir, page, &mutated, slot) == RBP_INSERTED)
+		{
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-		else
-			rbp_staging_put(rbp_staging, slot);
-		return true;
+			return STAGED_DONE;
+		}
+		rbp_staging_put(rbp_staging, slot);
+		return STAGED_REFUSED;
 	}
 	if (rbp_hash_page(copy) != version->hash ||
 		((flags & SHADOW_READ) && !read_verified(copy, page->block) &&
@@ -632,23 +645,36 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	{
 		rbp_staging_put(rbp_staging, slot);
 		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
-		return true;
+		return STAGED_REFUSED;
 	}
 	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
 	{
 		case RBP_INSERTED:
 			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-			return true;
+			return STAGED_DONE;
 		case RBP_INSERT_PRESENT:
 			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
-			break;
+			rbp_staging_put(rbp_staging, slot);
+			return STAGED_PRESENT;
 		default:
 			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
-			break;
+			rbp_staging_put(rbp_staging, slot);
+			return STAGED_REFUSED;
 	}
-	rbp_staging_put(rbp_staging, slot);
-	return true;
+}
+
+/* Stage a victim; says whether that took a copy. */
+static bool
+stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *version,
+			 uint32 flags)
+{
+	Staged		result = stage(bytes, page, version, flags);
+
+	/* nobody waits for room */
+	if (result == STAGED_FULL)
+		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
+	return STAGED_COPIED(result);
 }
 
 /*
@@ -658,7 +684,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 static bool
 keep(bool cached)
 {
-	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+	return prewarming || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
 		rbp_read_cost_keep(&read_cost, cached);
 }
@@ -692,7 +718,7 @@ capture_victim(const char *frame)
 		rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
 		return false;
 	}
-	return stage(frame, &shadow->page, &shadow->version, shadow->flags);
+	return stage_victim(frame, &shadow->page, &shadow->version, shadow->flags);
 }
 
 /*
@@ -711,7 +737,7 @@ capture_before_extend(const char *frame, const RbpPageId *new_page)
 		!rbp_page_equal(&shadow->page, &last_write.page) ||
 		shadow->version.hash != last_write.version.hash)
 		return;
-	(void) stage(last_write.copy, &last_write.page, &last_write.version, 0);
+	(void) stage_victim(last_write.copy, &last_write.page, &last_write.version, 0);
 	last_write.valid = false;
 }
 
@@ -1108,7 +1134,7 @@ read_straight(int fd, char *frame, off_t offset, ssize_t *got)
 {
 	RbpShadow  *shadow;
 
-	if (straight_reads == 0 || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
+	if (straight_reads == 0 || prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
 		!is_frame(frame, BLCKSZ))
 		return false;
 	shadow = shadow_of(frame);
@@ -1301,6 +1327,100 @@ rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block, int nblocks)
 }
 
 /*
+ * ---- prewarm ------------------------------------------------------------------
+ */
+
+void
+rbp_tier_set_prewarming(bool on)
+{
+	prewarming = on;
+}
+
+/* The page's name; false if it can have none. */
+static bool
+name_page(const RbpRelFile *file, BlockNumber block, RbpPageId *id)
+{
+	*id = (RbpPageId)
+	{
+		.rel = file->rel,.block = block,
+		.space = rbp_space_get(file->spc, file->db),.fork = file->fork
+	};
+	return id->space != RBP_INVALID_SPACE;
+}
+
+bool
+rbp_tier_has_block(const RbpRelFile *file, BlockNumber block)
+{
+	RbpPageId	id;
+
+	return name_page(file, block, &id) &&
+		rbp_directory_lookup(rbp_dir, &id, false).where != RBP_ABSENT;
+}
+
+bool
+rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
+{
+	RbpPageId	id;
+
+	return name_page(file, block, &id) && rbp_directory_has_room(rbp_dir, &id);
+}
+
+static RbpPrewarmed
+prewarmed(Staged result)
+{
+	switch (result)
+	{
+		case STAGED_DONE:
+			return RBP_PREWARMED;
+		case STAGED_FULL:
+			return RBP_PREWARM_NO_ROOM;
+		case STAGED_PRESENT:
+			return RBP_PREWARM_PRESENT;
+		default:
+			return RBP_PREWARM_REFUSED;
+	}
+}
+
+RbpPrewarmed
+rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
+					   const char *frame)
+{
+	const RbpShadow *shadow = shadow_of(frame);
+	RbpPageId	id;
+
+	if (!name_page(file, block, &id) || !(shadow->flags & SHADOW_VALID) ||
+		!rbp_page_equal(&shadow->page, &id))
+		return RBP_PREWARM_REFUSED;
+	return prewarmed(stage(frame, &id, &shadow->version, shadow->flags));
+}
+
+bool
+rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
+					   RbpVersion *version)
+{
+	RbpPageId	id;
+
+	if (!name_page(file, block, &id))
+		return false;
+	version->stamp = rbp_directory_stamp(rbp_dir, &id);
+	version->generation = rbp_directory_generation(rbp_dir, id.rel, id.space,
+												   id.fork);
+	return true;
+}
+
+RbpPrewarmed
+rbp_tier_prewarm_page(const RbpRelFile *file, BlockNumber block,
+					  const char *page, RbpVersion *version)
+{
+	RbpPageId	id;
+
+	if (!name_page(file, block, &id))
+		return RBP_PREWARM_REFUSED;
+	version->hash = rbp_hash_page(page);
+	return prewarmed(stage(page, &id, version, SHADOW_READ));
+}
+
+/*
  * ---- writes -------------------------------------------------------------------
  */
 
@@ -1468,6 +1588,9 @@ rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
 
 	invalidate_blocks(file, space, block,
 					  (int) ((offset % BLCKSZ + len + BLCKSZ - 1) / BLCKSZ));
+	/* the mutation shows why the page that is prewarmed is locked */
+	if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
+		pg_usleep(20000);
 
 	/* What is not whole pages cannot be claimed about, nor is it needed. */
 	if (!whole || !tier_usable(rbp_now_ns()))

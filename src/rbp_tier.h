@@ -70,6 +70,46 @@ extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
 /* Are iov's pages whole and in shared buffer frames? */
 extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
 
+/*
+ * Prewarm.  While prewarming is on, this process captures whatever it reads from
+ * the file; the caller turns it off, on errors too.
+ */
+extern void rbp_tier_set_prewarming(bool on);
+
+/* Is the block in the tier, whether it could be read now or not? */
+extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
+
+/* Would it find room there without another one being given up for it? */
+extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
+
+typedef enum RbpPrewarmed
+{
+	RBP_PREWARMED,				/* staged */
+	RBP_PREWARM_PRESENT,		/* the tier had it by then */
+	RBP_PREWARM_NO_ROOM,		/* staging is full: try again later */
+	RBP_PREWARM_REFUSED			/* it cannot be told what the disk has, or that
+								 * is not fit to be kept */
+} RbpPrewarmed;
+
+/*
+ * Stage the block that a frame holds, if that is what the disk has.  The caller has
+ * the buffer pinned and its content locked exclusively, so that nobody reads or
+ * writes it meanwhile.
+ */
+extern RbpPrewarmed rbp_tier_prewarm_frame(const RbpRelFile *file,
+										   BlockNumber block, const char *frame);
+
+/*
+ * The same for a block that was refused, with the same lock held through
+ * both: begin, read the page from the file into memory of one's own, and stage that.
+ * False if the block cannot be in the tier.
+ */
+extern bool rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
+								   RbpVersion *version);
+extern RbpPrewarmed rbp_tier_prewarm_page(const RbpRelFile *file,
+										  BlockNumber block, const char *page,
+										  RbpVersion *version);
+
 /* The fork is about to change other than by pwrite, or just did. */
 extern void rbp_tier_fork_changed(const RbpRelFile *file);
 

@@ -18,6 +18,7 @@
 #include "rbp_hash.h"
 #include "rbp_lease.h"
 #include "rbp_page_cache.h"
+#include "rbp_prewarm.h"
 #include "rbp_pusher.h"
 #include "rbp_spill.h"
 #include "rbp_tier.h"
@@ -37,6 +38,7 @@ request_shmem(void)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(rbp_tier_shmem_size(rbp_spill_max_extents()));
 	RequestAddinShmemSpace(rbp_spill_shmem_size());
+	RequestAddinShmemSpace(rbp_prewarm_shmem_size());
 }
 
 /*
@@ -62,6 +64,8 @@ startup_shmem(void)
 	rbp_spill_shmem_init(ShmemInitStruct("remote_bp temporary data",
 										 rbp_spill_shmem_size(), &found),
 						 rbp_tier_max_extents());
+	rbp_prewarm_shmem_init(ShmemInitStruct("remote_bp prewarm",
+										   rbp_prewarm_shmem_size(), &found));
 	LWLockRelease(AddinShmemInitLock);
 	on_shmem_exit(stand_down, (Datum) 0);
 }

@@ -288,6 +288,31 @@ SQL
 		});
 }
 
+# Prewarm does not lock the page that it reads: a write is under way, whose stamp has
+# moved already.
+{
+	my $node = server('prewarm_unlocked', shared_buffers => '8MB');
+	make_table($node, 't', 1);
+	noticed(
+		'prewarm_unlocked', $node,
+		sub {
+			my $prewarm = $node->background_psql('postgres');
+			my $prewarmed = 0;
+			for my $try (1 .. 10)
+			{
+				$node->safe_psql('postgres', 'UPDATE t SET v = v + 1');
+				my $writer = $node->background_psql('postgres');
+				$writer->query_until(qr/begun/, "\\echo begun\nCHECKPOINT;\n");
+				$prewarmed += $prewarm->query(q{SELECT remote_bp_prewarm('t')}) for 1 .. 20;
+				$writer->quit;
+				evict_buffers($node);
+				$node->psql('postgres', 'SELECT sum(v) FROM t');
+			}
+			$prewarm->quit;
+			return (counter($node, 'mismatches'), $prewarmed);
+		});
+}
+
 # The deadline is not looked at: with the lease worker hanging, which would
 # see to it as well, and a donor that hangs, which would withdraw its memory,
 # that is read after the lease has ended.

@@ -1,0 +1,631 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_prewarm.c
+ *	  Bring relations into the tier, or into shared buffers, on demand.
+ *
+ * Into the tier: pages are read through shared buffers, a ring of few of them,
+ * and staged from there at once, with the buffer's content locked exclusively.
+ * So nobody writes the page between the read that the claim is about and the
+ * look at its stamp: writers hold that lock, too, if only in share mode.  A page
+ * that was in shared buffers may have no claim, because it was not worth one, or
+ * differ from the disk, by hint bits, for example: it is read from the file once
+ * more, under the same lock.  The system is told in advance which part of the file
+ * will be read.
+ *
+ * There is no hurry here as there is for a victim: if staging is full, the
+ * process waits, in the open, for the pusher to write some of it to donors.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "access/relation.h"
+#include "catalog/index.h"
+#include "catalog/pg_class.h"
+#include "common/relpath.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/smgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "rbp_compat.h"
+#include "rbp_directory.h"
+#include "rbp_mutation.h"
+#include "rbp_prewarm.h"
+#include "rbp_pusher.h"
+#include "rbp_relfile.h"
+#include "rbp_staging.h"
+#include "rbp_tier.h"
+
+PG_FUNCTION_INFO_V1(rbp_sql_prewarm);
+PG_FUNCTION_INFO_V1(rbp_sql_prewarm_database);
+PG_FUNCTION_INFO_V1(rbp_sql_prewarm_progress);
+
+/* The system is told about so many blocks at a time. */
+#define READ_AHEAD_BLOCKS		512
+
+#define STAGING_WAIT_MS			1
+
+typedef enum PrewarmMode
+{
+	MODE_TIER,
+	MODE_BUFFERS
+} PrewarmMode;
+
+typedef enum Phase
+{
+	PHASE_READING,
+	PHASE_WAITING				/* for room in staging */
+} Phase;
+
+static const char *const mode_names[] = {"tier", "buffers"};
+static const char *const phase_names[] = {"reading", "waiting for donors"};
+
+/*
+ * What a process is at.  It alone writes its entry, pid last at the start and first
+ * at the end; whoever reads it may see a moment's mixture.
+ */
+typedef struct Progress
+{
+	pg_atomic_uint32 pid;		/* 0: nothing */
+	Oid			database;
+	Oid			relation;
+	ForkNumber	fork;
+	PrewarmMode		mode;
+	volatile Phase phase;
+	pg_atomic_uint64 done;		/* blocks */
+	pg_atomic_uint64 total;
+} Progress;
+
+static Progress *all_progress = NULL;	/* by rbp_compat_procno() */
+
+Size
+rbp_prewarm_shmem_size(void)
+{
+	return mul_size(sizeof(Progress), rbp_compat_max_procs());
+}
+
+void
+rbp_prewarm_shmem_init(void *mem)
+{
+	all_progress = mem;
+	for (int i = 0; i < rbp_compat_max_procs(); i++)
+	{
+		pg_atomic_init_u32(&all_progress[i].pid, 0);
+		pg_atomic_init_u64(&all_progress[i].done, 0);
+		pg_atomic_init_u64(&all_progress[i].total, 0);
+	}
+}
+
+/* One call: what it does, and what it has done so far. */
+typedef struct Prewarm
+{
+	PrewarmMode		mode;
+	bool		until_full;		/* do not push out other pages */
+	bool		stopped;		/* the tier is full, or cannot be used */
+	Progress   *progress;
+	int64		pages;			/* brought in */
+} Prewarm;
+
+/* One fork of a relation. */
+typedef struct Fork
+{
+	Relation	rel;
+	RbpRelFile	file;
+	BlockNumber end;			/* one behind the last block */
+	bool		missing[READ_AHEAD_BLOCKS]; /* in the part that is at hand */
+} Fork;
+
+static void
+require_loaded(void)
+{
+	if (all_progress == NULL || rbp_dir == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("remote_bp must be loaded via shared_preload_libraries"),
+				 errhint("Add remote_bp to shared_preload_libraries and restart the server.")));
+}
+
+/*
+ * ---- into the tier --------------------------------------------------------------
+ */
+
+/* Is there room for one more page without giving up another? */
+static bool
+tier_is_full(void)
+{
+	RbpDirectoryCounts counts;
+
+	rbp_directory_counts(rbp_dir, &counts);
+	/* partitions are not filled evenly */
+	return counts.free <= counts.staged + counts.online / 64;
+}
+
+/* Go on?  If not, tell why. */
+static bool
+may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
+{
+	char		why[256];
+
+	if (prewarm->stopped)
+		return false;
+	if (prewarm->mode != MODE_TIER)
+		return true;
+	if (rbp_tier_unusable_reason(why, sizeof(why)))
+	{
+		prewarm->stopped = true;
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
+						RelationGetRelationName(fork->rel), block, why)));
+	}
+	else if (prewarm->until_full && tier_is_full())
+		prewarm->stopped = true;
+	return !prewarm->stopped;
+}
+
+/* Until less than half of staging is in use. */
+static void
+wait_for_staging(Prewarm *prewarm)
+{
+	uint32		enough = rbp_staging_slots(rbp_staging) / 2;
+
+	while (rbp_staging_busy(rbp_staging) > enough)
+	{
+		prewarm->progress->phase = PHASE_WAITING;
+		rbp_pusher_wake();
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 STAGING_WAIT_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	prewarm->progress->phase = PHASE_READING;
+}
+
+/*
+ * Which of the next blocks are missing?  If they are many, the system is to read
+ * that part of the file in one piece.
+ */
+static void
+look_ahead(Fork *fork, BlockNumber block)
+{
+	BlockNumber segment = block / RELSEG_SIZE;
+	BlockNumber n = Min(Min(fork->end - block, READ_AHEAD_BLOCKS),
+						(segment + 1) * RELSEG_SIZE - block);
+	int			missing = 0;
+	char	   *path;
+	int			fd;
+
+	for (BlockNumber i = 0; i < n; i++)
+	{
+		fork->missing[i] = !rbp_tier_has_block(&fork->file, block + i);
+		missing += fork->missing[i];
+	}
+	for (BlockNumber i = n; i < READ_AHEAD_BLOCKS; i++)
+		fork->missing[i] = true;
+	if (missing < n / 4)
+		return;
+	path = rbp_compat_rel_path(fork->rel, fork->file.fork);
+	if (segment > 0)
+	{
+		char	   *first = path;
+
+		path = psprintf("%s.%u", first, segment);
+		pfree(first);
+	}
+	/* advice only: it does not matter if the file is not there any more */
+	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	if (fd >= 0)
+	{
+		(void) posix_fadvise(fd, (off_t) (block % RELSEG_SIZE) * BLCKSZ,
+							 (off_t) n * BLCKSZ, POSIX_FADV_WILLNEED);
+		(void) CloseTransientFile(fd);
+	}
+	pfree(path);
+}
+
+/* Read the block from the file, and stage it; see rbp_tier_prewarm_begin(). */
+static RbpPrewarmed
+stage_from_file(const Fork *fork, BlockNumber block)
+{
+	PGAlignedBlock page;
+	RbpVersion	version;
+
+	if (!rbp_tier_prewarm_begin(&fork->file, block, &version))
+		return RBP_PREWARM_REFUSED;
+	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, page.data);
+	return rbp_tier_prewarm_page(&fork->file, block, page.data, &version);
+}
+
+/* Bring the block into the tier; says whether that was done. */
+static bool
+bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
+				BufferAccessStrategy strategy)
+{
+	RbpPrewarmed result;
+
+	if (prewarm->until_full && !rbp_tier_has_room(&fork->file, block))
+		return false;
+	do
+	{
+		Buffer		buffer;
+
+		wait_for_staging(prewarm);
+		if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
+		{
+			result = stage_from_file(fork, block);
+			continue;
+		}
+		buffer = ReadBufferExtended(fork->rel, fork->file.fork, block,
+									RBM_NORMAL, strategy);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		result = rbp_tier_prewarm_frame(&fork->file, block,
+										BufferGetBlock(buffer));
+		if (result == RBP_PREWARM_REFUSED)
+			result = stage_from_file(fork, block);
+		UnlockReleaseBuffer(buffer);
+		CHECK_FOR_INTERRUPTS();
+	} while (result == RBP_PREWARM_NO_ROOM);
+	return result == RBP_PREWARMED;
+}
+
+/*
+ * ---- a relation -------------------------------------------------------------------
+ */
+
+/* Blocks first to last, both included, of the fork. */
+static void
+prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
+			   BlockNumber first, BlockNumber last)
+{
+	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
+		GetAccessStrategy(BAS_BULKREAD) : NULL;
+	Progress   *progress = prewarm->progress;
+	Fork	   *fork = palloc0(sizeof(Fork));
+
+	fork->rel = rel;
+	fork->file = (RbpRelFile)
+	{
+		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
+		.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
+	};
+	fork->end = last + 1;
+	progress->relation = RelationGetRelid(rel);
+	progress->fork = forknum;
+	pg_atomic_write_u64(&progress->done, 0);
+	pg_atomic_write_u64(&progress->total, (uint64) last + 1 - first);
+
+	for (BlockNumber block = first; block <= last; block++)
+	{
+		uint32		at = (block - first) % READ_AHEAD_BLOCKS;
+
+		CHECK_FOR_INTERRUPTS();
+		if (at == 0 && !may_go_on(prewarm, fork, block))
+			break;
+		if (prewarm->mode == MODE_TIER)
+		{
+			if (at == 0)
+				look_ahead(fork, block);
+			if (fork->missing[at])
+				prewarm->pages += bring_into_tier(prewarm, fork, block, strategy);
+		}
+		else
+		{
+			int64		read = pgBufferUsage.shared_blks_read;
+
+			ReleaseBuffer(ReadBufferExtended(rel, forknum, block, RBM_NORMAL,
+											 NULL));
+			prewarm->pages += pgBufferUsage.shared_blks_read - read;
+		}
+		pg_atomic_write_u64(&progress->done, (uint64) block + 1 - first);
+	}
+	if (strategy != NULL)
+		FreeAccessStrategy(strategy);
+	pfree(fork);
+}
+
+/* Whoever may read the table may prewarm it, and its indexes. */
+static void
+check_privilege(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	Oid			table = relid;
+	AclResult	result;
+
+	if (rel->rd_rel->relkind == RELKIND_INDEX)
+	{
+		table = IndexGetRelation(relid, true);
+		if (!OidIsValid(table))
+			table = relid;
+	}
+	result = pg_class_aclcheck(table, GetUserId(), ACL_SELECT);
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
+					   RelationGetRelationName(rel));
+}
+
+static void
+check_kind(Relation rel)
+{
+	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("relation \"%s\" does not have storage",
+						RelationGetRelationName(rel)),
+				 errdetail_relkind_not_supported(rel->rd_rel->relkind),
+				 RELKIND_HAS_PARTITIONS(rel->rd_rel->relkind) ?
+				 errhint("Prewarm its partitions instead.") : 0));
+	if (RelationUsesLocalBuffers(rel) || RELATION_IS_OTHER_TEMP(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("relation \"%s\" is temporary",
+						RelationGetRelationName(rel)),
+				 errdetail("Its pages are neither in shared buffers nor in the buffer tier.")));
+}
+
+/* A block number that the caller gave, or else that one. */
+static BlockNumber
+check_block(const char *name, NullableDatum arg, BlockNumber otherwise,
+			BlockNumber nblocks)
+{
+	int64		block;
+
+	if (arg.isnull)
+		return otherwise;
+	block = DatumGetInt64(arg.value);
+	if (block < 0 || block >= nblocks)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be between 0 and %lld", name,
+						(long long) nblocks - 1)));
+	return (BlockNumber) block;
+}
+
+/* All of the relation's fork, or the part of it that the caller gave. */
+static void
+prewarm_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum,
+			 const NullableDatum *first_arg, const NullableDatum *last_arg)
+{
+	BlockNumber nblocks;
+	BlockNumber first = 0;
+	BlockNumber last;
+
+	if (!smgrexists(RelationGetSmgr(rel), forknum))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("fork \"%s\" does not exist for relation \"%s\"",
+						forkNames[forknum], RelationGetRelationName(rel))));
+	nblocks = RelationGetNumberOfBlocksInFork(rel, forknum);
+	if (nblocks == 0)
+		return;
+	last = nblocks - 1;
+	if (first_arg != NULL)
+	{
+		first = check_block("first_block", *first_arg, first, nblocks);
+		last = check_block("last_block", *last_arg, last, nblocks);
+	}
+	if (first <= last)
+		prewarm_blocks(prewarm, rel, forknum, first, last);
+}
+
+static void
+prewarm_indexes(Prewarm *prewarm, Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = relation_open(lfirst_oid(cell), AccessShareLock);
+
+		if (RELKIND_HAS_STORAGE(index->rd_rel->relkind))
+			prewarm_fork(prewarm, index, MAIN_FORKNUM, NULL, NULL);
+		relation_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+}
+
+static void
+begin_prewarm(Prewarm *prewarm)
+{
+	char		why[256];
+
+	require_loaded();
+	if (prewarm->mode == MODE_TIER && rbp_tier_unusable_reason(why, sizeof(why)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no tier to prewarm: %s", why)));
+	prewarm->progress = &all_progress[rbp_compat_procno()];
+	prewarm->progress->database = MyDatabaseId;
+	prewarm->progress->relation = InvalidOid;
+	prewarm->progress->fork = MAIN_FORKNUM;
+	prewarm->progress->mode = prewarm->mode;
+	prewarm->progress->phase = PHASE_READING;
+	pg_atomic_write_u64(&prewarm->progress->done, 0);
+	pg_atomic_write_u64(&prewarm->progress->total, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&prewarm->progress->pid, (uint32) MyProcPid);
+	rbp_tier_set_prewarming(prewarm->mode == MODE_TIER);
+}
+
+/* Also before the process ends in the middle of it; arg is a Prewarm. */
+static void
+end_prewarm(int code, Datum arg)
+{
+	Prewarm    *prewarm = (Prewarm *) DatumGetPointer(arg);
+
+	rbp_tier_set_prewarming(false);
+	if (prewarm->progress != NULL)
+		pg_atomic_write_u32(&prewarm->progress->pid, 0);
+}
+
+static PrewarmMode
+mode_from_text(const text *name)
+{
+	char	   *mode = text_to_cstring(name);
+
+	for (int i = 0; i < lengthof(mode_names); i++)
+		if (strcmp(mode, mode_names[i]) == 0)
+			return (PrewarmMode) i;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid prewarm mode \"%s\"", mode),
+			 errhint("Valid modes are \"tier\" and \"buffers\".")));
+}
+
+Datum
+rbp_sql_prewarm(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		RELATION, MODE, FORK, FIRST_BLOCK, LAST_BLOCK, INCLUDE_INDEXES
+	};
+	Prewarm		prewarm = {0};
+	ForkNumber	forknum;
+	Relation	rel;
+
+	for (int i = 0; i <= INCLUDE_INDEXES; i++)
+		if (PG_ARGISNULL(i) && i != FIRST_BLOCK && i != LAST_BLOCK)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("relation, mode, fork and include_indexes cannot be null")));
+	require_loaded();
+	prewarm.mode = mode_from_text(PG_GETARG_TEXT_PP(MODE));
+	forknum = forkname_to_number(text_to_cstring(PG_GETARG_TEXT_PP(FORK)));
+	rel = relation_open(PG_GETARG_OID(RELATION), AccessShareLock);
+	check_kind(rel);
+	check_privilege(rel);
+
+	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	{
+		begin_prewarm(&prewarm);
+		prewarm_fork(&prewarm, rel, forknum, &fcinfo->args[FIRST_BLOCK],
+					 &fcinfo->args[LAST_BLOCK]);
+		if (PG_GETARG_BOOL(INCLUDE_INDEXES))
+			prewarm_indexes(&prewarm, rel);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	end_prewarm(0, PointerGetDatum(&prewarm));
+	relation_close(rel, AccessShareLock);
+	PG_RETURN_INT64(prewarm.pages);
+}
+
+/*
+ * ---- a database ---------------------------------------------------------------------
+ */
+
+/*
+ * Its relations, those first of which most reads a page have missed shared
+ * buffers.  What nobody has read comes last, small ones first.
+ */
+static const char *const database_query =
+"SELECT c.oid"
+" FROM pg_catalog.pg_class c"
+" WHERE c.relkind IN ('r', 'i', 'm', 't', 'S') AND c.relpersistence <> 't'"
+" AND c.relpages > 0"
+" ORDER BY (pg_catalog.pg_stat_get_blocks_fetched(c.oid)"
+" - pg_catalog.pg_stat_get_blocks_hit(c.oid))::float8 / c.relpages DESC,"
+" c.relpages, c.oid";
+
+/* The relation, if it is there still, and its reader may. */
+static void
+prewarm_if_allowed(Prewarm *prewarm, Oid relid)
+{
+	Relation	rel = try_relation_open(relid, AccessShareLock);
+	Oid			table = relid;
+
+	if (rel == NULL)
+		return;
+	if (rel->rd_rel->relkind == RELKIND_INDEX)
+		table = IndexGetRelation(relid, true);
+	if (OidIsValid(table) &&
+		RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
+		pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
+		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
+	relation_close(rel, AccessShareLock);
+}
+
+Datum
+rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
+{
+	Prewarm		prewarm = {.mode = MODE_TIER,.until_full = true};
+
+	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	{
+		begin_prewarm(&prewarm);
+		if (SPI_connect() != SPI_OK_CONNECT ||
+			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
+			elog(ERROR, "relations of the database cannot be listed");
+		for (uint64 i = 0; i < SPI_processed && !prewarm.stopped; i++)
+		{
+			bool		isnull;
+			Datum		relid = SPI_getbinval(SPI_tuptable->vals[i],
+											  SPI_tuptable->tupdesc, 1, &isnull);
+
+			prewarm_if_allowed(&prewarm, DatumGetObjectId(relid));
+		}
+		SPI_finish();
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	end_prewarm(0, PointerGetDatum(&prewarm));
+	PG_RETURN_INT64(prewarm.pages);
+}
+
+/*
+ * ---- progress ---------------------------------------------------------------------
+ */
+
+Datum
+rbp_sql_prewarm_progress(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		PID, DATID, RELATION, FORK, MODE, PHASE, BLOCKS_DONE, BLOCKS_TOTAL,
+		COLUMNS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	require_loaded();
+	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setDesc->natts != COLUMNS)
+		elog(ERROR, "function is declared with %d columns, the library fills %d",
+			 rsinfo->setDesc->natts, COLUMNS);
+	for (int i = 0; i < rbp_compat_max_procs(); i++)
+	{
+		Progress   *p = &all_progress[i];
+		uint32		pid = pg_atomic_read_u32(&p->pid);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+
+		if (pid == 0)
+			continue;
+		values[PID] = Int32GetDatum((int32) pid);
+		values[DATID] = ObjectIdGetDatum(p->database);
+		values[RELATION] = ObjectIdGetDatum(p->relation);
+		/* of another database, the number alone would name another relation */
+		nulls[RELATION] = p->database != MyDatabaseId || p->relation == InvalidOid;
+		values[FORK] = CStringGetTextDatum(forkNames[p->fork]);
+		values[MODE] = CStringGetTextDatum(mode_names[p->mode]);
+		values[PHASE] = CStringGetTextDatum(phase_names[p->phase]);
+		values[BLOCKS_DONE] = Int64GetDatum((int64) pg_atomic_read_u64(&p->done));
+		values[BLOCKS_TOTAL] = Int64GetDatum((int64) pg_atomic_read_u64(&p->total));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

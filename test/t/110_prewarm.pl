@@ -1,0 +1,193 @@
+# Prewarm: relations are brought into the tier, or into shared buffers, when
+# somebody says so; all of them, beside writers, and until it is cancelled.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '192MB');
+my $node = new_cluster(
+	'prewarm',
+	broker => $broker,
+	page_cache_first => 'auto',
+	bypass => 'auto',
+	shared_buffers => '4MB',
+	# A donor that is late is not what is tested.
+	conf => "remote_bp.io_timeout = '5s'\n");
+wait_leased($node, 64) or BAIL_OUT('no memory');
+make_table($node, 't', 16);
+
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+sub size { my ($rel, $fork) = @_; $fork //= q{main}; return sql("SELECT pg_relation_size('$rel', '$fork') / 8192"); }
+sub pages { my ($rel, $fork) = @_; $fork //= q{main}; return sql("SELECT coalesce(sum(pages + staged_pages), 0) FROM remote_bp_relations WHERE relation = '$rel'::regclass AND fork = '$fork'"); }
+sub evict { return sql(join '', map { "SELECT remote_bp_evict('$_');" } @_); }
+
+# What the statement is refused with.
+sub refused
+{
+	my ($statement, $role) = @_;
+	my (undef, undef, $err) = $node->psql('postgres', ($role ? "SET ROLE $role; " : '') . $statement);
+	return $err;
+}
+
+#---- into the tier --------------------------------------------------------------
+
+{
+	my $expected = content($node, 't');
+	evict_buffers($node);
+	evict('t', 't_id');
+	reset_counters($node);
+	my $brought = sql(q{SELECT remote_bp_prewarm('t')});
+	is(pages('t'), size('t'), 'all pages of the table are in the tier, whatever that costs');
+	is($brought, size('t'), '... and so many came');
+	cmp_ok(pages('t_id'), '<', 10, '... of the table alone, but for what it has pushed out of shared buffers');
+	is(counter($node, 'drops_full'), 0, 'none was dropped for want of staging');
+	is(sql(q{SELECT remote_bp_prewarm('t')}), 0, 'a second time, there is nothing to bring');
+
+	evict_buffers($node);
+	evict('t');
+	is(sql(q{SELECT remote_bp_prewarm('t', first_block => 100, last_block => 199)}), 100, 'a part of it');
+	is(pages('t'), 100, '... and no more');
+	is(sql(q{SELECT remote_bp_prewarm('t', first_block => 150)}), size('t') - 200, 'to the end');
+	is(sql(q{SELECT remote_bp_prewarm('t', last_block => 149)}), 100, 'from the start');
+
+	evict_buffers($node);
+	evict('t', 't_id');
+	is(sql(q{SELECT remote_bp_prewarm('t', include_indexes => true)}), size('t') + size('t_id'), 'with its index');
+	is(pages('t_id'), size('t_id'), '... which is there, too');
+	is(sql(q{SELECT remote_bp_prewarm('t', fork => 'fsm')}), size('t', 'fsm'), 'another fork');
+
+	sql(q{SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SELECT remote_bp_prewarm('t')});
+	evict_buffers($node);
+	reset_counters($node);
+	is($node->safe_psql('postgres', 'SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; ' . "SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t t"),
+		$expected, 'its content');
+	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, '... is read from the tier');
+}
+
+# What is in shared buffers already, read when it was not worth a claim, too
+{
+	make_table($node, 'small', 1, index => 0);
+	evict_buffers($node);
+	sql(q{SELECT sum(v) FROM small}) for 1 .. 3;
+	evict('small');
+	is(sql(q{SELECT remote_bp_prewarm('small')}), size('small'), 'pages that are in shared buffers');
+	sql(q{UPDATE small SET v = 1});
+	sql(q{SELECT remote_bp_prewarm('small')});
+	evict_buffers($node);
+	is(sql(q{SELECT min(v), max(v) FROM small}), '1|1', '... and those that are dirty there stay so');
+	sql('CHECKPOINT');
+	sql(q{SELECT remote_bp_prewarm('small')});
+	is(pages('small'), size('small'), '... until they are written');
+}
+
+#---- into shared buffers ----------------------------------------------------------
+
+{
+	sql(q{SELECT remote_bp_prewarm('t')});
+	evict_buffers($node);
+	reset_counters($node);
+	my $read = sql(q{SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)});
+	cmp_ok($read, '>', 90, 'into shared buffers');
+	cmp_ok(counter($node, 'hits + staged_hits'), '>=', $read, '... from the tier, where it has them');
+	is(sql(q{SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)}), 0, '... where they are then');
+}
+
+#---- what is not possible ---------------------------------------------------------
+
+sql(q{CREATE VIEW v AS SELECT 1; CREATE TABLE parted (i int) PARTITION BY LIST (i); CREATE ROLE nobody; CREATE ROLE reader; GRANT SELECT ON t TO reader; CREATE TABLE empty (i int)});
+like(refused(q{SELECT remote_bp_prewarm('v')}), qr/"v" does not have storage/, 'a view');
+like(refused(q{SELECT remote_bp_prewarm('parted')}), qr/does not have storage.*partitions instead/s, 'a partitioned table');
+like(refused(q{CREATE TEMP TABLE x AS SELECT 1; SELECT remote_bp_prewarm('x')}), qr/"x" is temporary/, 'a temporary table');
+like(refused(q{SELECT remote_bp_prewarm('t', 'attic')}), qr/invalid prewarm mode "attic"/, 'a mode that there is not');
+like(refused(q{SELECT remote_bp_prewarm('t', fork => 'spoon')}), qr/invalid fork name/, 'a fork that there is not');
+like(refused(q{SELECT remote_bp_prewarm('t', fork => 'init')}), qr/fork "init" does not exist/, '... or not of this table');
+like(refused(q{SELECT remote_bp_prewarm('t', first_block => 1000000)}), qr/first_block must be between 0 and/, 'a block behind the end');
+like(refused(q{SELECT remote_bp_prewarm('t', last_block => -1)}), qr/last_block must be between 0 and/, '... before the start');
+like(refused(q{SELECT remote_bp_prewarm('t', NULL)}), qr/cannot be null/, 'a null');
+like(refused(q{SELECT remote_bp_prewarm('t')}, 'nobody'), qr/permission denied for table t/, 'who may not read it');
+like(refused(q{SELECT remote_bp_prewarm('t_id')}, 'nobody'), qr/permission denied for index t_id/, '... nor its index');
+is(refused(q{SELECT remote_bp_prewarm('t_id')}, 'reader'), '', 'who may read the table may prewarm its index');
+like(refused(q{SELECT * FROM remote_bp_prewarm_progress}, 'nobody'), qr/permission denied/, 'progress is for pg_monitor');
+is(sql(q{SELECT remote_bp_prewarm('empty')}), 0, 'an empty table');
+sql(q{ALTER SYSTEM SET remote_bp.enabled = off});
+$node->reload;
+$node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'off');
+like(refused(q{SELECT remote_bp_prewarm('t')}), qr/there is no tier to prewarm: remote_bp.enabled is off/, 'without a tier, the reason is told');
+is(refused(q{SELECT remote_bp_prewarm('t', 'buffers')}), '', '... but shared buffers are there');
+sql(q{ALTER SYSTEM RESET remote_bp.enabled});
+$node->reload;
+$node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
+
+#---- progress, cancelling -----------------------------------------------------------
+
+{
+	evict('t');
+	my $pusher = server_process($node, 'remote_bp pusher') or BAIL_OUT('no pusher');
+	kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
+	for my $how ('cancel', 'terminate')
+	{
+		my $session = $node->background_psql('postgres', on_error_stop => 0);
+		$session->query_until(qr/begun/, "\\echo begun\nSELECT remote_bp_prewarm('t');\n");
+		ok( wait_for(
+				'a prewarm that waits',
+				sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 },
+				60),
+			"$how: it waits for room in staging");
+		my $row = sql(q{SELECT relation, fork, mode, blocks_done > 0, blocks_done < blocks_total, blocks_total = pg_relation_size('t') / 8192, datid = (SELECT oid FROM pg_database WHERE datname = current_database()) FROM remote_bp_prewarm_progress});
+		is($row, 't|main|tier|t|t|t|t', "$how: and shows what it is at");
+		sql("SELECT pg_${how}_backend(pid) FROM remote_bp_prewarm_progress");
+		ok( wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60),
+			"$how: it ends, and is shown no more");
+		eval { $session->quit };
+	}
+	kill('CONT', $pusher);
+	cmp_ok(sql(q{SELECT remote_bp_prewarm('t')}), '>', 0, 'another one does the rest');
+	is(pages('t'), size('t'), '... which is all');
+}
+
+#---- a database ---------------------------------------------------------------------
+
+{
+	make_table($node, 'big', 80, index => 0);
+	sql('ANALYZE');
+	# t is what is read
+	sql(q{SELECT sum(v) FROM t}) for 1 .. 3;
+	evict('t', 't_id', 'big', 'small', 'rbp_ballast');
+	$node->poll_query_until('postgres', q{SELECT pg_stat_get_blocks_fetched('t'::regclass) > 0});
+	my $evictions = counter($node, 'evictions');
+	cmp_ok(sql('SELECT remote_bp_prewarm_database()'), '>', size('t'), 'the database');
+	cmp_ok(pages('t'), '>=', size('t') * 0.98, '... what is read most first');
+	cmp_ok(counter($node, 'remote_pages + staged_pages'), '>', counter($node, 'online_pages') * 0.9, '... until the tier is full');
+	cmp_ok(pages('big'), '<', size('big'), '... which it is before everything is in it');
+	cmp_ok(counter($node, 'evictions') - $evictions, '<', counter($node, 'online_pages') / 20, '... and hardly anything is given up for it');
+	evict('big');
+}
+
+#---- beside writers -------------------------------------------------------------------
+
+{
+	reset_counters($node);
+	RemoteBP::Load->prepare($node, 3);
+	my $pgbench = start_load($node, clients => 4, seconds => 8);
+	for (1 .. 25)
+	{
+		sql(q{SELECT remote_bp_prewarm(r, include_indexes => true) FROM unnest('{pgbench_accounts,pgbench_branches,pgbench_tellers,pgbench_history}'::regclass[]) r});
+		sql(q{SELECT remote_bp_evict('pgbench_accounts')}) if $_ % 5 == 0;
+	}
+	$pgbench->finish_ok('prewarm all the time');
+	cmp_ok(counter($node, 'compared'), '>', 0, 'pages were compared with the disk');
+	is(counter($node, 'mismatches'), 0, '... and none was different');
+}
+
+is_clean($node);
+$node->stop;
+done_testing();
