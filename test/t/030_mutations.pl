@@ -307,6 +307,7 @@ SQL
 				$writer->quit;
 				evict_buffers($node);
 				$node->psql('postgres', 'SELECT sum(v) FROM t');
+				last if counter($node, 'mismatches');
 			}
 			$prewarm->quit;
 			return (counter($node, 'mismatches'), $prewarmed);
