@@ -35,6 +35,7 @@ ALTER SYSTEM SET remote_bp.temp_staging_size = '129kB';
 ALTER SYSTEM SET remote_bp.temp_staging_size = '64kB';
 ALTER SYSTEM SET remote_bp.temp_io_timeout = '9ms';
 ALTER SYSTEM SET remote_bp.temp_io_timeout = '11min';
+SET remote_bp.use_tier = 'write';
 SET remote_bp.temp_mirror = 'donor2';
 SET remote_bp.spill_temp_files = 'sometimes';
 SET remote_bp.spill_temp_tables = 2;

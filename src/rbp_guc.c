@@ -27,6 +27,7 @@ char	   *rbp_guc_token_file = NULL;
 int			rbp_guc_lease_ttl = 30000;
 bool		rbp_guc_compare_with_disk = false;
 int			rbp_guc_page_cache_first = RBP_PAGE_CACHE_AUTO;
+int			rbp_guc_use_tier = RBP_USE_TIER_ON;
 int			rbp_guc_bypass = RBP_BYPASS_AUTO;
 int			rbp_guc_max_connections = 200;
 int			rbp_guc_connect_threshold = 8;
@@ -47,6 +48,13 @@ bool		rbp_guc_spill_temp_tables = false;
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
+
+static const struct config_enum_entry use_tier_choices[] = {
+	{"on", RBP_USE_TIER_ON, false},
+	{"read", RBP_USE_TIER_READ, false},
+	{"off", RBP_USE_TIER_OFF, false},
+	{NULL, 0, false}
+};
 
 static const struct config_enum_entry page_cache_choices[] = {
 	{"auto", RBP_PAGE_CACHE_AUTO, false},
@@ -292,6 +300,13 @@ rbp_guc_init(void)
 							 "\"auto\" asks where that pays, by what reads have cost lately.",
 							 &rbp_guc_page_cache_first,
 							 RBP_PAGE_CACHE_AUTO, page_cache_choices,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.use_tier",
+							 "Lets the session's page reads be served from the tier, and what it reads go there.",
+							 "\"read\" serves them, but captures nothing of what the session reads.",
+							 &rbp_guc_use_tier,
+							 RBP_USE_TIER_ON, use_tier_choices,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.bypass",

@@ -32,6 +32,16 @@ typedef enum RbpPageCacheChoice
 
 extern int	rbp_guc_page_cache_first;
 
+/* remote_bp.use_tier */
+typedef enum RbpUseTier
+{
+	RBP_USE_TIER_ON,
+	RBP_USE_TIER_READ,			/* what this session reads is not captured */
+	RBP_USE_TIER_OFF
+} RbpUseTier;
+
+extern int	rbp_guc_use_tier;
+
 /* remote_bp.bypass */
 typedef enum RbpBypassChoice
 {

@@ -45,6 +45,7 @@
 
 #include "rbp_compat.h"
 #include "rbp_directory.h"
+#include "rbp_guc.h"
 #include "rbp_mutation.h"
 #include "rbp_prewarm.h"
 #include "rbp_pusher.h"
@@ -451,6 +452,10 @@ begin_prewarm(Prewarm *prewarm)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("there is no tier to prewarm: %s", why)));
+	if (prewarm->mode == MODE_TIER && rbp_guc_use_tier == RBP_USE_TIER_OFF)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no tier to prewarm: remote_bp.use_tier is off")));
 	prewarm->progress = &all_progress[rbp_compat_procno()];
 	prewarm->progress->database = MyDatabaseId;
 	prewarm->progress->relation = InvalidOid;

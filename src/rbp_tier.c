@@ -478,8 +478,8 @@ rbp_tier_unusable_reason(char *buf, Size len)
 static inline bool
 tier_usable(int64 now)
 {
-	return rbp_guc_enabled && rbp_remote_usable(RBP_POOL_BUFFER, now) &&
-		pg_atomic_read_u32(&shared->lost_track) == 0;
+	return rbp_guc_enabled && rbp_guc_use_tier != RBP_USE_TIER_OFF &&
+		rbp_remote_usable(RBP_POOL_BUFFER, now) && pg_atomic_read_u32(&shared->lost_track) == 0;
 }
 
 /*
@@ -684,6 +684,8 @@ stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *version
 static bool
 keep(bool cached)
 {
+	if (rbp_guc_use_tier == RBP_USE_TIER_READ && !prewarming)
+		return false;
 	return prewarming || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
 		rbp_read_cost_keep(&read_cost, cached);

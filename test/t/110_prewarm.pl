@@ -154,6 +154,33 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	is(pages('t'), size('t'), '... which is all');
 }
 
+#---- sessions that use the tier less -----------------------------------------------------
+
+{
+	my $read = 'SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SET enable_seqscan = off; SET enable_bitmapscan = off;';
+	my $all = 'SELECT count(pad) FROM t WHERE id > 0';
+	evict_buffers($node);
+	evict('t', 't_id');
+	# Some victims of the ballast are still there to be captured: not of t.
+	sql("$read SET remote_bp.use_tier = read; $all; SELECT count(pad) FROM rbp_ballast WHERE id > 0");
+	evict_buffers($node);
+	is(pages('t'), 0, 'use_tier = read: what the session reads is not captured, nor by others later');
+	sql(q{SELECT remote_bp_prewarm('t', include_indexes => true)});
+	evict_buffers($node);
+	reset_counters($node);
+	sql("$read SET remote_bp.use_tier = read; $all");
+	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, '... but it reads from the tier');
+	evict_buffers($node);
+	reset_counters($node);
+	sql("$read SET remote_bp.use_tier = off; $all");
+	cmp_ok(counter($node, 'hits + staged_hits'), '<', 100, 'use_tier = off: it does not');
+	like(refused(q{SET remote_bp.use_tier = off; SELECT remote_bp_prewarm('t')}), qr/no tier to prewarm: remote_bp.use_tier is off/, '... nor prewarm it');
+	my $before = pages('t');
+	sql('SET remote_bp.use_tier = off; UPDATE t SET v = v + 1 WHERE id <= 80; CHECKPOINT');
+	cmp_ok(pages('t'), '<', $before, '... but what it writes is not left there');
+	is(refused(q{CREATE ROLE dumper LOGIN; ALTER ROLE dumper SET remote_bp.use_tier = read}), '', 'a role has it');
+}
+
 #---- a database ---------------------------------------------------------------------
 
 {
