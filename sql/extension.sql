@@ -7,7 +7,17 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_leases
 \d remote_bp_relations
 \d remote_bp_temp_files
+\d remote_bp_prewarm_progress
 \dx+ remote_bp
+
+-- Everything has a comment.
+SELECT pg_describe_object(d.classid, d.objid, coalesce(a.attnum, 0)) AS uncommented
+    FROM pg_depend d LEFT JOIN pg_attribute a ON d.classid = 'pg_class'::regclass AND a.attrelid = d.objid AND a.attnum > 0
+    WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+        AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'remote_bp')
+        AND (obj_description(d.objid, d.classid::regclass::name) IS NULL
+            OR a.attnum IS NOT NULL AND col_description(d.objid, a.attnum) IS NULL)
+    ORDER BY 1;
 
 -- Every column of remote_bp_stat is known to the library.
 SELECT key AS unknown FROM remote_bp_stat s, jsonb_each_text(to_jsonb(s)) WHERE value IS NULL

@@ -257,3 +257,284 @@ GRANT EXECUTE ON FUNCTION remote_bp_prewarm_progress() TO pg_monitor;
 GRANT SELECT ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
     remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
     remote_bp_prewarm_progress TO pg_monitor;
+
+-- What each is; docs/reference.md says the same.
+COMMENT ON FUNCTION remote_bp_stat_reset() IS
+    'Sets all counters and histograms to zero; for superusers, and whom they grant it';
+COMMENT ON FUNCTION remote_bp_evict(regclass) IS
+    'Forgets the pages of a relation, all forks, and returns how many; for superusers, and whom they grant it';
+COMMENT ON FUNCTION remote_bp_prewarm(regclass, text, text, bigint, bigint, boolean) IS
+    'Brings blocks of a relation into the tier or into shared buffers, and returns how many came; for whoever may read it';
+COMMENT ON FUNCTION remote_bp_prewarm_database() IS
+    'Brings what is read most of the current database into the tier until it is full, and returns how many blocks came';
+COMMENT ON FUNCTION remote_bp_stat() IS 'The rows of view remote_bp_stat';
+COMMENT ON VIEW remote_bp_stat IS
+    'What the tier did since the last reset, and what it holds, in one row';
+COMMENT ON COLUMN remote_bp_stat.usable IS
+    'Whether pages can be served and captured now';
+COMMENT ON COLUMN remote_bp_stat.unusable_reason IS
+    'Why not, if usable is false';
+COMMENT ON COLUMN remote_bp_stat.temp_unusable_reason IS
+    'Why the memory for temporary data cannot be used, if it cannot';
+COMMENT ON COLUMN remote_bp_stat.last_error IS
+    'What went wrong last, even if it is over';
+COMMENT ON COLUMN remote_bp_stat.last_error_at IS
+    'When that was';
+COMMENT ON COLUMN remote_bp_stat.page_cache_asked_by IS
+    'How the page cache is asked: cachestat, mincore or none';
+COMMENT ON COLUMN remote_bp_stat.hits IS
+    'Pages read from donors';
+COMMENT ON COLUMN remote_bp_stat.staged_hits IS
+    'Pages read from the staging region';
+COMMENT ON COLUMN remote_bp_stat.misses IS
+    'Pages read from the file while the tier was in use';
+COMMENT ON COLUMN remote_bp_stat.page_cache_reads IS
+    'Of misses, from the page cache';
+COMMENT ON COLUMN remote_bp_stat.disk_reads IS
+    'Of misses, from the disk; of the others it was not asked';
+COMMENT ON COLUMN remote_bp_stat.page_cache_first IS
+    'Of misses, from the page cache although a donor had the page';
+COMMENT ON COLUMN remote_bp_stat.page_cache_fills IS
+    'Of misses, from the disk, so that the page cache has the page from then on';
+COMMENT ON COLUMN remote_bp_stat.bypassed IS
+    'Of misses, from the disk although a donor had the page, since donors are slower';
+COMMENT ON COLUMN remote_bp_stat.captures IS
+    'Pages copied to staging when they left shared buffers, or were prewarmed';
+COMMENT ON COLUMN remote_bp_stat.skips_remote IS
+    'Pages not captured: the tier had them';
+COMMENT ON COLUMN remote_bp_stat.skips_unknown IS
+    'Pages not captured: it was not known what the disk has';
+COMMENT ON COLUMN remote_bp_stat.skips_stale IS
+    'Pages not captured: written or dropped since';
+COMMENT ON COLUMN remote_bp_stat.skips_changed IS
+    'Pages not captured: different from the disk, by hint bits for example';
+COMMENT ON COLUMN remote_bp_stat.skips_cached IS
+    'Pages not captured: the page cache has them, or is likely to';
+COMMENT ON COLUMN remote_bp_stat.skips_slow IS
+    'Pages not captured: donors are not enough quicker than the disk';
+COMMENT ON COLUMN remote_bp_stat.drops_full IS
+    'Pages not captured: staging was full';
+COMMENT ON COLUMN remote_bp_stat.pushes IS
+    'Pages written to donors';
+COMMENT ON COLUMN remote_bp_stat.pushes_stale IS
+    'Pages not written to donors, or in vain: written or dropped meanwhile';
+COMMENT ON COLUMN remote_bp_stat.pushes_failed IS
+    'Pages lost, since writing to the donor failed';
+COMMENT ON COLUMN remote_bp_stat.pushes_no_slot IS
+    'Pages lost, since the tier had no slot for them';
+COMMENT ON COLUMN remote_bp_stat.evictions IS
+    'Pages given up for others';
+COMMENT ON COLUMN remote_bp_stat.invalidations IS
+    'Pages dropped from the tier, since they were written';
+COMMENT ON COLUMN remote_bp_stat.generations IS
+    'Relation forks truncated, dropped or replaced';
+COMMENT ON COLUMN remote_bp_stat.races IS
+    'Reads that met a page on the move, and went on elsewhere';
+COMMENT ON COLUMN remote_bp_stat.hash_failures IS
+    'Reads whose content did not match its hash';
+COMMENT ON COLUMN remote_bp_stat.timeouts IS
+    'Waits that reached remote_bp.io_timeout';
+COMMENT ON COLUMN remote_bp_stat.io_errors IS
+    'Reads from donors that failed in another way';
+COMMENT ON COLUMN remote_bp_stat.fallbacks IS
+    'Reads from the file, since the donor that had the page failed or could not be used';
+COMMENT ON COLUMN remote_bp_stat.avoided IS
+    'Of fallbacks, since the donor is avoided';
+COMMENT ON COLUMN remote_bp_stat.over_limit IS
+    'Of fallbacks, because of remote_bp.max_connections';
+COMMENT ON COLUMN remote_bp_stat.below_threshold IS
+    'Of fallbacks, because of remote_bp.connect_threshold';
+COMMENT ON COLUMN remote_bp_stat.compared IS
+    'Pages compared with the disk (remote_bp.compare_with_disk)';
+COMMENT ON COLUMN remote_bp_stat.mismatches IS
+    'Of compared, those that differed';
+COMMENT ON COLUMN remote_bp_stat.bytes_read IS
+    'Bytes read from donors';
+COMMENT ON COLUMN remote_bp_stat.bytes_written IS
+    'Bytes written to donors';
+COMMENT ON COLUMN remote_bp_stat.disk_writes IS
+    'Relation pages written to disk';
+COMMENT ON COLUMN remote_bp_stat.prefetches_saved IS
+    'Blocks not prefetched from disk, since the tier has them';
+COMMENT ON COLUMN remote_bp_stat.spill_writes IS
+    'Temporary blocks written to donors';
+COMMENT ON COLUMN remote_bp_stat.spill_reads IS
+    'Temporary blocks read from donors';
+COMMENT ON COLUMN remote_bp_stat.spill_read_ahead IS
+    'Of spill_reads, before they were asked for';
+COMMENT ON COLUMN remote_bp_stat.spill_staged_reads IS
+    'Temporary blocks read from staging';
+COMMENT ON COLUMN remote_bp_stat.spill_local IS
+    'Temporary blocks written to the file, for want of memory';
+COMMENT ON COLUMN remote_bp_stat.spill_bypassed IS
+    'Temporary blocks written to the file, since that costs less';
+COMMENT ON COLUMN remote_bp_stat.spill_rescued IS
+    'Temporary blocks written to the file, since a donor failed';
+COMMENT ON COLUMN remote_bp_stat.spill_evacuated IS
+    'Temporary blocks moved, to give memory back';
+COMMENT ON COLUMN remote_bp_stat.spill_mirror_reads IS
+    'Temporary blocks had from the second copy';
+COMMENT ON COLUMN remote_bp_stat.spill_hash_failures IS
+    'Copies of temporary blocks that did not match their hash';
+COMMENT ON COLUMN remote_bp_stat.spill_lost IS
+    'Reads of temporary blocks that failed, and with them the query';
+COMMENT ON COLUMN remote_bp_stat.spill_file_us IS
+    'What writing and reading a temporary block takes in files, in microseconds; null if not known';
+COMMENT ON COLUMN remote_bp_stat.spill_donor_us IS
+    'The same on donors';
+COMMENT ON COLUMN remote_bp_stat.remote_pages IS
+    'Pages held by donors';
+COMMENT ON COLUMN remote_bp_stat.staged_pages IS
+    'Pages in staging, on the way to donors';
+COMMENT ON COLUMN remote_bp_stat.free_pages IS
+    'Pages for which there is room';
+COMMENT ON COLUMN remote_bp_stat.online_pages IS
+    'Pages for which memory is leased';
+COMMENT ON COLUMN remote_bp_stat.max_pages IS
+    'Pages that the tier can grow to (remote_bp.buffer_tier_max_size)';
+COMMENT ON COLUMN remote_bp_stat.temp_pages IS
+    'Temporary blocks held by donors, both copies counted';
+COMMENT ON COLUMN remote_bp_stat.temp_free_pages IS
+    'Temporary blocks for which there is room';
+COMMENT ON COLUMN remote_bp_stat.temp_online_pages IS
+    'Temporary blocks for which memory is leased';
+COMMENT ON COLUMN remote_bp_stat.temp_quarantined_pages IS
+    'Slots of temporary blocks that wait until no late write can reach them';
+COMMENT ON COLUMN remote_bp_stat.temp_lost_pages IS
+    'Slots of temporary blocks whose donor is gone';
+COMMENT ON COLUMN remote_bp_stat.temp_files IS
+    'Temporary files with blocks on donors, or on the way there';
+COMMENT ON COLUMN remote_bp_stat.stats_reset IS
+    'When the counters were reset';
+COMMENT ON FUNCTION remote_bp_stat_donors() IS 'The rows of view remote_bp_stat_donors';
+COMMENT ON VIEW remote_bp_stat_donors IS
+    'Each donor of which memory is leased, or was';
+COMMENT ON COLUMN remote_bp_stat_donors.donor IS
+    'Its name';
+COMMENT ON COLUMN remote_bp_stat_donors.host IS
+    'Where it is reached';
+COMMENT ON COLUMN remote_bp_stat_donors.port IS
+    'Where it is reached';
+COMMENT ON COLUMN remote_bp_stat_donors.state IS
+    'ok, avoided, gone or unresolved';
+COMMENT ON COLUMN remote_bp_stat_donors.state_since IS
+    'Since when';
+COMMENT ON COLUMN remote_bp_stat_donors.last_error IS
+    'What went wrong last there';
+COMMENT ON COLUMN remote_bp_stat_donors.last_error_at IS
+    'When that was';
+COMMENT ON COLUMN remote_bp_stat_donors.transport IS
+    'How it was reached last: shm, verbs or tcp';
+COMMENT ON COLUMN remote_bp_stat_donors.connections IS
+    'Connections of this server''s backends to it';
+COMMENT ON COLUMN remote_bp_stat_donors.leased_bytes IS
+    'Memory leased there';
+COMMENT ON COLUMN remote_bp_stat_donors.used_bytes IS
+    'Of this, in use';
+COMMENT ON COLUMN remote_bp_stat_donors.reads IS
+    'Pages read from it';
+COMMENT ON COLUMN remote_bp_stat_donors.writes IS
+    'Pages written to it';
+COMMENT ON COLUMN remote_bp_stat_donors.failures IS
+    'Reads and writes that failed';
+COMMENT ON COLUMN remote_bp_stat_donors.timeouts IS
+    'Of these, waits that reached their bound';
+COMMENT ON COLUMN remote_bp_stat_donors.bypassed IS
+    'Pages that it had and that were read from disk, since it is slower';
+COMMENT ON COLUMN remote_bp_stat_donors.saved_us IS
+    'Microseconds that reads from it have saved, against the disk; negative if they cost more';
+COMMENT ON COLUMN remote_bp_stat_donors.read_p50_us IS
+    'Half of its reads took less, in microseconds';
+COMMENT ON COLUMN remote_bp_stat_donors.read_p99_us IS
+    '99 of 100 of its reads took less';
+COMMENT ON FUNCTION remote_bp_stat_latency() IS 'The rows of view remote_bp_stat_latency';
+COMMENT ON VIEW remote_bp_stat_latency IS
+    'What operations took since the last reset';
+COMMENT ON COLUMN remote_bp_stat_latency.operation IS
+    'hit, staged_hit, disk_read, capture, push, connect, spill_read or spill_write';
+COMMENT ON COLUMN remote_bp_stat_latency.calls IS
+    'How many there were';
+COMMENT ON COLUMN remote_bp_stat_latency.mean_us IS
+    'What they took on average, in microseconds';
+COMMENT ON COLUMN remote_bp_stat_latency.p50_us IS
+    'Half of them took less';
+COMMENT ON COLUMN remote_bp_stat_latency.p90_us IS
+    '9 of 10 of them took less';
+COMMENT ON COLUMN remote_bp_stat_latency.p99_us IS
+    '99 of 100 of them took less';
+COMMENT ON COLUMN remote_bp_stat_latency.buckets_us IS
+    'Lower bounds of the buckets of the histogram';
+COMMENT ON COLUMN remote_bp_stat_latency.counts IS
+    'Operations in each bucket';
+COMMENT ON FUNCTION remote_bp_leases() IS 'The rows of view remote_bp_leases';
+COMMENT ON VIEW remote_bp_leases IS
+    'The memory that is leased, by region';
+COMMENT ON COLUMN remote_bp_leases.lease IS
+    'The lease''s id';
+COMMENT ON COLUMN remote_bp_leases.purpose IS
+    'buffer or temp';
+COMMENT ON COLUMN remote_bp_leases.donor IS
+    'Whose memory it is';
+COMMENT ON COLUMN remote_bp_leases.region IS
+    'The donor''s number of the region';
+COMMENT ON COLUMN remote_bp_leases.bytes IS
+    'Its size';
+COMMENT ON COLUMN remote_bp_leases.used_bytes IS
+    'Of this, in use';
+COMMENT ON COLUMN remote_bp_leases.heat IS
+    'Reads of its pages lately; the coldest region is given back first';
+COMMENT ON COLUMN remote_bp_leases.expires_in IS
+    'How long it may be used without a renewal';
+COMMENT ON FUNCTION remote_bp_relations() IS 'The rows of view remote_bp_relations';
+COMMENT ON VIEW remote_bp_relations IS
+    'Pages in the tier, by relation of this database and fork';
+COMMENT ON COLUMN remote_bp_relations.relation IS
+    'The relation; null if its file belongs to none that can be seen';
+COMMENT ON COLUMN remote_bp_relations.relfilenode IS
+    'The name of its files';
+COMMENT ON COLUMN remote_bp_relations.fork IS
+    'main, fsm, vm or init';
+COMMENT ON COLUMN remote_bp_relations.pages IS
+    'Pages held by donors';
+COMMENT ON COLUMN remote_bp_relations.bytes IS
+    'The same in bytes';
+COMMENT ON COLUMN remote_bp_relations.staged_pages IS
+    'Pages in staging, on the way to donors';
+COMMENT ON FUNCTION remote_bp_temp_files() IS 'The rows of view remote_bp_temp_files';
+COMMENT ON VIEW remote_bp_temp_files IS
+    'Temporary files that have blocks on donors, or on the way there';
+COMMENT ON COLUMN remote_bp_temp_files.file IS
+    'Its path below the data directory';
+COMMENT ON COLUMN remote_bp_temp_files.tablespace IS
+    'Its tablespace';
+COMMENT ON COLUMN remote_bp_temp_files.owner IS
+    'The process that made it';
+COMMENT ON COLUMN remote_bp_temp_files.temp_relation IS
+    'Whether it belongs to a temporary relation';
+COMMENT ON COLUMN remote_bp_temp_files.size IS
+    'Its size in bytes';
+COMMENT ON COLUMN remote_bp_temp_files.remote_bytes IS
+    'Of this, on donors';
+COMMENT ON COLUMN remote_bp_temp_files.staged_bytes IS
+    'Of this, in staging';
+COMMENT ON COLUMN remote_bp_temp_files.mirrored_bytes IS
+    'Of remote_bytes, on two donors';
+COMMENT ON FUNCTION remote_bp_prewarm_progress() IS 'The rows of view remote_bp_prewarm_progress';
+COMMENT ON VIEW remote_bp_prewarm_progress IS
+    'Processes that prewarm now';
+COMMENT ON COLUMN remote_bp_prewarm_progress.pid IS
+    'The process';
+COMMENT ON COLUMN remote_bp_prewarm_progress.datid IS
+    'Its database';
+COMMENT ON COLUMN remote_bp_prewarm_progress.relation IS
+    'The relation that it is at; null in another database';
+COMMENT ON COLUMN remote_bp_prewarm_progress.fork IS
+    'The fork that it is at';
+COMMENT ON COLUMN remote_bp_prewarm_progress.mode IS
+    'tier or buffers';
+COMMENT ON COLUMN remote_bp_prewarm_progress.phase IS
+    'reading, or waiting for donors: staging is full';
+COMMENT ON COLUMN remote_bp_prewarm_progress.blocks_done IS
+    'Blocks of the fork that are done';
+COMMENT ON COLUMN remote_bp_prewarm_progress.blocks_total IS
+    'Blocks of the fork to be done';
