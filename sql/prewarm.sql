@@ -20,6 +20,7 @@ SELECT * FROM remote_bp_prewarm_progress;
 SELECT remote_bp_prewarm('rbp_prewarmed', 'cache');
 SELECT remote_bp_prewarm('rbp_prewarmed', fork => 'init');
 SELECT remote_bp_prewarm('rbp_prewarmed', last_block => -1);
+SELECT remote_bp_prewarm('rbp_prewarmed', first_block => 10, last_block => 9);
 SELECT remote_bp_prewarm('rbp_prewarmed', NULL);
 CREATE VIEW rbp_view AS SELECT 1 AS one;
 SELECT remote_bp_prewarm('rbp_view');

@@ -211,9 +211,10 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 CREATE FUNCTION remote_bp_prewarm_database()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'rbp_sql_prewarm_database'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp;
 
--- Those that are at it now.  relation is null in another database.
+-- Who is prewarming now.  relation is null in another database.
 CREATE FUNCTION remote_bp_prewarm_progress(
     OUT pid integer,
     OUT datid oid,

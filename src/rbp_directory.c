@@ -969,20 +969,38 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 	}
 }
 
+/* Slots of the partition that a page could still take without another's. */
+static uint32_t
+partition_room(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	slots = rbp_partition_slots(dir);
+	uint32_t	room;
+
+	rbp_lock_shared(&p->lock);
+	room = p->lists[RBP_SLOT_FREE].count +
+		(slots > p->taken ? slots - p->taken : 0);
+	/* those that are staged will want one each */
+	room -= p->lists[RBP_SLOT_STAGED].count < room ?
+		p->lists[RBP_SLOT_STAGED].count : room;
+	rbp_lock_release(&p->lock);
+	return room;
+}
+
 bool
 rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page)
 {
-	RbpPartition *p = &dir->partitions[rbp_hash_partition(rbp_page_hash(page))];
-	uint32_t	slots = rbp_partition_slots(dir);
-	uint32_t	free;
+	return partition_room(dir, rbp_hash_partition(rbp_page_hash(page))) > 0;
+}
 
-	rbp_lock_shared(&p->lock);
-	free = p->lists[RBP_SLOT_FREE].count +
-		(slots > p->taken ? slots - p->taken : 0);
-	free = free > p->lists[RBP_SLOT_STAGED].count ?
-		free - p->lists[RBP_SLOT_STAGED].count : 0;
-	rbp_lock_release(&p->lock);
-	return free > 0;
+bool
+rbp_directory_is_full(RbpDirectory *dir)
+{
+	uint64_t	room = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+		room += partition_room(dir, part);
+	return room <= (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS / 64;
 }
 
 /*

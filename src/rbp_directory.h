@@ -358,6 +358,12 @@ extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
 extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
 
 /*
+ * Would hardly any page?  Partitions do not fill evenly, so the last 64th does not
+ * count.  Takes each partition's lock for a moment, and looks at no entry.
+ */
+extern bool rbp_directory_is_full(RbpDirectory *dir);
+
+/*
  * Test builds and unit tests: check every list, chain and count of every
  * partition; returns NULL if all is well, else a constant text.
  */

@@ -5,11 +5,12 @@
  *
  * Into the tier: pages are read through shared buffers, a ring of few of them,
  * and staged from there at once, with the buffer's content locked exclusively.
- * So nobody writes the page between the read that the claim is about and the
- * look at its stamp: writers hold that lock, too, if only in share mode.  A page
+ * Writers of the page hold that lock, too, if only in share mode.  So its frame's
+ * shadow stands still, and what it claims is checked as at any capture.  A page
  * that was in shared buffers may have no claim, because it was not worth one, or
  * differ from the disk, by hint bits, for example: it is read from the file once
- * more, under the same lock.  The system is told in advance which part of the file
+ * more, under the same lock, which is what keeps a write from coming between the look
+ * at its stamp and the read.  The system is told in advance which part of the file
  * will be read.
  *
  * There is no hurry here as there is for a victim: if staging is full, the
@@ -24,6 +25,7 @@
 
 #include "access/relation.h"
 #include "catalog/index.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "common/relpath.h"
 #include "executor/spi.h"
@@ -35,13 +37,10 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/smgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 #include "rbp_compat.h"
 #include "rbp_directory.h"
@@ -50,6 +49,7 @@
 #include "rbp_prewarm.h"
 #include "rbp_pusher.h"
 #include "rbp_relfile.h"
+#include "rbp_sql.h"
 #include "rbp_staging.h"
 #include "rbp_tier.h"
 
@@ -57,8 +57,14 @@ PG_FUNCTION_INFO_V1(rbp_sql_prewarm);
 PG_FUNCTION_INFO_V1(rbp_sql_prewarm_database);
 PG_FUNCTION_INFO_V1(rbp_sql_prewarm_progress);
 
-/* The system is told about so many blocks at a time. */
-#define READ_AHEAD_BLOCKS		512
+/*
+ * So many blocks are looked at, and read ahead, at a time; a segment of a relation is
+ * a multiple of it.
+ */
+#define WINDOW_BLOCKS			512
+
+/* After so many blocks: is there still a reason to go on? */
+#define CHECK_BLOCKS			64
 
 #define STAGING_WAIT_MS			1
 
@@ -78,7 +84,7 @@ static const char *const mode_names[] = {"tier", "buffers"};
 static const char *const phase_names[] = {"reading", "waiting for donors"};
 
 /*
- * What a process is at.  It alone writes its entry, pid last at the start and first
+ * What a process is doing.  It alone writes its entry, pid last at the start and first
  * at the end; whoever reads it may see a moment's mixture.
  */
 typedef struct Progress
@@ -129,33 +135,12 @@ typedef struct Fork
 	Relation	rel;
 	RbpRelFile	file;
 	BlockNumber end;			/* one behind the last block */
-	bool		missing[READ_AHEAD_BLOCKS]; /* in the part that is at hand */
+	bool		missing[WINDOW_BLOCKS]; /* of the window that is being read */
 } Fork;
-
-static void
-require_loaded(void)
-{
-	if (all_progress == NULL || rbp_dir == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("remote_bp must be loaded via shared_preload_libraries"),
-				 errhint("Add remote_bp to shared_preload_libraries and restart the server.")));
-}
 
 /*
  * ---- into the tier --------------------------------------------------------------
  */
-
-/* Is there room for one more page without giving up another? */
-static bool
-tier_is_full(void)
-{
-	RbpDirectoryCounts counts;
-
-	rbp_directory_counts(rbp_dir, &counts);
-	/* partitions are not filled evenly */
-	return counts.free <= counts.staged + counts.online / 64;
-}
 
 /* Go on?  If not, tell why. */
 static bool
@@ -175,19 +160,21 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
 						RelationGetRelationName(fork->rel), block, why)));
 	}
-	else if (prewarm->until_full && tier_is_full())
+	else if (prewarm->until_full && rbp_directory_is_full(rbp_dir))
 		prewarm->stopped = true;
 	return !prewarm->stopped;
 }
 
-/* Until less than half of staging is in use. */
-static void
-wait_for_staging(Prewarm *prewarm)
+/* Until less than half of staging is in use; false if there is no use in that. */
+static bool
+wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 {
 	uint32		enough = rbp_staging_slots(rbp_staging) / 2;
 
 	while (rbp_staging_busy(rbp_staging) > enough)
 	{
+		if (!may_go_on(prewarm, fork, block))
+			return false;
 		prewarm->progress->phase = PHASE_WAITING;
 		rbp_pusher_wake();
 		(void) WaitLatch(MyLatch,
@@ -197,30 +184,29 @@ wait_for_staging(Prewarm *prewarm)
 		CHECK_FOR_INTERRUPTS();
 	}
 	prewarm->progress->phase = PHASE_READING;
+	return true;
 }
 
 /*
- * Which of the next blocks are missing?  If they are many, the system is to read
- * that part of the file in one piece.
+ * Which blocks from this one to the end of the window are missing?  If they are
+ * many, the system is to read that part of the file in one piece.
  */
 static void
 look_ahead(Fork *fork, BlockNumber block)
 {
+	uint32		at = block % WINDOW_BLOCKS;
+	uint32		n = Min(fork->end - block, WINDOW_BLOCKS - at);
 	BlockNumber segment = block / RELSEG_SIZE;
-	BlockNumber n = Min(Min(fork->end - block, READ_AHEAD_BLOCKS),
-						(segment + 1) * RELSEG_SIZE - block);
-	int			missing = 0;
+	uint32		missing = 0;
 	char	   *path;
 	int			fd;
 
-	for (BlockNumber i = 0; i < n; i++)
+	for (uint32 i = 0; i < n; i++)
 	{
-		fork->missing[i] = !rbp_tier_has_block(&fork->file, block + i);
-		missing += fork->missing[i];
+		fork->missing[at + i] = !rbp_tier_has_block(&fork->file, block + i);
+		missing += fork->missing[at + i];
 	}
-	for (BlockNumber i = n; i < READ_AHEAD_BLOCKS; i++)
-		fork->missing[i] = true;
-	if (missing < n / 4)
+	if (missing == 0 || missing < n / 4)
 		return;
 	path = rbp_compat_rel_path(fork->rel, fork->file.fork);
 	if (segment > 0)
@@ -241,6 +227,13 @@ look_ahead(Fork *fork, BlockNumber block)
 	pfree(path);
 }
 
+/* Read the block from the file, past shared buffers. */
+static void
+read_from_file(const Fork *fork, BlockNumber block, char *page)
+{
+	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, page);
+}
+
 /* Read the block from the file, and stage it; see rbp_tier_prewarm_begin(). */
 static RbpPrewarmed
 stage_from_file(const Fork *fork, BlockNumber block)
@@ -250,8 +243,31 @@ stage_from_file(const Fork *fork, BlockNumber block)
 
 	if (!rbp_tier_prewarm_begin(&fork->file, block, &version))
 		return RBP_PREWARM_REFUSED;
-	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, page.data);
+	read_from_file(fork, block, page.data);
 	return rbp_tier_prewarm_page(&fork->file, block, page.data, &version);
+}
+
+/*
+ * Stage the block that the buffer holds.  If it has to be read from the file, that is
+ * done once before, so that nobody waits for the disk who waits for the buffer.
+ */
+static RbpPrewarmed
+stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
+{
+	RbpPrewarmed result;
+	PGAlignedBlock unused;
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	result = rbp_tier_prewarm_frame(&fork->file, block, BufferGetBlock(buffer));
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	if (result != RBP_PREWARM_REFUSED)
+		return result;
+
+	read_from_file(fork, block, unused.data);
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	result = stage_from_file(fork, block);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	return result;
 }
 
 /* Bring the block into the tier; says whether that was done. */
@@ -267,7 +283,9 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 	{
 		Buffer		buffer;
 
-		wait_for_staging(prewarm);
+		if (!wait_for_staging(prewarm, fork, block))
+			return false;
+		CHECK_FOR_INTERRUPTS();
 		if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
 		{
 			result = stage_from_file(fork, block);
@@ -275,13 +293,8 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 		}
 		buffer = ReadBufferExtended(fork->rel, fork->file.fork, block,
 									RBM_NORMAL, strategy);
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-		result = rbp_tier_prewarm_frame(&fork->file, block,
-										BufferGetBlock(buffer));
-		if (result == RBP_PREWARM_REFUSED)
-			result = stage_from_file(fork, block);
-		UnlockReleaseBuffer(buffer);
-		CHECK_FOR_INTERRUPTS();
+		result = stage_buffer(fork, block, buffer);
+		ReleaseBuffer(buffer);
 	} while (result == RBP_PREWARM_NO_ROOM);
 	return result == RBP_PREWARMED;
 }
@@ -314,16 +327,15 @@ prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 
 	for (BlockNumber block = first; block <= last; block++)
 	{
-		uint32		at = (block - first) % READ_AHEAD_BLOCKS;
-
 		CHECK_FOR_INTERRUPTS();
-		if (at == 0 && !may_go_on(prewarm, fork, block))
+		if ((block - first) % CHECK_BLOCKS == 0 &&
+			!may_go_on(prewarm, fork, block))
 			break;
 		if (prewarm->mode == MODE_TIER)
 		{
-			if (at == 0)
+			if (block == first || block % WINDOW_BLOCKS == 0)
 				look_ahead(fork, block);
-			if (fork->missing[at])
+			if (fork->missing[block % WINDOW_BLOCKS])
 				prewarm->pages += bring_into_tier(prewarm, fork, block, strategy);
 		}
 		else
@@ -342,42 +354,25 @@ prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 }
 
 /* Whoever may read the table may prewarm it, and its indexes. */
-static void
-check_privilege(Relation rel)
+static bool
+may_read(Relation rel)
 {
-	Oid			relid = RelationGetRelid(rel);
-	Oid			table = relid;
-	AclResult	result;
+	Oid			table = RelationGetRelid(rel);
 
 	if (rel->rd_rel->relkind == RELKIND_INDEX)
-	{
-		table = IndexGetRelation(relid, true);
-		if (!OidIsValid(table))
-			table = relid;
-	}
-	result = pg_class_aclcheck(table, GetUserId(), ACL_SELECT);
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
-					   RelationGetRelationName(rel));
+		table = IndexGetRelation(table, true);
+	return OidIsValid(table) &&
+		pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
 }
 
-static void
-check_kind(Relation rel)
+/*
+ * An index that is being built concurrently is written past shared buffers, without
+ * any lock on them: nothing of it must get into a buffer yet.
+ */
+static bool
+is_being_built(Relation rel)
 {
-	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("relation \"%s\" does not have storage",
-						RelationGetRelationName(rel)),
-				 errdetail_relkind_not_supported(rel->rd_rel->relkind),
-				 RELKIND_HAS_PARTITIONS(rel->rd_rel->relkind) ?
-				 errhint("Prewarm its partitions instead.") : 0));
-	if (RelationUsesLocalBuffers(rel) || RELATION_IS_OTHER_TEMP(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("relation \"%s\" is temporary",
-						RelationGetRelationName(rel)),
-				 errdetail("Its pages are neither in shared buffers nor in the buffer tier.")));
+	return rel->rd_rel->relkind == RELKIND_INDEX && !rel->rd_index->indisready;
 }
 
 /* A block number that the caller gave, or else that one. */
@@ -421,8 +416,11 @@ prewarm_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 		first = check_block("first_block", *first_arg, first, nblocks);
 		last = check_block("last_block", *last_arg, last, nblocks);
 	}
-	if (first <= last)
-		prewarm_blocks(prewarm, rel, forknum, first, last);
+	if (first > last)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("first_block must not be greater than last_block")));
+	prewarm_blocks(prewarm, rel, forknum, first, last);
 }
 
 static void
@@ -435,7 +433,8 @@ prewarm_indexes(Prewarm *prewarm, Relation rel)
 	{
 		Relation	index = relation_open(lfirst_oid(cell), AccessShareLock);
 
-		if (RELKIND_HAS_STORAGE(index->rd_rel->relkind))
+		if (RELKIND_HAS_STORAGE(index->rd_rel->relkind) &&
+			!is_being_built(index))
 			prewarm_fork(prewarm, index, MAIN_FORKNUM, NULL, NULL);
 		relation_close(index, AccessShareLock);
 	}
@@ -447,7 +446,7 @@ begin_prewarm(Prewarm *prewarm)
 {
 	char		why[256];
 
-	require_loaded();
+	rbp_sql_require_loaded();
 	if (prewarm->mode == MODE_TIER && rbp_tier_unusable_reason(why, sizeof(why)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -510,12 +509,20 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("relation, mode, fork and include_indexes cannot be null")));
-	require_loaded();
+	rbp_sql_require_loaded();
 	prewarm.mode = mode_from_text(PG_GETARG_TEXT_PP(MODE));
 	forknum = forkname_to_number(text_to_cstring(PG_GETARG_TEXT_PP(FORK)));
 	rel = relation_open(PG_GETARG_OID(RELATION), AccessShareLock);
-	check_kind(rel);
-	check_privilege(rel);
+	rbp_sql_check_buffered(rel);
+	if (!may_read(rel))
+		aclcheck_error(ACLCHECK_NO_PRIV,
+					   get_relkind_objtype(rel->rd_rel->relkind),
+					   RelationGetRelationName(rel));
+	if (is_being_built(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is being built",
+						RelationGetRelationName(rel))));
 
 	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
 	{
@@ -543,25 +550,23 @@ static const char *const database_query =
 "SELECT c.oid"
 " FROM pg_catalog.pg_class c"
 " WHERE c.relkind IN ('r', 'i', 'm', 't', 'S') AND c.relpersistence <> 't'"
-" AND c.relpages > 0"
 " ORDER BY (pg_catalog.pg_stat_get_blocks_fetched(c.oid)"
-" - pg_catalog.pg_stat_get_blocks_hit(c.oid))::float8 / c.relpages DESC,"
-" c.relpages, c.oid";
+" - pg_catalog.pg_stat_get_blocks_hit(c.oid))::float8"
+" / greatest(c.relpages, 1)::float8 DESC, c.relpages, c.oid";
 
-/* The relation, if it is there still, and its reader may. */
+/*
+ * The relation, if it is there still, and if the caller may read it.  An unlogged one has
+ * no file on a standby.
+ */
 static void
-prewarm_if_allowed(Prewarm *prewarm, Oid relid)
+prewarm_if_possible(Prewarm *prewarm, Oid relid)
 {
 	Relation	rel = try_relation_open(relid, AccessShareLock);
-	Oid			table = relid;
 
 	if (rel == NULL)
 		return;
-	if (rel->rd_rel->relkind == RELKIND_INDEX)
-		table = IndexGetRelation(relid, true);
-	if (OidIsValid(table) &&
-		RELKIND_HAS_STORAGE(rel->rd_rel->relkind) &&
-		pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
+	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && may_read(rel) &&
+		!is_being_built(rel) && smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
 		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
 	relation_close(rel, AccessShareLock);
 }
@@ -570,6 +575,7 @@ Datum
 rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 {
 	Prewarm		prewarm = {.mode = MODE_TIER,.until_full = true};
+	SPITupleTable *relations;
 
 	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
 	{
@@ -577,13 +583,14 @@ rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 		if (SPI_connect() != SPI_OK_CONNECT ||
 			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
 			elog(ERROR, "relations of the database cannot be listed");
-		for (uint64 i = 0; i < SPI_processed && !prewarm.stopped; i++)
+		relations = SPI_tuptable;
+		for (uint64 i = 0; i < relations->numvals && !prewarm.stopped; i++)
 		{
 			bool		isnull;
-			Datum		relid = SPI_getbinval(SPI_tuptable->vals[i],
-											  SPI_tuptable->tupdesc, 1, &isnull);
+			Datum		relid = SPI_getbinval(relations->vals[i],
+											  relations->tupdesc, 1, &isnull);
 
-			prewarm_if_allowed(&prewarm, DatumGetObjectId(relid));
+			prewarm_if_possible(&prewarm, DatumGetObjectId(relid));
 		}
 		SPI_finish();
 	}
@@ -604,13 +611,8 @@ rbp_sql_prewarm_progress(PG_FUNCTION_ARGS)
 		PID, DATID, RELATION, FORK, MODE, PHASE, BLOCKS_DONE, BLOCKS_TOTAL,
 		COLUMNS
 	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 
-	require_loaded();
-	InitMaterializedSRF(fcinfo, 0);
-	if (rsinfo->setDesc->natts != COLUMNS)
-		elog(ERROR, "function is declared with %d columns, the library fills %d",
-			 rsinfo->setDesc->natts, COLUMNS);
 	for (int i = 0; i < rbp_compat_max_procs(); i++)
 	{
 		Progress   *p = &all_progress[i];

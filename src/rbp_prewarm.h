@@ -10,7 +10,7 @@
 
 #include "postgres.h"
 
-/* What each process that prewarms is at. */
+/* What each process that prewarms is doing. */
 extern Size rbp_prewarm_shmem_size(void);
 extern void rbp_prewarm_shmem_init(void *mem);
 

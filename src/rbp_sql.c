@@ -34,6 +34,7 @@
 #include "rbp_page_cache.h"
 #include "rbp_remote.h"
 #include "rbp_space.h"
+#include "rbp_sql.h"
 #include "rbp_spill.h"
 #include "rbp_stats.h"
 #include "rbp_tier.h"
@@ -49,9 +50,8 @@ PG_FUNCTION_INFO_V1(rbp_sql_temp_files);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_reset);
 PG_FUNCTION_INFO_V1(rbp_sql_evict);
 
-/* Every function begins with this: without shared memory there is nothing. */
-static void
-require_loaded(void)
+void
+rbp_sql_require_loaded(void)
 {
 	if (!rbp_stats_attached() || rbp_dir == NULL)
 		ereport(ERROR,
@@ -60,18 +60,36 @@ require_loaded(void)
 				 errhint("Add remote_bp to shared_preload_libraries and restart the server.")));
 }
 
-/* A materialized result whose columns are those that the C code fills. */
-static ReturnSetInfo *
-start_rows(FunctionCallInfo fcinfo, int columns)
+ReturnSetInfo *
+rbp_sql_start_rows(FunctionCallInfo fcinfo, int columns)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	require_loaded();
+	rbp_sql_require_loaded();
 	InitMaterializedSRF(fcinfo, 0);
 	if (rsinfo->setDesc->natts != columns)
 		elog(ERROR, "function is declared with %d columns, the library fills %d",
 			 rsinfo->setDesc->natts, columns);
 	return rsinfo;
+}
+
+void
+rbp_sql_check_buffered(Relation rel)
+{
+	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("relation \"%s\" does not have storage",
+						RelationGetRelationName(rel)),
+				 errdetail_relkind_not_supported(rel->rd_rel->relkind),
+				 RELKIND_HAS_PARTITIONS(rel->rd_rel->relkind) ?
+				 errhint("Name its partitions instead.") : 0));
+	if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("relation \"%s\" is temporary",
+						RelationGetRelationName(rel)),
+				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
 }
 
 /*
@@ -151,7 +169,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	Datum	   *values;
 	bool	   *nulls;
 
-	require_loaded();
+	rbp_sql_require_loaded();
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	tupdesc = BlessTupleDesc(tupdesc);
@@ -222,7 +240,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_stat_reset(PG_FUNCTION_ARGS)
 {
-	require_loaded();
+	rbp_sql_require_loaded();
 	rbp_stats_reset();
 	rbp_remote_stats_reset();
 	PG_RETURN_VOID();
@@ -240,7 +258,7 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 		OPERATION, CALLS, MEAN_US, P50_US, P90_US, P99_US, BUCKETS_US, COUNTS,
 		COLUMNS
 	};
-	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	RbpHistogram h;
 
 	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
@@ -299,7 +317,7 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, BYPASSED,
 		SAVED_US, READ_P50_US, READ_P99_US, COLUMNS
 	};
-	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	RbpDonorInfo *donors;
 	int			n;
 
@@ -350,7 +368,7 @@ rbp_sql_leases(PG_FUNCTION_ARGS)
 		LEASE, PURPOSE, DONOR, REGION, BYTES, USED_BYTES, HEAT, EXPIRES_IN,
 		COLUMNS
 	};
-	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	RbpLeaseInfo *leases;
 	int			n;
 
@@ -477,7 +495,7 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 	{
 		RELATION, RELFILENODE, FORK, PAGES, BYTES, STAGED_PAGES, COLUMNS
 	};
-	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	HASH_SEQ_STATUS seq;
 	ForkCount  *count;
 
@@ -533,7 +551,7 @@ rbp_sql_temp_files(PG_FUNCTION_ARGS)
 		TEMP_FILE, TABLESPACE, OWNER, TEMP_RELATION, SIZE, REMOTE_BYTES,
 		STAGED_BYTES, MIRRORED_BYTES, COLUMNS
 	};
-	ReturnSetInfo *rsinfo = start_rows(fcinfo, COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	RbpSpillFileInfo *files;
 	int			n;
 
@@ -569,23 +587,9 @@ rbp_sql_evict(PG_FUNCTION_ARGS)
 	uint16		space;
 	uint64		dropped = 0;
 
-	require_loaded();
+	rbp_sql_require_loaded();
 	rel = relation_open(relid, AccessShareLock);
-	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("relation \"%s\" does not have storage",
-						RelationGetRelationName(rel)),
-				 errdetail_relkind_not_supported(rel->rd_rel->relkind),
-				 RELKIND_HAS_PARTITIONS(rel->rd_rel->relkind) ?
-				 errhint("Evict its partitions instead.") : 0));
-	if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("relation \"%s\" is temporary",
-						RelationGetRelationName(rel)),
-				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
-
+	rbp_sql_check_buffered(rel);
 	space = rbp_space_find(rbp_compat_rel_space(rel), rbp_compat_rel_db(rel));
 	if (space != RBP_INVALID_SPACE)
 		dropped = rbp_directory_drop_relation(rbp_dir, rbp_compat_rel_number(rel),

@@ -17,9 +17,10 @@
  * meantime does no harm: either its bytes still hash to h and the claim is
  * still true, or the capture is skipped.
  *
- * A frame's shadow is read and written only by the process that does I/O on
- * the frame, which the server makes exclusive (BM_IO_IN_PROGRESS), so it
- * needs no lock.
+ * A frame's shadow is written only by the process that does I/O on the frame,
+ * which the server makes exclusive (BM_IO_IN_PROGRESS), and read by that process,
+ * or by one that has the buffer pinned and its content locked exclusively, so
+ * that there is no I/O on it.  So it needs no lock of its own.
  *
  * Read of page Q into frame F that holds victim P:
  *	1. capture P from F, if its claim holds and the directory has not got it:
@@ -90,10 +91,11 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 #define SHADOW_VALID		0x01
 #define SHADOW_CHECKSUM		0x02	/* pd_checksum differs in the frame */
 #define SHADOW_READ			0x04	/* a read of the disk gave it, unverified */
-#define SHADOW_CACHED		0x08	/* the page cache had it; also without
-									 * SHADOW_VALID, and then that is all */
-#define SHADOW_SLOW			0x10	/* not valid: donors are not quicker than
-									 * the disk, where it came from */
+
+/* Without SHADOW_VALID: why not. */
+#define SHADOW_CACHED		0x08	/* the page cache had it */
+#define SHADOW_SLOW			0x10	/* donors are not enough quicker than the
+									 * disk, where it came from */
 
 typedef struct RbpShadow
 {
@@ -709,8 +711,7 @@ capture_victim(const char *frame)
 {
 	RbpShadow  *shadow = shadow_of(frame);
 
-	if (!(shadow->flags & SHADOW_VALID) ||
-		((shadow->flags & SHADOW_CACHED) && !keep(true)))
+	if (!(shadow->flags & SHADOW_VALID))
 	{
 		count_skip(shadow->flags);
 		return false;
@@ -1029,7 +1030,7 @@ claim_from_file(ReadPage *page)
 	else if (page->from_file)
 	{
 		page->version.hash = page->lookup.hash;
-		remember_frame(page->buf, &page->id, &page->version, SHADOW_CACHED);
+		remember_frame(page->buf, &page->id, &page->version, 0);
 	}
 	else
 	{
@@ -1475,15 +1476,15 @@ static char *
 frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
 			   bool scarce)
 {
-	char	   *frame = NULL;
-	bool		worth = keep(true);
+	char	   *frame;
+	bool		worth;
 
+	if (!is_frame(buf, BLCKSZ) && !DataChecksumsEnabled())
+		return NULL;
+	worth = keep(true);
 	if (!worth && !scarce)
 		return NULL;
-	if (is_frame(buf, BLCKSZ))
-		frame = buf;
-	else if (DataChecksumsEnabled())
-		frame = frame_by_tag(file, page->block);
+	frame = is_frame(buf, BLCKSZ) ? buf : frame_by_tag(file, page->block);
 	if (frame == NULL || worth)
 		return frame;
 	return (shadow_of(frame)->flags & SHADOW_VALID) &&

@@ -127,6 +127,22 @@ sql(q{ALTER SYSTEM RESET remote_bp.enabled});
 $node->reload;
 $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 
+# An index that is being built concurrently is written past shared buffers.
+{
+	my $holder = $node->background_psql('postgres');
+	$holder->query('BEGIN; UPDATE small SET v = v WHERE id = 1');
+	my $builder = $node->background_psql('postgres');
+	$builder->query_until(qr/begun/, "\\echo begun\nCREATE INDEX CONCURRENTLY small_v ON small (v);\n");
+	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_index WHERE indexrelid = to_regclass('small_v') AND NOT indisready}) or BAIL_OUT('no index');
+	like(refused(q{SELECT remote_bp_prewarm('small_v', 'buffers')}), qr/index "small_v" is being built/, 'an index that is being built');
+	is(refused(q{SELECT remote_bp_prewarm('small', 'buffers', include_indexes => true); SELECT remote_bp_prewarm('small', include_indexes => true)}), '', '... is left out');
+	$holder->query('COMMIT');
+	$holder->quit;
+	$builder->quit;
+	is(sql(q{SET enable_seqscan = off; SELECT count(*) FROM small WHERE v = 1}), 1024, '... and is what it should be in the end');
+	cmp_ok(sql(q{SELECT remote_bp_prewarm('small_v', 'buffers') + remote_bp_prewarm('small_v')}), '>', 0, '... when it can be prewarmed');
+}
+
 #---- progress, cancelling -----------------------------------------------------------
 
 {
@@ -217,4 +233,50 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 
 is_clean($node);
 $node->stop;
+
+#---- checksums; a standby ---------------------------------------------------------------
+
+{
+	my $primary = new_cluster('primary', broker => $broker, checksums => 1, streaming => 1, shared_buffers => '2MB', tier => '32MB', conf => "remote_bp.io_timeout = '5s'\n");
+	wait_leased($primary, 32) or BAIL_OUT('no memory');
+	make_table($primary, 't', 8);
+	make_table($primary, 'u', 1, kind => 'UNLOGGED');
+	$primary->backup('base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($primary, 'base', has_streaming => 1);
+	$standby->start;
+	wait_leased($standby, 32) or BAIL_OUT('no memory');
+	$primary->wait_for_catchup($standby);
+	for my $server ($primary, $standby)
+	{
+		my $name = $server->name;
+		$server->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+		cmp_ok($server->safe_psql('postgres', 'SELECT remote_bp_prewarm_database()'), '>=', 1000, "$name, checksums: the database");
+		is($server->safe_psql('postgres', q{SELECT pages + staged_pages - pg_relation_size('t') / 8192 FROM remote_bp_relations WHERE relation = 't'::regclass AND fork = 'main'}), 0, "$name: all of the table");
+		$server->safe_psql('postgres', 'SELECT sum(v) FROM t');
+	}
+	my $load = start_load_of_updates($primary);
+	for my $server ($primary, $standby)
+	{
+		for (1 .. 20)
+		{
+			$server->safe_psql('postgres', q{SELECT remote_bp_prewarm('t', include_indexes => true)});
+			$server->safe_psql('postgres', 'SELECT sum(v) FROM t');
+		}
+	}
+	$load->quit;
+	is_clean($_, $_->name) for $primary, $standby;
+	$standby->stop;
+	$primary->stop;
+}
+
 done_testing();
+
+# A session that updates the table for a while.
+sub start_load_of_updates
+{
+	my ($server) = @_;
+	my $session = $server->background_psql('postgres');
+	$session->query_until(qr/begun/, "\\echo begun\n" . "UPDATE t SET v = v + 1 WHERE id % 7 = 0;\nCHECKPOINT;\n" x 20);
+	return $session;
+}
