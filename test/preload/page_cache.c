@@ -4,12 +4,14 @@
  *	  cannot be asked in every way.
  *
  * RBP_CACHE names what is wrong, in any order: "nocachestat" (the kernel is
- * older), "nomincore" (it is forbidden), "silent" (a file system whose files
- * the page cache never has, as far as it can be asked).
+ * older), "deadlycachestat" (whoever calls it is ended by SIGSYS), "nomincore" (it
+ * is forbidden), "silent" (a file system whose files the page cache never has, as
+ * far as it can be asked).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +63,8 @@ syscall(long number,...)
 		errno = ENOSYS;
 		return -1;
 	}
+	if (number == CACHESTAT && wrong("deadlycachestat"))
+		kill(getpid(), SIGSYS);
 	result = next(number, args[0], args[1], args[2], args[3], args[4], args[5]);
 	if (number == CACHESTAT && result == 0 && wrong("silent") && is_relation((int) args[0]))
 		memset((void *) args[2], 0, 5 * 8);

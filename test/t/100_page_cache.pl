@@ -144,6 +144,22 @@ for my $how ('cachestat', 'mincore')
 	$node->stop;
 }
 
+# A mapping for each segment is not ours to make where address space is limited.
+{
+	system('prlimit', "--pid=$$", '--as=1099511627776:') == 0 or BAIL_OUT('prlimit');
+	start_preloaded($node, 'page_cache', RBP_CACHE => 'nocachestat');
+	system('prlimit', "--pid=$$", '--as=unlimited:') == 0 or BAIL_OUT('prlimit');
+	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), 'none', 'limited address space: mincore is not used');
+	$node->stop;
+}
+
+# A filter of system calls that ends the caller ends a child, not the server.
+{
+	start_preloaded($node, 'page_cache', RBP_CACHE => 'deadlycachestat');
+	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), 'mincore', 'deadly cachestat: the server starts, and asks otherwise');
+	$node->stop;
+}
+
 # A file system whose files never show up in the page cache is left alone.
 {
 	start_preloaded($node, 'page_cache', RBP_CACHE => 'silent nomincore');
