@@ -118,7 +118,10 @@ lock_place(const Place *place)
 	return NULL;
 }
 
-/* Write the page to other slots, and let the block be there. */
+/*
+ * Write the page to other slots, and let the block be there.  False if there are none;
+ * a block that is not where it was is not ours any more.
+ */
 static bool
 move_to_slots(const Place *place, char *page, int64 deadline_ns)
 {
@@ -148,6 +151,7 @@ move_to_slots(const Place *place, char *page, int64 deadline_ns)
 		{
 			rbp_spill_install(file, place->block, slot, mirror, place->hash);
 			rbp_spill_file_unlock(rbp_spill_table, file);
+			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 			return true;
 		}
 		rbp_spill_free_slot(slot, RBP_OK);
@@ -171,6 +175,8 @@ move_to_real_file(const Place *place, const char *page)
 	if (file == NULL)
 		return true;
 	ok = rbp_spill_to_real_file(file, place->block, page, &fd);
+	if (ok)
+		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
@@ -243,9 +249,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		}
 
 		/* If it can go nowhere, as with a full disk, another file's may. */
-		if (move_to_slots(&place, page, soon) || move_to_real_file(&place, page))
-			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
-		else
+		if (!move_to_slots(&place, page, soon) && !move_to_real_file(&place, page))
 			leave_file(place.handle);
 	}
 	return rbp_spill_extent_blocks(extent);
