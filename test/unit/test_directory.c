@@ -611,6 +611,55 @@ test_eviction(void)
 	free(dir);
 }
 
+/* Whoever fills the tier, but pushes nothing out, gets nearly all of it. */
+static void
+test_room(void)
+{
+	RbpDirectory *none = make(4, 0);
+	RbpDirectory *dir = make(4, 4);
+	RbpDirectoryCounts counts;
+	RbpPageId	page = page_of(1, 0);
+	RbpVersion	version;
+	uint32_t	skipped = 0;
+
+	ok(!rbp_directory_has_room(none, &page) && rbp_directory_is_full(none), "no memory: there is no room");
+	free(none);
+
+	ok(rbp_directory_has_room(dir, &page) && !rbp_directory_is_full(dir), "an empty tier has room");
+	for (uint32_t block = 0; !rbp_directory_is_full(dir) && block < 64 * RBP_EXTENT_PAGES; block++)
+	{
+		page = page_of(1, block);
+		if (!rbp_directory_has_room(dir, &page))
+			skipped++;
+		else if (put(dir, &page, block + 1) == RBP_INVALID_SLOT)
+			break;
+	}
+	rbp_directory_counts(dir, &counts);
+	ok(rbp_directory_is_full(dir), "it gets full");
+	ok(counts.remote > counts.online * 15 / 16, "... with nearly all of it in use (%u of %u)", (unsigned) counts.remote, (unsigned) counts.online);
+	is_u64(counts.evictions, 0, "... and nothing given up");
+	ok(skipped > 0, "... though partitions fill unevenly (%u pages had no room)", skipped);
+	free(dir);
+
+	/* what is staged will want a slot */
+	dir = make(4, 4);
+	for (uint32_t block = 0, filled = 0; block < 64 * RBP_EXTENT_PAGES; block++)
+	{
+		page = page_of(2, block);
+		if (rbp_hash_partition(rbp_page_hash(&page)) != 0)
+			continue;
+		if (++filled == 4 * RBP_EXTENT_PAGES / RBP_PARTITIONS)
+			break;
+		(void) put(dir, &page, block + 1);
+	}
+	ok(rbp_directory_has_room(dir, &page), "a partition with one free slot has room");
+	version = version_of(dir, &page, 1);
+	ok(rbp_directory_insert_staged(dir, &page, &version, 0) == RBP_INSERTED, "... for a page");
+	ok(!rbp_directory_has_room(dir, &page), "... and none while that is staged");
+	check(dir, "room");
+	free(dir);
+}
+
 static void
 test_extents(void)
 {
@@ -972,6 +1021,7 @@ main(void)
 	test_moving();
 	test_drop_if_same();
 	test_eviction();
+	test_room();
 	test_extents();
 	test_fresh_among_many();
 	test_extent_of_pusher();
