@@ -93,7 +93,7 @@ typedef struct Progress
 	Oid			database;
 	Oid			relation;
 	ForkNumber	fork;
-	PrewarmMode		mode;
+	PrewarmMode mode;
 	volatile Phase phase;
 	pg_atomic_uint64 done;		/* blocks */
 	pg_atomic_uint64 total;
@@ -122,7 +122,7 @@ rbp_prewarm_shmem_init(void *mem)
 /* One call: what it does, and what it has done so far. */
 typedef struct Prewarm
 {
-	PrewarmMode		mode;
+	PrewarmMode mode;
 	bool		until_full;		/* do not push out other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
 	Progress   *progress;
