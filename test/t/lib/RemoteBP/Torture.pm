@@ -49,6 +49,8 @@ sub torture
 {
 	my (%opt) = @_;
 	my $seconds = $ENV{RBP_TORTURE_SECONDS} || 60;
+	# What the page cache has is hardly captured: a smaller tier is full, too.
+	my $tier = $opt{page_cache_first} ? 32 : 96;
 	if ($opt{page_cache_first})
 	{
 		($hits, $share) = (3_000, 0);
@@ -67,7 +69,7 @@ sub torture
 		transport => $opt{transport},
 		checksums => $opt{checksums},
 		shared_buffers => '2MB',
-		tier => '96MB',
+		tier => "${tier}MB",
 		staging => '1MB',
 		page_cache_first => $opt{page_cache_first},
 		conf => <<'CONF');
@@ -79,7 +81,7 @@ log_checkpoints = off
 # be in use all the time.
 remote_bp.io_timeout = 1s
 CONF
-	ok(wait_leased($node, 96), 'memory is leased');
+	ok(wait_leased($node, $tier), 'memory is leased');
 	set_up($node);
 
 	my %sum;
@@ -105,7 +107,7 @@ CONF
 			note("round $round: $job: $n turns");
 		}
 		is(balances($node), 't|t|t', "round $round: balances agree");
-		ok(wait_leased($node, 96), "round $round: memory is leased") if $round < $rounds;
+		ok(wait_leased($node, $tier), "round $round: memory is leased") if $round < $rounds;
 	}
 
 	cmp_ok($sum{hits}, '>', $hits, 'donors served many pages');
