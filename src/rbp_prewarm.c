@@ -235,14 +235,14 @@ read_from_file(const Fork *fork, BlockNumber block, char *page)
 }
 
 /* Read the block from the file, and stage it; see rbp_tier_prewarm_begin(). */
-static RbpPrewarmed
+static RbpStageResult
 stage_from_file(const Fork *fork, BlockNumber block)
 {
 	PGAlignedBlock page;
 	RbpVersion	version;
 
 	if (!rbp_tier_prewarm_begin(&fork->file, block, &version))
-		return RBP_PREWARM_REFUSED;
+		return RBP_STAGE_REFUSED;
 	read_from_file(fork, block, page.data);
 	return rbp_tier_prewarm_page(&fork->file, block, page.data, &version);
 }
@@ -251,16 +251,16 @@ stage_from_file(const Fork *fork, BlockNumber block)
  * Stage the block that the buffer holds.  If it has to be read from the file, that is
  * done once before, so that nobody waits for the disk who waits for the buffer.
  */
-static RbpPrewarmed
+static RbpStageResult
 stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
 {
-	RbpPrewarmed result;
+	RbpStageResult result;
 	PGAlignedBlock unused;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	result = rbp_tier_prewarm_frame(&fork->file, block, BufferGetBlock(buffer));
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-	if (result != RBP_PREWARM_REFUSED)
+	if (result >= RBP_STAGE_PRESENT || result == RBP_STAGE_FULL)
 		return result;
 
 	read_from_file(fork, block, unused.data);
@@ -275,7 +275,7 @@ static bool
 bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 				BufferAccessStrategy strategy)
 {
-	RbpPrewarmed result;
+	RbpStageResult result;
 
 	if (prewarm->until_full && !rbp_tier_has_room(&fork->file, block))
 		return false;
@@ -295,8 +295,8 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 									RBM_NORMAL, strategy);
 		result = stage_buffer(fork, block, buffer);
 		ReleaseBuffer(buffer);
-	} while (result == RBP_PREWARM_NO_ROOM);
-	return result == RBP_PREWARMED;
+	} while (result == RBP_STAGE_FULL);
+	return result == RBP_STAGE_DONE;
 }
 
 /*

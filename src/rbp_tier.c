@@ -481,7 +481,8 @@ static inline bool
 tier_usable(int64 now)
 {
 	return rbp_guc_enabled && rbp_guc_use_tier != RBP_USE_TIER_OFF &&
-		rbp_remote_usable(RBP_POOL_BUFFER, now) && pg_atomic_read_u32(&shared->lost_track) == 0;
+		rbp_remote_usable(RBP_POOL_BUFFER, now) &&
+		pg_atomic_read_u32(&shared->lost_track) == 0;
 }
 
 /*
@@ -588,22 +589,8 @@ read_verified(char *copy, BlockNumber block)
 	return rbp_compat_page_verified(copy, block);
 }
 
-/* What became of a page that was to be staged. */
-typedef enum Staged
-{
-	STAGED_STALE,				/* written or dropped since */
-	STAGED_FULL,				/* no staging slot is free */
-	STAGED_REFUSED,				/* copied, but not what the claim is about; or
-								 * by then it was stale */
-	STAGED_PRESENT,				/* copied, but the tier had it by then */
-	STAGED_DONE
-} Staged;
-
-/* Did it take a copy? */
-#define STAGED_COPIED(result)	((result) >= STAGED_REFUSED)
-
 /* Stage the bytes as the page, if the version's claim is about them. */
-static Staged
+static RbpStageResult
 stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	  uint32 flags)
 {
@@ -617,11 +604,11 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 								  page->fork) != version->generation))
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
-		return STAGED_STALE;
+		return RBP_STAGE_STALE;
 	}
 	slot = rbp_staging_get(rbp_staging);
 	if (slot == RBP_NO_STAGING_SLOT)
-		return STAGED_FULL;
+		return RBP_STAGE_FULL;
 	copy = rbp_staging_page(rbp_staging, slot);
 	memcpy(copy, bytes, BLCKSZ);
 	if ((flags & SHADOW_CHECKSUM) && !PageIsNew((Page) copy) &&
@@ -636,10 +623,10 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 		if (rbp_directory_insert_staged(rbp_dir, page, &mutated, slot) == RBP_INSERTED)
 		{
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-			return STAGED_DONE;
+			return RBP_STAGE_DONE;
 		}
 		rbp_staging_put(rbp_staging, slot);
-		return STAGED_REFUSED;
+		return RBP_STAGE_REFUSED;
 	}
 	if (rbp_hash_page(copy) != version->hash ||
 		((flags & SHADOW_READ) && !read_verified(copy, page->block) &&
@@ -647,22 +634,22 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	{
 		rbp_staging_put(rbp_staging, slot);
 		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
-		return STAGED_REFUSED;
+		return RBP_STAGE_REFUSED;
 	}
 	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
 	{
 		case RBP_INSERTED:
 			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-			return STAGED_DONE;
+			return RBP_STAGE_DONE;
 		case RBP_INSERT_PRESENT:
 			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
 			rbp_staging_put(rbp_staging, slot);
-			return STAGED_PRESENT;
+			return RBP_STAGE_PRESENT;
 		default:
 			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
 			rbp_staging_put(rbp_staging, slot);
-			return STAGED_REFUSED;
+			return RBP_STAGE_REFUSED;
 	}
 }
 
@@ -671,12 +658,12 @@ static bool
 stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 			 uint32 flags)
 {
-	Staged		result = stage(bytes, page, version, flags);
+	RbpStageResult result = stage(bytes, page, version, flags);
 
 	/* nobody waits for room */
-	if (result == STAGED_FULL)
+	if (result == RBP_STAGE_FULL)
 		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
-	return STAGED_COPIED(result);
+	return result >= RBP_STAGE_REFUSED;
 }
 
 /*
@@ -1368,23 +1355,7 @@ rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
 	return name_page(file, block, &id) && rbp_directory_has_room(rbp_dir, &id);
 }
 
-static RbpPrewarmed
-prewarmed(Staged result)
-{
-	switch (result)
-	{
-		case STAGED_DONE:
-			return RBP_PREWARMED;
-		case STAGED_FULL:
-			return RBP_PREWARM_NO_ROOM;
-		case STAGED_PRESENT:
-			return RBP_PREWARM_PRESENT;
-		default:
-			return RBP_PREWARM_REFUSED;
-	}
-}
-
-RbpPrewarmed
+RbpStageResult
 rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
 					   const char *frame)
 {
@@ -1393,8 +1364,8 @@ rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
 
 	if (!name_page(file, block, &id) || !(shadow->flags & SHADOW_VALID) ||
 		!rbp_page_equal(&shadow->page, &id))
-		return RBP_PREWARM_REFUSED;
-	return prewarmed(stage(frame, &id, &shadow->version, shadow->flags));
+		return RBP_STAGE_REFUSED;
+	return stage(frame, &id, &shadow->version, shadow->flags);
 }
 
 bool
@@ -1411,16 +1382,16 @@ rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 	return true;
 }
 
-RbpPrewarmed
+RbpStageResult
 rbp_tier_prewarm_page(const RbpRelFile *file, BlockNumber block,
 					  const char *page, RbpVersion *version)
 {
 	RbpPageId	id;
 
 	if (!name_page(file, block, &id))
-		return RBP_PREWARM_REFUSED;
+		return RBP_STAGE_REFUSED;
 	version->hash = rbp_hash_page(page);
-	return prewarmed(stage(page, &id, version, SHADOW_READ));
+	return stage(page, &id, version, SHADOW_READ);
 }
 
 /*

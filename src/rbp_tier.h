@@ -82,21 +82,23 @@ extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
 /* Would it find room there without another one being given up for it? */
 extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
 
-typedef enum RbpPrewarmed
+/* What became of a page that was to be staged; victims were copied from REFUSED on. */
+typedef enum RbpStageResult
 {
-	RBP_PREWARMED,				/* staged */
-	RBP_PREWARM_PRESENT,		/* the tier had it by then */
-	RBP_PREWARM_NO_ROOM,		/* staging is full: try again later */
-	RBP_PREWARM_REFUSED			/* it cannot be told what the disk has, or that
-								 * is not fit to be kept */
-} RbpPrewarmed;
+	RBP_STAGE_STALE,			/* written or dropped since */
+	RBP_STAGE_FULL,				/* no staging slot is free: perhaps later */
+	RBP_STAGE_REFUSED,			/* not known to be what the disk has, or not fit
+								 * to be kept */
+	RBP_STAGE_PRESENT,			/* the tier had it by then */
+	RBP_STAGE_DONE
+} RbpStageResult;
 
 /*
  * Stage the block that a frame holds, if that is what the disk has.  The caller has
  * the buffer pinned and its content locked exclusively, so that nobody reads or
  * writes it meanwhile.
  */
-extern RbpPrewarmed rbp_tier_prewarm_frame(const RbpRelFile *file,
+extern RbpStageResult rbp_tier_prewarm_frame(const RbpRelFile *file,
 										   BlockNumber block, const char *frame);
 
 /*
@@ -106,7 +108,7 @@ extern RbpPrewarmed rbp_tier_prewarm_frame(const RbpRelFile *file,
  */
 extern bool rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 								   RbpVersion *version);
-extern RbpPrewarmed rbp_tier_prewarm_page(const RbpRelFile *file,
+extern RbpStageResult rbp_tier_prewarm_page(const RbpRelFile *file,
 										  BlockNumber block, const char *page,
 										  RbpVersion *version);
 
