@@ -37,6 +37,11 @@
  *	  that few hits write a line that others write as well; there the count
  *	  itself is raised by compare-and-swap, lest the sum runs away from it.
  *
+ *	- Policies: words that one process at a time writes.  A page that is published
+ *	  by a policy of just before is put right by rbp_directory_apply_policies(),
+ *	  which takes each lock after the word was written.  A file's count of
+ *	  kept pages changes under the lock of each page's partition.
+ *
  *	- The page in the entry of a staging slot: changed only by the process
  *	  that holds the staging slot, in insert_staged.  The same process may
  *	  read it without a lock, and so learns the partition to lock; that the
@@ -128,6 +133,16 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	at += align_line(nlocal * sizeof(uint16_t));
 	dir->accounts = at;
 	at += align_line((size_t) dir->nstripes * RBP_ACCOUNTS * sizeof(RbpAccount));
+	dir->policies = at;
+	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
+	dir->held = at;
+	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
+	dir->space_pages = at;
+	at += align_line(RBP_MAX_SPACES * sizeof(int32_t));
+	dir->space_limits = at;
+	at += align_line(RBP_MAX_SPACES);
+	dir->limits = at;
+	at += align_line((RBP_LIMITS + 1) * sizeof(RbpLimit));
 	dir->bytes = at;
 }
 
@@ -587,6 +602,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 	uint32_t	slot = RBP_INVALID_SLOT;
 	bool		look = true;	/* for fresh slots, once */
 	int			freed = 0;
+	uint32_t	limit = rbp_limit_reached(dir, page->space);
 
 	*evicted = false;
 	rbp_lock_exclusive(&p->lock);
@@ -601,19 +617,20 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
 		bool		live = false;
 
-		if (index != RBP_NIL)
+		if (limit == 0 && index != RBP_NIL)
 		{
 			rbp_list_remove(dir, p, index);
 			/* these cost no page */
 			tries += ++freed % RBP_EVICT_STEPS == 0;
 		}
-		else if (!look || (index = next_fresh(dir, part)) == RBP_NIL)
+		else if (limit != 0 || !look || (index = next_fresh(dir, part)) == RBP_NIL)
 		{
 			RbpEntry   *e;
 			uint64_t	hash;
 
 			look = false;
-			index = rbp_s3fifo_evict(dir, part, &live);
+			index = limit != 0 ? rbp_limit_evict(dir, part, limit, &live) :
+				rbp_s3fifo_evict(dir, part, &live);
 			if (index == RBP_NIL)
 				break;
 			e = rbp_entry(dir, index);
@@ -668,7 +685,8 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 		result = RBP_INSERT_GONE;
 	else
 	{
-		if (!rbp_entry_live(dir, part, staged_index))
+		if (!rbp_entry_live(dir, part, staged_index) ||
+			rbp_directory_policy(dir, page->rel, page->space) == RBP_POLICY_NONE)
 			result = RBP_INSERT_STALE;
 		freq = rbp_entry_freq(staged);
 		rbp_entry_drop(dir, part, staged_index, hash);
@@ -807,16 +825,11 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 	return freed;
 }
 
-/*
- * Call fn for each live entry of the partition, under its lock, which is let
- * go between chunks of remote slots.  fn says whether to drop the entry, for
- * which the lock must be exclusive.
- */
-static void
-for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,
-			  bool (*fn) (RbpDirectory *dir, uint32_t part, uint32_t index,
-						  void *arg),
-			  void *arg)
+void
+rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
+				   bool (*fn) (RbpDirectory *dir, uint32_t part, uint32_t index,
+							   void *arg),
+				   void *arg)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	base = part * dir->nlocal;
@@ -837,7 +850,6 @@ for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,
 			RbpEntry   *e = rbp_entry(dir, base + i);
 
 			if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
-				rbp_entry_live(dir, part, base + i) &&
 				fn(dir, part, base + i, arg))
 				rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
 		}
@@ -852,8 +864,7 @@ for_each_live(RbpDirectory *dir, uint32_t part, bool exclusive,
 				RbpEntry   *e = rbp_entry(dir, index);
 
 				next = e->next;
-				if (rbp_entry_live(dir, part, index) &&
-					fn(dir, part, index, arg))
+				if (fn(dir, part, index, arg))
 					rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
 			}
 		}
@@ -875,8 +886,8 @@ drop_relation_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	DropRelationArg *drop = arg;
 	const RbpEntry *e = rbp_entry(dir, index);
 
-	(void) part;
-	if (e->rel != drop->rel || e->space != drop->space)
+	if (e->rel != drop->rel || e->space != drop->space ||
+		!rbp_entry_live(dir, part, index))
 		return false;
 	drop->dropped++;
 	return true;
@@ -888,7 +899,7 @@ rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
 	DropRelationArg arg = {rel, space, 0};
 
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		for_each_live(dir, part, true, drop_relation_fn, &arg);
+		rbp_for_each_entry(dir, part, true, drop_relation_fn, &arg);
 	return arg.dropped;
 }
 
@@ -906,6 +917,8 @@ scan_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
 	RbpLookup	at;
 
+	if (!rbp_entry_live(dir, part, index))
+		return false;
 	rbp_fill_lookup(dir, part, index, &at);
 	scan->fn(&page, at.where, at.slot, scan->arg);
 	return false;
@@ -919,7 +932,7 @@ rbp_directory_scan(RbpDirectory *dir, int partition,
 {
 	ScanArg		scan = {fn, arg};
 
-	for_each_live(dir, (uint32_t) partition, false, scan_fn, &scan);
+	rbp_for_each_entry(dir, (uint32_t) partition, false, scan_fn, &scan);
 }
 
 static bool
@@ -927,7 +940,8 @@ count_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
 	RbpDirectoryCounts *counts = arg;
 
-	(void) part;
+	if (!rbp_entry_live(dir, part, index))
+		return false;
 	if (index >= dir->max_slots)
 		counts->staged++;
 	else
@@ -953,6 +967,7 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 			(slots > p->taken ? slots - p->taken : 0);
 		counts->small += p->lists[RBP_SLOT_SMALL].count;
 		counts->main += p->lists[RBP_SLOT_MAIN].count;
+		counts->kept += p->lists[RBP_SLOT_KEPT].count;
 		counts->reserved += p->reserved;
 		counts->online += slots;
 		counts->evictions += p->evictions;
@@ -960,12 +975,12 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 		{
 			/* nothing has died since: no need to look at each */
 			counts->remote += p->lists[RBP_SLOT_SMALL].count +
-				p->lists[RBP_SLOT_MAIN].count;
+				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count;
 			counts->staged += p->lists[RBP_SLOT_STAGED].count;
 		}
 		rbp_lock_release(&p->lock);
 		if (!all_live)
-			for_each_live(dir, part, false, count_fn, counts);
+			rbp_for_each_entry(dir, part, false, count_fn, counts);
 	}
 }
 
@@ -1063,13 +1078,14 @@ check_slots(RbpDirectory *dir, uint32_t part)
 			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
 			return "a fresh extent has a slot in use";
 	}
-	for (int state = RBP_SLOT_FREE; state <= RBP_SLOT_MAIN; state++)
+	for (int state = RBP_SLOT_FREE; state <= RBP_SLOT_KEPT; state++)
 		if (in_state[state] != p->lists[state].count)
 			return "a slot is missing from its list";
 	if (in_state[RBP_SLOT_RESERVED] + in_state[RBP_SLOT_LOST] != p->reserved)
 		return "the count of reserved slots is wrong";
 	if (in_state[RBP_SLOT_FREE] + in_state[RBP_SLOT_SMALL] +
-		in_state[RBP_SLOT_MAIN] + in_state[RBP_SLOT_RESERVED] != p->taken)
+		in_state[RBP_SLOT_MAIN] + in_state[RBP_SLOT_KEPT] +
+		in_state[RBP_SLOT_RESERVED] != p->taken)
 		return "the count of taken slots is wrong";
 	return NULL;
 }
@@ -1102,8 +1118,7 @@ check_chains(RbpDirectory *dir, uint32_t part)
 				return "a chain has a slot of another partition";
 			e = rbp_entry(dir, index);
 			state = rbp_entry_state(e);
-			if (state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN &&
-				state != RBP_SLOT_STAGED)
+			if (state < RBP_SLOT_SMALL || state > RBP_SLOT_STAGED)
 				return "a chain has an entry without a page";
 			seen[state]++;
 			page = rbp_entry_page(e);

@@ -85,7 +85,7 @@ typedef enum RbpInsert
 /*
  * Bytes of shared memory for a directory of max_slots remote slots (a
  * multiple of RBP_EXTENT_PAGES) and staging_slots staging slots.  For large
- * max_slots at most 48 bytes for each remote slot, all included.
+ * max_slots at most 640 kB and 48 bytes for each remote slot, all included.
  */
 extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
 
@@ -301,6 +301,84 @@ extern uint64_t rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent);
 extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
 
 /*
+ * ---- policies --------------------------------------------------------------
+ *
+ * What somebody has said of a relation's files.  Pages of main forks that are
+ * to be kept are on a list of their own in each partition, which replacement
+ * does not touch: at most keep_max of them, and never so many that a partition
+ * has no slots left for others.  Beyond that they are pages like all.
+ *
+ * Policies and limits are set by one process at a time.
+ */
+
+typedef enum RbpPolicy
+{
+	RBP_POLICY_DEFAULT,
+	RBP_POLICY_KEEP,
+	RBP_POLICY_NONE				/* not captured, and not published */
+} RbpPolicy;
+
+/* No lock. */
+extern RbpPolicy rbp_directory_policy(const RbpDirectory *dir, uint32_t rel,
+									  uint16_t space);
+
+/*
+ * For pages that come from now on; rbp_directory_apply_policies() is for those that
+ * are there.  False if there is no room for one more file's policy.
+ */
+extern bool rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel,
+									 uint16_t space, RbpPolicy policy);
+
+/*
+ * Make the pages that are there as if the policies had always been so.  Looks at each
+ * slot; exclusive locks, one partition at a time.  Returns pages dropped.
+ */
+extern uint64_t rbp_directory_apply_policies(RbpDirectory *dir);
+
+/* Pages kept: of the files of a relation, and of all. No lock. */
+extern uint32_t rbp_directory_held(const RbpDirectory *dir, uint32_t rel,
+								   uint16_t space);
+extern uint64_t rbp_directory_kept(const RbpDirectory *dir);
+
+/* Could hardly one page more be kept? No lock. */
+extern bool rbp_directory_keep_full(const RbpDirectory *dir);
+
+/* RBP_KEEP_HALF: half of the slots that are online at any time. */
+#define RBP_KEEP_HALF			UINT64_MAX
+extern void rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages);
+
+/*
+ * The next file that has a policy, from *at on, which begins at 0; false after the
+ * last.
+ */
+extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
+									  uint32_t *rel, uint16_t *space,
+									  RbpPolicy *policy);
+
+/*
+ * These spaces together have at most so many pages, staged ones not counted: beyond it a
+ * page takes the slot of one of theirs.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
+ * away, and n is RBP_LIMIT_SPACES at most.
+ */
+#define RBP_LIMITS				254
+#define RBP_LIMIT_SPACES		29
+extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
+									uint32_t max_pages, const uint16_t *spaces,
+									int n);
+
+/* Pages under the limit now. No lock. */
+extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
+
+/*
+ * Drop pages until the limit is kept, those first that nobody has read.  Looks at each
+ * slot; exclusive locks, one partition at a time.  Returns pages dropped.
+ */
+extern uint64_t rbp_directory_trim(RbpDirectory *dir, uint32_t limit);
+
+/* Drop the space's pages, but those that are kept; returns how many. Likewise. */
+extern uint64_t rbp_directory_drop_space(RbpDirectory *dir, uint16_t space);
+
+/*
  * ---- housekeeping and views --------------------------------------------
  */
 
@@ -343,6 +421,7 @@ typedef struct RbpDirectoryCounts
 	uint64_t	free;			/* free slots of online extents */
 	uint64_t	small;			/* slots in small queues */
 	uint64_t	main;			/* slots in main queues */
+	uint64_t	kept;			/* slots of pages that are kept */
 	uint64_t	reserved;		/* slots that a pusher holds */
 	uint64_t	online;			/* slots of online extents */
 	uint64_t	evictions;		/* live pages given up for others, ever */

@@ -137,6 +137,7 @@ collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
 			{
 				case RBP_SLOT_SMALL:
 				case RBP_SLOT_MAIN:
+				case RBP_SLOT_KEPT:
 					{
 						uint64_t	hash = rbp_entry_page_hash(e);
 
@@ -259,7 +260,7 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 		else if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
 		{
 			uint32_t	held = p->lists[RBP_SLOT_SMALL].count +
-				p->lists[RBP_SLOT_MAIN].count +
+				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count +
 				p->lists[RBP_SLOT_STAGED].count + p->reserved;
 			bool		fits = held <= __atomic_load_n(&dir->open, __ATOMIC_RELAXED);
 

@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * rbp_directory_internal.h
- *	  Layout of the directory, for rbp_directory.c, rbp_directory_extent.c,
- *	  rbp_s3fifo.c and their unit tests alone.
+ *	  Layout of the directory, for rbp_directory*.c, rbp_s3fifo.c and their
+ *	  unit tests alone.
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
  * bucket head, 4 of ghost and half a byte of write stamp; then the tables
- * that do not grow (256 kB of generations, 24 kB of partition headers) and
- * 36 bytes for each staging slot.  An entry is half a cache line, so that a
+ * that do not grow (256 kB of generations, 384 kB of policies, 160 kB of counts
+ * by space, 16 kB of limits, 24 kB of partition headers) and 36 bytes for each
+ * staging slot.  An entry is half a cache line, so that a
  * lookup touches one line of it; the backward links, which only exclusive
  * holders need, are in an array of their own for that.  Memory of zeros is an
  * empty directory: what was never used is never written, nor read.
@@ -52,8 +53,8 @@
 
 /*
  * What an entry is; in the low bits of its flags.  Those from RBP_SLOT_FREE
- * to RBP_SLOT_STAGED are on the partition's list of that number; small, main
- * and staged ones are in a chain too.
+ * to RBP_SLOT_STAGED are on the partition's list of that number; small, main,
+ * kept and staged ones are in a chain too.
  */
 typedef enum RbpSlotState
 {
@@ -62,6 +63,7 @@ typedef enum RbpSlotState
 	RBP_SLOT_FREE,
 	RBP_SLOT_SMALL,				/* a page, in S3-FIFO's small queue */
 	RBP_SLOT_MAIN,				/* a page, in its main queue */
+	RBP_SLOT_KEPT,				/* a page that is not given up for others */
 	RBP_SLOT_STAGED,			/* a page; staging slots only */
 	RBP_SLOT_RESERVED,			/* a pusher has it */
 	RBP_SLOT_LOST,				/* a pusher has it, but its extent went
@@ -69,7 +71,7 @@ typedef enum RbpSlotState
 								 * gone even if the extent is back */
 } RbpSlotState;
 
-#define RBP_NUM_LISTS		5	/* the first is not used */
+#define RBP_NUM_LISTS		6	/* the first is not used */
 
 /*
  * What an extent is, a byte.  From RBP_EXTENT_ONLINE on to RBP_EXTENT_FRESH it
@@ -99,6 +101,23 @@ typedef struct RbpAccount
 	int32_t		used;
 	int32_t		sampled;		/* sum of the access counts of sampled pages */
 } RbpAccount;
+
+/*
+ * Policies of files: a word for each, (rel << 32 | space << 16 | policy), 0 when
+ * empty, in one of two buckets of a cache line that the name hashes to.  Only one
+ * process at a time writes them; they are read without a lock.
+ */
+#define RBP_POLICY_BUCKETS	4096
+#define RBP_POLICY_WAYS		8
+#define RBP_NO_PLACE		UINT32_MAX
+
+/* The most pages of a set of spaces. */
+typedef struct RbpLimit
+{
+	uint32_t	max_pages;
+	uint16_t	nspaces;		/* 0: not in use */
+	uint16_t	spaces[RBP_LIMIT_SPACES];
+} RbpLimit;
 
 /* One page of so many is sampled. */
 #define RBP_HEAT_SAMPLE		16
@@ -137,13 +156,14 @@ typedef struct RbpPartition
 	/* all below: under the lock */
 	RbpList		lists[RBP_NUM_LISTS] __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	reserved;		/* RESERVED and LOST */
-	uint32_t	taken;			/* FREE, SMALL, MAIN and RESERVED; the other
-								 * slots of online extents are fresh */
+	uint32_t	taken;			/* FREE, SMALL, MAIN, KEPT and RESERVED; the
+								 * other slots of online extents are fresh */
 	uint32_t	scan;			/* extents below have no fresh slot here */
 	uint32_t	scan_began;		/* onlinings then */
 	uint32_t	sweep_at;		/* where the sweep goes on */
 	uint64_t	sweep_bumps;	/* the bumps when it began */
 	uint32_t	ghost_clock;	/* ghosts ever made */
+	uint32_t	limit_hand;		/* the next entry that a limit looks at */
 	uint64_t	evictions;
 	uint64_t	swept;			/* the bumps that the last sweep has seen */
 } RbpPartition;
@@ -168,12 +188,22 @@ struct RbpDirectory
 	size_t		extents;
 	size_t		owners;
 	size_t		accounts;
+	size_t		policies;
+	size_t		held;
+	size_t		space_pages;
+	size_t		space_limits;
+	size_t		limits;
 	size_t		bytes;
 
 	/* read by each lookup, hardly ever written */
 	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
+	uint32_t	npolicies;		/* files that have one, or had it just now */
+	uint32_t	nlimits;
+	uint64_t	keep_max;		/* pages */
 
 	uint64_t	bumps __attribute__((aligned(RBP_CACHE_LINE)));
+
+	uint64_t	kept __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
 
 	/* atomic; written when extents come and go */
 	uint32_t	onlinings;		/* extents that came, ever */
@@ -245,6 +275,34 @@ rbp_partition_slots(const RbpDirectory *dir)
 	return __atomic_load_n(&dir->open, __ATOMIC_RELAXED) +
 		__atomic_load_n(&dir->draining, __ATOMIC_RELAXED);
 }
+
+static inline int32_t *
+rbp_space_pages(const RbpDirectory *dir, uint16_t space)
+{
+	RBP_ASSERT(space < RBP_MAX_SPACES);
+	return (int32_t *) ((char *) (uintptr_t) dir + dir->space_pages) + space;
+}
+
+/* A page more on the partition's list of kept ones, or one less; any lock. */
+extern void rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages);
+
+/* Is the page to be kept, and is there room for that? Any lock. */
+extern bool rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p,
+						  const RbpEntry *e);
+
+/* Are more kept here than may be? Any lock. */
+extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
+
+/* The limit that the space is under, and has reached; 0 if there is none. */
+extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
+
+/*
+ * Choose a page that is under the limit, as rbp_s3fifo_evict() does of all; by CLOCK,
+ * from where the last choice ended.  Looks at RBP_CHUNK entries, no more, so RBP_NIL does
+ * not mean that there is none.  Exclusive lock.
+ */
+extern uint32_t rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit,
+								bool *live);
 
 static inline RbpSlotState
 rbp_entry_state(const RbpEntry *e)
@@ -337,7 +395,11 @@ rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 		__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
 
 	if (pages != 0)
+	{
 		__atomic_fetch_add(&account->used, pages, __ATOMIC_RELAXED);
+		__atomic_fetch_add(rbp_space_pages(dir, rbp_entry(dir, index)->space), pages,
+						   __ATOMIC_RELAXED);
+	}
 	if (freq != 0 && rbp_hash_sampled(hash))
 		__atomic_fetch_add(&account->sampled, freq, __ATOMIC_RELAXED);
 }
@@ -360,6 +422,8 @@ rbp_list_push(RbpDirectory *dir, RbpPartition *p, RbpSlotState state,
 		prev[list->head] = index;
 	list->head = index;
 	list->count++;
+	if (state == RBP_SLOT_KEPT)
+		rbp_kept_add(dir, index, 1);
 }
 
 /* Take the entry off the list that its state names; exclusive lock. */
@@ -379,6 +443,8 @@ rbp_list_remove(RbpDirectory *dir, RbpPartition *p, uint32_t index)
 	else
 		prev[e->next] = prev[index];
 	list->count--;
+	if (rbp_entry_state(e) == RBP_SLOT_KEPT)
+		rbp_kept_add(dir, index, -1);
 }
 
 /*
@@ -432,7 +498,7 @@ rbp_entry_queued(const RbpEntry *e)
 {
 	RbpSlotState state = rbp_entry_state(e);
 
-	return state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN;
+	return state >= RBP_SLOT_SMALL && state <= RBP_SLOT_KEPT;
 }
 
 static inline uint32_t
@@ -457,6 +523,16 @@ rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
 	}
 	result->hash = rbp_entry(dir, index)->hash;
 }
+
+/*
+ * Call fn for each entry of the partition that has a page, under its lock, which is let
+ * go between chunks of remote slots.  fn says whether to drop the entry, for
+ * which the lock must be exclusive.
+ */
+extern void rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
+							   bool (*fn) (RbpDirectory *dir, uint32_t part,
+										   uint32_t index, void *arg),
+							   void *arg);
 
 /* Put the entry into its page's chain; exclusive lock. */
 extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);

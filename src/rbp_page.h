@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define RBP_INVALID_SPACE	UINT16_MAX
+#define RBP_MAX_SPACES		32768	/* a space is below, or invalid */
 
 typedef struct RbpPageId
 {

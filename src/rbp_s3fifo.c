@@ -14,6 +14,10 @@
  *			end goes round again; the rest leaves.
  *	 ghost	names of pages that left small unread.
  *
+ * Beside them is the list of pages that are to be kept (see rbp_directory.h), which
+ * takes no part in this: they come to it when they are published, or when
+ * they would be given up, and leave it only if there are more than may be.
+ *
  * A hit only raises a count of two bits, under a shared lock; nothing is
  * moved until a slot is needed.
  *
@@ -134,9 +138,12 @@ void
 rbp_s3fifo_insert(RbpDirectory *dir, uint32_t part, uint32_t index,
 				  uint64_t hash, uint8_t freq)
 {
-	rbp_list_push(dir, &dir->partitions[part],
-				  rbp_ghost_take(dir, part, hash) ? RBP_SLOT_MAIN : RBP_SLOT_SMALL,
-				  freq, index);
+	RbpPartition *p = &dir->partitions[part];
+	RbpSlotState queue = rbp_ghost_take(dir, part, hash) ? RBP_SLOT_MAIN : RBP_SLOT_SMALL;
+
+	if (rbp_keep_page(dir, p, rbp_entry(dir, index)))
+		queue = RBP_SLOT_KEPT;
+	rbp_list_push(dir, p, queue, freq, index);
 }
 
 void
@@ -155,7 +162,16 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 	RbpPartition *p = &dir->partitions[part];
 	const RbpList *small = &p->lists[RBP_SLOT_SMALL];
 	const RbpList *main = &p->lists[RBP_SLOT_MAIN];
+	uint32_t	oldest_kept = p->lists[RBP_SLOT_KEPT].tail;
 	uint32_t	target = rbp_s3fifo_small_target(dir);
+
+	if (oldest_kept != RBP_NIL && rbp_kept_too_many(dir, p))
+	{
+		uint8_t		freq = rbp_entry_freq(rbp_entry(dir, oldest_kept));
+
+		rbp_list_remove(dir, p, oldest_kept);
+		rbp_list_push(dir, p, RBP_SLOT_MAIN, freq, oldest_kept);
+	}
 
 	for (int step = 0;; step++)
 	{
@@ -187,6 +203,11 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 							from_small ? -freq : -1);
 			rbp_list_push(dir, p, RBP_SLOT_MAIN, from_small ? 0 : freq - 1,
 						  index);
+			continue;
+		}
+		if (rbp_keep_page(dir, p, rbp_entry(dir, index)))
+		{
+			rbp_list_push(dir, p, RBP_SLOT_KEPT, 0, index);
 			continue;
 		}
 		if (from_small)

@@ -17,7 +17,6 @@
 
 #include "rbp_page.h"
 
-#define RBP_MAX_SPACES		32768
 
 extern Size rbp_space_shmem_size(void);
 extern void rbp_space_shmem_init(void *mem, bool found);

@@ -11,7 +11,8 @@
  *
  *	 test_directory_model [SEED [OPERATIONS]]
  *
- * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_s3fifo.c
+ * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
+ *        src/rbp_s3fifo.c
  *
  *-------------------------------------------------------------------------
  */

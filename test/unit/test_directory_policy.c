@@ -1,0 +1,343 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_directory_policy.c
+ *	  Pages that are kept outlast any sweep, up to what may be kept; those that
+ *	  are not wanted do not get in; those under a limit replace each other.
+ *
+ * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
+ *        src/rbp_s3fifo.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "rbp_directory_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tap.h"
+
+#define EXTENTS		64
+#define SLOTS		(EXTENTS * RBP_EXTENT_PAGES)
+
+#define KEPT		1000		/* relations */
+#define OTHER		2000
+#define SPACE		1
+#define SPACE_2		2
+#define SPACE_3		3
+
+static RbpDirectory *
+make_directory(void)
+{
+	size_t		size = rbp_directory_size(SLOTS, 1);
+	void	   *mem = aligned_alloc(64, (size + 63) / 64 * 64);
+	RbpDirectory *dir;
+
+	memset(mem, 0, size);
+	dir = rbp_directory_init(mem, SLOTS, 1, 0);
+	for (uint32_t i = 0; i < EXTENTS; i++)
+		rbp_directory_extent_online(dir, i, 0);
+	rbp_directory_set_keep_max(dir, RBP_KEEP_HALF);
+	return dir;
+}
+
+static void
+all_well(RbpDirectory *dir, const char *when)
+{
+	const char *problem = rbp_directory_check(dir);
+
+	ok(problem == NULL, "%s: %s", when, problem == NULL ? "all is well" : problem);
+}
+
+static RbpPageId
+page_of(uint32_t rel, uint16_t space, uint32_t block)
+{
+	return (RbpPageId) {.rel = rel,.block = block,.space = space,.fork = 0};
+}
+
+/* What is not there is staged, given a slot, and published; says if that was done. */
+static bool
+bring(RbpDirectory *dir, const RbpPageId *page)
+{
+	RbpVersion	version = {
+		page->block, rbp_directory_stamp(dir, page),
+		rbp_directory_generation(dir, page->rel, page->space, page->fork)
+	};
+	bool		evicted;
+	uint32_t	slot;
+
+	if (rbp_directory_lookup(dir, page, true).where != RBP_ABSENT)
+		return true;
+	if (rbp_directory_insert_staged(dir, page, &version, 0) != RBP_INSERTED)
+		abort();
+	slot = rbp_directory_reserve(dir, page, &evicted);
+	if (slot == RBP_INVALID_SLOT)
+	{
+		rbp_directory_abandon(dir, page, 0, slot);
+		return false;
+	}
+	return rbp_directory_publish(dir, page, 0, slot) == RBP_INSERTED;
+}
+
+static void
+bring_all(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t from, uint32_t n)
+{
+	for (uint32_t i = from; i < from + n; i++)
+	{
+		RbpPageId	page = page_of(rel, space, i);
+
+		bring(dir, &page);
+	}
+}
+
+static uint32_t
+count(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t n)
+{
+	uint32_t	found = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+	{
+		RbpPageId	page = page_of(rel, space, i);
+
+		found += rbp_directory_lookup(dir, &page, false).where != RBP_ABSENT;
+	}
+	return found;
+}
+
+static uint64_t
+list_sum(RbpDirectory *dir, RbpSlotState state)
+{
+	uint64_t	n = 0;
+
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		n += dir->partitions[part].lists[state].count;
+	return n;
+}
+
+static void
+test_keep(void)
+{
+	RbpDirectory *dir = make_directory();
+	uint32_t	n = SLOTS / 4;
+	RbpDirectoryCounts counts;
+
+	ok(rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP), "a policy is set");
+	is_u64(rbp_directory_policy(dir, KEPT, SPACE), RBP_POLICY_KEEP, "and known");
+	is_u64(rbp_directory_policy(dir, KEPT, SPACE_2), RBP_POLICY_DEFAULT, "of that space alone");
+	is_u64(rbp_directory_policy(dir, OTHER, SPACE), RBP_POLICY_DEFAULT, "and that relation");
+
+	bring_all(dir, KEPT, SPACE, 0, n);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), n, "all of it is held");
+	bring_all(dir, OTHER, SPACE, 0, 10 * SLOTS);
+	is_u64(count(dir, KEPT, SPACE, n), n, "after a sweep of ten times the tier, too");
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), n, "as is told");
+	is_u64(rbp_directory_kept(dir), n, "and counted");
+	rbp_directory_counts(dir, &counts);
+	is_u64(counts.kept, n, "and can be seen");
+	is_u64(counts.remote, SLOTS, "the tier is full");
+	all_well(dir, "a sweep");
+
+	/* a page of another fork is one like all */
+	for (uint32_t i = 0; i < 100; i++)
+	{
+		RbpPageId	page = {.rel = KEPT,.block = i,.space = SPACE,.fork = 1};
+
+		bring(dir, &page);
+	}
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), n, "another fork is not kept");
+
+	/* written, and back again */
+	for (uint32_t i = 0; i < 100; i++)
+	{
+		RbpPageId	page = page_of(KEPT, SPACE, i);
+
+		rbp_directory_invalidate(dir, &page);
+	}
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), n - 100, "pages that are written are held no more");
+	bring_all(dir, KEPT, SPACE, 0, 100);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), n, "until they come again");
+
+	/* truncated: dead, then swept */
+	rbp_directory_bump_generation(dir, KEPT, SPACE, 0);
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		rbp_directory_sweep(dir, part);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), 0, "nothing is held of what is truncated");
+	is_u64(rbp_directory_kept(dir), 0, "nor counted");
+	all_well(dir, "a truncation");
+
+	/* default again */
+	bring_all(dir, KEPT, SPACE, 0, n);
+	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_DEFAULT);
+	is_u64(rbp_directory_policy(dir, KEPT, SPACE), RBP_POLICY_DEFAULT, "a policy is taken away");
+	is_u64(rbp_directory_apply_policies(dir), 0, "which drops nothing");
+	is_u64(count(dir, KEPT, SPACE, n), n, "the pages are there");
+	is_u64(rbp_directory_kept(dir), 0, "but not kept");
+	is_u64(dir->npolicies, 0, "and nothing is left of it");
+	bring_all(dir, OTHER, SPACE, 0, 10 * SLOTS);
+	ok(count(dir, KEPT, SPACE, n) < n / 10, "a sweep takes them");
+	all_well(dir, "a sweep after that");
+	free(dir);
+}
+
+/* A policy for pages that are there. */
+static void
+test_apply(void)
+{
+	RbpDirectory *dir = make_directory();
+	uint32_t	n = SLOTS / 8;
+	RbpPageId	staged = page_of(OTHER, SPACE, 7777777);
+	RbpVersion	version = {1, 0, 0};
+
+	bring_all(dir, KEPT, SPACE, 0, n);
+	bring_all(dir, OTHER, SPACE, 0, n);
+	version.stamp = rbp_directory_stamp(dir, &staged);
+	rbp_directory_insert_staged(dir, &staged, &version, 0);
+	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
+	rbp_directory_set_policy(dir, OTHER, SPACE, RBP_POLICY_NONE);
+	is_u64(rbp_directory_apply_policies(dir), n + 1, "what is not wanted is dropped, if it is staged, too");
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), n, "what is to be kept is");
+	is_u64(count(dir, OTHER, SPACE, n), 0, "nothing is there of the other");
+	{
+		RbpPageId	page = page_of(OTHER, SPACE, 1);
+
+		ok(!bring(dir, &page), "nor does it come back");
+	}
+	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_NONE);
+	is_u64(rbp_directory_apply_policies(dir), n, "kept pages are dropped when they are not wanted any more");
+	is_u64(rbp_directory_kept(dir), 0, "and not counted");
+	all_well(dir, "policies applied");
+	free(dir);
+}
+
+static void
+test_keep_max(void)
+{
+	RbpDirectory *dir = make_directory();
+	uint32_t	max = SLOTS / 8;
+
+	rbp_directory_set_keep_max(dir, max);
+	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
+	bring_all(dir, KEPT, SPACE, 0, max / 2);
+	ok(!rbp_directory_keep_full(dir), "there is room to keep more");
+	bring_all(dir, KEPT, SPACE, max / 2, SLOTS);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), max, "no more than keep_max are kept");
+	ok(rbp_directory_keep_full(dir), "there is no room to keep more");
+	bring_all(dir, OTHER, SPACE, 0, 4 * SLOTS);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), max, "and those are, when others come");
+	ok(count(dir, KEPT, SPACE, SLOTS + max / 2) < max * 5 / 4, "the others of the relation go as all");
+	all_well(dir, "more than may be kept");
+
+	rbp_directory_set_keep_max(dir, max / 2);
+	bring_all(dir, OTHER, SPACE, 10 * SLOTS, 4 * SLOTS);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), max / 2, "when less may be kept, less is");
+	all_well(dir, "less");
+
+	/* more than there is */
+	rbp_directory_set_keep_max(dir, 10 * SLOTS);
+	bring_all(dir, KEPT, SPACE, 0, 4 * SLOTS);
+	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 95 / 100, "some slots are left for others, whatever is to be kept");
+	ok(rbp_directory_keep_full(dir), "that is told as full");
+	{
+		RbpPageId	page = page_of(OTHER, SPACE, 99999999);
+
+		ok(bring(dir, &page), "so that they come in");
+	}
+	all_well(dir, "all is to be kept");
+
+	/* half of the memory goes */
+	for (uint32_t i = 0; i < EXTENTS / 2; i++)
+		rbp_directory_extent_offline(dir, i);
+	bring_all(dir, OTHER, SPACE, 20 * SLOTS, 4 * SLOTS);
+	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 95 / 200, "when memory goes, kept pages make room, too");
+	is_u64(rbp_directory_kept(dir), list_sum(dir, RBP_SLOT_KEPT), "they are counted right");
+	all_well(dir, "half of the memory");
+	for (uint32_t i = EXTENTS / 2; i < EXTENTS; i++)
+		rbp_directory_extent_offline(dir, i);
+	is_u64(rbp_directory_kept(dir), 0, "no memory, no kept pages");
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), 0, "none of the relation");
+	all_well(dir, "no memory");
+	free(dir);
+}
+
+static void
+test_many(void)
+{
+	RbpDirectory *dir = make_directory();
+	uint32_t	n = 0;
+	uint32_t	at = 0;
+	uint32_t	found = 0;
+	uint32_t	right = 0;
+	uint32_t	rel;
+	uint16_t	space;
+	RbpPolicy	policy;
+
+	while (rbp_directory_set_policy(dir, 20000 + n, SPACE, n % 2 == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE))
+		n++;
+	ok(n > RBP_POLICY_BUCKETS * RBP_POLICY_WAYS / 2, "%u files have policies", n);
+	while (rbp_directory_next_policy(dir, &at, &rel, &space, &policy))
+	{
+		found++;
+		right += policy == (rel % 2 == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE) && space == SPACE;
+	}
+	is_u64(found, n, "all are listed");
+	is_u64(right, n, "with what they are");
+	for (uint32_t i = 0; i < n; i++)
+		rbp_directory_set_policy(dir, 20000 + i, SPACE, RBP_POLICY_DEFAULT);
+	rbp_directory_apply_policies(dir);
+	is_u64(dir->npolicies, 0, "all are taken away");
+	ok(rbp_directory_set_policy(dir, 20000 + n, SPACE, RBP_POLICY_KEEP), "there is room again");
+	free(dir);
+}
+
+static void
+test_limits(void)
+{
+	RbpDirectory *dir = make_directory();
+	const uint16_t spaces[] = {SPACE_2, SPACE_3};
+	uint32_t	max = SLOTS / 8;
+	bool		always = true;
+
+	bring_all(dir, OTHER, SPACE_2, 0, 2 * max);
+	rbp_directory_set_limit(dir, 3, max, spaces, 2);
+	is_u64(rbp_directory_limit_pages(dir, 3), 2 * max, "pages from before the limit are counted");
+	is_u64(rbp_directory_trim(dir, 3), max, "those above it are dropped");
+	for (uint32_t i = 0; i < 4 * SLOTS; i++)
+	{
+		RbpPageId	page = page_of(OTHER, i % 2 == 0 ? SPACE_2 : SPACE_3, 100000 + i);
+
+		bring(dir, &page);
+		always = always && rbp_directory_limit_pages(dir, 3) <= max;
+	}
+	ok(always, "the limit is never passed, whatever comes");
+	ok(rbp_directory_limit_pages(dir, 3) > max * 9 / 10, "and used");
+	ok(count(dir, OTHER, SPACE_2, 2 * max) < max / 4, "by what came last");
+	bring_all(dir, OTHER, SPACE, 0, SLOTS - max);
+	ok(count(dir, OTHER, SPACE, SLOTS - max) > (SLOTS - max) * 9 / 10, "all the others have the rest");
+	bring_all(dir, OTHER, SPACE_2, 900000, 2 * SLOTS);
+	ok(count(dir, OTHER, SPACE, SLOTS - max) > (SLOTS - max) * 85 / 100,
+	   "which a sweep under the limit leaves to them");
+	all_well(dir, "a limit");
+
+	rbp_directory_set_limit(dir, 3, 0, NULL, 0);
+	is_u64(dir->nlimits, 0, "without a limit");
+	bring_all(dir, OTHER, SPACE_2, 5000000, SLOTS);
+	ok(count(dir, OTHER, SPACE_2, 0) == 0 && *rbp_space_pages(dir, SPACE_2) > (int32_t) (2 * max),
+	   "they may have more");
+
+	is_u64(rbp_directory_drop_space(dir, SPACE), count(dir, OTHER, SPACE, 0) +
+		   (uint64_t) (SLOTS - *rbp_space_pages(dir, SPACE_2) - *rbp_space_pages(dir, SPACE_3)),
+		   "a space is dropped");
+	is_u64((uint64_t) *rbp_space_pages(dir, SPACE), 0, "nothing is left of it");
+	all_well(dir, "a space dropped");
+	free(dir);
+}
+
+int
+main(void)
+{
+	test_keep();
+	test_apply();
+	test_keep_max();
+	test_many();
+	test_limits();
+	return done_testing();
+}
