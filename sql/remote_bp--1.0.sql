@@ -29,6 +29,7 @@ CREATE FUNCTION remote_bp_stat(
     OUT skips_changed bigint,
     OUT skips_cached bigint,
     OUT skips_slow bigint,
+    OUT skips_policy bigint,
     OUT drops_full bigint,
     OUT pushes bigint,
     OUT pushes_stale bigint,
@@ -65,6 +66,7 @@ CREATE FUNCTION remote_bp_stat(
     OUT spill_file_us double precision,
     OUT spill_donor_us double precision,
     OUT remote_pages bigint,
+    OUT kept_pages bigint,
     OUT staged_pages bigint,
     OUT free_pages bigint,
     OUT online_pages bigint,
@@ -231,6 +233,64 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_prewarm_progress AS
     SELECT * FROM remote_bp_prewarm_progress();
 
+-- What somebody has said of relations.  An index is named, since a dump restores it after
+-- the rows of tables.
+CREATE TABLE remote_bp_policy (
+    relation regclass NOT NULL,
+    index_name name NOT NULL DEFAULT '',
+    policy text NOT NULL CHECK (policy IN ('keep', 'none')),
+    include_indexes boolean NOT NULL,
+    PRIMARY KEY (relation, index_name));
+
+SELECT pg_catalog.pg_extension_config_dump('remote_bp_policy', '');
+
+-- keep: in the tier at once, and not given up for other pages; none: never there; default:
+-- as if nothing had been said.  For the relation's owner.
+CREATE FUNCTION remote_bp_set_policy(
+    relation regclass,
+    policy text,
+    include_indexes boolean DEFAULT true)
+RETURNS void
+AS 'MODULE_PATHNAME', 'rbp_sql_set_policy'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+-- Each relation that a policy is about, by itself, or as a partition, an index or a TOAST
+-- table of another one, set_on; reason tells what is missing.
+CREATE FUNCTION remote_bp_policies(
+    OUT relation regclass,
+    OUT policy text,
+    OUT set_on regclass,
+    OUT pages_wanted bigint,
+    OUT pages_held bigint,
+    OUT reason text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_policies'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+CREATE VIEW remote_bp_policies AS
+    SELECT * FROM remote_bp_policies();
+
+-- The most memory of the tier that a database may have; null: as much as it can get.
+CREATE FUNCTION remote_bp_set_database_limit(
+    database name,
+    max_bytes bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'rbp_sql_set_database_limit'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+-- What each database has in the tier; datid is 0 for what all share.
+CREATE FUNCTION remote_bp_databases(
+    OUT datid oid,
+    OUT pages bigint,
+    OUT max_bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_databases'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_databases AS
+    SELECT s.datid, d.datname AS database, s.pages, s.pages * 8192 AS bytes, s.max_bytes
+    FROM remote_bp_databases() s LEFT JOIN pg_catalog.pg_database d ON d.oid = s.datid;
+
 -- Not for everybody; what changes something is for superusers, and for whom
 -- they grant it.
 REVOKE ALL ON FUNCTION remote_bp_stat() FROM PUBLIC;
@@ -242,10 +302,12 @@ REVOKE ALL ON FUNCTION remote_bp_temp_files() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_reset() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_evict(regclass) FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_prewarm_progress() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_set_database_limit(name, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_databases() FROM PUBLIC;
 
 REVOKE ALL ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
     remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
-    remote_bp_prewarm_progress FROM PUBLIC;
+    remote_bp_prewarm_progress, remote_bp_databases FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION remote_bp_stat() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_stat_donors() TO pg_monitor;
@@ -254,10 +316,14 @@ GRANT EXECUTE ON FUNCTION remote_bp_leases() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_relations() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_temp_files() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_prewarm_progress() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_databases() TO pg_monitor;
+
+-- Owners of relations see to their policies, and dump them.
+GRANT SELECT ON remote_bp_policy, remote_bp_policies TO PUBLIC;
 
 GRANT SELECT ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
     remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
-    remote_bp_prewarm_progress TO pg_monitor;
+    remote_bp_prewarm_progress, remote_bp_databases TO pg_monitor;
 
 -- What each is; docs/reference.md says the same.
 COMMENT ON FUNCTION remote_bp_stat_reset() IS
@@ -313,6 +379,8 @@ COMMENT ON COLUMN remote_bp_stat.skips_cached IS
     'Pages not captured: the page cache has them, or is likely to';
 COMMENT ON COLUMN remote_bp_stat.skips_slow IS
     'Pages not captured: donors are not enough quicker than the disk';
+COMMENT ON COLUMN remote_bp_stat.skips_policy IS
+    'Pages not captured: a policy, an excluded tablespace or remote_bp.use_tier says so';
 COMMENT ON COLUMN remote_bp_stat.drops_full IS
     'Pages not captured: staging was full';
 COMMENT ON COLUMN remote_bp_stat.pushes IS
@@ -385,6 +453,8 @@ COMMENT ON COLUMN remote_bp_stat.spill_donor_us IS
     'The same on donors';
 COMMENT ON COLUMN remote_bp_stat.remote_pages IS
     'Pages held by donors';
+COMMENT ON COLUMN remote_bp_stat.kept_pages IS
+    'Of remote_pages, those that are not given up for others';
 COMMENT ON COLUMN remote_bp_stat.staged_pages IS
     'Pages in staging, on the way to donors';
 COMMENT ON COLUMN remote_bp_stat.free_pages IS
@@ -539,3 +609,45 @@ COMMENT ON COLUMN remote_bp_prewarm_progress.blocks_done IS
     'Blocks of the fork that are done';
 COMMENT ON COLUMN remote_bp_prewarm_progress.blocks_total IS
     'Blocks of the fork to be done';
+COMMENT ON TABLE remote_bp_policy IS
+    'The policies that were set, for remote_bp_policies';
+COMMENT ON COLUMN remote_bp_policy.relation IS
+    'The table or materialized view';
+COMMENT ON COLUMN remote_bp_policy.index_name IS
+    'Its index that the policy is about; empty for the relation itself';
+COMMENT ON COLUMN remote_bp_policy.policy IS
+    'keep or none';
+COMMENT ON COLUMN remote_bp_policy.include_indexes IS
+    'Whether it is about the indexes, too';
+COMMENT ON FUNCTION remote_bp_set_policy(regclass, text, boolean) IS
+    'Has a relation kept in the tier (keep), kept out of it (none), or treated as all (default); for its owner';
+COMMENT ON FUNCTION remote_bp_policies() IS 'The rows of view remote_bp_policies';
+COMMENT ON VIEW remote_bp_policies IS
+    'Relations that a policy is about, by themselves or as a part of another one';
+COMMENT ON COLUMN remote_bp_policies.relation IS
+    'A table, partition, materialized view, index or TOAST table; null if there is no such index';
+COMMENT ON COLUMN remote_bp_policies.policy IS
+    'keep or none';
+COMMENT ON COLUMN remote_bp_policies.set_on IS
+    'The relation that it was set on';
+COMMENT ON COLUMN remote_bp_policies.pages_wanted IS
+    'Pages that are to be kept: those of the main fork';
+COMMENT ON COLUMN remote_bp_policies.pages_held IS
+    'Pages that are kept';
+COMMENT ON COLUMN remote_bp_policies.reason IS
+    'Why these are less, or the policy has no effect yet';
+COMMENT ON FUNCTION remote_bp_set_database_limit(name, bigint) IS
+    'Sets the most memory of the tier that a database may have; null takes the limit away; for superusers';
+COMMENT ON FUNCTION remote_bp_databases() IS 'The rows of view remote_bp_databases';
+COMMENT ON VIEW remote_bp_databases IS
+    'What each database has in the tier, and may have';
+COMMENT ON COLUMN remote_bp_databases.datid IS
+    'The database; 0 for what all databases share';
+COMMENT ON COLUMN remote_bp_databases.database IS
+    'Its name';
+COMMENT ON COLUMN remote_bp_databases.pages IS
+    'Pages that donors hold of it';
+COMMENT ON COLUMN remote_bp_databases.bytes IS
+    'The same in bytes';
+COMMENT ON COLUMN remote_bp_databases.max_bytes IS
+    'The most that it may have; null if there is no limit';

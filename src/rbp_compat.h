@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "catalog/pg_class.h"
 #include "common/relpath.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -20,8 +21,10 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
+#include "utils/acl.h"
 #include "utils/rel.h"
 #include "utils/relfilenodemap.h"
+#include "utils/relmapper.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 160000
 #error "remote_bp is made for PostgreSQL 15"
@@ -95,6 +98,28 @@ static inline char *
 rbp_compat_rel_path(Relation rel, ForkNumber fork)
 {
 	return relpathbackend(rel->rd_node, rel->rd_backend, fork);
+}
+
+/* The same of a relation that is no temporary one, by what its files are called. */
+static inline char *
+rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)
+{
+	return GetRelationPath(db, spc, rel, InvalidBackendId, fork);
+}
+
+/* What the files of a relation that is not shared are called, by its row of pg_class. */
+static inline Oid
+rbp_compat_class_number(Form_pg_class class)
+{
+	return OidIsValid(class->relfilenode) ? class->relfilenode :
+		RelationMapOidToFilenode(class->oid, false);
+}
+
+/* Is the role the relation's owner, or like one? */
+static inline bool
+rbp_compat_is_owner(Oid relation, Oid role)
+{
+	return pg_class_ownercheck(relation, role);
 }
 
 /* The relation of this database whose files have that name, or InvalidOid. */

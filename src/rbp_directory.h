@@ -366,6 +366,11 @@ extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
 									uint32_t max_pages, const uint16_t *spaces,
 									int n);
 
+/* Pages of the space that donors have; and the limit it is under, 0 for none. No lock. */
+extern uint64_t rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space);
+extern uint32_t rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space,
+										  uint32_t *max_pages);
+
 /* Pages under the limit now. No lock. */
 extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
 

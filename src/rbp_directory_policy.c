@@ -335,6 +335,23 @@ rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit)
 	return pages > 0 ? (uint64_t) pages : 0;
 }
 
+uint64_t
+rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space)
+{
+	int32_t		pages = __atomic_load_n(rbp_space_pages(dir, space), __ATOMIC_RELAXED);
+
+	return pages > 0 ? (uint64_t) pages : 0;
+}
+
+uint32_t
+rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space, uint32_t *max_pages)
+{
+	uint32_t	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
+
+	*max_pages = __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+	return limit;
+}
+
 static inline bool
 limit_exceeded(const RbpDirectory *dir, uint32_t limit, uint32_t more)
 {

@@ -12,7 +12,9 @@
 #include <limits.h>
 
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
+#include "rbp_directory.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
 #include "transport/rbp_transport.h"
@@ -28,6 +30,8 @@ int			rbp_guc_lease_ttl = 30000;
 bool		rbp_guc_compare_with_disk = false;
 int			rbp_guc_page_cache_first = RBP_PAGE_CACHE_AUTO;
 int			rbp_guc_use_tier = RBP_USE_TIER_ON;
+int			rbp_guc_policy_interval = 60;
+char	   *rbp_guc_exclude_tablespaces = NULL;
 int			rbp_guc_bypass = RBP_BYPASS_AUTO;
 int			rbp_guc_max_connections = 200;
 int			rbp_guc_connect_threshold = 8;
@@ -48,6 +52,9 @@ bool		rbp_guc_spill_temp_tables = false;
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
+static int	keep_max_size = -1; /* MB */
+static int	database_limit = -1;	/* read in the catalog, see
+									 * rbp_policy_launcher.c */
 
 static const struct config_enum_entry use_tier_choices[] = {
 	{"on", RBP_USE_TIER_ON, false},
@@ -152,6 +159,21 @@ check_temp_staging_size(int *newval, void **extra, GucSource source)
 		return false;
 	}
 	return true;
+}
+
+static bool
+check_tablespaces(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	bool		good = SplitIdentifierString(copy, ',', &names);
+
+	if (!good)
+		GUC_check_errdetail("List syntax is invalid.");
+	else
+		list_free(names);
+	pfree(copy);
+	return good;
 }
 
 static bool
@@ -309,6 +331,34 @@ rbp_guc_init(void)
 							 RBP_USE_TIER_ON, use_tier_choices,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.keep_max_size",
+							"The most memory for relations that are to be kept in the tier.",
+							"-1 means half of the memory that the tier has.",
+							&keep_max_size,
+							-1, -1, 16 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("remote_bp.exclude_tablespaces",
+							   "Tablespaces whose pages do not get into the tier, unless they are to be kept.",
+							   NULL,
+							   &rbp_guc_exclude_tablespaces,
+							   "",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_tablespaces, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.policy_interval",
+							"How often policies are looked at, if nothing else calls for it.",
+							NULL,
+							&rbp_guc_policy_interval,
+							60, 1, 24 * 3600,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.database_limit",
+							"The most memory of the tier for a database; -1 for no limit.",
+							"It is for ALTER DATABASE alone: see remote_bp_set_database_limit().",
+							&database_limit,
+							-1, -1, 16 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_MB,
+							NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.bypass",
 							 "Passes donors by where the disk costs less, for pages and for temporary blocks.",
 							 "Donors are tried again and again, so that they are used when they are quicker.",
@@ -447,6 +497,13 @@ rbp_guc_tier_size_wanted(void)
 		rbp_guc_buffer_tier_size > rbp_guc_buffer_tier_max_size)
 		return rbp_guc_buffer_tier_max_size;
 	return rbp_guc_buffer_tier_size;
+}
+
+uint64
+rbp_guc_keep_max_pages(void)
+{
+	return keep_max_size < 0 ? RBP_KEEP_HALF :
+		(uint64) keep_max_size * (1024 * 1024 / BLCKSZ);
 }
 
 int64

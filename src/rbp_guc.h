@@ -41,6 +41,8 @@ typedef enum RbpUseTier
 } RbpUseTier;
 
 extern int	rbp_guc_use_tier;
+extern int	rbp_guc_policy_interval;	/* s */
+extern char *rbp_guc_exclude_tablespaces;	/* a list of names */
 
 /* remote_bp.bypass */
 typedef enum RbpBypassChoice
@@ -79,6 +81,9 @@ extern void rbp_guc_init(void);
 
 /* MB that the lease should have now. */
 extern int	rbp_guc_tier_size_wanted(void);
+
+/* remote_bp.keep_max_size, for rbp_directory_set_keep_max(). */
+extern uint64 rbp_guc_keep_max_pages(void);
 
 /* remote_bp.io_timeout. */
 extern int64 rbp_guc_io_timeout_ns(void);

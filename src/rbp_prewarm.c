@@ -125,6 +125,9 @@ typedef struct Prewarm
 	PrewarmMode mode;
 	bool		until_full;		/* do not push out other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
+	bool		quiet;			/* say nothing of that */
+	int64		deadline_ns;	/* wait for staging until then; 0: as long as
+								 * it takes */
 	Progress   *progress;
 	int64		pages;			/* brought in */
 } Prewarm;
@@ -155,7 +158,7 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 	{
 		prewarm->stopped = true;
-		ereport(WARNING,
+		ereport(prewarm->quiet ? DEBUG1 : WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
 						RelationGetRelationName(fork->rel), block, why)));
@@ -173,7 +176,8 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 
 	while (rbp_staging_busy(rbp_staging) > enough)
 	{
-		if (!may_go_on(prewarm, fork, block))
+		if (!may_go_on(prewarm, fork, block) ||
+			(prewarm->deadline_ns != 0 && rbp_now_ns() >= prewarm->deadline_ns))
 			return false;
 		prewarm->progress->phase = PHASE_WAITING;
 		rbp_pusher_wake();
@@ -303,13 +307,9 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
  * ---- a relation -------------------------------------------------------------------
  */
 
-/* Blocks first to last, both included, of the fork. */
-static void
-prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
-			   BlockNumber first, BlockNumber last)
+static Fork *
+open_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum, BlockNumber end)
 {
-	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
-		GetAccessStrategy(BAS_BULKREAD) : NULL;
 	Progress   *progress = prewarm->progress;
 	Fork	   *fork = palloc0(sizeof(Fork));
 
@@ -319,9 +319,44 @@ prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
 		.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
 	};
-	fork->end = last + 1;
+	fork->end = end;
 	progress->relation = RelationGetRelid(rel);
 	progress->fork = forknum;
+	return fork;
+}
+
+/* One block, of which the window that begins with first was looked at. */
+static void
+prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first,
+			  BufferAccessStrategy strategy)
+{
+	if (prewarm->mode == MODE_TIER)
+	{
+		if (block == first || block % WINDOW_BLOCKS == 0)
+			look_ahead(fork, block);
+		if (fork->missing[block % WINDOW_BLOCKS])
+			prewarm->pages += bring_into_tier(prewarm, fork, block, strategy);
+	}
+	else
+	{
+		int64		read = pgBufferUsage.shared_blks_read;
+
+		ReleaseBuffer(ReadBufferExtended(fork->rel, fork->file.fork, block,
+										 RBM_NORMAL, NULL));
+		prewarm->pages += pgBufferUsage.shared_blks_read - read;
+	}
+}
+
+/* Blocks first to last, both included, of the fork. */
+static void
+prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
+			   BlockNumber first, BlockNumber last)
+{
+	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
+		GetAccessStrategy(BAS_BULKREAD) : NULL;
+	Progress   *progress = prewarm->progress;
+	Fork	   *fork = open_fork(prewarm, rel, forknum, last + 1);
+
 	pg_atomic_write_u64(&progress->done, 0);
 	pg_atomic_write_u64(&progress->total, (uint64) last + 1 - first);
 
@@ -331,21 +366,7 @@ prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 		if ((block - first) % CHECK_BLOCKS == 0 &&
 			!may_go_on(prewarm, fork, block))
 			break;
-		if (prewarm->mode == MODE_TIER)
-		{
-			if (block == first || block % WINDOW_BLOCKS == 0)
-				look_ahead(fork, block);
-			if (fork->missing[block % WINDOW_BLOCKS])
-				prewarm->pages += bring_into_tier(prewarm, fork, block, strategy);
-		}
-		else
-		{
-			int64		read = pgBufferUsage.shared_blks_read;
-
-			ReleaseBuffer(ReadBufferExtended(rel, forknum, block, RBM_NORMAL,
-											 NULL));
-			prewarm->pages += pgBufferUsage.shared_blks_read - read;
-		}
+		prewarm_block(prewarm, fork, block, first, strategy);
 		pg_atomic_write_u64(&progress->done, (uint64) block + 1 - first);
 	}
 	if (strategy != NULL)
@@ -373,6 +394,17 @@ static bool
 is_being_built(Relation rel)
 {
 	return rel->rd_rel->relkind == RELKIND_INDEX && !rel->rd_index->indisready;
+}
+
+/* May its pages be in the tier, by its policy and its tablespace? */
+static bool
+is_wanted(Relation rel)
+{
+	return rbp_tier_wants(&(RbpRelFile)
+	{
+		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
+		.rel = rbp_compat_rel_number(rel)
+	});
 }
 
 /* A block number that the caller gave, or else that one. */
@@ -434,7 +466,8 @@ prewarm_indexes(Prewarm *prewarm, Relation rel)
 		Relation	index = relation_open(lfirst_oid(cell), AccessShareLock);
 
 		if (RELKIND_HAS_STORAGE(index->rd_rel->relkind) &&
-			!is_being_built(index))
+			!is_being_built(index) &&
+			(prewarm->mode != MODE_TIER || is_wanted(index)))
 			prewarm_fork(prewarm, index, MAIN_FORKNUM, NULL, NULL);
 		relation_close(index, AccessShareLock);
 	}
@@ -523,6 +556,12 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" is being built",
 						RelationGetRelationName(rel))));
+	if (prewarm.mode == MODE_TIER && !is_wanted(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relation \"%s\" is not to be in the tier",
+						RelationGetRelationName(rel)),
+				 errhint("See remote_bp_policies, and remote_bp.exclude_tablespaces.")));
 
 	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
 	{
@@ -536,6 +575,55 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 	end_prewarm(0, PointerGetDatum(&prewarm));
 	relation_close(rel, AccessShareLock);
 	PG_RETURN_INT64(prewarm.pages);
+}
+
+/*
+ * ---- for the worker of policies ------------------------------------------------------
+ */
+
+static Prewarm loading;
+
+void
+rbp_prewarm_load_begin(void)
+{
+	memset(&loading, 0, sizeof(loading));
+	loading.mode = MODE_TIER;
+	loading.quiet = true;
+	begin_prewarm(&loading);
+}
+
+void
+rbp_prewarm_load_end(void)
+{
+	end_prewarm(0, PointerGetDatum(&loading));
+}
+
+BlockNumber
+rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
+{
+	BlockNumber end = RelationGetNumberOfBlocks(rel);
+	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
+	BufferAccessStrategy strategy;
+	Fork	   *fork;
+
+	if (first >= end || is_being_built(rel))
+		return InvalidBlockNumber;
+	strategy = GetAccessStrategy(BAS_BULKREAD);
+	fork = open_fork(&loading, rel, MAIN_FORKNUM, end);
+	pg_atomic_write_u64(&loading.progress->done, first);
+	pg_atomic_write_u64(&loading.progress->total, end);
+	loading.deadline_ns = deadline_ns;
+	for (BlockNumber block = first; block < Min(next, end); block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (block % CHECK_BLOCKS == 0 && !may_go_on(&loading, fork, block))
+			break;
+		prewarm_block(&loading, fork, block, first, strategy);
+		pg_atomic_write_u64(&loading.progress->done, (uint64) block + 1);
+	}
+	FreeAccessStrategy(strategy);
+	pfree(fork);
+	return next < end && !loading.stopped ? next : InvalidBlockNumber;
 }
 
 /*
@@ -566,7 +654,7 @@ prewarm_if_possible(Prewarm *prewarm, Oid relid)
 	if (rel == NULL)
 		return;
 	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && may_read(rel) &&
-		!is_being_built(rel) && smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
+		!is_being_built(rel) && is_wanted(rel) && smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
 		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
 	relation_close(rel, AccessShareLock);
 }

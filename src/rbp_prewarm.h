@@ -10,8 +10,27 @@
 
 #include "postgres.h"
 
+#include "storage/block.h"
+#include "utils/rel.h"
+
 /* What each process that prewarms is doing. */
 extern Size rbp_prewarm_shmem_size(void);
 extern void rbp_prewarm_shmem_init(void *mem);
+
+/*
+ * For a process that loads relations in pieces: begin, any number of pieces, and
+ * end, which is also for errors.  begin raises if there is no tier.
+ */
+extern void rbp_prewarm_load_begin(void);
+extern void rbp_prewarm_load_end(void);
+
+/*
+ * Bring what is missing of a piece of the main fork into the tier, from that block on.
+ * Returns the block to go on with, InvalidBlockNumber at the end, or if there is no use in
+ * going on.  Waits for staging until the deadline.  The relation is locked.  Raises what
+ * reading it raises.
+ */
+extern BlockNumber rbp_prewarm_load(Relation rel, BlockNumber first,
+									int64 deadline_ns);
 
 #endif							/* RBP_PREWARM_H */

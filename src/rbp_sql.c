@@ -183,6 +183,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 
 	const PageCount pages[] = {
 		{"remote_pages", counts.remote},
+		{"kept_pages", counts.kept},
 		{"staged_pages", counts.staged},
 		{"free_pages", counts.free},
 		{"online_pages", counts.online},

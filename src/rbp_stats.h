@@ -36,6 +36,7 @@
 	X(SKIP_CHANGED, skips_changed)	/* frame differs from the disk */ \
 	X(SKIP_CACHED, skips_cached)	/* the page cache has it, and keeps it */ \
 	X(SKIP_SLOW, skips_slow)	/* donors are not quicker than the disk */ \
+	X(SKIP_POLICY, skips_policy)	/* somebody has said so */ \
 	X(DROPS_FULL, drops_full)	/* no staging slot free */ \
 	X(PUSHES, pushes)			/* pages written to donors and published */ \
 	X(PUSH_STALE, pushes_stale) /* pushed, but out of date by then */ \

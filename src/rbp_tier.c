@@ -68,6 +68,7 @@
 #include "rbp_lock.h"
 #include "rbp_mutation.h"
 #include "rbp_page_cache.h"
+#include "rbp_policy.h"
 #include "rbp_pusher.h"
 #include "rbp_read_cost.h"
 #include "rbp_remote.h"
@@ -96,6 +97,7 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 #define SHADOW_CACHED		0x08	/* the page cache had it */
 #define SHADOW_SLOW			0x10	/* donors are not enough quicker than the
 									 * disk, where it came from */
+#define SHADOW_POLICY		0x20	/* somebody has said so */
 
 typedef struct RbpShadow
 {
@@ -218,6 +220,7 @@ set_in_use(void)
 {
 	pg_atomic_write_u32(&shared->in_use, 1);
 	pg_memory_barrier();
+	rbp_policy_wake(InvalidOid);
 }
 
 /* The directory's part in extents that come and go. */
@@ -405,6 +408,7 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
 	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
 								 rbp_lock_tranche("RemoteBpPartition"));
+	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());
 	max_extents(extents, temp_extents);
 	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(extents),
@@ -589,6 +593,20 @@ read_verified(char *copy, BlockNumber block)
 	return rbp_compat_page_verified(copy, block);
 }
 
+/* What somebody has said of the page's relation, or of its tablespace. */
+static RbpPolicy
+page_policy(const RbpPageId *page)
+{
+	RbpPolicy	policy = rbp_directory_policy(rbp_dir, page->rel, page->space);
+	Oid			spc;
+	Oid			db;
+
+	if (policy == RBP_POLICY_DEFAULT && rbp_policy_excludes_any() &&
+		rbp_space_resolve(page->space, &spc, &db) && rbp_policy_excludes(spc))
+		return RBP_POLICY_NONE;
+	return policy;
+}
+
 /* Stage the bytes as the page, if the version's claim is about them. */
 static RbpStageResult
 stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
@@ -605,6 +623,11 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
 		return RBP_STAGE_STALE;
+	}
+	if (page_policy(page) == RBP_POLICY_NONE)
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_POLICY, 1);
+		return RBP_STAGE_REFUSED;
 	}
 	slot = rbp_staging_get(rbp_staging);
 	if (slot == RBP_NO_STAGING_SLOT)
@@ -667,17 +690,26 @@ stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *version
 }
 
 /*
- * Shall a page be captured that the page cache has, or had when it was written
- * (cached), or that came from the disk?
+ * Is the page not to be captured, that the page cache has, or had when it was
+ * written (cached), or that came from the disk?  Then SHADOW_* says why; else 0.
  */
-static bool
-keep(bool cached)
+static uint32
+why_not_capture(const RbpPageId *page, bool cached)
 {
-	if (rbp_guc_use_tier == RBP_USE_TIER_READ && !prewarming)
-		return false;
-	return prewarming || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+	RbpPolicy	policy;
+
+	if (prewarming)
+		return 0;
+	if (rbp_guc_use_tier == RBP_USE_TIER_READ)
+		return SHADOW_POLICY;
+	policy = page_policy(page);
+	if (policy == RBP_POLICY_NONE)
+		return SHADOW_POLICY;
+	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
-		rbp_read_cost_keep(&read_cost, cached);
+		rbp_read_cost_keep(&read_cost, cached))
+		return 0;
+	return cached ? SHADOW_CACHED : SHADOW_SLOW;
 }
 
 /* The frame's page is not captured, since its shadow has no claim: count why. */
@@ -686,6 +718,7 @@ count_skip(uint32 flags)
 {
 	rbp_stats_count((flags & SHADOW_CACHED) ? RBP_COUNT_SKIP_CACHED :
 					(flags & SHADOW_SLOW) ? RBP_COUNT_SKIP_SLOW :
+					(flags & SHADOW_POLICY) ? RBP_COUNT_SKIP_POLICY :
 					RBP_COUNT_SKIP_UNKNOWN, 1);
 }
 
@@ -1007,12 +1040,12 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 static void
 claim_from_file(ReadPage *page)
 {
-	bool		cached = page->cached >= CACHED_YES;
+	uint32		why_not = why_not_capture(&page->id, page->cached >= CACHED_YES);
 
-	if (!keep(cached))
+	if (why_not != 0)
 	{
 		if (is_frame(page->buf, BLCKSZ))
-			shadow_of(page->buf)->flags = cached ? SHADOW_CACHED : SHADOW_SLOW;
+			shadow_of(page->buf)->flags = why_not;
 	}
 	else if (page->from_file)
 	{
@@ -1339,6 +1372,14 @@ name_page(const RbpRelFile *file, BlockNumber block, RbpPageId *id)
 }
 
 bool
+rbp_tier_wants(const RbpRelFile *file)
+{
+	RbpPageId	id;
+
+	return name_page(file, 0, &id) && page_policy(&id) != RBP_POLICY_NONE;
+}
+
+bool
 rbp_tier_has_block(const RbpRelFile *file, BlockNumber block)
 {
 	RbpPageId	id;
@@ -1420,6 +1461,9 @@ rbp_tier_fork_changed(const RbpRelFile *file)
 		return;
 	rbp_directory_bump_generation(rbp_dir, file->rel, space, file->fork);
 	rbp_stats_count(RBP_COUNT_GENERATIONS, 1);
+	/* the relation may have other files now */
+	if (rbp_directory_policy(rbp_dir, file->rel, space) != RBP_POLICY_DEFAULT)
+		rbp_policy_wake(file->db);
 }
 
 /* Drop the entries of blocks that are about to be written. */
@@ -1439,24 +1483,24 @@ invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
 
 /*
  * The frame whose claim a write of the page from buf will be, or NULL if the page is not
- * worth capturing, or its frame not known.  What was worth it before it was
- * changed still is, if memory is scarce: else the tier would lose what is
- * written again and again.
+ * worth capturing, for which *why_not is set, or its frame not known.  What was worth
+ * it before it was changed still is, if memory is scarce: else the tier would
+ * lose what is written again and again.
  */
 static char *
 frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
-			   bool scarce)
+			   bool scarce, uint32 *why_not)
 {
 	char	   *frame;
-	bool		worth;
 
+	*why_not = SHADOW_CACHED;
 	if (!is_frame(buf, BLCKSZ) && !DataChecksumsEnabled())
 		return NULL;
-	worth = keep(true);
-	if (!worth && !scarce)
+	*why_not = why_not_capture(page, true);
+	if (*why_not == SHADOW_POLICY || (*why_not != 0 && !scarce))
 		return NULL;
 	frame = is_frame(buf, BLCKSZ) ? buf : frame_by_tag(file, page->block);
-	if (frame == NULL || worth)
+	if (frame == NULL || *why_not == 0)
 		return frame;
 	return (shadow_of(frame)->flags & SHADOW_VALID) &&
 		rbp_page_equal(&shadow_of(frame)->page, page) ? frame : NULL;
@@ -1472,6 +1516,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	RbpPageId	ids[RBP_MAX_BATCH];
 	char	   *frames[RBP_MAX_BATCH];	/* whose claim it will be */
 	uint32		flags[RBP_MAX_BATCH];
+	uint32		why_not;
 	uint32		generation;
 	ssize_t		result;
 	bool		scarce = !rbp_page_cache_keeps();
@@ -1493,13 +1538,13 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 	{
 		iov[i].iov_base = bufs[i];
 		iov[i].iov_len = BLCKSZ;
-		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce);
+		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce, &why_not);
 		flags[i] = 0;
 		if (frames[i] == NULL)
 		{
 			/* no claim, so no copy either */
 			if (is_frame(bufs[i], BLCKSZ))
-				shadow_of(bufs[i])->flags = SHADOW_CACHED;
+				shadow_of(bufs[i])->flags = why_not;
 			continue;
 		}
 		if (frames[i] != bufs[i])

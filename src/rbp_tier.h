@@ -76,6 +76,9 @@ extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
  */
 extern void rbp_tier_set_prewarming(bool on);
 
+/* May the relation's pages be in the tier, by policy and tablespace? */
+extern bool rbp_tier_wants(const RbpRelFile *file);
+
 /* Is the block in the tier, whether it could be read now or not? */
 extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
 

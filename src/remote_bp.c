@@ -18,6 +18,7 @@
 #include "rbp_hash.h"
 #include "rbp_lease.h"
 #include "rbp_page_cache.h"
+#include "rbp_policy.h"
 #include "rbp_prewarm.h"
 #include "rbp_pusher.h"
 #include "rbp_spill.h"
@@ -39,6 +40,7 @@ request_shmem(void)
 	RequestAddinShmemSpace(rbp_tier_shmem_size(rbp_spill_max_extents()));
 	RequestAddinShmemSpace(rbp_spill_shmem_size());
 	RequestAddinShmemSpace(rbp_prewarm_shmem_size());
+	RequestAddinShmemSpace(rbp_policy_shmem_size());
 }
 
 /*
@@ -66,6 +68,8 @@ startup_shmem(void)
 						 rbp_tier_max_extents());
 	rbp_prewarm_shmem_init(ShmemInitStruct("remote_bp prewarm",
 										   rbp_prewarm_shmem_size(), &found));
+	rbp_policy_shmem_init(ShmemInitStruct("remote_bp policies",
+										  rbp_policy_shmem_size(), &found));
 	LWLockRelease(AddinShmemInitLock);
 	on_shmem_exit(stand_down, (Datum) 0);
 }
@@ -86,6 +90,7 @@ _PG_init(void)
 	rbp_file_install();
 	rbp_lease_register();
 	rbp_pusher_register();
+	rbp_policy_register();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;

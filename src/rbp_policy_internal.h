@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_policy_internal.h
+ *	  What the files of the policies share: rbp_policy*.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_POLICY_INTERNAL_H
+#define RBP_POLICY_INTERNAL_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+#include "port/atomics.h"
+#include "storage/block.h"
+#include "storage/lwlock.h"
+
+#include "rbp_directory.h"
+#include "rbp_relfile.h"
+
+#define RBP_POLICY_TABLE	"remote_bp_policy"
+
+/* Databases that can be named to be visited; beyond it, all are. */
+#define RBP_POLICY_WAKES	64
+
+/* Tablespaces that can be excluded. */
+#define RBP_POLICY_EXCLUDED 64
+
+/* What the worker has found, for the launcher: of its last visit. */
+typedef struct RbpPolicyVisit
+{
+	Oid			database;		/* InvalidOid until it is done */
+	bool		has_policies;
+	bool		more;			/* it did not get to the end */
+	uint64		wanted;			/* pages that are to be kept */
+	uint64		held;			/* ... and are */
+	uint32		no_place;		/* files whose policies found no room */
+	bool		keep_full;		/* no more can be kept */
+	Oid			resume_relation;	/* where the next one goes on to load */
+	BlockNumber resume_block;
+} RbpPolicyVisit;
+
+typedef struct RbpPolicyShared
+{
+	LWLock		lock;			/* held while policies are set and applied */
+	pg_atomic_uint64 latch;		/* of the launcher; 0 while there is none */
+	pg_atomic_uint32 wake_all;
+	pg_atomic_uint32 wakes[RBP_POLICY_WAKES];	/* databases, or 0 */
+	pg_atomic_uint32 nexcluded;
+	pg_atomic_uint32 excluded[RBP_POLICY_EXCLUDED];
+	pg_atomic_uint32 visiting;	/* the database that is visited now, or 0 */
+	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
+								 * the launcher while none does */
+} RbpPolicyShared;
+
+extern RbpPolicyShared *rbp_policy_shared;
+
+/* A relation with storage that a policy is about. */
+typedef struct RbpPolicyRelation
+{
+	Oid			relid;
+	Oid			set_on;			/* the relation that it was set on */
+	RbpPolicy	policy;
+	RbpRelFile	file;
+} RbpPolicyRelation;
+
+/* A row that leads to no relation now. */
+typedef struct RbpPolicyOrphan
+{
+	Oid			set_on;
+	bool		dropped;		/* set_on itself does not exist any more */
+	NameData	index;			/* if not, there is no index of that name */
+	RbpPolicy	policy;
+} RbpPolicyOrphan;
+
+typedef struct RbpPolicyList
+{
+	List	   *relations;		/* RbpPolicyRelation *, palloc'd */
+	List	   *orphans;		/* RbpPolicyOrphan *, palloc'd */
+} RbpPolicyList;
+
+/*
+ * The table of policies in this database; InvalidOid if there is none.  In a
+ * transaction.
+ */
+extern Oid	rbp_policy_table(void);
+
+/*
+ * What the table, which the caller has locked, says; partitions, indexes and TOAST
+ * tables resolved to their files, by the catalogs alone: no relation is locked, nor
+ * opened.  In a transaction with an active snapshot.
+ */
+extern RbpPolicyList rbp_policy_read(Oid table);
+
+/* Blocks of the file's main fork, by its length; 0 if it is not there. */
+extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);
+
+#endif							/* RBP_POLICY_INTERNAL_H */

@@ -1,0 +1,410 @@
+/*-------------------------------------------------------------------------
+ *
+ * rbp_policy_worker.c
+ *	  A visit to a database: bring the directory in line with its policies,
+ *	  and load what is to be kept.
+ *
+ * The worker is a guest.  It holds no snapshot and no lock on a relation for longer than
+ * a piece of loading takes, so that it keeps neither VACUUM nor DDL waiting, nor
+ * recovery on a standby; it takes a relation's lock only if nobody else has or
+ * waits for a stronger one; and it leaves when somebody wants the database for himself, to
+ * drop it, for example.  What it did not get to is left to its next visit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_database.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/procsignal.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "rbp_compat.h"
+#include "rbp_lock.h"
+#include "rbp_policy.h"
+#include "rbp_policy_internal.h"
+#include "rbp_prewarm.h"
+#include "rbp_space.h"
+#include "rbp_tier.h"
+#include "transport/rbp_transport.h"
+
+/* A visit that loads ends after so long, for others to have their turn. */
+#define VISIT_NS		INT64CONST(10000000000)
+
+/* A piece of loading ends after so long, if donors are slow. */
+#define PIECE_NS		INT64CONST(1000000000)
+
+typedef struct FileKey
+{
+	uint32		rel;
+	uint32		space;
+} FileKey;
+
+static void
+begin(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+static void
+commit(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/*
+ * Does nobody want the database for himself?  If so, nobody gets it before the end of
+ * the transaction.
+ */
+static bool
+is_welcome(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * ---- the directory ------------------------------------------------------------------
+ */
+
+/* Take away the policies of this database's files that are not in the table of files. */
+static bool
+forget_others(HTAB *files)
+{
+	bool		changed = false;
+	uint32		at = 0;
+	uint32		rel;
+	uint16		space;
+	RbpPolicy	policy;
+
+	while (rbp_directory_next_policy(rbp_dir, &at, &rel, &space, &policy))
+	{
+		FileKey		key = {rel, space};
+		Oid			spc;
+		Oid			db;
+
+		if (!rbp_space_resolve(space, &spc, &db) || db != MyDatabaseId ||
+			hash_search(files, &key, HASH_FIND, NULL) != NULL)
+			continue;
+		(void) rbp_directory_set_policy(rbp_dir, rel, space, RBP_POLICY_DEFAULT);
+		changed = true;
+	}
+	return changed;
+}
+
+/* The policies of this database's files are those of the relations. */
+static void
+apply(const List *relations, RbpPolicyVisit *visit)
+{
+	HASHCTL		ctl = {
+		.keysize = sizeof(FileKey),.entrysize = sizeof(FileKey),
+		.hcxt = CurrentMemoryContext
+	};
+	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	const ListCell *cell;
+	bool		changed;
+
+	visit->no_place = 0;
+	foreach(cell, relations)
+	{
+		const RbpPolicyRelation *r = lfirst(cell);
+		FileKey		key = {r->file.rel, rbp_space_get(r->file.spc, r->file.db)};
+
+		(void) hash_search(files, &key, HASH_ENTER, NULL);
+	}
+	LWLockAcquire(&rbp_policy_shared->lock, LW_EXCLUSIVE);
+	/* first, so that there is room */
+	changed = forget_others(files);
+	if (changed)
+		(void) rbp_directory_apply_policies(rbp_dir);
+	changed = false;
+	foreach(cell, relations)
+	{
+		const RbpPolicyRelation *r = lfirst(cell);
+		uint16		space = rbp_space_get(r->file.spc, r->file.db);
+
+		if (space != RBP_INVALID_SPACE &&
+			rbp_directory_policy(rbp_dir, r->file.rel, space) == r->policy)
+			continue;
+		if (space != RBP_INVALID_SPACE &&
+			rbp_directory_set_policy(rbp_dir, r->file.rel, space, r->policy))
+			changed = true;
+		else
+			visit->no_place++;
+	}
+	if (changed)
+		(void) rbp_directory_apply_policies(rbp_dir);
+	LWLockRelease(&rbp_policy_shared->lock);
+	hash_destroy(files);
+}
+
+/*
+ * ---- loading ------------------------------------------------------------------------
+ */
+
+/* One piece of the relation; the block to go on with, or InvalidBlockNumber. */
+static BlockNumber
+load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
+{
+	BlockNumber next = InvalidBlockNumber;
+	Relation	rel;
+
+	begin();
+	pgstat_report_activity(STATE_RUNNING, "loading pages that are to be kept");
+	if (!is_welcome() || !ConditionalLockRelationOid(r->relid, AccessShareLock))
+	{
+		visit->more = true;
+		commit();
+		return InvalidBlockNumber;
+	}
+	rel = try_relation_open(r->relid, NoLock);
+	if (rel != NULL)
+	{
+		/* it has other files by now: the next visit will see them */
+		if (rbp_compat_rel_number(rel) != r->file.rel ||
+			rbp_compat_rel_space(rel) != r->file.spc)
+			visit->more = true;
+		else
+			next = rbp_prewarm_load(rel, block, rbp_now_ns() + PIECE_NS);
+		relation_close(rel, AccessShareLock);
+	}
+	commit();
+	pgstat_report_activity(STATE_IDLE, NULL);
+	return next;
+}
+
+static uint32
+held(const RbpPolicyRelation *r)
+{
+	uint16		space = rbp_space_find(r->file.spc, r->file.db);
+
+	return space == RBP_INVALID_SPACE ? 0 :
+		rbp_directory_held(rbp_dir, r->file.rel, space);
+}
+
+/* What is missing of the relation, from that block on; false if the visit ends here. */
+static bool
+load_relation(const RbpPolicyRelation *r, BlockNumber first, int64 end_ns,
+			  RbpPolicyVisit *visit)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile BlockNumber block = first;
+
+	if (held(r) >= rbp_policy_blocks(&r->file))
+		return true;
+	while (block != InvalidBlockNumber)
+	{
+		char		why[256];
+
+		if (rbp_directory_keep_full(rbp_dir) || rbp_tier_unusable_reason(why, sizeof(why)))
+			return false;
+		if (rbp_now_ns() >= end_ns)
+		{
+			visit->more = true;
+			visit->resume_relation = r->relid;
+			visit->resume_block = block;
+			return false;
+		}
+		PG_TRY();
+		{
+			block = load_piece(r, block, visit);
+		}
+		PG_CATCH();
+		{
+			/* a page that cannot be read, for example: the others can */
+			MemoryContextSwitchTo(context);
+			if (!IsTransactionState())
+				PG_RE_THROW();
+			EmitErrorReport();
+			FlushErrorState();
+			AbortCurrentTransaction();
+			block = InvalidBlockNumber;
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(context);
+	}
+	return true;
+}
+
+static void
+end_loading(int code, Datum arg)
+{
+	rbp_prewarm_load_end();
+}
+
+/* From where the last visit ended, to the end, and then from the start. */
+static void
+load(const List *relations, RbpPolicyVisit *visit)
+{
+	Oid			from = visit->resume_relation;
+	BlockNumber block = visit->resume_block;
+	int64		end_ns = rbp_now_ns() + VISIT_NS;
+	bool		on = !OidIsValid(from);
+	const ListCell *cell;
+	char		why[256];
+
+	visit->resume_relation = InvalidOid;
+	if (rbp_tier_unusable_reason(why, sizeof(why)))
+		return;
+	PG_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
+	{
+		rbp_prewarm_load_begin();
+		foreach(cell, relations)
+		{
+			const RbpPolicyRelation *r = lfirst(cell);
+
+			if (!on && r->relid != from)
+				continue;
+			if (r->policy == RBP_POLICY_KEEP &&
+				!load_relation(r, on ? 0 : block, end_ns, visit))
+				break;
+			on = true;
+		}
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
+	rbp_prewarm_load_end();
+	/* where it was to go on is gone, or what came before has changed */
+	if (OidIsValid(from) && !OidIsValid(visit->resume_relation))
+		visit->more = true;
+}
+
+static void
+count_pages(const List *relations, RbpPolicyVisit *visit)
+{
+	const ListCell *cell;
+
+	visit->wanted = visit->held = 0;
+	foreach(cell, relations)
+	{
+		const RbpPolicyRelation *r = lfirst(cell);
+
+		if (r->policy == RBP_POLICY_KEEP)
+		{
+			visit->wanted += rbp_policy_blocks(&r->file);
+			visit->held += held(r);
+		}
+	}
+	visit->keep_full = rbp_directory_keep_full(rbp_dir);
+}
+
+/*
+ * ---- the table ----------------------------------------------------------------------
+ */
+
+/* Rows of relations that were dropped would be a riddle in a dump. */
+static void
+delete_dropped(const List *orphans)
+{
+	bool		any = false;
+	const ListCell *cell;
+	char	   *name;
+
+	foreach(cell, orphans)
+		any = any || ((const RbpPolicyOrphan *) lfirst(cell))->dropped;
+	if (!any || RecoveryInProgress())
+		return;
+	begin();
+	if (is_welcome() && OidIsValid(rbp_policy_table()) &&
+		ConditionalLockRelationOid(rbp_policy_table(), RowExclusiveLock))
+	{
+		name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(rbp_policy_table())),
+										  RBP_POLICY_TABLE);
+		SPI_connect();
+		if (SPI_execute(psprintf("DELETE FROM %s p WHERE NOT EXISTS"
+								 " (SELECT 1 FROM pg_catalog.pg_class c WHERE c.oid = p.relation)",
+								 name), false, 0) != SPI_OK_DELETE)
+			elog(ERROR, "rows of relations that were dropped cannot be deleted");
+		SPI_finish();
+	}
+	commit();
+}
+
+/* Read the table, into memory that outlasts the transaction; false if it is locked. */
+static bool
+read_table(RbpPolicyList *list, MemoryContext context)
+{
+	MemoryContext old;
+	Oid			table;
+	bool		got = true;
+
+	memset(list, 0, sizeof(*list));
+	begin();
+	table = rbp_policy_table();
+	if (OidIsValid(table))
+	{
+		got = is_welcome() && ConditionalLockRelationOid(table, AccessShareLock);
+		old = MemoryContextSwitchTo(context);
+		if (got)
+			*list = rbp_policy_read(table);
+		MemoryContextSwitchTo(old);
+	}
+	commit();
+	return got;
+}
+
+static void
+set_option(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* arg is the database's OID. */
+void
+rbp_policy_worker_main(Datum arg)
+{
+	RbpPolicyVisit *result = &rbp_policy_shared->visit;
+	RbpPolicyVisit visit = *result;
+	RbpPolicyList list;
+	MemoryContext context;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+
+	/* whatever is set for the database */
+	set_option("search_path", "pg_catalog, pg_temp");
+	set_option("default_transaction_read_only", "off");
+	set_option("default_transaction_isolation", "read committed");
+	set_option("remote_bp.use_tier", "on");
+
+	context = AllocSetContextCreate(TopMemoryContext, "remote_bp policies",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	visit.more = false;
+	if (!read_table(&list, context))
+		visit.more = true;
+	else
+	{
+		visit.has_policies = list.relations != NIL || list.orphans != NIL;
+		apply(list.relations, &visit);
+		delete_dropped(list.orphans);
+		load(list.relations, &visit);
+		count_pages(list.relations, &visit);
+	}
+	visit.database = MyDatabaseId;
+	*result = visit;
+	proc_exit(0);
+}
