@@ -242,7 +242,8 @@ CREATE TABLE remote_bp_policy (
     include_indexes boolean NOT NULL,
     PRIMARY KEY (relation, index_name));
 
-SELECT pg_catalog.pg_extension_config_dump('remote_bp_policy', '');
+SELECT pg_catalog.pg_extension_config_dump('remote_bp_policy',
+    'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)');
 
 -- keep: in the tier at once, and not given up for other pages; none: never there; default:
 -- as if nothing had been said.  For the relation's owner.

@@ -138,7 +138,7 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	dir->held = at;
 	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
 	dir->space_pages = at;
-	at += align_line(RBP_MAX_SPACES * sizeof(int32_t));
+	at += align_line((size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
 	dir->space_limits = at;
 	at += align_line(RBP_MAX_SPACES);
 	dir->limits = at;
@@ -594,6 +594,49 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 	return live;
 }
 
+/* Forget the page of an entry that was taken off its queue; the slot counts as taken. */
+static void
+entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	RbpEntry   *e = rbp_entry(dir, index);
+	uint64_t	hash = rbp_entry_page_hash(e);
+
+	chain_unlink(dir, hash, index);
+	rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
+}
+
+/*
+ * Make room under the limit that the space is under, if one page more would pass
+ * it.  False if there is none to be made: then the page goes without a slot.
+ * Where the partition has no page under the limit at all, the page comes on top: by
+ * one for each partition, the limit may be passed.
+ */
+static bool
+make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
+					  uint32_t *evictions)
+{
+	RbpPartition *p = &dir->partitions[part];
+
+	/* two at most, so that what was passed is made good */
+	for (int i = 0; i < 2; i++)
+	{
+		uint32_t	limit = rbp_limit_reached(dir, space);
+		bool		live = false;
+		bool		none = false;
+		uint32_t	index;
+
+		if (limit == 0)
+			return true;
+		index = rbp_limit_evict(dir, part, limit, &live, &none);
+		if (index == RBP_NIL)
+			return none || i > 0;
+		entry_give_up(dir, part, index);
+		rbp_slot_release(dir, p, part, index);
+		*evictions += live;
+	}
+	return true;
+}
+
 uint32_t
 rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 {
@@ -601,42 +644,37 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	slot = RBP_INVALID_SLOT;
 	bool		look = true;	/* for fresh slots, once */
+	uint32_t	evictions = 0;
 	int			freed = 0;
-	uint32_t	limit = rbp_limit_reached(dir, page->space);
+	int			tries = 0;
 
-	*evicted = false;
 	rbp_lock_exclusive(&p->lock);
+	if (!make_room_under_limit(dir, part, page->space, &evictions))
+		tries = RBP_EVICT_STEPS;
 
 	/*
 	 * What is found may lie in an extent that is closed, or draining, and is
 	 * then put out of use on the spot.  That is bounded too: a pusher may
 	 * well go without a slot while memory is being lost.
 	 */
-	for (int tries = 0; tries < RBP_EVICT_STEPS;)
+	while (tries < RBP_EVICT_STEPS)
 	{
 		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
 		bool		live = false;
 
-		if (limit == 0 && index != RBP_NIL)
+		if (index != RBP_NIL)
 		{
 			rbp_list_remove(dir, p, index);
 			/* these cost no page */
 			tries += ++freed % RBP_EVICT_STEPS == 0;
 		}
-		else if (limit != 0 || !look || (index = next_fresh(dir, part)) == RBP_NIL)
+		else if (!look || (index = next_fresh(dir, part)) == RBP_NIL)
 		{
-			RbpEntry   *e;
-			uint64_t	hash;
-
 			look = false;
-			index = limit != 0 ? rbp_limit_evict(dir, part, limit, &live) :
-				rbp_s3fifo_evict(dir, part, &live);
+			index = rbp_s3fifo_evict(dir, part, &live);
 			if (index == RBP_NIL)
 				break;
-			e = rbp_entry(dir, index);
-			hash = rbp_entry_page_hash(e);
-			chain_unlink(dir, hash, index);
-			rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
+			entry_give_up(dir, part, index);
 			tries++;
 		}
 
@@ -645,14 +683,14 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 			rbp_slot_release(dir, p, part, index);
 			continue;
 		}
-		if (live)
-			p->evictions++;
-		*evicted = live;
+		evictions += live;
 		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
 		p->reserved++;
 		slot = rbp_index_slot(dir, part, index);
 		break;
 	}
+	p->evictions += evictions;
+	*evicted = evictions > 0;
 	rbp_lock_release(&p->lock);
 	return slot;
 }

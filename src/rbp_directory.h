@@ -85,7 +85,7 @@ typedef enum RbpInsert
 /*
  * Bytes of shared memory for a directory of max_slots remote slots (a
  * multiple of RBP_EXTENT_PAGES) and staging_slots staging slots.  For large
- * max_slots at most 640 kB and 48 bytes for each remote slot, all included.
+ * max_slots at most 48 bytes for each remote slot and 1.5 MB, all included.
  */
 extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
 
@@ -305,8 +305,9 @@ extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
  *
  * What somebody has said of a relation's files.  Pages of main forks that are
  * to be kept are on a list of their own in each partition, which replacement
- * does not touch: at most keep_max of them, and never so many that a partition
- * has no slots left for others.  Beyond that they are pages like all.
+ * does not touch: at most keep_max of them, at most three quarters of all slots, and never
+ * so many that a partition has no slots left for others.  Beyond that they
+ * are pages like all.
  *
  * Policies and limits are set by one process at a time.
  */
@@ -330,17 +331,25 @@ extern bool rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel,
 									 uint16_t space, RbpPolicy policy);
 
 /*
- * Make the pages that are there as if the policies had always been so.  Looks at each
- * slot; exclusive locks, one partition at a time.  Returns pages dropped.
+ * Make the partition's pages as if the policies had always been so.  Looks at each of its
+ * slots; exclusive lock, let go in between.  Returns pages dropped.  After all
+ * partitions, policies_applied() clears away those that were taken back.
  */
-extern uint64_t rbp_directory_apply_policies(RbpDirectory *dir);
+extern uint64_t rbp_directory_apply_policies(RbpDirectory *dir, int partition);
+extern void rbp_directory_policies_applied(RbpDirectory *dir);
+
+/*
+ * Is the page there?  If so, and its policy is that, it is kept from now on, though
+ * there was no room for that when it came.  Exclusive lock.
+ */
+extern bool rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page);
 
 /* Pages kept: of the files of a relation, and of all. No lock. */
 extern uint32_t rbp_directory_held(const RbpDirectory *dir, uint32_t rel,
 								   uint16_t space);
 extern uint64_t rbp_directory_kept(const RbpDirectory *dir);
 
-/* Could hardly one page more be kept? No lock. */
+/* Can no page more be kept? No lock. */
 extern bool rbp_directory_keep_full(const RbpDirectory *dir);
 
 /* RBP_KEEP_HALF: half of the slots that are online at any time. */
@@ -357,11 +366,12 @@ extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
 
 /*
  * These spaces together have at most so many pages, staged ones not counted: beyond it a
- * page takes the slot of one of theirs.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
+ * page takes the slot of one of theirs, which is not kept.  Partitions that have none
+ * may pass it by one page each.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
  * away, and n is RBP_LIMIT_SPACES at most.
  */
 #define RBP_LIMITS				254
-#define RBP_LIMIT_SPACES		29
+#define RBP_LIMIT_SPACES		93
 extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
 									uint32_t max_pages, const uint16_t *spaces,
 									int n);
@@ -371,17 +381,23 @@ extern uint64_t rbp_directory_space_pages(const RbpDirectory *dir, uint16_t spac
 extern uint32_t rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space,
 										  uint32_t *max_pages);
 
-/* Pages under the limit now. No lock. */
+/* Pages under the limit now; would one of the space more pass its limit? No lock. */
 extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
+extern bool rbp_directory_limit_full(const RbpDirectory *dir, uint16_t space);
 
 /*
- * Drop pages until the limit is kept, those first that nobody has read.  Looks at each
- * slot; exclusive locks, one partition at a time.  Returns pages dropped.
+ * Drop pages until the limit is kept, those first that nobody has read, and none that is
+ * to be kept.  Looks at each slot; exclusive locks, one partition at a time.
+ * Returns pages dropped.
  */
 extern uint64_t rbp_directory_trim(RbpDirectory *dir, uint32_t limit);
 
-/* Drop the space's pages, but those that are kept; returns how many. Likewise. */
-extern uint64_t rbp_directory_drop_space(RbpDirectory *dir, uint16_t space);
+/*
+ * Drop the partition's pages of spaces that are marked, in RBP_MAX_SPACES bytes, but those
+ * that are to be kept; returns how many.  Likewise.
+ */
+extern uint64_t rbp_directory_drop_spaces(RbpDirectory *dir, int partition,
+										  const uint8_t *spaces);
 
 /*
  * ---- housekeeping and views --------------------------------------------

@@ -6,9 +6,8 @@
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
  * bucket head, 4 of ghost and half a byte of write stamp; then the tables
- * that do not grow (256 kB of generations, 384 kB of policies, 160 kB of counts
- * by space, 16 kB of limits, 24 kB of partition headers) and 36 bytes for each
- * staging slot.  An entry is half a cache line, so that a
+ * that do not grow (256 kB of generations, 384 kB of policies, 48 kB of limits, 24 kB of partition headers), 128 kB of counts by
+ * space for each stripe of accounts, and 36 bytes for each staging slot.  An entry is half a cache line, so that a
  * lookup touches one line of it; the backward links, which only exclusive
  * holders need, are in an array of their own for that.  Memory of zeros is an
  * empty directory: what was never used is never written, nor read.
@@ -276,11 +275,13 @@ rbp_partition_slots(const RbpDirectory *dir)
 		__atomic_load_n(&dir->draining, __ATOMIC_RELAXED);
 }
 
+/* The partition's stripe of the count of the space's pages, as for accounts. */
 static inline int32_t *
-rbp_space_pages(const RbpDirectory *dir, uint16_t space)
+rbp_space_pages(const RbpDirectory *dir, uint32_t part, uint16_t space)
 {
 	RBP_ASSERT(space < RBP_MAX_SPACES);
-	return (int32_t *) ((char *) (uintptr_t) dir + dir->space_pages) + space;
+	return (int32_t *) ((char *) (uintptr_t) dir + dir->space_pages) +
+		(size_t) (part % dir->nstripes) * RBP_MAX_SPACES + space;
 }
 
 /* A page more on the partition's list of kept ones, or one less; any lock. */
@@ -293,16 +294,19 @@ extern bool rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p,
 /* Are more kept here than may be? Any lock. */
 extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
 
-/* The limit that the space is under, and has reached; 0 if there is none. */
+/*
+ * The limit that the space is under, and which one page more would pass; 0 if
+ * there is none.
+ */
 extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
 
 /*
  * Choose a page that is under the limit, as rbp_s3fifo_evict() does of all; by CLOCK,
- * from where the last choice ended.  Looks at RBP_CHUNK entries, no more, so RBP_NIL does
- * not mean that there is none.  Exclusive lock.
+ * from where the last choice ended.  Looks at RBP_CHUNK entries, no more; if that was all,
+ * and none is found, *none is set.  Exclusive lock.
  */
 extern uint32_t rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit,
-								bool *live);
+								bool *live, bool *none);
 
 static inline RbpSlotState
 rbp_entry_state(const RbpEntry *e)
@@ -397,7 +401,7 @@ rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 	if (pages != 0)
 	{
 		__atomic_fetch_add(&account->used, pages, __ATOMIC_RELAXED);
-		__atomic_fetch_add(rbp_space_pages(dir, rbp_entry(dir, index)->space), pages,
+		__atomic_fetch_add(rbp_space_pages(dir, part, rbp_entry(dir, index)->space), pages,
 						   __ATOMIC_RELAXED);
 	}
 	if (freq != 0 && rbp_hash_sampled(hash))

@@ -173,9 +173,11 @@ static uint64_t
 keep_max(const RbpDirectory *dir)
 {
 	uint64_t	max = __atomic_load_n(&dir->keep_max, __ATOMIC_RELAXED);
+	uint64_t	slots = (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS;
 
-	return max != RBP_KEEP_HALF ? max :
-		(uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS / 2;
+	if (max == RBP_KEEP_HALF)
+		return slots / 2;
+	return max < slots / 4 * 3 ? max : slots / 4 * 3;
 }
 
 /* Of a partition's slots; the others are for pages that come and go. */
@@ -220,18 +222,42 @@ rbp_directory_kept(const RbpDirectory *dir)
 bool
 rbp_directory_keep_full(const RbpDirectory *dir)
 {
-	uint64_t	room = (uint64_t) kept_in_partition(dir) * RBP_PARTITIONS;
-	uint64_t	max = keep_max(dir);
-
-	/* partitions do not fill evenly */
-	room -= room / 64;
-	return rbp_directory_kept(dir) >= (max < room ? max : room);
+	return rbp_directory_kept(dir) >= keep_max(dir);
 }
 
 void
 rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages)
 {
 	__atomic_store_n(&dir->keep_max, pages, __ATOMIC_RELAXED);
+}
+
+bool
+rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	index;
+	bool		is_there = false;
+
+	rbp_lock_exclusive(&p->lock);
+	index = rbp_entry_find(dir, hash, page);
+	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
+	{
+		RbpEntry   *e = rbp_entry(dir, index);
+		RbpSlotState state = rbp_entry_state(e);
+		uint8_t		freq = rbp_entry_freq(e);
+
+		is_there = true;
+		if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
+			rbp_keep_page(dir, p, e))
+		{
+			rbp_list_remove(dir, p, index);
+			rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
+		}
+	}
+	rbp_lock_release(&p->lock);
+	return is_there;
 }
 
 /* Put one entry where its policy wants it; says whether to drop it. */
@@ -264,12 +290,17 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 }
 
 uint64_t
-rbp_directory_apply_policies(RbpDirectory *dir)
+rbp_directory_apply_policies(RbpDirectory *dir, int partition)
 {
 	uint64_t	dropped = 0;
 
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		rbp_for_each_entry(dir, part, true, apply_fn, &dropped);
+	rbp_for_each_entry(dir, (uint32_t) partition, true, apply_fn, &dropped);
+	return dropped;
+}
+
+void
+rbp_directory_policies_applied(RbpDirectory *dir)
+{
 	for (uint32_t i = 0; i < RBP_POLICY_BUCKETS * RBP_POLICY_WAYS; i++)
 	{
 		if ((*policy_word(dir, i) & POLICY_MASK) == POLICY_LEAVING)
@@ -278,7 +309,6 @@ rbp_directory_apply_policies(RbpDirectory *dir)
 			__atomic_fetch_sub(&dir->npolicies, 1, __ATOMIC_RELAXED);
 		}
 	}
-	return dropped;
 }
 
 /*
@@ -306,6 +336,9 @@ rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
 	int			had = l->nspaces;
 
 	RBP_ASSERT(limit >= 1 && limit <= RBP_LIMITS && n <= RBP_LIMIT_SPACES);
+	if (had == n && l->max_pages == max_pages &&
+		memcmp(l->spaces, spaces, n * sizeof(uint16_t)) == 0)
+		return;
 	/* who reads it meanwhile sees too few pages, and lets one more in */
 	__atomic_store_n(&l->nspaces, 0, __ATOMIC_SEQ_CST);
 	for (int i = 0; i < had; i++)
@@ -322,25 +355,25 @@ rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
 }
 
 uint64_t
-rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit)
+rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space)
 {
-	const RbpLimit *l = limit_of_number(dir, limit);
-	int			n = __atomic_load_n(&l->nspaces, __ATOMIC_ACQUIRE);
 	int64_t		pages = 0;
 
-	for (int i = 0; i < n; i++)
-		pages += __atomic_load_n(rbp_space_pages(dir, __atomic_load_n(&l->spaces[i],
-																	  __ATOMIC_RELAXED)),
-								 __ATOMIC_RELAXED);
+	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
+		pages += __atomic_load_n(rbp_space_pages(dir, stripe, space), __ATOMIC_RELAXED);
 	return pages > 0 ? (uint64_t) pages : 0;
 }
 
 uint64_t
-rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space)
+rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit)
 {
-	int32_t		pages = __atomic_load_n(rbp_space_pages(dir, space), __ATOMIC_RELAXED);
+	const RbpLimit *l = limit_of_number(dir, limit);
+	int			n = __atomic_load_n(&l->nspaces, __ATOMIC_ACQUIRE);
+	uint64_t	pages = 0;
 
-	return pages > 0 ? (uint64_t) pages : 0;
+	for (int i = 0; i < n; i++)
+		pages += rbp_directory_space_pages(dir, __atomic_load_n(&l->spaces[i], __ATOMIC_RELAXED));
+	return pages;
 }
 
 uint32_t
@@ -359,6 +392,12 @@ limit_exceeded(const RbpDirectory *dir, uint32_t limit, uint32_t more)
 		__atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
 }
 
+bool
+rbp_directory_limit_full(const RbpDirectory *dir, uint16_t space)
+{
+	return rbp_limit_reached(dir, space) != 0;
+}
+
 uint32_t
 rbp_limit_reached(const RbpDirectory *dir, uint16_t space)
 {
@@ -371,7 +410,8 @@ rbp_limit_reached(const RbpDirectory *dir, uint16_t space)
 }
 
 uint32_t
-rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
+rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live,
+				bool *none)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
@@ -397,6 +437,7 @@ rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
 		rbp_account_add(dir, part, index, rbp_entry_page_hash(e), 0, -1);
 		rbp_entry_set(e, state, freq - 1);
 	}
+	*none = chosen == RBP_NIL && top <= RBP_CHUNK;
 	if (chosen != RBP_NIL)
 	{
 		rbp_list_remove(dir, p, chosen);
@@ -408,10 +449,13 @@ rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
 typedef struct TrimArg
 {
 	uint32_t	limit;
-	bool		read_too;		/* also pages that were read */
+	int			round;
+	uint32_t	pages;			/* of the partition, under the limit */
+	uint32_t	surplus;		/* ... of which so many are to go */
 	uint64_t	dropped;
 } TrimArg;
 
+/* Rounds: count; drop what nobody has read; drop others. */
 static bool
 trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
@@ -421,10 +465,16 @@ trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 
 	(void) part;
 	if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
-		(rbp_entry_freq(e) > 0 && !trim->read_too) ||
-		*space_limit(dir, e->space) != trim->limit ||
-		!limit_exceeded(dir, trim->limit, 0))
+		*space_limit(dir, e->space) != trim->limit)
 		return false;
+	if (trim->round == 0)
+	{
+		trim->pages++;
+		return false;
+	}
+	if (trim->surplus == 0 || (trim->round == 1 && rbp_entry_freq(e) > 0))
+		return false;
+	trim->surplus--;
 	trim->dropped++;
 	return true;
 }
@@ -434,30 +484,39 @@ rbp_directory_trim(RbpDirectory *dir, uint32_t limit)
 {
 	TrimArg		trim = {.limit = limit};
 
-	for (int round = 0; round < 2; round++)
+	/* each partition to its share, since pages are replaced within a partition */
+	for (uint32_t part = 0;
+		 part < RBP_PARTITIONS && limit_exceeded(dir, limit, 0); part++)
 	{
-		trim.read_too = round > 0;
-		for (uint32_t part = 0;
-			 part < RBP_PARTITIONS && limit_exceeded(dir, limit, 0); part++)
+		uint32_t	share = limit_of_number(dir, limit)->max_pages / RBP_PARTITIONS;
+
+		trim.pages = 0;
+		for (trim.round = 0; trim.round < 3; trim.round++)
+		{
 			rbp_for_each_entry(dir, part, true, trim_fn, &trim);
+			if (trim.round == 0)
+				trim.surplus = trim.pages > share ? trim.pages - share : 0;
+			if (trim.surplus == 0)
+				break;
+		}
 	}
 	return trim.dropped;
 }
 
-typedef struct DropSpaceArg
+typedef struct DropSpacesArg
 {
-	uint16_t	space;
+	const uint8_t *spaces;
 	uint64_t	dropped;
-} DropSpaceArg;
+} DropSpacesArg;
 
 static bool
-drop_space_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+drop_spaces_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
-	DropSpaceArg *drop = arg;
+	DropSpacesArg *drop = arg;
 	const RbpEntry *e = rbp_entry(dir, index);
 
 	(void) part;
-	if (e->space != drop->space ||
+	if (!drop->spaces[e->space] ||
 		rbp_directory_policy(dir, e->rel, e->space) == RBP_POLICY_KEEP)
 		return false;
 	drop->dropped++;
@@ -465,11 +524,10 @@ drop_space_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 }
 
 uint64_t
-rbp_directory_drop_space(RbpDirectory *dir, uint16_t space)
+rbp_directory_drop_spaces(RbpDirectory *dir, int partition, const uint8_t *spaces)
 {
-	DropSpaceArg arg = {.space = space};
+	DropSpacesArg arg = {.spaces = spaces};
 
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		rbp_for_each_entry(dir, part, true, drop_space_fn, &arg);
+	rbp_for_each_entry(dir, (uint32_t) partition, true, drop_spaces_fn, &arg);
 	return arg.dropped;
 }

@@ -9,7 +9,6 @@
 
 #include "storage/latch.h"
 
-#include "rbp_lock.h"
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"
 
@@ -26,8 +25,8 @@ rbp_policy_shmem_init(void *mem)
 {
 	RbpPolicyShared *shared = mem;
 
-	memset(&shared->visit, 0, sizeof(shared->visit));
-	LWLockInitialize(&shared->lock, rbp_lock_tranche("RemoteBpPolicy"));
+	memset(shared, 0, sizeof(*shared));
+	pg_atomic_init_u32(&shared->worker, 0);
 	pg_atomic_init_u64(&shared->latch, 0);
 	pg_atomic_init_u32(&shared->wake_all, 0);
 	for (int i = 0; i < RBP_POLICY_WAKES; i++)

@@ -13,7 +13,6 @@
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "storage/block.h"
-#include "storage/lwlock.h"
 
 #include "rbp_directory.h"
 #include "rbp_relfile.h"
@@ -30,6 +29,7 @@
 typedef struct RbpPolicyVisit
 {
 	Oid			database;		/* InvalidOid until it is done */
+	bool		was_read;		/* the table of policies, or its absence */
 	bool		has_policies;
 	bool		more;			/* it did not get to the end */
 	uint64		wanted;			/* pages that are to be kept */
@@ -40,9 +40,13 @@ typedef struct RbpPolicyVisit
 	BlockNumber resume_block;
 } RbpPolicyVisit;
 
+/*
+ * One worker at a time writes the directory's policies and limits, and what is
+ * here for itself alone: the one whose pid is in worker.
+ */
 typedef struct RbpPolicyShared
 {
-	LWLock		lock;			/* held while policies are set and applied */
+	pg_atomic_uint32 worker;	/* pid, or 0 */
 	pg_atomic_uint64 latch;		/* of the launcher; 0 while there is none */
 	pg_atomic_uint32 wake_all;
 	pg_atomic_uint32 wakes[RBP_POLICY_WAKES];	/* databases, or 0 */
@@ -51,6 +55,12 @@ typedef struct RbpPolicyShared
 	pg_atomic_uint32 visiting;	/* the database that is visited now, or 0 */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while none does */
+	/* the worker's alone */
+	bool		unapplied;		/* policies were set, and not all applied */
+	bool		undropped;		/* tablespaces were excluded, likewise */
+	char		not_excluded[256];	/* names that the log has */
+	Oid			limited[RBP_LIMITS + 1];	/* databases, by their limits'
+											 * numbers */
 } RbpPolicyShared;
 
 extern RbpPolicyShared *rbp_policy_shared;
@@ -64,12 +74,11 @@ typedef struct RbpPolicyRelation
 	RbpRelFile	file;
 } RbpPolicyRelation;
 
-/* A row that leads to no relation now. */
+/* A row of an index that the table has not. */
 typedef struct RbpPolicyOrphan
 {
 	Oid			set_on;
-	bool		dropped;		/* set_on itself does not exist any more */
-	NameData	index;			/* if not, there is no index of that name */
+	NameData	index;
 	RbpPolicy	policy;
 } RbpPolicyOrphan;
 
@@ -80,8 +89,8 @@ typedef struct RbpPolicyList
 } RbpPolicyList;
 
 /*
- * The table of policies in this database; InvalidOid if there is none.  In a
- * transaction.
+ * The extension's table of policies in this database; InvalidOid if there is none.
+ * In a transaction.
  */
 extern Oid	rbp_policy_table(void);
 
@@ -91,6 +100,25 @@ extern Oid	rbp_policy_table(void);
  * opened.  In a transaction with an active snapshot.
  */
 extern RbpPolicyList rbp_policy_read(Oid table);
+
+/*
+ * What is set for the server, and for databases as a whole: excluded tablespaces,
+ * limits.  Read in a transaction with an active snapshot, into memory of the current
+ * context; done outside of it, since it may take a while.
+ */
+typedef struct RbpPolicyServer
+{
+	List	   *excluded;		/* OIDs of tablespaces */
+	char	   *not_excluded;	/* names that lead to none, for the log */
+	List	   *limits;			/* RbpPolicyLimit * */
+	List	   *dropped;		/* databases of policies, but not of the catalog */
+} RbpPolicyServer;
+
+extern RbpPolicyServer rbp_policy_read_server(void);
+extern void rbp_policy_apply_server(const RbpPolicyServer *server);
+
+/* Apply policies that were set to the pages that are there. */
+extern void rbp_policy_apply_to_pages(void);
 
 /* Blocks of the file's main fork, by its length; 0 if it is not there. */
 extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);

@@ -23,12 +23,14 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -76,6 +78,7 @@ rbp_policy_table(void)
 {
 	Oid			extension = get_extension_oid("remote_bp", true);
 	Oid			schema = InvalidOid;
+	Oid			table;
 	Relation	rel;
 	ScanKeyData key;
 	SysScanDesc scan;
@@ -92,7 +95,10 @@ rbp_policy_table(void)
 		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	return OidIsValid(schema) ? get_relname_relid(RBP_POLICY_TABLE, schema) : InvalidOid;
+	table = OidIsValid(schema) ? get_relname_relid(RBP_POLICY_TABLE, schema) : InvalidOid;
+	/* not just any of that name */
+	return OidIsValid(table) &&
+		getExtensionOfObject(RelationRelationId, table) == extension ? table : InvalidOid;
 }
 
 /* The relation has that policy from here on, if it has files. */
@@ -242,12 +248,23 @@ compare_rows(const ListCell *a, const ListCell *b)
 }
 
 static List *
-read_rows(Oid table, Work *work)
+read_rows(Oid table)
 {
+	static const Oid types[] = {REGCLASSOID, NAMEOID, TEXTOID, BOOLOID};
 	Relation	rel = table_open(table, NoLock);
-	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	TableScanDesc scan;
 	List	   *rows = NIL;
 	HeapTuple	tuple;
+	bool		known = RelationGetDescr(rel)->natts == COLUMN_INDEXES;
+
+	for (int i = 0; known && i < COLUMN_INDEXES; i++)
+		known = TupleDescAttr(RelationGetDescr(rel), i)->atttypid == types[i] &&
+			TupleDescAttr(RelationGetDescr(rel), i)->attnotnull;
+	if (!known)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" is not as the extension has made it", RBP_POLICY_TABLE)));
+	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
@@ -256,8 +273,6 @@ read_rows(Oid table, Work *work)
 		bool		nulls[COLUMN_INDEXES];
 		char	   *policy;
 
-		if (RelationGetDescr(rel)->natts != COLUMN_INDEXES)
-			elog(ERROR, "table \"%s\" is not what the library knows", RBP_POLICY_TABLE);
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
 		row->relation = DatumGetObjectId(values[COLUMN_RELATION - 1]);
 		namestrcpy(&row->index, NameStr(*DatumGetName(values[COLUMN_INDEX - 1])));
@@ -265,17 +280,9 @@ read_rows(Oid table, Work *work)
 		row->policy = strcmp(policy, "keep") == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE;
 		row->include_indexes = DatumGetBool(values[COLUMN_INDEXES - 1]);
 		row->depth = 0;
+		/* dropped: the row goes when the next policy is set */
 		if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(row->relation)))
-		{
-			RbpPolicyOrphan *orphan = palloc0(sizeof(RbpPolicyOrphan));
-
-			orphan->set_on = row->relation;
-			orphan->dropped = true;
-			orphan->index = row->index;
-			orphan->policy = row->policy;
-			work->list.orphans = lappend(work->list.orphans, orphan);
 			continue;
-		}
 		if (get_rel_relispartition(row->relation))
 			row->depth = list_length(get_partition_ancestors(row->relation));
 		rows = lappend(rows, row);
@@ -298,7 +305,7 @@ rbp_policy_read(Oid table)
 
 	work.by_relid = hash_create("remote_bp policies", 256, &ctl,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	rows = read_rows(table, &work);
+	rows = read_rows(table);
 	foreach(cell, rows)
 	{
 		const Row  *row = lfirst(cell);

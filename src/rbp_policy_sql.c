@@ -91,6 +91,11 @@ check_relation(Relation rel)
 {
 	char		kind = rel->rd_rel->relkind;
 
+	if (RelationGetNamespace(rel) == PG_TOAST_NAMESPACE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("relation \"%s\" belongs to a table", RelationGetRelationName(rel)),
+				 errhint("Its policy is that of the table.")));
 	if (kind != RELKIND_RELATION && kind != RELKIND_MATVIEW &&
 		kind != RELKIND_INDEX && !RELKIND_HAS_PARTITIONS(kind))
 		ereport(ERROR,
@@ -107,17 +112,16 @@ check_relation(Relation rel)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("relation \"%s\" is shared by all databases",
 						RelationGetRelationName(rel))));
-	if (RelationGetNamespace(rel) == PG_TOAST_NAMESPACE)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("relation \"%s\" belongs to a table", RelationGetRelationName(rel)),
-				 errhint("Its policy is that of the table.")));
 	if (!rbp_compat_is_owner(RelationGetRelid(rel), GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(kind),
 					   RelationGetRelationName(rel));
 }
 
-/* Change the row of the table; with the rights of the table's owner. */
+/*
+ * Change the row of the table; with the rights of the table's owner.  Rows of relations
+ * that were dropped go as well, and with the table's own row those of indexes that it
+ * has not: nobody could name them.
+ */
 static void
 write_row(Oid table, Oid relation, const char *index, const char *policy,
 		  bool include_indexes)
@@ -125,7 +129,7 @@ write_row(Oid table, Oid relation, const char *index, const char *policy,
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
 	char	   *name;
 	char	   *query;
-	Oid			types[] = {REGCLASSOID, NAMEOID, TEXTOID, BOOLOID};
+	Oid			types[] = {OIDOID, NAMEOID, TEXTOID, BOOLOID};
 	Datum		values[] = {
 		ObjectIdGetDatum(relation),
 		DirectFunctionCall1(namein, CStringGetDatum(index)),
@@ -139,20 +143,31 @@ write_row(Oid table, Oid relation, const char *index, const char *policy,
 		elog(ERROR, "cache lookup failed for relation %u", table);
 	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
 									  RBP_POLICY_TABLE);
-	if (take_away)
-		query = psprintf("DELETE FROM %s WHERE relation OPERATOR(pg_catalog.=) $1"
-						 " AND index_name OPERATOR(pg_catalog.=) $2", name);
-	else
-		query = psprintf("INSERT INTO %s VALUES ($1, $2, $3, $4)"
-						 " ON CONFLICT (relation, index_name) DO UPDATE"
-						 " SET policy = excluded.policy, include_indexes = excluded.include_indexes",
-						 name);
+	query = psprintf("DELETE FROM %s p WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class c"
+					 " WHERE c.oid OPERATOR(pg_catalog.=) p.relation::pg_catalog.oid)"
+					 " OR (p.relation::pg_catalog.oid OPERATOR(pg_catalog.=) $1 AND"
+					 " (p.index_name OPERATOR(pg_catalog.=) $2 OR"
+					 " ($2 OPERATOR(pg_catalog.=) ''::pg_catalog.name AND NOT EXISTS"
+					 " (SELECT 1 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c"
+					 " ON c.oid OPERATOR(pg_catalog.=) i.indexrelid"
+					 " WHERE i.indrelid OPERATOR(pg_catalog.=) $1"
+					 " AND c.relname OPERATOR(pg_catalog.=) p.index_name)"
+					 " AND p.index_name OPERATOR(pg_catalog.<>) ''::pg_catalog.name)))",
+					 name);
 	GetUserIdAndSecContext(&save_user, &save_context);
 	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
-						   save_context | SECURITY_LOCAL_USERID_CHANGE);
+						   save_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
 	ReleaseSysCache(tuple);
 	SPI_connect();
-	if (SPI_execute_with_args(query, take_away ? 2 : 4, types, values, NULL, false, 0) < 0)
+	if (SPI_execute_with_args(query, 2, types, values, NULL, false, 0) < 0)
+		elog(ERROR, "policies cannot be deleted");
+	if (!take_away &&
+		SPI_execute_with_args(psprintf("INSERT INTO %s VALUES ($1, $2, $3, $4)"
+									   " ON CONFLICT (relation, index_name) DO UPDATE"
+									   " SET policy = excluded.policy,"
+									   " include_indexes = excluded.include_indexes", name),
+							  4, types, values, NULL, false, 0) < 0)
 		elog(ERROR, "policy cannot be written");
 	SPI_finish();
 	SetUserIdAndSecContext(save_user, save_context);
@@ -221,11 +236,13 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, char *buf, S
 		return "not looked at yet";
 	if (r->policy != RBP_POLICY_KEEP)
 		return NULL;
+	if (rbp_directory_limit_full(rbp_dir, space))
+		return "the limit of the database is reached";
 	if (rbp_directory_keep_full(rbp_dir))
 		return "no more can be kept: see remote_bp.keep_max_size";
 	if (pg_atomic_read_u32(&rbp_policy_shared->visiting) == MyDatabaseId)
 		return "being loaded";
-	return "written or read lately, or to be loaded";
+	return "written lately, or on the way to donors";
 }
 
 Datum
@@ -271,8 +288,6 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
-		if (o->dropped)
-			continue;
 		nulls[RELATION] = true;
 		values[POLICY] = CStringGetTextDatum(policy_name(o->policy));
 		values[SET_ON] = ObjectIdGetDatum(o->set_on);

@@ -18,7 +18,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -28,15 +27,12 @@
 #include "storage/lock.h"
 #include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "rbp_compat.h"
-#include "rbp_lock.h"
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"
 #include "rbp_prewarm.h"
@@ -88,11 +84,13 @@ is_welcome(void)
  * ---- the directory ------------------------------------------------------------------
  */
 
-/* Take away the policies of this database's files that are not in the table of files. */
-static bool
-forget_others(HTAB *files)
+/*
+ * Take away the policies of this database's files that are not in the table of
+ * files, and those of databases that were dropped.
+ */
+static void
+forget_others(HTAB *files, const List *dropped)
 {
-	bool		changed = false;
 	uint32		at = 0;
 	uint32		rel;
 	uint16		space;
@@ -104,18 +102,18 @@ forget_others(HTAB *files)
 		Oid			spc;
 		Oid			db;
 
-		if (!rbp_space_resolve(space, &spc, &db) || db != MyDatabaseId ||
-			hash_search(files, &key, HASH_FIND, NULL) != NULL)
+		if (!rbp_space_resolve(space, &spc, &db) ||
+			(db == MyDatabaseId ? hash_search(files, &key, HASH_FIND, NULL) != NULL :
+			 !list_member_oid(dropped, db)))
 			continue;
+		rbp_policy_shared->unapplied = true;
 		(void) rbp_directory_set_policy(rbp_dir, rel, space, RBP_POLICY_DEFAULT);
-		changed = true;
 	}
-	return changed;
 }
 
 /* The policies of this database's files are those of the relations. */
 static void
-apply(const List *relations, RbpPolicyVisit *visit)
+apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 {
 	HASHCTL		ctl = {
 		.keysize = sizeof(FileKey),.entrysize = sizeof(FileKey),
@@ -124,7 +122,6 @@ apply(const List *relations, RbpPolicyVisit *visit)
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
-	bool		changed;
 
 	visit->no_place = 0;
 	foreach(cell, relations)
@@ -134,30 +131,27 @@ apply(const List *relations, RbpPolicyVisit *visit)
 
 		(void) hash_search(files, &key, HASH_ENTER, NULL);
 	}
-	LWLockAcquire(&rbp_policy_shared->lock, LW_EXCLUSIVE);
+	forget_others(files, dropped);
+	hash_destroy(files);
 	/* first, so that there is room */
-	changed = forget_others(files);
-	if (changed)
-		(void) rbp_directory_apply_policies(rbp_dir);
-	changed = false;
+	if (rbp_policy_shared->unapplied)
+		rbp_policy_apply_to_pages();
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
 		uint16		space = rbp_space_get(r->file.spc, r->file.db);
 
-		if (space != RBP_INVALID_SPACE &&
-			rbp_directory_policy(rbp_dir, r->file.rel, space) == r->policy)
-			continue;
-		if (space != RBP_INVALID_SPACE &&
-			rbp_directory_set_policy(rbp_dir, r->file.rel, space, r->policy))
-			changed = true;
-		else
+		if (space == RBP_INVALID_SPACE)
 			visit->no_place++;
+		else if (rbp_directory_policy(rbp_dir, r->file.rel, space) != r->policy)
+		{
+			rbp_policy_shared->unapplied = true;
+			if (!rbp_directory_set_policy(rbp_dir, r->file.rel, space, r->policy))
+				visit->no_place++;
+		}
 	}
-	if (changed)
-		(void) rbp_directory_apply_policies(rbp_dir);
-	LWLockRelease(&rbp_policy_shared->lock);
-	hash_destroy(files);
+	if (rbp_policy_shared->unapplied)
+		rbp_policy_apply_to_pages();
 }
 
 /*
@@ -220,6 +214,9 @@ load_relation(const RbpPolicyRelation *r, BlockNumber first, int64 end_ns,
 
 		if (rbp_directory_keep_full(rbp_dir) || rbp_tier_unusable_reason(why, sizeof(why)))
 			return false;
+		/* all that it has may be kept: nothing could make room */
+		if (rbp_directory_limit_full(rbp_dir, rbp_space_get(r->file.spc, r->file.db)))
+			return true;
 		if (rbp_now_ns() >= end_ns)
 		{
 			visit->more = true;
@@ -233,14 +230,16 @@ load_relation(const RbpPolicyRelation *r, BlockNumber first, int64 end_ns,
 		}
 		PG_CATCH();
 		{
-			/* a page that cannot be read, for example: the others can */
+			/* a page that cannot be read, for example: others can */
 			MemoryContextSwitchTo(context);
-			if (!IsTransactionState())
-				PG_RE_THROW();
+			HOLD_INTERRUPTS();
 			EmitErrorReport();
 			FlushErrorState();
 			AbortCurrentTransaction();
-			block = InvalidBlockNumber;
+			RESUME_INTERRUPTS();
+			block = rbp_prewarm_load_next(block);
+			if (block >= rbp_policy_blocks(&r->file))
+				block = InvalidBlockNumber;
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(context);
@@ -254,7 +253,7 @@ end_loading(int code, Datum arg)
 	rbp_prewarm_load_end();
 }
 
-/* From where the last visit ended, to the end, and then from the start. */
+/* From where the last visit ended, to the end; what has changed before is for the next one. */
 static void
 load(const List *relations, RbpPolicyVisit *visit)
 {
@@ -285,8 +284,8 @@ load(const List *relations, RbpPolicyVisit *visit)
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
 	rbp_prewarm_load_end();
-	/* where it was to go on is gone, or what came before has changed */
-	if (OidIsValid(from) && !OidIsValid(visit->resume_relation))
+	/* where it was to go on is gone */
+	if (!on)
 		visit->more = true;
 }
 
@@ -310,57 +309,38 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 }
 
 /*
- * ---- the table ----------------------------------------------------------------------
+ * ---- the visit ----------------------------------------------------------------------
  */
 
-/* Rows of relations that were dropped would be a riddle in a dump. */
-static void
-delete_dropped(const List *orphans)
-{
-	bool		any = false;
-	const ListCell *cell;
-	char	   *name;
-
-	foreach(cell, orphans)
-		any = any || ((const RbpPolicyOrphan *) lfirst(cell))->dropped;
-	if (!any || RecoveryInProgress())
-		return;
-	begin();
-	if (is_welcome() && OidIsValid(rbp_policy_table()) &&
-		ConditionalLockRelationOid(rbp_policy_table(), RowExclusiveLock))
-	{
-		name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(rbp_policy_table())),
-										  RBP_POLICY_TABLE);
-		SPI_connect();
-		if (SPI_execute(psprintf("DELETE FROM %s p WHERE NOT EXISTS"
-								 " (SELECT 1 FROM pg_catalog.pg_class c WHERE c.oid = p.relation)",
-								 name), false, 0) != SPI_OK_DELETE)
-			elog(ERROR, "rows of relations that were dropped cannot be deleted");
-		SPI_finish();
-	}
-	commit();
-}
-
-/* Read the table, into memory that outlasts the transaction; false if it is locked. */
+/*
+ * Read what there is to do, into the current context, which outlasts the transaction;
+ * false if the table of policies is locked.
+ */
 static bool
-read_table(RbpPolicyList *list, MemoryContext context)
+read_all(RbpPolicyServer *server, RbpPolicyList *list)
 {
-	MemoryContext old;
+	MemoryContext context = CurrentMemoryContext;
 	Oid			table;
-	bool		got = true;
+	bool		got;
 
 	memset(list, 0, sizeof(*list));
+	memset(server, 0, sizeof(*server));
 	begin();
-	table = rbp_policy_table();
-	if (OidIsValid(table))
+	got = is_welcome();
+	if (got)
 	{
-		got = is_welcome() && ConditionalLockRelationOid(table, AccessShareLock);
-		old = MemoryContextSwitchTo(context);
-		if (got)
-			*list = rbp_policy_read(table);
-		MemoryContextSwitchTo(old);
+		MemoryContextSwitchTo(context);
+		*server = rbp_policy_read_server();
+		table = rbp_policy_table();
+		if (OidIsValid(table))
+		{
+			got = ConditionalLockRelationOid(table, AccessShareLock);
+			if (got)
+				*list = rbp_policy_read(table);
+		}
 	}
 	commit();
+	MemoryContextSwitchTo(context);
 	return got;
 }
 
@@ -370,37 +350,48 @@ set_option(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
+static void
+leave(int code, Datum arg)
+{
+	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
+}
+
 /* arg is the database's OID. */
 void
 rbp_policy_worker_main(Datum arg)
 {
 	RbpPolicyVisit *result = &rbp_policy_shared->visit;
-	RbpPolicyVisit visit = *result;
+	RbpPolicyVisit visit;
+	RbpPolicyServer server;
 	RbpPolicyList list;
-	MemoryContext context;
+	uint32		nobody = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
+
+	/* one that a launcher left behind which has died since */
+	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->worker, &nobody,
+										(uint32) MyProcPid))
+		proc_exit(0);
+	before_shmem_exit(leave, (Datum) 0);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 
 	/* whatever is set for the database */
 	set_option("search_path", "pg_catalog, pg_temp");
-	set_option("default_transaction_read_only", "off");
 	set_option("default_transaction_isolation", "read committed");
 	set_option("remote_bp.use_tier", "on");
 
-	context = AllocSetContextCreate(TopMemoryContext, "remote_bp policies",
-									ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(context);
+	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "remote_bp policies",
+												ALLOCSET_DEFAULT_SIZES));
+	visit = *result;
 	visit.more = false;
-	if (!read_table(&list, context))
-		visit.more = true;
-	else
+	visit.was_read = read_all(&server, &list);
+	if (visit.was_read)
 	{
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
-		apply(list.relations, &visit);
-		delete_dropped(list.orphans);
+		rbp_policy_apply_server(&server);
+		apply(list.relations, server.dropped, &visit);
 		load(list.relations, &visit);
 		count_pages(list.relations, &visit);
 	}

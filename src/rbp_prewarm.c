@@ -125,7 +125,7 @@ typedef struct Prewarm
 	PrewarmMode mode;
 	bool		until_full;		/* do not push out other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
-	bool		quiet;			/* say nothing of that */
+	bool		keeping;		/* for the worker of policies, which says nothing */
 	int64		deadline_ns;	/* wait for staging until then; 0: as long as
 								 * it takes */
 	Progress   *progress;
@@ -158,7 +158,7 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 	{
 		prewarm->stopped = true;
-		ereport(prewarm->quiet ? DEBUG1 : WARNING,
+		ereport(prewarm->keeping ? DEBUG1 : WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
 						RelationGetRelationName(fork->rel), block, why)));
@@ -196,7 +196,7 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
  * many, the system is to read that part of the file in one piece.
  */
 static void
-look_ahead(Fork *fork, BlockNumber block)
+look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 {
 	uint32		at = block % WINDOW_BLOCKS;
 	uint32		n = Min(fork->end - block, WINDOW_BLOCKS - at);
@@ -207,7 +207,9 @@ look_ahead(Fork *fork, BlockNumber block)
 
 	for (uint32 i = 0; i < n; i++)
 	{
-		fork->missing[at + i] = !rbp_tier_has_block(&fork->file, block + i);
+		fork->missing[at + i] = prewarm->keeping ?
+			!rbp_tier_keep_block(&fork->file, block + i) :
+			!rbp_tier_has_block(&fork->file, block + i);
 		missing += fork->missing[at + i];
 	}
 	if (missing == 0 || missing < n / 4)
@@ -333,7 +335,7 @@ prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first
 	if (prewarm->mode == MODE_TIER)
 	{
 		if (block == first || block % WINDOW_BLOCKS == 0)
-			look_ahead(fork, block);
+			look_ahead(prewarm, fork, block);
 		if (fork->missing[block % WINDOW_BLOCKS])
 			prewarm->pages += bring_into_tier(prewarm, fork, block, strategy);
 	}
@@ -588,7 +590,7 @@ rbp_prewarm_load_begin(void)
 {
 	memset(&loading, 0, sizeof(loading));
 	loading.mode = MODE_TIER;
-	loading.quiet = true;
+	loading.keeping = true;
 	begin_prewarm(&loading);
 }
 
@@ -599,10 +601,16 @@ rbp_prewarm_load_end(void)
 }
 
 BlockNumber
+rbp_prewarm_load_next(BlockNumber block)
+{
+	return block - block % WINDOW_BLOCKS + WINDOW_BLOCKS;
+}
+
+BlockNumber
 rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
 {
 	BlockNumber end = RelationGetNumberOfBlocks(rel);
-	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
+	BlockNumber next = rbp_prewarm_load_next(first);
 	BufferAccessStrategy strategy;
 	Fork	   *fork;
 

@@ -1389,6 +1389,14 @@ rbp_tier_has_block(const RbpRelFile *file, BlockNumber block)
 }
 
 bool
+rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block)
+{
+	RbpPageId	id;
+
+	return name_page(file, block, &id) && rbp_directory_keep(rbp_dir, &id);
+}
+
+bool
 rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
 {
 	RbpPageId	id;

@@ -82,6 +82,9 @@ extern bool rbp_tier_wants(const RbpRelFile *file);
 /* Is the block in the tier, whether it could be read now or not? */
 extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
 
+/* The same; and it is kept from now on if its policy is that, and there is room. */
+extern bool rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block);
+
 /* Would it find room there without another one being given up for it? */
 extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
 

@@ -104,6 +104,17 @@ count(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t n)
 }
 
 static uint64_t
+apply(RbpDirectory *dir)
+{
+	uint64_t	dropped = 0;
+
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		dropped += rbp_directory_apply_policies(dir, part);
+	rbp_directory_policies_applied(dir);
+	return dropped;
+}
+
+static uint64_t
 list_sum(RbpDirectory *dir, RbpSlotState state)
 {
 	uint64_t	n = 0;
@@ -168,7 +179,7 @@ test_keep(void)
 	bring_all(dir, KEPT, SPACE, 0, n);
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_DEFAULT);
 	is_u64(rbp_directory_policy(dir, KEPT, SPACE), RBP_POLICY_DEFAULT, "a policy is taken away");
-	is_u64(rbp_directory_apply_policies(dir), 0, "which drops nothing");
+	is_u64(apply(dir), 0, "which drops nothing");
 	is_u64(count(dir, KEPT, SPACE, n), n, "the pages are there");
 	is_u64(rbp_directory_kept(dir), 0, "but not kept");
 	is_u64(dir->npolicies, 0, "and nothing is left of it");
@@ -193,7 +204,7 @@ test_apply(void)
 	rbp_directory_insert_staged(dir, &staged, &version, 0);
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
 	rbp_directory_set_policy(dir, OTHER, SPACE, RBP_POLICY_NONE);
-	is_u64(rbp_directory_apply_policies(dir), n + 1, "what is not wanted is dropped, if it is staged, too");
+	is_u64(apply(dir), n + 1, "what is not wanted is dropped, if it is staged, too");
 	is_u64(rbp_directory_held(dir, KEPT, SPACE), n, "what is to be kept is");
 	is_u64(count(dir, OTHER, SPACE, n), 0, "nothing is there of the other");
 	{
@@ -202,7 +213,7 @@ test_apply(void)
 		ok(!bring(dir, &page), "nor does it come back");
 	}
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_NONE);
-	is_u64(rbp_directory_apply_policies(dir), n, "kept pages are dropped when they are not wanted any more");
+	is_u64(apply(dir), n, "kept pages are dropped when they are not wanted any more");
 	is_u64(rbp_directory_kept(dir), 0, "and not counted");
 	all_well(dir, "policies applied");
 	free(dir);
@@ -231,10 +242,25 @@ test_keep_max(void)
 	is_u64(rbp_directory_held(dir, KEPT, SPACE), max / 2, "when less may be kept, less is");
 	all_well(dir, "less");
 
+	/* and more again, of what is there */
+	rbp_directory_set_keep_max(dir, max);
+	{
+		uint32_t	found = 0;
+
+		for (uint32_t i = 0; i < SLOTS + max / 2; i++)
+		{
+			RbpPageId	page = page_of(KEPT, SPACE, i);
+
+			found += rbp_directory_keep(dir, &page);
+		}
+		is_u64(found, count(dir, KEPT, SPACE, SLOTS + max / 2), "pages are asked after");
+		is_u64(rbp_directory_held(dir, KEPT, SPACE), found < max ? found : max, "and kept, now that there is room");
+	}
+
 	/* more than there is */
 	rbp_directory_set_keep_max(dir, 10 * SLOTS);
 	bring_all(dir, KEPT, SPACE, 0, 4 * SLOTS);
-	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 95 / 100, "some slots are left for others, whatever is to be kept");
+	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 3 / 4, "some slots are left for others, whatever is to be kept");
 	ok(rbp_directory_keep_full(dir), "that is told as full");
 	{
 		RbpPageId	page = page_of(OTHER, SPACE, 99999999);
@@ -282,7 +308,7 @@ test_many(void)
 	is_u64(right, n, "with what they are");
 	for (uint32_t i = 0; i < n; i++)
 		rbp_directory_set_policy(dir, 20000 + i, SPACE, RBP_POLICY_DEFAULT);
-	rbp_directory_apply_policies(dir);
+	apply(dir);
 	is_u64(dir->npolicies, 0, "all are taken away");
 	ok(rbp_directory_set_policy(dir, 20000 + n, SPACE, RBP_POLICY_KEEP), "there is room again");
 	free(dir);
@@ -299,15 +325,21 @@ test_limits(void)
 	bring_all(dir, OTHER, SPACE_2, 0, 2 * max);
 	rbp_directory_set_limit(dir, 3, max, spaces, 2);
 	is_u64(rbp_directory_limit_pages(dir, 3), 2 * max, "pages from before the limit are counted");
-	is_u64(rbp_directory_trim(dir, 3), max, "those above it are dropped");
+	{
+		uint64_t	trimmed = rbp_directory_trim(dir, 3);
+
+		is_u64(trimmed, 2 * max - rbp_directory_limit_pages(dir, 3), "those above it are dropped");
+		ok(rbp_directory_limit_pages(dir, 3) <= max && rbp_directory_limit_pages(dir, 3) > max * 3 / 4,
+		   "and no more: %llu", (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	}
 	for (uint32_t i = 0; i < 4 * SLOTS; i++)
 	{
 		RbpPageId	page = page_of(OTHER, i % 2 == 0 ? SPACE_2 : SPACE_3, 100000 + i);
 
 		bring(dir, &page);
-		always = always && rbp_directory_limit_pages(dir, 3) <= max;
+		always = always && rbp_directory_limit_pages(dir, 3) <= max + RBP_PARTITIONS;
 	}
-	ok(always, "the limit is never passed, whatever comes");
+	ok(always, "the limit is not passed but by a page for each partition, whatever comes");
 	ok(rbp_directory_limit_pages(dir, 3) > max * 9 / 10, "and used");
 	ok(count(dir, OTHER, SPACE_2, 2 * max) < max / 4, "by what came last");
 	bring_all(dir, OTHER, SPACE, 0, SLOTS - max);
@@ -317,16 +349,30 @@ test_limits(void)
 	   "which a sweep under the limit leaves to them");
 	all_well(dir, "a limit");
 
+	/* lower than what a partition has once */
+	rbp_directory_set_limit(dir, 3, 1, spaces, 2);
+	rbp_directory_trim(dir, 3);
+	bring_all(dir, OTHER, SPACE_2, 3000000, SLOTS);
+	ok(rbp_directory_limit_pages(dir, 3) <= 1 + RBP_PARTITIONS, "a limit of next to nothing: %llu",
+	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	all_well(dir, "a small limit");
+
 	rbp_directory_set_limit(dir, 3, 0, NULL, 0);
 	is_u64(dir->nlimits, 0, "without a limit");
 	bring_all(dir, OTHER, SPACE_2, 5000000, SLOTS);
-	ok(count(dir, OTHER, SPACE_2, 0) == 0 && *rbp_space_pages(dir, SPACE_2) > (int32_t) (2 * max),
-	   "they may have more");
+	ok(rbp_directory_space_pages(dir, SPACE_2) > 2 * max, "they may have more");
+	{
+		uint8_t    *marked = calloc(RBP_MAX_SPACES, 1);
+		uint64_t	had = rbp_directory_space_pages(dir, SPACE);
+		uint64_t	dropped = 0;
 
-	is_u64(rbp_directory_drop_space(dir, SPACE), count(dir, OTHER, SPACE, 0) +
-		   (uint64_t) (SLOTS - *rbp_space_pages(dir, SPACE_2) - *rbp_space_pages(dir, SPACE_3)),
-		   "a space is dropped");
-	is_u64((uint64_t) *rbp_space_pages(dir, SPACE), 0, "nothing is left of it");
+		marked[SPACE] = 1;
+		for (int part = 0; part < RBP_PARTITIONS; part++)
+			dropped += rbp_directory_drop_spaces(dir, part, marked);
+		is_u64(dropped, had, "a space is dropped");
+		is_u64(rbp_directory_space_pages(dir, SPACE), 0, "nothing is left of it");
+		free(marked);
+	}
 	all_well(dir, "a space dropped");
 	free(dir);
 }
