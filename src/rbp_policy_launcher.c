@@ -221,7 +221,8 @@ run_worker(Oid database)
 	return true;
 }
 
-static void
+/* False if it did not come to that: there may be no such database any more. */
+static bool
 visit(Database *db)
 {
 	RbpPolicyVisit *result = &rbp_policy_shared->visit;
@@ -240,7 +241,7 @@ visit(Database *db)
 		db->last_ns = rbp_now_ns();
 		db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(interval, PAUSE_NS));
 		db->due_ns = db->last_ns + db->retry_ns;
-		return;
+		return false;
 	}
 	db->visited = true;
 	db->last_ns = rbp_now_ns();
@@ -260,6 +261,7 @@ visit(Database *db)
 		db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(interval, PAUSE_NS));
 		db->due_ns = db->last_ns + db->retry_ns;
 	}
+	return true;
 }
 
 /* When is the database to be visited?  PG_INT64_MAX: in its turn. */
@@ -370,7 +372,7 @@ rbp_policy_launcher_main(Datum arg)
 	bool		look = true;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	before_shmem_exit(forget_latch, (Datum) 0);
@@ -385,7 +387,7 @@ rbp_policy_launcher_main(Datum arg)
 										  ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(round_context);
 
-	for (;;)
+	while (!ShutdownRequestPending)
 	{
 		Database   *next = NULL;
 		int64		wait = 0;
@@ -411,7 +413,7 @@ rbp_policy_launcher_main(Datum arg)
 			next = next_visit(&wait);
 			if (next != NULL && wait == 0)
 			{
-				visit(next);
+				look = !visit(next);
 				MemoryContextReset(round_context);
 				continue;
 			}
@@ -422,4 +424,7 @@ rbp_policy_launcher_main(Datum arg)
 						 (long) (wait / 1000000) + 1, PG_WAIT_EXTENSION);
 		ResetLatch(MyLatch);
 	}
+
+	/* a status of 0 would mean that we are not wanted any more */
+	proc_exit(1);
 }
