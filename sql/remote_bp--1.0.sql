@@ -282,15 +282,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 -- What each database has in the tier; datid is 0 for what all share.
 CREATE FUNCTION remote_bp_databases(
     OUT datid oid,
+    OUT database name,
     OUT pages bigint,
+    OUT bytes bigint,
     OUT max_bytes bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'rbp_sql_databases'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 CREATE VIEW remote_bp_databases AS
-    SELECT s.datid, d.datname AS database, s.pages, s.pages * 8192 AS bytes, s.max_bytes
-    FROM remote_bp_databases() s LEFT JOIN pg_catalog.pg_database d ON d.oid = s.datid;
+    SELECT * FROM remote_bp_databases();
 
 -- Not for everybody; what changes something is for superusers, and for whom
 -- they grant it.
@@ -645,7 +646,7 @@ COMMENT ON VIEW remote_bp_databases IS
 COMMENT ON COLUMN remote_bp_databases.datid IS
     'The database; 0 for what all databases share';
 COMMENT ON COLUMN remote_bp_databases.database IS
-    'Its name';
+    'Its name; null for these';
 COMMENT ON COLUMN remote_bp_databases.pages IS
     'Pages that donors hold of it';
 COMMENT ON COLUMN remote_bp_databases.bytes IS

@@ -62,7 +62,8 @@ typedef struct Database
 	bool		woken;			/* wanted, since its last visit began */
 	int64		last_ns;		/* end of the last visit, or of an attempt */
 	int64		due_ns;
-	int64		retry_ns;		/* when a visit came to nothing, or to no end */
+	int64		retry_ns;		/* after a visit that came to nothing, or to no end */
+	bool		failing;		/* it came to nothing */
 	bool		told_full;		/* the log knows that not all can be kept */
 	bool		told_no_place;
 	Oid			resume_relation;
@@ -238,12 +239,14 @@ visit(Database *db)
 	{
 		/* not even begun, or it failed, as the log says */
 		db->woken = db->woken || woken;
+		db->failing = true;
 		db->last_ns = rbp_now_ns();
 		db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(interval, PAUSE_NS));
 		db->due_ns = db->last_ns + db->retry_ns;
 		return false;
 	}
 	db->visited = true;
+	db->failing = false;
 	db->last_ns = rbp_now_ns();
 	db->has_policies = result->has_policies;
 	db->resume_relation = result->resume_relation;
@@ -268,11 +271,11 @@ visit(Database *db)
 static int64
 due_at(const Database *db)
 {
-	if (!db->visited || db->retry_ns > 0)
+	if (!db->visited || db->failing)
 		return db->due_ns;
 	if (db->woken)
 		return Min(db->last_ns + PAUSE_NS, db->due_ns);
-	return db->has_policies ? db->due_ns : PG_INT64_MAX;
+	return db->has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
 }
 
 /* Which database is to be visited next, and in how many ns, into *wait? */

@@ -358,7 +358,7 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		DATID, PAGES, MAX_BYTES, COLUMNS
+		DATID, DATABASE, PAGES, BYTES, MAX_BYTES, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	HASHCTL		ctl = {
@@ -394,9 +394,15 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 	{
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
+		char	   *name;
 
+		name = get_database_name(d->database);
 		values[DATID] = ObjectIdGetDatum(d->database);
+		nulls[DATABASE] = name == NULL;
+		if (name != NULL)
+			values[DATABASE] = DirectFunctionCall1(namein, CStringGetDatum(name));
 		values[PAGES] = Int64GetDatum((int64) d->pages);
+		values[BYTES] = Int64GetDatum((int64) d->pages * BLCKSZ);
 		nulls[MAX_BYTES] = d->max_pages < 0;
 		values[MAX_BYTES] = Int64GetDatum(d->max_pages * BLCKSZ);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -289,11 +289,17 @@ load(const List *relations, RbpPolicyVisit *visit)
 		visit->more = true;
 }
 
+/*
+ * If pages are missing that could be kept, they are on their way to donors, or were
+ * written meanwhile: look again soon.
+ */
 static void
 count_pages(const List *relations, RbpPolicyVisit *visit)
 {
 	const ListCell *cell;
+	char		why[256];
 
+	visit->keep_full = rbp_directory_keep_full(rbp_dir);
 	visit->wanted = visit->held = 0;
 	foreach(cell, relations)
 	{
@@ -301,11 +307,17 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 
 		if (r->policy == RBP_POLICY_KEEP)
 		{
-			visit->wanted += rbp_policy_blocks(&r->file);
-			visit->held += held(r);
+			uint64		wanted = rbp_policy_blocks(&r->file);
+			uint64		pages = held(r);
+
+			visit->wanted += wanted;
+			visit->held += pages;
+			if (pages < wanted && !visit->keep_full &&
+				!rbp_directory_limit_full(rbp_dir, rbp_space_get(r->file.spc, r->file.db)) &&
+				!rbp_tier_unusable_reason(why, sizeof(why)))
+				visit->more = true;
 		}
 	}
-	visit->keep_full = rbp_directory_keep_full(rbp_dir);
 }
 
 /*

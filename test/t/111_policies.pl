@@ -229,7 +229,7 @@ SQL
 	ok(all_held('log'), 'a policy of the table comes first') or diag(shown('log'));
 	is(sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'log'::regclass AND relation = 'log_id'::regclass}), 1, '... with its index');
 	sql(q{SELECT remote_bp_set_policy('log', 'default'); ALTER TABLE log SET TABLESPACE pg_default; ALTER TABLE t SET TABLESPACE pg_default; DROP TABLESPACE space});
-	sql(q{ALTER SYSTEM RESET remote_bp.exclude_tablespaces}); 
+	sql(q{ALTER SYSTEM RESET remote_bp.exclude_tablespaces});
 	sql(q{SELECT pg_reload_conf()});
 }
 
