@@ -349,7 +349,8 @@ extern uint32_t rbp_directory_held(const RbpDirectory *dir, uint32_t rel,
 								   uint16_t space);
 extern uint64_t rbp_directory_kept(const RbpDirectory *dir);
 
-/* Can no page more be kept? No lock. */
+/* Can no page more be kept?  Are more kept than may be? No lock. */
+extern bool rbp_directory_keep_exceeded(const RbpDirectory *dir);
 extern bool rbp_directory_keep_full(const RbpDirectory *dir);
 
 /* RBP_KEEP_HALF: half of the slots that are online at any time. */

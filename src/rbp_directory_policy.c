@@ -220,6 +220,12 @@ rbp_directory_kept(const RbpDirectory *dir)
 }
 
 bool
+rbp_directory_keep_exceeded(const RbpDirectory *dir)
+{
+	return rbp_directory_kept(dir) > keep_max(dir);
+}
+
+bool
 rbp_directory_keep_full(const RbpDirectory *dir)
 {
 	return rbp_directory_kept(dir) >= keep_max(dir);
@@ -275,7 +281,8 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 		++*(uint64_t *) arg;
 		return true;
 	}
-	if (state == RBP_SLOT_KEPT && policy != RBP_POLICY_KEEP)
+	if (state == RBP_SLOT_KEPT &&
+		(policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p)))
 	{
 		rbp_list_remove(dir, p, index);
 		rbp_list_push(dir, p, freq > 0 ? RBP_SLOT_MAIN : RBP_SLOT_SMALL, freq, index);
@@ -464,15 +471,15 @@ trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	RbpSlotState state = rbp_entry_state(e);
 
 	(void) part;
-	if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
-		*space_limit(dir, e->space) != trim->limit)
+	if (state == RBP_SLOT_STAGED || *space_limit(dir, e->space) != trim->limit)
 		return false;
 	if (trim->round == 0)
 	{
 		trim->pages++;
 		return false;
 	}
-	if (trim->surplus == 0 || (trim->round == 1 && rbp_entry_freq(e) > 0))
+	if (trim->surplus == 0 || state == RBP_SLOT_KEPT ||
+		(trim->round == 1 && rbp_entry_freq(e) > 0))
 		return false;
 	trim->surplus--;
 	trim->dropped++;

@@ -150,7 +150,8 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 				visit->no_place++;
 		}
 	}
-	if (rbp_policy_shared->unapplied)
+	/* or somebody has lowered remote_bp.keep_max_size */
+	if (rbp_policy_shared->unapplied || rbp_directory_keep_exceeded(rbp_dir))
 		rbp_policy_apply_to_pages();
 }
 

@@ -242,6 +242,13 @@ test_keep_max(void)
 	is_u64(rbp_directory_held(dir, KEPT, SPACE), max / 2, "when less may be kept, less is");
 	all_well(dir, "less");
 
+	rbp_directory_set_keep_max(dir, max / 4);
+	ok(rbp_directory_keep_exceeded(dir), "more are kept than may be");
+	apply(dir);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE), max / 4, "which can be mended at once");
+	ok(!rbp_directory_keep_exceeded(dir), "... and is");
+	all_well(dir, "still less");
+
 	/* and more again, of what is there */
 	rbp_directory_set_keep_max(dir, max);
 	{
@@ -348,6 +355,18 @@ test_limits(void)
 	ok(count(dir, OTHER, SPACE, SLOTS - max) > (SLOTS - max) * 85 / 100,
 	   "which a sweep under the limit leaves to them");
 	all_well(dir, "a limit");
+
+	/* with pages that are kept */
+	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_KEEP);
+	bring_all(dir, KEPT, SPACE_3, 0, max / 2);
+	rbp_directory_set_limit(dir, 3, max / 2 + max / 4, spaces, 2);
+	rbp_directory_trim(dir, 3);
+	is_u64(rbp_directory_held(dir, KEPT, SPACE_3), max / 2, "pages that are kept stay");
+	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS, "... and others make room for them: %llu",
+	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_DEFAULT);
+	apply(dir);
+	all_well(dir, "a limit, and kept pages");
 
 	/* lower than what a partition has once */
 	rbp_directory_set_limit(dir, 3, 1, spaces, 2);
