@@ -34,6 +34,8 @@
 #define SLOTS		(EXTENTS * RBP_EXTENT_PAGES)
 #define STAGING		24
 #define NOBODY		(-1)
+#define LIMIT		7
+#define LIMITED		1			/* the space that it is for */
 
 typedef struct ModelPage
 {
@@ -68,6 +70,9 @@ static int	slot_owner[SLOTS];
 static bool online[EXTENTS];
 static uint32_t losses[EXTENTS];
 static uint64_t evictions;
+static RbpPolicy policies[RELS][SPACES];
+static bool unapplied;			/* pages may be kept, or not, by a policy of before */
+static bool limited;
 static uint64_t next_hash = 1;
 static RbpDirectory *dir;
 
@@ -100,6 +105,12 @@ live(const ModelPage *page)
 	return page->where != RBP_ABSENT &&
 		page->born == deaths[(page - pages) / BLOCKS] &&
 		(page->where == RBP_STAGED || online[page->slot / RBP_EXTENT_PAGES]);
+}
+
+static RbpPolicy
+policy_of(const ModelPage *page)
+{
+	return policies[page->id.rel - 1000][page->id.space];
 }
 
 static void
@@ -239,6 +250,27 @@ op_info(uint32_t slot)
 	}
 }
 
+/* Pages of the space under the limit that had to make room, two at most. */
+static uint32_t
+find_given_up(uint32_t part, uint32_t but)
+{
+	uint32_t	n = 0;
+
+	for (uint32_t s = part; s < SLOTS; s += RBP_PARTITIONS)
+	{
+		ModelPage  *owner = slot_owner[s] == NOBODY ? NULL : &pages[slot_owner[s]];
+
+		if (s == but || owner == NULL || !live(owner) ||
+			rbp_directory_lookup(dir, &owner->id, false).where != RBP_ABSENT)
+			continue;
+		expect(limited && owner->id.space == LIMITED, "a page was given up that need not be");
+		forget(owner);
+		n++;
+	}
+	expect(n <= 2, "more pages than two made room for one");
+	return n;
+}
+
 static void
 op_reserve(uint32_t slot)
 {
@@ -249,6 +281,8 @@ op_reserve(uint32_t slot)
 	bool		is_reserved[SLOTS] = {false};
 	bool		any = false;
 	bool		any_free = false;
+	bool		all_kept = true;
+	uint32_t	given_up;
 
 	doing = "reserve";
 	if (!staging[slot].held || staging[slot].reserved != RBP_INVALID_SLOT)
@@ -261,12 +295,19 @@ op_reserve(uint32_t slot)
 		{
 			any = true;
 			any_free |= slot_owner[s] == NOBODY;
+			all_kept &= slot_owner[s] != NOBODY &&
+				policy_of(&pages[slot_owner[s]]) == RBP_POLICY_KEEP;
 		}
 
 	got = rbp_directory_reserve(dir, &page->id, &evicted);
-	expect((got != RBP_INVALID_SLOT) == any, "whether there is a slot");
+	expect((got != RBP_INVALID_SLOT) == any ||
+		   (got == RBP_INVALID_SLOT && (all_kept || unapplied)),
+		   "whether there is a slot");
+	given_up = find_given_up(part, got);
+	evictions += given_up;
 	if (got == RBP_INVALID_SLOT)
 	{
+		evicted &= given_up == 0;
 		expect(!evicted, "evicted without a slot");
 		return;
 	}
@@ -279,14 +320,15 @@ op_reserve(uint32_t slot)
 	{
 		ModelPage  *owner = &pages[slot_owner[got]];
 
-		expect(!any_free, "a page was given up while a slot was free");
-		expect(evicted == live(owner), "whether a live page was given up");
+		expect(!any_free || (limited && owner->id.space == LIMITED),
+			   "a page was given up while a slot was free");
+		expect(evicted == (live(owner) || given_up > 0), "whether a live page was given up");
 		evictions += live(owner);
 		forget(owner);
 		compare_page(owner, false);
 	}
 	else
-		expect(!evicted, "evicted, but the slot had no page");
+		expect(evicted == (given_up > 0), "evicted, but the slot had no page");
 	staging[slot].reserved = got;
 	staging[slot].reserved_epoch = losses[got / RBP_EXTENT_PAGES];
 }
@@ -308,6 +350,11 @@ op_publish(uint32_t slot)
 	else if (!live(page))
 	{
 		expect(got == RBP_INSERT_STALE, "a dead page was published");
+		forget(page);
+	}
+	else if (policy_of(page) == RBP_POLICY_NONE)
+	{
+		expect(got == RBP_INSERT_STALE, "a page that is not wanted was published");
 		forget(page);
 	}
 	else if (!online[to / RBP_EXTENT_PAGES] ||
@@ -437,6 +484,81 @@ op_drop_relation(int fork)
 	expect(rbp_directory_drop_relation(dir, id.rel, id.space) == dropped, "pages dropped");
 }
 
+/* A policy, which is applied at once or later. */
+static void
+op_policy(uint32_t rel, uint16_t space, RbpPolicy policy)
+{
+	doing = "policy";
+	expect(rbp_directory_set_policy(dir, 1000 + rel, space, policy), "no room for a policy");
+	unapplied |= policies[rel][space] != policy;
+	policies[rel][space] = policy;
+	expect(rbp_directory_policy(dir, 1000 + rel, space) == policy, "another policy");
+}
+
+static void
+op_apply(void)
+{
+	doing = "apply policies";
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		rbp_directory_apply_policies(dir, part);
+	rbp_directory_policies_applied(dir);
+	unapplied = false;
+	for (int i = 0; i < NPAGES; i++)
+		if (policy_of(&pages[i]) == RBP_POLICY_NONE)
+			forget(&pages[i]);
+}
+
+static void
+op_keep(ModelPage *page)
+{
+	doing = "keep";
+	expect(rbp_directory_keep(dir, &page->id) == live(page), "whether it is there");
+	compare_page(page, false);
+}
+
+static void
+op_limit(uint32_t max)
+{
+	const uint16_t spaces[] = {LIMITED};
+
+	doing = "limit";
+	limited = max > 0;
+	rbp_directory_set_limit(dir, LIMIT, max, spaces, limited ? 1 : 0);
+}
+
+/* The lists of kept pages, and what is counted of them. */
+static void
+compare_kept(void)
+{
+	uint64_t	kept = 0;
+	uint32_t	held[RELS][SPACES] = {{0}};
+	uint64_t	of_space[SPACES] = {0};
+
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		for (uint32_t index = dir->partitions[part].lists[RBP_SLOT_KEPT].head;
+			 index != RBP_NIL; index = rbp_entry(dir, index)->next)
+		{
+			const RbpEntry *e = rbp_entry(dir, index);
+
+			expect(e->fork == 0, "a page of another fork is kept");
+			held[e->rel - 1000][e->space]++;
+			kept++;
+		}
+	expect(rbp_directory_kept(dir) == kept, "count of kept pages");
+	for (uint32_t rel = 0; rel < RELS; rel++)
+		for (uint16_t space = 0; space < SPACES; space++)
+			if (policies[rel][space] == RBP_POLICY_KEEP)
+				expect(rbp_directory_held(dir, 1000 + rel, space) == held[rel][space],
+					   "count of a relation's kept pages");
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		for (int state = RBP_SLOT_SMALL; state <= RBP_SLOT_KEPT; state++)
+			for (uint32_t index = dir->partitions[part].lists[state].head;
+				 index != RBP_NIL; index = rbp_entry(dir, index)->next)
+				of_space[rbp_entry(dir, index)->space]++;
+	for (uint16_t space = 0; space < SPACES; space++)
+		expect(rbp_directory_space_pages(dir, space) == of_space[space], "count of a space's pages");
+}
+
 static void
 scan_page(const RbpPageId *id, RbpWhere where, uint32_t slot, void *arg)
 {
@@ -499,6 +621,7 @@ compare_all(void)
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		rbp_directory_scan(dir, part, scan_page, &scanned);
 	expect(scanned == model.remote + model.staged, "pages in a scan");
+	compare_kept();
 }
 
 /*
@@ -528,12 +651,15 @@ begin(uint64_t seed)
 			.block = (uint32_t) (i % BLOCKS),
 		};
 	}
+	memset(policies, 0, sizeof(policies));
+	limited = unapplied = false;
 	evictions = 0;
 	operation = 0;
 	failure[0] = '\0';
 	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
 	memset(mem, 0, rbp_directory_size(SLOTS, STAGING));
 	dir = rbp_directory_init(mem, SLOTS, STAGING, 0);
+	rbp_directory_set_keep_max(dir, seed % 2 == 0 ? RBP_KEEP_HALF : SLOTS / 4);
 }
 
 static void
@@ -563,8 +689,16 @@ run(uint64_t seed, uint64_t operations)
 			op_reserve(slot);
 		else if (what < 940)
 			op_publish(slot);
-		else if (what < 955)
+		else if (what < 950)
 			op_abandon(slot);
+		else if (what < 953)
+			op_keep(page);
+		else if (what < 954)
+			op_policy(rnd(RELS), (uint16_t) rnd(SPACES), (RbpPolicy) rnd(RBP_POLICY_NONE + 1));
+		else if (what < 955 && rnd(3) == 0)
+			op_apply();
+		else if (what < 955)
+			op_limit(rnd(3) * SLOTS / 4);
 		else if (what < 980)
 			op_drop_if_same(page);
 		else if (what >= 991 || rnd(calm) > 0)
