@@ -46,6 +46,9 @@
 /* A piece of loading ends after so long, if donors are slow. */
 #define PIECE_NS		INT64CONST(1000000000)
 
+/* After so many errors, pages that cannot be read, the rest of a relation is let be. */
+#define MAX_ERRORS		8
+
 typedef struct FileKey
 {
 	uint32		rel;
@@ -206,6 +209,7 @@ load_relation(const RbpPolicyRelation *r, BlockNumber first, int64 end_ns,
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile BlockNumber block = first;
+	volatile int errors = 0;
 
 	if (held(r) >= rbp_policy_blocks(&r->file))
 		return true;
@@ -238,8 +242,8 @@ load_relation(const RbpPolicyRelation *r, BlockNumber first, int64 end_ns,
 			FlushErrorState();
 			AbortCurrentTransaction();
 			RESUME_INTERRUPTS();
-			block = rbp_prewarm_load_next(block);
-			if (block >= rbp_policy_blocks(&r->file))
+			block = rbp_prewarm_load_at() + 1;
+			if (++errors == MAX_ERRORS || block >= rbp_policy_blocks(&r->file))
 				block = InvalidBlockNumber;
 		}
 		PG_END_TRY();

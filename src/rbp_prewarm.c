@@ -601,16 +601,16 @@ rbp_prewarm_load_end(void)
 }
 
 BlockNumber
-rbp_prewarm_load_next(BlockNumber block)
+rbp_prewarm_load_at(void)
 {
-	return block - block % WINDOW_BLOCKS + WINDOW_BLOCKS;
+	return (BlockNumber) pg_atomic_read_u64(&loading.progress->done);
 }
 
 BlockNumber
 rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
 {
 	BlockNumber end = RelationGetNumberOfBlocks(rel);
-	BlockNumber next = rbp_prewarm_load_next(first);
+	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
 	BufferAccessStrategy strategy;
 	Fork	   *fork;
 

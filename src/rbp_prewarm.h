@@ -28,10 +28,11 @@ extern void rbp_prewarm_load_end(void);
  * Bring what is missing of a piece of the main fork into the tier, from that block on.
  * Returns the block to go on with, InvalidBlockNumber at the end, or if there is no use in
  * going on.  Waits for staging until the deadline.  The relation is locked.  Raises what
- * reading it raises; where the next piece begins, load_next() tells.
+ * reading it raises; load_at() tells at which block that was.
  */
-extern BlockNumber rbp_prewarm_load_next(BlockNumber first);
 extern BlockNumber rbp_prewarm_load(Relation rel, BlockNumber first,
 									int64 deadline_ns);
+
+extern BlockNumber rbp_prewarm_load_at(void);
 
 #endif							/* RBP_PREWARM_H */

@@ -1,0 +1,170 @@
+# Policies in trouble: no worker to be had, locks, damaged pages, donors that hang or
+# die, databases that somebody wants to drop; and random policies beside a load.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '128MB');
+my $node = new_cluster(
+	'trouble',
+	broker => $broker,
+	shared_buffers => '2MB',
+	# lease worker, pusher, launcher, and the server's launcher of subscriptions
+	conf => "remote_bp.io_timeout = '5s'\nremote_bp.policy_interval = '1s'\nmax_worker_processes = 4\n");
+wait_leased($node, 64) or BAIL_OUT('no memory');
+
+sub sql { my ($query, $db) = @_; return $node->safe_psql($db // 'postgres', $query); }
+
+sub held
+{
+	my ($set_on, $missing) = @_;
+	$missing //= 0;
+	return wait_for("all of $set_on to be held",
+		sub { sql("SELECT coalesce(sum(pages_held) >= sum(pages_wanted) - $missing AND sum(pages_wanted) > $missing, false) FROM remote_bp_policies WHERE set_on = '$set_on'::regclass") eq 't' }, 120);
+}
+
+
+
+make_table($node, 't', 8);
+make_table($node, 'u', 1, index => 0);
+
+#---- no worker is free -------------------------------------------------------------------
+
+{
+	sql(q{SELECT remote_bp_set_policy('t', 'keep')});
+	ok(wait_for('the log', sub { slurp_file($node->logfile) =~ /no background worker is free to look at policies/ }, 60), 'no worker is free: the log says so');
+	is(sql(q{SELECT DISTINCT reason FROM remote_bp_policies WHERE pages_wanted > 0}), 'not looked at yet', '... the view, too');
+	sleep 4;
+	my @told = slurp_file($node->logfile) =~ /no background worker is free/g;
+	is(scalar(@told), 1, '... once');
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 8');
+	$node->restart;
+	wait_leased($node, 64) or BAIL_OUT('no memory');
+	ok(held('t'), 'with more of them, it is loaded');
+}
+
+#---- locks ---------------------------------------------------------------------------------
+
+{
+	my $holder = $node->background_psql('postgres');
+	$holder->query('BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE');
+	sql(q{SELECT remote_bp_evict('u'); SELECT remote_bp_set_policy('u', 'keep')});
+	ok(held('u'), 'beside a relation that is locked, another one is loaded');
+	is(sql(q{SELECT count(*) > 0 FROM remote_bp_policies WHERE relation = 't'::regclass}), 't', '... and the view waits for no lock');
+	$holder->query('TRUNCATE t; INSERT INTO t SELECT i, 0, rpad(i::text, 980, \'z\') FROM generate_series(1, 4096) i; COMMIT');
+	$holder->quit;
+	sql('CHECKPOINT');
+	ok(held('t'), 'when the lock is gone, its new files are');
+
+	# The worker waits for room in staging, but not with a lock in its hands.
+	my $pusher = server_process($node, 'remote_bp pusher') or BAIL_OUT('no pusher');
+	sql('CREATE DATABASE dropped');
+	create_extension($node, 'dropped');
+	make_table($node, 'd', 8, db => 'dropped', index => 0);
+	kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
+	sql(q{SELECT remote_bp_evict('d'), remote_bp_set_policy('d', 'keep')}, 'dropped');
+	ok( wait_for('a worker that waits', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60),
+		'a worker waits for room in staging');
+	is($node->psql('dropped', q{SET lock_timeout = '60s'; ALTER TABLE d ADD COLUMN w int}), 0, '... and a table can be altered');
+	is($node->psql('postgres', q{DROP DATABASE dropped}), 0, '... and a database dropped');
+
+	# terminated
+	make_table($node, 'w', 8, index => 0);
+	sql(q{SELECT remote_bp_evict('w'), remote_bp_set_policy('w', 'keep')});
+	ok(wait_for('a worker', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60), 'another one waits');
+	sql(q{SELECT pg_terminate_backend(pid) FROM remote_bp_prewarm_progress});
+	kill('CONT', $pusher);
+	ok(held('w'), 'one that is terminated is followed by another');
+	ok(wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60), '... and all end');
+}
+
+#---- pages that cannot be read -----------------------------------------------------------------
+
+{
+	my $path = sql(q{SELECT pg_relation_filepath('w')});
+	my $pages = sql(q{SELECT pg_relation_size('w') / 8192});
+	$node->stop;
+	open my $file, '+<:raw', $node->data_dir . "/$path" or BAIL_OUT("$path: $!");
+	for my $block (10, 700)
+	{
+		sysseek($file, $block * 8192, 0) or BAIL_OUT('seek');
+		syswrite($file, "\x5a" x 8192) == 8192 or BAIL_OUT('write');
+	}
+	close $file;
+	my $size = log_size($node);
+	$node->start;
+	wait_leased($node, 64) or BAIL_OUT('no memory');
+	ok(held('w', 2), 'two pages cannot be read: all others are held');
+	like(log_since($node, $size), qr/ERROR:  invalid page in block 10 of relation/, '... as the log says');
+	is(sql(q{SELECT pages_wanted - pages_held FROM remote_bp_policies WHERE relation = 'w'::regclass}), 2, '... and the view');
+	ok(held('t'), '... and other relations are');
+	sql('DROP TABLE w');
+}
+
+#---- the table is not what it should be ---------------------------------------------------------
+
+{
+	my $size = log_size($node);
+	sql('ALTER TABLE remote_bp_policy ADD COLUMN mine int');
+	ok(wait_for('the log', sub { log_since($node, $size) =~ /table "remote_bp_policy" is not as the extension has made it/ }, 60), 'somebody has changed the table: it is told');
+	sql('ALTER TABLE remote_bp_policy DROP COLUMN mine');
+	my (undef, undef, $err) = $node->psql('postgres', 'TABLE remote_bp_policies');
+	like($err, qr/is not as the extension has made it/, '... also a dropped column is a change');
+	sql('DROP EXTENSION remote_bp; CREATE EXTENSION remote_bp');
+	sql(q{SELECT remote_bp_set_policy('t', 'keep')});
+	ok(held('t'), 'the extension made anew');
+}
+
+#---- donors ------------------------------------------------------------------------------------
+
+{
+	$donor->signal('KILL');
+	ok(wait_for('nothing kept', sub { counter($node, 'kept_pages') == 0 || counter($node, 'usable') eq 'false' || !counters($node)->{usable} }, 120), 'a donor dies');
+	is(sql('SELECT count(*) FROM t'), 4096, '... and queries go on');
+	ok(wait_for('a reason', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE pages_held < pages_wanted AND reason IS NULL}) == 0 }, 60), '... and whatever is missing has a reason');
+	$donor = start_donor($broker, memory => '128MB');
+	wait_leased($node, 64) or BAIL_OUT('no memory');
+	ok(held('t'), 'with another donor, all is held again');
+}
+
+#---- anything, beside a load ----------------------------------------------------------------------
+
+{
+	reset_counters($node);
+	RemoteBP::Load->prepare($node, 3);
+	my $pgbench = start_load($node, clients => 20, seconds => 12);
+	my @relations = qw(pgbench_accounts pgbench_branches pgbench_tellers pgbench_history pgbench_accounts_pkey);
+	my @policies = qw(keep none default);
+	srand(4711);
+	for (1 .. 60)
+	{
+		sql("SELECT remote_bp_set_policy('$relations[ rand @relations ]', '$policies[ rand @policies ]')");
+		sql("SELECT remote_bp_set_database_limit('postgres', " . (rand() < 0.5 ? 'NULL' : int(rand(32 * 1024 * 1024))) . ')') if $_ % 7 == 0;
+		sql('REINDEX TABLE CONCURRENTLY pgbench_tellers') if $_ % 10 == 0;
+		if ($_ % 9 == 0)
+		{
+			sql('ALTER SYSTEM SET remote_bp.keep_max_size = ' . int(rand(40)));
+			$node->reload;
+		}
+	}
+	$pgbench->finish_ok('policies at random');
+	cmp_ok(counter($node, 'compared'), '>', 0, 'pages were compared with the disk');
+	is(counter($node, 'mismatches'), 0, '... and none was different');
+	sql("SELECT remote_bp_set_policy('$_', 'default')") for @relations, 't';
+	sql("SELECT remote_bp_set_database_limit('postgres', NULL)");
+	ok(wait_for('nothing kept', sub { counter($node, 'kept_pages') == 0 }, 60), 'without policies nothing is kept');
+}
+
+is(counter($node, 'hash_failures'), 0, 'no page was damaged on its way');
+is(scalar(grep { !/invalid page in block (10|700) / } log_troubles($node)), 0, 'the log is quiet');
+$node->stop;
+done_testing();
