@@ -607,9 +607,9 @@ entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
 
 /*
  * Make room under the limit that the space is under, if one page more would pass
- * it.  False if there is none to be made: then the page goes without a slot.
- * Where the partition has no page under the limit at all, the page comes on top: by
- * one for each partition, the limit may be passed.
+ * it.  Where no page is found that could make room, because the partition has none, or
+ * is large, the page comes on top, as long as the limit is passed by less than a page
+ * for each partition.  False if it is not: the page goes without a slot.
  */
 static bool
 make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
@@ -622,14 +622,13 @@ make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
 	{
 		uint32_t	limit = rbp_limit_reached(dir, space);
 		bool		live = false;
-		bool		none = false;
 		uint32_t	index;
 
 		if (limit == 0)
 			return true;
-		index = rbp_limit_evict(dir, part, limit, &live, &none);
+		index = rbp_limit_evict(dir, part, limit, &live);
 		if (index == RBP_NIL)
-			return none || i > 0;
+			return i > 0 || !rbp_limit_passed(dir, limit);
 		entry_give_up(dir, part, index);
 		rbp_slot_release(dir, p, part, index);
 		*evictions += live;

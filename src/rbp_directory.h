@@ -329,6 +329,8 @@ extern RbpPolicy rbp_directory_policy(const RbpDirectory *dir, uint32_t rel,
  */
 extern bool rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel,
 									 uint16_t space, RbpPolicy policy);
+extern bool rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel,
+									  uint16_t space);
 
 /*
  * Make the partition's pages as if the policies had always been so.  Looks at each of its
@@ -367,8 +369,8 @@ extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
 
 /*
  * These spaces together have at most so many pages, staged ones not counted: beyond it a
- * page takes the slot of one of theirs, which is not kept.  Partitions that have none
- * may pass it by one page each.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
+ * page takes the slot of one of theirs, which is not kept.  It may be passed by
+ * RBP_PARTITIONS pages.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
  * away, and n is RBP_LIMIT_SPACES at most.
  */
 #define RBP_LIMITS				254
@@ -382,16 +384,15 @@ extern uint64_t rbp_directory_space_pages(const RbpDirectory *dir, uint16_t spac
 extern uint32_t rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space,
 										  uint32_t *max_pages);
 
-/* Pages under the limit now; would one of the space more pass its limit? No lock. */
+/* Pages under the limit now. No lock. */
 extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
-extern bool rbp_directory_limit_full(const RbpDirectory *dir, uint16_t space);
 
 /*
- * Drop pages until the limit is kept, those first that nobody has read, and none that is
- * to be kept.  Looks at each slot; exclusive locks, one partition at a time.
- * Returns pages dropped.
+ * If the limit is passed, drop the partition's pages above its share, those first that
+ * nobody has read, and none that is kept.  Looks at each slot; exclusive lock, let go in
+ * between.  Returns pages dropped.
  */
-extern uint64_t rbp_directory_trim(RbpDirectory *dir, uint32_t limit);
+extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit);
 
 /*
  * Drop the partition's pages of spaces that are marked, in RBP_MAX_SPACES bytes, but those

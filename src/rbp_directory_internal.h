@@ -300,13 +300,16 @@ extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
  */
 extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
 
+/* ... and has it been passed by a page for each partition already? */
+extern bool rbp_limit_passed(const RbpDirectory *dir, uint32_t limit);
+
 /*
  * Choose a page that is under the limit, as rbp_s3fifo_evict() does of all; by CLOCK,
- * from where the last choice ended.  Looks at RBP_CHUNK entries, no more; if that was all,
- * and none is found, *none is set.  Exclusive lock.
+ * from where the last choice ended.  Looks at RBP_CHUNK entries, no more, so RBP_NIL does
+ * not mean that there is none.  Exclusive lock.
  */
 extern uint32_t rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit,
-								bool *live, bool *none);
+								bool *live);
 
 static inline RbpSlotState
 rbp_entry_state(const RbpEntry *e)

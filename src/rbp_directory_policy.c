@@ -135,6 +135,15 @@ rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
 }
 
 bool
+rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	uint64_t	word;
+
+	return find_policy(dir, rel, space, &word) != RBP_NO_PLACE ||
+		empty_place(dir, rel, space) != RBP_NO_PLACE;
+}
+
+bool
 rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at, uint32_t *rel,
 						  uint16_t *space, RbpPolicy *policy)
 {
@@ -163,10 +172,10 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	uint64_t	word;
 	uint32_t	place = find_policy(dir, e->rel, e->space, &word);
 
+	/* a place is given up only after a walk that leaves none of the file's pages here */
+	RBP_ASSERT(place != RBP_NO_PLACE);
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
-	/* those of a file that is gone are swept after its policy */
-	if (place != RBP_NO_PLACE)
-		__atomic_fetch_add(held_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
+	__atomic_fetch_add(held_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
 }
 
 static uint64_t
@@ -399,26 +408,26 @@ limit_exceeded(const RbpDirectory *dir, uint32_t limit, uint32_t more)
 		__atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
 }
 
-bool
-rbp_directory_limit_full(const RbpDirectory *dir, uint16_t space)
-{
-	return rbp_limit_reached(dir, space) != 0;
-}
-
 uint32_t
 rbp_limit_reached(const RbpDirectory *dir, uint16_t space)
 {
 	uint32_t	limit;
 
-	if (__atomic_load_n(&dir->nlimits, __ATOMIC_RELAXED) == 0)
+	if (__atomic_load_n(&dir->nlimits, __ATOMIC_RELAXED) == 0 || space >= RBP_MAX_SPACES)
 		return 0;
 	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
 	return limit != 0 && limit_exceeded(dir, limit, 1) ? limit : 0;
 }
 
+bool
+rbp_limit_passed(const RbpDirectory *dir, uint32_t limit)
+{
+	return rbp_directory_limit_pages(dir, limit) >= RBP_PARTITIONS +
+		(uint64_t) __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+}
+
 uint32_t
-rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live,
-				bool *none)
+rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
 {
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
@@ -429,14 +438,17 @@ rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live,
 		uint32_t	extent = p->limit_hand < top ? p->limit_hand : 0;
 		uint32_t	index = part * dir->nlocal + extent;
 		RbpEntry   *e = rbp_entry(dir, index);
-		RbpSlotState state = rbp_entry_state(e);
-		uint8_t		freq = rbp_entry_freq(e);
+		RbpSlotState state;
+		uint8_t		freq;
 
 		p->limit_hand = extent + 1;
-		if (!rbp_extent_touched(dir, extent) ||
-			(state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
+		if (!rbp_extent_touched(dir, extent))
+			continue;
+		state = rbp_entry_state(e);
+		if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
 			*space_limit(dir, e->space) != limit)
 			continue;
+		freq = rbp_entry_freq(e);
 		if (chosen == RBP_NIL || freq == 0)
 			chosen = index;
 		if (freq == 0)
@@ -444,7 +456,6 @@ rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live,
 		rbp_account_add(dir, part, index, rbp_entry_page_hash(e), 0, -1);
 		rbp_entry_set(e, state, freq - 1);
 	}
-	*none = chosen == RBP_NIL && top <= RBP_CHUNK;
 	if (chosen != RBP_NIL)
 	{
 		rbp_list_remove(dir, p, chosen);
@@ -487,25 +498,21 @@ trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 }
 
 uint64_t
-rbp_directory_trim(RbpDirectory *dir, uint32_t limit)
+rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
 {
+	/* each partition to its share, since pages are replaced within a partition */
+	uint32_t	share = limit_of_number(dir, limit)->max_pages / RBP_PARTITIONS;
 	TrimArg		trim = {.limit = limit};
 
-	/* each partition to its share, since pages are replaced within a partition */
-	for (uint32_t part = 0;
-		 part < RBP_PARTITIONS && limit_exceeded(dir, limit, 0); part++)
+	if (!limit_exceeded(dir, limit, 0))
+		return 0;
+	for (trim.round = 0; trim.round < 3; trim.round++)
 	{
-		uint32_t	share = limit_of_number(dir, limit)->max_pages / RBP_PARTITIONS;
-
-		trim.pages = 0;
-		for (trim.round = 0; trim.round < 3; trim.round++)
-		{
-			rbp_for_each_entry(dir, part, true, trim_fn, &trim);
-			if (trim.round == 0)
-				trim.surplus = trim.pages > share ? trim.pages - share : 0;
-			if (trim.surplus == 0)
-				break;
-		}
+		rbp_for_each_entry(dir, (uint32_t) partition, true, trim_fn, &trim);
+		if (trim.round == 0)
+			trim.surplus = trim.pages > share ? trim.pages - share : 0;
+		if (trim.surplus == 0)
+			break;
 	}
 	return trim.dropped;
 }

@@ -56,19 +56,24 @@ note_wake(Oid database)
 }
 
 void
+rbp_policy_wake_launcher(void)
+{
+	/* a PGPROC's latch stays a valid object when its process ends */
+	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&rbp_policy_shared->latch);
+
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+void
 rbp_policy_wake(Oid database)
 {
-	Latch	   *latch;
-
 	if (rbp_policy_shared == NULL)
 		return;
 	if (!OidIsValid(database) || !note_wake(database))
 		pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
 	pg_memory_barrier();
-	/* a PGPROC's latch stays a valid object when its process ends */
-	latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&rbp_policy_shared->latch);
-	if (latch != NULL)
-		SetLatch(latch);
+	rbp_policy_wake_launcher();
 }
 
 bool

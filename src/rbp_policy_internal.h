@@ -28,6 +28,7 @@
 /* What the worker has found, for the launcher: of its last visit. */
 typedef struct RbpPolicyVisit
 {
+	volatile bool connected;	/* to the database, which cannot go from then on */
 	Oid			database;		/* InvalidOid until it is done */
 	bool		was_read;		/* the table of policies, or its absence */
 	bool		has_policies;
@@ -61,9 +62,14 @@ typedef struct RbpPolicyShared
 	char		not_excluded[256];	/* names that the log has */
 	Oid			limited[RBP_LIMITS + 1];	/* databases, by their limits'
 											 * numbers */
+	uint64		trimmed[RBP_LIMITS + 1];	/* pages that trimming has left */
+	bool		too_many_limits;	/* the log has that */
 } RbpPolicyShared;
 
 extern RbpPolicyShared *rbp_policy_shared;
+
+/* Have the launcher look at what is here. */
+extern void rbp_policy_wake_launcher(void);
 
 /* A relation with storage that a policy is about. */
 typedef struct RbpPolicyRelation
@@ -119,6 +125,18 @@ extern void rbp_policy_apply_server(const RbpPolicyServer *server);
 
 /* Apply policies that were set to the pages that are there. */
 extern void rbp_policy_apply_to_pages(void);
+
+/* Pages of the relation that are kept. */
+extern uint32 rbp_policy_held(const RbpPolicyRelation *relation);
+
+/* Is all that the database may have of the tier kept pages of these relations? */
+extern bool rbp_policy_limit_kept(const List *relations);
+
+/*
+ * Does nobody want the database for himself?  If so, nobody gets it before the end of
+ * the transaction.  Waits for nothing.
+ */
+extern bool rbp_policy_lock_database(Oid database);
 
 /* Blocks of the file's main fork, by its length; 0 if it is not there. */
 extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);

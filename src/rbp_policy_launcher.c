@@ -25,7 +25,6 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lock.h"
 #include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -173,28 +172,19 @@ tell(Database *db, const RbpPolicyVisit *visit)
 	db->told_no_place = visit->no_place > 0;
 }
 
-/* Does nobody want the database for himself?  A worker would wait for that. */
-static bool
-is_free(Oid database)
-{
-	LOCKTAG		tag;
-	bool		is_free;
-
-	StartTransactionCommand();
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
-	is_free = LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(round_context);
-	return is_free;
-}
-
-/* A worker for the database, and its end; false if none can be had. */
+/*
+ * A worker for the database, and its end; false if none can be had, or somebody
+ * wants the database for himself.  Until it is connected, the database is held, so that it
+ * neither waits nor finds no database.
+ */
 static bool
 run_worker(Oid database)
 {
 	static bool told_no_worker = false;
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
+	bool		registered = false;
+	pid_t		pid;
 
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_ConsistentState;
@@ -205,17 +195,33 @@ run_worker(Oid database)
 	strlcpy(worker.bgw_function_name, "rbp_policy_worker_main", BGW_MAXLEN);
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
 	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+	if (rbp_policy_lock_database(database))
 	{
-		if (!told_no_worker)
+		registered = RegisterDynamicBackgroundWorker(&worker, &handle);
+		if (!registered && !told_no_worker)
 			ereport(LOG,
 					(errmsg("remote_bp: no background worker is free to look at policies"),
 					 errhint("Raise max_worker_processes.")));
-		told_no_worker = true;
-		return false;
+		told_no_worker = !registered;
 	}
-	told_no_worker = false;
-	pg_atomic_write_u32(&rbp_policy_shared->visiting, database);
+	if (registered)
+		pg_atomic_write_u32(&rbp_policy_shared->visiting, database);
+	while (registered && !rbp_policy_shared->visit.connected &&
+		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED &&
+		   !ShutdownRequestPending)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 100, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+	if (!registered)
+		return false;
 	if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
 		proc_exit(1);
 	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
@@ -234,7 +240,7 @@ visit(Database *db)
 	result->resume_relation = db->resume_relation;
 	result->resume_block = db->resume_block;
 	db->woken = false;
-	if (!is_free(db->oid) || !run_worker(db->oid) ||
+	if (!run_worker(db->oid) ||
 		result->database != db->oid || !result->was_read)
 	{
 		/* not even begun, or it failed, as the log says */

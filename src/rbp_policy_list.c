@@ -27,12 +27,14 @@
 #include "catalog/indexing.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
@@ -43,6 +45,8 @@
 
 #include "rbp_compat.h"
 #include "rbp_policy_internal.h"
+#include "rbp_space.h"
+#include "rbp_tier.h"
 
 /* The table's columns. */
 enum
@@ -317,6 +321,47 @@ rbp_policy_read(Oid table)
 	}
 	hash_destroy(work.by_relid);
 	return work.list;
+}
+
+uint32
+rbp_policy_held(const RbpPolicyRelation *relation)
+{
+	uint16		space = rbp_space_find(relation->file.spc, relation->file.db);
+
+	return space == RBP_INVALID_SPACE ? 0 :
+		rbp_directory_held(rbp_dir, relation->file.rel, space);
+}
+
+bool
+rbp_policy_limit_kept(const List *relations)
+{
+	uint64		pages = 0;
+	uint32		max_pages = 0;
+	bool		limited = false;
+	const ListCell *cell;
+
+	foreach(cell, relations)
+	{
+		const RbpPolicyRelation *r = lfirst(cell);
+		uint16		space = rbp_space_find(r->file.spc, r->file.db);
+
+		if (space == RBP_INVALID_SPACE)
+			continue;
+		limited = limited || rbp_directory_space_limit(rbp_dir, space, &max_pages) != 0;
+		if (!limited)
+			return false;
+		pages += rbp_policy_held(r);
+	}
+	return limited && pages >= max_pages;
+}
+
+bool
+rbp_policy_lock_database(Oid database)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 BlockNumber

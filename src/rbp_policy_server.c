@@ -207,7 +207,10 @@ limit_number(Oid database)
 			number = i;
 	}
 	if (number != 0)
+	{
 		limited[number] = database;
+		rbp_policy_shared->trimmed[number] = 0;
+	}
 	return number;
 }
 
@@ -215,6 +218,7 @@ limit_number(Oid database)
 static void
 set_limit(const RbpPolicyLimit *limit)
 {
+	RbpPolicyShared *shared = rbp_policy_shared;
 	uint16		spaces[RBP_LIMIT_SPACES];
 	int			n = 0;
 	uint32		number;
@@ -229,14 +233,25 @@ set_limit(const RbpPolicyLimit *limit)
 	number = limit_number(limit->database);
 	if (number == 0)
 	{
-		ereport(LOG,
-				(errmsg("remote_bp: the limit of database %u has no effect: more than %d databases have one",
-						limit->database, RBP_LIMITS)));
+		if (!shared->too_many_limits)
+			ereport(LOG,
+					(errmsg("remote_bp: the limit of database %u has no effect: more than %d databases have one",
+							limit->database, RBP_LIMITS)));
+		shared->too_many_limits = true;
 		return;
 	}
 	rbp_directory_set_limit(rbp_dir, number, limit->pages, spaces, n);
-	if (rbp_directory_limit_pages(rbp_dir, number) > limit->pages)
-		(void) rbp_directory_trim(rbp_dir, number);
+
+	/* pages that are kept stay, whatever the limit: do not try again and again */
+	if (rbp_directory_limit_pages(rbp_dir, number) <=
+		Max(limit->pages, shared->trimmed[number]) + RBP_PARTITIONS)
+		return;
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) rbp_directory_trim(rbp_dir, part, number);
+	}
+	shared->trimmed[number] = rbp_directory_limit_pages(rbp_dir, number);
 }
 
 static void

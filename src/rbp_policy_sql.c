@@ -223,7 +223,8 @@ policy_name(RbpPolicy policy)
 
 /* Why not all pages of the relation are kept; NULL if they are. */
 static const char *
-why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, char *buf, Size len)
+why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_kept,
+			char *buf, Size len)
 {
 	uint16		space = rbp_space_find(r->file.spc, r->file.db);
 
@@ -233,10 +234,12 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, char *buf, S
 		return buf;
 	if (space == RBP_INVALID_SPACE ||
 		rbp_directory_policy(rbp_dir, r->file.rel, space) != r->policy)
-		return "not looked at yet";
+		return space == RBP_INVALID_SPACE ||
+			rbp_directory_policy_fits(rbp_dir, r->file.rel, space) ?
+			"not looked at yet" : "too many files have policies";
 	if (r->policy != RBP_POLICY_KEEP)
 		return NULL;
-	if (rbp_directory_limit_full(rbp_dir, space))
+	if (limit_kept)
 		return "the limit of the database is reached";
 	if (rbp_directory_keep_full(rbp_dir))
 		return "no more can be kept: see remote_bp.keep_max_size";
@@ -255,22 +258,22 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	Oid			table = required_table();
 	RbpPolicyList list;
+	bool		limit_kept;
 	ListCell   *cell;
 
 	LockRelationOid(table, AccessShareLock);
 	list = rbp_policy_read(table);
 	UnlockRelationOid(table, AccessShareLock);
+	limit_kept = rbp_policy_limit_kept(list.relations);
 	foreach(cell, list.relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint16		space = rbp_space_find(r->file.spc, r->file.db);
 		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_blocks(&r->file) : 0;
-		uint64		held = space == RBP_INVALID_SPACE ? 0 :
-			rbp_directory_held(rbp_dir, r->file.rel, space);
+		uint64		held = rbp_policy_held(r);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char		buf[256];
-		const char *why = why_missing(r, wanted, held, buf, sizeof(buf));
+		const char *why = why_missing(r, wanted, held, limit_kept, buf, sizeof(buf));
 
 		values[RELATION] = ObjectIdGetDatum(r->relid);
 		values[POLICY] = CStringGetTextDatum(policy_name(r->policy));

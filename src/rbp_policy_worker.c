@@ -17,14 +17,12 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -68,19 +66,6 @@ commit(void)
 {
 	PopActiveSnapshot();
 	CommitTransactionCommand();
-}
-
-/*
- * Does nobody want the database for himself?  If so, nobody gets it before the end of
- * the transaction.
- */
-static bool
-is_welcome(void)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
-	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /*
@@ -146,12 +131,15 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 
 		if (space == RBP_INVALID_SPACE)
 			visit->no_place++;
-		else if (rbp_directory_policy(rbp_dir, r->file.rel, space) != r->policy)
+		else if (rbp_directory_policy(rbp_dir, r->file.rel, space) == r->policy)
+			continue;
+		else if (rbp_directory_policy_fits(rbp_dir, r->file.rel, space))
 		{
 			rbp_policy_shared->unapplied = true;
-			if (!rbp_directory_set_policy(rbp_dir, r->file.rel, space, r->policy))
-				visit->no_place++;
+			(void) rbp_directory_set_policy(rbp_dir, r->file.rel, space, r->policy);
 		}
+		else
+			visit->no_place++;
 	}
 	/* or somebody has lowered remote_bp.keep_max_size */
 	if (rbp_policy_shared->unapplied || rbp_directory_keep_exceeded(rbp_dir))
@@ -171,7 +159,7 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 
 	begin();
 	pgstat_report_activity(STATE_RUNNING, "loading pages that are to be kept");
-	if (!is_welcome() || !ConditionalLockRelationOid(r->relid, AccessShareLock))
+	if (!rbp_policy_lock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
 		commit();
@@ -193,35 +181,24 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	return next;
 }
 
-static uint32
-held(const RbpPolicyRelation *r)
-{
-	uint16		space = rbp_space_find(r->file.spc, r->file.db);
-
-	return space == RBP_INVALID_SPACE ? 0 :
-		rbp_directory_held(rbp_dir, r->file.rel, space);
-}
-
 /* What is missing of the relation, from that block on; false if the visit ends here. */
 static bool
-load_relation(const RbpPolicyRelation *r, BlockNumber first, int64 end_ns,
-			  RbpPolicyVisit *visit)
+load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber first,
+			  int64 end_ns, RbpPolicyVisit *visit)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile BlockNumber block = first;
 	volatile int errors = 0;
 
-	if (held(r) >= rbp_policy_blocks(&r->file))
+	if (rbp_policy_held(r) >= rbp_policy_blocks(&r->file))
 		return true;
 	while (block != InvalidBlockNumber)
 	{
 		char		why[256];
 
-		if (rbp_directory_keep_full(rbp_dir) || rbp_tier_unusable_reason(why, sizeof(why)))
+		if (rbp_directory_keep_full(rbp_dir) || rbp_policy_limit_kept(relations) ||
+			rbp_tier_unusable_reason(why, sizeof(why)))
 			return false;
-		/* all that it has may be kept: nothing could make room */
-		if (rbp_directory_limit_full(rbp_dir, rbp_space_get(r->file.spc, r->file.db)))
-			return true;
 		if (rbp_now_ns() >= end_ns)
 		{
 			visit->more = true;
@@ -282,7 +259,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 			if (!on && r->relid != from)
 				continue;
 			if (r->policy == RBP_POLICY_KEEP &&
-				!load_relation(r, on ? 0 : block, end_ns, visit))
+				!load_relation(r, relations, on ? 0 : block, end_ns, visit))
 				break;
 			on = true;
 		}
@@ -296,7 +273,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 
 /*
  * If pages are missing that could be kept, they are on their way to donors, or were
- * written meanwhile: look again soon.
+ * written meanwhile: look again soon.  Without memory there is nothing to look for.
  */
 static void
 count_pages(const List *relations, RbpPolicyVisit *visit)
@@ -304,25 +281,22 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 	const ListCell *cell;
 	char		why[256];
 
-	visit->keep_full = rbp_directory_keep_full(rbp_dir);
+	bool		unusable = rbp_tier_unusable_reason(why, sizeof(why));
+
+	visit->keep_full = rbp_directory_keep_full(rbp_dir) && !unusable;
 	visit->wanted = visit->held = 0;
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
 
-		if (r->policy == RBP_POLICY_KEEP)
-		{
-			uint64		wanted = rbp_policy_blocks(&r->file);
-			uint64		pages = held(r);
-
-			visit->wanted += wanted;
-			visit->held += pages;
-			if (pages < wanted && !visit->keep_full &&
-				!rbp_directory_limit_full(rbp_dir, rbp_space_get(r->file.spc, r->file.db)) &&
-				!rbp_tier_unusable_reason(why, sizeof(why)))
-				visit->more = true;
-		}
+		if (r->policy != RBP_POLICY_KEEP)
+			continue;
+		visit->wanted += rbp_policy_blocks(&r->file);
+		visit->held += rbp_policy_held(r);
 	}
+	if (visit->held < visit->wanted && !visit->keep_full && !unusable &&
+		!rbp_policy_limit_kept(relations))
+		visit->more = true;
 }
 
 /*
@@ -343,7 +317,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 	memset(list, 0, sizeof(*list));
 	memset(server, 0, sizeof(*server));
 	begin();
-	got = is_welcome();
+	got = rbp_policy_lock_database(MyDatabaseId);
 	if (got)
 	{
 		MemoryContextSwitchTo(context);
@@ -359,6 +333,17 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 	commit();
 	MemoryContextSwitchTo(context);
 	return got;
+}
+
+/* Pages of files that were truncated would count as kept until the pusher sweeps. */
+static void
+sweep(void)
+{
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) rbp_directory_sweep(rbp_dir, part);
+	}
 }
 
 static void
@@ -393,6 +378,8 @@ rbp_policy_worker_main(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	result->connected = true;
+	rbp_policy_wake_launcher();
 
 	/* whatever is set for the database */
 	set_option("search_path", "pg_catalog, pg_temp");
@@ -409,6 +396,8 @@ rbp_policy_worker_main(Datum arg)
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
 		rbp_policy_apply_server(&server);
 		apply(list.relations, server.dropped, &visit);
+		if (visit.has_policies)
+			sweep();
 		load(list.relations, &visit);
 		count_pages(list.relations, &visit);
 	}

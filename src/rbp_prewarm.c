@@ -584,6 +584,7 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
  */
 
 static Prewarm loading;
+static BlockNumber loading_block;
 
 void
 rbp_prewarm_load_begin(void)
@@ -603,17 +604,19 @@ rbp_prewarm_load_end(void)
 BlockNumber
 rbp_prewarm_load_at(void)
 {
-	return (BlockNumber) pg_atomic_read_u64(&loading.progress->done);
+	return loading_block;
 }
 
 BlockNumber
 rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
 {
-	BlockNumber end = RelationGetNumberOfBlocks(rel);
+	BlockNumber end;
 	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
 	BufferAccessStrategy strategy;
 	Fork	   *fork;
 
+	loading_block = first;
+	end = RelationGetNumberOfBlocks(rel);
 	if (first >= end || is_being_built(rel))
 		return InvalidBlockNumber;
 	strategy = GetAccessStrategy(BAS_BULKREAD);
@@ -626,6 +629,7 @@ rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
 		CHECK_FOR_INTERRUPTS();
 		if (block % CHECK_BLOCKS == 0 && !may_go_on(&loading, fork, block))
 			break;
+		loading_block = block;
 		prewarm_block(&loading, fork, block, first, strategy);
 		pg_atomic_write_u64(&loading.progress->done, (uint64) block + 1);
 	}

@@ -235,6 +235,8 @@ static void
 extent_online(uint32 extent, uint32 region)
 {
 	rbp_directory_extent_online(rbp_dir, extent, region);
+	/* there may be room now for what is to be kept */
+	rbp_policy_wake(InvalidOid);
 }
 
 static void

@@ -73,6 +73,7 @@ static uint64_t evictions;
 static RbpPolicy policies[RELS][SPACES];
 static bool unapplied;			/* pages may be kept, or not, by a policy of before */
 static bool limited;
+static uint32_t limit_max;
 static uint64_t next_hash = 1;
 static RbpDirectory *dir;
 
@@ -267,6 +268,8 @@ find_given_up(uint32_t part, uint32_t but)
 		forget(owner);
 		n++;
 	}
+	if (limited)
+		expect(rbp_directory_limit_pages(dir, LIMIT) <= limit_max + RBP_PARTITIONS, "a limit is passed");
 	expect(n <= 2, "more pages than two made room for one");
 	return n;
 }
@@ -282,6 +285,7 @@ op_reserve(uint32_t slot)
 	bool		any = false;
 	bool		any_free = false;
 	bool		all_kept = true;
+	bool		limit_kept = false;
 	uint32_t	given_up;
 
 	doing = "reserve";
@@ -297,11 +301,14 @@ op_reserve(uint32_t slot)
 			any_free |= slot_owner[s] == NOBODY;
 			all_kept &= slot_owner[s] != NOBODY &&
 				policy_of(&pages[slot_owner[s]]) == RBP_POLICY_KEEP;
+			limit_kept |= limited && page->id.space == LIMITED && slot_owner[s] != NOBODY &&
+				pages[slot_owner[s]].id.space == LIMITED &&
+				policy_of(&pages[slot_owner[s]]) == RBP_POLICY_KEEP;
 		}
 
 	got = rbp_directory_reserve(dir, &page->id, &evicted);
 	expect((got != RBP_INVALID_SLOT) == any ||
-		   (got == RBP_INVALID_SLOT && (all_kept || unapplied)),
+		   (got == RBP_INVALID_SLOT && (all_kept || limit_kept || unapplied)),
 		   "whether there is a slot");
 	given_up = find_given_up(part, got);
 	evictions += given_up;
@@ -523,7 +530,11 @@ op_limit(uint32_t max)
 
 	doing = "limit";
 	limited = max > 0;
+	limit_max = max;
 	rbp_directory_set_limit(dir, LIMIT, max, spaces, limited ? 1 : 0);
+	/* what is kept stays, so that the limit may be passed from the start */
+	if (limited && rbp_directory_limit_pages(dir, LIMIT) > max)
+		limit_max = (uint32_t) rbp_directory_limit_pages(dir, LIMIT);
 }
 
 /* The lists of kept pages, and what is counted of them. */

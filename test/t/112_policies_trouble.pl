@@ -70,6 +70,7 @@ make_table($node, 'u', 1, index => 0);
 	sql('CREATE DATABASE dropped');
 	create_extension($node, 'dropped');
 	make_table($node, 'd', 8, db => 'dropped', index => 0);
+	wait_for('staging to be empty', sub { counter($node, 'staged_pages') == 0 }, 60);
 	kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
 	sql(q{SELECT remote_bp_evict('d'), remote_bp_set_policy('d', 'keep')}, 'dropped');
 	ok( wait_for('a worker that waits', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60),

@@ -115,6 +115,16 @@ apply(RbpDirectory *dir)
 }
 
 static uint64_t
+trim(RbpDirectory *dir, uint32_t limit)
+{
+	uint64_t	dropped = 0;
+
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		dropped += rbp_directory_trim(dir, part, limit);
+	return dropped;
+}
+
+static uint64_t
 list_sum(RbpDirectory *dir, RbpSlotState state)
 {
 	uint64_t	n = 0;
@@ -305,6 +315,8 @@ test_many(void)
 
 	while (rbp_directory_set_policy(dir, 20000 + n, SPACE, n % 2 == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE))
 		n++;
+	ok(!rbp_directory_policy_fits(dir, 20000 + n, SPACE) && rbp_directory_policy_fits(dir, 20000, SPACE),
+	   "that there is no place for one more can be asked");
 	ok(n > RBP_POLICY_BUCKETS * RBP_POLICY_WAYS / 2, "%u files have policies", n);
 	while (rbp_directory_next_policy(dir, &at, &rel, &space, &policy))
 	{
@@ -333,7 +345,7 @@ test_limits(void)
 	rbp_directory_set_limit(dir, 3, max, spaces, 2);
 	is_u64(rbp_directory_limit_pages(dir, 3), 2 * max, "pages from before the limit are counted");
 	{
-		uint64_t	trimmed = rbp_directory_trim(dir, 3);
+		uint64_t	trimmed = trim(dir, 3);
 
 		is_u64(trimmed, 2 * max - rbp_directory_limit_pages(dir, 3), "those above it are dropped");
 		ok(rbp_directory_limit_pages(dir, 3) <= max && rbp_directory_limit_pages(dir, 3) > max * 3 / 4,
@@ -360,17 +372,21 @@ test_limits(void)
 	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_KEEP);
 	bring_all(dir, KEPT, SPACE_3, 0, max / 2);
 	rbp_directory_set_limit(dir, 3, max / 2 + max / 4, spaces, 2);
-	rbp_directory_trim(dir, 3);
+	trim(dir, 3);
 	is_u64(rbp_directory_held(dir, KEPT, SPACE_3), max / 2, "pages that are kept stay");
 	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS, "... and others make room for them: %llu",
 	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	bring_all(dir, KEPT, SPACE_3, 0, 2 * max);
+	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS &&
+	   rbp_directory_held(dir, KEPT, SPACE_3) > max / 2, "what is to be kept does not pass the limit: %llu, kept %u",
+	   (unsigned long long) rbp_directory_limit_pages(dir, 3), rbp_directory_held(dir, KEPT, SPACE_3));
 	rbp_directory_set_policy(dir, KEPT, SPACE_3, RBP_POLICY_DEFAULT);
 	apply(dir);
 	all_well(dir, "a limit, and kept pages");
 
 	/* lower than what a partition has once */
 	rbp_directory_set_limit(dir, 3, 1, spaces, 2);
-	rbp_directory_trim(dir, 3);
+	trim(dir, 3);
 	bring_all(dir, OTHER, SPACE_2, 3000000, SLOTS);
 	ok(rbp_directory_limit_pages(dir, 3) <= 1 + RBP_PARTITIONS, "a limit of next to nothing: %llu",
 	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
