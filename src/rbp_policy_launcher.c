@@ -122,6 +122,8 @@ read_databases(void)
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
+	/* of this process, it would hold back the horizon of all databases */
+	InvalidateCatalogSnapshot();
 }
 
 /* Which databases are there now? */
@@ -178,12 +180,13 @@ tell(Database *db, const RbpPolicyVisit *visit)
  * neither waits nor finds no database.
  */
 static bool
-run_worker(Oid database)
+run_worker(const Database *db)
 {
 	static bool told_no_worker = false;
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 	bool		registered = false;
+	bool		locked;
 	pid_t		pid;
 
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -193,12 +196,16 @@ run_worker(Oid database)
 	strlcpy(worker.bgw_type, "remote_bp policy worker", BGW_MAXLEN);
 	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
 	strlcpy(worker.bgw_function_name, "rbp_policy_worker_main", BGW_MAXLEN);
-	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_main_arg = ObjectIdGetDatum(db->oid);
 	worker.bgw_notify_pid = MyProcPid;
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
-	if (rbp_policy_lock_database(database))
+	locked = rbp_policy_lock_database(db->oid);
+	/* it may have been dropped before that */
+	if (locked)
+		read_databases();
+	if (locked && db->listed)
 	{
 		registered = RegisterDynamicBackgroundWorker(&worker, &handle);
 		if (!registered && !told_no_worker)
@@ -208,7 +215,7 @@ run_worker(Oid database)
 		told_no_worker = !registered;
 	}
 	if (registered)
-		pg_atomic_write_u32(&rbp_policy_shared->visiting, database);
+		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
 	while (registered && !rbp_policy_shared->visit.connected &&
 		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED &&
 		   !ShutdownRequestPending)
@@ -240,7 +247,7 @@ visit(Database *db)
 	result->resume_relation = db->resume_relation;
 	result->resume_block = db->resume_block;
 	db->woken = false;
-	if (!run_worker(db->oid) ||
+	if (!run_worker(db) ||
 		result->database != db->oid || !result->was_read)
 	{
 		/* not even begun, or it failed, as the log says */
