@@ -259,6 +259,8 @@ visit(Database *db)
 		return false;
 	}
 	db->visited = true;
+	if (db->failing || woken)
+		db->retry_ns = 0;
 	db->failing = false;
 	db->last_ns = rbp_now_ns();
 	db->has_policies = result->has_policies;
