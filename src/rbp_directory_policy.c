@@ -175,7 +175,8 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	/* a place is given up only after a walk that leaves none of the file's pages here */
 	RBP_ASSERT(place != RBP_NO_PLACE);
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
-	__atomic_fetch_add(held_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
+	if (place != RBP_NO_PLACE)	/* a wrong count is better than a wild write */
+		__atomic_fetch_add(held_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
 }
 
 static uint64_t
