@@ -392,6 +392,7 @@ rbp_policy_launcher_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
+	rbp_tier_set_unconnected();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	before_shmem_exit(forget_latch, (Datum) 0);
 	pg_atomic_write_u64(&rbp_policy_shared->latch, (uint64) (uintptr_t) MyLatch);

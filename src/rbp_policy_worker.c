@@ -377,6 +377,7 @@ rbp_policy_worker_main(Datum arg)
 										(uint32) MyProcPid))
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
+	rbp_tier_set_unconnected();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 	result->connected = true;
 	rbp_policy_wake_launcher();

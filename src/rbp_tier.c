@@ -159,6 +159,9 @@ static int	straight_reads = 0;	/* pages that read_straight() may read yet */
 /* It reads pages to bring them into the tier, whatever that costs. */
 static bool prewarming = false;
 
+/* It reads little, and no connection to a donor is worth that. */
+static bool unconnected = false;
+
 static char bounce_space[RBP_MAX_BATCH * BLCKSZ + IO_ALIGN];
 static char compare_space[BLCKSZ + IO_ALIGN];
 
@@ -979,7 +982,7 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	for (int i = 0; i < n; i++)
 	{
 		pages[i].io = -1;
-		if (pages[i].served || pages[i].from_file ||
+		if (pages[i].served || pages[i].from_file || unconnected ||
 			pages[i].lookup.where != RBP_REMOTE)
 			continue;
 		pages[i].io = nios;
@@ -1354,6 +1357,12 @@ rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block, int nblocks)
 /*
  * ---- prewarm ------------------------------------------------------------------
  */
+
+void
+rbp_tier_set_unconnected(void)
+{
+	unconnected = true;
+}
 
 void
 rbp_tier_set_prewarming(bool on)

@@ -70,6 +70,9 @@ extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
 /* Are iov's pages whole and in shared buffer frames? */
 extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
 
+/* This process reads from staging and from files alone, and connects to no donor. */
+extern void rbp_tier_set_unconnected(void);
+
 /*
  * Prewarm.  While prewarming is on, this process captures whatever it reads from
  * the file; the caller turns it off, on errors too.
