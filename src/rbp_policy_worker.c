@@ -280,7 +280,6 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 {
 	const ListCell *cell;
 	char		why[256];
-
 	bool		unusable = rbp_tier_unusable_reason(why, sizeof(why));
 
 	visit->keep_full = rbp_directory_keep_full(rbp_dir) && !unusable;
