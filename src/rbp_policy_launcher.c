@@ -392,7 +392,9 @@ rbp_policy_launcher_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
+	/* it reads a few pages, which shall leave no trace in the tier */
 	rbp_tier_set_unconnected();
+	SetConfigOption("remote_bp.use_tier", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	before_shmem_exit(forget_latch, (Datum) 0);
 	pg_atomic_write_u64(&rbp_policy_shared->latch, (uint64) (uintptr_t) MyLatch);

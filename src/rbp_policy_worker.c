@@ -68,6 +68,12 @@ commit(void)
 	CommitTransactionCommand();
 }
 
+static void
+set_option(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
 /*
  * ---- the directory ------------------------------------------------------------------
  */
@@ -249,6 +255,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	visit->resume_relation = InvalidOid;
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 		return;
+	set_option("remote_bp.use_tier", "on");
 	PG_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
 	{
 		rbp_prewarm_load_begin();
@@ -266,6 +273,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
 	rbp_prewarm_load_end();
+	set_option("remote_bp.use_tier", "off");
 	/* where it was to go on is gone */
 	if (!on)
 		visit->more = true;
@@ -346,12 +354,6 @@ sweep(void)
 }
 
 static void
-set_option(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-static void
 leave(int code, Datum arg)
 {
 	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
@@ -376,7 +378,9 @@ rbp_policy_worker_main(Datum arg)
 										(uint32) MyProcPid))
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
+	/* what it reads to look around leaves no trace in the tier */
 	rbp_tier_set_unconnected();
+	set_option("remote_bp.use_tier", "off");
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 	result->connected = true;
 	rbp_policy_wake_launcher();
@@ -384,7 +388,6 @@ rbp_policy_worker_main(Datum arg)
 	/* whatever is set for the database */
 	set_option("search_path", "pg_catalog, pg_temp");
 	set_option("default_transaction_isolation", "read committed");
-	set_option("remote_bp.use_tier", "on");
 
 	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "remote_bp policies",
 												ALLOCSET_DEFAULT_SIZES));
