@@ -235,12 +235,21 @@ run_worker(const Database *db)
 	return true;
 }
 
+/* After a pause that is twice as long each time, up to the interval. */
+static void
+retry_later(Database *db)
+{
+	int64		most = rbp_guc_policy_interval * NS_PER_S;
+
+	db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(most, PAUSE_NS));
+	db->due_ns = db->last_ns + db->retry_ns;
+}
+
 /* False if it did not come to that: there may be no such database any more. */
 static bool
 visit(Database *db)
 {
 	RbpPolicyVisit *result = &rbp_policy_shared->visit;
-	int64		interval = rbp_guc_policy_interval * NS_PER_S;
 	bool		woken = db->woken;
 
 	memset(result, 0, sizeof(*result));
@@ -254,8 +263,7 @@ visit(Database *db)
 		db->woken = db->woken || woken;
 		db->failing = true;
 		db->last_ns = rbp_now_ns();
-		db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(interval, PAUSE_NS));
-		db->due_ns = db->last_ns + db->retry_ns;
+		retry_later(db);
 		return false;
 	}
 	db->visited = true;
@@ -269,15 +277,14 @@ visit(Database *db)
 	if (!result->more)
 	{
 		db->retry_ns = 0;
-		db->due_ns = db->last_ns + interval;
+		db->due_ns = db->last_ns + rbp_guc_policy_interval * NS_PER_S;
 		tell(db, result);
 	}
 	else if (OidIsValid(result->resume_relation))
 		db->due_ns = db->last_ns;
 	else
 	{
-		db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(interval, PAUSE_NS));
-		db->due_ns = db->last_ns + db->retry_ns;
+		retry_later(db);
 	}
 	return true;
 }

@@ -116,6 +116,7 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
+	bool		taken_back;
 
 	visit->no_place = 0;
 	foreach(cell, relations)
@@ -127,14 +128,19 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	}
 	forget_others(files, dropped);
 	hash_destroy(files);
-	/* first, so that there is room */
-	if (rbp_policy_shared->unapplied)
-		rbp_policy_apply_to_pages();
+	taken_back = rbp_policy_shared->unapplied;
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
 		uint16		space = rbp_space_get(r->file.spc, r->file.db);
 
+		/* those that were taken away give up their places only when that is applied */
+		if (taken_back && space != RBP_INVALID_SPACE &&
+			!rbp_directory_policy_fits(rbp_dir, r->file.rel, space))
+		{
+			rbp_policy_apply_to_pages();
+			taken_back = false;
+		}
 		if (space == RBP_INVALID_SPACE)
 			visit->no_place++;
 		else if (rbp_directory_policy(rbp_dir, r->file.rel, space) == r->policy)
