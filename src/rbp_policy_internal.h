@@ -138,6 +138,9 @@ extern bool rbp_policy_limit_kept(const List *relations);
  */
 extern bool rbp_policy_lock_database(Oid database);
 
+/* Does somebody wait for the database, which that function has locked? */
+extern bool rbp_policy_database_wanted(Oid database);
+
 /* Blocks of the file's main fork, by its length; 0 if it is not there. */
 extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);
 

@@ -355,13 +355,29 @@ rbp_policy_limit_kept(const List *relations)
 	return limited && pages >= max_pages;
 }
 
-bool
-rbp_policy_lock_database(Oid database)
+static LOCKTAG
+database_tag(Oid database)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return tag;
+}
+
+bool
+rbp_policy_lock_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
 	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+bool
+rbp_policy_database_wanted(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	return LockHasWaiters(&tag, RowExclusiveLock, false);
 }
 
 BlockNumber

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
 use Test::More;
+use Time::HiRes qw(sleep);
 
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '128MB');
@@ -86,6 +87,42 @@ make_table($node, 'u', 1, index => 0);
 	kill('CONT', $pusher);
 	ok(held('w'), 'one that is terminated is followed by another');
 	ok(wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60), '... and all end');
+}
+
+#---- somebody wants the database while its worker starts -----------------------------------------
+
+{
+	sql('CREATE DATABASE wanted');
+	create_extension($node, 'wanted');
+	make_table($node, 'x', 1, db => 'wanted', index => 0);
+	sql(q{SELECT remote_bp_set_policy('x', 'keep')}, 'wanted');
+	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my $launcher = server_process($node, 'remote_bp policy launcher') or BAIL_OUT('no launcher');
+	my $watch = $node->background_psql('postgres');
+	my $alter = $node->background_psql('postgres');
+	my $locks = q{SELECT count(*) FROM pg_locks WHERE classid = 'pg_database'::regclass AND objid = (SELECT oid FROM pg_database WHERE datname = 'wanted')};
+	# A worker does not start while the postmaster is stopped; one that has started
+	# already, with its own title or still with the postmaster's, is not meant.
+	ok( wait_for('a worker to be wanted',
+			sub {
+				kill('STOP', $postmaster) == 1 or BAIL_OUT('postmaster');
+				my $started = grep { /policy worker|-D / } `ps -o args= --ppid $postmaster`;
+				for (1 .. $started ? 0 : 30)
+				{
+					return 1 if $watch->query("$locks AND pid = $launcher") == 1;
+					sleep 0.1;
+				}
+				kill('CONT', $postmaster);
+				return 0;
+			}, 120),
+		'the launcher waits for a worker');
+	$alter->query_until(qr/begun/, "\\echo begun\nALTER DATABASE wanted RENAME TO renamed;\n");
+	ok(wait_for('it to wait', sub { $watch->query("$locks AND NOT granted") == 1 }, 60), '... somebody waits for the database');
+	kill('CONT', $postmaster);
+	ok( wait_for('the new name', sub { $watch->query(q{SELECT count(*) FROM pg_database WHERE datname = 'renamed'}) == 1 }, 60),
+		'... and gets it before the worker');
+	$_->quit for $alter, $watch;
+	sql('DROP DATABASE renamed');
 }
 
 #---- pages that cannot be read -----------------------------------------------------------------
