@@ -5,6 +5,7 @@
 #   make demo        install what is missing, build, show it (KEEP=1: keep it running)
 #   make bench       install what is missing, build, measure
 #   make test-build  the build that the failure tests use, under build/test
+#   make unit-build  the tests in C, with sanitizers, under build/unit
 #
 # WERROR=1 makes warnings errors.  FAULT=1 compiles the fault transport in.
 
@@ -133,7 +134,7 @@ build/program/%.o: %.c Makefile build/flags
 
 build/libremote_bp.a: $(PROGRAM_OBJS)
 	rm -f $@
-	$(AR) $(AROPT) $@ $^
+	$(AR) qcs $@ $^
 
 define program_rule
 build/remote_bp_$(1): $(patsubst %.c,build/program/%.o,$(call main_source,$(1))) build/libremote_bp.a
@@ -148,6 +149,8 @@ uninstall: uninstall-programs
 .PHONY: uninstall-programs
 uninstall-programs:
 	rm -f $(addprefix '$(DESTDIR)$(bindir)'/,$(notdir $(PROGRAMS)))
+
+include test/unit.mk
 
 -include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d) $(MAIN_SOURCES:%.c=build/program/%.d)
 

@@ -3,8 +3,6 @@
  * common.c
  *	  What the broker, donor and ctl programs share.  See common.h.
  *
- * Links: common.o; -lcrypto -lsystemd
- *
  *-------------------------------------------------------------------------
  */
 #include "common.h"

@@ -3,8 +3,6 @@
  * http_client.c
  *	  A small JSON-over-HTTP client.  See http_client.h.
  *
- * Links: http_client.o; -lcurl -ljansson
- *
  *-------------------------------------------------------------------------
  */
 #include "http_client.h"

@@ -3,10 +3,6 @@
  * remote_bp_broker.c
  *	  The memory broker: who may use which donor's memory, and until when.
  *
- * Links: remote_bp_broker.o broker_state.o broker_db.o broker_alloc.o
- *		  broker_donors.o broker_leases.o broker_metrics.o broker_http.o
- *		  common.o; -lmicrohttpd -ljansson -lsqlite3 -lcrypto -lsystemd -lpthread
- *
  * Files: broker_state keeps donors, regions and leases in memory and states
  * the locking rules and invariants; broker_db writes them to SQLite;
  * broker_alloc decides who gets and who gives back what; broker_donors and

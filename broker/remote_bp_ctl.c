@@ -4,9 +4,6 @@
  *	  Shows what the memory broker knows, and drives it: donors, leases,
  *	  drain, revoke.  As tables, or the broker's own JSON with --json.
  *
- * Links: remote_bp_ctl.o common.o http_client.o;
- *		  -lcurl -ljansson -lcrypto -lsystemd
- *
  *-------------------------------------------------------------------------
  */
 #include "common.h"

@@ -4,12 +4,6 @@
  *	  Lends this machine's memory: reserves it, serves it to the holders of
  *	  leases, and does what the broker says.
  *
- * Links: remote_bp_donor.o donor_memory.o donor_lease.o donor_serve.o
- *		  donor_verbs.o donor_control.o common.o http_client.o,
- *		  src/wire/rbp_wire.o, src/transport/rbp_transport.o transport_sock.o
- *		  transport_shm.o transport_tcp.o transport_verbs.o verbs_common.o;
- *		  -lcurl -ljansson -lcrypto -lsystemd -lrdmacm -libverbs -lpthread
- *
  * Files and threads: see donor.h.
  *
  *-------------------------------------------------------------------------

@@ -11,10 +11,6 @@
  * as they are, in one process, with locks that nobody else wants.  Writes
  * "METRIC VALUE" lines: milliseconds, but for "..._steps" and "memory_mb".
  *
- * Links: test/unit/mock_server.c, src/rbp_remote.c, src/rbp_remote_io.c,
- * src/rbp_remote_conn.c, src/rbp_remote_health.c, src/rbp_remote_report.c, src/rbp_directory.c,
- * src/rbp_directory_extent.c, src/rbp_s3fifo.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

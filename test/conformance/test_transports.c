@@ -10,14 +10,6 @@
  *
  * Timeout: 600
  *
- * Links: test/conformance/harness.c test/conformance/raw_verbs.c
- *	test/conformance/verbs_only.c src/transport/rbp_transport.c
- *	src/transport/transport_sock.c src/transport/transport_shm.c
- *	src/transport/transport_tcp.c src/transport/transport_verbs.c
- *	src/transport/verbs_common.c src/transport/verbs_device.c
- *	src/transport/transport_fault.c src/wire/rbp_wire.c broker/common.c
- *	broker/http_client.c
- *
  *-------------------------------------------------------------------------
  */
 #include "harness.h"

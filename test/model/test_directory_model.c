@@ -11,9 +11,6 @@
  *
  *	 test_directory_model [SEED [OPERATIONS]]
  *
- * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
- *        src/rbp_s3fifo.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_directory_internal.h"

@@ -3,9 +3,6 @@
  * test_directory.c
  *	  The directory, one promise of its header after the other.
  *
- * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
- *        src/rbp_s3fifo.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_directory_internal.h"

@@ -4,9 +4,6 @@
  *	  Pages that are kept outlast any sweep, up to what may be kept; those that
  *	  are not wanted do not get in; those under a limit replace each other.
  *
- * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
- *        src/rbp_s3fifo.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_directory_internal.h"

@@ -11,9 +11,6 @@
  *
  * Each rule is then switched off in turn, and must be missed.
  *
- * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
- *        src/rbp_s3fifo.c src/rbp_staging.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_directory_internal.h"

@@ -10,8 +10,6 @@
  * Clients write by key as long as there is one, whatever the donor thinks of
  * their lease; their stamp in another's region is what must never be seen.
  *
- * Links: broker/common.c
- *
  *-------------------------------------------------------------------------
  */
 #include "broker/donor_lease.c"

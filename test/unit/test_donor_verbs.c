@@ -9,14 +9,6 @@
  * fail, and so that its clock can be put forward.  Its thread runs all the
  * time: what it does is waited for.
  *
- * Links: test/unit/mock_verbs.c, test/unit/mock_rdmacm.c,
- * broker/donor_lease.c, broker/common.c,
- * src/transport/transport_verbs.c, src/transport/verbs_device.c,
- * src/transport/verbs_common.c, src/transport/rbp_transport.c,
- * src/transport/transport_sock.c, src/transport/transport_tcp.c,
- * src/transport/transport_shm.c, src/transport/transport_fault.c,
- * src/wire/rbp_wire.c
- *
  *-------------------------------------------------------------------------
  */
 #include "mock_verbs.h"

@@ -4,12 +4,6 @@
  *	  The fuzz targets with random bytes; with seeds, so that a failure can
  *	  be had again (RBP_FUZZ_SEED; RBP_FUZZ_ROUNDS for longer runs).
  *
- * Links: test/fuzz/fuzz_wire.c test/fuzz/fuzz_client.c src/wire/rbp_wire.c
- *	src/transport/rbp_transport.c src/transport/transport_sock.c
- *	src/transport/transport_shm.c src/transport/transport_tcp.c
- *	src/transport/transport_verbs.c src/transport/verbs_common.c
- *	src/transport/verbs_device.c src/transport/transport_fault.c
- *
  *-------------------------------------------------------------------------
  */
 #include "tap.h"

@@ -4,8 +4,6 @@
  *	  Donors' addresses, as a lease worker knows them that was started anew
  *	  while no name can be looked up.
  *
- * Links: test/unit/mock_server.c, src/rbp_lease_names.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -4,8 +4,6 @@
  *	  What the lease worker understands of the broker's answers, and what it
  *	  decides.
  *
- * Links: src/rbp_lease_plan.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_lease_plan.h"

@@ -3,8 +3,6 @@
  * test_read_cost.c
  *	  Where reads are to come from, by what they have cost.
  *
- * Links: src/rbp_read_cost.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_read_cost.h"

@@ -4,9 +4,6 @@
  *	  Two pools of regions; reads and writes in two steps; what becomes of
  *	  them when connections close; regions that are emptied before they go.
  *
- * Links: test/unit/mock_server.c, src/rbp_remote.c, src/rbp_remote_io.c,
- * src/rbp_remote_conn.c, src/rbp_remote_health.c, src/rbp_remote_report.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -8,9 +8,6 @@
  * is staged, given a slot and published.  The same accesses go to a plain
  * FIFO of the same size, which shows that they tell good from bad.
  *
- * Links: src/rbp_directory.c src/rbp_directory_extent.c src/rbp_directory_policy.c
- *        src/rbp_s3fifo.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_s3fifo.h"

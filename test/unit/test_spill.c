@@ -4,10 +4,6 @@
  *	  Blocks of temporary files on donors that are arrays here: where they go
  *	  when donors come and go, and what becomes of those on their way.
  *
- * Links: test/unit/mock_server.c, src/rbp_spill.c, src/rbp_spill_write.c,
- * src/rbp_spill_read.c, src/rbp_spill_upkeep.c src/rbp_spill_cost.c, src/rbp_spill_table.c,
- * src/rbp_spill_slots.c, src/rbp_hash.c, src/rbp_hash_avx2.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -7,8 +7,6 @@
  *
  *	 test_spill_slots [SEED [OPERATIONS]]
  *
- * Links: src/rbp_spill_slots.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_directory.h"

@@ -7,8 +7,6 @@
  *
  *	 test_spill_table [SEED [OPERATIONS]]
  *
- * Links: src/rbp_spill_table.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_spill_table.h"

@@ -3,8 +3,6 @@
  * test_staging.c
  *	  The staging lists: order, exhaustion, and content under threads.
  *
- * Links: src/rbp_staging.c
- *
  *-------------------------------------------------------------------------
  */
 #include "rbp_staging.h"

@@ -6,12 +6,6 @@
  *
  * The network device is the loopback interface, which every machine has.
  *
- * Links: src/transport/verbs_common.c src/transport/transport_sock.c
- *	src/transport/rbp_transport.c src/transport/transport_shm.c
- *	src/transport/transport_tcp.c src/transport/transport_verbs.c
- *	src/transport/verbs_device.c src/transport/transport_fault.c
- *	src/wire/rbp_wire.c
- *
  *-------------------------------------------------------------------------
  */
 #include "tap.h"

@@ -4,13 +4,6 @@
  *	  The verbs transport: reads, writes, lookups of keys, and pings; at random in
  *	  the end, against a model of the donor's memory.
  *
- * Links: test/unit/mock_verbs.c, test/unit/mock_rdmacm.c,
- * test/unit/verbs_donor.c, test/unit/verbs_under_test.c,
- * src/transport/verbs_common.c, src/transport/rbp_transport.c,
- * src/transport/transport_sock.c, src/transport/transport_tcp.c,
- * src/transport/transport_shm.c, src/transport/transport_fault.c,
- * src/wire/rbp_wire.c
- *
  *-------------------------------------------------------------------------
  */
 #include "verbs_donor.h"

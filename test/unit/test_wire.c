@@ -4,8 +4,6 @@
  *	  Wire messages: known bytes, round trips, every truncation, every byte
  *	  changed.
  *
- * Links: src/wire/rbp_wire.c
- *
  *-------------------------------------------------------------------------
  */
 #include "tap.h"
