@@ -26,6 +26,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "broker_state.h"
 
 #include <inttypes.h>

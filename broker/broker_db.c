@@ -19,6 +19,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/text.h"
 #include "broker_state.h"
 
 #include <sqlite3.h>

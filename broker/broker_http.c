@@ -14,6 +14,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "broker_http.h"
 
 #include <arpa/inet.h>

@@ -6,6 +6,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
+#include "common/text.h"
 #include "broker_http.h"
 
 #include <stdlib.h>

@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "broker_state.h"
 
 #include <inttypes.h>

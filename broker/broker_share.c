@@ -28,6 +28,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "broker_state.h"
 
 #include <stdlib.h>

@@ -6,6 +6,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "broker_state.h"
 
 #include <openssl/crypto.h>

@@ -5,7 +5,10 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "common.h"
+#include "common/text.h"
+#include "common/token.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -28,7 +31,6 @@
 #include <unistd.h>
 
 #define MAX_OPTIONS		64
-#define MAX_TOKEN_LEN	1024
 #define REPEATED_TEXTS	32
 #define REPEATED_MS		60000
 
@@ -504,61 +506,6 @@ rbp_format_address(const struct sockaddr *addr, char *buf, size_t len)
 	return buf;
 }
 
-void
-rbp_hex_encode(const void *data, size_t len, char *hex)
-{
-	const unsigned char *bytes = data;
-	static const char digits[] = "0123456789abcdef";
-
-	for (size_t i = 0; i < len; i++)
-	{
-		hex[2 * i] = digits[bytes[i] >> 4];
-		hex[2 * i + 1] = digits[bytes[i] & 15];
-	}
-	hex[2 * len] = '\0';
-}
-
-static int
-hex_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
-
-bool
-rbp_hex_decode(const char *hex, void *data, size_t len)
-{
-	unsigned char *bytes = data;
-
-	if (strnlen(hex, 2 * len + 1) != 2 * len)
-		return false;
-	for (size_t i = 0; i < 2 * len; i++)
-	{
-		if (hex_value(hex[i]) < 0)
-			return false;
-	}
-	for (size_t i = 0; i < len; i++)
-		bytes[i] = (unsigned char) (hex_value(hex[2 * i]) << 4 |
-									hex_value(hex[2 * i + 1]));
-	return true;
-}
-
-bool
-rbp_valid_id(const char *id, size_t maxlen)
-{
-	size_t		len = strnlen(id, maxlen);
-
-	if (len == 0 || len >= maxlen || id[0] == '-' || id[0] == '.')
-		return false;
-	return strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-				  "abcdefghijklmnopqrstuvwxyz0123456789._:-") == len;
-}
-
 /*
  * ---- random bytes and secrets ----------------------------------------------------
  */
@@ -588,53 +535,35 @@ rbp_uuid4(char uuid[RBP_UUID_LEN])
 }
 
 char *
-rbp_token_read(const char *path, const char **error)
+rbp_token_load(const char *path, const char **error)
 {
-	char		line[MAX_TOKEN_LEN + 3];
-	char	   *token;
-	char	   *copy;
-	size_t		len;
+	char		token[RBP_TOKEN_LEN];
+	char	   *copy = NULL;
 	struct stat st;
-	FILE	   *file = fopen(path, "re");
 
-	if (file == NULL)
+	switch (rbp_token_read(path, token))
 	{
-		*error = strerror(errno);
-		return NULL;
+		case RBP_TOKEN_OK:
+			copy = strdup(token);
+			if (copy == NULL)
+				*error = strerror(ENOMEM);
+			break;
+		case RBP_TOKEN_UNREADABLE:
+			*error = strerror(errno);
+			break;
+		case RBP_TOKEN_EMPTY:
+			*error = "its first line is empty";
+			break;
+		case RBP_TOKEN_TOO_LONG:
+			*error = "its first line is too long";
+			break;
+		case RBP_TOKEN_NOT_PRINTABLE:
+			*error = "a token consists of printable ASCII characters without spaces";
+			break;
 	}
-	if (fstat(fileno(file), &st) == 0 && (st.st_mode & S_IRWXO) != 0)
+	OPENSSL_cleanse(token, sizeof(token));
+	if (stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
 		rbp_log(RBP_LOG_WARNING, "token file \"%s\" is open to every user: chmod 640 it", path);
-
-	if (fgets(line, sizeof(line), file) == NULL)
-		line[0] = '\0';
-	fclose(file);
-
-	token = line + strspn(line, " \t\r\n");
-	len = strlen(token);
-	while (len > 0 && strchr(" \t\r\n", token[len - 1]) != NULL)
-		token[--len] = '\0';
-
-	copy = NULL;
-	if (len == 0)
-		*error = "its first line is empty";
-	else if (len > MAX_TOKEN_LEN)
-		*error = "its first line is too long";
-	else
-	{
-		for (size_t i = 0; i < len; i++)
-		{
-			if (token[i] <= 0x20 || token[i] >= 0x7f)
-			{
-				*error = "a token consists of printable ASCII characters without spaces";
-				goto done;
-			}
-		}
-		copy = strdup(token);
-		if (copy == NULL)
-			*error = strerror(ENOMEM);
-	}
-done:
-	OPENSSL_cleanse(line, sizeof(line));
 	return copy;
 }
 
@@ -653,17 +582,8 @@ rbp_equal_secret(const void *a, size_t alen, const void *b, size_t blen)
 }
 
 /*
- * ---- time, service manager ----------------------------------------------------------
+ * ---- service manager ----------------------------------------------------------
  */
-
-int64_t
-rbp_mono_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t) ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
 
 void
 rbp_notify_ready(void)

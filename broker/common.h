@@ -142,18 +142,6 @@ extern char *rbp_format_hostport(const char *host, uint16_t port,
 /* An IP address without its port, for messages.  Returns buf. */
 extern char *rbp_format_address(const struct sockaddr *addr, char *buf, size_t len);
 
-/* hex must hold 2 * len + 1 bytes; lower case. */
-extern void rbp_hex_encode(const void *data, size_t len, char *hex);
-
-/* Exactly 2 * len digits, then the end of the text. */
-extern bool rbp_hex_decode(const char *hex, void *data, size_t len);
-
-/*
- * 1 to maxlen - 1 characters of A-Z a-z 0-9 . _ : - and no leading '-' or
- * '.': safe in URLs, logs, labels and shell lines.
- */
-extern bool rbp_valid_id(const char *id, size_t maxlen);
-
 /*
  * ---- random bytes and secrets ----------------------------------------------
  */
@@ -170,18 +158,15 @@ extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
  * printable characters: then *error is a static or errno text.  Warns in the
  * log if others than the owner and group can read the file.
  */
-extern char *rbp_token_read(const char *path, const char **error);
+extern char *rbp_token_load(const char *path, const char **error);
 
 /* Takes the same time wherever, and whether, they differ; also in length. */
 extern bool rbp_equal_secret(const void *a, size_t alen,
 							 const void *b, size_t blen);
 
 /*
- * ---- time, service manager --------------------------------------------------
+ * ---- service manager --------------------------------------------------
  */
-
-/* CLOCK_MONOTONIC in milliseconds. */
-extern int64_t rbp_mono_ms(void);
 
 /* sd_notify() without failing where there is no service manager. */
 extern void rbp_notify_ready(void);

@@ -146,9 +146,6 @@ struct DonorLease
 	DonorLease *next;
 };
 
-/* CLOCK_BOOTTIME in nanoseconds. */
-extern int64_t donor_now_ns(void);
-
 /* Start the janitor thread.  min_free: 0 is never. */
 extern void donor_lease_init(uint64_t min_free);
 

@@ -17,6 +17,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
+#include "common/text.h"
 #include "common.h"
 #include "donor.h"
 #include "http_client.h"
@@ -261,7 +263,7 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	rc = rbp_http_request(http, "POST", heartbeat_path, body, &reply);
 	if (rc == 200)
 	{
-		int64_t		now = donor_now_ns();
+		int64_t		now = rbp_boottime_ns();
 
 		if (check_truth(reply))
 		{
@@ -356,7 +358,7 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 	rbp_uuid4(instance);
 	if (opt->token_file != NULL)
 	{
-		token = rbp_token_read(opt->token_file, &error);
+		token = rbp_token_load(opt->token_file, &error);
 		if (token == NULL)
 			rbp_die("cannot use token file \"%s\": %s", opt->token_file, error);
 	}

@@ -29,6 +29,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "common.h"
 #include "donor.h"
 
@@ -51,15 +52,6 @@ static uint32_t nreleased;
 static uint32_t missing_regions;	/* that nobody can give but the clients */
 
 static uint64_t min_free;
-
-int64_t
-donor_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_BOOTTIME, &ts);
-	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
 
 /*
  * ---- leases ---------------------------------------------------------------
@@ -552,7 +544,7 @@ janitor_main(void *arg)
 	pthread_mutex_lock(&donor_lock);
 	for (;;)
 	{
-		int64_t		now = donor_now_ns();
+		int64_t		now = rbp_boottime_ns();
 		int64_t		next = expire_leases(now);
 		struct timespec ts;
 		int64_t		until;
@@ -574,15 +566,14 @@ janitor_main(void *arg)
 		if (min_free > 0)
 		{
 			relieve_pressure();
-			next = expire_leases(donor_now_ns());	/* it let go of the lock */
+			next = expire_leases(rbp_boottime_ns());	/* it let go of the lock */
 			if (next > now + PRESSURE_TICK_NS)
 				next = now + PRESSURE_TICK_NS;
 		}
 
 		/* at most a second, so that a clock that jumped is noticed */
 		until = next - now < 1000000000 ? next - now : 1000000000;
-		clock_gettime(CLOCK_MONOTONIC, &ts);
-		until += (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
+		until += rbp_now_ns();
 		ts.tv_sec = until / 1000000000;
 		ts.tv_nsec = until % 1000000000;
 		if (ndirty == 0)

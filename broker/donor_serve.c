@@ -28,6 +28,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
+#include "common/text.h"
 #include "common.h"
 #include "donor.h"
 #include "../src/transport/transport_sock.h"
@@ -274,7 +276,7 @@ accept_conns(Conn *listener)
 		conn->fd = fd;
 		conn->is_unix = listener->is_unix;
 		conn->thread = t;
-		conn->active_at = donor_now_ns();
+		conn->active_at = rbp_boottime_ns();
 		conn->events = EPOLLIN;
 		pthread_mutex_lock(&t->lock);
 		conn->next = t->conns;
@@ -949,7 +951,7 @@ static RbpSpinResult
 poll_briefly(Thread *t, int64_t budget)
 {
 	struct epoll_event events[64];
-	int64_t		start = donor_now_ns();
+	int64_t		start = rbp_boottime_ns();
 	int64_t		now = start;
 	int			n;
 
@@ -973,7 +975,7 @@ poll_briefly(Thread *t, int64_t budget)
 			}
 		}
 		sched_yield();
-		now = donor_now_ns();
+		now = rbp_boottime_ns();
 		if (now - before > (t->in_a_row == ALONE ? YIELD_HURTS_ALONE_NS :
 							RBP_SPIN_CONTENDED_NS))
 			return RBP_SPIN_HURT;
@@ -986,7 +988,7 @@ thread_main(void *arg)
 {
 	Thread	   *t = arg;
 	struct epoll_event events[64];
-	int64_t		swept_at = donor_now_ns();
+	int64_t		swept_at = rbp_boottime_ns();
 	bool		busy = false;
 
 	for (;;)
@@ -1010,13 +1012,13 @@ thread_main(void *arg)
 			else
 				busy = false;
 			atomic_fetch_sub(&spinners, 1);
-			now = donor_now_ns();
+			now = rbp_boottime_ns();
 			if (busy && now - swept_at < SWEEP_NS)
 				continue;
 		}
 
 		n = epoll_wait(t->epfd, events, 64, busy ? 0 : 1000);
-		now = donor_now_ns();
+		now = rbp_boottime_ns();
 		if (n > 0)
 			busy |= dispatch(events, n, now);
 		if (now - swept_at >= SWEEP_NS)

@@ -58,6 +58,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "common.h"
 #include "donor.h"
 #include "../src/transport/transport_verbs.h"
@@ -191,7 +192,7 @@ __attribute__((format(printf, 2, 3)))
 static void
 complain(int error, const char *fmt,...)
 {
-	int64_t		now = donor_now_ns();
+	int64_t		now = rbp_boottime_ns();
 	int64_t		last = atomic_load(&complained_at);
 	bool		tell = last == 0 || now - last >= COMPLAIN_NS;
 	char		what[128];
@@ -362,7 +363,7 @@ make_key(LeaseDevice *ld, uint32_t region)
 	DonorRegion *r = &donor_regions[region];
 	struct ibv_mr *mr;
 
-	if (!donor_region_enter(r, ld->lease, donor_now_ns()))
+	if (!donor_region_enter(r, ld->lease, rbp_boottime_ns()))
 		return false;
 	mr = ibv_reg_mr(ld->pd, r->base, donor_region_size,
 					IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -491,7 +492,7 @@ get_lease_device(DonorLease *lease, VerbsDevice *device)
 		DonorRegion *region = &donor_regions[i];
 
 		if (atomic_load(&region->owner) != lease ||
-			!donor_region_enter(region, lease, donor_now_ns()))
+			!donor_region_enter(region, lease, rbp_boottime_ns()))
 			continue;
 		pthread_mutex_lock(&verbs_lock);
 		want_key(ld, i);
@@ -723,7 +724,7 @@ handle_completions(VerbsDevice *device)
 		ibv_ack_cq_events(cq, 1);
 		if (conn->broken_at == 0 &&
 			(ibv_req_notify_cq(cq, 0) != 0 || !drain(conn)))
-			conn->broken_at = donor_now_ns();
+			conn->broken_at = rbp_boottime_ns();
 	}
 }
 
@@ -786,7 +787,7 @@ authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 	if (rbp_verbs_mac(lease != NULL ? lease->secret : nobody, hello->nonce,
 					  hello->digest, client, qpn, ours) &&
 		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0 &&
-		lease != NULL && donor_now_ns() < atomic_load(&lease->deadline_ns))
+		lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
 		return lease;
 	donor_lease_unref(lease);
 	return NULL;
@@ -832,7 +833,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		goto no_conn;
 	conn->id = id;
 	conn->ld = ld;
-	conn->since = conn->probed_at = donor_now_ns();
+	conn->since = conn->probed_at = rbp_boottime_ns();
 	conn->mr = ibv_reg_mr(ld->pd, conn, sizeof(*conn), IBV_ACCESS_LOCAL_WRITE);
 	if (conn->mr == NULL)
 		goto no_mr;
@@ -1148,7 +1149,7 @@ tick(int64_t now)
 static void *
 thread_main(void *arg)
 {
-	int64_t		ticked_at = donor_now_ns();
+	int64_t		ticked_at = rbp_boottime_ns();
 	bool		more = false;
 
 	(void) arg;
@@ -1188,7 +1189,7 @@ thread_main(void *arg)
 			;
 
 		more = make_some_key();
-		now = donor_now_ns();
+		now = rbp_boottime_ns();
 		if (now - ticked_at >= TICK_NS)
 		{
 			tick(now);

@@ -108,7 +108,7 @@ main(int argc, char **argv)
 
 	if (opt_token_file != NULL)
 	{
-		token = rbp_token_read(opt_token_file, &error);
+		token = rbp_token_load(opt_token_file, &error);
 		if (token == NULL)
 			rbp_die("cannot use token file \"%s\": %s", opt_token_file, error);
 	}

@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/text.h"
 #include "common.h"
 #include "donor.h"
 #include "http_client.h"

@@ -73,6 +73,7 @@
 #include "utils/memutils.h"
 #include "utils/pidfile.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_lease.h"
 #include "rbp_lease_broker.h"

@@ -12,10 +12,10 @@
 
 #include "utils/memutils.h"
 
+#include "common/token.h"
 #include "rbp_lease_broker.h"
 #include "rbp_stats.h"
 
-#define MAX_TOKEN			(RBP_TOKEN_LEN - 1)
 
 /* Replace a text that lives as long as its broker; NULL to have none. */
 static void
@@ -86,50 +86,35 @@ rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
 static char *
 read_token(const char *path, char why[RBP_BROKER_WHY_LEN])
 {
-	char		buf[MAX_TOKEN + 2];
-	char	   *start = buf;
-	char	   *token;
-	size_t		n;
-	ssize_t		got;
-	int			fd;
+	char		token[RBP_TOKEN_LEN];
+	char	   *copy = NULL;
 
 	if (path[0] == '\0')
 		return pstrdup("");
-	fd = open(path, O_RDONLY | O_CLOEXEC | PG_BINARY);
-	got = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
-	if (got < 0)
-		snprintf(why, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
-				 path, strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	if (got < 0)
-		return NULL;
-
-	/* without white space around it */
-	buf[got] = '\0';
-	start += strspn(start, " \t");
-	n = strcspn(start, "\r\n");
-	while (n > 0 && (start[n - 1] == ' ' || start[n - 1] == '\t'))
-		n--;
-	start[n] = '\0';
-	if (n == 0 || n > MAX_TOKEN)
+	switch (rbp_token_read(path, token))
 	{
-		snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is %s",
-				 path, n == 0 ? "empty" : "too long");
-		return NULL;
-	}
-	for (size_t i = 0; i < n; i++)
-	{
-		if (start[i] <= ' ' || start[i] > '~')
-		{
+		case RBP_TOKEN_OK:
+			copy = pstrdup(token);
+			break;
+		case RBP_TOKEN_UNREADABLE:
+			snprintf(why, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
+					 path, strerror(errno));
+			break;
+		case RBP_TOKEN_EMPTY:
+			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is empty",
+					 path);
+			break;
+		case RBP_TOKEN_TOO_LONG:
+			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is too long",
+					 path);
+			break;
+		case RBP_TOKEN_NOT_PRINTABLE:
 			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" has other than printable characters",
 					 path);
-			return NULL;
-		}
+			break;
 	}
-	token = pstrdup(start);
-	explicit_bzero(buf, sizeof(buf));
-	return token;
+	explicit_bzero(token, sizeof(token));
+	return copy;
 }
 
 /* A broker has answered under this token: that of its file, or else why not. */

@@ -33,6 +33,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"
 
+#include "common/clock.h"
 #include "rbp_compat.h"
 #include "rbp_lease_http.h"
 #include "rbp_lease_names.h"

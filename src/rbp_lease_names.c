@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
+#include "common/clock.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/fd.h"

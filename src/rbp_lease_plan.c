@@ -10,6 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/text.h"
 #include "rbp_lease_plan.h"
 
 #include <jansson.h>
@@ -99,47 +100,6 @@ get_number(const json_t *object, const char *key, int64_t min, int64_t max,
 		return complain(c, "\"%s\" is out of range", key);
 	*out = n;
 	return true;
-}
-
-static int
-hex_digit(char ch)
-{
-	if (ch >= '0' && ch <= '9')
-		return ch - '0';
-	if (ch >= 'a' && ch <= 'f')
-		return ch - 'a' + 10;
-	if (ch >= 'A' && ch <= 'F')
-		return ch - 'A' + 10;
-	return -1;
-}
-
-static bool
-decode_secret(const char *hex, uint8_t secret[RBP_SECRET_LEN])
-{
-	for (int i = 0; i < RBP_SECRET_LEN; i++)
-	{
-		int			high = hex_digit(hex[2 * i]);
-		int			low = high < 0 ? -1 : hex_digit(hex[2 * i + 1]);
-
-		if (low < 0)
-			return false;
-		secret[i] = (uint8_t) (high << 4 | low);
-	}
-	return hex[2 * RBP_SECRET_LEN] == '\0';
-}
-
-static void
-encode_secret(const uint8_t secret[RBP_SECRET_LEN],
-			  char hex[2 * RBP_SECRET_LEN + 1])
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (int i = 0; i < RBP_SECRET_LEN; i++)
-	{
-		hex[2 * i] = digits[secret[i] >> 4];
-		hex[2 * i + 1] = digits[secret[i] & 15];
-	}
-	hex[2 * RBP_SECRET_LEN] = '\0';
 }
 
 static bool
@@ -370,7 +330,7 @@ parse_lease(const json_t *root, RbpLease *lease, Complaint *c)
 		return complain(c, "\"lease\" is not a UUID");
 	if (secret[0] != '\0')
 	{
-		if (!decode_secret(secret, lease->cred.secret))
+		if (!rbp_hex_decode(secret, lease->cred.secret, RBP_SECRET_LEN))
 			return complain(c, "\"secret\" is not %d hexadecimal bytes",
 							RBP_SECRET_LEN);
 		lease->has_secret = true;
@@ -615,7 +575,7 @@ rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
 	if (list == NULL)
 		return NULL;
 
-	encode_secret(cred->secret, secret);
+	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
 	text = dump(json_pack("{s:s, s:I, s:I, s:o}",
 						  "secret", secret,
 						  "bytes", (json_int_t) bytes,
@@ -631,7 +591,7 @@ rbp_lease_end_body(const RbpCredentials *cred)
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	char	   *text;
 
-	encode_secret(cred->secret, secret);
+	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
 	text = dump(json_pack("{s:s}", "secret", secret));
 	explicit_bzero(secret, sizeof(secret));
 	return text;

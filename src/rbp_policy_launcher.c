@@ -32,6 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "common/clock.h"
 #include "rbp_compat.h"
 #include "rbp_guc.h"
 #include "rbp_policy.h"

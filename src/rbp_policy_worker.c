@@ -30,6 +30,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
+#include "common/clock.h"
 #include "rbp_compat.h"
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"

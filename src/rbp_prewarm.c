@@ -27,6 +27,7 @@
 #include "catalog/index.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
+#include "common/clock.h"
 #include "common/relpath.h"
 #include "executor/spi.h"
 #include "fmgr.h"

@@ -41,6 +41,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 
+#include "common/clock.h"
 #include "rbp_directory.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"

@@ -43,6 +43,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
+#include "common/clock.h"
 #include "rbp_lock.h"
 #include "rbp_mutation.h"
 #include "rbp_pusher.h"

@@ -24,13 +24,13 @@
 #include "miscadmin.h"
 
 #include "rbp_directory.h"
+#include "common/token.h"
 #include "rbp_stats.h"
 #include "transport/rbp_transport.h"
 
 #define RBP_MAX_DONORS		64
 #define RBP_MAX_BATCH		32	/* requests in one batch */
 #define RBP_ERROR_LEN		320 /* of an error's text for the views */
-#define RBP_TOKEN_LEN		1025	/* of a broker's, with the zero */
 
 /*
  * Two pools of extents, each with a lease of its own.  The buffer tier's

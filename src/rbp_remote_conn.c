@@ -65,6 +65,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_remote_internal.h"
 #include "transport/transport_verbs.h"

@@ -50,6 +50,7 @@
 
 #include "storage/latch.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_pusher.h"
 #include "rbp_remote_internal.h"

@@ -28,6 +28,7 @@
 
 #include "port/pg_bitutils.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_remote_internal.h"
 

@@ -26,6 +26,7 @@
 #include "storage/lwlock.h"
 #include "utils/timestamp.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_remote_internal.h"
 

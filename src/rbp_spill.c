@@ -62,6 +62,7 @@
 #include "storage/pg_shmem.h"
 #include "storage/proc.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
 #include "rbp_interpose.h"

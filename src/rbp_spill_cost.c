@@ -21,6 +21,7 @@
  */
 #include "postgres.h"
 
+#include "common/clock.h"
 #include "common/pg_prng.h"
 
 #include "rbp_guc.h"

@@ -39,6 +39,7 @@
 
 #include "miscadmin.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
 #include "rbp_spill_internal.h"

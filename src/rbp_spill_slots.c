@@ -29,10 +29,10 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "rbp_lock.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "rbp_directory.h"
 #include "rbp_spill_slots.h"
@@ -461,15 +461,6 @@ rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
 	rbp_lock_release(&s->lock);
 }
 
-static int64_t
-clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 uint32_t
 rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 					  void *arg, uint32_t *first)
@@ -485,7 +476,7 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 	Assert(want >= 1 && want <= RBP_EXTENT_PAGES);
 
 	if (held_until != NEVER)
-		now_ns = clock_ns();
+		now_ns = rbp_now_ns();
 	if (__atomic_load_n(&s->num_free, __ATOMIC_RELAXED) == 0 &&
 		held_until > now_ns)
 		return 0;

@@ -22,6 +22,7 @@
 
 #include "miscadmin.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_interpose.h"
 #include "rbp_spill_internal.h"

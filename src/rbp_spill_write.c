@@ -40,6 +40,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
+#include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
 #include "rbp_interpose.h"

@@ -61,6 +61,7 @@
 #include "storage/pg_shmem.h"
 #include "storage/proc.h"
 
+#include "common/clock.h"
 #include "rbp_compat.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"

@@ -19,7 +19,6 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Best first. */
@@ -166,13 +165,4 @@ rbp_status_text(RbpStatus status)
 			return "canceled";
 	}
 	return "unknown";
-}
-
-int64_t
-rbp_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
 }

@@ -242,7 +242,4 @@ extern const char *rbp_transport_boot_id(void);
 /* A constant text for a status, for logs. */
 extern const char *rbp_status_text(RbpStatus status);
 
-/* CLOCK_MONOTONIC in nanoseconds. */
-extern int64_t rbp_now_ns(void);
-
 #endif							/* RBP_TRANSPORT_H */

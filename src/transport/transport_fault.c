@@ -43,6 +43,7 @@
  */
 #ifdef RBP_FAULT
 
+#include "common/clock.h"
 #include "transport_fault.h"
 
 #include <fcntl.h>

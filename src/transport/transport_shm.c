@@ -32,6 +32,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "transport_sock.h"
 
 #include <errno.h>
@@ -466,11 +467,8 @@ receive_some(ShmConn *conn)
 static void
 check_donor(ShmConn *conn)
 {
-	struct timespec ts;
-	int64_t		now;
+	int64_t		now = rbp_coarse_now_ns();
 
-	clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
-	now = (int64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
 	if (now - conn->checked_at < CHECK_NS)
 		return;
 	conn->checked_at = now;

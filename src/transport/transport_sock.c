@@ -6,6 +6,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "transport_sock.h"
 
 #include <errno.h>

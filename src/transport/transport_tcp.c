@@ -34,6 +34,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "transport_sock.h"
 
 #include <arpa/inet.h>

@@ -59,6 +59,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "transport_verbs.h"
 #include "transport_sock.h"
 #include "verbs_device.h"

@@ -16,6 +16,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "transport_verbs.h"
 #include "transport_sock.h"
 

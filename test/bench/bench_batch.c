@@ -37,6 +37,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "bench_common.h"
 
 #define BATCH_BYTES		(BATCH * PAGE)

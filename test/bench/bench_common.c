@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "bench_common.h"
 
 #include <errno.h>

@@ -42,6 +42,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "bench_common.h"
 #include "transport/transport_sock.h"
 #include "wire/rbp_wire.h"

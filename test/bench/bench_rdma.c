@@ -56,6 +56,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "bench_common.h"
 
 #define IO_TIMEOUT_NS	INT64_C(1000000000)	/* all is slow under emulation */

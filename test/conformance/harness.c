@@ -5,6 +5,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
+#include "common/text.h"
 #include "harness.h"
 
 #include "common.h"

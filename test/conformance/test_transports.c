@@ -12,6 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "harness.h"
 #include "tap.h"
 #include "verbs_only.h"

@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "harness.h"
 #include "raw_verbs.h"
 #include "tap.h"

@@ -13,6 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "fuzz.h"
 
 #include "transport/rbp_transport.h"

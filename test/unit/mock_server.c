@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "mock_server.h"
 
 #include <stdlib.h>

@@ -12,6 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "broker/donor_lease.c"
 
 #include <errno.h>
@@ -266,11 +267,11 @@ state_of(uint32_t region)
 static bool
 await_state(uint32_t region, RbpRegionState state)
 {
-	int64_t		until = donor_now_ns() + 5 * SECOND;
+	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
 
 	while (state_of(region) != state)
 	{
-		if (donor_now_ns() > until)
+		if (rbp_boottime_ns() > until)
 			return false;
 		usleep(500);
 	}
@@ -280,11 +281,11 @@ await_state(uint32_t region, RbpRegionState state)
 static bool
 await_clean(void)
 {
-	int64_t		until = donor_now_ns() + 5 * SECOND;
+	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
 
 	while (donor_cleaning())
 	{
-		if (donor_now_ns() > until)
+		if (rbp_boottime_ns() > until)
 			return false;
 		usleep(500);
 	}
@@ -295,13 +296,13 @@ await_clean(void)
 static bool
 await_end(const char *id)
 {
-	int64_t		until = donor_now_ns() + 5 * SECOND;
+	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
 	DonorLease *lease;
 
 	while ((lease = donor_lease_find(id)) != NULL)
 	{
 		donor_lease_unref(lease);
-		if (donor_now_ns() > until)
+		if (rbp_boottime_ns() > until)
 			return false;
 		usleep(200);
 	}
@@ -336,7 +337,7 @@ name_lease(uint8_t stamp, int64_t ns_from_now, uint32_t mask)
 	for (uint32_t i = 0; i < NREGIONS; i++)
 		if (mask & 1u << i)
 			regions[n++] = i;
-	donor_apply_lease(id, secret, donor_now_ns() + ns_from_now, regions, n);
+	donor_apply_lease(id, secret, rbp_boottime_ns() + ns_from_now, regions, n);
 }
 
 /* As a heartbeat: tell what ended, so that it is forgotten. */
@@ -424,7 +425,7 @@ test_grants(void)
 	name_lease(1, 60 * SECOND, 0x01);
 	donor_apply_end();
 	ok(lease != NULL && atomic_load(&lease->ended), "a lease that is not named has ended");
-	ok(!donor_region_enter(&donor_regions[2], lease, donor_now_ns()), "and may enter no region");
+	ok(!donor_region_enter(&donor_regions[2], lease, rbp_boottime_ns()), "and may enter no region");
 	donor_lease_unref(lease);
 	ok(donor_lease_find("lease-2") == NULL, "nor be found");
 	ok(await_clean() && state_of(1) == RBP_REGION_FREE && state_of(2) == RBP_REGION_FREE,
@@ -440,7 +441,7 @@ test_odd_words(void)
 
 	memset(secret, 9, sizeof(secret));
 	donor_apply_begin();
-	donor_apply_lease("lease-9", secret, donor_now_ns() + 60 * SECOND, beyond, 3);
+	donor_apply_lease("lease-9", secret, rbp_boottime_ns() + 60 * SECOND, beyond, 3);
 	donor_apply_end();
 	check_state("beyond");
 	ok(owner_stamp(5) == 9, "regions that we do not have are passed over");
@@ -611,14 +612,14 @@ test_pressure(void)
 	atomic_store(&available, 4 * donor_region_size);
 	wake_janitor();
 	ok(await_state(NREGIONS - 1, RBP_REGION_RELEASED), "short of memory, free regions are given back");
-	until = donor_now_ns() + 5 * SECOND;
+	until = rbp_boottime_ns() + 5 * SECOND;
 	do
 	{
 		released = 0;
 		for (uint32_t i = 0; i < NREGIONS; i++)
 			released += state_of(i) == RBP_REGION_RELEASED;
 		usleep(500);
-	} while (released < 6 && donor_now_ns() < until);
+	} while (released < 6 && rbp_boottime_ns() < until);
 	check_state("pressure");
 	ok(released >= 4 && state_of(0) == RBP_REGION_LEASED, "not those in use");
 
@@ -729,7 +730,7 @@ by_request_main(void *arg)
 			continue;
 		}
 		for (uint32_t i = 0; i < NREGIONS; i++)
-			if (donor_region_enter(&donor_regions[i], lease, donor_now_ns()))
+			if (donor_region_enter(&donor_regions[i], lease, rbp_boottime_ns()))
 			{
 				atomic_fetch_add(&inside[i], 1);
 				use_region(i, stamp, "by request");
@@ -747,7 +748,7 @@ static void
 test_all_at_once(void)
 {
 	unsigned int seed = 12345;
-	int64_t		until = donor_now_ns() + 2 * SECOND;
+	int64_t		until = rbp_boottime_ns() + 2 * SECOND;
 	pthread_t	threads[3];
 	uint32_t	rounds = 0;
 	uint32_t	ended = 0;
@@ -760,7 +761,7 @@ test_all_at_once(void)
 		pthread_create(&threads[1], NULL, by_request_main, NULL) != 0 ||
 		pthread_create(&threads[2], NULL, by_request_main, NULL) != 0)
 		abort();
-	while (donor_now_ns() < until)
+	while (rbp_boottime_ns() < until)
 	{
 		uint32_t	left = 0xff;
 

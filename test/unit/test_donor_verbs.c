@@ -11,6 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "mock_verbs.h"
 
 #include "common.h"
@@ -26,12 +27,12 @@ static int64_t shifted_now(void);
 #define malloc			mock_malloc
 #define calloc			mock_calloc
 #define aligned_alloc	mock_aligned_alloc
-#define donor_now_ns	shifted_now
+#define rbp_boottime_ns	shifted_now
 #include "broker/donor_verbs.c"
 #undef malloc
 #undef calloc
 #undef aligned_alloc
-#undef donor_now_ns
+#undef rbp_boottime_ns
 
 #include "tap.h"
 
@@ -59,7 +60,7 @@ static atomic_llong shift;
 static int64_t
 shifted_now(void)
 {
-	return donor_now_ns() + atomic_load(&shift);
+	return rbp_boottime_ns() + atomic_load(&shift);
 }
 
 /* Let the service's clock jump, and have it look. */
@@ -180,7 +181,7 @@ plan_new(uint32_t mask)
 	snprintf(plan->cred.lease, sizeof(plan->cred.lease), "lease-%u", ++last_serial);
 	memset(plan->cred.secret, (int) last_serial, RBP_SECRET_LEN);
 	plan->mask = mask;
-	plan->deadline_ns = donor_now_ns() + 10000 * HOUR;
+	plan->deadline_ns = rbp_boottime_ns() + 10000 * HOUR;
 	pthread_mutex_unlock(&plan_lock);
 	return plan;
 }
@@ -708,7 +709,7 @@ test_handshake(void)
 	}
 
 	/* its time is over by the clock, though the janitor has not noticed */
-	plan->deadline_ns = donor_now_ns() + HOUR;
+	plan->deadline_ns = rbp_boottime_ns() + HOUR;
 	apply();
 	pass(2 * HOUR);
 	conn = open_conn(&plan->cred, &status);
@@ -955,7 +956,7 @@ test_while_used(void)
 	plan->mask |= 0x002;
 	apply_all();
 	ok(await(mock_failed(MOCK_REG_MR)) &&
-	   donor_region_enter(&donor_regions[1], lease, donor_now_ns()), "another region is in use");
+	   donor_region_enter(&donor_regions[1], lease, rbp_boottime_ns()), "another region is in use");
 	plan->mask &= ~0x002u;
 	apply();
 	mock_fail(MOCK_REG_MR, 0, 0);
@@ -981,7 +982,7 @@ test_while_used(void)
 		raw = raw_connected(&another->cred);
 		lease = donor_lease_find(another->cred.lease);
 		if (!await_key(raw, 2, &addr, &key) ||
-			!donor_region_enter(&donor_regions[2], lease, donor_now_ns()))
+			!donor_region_enter(&donor_regions[2], lease, rbp_boottime_ns()))
 			abort();
 		raw_free(raw);
 		if (!await(donor_verbs_connections() == 0))
@@ -1354,7 +1355,7 @@ test_all_at_once(void)
 		else if (choice == 0)
 			plan->live = false;
 		else if (choice == 1)
-			plan->deadline_ns = donor_now_ns() + (rand_r(&seed) % 5) * MS;
+			plan->deadline_ns = rbp_boottime_ns() + (rand_r(&seed) % 5) * MS;
 		else
 		{
 			/* the region is this lease's now, or nobody's */

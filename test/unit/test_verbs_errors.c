@@ -6,6 +6,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "verbs_donor.h"
 
 #include <errno.h>

@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "verbs_donor.h"
 
 #include <stdlib.h>

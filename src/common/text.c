@@ -1,0 +1,65 @@
+/*-------------------------------------------------------------------------
+ *
+ * text.c
+ *	  Bytes as text, and names that may go anywhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/text.h"
+
+#include <string.h>
+
+void
+rbp_hex_encode(const void *data, size_t len, char *hex)
+{
+	const unsigned char *bytes = data;
+	static const char digits[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < len; i++)
+	{
+		hex[2 * i] = digits[bytes[i] >> 4];
+		hex[2 * i + 1] = digits[bytes[i] & 15];
+	}
+	hex[2 * len] = '\0';
+}
+
+static int
+hex_value(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'f')
+		return c - 'a' + 10;
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return -1;
+}
+
+bool
+rbp_hex_decode(const char *hex, void *data, size_t len)
+{
+	unsigned char *bytes = data;
+
+	if (strnlen(hex, 2 * len + 1) != 2 * len)
+		return false;
+	for (size_t i = 0; i < 2 * len; i++)
+	{
+		if (hex_value(hex[i]) < 0)
+			return false;
+	}
+	for (size_t i = 0; i < len; i++)
+		bytes[i] = (unsigned char) (hex_value(hex[2 * i]) << 4 |
+									hex_value(hex[2 * i + 1]));
+	return true;
+}
+
+bool
+rbp_valid_id(const char *id, size_t maxlen)
+{
+	size_t		len = strnlen(id, maxlen);
+
+	if (len == 0 || len >= maxlen || id[0] == '-' || id[0] == '.')
+		return false;
+	return strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				  "abcdefghijklmnopqrstuvwxyz0123456789._:-") == len;
+}

@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * text.h
+ *	  Bytes as text, and names that may go anywhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_TEXT_H
+#define RBP_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* hex must hold 2 * len + 1 bytes; lower case. */
+extern void rbp_hex_encode(const void *data, size_t len, char *hex);
+
+/* Exactly 2 * len digits, then the end of the text; else data is not touched. */
+extern bool rbp_hex_decode(const char *hex, void *data, size_t len);
+
+/*
+ * 1 to maxlen - 1 characters of A-Z a-z 0-9 . _ : - and no leading '-' or
+ * '.': safe in URLs, logs, labels and shell lines.
+ */
+extern bool rbp_valid_id(const char *id, size_t maxlen);
+
+#endif							/* RBP_TEXT_H */
