@@ -60,7 +60,7 @@ RBP_VERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" remote_bp.c
 # What each of the products is made of.  The fault transport is for tests.
 FAULT_SOURCES := $(wildcard src/transport/*fault*.c)
 SHARED_SOURCES := $(filter-out $(FAULT_SOURCES),$(wildcard src/common/*.c src/wire/*.c src/transport/*.c))
-MODULE_SOURCES := $(wildcard src/*.c) $(SHARED_SOURCES) $(if $(FAULT),$(FAULT_SOURCES))
+MODULE_SOURCES := $(wildcard src/*.c src/base/*.c) $(SHARED_SOURCES) $(if $(FAULT),$(FAULT_SOURCES))
 MAIN_SOURCES := $(shell grep -l '^main\b' $(wildcard broker/*.c) /dev/null)
 PROGRAM_SOURCES := $(filter-out $(MAIN_SOURCES),$(wildcard broker/*.c)) $(SHARED_SOURCES)
 

@@ -132,7 +132,7 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	dir->owners = at;
 	at += align_line(nlocal * sizeof(uint16_t));
 	dir->accounts = at;
-	at += align_line((size_t) dir->nstripes * RBP_ACCOUNTS * sizeof(RbpAccount));
+	at += align_line((size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
 	dir->policies = at;
 	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
 	dir->held = at;

@@ -40,24 +40,13 @@
 
 #include <stddef.h>
 
+#include "base/geometry.h"
+#include "base/relfile.h"
 #include "rbp_page.h"
 
 #define RBP_PARTITIONS			128
-#define RBP_EXTENT_PAGES		128 /* slots in an extent */
-#define RBP_PAGE_SIZE			8192
-#define RBP_INVALID_SLOT		UINT32_MAX
-#define RBP_ACCOUNTS			8192	/* for counts; see
-										 * rbp_directory_account() */
 
 typedef struct RbpDirectory RbpDirectory;
-
-/* Where a page was seen on disk: needed to capture or publish it. */
-typedef struct RbpVersion
-{
-	uint64_t	hash;			/* XXH3-64 of the content as on disk */
-	uint32_t	stamp;			/* write stamp of the page then */
-	uint32_t	generation;		/* generation of the relation fork then */
-} RbpVersion;
 
 typedef enum RbpWhere
 {
@@ -227,7 +216,7 @@ extern bool rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent);
 
 /*
  * Pages can be put into the extent, and are counted for that account (below
- * RBP_ACCOUNTS).  Slots that a pusher still holds from before come back when it
+ * RBP_MAX_REGIONS).  Slots that a pusher still holds from before come back when it
  * lets go of them.
  */
 extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
@@ -312,13 +301,6 @@ extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
  * Policies and limits are set by one process at a time.
  */
 
-typedef enum RbpPolicy
-{
-	RBP_POLICY_DEFAULT,
-	RBP_POLICY_KEEP,
-	RBP_POLICY_NONE				/* not captured, and not published */
-} RbpPolicy;
-
 /* No lock. */
 extern RbpPolicy rbp_directory_policy(const RbpDirectory *dir, uint32_t rel,
 									  uint16_t space);
@@ -356,7 +338,6 @@ extern bool rbp_directory_keep_exceeded(const RbpDirectory *dir);
 extern bool rbp_directory_keep_full(const RbpDirectory *dir);
 
 /* RBP_KEEP_HALF: half of the slots that are online at any time. */
-#define RBP_KEEP_HALF			UINT64_MAX
 extern void rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages);
 
 /*

@@ -30,7 +30,7 @@ rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
 {
 	uint16_t   *owners = (uint16_t *) ((char *) dir + dir->owners);
 
-	RBP_ASSERT(extent < dir->nlocal && account < RBP_ACCOUNTS);
+	RBP_ASSERT(extent < dir->nlocal && account < RBP_MAX_REGIONS);
 	if (rbp_extent_now(dir, extent) != RBP_EXTENT_OFFLINE)
 		return;
 
@@ -219,10 +219,10 @@ rbp_directory_account(RbpDirectory *dir, uint32_t account)
 	int64_t		used = 0;
 	int64_t		sampled = 0;
 
-	RBP_ASSERT(account < RBP_ACCOUNTS);
+	RBP_ASSERT(account < RBP_MAX_REGIONS);
 	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
 	{
-		const RbpAccount *a = &accounts[(size_t) stripe * RBP_ACCOUNTS + account];
+		const RbpAccount *a = &accounts[(size_t) stripe * RBP_MAX_REGIONS + account];
 
 		used += __atomic_load_n(&a->used, __ATOMIC_RELAXED);
 		sampled += __atomic_load_n(&a->sampled, __ATOMIC_RELAXED);

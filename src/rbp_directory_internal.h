@@ -398,7 +398,7 @@ rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 {
 	const uint16_t *owners = (const uint16_t *) ((const char *) dir + dir->owners);
 	RbpAccount *account = (RbpAccount *) ((char *) (uintptr_t) dir + dir->accounts) +
-		(size_t) (part % dir->nstripes) * RBP_ACCOUNTS +
+		(size_t) (part % dir->nstripes) * RBP_MAX_REGIONS +
 		__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
 
 	if (pages != 0)

@@ -11,7 +11,7 @@
 
 #include "postgres.h"
 
-#include "rbp_relfile.h"
+#include "base/relfile.h"
 
 /*
  * Parse a path as the server gives it to libc: relative to the data

@@ -14,10 +14,9 @@
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
-#include "rbp_directory.h"
+#include "base/geometry.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
-#include "transport/rbp_transport.h"
 
 char	   *rbp_guc_broker = NULL;
 bool		rbp_guc_enabled = true;
@@ -105,8 +104,11 @@ check_broker(char **newval, void **extra, GucSource source)
 static bool
 check_transport(char **newval, void **extra, GucSource source)
 {
-	if (strcmp(*newval, "auto") == 0 || rbp_transport_by_name(*newval) != NULL)
-		return true;
+	static const char *const names[] = {"auto", "shm", "verbs", "tcp"};
+
+	for (int i = 0; i < lengthof(names); i++)
+		if (strcmp(*newval, names[i]) == 0)
+			return true;
 	GUC_check_errdetail("The transports are \"auto\", \"shm\", \"verbs\" and \"tcp\".");
 	return false;
 }

@@ -32,7 +32,6 @@
 
 #include "rbp_interpose.h"
 
-RbpLibc		rbp_libc;
 
 #if defined(__x86_64__)
 #define SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)

@@ -27,6 +27,14 @@ typedef struct RbpPageId
 	uint8_t		fork;			/* ForkNumber, 0..3 */
 } RbpPageId;
 
+/* Where a page was seen on disk: needed to capture or publish it. */
+typedef struct RbpVersion
+{
+	uint64_t	hash;			/* XXH3-64 of the content as on disk */
+	uint32_t	stamp;			/* write stamp of the page then */
+	uint32_t	generation;		/* generation of the relation fork then */
+} RbpVersion;
+
 static inline bool
 rbp_page_equal(const RbpPageId *a, const RbpPageId *b)
 {

@@ -35,8 +35,9 @@
 #include "miscadmin.h"
 #include "port/atomics.h"
 
+#include "base/geometry.h"
+#include "common/clock.h"
 #include "rbp_page_cache.h"
-#include "rbp_remote.h"
 
 /* The same for all architectures; the libc's headers may be older. */
 #ifndef SYS_cachestat
@@ -372,9 +373,10 @@ rbp_page_cache_shmem_init(void *mem)
 	pg_atomic_init_u32(keeps, 0);
 }
 
-void
-rbp_page_cache_mind(int64 now)
+int64
+rbp_page_cache_mind(void)
 {
+	int64		now = rbp_now_ns();
 	static char path[MAXPGPATH];
 	static int64 looked_at = 0;
 	static int64 thrashed_at = 0;
@@ -387,7 +389,7 @@ rbp_page_cache_mind(int64 now)
 	if (path[0] == '\0')
 		find_refaults(path, sizeof(path));
 	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
-		return;
+		return -1;
 	if (!read_field(path, "workingset_refault_file", &refaults) ||
 		(looked_at != 0 &&
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
@@ -408,6 +410,7 @@ rbp_page_cache_mind(int64 now)
 	/* all processes read it, so that it is written only when it changes */
 	if (pg_atomic_read_u32(keeps) != kept)
 		pg_atomic_write_u32(keeps, kept);
+	return -1;
 }
 
 bool

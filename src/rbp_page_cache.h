@@ -54,12 +54,12 @@ extern Size rbp_page_cache_shmem_size(void);
 extern void rbp_page_cache_shmem_init(void *mem);
 
 /*
- * For the pusher, which calls it again and again: look, each two seconds at most,
+ * A duty of one process, which does it again and again: look, each two seconds at most,
  * whether the page cache gives pages up that are needed again.  As the kernel
  * counts it (refaults), for the control group that we are in or, where it does
- * not count, for the host.  now: rbp_now_ns().
+ * not count, for the host.  Returns -1: it need not be called at any certain time.
  */
-extern void rbp_page_cache_mind(int64 now);
+extern int64 rbp_page_cache_mind(void);
 
 /*
  * It has given up none that count, for a minute or since the start, and somebody counts;

@@ -31,9 +31,6 @@ rbp_policy_shmem_init(void *mem)
 	pg_atomic_init_u32(&shared->wake_all, 0);
 	for (int i = 0; i < RBP_POLICY_WAKES; i++)
 		pg_atomic_init_u32(&shared->wakes[i], 0);
-	pg_atomic_init_u32(&shared->nexcluded, 0);
-	for (int i = 0; i < RBP_POLICY_EXCLUDED; i++)
-		pg_atomic_init_u32(&shared->excluded[i], 0);
 	pg_atomic_init_u32(&shared->visiting, 0);
 	rbp_policy_shared = shared;
 }
@@ -74,21 +71,4 @@ rbp_policy_wake(Oid database)
 		pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
 	pg_memory_barrier();
 	rbp_policy_wake_launcher();
-}
-
-bool
-rbp_policy_excludes_any(void)
-{
-	return pg_atomic_read_u32(&rbp_policy_shared->nexcluded) > 0;
-}
-
-bool
-rbp_policy_excludes(Oid tablespace)
-{
-	uint32		n = pg_atomic_read_u32(&rbp_policy_shared->nexcluded);
-
-	for (uint32 i = 0; i < n; i++)
-		if (pg_atomic_read_u32(&rbp_policy_shared->excluded[i]) == tablespace)
-			return true;
-	return false;
 }

@@ -27,10 +27,6 @@ extern void rbp_policy_shmem_init(void *mem);
  */
 extern void rbp_policy_wake(Oid database);
 
-/* Is this tablespace one of remote_bp.exclude_tablespaces?  Is there any? No lock. */
-extern bool rbp_policy_excludes(Oid tablespace);
-extern bool rbp_policy_excludes_any(void);
-
 /* Register the launcher; in _PG_init. */
 extern void rbp_policy_register(void);
 

@@ -14,16 +14,13 @@
 #include "port/atomics.h"
 #include "storage/block.h"
 
-#include "rbp_directory.h"
-#include "rbp_relfile.h"
+#include "base/relfile.h"
+#include "rbp_tier.h"
 
 #define RBP_POLICY_TABLE	"remote_bp_policy"
 
 /* Databases that can be named to be visited; beyond it, all are. */
 #define RBP_POLICY_WAKES	64
-
-/* Tablespaces that can be excluded. */
-#define RBP_POLICY_EXCLUDED 64
 
 /* What the worker has found, for the launcher: of its last visit. */
 typedef struct RbpPolicyVisit
@@ -51,8 +48,6 @@ typedef struct RbpPolicyShared
 	pg_atomic_uint64 latch;		/* of the launcher; 0 while there is none */
 	pg_atomic_uint32 wake_all;
 	pg_atomic_uint32 wakes[RBP_POLICY_WAKES];	/* databases, or 0 */
-	pg_atomic_uint32 nexcluded;
-	pg_atomic_uint32 excluded[RBP_POLICY_EXCLUDED];
 	pg_atomic_uint32 visiting;	/* the database that is visited now, or 0 */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while none does */
@@ -60,9 +55,9 @@ typedef struct RbpPolicyShared
 	bool		unapplied;		/* policies were set, and not all applied */
 	bool		undropped;		/* tablespaces were excluded, likewise */
 	char		not_excluded[256];	/* names that the log has */
-	Oid			limited[RBP_LIMITS + 1];	/* databases, by their limits'
+	Oid			limited[RBP_MAX_LIMITS + 1];	/* databases, by their limits'
 											 * numbers */
-	uint64		trimmed[RBP_LIMITS + 1];	/* pages that trimming has left */
+	uint64		trimmed[RBP_MAX_LIMITS + 1];	/* pages that trimming has left */
 	bool		too_many_limits;	/* the log has that */
 } RbpPolicyShared;
 
@@ -125,9 +120,6 @@ extern void rbp_policy_apply_server(const RbpPolicyServer *server);
 
 /* Apply policies that were set to the pages that are there. */
 extern void rbp_policy_apply_to_pages(void);
-
-/* Pages of the relation that are kept. */
-extern uint32 rbp_policy_held(const RbpPolicyRelation *relation);
 
 /* Is all that the database may have of the tier kept pages of these relations? */
 extern bool rbp_policy_limit_kept(const List *relations);

@@ -38,7 +38,6 @@
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"
 #include "rbp_tier.h"
-#include "transport/rbp_transport.h"
 
 #define NS_PER_S		INT64CONST(1000000000)
 
@@ -411,7 +410,7 @@ rbp_policy_launcher_main(Datum arg)
 
 	ctl.hcxt = TopMemoryContext;
 	/* a reload may have gone to none */
-	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
+	rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
 	databases = hash_create("remote_bp databases", 32, &ctl,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	round_context = AllocSetContextCreate(TopMemoryContext, "remote_bp launcher",
@@ -428,7 +427,7 @@ rbp_policy_launcher_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
+			rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
 			pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
 		}
 		/* without memory there is nothing to do until some comes */

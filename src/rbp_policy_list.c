@@ -45,7 +45,6 @@
 
 #include "rbp_compat.h"
 #include "rbp_policy_internal.h"
-#include "rbp_space.h"
 #include "rbp_tier.h"
 
 /* The table's columns. */
@@ -323,15 +322,6 @@ rbp_policy_read(Oid table)
 	return work.list;
 }
 
-uint32
-rbp_policy_held(const RbpPolicyRelation *relation)
-{
-	uint16		space = rbp_space_find(relation->file.spc, relation->file.db);
-
-	return space == RBP_INVALID_SPACE ? 0 :
-		rbp_directory_held(rbp_dir, relation->file.rel, space);
-}
-
 bool
 rbp_policy_limit_kept(const List *relations)
 {
@@ -343,14 +333,12 @@ rbp_policy_limit_kept(const List *relations)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint16		space = rbp_space_find(r->file.spc, r->file.db);
+		uint32		held = rbp_residency_held(&r->file);
 
-		if (space == RBP_INVALID_SPACE)
-			continue;
-		limited = limited || rbp_directory_space_limit(rbp_dir, space, &max_pages) != 0;
-		if (!limited)
+		limited = limited || rbp_residency_limit_of(&r->file, &max_pages);
+		if (!limited && held > 0)
 			return false;
-		pages += rbp_policy_held(r);
+		pages += held;
 	}
 	return limited && pages >= max_pages;
 }

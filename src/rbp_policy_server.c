@@ -34,7 +34,6 @@
 #include "rbp_guc.h"
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"
-#include "rbp_space.h"
 #include "rbp_tier.h"
 
 #define LIMIT_PREFIX	"remote_bp.database_limit="
@@ -64,7 +63,7 @@ read_excluded(RbpPolicyServer *server)
 	{
 		Oid			spc = get_tablespace_oid(lfirst(cell), true);
 
-		if (OidIsValid(spc) && list_length(server->excluded) < RBP_POLICY_EXCLUDED)
+		if (OidIsValid(spc) && list_length(server->excluded) < RBP_MAX_EXCLUDED)
 			server->excluded = lappend_oid(server->excluded, spc);
 		else
 			appendStringInfo(&unknown, "%s\"%s\"", unknown.len > 0 ? ", " : "",
@@ -73,57 +72,20 @@ read_excluded(RbpPolicyServer *server)
 	server->not_excluded = unknown.data;
 }
 
-/* Tell others which they are; says whether they are others than before. */
-static bool
-publish_excluded(const List *excluded)
-{
-	RbpPolicyShared *shared = rbp_policy_shared;
-	bool		changed = pg_atomic_read_u32(&shared->nexcluded) != list_length(excluded);
-	const ListCell *cell;
-	int			n = 0;
-
-	foreach(cell, excluded)
-		changed = changed || pg_atomic_read_u32(&shared->excluded[n++]) != lfirst_oid(cell);
-	if (!changed)
-		return false;
-	/* who looks meanwhile may see too few: their pages are dropped later */
-	pg_atomic_write_u32(&shared->nexcluded, 0);
-	n = 0;
-	foreach(cell, excluded)
-		pg_atomic_write_u32(&shared->excluded[n++], lfirst_oid(cell));
-	pg_memory_barrier();
-	pg_atomic_write_u32(&shared->nexcluded, n);
-	return n > 0;
-}
-
-/* Pages that came before their tablespace was excluded. */
-static void
-drop_excluded(void)
-{
-	uint8	   *spaces = palloc0(RBP_MAX_SPACES);
-	Oid			spc;
-	Oid			db;
-
-	for (int space = 0; space < RBP_MAX_SPACES; space++)
-		spaces[space] = rbp_space_resolve((uint16) space, &spc, &db) &&
-			rbp_policy_excludes(spc);
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		(void) rbp_directory_drop_spaces(rbp_dir, part, spaces);
-	}
-	pfree(spaces);
-}
-
 static void
 exclude_tablespaces(const RbpPolicyServer *server)
 {
 	RbpPolicyShared *shared = rbp_policy_shared;
+	Oid			excluded[RBP_MAX_EXCLUDED];
+	const ListCell *cell;
+	int			n = 0;
 
-	if (publish_excluded(server->excluded))
+	foreach(cell, server->excluded)
+		excluded[n++] = lfirst_oid(cell);
+	if (rbp_residency_set_excluded(excluded, n))
 		shared->undropped = true;
 	if (shared->undropped)
-		drop_excluded();
+		rbp_residency_drop_excluded();
 	shared->undropped = false;
 
 	/* what is kept of it may be cut: it is only there to be compared */
@@ -135,7 +97,7 @@ exclude_tablespaces(const RbpPolicyServer *server)
 		ereport(LOG,
 				(errmsg("remote_bp: not excluded are: %s", server->not_excluded),
 				 errdetail("No tablespaces have these names in remote_bp.exclude_tablespaces, or there are more than %d.",
-						   RBP_POLICY_EXCLUDED)));
+						   RBP_MAX_EXCLUDED)));
 }
 
 /*
@@ -199,7 +161,7 @@ limit_number(Oid database)
 	Oid		   *limited = rbp_policy_shared->limited;
 	uint32		number = 0;
 
-	for (uint32 i = RBP_LIMITS; i >= 1; i--)
+	for (uint32 i = RBP_MAX_LIMITS; i >= 1; i--)
 	{
 		if (limited[i] == database)
 			return i;
@@ -219,16 +181,9 @@ static void
 set_limit(const RbpPolicyLimit *limit)
 {
 	RbpPolicyShared *shared = rbp_policy_shared;
-	uint16		spaces[RBP_LIMIT_SPACES];
-	int			n = 0;
 	uint32		number;
-	Oid			spc;
-	Oid			db;
 
-	for (int space = 0; space < RBP_MAX_SPACES && n < RBP_LIMIT_SPACES; space++)
-		if (rbp_space_resolve((uint16) space, &spc, &db) && db == limit->database)
-			spaces[n++] = (uint16) space;
-	if (n == 0)
+	if (!rbp_residency_knows_database(limit->database))
 		return;
 	number = limit_number(limit->database);
 	if (number == 0)
@@ -236,22 +191,15 @@ set_limit(const RbpPolicyLimit *limit)
 		if (!shared->too_many_limits)
 			ereport(LOG,
 					(errmsg("remote_bp: the limit of database %u has no effect: more than %d databases have one",
-							limit->database, RBP_LIMITS)));
+							limit->database, RBP_MAX_LIMITS)));
 		shared->too_many_limits = true;
 		return;
 	}
-	rbp_directory_set_limit(rbp_dir, number, limit->pages, spaces, n);
+	rbp_residency_set_limit(number, limit->database, limit->pages);
 
 	/* pages that are kept stay, whatever the limit: do not try again and again */
-	if (rbp_directory_limit_pages(rbp_dir, number) <=
-		Max(limit->pages, shared->trimmed[number]) + RBP_PARTITIONS)
-		return;
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		(void) rbp_directory_trim(rbp_dir, part, number);
-	}
-	shared->trimmed[number] = rbp_directory_limit_pages(rbp_dir, number);
+	if (rbp_residency_limit_passed(number, Max(limit->pages, shared->trimmed[number])))
+		shared->trimmed[number] = rbp_residency_trim(number);
 }
 
 static void
@@ -260,7 +208,7 @@ set_limits(const List *limits)
 	Oid		   *limited = rbp_policy_shared->limited;
 	const ListCell *cell;
 
-	for (uint32 i = 1; i <= RBP_LIMITS; i++)
+	for (uint32 i = 1; i <= RBP_MAX_LIMITS; i++)
 	{
 		bool		still = !OidIsValid(limited[i]);
 
@@ -268,7 +216,7 @@ set_limits(const List *limits)
 			still = still || ((const RbpPolicyLimit *) lfirst(cell))->database == limited[i];
 		if (still)
 			continue;
-		rbp_directory_set_limit(rbp_dir, i, 0, NULL, 0);
+		rbp_residency_clear_limit(i);
 		limited[i] = InvalidOid;
 	}
 	foreach(cell, limits)
@@ -285,21 +233,16 @@ dropped_databases(void)
 {
 	List	   *seen = NIL;
 	List	   *dropped = NIL;
+	RbpRelFile	file;
 	uint32		at = 0;
-	uint32		rel;
-	uint16		space;
-	RbpPolicy	policy;
 
-	while (rbp_directory_next_policy(rbp_dir, &at, &rel, &space, &policy))
+	while (rbp_residency_next_policy(&at, &file))
 	{
-		Oid			spc;
-		Oid			db;
-
-		if (!rbp_space_resolve(space, &spc, &db) || list_member_oid(seen, db))
+		if (list_member_oid(seen, file.db))
 			continue;
-		seen = lappend_oid(seen, db);
-		if (!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(db)))
-			dropped = lappend_oid(dropped, db);
+		seen = lappend_oid(seen, file.db);
+		if (!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(file.db)))
+			dropped = lappend_oid(dropped, file.db);
 	}
 	list_free(seen);
 	return dropped;
@@ -326,11 +269,6 @@ rbp_policy_apply_server(const RbpPolicyServer *server)
 void
 rbp_policy_apply_to_pages(void)
 {
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		(void) rbp_directory_apply_policies(rbp_dir, part);
-	}
-	rbp_directory_policies_applied(rbp_dir);
+	rbp_residency_apply_policies();
 	rbp_policy_shared->unapplied = false;
 }

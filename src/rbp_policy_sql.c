@@ -31,7 +31,6 @@
 #include "rbp_compat.h"
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"
-#include "rbp_space.h"
 #include "rbp_sql.h"
 #include "rbp_tier.h"
 
@@ -226,22 +225,18 @@ static const char *
 why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_kept,
 			char *buf, Size len)
 {
-	uint16		space = rbp_space_find(r->file.spc, r->file.db);
-
 	if (r->policy == RBP_POLICY_KEEP && held >= wanted)
 		return NULL;
 	if (rbp_tier_unusable_reason(buf, len))
 		return buf;
-	if (space == RBP_INVALID_SPACE ||
-		rbp_directory_policy(rbp_dir, r->file.rel, space) != r->policy)
-		return space == RBP_INVALID_SPACE ||
-			rbp_directory_policy_fits(rbp_dir, r->file.rel, space) ?
+	if (rbp_residency_policy(&r->file) != r->policy)
+		return rbp_residency_policy_fits(&r->file) ?
 			"not looked at yet" : "too many files have policies";
 	if (r->policy != RBP_POLICY_KEEP)
 		return NULL;
 	if (limit_kept)
 		return "the limit of the database is reached";
-	if (rbp_directory_keep_full(rbp_dir))
+	if (rbp_residency_keep_full())
 		return "no more can be kept: see remote_bp.keep_max_size";
 	if (pg_atomic_read_u32(&rbp_policy_shared->visiting) == MyDatabaseId)
 		return "being loaded";
@@ -269,7 +264,7 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
 		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_blocks(&r->file) : 0;
-		uint64		held = rbp_policy_held(r);
+		uint64		held = rbp_residency_held(&r->file);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char		buf[256];
@@ -372,25 +367,21 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	HASH_SEQ_STATUS seq;
 	DatabasePages *d;
+	RbpSpaceUse use;
+	uint32		at = 0;
 
-	for (int space = 0; space < RBP_MAX_SPACES; space++)
+	while (rbp_residency_next_space(&at, &use))
 	{
-		uint32		max_pages;
 		bool		found;
-		Oid			spc;
-		Oid			db;
 
-		if (!rbp_space_resolve((uint16) space, &spc, &db))
-			continue;
-		d = hash_search(all, &db, HASH_ENTER, &found);
+		d = hash_search(all, &use.database, HASH_ENTER, &found);
 		if (!found)
 		{
 			d->pages = 0;
 			d->max_pages = -1;
 		}
-		d->pages += rbp_directory_space_pages(rbp_dir, (uint16) space);
-		if (rbp_directory_space_limit(rbp_dir, (uint16) space, &max_pages) != 0)
-			d->max_pages = max_pages;
+		d->pages += use.pages;
+		d->max_pages = Max(d->max_pages, use.max_pages);
 	}
 	hash_seq_init(&seq, all);
 	while ((d = hash_seq_search(&seq)) != NULL)

@@ -35,9 +35,7 @@
 #include "rbp_policy.h"
 #include "rbp_policy_internal.h"
 #include "rbp_prewarm.h"
-#include "rbp_space.h"
 #include "rbp_tier.h"
-#include "transport/rbp_transport.h"
 
 /* A visit that loads ends after so long, for others to have their turn. */
 #define VISIT_NS		INT64CONST(10000000000)
@@ -47,12 +45,6 @@
 
 /* After so many errors, pages that cannot be read, the rest of a relation is let be. */
 #define MAX_ERRORS		8
-
-typedef struct FileKey
-{
-	uint32		rel;
-	uint32		space;
-} FileKey;
 
 static void
 begin(void)
@@ -86,23 +78,16 @@ set_option(const char *name, const char *value)
 static void
 forget_others(HTAB *files, const List *dropped)
 {
+	RbpRelFile	file;
 	uint32		at = 0;
-	uint32		rel;
-	uint16		space;
-	RbpPolicy	policy;
 
-	while (rbp_directory_next_policy(rbp_dir, &at, &rel, &space, &policy))
+	while (rbp_residency_next_policy(&at, &file))
 	{
-		FileKey		key = {rel, space};
-		Oid			spc;
-		Oid			db;
-
-		if (!rbp_space_resolve(space, &spc, &db) ||
-			(db == MyDatabaseId ? hash_search(files, &key, HASH_FIND, NULL) != NULL :
-			 !list_member_oid(dropped, db)))
+		if (file.db == MyDatabaseId ? hash_search(files, &file, HASH_FIND, NULL) != NULL :
+			!list_member_oid(dropped, file.db))
 			continue;
 		rbp_policy_shared->unapplied = true;
-		(void) rbp_directory_set_policy(rbp_dir, rel, space, RBP_POLICY_DEFAULT);
+		rbp_residency_set_policy(&file, RBP_POLICY_DEFAULT);
 	}
 }
 
@@ -111,7 +96,7 @@ static void
 apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 {
 	HASHCTL		ctl = {
-		.keysize = sizeof(FileKey),.entrysize = sizeof(FileKey),
+		.keysize = sizeof(RbpRelFile),.entrysize = sizeof(RbpRelFile),
 		.hcxt = CurrentMemoryContext
 	};
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
@@ -123,9 +108,14 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		FileKey		key = {r->file.rel, rbp_space_get(r->file.spc, r->file.db)};
+		RbpRelFile	file;
 
-		(void) hash_search(files, &key, HASH_ENTER, NULL);
+		/* as rbp_residency_next_policy() has it, to the padding */
+		memset(&file, 0, sizeof(file));
+		file.spc = r->file.spc;
+		file.db = r->file.db;
+		file.rel = r->file.rel;
+		(void) hash_search(files, &file, HASH_ENTER, NULL);
 	}
 	forget_others(files, dropped);
 	hash_destroy(files);
@@ -133,29 +123,25 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint16		space = rbp_space_get(r->file.spc, r->file.db);
 
 		/* those that were taken away give up their places only when that is applied */
-		if (taken_back && space != RBP_INVALID_SPACE &&
-			!rbp_directory_policy_fits(rbp_dir, r->file.rel, space))
+		if (taken_back && !rbp_residency_policy_fits(&r->file))
 		{
 			rbp_policy_apply_to_pages();
 			taken_back = false;
 		}
-		if (space == RBP_INVALID_SPACE)
-			visit->no_place++;
-		else if (rbp_directory_policy(rbp_dir, r->file.rel, space) == r->policy)
+		if (rbp_residency_policy(&r->file) == r->policy)
 			continue;
-		else if (rbp_directory_policy_fits(rbp_dir, r->file.rel, space))
+		if (rbp_residency_policy_fits(&r->file))
 		{
 			rbp_policy_shared->unapplied = true;
-			(void) rbp_directory_set_policy(rbp_dir, r->file.rel, space, r->policy);
+			rbp_residency_set_policy(&r->file, r->policy);
 		}
 		else
 			visit->no_place++;
 	}
 	/* or somebody has lowered remote_bp.keep_max_size */
-	if (rbp_policy_shared->unapplied || rbp_directory_keep_exceeded(rbp_dir))
+	if (rbp_policy_shared->unapplied || rbp_residency_keep_exceeded())
 		rbp_policy_apply_to_pages();
 }
 
@@ -203,13 +189,13 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 	volatile BlockNumber block = first;
 	volatile int errors = 0;
 
-	if (rbp_policy_held(r) >= rbp_policy_blocks(&r->file))
+	if (rbp_residency_held(&r->file) >= rbp_policy_blocks(&r->file))
 		return true;
 	while (block != InvalidBlockNumber)
 	{
 		char		why[256];
 
-		if (rbp_directory_keep_full(rbp_dir) || rbp_policy_limit_kept(relations) ||
+		if (rbp_residency_keep_full() || rbp_policy_limit_kept(relations) ||
 			rbp_tier_unusable_reason(why, sizeof(why)))
 			return false;
 		if (rbp_now_ns() >= end_ns)
@@ -297,7 +283,7 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 	char		why[256];
 	bool		unusable = rbp_tier_unusable_reason(why, sizeof(why));
 
-	visit->keep_full = rbp_directory_keep_full(rbp_dir) && !unusable;
+	visit->keep_full = rbp_residency_keep_full() && !unusable;
 	visit->wanted = visit->held = 0;
 	foreach(cell, relations)
 	{
@@ -306,7 +292,7 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 		if (r->policy != RBP_POLICY_KEEP)
 			continue;
 		visit->wanted += rbp_policy_blocks(&r->file);
-		visit->held += rbp_policy_held(r);
+		visit->held += rbp_residency_held(&r->file);
 	}
 	if (visit->held < visit->wanted && !visit->keep_full && !unusable &&
 		!rbp_policy_limit_kept(relations))
@@ -347,17 +333,6 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 	commit();
 	MemoryContextSwitchTo(context);
 	return got;
-}
-
-/* Pages of files that were truncated would count as kept until the pusher sweeps. */
-static void
-sweep(void)
-{
-	for (int part = 0; part < RBP_PARTITIONS; part++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		(void) rbp_directory_sweep(rbp_dir, part);
-	}
 }
 
 static void
@@ -407,7 +382,7 @@ rbp_policy_worker_main(Datum arg)
 		rbp_policy_apply_server(&server);
 		apply(list.relations, server.dropped, &visit);
 		if (visit.has_policies)
-			sweep();
+			rbp_residency_sweep();
 		load(list.relations, &visit);
 		count_pages(list.relations, &visit);
 	}

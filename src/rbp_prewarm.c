@@ -44,14 +44,11 @@
 #include "utils/rel.h"
 
 #include "rbp_compat.h"
-#include "rbp_directory.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
 #include "rbp_prewarm.h"
-#include "rbp_pusher.h"
-#include "rbp_relfile.h"
+#include "base/relfile.h"
 #include "rbp_sql.h"
-#include "rbp_staging.h"
 #include "rbp_tier.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_prewarm);
@@ -164,7 +161,7 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
 						RelationGetRelationName(fork->rel), block, why)));
 	}
-	else if (prewarm->until_full && rbp_directory_is_full(rbp_dir))
+	else if (prewarm->until_full && rbp_tier_is_full())
 		prewarm->stopped = true;
 	return !prewarm->stopped;
 }
@@ -173,15 +170,12 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 static bool
 wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 {
-	uint32		enough = rbp_staging_slots(rbp_staging) / 2;
-
-	while (rbp_staging_busy(rbp_staging) > enough)
+	while (rbp_tier_staging_is_busy())
 	{
 		if (!may_go_on(prewarm, fork, block) ||
 			(prewarm->deadline_ns != 0 && rbp_now_ns() >= prewarm->deadline_ns))
 			return false;
 		prewarm->progress->phase = PHASE_WAITING;
-		rbp_pusher_wake();
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 STAGING_WAIT_MS, PG_WAIT_EXTENSION);

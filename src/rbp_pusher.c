@@ -42,15 +42,12 @@
 #include "utils/guc.h"
 
 #include "common/clock.h"
-#include "rbp_directory.h"
 #include "rbp_guc.h"
 #include "rbp_mutation.h"
-#include "rbp_page_cache.h"
 #include "rbp_pusher.h"
 #include "rbp_remote.h"
-#include "rbp_spill.h"
 #include "rbp_stats.h"
-#include "rbp_tier.h"
+#include "rbp_tier_internal.h"
 
 #define WAKE_BATCH			RBP_MAX_BATCH
 #define DOZE_MS				100
@@ -74,6 +71,9 @@ typedef struct PusherShared
 
 static PusherShared *shared = NULL;
 
+static const RbpDuty no_duties[] = {NULL};
+static const RbpDuty *duties = no_duties;
+
 Size
 rbp_pusher_shmem_size(void)
 {
@@ -81,13 +81,17 @@ rbp_pusher_shmem_size(void)
 }
 
 void
-rbp_pusher_shmem_init(void *mem, bool found)
+rbp_pusher_shmem_init(void *mem)
 {
 	shared = mem;
-	if (found)
-		return;
 	pg_atomic_init_u32(&shared->wake_depth, PG_UINT32_MAX);
 	pg_atomic_init_u64(&shared->latch, 0);
+}
+
+void
+rbp_pusher_set_duties(const RbpDuty *these)
+{
+	duties = these;
 }
 
 void
@@ -256,6 +260,22 @@ sweep_some(void)
 	return partition < RBP_PARTITIONS;
 }
 
+/* Returns ns until the next is due, -1 if none is. */
+static int64
+do_duties(void)
+{
+	int64		next = -1;
+
+	for (const RbpDuty *duty = duties; *duty != NULL; duty++)
+	{
+		int64		due = (*duty) ();
+
+		if (due >= 0 && (next < 0 || due < next))
+			next = due;
+	}
+	return next;
+}
+
 static void
 forget_latch(int code, Datum arg)
 {
@@ -279,9 +299,7 @@ rbp_pusher_main(Datum arg)
 	/* A predecessor that died has left nothing behind: shared memory was reset */
 	while (!ShutdownRequestPending)
 	{
-		int64		probe_ns;
-		int64		mind_ns;
-		int64		sweep_ns;
+		int64		due_ns;
 		long		timeout;
 
 		if (ConfigReloadPending)
@@ -289,12 +307,7 @@ rbp_pusher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		mind_ns = rbp_remote_mind_connections();
-		/* before a donor that is avoided may be used again */
-		rbp_remote_report();
-		probe_ns = rbp_remote_probe();
-		sweep_ns = rbp_spill_sweep();
-		rbp_page_cache_mind(rbp_now_ns());
+		due_ns = do_duties();
 		if (push_batch() > 0)
 		{
 			dozed = false;
@@ -308,10 +321,8 @@ rbp_pusher_main(Datum arg)
 
 		/* Nothing to do: say at what depth to wake us, and look once more. */
 		timeout = dozed ? SLEEP_MS : DOZE_MS;
-		if (probe_ns >= 0)
-			timeout = Min(timeout, (long) (probe_ns / 1000000) + 1);
-		timeout = Min(timeout, (long) (mind_ns / 1000000) + 1);
-		timeout = Min(timeout, (long) (sweep_ns / 1000000) + 1);
+		if (due_ns >= 0)
+			timeout = Min(timeout, (long) (due_ns / 1000000) + 1);
 		pg_atomic_write_u32(&shared->wake_depth, dozed ? 1 : WAKE_BATCH);
 		pg_memory_barrier();
 		if (rbp_staging_depth(rbp_staging) >= (dozed ? 1 : WAKE_BATCH))

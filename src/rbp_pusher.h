@@ -11,7 +11,17 @@
 #include "postgres.h"
 
 extern Size rbp_pusher_shmem_size(void);
-extern void rbp_pusher_shmem_init(void *mem, bool found);
+extern void rbp_pusher_shmem_init(void *mem);
+
+/*
+ * What others have to do now and then, done by the pusher between batches in the
+ * order given: never waits long.  Returns ns until it is to be called again, -1
+ * if that is not before somebody wakes the pusher.
+ */
+typedef int64 (*RbpDuty) (void);
+
+/* duties: kept by reference, ends with NULL.  In _PG_init. */
+extern void rbp_pusher_set_duties(const RbpDuty *duties);
 
 /* Register the worker; from _PG_init. */
 extern void rbp_pusher_register(void);
@@ -22,7 +32,7 @@ extern void rbp_pusher_register(void);
  */
 extern void rbp_pusher_notify(uint32 depth);
 
-/* Wake the pusher: a donor has to be probed. */
+/* Wake the pusher: a duty is to be done now, or pages wait. */
 extern void rbp_pusher_wake(void);
 
 extern PGDLLEXPORT void rbp_pusher_main(Datum arg);

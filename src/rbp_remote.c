@@ -46,7 +46,6 @@
 #include "common/clock.h"
 #include "rbp_lock.h"
 #include "rbp_mutation.h"
-#include "rbp_pusher.h"
 #include "rbp_remote_internal.h"
 
 RemoteShared *rbp_remote_shared = NULL;
@@ -65,6 +64,7 @@ RemoteShared *rbp_remote_shared = NULL;
 
 static const RbpRemotePoolOps *pool_ops[RBP_POOLS];
 static void (*before_use) (void) = NULL;
+static void (*wake) (void) = NULL;
 
 /*
  * Of each extent of a region, the next one.  The lease worker's alone; follows
@@ -87,6 +87,20 @@ map_end(const uint32 max_extents[RBP_POOLS])
 	/* the map, and the links */
 	return add_size(offsetof(RemoteShared, map),
 					mul_size(2 * sizeof(pg_atomic_uint32), extents));
+}
+
+void
+rbp_remote_set_wake(void (*callback) (void))
+{
+	wake = callback;
+}
+
+/* A duty is to be done at once. */
+void
+rbp_remote_wake(void)
+{
+	if (wake != NULL)
+		wake();
 }
 
 Size
@@ -112,7 +126,7 @@ reset_donor_stats(Donor *d)
 }
 
 void
-rbp_remote_shmem_init(void *mem, bool found,
+rbp_remote_shmem_init(void *mem,
 					  const uint32 max_extents[RBP_POOLS],
 					  const RbpRemotePoolOps *const ops[RBP_POOLS],
 					  void (*before_first_use) (void))
@@ -126,8 +140,6 @@ rbp_remote_shmem_init(void *mem, bool found,
 	links = (uint32 *) ((char *) mem + offsetof(RemoteShared, map));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		links += max_extents[pool];
-	if (found)
-		return;
 	/* This is the postmaster, whose children inherit it. */
 	rbp_transport_set_give_up(rbp_remote_give_up);
 	memset(sh, 0, offsetof(RemoteShared, map) +
@@ -579,7 +591,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 	LWLockRelease(&shared->remote_lock);
 	pfree(sorted);
 	pfree(held);
-	rbp_pusher_wake();
+	rbp_remote_wake();
 	return unused;
 }
 
@@ -695,7 +707,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
 	leave_donors(pool);
-	rbp_pusher_wake();
+	rbp_remote_wake();
 }
 
 bool

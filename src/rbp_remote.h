@@ -23,13 +23,12 @@
 
 #include "miscadmin.h"
 
-#include "rbp_directory.h"
+#include "base/geometry.h"
 #include "common/token.h"
 #include "rbp_stats.h"
 #include "transport/rbp_transport.h"
 
 #define RBP_MAX_DONORS		64
-#define RBP_MAX_BATCH		32	/* requests in one batch */
 #define RBP_ERROR_LEN		320 /* of an error's text for the views */
 
 /*
@@ -53,7 +52,7 @@ typedef struct RbpRemotePoolOps
 {
 	/* May a region be given this extent? */
 	bool		(*absent) (uint32 extent);
-	/* The region, a number below RBP_ACCOUNTS, is the extent's account */
+	/* The region, a number below RBP_MAX_REGIONS, is the extent's account */
 	void		(*online) (uint32 extent, uint32 region);
 	/* It is gone, or will be when this has returned: nobody reads it again */
 	void		(*offline) (uint32 extent);
@@ -94,10 +93,16 @@ extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
  * before_first_use is called, in the lease worker, before any region of the
  * buffer pool comes into use.
  */
-extern void rbp_remote_shmem_init(void *mem, bool found,
+extern void rbp_remote_shmem_init(void *mem,
 								  const uint32 max_extents[RBP_POOLS],
 								  const RbpRemotePoolOps *const ops[RBP_POOLS],
 								  void (*before_first_use) (void));
+
+/*
+ * Whom to wake when one of the duties below (probe, report, mind_connections) is to
+ * be done at once; in _PG_init.
+ */
+extern void rbp_remote_set_wake(void (*wake) (void));
 
 /*
  * ---- for the tier and the pusher ------------------------------------------
@@ -220,9 +225,6 @@ extern int	rbp_remote_slot_transport(uint32 slot);
  */
 extern void rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns);
 
-/* The first slot of an extent. */
-#define RBP_EXTENT_SLOT(extent)		((extent) * RBP_EXTENT_PAGES)
-
 /* Would a write to the slot be tried now? A cheap look, without a lock. */
 extern bool rbp_remote_slot_writable(uint32 slot);
 
@@ -261,25 +263,22 @@ extern void rbp_remote_donor_address(int donor, char *buf, Size len);
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
 
 /*
- * Probe donors that are avoided and whose time has come; called by the
- * pusher between batches.  Waits at most io_timeout for each.  Returns ns
- * until the next probe is due, or -1 if none is.
- */
-extern int64 rbp_remote_probe(void);
-
-/*
- * See that connections nobody needs are closed: of all processes, those that
- * are idle, stale, or above the bound.  Called by the pusher between batches;
- * passes the settings on to all.  Never waits.  Returns ns until it is to be
- * called again.
+ * Duties of the process that works in the background: each is called between
+ * its batches, waits for nothing unless said otherwise, and returns ns until it is
+ * to be called again, or -1 if that is not before it is woken.
+ *
+ * mind_connections: see that connections nobody needs are closed: of all processes,
+ * those that are idle, stale, or above the bound.  Passes the settings on to all.
+ *
+ * report: tell the log about donors that are avoided or used again, or that not all
+ * can connect to.  Before probe, after which a donor may be used again.
+ *
+ * probe: probe donors that are avoided and whose time has come.  Waits at most
+ * io_timeout for each.
  */
 extern int64 rbp_remote_mind_connections(void);
-
-/*
- * Tell the log about donors that are avoided or used again, or that not all
- * can connect to.  Called by the pusher between batches.
- */
-extern void rbp_remote_report(void);
+extern int64 rbp_remote_report(void);
+extern int64 rbp_remote_probe(void);
 
 /*
  * ---- for the lease worker -------------------------------------------------

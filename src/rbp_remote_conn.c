@@ -68,7 +68,6 @@
 #include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_remote_internal.h"
-#include "transport/transport_verbs.h"
 
 #define CONNECT_LIMIT_NS	INT64CONST(2000000000)
 #define LIMIT_RETRY_NS		INT64CONST(1000000000)

@@ -52,7 +52,6 @@
 
 #include "common/clock.h"
 #include "rbp_guc.h"
-#include "rbp_pusher.h"
 #include "rbp_remote_internal.h"
 
 #define BACKOFF_LAST_NS		INT64CONST(10000000000)
@@ -134,7 +133,7 @@ static void
 avoid_done(void)
 {
 	pg_atomic_fetch_add_u32(&rbp_remote_shared->avoided, 1);
-	rbp_pusher_wake();
+	rbp_remote_wake();
 }
 
 void
@@ -174,7 +173,7 @@ raise_doubt(Donor *d)
 	rbp_remote_doubt_since[d - rbp_remote_shared->donors] = rbp_now_ns();
 	pg_atomic_write_u32(&d->doubt, 1);
 	if (pg_atomic_exchange_u32(&rbp_remote_shared->doubts, 1) == 0)
-		rbp_pusher_wake();
+		rbp_remote_wake();
 }
 
 void

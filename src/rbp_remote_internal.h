@@ -26,7 +26,6 @@
 #include "rbp_compat.h"
 #include "rbp_remote.h"
 
-#define RBP_MAX_REGIONS		RBP_ACCOUNTS
 #define RBP_DONOR_STRIPES	8	/* of donors' counters */
 #define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
 
@@ -164,6 +163,9 @@ typedef struct RemoteShared
 } RemoteShared;
 
 extern RemoteShared *rbp_remote_shared;
+
+/* Have the duties of the background done at once; see rbp_remote_set_wake(). */
+extern void rbp_remote_wake(void);
 
 /*
  * ---- rbp_remote.c -----------------------------------------------------------

@@ -394,7 +394,7 @@ tell_refused(Donor *d, Told *told, int64 now)
 	told->refused_at = now;
 }
 
-void
+int64
 rbp_remote_report(void)
 {
 	static Told all_told[RBP_MAX_DONORS];
@@ -421,4 +421,5 @@ rbp_remote_report(void)
 		tell_bypassed(d, told, now);
 		tell_refused(d, told, now);
 	}
+	return -1;
 }

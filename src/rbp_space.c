@@ -28,12 +28,11 @@ rbp_space_shmem_size(void)
 }
 
 void
-rbp_space_shmem_init(void *mem, bool found)
+rbp_space_shmem_init(void *mem)
 {
 	spaces = mem;
-	if (!found)
-		for (int i = 0; i < RBP_MAX_SPACES; i++)
-			pg_atomic_init_u64(&spaces[i], 0);
+	for (int i = 0; i < RBP_MAX_SPACES; i++)
+		pg_atomic_init_u64(&spaces[i], 0);
 }
 
 static uint16

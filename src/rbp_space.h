@@ -19,7 +19,7 @@
 
 
 extern Size rbp_space_shmem_size(void);
-extern void rbp_space_shmem_init(void *mem, bool found);
+extern void rbp_space_shmem_init(void *mem);
 
 /* The number of a pair, given out if need be; RBP_INVALID_SPACE if full. */
 extern uint16 rbp_space_get(Oid spc, Oid db);

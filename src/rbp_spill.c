@@ -65,7 +65,7 @@
 #include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
-#include "rbp_interpose.h"
+#include "base/libc.h"
 #include "rbp_lock.h"
 #include "rbp_spill_internal.h"
 #include "rbp_stats.h"

@@ -18,7 +18,7 @@
 
 #include "port/atomics.h"
 
-#include "rbp_directory.h"
+#include "base/geometry.h"
 #include "rbp_spill.h"
 
 /*

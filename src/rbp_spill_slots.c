@@ -34,7 +34,7 @@
 
 #include <string.h>
 
-#include "rbp_directory.h"
+#include "base/geometry.h"
 #include "rbp_spill_slots.h"
 
 #ifdef RBP_UNIT_TEST
@@ -103,7 +103,7 @@ struct RbpSpillSlots
 	uint32_t	num_free __attribute__((aligned(CACHE_LINE)));
 	int64_t		held_until;		/* of the queue's head, else NEVER */
 
-	int32_t		account_used[RBP_ACCOUNTS] __attribute__((aligned(CACHE_LINE)));	/* atomic */
+	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(CACHE_LINE)));	/* atomic */
 
 	SlotExtent	extents[] __attribute__((aligned(CACHE_LINE)));
 };
@@ -426,7 +426,7 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 void
 rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent, uint32_t account)
 {
-	Assert(account < RBP_ACCOUNTS);
+	Assert(account < RBP_MAX_REGIONS);
 	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE, account);
 }
 

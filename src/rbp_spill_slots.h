@@ -46,7 +46,7 @@ extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
  * start from.
  *
  * absent -> online; its used slots are counted for that account (below
- * RBP_ACCOUNTS) until it is absent again
+ * RBP_MAX_REGIONS) until it is absent again
  */
 extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent,
 								   uint32_t account);

@@ -43,7 +43,7 @@
 #include "common/clock.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
-#include "rbp_interpose.h"
+#include "base/libc.h"
 #include "rbp_spill_internal.h"
 #include "rbp_stats.h"
 

@@ -14,6 +14,8 @@
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
 
+#define RBP_NS_PER_US	1000.0
+
 /* Every function begins with this: raises if there is no shared memory. */
 extern void rbp_sql_require_loaded(void);
 

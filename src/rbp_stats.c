@@ -91,18 +91,15 @@ rbp_stats_shmem_size(void)
 }
 
 void
-rbp_stats_shmem_init(void *mem, bool found)
+rbp_stats_shmem_init(void *mem)
 {
 	StatsHeader *h = (StatsHeader *) CACHELINEALIGN(mem);
 
-	if (!found)
-	{
-		memset(h, 0, CACHELINEALIGN(sizeof(StatsHeader)) +
-			   stripe_count() * STRIPE_SIZE);
-		LWLockInitialize(&h->lock, rbp_lock_tranche("remote_bp_stats"));
-		h->nstripes = stripe_count();
-		h->reset_time = GetCurrentTimestamp();
-	}
+	memset(h, 0, CACHELINEALIGN(sizeof(StatsHeader)) +
+		   stripe_count() * STRIPE_SIZE);
+	LWLockInitialize(&h->lock, rbp_lock_tranche("remote_bp_stats"));
+	h->nstripes = stripe_count();
+	h->reset_time = GetCurrentTimestamp();
 	stripes = (char *) h + CACHELINEALIGN(sizeof(StatsHeader));
 	header = h;
 }

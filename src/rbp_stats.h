@@ -113,7 +113,7 @@ typedef struct RbpHistogram
 } RbpHistogram;
 
 extern Size rbp_stats_shmem_size(void);
-extern void rbp_stats_shmem_init(void *mem, bool found);
+extern void rbp_stats_shmem_init(void *mem);
 
 /* Has rbp_stats_shmem_init() been called in this process or an ancestor? */
 extern bool rbp_stats_attached(void);

@@ -65,17 +65,17 @@
 #include "rbp_compat.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
-#include "rbp_interpose.h"
+#include "base/libc.h"
 #include "rbp_lock.h"
 #include "rbp_mutation.h"
 #include "rbp_page_cache.h"
-#include "rbp_policy.h"
 #include "rbp_pusher.h"
 #include "rbp_read_cost.h"
 #include "rbp_remote.h"
 #include "rbp_space.h"
 #include "rbp_stats.h"
 #include "rbp_tier.h"
+#include "rbp_tier_internal.h"
 
 StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 				 "remote_bp is made for 8 KiB blocks");
@@ -191,40 +191,24 @@ rbp_tier_max_extents(void)
 	return max_slots() / RBP_EXTENT_PAGES;
 }
 
-/* What rbp_remote is to keep extents for. */
-static void
-max_extents(uint32 extents[RBP_POOLS], uint32 temp_extents)
-{
-	extents[RBP_POOL_BUFFER] = rbp_tier_max_extents();
-	extents[RBP_POOL_TEMP] = temp_extents;
-}
-
+/* Each structure begins at a cache line, the staging region at a page. */
 Size
-rbp_tier_shmem_size(uint32 temp_extents)
+rbp_tier_shmem_size(void)
 {
-	Size		size = MAXALIGN(sizeof(RbpTierShared)) + PG_CACHE_LINE_SIZE;
-	uint32		extents[RBP_POOLS];
+	Size		size = MAXALIGN(sizeof(RbpTierShared));
 
 	size = add_size(size, mul_size(sizeof(RbpShadow), NBuffers));
 	size = add_size(size, rbp_directory_size(max_slots(), staging_slots()));
 	size = add_size(size, rbp_staging_size(staging_slots()));
-	max_extents(extents, temp_extents);
-	size = add_size(size, rbp_remote_shmem_size(extents));
-	size = add_size(size, rbp_space_shmem_size());
-	size = add_size(size, rbp_stats_shmem_size());
-	size = add_size(size, rbp_pusher_shmem_size());
-	size = add_size(size, rbp_page_cache_shmem_size());
-	/* each structure is aligned anew, the staging region to a page */
-	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
+	return add_size(size, 4 * PG_CACHE_LINE_SIZE + IO_ALIGN);
 }
 
-/* The tier is getting its first memory: start to keep the books. */
-static void
-set_in_use(void)
+void
+rbp_tier_first_use(void)
 {
 	pg_atomic_write_u32(&shared->in_use, 1);
 	pg_memory_barrier();
-	rbp_policy_wake(InvalidOid);
+	rbp_residency_changed(InvalidOid);
 }
 
 /* The directory's part in extents that come and go. */
@@ -240,7 +224,7 @@ extent_online(uint32 extent, uint32 region)
 {
 	rbp_directory_extent_online(rbp_dir, extent, region);
 	/* there may be room now for what is to be kept */
-	rbp_policy_wake(InvalidOid);
+	rbp_residency_changed(InvalidOid);
 }
 
 static void
@@ -363,7 +347,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 	return 0;
 }
 
-static const RbpRemotePoolOps buffer_pool_ops = {
+const RbpRemotePoolOps rbp_tier_pool_ops = {
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
@@ -388,27 +372,17 @@ take(char **arena, Size size, Size align)
 }
 
 void
-rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
+rbp_tier_shmem_init(void *mem)
 {
-	bool		found;
-	char	   *arena = ShmemInitStruct("remote_bp",
-										rbp_tier_shmem_size(temp_extents),
-										&found);
+	char	   *arena = mem;
 	uint32		slots = max_slots();
 	RbpTierShared *sh = take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
 	RbpShadow  *sd = take(&arena, sizeof(RbpShadow) * NBuffers,
 						  PG_CACHE_LINE_SIZE);
 	void	   *dir = take(&arena, rbp_directory_size(slots, staging_slots()),
 						   PG_CACHE_LINE_SIZE);
-	void	   *staging = take(&arena, rbp_staging_size(staging_slots()), 4096);
-	const RbpRemotePoolOps *const ops[RBP_POOLS] = {
-		[RBP_POOL_BUFFER] = &buffer_pool_ops,
-		[RBP_POOL_TEMP] = temp_ops,
-	};
-	uint32		extents[RBP_POOLS];
+	void	   *staging = take(&arena, rbp_staging_size(staging_slots()), IO_ALIGN);
 
-	/* Without EXEC_BACKEND, only the postmaster comes here, after each reset */
-	Assert(!found);
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
@@ -416,18 +390,6 @@ rbp_tier_shmem_init(uint32 temp_extents, const RbpRemotePoolOps *temp_ops)
 								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());
-	max_extents(extents, temp_extents);
-	rbp_remote_shmem_init(take(&arena, rbp_remote_shmem_size(extents),
-							   PG_CACHE_LINE_SIZE),
-						  found, extents, ops, set_in_use);
-	rbp_space_shmem_init(take(&arena, rbp_space_shmem_size(),
-							  PG_CACHE_LINE_SIZE), found);
-	rbp_stats_shmem_init(take(&arena, rbp_stats_shmem_size(),
-							  PG_CACHE_LINE_SIZE), found);
-	rbp_pusher_shmem_init(take(&arena, rbp_pusher_shmem_size(),
-							   PG_CACHE_LINE_SIZE), found);
-	rbp_page_cache_shmem_init(take(&arena, rbp_page_cache_shmem_size(),
-								   PG_CACHE_LINE_SIZE));
 	rbp_read_cost_init(&read_cost);
 	shadows = sd;
 	shared = sh;
@@ -604,11 +566,8 @@ static RbpPolicy
 page_policy(const RbpPageId *page)
 {
 	RbpPolicy	policy = rbp_directory_policy(rbp_dir, page->rel, page->space);
-	Oid			spc;
-	Oid			db;
 
-	if (policy == RBP_POLICY_DEFAULT && rbp_policy_excludes_any() &&
-		rbp_space_resolve(page->space, &spc, &db) && rbp_policy_excludes(spc))
+	if (policy == RBP_POLICY_DEFAULT && rbp_residency_excludes(page->space))
 		return RBP_POLICY_NONE;
 	return policy;
 }
@@ -1416,6 +1375,35 @@ rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
 	return name_page(file, block, &id) && rbp_directory_has_room(rbp_dir, &id);
 }
 
+bool
+rbp_tier_staging_is_busy(void)
+{
+	if (rbp_staging_busy(rbp_staging) <= rbp_staging_slots(rbp_staging) / 2)
+		return false;
+	rbp_pusher_wake();
+	return true;
+}
+
+bool
+rbp_tier_is_full(void)
+{
+	return rbp_directory_is_full(rbp_dir);
+}
+
+void
+rbp_tier_pages(RbpTierPages *pages)
+{
+	RbpDirectoryCounts counts;
+
+	rbp_directory_counts(rbp_dir, &counts);
+	pages->remote = counts.remote;
+	pages->kept = counts.kept;
+	pages->staged = counts.staged;
+	pages->free = counts.free;
+	pages->online = counts.online;
+	pages->max = rbp_directory_max_slots(rbp_dir);
+}
+
 RbpStageResult
 rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
 					   const char *frame)
@@ -1483,7 +1471,7 @@ rbp_tier_fork_changed(const RbpRelFile *file)
 	rbp_stats_count(RBP_COUNT_GENERATIONS, 1);
 	/* the relation may have other files now */
 	if (rbp_directory_policy(rbp_dir, file->rel, space) != RBP_POLICY_DEFAULT)
-		rbp_policy_wake(file->db);
+		rbp_residency_changed(file->db);
 }
 
 /* Drop the entries of blocks that are about to be written. */

@@ -18,24 +18,20 @@
 
 #include "storage/block.h"
 
-#include "rbp_directory.h"
+#include "rbp_page.h"
 #include "rbp_page_cache.h"
-#include "rbp_relfile.h"
+#include "base/relfile.h"
 #include "rbp_remote.h"
-#include "rbp_staging.h"
 
-/* Attached shared memory; NULL before and after. */
-extern RbpDirectory *rbp_dir;
-extern RbpStaging *rbp_staging;
-
-/*
- * rbp_remote is set up here too, for the buffer tier's extents and those of
- * temporary data, which come after them and are somebody else's.
- */
-extern Size rbp_tier_shmem_size(uint32 temp_extents);
-extern void rbp_tier_shmem_init(uint32 temp_extents,
-								const RbpRemotePoolOps *temp_ops);
+extern Size rbp_tier_shmem_size(void);
+extern void rbp_tier_shmem_init(void *mem);
 extern uint32 rbp_tier_max_extents(void);
+
+/* What is done with the buffer tier's extents. */
+extern const RbpRemotePoolOps rbp_tier_pool_ops;
+
+/* The tier is getting its first memory: the books are kept from now on. */
+extern void rbp_tier_first_use(void);
 
 /* No more shared memory in this process: pass everything through. */
 extern void rbp_tier_stand_down(void);
@@ -121,6 +117,28 @@ extern RbpStageResult rbp_tier_prewarm_page(const RbpRelFile *file,
 										  BlockNumber block, const char *page,
 										  RbpVersion *version);
 
+/*
+ * Is so much of staging in use that who prewarms should wait?  Wakes the pusher if so,
+ * which makes room.
+ */
+extern bool rbp_tier_staging_is_busy(void);
+
+/* Would hardly any page more find room without another being given up? */
+extern bool rbp_tier_is_full(void);
+
+/* Pages of the tier, now. */
+typedef struct RbpTierPages
+{
+	uint64		remote;			/* donors have them */
+	uint64		kept;			/* of these, to be kept */
+	uint64		staged;			/* on the way there */
+	uint64		free;			/* room for so many more */
+	uint64		online;			/* room in all */
+	uint64		max;			/* room that there can be */
+} RbpTierPages;
+
+extern void rbp_tier_pages(RbpTierPages *pages);
+
 /* The fork is about to change other than by pwrite, or just did. */
 extern void rbp_tier_fork_changed(const RbpRelFile *file);
 
@@ -133,5 +151,88 @@ extern void rbp_tier_lost_track(const char *why);
 /* Are these blocks all in the tier, so that reading them ahead is wasted? */
 extern bool rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block,
 								int nblocks);
+
+/*
+ * ---- what is to stay, and what is not to come ----------------------------------
+ *
+ * Policies and limits are set by one process at a time.  Walks through the
+ * directory take partition locks one after the other, and can be interrupted in
+ * between (CHECK_FOR_INTERRUPTS).  The others take no lock.
+ */
+
+#define RBP_MAX_EXCLUDED		64	/* tablespaces */
+#define RBP_MAX_LIMITS			254
+
+extern Size rbp_residency_shmem_size(void);
+extern void rbp_residency_shmem_init(void *mem);
+
+/*
+ * Whom to tell that somebody should look at policies: of the database, where files
+ * that have one may be others now; or InvalidOid, of all, since there is more room.
+ * May be called anywhere where shared memory is attached.  In _PG_init.
+ */
+extern void rbp_residency_set_on_change(void (*callback) (Oid database));
+extern void rbp_residency_changed(Oid database);
+
+/* Policies of a relation's files; see rbp_directory_policy(). */
+extern RbpPolicy rbp_residency_policy(const RbpRelFile *file);
+extern bool rbp_residency_policy_fits(const RbpRelFile *file);
+extern void rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy);
+
+/* The next file that has a policy, from *at on, which begins at 0; false after the last. */
+extern bool rbp_residency_next_policy(uint32 *at, RbpRelFile *file);
+
+/* Make the pages that are there as if the policies had always been so. A walk. */
+extern void rbp_residency_apply_policies(void);
+
+/* Pages of the file that are kept. */
+extern uint32 rbp_residency_held(const RbpRelFile *file);
+
+/* Can no page more be kept?  Are more kept than may be? */
+extern bool rbp_residency_keep_full(void);
+extern bool rbp_residency_keep_exceeded(void);
+extern void rbp_residency_set_keep_max(uint64 pages);
+
+/* Pages of files that were truncated or dropped no longer count. A walk. */
+extern void rbp_residency_sweep(void);
+
+/* Is the tablespace of that space excluded? */
+extern bool rbp_residency_excludes(uint16 space);
+
+/*
+ * These tablespaces, at most RBP_MAX_EXCLUDED, are excluded from now on; true if
+ * they are others than before, so that pages may be there that are to be dropped.
+ */
+extern bool rbp_residency_set_excluded(const Oid *tablespaces, int n);
+
+/* Drop the pages of excluded tablespaces, but those to be kept. A walk. */
+extern void rbp_residency_drop_excluded(void);
+
+/* What a database has of the tier in one of its tablespaces. */
+typedef struct RbpSpaceUse
+{
+	Oid			database;
+	uint64		pages;
+	int64		max_pages;		/* -1: no limit */
+} RbpSpaceUse;
+
+/* The next of them, from *at on, which begins at 0; false after the last. */
+extern bool rbp_residency_next_space(uint32 *at, RbpSpaceUse *use);
+
+/* Is the file's database under a limit? */
+extern bool rbp_residency_limit_of(const RbpRelFile *file, uint32 *max_pages);
+
+/* Has anything of the database been read or written yet? */
+extern bool rbp_residency_knows_database(Oid database);
+
+/* See rbp_directory_set_limit(); number is from 1 to RBP_MAX_LIMITS. */
+extern void rbp_residency_set_limit(uint32 number, Oid database, uint32 max_pages);
+extern void rbp_residency_clear_limit(uint32 number);
+
+/* Are there more pages under the limit than that, and not just by chance? */
+extern bool rbp_residency_limit_passed(uint32 number, uint64 max_pages);
+
+/* Drop pages above the limit, as far as they are not kept; returns what is left. A walk. */
+extern uint64 rbp_residency_trim(uint32 number);
 
 #endif							/* RBP_TIER_H */

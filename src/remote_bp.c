@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_bp.c
- *	  Start-up: the modules' inits and the server's hooks, nothing else.
+ *	  What remote_bp is made of: the modules, in the order in which they are
+ *	  set up, and who calls whom back.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +22,10 @@
 #include "rbp_policy.h"
 #include "rbp_prewarm.h"
 #include "rbp_pusher.h"
+#include "rbp_remote.h"
+#include "rbp_space.h"
 #include "rbp_spill.h"
+#include "rbp_stats.h"
 #include "rbp_tier.h"
 #include "transport/rbp_transport.h"
 
@@ -32,15 +36,86 @@ extern PGDLLEXPORT void _PG_init(void);
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
+/*
+ * ---- remote memory has two users: the buffer tier, and temporary data ---------
+ */
+
+static void
+max_extents(uint32 extents[RBP_POOLS])
+{
+	extents[RBP_POOL_BUFFER] = rbp_tier_max_extents();
+	extents[RBP_POOL_TEMP] = rbp_spill_max_extents();
+}
+
+static Size
+remote_shmem_size(void)
+{
+	uint32		extents[RBP_POOLS];
+
+	max_extents(extents);
+	return rbp_remote_shmem_size(extents);
+}
+
+static void
+remote_shmem_init(void *mem)
+{
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {
+		[RBP_POOL_BUFFER] = &rbp_tier_pool_ops,
+		[RBP_POOL_TEMP] = &rbp_spill_pool_ops,
+	};
+	uint32		extents[RBP_POOLS];
+
+	max_extents(extents);
+	rbp_remote_shmem_init(mem, extents, ops, rbp_tier_first_use);
+}
+
+static void
+spill_shmem_init(void *mem)
+{
+	rbp_spill_shmem_init(mem, rbp_tier_max_extents());
+}
+
+/*
+ * ---- modules --------------------------------------------------------------------
+ */
+
+/* Those that have something in shared memory; each may use what is above it. */
+static const struct
+{
+	const char *name;
+	Size		(*size) (void);
+	void		(*init) (void *mem);	/* at a cache line; once for each start,
+										 * and after each crash of a backend */
+}			modules[] = {
+	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
+	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
+	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
+	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},
+	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
+	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
+	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
+	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
+	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
+	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
+};
+
+/* Done by the pusher between its batches. */
+static const RbpDuty duties[] = {
+	rbp_remote_mind_connections,
+	rbp_remote_report,
+	rbp_remote_probe,
+	rbp_spill_sweep,
+	rbp_page_cache_mind,
+	NULL
+};
+
 static void
 request_shmem(void)
 {
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
-	RequestAddinShmemSpace(rbp_tier_shmem_size(rbp_spill_max_extents()));
-	RequestAddinShmemSpace(rbp_spill_shmem_size());
-	RequestAddinShmemSpace(rbp_prewarm_shmem_size());
-	RequestAddinShmemSpace(rbp_policy_shmem_size());
+	for (int i = 0; i < lengthof(modules); i++)
+		RequestAddinShmemSpace(add_size(modules[i].size(), PG_CACHE_LINE_SIZE));
 }
 
 /*
@@ -57,19 +132,17 @@ stand_down(int code, Datum arg)
 static void
 startup_shmem(void)
 {
-	bool		found;
-
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	rbp_tier_shmem_init(rbp_spill_max_extents(), &rbp_spill_pool_ops);
-	rbp_spill_shmem_init(ShmemInitStruct("remote_bp temporary data",
-										 rbp_spill_shmem_size(), &found),
-						 rbp_tier_max_extents());
-	rbp_prewarm_shmem_init(ShmemInitStruct("remote_bp prewarm",
-										   rbp_prewarm_shmem_size(), &found));
-	rbp_policy_shmem_init(ShmemInitStruct("remote_bp policies",
-										  rbp_policy_shmem_size(), &found));
+	for (int i = 0; i < lengthof(modules); i++)
+	{
+		bool		found;
+
+		modules[i].init(ShmemInitStruct(modules[i].name, modules[i].size(), &found));
+		/* without EXEC_BACKEND, only the postmaster comes here, after each reset */
+		Assert(!found);
+	}
 	LWLockRelease(AddinShmemInitLock);
 	on_shmem_exit(stand_down, (Datum) 0);
 }
@@ -87,6 +160,12 @@ _PG_init(void)
 	rbp_hash_init();
 	rbp_transport_init();
 	rbp_page_cache_init();
+
+	/* those below call those above */
+	rbp_remote_set_wake(rbp_pusher_wake);
+	rbp_residency_set_on_change(rbp_policy_wake);
+	rbp_pusher_set_duties(duties);
+
 	rbp_file_install();
 	rbp_lease_register();
 	rbp_pusher_register();

@@ -242,4 +242,29 @@ extern const char *rbp_transport_boot_id(void);
 /* A constant text for a status, for logs. */
 extern const char *rbp_status_text(RbpStatus status);
 
+#define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
+
+/* How this process uses RDMA devices. */
+typedef struct RbpVerbsConfig
+{
+	char		device[RBP_RDMA_DEVICE_LEN];	/* "mlx5_0"; "": whichever the
+												 * route to the peer leads to */
+	int			port;			/* of the device, from 1; 0: any */
+	int			gid_index;		/* in the port's GID table; -1: the one of the
+								 * source address */
+	int			traffic_class;	/* 0 .. 255; -1: the system's default */
+	int			ack_timeout;	/* a packet is sent again after 4.096 us *
+								 * 2^this; 1 .. 31 */
+	int			retry_count;	/* that often, 0 .. 6 (7 is for ever) */
+} RbpVerbsConfig;
+
+#define RBP_VERBS_CONFIG_DEFAULT \
+	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 12,.retry_count = 6}
+
+/*
+ * The configuration for connections made from now on in this process; it is
+ * copied.  Not to be called while another thread connects.
+ */
+extern void rbp_verbs_configure(const RbpVerbsConfig *config);
+
 #endif							/* RBP_TRANSPORT_H */

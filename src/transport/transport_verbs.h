@@ -17,32 +17,10 @@
 #include <rdma/rdma_cma.h>
 #include <sys/socket.h>
 
-#define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
 #define RBP_VERBS_PINGS		4	/* on the way at once, on a connection; as
 								 * many receives have both sides posted */
 
-/* How this process uses RDMA devices. */
-typedef struct RbpVerbsConfig
-{
-	char		device[RBP_RDMA_DEVICE_LEN];	/* "mlx5_0"; "": whichever the
-												 * route to the peer leads to */
-	int			port;			/* of the device, from 1; 0: any */
-	int			gid_index;		/* in the port's GID table; -1: the one of the
-								 * source address */
-	int			traffic_class;	/* 0 .. 255; -1: the system's default */
-	int			ack_timeout;	/* a packet is sent again after 4.096 us *
-								 * 2^this; 1 .. 31 */
-	int			retry_count;	/* that often, 0 .. 6 (7 is for ever) */
-} RbpVerbsConfig;
-
-#define RBP_VERBS_CONFIG_DEFAULT \
-	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 12,.retry_count = 6}
-
-/*
- * The configuration for connections made from now on in this process; it is
- * copied.  Not to be called while another thread connects.
- */
-extern void rbp_verbs_configure(const RbpVerbsConfig *config);
+/* The configuration that is in use. */
 extern const RbpVerbsConfig *rbp_verbs_config(void);
 
 /*

@@ -244,7 +244,7 @@ main(int argc, char **argv)
 	start = now_ms();
 	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING)),
 							 (uint32) slots, STAGING, 0);
-	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)), false,
+	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)),
 						  extents, both, no_use);
 	tell("start", now_ms() - start);
 

@@ -45,7 +45,7 @@ sub all_held
 		sub { ($server // $node)->safe_psql('postgres', "SELECT coalesce(sum(pages_held) >= sum(pages_wanted) * 0.95 AND sum(pages_wanted) > 0, false) FROM remote_bp_policies WHERE set_on = '$set_on'::regclass AND policy = 'keep'") eq 't' }, 120);
 }
 
-sub shown { my ($set_on) = @_; return sql("SELECT relation, policy, pages_wanted, pages_held, reason FROM remote_bp_policies WHERE set_on = '$set_on'::regclass ORDER BY relation::text"); }
+sub shown { my ($set_on, $server) = @_; return ($server // $node)->safe_psql('postgres', "SELECT relation, policy, pages_wanted, pages_held, reason FROM remote_bp_policies WHERE set_on = '$set_on'::regclass ORDER BY relation::text"); }
 
 # A load that sweeps several times the tier through it, until it is told to end.
 make_table($node, 'swept', 200, index => 0);
@@ -101,7 +101,7 @@ sub kept_ok
 {
 	my ($rel, $what, $server) = @_;
 	$server //= $node;
-	ok(all_held($rel, $server), "$what: what is to be kept is held") or diag(shown($rel));
+	ok(all_held($rel, $server), "$what: what is to be kept is held") or diag(shown($rel, $server));
 	$server->safe_psql('postgres', 'SELECT count(pad) FROM swept');
 	my $wanted = $server->safe_psql('postgres', "SELECT pg_relation_size('$rel') / 8192");
 	my $was_sweeping = $sweeper;

@@ -256,11 +256,6 @@ rbp_guc_tier_size_wanted(void)
 }
 
 void
-rbp_pusher_wake(void)
-{
-}
-
-void
 rbp_stats_error(const char *fmt,...)
 {
 }

@@ -131,7 +131,10 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 	return (uint32) used[extent];
 }
 
-static const RbpRemotePoolOps buffer_ops = {
+/* Some tests change them: see set_up() */
+static RbpRemotePoolOps buffer_ops;
+
+static const RbpRemotePoolOps plain_ops = {
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
@@ -159,8 +162,9 @@ set_up(void)
 	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&buffer_ops, &temp_ops};
 
+	buffer_ops = plain_ops;
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
-						  false, extents, ops, first_use);
+						  extents, ops, first_use);
 }
 
 /*
@@ -1030,19 +1034,15 @@ extent_read(uint32 extent, int64 deadline_ns)
 static void
 test_shrinking(void)
 {
-	static RbpRemotePoolOps moving_ops;
-	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
-	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&moving_ops, &temp_ops};
 	RbpRegionGrant given[8];
 	int			left;
 	int			n;
 
-	moving_ops = temp_ops;
-	moving_ops.has_copies = true;
+	buffer_ops = temp_ops;
+	buffer_ops.has_copies = true;
 	rbp_remote_clear_lease(RBP_POOL_BUFFER);
 	memset(used, 0, sizeof(used));
 	memset(heat, 0, sizeof(heat));
-	rbp_remote_shmem_init(rbp_remote_shared, true, extents, ops, first_use);
 
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
@@ -1095,7 +1095,7 @@ test_shrinking(void)
 		pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 0);
 
 	/* what passes is no reason to give up */
-	moving_ops.evacuate = extent_read;
+	buffer_ops.evacuate = extent_read;
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 1, 2);
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
 		used[e] = 50;
@@ -1131,7 +1131,7 @@ test_shrinking(void)
 	is_u64(mock_donors[0].open, 0, "which is closed when the lease ends");
 
 	/* that one pool gets nowhere does not upset the other's turns */
-	moving_ops.evacuate = extent_evacuate;
+	buffer_ops.evacuate = extent_evacuate;
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 1, 2);
 	(void) take_lease(RBP_POOL_TEMP, 3, 0, 2, 2);
 	n = 0;
@@ -1390,13 +1390,8 @@ forget(void)
 static void
 test_promised_extents(void)
 {
-	static RbpRemotePoolOps promising_ops;
-	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
-	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&promising_ops, &temp_ops};
-
-	promising_ops = buffer_ops;
-	promising_ops.forget = forget;
-	rbp_remote_shmem_init(rbp_remote_shared, true, extents, ops, first_use);
+	buffer_ops = plain_ops;
+	buffer_ops.forget = forget;
 	for (int e = 5; e < BUFFER_EXTENTS; e++)
 		not_absent[e] = true;
 	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 2), 0, "five regions have extents, one will");
@@ -1545,7 +1540,7 @@ test_vast_pool(void)
 	RemoteShared *before = rbp_remote_shared;
 
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
-						  false, extents, ops, first_use);
+						  extents, ops, first_use);
 	for (int r = 0; r < VAST_REGIONS; r++)
 	{
 		strlcpy(grants[r].donor, mock_donors[0].id, sizeof(grants[r].donor));
@@ -1603,7 +1598,7 @@ test_many_regions(void)
 	many_ops.evacuate = stays;
 	many_ops.extent_used = one_used;
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
-						  false, extents, ops, first_use);
+						  extents, ops, first_use);
 	for (int r = 0; r < MANY_REGIONS; r++)
 	{
 		strlcpy(grants[r].donor, mock_donors[r % 2].id, sizeof(grants[r].donor));

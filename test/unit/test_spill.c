@@ -17,7 +17,7 @@
 #include "mock_server.h"
 #include "rbp_guc.h"
 #include "rbp_hash.h"
-#include "rbp_interpose.h"
+#include "base/libc.h"
 #include "rbp_spill_internal.h"
 
 #include "tap.h"

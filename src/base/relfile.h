@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * relfile.h
+ *	  The name of a relation's segment file, and what can be said of a
+ *	  relation's files.  No postgres.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_RELFILE_H
+#define RBP_RELFILE_H
+
+#include <stdint.h>
+
+/* A segment file of a relation fork. */
+typedef struct RbpRelFile
+{
+	uint32_t	spc;			/* tablespace */
+	uint32_t	db;				/* 0 in the global tablespace */
+	uint32_t	rel;			/* relfilenumber */
+	uint32_t	segment;
+	uint8_t		fork;
+} RbpRelFile;
+
+typedef enum RbpPolicy
+{
+	RBP_POLICY_DEFAULT,
+	RBP_POLICY_KEEP,
+	RBP_POLICY_NONE				/* not captured, and not published */
+} RbpPolicy;
+
+#endif							/* RBP_RELFILE_H */
