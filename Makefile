@@ -58,16 +58,12 @@ REGRESS = $(sort $(patsubst sql/%.sql,%,$(filter-out $(DATA),$(wildcard sql/*.sq
 RBP_VERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" remote_bp.control)
 
 # What each of the products is made of.  The fault transport is for tests.
-FAULT_SOURCES := $(wildcard src/transport/*fault*.c)
-SHARED_SOURCES := $(filter-out $(FAULT_SOURCES),$(wildcard src/common/*.c src/wire/*.c src/transport/*.c))
-MODULE_SOURCES := $(wildcard src/*.c src/base/*.c) $(SHARED_SOURCES) $(if $(FAULT),$(FAULT_SOURCES))
-MAIN_SOURCES := $(shell grep -l '^main\b' $(wildcard broker/*.c) /dev/null)
-PROGRAM_SOURCES := $(filter-out $(MAIN_SOURCES),$(wildcard broker/*.c)) $(SHARED_SOURCES)
-
-# A program's main file is the one that carries its name.
-main_source = $(foreach m,$(MAIN_SOURCES),$(if $(findstring $(1),$(notdir $(m))),$(m)))
-PROGRAM_NAMES := $(foreach p,broker donor ctl,$(if $(call main_source,$(p)),$(p)))
+FAULT_SOURCES := $(wildcard test/fault/*.c)
+SHARED_SOURCES := $(wildcard $(foreach d,common wire transport transport/*,src/$(d)/*.c))
+MODULE_SOURCES := $(sort $(wildcard src/*.c src/*/*.c) $(SHARED_SOURCES)) $(if $(FAULT),$(FAULT_SOURCES))
+PROGRAM_NAMES := broker donor ctl
 PROGRAMS := $(PROGRAM_NAMES:%=build/remote_bp_%)
+PROGRAM_SOURCES := $(wildcard broker/*/*.c) $(SHARED_SOURCES)
 
 OBJS = $(MODULE_SOURCES:%.c=build/module/%.o)
 TEST_OBJS := $(patsubst %.c,build/test/%.o,$(sort $(MODULE_SOURCES) $(FAULT_SOURCES)))
@@ -92,7 +88,7 @@ PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd l
 # The programs, and what they share with the module, see no server header.
 PROGRAM_CFLAGS = -std=gnu11 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong \
 	$(RBP_WARNINGS) -Wmissing-prototypes -pthread
-PROGRAM_CPPFLAGS = -D_GNU_SOURCE -D_FORTIFY_SOURCE=2 $(RBP_DEFINES) -Isrc -Ibroker \
+PROGRAM_CPPFLAGS = -D_GNU_SOURCE -D_FORTIFY_SOURCE=2 $(RBP_DEFINES) -Isrc -I. \
 	$(shell pkg-config --cflags $(PROGRAM_PACKAGES))
 PROGRAM_LDFLAGS = -Wl,-z,relro -Wl,-z,now -Wl,--as-needed -pthread
 PROGRAM_LIBS = $(shell pkg-config --libs $(PROGRAM_PACKAGES))
@@ -120,7 +116,7 @@ build/module/%.o: %.c Makefile build/flags
 # tests point dynamic_library_path at it.
 build/test/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
-	$(MODULE_COMPILE) -DRBP_TEST_MUTATIONS -DRBP_FAULT -c -o $@ $<
+	$(MODULE_COMPILE) -DRBP_TEST_MUTATIONS -c -o $@ $<
 
 build/test/remote_bp$(DLSUFFIX): $(TEST_OBJS)
 	$(CC) $(CFLAGS) $(CFLAGS_SL) $(LDFLAGS) -shared -o $@ $^ $(SHLIB_LINK)
@@ -132,12 +128,12 @@ build/program/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
 	$(CC) $(PROGRAM_CFLAGS) $(PROGRAM_CPPFLAGS) -MMD -MP -c -o $@ $<
 
-build/libremote_bp.a: $(PROGRAM_OBJS)
+build/libremote_bp.a: $(patsubst %.c,build/program/%.o,$(wildcard broker/common/*.c) $(SHARED_SOURCES))
 	rm -f $@
 	$(AR) qcs $@ $^
 
 define program_rule
-build/remote_bp_$(1): $(patsubst %.c,build/program/%.o,$(call main_source,$(1))) build/libremote_bp.a
+build/remote_bp_$(1): $(patsubst %.c,build/program/%.o,$(wildcard broker/$(1)/*.c)) build/libremote_bp.a
 	$$(CC) $$(PROGRAM_CFLAGS) $$(PROGRAM_LDFLAGS) -o $$@ $$^ $$(PROGRAM_LIBS)
 endef
 $(foreach p,$(PROGRAM_NAMES),$(eval $(call program_rule,$(p))))
@@ -152,7 +148,7 @@ uninstall-programs:
 
 include test/unit.mk
 
--include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d) $(MAIN_SOURCES:%.c=build/program/%.d)
+-include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d)
 
 endif
 endif

@@ -27,8 +27,8 @@ test_transports_WITH = $(filter-out $(UNIT_TESTS),$(wildcard test/conformance/*.
 UNIT_PACKAGES := $(sort $(MODULE_PACKAGES) $(PROGRAM_PACKAGES))
 UNIT_CFLAGS = -std=gnu11 -g -O1 -fno-omit-frame-pointer -pthread $(RBP_WARNINGS) \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
-UNIT_CPPFLAGS = -D_GNU_SOURCE -DRBP_UNIT_TEST -DRBP_FAULT -DUSE_ASSERT_CHECKING \
-	$(RBP_DEFINES) -I. -Isrc -Ibroker -Itest/unit \
+UNIT_CPPFLAGS = -D_GNU_SOURCE -DRBP_UNIT_TEST -DUSE_ASSERT_CHECKING \
+	$(RBP_DEFINES) -I. -Isrc -Itest/unit \
 	-isystem $(shell $(PG_CONFIG) --includedir-server) \
 	$(shell pkg-config --cflags $(UNIT_PACKAGES))
 UNIT_LIBS = -L$(shell $(PG_CONFIG) --pkglibdir) -Wl,--as-needed -lpgcommon -lpgport \
@@ -38,7 +38,7 @@ UNIT_LIBS = -L$(shell $(PG_CONFIG) --pkglibdir) -Wl,--as-needed -lpgcommon -lpgp
 unit_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 plain_FLAGS =
 
-UNIT_SOURCES := $(sort $(MODULE_SOURCES) $(PROGRAM_SOURCES) $(FAULT_SOURCES))
+UNIT_SOURCES := $(filter-out %/main.c,$(sort $(MODULE_SOURCES) $(PROGRAM_SOURCES) $(FAULT_SOURCES)))
 PLAIN_PROGRAMS := test/bench/lease_upkeep.c test/demo/drop_cache.c test/conformance/test_transports.c
 
 unit-build: $(UNIT_NAMES:%=build/unit/%)

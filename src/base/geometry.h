@@ -28,4 +28,7 @@
 /* Instead of a number of pages: half of those that there is room for. */
 #define RBP_KEEP_HALF			UINT64_MAX
 
+/* Of a temporary file's name, with the zero; longer ones are not kept. */
+#define RBP_SPILL_NAME_LEN		160
+
 #endif							/* RBP_GEOMETRY_H */

@@ -38,6 +38,8 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
 #include "bench_common.h"
 
 #define BATCH_BYTES		(BATCH * PAGE)

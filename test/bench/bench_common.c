@@ -5,7 +5,10 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/hash.h"
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
 #include "bench_common.h"
 
 #include <errno.h>

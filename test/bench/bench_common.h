@@ -14,8 +14,8 @@
 
 #include <sys/types.h>
 
-#include "rbp_hash.h"
-#include "transport/rbp_transport.h"
+#include "base/hash.h"
+#include "transport/transport.h"
 
 #define PAGE			RBP_HASH_BYTES
 #define FRAMES			16384	/* 128 MB of shared buffers */

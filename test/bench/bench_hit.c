@@ -42,10 +42,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "common/clock.h"
+#include "common/spin.h"
+#include "common/status.h"
+#include "transport/sock.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 #include "bench_common.h"
-#include "transport/transport_sock.h"
-#include "wire/rbp_wire.h"
 
 #define IO_TIMEOUT_NS	INT64_C(10000000)	/* remote_bp.io_timeout */
 #define DONOR_SPIN_NS	INT64_C(200000) /* remote_bp_donor's --spin-us */

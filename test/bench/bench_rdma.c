@@ -56,7 +56,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
 #include "bench_common.h"
 
 #define IO_TIMEOUT_NS	INT64_C(1000000000)	/* all is slow under emulation */

@@ -22,7 +22,12 @@
 #include <time.h>
 
 #include "mock_server.h"
-#include "rbp_directory.h"
+#include "base/geometry.h"
+#include "buffer/directory.h"
+#include "buffer/page.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
 
 #include "tap.h"
 

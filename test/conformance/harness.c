@@ -5,12 +5,12 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/common/http_client.h"
 #include "common/clock.h"
+#include "common/status.h"
 #include "common/text.h"
+#include "transport/transport.h"
 #include "harness.h"
-
-#include "common.h"
-#include "http_client.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -11,7 +11,7 @@
 #ifndef HARNESS_H
 #define HARNESS_H
 
-#include "transport/rbp_transport.h"
+#include "transport/transport.h"
 
 #include <stdbool.h>
 #include <stdint.h>

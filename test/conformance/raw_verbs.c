@@ -15,6 +15,10 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "common/clock.h"
+#include "transport/peer.h"
+#include "wire/wire.h"
+
 /* The next event; *welcome gets its private data, if they are one. */
 static enum rdma_cm_event_type
 next_event(Raw *raw)

@@ -15,7 +15,7 @@
 
 #include "harness.h"
 
-#include "transport/transport_verbs.h"
+#include "wire/wire.h"
 
 #define RAW_BUFFER	65536
 

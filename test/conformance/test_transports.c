@@ -13,14 +13,14 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/status.h"
+#include "test/fault/fault.h"
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 #include "harness.h"
 #include "tap.h"
 #include "verbs_only.h"
-
-#include "transport/transport_fault.h"
-#include "transport/transport_sock.h"
-#include "transport/transport_verbs.h"
-#include "wire/rbp_wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

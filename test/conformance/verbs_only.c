@@ -6,11 +6,15 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 #include "harness.h"
 #include "raw_verbs.h"
 #include "tap.h"
 #include "verbs_only.h"
 
+#include <rdma/rdma_cma.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

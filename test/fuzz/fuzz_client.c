@@ -14,10 +14,10 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 #include "fuzz.h"
-
-#include "transport/rbp_transport.h"
-#include "wire/rbp_wire.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -9,7 +9,7 @@
  */
 #include "fuzz.h"
 
-#include "wire/rbp_wire.h"
+#include "wire/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>

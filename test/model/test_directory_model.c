@@ -13,8 +13,12 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_directory_internal.h"
-#include "rbp_mutation.h"
+#include "base/geometry.h"
+#include "base/mutation.h"
+#include "base/relfile.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,12 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/guc.h"
+#include "base/mutation.h"
+#include "base/stats.h"
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
 #include "mock_server.h"
 
 #include <stdlib.h>
@@ -14,12 +19,8 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "storage/procsignal.h"
 #include "utils/timestamp.h"
-
-#include "rbp_guc.h"
-#include "rbp_mutation.h"
-#include "rbp_pusher.h"
-#include "transport/transport_verbs.h"
 
 #include "tap.h"
 

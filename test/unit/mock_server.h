@@ -16,7 +16,8 @@
 
 #include "postgres.h"
 
-#include "rbp_remote_internal.h"
+#include "base/stats.h"
+#include "transport/transport.h"
 
 #define MOCK_DONORS			3
 #define MOCK_LEASES			4

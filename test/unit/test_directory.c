@@ -5,8 +5,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_directory_internal.h"
-#include "rbp_mutation.h"
+#include "base/geometry.h"
+#include "base/mutation.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -6,7 +6,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_directory_internal.h"
+#include "base/geometry.h"
+#include "base/relfile.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,9 +13,12 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_directory_internal.h"
-#include "rbp_mutation.h"
-#include "rbp_staging.h"
+#include "base/geometry.h"
+#include "base/mutation.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+#include "buffer/staging.h"
 
 #include <pthread.h>
 #include <sched.h>

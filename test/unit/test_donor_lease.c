@@ -12,8 +12,12 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/common/log.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
 #include "common/clock.h"
-#include "broker/donor_lease.c"
+#include "transport/transport.h"
+#include "broker/donor/lease.c"
 
 #include <errno.h>
 #include <stdio.h>
@@ -108,7 +112,7 @@ check_closed(const DonorRegion *region, const char *where)
 	if (atomic_load(&inside[n]) != 0)
 		wrong("%s of region %u while a request uses it", where, n);
 	pthread_mutex_lock(&donor_lock);
-	if (region->state != RBP_REGION_DIRTY)
+	if (region->state != DONOR_REGION_DIRTY)
 		wrong("%s of region %u in state %d", where, n, region->state);
 	pthread_mutex_unlock(&donor_lock);
 }
@@ -213,13 +217,13 @@ check_state(const char *when)
 		pthread_mutex_lock(&key_lock);
 		stamp = key_stamp[i];
 		pthread_mutex_unlock(&key_lock);
-		if (region->state != RBP_REGION_LEASED)
+		if (region->state != DONOR_REGION_LEASED)
 		{
 			if (owner != NULL)
 				wrong("%s: region %u in state %d has an owner", when, i, region->state);
-			if (stamp != 0 && region->state != RBP_REGION_DIRTY)
+			if (stamp != 0 && region->state != DONOR_REGION_DIRTY)
 				wrong("%s: region %u in state %d has a key", when, i, region->state);
-			if (region->state == RBP_REGION_FREE && !clean[i])
+			if (region->state == DONOR_REGION_FREE && !clean[i])
 				wrong("%s: region %u is free but not clean", when, i);
 			continue;
 		}
@@ -246,17 +250,17 @@ check_state(const char *when)
 		if (n != lease->nregions)
 			wrong("%s: %s has %u regions, and counts %u", when, lease->id, n, lease->nregions);
 	}
-	if (counts[RBP_REGION_DIRTY] != ndirty)
-		wrong("%s: %u regions are dirty, counted %u", when, counts[RBP_REGION_DIRTY], ndirty);
-	if (counts[RBP_REGION_RELEASED] != nreleased)
-		wrong("%s: %u regions are released, counted %u", when, counts[RBP_REGION_RELEASED], nreleased);
+	if (counts[DONOR_REGION_DIRTY] != ndirty)
+		wrong("%s: %u regions are dirty, counted %u", when, counts[DONOR_REGION_DIRTY], ndirty);
+	if (counts[DONOR_REGION_RELEASED] != nreleased)
+		wrong("%s: %u regions are released, counted %u", when, counts[DONOR_REGION_RELEASED], nreleased);
 	pthread_mutex_unlock(&donor_lock);
 }
 
-static RbpRegionState
+static DonorRegionState
 state_of(uint32_t region)
 {
-	RbpRegionState state;
+	DonorRegionState state;
 
 	pthread_mutex_lock(&donor_lock);
 	state = donor_regions[region].state;
@@ -265,7 +269,7 @@ state_of(uint32_t region)
 }
 
 static bool
-await_state(uint32_t region, RbpRegionState state)
+await_state(uint32_t region, DonorRegionState state)
 {
 	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
 
@@ -368,7 +372,7 @@ settle(const char *when)
 		wrong("%s: the janitor does not come to an end", when);
 	check_state(when);
 	for (uint32_t i = 0; i < NREGIONS; i++)
-		if (state_of(i) != RBP_REGION_FREE)
+		if (state_of(i) != DONOR_REGION_FREE)
 			wrong("%s: region %u ends in state %d", when, i, state_of(i));
 	pthread_mutex_lock(&donor_lock);
 	if (leases != NULL)
@@ -391,7 +395,7 @@ test_grants(void)
 	donor_apply_end();
 	check_state("granted");
 	ok(owner_stamp(0) == 1 && owner_stamp(1) == 1 && owner_stamp(2) == 2 &&
-	   owner_stamp(3) == 2 && state_of(4) == RBP_REGION_FREE,
+	   owner_stamp(3) == 2 && state_of(4) == DONOR_REGION_FREE,
 	   "regions go to the leases that the broker names");
 	is_u64(atomic_load(&ngrants) - grants, 4, "each grant is told once");
 
@@ -410,7 +414,7 @@ test_grants(void)
 	ok(owner_stamp(1) == 0 && owner_stamp(3) == 0, "regions are taken before any is given");
 	ok(await_clean(), "they are cleaned");
 	is_u64(atomic_load(&nrevokes) - revokes, 2, "the keys of both are revoked");
-	ok(state_of(1) == RBP_REGION_FREE && state_of(3) == RBP_REGION_FREE,
+	ok(state_of(1) == DONOR_REGION_FREE && state_of(3) == DONOR_REGION_FREE,
 	   "a region that moves waits for the broker's next word");
 	donor_apply_begin();
 	name_lease(1, 60 * SECOND, 0x01);
@@ -428,7 +432,7 @@ test_grants(void)
 	ok(!donor_region_enter(&donor_regions[2], lease, rbp_boottime_ns()), "and may enter no region");
 	donor_lease_unref(lease);
 	ok(donor_lease_find("lease-2") == NULL, "nor be found");
-	ok(await_clean() && state_of(1) == RBP_REGION_FREE && state_of(2) == RBP_REGION_FREE,
+	ok(await_clean() && state_of(1) == DONOR_REGION_FREE && state_of(2) == DONOR_REGION_FREE,
 	   "its regions are cleaned");
 	settle("grants");
 }
@@ -473,7 +477,7 @@ test_end_while_granted(void)
 	check_state("ended, then granted");
 	is_u64(atomic_load(&ngrants) - grants, 0, "none is granted to it");
 	for (uint32_t i = 0; i < NREGIONS; i++)
-		if (state_of(i) != RBP_REGION_FREE)
+		if (state_of(i) != DONOR_REGION_FREE)
 			wrong("ended, then granted: region %u in state %d", i, state_of(i));
 	ok(say() == 1, "the broker is told");
 	settle("ended, then granted");
@@ -490,14 +494,14 @@ test_end_while_granted(void)
 	donor_apply_end();
 	check_state("more");
 	is_u64(atomic_load(&ngrants) - grants, 0, "nothing more is granted to it");
-	ok(await_clean() && state_of(0) == RBP_REGION_FREE, "what it had is cleaned");
+	ok(await_clean() && state_of(0) == DONOR_REGION_FREE, "what it had is cleaned");
 	check_state("more, cleaned");
 
 	/* a word that the broker said before it heard of the end */
 	donor_apply_begin();
 	name_lease(21, 60 * SECOND, 0xff);
 	donor_apply_end();
-	ok(donor_lease_find("lease-21") == NULL && state_of(0) == RBP_REGION_FREE,
+	ok(donor_lease_find("lease-21") == NULL && state_of(0) == DONOR_REGION_FREE,
 	   "a broker that does not know yet does not bring it back to life");
 	(void) say();
 	donor_apply_begin();
@@ -535,7 +539,7 @@ test_end_while_granted(void)
 	ok(await_end("lease-25"), "the lease that a region moves to ends");
 	donor_apply_end();
 	check_state("moved");
-	ok(await_clean() && state_of(0) == RBP_REGION_FREE, "it is nobody's then");
+	ok(await_clean() && state_of(0) == DONOR_REGION_FREE, "it is nobody's then");
 	settle("moved");
 }
 
@@ -611,23 +615,23 @@ test_pressure(void)
 	pthread_mutex_unlock(&donor_lock);
 	atomic_store(&available, 4 * donor_region_size);
 	wake_janitor();
-	ok(await_state(NREGIONS - 1, RBP_REGION_RELEASED), "short of memory, free regions are given back");
+	ok(await_state(NREGIONS - 1, DONOR_REGION_RELEASED), "short of memory, free regions are given back");
 	until = rbp_boottime_ns() + 5 * SECOND;
 	do
 	{
 		released = 0;
 		for (uint32_t i = 0; i < NREGIONS; i++)
-			released += state_of(i) == RBP_REGION_RELEASED;
+			released += state_of(i) == DONOR_REGION_RELEASED;
 		usleep(500);
 	} while (released < 6 && rbp_boottime_ns() < until);
 	check_state("pressure");
-	ok(released >= 4 && state_of(0) == RBP_REGION_LEASED, "not those in use");
+	ok(released >= 4 && state_of(0) == DONOR_REGION_LEASED, "not those in use");
 
 	/* one that ends under pressure is given back too, its keys revoked first */
 	donor_apply_begin();
 	name_lease(41, 60 * SECOND, 0x01);
 	donor_apply_end();
-	ok(await_state(1, RBP_REGION_RELEASED), "a region that loses its lease as well");
+	ok(await_state(1, DONOR_REGION_RELEASED), "a region that loses its lease as well");
 	check_state("pressure, ended");
 
 	/* granted without memory: gets some, and goes to nobody who has ended */
@@ -659,7 +663,7 @@ test_pressure(void)
 		usleep(2000);
 	}
 	for (uint32_t i = 0; i < NREGIONS; i++)
-		if (!await_state(i, RBP_REGION_FREE))
+		if (!await_state(i, DONOR_REGION_FREE))
 			wrong("region %u does not come back", i);
 	pthread_mutex_lock(&donor_lock);
 	min_free = 0;
@@ -808,7 +812,7 @@ test_all_at_once(void)
 	donor_apply_nothing();
 	for (uint32_t i = 0; i < NREGIONS; i++)
 	{
-		for (int n = 0; n < 1000 && state_of(i) != RBP_REGION_FREE; n++)
+		for (int n = 0; n < 1000 && state_of(i) != DONOR_REGION_FREE; n++)
 		{
 			wake_janitor();
 			usleep(1000);

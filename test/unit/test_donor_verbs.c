@@ -11,11 +11,16 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/common/log.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
+#include "broker/donor/verbs.h"
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 #include "mock_verbs.h"
-
-#include "common.h"
-#include "donor.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -28,7 +33,7 @@ static int64_t shifted_now(void);
 #define calloc			mock_calloc
 #define aligned_alloc	mock_aligned_alloc
 #define rbp_boottime_ns	shifted_now
-#include "broker/donor_verbs.c"
+#include "broker/donor/verbs.c"
 #undef malloc
 #undef calloc
 #undef aligned_alloc

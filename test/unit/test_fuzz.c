@@ -9,7 +9,7 @@
 #include "tap.h"
 
 #include "../fuzz/fuzz.h"
-#include "wire/rbp_wire.h"
+#include "wire/wire.h"
 
 #include <signal.h>
 #include <stdlib.h>

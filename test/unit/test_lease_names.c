@@ -15,7 +15,10 @@
 #include "storage/fd.h"
 
 #include "mock_server.h"
-#include "rbp_lease_names.h"
+#include "lease/names.h"
+#include "lease/plan.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
 
 #include "tap.h"
 

@@ -6,7 +6,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_lease_plan.h"
+#include "lease/plan.h"
+#include "transport/transport.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_read_cost.h"
+#include "buffer/read_cost.h"
 
 #include "tap.h"
 

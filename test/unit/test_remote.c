@@ -11,7 +11,12 @@
 #include <stdlib.h>
 
 #include "mock_server.h"
-#include "rbp_guc.h"
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
 
 #include "tap.h"
 
@@ -1224,7 +1229,7 @@ messages(void)
 static void
 test_messages(void)
 {
-	Donor	   *d = &rbp_remote_shared->donors[0];
+	RemoteDonor	   *d = &rbp_remote_shared->donors[0];
 
 	mock_now += 60000 * MS;
 	(void) messages();

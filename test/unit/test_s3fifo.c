@@ -10,7 +10,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_s3fifo.h"
+#include "base/geometry.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+#include "buffer/s3fifo.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -15,10 +15,16 @@
 #include "storage/pg_shmem.h"
 
 #include "mock_server.h"
-#include "rbp_guc.h"
-#include "rbp_hash.h"
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/hash.h"
 #include "base/libc.h"
-#include "rbp_spill_internal.h"
+#include "base/page_cache.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "spill/slots.h"
+#include "spill/spill.h"
+#include "spill/spill_internal.h"
 
 #include "tap.h"
 
@@ -286,7 +292,7 @@ end(const char *name)
 	rbp_spill_use(&use);
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
 		pending += pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(e)));
-	is_u64(use.slots.used + use.slots.quarantined + use.files + pending, 0,
+	is_u64(use.used + use.quarantined + use.files + pending, 0,
 		   "%s: all is given back", name);
 }
 

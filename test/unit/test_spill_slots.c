@@ -9,8 +9,9 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_directory.h"
-#include "rbp_spill_slots.h"
+#include "base/geometry.h"
+#include "spill/slots.h"
+#include "spill/spill_internal.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -9,7 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_spill_table.h"
+#include "base/geometry.h"
+#include "spill/table.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -5,7 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "rbp_staging.h"
+#include "buffer/staging.h"
 
 #include <pthread.h>
 #include <sched.h>

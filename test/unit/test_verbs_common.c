@@ -10,7 +10,10 @@
  */
 #include "tap.h"
 
-#include "transport/transport_verbs.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -7,6 +7,8 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/transport.h"
 #include "verbs_donor.h"
 
 #include <errno.h>

@@ -7,6 +7,10 @@
  *-------------------------------------------------------------------------
  */
 #include "common/clock.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 #include "verbs_donor.h"
 
 #include <stdlib.h>

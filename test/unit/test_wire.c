@@ -8,7 +8,7 @@
  */
 #include "tap.h"
 
-#include "wire/rbp_wire.h"
+#include "wire/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

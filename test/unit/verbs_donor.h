@@ -17,9 +17,8 @@
 
 #include "mock_verbs.h"
 
-#include "src/transport/rbp_transport.h"
-#include "src/transport/transport_verbs.h"
-#include "src/wire/rbp_wire.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
 
 #include "tap.h"
 

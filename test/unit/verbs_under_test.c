@@ -18,5 +18,5 @@
 #define mmap		mock_mmap
 #define munmap		mock_munmap
 #define madvise		mock_madvise
-#include "src/transport/verbs_device.c"
-#include "src/transport/transport_verbs.c"
+#include "src/transport/verbs/device.c"
+#include "src/transport/verbs/verbs.c"

@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * alloc.h
+ *	  Who gets which region.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_BROKER_ALLOC_H
+#define RBP_BROKER_ALLOC_H
+
+#include "broker/broker/model.h"
+
+/*
+ * Grant regions to the lease until it has what it wants, or nothing is left
+ * for it.  Returns the number granted.  May be called with nothing to do.
+ */
+extern int	broker_alloc_grant(BrokerLease *lease);
+
+/* Could a donor that is up soon have clean regions for this lease? */
+extern bool broker_alloc_more_coming(const BrokerLease *lease);
+
+#endif							/* RBP_BROKER_ALLOC_H */

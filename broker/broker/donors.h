@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * donors.h
+ *	  Requests about donors; see BrokerHandler.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_BROKER_DONORS_H
+#define RBP_BROKER_DONORS_H
+
+#include "broker/broker/http.h"
+
+extern BrokerReply broker_donors_register(const char *id, const json_t *body);
+extern BrokerReply broker_donors_heartbeat(const char *id, const json_t *body);
+extern BrokerReply broker_donors_leave(const char *id, const json_t *body);
+extern BrokerReply broker_donors_drain(const char *id, const json_t *body);
+extern BrokerReply broker_donors_list(const char *id, const json_t *body);
+
+#endif							/* RBP_BROKER_DONORS_H */

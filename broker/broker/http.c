@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * http.c
+ *	  The broker's HTTP server on libmicrohttpd: routes, token, body limits.
+ *
+ * One thread for each connection: a heartbeat waits up to a second for news,
+ * and with its own thread it can just wait.  Connections are bounded in
+ * number and idle ones are closed, so that nobody can tie up the broker by
+ * connecting; requests without the token are refused before their body is
+ * read.
+ *
+ * Threads: each request belongs to its connection's thread; shared are the
+ * counters (atomic) and, through the handlers, the state (broker.lock).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/broker/http.h"
+#include "broker/common/format.h"
+#include "broker/common/log.h"
+#include "broker/common/secret.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MAX_BODY			(1024 * 1024)
+#define MAX_CONNECTIONS		1024
+#define IDLE_TIMEOUT_S		30
+#define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048 levels */
+
+/* A request while its body comes in. */
+typedef struct Request
+{
+	const BrokerRoute *route;
+	char		id[256];
+	char	   *body;
+	size_t		len;
+	size_t		size;
+	bool		too_large;
+} Request;
+
+static struct MHD_Daemon *httpd;
+static const char *required_token;
+static const BrokerRoute *routes;
+
+static atomic_int_fast64_t requests[6];
+
+/*
+ * ---- replies and bodies -------------------------------------------------------
+ */
+
+BrokerReply
+broker_reply_json(int status, json_t *json)
+{
+	BrokerReply		reply = {.status = status, .json = json};
+
+	return reply;
+}
+
+BrokerReply
+broker_reply_error(int status, const char *fmt,...)
+{
+	char		text[512];
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+
+	/* what came in a URL may be no UTF-8, which JSON needs */
+	for (char *c = text; *c != '\0'; c++)
+	{
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
+	}
+	return broker_reply_json(status, json_pack("{s:s}", "error", text));
+}
+
+bool
+broker_body_text(const json_t *body, const char *key, bool required,
+		  char *dst, size_t size, BrokerReply *error)
+{
+	const json_t *value = json_object_get(body, key);
+	const char *text = json_string_value(value);
+
+	if (value == NULL && !required)
+		return true;
+	if (text == NULL)
+	{
+		*error = broker_reply_error(400, "\"%s\" must be given, as a string", key);
+		return false;
+	}
+	if ((required && text[0] == '\0') || strlen(text) >= size)
+	{
+		*error = broker_reply_error(400, "\"%s\" must have %d to %zu characters", key,
+							 required, size - 1);
+		return false;
+	}
+	for (const char *c = text; *c != '\0'; c++)
+	{
+		if (*c < 0x20 || *c > 0x7e)
+		{
+			*error = broker_reply_error(400, "\"%s\" must be printable ASCII", key);
+			return false;
+		}
+	}
+	strcpy(dst, text);
+	return true;
+}
+
+bool
+broker_body_int(const json_t *body, const char *key, bool required,
+		 int64_t min, int64_t max, int64_t *value, BrokerReply *error)
+{
+	const json_t *member = json_object_get(body, key);
+
+	if (member == NULL && !required)
+		return true;
+	if (!json_is_integer(member) || json_integer_value(member) < min ||
+		json_integer_value(member) > max)
+	{
+		*error = broker_reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
+							 key, min, max);
+		return false;
+	}
+	*value = json_integer_value(member);
+	return true;
+}
+
+bool
+broker_body_bool(const json_t *body, const char *key, bool *value, BrokerReply *error)
+{
+	const json_t *member = json_object_get(body, key);
+
+	if (member == NULL)
+		return true;
+	if (!json_is_boolean(member))
+	{
+		*error = broker_reply_error(400, "\"%s\" must be true or false", key);
+		return false;
+	}
+	*value = json_is_true(member);
+	return true;
+}
+
+bool
+broker_body_array(const json_t *body, const char *key, const json_t **array,
+		   BrokerReply *error)
+{
+	const json_t *member = json_object_get(body, key);
+
+	if (member != NULL && !json_is_array(member))
+	{
+		*error = broker_reply_error(400, "\"%s\" must be an array", key);
+		return false;
+	}
+	*array = member;
+	return true;
+}
+
+/*
+ * ---- routes ---------------------------------------------------------------------
+ */
+
+/*
+ * Does the path fit the pattern?  Copies what stands for "*" to id.
+ */
+static bool
+path_matches(const char *pattern, const char *path, char *id, size_t size)
+{
+	id[0] = '\0';
+	while (*pattern != '\0')
+	{
+		if (*pattern == '*')
+		{
+			size_t		len = strcspn(path, "/");
+
+			if (len == 0 || len >= size)
+				return false;
+			memcpy(id, path, len);
+			id[len] = '\0';
+			path += len;
+			pattern++;
+		}
+		else if (*pattern++ != *path++)
+			return false;
+	}
+	return *path == '\0';
+}
+
+/*
+ * NULL if there is none; then *known_path says whether another method would
+ * have done.
+ */
+static const BrokerRoute *
+find_route(const char *method, const char *path, char *id, size_t size,
+		   bool *known_path)
+{
+	*known_path = false;
+	for (size_t i = 0; routes[i].path != NULL; i++)
+	{
+		if (!path_matches(routes[i].path, path, id, size))
+			continue;
+		*known_path = true;
+		if (strcmp(method, routes[i].method) == 0)
+			return &routes[i];
+	}
+	return NULL;
+}
+
+static bool
+token_matches(struct MHD_Connection *connection)
+{
+	static const char prefix[] = "Bearer ";
+	const char *header;
+
+	if (required_token == NULL)
+		return true;
+	header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+										 MHD_HTTP_HEADER_AUTHORIZATION);
+	if (header == NULL ||
+		strncasecmp(header, prefix, sizeof(prefix) - 1) != 0)
+		return false;
+	header += sizeof(prefix) - 1;
+	return rbp_equal_secret(header, strlen(header), required_token,
+							strlen(required_token));
+}
+
+/*
+ * ---- libmicrohttpd's callbacks ---------------------------------------------------
+ */
+
+/* Consumes the reply. */
+static enum MHD_Result
+send_reply(struct MHD_Connection *connection, BrokerReply reply)
+{
+	struct MHD_Response *response;
+	enum MHD_Result result;
+	char	   *text = reply.text;
+	const char *type = "text/plain; version=0.0.4; charset=utf-8";
+
+	if (reply.json != NULL)
+	{
+		text = json_dumps(reply.json, JSON_COMPACT);
+		json_decref(reply.json);
+		type = "application/json";
+		if (text == NULL)
+			return MHD_NO;
+	}
+	if (text == NULL)
+		response = MHD_create_response_from_buffer(0, (void *) "",
+												   MHD_RESPMEM_PERSISTENT);
+	else
+	{
+		response = MHD_create_response_from_buffer(strlen(text), text,
+												   MHD_RESPMEM_MUST_FREE);
+		if (response == NULL)
+		{
+			free(text);
+			return MHD_NO;
+		}
+		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	}
+	if (response == NULL)
+		return MHD_NO;
+	if (reply.status == 401)
+		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
+								"Bearer realm=\"remote_bp\"");
+	if (reply.status >= 100 && reply.status < 600)
+		atomic_fetch_add(&requests[reply.status / 100], 1);
+	result = MHD_queue_response(connection, (unsigned) reply.status, response);
+	MHD_destroy_response(response);
+	return result;
+}
+
+/*
+ * Who is refused is logged: an operator sees a token that was not replaced
+ * everywhere, or somebody who tries.
+ */
+static void
+log_refusal(struct MHD_Connection *connection, const char *why)
+{
+	const union MHD_ConnectionInfo *info =
+	MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	char		address[NI_MAXHOST];
+
+	rbp_log_repeated(RBP_LOG_WARNING, "refused a request from %s: %s",
+					 rbp_format_address(info != NULL ? info->client_addr : NULL,
+										address, sizeof(address)), why);
+}
+
+/*
+ * A request's headers are complete.  Refuse it now, or set up *request for
+ * its body.
+ */
+static enum MHD_Result
+start_request(struct MHD_Connection *connection, const char *url,
+			  const char *method, Request **request)
+{
+	char		id[sizeof((*request)->id)];
+	const char *length;
+	const BrokerRoute *route;
+	bool		known_path;
+
+	route = find_route(method, url, id, sizeof(id), &known_path);
+	if ((route == NULL || !route->open) &&
+		!token_matches(connection))
+	{
+		log_refusal(connection,
+					MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+												MHD_HTTP_HEADER_AUTHORIZATION) == NULL ?
+					"it has no token" : "its token is wrong");
+		return send_reply(connection, broker_reply_error(401, "the token is missing or wrong"));
+	}
+	if (route == NULL && known_path)
+		return send_reply(connection, broker_reply_error(405, "%s does not take %s", url, method));
+	if (route == NULL)
+		return send_reply(connection, broker_reply_error(404, "there is no %s here", url));
+
+	length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
+										 MHD_HTTP_HEADER_CONTENT_LENGTH);
+	if (length != NULL && strtoull(length, NULL, 10) > MAX_BODY)
+		return send_reply(connection, broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY));
+
+	*request = calloc(1, sizeof(Request));
+	if (*request == NULL)
+		return MHD_NO;
+	(*request)->route = route;
+	memcpy((*request)->id, id, sizeof(id));
+	return MHD_YES;
+}
+
+static enum MHD_Result
+take_body(Request *request, const char *data, size_t len)
+{
+	/* a chunked body has no length that could be refused at the start */
+	if (request->too_large || len > MAX_BODY - request->len)
+	{
+		if (request->too_large && request->len > 4 * MAX_BODY)
+			return MHD_NO;		/* closes the connection */
+		request->too_large = true;
+		request->len += len;
+		return MHD_YES;
+	}
+	if (request->len + len > request->size)
+	{
+		size_t		want = (request->len + len) * 2;
+		char	   *grown = realloc(request->body, want);
+
+		if (grown == NULL)
+			return MHD_NO;
+		request->body = grown;
+		request->size = want;
+	}
+	memcpy(request->body + request->len, data, len);
+	request->len += len;
+	return MHD_YES;
+}
+
+static BrokerReply
+run_request(const Request *request)
+{
+	json_error_t why;
+	json_t	   *body = NULL;
+	BrokerReply		reply;
+
+	if (request->too_large)
+		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
+	if (request->route->takes_body)
+	{
+		body = json_loadb(request->len > 0 ? request->body : "",
+						  request->len, JSON_REJECT_DUPLICATES, &why);
+		if (body == NULL)
+			return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
+							   why.text, why.line, why.column);
+		if (!json_is_object(body))
+		{
+			json_decref(body);
+			return broker_reply_error(400, "the body must be a JSON object");
+		}
+	}
+	reply = request->route->handler(request->id, body);
+	json_decref(body);
+	return reply;
+}
+
+static enum MHD_Result
+on_request(void *arg, struct MHD_Connection *connection, const char *url,
+		   const char *method, const char *version, const char *data,
+		   size_t *len, void **context)
+{
+	Request    *request = *context;
+	BrokerReply		reply;
+
+	(void) arg;
+	(void) version;
+	if (request == NULL)
+		return start_request(connection, url, method, (Request **) context);
+	if (*len > 0)
+	{
+		enum MHD_Result result = take_body(request, data, *len);
+
+		*len = 0;
+		return result;
+	}
+	reply = run_request(request);
+	if (reply.status == 403)
+	{
+		char		why[sizeof(request->id) + 64];
+
+		snprintf(why, sizeof(why), "its secret for lease %s is wrong", request->id);
+		log_refusal(connection, why);
+	}
+	return send_reply(connection, reply);
+}
+
+static void
+on_completed(void *arg, struct MHD_Connection *connection, void **context,
+			 enum MHD_RequestTerminationCode code)
+{
+	Request    *request = *context;
+
+	(void) arg;
+	(void) connection;
+	(void) code;
+	if (request != NULL)
+	{
+		free(request->body);
+		free(request);
+		*context = NULL;
+	}
+}
+
+static void __attribute__((format(printf, 2, 0)))
+on_log(void *arg, const char *fmt, va_list args)
+{
+	char		text[512];
+
+	(void) arg;
+	vsnprintf(text, sizeof(text), fmt, args);
+	rbp_log(RBP_LOG_DEBUG, "libmicrohttpd: %s", text);
+}
+
+/*
+ * ---- start and stop ---------------------------------------------------------------
+ */
+
+static int
+listen_on(const char *host, uint16_t port, char *address, size_t len)
+{
+	struct addrinfo hints = {
+		.ai_family = AF_UNSPEC,
+		.ai_socktype = SOCK_STREAM,
+		.ai_flags = AI_PASSIVE | AI_NUMERICSERV
+	};
+	struct addrinfo *list;
+	struct sockaddr_storage bound;
+	socklen_t	bound_len = sizeof(bound);
+	char		service[8];
+	char		name[NI_MAXHOST];
+	const char *what = "resolve";
+	int			error = 0;
+	int			fd = -1;
+	int			rc;
+
+	snprintf(service, sizeof(service), "%u", (unsigned) port);
+	rc = getaddrinfo(host[0] ? host : NULL, service, &hints, &list);
+	if (rc != 0)
+		rbp_die("cannot resolve \"%s\": %s", host, gai_strerror(rc));
+	for (struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next)
+	{
+		int			on = 1;
+
+		what = "create a socket for";
+		fd = socket(ai->ai_family, ai->ai_socktype | SOCK_CLOEXEC, ai->ai_protocol);
+		if (fd < 0)
+		{
+			error = errno;
+			continue;
+		}
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+		what = "listen on";
+		if (bind(fd, ai->ai_addr, ai->ai_addrlen) != 0 || listen(fd, 128) != 0)
+		{
+			error = errno;
+			close(fd);
+			fd = -1;
+		}
+	}
+	freeaddrinfo(list);
+	if (fd < 0)
+		rbp_die("cannot %s %s:%u: %s", what, host, (unsigned) port, strerror(error));
+
+	if (getsockname(fd, (struct sockaddr *) &bound, &bound_len) != 0 ||
+		getnameinfo((struct sockaddr *) &bound, bound_len, name, sizeof(name),
+					service, sizeof(service), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+		rbp_die("cannot tell the address that was bound");
+	rbp_format_hostport(name, (uint16_t) atoi(service), address, len);
+	return fd;
+}
+
+void
+broker_http_start(const BrokerRoute *served, const char *host, uint16_t port,
+				  const char *token, char *address, size_t len)
+{
+	int			fd = listen_on(host, port, address, len);
+
+	routes = served;
+	required_token = token;
+	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
+							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
+							 MHD_USE_ITC | MHD_USE_ERROR_LOG,
+							 0, NULL, NULL, on_request, NULL,
+							 MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
+							 MHD_OPTION_LISTEN_SOCKET, fd,
+							 MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
+							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) MAX_CONNECTIONS,
+							 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned) IDLE_TIMEOUT_S,
+							 MHD_OPTION_THREAD_STACK_SIZE, (size_t) STACK_SIZE,
+							 MHD_OPTION_END);
+	if (httpd == NULL)
+		rbp_die("cannot start the HTTP server");
+}
+
+void
+broker_http_stop(void)
+{
+	MHD_stop_daemon(httpd);
+	httpd = NULL;
+}
+
+void
+broker_http_requests(int64_t by_class[6])
+{
+	for (int i = 0; i < 6; i++)
+		by_class[i] = atomic_load(&requests[i]);
+}

@@ -1,0 +1,19 @@
+/*-------------------------------------------------------------------------
+ *
+ * leases.h
+ *	  Requests about leases; see BrokerHandler.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_BROKER_LEASES_H
+#define RBP_BROKER_LEASES_H
+
+#include "broker/broker/http.h"
+
+extern BrokerReply broker_leases_create(const char *id, const json_t *body);
+extern BrokerReply broker_leases_renew(const char *id, const json_t *body);
+extern BrokerReply broker_leases_release(const char *id, const json_t *body);
+extern BrokerReply broker_leases_revoke(const char *id, const json_t *body);
+extern BrokerReply broker_leases_list(const char *id, const json_t *body);
+
+#endif							/* RBP_BROKER_LEASES_H */

@@ -1,0 +1,156 @@
+/*-------------------------------------------------------------------------
+ *
+ * main.c
+ *	  The memory broker: who may use which donor's memory, and until when.
+ *
+ * The files, from the bottom: model (types), db (the disk), state (what is known,
+ * with its lock and invariants), reclaim, share, alloc (who gives back and gets
+ * what), tick (what time brings); donors and leases answer requests, which http
+ * brings to them by the table in routes.
+ *
+ * Threads: main waits for a signal; the ticker does what is due; libmicrohttpd
+ * has one for accepting and one for each connection.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/broker/db.h"
+#include "broker/broker/http.h"
+#include "broker/broker/model.h"
+#include "broker/broker/routes.h"
+#include "broker/broker/state.h"
+#include "broker/broker/tick.h"
+#include "broker/common/format.h"
+#include "broker/common/log.h"
+#include "broker/common/options.h"
+#include "broker/common/secret.h"
+#include "broker/common/service.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static const char *opt_listen;
+static const char *opt_state;
+static const char *opt_token_file;
+static int	opt_donor_timeout = 10;
+static const char *opt_log_level = "info";
+
+static const RbpOption options[] = {
+	{"listen", RBP_OPT_STRING, &opt_listen, "HOST:PORT",
+	"address to serve HTTP on; port 0: any", NULL, true, 0, 0},
+	{"state", RBP_OPT_STRING, &opt_state, "FILE",
+	"SQLite file that keeps donors and leases", NULL, true, 0, 0},
+	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
+	"file with the token that requests must carry", "none", false, 0, 0},
+	{"donor-timeout", RBP_OPT_INT, &opt_donor_timeout, "SECONDS",
+		"silence after which a donor gets no new leases; after three times it is given up",
+	"10", false, 2, 86400},
+	{"log-level", RBP_OPT_STRING, &opt_log_level, "LEVEL",
+	"debug, info, warning or error", "info", false, 0, 0},
+	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}
+};
+
+static const RbpProgram program = {
+	.name = "remote_bp_broker",
+	.summary = "remote_bp_broker leases the memory of donors to PostgreSQL servers.",
+	.usage = "--listen HOST:PORT --state FILE [OPTION]...",
+	.options = options
+};
+
+static void *
+ticker(void *arg)
+{
+	(void) arg;
+	broker_begin();
+	while (!broker.stopping)
+	{
+		int64_t		next = broker_tick();
+
+		broker_commit();
+		rbp_log_flush_repeated(false);
+
+		/* Each change wakes us too; that is cheap, and picks up new deadlines. */
+		broker_wait(next);
+	}
+	broker_end();
+	return NULL;
+}
+
+/* Each connection takes a descriptor, and the default limit is 1,024. */
+static void
+raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 4096)
+	{
+		limit.rlim_cur = limit.rlim_max < 4096 ? limit.rlim_max : 4096;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+int
+main(int argc, char **argv)
+{
+	RbpLogLevel level;
+	char		host[BROKER_HOST_LEN];
+	char		address[BROKER_HOST_LEN + 16];
+	char	   *token = NULL;
+	const char *error;
+	uint16_t	port;
+	pthread_t	ticker_thread;
+	sigset_t	signals;
+	int			signo;
+	int			rc;
+
+	if (rbp_options_parse(&program, argc, argv) != argc)
+		rbp_usage_error(&program, "there are too many arguments");
+	if (!rbp_log_level_parse(opt_log_level, &level))
+		rbp_usage_error(&program, "--log-level: \"%s\" is not a level", opt_log_level);
+	if (!rbp_parse_hostport(opt_listen, host, sizeof(host), &port))
+		rbp_usage_error(&program, "--listen: \"%s\" is not HOST:PORT", opt_listen);
+	rbp_log_init(program.name, level);
+
+	if (opt_token_file != NULL)
+	{
+		token = rbp_token_load(opt_token_file, &error);
+		if (token == NULL)
+			rbp_die("cannot use token file \"%s\": %s", opt_token_file, error);
+	}
+
+	/* Before any thread, so that all inherit it. */
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	raise_file_limit();
+
+	broker_state_init((int64_t) opt_donor_timeout * 1000);
+	broker_state_open(opt_state);
+	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
+	if (rc != 0)
+		rbp_die("cannot start a thread: %s", strerror(rc));
+	broker_http_start(broker_routes, host, port, token, address, sizeof(address));
+	if (token == NULL)
+		rbp_log(RBP_LOG_WARNING, "without --token-file everybody who reaches %s can lease memory",
+				address);
+	rbp_log(RBP_LOG_INFO, "listening on %s", address);
+	rbp_notify_ready();
+
+	while (sigwait(&signals, &signo) != 0)
+		continue;
+
+	rbp_log(RBP_LOG_INFO, "stopping on signal %d", signo);
+	rbp_notify_stopping();
+	broker_stop();
+	broker_http_stop();
+	pthread_join(ticker_thread, NULL);
+	rbp_log_flush_repeated(true);
+	broker_db_close();
+	free(token);
+	return RBP_EXIT_OK;
+}

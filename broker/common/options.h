@@ -1,0 +1,63 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.h
+ *	  The command line: one table for each program.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_OPTIONS_H
+#define RBP_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifndef RBP_VERSION
+#error "RBP_VERSION must be given by the build, from remote_bp.control"
+#endif
+
+typedef enum RbpOptionType
+{
+	RBP_OPT_FLAG,				/* bool *: set to true; takes no value */
+	RBP_OPT_STRING,				/* const char **: points into argv */
+	RBP_OPT_INT,				/* int *: min <= value <= max */
+	RBP_OPT_SIZE				/* uint64_t *: bytes, see rbp_parse_size();
+								 * min <= value, and value <= max if max is
+								 * not 0 */
+} RbpOptionType;
+
+typedef struct RbpOption
+{
+	const char *name;			/* without the dashes; NULL ends the table */
+	RbpOptionType type;
+	void	   *target;			/* holds the default before parsing */
+	const char *metavar;		/* what --help calls the value, or NULL */
+	const char *help;			/* one line, without the default */
+	const char *def;			/* the default as --help shows it, or NULL */
+	bool		required;
+	int64_t		min;
+	int64_t		max;
+} RbpOption;
+
+typedef struct RbpProgram
+{
+	const char *name;
+	const char *summary;		/* a sentence for --help */
+	const char *usage;			/* what follows the name in --help */
+	const char *footer;			/* more text for --help, or NULL */
+	const RbpOption *options;
+} RbpProgram;
+
+/*
+ * Parse argv by the table.  --help and --version print to stdout and exit 0;
+ * a bad option, a bad value or a missing required option prints a message to
+ * stderr and exits with RBP_EXIT_USAGE.  Returns the index in argv of the
+ * first argument that is no option (options may follow arguments; argv is
+ * permuted as getopt_long does).
+ */
+extern int	rbp_options_parse(const RbpProgram *prog, int argc, char **argv);
+
+/* Prints "NAME: text" and a hint at --help, exits with RBP_EXIT_USAGE. */
+extern void rbp_usage_error(const RbpProgram *prog, const char *fmt,...)
+			__attribute__((format(printf, 2, 3), noreturn));
+
+#endif							/* RBP_OPTIONS_H */

@@ -1,0 +1,483 @@
+/*-------------------------------------------------------------------------
+ *
+ * control.c
+ *	  The donor's side of the conversation with the broker.
+ *
+ * One thread, the main one: register, then heartbeat after heartbeat, each a
+ * long poll that returns with the whole truth about this donor's leases.  See
+ * "Broker API" in docs/protocol.md.  A broker that is away changes nothing
+ * for the clients until their leases' deadlines pass.
+ *
+ * The instance, random for each process, tells the broker that all memory is
+ * new.  An answer is checked from end to end before any of it is applied.
+ *
+ * Draining, on SIGTERM: heartbeats say so, the broker moves the clients away,
+ * and when no region is leased any more, or the time for it is over, the
+ * donor says goodbye and exits.  A second signal does not wait.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/http_client.h"
+#include "broker/common/log.h"
+#include "broker/common/secret.h"
+#include "broker/common/service.h"
+#include "broker/donor/control.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
+#include "broker/donor/serve.h"
+#include "broker/donor/verbs.h"
+#include "common/clock.h"
+#include "common/text.h"
+#include "transport/transport.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define REQUEST_MS		5000	/* the broker's long poll takes up to 1 s */
+#define RETRY_MIN_MS	200
+#define RETRY_MAX_MS	2000
+#define CLEAN_WAIT_MS	100
+
+static atomic_int stop_signals;
+static atomic_bool stop_now;
+
+static char instance[RBP_UUID_LEN];
+static char *donor_path;		/* "/v1/donors/ID" */
+static char *heartbeat_path;
+
+void
+donor_control_stop(void)
+{
+	if (atomic_fetch_add(&stop_signals, 1) > 0)
+		atomic_store(&stop_now, true);
+}
+
+/* Returns early when a signal comes. */
+static void
+pause_ms(int ms)
+{
+	struct timespec ts = {.tv_sec = ms / 1000,.tv_nsec = ms % 1000 * 1000000L};
+
+	nanosleep(&ts, NULL);
+}
+
+static char *
+concat(const char *a, const char *b)
+{
+	char	   *text = malloc(strlen(a) + strlen(b) + 1);
+
+	if (text == NULL)
+		rbp_die("out of memory");
+	strcpy(text, a);
+	strcat(text, b);
+	return text;
+}
+
+static json_t *
+clean_list(const uint32_t *regions, uint32_t n)
+{
+	json_t	   *list = json_array();
+
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(list, json_integer(regions[i]));
+	return list;
+}
+
+/*
+ * 200, or what else the broker says.
+ */
+static int
+register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
+{
+	json_t	   *names = json_array();
+	uint32_t   *free_list;
+	uint32_t	nfree;
+	json_t	   *body;
+	int			rc;
+
+	if (ep->transports & RBP_TRANSPORT_SHM)
+		json_array_append_new(names, json_string("shm"));
+	if (ep->transports & RBP_TRANSPORT_VERBS)
+		json_array_append_new(names, json_string("verbs"));
+	if (ep->transports & RBP_TRANSPORT_TCP)
+		json_array_append_new(names, json_string("tcp"));
+	free_list = donor_clean_regions(&nfree);
+	body = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}",
+					 "id", opt->id,
+					 "host", ep->host,
+					 "port", (int) ep->port,
+					 "shm_name", ep->shm_name,
+					 "boot_id", ep->boot_id,
+					 "instance", instance,
+					 "region_size", (json_int_t) donor_region_size,
+					 "regions", (json_int_t) donor_nregions,
+					 "grace_ms", (json_int_t) opt->reclaim_grace * 1000,
+					 "transports", names,
+					 "clean", clean_list(free_list, nfree));
+	free(free_list);
+	if (body == NULL)
+		rbp_die("out of memory");
+	if (ep->transports & RBP_TRANSPORT_VERBS)
+	{
+		json_object_set_new(body, "rdma_host", json_string(ep->rdma_host));
+		json_object_set_new(body, "rdma_port", json_integer(ep->rdma_port));
+	}
+	rc = rbp_http_request(http, "POST", "/v1/donors", body, NULL);
+	json_decref(body);
+	return rc;
+}
+
+static bool
+check_lease(const json_t *lease)
+{
+	const char *id = json_string_value(json_object_get(lease, "lease"));
+	const char *secret = json_string_value(json_object_get(lease, "secret"));
+	const json_t *ttl = json_object_get(lease, "ttl_ms");
+	const json_t *regions = json_object_get(lease, "regions");
+	uint8_t		bytes[RBP_SECRET_LEN];
+	const json_t *region;
+	size_t		i;
+	bool		ok;
+
+	if (id == NULL || !rbp_valid_id(id, RBP_LEASE_ID_LEN) || secret == NULL ||
+		!json_is_integer(ttl) || json_integer_value(ttl) < 0 ||
+		json_integer_value(ttl) > INT64_C(1000) * 86400 * 365 ||
+		!json_is_array(regions))
+		return false;
+	ok = rbp_hex_decode(secret, bytes, sizeof(bytes));
+	explicit_bzero(bytes, sizeof(bytes));
+	json_array_foreach(regions, i, region)
+		if (!json_is_integer(region) || json_integer_value(region) < 0 ||
+			json_integer_value(region) >= donor_nregions)
+			return false;
+	return ok;
+}
+
+/* Does an answer to a heartbeat make sense, from end to end? */
+static bool
+check_truth(const json_t *reply)
+{
+	const json_t *list = json_object_get(reply, "leases");
+	const json_t *lease;
+	size_t		i;
+
+	if (!json_is_integer(json_object_get(reply, "revision")) ||
+		!json_is_array(list))
+		return false;
+	json_array_foreach(list, i, lease)
+		if (!check_lease(lease))
+			return false;
+	return true;
+}
+
+/*
+ * Apply an answer that was checked.  now: when it came.
+ */
+static void
+apply(const json_t *reply, int64_t now, int64_t *revision)
+{
+	const json_t *list = json_object_get(reply, "leases");
+	const json_t *dirty = json_object_get(reply, "dirty");
+	const json_t *lease;
+	const json_t *region;
+	size_t		i;
+	size_t		j;
+
+	donor_apply_begin();
+	json_array_foreach(list, i, lease)
+	{
+		const json_t *regions = json_object_get(lease, "regions");
+		size_t		n = json_array_size(regions);
+		uint32_t   *numbers = calloc(n + 1, sizeof(uint32_t));
+		uint8_t		secret[RBP_SECRET_LEN];
+
+		if (numbers == NULL)
+			rbp_die("out of memory");
+		json_array_foreach(regions, j, region)
+			numbers[j] = (uint32_t) json_integer_value(region);
+		(void) rbp_hex_decode(json_string_value(json_object_get(lease, "secret")),
+							  secret, sizeof(secret));
+		donor_apply_lease(json_string_value(json_object_get(lease, "lease")),
+						  secret,
+						  now + json_integer_value(json_object_get(lease, "ttl_ms")) * 1000000,
+						  numbers, (uint32_t) n);
+		explicit_bzero(secret, sizeof(secret));
+		free(numbers);
+	}
+	donor_apply_end();
+
+	/* what was said to be clean may have been lost on the way */
+	json_array_foreach(dirty, i, region)
+		if (json_is_integer(region) && json_integer_value(region) >= 0 &&
+			json_integer_value(region) < donor_nregions)
+			donor_repeat_clean((uint32_t) json_integer_value(region));
+	*revision = json_integer_value(json_object_get(reply, "revision"));
+}
+
+/*
+ * One heartbeat.  Returns the HTTP status, -1 if there was no usable answer.
+ */
+static int
+heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
+{
+	DonorReport report;
+	DonorServeStats stats;
+	json_t	   *ended = json_array();
+	json_t	   *reply = NULL;
+	json_t	   *body;
+	int			rc;
+
+	donor_report_get(&report);
+	donor_serve_stats(&stats);
+	for (uint32_t i = 0; i < report.nended; i++)
+		json_array_append_new(ended, json_string(report.ended[i]));
+	body = json_pack("{s:s, s:I, s:o, s:o, s:I, s:b}",
+					 "instance", instance,
+					 "revision", (json_int_t) *revision,
+					 "clean", clean_list(report.clean, report.nclean),
+					 "ended", ended,
+					 "want_back", (json_int_t) report.want_back,
+					 "draining", draining);
+	if (body == NULL)
+		rbp_die("out of memory");
+	{
+		const struct
+		{
+			const char *name;
+			uint64_t	value;
+		}			numbers[] = {
+			{"free_regions", report.free_regions},
+			{"leased_regions", report.leased_regions},
+			{"released_regions", report.released_regions},
+			{"connections", stats.connections + donor_verbs_connections()},
+			{"rdma_connections", donor_verbs_connections()},
+			{"reads", stats.reads},
+			{"writes", stats.writes},
+			{"maps", stats.maps},
+			{"denied", stats.denied + donor_verbs_denied()},
+			{"bytes_read", stats.bytes_read},
+			{"bytes_written", stats.bytes_written},
+		};
+
+		for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+			json_object_set_new(body, numbers[i].name,
+								json_integer((json_int_t) numbers[i].value));
+	}
+
+	rc = rbp_http_request(http, "POST", heartbeat_path, body, &reply);
+	if (rc == 200)
+	{
+		int64_t		now = rbp_boottime_ns();
+
+		if (check_truth(reply))
+		{
+			donor_report_said(&report);
+			apply(reply, now, revision);
+			*drain = json_is_true(json_object_get(reply, "drain"));
+		}
+		else
+			rc = -2;
+	}
+	json_decref(body);
+	json_decref(reply);
+	donor_report_free(&report);
+	return rc;
+}
+
+/* Is everything given back, and zeroed? */
+static bool
+all_returned(void)
+{
+	DonorReport report;
+	bool		returned;
+
+	donor_report_get(&report);
+	returned = report.leased_regions == 0 && report.dirty_regions == 0;
+	donor_report_free(&report);
+	return returned;
+}
+
+/*
+ * Regions that the last answer took are zeroed in a moment: with some luck
+ * the next heartbeat can already say so, instead of one a second later.
+ */
+static void
+wait_for_cleaning(void)
+{
+	for (int i = 0; i < CLEAN_WAIT_MS / 5 && donor_cleaning(); i++)
+		pause_ms(5);
+}
+
+/*
+ * Why the broker is of no use is logged whenever the reason is another one,
+ * which may be the one that matters.  What libcurl measured is no part of it.
+ * True if it was logged.
+ */
+static bool
+log_trouble(int rc, const char *error, char *before, size_t len)
+{
+	char		reason[512];
+	char	   *to;
+
+	snprintf(reason, sizeof(reason), "%s: %s",
+			 rc == -1 ? "cannot reach the broker"
+			 : rc == -2 ? "the broker's answer makes no sense"
+			 : "the broker refuses",
+			 rc == -2 ? "ignored" : error);
+	to = strstr(reason, " after ");
+	if (to != NULL && rc == -1)
+	{
+		const char *from = to + strlen(" after ");
+
+		from += strspn(from, "0123456789");
+		if (strncmp(from, " ms", 3) == 0)
+			memmove(to, from + 3, strlen(from + 3) + 1);
+		else if (strncmp(from, " milliseconds", 13) == 0)
+			memmove(to, from + 13, strlen(from + 13) + 1);
+	}
+	if (strcmp(reason, before) == 0)
+		return false;
+	snprintf(before, len, "%s", reason);
+	return rbp_log_repeated(RBP_LOG_WARNING, "%s", reason);
+}
+
+int
+donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
+{
+	const char *error = NULL;
+	char	   *token = NULL;
+	char	   *escaped;
+	RbpHttp    *http;
+	int64_t		revision = 0;
+	int64_t		drain_until = INT64_MAX;
+	int			retry_ms = RETRY_MIN_MS;
+	bool		registered = false;
+	bool		ready = false;
+	bool		away = false;
+	bool		away_said = false;
+	char		trouble[512] = "";
+	bool		drain_said = false;
+	int			exit_code = RBP_EXIT_OK;
+
+	rbp_uuid4(instance);
+	if (opt->token_file != NULL)
+	{
+		token = rbp_token_load(opt->token_file, &error);
+		if (token == NULL)
+			rbp_die("cannot use token file \"%s\": %s", opt->token_file, error);
+	}
+	http = rbp_http_create(opt->broker, token, 2000, REQUEST_MS);
+	if (http == NULL)
+		rbp_die("--broker: \"%s\" is not a URL that can be used", opt->broker);
+	rbp_http_set_abort(http, &stop_now);
+	escaped = rbp_http_escape(opt->id);
+	if (escaped == NULL)
+		rbp_die("out of memory");
+	donor_path = concat("/v1/donors/", escaped);
+	heartbeat_path = concat(donor_path, "/heartbeat");
+	free(escaped);
+
+	while (!atomic_load(&stop_now))
+	{
+		bool		draining = atomic_load(&stop_signals) > 0;
+		bool		drain = false;
+		int			rc;
+
+		rbp_log_flush_repeated(false);
+		if (draining && drain_until == INT64_MAX)
+		{
+			drain_until = rbp_mono_ms() + (int64_t) opt->drain_timeout * 1000;
+			rbp_log(RBP_LOG_INFO, "draining, for at most %d s", opt->drain_timeout);
+			rbp_notify_stopping();
+		}
+		if (draining)
+		{
+			/* not before the broker knows, or it would go on to lease */
+			if ((drain_said || !registered || away) && all_returned())
+			{
+				rbp_log(RBP_LOG_INFO, "drained");
+				break;
+			}
+			if (rbp_mono_ms() >= drain_until)
+			{
+				rbp_log(RBP_LOG_WARNING, "not drained in time; leaving with regions still leased");
+				break;
+			}
+		}
+
+		if (!registered)
+			rc = register_donor(http, opt, ep);
+		else
+			rc = heartbeat(http, &revision, draining, &drain);
+
+		if (rc == 200)
+		{
+			if (!registered)
+			{
+				registered = true;
+				revision = 0;	/* we have applied nothing yet */
+				rbp_log(RBP_LOG_INFO, "registered with the broker as %s", opt->id);
+				if (!ready)
+					rbp_notify_ready();
+				ready = true;
+			}
+			else
+			{
+				if (away && away_said)
+					rbp_log(RBP_LOG_INFO, "the broker is back");
+				if (drain && !drain_said && !draining)
+					rbp_log(RBP_LOG_INFO, "the broker drains this donor");
+				drain_said = drain;
+				wait_for_cleaning();
+			}
+			away = away_said = false;
+			trouble[0] = '\0';
+			retry_ms = RETRY_MIN_MS;
+			continue;
+		}
+
+		if (registered && rc == 404)
+		{
+			rbp_log(RBP_LOG_WARNING, "the broker does not know this donor; registering again");
+			registered = false;
+			continue;
+		}
+		if (registered && rc == 409)
+		{
+			/* then everything here belongs to nobody */
+			donor_apply_nothing();
+			rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(http));
+			exit_code = RBP_EXIT_FAIL;
+			registered = false;
+			break;
+		}
+		if (!atomic_load(&stop_now))
+			away_said |= log_trouble(rc, rbp_http_error(http), trouble, sizeof(trouble));
+		away = true;
+		pause_ms(retry_ms);
+		retry_ms = retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : retry_ms * 2;
+	}
+
+	if (registered)
+	{
+		json_t	   *body = json_pack("{s:s}", "instance", instance);
+
+		rbp_http_set_abort(http, NULL);
+		rbp_http_set_timeout(http, 1000);
+		if (rbp_http_request(http, "DELETE", donor_path, body, NULL) < 0)
+			rbp_log(RBP_LOG_WARNING, "could not take leave of the broker: %s",
+					rbp_http_error(http));
+		json_decref(body);
+	}
+	rbp_log_flush_repeated(true);
+	rbp_http_destroy(http);
+	free(donor_path);
+	free(heartbeat_path);
+	if (token != NULL)
+		explicit_bzero(token, strlen(token));
+	free(token);
+	return exit_code;
+}

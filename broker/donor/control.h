@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * control.h
+ *	  The broker: registration, heartbeats, memory pressure.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DONOR_CONTROL_H
+#define RBP_DONOR_CONTROL_H
+
+#include <stdint.h>
+
+#include "transport/transport.h"
+
+typedef struct DonorOptions
+{
+	const char *broker;
+	const char *listen;
+	const char *advertise;
+	const char *id;
+	const char *token_file;
+	const char *transports;
+	const char *rdma_listen;
+	const char *rdma_advertise;
+	const char *rdma_device;
+	int			rdma_port;
+	int			rdma_gid_index;
+	uint64_t	memory;
+	uint64_t	region_size;
+	uint64_t	min_free;
+	int			threads;
+	int			spin_us;
+	int			reclaim_grace;	/* seconds */
+	int			drain_timeout;	/* seconds */
+} DonorOptions;
+
+/*
+ * Register as what ep says (its donor, the id, is not looked at) and send
+ * heartbeats until stopped and drained.  Returns the exit code.
+ */
+extern int	donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep);
+
+/* From a signal handler: drain (first call), or stop at once (second). */
+extern void donor_control_stop(void);
+
+#endif							/* RBP_DONOR_CONTROL_H */

@@ -1,0 +1,607 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.c
+ *	  Who may use which region, and until when.
+ *
+ * Leases come from the broker's answers to heartbeats, which carry the whole
+ * truth about this donor each time.  A lease ends because the broker no
+ * longer names it, or because its deadline passes by this host's clock, even
+ * if the broker is gone.  Every request checks the deadline for itself; the
+ * janitor thread fences regions in use through shared memory, which nobody
+ * asks us about, soon after.
+ *
+ * A region's way: FREE -> LEASED (granted) -> DIRTY (lost its lease) -> FREE
+ * (zeroed, to be reported clean).  The janitor does the step from DIRTY,
+ * which takes tens of milliseconds, with no lock held.  Withdrawal of regions
+ * to which clients have RDMA keys, or which they have mapped, comes first, for
+ * all that wait: these clients can go on until then.
+ *
+ * A lease that ended by our clock stays in the table, ended and without
+ * regions, until the broker has heard that: or else a broker that does not
+ * know yet would bring it back to life.  What the broker names after it has
+ * heard is a new grant, under the same id perhaps.
+ *
+ * Short of memory (--min-free), the janitor gives free regions' memory back
+ * to the system at once and counts how many more would be needed: the
+ * control thread asks the broker for those.  When there is plenty again the
+ * regions get memory again.  A region that is granted while it has none gets
+ * some then.  Huge pages are spared: given back they are only in their pool.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/log.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
+#include "common/clock.h"
+#include "transport/transport.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PRESSURE_TICK_NS	INT64_C(250000000)
+#define YIELDS				100
+
+static pthread_mutex_t donor_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t janitor_wake;
+
+/* all under donor_lock */
+static DonorLease *leases;
+static uint32_t ndirty;
+static uint32_t nreleased;
+static uint32_t missing_regions;	/* that nobody can give but the clients */
+
+static uint64_t min_free;
+static const DonorRdma *rdma;
+
+/*
+ * ---- leases ---------------------------------------------------------------
+ */
+void
+donor_lease_unref(DonorLease *lease)
+{
+	if (lease != NULL && atomic_fetch_sub(&lease->refs, 1) == 1)
+	{
+		explicit_bzero(lease->secret, sizeof(lease->secret));
+		free(lease);
+	}
+}
+
+static DonorLease *
+lookup(const char *id)
+{
+	DonorLease *lease;
+
+	for (lease = leases; lease != NULL; lease = lease->next)
+		if (strcmp(lease->id, id) == 0)
+			break;
+	return lease;
+}
+
+DonorLease *
+donor_lease_find(const char *id)
+{
+	DonorLease *lease;
+
+	pthread_mutex_lock(&donor_lock);
+	lease = lookup(id);
+	if (lease != NULL && atomic_load(&lease->ended))
+		lease = NULL;
+	if (lease != NULL)
+		atomic_fetch_add(&lease->refs, 1);
+	pthread_mutex_unlock(&donor_lock);
+	return lease;
+}
+
+DonorLease *
+donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
+				  const void *arg)
+{
+	DonorLease *lease;
+
+	pthread_mutex_lock(&donor_lock);
+	for (lease = leases; lease != NULL; lease = lease->next)
+		if (!atomic_load(&lease->ended) && matches(lease, arg))
+			break;
+	if (lease != NULL)
+		atomic_fetch_add(&lease->refs, 1);
+	pthread_mutex_unlock(&donor_lock);
+	return lease;
+}
+
+bool
+donor_region_enter(DonorRegion *region, DonorLease *lease, int64_t now)
+{
+	atomic_fetch_add(&region->users, 1);
+	if (atomic_load(&region->owner) == lease && !atomic_load(&lease->ended) &&
+		now < atomic_load(&lease->deadline_ns))
+		return true;
+	atomic_fetch_sub(&region->users, 1);
+	return false;
+}
+
+void
+donor_region_leave(DonorRegion *region)
+{
+	atomic_fetch_sub(&region->users, 1);
+}
+
+/*
+ * Take a region from its lease.  From here on nobody enters; who is in it
+ * will be waited for by the janitor.
+ */
+static void
+fence_region(DonorRegion *region)
+{
+	DonorLease *lease = atomic_load(&region->owner);
+
+	atomic_store(&region->owner, NULL);
+	lease->nregions--;
+	region->state = DONOR_REGION_DIRTY;
+	region->withdrawn = false;
+	region->clean_unsaid = false;
+	ndirty++;
+	pthread_cond_signal(&janitor_wake);
+}
+
+static void
+end_lease(DonorLease *lease)
+{
+	atomic_store(&lease->ended, true);
+	for (uint32_t i = 0; lease->nregions > 0 && i < donor_nregions; i++)
+		if (atomic_load(&donor_regions[i].owner) == lease)
+			fence_region(&donor_regions[i]);
+}
+
+/*
+ * ---- the broker's word --------------------------------------------------------
+ */
+
+/* Regions named since donor_apply_begin(), and by which lease. */
+static DonorLease **named;
+
+void
+donor_apply_begin(void)
+{
+	if (named == NULL)
+		named = calloc(donor_nregions, sizeof(*named));
+	if (named == NULL)
+		rbp_die("out of memory");
+	memset(named, 0, donor_nregions * sizeof(*named));
+
+	pthread_mutex_lock(&donor_lock);
+	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+		lease->listed = false;
+	pthread_mutex_unlock(&donor_lock);
+}
+
+void
+donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
+				  int64_t deadline_ns, const uint32_t *regions,
+				  uint32_t nregions)
+{
+	DonorLease *lease;
+
+	pthread_mutex_lock(&donor_lock);
+	lease = lookup(id);
+	if (lease == NULL)
+	{
+		lease = calloc(1, sizeof(*lease));
+		if (lease == NULL)
+			rbp_die("out of memory");
+		strncpy(lease->id, id, sizeof(lease->id) - 1);
+		memcpy(lease->secret, secret, RBP_SECRET_LEN);
+		atomic_store(&lease->refs, 1);
+		lease->next = leases;
+		leases = lease;
+	}
+	lease->listed = true;
+	if (!atomic_load(&lease->ended))
+	{
+		atomic_store(&lease->deadline_ns, deadline_ns);
+		for (uint32_t i = 0; i < nregions; i++)
+			if (regions[i] < donor_nregions)
+				named[regions[i]] = lease;
+	}
+	pthread_cond_signal(&janitor_wake);
+	pthread_mutex_unlock(&donor_lock);
+}
+
+void
+donor_apply_end(void)
+{
+	pthread_mutex_lock(&donor_lock);
+
+	/* first take, then give */
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		if (region->state == DONOR_REGION_LEASED &&
+			atomic_load(&region->owner) != named[i])
+			fence_region(region);
+	}
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+		DonorLease *lease = named[i];
+
+		/* the janitor may have ended the lease since it was named */
+		if (lease == NULL || atomic_load(&lease->ended) ||
+			region->state == DONOR_REGION_LEASED)
+			continue;
+		if (region->state == DONOR_REGION_FREE)
+		{
+			region->state = DONOR_REGION_LEASED;
+			region->clean_unsaid = false;	/* a grant says that it is known */
+			lease->nregions++;
+			atomic_store(&region->owner, lease);
+			rdma->granted(i, lease);
+		}
+		else if (region->state == DONOR_REGION_RELEASED)
+		{
+			/* the janitor gives it memory; a later word grants it */
+			region->state = DONOR_REGION_DIRTY;
+			nreleased--;
+			ndirty++;
+			pthread_cond_signal(&janitor_wake);
+		}
+
+		/* DIRTY: it is being zeroed, and granted by a later word */
+	}
+	for (DonorLease **prev = &leases; *prev != NULL;)
+	{
+		DonorLease *lease = *prev;
+
+		if (lease->listed)
+		{
+			prev = &lease->next;
+			continue;
+		}
+		end_lease(lease);
+		*prev = lease->next;
+		donor_lease_unref(lease);
+	}
+	pthread_mutex_unlock(&donor_lock);
+}
+
+void
+donor_apply_nothing(void)
+{
+	donor_apply_begin();
+	donor_apply_end();
+}
+
+/*
+ * ---- what to tell the broker ----------------------------------------------------
+ */
+void
+donor_report_get(DonorReport *report)
+{
+	memset(report, 0, sizeof(*report));
+	report->clean = calloc(donor_nregions, sizeof(uint32_t));
+	if (report->clean == NULL)
+		rbp_die("out of memory");
+
+	pthread_mutex_lock(&donor_lock);
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		if (region->state == DONOR_REGION_FREE)
+			report->free_regions++;
+		else if (region->state == DONOR_REGION_LEASED)
+			report->leased_regions++;
+		if (region->clean_unsaid)
+			report->clean[report->nclean++] = i;
+	}
+	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+		report->nended += atomic_load(&lease->ended);
+	report->ended = calloc(report->nended + 1, sizeof(*report->ended));
+	if (report->ended == NULL)
+		rbp_die("out of memory");
+	report->nended = 0;
+	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	{
+		lease->reported = atomic_load(&lease->ended);
+		if (lease->reported)
+			strcpy(report->ended[report->nended++], lease->id);
+	}
+	report->released_regions = nreleased;
+	report->dirty_regions = ndirty;
+	report->want_back = nreleased + missing_regions;
+	pthread_mutex_unlock(&donor_lock);
+}
+
+uint32_t *
+donor_clean_regions(uint32_t *n)
+{
+	uint32_t   *list = calloc(donor_nregions, sizeof(uint32_t));
+
+	if (list == NULL)
+		rbp_die("out of memory");
+	*n = 0;
+	pthread_mutex_lock(&donor_lock);
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		if (donor_regions[i].state == DONOR_REGION_FREE ||
+			donor_regions[i].state == DONOR_REGION_RELEASED)
+			list[(*n)++] = i;
+	pthread_mutex_unlock(&donor_lock);
+	return list;
+}
+
+void
+donor_repeat_clean(uint32_t region)
+{
+	DonorRegion *r = &donor_regions[region];
+
+	pthread_mutex_lock(&donor_lock);
+	if (r->state == DONOR_REGION_FREE || r->state == DONOR_REGION_RELEASED)
+		r->clean_unsaid = true;
+	pthread_mutex_unlock(&donor_lock);
+}
+
+bool
+donor_cleaning(void)
+{
+	bool		cleaning;
+
+	pthread_mutex_lock(&donor_lock);
+	cleaning = ndirty > 0;
+	pthread_mutex_unlock(&donor_lock);
+	return cleaning;
+}
+
+void
+donor_report_said(const DonorReport *report)
+{
+	pthread_mutex_lock(&donor_lock);
+	for (uint32_t i = 0; i < report->nclean; i++)
+		donor_regions[report->clean[i]].clean_unsaid = false;
+	for (DonorLease **prev = &leases; *prev != NULL;)
+	{
+		DonorLease *lease = *prev;
+
+		if (!lease->reported)
+		{
+			prev = &lease->next;
+			continue;
+		}
+		*prev = lease->next;
+		donor_lease_unref(lease);
+	}
+	pthread_mutex_unlock(&donor_lock);
+}
+
+void
+donor_report_free(DonorReport *report)
+{
+	free(report->clean);
+	free(report->ended);
+}
+
+/*
+ * ---- the janitor ----------------------------------------------------------------
+ */
+
+/* Ends leases whose time is over; returns when the next one is. */
+static int64_t
+expire_leases(int64_t now)
+{
+	int64_t		next = INT64_MAX;
+
+	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	{
+		int64_t		deadline = atomic_load(&lease->deadline_ns);
+
+		if (atomic_load(&lease->ended))
+			continue;
+		if (deadline <= now)
+		{
+			rbp_log(RBP_LOG_INFO, "lease %s ended: not renewed in time, %u regions fenced",
+					lease->id, lease->nregions);
+			end_lease(lease);
+		}
+		else if (deadline < next)
+			next = deadline;
+	}
+	return next;
+}
+
+/*
+ * Nobody can enter any more; wait for those who did before.  A system call is
+ * over at once, the making of a key takes milliseconds.
+ */
+static void
+wait_for_users(DonorRegion *region)
+{
+	struct timespec ts = {.tv_nsec = 100000};
+
+	for (int i = 0; atomic_load(&region->users) != 0; i++)
+	{
+		if (i < YIELDS)
+			sched_yield();
+		else
+			nanosleep(&ts, NULL);
+	}
+}
+
+/*
+ * Put a fenced region out of everybody's reach: who has a key to it, or has
+ * mapped it, keeps nothing of it.  Called with donor_lock held, which it gives
+ * up in between.
+ */
+static void
+withdraw(DonorRegion *region)
+{
+	pthread_mutex_unlock(&donor_lock);
+	wait_for_users(region);
+	rdma->revoke((uint32_t) (region - donor_regions));
+	if (atomic_load(&region->exported))
+		donor_memory_release(region);
+	pthread_mutex_lock(&donor_lock);
+	region->withdrawn = true;
+}
+
+/* For all that wait, before the slow part. */
+static void
+withdraw_dirty(void)
+{
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		if (region->state == DONOR_REGION_DIRTY && !region->withdrawn)
+			withdraw(region);
+	}
+}
+
+/*
+ * Zero a fenced region, or leave it without memory if there is none.  Called
+ * with donor_lock held, which it gives up in between.
+ */
+static void
+clean_region(DonorRegion *region, bool keep)
+{
+	bool		ok = false;
+
+	/* it may have been fenced since withdraw_dirty() */
+	if (!region->withdrawn)
+		withdraw(region);
+	pthread_mutex_unlock(&donor_lock);
+	if (keep)
+		ok = donor_memory_renew(region);
+	if (!ok)
+		donor_memory_release(region);
+	pthread_mutex_lock(&donor_lock);
+
+	region->state = ok ? DONOR_REGION_FREE : DONOR_REGION_RELEASED;
+	region->clean_unsaid = true;
+	ndirty--;
+	nreleased += !ok;
+}
+
+/*
+ * Compare what the system has with what it should have.
+ */
+static void
+relieve_pressure(void)
+{
+	uint64_t	available = donor_memory_available();
+	uint32_t	missing = 0;
+	uint32_t	given = 0;
+	uint32_t	small = 0;
+
+	if (available < min_free)
+		missing = (uint32_t) ((min_free - available + donor_region_size - 1) /
+							  donor_region_size);
+
+	for (uint32_t i = donor_nregions; missing > 0 && i-- > 0;)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		if (region->state != DONOR_REGION_FREE || region->huge)
+			continue;
+		region->state = DONOR_REGION_DIRTY;
+		ndirty++;
+		clean_region(region, false);
+		missing--;
+		given++;
+	}
+	if (given > 0)
+		rbp_log(RBP_LOG_INFO, "memory is short: gave %u free regions back to the system",
+				given);
+
+	/* huge pages would only go back to their pool, and help nobody */
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		small += donor_regions[i].state == DONOR_REGION_LEASED && !donor_regions[i].huge;
+	if (missing > small)
+		missing = small;
+
+	/* plenty: a region more, if that leaves more than another one free */
+	if (available != UINT64_MAX && nreleased > 0 &&
+		available > min_free + 2 * donor_region_size + min_free / 8)
+	{
+		for (uint32_t i = 0; i < donor_nregions; i++)
+		{
+			DonorRegion *region = &donor_regions[i];
+
+			if (region->state != DONOR_REGION_RELEASED)
+				continue;
+			region->state = DONOR_REGION_DIRTY;
+			nreleased--;
+			ndirty++;
+			clean_region(region, true);
+			break;
+		}
+	}
+	missing_regions = missing;
+}
+
+static void *
+janitor_main(void *arg)
+{
+	(void) arg;
+	pthread_mutex_lock(&donor_lock);
+	for (;;)
+	{
+		int64_t		now = rbp_boottime_ns();
+		int64_t		next = expire_leases(now);
+		struct timespec ts;
+		int64_t		until;
+
+		if (ndirty > 0)
+		{
+			withdraw_dirty();
+			for (uint32_t i = 0; i < donor_nregions; i++)
+				if (donor_regions[i].state == DONOR_REGION_DIRTY)
+				{
+					clean_region(&donor_regions[i],
+								 min_free == 0 || donor_regions[i].huge ||
+								 donor_memory_available() >= min_free);
+					break;
+				}
+			continue;			/* deadlines, between any two regions */
+		}
+
+		if (min_free > 0)
+		{
+			relieve_pressure();
+			next = expire_leases(rbp_boottime_ns());	/* it let go of the lock */
+			if (next > now + PRESSURE_TICK_NS)
+				next = now + PRESSURE_TICK_NS;
+		}
+
+		/* at most a second, so that a clock that jumped is noticed */
+		until = next - now < 1000000000 ? next - now : 1000000000;
+		until += rbp_now_ns();
+		ts.tv_sec = until / 1000000000;
+		ts.tv_nsec = until % 1000000000;
+		if (ndirty == 0)
+			pthread_cond_timedwait(&janitor_wake, &donor_lock, &ts);
+	}
+	return NULL;
+}
+
+void
+donor_lease_init(uint64_t min_free_bytes)
+{
+	pthread_condattr_t attr;
+	pthread_t	thread;
+
+	min_free = min_free_bytes;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&janitor_wake, &attr);
+	if (pthread_create(&thread, NULL, janitor_main, NULL) != 0)
+		rbp_die("could not start a thread");
+	pthread_detach(thread);
+}
+
+void
+donor_lease_set_rdma(const DonorRdma *callbacks)
+{
+	rdma = callbacks;
+}

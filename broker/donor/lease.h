@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.h
+ *	  Who may use which region, until when; fencing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DONOR_LEASE_H
+#define RBP_DONOR_LEASE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "broker/donor/memory.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+struct DonorLease
+{
+	char		id[RBP_LEASE_ID_LEN];
+	uint8_t		secret[RBP_SECRET_LEN];
+	atomic_llong deadline_ns;	/* CLOCK_BOOTTIME: it goes on in a suspended
+								 * machine, as the broker's time does */
+	atomic_bool ended;
+	atomic_int	refs;			/* the table's, and each connection's */
+	bool		listed;			/* in the broker's last word; under donor_lock */
+	bool		reported;		/* ended, and in the last report; likewise */
+	uint32_t	nregions;		/* likewise */
+	bool		has_digest;		/* donor_verbs', likewise */
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	DonorLease *next;
+};
+
+/*
+ * What RDMA has to know of leases.
+ *
+ * granted: the lease got this region: its clients may have a key for it.  With
+ * donor_lock held, when the lease owns the region.  Does not wait for a device.
+ *
+ * revoke: every remote key of this region is dead when this returns; if a device
+ * would not let go of one, the region is marked as exported, and what the key leads
+ * to is never used again.  In the janitor, with nobody able to enter the region any
+ * more, nobody in it, and no lock held; before the region is zeroed or given back.
+ *
+ * Both do nothing if RDMA is not served.
+ */
+typedef struct DonorRdma
+{
+	void		(*granted) (uint32_t region, DonorLease *lease);
+	void		(*revoke) (uint32_t region);
+} DonorRdma;
+
+/* Kept by reference; before donor_lease_init(). */
+extern void donor_lease_set_rdma(const DonorRdma *rdma);
+
+/* Start the janitor thread.  min_free: 0 is never. */
+extern void donor_lease_init(uint64_t min_free);
+
+/* By id, with a reference for the caller; NULL if unknown or ended. */
+extern DonorLease *donor_lease_find(const char *id);
+
+/* The same for the first that matches, which is asked with donor_lock held. */
+extern DonorLease *donor_lease_match(bool (*matches) (DonorLease *lease,
+													  const void *arg),
+									 const void *arg);
+extern void donor_lease_unref(DonorLease *lease);
+
+/*
+ * May this lease use the region now?  If so the caller is inside of it, and
+ * has to leave.
+ */
+extern bool donor_region_enter(DonorRegion *region, DonorLease *lease,
+							   int64_t now);
+extern void donor_region_leave(DonorRegion *region);
+
+/*
+ * Make the broker's truth ours: between donor_apply_begin() and
+ * donor_apply_end() name every live lease, and its regions.  Whatever is not
+ * named is fenced.  Control thread only.
+ */
+extern void donor_apply_begin(void);
+extern void donor_apply_lease(const char *id,
+							  const uint8_t secret[RBP_SECRET_LEN],
+							  int64_t deadline_ns,
+							  const uint32_t *regions, uint32_t nregions);
+extern void donor_apply_end(void);
+
+/* The broker forgot us: everything is to be registered anew, nothing leased. */
+extern void donor_apply_nothing(void);
+
+/* What the next heartbeat has to say. */
+typedef struct DonorReport
+{
+	uint32_t   *clean;			/* malloc'ed; regions newly clean */
+	uint32_t	nclean;
+	char	  (*ended)[RBP_LEASE_ID_LEN];	/* malloc'ed; fenced by our clock */
+	uint32_t	nended;
+	uint32_t	want_back;		/* regions that memory is too short for */
+	uint32_t	free_regions;
+	uint32_t	leased_regions;
+	uint32_t	released_regions;
+	uint32_t	dirty_regions;
+} DonorReport;
+
+extern void donor_report_get(DonorReport *report);
+
+/* The numbers of all regions that carry nobody's data; malloc'ed. */
+extern uint32_t *donor_clean_regions(uint32_t *n);
+
+/* The broker still takes this region for dirty: if it is not, say so again. */
+extern void donor_repeat_clean(uint32_t region);
+
+/* Are there regions that wait to be zeroed? */
+extern bool donor_cleaning(void);
+
+/*
+ * The broker has heard what the report said.  To be called before its answer
+ * is applied.
+ */
+extern void donor_report_said(const DonorReport *report);
+extern void donor_report_free(DonorReport *report);
+
+#endif							/* RBP_DONOR_LEASE_H */

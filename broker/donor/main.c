@@ -1,0 +1,337 @@
+/*-------------------------------------------------------------------------
+ *
+ * main.c
+ *	  Lends this machine's memory: reserves it, serves it to the holders of
+ *	  leases, and does what the broker says.
+ *
+ * memory	 regions: memfds, their reservation, zeroing, giving back
+ * lease	 who may use which region, until when; fencing
+ * serve	 sockets: handshake, reads, writes, over TCP and UNIX sockets
+ * verbs	 RDMA: handshake, and keys to each lease's regions
+ * control the broker: registration, heartbeats, memory pressure
+ *
+ * Threads: the serving threads (donor_serve), the verbs thread (donor_verbs),
+ * the janitor (donor_lease), and the control thread, which is the main thread
+ * (donor_control).
+ *
+ * How a request and a fence meet.  A serving thread that is about to move
+ * bytes to or from a region first enters it: counts itself in `users`, and
+ * only then looks whether the region still belongs to the connection's lease
+ * and the lease has not ended.  It leaves right after the system call, which
+ * never blocks; the verbs thread, which makes a key to the region meanwhile,
+ * some milliseconds later.  Who fences a region clears `owner` first and then
+ * waits until `users` is zero.  Both sides use sequentially consistent
+ * operations, so either the request sees that the owner is gone, or the fence
+ * sees the request and waits for it.  Nothing of the region is touched
+ * afterwards on behalf of the old lease, but by RDMA, until the janitor has
+ * revoked its keys.
+ *
+ * Locks: donor_lock (in donor_lease.c) protects the table of leases and the
+ * regions' `state`; it is never held during I/O, zeroing or a fence's wait.
+ * verbs_lock (in donor_verbs.c) may be taken with it held, not the other way
+ * round.  A region in DONOR_REGION_DIRTY belongs to the janitor, who alone
+ * changes fd and mapping of a region after the start, while nobody can enter
+ * it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/format.h"
+#include "broker/common/http_client.h"
+#include "broker/common/log.h"
+#include "broker/common/options.h"
+#include "broker/donor/control.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
+#include "broker/donor/serve.h"
+#include "broker/donor/verbs.h"
+#include "common/status.h"
+#include "common/text.h"
+#include "transport/peer.h"
+#include "transport/transport.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIN_REGION	(INT64_C(1) << 20)
+#define MAX_REGION	(INT64_C(1) << 40)
+
+static DonorOptions opt = {
+	.transports = "auto",
+	.rdma_gid_index = -1,
+	.region_size = UINT64_C(64) << 20,
+	.min_free = UINT64_MAX,
+	.threads = 2,
+	.spin_us = 200,
+	.reclaim_grace = 10,
+	.drain_timeout = 60,
+};
+static const char *log_level = "info";
+
+static const RbpOption options[] = {
+	{"broker", RBP_OPT_STRING, &opt.broker, "URL",
+	"the broker's address, http://HOST:PORT", NULL, true, 0, 0},
+	{"listen", RBP_OPT_STRING, &opt.listen, "HOST:PORT",
+	"address to serve memory on; port 0: any", NULL, true, 0, 0},
+	{"memory", RBP_OPT_SIZE, &opt.memory, "SIZE",
+	"memory to lend; reserved at the start", NULL, true, MIN_REGION, 0},
+	{"region-size", RBP_OPT_SIZE, &opt.region_size, "SIZE",
+	"unit of lending, a multiple of 1 MB", "64MB", false, MIN_REGION, MAX_REGION},
+	{"id", RBP_OPT_STRING, &opt.id, "NAME",
+	"this donor's name", "HOSTNAME:PORT", false, 0, 0},
+	{"advertise", RBP_OPT_STRING, &opt.advertise, "HOST:PORT",
+	"address that clients are told; port 0: the one listened on", "as --listen", false, 0, 0},
+	{"transports", RBP_OPT_STRING, &opt.transports, "LIST",
+		"what to serve: shm, verbs, tcp, separated by commas; auto: all that can be",
+	"auto", false, 0, 0},
+	{"rdma-listen", RBP_OPT_STRING, &opt.rdma_listen, "HOST:PORT",
+	"address to serve RDMA on; port 0: any", "host of --listen", false, 0, 0},
+	{"rdma-advertise", RBP_OPT_STRING, &opt.rdma_advertise, "HOST:PORT",
+		"address that RDMA clients are told; port 0: the one listened on",
+	"as --rdma-listen", false, 0, 0},
+	{"rdma-device", RBP_OPT_STRING, &opt.rdma_device, "NAME",
+	"the RDMA device to use", "any", false, 0, 0},
+	{"rdma-port", RBP_OPT_INT, &opt.rdma_port, "N",
+	"the RDMA device's port, from 1; 0: any", "0", false, 0, 255},
+	{"rdma-gid-index", RBP_OPT_INT, &opt.rdma_gid_index, "N",
+	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
+	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
+	"file with the token that the broker wants", "none", false, 0, 0},
+	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
+	"leave so much to others: do not start with less, and give memory back; 0: never", "a 20th of the machine's memory", false, 0, 0},
+	{"reclaim-grace", RBP_OPT_INT, &opt.reclaim_grace, "SECONDS",
+		"time that holders of leases have to give up regions that are wanted back",
+	"10", false, 0, 3600},
+	{"drain-timeout", RBP_OPT_INT, &opt.drain_timeout, "SECONDS",
+	"time to wait for regions to be given back on SIGTERM", "60", false, 0, 86400},
+	{"threads", RBP_OPT_INT, &opt.threads, "N",
+	"serving threads", "2", false, 1, 64},
+	{"spin-us", RBP_OPT_INT, &opt.spin_us, "MICROSECONDS",
+		"how long a thread polls for the next request before it sleeps; 0: never",
+	"200", false, 0, 10000},
+	{"log-level", RBP_OPT_STRING, &log_level, "LEVEL",
+	"debug, info, warning or error", "info", false, 0, 0},
+	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}
+};
+
+static const RbpProgram program = {
+	.name = "remote_bp_donor",
+	.summary = "remote_bp_donor lends this machine's memory to PostgreSQL servers.",
+	.usage = "--broker URL --listen HOST:PORT --memory SIZE [OPTION]...",
+	.options = options
+};
+
+static void
+on_stop(int signo)
+{
+	int			save_errno = errno;
+
+	(void) signo;
+	donor_control_stop();
+	errno = save_errno;
+}
+
+/* The transports of --transports, *automatic: as far as they can be had. */
+static uint32_t
+parse_transports(const char *list, bool *automatic)
+{
+	char		copy[64];
+	uint32_t	bits = 0;
+	char	   *save = NULL;
+
+	*automatic = strcmp(list, "auto") == 0;
+	if (*automatic)
+		return RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP | RBP_TRANSPORT_VERBS;
+	if (strlen(list) >= sizeof(copy))
+		rbp_usage_error(&program, "--transports: \"%s\" is too long", list);
+	strcpy(copy, list);
+	for (char *name = strtok_r(copy, ", ", &save); name != NULL;
+		 name = strtok_r(NULL, ", ", &save))
+	{
+		const RbpTransportOps *ops = rbp_transport_by_name(name);
+
+		if (ops == NULL)
+			rbp_usage_error(&program, "--transports: there is no transport \"%s\"", name);
+		bits |= ops->bit;
+	}
+	if (bits == 0)
+		rbp_usage_error(&program, "--transports: the list is empty");
+	return bits;
+}
+
+/* An address to listen on is not always one to connect to. */
+static bool
+is_wildcard(const char *host)
+{
+	return host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static void
+configure_rdma(void)
+{
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+	if (opt.rdma_device != NULL)
+	{
+		if (strlen(opt.rdma_device) >= sizeof(config.device))
+			rbp_usage_error(&program, "--rdma-device: \"%s\" is too long", opt.rdma_device);
+		strcpy(config.device, opt.rdma_device);
+	}
+	config.port = opt.rdma_port;
+	config.gid_index = opt.rdma_gid_index;
+	rbp_verbs_configure(&config);
+}
+
+/*
+ * Serve RDMA and fill in how it is reached.  listen_host and port: of
+ * --rdma-listen, or the host of --listen; advertised: of --rdma-advertise, ""
+ * and 0 without it; ep->host is what a wildcard address is told as.  False:
+ * not served, *why is the reason.
+ */
+static bool
+serve_rdma(const char *listen_host, uint16_t port, const char *advertised,
+		   uint16_t advertised_port, RbpEndpoint *ep, const char **why)
+{
+	struct sockaddr_storage addr;
+	socklen_t	len;
+	char		host[RBP_HOST_LEN];
+	char		address[RBP_HOST_LEN + 16];
+
+	/* of a named device or GID, the address is known */
+	strcpy(host, listen_host);
+	if ((opt.rdma_listen == NULL && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
+		is_wildcard(host))
+	{
+		*why = "no RDMA device has the given name, port and GID, and an address";
+		if (rbp_verbs_source_address(AF_UNSPEC, &addr, &len) != RBP_OK)
+			return false;
+		if (len > 0 &&
+			getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host),
+						NULL, 0, NI_NUMERICHOST) != 0)
+			return false;
+	}
+	if (!donor_verbs_init(host, &port, why))
+		return false;
+	rbp_log(RBP_LOG_INFO, "RDMA on %s",
+			rbp_format_hostport(host, port, address, sizeof(address)));
+	strcpy(ep->rdma_host, advertised[0] != '\0' ? advertised :
+		   is_wildcard(host) ? ep->host : host);
+	ep->rdma_port = advertised_port != 0 ? advertised_port : port;
+	return true;
+}
+
+int
+main(int argc, char **argv)
+{
+	RbpLogLevel level;
+	struct sigaction sa = {.sa_handler = on_stop};
+	RbpEndpoint ep = {.port = 0};
+	char		host[RBP_HOST_LEN];
+	char		rdma_host[RBP_HOST_LEN];
+	char		rdma_advertised[RBP_HOST_LEN] = "";
+	char		address[RBP_HOST_LEN + 16];
+	char		id[RBP_DONOR_ID_LEN + 256];
+	uint16_t	port;
+	uint16_t	rdma_port = 0;
+	uint16_t	rdma_advertised_port = 0;
+	bool		automatic;
+	const char *why;
+	sigset_t	signals;
+	sigset_t	before;
+
+	if (rbp_options_parse(&program, argc, argv) != argc)
+		rbp_usage_error(&program, "there are too many arguments");
+	if (!rbp_log_level_parse(log_level, &level))
+		rbp_usage_error(&program, "--log-level: \"%s\" is not a level", log_level);
+	if (!rbp_parse_hostport(opt.listen, host, sizeof(host), &port))
+		rbp_usage_error(&program, "--listen: \"%s\" is not HOST:PORT", opt.listen);
+	strcpy(ep.host, host);
+	if (opt.advertise != NULL &&
+		!rbp_parse_hostport(opt.advertise, ep.host, sizeof(ep.host), &ep.port))
+		rbp_usage_error(&program, "--advertise: \"%s\" is not HOST:PORT", opt.advertise);
+	strcpy(rdma_host, host);
+	if (opt.rdma_listen != NULL &&
+		!rbp_parse_hostport(opt.rdma_listen, rdma_host, sizeof(rdma_host), &rdma_port))
+		rbp_usage_error(&program, "--rdma-listen: \"%s\" is not HOST:PORT", opt.rdma_listen);
+	if (opt.rdma_advertise != NULL &&
+		(!rbp_parse_hostport(opt.rdma_advertise, rdma_advertised, sizeof(rdma_advertised),
+							 &rdma_advertised_port) || is_wildcard(rdma_advertised)))
+		rbp_usage_error(&program, "--rdma-advertise: \"%s\" is not HOST:PORT", opt.rdma_advertise);
+	if (opt.region_size % (UINT64_C(1) << 20) != 0)
+		rbp_usage_error(&program, "--region-size must be a multiple of 1 MB");
+	if (opt.memory < opt.region_size)
+		rbp_usage_error(&program, "--memory must be at least one --region-size");
+	if (opt.id != NULL && !rbp_valid_id(opt.id, RBP_DONOR_ID_LEN))
+		rbp_usage_error(&program, "--id: \"%s\" is not a name (letters, digits and . _ : -, at most %d)",
+						opt.id, RBP_DONOR_ID_LEN - 1);
+	ep.transports = parse_transports(opt.transports, &automatic);
+	configure_rdma();
+	rbp_log_init(program.name, level);
+	if (!rbp_http_init())
+		rbp_die("could not initialize libcurl");
+
+	if (is_wildcard(ep.host) && gethostname(ep.host, sizeof(ep.host)) != 0)
+		rbp_die("could not get the host name: %s", strerror(errno));
+	ep.host[sizeof(ep.host) - 1] = '\0';
+	strcpy(ep.boot_id, rbp_transport_boot_id());
+
+	/* only the main thread is to be interrupted by signals */
+	signal(SIGPIPE, SIG_IGN);
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &signals, &before);
+
+	rbp_transport_init();
+	if (opt.min_free == UINT64_MAX)
+		opt.min_free = donor_memory_default_min_free();
+	donor_memory_init(opt.memory, opt.region_size, opt.min_free);
+	if ((ep.transports & RBP_TRANSPORT_VERBS) &&
+		!serve_rdma(rdma_host, rdma_port, rdma_advertised, rdma_advertised_port,
+					&ep, &why))
+	{
+		if (!automatic)
+			rbp_die("could not serve RDMA: %s", why);
+
+		/* who has a device will want to know, others will not */
+		rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
+				"without RDMA: %s", why);
+		ep.transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
+	}
+	donor_lease_set_rdma(&donor_verbs_rdma);
+	donor_lease_init(opt.min_free);
+	donor_serve_init(host, &port, (ep.transports & RBP_TRANSPORT_TCP) != 0,
+					 (ep.transports & RBP_TRANSPORT_SHM) != 0, ep.shm_name,
+					 opt.threads, opt.spin_us);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+
+	if ((ep.transports & RBP_TRANSPORT_TCP) == 0)
+		ep.port = 0;
+	else if (ep.port == 0)
+		ep.port = port;
+	if (ep.transports & RBP_TRANSPORT_TCP)
+		rbp_log(RBP_LOG_INFO, "listening on %s",
+				rbp_format_hostport(host, port, address, sizeof(address)));
+	if (ep.transports & RBP_TRANSPORT_SHM)
+		rbp_log(RBP_LOG_INFO, "shared memory by @%s", ep.shm_name);
+
+	if (opt.id == NULL)
+	{
+		char		name[RBP_DONOR_ID_LEN];
+
+		if (gethostname(name, sizeof(name) - 8) != 0)
+			rbp_die("could not get the host name: %s", strerror(errno));
+		name[sizeof(name) - 8] = '\0';
+		snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port);
+		opt.id = id;
+		if (!rbp_valid_id(id, RBP_DONOR_ID_LEN))
+			rbp_die("the host name makes no donor name; use --id");
+	}
+	return donor_control_run(&opt, &ep);
+}

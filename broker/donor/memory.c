@@ -1,0 +1,515 @@
+/*-------------------------------------------------------------------------
+ *
+ * memory.c
+ *	  The memory that a donor lends: one memfd for each region.
+ *
+ * All regions have their place in one reservation of address space.  A
+ * region's pages are allocated and locked when it gets its memory, so that
+ * no request ever waits for an allocation, and a shortage shows here and not
+ * as a SIGBUS.  The kinds of pages, best first: huge pages from the system's
+ * pool as long as that lasts, transparent huge pages where the system gives
+ * them to shared memory, plain ones.
+ *
+ * Memfds are sealed against growing before anybody else sees them: who still
+ * holds one of an ended lease, truncated to nothing, cannot make it hold
+ * memory again.  They cannot be sealed against shrinking, since that is how
+ * the donor withdraws them; a client that shrinks its own region only hurts
+ * its own lease: system calls on the hole fail, and a user-space access maps
+ * zero pages over it (the SIGBUS handler here).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/format.h"
+#include "broker/common/log.h"
+#include "broker/donor/memory.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define HUGE_SIZE	(UINT64_C(2) << 20)
+#define CGROUP_ROOT	"/sys/fs/cgroup"
+#define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB"
+
+/* Between two looks at what the machine has left. */
+#define STEP_SIZE	(UINT64_C(16) << 20)
+/* Of the machine's memory, what is left free by default. */
+#define FREE_PART	20
+#define OOM_SCORE	1000		/* of -1000 to 1000: die before all others */
+
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB	(21U << 26)
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE	23
+#endif
+
+DonorRegion *donor_regions;
+uint32_t	donor_nregions;
+uint64_t	donor_region_size;
+
+static uint8_t *arena;
+static size_t arena_size;
+
+static bool try_huge;			/* the pool had pages when last asked */
+static bool lock_memory = true;
+static bool can_populate = true;
+static uint32_t nhuge;			/* regions in huge pages, at the start */
+static uint64_t left_free;		/* bytes that we leave to the machine */
+
+/*
+ * A hole in a region that somebody shrank behind our back: fill it with a
+ * zero page and go on.
+ */
+static void
+on_sigbus(int signo, siginfo_t *info, void *context)
+{
+	uint8_t    *at = info->si_addr;
+	struct sigaction dfl = {.sa_handler = SIG_DFL};
+
+	(void) signo;
+	(void) context;
+	if (info->si_code > 0 && at >= arena && at < arena + arena_size)
+	{
+		uint64_t	region = (uint64_t) (at - arena) / donor_region_size;
+		uint8_t    *base = donor_regions[region].base;
+
+		/* a huge page can only be replaced whole; so replace the region */
+		if (mmap(base, donor_region_size, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+				 -1, 0) != MAP_FAILED)
+			return;
+	}
+	sigaction(SIGBUS, &dfl, NULL);
+}
+
+static bool
+populate_step(uint8_t *base, uint64_t size)
+{
+	if (can_populate)
+	{
+		if (madvise(base, size, MADV_POPULATE_WRITE) == 0)
+			return true;
+		if (errno != EINVAL)
+			return false;
+		can_populate = false;	/* before Linux 5.14 */
+	}
+	for (uint64_t at = 0; at < size; at += 4096)
+		((volatile uint8_t *) base)[at] = 0;
+	return true;
+}
+
+/*
+ * The memory is there, or false, with errno.  Touches every page.  What is
+ * left to the machine is looked at on the way, since the system would sooner
+ * kill a process than refuse.  Huge pages come from a pool of their own.
+ */
+static bool
+populate(uint8_t *base, uint64_t size, bool huge)
+{
+	for (uint64_t at = 0; at < size; at += STEP_SIZE)
+	{
+		uint64_t	step = size - at < STEP_SIZE ? size - at : STEP_SIZE;
+
+		if (!huge && donor_memory_available() < left_free + step)
+		{
+			errno = ENOMEM;
+			return false;
+		}
+		if (!populate_step(base + at, step))
+			return false;
+	}
+	return true;
+}
+
+/* A memfd of the region's size, mapped at its place and populated. */
+static int
+make_memory(uint8_t *base, bool huge)
+{
+	uint64_t	size = donor_region_size;
+	int			fd;
+
+	fd = memfd_create("remote_bp", MFD_CLOEXEC | MFD_ALLOW_SEALING |
+					  (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
+	if (fd < 0)
+		return -1;
+	if (ftruncate(fd, (off_t) size) != 0 ||
+		fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+		mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+			 fd, 0) == MAP_FAILED)
+	{
+		close(fd);
+		return -1;
+	}
+	if (!huge)
+		(void) madvise(base, size, MADV_HUGEPAGE);
+	if (!populate(base, size, huge))
+	{
+		int			save_errno = errno;
+
+		/* from a failed huge mapping, too, pages must go back */
+		(void) mmap(base, size, PROT_NONE,
+					MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+					-1, 0);
+		close(fd);
+		errno = save_errno;
+		return -1;
+	}
+	if (lock_memory && mlock(base, size) != 0)
+	{
+		lock_memory = false;
+		rbp_log(RBP_LOG_WARNING,
+				"memory is not locked: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) or the system may swap it out",
+				strerror(errno));
+	}
+	return fd;
+}
+
+/* Huge pages as long as there are some, else others. */
+static bool
+get_memory(DonorRegion *region)
+{
+	region->huge = false;
+	if (try_huge)
+	{
+		region->fd = make_memory(region->base, true);
+		region->huge = region->fd >= 0;
+	}
+	if (region->fd < 0)
+		region->fd = make_memory(region->base, false);
+	return region->fd >= 0;
+}
+
+void
+donor_memory_release(DonorRegion *region)
+{
+	if (region->fd < 0)
+		return;
+
+	/* withdraw it from those who mapped it, whatever else keeps it open */
+	if (ftruncate(region->fd, 0) != 0)
+		rbp_log(RBP_LOG_ERROR, "could not withdraw region %u: %s",
+				(unsigned) (region - donor_regions), strerror(errno));
+	(void) mmap(region->base, donor_region_size, PROT_NONE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+	close(region->fd);
+	region->fd = -1;
+	atomic_store(&region->exported, false);
+}
+
+bool
+donor_memory_renew(DonorRegion *region)
+{
+	/*
+	 * Memory that nobody else ever mapped need not go back to the system and
+	 * come again: a memset is cheaper, and cannot fail.
+	 */
+	if (region->fd >= 0 && !atomic_load(&region->exported))
+	{
+		memset(region->base, 0, donor_region_size);
+		return true;
+	}
+	donor_memory_release(region);
+	return get_memory(region);
+}
+
+/* The number behind a name and a colon or a blank, in a file of such lines. */
+static bool
+stat_number(const char *path, const char *name, uint64_t *value)
+{
+	FILE	   *f = fopen(path, "re");
+	char		line[256];
+	size_t		len = strlen(name);
+	bool		found = false;
+
+	if (f == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), f) != NULL)
+		if (strncmp(line, name, len) == 0 && (line[len] == ':' || line[len] == ' '))
+		{
+			*value = strtoull(line + len + 1, NULL, 10);
+			found = true;
+		}
+	fclose(f);
+	return found;
+}
+
+/* The same in bytes, from a /proc file that tells kB. */
+static bool
+proc_kb(const char *path, const char *name, uint64_t *bytes)
+{
+	uint64_t	kb;
+
+	if (!stat_number(path, name, &kb))
+		return false;
+	*bytes = kb * 1024;
+	return true;
+}
+
+/* One number from a file; false also for "max". */
+static bool
+file_number(const char *dir, const char *name, uint64_t *value)
+{
+	char		path[4096 + 64];
+	char		line[64];
+	FILE	   *f;
+	bool		ok;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "re");
+	if (f == NULL)
+		return false;
+	ok = fgets(line, sizeof(line), f) != NULL && isdigit((unsigned char) line[0]);
+	fclose(f);
+	if (ok)
+		*value = strtoull(line, NULL, 10);
+	return ok;
+}
+
+/* The directory of this process's memory cgroup; v1 and v2 differ. */
+static bool
+cgroup_dir(char *dir, size_t len, bool *v2)
+{
+	FILE	   *f = fopen("/proc/self/cgroup", "re");
+	char		line[4096];
+	bool		found = false;
+
+	if (f == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), f) != NULL)
+	{
+		char	   *controllers = strchr(line, ':');
+		char	   *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+
+		if (path == NULL)
+			continue;
+		*path++ = '\0';
+		controllers++;
+		path[strcspn(path, "\n")] = '\0';
+		if (strcmp(controllers, "memory") == 0)
+		{
+			snprintf(dir, len, CGROUP_ROOT "/memory%s", path);
+			*v2 = false;
+			found = true;
+		}
+		else if (controllers[0] == '\0')
+		{
+			snprintf(dir, len, CGROUP_ROOT "%s", path);
+			*v2 = true;
+			found = access(dir, R_OK) == 0;
+		}
+	}
+	fclose(f);
+	return found;
+}
+
+/*
+ * What the system has and could still hand out, or one of this process's
+ * cgroups if that is tighter; UINT64_MAX if it cannot be found out.  A test
+ * puts a file of its own in the place of the kernel's.
+ */
+static void
+look_at_machine(uint64_t *total, uint64_t *left_over)
+{
+	const char *meminfo = getenv("REMOTE_BP_TEST_MEMINFO");
+	uint64_t	available;
+	uint64_t	limit;
+	uint64_t	used;
+	char		dir[4096];
+	bool		v2;
+
+	if (meminfo == NULL)
+		meminfo = "/proc/meminfo";
+	if (!proc_kb(meminfo, "MemTotal", total))
+		*total = UINT64_MAX;
+	if (!proc_kb(meminfo, "MemAvailable", &available))
+		available = UINT64_MAX;
+	*left_over = available;
+	if (!cgroup_dir(dir, sizeof(dir), &v2))
+		return;
+
+	/* each ancestor may have a limit as well */
+	for (;;)
+	{
+		char	   *slash;
+
+		if (file_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) &&
+			file_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used))
+		{
+			uint64_t	left = used < limit ? limit - used : 0;
+			char		path[4096 + 16];
+			uint64_t	cache = 0;
+
+			/* file cache is charged, but can be had */
+			snprintf(path, sizeof(path), "%s/memory.stat", dir);
+			if (stat_number(path, v2 ? "inactive_file" : "total_inactive_file", &cache))
+				left += cache;
+			if (stat_number(path, v2 ? "active_file" : "total_active_file", &cache))
+				left += cache;
+			if (left < *left_over)
+				*left_over = left;
+			if (limit < *total)
+				*total = limit;
+		}
+		slash = strrchr(dir, '/');
+		if (slash == NULL || strlen(dir) <= strlen(CGROUP_ROOT) + (v2 ? 0 : strlen("/memory")))
+			break;
+		*slash = '\0';
+	}
+}
+
+uint64_t
+donor_memory_available(void)
+{
+	uint64_t	total;
+	uint64_t	available;
+
+	look_at_machine(&total, &available);
+	return available;
+}
+
+uint64_t
+donor_memory_default_min_free(void)
+{
+	uint64_t	total;
+	uint64_t	available;
+
+	look_at_machine(&total, &available);
+	return total == UINT64_MAX ? 0 : total / FREE_PART;
+}
+
+/* What of n regions the pool of huge pages has, in bytes. */
+static uint64_t
+pool_memory(uint64_t n, uint64_t region_size)
+{
+	uint64_t	pages;
+	uint64_t	promised;
+	uint64_t	regions;
+
+	if (region_size % HUGE_SIZE != 0 ||
+		!file_number(HUGE_POOL, "free_hugepages", &pages) ||
+		!file_number(HUGE_POOL, "resv_hugepages", &promised) || promised > pages)
+		return 0;
+	regions = (pages - promised) * HUGE_SIZE / region_size;
+	return (regions < n ? regions : n) * region_size;
+}
+
+/* The system would let us have too much memory, and kill somebody for it. */
+static void
+refuse_too_much(uint64_t memory, uint64_t from_pool)
+{
+	uint64_t	available = donor_memory_available();
+	uint64_t	usable = available > left_free ? available - left_free : 0;
+	char		wanted[32];
+	char		there[32];
+	char		left[32];
+
+	if (available == UINT64_MAX || memory - from_pool <= usable)
+		return;
+	rbp_format_size(memory, wanted, sizeof(wanted));
+	rbp_format_size(available, there, sizeof(there));
+	rbp_format_size(left_free, left, sizeof(left));
+	rbp_die("--memory is %s, but %s are available, and --min-free leaves %s of that to others; use --memory %lluMB or less",
+			wanted, there, left, (unsigned long long) ((usable + from_pool) >> 20));
+}
+
+/* When memory runs out all the same, let it be us and not the database. */
+static void
+volunteer_for_oom(void)
+{
+	int			fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	char		text[16] = "";
+
+	if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && atoi(text) < OOM_SCORE)
+	{
+		int			len = snprintf(text, sizeof(text), "%d", OOM_SCORE);
+
+		if (pwrite(fd, text, (size_t) len, 0) != len)
+			rbp_log(RBP_LOG_INFO, "could not raise oom_score_adj: %s", strerror(errno));
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+
+void
+donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
+{
+	struct sigaction bus = {.sa_sigaction = on_sigbus,.sa_flags = SA_SIGINFO | SA_NODEFER};
+	struct rlimit rl;
+	uint64_t	n = memory / region_size;
+	uint64_t	pmd = 0;
+	char		total[32];
+	char		each[32];
+
+	if (n == 0)
+		rbp_die("--memory is less than one region");
+	if (n > (1u << 20))
+		rbp_die("too many regions; use a larger --region-size");
+	donor_region_size = region_size;
+	donor_nregions = (uint32_t) n;
+	left_free = min_free;
+	volunteer_for_oom();
+	refuse_too_much(n * region_size, pool_memory(n, region_size));
+
+	/* a file for each region, and some for connections */
+	if (getrlimit(RLIMIT_NOFILE, &rl) == 0)
+	{
+		rl.rlim_cur = rl.rlim_max;
+		(void) setrlimit(RLIMIT_NOFILE, &rl);
+		if (rl.rlim_cur != RLIM_INFINITY && rl.rlim_cur < n + 256)
+			rbp_die("%llu regions need more open files than RLIMIT_NOFILE (%llu) allows",
+					(unsigned long long) n, (unsigned long long) rl.rlim_cur);
+	}
+	/* locked memory as far as we may: root can always raise it */
+	rl.rlim_cur = rl.rlim_max = RLIM_INFINITY;
+	if (setrlimit(RLIMIT_MEMLOCK, &rl) != 0 && getrlimit(RLIMIT_MEMLOCK, &rl) == 0)
+	{
+		rl.rlim_cur = rl.rlim_max;
+		(void) setrlimit(RLIMIT_MEMLOCK, &rl);
+	}
+
+	donor_regions = calloc(n, sizeof(DonorRegion));
+	arena_size = n * region_size + HUGE_SIZE;
+	arena = mmap(NULL, arena_size, PROT_NONE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (donor_regions == NULL || arena == MAP_FAILED)
+		rbp_die("could not reserve address space: %s", strerror(errno));
+	arena = (uint8_t *) (((uintptr_t) arena + HUGE_SIZE - 1) & ~(uintptr_t) (HUGE_SIZE - 1));
+	arena_size = n * region_size;
+	sigaction(SIGBUS, &bus, NULL);
+
+	try_huge = region_size % HUGE_SIZE == 0;
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		region->base = arena + (uint64_t) i * region_size;
+		region->state = DONOR_REGION_FREE;
+		region->fd = -1;
+		if (!get_memory(region))
+			rbp_die("could not get memory for region %u of %u: %s%s",
+					i, donor_nregions, strerror(errno),
+					errno == ENOMEM ? "; the machine would have less left than --min-free" : "");
+		try_huge = region->huge;
+		nhuge += region->huge;
+	}
+	try_huge = nhuge > 0;
+
+	rbp_format_size(n * region_size, total, sizeof(total));
+	rbp_format_size(region_size, each, sizeof(each));
+	(void) proc_kb("/proc/self/smaps_rollup", "ShmemPmdMapped", &pmd);
+	rbp_log(RBP_LOG_INFO, "memory: %s in %u regions of %s, %s, %s", total,
+			donor_nregions, each,
+			nhuge == donor_nregions ? "huge pages"
+			: nhuge > 0 ? "huge pages in part"
+			: pmd > 0 ? "transparent huge pages" : "plain pages",
+			lock_memory ? "locked" : "not locked");
+}

@@ -1,0 +1,527 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.c
+ *	  The settings, remote_bp.*
+ *
+ * Check hooks refuse bad values with a detail and never raise.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+#include "utils/varlena.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/mutation.h"
+
+char	   *rbp_guc_broker = NULL;
+bool		rbp_guc_enabled = true;
+int			rbp_guc_buffer_tier_max_size = 1024;
+int			rbp_guc_buffer_tier_size = -1;
+int			rbp_guc_staging_size = 4096;
+char	   *rbp_guc_transport = NULL;
+char	   *rbp_guc_token_file = NULL;
+int			rbp_guc_lease_ttl = 30000;
+bool		rbp_guc_compare_with_disk = false;
+int			rbp_guc_page_cache_first = RBP_PAGE_CACHE_AUTO;
+int			rbp_guc_use_tier = RBP_USE_TIER_ON;
+int			rbp_guc_policy_interval = 60;
+char	   *rbp_guc_exclude_tablespaces = NULL;
+int			rbp_guc_bypass = RBP_BYPASS_AUTO;
+int			rbp_guc_max_connections = 200;
+int			rbp_guc_connect_threshold = 8;
+char	   *rbp_guc_rdma_device = NULL;
+int			rbp_guc_rdma_port = 0;
+int			rbp_guc_rdma_gid_index = -1;
+int			rbp_guc_rdma_traffic_class = -1;
+int			rbp_guc_rdma_ack_timeout = 12;
+int			rbp_guc_rdma_retry_count = 6;
+uint32		rbp_guc_connect_serial = 0;
+int			rbp_guc_temp_tier_max_size = 1024;
+int			rbp_guc_temp_tier_size = 0;
+int			rbp_guc_temp_staging_size = 8192;
+bool		rbp_guc_temp_mirror = false;
+bool		rbp_guc_spill_temp_files = true;
+bool		rbp_guc_spill_temp_tables = false;
+
+static double io_timeout = 10.0;	/* ms */
+static int	idle_connection_timeout = 300;	/* s */
+static int	temp_io_timeout = 5000; /* ms */
+static int	keep_max_size = -1; /* MB */
+static int	database_limit = -1;	/* read in the catalog, see
+									 * rbp_policy_server.c */
+
+static const struct config_enum_entry use_tier_choices[] = {
+	{"on", RBP_USE_TIER_ON, false},
+	{"read", RBP_USE_TIER_READ, false},
+	{"off", RBP_USE_TIER_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry page_cache_choices[] = {
+	{"auto", RBP_PAGE_CACHE_AUTO, false},
+	{"on", RBP_PAGE_CACHE_ON, false},
+	{"off", RBP_PAGE_CACHE_OFF, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry bypass_choices[] = {
+	{"auto", RBP_BYPASS_AUTO, false},
+	{"off", RBP_BYPASS_OFF, false},
+	{NULL, 0, false}
+};
+
+/* The longest name of an RDMA device: the kernel's IB_DEVICE_NAME_MAX. */
+#define DEVICE_NAME_MAX		64
+
+static bool
+check_broker(char **newval, void **extra, GucSource source)
+{
+	const char *url = *newval;
+	const char *host;
+
+	if (url[0] == '\0')
+		return true;
+	if (strncmp(url, "http://", 7) != 0)
+	{
+		GUC_check_errdetail("A broker's URL starts with \"http://\".");
+		return false;
+	}
+	host = url + 7;
+	if (host[0] == '\0' || host[0] == ':' || host[0] == '/' ||
+		strpbrk(url, " \t\r\n\"\\") != NULL)
+	{
+		GUC_check_errdetail("A broker's URL looks like \"http://host:port\".");
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_transport(char **newval, void **extra, GucSource source)
+{
+	static const char *const names[] = {"auto", "shm", "verbs", "tcp"};
+
+	for (int i = 0; i < lengthof(names); i++)
+		if (strcmp(*newval, names[i]) == 0)
+			return true;
+	GUC_check_errdetail("The transports are \"auto\", \"shm\", \"verbs\" and \"tcp\".");
+	return false;
+}
+
+static bool
+check_tier_size(int *newval, void **extra, GucSource source)
+{
+	/* The maximum is defined before this one, so it is known here. */
+	if (*newval > rbp_guc_buffer_tier_max_size)
+	{
+		GUC_check_errdetail("remote_bp.buffer_tier_size must not be greater than remote_bp.buffer_tier_max_size (%d MB).",
+							rbp_guc_buffer_tier_max_size);
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_temp_tier_size(int *newval, void **extra, GucSource source)
+{
+	/* The maximum is defined before this one, so it is known here. */
+	if (*newval > rbp_guc_temp_tier_max_size)
+	{
+		GUC_check_errdetail("remote_bp.temp_tier_size must not be greater than remote_bp.temp_tier_max_size (%d MB).",
+							rbp_guc_temp_tier_max_size);
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_staging_size(int *newval, void **extra, GucSource source)
+{
+	if (*newval % (BLCKSZ / 1024) != 0)
+	{
+		GUC_check_errdetail("remote_bp.staging_size must be a multiple of %d kB, the size of a page.",
+							BLCKSZ / 1024);
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_temp_staging_size(int *newval, void **extra, GucSource source)
+{
+	if (*newval % (BLCKSZ / 1024) != 0)
+	{
+		GUC_check_errdetail("remote_bp.temp_staging_size must be a multiple of %d kB, the size of a page.",
+							BLCKSZ / 1024);
+		return false;
+	}
+	return true;
+}
+
+static bool
+check_tablespaces(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	bool		good = SplitIdentifierString(copy, ',', &names);
+
+	if (!good)
+		GUC_check_errdetail("List syntax is invalid.");
+	else
+		list_free(names);
+	pfree(copy);
+	return good;
+}
+
+static bool
+check_rdma_device(char **newval, void **extra, GucSource source)
+{
+	const char *name = *newval;
+
+	if (strlen(name) >= DEVICE_NAME_MAX)
+	{
+		GUC_check_errdetail("The name of an RDMA device is shorter than %d bytes.",
+							DEVICE_NAME_MAX);
+		return false;
+	}
+	if (name[0] == '.' || strpbrk(name, "/ \t\r\n") != NULL)
+	{
+		GUC_check_errdetail("It is the name of an RDMA device, such as \"mlx5_0\", and not of a file.");
+		GUC_check_errhint("\"rdma link\" lists the devices.");
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Connections are made anew when what they were made by changes.  A reload
+ * assigns all that stands in the file, whether it changes or not.
+ */
+#define ASSIGN_STRING(name) \
+static void \
+assign_##name(const char *newval, void *extra) \
+{ \
+	if (rbp_guc_##name == NULL || strcmp(newval, rbp_guc_##name) != 0) \
+		rbp_guc_connect_serial++; \
+}
+
+#define ASSIGN_INT(name) \
+static void \
+assign_##name(int newval, void *extra) \
+{ \
+	if (newval != rbp_guc_##name) \
+		rbp_guc_connect_serial++; \
+}
+
+ASSIGN_STRING(transport)
+ASSIGN_STRING(rdma_device)
+ASSIGN_INT(rdma_port)
+ASSIGN_INT(rdma_gid_index)
+ASSIGN_INT(rdma_traffic_class)
+ASSIGN_INT(rdma_ack_timeout)
+ASSIGN_INT(rdma_retry_count)
+
+#ifdef RBP_TEST_MUTATIONS
+static const struct config_enum_entry mutations[] = {
+	{"none", RBP_MUTATION_NONE, false},
+	{"no_invalidate", RBP_MUTATION_NO_INVALIDATE, false},
+	{"no_generation", RBP_MUTATION_NO_GENERATION, false},
+	{"no_capture_hash", RBP_MUTATION_NO_CAPTURE_HASH, false},
+	{"no_capture_stamp", RBP_MUTATION_NO_CAPTURE_STAMP, false},
+	{"publish_early", RBP_MUTATION_PUBLISH_EARLY, false},
+	{"no_publish_check", RBP_MUTATION_NO_PUBLISH_CHECK, false},
+	{"no_verify", RBP_MUTATION_NO_VERIFY, false},
+	{"serve_private", RBP_MUTATION_SERVE_PRIVATE, false},
+	{"no_checksum", RBP_MUTATION_NO_CHECKSUM, false},
+	{"no_lease_check", RBP_MUTATION_NO_LEASE_CHECK, false},
+	{"trust_reads", RBP_MUTATION_TRUST_READS, false},
+	{"prewarm_unlocked", RBP_MUTATION_PREWARM_UNLOCKED, false},
+	{"mix_spill", RBP_MUTATION_MIX_SPILL, false},
+	{NULL, 0, false}
+};
+#endif
+
+void
+rbp_guc_init(void)
+{
+	DefineCustomStringVariable("remote_bp.broker",
+							   "URL of the memory broker; empty turns the tier off.",
+							   NULL,
+							   &rbp_guc_broker,
+							   "",
+							   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+							   check_broker, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.enabled",
+							 "Serve page reads from remote memory and fill it.",
+							 "Off leaves the leases and their pages as they are.",
+							 &rbp_guc_enabled,
+							 true,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.buffer_tier_max_size",
+							"Most remote memory that the buffer tier can grow to.",
+							"Sizes the directory in shared memory, some 48 bytes for each 8 kB.",
+							&rbp_guc_buffer_tier_max_size,
+							1024, 1, 16 * 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.buffer_tier_size",
+							"Remote memory that the buffer tier leases.",
+							"0 gives everything back; -1 means remote_bp.buffer_tier_max_size.",
+							&rbp_guc_buffer_tier_size,
+							-1, -1, 16 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							check_tier_size, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.staging_size",
+							"Pinned shared memory in which evicted pages wait to be pushed.",
+							NULL,
+							&rbp_guc_staging_size,
+							4096, 128, 4 * 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_KB,
+							check_staging_size, NULL, NULL);
+	DefineCustomStringVariable("remote_bp.transport",
+							   "How to reach donors: auto, shm, verbs or tcp.",
+							   NULL,
+							   &rbp_guc_transport,
+							   "auto",
+							   PGC_SIGHUP, 0,
+							   check_transport, assign_transport, NULL);
+	DefineCustomStringVariable("remote_bp.token_file",
+							   "File with the token that the broker wants; empty for none.",
+							   NULL,
+							   &rbp_guc_token_file,
+							   "",
+							   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.lease_ttl",
+							"How long leased memory may be used without a renewal.",
+							NULL,
+							&rbp_guc_lease_ttl,
+							30000, 2000, 3600 * 1000,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomRealVariable("remote_bp.io_timeout",
+							 "The bound on one wait for a donor.",
+							 "Past it the page is read from disk.",
+							 &io_timeout,
+							 10.0, 0.1, 10000.0,
+							 PGC_SIGHUP, GUC_UNIT_MS,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.compare_with_disk",
+							 "Compare every page from remote memory with the disk.",
+							 "A difference is logged and counted, and the disk's page is used.",
+							 &rbp_guc_compare_with_disk,
+							 false,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.page_cache_first",
+							 "Reads a page from the file rather than from a donor if the operating system's page cache has it.",
+							 "\"auto\" asks where that pays, by what reads have cost lately.",
+							 &rbp_guc_page_cache_first,
+							 RBP_PAGE_CACHE_AUTO, page_cache_choices,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.use_tier",
+							 "Lets the session's page reads be served from the tier, and what it reads go there.",
+							 "\"read\" serves them, but captures nothing of what the session reads.",
+							 &rbp_guc_use_tier,
+							 RBP_USE_TIER_ON, use_tier_choices,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.keep_max_size",
+							"The most memory for relations that are to be kept in the tier.",
+							"-1 means half of the memory that the tier has.",
+							&keep_max_size,
+							-1, -1, 16 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("remote_bp.exclude_tablespaces",
+							   "Tablespaces whose pages do not get into the tier, unless they are to be kept.",
+							   NULL,
+							   &rbp_guc_exclude_tablespaces,
+							   "",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_tablespaces, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.policy_interval",
+							"How often policies are looked at, if nothing else calls for it.",
+							NULL,
+							&rbp_guc_policy_interval,
+							60, 1, 24 * 3600,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.database_limit",
+							"The most memory of the tier for a database; -1 for no limit.",
+							"It is for ALTER DATABASE alone: see remote_bp_set_database_limit().",
+							&database_limit,
+							-1, -1, 16 * 1024 * 1024,
+							PGC_SUSET, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+	DefineCustomEnumVariable("remote_bp.bypass",
+							 "Passes donors by where the disk costs less, for pages and for temporary blocks.",
+							 "Donors are tried again and again, so that they are used when they are quicker.",
+							 &rbp_guc_bypass,
+							 RBP_BYPASS_AUTO, bypass_choices,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.max_connections",
+							"The most connections of this server to one donor.",
+							"A backend beyond it reads from disk.",
+							&rbp_guc_max_connections,
+							200, 1, 10000,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.idle_connection_timeout",
+							"Connections to donors that are not used for so long are closed.",
+							"0 keeps them.",
+							&idle_connection_timeout,
+							300, 0, 7 * 24 * 3600,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.connect_threshold",
+							"Reads that a donor could have served before a backend connects to it over RDMA.",
+							"These reads go to disk; 0 connects at once.",
+							&rbp_guc_connect_threshold,
+							8, 0, 10000,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("remote_bp.rdma_device",
+							   "The RDMA device to use; empty for the one that the route leads to.",
+							   NULL,
+							   &rbp_guc_rdma_device,
+							   "",
+							   PGC_SIGHUP, 0,
+							   check_rdma_device, assign_rdma_device, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_port",
+							"The port of the RDMA device, from 1; 0 for any.",
+							NULL,
+							&rbp_guc_rdma_port,
+							0, 0, 255,
+							PGC_SIGHUP, 0,
+							NULL, assign_rdma_port, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_gid_index",
+							"The entry of the port's GID table to connect from; -1 for the route's.",
+							NULL,
+							&rbp_guc_rdma_gid_index,
+							-1, -1, 65535,
+							PGC_SIGHUP, 0,
+							NULL, assign_rdma_gid_index, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_traffic_class",
+							"The traffic class of RDMA packets; -1 for the system's default.",
+							NULL,
+							&rbp_guc_rdma_traffic_class,
+							-1, -1, 255,
+							PGC_SIGHUP, 0,
+							NULL, assign_rdma_traffic_class, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_ack_timeout",
+							"An RDMA packet is sent again after 4.096 us times two to the power of this.",
+							NULL,
+							&rbp_guc_rdma_ack_timeout,
+							12, 1, 31,
+							PGC_SIGHUP, 0,
+							NULL, assign_rdma_ack_timeout, NULL);
+	DefineCustomIntVariable("remote_bp.rdma_retry_count",
+							"How often an RDMA packet is sent again before the connection is given up.",
+							NULL,
+							&rbp_guc_rdma_retry_count,
+							6, 0, 6,
+							PGC_SIGHUP, 0,
+							NULL, assign_rdma_retry_count, NULL);
+	DefineCustomIntVariable("remote_bp.temp_tier_max_size",
+							"Most remote memory that temporary data can be given.",
+							"Sizes tables in shared memory, some 60 bytes for each 8 kB.",
+							&rbp_guc_temp_tier_max_size,
+							1024, 0, 8 * 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.temp_tier_size",
+							"Remote memory that is leased for temporary data; 0 for none.",
+							"What lies there has no other copy, unless remote_bp.temp_mirror is on.",
+							&rbp_guc_temp_tier_size,
+							0, 0, 8 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							check_temp_tier_size, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.temp_staging_size",
+							"Shared memory in which temporary blocks wait until donors have them.",
+							NULL,
+							&rbp_guc_temp_staging_size,
+							8192, 128, 4 * 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_KB,
+							check_temp_staging_size, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.temp_io_timeout",
+							"How long a query waits for temporary data on a donor that does not answer, before it fails.",
+							NULL,
+							&temp_io_timeout,
+							5000, 10, 600000,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.temp_mirror",
+							 "Keep temporary data on two donors.",
+							 "Blocks for which there is no second donor go to the real file.",
+							 &rbp_guc_temp_mirror,
+							 false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.spill_temp_files",
+							 "Put blocks of new and growing temporary files on donors.",
+							 NULL,
+							 &rbp_guc_spill_temp_files,
+							 true,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.spill_temp_tables",
+							 "Put evicted blocks of temporary tables on donors, too.",
+							 NULL,
+							 &rbp_guc_spill_temp_tables,
+							 false,
+							 PGC_USERSET, 0,
+							 NULL, NULL, NULL);
+#ifdef RBP_TEST_MUTATIONS
+	DefineCustomEnumVariable("remote_bp.test_mutation",
+							 "Switches one coherence rule off; in test builds only.",
+							 NULL,
+							 &rbp_mutation,
+							 RBP_MUTATION_NONE, mutations,
+							 PGC_SIGHUP, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
+#endif
+	MarkGUCPrefixReserved("remote_bp");
+}
+
+int
+rbp_guc_tier_size_wanted(void)
+{
+	if (rbp_guc_buffer_tier_size < 0 ||
+		rbp_guc_buffer_tier_size > rbp_guc_buffer_tier_max_size)
+		return rbp_guc_buffer_tier_max_size;
+	return rbp_guc_buffer_tier_size;
+}
+
+uint64
+rbp_guc_keep_max_pages(void)
+{
+	return keep_max_size < 0 ? RBP_KEEP_HALF :
+		(uint64) keep_max_size * (1024 * 1024 / BLCKSZ);
+}
+
+int64
+rbp_guc_io_timeout_ns(void)
+{
+	return (int64) (io_timeout * 1000000.0);
+}
+
+int64
+rbp_guc_idle_timeout_ns(void)
+{
+	return idle_connection_timeout * INT64CONST(1000000000);
+}
+
+int64
+rbp_guc_temp_io_timeout_ns(void)
+{
+	return temp_io_timeout * INT64CONST(1000000);
+}

@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.h
+ *	  The settings, remote_bp.*
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_GUC_H
+#define RBP_GUC_H
+
+#include "postgres.h"
+
+extern char *rbp_guc_broker;	/* URL, "" for tier off */
+extern bool rbp_guc_enabled;
+extern int	rbp_guc_buffer_tier_max_size;	/* MB; postmaster */
+extern int	rbp_guc_buffer_tier_size;	/* MB; sighup; 0 gives all back, -1: the
+										 * maximum; see
+										 * rbp_guc_tier_size_wanted() */
+extern int	rbp_guc_staging_size;	/* kB; postmaster */
+extern char *rbp_guc_transport; /* "auto", "shm", "verbs", "tcp" */
+extern char *rbp_guc_token_file;	/* "" for no token */
+extern int	rbp_guc_lease_ttl;	/* ms */
+extern bool rbp_guc_compare_with_disk;
+
+/* remote_bp.page_cache_first */
+typedef enum RbpPageCacheChoice
+{
+	RBP_PAGE_CACHE_AUTO,
+	RBP_PAGE_CACHE_ON,
+	RBP_PAGE_CACHE_OFF
+} RbpPageCacheChoice;
+
+extern int	rbp_guc_page_cache_first;
+
+/* remote_bp.use_tier */
+typedef enum RbpUseTier
+{
+	RBP_USE_TIER_ON,
+	RBP_USE_TIER_READ,			/* what this session reads is not captured */
+	RBP_USE_TIER_OFF
+} RbpUseTier;
+
+extern int	rbp_guc_use_tier;
+extern int	rbp_guc_policy_interval;	/* s */
+extern char *rbp_guc_exclude_tablespaces;	/* a list of names */
+
+/* remote_bp.bypass */
+typedef enum RbpBypassChoice
+{
+	RBP_BYPASS_AUTO,
+	RBP_BYPASS_OFF
+} RbpBypassChoice;
+
+extern int	rbp_guc_bypass;
+extern int	rbp_guc_max_connections;	/* to one donor */
+extern int	rbp_guc_connect_threshold;	/* reads */
+
+/* Temporary data. */
+extern int	rbp_guc_temp_tier_max_size; /* MB; postmaster */
+extern int	rbp_guc_temp_tier_size; /* MB; sighup; at most the maximum */
+extern int	rbp_guc_temp_staging_size;	/* kB; postmaster */
+extern bool rbp_guc_temp_mirror;	/* these three: userset */
+extern bool rbp_guc_spill_temp_files;
+extern bool rbp_guc_spill_temp_tables;
+
+/* How RDMA devices are used; what the values mean: RbpVerbsConfig. */
+extern char *rbp_guc_rdma_device;
+extern int	rbp_guc_rdma_port;
+extern int	rbp_guc_rdma_gid_index;
+extern int	rbp_guc_rdma_traffic_class;
+extern int	rbp_guc_rdma_ack_timeout;
+extern int	rbp_guc_rdma_retry_count;
+
+/*
+ * Moves when a setting changes in this process that connections are made by:
+ * remote_bp.transport and remote_bp.rdma_*.
+ */
+extern uint32 rbp_guc_connect_serial;
+
+extern void rbp_guc_init(void);
+
+/* MB that the lease should have now. */
+extern int	rbp_guc_tier_size_wanted(void);
+
+/* remote_bp.keep_max_size, for rbp_directory_set_keep_max(). */
+extern uint64 rbp_guc_keep_max_pages(void);
+
+/* remote_bp.io_timeout. */
+extern int64 rbp_guc_io_timeout_ns(void);
+
+/* remote_bp.temp_io_timeout. */
+extern int64 rbp_guc_temp_io_timeout_ns(void);
+
+/* remote_bp.idle_connection_timeout; 0: never. */
+extern int64 rbp_guc_idle_timeout_ns(void);
+
+#endif							/* RBP_GUC_H */

@@ -1,0 +1,74 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock.h
+ *	  The lock of a directory partition: an LWLock in the server, a pthread
+ *	  rwlock in the unit tests, so that the directory is tested as it is.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_LOCK_H
+#define RBP_LOCK_H
+
+#ifdef RBP_UNIT_TEST
+
+#include <pthread.h>
+
+typedef pthread_rwlock_t RbpLock;
+
+static inline void
+rbp_lock_init(RbpLock *lock, int tranche)
+{
+	pthread_rwlockattr_t attr;
+
+	(void) tranche;
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_rwlock_init(lock, &attr);
+	pthread_rwlockattr_destroy(&attr);
+}
+
+static inline int
+rbp_lock_tranche(const char *name)
+{
+	(void) name;
+	return 0;
+}
+
+#define rbp_lock_shared(lock)		((void) pthread_rwlock_rdlock(lock))
+#define rbp_lock_exclusive(lock)	((void) pthread_rwlock_wrlock(lock))
+#define rbp_lock_try(lock, exclusive) \
+	(((exclusive) ? pthread_rwlock_trywrlock(lock) : pthread_rwlock_tryrdlock(lock)) == 0)
+#define rbp_lock_release(lock)		((void) pthread_rwlock_unlock(lock))
+
+#else
+
+#include "postgres.h"
+#include "storage/lwlock.h"
+
+typedef LWLock RbpLock;
+
+/*
+ * A tranche of that name.  To be called with each initialization of shared
+ * memory, which resets the server's count of tranches: an id that was kept from
+ * before a crash of a backend would be given out once more.
+ */
+static inline int
+rbp_lock_tranche(const char *name)
+{
+	int			tranche = LWLockNewTrancheId();
+
+	/* this is the postmaster, whose children inherit it */
+	LWLockRegisterTranche(tranche, name);
+	return tranche;
+}
+
+#define rbp_lock_init(lock, tranche)	LWLockInitialize(lock, tranche)
+#define rbp_lock_shared(lock)		((void) LWLockAcquire(lock, LW_SHARED))
+#define rbp_lock_exclusive(lock)	((void) LWLockAcquire(lock, LW_EXCLUSIVE))
+#define rbp_lock_try(lock, exclusive) \
+	LWLockConditionalAcquire(lock, (exclusive) ? LW_EXCLUSIVE : LW_SHARED)
+#define rbp_lock_release(lock)		LWLockRelease(lock)
+
+#endif							/* RBP_UNIT_TEST */
+
+#endif							/* RBP_LOCK_H */

@@ -1,0 +1,420 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_cache.c
+ *	  Ask the operating system's page cache whether it has parts of a file.
+ *
+ * cachestat(2), since Linux 6.5, counts the pages of a range of a file that
+ * are cached.  Before that, mincore(2) tells it of a mapping, which is made for
+ * a whole segment at the first question and never touched, so that it takes
+ * address space and no memory.  It is unmapped when the file is closed, because
+ * a mapping would keep a file's blocks after its unlink.  preadv2() with
+ * RWF_NOWAIT would answer too, but it starts a read of the disk for each page
+ * that is not there.
+ *
+ * Which of the two is used is found by trying on a file of the data directory
+ * that was just read: a kernel, or what confines a container, may refuse the
+ * one or the other, and on some stacked file systems the first looks at the
+ * wrong cache.  A file of which it says that a block which was just read is not
+ * cached is never asked about again; until one was read, only a yes counts.
+ *
+ * Refaults are reads of pages that the page cache had and gave up not long
+ * ago (Documentation/mm/workingset in the kernel).  memory.stat has their
+ * number for a control group of either version, /proc/vmstat that of the host.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "port/atomics.h"
+
+#include "base/geometry.h"
+#include "base/page_cache.h"
+#include "common/clock.h"
+
+/* The same for all architectures; the libc's headers may be older. */
+#ifndef SYS_cachestat
+#define SYS_cachestat			451
+#endif
+
+#define SEGMENT_BYTES			((Size) RELSEG_SIZE * BLCKSZ)
+
+/* Of <linux/mman.h>, since 6.5. */
+typedef struct CacheRange
+{
+	uint64		off;
+	uint64		len;
+} CacheRange;
+
+typedef struct CacheCounts
+{
+	uint64		nr_cache;
+	uint64		nr_dirty;
+	uint64		nr_writeback;
+	uint64		nr_evicted;
+	uint64		nr_recently_evicted;
+} CacheCounts;
+
+typedef enum Method
+{
+	METHOD_NONE,
+	METHOD_CACHESTAT,
+	METHOD_MINCORE
+} Method;
+
+/* Refaults a second that count; some there always are. */
+#define REFAULTS_MIN			16
+#define LOOK_EVERY_NS			INT64CONST(2000000000)
+#define THRASHES_FOR_NS			INT64CONST(60000000000)
+#define THRASHES_FOR_MAX_NS		INT64CONST(3600000000000)
+
+static Method method = METHOD_NONE;
+static Size os_page = 4096;
+static pg_atomic_uint32 *keeps;	/* what it has: see rbp_page_cache_keeps() */
+
+/* Pages of the system that the range [from, to) touches. */
+static inline uint64
+pages_of(off_t from, off_t to)
+{
+	return ((uint64) to + os_page - 1) / os_page - (uint64) from / os_page;
+}
+
+/* How many pages of the range are cached, or -1. */
+static int64
+count_cached(int fd, off_t offset, Size len)
+{
+	CacheRange	range = {.off = (uint64) offset,.len = len};
+	CacheCounts counts = {0};
+
+	if (syscall(SYS_cachestat, (unsigned) fd, &range, &counts, 0U) != 0)
+		return -1;
+	return (int64) counts.nr_cache;
+}
+
+static bool
+ask_cachestat(int fd, off_t offset, int n, bool *cached)
+{
+	Size		len = (Size) n * BLCKSZ;
+	int64		count = count_cached(fd, offset, len);
+
+	if (count < 0)
+		return false;
+	if (n > 1 && count > 0 && count < (int64) pages_of(offset, offset + len))
+	{
+		/* some are: ask for each */
+		for (int i = 0; i < n; i++)
+			if (!ask_cachestat(fd, offset + (off_t) i * BLCKSZ, 1, &cached[i]))
+				return false;
+		return true;
+	}
+	for (int i = 0; i < n; i++)
+		cached[i] = count == (int64) pages_of(offset, offset + len);
+	return true;
+}
+
+static bool
+ask_mincore(int fd, RbpCacheView *view, off_t offset, int n, bool *cached)
+{
+	/* each block may touch more pages than its share, at both ends */
+	unsigned char vec[RBP_MAX_BATCH * (BLCKSZ / 4096) + 2];
+	Size		from = (Size) offset / os_page * os_page;
+	Size		to = (Size) offset + (Size) n * BLCKSZ;
+
+	if (to > SEGMENT_BYTES)
+		return false;
+	if (view->map == NULL)
+	{
+		void	   *map = mmap(NULL, SEGMENT_BYTES, PROT_READ,
+							   MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+		if (map == MAP_FAILED)
+			return false;
+		view->map = map;
+	}
+	if (mincore((char *) view->map + from, to - from, vec) != 0)
+		return false;
+	for (int i = 0; i < n; i++)
+	{
+		Size		start = (Size) offset + (Size) i * BLCKSZ;
+
+		cached[i] = true;
+		for (Size page = start / os_page; page * os_page < start + BLCKSZ; page++)
+			cached[i] &= (vec[page - from / os_page] & 1) != 0;
+	}
+	return true;
+}
+
+static bool
+ask_by(Method how, int fd, RbpCacheView *view, off_t offset, int n,
+	   bool *cached)
+{
+	int			save_errno = errno;
+	bool		told = false;
+
+	if (how == METHOD_CACHESTAT)
+		told = ask_cachestat(fd, offset, n, cached);
+	else if (how == METHOD_MINCORE)
+		told = ask_mincore(fd, view, offset, n, cached);
+	errno = save_errno;
+	return told;
+}
+
+/*
+ * A system call filter may end the process for a call that is newer than the filter:
+ * let a child try.
+ */
+static bool
+call_is_allowed(int fd)
+{
+	int			status = 0;
+	pid_t		pid = fork();
+
+	if (pid == 0)
+	{
+		(void) count_cached(fd, 0, os_page);
+		_exit(0);
+	}
+	if (pid < 0)
+		return false;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return false;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* Then it is not ours to spend on a mapping for each segment. */
+static bool
+address_space_is_limited(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
+void
+rbp_page_cache_init(void)
+{
+	static const Method methods[] = {METHOD_CACHESTAT, METHOD_MINCORE};
+	long		page = sysconf(_SC_PAGESIZE);
+	char		path[MAXPGPATH];
+	char	   *content = NULL;
+	int			fd;
+
+	method = METHOD_NONE;
+	if (page >= 4096)
+		os_page = (Size) page;
+
+	/* any file will do that there always is, and that has a page */
+	snprintf(path, sizeof(path), "%s/PG_VERSION", DataDir);
+	fd = open(path, O_RDWR | PG_BINARY);
+	if (fd < 0)
+		return;
+	content = malloc(os_page);
+	for (int i = 0; content != NULL && i < lengthof(methods); i++)
+	{
+		RbpCacheView view = {0};
+		bool		cached = false;
+
+		if (pread(fd, content, os_page, 0) <= 0)
+			break;
+		if (methods[i] == METHOD_CACHESTAT)
+			cached = call_is_allowed(fd) && count_cached(fd, 0, os_page) == 1;
+		else if (address_space_is_limited())
+			break;
+		else
+		{
+			unsigned char vec = 0;
+
+			view.map = mmap(NULL, os_page, PROT_READ, MAP_SHARED, fd, 0);
+			if (view.map == MAP_FAILED)
+				break;
+			cached = mincore(view.map, os_page, &vec) == 0 && (vec & 1) != 0;
+			(void) munmap(view.map, os_page);
+		}
+		if (cached)
+		{
+			method = methods[i];
+			break;
+		}
+	}
+	free(content);
+	(void) close(fd);
+}
+
+const char *
+rbp_page_cache_method(void)
+{
+	return method == METHOD_CACHESTAT ? "cachestat" :
+		method == METHOD_MINCORE ? "mincore" : "none";
+}
+
+bool
+rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
+				   bool *cached)
+{
+	if (view->tried && !view->tells)
+		return false;
+	if (!ask_by(method, fd, view, offset, n, cached))
+	{
+		/* and not again for each page */
+		view->tried = true;
+		view->tells = false;
+		return false;
+	}
+	/* that something is cached can only be true */
+	for (int i = 0; i < n && !view->tried; i++)
+		view->tried = view->tells = cached[i];
+	return view->tried;
+}
+
+void
+rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset)
+{
+	bool		cached = false;
+
+	if (likely(view->tried))
+		return;
+	view->tried = true;
+	view->tells = method != METHOD_NONE &&
+		ask_by(method, fd, view, offset, 1, &cached) && cached;
+}
+
+void
+rbp_page_cache_forget(RbpCacheView *view)
+{
+	if (view->map != NULL)
+		(void) munmap(view->map, SEGMENT_BYTES);
+	memset(view, 0, sizeof(*view));
+}
+
+/* The field's value in a file of lines "field value". */
+static bool
+read_field(const char *path, const char *field, uint64 *value)
+{
+	FILE	   *file = fopen(path, "re");
+	Size		len = strlen(field);
+	char		line[256];
+	bool		found = false;
+
+	if (file == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), file) != NULL)
+		if (strncmp(line, field, len) == 0 && line[len] == ' ')
+		{
+			*value = strtoull(line + len, NULL, 10);
+			found = true;
+		}
+	(void) fclose(file);
+	return found;
+}
+
+/*
+ * The file that has the refaults of our control group, or of the host: the
+ * first of those that there may be that has the field.
+ */
+static void
+find_refaults(char *path, Size len)
+{
+	FILE	   *file = fopen("/proc/self/cgroup", "re");
+	char		line[MAXPGPATH];
+	uint64		unused;
+
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+	{
+		/* "0::PATH", or "NUMBER:CONTROLLERS:PATH" */
+		char	   *controllers = strchr(line, ':');
+		char	   *group = controllers == NULL ? NULL :
+			strchr(controllers + 1, ':');
+		const char *mount;
+
+		if (group == NULL)
+			continue;
+		*group++ = '\0';
+		group[strcspn(group, "\n")] = '\0';
+		if (controllers[1] == '\0')
+			mount = "/sys/fs/cgroup";
+		else if (strcmp(controllers + 1, "memory") == 0)
+			mount = "/sys/fs/cgroup/memory";
+		else
+			continue;
+		/* in a container the path may be that of outside: then its root */
+		for (int i = 0; i < 2; i++)
+		{
+			snprintf(path, len, "%s%s/memory.stat", mount, i == 0 ? group : "");
+			if (read_field(path, "workingset_refault_file", &unused))
+			{
+				(void) fclose(file);
+				return;
+			}
+		}
+	}
+	if (file != NULL)
+		(void) fclose(file);
+	strlcpy(path, "/proc/vmstat", len);
+}
+
+Size
+rbp_page_cache_shmem_size(void)
+{
+	return sizeof(pg_atomic_uint32);
+}
+
+void
+rbp_page_cache_shmem_init(void *mem)
+{
+	keeps = mem;
+	pg_atomic_init_u32(keeps, 0);
+}
+
+int64
+rbp_page_cache_mind(void)
+{
+	int64		now = rbp_now_ns();
+	static char path[MAXPGPATH];
+	static int64 looked_at = 0;
+	static int64 thrashed_at = 0;
+	static int64 thrashes_for = THRASHES_FOR_NS;
+	static int64 keeps_since = 0;
+	static uint64 before = 0;
+	uint64		refaults = 0;
+	uint32		kept;
+
+	if (path[0] == '\0')
+		find_refaults(path, sizeof(path));
+	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
+		return -1;
+	if (!read_field(path, "workingset_refault_file", &refaults) ||
+		(looked_at != 0 &&
+		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
+	{
+		/* perhaps it is what we do with a page cache that keeps what it has */
+		if (pg_atomic_read_u32(keeps) != 0)
+			thrashes_for = now - keeps_since > thrashes_for ? THRASHES_FOR_NS :
+				Min(thrashes_for * 2, THRASHES_FOR_MAX_NS);
+		thrashed_at = now;
+	}
+	/* not by the first look, which has nothing to compare with */
+	kept = method != METHOD_NONE && looked_at != 0 &&
+		(thrashed_at == 0 || now - thrashed_at >= thrashes_for) ? 1 : 0;
+	if (kept != 0 && pg_atomic_read_u32(keeps) == 0)
+		keeps_since = now;
+	looked_at = now;
+	before = refaults;
+	/* all processes read it, so that it is written only when it changes */
+	if (pg_atomic_read_u32(keeps) != kept)
+		pg_atomic_write_u32(keeps, kept);
+	return -1;
+}
+
+bool
+rbp_page_cache_keeps(void)
+{
+	return pg_atomic_read_u32(keeps) != 0;
+}

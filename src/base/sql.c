@@ -1,0 +1,123 @@
+/*-------------------------------------------------------------------------
+ *
+ * sql.c
+ *	  What functions that are called from SQL have in common, and the latencies.
+ *
+ * None of these takes a lock for longer than a look at shared memory, and
+ * none waits for I/O.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+
+#include "base/sql.h"
+#include "base/stats.h"
+
+PG_FUNCTION_INFO_V1(rbp_sql_stat_latency);
+
+void
+rbp_sql_require_loaded(void)
+{
+	if (!rbp_stats_attached())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("remote_bp must be loaded via shared_preload_libraries"),
+				 errhint("Add remote_bp to shared_preload_libraries and restart the server.")));
+}
+
+ReturnSetInfo *
+rbp_sql_start_rows(FunctionCallInfo fcinfo, int columns)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	rbp_sql_require_loaded();
+	InitMaterializedSRF(fcinfo, 0);
+	if (rsinfo->setDesc->natts != columns)
+		elog(ERROR, "function is declared with %d columns, the library fills %d",
+			 rsinfo->setDesc->natts, columns);
+	return rsinfo;
+}
+
+void
+rbp_sql_check_buffered(Relation rel)
+{
+	if (!RELKIND_HAS_STORAGE(rel->rd_rel->relkind))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("relation \"%s\" does not have storage",
+						RelationGetRelationName(rel)),
+				 errdetail_relkind_not_supported(rel->rd_rel->relkind),
+				 RELKIND_HAS_PARTITIONS(rel->rd_rel->relkind) ?
+				 errhint("Name its partitions instead.") : 0));
+	if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("relation \"%s\" is temporary",
+						RelationGetRelationName(rel)),
+				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
+}
+
+/*
+ * ---- remote_bp_stat_latency --------------------------------------------------
+ */
+
+Datum
+rbp_sql_stat_latency(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		OPERATION, CALLS, MEAN_US, P50_US, P90_US, P99_US, BUCKETS_US, COUNTS,
+		COLUMNS
+	};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	RbpHistogram h;
+
+	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
+	{
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+		Datum		lower[RBP_LATENCY_BUCKETS];
+		Datum		counts[RBP_LATENCY_BUCKETS];
+		int			n = 0;
+
+		rbp_stats_histogram((RbpLatency) op, &h);
+		values[OPERATION] = CStringGetTextDatum(rbp_latency_names[op]);
+		values[CALLS] = Int64GetDatum((int64) h.count);
+		if (h.count > 0)
+		{
+			values[MEAN_US] = Float8GetDatum(h.sum_ns / (double) h.count / RBP_NS_PER_US);
+			values[P50_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.50) / RBP_NS_PER_US);
+			values[P90_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.90) / RBP_NS_PER_US);
+			values[P99_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.99) / RBP_NS_PER_US);
+		}
+		else
+			nulls[MEAN_US] = nulls[P50_US] = nulls[P90_US] = nulls[P99_US] = true;
+
+		/* buckets that have something in them, by their lower bounds */
+		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
+		{
+			if (h.bucket[b] == 0)
+				continue;
+			lower[n] = Float8GetDatum(rbp_latency_lower(b) / RBP_NS_PER_US);
+			counts[n] = Int64GetDatum((int64) h.bucket[b]);
+			n++;
+		}
+		values[BUCKETS_US] = PointerGetDatum(construct_array(lower, n, FLOAT8OID,
+															 sizeof(float8),
+															 FLOAT8PASSBYVAL,
+															 TYPALIGN_DOUBLE));
+		values[COUNTS] = PointerGetDatum(construct_array(counts, n, INT8OID,
+														 sizeof(int64),
+														 FLOAT8PASSBYVAL,
+														 TYPALIGN_DOUBLE));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,149 @@
+/*-------------------------------------------------------------------------
+ *
+ * stats.h
+ *	  Counters and latency histograms in shared memory.
+ *
+ * Each process counts in a stripe of its own (by pgprocno), so that counting
+ * is a plain store without contention; readers add the stripes up.  A reset
+ * stores a baseline that readers subtract.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_STATS_H
+#define RBP_STATS_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+
+/*
+ * Every counter: enum suffix and the column of remote_bp_stat.  The order
+ * here is the order there.
+ */
+#define RBP_COUNTERS(X) \
+	X(HITS, hits)				/* pages read from donors */ \
+	X(STAGED_HITS, staged_hits) /* pages read from the staging region */ \
+	X(MISSES, misses)			/* pages read from the file, tier in use */ \
+	X(PAGE_CACHE_READS, page_cache_reads)	/* of these, from the page cache */ \
+	X(DISK_READS, disk_reads)	/* ... from disk; of the rest it is not known */ \
+	X(PAGE_CACHE_FIRST, page_cache_first)	/* of misses, although a donor had it */ \
+	X(PAGE_CACHE_FILLS, page_cache_fills)	/* read from disk so that it has them */ \
+	X(BYPASSED, bypassed)		/* likewise, from disk: donors are slower */ \
+	X(CAPTURES, captures)		/* victims copied to staging */ \
+	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already */ \
+	X(SKIP_UNKNOWN, skips_unknown)	/* frame's page not known */ \
+	X(SKIP_STALE, skips_stale)	/* page written or dropped since */ \
+	X(SKIP_CHANGED, skips_changed)	/* frame differs from the disk */ \
+	X(SKIP_CACHED, skips_cached)	/* the page cache has it, and keeps it */ \
+	X(SKIP_SLOW, skips_slow)	/* donors are not quicker than the disk */ \
+	X(SKIP_POLICY, skips_policy)	/* somebody has said so */ \
+	X(DROPS_FULL, drops_full)	/* no staging slot free */ \
+	X(PUSHES, pushes)			/* pages written to donors and published */ \
+	X(PUSH_STALE, pushes_stale) /* pushed, but out of date by then */ \
+	X(PUSH_FAILED, pushes_failed)	/* write to the donor failed */ \
+	X(PUSH_NO_SLOT, pushes_no_slot) /* no slot to push into */ \
+	X(EVICTIONS, evictions)		/* live pages given up for others */ \
+	X(INVALIDATIONS, invalidations) /* entries dropped by a write */ \
+	X(GENERATIONS, generations) /* relation forks truncated or dropped */ \
+	X(RACES, races)				/* slot reused while it was read */ \
+	X(HASH_FAILURES, hash_failures) /* content did not match its hash */ \
+	X(TIMEOUTS, timeouts)		/* waits that reached io_timeout */ \
+	X(IO_ERRORS, io_errors)		/* other failed reads from donors */ \
+	X(FALLBACKS, fallbacks)		/* entries found, yet read from disk */ \
+	X(AVOIDED, avoided)			/* of these, because the donor is avoided */ \
+	X(OVER_LIMIT, over_limit)	/* of these, because of max_connections */ \
+	X(BELOW_THRESHOLD, below_threshold) /* ... of connect_threshold */ \
+	X(COMPARED, compared)		/* hits compared with the disk */ \
+	X(MISMATCHES, mismatches)	/* of these, different from the disk */ \
+	X(BYTES_READ, bytes_read)	/* from donors */ \
+	X(BYTES_WRITTEN, bytes_written)	/* to donors */ \
+	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \
+	X(PREFETCHES_SAVED, prefetches_saved)	/* advice not given: page is here */ \
+	X(SPILL_WRITES, spill_writes)	/* temporary blocks written to donors */ \
+	X(SPILL_READS, spill_reads) /* temporary blocks read from donors */ \
+	X(SPILL_READ_AHEAD, spill_read_ahead)	/* of these, before they were asked for */ \
+	X(SPILL_STAGED_READS, spill_staged_reads)	/* read while in staging */ \
+	X(SPILL_LOCAL, spill_local) /* whole blocks put into the real file: no room */ \
+	X(SPILL_BYPASSED, spill_bypassed)	/* put there because it costs less */ \
+	X(SPILL_RESCUED, spill_rescued) /* put there because a donor failed */ \
+	X(SPILL_EVACUATED, spill_evacuated) /* moved, to give memory back */ \
+	X(SPILL_MIRROR_READS, spill_mirror_reads)	/* had from the second copy */ \
+	X(SPILL_HASH_FAILURES, spill_hash_failures) /* copies that did not match */ \
+	X(SPILL_LOST, spill_lost)	/* reads that failed: EIO */
+
+typedef enum RbpCounter
+{
+#define RBP_COUNTER_ENUM(sym, name) RBP_COUNT_##sym,
+	RBP_COUNTERS(RBP_COUNTER_ENUM)
+#undef RBP_COUNTER_ENUM
+	RBP_NUM_COUNTERS
+} RbpCounter;
+
+/* Operations that have a latency histogram (remote_bp_stat_latency). */
+#define RBP_LATENCIES(X) \
+	X(HIT, hit)					/* a read served by a donor, hash included */ \
+	X(STAGED, staged_hit) \
+	X(DISK, disk_read)			/* a read of relation pages from disk */ \
+	X(CAPTURE, capture)			/* what a capture adds to a read */ \
+	X(PUSH, push)				/* a batch written to donors */ \
+	X(CONNECT, connect)			/* connecting to a donor */ \
+	X(SPILL_READ, spill_read)	/* a read of a temporary file, from donors */ \
+	X(SPILL_WRITE, spill_write) /* a write to one, that goes to donors */
+
+typedef enum RbpLatency
+{
+#define RBP_LATENCY_ENUM(sym, name) RBP_LATENCY_##sym,
+	RBP_LATENCIES(RBP_LATENCY_ENUM)
+#undef RBP_LATENCY_ENUM
+	RBP_NUM_LATENCIES
+} RbpLatency;
+
+/*
+ * Histogram buckets: 4 for each power of two of nanoseconds, so that a
+ * percentile is known within a quarter.  Bucket b covers
+ * [rbp_latency_lower(b), rbp_latency_lower(b + 1)) ns; the last is open.
+ */
+#define RBP_LATENCY_BUCKETS		128
+
+typedef struct RbpHistogram
+{
+	uint64		bucket[RBP_LATENCY_BUCKETS];
+	uint64		count;
+	uint64		sum_ns;
+} RbpHistogram;
+
+extern Size rbp_stats_shmem_size(void);
+extern void rbp_stats_shmem_init(void *mem);
+
+/* Has rbp_stats_shmem_init() been called in this process or an ancestor? */
+extern bool rbp_stats_attached(void);
+
+/* Count; no lock, no wait; a no-op without a PGPROC or before attach. */
+extern void rbp_stats_count(RbpCounter counter, uint64 n);
+extern void rbp_stats_latency(RbpLatency op, int64 ns);
+
+extern int	rbp_latency_bucket(int64 ns);
+extern int64 rbp_latency_lower(int bucket);
+
+/* The q-quantile (0..1) in ns of a histogram, by interpolation; 0 if empty. */
+extern int64 rbp_histogram_quantile(const RbpHistogram *h, double q);
+
+/* Sums over all processes since the last reset. */
+extern void rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS]);
+extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
+extern TimestampTz rbp_stats_reset_time(void);
+
+/*
+ * What went wrong last, for the view; "" and 0 since a reset.  For processes
+ * that may wait for a lock: the lease worker and the pusher.
+ */
+#define RBP_LAST_ERROR_LEN		512
+
+extern void rbp_stats_error(const char *fmt,...) pg_attribute_printf(1, 2);
+extern void rbp_stats_last_error(char *buf, Size len, TimestampTz *at);
+extern void rbp_stats_reset(void);
+
+extern const char *const rbp_counter_names[RBP_NUM_COUNTERS];
+extern const char *const rbp_latency_names[RBP_NUM_LATENCIES];
+
+#endif							/* RBP_STATS_H */

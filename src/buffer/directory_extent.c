@@ -1,0 +1,372 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_extent.c
+ *	  Extents of the directory: they come, drain, and go; what they hold.
+ *
+ * rbp_directory.c tells how this goes together with the rest.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+#include "buffer/s3fifo.h"
+
+#include <string.h>
+
+/*
+ * ---- extents --------------------------------------------------------------
+ */
+
+bool
+rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent)
+{
+	return rbp_extent_now(dir, extent) == RBP_EXTENT_OFFLINE;
+}
+
+void
+rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
+							uint32_t account)
+{
+	uint16_t   *owners = (uint16_t *) ((char *) dir + dir->owners);
+
+	RBP_ASSERT(extent < dir->nlocal && account < RBP_MAX_REGIONS);
+	if (rbp_extent_now(dir, extent) != RBP_EXTENT_OFFLINE)
+		return;
+
+	/* no entry of the extent has a page, so nobody reads that now */
+	__atomic_store_n(&owners[extent], (uint16_t) account, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(rbp_extent_byte(dir, extent), RBP_EXTENT_FRESH,
+					 __ATOMIC_SEQ_CST);
+	if (extent >= dir->top)
+		__atomic_store_n(&dir->top, extent + 1, __ATOMIC_SEQ_CST);
+	/* who has gone past it looks again */
+	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The byte's new value, if the extent is online; returns the one before. */
+static uint8_t
+extent_change(RbpDirectory *dir, uint32_t extent, uint8_t to)
+{
+	uint8_t    *byte = rbp_extent_byte(dir, extent);
+	uint8_t		was = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
+
+	RBP_ASSERT(extent < dir->nlocal);
+	do
+	{
+		if (was == RBP_EXTENT_OFFLINE || was == RBP_EXTENT_CLOSED || was == to)
+			return was;
+	} while (!__atomic_compare_exchange_n(byte, &was, to, false,
+										  __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
+	return was;
+}
+
+void
+rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		was = extent_change(dir, extent, RBP_EXTENT_DRAINING);
+
+	if (was >= RBP_EXTENT_ONLINE && was <= RBP_EXTENT_FRESH)
+	{
+		__atomic_fetch_add(&dir->draining, 1, __ATOMIC_SEQ_CST);
+		__atomic_fetch_sub(&dir->open, 1, __ATOMIC_SEQ_CST);
+	}
+}
+
+/*
+ * How many slots are fresh is not known any more.  To say that all may be costs
+ * a few looks too many.
+ */
+void
+rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent)
+{
+	if (rbp_extent_now(dir, extent) != RBP_EXTENT_DRAINING)
+		return;
+	(void) extent_change(dir, extent, RBP_EXTENT_TOUCHED);
+	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&dir->draining, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);
+}
+
+void
+rbp_directory_extent_close(RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		was = extent_change(dir, extent, RBP_EXTENT_CLOSED);
+
+	if (was == RBP_EXTENT_OFFLINE || was == RBP_EXTENT_CLOSED)
+		return;
+	if (was == RBP_EXTENT_DRAINING)
+		__atomic_fetch_sub(&dir->draining, 1, __ATOMIC_SEQ_CST);
+	else
+		__atomic_fetch_sub(&dir->open, 1, __ATOMIC_SEQ_CST);
+	/* none of its slots was ever taken: there is nothing to collect */
+	if (was == RBP_EXTENT_FRESH)
+		__atomic_store_n(rbp_extent_byte(dir, extent), RBP_EXTENT_OFFLINE,
+						 __ATOMIC_SEQ_CST);
+	else
+		__atomic_fetch_add(&dir->closed, 1, __ATOMIC_SEQ_CST);
+}
+
+uint32_t
+rbp_directory_closed(RbpDirectory *dir)
+{
+	return __atomic_load_n(&dir->closed, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Take the slots of closed extents out of use.  A partition's entries are
+ * neighbours by extent, so all extents at each lock.  Returns live pages dropped.
+ */
+static uint32_t
+collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
+{
+	uint32_t	dropped = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+
+		rbp_lock_exclusive(&p->lock);
+		for (uint32_t i = 0; i < n; i++)
+		{
+			uint32_t	index = part * dir->nlocal + extents[i];
+			RbpEntry   *e = rbp_entry(dir, index);
+
+			switch (rbp_entry_state(e))
+			{
+				case RBP_SLOT_SMALL:
+				case RBP_SLOT_MAIN:
+				case RBP_SLOT_KEPT:
+					{
+						uint64_t	hash = rbp_entry_page_hash(e);
+
+						if (e->generation ==
+							rbp_generation_now(dir, e->rel, e->space, e->fork))
+						{
+							dropped++;
+							rbp_s3fifo_remember(dir, part, index, hash);
+						}
+						rbp_entry_drop(dir, part, index, hash);
+						break;
+					}
+				case RBP_SLOT_FREE:
+					rbp_list_remove(dir, p, index);
+					rbp_slot_release(dir, p, part, index);
+					break;
+				case RBP_SLOT_RESERVED:
+					rbp_entry_set(e, RBP_SLOT_LOST, 0);
+					p->taken--;
+					break;
+				case RBP_SLOT_LOST:
+				case RBP_SLOT_UNUSED:
+				case RBP_SLOT_STAGED:
+					break;
+			}
+		}
+		rbp_lock_release(&p->lock);
+	}
+	for (uint32_t i = 0; i < n; i++)
+		__atomic_store_n(rbp_extent_byte(dir, extents[i]), RBP_EXTENT_OFFLINE,
+						 __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&dir->closed, n, __ATOMIC_SEQ_CST);
+	return dropped;
+}
+
+uint32_t
+rbp_directory_collect(RbpDirectory *dir, uint32_t max)
+{
+	uint32_t	extents[RBP_COLLECT_MAX];
+	uint32_t	n = 0;
+
+	max = max < RBP_COLLECT_MAX ? max : RBP_COLLECT_MAX;
+	if (max > rbp_directory_closed(dir))
+		max = rbp_directory_closed(dir);
+	for (int round = 0; round < 2 && n < max; round++)
+	{
+		while (n < max && dir->collect_at < dir->nlocal)
+		{
+			const uint8_t *from = rbp_extent_byte(dir, dir->collect_at);
+			const uint8_t *found = memchr(from, RBP_EXTENT_CLOSED,
+										  dir->nlocal - dir->collect_at);
+
+			if (found == NULL)
+				break;
+			dir->collect_at += (uint32_t) (found - from);
+			extents[n++] = dir->collect_at++;
+		}
+		if (n < max)
+			dir->collect_at = 0;
+	}
+	if (n > 0)
+		(void) collect_extents(dir, extents, n);
+	return n;
+}
+
+uint32_t
+rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent)
+{
+	rbp_directory_extent_close(dir, extent);
+	return rbp_extent_now(dir, extent) == RBP_EXTENT_CLOSED ?
+		collect_extents(dir, &extent, 1) : 0;
+}
+
+RbpAccountSums
+rbp_directory_account(RbpDirectory *dir, uint32_t account)
+{
+	const RbpAccount *accounts = (const RbpAccount *) ((char *) dir + dir->accounts);
+	RbpAccountSums sums;
+	int64_t		used = 0;
+	int64_t		sampled = 0;
+
+	RBP_ASSERT(account < RBP_MAX_REGIONS);
+	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
+	{
+		const RbpAccount *a = &accounts[(size_t) stripe * RBP_MAX_REGIONS + account];
+
+		used += __atomic_load_n(&a->used, __ATOMIC_RELAXED);
+		sampled += __atomic_load_n(&a->sampled, __ATOMIC_RELAXED);
+	}
+	sums.used = used > 0 ? (uint64_t) used : 0;
+	sums.heat = sums.used +
+		(sampled > 0 ? (uint64_t) sampled * RBP_HEAT_SAMPLE : 0);
+	return sums;
+}
+
+/*
+ * ---- moving pages out of an extent that drains ------------------------------
+ */
+
+int
+rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
+					  RbpMovable *pages, int max)
+{
+	int			n = 0;
+
+	while (n < max && *next < RBP_PARTITIONS)
+	{
+		uint32_t	part = (*next)++;
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+		RbpEntry   *e = rbp_entry(dir, index);
+
+		rbp_lock_exclusive(&p->lock);
+		if (rbp_entry_state(e) == RBP_SLOT_FREE)
+		{
+			/* lest reserve() has to go past it */
+			rbp_list_remove(dir, p, index);
+			rbp_slot_release(dir, p, part, index);
+		}
+		else if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
+		{
+			uint32_t	held = p->lists[RBP_SLOT_SMALL].count +
+				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count +
+				p->lists[RBP_SLOT_STAGED].count + p->reserved;
+			bool		fits = held <= __atomic_load_n(&dir->open, __ATOMIC_RELAXED);
+
+			if (!fits && rbp_entry_state(e) == RBP_SLOT_SMALL &&
+				rbp_entry_freq(e) == 0)
+				rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+			else
+			{
+				pages[n].page = rbp_entry_page(e);
+				rbp_fill_lookup(dir, part, index, &pages[n].at);
+				n++;
+			}
+		}
+		rbp_lock_release(&p->lock);
+	}
+	return n;
+}
+
+RbpInsert
+rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
+					  uint32_t staging_slot)
+{
+	uint64_t	hash = rbp_page_hash(&from->page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	staged_index = dir->max_slots + staging_slot;
+	RbpEntry   *staged = rbp_entry(dir, staged_index);
+	RbpInsert	result = RBP_INSERT_GONE;
+	uint32_t	index;
+
+	RBP_ASSERT(staging_slot < dir->staging_slots);
+	RBP_ASSERT(rbp_entry_state(staged) == RBP_SLOT_UNUSED);
+
+	rbp_lock_exclusive(&p->lock);
+	index = rbp_entry_find(dir, hash, &from->page);
+	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
+	{
+		const RbpEntry *e = rbp_entry(dir, index);
+		RbpLookup	now;
+
+		/*
+		 * A write to the page since it was looked up has dropped the entry, so
+		 * that stamps need no look; its generation stays with the page.
+		 */
+		rbp_fill_lookup(dir, part, index, &now);
+		if (now.where == RBP_REMOTE && now.slot == from->at.slot &&
+			now.hash == from->at.hash)
+		{
+			uint8_t		freq = rbp_entry_freq(e);
+
+			staged->hash = e->hash;
+			staged->rel = e->rel;
+			staged->block = e->block;
+			staged->generation = e->generation;
+			staged->space = e->space;
+			staged->fork = e->fork;
+			rbp_s3fifo_remember(dir, part, index, hash);
+			rbp_entry_drop(dir, part, index, hash);
+			rbp_chain_link(dir, hash, staged_index);
+			rbp_list_push(dir, p, RBP_SLOT_STAGED, freq, staged_index);
+			result = RBP_INSERTED;
+		}
+	}
+	rbp_lock_release(&p->lock);
+	return result;
+}
+
+/*
+ * ---- what an extent holds, slot by slot ---------------------------------------
+ */
+
+bool
+rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent)
+{
+	return extent < dir->nlocal && rbp_extent_online(dir, extent);
+}
+
+static uint64_t
+extent_sum(RbpDirectory *dir, uint32_t extent, bool with_freq)
+{
+	uint64_t	sum = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+		const RbpEntry *e = rbp_entry(dir, index);
+
+		rbp_lock_shared(&p->lock);
+		if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
+			sum += 1 + (with_freq ? rbp_entry_freq(e) : 0);
+		rbp_lock_release(&p->lock);
+	}
+	return sum;
+}
+
+uint64_t
+rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent)
+{
+	return extent_sum(dir, extent, true);
+}
+
+uint32_t
+rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent)
+{
+	return (uint32_t) extent_sum(dir, extent, false);
+}

@@ -1,0 +1,556 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_internal.h
+ *	  Layout of the directory, for rbp_directory*.c, rbp_s3fifo.c and their
+ *	  unit tests alone.
+ *
+ * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
+ * bucket head, 4 of ghost and half a byte of write stamp; then the tables
+ * that do not grow (256 kB of generations, 384 kB of policies, 48 kB of limits, 24 kB of partition headers), 128 kB of counts by
+ * space for each stripe of accounts, and 36 bytes for each staging slot.  An entry is half a cache line, so that a
+ * lookup touches one line of it; the backward links, which only exclusive
+ * holders need, are in an array of their own for that.  Memory of zeros is an
+ * empty directory: what was never used is never written, nor read.
+ *
+ * Entries of a partition are neighbours: the entry of slot s has the index
+ * (s % RBP_PARTITIONS) * nlocal + s / RBP_PARTITIONS, so that partitions
+ * share no cache lines but at their seams.  As an extent has one slot in
+ * each partition, the number of an entry within its partition is the number
+ * of its extent.  The entries of staging slots follow those of remote slots.
+ * All links are entry indexes.
+ *
+ * Addresses are kept as offsets from the directory, which is thereby
+ * independent of where it is mapped.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DIRECTORY_INTERNAL_H
+#define RBP_DIRECTORY_INTERNAL_H
+
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "buffer/directory.h"
+#include "buffer/page.h"
+
+#ifdef RBP_UNIT_TEST
+#include <assert.h>
+#define RBP_ASSERT(cond)	assert(cond)
+#else
+#define RBP_ASSERT(cond)	Assert(cond)
+#endif
+
+#define RBP_NIL				UINT32_MAX	/* end of a list or chain */
+#define RBP_CACHE_LINE		64
+
+#define RBP_GENERATIONS		65536	/* generation stripes */
+#define RBP_SLOTS_PER_STAMP 8
+#define RBP_MIN_STAMPS		32	/* in a partition; 4096 in all */
+#define RBP_CHUNK			1024	/* entries looked at under one hold of a
+									 * lock */
+#define RBP_MAX_FREQ		3
+
+#define RBP_GHOST_WAYS		8
+
+/*
+ * What an entry is; in the low bits of its flags.  Those from RBP_SLOT_FREE
+ * to RBP_SLOT_STAGED are on the partition's list of that number; small, main,
+ * kept and staged ones are in a chain too.
+ */
+typedef enum RbpSlotState
+{
+	RBP_SLOT_UNUSED,			/* extent offline, or the slot is fresh: not
+								 * taken since; staging slot not in use */
+	RBP_SLOT_FREE,
+	RBP_SLOT_SMALL,				/* a page, in S3-FIFO's small queue */
+	RBP_SLOT_MAIN,				/* a page, in its main queue */
+	RBP_SLOT_KEPT,				/* a page that is not given up for others */
+	RBP_SLOT_STAGED,			/* a page; staging slots only */
+	RBP_SLOT_RESERVED,			/* a pusher has it */
+	RBP_SLOT_LOST,				/* a pusher has it, but its extent went
+								 * offline since: what the pusher wrote is
+								 * gone even if the extent is back */
+} RbpSlotState;
+
+#define RBP_NUM_LISTS		6	/* the first is not used */
+
+/*
+ * What an extent is, a byte.  From RBP_EXTENT_ONLINE on to RBP_EXTENT_FRESH it
+ * is online, and the byte tells how many of its slots are fresh, at most.
+ */
+#define RBP_EXTENT_OFFLINE	0	/* none of its slots is in use */
+#define RBP_EXTENT_ONLINE	1	/* no slot is fresh */
+#define RBP_EXTENT_TOUCHED	(RBP_EXTENT_ONLINE + RBP_EXTENT_PAGES)	/* all may be */
+#define RBP_EXTENT_FRESH	(RBP_EXTENT_TOUCHED + 1)	/* all are: none was ever taken */
+#define RBP_EXTENT_DRAINING 254 /* read, but nothing is put there */
+#define RBP_EXTENT_CLOSED	255 /* dead; its slots are still to be taken out of
+								 * use */
+
+/* Slots of a partition looked at for a fresh one under one hold of the lock */
+#define RBP_FRESH_STEPS		4096
+
+/*
+ * The pages and the heat of an account are kept in stripes, by partition, so
+ * that two processes seldom write the same line: a stripe for each so many
+ * extents, at most so many.
+ */
+#define RBP_ACCOUNT_EXTENTS 1024
+#define RBP_ACCOUNT_STRIPES 8
+
+typedef struct RbpAccount
+{
+	int32_t		used;
+	int32_t		sampled;		/* sum of the access counts of sampled pages */
+} RbpAccount;
+
+/*
+ * Policies of files: a word for each, (rel << 32 | space << 16 | policy), 0 when
+ * empty, in one of two buckets of a cache line that the name hashes to.  Only one
+ * process at a time writes them; they are read without a lock.
+ */
+#define RBP_POLICY_BUCKETS	4096
+#define RBP_POLICY_WAYS		8
+#define RBP_NO_PLACE		UINT32_MAX
+
+/* The most pages of a set of spaces. */
+typedef struct RbpLimit
+{
+	uint32_t	max_pages;
+	uint16_t	nspaces;		/* 0: not in use */
+	uint16_t	spaces[RBP_LIMIT_SPACES];
+} RbpLimit;
+
+/* One page of so many is sampled. */
+#define RBP_HEAT_SAMPLE		16
+
+typedef struct RbpEntry
+{
+	uint64_t	hash;			/* of the content */
+	uint32_t	rel;
+	uint32_t	block;
+	uint32_t	generation;
+	uint16_t	space;
+	uint8_t		fork;
+	uint8_t		flags;			/* state | freq << RBP_FREQ_SHIFT; atomic */
+	uint32_t	chain;			/* next in the bucket */
+	uint32_t	next;			/* next older on the list */
+} RbpEntry;
+
+_Static_assert(sizeof(RbpEntry) == 32, "an entry is half a cache line");
+
+#define RBP_STATE_MASK		0x07
+#define RBP_FREQ_SHIFT		4
+
+/* head is the newest, tail the oldest */
+typedef struct RbpList
+{
+	uint32_t	head;
+	uint32_t	tail;
+	uint32_t	count;
+} RbpList;
+
+typedef struct RbpPartition
+{
+	/* on a line of its own: a lookup touches nothing else of the header */
+	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
+
+	/* all below: under the lock */
+	RbpList		lists[RBP_NUM_LISTS] __attribute__((aligned(RBP_CACHE_LINE)));
+	uint32_t	reserved;		/* RESERVED and LOST */
+	uint32_t	taken;			/* FREE, SMALL, MAIN, KEPT and RESERVED; the
+								 * other slots of online extents are fresh */
+	uint32_t	scan;			/* extents below have no fresh slot here */
+	uint32_t	scan_began;		/* onlinings then */
+	uint32_t	sweep_at;		/* where the sweep goes on */
+	uint64_t	sweep_bumps;	/* the bumps when it began */
+	uint32_t	ghost_clock;	/* ghosts ever made */
+	uint32_t	limit_hand;		/* the next entry that a limit looks at */
+	uint64_t	evictions;
+	uint64_t	swept;			/* the bumps that the last sweep has seen */
+} RbpPartition;
+
+struct RbpDirectory
+{
+	/* constant */
+	uint32_t	max_slots;
+	uint32_t	staging_slots;
+	uint32_t	nlocal;			/* slots in a partition, and extents */
+	uint32_t	nbuckets;		/* in a partition */
+	uint32_t	nstamps;		/* in a partition */
+	uint32_t	nghost_sets;	/* in a partition */
+	uint32_t	ghost_unit;		/* ghosts made in one tick of their time */
+	uint32_t	nstripes;		/* of accounts */
+	size_t		entries;		/* offsets */
+	size_t		prev;
+	size_t		buckets;
+	size_t		ghosts;
+	size_t		stamps;
+	size_t		generations;
+	size_t		extents;
+	size_t		owners;
+	size_t		accounts;
+	size_t		policies;
+	size_t		held;
+	size_t		space_pages;
+	size_t		space_limits;
+	size_t		limits;
+	size_t		bytes;
+
+	/* read by each lookup, hardly ever written */
+	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
+	uint32_t	npolicies;		/* files that have one, or had it just now */
+	uint32_t	nlimits;
+	uint64_t	keep_max;		/* pages */
+
+	uint64_t	bumps __attribute__((aligned(RBP_CACHE_LINE)));
+
+	uint64_t	kept __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
+
+	/* atomic; written when extents come and go */
+	uint32_t	onlinings;		/* extents that came, ever */
+	uint32_t	top;			/* no extent from here on ever came */
+	uint32_t	open;			/* extents that are online, and not draining */
+	uint32_t	draining;
+	uint32_t	closed;
+	uint32_t	collect_at;		/* the collector's alone */
+
+	RbpPartition partitions[RBP_PARTITIONS];
+};
+
+static inline RbpEntry *
+rbp_entry(const RbpDirectory *dir, uint32_t index)
+{
+	return (RbpEntry *) ((char *) (uintptr_t) dir + dir->entries) + index;
+}
+
+static inline uint32_t *
+rbp_array(const RbpDirectory *dir, size_t offset)
+{
+	return (uint32_t *) ((char *) (uintptr_t) dir + offset);
+}
+
+/* Atomic bytes, one for each extent. */
+static inline uint8_t *
+rbp_extent_byte(const RbpDirectory *dir, uint32_t extent)
+{
+	return (uint8_t *) (uintptr_t) dir + dir->extents + extent;
+}
+
+static inline uint8_t
+rbp_extent_now(const RbpDirectory *dir, uint32_t extent)
+{
+	return __atomic_load_n(rbp_extent_byte(dir, extent), __ATOMIC_ACQUIRE);
+}
+
+/* May its pages be read? */
+static inline bool
+rbp_extent_online(const RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		now = rbp_extent_now(dir, extent);
+
+	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_CLOSED;
+}
+
+/* May pages be put there? */
+static inline bool
+rbp_extent_open(const RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		now = rbp_extent_now(dir, extent);
+
+	return now >= RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH;
+}
+
+/* Can some entry of the extent have a page?  If not, do not touch them. */
+static inline bool
+rbp_extent_touched(const RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t		now = rbp_extent_now(dir, extent);
+
+	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_FRESH;
+}
+
+/* Slots that each partition has: one of each extent that is online. */
+static inline uint32_t
+rbp_partition_slots(const RbpDirectory *dir)
+{
+	return __atomic_load_n(&dir->open, __ATOMIC_RELAXED) +
+		__atomic_load_n(&dir->draining, __ATOMIC_RELAXED);
+}
+
+/* The partition's stripe of the count of the space's pages, as for accounts. */
+static inline int32_t *
+rbp_space_pages(const RbpDirectory *dir, uint32_t part, uint16_t space)
+{
+	RBP_ASSERT(space < RBP_MAX_SPACES);
+	return (int32_t *) ((char *) (uintptr_t) dir + dir->space_pages) +
+		(size_t) (part % dir->nstripes) * RBP_MAX_SPACES + space;
+}
+
+/* A page more on the partition's list of kept ones, or one less; any lock. */
+extern void rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages);
+
+/* Is the page to be kept, and is there room for that? Any lock. */
+extern bool rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p,
+						  const RbpEntry *e);
+
+/* Are more kept here than may be? Any lock. */
+extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
+
+/*
+ * The limit that the space is under, and which one page more would pass; 0 if
+ * there is none.
+ */
+extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
+
+/* ... and has it been passed by a page for each partition already? */
+extern bool rbp_limit_passed(const RbpDirectory *dir, uint32_t limit);
+
+/*
+ * Choose a page that is under the limit, as rbp_s3fifo_evict() does of all; by CLOCK,
+ * from where the last choice ended.  Looks at RBP_CHUNK entries, no more, so RBP_NIL does
+ * not mean that there is none.  Exclusive lock.
+ */
+extern uint32_t rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit,
+								bool *live);
+
+static inline RbpSlotState
+rbp_entry_state(const RbpEntry *e)
+{
+	return (RbpSlotState)
+		(__atomic_load_n(&e->flags, __ATOMIC_RELAXED) & RBP_STATE_MASK);
+}
+
+static inline uint8_t
+rbp_entry_freq(const RbpEntry *e)
+{
+	return __atomic_load_n(&e->flags, __ATOMIC_RELAXED) >> RBP_FREQ_SHIFT;
+}
+
+/* Exclusive lock. */
+static inline void
+rbp_entry_set(RbpEntry *e, RbpSlotState state, uint8_t freq)
+{
+	__atomic_store_n(&e->flags, (uint8_t) (state | freq << RBP_FREQ_SHIFT),
+					 __ATOMIC_RELAXED);
+}
+
+static inline RbpPageId
+rbp_entry_page(const RbpEntry *e)
+{
+	RbpPageId	page = {e->rel, e->block, e->space, e->fork};
+
+	return page;
+}
+
+/*
+ * Bits of a page's hash: 0..6 choose the partition, 7..38 the place in its
+ * tables, 39..42 whether it is sampled, 44..63 are the fingerprint of a ghost.
+ */
+static inline uint32_t
+rbp_hash_partition(uint64_t hash)
+{
+	return (uint32_t) (hash % RBP_PARTITIONS);
+}
+
+static inline bool
+rbp_hash_sampled(uint64_t hash)
+{
+	return (hash >> 39) % RBP_HEAT_SAMPLE == 0;
+}
+
+/* A place in one of the partition's tables of n, without a division. */
+static inline uint32_t
+rbp_hash_place(uint64_t hash, uint32_t n)
+{
+	return (uint32_t) (((uint64_t) (uint32_t) (hash >> 7) * n) >> 32);
+}
+
+static inline uint32_t
+rbp_generation_now(const RbpDirectory *dir, uint32_t rel, uint16_t space,
+				   uint8_t fork)
+{
+	const uint32_t *stripes = rbp_array(dir, dir->generations);
+	uint64_t	h = rbp_fork_hash(rel, space, fork);
+
+	return __atomic_load_n(&stripes[h % RBP_GENERATIONS], __ATOMIC_ACQUIRE) +
+		__atomic_load_n(&dir->epoch, __ATOMIC_ACQUIRE);
+}
+
+/*
+ * Is the page of this entry (of a small, main or staged one) still what the
+ * disk has, and in memory that may be used?  Any lock of its partition.
+ */
+static inline bool
+rbp_entry_live(const RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	const RbpEntry *e = rbp_entry(dir, index);
+
+	return (index >= dir->max_slots ||
+			rbp_extent_online(dir, index - part * dir->nlocal)) &&
+		e->generation == rbp_generation_now(dir, e->rel, e->space, e->fork);
+}
+
+/*
+ * An entry's account: so many pages more, and its page's access count so much
+ * higher.  Any lock of its partition.
+ */
+static inline void
+rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
+				uint64_t hash, int pages, int freq)
+{
+	const uint16_t *owners = (const uint16_t *) ((const char *) dir + dir->owners);
+	RbpAccount *account = (RbpAccount *) ((char *) (uintptr_t) dir + dir->accounts) +
+		(size_t) (part % dir->nstripes) * RBP_MAX_REGIONS +
+		__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
+
+	if (pages != 0)
+	{
+		__atomic_fetch_add(&account->used, pages, __ATOMIC_RELAXED);
+		__atomic_fetch_add(rbp_space_pages(dir, part, rbp_entry(dir, index)->space), pages,
+						   __ATOMIC_RELAXED);
+	}
+	if (freq != 0 && rbp_hash_sampled(hash))
+		__atomic_fetch_add(&account->sampled, freq, __ATOMIC_RELAXED);
+}
+
+/* Put the entry at the head of the list of the state; exclusive lock. */
+static inline void
+rbp_list_push(RbpDirectory *dir, RbpPartition *p, RbpSlotState state,
+			  uint8_t freq, uint32_t index)
+{
+	RbpList    *list = &p->lists[state];
+	uint32_t   *prev = rbp_array(dir, dir->prev);
+	RbpEntry   *e = rbp_entry(dir, index);
+
+	rbp_entry_set(e, state, freq);
+	prev[index] = RBP_NIL;
+	e->next = list->head;
+	if (list->head == RBP_NIL)
+		list->tail = index;
+	else
+		prev[list->head] = index;
+	list->head = index;
+	list->count++;
+	if (state == RBP_SLOT_KEPT)
+		rbp_kept_add(dir, index, 1);
+}
+
+/* Take the entry off the list that its state names; exclusive lock. */
+static inline void
+rbp_list_remove(RbpDirectory *dir, RbpPartition *p, uint32_t index)
+{
+	uint32_t   *prev = rbp_array(dir, dir->prev);
+	RbpEntry   *e = rbp_entry(dir, index);
+	RbpList    *list = &p->lists[rbp_entry_state(e)];
+
+	if (prev[index] == RBP_NIL)
+		list->head = e->next;
+	else
+		rbp_entry(dir, prev[index])->next = e->next;
+	if (e->next == RBP_NIL)
+		list->tail = prev[index];
+	else
+		prev[e->next] = prev[index];
+	list->count--;
+	if (rbp_entry_state(e) == RBP_SLOT_KEPT)
+		rbp_kept_add(dir, index, -1);
+}
+
+/*
+ * ---- entries, for the files of the directory ---------------------------------
+ */
+
+static inline bool
+rbp_entry_is_page(const RbpEntry *e, const RbpPageId *page)
+{
+	return e->rel == page->rel && e->block == page->block &&
+		e->space == page->space && e->fork == page->fork;
+}
+
+/* Heads are kept as their complements, so that 0 is an empty bucket. */
+static inline uint32_t *
+rbp_bucket_head(const RbpDirectory *dir, uint64_t hash)
+{
+	return rbp_array(dir, dir->buckets) +
+		(size_t) rbp_hash_partition(hash) * dir->nbuckets +
+		rbp_hash_place(hash, dir->nbuckets);
+}
+
+/* Any lock. */
+static inline uint32_t
+rbp_entry_find(const RbpDirectory *dir, uint64_t hash, const RbpPageId *page)
+{
+	uint32_t	index = ~*rbp_bucket_head(dir, hash);
+
+	while (index != RBP_NIL)
+	{
+		const RbpEntry *e = rbp_entry(dir, index);
+
+		if (rbp_entry_is_page(e, page))
+			break;
+		index = e->chain;
+	}
+	return index;
+}
+
+static inline uint64_t
+rbp_entry_page_hash(const RbpEntry *e)
+{
+	RbpPageId	page = rbp_entry_page(e);
+
+	return rbp_page_hash(&page);
+}
+
+/* Has it a page, in a remote slot? */
+static inline bool
+rbp_entry_queued(const RbpEntry *e)
+{
+	RbpSlotState state = rbp_entry_state(e);
+
+	return state >= RBP_SLOT_SMALL && state <= RBP_SLOT_KEPT;
+}
+
+static inline uint32_t
+rbp_index_slot(const RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	return (index - part * dir->nlocal) * RBP_PARTITIONS + part;
+}
+
+static inline void
+rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
+			RbpLookup *result)
+{
+	if (index >= dir->max_slots)
+	{
+		result->where = RBP_STAGED;
+		result->slot = index - dir->max_slots;
+	}
+	else
+	{
+		result->where = RBP_REMOTE;
+		result->slot = rbp_index_slot(dir, part, index);
+	}
+	result->hash = rbp_entry(dir, index)->hash;
+}
+
+/*
+ * Call fn for each entry of the partition that has a page, under its lock, which is let
+ * go between chunks of remote slots.  fn says whether to drop the entry, for
+ * which the lock must be exclusive.
+ */
+extern void rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
+							   bool (*fn) (RbpDirectory *dir, uint32_t part,
+										   uint32_t index, void *arg),
+							   void *arg);
+
+/* Put the entry into its page's chain; exclusive lock. */
+extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);
+
+/* Take the entry, that has a page, out of chain and queue; exclusive lock. */
+extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
+						   uint64_t hash);
+
+/* A slot that counts as taken, and is on no list, is let go; exclusive lock. */
+extern void rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part,
+							 uint32_t index);
+
+#endif							/* RBP_DIRECTORY_INTERNAL_H */

@@ -1,0 +1,551 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_policy.c
+ *	  Policies of the directory: pages that are kept, that are not wanted, and
+ *	  limits to the pages of some.
+ *
+ * rbp_directory.c tells how this goes together with the rest.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "base/relfile.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+#include "buffer/s3fifo.h"
+
+#include <string.h>
+
+/* In a word; other values are those of RbpPolicy. */
+#define POLICY_MASK		0xffff
+#define POLICY_LEAVING	0xffff	/* the default, but pages may be kept yet */
+
+/*
+ * ---- the words ----------------------------------------------------------------
+ */
+
+static inline uint64_t *
+policy_word(const RbpDirectory *dir, uint32_t place)
+{
+	return (uint64_t *) ((char *) (uintptr_t) dir + dir->policies) + place;
+}
+
+static inline uint32_t *
+held_count(const RbpDirectory *dir, uint32_t place)
+{
+	return rbp_array(dir, dir->held) + place;
+}
+
+/* Where a bucket's places begin; which is 0 or 1. */
+static inline uint32_t
+policy_bucket(uint32_t rel, uint16_t space, int which)
+{
+	uint64_t	h = rbp_fork_hash(rel, space, 0);
+
+	return (uint32_t) (which == 0 ? h : h >> 32) % RBP_POLICY_BUCKETS *
+		RBP_POLICY_WAYS;
+}
+
+/* The file's place, and its word; RBP_NO_PLACE if it has none. */
+static uint32_t
+find_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space, uint64_t *word)
+{
+	uint64_t	name = ((uint64_t) rel << 32) | ((uint64_t) space << 16);
+
+	for (int which = 0; which < 2; which++)
+	{
+		uint32_t	bucket = policy_bucket(rel, space, which);
+
+		for (uint32_t i = bucket; i < bucket + RBP_POLICY_WAYS; i++)
+		{
+			*word = __atomic_load_n(policy_word(dir, i), __ATOMIC_ACQUIRE);
+			if (*word != 0 && (*word & ~(uint64_t) POLICY_MASK) == name)
+				return i;
+		}
+	}
+	return RBP_NO_PLACE;
+}
+
+/* An empty place for the file, in the emptier of its buckets. */
+static uint32_t
+empty_place(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	uint32_t	place = RBP_NO_PLACE;
+	int			most = 0;
+
+	for (int which = 0; which < 2; which++)
+	{
+		uint32_t	bucket = policy_bucket(rel, space, which);
+		uint32_t	last = RBP_NO_PLACE;
+		int			n = 0;
+
+		for (uint32_t i = bucket; i < bucket + RBP_POLICY_WAYS; i++)
+			if (*policy_word(dir, i) == 0)
+			{
+				last = i;
+				n++;
+			}
+		if (n > most)
+		{
+			most = n;
+			place = last;
+		}
+	}
+	return place;
+}
+
+static inline RbpPolicy
+word_policy(uint64_t word)
+{
+	return (word & POLICY_MASK) == POLICY_LEAVING ? RBP_POLICY_DEFAULT :
+		(RbpPolicy) (word & POLICY_MASK);
+}
+
+RbpPolicy
+rbp_directory_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	uint64_t	word;
+
+	if (__atomic_load_n(&dir->npolicies, __ATOMIC_RELAXED) == 0 ||
+		find_policy(dir, rel, space, &word) == RBP_NO_PLACE)
+		return RBP_POLICY_DEFAULT;
+	return word_policy(word);
+}
+
+bool
+rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
+						 RbpPolicy policy)
+{
+	uint64_t	word;
+	uint32_t	place = find_policy(dir, rel, space, &word);
+
+	if (place == RBP_NO_PLACE)
+	{
+		if (policy == RBP_POLICY_DEFAULT)
+			return true;
+		place = empty_place(dir, rel, space);
+		if (place == RBP_NO_PLACE)
+			return false;
+		__atomic_store_n(held_count(dir, place), 0, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&dir->npolicies, 1, __ATOMIC_RELAXED);
+	}
+	word = ((uint64_t) rel << 32) | ((uint64_t) space << 16) |
+		(policy == RBP_POLICY_DEFAULT ? POLICY_LEAVING : (uint64_t) policy);
+	__atomic_store_n(policy_word(dir, place), word, __ATOMIC_SEQ_CST);
+	return true;
+}
+
+bool
+rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	uint64_t	word;
+
+	return find_policy(dir, rel, space, &word) != RBP_NO_PLACE ||
+		empty_place(dir, rel, space) != RBP_NO_PLACE;
+}
+
+bool
+rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at, uint32_t *rel,
+						  uint16_t *space, RbpPolicy *policy)
+{
+	while (*at < RBP_POLICY_BUCKETS * RBP_POLICY_WAYS)
+	{
+		uint64_t	word = __atomic_load_n(policy_word(dir, (*at)++), __ATOMIC_ACQUIRE);
+
+		if (word == 0 || word_policy(word) == RBP_POLICY_DEFAULT)
+			continue;
+		*rel = (uint32_t) (word >> 32);
+		*space = (uint16_t) (word >> 16);
+		*policy = word_policy(word);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * ---- pages that are kept ----------------------------------------------------------
+ */
+
+void
+rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
+{
+	const RbpEntry *e = rbp_entry(dir, index);
+	uint64_t	word;
+	uint32_t	place = find_policy(dir, e->rel, e->space, &word);
+
+	/* a place is given up only after a walk that leaves none of the file's pages here */
+	RBP_ASSERT(place != RBP_NO_PLACE);
+	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
+	if (place != RBP_NO_PLACE)	/* a wrong count is better than a wild write */
+		__atomic_fetch_add(held_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
+}
+
+static uint64_t
+keep_max(const RbpDirectory *dir)
+{
+	uint64_t	max = __atomic_load_n(&dir->keep_max, __ATOMIC_RELAXED);
+	uint64_t	slots = (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS;
+
+	if (max == RBP_KEEP_HALF)
+		return slots / 2;
+	return max < slots / 4 * 3 ? max : slots / 4 * 3;
+}
+
+/* Of a partition's slots; the others are for pages that come and go. */
+static uint32_t
+kept_in_partition(const RbpDirectory *dir)
+{
+	return rbp_partition_slots(dir) - rbp_s3fifo_small_target(dir);
+}
+
+bool
+rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p, const RbpEntry *e)
+{
+	return e->fork == 0 &&
+		rbp_directory_policy(dir, e->rel, e->space) == RBP_POLICY_KEEP &&
+		p->lists[RBP_SLOT_KEPT].count < kept_in_partition(dir) &&
+		rbp_directory_kept(dir) < keep_max(dir);
+}
+
+bool
+rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p)
+{
+	return p->lists[RBP_SLOT_KEPT].count > kept_in_partition(dir) ||
+		rbp_directory_kept(dir) > keep_max(dir);
+}
+
+uint32_t
+rbp_directory_held(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	uint64_t	word;
+	uint32_t	place = find_policy(dir, rel, space, &word);
+
+	return place == RBP_NO_PLACE ? 0 :
+		__atomic_load_n(held_count(dir, place), __ATOMIC_RELAXED);
+}
+
+uint64_t
+rbp_directory_kept(const RbpDirectory *dir)
+{
+	return __atomic_load_n(&dir->kept, __ATOMIC_RELAXED);
+}
+
+bool
+rbp_directory_keep_exceeded(const RbpDirectory *dir)
+{
+	return rbp_directory_kept(dir) > keep_max(dir);
+}
+
+bool
+rbp_directory_keep_full(const RbpDirectory *dir)
+{
+	return rbp_directory_kept(dir) >= keep_max(dir);
+}
+
+void
+rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages)
+{
+	__atomic_store_n(&dir->keep_max, pages, __ATOMIC_RELAXED);
+}
+
+bool
+rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
+{
+	uint64_t	hash = rbp_page_hash(page);
+	uint32_t	part = rbp_hash_partition(hash);
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	index;
+	bool		is_there = false;
+
+	rbp_lock_exclusive(&p->lock);
+	index = rbp_entry_find(dir, hash, page);
+	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
+	{
+		RbpEntry   *e = rbp_entry(dir, index);
+		RbpSlotState state = rbp_entry_state(e);
+		uint8_t		freq = rbp_entry_freq(e);
+
+		is_there = true;
+		if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
+			rbp_keep_page(dir, p, e))
+		{
+			rbp_list_remove(dir, p, index);
+			rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
+		}
+	}
+	rbp_lock_release(&p->lock);
+	return is_there;
+}
+
+/* Put one entry where its policy wants it; says whether to drop it. */
+static bool
+apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	RbpPartition *p = &dir->partitions[part];
+	RbpEntry   *e = rbp_entry(dir, index);
+	RbpPolicy	policy = rbp_directory_policy(dir, e->rel, e->space);
+	RbpSlotState state = rbp_entry_state(e);
+	uint8_t		freq = rbp_entry_freq(e);
+
+	if (policy == RBP_POLICY_NONE)
+	{
+		++*(uint64_t *) arg;
+		return true;
+	}
+	if (state == RBP_SLOT_KEPT &&
+		(policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p)))
+	{
+		rbp_list_remove(dir, p, index);
+		rbp_list_push(dir, p, freq > 0 ? RBP_SLOT_MAIN : RBP_SLOT_SMALL, freq, index);
+	}
+	else if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
+			 rbp_keep_page(dir, p, e))
+	{
+		rbp_list_remove(dir, p, index);
+		rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
+	}
+	return false;
+}
+
+uint64_t
+rbp_directory_apply_policies(RbpDirectory *dir, int partition)
+{
+	uint64_t	dropped = 0;
+
+	rbp_for_each_entry(dir, (uint32_t) partition, true, apply_fn, &dropped);
+	return dropped;
+}
+
+void
+rbp_directory_policies_applied(RbpDirectory *dir)
+{
+	for (uint32_t i = 0; i < RBP_POLICY_BUCKETS * RBP_POLICY_WAYS; i++)
+	{
+		if ((*policy_word(dir, i) & POLICY_MASK) == POLICY_LEAVING)
+		{
+			__atomic_store_n(policy_word(dir, i), 0, __ATOMIC_SEQ_CST);
+			__atomic_fetch_sub(&dir->npolicies, 1, __ATOMIC_RELAXED);
+		}
+	}
+}
+
+/*
+ * ---- limits ------------------------------------------------------------------------
+ */
+
+static inline RbpLimit *
+limit_of_number(const RbpDirectory *dir, uint32_t limit)
+{
+	return (RbpLimit *) ((char *) (uintptr_t) dir + dir->limits) + limit;
+}
+
+static inline uint8_t *
+space_limit(const RbpDirectory *dir, uint16_t space)
+{
+	RBP_ASSERT(space < RBP_MAX_SPACES);
+	return (uint8_t *) (uintptr_t) dir + dir->space_limits + space;
+}
+
+void
+rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
+						const uint16_t *spaces, int n)
+{
+	RbpLimit   *l = limit_of_number(dir, limit);
+	int			had = l->nspaces;
+
+	RBP_ASSERT(limit >= 1 && limit <= RBP_LIMITS && n <= RBP_LIMIT_SPACES);
+	if (had == n && l->max_pages == max_pages &&
+		memcmp(l->spaces, spaces, n * sizeof(uint16_t)) == 0)
+		return;
+	/* who reads it meanwhile sees too few pages, and lets one more in */
+	__atomic_store_n(&l->nspaces, 0, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < had; i++)
+		__atomic_store_n(space_limit(dir, l->spaces[i]), 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&l->max_pages, max_pages, __ATOMIC_RELAXED);
+	for (int i = 0; i < n; i++)
+	{
+		__atomic_store_n(&l->spaces[i], spaces[i], __ATOMIC_RELAXED);
+		__atomic_store_n(space_limit(dir, spaces[i]), (uint8_t) limit, __ATOMIC_RELAXED);
+	}
+	__atomic_store_n(&l->nspaces, (uint16_t) n, __ATOMIC_SEQ_CST);
+	if ((had > 0) != (n > 0))
+		__atomic_fetch_add(&dir->nlimits, n > 0 ? 1 : -1, __ATOMIC_SEQ_CST);
+}
+
+uint64_t
+rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space)
+{
+	int64_t		pages = 0;
+
+	for (uint32_t stripe = 0; stripe < dir->nstripes; stripe++)
+		pages += __atomic_load_n(rbp_space_pages(dir, stripe, space), __ATOMIC_RELAXED);
+	return pages > 0 ? (uint64_t) pages : 0;
+}
+
+uint64_t
+rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit)
+{
+	const RbpLimit *l = limit_of_number(dir, limit);
+	int			n = __atomic_load_n(&l->nspaces, __ATOMIC_ACQUIRE);
+	uint64_t	pages = 0;
+
+	for (int i = 0; i < n; i++)
+		pages += rbp_directory_space_pages(dir, __atomic_load_n(&l->spaces[i], __ATOMIC_RELAXED));
+	return pages;
+}
+
+uint32_t
+rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space, uint32_t *max_pages)
+{
+	uint32_t	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
+
+	*max_pages = __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+	return limit;
+}
+
+static inline bool
+limit_exceeded(const RbpDirectory *dir, uint32_t limit, uint32_t more)
+{
+	return rbp_directory_limit_pages(dir, limit) + more >
+		__atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+}
+
+uint32_t
+rbp_limit_reached(const RbpDirectory *dir, uint16_t space)
+{
+	uint32_t	limit;
+
+	if (__atomic_load_n(&dir->nlimits, __ATOMIC_RELAXED) == 0 || space >= RBP_MAX_SPACES)
+		return 0;
+	limit = __atomic_load_n(space_limit(dir, space), __ATOMIC_RELAXED);
+	return limit != 0 && limit_exceeded(dir, limit, 1) ? limit : 0;
+}
+
+bool
+rbp_limit_passed(const RbpDirectory *dir, uint32_t limit)
+{
+	return rbp_directory_limit_pages(dir, limit) >= RBP_PARTITIONS +
+		(uint64_t) __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
+}
+
+uint32_t
+rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
+	uint32_t	chosen = RBP_NIL;
+
+	for (uint32_t step = 0; step < RBP_CHUNK && step < top; step++)
+	{
+		uint32_t	extent = p->limit_hand < top ? p->limit_hand : 0;
+		uint32_t	index = part * dir->nlocal + extent;
+		RbpEntry   *e = rbp_entry(dir, index);
+		RbpSlotState state;
+		uint8_t		freq;
+
+		p->limit_hand = extent + 1;
+		if (!rbp_extent_touched(dir, extent))
+			continue;
+		state = rbp_entry_state(e);
+		if ((state != RBP_SLOT_SMALL && state != RBP_SLOT_MAIN) ||
+			*space_limit(dir, e->space) != limit)
+			continue;
+		freq = rbp_entry_freq(e);
+		if (chosen == RBP_NIL || freq == 0)
+			chosen = index;
+		if (freq == 0)
+			break;
+		rbp_account_add(dir, part, index, rbp_entry_page_hash(e), 0, -1);
+		rbp_entry_set(e, state, freq - 1);
+	}
+	if (chosen != RBP_NIL)
+	{
+		rbp_list_remove(dir, p, chosen);
+		*live = rbp_entry_live(dir, part, chosen);
+	}
+	return chosen;
+}
+
+typedef struct TrimArg
+{
+	uint32_t	limit;
+	int			round;
+	uint32_t	pages;			/* of the partition, under the limit */
+	uint32_t	surplus;		/* ... of which so many are to go */
+	uint64_t	dropped;
+} TrimArg;
+
+/* Rounds: count; drop what nobody has read; drop others. */
+static bool
+trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	TrimArg    *trim = arg;
+	const RbpEntry *e = rbp_entry(dir, index);
+	RbpSlotState state = rbp_entry_state(e);
+
+	(void) part;
+	if (state == RBP_SLOT_STAGED || *space_limit(dir, e->space) != trim->limit)
+		return false;
+	if (trim->round == 0)
+	{
+		trim->pages++;
+		return false;
+	}
+	if (trim->surplus == 0 || state == RBP_SLOT_KEPT ||
+		(trim->round == 1 && rbp_entry_freq(e) > 0))
+		return false;
+	trim->surplus--;
+	trim->dropped++;
+	return true;
+}
+
+uint64_t
+rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
+{
+	/* each partition to its share, since pages are replaced within a partition */
+	uint32_t	share = limit_of_number(dir, limit)->max_pages / RBP_PARTITIONS;
+	TrimArg		trim = {.limit = limit};
+
+	if (!limit_exceeded(dir, limit, 0))
+		return 0;
+	for (trim.round = 0; trim.round < 3; trim.round++)
+	{
+		rbp_for_each_entry(dir, (uint32_t) partition, true, trim_fn, &trim);
+		if (trim.round == 0)
+			trim.surplus = trim.pages > share ? trim.pages - share : 0;
+		if (trim.surplus == 0)
+			break;
+	}
+	return trim.dropped;
+}
+
+typedef struct DropSpacesArg
+{
+	const uint8_t *spaces;
+	uint64_t	dropped;
+} DropSpacesArg;
+
+static bool
+drop_spaces_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	DropSpacesArg *drop = arg;
+	const RbpEntry *e = rbp_entry(dir, index);
+
+	(void) part;
+	if (!drop->spaces[e->space] ||
+		rbp_directory_policy(dir, e->rel, e->space) == RBP_POLICY_KEEP)
+		return false;
+	drop->dropped++;
+	return true;
+}
+
+uint64_t
+rbp_directory_drop_spaces(RbpDirectory *dir, int partition, const uint8_t *spaces)
+{
+	DropSpacesArg arg = {.spaces = spaces};
+
+	rbp_for_each_entry(dir, (uint32_t) partition, true, drop_spaces_fn, &arg);
+	return arg.dropped;
+}

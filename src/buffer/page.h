@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * page.h
+ *	  The name of a page, and hashes of names.  No postgres.h.
+ *
+ * A page is named by relation fork and block, as in the server, except that
+ * the pair (tablespace, database) is replaced by a 16-bit "space" number out
+ * of a small shared dictionary (rbp_space), which keeps a directory entry
+ * small.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_PAGE_H
+#define RBP_PAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+
+#define RBP_INVALID_SPACE	UINT16_MAX
+#define RBP_MAX_SPACES		32768	/* a space is below, or invalid */
+
+typedef struct RbpPageId
+{
+	uint32_t	rel;			/* relfilenumber */
+	uint32_t	block;			/* block number within the fork */
+	uint16_t	space;			/* (tablespace, database), see above */
+	uint8_t		fork;			/* ForkNumber, 0..3 */
+} RbpPageId;
+
+/* Where a page was seen on disk: needed to capture or publish it. */
+typedef struct RbpVersion
+{
+	uint64_t	hash;			/* XXH3-64 of the content as on disk */
+	uint32_t	stamp;			/* write stamp of the page then */
+	uint32_t	generation;		/* generation of the relation fork then */
+} RbpVersion;
+
+static inline bool
+rbp_page_equal(const RbpPageId *a, const RbpPageId *b)
+{
+	return a->rel == b->rel && a->block == b->block &&
+		a->space == b->space && a->fork == b->fork;
+}
+
+/* The finalizer of MurmurHash3 (A. Appleby): full avalanche on 64 bits. */
+static inline uint64_t
+rbp_mix64(uint64_t h)
+{
+	h ^= h >> 33;
+	h *= UINT64_C(0xff51afd7ed558ccd);
+	h ^= h >> 33;
+	h *= UINT64_C(0xc4ceb9fe1a85ec53);
+	h ^= h >> 33;
+	return h;
+}
+
+/* Hash of the relation fork alone, for the generation stripes. */
+static inline uint64_t
+rbp_fork_hash(uint32_t rel, uint16_t space, uint8_t fork)
+{
+	return rbp_mix64(((uint64_t) rel << 32) | ((uint64_t) space << 8) | fork);
+}
+
+/* Hash of the whole page name. */
+static inline uint64_t
+rbp_page_hash(const RbpPageId *p)
+{
+	return rbp_mix64(rbp_fork_hash(p->rel, p->space, p->fork) ^
+					 ((uint64_t) p->block * UINT64_C(0x9e3779b97f4a7c15)));
+}
+
+#endif							/* RBP_PAGE_H */

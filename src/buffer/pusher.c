@@ -1,0 +1,349 @@
+/*-------------------------------------------------------------------------
+ *
+ * pusher.c
+ *	  The background worker that writes staged pages to donors.
+ *
+ * Life of a page here: a backend has put it into a staging slot, inserted
+ * the slot into the directory, and queued it.  The pusher takes a batch from
+ * the queue; for each page that is still the directory's (a write may have
+ * dropped it meanwhile) it reserves a remote slot, which evicts another page
+ * if need be; writes the batch to the donors; and only then publishes, page
+ * by page, under the partition lock, where the directory checks once more
+ * that the staged entry is alive.  Then the staging slot is free.  A page
+ * whose write failed is forgotten.
+ *
+ * The pusher also probes donors that are avoided, tells the log about them, looks after connections
+ * that nobody needs (both in rbp_remote), sweeps dead entries out of the
+ * directory when it has nothing better to do, and forgets temporary files
+ * whose owner is gone.
+ *
+ * Sleeping and waking.  Backends must not pay a system call for each page,
+ * so the pusher says how deep the queue has to be to be worth a wake-up:
+ * wake_depth is PG_UINT32_MAX while it is awake; WAKE_BATCH pages while it
+ * dozes for DOZE_MS after some work (few pages can wait: they are served from
+ * staging); and 1 after a doze in which nothing came.  The backend that
+ * brings the queue to that depth takes wake_depth away by compare-and-swap,
+ * and it alone sets the latch.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "port/atomics.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procsignal.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/mutation.h"
+#include "base/stats.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/directory.h"
+#include "buffer/page.h"
+#include "buffer/pusher.h"
+#include "buffer/staging.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+
+#define WAKE_BATCH			RBP_MAX_BATCH
+#define DOZE_MS				100
+#define SLEEP_MS			10000
+#define SWEEP_EVERY_NS		INT64CONST(2000000000)
+
+/*
+ * While pages wait, a step of the sweep follows upon so many batches: it looks
+ * at some thousand entries, which takes less time than one batch.
+ */
+#define BATCHES_FOR_A_STEP	8
+
+/* A push may take longer than a query would wait: nobody waits for it. */
+#define PUSH_TIMEOUT_FACTOR	10
+
+typedef struct PusherShared
+{
+	pg_atomic_uint32 wake_depth;
+	pg_atomic_uint64 latch;		/* Latch *, 0 while no pusher runs */
+} PusherShared;
+
+static PusherShared *shared = NULL;
+
+static const RbpDuty no_duties[] = {NULL};
+static const RbpDuty *duties = no_duties;
+
+Size
+rbp_pusher_shmem_size(void)
+{
+	return sizeof(PusherShared);
+}
+
+void
+rbp_pusher_shmem_init(void *mem)
+{
+	shared = mem;
+	pg_atomic_init_u32(&shared->wake_depth, PG_UINT32_MAX);
+	pg_atomic_init_u64(&shared->latch, 0);
+}
+
+void
+rbp_pusher_set_duties(const RbpDuty *these)
+{
+	duties = these;
+}
+
+void
+rbp_pusher_notify(uint32 depth)
+{
+	uint32		wake;
+
+	/* the page was queued before we look whether the pusher sleeps */
+	pg_memory_barrier();
+	wake = pg_atomic_read_u32(&shared->wake_depth);
+	if (likely(depth < wake) || wake == PG_UINT32_MAX)
+		return;
+	if (pg_atomic_compare_exchange_u32(&shared->wake_depth, &wake,
+									   PG_UINT32_MAX))
+		rbp_pusher_wake();
+}
+
+void
+rbp_pusher_wake(void)
+{
+	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&shared->latch);
+
+	/* a PGPROC's latch stays a valid object when its process ends */
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+void
+rbp_pusher_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = 1;
+	strlcpy(worker.bgw_name, "remote_bp pusher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "remote_bp pusher", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "rbp_pusher_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/* A page on its way. */
+typedef struct Push
+{
+	RbpPageId	page;
+	uint32		staging_slot;
+	uint32		slot;
+} Push;
+
+static void
+give_up(const Push *push, RbpCounter why)
+{
+	rbp_directory_abandon(rbp_dir, &push->page, push->staging_slot, push->slot);
+	rbp_staging_put(rbp_staging, push->staging_slot);
+	rbp_stats_count(why, 1);
+}
+
+static void
+publish(const Push *push)
+{
+	RbpInsert	result = rbp_directory_publish(rbp_dir, &push->page,
+											   push->staging_slot, push->slot);
+
+	rbp_staging_put(rbp_staging, push->staging_slot);
+	if (result == RBP_INSERTED)
+	{
+		rbp_stats_count(RBP_COUNT_PUSHES, 1);
+		rbp_stats_count(RBP_COUNT_BYTES_WRITTEN, BLCKSZ);
+	}
+	else
+		rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
+}
+
+/* Push up to a batch of pages; returns how many were taken off the queue. */
+static int
+push_batch(void)
+{
+	uint32		taken[RBP_MAX_BATCH];
+	Push		pushes[RBP_MAX_BATCH];
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	int			ntaken = rbp_staging_take(rbp_staging, taken, RBP_MAX_BATCH);
+	int64		start = rbp_now_ns();
+	int64		deadline = start + rbp_guc_io_timeout_ns() * PUSH_TIMEOUT_FACTOR;
+	bool		usable = rbp_remote_usable(RBP_POOL_BUFFER, start);
+	int			n = 0;
+
+	for (int i = 0; i < ntaken; i++)
+	{
+		Push	   *push = &pushes[n];
+		uint64		hash;
+		bool		evicted = false;
+
+		push->staging_slot = taken[i];
+		push->slot = RBP_INVALID_SLOT;
+		if (!rbp_directory_staged_info(rbp_dir, taken[i], &push->page, &hash))
+		{
+			rbp_staging_put(rbp_staging, taken[i]);
+			rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
+			continue;
+		}
+		if (usable)
+			push->slot = rbp_directory_reserve(rbp_dir, &push->page, &evicted);
+		if (evicted)
+			rbp_stats_count(RBP_COUNT_EVICTIONS, 1);
+		if (push->slot == RBP_INVALID_SLOT)
+		{
+			give_up(push, RBP_COUNT_PUSH_NO_SLOT);
+			continue;
+		}
+		ios[n].slot = push->slot;
+		ios[n].buf = rbp_staging_page(rbp_staging, taken[i]);
+		n++;
+	}
+	if (n == 0)
+		return ntaken;
+
+	if (RBP_MUTATED(RBP_MUTATION_PUBLISH_EARLY))
+	{
+		/* the slot is published, and free staging reused, before the write */
+		for (int i = 0; i < n; i++)
+			publish(&pushes[i]);
+		pg_usleep(50000);
+		rbp_remote_write(ios, n, start, deadline);
+		return ntaken;
+	}
+
+	rbp_remote_write(ios, n, start, deadline);
+	for (int i = 0; i < n; i++)
+	{
+		if (ios[i].status == RBP_OK)
+			publish(&pushes[i]);
+		else
+			give_up(&pushes[i], RBP_COUNT_PUSH_FAILED);
+	}
+	rbp_stats_latency(RBP_LATENCY_PUSH, rbp_now_ns() - start);
+	return ntaken;
+}
+
+/*
+ * Free entries that a truncation or drop has killed, a step at each call, when
+ * there was one since the last round.  True if there is more.
+ */
+static bool
+sweep_some(void)
+{
+	static int	partition = RBP_PARTITIONS;
+	uint32		freed = 0;
+	static uint64 swept_bumps = 0;
+	static int64 next_round = 0;
+	int64		now;
+
+	if (partition == RBP_PARTITIONS)
+	{
+		uint64		bumps = rbp_directory_bumps(rbp_dir);
+
+		now = rbp_now_ns();
+		if (bumps == swept_bumps || now < next_round)
+			return false;
+		swept_bumps = bumps;
+		next_round = now + SWEEP_EVERY_NS;
+		partition = 0;
+	}
+	if (!rbp_directory_sweep_step(rbp_dir, partition, &freed))
+		partition++;
+	return partition < RBP_PARTITIONS;
+}
+
+/* Returns ns until the next is due, -1 if none is. */
+static int64
+do_duties(void)
+{
+	int64		next = -1;
+
+	for (const RbpDuty *duty = duties; *duty != NULL; duty++)
+	{
+		int64		due = (*duty) ();
+
+		if (due >= 0 && (next < 0 || due < next))
+			next = due;
+	}
+	return next;
+}
+
+static void
+forget_latch(int code, Datum arg)
+{
+	pg_atomic_write_u64(&shared->latch, 0);
+}
+
+void
+rbp_pusher_main(Datum arg)
+{
+	bool		dozed = false;
+	int			batches = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	on_shmem_exit(forget_latch, (Datum) 0);
+	rbp_remote_set_pusher(rbp_staging_base(rbp_staging),
+						  rbp_staging_bytes(rbp_staging));
+	pg_atomic_write_u64(&shared->latch, (uint64) (uintptr_t) MyLatch);
+
+	/* A predecessor that died has left nothing behind: shared memory was reset */
+	while (!ShutdownRequestPending)
+	{
+		int64		due_ns;
+		long		timeout;
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		due_ns = do_duties();
+		if (push_batch() > 0)
+		{
+			dozed = false;
+			if (++batches % BATCHES_FOR_A_STEP == 0)
+				(void) sweep_some();
+			CHECK_FOR_INTERRUPTS();
+			continue;
+		}
+		if (sweep_some())
+			continue;
+
+		/* Nothing to do: say at what depth to wake us, and look once more. */
+		timeout = dozed ? SLEEP_MS : DOZE_MS;
+		if (due_ns >= 0)
+			timeout = Min(timeout, (long) (due_ns / 1000000) + 1);
+		pg_atomic_write_u32(&shared->wake_depth, dozed ? 1 : WAKE_BATCH);
+		pg_memory_barrier();
+		if (rbp_staging_depth(rbp_staging) >= (dozed ? 1 : WAKE_BATCH))
+		{
+			pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
+			continue;
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
+		dozed = rbp_staging_depth(rbp_staging) == 0;
+		CHECK_FOR_INTERRUPTS();
+	}
+
+	/* a status of 0 would mean that we are not wanted any more */
+	proc_exit(1);
+}

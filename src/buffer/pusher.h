@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * pusher.h
+ *	  The background worker that writes staged pages to donors.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_PUSHER_H
+#define RBP_PUSHER_H
+
+#include "postgres.h"
+
+/*
+ * Tell the pusher that depth pages are ready.  A system call only if it
+ * sleeps and the depth is worth waking it.  May be called anywhere.
+ */
+extern void rbp_pusher_notify(uint32 depth);
+
+extern PGDLLEXPORT void rbp_pusher_main(Datum arg);
+
+#endif							/* RBP_PUSHER_H */

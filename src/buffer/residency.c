@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * residency.c
+ *	  What is to stay in the tier, and what is not to come: policies of
+ *	  files, limits of databases, tablespaces that are excluded.
+ *
+ * The directory knows 16-bit spaces and partitions; those who set policies
+ * know tablespaces, databases and files.  This stands between the two.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "port/atomics.h"
+
+#include "base/relfile.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/directory.h"
+#include "buffer/page.h"
+#include "buffer/space.h"
+
+typedef struct RbpResidencyShared
+{
+	pg_atomic_uint32 nexcluded;
+	pg_atomic_uint32 excluded[RBP_MAX_EXCLUDED];	/* tablespaces */
+} RbpResidencyShared;
+
+static RbpResidencyShared *shared = NULL;
+static void (*on_change) (Oid database) = NULL;
+
+Size
+rbp_residency_shmem_size(void)
+{
+	return sizeof(RbpResidencyShared);
+}
+
+void
+rbp_residency_shmem_init(void *mem)
+{
+	shared = mem;
+	pg_atomic_init_u32(&shared->nexcluded, 0);
+	for (int i = 0; i < RBP_MAX_EXCLUDED; i++)
+		pg_atomic_init_u32(&shared->excluded[i], 0);
+}
+
+void
+rbp_residency_set_on_change(void (*callback) (Oid database))
+{
+	on_change = callback;
+}
+
+void
+rbp_residency_changed(Oid database)
+{
+	if (on_change != NULL)
+		on_change(database);
+}
+
+/*
+ * ---- policies of files --------------------------------------------------------------
+ */
+
+RbpPolicy
+rbp_residency_policy(const RbpRelFile *file)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	return space == RBP_INVALID_SPACE ? RBP_POLICY_DEFAULT :
+		rbp_directory_policy(rbp_dir, file->rel, space);
+}
+
+bool
+rbp_residency_policy_fits(const RbpRelFile *file)
+{
+	uint16		space = rbp_space_get(file->spc, file->db);
+
+	return space != RBP_INVALID_SPACE &&
+		rbp_directory_policy_fits(rbp_dir, file->rel, space);
+}
+
+void
+rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy)
+{
+	uint16		space = rbp_space_get(file->spc, file->db);
+
+	if (space != RBP_INVALID_SPACE)
+		(void) rbp_directory_set_policy(rbp_dir, file->rel, space, policy);
+}
+
+bool
+rbp_residency_next_policy(uint32 *at, RbpRelFile *file)
+{
+	RbpPolicy	policy;
+	uint16		space;
+
+	memset(file, 0, sizeof(*file));
+	while (rbp_directory_next_policy(rbp_dir, at, &file->rel, &space, &policy))
+		if (rbp_space_resolve(space, &file->spc, &file->db))
+			return true;
+	return false;
+}
+
+void
+rbp_residency_apply_policies(void)
+{
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) rbp_directory_apply_policies(rbp_dir, part);
+	}
+	rbp_directory_policies_applied(rbp_dir);
+}
+
+uint32
+rbp_residency_held(const RbpRelFile *file)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	return space == RBP_INVALID_SPACE ? 0 :
+		rbp_directory_held(rbp_dir, file->rel, space);
+}
+
+bool
+rbp_residency_keep_full(void)
+{
+	return rbp_directory_keep_full(rbp_dir);
+}
+
+bool
+rbp_residency_keep_exceeded(void)
+{
+	return rbp_directory_keep_exceeded(rbp_dir);
+}
+
+void
+rbp_residency_set_keep_max(uint64 pages)
+{
+	rbp_directory_set_keep_max(rbp_dir, pages);
+}
+
+void
+rbp_residency_sweep(void)
+{
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) rbp_directory_sweep(rbp_dir, part);
+	}
+}
+
+/*
+ * ---- tablespaces ---------------------------------------------------------------------
+ */
+
+static bool
+is_excluded(Oid tablespace)
+{
+	uint32		n = pg_atomic_read_u32(&shared->nexcluded);
+
+	for (uint32 i = 0; i < n; i++)
+		if (pg_atomic_read_u32(&shared->excluded[i]) == tablespace)
+			return true;
+	return false;
+}
+
+bool
+rbp_residency_excludes(uint16 space)
+{
+	Oid			spc;
+	Oid			db;
+
+	return pg_atomic_read_u32(&shared->nexcluded) > 0 &&
+		rbp_space_resolve(space, &spc, &db) && is_excluded(spc);
+}
+
+bool
+rbp_residency_set_excluded(const Oid *tablespaces, int n)
+{
+	bool		changed = pg_atomic_read_u32(&shared->nexcluded) != (uint32) n;
+
+	for (int i = 0; i < n && !changed; i++)
+		changed = pg_atomic_read_u32(&shared->excluded[i]) != tablespaces[i];
+	if (!changed)
+		return false;
+	/* who looks meanwhile may see too few: their pages are dropped later */
+	pg_atomic_write_u32(&shared->nexcluded, 0);
+	for (int i = 0; i < n; i++)
+		pg_atomic_write_u32(&shared->excluded[i], tablespaces[i]);
+	pg_memory_barrier();
+	pg_atomic_write_u32(&shared->nexcluded, (uint32) n);
+	return n > 0;
+}
+
+void
+rbp_residency_drop_excluded(void)
+{
+	uint8	   *spaces = palloc0(RBP_MAX_SPACES);
+
+	for (int space = 0; space < RBP_MAX_SPACES; space++)
+		spaces[space] = rbp_residency_excludes((uint16) space);
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) rbp_directory_drop_spaces(rbp_dir, part, spaces);
+	}
+	pfree(spaces);
+}
+
+/*
+ * ---- databases ------------------------------------------------------------------------
+ */
+
+bool
+rbp_residency_next_space(uint32 *at, RbpSpaceUse *use)
+{
+	for (; *at < RBP_MAX_SPACES; (*at)++)
+	{
+		uint16		space = (uint16) *at;
+		uint32		max_pages;
+		Oid			spc;
+
+		if (!rbp_space_resolve(space, &spc, &use->database))
+			continue;
+		use->pages = rbp_directory_space_pages(rbp_dir, space);
+		use->max_pages = rbp_directory_space_limit(rbp_dir, space, &max_pages) != 0 ?
+			(int64) max_pages : -1;
+		(*at)++;
+		return true;
+	}
+	return false;
+}
+
+bool
+rbp_residency_limit_of(const RbpRelFile *file, uint32 *max_pages)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	return space != RBP_INVALID_SPACE &&
+		rbp_directory_space_limit(rbp_dir, space, max_pages) != 0;
+}
+
+bool
+rbp_residency_knows_database(Oid database)
+{
+	RbpSpaceUse use;
+	uint32		at = 0;
+
+	while (rbp_residency_next_space(&at, &use))
+		if (use.database == database)
+			return true;
+	return false;
+}
+
+void
+rbp_residency_set_limit(uint32 number, Oid database, uint32 max_pages)
+{
+	uint16		spaces[RBP_LIMIT_SPACES];
+	int			n = 0;
+	Oid			spc;
+	Oid			db;
+
+	for (int space = 0; space < RBP_MAX_SPACES && n < RBP_LIMIT_SPACES; space++)
+		if (rbp_space_resolve((uint16) space, &spc, &db) && db == database)
+			spaces[n++] = (uint16) space;
+	rbp_directory_set_limit(rbp_dir, number, max_pages, spaces, n);
+}
+
+void
+rbp_residency_clear_limit(uint32 number)
+{
+	rbp_directory_set_limit(rbp_dir, number, 0, NULL, 0);
+}
+
+bool
+rbp_residency_limit_passed(uint32 number, uint64 max_pages)
+{
+	return rbp_directory_limit_pages(rbp_dir, number) > max_pages + RBP_PARTITIONS;
+}
+
+uint64
+rbp_residency_trim(uint32 number)
+{
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		(void) rbp_directory_trim(rbp_dir, part, number);
+	}
+	return rbp_directory_limit_pages(rbp_dir, number);
+}

@@ -1,0 +1,87 @@
+/*-------------------------------------------------------------------------
+ *
+ * space.c
+ *	  The dictionary of (tablespace, database) pairs.
+ *
+ * An open-addressing table of 64-bit words, (tablespace << 32 | database),
+ * zero when empty; a pair's number is its place.  Places are taken by
+ * compare-and-swap and never given back, so a pair that did not fit once
+ * will never fit: the answer for a pair cannot change from "none" to a
+ * number because of others.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "port/atomics.h"
+
+#include "buffer/buffer.h"
+#include "buffer/page.h"
+#include "buffer/space.h"
+
+#define MAX_PROBES		64
+
+static pg_atomic_uint64 *spaces;
+
+Size
+rbp_space_shmem_size(void)
+{
+	return sizeof(pg_atomic_uint64) * RBP_MAX_SPACES;
+}
+
+void
+rbp_space_shmem_init(void *mem)
+{
+	spaces = mem;
+	for (int i = 0; i < RBP_MAX_SPACES; i++)
+		pg_atomic_init_u64(&spaces[i], 0);
+}
+
+static uint16
+find_or_add(Oid spc, Oid db, bool add)
+{
+	uint64		word = ((uint64) spc << 32) | db;
+	uint32		place = (uint32) rbp_mix64(word) % RBP_MAX_SPACES;
+
+	for (int i = 0; i < MAX_PROBES; i++)
+	{
+		uint64		seen = pg_atomic_read_u64(&spaces[place]);
+
+		if (seen == 0 && !add)
+			return RBP_INVALID_SPACE;
+		if (seen == 0 &&
+			pg_atomic_compare_exchange_u64(&spaces[place], &seen, word))
+			return (uint16) place;
+		if (seen == word)
+			return (uint16) place;
+		place = (place + 1) % RBP_MAX_SPACES;
+	}
+	return RBP_INVALID_SPACE;
+}
+
+uint16
+rbp_space_get(Oid spc, Oid db)
+{
+	return find_or_add(spc, db, true);
+}
+
+uint16
+rbp_space_find(Oid spc, Oid db)
+{
+	return find_or_add(spc, db, false);
+}
+
+bool
+rbp_space_resolve(uint16 space, Oid *spc, Oid *db)
+{
+	uint64		word;
+
+	if (space >= RBP_MAX_SPACES)
+		return false;
+	word = pg_atomic_read_u64(&spaces[space]);
+	if (word == 0)
+		return false;
+	*spc = (Oid) (word >> 32);
+	*db = (Oid) word;
+	return true;
+}

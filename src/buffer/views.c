@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * views.c
+ *	  remote_bp_relations, and remote_bp_evict().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "common/relpath.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+#include "base/compat.h"
+#include "base/sql.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/directory.h"
+#include "buffer/page.h"
+#include "buffer/space.h"
+#include "buffer/staging.h"
+
+PG_FUNCTION_INFO_V1(rbp_sql_relations);
+PG_FUNCTION_INFO_V1(rbp_sql_evict);
+
+/*
+ * The callback of a directory scan runs under a partition lock and may not
+ * allocate: it notes forks in room that was made before, which is large
+ * enough for all that a partition can hold.  Counting comes after.
+ */
+
+typedef struct ForkKey
+{
+	uint32		rel;
+	uint16		space;
+	uint8		fork;
+	uint8		pad;			/* zero */
+} ForkKey;
+
+typedef struct ForkCount
+{
+	ForkKey		key;			/* first, for the hash table */
+	uint64		remote;
+	uint64		staged;
+} ForkCount;
+
+typedef struct NotedPage
+{
+	ForkKey		key;
+	bool		staged;
+} NotedPage;
+
+typedef struct NotedPages
+{
+	NotedPage  *pages;
+	Size		n;
+	Size		room;
+} NotedPages;
+
+static void
+note_page(const RbpPageId *page, RbpWhere where, uint32_t slot, void *arg)
+{
+	NotedPages *noted = arg;
+	NotedPage  *p;
+
+	if (noted->n == noted->room)
+		return;
+	p = &noted->pages[noted->n++];
+	p->key.rel = page->rel;
+	p->key.space = page->space;
+	p->key.fork = page->fork;
+	p->key.pad = 0;
+	p->staged = where == RBP_STAGED;
+}
+
+/* Pages of each fork, of every database: a hash table of ForkCount. */
+static HTAB *
+count_forks(void)
+{
+	HASHCTL		ctl;
+	HTAB	   *forks;
+	NotedPages	noted;
+
+	ctl.keysize = sizeof(ForkKey);
+	ctl.entrysize = sizeof(ForkCount);
+	ctl.hcxt = CurrentMemoryContext;
+	forks = hash_create("remote_bp forks", 256, &ctl,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+
+	/* its share of the remote slots, and any of the staged pages */
+	noted.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
+		rbp_staging_slots(rbp_staging);
+	noted.pages = MemoryContextAllocHuge(CurrentMemoryContext,
+										 Max(noted.room, 1) * sizeof(NotedPage));
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		noted.n = 0;
+		rbp_directory_scan(rbp_dir, part, note_page, &noted);
+		for (Size i = 0; i < noted.n; i++)
+		{
+			ForkCount  *count;
+			bool		found;
+
+			count = hash_search(forks, &noted.pages[i].key, HASH_ENTER, &found);
+			if (!found)
+				count->remote = count->staged = 0;
+			if (noted.pages[i].staged)
+				count->staged++;
+			else
+				count->remote++;
+		}
+	}
+	pfree(noted.pages);
+	return forks;
+}
+
+Datum
+rbp_sql_relations(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		RELATION, RELFILENODE, FORK, PAGES, BYTES, STAGED_PAGES, COLUMNS
+	};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	HASH_SEQ_STATUS seq;
+	ForkCount  *count;
+
+	hash_seq_init(&seq, count_forks());
+	while ((count = hash_seq_search(&seq)) != NULL)
+	{
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+		Oid			spc;
+		Oid			db;
+		Oid			relid;
+
+		/* of this database, and what all databases share */
+		if (!rbp_space_resolve(count->key.space, &spc, &db) ||
+			(db != MyDatabaseId && db != InvalidOid))
+			continue;
+
+		/* not found: created or dropped by a transaction that still runs */
+		relid = rbp_compat_relid(spc, count->key.rel);
+		values[RELATION] = ObjectIdGetDatum(relid);
+		nulls[RELATION] = !OidIsValid(relid);
+		values[RELFILENODE] = ObjectIdGetDatum(count->key.rel);
+		values[FORK] = CStringGetTextDatum(count->key.fork <= MAX_FORKNUM ?
+										   forkNames[count->key.fork] : "?");
+		values[PAGES] = Int64GetDatum((int64) count->remote);
+		values[BYTES] = Int64GetDatum((int64) count->remote * BLCKSZ);
+		values[STAGED_PAGES] = Int64GetDatum((int64) count->staged);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+Datum
+rbp_sql_evict(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	Relation	rel;
+	uint16		space;
+	uint64		dropped = 0;
+
+	rbp_sql_require_loaded();
+	rel = relation_open(relid, AccessShareLock);
+	rbp_sql_check_buffered(rel);
+	space = rbp_space_find(rbp_compat_rel_space(rel), rbp_compat_rel_db(rel));
+	if (space != RBP_INVALID_SPACE)
+		dropped = rbp_directory_drop_relation(rbp_dir, rbp_compat_rel_number(rel),
+											  space);
+	relation_close(rel, AccessShareLock);
+	PG_RETURN_INT64((int64) dropped);
+}

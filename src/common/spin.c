@@ -1,0 +1,65 @@
+/*-------------------------------------------------------------------------
+ *
+ * spin.c
+ *	  Polling that pays: how long to look before one sleeps.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+#include "common/spin.h"
+
+#include <stdatomic.h>
+
+/* Of the whole process; races between threads only blur them. */
+static _Atomic int64_t rest_until;
+static _Atomic int64_t rest_ns = RBP_SPIN_MIN_REST_NS;
+
+int64_t
+rbp_spin_begin(RbpSpin *spin, int64_t now)
+{
+	if (now < atomic_load_explicit(&rest_until, memory_order_relaxed))
+		return 0;
+	if (spin->skip > 0)
+	{
+		spin->skip--;
+		return 0;
+	}
+	return RBP_SPIN_NS;
+}
+
+void
+rbp_spin_end(RbpSpin *spin, RbpSpinResult result)
+{
+	switch (result)
+	{
+		case RBP_SPIN_PAID:
+			spin->fails = 0;
+			spin->penalty /= 2;
+			break;
+
+		case RBP_SPIN_VAIN:
+			if (++spin->fails < 3)
+				break;
+			spin->fails = 0;
+			spin->penalty = spin->penalty == 0 ? 4 : spin->penalty * 2;
+			if (spin->penalty > RBP_SPIN_MAX_SKIP)
+				spin->penalty = RBP_SPIN_MAX_SKIP;
+			spin->skip = spin->penalty;
+			break;
+
+		case RBP_SPIN_HURT:
+			{
+				int64_t		ns = atomic_load_explicit(&rest_ns, memory_order_relaxed);
+				int64_t		now = rbp_now_ns();
+
+				/* again so soon after the last rest: a longer one */
+				if (now - atomic_load_explicit(&rest_until, memory_order_relaxed) > 16 * ns)
+					ns = RBP_SPIN_MIN_REST_NS;
+				else if (ns * 2 <= RBP_SPIN_MAX_REST_NS)
+					ns *= 2;
+				atomic_store_explicit(&rest_ns, ns, memory_order_relaxed);
+				atomic_store_explicit(&rest_until, now + ns, memory_order_relaxed);
+				break;
+			}
+	}
+}

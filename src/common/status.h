@@ -1,0 +1,28 @@
+/*-------------------------------------------------------------------------
+ *
+ * status.h
+ *	  How a request to a donor ended.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_STATUS_H
+#define RBP_STATUS_H
+
+typedef enum RbpStatus
+{
+	RBP_OK = 0,
+	RBP_INPROGRESS,				/* not finished yet; only while in flight */
+	RBP_TIMEOUT,				/* the deadline passed first */
+	RBP_CONNLOST,				/* refused, reset, closed, unreachable */
+	RBP_DENIED,					/* lease ended, region not in it, bad secret */
+	RBP_PROTOCOL,				/* the peer spoke nonsense */
+	RBP_NOMEM,
+	RBP_INVALID,				/* the caller's arguments make no sense */
+	RBP_CANCELED				/* flushed, because the connection ended; or
+								 * not possible yet: it tells of no failure */
+} RbpStatus;
+
+/* A constant text for a status, for logs. */
+extern const char *rbp_status_text(RbpStatus status);
+
+#endif							/* RBP_STATUS_H */

@@ -1,0 +1,299 @@
+/*-------------------------------------------------------------------------
+ *
+ * interpose.c
+ *	  Stand between the server's executable and libc.
+ *
+ * A dynamically linked executable calls libc through slots that the dynamic
+ * linker fills in: one for each imported function, listed with its symbol in
+ * the relocations DT_JMPREL (R_*_JUMP_SLOT) and DT_RELA (R_*_GLOB_DAT, used
+ * by code compiled without a PLT and for taken addresses).  We look for the
+ * executable (the first object that dl_iterate_phdr reports), find the slots
+ * by name, and store the addresses of our wrappers there.  Children inherit
+ * that with the address space.  Only the executable's own calls change: the
+ * calls of libc, of libraries and of our own library go where they went.
+ *
+ * Debian's servers are linked with full RELRO: after relocation the linker
+ * makes the slots read-only, so a slot's page is made writable and put back.
+ *
+ * The original is what dlsym finds for the name in the global scope, that is
+ * what the linker has put or would put into the slot, with LD_PRELOAD.  The
+ * slot's own content will not do: with lazy binding it is the address of a
+ * stub that would resolve the symbol and store it over our wrapper.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/libc.h"
+#include "hook/interpose.h"
+
+#if defined(__x86_64__)
+#define SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
+#elif defined(__aarch64__)
+#define SLOT_TYPE(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
+#else
+#error "remote_bp does not know this machine's relocations"
+#endif
+
+#define MAX_SLOTS_PER_CALL	4
+
+typedef enum Need
+{
+	REQUIRED,					/* every server version calls it */
+	OPTIONAL					/* some versions do */
+} Need;
+
+/* A call, the names that it can be imported under, and the slots found. */
+typedef struct Call
+{
+	const char *names[3];
+	Need		need;
+	size_t		member;			/* offset in RbpLibc */
+	void	  **slots[MAX_SLOTS_PER_CALL];
+	int			nslots;
+} Call;
+
+#define CALL(fn, need, ...) \
+	{ {#fn, __VA_ARGS__}, need, offsetof(RbpLibc, fn), {NULL}, 0 }
+
+/* The 64-bit names are the same functions on the machines above. */
+static Call calls[] = {
+	CALL(open, REQUIRED, "open64"),
+	CALL(close, REQUIRED, NULL),
+	CALL(read, REQUIRED, NULL),
+	CALL(write, REQUIRED, NULL),
+	CALL(pread, REQUIRED, "pread64"),
+	CALL(preadv, OPTIONAL, "preadv64"),
+	CALL(pwrite, REQUIRED, "pwrite64"),
+	CALL(pwritev, REQUIRED, "pwritev64"),
+	CALL(lseek, REQUIRED, "lseek64"),
+	CALL(stat, REQUIRED, "stat64"),
+	CALL(lstat, REQUIRED, "lstat64"),
+	CALL(fstat, REQUIRED, "fstat64"),
+	CALL(ftruncate, REQUIRED, "ftruncate64"),
+	CALL(posix_fallocate, OPTIONAL, "posix_fallocate64"),
+	CALL(truncate, REQUIRED, "truncate64"),
+	CALL(unlink, REQUIRED, NULL),
+	CALL(rename, REQUIRED, NULL),
+	CALL(posix_fadvise, REQUIRED, "posix_fadvise64"),
+	CALL(copy_file_range, OPTIONAL, NULL),
+};
+
+/*
+ * Calls that could change or read a relation file behind our back.  No known
+ * server imports them; one that does must not run with us.
+ */
+static const char *const unknown_calls[] = {
+	"openat", "openat64", "__open_2", "__open64_2", "creat", "creat64",
+	"__pread_chk", "__pread64_chk", "preadv2", "pwritev2", "preadv64v2",
+	"pwritev64v2", "writev", "fallocate", "fallocate64", "sendfile",
+	"sendfile64", "splice", "unlinkat", "renameat", "renameat2",
+	"aio_write", "aio_write64", "aio_read", "aio_read64",
+};
+
+typedef struct Scan
+{
+	const char *unknown;		/* a forbidden import that was found */
+	bool		no_dynamic;		/* statically linked? */
+	bool		too_many;
+	uintptr_t	relro_start;
+	uintptr_t	relro_end;
+} Scan;
+
+static void
+note_symbol(Scan *scan, const char *name, void **slot)
+{
+	for (size_t i = 0; i < lengthof(calls); i++)
+	{
+		Call	   *call = &calls[i];
+
+		for (size_t k = 0; k < lengthof(call->names) && call->names[k]; k++)
+		{
+			if (strcmp(name, call->names[k]) != 0)
+				continue;
+			if (call->nslots == MAX_SLOTS_PER_CALL)
+				scan->too_many = true;
+			else
+				call->slots[call->nslots++] = slot;
+			return;
+		}
+	}
+	for (size_t i = 0; i < lengthof(unknown_calls); i++)
+		if (strcmp(name, unknown_calls[i]) == 0)
+			scan->unknown = unknown_calls[i];
+}
+
+static void
+scan_relocations(Scan *scan, uintptr_t base, const ElfW(Rela) *rela,
+				 size_t size, const ElfW(Sym) *symtab, const char *strtab)
+{
+	for (size_t i = 0; i < size / sizeof(*rela); i++)
+	{
+		const ElfW(Sym) *sym;
+
+		if (!SLOT_TYPE(ELF64_R_TYPE(rela[i].r_info)))
+			continue;
+		sym = &symtab[ELF64_R_SYM(rela[i].r_info)];
+		note_symbol(scan, strtab + sym->st_name,
+					(void **) (base + rela[i].r_offset));
+	}
+}
+
+/* dl_iterate_phdr callback; looks at the first object, the executable. */
+static int
+scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	Scan	   *scan = arg;
+	const		ElfW(Dyn) *dyn = NULL;
+	const		ElfW(Sym) *symtab = NULL;
+	const char *strtab = NULL;
+	const		ElfW(Rela) *jmprel = NULL;
+	const		ElfW(Rela) *rela = NULL;
+	size_t		jmprel_size = 0;
+	size_t		rela_size = 0;
+
+	(void) size;
+	for (int i = 0; i < info->dlpi_phnum; i++)
+	{
+		const		ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+
+		if (ph->p_type == PT_DYNAMIC)
+			dyn = (const ElfW(Dyn) *) (info->dlpi_addr + ph->p_vaddr);
+		else if (ph->p_type == PT_GNU_RELRO)
+		{
+			scan->relro_start = info->dlpi_addr + ph->p_vaddr;
+			scan->relro_end = scan->relro_start + ph->p_memsz;
+			/* the linker protects whole pages only */
+			scan->relro_end &= ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1);
+		}
+	}
+	if (dyn == NULL)
+	{
+		scan->no_dynamic = true;
+		return 1;
+	}
+
+	/* glibc has relocated these pointers already, but for DT_RELA's sizes. */
+	for (; dyn->d_tag != DT_NULL; dyn++)
+	{
+		switch (dyn->d_tag)
+		{
+			case DT_SYMTAB:
+				symtab = (const void *) dyn->d_un.d_ptr;
+				break;
+			case DT_STRTAB:
+				strtab = (const void *) dyn->d_un.d_ptr;
+				break;
+			case DT_JMPREL:
+				jmprel = (const void *) dyn->d_un.d_ptr;
+				break;
+			case DT_PLTRELSZ:
+				jmprel_size = dyn->d_un.d_val;
+				break;
+			case DT_RELA:
+				rela = (const void *) dyn->d_un.d_ptr;
+				break;
+			case DT_RELASZ:
+				rela_size = dyn->d_un.d_val;
+				break;
+		}
+	}
+	if (symtab == NULL || strtab == NULL)
+		scan->no_dynamic = true;
+	else
+	{
+		if (rela)
+			scan_relocations(scan, info->dlpi_addr, rela, rela_size,
+							 symtab, strtab);
+		if (jmprel)
+			scan_relocations(scan, info->dlpi_addr, jmprel, jmprel_size,
+							 symtab, strtab);
+	}
+	return 1;					/* the executable is first; look no further */
+}
+
+/*
+ * Store value into a slot; false, with errno, if its page cannot be made
+ * writable.
+ */
+static bool
+set_slot(const Scan *scan, void **slot, void *value)
+{
+	uintptr_t	addr = (uintptr_t) slot;
+	uintptr_t	pagesize = (uintptr_t) sysconf(_SC_PAGESIZE);
+	void	   *page = (void *) (addr & ~(pagesize - 1));
+	bool		relro = addr >= scan->relro_start && addr < scan->relro_end;
+
+	if (relro && mprotect(page, pagesize, PROT_READ | PROT_WRITE) != 0)
+		return false;
+	__atomic_store_n(slot, value, __ATOMIC_RELEASE);
+	if (relro && mprotect(page, pagesize, PROT_READ) != 0)
+		return false;
+	return true;
+}
+
+void
+rbp_interpose_install(const RbpLibc *wrappers)
+{
+	Scan		scan = {0};
+
+	for (size_t i = 0; i < lengthof(calls); i++)
+		calls[i].nslots = 0;
+	dl_iterate_phdr(scan_executable, &scan);
+
+	if (scan.no_dynamic)
+		ereport(FATAL,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("remote_bp cannot hook this server: its executable is not dynamically linked")));
+	if (scan.too_many)
+		ereport(FATAL,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("remote_bp cannot hook this server: too many relocations of one file call")));
+	if (scan.unknown)
+		ereport(FATAL,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("remote_bp cannot hook this server: it calls \"%s\", which remote_bp does not follow",
+						scan.unknown),
+				 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
+
+	/* Find everything first, so that nothing is ever half hooked. */
+	for (size_t i = 0; i < lengthof(calls); i++)
+	{
+		void	   *original;
+
+		if (calls[i].nslots == 0 && calls[i].need == REQUIRED)
+			ereport(FATAL,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("remote_bp cannot hook this server: no relocation slot for \"%s\"",
+							calls[i].names[0]),
+					 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
+		original = dlsym(RTLD_DEFAULT, calls[i].names[0]);
+		if (original == NULL)
+			ereport(FATAL,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("remote_bp cannot hook this server: libc has no \"%s\"",
+							calls[i].names[0])));
+		memcpy((char *) &rbp_libc + calls[i].member, &original,
+			   sizeof(original));
+	}
+
+	for (size_t i = 0; i < lengthof(calls); i++)
+	{
+		void	   *wrapper;
+
+		memcpy(&wrapper, (const char *) wrappers + calls[i].member,
+			   sizeof(wrapper));
+		for (int k = 0; k < calls[i].nslots; k++)
+			if (!set_slot(&scan, calls[i].slots[k], wrapper))
+				ereport(FATAL,
+						(errcode_for_file_access(),
+						 errmsg("remote_bp cannot hook this server: could not change the relocation slot of \"%s\": %m",
+								calls[i].names[0])));
+	}
+}

@@ -1,0 +1,195 @@
+/*-------------------------------------------------------------------------
+ *
+ * broker.c
+ *	  A broker as the lease worker knows it: requests, and with which token.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "utils/memutils.h"
+
+#include "base/stats.h"
+#include "common/token.h"
+#include "lease/broker.h"
+#include "lease/http.h"
+#include "remote/remote.h"
+
+/* Replace a text that lives as long as its broker; NULL to have none. */
+static void
+set_text(char **text, const char *value)
+{
+	char	   *copy = value != NULL ? MemoryContextStrdup(TopMemoryContext, value) : NULL;
+
+	if (*text != NULL)
+	{
+		explicit_bzero(*text, strlen(*text));	/* it may be a token */
+		pfree(*text);
+	}
+	*text = copy;
+}
+
+RbpBroker *
+rbp_lease_broker_make(const char *url, const char *token_file)
+{
+	RbpBroker  *b = MemoryContextAllocZero(TopMemoryContext, sizeof(RbpBroker));
+
+	set_text(&b->url, url);
+	for (size_t len = strlen(url); len > 0 && url[len - 1] == '/'; len--)
+		b->url[len - 1] = '\0';
+	set_text(&b->token_file, token_file);
+	return b;
+}
+
+void
+rbp_lease_broker_free(RbpBroker *b)
+{
+	set_text(&b->url, NULL);
+	set_text(&b->token_file, NULL);
+	set_text(&b->token, NULL);
+	set_text(&b->refused, NULL);
+	set_text(&b->told, NULL);
+	pfree(b);
+}
+
+void
+rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access)
+{
+	memset(access, 0, sizeof(*access));
+	if (strlen(b->url) >= sizeof(access->url) ||
+		strlen(b->token_file) >= sizeof(access->token_file))
+		return;
+	strlcpy(access->url, b->url, sizeof(access->url));
+	strlcpy(access->token_file, b->token_file, sizeof(access->token_file));
+	strlcpy(access->token, b->token != NULL ? b->token : "", sizeof(access->token));
+}
+
+RbpBroker *
+rbp_lease_broker_known(const RbpBrokerAccess *access)
+{
+	RbpBroker  *b = rbp_lease_broker_make(access->url, access->token_file);
+
+	set_text(&b->token, access->token);
+	return b;
+}
+
+void
+rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
+{
+	set_text(&b->token_file, token_file);
+	set_text(&b->refused, NULL);
+}
+
+/* The first line of a token file, palloc'ed; NULL, with the reason, if none. */
+static char *
+read_token(const char *path, char why[RBP_BROKER_WHY_LEN])
+{
+	char		token[RBP_TOKEN_LEN];
+	char	   *copy = NULL;
+
+	if (path[0] == '\0')
+		return pstrdup("");
+	switch (rbp_token_read(path, token))
+	{
+		case RBP_TOKEN_OK:
+			copy = pstrdup(token);
+			break;
+		case RBP_TOKEN_UNREADABLE:
+			snprintf(why, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
+					 path, strerror(errno));
+			break;
+		case RBP_TOKEN_EMPTY:
+			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is empty",
+					 path);
+			break;
+		case RBP_TOKEN_TOO_LONG:
+			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is too long",
+					 path);
+			break;
+		case RBP_TOKEN_NOT_PRINTABLE:
+			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" has other than printable characters",
+					 path);
+			break;
+	}
+	explicit_bzero(token, sizeof(token));
+	return copy;
+}
+
+/* A broker has answered under this token: that of its file, or else why not. */
+static void
+accepted(RbpBroker *b, const char *token, bool of_file, const char *why)
+{
+	if (b->token == NULL || strcmp(b->token, token) != 0)
+		set_text(&b->token, token);
+	if (of_file)
+	{
+		if (b->told != NULL)
+			ereport(LOG,
+					(errmsg("remote_bp: broker \"%s\" accepts the token of remote_bp.token_file",
+							b->url)));
+		set_text(&b->refused, NULL);
+		set_text(&b->told, NULL);
+	}
+	else if (b->told == NULL || strcmp(b->told, why) != 0)
+	{
+		rbp_stats_error("the token for broker \"%s\" is not replaced: %s", b->url, why);
+		ereport(LOG,
+				(errmsg("remote_bp: the token for broker \"%s\" is not replaced: %s",
+						b->url, why),
+				 errdetail("Requests go on with the token that was accepted last.")));
+		set_text(&b->told, why);
+	}
+}
+
+bool
+rbp_lease_broker_request(RbpBroker *b, const char *method, const char *path,
+						 const char *body, long timeout_ms, bool heed_shutdown,
+						 RbpHttpReply *reply, char why[RBP_BROKER_WHY_LEN])
+{
+	char	   *url = psprintf("%s%s", b->url, path);
+	char	   *of_file = read_token(b->token_file, why);
+	char	   *last = b->token != NULL ? pstrdup(b->token) : NULL;
+	const char *tokens[2] = {of_file, last};
+	bool		asked = false;
+
+	/* what was refused is tried again when the other one is, too */
+	if (of_file == NULL || (b->refused != NULL && last != NULL &&
+							strcmp(of_file, b->refused) == 0))
+	{
+		tokens[0] = last;
+		tokens[1] = of_file;
+	}
+	if (of_file != NULL)
+		strlcpy(why, of_file[0] == '\0' ?
+				"it wants a token, and remote_bp.token_file is not set (HTTP status 401)" :
+				"it does not accept the token (HTTP status 401)", RBP_BROKER_WHY_LEN);
+	for (int i = 0; i < 2; i++)
+	{
+		const char *token = tokens[i];
+
+		if (token == NULL ||
+			(i == 1 && tokens[0] != NULL && strcmp(token, tokens[0]) == 0))
+			continue;
+		asked = true;
+		rbp_lease_http_request(method, url, token[0] != '\0' ? token : NULL,
+							   body, timeout_ms, heed_shutdown, reply);
+		if (reply->failure != RBP_HTTP_ANSWERED)
+			break;
+		if (reply->status != 401)
+		{
+			accepted(b, token, of_file != NULL && strcmp(token, of_file) == 0, why);
+			break;
+		}
+		if (token == of_file)
+			set_text(&b->refused, token);
+	}
+	for (int i = 0; i < 2; i++)
+	{
+		if (tokens[i] != NULL)
+			explicit_bzero(unconstify(char *, tokens[i]), strlen(tokens[i]));
+	}
+	return asked;
+}

@@ -1,0 +1,450 @@
+/*-------------------------------------------------------------------------
+ *
+ * http.c
+ *	  HTTP requests from the lease worker.
+ *
+ * A process attached to shared memory must answer the others' barriers
+ * (DROP DATABASE waits for every one), and must go when the postmaster says
+ * so.  So libcurl never waits here: its event interface says which sockets
+ * and which timeout it has, and the waiting is done with the latch.
+ *
+ * Names are resolved by rbp_lease_names, which never waits, and libcurl is told
+ * the addresses.  Should it start a thread all the same: threads are foreign to
+ * a server process, and a signal that one of them took would run a server's
+ * handler beside the main thread.  So all signals are blocked around every call
+ * that can start one, which inherits that; and a look-up that hangs is left to
+ * its thread (CURLOPT_QUICK_EXIT), not waited for.
+ *
+ * Nothing here may ereport(ERROR) from within a callback: a longjmp through
+ * libcurl would leave it broken.  Hence malloc there, and palloc only after.
+ *
+ * There is one handle for the whole life of the process, so that requests
+ * use the same connection for as long as the broker keeps it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <curl/curl.h>
+#include <signal.h>
+
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+
+#include "base/compat.h"
+#include "common/clock.h"
+#include "lease/http.h"
+#include "lease/names.h"
+#include "transport/transport.h"
+
+#define CONNECT_TIMEOUT_MS	1000L
+#define DNS_CACHE_SECONDS	5L
+#define MAX_REPLY			((size_t) 32 * 1024 * 1024)
+#define MAX_SOCKETS			16
+
+/* libcurl's own limit ends a request; this much later we do. */
+#define GRACE_NS			(INT64CONST(250) * 1000000)
+#define IDLE_WAIT_MS		1000L
+
+typedef struct WatchedSocket
+{
+	curl_socket_t socket;
+	int			what;			/* CURL_POLL_* */
+} WatchedSocket;
+
+typedef struct Answer
+{
+	char	   *data;			/* malloc'd */
+	size_t		len;
+	size_t		size;
+} Answer;
+
+static CURLM *multi = NULL;
+static CURL *easy = NULL;
+
+/* What libcurl waits for, as told by its callbacks */
+static WatchedSocket watched[MAX_SOCKETS];
+static int	nwatched = 0;
+static int64 timer_due = -1;	/* rbp_now_ns() time, -1 for none */
+
+static bool woken = false;		/* the latch was set during the request */
+
+static sigset_t
+block_signals(void)
+{
+	sigset_t	all;
+	sigset_t	before;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	return before;
+}
+
+static void
+restore_signals(sigset_t before)
+{
+	sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+/* CURLMOPT_SOCKETFUNCTION */
+static int
+watch_socket(CURL *handle, curl_socket_t s, int what, void *arg, void *mine)
+{
+	int			i;
+
+	for (i = 0; i < nwatched; i++)
+	{
+		if (watched[i].socket == s)
+			break;
+	}
+	if (what == CURL_POLL_REMOVE)
+	{
+		if (i < nwatched)
+			watched[i] = watched[--nwatched];
+		return 0;
+	}
+	if (i == MAX_SOCKETS)
+		return -1;				/* fails the request; one needs two at most */
+	if (i == nwatched)
+		nwatched++;
+	watched[i].socket = s;
+	watched[i].what = what;
+	return 0;
+}
+
+/* CURLMOPT_TIMERFUNCTION */
+static int
+set_timer(CURLM *handle, long timeout_ms, void *arg)
+{
+	timer_due = timeout_ms < 0 ? -1 :
+		rbp_now_ns() + (int64) timeout_ms * 1000000;
+	return 0;
+}
+
+/* CURLOPT_WRITEFUNCTION; taking less than given fails the request */
+static size_t
+take_body(char *data, size_t size, size_t nmemb, void *arg)
+{
+	Answer	   *answer = arg;
+	size_t		len = size * nmemb;
+
+	if (len > MAX_REPLY - answer->len)
+		return 0;
+	if (answer->len + len > answer->size)
+	{
+		size_t		want = (answer->len + len) * 2;
+		char	   *grown = realloc(answer->data, want);
+
+		if (grown == NULL)
+			return 0;
+		answer->data = grown;
+		answer->size = want;
+	}
+	memcpy(answer->data + answer->len, data, len);
+	answer->len += len;
+	return len;
+}
+
+bool
+rbp_lease_http_init(void)
+{
+	sigset_t	before = block_signals();
+
+	if (multi == NULL && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK)
+	{
+		multi = curl_multi_init();
+		easy = curl_easy_init();
+		if (multi != NULL)
+		{
+			curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+			curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer);
+		}
+	}
+	restore_signals(before);
+	return multi != NULL && easy != NULL;
+}
+
+/*
+ * What libcurl is to know of the addresses of the URL's host, as
+ * CURLOPT_RESOLVE has it, into entry: "" if that is nothing.  host gets the
+ * name.  Never waits.
+ */
+static RbpAddress
+address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
+{
+	RbpAddress	known = RBP_ADDRESS_KNOWN;
+	CURLU	   *parts = curl_url();
+	char	   *name = NULL;
+	char	   *port = NULL;
+	char		addresses[RBP_ADDRESSES_LEN];
+
+	host[0] = '\0';
+	if (parts != NULL &&
+		curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK &&
+		curl_url_get(parts, CURLUPART_HOST, &name, 0) == CURLUE_OK &&
+		curl_url_get(parts, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK &&
+		name[0] != '[' && strlen(name) < RBP_HOST_LEN &&
+		!rbp_transport_is_numeric(name))
+	{
+		strlcpy(host, name, RBP_HOST_LEN);
+		known = rbp_lease_broker_address(name, addresses);
+		if (known == RBP_ADDRESS_KNOWN)
+			appendStringInfo(entry, "%s:%s:%s", name, port, addresses);
+	}
+	curl_free(name);
+	curl_free(port);
+	curl_url_cleanup(parts);
+	return known;
+}
+
+/*
+ * Everything about the request that libcurl is to know.  False if there is
+ * no memory; *headers is the caller's in any case.
+ */
+static bool
+set_up(const char *method, const char *url, const char *token,
+	   const char *body, long timeout_ms, Answer *answer,
+	   struct curl_slist **headers)
+{
+	static const char *const fixed[] = {
+		"Content-Type: application/json",
+		"Accept: application/json",
+		"Expect:"				/* do not ask whether a large body is welcome */
+	};
+	struct curl_slist *more;
+
+	for (int i = 0; i < lengthof(fixed); i++)
+	{
+		more = curl_slist_append(*headers, fixed[i]);
+		if (more == NULL)
+			return false;
+		*headers = more;
+	}
+	if (token != NULL)
+	{
+		char	   *header = psprintf("Authorization: Bearer %s", token);
+
+		more = curl_slist_append(*headers, header);
+		explicit_bzero(header, strlen(header));
+		pfree(header);
+		if (more == NULL)
+			return false;
+		*headers = more;
+	}
+
+	curl_easy_reset(easy);
+	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+		(body == NULL ||
+		 (curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(body)) == CURLE_OK)) &&
+		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, *headers) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
+		/* a token is for the broker, not for what http_proxy may name */
+		curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_SECONDS) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+						 Min(CONNECT_TIMEOUT_MS, timeout_ms)) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, timeout_ms) == CURLE_OK;
+}
+
+/* Let libcurl do what is due; true if the request is over, with its result. */
+static bool
+drive(curl_socket_t s, int events, CURLcode *result)
+{
+	sigset_t	before = block_signals();
+	CURLMsg    *msg;
+	int			n;
+	bool		over = false;
+
+	if (s == CURL_SOCKET_TIMEOUT)
+		timer_due = -1;			/* set again by the callback if need be */
+	if (curl_multi_socket_action(multi, s, events, &n) != CURLM_OK)
+	{
+		*result = CURLE_FAILED_INIT;
+		over = true;
+	}
+	while ((msg = curl_multi_info_read(multi, &n)) != NULL)
+	{
+		if (msg->msg == CURLMSG_DONE)
+		{
+			*result = msg->data.result;
+			over = true;
+		}
+	}
+	restore_signals(before);
+	return over;
+}
+
+/* Wait for a socket, the latch or the given time; say which socket is ready. */
+static curl_socket_t
+wait_for_event(long timeout_ms, int *events)
+{
+	WaitEventSet *set = rbp_compat_wait_event_set(MAX_SOCKETS + 2);
+	WaitEvent	event;
+	curl_socket_t ready = CURL_SOCKET_BAD;
+
+	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	for (int i = 0; i < nwatched; i++)
+	{
+		uint32		mask = 0;
+
+		if (watched[i].what & CURL_POLL_IN)
+			mask |= WL_SOCKET_READABLE;
+		if (watched[i].what & CURL_POLL_OUT)
+			mask |= WL_SOCKET_WRITEABLE;
+		if (mask != 0)
+			AddWaitEventToSet(set, mask, watched[i].socket, NULL, NULL);
+	}
+	if (WaitEventSetWait(set, timeout_ms, &event, 1, PG_WAIT_EXTENSION) == 1)
+	{
+		if (event.events & WL_LATCH_SET)
+		{
+			ResetLatch(MyLatch);
+			woken = true;
+		}
+		else
+		{
+			ready = event.fd;
+			*events = 0;
+			if (event.events & WL_SOCKET_READABLE)
+				*events |= CURL_CSELECT_IN;
+			if (event.events & WL_SOCKET_WRITEABLE)
+				*events |= CURL_CSELECT_OUT;
+		}
+	}
+	FreeWaitEventSet(set);
+	return ready;
+}
+
+/* Until the request is over; false if it was cut short. */
+static bool
+run(int64 give_up, bool heed_shutdown, CURLcode *result)
+{
+	bool		over = drive(CURL_SOCKET_TIMEOUT, 0, result);
+
+	while (!over)
+	{
+		int64		now = rbp_now_ns();
+		int64		until = give_up;
+		long		wait_ms;
+		int			events;
+		curl_socket_t ready;
+
+		CHECK_FOR_INTERRUPTS();
+		if (heed_shutdown && ShutdownRequestPending)
+			return false;
+		if (now >= give_up)
+		{
+			*result = CURLE_OPERATION_TIMEDOUT;
+			return true;
+		}
+		if (timer_due >= 0 && timer_due <= now)
+		{
+			over = drive(CURL_SOCKET_TIMEOUT, 0, result);
+			continue;
+		}
+		if (timer_due >= 0 && timer_due < until)
+			until = timer_due;
+		/* rounded up, lest the last millisecond be spun away */
+		wait_ms = (long) ((until - now + 999999) / 1000000);
+		ready = wait_for_event(Min(wait_ms, IDLE_WAIT_MS), &events);
+		if (ready != CURL_SOCKET_BAD)
+			over = drive(ready, events, result);
+	}
+	return true;
+}
+
+void
+rbp_lease_http_request(const char *method, const char *url, const char *token,
+					   const char *body, long timeout_ms, bool heed_shutdown,
+					   RbpHttpReply *reply)
+{
+	struct curl_slist *headers = NULL;
+	struct curl_slist *addresses = NULL;
+	Answer		answer = {0};
+	CURLcode	result = CURLE_OUT_OF_MEMORY;
+	int64		give_up = rbp_now_ns() + (int64) timeout_ms * 1000000 + GRACE_NS;
+	bool		finished = true;
+	char		host[RBP_HOST_LEN];
+	StringInfoData entry;
+	RbpAddress	known;
+	sigset_t	before;
+
+	memset(reply, 0, sizeof(RbpHttpReply));
+	initStringInfo(&entry);
+	known = address_entry(url, host, &entry);
+	if (known != RBP_ADDRESS_KNOWN)
+	{
+		reply->failure = known == RBP_ADDRESS_ASKED ?
+			RBP_HTTP_RESOLVING : RBP_HTTP_NETWORK;
+		snprintf(reply->error, sizeof(reply->error),
+				 "no address yet for host \"%s\"", host);
+		return;
+	}
+	if (entry.len > 0)
+		addresses = curl_slist_append(NULL, entry.data);
+	if ((entry.len == 0 || addresses != NULL) &&
+		set_up(method, url, token, body, timeout_ms, &answer, &headers) &&
+		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
+	{
+		CURLMcode	added;
+
+		before = block_signals();
+		added = curl_multi_add_handle(multi, easy);
+		restore_signals(before);
+		if (added == CURLM_OK)
+		{
+			finished = run(give_up, heed_shutdown, &result);
+			before = block_signals();
+			curl_multi_remove_handle(multi, easy);
+			restore_signals(before);
+		}
+	}
+	curl_slist_free_all(headers);
+	curl_slist_free_all(addresses);
+
+	/* whatever the latch was set for is the caller's business */
+	if (woken)
+		SetLatch(MyLatch);
+	woken = false;
+
+	if (!finished)
+		reply->failure = RBP_HTTP_INTERRUPTED;
+	else if (result == CURLE_OK)
+	{
+		long		status = 0;
+
+		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+		reply->failure = RBP_HTTP_ANSWERED;
+		reply->status = (int) status;
+		reply->len = answer.len;
+		reply->body = palloc(answer.len + 1);
+		if (answer.len > 0)
+			memcpy(reply->body, answer.data, answer.len);
+		reply->body[answer.len] = '\0';
+	}
+	else
+	{
+		reply->failure = (result == CURLE_OUT_OF_MEMORY ||
+						  result == CURLE_FAILED_INIT) ?
+			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
+		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
+		if (host[0] != '\0')
+			rbp_lease_doubt_address(host);
+	}
+	/* the answer may hold a lease's secret */
+	if (answer.data != NULL)
+		explicit_bzero(answer.data, answer.size);
+	free(answer.data);
+}

@@ -1,0 +1,375 @@
+/*-------------------------------------------------------------------------
+ *
+ * names.c
+ *	  Names: who this server is to the broker, and where donors are.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "common/clock.h"
+#include "lease/names.h"
+#include "lease/plan.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+
+/* After how long a host is looked up again, with an address and without */
+#define RESOLVED_NS			INT64CONST(60000000000)
+#define UNRESOLVED_NS		INT64CONST(5000000000)
+/* A look-up that takes longer is told of */
+#define LATE_NS				INT64CONST(2000000000)
+#define POLL_NS				INT64CONST(10000000)
+/* Enough for the libraries that nsswitch.conf may name */
+#define LOOKUP_STACK		((size_t) 512 * 1024)
+
+/* Brokers have places that donors do not take */
+#define BROKER_NAMES		4
+/* host and rdma_host of each donor, of two leases */
+#define MAX_NAMES			(BROKER_NAMES + 4 * RBP_MAX_DONORS)
+
+void
+rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
+{
+	struct
+	{
+		uint64		system_identifier;
+		uint64		device;
+		uint64		inode;
+		char		host[256];
+		char		machine[64];
+	}			identity;
+	struct stat st;
+	FILE	   *file;
+	char		readable[33];
+	int			n = 0;
+
+	memset(&identity, 0, sizeof(identity));
+	identity.system_identifier = GetSystemIdentifier();
+	if (stat(DataDir, &st) == 0)
+	{
+		identity.device = (uint64) st.st_dev;
+		identity.inode = (uint64) st.st_ino;
+	}
+	if (gethostname(identity.host, sizeof(identity.host) - 1) != 0)
+		identity.host[0] = '\0';
+	/* a clone that was made with care differs in this; not all are */
+	file = AllocateFile("/etc/machine-id", "r");
+	if (file != NULL)
+	{
+		if (fgets(identity.machine, sizeof(identity.machine), file) == NULL)
+			identity.machine[0] = '\0';
+		FreeFile(file);
+	}
+
+	for (const char *p = identity.host; *p != '\0' && n < sizeof(readable) - 1; p++)
+	{
+		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+			(*p >= '0' && *p <= '9') || *p == '-' || *p == '.' || *p == '_')
+			readable[n++] = *p;
+	}
+	readable[n] = '\0';
+	snprintf(name, RBP_DONOR_ID_LEN, "pg-%s-%016" INT64_MODIFIER "x",
+			 n > 0 ? readable : "host",
+			 hash_bytes_extended((const unsigned char *) &identity,
+								 sizeof(identity), 0));
+}
+
+bool
+rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
+{
+	uint8		b[16];
+
+	if (!pg_strong_random(b, sizeof(b)))
+		return false;
+	b[6] = (b[6] & 0x0f) | 0x40;
+	b[8] = (b[8] & 0x3f) | 0x80;
+	snprintf(instance, RBP_LEASE_INSTANCE_LEN,
+			 "%s/%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+			 "%02x%02x%02x%02x%02x%02x",
+			 rbp_transport_boot_id(),
+			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+	return true;
+}
+
+/*
+ * ---- addresses ------------------------------------------------------------
+ *
+ * A name server may hang for as long as it likes, and leases are to be renewed
+ * meanwhile.  So each look-up has a thread of its own, which touches nothing
+ * but what was allocated for it, and has all signals blocked: a handler of the
+ * server's must not run beside the main thread.  Whoever asks gets what is
+ * known by now.  There is one look-up for a name at a time, so that one that
+ * never ends costs one thread.
+ */
+
+typedef struct Lookup
+{
+	char		host[RBP_HOST_LEN];
+	char		addresses[RBP_ADDRESSES_LEN];
+	atomic_bool done;			/* the thread has let go of it */
+} Lookup;
+
+typedef struct HostName
+{
+	char		host[RBP_HOST_LEN];
+	char		addresses[RBP_ADDRESSES_LEN];	/* the last ones, "": none */
+	Lookup	   *lookup;			/* that is under way; malloc'ed */
+	int64		asked;			/* when the last one began */
+	int64		due;			/* when the next one is */
+	int64		used;
+	bool		failed;			/* the last one that ended found none */
+	bool		told;			/* it was logged that there is none */
+	bool		sought;			/* in shared memory */
+} HostName;
+
+static HostName names[MAX_NAMES];
+
+/* What the thread of a look-up does. */
+static void *
+look_up(void *arg)
+{
+	Lookup	   *lookup = arg;
+
+	(void) rbp_transport_resolve(lookup->host, lookup->addresses,
+								 sizeof(lookup->addresses));
+	atomic_store(&lookup->done, true);
+	return NULL;
+}
+
+static void
+start_lookup(HostName *name)
+{
+	Lookup	   *lookup = calloc(1, sizeof(Lookup));
+	pthread_attr_t attr;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	before;
+
+	name->asked = rbp_now_ns();
+	name->due = name->asked + UNRESOLVED_NS;
+	if (lookup == NULL)
+		return;
+	strlcpy(lookup->host, name->host, sizeof(lookup->host));
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (pthread_attr_init(&attr) == 0)
+	{
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		pthread_attr_setstacksize(&attr, LOOKUP_STACK);
+		if (pthread_create(&thread, &attr, look_up, lookup) == 0)
+			name->lookup = lookup;
+		pthread_attr_destroy(&attr);
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (name->lookup == NULL)
+	{
+		name->failed = true;
+		free(lookup);
+	}
+}
+
+/* Take the result of the look-up, if it has ended; true if it has. */
+static bool
+end_lookup(HostName *name)
+{
+	Lookup	   *lookup = name->lookup;
+
+	if (lookup == NULL || !atomic_load(&lookup->done))
+		return false;
+	name->lookup = NULL;
+	name->failed = lookup->addresses[0] == '\0';
+	/* the last ones that it had are better than none */
+	if (!name->failed)
+		strlcpy(name->addresses, lookup->addresses, sizeof(name->addresses));
+	name->due = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
+	free(lookup);
+	return true;
+}
+
+/* Its entry, from first to end, made if there is none; NULL if all are in use. */
+static HostName *
+find_name(const char *host, int first, int end)
+{
+	int64		now = rbp_now_ns();
+	HostName   *oldest = NULL;
+
+	for (int i = first; i < end; i++)
+	{
+		HostName   *name = &names[i];
+
+		if (strcmp(name->host, host) == 0)
+		{
+			name->used = now;
+			return name;
+		}
+		if (name->lookup == NULL && (oldest == NULL || name->used < oldest->used))
+			oldest = name;
+	}
+	if (oldest == NULL ||
+		(oldest->host[0] != '\0' && now - oldest->used < RESOLVED_NS))
+		return NULL;
+	memset(oldest, 0, sizeof(HostName));
+	strlcpy(oldest->host, host, sizeof(oldest->host));
+	oldest->used = now;
+	return oldest;
+}
+
+/* The addresses as they are known now; a look-up is begun if one is due. */
+static RbpAddress
+address_of(HostName *name)
+{
+	int64		now = rbp_now_ns();
+
+	if (name == NULL)
+		return RBP_ADDRESS_NONE;
+	(void) end_lookup(name);
+	if (name->lookup == NULL && now >= name->due)
+		start_lookup(name);
+	if (name->addresses[0] != '\0')
+		return RBP_ADDRESS_KNOWN;
+	return name->failed || now - name->asked >= LATE_NS ?
+		RBP_ADDRESS_NONE : RBP_ADDRESS_ASKED;
+}
+
+RbpAddress
+rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
+{
+	RbpAddress	known = RBP_ADDRESS_KNOWN;
+
+	if (rbp_transport_is_numeric(host))
+		strlcpy(addresses, host, RBP_ADDRESSES_LEN);
+	else
+	{
+		HostName   *name = find_name(host, 0, BROKER_NAMES);
+
+		known = address_of(name);
+		if (known == RBP_ADDRESS_KNOWN)
+			strlcpy(addresses, name->addresses, RBP_ADDRESSES_LEN);
+	}
+	return known;
+}
+
+void
+rbp_lease_doubt_address(const char *host)
+{
+	for (int i = 0; i < BROKER_NAMES; i++)
+	{
+		if (strcmp(names[i].host, host) == 0)
+			names[i].due = Min(names[i].due, names[i].asked + UNRESOLVED_NS);
+	}
+}
+
+bool
+rbp_lease_lookups_ended(void)
+{
+	bool		any = false;
+
+	for (int i = 0; i < MAX_NAMES; i++)
+	{
+		if (end_lookup(&names[i]))
+			any = true;
+	}
+	return any;
+}
+
+int64
+rbp_lease_lookups_due(int64 now)
+{
+	int64		due = PG_INT64_MAX;
+
+	for (int i = 0; i < MAX_NAMES; i++)
+	{
+		/* often at first, when it matters, and less and less so */
+		if (names[i].lookup != NULL && names[i].addresses[0] == '\0')
+			due = Min(due, now + Max((now - names[i].asked) / 4, POLL_NS));
+	}
+	return due;
+}
+
+/*
+ * The address that shared memory has of a donor, or of its RDMA device, from a
+ * lease worker before this one, is good until its name has been looked up.
+ */
+static void
+seek_address(HostName *name, const char *donor, bool rdma)
+{
+	RbpDonorInfo *infos;
+	int			n;
+
+	name->sought = true;
+	infos = rbp_remote_donor_info(&n);
+	for (int i = 0; i < n; i++)
+	{
+		const RbpEndpoint *ep = &infos[i].endpoint;
+		const char *host = rdma ? ep->rdma_host : ep->host;
+
+		if (strcmp(ep->donor, donor) == 0 && rbp_transport_is_numeric(host))
+			strlcpy(name->addresses, host, sizeof(name->addresses));
+	}
+	pfree(infos);
+}
+
+/*
+ * The first address in the place of a donor's host[RBP_HOST_LEN], that of its
+ * RDMA device if rdma; or "".
+ */
+static void
+resolve_host(const char *donor, char *host, bool rdma)
+{
+	HostName   *name;
+	RbpAddress	known;
+
+	if (host[0] == '\0' || rbp_transport_is_numeric(host))
+		return;
+	name = find_name(host, BROKER_NAMES, MAX_NAMES);
+	known = address_of(name);
+	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->sought)
+	{
+		seek_address(name, donor, rdma);
+		known = address_of(name);
+	}
+	if (known == RBP_ADDRESS_NONE && name != NULL && !name->told)
+	{
+		name->told = true;
+		ereport(LOG,
+				(errmsg("remote_bp: no address yet for host \"%s\" of donor \"%s\"",
+						host, donor),
+				 errdetail("The donor is not used over this address until its name is resolved.")));
+	}
+	else if (known == RBP_ADDRESS_KNOWN && name->told)
+	{
+		name->told = false;
+		ereport(LOG,
+				(errmsg("remote_bp: host \"%s\" of donor \"%s\" has an address",
+						host, donor)));
+	}
+	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
+	if (known == RBP_ADDRESS_KNOWN)
+		memcpy(host, name->addresses,
+			   Min(strcspn(name->addresses, ","), RBP_HOST_LEN - 1));
+}
+
+void
+rbp_lease_resolve_donors(RbpLease *lease)
+{
+	for (int i = 0; i < lease->ndonors; i++)
+	{
+		RbpEndpoint *ep = &lease->donors[i];
+
+		resolve_host(ep->donor, ep->host, false);
+		resolve_host(ep->donor, ep->rdma_host, true);
+	}
+}

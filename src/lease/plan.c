@@ -1,0 +1,668 @@
+/*-------------------------------------------------------------------------
+ *
+ * plan.c
+ *	  What the lease worker says to the broker, understands of its answers
+ *	  and decides.
+ *
+ * The broker is trusted to grant memory and no further: whatever it answers
+ * is checked here, for types, ranges, lengths and references, before any of
+ * it reaches shared memory.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/text.h"
+#include "lease/plan.h"
+#include "transport/transport.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_PER_MS		INT64_C(1000000)
+#define NS_PER_S		INT64_C(1000000000)
+
+#define RENEW_NS		NS_PER_S
+#define MIN_RENEW_NS	(50 * NS_PER_MS)
+#define MAX_RETRY_NS	(5 * NS_PER_S)
+#define MIN_RETRY_NS	(100 * NS_PER_MS)
+
+#define STEP_NS			(200 * NS_PER_MS)
+#define MIN_STEP_NS		(10 * NS_PER_MS)
+
+#define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
+
+#define GRACE_MS		INT64_C(10000)	/* unless the broker says otherwise */
+#define MAX_GRACE_MS	INT64_C(60000)	/* of use */
+
+/* What a broken answer is told with */
+typedef struct Complaint
+{
+	char	   *buf;
+	size_t		len;
+} Complaint;
+
+static bool complain(Complaint *c, const char *fmt,...)
+			__attribute__((format(printf, 2, 3)));
+
+static bool
+complain(Complaint *c, const char *fmt,...)
+{
+	va_list		args;
+
+	va_start(args, fmt);
+	vsnprintf(c->buf, c->len, fmt, args);
+	va_end(args);
+	return false;
+}
+
+/*
+ * Copy a text member of at most len - 1 bytes, all of them printable ASCII,
+ * so that it may be logged and sent as it is.
+ */
+static bool
+get_text(const json_t *object, const char *key, bool required,
+		 char *buf, size_t len, Complaint *c)
+{
+	const json_t *value = json_object_get(object, key);
+	const char *text;
+
+	buf[0] = '\0';
+	if (value == NULL || json_is_null(value))
+		return required ? complain(c, "\"%s\" is missing", key) : true;
+	text = json_string_value(value);
+	if (text == NULL)
+		return complain(c, "\"%s\" is not a string", key);
+	if (json_string_length(value) >= len)
+		return complain(c, "\"%s\" is too long", key);
+	if (required && text[0] == '\0')
+		return complain(c, "\"%s\" is empty", key);
+	for (size_t i = 0; i < json_string_length(value); i++)
+	{
+		if (text[i] <= ' ' || text[i] > '~')
+			return complain(c, "\"%s\" has a character that is not allowed", key);
+	}
+	memcpy(buf, text, json_string_length(value) + 1);
+	return true;
+}
+
+static bool
+get_number(const json_t *object, const char *key, int64_t min, int64_t max,
+		   int64_t *out, Complaint *c)
+{
+	const json_t *value = json_object_get(object, key);
+	json_int_t	n;
+
+	if (!json_is_integer(value))
+		return complain(c, "\"%s\" is not an integer", key);
+	n = json_integer_value(value);
+	if (n < min || n > max)
+		return complain(c, "\"%s\" is out of range", key);
+	*out = n;
+	return true;
+}
+
+static bool
+parse_donor(const json_t *object, RbpEndpoint *ep, Complaint *c)
+{
+	int64_t		port;
+	int64_t		rdma_port = 0;
+	const json_t *transports;
+	const json_t *name;
+	size_t		i;
+
+	if (!json_is_object(object))
+		return complain(c, "a donor is not an object");
+	if (!get_text(object, "id", true, ep->donor, sizeof(ep->donor), c) ||
+		!get_text(object, "host", true, ep->host, sizeof(ep->host), c) ||
+		!get_number(object, "port", 0, UINT16_MAX, &port, c) ||
+		!get_text(object, "shm_name", false, ep->shm_name,
+				  sizeof(ep->shm_name), c) ||
+		!get_text(object, "boot_id", false, ep->boot_id,
+				  sizeof(ep->boot_id), c) ||
+		!get_text(object, "rdma_host", false, ep->rdma_host,
+				  sizeof(ep->rdma_host), c) ||
+		(json_object_get(object, "rdma_port") != NULL &&
+		 !get_number(object, "rdma_port", 0, UINT16_MAX, &rdma_port, c)))
+		return false;
+	ep->port = (uint16_t) port;
+	ep->rdma_port = (uint16_t) rdma_port;
+
+	/* a donor may offer what this version has not heard of */
+	transports = json_object_get(object, "transports");
+	if (!json_is_array(transports))
+		return complain(c, "\"transports\" is not an array");
+	json_array_foreach(transports, i, name)
+	{
+		const char *text = json_string_value(name);
+
+		if (text == NULL)
+			return complain(c, "a transport is not a string");
+		if (strcmp(text, "shm") == 0)
+			ep->transports |= RBP_TRANSPORT_SHM;
+		else if (strcmp(text, "tcp") == 0)
+			ep->transports |= RBP_TRANSPORT_TCP;
+		else if (strcmp(text, "verbs") == 0)
+			ep->transports |= RBP_TRANSPORT_VERBS;
+	}
+	return true;
+}
+
+static int
+compare_donors(const void *a, const void *b)
+{
+	return strcmp(((const RbpEndpoint *) a)->donor,
+				  ((const RbpEndpoint *) b)->donor);
+}
+
+static int
+compare_regions(const void *a, const void *b)
+{
+	const RbpLeaseRegion *ra = a;
+	const RbpLeaseRegion *rb = b;
+	int			order = strcmp(ra->donor, rb->donor);
+
+	if (order != 0)
+		return order;
+	return (ra->region > rb->region) - (ra->region < rb->region);
+}
+
+/*
+ * The array under key, and zeroed room for its elements (for one at least,
+ * so that NULL means failure).
+ */
+static void *
+get_array(const json_t *object, const char *key, bool required,
+		  size_t element_size, const json_t **array, Complaint *c)
+{
+	void	   *room;
+
+	*array = json_object_get(object, key);
+	if (*array == NULL && required)
+		complain(c, "\"%s\" is missing", key);
+	else if (*array != NULL && !json_is_array(*array))
+		complain(c, "\"%s\" is not an array", key);
+	else
+	{
+		room = calloc(json_array_size(*array) + 1, element_size);
+		if (room == NULL)
+			complain(c, "out of memory");
+		return room;
+	}
+	return NULL;
+}
+
+static bool
+parse_donors(const json_t *root, RbpLease *lease, Complaint *c)
+{
+	const json_t *array;
+	const json_t *object;
+	size_t		i;
+
+	lease->donors = get_array(root, "donors", true, sizeof(RbpEndpoint),
+							   &array, c);
+	if (lease->donors == NULL)
+		return false;
+	json_array_foreach(array, i, object)
+	{
+		if (!parse_donor(object, &lease->donors[lease->ndonors], c))
+			return false;
+		lease->ndonors++;
+	}
+	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
+	for (int d = 1; d < lease->ndonors; d++)
+	{
+		if (compare_donors(&lease->donors[d - 1], &lease->donors[d]) == 0)
+			return complain(c, "donor \"%s\" is listed twice",
+							lease->donors[d].donor);
+	}
+	return true;
+}
+
+static const RbpEndpoint *
+find_donor(const RbpLease *lease, const char *donor)
+{
+	RbpEndpoint key = {0};
+
+	snprintf(key.donor, sizeof(key.donor), "%s", donor);
+	return bsearch(&key, lease->donors, lease->ndonors, sizeof(RbpEndpoint),
+				   compare_donors);
+}
+
+static bool
+parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
+{
+	const json_t *array;
+	const json_t *object;
+	size_t		i;
+
+	lease->regions = get_array(root, "regions", true, sizeof(RbpLeaseRegion),
+							   &array, c);
+	if (lease->regions == NULL)
+		return false;
+	json_array_foreach(array, i, object)
+	{
+		RbpLeaseRegion *region = &lease->regions[lease->nregions];
+		int64_t		number;
+		int64_t		bytes;
+
+		if (!json_is_object(object))
+			return complain(c, "a region is not an object");
+		if (!get_text(object, "donor", true, region->donor,
+					  sizeof(region->donor), c) ||
+			!get_number(object, "region", 0, UINT32_MAX, &number, c) ||
+			!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c))
+			return false;
+		if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
+			return complain(c, "a region's size is not a multiple of 1 MiB");
+		if (find_donor(lease, region->donor) == NULL)
+			return complain(c, "a region is on donor \"%s\", which is not described",
+							region->donor);
+		region->region = (uint32_t) number;
+		region->bytes = (uint64_t) bytes;
+		lease->bytes += region->bytes;
+		lease->nregions++;
+	}
+	qsort(lease->regions, lease->nregions, sizeof(RbpLeaseRegion),
+		  compare_regions);
+	for (int r = 1; r < lease->nregions; r++)
+	{
+		if (compare_regions(&lease->regions[r - 1], &lease->regions[r]) == 0)
+			return complain(c, "region %u of donor \"%s\" is listed twice",
+							(unsigned) lease->regions[r].region,
+							lease->regions[r].donor);
+	}
+	return true;
+}
+
+static bool
+parse_reclaims(const json_t *root, RbpLease *lease, Complaint *c)
+{
+	const json_t *array;
+	const json_t *object;
+	size_t		i;
+
+	lease->reclaims = get_array(root, "reclaim", false, sizeof(RbpLeaseReclaim),
+							   &array, c);
+	if (lease->reclaims == NULL)
+		return false;
+	json_array_foreach(array, i, object)
+	{
+		RbpLeaseReclaim *reclaim = &lease->reclaims[lease->nreclaims];
+		int64_t		regions;
+
+		if (!json_is_object(object))
+			return complain(c, "a reclaim is not an object");
+		if (!get_text(object, "donor", true, reclaim->donor,
+					  sizeof(reclaim->donor), c) ||
+			!get_number(object, "regions", 0, INT32_MAX, &regions, c))
+			return false;
+		reclaim->regions = (int) regions;
+		reclaim->grace_ms = GRACE_MS;
+		if (json_object_get(object, "grace_ms") != NULL &&
+			!get_number(object, "grace_ms", 0, INT64_MAX, &reclaim->grace_ms, c))
+			return false;
+		lease->nreclaims++;
+	}
+	return true;
+}
+
+static bool
+parse_lease(const json_t *root, RbpLease *lease, Complaint *c)
+{
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	int64_t		namesakes = 0;
+
+	if (!json_is_object(root))
+		return complain(c, "it is not an object");
+	if (!get_text(root, "lease", true, lease->cred.lease,
+				  sizeof(lease->cred.lease), c) ||
+		!get_text(root, "secret", false, secret, sizeof(secret), c) ||
+		!get_number(root, "ttl_ms", 1, MAX_TTL_MS, &lease->ttl_ms, c) ||
+		(json_object_get(root, "namesakes") != NULL &&
+		 !get_number(root, "namesakes", 0, INT32_MAX, &namesakes, c)))
+		return false;
+	lease->namesakes = (int) namesakes;
+
+	/* the id becomes part of a URL's path */
+	if (strspn(lease->cred.lease, "0123456789abcdefABCDEF-") !=
+		strlen(lease->cred.lease))
+		return complain(c, "\"lease\" is not a UUID");
+	if (secret[0] != '\0')
+	{
+		if (!rbp_hex_decode(secret, lease->cred.secret, RBP_SECRET_LEN))
+			return complain(c, "\"secret\" is not %d hexadecimal bytes",
+							RBP_SECRET_LEN);
+		lease->has_secret = true;
+	}
+	return parse_donors(root, lease, c) && parse_regions(root, lease, c) &&
+		parse_reclaims(root, lease, c);
+}
+
+RbpLease *
+rbp_lease_parse(const char *text, size_t len, char *err, size_t errlen)
+{
+	Complaint	complaint = {err, errlen};
+	json_error_t error;
+	json_t	   *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+	RbpLease   *lease;
+
+	if (root == NULL)
+	{
+		complain(&complaint, "it is not JSON");
+		return NULL;
+	}
+	lease = calloc(1, sizeof(RbpLease));
+	if (lease == NULL)
+		complain(&complaint, "out of memory");
+	else if (!parse_lease(root, lease, &complaint))
+	{
+		rbp_lease_free(lease);
+		lease = NULL;
+	}
+	json_decref(root);
+	return lease;
+}
+
+void
+rbp_lease_free(RbpLease *lease)
+{
+	if (lease == NULL)
+		return;
+	explicit_bzero(lease->cred.secret, sizeof(lease->cred.secret));
+	free(lease->donors);
+	free(lease->regions);
+	free(lease->reclaims);
+	free(lease);
+}
+
+RbpLease *
+rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
+				const RbpEndpoint *donors, int ndonors,
+				const RbpLeaseRegion *regions, int nregions)
+{
+	RbpLease   *lease = calloc(1, sizeof(RbpLease));
+
+	if (lease == NULL)
+		return NULL;
+	lease->cred = *cred;
+	lease->has_secret = true;
+	lease->ttl_ms = ttl_ms;
+	lease->donors = calloc((size_t) ndonors + 1, sizeof(RbpEndpoint));
+	lease->regions = calloc((size_t) nregions + 1, sizeof(RbpLeaseRegion));
+	lease->reclaims = calloc(1, sizeof(RbpLeaseReclaim));
+	if (lease->donors == NULL || lease->regions == NULL ||
+		lease->reclaims == NULL)
+	{
+		rbp_lease_free(lease);
+		return NULL;
+	}
+	memcpy(lease->donors, donors, sizeof(RbpEndpoint) * (size_t) ndonors);
+	lease->ndonors = ndonors;
+	memcpy(lease->regions, regions, sizeof(RbpLeaseRegion) * (size_t) nregions);
+	lease->nregions = nregions;
+	for (int i = 0; i < nregions; i++)
+		lease->bytes += regions[i].bytes;
+	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
+	qsort(lease->regions, lease->nregions, sizeof(RbpLeaseRegion),
+		  compare_regions);
+	return lease;
+}
+
+bool
+rbp_lease_same_memory(const RbpLease *a, const RbpLease *b)
+{
+	/* all of it was zeroed before it was filled, so bytes can be compared */
+	return a->ndonors == b->ndonors && a->nregions == b->nregions &&
+		memcmp(a->donors, b->donors, sizeof(RbpEndpoint) * a->ndonors) == 0 &&
+		memcmp(a->regions, b->regions,
+			   sizeof(RbpLeaseRegion) * a->nregions) == 0;
+}
+
+bool
+rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
+						  const char *donor)
+{
+	const RbpEndpoint *was = find_donor(before, donor);
+	const RbpEndpoint *is = find_donor(now, donor);
+
+	/* not by its addresses: names are resolved again and again, or not at all */
+	return was != NULL && is != NULL &&
+		(was->transports != is->transports || was->port != is->port ||
+		 was->rdma_port != is->rdma_port ||
+		 strcmp(was->shm_name, is->shm_name) != 0 ||
+		 strcmp(was->boot_id, is->boot_id) != 0);
+}
+
+bool
+rbp_lease_has(const RbpLease *lease, const RbpLeaseRegion *region)
+{
+	return bsearch(region, lease->regions, lease->nregions,
+				   sizeof(RbpLeaseRegion), compare_regions) != NULL;
+}
+
+void
+rbp_lease_forget(RbpLease *lease, const RbpLeaseRegion *gone, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		RbpLeaseRegion *found = bsearch(&gone[i], lease->regions,
+										lease->nregions,
+										sizeof(RbpLeaseRegion),
+										compare_regions);
+
+		if (found == NULL)
+			continue;
+		lease->bytes -= found->bytes;
+		lease->nregions--;
+		memmove(found, found + 1, sizeof(RbpLeaseRegion) *
+				(size_t) (&lease->regions[lease->nregions] - found));
+	}
+}
+
+int
+rbp_lease_surplus(const RbpLease *lease, uint64_t wanted)
+{
+	uint64_t	largest = 0;
+
+	for (int i = 0; i < lease->nregions; i++)
+	{
+		if (lease->regions[i].bytes > largest)
+			largest = lease->regions[i].bytes;
+	}
+	if (lease->bytes <= wanted || largest == 0)
+		return 0;
+	if (wanted == 0)
+		return lease->nregions;
+	return (int) ((lease->bytes - wanted) / largest);
+}
+
+int
+rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
+				  RbpLeaseReclaim *demands)
+{
+	int			n = 0;
+
+	for (int i = 0; i < lease->nreclaims && wanted > 0; i++)
+	{
+		if (lease->reclaims[i].regions > 0)
+			demands[n++] = lease->reclaims[i];
+	}
+	if (n == 0)
+	{
+		demands[0].donor[0] = '\0';
+		demands[0].regions = rbp_lease_surplus(lease, wanted);
+		demands[0].grace_ms = MAX_GRACE_MS;
+		n = demands[0].regions > 0;
+	}
+	return n;
+}
+
+/* Half of the grace time: the broker has to hear of it, too. */
+int64_t
+rbp_lease_move_time(const RbpLeaseReclaim *demand)
+{
+	return (demand->grace_ms < MAX_GRACE_MS ? demand->grace_ms : MAX_GRACE_MS) *
+		NS_PER_MS / 2;
+}
+
+void
+rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n)
+{
+	for (int i = 0; i < lease->nreclaims; i++)
+	{
+		RbpLeaseReclaim *reclaim = &lease->reclaims[i];
+
+		if (strcmp(reclaim->donor, donor) == 0)
+			reclaim->regions -= n < reclaim->regions ? n : reclaim->regions;
+	}
+}
+
+bool
+rbp_lease_asked_by(const RbpLease *lease, const char *donor)
+{
+	for (int i = 0; i < lease->nreclaims; i++)
+	{
+		if (strcmp(lease->reclaims[i].donor, donor) == 0 &&
+			lease->reclaims[i].regions > 0)
+			return true;
+	}
+	return false;
+}
+
+/* Dump and let go of a request; takes NULL for what could not be built. */
+static char *
+dump(json_t *root)
+{
+	char	   *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+
+	json_decref(root);
+	return text;
+}
+
+char *
+rbp_lease_new_body(const char *client, const char *instance,
+				   const char *purpose, uint64_t bytes, int64_t ttl_ms)
+{
+	return dump(json_pack("{s:s, s:s, s:s, s:I, s:I}",
+						  "client", client,
+						  "instance", instance,
+						  "purpose", purpose,
+						  "bytes", (json_int_t) bytes,
+						  "ttl_ms", (json_int_t) ttl_ms));
+}
+
+char *
+rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
+					 int64_t ttl_ms, const RbpLeaseRegion *released, int n)
+{
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	json_t	   *list = json_array();
+	char	   *text;
+
+	for (int i = 0; list != NULL && i < n; i++)
+	{
+		json_t	   *item = json_pack("{s:s, s:I}",
+									 "donor", released[i].donor,
+									 "region", (json_int_t) released[i].region);
+
+		if (json_array_append_new(list, item) != 0)
+		{
+			json_decref(list);
+			list = NULL;
+		}
+	}
+	if (list == NULL)
+		return NULL;
+
+	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
+	text = dump(json_pack("{s:s, s:I, s:I, s:o}",
+						  "secret", secret,
+						  "bytes", (json_int_t) bytes,
+						  "ttl_ms", (json_int_t) ttl_ms,
+						  "release", list));
+	explicit_bzero(secret, sizeof(secret));
+	return text;
+}
+
+char *
+rbp_lease_end_body(const RbpCredentials *cred)
+{
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	char	   *text;
+
+	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
+	text = dump(json_pack("{s:s}", "secret", secret));
+	explicit_bzero(secret, sizeof(secret));
+	return text;
+}
+
+bool
+rbp_lease_is_broker(const char *text, size_t len)
+{
+	json_t	   *root = json_loadb(text, len, 0, NULL);
+	bool		is = json_is_array(json_object_get(root, "donors"));
+
+	json_decref(root);
+	return is;
+}
+
+bool
+rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
+{
+	json_t	   *root = json_loadb(text, len, 0, NULL);
+	const char *why = json_string_value(json_object_get(root, "error"));
+	bool		found = why != NULL && buflen > 0;
+
+	if (found)
+	{
+		/* it goes to the server's log: one line, nothing but text */
+		snprintf(buf, buflen, "%s", why);
+		for (char *p = buf; *p != '\0'; p++)
+		{
+			if (*p < ' ' || *p > '~')
+				*p = '?';
+		}
+	}
+	json_decref(root);
+	return found;
+}
+
+int64_t
+rbp_lease_deadline(int64_t sent_ns, int64_t ttl_ms)
+{
+	return sent_ns + ttl_ms * NS_PER_MS;
+}
+
+int64_t
+rbp_lease_renew_after(int64_t ttl_ms)
+{
+	int64_t		third = ttl_ms * NS_PER_MS / 3;
+
+	if (third < MIN_RENEW_NS)
+		return MIN_RENEW_NS;
+	return third < RENEW_NS ? third : RENEW_NS;
+}
+
+int64_t
+rbp_lease_retry_after(int failures, int64_t remaining_ns)
+{
+	int64_t		wait = MAX_RETRY_NS;
+
+	if (failures <= 3)
+		wait = NS_PER_S << (failures < 1 ? 0 : failures - 1);
+	if (remaining_ns > 0 && wait > remaining_ns / 2)
+		wait = remaining_ns / 2;
+	return wait < MIN_RETRY_NS ? MIN_RETRY_NS : wait;
+}
+
+int64_t
+rbp_lease_step_until(int64_t now_ns, int64_t due_ns)
+{
+	int64_t		length = due_ns - now_ns;
+
+	if (length < MIN_STEP_NS)
+		length = MIN_STEP_NS;
+	return now_ns + (length < STEP_NS ? length : STEP_NS);
+}

@@ -1,0 +1,459 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *	  Has databases visited that have policies, or may have some.
+ *
+ * The launcher is connected to no database, in which pg_database can be read, and hardly
+ * anything else.  There is one worker at a time.  Databases that had no policies
+ * when they were visited last are visited in turn, no more than one in
+ * IDLE_VISIT_NS: policies may come with a restored dump, or from a primary, of
+ * which nobody tells.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/procsignal.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "base/guc.h"
+#include "buffer/buffer.h"
+#include "common/clock.h"
+#include "policy/policy.h"
+#include "policy/policy_internal.h"
+
+#define NS_PER_S		INT64CONST(1000000000)
+
+/* The list of databases is read so often, and one without policies visited no oftener. */
+#define IDLE_VISIT_NS	(10 * NS_PER_S)
+
+/*
+ * No database is visited again sooner, unless there was no time for all of it; and a
+ * visit that did not get to its end for others' sake is repeated then, next time after twice
+ * as long.
+ */
+#define PAUSE_NS		NS_PER_S
+
+typedef struct Database
+{
+	Oid			oid;			/* first, for the hash table */
+	NameData	name;
+	bool		listed;			/* in the catalog, when it was read last */
+	bool		visited;
+	bool		has_policies;
+	bool		woken;			/* wanted, since its last visit began */
+	int64		last_ns;		/* end of the last visit, or of an attempt */
+	int64		due_ns;
+	int64		retry_ns;		/* after a visit that came to nothing, or to no end */
+	bool		failing;		/* it came to nothing */
+	bool		told_full;		/* the log knows that not all can be kept */
+	bool		told_no_place;
+	Oid			resume_relation;
+	BlockNumber resume_block;
+} Database;
+
+static HTAB *databases = NULL;
+static MemoryContext round_context = NULL;
+
+void
+rbp_policy_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = 1;
+	strlcpy(worker.bgw_name, "remote_bp policy launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "remote_bp policy launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "rbp_policy_launcher_main", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * ---- catalogs ----------------------------------------------------------------------
+ */
+
+static void
+read_databases(void)
+{
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HASH_SEQ_STATUS seq;
+	Database   *db;
+	HeapTuple	tuple;
+
+	hash_seq_init(&seq, databases);
+	while ((db = hash_seq_search(&seq)) != NULL)
+		db->listed = false;
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+		bool		found;
+
+		/* a limit of -2: it is being dropped, or was dropped in part */
+		if (!form->datallowconn || form->datconnlimit == -2)
+			continue;
+		db = hash_search(databases, &form->oid, HASH_ENTER, &found);
+		if (!found)
+		{
+			memset(db, 0, sizeof(*db));
+			db->oid = form->oid;
+		}
+		db->name = form->datname;
+		db->listed = true;
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	/* of this process, it would hold back the horizon of all databases */
+	InvalidateCatalogSnapshot();
+}
+
+/* Which databases are there now? */
+static void
+look_around(void)
+{
+	HASH_SEQ_STATUS seq;
+	Database   *db;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	read_databases();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+
+	hash_seq_init(&seq, databases);
+	while ((db = hash_seq_search(&seq)) != NULL)
+		if (!db->listed)
+			(void) hash_search(databases, &db->oid, HASH_REMOVE, NULL);
+}
+
+/*
+ * ---- visits ------------------------------------------------------------------------
+ */
+
+static void
+tell(Database *db, const RbpPolicyVisit *visit)
+{
+	bool		full = visit->keep_full && visit->held < visit->wanted;
+
+	if (full && !db->told_full)
+		ereport(LOG,
+				(errmsg("remote_bp: %llu of %llu pages that are to be kept of database \"%s\" cannot be: there is no room for more",
+						(unsigned long long) (visit->wanted - visit->held),
+						(unsigned long long) visit->wanted, NameStr(db->name)),
+				 errhint("Raise remote_bp.keep_max_size, or the size of the tier.")));
+	else if (!full && db->told_full)
+		ereport(LOG,
+				(errmsg("remote_bp: there is room again for pages of database \"%s\" that are to be kept",
+						NameStr(db->name))));
+	db->told_full = full;
+
+	if (visit->no_place > 0 && !db->told_no_place)
+		ereport(LOG,
+				(errmsg("remote_bp: policies of %u files of database \"%s\" have no effect: there are too many",
+						visit->no_place, NameStr(db->name))));
+	db->told_no_place = visit->no_place > 0;
+}
+
+/*
+ * A worker for the database, and its end; false if none can be had, or somebody
+ * wants the database for himself.  Until it is connected, the database is held, so that it
+ * neither waits nor finds no database.  If somebody begins to wait for the database before
+ * that, the worker will wait behind him, so that we must let go of it: no detector
+ * of deadlocks sees that we wait for the worker.
+ */
+static bool
+run_worker(const Database *db)
+{
+	static bool told_no_worker = false;
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	bool		registered = false;
+	bool		locked;
+	pid_t		pid;
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_name, "remote_bp policy worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "remote_bp policy worker", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "rbp_policy_worker_main", BGW_MAXLEN);
+	worker.bgw_main_arg = ObjectIdGetDatum(db->oid);
+	worker.bgw_notify_pid = MyProcPid;
+
+	StartTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+	locked = rbp_policy_lock_database(db->oid);
+	/* it may have been dropped before that */
+	if (locked)
+		read_databases();
+	if (locked && db->listed)
+	{
+		registered = RegisterDynamicBackgroundWorker(&worker, &handle);
+		if (!registered && !told_no_worker)
+			ereport(LOG,
+					(errmsg("remote_bp: no background worker is free to look at policies"),
+					 errhint("Raise max_worker_processes.")));
+		told_no_worker = !registered;
+	}
+	if (registered)
+		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
+	while (registered && !rbp_policy_shared->visit.connected &&
+		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED &&
+		   !rbp_policy_database_wanted(db->oid) && !ShutdownRequestPending)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 100, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+	if (!registered)
+		return false;
+	if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
+		proc_exit(1);
+	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
+	return true;
+}
+
+/* After a pause that is twice as long each time, up to the interval. */
+static void
+retry_later(Database *db)
+{
+	int64		most = rbp_guc_policy_interval * NS_PER_S;
+
+	db->retry_ns = Min(Max(db->retry_ns * 2, PAUSE_NS), Max(most, PAUSE_NS));
+	db->due_ns = db->last_ns + db->retry_ns;
+}
+
+/* False if it did not come to that: there may be no such database any more. */
+static bool
+visit(Database *db)
+{
+	RbpPolicyVisit *result = &rbp_policy_shared->visit;
+	bool		woken = db->woken;
+
+	memset(result, 0, sizeof(*result));
+	result->resume_relation = db->resume_relation;
+	result->resume_block = db->resume_block;
+	db->woken = false;
+	if (!run_worker(db) ||
+		result->database != db->oid || !result->was_read)
+	{
+		/* not even begun, or it failed, as the log says */
+		db->woken = db->woken || woken;
+		db->failing = true;
+		db->last_ns = rbp_now_ns();
+		retry_later(db);
+		return false;
+	}
+	db->visited = true;
+	if (db->failing || woken)
+		db->retry_ns = 0;
+	db->failing = false;
+	db->last_ns = rbp_now_ns();
+	db->has_policies = result->has_policies;
+	db->resume_relation = result->resume_relation;
+	db->resume_block = result->resume_block;
+	if (!result->more)
+	{
+		db->retry_ns = 0;
+		db->due_ns = db->last_ns + rbp_guc_policy_interval * NS_PER_S;
+		tell(db, result);
+	}
+	else if (OidIsValid(result->resume_relation))
+		db->due_ns = db->last_ns;
+	else
+	{
+		retry_later(db);
+	}
+	return true;
+}
+
+/* When is the database to be visited?  PG_INT64_MAX: in its turn. */
+static int64
+due_at(const Database *db)
+{
+	if (!db->visited || db->failing)
+		return db->due_ns;
+	if (db->woken)
+		return Min(db->last_ns + PAUSE_NS, db->due_ns);
+	return db->has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
+}
+
+/* Which database is to be visited next, and in how many ns, into *wait? */
+static Database *
+next_visit(int64 *wait)
+{
+	int64		now = rbp_now_ns();
+	Database   *next = NULL;
+	Database   *idle = NULL;
+	int64		next_ns = PG_INT64_MAX;
+	int64		last_idle_ns = 0;
+	HASH_SEQ_STATUS seq;
+	Database   *db;
+
+	hash_seq_init(&seq, databases);
+	while ((db = hash_seq_search(&seq)) != NULL)
+	{
+		int64		due = due_at(db);
+
+		if (due < next_ns)
+		{
+			next = db;
+			next_ns = due;
+		}
+		if (due < PG_INT64_MAX)
+			continue;
+		last_idle_ns = Max(last_idle_ns, db->last_ns);
+		if (idle == NULL || db->last_ns < idle->last_ns)
+			idle = db;
+	}
+	if (idle != NULL)
+	{
+		int64		due = last_idle_ns +
+			Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NS_PER_S);
+
+		if (due < next_ns)
+		{
+			next = idle;
+			next_ns = due;
+		}
+	}
+	*wait = next_ns > now ? next_ns - now : 0;
+	return next;
+}
+
+/* Those that somebody wants to have visited are due. */
+static void
+take_wakes(bool *look)
+{
+	bool		all = pg_atomic_exchange_u32(&rbp_policy_shared->wake_all, 0) != 0;
+
+	*look = *look || all;
+	for (int i = 0; i < RBP_POLICY_WAKES; i++)
+	{
+		Oid			oid = pg_atomic_exchange_u32(&rbp_policy_shared->wakes[i], 0);
+		Database   *db;
+
+		if (!OidIsValid(oid))
+			continue;
+		db = hash_search(databases, &oid, HASH_FIND, NULL);
+		if (db != NULL)
+			db->woken = true;
+		else
+			*look = true;		/* a new one is visited anyway */
+	}
+	if (all)
+	{
+		HASH_SEQ_STATUS seq;
+		Database   *first = NULL;
+		Database   *db;
+
+		hash_seq_init(&seq, databases);
+		while ((db = hash_seq_search(&seq)) != NULL)
+		{
+			db->woken = db->woken || db->has_policies;
+			/* what is set for the server can be seen from any */
+			if (first == NULL || db->has_policies)
+				first = db;
+		}
+		if (first != NULL)
+			first->woken = true;
+	}
+}
+
+static void
+forget_latch(int code, Datum arg)
+{
+	pg_atomic_write_u64(&rbp_policy_shared->latch, 0);
+	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
+}
+
+void
+rbp_policy_launcher_main(Datum arg)
+{
+	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(Database)};
+	int64		look_ns = 0;
+	bool		look = true;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	/* it reads a few pages, which shall leave no trace in the tier */
+	rbp_tier_set_unconnected();
+	SetConfigOption("remote_bp.use_tier", "off", PGC_SUSET, PGC_S_OVERRIDE);
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	before_shmem_exit(forget_latch, (Datum) 0);
+	pg_atomic_write_u64(&rbp_policy_shared->latch, (uint64) (uintptr_t) MyLatch);
+
+	ctl.hcxt = TopMemoryContext;
+	/* a reload may have gone to none */
+	rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
+	databases = hash_create("remote_bp databases", 32, &ctl,
+							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	round_context = AllocSetContextCreate(TopMemoryContext, "remote_bp launcher",
+										  ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(round_context);
+
+	while (!ShutdownRequestPending)
+	{
+		Database   *next = NULL;
+		int64		wait = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
+			pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
+		}
+		/* without memory there is nothing to do until some comes */
+		if (rbp_tier_attached())
+		{
+			take_wakes(&look);
+			if (look || rbp_now_ns() >= look_ns)
+			{
+				look_around();
+				look_ns = rbp_now_ns() + IDLE_VISIT_NS;
+				look = false;
+			}
+			next = next_visit(&wait);
+			if (next != NULL && wait == 0)
+			{
+				look = !visit(next);
+				MemoryContextReset(round_context);
+				continue;
+			}
+			wait = next == NULL ? IDLE_VISIT_NS : Min(wait, IDLE_VISIT_NS);
+		}
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (wait > 0 ? WL_TIMEOUT : 0),
+						 (long) (wait / 1000000) + 1, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+
+	/* a status of 0 would mean that we are not wanted any more */
+	proc_exit(1);
+}

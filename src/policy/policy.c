@@ -1,0 +1,74 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy.c
+ *	  Policies: what is in shared memory beside the directory's part.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/latch.h"
+
+#include "policy/policy.h"
+#include "policy/policy_internal.h"
+
+RbpPolicyShared *rbp_policy_shared = NULL;
+
+Size
+rbp_policy_shmem_size(void)
+{
+	return sizeof(RbpPolicyShared);
+}
+
+void
+rbp_policy_shmem_init(void *mem)
+{
+	RbpPolicyShared *shared = mem;
+
+	memset(shared, 0, sizeof(*shared));
+	pg_atomic_init_u32(&shared->worker, 0);
+	pg_atomic_init_u64(&shared->latch, 0);
+	pg_atomic_init_u32(&shared->wake_all, 0);
+	for (int i = 0; i < RBP_POLICY_WAKES; i++)
+		pg_atomic_init_u32(&shared->wakes[i], 0);
+	pg_atomic_init_u32(&shared->visiting, 0);
+	rbp_policy_shared = shared;
+}
+
+/* Note the database, unless it is noted already; false if there is no room. */
+static bool
+note_wake(Oid database)
+{
+	for (int i = 0; i < RBP_POLICY_WAKES; i++)
+	{
+		uint32		seen = pg_atomic_read_u32(&rbp_policy_shared->wakes[i]);
+
+		if (seen == 0 &&
+			pg_atomic_compare_exchange_u32(&rbp_policy_shared->wakes[i], &seen, database))
+			return true;
+		if (seen == database)
+			return true;
+	}
+	return false;
+}
+
+void
+rbp_policy_wake_launcher(void)
+{
+	/* a PGPROC's latch stays a valid object when its process ends */
+	Latch	   *latch = (Latch *) (uintptr_t) pg_atomic_read_u64(&rbp_policy_shared->latch);
+
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+void
+rbp_policy_wake(Oid database)
+{
+	if (rbp_policy_shared == NULL)
+		return;
+	if (!OidIsValid(database) || !note_wake(database))
+		pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
+	pg_memory_barrier();
+	rbp_policy_wake_launcher();
+}

@@ -1,0 +1,735 @@
+/*-------------------------------------------------------------------------
+ *
+ * prewarm.c
+ *	  Bring relations into the tier, or into shared buffers, on demand.
+ *
+ * Into the tier: pages are read through shared buffers, a ring of few of them,
+ * and staged from there at once, with the buffer's content locked exclusively.
+ * Writers of the page hold that lock, too, if only in share mode.  So its frame's
+ * shadow stands still, and what it claims is checked as at any capture.  A page
+ * that was in shared buffers may have no claim, because it was not worth one, or
+ * differ from the disk, by hint bits, for example: it is read from the file once
+ * more, under the same lock, which is what keeps a write from coming between the look
+ * at its stamp and the read.  The system is told in advance which part of the file
+ * will be read.
+ *
+ * There is no hurry here as there is for a victim: if staging is full, the
+ * process waits, in the open, for the pusher to write some of it to donors.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "access/relation.h"
+#include "catalog/index.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "base/compat.h"
+#include "base/guc.h"
+#include "base/mutation.h"
+#include "base/relfile.h"
+#include "base/sql.h"
+#include "buffer/buffer.h"
+#include "buffer/page.h"
+#include "common/clock.h"
+#include "policy/policy.h"
+#include "policy/prewarm.h"
+#include "remote/remote_internal.h"
+#include "common/relpath.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/smgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+PG_FUNCTION_INFO_V1(rbp_sql_prewarm);
+PG_FUNCTION_INFO_V1(rbp_sql_prewarm_database);
+PG_FUNCTION_INFO_V1(rbp_sql_prewarm_progress);
+
+/*
+ * So many blocks are looked at, and read ahead, at a time; a segment of a relation is
+ * a multiple of it.
+ */
+#define WINDOW_BLOCKS			512
+
+/* After so many blocks: is there still a reason to go on? */
+#define CHECK_BLOCKS			64
+
+#define STAGING_WAIT_MS			1
+
+typedef enum PrewarmMode
+{
+	MODE_TIER,
+	MODE_BUFFERS
+} PrewarmMode;
+
+typedef enum Phase
+{
+	PHASE_READING,
+	PHASE_WAITING				/* for room in staging */
+} Phase;
+
+static const char *const mode_names[] = {"tier", "buffers"};
+static const char *const phase_names[] = {"reading", "waiting for donors"};
+
+/*
+ * What a process is doing.  It alone writes its entry, pid last at the start and first
+ * at the end; whoever reads it may see a moment's mixture.
+ */
+typedef struct Progress
+{
+	pg_atomic_uint32 pid;		/* 0: nothing */
+	Oid			database;
+	Oid			relation;
+	ForkNumber	fork;
+	PrewarmMode mode;
+	volatile Phase phase;
+	pg_atomic_uint64 done;		/* blocks */
+	pg_atomic_uint64 total;
+} Progress;
+
+static Progress *all_progress = NULL;	/* by rbp_compat_procno() */
+
+Size
+rbp_prewarm_shmem_size(void)
+{
+	return mul_size(sizeof(Progress), rbp_compat_max_procs());
+}
+
+void
+rbp_prewarm_shmem_init(void *mem)
+{
+	all_progress = mem;
+	for (int i = 0; i < rbp_compat_max_procs(); i++)
+	{
+		pg_atomic_init_u32(&all_progress[i].pid, 0);
+		pg_atomic_init_u64(&all_progress[i].done, 0);
+		pg_atomic_init_u64(&all_progress[i].total, 0);
+	}
+}
+
+/* One call: what it does, and what it has done so far. */
+typedef struct Prewarm
+{
+	PrewarmMode mode;
+	bool		until_full;		/* do not push out other pages */
+	bool		stopped;		/* the tier is full, or cannot be used */
+	bool		keeping;		/* for the worker of policies, which says nothing */
+	int64		deadline_ns;	/* wait for staging until then; 0: as long as
+								 * it takes */
+	Progress   *progress;
+	int64		pages;			/* brought in */
+} Prewarm;
+
+/* One fork of a relation. */
+typedef struct Fork
+{
+	Relation	rel;
+	RbpRelFile	file;
+	BlockNumber end;			/* one behind the last block */
+	bool		missing[WINDOW_BLOCKS]; /* of the window that is being read */
+} Fork;
+
+/*
+ * ---- into the tier --------------------------------------------------------------
+ */
+
+/* Go on?  If not, tell why. */
+static bool
+may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
+{
+	char		why[256];
+
+	if (prewarm->stopped)
+		return false;
+	if (prewarm->mode != MODE_TIER)
+		return true;
+	if (rbp_tier_unusable_reason(why, sizeof(why)))
+	{
+		prewarm->stopped = true;
+		ereport(prewarm->keeping ? DEBUG1 : WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
+						RelationGetRelationName(fork->rel), block, why)));
+	}
+	else if (prewarm->until_full && rbp_tier_is_full())
+		prewarm->stopped = true;
+	return !prewarm->stopped;
+}
+
+/* Until less than half of staging is in use; false if there is no use in that. */
+static bool
+wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
+{
+	while (rbp_tier_staging_is_busy())
+	{
+		if (!may_go_on(prewarm, fork, block) ||
+			(prewarm->deadline_ns != 0 && rbp_now_ns() >= prewarm->deadline_ns))
+			return false;
+		prewarm->progress->phase = PHASE_WAITING;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 STAGING_WAIT_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	prewarm->progress->phase = PHASE_READING;
+	return true;
+}
+
+/*
+ * Which blocks from this one to the end of the window are missing?  If they are
+ * many, the system is to read that part of the file in one piece.
+ */
+static void
+look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
+{
+	uint32		at = block % WINDOW_BLOCKS;
+	uint32		n = Min(fork->end - block, WINDOW_BLOCKS - at);
+	BlockNumber segment = block / RELSEG_SIZE;
+	uint32		missing = 0;
+	char	   *path;
+	int			fd;
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		fork->missing[at + i] = prewarm->keeping ?
+			!rbp_tier_keep_block(&fork->file, block + i) :
+			!rbp_tier_has_block(&fork->file, block + i);
+		missing += fork->missing[at + i];
+	}
+	if (missing == 0 || missing < n / 4)
+		return;
+	path = rbp_compat_rel_path(fork->rel, fork->file.fork);
+	if (segment > 0)
+	{
+		char	   *first = path;
+
+		path = psprintf("%s.%u", first, segment);
+		pfree(first);
+	}
+	/* advice only: it does not matter if the file is not there any more */
+	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
+	if (fd >= 0)
+	{
+		(void) posix_fadvise(fd, (off_t) (block % RELSEG_SIZE) * BLCKSZ,
+							 (off_t) n * BLCKSZ, POSIX_FADV_WILLNEED);
+		(void) CloseTransientFile(fd);
+	}
+	pfree(path);
+}
+
+/* Read the block from the file, past shared buffers. */
+static void
+read_from_file(const Fork *fork, BlockNumber block, char *page)
+{
+	smgrread(RelationGetSmgr(fork->rel), fork->file.fork, block, page);
+}
+
+/* Read the block from the file, and stage it; see rbp_tier_prewarm_begin(). */
+static RbpStageResult
+stage_from_file(const Fork *fork, BlockNumber block)
+{
+	PGAlignedBlock page;
+	RbpVersion	version;
+
+	if (!rbp_tier_prewarm_begin(&fork->file, block, &version))
+		return RBP_STAGE_REFUSED;
+	read_from_file(fork, block, page.data);
+	return rbp_tier_prewarm_page(&fork->file, block, page.data, &version);
+}
+
+/*
+ * Stage the block that the buffer holds.  If it has to be read from the file, that is
+ * done once before, so that nobody waits for the disk who waits for the buffer.
+ */
+static RbpStageResult
+stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
+{
+	RbpStageResult result;
+	PGAlignedBlock unused;
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	result = rbp_tier_prewarm_frame(&fork->file, block, BufferGetBlock(buffer));
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	if (result >= RBP_STAGE_PRESENT || result == RBP_STAGE_FULL)
+		return result;
+
+	read_from_file(fork, block, unused.data);
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	result = stage_from_file(fork, block);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	return result;
+}
+
+/* Bring the block into the tier; says whether that was done. */
+static bool
+bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
+				BufferAccessStrategy strategy)
+{
+	RbpStageResult result;
+
+	if (prewarm->until_full && !rbp_tier_has_room(&fork->file, block))
+		return false;
+	do
+	{
+		Buffer		buffer;
+
+		if (!wait_for_staging(prewarm, fork, block))
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
+		{
+			result = stage_from_file(fork, block);
+			continue;
+		}
+		buffer = ReadBufferExtended(fork->rel, fork->file.fork, block,
+									RBM_NORMAL, strategy);
+		result = stage_buffer(fork, block, buffer);
+		ReleaseBuffer(buffer);
+	} while (result == RBP_STAGE_FULL);
+	return result == RBP_STAGE_DONE;
+}
+
+/*
+ * ---- a relation -------------------------------------------------------------------
+ */
+
+static Fork *
+open_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum, BlockNumber end)
+{
+	Progress   *progress = prewarm->progress;
+	Fork	   *fork = palloc0(sizeof(Fork));
+
+	fork->rel = rel;
+	fork->file = (RbpRelFile)
+	{
+		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
+		.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
+	};
+	fork->end = end;
+	progress->relation = RelationGetRelid(rel);
+	progress->fork = forknum;
+	return fork;
+}
+
+/* One block, of which the window that begins with first was looked at. */
+static void
+prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first,
+			  BufferAccessStrategy strategy)
+{
+	if (prewarm->mode == MODE_TIER)
+	{
+		if (block == first || block % WINDOW_BLOCKS == 0)
+			look_ahead(prewarm, fork, block);
+		if (fork->missing[block % WINDOW_BLOCKS])
+			prewarm->pages += bring_into_tier(prewarm, fork, block, strategy);
+	}
+	else
+	{
+		int64		read = pgBufferUsage.shared_blks_read;
+
+		ReleaseBuffer(ReadBufferExtended(fork->rel, fork->file.fork, block,
+										 RBM_NORMAL, NULL));
+		prewarm->pages += pgBufferUsage.shared_blks_read - read;
+	}
+}
+
+/* Blocks first to last, both included, of the fork. */
+static void
+prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
+			   BlockNumber first, BlockNumber last)
+{
+	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
+		GetAccessStrategy(BAS_BULKREAD) : NULL;
+	Progress   *progress = prewarm->progress;
+	Fork	   *fork = open_fork(prewarm, rel, forknum, last + 1);
+
+	pg_atomic_write_u64(&progress->done, 0);
+	pg_atomic_write_u64(&progress->total, (uint64) last + 1 - first);
+
+	for (BlockNumber block = first; block <= last; block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if ((block - first) % CHECK_BLOCKS == 0 &&
+			!may_go_on(prewarm, fork, block))
+			break;
+		prewarm_block(prewarm, fork, block, first, strategy);
+		pg_atomic_write_u64(&progress->done, (uint64) block + 1 - first);
+	}
+	if (strategy != NULL)
+		FreeAccessStrategy(strategy);
+	pfree(fork);
+}
+
+/* Whoever may read the table may prewarm it, and its indexes. */
+static bool
+may_read(Relation rel)
+{
+	Oid			table = RelationGetRelid(rel);
+
+	if (rel->rd_rel->relkind == RELKIND_INDEX)
+		table = IndexGetRelation(table, true);
+	return OidIsValid(table) &&
+		pg_class_aclcheck(table, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
+/*
+ * An index that is being built concurrently is written past shared buffers, without
+ * any lock on them: nothing of it must get into a buffer yet.
+ */
+static bool
+is_being_built(Relation rel)
+{
+	return rel->rd_rel->relkind == RELKIND_INDEX && !rel->rd_index->indisready;
+}
+
+/* May its pages be in the tier, by its policy and its tablespace? */
+static bool
+is_wanted(Relation rel)
+{
+	return rbp_tier_wants(&(RbpRelFile)
+	{
+		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
+		.rel = rbp_compat_rel_number(rel)
+	});
+}
+
+/* A block number that the caller gave, or else that one. */
+static BlockNumber
+check_block(const char *name, NullableDatum arg, BlockNumber otherwise,
+			BlockNumber nblocks)
+{
+	int64		block;
+
+	if (arg.isnull)
+		return otherwise;
+	block = DatumGetInt64(arg.value);
+	if (block < 0 || block >= nblocks)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be between 0 and %lld", name,
+						(long long) nblocks - 1)));
+	return (BlockNumber) block;
+}
+
+/* All of the relation's fork, or the part of it that the caller gave. */
+static void
+prewarm_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum,
+			 const NullableDatum *first_arg, const NullableDatum *last_arg)
+{
+	BlockNumber nblocks;
+	BlockNumber first = 0;
+	BlockNumber last;
+
+	if (!smgrexists(RelationGetSmgr(rel), forknum))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("fork \"%s\" does not exist for relation \"%s\"",
+						forkNames[forknum], RelationGetRelationName(rel))));
+	nblocks = RelationGetNumberOfBlocksInFork(rel, forknum);
+	if (nblocks == 0)
+		return;
+	last = nblocks - 1;
+	if (first_arg != NULL)
+	{
+		first = check_block("first_block", *first_arg, first, nblocks);
+		last = check_block("last_block", *last_arg, last, nblocks);
+	}
+	if (first > last)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("first_block must not be greater than last_block")));
+	prewarm_blocks(prewarm, rel, forknum, first, last);
+}
+
+static void
+prewarm_indexes(Prewarm *prewarm, Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = relation_open(lfirst_oid(cell), AccessShareLock);
+
+		if (RELKIND_HAS_STORAGE(index->rd_rel->relkind) &&
+			!is_being_built(index) &&
+			(prewarm->mode != MODE_TIER || is_wanted(index)))
+			prewarm_fork(prewarm, index, MAIN_FORKNUM, NULL, NULL);
+		relation_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+}
+
+static void
+begin_prewarm(Prewarm *prewarm)
+{
+	char		why[256];
+
+	rbp_sql_require_loaded();
+	if (prewarm->mode == MODE_TIER && rbp_tier_unusable_reason(why, sizeof(why)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no tier to prewarm: %s", why)));
+	if (prewarm->mode == MODE_TIER && rbp_guc_use_tier == RBP_USE_TIER_OFF)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no tier to prewarm: remote_bp.use_tier is off")));
+	prewarm->progress = &all_progress[rbp_compat_procno()];
+	prewarm->progress->database = MyDatabaseId;
+	prewarm->progress->relation = InvalidOid;
+	prewarm->progress->fork = MAIN_FORKNUM;
+	prewarm->progress->mode = prewarm->mode;
+	prewarm->progress->phase = PHASE_READING;
+	pg_atomic_write_u64(&prewarm->progress->done, 0);
+	pg_atomic_write_u64(&prewarm->progress->total, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&prewarm->progress->pid, (uint32) MyProcPid);
+	rbp_tier_set_prewarming(prewarm->mode == MODE_TIER);
+}
+
+/* Also before the process ends in the middle of it; arg is a Prewarm. */
+static void
+end_prewarm(int code, Datum arg)
+{
+	Prewarm    *prewarm = (Prewarm *) DatumGetPointer(arg);
+
+	rbp_tier_set_prewarming(false);
+	if (prewarm->progress != NULL)
+		pg_atomic_write_u32(&prewarm->progress->pid, 0);
+}
+
+static PrewarmMode
+mode_from_text(const text *name)
+{
+	char	   *mode = text_to_cstring(name);
+
+	for (int i = 0; i < lengthof(mode_names); i++)
+		if (strcmp(mode, mode_names[i]) == 0)
+			return (PrewarmMode) i;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid prewarm mode \"%s\"", mode),
+			 errhint("Valid modes are \"tier\" and \"buffers\".")));
+}
+
+Datum
+rbp_sql_prewarm(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		RELATION, MODE, FORK, FIRST_BLOCK, LAST_BLOCK, INCLUDE_INDEXES
+	};
+	Prewarm		prewarm = {0};
+	ForkNumber	forknum;
+	Relation	rel;
+
+	for (int i = 0; i <= INCLUDE_INDEXES; i++)
+		if (PG_ARGISNULL(i) && i != FIRST_BLOCK && i != LAST_BLOCK)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("relation, mode, fork and include_indexes cannot be null")));
+	rbp_sql_require_loaded();
+	prewarm.mode = mode_from_text(PG_GETARG_TEXT_PP(MODE));
+	forknum = forkname_to_number(text_to_cstring(PG_GETARG_TEXT_PP(FORK)));
+	rel = relation_open(PG_GETARG_OID(RELATION), AccessShareLock);
+	rbp_sql_check_buffered(rel);
+	if (!may_read(rel))
+		aclcheck_error(ACLCHECK_NO_PRIV,
+					   get_relkind_objtype(rel->rd_rel->relkind),
+					   RelationGetRelationName(rel));
+	if (is_being_built(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" is being built",
+						RelationGetRelationName(rel))));
+	if (prewarm.mode == MODE_TIER && !is_wanted(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relation \"%s\" is not to be in the tier",
+						RelationGetRelationName(rel)),
+				 errhint("See remote_bp_policies, and remote_bp.exclude_tablespaces.")));
+
+	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	{
+		begin_prewarm(&prewarm);
+		prewarm_fork(&prewarm, rel, forknum, &fcinfo->args[FIRST_BLOCK],
+					 &fcinfo->args[LAST_BLOCK]);
+		if (PG_GETARG_BOOL(INCLUDE_INDEXES))
+			prewarm_indexes(&prewarm, rel);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	end_prewarm(0, PointerGetDatum(&prewarm));
+	relation_close(rel, AccessShareLock);
+	PG_RETURN_INT64(prewarm.pages);
+}
+
+/*
+ * ---- for the worker of policies ------------------------------------------------------
+ */
+
+static Prewarm loading;
+static BlockNumber loading_block;
+
+void
+rbp_prewarm_load_begin(void)
+{
+	memset(&loading, 0, sizeof(loading));
+	loading.mode = MODE_TIER;
+	loading.keeping = true;
+	begin_prewarm(&loading);
+}
+
+void
+rbp_prewarm_load_end(void)
+{
+	end_prewarm(0, PointerGetDatum(&loading));
+}
+
+BlockNumber
+rbp_prewarm_load_at(void)
+{
+	return loading_block;
+}
+
+BlockNumber
+rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
+{
+	BlockNumber end;
+	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
+	BufferAccessStrategy strategy;
+	Fork	   *fork;
+
+	loading_block = first;
+	end = RelationGetNumberOfBlocks(rel);
+	if (first >= end || is_being_built(rel))
+		return InvalidBlockNumber;
+	strategy = GetAccessStrategy(BAS_BULKREAD);
+	fork = open_fork(&loading, rel, MAIN_FORKNUM, end);
+	pg_atomic_write_u64(&loading.progress->done, first);
+	pg_atomic_write_u64(&loading.progress->total, end);
+	loading.deadline_ns = deadline_ns;
+	for (BlockNumber block = first; block < Min(next, end); block++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (block % CHECK_BLOCKS == 0 && !may_go_on(&loading, fork, block))
+			break;
+		loading_block = block;
+		prewarm_block(&loading, fork, block, first, strategy);
+		pg_atomic_write_u64(&loading.progress->done, (uint64) block + 1);
+	}
+	FreeAccessStrategy(strategy);
+	pfree(fork);
+	return next < end && !loading.stopped ? next : InvalidBlockNumber;
+}
+
+/*
+ * ---- a database ---------------------------------------------------------------------
+ */
+
+/*
+ * Its relations, those first of which most reads a page have missed shared
+ * buffers.  What nobody has read comes last, small ones first.
+ */
+static const char *const database_query =
+"SELECT c.oid"
+" FROM pg_catalog.pg_class c"
+" WHERE c.relkind IN ('r', 'i', 'm', 't', 'S') AND c.relpersistence <> 't'"
+" ORDER BY (pg_catalog.pg_stat_get_blocks_fetched(c.oid)"
+" - pg_catalog.pg_stat_get_blocks_hit(c.oid))::float8"
+" / greatest(c.relpages, 1)::float8 DESC, c.relpages, c.oid";
+
+/*
+ * The relation, if it is there still, and if the caller may read it.  An unlogged one has
+ * no file on a standby.
+ */
+static void
+prewarm_if_possible(Prewarm *prewarm, Oid relid)
+{
+	Relation	rel = try_relation_open(relid, AccessShareLock);
+
+	if (rel == NULL)
+		return;
+	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && may_read(rel) &&
+		!is_being_built(rel) && is_wanted(rel) && smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
+		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
+	relation_close(rel, AccessShareLock);
+}
+
+Datum
+rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
+{
+	Prewarm		prewarm = {.mode = MODE_TIER,.until_full = true};
+	SPITupleTable *relations;
+
+	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	{
+		begin_prewarm(&prewarm);
+		if (SPI_connect() != SPI_OK_CONNECT ||
+			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
+			elog(ERROR, "relations of the database cannot be listed");
+		relations = SPI_tuptable;
+		for (uint64 i = 0; i < relations->numvals && !prewarm.stopped; i++)
+		{
+			bool		isnull;
+			Datum		relid = SPI_getbinval(relations->vals[i],
+											  relations->tupdesc, 1, &isnull);
+
+			prewarm_if_possible(&prewarm, DatumGetObjectId(relid));
+		}
+		SPI_finish();
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
+	end_prewarm(0, PointerGetDatum(&prewarm));
+	PG_RETURN_INT64(prewarm.pages);
+}
+
+/*
+ * ---- progress ---------------------------------------------------------------------
+ */
+
+Datum
+rbp_sql_prewarm_progress(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		PID, DATID, RELATION, FORK, MODE, PHASE, BLOCKS_DONE, BLOCKS_TOTAL,
+		COLUMNS
+	};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+
+	for (int i = 0; i < rbp_compat_max_procs(); i++)
+	{
+		Progress   *p = &all_progress[i];
+		uint32		pid = pg_atomic_read_u32(&p->pid);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+
+		if (pid == 0)
+			continue;
+		values[PID] = Int32GetDatum((int32) pid);
+		values[DATID] = ObjectIdGetDatum(p->database);
+		values[RELATION] = ObjectIdGetDatum(p->relation);
+		/* of another database, the number alone would name another relation */
+		nulls[RELATION] = p->database != MyDatabaseId || p->relation == InvalidOid;
+		values[FORK] = CStringGetTextDatum(forkNames[p->fork]);
+		values[MODE] = CStringGetTextDatum(mode_names[p->mode]);
+		values[PHASE] = CStringGetTextDatum(phase_names[p->phase]);
+		values[BLOCKS_DONE] = Int64GetDatum((int64) pg_atomic_read_u64(&p->done));
+		values[BLOCKS_TOTAL] = Int64GetDatum((int64) pg_atomic_read_u64(&p->total));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,274 @@
+/*-------------------------------------------------------------------------
+ *
+ * server.c
+ *	  What is set for the whole server, or for a whole database: excluded
+ *	  tablespaces and limits.
+ *
+ * A database's limit is a setting of it, in pg_db_role_setting: dumped by
+ * pg_dumpall, there on standbys, and gone with the database.
+ *
+ * All of this runs in the worker, whatever database it visits.  Walks through the
+ * directory can be interrupted; what they did not get to is noted and done
+ * by the next worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/pg_db_role_setting.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "commands/tablespace.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/varlena.h"
+
+#include "base/guc.h"
+#include "base/relfile.h"
+#include "buffer/buffer.h"
+#include "policy/policy_internal.h"
+
+#define LIMIT_PREFIX	"remote_bp.database_limit="
+
+typedef struct RbpPolicyLimit
+{
+	Oid			database;
+	uint32		pages;
+} RbpPolicyLimit;
+
+/*
+ * ---- tablespaces --------------------------------------------------------------------
+ */
+
+/* The tablespaces of the setting; those that there are not are named. */
+static void
+read_excluded(RbpPolicyServer *server)
+{
+	StringInfoData unknown;
+	List	   *names;
+	ListCell   *cell;
+
+	initStringInfo(&unknown);
+	/* it was checked when it was set */
+	(void) SplitIdentifierString(pstrdup(rbp_guc_exclude_tablespaces), ',', &names);
+	foreach(cell, names)
+	{
+		Oid			spc = get_tablespace_oid(lfirst(cell), true);
+
+		if (OidIsValid(spc) && list_length(server->excluded) < RBP_MAX_EXCLUDED)
+			server->excluded = lappend_oid(server->excluded, spc);
+		else
+			appendStringInfo(&unknown, "%s\"%s\"", unknown.len > 0 ? ", " : "",
+							 (char *) lfirst(cell));
+	}
+	server->not_excluded = unknown.data;
+}
+
+static void
+exclude_tablespaces(const RbpPolicyServer *server)
+{
+	RbpPolicyShared *shared = rbp_policy_shared;
+	Oid			excluded[RBP_MAX_EXCLUDED];
+	const ListCell *cell;
+	int			n = 0;
+
+	foreach(cell, server->excluded)
+		excluded[n++] = lfirst_oid(cell);
+	if (rbp_residency_set_excluded(excluded, n))
+		shared->undropped = true;
+	if (shared->undropped)
+		rbp_residency_drop_excluded();
+	shared->undropped = false;
+
+	/* what is kept of it may be cut: it is only there to be compared */
+	if (strncmp(shared->not_excluded, server->not_excluded,
+				sizeof(shared->not_excluded) - 1) == 0)
+		return;
+	strlcpy(shared->not_excluded, server->not_excluded, sizeof(shared->not_excluded));
+	if (server->not_excluded[0] != '\0')
+		ereport(LOG,
+				(errmsg("remote_bp: not excluded are: %s", server->not_excluded),
+				 errdetail("No tablespaces have these names in remote_bp.exclude_tablespaces, or there are more than %d.",
+						   RBP_MAX_EXCLUDED)));
+}
+
+/*
+ * ---- limits ------------------------------------------------------------------------
+ */
+
+/* The limit that a database's settings have, in pages; false if none. */
+static bool
+limit_of_settings(ArrayType *settings, uint32 *pages)
+{
+	Datum	   *elements;
+	int			n;
+
+	deconstruct_array(settings, TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &n);
+	for (int i = 0; i < n; i++)
+	{
+		char	   *setting = TextDatumGetCString(elements[i]);
+		int			mb;
+
+		if (strncmp(setting, LIMIT_PREFIX, strlen(LIMIT_PREFIX)) != 0 ||
+			!parse_int(setting + strlen(LIMIT_PREFIX), &mb, GUC_UNIT_MB, NULL) || mb < 0)
+			continue;
+		*pages = (uint32) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX);
+		return true;
+	}
+	return false;
+}
+
+/* RbpPolicyLimit *, of each database that has one. */
+static List *
+read_limits(void)
+{
+	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	List	   *limits = NIL;
+	HeapTuple	tuple;
+
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_db_role_setting form = (Form_pg_db_role_setting) GETSTRUCT(tuple);
+		RbpPolicyLimit limit = {.database = form->setdatabase};
+		bool		isnull;
+		Datum		settings;
+
+		if (!OidIsValid(form->setdatabase) || OidIsValid(form->setrole))
+			continue;
+		settings = heap_getattr(tuple, Anum_pg_db_role_setting_setconfig,
+								RelationGetDescr(rel), &isnull);
+		if (!isnull && limit_of_settings(DatumGetArrayTypeP(settings), &limit.pages))
+			limits = lappend(limits, memcpy(palloc(sizeof(RbpPolicyLimit)), &limit, sizeof(RbpPolicyLimit)));
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return limits;
+}
+
+/* Its number in the directory, a new one if need be; 0 if there is none left. */
+static uint32
+limit_number(Oid database)
+{
+	Oid		   *limited = rbp_policy_shared->limited;
+	uint32		number = 0;
+
+	for (uint32 i = RBP_MAX_LIMITS; i >= 1; i--)
+	{
+		if (limited[i] == database)
+			return i;
+		if (!OidIsValid(limited[i]))
+			number = i;
+	}
+	if (number != 0)
+	{
+		limited[number] = database;
+		rbp_policy_shared->trimmed[number] = 0;
+	}
+	return number;
+}
+
+/* The limit is for the database's spaces, which come by and by. */
+static void
+set_limit(const RbpPolicyLimit *limit)
+{
+	RbpPolicyShared *shared = rbp_policy_shared;
+	uint32		number;
+
+	if (!rbp_residency_knows_database(limit->database))
+		return;
+	number = limit_number(limit->database);
+	if (number == 0)
+	{
+		if (!shared->too_many_limits)
+			ereport(LOG,
+					(errmsg("remote_bp: the limit of database %u has no effect: more than %d databases have one",
+							limit->database, RBP_MAX_LIMITS)));
+		shared->too_many_limits = true;
+		return;
+	}
+	rbp_residency_set_limit(number, limit->database, limit->pages);
+
+	/* pages that are kept stay, whatever the limit: do not try again and again */
+	if (rbp_residency_limit_passed(number, Max(limit->pages, shared->trimmed[number])))
+		shared->trimmed[number] = rbp_residency_trim(number);
+}
+
+static void
+set_limits(const List *limits)
+{
+	Oid		   *limited = rbp_policy_shared->limited;
+	const ListCell *cell;
+
+	for (uint32 i = 1; i <= RBP_MAX_LIMITS; i++)
+	{
+		bool		still = !OidIsValid(limited[i]);
+
+		foreach(cell, limits)
+			still = still || ((const RbpPolicyLimit *) lfirst(cell))->database == limited[i];
+		if (still)
+			continue;
+		rbp_residency_clear_limit(i);
+		limited[i] = InvalidOid;
+	}
+	foreach(cell, limits)
+		set_limit(lfirst(cell));
+}
+
+/*
+ * ---- all of it ----------------------------------------------------------------------
+ */
+
+/* Databases whose files have policies, but that were dropped. */
+static List *
+dropped_databases(void)
+{
+	List	   *seen = NIL;
+	List	   *dropped = NIL;
+	RbpRelFile	file;
+	uint32		at = 0;
+
+	while (rbp_residency_next_policy(&at, &file))
+	{
+		if (list_member_oid(seen, file.db))
+			continue;
+		seen = lappend_oid(seen, file.db);
+		if (!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(file.db)))
+			dropped = lappend_oid(dropped, file.db);
+	}
+	list_free(seen);
+	return dropped;
+}
+
+RbpPolicyServer
+rbp_policy_read_server(void)
+{
+	RbpPolicyServer server = {0};
+
+	read_excluded(&server);
+	server.limits = read_limits();
+	server.dropped = dropped_databases();
+	return server;
+}
+
+void
+rbp_policy_apply_server(const RbpPolicyServer *server)
+{
+	exclude_tablespaces(server);
+	set_limits(server->limits);
+}
+
+void
+rbp_policy_apply_to_pages(void)
+{
+	rbp_residency_apply_policies();
+	rbp_policy_shared->unapplied = false;
+}

@@ -1,0 +1,406 @@
+/*-------------------------------------------------------------------------
+ *
+ * sql.c
+ *	  Policies as SQL sees them: they are set, and shown with what came of them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "base/relfile.h"
+#include "base/sql.h"
+#include "buffer/buffer.h"
+#include "policy/policy.h"
+#include "policy/policy_internal.h"
+
+PG_FUNCTION_INFO_V1(rbp_sql_set_policy);
+PG_FUNCTION_INFO_V1(rbp_sql_policies);
+PG_FUNCTION_INFO_V1(rbp_sql_set_database_limit);
+PG_FUNCTION_INFO_V1(rbp_sql_databases);
+
+/*
+ * ---- setting ------------------------------------------------------------------
+ */
+
+/* Whom to wake at commit. */
+static bool wake_database = false;
+static bool wake_all = false;
+
+static void
+wake_at_commit(XactEvent event, void *arg)
+{
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+		event != XACT_EVENT_PREPARE)
+		return;
+	if (event == XACT_EVENT_COMMIT && wake_database)
+		rbp_policy_wake(MyDatabaseId);
+	if (event == XACT_EVENT_COMMIT && wake_all)
+		rbp_policy_wake(InvalidOid);
+	wake_database = wake_all = false;
+}
+
+static void
+register_wake(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+		RegisterXactCallback(wake_at_commit, NULL);
+	registered = true;
+}
+
+/* The table of policies, or else an error. */
+static Oid
+required_table(void)
+{
+	Oid			table = rbp_policy_table();
+
+	if (!OidIsValid(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("table \"%s\" of extension \"remote_bp\" does not exist",
+						RBP_POLICY_TABLE)));
+	return table;
+}
+
+/* May a policy be set on the relation, and by this user? */
+static void
+check_relation(Relation rel)
+{
+	char		kind = rel->rd_rel->relkind;
+
+	if (RelationGetNamespace(rel) == PG_TOAST_NAMESPACE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("relation \"%s\" belongs to a table", RelationGetRelationName(rel)),
+				 errhint("Its policy is that of the table.")));
+	if (kind != RELKIND_RELATION && kind != RELKIND_MATVIEW &&
+		kind != RELKIND_INDEX && !RELKIND_HAS_PARTITIONS(kind))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("policies are set on tables, materialized views and indexes"),
+				 errdetail_relkind_not_supported(kind)));
+	if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("relation \"%s\" is temporary", RelationGetRelationName(rel)),
+				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
+	if (rel->rd_rel->relisshared)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("relation \"%s\" is shared by all databases",
+						RelationGetRelationName(rel))));
+	if (!rbp_compat_is_owner(RelationGetRelid(rel), GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(kind),
+					   RelationGetRelationName(rel));
+}
+
+/*
+ * Change the row of the table; with the rights of the table's owner.  Rows of relations
+ * that were dropped go as well, and with the table's own row those of indexes that it
+ * has not: nobody could name them.
+ */
+static void
+write_row(Oid table, Oid relation, const char *index, const char *policy,
+		  bool include_indexes)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	char	   *name;
+	char	   *query;
+	Oid			types[] = {OIDOID, NAMEOID, TEXTOID, BOOLOID};
+	Datum		values[] = {
+		ObjectIdGetDatum(relation),
+		DirectFunctionCall1(namein, CStringGetDatum(index)),
+		CStringGetTextDatum(policy), BoolGetDatum(include_indexes)
+	};
+	bool		take_away = strcmp(policy, "default") == 0;
+	Oid			save_user;
+	int			save_context;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", table);
+	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
+									  RBP_POLICY_TABLE);
+	query = psprintf("DELETE FROM %s p WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class c"
+					 " WHERE c.oid OPERATOR(pg_catalog.=) p.relation::pg_catalog.oid)"
+					 " OR (p.relation::pg_catalog.oid OPERATOR(pg_catalog.=) $1 AND"
+					 " (p.index_name OPERATOR(pg_catalog.=) $2 OR"
+					 " ($2 OPERATOR(pg_catalog.=) ''::pg_catalog.name AND NOT EXISTS"
+					 " (SELECT 1 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c"
+					 " ON c.oid OPERATOR(pg_catalog.=) i.indexrelid"
+					 " WHERE i.indrelid OPERATOR(pg_catalog.=) $1"
+					 " AND c.relname OPERATOR(pg_catalog.=) p.index_name)"
+					 " AND p.index_name OPERATOR(pg_catalog.<>) ''::pg_catalog.name)))",
+					 name);
+	GetUserIdAndSecContext(&save_user, &save_context);
+	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
+						   save_context | SECURITY_LOCAL_USERID_CHANGE |
+						   SECURITY_RESTRICTED_OPERATION);
+	ReleaseSysCache(tuple);
+	SPI_connect();
+	if (SPI_execute_with_args(query, 2, types, values, NULL, false, 0) < 0)
+		elog(ERROR, "policies cannot be deleted");
+	if (!take_away &&
+		SPI_execute_with_args(psprintf("INSERT INTO %s VALUES ($1, $2, $3, $4)"
+									   " ON CONFLICT (relation, index_name) DO UPDATE"
+									   " SET policy = excluded.policy,"
+									   " include_indexes = excluded.include_indexes", name),
+							  4, types, values, NULL, false, 0) < 0)
+		elog(ERROR, "policy cannot be written");
+	SPI_finish();
+	SetUserIdAndSecContext(save_user, save_context);
+}
+
+Datum
+rbp_sql_set_policy(PG_FUNCTION_ARGS)
+{
+	Relation	rel;
+	Oid			relation;
+	const char *index = "";
+	char	   *policy;
+
+	for (int i = 0; i < 3; i++)
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("relation, policy and include_indexes cannot be null")));
+	rbp_sql_require_loaded();
+	policy = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	if (strcmp(policy, "keep") != 0 && strcmp(policy, "none") != 0 &&
+		strcmp(policy, "default") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid policy \"%s\"", policy),
+				 errhint("Valid policies are \"keep\", \"none\" and \"default\".")));
+	relation = PG_GETARG_OID(0);
+	rel = relation_open(relation, AccessShareLock);
+	check_relation(rel);
+	if (rel->rd_rel->relkind == RELKIND_INDEX ||
+		rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
+	{
+		/* by its name, since a dump restores indexes after the rows of tables */
+		index = pstrdup(RelationGetRelationName(rel));
+		relation = IndexGetRelation(relation, false);
+	}
+	write_row(required_table(), relation, index, policy, PG_GETARG_BOOL(2));
+	relation_close(rel, NoLock);
+	register_wake();
+	wake_database = true;
+	PG_RETURN_VOID();
+}
+
+/*
+ * ---- showing -------------------------------------------------------------------
+ */
+
+static const char *
+policy_name(RbpPolicy policy)
+{
+	return policy == RBP_POLICY_KEEP ? "keep" : "none";
+}
+
+/* Why not all pages of the relation are kept; NULL if they are. */
+static const char *
+why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_kept,
+			char *buf, Size len)
+{
+	if (r->policy == RBP_POLICY_KEEP && held >= wanted)
+		return NULL;
+	if (rbp_tier_unusable_reason(buf, len))
+		return buf;
+	if (rbp_residency_policy(&r->file) != r->policy)
+		return rbp_residency_policy_fits(&r->file) ?
+			"not looked at yet" : "too many files have policies";
+	if (r->policy != RBP_POLICY_KEEP)
+		return NULL;
+	if (limit_kept)
+		return "the limit of the database is reached";
+	if (rbp_residency_keep_full())
+		return "no more can be kept: see remote_bp.keep_max_size";
+	if (pg_atomic_read_u32(&rbp_policy_shared->visiting) == MyDatabaseId)
+		return "being loaded";
+	return "written lately, or on the way to donors";
+}
+
+Datum
+rbp_sql_policies(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		RELATION, POLICY, SET_ON, PAGES_WANTED, PAGES_HELD, REASON, COLUMNS
+	};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	Oid			table = required_table();
+	RbpPolicyList list;
+	bool		limit_kept;
+	ListCell   *cell;
+
+	LockRelationOid(table, AccessShareLock);
+	list = rbp_policy_read(table);
+	UnlockRelationOid(table, AccessShareLock);
+	limit_kept = rbp_policy_limit_kept(list.relations);
+	foreach(cell, list.relations)
+	{
+		const RbpPolicyRelation *r = lfirst(cell);
+		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_blocks(&r->file) : 0;
+		uint64		held = rbp_residency_held(&r->file);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+		char		buf[256];
+		const char *why = why_missing(r, wanted, held, limit_kept, buf, sizeof(buf));
+
+		values[RELATION] = ObjectIdGetDatum(r->relid);
+		values[POLICY] = CStringGetTextDatum(policy_name(r->policy));
+		values[SET_ON] = ObjectIdGetDatum(r->set_on);
+		values[PAGES_WANTED] = Int64GetDatum((int64) wanted);
+		values[PAGES_HELD] = Int64GetDatum((int64) held);
+		nulls[REASON] = why == NULL;
+		if (why != NULL)
+			values[REASON] = CStringGetTextDatum(why);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	foreach(cell, list.orphans)
+	{
+		const RbpPolicyOrphan *o = lfirst(cell);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+
+		nulls[RELATION] = true;
+		values[POLICY] = CStringGetTextDatum(policy_name(o->policy));
+		values[SET_ON] = ObjectIdGetDatum(o->set_on);
+		values[PAGES_WANTED] = values[PAGES_HELD] = Int64GetDatum(0);
+		values[REASON] = CStringGetTextDatum(psprintf("there is no index \"%s\"",
+													  NameStr(o->index)));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * ---- databases -------------------------------------------------------------------
+ */
+
+Datum
+rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
+{
+	const int64 mb = 1024 * 1024;
+	char	   *database;
+	StringInfoData query;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("database cannot be null")));
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to limit a database")));
+	rbp_sql_require_loaded();
+	database = NameStr(*PG_GETARG_NAME(0));
+	(void) get_database_oid(database, false);
+	initStringInfo(&query);
+	appendStringInfo(&query, "ALTER DATABASE %s ", quote_identifier(database));
+	if (PG_ARGISNULL(1))
+		appendStringInfoString(&query, "RESET remote_bp.database_limit");
+	else
+	{
+		int64		bytes = PG_GETARG_INT64(1);
+
+		if (bytes < 0 || bytes > 16 * mb * mb)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("max_bytes must be between 0 and %lld",
+							(long long) (16 * mb * mb))));
+		appendStringInfo(&query, "SET remote_bp.database_limit = '%lldMB'",
+						 (long long) ((bytes + mb - 1) / mb));
+	}
+	SPI_connect();
+	if (SPI_execute(query.data, false, 0) < 0)
+		elog(ERROR, "limit cannot be set");
+	SPI_finish();
+	register_wake();
+	wake_all = true;
+	PG_RETURN_VOID();
+}
+
+typedef struct DatabasePages
+{
+	Oid			database;		/* first, for the hash table */
+	uint64		pages;
+	int64		max_pages;		/* -1: no limit */
+} DatabasePages;
+
+Datum
+rbp_sql_databases(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		DATID, DATABASE, PAGES, BYTES, MAX_BYTES, COLUMNS
+	};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	HASHCTL		ctl = {
+		.keysize = sizeof(Oid),.entrysize = sizeof(DatabasePages),
+		.hcxt = CurrentMemoryContext
+	};
+	HTAB	   *all = hash_create("remote_bp databases", 32, &ctl,
+								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	HASH_SEQ_STATUS seq;
+	DatabasePages *d;
+	RbpSpaceUse use;
+	uint32		at = 0;
+
+	while (rbp_residency_next_space(&at, &use))
+	{
+		bool		found;
+
+		d = hash_search(all, &use.database, HASH_ENTER, &found);
+		if (!found)
+		{
+			d->pages = 0;
+			d->max_pages = -1;
+		}
+		d->pages += use.pages;
+		d->max_pages = Max(d->max_pages, use.max_pages);
+	}
+	hash_seq_init(&seq, all);
+	while ((d = hash_seq_search(&seq)) != NULL)
+	{
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+		char	   *name;
+
+		name = get_database_name(d->database);
+		values[DATID] = ObjectIdGetDatum(d->database);
+		nulls[DATABASE] = name == NULL;
+		if (name != NULL)
+			values[DATABASE] = DirectFunctionCall1(namein, CStringGetDatum(name));
+		values[PAGES] = Int64GetDatum((int64) d->pages);
+		values[BYTES] = Int64GetDatum((int64) d->pages * BLCKSZ);
+		nulls[MAX_BYTES] = d->max_pages < 0;
+		values[MAX_BYTES] = Int64GetDatum(d->max_pages * BLCKSZ);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

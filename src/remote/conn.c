@@ -1,0 +1,977 @@
+/*-------------------------------------------------------------------------
+ *
+ * conn.c
+ *	  Connections to donors: made when needed, bounded in number, closed when
+ *	  idle, led around a transport that fails.
+ *
+ * Each process has connections of its own, at most one to each donor for each
+ * pool, since a connection speaks for a lease (rbp_remote_conns), and makes one
+ * when it first has a request for that donor.  Making it may go on in the
+ * background of later requests.
+ *
+ * Bounds.  A backend's connection takes a place in Donor.places before it is
+ * begun, by compare-and-swap against remote_bp.max_connections, and gives it
+ * back after it was closed: at the end of the process too, by a callback, and
+ * a crash of the server resets shared memory.  So the number is never less
+ * than what there is, but for those of the pusher and the lease worker, which
+ * take no place: pages must be pushed, or nobody has anything to read, and
+ * moved in time, however many backends there are.  Who needs what is
+ * nowhere else (RBP_REMOTE_PATIENT) takes a place above the bound if there is
+ * none below, and others give way.
+ *
+ * Requests on their way.  What goes on in the background of the process
+ * (rbp_remote_begin()) keeps its connection from being closed as idle or as
+ * one too many.  If it has to be closed, what is on its way is ended first
+ * (rbp_remote_cut_batches()), so that nothing refers to a connection that is
+ * not there.
+ *
+ * Idle connections.  A backend that is idle runs no code of ours.  So each
+ * process that is connected says in shared memory, in its Holder, when it
+ * used each connection last: one store of a time that is at hand.  The pusher
+ * looks at that now and then.  Whom it finds with a connection that is idle
+ * for too long, or above a bound that was lowered, and all when connections
+ * have become stale, it asks to look for itself: it sets Holder.asked and
+ * sends the signal by which the server tells a backend that it lags behind
+ * with invalidation messages.  An idle backend answers that with an empty
+ * transaction; one in a transaction goes on with it.  A callback at the end
+ * of each transaction sees "asked" and closes what is not needed.  (A timer in
+ * each process would do with less shared memory, but the server switches all
+ * of a process's timers off after an error, and an idle process would not get
+ * to switch it on again.)  A process that ends no transactions, as a
+ * standby's startup process, closes stale connections, and those above the
+ * bound, when it would use them next.
+ *
+ * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
+ * after remote_bp.connect_threshold reads that would have gone there.  It may
+ * take long though all is well: that it is late puts nobody in doubt, and a
+ * process to which that has happened waits for none again until it got one.
+ *
+ * Detours.  Under remote_bp.transport = auto, a costly transport that the
+ * donor offers may yet not lead to it: no route, no right to the device, no
+ * memory to be locked on either side, a stranger at the address.  Who finds
+ * that sets Donor.detour, for all, and goes on with the next best transport;
+ * connections that there are stay.  The pusher tries now and then, by a
+ * connection that it makes for that only and never waits for, and ends the
+ * detour when it succeeds: with a new serial, so that all connect anew.
+ *
+ * All shared state here is atomics.  Holder belongs to the process that has
+ * the PGPROC of that number; the pusher writes "asked" only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "base/compat.h"
+#include "base/guc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
+
+#define CONNECT_LIMIT_NS	INT64CONST(2000000000)
+#define LIMIT_RETRY_NS		INT64CONST(1000000000)
+#define COSTLY_RETRY_NS		INT64CONST(1000000000)
+#define LOCK_RETRY_US		200
+#define PATIENT_TRIES		3
+#define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
+#define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
+#define DETOUR_FIRST_NS		INT64CONST(30000000000)
+#define DETOUR_LAST_NS		INT64CONST(600000000000)
+
+/* What a process is connected to, for the pusher to see. */
+typedef struct Holder
+{
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
+	pg_atomic_uint32 pid;		/* 0: nobody who ever connected */
+	pg_atomic_uint32 asked;		/* to close what is not needed */
+	pg_atomic_uint64 used_at[RBP_MAX_CONNS];	/* 0: not connected */
+} Holder;
+
+static Holder *holders = NULL;	/* by rbp_compat_procno() */
+
+LocalConn	rbp_remote_conns[RBP_MAX_CONNS];
+
+static Holder *mine = NULL;		/* NULL before the first connection, and in
+								 * the pusher */
+static bool leaving = false;	/* the process ends: no new connections */
+
+static uint32 connects = 0;		/* that this process has begun */
+static bool is_worker = false;	/* its connections take no places */
+
+/* The pusher's. */
+static bool is_pusher = false;
+static void *push_base = NULL;
+static size_t push_len = 0;
+
+/* Its connection that tries whether a detour is needed still. */
+static struct
+{
+	RbpConn    *conn;			/* NULL: none */
+	const RbpTransportOps *ops;
+	int			donor;
+	uint32		serial;			/* the donor's when it began */
+	int64		started;
+}			trial;
+
+/*
+ * ---- set-up -----------------------------------------------------------------
+ */
+
+static void at_transaction_end(XactEvent event, void *arg);
+
+Size
+rbp_remote_conn_shmem_size(void)
+{
+	/* one more, because mem need not begin at a cache line */
+	return mul_size(sizeof(Holder), rbp_compat_max_procs() + 1);
+}
+
+void
+rbp_remote_conn_shmem_init(void *mem)
+{
+	static bool registered = false;
+	int			n = rbp_compat_max_procs();
+
+	holders = (Holder *) CACHELINEALIGN(mem);
+	for (int i = 0; i < n; i++)
+	{
+		pg_atomic_init_u32(&holders[i].pid, 0);
+		pg_atomic_init_u32(&holders[i].asked, 0);
+		for (int k = 0; k < RBP_MAX_CONNS; k++)
+			pg_atomic_init_u64(&holders[i].used_at[k], 0);
+	}
+	pg_atomic_init_u32(&rbp_remote_shared->max_places,
+					   (uint32) rbp_guc_max_connections);
+	pg_atomic_init_u64(&rbp_remote_shared->idle_ns,
+					   (uint64) rbp_guc_idle_timeout_ns());
+
+	/* This is the postmaster, whose children inherit it. */
+	if (!registered)
+		RegisterXactCallback(at_transaction_end, NULL);
+	registered = true;
+}
+
+void
+rbp_remote_conn_reset_donor(RemoteDonor *d)
+{
+	pg_atomic_init_u32(&d->places, 0);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		pg_atomic_init_u64(&d->refused_until[pool], 0);
+	pg_atomic_init_u32(&d->detour, 0);
+	pg_atomic_init_u32(&d->detour_why, RBP_OK);
+	pg_atomic_init_u64(&d->detour_ns, 0);
+	pg_atomic_init_u64(&d->detour_until, 0);
+}
+
+void
+rbp_remote_conn_new_endpoint(RemoteDonor *d)
+{
+	pg_atomic_write_u32(&d->detour, 0);
+	pg_atomic_write_u64(&d->detour_ns, 0);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		pg_atomic_write_u64(&d->refused_until[pool], 0);
+	(void) rbp_remote_conns_stale(&d->serial);
+}
+
+uint32
+rbp_remote_conns_stale(pg_atomic_uint32 *serial)
+{
+	uint32		value = pg_atomic_add_fetch_u32(serial, 1);
+
+	pg_atomic_fetch_add_u32(&rbp_remote_shared->stale, 1);
+	return value;
+}
+
+/*
+ * The process ends, in whatever way but a crash.  What reads pages after us
+ * (other callbacks may) reads the disk.
+ */
+static void
+close_all(int code, Datum arg)
+{
+	leaving = true;
+	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
+		rbp_remote_conn_close(ci);
+	if (trial.conn != NULL)
+		trial.ops->close(trial.conn);
+	trial.conn = NULL;
+	if (mine != NULL)
+		pg_atomic_write_u32(&mine->pid, 0);
+	mine = NULL;
+}
+
+/*
+ * The first connection of this process.  The server has room for 20 such
+ * callbacks in a process, and uses less than half.
+ */
+static void
+become_holder(void)
+{
+	on_shmem_exit(close_all, (Datum) 0);
+	mine = &holders[rbp_compat_procno()];
+	pg_atomic_write_u32(&mine->asked, 0);
+	pg_atomic_write_u32(&mine->pid, (uint32) MyProcPid);
+}
+
+uint32
+rbp_remote_connects(void)
+{
+	return connects;
+}
+
+void
+rbp_remote_set_worker(void)
+{
+	is_worker = true;
+}
+
+void
+rbp_remote_set_pusher(void *base, size_t len)
+{
+	is_worker = true;
+	is_pusher = true;
+	push_base = base;
+	push_len = len;
+	on_shmem_exit(close_all, (Datum) 0);
+}
+
+bool
+rbp_remote_is_push_memory(const void *buf, Size len)
+{
+	return (const char *) buf >= (const char *) push_base &&
+		(const char *) buf + len <= (const char *) push_base + push_len;
+}
+
+const char *
+rbp_remote_transport_name(uint32 bit)
+{
+	static const char *const names[] = {"shm", "verbs", "tcp"};
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		const RbpTransportOps *ops = rbp_transport_by_name(names[i]);
+
+		if (ops != NULL && ops->bit == bit)
+			return ops->name;
+	}
+	return "none";
+}
+
+/*
+ * ---- places -----------------------------------------------------------------
+ */
+
+/* One more connection to the donor, if there may be one, or must. */
+static bool
+take_place(RemoteDonor *d, bool must)
+{
+	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
+	uint32		n = pg_atomic_read_u32(&d->places);
+
+	while (n < max || must)
+		if (pg_atomic_compare_exchange_u32(&d->places, &n, n + 1))
+			return true;
+	return false;
+}
+
+/*
+ * If there are more connections to the donor than there may be, since the
+ * bound was lowered, or somebody had to have one: give this one's place back.
+ * It has to be closed then.
+ */
+static bool
+give_way(RemoteDonor *d, LocalConn *c)
+{
+	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
+	uint32		n = pg_atomic_read_u32(&d->places);
+
+	while (c->placed && n > max)
+		if (pg_atomic_compare_exchange_u32(&d->places, &n, n - 1))
+		{
+			c->placed = false;
+			return true;
+		}
+	return false;
+}
+
+/*
+ * ---- making and closing -------------------------------------------------------
+ */
+
+/* Close it, when what is on its way over it has ended, or that time is past. */
+static void
+close_after(int ci, int64 until_ns)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+
+	if (c->conn == NULL)
+		return;
+	if (c->parts > 0)
+		rbp_remote_cut_batches(ci, until_ns);
+	if (c->mr != NULL)
+		c->ops->deregister_memory(c->conn, c->mr);
+	c->ops->close(c->conn);
+	c->conn = NULL;
+	c->mr = NULL;
+	c->ready = false;
+	c->denied = false;
+	c->kept = false;
+	if (mine != NULL)
+		pg_atomic_write_u64(&mine->used_at[ci], 0);
+	if (c->placed)
+		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[conn_donor(ci)].places, 1);
+	c->placed = false;
+}
+
+void
+rbp_remote_conn_close(int ci)
+{
+	close_after(ci, 0);
+}
+
+/* Was it made for a donor, a lease or settings that are others now? */
+static inline bool
+is_stale(int ci)
+{
+	const LocalConn *c = &rbp_remote_conns[ci];
+
+	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
+		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
+		c->settings != rbp_guc_connect_serial;
+}
+
+/* Tell the verbs transport how to use devices, when that has changed. */
+static void
+configure_verbs(void)
+{
+	static uint32 configured = 0;
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+	if (configured == rbp_guc_connect_serial)
+		return;
+	strlcpy(config.device, rbp_guc_rdma_device, sizeof(config.device));
+	config.port = rbp_guc_rdma_port;
+	config.gid_index = rbp_guc_rdma_gid_index;
+	config.traffic_class = rbp_guc_rdma_traffic_class;
+	config.ack_timeout = rbp_guc_rdma_ack_timeout;
+	config.retry_count = rbp_guc_rdma_retry_count;
+	rbp_verbs_configure(&config);
+	configured = rbp_guc_connect_serial;
+}
+
+/* As rbp_transport_choose(), of these transports only. */
+static const RbpTransportOps *
+choose_of(RbpEndpoint *endpoint, uint32 transports)
+{
+	uint32		all = endpoint->transports;
+	const RbpTransportOps *ops;
+
+	endpoint->transports = all & transports;
+	ops = rbp_transport_choose(rbp_guc_transport, endpoint);
+	endpoint->transports = all;
+	return ops;
+}
+
+/*
+ * The transport to connect over, or NULL; *detour: if it fails, is there
+ * another one?
+ */
+static const RbpTransportOps *
+choose(RbpEndpoint *endpoint, uint32 avoid, bool *detour)
+{
+	const RbpTransportOps *ops = NULL;
+
+	*detour = false;
+	if (strcmp(rbp_guc_transport, "auto") != 0)
+		avoid = 0;
+	if (avoid != 0)
+		ops = choose_of(endpoint, ~avoid);
+	if (ops == NULL)
+		ops = choose_of(endpoint, ~(uint32) 0);
+	if (ops != NULL && ops->costly)
+		*detour = choose_of(endpoint, ~ops->bit) != NULL;
+	return ops;
+}
+
+/*
+ * A costly connection could not be made: can the donor be used without it?
+ * Then that is no trouble of the donor's.
+ */
+static bool
+take_detour(RemoteDonor *d, LocalConn *c, RbpStatus why)
+{
+	int64		now = rbp_now_ns();
+	int64		ns;
+
+	if (!c->detour || c->donor_serial != pg_atomic_read_u32(&d->serial))
+		return false;
+	c->retry_at = 0;
+	if (pg_atomic_exchange_u32(&d->detour, c->ops->bit) != 0)
+		return true;
+
+	/* soon after the last one, it is for longer */
+	ns = (int64) pg_atomic_read_u64(&d->detour_ns);
+	if (ns == 0 ||
+		now - (int64) pg_atomic_read_u64(&d->detour_until) > DETOUR_LAST_NS)
+		ns = DETOUR_FIRST_NS;
+	else
+		ns = Min(2 * ns, DETOUR_LAST_NS);
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, why);
+	pg_atomic_write_u32(&d->detour_why, why);
+	pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
+	pg_atomic_write_u64(&d->detour_until, (uint64) (now + ns));
+	return true;
+}
+
+void
+rbp_remote_conn_end_detour_soon(RemoteDonor *d)
+{
+	pg_atomic_write_u64(&d->detour_until, 0);
+}
+
+/* No transport can be chosen. */
+static void
+no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
+{
+	rbp_remote_note_no_way(d, endpoint);
+	rbp_remote_donor_no_way(d);
+}
+
+/* May this process begin a connection?  If so it has a place, if it needs one. */
+static bool
+may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
+{
+	if (is_worker)
+		return true;
+	/* a batch that is larger than that is reason enough, as for spilled blocks */
+	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
+		c->wanted < (uint32) rbp_guc_connect_threshold)
+	{
+		c->wanted += pages;
+		c->below_threshold = true;
+		return false;
+	}
+	if (!take_place(d, patient))
+	{
+		pg_atomic_fetch_add_u32(&d->turned_away, 1);
+		c->over_limit = true;
+		c->retry_at = now + LIMIT_RETRY_NS;
+		return false;
+	}
+	c->placed = true;
+	return true;
+}
+
+/*
+ * Start to connect; the endpoint and the credentials as they are now.
+ * RBP_CANCELED if that cannot be now and nothing is wrong.
+ */
+static RbpStatus
+conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	PoolLease  *lease = &rbp_remote_shared->leases[conn_pool(ci)];
+	RbpEndpoint endpoint;
+	RbpCredentials credentials;
+	RbpStatus	status = RBP_CANCELED;
+
+	c->over_limit = false;
+	c->below_threshold = false;
+	if (leaving ||
+		(!is_pusher && !patient &&
+		 now < (int64) pg_atomic_read_u64(&d->refused_until[conn_pool(ci)])))
+		return RBP_CANCELED;
+
+	/* The lease worker may be long: not a reason for a query to wait. */
+	while (!LWLockConditionalAcquire(&rbp_remote_shared->remote_lock, LW_SHARED))
+	{
+		if (!patient || rbp_now_ns() >= deadline_ns || rbp_remote_give_up())
+			return RBP_CANCELED;
+		pg_usleep(LOCK_RETRY_US);
+	}
+	endpoint = d->endpoint;
+	credentials = lease->credentials;
+	c->donor_serial = pg_atomic_read_u32(&d->serial);
+	c->lease_serial = pg_atomic_read_u32(&lease->serial);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+	c->settings = rbp_guc_connect_serial;
+	c->timeouts = 0;
+	c->started = now;
+	c->polled_at = now;
+	c->watched = 0;
+	c->opened = ++connects;
+
+	configure_verbs();
+	c->ops = choose(&endpoint, pg_atomic_read_u32(&d->detour), &c->detour);
+	if (c->ops == NULL)
+	{
+		c->retry_at = now + RBP_RECONNECT_NS;
+		/* the pusher's settings are those of all; ours may be old ones */
+		if (is_pusher)
+			no_way(d, &endpoint);
+	}
+	else if (may_start(d, c, pages, patient, now))
+	{
+		c->waited = c->slow;
+		if (mine == NULL && !is_pusher)
+			become_holder();
+		status = c->ops->connect(&endpoint, &credentials, &c->conn);
+		if (status == RBP_OK)
+		{
+			if (mine != NULL)
+				pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+		}
+		else
+		{
+			if (c->placed)
+				pg_atomic_fetch_sub_u32(&d->places, 1);
+			c->placed = false;
+			c->retry_at = rbp_now_ns() +
+				(c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
+			if (take_detour(d, c, status) || status == RBP_INVALID)
+				status = RBP_CANCELED;
+		}
+	}
+	explicit_bzero(&credentials, sizeof(credentials));
+	return status;
+}
+
+/* The pusher writes from memory that the device knows, if it takes it. */
+static void
+register_push_memory(LocalConn *c)
+{
+	static bool told = false;
+	RbpStatus	status;
+
+	if (push_len == 0)
+		return;
+	status = c->ops->register_memory(c->conn, push_base, push_len, &c->mr);
+	if (status == RBP_OK)
+		return;
+	c->mr = NULL;
+	rbp_stats_error("could not register the staging region with the RDMA device: %s",
+					rbp_status_text(status));
+	if (!told)
+		ereport(WARNING,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("remote_bp: could not register the staging region with the RDMA device: %s",
+						rbp_status_text(status)),
+				 errdetail("Pages are copied before they are pushed."),
+				 errhint("Registered memory is locked: raise the server's RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit, \"ulimit -l\" in a shell) above remote_bp.staging_size, or lower that.")));
+	told = true;
+}
+
+/* It has come about, or failed for good. */
+static RbpStatus
+conn_made(int ci, RbpStatus status, int64 now)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+
+	if (status == RBP_OK)
+	{
+		c->ready = true;
+		c->slow = false;
+		donor_answered(d);
+		pg_atomic_write_u32(&d->transport, c->ops->bit);
+		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
+		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)
+			register_push_memory(c);
+		return RBP_OK;
+	}
+	rbp_remote_conn_close(ci);
+	c->retry_at = now + (c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
+
+	/* one that lay about half made may have ended for reasons of its own */
+	if (status == RBP_CONNLOST && c->waited &&
+		(!c->ops->costly || now - c->started > CONNECT_LIMIT_NS))
+		return RBP_CANCELED;
+
+	/* what is denied is denied by all ways */
+	if (status != RBP_DENIED && status != RBP_CANCELED &&
+		take_detour(d, c, status))
+		return RBP_CANCELED;
+	return status;
+}
+
+/*
+ * It was waited for from that time on.  Has it been in the making for too
+ * long?  A costly one needs us at each of its steps, so that only the time
+ * counts during which we looked.
+ */
+static bool
+is_overdue(LocalConn *c, int64 from)
+{
+	int64		now = rbp_now_ns();
+
+	c->watched += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
+	c->polled_at = now;
+	if (c->ops->costly && now - c->started < NEGLECTED_NS)
+		return c->watched > CONNECT_LIMIT_NS;
+	return now - c->started > CONNECT_LIMIT_NS;
+}
+
+/* Go on to connect, or begin it. */
+static RbpStatus
+conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	int64		now = rbp_now_ns();
+	int64		until = deadline_ns;
+	RbpStatus	status;
+
+	/* one that lies about half made for long is no good start */
+	if (patient && c->conn != NULL && now - c->started > CONNECT_LIMIT_NS)
+		rbp_remote_conn_close(ci);
+	if (c->conn == NULL)
+	{
+		if (now < c->retry_at && !patient)
+			return RBP_CANCELED;
+		status = conn_start(ci, pages, patient, now, deadline_ns);
+		if (status != RBP_OK)
+			return status;
+	}
+	if (patient && c->detour)
+		until = Min(until, now + CONNECT_LIMIT_NS);
+	else if (!patient && c->waited)
+		until = now;
+	status = c->ops->connect_wait(c->conn, until);
+	if (status != RBP_INPROGRESS)
+		return conn_made(ci, status, now);
+	if (rbp_remote_give_up())
+		return RBP_CANCELED;
+
+	/* not for ever: the donor may have lost us */
+	if (is_overdue(c, now))
+	{
+		bool		hangs = c->watched > CONNECT_LIMIT_NS;
+
+		rbp_remote_conn_close(ci);
+		/* who has not just looked at it has waited in vain */
+		if (!c->ops->costly)
+			return patient || !c->waited ? RBP_TIMEOUT : RBP_CANCELED;
+		c->retry_at = now + COSTLY_RETRY_NS;
+		if (hangs)
+			rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, RBP_TIMEOUT);
+		if (!hangs || take_detour(d, c, RBP_TIMEOUT) ||
+			(c->waited && !patient))
+			return RBP_CANCELED;
+		return RBP_TIMEOUT;
+	}
+	if (patient)
+		return RBP_TIMEOUT;
+	if (c->waited)
+		return RBP_CANCELED;
+	c->waited = true;
+	if (!c->ops->costly || is_pusher)
+		return RBP_TIMEOUT;
+	c->slow = true;
+	return RBP_CANCELED;
+}
+
+RbpStatus
+rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
+					int64 deadline_ns)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpStatus	status;
+
+	if (c->conn != NULL)
+	{
+		if (unlikely(is_stale(ci)))
+		{
+			/* what is on its way has likely no reason to fail */
+			close_after(ci, c->parts == 0 ? 0 :
+						Min(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns()));
+			c->retry_at = 0;
+		}
+		else if (unlikely(!patient && !c->kept && c->parts == 0 &&
+						  give_way(&rbp_remote_shared->donors[conn_donor(ci)], c)))
+		{
+			rbp_remote_conn_close(ci);
+			pg_atomic_fetch_add_u32(&rbp_remote_shared->donors[conn_donor(ci)].turned_away, 1);
+			c->over_limit = true;
+			c->retry_at = now + LIMIT_RETRY_NS;
+		}
+		else if (mine != NULL)
+			pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+	}
+	if (unlikely(!c->ready))
+	{
+		status = conn_go_on(ci, pages, patient, deadline_ns);
+
+		/* there may be a detour now, or what has failed was not worth much */
+		for (int i = 0; patient && status == RBP_CANCELED && i < PATIENT_TRIES &&
+			 rbp_now_ns() < deadline_ns; i++)
+			status = conn_go_on(ci, pages, patient, deadline_ns);
+		if (status != RBP_OK)
+			return status;
+	}
+	if (patient)
+		c->kept = true;
+	return RBP_OK;
+}
+
+/*
+ * ---- closing what is not needed -----------------------------------------------
+ */
+
+/* Close connections that are idle for too long, stale, or too many. */
+static void
+close_unneeded(void)
+{
+	int64		idle_ns = (int64) pg_atomic_read_u64(&rbp_remote_shared->idle_ns);
+	int64		now = rbp_now_ns();
+
+	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
+	{
+		LocalConn  *c = &rbp_remote_conns[ci];
+		RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+		bool		idle;
+
+		/* with something on its way, it is looked at again later */
+		if (c->conn == NULL || c->parts > 0)
+			continue;
+		idle = idle_ns > 0 &&
+			now - (int64) pg_atomic_read_u64(&mine->used_at[ci]) > idle_ns;
+		if (!idle && !is_stale(ci) && !give_way(d, c))
+			continue;
+		rbp_remote_conn_close(ci);
+		if (idle)
+			c->wanted = 0;		/* is it worth one again? */
+	}
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	if (mine == NULL || likely(pg_atomic_read_u32(&mine->asked) == 0))
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PARALLEL_ABORT:
+		case XACT_EVENT_PREPARE:
+			break;
+		default:
+			return;
+	}
+	/* a full barrier: what the pusher finds from here on, it asks again for */
+	(void) pg_atomic_exchange_u32(&mine->asked, 0);
+	close_unneeded();
+}
+
+/*
+ * The pusher asks those that have something to close.  all: whoever is
+ * connected.
+ */
+static void
+ask_holders(int64 now, bool all)
+{
+	int64		idle_ns = rbp_guc_idle_timeout_ns();
+	bool		over[RBP_MAX_DONORS];
+	int			n = rbp_compat_max_procs();
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		over[i] = pg_atomic_read_u32(&rbp_remote_shared->donors[i].places) >
+			(uint32) rbp_guc_max_connections;
+	for (int p = 0; p < n; p++)
+	{
+		Holder	   *holder = &holders[p];
+		uint32		pid = pg_atomic_read_u32(&holder->pid);
+		bool		ask = false;
+
+		/* who was asked before will look at the end of its transaction */
+		if (pid == 0 || pg_atomic_read_u32(&holder->asked) != 0)
+			continue;
+		for (int ci = 0; ci < RBP_MAX_CONNS && !ask; ci++)
+		{
+			int64		used_at = (int64) pg_atomic_read_u64(&holder->used_at[ci]);
+
+			ask = used_at != 0 &&
+				(all || over[conn_donor(ci)] ||
+				 (idle_ns > 0 && now - used_at > idle_ns));
+		}
+		if (!ask)
+			continue;
+		(void) pg_atomic_exchange_u32(&holder->asked, 1);
+		rbp_compat_signal_catchup((pid_t) pid);
+	}
+}
+
+/*
+ * ---- detours ------------------------------------------------------------------
+ */
+
+/* The trial is over; why: RBP_OK if the transport leads to the donor again. */
+static void
+end_trial(int donor, RbpStatus why)
+{
+	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	int64		ns = (int64) pg_atomic_read_u64(&d->detour_ns);
+
+	if (trial.conn != NULL)
+		trial.ops->close(trial.conn);
+	trial.conn = NULL;
+	if (why != RBP_OK)
+	{
+		ns = Min(Max(2 * ns, DETOUR_FIRST_NS), DETOUR_LAST_NS);
+		pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
+		pg_atomic_write_u64(&d->detour_until, (uint64) (rbp_now_ns() + ns));
+		return;
+	}
+	/* unless the donor has moved, and the detour is over anyhow */
+	if (trial.serial != pg_atomic_read_u32(&d->serial))
+		return;
+	pg_atomic_write_u32(&d->detour, 0);
+	(void) rbp_remote_conns_stale(&d->serial);
+	ereport(LOG,
+			(errmsg("remote_bp: donor \"%s\" can be reached over %s again",
+					d->endpoint.donor, trial.ops->name)));
+}
+
+/* Begin to connect to a donor over the transport that has failed. */
+static void
+start_trial(int donor)
+{
+	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	RbpEndpoint endpoint;
+	RbpCredentials credentials;
+	RbpStatus	status = RBP_INVALID;
+
+	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
+	endpoint = d->endpoint;
+	credentials = rbp_remote_shared->leases[conn_pool(conn_to_ask(donor))].credentials;
+	trial.serial = pg_atomic_read_u32(&d->serial);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+
+	configure_verbs();
+	trial.donor = donor;
+	trial.started = rbp_now_ns();
+	trial.ops = choose_of(&endpoint, pg_atomic_read_u32(&d->detour));
+	if (trial.ops != NULL)
+		status = trial.ops->connect(&endpoint, &credentials, &trial.conn);
+	explicit_bzero(&credentials, sizeof(credentials));
+	if (status != RBP_OK)
+		end_trial(donor, status);
+}
+
+/*
+ * Go on with a trial, or begin one that is due.  Tells of new detours.
+ * Returns ns until the next call.
+ */
+static int64
+mind_detours(int64 now)
+{
+	static bool told[RBP_MAX_DONORS];
+	int64		next = LOOK_NS;
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		uint32		detour = pg_atomic_read_u32(&d->detour);
+		int64		left;
+
+		if (detour != 0 && !told[i])
+		{
+			const char *why = rbp_status_text((RbpStatus) pg_atomic_read_u32(&d->detour_why));
+
+			ereport(LOG,
+					(errmsg("remote_bp: donor \"%s\" cannot be reached over %s (%s), going on without",
+							d->endpoint.donor, rbp_remote_transport_name(detour), why)));
+			rbp_stats_error("donor \"%s\" cannot be reached over %s: %s",
+							d->endpoint.donor, rbp_remote_transport_name(detour), why);
+		}
+		told[i] = detour != 0;
+		if (detour == 0 || !donor_known(d) || trial.conn != NULL)
+			continue;
+		left = (int64) pg_atomic_read_u64(&d->detour_until) - now;
+		if (left <= 0)
+			start_trial(i);
+		else
+			next = Min(next, left);
+	}
+	if (trial.conn != NULL)
+	{
+		RbpStatus	status = trial.ops->connect_wait(trial.conn, now);
+
+		if (status == RBP_INPROGRESS && now - trial.started < CONNECT_LIMIT_NS)
+			return RBP_BACKOFF_FIRST_NS;
+		end_trial(trial.donor, status);
+	}
+	return next;
+}
+
+/* Find donors to which no transport leads, before anybody wants to connect. */
+static void
+look_for_ways(void)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		RbpEndpoint endpoint;
+		bool		detour;
+
+		if (!donor_known(d))
+			continue;
+		LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
+		endpoint = d->endpoint;
+		LWLockRelease(&rbp_remote_shared->remote_lock);
+		configure_verbs();
+		if (choose(&endpoint, 0, &detour) == NULL)
+			no_way(d, &endpoint);
+	}
+}
+
+int64
+rbp_remote_mind_connections(void)
+{
+	static int64 look_at = 0;
+	static uint32 seen_stale = 0;
+	static uint32 seen_settings = 0;
+	int64		now = rbp_now_ns();
+	int64		idle_ns = rbp_guc_idle_timeout_ns();
+	uint32		stale = pg_atomic_read_u32(&rbp_remote_shared->stale);
+	int64		next;
+
+	/* By other settings, what has failed may work. */
+	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
+	{
+		pg_atomic_write_u32(&rbp_remote_shared->donors[i].detour, 0);
+		pg_atomic_write_u64(&rbp_remote_shared->donors[i].probe_at, 0);
+		look_at = now;
+	}
+	seen_settings = rbp_guc_connect_serial;
+	next = mind_detours(now);
+
+	/* The pusher's settings are those of all. */
+	if (pg_atomic_read_u32(&rbp_remote_shared->max_places) != (uint32) rbp_guc_max_connections ||
+		pg_atomic_read_u64(&rbp_remote_shared->idle_ns) != (uint64) idle_ns)
+	{
+		pg_atomic_write_u32(&rbp_remote_shared->max_places,
+							(uint32) rbp_guc_max_connections);
+		pg_atomic_write_u64(&rbp_remote_shared->idle_ns, (uint64) idle_ns);
+		look_at = now;
+	}
+	if (now >= look_at || stale != seen_stale)
+	{
+		look_for_ways();
+		ask_holders(now, stale != seen_stale);
+		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
+			if (rbp_remote_conns[ci].conn != NULL && is_stale(ci))
+				rbp_remote_conn_close(ci);
+		seen_stale = stale;
+		look_at = now + (idle_ns > 0 ? Min(LOOK_NS, idle_ns / 2) : LOOK_NS);
+	}
+	return Min(next, look_at - now);
+}

@@ -1,0 +1,785 @@
+/*-------------------------------------------------------------------------
+ *
+ * io.c
+ *	  Reads and writes of remote slots, at once or in two steps.
+ *
+ * A batch has a part for each donor that its pages are on; a part's requests
+ * go over one connection, and are posted and waited for together.  Pages that
+ * are neighbours, in memory and on the donor, are one request.
+ *
+ * rbp_remote_read() and rbp_remote_write() use one batch that is never seen
+ * outside.  Those of rbp_remote_begin() are malloc'ed when there are none left
+ * over, and are in a list from the moment that something is posted until
+ * rbp_remote_end() has waited for it: LocalConn.parts counts what that list
+ * has for a connection.  Who closes a connection ends these parts first, so
+ * that a part in the list always has its connection, and one that is not in
+ * it has all that it will ever get.
+ *
+ * A place in the map may become another region's between any two looks.  So
+ * what is learnt about a region is learnt before a second look at the map, and
+ * void if that has changed.  A request that was made in time may still arrive
+ * late: the donor, or the transport by the grant number, refuses it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <stdlib.h>
+
+#include "port/pg_bitutils.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
+
+/* What the process may have on its way at once. */
+#define MAX_OUTSTANDING		256
+
+#define NO_REQUEST			0xff
+#define NO_PART				0xff
+
+/* What a batch has for one donor. */
+typedef struct Part
+{
+	int			ci;				/* the connection */
+	int			pages;
+	int			done;			/* of these, in the end */
+	int			from;			/* requests [from, from + n) */
+	int			n;
+	bool		ready;			/* there is a connection */
+	bool		waiting;		/* something is on its way over it */
+	uint32		opened;			/* LocalConn.opened */
+	const RbpTransportOps *ops;
+} Part;
+
+struct RbpRemoteBatch
+{
+	RbpRemoteBatch *next;		/* in the list, or the free ones */
+	RbpRemoteBatch *prev;
+	RbpRemoteIo *ios;			/* the caller's */
+	int			n;
+	RbpIoKind	kind;
+	bool		patient;
+	bool		background;		/* of rbp_remote_begin() */
+	int64		start_ns;
+	int			nparts;
+	int			nrequests;
+	Part		parts[RBP_MAX_BATCH];
+	RbpIo		requests[RBP_MAX_BATCH];
+
+	/* by the caller's number */
+	uint8		part[RBP_MAX_BATCH];
+	uint8		request[RBP_MAX_BATCH];
+	uint32		word[RBP_MAX_BATCH];	/* of the map, for the slot */
+	uint32		number[RBP_MAX_BATCH];	/* what the donor calls the region */
+	uint32		grant[RBP_MAX_BATCH];
+};
+
+/* Is what is waited for nowhere else? Of the batch in hand. */
+static bool no_other_copy = false;
+
+static RbpRemoteBatch *outstanding = NULL;
+static RbpRemoteBatch *unused = NULL;
+static int	nbatches = 0;		/* malloc'ed */
+
+#define shared		rbp_remote_shared
+
+/*
+ * ---- what goes where --------------------------------------------------------
+ */
+
+/*
+ * Where page i goes.  Its part, or NO_PART with the page's status, if nothing
+ * can be sent.
+ */
+static inline uint8
+place_page(RbpRemoteBatch *batch, int i)
+{
+	RbpRemoteIo *io = &batch->ios[i];
+	uint32		word = slot_word(io->slot);
+	RemoteRegion	   *region;
+	int			donor;
+	int			ci;
+	int			p;
+
+	batch->request[i] = NO_REQUEST;
+	io->status = batch->patient ? RBP_DENIED : RBP_CANCELED;
+	if (word == MAP_NONE)
+		return NO_PART;
+	region = word_region(word);
+	donor = region->donor;
+	batch->word[i] = word;
+	batch->number[i] = region->number;
+	batch->grant[i] = region->grant;
+	ci = conn_index(region->pool, donor);
+	pg_read_barrier();
+	if (slot_word(io->slot) != word ||
+		pg_atomic_read_u32(&region->denied) != 0 ||
+		(batch->background &&
+		 (int64) pg_atomic_read_u64(&shared->leases[conn_pool(ci)].deadline) <= batch->start_ns))
+		return NO_PART;
+	io->status = RBP_CANCELED;
+	if (!batch->patient &&
+		(pg_atomic_read_u32(&shared->donors[donor].avoided) != 0 ||
+		 in_doubt(donor)))
+	{
+		if (batch->kind == RBP_IO_READ)
+			rbp_stats_count(RBP_COUNT_AVOIDED, 1);
+		return NO_PART;
+	}
+	for (p = 0; p < batch->nparts; p++)
+		if (batch->parts[p].ci == ci)
+			break;
+	if (p == batch->nparts)
+	{
+		batch->nparts++;
+		batch->parts[p].ci = ci;
+		batch->parts[p].pages = 0;
+		batch->parts[p].done = 0;
+		batch->parts[p].n = 0;
+		batch->parts[p].waiting = false;
+	}
+	batch->parts[p].pages++;
+	return (uint8) p;
+}
+
+/* Add page i to the part whose requests are the last so far. */
+static inline void
+add_page(RbpRemoteBatch *batch, Part *part, int i)
+{
+	uint64		offset = slot_offset(batch->ios[i].slot, batch->word[i]);
+	RbpIo	   *io;
+
+	if (part->n > 0)
+	{
+		/* at most RBP_MAX_BATCH pages: 256 KiB, which any transport takes */
+		io = &batch->requests[batch->nrequests - 1];
+		if (io->region == batch->number[i] && io->grant == batch->grant[i] &&
+			io->offset + io->len == offset &&
+			(char *) io->buf + io->len == (char *) batch->ios[i].buf)
+		{
+			io->len += BLCKSZ;
+			batch->request[i] = (uint8) (batch->nrequests - 1);
+			return;
+		}
+	}
+	batch->request[i] = (uint8) batch->nrequests;
+	io = &batch->requests[batch->nrequests++];
+	part->n++;
+	io->kind = batch->kind;
+	io->region = batch->number[i];
+	io->grant = batch->grant[i];
+	io->offset = offset;
+	io->len = BLCKSZ;
+	io->buf = batch->ios[i].buf;
+	io->mr = NULL;
+	io->status = RBP_INPROGRESS;
+}
+
+/* Make parts and requests of the pages. */
+static void
+lay_out(RbpRemoteBatch *batch)
+{
+	batch->nparts = 0;
+	batch->nrequests = 0;
+	for (int i = 0; i < batch->n; i++)
+		batch->part[i] = place_page(batch, i);
+	for (int p = 0; p < batch->nparts; p++)
+	{
+		Part	   *part = &batch->parts[p];
+
+		part->from = batch->nrequests;
+		for (int i = 0; i < batch->n; i++)
+			if (batch->part[i] == p)
+				add_page(batch, part, i);
+	}
+}
+
+/*
+ * Callers may give up early, for reasons of their own.  Does it say something
+ * about the donor that it let that time pass?  And if the batch was patient,
+ * is it in trouble?
+ */
+static inline bool
+is_late(int64 ns)
+{
+	return ns >= rbp_guc_io_timeout_ns();
+}
+
+static inline bool
+is_trouble(const RbpRemoteBatch *batch, int64 ns)
+{
+	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
+}
+
+/* What has somewhere else to come from or to go to is not worth a wait then. */
+bool
+rbp_remote_give_up(void)
+{
+	return rbp_remote_interrupted() &&
+		(!no_other_copy || rbp_remote_can_raise());
+}
+
+/*
+ * ---- the way there ----------------------------------------------------------
+ */
+
+/*
+ * A connection for the part; false, with the requests' status, if none.  If
+ * others have used up the time, one that is not there is not begun: this donor
+ * would have had no chance.
+ */
+static bool
+connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
+{
+	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RbpStatus	status = RBP_CANCELED;
+	int64		took;
+
+	if (!others || c->ready || rbp_now_ns() < deadline_ns)
+		status = rbp_remote_conn_get(part->ci, part->pages, batch->patient,
+									 batch->start_ns, deadline_ns);
+	if (status == RBP_OK)
+		return true;
+	for (int r = part->from; r < part->from + part->n; r++)
+	{
+		/* of a write that is what tells that nothing was sent */
+		if (batch->kind == RBP_IO_WRITE && status != RBP_DENIED)
+			batch->requests[r].status = RBP_CANCELED;
+		else
+			batch->requests[r].status = status;
+	}
+	took = rbp_now_ns() - batch->start_ns;
+	if (status != RBP_CANCELED &&
+		(status != RBP_TIMEOUT || is_late(took) || is_trouble(batch, took)))
+		rbp_remote_account_failure(part->ci, status, true,
+								   is_trouble(batch, took));
+	else if (batch->kind == RBP_IO_READ && c->over_limit)
+		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
+	else if (batch->kind == RBP_IO_READ && c->below_threshold)
+		rbp_stats_count(RBP_COUNT_BELOW_THRESHOLD, part->pages);
+	return false;
+}
+
+/*
+ * Of writes that have not ended well nobody knows how far they came, also if
+ * they were flushed with their connection, or could not all be posted:
+ * RBP_CANCELED is for what was never sent.
+ */
+static void
+doubt_writes(RbpRemoteBatch *batch, const Part *part)
+{
+	if (batch->kind != RBP_IO_WRITE)
+		return;
+	for (int r = part->from; r < part->from + part->n; r++)
+		if (batch->requests[r].status == RBP_CANCELED)
+			batch->requests[r].status = RBP_CONNLOST;
+}
+
+/* Start a part on its way; false if it failed, perhaps half way. */
+static bool
+post_part(RbpRemoteBatch *batch, Part *part)
+{
+	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RbpIo	   *ios = &batch->requests[part->from];
+	RbpStatus	status;
+
+	part->ops = c->ops;
+	part->opened = c->opened;
+	for (int r = 0; c->mr != NULL && r < part->n; r++)
+		if (rbp_remote_is_push_memory(ios[r].buf, ios[r].len))
+			ios[r].mr = c->mr;
+	status = c->ops->submit(c->conn, ios, part->n);
+	if (status != RBP_OK)
+	{
+		rbp_remote_account_failure(part->ci, status, false, false);
+		doubt_writes(batch, part);
+		return false;
+	}
+	for (int r = 0; r < part->n && !part->waiting; r++)
+		part->waiting = ios[r].status == RBP_INPROGRESS;
+	return true;
+}
+
+/*
+ * Connect and post.  False if there is nothing to wait for: then the pages have
+ * their status.
+ */
+static bool
+set_out(RbpRemoteBatch *batch, int64 deadline_ns)
+{
+	bool		posted = false;
+
+	no_other_copy = batch->patient;
+	lay_out(batch);
+
+	/* Connecting may wait, so it comes before anything is on its way. */
+	for (int p = 0; p < batch->nparts; p++)
+		batch->parts[p].ready = connect_part(batch, &batch->parts[p],
+											 deadline_ns, p > 0);
+	for (int p = 0; p < batch->nparts; p++)
+	{
+		Part	   *part = &batch->parts[p];
+
+		if (part->ready)
+			part->ready = post_part(batch, part);
+		posted |= part->ready;
+	}
+	return posted;
+}
+
+/*
+ * ---- and back ---------------------------------------------------------------
+ */
+
+/* A request of the part was denied: nobody shall try these regions again. */
+static void
+mark_denied(RbpRemoteBatch *batch, int p)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		RemoteRegion	   *region;
+
+		if (batch->part[i] != p ||
+			batch->requests[batch->request[i]].status != RBP_DENIED)
+			continue;
+		region = word_region(batch->word[i]);
+		/* unless the place belongs to another region, or grant, by now */
+		if (slot_word(batch->ios[i].slot) == batch->word[i] &&
+			region->grant == batch->grant[i])
+			pg_atomic_write_u32(&region->denied, 1);
+	}
+}
+
+/*
+ * See what the answers say about regions, donor and connection.  Those that
+ * are RBP_CANCELED say nothing.  given: how many ns a part that had to be
+ * waited for had at most; 0 for one that was complete, or had no time.
+ */
+static void
+judge_part(RbpRemoteBatch *batch, int p, int64 given)
+{
+	Part	   *part = &batch->parts[p];
+	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RemoteDonor	   *donor = &shared->donors[conn_donor(part->ci)];
+	RbpStatus	worst = RBP_OK;
+	bool		done = false;
+	bool		denied = false;
+
+	for (int r = part->from; r < part->from + part->n; r++)
+	{
+		RbpStatus	status = batch->requests[r].status;
+
+		if (likely(status == RBP_OK))
+			done = true;
+		else if (status == RBP_DENIED)
+			denied = true;
+		else if (status != RBP_CANCELED &&
+				 (worst == RBP_OK || status == RBP_CONNLOST))
+			worst = status;
+	}
+	if (denied)
+		mark_denied(batch, p);
+
+	/* a connection that is not there any more has been accounted for */
+	if (unlikely(c->conn == NULL || c->opened != part->opened))
+	{
+		if (denied)
+			rbp_remote_suspect(conn_pool(part->ci));
+		if (denied || worst != RBP_OK)
+			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
+	}
+	else
+	{
+		if (done && !part->ops->local)
+			c->timeouts = 0;
+		if (denied)
+			rbp_remote_account_failure(part->ci, RBP_DENIED, false, false);
+		else if (done)
+			c->denied = false;	/* what was denied has not ended it */
+		if (worst != RBP_OK &&
+			(worst != RBP_TIMEOUT || is_late(given) || is_trouble(batch, given)))
+			rbp_remote_account_failure(part->ci, worst, false,
+									   is_trouble(batch, given));
+	}
+
+	/* of an answer that came long ago nobody knows how it is now */
+	if (done && given > 0 && !part->ops->one_sided)
+		donor_answered(donor);
+	if (done && !batch->background && !part->ops->local)
+		donor_in_time(donor);
+}
+
+/*
+ * What the connection still has to send of a page of temporary data must not
+ * arrive after its slot has become somebody else's.
+ */
+static void
+settle_writes(RbpRemoteBatch *batch, int p)
+{
+	Part	   *part = &batch->parts[p];
+	LocalConn  *c = &rbp_remote_conns[part->ci];
+	bool		late = false;
+
+	if (batch->kind != RBP_IO_WRITE)
+		return;
+	doubt_writes(batch, part);
+	for (int r = part->from; r < part->from + part->n; r++)
+		late |= batch->requests[r].status == RBP_TIMEOUT;
+	if (late && conn_pool(part->ci) == RBP_POOL_TEMP &&
+		c->conn != NULL && c->opened == part->opened)
+		rbp_remote_conn_close(part->ci);
+}
+
+/* Wait for what is on its way, and give each page its status. */
+static void
+bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
+{
+	no_other_copy = batch->patient;
+	for (int p = 0; p < batch->nparts; p++)
+	{
+		Part	   *part = &batch->parts[p];
+		int64		given = 0;
+
+		if (!part->ready)
+			continue;
+		if (part->waiting)
+		{
+			LocalConn  *c = &rbp_remote_conns[part->ci];
+			int64		now = rbp_now_ns();
+			int64		from = batch->background ? now : batch->start_ns;
+			int64		until = deadline_ns;
+
+			/*
+			 * A write may not all have been sent yet, and may be the only one
+			 * of two copies that arrives: if others have used up the time, it
+			 * has a little of its own.
+			 */
+			if (batch->background && batch->kind == RBP_IO_WRITE && now >= until)
+				until = now + rbp_guc_io_timeout_ns();
+
+			/*
+			 * In the background, time counts from here on: nothing may have
+			 * moved before.  If others have used it up, this donor had none.
+			 */
+			if (batch->background || batch->nparts == 1 || now < until)
+				given = until - from;
+			(void) part->ops->wait(c->conn, &batch->requests[part->from],
+								   part->n, until);
+			if (rbp_remote_give_up())
+				given = Min(given, rbp_now_ns() - from);
+			part->waiting = false;
+			if (batch->background)
+				c->parts--;
+		}
+		judge_part(batch, p, given);
+		settle_writes(batch, p);
+	}
+}
+
+/* The statuses, to the caller; and the donors' counts. */
+static void
+report(RbpRemoteBatch *batch)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		if (batch->request[i] == NO_REQUEST)
+			continue;
+		batch->ios[i].status = batch->requests[batch->request[i]].status;
+		if (batch->ios[i].status == RBP_OK)
+			batch->parts[batch->part[i]].done++;
+	}
+	for (int p = 0; p < batch->nparts; p++)
+	{
+		Part	   *part = &batch->parts[p];
+		DonorStripe *stripe;
+
+		if (part->done == 0)
+			continue;
+		stripe = stripe_of(&shared->donors[conn_donor(part->ci)]);
+		pg_atomic_fetch_add_u64(batch->kind == RBP_IO_READ ? &stripe->reads :
+								&stripe->writes, part->done);
+
+		/* when a batch in the background was answered is not known */
+		if (batch->kind == RBP_IO_READ && !batch->background)
+			pg_atomic_fetch_add_u32(&stripe->latency[rbp_latency_bucket(rbp_now_ns() - batch->start_ns)], 1);
+	}
+}
+
+/*
+ * ---- at once ----------------------------------------------------------------
+ */
+
+static void
+transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
+		 int64 deadline_ns)
+{
+	/* not on the stack: signal handlers do no page I/O */
+	static RbpRemoteBatch batch;
+
+	batch.ios = ios;
+	batch.n = n;
+	batch.kind = kind;
+	batch.start_ns = start_ns;
+	if (set_out(&batch, deadline_ns))
+		bring_home(&batch, deadline_ns);
+	report(&batch);
+}
+
+void
+rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
+{
+	transfer(ios, n, RBP_IO_READ, start_ns, deadline_ns);
+}
+
+void
+rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
+{
+	transfer(ios, n, RBP_IO_WRITE, start_ns, deadline_ns);
+}
+
+/*
+ * ---- in two steps -----------------------------------------------------------
+ */
+
+static RbpRemoteBatch *
+take_batch(void)
+{
+	RbpRemoteBatch *batch = unused;
+
+	if (batch != NULL)
+		unused = batch->next;
+	else if (nbatches < MAX_OUTSTANDING)
+	{
+		/* critical sections may come here: no palloc */
+		batch = malloc(sizeof(RbpRemoteBatch));
+		if (batch != NULL)
+			nbatches++;
+	}
+	return batch;
+}
+
+static void
+give_batch_back(RbpRemoteBatch *batch)
+{
+	batch->next = unused;
+	unused = batch;
+}
+
+RbpRemoteBatch *
+rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
+				 int64 start_ns, int64 deadline_ns)
+{
+	RbpRemoteBatch *batch = take_batch();
+
+	Assert(n > 0 && n <= RBP_MAX_BATCH);
+	if (batch == NULL)
+	{
+		for (int i = 0; i < n; i++)
+			ios[i].status = RBP_NOMEM;
+		return NULL;
+	}
+	batch->ios = ios;
+	batch->n = n;
+	batch->kind = write ? RBP_IO_WRITE : RBP_IO_READ;
+	batch->patient = (flags & RBP_REMOTE_PATIENT) != 0;
+	batch->background = true;
+	batch->start_ns = start_ns;
+	if (!set_out(batch, deadline_ns))
+	{
+		report(batch);
+		give_batch_back(batch);
+		return NULL;
+	}
+	for (int p = 0; p < batch->nparts; p++)
+		if (batch->parts[p].ready && batch->parts[p].waiting)
+			rbp_remote_conns[batch->parts[p].ci].parts++;
+	batch->prev = NULL;
+	batch->next = outstanding;
+	if (outstanding != NULL)
+		outstanding->prev = batch;
+	outstanding = batch;
+	return batch;
+}
+
+void
+rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
+{
+	bring_home(batch, deadline_ns);
+	if (batch->prev != NULL)
+		batch->prev->next = batch->next;
+	else
+		outstanding = batch->next;
+	if (batch->next != NULL)
+		batch->next->prev = batch->prev;
+	report(batch);
+	give_batch_back(batch);
+}
+
+void
+rbp_remote_cut_batches(int ci, int64 until_ns)
+{
+	LocalConn  *c = &rbp_remote_conns[ci];
+
+	for (RbpRemoteBatch *batch = outstanding; batch != NULL; batch = batch->next)
+		for (int p = 0; p < batch->nparts; p++)
+		{
+			Part	   *part = &batch->parts[p];
+
+			if (part->ci != ci || !part->waiting)
+				continue;
+			(void) part->ops->wait(c->conn, &batch->requests[part->from],
+								   part->n, until_ns);
+			for (int r = part->from; r < part->from + part->n; r++)
+				if (batch->requests[r].status == RBP_TIMEOUT)
+					batch->requests[r].status = RBP_CONNLOST;
+			part->waiting = false;
+			c->parts--;
+		}
+	Assert(c->parts == 0);
+}
+
+/*
+ * ---- cheap looks ------------------------------------------------------------
+ */
+
+/* What carries the slot, if it may be used; NULL if nothing does. */
+static inline RemoteRegion *
+usable_region(uint32 slot)
+{
+	uint32		word = slot_word(slot);
+	RemoteRegion	   *region;
+
+	if (word == MAP_NONE)
+		return NULL;
+	region = word_region(word);
+	return pg_atomic_read_u32(&region->denied) == 0 ? region : NULL;
+}
+
+bool
+rbp_remote_slot_readable(uint32 slot)
+{
+	RemoteRegion	   *region = usable_region(slot);
+
+	return region != NULL &&
+		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
+		rbp_remote_conns[conn_index(region->pool, region->donor)].ready &&
+		rbp_remote_doubt_since[region->donor] == 0;
+}
+
+bool
+rbp_remote_slot_writable(uint32 slot)
+{
+	RemoteRegion	   *region = usable_region(slot);
+	LocalConn  *c;
+
+	if (region == NULL ||
+		pg_atomic_read_u32(&shared->donors[region->donor].avoided) != 0 ||
+		in_doubt(region->donor))
+		return false;
+	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
+	return c->conn != NULL || c->retry_at == 0 || c->retry_at <= rbp_now_ns();
+}
+
+bool
+rbp_remote_slot_stays(uint32 slot)
+{
+	uint32		word = slot_word(slot);
+	RemoteRegion	   *region = usable_region(slot);
+	bool		stays;
+
+	if (region == NULL)
+		return false;
+	stays = pg_atomic_read_u32(&region->closing) == 0 &&
+		rbp_remote_usable(region->pool, rbp_now_ns());
+	/* is it what we looked at still? */
+	pg_read_barrier();
+	return stays && slot_word(slot) == word;
+}
+
+bool
+rbp_remote_slot_local(uint32 slot)
+{
+	RemoteRegion	   *region = usable_region(slot);
+	LocalConn  *c;
+
+	if (region == NULL)
+		return false;
+	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
+	return c->ready && c->ops->local;
+}
+
+int
+rbp_remote_slot_donor(uint32 slot)
+{
+	uint32		word = slot_word(slot);
+
+	return word == MAP_NONE ? -1 : word_region(word)->donor;
+}
+
+int
+rbp_remote_slot_transport(uint32 slot)
+{
+	uint32		word = slot_word(slot);
+	uint32		bit = word == MAP_NONE ? 0 :
+		pg_atomic_read_u32(&shared->donors[word_region(word)->donor].transport);
+
+	/* nobody has connected yet: any will do */
+	return bit == 0 ? 0 : Min(pg_rightmost_one_pos32(bit), RBP_TRANSPORTS - 1);
+}
+
+void
+rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns)
+{
+	int			donor = rbp_remote_slot_donor(slot);
+	DonorStripe *stripe;
+
+	if (donor < 0)
+		return;
+	stripe = stripe_of(&shared->donors[donor]);
+	if (bypassed > 0)
+		pg_atomic_fetch_add_u64(&stripe->bypassed, bypassed);
+	if (saved_ns != 0)
+		pg_atomic_fetch_add_u64(&stripe->saved_ns, saved_ns);
+}
+
+void
+rbp_remote_donor_name(int donor, char *buf, Size len)
+{
+	if (donor >= 0 && donor < RBP_MAX_DONORS)
+		strlcpy(buf, shared->donors[donor].endpoint.donor, len);
+	else
+		strlcpy(buf, "unknown", len);
+}
+
+void
+rbp_remote_donor_address(int donor, char *buf, Size len)
+{
+	if (donor >= 0 && donor < RBP_MAX_DONORS)
+		snprintf(buf, len, "%s:%u", shared->donors[donor].endpoint.host,
+				 shared->donors[donor].endpoint.port);
+	else
+		strlcpy(buf, "unknown", len);
+}
+
+void
+rbp_remote_slot_name(uint32 slot, char *buf, Size len)
+{
+	uint32		word = slot_word(slot);
+	RemoteRegion	   *region;
+
+	if (word == MAP_NONE)
+	{
+		snprintf(buf, len, "slot %u", slot);
+		return;
+	}
+	region = word_region(word);
+	snprintf(buf, len, "slot %u (donor %s, region %u, offset " UINT64_FORMAT ")",
+			 slot, shared->donors[region->donor].endpoint.donor,
+			 region->number, slot_offset(slot, word));
+}

@@ -1,0 +1,497 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_internal.h
+ *	  What the files of rbp_remote know of each other.
+ *
+ * rbp_remote.c			regions, the extent map, the leases, the views
+ * rbp_remote_io.c		reads and writes, at once or in two steps
+ * rbp_remote_conn.c	this process's connections: made, bounded, closed
+ * rbp_remote_health.c	donors' health: doubts, debts, who is avoided; probes
+ * rbp_remote_report.c	what goes wrong: for the views, and for the log
+ *
+ * Each file's first page says which of the shared state is its own.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_REMOTE_INTERNAL_H
+#define RBP_REMOTE_INTERNAL_H
+
+#include "postgres.h"
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+
+#include "base/compat.h"
+#include "base/geometry.h"
+#include "base/stats.h"
+#include "remote/remote.h"
+#include "transport/transport.h"
+
+#define RBP_DONOR_STRIPES	8	/* of donors' counters */
+#define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
+
+#define RBP_TROUBLE_LEN		256
+
+#define RBP_RECONNECT_NS	INT64CONST(100000000)
+
+/* A connection in the making, and a donor that is lost, are looked at each: */
+#define RBP_BACKOFF_FIRST_NS	INT64CONST(20000000)
+
+/* Padded, so that no two processes' counters share a cache line. */
+typedef struct DonorStripe
+{
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
+	pg_atomic_uint64 reads;
+	pg_atomic_uint64 writes;
+	pg_atomic_uint64 failures;
+	pg_atomic_uint64 timeouts;
+	pg_atomic_uint64 bypassed;
+	pg_atomic_uint64 saved_ns;	/* an int64 */
+	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
+} DonorStripe;
+
+typedef struct RemoteDonor
+{
+	/* under remote_lock */
+	RbpEndpoint endpoint;
+	bool		known[RBP_POOLS];	/* the pool's lease has regions there */
+	uint32		nregions[RBP_POOLS];
+
+	pg_atomic_uint32 serial;	/* moves when connections are of no use; by
+								 * rbp_remote_conns_stale() */
+	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
+
+	/* rbp_remote_conn.c */
+	pg_atomic_uint32 places;	/* taken by backends' connections */
+	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
+												 * the lease was denied */
+	pg_atomic_uint32 detour;	/* RBP_TRANSPORT_* that fails, 0 for none */
+	pg_atomic_uint32 detour_why;	/* RbpStatus */
+	pg_atomic_uint64 detour_ns; /* how long before it is tried again */
+	pg_atomic_uint64 detour_until;
+
+	/* rbp_remote_health.c */
+	pg_atomic_uint32 avoided;
+	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
+	pg_atomic_uint64 probe_at;
+	pg_atomic_uint32 troubles;	/* in a row, without calm between */
+	pg_atomic_uint32 debt;		/* of answers that were late */
+	pg_atomic_uint32 doubt;		/* a timeout, and no answer seen since */
+	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
+	int64		probe_backoff;	/* the pusher's alone */
+
+	/* rbp_remote_report.c */
+	pg_atomic_uint32 error;		/* the last one; 0 for none */
+	pg_atomic_uint64 error_at;	/* TimestampTz */
+	pg_atomic_uint32 state;		/* RBP_DONOR_* */
+	pg_atomic_uint64 state_since;	/* TimestampTz */
+	pg_atomic_uint32 times_avoided;
+	pg_atomic_uint32 turned_away;	/* who got no place */
+
+	DonorStripe stripes[RBP_DONOR_STRIPES];
+} RemoteDonor;
+
+typedef struct RemoteRegion
+{
+	/* under remote_lock, but stable while an extent maps to it */
+	bool		used;
+	bool		draining;		/* nothing is put there; to be given back */
+	RbpPool		pool;
+	uint16		donor;			/* index of it */
+	uint32		number;			/* the donor's name for it */
+	uint32		grant;			/* another one each time that it is entered */
+	uint32		extents;		/* that are mapped */
+	uint32		first;			/* of them, a list; NO_EXTENT if none is */
+	uint64		bytes;
+	uint32		cursor;			/* where moving goes on; the lease worker's */
+	bool		moved;			/* it has been through; likewise */
+	int64		drain_by;		/* when it ends; likewise */
+	pg_atomic_uint32 denied;	/* a request was refused */
+	pg_atomic_uint32 closing;	/* about to be given back, if it is empty */
+} RemoteRegion;
+
+/* A pool's lease, and its share of the extents. */
+typedef struct PoolLease
+{
+	/* under remote_lock */
+	RbpCredentials credentials;
+	bool		has_lease;
+	RbpBrokerAccess broker;		/* that it is of */
+
+	/* the lease worker's alone */
+	bool		short_of_extents;	/* regions have not got all */
+	bool		bringing;		/* for lack of time */
+	uint32		nfree;			/* extents without a region */
+	uint32		look_at;		/* where looking for one goes on */
+	uint32		free_from;		/* the first that is free below that */
+
+	/* why the broker gave no good answer, "" if it did; and since when */
+	char		trouble[RBP_TROUBLE_LEN];
+	TimestampTz trouble_since;
+
+	pg_atomic_uint32 serial;	/* moves when the credentials change */
+	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
+	pg_atomic_uint32 nregions;	/* in use */
+	pg_atomic_uint32 suspicion;
+
+	/* constant */
+	uint32		first_extent;
+	uint32		end_extent;		/* the first that is not the pool's */
+} PoolLease;
+
+typedef struct RemoteShared
+{
+	LWLock		remote_lock;
+
+	/* under remote_lock */
+	uint32		last_grant;
+	Latch	   *lease_latch;
+
+	PoolLease	leases[RBP_POOLS];
+	pg_atomic_uint32 stale;		/* moves when a lease's or a donor's serial
+								 * does */
+	pg_atomic_uint32 avoided;	/* how many donors are, about */
+	pg_atomic_uint32 doubts;	/* some donor is in doubt */
+
+	/* the settings, as the pusher has them: the same for all processes */
+	pg_atomic_uint32 max_places;	/* remote_bp.max_connections */
+	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
+
+	uint32		nextents;
+	RemoteDonor		donors[RBP_MAX_DONORS];
+	RemoteRegion		regions[RBP_MAX_REGIONS];
+	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* by extent */
+} RemoteShared;
+
+extern RemoteShared *rbp_remote_shared;
+
+/* Have the duties of the background done at once; see rbp_remote_set_wake(). */
+extern void rbp_remote_wake(void);
+
+/*
+ * ---- rbp_remote.c -----------------------------------------------------------
+ */
+
+#define RBP_EXTENT_BYTES	(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
+
+#define NO_EXTENT			PG_UINT32_MAX
+
+/* An extent's place: region index + 1 in the high half; 0 is none. */
+#define MAP_NONE			0
+#define MAP_MAKE(region, ext)	((((uint32) (region) + 1) << 16) | (uint32) (ext))
+#define MAP_REGION(word)	((int) ((word) >> 16) - 1)
+#define MAP_EXTENT(word)	((word) & 0xffff)
+
+/* What carries the slot: a word of the map, MAP_NONE if nothing does. No lock. */
+static inline uint32
+slot_word(uint32 slot)
+{
+	uint32		extent = slot / RBP_EXTENT_PAGES;
+
+	return extent < rbp_remote_shared->nextents ?
+		pg_atomic_read_u32(&rbp_remote_shared->map[extent]) : MAP_NONE;
+}
+
+/* Where the slot is in the region that the word names, in bytes. */
+static inline uint64
+slot_offset(uint32 slot, uint32 word)
+{
+	return MAP_EXTENT(word) * RBP_EXTENT_BYTES +
+		(slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
+}
+
+static inline RemoteRegion *
+word_region(uint32 word)
+{
+	return &rbp_remote_shared->regions[MAP_REGION(word)];
+}
+
+/* Has some lease regions there?  A reading. */
+static inline bool
+donor_known(const RemoteDonor *d)
+{
+	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
+}
+
+/*
+ * This process's connection to one donor for one pool: a connection speaks
+ * for a lease.  They are told apart by an index (conn_index()).
+ */
+typedef struct LocalConn
+{
+	RbpConn    *conn;			/* NULL: none */
+	const RbpTransportOps *ops; /* of it, or of the last one */
+	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
+	bool		ready;
+	bool		placed;			/* it has a place in Donor.places */
+	bool		denied;			/* a request was, which may have ended it */
+	bool		detour;			/* there is another transport to go on with */
+	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
+								 * give way before the transaction ends */
+	uint32		opened;			/* another value for each connection */
+	int			parts;			/* of batches, that are on their way over it */
+	uint32		donor_serial;
+	uint32		lease_serial;
+	uint32		settings;		/* rbp_guc_connect_serial */
+	int			timeouts;		/* in a row */
+	int64		started;		/* connecting since */
+	int64		polled_at;		/* for that, last */
+	int64		watched;		/* ns in which it was polled now and then */
+	bool		waited;			/* for that, once: from now on only poll */
+	bool		slow;			/* a costly one was: do not wait for the next */
+	int64		retry_at;
+
+	/* why there is no connection, and nothing is wrong */
+	bool		over_limit;
+	bool		below_threshold;
+	uint32		wanted;			/* reads that have not connected yet */
+} LocalConn;
+
+extern LocalConn rbp_remote_conns[RBP_MAX_CONNS];
+
+static inline int
+conn_index(RbpPool pool, int donor)
+{
+	return (int) pool * RBP_MAX_DONORS + donor;
+}
+
+static inline int
+conn_donor(int ci)
+{
+	return (int) ((unsigned int) ci % RBP_MAX_DONORS);
+}
+
+static inline RbpPool
+conn_pool(int ci)
+{
+	return (RbpPool) ((unsigned int) ci / RBP_MAX_DONORS);
+}
+
+/* The connection that the pusher asks the donor over how it is. */
+static inline int
+conn_to_ask(int donor)
+{
+	return conn_index(rbp_remote_shared->donors[donor].known[RBP_POOL_BUFFER] ?
+					  RBP_POOL_BUFFER : RBP_POOL_TEMP, donor);
+}
+
+static inline DonorStripe *
+stripe_of(RemoteDonor *d)
+{
+	return &d->stripes[rbp_compat_procno() % RBP_DONOR_STRIPES];
+}
+
+/*
+ * ---- rbp_remote_io.c --------------------------------------------------------
+ */
+
+/*
+ * The connection is about to be closed: what is on its way over it is waited
+ * for until then (a time in the past: just looked at), and the rest of it
+ * given up, as RBP_CONNLOST.
+ */
+extern void rbp_remote_cut_batches(int ci, int64 until_ns);
+
+/*
+ * Is the wait for a donor to be given up, since the query is to end?  For
+ * transports.
+ */
+extern bool rbp_remote_give_up(void);
+
+/*
+ * ---- rbp_remote_conn.c ------------------------------------------------------
+ */
+extern Size rbp_remote_conn_shmem_size(void);
+extern void rbp_remote_conn_shmem_init(void *mem);
+extern void rbp_remote_conn_reset_donor(RemoteDonor *d);
+
+/* The donor has another address: what was learnt about the old one is void. */
+extern void rbp_remote_conn_new_endpoint(RemoteDonor *d);
+
+/*
+ * The donor was lost, and is back: if there is a detour, try at once whether
+ * it is needed still.
+ */
+extern void rbp_remote_conn_end_detour_soon(RemoteDonor *d);
+
+/* Is that in the memory that rbp_remote_set_pusher() named? */
+extern bool rbp_remote_is_push_memory(const void *buf, Size len);
+
+/* By RBP_TRANSPORT_*; "none" if there is no such transport. */
+extern const char *rbp_remote_transport_name(uint32 bit);
+
+/*
+ * See that the connection is ready for requests, or RBP_CANCELED if it is not
+ * now and nothing is wrong; RBP_TIMEOUT if it is still being made at the
+ * deadline; else why it failed.  pages: how many reads would go there.
+ * patient: as RBP_REMOTE_PATIENT.  now: about; it is noted as the time of use.
+ */
+extern RbpStatus rbp_remote_conn_get(int ci, int pages, bool patient,
+									 int64 now, int64 deadline_ns);
+
+/* Close it, if there is one, and give its place back. */
+extern void rbp_remote_conn_close(int ci);
+
+/*
+ * Connections that carry this serial, a donor's or a lease's, are of no
+ * use any more.  Returns the new serial.
+ */
+extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
+
+/*
+ * ---- rbp_remote_health.c ----------------------------------------------------
+ */
+extern void rbp_remote_health_reset(RemoteDonor *d);
+
+/* The lease worker shall ask the broker about the pool's lease. */
+extern void rbp_remote_suspect(RbpPool pool);
+
+/*
+ * A request to the donor failed (lost: its connection broke) or was too late:
+ * nobody uses it for now.
+ */
+extern void rbp_remote_donor_trouble(RemoteDonor *d, bool lost);
+
+/*
+ * An answer came too late, or none yet: this process leaves the donor alone
+ * until the pusher, or somebody else, is answered.  makes_debt: it says
+ * something about how fast reads are.
+ */
+extern void rbp_remote_donor_late(RemoteDonor *d, bool makes_debt);
+
+/* The donor's processor has answered: doubts end. */
+extern void rbp_remote_end_doubt(RemoteDonor *d);
+
+static inline void
+donor_answered(RemoteDonor *d)
+{
+	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0))
+		rbp_remote_end_doubt(d);
+}
+
+/* Requests were done in time, which pays off debt. */
+static inline void
+donor_in_time(RemoteDonor *d)
+{
+	uint32		debt = pg_atomic_read_u32(&d->debt);
+
+	if (unlikely(debt > 0))
+		(void) pg_atomic_compare_exchange_u32(&d->debt, &debt, debt - 1);
+}
+
+/* Since when each donor is in doubt for this process; 0: it is not. */
+extern int64 rbp_remote_doubt_since[RBP_MAX_DONORS];
+
+/* Was the donor late for this process, and is not known to have come round? */
+extern bool rbp_remote_still_in_doubt(int donor);
+
+static inline bool
+in_doubt(int donor)
+{
+	return unlikely(rbp_remote_doubt_since[donor] != 0) &&
+		rbp_remote_still_in_doubt(donor);
+}
+
+/* Back in use, whatever was. */
+extern void rbp_remote_unavoid(RemoteDonor *d);
+
+/* There is no way to the donor, as far as settings and devices go. */
+extern void rbp_remote_donor_no_way(RemoteDonor *d);
+
+/*
+ * What a status other than RBP_OK means for donor and connection.
+ * connecting: it was got from rbp_remote_conn_get().  patient: it had the time
+ * of RBP_REMOTE_PATIENT, so that to be late is to be in trouble.
+ */
+extern void rbp_remote_account_failure(int ci, RbpStatus status,
+									   bool connecting, bool patient);
+
+/*
+ * ---- rbp_remote_report.c ----------------------------------------------------
+ *
+ * None of these takes a lock, but where it says so.
+ */
+
+/* Donor.state, what the view shows */
+#define RBP_DONOR_GONE		0	/* no lease has regions there */
+#define RBP_DONOR_OK		1
+#define RBP_DONOR_AVOIDED	2
+#define RBP_DONOR_UNRESOLVED 3	/* the lease worker has no address for it */
+
+typedef enum DonorError
+{
+	DONOR_ERROR_NONE,
+	DONOR_ERROR_CONNECT,		/* no connection could be made */
+	DONOR_ERROR_REQUEST,		/* a request failed */
+	DONOR_ERROR_OFTEN_LATE,		/* too much debt */
+	DONOR_ERROR_UNRESOLVED,		/* its name has no address yet */
+	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": none leads there */
+	DONOR_ERROR_NO_DEVICE,		/* the transport of the settings does not: */
+	DONOR_ERROR_NOT_OFFERED,
+	DONOR_ERROR_NOT_FROM_HERE
+} DonorError;
+
+extern void rbp_remote_report_reset(RemoteDonor *d);
+
+/* Something went wrong with the donor; transport: RBP_TRANSPORT_*, or 0. */
+extern void rbp_remote_note_error(RemoteDonor *d, DonorError what, uint32 transport,
+								  RbpStatus status);
+
+/* The same, if no transport can be chosen: finds out why. */
+extern void rbp_remote_note_no_way(RemoteDonor *d, const RbpEndpoint *endpoint);
+
+/* Its state, or that of all donors, may be another one. */
+extern void rbp_remote_note_state(RemoteDonor *d);
+extern void rbp_remote_note_states(void);
+
+/* By RBP_DONOR_*. */
+extern const char *rbp_remote_state_name(uint32 state);
+
+/* The last error of the donor as text, "" if there was none. */
+extern void rbp_remote_last_error(RemoteDonor *d, char *buf, Size len,
+								  TimestampTz *at);
+
+/*
+ * ---- for the views ------------------------------------------------------------
+ */
+
+typedef struct RbpDonorInfo
+{
+	RbpEndpoint endpoint;
+	const char *transport;		/* that is in use, or "none" */
+	const char *state;			/* "ok", "avoided", "unresolved", "gone" */
+	TimestampTz state_since;
+	char		last_error[RBP_ERROR_LEN];	/* "" if there was none */
+	TimestampTz last_error_at;
+	int			connections;	/* of backends */
+	uint64		leased_bytes;
+	uint64		used_bytes;
+	uint64		reads;
+	uint64		writes;
+	uint64		failures;
+	uint64		timeouts;
+	uint64		bypassed;
+	int64		saved_ns;
+	RbpHistogram read_latency;
+} RbpDonorInfo;
+
+typedef struct RbpLeaseInfo
+{
+	char		lease[RBP_LEASE_ID_LEN];
+	const char *purpose;		/* "buffer" or "temp" */
+	char		donor[RBP_DONOR_ID_LEN];
+	uint32		region;
+	uint64		bytes;
+	uint64		used_bytes;
+	uint64		heat;
+	bool		denied;			/* the donor has refused its use */
+	int64		remaining_ns;	/* until the deadline, negative if past */
+} RbpLeaseInfo;
+
+/* Each returns a palloc'd array and its length. */
+extern RbpDonorInfo *rbp_remote_donor_info(int *n);
+extern RbpLeaseInfo *rbp_remote_lease_info(int *n);
+
+#endif							/* RBP_REMOTE_INTERNAL_H */

@@ -1,0 +1,429 @@
+/*-------------------------------------------------------------------------
+ *
+ * report.c
+ *	  What goes wrong is told: donors' last errors, why memory cannot be
+ *	  used, and the log's lines about both.
+ *
+ * Whoever meets an error notes it, a backend in the middle of a file call as
+ * well as the pusher: two stores into the donor's shared state, of what it was
+ * and when.  Text is made of it by who shows it.  The two stores are not one:
+ * the time may be that of another error, of about the same moment.
+ *
+ * The pusher alone writes to the log, since it may wait there.  It looks at
+ * all donors each time that it is awake, and tells what has changed since it
+ * told last: a donor is avoided, is used again, has no place for more
+ * connections, or refuses them.  A donor that comes and goes would fill the log, so
+ * the same reason is told again only after LOG_AGAIN_NS, with the number of
+ * times in between.
+ *
+ * The lease worker notes as text, under remote_lock, why it has no good answer
+ * from the broker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/lwlock.h"
+#include "utils/timestamp.h"
+
+#include "base/guc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+#include "transport/transport.h"
+
+#define LOG_AGAIN_NS	INT64CONST(60000000000)
+#define LOG_OTHER_NS	INT64CONST(5000000000)	/* for another reason */
+#define BYPASSED_MIN	100		/* samples alone are not worth a line */
+#define SERIES_NS		INT64CONST(30000000000) /* between errors of a series */
+
+#define ERROR_TEXT_LEN	160
+
+/* How a donor's error is kept in one word */
+#define ERROR_MAKE(what, transport, status) \
+	(((uint32) (what) << 16) | ((uint32) (transport) << 8) | (uint32) (status))
+#define ERROR_WHAT(word)		((DonorError) ((word) >> 16))
+#define ERROR_TRANSPORT(word)	(((word) >> 8) & 0xff)
+#define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
+
+/* What the pusher has told about the donor in that place. */
+typedef struct Told
+{
+	char		donor[RBP_DONOR_ID_LEN];
+	bool		avoided;		/* and not yet that it is used again */
+	int64		avoided_at;		/* rbp_now_ns() of the last line; 0: none */
+	uint32		why;
+	uint32		times_avoided;	/* as it was then */
+	int64		turned_away_at;
+	uint32		turned_away;
+	int64		bypassed_at;
+	uint64		bypassed;
+	int64		refused_at;
+	uint64		refused_error_at;	/* of the last one seen, in a series: */
+	int64		refused_last;
+	int64		refused_since;
+} Told;
+
+/*
+ * ---- what is noted ------------------------------------------------------------
+ */
+
+void
+rbp_remote_report_reset(RemoteDonor *d)
+{
+	pg_atomic_init_u32(&d->error, 0);
+	pg_atomic_init_u64(&d->error_at, 0);
+	pg_atomic_init_u32(&d->state, RBP_DONOR_GONE);
+	pg_atomic_init_u64(&d->state_since, 0);
+	pg_atomic_init_u32(&d->times_avoided, 0);
+	pg_atomic_init_u32(&d->turned_away, 0);
+}
+
+void
+rbp_remote_note_error(RemoteDonor *d, DonorError what, uint32 transport,
+					  RbpStatus status)
+{
+	pg_atomic_write_u32(&d->error, ERROR_MAKE(what, transport, status));
+	pg_atomic_write_u64(&d->error_at, (uint64) GetCurrentTimestamp());
+}
+
+/*
+ * Is there no way to the donor as long as the lease worker has no address for
+ * its name?
+ */
+static bool
+is_unresolved(const RbpEndpoint *ep)
+{
+	return ((ep->port != 0 && ep->host[0] == '\0') ||
+			(ep->rdma_port != 0 && ep->rdma_host[0] == '\0')) &&
+		rbp_transport_choose(rbp_guc_transport, ep) == NULL;
+}
+
+void
+rbp_remote_note_state(RemoteDonor *d)
+{
+	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
+		is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
+		pg_atomic_read_u32(&d->avoided) != 0 ? RBP_DONOR_AVOIDED : RBP_DONOR_OK;
+
+	if (pg_atomic_exchange_u32(&d->state, state) != state)
+		pg_atomic_write_u64(&d->state_since, (uint64) GetCurrentTimestamp());
+}
+
+void
+rbp_remote_note_states(void)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		if (rbp_remote_shared->donors[i].endpoint.donor[0] != '\0')
+			rbp_remote_note_state(&rbp_remote_shared->donors[i]);
+}
+
+const char *
+rbp_remote_state_name(uint32 state)
+{
+	return state == RBP_DONOR_GONE ? "gone" :
+		state == RBP_DONOR_UNRESOLVED ? "unresolved" :
+		state == RBP_DONOR_AVOIDED ? "avoided" : "ok";
+}
+
+void
+rbp_remote_note_no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
+{
+	const RbpTransportOps *ops = rbp_transport_by_name(rbp_guc_transport);
+	const RbpTransportOps *verbs = rbp_transport_by_name("verbs");
+	const RbpEndpoint somewhere = {.rdma_host = "127.0.0.1",.rdma_port = 1};
+	DonorError	what;
+
+	if (is_unresolved(endpoint))
+		what = DONOR_ERROR_UNRESOLVED;
+	else if (ops == NULL)
+		what = DONOR_ERROR_NO_TRANSPORT;
+	else if (ops == verbs && !ops->usable(&somewhere))
+		what = DONOR_ERROR_NO_DEVICE;
+	else if ((endpoint->transports & ops->bit) == 0)
+		what = DONOR_ERROR_NOT_OFFERED;
+	else
+		what = DONOR_ERROR_NOT_FROM_HERE;
+	rbp_remote_note_error(d, what, ops == NULL ? 0 : ops->bit, RBP_INVALID);
+}
+
+/* The error as text, "" if there was none. */
+static void
+error_text(uint32 word, char *buf, Size len)
+{
+	const char *over = rbp_remote_transport_name(ERROR_TRANSPORT(word));
+	RbpStatus	status = ERROR_STATUS(word);
+	const char *why = rbp_status_text(status);
+
+	buf[0] = '\0';
+	switch (ERROR_WHAT(word))
+	{
+		case DONOR_ERROR_NONE:
+			break;
+		case DONOR_ERROR_CONNECT:
+			snprintf(buf, len, "could not connect over %s: %s", over,
+					 status == RBP_CONNLOST ? "refused, closed or unreachable" : why);
+			break;
+		case DONOR_ERROR_REQUEST:
+			snprintf(buf, len, "a request over %s failed: %s", over, why);
+			break;
+		case DONOR_ERROR_OFTEN_LATE:
+			snprintf(buf, len, "too many requests over %s timed out", over);
+			break;
+		case DONOR_ERROR_UNRESOLVED:
+			snprintf(buf, len, "the name that it advertises could not be resolved");
+			break;
+		case DONOR_ERROR_NO_TRANSPORT:
+			snprintf(buf, len, "it offers no transport that this server can use");
+			break;
+		case DONOR_ERROR_NO_DEVICE:
+			snprintf(buf, len, "this server has no RDMA device that it can use, and remote_bp.transport is %s",
+					 over);
+			break;
+		case DONOR_ERROR_NOT_OFFERED:
+			snprintf(buf, len, "it does not offer %s, and remote_bp.transport is that", over);
+			break;
+		case DONOR_ERROR_NOT_FROM_HERE:
+			snprintf(buf, len, "it cannot be reached over %s from this host, and remote_bp.transport is that",
+					 over);
+			break;
+	}
+}
+
+void
+rbp_remote_last_error(RemoteDonor *d, char *buf, Size len, TimestampTz *at)
+{
+	error_text(pg_atomic_read_u32(&d->error), buf, len);
+	*at = (TimestampTz) pg_atomic_read_u64(&d->error_at);
+}
+
+/*
+ * ---- why memory cannot be used ---------------------------------------------------
+ */
+
+void
+rbp_remote_set_trouble(RbpPool pool, const char *trouble)
+{
+	PoolLease  *lease = &rbp_remote_shared->leases[pool];
+
+	/* each renewal comes here, and nobody but us writes it */
+	if (trouble == NULL && lease->trouble[0] == '\0')
+		return;
+	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_EXCLUSIVE);
+	if (lease->trouble[0] == '\0')
+		lease->trouble_since = GetCurrentTimestamp();
+	strlcpy(lease->trouble, trouble != NULL ? trouble : "", sizeof(lease->trouble));
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+}
+
+/* No donor of the pool's regions is in use: the reason, of one of them. */
+static bool
+all_avoided(RbpPool pool, char *buf, Size len)
+{
+	char		error[ERROR_TEXT_LEN];
+	RemoteDonor	   *avoided = NULL;
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+
+		if (d->nregions[pool] == 0)
+			continue;
+		if (pg_atomic_read_u32(&d->avoided) == 0)
+			return false;
+		avoided = d;
+	}
+	if (avoided == NULL)
+		return false;
+	error_text(pg_atomic_read_u32(&avoided->error), error, sizeof(error));
+	snprintf(buf, len, "all donors are avoided; donor \"%s\": %s",
+			 avoided->endpoint.donor, error);
+	return true;
+}
+
+bool
+rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
+{
+	PoolLease  *lease = &rbp_remote_shared->leases[pool];
+	bool		temp = pool == RBP_POOL_TEMP;
+	int			size = temp ? rbp_guc_temp_tier_size : rbp_guc_tier_size_wanted();
+	bool		unusable = true;
+
+	if (temp && rbp_guc_temp_tier_max_size == 0)
+	{
+		strlcpy(buf, "remote_bp.temp_tier_max_size is 0", len);
+		return true;
+	}
+	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
+	if (rbp_remote_usable(pool, rbp_now_ns()))
+		unusable = all_avoided(pool, buf, len);
+	else if (rbp_guc_broker == NULL || rbp_guc_broker[0] == '\0')
+		strlcpy(buf, "remote_bp.broker is not set", len);
+	else if (size == 0)
+		snprintf(buf, len, "remote_bp.%s_tier_size is 0", temp ? "temp" : "buffer");
+	else if (lease->trouble[0] != '\0')
+		snprintf(buf, len, "no lease: broker \"%s\", since %s: %s", rbp_guc_broker,
+				 timestamptz_to_str(lease->trouble_since), lease->trouble);
+	else if (lease->has_lease && pg_atomic_read_u32(&lease->nregions) == 0)
+		strlcpy(buf, "the lease waits for memory: no donor has any to lease", len);
+	else
+		strlcpy(buf, "no lease yet", len);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+	return unusable;
+}
+
+/*
+ * ---- the log ---------------------------------------------------------------------
+ */
+
+/* Is it time for a line, when the last was then? */
+static inline bool
+may_tell(int64 last, int64 pause, int64 now)
+{
+	return last == 0 || now - last >= pause;
+}
+
+/* It is avoided, or not any more. */
+static void
+tell_avoided(RemoteDonor *d, Told *told, int64 now)
+{
+	bool		avoided = pg_atomic_read_u32(&d->avoided) != 0;
+	uint32		why = pg_atomic_read_u32(&d->error);
+	uint32		times = pg_atomic_read_u32(&d->times_avoided);
+	uint32		missed = times - told->times_avoided;
+	char		error[ERROR_TEXT_LEN];
+
+	if (avoided && !told->avoided &&
+		may_tell(told->avoided_at,
+				 why == told->why ? LOG_AGAIN_NS : LOG_OTHER_NS, now))
+	{
+		error_text(why, error, sizeof(error));
+		ereport(LOG,
+				(errmsg("remote_bp: donor \"%s\" is avoided: %s",
+						told->donor, error),
+				 told->avoided_at != 0 && missed > 1 ?
+				 errdetail("Since the last such message it was avoided %u times.", missed) : 0));
+		rbp_stats_error("donor \"%s\" is avoided: %s", told->donor, error);
+		told->avoided = true;
+		told->avoided_at = now;
+		told->why = why;
+		told->times_avoided = times;
+	}
+	else if (!avoided && told->avoided)
+	{
+		ereport(LOG,
+				(errmsg("remote_bp: donor \"%s\" is used again", told->donor)));
+		told->avoided = false;
+	}
+}
+
+/* Somebody wanted a connection above remote_bp.max_connections. */
+static void
+tell_turned_away(RemoteDonor *d, Told *told, int64 now)
+{
+	uint32		n = pg_atomic_read_u32(&d->turned_away);
+
+	if (n == told->turned_away ||
+		!may_tell(told->turned_away_at, LOG_AGAIN_NS, now))
+		return;
+	ereport(LOG,
+			(errmsg("remote_bp: all connections to donor \"%s\" are taken",
+					told->donor),
+			 errdetail("Processes that wanted one read from disk, %u times%s.",
+					   n - told->turned_away,
+					   told->turned_away_at == 0 ? "" : " since the last such message"),
+			 errhint("Raise remote_bp.max_connections (%d), or put a connection pooler before the server.",
+					 rbp_guc_max_connections)));
+	told->turned_away = n;
+	told->turned_away_at = now;
+}
+
+/* Reads went to the disk because the donor was slower. */
+static void
+tell_bypassed(RemoteDonor *d, Told *told, int64 now)
+{
+	uint64		n = 0;
+
+	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
+		n += pg_atomic_read_u64(&d->stripes[s].bypassed);
+	/* they were reset */
+	told->bypassed = Min(told->bypassed, n);
+	if (n - told->bypassed < BYPASSED_MIN ||
+		!may_tell(told->bypassed_at, LOG_AGAIN_NS, now))
+		return;
+	ereport(LOG,
+			(errmsg("remote_bp: donor \"%s\" is slower than the disk", told->donor),
+			 errdetail("Since the last such message, " UINT64_FORMAT " pages that it has were read from disk instead.",
+					   n - told->bypassed)));
+	told->bypassed = n;
+	told->bypassed_at = now;
+}
+
+/*
+ * Connections are refused, or cannot be had, for a reason for which the donor
+ * is not avoided: it is ours, or the lease's.  Once is no trouble: so it is when
+ * a lease ends.
+ */
+static void
+tell_refused(RemoteDonor *d, Told *told, int64 now)
+{
+	uint32		word = pg_atomic_read_u32(&d->error);
+	uint64		at = pg_atomic_read_u64(&d->error_at);
+	char		error[ERROR_TEXT_LEN];
+
+	if (at == told->refused_error_at ||
+		ERROR_WHAT(word) != DONOR_ERROR_CONNECT ||
+		pg_atomic_read_u32(&d->avoided) != 0)
+		return;
+	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
+		ERROR_TRANSPORT(word) != RBP_TRANSPORT_VERBS)
+		return;
+	/* that is told already, when the detour is taken */
+	if (pg_atomic_read_u32(&d->detour) != 0)
+		return;
+	if (now - told->refused_last > SERIES_NS)
+		told->refused_since = now;
+	told->refused_last = now;
+	told->refused_error_at = at;
+	if (now - told->refused_since < LOG_OTHER_NS ||
+		!may_tell(told->refused_at, LOG_AGAIN_NS, now))
+		return;
+	error_text(word, error, sizeof(error));
+	ereport(LOG,
+			(errmsg("remote_bp: donor \"%s\" cannot be used: %s",
+					told->donor, error)));
+	rbp_stats_error("donor \"%s\" cannot be used: %s", told->donor, error);
+	told->refused_at = now;
+}
+
+int64
+rbp_remote_report(void)
+{
+	static Told all_told[RBP_MAX_DONORS];
+	int64		now = rbp_now_ns();
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		Told	   *told = &all_told[i];
+
+		if (!donor_known(d))
+		{
+			/* that it is gone says the lease's line */
+			told->avoided = false;
+			continue;
+		}
+		if (strcmp(told->donor, d->endpoint.donor) != 0)
+		{
+			memset(told, 0, sizeof(*told));
+			rbp_remote_donor_name(i, told->donor, sizeof(told->donor));
+		}
+		tell_avoided(d, told, now);
+		tell_turned_away(d, told, now);
+		tell_bypassed(d, told, now);
+		tell_refused(d, told, now);
+	}
+	return -1;
+}

@@ -1,0 +1,275 @@
+/*-------------------------------------------------------------------------
+ *
+ * cost.c
+ *	  Files or donors: where a temporary block costs less.
+ *
+ * A temporary file that fits in the page cache, or whose disk is quick, costs
+ * less than a network.  Nothing tells that in advance: it depends on the memory
+ * that is free, on the disk, and on how far the donors are.  So what writing and
+ * reading blocks of temporary files costs is measured, in the file and at
+ * donors, as averages that all processes share.  Blocks go where both together
+ * cost less, and temporary tables' blocks with them.
+ *
+ * Now and then a run of blocks goes the other way, so that its costs stay
+ * known.  While the page cache loses pages, that is seldom done with the file:
+ * the few blocks of a run are still cached when they are read, which the many blocks
+ * of a query would not be, and so the file would seem to cost less than it does.
+ *
+ * The averages are written without a lock: a measurement may be lost.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/guc.h"
+#include "base/mutation.h"
+#include "base/page_cache.h"
+#include "common/clock.h"
+#include "remote/remote.h"
+#include "spill/spill.h"
+#include "spill/spill_internal.h"
+#include "common/pg_prng.h"
+
+/*
+ * Of the blocks that go where they cost less, each so many-th is measured; it has no
+ * common factor with the size of a chunk.  Of the others, all are.
+ */
+#define MEASURE_EACH			7
+
+/* Blocks that go the same way before that is decided anew. */
+#define RUN_BLOCKS				64
+
+/*
+ * A run to donors, to see.  The first blocks of it are not measured: so many can be on their
+ * way, and only who writes one more has to wait for the network.
+ */
+#define DONOR_RUN_BLOCKS		256
+#define DONOR_RUN_UNMEASURED	64
+
+#define SAMPLE_NS				INT64CONST(5000000000)
+#define SAMPLE_SELDOM_NS		INT64CONST(60000000000)
+
+/*
+ * Most blocks cost a copy, and some the wait for all: only together do they tell
+ * anything, so means of so many go into an average.  It has a weight of so many
+ * means, and takes none that is larger than so many times itself: the process may just
+ * have waited for a processor.
+ */
+#define GROUP					32
+#define WEIGHT					32
+#define OUTLIER					16
+
+/*
+ * A group is of all processes, of which one may write few blocks: in one word, with the
+ * sum above how many they are.
+ */
+#define GROUP_BITS				12
+#define GROUP_N(g)				((g) & ((UINT64CONST(1) << GROUP_BITS) - 1))
+#define GROUP_SUM(g)			((g) >> GROUP_BITS)
+#define MEASURED_MAX_NS			INT64CONST(60000000000)
+
+/* Where blocks go is changed for a difference of so much, in percent. */
+#define DIFFERENCE				15
+
+/* After the file has refused a block */
+#define REFUSED_NS				INT64CONST(10000000000)
+#define LOG_EVERY_NS			INT64CONST(60000000000)
+
+#define costs			rbp_spill_shared->costs
+
+/* Where a block costs less, as this process has found last. */
+static RbpSpillWhere lesser = RBP_SPILL_DONOR;
+
+/* The run: where it goes, and how many are left of it. */
+static RbpSpillWhere run_where = RBP_SPILL_DONOR;
+static int	run_left = 0;
+static int	run_unmeasured = 0;
+
+static int64 file_refused_until = 0;
+
+void
+rbp_spill_cost_shmem_init(RbpSpillCosts *c)
+{
+	for (int where = 0; where < RBP_SPILL_WHERES; where++)
+		for (int write = 0; write < 2; write++)
+		{
+			pg_atomic_init_u32(&c->average[where][write], 0);
+			pg_atomic_init_u32(&c->measured[where][write], 0);
+			pg_atomic_init_u64(&c->group[where][write], 0);
+		}
+	pg_atomic_init_u64(&c->sampled_at, 0);
+}
+
+static uint32
+average(RbpSpillWhere where, bool write)
+{
+	return pg_atomic_read_u32(&costs->average[where][write ? 1 : 0]);
+}
+
+/*
+ * Of writing a block and reading it, in ns.  Of writing alone as long as reads are
+ * not known of both: a file is written long before it is read.
+ */
+static uint64
+cost_of(RbpSpillWhere where)
+{
+	bool		reads = average(RBP_SPILL_FILE, false) != 0 &&
+		average(RBP_SPILL_DONOR, false) != 0;
+
+	return (uint64) average(where, true) + (reads ? average(where, false) : 0);
+}
+
+double
+rbp_spill_cost_us(RbpSpillWhere where)
+{
+	return rbp_spill_shared == NULL ? 0 : (double) cost_of(where) / 1000;
+}
+
+/* Does a block cost less in the file?  It does already, or not: is. */
+static bool
+file_costs_less(bool is)
+{
+	uint64		file = cost_of(RBP_SPILL_FILE);
+	uint64		donor = cost_of(RBP_SPILL_DONOR);
+
+	return file * 100 <= donor * (is ? 100 + DIFFERENCE : 100 - DIFFERENCE);
+}
+
+int64
+rbp_spill_cost_begin(RbpSpillWhere where, bool write)
+{
+	static uint32 turn = 0;
+
+	if (where == lesser && ++turn % MEASURE_EACH != 0)
+		return 0;
+	if (where == RBP_SPILL_DONOR && write && run_unmeasured > 0)
+		return 0;
+	return rbp_now_ns();
+}
+
+void
+rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
+{
+	pg_atomic_uint32 *cost;
+	pg_atomic_uint32 *measured;
+	int64		avg;
+	int64		ns;
+	uint32		n;
+
+	if (begun == 0)
+		return;
+	cost = &costs->average[where][write ? 1 : 0];
+	measured = &costs->measured[where][write ? 1 : 0];
+	avg = (int64) pg_atomic_read_u32(cost);
+	ns = Min(Max(rbp_now_ns() - begun, 1), MEASURED_MAX_NS);
+	n = pg_atomic_read_u32(measured);
+	if (n < WEIGHT)
+		pg_atomic_write_u32(measured, ++n);
+	else
+	{
+		pg_atomic_uint64 *group = &costs->group[where][write ? 1 : 0];
+		uint64		g = ((uint64) ns << GROUP_BITS) + 1;
+
+		g += pg_atomic_fetch_add_u64(group, g);
+		/* one process takes the group, with what others have added meanwhile */
+		if (GROUP_N(g) != GROUP)
+			return;
+		g = pg_atomic_exchange_u64(group, 0);
+		ns = (int64) (GROUP_SUM(g) / Max(GROUP_N(g), 1));
+	}
+	if (avg == 0)
+		avg = Min(ns, 1000000);
+	else
+		avg += (Min(ns, avg * OUTLIER) - avg) / n;
+	pg_atomic_write_u32(cost, (uint32) Min(Max(avg, 1), PG_INT32_MAX));
+}
+
+/* Where the next run of blocks goes. */
+static void
+begin_run(void)
+{
+	int64		now = rbp_now_ns();
+	uint64		sampled_at;
+
+	run_left = RUN_BLOCKS;
+	run_unmeasured = 0;
+	if (now < file_refused_until || average(RBP_SPILL_DONOR, true) == 0)
+		run_where = RBP_SPILL_DONOR;
+	else
+	{
+		bool		known = average(RBP_SPILL_FILE, true) != 0;
+
+		lesser = known && file_costs_less(lesser == RBP_SPILL_FILE) ?
+			RBP_SPILL_FILE : RBP_SPILL_DONOR;
+		run_where = lesser;
+		sampled_at = pg_atomic_read_u64(&costs->sampled_at);
+		if (now - (int64) sampled_at >=
+			(!known || lesser == RBP_SPILL_FILE || rbp_page_cache_keeps() ?
+			 SAMPLE_NS : SAMPLE_SELDOM_NS) &&
+			pg_atomic_compare_exchange_u64(&costs->sampled_at, &sampled_at,
+										   (uint64) now))
+		{
+			run_where = lesser == RBP_SPILL_FILE ? RBP_SPILL_DONOR : RBP_SPILL_FILE;
+			if (run_where == RBP_SPILL_DONOR)
+			{
+				run_left = DONOR_RUN_BLOCKS;
+				run_unmeasured = DONOR_RUN_UNMEASURED;
+			}
+		}
+	}
+}
+
+bool
+rbp_spill_prefer_file(void)
+{
+	if (RBP_MUTATED(RBP_MUTATION_MIX_SPILL))
+		return pg_prng_bool(&pg_global_prng_state);
+	if (rbp_guc_bypass == RBP_BYPASS_OFF)
+	{
+		lesser = RBP_SPILL_DONOR;
+		run_left = run_unmeasured = 0;
+		return false;
+	}
+	if (run_left == 0)
+		begin_run();
+	run_left--;
+	if (run_unmeasured > 0)
+		run_unmeasured--;
+	return run_where == RBP_SPILL_FILE;
+}
+
+void
+rbp_spill_file_refused(void)
+{
+	file_refused_until = rbp_now_ns() + REFUSED_NS;
+	run_left = 0;
+}
+
+void
+rbp_spill_cost_report(int64 now)
+{
+	static bool said = false;	/* files cost less */
+	static int64 said_at = 0;
+	double		file;
+	double		donor;
+
+	if (rbp_guc_bypass == RBP_BYPASS_OFF ||
+		average(RBP_SPILL_FILE, true) == 0 ||
+		average(RBP_SPILL_DONOR, true) == 0 ||
+		!rbp_remote_usable(RBP_POOL_TEMP, now) ||
+		file_costs_less(said) == said ||
+		(said_at != 0 && now - said_at < LOG_EVERY_NS))
+		return;
+	said = !said;
+	said_at = now;
+	file = rbp_spill_cost_us(RBP_SPILL_FILE);
+	donor = rbp_spill_cost_us(RBP_SPILL_DONOR);
+	if (said)
+		ereport(LOG,
+				(errmsg("remote_bp: temporary blocks are written to files: writing and reading one takes %.1f us there, and %.1f us at donors",
+						file, donor)));
+	else
+		ereport(LOG,
+				(errmsg("remote_bp: temporary blocks are written to donors again: writing and reading one takes %.1f us there, and %.1f us in files",
+						donor, file)));
+}

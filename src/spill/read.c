@@ -1,0 +1,620 @@
+/*-------------------------------------------------------------------------
+ *
+ * read.c
+ *	  Temporary blocks from donors.
+ *
+ * Where a read is a copy within this host (shm), it is made at once, into
+ * the caller's buffer if that takes a whole block.  Over a network blocks
+ * are read ahead, as most temporary files are read from one end to the other:
+ * a window is up to WINDOW_PAGES blocks of one file, one transfer if their
+ * slots are neighbours.  When the reader enters a window, the next one is
+ * posted, so that it arrives while the query works on this one; windows start
+ * small and double.  A merge reads many runs by turns, so there are many
+ * windows.  One that was read to its end is given up first, then the one that
+ * was not used for the longest time.  (The numbers are from traces of merges:
+ * their last passes read runs of 10 to 30 blocks.)
+ *
+ * The blocks of a window are those that were written one after the other: see
+ * post_window().
+ *
+ * What is in a window is a copy, and may be out of date: it is used only if
+ * the table still says that the block is in the slot it came from, and only
+ * if it matches the hash that the table has now.
+ *
+ * A block that does not come is asked for again, over a new connection if
+ * need be, and from its second copy if there is one, until
+ * remote_bp.temp_io_timeout is over: there is no disk to go to.  When the query
+ * is cancelled, that ends, and the block is not lost; where cancelling cannot be
+ * raised, it goes on.
+ *
+ * All here is private to the process; no lock is held while a donor is waited
+ * for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/hash.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "spill/spill_internal.h"
+#include "spill/table.h"
+#include "transport/transport.h"
+
+#define WINDOWS				64
+#define WINDOW_PAGES		16
+#define WINDOW_FIRST		8
+#define RETRY_US			5000
+
+#define shared		rbp_spill_shared
+
+typedef struct Window
+{
+	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE: unused */
+	int			n;
+	uint32		next;			/* block that is likely to be read after it, or
+								 * NO_BLOCK */
+	bool		next_posted;	/* the window that begins there was asked for */
+	bool		ahead;			/* nobody had asked for its first block */
+	RbpRemoteBatch *batch;		/* on its way */
+	uint64		used;			/* for what is given up first */
+	uint32		blocks[WINDOW_PAGES];
+	uint32		slots[WINDOW_PAGES];
+	uint64		promised[WINDOW_PAGES]; /* hashes, as the table had them then */
+	bool		checked[WINDOW_PAGES];
+	bool		good[WINDOW_PAGES]; /* once checked: it is as promised */
+	RbpRemoteIo ios[WINDOW_PAGES];
+} Window;
+
+static Window windows[WINDOWS];
+static uint64 use_clock = 0;
+static int	nwindows = 0;		/* that are in use */
+
+/* The windows' pages, and one more; mapped when first needed. */
+static char *window_space = NULL;
+
+/* The block last copied into the one page: for reads of parts. */
+static struct
+{
+	bool		valid;
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;
+	uint64		hash;
+}			last;
+
+static inline bool
+same_file(RbpSpillHandle a, RbpSpillHandle b)
+{
+	return a.index == b.index && a.serial == b.serial;
+}
+
+static bool
+have_space(void)
+{
+	Size		size = ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ;
+
+	if (window_space == NULL)
+	{
+		void	   *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
+							   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (mem != MAP_FAILED)
+		{
+			window_space = mem;
+			for (int i = 0; i < WINDOWS; i++)
+				windows[i].handle.index = RBP_SPILL_NO_FILE;
+		}
+	}
+	return window_space != NULL;
+}
+
+static inline char *
+window_page(const Window *w, int i)
+{
+	return window_space +
+		((Size) (w - windows) * WINDOW_PAGES + (Size) i) * BLCKSZ;
+}
+
+static inline char *
+last_page(void)
+{
+	return window_space + (Size) WINDOWS * WINDOW_PAGES * BLCKSZ;
+}
+
+/*
+ * ---- one block, whatever it takes -------------------------------------------------
+ */
+
+const char	rbp_spill_interrupted[] = "the query was canceled";
+
+static RbpStatus
+read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
+{
+	RbpRemoteIo io = {.slot = slot,.buf = page,.status = RBP_CANCELED};
+	RbpRemoteBatch *batch;
+
+	batch = rbp_remote_begin(&io, 1, false, flags, now, deadline_ns);
+	if (batch != NULL)
+		rbp_remote_end(batch, deadline_ns);
+	return io.status;
+}
+
+/*
+ * Is the block in that slot still?  Its file's name into name, if so, unless that
+ * is NULL.
+ */
+static bool
+still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
+			char *name)
+{
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	bool		there;
+
+	if (file == NULL)
+		return false;
+	there = rbp_spill_block_get(rbp_spill_table, file, block) == SLOT_VALUE(slot) &&
+		slot_info(slot)->hash == hash;
+	if (name != NULL)
+		strlcpy(name, rbp_spill_file_name(file), RBP_SPILL_NAME_LEN);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return there;
+}
+
+/*
+ * What came from the slot is not what the table promised of the block.  True,
+ * and counted, if it still does; or else the slot may have been given to another
+ * block, which is nobody's fault.
+ */
+static bool
+is_mismatch(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash)
+{
+	if (!still_there(handle, block, slot, hash, NULL))
+		return false;
+	rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
+	return true;
+}
+
+const char *
+rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block, uint32 slot,
+					 uint64 hash, uint32 mirror, int64 deadline_ns, char *page)
+{
+	const char *why = NULL;
+	uint32		copies[2] = {slot, mirror};
+	int			ncopies = mirror == NO_SLOT ? 1 : 2;
+	bool		gone[2] = {false, false};
+	int			mismatches = 0;
+
+	for (int round = 0;; round++)
+	{
+		bool		hope = false;
+
+		for (int i = 0; i < ncopies; i++)
+		{
+			int64		now = rbp_now_ns();
+
+			/*
+			 * With two copies, first only try donors that are known to
+			 * answer.  An answer may be lost, so none is waited for so long
+			 * that there is no time to ask again.
+			 */
+			int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
+			int64		until = ncopies == 2 || round == 0 ?
+				now + (deadline_ns - now) / 2 : deadline_ns;
+			RbpStatus	status;
+
+			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
+			{
+				why = "there is no lease for it any more";
+				continue;
+			}
+			if (gone[i] || rbp_remote_slot_donor(copies[i]) < 0)
+			{
+				gone[i] = true;
+				why = why != NULL ? why : "the donor's memory is not leased any more";
+				continue;
+			}
+			status = read_copy(copies[i], flags, now, until, page);
+			if (status == RBP_OK)
+			{
+				if (rbp_hash_page(page) == hash)
+				{
+					if (i == 1)
+						rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
+					return NULL;
+				}
+				why = "its content does not match its hash";
+				if (!is_mismatch(handle, block, slot, hash))
+					return why;
+				/* once more, lest the transfer was at fault */
+				if (++mismatches > 2 * ncopies)
+					gone[i] = true;
+				hope = true;
+				continue;
+			}
+			why = rbp_status_text(status);
+			hope = true;
+		}
+		if (hope && rbp_remote_interrupted() && rbp_remote_can_raise())
+			return rbp_spill_interrupted;
+		if (!hope || rbp_now_ns() >= deadline_ns)
+			return why;
+		if (round > 0)
+			pg_usleep(RETRY_US);
+	}
+}
+
+/* Say that the block is lost, and where it was. */
+static void
+report_lost(const char *name, uint32 block, uint32 slot, const char *why)
+{
+	char		donor[RBP_DONOR_ID_LEN];
+	char		address[RBP_ADDRESS_LEN];
+	int			save_errno = errno;
+
+	/* the slot may be nobody's any more, its donor gone */
+	rbp_remote_donor_name(slot_info(slot)->donor, donor, sizeof(donor));
+	rbp_remote_donor_address(slot_info(slot)->donor, address, sizeof(address));
+	rbp_spill_note_lost(name,
+						"block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
+						block, name, donor, address, why);
+	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
+	/*
+	 * Reporting checks for interrupts, which must not end the file call.  A
+	 * client is not told: while it did not read, we could not be interrupted.
+	 */
+	HOLD_INTERRUPTS();
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
+					block, name, donor, address, why)));
+	RESUME_INTERRUPTS();
+	errno = save_errno;
+}
+
+/* As rbp_spill_fetch(), of a whole page. */
+static int
+fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
+		   uint32 mirror, int64 deadline_ns, char *page)
+{
+	char		name[RBP_SPILL_NAME_LEN];
+	const char *why;
+
+	why = rbp_spill_fetch_page(handle, block, slot, hash, mirror, deadline_ns, page);
+	if (why == NULL)
+	{
+		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+		return 1;
+	}
+	if (why == rbp_spill_interrupted)
+		return RBP_SPILL_INTERRUPTED;
+	if (!still_there(handle, block, slot, hash, name))
+		return 0;
+	report_lost(name, block, slot, why);
+	return -1;
+}
+
+/*
+ * ---- windows ------------------------------------------------------------------------
+ */
+
+int64
+rbp_spill_short_wait(void)
+{
+	return Min(rbp_guc_io_timeout_ns() * 10, rbp_guc_temp_io_timeout_ns());
+}
+
+/* Wait for a window, if it is on its way. */
+static void
+arrive(Window *w, int64 deadline_ns)
+{
+	if (w->batch != NULL)
+		rbp_remote_end(w->batch, deadline_ns);
+	w->batch = NULL;
+}
+
+/* What is on its way is waited for a little: to give up on it costs more. */
+static void
+discard(Window *w, int64 deadline_ns)
+{
+	if (w->handle.index == RBP_SPILL_NO_FILE)
+		return;
+	arrive(w, deadline_ns);
+	w->handle.index = RBP_SPILL_NO_FILE;
+	nwindows--;
+}
+
+void
+rbp_spill_end_read_ahead(void)
+{
+	int64		deadline;
+
+	last.valid = false;
+	if (nwindows == 0)
+		return;
+	deadline = rbp_now_ns() + Min(rbp_spill_short_wait(), RBP_SPILL_HURRY_NS);
+	for (int i = 0; i < WINDOWS; i++)
+		discard(&windows[i], deadline);
+	/* the pages' memory goes back to the system */
+	(void) madvise(window_space, ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ,
+				   MADV_DONTNEED);
+}
+
+/* The window that has the block, and where in it. */
+static Window *
+find_window(RbpSpillHandle handle, uint32 block, int *at)
+{
+	static Window *hint = windows;
+	static int	hint_at = 0;
+
+	if (nwindows == 0)
+		return NULL;
+
+	/* mostly it is where the last one was, or behind it */
+	if (same_file(hint->handle, handle))
+		for (*at = hint_at; *at < Min(hint_at + 2, hint->n); (*at)++)
+			if (hint->blocks[*at] == block)
+			{
+				hint_at = *at;
+				return hint;
+			}
+	for (Window *w = windows; w < windows + WINDOWS; w++)
+	{
+		if (!same_file(w->handle, handle))
+			continue;
+		for (*at = 0; *at < w->n; (*at)++)
+			if (w->blocks[*at] == block)
+			{
+				hint = w;
+				hint_at = *at;
+				return w;
+			}
+	}
+	return NULL;
+}
+
+/* Was the block to be read behind a window? How many blocks that had, or 0. */
+static int
+window_before(RbpSpillHandle handle, uint32 block)
+{
+	for (int i = 0; i < WINDOWS && nwindows > 0; i++)
+		if (same_file(windows[i].handle, handle) && windows[i].next == block)
+			return windows[i].n;
+	return 0;
+}
+
+/* The least recently used window but for keep, emptied. */
+static Window *
+free_window(const Window *keep)
+{
+	Window	   *w = NULL;
+
+	for (int i = 0; i < WINDOWS; i++)
+	{
+		if (windows[i].handle.index == RBP_SPILL_NO_FILE)
+		{
+			w = &windows[i];
+			break;
+		}
+		if (&windows[i] != keep && (w == NULL || windows[i].used < w->used))
+			w = &windows[i];
+	}
+	discard(w, rbp_now_ns() + rbp_spill_short_wait());
+	return w;
+}
+
+/*
+ * Ask for up to n blocks from block on, as far as they are in slots, in a new
+ * window; NULL if not even the first is, or it is known not to come.  The
+ * blocks are those that were written one after the other: a merge of a sort
+ * gives blocks back that it has read, and writes its result all over the
+ * file.  Where that is not known, or of a relation, they are neighbours.
+ */
+static Window *
+post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
+			int64 deadline_ns, const Window *keep)
+{
+	uint32		blocks[WINDOW_PAGES];
+	uint32		slots[WINDOW_PAGES];
+	uint64		promised[WINDOW_PAGES];
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	bool		relation;
+	Window	   *w;
+	int			got;
+	int64		now;
+
+	if (file == NULL)
+		return NULL;
+	relation = rbp_spill_file_state(file)->relation;
+	for (got = 0; got < n && block != NO_BLOCK; got++)
+	{
+		uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+
+		if (!IS_SLOT(value))
+			break;
+		blocks[got] = block;
+		slots[got] = VALUE_SLOT(value);
+		promised[got] = slot_info(slots[got])->hash;
+		if (relation || slot_info(slots[got])->next == NO_BLOCK)
+			block++;
+		else
+			block = slot_info(slots[got])->next;
+		if (block == blocks[0])
+			block = NO_BLOCK;	/* what was written since has closed a circle */
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (got == 0)
+		return NULL;
+
+	w = free_window(keep);
+	now = rbp_now_ns();
+	w->n = n = got;
+	w->next = block;
+	w->next_posted = false;
+	w->ahead = keep != NULL;
+	w->used = ++use_clock;
+	for (int i = 0; i < n; i++)
+	{
+		w->blocks[i] = blocks[i];
+		w->slots[i] = slots[i];
+		w->promised[i] = promised[i];
+		w->checked[i] = false;
+		w->ios[i].slot = w->slots[i];
+		w->ios[i].buf = window_page(w, i);
+		w->ios[i].status = RBP_CANCELED;
+	}
+	w->handle = handle;
+	nwindows++;
+	rbp_spill_used = true;
+	w->batch = rbp_remote_begin(w->ios, n, false, flags, now, deadline_ns);
+	if (w->batch == NULL)
+	{
+		discard(w, now);
+		return NULL;
+	}
+	return w;
+}
+
+/* Page i of a window, if it is what the table promises. */
+static char *
+window_content(Window *w, int i, uint32 slot, uint64 hash)
+{
+	char	   *page = window_page(w, i);
+
+	if (w->slots[i] != slot || w->promised[i] != hash)
+		return NULL;			/* it was written again just now */
+	if (w->ios[i].status != RBP_OK)
+		return NULL;
+	if (!w->checked[i])
+	{
+		w->good[i] = rbp_hash_page(page) == hash;
+		w->checked[i] = true;
+		if (!w->good[i])
+			(void) is_mismatch(w->handle, w->blocks[i], slot, hash);
+		else
+		{
+			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+			if (i > 0 || w->ahead)
+				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
+		}
+	}
+	return w->good[i] ? page : NULL;
+}
+
+int
+rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
+				uint64 hash, uint32 mirror, bool relation,
+				uint32 start, uint32 n, char *buf)
+{
+	int64		start_ns = rbp_now_ns();
+	int64		deadline = start_ns + rbp_guc_temp_io_timeout_ns();
+	int64		half_way = start_ns + rbp_guc_temp_io_timeout_ns() / 2;
+	int64		short_deadline = start_ns + rbp_spill_short_wait();
+	bool		local = rbp_remote_slot_local(slot);
+	bool		whole = start == 0 && n == BLCKSZ;
+	char	   *page = NULL;
+	int			result = 1;
+
+	if (local && whole)
+	{
+		RbpRemoteIo io = {.slot = slot,.buf = buf,.status = RBP_CANCELED};
+
+		rbp_remote_read(&io, 1, start_ns, half_way);
+		if (io.status == RBP_OK && rbp_hash_page(buf) == hash)
+			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+		else
+			result = fetch_slow(handle, block, slot, hash, mirror, deadline, buf);
+		rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
+		return result;
+	}
+	if (!have_space())
+	{
+		char		one[BLCKSZ];
+
+		result = fetch_slow(handle, block, slot, hash, mirror, deadline, one);
+		if (result > 0)
+			memcpy(buf, one + start, n);
+		return result;
+	}
+
+	if (last.valid && last.block == block && last.slot == slot &&
+		last.hash == hash && same_file(last.handle, handle))
+		page = last_page();
+	if (page == NULL && !local)
+	{
+		int			at;
+		Window	   *w = find_window(handle, block, &at);
+		bool		known_window = w != NULL;
+
+		if (w != NULL && (w->slots[at] != slot || w->promised[at] != hash))
+		{
+			/* the file has changed under it */
+			discard(w, start_ns + rbp_spill_short_wait());
+			w = NULL;
+		}
+		if (w == NULL)
+		{
+			int			before = window_before(handle, block);
+
+			w = post_window(handle, block,
+							before > 0 ? Min(before * 2, WINDOW_PAGES) :
+							relation ? 1 : WINDOW_FIRST,
+							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
+							mirror == NO_SLOT ? half_way : short_deadline,
+							NULL);
+			at = 0;
+			known_window = false;
+		}
+		if (w != NULL)
+		{
+			w->used = ++use_clock;
+
+			/*
+			 * Is somebody reading on? Then the next blocks are worth asking
+			 * for; a lone first block of a relation tells nothing yet.
+			 */
+			if (!w->next_posted && (w->n > 1 || known_window))
+			{
+				int			other;
+
+				w->next_posted = true;
+				if (w->next != NO_BLOCK &&
+					find_window(handle, w->next, &other) == NULL)
+					(void) post_window(handle, w->next,
+									   Min(w->n * 2, WINDOW_PAGES), 0,
+									   short_deadline, w);
+			}
+			arrive(w, mirror == NO_SLOT ? half_way : short_deadline);
+			page = window_content(w, at, slot, hash);
+			if (at == w->n - 1)
+				w->used = 0;
+		}
+	}
+	if (page == NULL)
+	{
+		page = last_page();
+		last.valid = false;
+		result = fetch_slow(handle, block, slot, hash, mirror, deadline, page);
+		if (result > 0)
+		{
+			last.valid = true;
+			rbp_spill_used = true;
+			last.handle = handle;
+			last.block = block;
+			last.slot = slot;
+			last.hash = hash;
+		}
+	}
+	if (result > 0)
+		memcpy(buf, page + start, n);
+	rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
+	return result;
+}

@@ -1,0 +1,638 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.c
+ *	  Which slots of the temp quota are free: a bitmap for each extent.
+ *
+ * Three sets of 128 bits say what is not free in an extent: the slots that
+ * are used, and two generations of those in quarantine (held).  All counts
+ * follow from them and from the extent's state; change_begin() and
+ * change_end() around every change keep the totals and the ring up to date.
+ *
+ * - The ring links the online extents that have free slots, and only those,
+ *	 so that a full quota costs alloc() nothing.  A cursor goes round: on to
+ *	 the next extent when one is used up, and back to where slots were given
+ *	 back last, since processes have that memory mapped, and perhaps in their
+ *	 caches.  New extents are put in between the others, so that the regions
+ *	 of several donors, which come one after the other, end up interleaved,
+ *	 and going round means taking turns.
+ *
+ * - The queue links the extents with slots in quarantine, the one whose older
+ *	 generation ends first in front.  A slot joins the older generation if
+ *	 that is empty, else the younger one, whose end moves with each that
+ *	 joins; when the older ends, the younger takes its place.  So a slot is
+ *	 held for at least the time it should be and for less than twice that,
+ *	 at two bits a slot, and taking an extent offline need not search.
+ *
+ * The lock protects all of it.  Outside of it, alloc() looks at num_free and
+ * held_until, to return at once when there is nothing: many processes ask
+ * again and again while the quota is used up.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "common/clock.h"
+#include "spill/slots.h"
+
+#include <string.h>
+
+#ifdef RBP_UNIT_TEST
+#include <assert.h>
+#define Assert(cond)	assert(cond)
+#endif
+
+#define CACHE_LINE		64
+#define NIL				UINT32_MAX
+#define NEVER			INT64_MAX
+
+#define GOOD_ENOUGH		8		/* extents compared for the longest run */
+#define MAX_LOOK		256		/* extents that ok() is asked about */
+
+__extension__ typedef unsigned __int128 SlotSet;
+
+_Static_assert(RBP_EXTENT_PAGES == 128, "a SlotSet is an extent");
+
+#define ALL_SLOTS		(~(SlotSet) 0)
+
+typedef enum ExtentState
+{
+	EXTENT_ABSENT,
+	EXTENT_ONLINE,
+	EXTENT_DRAINING,
+	EXTENT_DEAD
+} ExtentState;
+
+typedef struct SlotExtent
+{
+	SlotSet		used;
+	SlotSet		held;			/* in quarantine until held_until */
+	SlotSet		held_next;		/* empty if held is */
+	int64_t		held_until;
+	int64_t		held_next_until;
+
+	uint32_t	prev;			/* in the ring */
+	uint32_t	next;
+	uint32_t	queue_prev;		/* in the queue */
+	uint32_t	queue_next;
+
+	ExtentState state;
+	uint16_t	account;		/* constant unless absent */
+	bool		in_ring;
+	bool		in_queue;
+} SlotExtent;
+
+struct RbpSpillSlots
+{
+	RbpLock		lock __attribute__((aligned(CACHE_LINE)));
+
+	/* constant */
+	uint32_t	first_extent;
+	uint32_t	nextents;
+
+	uint32_t	cursor;			/* in the ring; NIL if that is empty */
+	uint32_t	queue_head;
+	uint32_t	queue_tail;
+
+	uint32_t	num_online;		/* extents, those that are draining included */
+	uint32_t	num_used;
+	uint32_t	num_held;
+	uint32_t	num_dead;
+
+	/* written under the lock, read by alloc() without */
+	uint32_t	num_free __attribute__((aligned(CACHE_LINE)));
+	int64_t		held_until;		/* of the queue's head, else NEVER */
+
+	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(CACHE_LINE)));	/* atomic */
+
+	SlotExtent	extents[] __attribute__((aligned(CACHE_LINE)));
+};
+
+/*
+ * ---- sets of slots ---------------------------------------------------------
+ */
+
+static inline uint32_t
+set_count(SlotSet set)
+{
+	return (uint32_t) (__builtin_popcountll((uint64_t) set) +
+					   __builtin_popcountll((uint64_t) (set >> 64)));
+}
+
+/* The lowest member; the set is not empty. */
+static inline uint32_t
+set_first(SlotSet set)
+{
+	uint64_t	low = (uint64_t) set;
+
+	if (low != 0)
+		return (uint32_t) __builtin_ctzll(low);
+	return 64 + (uint32_t) __builtin_ctzll((uint64_t) (set >> 64));
+}
+
+/* n >= 1 members from first on */
+static inline SlotSet
+set_range(uint32_t first, uint32_t n)
+{
+	return (ALL_SLOTS >> (RBP_EXTENT_PAGES - n)) << first;
+}
+
+/*
+ * The first of the longest runs, as far as runs of want are long enough;
+ * returns its length, 0 if the set is empty.
+ */
+static uint32_t
+set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
+{
+	SlotSet		starts[8];		/* where runs of 1 << i members begin */
+	SlotSet		found = ALL_SLOTS;	/* where runs of len members begin */
+	uint32_t	len = 0;
+	int			top = 0;
+
+	starts[0] = set;
+	while (top < 7 && (2u << top) <= want && starts[top] != 0)
+	{
+		starts[top + 1] = starts[top] & starts[top] >> (1u << top);
+		top++;
+	}
+	for (int i = top; i >= 0; i--)
+	{
+		SlotSet		longer;
+
+		if (len + (1u << i) > want)
+			continue;
+		/* len is below 128 here, since want is not above */
+		longer = found & starts[i] >> len;
+		if (longer != 0)
+		{
+			found = longer;
+			len += 1u << i;
+		}
+	}
+	if (len > 0)
+		*first = set_first(found);
+	return len;
+}
+
+/*
+ * ---- the ring and the queue -------------------------------------------------
+ */
+
+static inline SlotExtent *
+extent_at(RbpSpillSlots *s, uint32_t extent)
+{
+	Assert(extent >= s->first_extent && extent - s->first_extent < s->nextents);
+	return &s->extents[extent - s->first_extent];
+}
+
+static void
+ring_add(RbpSpillSlots *s, SlotExtent *e)
+{
+	uint32_t	i = (uint32_t) (e - s->extents);
+
+	if (s->cursor == NIL)
+	{
+		e->prev = e->next = i;
+		s->cursor = i;
+	}
+	else
+	{
+		SlotExtent *next = &s->extents[s->cursor];
+
+		e->next = s->cursor;
+		e->prev = next->prev;
+		s->extents[next->prev].next = i;
+		next->prev = i;
+	}
+	e->in_ring = true;
+}
+
+static void
+ring_advance(RbpSpillSlots *s)
+{
+	if (s->cursor != NIL)
+		s->cursor = s->extents[s->cursor].next;
+}
+
+static void
+ring_remove(RbpSpillSlots *s, SlotExtent *e)
+{
+	uint32_t	i = (uint32_t) (e - s->extents);
+
+	if (s->cursor == i)
+		ring_advance(s);
+	if (s->cursor == i)
+		s->cursor = NIL;
+	s->extents[e->prev].next = e->next;
+	s->extents[e->next].prev = e->prev;
+	e->in_ring = false;
+}
+
+static void
+queue_head_changed(RbpSpillSlots *s)
+{
+	__atomic_store_n(&s->held_until,
+					 s->queue_head == NIL ? NEVER :
+					 s->extents[s->queue_head].held_until, __ATOMIC_RELAXED);
+}
+
+/* Time hardly ever goes back between callers, so the place is at the end. */
+static void
+queue_add(RbpSpillSlots *s, SlotExtent *e)
+{
+	uint32_t	i = (uint32_t) (e - s->extents);
+	uint32_t	before = s->queue_tail;
+
+	while (before != NIL && s->extents[before].held_until > e->held_until)
+		before = s->extents[before].queue_prev;
+	e->queue_prev = before;
+	e->queue_next = before == NIL ? s->queue_head : s->extents[before].queue_next;
+	if (before == NIL)
+		s->queue_head = i;
+	else
+		s->extents[before].queue_next = i;
+	if (e->queue_next == NIL)
+		s->queue_tail = i;
+	else
+		s->extents[e->queue_next].queue_prev = i;
+	e->in_queue = true;
+	queue_head_changed(s);
+}
+
+static void
+queue_remove(RbpSpillSlots *s, SlotExtent *e)
+{
+	if (e->queue_prev == NIL)
+		s->queue_head = e->queue_next;
+	else
+		s->extents[e->queue_prev].queue_next = e->queue_next;
+	if (e->queue_next == NIL)
+		s->queue_tail = e->queue_prev;
+	else
+		s->extents[e->queue_next].queue_prev = e->queue_prev;
+	e->in_queue = false;
+	queue_head_changed(s);
+}
+
+/*
+ * ---- changes of an extent -----------------------------------------------------
+ */
+
+static inline SlotSet
+free_slots(const SlotExtent *e)
+{
+	if (e->state != EXTENT_ONLINE)
+		return 0;
+	return ~(e->used | e->held | e->held_next);
+}
+
+typedef struct Tally
+{
+	uint32_t	online;
+	uint32_t	used;
+	uint32_t	held;
+	uint32_t	dead;
+	uint32_t	free;
+} Tally;
+
+static Tally
+change_begin(const SlotExtent *e)
+{
+	Tally		t;
+
+	t.online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
+	t.used = set_count(e->used);
+	t.held = set_count(e->held | e->held_next);
+	t.dead = e->state == EXTENT_DEAD ? t.used : 0;
+	t.free = set_count(free_slots(e));
+	return t;
+}
+
+static void
+change_end(RbpSpillSlots *s, SlotExtent *e, const Tally *before)
+{
+	Tally		t;
+
+	/* the last owner of a dead extent's slots is gone */
+	if (e->state == EXTENT_DEAD && e->used == 0)
+		e->state = EXTENT_ABSENT;
+
+	t = change_begin(e);
+	s->num_online += t.online - before->online;
+	s->num_used += t.used - before->used;
+	if (t.used != before->used)
+		__atomic_fetch_add(&s->account_used[e->account],
+						   (int32_t) (t.used - before->used), __ATOMIC_RELAXED);
+	s->num_held += t.held - before->held;
+	s->num_dead += t.dead - before->dead;
+	/* in one step, for who looks without the lock */
+	__atomic_store_n(&s->num_free, s->num_free + (t.free - before->free),
+					 __ATOMIC_RELAXED);
+
+	if (t.free > 0 && !e->in_ring)
+		ring_add(s, e);
+	else if (t.free == 0 && e->in_ring)
+		ring_remove(s, e);
+	if (e->held != 0 && !e->in_queue)
+		queue_add(s, e);
+	else if (e->held == 0 && e->in_queue)
+		queue_remove(s, e);
+}
+
+/* End the quarantines that are due.  Lock held. */
+static void
+release_due(RbpSpillSlots *s, int64_t now_ns)
+{
+	while (s->queue_head != NIL)
+	{
+		SlotExtent *e = &s->extents[s->queue_head];
+		Tally		before;
+
+		if (e->held_until > now_ns)
+			break;
+		before = change_begin(e);
+		queue_remove(s, e);
+		e->held = e->held_next;
+		e->held_until = e->held_next_until;
+		e->held_next = 0;
+		change_end(s, e, &before);
+	}
+}
+
+/*
+ * ---- the interface ---------------------------------------------------------------
+ */
+
+size_t
+rbp_spill_slots_size(uint32_t nextents)
+{
+	size_t		size = sizeof(RbpSpillSlots) + (size_t) nextents * sizeof(SlotExtent);
+
+	return (size + CACHE_LINE - 1) & ~(size_t) (CACHE_LINE - 1);
+}
+
+RbpSpillSlots *
+rbp_spill_slots_init(void *mem, uint32_t first_extent, uint32_t nextents,
+					 int tranche)
+{
+	RbpSpillSlots *s = mem;
+
+	Assert((uintptr_t) mem % CACHE_LINE == 0);
+	memset(s, 0, rbp_spill_slots_size(nextents));
+	rbp_lock_init(&s->lock, tranche);
+	s->first_extent = first_extent;
+	s->nextents = nextents;
+	s->cursor = NIL;
+	s->queue_head = NIL;
+	s->queue_tail = NIL;
+	s->held_until = NEVER;
+	return s;
+}
+
+bool
+rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent)
+{
+	bool		absent;
+
+	rbp_lock_shared(&s->lock);
+	absent = extent_at(s, extent)->state == EXTENT_ABSENT;
+	rbp_lock_release(&s->lock);
+	return absent;
+}
+
+static void
+change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to,
+			 uint32_t account)
+{
+	SlotExtent *e = extent_at(s, extent);
+
+	rbp_lock_exclusive(&s->lock);
+	if (e->state == from)
+	{
+		Tally		before = change_begin(e);
+
+		e->state = to;
+		change_end(s, e, &before);
+
+		if (from == EXTENT_ABSENT)
+			e->account = (uint16_t) account;
+		/* so that the next one to come does not follow this one in the ring */
+		if (to == EXTENT_ONLINE)
+			ring_advance(s);
+	}
+	rbp_lock_release(&s->lock);
+}
+
+void
+rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent, uint32_t account)
+{
+	Assert(account < RBP_MAX_REGIONS);
+	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE, account);
+}
+
+void
+rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent)
+{
+	change_state(s, extent, EXTENT_ONLINE, EXTENT_DRAINING, 0);
+}
+
+void
+rbp_spill_slots_undrain(RbpSpillSlots *s, uint32_t extent)
+{
+	change_state(s, extent, EXTENT_DRAINING, EXTENT_ONLINE, 0);
+}
+
+void
+rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
+{
+	SlotExtent *e = extent_at(s, extent);
+
+	rbp_lock_exclusive(&s->lock);
+	if (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING)
+	{
+		Tally		before = change_begin(e);
+
+		/* whatever is still under way goes to the region that is gone */
+		e->held = 0;
+		e->held_next = 0;
+		e->state = EXTENT_DEAD;
+		change_end(s, e, &before);
+	}
+	rbp_lock_release(&s->lock);
+}
+
+uint32_t
+rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
+					  void *arg, uint32_t *first)
+{
+	int64_t		held_until = __atomic_load_n(&s->held_until, __ATOMIC_RELAXED);
+	int64_t		now_ns = 0;
+	uint32_t	best = NIL;
+	uint32_t	best_first = 0;
+	uint32_t	best_len = 0;
+	uint32_t	compared = 0;
+	uint32_t	i;
+
+	Assert(want >= 1 && want <= RBP_EXTENT_PAGES);
+
+	if (held_until != NEVER)
+		now_ns = rbp_now_ns();
+	if (__atomic_load_n(&s->num_free, __ATOMIC_RELAXED) == 0 &&
+		held_until > now_ns)
+		return 0;
+
+	rbp_lock_exclusive(&s->lock);
+	release_due(s, now_ns);
+
+	i = s->cursor;
+	for (uint32_t looked = 0; i != NIL && looked < MAX_LOOK; looked++)
+	{
+		const SlotExtent *e = &s->extents[i];
+
+		if (ok == NULL || ok(s->first_extent + i, arg))
+		{
+			uint32_t	start = 0;
+			uint32_t	len = set_longest_run(free_slots(e), want, &start);
+
+			if (len > best_len)
+			{
+				best = i;
+				best_first = start;
+				best_len = len;
+			}
+			if (best_len == want || ++compared == GOOD_ENOUGH)
+				break;
+		}
+		i = e->next;
+		if (i == s->cursor)
+			break;
+	}
+
+	if (best != NIL)
+	{
+		SlotExtent *e = &s->extents[best];
+		Tally		before = change_begin(e);
+
+		s->cursor = best;
+		e->used |= set_range(best_first, best_len);
+		change_end(s, e, &before);
+		*first = (s->first_extent + best) * RBP_EXTENT_PAGES + best_first;
+	}
+	else
+		s->cursor = i;			/* the next call looks further */
+	rbp_lock_release(&s->lock);
+	return best_len;
+}
+
+/* Take n slots from their owners, and into quarantine if until is not 0. */
+static void
+give_back(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
+{
+	SlotExtent *e = extent_at(s, first / RBP_EXTENT_PAGES);
+	SlotSet		slots = set_range(first % RBP_EXTENT_PAGES, n);
+	Tally		before;
+
+	Assert(first % RBP_EXTENT_PAGES + n <= RBP_EXTENT_PAGES);
+
+	rbp_lock_exclusive(&s->lock);
+	Assert((e->used & slots) == slots);
+	before = change_begin(e);
+	e->used &= ~slots;
+	if (until != 0 && (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING))
+	{
+		if (e->held == 0)
+		{
+			e->held = slots;
+			e->held_until = until;
+		}
+		else
+		{
+			if (e->held_next == 0 || until > e->held_next_until)
+				e->held_next_until = until;
+			e->held_next |= slots;
+		}
+	}
+	change_end(s, e, &before);
+	if (e->in_ring)
+		s->cursor = (uint32_t) (e - s->extents);
+	rbp_lock_release(&s->lock);
+}
+
+void
+rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n)
+{
+	if (n > 0)
+		give_back(s, first, n, 0);
+}
+
+void
+rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot, int64_t now_ns)
+{
+	give_back(s, slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
+}
+
+void
+rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns)
+{
+	if (__atomic_load_n(&s->held_until, __ATOMIC_RELAXED) > now_ns)
+		return;
+	rbp_lock_exclusive(&s->lock);
+	release_due(s, now_ns);
+	rbp_lock_release(&s->lock);
+}
+
+uint32_t
+rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent)
+{
+	uint32_t	used;
+
+	rbp_lock_shared(&s->lock);
+	used = set_count(extent_at(s, extent)->used);
+	rbp_lock_release(&s->lock);
+	return used;
+}
+
+uint32_t
+rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account)
+{
+	int32_t		used = __atomic_load_n(&s->account_used[account], __ATOMIC_RELAXED);
+
+	return used > 0 ? (uint32_t) used : 0;
+}
+
+void
+rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n)
+{
+	SlotExtent *e = extent_at(s, slot / RBP_EXTENT_PAGES);
+
+	__atomic_fetch_sub(&s->account_used[e->account], n, __ATOMIC_RELAXED);
+}
+
+bool
+rbp_spill_slots_is_used(RbpSpillSlots *s, uint32_t slot)
+{
+	bool		used;
+
+	rbp_lock_shared(&s->lock);
+	used = extent_at(s, slot / RBP_EXTENT_PAGES)->used >>
+		slot % RBP_EXTENT_PAGES & 1;
+	rbp_lock_release(&s->lock);
+	return used;
+}
+
+void
+rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts)
+{
+	rbp_lock_shared(&s->lock);
+	counts->online = s->num_online * RBP_EXTENT_PAGES;
+	counts->used = s->num_used;
+	counts->quarantined = s->num_held;
+	counts->free = s->num_free;
+	counts->dead = s->num_dead;
+	rbp_lock_release(&s->lock);
+}
+
+uint32_t
+rbp_spill_slots_free_count(const RbpSpillSlots *s)
+{
+	return __atomic_load_n(&s->num_free, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,779 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.c
+ *	  Temporary files that have blocks elsewhere than in the real file.
+ *
+ * Files have places in an array, are chained by the hash of their name, and
+ * each has a radix tree of nodes with 64 words: values in the lowest level,
+ * above it numbers of nodes plus one, 0 for none.  The tree is as deep as the
+ * highest block wants it, and holds no empty nodes.
+ *
+ * What protects what:
+ *
+ *	- the names' lock: the chains, the list of free places, and of each file
+ *	  name, hash, next and listed;
+ *	- the file's lock: its tree and its state;
+ *	- the pool's lock: the list of free nodes;
+ *	- either of the names' and the file's lets name and serial be read: the
+ *	  name is written under both, and the serial, under the file's, only when
+ *	  the file is not listed any more.
+ *
+ * A file dies in three steps: its name is taken out; under its own lock the
+ * tree is given back and the serial raised; its place becomes free.  Whoever
+ * waits for its lock meanwhile finds another serial then, even if the place
+ * has been used again.  Between the first two steps the file can still be
+ * locked, though not found: whoever does so came before the removal.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "spill/table.h"
+
+#include <string.h>
+
+#ifdef RBP_UNIT_TEST
+#include <assert.h>
+#define Assert(cond)	assert(cond)
+#endif
+
+#define CACHE_LINE		64
+#define NIL				UINT32_MAX
+
+#define NODE_BITS		6
+#define NODE_WORDS		(1u << NODE_BITS)
+#define MAX_DEPTH		6		/* 36 bits */
+
+/* A tree may grow on top and on the way down. */
+#define MAX_NEW_NODES	(2 * MAX_DEPTH)
+
+typedef struct Node
+{
+	uint32_t	words[NODE_WORDS];	/* the first links free nodes */
+} Node;
+
+struct RbpSpillFile
+{
+	RbpLock		lock __attribute__((aligned(CACHE_LINE)));
+	uint32_t	serial;
+	uint32_t	root;			/* NIL: no values */
+	uint32_t	depth;			/* levels; 0 without root */
+	uint32_t	next;			/* in the chain, or the list of free places */
+	uint32_t	hash;
+	bool		listed;			/* has a name that can be found */
+	RbpSpillFileState state;
+	char		name[RBP_SPILL_NAME_LEN];
+};
+
+struct RbpSpillTable
+{
+	/* constant */
+	uint32_t	nfiles;
+	uint32_t	nnodes;
+	uint32_t	nbuckets;		/* a power of two */
+	size_t		buckets;		/* offsets from this struct */
+	size_t		files;
+	size_t		nodes;
+	size_t		bytes;
+
+	RbpLock		names_lock __attribute__((aligned(CACHE_LINE)));
+	uint32_t	free_place;
+	uint32_t	used_places;	/* those from here on were never used */
+
+	/* read without lock, by most calls: not beside what changes more often */
+	uint32_t	num_files __attribute__((aligned(CACHE_LINE)));
+	uint32_t	num_created;	/* so far */
+
+	RbpLock		pool_lock __attribute__((aligned(CACHE_LINE)));
+	uint32_t	free_node;
+	uint32_t	used_nodes;		/* those from here on were never used */
+	uint32_t	num_free_nodes; /* read without lock */
+};
+
+/* Nodes on their way back to the pool, linked. */
+typedef struct Garbage
+{
+	uint32_t	head;
+	uint32_t	tail;
+	uint32_t	n;
+} Garbage;
+
+/*
+ * ---- layout ------------------------------------------------------------------
+ */
+
+static size_t
+align_line(size_t n)
+{
+	return (n + CACHE_LINE - 1) & ~(size_t) (CACHE_LINE - 1);
+}
+
+static void
+compute_layout(RbpSpillTable *t, uint32_t nfiles, uint32_t nnodes)
+{
+	size_t		at = align_line(sizeof(RbpSpillTable));
+
+	t->nfiles = nfiles;
+	t->nnodes = nnodes;
+	t->nbuckets = 16;
+	while (t->nbuckets < nfiles && t->nbuckets < 1u << 31)
+		t->nbuckets *= 2;
+
+	t->buckets = at;
+	at += align_line(t->nbuckets * sizeof(uint32_t));
+	t->files = at;
+	at += nfiles * sizeof(RbpSpillFile);
+	t->nodes = at;
+	at += nnodes * sizeof(Node);
+	t->bytes = at;
+}
+
+size_t
+rbp_spill_table_size(uint32_t nfiles, uint32_t nnodes)
+{
+	RbpSpillTable layout;
+
+	compute_layout(&layout, nfiles, nnodes);
+	return layout.bytes;
+}
+
+static inline uint32_t *
+bucket_of(RbpSpillTable *t, uint32_t hash)
+{
+	return (uint32_t *) ((char *) t + t->buckets) + (hash & (t->nbuckets - 1));
+}
+
+static inline RbpSpillFile *
+file_at(RbpSpillTable *t, uint32_t index)
+{
+	return (RbpSpillFile *) ((char *) t + t->files) + index;
+}
+
+static inline Node *
+node_at(RbpSpillTable *t, uint32_t index)
+{
+	return (Node *) ((char *) t + t->nodes) + index;
+}
+
+/* Nodes are touched when they are first used, not here. */
+RbpSpillTable *
+rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
+					 int names_tranche, int file_tranche)
+{
+	RbpSpillTable *t = mem;
+
+	Assert((uintptr_t) mem % CACHE_LINE == 0);
+	memset(t, 0, sizeof(RbpSpillTable));
+	compute_layout(t, nfiles, nnodes);
+	rbp_lock_init(&t->names_lock, names_tranche);
+	rbp_lock_init(&t->pool_lock, names_tranche);
+	t->free_place = NIL;
+	t->free_node = NIL;
+	t->num_free_nodes = nnodes;
+	memset((char *) t + t->buckets, 0xff, t->nbuckets * sizeof(uint32_t));
+	for (uint32_t i = 0; i < nfiles; i++)
+	{
+		RbpSpillFile *file = file_at(t, i);
+
+		memset(file, 0, sizeof(RbpSpillFile));
+		rbp_lock_init(&file->lock, file_tranche);
+	}
+	return t;
+}
+
+/*
+ * ---- the pool of nodes ---------------------------------------------------------
+ */
+
+/* n nodes, all zero, or none and false. */
+static bool
+take_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
+{
+	rbp_lock_exclusive(&t->pool_lock);
+	if (t->num_free_nodes < n)
+	{
+		rbp_lock_release(&t->pool_lock);
+		return false;
+	}
+	for (uint32_t i = 0; i < n; i++)
+	{
+		if (t->free_node != NIL)
+		{
+			nodes[i] = t->free_node;
+			t->free_node = node_at(t, nodes[i])->words[0];
+		}
+		else
+			nodes[i] = t->used_nodes++;
+	}
+	__atomic_store_n(&t->num_free_nodes, t->num_free_nodes - n, __ATOMIC_RELAXED);
+	rbp_lock_release(&t->pool_lock);
+
+	for (uint32_t i = 0; i < n; i++)
+		memset(node_at(t, nodes[i]), 0, sizeof(Node));
+	return true;
+}
+
+static void
+discard_node(RbpSpillTable *t, uint32_t node, Garbage *garbage)
+{
+	node_at(t, node)->words[0] = garbage->head;
+	if (garbage->n++ == 0)
+		garbage->tail = node;
+	garbage->head = node;
+}
+
+static void
+give_nodes(RbpSpillTable *t, const Garbage *garbage)
+{
+	if (garbage->n == 0)
+		return;
+	rbp_lock_exclusive(&t->pool_lock);
+	node_at(t, garbage->tail)->words[0] = t->free_node;
+	t->free_node = garbage->head;
+	__atomic_store_n(&t->num_free_nodes, t->num_free_nodes + garbage->n,
+					 __ATOMIC_RELAXED);
+	rbp_lock_release(&t->pool_lock);
+}
+
+uint32_t
+rbp_spill_table_free_nodes(const RbpSpillTable *t)
+{
+	return __atomic_load_n(&t->num_free_nodes, __ATOMIC_RELAXED);
+}
+
+/*
+ * ---- names ------------------------------------------------------------------------
+ */
+
+/* FNV-1a; all of it counts, since names differ in the last digits. */
+static uint32_t
+hash_name(const char *name)
+{
+	uint64_t	h = UINT64_C(0xcbf29ce484222325);
+
+	for (; *name != '\0'; name++)
+		h = (h ^ (unsigned char) *name) * UINT64_C(0x100000001b3);
+	return (uint32_t) (h ^ h >> 32);
+}
+
+/* Names' lock held. */
+static RbpSpillFile *
+find_name(RbpSpillTable *t, const char *name, uint32_t hash)
+{
+	uint32_t	i = *bucket_of(t, hash);
+
+	while (i != NIL)
+	{
+		RbpSpillFile *file = file_at(t, i);
+
+		if (file->hash == hash && strcmp(file->name, name) == 0)
+			return file;
+		i = file->next;
+	}
+	return NULL;
+}
+
+bool
+rbp_spill_table_find(RbpSpillTable *t, const char *name, RbpSpillHandle *handle)
+{
+	uint32_t	hash;
+	const RbpSpillFile *file;
+
+	/* on most systems, most of the time */
+	if (rbp_spill_table_files(t) == 0)
+		return false;
+
+	hash = hash_name(name);
+	rbp_lock_shared(&t->names_lock);
+	file = find_name(t, name, hash);
+	if (file != NULL)
+		*handle = rbp_spill_file_handle(t, file);
+	rbp_lock_release(&t->names_lock);
+	return file != NULL;
+}
+
+/* A free place, or NULL.  Names' lock held exclusively. */
+static RbpSpillFile *
+take_place(RbpSpillTable *t)
+{
+	RbpSpillFile *file;
+
+	if (t->free_place != NIL)
+	{
+		file = file_at(t, t->free_place);
+		t->free_place = file->next;
+		return file;
+	}
+	if (t->used_places == t->nfiles)
+		return NULL;
+	return file_at(t, t->used_places++);
+}
+
+bool
+rbp_spill_table_create(RbpSpillTable *t, const char *name,
+					   const RbpSpillFileState *initial,
+					   RbpSpillHandle *handle, bool *created)
+{
+	uint32_t	hash = hash_name(name);
+	uint32_t   *bucket = bucket_of(t, hash);
+	RbpSpillFile *file;
+
+	*created = false;
+	if (strlen(name) >= RBP_SPILL_NAME_LEN)
+		return false;
+
+	rbp_lock_exclusive(&t->names_lock);
+	file = find_name(t, name, hash);
+	if (file == NULL)
+	{
+		file = take_place(t);
+		if (file != NULL)
+		{
+			/* only those with handles of earlier files, for a moment */
+			rbp_lock_exclusive(&file->lock);
+			strcpy(file->name, name);
+			file->root = NIL;
+			file->depth = 0;
+			file->state = *initial;
+			rbp_lock_release(&file->lock);
+
+			file->hash = hash;
+			file->listed = true;
+			file->next = *bucket;
+			*bucket = (uint32_t) (file - file_at(t, 0));
+			__atomic_store_n(&t->num_files, t->num_files + 1, __ATOMIC_RELEASE);
+			__atomic_store_n(&t->num_created, t->num_created + 1, __ATOMIC_RELEASE);
+			*created = true;
+		}
+	}
+	if (file != NULL)
+		*handle = rbp_spill_file_handle(t, file);
+	rbp_lock_release(&t->names_lock);
+	return file != NULL;
+}
+
+uint32_t
+rbp_spill_table_files(const RbpSpillTable *t)
+{
+	return __atomic_load_n(&t->num_files, __ATOMIC_ACQUIRE);
+}
+
+uint32_t
+rbp_spill_table_created(const RbpSpillTable *t)
+{
+	return __atomic_load_n(&t->num_created, __ATOMIC_ACQUIRE);
+}
+
+bool
+rbp_spill_table_next(RbpSpillTable *t, uint32_t index, RbpSpillHandle *handle)
+{
+	bool		found = false;
+
+	if (rbp_spill_table_files(t) == 0)
+		return false;
+	rbp_lock_shared(&t->names_lock);
+	for (; index < t->used_places && !found; index++)
+	{
+		const RbpSpillFile *file = file_at(t, index);
+
+		found = file->listed;
+		if (found)
+			*handle = rbp_spill_file_handle(t, file);
+	}
+	rbp_lock_release(&t->names_lock);
+	return found;
+}
+
+/*
+ * ---- files ----------------------------------------------------------------------------
+ */
+
+/* The locked place, if the file is still in it; else it is unlocked. */
+static RbpSpillFile *
+still_the_file(RbpSpillFile *file, RbpSpillHandle handle)
+{
+	if (file->serial == handle.serial)
+		return file;
+	rbp_lock_release(&file->lock);
+	return NULL;
+}
+
+RbpSpillFile *
+rbp_spill_file_lock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
+{
+	RbpSpillFile *file;
+
+	if (handle.index >= t->nfiles)
+		return NULL;
+	file = file_at(t, handle.index);
+	if (exclusive)
+		rbp_lock_exclusive(&file->lock);
+	else
+		rbp_lock_shared(&file->lock);
+	return still_the_file(file, handle);
+}
+
+RbpSpillFile *
+rbp_spill_file_trylock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
+{
+	RbpSpillFile *file;
+
+	if (handle.index >= t->nfiles)
+		return NULL;
+	file = file_at(t, handle.index);
+	return rbp_lock_try(&file->lock, exclusive) ? still_the_file(file, handle) : NULL;
+}
+
+void
+rbp_spill_file_unlock(RbpSpillTable *t, RbpSpillFile *file)
+{
+	(void) t;
+	rbp_lock_release(&file->lock);
+}
+
+RbpSpillFileState *
+rbp_spill_file_state(RbpSpillFile *file)
+{
+	return &file->state;
+}
+
+const char *
+rbp_spill_file_name(const RbpSpillFile *file)
+{
+	return file->name;
+}
+
+RbpSpillHandle
+rbp_spill_file_handle(RbpSpillTable *t, const RbpSpillFile *file)
+{
+	return (RbpSpillHandle) {
+		.index = (uint32_t) (file - file_at(t, 0)),.serial = file->serial
+	};
+}
+
+bool
+rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
+					   RbpSpillVisit finish, void *arg)
+{
+	RbpSpillFile *file;
+	uint32_t   *link;
+
+	if (handle.index >= t->nfiles)
+		return false;
+	file = file_at(t, handle.index);
+
+	rbp_lock_exclusive(&t->names_lock);
+	if (!file->listed || file->serial != handle.serial)
+	{
+		rbp_lock_release(&t->names_lock);
+		return false;
+	}
+	link = bucket_of(t, file->hash);
+	while (*link != handle.index)
+		link = &file_at(t, *link)->next;
+	*link = file->next;
+	file->listed = false;
+	__atomic_store_n(&t->num_files, t->num_files - 1, __ATOMIC_RELEASE);
+	rbp_lock_release(&t->names_lock);
+
+	rbp_lock_exclusive(&file->lock);
+	rbp_spill_file_cut(t, file, 0, finish, arg);
+	finish(file, UINT32_MAX, 0, arg);
+	file->serial++;
+	rbp_lock_release(&file->lock);
+
+	rbp_lock_exclusive(&t->names_lock);
+	file->next = t->free_place;
+	t->free_place = handle.index;
+	rbp_lock_release(&t->names_lock);
+	return true;
+}
+
+/*
+ * ---- the tree ---------------------------------------------------------------------------
+ */
+
+static inline uint32_t
+word_of(uint32_t block, uint32_t level)
+{
+	return (uint32_t) ((uint64_t) block >> (NODE_BITS * level)) & (NODE_WORDS - 1);
+}
+
+/* Is the block within what the tree can hold with this depth? */
+static inline bool
+covers(uint32_t depth, uint32_t block)
+{
+	return ((uint64_t) block >> (NODE_BITS * depth)) == 0;
+}
+
+/* The lowest node of the block; NULL if there is none. */
+static inline Node *
+find_leaf(RbpSpillTable *t, const RbpSpillFile *file, uint32_t block)
+{
+	uint32_t	index = file->root;
+
+	if (index == NIL || !covers(file->depth, block))
+		return NULL;
+	for (uint32_t level = file->depth - 1; level > 0; level--)
+	{
+		uint32_t	child = node_at(t, index)->words[word_of(block, level)];
+
+		if (child == 0)
+			return NULL;
+		index = child - 1;
+	}
+	return node_at(t, index);
+}
+
+uint32_t
+rbp_spill_block_get(RbpSpillTable *t, RbpSpillFile *file, uint32_t block)
+{
+	const Node *leaf = find_leaf(t, file, block);
+
+	return leaf == NULL ? 0 : leaf->words[word_of(block, 0)];
+}
+
+uint32_t
+rbp_spill_block_get_some(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
+						 uint32_t n, uint32_t *values)
+{
+	const Node *leaf = find_leaf(t, file, block);
+	uint32_t	first = word_of(block, 0);
+
+	Assert(n >= 1);
+	if (n > NODE_WORDS - first)
+		n = NODE_WORDS - first;
+	if (leaf == NULL)
+		memset(values, 0, n * sizeof(uint32_t));
+	else
+		memcpy(values, &leaf->words[first], n * sizeof(uint32_t));
+	return n;
+}
+
+static bool
+node_is_empty(const Node *node)
+{
+	uint32_t	any = 0;
+
+	for (uint32_t i = 0; i < NODE_WORDS; i++)
+		any |= node->words[i];
+	return any == 0;
+}
+
+/* Take levels off the top that lead to the first child only. */
+static void
+lower_tree(RbpSpillTable *t, RbpSpillFile *file, Garbage *garbage)
+{
+	while (file->depth > 1)
+	{
+		const Node *root = node_at(t, file->root);
+		uint32_t	child = root->words[0];
+		uint32_t	others = 0;
+
+		for (uint32_t i = 1; i < NODE_WORDS; i++)
+			others |= root->words[i];
+		if (others != 0)
+			break;
+		discard_node(t, file->root, garbage);
+		file->root = child - 1;
+		file->depth--;
+	}
+}
+
+/* Remove the value and the nodes that are empty then. */
+static void
+clear_block(RbpSpillTable *t, RbpSpillFile *file, uint32_t block)
+{
+	uint32_t	path[MAX_DEPTH];	/* by level */
+	uint32_t	level;
+	Garbage		garbage = {0};
+
+	if (file->root == NIL || !covers(file->depth, block))
+		return;
+	path[file->depth - 1] = file->root;
+	for (level = file->depth - 1; level > 0; level--)
+	{
+		uint32_t	child = node_at(t, path[level])->words[word_of(block, level)];
+
+		if (child == 0)
+			return;
+		path[level - 1] = child - 1;
+	}
+	node_at(t, path[0])->words[word_of(block, 0)] = 0;
+
+	while (node_is_empty(node_at(t, path[level])))
+	{
+		discard_node(t, path[level], &garbage);
+		if (++level == file->depth)
+		{
+			file->root = NIL;
+			file->depth = 0;
+			break;
+		}
+		node_at(t, path[level])->words[word_of(block, level)] = 0;
+	}
+	if (garbage.n > 0)
+	{
+		lower_tree(t, file, &garbage);
+		give_nodes(t, &garbage);
+	}
+}
+
+bool
+rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
+					uint32_t value)
+{
+	Node	   *leaf;
+	uint32_t	depth = file->depth;
+	uint32_t	missing;		/* levels below the first that is missing */
+	uint32_t	nodes[MAX_NEW_NODES];
+	uint32_t	n = 0;
+	Node	   *node;
+
+	if (value == 0)
+	{
+		clear_block(t, file, block);
+		return true;
+	}
+	leaf = find_leaf(t, file, block);
+	if (leaf != NULL)
+	{
+		leaf->words[word_of(block, 0)] = value;
+		return true;
+	}
+
+	/* how many there must be on top of what there is, and how many below */
+	if (depth == 0)
+		depth = 1;
+	while (!covers(depth, block))
+		depth++;
+	missing = depth;
+	if (file->root != NIL)
+	{
+		n = depth - file->depth;
+		missing = depth - 1;
+		if (n == 0)
+		{
+			node = node_at(t, file->root);
+			while (node->words[word_of(block, missing)] != 0)
+			{
+				node = node_at(t, node->words[word_of(block, missing)] - 1);
+				missing--;
+			}
+		}
+	}
+	n += missing;
+	if (!take_nodes(t, nodes, n))
+		return false;
+
+	/* upwards: what was the root becomes the first child of the new one */
+	while (file->root != NIL && file->depth < depth)
+	{
+		n--;
+		node_at(t, nodes[n])->words[0] = file->root + 1;
+		file->root = nodes[n];
+		file->depth++;
+	}
+	if (file->root == NIL)
+	{
+		file->root = nodes[--n];
+		file->depth = depth;
+	}
+
+	/* and down to the block */
+	node = node_at(t, file->root);
+	for (uint32_t level = depth - 1; level > 0; level--)
+	{
+		uint32_t   *word = &node->words[word_of(block, level)];
+
+		if (*word == 0)
+			*word = nodes[--n] + 1;
+		node = node_at(t, *word - 1);
+	}
+	Assert(n == 0);
+	node->words[word_of(block, 0)] = value;
+	return true;
+}
+
+/*
+ * Cut a node of that level, which begins with block base, and discard what is
+ * empty below it.  Is it empty itself then?
+ */
+static bool
+cut_node(RbpSpillTable *t, RbpSpillFile *file, uint32_t index, uint32_t level,
+		 uint64_t base, uint32_t first, RbpSpillVisit visit, void *arg,
+		 Garbage *garbage)
+{
+	Node	   *node = node_at(t, index);
+	uint64_t	step = UINT64_C(1) << (NODE_BITS * level);
+	uint32_t	i = first > base ? (uint32_t) ((first - base) / step) : 0;
+
+	for (; i < NODE_WORDS; i++)
+	{
+		uint32_t	word = node->words[i];
+		uint64_t	at = base + i * step;
+
+		if (word == 0)
+			continue;
+		if (level == 0)
+		{
+			node->words[i] = 0;
+			visit(file, (uint32_t) at, word, arg);
+		}
+		else if (cut_node(t, file, word - 1, level - 1, at, first, visit, arg,
+						  garbage))
+		{
+			node->words[i] = 0;
+			discard_node(t, word - 1, garbage);
+		}
+	}
+	return node_is_empty(node);
+}
+
+void
+rbp_spill_file_cut(RbpSpillTable *t, RbpSpillFile *file, uint32_t first,
+				   RbpSpillVisit visit, void *arg)
+{
+	Garbage		garbage = {0};
+
+	if (file->root == NIL || !covers(file->depth, first))
+		return;
+	if (cut_node(t, file, file->root, file->depth - 1, 0, first, visit, arg,
+				 &garbage))
+	{
+		discard_node(t, file->root, &garbage);
+		file->root = NIL;
+		file->depth = 0;
+	}
+	else
+		lower_tree(t, file, &garbage);
+	give_nodes(t, &garbage);
+}
+
+static void
+walk_node(RbpSpillTable *t, RbpSpillFile *file, uint32_t index, uint32_t level,
+		  uint64_t base, RbpSpillVisit visit, void *arg)
+{
+	const Node *node = node_at(t, index);
+
+	for (uint32_t i = 0; i < NODE_WORDS; i++)
+	{
+		uint32_t	word = node->words[i];
+		uint64_t	at = base + ((uint64_t) i << (NODE_BITS * level));
+
+		if (word == 0)
+			continue;
+		if (level == 0)
+			visit(file, (uint32_t) at, word, arg);
+		else
+			walk_node(t, file, word - 1, level - 1, at, visit, arg);
+	}
+}
+
+void
+rbp_spill_file_walk(RbpSpillTable *t, RbpSpillFile *file, RbpSpillVisit visit,
+					void *arg)
+{
+	if (file->root != NIL)
+		walk_node(t, file, file->root, file->depth - 1, 0, visit, arg);
+}

@@ -1,0 +1,365 @@
+/*-------------------------------------------------------------------------
+ *
+ * upkeep.c
+ *	  Temporary files: evacuation, files whose owner is gone, the views.
+ *
+ * Evacuation is done by the lease worker, beside everything else: a block is
+ * read, written to another place, and installed there if it has not changed
+ * meanwhile, which its slot and hash tell; a reader that has looked up the old
+ * slot and finds something else there looks again.
+ *
+ * No file's lock is waited for here, by the lease worker and the pusher: a
+ * backend holds it while the disk takes a block, and a disk can stall.  What is
+ * locked comes with the next round.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+
+#include "base/geometry.h"
+#include "base/libc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "spill/slots.h"
+#include "spill/spill.h"
+#include "spill/spill_internal.h"
+#include "spill/table.h"
+
+#define SWEEP_NS		INT64CONST(10000000000)
+#define BLOCK_NS		INT64CONST(50000000)	/* a block can take to be moved */
+
+#define shared			rbp_spill_shared
+
+/* The file that is in this place now. */
+static bool
+handle_at(uint32 index, RbpSpillHandle *handle)
+{
+	return rbp_spill_table_next(rbp_spill_table, index, handle) &&
+		handle->index == index;
+}
+
+/* The file's reserved slots, if they are in the extent, are given back. */
+static void
+end_runs_in(uint32 extent)
+{
+	RbpSpillHandle handle;
+
+	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+		 i = handle.index + 1)
+	{
+		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, true);
+		RbpSpillFileState *st;
+
+		if (file == NULL)
+			continue;
+		st = rbp_spill_file_state(file);
+		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
+			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
+			rbp_spill_end_runs(st);
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	}
+}
+
+/* A block that has a copy in some slot. */
+typedef struct Place
+{
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;			/* the first copy's */
+	uint32		mirror;
+	uint64		hash;
+} Place;
+
+/*
+ * What the slot holds; false if nothing that can be told: it is reserved, or on
+ * its way.
+ */
+static bool
+find_place(uint32 slot, Place *place)
+{
+	SlotInfo	seen = *slot_info(slot);	/* without its file's lock: a hint */
+	RbpSpillFile *file;
+	uint32		value;
+	bool		found = false;
+
+	place->block = seen.block;
+	if (!handle_at(seen.file, &place->handle))
+		return false;
+	file = rbp_spill_file_trylock(rbp_spill_table, place->handle, false);
+	if (file == NULL)
+		return false;
+	value = rbp_spill_block_get(rbp_spill_table, file, place->block);
+	if (IS_SLOT(value))
+	{
+		place->slot = VALUE_SLOT(value);
+		place->mirror = slot_info(place->slot)->mirror;
+		place->hash = slot_info(place->slot)->hash;
+		found = place->slot == slot || place->mirror == slot;
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return found;
+}
+
+/* Lock the file exclusively, if the block is where it was and nobody has the lock. */
+static RbpSpillFile *
+lock_place(const Place *place)
+{
+	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, place->handle, true);
+
+	if (file == NULL)
+		return NULL;
+	if (rbp_spill_block_get(rbp_spill_table, file, place->block) ==
+		SLOT_VALUE(place->slot) &&
+		slot_info(place->slot)->hash == place->hash)
+		return file;
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	return NULL;
+}
+
+/*
+ * Write the page to other slots, and let the block be there.  False if there are none;
+ * a block that is not where it was is not ours any more.
+ */
+static bool
+move_to_slots(const Place *place, char *page, int64 deadline_ns)
+{
+	bool		mirrored = place->mirror != NO_SLOT;
+	RbpSpillFile *file = lock_place(place);
+	RbpRemoteIo ios[2];
+	uint32		slot = NO_SLOT;
+	uint32		mirror = NO_SLOT;
+	bool		taken;
+
+	if (file == NULL)
+		return true;
+	taken = rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!taken)
+		return false;
+
+	ios[0].slot = slot;
+	ios[1].slot = mirror;
+	ios[0].buf = ios[1].buf = page;
+	ios[1].status = RBP_OK;
+	rbp_remote_write(ios, mirrored ? 2 : 1, rbp_now_ns(), deadline_ns);
+	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
+	{
+		file = lock_place(place);
+		if (file != NULL)
+		{
+			rbp_spill_install(file, place->block, slot, mirror, place->hash);
+			rbp_spill_file_unlock(rbp_spill_table, file);
+			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
+			return true;
+		}
+		rbp_spill_free_slot(slot, RBP_OK);
+		rbp_spill_free_slot(mirror, RBP_OK);
+		return true;			/* it has moved by itself, or is about to */
+	}
+	rbp_spill_free_slot(slot, ios[0].status);
+	rbp_spill_free_slot(mirror, ios[1].status);
+	return false;
+}
+
+/* If the real file does not take it, the block stays where it is. */
+static bool
+move_to_real_file(const Place *place, const char *page)
+{
+	RbpSpillFile *file;
+	int			fd = -1;
+	bool		ok;
+
+	file = lock_place(place);
+	if (file == NULL)
+		return true;
+	ok = rbp_spill_to_real_file(file, place->block, page, &fd);
+	if (ok)
+		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (fd >= 0)
+		(void) rbp_libc.close(fd);
+	return ok;
+}
+
+/*
+ * Files that the disk did not take a block of.  They are left alone until the
+ * next round, which has another deadline, so that they do not take the time of
+ * the others.
+ */
+static RbpSpillHandle left[64];
+static uint32 nleft = 0;
+static int64 left_in = 0;
+
+static void
+leave_file(RbpSpillHandle handle)
+{
+	left[nleft++ % lengthof(left)] = handle;
+}
+
+static bool
+is_left(RbpSpillHandle handle)
+{
+	for (uint32 i = 0; i < Min(nleft, lengthof(left)); i++)
+		if (left[i].index == handle.index && left[i].serial == handle.serial)
+			return true;
+	return false;
+}
+
+uint32
+rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
+{
+	static char page[BLCKSZ];
+	static uint32 next = 0;		/* where the last call would have gone on, so
+								 * that no block takes all of the time */
+	uint32		start = next;
+
+	if (left_in != deadline_ns)
+		nleft = 0;
+	left_in = deadline_ns;
+	if (rbp_spill_extent_blocks(extent) > 0)
+		end_runs_in(extent);
+	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
+	{
+		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
+		Place		place;
+		int64		now = rbp_now_ns();
+		/* a block has its time, but for donors that are very slow */
+		int64		soon = Min(now + rbp_spill_short_wait(),
+							   Max(deadline_ns, now + BLOCK_NS));
+
+		if (now >= deadline_ns)
+			break;
+		next = (slot + 1) % RBP_EXTENT_PAGES;
+		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
+			!find_place(slot, &place) || is_left(place.handle))
+			continue;
+
+		/*
+		 * If it does not come, go on, unless that took all of its time: then
+		 * the donor does not answer now.
+		 */
+		if (rbp_spill_fetch_page(place.handle, place.block, place.slot,
+								 place.hash, place.mirror, soon, page) != NULL)
+		{
+			if (rbp_now_ns() >= soon)
+				break;
+			continue;
+		}
+
+		/* If it can go nowhere, as with a full disk, another file's may. */
+		if (!move_to_slots(&place, page, soon) && !move_to_real_file(&place, page))
+			leave_file(place.handle);
+	}
+	return rbp_spill_extent_blocks(extent);
+}
+
+/*
+ * ---- files whose owner is gone ---------------------------------------------------
+ */
+
+/*
+ * A process unlinks its files before it ends, or the server starts anew.  If
+ * neither happened, say because the directory was removed by hand, nobody will
+ * ask for the blocks again.  A temporary relation stays until it is dropped.
+ */
+int64
+rbp_spill_sweep(void)
+{
+	static int64 next = 0;
+	int64		now;
+	RbpSpillHandle handle;
+
+	if (shared == NULL)
+		return SWEEP_NS;
+	now = rbp_now_ns();
+	if (now < next)
+		return next - now;
+	next = now + SWEEP_NS;
+	rbp_spill_slots_tick(rbp_spill_slots, now);
+	rbp_spill_cost_report(now);
+	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+		 i = handle.index + 1)
+	{
+		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, false);
+		bool		relation;
+		int			owner;
+
+		if (file == NULL)
+			continue;
+		relation = rbp_spill_file_state(file)->relation;
+		owner = rbp_spill_file_state(file)->owner;
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		if (!relation && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH)
+			rbp_spill_forget_handle(handle);
+	}
+	return SWEEP_NS;
+}
+
+/*
+ * ---- for the views -----------------------------------------------------------------
+ */
+
+RbpSpillFileInfo *
+rbp_spill_file_info(int *n)
+{
+	RbpSpillFileInfo *infos;
+	RbpSpillHandle handle;
+	int			max;
+
+	*n = 0;
+	if (shared == NULL)
+		return NULL;
+	max = (int) rbp_spill_table_files(rbp_spill_table) + 64;
+	infos = palloc(sizeof(RbpSpillFileInfo) * max);
+	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+		 i = handle.index + 1)
+	{
+		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+		RbpSpillFileInfo info;
+		RbpSpillFileState *st;
+
+		if (file == NULL)
+			continue;
+		st = rbp_spill_file_state(file);
+		strlcpy(info.name, rbp_spill_file_name(file), sizeof(info.name));
+		info.owner = st->owner;
+		info.relation = st->relation;
+		info.size = st->size;
+		info.remote_bytes = (int64) st->slot_blocks * BLCKSZ;
+		info.staged_bytes = (int64) st->staged_blocks * BLCKSZ;
+		info.mirrored_bytes = (int64) st->mirrored_blocks * BLCKSZ;
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		if (*n == max)
+		{
+			max *= 2;
+			infos = repalloc(infos, sizeof(RbpSpillFileInfo) * max);
+		}
+		infos[(*n)++] = info;
+	}
+	return infos;
+}
+
+void
+rbp_spill_use(RbpSpillUse *use)
+{
+	RbpSpillSlotCounts counts;
+
+	memset(use, 0, sizeof(*use));
+	if (shared == NULL)
+		return;
+	rbp_spill_slots_counts(rbp_spill_slots, &counts);
+	use->used = counts.used;
+	use->free = counts.free;
+	use->online = counts.online;
+	use->quarantined = counts.quarantined;
+	use->dead = counts.dead;
+	use->files = rbp_spill_table_files(rbp_spill_table);
+}

@@ -1,0 +1,659 @@
+/*-------------------------------------------------------------------------
+ *
+ * write.c
+ *	  Temporary blocks on their way to donors.
+ *
+ * Where a write is a copy within this host (shm), it is made at once, from
+ * the caller's buffer.  Over a network it would take as long as the round
+ * trip, so blocks are gathered: a process takes a chunk of staging pages,
+ * copies blocks into it, and posts the chunk as one batch when it is full.
+ * The query goes on meanwhile.  Up to MAX_SENDS chunks are on their way; who
+ * needs one more waits for the oldest.  Without a chunk the block is written
+ * at once, and waited for.
+ *
+ * Life of a staged block: the table says "staging page p" from the moment
+ * that p has its content, and whoever reads it copies from p, under the
+ * file's lock.  If the block is written again, truncated or its file goes,
+ * p is marked "dropped" (shared), and whoever has p in a chunk (private)
+ * frees its slots when the batch has ended; a page that is dropped before it
+ * was posted is never sent.  So a file that is gone soon costs no transfer.
+ * When the batch has ended, each block that is still this page's is installed
+ * in its slot; one whose memory is going, or gone, is written to other slots;
+ * and one of which a write failed goes to the real file, from the page.  If it
+ * does not go there either, the copy that has arrived, if one of two has, is
+ * installed alone; else the block is lost, and marked so.
+ *
+ * Chunks are emptied at the end of each transaction and process, so that
+ * nobody sits on staged blocks; until then only their owner can send them.
+ *
+ * Each wait here ends when the query is to end, for the real file takes what
+ * was waited for.  In a transaction that aborts, and in a process that ends,
+ * waits are short: whatever it was has been raised, and the next interrupt
+ * cannot be.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/hash.h"
+#include "base/libc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+#include "spill/slots.h"
+#include "spill/spill_internal.h"
+#include "spill/table.h"
+
+#define MAX_SENDS			4
+
+/*
+ * A write that is late can still go to the real file, so it is not waited for
+ * as long as a read is; but longer than for a page of the buffer tier, since
+ * giving up means more work.
+ */
+#define WRITE_TIMEOUT_FACTOR	10
+#define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
+
+/* After a batch that no donor took, or that was not possible: how long not to try */
+#define REFUSED_NS				INT64CONST(1000000000)
+#define CANCELED_NS				INT64CONST(20000000)
+
+StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
+				 "a chunk and its second copies are one batch");
+
+#define shared		rbp_spill_shared
+
+/* A block in a chunk. */
+typedef struct SendPage
+{
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;
+	uint32		mirror;			/* NO_SLOT: none */
+	uint64		hash;
+	int			io;				/* in Send.ios, the mirror's is next; -1: not
+								 * posted */
+} SendPage;
+
+/* A chunk that is being filled, or on its way. */
+typedef struct Send
+{
+	uint32		chunk;
+	int			n;
+	int			nios;
+	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; what was posted
+								 * has its status */
+	SendPage	pages[CHUNK_PAGES];
+	RbpRemoteIo ios[2 * CHUNK_PAGES];
+} Send;
+
+/* A block that could be written nowhere. */
+typedef struct LostBlock
+{
+	uint32		block;
+	int			error;			/* an errno, of the real file */
+	char		name[RBP_SPILL_NAME_LEN];
+} LostBlock;
+
+/* A ring; the newest is being filled if "filling" says so. */
+static Send sends[MAX_SENDS];
+static int	oldest = 0;
+static int	nsends = 0;
+static bool filling = false;
+
+static int64 refused_until = 0;
+
+/*
+ * ---- bitmaps of free things -----------------------------------------------------
+ */
+
+int
+rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n)
+{
+	uint32		nwords = (n + 63) / 64;
+	uint32		from = nwords > 0 ? (uint32) MyProcPid % nwords : 0;
+
+	for (uint32 i = 0; i < nwords; i++)
+	{
+		uint32		w = (from + i) % nwords;
+		uint64		word = pg_atomic_read_u64(&words[w]);
+
+		while (word != 0)
+		{
+			uint64		bit = word & -word;
+
+			if (pg_atomic_compare_exchange_u64(&words[w], &word, word & ~bit))
+				return (int) (w * 64) + __builtin_ctzll(bit);
+		}
+	}
+	return -1;
+}
+
+void
+rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
+{
+	(void) pg_atomic_fetch_or_u64(&words[bit / 64], UINT64CONST(1) << (bit % 64));
+}
+
+/*
+ * ---- the ends of writes ----------------------------------------------------------
+ */
+
+static uint32
+page_number(const Send *send, int i)
+{
+	return shared->nopen + send->chunk * CHUNK_PAGES + (uint32) i;
+}
+
+static int64
+write_deadline(int64 now)
+{
+	return now + Max(rbp_guc_io_timeout_ns() * WRITE_TIMEOUT_FACTOR,
+					 WRITE_TIMEOUT_LEAST);
+}
+
+void
+rbp_spill_free_slot(uint32 slot, RbpStatus status)
+{
+	if (slot == NO_SLOT)
+		return;
+	if (status == RBP_OK || status == RBP_DENIED || status == RBP_CANCELED)
+		rbp_spill_slots_free(rbp_spill_slots, slot, 1);
+	else
+		rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
+}
+
+static void
+give_back(uint32 slot, uint32 mirror)
+{
+	rbp_spill_free_slot(slot, RBP_OK);
+	rbp_spill_free_slot(mirror, RBP_OK);
+}
+
+/*
+ * Nothing could be sent.  If donors failed, leave them alone for a while; if it
+ * just was not possible, as with a connection too many, for a short one.
+ */
+static void
+pause_after(RbpStatus status, int64 now)
+{
+	refused_until = now + (status == RBP_CANCELED ? CANCELED_NS : REFUSED_NS);
+}
+
+/* Write the page to its slots, and wait.  If that fails, they are given back. */
+static bool
+write_now(const char *data, uint32 slot, uint32 mirror, int64 now,
+		  int64 deadline_ns)
+{
+	RbpRemoteIo ios[2];
+
+	ios[0].slot = slot;
+	ios[0].buf = unconstify(char *, data);
+	ios[1].slot = mirror;
+	ios[1].buf = unconstify(char *, data);
+	ios[1].status = RBP_OK;
+	rbp_remote_write(ios, mirror == NO_SLOT ? 1 : 2, now, deadline_ns);
+	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
+		return true;
+	rbp_spill_free_slot(slot, ios[0].status);
+	rbp_spill_free_slot(mirror, ios[1].status);
+	pause_after(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
+	return false;
+}
+
+/* The page is the only copy of what is to come into the slot; or no more. */
+static void
+add_pending(uint32 slot, int n)
+{
+	if (slot == NO_SLOT)
+		return;
+	(void) pg_atomic_fetch_add_u32(pending_of(slot), n);
+	rbp_spill_slots_on_way(rbp_spill_slots, slot, n);
+}
+
+/*
+ * The page's block is where it has arrived: in both slots or in one of them,
+ * which may be the second.  File locked exclusively.
+ */
+static void
+install_page(RbpSpillFile *file, const SendPage *page, RbpStatus first,
+			 RbpStatus second)
+{
+	uint32		slot = page->slot;
+	uint32		mirror = second == RBP_OK ? page->mirror : NO_SLOT;
+
+	if (first != RBP_OK)
+	{
+		slot_info(mirror)->next = slot_info(slot)->next;
+		slot = mirror;
+		mirror = NO_SLOT;
+	}
+	rbp_spill_install(file, page->block, slot, mirror, page->hash);
+}
+
+/* The block is nowhere; errno says why.  File locked exclusively. */
+static void
+lose(RbpSpillFile *file, uint32 block, LostBlock *lost)
+{
+	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+
+	lost->block = block;
+	lost->error = errno;
+	strlcpy(lost->name, rbp_spill_file_name(file), sizeof(lost->name));
+	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
+	rbp_spill_drop_value(file, value);
+}
+
+/*
+ * No lock is held, and all is settled, for the log may not take it just now.  A
+ * client is not told: while it did not read, we could not be interrupted.
+ */
+static void
+report_lost(const LostBlock *lost)
+{
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
+	errno = lost->error;
+	ereport(LOG_SERVER_ONLY,
+			(errcode_for_file_access(),
+			 errmsg("remote_bp: block %u of temporary file \"%s\" is lost: no donor took it, and the file could not be written: %m",
+					lost->block, lost->name)));
+	RESUME_INTERRUPTS();
+}
+
+/*
+ * The memory that the block was for is going, or gone: put it into other slots,
+ * unless nobody wants it any more.  False if none takes it.
+ */
+static bool
+put_elsewhere(const SendPage *page, uint32 number, int64 deadline_ns)
+{
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	uint32		slot;
+	uint32		mirror = NO_SLOT;
+	bool		wanted = file != NULL && !shared->dropped[number];
+	bool		taken = wanted &&
+		rbp_spill_take_slots(file, &slot, page->mirror != NO_SLOT ? &mirror : NULL);
+
+	if (file != NULL)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!wanted)
+		return true;
+	if (!taken ||
+		!write_now(staging_page(number), slot, mirror, rbp_now_ns(), deadline_ns))
+		return false;
+
+	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	if (file != NULL && !shared->dropped[number])
+	{
+		/* the staging page is "dropped" by this */
+		rbp_spill_install(file, page->block, slot, mirror, page->hash);
+		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
+	}
+	else
+		give_back(slot, mirror);
+	if (file != NULL)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	return true;
+}
+
+/* It may have arrived long ago, in memory that is gone by now. */
+static RbpStatus
+in_place(uint32 slot, RbpStatus status)
+{
+	return status == RBP_OK && rbp_remote_slot_donor(slot) < 0 ? RBP_DENIED : status;
+}
+
+/* While the blocks of a chunk whose batch has ended are settled. */
+typedef struct Settling
+{
+	int64		deadline_ns;
+	bool		elsewhere;		/* other slots are worth a try */
+	int			fd;				/* of the real file of fd_of, or -1 */
+	RbpSpillHandle fd_of;
+} Settling;
+
+/* Settle one block.  False, and *lost filled in, if it is lost. */
+static bool
+finish_page(Send *send, int i, Settling *settling, LostBlock *lost)
+{
+	SendPage   *page = &send->pages[i];
+	uint32		number = page_number(send, i);
+	bool		mirrored = page->mirror != NO_SLOT;
+	bool		posted = page->io >= 0;
+	RbpStatus	first = posted ? send->ios[page->io].status : RBP_CANCELED;
+	RbpStatus	second = posted && mirrored ? send->ios[page->io + 1].status : first;
+	bool		stays;			/* the memory does */
+	bool		installed = false;
+	bool		kept = true;
+	RbpSpillFile *file;
+
+	/* before the look at whether the memory stays: see rbp_remote_slot_stays() */
+	add_pending(page->slot, -1);
+	add_pending(page->mirror, -1);
+	stays = rbp_remote_slot_stays(page->slot) &&
+		(!mirrored || rbp_remote_slot_stays(page->mirror));
+	/* not into a lease that has expired, which is why nothing stays */
+	if (!stays && settling->elsewhere &&
+		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
+		settling->elsewhere = put_elsewhere(page, number, settling->deadline_ns);
+
+	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	if (file != NULL && !shared->dropped[number])
+	{
+		if (settling->fd >= 0 &&
+			(settling->fd_of.index != page->handle.index ||
+			 settling->fd_of.serial != page->handle.serial))
+		{
+			(void) rbp_libc.close(settling->fd);
+			settling->fd = -1;
+		}
+		settling->fd_of = page->handle;
+
+		first = in_place(page->slot, first);
+		second = mirrored ? in_place(page->mirror, second) : first;
+		if ((!stays || first != RBP_OK || second != RBP_OK) &&
+			rbp_spill_to_real_file(file, page->block, staging_page(number),
+								   &settling->fd))
+			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
+		else if (first == RBP_OK || second == RBP_OK)
+		{
+			/* if the disk does not take it, perhaps a donor keeps it */
+			install_page(file, page, first, second);
+			installed = true;
+			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
+		}
+		else
+		{
+			lose(file, page->block, lost);
+			kept = false;
+		}
+	}
+	if (file != NULL)
+		rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!installed || first != RBP_OK)
+		rbp_spill_free_slot(page->slot, first);
+	if (!installed || second != RBP_OK)
+		rbp_spill_free_slot(page->mirror, second);
+	return kept;
+}
+
+/* Wait for the oldest chunk, and free it. */
+static void
+finish_oldest(int64 deadline_ns)
+{
+	Send	   *send = &sends[oldest];
+	Settling	settling = {.deadline_ns = deadline_ns,.elsewhere = true,.fd = -1};
+	LostBlock	lost[CHUNK_PAGES];
+	int			nlost = 0;
+
+	if (send->batch != NULL)
+		rbp_remote_end(send->batch, deadline_ns);
+	send->batch = NULL;
+	/* a donor that hangs has left no time; others are given some */
+	settling.deadline_ns = Max(deadline_ns,
+							   rbp_now_ns() + rbp_guc_io_timeout_ns());
+	for (int i = 0; i < send->n; i++)
+		if (!finish_page(send, i, &settling, &lost[nlost]))
+			nlost++;
+	if (settling.fd >= 0)
+		(void) rbp_libc.close(settling.fd);
+	rbp_spill_bitmap_put(shared->chunk_free, send->chunk);
+	send->n = 0;
+	oldest = (oldest + 1) % MAX_SENDS;
+	nsends--;
+	for (int i = 0; i < nlost; i++)
+		report_lost(&lost[i]);
+}
+
+static void
+add_io(Send *send, uint32 slot, char *buf)
+{
+	RbpRemoteIo *io = &send->ios[send->nios++];
+
+	io->slot = slot;
+	io->buf = buf;
+	io->status = RBP_CANCELED;
+}
+
+/* Send the chunk that is being filled on its way. */
+static void
+post(bool hurry)
+{
+	Send	   *send = &sends[(oldest + nsends - 1) % MAX_SENDS];
+	int64		now = rbp_now_ns();
+
+	filling = false;
+	send->nios = 0;
+	for (int i = 0; i < send->n; i++)
+	{
+		SendPage   *page = &send->pages[i];
+		uint32		number = page_number(send, i);
+
+		/* If this comes too late, the page is sent in vain. */
+		page->io = -1;
+		if (shared->dropped[number])
+			continue;
+		page->io = send->nios;
+		add_io(send, page->slot, staging_page(number));
+		if (page->mirror != NO_SLOT)
+			add_io(send, page->mirror, staging_page(number));
+	}
+	if (send->nios == 0)
+		return;
+	send->batch = rbp_remote_begin(send->ios, send->nios, true, 0, now,
+								   hurry ? now + RBP_SPILL_HURRY_NS :
+								   write_deadline(now));
+	if (send->batch == NULL)
+		pause_after(send->ios[0].status, now);
+}
+
+void
+rbp_spill_flush(bool hurry)
+{
+	int64		now;
+	int64		deadline;
+
+	if (nsends == 0 || shared == NULL)
+		return;
+	if (filling)
+		post(hurry);
+	now = rbp_now_ns();
+	deadline = hurry ? now + RBP_SPILL_HURRY_NS : write_deadline(now);
+	while (nsends > 0)
+		finish_oldest(deadline);
+}
+
+static void
+flush_at_exit(int code, Datum arg)
+{
+	rbp_spill_end_read_ahead();
+	rbp_spill_flush(true);
+}
+
+/* The chunk to fill; NULL if there is none. */
+static Send *
+chunk_to_fill(void)
+{
+	static bool registered = false;
+	Send	   *send;
+	int			chunk;
+
+	if (filling)
+	{
+		send = &sends[(oldest + nsends - 1) % MAX_SENDS];
+		if (send->n < CHUNK_PAGES)
+			return send;
+		post(false);
+	}
+	if (!registered)
+	{
+		/* not before_shmem_exit(): this can be within somebody's use of that */
+		on_shmem_exit(flush_at_exit, (Datum) 0);
+		registered = true;
+	}
+	if (nsends == MAX_SENDS)
+		finish_oldest(write_deadline(rbp_now_ns()));
+	chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
+	while (chunk < 0 && nsends > 0)
+	{
+		finish_oldest(write_deadline(rbp_now_ns()));
+		chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
+	}
+	if (chunk < 0)
+		return NULL;
+	send = &sends[(oldest + nsends) % MAX_SENDS];
+	nsends++;
+	rbp_spill_used = true;
+	filling = true;
+	send->chunk = (uint32) chunk;
+	send->n = 0;
+	send->batch = NULL;
+	return send;
+}
+
+/*
+ * ---- putting a block ---------------------------------------------------------------
+ */
+
+/* Write it at once, and wait. */
+static SpillPut
+put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
+		uint32 slot, uint32 mirror)
+{
+	int64		now = rbp_now_ns();
+	uint64		hash = rbp_hash_page(data);
+	RbpSpillFile *file;
+	bool		have_node;
+
+	if (!write_now(data, slot, mirror, now, write_deadline(now)))
+		return PUT_NO_ROOM;
+
+	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	if (file == NULL)
+	{
+		give_back(slot, mirror);
+		return PUT_GONE;
+	}
+	/* sees to it that there is a node for the value */
+	have_node = rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE ||
+		rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
+	if (have_node)
+	{
+		RbpSpillFileState *st = rbp_spill_file_state(file);
+
+		rbp_spill_install(file, block, slot, mirror, hash);
+		st->size = Max(st->size, size);
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+	if (!have_node)
+	{
+		give_back(slot, mirror);
+		return PUT_NO_ROOM;
+	}
+	rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
+	return PUT_DONE;
+}
+
+/*
+ * The block was written to the file behind the one before it: that is the order
+ * in which they will be read, more often than that of their numbers.  File
+ * locked exclusively.
+ */
+static void
+note_order(RbpSpillFile *file, uint32 block, uint32 slot)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+
+	if (st->last_value != VALUE_NONE)
+	{
+		uint32		value = rbp_spill_block_get(rbp_spill_table, file,
+												st->last_block);
+
+		/* not if it has moved on: the slot may be another file's */
+		if (value == st->last_value || IS_STAGED(value))
+			slot_info(VALUE_SLOT(st->last_value))->next = block;
+	}
+	st->last_block = block;
+	st->last_value = SLOT_VALUE(slot);
+}
+
+SpillPut
+rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
+{
+	int64		now = rbp_now_ns();
+	Send	   *send = NULL;
+	SendPage   *page;
+	uint32		number;
+	RbpSpillFile *file;
+	RbpSpillFileState *st;
+	uint32		slot;
+	uint32		mirror = NO_SLOT;
+	uint32		old;
+	bool		mirrored = rbp_guc_temp_mirror;
+
+	if (now < refused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
+		return PUT_NO_ROOM;
+
+	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	if (file == NULL)
+		return PUT_GONE;
+	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
+	{
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		return PUT_NO_ROOM;
+	}
+	rbp_spill_file_unlock(rbp_spill_table, file);
+
+	/* No lock is held here: getting a chunk can mean waiting for a donor. */
+	if (!rbp_remote_slot_local(slot) ||
+		(mirrored && !rbp_remote_slot_local(mirror)))
+		send = chunk_to_fill();
+	if (send == NULL)
+		return put_now(handle, block, data, size, slot, mirror);
+
+	number = page_number(send, send->n);
+	memcpy(staging_page(number), data, BLCKSZ);
+	page = &send->pages[send->n];
+	page->handle = handle;
+	page->block = block;
+	page->slot = slot;
+	page->mirror = mirror;
+	page->hash = rbp_hash_page(staging_page(number));
+	page->io = -1;
+
+	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	if (file == NULL)
+	{
+		give_back(slot, mirror);
+		return PUT_GONE;
+	}
+	st = rbp_spill_file_state(file);
+	old = rbp_spill_block_get(rbp_spill_table, file, block);
+	if (!rbp_spill_block_set(rbp_spill_table, file, block, VALUE_STAGED | number))
+	{
+		rbp_spill_file_unlock(rbp_spill_table, file);
+		give_back(slot, mirror);
+		return PUT_NO_ROOM;
+	}
+	note_order(file, block, slot);
+	shared->dropped[number] = false;
+	add_pending(slot, 1);
+	add_pending(mirror, 1);
+	st->staged_blocks++;
+	st->size = Max(st->size, size);
+	rbp_spill_drop_value(file, old);
+	rbp_spill_file_unlock(rbp_spill_table, file);
+
+	if (++send->n == CHUNK_PAGES)
+		post(false);
+	return PUT_DONE;
+}

@@ -1,0 +1,722 @@
+/*-------------------------------------------------------------------------
+ *
+ * shm.c
+ *	  Reads and writes of donor memory on the same host, by memcpy.
+ *
+ * The donor's UNIX socket carries the handshake and MAP requests, each
+ * answered with the memfd of one region; its closing tells that the donor is
+ * gone.  A region is mapped when it is first used.  From then on a read or a
+ * write is a memcpy() in submit(), with no system call.
+ *
+ * Withdrawal.  When a lease ends, or a region leaves it, the donor truncates
+ * the memfd: our next access to the mapping raises SIGBUS.  The handler here
+ * knows, by a thread-local note, that a copy is under way and over which
+ * mapping; it puts zero pages over the whole region, notes that, and returns,
+ * so that the copy ends (with zeroes that nobody gets to see).  The request
+ * then is RBP_DENIED and the region is unmapped; a later request asks the
+ * donor for it again.  A region that was lost and granted anew is known by its
+ * grant, and the old mapping goes before it is touched.  Any SIGBUS that is
+ * not ours goes to the handler that was there before.
+ *
+ * Page tables.  A region's memory is there, but each process has to enter it
+ * into its own page table, by a fault for each 16 pages read and for each
+ * page written.  A short-lived process should pay for what it touches only,
+ * a long-lived one should not fault a hundred thousand times: the second
+ * time that a chunk of 2 MiB is used, the kernel is asked to enter all of
+ * that chunk at once (MADV_POPULATE_READ, which on a shared mapping serves
+ * writes as well).
+ *
+ * Deaths.  A donor that died leaves its memory to those who mapped it, so
+ * memcpy() alone would never notice.  The socket is looked at once in
+ * CHECK_NS, by the coarse clock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+#include "common/status.h"
+#include "transport/sock.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHUNK_SIZE		(UINT64_C(2) << 20)
+#define CHECK_NS		10000000
+#define MAX_FDS			64		/* memfds received, not yet asked for */
+#define MAX_PINGS		64
+#define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#endif
+
+typedef struct ShmRegion
+{
+	uint8_t    *base;			/* NULL: not mapped */
+	uint8_t    *touched;		/* for each chunk: 0, 1 = once, 2 = populated */
+	uint32_t	grant;			/* that the mapping is of, see RbpIo */
+	uint32_t	asked_grant;	/* that the MAP in flight is for */
+	uint64_t	asked;			/* id of the MAP in flight, 0: none */
+	uint64_t	answered;		/* id of the last MAP answered */
+	RbpStatus	result;			/* of that one */
+} ShmRegion;
+
+typedef struct ShmConn
+{
+	RbpConn		base;
+	RbpSock		sock;
+	ShmRegion  *regions;		/* sock.welcome.regions of them */
+	uint32_t	nregions;
+	uint64_t	last_id;
+	int64_t		checked_at;		/* coarse clock */
+
+	uint8_t		out[OUT_SIZE];	/* requests that the socket did not take */
+	size_t		out_have;
+
+	uint8_t		rx[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
+	size_t		rx_have;
+	int			fds[MAX_FDS];	/* in the order of the answers */
+	int			nfds;
+
+	struct
+	{
+		uint64_t	id;			/* 0: free */
+		RbpIo	   *io;			/* NULL: given up */
+	}			pings[MAX_PINGS];
+} ShmConn;
+
+/*
+ * ---- surviving withdrawal ---------------------------------------------------
+ */
+
+/* The copy that this thread is doing, for the signal handler. */
+static __thread uint8_t *volatile copy_base;
+static __thread volatile size_t copy_len;
+static __thread volatile sig_atomic_t copy_hit;
+
+static struct sigaction previous;
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void
+on_sigbus(int signo, siginfo_t *info, void *context)
+{
+	uint8_t    *at = info->si_addr;
+	int			save_errno = errno;
+
+	/* the address is only there if a fault raised the signal, not kill() */
+	if (info->si_code > 0 && copy_base != NULL && at >= copy_base &&
+		at < copy_base + copy_len &&
+		mmap(copy_base, copy_len, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+			 -1, 0) != MAP_FAILED)
+	{
+		copy_hit = 1;
+		errno = save_errno;
+		return;
+	}
+	errno = save_errno;
+
+	if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != NULL)
+		previous.sa_sigaction(signo, info, context);
+	else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)
+		previous.sa_handler(signo);
+	else
+	{
+		/* as if we were not there: on return it strikes again, or is sent */
+		struct sigaction dfl = {.sa_handler = SIG_DFL};
+
+		sigaction(SIGBUS, &dfl, NULL);
+		if (info->si_code <= 0)
+			raise(signo);
+	}
+}
+
+/*
+ * Before every new mapping: somebody may have replaced the handler since.
+ */
+static bool
+install_handler(void)
+{
+	struct sigaction now;
+	bool		ok = true;
+
+	pthread_mutex_lock(&install_lock);
+	if (sigaction(SIGBUS, NULL, &now) != 0)
+		ok = false;
+	else if ((now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != on_sigbus)
+	{
+		struct sigaction ours = {.sa_sigaction = on_sigbus};
+
+		sigemptyset(&ours.sa_mask);
+		ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+		previous = now;
+		ok = sigaction(SIGBUS, &ours, NULL) == 0;
+	}
+	pthread_mutex_unlock(&install_lock);
+	return ok;
+}
+
+/*
+ * memcpy() of which one side is in the mapping base[0 .. len).  False if the
+ * memory was withdrawn.
+ */
+static bool
+guarded_copy(uint8_t *base, size_t len, void *dst, const void *src, size_t n)
+{
+	copy_len = len;
+	copy_hit = 0;
+	copy_base = base;
+	atomic_signal_fence(memory_order_seq_cst);
+	memcpy(dst, src, n);
+	atomic_signal_fence(memory_order_seq_cst);
+	copy_base = NULL;
+	return copy_hit == 0;
+}
+
+/*
+ * ---- mappings ---------------------------------------------------------------
+ */
+static void
+unmap_region(ShmConn *conn, ShmRegion *region)
+{
+	if (region->base != NULL)
+		munmap(region->base, conn->sock.welcome.region_size);
+	free(region->touched);
+	region->base = NULL;
+	region->touched = NULL;
+}
+
+/* Map a region's memfd.  Closes fd. */
+static RbpStatus
+map_region(ShmConn *conn, ShmRegion *region, int fd)
+{
+	uint64_t	size = conn->sock.welcome.region_size;
+	uint64_t	reserve = size + CHUNK_SIZE;
+	RbpStatus	status = RBP_NOMEM;
+	uint8_t    *hole;
+	uint8_t    *base;
+	uint8_t    *touched;
+	struct stat st;
+
+	unmap_region(conn, region);
+	if (!install_handler())
+		goto close_fd;
+	if (fstat(fd, &st) != 0 || (uint64_t) st.st_size < size)
+	{
+		/* withdrawn while it was on its way */
+		status = RBP_DENIED;
+		goto close_fd;
+	}
+	touched = calloc((size + CHUNK_SIZE - 1) / CHUNK_SIZE, 1);
+	if (touched == NULL)
+		goto close_fd;
+
+	/* aligned, so that huge pages can be mapped as such */
+	hole = mmap(NULL, reserve, PROT_NONE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (hole == MAP_FAILED)
+		goto free_touched;
+	base = (uint8_t *) (((uintptr_t) hole + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1));
+	if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+	{
+		munmap(hole, reserve);
+		goto free_touched;
+	}
+	if (base > hole)
+		munmap(hole, (size_t) (base - hole));
+	if (base + size < hole + reserve)
+		munmap(base + size, (size_t) (hole + reserve - (base + size)));
+
+	/* children of a process that forks have no use for our mappings */
+	(void) madvise(base, size, MADV_DONTFORK);
+	region->base = base;
+	region->touched = touched;
+	close(fd);
+	return RBP_OK;
+
+free_touched:
+	free(touched);
+close_fd:
+	close(fd);
+	return status;
+}
+
+static void
+populate_chunk(ShmConn *conn, ShmRegion *region, uint64_t chunk)
+{
+	uint64_t	size = conn->sock.welcome.region_size;
+	uint64_t	from = chunk * CHUNK_SIZE;
+	uint64_t	len = size - from < CHUNK_SIZE ? size - from : CHUNK_SIZE;
+
+	/* an old kernel or withdrawn memory: then the copy faults as it will */
+	(void) madvise(region->base + from, len, MADV_POPULATE_READ);
+}
+
+/*
+ * The whole of a request on a mapped region.
+ */
+static RbpStatus
+copy_io(ShmConn *conn, ShmRegion *region, const RbpIo *io)
+{
+	uint8_t    *at = region->base + io->offset;
+	uint64_t	chunk = io->offset / CHUNK_SIZE;
+	uint64_t	size = conn->sock.welcome.region_size;
+	bool		ok;
+
+	if (region->touched[chunk] < 2 && ++region->touched[chunk] == 2)
+		populate_chunk(conn, region, chunk);
+
+	if (io->kind == RBP_IO_READ)
+		ok = guarded_copy(region->base, size, io->buf, at, io->len);
+	else
+		ok = guarded_copy(region->base, size, at, io->buf, io->len);
+	if (ok)
+		return RBP_OK;
+	unmap_region(conn, region);
+	return RBP_DENIED;
+}
+
+/*
+ * ---- the socket -------------------------------------------------------------
+ */
+static RbpStatus
+fail(ShmConn *conn, RbpStatus why)
+{
+	return rbp_sock_fail(&conn->sock, why);
+}
+
+/* RBP_OK: all is sent; RBP_INPROGRESS: the donor does not read just now. */
+static RbpStatus
+send_some(ShmConn *conn)
+{
+	while (conn->out_have > 0)
+	{
+		ssize_t		n = send(conn->sock.fd, conn->out, conn->out_have,
+							 MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0)
+		{
+			if (errno == EINTR)
+				continue;
+			if (errno == EAGAIN || errno == EWOULDBLOCK)
+				return RBP_INPROGRESS;
+			return fail(conn, RBP_CONNLOST);
+		}
+		conn->out_have -= (size_t) n;
+		memmove(conn->out, conn->out + n, conn->out_have);
+	}
+	return RBP_OK;
+}
+
+/* Queue a request; 0 if there is no room. */
+static uint64_t
+queue_request(ShmConn *conn, uint8_t op, uint32_t region)
+{
+	RbpWireRequest req = {.op = op,.region = region};
+
+	if (conn->out_have + RBP_REQUEST_SIZE > OUT_SIZE)
+		return 0;
+	req.id = ++conn->last_id;
+	rbp_wire_put_request(conn->out + conn->out_have, &req);
+	conn->out_have += RBP_REQUEST_SIZE;
+	return req.id;
+}
+
+static int
+take_fd(ShmConn *conn)
+{
+	int			fd;
+
+	if (conn->nfds == 0)
+		return -1;
+	fd = conn->fds[0];
+	conn->nfds--;
+	memmove(conn->fds, conn->fds + 1, (size_t) conn->nfds * sizeof(int));
+	return fd;
+}
+
+static RbpStatus
+handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
+{
+	if (ans->op == RBP_OP_PING)
+	{
+		for (int i = 0; i < MAX_PINGS; i++)
+			if (conn->pings[i].id == ans->id)
+			{
+				if (conn->pings[i].io != NULL)
+					conn->pings[i].io->status = rbp_status_from_wire(ans->status);
+				conn->pings[i].id = 0;
+				conn->pings[i].io = NULL;
+				return RBP_OK;
+			}
+		return fail(conn, RBP_PROTOCOL);
+	}
+	if (ans->op != RBP_OP_MAP)
+		return fail(conn, RBP_PROTOCOL);
+
+	for (uint32_t i = 0; i < conn->nregions; i++)
+	{
+		ShmRegion  *region = &conn->regions[i];
+
+		if (region->asked == 0 || region->asked != ans->id)
+			continue;
+		region->answered = ans->id;
+		region->asked = 0;
+		/* granted anew meanwhile: what is said of the old grant is void */
+		region->result = region->asked_grant == region->grant ?
+			rbp_status_from_wire(ans->status) : RBP_CANCELED;
+		if (ans->status == RBP_WIRE_OK)
+		{
+			uint64_t	size;
+			int			fd = take_fd(conn);
+
+			if (fd < 0)
+				return fail(conn, RBP_PROTOCOL);
+			if (!rbp_wire_get_map(conn->rx + RBP_ANSWER_SIZE,
+								  RBP_MAP_PAYLOAD_SIZE, &size) ||
+				size != conn->sock.welcome.region_size)
+			{
+				close(fd);
+				return fail(conn, RBP_PROTOCOL);
+			}
+			if (region->result == RBP_OK)
+				region->result = map_region(conn, region, fd);
+			else
+				close(fd);
+		}
+		return RBP_OK;
+	}
+	return fail(conn, RBP_PROTOCOL);
+}
+
+/*
+ * Take one message, or a part of one.  RBP_INPROGRESS: nothing is there.
+ */
+static RbpStatus
+receive_some(ShmConn *conn)
+{
+	union
+	{
+		struct cmsghdr align;
+		char		space[CMSG_SPACE(4 * sizeof(int))];
+	}			control;
+	struct iovec iov;
+	struct msghdr msg = {.msg_iov = &iov,.msg_iovlen = 1};
+	size_t		want = RBP_ANSWER_SIZE;
+	RbpWireAnswer ans;
+	ssize_t		n;
+
+	if (conn->rx_have >= RBP_ANSWER_SIZE)
+		want += RBP_MAP_PAYLOAD_SIZE;
+	iov.iov_base = conn->rx + conn->rx_have;
+	iov.iov_len = want - conn->rx_have;
+	msg.msg_control = &control;
+	msg.msg_controllen = sizeof(control);
+	do
+		n = recvmsg(conn->sock.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return RBP_INPROGRESS;
+	if (n <= 0)
+		return fail(conn, RBP_CONNLOST);
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c))
+	{
+		int			fds[4];
+		int			count;
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		count = (int) ((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(fds, CMSG_DATA(c), (size_t) count * sizeof(int));
+		for (int i = 0; i < count; i++)
+		{
+			if (conn->nfds < MAX_FDS)
+				conn->fds[conn->nfds++] = fds[i];
+			else
+				close(fds[i]);
+		}
+	}
+
+	conn->rx_have += (size_t) n;
+	if (conn->rx_have < RBP_ANSWER_SIZE)
+		return RBP_OK;
+	if (!rbp_wire_get_answer(conn->rx, RBP_ANSWER_SIZE, &ans))
+		return fail(conn, RBP_PROTOCOL);
+	if (ans.payload > 0 && conn->rx_have < RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE)
+	{
+		if (ans.op != RBP_OP_MAP)
+			return fail(conn, RBP_PROTOCOL);
+		return RBP_OK;
+	}
+	conn->rx_have = 0;
+	return handle_answer(conn, &ans);
+}
+
+/*
+ * Now and then: is the donor still there?
+ */
+static void
+check_donor(ShmConn *conn)
+{
+	int64_t		now = rbp_coarse_now_ns();
+
+	if (now - conn->checked_at < CHECK_NS)
+		return;
+	conn->checked_at = now;
+	while (receive_some(conn) == RBP_OK)
+		;
+}
+
+/*
+ * ---- the table's functions ----------------------------------------------------
+ */
+static bool
+shm_usable(const RbpEndpoint *ep)
+{
+	return ep->shm_name[0] != '\0' && ep->boot_id[0] != '\0' &&
+		strcmp(ep->boot_id, rbp_transport_boot_id()) == 0;
+}
+
+static RbpStatus
+shm_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_out)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	size_t		len = strnlen(ep->shm_name, RBP_SHM_NAME_LEN);
+	ShmConn    *conn;
+	RbpStatus	status;
+
+	if (len == 0 || len >= RBP_SHM_NAME_LEN ||
+		len + 1 > sizeof(addr.sun_path))
+		return RBP_INVALID;
+	memcpy(addr.sun_path + 1, ep->shm_name, len);
+
+	conn = calloc(1, sizeof(*conn));
+	if (conn == NULL)
+		return RBP_NOMEM;
+	conn->base.ops = &rbp_transport_shm;
+	status = rbp_sock_start(&conn->sock, (struct sockaddr *) &addr,
+							(socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len),
+							cred);
+	if (status != RBP_OK)
+	{
+		free(conn);
+		return status;
+	}
+	*conn_out = &conn->base;
+	return RBP_OK;
+}
+
+static RbpStatus
+shm_connect_wait(RbpConn *base, int64_t deadline_ns)
+{
+	ShmConn    *conn = (ShmConn *) base;
+	RbpStatus	status = rbp_sock_connect_wait(&conn->sock, deadline_ns);
+
+	if (status == RBP_OK && conn->regions == NULL)
+	{
+		conn->regions = calloc(conn->sock.welcome.regions, sizeof(ShmRegion));
+		if (conn->regions == NULL)
+			return fail(conn, RBP_NOMEM);
+		conn->nregions = conn->sock.welcome.regions;
+	}
+	return status;
+}
+
+static RbpStatus
+start_ping(ShmConn *conn, RbpIo *io)
+{
+	for (int i = 0; i < MAX_PINGS; i++)
+		if (conn->pings[i].id == 0)
+		{
+			uint64_t	id = queue_request(conn, RBP_OP_PING, 0);
+
+			if (id == 0)
+				return RBP_NOMEM;
+			conn->pings[i].id = id;
+			conn->pings[i].io = io;
+			io->cookie = id;
+			return RBP_INPROGRESS;
+		}
+	return RBP_NOMEM;
+}
+
+static RbpStatus
+start_io(ShmConn *conn, RbpIo *io)
+{
+	uint64_t	size = conn->sock.welcome.region_size;
+	ShmRegion  *region;
+
+	io->cookie = 0;
+	if (io->kind == RBP_IO_PING)
+		return start_ping(conn, io);
+	if ((io->kind != RBP_IO_READ && io->kind != RBP_IO_WRITE) ||
+		io->buf == NULL || io->len == 0 || io->len > RBP_WIRE_MAX_IO ||
+		io->len > size || io->offset > size - io->len)
+		return RBP_INVALID;
+	if (io->region >= conn->nregions)
+		return RBP_DENIED;
+
+	region = &conn->regions[io->region];
+	if (region->grant != io->grant)
+	{
+		unmap_region(conn, region);
+		region->grant = io->grant;
+	}
+	if (region->base != NULL)
+		return copy_io(conn, region, io);
+	if (region->asked == 0)
+	{
+		region->asked = queue_request(conn, RBP_OP_MAP, io->region);
+		if (region->asked == 0)
+			return RBP_NOMEM;
+		region->asked_grant = io->grant;
+	}
+	io->cookie = region->asked;
+	return RBP_INPROGRESS;
+}
+
+static RbpStatus
+shm_submit(RbpConn *base, RbpIo *ios, int n)
+{
+	ShmConn    *conn = (ShmConn *) base;
+	RbpStatus	status = RBP_OK;
+
+	if (conn->sock.state == RBP_SOCK_READY)
+		check_donor(conn);
+	if (conn->sock.state == RBP_SOCK_FAILED)
+		status = conn->sock.failure;
+	else if (conn->regions == NULL)
+		status = RBP_INVALID;	/* connect_wait() has not said RBP_OK */
+	if (status != RBP_OK)
+	{
+		for (int i = 0; i < n; i++)
+			ios[i].status = status;
+		return status;
+	}
+
+	for (int i = 0; i < n; i++)
+		ios[i].status = start_io(conn, &ios[i]);
+	if (conn->out_have > 0)
+		(void) send_some(conn);	/* wait() finds out */
+	return RBP_OK;
+}
+
+/*
+ * A request whose region was not mapped at submit(): is it now?
+ */
+static void
+resume_io(ShmConn *conn, RbpIo *io)
+{
+	ShmRegion  *region;
+
+	if (io->kind == RBP_IO_PING)
+		return;					/* handle_answer() finishes it */
+	region = &conn->regions[io->region];
+	if (region->base != NULL)
+		io->status = copy_io(conn, region, io);
+	else if (region->asked != io->cookie)
+		io->status = region->answered == io->cookie &&
+			region->result != RBP_OK ? region->result : RBP_DENIED;
+}
+
+static RbpStatus
+shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
+{
+	ShmConn    *conn = (ShmConn *) base;
+	RbpStatus	result = RBP_OK;
+	RbpWaiter	waiter;
+	int			first = 0;
+
+	/* the usual case: submit() has done it all */
+	while (first < n && ios[first].status != RBP_INPROGRESS)
+		first++;
+	if (first < n)
+	{
+		rbp_waiter_begin(&waiter, &conn->sock.spin, deadline_ns);
+		for (;;)
+		{
+			RbpStatus	sending = RBP_OK;
+			bool		left = false;
+
+			for (int i = first; i < n; i++)
+			{
+				if (ios[i].status != RBP_INPROGRESS)
+					continue;
+				if (conn->sock.state == RBP_SOCK_FAILED)
+					ios[i].status = conn->sock.failure;
+				else
+					resume_io(conn, &ios[i]);
+				left |= ios[i].status == RBP_INPROGRESS;
+			}
+			if (!left)
+				break;
+
+			if (conn->out_have > 0)
+				sending = send_some(conn);
+			if (conn->sock.state == RBP_SOCK_FAILED ||
+				receive_some(conn) != RBP_INPROGRESS)
+				continue;
+			if (!rbp_waiter_step(&waiter, conn->sock.fd,
+								 sending == RBP_INPROGRESS ? POLLIN | POLLOUT : POLLIN))
+				break;
+		}
+		rbp_waiter_end(&waiter);
+	}
+
+	for (int i = 0; i < n; i++)
+	{
+		if (ios[i].status == RBP_INPROGRESS)
+		{
+			ios[i].status = RBP_TIMEOUT;
+			for (int p = 0; ios[i].kind == RBP_IO_PING && p < MAX_PINGS; p++)
+				if (conn->pings[p].io == &ios[i])
+					conn->pings[p].io = NULL;
+		}
+		if (result == RBP_OK)
+			result = ios[i].status;
+	}
+	return result;
+}
+
+static void
+shm_close(RbpConn *base)
+{
+	ShmConn    *conn = (ShmConn *) base;
+
+	if (conn == NULL)
+		return;
+	for (uint32_t i = 0; i < conn->nregions; i++)
+		unmap_region(conn, &conn->regions[i]);
+	free(conn->regions);
+	for (int i = 0; i < conn->nfds; i++)
+		close(conn->fds[i]);
+	rbp_sock_close(&conn->sock);
+	free(conn);
+}
+
+const RbpTransportOps rbp_transport_shm = {
+	.name = "shm",
+	.bit = RBP_TRANSPORT_SHM,
+	.one_sided = true,
+	.local = true,
+	.usable = shm_usable,
+	.connect = shm_connect,
+	.connect_wait = shm_connect_wait,
+	.register_memory = rbp_sock_register_memory,
+	.deregister_memory = rbp_sock_deregister_memory,
+	.submit = shm_submit,
+	.wait = shm_wait,
+	.close = shm_close,
+};

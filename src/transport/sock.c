@@ -1,0 +1,434 @@
+/*-------------------------------------------------------------------------
+ *
+ * sock.c
+ *	  Connecting, proving the lease's secret, and waiting, for the transports
+ *	  that speak over a stream socket.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+#include "common/spin.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "transport/sock.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Pause before connect() is tried again on a UNIX socket that is swamped. */
+#define RETRY_NS		1000000
+
+/* Less than a slot of temporary data rests after a write that was given up. */
+#define UNSENT_MS		30000
+
+bool
+rbp_sock_block(int fd, short events, int64_t deadline_ns)
+{
+	struct pollfd pfd = {.fd = fd, .events = events};
+	int64_t		left = deadline_ns - rbp_now_ns();
+	struct timespec ts;
+
+	if (left <= 0 || rbp_transport_give_up())
+		return false;
+
+	/* a signal that comes just before ppoll() does not interrupt it */
+	if (left > RBP_GIVE_UP_NS)
+		left = RBP_GIVE_UP_NS;
+	ts.tv_sec = 0;
+	ts.tv_nsec = left;
+	(void) ppoll(&pfd, 1, &ts, NULL);
+	return true;
+}
+
+void
+rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns)
+{
+	w->spin = spin;
+	w->spin_until = -1;			/* decided at the first step */
+	w->deadline_ns = deadline_ns;
+	w->polled = false;
+	w->blocked = false;
+	w->hurt = false;
+}
+
+bool
+rbp_waiter_step(RbpWaiter *w, int fd, short events)
+{
+	int64_t		now = rbp_now_ns();
+
+	if (now >= w->deadline_ns)
+		return false;
+
+	if (w->spin_until < 0)
+	{
+		int64_t		budget = rbp_spin_begin(w->spin, now);
+
+		w->polled = budget > 0;
+		w->spin_until = budget > 0 ? now + budget : 0;
+	}
+	if (w->spin_until > 0)
+	{
+		if (now < w->spin_until)
+		{
+			sched_yield();
+
+			/*
+			 * Somebody else wants this core, quite likely the one that we
+			 * wait for: look once more, then get out of the way.
+			 */
+			if (rbp_now_ns() - now > RBP_SPIN_CONTENDED_NS)
+			{
+				w->hurt = true;
+				w->spin_until = 1;
+			}
+			return true;
+		}
+		w->spin_until = 0;
+	}
+	w->blocked = true;
+	return rbp_sock_block(fd, events, w->deadline_ns);
+}
+
+void
+rbp_waiter_end(RbpWaiter *w)
+{
+	if (w->polled)
+		rbp_spin_end(w->spin, w->hurt ? RBP_SPIN_HURT
+					 : w->blocked ? RBP_SPIN_VAIN : RBP_SPIN_PAID);
+}
+
+/* Nobody writes to one; it only has to be an object of its own. */
+struct RbpMr
+{
+	void	   *base;
+	size_t		len;
+};
+
+RbpStatus
+rbp_sock_register_memory(RbpConn *conn, void *base, size_t len, RbpMr **mr_out)
+{
+	RbpMr	   *mr = malloc(sizeof(*mr));
+
+	(void) conn;
+	if (mr == NULL)
+		return RBP_NOMEM;
+	mr->base = base;
+	mr->len = len;
+	*mr_out = mr;
+	return RBP_OK;
+}
+
+void
+rbp_sock_deregister_memory(RbpConn *conn, RbpMr *mr)
+{
+	(void) conn;
+	free(mr);
+}
+
+RbpStatus
+rbp_status_from_wire(uint16_t status)
+{
+	switch (status)
+	{
+		case RBP_WIRE_OK:
+			return RBP_OK;
+		case RBP_WIRE_DENIED:
+			return RBP_DENIED;
+		case RBP_WIRE_INVALID:
+			return RBP_INVALID;
+		case RBP_WIRE_BUSY:
+			return RBP_NOMEM;
+		default:
+			return RBP_PROTOCOL;
+	}
+}
+
+bool
+rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN], const uint8_t *input,
+			   size_t len, uint8_t mac[RBP_MAC_LEN])
+{
+	unsigned int maclen = 0;
+
+	return HMAC(EVP_sha256(), secret, RBP_SECRET_LEN, input, len, mac,
+				&maclen) != NULL && maclen == RBP_MAC_LEN;
+}
+
+bool
+rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
+				  const uint8_t nonce[RBP_NONCE_LEN], const char *lease,
+				  uint8_t mac[RBP_MAC_LEN])
+{
+	uint8_t		input[RBP_MAC_INPUT_MAX];
+
+	return rbp_secret_mac(secret, input, rbp_wire_mac_input(input, nonce, lease), mac);
+}
+
+RbpStatus
+rbp_sock_fail(RbpSock *sock, RbpStatus why)
+{
+	if (sock->state != RBP_SOCK_FAILED)
+	{
+		sock->state = RBP_SOCK_FAILED;
+		sock->failure = why;
+		OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+	}
+	return sock->failure;
+}
+
+void
+rbp_sock_close(RbpSock *sock)
+{
+	if (sock->fd >= 0)
+		close(sock->fd);
+	sock->fd = -1;
+	OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+}
+
+/*
+ * Call connect().  A TCP connect goes on in the background; one to a UNIX
+ * socket is done at once, or has to be tried again when its backlog is full.
+ */
+static RbpStatus
+try_connect(RbpSock *sock)
+{
+	if (connect(sock->fd, (struct sockaddr *) &sock->addr, sock->addrlen) == 0 ||
+		errno == EINPROGRESS || errno == EINTR || errno == EISCONN)
+	{
+		sock->state = RBP_SOCK_CONNECTING;
+		return RBP_OK;
+	}
+	if (errno == EAGAIN && sock->addr.ss_family == AF_UNIX)
+	{
+		sock->state = RBP_SOCK_RETRY;
+		return RBP_OK;
+	}
+	return RBP_CONNLOST;
+}
+
+RbpStatus
+rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
+			   const RbpCredentials *cred)
+{
+	RbpStatus	status;
+
+	memset(sock, 0, sizeof(*sock));
+	if (addrlen > sizeof(sock->addr))
+		return RBP_INVALID;
+	memcpy(&sock->addr, addr, addrlen);
+	sock->addrlen = addrlen;
+	sock->cred = *cred;
+
+	sock->fd = socket(addr->sa_family,
+					  SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (sock->fd < 0)
+		return errno == ENOMEM || errno == ENOBUFS || errno == EMFILE ||
+			errno == ENFILE ? RBP_NOMEM : RBP_CONNLOST;
+	if (addr->sa_family != AF_UNIX)
+	{
+		int			on = 1;
+
+		/*
+		 * What the donor does not take is not sent for ever, also after
+		 * close(): who gave up on a write counts on its not coming late.
+		 */
+		unsigned	ms = UNSENT_MS;
+
+		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+	}
+
+	status = try_connect(sock);
+	if (status != RBP_OK)
+		rbp_sock_close(sock);
+	return status;
+}
+
+/*
+ * A handshake message is smaller than any socket buffer, and nothing else is
+ * in it, so a socket that does not take it whole is broken.
+ */
+static bool
+send_all(RbpSock *sock, const uint8_t *buf, size_t len)
+{
+	return send(sock->fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) len;
+}
+
+/*
+ * Gather one handshake message; true when it is complete in sock->rx.  Reads
+ * no byte past it.  On false *status says whether to wait or give up.
+ */
+static bool
+receive_message(RbpSock *sock, RbpStatus *status)
+{
+	for (;;)
+	{
+		size_t		want = RBP_PREFIX_SIZE;
+		ssize_t		n;
+
+		if (sock->rx_have >= RBP_PREFIX_SIZE)
+		{
+			/* a donor may refuse where it would have challenged */
+			want = sock->rx[0] == RBP_OP_CHALLENGE ? RBP_CHALLENGE_SIZE
+				: sock->rx[0] == RBP_OP_WELCOME ? RBP_WELCOME_SIZE : 0;
+			if (want == 0)
+			{
+				*status = RBP_PROTOCOL;
+				return false;
+			}
+		}
+		if (sock->rx_have == want)
+		{
+			sock->rx_have = 0;
+			return true;
+		}
+		n = recv(sock->fd, sock->rx + sock->rx_have, want - sock->rx_have,
+				 MSG_DONTWAIT);
+		if (n > 0)
+			sock->rx_have += (size_t) n;
+		else if (n < 0 && errno == EINTR)
+			continue;
+		else
+		{
+			*status = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)
+				? RBP_INPROGRESS : RBP_CONNLOST;
+			return false;
+		}
+	}
+}
+
+/*
+ * Go as far as possible without waiting.  RBP_INPROGRESS: *events are to be
+ * waited for.
+ */
+static RbpStatus
+advance(RbpSock *sock, short *events)
+{
+	RbpStatus	status = RBP_INPROGRESS;
+	uint8_t		buf[RBP_HANDSHAKE_MAX];
+	uint8_t		nonce[RBP_NONCE_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
+
+	*events = POLLIN;
+	for (;;)
+	{
+		switch (sock->state)
+		{
+			case RBP_SOCK_RETRY:
+				status = try_connect(sock);
+				if (status != RBP_OK)
+					return status;
+				if (sock->state == RBP_SOCK_RETRY)
+				{
+					*events = 0;
+					return RBP_INPROGRESS;
+				}
+				break;
+
+			case RBP_SOCK_CONNECTING:
+				{
+					struct pollfd pfd = {.fd = sock->fd, .events = POLLOUT};
+					int			err = 0;
+					socklen_t	len = sizeof(err);
+
+					*events = POLLOUT;
+					if (poll(&pfd, 1, 0) <= 0)
+						return RBP_INPROGRESS;
+					if (getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0 ||
+						err != 0)
+						return RBP_CONNLOST;
+					rbp_wire_put_hello(buf, sock->cred.lease);
+					if (!send_all(sock, buf, RBP_HELLO_SIZE))
+						return RBP_CONNLOST;
+					*events = POLLIN;
+					sock->state = RBP_SOCK_CHALLENGE;
+					break;
+				}
+
+			case RBP_SOCK_CHALLENGE:
+				if (!receive_message(sock, &status))
+					return status;
+				if (sock->rx[0] == RBP_OP_WELCOME)
+				{
+					if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE,
+											  &sock->welcome) ||
+						sock->welcome.status == RBP_WIRE_OK)
+						return RBP_PROTOCOL;
+					return rbp_status_from_wire(sock->welcome.status);
+				}
+				if (!rbp_wire_get_challenge(sock->rx, RBP_CHALLENGE_SIZE, nonce))
+					return RBP_PROTOCOL;
+				if (!rbp_handshake_mac(sock->cred.secret, nonce,
+									   sock->cred.lease, mac))
+					return RBP_NOMEM;
+				rbp_wire_put_auth(buf, mac);
+				if (!send_all(sock, buf, RBP_AUTH_SIZE))
+					return RBP_CONNLOST;
+				sock->state = RBP_SOCK_WELCOME;
+				break;
+
+			case RBP_SOCK_WELCOME:
+				if (!receive_message(sock, &status))
+					return status;
+				if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE,
+										  &sock->welcome))
+					return RBP_PROTOCOL;
+				if (sock->welcome.status != RBP_WIRE_OK)
+					return rbp_status_from_wire(sock->welcome.status);
+				OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+				sock->state = RBP_SOCK_READY;
+				return RBP_OK;
+
+			case RBP_SOCK_READY:
+				return RBP_OK;
+
+			case RBP_SOCK_FAILED:
+				return sock->failure;
+		}
+	}
+}
+
+RbpStatus
+rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns)
+{
+	RbpWaiter	waiter;
+	RbpStatus	status;
+	short		events;
+
+	rbp_waiter_begin(&waiter, &sock->spin, deadline_ns);
+	for (;;)
+	{
+		status = advance(sock, &events);
+		if (status != RBP_INPROGRESS)
+			break;
+		if (events == 0)
+		{
+			int64_t		until = rbp_now_ns() + RETRY_NS;
+
+			if (until > deadline_ns)
+				until = deadline_ns;
+			if (!rbp_sock_block(-1, 0, until) &&
+				(until == deadline_ns || rbp_transport_give_up()))
+				break;
+		}
+		else if (!rbp_waiter_step(&waiter, sock->fd, events))
+			break;
+	}
+	rbp_waiter_end(&waiter);
+
+	if (status != RBP_OK && status != RBP_INPROGRESS)
+		return rbp_sock_fail(sock, status);
+	return status;
+}

@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * sock.h
+ *	  What the tcp and shm transports share: a non-blocking stream socket,
+ *	  the handshake that proves the lease's secret, and the adaptive wait.
+ *
+ * An RbpSock is embedded in a transport's connection and belongs to one
+ * thread at a time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_TRANSPORT_SOCK_H
+#define RBP_TRANSPORT_SOCK_H
+
+#include "common/spin.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+#include <sys/socket.h>
+
+typedef enum RbpSockState
+{
+	RBP_SOCK_RETRY,				/* connect() said EAGAIN: try again */
+	RBP_SOCK_CONNECTING,
+	RBP_SOCK_CHALLENGE,			/* HELLO is sent */
+	RBP_SOCK_WELCOME,			/* AUTH is sent */
+	RBP_SOCK_READY,
+	RBP_SOCK_FAILED
+} RbpSockState;
+
+typedef struct RbpSock
+{
+	int			fd;				/* non-blocking, close-on-exec; -1: none */
+	RbpSockState state;
+	RbpStatus	failure;		/* why it is RBP_SOCK_FAILED */
+	struct sockaddr_storage addr;
+	socklen_t	addrlen;
+	RbpCredentials cred;
+	uint8_t		rx[RBP_HANDSHAKE_MAX];	/* a handshake message, as it comes */
+	size_t		rx_have;
+	RbpWireWelcome welcome;		/* valid once RBP_SOCK_READY */
+	RbpSpin		spin;
+} RbpSock;
+
+/*
+ * Start to connect to an address.  Never waits.  On failure nothing is left
+ * open.
+ */
+extern RbpStatus rbp_sock_start(RbpSock *sock, const struct sockaddr *addr,
+								socklen_t addrlen, const RbpCredentials *cred);
+
+/* As connect_wait() in rbp_transport.h. */
+extern RbpStatus rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns);
+
+/* Remember the first reason, and refuse everything from now on. */
+extern RbpStatus rbp_sock_fail(RbpSock *sock, RbpStatus why);
+
+extern void rbp_sock_close(RbpSock *sock);
+
+/*
+ * Block until fd has one of the events, or deadline_ns.  False at the deadline,
+ * and when rbp_transport_give_up() says so; it returns now and then though there
+ * is no event, and when a signal interrupts it.
+ */
+extern bool rbp_sock_block(int fd, short events, int64_t deadline_ns);
+
+/*
+ * One step of a wait: poll a little or block.  spin_until is when polling
+ * ends (0: it has).  Returns false if the deadline has passed, or the wait is
+ * to be given up.
+ */
+typedef struct RbpWaiter
+{
+	RbpSpin    *spin;
+	int64_t		spin_until;		/* 0: do not poll (any more) */
+	int64_t		deadline_ns;
+	bool		polled;			/* polled at all? */
+	bool		blocked;		/* blocked at all? */
+	bool		hurt;			/* the core is contended */
+} RbpWaiter;
+
+extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
+extern bool rbp_waiter_step(RbpWaiter *w, int fd, short events);
+extern void rbp_waiter_end(RbpWaiter *w);
+
+/*
+ * register_memory() and deregister_memory() of transports that need no device:
+ * any memory will do.
+ */
+extern RbpStatus rbp_sock_register_memory(RbpConn *conn, void *base, size_t len,
+										  RbpMr **mr);
+extern void rbp_sock_deregister_memory(RbpConn *conn, RbpMr *mr);
+
+/* The RbpStatus for a status on the wire. */
+extern RbpStatus rbp_status_from_wire(uint16_t status);
+
+#endif							/* RBP_TRANSPORT_SOCK_H */

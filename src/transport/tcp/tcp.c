@@ -1,0 +1,947 @@
+/*-------------------------------------------------------------------------
+ *
+ * tcp.c
+ *	  Reads and writes of donor memory over TCP, pipelined.
+ *
+ * Requests in flight.  Each has a slot, found by the low bits of the id that
+ * travels with it; the rest of the id counts up, so that a slot used again
+ * cannot be mistaken for its predecessor.  Slots of requests in flight are
+ * linked in the order of submission: the send cursor walks along that list,
+ * and its head is what the donor most likely answers next.
+ *
+ * Joining.  Reads or writes of one batch that follow each other in a region
+ * travel as one request, whose bytes come from or go to the buffers of each:
+ * to the donor it is one long one.  Each keeps a slot of its own; those behind
+ * the first are "joined", and send no header.  A request that is given up
+ * before any of the long one was sent takes it apart again.
+ *
+ * Receiving.  An answer's payload goes from the socket into the caller's
+ * buffer with no copy between.  To need no separate system call for each
+ * header, a readv() asks for the headers and payloads of the next answers in
+ * the order expected.  If the donor answers in another order (it may) or
+ * refuses a request, the bytes behind the surprising header are in the wrong
+ * place: they are gathered into a temporary buffer and dealt out again.
+ * Buffers of requests in flight may thus be scribbled upon; the interface
+ * says that they hold nothing until the request is final.
+ *
+ * Giving up.  When wait() times out, a request that has not begun to be sent
+ * just leaves the list.  One that has keeps its slot, without its owner: the
+ * rest of a half-sent write is copied, and the answer, when it comes, is read
+ * into a scratch buffer.
+ *
+ * Names.  Only numeric addresses are taken here, because resolving a name can
+ * take as long as the resolver's own timeouts: see rbp_transport_resolve().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+#include "common/status.h"
+#include "transport/sock.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#define MIN_SLOTS		64
+#define MAX_SLOTS		4096	/* a power of two: the id's low bits */
+#define SLOT_BITS		12
+#define NONE			UINT32_MAX
+
+#define SCRATCH_SIZE	65536	/* late answers go here, piece by piece */
+#define SEND_IOVS		64
+#define AHEAD			16		/* answers that one readv() covers, */
+#define AHEAD_BYTES		(512 * 1024)	/* ... how much payload, */
+#define RECEIVE_IOVS	80		/* ... and in how many pieces */
+#define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of several */
+
+_Static_assert(MAX_SLOTS == 1 << SLOT_BITS, "ids carry the slot number");
+
+typedef struct Slot
+{
+	uint64_t	id;				/* 0: free */
+	RbpIo	   *io;				/* NULL: given up, swallow the answer */
+	uint32_t	len;
+	uint32_t	region;
+	uint64_t	offset;
+	uint8_t		op;
+	bool		joined;			/* to what is before it in the list */
+	uint32_t	first;			/* slot that has the header for it */
+	uint32_t	total;			/* bytes of all that this header is for */
+	uint8_t		header[RBP_REQUEST_SIZE];
+	const uint8_t *payload;		/* of a write */
+	uint8_t    *own;			/* copy of an abandoned write's rest, which
+								 * begins at payload byte own_from */
+	uint32_t	own_from;
+	uint32_t	prev,
+				next;			/* in order of submission, or free list */
+} Slot;
+
+typedef struct TcpConn
+{
+	RbpConn		base;
+	RbpSock		sock;
+
+	Slot	   *slots;
+	uint32_t	nslots;
+	uint32_t	free_head;
+	uint32_t	head,
+				tail;			/* in flight, oldest first */
+	uint64_t	last_seq;
+
+	uint32_t	send_slot;		/* first not sent completely, or NONE */
+	uint64_t	send_off;		/* bytes of it that are sent */
+
+	uint8_t		rx_header[RBP_ANSWER_SIZE];
+	uint32_t	rx_have;		/* bytes of rx_header */
+	uint32_t	rx_slot;		/* whose payload comes, or NONE */
+	uint32_t	rx_left;		/* bytes of it still to come */
+	uint8_t    *scratch;
+} TcpConn;
+
+/*
+ * ---- slots ------------------------------------------------------------------
+ */
+static bool
+grow_slots(TcpConn *conn)
+{
+	uint32_t	n = conn->nslots == 0 ? MIN_SLOTS : conn->nslots * 2;
+	Slot	   *slots;
+
+	if (n > MAX_SLOTS)
+		return false;
+	slots = realloc(conn->slots, n * sizeof(Slot));
+	if (slots == NULL)
+		return false;
+	for (uint32_t i = conn->nslots; i < n; i++)
+	{
+		memset(&slots[i], 0, sizeof(Slot));
+		slots[i].next = i + 1 < n ? i + 1 : conn->free_head;
+	}
+	conn->free_head = conn->nslots;
+	conn->slots = slots;
+	conn->nslots = n;
+	return true;
+}
+
+/* A slot at the end of the list, or NONE. */
+static uint32_t
+take_slot(TcpConn *conn)
+{
+	uint32_t	i;
+	Slot	   *slot;
+
+	if (conn->free_head == NONE && !grow_slots(conn))
+		return NONE;
+	i = conn->free_head;
+	slot = &conn->slots[i];
+	conn->free_head = slot->next;
+
+	slot->id = ++conn->last_seq << SLOT_BITS | i;
+	slot->own = NULL;
+	slot->own_from = 0;
+	slot->joined = false;
+	slot->first = i;
+	slot->next = NONE;
+	slot->prev = conn->tail;
+	if (conn->tail != NONE)
+		conn->slots[conn->tail].next = i;
+	else
+		conn->head = i;
+	conn->tail = i;
+	if (conn->send_slot == NONE)
+	{
+		conn->send_slot = i;
+		conn->send_off = 0;
+	}
+	return i;
+}
+
+/* Unlink and free.  Moves the send cursor on if it stands there. */
+static void
+drop_slot(TcpConn *conn, uint32_t i)
+{
+	Slot	   *slot = &conn->slots[i];
+
+	if (conn->send_slot == i)
+	{
+		conn->send_slot = slot->next;
+		conn->send_off = 0;
+	}
+	if (slot->prev != NONE)
+		conn->slots[slot->prev].next = slot->next;
+	else
+		conn->head = slot->next;
+	if (slot->next != NONE)
+		conn->slots[slot->next].prev = slot->prev;
+	else
+		conn->tail = slot->prev;
+	free(slot->own);
+	slot->own = NULL;
+	slot->id = 0;
+	slot->io = NULL;
+	slot->next = conn->free_head;
+	conn->free_head = i;
+}
+
+static void
+finish_slot(TcpConn *conn, uint32_t i, RbpStatus status)
+{
+	if (conn->slots[i].io != NULL)
+		conn->slots[i].io->status = status;
+	drop_slot(conn, i);
+}
+
+/* The slot of a request in flight, or NONE if the id is not one. */
+static uint32_t
+find_slot(TcpConn *conn, uint64_t id)
+{
+	uint32_t	i = (uint32_t) (id & (MAX_SLOTS - 1));
+
+	if (id == 0 || i >= conn->nslots || conn->slots[i].id != id)
+		return NONE;
+	return i;
+}
+
+/* Its bytes on the way to the donor */
+static size_t
+header_bytes(const Slot *slot)
+{
+	return slot->joined ? 0 : RBP_REQUEST_SIZE;
+}
+
+static size_t
+sent_bytes(const Slot *slot)
+{
+	return header_bytes(slot) + (slot->op == RBP_OP_WRITE ? slot->len : 0);
+}
+
+/* Is it before the send cursor?  Ids count up in the order of the list. */
+static bool
+sent(TcpConn *conn, uint32_t i)
+{
+	return conn->send_slot == NONE ||
+		conn->slots[i].id >> SLOT_BITS < conn->slots[conn->send_slot].id >> SLOT_BITS;
+}
+
+/* Has any byte of its request been sent? */
+static bool
+begun(TcpConn *conn, uint32_t i)
+{
+	if (sent(conn, i))
+		return true;
+	i = conn->slots[i].first;
+	return sent(conn, i) || (conn->send_slot == i && conn->send_off > 0);
+}
+
+/* Has all of the request been sent that begins with this slot? */
+static bool
+request_sent(TcpConn *conn, uint32_t i)
+{
+	return sent(conn, i) &&
+		(conn->send_slot == NONE || conn->slots[conn->send_slot].first != i);
+}
+
+/* The slot that is joined to this one, or NONE. */
+static uint32_t
+next_joined(TcpConn *conn, uint32_t i)
+{
+	uint32_t	next = conn->slots[i].next;
+
+	return next != NONE && conn->slots[next].joined ? next : NONE;
+}
+
+static void
+make_header(Slot *slot)
+{
+	RbpWireRequest req = {.op = slot->op,.id = slot->id};
+
+	if (slot->op != RBP_OP_PING)
+	{
+		req.region = slot->region;
+		req.len = slot->total;
+		req.offset = slot->offset;
+	}
+	rbp_wire_put_request(slot->header, &req);
+}
+
+/* Make single requests of those that this slot's would have been one of. */
+static void
+take_apart(TcpConn *conn, uint32_t i)
+{
+	i = conn->slots[i].first;
+	do
+	{
+		Slot	   *slot = &conn->slots[i];
+		uint32_t	next = next_joined(conn, i);
+
+		slot->joined = false;
+		slot->first = i;
+		slot->total = slot->len;
+		make_header(slot);
+		i = next;
+	} while (i != NONE);
+}
+
+/* The connection is over: everything in flight gets the reason. */
+static RbpStatus
+fail(TcpConn *conn, RbpStatus why)
+{
+	why = rbp_sock_fail(&conn->sock, why);
+	while (conn->head != NONE)
+		finish_slot(conn, conn->head, why);
+	conn->rx_slot = NONE;
+	return why;
+}
+
+/*
+ * ---- sending ----------------------------------------------------------------
+ */
+
+/*
+ * Send what the socket takes.  RBP_OK: all of it; RBP_INPROGRESS: there is
+ * more; else the connection has failed.
+ */
+static RbpStatus
+send_some(TcpConn *conn)
+{
+	while (conn->send_slot != NONE)
+	{
+		struct iovec iov[SEND_IOVS];
+		struct msghdr msg = {.msg_iov = iov};
+		uint64_t	skip = conn->send_off;
+		uint32_t	i = conn->send_slot;
+		size_t		total = 0;
+		size_t		taken;
+		int			n = 0;
+		ssize_t		rc;
+
+		for (; i != NONE && n + 2 <= SEND_IOVS; i = conn->slots[i].next)
+		{
+			Slot	   *slot = &conn->slots[i];
+			size_t		header = header_bytes(slot);
+
+			if (skip < header)
+			{
+				iov[n].iov_base = slot->header + skip;
+				iov[n].iov_len = header - skip;
+				total += iov[n++].iov_len;
+				skip = header;
+			}
+			if (slot->op == RBP_OP_WRITE)
+			{
+				uint32_t	from = (uint32_t) (skip - header);
+				const uint8_t *src = slot->own != NULL
+					? slot->own + (from - slot->own_from)
+					: slot->payload + from;
+
+				total += slot->len - from;
+				if (slot->joined && n > 0 &&
+					(const uint8_t *) iov[n - 1].iov_base + iov[n - 1].iov_len == src)
+					iov[n - 1].iov_len += slot->len - from;
+				else
+				{
+					iov[n].iov_base = (void *) src;
+					iov[n++].iov_len = slot->len - from;
+				}
+			}
+			skip = 0;
+		}
+		msg.msg_iovlen = (size_t) n;
+		rc = sendmsg(conn->sock.fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (rc < 0)
+		{
+			if (errno == EINTR)
+				continue;
+			if (errno == EAGAIN || errno == EWOULDBLOCK)
+				return RBP_INPROGRESS;
+			return fail(conn, errno == ENOBUFS || errno == ENOMEM
+						? RBP_NOMEM : RBP_CONNLOST);
+		}
+
+		/* move the cursor */
+		taken = (size_t) rc;
+		total -= taken;
+		taken += conn->send_off;
+		while (conn->send_slot != NONE)
+		{
+			Slot	   *slot = &conn->slots[conn->send_slot];
+
+			if (taken < sent_bytes(slot))
+				break;
+			taken -= sent_bytes(slot);
+			conn->send_slot = slot->next;
+		}
+		conn->send_off = taken;
+		if (total > 0)
+			return RBP_INPROGRESS;
+	}
+	return RBP_OK;
+}
+
+/*
+ * ---- receiving --------------------------------------------------------------
+ */
+
+/*
+ * A complete header is in rx_header: find its request and either finish it
+ * or set rx_slot and rx_left for the payload.
+ */
+static RbpStatus
+begin_answer(TcpConn *conn)
+{
+	RbpWireAnswer ans;
+	uint32_t	i;
+	Slot	   *slot;
+
+	conn->rx_have = 0;
+	if (!rbp_wire_get_answer(conn->rx_header, RBP_ANSWER_SIZE, &ans))
+		return fail(conn, RBP_PROTOCOL);
+	i = find_slot(conn, ans.id);
+	if (i == NONE || conn->slots[i].joined || !request_sent(conn, i))
+		return fail(conn, RBP_PROTOCOL);
+	slot = &conn->slots[i];
+	if (slot->op != ans.op)
+		return fail(conn, RBP_PROTOCOL);
+	if (ans.payload == 0)
+	{
+		while (i != NONE)
+		{
+			uint32_t	next = next_joined(conn, i);
+
+			finish_slot(conn, i, rbp_status_from_wire(ans.status));
+			i = next;
+		}
+		return RBP_OK;
+	}
+	if (ans.payload != slot->total)
+		return fail(conn, RBP_PROTOCOL);
+	conn->rx_slot = i;
+	conn->rx_left = slot->len;
+	return RBP_OK;
+}
+
+/* len bytes of payload have arrived where they belong. */
+static void
+payload_arrived(TcpConn *conn, uint32_t len)
+{
+	while (len > 0)
+	{
+		uint32_t	take = len < conn->rx_left ? len : conn->rx_left;
+
+		conn->rx_left -= take;
+		len -= take;
+		if (conn->rx_left == 0)
+		{
+			uint32_t	next = next_joined(conn, conn->rx_slot);
+
+			finish_slot(conn, conn->rx_slot, RBP_OK);
+			conn->rx_slot = next;
+			if (next != NONE)
+				conn->rx_left = conn->slots[next].len;
+		}
+	}
+}
+
+/* Deal out bytes that readv() could not put in place. */
+static RbpStatus
+feed(TcpConn *conn, const uint8_t *data, size_t len)
+{
+	while (len > 0)
+	{
+		uint32_t	take;
+
+		if (conn->rx_slot != NONE)
+		{
+			Slot	   *slot = &conn->slots[conn->rx_slot];
+
+			take = len < conn->rx_left ? (uint32_t) len : conn->rx_left;
+			if (slot->io != NULL)
+				memcpy((uint8_t *) slot->io->buf + (slot->len - conn->rx_left),
+					   data, take);
+			payload_arrived(conn, take);
+		}
+		else
+		{
+			take = RBP_ANSWER_SIZE - conn->rx_have;
+			if (take > len)
+				take = (uint32_t) len;
+			memcpy(conn->rx_header + conn->rx_have, data, take);
+			conn->rx_have += take;
+			if (conn->rx_have == RBP_ANSWER_SIZE)
+			{
+				RbpStatus	status = begin_answer(conn);
+
+				if (status != RBP_OK)
+					return status;
+			}
+		}
+		data += take;
+		len -= take;
+	}
+	return RBP_OK;
+}
+
+/* What one element of the readv() was meant for. */
+typedef struct Piece
+{
+	bool		header;
+	uint32_t	slot;			/* whose header or payload we expect; payload of
+								 * slots joined to it may follow */
+} Piece;
+
+/*
+ * Where payload of a slot is to go, from its byte `from` on.  *len is cut
+ * down if it goes to the scratch buffer and does not fit there.  One readv()
+ * may use the scratch buffer only once, at its end: what it holds may turn
+ * out to be somebody else's payload.
+ */
+static void *
+payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
+{
+	if (slot->io != NULL)
+		return (uint8_t *) slot->io->buf + from;
+	if (*len > SCRATCH_SIZE)
+		*len = SCRATCH_SIZE;
+	return conn->scratch;
+}
+
+/* What one readv() asks for. */
+typedef struct Layout
+{
+	struct iovec iov[RECEIVE_IOVS];
+	Piece		piece[RECEIVE_IOVS];
+	int			n;
+	size_t		bytes;			/* of payload */
+} Layout;
+
+/*
+ * Lay out the payload of a slot from its byte `from` on, and that of the slots
+ * joined to it.  False if nothing may follow.
+ */
+static bool
+lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
+{
+	for (uint8_t *end = NULL; i != NONE; i = next_joined(conn, i))
+	{
+		Slot	   *slot = &conn->slots[i];
+		uint32_t	len = slot->len - from;
+		uint8_t    *target = payload_target(conn, slot, from, &len);
+
+		if (slot->io != NULL && target == end)
+			lay->iov[lay->n - 1].iov_len += len;
+		else
+		{
+			if (lay->n == RECEIVE_IOVS)
+				return false;
+			lay->iov[lay->n].iov_base = target;
+			lay->iov[lay->n].iov_len = len;
+			lay->piece[lay->n].header = false;
+			lay->piece[lay->n++].slot = i;
+		}
+		lay->bytes += len;
+		if (slot->io == NULL)
+			return false;
+		end = target + len;
+		from = 0;
+	}
+	return true;
+}
+
+/*
+ * Receive what is there.  RBP_OK: something came; RBP_INPROGRESS: nothing is
+ * there; else the connection has failed.
+ */
+static RbpStatus
+receive_some(TcpConn *conn)
+{
+	Layout		lay;
+	struct iovec *iov = lay.iov;
+	Piece	   *piece = lay.piece;
+	uint8_t		headers[AHEAD + 1][RBP_ANSWER_SIZE];
+	int			nheaders = 0;
+	size_t		rest;
+	uint32_t	expect = conn->head;
+	bool		more = true;
+	ssize_t		rc;
+
+	lay.n = 0;
+	lay.bytes = 0;
+	if (conn->rx_slot != NONE)
+		more = lay_out_payload(conn, &lay, conn->rx_slot,
+							   conn->slots[conn->rx_slot].len - conn->rx_left);
+	while (more && nheaders < AHEAD && lay.bytes < AHEAD_BYTES && lay.n < RECEIVE_IOVS)
+	{
+		uint32_t	have = nheaders == 0 ? conn->rx_have : 0;
+
+		while (expect != NONE &&
+			   (expect == conn->rx_slot || conn->slots[expect].joined))
+			expect = conn->slots[expect].next;
+		if (expect != NONE && !request_sent(conn, expect))
+			expect = NONE;		/* so not answered */
+		if (expect == NONE && lay.n > 0)
+			break;
+
+		iov[lay.n].iov_base = headers[nheaders++] + have;
+		iov[lay.n].iov_len = RBP_ANSWER_SIZE - have;
+		piece[lay.n].header = true;
+		piece[lay.n++].slot = expect;
+		if (expect == NONE)
+			break;
+		if (conn->slots[expect].op == RBP_OP_READ)
+			more = lay_out_payload(conn, &lay, expect, 0);
+		expect = conn->slots[expect].next;
+	}
+
+	do
+		rc = readv(conn->sock.fd, iov, lay.n);
+	while (rc < 0 && errno == EINTR);
+	if (rc < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return RBP_INPROGRESS;
+	if (rc <= 0)
+		return fail(conn, RBP_CONNLOST);
+
+	rest = (size_t) rc;
+	for (int i = 0; rest > 0; i++)
+	{
+		uint32_t	take = rest < iov[i].iov_len ? (uint32_t) rest
+			: (uint32_t) iov[i].iov_len;
+		RbpStatus	status;
+		bool		as_expected;
+
+		rest -= take;
+		if (!piece[i].header)
+		{
+			payload_arrived(conn, take);
+			continue;
+		}
+		memcpy(conn->rx_header + conn->rx_have, iov[i].iov_base, take);
+		conn->rx_have += take;
+		if (conn->rx_have < RBP_ANSWER_SIZE)
+			break;				/* and rest is 0 */
+		status = begin_answer(conn);
+		if (status != RBP_OK)
+			return status;
+		if (rest == 0)
+			break;
+
+		/* the next piece was laid out for the payload of piece[i].slot */
+		if (piece[i + 1].header)
+			as_expected = conn->rx_slot == NONE;
+		else
+			as_expected = conn->rx_slot == piece[i + 1].slot;
+		if (!as_expected)
+		{
+			uint8_t    *flat = malloc(rest);
+			size_t		at = 0;
+
+			if (flat == NULL)
+				return fail(conn, RBP_NOMEM);
+			for (i++; at < rest; i++)
+			{
+				size_t		len = rest - at < iov[i].iov_len ? rest - at
+					: iov[i].iov_len;
+
+				memcpy(flat + at, iov[i].iov_base, len);
+				at += len;
+			}
+			status = feed(conn, flat, rest);
+			free(flat);
+			return status;
+		}
+	}
+	return RBP_OK;
+}
+
+/*
+ * ---- the table's functions ----------------------------------------------------
+ */
+static bool
+tcp_usable(const RbpEndpoint *ep)
+{
+	return ep->host[0] != '\0' && ep->port != 0;
+}
+
+static RbpStatus
+tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_out)
+{
+	union
+	{
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+		struct sockaddr_storage storage;
+	}			addr;
+	socklen_t	addrlen;
+	TcpConn    *conn;
+	RbpStatus	status;
+
+	if (!tcp_usable(ep))
+		return RBP_INVALID;
+
+	memset(&addr, 0, sizeof(addr));
+	if (inet_pton(AF_INET, ep->host, &addr.v4.sin_addr) == 1)
+	{
+		addr.v4.sin_family = AF_INET;
+		addr.v4.sin_port = htons(ep->port);
+		addrlen = sizeof(addr.v4);
+	}
+	else if (inet_pton(AF_INET6, ep->host, &addr.v6.sin6_addr) == 1)
+	{
+		addr.v6.sin6_family = AF_INET6;
+		addr.v6.sin6_port = htons(ep->port);
+		addrlen = sizeof(addr.v6);
+	}
+	else
+		return RBP_INVALID;
+
+	conn = calloc(1, sizeof(*conn));
+	if (conn == NULL)
+		return RBP_NOMEM;
+	conn->base.ops = &rbp_transport_tcp;
+	conn->free_head = conn->head = conn->tail = NONE;
+	conn->send_slot = conn->rx_slot = NONE;
+	conn->scratch = malloc(SCRATCH_SIZE);
+	if (conn->scratch == NULL || !grow_slots(conn))
+		status = RBP_NOMEM;
+	else
+		status = rbp_sock_start(&conn->sock, &addr.any, addrlen, cred);
+	if (status != RBP_OK)
+	{
+		free(conn->scratch);
+		free(conn->slots);
+		free(conn);
+		return status;
+	}
+	*conn_out = &conn->base;
+	return RBP_OK;
+}
+
+static RbpStatus
+tcp_connect_wait(RbpConn *base, int64_t deadline_ns)
+{
+	return rbp_sock_connect_wait(&((TcpConn *) base)->sock, deadline_ns);
+}
+
+static void
+set_all(RbpIo *ios, int n, RbpStatus status)
+{
+	for (int i = 0; i < n; i++)
+		ios[i].status = status;
+}
+
+/*
+ * Join a new slot to the one before, if it goes on where that ends.
+ */
+static void
+join(TcpConn *conn, uint32_t before, uint32_t s)
+{
+	Slot	   *slot = &conn->slots[s];
+	Slot	   *last;
+	Slot	   *first;
+
+	if (before == NONE || slot->op == RBP_OP_PING)
+		return;
+	last = &conn->slots[before];
+	first = &conn->slots[last->first];
+	if (last->op != slot->op || last->region != slot->region ||
+		last->offset + last->len != slot->offset ||
+		slot->len > JOINED_MAX || first->total > JOINED_MAX - slot->len)
+		return;
+	slot->joined = true;
+	slot->first = last->first;
+	first->total += slot->len;
+	make_header(first);
+}
+
+static RbpStatus
+tcp_submit(RbpConn *base, RbpIo *ios, int n)
+{
+	TcpConn    *conn = (TcpConn *) base;
+	uint32_t	before = NONE;	/* slot of the request before, of this batch */
+
+	if (conn->sock.state != RBP_SOCK_READY)
+	{
+		RbpStatus	status = conn->sock.state == RBP_SOCK_FAILED
+			? conn->sock.failure : RBP_INVALID;
+
+		set_all(ios, n, status);
+		return status;
+	}
+
+	for (int i = 0; i < n; i++)
+	{
+		RbpIo	   *io = &ios[i];
+		uint8_t		op = 0;
+		uint32_t	s;
+		Slot	   *slot;
+
+		io->cookie = 0;
+		switch (io->kind)
+		{
+			case RBP_IO_READ:
+				op = RBP_OP_READ;
+				break;
+			case RBP_IO_WRITE:
+				op = RBP_OP_WRITE;
+				break;
+			case RBP_IO_PING:
+				op = RBP_OP_PING;
+				break;
+		}
+		if (op == 0)
+		{
+			io->status = RBP_INVALID;
+			continue;
+		}
+		if (op != RBP_OP_PING)
+		{
+			uint64_t	size = conn->sock.welcome.region_size;
+
+			if (io->len == 0 || io->len > RBP_WIRE_MAX_IO || io->buf == NULL ||
+				io->len > size || io->offset > size - io->len)
+			{
+				io->status = RBP_INVALID;
+				continue;
+			}
+		}
+
+		s = take_slot(conn);
+		if (s == NONE)
+		{
+			io->status = RBP_NOMEM;
+			continue;
+		}
+		slot = &conn->slots[s];
+		slot->io = io;
+		slot->op = op;
+		slot->len = slot->total = op == RBP_OP_PING ? 0 : io->len;
+		slot->region = io->region;
+		slot->offset = io->offset;
+		slot->payload = io->buf;
+		join(conn, before, s);
+		if (!slot->joined)
+			make_header(slot);
+		before = s;
+		io->cookie = slot->id;
+		io->status = RBP_INPROGRESS;
+	}
+	(void) send_some(conn);		/* a failure is in every status by now */
+	return conn->sock.state == RBP_SOCK_FAILED ? conn->sock.failure : RBP_OK;
+}
+
+/*
+ * Its owner no longer waits for this request.
+ */
+static void
+abandon(TcpConn *conn, RbpIo *io)
+{
+	uint32_t	i = find_slot(conn, io->cookie);
+	Slot	   *slot;
+
+	io->status = RBP_TIMEOUT;
+	if (i == NONE)
+		return;
+	slot = &conn->slots[i];
+	slot->io = NULL;
+	if (!begun(conn, i))
+	{
+		take_apart(conn, i);
+		drop_slot(conn, i);
+	}
+	else if (slot->op == RBP_OP_WRITE && !sent(conn, i))
+	{
+		uint32_t	from = 0;
+
+		if (conn->send_slot == i && conn->send_off > header_bytes(slot))
+			from = (uint32_t) (conn->send_off - header_bytes(slot));
+
+		slot->own = malloc(slot->len - from);
+		if (slot->own == NULL)
+		{
+			fail(conn, RBP_NOMEM);
+			return;
+		}
+		memcpy(slot->own, slot->payload + from, slot->len - from);
+		slot->own_from = from;
+	}
+}
+
+static RbpStatus
+tcp_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
+{
+	TcpConn    *conn = (TcpConn *) base;
+	RbpWaiter	waiter;
+	int			first = 0;		/* those before it are final */
+	unsigned int rounds = 0;
+
+	rbp_waiter_begin(&waiter, &conn->sock.spin, deadline_ns);
+	for (;;)
+	{
+		RbpStatus	sending = RBP_OK;
+		RbpStatus	receiving;
+
+		while (first < n && ios[first].status != RBP_INPROGRESS)
+			first++;
+		if (first == n)
+			break;
+
+		if (conn->send_slot != NONE)
+			sending = send_some(conn);
+		if (conn->sock.state != RBP_SOCK_READY)
+			continue;			/* everything is final now */
+		receiving = receive_some(conn);
+
+		/* a flood of late answers must not carry us past the deadline */
+		if (receiving != RBP_INPROGRESS &&
+			(++rounds % 8 != 0 || rbp_now_ns() < deadline_ns))
+			continue;
+		if (!rbp_waiter_step(&waiter, conn->sock.fd,
+							 sending == RBP_INPROGRESS ? POLLIN | POLLOUT : POLLIN))
+		{
+			for (int i = first; i < n; i++)
+				if (ios[i].status == RBP_INPROGRESS)
+					abandon(conn, &ios[i]);
+			break;
+		}
+	}
+	rbp_waiter_end(&waiter);
+
+	for (int i = 0; i < n; i++)
+		if (ios[i].status != RBP_OK)
+			return ios[i].status;
+	return RBP_OK;
+}
+
+static void
+tcp_close(RbpConn *base)
+{
+	TcpConn    *conn = (TcpConn *) base;
+
+	if (conn == NULL)
+		return;
+	rbp_sock_close(&conn->sock);
+	for (uint32_t i = 0; i < conn->nslots; i++)
+		free(conn->slots[i].own);
+	free(conn->slots);
+	free(conn->scratch);
+	free(conn);
+}
+
+const RbpTransportOps rbp_transport_tcp = {
+	.name = "tcp",
+	.bit = RBP_TRANSPORT_TCP,
+	.usable = tcp_usable,
+	.connect = tcp_connect,
+	.connect_wait = tcp_connect_wait,
+	.register_memory = rbp_sock_register_memory,
+	.deregister_memory = rbp_sock_deregister_memory,
+	.submit = tcp_submit,
+	.wait = tcp_wait,
+	.close = tcp_close,
+};

@@ -1,0 +1,136 @@
+/*-------------------------------------------------------------------------
+ *
+ * transport.c
+ *	  The list of transports, the choice among them, and small common things.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "transport/verbs/device.h"
+#include "wire/wire.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+const RbpTransportOps *(*rbp_transport_wrap) (const RbpTransportOps *ops) = NULL;
+
+/* Best first. */
+static const RbpTransportOps *const transports[] = {
+	&rbp_transport_shm,
+	&rbp_transport_verbs,
+	&rbp_transport_tcp,
+	NULL
+};
+
+const RbpTransportOps *
+rbp_transport_by_name(const char *name)
+{
+	for (int i = 0; transports[i] != NULL; i++)
+		if (strcmp(transports[i]->name, name) == 0)
+			return transports[i];
+	return NULL;
+}
+
+const RbpTransportOps *
+rbp_transport_choose(const char *want, const RbpEndpoint *ep)
+{
+	for (int i = 0; transports[i] != NULL; i++)
+	{
+		const RbpTransportOps *ops = transports[i];
+
+		if (strcmp(want, "auto") != 0 && strcmp(want, ops->name) != 0)
+			continue;
+		if ((ep->transports & ops->bit) == 0 || !ops->usable(ep))
+			continue;
+		return rbp_transport_wrap != NULL ? rbp_transport_wrap(ops) : ops;
+	}
+	return NULL;
+}
+
+void
+rbp_transport_init(void)
+{
+	static const uint8_t zero[RBP_SECRET_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
+
+	/* libcrypto reads its configuration when it is first used */
+	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
+	(void) rbp_transport_boot_id();
+	if (rbp_verbs_present())
+		rbp_verbs_preload();
+}
+
+static bool (*must_give_up) (void) = NULL;
+
+void
+rbp_transport_set_give_up(bool (*give_up) (void))
+{
+	must_give_up = give_up;
+}
+
+bool
+rbp_transport_give_up(void)
+{
+	return must_give_up != NULL && must_give_up();
+}
+
+bool
+rbp_transport_is_numeric(const char *host)
+{
+	struct in6_addr addr;
+
+	return inet_pton(AF_INET, host, &addr) == 1 ||
+		inet_pton(AF_INET6, host, &addr) == 1;
+}
+
+bool
+rbp_transport_resolve(const char *host, char *numeric, size_t len)
+{
+	struct addrinfo hints = {.ai_flags = AI_ADDRCONFIG,.ai_socktype = SOCK_STREAM};
+	struct addrinfo *found = NULL;
+	size_t		used = 0;
+
+	numeric[0] = '\0';
+	if (getaddrinfo(host, NULL, &hints, &found) != 0)
+		return false;
+	for (struct addrinfo *ai = found; ai != NULL; ai = ai->ai_next)
+	{
+		char		text[INET6_ADDRSTRLEN + IF_NAMESIZE + 1];
+
+		if (getnameinfo(ai->ai_addr, ai->ai_addrlen, text, sizeof(text),
+						NULL, 0, NI_NUMERICHOST) != 0 ||
+			used + strlen(text) + 2 > len)
+			continue;
+		used += (size_t) snprintf(numeric + used, len - used, "%s%s",
+								  used > 0 ? "," : "", text);
+	}
+	freeaddrinfo(found);
+	return used > 0;
+}
+
+const char *
+rbp_transport_boot_id(void)
+{
+	static char boot_id[RBP_BOOT_ID_LEN];
+	int			fd;
+	ssize_t		n;
+
+	if (boot_id[0] != '\0')
+		return boot_id;
+	fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return "";
+	n = read(fd, boot_id, sizeof(boot_id) - 1);
+	close(fd);
+	if (n <= 0)
+		n = 0;
+	boot_id[n] = '\0';
+	boot_id[strcspn(boot_id, "\n")] = '\0';
+	return boot_id;
+}

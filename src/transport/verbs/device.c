@@ -1,0 +1,226 @@
+/*-------------------------------------------------------------------------
+ *
+ * device.c
+ *	  What the verbs connections of a process share: see verbs_device.h.
+ *
+ * The lists of devices and registrations, with their counts of references, are
+ * under one lock.  It is never held for long: memory, which can take
+ * milliseconds, is registered without it.  Two threads that register the same
+ * memory at the same time both do it, and the later one throws its own away.
+ *
+ * Forking.  librdmacm opens a device once and keeps it open, so that a child
+ * gets it as well: with doorbells and domains that are the parent's.  A process
+ * that shall fork workers which use RDMA must not use it itself.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/status.h"
+#include "transport/transport.h"
+#include "transport/verbs/device.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* under lock */
+static RbpVerbsDevice *devices;
+static pid_t user;				/* who uses librdmacm, 0: nobody yet */
+
+/*
+ * A later fork() is not to leave the child pages that the device works on.
+ * Kernels since 5.12 see to it; asked for in vain, it would keep memory in huge
+ * pages from being registered.
+ */
+static void
+init_fork(void)
+{
+	if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED)
+		(void) ibv_fork_init();
+}
+
+bool
+rbp_verbs_usable(void)
+{
+	bool		usable;
+
+	pthread_mutex_lock(&lock);
+	usable = user == 0 || user == getpid();
+	pthread_mutex_unlock(&lock);
+	return usable;
+}
+
+bool
+rbp_verbs_claim(void)
+{
+	bool		usable;
+
+	pthread_mutex_lock(&lock);
+	if (user == 0)
+		user = getpid();
+	usable = user == getpid();
+	pthread_mutex_unlock(&lock);
+	if (usable)
+		(void) pthread_once(&once, init_fork);
+	return usable;
+}
+
+void
+rbp_verbs_preload(void)
+{
+	/* providers stay loaded, and the next one to ask need not look for them */
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	if (list != NULL)
+		ibv_free_device_list(list);
+}
+
+/* A device that no connection uses yet; NULL if it yields nothing. */
+static RbpVerbsDevice *
+device_new(struct ibv_context *verbs)
+{
+	RbpVerbsDevice *device = calloc(1, sizeof(*device));
+	struct ibv_device_attr attr;
+
+	if (device == NULL)
+		return NULL;
+	device->verbs = verbs;
+	if (ibv_query_device(verbs, &attr) != 0)
+		goto free_device;
+	device->reads = (uint8_t) (attr.max_qp_init_rd_atom < RBP_VERBS_READS_MAX
+							   ? attr.max_qp_init_rd_atom : RBP_VERBS_READS_MAX);
+	device->pd = ibv_alloc_pd(verbs);
+	if (device->pd == NULL)
+		goto free_device;
+	device->next = devices;
+	devices = device;
+	return device;
+
+free_device:
+	free(device);
+	return NULL;
+}
+
+RbpVerbsDevice *
+rbp_verbs_device_get(struct ibv_context *verbs)
+{
+	RbpVerbsDevice *device;
+
+	pthread_mutex_lock(&lock);
+	for (device = devices; device != NULL; device = device->next)
+		if (device->verbs == verbs)
+			break;
+	if (device == NULL)
+		device = device_new(verbs);
+	if (device != NULL)
+		device->refs++;
+	pthread_mutex_unlock(&lock);
+	return device;
+}
+
+void
+rbp_verbs_device_put(RbpVerbsDevice *device)
+{
+	pthread_mutex_lock(&lock);
+	if (--device->refs == 0)
+	{
+		RbpVerbsDevice **prev = &devices;
+
+		while (*prev != device)
+			prev = &(*prev)->next;
+		*prev = device->next;
+		(void) ibv_dealloc_pd(device->pd);
+		free(device);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* Under lock: the registration of just this memory, or NULL. */
+static RbpMr *
+find_mr(RbpVerbsDevice *device, const void *base, size_t len)
+{
+	RbpMr	   *mr;
+
+	for (mr = device->mrs; mr != NULL; mr = mr->next)
+		if (mr->base == base && mr->len == len)
+			break;
+	if (mr != NULL)
+		mr->refs++;
+	return mr;
+}
+
+RbpStatus
+rbp_verbs_mr_get(RbpVerbsDevice *device, void *base, size_t len, RbpMr **mr_out)
+{
+	RbpMr	   *known;
+	RbpMr	   *mr;
+
+	pthread_mutex_lock(&lock);
+	known = find_mr(device, base, len);
+	pthread_mutex_unlock(&lock);
+	if (known != NULL)
+	{
+		*mr_out = known;
+		return RBP_OK;
+	}
+
+	mr = calloc(1, sizeof(*mr));
+	if (mr == NULL)
+		return RBP_NOMEM;
+	mr->mr = ibv_reg_mr(device->pd, base, len, IBV_ACCESS_LOCAL_WRITE);
+	if (mr->mr == NULL)
+	{
+		RbpStatus	status = errno == EFAULT || errno == EINVAL ? RBP_INVALID : RBP_NOMEM;
+
+		free(mr);
+		return status;
+	}
+	mr->device = device;
+	mr->base = base;
+	mr->len = len;
+	mr->refs = 1;
+
+	pthread_mutex_lock(&lock);
+	known = find_mr(device, base, len);
+	if (known == NULL)
+	{
+		mr->next = device->mrs;
+		device->mrs = mr;
+	}
+	pthread_mutex_unlock(&lock);
+	if (known == NULL)
+	{
+		*mr_out = mr;
+		return RBP_OK;
+	}
+	(void) ibv_dereg_mr(mr->mr);
+	free(mr);
+	*mr_out = known;
+	return RBP_OK;
+}
+
+void
+rbp_verbs_mr_put(RbpMr *mr)
+{
+	bool		unused;
+
+	pthread_mutex_lock(&lock);
+	unused = --mr->refs == 0;
+	if (unused)
+	{
+		RbpMr	  **prev = &mr->device->mrs;
+
+		while (*prev != mr)
+			prev = &(*prev)->next;
+		*prev = mr->next;
+	}
+	pthread_mutex_unlock(&lock);
+	if (unused)
+	{
+		(void) ibv_dereg_mr(mr->mr);
+		free(mr);
+	}
+}

@@ -1,0 +1,436 @@
+/*-------------------------------------------------------------------------
+ *
+ * rdma.c
+ *	  What the verbs transport and the donor's verbs service share: see
+ *	  transport_verbs.h.
+ *
+ * Devices, ports, GIDs and their network devices are looked up in sysfs, which
+ * needs no right and opens no device:
+ *
+ *	  DEV/ports/P/gids/I				the GID; zeroes or an error: none
+ *	  DEV/ports/P/gid_attrs/ndevs/I		its network device (RoCE)
+ *	  DEV/device/net/NAME				the device's network devices (IPoIB);
+ *	  DEV/device/net/NAME/dev_port		of which port, from 0
+ *
+ * The configuration is plain memory, written while nobody connects.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <openssl/evp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Tests look at a tree of their own. */
+#ifdef RBP_UNIT_TEST
+const char *rbp_verbs_sysfs = "/sys/class/infiniband";
+#else
+static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";
+#endif
+
+#define LOOK_NS		INT64_C(1000000000)
+
+static RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+/* When sysfs was looked at, in ns; odd if a device was there; 0: not yet. */
+static _Atomic int64_t looked_at;
+
+void
+rbp_verbs_configure(const RbpVerbsConfig *new_config)
+{
+	config = *new_config;
+	atomic_store(&looked_at, 0);
+}
+
+const RbpVerbsConfig *
+rbp_verbs_config(void)
+{
+	return &config;
+}
+
+/*
+ * ---- devices ----------------------------------------------------------------
+ */
+
+/* A path below sysfs.  False if it is too long to be one. */
+__attribute__((format(printf, 2, 3)))
+static bool
+sysfs_path(char path[PATH_MAX], const char *fmt,...)
+{
+	int			n = snprintf(path, PATH_MAX, "%s/", rbp_verbs_sysfs);
+	va_list		args;
+	int			more;
+
+	if (n < 0 || n >= PATH_MAX)
+		return false;
+	va_start(args, fmt);
+	more = vsnprintf(path + n, (size_t) (PATH_MAX - n), fmt, args);
+	va_end(args);
+	return more >= 0 && more < PATH_MAX - n;
+}
+
+/* The first line of a file; errno tells why there is none. */
+static bool
+read_line(const char *path, char *line, size_t size)
+{
+	int			fd = open(path, O_RDONLY | O_CLOEXEC);
+	int			save_errno;
+	ssize_t		n;
+
+	if (fd < 0)
+		return false;
+	n = read(fd, line, size - 1);
+	save_errno = errno;
+	close(fd);
+	errno = save_errno;
+	if (n < 0)
+		return false;
+	line[n] = '\0';
+	line[strcspn(line, "\n")] = '\0';
+	return true;
+}
+
+/* A name that is one in sysfs, and leads nowhere else. */
+static bool
+is_name(const char *name)
+{
+	return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL;
+}
+
+bool
+rbp_verbs_present(void)
+{
+	int64_t		now = rbp_now_ns();
+	int64_t		last = atomic_load_explicit(&looked_at, memory_order_relaxed);
+	char		path[PATH_MAX];
+	bool		present = false;
+
+	if (last != 0 && now - last < LOOK_NS)
+		return (last & 1) != 0;
+
+	if (config.device[0] != '\0')
+		present = is_name(config.device) && sysfs_path(path, "%s", config.device) &&
+			access(path, F_OK) == 0;
+	else
+	{
+		DIR		   *dir = opendir(rbp_verbs_sysfs);
+		struct dirent *entry;
+
+		while (dir != NULL && !present && (entry = readdir(dir)) != NULL)
+			present = is_name(entry->d_name);
+		if (dir != NULL)
+			closedir(dir);
+	}
+	atomic_store_explicit(&looked_at, (now & ~INT64_C(1)) | (present ? 1 : 0),
+						  memory_order_relaxed);
+	return present;
+}
+
+/*
+ * ---- addresses --------------------------------------------------------------
+ */
+
+/* What is looked for, and what was found. */
+typedef struct Search
+{
+	int			family;			/* AF_UNSPEC: any */
+	int			port;			/* 0: any */
+	int			gid_index;		/* -1: any */
+	struct ifaddrs *addresses;	/* of this host */
+	struct sockaddr_storage *addr;
+	socklen_t  *len;			/* 0: nothing yet */
+	bool		link_local;		/* found, but others are better */
+} Search;
+
+static void
+found_address(Search *s, const struct sockaddr *addr, bool link_local)
+{
+	*s->len = addr->sa_family == AF_INET ? sizeof(struct sockaddr_in)
+		: sizeof(struct sockaddr_in6);
+	memset(s->addr, 0, sizeof(*s->addr));
+	memcpy(s->addr, addr, *s->len);
+	s->link_local = link_local;
+}
+
+static bool
+satisfied(const Search *s)
+{
+	return *s->len != 0 && !s->link_local;
+}
+
+/* The first address of a network device; a link-local one if need be. */
+static void
+search_netdev(Search *s, const char *netdev)
+{
+	for (struct ifaddrs *i = s->addresses; i != NULL && !satisfied(s); i = i->ifa_next)
+	{
+		bool		link_local = false;
+
+		if (i->ifa_addr == NULL || strcmp(i->ifa_name, netdev) != 0)
+			continue;
+		if (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)
+			continue;
+		if (s->family != AF_UNSPEC && s->family != i->ifa_addr->sa_family)
+			continue;
+		if (i->ifa_addr->sa_family == AF_INET6)
+		{
+			struct sockaddr_in6 v6;
+
+			memcpy(&v6, i->ifa_addr, sizeof(v6));
+			link_local = IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr);
+		}
+		if (!link_local || *s->len == 0)
+			found_address(s, i->ifa_addr, link_local);
+	}
+}
+
+/* The network device of a GID; "" if it has none.  False behind the table. */
+static bool
+gid_netdev(const char *device, int port, int index, char netdev[IF_NAMESIZE])
+{
+	char		path[PATH_MAX];
+
+	netdev[0] = '\0';
+	if (!sysfs_path(path, "%s/ports/%d/gid_attrs/ndevs/%d", device, port, index))
+		return false;
+
+	/* an entry that is not in use has a file that cannot be read */
+	return read_line(path, netdev, IF_NAMESIZE) || errno != ENOENT;
+}
+
+/* The address that a GID is; not one of InfiniBand, which is none. */
+static void
+search_gid(Search *s, const char *device, int port)
+{
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+	char		path[PATH_MAX];
+	char		text[INET6_ADDRSTRLEN + 1];
+	char		netdev[IF_NAMESIZE];
+
+	if (!sysfs_path(path, "%s/ports/%d/gids/%d", device, port, s->gid_index) ||
+		!read_line(path, text, sizeof(text)) ||
+		inet_pton(AF_INET6, text, &v6.sin6_addr) != 1 ||
+		IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr) ||
+		!gid_netdev(device, port, s->gid_index, netdev) || netdev[0] == '\0')
+		return;
+
+	if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))
+	{
+		struct sockaddr_in v4 = {.sin_family = AF_INET};
+
+		memcpy(&v4.sin_addr, &v6.sin6_addr.s6_addr[12], 4);
+		if (s->family != AF_INET6)
+			found_address(s, (struct sockaddr *) &v4, false);
+		return;
+	}
+	if (s->family == AF_INET)
+		return;
+	if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr))
+	{
+		v6.sin6_scope_id = if_nametoindex(netdev);
+		if (v6.sin6_scope_id == 0)
+			return;
+	}
+	found_address(s, (struct sockaddr *) &v6, false);
+}
+
+/* The first address of a port's network devices. */
+static void
+search_port(Search *s, const char *device, int port)
+{
+	char		path[PATH_MAX];
+	char		netdev[IF_NAMESIZE];
+	char		last[IF_NAMESIZE] = "";
+	DIR		   *dir;
+	struct dirent *entry;
+
+	for (int i = 0; !satisfied(s) && gid_netdev(device, port, i, netdev); i++)
+	{
+		if (netdev[0] == '\0' || strcmp(netdev, last) == 0)
+			continue;
+		search_netdev(s, netdev);
+		strcpy(last, netdev);
+	}
+
+	dir = sysfs_path(path, "%s/device/net", device) ? opendir(path) : NULL;
+	while (dir != NULL && !satisfied(s) && (entry = readdir(dir)) != NULL)
+	{
+		char		number[16];
+
+		if (is_name(entry->d_name) &&
+			sysfs_path(path, "%s/device/net/%s/dev_port", device, entry->d_name) &&
+			read_line(path, number, sizeof(number)) && atoi(number) == port - 1)
+			search_netdev(s, entry->d_name);
+	}
+	if (dir != NULL)
+		closedir(dir);
+}
+
+static void
+search_device(Search *s, const char *device)
+{
+	char		path[PATH_MAX];
+	DIR		   *dir;
+	struct dirent *entry;
+
+	dir = sysfs_path(path, "%s/ports", device) ? opendir(path) : NULL;
+	while (dir != NULL && !satisfied(s) && (entry = readdir(dir)) != NULL)
+	{
+		int			port = atoi(entry->d_name);
+
+		if (port <= 0 || (s->port != 0 && s->port != port))
+			continue;
+		if (s->gid_index >= 0)
+			search_gid(s, device, port);
+		else
+			search_port(s, device, port);
+	}
+	if (dir != NULL)
+		closedir(dir);
+}
+
+RbpStatus
+rbp_verbs_source_address(int family, struct sockaddr_storage *addr,
+						 socklen_t *len)
+{
+	Search		s = {
+		.family = family,
+		.port = config.port,
+		.gid_index = config.gid_index,
+		.addr = addr,
+		.len = len,
+	};
+
+	*len = 0;
+	if (config.device[0] == '\0' && config.port == 0 && config.gid_index < 0)
+		return RBP_OK;
+	if (getifaddrs(&s.addresses) != 0)
+		return RBP_NOMEM;
+	if (config.device[0] != '\0')
+	{
+		if (is_name(config.device))
+			search_device(&s, config.device);
+	}
+	else
+	{
+		DIR		   *dir = opendir(rbp_verbs_sysfs);
+		struct dirent *entry;
+
+		while (dir != NULL && !satisfied(&s) && (entry = readdir(dir)) != NULL)
+			if (is_name(entry->d_name))
+				search_device(&s, entry->d_name);
+		if (dir != NULL)
+			closedir(dir);
+	}
+	freeifaddrs(s.addresses);
+	return *len > 0 ? RBP_OK : RBP_INVALID;
+}
+
+/*
+ * ---- connections --------------------------------------------------------------
+ */
+RbpStatus
+rbp_verbs_set_options(struct rdma_cm_id *id)
+{
+	uint8_t		ack_timeout = (uint8_t) config.ack_timeout;
+
+	if (config.traffic_class >= 0)
+	{
+		uint8_t		tos = (uint8_t) config.traffic_class;
+
+		if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos,
+							sizeof(tos)) != 0)
+			return errno == ENOMEM ? RBP_NOMEM : RBP_INVALID;
+	}
+
+	/* kernels before 5.1 cannot; then it is as long as they think right */
+	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
+						&ack_timeout, sizeof(ack_timeout)) != 0 && errno != ENOSYS)
+		return errno == ENOMEM ? RBP_NOMEM : RBP_INVALID;
+	return RBP_OK;
+}
+
+bool
+rbp_verbs_is_wanted(struct rdma_cm_id *id)
+{
+	struct ibv_device *device = id->verbs != NULL ? id->verbs->device : NULL;
+
+	if (device != NULL && device->transport_type == IBV_TRANSPORT_IWARP)
+		return false;
+	if (config.device[0] != '\0' &&
+		(device == NULL || strcmp(ibv_get_device_name(device), config.device) != 0))
+		return false;
+	return config.port == 0 || config.port == id->port_num;
+}
+
+/*
+ * ---- proof ----------------------------------------------------------------------
+ */
+bool
+rbp_verbs_lease_digest(const char *lease, uint8_t digest[RBP_VERBS_DIGEST_LEN])
+{
+	uint8_t		whole[EVP_MAX_MD_SIZE];
+	unsigned int len = 0;
+
+	if (EVP_Digest(lease, strnlen(lease, RBP_LEASE_ID_LEN), whole, &len,
+				   EVP_sha256(), NULL) != 1 || len < RBP_VERBS_DIGEST_LEN)
+		return false;
+	memcpy(digest, whole, RBP_VERBS_DIGEST_LEN);
+	return true;
+}
+
+bool
+rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
+			  const uint8_t nonce[RBP_VERBS_NONCE_LEN],
+			  const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+			  const struct sockaddr *client, uint32_t qpn,
+			  uint8_t mac[RBP_VERBS_MAC_LEN])
+{
+	static const uint8_t v4mapped[12] = {[10] = 0xFF,[11] = 0xFF};
+	uint8_t		input[RBP_VERBS_MAC_INPUT];
+	uint8_t		address[16];
+	uint8_t		whole[RBP_MAC_LEN];
+	size_t		len;
+
+	/* the donor may see an IPv4 address as such or mapped: the same to us */
+	if (client->sa_family == AF_INET)
+	{
+		struct sockaddr_in v4;
+
+		memcpy(&v4, client, sizeof(v4));
+		memcpy(address, v4mapped, sizeof(v4mapped));
+		memcpy(address + sizeof(v4mapped), &v4.sin_addr, 4);
+	}
+	else if (client->sa_family == AF_INET6)
+	{
+		struct sockaddr_in6 v6;
+
+		memcpy(&v6, client, sizeof(v6));
+		memcpy(address, &v6.sin6_addr, sizeof(address));
+	}
+	else
+		return false;
+
+	len = rbp_wire_verbs_mac_input(input, nonce, digest, address, qpn);
+	if (!rbp_secret_mac(secret, input, len, whole))
+		return false;
+	memcpy(mac, whole, RBP_VERBS_MAC_LEN);
+	return true;
+}

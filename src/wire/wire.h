@@ -1,0 +1,320 @@
+/*-------------------------------------------------------------------------
+ *
+ * wire.h
+ *	  The messages between a client of leased memory and a donor.
+ *
+ * The same messages travel over TCP and over the donor's UNIX socket; see
+ * "Data plane" in docs/protocol.md.  Every message has a fixed size and
+ * starts with the same eight bytes: what it is, flags, a status, and how many
+ * bytes follow those eight.  Numbers are little-endian whatever the machine.
+ *
+ * Structs here are what programs work with.  Encoders and decoders move them
+ * to and from bytes one field at a time; nothing is cast onto a buffer, so
+ * neither alignment nor padding matters.  The byte layouts (the RBP_*_SIZE
+ * and RBP_OFF_* below) are checked against each other at compile time.
+ *
+ * libc only, no allocation, no state: any thread may call anything.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_WIRE_H
+#define RBP_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RBP_WIRE_VERSION	1
+#define RBP_WIRE_MAGIC		"remote_bp"	/* nine bytes, no zero */
+#define RBP_WIRE_MAGIC_LEN	9
+
+#define RBP_NONCE_LEN		32
+#define RBP_MAC_LEN			32
+#define RBP_WIRE_LEASE_LEN	40	/* text, padded with zero bytes, the last one
+								 * always zero */
+
+/*
+ * The prefix that every message starts with:
+ *		0  u8	what (RbpWireOp)
+ *		1  u8	flags, 0 for now
+ *		2  u16	status (RbpWireStatus) in answers, 0 elsewhere
+ *		4  u32	bytes that follow the prefix, payload included
+ */
+#define RBP_PREFIX_SIZE		8
+
+/* HELLO: prefix, magic[9], u8 zero, u16 version, u32 zero, lease[40] */
+#define RBP_OFF_HELLO_VERSION	(RBP_PREFIX_SIZE + 10)
+#define RBP_OFF_HELLO_LEASE		(RBP_PREFIX_SIZE + 16)
+#define RBP_HELLO_SIZE		64
+
+/* CHALLENGE: prefix, nonce[32] */
+#define RBP_CHALLENGE_SIZE	40
+
+/* AUTH: prefix, mac[32] */
+#define RBP_AUTH_SIZE		40
+
+/* WELCOME: prefix with status, u32 regions, u32 zero, u64 region size */
+#define RBP_OFF_WELCOME_REGIONS	RBP_PREFIX_SIZE
+#define RBP_OFF_WELCOME_RSIZE	(RBP_PREFIX_SIZE + 8)
+#define RBP_WELCOME_SIZE	24
+
+/* Requests: prefix, u64 id, u32 region, u32 len, u64 offset, [payload] */
+#define RBP_OFF_REQUEST_ID		RBP_PREFIX_SIZE
+#define RBP_OFF_REQUEST_REGION	(RBP_PREFIX_SIZE + 8)
+#define RBP_OFF_REQUEST_LEN		(RBP_PREFIX_SIZE + 12)
+#define RBP_OFF_REQUEST_OFFSET	(RBP_PREFIX_SIZE + 16)
+#define RBP_REQUEST_SIZE	32
+
+/* Answers: prefix with status, u64 id, [payload] */
+#define RBP_OFF_ANSWER_ID		RBP_PREFIX_SIZE
+#define RBP_ANSWER_SIZE		16
+
+/* MAP's answer carries the region's size as payload, and the memfd beside */
+#define RBP_MAP_PAYLOAD_SIZE	8
+
+_Static_assert(RBP_OFF_HELLO_VERSION == RBP_PREFIX_SIZE + RBP_WIRE_MAGIC_LEN + 1,
+			   "the version follows magic and a zero byte");
+_Static_assert(RBP_OFF_HELLO_LEASE + RBP_WIRE_LEASE_LEN == RBP_HELLO_SIZE,
+			   "HELLO ends with the lease");
+_Static_assert(RBP_PREFIX_SIZE + RBP_NONCE_LEN == RBP_CHALLENGE_SIZE,
+			   "CHALLENGE is a nonce");
+_Static_assert(RBP_PREFIX_SIZE + RBP_MAC_LEN == RBP_AUTH_SIZE,
+			   "AUTH is a MAC");
+_Static_assert(RBP_OFF_WELCOME_RSIZE + 8 == RBP_WELCOME_SIZE,
+			   "WELCOME ends with the region size");
+_Static_assert(RBP_OFF_REQUEST_OFFSET + 8 == RBP_REQUEST_SIZE,
+			   "a request ends with the offset");
+_Static_assert(RBP_OFF_ANSWER_ID + 8 == RBP_ANSWER_SIZE,
+			   "an answer ends with the id");
+
+/* The largest handshake message, for buffers */
+#define RBP_HANDSHAKE_MAX	RBP_HELLO_SIZE
+
+/* One request moves at most this much, so that lengths never overflow. */
+#define RBP_WIRE_MAX_IO		(1u << 30)
+
+typedef enum RbpWireOp
+{
+	RBP_OP_HELLO = 1,
+	RBP_OP_CHALLENGE = 2,
+	RBP_OP_AUTH = 3,
+	RBP_OP_WELCOME = 4,
+	RBP_OP_READ = 16,
+	RBP_OP_WRITE = 17,
+	RBP_OP_PING = 18,
+	RBP_OP_MAP = 19,
+	RBP_OP_ANSWER = 0x80		/* set in the answer to a request */
+} RbpWireOp;
+
+typedef enum RbpWireStatus
+{
+	RBP_WIRE_OK = 0,
+	RBP_WIRE_DENIED = 1,		/* no such lease, ended, wrong secret, region
+								 * not in it */
+	RBP_WIRE_INVALID = 2,		/* outside of the region */
+	RBP_WIRE_VERSION_MISMATCH = 3,
+	RBP_WIRE_BUSY = 4			/* the donor takes no more connections */
+} RbpWireStatus;
+
+typedef struct RbpWirePrefix
+{
+	uint8_t		op;
+	uint8_t		flags;
+	uint16_t	status;
+	uint32_t	length;
+} RbpWirePrefix;
+
+typedef struct RbpWireHello
+{
+	uint16_t	version;
+	char		lease[RBP_WIRE_LEASE_LEN];
+} RbpWireHello;
+
+typedef struct RbpWireWelcome
+{
+	uint16_t	status;
+	uint32_t	regions;		/* region numbers are below this */
+	uint64_t	region_size;
+} RbpWireWelcome;
+
+typedef struct RbpWireRequest
+{
+	uint8_t		op;
+	uint64_t	id;
+	uint32_t	region;
+	uint32_t	len;
+	uint64_t	offset;
+} RbpWireRequest;
+
+typedef struct RbpWireAnswer
+{
+	uint8_t		op;				/* of the request, without RBP_OP_ANSWER */
+	uint16_t	status;
+	uint32_t	payload;		/* bytes that follow the answer */
+	uint64_t	id;
+} RbpWireAnswer;
+
+/*
+ * Encoders fill exactly the message's size.  Decoders look at no more than
+ * len bytes; they return false, with *out undefined, if len is less than the
+ * message's size or if any field has a value that no sane peer sends.
+ */
+extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
+extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
+							   RbpWireHello *out);
+
+extern void rbp_wire_put_challenge(uint8_t *buf,
+								   const uint8_t nonce[RBP_NONCE_LEN]);
+extern bool rbp_wire_get_challenge(const uint8_t *buf, size_t len,
+								   uint8_t nonce[RBP_NONCE_LEN]);
+
+extern void rbp_wire_put_auth(uint8_t *buf, const uint8_t mac[RBP_MAC_LEN]);
+extern bool rbp_wire_get_auth(const uint8_t *buf, size_t len,
+							  uint8_t mac[RBP_MAC_LEN]);
+
+extern void rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome);
+extern bool rbp_wire_get_welcome(const uint8_t *buf, size_t len,
+								 RbpWireWelcome *out);
+
+/* The payload of a WRITE, len bytes, follows what this fills. */
+extern void rbp_wire_put_request(uint8_t *buf, const RbpWireRequest *req);
+extern bool rbp_wire_get_request(const uint8_t *buf, size_t len,
+								 RbpWireRequest *out);
+
+extern void rbp_wire_put_answer(uint8_t *buf, const RbpWireAnswer *ans);
+extern bool rbp_wire_get_answer(const uint8_t *buf, size_t len,
+								RbpWireAnswer *out);
+
+extern void rbp_wire_put_map(uint8_t *buf, uint64_t region_size);
+extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
+							 uint64_t *region_size);
+
+/*
+ * ---- over verbs ---------------------------------------------------------
+ *
+ * There the handshake is in the private data of rdma_cm's messages, which is
+ * short: 56 bytes in a REQ.  A lease is named by the first bytes of the
+ * SHA-256 of its id.
+ *
+ * REQ: "rb", u16 version, digest[16], nonce[16], mac[20]
+ * REP and REJ: "rb", u16 version, u16 status, u16 zero, u32 regions, u32 key of
+ *		the table, u64 region size, u64 address of the table; a REJ has zeroes
+ *		from regions on
+ *
+ * The table is in the donor's memory, readable by RDMA for this lease alone:
+ * an entry of 16 bytes for each of the donor's regions, that says by which key
+ * and at which address the lease may read and write it:
+ *		u64 address, u32 key, u32 check
+ * The check is RBP_VERBS_NO_REGION for a region that is not the lease's,
+ * RBP_VERBS_PENDING for one that has no key yet, both with zeroes before it,
+ * else rbp_wire_verbs_check(), by which an entry that was read while it changed
+ * is told from others.
+ */
+#define RBP_VERBS_MAGIC			"rb"	/* two bytes, no zero */
+#define RBP_VERBS_MAGIC_LEN		2
+
+#define RBP_VERBS_DIGEST_LEN	16
+#define RBP_VERBS_NONCE_LEN		16
+#define RBP_VERBS_MAC_LEN		20
+
+#define RBP_OFF_VERBS_DIGEST	(RBP_VERBS_MAGIC_LEN + 2)
+#define RBP_OFF_VERBS_NONCE		(RBP_OFF_VERBS_DIGEST + RBP_VERBS_DIGEST_LEN)
+#define RBP_OFF_VERBS_MAC		(RBP_OFF_VERBS_NONCE + RBP_VERBS_NONCE_LEN)
+#define RBP_VERBS_HELLO_SIZE	56
+
+#define RBP_OFF_VERBS_STATUS	(RBP_VERBS_MAGIC_LEN + 2)
+#define RBP_OFF_VERBS_REGIONS	(RBP_OFF_VERBS_STATUS + 4)
+#define RBP_OFF_VERBS_TABLE_KEY	(RBP_OFF_VERBS_REGIONS + 4)
+#define RBP_OFF_VERBS_RSIZE		(RBP_OFF_VERBS_TABLE_KEY + 4)
+#define RBP_OFF_VERBS_TABLE		(RBP_OFF_VERBS_RSIZE + 8)
+#define RBP_VERBS_WELCOME_SIZE	32
+
+#define RBP_OFF_VERBS_ENTRY_KEY		8
+#define RBP_OFF_VERBS_ENTRY_CHECK	12
+#define RBP_VERBS_ENTRY_SIZE	16
+
+_Static_assert(RBP_OFF_VERBS_MAC + RBP_VERBS_MAC_LEN == RBP_VERBS_HELLO_SIZE,
+			   "a REQ ends with the MAC");
+_Static_assert(RBP_OFF_VERBS_TABLE + 8 == RBP_VERBS_WELCOME_SIZE,
+			   "a REP ends with the table's address");
+_Static_assert(RBP_OFF_VERBS_ENTRY_CHECK + 4 == RBP_VERBS_ENTRY_SIZE,
+			   "an entry ends with the check");
+
+#define RBP_VERBS_NO_REGION		0
+#define RBP_VERBS_PENDING		1
+
+typedef struct RbpWireVerbsHello
+{
+	uint16_t	version;
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	uint8_t		nonce[RBP_VERBS_NONCE_LEN];
+	uint8_t		mac[RBP_VERBS_MAC_LEN];
+} RbpWireVerbsHello;
+
+typedef struct RbpWireVerbsWelcome
+{
+	uint16_t	status;
+	uint32_t	regions;		/* entries of the table */
+	uint32_t	table_key;
+	uint64_t	region_size;
+	uint64_t	table_address;
+} RbpWireVerbsWelcome;
+
+typedef enum RbpVerbsEntryState
+{
+	RBP_VERBS_ENTRY_NONE,		/* not the lease's */
+	RBP_VERBS_ENTRY_WAIT,		/* the lease's, but has no key yet */
+	RBP_VERBS_ENTRY_READY,
+	RBP_VERBS_ENTRY_TORN		/* it was just changing: read it again */
+} RbpVerbsEntryState;
+
+/*
+ * As above.  Private data may arrive with zeroes behind it: len is at least
+ * the message's size.  A HELLO of any version is accepted, so that it can be
+ * answered; a WELCOME of another version only if it says that this is so.
+ */
+extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
+extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,
+									 RbpWireVerbsHello *out);
+extern void rbp_wire_put_verbs_welcome(uint8_t *buf,
+									   const RbpWireVerbsWelcome *welcome);
+extern bool rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
+									   RbpWireVerbsWelcome *out);
+
+/* Neither RBP_VERBS_NO_REGION nor RBP_VERBS_PENDING. */
+extern uint32_t rbp_wire_verbs_check(uint32_t region, uint64_t address,
+									 uint32_t key);
+
+/* state: RBP_VERBS_ENTRY_NONE, _WAIT (address and key ignored) or _READY. */
+extern void rbp_wire_put_verbs_entry(uint8_t *buf, RbpVerbsEntryState state,
+									 uint32_t region, uint64_t address,
+									 uint32_t key);
+extern RbpVerbsEntryState rbp_wire_get_verbs_entry(const uint8_t *buf,
+												   uint32_t region,
+												   uint64_t *address,
+												   uint32_t *key);
+
+/*
+ * What a REQ's MAC is computed over: "remote_bp verbs" || nonce || digest ||
+ * the client's address (an IPv4 one mapped into IPv6) || its queue pair number,
+ * 32 bits.  buf must hold RBP_VERBS_MAC_INPUT bytes; returns how many are used.
+ */
+#define RBP_VERBS_MAC_MAGIC		"remote_bp verbs"
+#define RBP_VERBS_MAC_MAGIC_LEN	15
+#define RBP_VERBS_MAC_INPUT \
+	(RBP_VERBS_MAC_MAGIC_LEN + RBP_VERBS_NONCE_LEN + RBP_VERBS_DIGEST_LEN + 16 + 4)
+extern size_t rbp_wire_verbs_mac_input(uint8_t *buf,
+									   const uint8_t nonce[RBP_VERBS_NONCE_LEN],
+									   const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+									   const uint8_t address[16], uint32_t qpn);
+
+/*
+ * What AUTH's MAC is computed over: "remote_bp" || nonce || lease text.  buf
+ * must hold RBP_MAC_INPUT_MAX bytes; returns how many are used.
+ */
+#define RBP_MAC_INPUT_MAX	(RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + RBP_WIRE_LEASE_LEN)
+extern size_t rbp_wire_mac_input(uint8_t *buf,
+								 const uint8_t nonce[RBP_NONCE_LEN],
+								 const char *lease);
+
+#endif							/* RBP_WIRE_H */
