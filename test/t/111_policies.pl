@@ -335,7 +335,11 @@ SQL
 	kept_ok('t', 'a standby', $standby);
 	sql('VACUUM FULL t');
 	sql(q{SELECT remote_bp_set_policy('swept', 'none')});
+	# what replay has changed is not on disk before it is written, and an idle standby
+	# writes nothing before its next restartpoint
+	sql('CHECKPOINT');
 	$node->wait_for_catchup($standby);
+	$standby->safe_psql('postgres', 'CHECKPOINT');
 	kept_ok('t', 'a standby, VACUUM FULL on the primary', $standby);
 	ok(wait_for('none', sub { $standby->safe_psql('postgres', q{SELECT coalesce(sum(pages), 0) FROM remote_bp_relations WHERE relation = 'swept'::regclass}) == 0 }, 60), 'a policy that is set on the primary is the standby\'s, too');
 	is_clean($standby, 'standby');
