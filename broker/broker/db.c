@@ -15,7 +15,7 @@
  * A file that an earlier version wrote is brought up to this version's schema
  * when it is opened; the earlier one cannot use it any more then.
  *
- * Any failure to write ends the process, see broker_state.h.
+ * Any failure to write ends the process, see state.h.
  *
  *-------------------------------------------------------------------------
  */

@@ -93,7 +93,7 @@ struct BrokerLease
 	int64_t		deadline;		/* rbp_mono_ms() */
 	int64_t		bytes;			/* granted: sum over its regions */
 	int64_t		waiting_since;	/* rbp_mono_ms(): has less than wanted; 0: not */
-	int64_t		share;			/* bytes; see broker_share.c, as the next four */
+	int64_t		share;			/* bytes; see share.c, as the next four */
 	int64_t		turn;			/* bytes beside its share that it may have first */
 	int64_t		claim;			/* bytes */
 	int64_t		present;		/* bytes */

@@ -14,7 +14,7 @@
  * when the need shrinks: the data of the latter has no copy on disk.  So a temp
  * lease is left alone as long as a buffer lease has a region there that could
  * be asked for in a later round.  What leases ask of each other is in
- * broker_share.c, and comes on top: "shared" of a holding's "asked" regions.
+ * share.c, and comes on top: "shared" of a holding's "asked" regions.
  *
  * Everything here runs under broker.lock.
  *

@@ -2,7 +2,7 @@
  *
  * state.c
  *	  The broker's memory: donors, regions, leases, and the few ways in which
- *	  they change.  Locking and invariants: see broker_state.h.
+ *	  they change.  Locking and invariants: see state.h.
  *
  *-------------------------------------------------------------------------
  */

@@ -24,7 +24,7 @@
  * of a core.  So a thread that has just served something polls for a while,
  * mostly the connection that it served last; one thread of the process at a
  * time (half of the cores at most), and only as long as that pays: see
- * RbpSpin in transport_sock.h.
+ * RbpSpin in transport/sock.h.
  *
  *-------------------------------------------------------------------------
  */

@@ -53,7 +53,7 @@ static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
 static int	keep_max_size = -1; /* MB */
 static int	database_limit = -1;	/* read in the catalog, see
-									 * rbp_policy_server.c */
+									 * policy/server.c */
 
 static const struct config_enum_entry use_tier_choices[] = {
 	{"on", RBP_USE_TIER_ON, false},

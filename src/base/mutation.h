@@ -39,7 +39,7 @@ typedef enum RbpMutation
 
 #if defined(RBP_TEST_MUTATIONS) || defined(RBP_UNIT_TEST)
 
-extern int	rbp_mutation;		/* an RbpMutation; in rbp_directory.c */
+extern int	rbp_mutation;		/* an RbpMutation */
 
 #define RBP_MUTATED(m)	(__builtin_expect(rbp_mutation == (m), 0))
 

@@ -31,7 +31,6 @@
 #include "base/compat.h"
 #include "base/lock.h"
 #include "base/stats.h"
-#include "remote/remote_internal.h"
 
 typedef struct StatsHistogram
 {

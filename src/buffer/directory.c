@@ -75,9 +75,6 @@
 
 #include <string.h>
 
-#if defined(RBP_TEST_MUTATIONS) || defined(RBP_UNIT_TEST)
-int			rbp_mutation = RBP_MUTATION_NONE;
-#endif
 
 /*
  * ---- layout -----------------------------------------------------------

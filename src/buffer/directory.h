@@ -6,7 +6,7 @@
  *
  * The directory is one flat object in shared memory.  It knows pages, slots
  * and extents, and nothing of donors, transports or files.  It contains no
- * postgres.h beyond what rbp_lock.h brings, and is unit-tested outside of
+ * postgres.h beyond what base/lock.h brings, and is unit-tested outside of
  * the server.
  *
  * Slots.  A remote slot is room for one page in leased memory.  Slots come in

@@ -3,7 +3,7 @@
  * directory_extent.c
  *	  Extents of the directory: they come, drain, and go; what they hold.
  *
- * rbp_directory.c tells how this goes together with the rest.
+ * directory.c tells how this goes together with the rest.
  *
  *-------------------------------------------------------------------------
  */

@@ -4,7 +4,7 @@
  *	  Policies of the directory: pages that are kept, that are not wanted, and
  *	  limits to the pages of some.
  *
- * rbp_directory.c tells how this goes together with the rest.
+ * directory.c tells how this goes together with the rest.
  *
  *-------------------------------------------------------------------------
  */

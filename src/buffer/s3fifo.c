@@ -14,7 +14,7 @@
  *			end goes round again; the rest leaves.
  *	 ghost	names of pages that left small unread.
  *
- * Beside them is the list of pages that are to be kept (see rbp_directory.h), which
+ * Beside them is the list of pages that are to be kept (see directory.h), which
  * takes no part in this: they come to it when they are published, or when
  * they would be given up, and leave it only if there are more than may be.
  *

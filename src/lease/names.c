@@ -18,7 +18,6 @@
 #include "lease/names.h"
 #include "lease/plan.h"
 #include "remote/remote.h"
-#include "remote/remote_internal.h"
 #include "transport/transport.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"

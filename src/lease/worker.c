@@ -82,7 +82,6 @@
 #include "lease/names.h"
 #include "lease/plan.h"
 #include "remote/remote.h"
-#include "remote/remote_internal.h"
 #include "transport/transport.h"
 
 #define NS_PER_MS			INT64CONST(1000000)

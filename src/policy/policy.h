@@ -5,7 +5,7 @@
  *	  in shared memory, for who reads and writes pages.
  *
  * Policies of relations are in the extension's table in each database, and their
- * files' in the directory (rbp_directory.h).  A launcher has a worker visit the
+ * files' in the directory (buffer/directory.h).  A launcher has a worker visit the
  * databases that have policies, one after the other: at start, when somebody sets
  * a policy, when a file that has one is changed other than by writes, and
  * every remote_bp.policy_interval.  The worker brings the directory in line

@@ -33,8 +33,8 @@
  * first: marked under remote_lock, then emptied by the pool's owner with no
  * lock held, and retired if it is empty when looked at under remote_lock.
  *
- * rbp_remote_io.c has reads and writes, rbp_remote_conn.c the connections,
- * rbp_remote_health.c the donors' health.
+ * io.c has reads and writes, conn.c the connections,
+ * health.c the donors' health.
  *
  *-------------------------------------------------------------------------
  */

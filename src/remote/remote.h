@@ -4,7 +4,7 @@
  *	  Remote slots as the tier sees them: which region of which donor
  *	  carries a slot, connections to donors, and donors' health.
  *
- * Shared state (RemoteShared, rbp_remote_internal.h) holds the leases, the table
+ * Shared state (RemoteShared, remote_internal.h) holds the leases, the table
  * of donors, the table of regions and the map from extents to regions.  The
  * lease worker alone changes it, through the functions under "for the lease
  * worker", each of which takes remote_lock exclusively for a moment; backends
@@ -23,6 +23,7 @@
 
 #include "miscadmin.h"
 
+#include "base/stats.h"
 #include "common/status.h"
 #include "common/token.h"
 #include "transport/transport.h"
@@ -377,8 +378,45 @@ struct Latch;
 extern void rbp_remote_set_lease_latch(struct Latch *latch);
 
 /*
- * ---- for the views --------------------------------------------------------
+ * ---- for the views, and the lease worker --------------------------------------------------------
  */
+
+typedef struct RbpDonorInfo
+{
+	RbpEndpoint endpoint;
+	const char *transport;		/* that is in use, or "none" */
+	const char *state;			/* "ok", "avoided", "unresolved", "gone" */
+	TimestampTz state_since;
+	char		last_error[RBP_ERROR_LEN];	/* "" if there was none */
+	TimestampTz last_error_at;
+	int			connections;	/* of backends */
+	uint64		leased_bytes;
+	uint64		used_bytes;
+	uint64		reads;
+	uint64		writes;
+	uint64		failures;
+	uint64		timeouts;
+	uint64		bypassed;
+	int64		saved_ns;
+	RbpHistogram read_latency;
+} RbpDonorInfo;
+
+typedef struct RbpLeaseInfo
+{
+	char		lease[RBP_LEASE_ID_LEN];
+	const char *purpose;		/* "buffer" or "temp" */
+	char		donor[RBP_DONOR_ID_LEN];
+	uint32		region;
+	uint64		bytes;
+	uint64		used_bytes;
+	uint64		heat;
+	bool		denied;			/* the donor has refused its use */
+	int64		remaining_ns;	/* until the deadline, negative if past */
+} RbpLeaseInfo;
+
+/* Each returns a palloc'd array and its length. */
+extern RbpDonorInfo *rbp_remote_donor_info(int *n);
+extern RbpLeaseInfo *rbp_remote_lease_info(int *n);
 
 /*
  * Can the pool's memory not be used now, since there is no lease with memory or

@@ -3,11 +3,11 @@
  * remote_internal.h
  *	  What the files of rbp_remote know of each other.
  *
- * rbp_remote.c			regions, the extent map, the leases, the views
- * rbp_remote_io.c		reads and writes, at once or in two steps
- * rbp_remote_conn.c	this process's connections: made, bounded, closed
- * rbp_remote_health.c	donors' health: doubts, debts, who is avoided; probes
- * rbp_remote_report.c	what goes wrong: for the views, and for the log
+ * regions.c			regions, the extent map, the leases, the views
+ * io.c		reads and writes, at once or in two steps
+ * conn.c	this process's connections: made, bounded, closed
+ * health.c	donors' health: doubts, debts, who is avoided; probes
+ * report.c	what goes wrong: for the views, and for the log
  *
  * Each file's first page says which of the shared state is its own.
  *
@@ -63,7 +63,7 @@ typedef struct RemoteDonor
 								 * rbp_remote_conns_stale() */
 	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
 
-	/* rbp_remote_conn.c */
+	/* conn.c */
 	pg_atomic_uint32 places;	/* taken by backends' connections */
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
 												 * the lease was denied */
@@ -72,7 +72,7 @@ typedef struct RemoteDonor
 	pg_atomic_uint64 detour_ns; /* how long before it is tried again */
 	pg_atomic_uint64 detour_until;
 
-	/* rbp_remote_health.c */
+	/* health.c */
 	pg_atomic_uint32 avoided;
 	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
 	pg_atomic_uint64 probe_at;
@@ -82,7 +82,7 @@ typedef struct RemoteDonor
 	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
 	int64		probe_backoff;	/* the pusher's alone */
 
-	/* rbp_remote_report.c */
+	/* report.c */
 	pg_atomic_uint32 error;		/* the last one; 0 for none */
 	pg_atomic_uint64 error_at;	/* TimestampTz */
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
@@ -171,7 +171,7 @@ extern RemoteShared *rbp_remote_shared;
 extern void rbp_remote_wake(void);
 
 /*
- * ---- rbp_remote.c -----------------------------------------------------------
+ * ---- regions.c -----------------------------------------------------------
  */
 
 #define RBP_EXTENT_BYTES	(RBP_EXTENT_PAGES * (uint64) BLCKSZ)
@@ -284,7 +284,7 @@ stripe_of(RemoteDonor *d)
 }
 
 /*
- * ---- rbp_remote_io.c --------------------------------------------------------
+ * ---- io.c --------------------------------------------------------
  */
 
 /*
@@ -301,7 +301,7 @@ extern void rbp_remote_cut_batches(int ci, int64 until_ns);
 extern bool rbp_remote_give_up(void);
 
 /*
- * ---- rbp_remote_conn.c ------------------------------------------------------
+ * ---- conn.c ------------------------------------------------------
  */
 extern Size rbp_remote_conn_shmem_size(void);
 extern void rbp_remote_conn_shmem_init(void *mem);
@@ -341,7 +341,7 @@ extern void rbp_remote_conn_close(int ci);
 extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
 
 /*
- * ---- rbp_remote_health.c ----------------------------------------------------
+ * ---- health.c ----------------------------------------------------
  */
 extern void rbp_remote_health_reset(RemoteDonor *d);
 
@@ -409,7 +409,7 @@ extern void rbp_remote_account_failure(int ci, RbpStatus status,
 									   bool connecting, bool patient);
 
 /*
- * ---- rbp_remote_report.c ----------------------------------------------------
+ * ---- report.c ----------------------------------------------------
  *
  * None of these takes a lock, but where it says so.
  */
@@ -452,46 +452,5 @@ extern const char *rbp_remote_state_name(uint32 state);
 /* The last error of the donor as text, "" if there was none. */
 extern void rbp_remote_last_error(RemoteDonor *d, char *buf, Size len,
 								  TimestampTz *at);
-
-/*
- * ---- for the views ------------------------------------------------------------
- */
-
-typedef struct RbpDonorInfo
-{
-	RbpEndpoint endpoint;
-	const char *transport;		/* that is in use, or "none" */
-	const char *state;			/* "ok", "avoided", "unresolved", "gone" */
-	TimestampTz state_since;
-	char		last_error[RBP_ERROR_LEN];	/* "" if there was none */
-	TimestampTz last_error_at;
-	int			connections;	/* of backends */
-	uint64		leased_bytes;
-	uint64		used_bytes;
-	uint64		reads;
-	uint64		writes;
-	uint64		failures;
-	uint64		timeouts;
-	uint64		bypassed;
-	int64		saved_ns;
-	RbpHistogram read_latency;
-} RbpDonorInfo;
-
-typedef struct RbpLeaseInfo
-{
-	char		lease[RBP_LEASE_ID_LEN];
-	const char *purpose;		/* "buffer" or "temp" */
-	char		donor[RBP_DONOR_ID_LEN];
-	uint32		region;
-	uint64		bytes;
-	uint64		used_bytes;
-	uint64		heat;
-	bool		denied;			/* the donor has refused its use */
-	int64		remaining_ns;	/* until the deadline, negative if past */
-} RbpLeaseInfo;
-
-/* Each returns a palloc'd array and its length. */
-extern RbpDonorInfo *rbp_remote_donor_info(int *n);
-extern RbpLeaseInfo *rbp_remote_lease_info(int *n);
 
 #endif							/* RBP_REMOTE_INTERNAL_H */

@@ -14,7 +14,7 @@
 
 #include "base/sql.h"
 #include "base/stats.h"
-#include "remote/remote_internal.h"
+#include "remote/remote.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat_donors);
 PG_FUNCTION_INFO_V1(rbp_sql_leases);

@@ -45,7 +45,7 @@
  * write is repaired.  Under it, the locks inside rbp_spill_table and rbp_spill_slots.
  *
  * Private to a process: the chunks of staging pages that it is filling and
- * sending (rbp_spill_write.c) and what it has read ahead (rbp_spill_read.c).
+ * sending (write.c) and what it has read ahead (read.c).
  * Others see staged blocks through the table, and read them from staging.
  *
  *-------------------------------------------------------------------------

@@ -48,7 +48,6 @@
 #include "remote/remote.h"
 #include "spill/spill_internal.h"
 #include "spill/table.h"
-#include "transport/transport.h"
 
 #define WINDOWS				64
 #define WINDOW_PAGES		16

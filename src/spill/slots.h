@@ -19,7 +19,7 @@
  * the first that belongs here.
  *
  * One lock inside, held for well below a microsecond by alloc and free, and
- * a leaf.  Knows nothing of files, donors or PostgreSQL (rbp_lock.h apart).
+ * a leaf.  Knows nothing of files, donors or PostgreSQL (base/lock.h apart).
  *
  *-------------------------------------------------------------------------
  */

@@ -3,11 +3,11 @@
  * spill_internal.h
  *	  What the files of rbp_spill know of each other.
  *
- * rbp_spill.c			the file API: which block is where; sizes; truncation
- * rbp_spill_write.c	blocks on their way to donors: staging and batches
- * rbp_spill_read.c		blocks from donors: read-ahead, checks, second copies
- * rbp_spill_cost.c		files or donors: where a block costs less
- * rbp_spill_upkeep.c	evacuation, files whose owner is gone, the views
+ * files.c			the file API: which block is where; sizes; truncation
+ * write.c	blocks on their way to donors: staging and batches
+ * read.c		blocks from donors: read-ahead, checks, second copies
+ * cost.c		files or donors: where a block costs less
+ * upkeep.c	evacuation, files whose owner is gone, the views
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +56,7 @@ typedef struct SlotInfo
 								 * NO_BLOCK; a hint for reading ahead */
 } SlotInfo;
 
-/* See rbp_spill_cost.c.  [1] is of writes, [0] of reads. */
+/* See cost.c.  [1] is of writes, [0] of reads. */
 typedef struct RbpSpillCosts
 {
 	pg_atomic_uint32 average[RBP_SPILL_WHERES][2];	/* ns; 0: not known */
@@ -133,7 +133,7 @@ rbp_spill_extent_blocks(uint32 extent)
 }
 
 /*
- * ---- rbp_spill_cost.c -------------------------------------------------------
+ * ---- cost.c -------------------------------------------------------
  */
 
 extern void rbp_spill_cost_shmem_init(RbpSpillCosts *costs);
@@ -155,7 +155,7 @@ extern void rbp_spill_file_refused(void);
 extern void rbp_spill_cost_report(int64 now);
 
 /*
- * ---- rbp_spill.c ------------------------------------------------------------
+ * ---- files.c ------------------------------------------------------------
  */
 
 /*
@@ -196,7 +196,7 @@ extern void rbp_spill_note_lost(const char *name, const char *format,...) pg_att
 extern void rbp_spill_end_runs(RbpSpillFileState *st);
 
 /*
- * ---- rbp_spill_write.c --------------------------------------------------------
+ * ---- write.c --------------------------------------------------------
  */
 
 /* Take one of n bits that is set; -1 if none is.  And give it back. */
@@ -236,7 +236,7 @@ extern void rbp_spill_flush(bool hurry);
 extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
 
 /*
- * ---- rbp_spill_read.c -----------------------------------------------------------
+ * ---- read.c -----------------------------------------------------------
  */
 
 /*

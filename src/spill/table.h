@@ -14,7 +14,7 @@
  * one for the pool of nodes.  Order: names, file, pool.  A file is locked
  * through its handle, which tells whether it is still the same file.
  *
- * Knows nothing of donors or PostgreSQL (rbp_lock.h apart).
+ * Knows nothing of donors or PostgreSQL (base/lock.h apart).
  *
  *-------------------------------------------------------------------------
  */

@@ -49,7 +49,7 @@ typedef struct RbpSock
 extern RbpStatus rbp_sock_start(RbpSock *sock, const struct sockaddr *addr,
 								socklen_t addrlen, const RbpCredentials *cred);
 
-/* As connect_wait() in rbp_transport.h. */
+/* As connect_wait() in transport.h. */
 extern RbpStatus rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns);
 
 /* Remember the first reason, and refuse everything from now on. */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wire.c
- *	  Encoding and decoding of the messages in rbp_wire.h.
+ *	  Encoding and decoding of the messages in wire.h.
  *
  *-------------------------------------------------------------------------
  */

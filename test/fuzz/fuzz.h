@@ -8,9 +8,9 @@
  * and, for as long as one likes, by libFuzzer:
  *
  *	 clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Isrc \
- *	   -DFUZZ_TARGET=fuzz_wire test/fuzz/fuzz_*.c src/wire/rbp_wire.c \
- *	   src/transport/rbp_transport.c src/transport/transport_*.c \
- *	   src/transport/verbs_*.c -lcrypto -lrdmacm -libverbs
+ *	   -DFUZZ_TARGET=fuzz_wire test/fuzz/fuzz_*.c \
+ *	   $(find src/common src/wire src/transport -name '*.c') \
+ *	   -lcrypto -lrdmacm -libverbs
  *
  *-------------------------------------------------------------------------
  */
@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* All decoders of rbp_wire.h. */
+/* All decoders of src/wire/wire.h. */
 extern void fuzz_wire(const uint8_t *data, size_t size);
 
 /* A connected client whose donor sends these answers; tcp, then shm. */

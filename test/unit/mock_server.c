@@ -61,7 +61,6 @@ volatile uint32 QueryCancelHoldoffCount = 0;
 volatile uint32 CritSectionCount = 0;
 int			MaxBackends = 4;
 int			max_prepared_xacts = 0;
-int			rbp_mutation __attribute__((weak)) = 0; /* rbp_directory.c has one */
 
 static int	locks_held = 0;
 static bool (*give_up) (void) = NULL;

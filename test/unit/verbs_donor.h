@@ -29,7 +29,7 @@
 #define MS				INT64_C(1000000)
 #define SECOND			INT64_C(1000000000)
 
-/* As in transport_verbs.c */
+/* As in src/transport/verbs/verbs.c */
 #define SLOT_BYTES		8192
 #define SIGNAL_EACH		8
 #define QUEUE_MAX		4096

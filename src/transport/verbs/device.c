@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * device.c
- *	  What the verbs connections of a process share: see verbs_device.h.
+ *	  What the verbs connections of a process share: see device.h.
  *
  * The lists of devices and registrations, with their counts of references, are
  * under one lock.  It is never held for long: memory, which can take

@@ -2,7 +2,7 @@
  *
  * rdma.c
  *	  What the verbs transport and the donor's verbs service share: see
- *	  transport_verbs.h.
+ *	  transport/peer.h.
  *
  * Devices, ports, GIDs and their network devices are looked up in sysfs, which
  * needs no right and opens no device:

@@ -9,7 +9,7 @@
  * A connection has its event channel, id, queue pair (QP) and completion
  * queue (CQ) to itself, and belongs to one thread at a time.  What connections
  * of a process share, protection domains and the registrations of callers'
- * memory, is in verbs_device.c, under a lock of its own.
+ * memory, is in device.c, under a lock of its own.
  *
  * The device is the other party.  It touches memory from the moment that a
  * work request is posted until its completion is taken from the CQ, or until
@@ -38,7 +38,7 @@
  * completions come.
  *
  * Keys.  What a region is reached by stands in a table in the donor's memory,
- * which this lease may read (rbp_wire.h); the entry is fetched by an RDMA read
+ * which this lease may read (wire/wire.h); the entry is fetched by an RDMA read
  * when a region is first used, and again when its grant differs: an entry is
  * used for requests of the grant that some request had which was there before
  * the entry was read, so that it cannot be older than the grant.  A region that

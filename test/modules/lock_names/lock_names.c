@@ -22,9 +22,9 @@
 #include "utils/builtins.h"
 #include "utils/wait_event.h"
 
-#include "rbp_directory_internal.h"
-#include "rbp_remote_internal.h"
-#include "rbp_tier.h"
+#include "src/buffer/directory_internal.h"
+#include "src/remote/remote_internal.h"
+#include "src/buffer/buffer.h"
 
 PG_MODULE_MAGIC;
 

@@ -197,7 +197,7 @@ sub start_proxy
 	return RemoteBP::Proxy->start(@_);
 }
 
-# Faults of the transport (see transport_fault.c), for servers of the test
+# Faults of the transport (see test/fault/fault.c), for servers of the test
 # build that are started after the first call.  No lines: no faults.
 sub set_faults
 {
