@@ -117,8 +117,8 @@ check_closed(const DonorRegion *region, const char *where)
 	pthread_mutex_unlock(&donor_lock);
 }
 
-void
-donor_verbs_granted(uint32_t region, DonorLease *lease)
+static void
+granted(uint32_t region, DonorLease *lease)
 {
 	if (pthread_mutex_trylock(&donor_lock) == 0)
 	{
@@ -142,8 +142,8 @@ donor_verbs_granted(uint32_t region, DonorLease *lease)
 	pthread_mutex_unlock(&key_lock);
 }
 
-void
-donor_verbs_revoke(uint32_t region)
+static void
+revoke_keys(uint32_t region)
 {
 	check_closed(&donor_regions[region], "revocation");
 	sleep_us(atomic_load(&revoke_us));
@@ -840,6 +840,7 @@ main(void)
 		clean[i] = revoked[i] = true;
 	}
 	rbp_log_init("test_donor_lease", RBP_LOG_WARNING);
+	donor_lease_set_rdma(&(const DonorRdma) {.granted = granted,.revoke = revoke_keys});
 	donor_lease_init(0);
 
 	test_grants();
