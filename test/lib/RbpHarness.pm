@@ -1,0 +1,67 @@
+# What prove is told to do otherwise: which tests run alone, and what it says in the end.
+package RbpHarness;
+
+use strict;
+use warnings;
+use parent 'TAP::Harness';
+
+sub slurp
+{
+	my ($file) = @_;
+	open my $fh, '<', $file or return '';
+	local $/;
+	return scalar(<$fh>) // '';
+}
+
+sub log_of
+{
+	my ($file) = @_;
+	return $file =~ s{^test/(.*?)(\.\w+)?$}{test/out/$1.log}r;
+}
+
+# A test says "# Alone" near its top if nothing may run beside it.  These come last, when
+# all others have ended.
+sub runtests
+{
+	my ($self, @files) = @_;
+	my @alone = grep { slurp($_) =~ /\A(?:.*\n){0,20}?# Alone\n/ } @files;
+	my %alone = map { $_ => 1 } @alone;
+	my @beside = grep { !$alone{$_} } @files;
+
+	$self->rules({ seq => [ (map { { par => $_ } } @beside ? \@beside : ()), map { { seq => $_ } } @alone ] });
+	return $self->SUPER::runtests(@files);
+}
+
+# Logs of what has failed, and the count of test points: a test that has not reached its
+# plan, or has ended badly with none of its points failed, is a failed point.
+sub summary
+{
+	my ($self, $aggregate, $interrupted) = @_;
+	my $failed = $aggregate->failed;
+
+	for my $parser ($aggregate->parsers)
+	{
+		$failed++ if $parser->has_problems && !$parser->failed;
+	}
+	for my $file ($aggregate->descriptions)
+	{
+		my ($parser) = $aggregate->parsers($file);
+		next unless $parser->has_problems;
+		my ($log, $left) = (log_of($file), 0);
+		print "\n---- $file ----\n";
+		for (split /\n/, slurp($log))
+		{
+			$left = /^(not ok|Bail out)/ ? 20 : /^ok/ ? 0 : $left;
+			print "$_\n" if $left-- > 0;
+		}
+		my @err = split /\n/, slurp("$log.err");
+		print join("\n", @err[ ($#err > 39 ? $#err - 39 : 0) .. $#err ]), "\n";
+		print "(all of it: $log, $log.err)\n";
+	}
+	$self->SUPER::summary($aggregate, $interrupted);
+	my $skipped = $aggregate->skipped;
+	print $aggregate->passed - $skipped, " passed, $failed failed", ($skipped ? ", $skipped skipped" : ''), "\n";
+	return;
+}
+
+1;
