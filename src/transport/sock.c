@@ -18,8 +18,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -154,26 +152,6 @@ rbp_status_from_wire(uint16_t status)
 		default:
 			return RBP_PROTOCOL;
 	}
-}
-
-bool
-rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN], const uint8_t *input,
-			   size_t len, uint8_t mac[RBP_MAC_LEN])
-{
-	unsigned int maclen = 0;
-
-	return HMAC(EVP_sha256(), secret, RBP_SECRET_LEN, input, len, mac,
-				&maclen) != NULL && maclen == RBP_MAC_LEN;
-}
-
-bool
-rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
-				  const uint8_t nonce[RBP_NONCE_LEN], const char *lease,
-				  uint8_t mac[RBP_MAC_LEN])
-{
-	uint8_t		input[RBP_MAC_INPUT_MAX];
-
-	return rbp_secret_mac(secret, input, rbp_wire_mac_input(input, nonce, lease), mac);
 }
 
 RbpStatus
