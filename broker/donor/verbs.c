@@ -25,18 +25,18 @@
  * channel for each device (pings), and on an eventfd (grants).  It alone
  * touches the lists of devices and connections, and all objects of verbs and
  * rdma_cm, but for one thing: registrations of regions are ended by the
- * janitor, in donor_verbs_revoke().  The control thread comes by in
- * donor_verbs_granted().
+ * janitor, in revoke_keys().  The control thread comes by in
+ * granted().
  *
  * Locks.  verbs_lock protects the list of LeaseDevices, and in each of them
  * keys, table, npending and pins.  The list is changed by the verbs thread
  * only, which may therefore read it without.  It is held for moments only,
- * never while a device works; so donor_verbs_granted() can take it with
+ * never while a device works; so granted() can take it with
  * donor_lock held.  Nothing else is locked while it is held.
  *
  * Why no key outlives a lease.  Keys are made inside of the region (see
  * donor.h), on behalf of its owner, and put into `keys` before leaving it.
- * The janitor calls donor_verbs_revoke() when the owner is gone and nobody is
+ * The janitor calls revoke_keys() when the owner is gone and nobody is
  * inside: all keys that there are have been put where it looks, and no other
  * can be made before the region has an owner again, which only the janitor can
  * bring about, afterwards.  A LeaseDevice that is made meanwhile looks for

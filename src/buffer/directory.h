@@ -12,7 +12,7 @@
  * Slots.  A remote slot is room for one page in leased memory.  Slots come in
  * extents of RBP_EXTENT_PAGES (1 MiB); slot s is page (s % RBP_EXTENT_PAGES)
  * of extent (s / RBP_EXTENT_PAGES).  What region of which donor carries an
- * extent is the business of rbp_remote.  An extent is offline until its
+ * extent is the business of remote.  An extent is offline until its
  * memory is leased, and goes offline again when it is lost.
  * Slot s belongs to partition (s % RBP_PARTITIONS) for good, so that each
  * partition owns an equal share of each extent and has free list, queues and

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * directory_internal.h
- *	  Layout of the directory, for rbp_directory*.c, s3fifo.c and their
+ *	  Layout of the directory, for directory*.c, s3fifo.c and their
  *	  unit tests alone.
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of

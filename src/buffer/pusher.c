@@ -13,7 +13,7 @@
  * whose write failed is forgotten.
  *
  * The pusher also probes donors that are avoided, tells the log about them, looks after connections
- * that nobody needs (both in rbp_remote), sweeps dead entries out of the
+ * that nobody needs (both in remote), sweeps dead entries out of the
  * directory when it has nothing better to do, and forgets temporary files
  * whose owner is gone.
  *

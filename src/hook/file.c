@@ -27,7 +27,7 @@
  * to the process.  fork() copies it with the descriptors, and close() clears
  * the place before the kernel can give the number to another thread.
  *
- * Temporary files go to rbp_spill, which keeps blocks of them elsewhere; their
+ * Temporary files go to the spill, which keeps blocks of them elsewhere; their
  * sizes are asked there too, since the real file can be shorter.
  *
  * An event that changes a fork is reported to the tier before it is done,

@@ -2,7 +2,7 @@
  *
  * plan.h
  *	  What the lease worker says to the broker, understands of its answers
- *	  and decides; doing it is rbp_lease's part.
+ *	  and decides; doing it is the worker's part.
  *
  * No postgres.h, no I/O, no clock of its own: tested outside of the server.
  * Memory comes from malloc.  Times are nanoseconds of CLOCK_MONOTONIC unless

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * policy_internal.h
- *	  What the files of the policies share: rbp_policy*.c.
+ *	  What the files of the policies share: src/policy.
  *
  *-------------------------------------------------------------------------
  */

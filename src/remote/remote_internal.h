@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * remote_internal.h
- *	  What the files of rbp_remote know of each other.
+ *	  What the files of remote know of each other.
  *
  * regions.c			regions, the extent map, the leases, the views
  * io.c		reads and writes, at once or in two steps

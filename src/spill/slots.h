@@ -15,7 +15,7 @@
  *	  owners have freed it, and only then is the extent absent, that is may
  *	  be brought online for another region.  So a slot never has two owners.
  *
- * Slots and extents are numbered as rbp_remote numbers them: first_extent is
+ * Slots and extents are numbered as remote numbers them: first_extent is
  * the first that belongs here.
  *
  * One lock inside, held for well below a microsecond by alloc and free, and

@@ -25,7 +25,7 @@
 /* One descriptor of a temporary file, in this process. */
 typedef struct RbpSpillOpen RbpSpillOpen;
 
-/* first_extent: where the temp quota's extents begin, in rbp_remote's count. */
+/* first_extent: where the temp quota's extents begin, in remote's count. */
 extern Size rbp_spill_shmem_size(void);
 extern void rbp_spill_shmem_init(void *mem, uint32 first_extent);
 extern void rbp_spill_stand_down(void);
@@ -43,7 +43,7 @@ typedef enum RbpSpillWhere
 /* What writing a block there and reading it costs lately; 0: not known. */
 extern double rbp_spill_cost_us(RbpSpillWhere where);
 
-/* How rbp_remote deals with the temp quota's extents. */
+/* How remote deals with the temp quota's extents. */
 extern const RbpRemotePoolOps rbp_spill_pool_ops;
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * spill_internal.h
- *	  What the files of rbp_spill know of each other.
+ *	  What the files of spill know of each other.
  *
  * files.c			the file API: which block is where; sizes; truncation
  * write.c	blocks on their way to donors: staging and batches

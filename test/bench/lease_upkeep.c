@@ -7,7 +7,7 @@
  *	lease_upkeep DONORS REGIONS REGION_GB PAGES
  *
  * Leases REGIONS regions of each donor, which do not exist, and puts PAGES
- * pages into the directory.  What is measured is the directory and rbp_remote
+ * pages into the directory.  What is measured is the directory and remote
  * as they are, in one process, with locks that nobody else wants.  Writes
  * "METRIC VALUE" lines: milliseconds, but for "..._steps" and "memory_mb".
  *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * mock_server.h
- *	  What rbp_remote needs of the server and of transports, simulated: for
+ *	  What remote needs of the server and of transports, simulated: for
  *	  unit tests in one process, with a clock of their own.
  *
  * Donors have memory for each lease and region.  There are two transports to
