@@ -22,9 +22,9 @@
 #include "utils/builtins.h"
 #include "utils/wait_event.h"
 
-#include "src/buffer/directory_internal.h"
-#include "src/remote/remote_internal.h"
-#include "src/buffer/buffer.h"
+#include "buffer/directory_internal.h"
+#include "remote/remote_internal.h"
+#include "buffer/buffer_internal.h"
 
 PG_MODULE_MAGIC;
 
