@@ -35,20 +35,20 @@ broker_alloc_grant(BrokerLease *lease)
 {
 	int64_t		now = rbp_mono_ms();
 	int			granted = 0;
-	BrokerQueue		queue;
+	BrokerQueue	queue;
 
 	if (lease->bytes < lease->wanted)
 		broker_share_queue(lease, now, &queue);
 	while (lease->bytes < lease->wanted)
 	{
-		BrokerDonor	   *best = NULL;
+		BrokerDonor *best = NULL;
 		int			best_held = 0;
 		int			best_free = 0;
 
 		for (BrokerDonor *donor = broker.donors; donor != NULL; donor = donor->next)
 		{
 			int			n = broker_donor_free_regions(donor, now);
-			BrokerHolding    *holding;
+			BrokerHolding *holding;
 			int			held;
 
 			if (n == 0)

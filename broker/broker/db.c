@@ -314,7 +314,7 @@ load_donors(const char *path, const BrokerLoader *loader)
 		int64_t		nregions = sqlite3_column_int64(stmt, 7);
 		const char *id = (const char *) sqlite3_column_text(stmt, 0);
 		const char *transports = (const char *) sqlite3_column_text(stmt, 5);
-		BrokerDonor	   *donor;
+		BrokerDonor *donor;
 
 		if (nregions < 1 || nregions > BROKER_MAX_REGIONS || id == NULL ||
 			!rbp_valid_id(id, BROKER_DONOR_ID_LEN) || transports == NULL)
@@ -347,7 +347,7 @@ load_leases(const char *path, const BrokerLoader *loader)
 
 	while (next_row(path, stmt))
 	{
-		BrokerLease	   *lease = calloc(1, sizeof(BrokerLease));
+		BrokerLease *lease = calloc(1, sizeof(BrokerLease));
 		const void *secret = sqlite3_column_blob(stmt, 1);
 
 		if (lease == NULL)

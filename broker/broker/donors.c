@@ -155,7 +155,7 @@ new_instance(BrokerDonor *donor, const Registration *reg)
 	}
 	if (donor->nregions != reg->regions)
 	{
-		BrokerRegion	   *regions = calloc((size_t) reg->regions, sizeof(BrokerRegion));
+		BrokerRegion *regions = calloc((size_t) reg->regions, sizeof(BrokerRegion));
 
 		if (regions == NULL)
 		{
@@ -200,8 +200,8 @@ BrokerReply
 broker_donors_register(const char *id, const json_t *body)
 {
 	Registration reg;
-	BrokerReply		error;
-	BrokerDonor	   *donor;
+	BrokerReply	error;
+	BrokerDonor *donor;
 	bool		fresh = false;
 	json_int_t	revision;
 
@@ -279,7 +279,7 @@ take_ended(BrokerDonor *donor, const json_t *ended, int64_t revision)
 	json_array_foreach(ended, i, value)
 	{
 		const char *id = json_string_value(value);
-		BrokerLease	   *lease = id ? broker_lease_find(id) : NULL;
+		BrokerLease *lease = id ? broker_lease_find(id) : NULL;
 		int			left = 0;
 
 		if (lease == NULL || broker_lease_holding(lease, donor) == NULL)
@@ -310,7 +310,7 @@ take_clean(BrokerDonor *donor, const json_t *clean, int64_t revision)
 	json_array_foreach(clean, i, value)
 	{
 		int			r = (int) json_integer_value(value);
-		BrokerRegion	   *region = &donor->regions[r];
+		BrokerRegion *region = &donor->regions[r];
 
 		if (region->state != REGION_DIRTY)
 			continue;
@@ -422,7 +422,7 @@ poll_ms(const BrokerDonor *donor)
 static BrokerDonor *
 find_instance(const char *id, const char *instance, BrokerReply *error)
 {
-	BrokerDonor	   *donor = broker_donor_find(id);
+	BrokerDonor *donor = broker_donor_find(id);
 
 	if (donor == NULL)
 	{
@@ -448,8 +448,8 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 	bool		draining = false;
 	const json_t *clean;
 	const json_t *ended;
-	BrokerReply		reply;
-	BrokerDonor	   *donor;
+	BrokerReply	reply;
+	BrokerDonor *donor;
 
 	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply) ||
 		!broker_body_int(body, "revision", true, 0, INT64_MAX, &revision, &reply) ||
@@ -522,8 +522,8 @@ BrokerReply
 broker_donors_leave(const char *id, const json_t *body)
 {
 	char		instance[BROKER_NAME_LEN];
-	BrokerReply		reply;
-	BrokerDonor	   *donor;
+	BrokerReply	reply;
+	BrokerDonor *donor;
 	int			lost;
 
 	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply))
@@ -547,8 +547,8 @@ broker_donors_leave(const char *id, const json_t *body)
 BrokerReply
 broker_donors_drain(const char *id, const json_t *body)
 {
-	BrokerReply		reply;
-	BrokerDonor	   *donor;
+	BrokerReply	reply;
+	BrokerDonor *donor;
 
 	(void) body;
 	broker_begin();

@@ -62,7 +62,7 @@ static atomic_int_fast64_t requests[6];
 BrokerReply
 broker_reply_json(int status, json_t *json)
 {
-	BrokerReply		reply = {.status = status, .json = json};
+	BrokerReply	reply = {.status = status, .json = json};
 
 	return reply;
 }
@@ -372,7 +372,7 @@ run_request(const Request *request)
 {
 	json_error_t why;
 	json_t	   *body = NULL;
-	BrokerReply		reply;
+	BrokerReply	reply;
 
 	if (request->too_large)
 		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
@@ -400,7 +400,7 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		   size_t *len, void **context)
 {
 	Request    *request = *context;
-	BrokerReply		reply;
+	BrokerReply	reply;
 
 	(void) arg;
 	(void) version;

@@ -83,7 +83,7 @@ lease_object(BrokerLease *lease)
 
 	for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
 	{
-		BrokerDonor	   *donor = h->donor;
+		BrokerDonor *donor = h->donor;
 		int			left = h->regions;
 		json_t	   *address;
 
@@ -167,7 +167,7 @@ static BrokerLease *
 settle(const char *id, bool wait_clean)
 {
 	int64_t		deadline = rbp_mono_ms() + SETTLE_MS;
-	BrokerLease	   *lease;
+	BrokerLease *lease;
 
 	for (;;)
 	{
@@ -212,7 +212,7 @@ static void
 take_over(const BrokerLease *lease)
 {
 	int64_t		now = rbp_mono_ms();
-	BrokerLease	   *next;
+	BrokerLease *next;
 
 	for (BrokerLease *old = broker.leases; old != NULL; old = next)
 	{
@@ -238,8 +238,8 @@ take_over(const BrokerLease *lease)
 BrokerReply
 broker_leases_create(const char *id, const json_t *body)
 {
-	BrokerLease	   *lease = calloc(1, sizeof(BrokerLease));
-	BrokerReply		reply;
+	BrokerLease *lease = calloc(1, sizeof(BrokerLease));
+	BrokerReply	reply;
 	char		lease_id[RBP_UUID_LEN];
 	int			granted;
 
@@ -313,7 +313,7 @@ parse_secret(const json_t *body, unsigned char *secret, BrokerReply *error)
 static BrokerLease *
 find_held(const char *id, const unsigned char *secret, BrokerReply *error)
 {
-	BrokerLease	   *lease = broker_lease_find(id);
+	BrokerLease *lease = broker_lease_find(id);
 
 	if (lease == NULL)
 	{
@@ -358,7 +358,7 @@ release_regions(BrokerLease *lease, const json_t *release)
 
 	json_array_foreach(release, i, item)
 	{
-		BrokerDonor	   *donor = broker_donor_find(json_string_value(json_object_get(item, "donor")));
+		BrokerDonor *donor = broker_donor_find(json_string_value(json_object_get(item, "donor")));
 		json_int_t	region = json_integer_value(json_object_get(item, "region"));
 
 		if (donor == NULL || region < 0 || region >= donor->nregions ||
@@ -376,8 +376,8 @@ broker_leases_renew(const char *id, const json_t *body)
 	const json_t *release;
 	int64_t		wanted = -1;
 	int64_t		ttl_ms = -1;
-	BrokerReply		reply;
-	BrokerLease	   *lease;
+	BrokerReply	reply;
+	BrokerLease *lease;
 
 	if (!parse_secret(body, secret, &reply) ||
 		!broker_body_int(body, "bytes", false, 0, INT64_C(1) << 50, &wanted, &reply) ||
@@ -424,8 +424,8 @@ BrokerReply
 broker_leases_release(const char *id, const json_t *body)
 {
 	unsigned char secret[BROKER_SECRET_LEN];
-	BrokerReply		reply;
-	BrokerLease	   *lease;
+	BrokerReply	reply;
+	BrokerLease *lease;
 
 	if (!parse_secret(body, secret, &reply))
 		return reply;
@@ -449,8 +449,8 @@ broker_leases_release(const char *id, const json_t *body)
 BrokerReply
 broker_leases_revoke(const char *id, const json_t *body)
 {
-	BrokerReply		reply;
-	BrokerLease	   *lease;
+	BrokerReply	reply;
+	BrokerLease *lease;
 
 	(void) body;
 	broker_begin();

@@ -57,7 +57,7 @@ typedef struct BrokerDonor BrokerDonor;
 typedef struct BrokerRegion
 {
 	BrokerRegionState state;
-	BrokerLease	   *lease;			/* if leased */
+	BrokerLease *lease;			/* if leased */
 	int64_t		rev;			/* the donor's revision that brought this state */
 } BrokerRegion;
 
@@ -65,7 +65,7 @@ typedef struct BrokerRegion
 typedef struct BrokerHolding
 {
 	struct BrokerHolding *next;		/* of the same lease */
-	BrokerDonor	   *donor;
+	BrokerDonor *donor;
 	int			regions;
 	int64_t		granted_rev;	/* the donor's revision of the last grant */
 	int			asked;			/* regions asked back, for whichever reason */
@@ -78,16 +78,16 @@ typedef struct BrokerHolding
 
 struct BrokerLease
 {
-	BrokerLease	   *next;
+	BrokerLease *next;
 	char		id[RBP_UUID_LEN];
 	unsigned char secret[BROKER_SECRET_LEN];	/* zeroes once ended */
 	char		client[BROKER_NAME_LEN];
 	char		instance[BROKER_NAME_LEN];
-	BrokerPurpose		purpose;
+	BrokerPurpose purpose;
 	int64_t		wanted;			/* bytes */
 	int64_t		ttl_ms;
 	int64_t		created;		/* seconds since 1970 */
-	BrokerLeaseEnd	ended;
+	BrokerLeaseEnd ended;
 
 	/* not on disk */
 	int64_t		deadline;		/* rbp_mono_ms() */
@@ -99,12 +99,12 @@ struct BrokerLease
 	int64_t		present;		/* bytes */
 	bool		told;			/* the log knows that it has too much */
 	json_t	   *scratch;		/* used while an answer is built */
-	BrokerHolding    *holdings;
+	BrokerHolding *holdings;
 };
 
 struct BrokerDonor
 {
-	BrokerDonor	   *next;
+	BrokerDonor *next;
 	char		id[BROKER_DONOR_ID_LEN];
 	char		host[BROKER_HOST_LEN];
 	int			port;			/* tcp; 0: none */
@@ -119,7 +119,7 @@ struct BrokerDonor
 	int64_t		revision;
 	bool		draining;
 	int64_t		grace_ms;
-	BrokerRegion	   *regions;
+	BrokerRegion *regions;
 
 	/* not on disk */
 	int			nleased;

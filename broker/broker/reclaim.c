@@ -31,7 +31,7 @@ broker_reclaim_update(BrokerDonor *donor)
 {
 	static const struct
 	{
-		BrokerPurpose		purpose;
+		BrokerPurpose purpose;
 		bool		told;
 	}			sparing[] = {
 		{PURPOSE_TEMP, false}, {PURPOSE_TEMP, true},
@@ -46,7 +46,7 @@ broker_reclaim_update(BrokerDonor *donor)
 	/* what other leases are to get comes from those that were chosen for it */
 	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
-		BrokerHolding    *holding = broker_lease_holding(lease, donor);
+		BrokerHolding *holding = broker_lease_holding(lease, donor);
 
 		if (holding == NULL)
 			continue;
@@ -61,7 +61,7 @@ broker_reclaim_update(BrokerDonor *donor)
 	{
 		for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
-			BrokerHolding    *holding = broker_lease_holding(lease, donor);
+			BrokerHolding *holding = broker_lease_holding(lease, donor);
 			int			spare;
 
 			if (holding == NULL || lease->purpose != sparing[i].purpose ||
@@ -82,13 +82,13 @@ broker_reclaim_update(BrokerDonor *donor)
 	/* It has grown: one by one from whoever would keep the most. */
 	while (asked < deficit)
 	{
-		BrokerHolding    *best = NULL;
-		BrokerPurpose		best_purpose = PURPOSE_BUFFER;
+		BrokerHolding *best = NULL;
+		BrokerPurpose best_purpose = PURPOSE_BUFFER;
 		bool		buffer_later = false;
 
 		for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
-			BrokerHolding    *holding = broker_lease_holding(lease, donor);
+			BrokerHolding *holding = broker_lease_holding(lease, donor);
 
 			if (holding == NULL || holding->asked == holding->regions)
 				continue;
@@ -131,7 +131,7 @@ broker_reclaim_tell(BrokerLease *lease)
 void
 broker_reclaim_take(BrokerLease *lease, BrokerHolding *holding)
 {
-	BrokerDonor	   *donor = holding->donor;
+	BrokerDonor *donor = holding->donor;
 	int			count = holding->asked;
 
 	/* for another lease's share, a temp lease gives what it can, and no more */

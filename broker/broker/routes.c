@@ -42,7 +42,7 @@ serve_health(const char *id, const json_t *body)
 static BrokerReply
 serve_metrics(const char *id, const json_t *body)
 {
-	BrokerReply		reply = {.status = 200};
+	BrokerReply	reply = {.status = 200};
 	int64_t		requests[6];
 
 	(void) id;

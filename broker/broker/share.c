@@ -199,7 +199,7 @@ divide(BrokerLease **leases, int n, const Memory *memory, bool spare_temp)
 static void
 make_shares(const Memory *memory, int64_t now)
 {
-	BrokerLease	  **leases = calloc((size_t) broker.nleases + 1, sizeof(BrokerLease *));
+	BrokerLease **leases = calloc((size_t) broker.nleases + 1, sizeof(BrokerLease *));
 	bool		temp_short = false;
 	int			n = 0;
 
@@ -298,7 +298,7 @@ choose_regions(BrokerLease *lease, int64_t need)
 
 	while (chosen < need)
 	{
-		BrokerHolding    *best = NULL;
+		BrokerHolding *best = NULL;
 
 		for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
 		{
@@ -321,7 +321,7 @@ choose_regions(BrokerLease *lease, int64_t need)
 static BrokerLease *
 largest_surplus(BrokerPurpose purpose, int64_t unit)
 {
-	BrokerLease	   *best = NULL;
+	BrokerLease *best = NULL;
 
 	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
@@ -345,7 +345,7 @@ choose_leases(int64_t need, int64_t temp_need, int64_t unit)
 
 	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
 	{
-		BrokerLease	   *lease;
+		BrokerLease *lease;
 
 		if (order[i] == PURPOSE_TEMP && need > temp_need)
 			need = temp_need;

@@ -111,7 +111,7 @@ broker_donor_find(const char *id)
 BrokerDonor *
 broker_donor_new(const char *id, int nregions)
 {
-	BrokerDonor	   *donor = calloc(1, sizeof(BrokerDonor));
+	BrokerDonor *donor = calloc(1, sizeof(BrokerDonor));
 
 	if (donor == NULL)
 		return NULL;
@@ -157,7 +157,7 @@ broker_donor_free(BrokerDonor *donor)
 void
 broker_donor_link(BrokerDonor *donor)
 {
-	BrokerDonor	  **link = &broker.donors;
+	BrokerDonor **link = &broker.donors;
 
 	while (*link != NULL && strcmp((*link)->id, donor->id) < 0)
 		link = &(*link)->next;
@@ -169,7 +169,7 @@ broker_donor_link(BrokerDonor *donor)
 void
 broker_donor_forget(BrokerDonor *donor)
 {
-	BrokerDonor	  **link = &broker.donors;
+	BrokerDonor **link = &broker.donors;
 
 	while (*link != donor)
 		link = &(*link)->next;
@@ -267,8 +267,8 @@ lease_link_ended(BrokerLease *lease)
 
 	if (broker.nended > BROKER_MAX_ENDED)
 	{
-		BrokerLease	  **link = &broker.ended;
-		BrokerLease	   *oldest;
+		BrokerLease **link = &broker.ended;
+		BrokerLease *oldest;
 
 		while ((*link)->next != NULL)
 			link = &(*link)->next;
@@ -336,7 +336,7 @@ broker_donor_drop_leases(BrokerDonor *donor)
 int
 broker_lease_end(BrokerLease *lease, BrokerLeaseEnd why)
 {
-	BrokerLease	  **link = &broker.leases;
+	BrokerLease **link = &broker.leases;
 	int			regions = 0;
 
 	while (lease->holdings != NULL)
@@ -361,7 +361,7 @@ broker_lease_end(BrokerLease *lease, BrokerLeaseEnd why)
 static void
 holding_add(BrokerLease *lease, BrokerDonor *donor, int64_t rev)
 {
-	BrokerHolding    *holding = broker_lease_holding(lease, donor);
+	BrokerHolding *holding = broker_lease_holding(lease, donor);
 
 	if (holding == NULL)
 	{
@@ -384,8 +384,8 @@ holding_add(BrokerLease *lease, BrokerDonor *donor, int64_t rev)
 static void
 holding_remove(BrokerLease *lease, BrokerDonor *donor)
 {
-	BrokerHolding   **link = &lease->holdings;
-	BrokerHolding    *holding;
+	BrokerHolding **link = &lease->holdings;
+	BrokerHolding *holding;
 
 	while ((*link)->donor != donor)
 		link = &(*link)->next;
@@ -406,7 +406,7 @@ holding_remove(BrokerLease *lease, BrokerDonor *donor)
 void
 broker_region_lease(BrokerDonor *donor, int region, BrokerLease *lease)
 {
-	BrokerRegion	   *r = &donor->regions[region];
+	BrokerRegion *r = &donor->regions[region];
 
 	if (r->state != REGION_CLEAN)
 		abort();
@@ -422,7 +422,7 @@ broker_region_lease(BrokerDonor *donor, int region, BrokerLease *lease)
 void
 broker_region_unlease(BrokerDonor *donor, int region)
 {
-	BrokerRegion	   *r = &donor->regions[region];
+	BrokerRegion *r = &donor->regions[region];
 
 	if (r->state != REGION_LEASED)
 		abort();
@@ -439,7 +439,7 @@ broker_region_unlease(BrokerDonor *donor, int region)
 void
 broker_region_cleaned(BrokerDonor *donor, int region)
 {
-	BrokerRegion	   *r = &donor->regions[region];
+	BrokerRegion *r = &donor->regions[region];
 
 	if (r->state != REGION_DIRTY)
 		abort();
@@ -456,7 +456,7 @@ broker_region_cleaned(BrokerDonor *donor, int region)
 void
 broker_region_distrust(BrokerDonor *donor, int region)
 {
-	BrokerRegion	   *r = &donor->regions[region];
+	BrokerRegion *r = &donor->regions[region];
 
 	if (r->state != REGION_CLEAN)
 		abort();
@@ -494,7 +494,7 @@ broker_check(void)
 
 		for (int i = 0; i < donor->nregions; i++)
 		{
-			BrokerRegion	   *r = &donor->regions[i];
+			BrokerRegion *r = &donor->regions[i];
 
 			CHECK((r->state == REGION_LEASED) == (r->lease != NULL));
 			CHECK(r->lease == NULL || r->lease->ended == LEASE_LIVE);
@@ -509,7 +509,7 @@ broker_check(void)
 		CHECK(donor->next == NULL || strcmp(donor->id, donor->next->id) < 0);
 		for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 		{
-			BrokerHolding    *holding = broker_lease_holding(lease, donor);
+			BrokerHolding *holding = broker_lease_holding(lease, donor);
 
 			if (holding != NULL)
 			{
@@ -571,7 +571,7 @@ static bool
 region_restore(BrokerDonor *donor, int region, BrokerRegionState region_state,
 			   BrokerLease *lease, int64_t rev)
 {
-	BrokerRegion	   *r;
+	BrokerRegion *r;
 
 	if (region < 0 || region >= donor->nregions)
 		return false;
@@ -613,7 +613,7 @@ static bool
 load_region(const char *donor_id, int region, BrokerRegionState state,
 			const char *lease_id, int64_t rev)
 {
-	BrokerDonor	   *donor = broker_donor_find(donor_id);
+	BrokerDonor *donor = broker_donor_find(donor_id);
 
 	return donor != NULL &&
 		region_restore(donor, region, state,

@@ -77,9 +77,9 @@ typedef struct BrokerState
 	bool		wake;			/* broker_commit() has to broadcast */
 	int64_t		started;		/* rbp_mono_ms() */
 	int64_t		donor_timeout_ms;
-	BrokerDonor	   *donors;			/* ordered by id */
-	BrokerLease	   *leases;			/* live ones, the youngest first */
-	BrokerLease	   *ended;			/* the last BROKER_MAX_ENDED, the youngest first */
+	BrokerDonor *donors;			/* ordered by id */
+	BrokerLease *leases;			/* live ones, the youngest first */
+	BrokerLease *ended;			/* the last BROKER_MAX_ENDED, the youngest first */
 	int			ndonors;
 	int			nleases;
 	int			nended;

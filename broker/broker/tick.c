@@ -59,8 +59,8 @@ broker_tick(void)
 	static int64_t planned = 0;
 	int64_t		now = rbp_mono_ms();
 	int64_t		next = now + 1000;
-	BrokerLease	   *next_lease;
-	BrokerDonor	   *next_donor;
+	BrokerLease *next_lease;
+	BrokerDonor *next_donor;
 
 	if (planned != 0 && now - planned > LATE_MS)
 		forgive(now - planned);
@@ -83,7 +83,7 @@ broker_tick(void)
 	broker_share_update();
 	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
-		BrokerHolding    *next_holding;
+		BrokerHolding *next_holding;
 
 		for (BrokerHolding *holding = lease->holdings; holding != NULL;
 			 holding = next_holding)

@@ -476,7 +476,7 @@ static RbpStatus
 conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 {
 	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	PoolLease  *lease = &rbp_remote_shared->leases[conn_pool(ci)];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
@@ -573,7 +573,7 @@ static RbpStatus
 conn_made(int ci, RbpStatus status, int64 now)
 {
 	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 
 	if (status == RBP_OK)
 	{
@@ -623,7 +623,7 @@ static RbpStatus
 conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 {
 	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	int64		now = rbp_now_ns();
 	int64		until = deadline_ns;
 	RbpStatus	status;
@@ -734,7 +734,7 @@ close_unneeded(void)
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 	{
 		LocalConn  *c = &rbp_remote_conns[ci];
-		RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+		RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 		bool		idle;
 
 		/* with something on its way, it is looked at again later */
@@ -817,7 +817,7 @@ ask_holders(int64 now, bool all)
 static void
 end_trial(int donor, RbpStatus why)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int64		ns = (int64) pg_atomic_read_u64(&d->detour_ns);
 
 	if (trial.conn != NULL)
@@ -844,7 +844,7 @@ end_trial(int donor, RbpStatus why)
 static void
 start_trial(int donor)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_INVALID;
@@ -878,7 +878,7 @@ mind_detours(int64 now)
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		RemoteDonor *d = &rbp_remote_shared->donors[i];
 		uint32		detour = pg_atomic_read_u32(&d->detour);
 		int64		left;
 
@@ -918,7 +918,7 @@ look_for_ways(void)
 {
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		RemoteDonor *d = &rbp_remote_shared->donors[i];
 		RbpEndpoint endpoint;
 		bool		detour;
 

@@ -208,7 +208,7 @@ rbp_remote_end_doubt(RemoteDonor *d)
 bool
 rbp_remote_still_in_doubt(int donor)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int64		since = rbp_remote_doubt_since[donor];
 	int64		now = rbp_now_ns();
 
@@ -250,7 +250,7 @@ note_failure(int ci, bool connecting, RbpStatus status)
 static void
 account_loss(int ci, bool connecting, RbpStatus status)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	LocalConn  *c = &rbp_remote_conns[ci];
 
 	/*
@@ -288,7 +288,7 @@ void
 rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 						   bool patient)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	LocalConn  *c = &rbp_remote_conns[ci];
 
 	switch (status)
@@ -409,7 +409,7 @@ is_connecting(int ci)
 static bool
 settle_doubt(int donor)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int			ci = conn_to_ask(donor);
 	RbpStatus	status = probe(ci, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
 
@@ -444,7 +444,7 @@ settle_doubt(int donor)
 static int64
 probe_avoided(int donor)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[donor];
+	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int64		now = rbp_now_ns();
 	int64		due = (int64) pg_atomic_read_u64(&d->probe_at);
 	int64		until = (int64) pg_atomic_read_u64(&d->avoid_until);
@@ -494,7 +494,7 @@ rbp_remote_probe(void)
 	(void) pg_atomic_exchange_u32(&rbp_remote_shared->doubts, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		RemoteDonor *d = &rbp_remote_shared->donors[i];
 		int64		left;
 
 		if (pg_atomic_read_u32(&d->avoided) == 0 &&

@@ -102,7 +102,7 @@ place_page(RbpRemoteBatch *batch, int i)
 {
 	RbpRemoteIo *io = &batch->ios[i];
 	uint32		word = slot_word(io->slot);
-	RemoteRegion	   *region;
+	RemoteRegion *region;
 	int			donor;
 	int			ci;
 	int			p;
@@ -343,7 +343,7 @@ mark_denied(RbpRemoteBatch *batch, int p)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
-		RemoteRegion	   *region;
+		RemoteRegion *region;
 
 		if (batch->part[i] != p ||
 			batch->requests[batch->request[i]].status != RBP_DENIED)
@@ -366,7 +366,7 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 {
 	Part	   *part = &batch->parts[p];
 	LocalConn  *c = &rbp_remote_conns[part->ci];
-	RemoteDonor	   *donor = &shared->donors[conn_donor(part->ci)];
+	RemoteDonor *donor = &shared->donors[conn_donor(part->ci)];
 	RbpStatus	worst = RBP_OK;
 	bool		done = false;
 	bool		denied = false;
@@ -653,7 +653,7 @@ static inline RemoteRegion *
 usable_region(uint32 slot)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion	   *region;
+	RemoteRegion *region;
 
 	if (word == MAP_NONE)
 		return NULL;
@@ -664,7 +664,7 @@ usable_region(uint32 slot)
 bool
 rbp_remote_slot_readable(uint32 slot)
 {
-	RemoteRegion	   *region = usable_region(slot);
+	RemoteRegion *region = usable_region(slot);
 
 	return region != NULL &&
 		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
@@ -675,7 +675,7 @@ rbp_remote_slot_readable(uint32 slot)
 bool
 rbp_remote_slot_writable(uint32 slot)
 {
-	RemoteRegion	   *region = usable_region(slot);
+	RemoteRegion *region = usable_region(slot);
 	LocalConn  *c;
 
 	if (region == NULL ||
@@ -690,7 +690,7 @@ bool
 rbp_remote_slot_stays(uint32 slot)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion	   *region = usable_region(slot);
+	RemoteRegion *region = usable_region(slot);
 	bool		stays;
 
 	if (region == NULL)
@@ -705,7 +705,7 @@ rbp_remote_slot_stays(uint32 slot)
 bool
 rbp_remote_slot_local(uint32 slot)
 {
-	RemoteRegion	   *region = usable_region(slot);
+	RemoteRegion *region = usable_region(slot);
 	LocalConn  *c;
 
 	if (region == NULL)
@@ -771,7 +771,7 @@ void
 rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion	   *region;
+	RemoteRegion *region;
 
 	if (word == MAP_NONE)
 	{

@@ -244,7 +244,7 @@ take_extent(RbpPool pool, uint32 *looks)
 static void
 retire_region(int r)
 {
-	RemoteRegion	   *region = &shared->regions[r];
+	RemoteRegion *region = &shared->regions[r];
 	PoolLease  *lease = &shared->leases[region->pool];
 
 	for (uint32 e = region->first, next; e != NO_EXTENT; e = next)
@@ -301,7 +301,7 @@ is_vacant(int r)
 static int
 enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, int *from)
 {
-	RemoteRegion	   *region;
+	RemoteRegion *region;
 	int			r = 0;
 
 	for (; *from < 2 * RBP_MAX_REGIONS; (*from)++)
@@ -376,7 +376,7 @@ bring_regions_online(RbpPool pool)
 		more = false;
 		for (int i = 0; i < n && extent != NO_EXTENT; i++)
 		{
-			RemoteRegion	   *region = &shared->regions[wanting[i]];
+			RemoteRegion *region = &shared->regions[wanting[i]];
 
 			if (region->extents == region->bytes / RBP_EXTENT_BYTES)
 				continue;
@@ -410,7 +410,7 @@ bring_regions_online(RbpPool pool)
 	coming = ops->forget != NULL ? lease->nfree : 0;
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion	   *region = &shared->regions[wanting[i]];
+		RemoteRegion *region = &shared->regions[wanting[i]];
 
 		if (region->extents > 0)
 			continue;
@@ -447,7 +447,7 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &shared->donors[i];
+		RemoteDonor *d = &shared->donors[i];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) == 0)
 		{
@@ -463,7 +463,7 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 	}
 	if (place >= 0)
 	{
-		RemoteDonor	   *d = &shared->donors[place];
+		RemoteDonor *d = &shared->donors[place];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
 		{
@@ -533,7 +533,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 		memcmp(&lease->credentials, cred, sizeof(*cred)) == 0;
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion	   *region = &shared->regions[r];
+		RemoteRegion *region = &shared->regions[r];
 		const RbpRegionGrant *grant;
 
 		if (!is_region_of(r, pool))
@@ -780,7 +780,7 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion	   *region = &shared->regions[r];
+		RemoteRegion *region = &shared->regions[r];
 
 		if (!is_region_of(r, pool) ||
 			(donor != NULL &&
@@ -798,7 +798,7 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 		memcpy(left, had, sizeof(left));
 		for (int i = 0; i < n; i++)
 		{
-			RemoteRegion	   *region = &shared->regions[candidates[i].region];
+			RemoteRegion *region = &shared->regions[candidates[i].region];
 
 			candidates[i].had = had[region->donor];
 			candidates[i].left = left[region->donor];
@@ -861,7 +861,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 		(*begin)++;
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion	   *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
+		RemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
 		int			donor = region->donor;
 
 		if (ops->has_copies && region->moved)
@@ -922,7 +922,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_by)
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion	   *region = &shared->regions[regions[i]];
+		RemoteRegion *region = &shared->regions[regions[i]];
 
 		if (region->draining)
 		{
@@ -975,7 +975,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < nchosen; i++)
 	{
-		RemoteRegion	   *region = &shared->regions[chosen[i]];
+		RemoteRegion *region = &shared->regions[chosen[i]];
 
 		pause_retiring(&retired, chosen[i]);
 		if (ops->drain != NULL)
@@ -1022,7 +1022,7 @@ rbp_remote_donor_info(int *n)
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &shared->donors[i];
+		RemoteDonor *d = &shared->donors[i];
 		RbpDonorInfo *info = &infos[*n];
 
 		if (d->endpoint.donor[0] == '\0')
@@ -1074,7 +1074,7 @@ rbp_remote_lease_info(int *n)
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion	   *region = &shared->regions[r];
+		RemoteRegion *region = &shared->regions[r];
 		PoolLease  *lease = &shared->leases[region->pool];
 		RbpLeaseInfo *info = &infos[*n];
 

@@ -160,8 +160,8 @@ typedef struct RemoteShared
 	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
 
 	uint32		nextents;
-	RemoteDonor		donors[RBP_MAX_DONORS];
-	RemoteRegion		regions[RBP_MAX_REGIONS];
+	RemoteDonor	donors[RBP_MAX_DONORS];
+	RemoteRegion regions[RBP_MAX_REGIONS];
 	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* by extent */
 } RemoteShared;
 

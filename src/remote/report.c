@@ -223,11 +223,11 @@ static bool
 all_avoided(RbpPool pool, char *buf, Size len)
 {
 	char		error[ERROR_TEXT_LEN];
-	RemoteDonor	   *avoided = NULL;
+	RemoteDonor *avoided = NULL;
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		RemoteDonor *d = &rbp_remote_shared->donors[i];
 
 		if (d->nregions[pool] == 0)
 			continue;
@@ -406,7 +406,7 @@ rbp_remote_report(void)
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor	   *d = &rbp_remote_shared->donors[i];
+		RemoteDonor *d = &rbp_remote_shared->donors[i];
 		Told	   *told = &all_told[i];
 
 		if (!donor_known(d))

@@ -1229,7 +1229,7 @@ messages(void)
 static void
 test_messages(void)
 {
-	RemoteDonor	   *d = &rbp_remote_shared->donors[0];
+	RemoteDonor *d = &rbp_remote_shared->donors[0];
 
 	mock_now += 60000 * MS;
 	(void) messages();
