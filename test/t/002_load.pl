@@ -90,7 +90,7 @@ $node->stop;
 $node->append_conf('postgresql.conf', "remote_bp.buffer_tier_size = '64MB'\n");
 my $offset = log_size($node);
 $node->start;
-like(log_since($node, $offset),
+log_tells($node, $offset,
 	qr/WARNING:.*remote_bp.buffer_tier_size.*DETAIL.*buffer_tier_max_size/s,
 	'and does not keep a server from starting, which says why');
 is($node->safe_psql('postgres', 'SHOW remote_bp.buffer_tier_size'), '-1', 'the maximum it is, then');

@@ -202,7 +202,7 @@ for my $transport ('tcp', 'shm')
 	my $offset = log_size($node);
 	$session->query('SELECT count(*), max(t) FROM f');
 	like($session->{stderr}, qr/ERROR:\s+58030/, "$name: a read of it fails");
-	like(log_since($node, $offset), qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+".*$donor->{name}}, "$name: the log tells donor and file");
+	log_tells($node, $offset, qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+".*$donor->{name}}, "$name: the log tells donor and file");
 	$session->query('DROP TABLE f');
 	$session->query('CREATE TEMP TABLE f AS SELECT * FROM big');
 	is($session->query('SELECT count(*), max(t) FROM f'), '40000|fffe9f664c2ddba4a37bcd35936c7422', "$name: it can be made anew");

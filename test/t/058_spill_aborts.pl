@@ -203,7 +203,7 @@ sub cancel
 		my $offset = log_size($node);
 		is($node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)"), 't', "$name: query $n is cancelled");
 		is($session->query('SELECT 1'), '1', "$name: the session answers");
-		like(log_since($node, $offset), qr/canceling statement due to user request/, "$name: query $n has failed");
+		log_tells($node, $offset, qr/canceling statement due to user request/, "$name: query $n has failed");
 		spill_is_idle($node, "$name: query $n");
 		is($session->query('SELECT count(DISTINCT t) FROM big'), '40000', "$name: the session spills on");
 	}

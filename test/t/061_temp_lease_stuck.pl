@@ -77,7 +77,7 @@ ok( wait_for(
 		180),
 	'the lease is ended all the same');
 ok(wait_for('no lease', sub { lease('temp') eq '' }, 120), 'and gone');
-like(log_since($node, $offset), qr/\d+ kB of temporary data are lost with \d+ regions/, 'the log tells what is lost');
+log_tells($node, $offset, qr/\d+ kB of temporary data are lost with \d+ regions/, 'the log tells what is lost');
 is(lease('buffer'), $buffer, 'the other lease was renewed all the time');
 $donor->thaw;
 $session->query('MOVE ABSOLUTE 0 FROM c; MOVE FORWARD ALL FROM c');

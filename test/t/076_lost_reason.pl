@@ -64,7 +64,7 @@ sub lose
 	$session->query('MOVE ALL FROM c');
 	like($session->{stderr}, qr{ERROR:  58030: could not read file "base/pgsql_tmp/pgsql_tmp\d+\.\d+": Input/output error}, 'a sort: the error as the server tells it');
 	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a sort: and the donor and the reason');
-	like(log_since($node, $offset), qr{LOG:  $why}, 'a sort: so does the log');
+	log_tells($node, $offset, qr{LOG:  $why}, 'a sort: so does the log');
 	unlike($session->{stderr}, qr{LOG: .*remote_bp}, 'a sort: whose line the client does not have to read first');
 	$session->query('ROLLBACK');
 	is($session->query('SELECT count(*) FROM big'), $node->safe_psql('postgres', 'SELECT count(*) FROM big'), 'a sort: the session goes on');

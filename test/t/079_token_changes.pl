@@ -78,7 +78,7 @@ is(log_count(qr{LOG:  remote_bp: }), 0, 'the log has nothing to tell');
 token_file("$dir/mistyped");
 stays('a mistyped path');
 is(log_count(qr/LOG: .*could not read token file "\S+mistyped": No such file/), 1, 'a mistyped path: the log tells once');
-like(log_since($node, $offset), qr/DETAIL: .*the token that was accepted last/, 'a mistyped path: and what is used');
+log_tells($node, $offset, qr/DETAIL: .*the token that was accepted last/, 'a mistyped path: and what is used');
 
 token_file("$dir/copy");
 stays('the right path again');

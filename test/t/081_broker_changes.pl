@@ -78,7 +78,7 @@ my $content = content($node, 't');
 my $nobody = PostgreSQL::Test::Cluster::get_free_port();
 set(broker => "http://127.0.0.1:$nobody");
 stays('nobody there', qr/LOG: .*could not turn to broker "http:\S+:$nobody"/);
-like(log_since($node, $offset), qr/DETAIL: .*\Q@{[ $broker->url ]}\E.* stays in use/, 'nobody there: it tells what is used');
+log_tells($node, $offset, qr/DETAIL: .*\Q@{[ $broker->url ]}\E.* stays in use/, 'nobody there: it tells what is used');
 like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
 	qr/could not turn to broker "http:\S+:$nobody": /, 'nobody there: so does the view');
 

@@ -142,7 +142,7 @@ make_table($node, 'u', 1, index => 0);
 	$node->start;
 	wait_leased($node, 64) or BAIL_OUT('no memory');
 	ok(held('w', 2), 'two pages cannot be read: all others are held');
-	like(log_since($node, $size), qr/ERROR:  invalid page in block 10 of relation/, '... as the log says');
+	log_tells($node, $size, qr/ERROR:  invalid page in block 10 of relation/, '... as the log says');
 	is(sql(q{SELECT pages_wanted - pages_held FROM remote_bp_policies WHERE relation = 'w'::regclass}), 2, '... and the view');
 	ok(held('t'), '... and other relations are');
 	sql('DROP TABLE w');

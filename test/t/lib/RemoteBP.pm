@@ -26,7 +26,7 @@ our @EXPORT = qw(
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_renewed
   tier_pages warm make_table content evict_buffers
-  log_size log_since log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
+  log_size log_since log_tells log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
 );
 
 my $MB = 1024 * 1024;
@@ -510,6 +510,16 @@ sub log_since
 {
 	my ($node, $offset) = @_;
 	return slurp_file($node->logfile, $offset // 0);
+}
+
+# A test point: the log since then has such a line, or will have it soon, for whoever
+# has done something tells of it afterwards.
+sub log_tells
+{
+	my ($node, $offset, $pattern, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_for('the log', sub { log_since($node, $offset) =~ $pattern }, 60);
+	return like(log_since($node, $offset), $pattern, $name);
 }
 
 # Lines of the server's log that no test may cause: crashes, failed
