@@ -7,7 +7,7 @@
 #   make test-build  the build that the failure tests use, under build/test
 #   make unit-build  the tests in C, with sanitizers, under build/unit
 #
-# WERROR=1 makes warnings errors.  FAULT=1 compiles the fault transport in.
+# WERROR=1 makes warnings errors.
 
 # These goals set the machine up themselves, so they cannot count on
 # pg_config being there.  They run their scripts, which call make again for
@@ -60,7 +60,7 @@ RBP_VERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" remote_bp.c
 # What each of the products is made of.  The fault transport is for tests.
 FAULT_SOURCES := $(wildcard test/fault/*.c)
 SHARED_SOURCES := $(wildcard $(foreach d,common wire transport transport/*,src/$(d)/*.c))
-MODULE_SOURCES := $(sort $(wildcard src/*.c src/*/*.c) $(SHARED_SOURCES)) $(if $(FAULT),$(FAULT_SOURCES))
+MODULE_SOURCES := $(sort $(wildcard src/*.c src/*/*.c) $(SHARED_SOURCES))
 PROGRAM_NAMES := broker donor ctl
 PROGRAMS := $(PROGRAM_NAMES:%=build/remote_bp_%)
 PROGRAM_SOURCES := $(wildcard broker/*/*.c) $(SHARED_SOURCES)
