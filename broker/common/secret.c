@@ -48,9 +48,10 @@ rbp_token_load(const char *path, const char **error)
 {
 	char		token[RBP_TOKEN_LEN];
 	char	   *copy = NULL;
+	RbpTokenStatus status = rbp_token_read(path, token);
 	struct stat st;
 
-	switch (rbp_token_read(path, token))
+	switch (status)
 	{
 		case RBP_TOKEN_OK:
 			copy = strdup(token);
@@ -71,7 +72,7 @@ rbp_token_load(const char *path, const char **error)
 			break;
 	}
 	OPENSSL_cleanse(token, sizeof(token));
-	if (stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
+	if (status != RBP_TOKEN_UNREADABLE && stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
 		rbp_log(RBP_LOG_WARNING, "token file \"%s\" is open to every user: chmod 640 it", path);
 	return copy;
 }

@@ -9,12 +9,37 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
 
+/*
+ * The first line, as far as there is room for it; *cut: its end is not there.  A pipe
+ * gives it in pieces.  The number of bytes, or -1.
+ */
+static ssize_t
+read_line(int fd, char *line, size_t room, bool *cut)
+{
+	size_t		len = 0;
+
+	for (;;)
+	{
+		ssize_t		got = read(fd, line + len, room - len);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0)
+			return -1;
+		len += (size_t) got;
+		*cut = memchr(line, '\n', len) == NULL && len == room;
+		if (got == 0 || *cut || memchr(line, '\n', len) != NULL)
+			return (ssize_t) len;
+	}
+}
+
 /* The line's status; *start and *len: without white space. */
 static RbpTokenStatus
-trim(char *line, char **start, size_t *len)
+trim(char *line, bool cut, char **start, size_t *len)
 {
 	char	   *first = line + strspn(line, " \t");
 	size_t		n = strcspn(first, "\r\n");
@@ -23,10 +48,10 @@ trim(char *line, char **start, size_t *len)
 		n--;
 	*start = first;
 	*len = n;
+	if (cut || n >= RBP_TOKEN_LEN)
+		return RBP_TOKEN_TOO_LONG;
 	if (n == 0)
 		return RBP_TOKEN_EMPTY;
-	if (n >= RBP_TOKEN_LEN)
-		return RBP_TOKEN_TOO_LONG;
 	for (size_t i = 0; i < n; i++)
 		if (first[i] <= ' ' || first[i] > '~')
 			return RBP_TOKEN_NOT_PRINTABLE;
@@ -36,9 +61,10 @@ trim(char *line, char **start, size_t *len)
 RbpTokenStatus
 rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 {
-	char		line[RBP_TOKEN_LEN + 2];
+	char		line[2 * RBP_TOKEN_LEN];	/* white space around it */
+	bool		cut = false;
 	int			fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t		got = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
+	ssize_t		got = fd < 0 ? -1 : read_line(fd, line, sizeof(line) - 1, &cut);
 	int			saved_errno = errno;
 	RbpTokenStatus status = RBP_TOKEN_UNREADABLE;
 	char	   *start;
@@ -50,14 +76,14 @@ rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 	if (got >= 0)
 	{
 		line[got] = '\0';
-		status = trim(line, &start, &len);
+		status = trim(line, cut, &start, &len);
 		if (status == RBP_TOKEN_OK)
 		{
 			memcpy(token, start, len);
 			token[len] = '\0';
 		}
-		explicit_bzero(line, sizeof(line));
 	}
+	explicit_bzero(line, sizeof(line));
 	errno = saved_errno;
 	return status;
 }

@@ -21,8 +21,9 @@ typedef enum RbpTokenStatus
 } RbpTokenStatus;
 
 /*
- * The first line of the file, without white space around it.  token is "" unless
- * the result is RBP_TOKEN_OK; the caller clears it after use.
+ * The first line of the file, which may be a pipe, without white space around it.  token
+ * is "" unless the result is RBP_TOKEN_OK; the caller clears it after use.  Waits for
+ * whoever writes into a pipe.
  */
 extern RbpTokenStatus rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
 
