@@ -101,14 +101,14 @@ check_broker(char **newval, void **extra, GucSource source)
 	return true;
 }
 
+/* Transports are above this room. */
+static bool (*is_transport) (const char *name) = NULL;
+
 static bool
 check_transport(char **newval, void **extra, GucSource source)
 {
-	static const char *const names[] = {"auto", "shm", "verbs", "tcp"};
-
-	for (int i = 0; i < lengthof(names); i++)
-		if (strcmp(*newval, names[i]) == 0)
-			return true;
+	if (strcmp(*newval, "auto") == 0 || is_transport(*newval))
+		return true;
 	GUC_check_errdetail("The transports are \"auto\", \"shm\", \"verbs\" and \"tcp\".");
 	return false;
 }
@@ -247,8 +247,10 @@ static const struct config_enum_entry mutations[] = {
 #endif
 
 void
-rbp_guc_init(void)
+rbp_guc_init(bool (*known_transport) (const char *name))
 {
+	is_transport = known_transport;
+
 	DefineCustomStringVariable("remote_bp.broker",
 							   "URL of the memory broker; empty turns the tier off.",
 							   NULL,

@@ -77,7 +77,11 @@ extern int	rbp_guc_rdma_retry_count;
  */
 extern uint32 rbp_guc_connect_serial;
 
-extern void rbp_guc_init(void);
+/*
+ * Define the settings; in _PG_init.  known_transport: is there a transport of that
+ * name?
+ */
+extern void rbp_guc_init(bool (*known_transport) (const char *name));
 
 /* MB that the lease should have now. */
 extern int	rbp_guc_tier_size_wanted(void);

@@ -251,16 +251,9 @@ rbp_remote_is_push_memory(const void *buf, Size len)
 const char *
 rbp_remote_transport_name(uint32 bit)
 {
-	static const char *const names[] = {"shm", "verbs", "tcp"};
+	const RbpTransportOps *ops = rbp_transport_by_bit(bit);
 
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		const RbpTransportOps *ops = rbp_transport_by_name(names[i]);
-
-		if (ops != NULL && ops->bit == bit)
-			return ops->name;
-	}
-	return "none";
+	return ops != NULL ? ops->name : "none";
 }
 
 /*

@@ -38,6 +38,15 @@ rbp_transport_by_name(const char *name)
 }
 
 const RbpTransportOps *
+rbp_transport_by_bit(uint32_t bit)
+{
+	for (int i = 0; transports[i] != NULL; i++)
+		if (transports[i]->bit == bit)
+			return transports[i];
+	return NULL;
+}
+
+const RbpTransportOps *
 rbp_transport_choose(const char *want, const RbpEndpoint *ep)
 {
 	for (int i = 0; transports[i] != NULL; i++)

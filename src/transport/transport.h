@@ -197,6 +197,7 @@ extern const RbpTransportOps *(*rbp_transport_wrap) (const RbpTransportOps *ops)
 
 /* By name, NULL if unknown. */
 extern const RbpTransportOps *rbp_transport_by_name(const char *name);
+extern const RbpTransportOps *rbp_transport_by_bit(uint32_t bit);
 
 /*
  * Optional: do the one-time work now, in a process that forks the others,

@@ -588,6 +588,12 @@ rbp_transport_by_name(const char *name)
 		strcmp(name, "shm") == 0 ? &local_ops : NULL;
 }
 
+const RbpTransportOps *
+rbp_transport_by_bit(uint32_t bit)
+{
+	return bit == net_ops.bit ? &net_ops : bit == local_ops.bit ? &local_ops : NULL;
+}
+
 void
 mock_init(void)
 {
