@@ -25,6 +25,9 @@
 /* Pages that are read or written in one batch. */
 #define RBP_MAX_BATCH			32
 
+/* Limits of databases. */
+#define RBP_LIMITS				254
+
 /* Instead of a number of pages: half of those that there is room for. */
 #define RBP_KEEP_HALF			UINT64_MAX
 

@@ -161,8 +161,9 @@ extern void rbp_pusher_shmem_init(void *mem);
 
 /*
  * What others have to do now and then, done by the pusher between batches in the
- * order given: never waits long.  Returns ns until it is to be called again, -1
- * if that is not before somebody wakes the pusher.
+ * order given: never waits long.  Returns ns until it is to be called again at the latest, -1
+ * if that is not before somebody wakes the pusher.  It may be called sooner, for another
+ * duty's sake.
  */
 typedef int64 (*RbpDuty) (void);
 
@@ -184,7 +185,6 @@ extern void rbp_pusher_wake(void);
  */
 
 #define RBP_MAX_EXCLUDED		64	/* tablespaces */
-#define RBP_MAX_LIMITS			254
 
 /* The dictionary of (tablespace, database) pairs. */
 extern Size rbp_space_shmem_size(void);
@@ -204,7 +204,9 @@ extern void rbp_residency_changed(Oid database);
 /* Policies of a relation's files; see rbp_directory_policy(). */
 extern RbpPolicy rbp_residency_policy(const RbpRelFile *file);
 extern bool rbp_residency_policy_fits(const RbpRelFile *file);
-extern void rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy);
+
+/* For pages that come from now on; false if there is no room for one more. */
+extern bool rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy);
 
 /* The next file that has a policy, from *at on, which begins at 0; false after the last. */
 extern bool rbp_residency_next_policy(uint32 *at, RbpRelFile *file);
@@ -228,7 +230,8 @@ extern bool rbp_residency_excludes(uint16 space);
 
 /*
  * These tablespaces, at most RBP_MAX_EXCLUDED, are excluded from now on; true if
- * they are others than before, so that pages may be there that are to be dropped.
+ * there are some, and they are others than before, so that pages may be there that are to
+ * be dropped.
  */
 extern bool rbp_residency_set_excluded(const Oid *tablespaces, int n);
 
@@ -246,13 +249,16 @@ typedef struct RbpSpaceUse
 /* The next of them, from *at on, which begins at 0; false after the last. */
 extern bool rbp_residency_next_space(uint32 *at, RbpSpaceUse *use);
 
-/* Is the file's database under a limit? */
-extern bool rbp_residency_limit_of(const RbpRelFile *file, uint32 *max_pages);
+/*
+ * The pages that the file's database may have in its tablespace, -1 if there is no limit;
+ * false if nothing of it has been read or written yet.
+ */
+extern bool rbp_residency_limit_of(const RbpRelFile *file, int64 *max_pages);
 
 /* Has anything of the database been read or written yet? */
 extern bool rbp_residency_knows_database(Oid database);
 
-/* See rbp_directory_set_limit(); number is from 1 to RBP_MAX_LIMITS. */
+/* See rbp_directory_set_limit(); number is from 1 to RBP_LIMITS. */
 extern void rbp_residency_set_limit(uint32 number, Oid database, uint32 max_pages);
 extern void rbp_residency_clear_limit(uint32 number);
 

@@ -353,7 +353,6 @@ extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
  * RBP_PARTITIONS pages.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
  * away, and n is RBP_LIMIT_SPACES at most.
  */
-#define RBP_LIMITS				254
 #define RBP_LIMIT_SPACES		93
 extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
 									uint32_t max_pages, const uint16_t *spaces,

@@ -74,19 +74,19 @@ rbp_residency_policy(const RbpRelFile *file)
 bool
 rbp_residency_policy_fits(const RbpRelFile *file)
 {
-	uint16		space = rbp_space_get(file->spc, file->db);
+	uint16		space = rbp_space_find(file->spc, file->db);
 
-	return space != RBP_INVALID_SPACE &&
+	return space == RBP_INVALID_SPACE ||
 		rbp_directory_policy_fits(rbp_dir, file->rel, space);
 }
 
-void
+bool
 rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy)
 {
 	uint16		space = rbp_space_get(file->spc, file->db);
 
-	if (space != RBP_INVALID_SPACE)
-		(void) rbp_directory_set_policy(rbp_dir, file->rel, space, policy);
+	return space != RBP_INVALID_SPACE &&
+		rbp_directory_set_policy(rbp_dir, file->rel, space, policy);
 }
 
 bool
@@ -212,20 +212,27 @@ rbp_residency_drop_excluded(void)
  * ---- databases ------------------------------------------------------------------------
  */
 
+/* The pages that the space's database may have, -1 if there is no limit. */
+static int64
+limit_of(uint16 space)
+{
+	uint32		max_pages;
+
+	return rbp_directory_space_limit(rbp_dir, space, &max_pages) != 0 ? (int64) max_pages : -1;
+}
+
 bool
 rbp_residency_next_space(uint32 *at, RbpSpaceUse *use)
 {
 	for (; *at < RBP_MAX_SPACES; (*at)++)
 	{
 		uint16		space = (uint16) *at;
-		uint32		max_pages;
 		Oid			spc;
 
 		if (!rbp_space_resolve(space, &spc, &use->database))
 			continue;
 		use->pages = rbp_directory_space_pages(rbp_dir, space);
-		use->max_pages = rbp_directory_space_limit(rbp_dir, space, &max_pages) != 0 ?
-			(int64) max_pages : -1;
+		use->max_pages = limit_of(space);
 		(*at)++;
 		return true;
 	}
@@ -233,12 +240,12 @@ rbp_residency_next_space(uint32 *at, RbpSpaceUse *use)
 }
 
 bool
-rbp_residency_limit_of(const RbpRelFile *file, uint32 *max_pages)
+rbp_residency_limit_of(const RbpRelFile *file, int64 *max_pages)
 {
 	uint16		space = rbp_space_find(file->spc, file->db);
 
-	return space != RBP_INVALID_SPACE &&
-		rbp_directory_space_limit(rbp_dir, space, max_pages) != 0;
+	*max_pages = space != RBP_INVALID_SPACE ? limit_of(space) : -1;
+	return space != RBP_INVALID_SPACE;
 }
 
 bool

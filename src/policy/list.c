@@ -327,21 +327,20 @@ bool
 rbp_policy_limit_kept(const List *relations)
 {
 	uint64		pages = 0;
-	uint32		max_pages = 0;
-	bool		limited = false;
+	int64		max_pages = -1;
 	const ListCell *cell;
 
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint32		held = rbp_residency_held(&r->file);
 
-		limited = limited || rbp_residency_limit_of(&r->file, &max_pages);
-		if (!limited && held > 0)
+		if (max_pages < 0 && !rbp_residency_limit_of(&r->file, &max_pages))
+			continue;
+		if (max_pages < 0)
 			return false;
-		pages += held;
+		pages += rbp_residency_held(&r->file);
 	}
-	return limited && pages >= max_pages;
+	return max_pages >= 0 && pages >= (uint64) max_pages;
 }
 
 static LOCKTAG

@@ -14,6 +14,7 @@
 #include "port/atomics.h"
 #include "storage/block.h"
 
+#include "base/geometry.h"
 #include "base/relfile.h"
 #include "buffer/buffer.h"
 
@@ -55,9 +56,9 @@ typedef struct RbpPolicyShared
 	bool		unapplied;		/* policies were set, and not all applied */
 	bool		undropped;		/* tablespaces were excluded, likewise */
 	char		not_excluded[256];	/* names that the log has */
-	Oid			limited[RBP_MAX_LIMITS + 1];	/* databases, by their limits'
+	Oid			limited[RBP_LIMITS + 1];	/* databases, by their limits'
 											 * numbers */
-	uint64		trimmed[RBP_MAX_LIMITS + 1];	/* pages that trimming has left */
+	uint64		trimmed[RBP_LIMITS + 1];	/* pages that trimming has left */
 	bool		too_many_limits;	/* the log has that */
 } RbpPolicyShared;
 

@@ -161,7 +161,7 @@ limit_number(Oid database)
 	Oid		   *limited = rbp_policy_shared->limited;
 	uint32		number = 0;
 
-	for (uint32 i = RBP_MAX_LIMITS; i >= 1; i--)
+	for (uint32 i = RBP_LIMITS; i >= 1; i--)
 	{
 		if (limited[i] == database)
 			return i;
@@ -191,7 +191,7 @@ set_limit(const RbpPolicyLimit *limit)
 		if (!shared->too_many_limits)
 			ereport(LOG,
 					(errmsg("remote_bp: the limit of database %u has no effect: more than %d databases have one",
-							limit->database, RBP_MAX_LIMITS)));
+							limit->database, RBP_LIMITS)));
 		shared->too_many_limits = true;
 		return;
 	}
@@ -208,7 +208,7 @@ set_limits(const List *limits)
 	Oid		   *limited = rbp_policy_shared->limited;
 	const ListCell *cell;
 
-	for (uint32 i = 1; i <= RBP_MAX_LIMITS; i++)
+	for (uint32 i = 1; i <= RBP_LIMITS; i++)
 	{
 		bool		still = !OidIsValid(limited[i]);
 

@@ -87,7 +87,7 @@ forget_others(HTAB *files, const List *dropped)
 			!list_member_oid(dropped, file.db))
 			continue;
 		rbp_policy_shared->unapplied = true;
-		rbp_residency_set_policy(&file, RBP_POLICY_DEFAULT);
+		(void) rbp_residency_set_policy(&file, RBP_POLICY_DEFAULT);
 	}
 }
 
@@ -102,7 +102,7 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
-	bool		taken_back;
+	bool		taken_back;		/* policies, which is not applied yet */
 
 	visit->no_place = 0;
 	foreach(cell, relations)
@@ -123,20 +123,20 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
+		bool		is_set;
 
-		/* those that were taken away give up their places only when that is applied */
-		if (taken_back && !rbp_residency_policy_fits(&r->file))
+		if (rbp_residency_policy(&r->file) == r->policy)
+			continue;
+		is_set = rbp_residency_set_policy(&r->file, r->policy);
+		/* those that were taken back give up their places only when that is applied */
+		if (!is_set && taken_back)
 		{
 			rbp_policy_apply_to_pages();
 			taken_back = false;
+			is_set = rbp_residency_set_policy(&r->file, r->policy);
 		}
-		if (rbp_residency_policy(&r->file) == r->policy)
-			continue;
-		if (rbp_residency_policy_fits(&r->file))
-		{
+		if (is_set)
 			rbp_policy_shared->unapplied = true;
-			rbp_residency_set_policy(&r->file, r->policy);
-		}
 		else
 			visit->no_place++;
 	}
