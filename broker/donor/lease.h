@@ -3,6 +3,29 @@
  * lease.h
  *	  Who may use which region, until when; fencing.
  *
+ * Threads: the serving threads (donor_serve), the verbs thread (donor_verbs),
+ * the janitor (donor_lease), and the control thread, which is the main thread
+ * (donor_control).
+ *
+ * How a request and a fence meet.  A serving thread that is about to move
+ * bytes to or from a region first enters it: counts itself in `users`, and
+ * only then looks whether the region still belongs to the connection's lease
+ * and the lease has not ended.  It leaves right after the system call, which
+ * never blocks; the verbs thread, which makes a key to the region meanwhile,
+ * some milliseconds later.  Who fences a region clears `owner` first and then
+ * waits until `users` is zero.  Both sides use sequentially consistent
+ * operations, so either the request sees that the owner is gone, or the fence
+ * sees the request and waits for it.  Nothing of the region is touched
+ * afterwards on behalf of the old lease, but by RDMA, until the janitor has
+ * revoked its keys.
+ *
+ * Locks: donor_lock (in lease.c) protects the table of leases and the
+ * regions' `state`; it is never held during I/O, zeroing or a fence's wait.
+ * verbs_lock (in verbs.c) may be taken with it held, not the other way
+ * round.  A region in DONOR_REGION_DIRTY belongs to the janitor, who alone
+ * changes fd and mapping of a region after the start, while nobody can enter
+ * it.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_DONOR_LEASE_H

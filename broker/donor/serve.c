@@ -16,7 +16,7 @@
  * Bytes of regions are never copied in user space: answers are sent with
  * sendmsg() from the region's memory, and what is written is received into
  * it, but for the part of a first write that came along with its header.
- * Around each such system call the thread is "in" the region, see donor.h.
+ * Around each such system call the thread is "in" the region, see lease.h.
  * An answer that the socket took a part of when the lease ended cannot be
  * completed nor taken back: the connection is closed.
  *

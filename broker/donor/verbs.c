@@ -35,7 +35,7 @@
  * donor_lock held.  Nothing else is locked while it is held.
  *
  * Why no key outlives a lease.  Keys are made inside of the region (see
- * donor.h), on behalf of its owner, and put into `keys` before leaving it.
+ * lease.h), on behalf of its owner, and put into `keys` before leaving it.
  * The janitor calls revoke_keys() when the owner is gone and nobody is
  * inside: all keys that there are have been put where it looks, and no other
  * can be made before the region has an owner again, which only the janitor can
