@@ -76,7 +76,9 @@ spill_shmem_init(void *mem)
  * ---- modules --------------------------------------------------------------------
  */
 
-/* Those that have something in shared memory; each may use what is above it. */
+/*
+ * Those that have something in shared memory.  The init of each may use what is above it.
+ */
 static const struct
 {
 	const char *name;
@@ -96,7 +98,10 @@ static const struct
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
 };
 
-/* Done by the pusher between its batches. */
+/*
+ * Done by the pusher between its batches.  The log is told of donors that
+ * are avoided before a probe may bring them back.
+ */
 static const RbpDuty duties[] = {
 	rbp_remote_mind_connections,
 	rbp_remote_report,
@@ -144,6 +149,12 @@ startup_shmem(void)
 	on_shmem_exit(stand_down, (Datum) 0);
 }
 
+static bool
+is_transport(const char *name)
+{
+	return rbp_transport_by_name(name) != NULL;
+}
+
 void
 _PG_init(void)
 {
@@ -153,7 +164,7 @@ _PG_init(void)
 				 errmsg("remote_bp must be loaded via shared_preload_libraries"),
 				 errhint("Add remote_bp to shared_preload_libraries in postgresql.conf and restart the server.")));
 
-	rbp_guc_init();
+	rbp_guc_init(is_transport);
 	rbp_hash_init();
 	rbp_transport_init();
 	rbp_page_cache_init();

@@ -12,10 +12,9 @@
  * that the staged entry is alive.  Then the staging slot is free.  A page
  * whose write failed is forgotten.
  *
- * The pusher also probes donors that are avoided, tells the log about them, looks after connections
- * that nobody needs (both in remote), sweeps dead entries out of the
- * directory when it has nothing better to do, and forgets temporary files
- * whose owner is gone.
+ * Between its batches the pusher does what others have given it to do (RbpDuty, in the
+ * table of remote_bp.c), and sweeps dead entries out of the directory when it has
+ * nothing better to do.
  *
  * Sleeping and waking.  Backends must not pay a system call for each page,
  * so the pusher says how deep the queue has to be to be worth a wake-up:

@@ -90,8 +90,9 @@ typedef struct RbpRemotePoolOps
 extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
 
 /*
- * before_first_use is called, in the lease worker, before any region of the
- * buffer pool comes into use.
+ * max_extents, ops: of each pool; max_extents is the same as for the size, ops is kept by
+ * reference.  before_first_use is called, in the lease worker, before any region of
+ * the buffer pool comes into use.
  */
 extern void rbp_remote_shmem_init(void *mem,
 								  const uint32 max_extents[RBP_POOLS],
