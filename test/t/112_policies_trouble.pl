@@ -95,7 +95,9 @@ make_table($node, 'u', 1, index => 0);
 	sql('CREATE DATABASE wanted');
 	create_extension($node, 'wanted');
 	make_table($node, 'x', 1, db => 'wanted', index => 0);
-	sql(q{SELECT remote_bp_set_policy('x', 'keep')}, 'wanted');
+	# visits at random times: those of a second could keep step with the looks below
+	$node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1h'");
+	$node->reload;
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	my $launcher = server_process($node, 'remote_bp policy launcher') or BAIL_OUT('no launcher');
 	my $watch = $node->background_psql('postgres');
@@ -105,6 +107,8 @@ make_table($node, 'u', 1, index => 0);
 	# already, with its own title or still with the postmaster's, is not meant.
 	ok( wait_for('a worker to be wanted',
 			sub {
+				sql(q{SELECT remote_bp_set_policy('x', 'keep')}, 'wanted') for 1 .. 2;
+				sleep rand(0.8);
 				kill('STOP', $postmaster) == 1 or BAIL_OUT('postmaster');
 				my $started = grep { /policy worker|-D / } `ps -o args= --ppid $postmaster`;
 				for (1 .. $started ? 0 : 30)
@@ -123,6 +127,8 @@ make_table($node, 'u', 1, index => 0);
 		'... and gets it before the worker');
 	$_->quit for $alter, $watch;
 	sql('DROP DATABASE renamed');
+	$node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1s'");
+	$node->reload;
 }
 
 #---- pages that cannot be read -----------------------------------------------------------------
