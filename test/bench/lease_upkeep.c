@@ -49,7 +49,7 @@ now_ms(void)
 	return (double) ts.tv_sec * 1e3 + (double) ts.tv_nsec / 1e6;
 }
 
-/* The buffer tier's operations, as src/buffer/tier.c has them; nothing is moved. */
+/* The buffer tier's operations, as src/buffer/extents.c has them; nothing is moved. */
 static bool
 extent_absent(uint32 extent)
 {

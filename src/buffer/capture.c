@@ -1,0 +1,224 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture.c
+ *	  Capture: what a frame holds goes to staging, if it is what the disk has.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/bufpage.h"
+#include "storage/checksum.h"
+
+#include "base/compat.h"
+#include "base/guc.h"
+#include "base/hash.h"
+#include "base/mutation.h"
+#include "base/stats.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/capture.h"
+#include "buffer/directory.h"
+#include "buffer/frame.h"
+#include "buffer/page.h"
+#include "buffer/pusher.h"
+#include "buffer/read_cost.h"
+#include "buffer/staging.h"
+
+/*
+ * Is what a read of the disk gave fit to be kept?  One read may give what the
+ * disk does not hold; the server finds that out, if it can, and its next try
+ * must find the disk.  This is what the server looks at, but that all zeros,
+ * which prove nothing, do not pass, and that ignore_checksum_failure counts
+ * for nothing.  A checksum vouches for the header.
+ */
+static bool
+read_verified(char *copy, BlockNumber block)
+{
+	if (PageIsNew((Page) copy))
+		return false;
+	if (DataChecksumsEnabled())
+		return pg_checksum_page(copy, block) ==
+			((PageHeader) copy)->pd_checksum;
+	return rbp_compat_page_verified(copy, block);
+}
+
+RbpPolicy
+rbp_page_policy(const RbpPageId *page)
+{
+	RbpPolicy	policy = rbp_directory_policy(rbp_dir, page->rel, page->space);
+
+	if (policy == RBP_POLICY_DEFAULT && rbp_residency_excludes(page->space))
+		return RBP_POLICY_NONE;
+	return policy;
+}
+
+/* Stage the bytes as the page, if the version's claim is about them. */
+static RbpStageResult
+stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
+	  uint32 flags)
+{
+	uint32		slot;
+	char	   *copy;
+
+	/* An unlocked look spares the copy; insert_staged checks for good. */
+	if (!RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_STAMP) &&
+		(rbp_directory_stamp(rbp_dir, page) != version->stamp ||
+		 rbp_directory_generation(rbp_dir, page->rel, page->space,
+								  page->fork) != version->generation))
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
+		return RBP_STAGE_STALE;
+	}
+	if (rbp_page_policy(page) == RBP_POLICY_NONE)
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_POLICY, 1);
+		return RBP_STAGE_REFUSED;
+	}
+	slot = rbp_staging_get(rbp_staging);
+	if (slot == RBP_NO_STAGING_SLOT)
+		return RBP_STAGE_FULL;
+	copy = rbp_staging_page(rbp_staging, slot);
+	memcpy(copy, bytes, BLCKSZ);
+	if ((flags & RBP_SHADOW_CHECKSUM) && !PageIsNew((Page) copy) &&
+		!RBP_MUTATED(RBP_MUTATION_NO_CHECKSUM))
+		((PageHeader) copy)->pd_checksum = pg_checksum_page(copy, page->block);
+	if (RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_HASH) ||
+		(RBP_MUTATED(RBP_MUTATION_NO_CHECKSUM) && (flags & RBP_SHADOW_CHECKSUM)))
+	{
+		RbpVersion	mutated = *version;
+
+		mutated.hash = rbp_hash_page(copy);
+		if (rbp_directory_insert_staged(rbp_dir, page, &mutated, slot) == RBP_INSERTED)
+		{
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
+			return RBP_STAGE_DONE;
+		}
+		rbp_staging_put(rbp_staging, slot);
+		return RBP_STAGE_REFUSED;
+	}
+	if (rbp_hash_page(copy) != version->hash ||
+		((flags & RBP_SHADOW_READ) && !read_verified(copy, page->block) &&
+		 !RBP_MUTATED(RBP_MUTATION_TRUST_READS)))
+	{
+		rbp_staging_put(rbp_staging, slot);
+		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
+		return RBP_STAGE_REFUSED;
+	}
+	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
+	{
+		case RBP_INSERTED:
+			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
+			return RBP_STAGE_DONE;
+		case RBP_INSERT_PRESENT:
+			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
+			rbp_staging_put(rbp_staging, slot);
+			return RBP_STAGE_PRESENT;
+		default:
+			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
+			rbp_staging_put(rbp_staging, slot);
+			return RBP_STAGE_REFUSED;
+	}
+}
+
+bool
+rbp_stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *version,
+				 uint32 flags)
+{
+	RbpStageResult result = stage(bytes, page, version, flags);
+
+	/* nobody waits for room */
+	if (result == RBP_STAGE_FULL)
+		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
+	return result >= RBP_STAGE_REFUSED;
+}
+
+uint32
+rbp_why_not_capture(const RbpPageId *page, bool cached)
+{
+	RbpPolicy	policy;
+
+	if (rbp_tier_prewarming)
+		return 0;
+	if (rbp_guc_use_tier == RBP_USE_TIER_READ)
+		return RBP_SHADOW_POLICY;
+	policy = rbp_page_policy(page);
+	if (policy == RBP_POLICY_NONE)
+		return RBP_SHADOW_POLICY;
+	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
+		rbp_read_cost_keep(&rbp_read_cost, cached))
+		return 0;
+	return cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
+}
+
+void
+rbp_count_skip(uint32 flags)
+{
+	rbp_stats_count((flags & RBP_SHADOW_CACHED) ? RBP_COUNT_SKIP_CACHED :
+					(flags & RBP_SHADOW_SLOW) ? RBP_COUNT_SKIP_SLOW :
+					(flags & RBP_SHADOW_POLICY) ? RBP_COUNT_SKIP_POLICY :
+					RBP_COUNT_SKIP_UNKNOWN, 1);
+}
+
+bool
+rbp_capture_victim(const char *frame)
+{
+	RbpShadow  *shadow = rbp_shadow_of(frame);
+
+	if (!(shadow->flags & RBP_SHADOW_VALID))
+	{
+		rbp_count_skip(shadow->flags);
+		return false;
+	}
+	if (rbp_directory_lookup(rbp_dir, &shadow->page, false).where != RBP_ABSENT)
+	{
+		rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
+		return false;
+	}
+	return rbp_stage_victim(frame, &shadow->page, &shadow->version, shadow->flags);
+}
+
+/*
+ * ---- prewarm ----------------------------------------------------------------
+ */
+
+RbpStageResult
+rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
+					   const char *frame)
+{
+	const RbpShadow *shadow = rbp_shadow_of(frame);
+	RbpPageId	id;
+
+	if (!rbp_tier_name_page(file, block, &id) || !(shadow->flags & RBP_SHADOW_VALID) ||
+		!rbp_page_equal(&shadow->page, &id))
+		return RBP_STAGE_REFUSED;
+	return stage(frame, &id, &shadow->version, shadow->flags);
+}
+
+bool
+rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
+					   RbpVersion *version)
+{
+	RbpPageId	id;
+
+	if (!rbp_tier_name_page(file, block, &id))
+		return false;
+	version->stamp = rbp_directory_stamp(rbp_dir, &id);
+	version->generation = rbp_directory_generation(rbp_dir, id.rel, id.space,
+												   id.fork);
+	return true;
+}
+
+RbpStageResult
+rbp_tier_prewarm_page(const RbpRelFile *file, BlockNumber block,
+					  const char *page, RbpVersion *version)
+{
+	RbpPageId	id;
+
+	if (!rbp_tier_name_page(file, block, &id))
+		return RBP_STAGE_REFUSED;
+	version->hash = rbp_hash_page(page);
+	return stage(page, &id, version, RBP_SHADOW_READ);
+}

@@ -1,0 +1,174 @@
+/*-------------------------------------------------------------------------
+ *
+ * extents.c
+ *	  Extents of the buffer tier come and go; pages are moved away from those that go.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/geometry.h"
+#include "base/hash.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/directory.h"
+#include "buffer/pusher.h"
+#include "buffer/staging.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+
+/*
+ * Pages are moved: without any getting on for so long, others get their turn.
+ * A batch has as much, since no query waits for it, and is not begun with less:
+ * a donor that is not late shall not be taken for late.
+ */
+#define MOVE_PATIENCE_NS	INT64CONST(50000000)
+
+static bool
+extent_absent(uint32 extent)
+{
+	return rbp_directory_extent_absent(rbp_dir, extent);
+}
+
+static void
+extent_online(uint32 extent, uint32 region)
+{
+	rbp_directory_extent_online(rbp_dir, extent, region);
+	/* there may be room now for what is to be kept */
+	rbp_residency_changed(InvalidOid);
+}
+
+static void
+extent_offline(uint32 extent)
+{
+	rbp_directory_extent_close(rbp_dir, extent);
+}
+
+static uint64
+region_heat(uint32 region)
+{
+	return rbp_directory_account(rbp_dir, region).heat;
+}
+
+static uint64
+region_used(uint32 region)
+{
+	return rbp_directory_account(rbp_dir, region).used;
+}
+
+static bool
+forget_some(void)
+{
+	return rbp_directory_collect(rbp_dir, RBP_COLLECT_MAX) > 0;
+}
+
+static void
+extent_drain(uint32 extent)
+{
+	rbp_directory_extent_drain(rbp_dir, extent);
+}
+
+static void
+extent_undrain(uint32 extent)
+{
+	rbp_directory_extent_undrain(rbp_dir, extent);
+}
+
+static uint64
+extent_used(uint32 extent)
+{
+	return rbp_directory_extent_used(rbp_dir, extent);
+}
+
+/*
+ * Read a batch of the extent's pages, from its slot *next on, into staging,
+ * where they are the directory's and the pusher's to write elsewhere.  What
+ * does not hash to what it should be stays where it is.  False if there is no
+ * room in staging, or nothing of it could be read in time; *next is as it was
+ * unless all could be.
+ */
+static bool
+move_batch(uint32 extent, uint32 *next, int64 now)
+{
+	/* most of staging is for the pages that queries give up */
+	uint32		share = rbp_staging_slots(rbp_staging) / 4;
+	uint32		busy = rbp_staging_busy(rbp_staging);
+	RbpMovable	pages[RBP_MAX_BATCH];
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	uint32		staged[RBP_MAX_BATCH];
+	uint32		from = *next;
+	int			nstaged = 0;
+	int			nread = 0;
+	int			n;
+
+	if (busy >= share)
+		return false;
+	while (nstaged < (int) Min(share - busy, RBP_MAX_BATCH) &&
+		   (staged[nstaged] = rbp_staging_get(rbp_staging)) != RBP_NO_STAGING_SLOT)
+		nstaged++;
+	n = nstaged == 0 ? 0 :
+		rbp_directory_movable(rbp_dir, extent, next, pages, nstaged);
+	for (int i = 0; i < n; i++)
+	{
+		ios[i].slot = pages[i].at.slot;
+		ios[i].buf = rbp_staging_page(rbp_staging, staged[i]);
+	}
+	if (n > 0)
+		rbp_remote_read(ios, n, now, now + MOVE_PATIENCE_NS);
+	for (int i = 0; i < nstaged; i++)
+	{
+		bool		is_read = i < n && ios[i].status == RBP_OK;
+
+		nread += is_read;
+		if (is_read && rbp_hash_page(ios[i].buf) == pages[i].at.hash &&
+			rbp_directory_restage(rbp_dir, &pages[i], staged[i]) == RBP_INSERTED)
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, staged[i]));
+		else
+			rbp_staging_put(rbp_staging, staged[i]);
+	}
+	if (nstaged == 0 || nread < n)
+		*next = from;
+	return nstaged > 0 && (n == 0 || nread > 0);
+}
+
+static uint32
+extent_evacuate(uint32 extent, int64 deadline_ns)
+{
+	uint32		next = 0;
+	int64		progress = rbp_now_ns();
+
+	while (next < RBP_EXTENT_PAGES)
+	{
+		int64		now = rbp_now_ns();
+
+		/* a donor that is not asked now need not be waited for, nor counted */
+		if (now + MOVE_PATIENCE_NS > deadline_ns ||
+			now - progress > MOVE_PATIENCE_NS ||
+			!rbp_remote_usable(RBP_POOL_BUFFER, now) ||
+			!rbp_remote_slot_writable(RBP_EXTENT_SLOT(extent)))
+			return RBP_EXTENT_PAGES - next;
+		if (move_batch(extent, &next, now))
+			progress = now;
+		else
+		{
+			rbp_pusher_wake();
+			pg_usleep(1000);
+		}
+	}
+	return 0;
+}
+
+const RbpRemotePoolOps rbp_tier_pool_ops = {
+	.absent = extent_absent,
+	.online = extent_online,
+	.offline = extent_offline,
+	.used = region_used,
+	.heat = region_heat,
+	.drain = extent_drain,
+	.undrain = extent_undrain,
+	.evacuate = extent_evacuate,
+	.extent_used = extent_used,
+	.has_copies = true,
+	.forget = forget_some,
+};

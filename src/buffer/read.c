@@ -1,0 +1,643 @@
+/*-------------------------------------------------------------------------
+ *
+ * read.c
+ *	  Reads of pages: from staging, from donors, or from the file.
+ *
+ * Read of page Q into frame F that holds victim P:
+ *	1. capture P from F, if its claim holds and the directory has not got it:
+ *	   copy to a staging slot, hash the copy (never the frame, which may get
+ *	   hint bits at any time), verify it if all we know is what one read of
+ *	   the disk gave, and insert under the partition lock, where stamp and
+ *	   generation are checked again.  But if P is Q, what F holds was refused
+ *	   by the server: nothing that was seen of Q is believed any more;
+ *	2. sample Q's stamp and generation, before anything is read;
+ *	3. serve Q from staging or a donor if the directory has it and the bytes
+ *	   hash to what it says; else from disk;
+ *	4. F's shadow is now the claim about Q.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/bufpage.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/hash.h"
+#include "base/libc.h"
+#include "base/mutation.h"
+#include "base/page_cache.h"
+#include "base/relfile.h"
+#include "base/stats.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/capture.h"
+#include "buffer/directory.h"
+#include "buffer/frame.h"
+#include "buffer/page.h"
+#include "buffer/read_cost.h"
+#include "buffer/space.h"
+#include "buffer/staging.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+
+/* Was the page in the page cache before it was read? */
+typedef enum Cached
+{
+	CACHED_UNKNOWN,
+	CACHED_NO,
+	CACHED_YES,
+	CACHED_PRESUMED				/* not asked: nearly all are */
+} Cached;
+
+/* One page of a request that is being served. */
+typedef struct ReadPage
+{
+	char	   *buf;
+	RbpPageId	id;
+	RbpLookup	lookup;
+	RbpVersion	version;
+	bool		served;
+	bool		from_file;		/* on purpose, though a donor may have it */
+	Cached		cached;			/* in the page cache */
+	int			io;				/* index of its remote request, -1 if none */
+} ReadPage;
+
+RbpReadCost rbp_read_cost;
+
+static int	straight_reads = 0;	/* pages that read_straight() may read yet */
+
+/* It reads little, and no connection to a donor is worth that. */
+static bool unconnected = false;
+
+static char compare_space[BLCKSZ + RBP_IO_ALIGN];
+
+#define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_space))
+
+/* Do the bytes in buf hash to what the directory says? */
+static inline bool
+verify(const ReadPage *page)
+{
+	return rbp_hash_page(page->buf) == page->lookup.hash ||
+		RBP_MUTATED(RBP_MUTATION_NO_VERIFY);
+}
+
+/*
+ * The bytes did not verify.  If the entry has only moved, say so, so that
+ * the caller can look again.
+ */
+static bool
+verify_failed_by_race(const ReadPage *page)
+{
+	if (rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup))
+	{
+		rbp_stats_count(RBP_COUNT_HASH_FAILURES, 1);
+		return false;
+	}
+	rbp_stats_count(RBP_COUNT_RACES, 1);
+	return true;
+}
+
+/*
+ * Look the page up; serve it if it is staged.  After the pusher has moved it
+ * away under our hands it is remote: look once more.
+ */
+static void
+lookup_page(ReadPage *page)
+{
+	page->served = false;
+	page->from_file = false;
+	page->cached = CACHED_UNKNOWN;
+	for (int attempt = 0; attempt < 2; attempt++)
+	{
+		page->lookup = rbp_directory_lookup(rbp_dir, &page->id, attempt == 0);
+		if (page->lookup.where != RBP_STAGED)
+			return;
+		memcpy(page->buf, rbp_staging_page(rbp_staging, page->lookup.slot),
+			   BLCKSZ);
+		if (verify(page))
+		{
+			page->served = true;
+			return;
+		}
+		if (!verify_failed_by_race(page))
+			break;
+	}
+	page->lookup.where = RBP_ABSENT;
+}
+
+/*
+ * Compare a page that is about to be returned with the disk.  False if it
+ * differs: then the disk's is to be read.
+ */
+static bool
+compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
+				  off_t offset)
+{
+	char	   *disk = compare_page;
+	ssize_t		n = rbp_libc.pread(fd, disk, BLCKSZ, offset);
+	char		where[160];
+
+	rbp_stats_count(RBP_COUNT_COMPARED, 1);
+	if (n == BLCKSZ && memcmp(disk, page->buf, BLCKSZ) == 0)
+		return true;
+
+	rbp_stats_count(RBP_COUNT_MISMATCHES, 1);
+	(void) rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup);
+	if (page->lookup.where == RBP_REMOTE)
+		rbp_remote_slot_name(page->lookup.slot, where, sizeof(where));
+	else
+		snprintf(where, sizeof(where), "staging slot %u", page->lookup.slot);
+	/* reporting checks for interrupts, which must not end the file call */
+	HOLD_INTERRUPTS();
+	if (n != BLCKSZ)
+		ereport(LOG,
+				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s is not on disk (%zd bytes read)",
+						page->id.block, file->spc, file->db, file->rel,
+						file->fork, where, n)));
+	else
+		ereport(LOG,
+				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s differs from disk: LSN %X/%X, on disk %X/%X",
+						page->id.block, file->spc, file->db, file->rel,
+						file->fork, where,
+						LSN_FORMAT_ARGS(PageGetLSN((Page) page->buf)),
+						LSN_FORMAT_ARGS(PageGetLSN((Page) disk)))));
+	RESUME_INTERRUPTS();
+	return false;
+}
+
+/* The page is to be read from the file although a donor has it. */
+static void
+set_from_file(ReadPage *page, int way)
+{
+	bool		bypassed = page->cached < CACHED_YES ?
+		rbp_read_cost_slower(&rbp_read_cost, way) :
+		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, way);
+
+	page->from_file = true;
+	/* what the disk is read for to see how quick it is, is none of these */
+	if (rbp_read_cost.filling)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
+	else if (bypassed)
+	{
+		rbp_stats_count(RBP_COUNT_BYPASSED, 1);
+		rbp_remote_note_bypass(page->lookup.slot, 1, 0);
+	}
+	else if (page->cached >= CACHED_YES)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
+}
+
+/* Ask the page cache; false if it does not tell. */
+static bool
+ask_page_cache(int fd, RbpCacheView *cache, off_t offset, int n, bool *cached)
+{
+	int64		start = rbp_read_cost_time_question(&rbp_read_cost) ? rbp_now_ns() : 0;
+	int			ncached = 0;
+
+	if (!rbp_page_cache_ask(fd, cache, offset, n, cached))
+		return false;
+	for (int i = 0; i < n; i++)
+		ncached += cached[i];
+	rbp_read_cost_asked(&rbp_read_cost, n, ncached,
+						start == 0 ? 0 : rbp_now_ns() - start);
+	return true;
+}
+
+/*
+ * Ask the page cache about the pages, if that is worth it; those that donors
+ * have and that are to come from the file all the same are marked.  way: by
+ * which transport donors have the first of them, or RBP_WAY_NONE.
+ */
+static void
+choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
+			   off_t offset, int way, int64 now)
+{
+	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
+	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
+	bool		keeps = rbp_page_cache_keeps();
+	bool		cached[RBP_MAX_BATCH];
+	RbpSource	source;
+
+	source = rbp_read_cost_choose(&rbp_read_cost, way, bypass, keeps);
+	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
+		source = RBP_SOURCE_ASK;
+	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
+			 source == RBP_SOURCE_DONOR)
+		return;
+	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+		(source == RBP_SOURCE_ASK &&
+		 !ask_page_cache(fd, cache, offset, n, cached)))
+	{
+		/* it cannot be asked, or not yet: what a read of the file takes tells */
+		for (int i = 0; i < n && bypass; i++)
+			if (pages[i].lookup.where == RBP_REMOTE &&
+				rbp_read_cost_prefer_file(&rbp_read_cost, way, false, false, now))
+				set_from_file(&pages[i], way);
+		return;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		if (source == RBP_SOURCE_FILE)
+			pages[i].cached = CACHED_PRESUMED;
+		else
+			pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
+		if (pages[i].lookup.where != RBP_REMOTE)
+			continue;
+		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
+			((bypass || cached[i]) &&
+			 rbp_read_cost_prefer_file(&rbp_read_cost, way, cached[i], keeps, now)))
+			set_from_file(&pages[i], way);
+	}
+}
+
+/* Serve what can be served from staging and donors, and is not cheaper to read. */
+static void
+read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			   ReadPage *pages, int n, off_t offset, int64 start)
+{
+	RbpRemoteIo ios[RBP_MAX_BATCH];
+	int			nios = 0;
+	int			nstaged = 0;
+	int			nhits = 0;
+	int			way = RBP_WAY_NONE;
+	uint32		connects;
+
+	for (int i = 0; i < n; i++)
+	{
+		lookup_page(&pages[i]);
+		if (pages[i].served)
+			nstaged++;
+		else if (pages[i].lookup.where == RBP_REMOTE && way == RBP_WAY_NONE)
+			way = rbp_remote_slot_transport(pages[i].lookup.slot);
+	}
+	if (nstaged > 0)
+	{
+		int64		now = rbp_now_ns();
+
+		rbp_stats_count(RBP_COUNT_STAGED_HITS, nstaged);
+		rbp_stats_latency(RBP_LATENCY_STAGED, now - start);
+		start = now;
+	}
+	if (nstaged < n)
+		choose_sources(fd, cache, pages, n, offset, way, start);
+	for (int i = 0; i < n; i++)
+	{
+		pages[i].io = -1;
+		if (pages[i].served || pages[i].from_file || unconnected ||
+			pages[i].lookup.where != RBP_REMOTE)
+			continue;
+		pages[i].io = nios;
+		ios[nios].slot = pages[i].lookup.slot;
+		ios[nios].buf = pages[i].buf;
+		nios++;
+	}
+	if (nios > 0)
+	{
+		/* what was done before is no cost of the donor's */
+		if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+			start = rbp_now_ns();
+		connects = rbp_remote_connects();
+		rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
+		for (int i = 0; i < n; i++)
+		{
+			if (pages[i].io < 0)
+				continue;
+			if (ios[pages[i].io].status == RBP_OK)
+			{
+				if (verify(&pages[i]))
+				{
+					pages[i].served = true;
+					nhits++;
+					continue;
+				}
+				(void) verify_failed_by_race(&pages[i]);
+			}
+			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
+		}
+		if (nhits > 0)
+		{
+			int64		took = rbp_now_ns() - start;
+
+			rbp_stats_count(RBP_COUNT_HITS, nhits);
+			rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
+			rbp_stats_latency(RBP_LATENCY_HIT, took);
+			/* one that is rarely used would seem to be slow */
+			if (connects == rbp_remote_connects())
+				rbp_read_cost_donor(&rbp_read_cost, way, nios, took);
+			rbp_remote_note_bypass(ios[0].slot, 0,
+								   rbp_read_cost_saved(&rbp_read_cost, nhits,
+													   pages[0].cached == CACHED_NO,
+													   took));
+		}
+	}
+
+	if (rbp_guc_compare_with_disk)
+		for (int i = 0; i < n; i++)
+			if (pages[i].served)
+				pages[i].served = compare_with_disk(fd, file, &pages[i],
+													offset + (off_t) i * BLCKSZ);
+}
+
+/*
+ * The claim about a page that has just come from the file.  The directory's
+ * own, if it has the page: that needs no hash.  None if the page is not worth
+ * capturing.
+ */
+static void
+claim_from_file(ReadPage *page)
+{
+	uint32		why_not = rbp_why_not_capture(&page->id, page->cached >= CACHED_YES);
+
+	if (why_not != 0)
+	{
+		if (rbp_is_frame(page->buf, BLCKSZ))
+			rbp_shadow_of(page->buf)->flags = why_not;
+	}
+	else if (page->from_file)
+	{
+		page->version.hash = page->lookup.hash;
+		rbp_remember_frame(page->buf, &page->id, &page->version, 0);
+	}
+	else
+	{
+		page->version.hash = rbp_hash_page(page->buf);
+		rbp_remember_frame(page->buf, &page->id, &page->version, RBP_SHADOW_READ);
+	}
+}
+
+/* Count n pages that have come from the file in so many ns, and what they cost. */
+static void
+account_file(const RbpCacheView *cache, const ReadPage *pages, int n,
+			 bool costs, int64 took)
+{
+	int			known[CACHED_PRESUMED + 1] = {0};
+
+	rbp_stats_latency(RBP_LATENCY_DISK, took);
+	rbp_stats_count(RBP_COUNT_MISSES, n);
+	for (int i = 0; i < n; i++)
+		known[pages[i].cached]++;
+	if (known[CACHED_YES] > 0)
+		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
+	if (known[CACHED_NO] > 0)
+		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
+	/* where it cannot be asked, any read tells of the file */
+	if (costs &&
+		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
+		 (known[CACHED_UNKNOWN] == n &&
+		  (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+		   !(cache->tried && cache->tells)))))
+		rbp_read_cost_file(&rbp_read_cost, n, known[CACHED_YES] == n, took);
+}
+
+/*
+ * Read the run of pages from the file.  Like preadv(), and the claims are made
+ * for what came whole.
+ */
+static ssize_t
+read_from_file(int fd, RbpCacheView *cache, ReadPage *pages, int n,
+			   off_t offset, bool claim)
+{
+	struct iovec iov[RBP_MAX_BATCH];
+	int64		start = rbp_now_ns();
+	ssize_t		got;
+
+	for (int i = 0; i < n; i++)
+	{
+		iov[i].iov_base = pages[i].buf;
+		iov[i].iov_len = BLCKSZ;
+	}
+	/* pread() is what the server would have called for one page */
+	got = n == 1 ? rbp_libc.pread(fd, pages[0].buf, BLCKSZ, offset) :
+		rbp_libc.preadv(fd, iov, n, offset);
+	if (got >= BLCKSZ)
+	{
+		int			save_errno = errno;
+
+		account_file(cache, pages, (int) (got / BLCKSZ), claim,
+					 rbp_now_ns() - start);
+		for (int i = 0; claim && i < got / BLCKSZ; i++)
+			claim_from_file(&pages[i]);
+		if (claim && rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+			rbp_page_cache_learn(fd, cache, offset);
+		errno = save_errno;
+	}
+	return got;
+}
+
+/*
+ * The frame is about to be overwritten by a read of the n pages.  Says whether
+ * its victim was copied.  A victim that is one of these pages was not valid,
+ * because the server has refused it, or is not in the frame any more.  In
+ * case it was refused, whatever was seen of the page so far, here or in
+ * another frame, is not believed any more, and the page is read from disk.
+ */
+static bool
+leave_frame(const char *frame, const ReadPage *pages, int n)
+{
+	const RbpShadow *shadow = rbp_shadow_of(frame);
+	bool		captured = false;
+	int			i = n;
+
+	if (shadow->flags & RBP_SHADOW_VALID)
+		for (i = 0; i < n; i++)
+			if (rbp_page_equal(&shadow->page, &pages[i].id))
+				break;
+	if (i == n || RBP_MUTATED(RBP_MUTATION_TRUST_READS))
+		captured = rbp_capture_victim(frame);
+	else
+	{
+		(void) rbp_directory_invalidate(rbp_dir, &pages[i].id);
+		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
+	}
+	return captured;
+}
+
+/*
+ * Read a page into a frame as a server without us would, since the page cache
+ * has nearly all pages and keeps them: no look at the directory, no clock, and
+ * no claim, so that it will not be captured.  False if it is not to be read so:
+ * the victim may be worth a copy, or it is time to look.
+ */
+static inline bool
+read_straight(int fd, char *frame, off_t offset, ssize_t *got)
+{
+	RbpShadow  *shadow;
+
+	if (straight_reads == 0 || rbp_tier_prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
+		!rbp_is_frame(frame, BLCKSZ))
+		return false;
+	shadow = rbp_shadow_of(frame);
+	if (shadow->flags & RBP_SHADOW_VALID)
+		return false;
+	if (--straight_reads == 0)
+		rbp_read_cost_ask_next(&rbp_read_cost);
+	rbp_count_skip(shadow->flags);
+	shadow->flags = 0;
+	*got = rbp_libc.pread(fd, frame, BLCKSZ, offset);
+	if (*got == BLCKSZ)
+	{
+		shadow->flags = RBP_SHADOW_CACHED;
+		rbp_stats_count(RBP_COUNT_MISSES, 1);
+	}
+	return true;
+}
+
+/* At most RBP_MAX_BATCH pages; else like rbp_tier_read(). */
+static ssize_t
+read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
+		   BlockNumber block, char **bufs, int n, off_t offset)
+{
+	ReadPage	pages[RBP_MAX_BATCH];
+	int64		start = rbp_now_ns();
+	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
+	bool		captured = false;
+	uint32		generation = 0;
+	ssize_t		total = 0;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		pages[i].buf = bufs[i];
+		pages[i].served = false;
+		pages[i].from_file = false;
+		pages[i].cached = CACHED_UNKNOWN;
+		pages[i].lookup.where = RBP_ABSENT;
+		pages[i].id = (RbpPageId)
+		{
+			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
+		};
+		if (usable)
+		{
+			/* both of them, so that their cache misses overlap */
+			rbp_directory_prefetch(rbp_dir, &pages[i].id);
+			if (rbp_is_frame(bufs[i], BLCKSZ))
+				rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(bufs[i])->page);
+		}
+	}
+	for (i = 0; i < n; i++)
+	{
+		if (usable && rbp_is_frame(bufs[i], BLCKSZ))
+			captured |= leave_frame(bufs[i], pages, n);
+		rbp_forget_frame(bufs[i]);
+	}
+	if (captured)
+	{
+		int64		now = rbp_now_ns();
+
+		rbp_stats_latency(RBP_LATENCY_CAPTURE, now - start);
+		start = now;
+	}
+
+	/* Stamps and generation before anything is read: see the top. */
+	if (usable)
+		generation = rbp_directory_generation(rbp_dir, file->rel, space,
+											  file->fork);
+	for (i = 0; usable && i < n; i++)
+	{
+		pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
+		pages[i].version.generation = generation;
+	}
+	if (usable)
+		read_from_tier(fd, file, cache, pages, n, offset, start);
+
+	/* Hits stay; each run of misses between them is one read. */
+	for (i = 0; i < n;)
+	{
+		int			run = 0;
+		ssize_t		got;
+
+		if (pages[i].served)
+		{
+			pages[i].version.hash = pages[i].lookup.hash;
+			rbp_remember_frame(pages[i].buf, &pages[i].id, &pages[i].version, 0);
+			total += BLCKSZ;
+			i++;
+			continue;
+		}
+		while (i + run < n && !pages[i + run].served)
+			run++;
+		got = read_from_file(fd, cache, &pages[i], run,
+							 offset + (off_t) i * BLCKSZ, usable);
+		if (got < 0)
+			return total > 0 ? total : got;
+		total += got;
+		if (got < (ssize_t) run * BLCKSZ)
+			break;				/* end of file, or what a signal left */
+		i += run;
+	}
+	return total;
+}
+
+ssize_t
+rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			  BlockNumber block, const struct iovec *iov, int iovcnt,
+			  off_t offset)
+{
+	uint16		space;
+	char	   *bufs[RBP_MAX_BATCH];
+	Size		pos = 0;
+	ssize_t		total = 0;
+
+	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
+		read_straight(fd, iov->iov_base, offset, &total))
+		return total;
+
+	space = rbp_space_get(file->spc, file->db);
+	for (;;)
+	{
+		Size		at = pos;
+		int			n = rbp_next_batch(iov, iovcnt, &pos, bufs);
+		ssize_t		got;
+
+		if (n == 0)
+		{
+			if (!rbp_page_cache_keeps())
+				straight_reads = 0;
+			else if (straight_reads == 0)
+				straight_reads = rbp_read_cost_straight(&rbp_read_cost,
+														rbp_guc_bypass == RBP_BYPASS_AUTO);
+			return total;
+		}
+		got = read_batch(fd, file, cache, space, block + at / BLCKSZ, bufs, n,
+						 offset + (off_t) at);
+		if (got < 0)
+			return total > 0 ? total : got;
+		total += got;
+		if (got < (ssize_t) n * BLCKSZ)
+			return total;
+	}
+}
+
+bool
+rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block, int nblocks)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	if (space == RBP_INVALID_SPACE || rbp_guc_compare_with_disk ||
+		!rbp_tier_usable(rbp_now_ns()))
+		return false;
+	for (int i = 0; i < nblocks; i++)
+	{
+		RbpPageId	id = {.rel = file->rel,.block = block + i,.space = space,
+		.fork = file->fork};
+
+		RbpLookup	lookup = rbp_directory_lookup(rbp_dir, &id, false);
+
+		if (lookup.where == RBP_ABSENT ||
+			(lookup.where == RBP_REMOTE &&
+			 (!rbp_remote_slot_readable(lookup.slot) ||
+			  (rbp_guc_bypass == RBP_BYPASS_AUTO &&
+			   rbp_read_cost_slower(&rbp_read_cost, rbp_remote_slot_transport(lookup.slot))))))
+			return false;
+	}
+	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);
+	return true;
+}
+
+void
+rbp_tier_set_unconnected(void)
+{
+	unconnected = true;
+}
