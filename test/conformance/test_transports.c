@@ -36,7 +36,7 @@
 #include <unistd.h>
 
 #define PAGE		8192
-#define LONG_TTL	60000
+#define LONG_TTL	3600000
 
 static const RbpTransportOps *ops;
 static const char *name;		/* of the run: "tcp", "fault-tcp" */
@@ -1629,7 +1629,7 @@ main(int argc, char **argv)
 		RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
 		/* there, a moment without a processor can be longer than all retries */
-		config.ack_timeout += 4;
+		config.ack_timeout += 6;
 		rbp_verbs_configure(&config);
 	}
 	workers_init();

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define PAGE		8192
-#define LONG_TTL	60000
+#define LONG_TTL	3600000
 
 static const RbpTransportOps *const ops = &rbp_transport_verbs;
 

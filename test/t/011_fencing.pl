@@ -47,7 +47,7 @@ for my $transport ('shm', 'tcp')
 		"$transport: its holder has no memory any more");
 	# What was under way at that moment has ended when each client has gone on.
 	$load->goes_on_ok("$transport: each client goes on");
-	sleep 1;
+	wait_still($first, 'hits', 'bytes_written');
 	my $c = counters($first);
 	$load->finish_ok("$transport: while a lease is revoked");
 	my $later = counters($first);

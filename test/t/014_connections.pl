@@ -44,16 +44,16 @@ sub set_limit
 	my ($node, $limit) = @_;
 	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.max_connections = $limit");
 	$node->reload;
-	# The pusher reads it in its own time, and then it is in force.
-	sleep 0.5;
+	# The pusher reads it in its own time, and then it is in force: wait for what follows.
 	return;
 }
 
+# While there are fewer, the sessions read.
 sub wait_connections
 {
-	my ($node, $want, $name) = @_;
+	my ($node, $want, $name, @sessions) = @_;
 	my $n;
-	ok(wait_for("$want connections", sub { ($n = connections($node)) == $want }), $name)
+	ok(wait_for("$want connections", sub { $n = connections($node); read_some($_) for $n < $want ? @sessions : (); return $n == $want }), $name)
 	  or diag("there are $n");
 	return;
 }
@@ -95,7 +95,7 @@ for my $transport ('tcp', 'shm')
 	# Ends that are not the client's.
 	set_limit($node, 100);
 	my @sessions = map { reader($node) } 1 .. 4;
-	wait_connections($node, 4, "$transport: a connection for each session");
+	wait_connections($node, 4, "$transport: a connection for each session", @sessions);
 	cmp_ok(donor_connections($broker, $id), '>=', 4, "$transport: the donor says so, too")
 	  if wait_for('the donor to tell', sub { donor_connections($broker, $id) >= 4 });
 	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -118,15 +118,16 @@ for my $transport ('tcp', 'shm')
 	# Settings that change, and those that do not.
 	my $session = reader($node);
 	my $made = q{SELECT calls FROM remote_bp_stat_latency WHERE operation = 'connect'};
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET geqo_seed = 0.5');
 	my $before = $session->query_safe($made);
 	$node->reload;
-	sleep 0.5;
+	wait_for('the session to have read it', sub { $session->query_safe('SHOW geqo_seed') eq '0.5' });
 	read_some($session);
-	is($session->query_safe($made), $before, "$transport: a reload that changes nothing leaves connections alone");
+	is($session->query_safe($made), $before, "$transport: a reload that changes nothing of theirs leaves connections alone");
 	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 5');
 	$before = $session->query_safe($made);
 	$node->reload;
-	sleep 0.5;
+	wait_for('the session to have read it', sub { $session->query_safe('SHOW remote_bp.rdma_retry_count') eq '5' });
 	read_some($session);
 	cmp_ok($session->query_safe($made), '>', $before, "$transport: they are made anew by other settings");
 	$session->quit;
@@ -161,7 +162,7 @@ for my $transport ('tcp', 'shm')
 	@sessions = map { reader($node) } 1 .. 3;
 	$sessions[1]->query_safe('BEGIN');
 	read_some($sessions[1]);
-	wait_connections($node, 3, "$transport: three sessions before they are idle");
+	wait_connections($node, 3, "$transport: three sessions before they are idle", @sessions);
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = '1s'});
 	$node->reload;
 	wait_connections($node, 1, "$transport: idle ones are closed, but not within a transaction");
@@ -187,7 +188,7 @@ for my $transport ('tcp', 'shm')
 	$node->reload;
 	my $other = start_donor($broker, id => "other_$transport", memory => '128MB');
 	read_some($_) for @sessions;
-	wait_connections($node, 3, "$transport: connected once more");
+	wait_connections($node, 3, "$transport: connected once more", @sessions);
 	is($donor->stop(60), 0, "$transport: the donor goes");
 	wait_connections($node, 0, "$transport: and with it the connections to it");
 

@@ -22,9 +22,8 @@ for my $transport ('shm', 'tcp')
 	my $node = busy_cluster("kill_$transport", broker => $broker, transport => $transport);
 
 	my $load = start_load($node, seconds => 15);
-	sleep 2;
+	wait_hits($node, "one_$transport", "two_$transport");
 	$donor1->kill9;
-	sleep 1;
 	$load->goes_on_ok("$transport: the load goes on without a donor");
 	my $hits = counter($node, 'hits');
 	ok(wait_for('hits', sub { counter($node, 'hits') > $hits }), "$transport: the other donor serves");

@@ -27,7 +27,7 @@ for my $transport ('tcp', 'shm')
 		conf => "remote_bp.io_timeout = '100ms'\n");
 
 	my $load = start_load($node, seconds => 15);
-	sleep 2;
+	wait_hits($node);
 	my $before = counters($node);
 	$donor1->freeze;
 	$load->goes_on_ok("$transport: each client goes on while the donor hangs");

@@ -31,7 +31,7 @@ for my $cut ('silence', 'refuse')
 {
 	my $before = counters($node);
 	my $load = start_load($node, seconds => 14);
-	sleep 1;
+	wait_hits($node);
 	$proxy->$cut;
 	ok( wait_for(
 			'the far donor to be avoided',

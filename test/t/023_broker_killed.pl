@@ -22,10 +22,13 @@ my $lease = $node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_l
 my $load = start_load($node, seconds => 20);
 for my $round (1 .. 2)
 {
-	sleep 1;
+	wait_hits($node);
+	# a broker that nobody has found again cannot be missed again
+	wait_renewed($node, 1);
+	my $size = log_size($node);
 	$broker->kill9;
 	my $hits = counter($node, 'hits');
-	sleep 2;
+	log_tells($node, $size, qr/could not renew the lease/, "round $round: the broker is missed");
 	$load->goes_on_ok("round $round: each client goes on without a broker");
 	ok(wait_for('hits', sub { counter($node, 'hits') > $hits }), "round $round: pages are served without a broker");
 	$broker = restart_broker($broker);
@@ -45,8 +48,9 @@ is_clean($node);
 
 # Stopped in the usual way, too.
 $load = start_load($node, seconds => 8);
+my $size = log_size($node);
 is($broker->stop, 0, 'the broker stops cleanly');
-sleep 2;
+log_tells($node, $size, qr/could not renew the lease/, 'it is missed');
 $broker = restart_broker($broker);
 $load->finish_ok('broker restarted');
 is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'it is the same lease still');

@@ -25,7 +25,7 @@ for my $transport ('tcp', 'shm')
 		conf => "remote_bp.lease_ttl = '3s'\n");
 
 	my $load = start_load($node, seconds => 16);
-	sleep 1;
+	wait_hits($node);
 	$broker->freeze;
 	ok( wait_for(
 			'the deadline',
@@ -33,7 +33,7 @@ for my $transport ('tcp', 'shm')
 		"$transport: no lease is shown as good");
 	# What was under way then has ended when each client has gone on.
 	$load->goes_on_ok("$transport: each client goes on");
-	sleep 1;
+	wait_still($node, 'hits', 'bytes_written');
 	my $c = counters($node);
 	sleep 2;
 	my $later = counters($node);

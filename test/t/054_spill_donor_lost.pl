@@ -235,7 +235,8 @@ for my $transport ('tcp', 'shm')
 		log => $log,
 		listens => 0,
 		command => [ 'pgbench', '-n', '-T', '8', '-c', '3', '-j', '1', '-f', $script, $node->connstr('postgres') ]);
-	sleep 2;
+	my $writes = counter($node, 'spill_writes');
+	wait_for('it to spill', sub { counter($node, 'spill_writes') > $writes });
 	my $offset = log_size($node);
 	$two[0]->kill9;
 	is(rest($session), $expected, "$name: a query reads on when one is killed");

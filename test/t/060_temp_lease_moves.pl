@@ -141,7 +141,7 @@ SQL
 	append_to_file($token, "secret\n") unless -f $token;
 	chmod 0600, $token;
 	set('token_file', $token);
-	sleep 2;
+	wait_renewed($node);
 	is_whole("$transport, with a token");
 	is(lease(), $lease, "$transport: the lease is the same");
 	is(pages(), $used, "$transport: with the same pages");

@@ -60,7 +60,7 @@ ok(wait_renewed($node), 'leases are renewed while the donor does not answer');
 is(lease('temp'), $temp, 'the one that is not wanted is kept');
 is(lease('buffer'), $buffer, 'the other one, too');
 set('temp_tier_size', '32MB');
-sleep 1;
+wait_renewed($node);
 $donor->thaw;
 $session->query('MOVE ABSOLUTE 0 FROM c');
 $session->query('MOVE FORWARD ALL FROM c');

@@ -102,7 +102,7 @@ ok( wait_for(
 	'a name server hangs at the name of another donor');
 $broker->kill9;
 $broker = restart_broker($broker);
-sleep 12;    # more than twice the TTL
+wait_renewed($node, 12);    # more than twice the TTL
 is(leases(), $leases, 'both leases are those of before');
 is(log_count($offset, qr/could not be renewed in time|has ended|are lost/), 0, 'and were renewed in time');
 ok(wait_for('the broker to count renewals', sub { (http_json($broker, 'GET', '/v1/leases') // {})->{leases} }, 10), 'the broker answers');

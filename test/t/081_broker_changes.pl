@@ -87,7 +87,7 @@ set(broker => $broker2->url);
 stays('it hangs', qr/LOG: .*could not turn to broker "\Q@{[ $broker2->url ]}\E"/);
 $broker2->thaw;
 ok( wait_for('the log', sub { log_count(qr/token/) > 0 }, 30), 'it wants a token');
-sleep 2;
+wait_renewed($node);
 is(leases(), $leases, 'without one the leases stay');
 is(log_count(qr/could not turn to broker \S+ it wants a token/), 1, 'the log tells once');
 
@@ -96,7 +96,7 @@ stays('not a broker', qr/LOG: .*could not turn to broker/);
 
 # Back, as if nothing had been.
 set(broker => $broker->url . '/');
-sleep 2;
+wait_renewed($node);
 is(leases(), $leases, 'back to the first: the leases are the same');
 is(tier_pages($node, 't'), $pages, 'with all pages');
 

@@ -24,7 +24,7 @@ use RemoteBP::Proxy;
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
-  counters counter reset_counters connections leased_bytes wait_leased wait_renewed
+  counters counter reset_counters connections leased_bytes wait_leased wait_renewed wait_still wait_hits
   tier_pages warm make_table content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
 );
@@ -395,6 +395,38 @@ sub wait_renewed
 		sub {
 			my $now = $look->();
 			return keys %$before && !grep { ($now->{$_} // 0) < $before->{$_} + ($seconds // 5) } keys %$before;
+		},
+		120);
+}
+
+# Wait until these counters are the same in two looks, a second apart: what was under way
+# in processes that nobody can ask, such as the pusher, has ended.
+sub wait_still
+{
+	my ($node, @names) = @_;
+	my $before = '';
+	return wait_for(
+		'counters to stand still',
+		sub {
+			my $now = join ' ', @{ counters($node) }{@names};
+			my $still = $now eq $before;
+			$before = $now;
+			sleep 1 unless $still;
+			return $still;
+		},
+		120);
+}
+
+# Wait until the load reads from donors: from each, if they are named.
+sub wait_hits
+{
+	my ($node, @donors) = @_;
+	my $hits = counter($node, 'hits');
+	return wait_for(
+		'hits',
+		sub {
+			return counter($node, 'hits') > $hits
+			  && !grep { $node->safe_psql('postgres', "SELECT coalesce(sum(reads), 0) FROM remote_bp_stat_donors WHERE donor = '$_'") == 0 } @donors;
 		},
 		120);
 }

@@ -8,7 +8,7 @@ calm() { tc qdisc delete dev v0 root && tc qdisc delete dev v1 root; }
 start_broker
 start_donor far
 # Less patient than the others: what is lost shall cost something.
-start_server 'remote_bp.transport = verbs' "remote_bp.io_timeout = '200ms'"
+start_server 'remote_bp.transport = verbs' "remote_bp.io_timeout = '200ms'" 'remote_bp.rdma_ack_timeout = 12'
 check 'most pages come from the donor' warm
 
 for failure in cut silence; do

@@ -8,7 +8,7 @@ another_lease() { [ -n "$(lease)" ] && [ "$(lease)" != "$old" ]; }
 
 start_broker --donor-timeout 600
 start_donor far
-start_server 'remote_bp.transport = verbs' "remote_bp.lease_ttl = '600s'"
+start_server 'remote_bp.transport = verbs'
 check 'most pages come from the donor' warm
 
 start_pgbench 12
