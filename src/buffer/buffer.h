@@ -48,19 +48,23 @@ extern bool rbp_tier_attached(void);
  */
 extern bool rbp_tier_unusable_reason(char *buf, Size len);
 
-/*
- * preadv() of whole, aligned pages into shared buffer frames; block is that
- * of offset.  cache: what is known of the descriptor.
- */
-extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
-							 BlockNumber block, const struct iovec *iov,
-							 int iovcnt, off_t offset);
+/* The block of the relation fork that an offset in this segment file is in. */
+static inline BlockNumber
+rbp_block_of(const RbpRelFile *file, off_t offset)
+{
+	return (BlockNumber) (file->segment * (uint64) RELSEG_SIZE +
+						  (uint64) offset / BLCKSZ);
+}
 
 /*
- * pwritev() to a relation file, of anything.  block is that of offset,
- * rounded down.
+ * preadv() of whole, aligned pages into shared buffer frames.  cache: what is
+ * known of the descriptor.
  */
-extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
+extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
+							 const struct iovec *iov, int iovcnt, off_t offset);
+
+/* pwritev() to a relation file, of anything. */
+extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file,
 							  const struct iovec *iov, int iovcnt, off_t offset);
 
 /* Are iov's pages whole and in shared buffer frames? */

@@ -65,6 +65,17 @@ typedef struct ReadPage
 	int			io;				/* index of its remote request, -1 if none */
 } ReadPage;
 
+/* Consecutive pages of a file, RBP_MAX_BATCH at most, that are read together. */
+typedef struct ReadRun
+{
+	int			fd;
+	const RbpRelFile *file;
+	RbpCacheView *cache;		/* what is known of the descriptor */
+	off_t		offset;			/* of the first page */
+	ReadPage   *pages;
+	int			n;
+} ReadRun;
+
 RbpReadCost rbp_read_cost;
 
 static int	straight_reads = 0;	/* pages that read_straight() may read yet */
@@ -133,11 +144,12 @@ lookup_page(ReadPage *page)
  * differs: then the disk's is to be read.
  */
 static bool
-compare_with_disk(int fd, const RbpRelFile *file, const ReadPage *page,
-				  off_t offset)
+compare_with_disk(const ReadRun *run, int i)
 {
+	const RbpRelFile *file = run->file;
+	const ReadPage *page = &run->pages[i];
 	char	   *disk = compare_page;
-	ssize_t		n = rbp_libc.pread(fd, disk, BLCKSZ, offset);
+	ssize_t		n = rbp_libc.pread(run->fd, disk, BLCKSZ, run->offset + (off_t) i * BLCKSZ);
 	char		where[160];
 
 	rbp_stats_count(RBP_COUNT_COMPARED, 1);
@@ -191,16 +203,16 @@ set_from_file(ReadPage *page, int way)
 
 /* Ask the page cache; false if it does not tell. */
 static bool
-ask_page_cache(int fd, RbpCacheView *cache, off_t offset, int n, bool *cached)
+ask_page_cache(const ReadRun *run, bool *cached)
 {
 	int64		start = rbp_read_cost_time_question(&rbp_read_cost) ? rbp_now_ns() : 0;
 	int			ncached = 0;
 
-	if (!rbp_page_cache_ask(fd, cache, offset, n, cached))
+	if (!rbp_page_cache_ask(run->fd, run->cache, run->offset, run->n, cached))
 		return false;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < run->n; i++)
 		ncached += cached[i];
-	rbp_read_cost_asked(&rbp_read_cost, n, ncached,
+	rbp_read_cost_asked(&rbp_read_cost, run->n, ncached,
 						start == 0 ? 0 : rbp_now_ns() - start);
 	return true;
 }
@@ -211,9 +223,9 @@ ask_page_cache(int fd, RbpCacheView *cache, off_t offset, int n, bool *cached)
  * which transport donors have the first of them, or RBP_WAY_NONE.
  */
 static void
-choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
-			   off_t offset, int way, int64 now)
+choose_sources(const ReadRun *run, int way, int64 now)
 {
+	ReadPage   *pages = run->pages;
 	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
 	bool		keeps = rbp_page_cache_keeps();
@@ -228,16 +240,16 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 		return;
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(source == RBP_SOURCE_ASK &&
-		 !ask_page_cache(fd, cache, offset, n, cached)))
+		 !ask_page_cache(run, cached)))
 	{
 		/* it cannot be asked, or not yet: what a read of the file takes tells */
-		for (int i = 0; i < n && bypass; i++)
+		for (int i = 0; i < run->n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
 				rbp_read_cost_prefer_file(&rbp_read_cost, way, false, false, now))
 				set_from_file(&pages[i], way);
 		return;
 	}
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < run->n; i++)
 	{
 		if (source == RBP_SOURCE_FILE)
 			pages[i].cached = CACHED_PRESUMED;
@@ -252,37 +264,21 @@ choose_sources(int fd, RbpCacheView *cache, ReadPage *pages, int n,
 	}
 }
 
-/* Serve what can be served from staging and donors, and is not cheaper to read. */
+/*
+ * Ask donors for the pages that they have, but for those that are to come from the
+ * file.  way: by which transport the first of them is had.
+ */
 static void
-read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
-			   ReadPage *pages, int n, off_t offset, int64 start)
+read_from_donors(const ReadRun *run, int way, int64 start)
 {
+	ReadPage   *pages = run->pages;
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			nios = 0;
-	int			nstaged = 0;
 	int			nhits = 0;
-	int			way = RBP_WAY_NONE;
-	uint32		connects;
+	uint32		connects = rbp_remote_connects();
+	int64		took;
 
-	for (int i = 0; i < n; i++)
-	{
-		lookup_page(&pages[i]);
-		if (pages[i].served)
-			nstaged++;
-		else if (pages[i].lookup.where == RBP_REMOTE && way == RBP_WAY_NONE)
-			way = rbp_remote_slot_transport(pages[i].lookup.slot);
-	}
-	if (nstaged > 0)
-	{
-		int64		now = rbp_now_ns();
-
-		rbp_stats_count(RBP_COUNT_STAGED_HITS, nstaged);
-		rbp_stats_latency(RBP_LATENCY_STAGED, now - start);
-		start = now;
-	}
-	if (nstaged < n)
-		choose_sources(fd, cache, pages, n, offset, way, start);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < run->n; i++)
 	{
 		pages[i].io = -1;
 		if (pages[i].served || pages[i].from_file || unconnected ||
@@ -293,51 +289,78 @@ read_from_tier(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		ios[nios].buf = pages[i].buf;
 		nios++;
 	}
-	if (nios > 0)
+	if (nios == 0)
+		return;
+	/* what was done before is no cost of the donor's */
+	if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+		start = rbp_now_ns();
+	rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
+	for (int i = 0; i < run->n; i++)
 	{
-		/* what was done before is no cost of the donor's */
-		if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
-			start = rbp_now_ns();
-		connects = rbp_remote_connects();
-		rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
-		for (int i = 0; i < n; i++)
+		if (pages[i].io < 0)
+			continue;
+		if (ios[pages[i].io].status == RBP_OK)
 		{
-			if (pages[i].io < 0)
-				continue;
-			if (ios[pages[i].io].status == RBP_OK)
+			if (verify(&pages[i]))
 			{
-				if (verify(&pages[i]))
-				{
-					pages[i].served = true;
-					nhits++;
-					continue;
-				}
-				(void) verify_failed_by_race(&pages[i]);
+				pages[i].served = true;
+				nhits++;
+				continue;
 			}
-			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
+			(void) verify_failed_by_race(&pages[i]);
 		}
-		if (nhits > 0)
-		{
-			int64		took = rbp_now_ns() - start;
+		rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
+	}
+	if (nhits == 0)
+		return;
+	took = rbp_now_ns() - start;
+	rbp_stats_count(RBP_COUNT_HITS, nhits);
+	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
+	rbp_stats_latency(RBP_LATENCY_HIT, took);
+	/* one that is rarely used would seem to be slow */
+	if (connects == rbp_remote_connects())
+		rbp_read_cost_donor(&rbp_read_cost, way, nios, took);
+	rbp_remote_note_bypass(ios[0].slot, 0,
+						   rbp_read_cost_saved(&rbp_read_cost, nhits,
+											   pages[0].cached == CACHED_NO,
+											   took));
+}
 
-			rbp_stats_count(RBP_COUNT_HITS, nhits);
-			rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
-			rbp_stats_latency(RBP_LATENCY_HIT, took);
-			/* one that is rarely used would seem to be slow */
-			if (connects == rbp_remote_connects())
-				rbp_read_cost_donor(&rbp_read_cost, way, nios, took);
-			rbp_remote_note_bypass(ios[0].slot, 0,
-								   rbp_read_cost_saved(&rbp_read_cost, nhits,
-													   pages[0].cached == CACHED_NO,
-													   took));
-		}
+/* Serve what can be served from staging and donors, and is not cheaper to read. */
+static void
+read_from_tier(const ReadRun *run, int64 start)
+{
+	int			nstaged = 0;
+	int			way = RBP_WAY_NONE;
+
+	for (int i = 0; i < run->n; i++)
+	{
+		ReadPage   *page = &run->pages[i];
+
+		lookup_page(page);
+		if (page->served)
+			nstaged++;
+		else if (page->lookup.where == RBP_REMOTE && way == RBP_WAY_NONE)
+			way = rbp_remote_slot_transport(page->lookup.slot);
+	}
+	if (nstaged > 0)
+	{
+		int64		now = rbp_now_ns();
+
+		rbp_stats_count(RBP_COUNT_STAGED_HITS, nstaged);
+		rbp_stats_latency(RBP_LATENCY_STAGED, now - start);
+		start = now;
+	}
+	if (nstaged < run->n)
+	{
+		choose_sources(run, way, start);
+		read_from_donors(run, way, start);
 	}
 
 	if (rbp_guc_compare_with_disk)
-		for (int i = 0; i < n; i++)
-			if (pages[i].served)
-				pages[i].served = compare_with_disk(fd, file, &pages[i],
-													offset + (off_t) i * BLCKSZ);
+		for (int i = 0; i < run->n; i++)
+			if (run->pages[i].served)
+				run->pages[i].served = compare_with_disk(run, i);
 }
 
 /*
@@ -367,17 +390,16 @@ claim_from_file(ReadPage *page)
 	}
 }
 
-/* Count n pages that have come from the file in so many ns, and what they cost. */
+/* Count the first n pages, which have come from the file in so many ns, and what they cost. */
 static void
-account_file(const RbpCacheView *cache, const ReadPage *pages, int n,
-			 bool costs, int64 took)
+account_file(const ReadRun *run, int n, bool costs, int64 took)
 {
 	int			known[CACHED_PRESUMED + 1] = {0};
 
 	rbp_stats_latency(RBP_LATENCY_DISK, took);
 	rbp_stats_count(RBP_COUNT_MISSES, n);
 	for (int i = 0; i < n; i++)
-		known[pages[i].cached]++;
+		known[run->pages[i].cached]++;
 	if (known[CACHED_YES] > 0)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
@@ -387,68 +409,66 @@ account_file(const RbpCacheView *cache, const ReadPage *pages, int n,
 		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
 		 (known[CACHED_UNKNOWN] == n &&
 		  (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		   !(cache->tried && cache->tells)))))
+		   !(run->cache->tried && run->cache->tells)))))
 		rbp_read_cost_file(&rbp_read_cost, n, known[CACHED_YES] == n, took);
 }
 
 /*
- * Read the run of pages from the file.  Like preadv(), and the claims are made
+ * Read the run from the file.  Like preadv(), and the claims are made
  * for what came whole.
  */
 static ssize_t
-read_from_file(int fd, RbpCacheView *cache, ReadPage *pages, int n,
-			   off_t offset, bool claim)
+read_from_file(const ReadRun *run, bool claim)
 {
 	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
 	ssize_t		got;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < run->n; i++)
 	{
-		iov[i].iov_base = pages[i].buf;
+		iov[i].iov_base = run->pages[i].buf;
 		iov[i].iov_len = BLCKSZ;
 	}
 	/* pread() is what the server would have called for one page */
-	got = n == 1 ? rbp_libc.pread(fd, pages[0].buf, BLCKSZ, offset) :
-		rbp_libc.preadv(fd, iov, n, offset);
+	got = run->n == 1 ? rbp_libc.pread(run->fd, iov[0].iov_base, BLCKSZ, run->offset) :
+		rbp_libc.preadv(run->fd, iov, run->n, run->offset);
 	if (got >= BLCKSZ)
 	{
 		int			save_errno = errno;
 
-		account_file(cache, pages, (int) (got / BLCKSZ), claim,
-					 rbp_now_ns() - start);
+		account_file(run, (int) (got / BLCKSZ), claim, rbp_now_ns() - start);
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
-			claim_from_file(&pages[i]);
+			claim_from_file(&run->pages[i]);
 		if (claim && rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
-			rbp_page_cache_learn(fd, cache, offset);
+			rbp_page_cache_learn(run->fd, run->cache, run->offset);
 		errno = save_errno;
 	}
 	return got;
 }
 
 /*
- * The frame is about to be overwritten by a read of the n pages.  Says whether
+ * The frame is about to be overwritten by a read of these pages.  Says whether
  * its victim was copied.  A victim that is one of these pages was not valid,
  * because the server has refused it, or is not in the frame any more.  In
  * case it was refused, whatever was seen of the page so far, here or in
  * another frame, is not believed any more, and the page is read from disk.
  */
 static bool
-leave_frame(const char *frame, const ReadPage *pages, int n)
+leave_frame(const char *frame, const ReadRun *run)
 {
 	const RbpShadow *shadow = rbp_shadow_of(frame);
 	bool		captured = false;
-	int			i = n;
+	int			i = run->n;
 
 	if (shadow->flags & RBP_SHADOW_VALID)
-		for (i = 0; i < n; i++)
-			if (rbp_page_equal(&shadow->page, &pages[i].id))
+		for (i = 0; i < run->n; i++)
+			if (rbp_page_equal(&shadow->page, &run->pages[i].id))
 				break;
-	if (i == n || RBP_MUTATED(RBP_MUTATION_TRUST_READS))
+	if (i == run->n || RBP_MUTATED(RBP_MUTATION_TRUST_READS))
 		captured = rbp_capture_victim(frame);
 	else
 	{
-		(void) rbp_directory_invalidate(rbp_dir, &pages[i].id);
+		(void) rbp_directory_invalidate(rbp_dir, &run->pages[i].id);
 		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
 	}
 	return captured;
@@ -484,43 +504,47 @@ read_straight(int fd, char *frame, off_t offset, ssize_t *got)
 	return true;
 }
 
-/* At most RBP_MAX_BATCH pages; else like rbp_tier_read(). */
-static ssize_t
-read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
-		   BlockNumber block, char **bufs, int n, off_t offset)
+/* The run's pages, from that block on. */
+static void
+name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 {
-	ReadPage	pages[RBP_MAX_BATCH];
-	int64		start = rbp_now_ns();
-	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
-	bool		captured = false;
-	uint32		generation = 0;
-	ssize_t		total = 0;
-	int			i;
+	for (int i = 0; i < run->n; i++)
+	{
+		ReadPage   *page = &run->pages[i];
 
-	for (i = 0; i < n; i++)
-	{
-		pages[i].buf = bufs[i];
-		pages[i].served = false;
-		pages[i].from_file = false;
-		pages[i].cached = CACHED_UNKNOWN;
-		pages[i].lookup.where = RBP_ABSENT;
-		pages[i].id = (RbpPageId)
+		page->buf = bufs[i];
+		page->served = false;
+		page->from_file = false;
+		page->cached = CACHED_UNKNOWN;
+		page->lookup.where = RBP_ABSENT;
+		page->id = (RbpPageId)
 		{
-			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
+			.rel = run->file->rel,.block = block + i,.space = space,.fork = run->file->fork
 		};
-		if (usable)
-		{
-			/* both of them, so that their cache misses overlap */
-			rbp_directory_prefetch(rbp_dir, &pages[i].id);
-			if (rbp_is_frame(bufs[i], BLCKSZ))
-				rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(bufs[i])->page);
-		}
 	}
-	for (i = 0; i < n; i++)
+}
+
+/*
+ * The frames are about to be overwritten: capture their victims if the tier is
+ * usable.  Returns from when on time is the read's.
+ */
+static int64
+leave_frames(const ReadRun *run, bool usable, int64 start)
+{
+	bool		captured = false;
+
+	for (int i = 0; usable && i < run->n; i++)
 	{
-		if (usable && rbp_is_frame(bufs[i], BLCKSZ))
-			captured |= leave_frame(bufs[i], pages, n);
-		rbp_forget_frame(bufs[i]);
+		/* both of them, so that their cache misses overlap */
+		rbp_directory_prefetch(rbp_dir, &run->pages[i].id);
+		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
+			rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
+	}
+	for (int i = 0; i < run->n; i++)
+	{
+		if (usable && rbp_is_frame(run->pages[i].buf, BLCKSZ))
+			captured |= leave_frame(run->pages[i].buf, run);
+		rbp_forget_frame(run->pages[i].buf);
 	}
 	if (captured)
 	{
@@ -529,23 +553,38 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 		rbp_stats_latency(RBP_LATENCY_CAPTURE, now - start);
 		start = now;
 	}
+	return start;
+}
+
+/* Like rbp_tier_read(). */
+static ssize_t
+read_run(const ReadRun *run, uint16 space)
+{
+	ReadPage   *pages = run->pages;
+	int64		start = rbp_now_ns();
+	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
+	ssize_t		total = 0;
+
+	start = leave_frames(run, usable, start);
 
 	/* Stamps and generation before anything is read: see the top. */
 	if (usable)
-		generation = rbp_directory_generation(rbp_dir, file->rel, space,
-											  file->fork);
-	for (i = 0; usable && i < n; i++)
 	{
-		pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
-		pages[i].version.generation = generation;
+		uint32		generation = rbp_directory_generation(rbp_dir, run->file->rel, space,
+														  run->file->fork);
+
+		for (int i = 0; i < run->n; i++)
+		{
+			pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
+			pages[i].version.generation = generation;
+		}
+		read_from_tier(run, start);
 	}
-	if (usable)
-		read_from_tier(fd, file, cache, pages, n, offset, start);
 
 	/* Hits stay; each run of misses between them is one read. */
-	for (i = 0; i < n;)
+	for (int i = 0; i < run->n;)
 	{
-		int			run = 0;
+		ReadRun		misses = *run;
 		ssize_t		got;
 
 		if (pages[i].served)
@@ -556,29 +595,31 @@ read_batch(int fd, const RbpRelFile *file, RbpCacheView *cache, uint16 space,
 			i++;
 			continue;
 		}
-		while (i + run < n && !pages[i + run].served)
-			run++;
-		got = read_from_file(fd, cache, &pages[i], run,
-							 offset + (off_t) i * BLCKSZ, usable);
+		misses.pages = &pages[i];
+		misses.offset += (off_t) i * BLCKSZ;
+		for (misses.n = 1; i + misses.n < run->n && !pages[i + misses.n].served;)
+			misses.n++;
+		got = read_from_file(&misses, usable);
 		if (got < 0)
 			return total > 0 ? total : got;
 		total += got;
-		if (got < (ssize_t) run * BLCKSZ)
+		if (got < (ssize_t) misses.n * BLCKSZ)
 			break;				/* end of file, or what a signal left */
-		i += run;
+		i += misses.n;
 	}
 	return total;
 }
 
 ssize_t
 rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
-			  BlockNumber block, const struct iovec *iov, int iovcnt,
-			  off_t offset)
+			  const struct iovec *iov, int iovcnt, off_t offset)
 {
-	uint16		space;
+	ReadPage	pages[RBP_MAX_BATCH];
+	ReadRun		run = {.fd = fd,.file = file,.cache = cache,.pages = pages};
 	char	   *bufs[RBP_MAX_BATCH];
 	Size		pos = 0;
 	ssize_t		total = 0;
+	uint16		space;
 
 	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
 		read_straight(fd, iov->iov_base, offset, &total))
@@ -587,27 +628,26 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	space = rbp_space_get(file->spc, file->db);
 	for (;;)
 	{
-		Size		at = pos;
-		int			n = rbp_next_batch(iov, iovcnt, &pos, bufs);
 		ssize_t		got;
 
-		if (n == 0)
-		{
-			if (!rbp_page_cache_keeps())
-				straight_reads = 0;
-			else if (straight_reads == 0)
-				straight_reads = rbp_read_cost_straight(&rbp_read_cost,
-														rbp_guc_bypass == RBP_BYPASS_AUTO);
-			return total;
-		}
-		got = read_batch(fd, file, cache, space, block + at / BLCKSZ, bufs, n,
-						 offset + (off_t) at);
+		run.offset = offset + (off_t) pos;
+		run.n = rbp_next_batch(iov, iovcnt, &pos, bufs);
+		if (run.n == 0)
+			break;
+		name_pages(&run, space, rbp_block_of(file, run.offset), bufs);
+		got = read_run(&run, space);
 		if (got < 0)
 			return total > 0 ? total : got;
 		total += got;
-		if (got < (ssize_t) n * BLCKSZ)
+		if (got < (ssize_t) run.n * BLCKSZ)
 			return total;
 	}
+	if (!rbp_page_cache_keeps())
+		straight_reads = 0;
+	else if (straight_reads == 0)
+		straight_reads = rbp_read_cost_straight(&rbp_read_cost,
+												rbp_guc_bypass == RBP_BYPASS_AUTO);
+	return total;
 }
 
 bool

@@ -146,11 +146,12 @@ frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
 		rbp_page_equal(&rbp_shadow_of(frame)->page, page) ? frame : NULL;
 }
 
-/* Write at most RBP_MAX_BATCH whole pages, and make the claims about them. */
+/* Write n whole pages, RBP_MAX_BATCH at most, and make the claims about them. */
 static ssize_t
-write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
-			char **bufs, int n, off_t offset)
+write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
+			off_t offset)
 {
+	BlockNumber block = rbp_block_of(file, offset);
 	struct iovec iov[RBP_MAX_BATCH];
 	RbpVersion	versions[RBP_MAX_BATCH];
 	RbpPageId	ids[RBP_MAX_BATCH];
@@ -216,8 +217,8 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, BlockNumber block,
 }
 
 ssize_t
-rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
-			   const struct iovec *iov, int iovcnt, off_t offset)
+rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
+			   int iovcnt, off_t offset)
 {
 	uint16		space;
 	Size		len = 0;
@@ -245,7 +246,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
 		return plain_write(fd, iov, iovcnt, offset);
 	}
 
-	invalidate_blocks(file, space, block,
+	invalidate_blocks(file, space, rbp_block_of(file, offset),
 					  (int) ((offset % BLCKSZ + len + BLCKSZ - 1) / BLCKSZ));
 	/* the mutation shows why the page that is prewarmed is locked */
 	if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
@@ -264,14 +265,13 @@ rbp_tier_write(int fd, const RbpRelFile *file, BlockNumber block,
 	for (;;)
 	{
 		char	   *bufs[RBP_MAX_BATCH];
-		Size		at = pos;
+		off_t		at = offset + (off_t) pos;
 		int			n = rbp_next_batch(iov, iovcnt, &pos, bufs);
 		ssize_t		done;
 
 		if (n == 0)
 			return total;
-		done = write_batch(fd, file, space, block + at / BLCKSZ, bufs, n,
-						   offset + (off_t) at);
+		done = write_batch(fd, file, space, bufs, n, at);
 		if (done < 0)
 			return total > 0 ? total : done;
 		total += done;

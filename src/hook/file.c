@@ -239,13 +239,6 @@ temp_result(ssize_t result)
 	return result;
 }
 
-static inline BlockNumber
-block_of(const RbpRelFile *file, off_t offset)
-{
-	return (BlockNumber) (file->segment * (uint64) RELSEG_SIZE +
-						  (uint64) offset / BLCKSZ);
-}
-
 /* The fork of a path, if it is a relation's, changes in another way. */
 static bool
 changing_path(const char *path, RbpRelFile *file)
@@ -410,8 +403,7 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(iov, iovcnt))
 		return rbp_libc.preadv(fd, iov, iovcnt, offset);
-	return rbp_tier_read(fd, &info->file, &info->cache,
-						 block_of(&info->file, offset), iov, iovcnt, offset);
+	return rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
 }
 
 static ssize_t
@@ -426,8 +418,7 @@ wrap_pread(int fd, void *buf, size_t len, off_t offset)
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(&iov, 1))
 		return rbp_libc.pread(fd, buf, len, offset);
-	return rbp_tier_read(fd, &info->file, &info->cache,
-						 block_of(&info->file, offset), &iov, 1, offset);
+	return rbp_tier_read(fd, &info->file, &info->cache, &iov, 1, offset);
 }
 
 static ssize_t
@@ -440,8 +431,7 @@ wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 		return temp_result(rbp_spill_pwritev(temp, fd, iov, iovcnt, offset));
 	if (info == NULL || offset < 0)
 		return rbp_libc.pwritev(fd, iov, iovcnt, offset);
-	return rbp_tier_write(fd, &info->file, block_of(&info->file, offset),
-						  iov, iovcnt, offset);
+	return rbp_tier_write(fd, &info->file, iov, iovcnt, offset);
 }
 
 static ssize_t
@@ -457,8 +447,7 @@ wrap_pwrite(int fd, const void *buf, size_t len, off_t offset)
 		return rbp_libc.pwrite(fd, buf, len, offset);
 	iov.iov_base = unconstify(void *, buf);
 	iov.iov_len = len;
-	return rbp_tier_write(fd, &info->file, block_of(&info->file, offset),
-						  &iov, 1, offset);
+	return rbp_tier_write(fd, &info->file, &iov, 1, offset);
 }
 
 /* copydir() and the reset of unlogged relations write so. */
@@ -665,8 +654,8 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 	if (info != NULL && advice == POSIX_FADV_WILLNEED && offset >= 0 &&
 		len > 0 && len <= 128 * BLCKSZ && rbp_tier_attached())
 	{
-		BlockNumber first = block_of(&info->file, offset);
-		BlockNumber last = block_of(&info->file, offset + len - 1);
+		BlockNumber first = rbp_block_of(&info->file, offset);
+		BlockNumber last = rbp_block_of(&info->file, offset + len - 1);
 
 		if (rbp_tier_has_blocks(&info->file, first, (int) (last - first) + 1))
 			return 0;
