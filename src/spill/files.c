@@ -875,10 +875,8 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 	{
 		RbpSpillFile *file = lock_file(o, false);
 		RbpSpillFileState *st;
+		SpilledBlock b = {.handle = o->handle,.block = block};
 		uint32		value;
-		uint32		slot;
-		uint32		mirror;
-		uint64		hash;
 		int64		begun;
 
 		if (file == NULL)
@@ -915,13 +913,12 @@ read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 			errno = EIO;
 			return -1;
 		}
-		slot = VALUE_SLOT(value);
-		hash = slot_info(slot)->hash;
-		mirror = slot_info(slot)->mirror;
+		b.slot = VALUE_SLOT(value);
+		b.hash = slot_info(b.slot)->hash;
+		b.mirror = slot_info(b.slot)->mirror;
 		unlock_file(file);
 		begun = tells_cost(o, len) ? rbp_spill_cost_begin(RBP_SPILL_DONOR, false) : 0;
-		got = rbp_spill_fetch(o->handle, block, slot, hash, mirror, o->relation,
-							  start, (uint32) len, buf);
+		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
 			rbp_spill_cost_end(RBP_SPILL_DONOR, false, begun);
 	}
@@ -1117,112 +1114,161 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	return true;
 }
 
+/* A part of a block, to be written. */
+typedef struct Part
+{
+	RbpSpillOpen *o;
+	int			fd;
+	const char *buf;
+	size_t		len;
+	off_t		offset;
+	uint32		block;
+} Part;
+
+static ssize_t
+write_real_part(const Part *p)
+{
+	return write_real(p->o, p->fd, p->buf, p->len, p->offset);
+}
+
+/* Into the file's open page, which has the block; the file's lock is let go. */
+static ssize_t
+write_open_page(const Part *p, RbpSpillFile *file)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	bool		full;
+
+	memcpy(staging_page(st->open_page) + p->offset % BLCKSZ, p->buf, p->len);
+	st->size = Max(st->size, p->offset + (off_t) p->len);
+	full = st->size >= ((int64) p->block + 1) * BLCKSZ;
+	unlock_file(file);
+	if (full && !send_open_page(p->o, p->fd, p->block))
+		return -1;
+	return (ssize_t) p->len;
+}
+
+/* The block gets an open page, all zeros, if there is one. */
+static bool
+open_page_for(RbpSpillFile *file, uint32 block)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	int			page = rbp_spill_bitmap_take(shared->open_free, shared->nopen);
+
+	if (page < 0)
+		return false;
+	if (!rbp_spill_block_set(rbp_spill_table, file, block,
+							 VALUE_STAGED | (uint32) page))
+	{
+		rbp_spill_bitmap_put(shared->open_free, (uint32) page);
+		return false;
+	}
+	memset(staging_page(page), 0, BLCKSZ);
+	st->open_page = (uint32) page;
+	st->open_block = block;
+	st->staged_blocks++;
+	return true;
+}
+
+/*
+ * Of a block that is nowhere but in the real file, if there; the file's lock is let go.
+ * *again: nothing is written, but things are in order for another try.
+ */
+static ssize_t
+write_new_part(const Part *p, RbpSpillFile *file, bool *again)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	bool		opened;
+
+	if ((int64) p->block * BLCKSZ < st->size || !wanted(p->o) ||
+		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
+	{
+		unlock_file(file);
+		return write_real_part(p);
+	}
+	if (rbp_spill_prefer_file())
+	{
+		unlock_file(file);
+		if (write_real_part(p) == (ssize_t) p->len)
+			return (ssize_t) p->len;
+		/* what came of it is there, and belongs to the file from now on */
+		rbp_spill_file_refused();
+		*again = true;
+		return 0;
+	}
+
+	/* A new block at the end: fill it in staging. */
+	if (st->open_page != RBP_SPILL_NO_PAGE)
+	{
+		uint32		other = st->open_block;
+
+		unlock_file(file);
+		*again = send_open_page(p->o, p->fd, other);
+		return -1;
+	}
+	opened = open_page_for(file, p->block);
+	unlock_file(file);
+	*again = opened;
+	return opened ? 0 : write_real_part(p);
+}
+
+/* Of a block that is elsewhere: it is written as a whole, anew. */
+static ssize_t
+rewrite_block(const Part *p)
+{
+	char		whole[BLCKSZ];
+	uint32		start = (uint32) (p->offset % BLCKSZ);
+	off_t		first = p->offset - start;
+	ssize_t		n = read_part(p->o, p->fd, whole, BLCKSZ, first);
+
+	if (n < 0)
+		return -1;
+	memset(whole + n, 0, BLCKSZ - n);
+	memcpy(whole + start, p->buf, p->len);
+	switch (rbp_spill_put(p->o->handle, p->block, whole, p->offset + (off_t) p->len))
+	{
+		case PUT_DONE:
+			return (ssize_t) p->len;
+		case PUT_GONE:
+			errno = EIO;
+			return -1;
+		case PUT_NO_ROOM:
+			break;
+	}
+	n = Max(n, (ssize_t) (start + p->len));
+	return write_real(p->o, p->fd, whole, n, first) < 0 ? -1 : (ssize_t) p->len;
+}
+
 /* A part of a block. */
 static ssize_t
 write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 {
-	uint32		block = (uint32) (offset / BLCKSZ);
-	uint32		start = (uint32) (offset % BLCKSZ);
+	Part		p = {
+		.o = o,.fd = fd,.buf = buf,.len = len,.offset = offset,
+		.block = (uint32) (offset / BLCKSZ)
+	};
+	bool		again;
+	ssize_t		n;
 
-	for (;;)
+	do
 	{
 		RbpSpillFile *file = lock_file(o, true);
-		RbpSpillFileState *st;
 		uint32		value;
 
 		if (file == NULL)
 			return -1;
-		st = rbp_spill_file_state(file);
-		value = rbp_spill_block_get(rbp_spill_table, file, block);
-
-		if (IS_STAGED(value) && STAGED_PAGE(value) == st->open_page)
+		again = false;
+		value = rbp_spill_block_get(rbp_spill_table, file, p.block);
+		if (IS_STAGED(value) &&
+			STAGED_PAGE(value) == rbp_spill_file_state(file)->open_page)
+			return write_open_page(&p, file);
+		if (value != VALUE_NONE)
 		{
-			bool		full;
-
-			memcpy(staging_page(st->open_page) + start, buf, len);
-			st->size = Max(st->size, offset + (off_t) len);
-			full = st->size >= ((int64) block + 1) * BLCKSZ;
 			unlock_file(file);
-			if (full && !send_open_page(o, fd, block))
-				return -1;
-			return (ssize_t) len;
+			return rewrite_block(&p);
 		}
-		if (value == VALUE_NONE)
-		{
-			int			page = -1;
-
-			if ((int64) block * BLCKSZ < st->size || !wanted(o) ||
-				!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
-			{
-				unlock_file(file);
-				return write_real(o, fd, buf, len, offset);
-			}
-			if (rbp_spill_prefer_file())
-			{
-				unlock_file(file);
-				if (write_real(o, fd, buf, len, offset) == (ssize_t) len)
-					return (ssize_t) len;
-				/* what came of it is there, and belongs to the file from now on */
-				rbp_spill_file_refused();
-				continue;
-			}
-
-			/* A new block at the end: fill it in staging. */
-			if (st->open_page != RBP_SPILL_NO_PAGE)
-			{
-				uint32		other = st->open_block;
-
-				unlock_file(file);
-				if (!send_open_page(o, fd, other))
-					return -1;
-				continue;
-			}
-			page = rbp_spill_bitmap_take(shared->open_free, shared->nopen);
-			if (page >= 0 &&
-				!rbp_spill_block_set(rbp_spill_table, file, block,
-									 VALUE_STAGED | (uint32) page))
-			{
-				rbp_spill_bitmap_put(shared->open_free, (uint32) page);
-				page = -1;
-			}
-			if (page < 0)
-			{
-				unlock_file(file);
-				return write_real(o, fd, buf, len, offset);
-			}
-			memset(staging_page(page), 0, BLCKSZ);
-			st->open_page = (uint32) page;
-			st->open_block = block;
-			st->staged_blocks++;
-			unlock_file(file);
-			continue;
-		}
-		unlock_file(file);
-
-		/* A part of a block that is elsewhere: write it as a whole, anew. */
-		{
-			char		whole[BLCKSZ];
-			off_t		first = (off_t) block * BLCKSZ;
-			ssize_t		n = read_part(o, fd, whole, BLCKSZ, first);
-
-			if (n < 0)
-				return -1;
-			memset(whole + n, 0, BLCKSZ - n);
-			memcpy(whole + start, buf, len);
-			switch (rbp_spill_put(o->handle, block, whole, offset + (off_t) len))
-			{
-				case PUT_DONE:
-					return (ssize_t) len;
-				case PUT_GONE:
-					errno = EIO;
-					return -1;
-				case PUT_NO_ROOM:
-					break;
-			}
-			n = Max(n, (ssize_t) (start + len));
-			return write_real(o, fd, whole, n, first) < 0 ? -1 : (ssize_t) len;
-		}
-	}
+		n = write_new_part(&p, file, &again);
+	} while (again);
+	return n;
 }
 
 /*

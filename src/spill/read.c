@@ -82,14 +82,8 @@ static int	nwindows = 0;		/* that are in use */
 static char *window_space = NULL;
 
 /* The block last copied into the one page: for reads of parts. */
-static struct
-{
-	bool		valid;
-	RbpSpillHandle handle;
-	uint32		block;
-	uint32		slot;
-	uint64		hash;
-}			last;
+static SpilledBlock last;
+static bool last_valid = false;
 
 static inline bool
 same_file(RbpSpillHandle a, RbpSpillHandle b)
@@ -153,16 +147,15 @@ read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
  * is NULL.
  */
 static bool
-still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
-			char *name)
+still_there(const SpilledBlock *b, char *name)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, b->handle, false);
 	bool		there;
 
 	if (file == NULL)
 		return false;
-	there = rbp_spill_block_get(rbp_spill_table, file, block) == SLOT_VALUE(slot) &&
-		slot_info(slot)->hash == hash;
+	there = rbp_spill_block_get(rbp_spill_table, file, b->block) == SLOT_VALUE(b->slot) &&
+		slot_info(b->slot)->hash == b->hash;
 	if (name != NULL)
 		strlcpy(name, rbp_spill_file_name(file), RBP_SPILL_NAME_LEN);
 	rbp_spill_file_unlock(rbp_spill_table, file);
@@ -175,21 +168,51 @@ still_there(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
  * block, which is nobody's fault.
  */
 static bool
-is_mismatch(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash)
+is_mismatch(const SpilledBlock *b)
 {
-	if (!still_there(handle, block, slot, hash, NULL))
+	if (!still_there(b, NULL))
 		return false;
 	rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
 	return true;
 }
 
+/* What has become of an attempt to read one copy of a block. */
+typedef enum CopyResult
+{
+	COPY_READ,
+	COPY_MOVED,					/* the block is not there any more */
+	COPY_FAILED,				/* it may come another time */
+	COPY_MISMATCH				/* likewise: the transfer may be at fault */
+} CopyResult;
+
+/* Read the copy of the block in that slot; *why: for messages, if it did not come. */
+static CopyResult
+read_one_copy(const SpilledBlock *b, uint32 slot, int flags, int64 deadline_ns,
+			  char *page, const char **why)
+{
+	RbpStatus	status = read_copy(slot, flags, rbp_now_ns(), deadline_ns, page);
+
+	if (status != RBP_OK)
+	{
+		*why = rbp_status_text(status);
+		return COPY_FAILED;
+	}
+	if (rbp_hash_page(page) == b->hash)
+	{
+		if (slot != b->slot)
+			rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
+		return COPY_READ;
+	}
+	*why = "its content does not match its hash";
+	return is_mismatch(b) ? COPY_MISMATCH : COPY_MOVED;
+}
+
 const char *
-rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block, uint32 slot,
-					 uint64 hash, uint32 mirror, int64 deadline_ns, char *page)
+rbp_spill_fetch_page(const SpilledBlock *b, int64 deadline_ns, char *page)
 {
 	const char *why = NULL;
-	uint32		copies[2] = {slot, mirror};
-	int			ncopies = mirror == NO_SLOT ? 1 : 2;
+	uint32		copies[2] = {b->slot, b->mirror};
+	int			ncopies = b->mirror == NO_SLOT ? 1 : 2;
 	bool		gone[2] = {false, false};
 	int			mismatches = 0;
 
@@ -197,19 +220,17 @@ rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block, uint32 slot,
 	{
 		bool		hope = false;
 
+		/*
+		 * With two copies, first only try donors that are known to answer.
+		 * An answer may be lost, so none is waited for so long that there is
+		 * no time to ask again.
+		 */
+		int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
+		bool		ask_again = ncopies == 2 || round == 0;
+
 		for (int i = 0; i < ncopies; i++)
 		{
 			int64		now = rbp_now_ns();
-
-			/*
-			 * With two copies, first only try donors that are known to
-			 * answer.  An answer may be lost, so none is waited for so long
-			 * that there is no time to ask again.
-			 */
-			int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
-			int64		until = ncopies == 2 || round == 0 ?
-				now + (deadline_ns - now) / 2 : deadline_ns;
-			RbpStatus	status;
 
 			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
 			{
@@ -222,26 +243,21 @@ rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block, uint32 slot,
 				why = why != NULL ? why : "the donor's memory is not leased any more";
 				continue;
 			}
-			status = read_copy(copies[i], flags, now, until, page);
-			if (status == RBP_OK)
-			{
-				if (rbp_hash_page(page) == hash)
-				{
-					if (i == 1)
-						rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
-					return NULL;
-				}
-				why = "its content does not match its hash";
-				if (!is_mismatch(handle, block, slot, hash))
-					return why;
-				/* once more, lest the transfer was at fault */
-				if (++mismatches > 2 * ncopies)
-					gone[i] = true;
-				hope = true;
-				continue;
-			}
-			why = rbp_status_text(status);
 			hope = true;
+			switch (read_one_copy(b, copies[i], flags,
+								  ask_again ? now + (deadline_ns - now) / 2 : deadline_ns,
+								  page, &why))
+			{
+				case COPY_READ:
+					return NULL;
+				case COPY_MOVED:
+					return why;
+				case COPY_MISMATCH:
+					gone[i] = ++mismatches > 2 * ncopies;
+					break;
+				case COPY_FAILED:
+					break;
+			}
 		}
 		if (hope && rbp_remote_interrupted() && rbp_remote_can_raise())
 			return rbp_spill_interrupted;
@@ -254,18 +270,18 @@ rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block, uint32 slot,
 
 /* Say that the block is lost, and where it was. */
 static void
-report_lost(const char *name, uint32 block, uint32 slot, const char *why)
+report_lost(const char *name, const SpilledBlock *b, const char *why)
 {
 	char		donor[RBP_DONOR_ID_LEN];
 	char		address[RBP_ADDRESS_LEN];
 	int			save_errno = errno;
 
 	/* the slot may be nobody's any more, its donor gone */
-	rbp_remote_donor_name(slot_info(slot)->donor, donor, sizeof(donor));
-	rbp_remote_donor_address(slot_info(slot)->donor, address, sizeof(address));
+	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
+	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
 	rbp_spill_note_lost(name,
 						"block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
-						block, name, donor, address, why);
+						b->block, name, donor, address, why);
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 	/*
 	 * Reporting checks for interrupts, which must not end the file call.  A
@@ -274,20 +290,19 @@ report_lost(const char *name, uint32 block, uint32 slot, const char *why)
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
-					block, name, donor, address, why)));
+					b->block, name, donor, address, why)));
 	RESUME_INTERRUPTS();
 	errno = save_errno;
 }
 
 /* As rbp_spill_fetch(), of a whole page. */
 static int
-fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
-		   uint32 mirror, int64 deadline_ns, char *page)
+fetch_slow(const SpilledBlock *b, int64 deadline_ns, char *page)
 {
 	char		name[RBP_SPILL_NAME_LEN];
 	const char *why;
 
-	why = rbp_spill_fetch_page(handle, block, slot, hash, mirror, deadline_ns, page);
+	why = rbp_spill_fetch_page(b, deadline_ns, page);
 	if (why == NULL)
 	{
 		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
@@ -295,9 +310,9 @@ fetch_slow(RbpSpillHandle handle, uint32 block, uint32 slot, uint64 hash,
 	}
 	if (why == rbp_spill_interrupted)
 		return RBP_SPILL_INTERRUPTED;
-	if (!still_there(handle, block, slot, hash, name))
+	if (!still_there(b, name))
 		return 0;
-	report_lost(name, block, slot, why);
+	report_lost(name, b, why);
 	return -1;
 }
 
@@ -336,7 +351,7 @@ rbp_spill_end_read_ahead(void)
 {
 	int64		deadline;
 
-	last.valid = false;
+	last_valid = false;
 	if (nwindows == 0)
 		return;
 	deadline = rbp_now_ns() + Min(rbp_spill_short_wait(), RBP_SPILL_HURRY_NS);
@@ -482,22 +497,22 @@ post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 	return w;
 }
 
-/* Page i of a window, if it is what the table promises. */
+/* Page i of a window, if it is what the table promises of the block. */
 static char *
-window_content(Window *w, int i, uint32 slot, uint64 hash)
+window_content(Window *w, int i, const SpilledBlock *b)
 {
 	char	   *page = window_page(w, i);
 
-	if (w->slots[i] != slot || w->promised[i] != hash)
+	if (w->slots[i] != b->slot || w->promised[i] != b->hash)
 		return NULL;			/* it was written again just now */
 	if (w->ios[i].status != RBP_OK)
 		return NULL;
 	if (!w->checked[i])
 	{
-		w->good[i] = rbp_hash_page(page) == hash;
+		w->good[i] = rbp_hash_page(page) == b->hash;
 		w->checked[i] = true;
 		if (!w->good[i])
-			(void) is_mismatch(w->handle, w->blocks[i], slot, hash);
+			(void) is_mismatch(b);
 		else
 		{
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
@@ -508,112 +523,131 @@ window_content(Window *w, int i, uint32 slot, uint64 hash)
 	return w->good[i] ? page : NULL;
 }
 
+/*
+ * ---- reads --------------------------------------------------------------------------
+ */
+
+/* How long the first attempt may take: nobody waits so long that none is left. */
+static int64
+half_way(int64 start_ns)
+{
+	return start_ns + rbp_guc_temp_io_timeout_ns() / 2;
+}
+
+/* A copy within this host, of a whole block. */
+static int
+fetch_local(const SpilledBlock *b, int64 start_ns, char *buf)
+{
+	RbpRemoteIo io = {.slot = b->slot,.buf = buf,.status = RBP_CANCELED};
+
+	rbp_remote_read(&io, 1, start_ns, half_way(start_ns));
+	if (io.status != RBP_OK || rbp_hash_page(buf) != b->hash)
+		return fetch_slow(b, start_ns + rbp_guc_temp_io_timeout_ns(), buf);
+	rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+	return 1;
+}
+
+/* The blocks behind a window are worth asking for, unless they are here. */
+static void
+read_ahead(Window *w, int64 deadline_ns)
+{
+	int			other;
+
+	w->next_posted = true;
+	if (w->next != NO_BLOCK && find_window(w->handle, w->next, &other) == NULL)
+		(void) post_window(w->handle, w->next, Min(w->n * 2, WINDOW_PAGES), 0,
+						   deadline_ns, w);
+}
+
+/* The block's page in a window, which is posted if need be; NULL if it does not come. */
+static char *
+page_in_window(const SpilledBlock *b, bool relation, int64 start_ns)
+{
+	int64		short_deadline = start_ns + rbp_spill_short_wait();
+	bool		only_copy = b->mirror == NO_SLOT;
+	int64		deadline = only_copy ? half_way(start_ns) : short_deadline;
+	int			at;
+	Window	   *w = find_window(b->handle, b->block, &at);
+	bool		reads_on = true;
+	char	   *page;
+
+	if (w != NULL && (w->slots[at] != b->slot || w->promised[at] != b->hash))
+	{
+		/* the file has changed under it */
+		discard(w, short_deadline);
+		w = NULL;
+	}
+	if (w == NULL)
+	{
+		int			before = window_before(b->handle, b->block);
+
+		w = post_window(b->handle, b->block,
+						before > 0 ? Min(before * 2, WINDOW_PAGES) :
+						relation ? 1 : WINDOW_FIRST,
+						only_copy ? RBP_REMOTE_PATIENT : 0, deadline, NULL);
+		at = 0;
+		/* a lone first block of a relation tells nothing yet */
+		reads_on = w != NULL && w->n > 1;
+	}
+	if (w == NULL)
+		return NULL;
+	w->used = ++use_clock;
+	if (reads_on && !w->next_posted)
+		read_ahead(w, short_deadline);
+	arrive(w, deadline);
+	page = window_content(w, at, b);
+	if (at == w->n - 1)
+		w->used = 0;
+	return page;
+}
+
+/* The block's page, or NULL: then *result says why, as rbp_spill_fetch() does. */
+static char *
+page_of(const SpilledBlock *b, bool relation, int64 start_ns, int *result)
+{
+	char	   *page = NULL;
+
+	if (last_valid && last.block == b->block && last.slot == b->slot &&
+		last.hash == b->hash && same_file(last.handle, b->handle))
+		return last_page();
+	if (!rbp_remote_slot_local(b->slot))
+		page = page_in_window(b, relation, start_ns);
+	if (page != NULL)
+		return page;
+	last_valid = false;
+	*result = fetch_slow(b, start_ns + rbp_guc_temp_io_timeout_ns(), last_page());
+	if (*result <= 0)
+		return NULL;
+	last_valid = true;
+	rbp_spill_used = true;
+	last = *b;
+	return last_page();
+}
+
 int
-rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
-				uint64 hash, uint32 mirror, bool relation,
-				uint32 start, uint32 n, char *buf)
+rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start, uint32 n,
+				char *buf)
 {
 	int64		start_ns = rbp_now_ns();
-	int64		deadline = start_ns + rbp_guc_temp_io_timeout_ns();
-	int64		half_way = start_ns + rbp_guc_temp_io_timeout_ns() / 2;
-	int64		short_deadline = start_ns + rbp_spill_short_wait();
-	bool		local = rbp_remote_slot_local(slot);
-	bool		whole = start == 0 && n == BLCKSZ;
-	char	   *page = NULL;
 	int			result = 1;
+	const char *page;
 
-	if (local && whole)
+	if (n == BLCKSZ && rbp_remote_slot_local(b->slot))
+		result = fetch_local(b, start_ns, buf);
+	else if (have_space())
 	{
-		RbpRemoteIo io = {.slot = slot,.buf = buf,.status = RBP_CANCELED};
-
-		rbp_remote_read(&io, 1, start_ns, half_way);
-		if (io.status == RBP_OK && rbp_hash_page(buf) == hash)
-			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
-		else
-			result = fetch_slow(handle, block, slot, hash, mirror, deadline, buf);
-		rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
-		return result;
+		page = page_of(b, relation, start_ns, &result);
+		if (page != NULL)
+			memcpy(buf, page + start, n);
 	}
-	if (!have_space())
+	else
 	{
 		char		one[BLCKSZ];
 
-		result = fetch_slow(handle, block, slot, hash, mirror, deadline, one);
+		result = fetch_slow(b, start_ns + rbp_guc_temp_io_timeout_ns(), one);
 		if (result > 0)
 			memcpy(buf, one + start, n);
-		return result;
 	}
-
-	if (last.valid && last.block == block && last.slot == slot &&
-		last.hash == hash && same_file(last.handle, handle))
-		page = last_page();
-	if (page == NULL && !local)
-	{
-		int			at;
-		Window	   *w = find_window(handle, block, &at);
-		bool		known_window = w != NULL;
-
-		if (w != NULL && (w->slots[at] != slot || w->promised[at] != hash))
-		{
-			/* the file has changed under it */
-			discard(w, start_ns + rbp_spill_short_wait());
-			w = NULL;
-		}
-		if (w == NULL)
-		{
-			int			before = window_before(handle, block);
-
-			w = post_window(handle, block,
-							before > 0 ? Min(before * 2, WINDOW_PAGES) :
-							relation ? 1 : WINDOW_FIRST,
-							mirror == NO_SLOT ? RBP_REMOTE_PATIENT : 0,
-							mirror == NO_SLOT ? half_way : short_deadline,
-							NULL);
-			at = 0;
-			known_window = false;
-		}
-		if (w != NULL)
-		{
-			w->used = ++use_clock;
-
-			/*
-			 * Is somebody reading on? Then the next blocks are worth asking
-			 * for; a lone first block of a relation tells nothing yet.
-			 */
-			if (!w->next_posted && (w->n > 1 || known_window))
-			{
-				int			other;
-
-				w->next_posted = true;
-				if (w->next != NO_BLOCK &&
-					find_window(handle, w->next, &other) == NULL)
-					(void) post_window(handle, w->next,
-									   Min(w->n * 2, WINDOW_PAGES), 0,
-									   short_deadline, w);
-			}
-			arrive(w, mirror == NO_SLOT ? half_way : short_deadline);
-			page = window_content(w, at, slot, hash);
-			if (at == w->n - 1)
-				w->used = 0;
-		}
-	}
-	if (page == NULL)
-	{
-		page = last_page();
-		last.valid = false;
-		result = fetch_slow(handle, block, slot, hash, mirror, deadline, page);
-		if (result > 0)
-		{
-			last.valid = true;
-			rbp_spill_used = true;
-			last.handle = handle;
-			last.block = block;
-			last.slot = slot;
-			last.hash = hash;
-		}
-	}
-	if (result > 0)
-		memcpy(buf, page + start, n);
 	rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
 	return result;
 }

@@ -240,28 +240,40 @@ extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
  */
 
 /*
- * Read n bytes from start of a block that was in that slot.  1: done; 0: the
- * block has moved meanwhile, look again; -1: it cannot be had (logged, and
- * noted by rbp_spill_note_lost()); RBP_SPILL_INTERRUPTED: the query is to end,
- * which can be raised here.
+ * A block that donors have, as the table had it when its file was locked: it may
+ * have moved since.
+ */
+typedef struct SpilledBlock
+{
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		slot;			/* the first copy's */
+	uint32		mirror;			/* the second one's, or NO_SLOT */
+	uint64		hash;
+} SpilledBlock;
+
+/*
+ * Read n bytes from start of the block; relation: of a temporary relation, and not
+ * of a file that is read from one end to the other.  1: done; 0: the block has
+ * moved meanwhile, look again; -1: it cannot be had (logged, and noted by
+ * rbp_spill_note_lost()); RBP_SPILL_INTERRUPTED: the query is to end, which can be
+ * raised here.
  */
 #define RBP_SPILL_INTERRUPTED	(-2)
 
-extern int	rbp_spill_fetch(RbpSpillHandle handle, uint32 block, uint32 slot,
-							uint64 hash, uint32 mirror, bool relation,
-							uint32 start, uint32 n, char *buf);
+extern int	rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start,
+							uint32 n, char *buf);
 
 /*
- * One copy, or the other, of a whole block, whatever it takes; until
+ * One copy, or the other, of the whole block, whatever it takes; until
  * deadline_ns.  page: BLCKSZ bytes.  NULL, or why it cannot be had:
  * rbp_spill_interrupted (that very pointer), or a reason for messages; the
  * block may have moved.
  */
 extern const char rbp_spill_interrupted[];
 
-extern const char *rbp_spill_fetch_page(RbpSpillHandle handle, uint32 block,
-										uint32 slot, uint64 hash, uint32 mirror,
-										int64 deadline_ns, char *page);
+extern const char *rbp_spill_fetch_page(const SpilledBlock *b, int64 deadline_ns,
+										char *page);
 
 /* How long to wait for a donor where something else can be done. */
 extern int64 rbp_spill_short_wait(void);

@@ -68,41 +68,31 @@ end_runs_in(uint32 extent)
 	}
 }
 
-/* A block that has a copy in some slot. */
-typedef struct Place
-{
-	RbpSpillHandle handle;
-	uint32		block;
-	uint32		slot;			/* the first copy's */
-	uint32		mirror;
-	uint64		hash;
-} Place;
-
 /*
  * What the slot holds; false if nothing that can be told: it is reserved, or on
  * its way.
  */
 static bool
-find_place(uint32 slot, Place *place)
+find_block(uint32 slot, SpilledBlock *b)
 {
 	SlotInfo	seen = *slot_info(slot);	/* without its file's lock: a hint */
 	RbpSpillFile *file;
 	uint32		value;
 	bool		found = false;
 
-	place->block = seen.block;
-	if (!handle_at(seen.file, &place->handle))
+	b->block = seen.block;
+	if (!handle_at(seen.file, &b->handle))
 		return false;
-	file = rbp_spill_file_trylock(rbp_spill_table, place->handle, false);
+	file = rbp_spill_file_trylock(rbp_spill_table, b->handle, false);
 	if (file == NULL)
 		return false;
-	value = rbp_spill_block_get(rbp_spill_table, file, place->block);
+	value = rbp_spill_block_get(rbp_spill_table, file, b->block);
 	if (IS_SLOT(value))
 	{
-		place->slot = VALUE_SLOT(value);
-		place->mirror = slot_info(place->slot)->mirror;
-		place->hash = slot_info(place->slot)->hash;
-		found = place->slot == slot || place->mirror == slot;
+		b->slot = VALUE_SLOT(value);
+		b->mirror = slot_info(b->slot)->mirror;
+		b->hash = slot_info(b->slot)->hash;
+		found = b->slot == slot || b->mirror == slot;
 	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	return found;
@@ -110,15 +100,15 @@ find_place(uint32 slot, Place *place)
 
 /* Lock the file exclusively, if the block is where it was and nobody has the lock. */
 static RbpSpillFile *
-lock_place(const Place *place)
+lock_block(const SpilledBlock *b)
 {
-	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, place->handle, true);
+	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, b->handle, true);
 
 	if (file == NULL)
 		return NULL;
-	if (rbp_spill_block_get(rbp_spill_table, file, place->block) ==
-		SLOT_VALUE(place->slot) &&
-		slot_info(place->slot)->hash == place->hash)
+	if (rbp_spill_block_get(rbp_spill_table, file, b->block) ==
+		SLOT_VALUE(b->slot) &&
+		slot_info(b->slot)->hash == b->hash)
 		return file;
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	return NULL;
@@ -129,10 +119,10 @@ lock_place(const Place *place)
  * a block that is not where it was is not ours any more.
  */
 static bool
-move_to_slots(const Place *place, char *page, int64 deadline_ns)
+move_to_slots(const SpilledBlock *b, char *page, int64 deadline_ns)
 {
-	bool		mirrored = place->mirror != NO_SLOT;
-	RbpSpillFile *file = lock_place(place);
+	bool		mirrored = b->mirror != NO_SLOT;
+	RbpSpillFile *file = lock_block(b);
 	RbpRemoteIo ios[2];
 	uint32		slot = NO_SLOT;
 	uint32		mirror = NO_SLOT;
@@ -152,10 +142,10 @@ move_to_slots(const Place *place, char *page, int64 deadline_ns)
 	rbp_remote_write(ios, mirrored ? 2 : 1, rbp_now_ns(), deadline_ns);
 	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
 	{
-		file = lock_place(place);
+		file = lock_block(b);
 		if (file != NULL)
 		{
-			rbp_spill_install(file, place->block, slot, mirror, place->hash);
+			rbp_spill_install(file, b->block, slot, mirror, b->hash);
 			rbp_spill_file_unlock(rbp_spill_table, file);
 			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 			return true;
@@ -171,16 +161,16 @@ move_to_slots(const Place *place, char *page, int64 deadline_ns)
 
 /* If the real file does not take it, the block stays where it is. */
 static bool
-move_to_real_file(const Place *place, const char *page)
+move_to_real_file(const SpilledBlock *b, const char *page)
 {
 	RbpSpillFile *file;
 	int			fd = -1;
 	bool		ok;
 
-	file = lock_place(place);
+	file = lock_block(b);
 	if (file == NULL)
 		return true;
-	ok = rbp_spill_to_real_file(file, place->block, page, &fd);
+	ok = rbp_spill_to_real_file(file, b->block, page, &fd);
 	if (ok)
 		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 	rbp_spill_file_unlock(rbp_spill_table, file);
@@ -229,7 +219,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
-		Place		place;
+		SpilledBlock b;
 		int64		now = rbp_now_ns();
 		/* a block has its time, but for donors that are very slow */
 		int64		soon = Min(now + rbp_spill_short_wait(),
@@ -239,15 +229,14 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 			break;
 		next = (slot + 1) % RBP_EXTENT_PAGES;
 		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
-			!find_place(slot, &place) || is_left(place.handle))
+			!find_block(slot, &b) || is_left(b.handle))
 			continue;
 
 		/*
 		 * If it does not come, go on, unless that took all of its time: then
 		 * the donor does not answer now.
 		 */
-		if (rbp_spill_fetch_page(place.handle, place.block, place.slot,
-								 place.hash, place.mirror, soon, page) != NULL)
+		if (rbp_spill_fetch_page(&b, soon, page) != NULL)
 		{
 			if (rbp_now_ns() >= soon)
 				break;
@@ -255,8 +244,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		}
 
 		/* If it can go nowhere, as with a full disk, another file's may. */
-		if (!move_to_slots(&place, page, soon) && !move_to_real_file(&place, page))
-			leave_file(place.handle);
+		if (!move_to_slots(&b, page, soon) && !move_to_real_file(&b, page))
+			leave_file(b.handle);
 	}
 	return rbp_spill_extent_blocks(extent);
 }
