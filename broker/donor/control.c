@@ -344,140 +344,178 @@ log_trouble(int rc, const char *error, char *before, size_t len)
 	return rbp_log_repeated(RBP_LOG_WARNING, "%s", reason);
 }
 
-int
-donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
+/* What the control thread knows of itself and the broker. */
+typedef struct Control
+{
+	const DonorOptions *opt;
+	RbpHttp    *http;
+	char	   *token;
+	int64_t		revision;		/* of the broker's word that was applied last */
+	int64_t		drain_until;	/* INT64_MAX: nobody has told us to end */
+	int			retry_ms;
+	bool		registered;
+	bool		ready;			/* systemd has been told */
+	bool		draining;		/* we are to end */
+	bool		broker_drains;	/* the broker's last word: drain */
+	bool		away;			/* the last request has failed */
+	bool		away_said;		/* ... and the log has it */
+	char		trouble[512];	/* why it has */
+} Control;
+
+static void
+control_init(Control *c, const DonorOptions *opt)
 {
 	const char *error = NULL;
-	char	   *token = NULL;
 	char	   *escaped;
-	RbpHttp    *http;
-	int64_t		revision = 0;
-	int64_t		drain_until = INT64_MAX;
-	int			retry_ms = RETRY_MIN_MS;
-	bool		registered = false;
-	bool		ready = false;
-	bool		away = false;
-	bool		away_said = false;
-	char		trouble[512] = "";
-	bool		drain_said = false;
-	int			exit_code = RBP_EXIT_OK;
 
+	*c = (Control) {.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS};
 	rbp_uuid4(instance);
 	if (opt->token_file != NULL)
 	{
-		token = rbp_token_load(opt->token_file, &error);
-		if (token == NULL)
+		c->token = rbp_token_load(opt->token_file, &error);
+		if (c->token == NULL)
 			rbp_die("cannot use token file \"%s\": %s", opt->token_file, error);
 	}
-	http = rbp_http_create(opt->broker, token, 2000, REQUEST_MS);
-	if (http == NULL)
+	c->http = rbp_http_create(opt->broker, c->token, 2000, REQUEST_MS);
+	if (c->http == NULL)
 		rbp_die("--broker: \"%s\" is not a URL that can be used", opt->broker);
-	rbp_http_set_abort(http, &stop_now);
+	rbp_http_set_abort(c->http, &stop_now);
 	escaped = rbp_http_escape(opt->id);
 	if (escaped == NULL)
 		rbp_die("out of memory");
 	donor_path = concat("/v1/donors/", escaped);
 	heartbeat_path = concat(donor_path, "/heartbeat");
 	free(escaped);
+}
 
-	while (!atomic_load(&stop_now))
-	{
-		bool		draining = atomic_load(&stop_signals) > 0;
-		bool		drain = false;
-		int			rc;
-
-		rbp_log_flush_repeated(false);
-		if (draining && drain_until == INT64_MAX)
-		{
-			drain_until = rbp_mono_ms() + (int64_t) opt->drain_timeout * 1000;
-			rbp_log(RBP_LOG_INFO, "draining, for at most %d s", opt->drain_timeout);
-			rbp_notify_stopping();
-		}
-		if (draining)
-		{
-			/* not before the broker knows, or it would go on to lease */
-			if ((drain_said || !registered || away) && all_returned())
-			{
-				rbp_log(RBP_LOG_INFO, "drained");
-				break;
-			}
-			if (rbp_mono_ms() >= drain_until)
-			{
-				rbp_log(RBP_LOG_WARNING, "not drained in time; leaving with regions still leased");
-				break;
-			}
-		}
-
-		if (!registered)
-			rc = register_donor(http, opt, ep);
-		else
-			rc = heartbeat(http, &revision, draining, &drain);
-
-		if (rc == 200)
-		{
-			if (!registered)
-			{
-				registered = true;
-				revision = 0;	/* we have applied nothing yet */
-				rbp_log(RBP_LOG_INFO, "registered with the broker as %s", opt->id);
-				if (!ready)
-					rbp_notify_ready();
-				ready = true;
-			}
-			else
-			{
-				if (away && away_said)
-					rbp_log(RBP_LOG_INFO, "the broker is back");
-				if (drain && !drain_said && !draining)
-					rbp_log(RBP_LOG_INFO, "the broker drains this donor");
-				drain_said = drain;
-				wait_for_cleaning();
-			}
-			away = away_said = false;
-			trouble[0] = '\0';
-			retry_ms = RETRY_MIN_MS;
-			continue;
-		}
-
-		if (registered && rc == 404)
-		{
-			rbp_log(RBP_LOG_WARNING, "the broker does not know this donor; registering again");
-			registered = false;
-			continue;
-		}
-		if (registered && rc == 409)
-		{
-			/* then everything here belongs to nobody */
-			donor_apply_nothing();
-			rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(http));
-			exit_code = RBP_EXIT_FAIL;
-			registered = false;
-			break;
-		}
-		if (!atomic_load(&stop_now))
-			away_said |= log_trouble(rc, rbp_http_error(http), trouble, sizeof(trouble));
-		away = true;
-		pause_ms(retry_ms);
-		retry_ms = retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : retry_ms * 2;
-	}
-
-	if (registered)
+/* Take leave of the broker if it knows us, and free all. */
+static void
+control_end(Control *c)
+{
+	if (c->registered)
 	{
 		json_t	   *body = json_pack("{s:s}", "instance", instance);
 
-		rbp_http_set_abort(http, NULL);
-		rbp_http_set_timeout(http, 1000);
-		if (rbp_http_request(http, "DELETE", donor_path, body, NULL) < 0)
+		rbp_http_set_abort(c->http, NULL);
+		rbp_http_set_timeout(c->http, 1000);
+		if (rbp_http_request(c->http, "DELETE", donor_path, body, NULL) < 0)
 			rbp_log(RBP_LOG_WARNING, "could not take leave of the broker: %s",
-					rbp_http_error(http));
+					rbp_http_error(c->http));
 		json_decref(body);
 	}
 	rbp_log_flush_repeated(true);
-	rbp_http_destroy(http);
+	rbp_http_destroy(c->http);
 	free(donor_path);
 	free(heartbeat_path);
-	if (token != NULL)
-		explicit_bzero(token, strlen(token));
-	free(token);
+	if (c->token != NULL)
+		explicit_bzero(c->token, strlen(c->token));
+	free(c->token);
+}
+
+/* Somebody may have told us to end: is it time? */
+static bool
+is_drained(Control *c)
+{
+	c->draining = atomic_load(&stop_signals) > 0;
+	if (!c->draining)
+		return false;
+	if (c->drain_until == INT64_MAX)
+	{
+		c->drain_until = rbp_mono_ms() + (int64_t) c->opt->drain_timeout * 1000;
+		rbp_log(RBP_LOG_INFO, "draining, for at most %d s", c->opt->drain_timeout);
+		rbp_notify_stopping();
+	}
+	/* not before the broker knows, or it would go on to lease */
+	if ((c->broker_drains || !c->registered || c->away) && all_returned())
+	{
+		rbp_log(RBP_LOG_INFO, "drained");
+		return true;
+	}
+	if (rbp_mono_ms() < c->drain_until)
+		return false;
+	rbp_log(RBP_LOG_WARNING, "not drained in time; leaving with regions still leased");
+	return true;
+}
+
+/* The broker has answered as it should; drain: its heartbeat's answer says so. */
+static void
+answered(Control *c, bool drain)
+{
+	if (!c->registered)
+	{
+		c->registered = true;
+		c->revision = 0;		/* we have applied nothing yet */
+		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
+		if (!c->ready)
+			rbp_notify_ready();
+		c->ready = true;
+	}
+	else
+	{
+		if (c->away && c->away_said)
+			rbp_log(RBP_LOG_INFO, "the broker is back");
+		if (drain && !c->broker_drains && !c->draining)
+			rbp_log(RBP_LOG_INFO, "the broker drains this donor");
+		c->broker_drains = drain;
+		wait_for_cleaning();
+	}
+	c->away = c->away_said = false;
+	c->trouble[0] = '\0';
+	c->retry_ms = RETRY_MIN_MS;
+}
+
+/* It has not answered, or with that status.  False if this is the end. */
+static bool
+not_answered(Control *c, int status)
+{
+	if (c->registered && status == 404)
+	{
+		rbp_log(RBP_LOG_WARNING, "the broker does not know this donor; registering again");
+		c->registered = false;
+		return true;
+	}
+	if (c->registered && status == 409)
+	{
+		/* then everything here belongs to nobody */
+		donor_apply_nothing();
+		rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(c->http));
+		c->registered = false;
+		return false;
+	}
+	if (!atomic_load(&stop_now))
+		c->away_said |= log_trouble(status, rbp_http_error(c->http), c->trouble,
+									sizeof(c->trouble));
+	c->away = true;
+	pause_ms(c->retry_ms);
+	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;
+	return true;
+}
+
+int
+donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
+{
+	Control		c;
+	int			exit_code = RBP_EXIT_OK;
+
+	control_init(&c, opt);
+	while (!atomic_load(&stop_now))
+	{
+		bool		drain = false;
+		int			status;
+
+		rbp_log_flush_repeated(false);
+		if (is_drained(&c))
+			break;
+		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
+			register_donor(c.http, opt, ep);
+		if (status == 200)
+			answered(&c, drain);
+		else if (!not_answered(&c, status))
+		{
+			exit_code = RBP_EXIT_FAIL;
+			break;
+		}
+	}
+	control_end(&c);
 	return exit_code;
 }

@@ -175,10 +175,9 @@ tell(Database *db, const RbpPolicyVisit *visit)
 
 /*
  * A worker for the database, and its end; false if none can be had, or somebody
- * wants the database for himself.  Until it is connected, the database is held, so that it
- * neither waits nor finds no database.  If somebody begins to wait for the database before
- * that, the worker will wait behind him, so that we must let go of it: no detector
- * of deadlocks sees that we wait for the worker.
+ * wants the database for himself.  The database is held until the worker holds it, or
+ * has ended because somebody has begun to wait for it meanwhile: so the worker neither
+ * waits for it nor finds that it is gone.
  */
 static bool
 run_worker(const Database *db)
@@ -217,9 +216,8 @@ run_worker(const Database *db)
 	}
 	if (registered)
 		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
-	while (registered && !rbp_policy_shared->visit.connected &&
-		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED &&
-		   !rbp_policy_database_wanted(db->oid) && !ShutdownRequestPending)
+	while (registered && !rbp_policy_shared->visit.holds_database &&
+		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED && !ShutdownRequestPending)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 100, PG_WAIT_EXTENSION);

@@ -361,11 +361,19 @@ rbp_policy_lock_database(Oid database)
 }
 
 bool
-rbp_policy_database_wanted(Oid database)
+rbp_policy_hold_database(Oid database)
 {
 	LOCKTAG		tag = database_tag(database);
 
-	return LockHasWaiters(&tag, RowExclusiveLock, false);
+	return LockAcquire(&tag, RowExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+rbp_policy_release_database(Oid database)
+{
+	LOCKTAG		tag = database_tag(database);
+
+	(void) LockRelease(&tag, RowExclusiveLock, true);
 }
 
 BlockNumber

@@ -26,7 +26,7 @@
 /* What the worker has found, for the launcher: of its last visit. */
 typedef struct RbpPolicyVisit
 {
-	volatile bool connected;	/* to the database, which cannot go from then on */
+	volatile bool holds_database;	/* which cannot go from then on */
 	Oid			database;		/* InvalidOid until it is done */
 	bool		was_read;		/* the table of policies, or its absence */
 	bool		has_policies;
@@ -131,8 +131,9 @@ extern bool rbp_policy_limit_kept(const List *relations);
  */
 extern bool rbp_policy_lock_database(Oid database);
 
-/* Does somebody wait for the database, which that function has locked? */
-extern bool rbp_policy_database_wanted(Oid database);
+/* The same where there are no transactions yet, until it is released. */
+extern bool rbp_policy_hold_database(Oid database);
+extern void rbp_policy_release_database(Oid database);
 
 /* Blocks of the file's main fork, by its length; 0 if it is not there. */
 extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);

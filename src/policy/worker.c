@@ -23,6 +23,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/procsignal.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -338,6 +339,8 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 static void
 leave(int code, Datum arg)
 {
+	/* if it was not connected yet, nobody else lets go of the database */
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
 }
 
@@ -363,9 +366,17 @@ rbp_policy_worker_main(Datum arg)
 	/* what it reads to look around leaves no trace in the tier */
 	rbp_tier_set_unconnected();
 	set_option("remote_bp.use_tier", "off");
-	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	result->connected = true;
+
+	/*
+	 * To connect is to wait for whoever waits for the database, who waits for the
+	 * launcher, who waits for us: no detector of deadlocks would see that.
+	 */
+	if (!rbp_policy_hold_database(DatumGetObjectId(arg)))
+		proc_exit(0);
+	result->holds_database = true;
 	rbp_policy_wake_launcher();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	rbp_policy_release_database(DatumGetObjectId(arg));
 
 	/* whatever is set for the database */
 	set_option("search_path", "pg_catalog, pg_temp");

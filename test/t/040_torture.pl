@@ -1,6 +1,6 @@
 # The coherence torture over shm, without data checksums: RBP_TORTURE_SECONDS
 # seconds (60), see RemoteBP::Torture.
-# Timeout: 1800
+# Timeout: 3600
 
 use strict;
 use warnings;

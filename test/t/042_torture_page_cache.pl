@@ -1,7 +1,7 @@
 # The coherence torture over tcp with the page cache asked first: pages come from
 # donors or the page cache, which loses them again and again; see
 # RemoteBP::Torture.
-# Timeout: 1800
+# Timeout: 3600
 
 use strict;
 use warnings;

@@ -91,17 +91,19 @@ make_table($node, 'u', 1, index => 0);
 
 #---- somebody wants the database while its worker starts -----------------------------------------
 
+# visits at random times: those of a second could keep step with the looks below
+$node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1h'");
+$node->reload;
+for my $statement ('ALTER DATABASE wanted RENAME TO renamed', 'DROP DATABASE wanted')
 {
 	sql('CREATE DATABASE wanted');
 	create_extension($node, 'wanted');
 	make_table($node, 'x', 1, db => 'wanted', index => 0);
-	# visits at random times: those of a second could keep step with the looks below
-	$node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1h'");
-	$node->reload;
+	my $size = log_size($node);
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	my $launcher = server_process($node, 'remote_bp policy launcher') or BAIL_OUT('no launcher');
 	my $watch = $node->background_psql('postgres');
-	my $alter = $node->background_psql('postgres');
+	my $session = $node->background_psql('postgres');
 	my $locks = q{SELECT count(*) FROM pg_locks WHERE classid = 'pg_database'::regclass AND objid = (SELECT oid FROM pg_database WHERE datname = 'wanted')};
 	# A worker does not start while the postmaster is stopped; one that has started
 	# already, with its own title or still with the postmaster's, is not meant.
@@ -119,17 +121,18 @@ make_table($node, 'u', 1, index => 0);
 				kill('CONT', $postmaster);
 				return 0;
 			}, 120),
-		'the launcher waits for a worker');
-	$alter->query_until(qr/begun/, "\\echo begun\nALTER DATABASE wanted RENAME TO renamed;\n");
+		"$statement: the launcher waits for a worker");
+	$session->query_until(qr/begun/, "\\echo begun\n$statement;\n");
 	ok(wait_for('it to wait', sub { $watch->query("$locks AND NOT granted") == 1 }, 60), '... somebody waits for the database');
 	kill('CONT', $postmaster);
-	ok( wait_for('the new name', sub { $watch->query(q{SELECT count(*) FROM pg_database WHERE datname = 'renamed'}) == 1 }, 60),
+	ok( wait_for('the name to go', sub { $watch->query(q{SELECT count(*) FROM pg_database WHERE datname = 'wanted'}) == 0 }, 60),
 		'... and gets it before the worker');
-	$_->quit for $alter, $watch;
-	sql('DROP DATABASE renamed');
-	$node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1s'");
-	$node->reload;
+	$_->quit for $session, $watch;
+	sql('DROP DATABASE IF EXISTS renamed');
+	unlike(log_since($node, $size), qr/FATAL/, '... of which the log has no trouble');
 }
+$node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1s'");
+$node->reload;
 
 #---- pages that cannot be read -----------------------------------------------------------------
 

@@ -516,6 +516,7 @@ typedef struct Layout
 {
 	struct iovec iov[RECEIVE_IOVS];
 	Piece		piece[RECEIVE_IOVS];
+	uint8_t		headers[AHEAD + 1][RBP_ANSWER_SIZE];
 	int			n;
 	size_t		bytes;			/* of payload */
 } Layout;
@@ -554,28 +555,22 @@ lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
 }
 
 /*
- * Receive what is there.  RBP_OK: something came; RBP_INPROGRESS: nothing is
- * there; else the connection has failed.
+ * Lay out memory for what will come: the rest of a payload, and the answers to
+ * requests that were sent, in the order of these.
  */
-static RbpStatus
-receive_some(TcpConn *conn)
+static void
+lay_out_answers(TcpConn *conn, Layout *lay)
 {
-	Layout		lay;
-	struct iovec *iov = lay.iov;
-	Piece	   *piece = lay.piece;
-	uint8_t		headers[AHEAD + 1][RBP_ANSWER_SIZE];
-	int			nheaders = 0;
-	size_t		rest;
 	uint32_t	expect = conn->head;
+	int			nheaders = 0;
 	bool		more = true;
-	ssize_t		rc;
 
-	lay.n = 0;
-	lay.bytes = 0;
+	lay->n = 0;
+	lay->bytes = 0;
 	if (conn->rx_slot != NONE)
-		more = lay_out_payload(conn, &lay, conn->rx_slot,
+		more = lay_out_payload(conn, lay, conn->rx_slot,
 							   conn->slots[conn->rx_slot].len - conn->rx_left);
-	while (more && nheaders < AHEAD && lay.bytes < AHEAD_BYTES && lay.n < RECEIVE_IOVS)
+	while (more && nheaders < AHEAD && lay->bytes < AHEAD_BYTES && lay->n < RECEIVE_IOVS)
 	{
 		uint32_t	have = nheaders == 0 ? conn->rx_have : 0;
 
@@ -584,78 +579,96 @@ receive_some(TcpConn *conn)
 			expect = conn->slots[expect].next;
 		if (expect != NONE && !request_sent(conn, expect))
 			expect = NONE;		/* so not answered */
-		if (expect == NONE && lay.n > 0)
+		if (expect == NONE && lay->n > 0)
 			break;
 
-		iov[lay.n].iov_base = headers[nheaders++] + have;
-		iov[lay.n].iov_len = RBP_ANSWER_SIZE - have;
-		piece[lay.n].header = true;
-		piece[lay.n++].slot = expect;
+		lay->iov[lay->n].iov_base = lay->headers[nheaders++] + have;
+		lay->iov[lay->n].iov_len = RBP_ANSWER_SIZE - have;
+		lay->piece[lay->n].header = true;
+		lay->piece[lay->n++].slot = expect;
 		if (expect == NONE)
 			break;
 		if (conn->slots[expect].op == RBP_OP_READ)
-			more = lay_out_payload(conn, &lay, expect, 0);
+			more = lay_out_payload(conn, lay, expect, 0);
 		expect = conn->slots[expect].next;
 	}
+}
 
-	do
-		rc = readv(conn->sock.fd, iov, lay.n);
-	while (rc < 0 && errno == EINTR);
-	if (rc < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-		return RBP_INPROGRESS;
-	if (rc <= 0)
-		return fail(conn, RBP_CONNLOST);
+/* The last rest bytes, from piece i on, are not what they were laid out for. */
+static RbpStatus
+feed_rest(TcpConn *conn, const Layout *lay, int i, size_t rest)
+{
+	uint8_t    *flat = malloc(rest);
+	size_t		at = 0;
+	RbpStatus	status;
 
-	rest = (size_t) rc;
+	if (flat == NULL)
+		return fail(conn, RBP_NOMEM);
+	for (; at < rest; i++)
+	{
+		size_t		len = rest - at < lay->iov[i].iov_len ? rest - at
+			: lay->iov[i].iov_len;
+
+		memcpy(flat + at, lay->iov[i].iov_base, len);
+		at += len;
+	}
+	status = feed(conn, flat, rest);
+	free(flat);
+	return status;
+}
+
+/* So many bytes have come into the pieces. */
+static RbpStatus
+take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
+{
 	for (int i = 0; rest > 0; i++)
 	{
-		uint32_t	take = rest < iov[i].iov_len ? (uint32_t) rest
-			: (uint32_t) iov[i].iov_len;
+		const struct iovec *iov = &lay->iov[i];
+		const Piece *next = &lay->piece[i + 1];
+		uint32_t	take = rest < iov->iov_len ? (uint32_t) rest
+			: (uint32_t) iov->iov_len;
 		RbpStatus	status;
-		bool		as_expected;
 
 		rest -= take;
-		if (!piece[i].header)
+		if (!lay->piece[i].header)
 		{
 			payload_arrived(conn, take);
 			continue;
 		}
-		memcpy(conn->rx_header + conn->rx_have, iov[i].iov_base, take);
+		memcpy(conn->rx_header + conn->rx_have, iov->iov_base, take);
 		conn->rx_have += take;
 		if (conn->rx_have < RBP_ANSWER_SIZE)
 			break;				/* and rest is 0 */
 		status = begin_answer(conn);
 		if (status != RBP_OK)
 			return status;
-		if (rest == 0)
-			break;
 
-		/* the next piece was laid out for the payload of piece[i].slot */
-		if (piece[i + 1].header)
-			as_expected = conn->rx_slot == NONE;
-		else
-			as_expected = conn->rx_slot == piece[i + 1].slot;
-		if (!as_expected)
-		{
-			uint8_t    *flat = malloc(rest);
-			size_t		at = 0;
-
-			if (flat == NULL)
-				return fail(conn, RBP_NOMEM);
-			for (i++; at < rest; i++)
-			{
-				size_t		len = rest - at < iov[i].iov_len ? rest - at
-					: iov[i].iov_len;
-
-				memcpy(flat + at, iov[i].iov_base, len);
-				at += len;
-			}
-			status = feed(conn, flat, rest);
-			free(flat);
-			return status;
-		}
+		/* the next piece was laid out for the payload of this one's slot */
+		if (rest > 0 && conn->rx_slot != (next->header ? NONE : next->slot))
+			return feed_rest(conn, lay, i + 1, rest);
 	}
 	return RBP_OK;
+}
+
+/*
+ * Receive what is there.  RBP_OK: something came; RBP_INPROGRESS: nothing is
+ * there; else the connection has failed.
+ */
+static RbpStatus
+receive_some(TcpConn *conn)
+{
+	Layout		lay;
+	ssize_t		rc;
+
+	lay_out_answers(conn, &lay);
+	do
+		rc = readv(conn->sock.fd, lay.iov, lay.n);
+	while (rc < 0 && errno == EINTR);
+	if (rc < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return RBP_INPROGRESS;
+	if (rc <= 0)
+		return fail(conn, RBP_CONNLOST);
+	return take_pieces(conn, &lay, (size_t) rc);
 }
 
 /*

@@ -360,7 +360,7 @@ sub sql
 	my $ok = IPC::Run::run(
 		[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', '-' ],
 		'<', \$script, '>', \$out, '2>', \$err,
-		IPC::Run::timeout(120));
+		IPC::Run::timeout(900));
 	die "$err in: $script\n" unless $ok;
 	chomp $out;
 	return $out;
