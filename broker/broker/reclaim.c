@@ -26,90 +26,108 @@
 #include "broker/common/log.h"
 #include "common/clock.h"
 
-void
-broker_reclaim_update(BrokerDonor *donor)
+/* Regions of the donor that are asked back, but not for others' share. */
+static int
+asked_back(BrokerDonor *donor)
 {
-	static const struct
-	{
-		BrokerPurpose purpose;
-		bool		told;
-	}			sparing[] = {
-		{PURPOSE_TEMP, false}, {PURPOSE_TEMP, true},
-		{PURPOSE_BUFFER, false}, {PURPOSE_BUFFER, true}
-	};
-	int			deficit = donor->nleased - broker_donor_limit(donor);
 	int			asked = 0;
 
-	if (deficit < 0)
-		deficit = 0;
-
-	/* what other leases are to get comes from those that were chosen for it */
 	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
 	{
 		BrokerHolding *holding = broker_lease_holding(lease, donor);
 
 		if (holding == NULL)
 			continue;
+		/* what other leases are to get comes from those that were chosen for it */
 		if (holding->asked < holding->shared && holding->taken_at == 0)
 			holding->asked = holding->shared;
 		if (holding->asked > holding->shared)
 			asked += holding->asked - holding->shared;
 	}
+	return asked;
+}
+
+/*
+ * Leave up to n regions that were asked back to leases of that purpose, to those that were
+ * told or to those that were not.  How many that were.
+ */
+static int
+spare(BrokerDonor *donor, BrokerPurpose purpose, bool told, int n)
+{
+	int			spared = 0;
+
+	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
+	{
+		BrokerHolding *holding = broker_lease_holding(lease, donor);
+		int			here;
+
+		if (holding == NULL || lease->purpose != purpose ||
+			(holding->taken_at != 0) != told)
+			continue;
+		here = n - spared;
+		if (here > holding->asked - holding->shared)
+			here = holding->asked - holding->shared;
+		if (here <= 0)
+			continue;
+		holding->asked -= here;
+		spared += here;
+		if (holding->asked == 0)
+			holding->taken_at = 0;
+	}
+	return spared;
+}
+
+/* Ask one more back from whoever would keep the most; false if it is nobody's turn. */
+static bool
+ask_one_more(BrokerDonor *donor)
+{
+	BrokerHolding *best = NULL;
+	BrokerPurpose best_purpose = PURPOSE_BUFFER;
+	bool		buffer_later = false;
+
+	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
+	{
+		BrokerHolding *holding = broker_lease_holding(lease, donor);
+
+		if (holding == NULL || holding->asked == holding->regions)
+			continue;
+		if (holding->taken_at != 0)
+		{
+			buffer_later |= lease->purpose == PURPOSE_BUFFER;
+			continue;
+		}
+		if (best == NULL || lease->purpose < best_purpose ||
+			(lease->purpose == best_purpose &&
+			 holding->regions - holding->asked > best->regions - best->asked))
+		{
+			best = holding;
+			best_purpose = lease->purpose;
+		}
+	}
+	/* the rest after those that were told */
+	if (best == NULL || (best_purpose == PURPOSE_TEMP && buffer_later))
+		return false;
+	best->asked++;
+	return true;
+}
+
+void
+broker_reclaim_update(BrokerDonor *donor)
+{
+	int			deficit = donor->nleased - broker_donor_limit(donor);
+	int			asked = asked_back(donor);
+
+	if (deficit < 0)
+		deficit = 0;
 
 	/* The need has shrunk: spare temp leases first, then who was not told. */
-	for (size_t i = 0; i < sizeof(sparing) / sizeof(sparing[0]) && asked > deficit; i++)
-	{
-		for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-		{
-			BrokerHolding *holding = broker_lease_holding(lease, donor);
-			int			spare;
+	for (int i = 0; i < 4 && asked > deficit; i++)
+		asked -= spare(donor, i < 2 ? PURPOSE_TEMP : PURPOSE_BUFFER, i % 2 == 1,
+					   asked - deficit);
 
-			if (holding == NULL || lease->purpose != sparing[i].purpose ||
-				(holding->taken_at != 0) != sparing[i].told)
-				continue;
-			spare = asked - deficit;
-			if (spare > holding->asked - holding->shared)
-				spare = holding->asked - holding->shared;
-			if (spare <= 0)
-				continue;
-			holding->asked -= spare;
-			asked -= spare;
-			if (holding->asked == 0)
-				holding->taken_at = 0;
-		}
-	}
-
-	/* It has grown: one by one from whoever would keep the most. */
-	while (asked < deficit)
-	{
-		BrokerHolding *best = NULL;
-		BrokerPurpose best_purpose = PURPOSE_BUFFER;
-		bool		buffer_later = false;
-
-		for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-		{
-			BrokerHolding *holding = broker_lease_holding(lease, donor);
-
-			if (holding == NULL || holding->asked == holding->regions)
-				continue;
-			if (holding->taken_at != 0)
-			{
-				buffer_later |= lease->purpose == PURPOSE_BUFFER;
-				continue;
-			}
-			if (best == NULL || lease->purpose < best_purpose ||
-				(lease->purpose == best_purpose &&
-				 holding->regions - holding->asked > best->regions - best->asked))
-			{
-				best = holding;
-				best_purpose = lease->purpose;
-			}
-		}
-		if (best == NULL || (best_purpose == PURPOSE_TEMP && buffer_later))
-			break;				/* the rest after those that were told */
-		best->asked++;
+	/* It has grown: one by one. */
+	while (asked < deficit && ask_one_more(donor))
 		asked++;
-	}
 }
 
 void

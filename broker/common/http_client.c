@@ -174,38 +174,11 @@ rbp_http_set_abort(RbpHttp *http, const atomic_bool *flag)
 	http->abort_flag = flag;
 }
 
-int
-rbp_http_request(RbpHttp *http, const char *method, const char *path,
-				 const json_t *body, json_t **reply)
+/* Send it and receive the answer, whatever that is; false: http->error says why not. */
+static bool
+exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 {
-	char	   *url = NULL;
-	char	   *text = NULL;
-	json_t	   *decoded = NULL;
-	long		status = 0;
-	int			result = -1;
 	CURLcode	rc;
-
-	if (reply != NULL)
-		*reply = NULL;
-	http->body_len = 0;
-	http->error[0] = '\0';
-
-	if (asprintf(&url, "%s%s", http->base_url, path) < 0)
-	{
-		url = NULL;
-		snprintf(http->error, sizeof(http->error), "out of memory");
-		goto done;
-	}
-	if (body != NULL)
-	{
-		text = json_dumps(body, JSON_COMPACT);
-		if (text == NULL)
-		{
-			snprintf(http->error, sizeof(http->error),
-					 "cannot encode the request as JSON");
-			goto done;
-		}
-	}
 
 	curl_easy_setopt(http->curl, CURLOPT_URL, url);
 	if (text != NULL || strcmp(method, "POST") == 0)
@@ -220,15 +193,19 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 	curl_easy_setopt(http->curl, CURLOPT_CUSTOMREQUEST, method);
 
 	rc = curl_easy_perform(http->curl);
-	/* libcurl must not keep pointers into text, which is freed below */
+	/* libcurl must not keep pointers into text, which is the caller's */
 	curl_easy_setopt(http->curl, CURLOPT_POSTFIELDS, NULL);
-	if (rc != CURLE_OK)
-	{
-		if (http->error[0] == '\0')
-			snprintf(http->error, sizeof(http->error), "%s",
-					 curl_easy_strerror(rc));
-		goto done;
-	}
+	if (rc != CURLE_OK && http->error[0] == '\0')
+		snprintf(http->error, sizeof(http->error), "%s", curl_easy_strerror(rc));
+	return rc == CURLE_OK;
+}
+
+/* The status of the answer, whose body goes into *reply if that is wanted; or -1. */
+static int
+take_answer(RbpHttp *http, json_t **reply)
+{
+	json_t	   *decoded = NULL;
+	long		status = 0;
 
 	curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
 	if (http->body_len > 0)
@@ -237,7 +214,7 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 	{
 		snprintf(http->error, sizeof(http->error),
 				 "the answer is not JSON: is this a remote_bp broker?");
-		goto done;
+		return -1;
 	}
 	if (status >= 400)
 	{
@@ -249,18 +226,39 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 			snprintf(http->error, sizeof(http->error), "HTTP status %ld",
 					 status);
 	}
-	result = (int) status;
 	if (reply != NULL)
-	{
 		*reply = decoded;
-		decoded = NULL;
-	}
+	else
+		json_decref(decoded);
+	return (int) status;
+}
 
-done:
-	json_decref(decoded);
+int
+rbp_http_request(RbpHttp *http, const char *method, const char *path,
+				 const json_t *body, json_t **reply)
+{
+	char	   *url = NULL;
+	char	   *text = body != NULL ? json_dumps(body, JSON_COMPACT) : NULL;
+	int			status = -1;
+
+	if (reply != NULL)
+		*reply = NULL;
+	http->body_len = 0;
+	http->error[0] = '\0';
+
+	if (asprintf(&url, "%s%s", http->base_url, path) < 0)
+	{
+		url = NULL;
+		snprintf(http->error, sizeof(http->error), "out of memory");
+	}
+	else if (body != NULL && text == NULL)
+		snprintf(http->error, sizeof(http->error),
+				 "cannot encode the request as JSON");
+	else if (exchange(http, method, url, text))
+		status = take_answer(http, reply);
 	free(text);
 	free(url);
-	return result;
+	return status;
 }
 
 const char *

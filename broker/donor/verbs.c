@@ -800,14 +800,10 @@ authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 	return NULL;
 }
 
-/*
- * Make the connection's objects and accept it.  Takes over the reference.
- * False if something is missing; the id is left to the caller then.
- */
+/* A queue pair with what it needs, for the connection; false, and complained, if it fails. */
 static bool
-accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
+make_queue_pair(VerbsConn *conn, VerbsDevice *device)
 {
-	VerbsDevice *device = get_device(id);
 	struct ibv_qp_init_attr qp = {
 		.qp_type = IBV_QPT_RC,
 		.cap = {
@@ -817,6 +813,38 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 			.max_recv_sge = 1
 		}
 	};
+
+	conn->mr = ibv_reg_mr(conn->ld->pd, conn, sizeof(*conn), IBV_ACCESS_LOCAL_WRITE);
+	if (conn->mr == NULL)
+	{
+		complain(errno, "set up a connection");
+		return false;
+	}
+	conn->cq = ibv_create_cq(device->verbs, 2 * RBP_VERBS_PINGS + 1, conn,
+							 device->channel, 0);
+	if (conn->cq != NULL && (errno = ibv_req_notify_cq(conn->cq, 0)) == 0)
+	{
+		qp.send_cq = qp.recv_cq = conn->cq;
+		if (rbp_verbs_set_options(conn->id) != RBP_OK)
+			complain(errno, "set the ack timeout");
+		if (rdma_create_qp(conn->id, conn->ld->pd, &qp) == 0)
+			return true;
+	}
+	complain(errno, "make a queue pair");
+	if (conn->cq != NULL)
+		(void) ibv_destroy_cq(conn->cq);
+	(void) ibv_dereg_mr(conn->mr);
+	return false;
+}
+
+/*
+ * Make the connection's objects and accept it.  Takes over the reference.
+ * False if something is missing; the id is left to the caller then.
+ */
+static bool
+accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
+{
+	VerbsDevice *device = get_device(id);
 	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
 	RbpWireVerbsWelcome welcome = {
 		.status = RBP_WIRE_OK,
@@ -826,6 +854,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
 	LeaseDevice *ld;
 	VerbsConn  *conn;
+	bool		receives = true;
 
 	if (device == NULL)
 	{
@@ -837,22 +866,18 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		return false;			/* complained already */
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
-		goto no_conn;
+	{
+		complain(errno, "set up a connection");
+		return false;
+	}
 	conn->id = id;
 	conn->ld = ld;
 	conn->since = conn->probed_at = rbp_boottime_ns();
-	conn->mr = ibv_reg_mr(ld->pd, conn, sizeof(*conn), IBV_ACCESS_LOCAL_WRITE);
-	if (conn->mr == NULL)
-		goto no_mr;
-	conn->cq = ibv_create_cq(device->verbs, 2 * RBP_VERBS_PINGS + 1, conn,
-							 device->channel, 0);
-	if (conn->cq == NULL || (errno = ibv_req_notify_cq(conn->cq, 0)) != 0)
-		goto no_cq;
-	qp.send_cq = qp.recv_cq = conn->cq;
-	if (rbp_verbs_set_options(id) != RBP_OK)
-		complain(errno, "set the ack timeout");
-	if (rdma_create_qp(id, ld->pd, &qp) != 0)
-		goto no_cq;
+	if (!make_queue_pair(conn, device))
+	{
+		free(conn);
+		return false;
+	}
 
 	if (conns != NULL)
 		conns->prev = conn;
@@ -860,9 +885,8 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 	conns = conn;
 	ld->nconns++;
 	atomic_fetch_add(&nconnections, 1);
-	for (uint32_t i = 0; i < RBP_VERBS_PINGS; i++)
-		if (!post_receive(conn, i))
-			goto no_connection;
+	for (uint32_t i = 0; i < RBP_VERBS_PINGS && receives; i++)
+		receives = post_receive(conn, i);
 
 	welcome.table_key = ld->table_mr->rkey;
 	welcome.table_address = (uintptr_t) ld->table;
@@ -871,27 +895,13 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 	param.private_data_len = sizeof(buf);
 	param.responder_resources = reads < device->max_reads ? reads : (uint8_t) device->max_reads;
 	id->context = conn;
-	if (rdma_accept(id, &param) == 0)
+	if (receives && rdma_accept(id, &param) == 0)
 		return true;
 
 	id->context = NULL;
-no_connection:
 	complain(errno, "accept a connection");
 	release_conn(conn);
 	free(conn);
-	return false;
-
-no_cq:
-	complain(errno, "make a queue pair");
-	if (conn->cq != NULL)
-		(void) ibv_destroy_cq(conn->cq);
-	(void) ibv_dereg_mr(conn->mr);
-	free(conn);
-	return false;
-no_mr:
-	free(conn);
-no_conn:
-	complain(errno, "set up a connection");
 	return false;
 }
 

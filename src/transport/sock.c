@@ -288,94 +288,118 @@ receive_message(RbpSock *sock, RbpStatus *status)
 }
 
 /*
+ * What is done in each state: RBP_OK, with the next state set; RBP_INPROGRESS:
+ * *events are to be waited for; else it has failed.
+ */
+
+static RbpStatus
+retry_connect(RbpSock *sock, short *events)
+{
+	RbpStatus	status = try_connect(sock);
+
+	if (status != RBP_OK || sock->state != RBP_SOCK_RETRY)
+		return status;
+	*events = 0;
+	return RBP_INPROGRESS;
+}
+
+static RbpStatus
+say_hello(RbpSock *sock, short *events)
+{
+	struct pollfd pfd = {.fd = sock->fd,.events = POLLOUT};
+	uint8_t		buf[RBP_HELLO_SIZE];
+	int			err = 0;
+	socklen_t	len = sizeof(err);
+
+	*events = POLLOUT;
+	if (poll(&pfd, 1, 0) <= 0)
+		return RBP_INPROGRESS;
+	if (getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0 || err != 0)
+		return RBP_CONNLOST;
+	rbp_wire_put_hello(buf, sock->cred.lease);
+	if (!send_all(sock, buf, RBP_HELLO_SIZE))
+		return RBP_CONNLOST;
+	sock->state = RBP_SOCK_CHALLENGE;
+	return RBP_OK;
+}
+
+static RbpStatus
+answer_challenge(RbpSock *sock)
+{
+	uint8_t		buf[RBP_AUTH_SIZE];
+	uint8_t		nonce[RBP_NONCE_LEN];
+	uint8_t		mac[RBP_MAC_LEN];
+	RbpStatus	status;
+
+	if (!receive_message(sock, &status))
+		return status;
+	if (sock->rx[0] == RBP_OP_WELCOME)
+	{
+		if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome) ||
+			sock->welcome.status == RBP_WIRE_OK)
+			return RBP_PROTOCOL;
+		return rbp_status_from_wire(sock->welcome.status);
+	}
+	if (!rbp_wire_get_challenge(sock->rx, RBP_CHALLENGE_SIZE, nonce))
+		return RBP_PROTOCOL;
+	if (!rbp_handshake_mac(sock->cred.secret, nonce, sock->cred.lease, mac))
+		return RBP_NOMEM;
+	rbp_wire_put_auth(buf, mac);
+	if (!send_all(sock, buf, RBP_AUTH_SIZE))
+		return RBP_CONNLOST;
+	sock->state = RBP_SOCK_WELCOME;
+	return RBP_OK;
+}
+
+static RbpStatus
+be_welcome(RbpSock *sock)
+{
+	RbpStatus	status;
+
+	if (!receive_message(sock, &status))
+		return status;
+	if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome))
+		return RBP_PROTOCOL;
+	if (sock->welcome.status != RBP_WIRE_OK)
+		return rbp_status_from_wire(sock->welcome.status);
+	OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
+	sock->state = RBP_SOCK_READY;
+	return RBP_OK;
+}
+
+/*
  * Go as far as possible without waiting.  RBP_INPROGRESS: *events are to be
  * waited for.
  */
 static RbpStatus
 advance(RbpSock *sock, short *events)
 {
-	RbpStatus	status = RBP_INPROGRESS;
-	uint8_t		buf[RBP_HANDSHAKE_MAX];
-	uint8_t		nonce[RBP_NONCE_LEN];
-	uint8_t		mac[RBP_MAC_LEN];
+	RbpStatus	status;
 
-	*events = POLLIN;
-	for (;;)
+	do
 	{
+		*events = POLLIN;
 		switch (sock->state)
 		{
 			case RBP_SOCK_RETRY:
-				status = try_connect(sock);
-				if (status != RBP_OK)
-					return status;
-				if (sock->state == RBP_SOCK_RETRY)
-				{
-					*events = 0;
-					return RBP_INPROGRESS;
-				}
+				status = retry_connect(sock, events);
 				break;
-
 			case RBP_SOCK_CONNECTING:
-				{
-					struct pollfd pfd = {.fd = sock->fd, .events = POLLOUT};
-					int			err = 0;
-					socklen_t	len = sizeof(err);
-
-					*events = POLLOUT;
-					if (poll(&pfd, 1, 0) <= 0)
-						return RBP_INPROGRESS;
-					if (getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0 ||
-						err != 0)
-						return RBP_CONNLOST;
-					rbp_wire_put_hello(buf, sock->cred.lease);
-					if (!send_all(sock, buf, RBP_HELLO_SIZE))
-						return RBP_CONNLOST;
-					*events = POLLIN;
-					sock->state = RBP_SOCK_CHALLENGE;
-					break;
-				}
-
-			case RBP_SOCK_CHALLENGE:
-				if (!receive_message(sock, &status))
-					return status;
-				if (sock->rx[0] == RBP_OP_WELCOME)
-				{
-					if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE,
-											  &sock->welcome) ||
-						sock->welcome.status == RBP_WIRE_OK)
-						return RBP_PROTOCOL;
-					return rbp_status_from_wire(sock->welcome.status);
-				}
-				if (!rbp_wire_get_challenge(sock->rx, RBP_CHALLENGE_SIZE, nonce))
-					return RBP_PROTOCOL;
-				if (!rbp_handshake_mac(sock->cred.secret, nonce,
-									   sock->cred.lease, mac))
-					return RBP_NOMEM;
-				rbp_wire_put_auth(buf, mac);
-				if (!send_all(sock, buf, RBP_AUTH_SIZE))
-					return RBP_CONNLOST;
-				sock->state = RBP_SOCK_WELCOME;
+				status = say_hello(sock, events);
 				break;
-
+			case RBP_SOCK_CHALLENGE:
+				status = answer_challenge(sock);
+				break;
 			case RBP_SOCK_WELCOME:
-				if (!receive_message(sock, &status))
-					return status;
-				if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE,
-										  &sock->welcome))
-					return RBP_PROTOCOL;
-				if (sock->welcome.status != RBP_WIRE_OK)
-					return rbp_status_from_wire(sock->welcome.status);
-				OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
-				sock->state = RBP_SOCK_READY;
-				return RBP_OK;
-
+				status = be_welcome(sock);
+				break;
 			case RBP_SOCK_READY:
 				return RBP_OK;
-
-			case RBP_SOCK_FAILED:
+			default:			/* RBP_SOCK_FAILED */
 				return sock->failure;
 		}
-	}
+	} while (status == RBP_OK);
+	return status;
 }
 
 RbpStatus
