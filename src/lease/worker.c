@@ -451,17 +451,15 @@ static int
 retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
 {
 	RbpRegionGrant *given;
-	int			draining = 0;
-	int			n;
+	RbpRetired	retired;
 
 	count = Min(count, h->lease->nregions);
 	given = palloc0(sizeof(RbpRegionGrant) * (count + 1));
-	n = rbp_remote_retire_coldest(h->pool, donor, count, given, count, until,
-								  move_ns, &draining);
-	note_released(h, given, n);
-	h->draining += draining;
-	h->drained |= draining > 0;
-	return n;
+	retired = rbp_remote_retire_coldest(h->pool, donor, count, given, until, move_ns);
+	note_released(h, given, retired.given);
+	h->draining += retired.draining;
+	h->drained |= retired.draining > 0;
+	return retired.given;
 }
 
 /*
@@ -610,6 +608,10 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	bool		is_new = known == NULL;
 	bool		unchanged;
 	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+	RbpLeaseTerms terms = {
+		.cred = &fresh->cred,.deadline_ns = rbp_lease_deadline(sent_ns, fresh->ttl_ms),
+		.donors = fresh->donors,.regions = grants
+	};
 	RbpBrokerAccess access;
 	int			unused;
 	int			n = 0;
@@ -620,6 +622,7 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	explicit_bzero(&access, sizeof(access));
 
 	rbp_lease_resolve_donors(fresh);
+	terms.ndonors = fresh->ndonors;
 	unchanged = h->in_use && !h->suspected &&
 		rbp_lease_same_memory(known, fresh);
 
@@ -645,9 +648,10 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 			n++;
 		}
 		if (pass == 0 && n < fresh->nregions && h->in_use)
-			rbp_remote_set_lease(h->pool, &fresh->cred,
-								 rbp_lease_deadline(sent_ns, fresh->ttl_ms),
-								 fresh->donors, fresh->ndonors, grants, n);
+		{
+			terms.nregions = n;
+			(void) rbp_remote_set_lease(h->pool, &terms);
+		}
 	}
 
 	/* A donor that does not ask any more: what is not empty yet may stay. */
@@ -660,16 +664,15 @@ adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	rbp_lease_free(known);
 	h->lease = fresh;
 	h->nreleased = 0;
-	h->deadline = rbp_lease_deadline(sent_ns, fresh->ttl_ms);
+	h->deadline = terms.deadline_ns;
 	if (unchanged)
 		unused = rbp_remote_extend_lease(h->pool, h->deadline);
 	else
 	{
 		h->in_use = true;
 		h->suspected = false;
-		unused = rbp_remote_set_lease(h->pool, &fresh->cred, h->deadline,
-									  fresh->donors, fresh->ndonors,
-									  grants, fresh->nregions);
+		terms.nregions = fresh->nregions;
+		unused = rbp_remote_set_lease(h->pool, &terms);
 	}
 	if (unused > 0)
 		release_unused(h);

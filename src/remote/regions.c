@@ -509,28 +509,19 @@ find_grant(const RemoteRegion *region, const RbpRegionGrant **sorted, int n)
 	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
 }
 
-int
-rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
-					 int64 deadline_ns,
-					 const RbpEndpoint *donors, int ndonors,
-					 const RbpRegionGrant *regions, int nregions)
+/*
+ * Retire the pool's regions that are not granted any more, or all if that is
+ * another lease.  held: of each grant, whether its region is in use and stays.
+ */
+static void
+retire_others(RbpPool pool, const RbpLeaseTerms *terms, bool same_lease, bool *held)
 {
-	PoolLease  *lease = &shared->leases[pool];
-	bool		same;
-	bool		was_known[RBP_MAX_DONORS];
-	int			unused = 0;
-	int			place = 0;
+	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (terms->nregions + 1));
 	uint32		retired = 0;
-	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (nregions + 1));
-	bool	   *held = palloc0(nregions + 1);	/* of each grant: it is in use */
 
-	for (int i = 0; i < nregions; i++)
-		sorted[i] = &regions[i];
-	qsort(sorted, nregions, sizeof(*sorted), compare_grants);
-
-	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
-	same = lease->has_lease &&
-		memcmp(&lease->credentials, cred, sizeof(*cred)) == 0;
+	for (int i = 0; i < terms->nregions; i++)
+		sorted[i] = &terms->regions[i];
+	qsort(sorted, terms->nregions, sizeof(*sorted), compare_grants);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		RemoteRegion *region = &shared->regions[r];
@@ -538,28 +529,41 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 
 		if (!is_region_of(r, pool))
 			continue;
-		grant = find_grant(region, sorted, nregions);
-		if (same && pg_atomic_read_u32(&region->denied) == 0 && grant != NULL)
-			held[grant - regions] = true;
+		grant = find_grant(region, sorted, terms->nregions);
+		if (same_lease && pg_atomic_read_u32(&region->denied) == 0 && grant != NULL)
+			held[grant - terms->regions] = true;
 		else
 		{
 			pause_retiring(&retired, r);
 			retire_region(r);
 		}
 	}
-	if (!same)
-	{
-		lease->credentials = *cred;
-		lease->has_lease = true;
-		(void) rbp_remote_conns_stale(&lease->serial);
+	pfree(sorted);
+}
 
-		/* what was denied, or lost, may have been the old lease's */
-		for (int i = 0; i < RBP_MAX_DONORS; i++)
-		{
-			pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
-			pg_atomic_write_u64(&shared->donors[i].probe_at, 0);
-		}
+/* The pool has another lease from here on. */
+static void
+take_over(RbpPool pool, const RbpCredentials *cred)
+{
+	PoolLease  *lease = &shared->leases[pool];
+
+	lease->credentials = *cred;
+	lease->has_lease = true;
+	(void) rbp_remote_conns_stale(&lease->serial);
+
+	/* what was denied, or lost, may have been the old lease's */
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
+		pg_atomic_write_u64(&shared->donors[i].probe_at, 0);
 	}
+}
+
+/* The pool's donors are these, and those of its regions. */
+static void
+set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
+{
+	bool		was_known[RBP_MAX_DONORS];
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
@@ -571,31 +575,58 @@ rbp_remote_set_lease(RbpPool pool, const RbpCredentials *cred,
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (was_known[i] && !shared->donors[i].known[pool])
 			donor_left(i);
+}
 
-	if (nregions > 0 && pool == RBP_POOL_BUFFER)
-		before_use();
-	pg_atomic_write_u64(&lease->deadline, (uint64) deadline_ns);
-	for (int i = 0; i < nregions; i++)
+/* Enter the regions that are not held; returns how many found no place. */
+static int
+enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *held)
+{
+	int			unused = 0;
+	int			place = 0;
+
+	for (int i = 0; i < terms->nregions; i++)
 	{
+		const RbpRegionGrant *grant = &terms->regions[i];
 		int			donor = -1;
 
 		if (held[i])
 			continue;
 		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
 			if (shared->donors[k].known[pool] &&
-				strcmp(shared->donors[k].endpoint.donor, regions[i].donor) == 0)
+				strcmp(shared->donors[k].endpoint.donor, grant->donor) == 0)
 				donor = k;
-		if (donor < 0 || enter_region(pool, &regions[i], donor, &place) < 0)
+		if (donor < 0 || enter_region(pool, grant, donor, &place) < 0)
 			unused++;
 	}
+	return unused;
+}
+
+int
+rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	bool	   *held = palloc0(terms->nregions + 1);
+	bool		same;
+	int			unused;
+
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	same = lease->has_lease &&
+		memcmp(&lease->credentials, terms->cred, sizeof(*terms->cred)) == 0;
+	retire_others(pool, terms, same, held);
+	if (!same)
+		take_over(pool, terms->cred);
+	set_donors(pool, terms->donors, terms->ndonors);
+
+	if (terms->nregions > 0 && pool == RBP_POOL_BUFFER)
+		before_use();
+	pg_atomic_write_u64(&lease->deadline, (uint64) terms->deadline_ns);
+	unused = enter_regions(pool, terms, held);
 	/* extents that were passed may be free again */
 	lease->bringing = false;
 	unused += bring_regions_online(pool);
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
-	pfree(sorted);
 	pfree(held);
-	rbp_remote_wake();
 	return unused;
 }
 
@@ -940,33 +971,49 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_by)
 	LWLockRelease(&shared->remote_lock);
 }
 
-int
+/*
+ * Is the region, which was drained and evacuated, to go now?  If its content has no
+ * copies, nothing comes to its end in it from now on.
+ */
+static bool
+may_retire(int r, const RbpRemotePoolOps *ops)
+{
+	RemoteRegion *region = &shared->regions[r];
+
+	if (ops->has_copies && !region->moved && rbp_now_ns() < region->drain_by)
+		return false;
+
+	/* what comes to its end now sees this, or is seen by is_empty() */
+	(void) pg_atomic_exchange_u32(&region->closing, 1);
+	if (ops->has_copies || is_empty(r))
+		return true;
+	pg_atomic_write_u32(&region->closing, 0);
+	return false;
+}
+
+RbpRetired
 rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
-						  RbpRegionGrant *given, int max,
-						  int64 until_ns, int64 move_ns, int *draining)
+						  RbpRegionGrant *given, int64 until_ns, int64 move_ns)
 {
 	const RbpRemotePoolOps *ops = pool_ops[pool];
+	RbpRetired	result = {0, 0};
 	int64		now = rbp_now_ns();
 	uint32		retired = 0;
 	int		   *chosen;
-	int			wanted;
 	int			nchosen;
-	int			n = 0;
 
-	if (draining != NULL)
-		*draining = 0;
 	if (count == 0 && donor == NULL && ops->drain != NULL)
 	{
 		undrain_all(pool);
 		leave_donors(pool);
 	}
-	wanted = Min(Min(count, max), (int) pg_atomic_read_u32(&shared->leases[pool].nregions));
-	if (wanted <= 0)
-		return 0;
+	count = Min(count, (int) pg_atomic_read_u32(&shared->leases[pool].nregions));
+	if (count <= 0)
+		return result;
 
 	/* Nobody but the lease worker, that is us, changes the regions. */
-	chosen = palloc(sizeof(int) * wanted);
-	nchosen = choose_regions(pool, donor, wanted, chosen);
+	chosen = palloc(sizeof(int) * count);
+	nchosen = choose_regions(pool, donor, count, chosen);
 	if (ops->drain != NULL)
 	{
 		drain(pool, chosen, nchosen, now + move_ns);
@@ -975,38 +1022,26 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < nchosen; i++)
 	{
-		RemoteRegion *region = &shared->regions[chosen[i]];
+		const RemoteRegion *region = &shared->regions[chosen[i]];
+		RbpRegionGrant *grant = &given[result.given];
 
 		pause_retiring(&retired, chosen[i]);
-		if (ops->drain != NULL)
-		{
-			if (ops->has_copies && !region->moved &&
-				rbp_now_ns() < region->drain_by)
-				continue;
-
-			/* what comes to its end now sees this, or is seen by is_empty() */
-			(void) pg_atomic_exchange_u32(&region->closing, 1);
-			if (!ops->has_copies && !is_empty(chosen[i]))
-			{
-				pg_atomic_write_u32(&region->closing, 0);
-				continue;
-			}
-		}
-		strlcpy(given[n].donor, shared->donors[region->donor].endpoint.donor,
-				sizeof(given[n].donor));
-		given[n].region = region->number;
-		given[n].bytes = region->bytes;
-		n++;
+		if (ops->drain != NULL && !may_retire(chosen[i], ops))
+			continue;
+		strlcpy(grant->donor, shared->donors[region->donor].endpoint.donor,
+				sizeof(grant->donor));
+		grant->region = region->number;
+		grant->bytes = region->bytes;
+		result.given++;
 		retire_region(chosen[i]);
 	}
 	LWLockRelease(&shared->remote_lock);
-	if (draining != NULL)
-		*draining = nchosen - n;
+	result.draining = nchosen - result.given;
 
-	if (ops->drain != NULL && nchosen == n)
+	if (ops->drain != NULL && result.draining == 0)
 		leave_donors(pool);
 	pfree(chosen);
-	return n;
+	return result;
 }
 
 /*

@@ -292,19 +292,26 @@ typedef struct RbpRegionGrant
 	uint64		bytes;			/* a multiple of 1 MiB */
 } RbpRegionGrant;
 
+/* A lease, as the broker has granted it. */
+typedef struct RbpLeaseTerms
+{
+	const RbpCredentials *cred;
+	int64		deadline_ns;	/* monotonic: until then it may be used */
+	const RbpEndpoint *donors;
+	int			ndonors;
+	const RbpRegionGrant *regions;
+	int			nregions;
+} RbpLeaseTerms;
+
 /*
- * Make lease, donors and regions those given, and deadline_ns (monotonic)
- * the time until which they may be used.  Regions that are not in the list
+ * The pool's lease, donors and regions are these.  Regions that are not in the list
  * are taken out of use before the return; new ones come into use, many of them
  * not with all their memory at once: see rbp_remote_tend().  A lease with a new
  * id or secret takes all old regions out of use first.  Regions past the
  * directory's capacity, or of donors past RBP_MAX_DONORS, are not used; their
  * number is returned.
  */
-extern int	rbp_remote_set_lease(RbpPool pool,
-								 const RbpCredentials *cred, int64 deadline_ns,
-								 const RbpEndpoint *donors, int ndonors,
-								 const RbpRegionGrant *regions, int nregions);
+extern int	rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms);
 
 /*
  * The lease that is in use, also past its deadline; false if there is none.
@@ -345,22 +352,28 @@ extern int	rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
  */
 extern bool rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused);
 
+/* Regions that were to be taken out of use. */
+typedef struct RbpRetired
+{
+	int			given;			/* are, and can be given back to the broker */
+	int			draining;		/* are not empty yet */
+} RbpRetired;
+
 /*
  * The coldest count regions (of the named donor, or of any if donor is
- * NULL) taken out of use, to be given back to the broker; fills given and
- * returns how many (at most max).  Of any donor: if content has copies, such
- * that the donors' shares stay in proportion.
+ * NULL) taken out of use, to be given back to the broker: in given, which has room for
+ * count.  Of any donor: if content has copies, such that the donors' shares stay in
+ * proportion.
  *
  * Content is moved first (RbpRemotePoolOps.evacuate), for until_ns at most;
  * regions that are not empty by then are not among the given ones and go on
- * draining: call it again.  *draining tells how many there are still to give.
+ * draining: call it again.
  * If content has copies, a region is given in any case when its content was
  * gone through once, its donor is avoided, or move_ns have passed.
  */
-extern int	rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
-									  RbpRegionGrant *given, int max,
-									  int64 until_ns, int64 move_ns,
-									  int *draining);
+extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
+											int count, RbpRegionGrant *given,
+											int64 until_ns, int64 move_ns);
 
 /*
  * Has a backend seen a donor deny access or break since the last call?  The

@@ -156,9 +156,11 @@ static void
 set_lease(const char *what)
 {
 	double		start = now_ms();
-	int			unused = rbp_remote_set_lease(RBP_POOL_BUFFER, &cred,
-											  mock_now + 3600000 * MS, endpoints,
-											  ndonors, grants, nregions);
+	const RbpLeaseTerms terms = {
+		.cred = &cred,.deadline_ns = mock_now + 3600000 * MS,.donors = endpoints,
+		.ndonors = ndonors,.regions = grants,.nregions = nregions
+	};
+	int			unused = rbp_remote_set_lease(RBP_POOL_BUFFER, &terms);
 
 	tell(what, now_ms() - start);
 	if (unused != 0)
@@ -198,10 +200,9 @@ give_back(const char *what)
 	{
 		RbpRegionGrant given[2];
 		double		start = now_ms();
-		int			draining;
 
 		if (rbp_remote_retire_coldest(RBP_POOL_BUFFER, endpoints[d].donor, 2, given,
-									  2, mock_now, 0, &draining) != 2)
+									  mock_now, 0).given != 2)
 			exit(1);
 		longest = Max(longest, now_ms() - start);
 	}

@@ -172,6 +172,32 @@ set_up(void)
 						  extents, ops, first_use);
 }
 
+static int
+set_lease(RbpPool pool, const RbpCredentials *cred, int64 deadline_ns,
+		  const RbpEndpoint *donors, int ndonors,
+		  const RbpRegionGrant *regions, int nregions)
+{
+	const RbpLeaseTerms terms = {
+		.cred = cred,.deadline_ns = deadline_ns,.donors = donors,.ndonors = ndonors,
+		.regions = regions,.nregions = nregions
+	};
+
+	return rbp_remote_set_lease(pool, &terms);
+}
+
+/* How many were given; *left: how many are still draining. */
+static int
+retire_coldest(RbpPool pool, const char *donor, int count, RbpRegionGrant *given,
+			   int64 until_ns, int64 move_ns, int *left)
+{
+	RbpRetired	retired = rbp_remote_retire_coldest(pool, donor, count, given,
+													until_ns, move_ns);
+
+	if (left != NULL)
+		*left = retired.draining;
+	return retired.given;
+}
+
 /*
  * Lease n for the pool, with regions 0 to count - 1 of each donor from "from"
  * on.  Returns how many found no room.
@@ -194,7 +220,7 @@ take_lease(RbpPool pool, int n, int from, int ndonors, int count)
 			grants[ngrants].region = (uint32) r;
 			grants[ngrants++].bytes = MOCK_REGION_BYTES;
 		}
-	return rbp_remote_set_lease(pool, &cred, mock_now + 3600000 * MS,
+	return set_lease(pool, &cred, mock_now + 3600000 * MS,
 								endpoints, ndonors, grants, ngrants);
 }
 
@@ -944,11 +970,11 @@ test_giving_back(void)
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
 		heat[e] = (uint64) (rbp_remote_slot_donor(RBP_EXTENT_SLOT(e)) == 0 ? 100 - e : 50 - e);
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8, 0, 0, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 0, 0, &left);
 	ok(n == 1 && left == 0 && strcmp(given[0].donor, "donor1") == 0, "the coldest region is given");
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8, 0, 0, NULL);
+	n = retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 0, 0, NULL);
 	ok(n == 1 && strcmp(given[0].donor, "donor0") == 0, "or the coldest of a donor");
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 5, given, 8, 0, 0, NULL);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 5, given, 0, 0, NULL);
 	is_u64(n, 2, "no more than there are");
 
 	/* The temp quota: emptied first. */
@@ -960,7 +986,7 @@ test_giving_back(void)
 			used[e] = 20;
 	pages_each_time = 20;
 	from = mock_now;
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, 0, &left);
+	n = retire_coldest(RBP_POOL_TEMP, NULL, 2, given, mock_now + 5 * MS, 0, &left);
 	is_u64(n, 0, "no region is empty in so short a time");
 	is_u64(left, 2, "two go on draining");
 	ok(last_looks > 0 && open_looks == 0, "a region is closed before the last look at it");
@@ -968,32 +994,32 @@ test_giving_back(void)
 	   "and open again if it was not empty");
 	is_u64(count_draining(), 4, "with their extents");
 	ok(mock_now - from <= 20 * MS, "it has kept to its time, but for the last step");
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 1000 * MS, 0, &left);
+	n = retire_coldest(RBP_POOL_TEMP, NULL, 2, given, mock_now + 1000 * MS, 0, &left);
 	ok(n == 2 && left == 0 && strcmp(given[0].donor, "donor1") == 0 &&
 	   strcmp(given[1].donor, "donor1") == 0, "the least used are given, when they are empty");
 	ok(rbp_remote_usable(RBP_POOL_TEMP, mock_now) && rbp_remote_slot_donor(TEMP_SLOT(0)) == 0,
 	   "the others stay");
 
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, "donor0", 1, given, 8, mock_now, 0, &left);
+	n = retire_coldest(RBP_POOL_TEMP, "donor0", 1, given, mock_now, 0, &left);
 	ok(n == 0 && left == 1 && count_draining() == 2, "no time: one is marked");
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 0, given, 8, mock_now, 0, &left);
+	n = retire_coldest(RBP_POOL_TEMP, NULL, 0, given, mock_now, 0, &left);
 	ok(n == 0 && left == 0 && count_draining() == 0, "wanted again after all");
 
 	/* What drains already goes first, even if another is emptier now. */
-	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
+	(void) retire_coldest(RBP_POOL_TEMP, NULL, 1, given, mock_now, 0, &left);
 	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
 		if (online[e] && !draining[e])
 			used[e] = 1;
 	pages_each_time = 100;
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now + 1000 * MS, 0, &left);
+	n = retire_coldest(RBP_POOL_TEMP, NULL, 1, given, mock_now + 1000 * MS, 0, &left);
 	ok(n == 1 && count_draining() == 0, "what drains already goes first");
 	ok(connections_of(0) == (mock_donors[0].open > 0), "connections are counted");
 
 	/* A region that is lost while it drains is gone. */
-	(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
+	(void) retire_coldest(RBP_POOL_TEMP, NULL, 1, given, mock_now, 0, &left);
 	is_u64(left, 1, "the last one drains");
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
-	n = rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 1, given, 8, mock_now, 0, &left);
+	n = retire_coldest(RBP_POOL_TEMP, NULL, 1, given, mock_now, 0, &left);
 	ok(n == 0 && left == 0, "lost while it drained");
 
 	/* A region that is slow to empty does not keep others from it. */
@@ -1005,7 +1031,7 @@ test_giving_back(void)
 	}
 	pages_each_time = 1;
 	for (int i = 0; i < 2; i++)
-		(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, 0, &left);
+		(void) retire_coldest(RBP_POOL_TEMP, NULL, 2, given, mock_now + 5 * MS, 0, &left);
 	n = 0;
 	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
 		n += evacuated[e] > 0;
@@ -1057,8 +1083,7 @@ test_shrinking(void)
 		heat[e] = rbp_remote_slot_donor(RBP_EXTENT_SLOT(e)) == 0 ? 100 : 10;
 	}
 	pages_each_time = 50;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 2, given, 8,
-								  mock_now + 1000 * MS, 1000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 2, given, mock_now + 1000 * MS, 1000 * MS, &left);
 	ok(n == 2 && left == 0 && strcmp(given[0].donor, given[1].donor) != 0,
 	   "each donor gives up its share");
 
@@ -1067,34 +1092,28 @@ test_shrinking(void)
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
 		used[e] = 50;
 	pages_each_time = 0;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
-								  mock_now + 50 * MS, 200 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, mock_now + 50 * MS, 200 * MS, &left);
 	ok(n == 0 && left == 1, "pages that do not move are waited for");
 	mock_now += 200 * MS;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
-								  mock_now + 50 * MS, 200 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, mock_now + 50 * MS, 200 * MS, &left);
 	ok(n == 1 && left == 0, "but not for ever");
 
 	/* nor longer than who asks for it in the meantime can wait */
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
 		used[e] = 50;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
-								  mock_now + 50 * MS, 1000000 * MS, &left);
-	n += rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
-								   mock_now + 50 * MS, 200 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, mock_now + 50 * MS, 1000000 * MS, &left);
+	n += retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, mock_now + 50 * MS, 200 * MS, &left);
 	ok(n == 0 && left == 1, "a region that drains is to go sooner");
 	mock_now += 200 * MS;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, 8,
-								  mock_now + 50 * MS, 1000000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, "donor0", 1, given, mock_now + 50 * MS, 1000000 * MS, &left);
 	ok(n == 1 && left == 0, "and does");
 
 	/* nor is a donor that is known not to answer */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (strcmp(rbp_remote_shared->donors[i].endpoint.donor, "donor1") == 0)
 			pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 1);
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, "donor1", 1, given, 8,
-								  mock_now + 50 * MS, 1000000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, "donor1", 1, given, mock_now + 50 * MS, 1000000 * MS, &left);
 	ok(n == 1 && left == 0, "a donor that is avoided is not waited for");
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 0);
@@ -1106,27 +1125,23 @@ test_shrinking(void)
 		used[e] = 50;
 	recover(0);
 	mock_donors[0].answers_at = mock_now + 60 * MS;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
-								  mock_now + 200 * MS, 1000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 0 && left == 1, "a donor that was late may be in time again");
 	is_u64(mock_donors[0].open, 1, "there is a connection");
-	(void) rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 0, given, 8, mock_now, 0, &left);
+	(void) retire_coldest(RBP_POOL_BUFFER, NULL, 0, given, mock_now, 0, &left);
 	is_u64(mock_donors[0].open, 0, "which is closed when nothing is to go any more");
 	mock_now += 10 * MS;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		rbp_remote_end_doubt(&rbp_remote_shared->donors[i]);
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
-								  mock_now + 200 * MS, 1000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
 
 	pg_atomic_write_u32(&rbp_remote_shared->max_places, 0);
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
-								  mock_now + 200 * MS, 1000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 0 && left == 1, "so may others' connections");
 	mock_now += 1000 * MS;
 	rbp_remote_set_worker();
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8,
-								  mock_now + 200 * MS, 1000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 4, "but the lease worker needs no place");
 	pg_atomic_write_u32(&rbp_remote_shared->max_places, (uint32) rbp_guc_max_connections);
 
@@ -1148,13 +1163,13 @@ test_shrinking(void)
 			evacuated[e] = 0;
 		}
 		/* whosever turn it is at first */
-		(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now, 0, &left);
+		(void) retire_coldest(RBP_POOL_TEMP, NULL, 2, given, mock_now, 0, &left);
 		for (int i = 0; i < 4; i++)
 		{
 			pages_each_time = 0;
-			(void) rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 8, mock_now + 5 * MS, 10000 * MS, &left);
+			(void) retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 5 * MS, 10000 * MS, &left);
 			pages_each_time = 1;
-			(void) rbp_remote_retire_coldest(RBP_POOL_TEMP, NULL, 2, given, 8, mock_now + 5 * MS, 0, &left);
+			(void) retire_coldest(RBP_POOL_TEMP, NULL, 2, given, mock_now + 5 * MS, 0, &left);
 		}
 		for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
 			n += evacuated[e] > 0;
@@ -1437,7 +1452,7 @@ test_partial_region(void)
 	int			n = 0;
 
 	is_u64(take_lease(RBP_POOL_BUFFER, 1, 0, 3, 2), 0, "six regions share the extents of four");
-	is_u64(rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 1, 0, 0, NULL), 1, "one goes");
+	is_u64(retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 0, 0, NULL), 1, "one goes");
 	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 0, "a renewal");
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
 		n += online[e];
@@ -1518,7 +1533,7 @@ take_vast_lease(const RbpRegionGrant *grants)
 	int			sum;
 	int			unused;
 
-	sum = rbp_remote_set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
+	sum = set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
 							   &endpoint, 1, grants, VAST_REGIONS);
 	(void) rbp_remote_tend(RBP_POOL_BUFFER, INT64_MAX, &unused);
 	return sum + unused +
@@ -1610,14 +1625,12 @@ test_many_regions(void)
 		grants[r].region = (uint32) r;
 		grants[r].bytes = RBP_EXTENT_BYTES;
 	}
-	is_u64(rbp_remote_set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
+	is_u64(set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
 								endpoints, 2, grants, MANY_REGIONS), 0, "many regions");
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, 100,
-								  mock_now + 50 * MS, 1000 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, mock_now + 50 * MS, 1000 * MS, &left);
 	ok(n == 0 && left == 100, "half of them are to go");
 	mock_now += 1000 * MS;
-	n = rbp_remote_retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, 100,
-								  mock_now + 50 * MS, 500 * MS, &left);
+	n = retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, mock_now + 50 * MS, 500 * MS, &left);
 	ok(n == 100 && left == 0, "when their time is over all go");
 	for (int i = 0; i < n; i++)
 		of_first += strcmp(given[i].donor, mock_donors[0].id) == 0;
