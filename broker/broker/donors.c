@@ -78,16 +78,17 @@ parse_registration(const json_t *body, Registration *reg, BrokerReply *error)
 	reg->grace_ms = BROKER_DEFAULT_GRACE_MS;
 	if (!broker_body_text(body, "id", true, reg->id, sizeof(reg->id), error) ||
 		!broker_body_text(body, "host", true, reg->host, sizeof(reg->host), error) ||
-		!broker_body_int(body, "port", false, 0, 65535, &reg->port, error) ||
+		!broker_body_int(body, "port", false, (BrokerRange) {0, 65535}, &reg->port, error) ||
 		!broker_body_text(body, "rdma_host", false, reg->rdma_host, sizeof(reg->rdma_host), error) ||
-		!broker_body_int(body, "rdma_port", false, 0, 65535, &reg->rdma_port, error) ||
+		!broker_body_int(body, "rdma_port", false, (BrokerRange) {0, 65535}, &reg->rdma_port, error) ||
 		!broker_body_text(body, "shm_name", false, reg->shm_name, sizeof(reg->shm_name), error) ||
 		!broker_body_text(body, "boot_id", false, reg->boot_id, sizeof(reg->boot_id), error) ||
 		!broker_body_text(body, "instance", true, reg->instance, sizeof(reg->instance), error) ||
-		!broker_body_int(body, "region_size", true, BROKER_REGION_UNIT,
-				  INT64_C(1) << 40, &reg->region_size, error) ||
-		!broker_body_int(body, "regions", true, 1, BROKER_MAX_REGIONS, &reg->regions, error) ||
-		!broker_body_int(body, "grace_ms", false, 0, BROKER_MAX_GRACE_MS, &reg->grace_ms, error) ||
+		!broker_body_int(body, "region_size", true,
+						 (BrokerRange) {BROKER_REGION_UNIT, INT64_C(1) << 40},
+						 &reg->region_size, error) ||
+		!broker_body_int(body, "regions", true, (BrokerRange) {1, BROKER_MAX_REGIONS}, &reg->regions, error) ||
+		!broker_body_int(body, "grace_ms", false, (BrokerRange) {0, BROKER_MAX_GRACE_MS}, &reg->grace_ms, error) ||
 		!broker_body_array(body, "transports", &transports, error) ||
 		!broker_body_array(body, "clean", &reg->clean, error))
 		return false;
@@ -452,9 +453,9 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 	BrokerDonor *donor;
 
 	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply) ||
-		!broker_body_int(body, "revision", true, 0, INT64_MAX, &revision, &reply) ||
-		!broker_body_int(body, "want_back", false, 0, INT64_MAX, &want_back, &reply) ||
-		!broker_body_int(body, "grace_ms", false, 0, BROKER_MAX_GRACE_MS, &grace_ms, &reply) ||
+		!broker_body_int(body, "revision", true, (BrokerRange) {0, INT64_MAX}, &revision, &reply) ||
+		!broker_body_int(body, "want_back", false, (BrokerRange) {0, INT64_MAX}, &want_back, &reply) ||
+		!broker_body_int(body, "grace_ms", false, (BrokerRange) {0, BROKER_MAX_GRACE_MS}, &grace_ms, &reply) ||
 		!broker_body_bool(body, "draining", &draining, &reply) ||
 		!broker_body_array(body, "clean", &clean, &reply) ||
 		!broker_body_array(body, "ended", &ended, &reply))

@@ -120,17 +120,17 @@ broker_body_text(const json_t *body, const char *key, bool required,
 
 bool
 broker_body_int(const json_t *body, const char *key, bool required,
-		 int64_t min, int64_t max, int64_t *value, BrokerReply *error)
+				BrokerRange range, int64_t *value, BrokerReply *error)
 {
 	const json_t *member = json_object_get(body, key);
 
 	if (member == NULL && !required)
 		return true;
-	if (!json_is_integer(member) || json_integer_value(member) < min ||
-		json_integer_value(member) > max)
+	if (!json_is_integer(member) || json_integer_value(member) < range.least ||
+		json_integer_value(member) > range.most)
 	{
 		*error = broker_reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
-							 key, min, max);
+									key, range.least, range.most);
 		return false;
 	}
 	*value = json_integer_value(member);

@@ -29,6 +29,13 @@ extern BrokerReply broker_reply_json(int status, json_t *json);
 extern BrokerReply broker_reply_error(int status, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
+/* From least to most. */
+typedef struct BrokerRange
+{
+	int64_t		least;
+	int64_t		most;
+} BrokerRange;
+
 /*
  * Members of a body.  Return false and set *error (400) if the member has the
  * wrong type or is out of range, or is missing though required.  A missing
@@ -37,7 +44,7 @@ extern BrokerReply broker_reply_error(int status, const char *fmt,...)
 extern bool broker_body_text(const json_t *body, const char *key, bool required,
 					  char *dst, size_t size, BrokerReply *error);
 extern bool broker_body_int(const json_t *body, const char *key, bool required,
-					 int64_t min, int64_t max, int64_t *value, BrokerReply *error);
+							BrokerRange range, int64_t *value, BrokerReply *error);
 extern bool broker_body_bool(const json_t *body, const char *key, bool *value,
 					  BrokerReply *error);
 

@@ -249,8 +249,8 @@ broker_leases_create(const char *id, const json_t *body)
 	if (!broker_body_text(body, "client", true, lease->client, sizeof(lease->client), &reply) ||
 		!broker_body_text(body, "instance", true, lease->instance, sizeof(lease->instance), &reply) ||
 		!parse_purpose(body, &lease->purpose, &reply) ||
-		!broker_body_int(body, "bytes", true, 0, INT64_C(1) << 50, &lease->wanted, &reply) ||
-		!broker_body_int(body, "ttl_ms", true, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
+		!broker_body_int(body, "bytes", true, (BrokerRange) {0, INT64_C(1) << 50}, &lease->wanted, &reply) ||
+		!broker_body_int(body, "ttl_ms", true, (BrokerRange) {BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
 				  &lease->ttl_ms, &reply))
 	{
 		free(lease);
@@ -380,8 +380,8 @@ broker_leases_renew(const char *id, const json_t *body)
 	BrokerLease *lease;
 
 	if (!parse_secret(body, secret, &reply) ||
-		!broker_body_int(body, "bytes", false, 0, INT64_C(1) << 50, &wanted, &reply) ||
-		!broker_body_int(body, "ttl_ms", false, BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS,
+		!broker_body_int(body, "bytes", false, (BrokerRange) {0, INT64_C(1) << 50}, &wanted, &reply) ||
+		!broker_body_int(body, "ttl_ms", false, (BrokerRange) {BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
 				  &ttl_ms, &reply) ||
 		!broker_body_array(body, "release", &release, &reply) ||
 		!check_release(release, &reply))

@@ -285,9 +285,7 @@ main(int argc, char **argv)
 	}
 	donor_lease_set_rdma(&donor_verbs_rdma);
 	donor_lease_init(opt.min_free);
-	donor_serve_init(host, &port, (ep.transports & RBP_TRANSPORT_TCP) != 0,
-					 (ep.transports & RBP_TRANSPORT_SHM) != 0, ep.shm_name,
-					 opt.threads, opt.spin_us);
+	donor_serve_init(host, &port, ep.transports, ep.shm_name, opt.threads, opt.spin_us);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 
 	if ((ep.transports & RBP_TRANSPORT_TCP) == 0)

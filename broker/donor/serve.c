@@ -1112,7 +1112,7 @@ listen_unix(char shm_name[RBP_SHM_NAME_LEN])
 }
 
 void
-donor_serve_init(const char *host, uint16_t *port, bool tcp, bool shm,
+donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 				 char shm_name[RBP_SHM_NAME_LEN], int want_threads, int spin_us)
 {
 	long		ncpu = sysconf(_SC_NPROCESSORS_ONLN);
@@ -1128,9 +1128,9 @@ donor_serve_init(const char *host, uint16_t *port, bool tcp, bool shm,
 		max_connections = (int) (rl.rlim_cur - donor_nregions - 64);
 
 	shm_name[0] = '\0';
-	if (tcp)
+	if (transports & RBP_TRANSPORT_TCP)
 		listen_tcp(host, port);
-	if (shm)
+	if (transports & RBP_TRANSPORT_SHM)
 		listen_unix(shm_name);
 
 	threads = calloc((size_t) nthreads, sizeof(Thread));

@@ -14,12 +14,13 @@
 #include "transport/transport.h"
 
 /*
- * Open the listening sockets and start the serving threads.  Either socket
- * may be unwanted.  *port gets the TCP port, shm_name the abstract name.
+ * Open the listening sockets and start the serving threads.  Those of
+ * transports (RBP_TRANSPORT_*) are opened.  *port gets the TCP port, shm_name the abstract name.
  */
-extern void donor_serve_init(const char *host, uint16_t *port, bool tcp,
-							 bool shm, char shm_name[RBP_SHM_NAME_LEN],
-							 int threads, int spin_us);
+extern void donor_serve_init(const char *host, uint16_t *port,
+							 uint32_t transports,
+							 char shm_name[RBP_SHM_NAME_LEN], int threads,
+							 int spin_us);
 
 /* Totals since the start. */
 typedef struct DonorServeStats

@@ -145,11 +145,9 @@ accepted(RbpBroker *b, const char *token, bool of_file, const char *why)
 }
 
 bool
-rbp_lease_broker_request(RbpBroker *b, const char *method, const char *path,
-						 const char *body, long timeout_ms, bool heed_shutdown,
+rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 						 RbpHttpReply *reply, char why[RBP_BROKER_WHY_LEN])
 {
-	char	   *url = psprintf("%s%s", b->url, path);
 	char	   *of_file = read_token(b->token_file, why);
 	char	   *last = b->token != NULL ? pstrdup(b->token) : NULL;
 	const char *tokens[2] = {of_file, last};
@@ -174,8 +172,8 @@ rbp_lease_broker_request(RbpBroker *b, const char *method, const char *path,
 			(i == 1 && tokens[0] != NULL && strcmp(token, tokens[0]) == 0))
 			continue;
 		asked = true;
-		rbp_lease_http_request(method, url, token[0] != '\0' ? token : NULL,
-							   body, timeout_ms, heed_shutdown, reply);
+		rbp_lease_http_request(b->url, token[0] != '\0' ? token : NULL, request,
+							   reply);
 		if (reply->failure != RBP_HTTP_ANSWERED)
 			break;
 		if (reply->status != 401)

@@ -41,16 +41,14 @@ extern RbpBroker *rbp_lease_broker_known(const RbpBrokerAccess *access);
 extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file);
 
 /*
- * One request, see rbp_lease_http_request(); path is what comes after the URL.
+ * One request, see rbp_lease_http_request().
  * It goes with the token of the file, which is read anew for each request so
  * that it can be replaced at any time; or, if the broker does not accept that or
  * it cannot be read, with the one that was accepted last, which is logged once.
  * False if there is no token to ask with.  why gets the reason for that, or for
  * an answer of status 401.
  */
-extern bool rbp_lease_broker_request(RbpBroker *b, const char *method,
-									 const char *path, const char *body,
-									 long timeout_ms, bool heed_shutdown,
+extern bool rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 									 RbpHttpReply *reply,
 									 char why[RBP_BROKER_WHY_LEN]);
 

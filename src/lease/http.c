@@ -204,9 +204,8 @@ address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
  * no memory; *headers is the caller's in any case.
  */
 static bool
-set_up(const char *method, const char *url, const char *token,
-	   const char *body, long timeout_ms, Answer *answer,
-	   struct curl_slist **headers)
+set_up(const char *url, const char *token, const RbpHttpRequest *request,
+	   Answer *answer, struct curl_slist **headers)
 {
 	static const char *const fixed[] = {
 		"Content-Type: application/json",
@@ -237,11 +236,11 @@ set_up(const char *method, const char *url, const char *token,
 	curl_easy_reset(easy);
 	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
-		(body == NULL ||
+		(request->body == NULL ||
 		 (curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK &&
-		  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
-		  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(body)) == CURLE_OK)) &&
-		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(request->body)) == CURLE_OK)) &&
+		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, *headers) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
@@ -253,8 +252,8 @@ set_up(const char *method, const char *url, const char *token,
 		curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_SECONDS) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-						 Min(CONNECT_TIMEOUT_MS, timeout_ms)) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, timeout_ms) == CURLE_OK;
+						 Min(CONNECT_TIMEOUT_MS, request->timeout_ms)) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms) == CURLE_OK;
 }
 
 /* Let libcurl do what is due; true if the request is over, with its result. */
@@ -366,15 +365,15 @@ run(int64 give_up, bool heed_shutdown, CURLcode *result)
 }
 
 void
-rbp_lease_http_request(const char *method, const char *url, const char *token,
-					   const char *body, long timeout_ms, bool heed_shutdown,
-					   RbpHttpReply *reply)
+rbp_lease_http_request(const char *url, const char *token,
+					   const RbpHttpRequest *request, RbpHttpReply *reply)
 {
+	char	   *full_url = psprintf("%s%s", url, request->path);
 	struct curl_slist *headers = NULL;
 	struct curl_slist *addresses = NULL;
 	Answer		answer = {0};
 	CURLcode	result = CURLE_OUT_OF_MEMORY;
-	int64		give_up = rbp_now_ns() + (int64) timeout_ms * 1000000 + GRACE_NS;
+	int64		give_up = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
 	bool		finished = true;
 	char		host[RBP_HOST_LEN];
 	StringInfoData entry;
@@ -383,7 +382,7 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 
 	memset(reply, 0, sizeof(RbpHttpReply));
 	initStringInfo(&entry);
-	known = address_entry(url, host, &entry);
+	known = address_entry(full_url, host, &entry);
 	if (known != RBP_ADDRESS_KNOWN)
 	{
 		reply->failure = known == RBP_ADDRESS_ASKED ?
@@ -395,7 +394,7 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 	if (entry.len > 0)
 		addresses = curl_slist_append(NULL, entry.data);
 	if ((entry.len == 0 || addresses != NULL) &&
-		set_up(method, url, token, body, timeout_ms, &answer, &headers) &&
+		set_up(full_url, token, request, &answer, &headers) &&
 		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
 	{
 		CURLMcode	added;
@@ -405,7 +404,7 @@ rbp_lease_http_request(const char *method, const char *url, const char *token,
 		restore_signals(before);
 		if (added == CURLM_OK)
 		{
-			finished = run(give_up, heed_shutdown, &result);
+			finished = run(give_up, request->heed_shutdown, &result);
 			before = block_signals();
 			curl_multi_remove_handle(multi, easy);
 			restore_signals(before);

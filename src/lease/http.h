@@ -40,15 +40,22 @@ typedef struct RbpHttpReply
  */
 extern bool rbp_lease_http_init(void);
 
+typedef struct RbpHttpRequest
+{
+	const char *method;
+	const char *path;			/* what comes after the server's URL */
+	const char *body;			/* JSON, or NULL for none */
+	long		timeout_ms;		/* the longest wait */
+	bool		heed_shutdown;	/* end as soon as ShutdownRequestPending is set */
+} RbpHttpRequest;
+
 /*
- * One request with a JSON body, or none (NULL).  token: for the Authorization
- * header, or NULL.  Waits at most timeout_ms; with heed_shutdown, ends as soon as
- * ShutdownRequestPending is set.  Waits for no name server: as long as the host
- * has no address, the request fails at once.  Fills *reply.
+ * One request to the server of that URL.  token: for the Authorization header, or
+ * NULL.  Waits for no name server: as long as the host has no address, the request
+ * fails at once.  Fills *reply.
  */
-extern void rbp_lease_http_request(const char *method, const char *url,
-								   const char *token, const char *body,
-								   long timeout_ms, bool heed_shutdown,
+extern void rbp_lease_http_request(const char *url, const char *token,
+								   const RbpHttpRequest *request,
 								   RbpHttpReply *reply);
 
 #endif							/* RBP_LEASE_HTTP_H */

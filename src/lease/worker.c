@@ -288,6 +288,12 @@ static bool
 ask(Hold *h, const char *method, const char *path, const char *body,
 	RbpHttpReply *reply, Outcome *outcome)
 {
+	/* a broker that is to be left shall not hold up the other one */
+	const RbpHttpRequest request = {
+		.method = method,.path = path,.body = body,
+		.timeout_ms = h->broker == current ? REQUEST_TIMEOUT_MS : GOODBYE_TIMEOUT_MS,
+		.heed_shutdown = true
+	};
 	char		why[RBP_BROKER_WHY_LEN];
 
 	*outcome = OUTCOME_FAILED;
@@ -297,10 +303,7 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 		return false;
 	}
 
-	/* a broker that is to be left shall not hold up the other one */
-	if (!rbp_lease_broker_request(h->broker, method, path, body,
-								  h->broker == current ? REQUEST_TIMEOUT_MS : GOODBYE_TIMEOUT_MS,
-								  true, reply, why))
+	if (!rbp_lease_broker_request(h->broker, &request, reply, why))
 	{
 		failed(h, FAILED_TOKEN, "%s", why);
 		return false;
@@ -783,6 +786,10 @@ static void
 give_back(Hold *h, bool heed_shutdown)
 {
 	char		path[RBP_LEASE_ID_LEN + 16];
+	RbpHttpRequest request = {
+		.method = "DELETE",.path = path,.timeout_ms = GOODBYE_TIMEOUT_MS,
+		.heed_shutdown = heed_shutdown
+	};
 	char		why[RBP_BROKER_WHY_LEN];
 	char	   *body;
 	RbpHttpReply reply;
@@ -792,9 +799,9 @@ give_back(Hold *h, bool heed_shutdown)
 	stop_use(h);
 	snprintf(path, sizeof(path), "/v1/leases/%s", h->lease->cred.lease);
 	body = rbp_lease_end_body(&h->lease->cred);
+	request.body = body;
 	if (body != NULL &&
-		rbp_lease_broker_request(h->broker, "DELETE", path, body,
-								 GOODBYE_TIMEOUT_MS, heed_shutdown, &reply, why))
+		rbp_lease_broker_request(h->broker, &request, &reply, why))
 	{
 		if (reply.failure == RBP_HTTP_ANSWERED &&
 			(reply.status / 100 == 2 || reply.status == 404 || reply.status == 410))
@@ -975,12 +982,14 @@ take_settings(void)
 static const char *
 try_broker(RbpBroker *b, long timeout_ms, int *kind)
 {
+	const RbpHttpRequest request = {
+		.method = "GET",.path = "/v1/donors",.timeout_ms = timeout_ms,.heed_shutdown = true
+	};
 	char		why[RBP_BROKER_WHY_LEN];
 	RbpHttpReply reply;
 
 	*kind = FAILED_TOKEN;
-	if (!rbp_lease_broker_request(b, "GET", "/v1/donors", NULL, timeout_ms,
-								  true, &reply, why))
+	if (!rbp_lease_broker_request(b, &request, &reply, why))
 		return pstrdup(why);
 	*kind = FAILED_NETWORK;
 	if (reply.failure == RBP_HTTP_RESOLVING || reply.failure == RBP_HTTP_INTERRUPTED)

@@ -695,18 +695,27 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 	return true;
 }
 
+/* A walk through a file's tree. */
+typedef struct Walk
+{
+	RbpSpillTable *t;
+	RbpSpillFile *file;
+	RbpSpillVisit visit;
+	void	   *arg;
+	uint32_t	first;			/* what is to be cut */
+	Garbage		garbage;		/* ... and what comes of that */
+} Walk;
+
 /*
  * Cut a node of that level, which begins with block base, and discard what is
  * empty below it.  Is it empty itself then?
  */
 static bool
-cut_node(RbpSpillTable *t, RbpSpillFile *file, uint32_t index, uint32_t level,
-		 uint64_t base, uint32_t first, RbpSpillVisit visit, void *arg,
-		 Garbage *garbage)
+cut_node(Walk *walk, uint32_t index, uint32_t level, uint64_t base)
 {
-	Node	   *node = node_at(t, index);
+	Node	   *node = node_at(walk->t, index);
 	uint64_t	step = UINT64_C(1) << (NODE_BITS * level);
-	uint32_t	i = first > base ? (uint32_t) ((first - base) / step) : 0;
+	uint32_t	i = walk->first > base ? (uint32_t) ((walk->first - base) / step) : 0;
 
 	for (; i < NODE_WORDS; i++)
 	{
@@ -718,13 +727,12 @@ cut_node(RbpSpillTable *t, RbpSpillFile *file, uint32_t index, uint32_t level,
 		if (level == 0)
 		{
 			node->words[i] = 0;
-			visit(file, (uint32_t) at, word, arg);
+			walk->visit(walk->file, (uint32_t) at, word, walk->arg);
 		}
-		else if (cut_node(t, file, word - 1, level - 1, at, first, visit, arg,
-						  garbage))
+		else if (cut_node(walk, word - 1, level - 1, at))
 		{
 			node->words[i] = 0;
-			discard_node(t, word - 1, garbage);
+			discard_node(walk->t, word - 1, &walk->garbage);
 		}
 	}
 	return node_is_empty(node);
@@ -734,27 +742,25 @@ void
 rbp_spill_file_cut(RbpSpillTable *t, RbpSpillFile *file, uint32_t first,
 				   RbpSpillVisit visit, void *arg)
 {
-	Garbage		garbage = {0};
+	Walk		walk = {.t = t,.file = file,.visit = visit,.arg = arg,.first = first};
 
 	if (file->root == NIL || !covers(file->depth, first))
 		return;
-	if (cut_node(t, file, file->root, file->depth - 1, 0, first, visit, arg,
-				 &garbage))
+	if (cut_node(&walk, file->root, file->depth - 1, 0))
 	{
-		discard_node(t, file->root, &garbage);
+		discard_node(t, file->root, &walk.garbage);
 		file->root = NIL;
 		file->depth = 0;
 	}
 	else
-		lower_tree(t, file, &garbage);
-	give_nodes(t, &garbage);
+		lower_tree(t, file, &walk.garbage);
+	give_nodes(t, &walk.garbage);
 }
 
 static void
-walk_node(RbpSpillTable *t, RbpSpillFile *file, uint32_t index, uint32_t level,
-		  uint64_t base, RbpSpillVisit visit, void *arg)
+walk_node(const Walk *walk, uint32_t index, uint32_t level, uint64_t base)
 {
-	const Node *node = node_at(t, index);
+	const Node *node = node_at(walk->t, index);
 
 	for (uint32_t i = 0; i < NODE_WORDS; i++)
 	{
@@ -764,9 +770,9 @@ walk_node(RbpSpillTable *t, RbpSpillFile *file, uint32_t index, uint32_t level,
 		if (word == 0)
 			continue;
 		if (level == 0)
-			visit(file, (uint32_t) at, word, arg);
+			walk->visit(walk->file, (uint32_t) at, word, walk->arg);
 		else
-			walk_node(t, file, word - 1, level - 1, at, visit, arg);
+			walk_node(walk, word - 1, level - 1, at);
 	}
 }
 
@@ -774,6 +780,8 @@ void
 rbp_spill_file_walk(RbpSpillTable *t, RbpSpillFile *file, RbpSpillVisit visit,
 					void *arg)
 {
+	const Walk	walk = {.t = t,.file = file,.visit = visit,.arg = arg};
+
 	if (file->root != NIL)
-		walk_node(t, file, file->root, file->depth - 1, 0, visit, arg);
+		walk_node(&walk, file->root, file->depth - 1, 0);
 }
