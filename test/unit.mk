@@ -9,10 +9,16 @@ UNIT_TESTS := $(wildcard test/unit/test_*.c test/model/test_*.c test/conformance
 UNIT_NAMES := $(notdir $(UNIT_TESTS:.c=))
 
 # test_NAME: sources that only this one, or only some, are linked with.
+UNIT_DIRECTORY = test/unit/directory_check.c
 UNIT_SERVER = test/unit/mock_server.c
 UNIT_VERBS = test/unit/mock_verbs.c test/unit/mock_rdmacm.c
 UNIT_VERBS_PEER = $(UNIT_VERBS) test/unit/verbs_donor.c test/unit/verbs_under_test.c
 
+test_directory_WITH = $(UNIT_DIRECTORY)
+test_directory_model_WITH = $(UNIT_DIRECTORY)
+test_directory_policy_WITH = $(UNIT_DIRECTORY)
+test_directory_threads_WITH = $(UNIT_DIRECTORY)
+test_s3fifo_WITH = $(UNIT_DIRECTORY)
 test_lease_names_WITH = $(UNIT_SERVER)
 test_remote_WITH = $(UNIT_SERVER)
 test_spill_WITH = $(UNIT_SERVER)

@@ -237,8 +237,6 @@ extern uint32_t rbp_directory_collect(RbpDirectory *dir, uint32_t max);
 /* Close and collect; returns live pages dropped. */
 extern uint32_t rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent);
 
-extern bool rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent);
-
 /*
  * What the extents of an account hold: pages, those of older generations
  * included until they are swept; and their heat, the sum of 1 + access count,
@@ -281,11 +279,7 @@ extern int	rbp_directory_movable(RbpDirectory *dir, uint32_t extent,
 extern RbpInsert rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
 									   uint32_t staging_slot);
 
-/*
- * For tests, since these look at each slot: the sum over the extent's live
- * entries of 1 + access count, and their number. Shared locks.
- */
-extern uint64_t rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent);
+/* Live entries of the extent.  Looks at each slot. Shared locks. */
 extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
 
 /*
@@ -443,11 +437,5 @@ extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
  * count.  Takes each partition's lock for a moment, and looks at no entry.
  */
 extern bool rbp_directory_is_full(RbpDirectory *dir);
-
-/*
- * Test builds and unit tests: check every list, chain and count of every
- * partition; returns NULL if all is well, else a constant text.
- */
-extern const char *rbp_directory_check(RbpDirectory *dir);
 
 #endif							/* RBP_DIRECTORY_H */

@@ -334,39 +334,20 @@ rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
  * ---- what an extent holds, slot by slot ---------------------------------------
  */
 
-bool
-rbp_directory_extent_is_online(RbpDirectory *dir, uint32_t extent)
+uint32_t
+rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent)
 {
-	return extent < dir->nlocal && rbp_extent_online(dir, extent);
-}
-
-static uint64_t
-extent_sum(RbpDirectory *dir, uint32_t extent, bool with_freq)
-{
-	uint64_t	sum = 0;
+	uint32_t	used = 0;
 
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 	{
 		RbpPartition *p = &dir->partitions[part];
 		uint32_t	index = part * dir->nlocal + extent;
-		const RbpEntry *e = rbp_entry(dir, index);
 
 		rbp_lock_shared(&p->lock);
-		if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
-			sum += 1 + (with_freq ? rbp_entry_freq(e) : 0);
+		used += rbp_entry_queued(rbp_entry(dir, index)) &&
+			rbp_entry_live(dir, part, index);
 		rbp_lock_release(&p->lock);
 	}
-	return sum;
-}
-
-uint64_t
-rbp_directory_extent_heat(RbpDirectory *dir, uint32_t extent)
-{
-	return extent_sum(dir, extent, true);
-}
-
-uint32_t
-rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent)
-{
-	return (uint32_t) extent_sum(dir, extent, false);
+	return used;
 }

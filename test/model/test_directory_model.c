@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "directory_check.h"
 #include "tap.h"
 
 #define RELS		5
@@ -595,7 +596,7 @@ compare_all(void)
 	uint64_t	scanned = 0;
 	uint32_t	used[EXTENTS] = {0};
 	uint64_t	heat[EXTENTS] = {0};
-	const char *problem = rbp_directory_check(dir);
+	const char *problem = directory_check(dir);
 
 	doing = "comparison of all";
 	expect(problem == NULL, problem != NULL ? problem : "");
@@ -617,10 +618,10 @@ compare_all(void)
 		model.reserved += staging[i].held && staging[i].reserved != RBP_INVALID_SLOT;
 	for (uint32_t i = 0; i < EXTENTS; i++)
 	{
-		uint64_t	h = rbp_directory_extent_heat(dir, i);
+		uint64_t	h = directory_extent_heat(dir, i);
 
 		model.online += online[i] ? RBP_EXTENT_PAGES : 0;
-		expect(rbp_directory_extent_is_online(dir, i) == online[i], "whether an extent is online");
+		expect(directory_extent_is_online(dir, i) == online[i], "whether an extent is online");
 		expect(rbp_directory_extent_used(dir, i) == used[i], "pages in an extent");
 		expect(h >= heat[i] && h <= heat[i] * (1 + RBP_MAX_FREQ), "heat of an extent");
 	}

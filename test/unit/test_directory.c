@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "directory_check.h"
 #include "tap.h"
 
 #define STAGING		64
@@ -76,7 +77,7 @@ where(RbpDirectory *dir, const RbpPageId *page)
 static void
 check(RbpDirectory *dir, const char *what)
 {
-	const char *problem = rbp_directory_check(dir);
+	const char *problem = directory_check(dir);
 
 	ok(problem == NULL, "%s: check%s%s", what, problem ? ": " : "", problem ? problem : "");
 }
@@ -459,7 +460,7 @@ test_moving(void)
 	for (; page.block < 100; page.block++)
 		put(dir, &page, page.block);
 	rbp_directory_extent_drain(dir, 0);
-	ok(rbp_directory_extent_is_online(dir, 0), "an extent that drains is read");
+	ok(directory_extent_is_online(dir, 0), "an extent that drains is read");
 	n = rbp_directory_movable(dir, 0, &next, m, RBP_EXTENT_PAGES);
 	is_u64(n, rbp_directory_extent_used(dir, 0), "all of its pages can be moved where there is room");
 	is_u64(next, RBP_EXTENT_PAGES, "and all slots were seen");
@@ -676,8 +677,8 @@ test_extents(void)
 	is_u64(rbp_directory_reserve(dir, &page, &evicted), RBP_INVALID_SLOT, "no extent, no slot");
 	rbp_directory_extent_online(dir, 2, 0);
 	rbp_directory_extent_online(dir, 2, 0);
-	ok(rbp_directory_extent_is_online(dir, 2) && !rbp_directory_extent_is_online(dir, 1) &&
-	   !rbp_directory_extent_is_online(dir, 4), "which are online");
+	ok(directory_extent_is_online(dir, 2) && !directory_extent_is_online(dir, 1) &&
+	   !directory_extent_is_online(dir, 4), "which are online");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.free == 128, "going online twice is once");
 	rbp_directory_extent_online(dir, 0, 0);
@@ -701,8 +702,8 @@ test_extents(void)
 		}
 	}
 	is_u64(rbp_directory_extent_used(dir, 2), in_first, "used");
-	is_u64(rbp_directory_extent_heat(dir, 2), heat, "heat");
-	is_u64(rbp_directory_extent_heat(dir, 1), 0, "heat of an extent that is offline");
+	is_u64(directory_extent_heat(dir, 2), heat, "heat");
+	is_u64(directory_extent_heat(dir, 1), 0, "heat of an extent that is offline");
 
 	is_u64(rbp_directory_extent_offline(dir, 2), in_first, "offline: its pages are dropped");
 	for (page.block = 0; page.block < 1000; page.block++)
@@ -877,8 +878,8 @@ test_check_fails(void)
 	do { \
 		save = (uint32_t) (field); \
 		(field) = (value); \
-		ok(rbp_directory_check(dir) != NULL, "check notices " what " (%s)", \
-		   rbp_directory_check(dir)); \
+		ok(directory_check(dir) != NULL, "check notices " what " (%s)", \
+		   directory_check(dir)); \
 		(field) = save; \
 	} while (0)
 
@@ -913,8 +914,8 @@ test_check_fails(void)
 
 				old = *second;
 				second->block = rbp_entry(dir, first)->block;
-				ok(rbp_directory_check(dir) != NULL, "check notices a page with two entries (%s)",
-				   rbp_directory_check(dir));
+				ok(directory_check(dir) != NULL, "check notices a page with two entries (%s)",
+				   directory_check(dir));
 				second->block = old.block;
 				done = true;
 			}

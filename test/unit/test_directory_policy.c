@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "directory_check.h"
 #include "tap.h"
 
 #define EXTENTS		64
@@ -44,7 +45,7 @@ make_directory(void)
 static void
 all_well(RbpDirectory *dir, const char *when)
 {
-	const char *problem = rbp_directory_check(dir);
+	const char *problem = directory_check(dir);
 
 	ok(problem == NULL, "%s: %s", when, problem == NULL ? "all is well" : problem);
 }

@@ -26,6 +26,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "directory_check.h"
 #include "tap.h"
 
 #define FORKS		14
@@ -421,10 +422,10 @@ housekeeper(void *arg)
 		}
 		rbp_directory_counts(dir, &counts);
 		for (uint32_t i = 0; i < EXTENTS; i++)
-			sum += rbp_directory_extent_heat(dir, i);
+			sum += directory_extent_heat(dir, i);
 		if (rnd(me, 20) == 0)
 			rbp_directory_drop_relation(dir, 5000 + rnd(me, FORKS / 2), 1);
-		problem = rbp_directory_check(dir);
+		problem = directory_check(dir);
 		if (problem != NULL)
 			__atomic_store_n(&damage, problem, __ATOMIC_RELAXED);
 		me->done++;
@@ -561,7 +562,7 @@ run(RbpMutation mutation, Thread *sum)
 	if (mutation == RBP_MUTATION_NONE)
 	{
 		RbpDirectoryCounts counts;
-		const char *problem = rbp_directory_check(dir);
+		const char *problem = directory_check(dir);
 		uint32_t	free_slots = 0;
 
 		for (uint32_t i = 0; i < N; i++)
@@ -653,7 +654,7 @@ test_given_back_late(void)
 		back += slot != RBP_INVALID_SLOT &&
 			rbp_entry_state(rbp_entry(dir, slot)) == RBP_SLOT_FREE;
 		if (problem == NULL)
-			problem = rbp_directory_check(dir);
+			problem = directory_check(dir);
 	}
 	pthread_join(other, NULL);
 	diag("%u times of %u the slot was back with its extent", back, rounds);

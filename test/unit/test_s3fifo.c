@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "directory_check.h"
 #include "tap.h"
 
 #define EXTENTS		128
@@ -193,7 +194,7 @@ test_scan(bool interleaved)
 	ok(fifo_after < before - 30, "%s: which a plain FIFO does not", how);
 	rbp_directory_counts(dir, &counts);
 	is_u64(counts.small + counts.main + counts.free, SLOTS, "%s: every slot is somewhere", how);
-	ok(rbp_directory_check(dir) == NULL, "%s: check", how);
+	ok(directory_check(dir) == NULL, "%s: check", how);
 	free(fifo);
 	free(dir);
 }
@@ -246,7 +247,7 @@ test_zipf(void)
 	rbp_directory_counts(dir, &counts);
 	ok(counts.small <= SLOTS / 10 + RBP_PARTITIONS,
 	   "Zipf: the small queue is a tenth (%" PRIu64 ")", counts.small);
-	ok(rbp_directory_check(dir) == NULL, "Zipf: check");
+	ok(directory_check(dir) == NULL, "Zipf: check");
 	free(fifo);
 	free(dir);
 }
@@ -371,7 +372,7 @@ test_queues(void)
 			tier_access(dir, b[i]);
 		is_u64(state_of(dir, b[63]), RBP_SLOT_MAIN, "a read of the staged page counts");
 	}
-	ok(rbp_directory_check(dir) == NULL, "queues: check");
+	ok(directory_check(dir) == NULL, "queues: check");
 	free(dir);
 }
 
@@ -396,7 +397,7 @@ test_dead_entries(void)
 	rbp_directory_abandon(dir, &page, 0, slot);
 	is_u64(rbp_directory_sweep(dir, 0), 19, "the sweep finds the others");
 	is_u64(p->lists[RBP_SLOT_FREE].count, 20, "and then all are free");
-	ok(rbp_directory_check(dir) == NULL, "dead entries: check");
+	ok(directory_check(dir) == NULL, "dead entries: check");
 	free(dir);
 }
 
@@ -495,7 +496,7 @@ test_bounded_work(void)
 	ok(untouched >= N - RBP_EVICT_STEPS - 1,
 	   "and it costs a bounded number of moves (%u)", N - untouched);
 	is_u64(p->reserved, 1, "one slot is reserved");
-	ok(rbp_directory_check(dir) == NULL, "bounded work: check");
+	ok(directory_check(dir) == NULL, "bounded work: check");
 	free(dir);
 }
 

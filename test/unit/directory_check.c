@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_check.c
+ *	  See directory_check.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/hash.h"
+#include "base/lock.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+#include "buffer/s3fifo.h"
+#include "directory_check.h"
+
+bool
+directory_extent_is_online(RbpDirectory *dir, uint32_t extent)
+{
+	return extent < dir->nlocal && rbp_extent_online(dir, extent);
+}
+
+uint64_t
+directory_extent_heat(RbpDirectory *dir, uint32_t extent)
+{
+	uint64_t	sum = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+		const RbpEntry *e = rbp_entry(dir, index);
+
+		rbp_lock_shared(&p->lock);
+		if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
+			sum += 1 + rbp_entry_freq(e);
+		rbp_lock_release(&p->lock);
+	}
+	return sum;
+}
+
+static const char *
+check_list(RbpDirectory *dir, RbpPartition *p, RbpSlotState state)
+{
+	const RbpList *list = &p->lists[state];
+	const uint32_t *prevs = rbp_array(dir, dir->prev);
+	uint32_t	seen = 0;
+	uint32_t	prev = RBP_NIL;
+
+	for (uint32_t index = list->head; index != RBP_NIL;
+		 index = rbp_entry(dir, index)->next)
+	{
+		const RbpEntry *e;
+
+		if (index >= dir->max_slots + dir->staging_slots)
+			return "a list leads out of the table";
+		if ((index >= dir->max_slots) != (state == RBP_SLOT_STAGED))
+			return "a list has an entry of the wrong kind";
+		e = rbp_entry(dir, index);
+		if (rbp_entry_state(e) != state)
+			return "an entry's state is not that of its list";
+		if (rbp_entry_freq(e) > (state == RBP_SLOT_FREE ? 0 : RBP_MAX_FREQ))
+			return "an access count is out of range";
+		if (prevs[index] != prev)
+			return "a backward link is wrong";
+		if (++seen > list->count)
+			return "a list is longer than its count";
+		prev = index;
+	}
+	if (seen != list->count)
+		return "a list is shorter than its count";
+	if (list->tail != prev)
+		return "a list's tail is wrong";
+	return NULL;
+}
+
+static const char *
+check_slots(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	in_state[RBP_SLOT_LOST + 1] = {0};
+
+	for (uint32_t i = 0; i < dir->nlocal; i++)
+	{
+		RbpSlotState state = rbp_entry_state(rbp_entry(dir,
+													   part * dir->nlocal + i));
+
+		if (state > RBP_SLOT_LOST || state == RBP_SLOT_STAGED)
+			return "a remote slot's state is impossible";
+		in_state[state]++;
+		if (rbp_extent_now(dir, i) == RBP_EXTENT_OFFLINE &&
+			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
+			return "a slot's state does not fit its extent";
+		if (rbp_extent_now(dir, i) == RBP_EXTENT_FRESH &&
+			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
+			return "a fresh extent has a slot in use";
+	}
+	for (int state = RBP_SLOT_FREE; state <= RBP_SLOT_KEPT; state++)
+		if (in_state[state] != p->lists[state].count)
+			return "a slot is missing from its list";
+	if (in_state[RBP_SLOT_RESERVED] + in_state[RBP_SLOT_LOST] != p->reserved)
+		return "the count of reserved slots is wrong";
+	if (in_state[RBP_SLOT_FREE] + in_state[RBP_SLOT_SMALL] +
+		in_state[RBP_SLOT_MAIN] + in_state[RBP_SLOT_KEPT] +
+		in_state[RBP_SLOT_RESERVED] != p->taken)
+		return "the count of taken slots is wrong";
+	return NULL;
+}
+
+static const char *
+check_chains(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	const uint32_t *heads = rbp_array(dir, dir->buckets) +
+		(size_t) part * dir->nbuckets;
+	uint32_t	seen[RBP_NUM_LISTS] = {0};
+
+	for (uint32_t bucket = 0; bucket < dir->nbuckets; bucket++)
+	{
+		uint32_t	length = 0;
+
+		for (uint32_t index = ~heads[bucket]; index != RBP_NIL;
+			 index = rbp_entry(dir, index)->chain)
+		{
+			const RbpEntry *e;
+			RbpPageId	page;
+			uint64_t	hash;
+			RbpSlotState state;
+
+			if (index >= dir->max_slots + dir->staging_slots)
+				return "a chain leads out of the table";
+			if (++length > dir->nlocal + dir->staging_slots)
+				return "a chain has no end";
+			if (index < dir->max_slots && index / dir->nlocal != part)
+				return "a chain has a slot of another partition";
+			e = rbp_entry(dir, index);
+			state = rbp_entry_state(e);
+			if (state < RBP_SLOT_SMALL || state > RBP_SLOT_STAGED)
+				return "a chain has an entry without a page";
+			seen[state]++;
+			page = rbp_entry_page(e);
+			hash = rbp_page_hash(&page);
+			if (rbp_hash_partition(hash) != part ||
+				rbp_hash_place(hash, dir->nbuckets) != bucket)
+				return "an entry is in a bucket that is not its own";
+			for (uint32_t other = e->chain, i = 0;
+				 other < dir->max_slots + dir->staging_slots &&
+				 i <= dir->nlocal + dir->staging_slots;
+				 other = rbp_entry(dir, other)->chain, i++)
+				if (rbp_entry_is_page(rbp_entry(dir, other), &page))
+					return "a page has two entries";
+		}
+	}
+	for (int state = RBP_SLOT_SMALL; state <= RBP_SLOT_STAGED; state++)
+		if (seen[state] != p->lists[state].count)
+			return "a page is missing from its chain";
+	return NULL;
+}
+
+const char *
+directory_check(RbpDirectory *dir)
+{
+	const char *problem = NULL;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS && problem == NULL; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+
+		rbp_lock_exclusive(&p->lock);
+		for (int state = RBP_SLOT_FREE; state < RBP_NUM_LISTS && problem == NULL; state++)
+			problem = check_list(dir, p, (RbpSlotState) state);
+		if (problem == NULL)
+			problem = check_slots(dir, part);
+		if (problem == NULL)
+			problem = check_chains(dir, part);
+		rbp_lock_release(&p->lock);
+	}
+	return problem;
+}

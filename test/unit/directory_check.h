@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_check.h
+ *	  What tests ask of the directory, and nobody else.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef DIRECTORY_CHECK_H
+#define DIRECTORY_CHECK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "buffer/directory.h"
+
+/*
+ * Check every list, chain and count of every partition; NULL if all is well, else
+ * a constant text.  Exclusive locks.
+ */
+extern const char *directory_check(RbpDirectory *dir);
+
+extern bool directory_extent_is_online(RbpDirectory *dir, uint32_t extent);
+
+/* The sum of 1 + access count over the extent's live entries.  Shared locks. */
+extern uint64_t directory_extent_heat(RbpDirectory *dir, uint32_t extent);
+
+#endif							/* DIRECTORY_CHECK_H */
