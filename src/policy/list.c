@@ -336,7 +336,8 @@ rbp_policy_limit_kept(const List *relations)
 
 		if (max_pages < 0 && !rbp_residency_limit_of(&r->file, &max_pages))
 			continue;
-		if (max_pages < 0)
+		/* a space that is new gets its limit later */
+		if (max_pages < 0 && rbp_residency_held(&r->file) > 0)
 			return false;
 		pages += rbp_residency_held(&r->file);
 	}

@@ -340,7 +340,7 @@ static void
 leave(int code, Datum arg)
 {
 	/* if it was not connected yet, nobody else lets go of the database */
-	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+	LockReleaseSession(DEFAULT_LOCKMETHOD);
 	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
 }
 

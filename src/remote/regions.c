@@ -627,6 +627,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
 	pfree(held);
+	rbp_remote_wake();
 	return unused;
 }
 
