@@ -254,10 +254,10 @@ typedef struct RbpSpaceUse
 extern bool rbp_residency_next_space(uint32 *at, RbpSpaceUse *use);
 
 /*
- * The pages that the file's database may have in its tablespace, -1 if there is no limit;
- * false if nothing of it has been read or written yet.
+ * The pages that the file's database may have, -1 if there is no limit, or none for its
+ * tablespace yet.
  */
-extern bool rbp_residency_limit_of(const RbpRelFile *file, int64 *max_pages);
+extern int64 rbp_residency_limit_of(const RbpRelFile *file);
 
 /* Has anything of the database been read or written yet? */
 extern bool rbp_residency_knows_database(Oid database);

@@ -239,13 +239,12 @@ rbp_residency_next_space(uint32 *at, RbpSpaceUse *use)
 	return false;
 }
 
-bool
-rbp_residency_limit_of(const RbpRelFile *file, int64 *max_pages)
+int64
+rbp_residency_limit_of(const RbpRelFile *file)
 {
 	uint16		space = rbp_space_find(file->spc, file->db);
 
-	*max_pages = space != RBP_INVALID_SPACE ? limit_of(space) : -1;
-	return space != RBP_INVALID_SPACE;
+	return space != RBP_INVALID_SPACE ? limit_of(space) : -1;
 }
 
 bool

@@ -333,13 +333,14 @@ rbp_policy_limit_kept(const List *relations)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
+		uint32		held = rbp_residency_held(&r->file);
 
-		if (max_pages < 0 && !rbp_residency_limit_of(&r->file, &max_pages))
-			continue;
-		/* a space that is new gets its limit later */
-		if (max_pages < 0 && rbp_residency_held(&r->file) > 0)
+		if (max_pages < 0)
+			max_pages = rbp_residency_limit_of(&r->file);
+		/* what is held nothing of may be in a new space, which gets its limit later */
+		if (max_pages < 0 && held > 0)
 			return false;
-		pages += rbp_residency_held(&r->file);
+		pages += held;
 	}
 	return max_pages >= 0 && pages >= (uint64) max_pages;
 }

@@ -509,19 +509,28 @@ find_grant(const RemoteRegion *region, const RbpRegionGrant **sorted, int n)
 	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
 }
 
+/* The grants, palloc'd, as find_grant() wants them. */
+static const RbpRegionGrant **
+sort_grants(const RbpLeaseTerms *terms)
+{
+	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (terms->nregions + 1));
+
+	for (int i = 0; i < terms->nregions; i++)
+		sorted[i] = &terms->regions[i];
+	qsort(sorted, terms->nregions, sizeof(*sorted), compare_grants);
+	return sorted;
+}
+
 /*
  * Retire the pool's regions that are not granted any more, or all if that is
  * another lease.  held: of each grant, whether its region is in use and stays.
  */
 static void
-retire_others(RbpPool pool, const RbpLeaseTerms *terms, bool same_lease, bool *held)
+retire_others(RbpPool pool, const RbpLeaseTerms *terms,
+			  const RbpRegionGrant **sorted, bool same_lease, bool *held)
 {
-	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (terms->nregions + 1));
 	uint32		retired = 0;
 
-	for (int i = 0; i < terms->nregions; i++)
-		sorted[i] = &terms->regions[i];
-	qsort(sorted, terms->nregions, sizeof(*sorted), compare_grants);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		RemoteRegion *region = &shared->regions[r];
@@ -538,7 +547,6 @@ retire_others(RbpPool pool, const RbpLeaseTerms *terms, bool same_lease, bool *h
 			retire_region(r);
 		}
 	}
-	pfree(sorted);
 }
 
 /* The pool has another lease from here on. */
@@ -605,6 +613,7 @@ int
 rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 {
 	PoolLease  *lease = &shared->leases[pool];
+	const RbpRegionGrant **sorted = sort_grants(terms);
 	bool	   *held = palloc0(terms->nregions + 1);
 	bool		same;
 	int			unused;
@@ -612,7 +621,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	same = lease->has_lease &&
 		memcmp(&lease->credentials, terms->cred, sizeof(*terms->cred)) == 0;
-	retire_others(pool, terms, same, held);
+	retire_others(pool, terms, sorted, same, held);
 	if (!same)
 		take_over(pool, terms->cred);
 	set_donors(pool, terms->donors, terms->ndonors);
@@ -626,6 +635,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	unused += bring_regions_online(pool);
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
+	pfree(sorted);
 	pfree(held);
 	rbp_remote_wake();
 	return unused;

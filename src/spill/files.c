@@ -1170,8 +1170,8 @@ open_page_for(RbpSpillFile *file, uint32 block)
 }
 
 /*
- * Of a block that is nowhere but in the real file, if there; the file's lock is let go.
- * *again: nothing is written, but things are in order for another try.
+ * Write a part of a block that no slot and no page of staging has; the file's lock is
+ * let go.  *again: nothing is written, but things are in order for another try.
  */
 static ssize_t
 write_new_part(const Part *p, RbpSpillFile *file, bool *again)
@@ -1211,7 +1211,7 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *again)
 	return opened ? 0 : write_real_part(p);
 }
 
-/* Of a block that is elsewhere: it is written as a whole, anew. */
+/* Write a part of a block that is elsewhere: the whole is written anew. */
 static ssize_t
 rewrite_block(const Part *p)
 {
