@@ -45,8 +45,7 @@ for my $transport ('tcp', 'shm')
 		ok(wait_for('reads that do not wait', sub { my ($t, $a) = $moved->(qw(timeouts avoided)); return $a > $t; }),
 			"$transport: few wait, most do not");
 	}
-	my $hits = counter($node, 'hits');
-	ok(wait_for('hits', sub { counter($node, 'hits') > $hits }), "$transport: pages are served all the while");
+	ok(wait_hits($node), "$transport: pages are served all the while");
 	$load->goes_on_ok("$transport: each client still goes on");
 	$donor1->thaw;
 	$load->finish_ok("$transport, donor hanging");

@@ -39,9 +39,8 @@ for my $cut ('silence', 'refuse')
 				$node->safe_psql('postgres', q{SELECT state FROM remote_bp_stat_donors WHERE donor = 'far'}) ne 'ok';
 			}),
 		"$cut: the far donor is avoided");
-	my $hits = counter($node, 'hits');
 	$load->goes_on_ok("$cut: each client goes on");
-	ok(wait_for('hits', sub { counter($node, 'hits') > $hits }), "$cut: the near donor serves");
+	ok(wait_hits($node), "$cut: the near donor serves");
 	$proxy->mend;
 	$load->finish_ok("$cut");
 	my $after = counters($node);

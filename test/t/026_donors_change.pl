@@ -46,8 +46,7 @@ is($status, 0, 'a donor is drained');
 ok(wait_for('the drained donor to be empty', sub { donor_bytes('one') == 0 }),
 	'and gets its memory back');
 is(donor_bytes('two'), 64 * 1024 * 1024, 'the other one keeps on serving');
-my $hits = counter($node, 'hits');
-ok(wait_for('hits', sub { counter($node, 'hits') > $hits }), 'with hits');
+ok(wait_hits($node), 'with hits');
 is($donor1->stop, 0, 'the drained donor stops cleanly');
 
 # One more, then the other goes by SIGTERM, which drains by itself.

@@ -220,8 +220,8 @@ take_lease(RbpPool pool, int n, int from, int ndonors, int count)
 			grants[ngrants].region = (uint32) r;
 			grants[ngrants++].bytes = MOCK_REGION_BYTES;
 		}
-	return set_lease(pool, &cred, mock_now + 3600000 * MS,
-								endpoints, ndonors, grants, ngrants);
+	return set_lease(pool, &cred, mock_now + 3600000 * MS, endpoints, ndonors, grants,
+					 ngrants);
 }
 
 static void
@@ -1444,6 +1444,62 @@ test_broker(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 }
 
+static int	wakes;
+
+static void
+count_wake(void)
+{
+	wakes++;
+}
+
+/* How often the background was woken since the last call. */
+static int
+woken(void)
+{
+	int			n = wakes;
+
+	wakes = 0;
+	return n;
+}
+
+/* What the background has to do for a lease is not left until it looks by itself. */
+static void
+test_wake(void)
+{
+	rbp_remote_set_wake(count_wake);
+	(void) woken();
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
+	is_u64(woken(), 1, "it is woken for a lease");
+	(void) take_lease(RBP_POOL_TEMP, 2, 0, 1, 1);
+	is_u64(woken(), 1, "for another one");
+	(void) take_lease(RBP_POOL_TEMP, 2, 0, 2, 1);
+	is_u64(woken(), 1, "for another donor");
+	(void) rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now + 3600000 * MS);
+	is_u64(woken(), 0, "not for a renewal");
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+	is_u64(woken(), 1, "and for a lease's end");
+	rbp_remote_set_wake(NULL);
+}
+
+/* A connection has proved the right to one lease, and serves no other. */
+static void
+test_another_lease(void)
+{
+	int			connects;
+
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
+	recover(0);
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "a lease is used");
+	connects = mock_donors[0].connects;
+	(void) take_lease(RBP_POOL_TEMP, 1, 0, 1, 1);
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT) &&
+	   mock_donors[0].connects == connects, "granted again: over the same connection");
+	(void) take_lease(RBP_POOL_TEMP, 2, 0, 1, 1);
+	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "so is another one");
+	is_u64(mock_donors[0].connects, (uint64) connects + 1, "over a connection of its own");
+	rbp_remote_clear_lease(RBP_POOL_TEMP);
+}
+
 /* A region that has not got all has the rest when others go. */
 static void
 test_partial_region(void)
@@ -1534,7 +1590,7 @@ take_vast_lease(const RbpRegionGrant *grants)
 	int			unused;
 
 	sum = set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
-							   &endpoint, 1, grants, VAST_REGIONS);
+					&endpoint, 1, grants, VAST_REGIONS);
 	(void) rbp_remote_tend(RBP_POOL_BUFFER, INT64_MAX, &unused);
 	return sum + unused +
 		rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
@@ -1626,7 +1682,7 @@ test_many_regions(void)
 		grants[r].bytes = RBP_EXTENT_BYTES;
 	}
 	is_u64(set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
-								endpoints, 2, grants, MANY_REGIONS), 0, "many regions");
+					 endpoints, 2, grants, MANY_REGIONS), 0, "many regions");
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 100, given, mock_now + 50 * MS, 1000 * MS, &left);
 	ok(n == 0 && left == 100, "half of them are to go");
 	mock_now += 1000 * MS;
@@ -1660,6 +1716,8 @@ main(void)
 	test_many_extents();
 	test_promised_extents();
 	test_broker();
+	test_wake();
+	test_another_lease();
 	test_partial_region();
 	test_exit();
 	test_vast_pool();

@@ -333,6 +333,18 @@ right_blocks(uint32 first, uint32 n, int version)
 	return right;
 }
 
+/* Is that so of some bytes in the middle of it? */
+static bool
+right_part(uint32 block, int version)
+{
+	char		part[100];
+	char		expected[BLCKSZ];
+
+	fill(expected, block, version);
+	return rbp_spill_pread(file, fd, part, sizeof(part), (off_t) block * BLCKSZ + 1000) == sizeof(part) &&
+		memcmp(part, expected + 1000, sizeof(part)) == 0;
+}
+
 static uint64
 mirrored(void)
 {
@@ -526,6 +538,15 @@ test_mismatches(bool is_local)
 	is_u64(right_blocks(5, 1, 1), 0, "%s: a block that was spoilt cannot be read", name);
 	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] > 0, "%s: that counts", name);
 	is_u64(mock_counters[RBP_COUNT_SPILL_LOST], 1, "%s: as lost, too", name);
+
+	/* what came of it is in memory that was another block's */
+	if (is_local)
+	{
+		ok(right_part(6, 1), "%s: a part of a block", name);
+		before_read = scribble;
+		ok(!right_part(7, 1), "%s: none of one that was spoilt", name);
+		ok(right_part(6, 1), "%s: and the first one's again", name);
+	}
 	end(name);
 }
 
@@ -668,6 +689,81 @@ test_disk_stalls(void)
 	end("the disk stalls");
 }
 
+/*
+ * Reads and writes of parts of a few blocks, which come to slots and staging pages that
+ * had others before, against a copy of the file.
+ */
+static void
+test_parts(bool is_local)
+{
+	enum
+	{
+		BLOCKS = 6, OPERATIONS = 6000
+	};
+	static char model[BLOCKS * BLCKSZ];
+	const char *name = is_local ? "parts, local" : "parts";
+	char		buf[BLCKSZ];
+	off_t		size = 0;
+	uint32		seed = 4711;
+	int			wrong = 0;
+	int			nreads = 0;
+
+	begin();
+	local = is_local;
+	lend(0, 1);
+	memset(model, 0, sizeof(model));
+	for (int i = 0; i < OPERATIONS && wrong == 0; i++)
+	{
+		uint32		what;
+		off_t		at;
+		off_t		block;
+		size_t		len;
+
+		seed = seed * 1103515245 + 12345;
+		what = (seed >> 16) % 100;
+		seed = seed * 1103515245 + 12345;
+		/* whole blocks half of the time; the last one is ended, or a new one begun */
+		block = Min((seed >> 16) % BLOCKS, size / BLCKSZ);
+		block = Min(block, BLOCKS - 1);
+		seed = seed * 1103515245 + 12345;
+		at = block * BLCKSZ + ((seed >> 16) % 2 ? 0 : (seed >> 17) % (BLCKSZ - 1));
+		len = (seed >> 16) % 2 ? BLCKSZ : Min(1 + (seed >> 20) % 3000, BLCKSZ - at % BLCKSZ);
+		if (what < 45)
+		{
+			ssize_t		there = Max(Min((off_t) len, size - at), 0);
+
+			nreads++;
+			wrong += rbp_spill_pread(file, fd, buf, len, at) != there ||
+				memcmp(buf, model + at, there) != 0;
+		}
+		else if (what < 60)
+		{
+			/* what was sent is there */
+			rbp_spill_flush(false);
+			mock_now += MS;
+		}
+		else if (what < 97)
+		{
+			memset(buf, i % 251 + 1, len);
+			wrong += rbp_spill_pwrite(file, fd, buf, len, at) != (ssize_t) len;
+			memcpy(model + at, buf, len);
+			size = Max(size, at + (off_t) len);
+		}
+		else
+		{
+			size = (off_t) ((double) size * ((seed >> 18) % 5) / 4);
+			wrong += rbp_spill_ftruncate(file, fd, size) != 0;
+			memset(model + size, 0, sizeof(model) - size);
+		}
+		if (wrong)
+			diag("operation %d at %lld", i, (long long) at);
+	}
+	ok(wrong == 0 && nreads > OPERATIONS / 3, "%s: %d reads give what was written", name, nreads);
+	ok(mock_counters[RBP_COUNT_SPILL_READS] > 500, "%s: %d of them from donors", name,
+	   (int) mock_counters[RBP_COUNT_SPILL_READS]);
+	end(name);
+}
+
 int
 main(void)
 {
@@ -689,6 +785,8 @@ main(void)
 	test_mismatches(true);
 	test_costs();
 	test_disk_stalls();
+	test_parts(true);
+	test_parts(false);
 	mock_exit();
 	if (rmdir(dir) != 0)
 		diag("%s: %s", dir, strerror(errno));
