@@ -2,6 +2,7 @@
 CREATE EXTENSION remote_bp;
 
 \d remote_bp_stat
+\d remote_bp_stat_spill
 \d remote_bp_stat_donors
 \d remote_bp_stat_latency
 \d remote_bp_leases
@@ -19,21 +20,24 @@ SELECT pg_describe_object(d.classid, d.objid, coalesce(a.attnum, 0)) AS uncommen
             OR a.attnum IS NOT NULL AND col_description(d.objid, a.attnum) IS NULL)
     ORDER BY 1;
 
--- Every column of remote_bp_stat is known to the library.
-SELECT key AS unknown FROM remote_bp_stat s, jsonb_each_text(to_jsonb(s)) WHERE value IS NULL
-    AND key NOT IN ('unusable_reason', 'temp_unusable_reason', 'last_error', 'last_error_at',
-        'spill_file_us', 'spill_donor_us');
+-- Every column that is not about trouble, nor measured, has a value.
+SELECT key AS missing FROM remote_bp_stat s, jsonb_each_text(to_jsonb(s)) WHERE value IS NULL
+    AND key NOT IN ('unusable_reason', 'last_error', 'last_error_at');
+SELECT key AS missing FROM remote_bp_stat_spill s, jsonb_each_text(to_jsonb(s)) WHERE value IS NULL
+    AND key NOT IN ('unusable_reason', 'file_us', 'donor_us');
 
 -- Not for everybody ...
 CREATE ROLE regress_remote_bp;
 SET ROLE regress_remote_bp;
 SELECT count(*) FROM remote_bp_stat;
+SELECT count(*) FROM remote_bp_stat_spill;
 SELECT count(*) FROM remote_bp_stat_donors;
 SELECT count(*) FROM remote_bp_stat_latency;
 SELECT count(*) FROM remote_bp_leases;
 SELECT count(*) FROM remote_bp_relations;
 SELECT count(*) FROM remote_bp_temp_files;
 SELECT remote_bp_stat();
+SELECT remote_bp_stat_spill();
 SELECT count(*) FROM remote_bp_stat_donors();
 SELECT count(*) FROM remote_bp_stat_latency();
 SELECT count(*) FROM remote_bp_leases();
@@ -47,6 +51,7 @@ RESET ROLE;
 GRANT pg_monitor TO regress_remote_bp;
 SET ROLE regress_remote_bp;
 SELECT count(*) FROM remote_bp_stat;
+SELECT count(*) FROM remote_bp_stat_spill;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_donors;
 SELECT count(*) > 0 AS allowed FROM remote_bp_stat_latency;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_leases;

@@ -4,13 +4,11 @@
 \echo Use "CREATE EXTENSION remote_bp" to load this file. \quit
 
 -- One row: whether the buffer tier's leased memory can be used now, and if not
--- why (temp_: the memory for temporary data); what went wrong last; what was
--- done since the last reset (spill_: for temporary data), and what is held now,
--- in pages of 8 kB (temp_: temporary data).
+-- why; what went wrong last; what was done since the last reset, and what is
+-- held now, in pages of 8 kB.
 CREATE FUNCTION remote_bp_stat(
     OUT usable boolean,
     OUT unusable_reason text,
-    OUT temp_unusable_reason text,
     OUT last_error text,
     OUT last_error_at timestamptz,
     OUT page_cache_asked_by text,
@@ -52,31 +50,12 @@ CREATE FUNCTION remote_bp_stat(
     OUT bytes_written bigint,
     OUT disk_writes bigint,
     OUT prefetches_saved bigint,
-    OUT spill_writes bigint,
-    OUT spill_reads bigint,
-    OUT spill_read_ahead bigint,
-    OUT spill_staged_reads bigint,
-    OUT spill_local bigint,
-    OUT spill_bypassed bigint,
-    OUT spill_rescued bigint,
-    OUT spill_evacuated bigint,
-    OUT spill_mirror_reads bigint,
-    OUT spill_hash_failures bigint,
-    OUT spill_lost bigint,
-    OUT spill_file_us double precision,
-    OUT spill_donor_us double precision,
     OUT remote_pages bigint,
     OUT kept_pages bigint,
     OUT staged_pages bigint,
     OUT free_pages bigint,
     OUT online_pages bigint,
     OUT max_pages bigint,
-    OUT temp_pages bigint,
-    OUT temp_free_pages bigint,
-    OUT temp_online_pages bigint,
-    OUT temp_quarantined_pages bigint,
-    OUT temp_lost_pages bigint,
-    OUT temp_files bigint,
     OUT stats_reset timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'rbp_sql_stat'
@@ -84,6 +63,37 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
 CREATE VIEW remote_bp_stat AS
     SELECT * FROM remote_bp_stat();
+
+-- The same for temporary data.
+CREATE FUNCTION remote_bp_stat_spill(
+    OUT usable boolean,
+    OUT unusable_reason text,
+    OUT writes bigint,
+    OUT reads bigint,
+    OUT read_ahead bigint,
+    OUT staged_reads bigint,
+    OUT local bigint,
+    OUT bypassed bigint,
+    OUT rescued bigint,
+    OUT evacuated bigint,
+    OUT mirror_reads bigint,
+    OUT hash_failures bigint,
+    OUT lost bigint,
+    OUT file_us double precision,
+    OUT donor_us double precision,
+    OUT pages bigint,
+    OUT free_pages bigint,
+    OUT online_pages bigint,
+    OUT quarantined_pages bigint,
+    OUT lost_pages bigint,
+    OUT files bigint,
+    OUT stats_reset timestamptz)
+RETURNS record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_spill'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_stat_spill AS
+    SELECT * FROM remote_bp_stat_spill();
 
 -- Each donor that the lease has, or had, memory on.
 CREATE FUNCTION remote_bp_stat_donors(
@@ -296,6 +306,7 @@ CREATE VIEW remote_bp_databases AS
 -- Not for everybody; what changes something is for superusers, and for whom
 -- they grant it.
 REVOKE ALL ON FUNCTION remote_bp_stat() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_spill() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_donors() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_latency() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_leases() FROM PUBLIC;
@@ -307,11 +318,12 @@ REVOKE ALL ON FUNCTION remote_bp_prewarm_progress() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_set_database_limit(name, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_databases() FROM PUBLIC;
 
-REVOKE ALL ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
-    remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
+REVOKE ALL ON remote_bp_stat, remote_bp_stat_spill, remote_bp_stat_donors,
+    remote_bp_stat_latency, remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
     remote_bp_prewarm_progress, remote_bp_databases FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION remote_bp_stat() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_spill() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_stat_donors() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_stat_latency() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_leases() TO pg_monitor;
@@ -323,8 +335,8 @@ GRANT EXECUTE ON FUNCTION remote_bp_databases() TO pg_monitor;
 -- Owners of relations see to their policies, and dump them.
 GRANT SELECT ON remote_bp_policy, remote_bp_policies TO PUBLIC;
 
-GRANT SELECT ON remote_bp_stat, remote_bp_stat_donors, remote_bp_stat_latency,
-    remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
+GRANT SELECT ON remote_bp_stat, remote_bp_stat_spill, remote_bp_stat_donors,
+    remote_bp_stat_latency, remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
     remote_bp_prewarm_progress, remote_bp_databases TO pg_monitor;
 
 -- What each is; docs/reference.md says the same.
@@ -343,8 +355,6 @@ COMMENT ON COLUMN remote_bp_stat.usable IS
     'Whether pages can be served and captured now';
 COMMENT ON COLUMN remote_bp_stat.unusable_reason IS
     'Why not, if usable is false';
-COMMENT ON COLUMN remote_bp_stat.temp_unusable_reason IS
-    'Why the memory for temporary data cannot be used, if it cannot';
 COMMENT ON COLUMN remote_bp_stat.last_error IS
     'What went wrong last, even if it is over';
 COMMENT ON COLUMN remote_bp_stat.last_error_at IS
@@ -427,32 +437,6 @@ COMMENT ON COLUMN remote_bp_stat.disk_writes IS
     'Relation pages written to disk';
 COMMENT ON COLUMN remote_bp_stat.prefetches_saved IS
     'Blocks not prefetched from disk, since the tier has them';
-COMMENT ON COLUMN remote_bp_stat.spill_writes IS
-    'Temporary blocks written to donors';
-COMMENT ON COLUMN remote_bp_stat.spill_reads IS
-    'Temporary blocks read from donors';
-COMMENT ON COLUMN remote_bp_stat.spill_read_ahead IS
-    'Of spill_reads, before they were asked for';
-COMMENT ON COLUMN remote_bp_stat.spill_staged_reads IS
-    'Temporary blocks read from staging';
-COMMENT ON COLUMN remote_bp_stat.spill_local IS
-    'Temporary blocks written to the file, for want of memory';
-COMMENT ON COLUMN remote_bp_stat.spill_bypassed IS
-    'Temporary blocks written to the file, since that costs less';
-COMMENT ON COLUMN remote_bp_stat.spill_rescued IS
-    'Temporary blocks written to the file, since a donor failed';
-COMMENT ON COLUMN remote_bp_stat.spill_evacuated IS
-    'Temporary blocks moved, to give memory back';
-COMMENT ON COLUMN remote_bp_stat.spill_mirror_reads IS
-    'Temporary blocks had from the second copy';
-COMMENT ON COLUMN remote_bp_stat.spill_hash_failures IS
-    'Copies of temporary blocks that did not match their hash';
-COMMENT ON COLUMN remote_bp_stat.spill_lost IS
-    'Reads of temporary blocks that failed, and with them the query';
-COMMENT ON COLUMN remote_bp_stat.spill_file_us IS
-    'What writing and reading a temporary block takes in files, in microseconds; null if not known';
-COMMENT ON COLUMN remote_bp_stat.spill_donor_us IS
-    'The same on donors';
 COMMENT ON COLUMN remote_bp_stat.remote_pages IS
     'Pages held by donors';
 COMMENT ON COLUMN remote_bp_stat.kept_pages IS
@@ -465,19 +449,54 @@ COMMENT ON COLUMN remote_bp_stat.online_pages IS
     'Pages for which memory is leased';
 COMMENT ON COLUMN remote_bp_stat.max_pages IS
     'Pages that the tier can grow to (remote_bp.buffer_tier_max_size)';
-COMMENT ON COLUMN remote_bp_stat.temp_pages IS
-    'Temporary blocks held by donors, both copies counted';
-COMMENT ON COLUMN remote_bp_stat.temp_free_pages IS
-    'Temporary blocks for which there is room';
-COMMENT ON COLUMN remote_bp_stat.temp_online_pages IS
-    'Temporary blocks for which memory is leased';
-COMMENT ON COLUMN remote_bp_stat.temp_quarantined_pages IS
-    'Slots of temporary blocks that wait until no late write can reach them';
-COMMENT ON COLUMN remote_bp_stat.temp_lost_pages IS
-    'Slots of temporary blocks whose donor is gone';
-COMMENT ON COLUMN remote_bp_stat.temp_files IS
-    'Temporary files with blocks on donors, or on the way there';
 COMMENT ON COLUMN remote_bp_stat.stats_reset IS
+    'When the counters were reset';
+COMMENT ON FUNCTION remote_bp_stat_spill() IS 'The rows of view remote_bp_stat_spill';
+COMMENT ON VIEW remote_bp_stat_spill IS
+    'What was done with temporary data since the last reset, and what donors hold of it, in one row';
+COMMENT ON COLUMN remote_bp_stat_spill.usable IS
+    'Whether temporary data can go to donors now';
+COMMENT ON COLUMN remote_bp_stat_spill.unusable_reason IS
+    'Why not, if usable is false';
+COMMENT ON COLUMN remote_bp_stat_spill.writes IS
+    'Temporary blocks written to donors';
+COMMENT ON COLUMN remote_bp_stat_spill.reads IS
+    'Temporary blocks read from donors';
+COMMENT ON COLUMN remote_bp_stat_spill.read_ahead IS
+    'Of reads, before they were asked for';
+COMMENT ON COLUMN remote_bp_stat_spill.staged_reads IS
+    'Temporary blocks read from staging';
+COMMENT ON COLUMN remote_bp_stat_spill.local IS
+    'Temporary blocks written to the file, for want of memory';
+COMMENT ON COLUMN remote_bp_stat_spill.bypassed IS
+    'Temporary blocks written to the file, since that costs less';
+COMMENT ON COLUMN remote_bp_stat_spill.rescued IS
+    'Temporary blocks written to the file, since a donor failed';
+COMMENT ON COLUMN remote_bp_stat_spill.evacuated IS
+    'Temporary blocks moved, to give memory back';
+COMMENT ON COLUMN remote_bp_stat_spill.mirror_reads IS
+    'Temporary blocks had from the second copy';
+COMMENT ON COLUMN remote_bp_stat_spill.hash_failures IS
+    'Copies of temporary blocks that did not match their hash';
+COMMENT ON COLUMN remote_bp_stat_spill.lost IS
+    'Reads of temporary blocks that failed, and with them the query';
+COMMENT ON COLUMN remote_bp_stat_spill.file_us IS
+    'What writing and reading a temporary block takes in files, in microseconds; null if not known';
+COMMENT ON COLUMN remote_bp_stat_spill.donor_us IS
+    'The same on donors';
+COMMENT ON COLUMN remote_bp_stat_spill.pages IS
+    'Temporary blocks held by donors, both copies counted';
+COMMENT ON COLUMN remote_bp_stat_spill.free_pages IS
+    'Temporary blocks for which there is room';
+COMMENT ON COLUMN remote_bp_stat_spill.online_pages IS
+    'Temporary blocks for which memory is leased';
+COMMENT ON COLUMN remote_bp_stat_spill.quarantined_pages IS
+    'Slots of temporary blocks that wait until no late write can reach them';
+COMMENT ON COLUMN remote_bp_stat_spill.lost_pages IS
+    'Slots of temporary blocks whose donor is gone';
+COMMENT ON COLUMN remote_bp_stat_spill.files IS
+    'Temporary files with blocks on donors, or on the way there';
+COMMENT ON COLUMN remote_bp_stat_spill.stats_reset IS
     'When the counters were reset';
 COMMENT ON FUNCTION remote_bp_stat_donors() IS 'The rows of view remote_bp_stat_donors';
 COMMENT ON VIEW remote_bp_stat_donors IS

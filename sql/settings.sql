@@ -105,15 +105,16 @@ SELECT rbp_wait_for_lease(32, 'temp');
 ALTER SYSTEM SET remote_bp.temp_tier_size = '16MB';
 SELECT pg_reload_conf();
 SELECT rbp_wait_for_lease(16, 'temp');
-SELECT temp_online_pages FROM remote_bp_stat;
+SELECT online_pages FROM remote_bp_stat_spill;
 ALTER SYSTEM SET remote_bp.temp_tier_size = 0;
 SELECT pg_reload_conf();
 SELECT rbp_wait_for_lease(0, 'temp');
-SELECT temp_online_pages, temp_free_pages, usable FROM remote_bp_stat;
+SELECT online_pages, free_pages, usable, unusable_reason FROM remote_bp_stat_spill;
+SELECT usable FROM remote_bp_stat;
 ALTER SYSTEM RESET remote_bp.temp_tier_size;
 SELECT pg_reload_conf();
 SELECT rbp_wait_for_lease(32, 'temp');
-SELECT temp_online_pages, temp_free_pages FROM remote_bp_stat;
+SELECT online_pages, free_pages FROM remote_bp_stat_spill;
 
 -- Without a broker there is no tier; a wrong one does no harm.
 ALTER SYSTEM SET remote_bp.broker = '';

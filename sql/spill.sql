@@ -2,12 +2,12 @@
 DO $$
 BEGIN
     FOR i IN 1..600 LOOP
-        EXIT WHEN (SELECT temp_online_pages = 4096 FROM remote_bp_stat);
+        EXIT WHEN (SELECT online_pages = 4096 FROM remote_bp_stat_spill);
         PERFORM pg_sleep(0.05);
     END LOOP;
 END
 $$;
-SELECT temp_online_pages, temp_free_pages, temp_pages, temp_files, temp_lost_pages FROM remote_bp_stat;
+SELECT online_pages, free_pages, pages, files, lost_pages FROM remote_bp_stat_spill;
 
 CREATE TABLE rbp_rows AS
     SELECT i AS id, i * 7919 % 20000 AS key, repeat(md5(i::text), 4) AS pad FROM generate_series(1, 20000) i;
@@ -19,19 +19,19 @@ CREATE FUNCTION rbp_spills(query text, OUT result text, OUT same boolean, OUT wr
     OUT mostly boolean, OUT wrong bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    before remote_bp_stat;
-    after remote_bp_stat;
+    before remote_bp_stat_spill;
+    after remote_bp_stat_spill;
     in_memory text;
 BEGIN
-    before := (SELECT s FROM remote_bp_stat s);
+    before := (SELECT s FROM remote_bp_stat_spill s);
     PERFORM set_config('work_mem', '64kB', true);
     EXECUTE query INTO result;
-    after := (SELECT s FROM remote_bp_stat s);
-    writes := after.spill_writes - before.spill_writes >= 100;
-    reads := after.spill_reads - before.spill_reads >= 100;
-    mostly := after.spill_local + after.spill_rescued - before.spill_local - before.spill_rescued
-        < (after.spill_writes - before.spill_writes) / 10;
-    wrong := after.spill_lost + after.spill_hash_failures - before.spill_lost - before.spill_hash_failures;
+    after := (SELECT s FROM remote_bp_stat_spill s);
+    writes := after.writes - before.writes >= 100;
+    reads := after.reads - before.reads >= 100;
+    mostly := after.local + after.rescued - before.local - before.rescued
+        < (after.writes - before.writes) / 10;
+    wrong := after.lost + after.hash_failures - before.lost - before.hash_failures;
     PERFORM set_config('work_mem', '64MB', true);
     EXECUTE query INTO in_memory;
     PERFORM set_config('work_mem', '4MB', true);
@@ -70,8 +70,8 @@ SELECT tablespace, owner = pg_backend_pid() AS mine, temp_relation, size > 10000
     remote_bytes > 1000000 AS remote, remote_bytes + staged_bytes <= size + 8191 AS possible, mirrored_bytes,
     file = 'base/pgsql_tmp/' || name AS named, f.size = l.size AS listed
     FROM remote_bp_temp_files f FULL JOIN pg_ls_tmpdir() l USING (size);
-SELECT temp_files, temp_pages * 8192 >= (SELECT sum(remote_bytes) FROM remote_bp_temp_files) AS adds_up,
-    temp_pages + temp_free_pages + temp_quarantined_pages = temp_online_pages AS balanced FROM remote_bp_stat;
+SELECT files, pages * 8192 >= (SELECT sum(remote_bytes) FROM remote_bp_temp_files) AS adds_up,
+    pages + free_pages + quarantined_pages = online_pages AS balanced FROM remote_bp_stat_spill;
 FETCH LAST FROM rbp_cursor;
 FETCH PRIOR FROM rbp_cursor;
 FETCH ABSOLUTE 10000 FROM rbp_cursor;
@@ -93,9 +93,9 @@ SELECT count(*) FROM remote_bp_temp_files;
 
 -- An index is built from sorted files.
 SET maintenance_work_mem = '1MB';
-SELECT spill_writes FROM remote_bp_stat \gset before_
+SELECT writes FROM remote_bp_stat_spill \gset before_
 CREATE INDEX rbp_rows_pad ON rbp_rows (pad);
-SELECT spill_writes > :before_spill_writes AS spilled FROM remote_bp_stat;
+SELECT writes > :before_writes AS spilled FROM remote_bp_stat_spill;
 RESET maintenance_work_mem;
 SET enable_seqscan = off;
 SELECT count(*) FROM rbp_rows WHERE pad = repeat(md5('77'), 4);
@@ -114,22 +114,22 @@ COMMIT;
 
 -- A session can do without.
 SET remote_bp.spill_temp_files = off;
-SELECT spill_writes FROM remote_bp_stat \gset before_
+SELECT writes FROM remote_bp_stat_spill \gset before_
 SELECT count(*) FROM (SELECT FROM rbp_rows ORDER BY pad || id OFFSET 0) s;
-SELECT spill_writes = :before_spill_writes AS none FROM remote_bp_stat;
+SELECT writes = :before_writes AS none FROM remote_bp_stat_spill;
 RESET remote_bp.spill_temp_files;
 
 -- Temporary tables, if wanted.
 SET temp_buffers = '800kB';
-SELECT spill_writes FROM remote_bp_stat \gset before_
+SELECT writes FROM remote_bp_stat_spill \gset before_
 CREATE TEMP TABLE rbp_local AS SELECT * FROM rbp_rows;
 SELECT count(*), sum(key) FROM rbp_local;
-SELECT spill_writes = :before_spill_writes AS none FROM remote_bp_stat;
+SELECT writes = :before_writes AS none FROM remote_bp_stat_spill;
 DROP TABLE rbp_local;
 
 SET remote_bp.spill_temp_tables = on;
 CREATE TEMP TABLE rbp_local AS SELECT * FROM rbp_rows;
-SELECT spill_writes > :before_spill_writes + 100 AS some FROM remote_bp_stat;
+SELECT writes > :before_writes + 100 AS some FROM remote_bp_stat_spill;
 SELECT count(*), sum(key), sum(hashtext(pad)) = (SELECT sum(hashtext(pad)) FROM rbp_rows) AS same FROM rbp_local;
 SELECT tablespace, owner = pg_backend_pid() AS mine, temp_relation, file = pg_relation_filepath('rbp_local') AS named,
     size = pg_relation_size('rbp_local') AS size, remote_bytes > 1000000 AS remote
@@ -154,8 +154,8 @@ DROP TABLE rbp_local;
 RESET remote_bp.spill_temp_tables;
 
 -- All that was taken is free again, and nothing went wrong.
-SELECT temp_pages, temp_files, temp_free_pages + temp_quarantined_pages = temp_online_pages AS free, temp_lost_pages,
-    spill_lost, spill_hash_failures FROM remote_bp_stat;
+SELECT pages, files, free_pages + quarantined_pages = online_pages AS free, lost_pages,
+    lost, hash_failures FROM remote_bp_stat_spill;
 SELECT operation, calls > 0 AS calls FROM remote_bp_stat_latency WHERE operation LIKE 'spill%' ORDER BY operation;
 SELECT purpose, count(DISTINCT lease) AS leases, sum(used_bytes) AS used FROM remote_bp_leases
     WHERE purpose = 'temp' GROUP BY purpose;

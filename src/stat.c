@@ -1,16 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * stat.c
- *	  remote_bp_stat: what all rooms have counted, in one row.
+ *	  remote_bp_stat and remote_bp_stat_spill: what all rooms have counted, in
+ *	  one row each.
  *
- * Columns are filled by name, so that a library that counts more than the
- * installed version of the extension knows, or less, still serves it.
+ * A column that is left out by mistake, or stands elsewhere in the installed
+ * version of the extension, is an error rather than a null.  A later version
+ * adds its columns at the end, so that an older one is served the ones that
+ * it has.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
@@ -24,148 +26,201 @@
 #include "spill/spill.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_stat);
+PG_FUNCTION_INFO_V1(rbp_sql_stat_spill);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_reset);
 
-typedef struct PageCount
+/* Columns of remote_bp_stat, as the installation script has them */
+typedef enum TierColumn
 {
-	const char *name;
-	uint64		value;
-} PageCount;
+	TIER_USABLE,
+	TIER_UNUSABLE_REASON,
+	TIER_LAST_ERROR,
+	TIER_LAST_ERROR_AT,
+	TIER_PAGE_CACHE_ASKED_BY,
+	TIER_COUNTERS,				/* the first of them */
+	TIER_REMOTE_PAGES = TIER_COUNTERS + RBP_NUM_TIER_COUNTERS,
+	TIER_KEPT_PAGES,
+	TIER_STAGED_PAGES,
+	TIER_FREE_PAGES,
+	TIER_ONLINE_PAGES,
+	TIER_MAX_PAGES,
+	TIER_STATS_RESET,
+	NUM_TIER_COLUMNS
+} TierColumn;
 
-/*
- * The columns that tell what is wrong; false if that column is none of them.  A
- * text that is empty is null.
- */
-static bool
-trouble_column(const char *name, Datum *value, bool *isnull)
+/* Columns of remote_bp_stat_spill, likewise */
+typedef enum SpillColumn
 {
-	char		text[RBP_LAST_ERROR_LEN] = "";
-	TimestampTz at = 0;
+	SPILL_USABLE,
+	SPILL_UNUSABLE_REASON,
+	SPILL_COUNTERS,				/* the first of them */
+	SPILL_FILE_US = SPILL_COUNTERS + RBP_NUM_SPILL_COUNTERS,
+	SPILL_DONOR_US,
+	SPILL_PAGES,
+	SPILL_FREE_PAGES,
+	SPILL_ONLINE_PAGES,
+	SPILL_QUARANTINED_PAGES,
+	SPILL_LOST_PAGES,
+	SPILL_FILES,
+	SPILL_STATS_RESET,
+	NUM_SPILL_COLUMNS
+} SpillColumn;
 
-	if (strcmp(name, "usable") == 0)
-	{
-		*value = BoolGetDatum(!rbp_tier_unusable_reason(text, sizeof(text)));
-		*isnull = false;
-		return true;
-	}
-	if (strcmp(name, "unusable_reason") == 0)
-	{
-		if (!rbp_tier_unusable_reason(text, sizeof(text)))
-			text[0] = '\0';
-	}
-	else if (strcmp(name, "temp_unusable_reason") == 0)
-	{
-		if (!rbp_remote_unusable_reason(RBP_POOL_TEMP, text, sizeof(text)))
-			text[0] = '\0';
-	}
-	else if (strcmp(name, "last_error") == 0 ||
-			 strcmp(name, "last_error_at") == 0)
-		rbp_stats_last_error(text, sizeof(text), &at);
-	else
-		return false;
-	*isnull = text[0] == '\0';
-	if (!*isnull)
-		*value = strcmp(name, "last_error_at") == 0 ? TimestampTzGetDatum(at) :
-			CStringGetTextDatum(text);
-	return true;
+/* A row in the making */
+typedef struct Row
+{
+	TupleDesc	desc;
+	Datum	   *values;
+	bool	   *nulls;
+	bool	   *filled;
+} Row;
+
+static void
+start_row(Row *row, FunctionCallInfo fcinfo, int columns)
+{
+	rbp_sql_require_loaded();
+	if (get_call_result_type(fcinfo, NULL, &row->desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	if (row->desc->natts > columns)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the installed version of extension \"%s\" is newer than the loaded library", "remote_bp"),
+				 errhint("Restart the server.")));
+	row->desc = BlessTupleDesc(row->desc);
+	row->values = palloc0(sizeof(Datum) * columns);
+	row->nulls = palloc0(sizeof(bool) * columns);
+	row->filled = palloc0(sizeof(bool) * columns);
 }
 
-/* What a temporary block costs here or there; NULL as long as it is not known. */
-static bool
-spill_cost_column(const char *name, Datum *value, bool *null)
+static void
+put_null(Row *row, int column)
 {
-	RbpSpillWhere where;
-	double		us;
+	row->filled[column] = true;
+	row->nulls[column] = true;
+}
 
-	if (strcmp(name, "spill_file_us") == 0)
-		where = RBP_SPILL_FILE;
-	else if (strcmp(name, "spill_donor_us") == 0)
-		where = RBP_SPILL_DONOR;
+static void
+put(Row *row, int column, Datum value)
+{
+	row->filled[column] = true;
+	row->values[column] = value;
+}
+
+/* A text that is empty is null. */
+static void
+put_text(Row *row, int column, const char *text)
+{
+	if (text[0] == '\0')
+		put_null(row, column);
 	else
-		return false;
-	us = rbp_spill_cost_us(where);
-	*value = Float8GetDatum(us);
-	*null = us == 0;
-	return true;
+		put(row, column, CStringGetTextDatum(text));
+}
+
+static void
+put_count(Row *row, int column, uint64 count)
+{
+	put(row, column, Int64GetDatum((int64) count));
+}
+
+/* Microseconds that are not known are null. */
+static void
+put_us(Row *row, int column, double us)
+{
+	if (us == 0)
+		put_null(row, column);
+	else
+		put(row, column, Float8GetDatum(us));
+}
+
+/* Those from first on, below end. */
+static void
+put_counters(Row *row, int column, int first, int end)
+{
+	uint64		counters[RBP_NUM_COUNTERS];
+
+	rbp_stats_sum(counters);
+	for (int c = first; c < end; c++, column++)
+	{
+		if (column < row->desc->natts &&
+			strcmp(NameStr(TupleDescAttr(row->desc, column)->attname), rbp_counter_names[c]) != 0)
+			elog(ERROR, "column %d is \"%s\" instead of \"%s\"", column + 1,
+				 NameStr(TupleDescAttr(row->desc, column)->attname), rbp_counter_names[c]);
+		put_count(row, column, counters[c]);
+	}
+}
+
+static Datum
+finish_row(Row *row)
+{
+	for (int column = 0; column < row->desc->natts; column++)
+		if (!row->filled[column])
+			elog(ERROR, "column \"%s\" has no value",
+				 NameStr(TupleDescAttr(row->desc, column)->attname));
+	return HeapTupleGetDatum(heap_form_tuple(row->desc, row->values, row->nulls));
 }
 
 Datum
 rbp_sql_stat(PG_FUNCTION_ARGS)
 {
-	uint64		counters[RBP_NUM_COUNTERS];
-	RbpTierPages tier;
-	RbpSpillUse temp;
-	TupleDesc	tupdesc;
-	Datum	   *values;
-	bool	   *nulls;
+	char		reason[RBP_LAST_ERROR_LEN];
+	bool		unusable;
+	char		error[RBP_LAST_ERROR_LEN];
+	TimestampTz error_at;
+	RbpTierPages pages;
+	Row			row;
 
-	rbp_sql_require_loaded();
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	tupdesc = BlessTupleDesc(tupdesc);
-	values = palloc0(sizeof(Datum) * tupdesc->natts);
-	nulls = palloc(sizeof(bool) * tupdesc->natts);
-	memset(nulls, true, sizeof(bool) * tupdesc->natts);
+	start_row(&row, fcinfo, NUM_TIER_COLUMNS);
+	unusable = rbp_tier_unusable_reason(reason, sizeof(reason));
+	put(&row, TIER_USABLE, BoolGetDatum(!unusable));
+	put_text(&row, TIER_UNUSABLE_REASON, unusable ? reason : "");
 
-	rbp_stats_sum(counters);
-	rbp_tier_pages(&tier);
-	rbp_spill_use(&temp);
+	rbp_stats_last_error(error, sizeof(error), &error_at);
+	put_text(&row, TIER_LAST_ERROR, error);
+	if (error[0] == '\0')
+		put_null(&row, TIER_LAST_ERROR_AT);
+	else
+		put(&row, TIER_LAST_ERROR_AT, TimestampTzGetDatum(error_at));
+	put_text(&row, TIER_PAGE_CACHE_ASKED_BY, rbp_page_cache_method());
 
-	const PageCount pages[] = {
-		{"remote_pages", tier.remote},
-		{"kept_pages", tier.kept},
-		{"staged_pages", tier.staged},
-		{"free_pages", tier.free},
-		{"online_pages", tier.online},
-		{"max_pages", tier.max},
-		{"temp_pages", temp.used},
-		{"temp_free_pages", temp.free},
-		{"temp_online_pages", temp.online},
-		{"temp_quarantined_pages", temp.quarantined},
-		{"temp_lost_pages", temp.dead},
-		{"temp_files", temp.files}
-	};
+	put_counters(&row, TIER_COUNTERS, 0, RBP_NUM_TIER_COUNTERS);
 
-	for (int i = 0; i < tupdesc->natts; i++)
-	{
-		const char *name = NameStr(TupleDescAttr(tupdesc, i)->attname);
-		Oid			type = TupleDescAttr(tupdesc, i)->atttypid;
+	rbp_tier_pages(&pages);
+	put_count(&row, TIER_REMOTE_PAGES, pages.remote);
+	put_count(&row, TIER_KEPT_PAGES, pages.kept);
+	put_count(&row, TIER_STAGED_PAGES, pages.staged);
+	put_count(&row, TIER_FREE_PAGES, pages.free);
+	put_count(&row, TIER_ONLINE_PAGES, pages.online);
+	put_count(&row, TIER_MAX_PAGES, pages.max);
+	put(&row, TIER_STATS_RESET, TimestampTzGetDatum(rbp_stats_reset_time()));
+	PG_RETURN_DATUM(finish_row(&row));
+}
 
-		if (trouble_column(name, &values[i], &nulls[i]))
-			continue;
-		if (strcmp(name, "page_cache_asked_by") == 0)
-		{
-			values[i] = CStringGetTextDatum(rbp_page_cache_method());
-			nulls[i] = false;
-		}
-		if (spill_cost_column(name, &values[i], &nulls[i]))
-			continue;
-		if (type == TIMESTAMPTZOID && strcmp(name, "stats_reset") == 0)
-		{
-			values[i] = TimestampTzGetDatum(rbp_stats_reset_time());
-			nulls[i] = false;
-		}
-		else if (type == INT8OID)
-		{
-			for (int c = 0; c < RBP_NUM_COUNTERS; c++)
-			{
-				if (strcmp(name, rbp_counter_names[c]) == 0)
-				{
-					values[i] = Int64GetDatum((int64) counters[c]);
-					nulls[i] = false;
-				}
-			}
-			for (int p = 0; p < lengthof(pages); p++)
-			{
-				if (strcmp(name, pages[p].name) == 0)
-				{
-					values[i] = Int64GetDatum((int64) pages[p].value);
-					nulls[i] = false;
-				}
-			}
-		}
-	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+Datum
+rbp_sql_stat_spill(PG_FUNCTION_ARGS)
+{
+	char		reason[RBP_LAST_ERROR_LEN];
+	bool		unusable;
+	RbpSpillUse use;
+	Row			row;
+
+	start_row(&row, fcinfo, NUM_SPILL_COLUMNS);
+	unusable = rbp_remote_unusable_reason(RBP_POOL_TEMP, reason, sizeof(reason));
+	put(&row, SPILL_USABLE, BoolGetDatum(!unusable));
+	put_text(&row, SPILL_UNUSABLE_REASON, unusable ? reason : "");
+
+	put_counters(&row, SPILL_COUNTERS, RBP_NUM_TIER_COUNTERS, RBP_NUM_COUNTERS);
+	put_us(&row, SPILL_FILE_US, rbp_spill_cost_us(RBP_SPILL_FILE));
+	put_us(&row, SPILL_DONOR_US, rbp_spill_cost_us(RBP_SPILL_DONOR));
+
+	rbp_spill_use(&use);
+	put_count(&row, SPILL_PAGES, use.used);
+	put_count(&row, SPILL_FREE_PAGES, use.free);
+	put_count(&row, SPILL_ONLINE_PAGES, use.online);
+	put_count(&row, SPILL_QUARANTINED_PAGES, use.quarantined);
+	put_count(&row, SPILL_LOST_PAGES, use.dead);
+	put_count(&row, SPILL_FILES, use.files);
+	put(&row, SPILL_STATS_RESET, TimestampTzGetDatum(rbp_stats_reset_time()));
+	PG_RETURN_DATUM(finish_row(&row));
 }
 
 Datum

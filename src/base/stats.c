@@ -60,7 +60,8 @@ typedef struct StatsHeader
 
 const char *const rbp_counter_names[RBP_NUM_COUNTERS] = {
 #define RBP_COUNTER_NAME(sym, name) #name,
-	RBP_COUNTERS(RBP_COUNTER_NAME)
+	RBP_TIER_COUNTERS(RBP_COUNTER_NAME)
+	RBP_SPILL_COUNTERS(RBP_COUNTER_NAME)
 #undef RBP_COUNTER_NAME
 };
 

@@ -17,10 +17,10 @@
 #include "datatype/timestamp.h"
 
 /*
- * Every counter: enum suffix and the column of remote_bp_stat.  The order
- * here is the order there.
+ * Every counter: enum suffix, and the column of remote_bp_stat, or of
+ * remote_bp_stat_spill.  The order here is the order there.
  */
-#define RBP_COUNTERS(X) \
+#define RBP_TIER_COUNTERS(X) \
 	X(HITS, hits)				/* pages read from donors */ \
 	X(STAGED_HITS, staged_hits) /* pages read from the staging region */ \
 	X(MISSES, misses)			/* pages read from the file, tier in use */ \
@@ -58,26 +58,32 @@
 	X(BYTES_READ, bytes_read)	/* from donors */ \
 	X(BYTES_WRITTEN, bytes_written)	/* to donors */ \
 	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \
-	X(PREFETCHES_SAVED, prefetches_saved)	/* advice not given: page is here */ \
-	X(SPILL_WRITES, spill_writes)	/* temporary blocks written to donors */ \
-	X(SPILL_READS, spill_reads) /* temporary blocks read from donors */ \
-	X(SPILL_READ_AHEAD, spill_read_ahead)	/* of these, before they were asked for */ \
-	X(SPILL_STAGED_READS, spill_staged_reads)	/* read while in staging */ \
-	X(SPILL_LOCAL, spill_local) /* whole blocks put into the real file: no room */ \
-	X(SPILL_BYPASSED, spill_bypassed)	/* put there because it costs less */ \
-	X(SPILL_RESCUED, spill_rescued) /* put there because a donor failed */ \
-	X(SPILL_EVACUATED, spill_evacuated) /* moved, to give memory back */ \
-	X(SPILL_MIRROR_READS, spill_mirror_reads)	/* had from the second copy */ \
-	X(SPILL_HASH_FAILURES, spill_hash_failures) /* copies that did not match */ \
-	X(SPILL_LOST, spill_lost)	/* reads that failed: EIO */
+	X(PREFETCHES_SAVED, prefetches_saved)	/* advice not given: page is here */
+
+#define RBP_SPILL_COUNTERS(X) \
+	X(SPILL_WRITES, writes)	/* temporary blocks written to donors */ \
+	X(SPILL_READS, reads) /* temporary blocks read from donors */ \
+	X(SPILL_READ_AHEAD, read_ahead)	/* of these, before they were asked for */ \
+	X(SPILL_STAGED_READS, staged_reads)	/* read while in staging */ \
+	X(SPILL_LOCAL, local) /* whole blocks put into the real file: no room */ \
+	X(SPILL_BYPASSED, bypassed)	/* put there because it costs less */ \
+	X(SPILL_RESCUED, rescued) /* put there because a donor failed */ \
+	X(SPILL_EVACUATED, evacuated) /* moved, to give memory back */ \
+	X(SPILL_MIRROR_READS, mirror_reads)	/* had from the second copy */ \
+	X(SPILL_HASH_FAILURES, hash_failures) /* copies that did not match */ \
+	X(SPILL_LOST, lost)	/* reads that failed: EIO */
 
 typedef enum RbpCounter
 {
 #define RBP_COUNTER_ENUM(sym, name) RBP_COUNT_##sym,
-	RBP_COUNTERS(RBP_COUNTER_ENUM)
+	RBP_TIER_COUNTERS(RBP_COUNTER_ENUM)
+	RBP_SPILL_COUNTERS(RBP_COUNTER_ENUM)
 #undef RBP_COUNTER_ENUM
 	RBP_NUM_COUNTERS
 } RbpCounter;
+
+#define RBP_NUM_TIER_COUNTERS	RBP_COUNT_SPILL_WRITES
+#define RBP_NUM_SPILL_COUNTERS	(RBP_NUM_COUNTERS - RBP_NUM_TIER_COUNTERS)
 
 /* Operations that have a latency histogram (remote_bp_stat_latency). */
 #define RBP_LATENCIES(X) \

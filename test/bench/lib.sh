@@ -452,9 +452,9 @@ empty_tier()
 # of these such that the tier had, too
 where_from()
 {
-    query "$1" "SELECT hits + staged_hits, spill_reads + spill_staged_reads, misses,
+    query "$1" "SELECT hits + staged_hits, reads + staged_reads, misses,
                 coalesce((to_jsonb(s) ->> 'page_cache_reads')::bigint, -1),
-                coalesce((to_jsonb(s) ->> 'page_cache_first')::bigint, -1) FROM remote_bp_stat s"
+                coalesce((to_jsonb(s) ->> 'page_cache_first')::bigint, -1) FROM remote_bp_stat s, remote_bp_stat_spill"
 }
 
 # device_reads NAME: kB that the server's processes had read from block devices,
@@ -600,7 +600,7 @@ postmaster_pid()
 # spill_counters: blocks that went to donors, and such that did not
 spill_counters()
 {
-    query remote_bp 'SELECT spill_writes, spill_local FROM remote_bp_stat'
+    query remote_bp 'SELECT writes, local FROM remote_bp_stat_spill'
 }
 
 # measure_spill SERVER VARIANT QUERY [SETTING...]: one run of a query that

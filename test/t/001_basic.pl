@@ -125,7 +125,7 @@ is_clean($plain, 'broker given later');
 
 # Not for everyone.
 $plain->safe_psql('postgres', 'CREATE ROLE nobody; CREATE ROLE watcher IN ROLE pg_monitor');
-for my $view (qw(remote_bp_stat remote_bp_stat_donors remote_bp_stat_latency remote_bp_leases remote_bp_relations
+for my $view (qw(remote_bp_stat remote_bp_stat_spill remote_bp_stat_donors remote_bp_stat_latency remote_bp_leases remote_bp_relations
 	remote_bp_temp_files))
 {
 	my ($ret, $out, $err) =

@@ -324,7 +324,7 @@ for my $transport ('shm', 'tcp')
 	my $now = run_cases($node, $transport, @cases);
 	compare_modes($stock, $now, $transport, @cases);
 	my $c = counters($node);
-	cmp_ok($c->{spill_local} + $c->{spill_rescued}, '<', $c->{spill_writes} / 50, "$transport: hardly a whole block went to the real file");
+	cmp_ok($c->{'spill.local'} + $c->{'spill.rescued'}, '<', $c->{'spill.writes'} / 50, "$transport: hardly a whole block went to the real file");
 	spill_is_clean($node, $transport);
 }
 $node->stop;

@@ -264,7 +264,7 @@ sub comes_back
 	my ($node, $what) = @_;
 	ok( wait_for(
 			'temporary data to be gone',
-			sub { $node->safe_psql('postgres', 'SELECT temp_pages = 0 AND temp_files = 0 FROM remote_bp_stat') eq 't' },
+			sub { $node->safe_psql('postgres', 'SELECT pages = 0 AND files = 0 FROM remote_bp_stat_spill') eq 't' },
 			120),
 		"$what: all slots are free again")
 	  or diag($node->safe_psql('postgres', 'SELECT * FROM remote_bp_temp_files'));
@@ -279,7 +279,7 @@ sub reconfigure
 	$node->append_conf('postgresql.conf', "remote_bp.temp_tier_size = '${megabytes}MB'");
 	$node->restart;
 	$node->safe_psql('postgres', 'CREATE EXTENSION IF NOT EXISTS remote_bp');
-	ok(wait_for('memory for temporary data', sub { counter($node, 'temp_online_pages') == $megabytes * 128 }, 120),
+	ok(wait_for('memory for temporary data', sub { counter($node, 'spill.online_pages') == $megabytes * 128 }, 120),
 		"$what: $megabytes MB are there");
 	return;
 }
@@ -295,9 +295,9 @@ sub counted
 	my %moved = map { $_ => $after->{$_} - $before->{$_} } grep { /^spill_/ } keys %$after;
 	note("$what: " . join(', ', map { "$_ $moved{$_}" } sort keys %moved));
 	cmp_ok($moved{$_}, '>', 0, "$what: $_") for @{ $expect{more} };
-	is($moved{$_}, 0, "$what: no $_") for qw(spill_lost), @{ $expect{none} // ['spill_hash_failures'] };
+	is($moved{$_}, 0, "$what: no $_") for qw(spill.lost), @{ $expect{none} // ['spill.hash_failures'] };
 	# (a donor that is late is not waited for: see io_timeout below)
-	cmp_ok($moved{spill_local} + $moved{spill_rescued}, '<', $moved{spill_writes} / 10, "$what: most blocks went to donors")
+	cmp_ok($moved{'spill.local'} + $moved{'spill.rescued'}, '<', $moved{'spill.writes'} / 10, "$what: most blocks went to donors")
 	  if $expect{mostly};
 	comes_back($node, $what);
 	return;
@@ -345,7 +345,7 @@ counted(
 		walks($node, 'shm');
 		several($node, 'shm', $_) for 1, $seed;
 	},
-	more => [qw(spill_writes spill_reads)],
+	more => [qw(spill.writes spill.reads)],
 	mostly => 1);
 
 # The books are the stock server's.
@@ -354,7 +354,7 @@ counted(
 	$node,
 	'books',
 	sub { $spill_books = books($node); },
-	more => [qw(spill_writes spill_reads)],
+	more => [qw(spill.writes spill.reads)],
 	mostly => 1);
 is($spill_books->{$_}, $stock_books->{$_}, "$_ as on the stock server") for sort keys %$stock_books;
 
@@ -374,9 +374,9 @@ SELECT file, tablespace, owner, temp_relation, size, remote_bytes > 0.9 * size,
 	FROM remote_bp_temp_files
 SQL
 	# Blocks on their way, and a few to come, have their slots already.
-	is($node->safe_psql('postgres', <<'SQL'), '1|t', 'remote_bp_stat agrees');
-SELECT temp_files, temp_pages BETWEEN remote AND remote + staged + 31
-	FROM remote_bp_stat, (SELECT sum(remote_bytes) / 8192 AS remote, sum(staged_bytes) / 8192 AS staged FROM remote_bp_temp_files) f
+	is($node->safe_psql('postgres', <<'SQL'), '1|t', 'remote_bp_stat_spill agrees');
+SELECT files, pages BETWEEN remote AND remote + staged + 31
+	FROM remote_bp_stat_spill, (SELECT sum(remote_bytes) / 8192 AS remote, sum(staged_bytes) / 8192 AS staged FROM remote_bp_temp_files) f
 SQL
 	$session->query_safe("SELECT file_model_close($h), file_model_unlink('$set', 'seen')");
 	is($node->safe_psql('postgres', "SELECT size FROM pg_stat_file('$path', true)"), '', 'and no size when it is gone');
@@ -401,7 +401,7 @@ for my $how ('cancelled', 'terminated')
 	my $sql = "SELECT file_model(4, 1000000, 'streams')";
 	my $run = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', $sql ],
 		'<', \'', '>&', \my $said, IPC::Run::timeout(60));
-	ok(wait_for('it to spill', sub { counter($node, 'temp_pages') > 100 }), "$how: it spills");
+	ok(wait_for('it to spill', sub { counter($node, 'spill.pages') > 100 }), "$how: it spills");
 	my $function = $how eq 'cancelled' ? 'pg_cancel_backend' : 'pg_terminate_backend';
 	$node->safe_psql('postgres', "SELECT $function(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT file_model(4, %'");
 	IPC::Run::finish($run);
@@ -414,7 +414,7 @@ for my $how ('cancelled', 'terminated')
 	my $set = $session->query_safe('SELECT file_model_set()');
 	my $h = $session->query_safe("SELECT file_model_open('$set', 'left', 'create')");
 	$session->query_safe("SELECT file_model_steps($h, 3, 0, 30, 'grow')");
-	cmp_ok(counter($node, 'temp_pages'), '>', 100, 'rolled back: it spills');
+	cmp_ok(counter($node, 'spill.pages'), '>', 100, 'rolled back: it spills');
 	$session->query('SAVEPOINT s; SELECT 1 / 0; ROLLBACK TO s');
 	$session->query('ROLLBACK');
 	$node->safe_psql('postgres', "SELECT file_model_unlink('$set', 'left')");
@@ -446,7 +446,7 @@ for my $how ('cancelled', 'terminated')
 			$session->query('ROLLBACK');
 			$session->quit;
 		},
-		more => [qw(spill_writes spill_reads)],
+		more => [qw(spill.writes spill.reads)],
 		mostly => 1);
 	$node->safe_psql('postgres', "ALTER DATABASE postgres RESET temp_tablespaces");
 }
@@ -458,7 +458,7 @@ counted(
 		walks($node, 'tcp');
 		several($node, 'tcp', $seed);
 	},
-	more => [qw(spill_writes spill_reads spill_read_ahead)],
+	more => [qw(spill.writes spill.reads spill.read_ahead)],
 	mostly => 1);
 
 # So little of it that most files are here and there.
@@ -472,7 +472,7 @@ for my $transport (qw(shm tcp))
 			walks($node, "tiny quota, $transport");
 			several($node, "tiny quota, $transport", $seed);
 		},
-		more => [qw(spill_writes spill_reads spill_local)]);
+		more => [qw(spill.writes spill.reads spill.local)]);
 }
 
 # The quota goes up and down meanwhile: blocks move, and are not lost.
@@ -507,7 +507,7 @@ for my $transport (qw(shm tcp))
 			$node->safe_psql('postgres', 'ALTER SYSTEM RESET remote_bp.temp_tier_size');
 			$node->reload;
 		},
-		more => [qw(spill_writes spill_reads spill_local spill_evacuated)],
+		more => [qw(spill.writes spill.reads spill.local spill.evacuated)],
 		none => []);    # who reads a block while it moves may find another in its place
 }
 
@@ -523,7 +523,7 @@ for my $transport (qw(shm tcp))
 			walks($node, "mixed, $transport");
 			several($node, "mixed, $transport", $seed);
 		},
-		more => [qw(spill_writes spill_reads spill_bypassed)]);
+		more => [qw(spill.writes spill.reads spill.bypassed)]);
 }
 
 # (over shm blocks are not staged, but for those that are not full yet)
@@ -535,7 +535,7 @@ counted(
 		walks($node, 'tiny staging');
 		several($node, 'tiny staging', $seed);
 	},
-	more => [qw(spill_writes spill_reads)]);
+	more => [qw(spill.writes spill.reads)]);
 
 for my $transport (qw(shm tcp))
 {
@@ -556,19 +556,19 @@ for my $transport (qw(shm tcp))
 			$session->query('ROLLBACK');
 			$session->quit;
 		},
-		more => [qw(spill_writes spill_reads)]);
+		more => [qw(spill.writes spill.reads)]);
 }
 
 # Faults of the transport: a call may fail, with EIO, but never give wrong
 # data, and the session goes on.
 $node->append_conf('postgresql.conf', "remote_bp.temp_io_timeout = '200ms'\nremote_bp.io_timeout = '10ms'");
 for my $case (
-	[ 'corrupted replies', ['spill_hash_failures'], 'read corrupt 0.3' ],
-	[ 'short replies', ['spill_hash_failures'], 'read truncate 0.3' ],
-	[ 'late replies', ['spill_reads'], 'read delay_us 5000 0.1' ],
-	[ 'corrupted writes', ['spill_hash_failures'], 'write corrupt 0.3' ],
-	[ 'lost writes', [qw(spill_rescued spill_local)], 'write drop 0.04' ],
-	[ 'cut connections', [qw(spill_rescued spill_local)], 'read cut 0.01', 'write cut 0.05' ])
+	[ 'corrupted replies', ['spill.hash_failures'], 'read corrupt 0.3' ],
+	[ 'short replies', ['spill.hash_failures'], 'read truncate 0.3' ],
+	[ 'late replies', ['spill.reads'], 'read delay_us 5000 0.1' ],
+	[ 'corrupted writes', ['spill.hash_failures'], 'write corrupt 0.3' ],
+	[ 'lost writes', [qw(spill.rescued spill.local)], 'write drop 0.04' ],
+	[ 'cut connections', [qw(spill.rescued spill.local)], 'read cut 0.01', 'write cut 0.05' ])
 {
 	my ($what, $shows, @faults) = @$case;
 	for my $mirror (qw(off on))

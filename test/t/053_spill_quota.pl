@@ -97,9 +97,9 @@ for my $transport ('shm', 'tcp')
 	my $now = run_cases($node, "$transport, 2 MB", @cases);
 	compare_modes($stock, $now, "$transport, 2 MB", @cases);
 	my $c = counters($node);
-	cmp_ok($c->{spill_local}, '>', 0, "$transport: blocks went to the real file");
-	is($c->{temp_free_pages}, $c->{temp_online_pages}, "$transport: all is free in the end");
-	is($c->{temp_online_pages}, 256, "$transport: of 2 MB");
+	cmp_ok($c->{'spill.local'}, '>', 0, "$transport: blocks went to the real file");
+	is($c->{'spill.free_pages'}, $c->{'spill.online_pages'}, "$transport: all is free in the end");
+	is($c->{'spill.online_pages'}, 256, "$transport: of 2 MB");
 
 	# One session takes it all, then another one comes.
 	my $first = $node->background_psql('postgres');
@@ -108,18 +108,18 @@ for my $transport ('shm', 'tcp')
 	$first->query('DECLARE c CURSOR FOR SELECT id, t, pad FROM big ORDER BY t');
 	$first->query('FETCH 1 FROM c');
 	# An overwritten block may have given its page back last.
-	cmp_ok(counter($node, 'temp_pages'), '>=', 254, "$transport: the quota is used up");
+	cmp_ok(counter($node, 'spill.pages'), '>=', 254, "$transport: the quota is used up");
 	$c = counters($node);
 	$second->query('BEGIN');
 	$second->query($hold);
 	my @rows = read_on($second, 2);
-	my $writes = counter($node, 'spill_writes');
-	cmp_ok(counter($node, 'spill_local'), '>', $c->{spill_local}, "$transport: the second session's blocks go to the real file");
+	my $writes = counter($node, 'spill.writes');
+	cmp_ok(counter($node, 'spill.local'), '>', $c->{'spill.local'}, "$transport: the second session's blocks go to the real file");
 
 	# What the first one gives back, the second one uses, in the same file.
 	$first->query('CLOSE c');
 	push @rows, read_on($second, 2);
-	cmp_ok(counter($node, 'spill_writes'), '>', $writes, "$transport: what is freed is used again");
+	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: what is freed is used again");
 	my $mixed = $node->safe_psql('postgres',
 		"SELECT count(*) FROM remote_bp_temp_files WHERE remote_bytes > 0 AND remote_bytes + staged_bytes < size - 100000");
 	is($mixed, 1, "$transport: by a file of which a part is elsewhere");
@@ -131,17 +131,17 @@ for my $transport ('shm', 'tcp')
 	$node->append_conf('mode.conf', 'remote_bp.temp_tier_size = 0');
 	$node->reload;
 	ok(wait_for('the memory to be given back', sub { temp_leased($node) == 0 }), "$transport: the quota is lowered to nothing");
-	$writes = counter($node, 'spill_writes');
+	$writes = counter($node, 'spill.writes');
 	my $session = $node->background_psql('postgres');
 	$session->query('BEGIN');
 	$session->query($hold);
 	@rows = read_on($session, 2);
-	is(counter($node, 'spill_writes'), $writes, "$transport: and nothing goes to donors");
+	is(counter($node, 'spill.writes'), $writes, "$transport: and nothing goes to donors");
 	$node->append_conf('mode.conf', "remote_bp.temp_tier_size = '2MB'");
 	$node->reload;
 	ok(wait_temp_leased($node, 2), "$transport: it is raised");
 	push @rows, read_on($session, 2);
-	cmp_ok(counter($node, 'spill_writes'), '>', $writes, "$transport: and used");
+	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: and used");
 	is_deeply([ @rows, read_again($session, 4) ], [ @right, reverse @right ], "$transport: a file that began before is read right");
 	$session->quit;
 
@@ -183,7 +183,7 @@ for my $transport ('shm', 'tcp')
 		}
 	}
 	is($rows, 3 * 4 * 6, "$transport, little staging: many files at once");
-	cmp_ok(counter($node, 'temp_files'), '>', 24, "$transport, little staging: and they are known");
+	cmp_ok(counter($node, 'spill.files'), '>', 24, "$transport, little staging: and they are known");
 	my @left = map { scalar $_->query('FETCH ALL FROM h') } @sessions;
 	is(scalar(grep { $_ eq $left[0] } @left), 4, "$transport, little staging: joins agree");
 	is(scalar(my @lines = split /\n/, $left[0]), 25000, "$transport, little staging: and are whole");
@@ -198,7 +198,7 @@ SELECT format('DECLARE c%s SCROLL CURSOR FOR SELECT g, g * %s FROM generate_seri
 \gexec
 SELECT format('FETCH ABSOLUTE %s FROM c%s', i * 7 % 3000 + 1, i) FROM generate_series(1, 1100) i
 \gexec
-SELECT temp_files FROM remote_bp_stat;
+SELECT files FROM remote_bp_stat_spill;
 SELECT format('FETCH LAST FROM c%s', i) FROM generate_series(1, 1100) i
 \gexec
 COMMIT;

@@ -179,8 +179,8 @@ for my $transport ('tcp', 'shm')
 	$session = begin($node);
 	is(rest($session), $expected, "$name: blocks go there");
 	$session->quit;
-	cmp_ok(counter($node, 'spill_writes'), '>', $before->{spill_writes}, "$name: that are counted");
-	is(counter($node, 'temp_lost_pages'), 0, "$name: no page counts as lost any more");
+	cmp_ok(counter($node, 'spill.writes'), '>', $before->{'spill.writes'}, "$name: that are counted");
+	is(counter($node, 'spill.lost_pages'), 0, "$name: no page counts as lost any more");
 	spill_is_clean($node, $name, offset => $since, lost => 1);
 	$node->safe_psql('postgres', 'DROP TABLE buffered');
 	$node->stop;
@@ -235,17 +235,17 @@ for my $transport ('tcp', 'shm')
 		log => $log,
 		listens => 0,
 		command => [ 'pgbench', '-n', '-T', '8', '-c', '3', '-j', '1', '-f', $script, $node->connstr('postgres') ]);
-	my $writes = counter($node, 'spill_writes');
-	wait_for('it to spill', sub { counter($node, 'spill_writes') > $writes });
+	my $writes = counter($node, 'spill.writes');
+	wait_for('it to spill', sub { counter($node, 'spill.writes') > $writes });
 	my $offset = log_size($node);
 	$two[0]->kill9;
 	is(rest($session), $expected, "$name: a query reads on when one is killed");
 	is($load->wait_end(60), 0, "$name: queries that wrote and read meanwhile did not fail")
 	  or diag($load->log_text);
 	is(scalar(grep { /ERROR:/ } split /\n/, log_since($node, $offset)), 0, "$name: nor any other");
-	cmp_ok(counter($node, 'spill_mirror_reads'), '>', 0, "$name: blocks came from the second copy")
+	cmp_ok(counter($node, 'spill.mirror_reads'), '>', 0, "$name: blocks came from the second copy")
 	  if $transport eq 'tcp';
-	is(counter($node, 'spill_lost'), 0, "$name: none was lost");
+	is(counter($node, 'spill.lost'), 0, "$name: none was lost");
 
 	# The other one hangs now, and with it all that is left, until it goes on.
 	if ($transport eq 'tcp')
@@ -284,9 +284,9 @@ for my $transport ('tcp', 'shm')
 	ok( wait_for(
 			'the donor to be used again',
 			sub {
-				my $writes = counter($node, 'spill_writes');
+				my $writes = counter($node, 'spill.writes');
 				$node->safe_psql('postgres', $all);
-				return counter($node, 'spill_writes') > $writes;
+				return counter($node, 'spill.writes') > $writes;
 			}),
 		"$name: the donor is used again");
 	$session = begin($node);
@@ -345,7 +345,7 @@ for my $transport ('tcp', 'shm')
 	$session = begin($node);
 	is(rest($session), $expected, "$name: and is used");
 	$session->quit;
-	is(counter($node, 'temp_lost_pages'), 0, "$name: no page counts as lost any more");
+	is(counter($node, 'spill.lost_pages'), 0, "$name: no page counts as lost any more");
 	spill_is_clean($node, $name, offset => $since, lost => 1);
 	$node->stop;
 	dismiss($donor);
@@ -376,9 +376,9 @@ for my $transport ('tcp', 'shm')
 	is($node->safe_psql('postgres', $join), $join_right, "$name: queries use the disk then");
 	$broker = restart_broker($broker);
 	ok(wait_temp_leased($node, 32), "$name: it is back, and there is a lease");
-	my $writes = counter($node, 'spill_writes');
+	my $writes = counter($node, 'spill.writes');
 	is($node->safe_psql('postgres', $all), $all_right, "$name: queries are right");
-	cmp_ok(counter($node, 'spill_writes'), '>', $writes, "$name: and use it");
+	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$name: and use it");
 	spill_is_clean($node, $name, offset => $since, lost => 1);
 	$node->stop;
 	dismiss($donor);
@@ -399,7 +399,7 @@ for my $transport ('tcp', 'shm')
 	$table->query($_)
 	  for 'SET remote_bp.spill_temp_tables = on', "SET temp_buffers = '800kB'", 'CREATE TEMP TABLE f AS SELECT * FROM big';
 	my $sum = $table->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f');
-	cmp_ok(counter($node, 'temp_pages') * 8192, '>', 9000000, "$name: blocks are on donors");
+	cmp_ok(counter($node, 'spill.pages') * 8192, '>', 9000000, "$name: blocks are on donors");
 	for my $donor (@two)
 	{
 		my ($status) = ctl($broker, 'drain', $donor->{name});
@@ -412,7 +412,7 @@ for my $transport ('tcp', 'shm')
 			"$name: and gets its memory back");
 		is($table->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f'), $sum, "$name: a temporary table is right");
 	}
-	cmp_ok(counter($node, 'spill_evacuated'), '>', 1000, "$name: blocks have moved");
+	cmp_ok(counter($node, 'spill.evacuated'), '>', 1000, "$name: blocks have moved");
 	is($node->safe_psql('postgres', 'SELECT sum(remote_bytes) FROM remote_bp_temp_files'), 0, "$name: all of them");
 	is($_->stop, 0, "$name: $_->{name} stops cleanly") for @two;
 	is(rest($_), $expected, "$name: queries go on") for @sessions;
@@ -437,7 +437,7 @@ for my $transport ('tcp', 'shm')
 	is($writer->query('SELECT 1'), join("\n", $join_right, $all_right, $join_right, 1), "$name: queries meanwhile are right");
 	$session->query('MOVE ABSOLUTE 1 FROM c');
 	is(rest($session), $expected, "$name: a cursor from before is right");
-	cmp_ok(counter($node, 'spill_evacuated'), '>', 0, "$name: blocks have moved");
+	cmp_ok(counter($node, 'spill.evacuated'), '>', 0, "$name: blocks have moved");
 	$_->quit for $session, $writer;
 	spill_is_clean($node, $name, offset => $since);
 	$node->stop;

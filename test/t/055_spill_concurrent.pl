@@ -135,9 +135,9 @@ for my $run ([ 'shm', '64MB' ], [ 'tcp', '64MB' ], [ 'tcp', '6MB', "remote_bp.te
 	is(scalar @errors, 0, "$name: no error") or diag(join("\n", @errors[ 0 .. ($#errors > 5 ? 5 : $#errors) ]));
 	my $c = counters($node);
 	note("$name: " . join(', ', map { "$_ $c->{$_}" } grep { /^spill_/ && $c->{$_} } sort keys %$c));
-	cmp_ok($c->{spill_writes}, '>', 1000, "$name: blocks went to donors");
-	cmp_ok($c->{spill_reads}, '>', 1000, "$name: blocks came from donors");
-	cmp_ok($c->{spill_local}, '>', 0, "$name: and to the real files, when there was no room") if $temp eq '6MB';
+	cmp_ok($c->{'spill.writes'}, '>', 1000, "$name: blocks went to donors");
+	cmp_ok($c->{'spill.reads'}, '>', 1000, "$name: blocks came from donors");
+	cmp_ok($c->{'spill.local'}, '>', 0, "$name: and to the real files, when there was no room") if $temp eq '6MB';
 	spill_is_clean($node, $name);
 }
 
@@ -206,7 +206,7 @@ for my $run ([ 'tcp', 'on' ], [ 'shm', 'off' ])
 	mode($transport, '32MB', "remove_temp_files_after_crash = $remove\n");
 	my ($session, $pid) = amid($node, $name);
 	my $load = load("killed_$transport", 1000);
-	ok(wait_for('more files', sub { counter($node, 'temp_files') > 8 }), "$name: others hold files");
+	ok(wait_for('more files', sub { counter($node, 'spill.files') > 8 }), "$name: others hold files");
 	my $offset = log_size($node);
 	is(kill('KILL', $pid), 1, "$name: a backend is killed");
 	ok( wait_for(
@@ -216,7 +216,7 @@ for my $run ([ 'tcp', 'on' ], [ 'shm', 'off' ])
 	$load->wait_end(300);
 	unlike($load->log_text, qr/division by zero/, "$name: no wrong result");
 	eval { $session->quit };
-	is(counter($node, 'temp_pages'), 0, "$name: no page is in use");
+	is(counter($node, 'spill.pages'), 0, "$name: no page is in use");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_temp_files'), 0, "$name: no file is known");
 	my @left = temp_paths($node);
 	if ($remove eq 'on')
@@ -230,9 +230,9 @@ for my $run ([ 'tcp', 'on' ], [ 'shm', 'off' ])
 		remove_tree(map { $node->data_dir . "/$_" } @left);
 	}
 	ok(wait_temp_leased($node, 32), "$name: memory is leased again");
-	my $writes = counter($node, 'spill_writes');
+	my $writes = counter($node, 'spill.writes');
 	is($node->safe_psql('postgres', $all), $right, "$name: queries are right");
-	cmp_ok(counter($node, 'spill_writes'), '>', $writes, "$name: and spill to donors");
+	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$name: and spill to donors");
 
 	# Names that recur: there is something else in the file that the session
 	# makes first, as a crash leaves it when its process id comes again.

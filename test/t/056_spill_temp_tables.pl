@@ -245,13 +245,13 @@ for my $transport ('shm', 'tcp')
 	my $now = run_cases($node, $transport, @cases);
 	compare_modes($stock, $now, $transport, @cases);
 	my $c = counters($node);
-	cmp_ok($c->{spill_local} + $c->{spill_rescued}, '<', $c->{spill_writes} / 50, "$transport: hardly a whole block went to the real file");
+	cmp_ok($c->{'spill.local'} + $c->{'spill.rescued'}, '<', $c->{'spill.writes'} / 50, "$transport: hardly a whole block went to the real file");
 
 	# Off by default, and then nothing of a temporary table goes away.
-	my $before = counter($node, 'spill_writes');
+	my $before = counter($node, 'spill.writes');
 	my $r = run_session($node, "SET temp_buffers = '800kB';\n$fill" . all_of('f'));
 	like($r->{out}, qr/^40000\|/, "$transport: a table of the default settings");
-	is(counter($node, 'spill_writes'), $before, "$transport: stays where it is");
+	is(counter($node, 'spill.writes'), $before, "$transport: stays where it is");
 	spill_is_clean($node, $transport);
 }
 $node->stop;

@@ -167,22 +167,22 @@ for my $transport ('shm', 'tcp')
 	my $now = books($node, $transport);
 	is($now->{$_}, $stock->{$_}, "$transport, $_") for sort keys %$stock;
 	my $c = counters($node);
-	cmp_ok($c->{spill_writes}, '>', 0, "$transport: blocks went to donors");
-	cmp_ok($c->{spill_reads}, '>', 0, "$transport: blocks came from donors");
+	cmp_ok($c->{'spill.writes'}, '>', 0, "$transport: blocks went to donors");
+	cmp_ok($c->{'spill.reads'}, '>', 0, "$transport: blocks came from donors");
 
 	# Off, and nothing goes there.
 	my $r = run_session($node, 'SET remote_bp.spill_temp_files = off; SELECT count(DISTINCT t) FROM big');
 	is($r->{out}, '40000', "$transport: a query with the spill off");
 	cmp_ok($r->{bytes}, '>', 0, "$transport: spills to the disk");
-	is(counter($node, 'spill_writes'), $c->{spill_writes}, "$transport: and not to donors");
+	is(counter($node, 'spill.writes'), $c->{'spill.writes'}, "$transport: and not to donors");
 
 	# A base backup's manifest is a temporary file, that is written where no
 	# callback for the end of the process may be left behind.
-	my $before = counter($node, 'spill_writes') + counter($node, 'spill_staged_reads');
+	my $before = counter($node, 'spill.writes') + counter($node, 'spill.staged_reads');
 	$node->command_ok(
 		[ 'pg_basebackup', '-D', $node->backup_dir . "/$transport", '-h', $node->host, '-p', $node->port, '-c', 'fast', '--no-sync' ],
 		"$transport: a base backup");
-	cmp_ok(counter($node, 'spill_writes') + counter($node, 'spill_staged_reads'),
+	cmp_ok(counter($node, 'spill.writes') + counter($node, 'spill.staged_reads'),
 		'>', $before, "$transport: whose manifest was in the tier");
 	spill_is_clean($node, $transport);
 }

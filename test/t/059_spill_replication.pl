@@ -104,12 +104,12 @@ SQL
 	arrives("$transport, two transactions");
 
 	my $after = spill_counters($node);
-	cmp_ok($after->{spill_writes}, '>', $before->{spill_writes}, "$transport: blocks went to donors");
-	cmp_ok($after->{spill_reads}, '>', $before->{spill_reads}, "$transport: and came from there");
+	cmp_ok($after->{'spill.writes'}, '>', $before->{'spill.writes'}, "$transport: blocks went to donors");
+	cmp_ok($after->{'spill.reads'}, '>', $before->{'spill.reads'}, "$transport: and came from there");
 	# The worker keeps its set's directory, and nothing else.
 	ok( wait_for(
 			'no file to be known',
-			sub { counter($node, 'temp_pages + temp_files') == 0 }),
+			sub { counter($node, 'spill.pages + spill.files') == 0 }),
 		"$transport: all is given back");
 	ok(!grep({ /\.fileset\/./ } temp_paths($node)), "$transport: no file is left");
 }

@@ -51,7 +51,7 @@ sub has
 
 sub pages
 {
-	return counter($node, 'temp_pages');
+	return counter($node, 'spill.pages');
 }
 
 # All that the query spilled, backwards and forwards.
@@ -88,7 +88,7 @@ SQL
 	like($expected, qr/^50000 -?\d+$/, "$transport: a query has spilled");
 	cmp_ok(pages() * 8192, '>', 16 * $MB, "$transport: to donors");
 	my $lease = lease();
-	my $evacuated = counter($node, 'spill_evacuated');
+	my $evacuated = counter($node, 'spill.evacuated');
 
 	# Up and down.
 	for my $size (8, 40, 4, 64, 12, 48)
@@ -99,7 +99,7 @@ SQL
 		is_whole("$transport, $size MB");
 	}
 	is(lease(), $lease, "$transport: it is the same lease");
-	cmp_ok(counter($node, 'spill_evacuated'), '>', $evacuated, "$transport: data has moved");
+	cmp_ok(counter($node, 'spill.evacuated'), '>', $evacuated, "$transport: data has moved");
 
 	# More than can be moved at once, and another wish in the middle of it.
 	$session->query('CLOSE c; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
@@ -158,8 +158,8 @@ SQL
 	is($session->query('COMMIT'), '', "$transport: the query ends well");
 	$session->quit;
 	is(pages(), 0, "$transport: all pages are free");
-	is(counter($node, 'spill_lost'), 0, "$transport: nothing was lost");
-	is(counter($node, 'spill_hash_failures'), 0, "$transport: nothing was different");
+	is(counter($node, 'spill.lost'), 0, "$transport: nothing was lost");
+	is(counter($node, 'spill.hash_failures'), 0, "$transport: nothing was different");
 	is_clean($node, $transport, no_compare => 1);
 
 	# A lease that is revoked: what it carried is lost, and that is told.

@@ -49,7 +49,7 @@ ok(wait_for('memory for temporary data', sub { lease('temp') ne '' }, 120), 'mem
 my $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t');
 $session->query('MOVE FORWARD ALL FROM c');
-cmp_ok(counter($node, 'temp_pages'), '>', 500, 'a query has spilled to the donor');
+cmp_ok(counter($node, 'spill.pages'), '>', 500, 'a query has spilled to the donor');
 my ($buffer, $temp) = (lease('buffer'), lease('temp'));
 
 # The donor hangs; the wish passes.  It hears of no renewals meanwhile, so the
@@ -86,7 +86,7 @@ $session->{stderr} = '';
 $session->query('ROLLBACK');
 is($session->query('SELECT count(*) FROM (SELECT * FROM big ORDER BY t OFFSET 0) s'), '50000', 'its session goes on');
 $session->quit;
-ok(wait_for('no page in use', sub { counter($node, 'temp_pages') == 0 }, 120), 'no page is in use in the end');
+ok(wait_for('no page in use', sub { counter($node, 'spill.pages') == 0 }, 120), 'no page is in use in the end');
 is(scalar(grep { !/could not read/ } log_troubles($node)), 0, 'the log is quiet otherwise');
 $node->stop;
 

@@ -84,16 +84,16 @@ sub run_queries
 # name, counters of which one must move, may queries fail, faults; a donor
 # that failed is avoided for a while, and blocks are local then
 my @cases = (
-	[ 'corrupted replies', 'spill_hash_failures', 1, 'read corrupt 0.03' ],
-	[ 'short replies', 'spill_hash_failures', 1, 'read truncate 0.03' ],
-	[ 'corrupted writes', 'spill_hash_failures', 1, 'write corrupt 0.005' ],
-	[ 'short writes', 'spill_hash_failures', 1, 'write truncate 0.005' ]);
+	[ 'corrupted replies', 'spill.hash_failures', 1, 'read corrupt 0.03' ],
+	[ 'short replies', 'spill.hash_failures', 1, 'read truncate 0.03' ],
+	[ 'corrupted writes', 'spill.hash_failures', 1, 'write corrupt 0.005' ],
+	[ 'short writes', 'spill.hash_failures', 1, 'write truncate 0.005' ]);
 my @network = (
 	[ 'late replies', undef, 0, 'read delay_us 20000 0.02', 'write delay_us 20000 0.02' ],
 	[ 'lost replies', 'timeouts', 1, 'read drop 0.005' ],
 	[ 'cut connections', 'io_errors', 1, 'read cut 0.005' ],
-	[ 'lost writes', 'spill_rescued spill_local', 0, 'write drop 0.02' ],
-	[ 'cut connections of writes', 'spill_rescued spill_local', 0, 'write cut 0.02' ],
+	[ 'lost writes', 'spill.rescued spill.local', 0, 'write drop 0.02' ],
+	[ 'cut connections of writes', 'spill.rescued spill.local', 0, 'write cut 0.02' ],
 	[ 'refused connections', undef, 0, 'connect refuse' ]);
 
 my $broker = start_broker();
@@ -116,9 +116,9 @@ for my $transport ('tcp', 'shm')
 		ok( wait_for(
 				'donors to be used',
 				sub {
-					my $before = counter($node, 'spill_writes');
+					my $before = counter($node, 'spill.writes');
 					$node->safe_psql('postgres', $queries[0]);
-					return counter($node, 'spill_writes') > $before;
+					return counter($node, 'spill.writes') > $before;
 				}),
 			"$name: donors are used before");
 		my $before = counters($node);
@@ -136,7 +136,7 @@ for my $transport ('tcp', 'shm')
 		cmp_ok(sum(map { $after->{$_} } split / /, $counter), '>', sum(map { $before->{$_} } split / /, $counter), "$name: they happened")
 		  if $counter;
 		is($failed, 0, "$name: no query fails") unless $may_fail;
-		is($after->{spill_lost} - $before->{spill_lost} > 0, $failed > 0, "$name: what failed is counted, and nothing else");
+		is($after->{'spill.lost'} - $before->{'spill.lost'} > 0, $failed > 0, "$name: what failed is counted, and nothing else");
 		spill_is_idle($node, $name);
 	}
 	spill_is_clean($node, $transport, lost => 1, offset => log_size($node));
@@ -162,14 +162,14 @@ for my $transport ('tcp', 'shm')
 		for my $round (1 .. 15)
 		{
 			$failed += run_queries("$name, round $round", 4)->{failed};
-			last if counter($node, $what eq 'corrupted writes' ? 'spill_mirror_reads' : 'spill_hash_failures') >
-			  $before->{ $what eq 'corrupted writes' ? 'spill_mirror_reads' : 'spill_hash_failures' };
+			last if counter($node, $what eq 'corrupted writes' ? 'spill.mirror_reads' : 'spill.hash_failures') >
+			  $before->{ $what eq 'corrupted writes' ? 'spill.mirror_reads' : 'spill.hash_failures' };
 		}
 		set_faults();
 		my $after = counters($node);
 		is($failed, 0, "$name: no query fails");
-		cmp_ok($after->{spill_hash_failures}, '>', $before->{spill_hash_failures}, "$name: they happened");
-		cmp_ok($after->{spill_mirror_reads}, '>', $before->{spill_mirror_reads}, "$name: second copies were read")
+		cmp_ok($after->{'spill.hash_failures'}, '>', $before->{'spill.hash_failures'}, "$name: they happened");
+		cmp_ok($after->{'spill.mirror_reads'}, '>', $before->{'spill.mirror_reads'}, "$name: second copies were read")
 		  if $what eq 'corrupted writes';
 		spill_is_idle($node, $name);
 	}

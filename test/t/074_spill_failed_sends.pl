@@ -38,7 +38,7 @@ my $log = $node->data_dir . '/log/all.log';
 my $sort = q{SELECT count(*), md5(string_agg(t, '')) FROM (SELECT t, pad FROM big ORDER BY t) s};
 my $right = $node->safe_psql('postgres', "SET remote_bp.spill_temp_files = off; $sort");
 is($node->safe_psql('postgres', $sort), $right, 'a query that spills');
-my $resting = counter($node, 'temp_quarantined_pages');
+my $resting = counter($node, 'spill.quarantined_pages');
 my $errors = counter($node, 'io_errors');
 set_faults('write cut');
 # Until the donor is tried.
@@ -46,14 +46,14 @@ ok( wait_for(
 		'a connection to break',
 		sub { $node->safe_psql('postgres', $sort) eq $right or die 'the query is wrong'; return counter($node, 'io_errors') > $errors; }),
 	'the connection breaks as blocks are sent: the query is right');
-cmp_ok(counter($node, 'temp_quarantined_pages'), '>', $resting, 'the slots that they were for rest');
+cmp_ok(counter($node, 'spill.quarantined_pages'), '>', $resting, 'the slots that they were for rest');
 set_faults();
 spill_is_idle($node, 'broken connections');
 ok( wait_for(
 		'the donor to be used',
 		sub {
-			my $writes = counter($node, 'spill_writes');
-			return $node->safe_psql('postgres', $sort) eq $right && counter($node, 'spill_writes') > $writes;
+			my $writes = counter($node, 'spill.writes');
+			return $node->safe_psql('postgres', $sort) eq $right && counter($node, 'spill.writes') > $writes;
 		}),
 	'the donor is used again');
 

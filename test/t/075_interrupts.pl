@@ -112,9 +112,9 @@ sub goes_on
 	ok( wait_for(
 			'the donor to be used again',
 			sub {
-				my $before = counter($node, 'spill_reads');
+				my $before = counter($node, 'spill.reads');
 				return '' if $node->safe_psql('postgres', $all) ne $right;
-				return counter($node, 'spill_reads') > $before;
+				return counter($node, 'spill.reads') > $before;
 			}),
 		"$name: and the donor is used again");
 	return;
@@ -124,7 +124,7 @@ sub nothing_lost
 {
 	my ($offset, $name) = @_;
 	my $log = log_since($node, $offset);
-	is(counter($node, 'spill_lost'), 0, "$name: no block counts as lost");
+	is(counter($node, 'spill.lost'), 0, "$name: no block counts as lost");
 	unlike($log, qr/cannot be had/, "$name: nor does the log say so");
 	unlike($log, qr/could not (?:read|write)/, "$name: nor that a file could not be read");
 	return;

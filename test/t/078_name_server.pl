@@ -84,7 +84,7 @@ my $whole = q{SELECT count(*), md5(string_agg(t || pad, ',')) FROM (SELECT * FRO
 my $expected = $session->query($whole);
 $session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT t, pad FROM big ORDER BY t');
 $session->query('MOVE FORWARD ALL FROM c; MOVE ABSOLUTE 0 FROM c');
-cmp_ok(counter($node, 'temp_pages'), '>', 500, 'a query has spilled to it');
+cmp_ok(counter($node, 'spill.pages'), '>', 500, 'a query has spilled to it');
 my $leases = leases();
 like($leases, qr/^buffer \S+, temp \S+$/, 'there are two leases');
 
@@ -135,7 +135,7 @@ ok( wait_for(
 is(leases(), $leases, 'by the same leases');
 $session->query('COMMIT');
 $session->quit;
-is(counter($node, 'spill_lost'), 0, 'nothing was lost');
+is(counter($node, 'spill.lost'), 0, 'nothing was lost');
 is_clean($node);
 
 # The server does not wait for it at its end, nor at its start.

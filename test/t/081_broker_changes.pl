@@ -106,7 +106,7 @@ $node->safe_psql('postgres',
 	q{CREATE TABLE big AS SELECT i, md5(i::text) AS t, rpad('', 300, md5((-i)::text)) AS pad FROM generate_series(1, 30000) i});
 $session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT t, pad FROM big ORDER BY t');
 $session->query('MOVE FORWARD ALL FROM c; MOVE ABSOLUTE 0 FROM c');
-cmp_ok(counter($node, 'temp_pages'), '>', 500, 'a query has spilled');
+cmp_ok(counter($node, 'spill.pages'), '>', 500, 'a query has spilled');
 set(broker => $broker2->url, token_file => $token);
 ok( wait_for(
 		'the other broker',
@@ -121,7 +121,7 @@ is($session->query('MOVE FORWARD ALL FROM c'), '', 'what was spilled is there');
 is($session->{stderr}, '', 'without an error');
 $session->query('COMMIT');
 $session->quit;
-is(counter($node, 'spill_lost'), 0, 'nothing was lost');
+is(counter($node, 'spill.lost'), 0, 'nothing was lost');
 is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, 'the first broker has no lease left');
 is(content($node, 't'), $content, 'pages are right');
 ok(warm($node, 't'), 'and in the tier again');

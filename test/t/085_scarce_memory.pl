@@ -59,14 +59,14 @@ like(
 is(content($one, 'pages'), $content, 'the pages are what they were');
 my $sorted = 'SELECT md5(string_agg(id::text, $$,$$ ORDER BY pad, id)) FROM pages';
 my $sum = $one->safe_psql('postgres', $sorted);
-cmp_ok(counter($one, 'spill_writes'), '>', 0, 'a sort goes there');
+cmp_ok(counter($one, 'spill.writes'), '>', 0, 'a sort goes there');
 
 my $two = new_cluster('two', %size);
 my @buffer2 = ($two, 'buffer');
 come_to('32 64 32', 'a second server gets its share of what temporary data leaves', \@buffer1, \@temp1, \@buffer2);
 is(content($one, 'pages'), $content, 'the first still has its pages');
 is($one->safe_psql('postgres', $sorted), $sum, 'and sorts');
-is(counter($one, 'spill_lost'), 0, 'nothing was lost');
+is(counter($one, 'spill.lost'), 0, 'nothing was lost');
 make_table($two, 'pages', 20);
 ok(warm($two, 'pages'), 'the second uses its share');
 

@@ -131,7 +131,8 @@ for my $transport ('verbs', 'shm')
 		"$transport: a donor that it does not lead to is avoided");
 	like(donor_row($node, 'plain')->{last_error}, $why, "$transport: with the reason");
 	wait_log($node, $offset, qr/remote_bp: donor "plain" is avoided: .*($why)/, "$transport: and the log tells");
-	my ($usable, $reason, $temp_reason) = split /\|/, $node->safe_psql('postgres', 'SELECT usable, unusable_reason, temp_unusable_reason FROM remote_bp_stat');
+	my ($usable, $reason, $temp_reason) = split /\|/,
+	  $node->safe_psql('postgres', 'SELECT t.usable, t.unusable_reason, s.unusable_reason FROM remote_bp_stat t, remote_bp_stat_spill s');
 	is($usable, 'f', "$transport: the tier is not usable");
 	like($reason, $why, "$transport: for that reason");
 	like($temp_reason, $why, "$transport: nor is the memory for temporary data");
@@ -146,8 +147,9 @@ for my $transport ('verbs', 'shm')
 	wait_state($node, 'plain', 'ok', "$transport: with another transport it is used");
 	wait_log($node, $offset, qr/remote_bp: donor "plain" is used again/, "$transport: and the log tells");
 	ok(warm($node, 't'), "$transport: pages come from it");
-	is($node->safe_psql('postgres', 'SELECT usable, unusable_reason IS NULL, temp_unusable_reason IS NULL FROM remote_bp_stat'),
-		't|t|t', "$transport: and nothing is said against it");
+	is($node->safe_psql('postgres', 'SELECT t.usable, t.unusable_reason IS NULL, s.usable, s.unusable_reason IS NULL
+		FROM remote_bp_stat t, remote_bp_stat_spill s'),
+		't|t|t|t', "$transport: and nothing is said against it");
 }
 
 #---- no connection left --------------------------------------------------------

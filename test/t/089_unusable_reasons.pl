@@ -40,7 +40,7 @@ sub wait_reason
 			$name,
 			sub {
 				($usable, $reason, $temp) = split /\|/,
-				  $node->safe_psql('postgres', 'SELECT usable, unusable_reason, temp_unusable_reason FROM remote_bp_stat'), -1;
+				  $node->safe_psql('postgres', 'SELECT t.usable, t.unusable_reason, s.unusable_reason FROM remote_bp_stat t, remote_bp_stat_spill s'), -1;
 				return ($why ? $usable eq 'f' && $reason =~ $why : $usable eq 't' && $reason eq '')
 				  && ($temp_why ? $temp =~ $temp_why : $temp eq '');
 			},

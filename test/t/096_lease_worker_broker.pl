@@ -64,7 +64,7 @@ my $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query('BEGIN; DECLARE c SCROLL CURSOR FOR WITH w AS MATERIALIZED (SELECT id, t, pad FROM big) SELECT * FROM w');
 my $expected = $session->query(q{SELECT rows_of('c')});
 like($expected, qr/^40000 -?\d+$/, 'a query has spilled');
-cmp_ok(counter($node, 'temp_pages'), '>', 100, 'to a donor');
+cmp_ok(counter($node, 'spill.pages'), '>', 100, 'to a donor');
 my $lease = leases();
 
 # Both settings mistyped; neither is taken.

@@ -35,7 +35,7 @@ my $node = new_cluster(
 start_preloaded($node, 'slow_files', RBP_SLOW_FILES => $slow_files);
 create_extension($node);
 wait_leased($node, 32);
-wait_for('memory for temporary data', sub { counter($node, 'temp_online_pages') > 0 });
+wait_for('memory for temporary data', sub { counter($node, 'spill.online_pages') > 0 });
 make_table($node, 't', 1, index => 0);
 my $content = content($node, 't');
 my $sort = q{SELECT md5(string_agg(k, ',')) FROM (SELECT md5(i::text) || repeat('x', 60) AS k FROM generate_series(1, 20000) i ORDER BY 1) s};
@@ -83,7 +83,7 @@ sub sort_it
 sub goes_to
 {
 	my ($where) = @_;
-	my @counters = $where eq 'files' ? qw(spill_bypassed spill_writes) : qw(spill_writes spill_bypassed);
+	my @counters = $where eq 'files' ? qw(spill.bypassed spill.writes) : qw(spill.writes spill.bypassed);
 	return wait_for("temporary blocks to go to $where", sub { moved(\&sort_it, @counters) }, 300);
 }
 
@@ -91,14 +91,14 @@ my $from = log_size($node);
 make_donor_slow(1);
 ok(goes_to('files'), 'a slow donor: temporary blocks go to files');
 my $c = counters($node);
-cmp_ok($c->{spill_file_us}, '>', 0, 'what a block costs there is shown');
-cmp_ok($c->{spill_donor_us}, '>', $c->{spill_file_us}, '... and that it is more at donors');
+cmp_ok($c->{'spill.file_us'}, '>', 0, 'what a block costs there is shown');
+cmp_ok($c->{'spill.donor_us'}, '>', $c->{'spill.file_us'}, '... and that it is more at donors');
 ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'it is logged');
 
 make_files_slow('pgsql_tmp', 1);
 my $full = counters($node);
 ok(wait_for('a file to refuse a block', sub { sort_it(); -e "$slow_files.full" }, 300), 'a full disk: the files take nothing');
-cmp_ok(counter($node, 'spill_writes'), '>', $full->{spill_writes}, '... and donors take what costs less there');
+cmp_ok(counter($node, 'spill.writes'), '>', $full->{'spill.writes'}, '... and donors take what costs less there');
 
 my $from_again = log_size($node);
 make_donor_slow(0);

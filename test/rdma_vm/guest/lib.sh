@@ -143,7 +143,14 @@ set_server()
     query 'SELECT pg_reload_conf()' >/dev/null
 }
 
-counter() { query "SELECT $1 FROM remote_bp_stat"; }
+# A column of remote_bp_stat, or of remote_bp_stat_spill as spill.COLUMN, or an expression of columns of one of the two
+counter()
+{
+    case $1 in
+        *spill.*) query "SELECT $1 FROM remote_bp_stat_spill spill" ;;
+        *) query "SELECT $1 FROM remote_bp_stat" ;;
+    esac
+}
 more_than() { [ "$(counter "$1")" -gt "$2" ]; }     # COUNTER NUMBER
 donor_column() { query "SELECT $2 FROM remote_bp_stat_donors WHERE donor = '$1'"; }
 

@@ -336,17 +336,21 @@ sub create_extension
 
 #---- counters -------------------------------------------------------------
 
+# Columns of remote_bp_stat, and as 'spill.COLUMN' those of remote_bp_stat_spill.
 sub counters
 {
 	my ($node, $db) = @_;
-	return decode_json($node->safe_psql($db // 'postgres',
-			'SELECT row_to_json(s) FROM remote_bp_stat s'));
+	my ($tier, $spill) = map { decode_json($_) } split /\n/, $node->safe_psql($db // 'postgres',
+		'SELECT row_to_json(s) FROM remote_bp_stat s; SELECT row_to_json(s) FROM remote_bp_stat_spill s');
+	return { %$tier, map { ("spill.$_" => $spill->{$_}) } keys %$spill };
 }
 
+# A column, named as above, or an expression of columns of one of the two.
 sub counter
 {
 	my ($node, $name, $db) = @_;
-	return $node->safe_psql($db // 'postgres', "SELECT $name FROM remote_bp_stat");
+	my $from = $name =~ /\bspill\./ ? 'remote_bp_stat_spill spill' : 'remote_bp_stat';
+	return $node->safe_psql($db // 'postgres', "SELECT $name FROM $from");
 }
 
 sub reset_counters

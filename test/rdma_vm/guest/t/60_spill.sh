@@ -10,7 +10,7 @@ joined="SET work_mem = '64kB'; SET max_parallel_workers_per_gather = 0; SET enab
     FROM pgbench_accounts a JOIN pgbench_accounts b ON b.aid = a.aid + 1 WHERE a.aid <= 20000 AND b.aid <= 20000"
 
 # A moment after the query, for its connection to end
-nothing_left() { [ "$(query "SELECT temp_pages || ' ' || temp_files FROM remote_bp_stat")" = '0 0' ]; }
+nothing_left() { [ "$(query "SELECT pages || ' ' || files FROM remote_bp_stat_spill")" = '0 0' ]; }
 
 # with_cursor NAME COMMAND...: half-way through a sorted cursor, do that; what
 # psql then said is in $said.
@@ -59,7 +59,7 @@ hardly_refused()
 {
     query 'SELECT remote_bp_stat_reset()' >/dev/null
     query "$sorted" >/dev/null
-    [ "$(counter "(spill_rescued * 10 < spill_writes AND spill_writes > 100)::int")" = 1 ]
+    [ "$(counter "(spill.rescued * 10 < spill.writes AND spill.writes > 100)::int")" = 1 ]
 }
 check 'all regions can be used' until_true 60 hardly_refused
 
@@ -67,12 +67,12 @@ for statement in sorted joined; do
     from_disk=$(query "SET remote_bp.spill_temp_files = off; ${!statement}")
     query 'SELECT remote_bp_stat_reset()' >/dev/null
     is "$statement: the same answer by RDMA as from disk" "$(query "${!statement}")" "$from_disk"
-    holds "$statement: blocks were written to donors" "$(counter spill_writes) > 100"
-    holds "$statement: blocks were read from donors" "$(counter spill_reads) > 100"
-    holds "$statement: most before they were asked for" "$(counter spill_read_ahead) * 2 > $(counter spill_reads)"
-    is "$statement: none was wrong or lost" "$(counter "spill_hash_failures || ' ' || spill_lost")" '0 0'
+    holds "$statement: blocks were written to donors" "$(counter spill.writes) > 100"
+    holds "$statement: blocks were read from donors" "$(counter spill.reads) > 100"
+    holds "$statement: most before they were asked for" "$(counter spill.read_ahead) * 2 > $(counter spill.reads)"
+    is "$statement: none was wrong or lost" "$(counter "spill.hash_failures || ' ' || spill.lost")" '0 0'
     # a guest that stands still for a while loses a connection now and then
-    holds "$statement: hardly any had to go to the disk" "$(counter spill_rescued) * 5 < $(counter spill_writes)"
+    holds "$statement: hardly any had to go to the disk" "$(counter spill.rescued) * 5 < $(counter spill.writes)"
     check "$statement: nothing is left" until_true 20 nothing_left
 done
 is 'both donors are reached by verbs' "$(query "SELECT string_agg(transport, ' ') FROM remote_bp_stat_donors")" 'verbs verbs'

@@ -118,7 +118,7 @@ sub wait_temp_leased
 		"$megabytes MB to be leased for temporary data",
 		sub {
 			return temp_leased($node) >= $megabytes * $MB
-			  && counter($node, 'temp_online_pages') * 8192 >= $megabytes * $MB;
+			  && counter($node, 'spill.online_pages') * 8192 >= $megabytes * $MB;
 		},
 		$seconds);
 }
@@ -233,8 +233,8 @@ sub spill_use
 	my ($node) = @_;
 	my $use = $node->safe_psql('postgres', <<'SQL');
 SELECT concat_ws(', ',
-	(SELECT 'temp_pages ' || temp_pages FROM remote_bp_stat WHERE temp_pages <> 0),
-	(SELECT 'temp_files ' || temp_files FROM remote_bp_stat WHERE temp_files <> 0),
+	(SELECT 'pages ' || pages FROM remote_bp_stat_spill WHERE pages <> 0),
+	(SELECT 'files ' || files FROM remote_bp_stat_spill WHERE files <> 0),
 	(SELECT string_agg(f::text, ' ') FROM remote_bp_temp_files f))
 SQL
 	my @paths = temp_paths($node);
@@ -262,9 +262,9 @@ sub spill_is_clean
 	my $c = counters($node);
 	spill_is_idle($node, $name);
 	is($c->{mismatches}, 0, "$name: no page of the buffer tier was different");
-	is($c->{spill_hash_failures}, 0, "$name: no temporary block was different")
+	is($c->{'spill.hash_failures'}, 0, "$name: no temporary block was different")
 	  unless $opt{lost} || $opt{hash_failures};
-	is($c->{spill_lost}, 0, "$name: no temporary block was lost") unless $opt{lost};
+	is($c->{'spill.lost'}, 0, "$name: no temporary block was lost") unless $opt{lost};
 	my @troubles = grep { !$opt{lost} || !/could not read block/ } log_troubles($node, $opt{offset});
 	is(scalar @troubles, 0, "$name: the log is quiet")
 	  or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
@@ -332,9 +332,9 @@ sub run_cases
 		my %d = map { $_ => $after->{$_} - $before->{$_} } grep { /^spill_/ } keys %$after;
 		note("$mode, $case->{name}: " . join(', ', map { "$_ $d{$_}" } grep { $d{$_} } sort keys %d));
 		# What is soon read again is in staging still, and its files may go first.
-		cmp_ok($d{spill_writes} + $d{spill_staged_reads}, '>', 0, "$mode, $case->{name}: blocks went to donors")
+		cmp_ok($d{'spill.writes'} + $d{'spill.staged_reads'}, '>', 0, "$mode, $case->{name}: blocks went to donors")
 		  unless $case->{dry};
-		$r->{reads} = $d{spill_reads};
+		$r->{reads} = $d{'spill.reads'};
 		spill_is_idle($node, "$mode, $case->{name}");
 	}
 	return \%results;
