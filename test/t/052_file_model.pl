@@ -19,6 +19,7 @@ use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
+use RemoteBP::Spill qw(spill_counters);
 use Test::More;
 use Time::HiRes qw(sleep);
 
@@ -289,10 +290,10 @@ sub reconfigure
 sub counted
 {
 	my ($node, $what, $sub, %expect) = @_;
-	my $before = counters($node);
+	my $before = spill_counters($node);
 	$sub->();
-	my $after = counters($node);
-	my %moved = map { $_ => $after->{$_} - $before->{$_} } grep { /^spill_/ } keys %$after;
+	my $after = spill_counters($node);
+	my %moved = map { $_ => $after->{$_} - $before->{$_} } keys %$after;
 	note("$what: " . join(', ', map { "$_ $moved{$_}" } sort keys %moved));
 	cmp_ok($moved{$_}, '>', 0, "$what: $_") for @{ $expect{more} };
 	is($moved{$_}, 0, "$what: no $_") for qw(spill.lost), @{ $expect{none} // ['spill.hash_failures'] };
@@ -575,13 +576,13 @@ for my $case (
 	{
 		my $name = "$what, mirror $mirror";
 		reconfigure($node, $name, 64, transport => 'tcp', temp_mirror => $mirror);
-		my $before = counters($node);
+		my $before = spill_counters($node);
 		set_faults(@faults);
 		succeeds($node, "$name: $_", "SELECT file_model($seed, 400, '$_', true)") for qw(random streams);
 		set_faults();
-		my $after = counters($node);
+		my $after = spill_counters($node);
 		cmp_ok(sum0(map { $after->{$_} - $before->{$_} } @$shows), '>', 0, "$name: it happened");
-		note("$name: " . join(', ', map { "$_ " . ($after->{$_} - $before->{$_}) } grep { /^spill_/ } sort keys %$after));
+		note("$name: " . join(', ', map { "$_ " . ($after->{$_} - $before->{$_}) } sort keys %$after));
 		comes_back($node, $name);
 		walks($node, "after $name", seeds => [1], profiles => ['random']);
 	}

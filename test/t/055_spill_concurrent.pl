@@ -134,7 +134,7 @@ for my $run ([ 'shm', '64MB' ], [ 'tcp', '64MB' ], [ 'tcp', '6MB', "remote_bp.te
 	my @errors = grep { /(ERROR|FATAL):/ } split /\n/, log_since($node, $offset);
 	is(scalar @errors, 0, "$name: no error") or diag(join("\n", @errors[ 0 .. ($#errors > 5 ? 5 : $#errors) ]));
 	my $c = counters($node);
-	note("$name: " . join(', ', map { "$_ $c->{$_}" } grep { /^spill_/ && $c->{$_} } sort keys %$c));
+	note("$name: " . join(', ', map { "$_ $c->{$_}" } grep { /^spill\./ && $c->{$_} } sort keys %$c));
 	cmp_ok($c->{'spill.writes'}, '>', 1000, "$name: blocks went to donors");
 	cmp_ok($c->{'spill.reads'}, '>', 1000, "$name: blocks came from donors");
 	cmp_ok($c->{'spill.local'}, '>', 0, "$name: and to the real files, when there was no room") if $temp eq '6MB';

@@ -218,12 +218,12 @@ sub temp_paths
 	return @found;
 }
 
-# The counters of spilled data that are told apart here.
+# The counters of temporary data.
 sub spill_counters
 {
 	my ($node) = @_;
 	my $c = counters($node);
-	return { map { $_ => $c->{$_} } grep { /^(spill|temp)_/ } keys %$c };
+	return { map { $_ => $c->{$_} } grep { /^spill\./ && ($c->{$_} // '') =~ /^\d+$/ } keys %$c };
 }
 
 # In words, what is in use of the temp quota and in directories; '' for
@@ -329,7 +329,7 @@ sub run_cases
 			next;
 		}
 		my $after = spill_counters($node);
-		my %d = map { $_ => $after->{$_} - $before->{$_} } grep { /^spill_/ } keys %$after;
+		my %d = map { $_ => $after->{$_} - $before->{$_} } keys %$after;
 		note("$mode, $case->{name}: " . join(', ', map { "$_ $d{$_}" } grep { $d{$_} } sort keys %d));
 		# What is soon read again is in staging still, and its files may go first.
 		cmp_ok($d{'spill.writes'} + $d{'spill.staged_reads'}, '>', 0, "$mode, $case->{name}: blocks went to donors")
