@@ -28,14 +28,21 @@ for my $transport ('shm', 'tcp')
 	like($before, qr/^$rows\|0\|-?\d+$/, "$transport: the table is read");
 	ok(warm($node, 'pages'), "$transport: evicted pages are in the tier");
 
-	reset_counters($node);
-	is(content($node, 'pages'), $before, "$transport: read again, the same")
-	  for 1 .. 3;
-	my $c = counters($node);
-	my $hits = $c->{hits} + $c->{staged_hits};
-	cmp_ok($c->{hits}, '>', 0, "$transport: donors served pages");
-	cmp_ok($hits, '>', $c->{misses}, "$transport: most reads are hits")
+	# On a busy machine donors are late, and avoided, for a while.
+	my ($c, $different) = (undef, 0);
+	ok( wait_for(
+			'most reads to be hits',
+			sub {
+				reset_counters($node);
+				$different += content($node, 'pages') ne $before for 1 .. 3;
+				$c = counters($node);
+				return $different || $c->{hits} + $c->{staged_hits} > $c->{misses};
+			},
+			300),
+		"$transport: most reads are hits")
 	  or diag(explain($c));
+	is($different, 0, "$transport: read again, the same");
+	cmp_ok($c->{hits}, '>', 0, "$transport: donors served pages");
 	cmp_ok($c->{bytes_read}, '>=', $c->{hits} * 8192,
 		"$transport: the bytes came from donors");
 
@@ -59,8 +66,15 @@ for my $transport ('shm', 'tcp')
 	ok(wait_leased($node, 64), "$transport: memory again after a restart");
 	ok(warm($node, 'pages'), "$transport: pages again after a restart");
 	reset_counters($node);
-	is(content($node, 'pages'), $before, "$transport: the same from the tier");
-	cmp_ok(counter($node, 'hits + staged_hits'), '>', 0, "$transport: with hits");
+	ok( wait_for(
+			'hits',
+			sub {
+				$different += content($node, 'pages') ne $before;
+				return $different || counter($node, 'hits + staged_hits') > 0;
+			},
+			300),
+		"$transport: with hits");
+	is($different, 0, "$transport: the same from the tier");
 	is_clean($node, $transport);
 
 	# Giving a relation's pages up empties the tier of them, and no more.
