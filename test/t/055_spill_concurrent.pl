@@ -230,9 +230,7 @@ for my $run ([ 'tcp', 'on' ], [ 'shm', 'off' ])
 		remove_tree(map { $node->data_dir . "/$_" } @left);
 	}
 	ok(wait_temp_leased($node, 32), "$name: memory is leased again");
-	my $writes = counter($node, 'spill.writes');
-	is($node->safe_psql('postgres', $all), $right, "$name: queries are right");
-	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$name: and spill to donors");
+	spills($node, $all, $right, $name);
 
 	# Names that recur: there is something else in the file that the session
 	# makes first, as a crash leaves it when its process id comes again.

@@ -17,7 +17,7 @@ use Test::More;
 
 our @EXPORT = qw(
   spill_cluster spill_mode spill_data create_rows_of spill_conf temp_leased wait_temp_leased
-  temp_dirs temp_paths spill_counters spill_use spill_is_idle spill_is_clean
+  temp_dirs temp_paths spill_counters spills spill_use spill_is_idle spill_is_clean
   run_session run_cases compare_modes
 );
 
@@ -224,6 +224,25 @@ sub spill_counters
 	my ($node) = @_;
 	my $c = counters($node);
 	return { map { $_ => $c->{$_} } grep { /^spill\./ && ($c->{$_} // '') =~ /^\d+$/ } keys %$c };
+}
+
+# Two test points: the query has this result, and it spills to donors.  It is run
+# until it does, since on a busy machine donors may be late for a while.
+sub spills
+{
+	my ($node, $query, $result, $name) = @_;
+	my $writes = counter($node, 'spill.writes');
+	my $got;
+	my $spills = wait_for(
+		'the query to spill to donors',
+		sub {
+			$got = $node->safe_psql('postgres', $query);
+			return $got ne $result || counter($node, 'spill.writes') > $writes;
+		},
+		120);
+	is($got, $result, "$name: queries are right");
+	ok($spills && counter($node, 'spill.writes') > $writes, "$name: and spill to donors");
+	return;
 }
 
 # In words, what is in use of the temp quota and in directories; '' for
