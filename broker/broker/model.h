@@ -13,12 +13,13 @@
 #include <stdint.h>
 
 #include "broker/common/secret.h"
+#include "common/limits.h"
 
-#define BROKER_DONOR_ID_LEN		64	/* lengths include the terminating zero */
-#define BROKER_HOST_LEN			128
+#define BROKER_DONOR_ID_LEN		RBP_DONOR_ID_LEN
+#define BROKER_HOST_LEN			RBP_HOST_LEN
 #define BROKER_NAME_LEN			128 /* clients, instances, socket names */
-#define BROKER_SECRET_LEN		32	/* bytes */
-#define BROKER_MAX_REGIONS		65536	/* of one donor */
+#define BROKER_SECRET_LEN		RBP_SECRET_LEN
+#define BROKER_MAX_REGIONS		RBP_DONOR_MAX_REGIONS
 #define BROKER_MAX_DONORS		1024
 #define BROKER_MAX_LEASES		16384	/* live ones */
 #define BROKER_MAX_ENDED		2048	/* kept to answer 410 rather than 404 */

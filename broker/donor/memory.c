@@ -22,6 +22,7 @@
 #include "broker/common/format.h"
 #include "broker/common/log.h"
 #include "broker/donor/memory.h"
+#include "common/limits.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -451,7 +452,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 
 	if (n == 0)
 		rbp_die("--memory is less than one region");
-	if (n > (1u << 20))
+	if (n > RBP_DONOR_MAX_REGIONS)
 		rbp_die("too many regions; use a larger --region-size");
 	donor_region_size = region_size;
 	donor_nregions = (uint32_t) n;

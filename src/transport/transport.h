@@ -20,18 +20,12 @@
 #ifndef RBP_TRANSPORT_H
 #define RBP_TRANSPORT_H
 
+#include "common/limits.h"
 #include "common/status.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#define RBP_DONOR_ID_LEN	64	/* including the terminating zero */
-#define RBP_LEASE_ID_LEN	40	/* including the terminating zero */
-#define RBP_HOST_LEN		128
-#define RBP_SHM_NAME_LEN	96
-#define RBP_BOOT_ID_LEN		40
-#define RBP_SECRET_LEN		32	/* bytes, not text */
 
 /* Bits of RbpEndpoint.transports, and RbpTransportOps.bit */
 #define RBP_TRANSPORT_SHM	0x01

@@ -104,7 +104,7 @@ get_fixed(const uint8_t *buf, size_t len, size_t size, RbpWireOp op,
 void
 rbp_wire_put_hello(uint8_t *buf, const char *lease)
 {
-	size_t		n = strnlen(lease, RBP_WIRE_LEASE_LEN - 1);
+	size_t		n = strnlen(lease, RBP_LEASE_ID_LEN - 1);
 
 	memset(buf, 0, RBP_HELLO_SIZE);
 	put_prefix(buf, RBP_OP_HELLO, 0, RBP_HELLO_SIZE - RBP_PREFIX_SIZE);
@@ -127,17 +127,17 @@ rbp_wire_get_hello(const uint8_t *buf, size_t len, RbpWireHello *out)
 		return false;
 
 	/* printable text, then nothing but zero bytes */
-	for (n = 0; n < RBP_WIRE_LEASE_LEN && lease[n] != '\0'; n++)
+	for (n = 0; n < RBP_LEASE_ID_LEN && lease[n] != '\0'; n++)
 		if (lease[n] <= ' ' || lease[n] > '~')
 			return false;
-	if (n == 0 || n == RBP_WIRE_LEASE_LEN)
+	if (n == 0 || n == RBP_LEASE_ID_LEN)
 		return false;
-	for (size_t i = n; i < RBP_WIRE_LEASE_LEN; i++)
+	for (size_t i = n; i < RBP_LEASE_ID_LEN; i++)
 		if (lease[i] != '\0')
 			return false;
 
 	out->version = get16(buf + RBP_OFF_HELLO_VERSION);
-	memcpy(out->lease, lease, RBP_WIRE_LEASE_LEN);
+	memcpy(out->lease, lease, RBP_LEASE_ID_LEN);
 	return true;
 }
 
@@ -195,7 +195,7 @@ rbp_wire_get_welcome(const uint8_t *buf, size_t len, RbpWireWelcome *out)
 	/* a refusal says nothing about the donor */
 	if (out->status != RBP_WIRE_OK)
 		return true;
-	return out->regions > 0 && out->regions <= (1u << 20) &&
+	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
 		get32(buf + RBP_OFF_WELCOME_REGIONS + 4) == 0 &&
 		out->region_size > 0 && out->region_size <= (UINT64_C(1) << 46);
 }
@@ -311,7 +311,7 @@ size_t
 rbp_wire_mac_input(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN],
 				   const char *lease)
 {
-	size_t		n = strnlen(lease, RBP_WIRE_LEASE_LEN);
+	size_t		n = strnlen(lease, RBP_LEASE_ID_LEN);
 
 	memcpy(buf, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN);
 	memcpy(buf + RBP_WIRE_MAGIC_LEN, nonce, RBP_NONCE_LEN);
@@ -394,7 +394,7 @@ rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 	if (out->status != RBP_WIRE_OK)
 		return out->regions == 0 && out->table_key == 0 &&
 			out->region_size == 0 && out->table_address == 0;
-	return out->regions > 0 && out->regions <= (1u << 20) &&
+	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
 		out->region_size > 0 && out->region_size <= (UINT64_C(1) << 46) &&
 		out->table_address > 0 &&
 		out->table_address <= UINT64_MAX - (uint64_t) out->regions * RBP_VERBS_ENTRY_SIZE;

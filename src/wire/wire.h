@@ -20,6 +20,8 @@
 #ifndef RBP_WIRE_H
 #define RBP_WIRE_H
 
+#include "common/limits.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,8 +32,6 @@
 
 #define RBP_NONCE_LEN		32
 #define RBP_MAC_LEN			32
-#define RBP_WIRE_LEASE_LEN	40	/* text, padded with zero bytes, the last one
-								 * always zero */
 
 /*
  * The prefix that every message starts with:
@@ -42,7 +42,10 @@
  */
 #define RBP_PREFIX_SIZE		8
 
-/* HELLO: prefix, magic[9], u8 zero, u16 version, u32 zero, lease[40] */
+/*
+ * HELLO: prefix, magic[9], u8 zero, u16 version, u32 zero, lease[40], which is
+ * text, padded with zero bytes, the last one always zero
+ */
 #define RBP_OFF_HELLO_VERSION	(RBP_PREFIX_SIZE + 10)
 #define RBP_OFF_HELLO_LEASE		(RBP_PREFIX_SIZE + 16)
 #define RBP_HELLO_SIZE		64
@@ -74,7 +77,7 @@
 
 _Static_assert(RBP_OFF_HELLO_VERSION == RBP_PREFIX_SIZE + RBP_WIRE_MAGIC_LEN + 1,
 			   "the version follows magic and a zero byte");
-_Static_assert(RBP_OFF_HELLO_LEASE + RBP_WIRE_LEASE_LEN == RBP_HELLO_SIZE,
+_Static_assert(RBP_OFF_HELLO_LEASE + RBP_LEASE_ID_LEN == RBP_HELLO_SIZE,
 			   "HELLO ends with the lease");
 _Static_assert(RBP_PREFIX_SIZE + RBP_NONCE_LEN == RBP_CHALLENGE_SIZE,
 			   "CHALLENGE is a nonce");
@@ -127,7 +130,7 @@ typedef struct RbpWirePrefix
 typedef struct RbpWireHello
 {
 	uint16_t	version;
-	char		lease[RBP_WIRE_LEASE_LEN];
+	char		lease[RBP_LEASE_ID_LEN];
 } RbpWireHello;
 
 typedef struct RbpWireWelcome
@@ -312,7 +315,7 @@ extern size_t rbp_wire_verbs_mac_input(uint8_t *buf,
  * What AUTH's MAC is computed over: "remote_bp" || nonce || lease text.  buf
  * must hold RBP_MAC_INPUT_MAX bytes; returns how many are used.
  */
-#define RBP_MAC_INPUT_MAX	(RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + RBP_WIRE_LEASE_LEN)
+#define RBP_MAC_INPUT_MAX	(RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + RBP_LEASE_ID_LEN)
 extern size_t rbp_wire_mac_input(uint8_t *buf,
 								 const uint8_t nonce[RBP_NONCE_LEN],
 								 const char *lease);

@@ -175,7 +175,7 @@ test_handshake(void)
 	uint8_t		input[RBP_MAC_INPUT_MAX];
 	RbpWireHello h;
 	RbpWireWelcome w = {.status = 0,.regions = 128,.region_size = UINT64_C(64) << 20};
-	char		longest[RBP_WIRE_LEASE_LEN + 20];
+	char		longest[RBP_LEASE_ID_LEN + 20];
 
 	rbp_wire_put_hello(buf, "xy");
 	ok(memcmp(buf, known, sizeof(known)) == 0, "HELLO has the documented bytes");
@@ -187,7 +187,7 @@ test_handshake(void)
 	memset(longest, 'a', sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = '\0';
 	rbp_wire_put_hello(buf, longest);
-	ok(rbp_wire_get_hello(buf, sizeof(buf), &h) && strlen(h.lease) == RBP_WIRE_LEASE_LEN - 1,
+	ok(rbp_wire_get_hello(buf, sizeof(buf), &h) && strlen(h.lease) == RBP_LEASE_ID_LEN - 1,
 	   "a lease that is too long is cut, and stays terminated");
 	buf[RBP_HELLO_SIZE - 1] = 'a';
 	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "one without an end is refused");
@@ -328,12 +328,12 @@ test_verbs_handshake(void)
 	};
 	static const uint8_t known_welcome[RBP_VERBS_WELCOME_SIZE] = {
 		'r', 'b', 1, 0, 0, 0, 0, 0,
-		0x03, 0x02, 0x01, 0, 0x44, 0x33, 0x22, 0x11,
+		0x03, 0x02, 0, 0, 0x44, 0x33, 0x22, 0x11,
 		0, 0, 0, 4, 0, 0, 0, 0,
 		0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11
 	};
 	static const uint8_t known_refusal[RBP_VERBS_WELCOME_SIZE] = {'r', 'b', 1, 0, RBP_WIRE_BUSY};
-	const RbpWireVerbsWelcome good = {.regions = 0x00010203,.table_key = 0x11223344,.region_size = UINT64_C(64) << 20,.table_address = UINT64_C(0x1122334455667788)};
+	const RbpWireVerbsWelcome good = {.regions = 0x0203,.table_key = 0x11223344,.region_size = UINT64_C(64) << 20,.table_address = UINT64_C(0x1122334455667788)};
 	uint8_t		buf[256] = {0};
 	uint8_t		input[RBP_VERBS_MAC_INPUT];
 	RbpWireVerbsHello h = {.version = RBP_WIRE_VERSION};
@@ -384,7 +384,7 @@ test_verbs_handshake(void)
 		if (i == 0)
 			w.regions = 0;
 		if (i == 1)
-			w.regions = (1u << 20) + 1;
+			w.regions = RBP_DONOR_MAX_REGIONS + 1;
 		if (i == 2)
 			w.region_size = 0;
 		if (i == 3)
