@@ -16,11 +16,11 @@
  */
 #include "broker/broker/http.h"
 #include "broker/common/format.h"
+#include "broker/common/listen.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
+#include "common/buffer.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -31,7 +31,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define MAX_BODY			(1024 * 1024)
 #define MAX_CONNECTIONS		1024
@@ -43,10 +42,8 @@ typedef struct Request
 {
 	const BrokerRoute *route;
 	char		id[256];
-	char	   *body;
-	size_t		len;
-	size_t		size;
-	bool		too_large;
+	RbpBuffer	body;
+	size_t		received;		/* more than MAX_BODY: body has not all of it */
 } Request;
 
 static struct MHD_Daemon *httpd;
@@ -344,27 +341,11 @@ static enum MHD_Result
 take_body(Request *request, const char *data, size_t len)
 {
 	/* a chunked body has no length that could be refused at the start */
-	if (request->too_large || len > MAX_BODY - request->len)
-	{
-		if (request->too_large && request->len > 4 * MAX_BODY)
-			return MHD_NO;		/* closes the connection */
-		request->too_large = true;
-		request->len += len;
-		return MHD_YES;
-	}
-	if (request->len + len > request->size)
-	{
-		size_t		want = (request->len + len) * 2;
-		char	   *grown = realloc(request->body, want);
-
-		if (grown == NULL)
-			return MHD_NO;
-		request->body = grown;
-		request->size = want;
-	}
-	memcpy(request->body + request->len, data, len);
-	request->len += len;
-	return MHD_YES;
+	if (request->received > 4 * MAX_BODY)
+		return MHD_NO;			/* closes the connection */
+	request->received += len;
+	return request->received > MAX_BODY ||
+		rbp_buffer_append(&request->body, data, len, MAX_BODY) ? MHD_YES : MHD_NO;
 }
 
 static BrokerReply
@@ -374,12 +355,12 @@ run_request(const Request *request)
 	json_t	   *body = NULL;
 	BrokerReply	reply;
 
-	if (request->too_large)
+	if (request->received > MAX_BODY)
 		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
 	if (request->route->takes_body)
 	{
-		body = json_loadb(request->len > 0 ? request->body : "",
-						  request->len, JSON_REJECT_DUPLICATES, &why);
+		body = json_loadb(request->body.len > 0 ? request->body.data : "",
+						  request->body.len, JSON_REJECT_DUPLICATES, &why);
 		if (body == NULL)
 			return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
 							   why.text, why.line, why.column);
@@ -435,7 +416,7 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
 	(void) code;
 	if (request != NULL)
 	{
-		free(request->body);
+		free(request->body.data);
 		free(request);
 		*context = NULL;
 	}
@@ -455,57 +436,18 @@ on_log(void *arg, const char *fmt, va_list args)
  * ---- start and stop ---------------------------------------------------------------
  */
 
+/* Listen, and say where in address[len]. */
 static int
 listen_on(const char *host, uint16_t port, char *address, size_t len)
 {
-	struct addrinfo hints = {
-		.ai_family = AF_UNSPEC,
-		.ai_socktype = SOCK_STREAM,
-		.ai_flags = AI_PASSIVE | AI_NUMERICSERV
-	};
-	struct addrinfo *list;
-	struct sockaddr_storage bound;
+	struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
 	socklen_t	bound_len = sizeof(bound);
-	char		service[8];
 	char		name[NI_MAXHOST];
-	const char *what = "resolve";
-	int			error = 0;
-	int			fd = -1;
-	int			rc;
+	int			fd = rbp_listen_tcp(host, &port);
 
-	snprintf(service, sizeof(service), "%u", (unsigned) port);
-	rc = getaddrinfo(host[0] ? host : NULL, service, &hints, &list);
-	if (rc != 0)
-		rbp_die("cannot resolve \"%s\": %s", host, gai_strerror(rc));
-	for (struct addrinfo *ai = list; ai != NULL && fd < 0; ai = ai->ai_next)
-	{
-		int			on = 1;
-
-		what = "create a socket for";
-		fd = socket(ai->ai_family, ai->ai_socktype | SOCK_CLOEXEC, ai->ai_protocol);
-		if (fd < 0)
-		{
-			error = errno;
-			continue;
-		}
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-		what = "listen on";
-		if (bind(fd, ai->ai_addr, ai->ai_addrlen) != 0 || listen(fd, 128) != 0)
-		{
-			error = errno;
-			close(fd);
-			fd = -1;
-		}
-	}
-	freeaddrinfo(list);
-	if (fd < 0)
-		rbp_die("cannot %s %s:%u: %s", what, host, (unsigned) port, strerror(error));
-
-	if (getsockname(fd, (struct sockaddr *) &bound, &bound_len) != 0 ||
-		getnameinfo((struct sockaddr *) &bound, bound_len, name, sizeof(name),
-					service, sizeof(service), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-		rbp_die("cannot tell the address that was bound");
-	rbp_format_hostport(name, (uint16_t) atoi(service), address, len);
+	(void) getsockname(fd, (struct sockaddr *) &bound, &bound_len);
+	rbp_format_address((struct sockaddr *) &bound, name, sizeof(name));
+	rbp_format_hostport(name, port, address, len);
 	return fd;
 }
 

@@ -19,11 +19,9 @@
 #include "broker/broker/routes.h"
 #include "broker/broker/state.h"
 #include "broker/broker/tick.h"
-#include "broker/common/format.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
 #include "broker/common/secret.h"
-#include "broker/common/service.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,15 +29,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <systemd/sd-daemon.h>
 
-static const char *opt_listen;
+static RbpHostPort opt_listen;
 static const char *opt_state;
 static const char *opt_token_file;
 static int	opt_donor_timeout = 10;
-static const char *opt_log_level = "info";
+static RbpLogLevel opt_log_level = RBP_LOG_INFO;
 
 static const RbpOption options[] = {
-	{"listen", RBP_OPT_STRING, &opt_listen, "HOST:PORT",
+	{"listen", RBP_OPT_ADDRESS, &opt_listen, "HOST:PORT",
 	"address to serve HTTP on; port 0: any", NULL, true, 0, 0},
 	{"state", RBP_OPT_STRING, &opt_state, "FILE",
 	"SQLite file that keeps donors and leases", NULL, true, 0, 0},
@@ -48,7 +47,7 @@ static const RbpOption options[] = {
 	{"donor-timeout", RBP_OPT_INT, &opt_donor_timeout, "SECONDS",
 		"silence after which a donor gets no new leases; after three times it is given up",
 	"10", false, 2, 86400},
-	{"log-level", RBP_OPT_STRING, &opt_log_level, "LEVEL",
+	{"log-level", RBP_OPT_LEVEL, &opt_log_level, "LEVEL",
 	"debug, info, warning or error", "info", false, 0, 0},
 	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}
 };
@@ -95,12 +94,8 @@ raise_file_limit(void)
 int
 main(int argc, char **argv)
 {
-	RbpLogLevel level;
-	char		host[BROKER_HOST_LEN];
 	char		address[BROKER_HOST_LEN + 16];
-	char	   *token = NULL;
-	const char *error;
-	uint16_t	port;
+	char	   *token;
 	pthread_t	ticker_thread;
 	sigset_t	signals;
 	int			signo;
@@ -108,18 +103,8 @@ main(int argc, char **argv)
 
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
-	if (!rbp_log_level_parse(opt_log_level, &level))
-		rbp_usage_error(&program, "--log-level: \"%s\" is not a level", opt_log_level);
-	if (!rbp_parse_hostport(opt_listen, host, sizeof(host), &port))
-		rbp_usage_error(&program, "--listen: \"%s\" is not HOST:PORT", opt_listen);
-	rbp_log_init(program.name, level);
-
-	if (opt_token_file != NULL)
-	{
-		token = rbp_token_load(opt_token_file, &error);
-		if (token == NULL)
-			rbp_die("cannot use token file \"%s\": %s", opt_token_file, error);
-	}
+	rbp_log_init(program.name, opt_log_level);
+	token = rbp_token_load(opt_token_file);
 
 	/* Before any thread, so that all inherit it. */
 	sigemptyset(&signals);
@@ -134,18 +119,18 @@ main(int argc, char **argv)
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
 		rbp_die("cannot start a thread: %s", strerror(rc));
-	broker_http_start(broker_routes, host, port, token, address, sizeof(address));
+	broker_http_start(broker_routes, opt_listen.host, opt_listen.port, token, address, sizeof(address));
 	if (token == NULL)
 		rbp_log(RBP_LOG_WARNING, "without --token-file everybody who reaches %s can lease memory",
 				address);
 	rbp_log(RBP_LOG_INFO, "listening on %s", address);
-	rbp_notify_ready();
+	sd_notify(0, "READY=1");
 
 	while (sigwait(&signals, &signo) != 0)
 		continue;
 
 	rbp_log(RBP_LOG_INFO, "stopping on signal %d", signo);
-	rbp_notify_stopping();
+	sd_notify(0, "STOPPING=1");
 	broker_stop();
 	broker_http_stop();
 	pthread_join(ticker_thread, NULL);

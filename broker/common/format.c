@@ -26,60 +26,29 @@ rbp_parse_size(const char *text, uint64_t *bytes)
 		uint64_t	unit;
 	}			units[] = {
 		{"", 1}, {"B", 1}, {"kB", UINT64_C(1) << 10}, {"MB", UINT64_C(1) << 20},
-		{"GB", UINT64_C(1) << 30}, {"TB", UINT64_C(1) << 40},
-		{NULL, 0}
+		{"GB", UINT64_C(1) << 30}, {"TB", UINT64_C(1) << 40}
 	};
-	const char *suffix;
+	long double value;
 	char	   *end;
 	size_t		digits;
 
-	/* strtod alone would take " -1", "inf" and "0x10" */
+	/* strtold alone would take " -1", "inf" and "0x10" */
 	digits = strspn(text, "0123456789.");
 	if (digits == 0 || digits > 30 || !isdigit((unsigned char) text[0]))
 		return false;
-	suffix = text + digits;
-	suffix += strspn(suffix, " ");
+	value = strtold(text, &end);
+	if (end != text + digits)
+		return false;
+	end += strspn(end, " ");
 
-	for (int i = 0; units[i].name != NULL; i++)
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
 	{
-		if (strcasecmp(suffix, units[i].name) != 0)
+		if (strcasecmp(end, units[i].name) != 0)
 			continue;
-		if (memchr(text, '.', digits) == NULL)
-		{
-			unsigned long long whole;
-
-			errno = 0;
-			whole = strtoull(text, &end, 10);
-			if (errno != 0 || end != text + digits ||
-				whole > UINT64_MAX / units[i].unit)
-				return false;
-			*bytes = whole * units[i].unit;
-		}
-		else
-		{
-			double		value = 0;
-			double		scale = 1;
-			bool		point = false;
-
-			/* by hand, because strtod follows the locale */
-			for (size_t c = 0; c < digits; c++)
-			{
-				if (text[c] == '.')
-				{
-					if (point)
-						return false;
-					point = true;
-					continue;
-				}
-				value = value * 10 + (text[c] - '0');
-				if (point)
-					scale *= 10;
-			}
-			value = value / scale * (double) units[i].unit;
-			if (!(value < 9.0e18))
-				return false;
-			*bytes = (uint64_t) value;
-		}
+		value *= (long double) units[i].unit;
+		if (value >= 0x1p64L)
+			return false;
+		*bytes = (uint64_t) value;
 		return true;
 	}
 	return false;

@@ -6,6 +6,8 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/http_client.h"
+#include "broker/common/log.h"
+#include "common/buffer.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
@@ -16,16 +18,18 @@
 struct RbpHttp
 {
 	CURL	   *curl;
-	struct curl_slist *headers;
 	char	   *base_url;		/* without a trailing slash */
 	const atomic_bool *abort_flag;
 
-	/* of the request under way */
-	char	   *body;
-	size_t		body_len;
-	size_t		body_size;
-
+	RbpBuffer	body;			/* of the last answer */
 	char		error[CURL_ERROR_SIZE];
+};
+
+/* "Expect:" would cost a round trip, and a second with servers that do not answer it. */
+static struct curl_slist headers[] = {
+	{"Content-Type: application/json", &headers[1]},
+	{"Accept: application/json", &headers[2]},
+	{"Expect:", NULL}
 };
 
 bool
@@ -39,23 +43,9 @@ static size_t
 take_body(char *data, size_t size, size_t nmemb, void *arg)
 {
 	RbpHttp    *http = arg;
-	size_t		len = size * nmemb;
 
-	if (len > RBP_HTTP_MAX_REPLY - http->body_len)
-		return 0;
-	if (http->body_len + len > http->body_size)
-	{
-		size_t		want = (http->body_len + len) * 2;
-		char	   *grown = realloc(http->body, want);
-
-		if (grown == NULL)
-			return 0;
-		http->body = grown;
-		http->body_size = want;
-	}
-	memcpy(http->body + http->body_len, data, len);
-	http->body_len += len;
-	return len;
+	return rbp_buffer_append(&http->body, data, size * nmemb, RBP_HTTP_MAX_REPLY) ?
+		size * nmemb : 0;
 }
 
 /* libcurl's progress callback, called about once a second; non-zero aborts */
@@ -70,17 +60,6 @@ check_abort(void *arg, curl_off_t dltotal, curl_off_t dlnow,
 	(void) ultotal;
 	(void) ulnow;
 	return http->abort_flag != NULL && atomic_load(http->abort_flag);
-}
-
-static bool
-add_header(RbpHttp *http, const char *header)
-{
-	struct curl_slist *list = curl_slist_append(http->headers, header);
-
-	if (list == NULL)
-		return false;
-	http->headers = list;
-	return true;
 }
 
 RbpHttp *
@@ -99,36 +78,20 @@ rbp_http_create(const char *base_url, const char *token,
 	http->curl = curl_easy_init();
 	http->base_url = strdup(base_url);
 	if (http->curl == NULL || http->base_url == NULL)
-		goto fail;
+	{
+		rbp_http_destroy(http);
+		return NULL;
+	}
 	len = strlen(http->base_url);
 	while (len > 0 && http->base_url[len - 1] == '/')
 		http->base_url[--len] = '\0';
 
-	/*
-	 * "Expect:" would cost a round trip and a second's wait with servers that
-	 * do not answer it.
-	 */
-	if (!add_header(http, "Content-Type: application/json") ||
-		!add_header(http, "Accept: application/json") ||
-		!add_header(http, "Expect:"))
-		goto fail;
 	if (token != NULL)
 	{
-		static const char prefix[] = "Authorization: Bearer ";
-		size_t		size = sizeof(prefix) + strlen(token);
-		char	   *header = malloc(size);
-		bool		added;
-
-		if (header == NULL)
-			goto fail;
-		snprintf(header, size, "%s%s", prefix, token);
-		added = add_header(http, header);
-		free(header);
-		if (!added)
-			goto fail;
+		curl_easy_setopt(http->curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+		curl_easy_setopt(http->curl, CURLOPT_XOAUTH2_BEARER, token);
 	}
-
-	curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, http->headers);
+	curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(http->curl, CURLOPT_ERRORBUFFER, http->error);
 	curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, take_body);
 	curl_easy_setopt(http->curl, CURLOPT_WRITEDATA, http);
@@ -143,10 +106,6 @@ rbp_http_create(const char *base_url, const char *token,
 	curl_easy_setopt(http->curl, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
 	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
 	return http;
-
-fail:
-	rbp_http_destroy(http);
-	return NULL;
 }
 
 void
@@ -156,9 +115,8 @@ rbp_http_destroy(RbpHttp *http)
 		return;
 	if (http->curl != NULL)
 		curl_easy_cleanup(http->curl);
-	curl_slist_free_all(http->headers);
 	free(http->base_url);
-	free(http->body);
+	free(http->body.data);
 	free(http);
 }
 
@@ -184,17 +142,14 @@ exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 	if (text != NULL || strcmp(method, "POST") == 0)
 	{
 		curl_easy_setopt(http->curl, CURLOPT_POST, 1L);
-		curl_easy_setopt(http->curl, CURLOPT_POSTFIELDS, text ? text : "");
-		curl_easy_setopt(http->curl, CURLOPT_POSTFIELDSIZE,
-						 text ? (long) strlen(text) : 0L);
+		curl_easy_setopt(http->curl, CURLOPT_POSTFIELDSIZE, -1L);
+		curl_easy_setopt(http->curl, CURLOPT_COPYPOSTFIELDS, text ? text : "");
 	}
 	else
 		curl_easy_setopt(http->curl, CURLOPT_HTTPGET, 1L);
 	curl_easy_setopt(http->curl, CURLOPT_CUSTOMREQUEST, method);
 
 	rc = curl_easy_perform(http->curl);
-	/* libcurl must not keep pointers into text, which is the caller's */
-	curl_easy_setopt(http->curl, CURLOPT_POSTFIELDS, NULL);
 	if (rc != CURLE_OK && http->error[0] == '\0')
 		snprintf(http->error, sizeof(http->error), "%s", curl_easy_strerror(rc));
 	return rc == CURLE_OK;
@@ -208,9 +163,9 @@ take_answer(RbpHttp *http, json_t **reply)
 	long		status = 0;
 
 	curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
-	if (http->body_len > 0)
-		decoded = json_loadb(http->body, http->body_len, JSON_DECODE_ANY, NULL);
-	if (decoded == NULL && http->body_len > 0 && status >= 200 && status < 300)
+	if (http->body.len > 0)
+		decoded = json_loadb(http->body.data, http->body.len, JSON_DECODE_ANY, NULL);
+	if (decoded == NULL && http->body.len > 0 && status >= 200 && status < 300)
 	{
 		snprintf(http->error, sizeof(http->error),
 				 "the answer is not JSON: is this a remote_bp broker?");
@@ -243,7 +198,7 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 
 	if (reply != NULL)
 		*reply = NULL;
-	http->body_len = 0;
+	http->body.len = 0;
 	http->error[0] = '\0';
 
 	if (asprintf(&url, "%s%s", http->base_url, path) < 0)
@@ -268,22 +223,19 @@ rbp_http_error(const RbpHttp *http)
 }
 
 char *
-rbp_http_escape(const char *component)
+rbp_http_path(const char *pattern, const char *component)
 {
-	static const char plain[] =
-	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-	char	   *escaped = malloc(strlen(component) * 3 + 1);
-	char	   *out = escaped;
+	const char *hole = strstr(pattern, "%s");
+	char	   *escaped = hole != NULL ? curl_easy_escape(NULL, component, 0) : NULL;
+	char	   *path = NULL;
 
-	if (escaped == NULL)
-		return NULL;
-	for (const char *c = component; *c != '\0'; c++)
-	{
-		if (strchr(plain, *c) != NULL)
-			*out++ = *c;
-		else
-			out += sprintf(out, "%%%02X", (unsigned) (unsigned char) *c);
-	}
-	*out = '\0';
-	return escaped;
+	if (hole == NULL)
+		path = strdup(pattern);
+	else if (escaped == NULL ||
+			 asprintf(&path, "%.*s%s%s", (int) (hole - pattern), pattern, escaped, hole + 2) < 0)
+		path = NULL;
+	curl_free(escaped);
+	if (path == NULL)
+		rbp_die("out of memory");
+	return path;
 }

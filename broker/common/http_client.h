@@ -63,7 +63,10 @@ extern int	rbp_http_request(RbpHttp *http, const char *method,
  */
 extern const char *rbp_http_error(const RbpHttp *http);
 
-/* Escape one component of a path; malloc'ed, NULL if memory is short. */
-extern char *rbp_http_escape(const char *component);
+/*
+ * The pattern, with the component, escaped, in the place of its "%s" if there
+ * is one; malloc'ed.  Ends the process if memory is short.
+ */
+extern char *rbp_http_path(const char *pattern, const char *component);
 
 #endif							/* RBP_HTTP_CLIENT_H */

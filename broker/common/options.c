@@ -105,6 +105,22 @@ set_option(const RbpProgram *prog, const RbpOption *opt, const char *value)
 				*(uint64_t *) opt->target = size;
 				break;
 			}
+
+		case RBP_OPT_ADDRESS:
+			{
+				RbpHostPort *address = opt->target;
+
+				if (!rbp_parse_hostport(value, address->host, sizeof(address->host),
+										&address->port))
+					rbp_usage_error(prog, "--%s: \"%s\" is not HOST:PORT", opt->name, value);
+				address->given = true;
+				break;
+			}
+
+		case RBP_OPT_LEVEL:
+			if (!rbp_log_level_parse(value, opt->target))
+				rbp_usage_error(prog, "--%s: \"%s\" is not a level", opt->name, value);
+			break;
 	}
 }
 

@@ -8,6 +8,8 @@
 #ifndef RBP_OPTIONS_H
 #define RBP_OPTIONS_H
 
+#include "common/limits.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -20,10 +22,19 @@ typedef enum RbpOptionType
 	RBP_OPT_FLAG,				/* bool *: set to true; takes no value */
 	RBP_OPT_STRING,				/* const char **: points into argv */
 	RBP_OPT_INT,				/* int *: min <= value <= max */
-	RBP_OPT_SIZE				/* uint64_t *: bytes, see rbp_parse_size();
+	RBP_OPT_SIZE,				/* uint64_t *: bytes, see rbp_parse_size();
 								 * min <= value, and value <= max if max is
 								 * not 0 */
+	RBP_OPT_ADDRESS,			/* RbpHostPort *: see rbp_parse_hostport() */
+	RBP_OPT_LEVEL				/* RbpLogLevel * */
 } RbpOptionType;
+
+typedef struct RbpHostPort
+{
+	bool		given;
+	char		host[RBP_HOST_LEN];	/* "": any, or not given */
+	uint16_t	port;
+} RbpHostPort;
 
 typedef struct RbpOption
 {

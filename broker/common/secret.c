@@ -44,35 +44,29 @@ rbp_uuid4(char uuid[RBP_UUID_LEN])
 }
 
 char *
-rbp_token_load(const char *path, const char **error)
+rbp_token_load(const char *path)
 {
+	static const char *const errors[] = {
+		[RBP_TOKEN_EMPTY] = "its first line is empty",
+		[RBP_TOKEN_TOO_LONG] = "its first line is too long",
+		[RBP_TOKEN_NOT_PRINTABLE] = "a token consists of printable ASCII characters without spaces"
+	};
 	char		token[RBP_TOKEN_LEN];
-	char	   *copy = NULL;
-	RbpTokenStatus status = rbp_token_read(path, token);
+	char	   *copy;
+	RbpTokenStatus status;
 	struct stat st;
 
-	switch (status)
-	{
-		case RBP_TOKEN_OK:
-			copy = strdup(token);
-			if (copy == NULL)
-				*error = strerror(ENOMEM);
-			break;
-		case RBP_TOKEN_UNREADABLE:
-			*error = strerror(errno);
-			break;
-		case RBP_TOKEN_EMPTY:
-			*error = "its first line is empty";
-			break;
-		case RBP_TOKEN_TOO_LONG:
-			*error = "its first line is too long";
-			break;
-		case RBP_TOKEN_NOT_PRINTABLE:
-			*error = "a token consists of printable ASCII characters without spaces";
-			break;
-	}
+	if (path == NULL)
+		return NULL;
+	status = rbp_token_read(path, token);
+	if (status != RBP_TOKEN_OK)
+		rbp_die("cannot use token file \"%s\": %s", path,
+				status == RBP_TOKEN_UNREADABLE ? strerror(errno) : errors[status]);
+	copy = strdup(token);
+	if (copy == NULL)
+		rbp_die("out of memory");
 	OPENSSL_cleanse(token, sizeof(token));
-	if (status != RBP_TOKEN_UNREADABLE && stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
+	if (stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
 		rbp_log(RBP_LOG_WARNING, "token file \"%s\" is open to every user: chmod 640 it", path);
 	return copy;
 }

@@ -21,11 +21,11 @@ extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 
 /*
  * The first line of a file, without white space around it; malloc'ed.  NULL
- * if it cannot be read, is empty, longer than 1,024 bytes or has other than
- * printable characters: then *error is a static or errno text.  Warns in the
- * log if others than the owner and group can read the file.
+ * if path is.  Ends the process if it cannot be read, is empty, longer than
+ * 1,024 bytes or has other than printable characters.  Warns in the log if
+ * others than the owner and group can read the file.
  */
-extern char *rbp_token_load(const char *path, const char **error);
+extern char *rbp_token_load(const char *path);
 
 /* Takes the same time wherever, and whether, they differ; also in length. */
 extern bool rbp_equal_secret(const void *a, size_t alen,

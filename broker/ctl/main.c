@@ -300,30 +300,6 @@ static const Command commands[] = {
 	{NULL, NULL, NULL, NULL, NULL}
 };
 
-/* The path for a command and its argument (NULL: none); malloc'ed. */
-static char *
-command_path(const Command *command, const char *argument)
-{
-	const char *hole = strstr(command->path, "%s");
-	char	   *escaped;
-	char	   *path;
-
-	if (hole == NULL)
-		path = strdup(command->path);
-	else
-	{
-		escaped = rbp_http_escape(argument);
-		if (escaped == NULL ||
-			asprintf(&path, "%.*s%s%s", (int) (hole - command->path),
-					 command->path, escaped, hole + 2) < 0)
-			path = NULL;
-		free(escaped);
-	}
-	if (path == NULL)
-		rbp_die("out of memory");
-	return path;
-}
-
 static const Command *
 find_command(int argc, char **argv)
 {
@@ -346,8 +322,7 @@ int
 main(int argc, char **argv)
 {
 	const Command *command;
-	char	   *token = NULL;
-	const char *error;
+	char	   *token;
 	char	   *path;
 	RbpHttp    *http;
 	json_t	   *answer;
@@ -358,19 +333,14 @@ main(int argc, char **argv)
 	first = rbp_options_parse(&program, argc, argv);
 	command = find_command(argc - first, argv + first);
 
-	if (opt_token_file != NULL)
-	{
-		token = rbp_token_load(opt_token_file, &error);
-		if (token == NULL)
-			rbp_die("cannot use token file \"%s\": %s", opt_token_file, error);
-	}
+	token = rbp_token_load(opt_token_file);
 	if (!rbp_http_init())
 		rbp_die("cannot start libcurl");
 	http = rbp_http_create(opt_broker, token, CONNECT_MS, TOTAL_MS);
 	if (http == NULL)
 		rbp_usage_error(&program, "--broker: \"%s\" is not an http URL", opt_broker);
 
-	path = command_path(command, command->argument ? argv[first + 1] : NULL);
+	path = rbp_http_path(command->path, command->argument ? argv[first + 1] : NULL);
 	status = rbp_http_request(http, command->method, path, NULL, &answer);
 	if (status < 200 || status > 299 || answer == NULL)
 	{

@@ -20,7 +20,6 @@
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
-#include "broker/common/service.h"
 #include "broker/donor/control.h"
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
@@ -34,6 +33,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <systemd/sd-daemon.h>
 #include <time.h>
 
 #define REQUEST_MS		5000	/* the broker's long poll takes up to 1 s */
@@ -62,18 +62,6 @@ pause_ms(int ms)
 	struct timespec ts = {.tv_sec = ms / 1000,.tv_nsec = ms % 1000 * 1000000L};
 
 	nanosleep(&ts, NULL);
-}
-
-static char *
-concat(const char *a, const char *b)
-{
-	char	   *text = malloc(strlen(a) + strlen(b) + 1);
-
-	if (text == NULL)
-		rbp_die("out of memory");
-	strcpy(text, a);
-	strcat(text, b);
-	return text;
 }
 
 static json_t *
@@ -330,13 +318,11 @@ log_trouble(int rc, const char *error, char *before, size_t len)
 	to = strstr(reason, " after ");
 	if (to != NULL && rc == -1)
 	{
-		const char *from = to + strlen(" after ");
+		const char *rest = to + strlen(" after ");
 
-		from += strspn(from, "0123456789");
-		if (strncmp(from, " ms", 3) == 0)
-			memmove(to, from + 3, strlen(from + 3) + 1);
-		else if (strncmp(from, " milliseconds", 13) == 0)
-			memmove(to, from + 13, strlen(from + 13) + 1);
+		rest += strspn(rest, "0123456789 ");
+		rest += strcspn(rest, " :");
+		memmove(to, rest, strlen(rest) + 1);
 	}
 	if (strcmp(reason, before) == 0)
 		return false;
@@ -365,27 +351,16 @@ typedef struct Control
 static void
 control_init(Control *c, const DonorOptions *opt)
 {
-	const char *error = NULL;
-	char	   *escaped;
 
 	*c = (Control) {.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS};
 	rbp_uuid4(instance);
-	if (opt->token_file != NULL)
-	{
-		c->token = rbp_token_load(opt->token_file, &error);
-		if (c->token == NULL)
-			rbp_die("cannot use token file \"%s\": %s", opt->token_file, error);
-	}
+	c->token = rbp_token_load(opt->token_file);
 	c->http = rbp_http_create(opt->broker, c->token, 2000, REQUEST_MS);
 	if (c->http == NULL)
 		rbp_die("--broker: \"%s\" is not a URL that can be used", opt->broker);
 	rbp_http_set_abort(c->http, &stop_now);
-	escaped = rbp_http_escape(opt->id);
-	if (escaped == NULL)
-		rbp_die("out of memory");
-	donor_path = concat("/v1/donors/", escaped);
-	heartbeat_path = concat(donor_path, "/heartbeat");
-	free(escaped);
+	donor_path = rbp_http_path("/v1/donors/%s", opt->id);
+	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);
 }
 
 /* Take leave of the broker if it knows us, and free all. */
@@ -423,7 +398,7 @@ is_drained(Control *c)
 	{
 		c->drain_until = rbp_mono_ms() + (int64_t) c->opt->drain_timeout * 1000;
 		rbp_log(RBP_LOG_INFO, "draining, for at most %d s", c->opt->drain_timeout);
-		rbp_notify_stopping();
+		sd_notify(0, "STOPPING=1");
 	}
 	/* not before the broker knows, or it would go on to lease */
 	if ((c->broker_drains || !c->registered || c->away) && all_returned())
@@ -447,7 +422,7 @@ answered(Control *c, bool drain)
 		c->revision = 0;		/* we have applied nothing yet */
 		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
 		if (!c->ready)
-			rbp_notify_ready();
+			sd_notify(0, "READY=1");
 		c->ready = true;
 	}
 	else

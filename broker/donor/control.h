@@ -10,18 +10,19 @@
 
 #include <stdint.h>
 
+#include "broker/common/options.h"
 #include "transport/transport.h"
 
 typedef struct DonorOptions
 {
 	const char *broker;
-	const char *listen;
-	const char *advertise;
+	RbpHostPort listen;
+	RbpHostPort advertise;
 	const char *id;
 	const char *token_file;
 	const char *transports;
-	const char *rdma_listen;
-	const char *rdma_advertise;
+	RbpHostPort rdma_listen;
+	RbpHostPort rdma_advertise;
 	const char *rdma_device;
 	int			rdma_port;
 	int			rdma_gid_index;

@@ -7,7 +7,7 @@
  * memory	 regions: memfds, their reservation, zeroing, giving back
  * lease	 who may use which region, until when; fencing
  * serve	 sockets: handshake, reads, writes, over TCP and UNIX sockets
- * verbs	 RDMA: handshake, and keys to each lease's regions
+ * verbs	 RDMA: handshake, and MRs of each lease's regions
  * control the broker: registration, heartbeats, memory pressure
  *
  * Threads, locks, and how a request and a fence meet: lease.h.
@@ -49,12 +49,12 @@ static DonorOptions opt = {
 	.reclaim_grace = 10,
 	.drain_timeout = 60,
 };
-static const char *log_level = "info";
+static RbpLogLevel log_level = RBP_LOG_INFO;
 
 static const RbpOption options[] = {
 	{"broker", RBP_OPT_STRING, &opt.broker, "URL",
 	"the broker's address, http://HOST:PORT", NULL, true, 0, 0},
-	{"listen", RBP_OPT_STRING, &opt.listen, "HOST:PORT",
+	{"listen", RBP_OPT_ADDRESS, &opt.listen, "HOST:PORT",
 	"address to serve memory on; port 0: any", NULL, true, 0, 0},
 	{"memory", RBP_OPT_SIZE, &opt.memory, "SIZE",
 	"memory to lend; reserved at the start", NULL, true, MIN_REGION, 0},
@@ -62,14 +62,14 @@ static const RbpOption options[] = {
 	"unit of lending, a multiple of 1 MB", "64MB", false, MIN_REGION, MAX_REGION},
 	{"id", RBP_OPT_STRING, &opt.id, "NAME",
 	"this donor's name", "HOSTNAME:PORT", false, 0, 0},
-	{"advertise", RBP_OPT_STRING, &opt.advertise, "HOST:PORT",
+	{"advertise", RBP_OPT_ADDRESS, &opt.advertise, "HOST:PORT",
 	"address that clients are told; port 0: the one listened on", "as --listen", false, 0, 0},
 	{"transports", RBP_OPT_STRING, &opt.transports, "LIST",
 		"what to serve: shm, verbs, tcp, separated by commas; auto: all that can be",
 	"auto", false, 0, 0},
-	{"rdma-listen", RBP_OPT_STRING, &opt.rdma_listen, "HOST:PORT",
+	{"rdma-listen", RBP_OPT_ADDRESS, &opt.rdma_listen, "HOST:PORT",
 	"address to serve RDMA on; port 0: any", "host of --listen", false, 0, 0},
-	{"rdma-advertise", RBP_OPT_STRING, &opt.rdma_advertise, "HOST:PORT",
+	{"rdma-advertise", RBP_OPT_ADDRESS, &opt.rdma_advertise, "HOST:PORT",
 		"address that RDMA clients are told; port 0: the one listened on",
 	"as --rdma-listen", false, 0, 0},
 	{"rdma-device", RBP_OPT_STRING, &opt.rdma_device, "NAME",
@@ -92,7 +92,7 @@ static const RbpOption options[] = {
 	{"spin-us", RBP_OPT_INT, &opt.spin_us, "MICROSECONDS",
 		"how long a thread polls for the next request before it sleeps; 0: never",
 	"200", false, 0, 10000},
-	{"log-level", RBP_OPT_STRING, &log_level, "LEVEL",
+	{"log-level", RBP_OPT_LEVEL, &log_level, "LEVEL",
 	"debug, info, warning or error", "info", false, 0, 0},
 	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}
 };
@@ -165,24 +165,68 @@ configure_rdma(void)
 	rbp_verbs_configure(&config);
 }
 
+/* The command line, as far as it can be checked without looking at the machine. */
+static void
+parse_options(int argc, char **argv)
+{
+	if (rbp_options_parse(&program, argc, argv) != argc)
+		rbp_usage_error(&program, "there are too many arguments");
+	if (opt.rdma_advertise.given && is_wildcard(opt.rdma_advertise.host))
+		rbp_usage_error(&program, "--rdma-advertise: clients cannot connect to any address");
+	if (opt.region_size % (UINT64_C(1) << 20) != 0)
+		rbp_usage_error(&program, "--region-size must be a multiple of 1 MB");
+	if (opt.memory < opt.region_size)
+		rbp_usage_error(&program, "--memory must be at least one --region-size");
+	if (opt.id != NULL && !rbp_valid_id(opt.id, RBP_DONOR_ID_LEN))
+		rbp_usage_error(&program, "--id: \"%s\" is not a name (letters, digits and . _ : -, at most %d)",
+						opt.id, RBP_DONOR_ID_LEN - 1);
+}
+
+/* This host's name, as far as there is room for it. */
+static void
+get_host_name(char *name, size_t len)
+{
+	if (gethostname(name, len - 1) != 0)
+		rbp_die("could not get the host name: %s", strerror(errno));
+	name[len - 1] = '\0';
+}
+
 /*
- * Serve RDMA and fill in how it is reached.  listen_host and port: of
- * --rdma-listen, or the host of --listen; advertised: of --rdma-advertise, ""
- * and 0 without it; ep->host is what a wildcard address is told as.  False:
- * not served, *why is the reason.
+ * SIGTERM and SIGINT are for the main thread only: they are blocked until it
+ * sets the mask *before again, when all threads are there.
+ */
+static void
+set_signals(sigset_t *before)
+{
+	struct sigaction sa = {.sa_handler = on_stop};
+	sigset_t	signals;
+
+	signal(SIGPIPE, SIG_IGN);
+	sigaction(SIGTERM, &sa, NULL);
+	sigaction(SIGINT, &sa, NULL);
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &signals, before);
+}
+
+/*
+ * Serve RDMA, and fill in how it is reached; ep->host is what a wildcard
+ * address is told as.  False: not served, *why is the reason.
  */
 static bool
-serve_rdma(const char *listen_host, uint16_t port, const char *advertised,
-		   uint16_t advertised_port, RbpEndpoint *ep, const char **why)
+serve_rdma(RbpEndpoint *ep, const char **why)
 {
+	const RbpHostPort *address = opt.rdma_listen.given ? &opt.rdma_listen : &opt.listen;
+	uint16_t	port = opt.rdma_listen.port;
 	struct sockaddr_storage addr;
 	socklen_t	len;
 	char		host[RBP_HOST_LEN];
-	char		address[RBP_HOST_LEN + 16];
+	char		text[RBP_HOST_LEN + 16];
 
 	/* of a named device or GID, the address is known */
-	strcpy(host, listen_host);
-	if ((opt.rdma_listen == NULL && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
+	strcpy(host, address->host);
+	if ((!opt.rdma_listen.given && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
 		is_wildcard(host))
 	{
 		*why = "no RDMA device has the given name, port and GID, and an address";
@@ -195,85 +239,21 @@ serve_rdma(const char *listen_host, uint16_t port, const char *advertised,
 	}
 	if (!donor_verbs_init(host, &port, why))
 		return false;
-	rbp_log(RBP_LOG_INFO, "RDMA on %s",
-			rbp_format_hostport(host, port, address, sizeof(address)));
-	strcpy(ep->rdma_host, advertised[0] != '\0' ? advertised :
+	rbp_log(RBP_LOG_INFO, "RDMA on %s", rbp_format_hostport(host, port, text, sizeof(text)));
+	strcpy(ep->rdma_host, opt.rdma_advertise.given ? opt.rdma_advertise.host :
 		   is_wildcard(host) ? ep->host : host);
-	ep->rdma_port = advertised_port != 0 ? advertised_port : port;
+	ep->rdma_port = opt.rdma_advertise.port != 0 ? opt.rdma_advertise.port : port;
 	return true;
 }
 
-int
-main(int argc, char **argv)
+/* Serve by all transports of ep; *port gets the TCP port that is listened on. */
+static void
+start_serving(RbpEndpoint *ep, bool automatic, uint16_t *port)
 {
-	RbpLogLevel level;
-	struct sigaction sa = {.sa_handler = on_stop};
-	RbpEndpoint ep = {.port = 0};
-	char		host[RBP_HOST_LEN];
-	char		rdma_host[RBP_HOST_LEN];
-	char		rdma_advertised[RBP_HOST_LEN] = "";
-	char		address[RBP_HOST_LEN + 16];
-	char		id[RBP_DONOR_ID_LEN + 256];
-	uint16_t	port;
-	uint16_t	rdma_port = 0;
-	uint16_t	rdma_advertised_port = 0;
-	bool		automatic;
+	char		text[RBP_HOST_LEN + 16];
 	const char *why;
-	sigset_t	signals;
-	sigset_t	before;
 
-	if (rbp_options_parse(&program, argc, argv) != argc)
-		rbp_usage_error(&program, "there are too many arguments");
-	if (!rbp_log_level_parse(log_level, &level))
-		rbp_usage_error(&program, "--log-level: \"%s\" is not a level", log_level);
-	if (!rbp_parse_hostport(opt.listen, host, sizeof(host), &port))
-		rbp_usage_error(&program, "--listen: \"%s\" is not HOST:PORT", opt.listen);
-	strcpy(ep.host, host);
-	if (opt.advertise != NULL &&
-		!rbp_parse_hostport(opt.advertise, ep.host, sizeof(ep.host), &ep.port))
-		rbp_usage_error(&program, "--advertise: \"%s\" is not HOST:PORT", opt.advertise);
-	strcpy(rdma_host, host);
-	if (opt.rdma_listen != NULL &&
-		!rbp_parse_hostport(opt.rdma_listen, rdma_host, sizeof(rdma_host), &rdma_port))
-		rbp_usage_error(&program, "--rdma-listen: \"%s\" is not HOST:PORT", opt.rdma_listen);
-	if (opt.rdma_advertise != NULL &&
-		(!rbp_parse_hostport(opt.rdma_advertise, rdma_advertised, sizeof(rdma_advertised),
-							 &rdma_advertised_port) || is_wildcard(rdma_advertised)))
-		rbp_usage_error(&program, "--rdma-advertise: \"%s\" is not HOST:PORT", opt.rdma_advertise);
-	if (opt.region_size % (UINT64_C(1) << 20) != 0)
-		rbp_usage_error(&program, "--region-size must be a multiple of 1 MB");
-	if (opt.memory < opt.region_size)
-		rbp_usage_error(&program, "--memory must be at least one --region-size");
-	if (opt.id != NULL && !rbp_valid_id(opt.id, RBP_DONOR_ID_LEN))
-		rbp_usage_error(&program, "--id: \"%s\" is not a name (letters, digits and . _ : -, at most %d)",
-						opt.id, RBP_DONOR_ID_LEN - 1);
-	ep.transports = parse_transports(opt.transports, &automatic);
-	configure_rdma();
-	rbp_log_init(program.name, level);
-	if (!rbp_http_init())
-		rbp_die("could not initialize libcurl");
-
-	if (is_wildcard(ep.host) && gethostname(ep.host, sizeof(ep.host)) != 0)
-		rbp_die("could not get the host name: %s", strerror(errno));
-	ep.host[sizeof(ep.host) - 1] = '\0';
-	strcpy(ep.boot_id, rbp_transport_boot_id());
-
-	/* only the main thread is to be interrupted by signals */
-	signal(SIGPIPE, SIG_IGN);
-	sigaction(SIGTERM, &sa, NULL);
-	sigaction(SIGINT, &sa, NULL);
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGINT);
-	pthread_sigmask(SIG_BLOCK, &signals, &before);
-
-	rbp_transport_init();
-	if (opt.min_free == UINT64_MAX)
-		opt.min_free = donor_memory_default_min_free();
-	donor_memory_init(opt.memory, opt.region_size, opt.min_free);
-	if ((ep.transports & RBP_TRANSPORT_VERBS) &&
-		!serve_rdma(rdma_host, rdma_port, rdma_advertised, rdma_advertised_port,
-					&ep, &why))
+	if ((ep->transports & RBP_TRANSPORT_VERBS) && !serve_rdma(ep, &why))
 	{
 		if (!automatic)
 			rbp_die("could not serve RDMA: %s", why);
@@ -281,34 +261,65 @@ main(int argc, char **argv)
 		/* who has a device will want to know, others will not */
 		rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
 				"without RDMA: %s", why);
-		ep.transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
+		ep->transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
 	}
 	donor_lease_set_rdma(&donor_verbs_rdma);
 	donor_lease_init(opt.min_free);
-	donor_serve_init(host, &port, ep.transports, ep.shm_name, opt.threads, opt.spin_us);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-
-	if ((ep.transports & RBP_TRANSPORT_TCP) == 0)
-		ep.port = 0;
-	else if (ep.port == 0)
-		ep.port = port;
-	if (ep.transports & RBP_TRANSPORT_TCP)
-		rbp_log(RBP_LOG_INFO, "listening on %s",
-				rbp_format_hostport(host, port, address, sizeof(address)));
-	if (ep.transports & RBP_TRANSPORT_SHM)
-		rbp_log(RBP_LOG_INFO, "shared memory by @%s", ep.shm_name);
-
-	if (opt.id == NULL)
+	*port = opt.listen.port;
+	donor_serve_init(opt.listen.host, port, ep->transports, ep->shm_name, opt.threads,
+					 opt.spin_us);
+	if (ep->transports & RBP_TRANSPORT_TCP)
 	{
-		char		name[RBP_DONOR_ID_LEN];
-
-		if (gethostname(name, sizeof(name) - 8) != 0)
-			rbp_die("could not get the host name: %s", strerror(errno));
-		name[sizeof(name) - 8] = '\0';
-		snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port);
-		opt.id = id;
-		if (!rbp_valid_id(id, RBP_DONOR_ID_LEN))
-			rbp_die("the host name makes no donor name; use --id");
+		ep->port = opt.advertise.port != 0 ? opt.advertise.port : *port;
+		rbp_log(RBP_LOG_INFO, "listening on %s",
+				rbp_format_hostport(opt.listen.host, *port, text, sizeof(text)));
 	}
+	if (ep->transports & RBP_TRANSPORT_SHM)
+		rbp_log(RBP_LOG_INFO, "shared memory by @%s", ep->shm_name);
+}
+
+/* This donor's name if there is no --id. */
+static const char *
+default_id(uint16_t port)
+{
+	static char id[RBP_DONOR_ID_LEN];
+	char		name[RBP_DONOR_ID_LEN - sizeof(":65535") + 1];
+
+	get_host_name(name, sizeof(name));
+	snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port);
+	if (!rbp_valid_id(id, sizeof(id)))
+		rbp_die("the host name makes no donor name; use --id");
+	return id;
+}
+
+int
+main(int argc, char **argv)
+{
+	RbpEndpoint ep = {0};
+	bool		automatic;
+	uint16_t	port;
+	sigset_t	before;
+
+	parse_options(argc, argv);
+	ep.transports = parse_transports(opt.transports, &automatic);
+	configure_rdma();
+	rbp_log_init(program.name, log_level);
+	if (!rbp_http_init())
+		rbp_die("could not initialize libcurl");
+
+	strcpy(ep.host, opt.advertise.given ? opt.advertise.host : opt.listen.host);
+	if (is_wildcard(ep.host))
+		get_host_name(ep.host, sizeof(ep.host));
+	strcpy(ep.boot_id, rbp_transport_boot_id());
+
+	set_signals(&before);
+	rbp_transport_init();
+	if (opt.min_free == UINT64_MAX)
+		opt.min_free = donor_memory_default_min_free();
+	donor_memory_init(opt.memory, opt.region_size, opt.min_free);
+	start_serving(&ep, automatic, &port);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (opt.id == NULL)
+		opt.id = default_id(port);
 	return donor_control_run(&opt, &ep);
 }

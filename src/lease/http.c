@@ -34,6 +34,7 @@
 #include "storage/latch.h"
 
 #include "base/compat.h"
+#include "common/buffer.h"
 #include "common/clock.h"
 #include "lease/http.h"
 #include "lease/names.h"
@@ -53,13 +54,6 @@ typedef struct WatchedSocket
 	curl_socket_t socket;
 	int			what;			/* CURL_POLL_* */
 } WatchedSocket;
-
-typedef struct Answer
-{
-	char	   *data;			/* malloc'd */
-	size_t		len;
-	size_t		size;
-} Answer;
 
 static CURLM *multi = NULL;
 static CURL *easy = NULL;
@@ -127,24 +121,7 @@ set_timer(CURLM *handle, long timeout_ms, void *arg)
 static size_t
 take_body(char *data, size_t size, size_t nmemb, void *arg)
 {
-	Answer	   *answer = arg;
-	size_t		len = size * nmemb;
-
-	if (len > MAX_REPLY - answer->len)
-		return 0;
-	if (answer->len + len > answer->size)
-	{
-		size_t		want = (answer->len + len) * 2;
-		char	   *grown = realloc(answer->data, want);
-
-		if (grown == NULL)
-			return 0;
-		answer->data = grown;
-		answer->size = want;
-	}
-	memcpy(answer->data + answer->len, data, len);
-	answer->len += len;
-	return len;
+	return rbp_buffer_append(arg, data, size * nmemb, MAX_REPLY) ? size * nmemb : 0;
 }
 
 bool
@@ -201,37 +178,17 @@ address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
 
 /*
  * Everything about the request that libcurl is to know.  False if there is
- * no memory; *headers is the caller's in any case.
+ * no memory.
  */
 static bool
 set_up(const char *url, const char *token, const RbpHttpRequest *request,
-	   Answer *answer, struct curl_slist **headers)
+	   RbpBuffer *answer)
 {
-	static const char *const fixed[] = {
-		"Content-Type: application/json",
-		"Accept: application/json",
-		"Expect:"				/* do not ask whether a large body is welcome */
+	static struct curl_slist headers[] = {
+		{"Content-Type: application/json", &headers[1]},
+		{"Accept: application/json", &headers[2]},
+		{"Expect:", NULL}		/* do not ask whether a large body is welcome */
 	};
-	struct curl_slist *more;
-
-	for (int i = 0; i < lengthof(fixed); i++)
-	{
-		more = curl_slist_append(*headers, fixed[i]);
-		if (more == NULL)
-			return false;
-		*headers = more;
-	}
-	if (token != NULL)
-	{
-		char	   *header = psprintf("Authorization: Bearer %s", token);
-
-		more = curl_slist_append(*headers, header);
-		explicit_bzero(header, strlen(header));
-		pfree(header);
-		if (more == NULL)
-			return false;
-		*headers = more;
-	}
 
 	curl_easy_reset(easy);
 	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
@@ -241,7 +198,10 @@ set_up(const char *url, const char *token, const RbpHttpRequest *request,
 		  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body) == CURLE_OK &&
 		  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(request->body)) == CURLE_OK)) &&
 		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, *headers) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
+		(token == NULL ||
+		 (curl_easy_setopt(easy, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) == CURLE_OK &&
+		  curl_easy_setopt(easy, CURLOPT_XOAUTH2_BEARER, token) == CURLE_OK)) &&
 		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
@@ -369,9 +329,8 @@ rbp_lease_http_request(const char *url, const char *token,
 					   const RbpHttpRequest *request, RbpHttpReply *reply)
 {
 	char	   *full_url = psprintf("%s%s", url, request->path);
-	struct curl_slist *headers = NULL;
 	struct curl_slist *addresses = NULL;
-	Answer		answer = {0};
+	RbpBuffer	answer = {0};
 	CURLcode	result = CURLE_OUT_OF_MEMORY;
 	int64		give_up = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
 	bool		finished = true;
@@ -394,7 +353,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	if (entry.len > 0)
 		addresses = curl_slist_append(NULL, entry.data);
 	if ((entry.len == 0 || addresses != NULL) &&
-		set_up(full_url, token, request, &answer, &headers) &&
+		set_up(full_url, token, request, &answer) &&
 		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
 	{
 		CURLMcode	added;
@@ -410,7 +369,6 @@ rbp_lease_http_request(const char *url, const char *token,
 			restore_signals(before);
 		}
 	}
-	curl_slist_free_all(headers);
 	curl_slist_free_all(addresses);
 
 	/* whatever the latch was set for is the caller's business */

@@ -94,7 +94,7 @@ done
 "$RBP_BROKER" --listen 127.0.0.1:0 >/dev/null 2>&1
 is "remote_bp_broker without --state" $? 2
 timeout 60 "$RBP_BROKER" --listen "127.0.0.1:${url##*:}" --state "$dir/other.db" >/dev/null 2>"$dir/err"
-is "a port that is taken" "$? $(grep -c 'cannot listen on 127.0.0.1' "$dir/err")" "1 1"
+is "a port that is taken" "$? $(grep -c 'could not listen on 127.0.0.1' "$dir/err")" "1 1"
 for text in '' '   ' 'two words' "$(printf 'x%.0s' {1..2000})"; do
     echo "$text" >"$dir/bad_token"
     timeout 60 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/other.db" --token-file "$dir/bad_token" >/dev/null 2>&1
