@@ -21,7 +21,7 @@
  *
  * Locks: donor_lock (in lease.c) protects the table of leases and the
  * regions' `state`; it is never held during I/O, zeroing or a fence's wait.
- * verbs_lock (in verbs.c) may be taken with it held, not the other way
+ * verbs_lock (in verbs_mr.c) may be taken with it held, not the other way
  * round.  A region in DONOR_REGION_DIRTY belongs to the janitor, who alone
  * changes fd and mapping of a region after the start, while nobody can enter
  * it.

@@ -1,0 +1,485 @@
+/*-------------------------------------------------------------------------
+ *
+ * verbs_conn.c
+ *	  Connections of RDMA clients: handshake, pings, and probes.
+ *
+ * The handshake and the pings are described under "Over verbs" in
+ * docs/protocol.md.  A connection is an rdma_cm id with a queue pair in the
+ * protection domain of its lease, a CQ, and an MR of its own for requests and
+ * answers.  All of this is the verbs thread's.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/format.h"
+#include "broker/common/log.h"
+#include "broker/common/secret.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
+#include "broker/donor/verbs_internal.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <openssl/crypto.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONNECTIONS	16384
+#define HANDSHAKE_NS	INT64_C(5000000000)
+#define ENDED_IDLE_NS	INT64_C(10000000000)
+#define BROKEN_NS		INT64_C(1000000000)
+#define PROBE_NS		INT64_C(30000000000)
+#define RNR_RETRIES		6
+
+/* What a work request was, by its wr_id; below these, receives by their slot */
+#define WR_ANSWER		RBP_VERBS_PINGS
+#define WR_PROBE		(2 * RBP_VERBS_PINGS)
+
+struct VerbsConn
+{
+	LIST_ENTRY(VerbsConn) link;
+	struct rdma_cm_id *id;
+	LeaseDomain *domain;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;			/* of requests and answers */
+	int64_t		since;			/* when it was accepted */
+	int64_t		probed_at;
+	int64_t		broken_at;		/* when its queue pair failed, or 0 */
+	bool		established;
+	bool		probing;
+	uint32_t	busy;			/* answers that are on their way, a bit each */
+	uint32_t	held[RBP_VERBS_PINGS];	/* receives that wait for one of these */
+	uint32_t	nheld;
+	uint8_t		requests[RBP_VERBS_PINGS][RBP_REQUEST_SIZE];
+	uint8_t		answers[RBP_VERBS_PINGS][RBP_ANSWER_SIZE];
+};
+
+static VerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
+static atomic_uint nconnections;
+static _Atomic uint64_t denied;
+
+/* All of a connection but its id. */
+static void
+release_conn(VerbsConn *conn)
+{
+	LIST_REMOVE(conn, link);
+
+	/* when it returns, the device touches neither buffers nor regions */
+	rdma_destroy_qp(conn->id);
+	(void) ibv_destroy_cq(conn->cq);
+	(void) ibv_dereg_mr(conn->mr);
+	conn->domain->nconns--;
+	atomic_fetch_sub(&nconnections, 1);
+}
+
+void
+donor_verbs_close(VerbsConn *conn)
+{
+	/* so that the client knows; it may be gone, too */
+	(void) rdma_disconnect(conn->id);
+	release_conn(conn);
+	(void) rdma_destroy_id(conn->id);
+	free(conn);
+}
+
+void
+donor_verbs_release_conns(const VerbsDevice *device, VerbsConnList *gone)
+{
+	VerbsConn  *next;
+
+	LIST_INIT(gone);
+	for (VerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
+	{
+		next = LIST_NEXT(conn, link);
+		if (conn->domain->device != device)
+			continue;
+		release_conn(conn);
+		LIST_INSERT_HEAD(gone, conn, link);
+	}
+}
+
+void
+donor_verbs_free_released(VerbsConnList *gone)
+{
+	VerbsConn  *next;
+
+	for (VerbsConn *conn = LIST_FIRST(gone); conn != NULL; conn = next)
+	{
+		next = LIST_NEXT(conn, link);
+		(void) rdma_destroy_id(conn->id);
+		free(conn);
+	}
+}
+
+static bool
+post_receive(VerbsConn *conn, uint32_t slot)
+{
+	struct ibv_sge sge = {
+		.addr = (uintptr_t) conn->requests[slot],
+		.length = RBP_REQUEST_SIZE,
+		.lkey = conn->mr->lkey
+	};
+	struct ibv_recv_wr wr = {.wr_id = slot,.sg_list = &sge,.num_sge = 1};
+	struct ibv_recv_wr *bad;
+
+	errno = ibv_post_recv(conn->id->qp, &wr, &bad);
+	return errno == 0;
+}
+
+/* Answer the ping in this slot.  False: the client does not keep to the rules. */
+static bool
+answer_ping(VerbsConn *conn, uint32_t slot)
+{
+	RbpWireRequest req;
+	RbpWireAnswer ans = {.op = RBP_OP_PING,.status = RBP_WIRE_OK};
+	struct ibv_sge sge = {.length = RBP_ANSWER_SIZE,.lkey = conn->mr->lkey};
+	struct ibv_send_wr wr = {
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED
+	};
+	struct ibv_send_wr *bad;
+	uint32_t	answer = 0;
+
+	if (!rbp_wire_get_request(conn->requests[slot], RBP_REQUEST_SIZE, &req) ||
+		req.op != RBP_OP_PING)
+		return false;
+	while (answer < RBP_VERBS_PINGS && (conn->busy & 1u << answer) != 0)
+		answer++;
+	if (answer == RBP_VERBS_PINGS)
+	{
+		/* the client has earlier answers, our device does not know that yet */
+		conn->held[conn->nheld++] = slot;
+		return true;
+	}
+
+	/* first a place for the next ping, which the answer allows to come */
+	if (!post_receive(conn, slot))
+		return false;
+	ans.id = req.id;
+	rbp_wire_put_answer(conn->answers[answer], &ans);
+	sge.addr = (uintptr_t) conn->answers[answer];
+	wr.wr_id = WR_ANSWER + answer;
+	conn->busy |= 1u << answer;
+	return ibv_post_send(conn->id->qp, &wr, &bad) == 0;
+}
+
+static bool
+handle_completion(VerbsConn *conn, const struct ibv_wc *wc)
+{
+	/* the peer is gone, or was refused access, or our device gave up */
+	if (wc->status != IBV_WC_SUCCESS)
+		return false;
+	if (wc->wr_id < WR_ANSWER)
+		return wc->byte_len == RBP_REQUEST_SIZE &&
+			answer_ping(conn, (uint32_t) wc->wr_id);
+	if (wc->wr_id == WR_PROBE)
+	{
+		conn->probing = false;
+		return true;
+	}
+	conn->busy &= ~(1u << (wc->wr_id - WR_ANSWER));
+	return conn->nheld == 0 || answer_ping(conn, conn->held[--conn->nheld]);
+}
+
+/* Whatever is in the queue.  False: the connection is to be closed. */
+static bool
+drain(VerbsConn *conn)
+{
+	struct ibv_wc wc[2 * RBP_VERBS_PINGS];
+	int			n;
+
+	while ((n = ibv_poll_cq(conn->cq, 2 * RBP_VERBS_PINGS, wc)) > 0)
+		for (int i = 0; i < n; i++)
+			if (!handle_completion(conn, &wc[i]))
+				return false;
+	return n == 0;
+}
+
+void
+donor_verbs_handle_completions(VerbsDevice *device)
+{
+	struct ibv_cq *cq;
+	void	   *context;
+
+	for (int i = 0; i < VERBS_EVENTS && ibv_get_cq_event(device->channel, &cq, &context) == 0; i++)
+	{
+		VerbsConn  *conn = context;
+
+		/*
+		 * First ask for the next event, then look: nothing is missed.  A
+		 * connection that failed is closed later, or when the client hangs up:
+		 * it is to learn from its device why, and not from rdma_cm that we are
+		 * gone.
+		 */
+		ibv_ack_cq_events(cq, 1);
+		if (conn->broken_at == 0 &&
+			(ibv_req_notify_cq(cq, 0) != 0 || !drain(conn)))
+			conn->broken_at = rbp_boottime_ns();
+	}
+}
+
+/*
+ * Does the client's device still answer?  Without traffic of our own we would
+ * never learn that it does not.  A write of no bytes needs no key.
+ */
+static bool
+probe(VerbsConn *conn, int64_t now)
+{
+	struct ibv_send_wr wr = {
+		.wr_id = WR_PROBE,
+		.opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED
+	};
+	struct ibv_send_wr *bad;
+
+	conn->probed_at = now;
+	conn->probing = true;
+	return ibv_post_send(conn->id->qp, &wr, &bad) == 0;
+}
+
+/*
+ * ---- handshake --------------------------------------------------------------------
+ */
+static void
+refuse(struct rdma_cm_id *id, uint16_t status)
+{
+	RbpWireVerbsWelcome welcome = {.status = status};
+	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
+
+	rbp_wire_put_verbs_welcome(buf, &welcome);
+	(void) rdma_reject(id, buf, sizeof(buf));
+	(void) rdma_destroy_id(id);
+}
+
+static bool
+has_digest(DonorLease *lease, const void *digest)
+{
+	if (!lease->has_digest)
+		lease->has_digest = rbp_verbs_lease_digest(lease->id, lease->digest);
+	return lease->has_digest &&
+		memcmp(lease->digest, digest, RBP_VERBS_DIGEST_LEN) == 0;
+}
+
+/*
+ * The lease that the client has proved to know the secret of, with a reference
+ * for the caller; NULL if it has not.  An unknown lease takes as long, and
+ * fails as, a wrong secret.
+ */
+static DonorLease *
+authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
+			 uint32_t qpn)
+{
+	DonorLease *lease = donor_lease_match(has_digest, hello->digest);
+	uint8_t		nobody[RBP_SECRET_LEN];
+	uint8_t		ours[RBP_VERBS_MAC_LEN];
+
+	rbp_random_bytes(nobody, sizeof(nobody));
+	if (rbp_verbs_mac(lease != NULL ? lease->secret : nobody, hello->nonce,
+					  hello->digest, client, qpn, ours) &&
+		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0 &&
+		lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
+		return lease;
+	donor_lease_unref(lease);
+	return NULL;
+}
+
+/* A queue pair with its MR and CQ for the connection.  False, and complained, if it fails. */
+static bool
+make_queue_pair(VerbsConn *conn)
+{
+	VerbsDevice *device = conn->domain->device;
+	struct ibv_qp_init_attr qp = {
+		.qp_type = IBV_QPT_RC,
+		.cap = {
+			.max_send_wr = RBP_VERBS_PINGS + 1,
+			.max_recv_wr = RBP_VERBS_PINGS,
+			.max_send_sge = 1,
+			.max_recv_sge = 1
+		}
+	};
+
+	conn->mr = ibv_reg_mr(conn->domain->pd, conn, sizeof(*conn), IBV_ACCESS_LOCAL_WRITE);
+	if (conn->mr != NULL)
+		conn->cq = ibv_create_cq(device->verbs, 2 * RBP_VERBS_PINGS + 1, conn,
+								 device->channel, 0);
+	if (conn->cq != NULL && (errno = ibv_req_notify_cq(conn->cq, 0)) == 0)
+	{
+		qp.send_cq = qp.recv_cq = conn->cq;
+		if (rbp_verbs_set_options(conn->id) != RBP_OK)
+			donor_verbs_complain(errno, "set the ack timeout");
+		if (rdma_create_qp(conn->id, conn->domain->pd, &qp) == 0)
+			return true;
+	}
+	donor_verbs_complain(errno, "make a queue pair");
+	if (conn->cq != NULL)
+		(void) ibv_destroy_cq(conn->cq);
+	if (conn->mr != NULL)
+		(void) ibv_dereg_mr(conn->mr);
+	return false;
+}
+
+/*
+ * Make the connection's objects and accept it.  Takes over the reference.
+ * False if something is missing; the id is left to the caller then.
+ */
+static bool
+accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
+{
+	LeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
+	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
+	RbpWireVerbsWelcome welcome = {
+		.status = RBP_WIRE_OK,
+		.regions = donor_nregions,
+		.region_size = donor_region_size
+	};
+	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
+	VerbsConn  *conn;
+	bool		receives = true;
+
+	if (domain == NULL)
+		return false;
+	conn = calloc(1, sizeof(*conn));
+	if (conn == NULL)
+	{
+		donor_verbs_complain(errno, "set up a connection");
+		return false;
+	}
+	conn->id = id;
+	conn->domain = domain;
+	conn->since = conn->probed_at = rbp_boottime_ns();
+	if (!make_queue_pair(conn))
+	{
+		free(conn);
+		return false;
+	}
+
+	LIST_INSERT_HEAD(&conns, conn, link);
+	domain->nconns++;
+	atomic_fetch_add(&nconnections, 1);
+	for (uint32_t i = 0; i < RBP_VERBS_PINGS && receives; i++)
+		receives = post_receive(conn, i);
+
+	welcome.table_key = domain->table_mr->rkey;
+	welcome.table_address = (uintptr_t) domain->table;
+	rbp_wire_put_verbs_welcome(buf, &welcome);
+	param.private_data = buf;
+	param.private_data_len = sizeof(buf);
+	param.responder_resources = reads < domain->device->max_reads ?
+		reads : (uint8_t) domain->device->max_reads;
+	id->context = conn;
+	if (receives && rdma_accept(id, &param) == 0)
+		return true;
+
+	id->context = NULL;
+	donor_verbs_complain(errno, "accept a connection");
+	release_conn(conn);
+	free(conn);
+	return false;
+}
+
+static void
+log_refusal(struct rdma_cm_id *id, RbpLogLevel level, const char *why)
+{
+	char		address[NI_MAXHOST];
+
+	rbp_log_repeated(level, "RDMA: refused a client from %s: %s",
+					 rbp_format_address(rdma_get_peer_addr(id), address, sizeof(address)), why);
+}
+
+void
+donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, size_t len,
+						   uint32_t qpn, uint8_t reads)
+{
+	RbpWireVerbsHello hello;
+	DonorLease *lease;
+
+	if (!rbp_verbs_is_wanted(id))
+	{
+		/* nothing that we serve: no answer of ours */
+		(void) rdma_reject(id, NULL, 0);
+		(void) rdma_destroy_id(id);
+		return;
+	}
+	if (!rbp_wire_get_verbs_hello(hello_bytes, len, &hello))
+	{
+		log_refusal(id, RBP_LOG_WARNING, "it does not speak this protocol");
+		atomic_fetch_add(&denied, 1);
+		refuse(id, RBP_WIRE_DENIED);
+		return;
+	}
+	if (hello.version != RBP_WIRE_VERSION)
+	{
+		log_refusal(id, RBP_LOG_WARNING, "it speaks another version of the protocol");
+		refuse(id, RBP_WIRE_VERSION_MISMATCH);
+		return;
+	}
+	if (atomic_load(&nconnections) >= MAX_CONNECTIONS)
+	{
+		log_refusal(id, RBP_LOG_WARNING, "there are too many connections");
+		refuse(id, RBP_WIRE_BUSY);
+		return;
+	}
+	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
+	if (lease == NULL)
+	{
+		/* most often one that has just ended */
+		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
+		atomic_fetch_add(&denied, 1);
+		refuse(id, RBP_WIRE_DENIED);
+	}
+	else if (!accept_client(id, lease, reads))
+		refuse(id, RBP_WIRE_BUSY);
+}
+
+void
+donor_verbs_established(VerbsConn *conn)
+{
+	conn->established = true;
+}
+
+/* Is it over, or did it fail? */
+static bool
+is_over(VerbsConn *conn, int64_t now)
+{
+	LeaseDomain *domain = conn->domain;
+
+	if (domain->ended_at == 0 && atomic_load(&domain->lease->ended))
+		domain->ended_at = now;
+	if (domain->ended_at != 0 && now - domain->ended_at > ENDED_IDLE_NS)
+		return true;
+	if (conn->broken_at != 0)
+		return now - conn->broken_at > BROKEN_NS;
+	if (!conn->established)
+		return now - conn->since > HANDSHAKE_NS;
+	return !conn->probing && now - conn->probed_at > PROBE_NS && !probe(conn, now);
+}
+
+void
+donor_verbs_tick_conns(int64_t now)
+{
+	VerbsConn  *next;
+
+	for (VerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
+	{
+		next = LIST_NEXT(conn, link);
+		if (is_over(conn, now))
+			donor_verbs_close(conn);
+	}
+}
+
+uint64_t
+donor_verbs_connections(void)
+{
+	return atomic_load(&nconnections);
+}
+
+uint64_t
+donor_verbs_denied(void)
+{
+	return atomic_load(&denied);
+}

@@ -1,0 +1,167 @@
+/*-------------------------------------------------------------------------
+ *
+ * verbs_internal.h
+ *	  What the files of the RDMA service share; see verbs.c for threads,
+ *	  locks, and why no key outlives a lease.
+ *
+ * All functions are the verbs thread's, unless said otherwise.  Those that
+ * can fail have complained when they return false or NULL.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DONOR_VERBS_INTERNAL_H
+#define RBP_DONOR_VERBS_INTERNAL_H
+
+#include "broker/donor/lease.h"
+#include "broker/donor/verbs.h"
+#include "transport/peer.h"
+
+#include <sys/queue.h>
+
+#define VERBS_EVENTS	64		/* of a kind, that one round handles */
+
+/*
+ * ---- verbs.c ------------------------------------------------------------------
+ */
+
+/* Log that something failed with that errno.  Any thread. */
+extern void donor_verbs_complain(int error, const char *fmt,...)
+			__attribute__((format(printf, 2, 3)));
+
+/* Let the verbs thread look for MRs to register.  Any thread; does not wait. */
+extern void donor_verbs_wake(void);
+
+extern bool donor_verbs_set_nonblocking(int fd);
+
+/*
+ * ---- verbs_device.c -----------------------------------------------------------
+ */
+typedef struct VerbsDevice
+{
+	struct VerbsDevice *next;
+	struct ibv_context *verbs;	/* rdma_cm's; open because of the anchor */
+	struct rdma_cm_id *anchor;	/* NULL: another device has the address too */
+	struct ibv_comp_channel *channel;
+	int			max_reads;		/* in flight on a queue pair */
+} VerbsDevice;
+
+#define VERBS_MAX_DEVICES	32
+
+extern VerbsDevice *donor_verbs_devices;
+extern struct rdma_event_channel *donor_verbs_events;
+
+/*
+ * Listen on a host's address; "": any.  *port gets the port.  On failure,
+ * which it does not complain of, reason[len] says why.
+ */
+extern bool donor_verbs_listen(const char *host, uint16_t *port, char *reason, size_t len);
+extern void donor_verbs_stop_listening(void);
+
+/* The device that is listened on; NULL: all of them, or none. */
+extern struct ibv_context *donor_verbs_listening_device(void);
+
+/* The device that an id is on; NULL if it cannot be used. */
+extern VerbsDevice *donor_verbs_get_device(struct rdma_cm_id *id);
+
+/* A device was unplugged, or reset: its memory has no MRs there any more. */
+extern void donor_verbs_remove_device(struct ibv_context *verbs);
+
+/* The same, as an event of this id tells. */
+extern void donor_verbs_handle_removal(struct rdma_cm_id *id);
+
+/* To be called each second if there is something to do. */
+extern bool donor_verbs_devices_need_ticks(void);
+extern void donor_verbs_tick_devices(void);
+
+/*
+ * ---- verbs_mr.c ---------------------------------------------------------------
+ */
+typedef enum RegionMrState
+{
+	MR_NONE,					/* the region is not the lease's */
+	MR_PENDING,					/* to be registered */
+	MR_REGISTERED,
+	MR_DEREGISTERING			/* by some thread */
+} RegionMrState;
+
+typedef struct RegionMr
+{
+	struct ibv_mr *mr;			/* of REGISTERED and DEREGISTERING */
+	RegionMrState state;
+} RegionMr;
+
+typedef struct LeaseDomain
+{
+	struct LeaseDomain *next;
+	DonorLease *lease;			/* referenced */
+	VerbsDevice *device;
+	struct ibv_pd *pd;
+	struct ibv_mr *table_mr;
+
+	/* under verbs_lock */
+	_Atomic uint64_t *table;	/* an entry is two words */
+	RegionMr   *regions;
+	uint32_t	npending;
+	int			pins;			/* who uses it without the lock */
+
+	/* the verbs thread's */
+	int			nconns;
+	uint32_t	cursor;			/* where to look for the next pending MR */
+	uint64_t	served;			/* turn in which it last got an MR */
+	bool		stuck;			/* until the next tick */
+	int64_t		ended_at;		/* when the lease was seen to have ended, or 0 */
+} LeaseDomain;
+
+/*
+ * Can all memory be registered at once?  Tries with this device (NULL: with
+ * the first that can be used), and deregisters it again.  On failure, which it
+ * does not complain of, reason[len] says why.
+ */
+extern bool donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t len);
+
+/* What the lease has on the device; takes over the reference.  NULL: failed. */
+extern LeaseDomain *donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device);
+
+/*
+ * Register one region, for the domain that got no MR for longest.  Returns
+ * whether there may be more to do at once.
+ */
+extern bool donor_verbs_register_some(void);
+
+/* Free all domains on a device, which has no connections. */
+extern void donor_verbs_free_domains(const VerbsDevice *device);
+
+extern bool donor_verbs_have_domains(void);
+
+/* Each second: free domains that nobody needs, and try again what failed. */
+extern void donor_verbs_tick_domains(void);
+
+/*
+ * ---- verbs_conn.c -------------------------------------------------------------
+ */
+typedef struct VerbsConn VerbsConn;
+
+typedef LIST_HEAD(VerbsConnList, VerbsConn) VerbsConnList;
+
+/* A client wants to connect; hello[len] is its private data. */
+extern void donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello,
+									   size_t len, uint32_t qpn, uint8_t reads);
+
+/* The connection of an id (its context; NULL: none) is there, or at its end. */
+extern void donor_verbs_established(VerbsConn *conn);
+extern void donor_verbs_close(VerbsConn *conn);
+
+/* Look at the CQs of a device that has told of completions. */
+extern void donor_verbs_handle_completions(VerbsDevice *device);
+
+/* Each second: close what is over, probe what is silent. */
+extern void donor_verbs_tick_conns(int64_t now);
+
+/*
+ * Free all of a device's connections but their ids, and put them into gone;
+ * then the ids, with the last of which the device's context may be closed.
+ */
+extern void donor_verbs_release_conns(const VerbsDevice *device, VerbsConnList *gone);
+extern void donor_verbs_free_released(VerbsConnList *gone);
+
+#endif							/* RBP_DONOR_VERBS_INTERNAL_H */

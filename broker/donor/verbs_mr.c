@@ -1,0 +1,412 @@
+/*-------------------------------------------------------------------------
+ *
+ * verbs_mr.c
+ *	  MRs of leased regions: registered for a lease's clients, and ended when
+ *	  the lease loses the region.
+ *
+ * A LeaseDomain is one lease on one device: a protection domain, the table that
+ * clients read, and an MR for each region that the lease has.  Queue pairs of
+ * the lease's clients are made in that domain, so that an rkey is of no use to
+ * anybody else's, and to take a region from all of them is to end one MR: its
+ * rkey is dead when ibv_dereg_mr() returns, and no client has a say in it.  A
+ * client that uses a dead rkey gets a remote access error.
+ *
+ * To register an MR takes milliseconds, since memory has to be pinned.  So the
+ * table says PENDING first, and MRs are registered by the verbs thread, one
+ * between any two rounds of events.
+ *
+ * verbs_lock protects the list of LeaseDomains, and in each of them regions,
+ * table, npending and pins.  The list is changed by the verbs thread only,
+ * which may therefore read it without.  The lock is held for moments only,
+ * never while a device works; so granted() can take it with donor_lock held.
+ * Nothing else is locked while it is held.
+ *
+ * Why no rkey outlives a lease.  MRs are registered inside of the region (see
+ * lease.h), on behalf of its owner, and put into `regions` before leaving it.
+ * The janitor calls revoke_mrs() when the owner is gone and nobody is inside: all
+ * MRs that there are have been put where it looks, and no other can be
+ * registered before the region has an owner again, which only the janitor can
+ * bring about, afterwards.  A LeaseDomain that is made meanwhile looks for
+ * regions of its own lease.  An MR that the verbs thread is just ending,
+ * because its LeaseDomain or device goes away, is waited for
+ * (MR_DEREGISTERING).  If a device refuses to end an MR, the region's memory is
+ * given up instead: the client can go on with pages that nobody else ever uses.
+ *
+ * The janitor pins the LeaseDomain whose MR it ends; the domain stays in the
+ * list, and is not freed, until then.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/format.h"
+#include "broker/common/log.h"
+#include "broker/donor/lease.h"
+#include "broker/donor/memory.h"
+#include "broker/donor/verbs_internal.h"
+#include "common/clock.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TABLE_ALIGN		4096
+
+static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;	/* or was unpinned */
+
+static LeaseDomain *domains;	/* see above */
+static uint64_t turn;			/* the verbs thread's */
+
+static struct ibv_mr *
+register_memory(struct ibv_pd *pd, uint32_t region)
+{
+	return ibv_reg_mr(pd, donor_regions[region].base, donor_region_size,
+					  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+					  IBV_ACCESS_REMOTE_WRITE);
+}
+
+/*
+ * Clients may be reading the entry: each half changes at once, and they can
+ * tell halves that do not belong together.  verbs_lock held.
+ */
+static void
+set_entry(LeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
+		  uint32_t rkey)
+{
+	uint8_t		buf[RBP_VERBS_ENTRY_SIZE];
+	uint64_t	words[2];
+
+	_Static_assert(sizeof(words) == RBP_VERBS_ENTRY_SIZE, "an entry is two words");
+	rbp_wire_put_verbs_entry(buf, state, region,
+							 (uintptr_t) donor_regions[region].base, rkey);
+	memcpy(words, buf, sizeof(words));
+	atomic_store(&domain->table[2 * region], words[0]);
+	atomic_store(&domain->table[2 * region + 1], words[1]);
+}
+
+/* The region is the lease's, and stays so while we are here.  verbs_lock held. */
+static void
+want_mr(LeaseDomain *domain, uint32_t region)
+{
+	if (domain->regions[region].state != MR_NONE)
+		return;
+	domain->regions[region].state = MR_PENDING;
+	domain->npending++;
+	set_entry(domain, region, RBP_VERBS_ENTRY_WAIT, 0);
+}
+
+/*
+ * End a region's MR, whatever its state.  Called with verbs_lock held, which it
+ * gives up while the device works, and with the LeaseDomain pinned unless by
+ * the verbs thread.
+ */
+static void
+end_mr(LeaseDomain *domain, uint32_t region)
+{
+	RegionMr   *entry = &domain->regions[region];
+	int			rc;
+
+	while (entry->state == MR_DEREGISTERING)
+		pthread_cond_wait(&mr_ended, &verbs_lock);
+	if (entry->state == MR_NONE)
+		return;
+
+	set_entry(domain, region, RBP_VERBS_ENTRY_NONE, 0);
+	if (entry->state == MR_PENDING)
+	{
+		domain->npending--;
+		entry->state = MR_NONE;
+		return;
+	}
+	entry->state = MR_DEREGISTERING;
+	pthread_mutex_unlock(&verbs_lock);
+	rc = ibv_dereg_mr(entry->mr);
+	if (rc != 0)
+	{
+		donor_verbs_complain(rc, "end the MR of region %u, whose memory is given up now", region);
+		atomic_store(&donor_regions[region].exported, true);
+	}
+	pthread_mutex_lock(&verbs_lock);
+	entry->mr = NULL;
+	entry->state = MR_NONE;
+	pthread_cond_broadcast(&mr_ended);
+}
+
+static void
+granted(uint32_t region, DonorLease *lease)
+{
+	bool		any = false;
+
+	pthread_mutex_lock(&verbs_lock);
+	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+		if (domain->lease == lease)
+		{
+			want_mr(domain, region);
+			any = true;
+		}
+	pthread_mutex_unlock(&verbs_lock);
+	if (any)
+		donor_verbs_wake();
+}
+
+static void
+revoke_mrs(uint32_t region)
+{
+	pthread_mutex_lock(&verbs_lock);
+	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	{
+		domain->pins++;
+		end_mr(domain, region);
+		domain->pins--;
+		pthread_cond_broadcast(&mr_ended);
+	}
+	pthread_mutex_unlock(&verbs_lock);
+}
+
+const DonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
+
+static bool
+is_pending(const LeaseDomain *domain, uint32_t region)
+{
+	bool		pending;
+
+	pthread_mutex_lock(&verbs_lock);
+	pending = domain->regions[region].state == MR_PENDING;
+	pthread_mutex_unlock(&verbs_lock);
+	return pending;
+}
+
+/*
+ * Register a region that is pending.  False if that is not possible now: the
+ * region or the lease is being taken away, or the device cannot.
+ */
+static bool
+register_region(LeaseDomain *domain, uint32_t region)
+{
+	DonorRegion *r = &donor_regions[region];
+	struct ibv_mr *mr;
+
+	if (!donor_region_enter(r, domain->lease, rbp_boottime_ns()))
+		return false;
+	mr = register_memory(domain->pd, region);
+	if (mr != NULL)
+	{
+		/* still pending: it is revoked when nobody is in the region */
+		pthread_mutex_lock(&verbs_lock);
+		domain->regions[region].mr = mr;
+		domain->regions[region].state = MR_REGISTERED;
+		domain->npending--;
+		set_entry(domain, region, RBP_VERBS_ENTRY_READY, mr->rkey);
+		pthread_mutex_unlock(&verbs_lock);
+	}
+	else
+		donor_verbs_complain(errno, "register region %u", region);
+	donor_region_leave(r);
+	return mr != NULL;
+}
+
+bool
+donor_verbs_register_some(void)
+{
+	LeaseDomain *next = NULL;
+
+	pthread_mutex_lock(&verbs_lock);
+	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+		if (domain->npending > 0 && !domain->stuck &&
+			(next == NULL || domain->served < next->served))
+			next = domain;
+	pthread_mutex_unlock(&verbs_lock);
+	if (next == NULL)
+		return false;
+
+	next->served = ++turn;
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		uint32_t	region = next->cursor;
+
+		next->cursor = (region + 1) % donor_nregions;
+		if (is_pending(next, region) && register_region(next, region))
+			return true;
+	}
+	next->stuck = true;
+	return true;
+}
+
+/*
+ * End all that a lease has on a device; it has no queue pairs there any more,
+ * or none that works.
+ */
+static void
+free_domain(LeaseDomain *domain)
+{
+	LeaseDomain **prev = &domains;
+
+	pthread_mutex_lock(&verbs_lock);
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		end_mr(domain, i);
+	while (domain->pins > 0)
+		pthread_cond_wait(&mr_ended, &verbs_lock);
+	while (*prev != domain)
+		prev = &(*prev)->next;
+	*prev = domain->next;
+	pthread_mutex_unlock(&verbs_lock);
+
+	(void) ibv_dereg_mr(domain->table_mr);
+	(void) ibv_dealloc_pd(domain->pd);
+	donor_lease_unref(domain->lease);
+	free(domain->table);
+	free(domain->regions);
+	free(domain);
+}
+
+/* A new domain, which nobody knows yet; NULL if it fails, and complained. */
+static LeaseDomain *
+make_domain(DonorLease *lease, VerbsDevice *device)
+{
+	size_t		size = (size_t) donor_nregions * RBP_VERBS_ENTRY_SIZE;
+	LeaseDomain *domain = calloc(1, sizeof(*domain));
+
+	if (domain == NULL)
+	{
+		donor_verbs_complain(errno, "set up a lease on the device");
+		return NULL;
+	}
+	size = (size + TABLE_ALIGN - 1) / TABLE_ALIGN * TABLE_ALIGN;
+	domain->lease = lease;
+	domain->device = device;
+	domain->regions = calloc(donor_nregions, sizeof(*domain->regions));
+	domain->table = aligned_alloc(TABLE_ALIGN, size);
+	if (domain->regions != NULL && domain->table != NULL)
+	{
+		memset((void *) domain->table, 0, size);	/* no region is the lease's */
+		domain->pd = ibv_alloc_pd(device->verbs);
+	}
+	if (domain->pd != NULL)
+		domain->table_mr = ibv_reg_mr(domain->pd, (void *) domain->table, size,
+									  IBV_ACCESS_REMOTE_READ);
+	if (domain->table_mr != NULL)
+		return domain;
+
+	donor_verbs_complain(errno, "set up a lease on the device");
+	if (domain->pd != NULL)
+		(void) ibv_dealloc_pd(domain->pd);
+	free(domain->table);
+	free(domain->regions);
+	free(domain);
+	return NULL;
+}
+
+LeaseDomain *
+donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
+{
+	LeaseDomain *domain = domains;
+
+	while (domain != NULL && (domain->lease != lease || domain->device != device))
+		domain = domain->next;
+	if (domain != NULL || device == NULL || (domain = make_domain(lease, device)) == NULL)
+	{
+		donor_lease_unref(lease);
+		return domain;
+	}
+
+	/* from here on we hear of grants; then look for what was granted before */
+	pthread_mutex_lock(&verbs_lock);
+	domain->next = domains;
+	domains = domain;
+	pthread_mutex_unlock(&verbs_lock);
+	for (uint32_t i = 0; i < donor_nregions; i++)
+	{
+		DonorRegion *region = &donor_regions[i];
+
+		if (atomic_load(&region->owner) != lease ||
+			!donor_region_enter(region, lease, rbp_boottime_ns()))
+			continue;
+		pthread_mutex_lock(&verbs_lock);
+		want_mr(domain, i);
+		pthread_mutex_unlock(&verbs_lock);
+		donor_region_leave(region);
+	}
+	return domain;
+}
+
+void
+donor_verbs_free_domains(const VerbsDevice *device)
+{
+	LeaseDomain *next;
+
+	for (LeaseDomain *domain = domains; domain != NULL; domain = next)
+	{
+		next = domain->next;
+		if (domain->device == device)
+			free_domain(domain);
+	}
+}
+
+bool
+donor_verbs_have_domains(void)
+{
+	return domains != NULL;
+}
+
+void
+donor_verbs_tick_domains(void)
+{
+	LeaseDomain *next;
+
+	for (LeaseDomain *domain = domains; domain != NULL; domain = next)
+	{
+		next = domain->next;
+		domain->stuck = false;
+		if (domain->nconns == 0 && atomic_load(&domain->lease->ended))
+			free_domain(domain);
+	}
+}
+
+/* What is too low a limit should show at the start, not when memory is leased. */
+bool
+donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t reason_len)
+{
+	struct ibv_context **list = NULL;
+	struct ibv_pd *pd = NULL;
+	struct ibv_mr **mrs = calloc(donor_nregions, sizeof(struct ibv_mr *));
+	char		size[32];
+	int64_t		start = rbp_now_ns();
+	uint32_t	n = 0;
+	int			error;
+
+	/* listening on any address: the first device stands for all */
+	if (verbs == NULL)
+	{
+		list = rdma_get_devices(NULL);
+		for (int i = 0; list != NULL && verbs == NULL && list[i] != NULL; i++)
+			if (list[i]->device->transport_type != IBV_TRANSPORT_IWARP)
+				verbs = list[i];
+	}
+	if (mrs != NULL && verbs != NULL && (pd = ibv_alloc_pd(verbs)) != NULL)
+		while (n < donor_nregions && (mrs[n] = register_memory(pd, n)) != NULL)
+			n++;
+	error = errno;
+	rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));
+	if (n == donor_nregions)
+		rbp_log(RBP_LOG_INFO, "RDMA: %s can be registered with device %s, in %.1f ms",
+				size, ibv_get_device_name(verbs->device),
+				(double) (rbp_now_ns() - start) / 1e6);
+	else if (verbs == NULL)
+		snprintf(reason, reason_len, "there is no RDMA device that can be used");
+	else if (error == ENOMEM || error == EAGAIN || error == EPERM)
+		snprintf(reason, reason_len, "could not register %s of memory: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)",
+				 size, strerror(error));
+	else
+		snprintf(reason, reason_len, "could not register memory: %s", strerror(error));
+
+	for (uint32_t i = 0; i < n; i++)
+		(void) ibv_dereg_mr(mrs[i]);
+	if (pd != NULL)
+		(void) ibv_dealloc_pd(pd);
+	if (list != NULL)
+		rdma_free_devices(list);
+	free(mrs);
+	return n == donor_nregions;
+}
