@@ -1,0 +1,424 @@
+/*-------------------------------------------------------------------------
+ *
+ * serve_conn.c
+ *	  One client of the data plane: handshake, and requests.
+ *
+ * TCP and UNIX connections are served by the same code: MAP only exists on the
+ * latter, READ and WRITE work on both.
+ *
+ * What is written is received into the region's memory, but for the part of a
+ * first write that came along with its header.  Around that system call the
+ * thread is "in" the region, see lease.h.
+ *
+ * A client's memory is bounded: while the ring of answers is full nothing more is read
+ * from the connection, so a client that sends and never reads stops itself, and
+ * nobody else.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/secret.h"
+#include "broker/donor/memory.h"
+#include "broker/donor/serve_internal.h"
+#include "transport/peer.h"
+
+#include <errno.h>
+#include <openssl/crypto.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#define ROUNDS			64		/* a busy connection yields to others then, */
+#define TURN_BYTES		(256 * 1024)	/* or when it has sent so much */
+#define HELD_BACK		16		/* answers that wait for more requests */
+
+/*
+ * ---- handshake --------------------------------------------------------------
+ */
+
+/* The first bytes on a fresh socket: it takes them, or it is broken. */
+static bool
+send_now(const Conn *conn, const uint8_t *buf, size_t len)
+{
+	return send(conn->fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) len;
+}
+
+/* HELLO: answer with a challenge.  False: the connection is to be closed. */
+static bool
+handle_hello(Conn *conn, const uint8_t *buf)
+{
+	uint8_t		out[RBP_HANDSHAKE_MAX];
+	RbpWireHello hello;
+
+	if (!rbp_wire_get_hello(buf, RBP_HELLO_SIZE, &hello))
+	{
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "it does not speak this protocol");
+		return false;
+	}
+	if (hello.version != RBP_WIRE_VERSION)
+	{
+		RbpWireWelcome welcome = {.status = RBP_WIRE_VERSION_MISMATCH};
+
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "it speaks another version of the protocol");
+		rbp_wire_put_welcome(out, &welcome);
+		(void) send_now(conn, out, RBP_WELCOME_SIZE);
+		return false;
+	}
+	strcpy(conn->lease_id, hello.lease);
+	rbp_random_bytes(conn->nonce, sizeof(conn->nonce));
+	rbp_wire_put_challenge(out, conn->nonce);
+	conn->state = CONN_AUTH;
+	return send_now(conn, out, RBP_CHALLENGE_SIZE);
+}
+
+/* AUTH: let the client in if it knows the lease's secret.  False: it does not. */
+static bool
+handle_auth(Conn *conn, const uint8_t *buf)
+{
+	RbpWireWelcome welcome = {
+		.status = RBP_WIRE_OK,
+		.regions = donor_nregions,
+		.region_size = donor_region_size
+	};
+	uint8_t		out[RBP_WELCOME_SIZE];
+	uint8_t		theirs[RBP_MAC_LEN];
+	uint8_t		ours[RBP_MAC_LEN];
+	uint8_t		nobody[RBP_SECRET_LEN];
+	DonorLease *lease;
+
+	if (!rbp_wire_get_auth(buf, RBP_AUTH_SIZE, theirs))
+		return false;
+
+	/* an unknown lease takes as long, and fails as, a wrong secret */
+	lease = donor_lease_find(conn->lease_id);
+	rbp_random_bytes(nobody, sizeof(nobody));
+	if (rbp_handshake_mac(lease != NULL ? lease->secret : nobody,
+						  conn->nonce, conn->lease_id, ours) &&
+		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL)
+	{
+		conn->lease = lease;
+		conn->state = CONN_OPEN;
+	}
+	else
+	{
+		/* a lease that has just ended is nothing to worry about */
+		if (lease != NULL)
+			donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "its proof of the lease's secret is wrong");
+		else
+			donor_serve_log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
+		donor_lease_unref(lease);
+		donor_serve_count(&conn->thread->denied, 1);
+		welcome = (RbpWireWelcome) {.status = RBP_WIRE_DENIED};
+	}
+	rbp_wire_put_welcome(out, &welcome);
+	return send_now(conn, out, sizeof(out)) && conn->state == CONN_OPEN;
+}
+
+/*
+ * ---- requests ---------------------------------------------------------------
+ */
+
+/* Parse one complete request.  False: garbage. */
+static bool
+handle_request(Conn *conn, const uint8_t *buf)
+{
+	Thread	   *t = conn->thread;
+	RbpWireRequest req;
+	uint16_t	status = RBP_WIRE_OK;
+
+	if (!rbp_wire_get_request(buf, RBP_REQUEST_SIZE, &req) ||
+		(req.op == RBP_OP_MAP && !conn->is_unix))
+		return false;
+	conn->last_was_write = req.op == RBP_OP_WRITE;
+
+	/* of a PING, region, length and offset are 0 */
+	if (req.region >= donor_nregions)
+		status = RBP_WIRE_DENIED;
+	else if (req.len > donor_region_size ||
+			 req.offset > donor_region_size - req.len)
+		status = RBP_WIRE_INVALID;
+
+	switch (req.op)
+	{
+		case RBP_OP_READ:
+			donor_serve_count(&t->reads, 1);
+			donor_serve_count(&t->bytes_read, req.len);
+			break;
+		case RBP_OP_WRITE:
+			donor_serve_count(&t->writes, 1);
+			donor_serve_count(&t->bytes_written, req.len);
+			conn->writing = true;
+			conn->write_status = status;
+			conn->write_region = req.region;
+			conn->write_id = req.id;
+			conn->write_offset = req.offset;
+			conn->write_left = req.len;
+			return true;
+		case RBP_OP_MAP:
+			donor_serve_count(&t->maps, 1);
+			break;
+	}
+	if (status == RBP_WIRE_OK && req.op == RBP_OP_READ)
+		donor_serve_answer_read(conn, &req);
+	else if (status == RBP_WIRE_OK && req.op == RBP_OP_MAP)
+		donor_serve_answer_map(conn, &req);
+	else
+		donor_serve_answer(conn, req.op, req.id, status);
+	return true;
+}
+
+static void
+write_arrived(Conn *conn, uint32_t n)
+{
+	conn->write_offset += n;
+	conn->write_left -= n;
+	if (conn->write_left == 0)
+	{
+		conn->writing = false;
+		donor_serve_answer(conn, RBP_OP_WRITE, conn->write_id, conn->write_status);
+	}
+}
+
+/*
+ * May the payload of the current write go into its region?  Then we are in
+ * it.  Else the rest is swallowed, and the answer is a refusal.
+ */
+static DonorRegion *
+enter_for_write(Conn *conn, int64_t now)
+{
+	DonorRegion *region;
+
+	if (conn->write_status != RBP_WIRE_OK)
+		return NULL;
+	region = &donor_regions[conn->write_region];
+	if (donor_region_enter(region, conn->lease, now))
+		return region;
+	conn->write_status = RBP_WIRE_DENIED;
+	return NULL;
+}
+
+/*
+ * Deal with everything in the input buffer that is complete, as far as the
+ * ring has room.  False: the connection is to be closed.
+ */
+static bool
+parse(Conn *conn, int64_t now)
+{
+	while (conn->rx_at < conn->rx_have)
+	{
+		uint32_t	have = conn->rx_have - conn->rx_at;
+
+		if (conn->state != CONN_OPEN)
+		{
+			uint32_t	need = conn->state == CONN_HELLO ? RBP_HELLO_SIZE : RBP_AUTH_SIZE;
+			uint8_t    *buf = conn->rx + conn->rx_at;
+
+			if (have < need)
+				break;
+			conn->rx_at += need;
+			if (conn->state == CONN_HELLO ? !handle_hello(conn, buf) : !handle_auth(conn, buf))
+				return false;
+			continue;
+		}
+		if (conn->count == SERVE_RING)
+			break;
+		if (conn->writing)
+		{
+			/* came along with the header; the rest will not be copied */
+			uint32_t	n = have < conn->write_left ? have : conn->write_left;
+			DonorRegion *region = enter_for_write(conn, now);
+
+			if (region != NULL)
+			{
+				memcpy(region->base + conn->write_offset, conn->rx + conn->rx_at, n);
+				donor_region_leave(region);
+			}
+			conn->rx_at += n;
+			write_arrived(conn, n);
+			continue;
+		}
+		if (have < RBP_REQUEST_SIZE)
+			break;
+		if (!handle_request(conn, conn->rx + conn->rx_at))
+			return false;
+		conn->rx_at += RBP_REQUEST_SIZE;
+	}
+
+	if (conn->rx_at == conn->rx_have)
+		conn->rx_at = conn->rx_have = 0;
+	else if (conn->rx_at > 0)
+	{
+		memmove(conn->rx, conn->rx + conn->rx_at, conn->rx_have - conn->rx_at);
+		conn->rx_have -= conn->rx_at;
+		conn->rx_at = 0;
+	}
+	return true;
+}
+
+/*
+ * Parse and answer until the input has no complete request any more, or the
+ * socket takes no more output; then count is not 0, and EPOLLOUT will tell.
+ */
+static bool
+pump(Conn *conn, int64_t now)
+{
+	for (;;)
+	{
+		if (!parse(conn, now))
+			return false;
+		if (conn->count == 0)
+			return true;
+		if (!donor_serve_flush(conn, now))
+			return false;
+		if (conn->count > 0)
+			return true;
+	}
+}
+
+/*
+ * Receive once: into the region of the current write, and behind that into
+ * the input buffer.  Returns what readv() did; -2: nothing can be received
+ * before something is sent.  *more: there was as much as was asked for.
+ */
+static ssize_t
+receive(Conn *conn, int64_t now, bool *more)
+{
+	struct iovec iov[2];
+	int			n = 0;
+	DonorRegion *region = NULL;
+	uint32_t	direct = 0;
+	uint32_t	space;
+	size_t		asked;
+	ssize_t		rc;
+
+	*more = false;
+	if (conn->count == SERVE_RING || conn->rx_have == SERVE_RX_SIZE)
+		return -2;
+
+	/* with a write in progress everything before it is parsed */
+	if (conn->writing)
+	{
+		direct = conn->write_left;
+		region = enter_for_write(conn, now);
+		if (region != NULL)
+			iov[n].iov_base = region->base + conn->write_offset;
+		else
+		{
+			iov[n].iov_base = conn->thread->scratch;
+			if (direct > SERVE_SCRATCH_SIZE)
+				direct = SERVE_SCRATCH_SIZE;
+		}
+		iov[n++].iov_len = direct;
+	}
+	asked = direct;
+
+	/*
+	 * After a write comes probably another one: take its header only, so that
+	 * its payload need not be moved.
+	 */
+	space = SERVE_RX_SIZE - conn->rx_have;
+	if (conn->last_was_write && space > RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE)
+		space = RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE;
+	if (!conn->writing || direct == conn->write_left)
+	{
+		iov[n].iov_base = conn->rx + conn->rx_have;
+		iov[n++].iov_len = space;
+		asked += space;
+	}
+
+	do
+		rc = readv(conn->fd, iov, n);
+	while (rc < 0 && errno == EINTR);
+	if (region != NULL)
+		donor_region_leave(region);
+	if (rc > 0)
+	{
+		uint32_t	got = (uint32_t) rc;
+
+		*more = got == asked;
+		if (direct > 0)
+		{
+			uint32_t	into = got < direct ? got : direct;
+
+			write_arrived(conn, into);
+			got -= into;
+		}
+		conn->rx_have += got;
+	}
+	return rc;
+}
+
+static void
+want_events(Conn *conn, uint32_t events)
+{
+	struct epoll_event ev = {.events = events,.data.ptr = conn};
+
+	if (conn->events == events)
+		return;
+	conn->events = events;
+	(void) epoll_ctl(conn->thread->epfd, EPOLL_CTL_MOD, conn->fd, &ev);
+}
+
+/*
+ * Answers are held back for as long as more is there to be received, up to
+ * some: a batch of small writes is not to cost a system call, a packet and a
+ * wake-up for each of its answers.
+ */
+bool
+donor_serve_conn(Conn *conn, int64_t now)
+{
+	bool		any = false;
+	size_t		received = 0;
+
+	for (int round = 0; round < ROUNDS && received < TURN_BYTES; round++)
+	{
+		bool		more;
+		ssize_t		rc;
+
+		/* the socket may have room now, and the input more requests */
+		if (conn->count >= HELD_BACK || (round == 0 && conn->count > 0))
+		{
+			uint32_t	before = conn->count;
+
+			if (!donor_serve_flush(conn, now) || !pump(conn, now))
+				goto gone;
+			any |= conn->count != before;
+		}
+		rc = receive(conn, now, &more);
+		if (rc == 0 && conn->count > 0)
+			(void) pump(conn, now); /* it may still listen */
+		if (rc == 0 || (rc == -1 && errno != EAGAIN && errno != EWOULDBLOCK))
+			goto gone;
+		if (rc < 0)
+			break;
+		any = true;
+		received += (size_t) rc;
+		if (!parse(conn, now))
+			goto gone;
+		if (!more)
+			break;
+	}
+	if (conn->count > 0 && any && !pump(conn, now))
+		goto gone;
+	if (any)
+	{
+		conn->active_at = now;
+		if (conn->thread->hot != conn)
+			conn->thread->in_a_row = 0;
+		else if (conn->thread->in_a_row < SERVE_ALONE)
+			conn->thread->in_a_row++;
+		conn->thread->hot = conn;
+
+		/* refused, and told so: a new lease needs a new connection anyway */
+		if (conn->lease != NULL && conn->count == 0 &&
+			atomic_load(&conn->lease->ended))
+			goto gone;
+	}
+	want_events(conn, (conn->count < SERVE_RING ? EPOLLIN : 0) |
+				(conn->count > 0 ? EPOLLOUT : 0));
+	return any;
+
+gone:
+	donor_serve_close(conn);
+	return true;
+}

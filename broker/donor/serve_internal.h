@@ -1,0 +1,135 @@
+/*-------------------------------------------------------------------------
+ *
+ * serve_internal.h
+ *	  What the files of the data plane share; see serve.c.
+ *
+ * A connection and its thread's fields are that thread's alone, unless said
+ * otherwise, and so are all functions here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_DONOR_SERVE_INTERNAL_H
+#define RBP_DONOR_SERVE_INTERNAL_H
+
+#include "broker/common/log.h"
+#include "broker/donor/lease.h"
+#include "common/spin.h"
+#include "transport/transport.h"
+#include "wire/wire.h"
+
+#include <pthread.h>
+#include <sys/queue.h>
+
+#define SERVE_RX_SIZE		4096	/* 128 requests */
+#define SERVE_RING			64		/* answers not sent yet, per connection */
+#define SERVE_SCRATCH_SIZE	65536	/* for writes that are refused */
+#define SERVE_ALONE			16		/* requests in a row from one connection */
+
+typedef enum ConnState
+{
+	CONN_HELLO,
+	CONN_AUTH,
+	CONN_OPEN
+} ConnState;
+
+#define ANSWER_NO_REGION	UINT32_MAX
+
+typedef struct Answer
+{
+	uint8_t		header[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
+	uint8_t		op;
+	uint32_t	region;			/* that its payload, or memfd, is of */
+	uint64_t	id;
+	uint64_t	offset;			/* of a read's payload */
+	uint32_t	payload;		/* bytes from the region */
+	uint32_t	sent;			/* bytes of header and payload */
+} Answer;
+
+typedef struct Thread Thread;
+
+typedef struct Conn
+{
+	int			fd;
+	bool		is_unix;
+	bool		is_listener;
+	ConnState	state;
+	Thread	   *thread;
+	LIST_ENTRY(Conn) link;		/* in the thread's list */
+	int64_t		active_at;		/* last traffic; of the handshake: accept */
+	DonorLease *lease;			/* referenced; NULL before the handshake */
+	char		lease_id[RBP_LEASE_ID_LEN];
+	uint8_t		nonce[RBP_NONCE_LEN];
+	uint32_t	events;			/* what epoll is asked for */
+
+	/* a write whose payload is coming */
+	bool		writing;
+	bool		last_was_write;
+	uint16_t	write_status;
+	uint32_t	write_region;
+	uint64_t	write_id;
+	uint64_t	write_offset;
+	uint32_t	write_left;
+
+	uint32_t	head,
+				count;			/* of ring */
+	Answer		ring[SERVE_RING];
+
+	uint32_t	rx_at,
+				rx_have;		/* bytes rx_at .. rx_have are to be parsed */
+	uint8_t		rx[SERVE_RX_SIZE];
+} Conn;
+
+struct Thread
+{
+	int			epfd;
+	pthread_mutex_t lock;		/* protects the list, which accept() extends */
+	LIST_HEAD(ConnList, Conn) conns;
+	Conn	   *hot;			/* served last; to be polled first */
+	int			in_a_row;		/* times that the hot one was served, up to SERVE_ALONE */
+	unsigned int turn;			/* of polling; the others' is each fourth */
+	RbpSpin		spin;
+	uint8_t    *scratch;
+
+	/* counters: written by this thread, read by anyone */
+	_Atomic uint64_t reads,
+				writes,
+				maps,
+				denied,
+				bytes_read,
+				bytes_written;
+};
+
+/* Only the owner writes, so no atomic addition is needed. */
+static inline void
+donor_serve_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter,
+						  atomic_load_explicit(counter, memory_order_relaxed) + n,
+						  memory_order_relaxed);
+}
+
+/* serve.c: log that a client gets no connection, and who it is.  Any thread. */
+extern void donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why);
+
+/* serve.c: close a connection, and free it. */
+extern void donor_serve_close(Conn *conn);
+
+/*
+ * serve_conn.c: serve a connection until it has nothing more, or has had its
+ * turn.  Returns whether there was anything; the connection may be gone then.
+ */
+extern bool donor_serve_conn(Conn *conn, int64_t now);
+
+/*
+ * serve_answer.c: queue an answer; the caller has seen to it that there is
+ * room.  Whether the lease may have what a READ or a MAP asks for is looked at
+ * when the answer is sent.
+ */
+extern void donor_serve_answer(Conn *conn, uint8_t op, uint64_t id, uint16_t status);
+extern void donor_serve_answer_read(Conn *conn, const RbpWireRequest *req);
+extern void donor_serve_answer_map(Conn *conn, const RbpWireRequest *req);
+
+/* Send what the socket takes.  False: the connection is to be closed. */
+extern bool donor_serve_flush(Conn *conn, int64_t now);
+
+#endif							/* RBP_DONOR_SERVE_INTERNAL_H */
