@@ -49,93 +49,6 @@ static const RbpProgram program = {
 };
 
 /*
- * ---- tables ---------------------------------------------------------------------
- */
-
-typedef struct Table
-{
-	int			columns;
-	bool		right[MAX_COLUMNS]; /* numbers are aligned to the right */
-	int			rows;			/* the first is the head */
-	char		(*cells)[MAX_CELL];
-} Table;
-
-/* right: one character for each column, 'r' or 'l' */
-static Table *
-table_new(const char *right)
-{
-	Table	   *table = calloc(1, sizeof(Table));
-
-	if (table == NULL)
-		rbp_die("out of memory");
-	table->columns = (int) strlen(right);
-	for (int i = 0; i < table->columns; i++)
-		table->right[i] = right[i] == 'r';
-	return table;
-}
-
-/* The cells of a new row, to be filled in. */
-static char (*
-			 table_row(Table *table))[MAX_CELL]
-{
-	size_t		count = (size_t) ((table->rows + 1) * table->columns);
-	char		(*grown)[MAX_CELL] = realloc(table->cells, count * MAX_CELL);
-
-	if (grown == NULL)
-		rbp_die("out of memory");
-	table->cells = grown;
-	table->rows++;
-	grown += (table->rows - 1) * table->columns;
-	memset(grown, 0, (size_t) table->columns * MAX_CELL);
-	return grown;
-}
-
-static void
-table_head(Table *table, const char *const *names)
-{
-	char		(*row)[MAX_CELL] = table_row(table);
-
-	for (int i = 0; i < table->columns; i++)
-		snprintf(row[i], MAX_CELL, "%s", names[i]);
-}
-
-/* Prints and frees. */
-static void
-table_print(Table *table)
-{
-	int			width[MAX_COLUMNS] = {0};
-
-	for (int r = 0; r < table->rows; r++)
-	{
-		for (int c = 0; c < table->columns; c++)
-		{
-			int			len = (int) strlen(table->cells[r * table->columns + c]);
-
-			if (len > width[c])
-				width[c] = len;
-		}
-	}
-	for (int r = 0; r < table->rows; r++)
-	{
-		for (int c = 0; c < table->columns; c++)
-		{
-			const char *cell = table->cells[r * table->columns + c];
-			bool		last = c == table->columns - 1;
-
-			if (table->right[c])
-				printf("%*s", width[c], cell);
-			else if (last)
-				printf("%s", cell);
-			else
-				printf("%-*s", width[c], cell);
-			printf(last ? "\n" : "  ");
-		}
-	}
-	free(table->cells);
-	free(table);
-}
-
-/*
  * ---- members of answers -----------------------------------------------------------
  */
 
@@ -153,17 +66,54 @@ int_of(const json_t *object, const char *key)
 	return json_integer_value(json_object_get(object, key));
 }
 
+/*
+ * ---- cells ------------------------------------------------------------------------
+ *
+ * Each fills a cell from a donor or a lease, and the name of one of its members.
+ */
+
 static void
-put_size(char *cell, json_int_t bytes)
+put_text(char *cell, const json_t *object, const char *key)
 {
+	snprintf(cell, MAX_CELL, "%s", text_of(object, key));
+}
+
+static void
+put_bytes(char *cell, const json_t *object, const char *key)
+{
+	json_int_t	bytes = int_of(object, key);
+
 	rbp_format_size(bytes > 0 ? (uint64_t) bytes : 0, cell, MAX_CELL);
 }
 
 static void
-put_seconds(char *cell, json_int_t ms)
+put_regions(char *cell, const json_t *donor, const char *key)
 {
-	snprintf(cell, MAX_CELL, "%" PRId64 ".%d s", (int64_t) ms / 1000,
-			 (int) (ms % 1000 / 100));
+	json_int_t	bytes = int_of(donor, "region_size") * int_of(donor, key);
+
+	rbp_format_size(bytes > 0 ? (uint64_t) bytes : 0, cell, MAX_CELL);
+}
+
+static void
+put_seconds(char *cell, const json_t *object, const char *key)
+{
+	json_int_t	ms = int_of(object, key);
+
+	if (json_is_integer(json_object_get(object, key)))
+		snprintf(cell, MAX_CELL, "%" PRId64 ".%d s", (int64_t) ms / 1000,
+				 (int) (ms % 1000 / 100));
+	else
+		snprintf(cell, MAX_CELL, "never");
+}
+
+static void
+put_address(char *cell, const json_t *donor, const char *key)
+{
+	if (int_of(donor, "port") != 0)
+		rbp_format_hostport(text_of(donor, key), (uint16_t) int_of(donor, "port"),
+							cell, MAX_CELL);
+	else
+		put_text(cell, donor, key);
 }
 
 /* Appends "word" to a cell, after a comma if there was something. */
@@ -175,6 +125,105 @@ append_word(char *cell, const char *word)
 	snprintf(cell + used, MAX_CELL - used, "%s%s", used > 0 ? ", " : "", word);
 }
 
+static void
+put_words(char *cell, const json_t *donor, const char *key)
+{
+	size_t		i;
+	const json_t *word;
+
+	json_array_foreach(json_object_get(donor, key), i, word)
+		append_word(cell, json_is_string(word) ? json_string_value(word) : "?");
+}
+
+static void
+put_shares(char *cell, const json_t *lease, const char *key)
+{
+	size_t		i;
+	const json_t *donor;
+
+	json_array_foreach(json_object_get(lease, key), i, donor)
+	{
+		char		size[MAX_CELL];
+		char		word[MAX_CELL + 128];
+
+		put_bytes(size, donor, "bytes");
+		snprintf(word, sizeof(word), "%s: %s", text_of(donor, "id"), size);
+		append_word(cell, word);
+	}
+}
+
+/*
+ * ---- tables -----------------------------------------------------------------------
+ */
+
+typedef struct Column
+{
+	const char *title;			/* NULL ends the table */
+	const char *key;
+	void		(*put) (char *cell, const json_t *object, const char *key);
+	bool		right;			/* numbers are aligned to the right */
+} Column;
+
+static const Column donor_columns[] = {
+	{"DONOR", "id", put_text, false},
+	{"ADDRESS", "host", put_address, false},
+	{"STATE", "state", put_text, false},
+	{"TRANSPORTS", "transports", put_words, false},
+	{"MEMORY", "regions", put_regions, true},
+	{"LEASED", "leased", put_regions, true},
+	{"FREE", "free", put_regions, true},
+	{"CLEANING", "dirty", put_regions, true},
+	{"ASKED BACK", "reclaiming", put_regions, true},
+	{"HEARD", "heard_ms", put_seconds, true},
+	{NULL, NULL, NULL, false}
+};
+
+static const Column lease_columns[] = {
+	{"LEASE", "lease", put_text, false},
+	{"CLIENT", "client", put_text, false},
+	{"PURPOSE", "purpose", put_text, false},
+	{"HAS", "bytes", put_bytes, true},
+	{"WANTS", "wanted", put_bytes, true},
+	{"ENDS IN", "remaining_ms", put_seconds, true},
+	{"DONORS", "donors", put_shares, false},
+	{NULL, NULL, NULL, false}
+};
+
+/* row: from 1; 0 is the head */
+static void
+put_cell(char *cell, const Column *column, const json_t *list, size_t row)
+{
+	cell[0] = '\0';
+	if (row == 0)
+		snprintf(cell, MAX_CELL, "%s", column->title);
+	else
+		column->put(cell, json_array_get(list, row - 1), column->key);
+}
+
+static void
+print_table(const Column *columns, const json_t *list)
+{
+	int			width[MAX_COLUMNS] = {0};
+	char		cell[MAX_CELL];
+
+	for (size_t row = 0; row <= json_array_size(list); row++)
+		for (int c = 0; columns[c].title != NULL; c++)
+		{
+			put_cell(cell, &columns[c], list, row);
+			if ((int) strlen(cell) > width[c])
+				width[c] = (int) strlen(cell);
+		}
+	for (size_t row = 0; row <= json_array_size(list); row++)
+		for (int c = 0; columns[c].title != NULL; c++)
+		{
+			bool		last = columns[c + 1].title == NULL;
+
+			put_cell(cell, &columns[c], list, row);
+			printf("%*s%s", columns[c].right ? width[c] : last ? 0 : -width[c], cell,
+				   last ? "\n" : "  ");
+		}
+}
+
 /*
  * ---- commands ----------------------------------------------------------------------
  */
@@ -182,50 +231,19 @@ append_word(char *cell, const char *word)
 static void
 show_donors(const json_t *answer)
 {
-	static const char *const names[] = {
-		"DONOR", "ADDRESS", "STATE", "TRANSPORTS", "MEMORY", "LEASED", "FREE",
-		"CLEANING", "ASKED BACK", "HEARD"
-	};
 	const json_t *list = json_object_get(answer, "donors");
-	Table	   *table = table_new("llllrrrrrr");
 	json_int_t	offered = 0;
 	json_int_t	leased = 0;
 	char		total[2][32];
 	size_t		i;
-	json_t	   *donor;
+	const json_t *donor;
 
-	table_head(table, names);
 	json_array_foreach(list, i, donor)
 	{
-		char		(*row)[MAX_CELL] = table_row(table);
-		json_int_t	size = int_of(donor, "region_size");
-		const json_t *heard = json_object_get(donor, "heard_ms");
-		size_t		t;
-		json_t	   *transport;
-
-		snprintf(row[0], MAX_CELL, "%s", text_of(donor, "id"));
-		if (int_of(donor, "port") != 0)
-			rbp_format_hostport(text_of(donor, "host"),
-								(uint16_t) int_of(donor, "port"), row[1], MAX_CELL);
-		else
-			snprintf(row[1], MAX_CELL, "%s", text_of(donor, "host"));
-		snprintf(row[2], MAX_CELL, "%s", text_of(donor, "state"));
-		json_array_foreach(json_object_get(donor, "transports"), t, transport)
-			append_word(row[3], json_is_string(transport) ?
-						json_string_value(transport) : "?");
-		put_size(row[4], size * int_of(donor, "regions"));
-		put_size(row[5], size * int_of(donor, "leased"));
-		put_size(row[6], size * int_of(donor, "free"));
-		put_size(row[7], size * int_of(donor, "dirty"));
-		put_size(row[8], size * int_of(donor, "reclaiming"));
-		if (json_is_integer(heard))
-			put_seconds(row[9], json_integer_value(heard));
-		else
-			snprintf(row[9], MAX_CELL, "never");
-		offered += size * int_of(donor, "regions");
-		leased += size * int_of(donor, "leased");
+		offered += int_of(donor, "region_size") * int_of(donor, "regions");
+		leased += int_of(donor, "region_size") * int_of(donor, "leased");
 	}
-	table_print(table);
+	print_table(donor_columns, list);
 	printf("(%zu donors, %s, of which %s leased)\n", json_array_size(list),
 		   rbp_format_size((uint64_t) offered, total[0], sizeof(total[0])),
 		   rbp_format_size((uint64_t) leased, total[1], sizeof(total[1])));
@@ -234,38 +252,9 @@ show_donors(const json_t *answer)
 static void
 show_leases(const json_t *answer)
 {
-	static const char *const names[] = {
-		"LEASE", "CLIENT", "PURPOSE", "HAS", "WANTS", "ENDS IN", "DONORS"
-	};
 	const json_t *list = json_object_get(answer, "leases");
-	Table	   *table = table_new("lllrrrl");
-	size_t		i;
-	json_t	   *lease;
 
-	table_head(table, names);
-	json_array_foreach(list, i, lease)
-	{
-		char		(*row)[MAX_CELL] = table_row(table);
-		size_t		d;
-		json_t	   *donor;
-
-		snprintf(row[0], MAX_CELL, "%s", text_of(lease, "lease"));
-		snprintf(row[1], MAX_CELL, "%s", text_of(lease, "client"));
-		snprintf(row[2], MAX_CELL, "%s", text_of(lease, "purpose"));
-		put_size(row[3], int_of(lease, "bytes"));
-		put_size(row[4], int_of(lease, "wanted"));
-		put_seconds(row[5], int_of(lease, "remaining_ms"));
-		json_array_foreach(json_object_get(lease, "donors"), d, donor)
-		{
-			char		size[32];
-			char		word[128];
-
-			rbp_format_size((uint64_t) int_of(donor, "bytes"), size, sizeof(size));
-			snprintf(word, sizeof(word), "%s: %s", text_of(donor, "id"), size);
-			append_word(row[6], word);
-		}
-	}
-	table_print(table);
+	print_table(lease_columns, list);
 	printf("(%zu leases)\n", json_array_size(list));
 }
 

@@ -40,6 +40,7 @@
 #define RETRY_MIN_MS	200
 #define RETRY_MAX_MS	2000
 #define CLEAN_WAIT_MS	100
+#define MAX_TTL_MS		(INT64_C(1000) * 86400 * 365)
 
 static atomic_int stop_signals;
 static atomic_bool stop_now;
@@ -118,30 +119,61 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 	return rc;
 }
 
-static bool
-check_lease(const json_t *lease)
+/* What the broker says of one lease. */
+typedef struct LeaseWord
 {
-	const char *id = json_string_value(json_object_get(lease, "lease"));
+	const char *id;				/* belongs to the JSON */
+	uint8_t		secret[RBP_SECRET_LEN];
+	int64_t		ttl_ms;
+	uint32_t   *regions;
+	uint32_t	nregions;
+} LeaseWord;
+
+static void
+free_word(LeaseWord *word)
+{
+	explicit_bzero(word->secret, sizeof(word->secret));
+	free(word->regions);
+}
+
+static bool
+is_region(const json_t *number)
+{
+	return json_is_integer(number) && json_integer_value(number) >= 0 &&
+		json_integer_value(number) < donor_nregions;
+}
+
+/* False, with nothing to be freed, if it makes no sense. */
+static bool
+read_word(const json_t *lease, LeaseWord *word)
+{
 	const char *secret = json_string_value(json_object_get(lease, "secret"));
 	const json_t *ttl = json_object_get(lease, "ttl_ms");
 	const json_t *regions = json_object_get(lease, "regions");
-	uint8_t		bytes[RBP_SECRET_LEN];
 	const json_t *region;
 	size_t		i;
-	bool		ok;
 
-	if (id == NULL || !rbp_valid_id(id, RBP_LEASE_ID_LEN) || secret == NULL ||
-		!json_is_integer(ttl) || json_integer_value(ttl) < 0 ||
-		json_integer_value(ttl) > INT64_C(1000) * 86400 * 365 ||
-		!json_is_array(regions))
+	word->id = json_string_value(json_object_get(lease, "lease"));
+	word->ttl_ms = json_integer_value(ttl);
+	if (word->id == NULL || !rbp_valid_id(word->id, RBP_LEASE_ID_LEN) ||
+		!json_is_integer(ttl) || word->ttl_ms < 0 || word->ttl_ms > MAX_TTL_MS ||
+		!json_is_array(regions) || secret == NULL ||
+		!rbp_hex_decode(secret, word->secret, sizeof(word->secret)))
 		return false;
-	ok = rbp_hex_decode(secret, bytes, sizeof(bytes));
-	explicit_bzero(bytes, sizeof(bytes));
+	word->nregions = 0;
+	word->regions = calloc(json_array_size(regions) + 1, sizeof(uint32_t));
+	if (word->regions == NULL)
+		rbp_die("out of memory");
 	json_array_foreach(regions, i, region)
-		if (!json_is_integer(region) || json_integer_value(region) < 0 ||
-			json_integer_value(region) >= donor_nregions)
+	{
+		if (!is_region(region))
+		{
+			free_word(word);
 			return false;
-	return ok;
+		}
+		word->regions[word->nregions++] = (uint32_t) json_integer_value(region);
+	}
+	return true;
 }
 
 /* Does an answer to a heartbeat make sense, from end to end? */
@@ -150,14 +182,18 @@ check_truth(const json_t *reply)
 {
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *lease;
+	LeaseWord	word;
 	size_t		i;
 
 	if (!json_is_integer(json_object_get(reply, "revision")) ||
 		!json_is_array(list))
 		return false;
 	json_array_foreach(list, i, lease)
-		if (!check_lease(lease))
+	{
+		if (!read_word(lease, &word))
 			return false;
+		free_word(&word);
+	}
 	return true;
 }
 
@@ -167,41 +203,25 @@ check_truth(const json_t *reply)
 static void
 apply(const json_t *reply, int64_t now, int64_t *revision)
 {
-	const json_t *list = json_object_get(reply, "leases");
-	const json_t *dirty = json_object_get(reply, "dirty");
-	const json_t *lease;
-	const json_t *region;
+	const json_t *item;
+	LeaseWord	word;
 	size_t		i;
-	size_t		j;
 
 	donor_apply_begin();
-	json_array_foreach(list, i, lease)
+	json_array_foreach(json_object_get(reply, "leases"), i, item)
 	{
-		const json_t *regions = json_object_get(lease, "regions");
-		size_t		n = json_array_size(regions);
-		uint32_t   *numbers = calloc(n + 1, sizeof(uint32_t));
-		uint8_t		secret[RBP_SECRET_LEN];
-
-		if (numbers == NULL)
-			rbp_die("out of memory");
-		json_array_foreach(regions, j, region)
-			numbers[j] = (uint32_t) json_integer_value(region);
-		(void) rbp_hex_decode(json_string_value(json_object_get(lease, "secret")),
-							  secret, sizeof(secret));
-		donor_apply_lease(json_string_value(json_object_get(lease, "lease")),
-						  secret,
-						  now + json_integer_value(json_object_get(lease, "ttl_ms")) * 1000000,
-						  numbers, (uint32_t) n);
-		explicit_bzero(secret, sizeof(secret));
-		free(numbers);
+		if (!read_word(item, &word))
+			continue;			/* cannot be */
+		donor_apply_lease(word.id, word.secret, now + word.ttl_ms * 1000000,
+						  word.regions, word.nregions);
+		free_word(&word);
 	}
 	donor_apply_end();
 
 	/* what was said to be clean may have been lost on the way */
-	json_array_foreach(dirty, i, region)
-		if (json_is_integer(region) && json_integer_value(region) >= 0 &&
-			json_integer_value(region) < donor_nregions)
-			donor_repeat_clean((uint32_t) json_integer_value(region));
+	json_array_foreach(json_object_get(reply, "dirty"), i, item)
+		if (is_region(item))
+			donor_repeat_clean((uint32_t) json_integer_value(item));
 	*revision = json_integer_value(json_object_get(reply, "revision"));
 }
 
@@ -340,7 +360,6 @@ typedef struct Control
 	int64_t		drain_until;	/* INT64_MAX: nobody has told us to end */
 	int			retry_ms;
 	bool		registered;
-	bool		ready;			/* systemd has been told */
 	bool		draining;		/* we are to end */
 	bool		broker_drains;	/* the broker's last word: drain */
 	bool		away;			/* the last request has failed */
@@ -421,9 +440,7 @@ answered(Control *c, bool drain)
 		c->registered = true;
 		c->revision = 0;		/* we have applied nothing yet */
 		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
-		if (!c->ready)
-			sd_notify(0, "READY=1");
-		c->ready = true;
+		sd_notify(0, "READY=1");
 	}
 	else
 	{

@@ -81,21 +81,6 @@ lookup(const char *id)
 }
 
 DonorLease *
-donor_lease_find(const char *id)
-{
-	DonorLease *lease;
-
-	pthread_mutex_lock(&donor_lock);
-	lease = lookup(id);
-	if (lease != NULL && atomic_load(&lease->ended))
-		lease = NULL;
-	if (lease != NULL)
-		atomic_fetch_add(&lease->refs, 1);
-	pthread_mutex_unlock(&donor_lock);
-	return lease;
-}
-
-DonorLease *
 donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
 				  const void *arg)
 {
@@ -109,6 +94,18 @@ donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
 		atomic_fetch_add(&lease->refs, 1);
 	pthread_mutex_unlock(&donor_lock);
 	return lease;
+}
+
+static bool
+has_id(DonorLease *lease, const void *id)
+{
+	return strcmp(lease->id, id) == 0;
+}
+
+DonorLease *
+donor_lease_find(const char *id)
+{
+	return donor_lease_match(has_id, id);
 }
 
 bool

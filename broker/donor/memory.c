@@ -221,57 +221,45 @@ donor_memory_renew(DonorRegion *region)
 	return get_memory(region);
 }
 
-/* The number behind a name and a colon or a blank, in a file of such lines. */
+/*
+ * A number from a file of the kernel's: the one behind this name and a colon or
+ * a blank, or, without a name, the first line.  "kB" behind it is heeded.
+ * False if there is none, as in "max".
+ */
 static bool
-stat_number(const char *path, const char *name, uint64_t *value)
+read_number(const char *dir, const char *file, const char *name, uint64_t *value)
 {
-	FILE	   *f = fopen(path, "re");
+	size_t		len = name != NULL ? strlen(name) : 0;
+	char		path[4096 + 64];
 	char		line[256];
-	size_t		len = strlen(name);
+	FILE	   *f;
 	bool		found = false;
 
-	if (f == NULL)
-		return false;
-	while (!found && fgets(line, sizeof(line), f) != NULL)
-		if (strncmp(line, name, len) == 0 && (line[len] == ':' || line[len] == ' '))
-		{
-			*value = strtoull(line + len + 1, NULL, 10);
-			found = true;
-		}
-	fclose(f);
-	return found;
-}
-
-/* The same in bytes, from a /proc file that tells kB. */
-static bool
-proc_kb(const char *path, const char *name, uint64_t *bytes)
-{
-	uint64_t	kb;
-
-	if (!stat_number(path, name, &kb))
-		return false;
-	*bytes = kb * 1024;
-	return true;
-}
-
-/* One number from a file; false also for "max". */
-static bool
-file_number(const char *dir, const char *name, uint64_t *value)
-{
-	char		path[4096 + 64];
-	char		line[64];
-	FILE	   *f;
-	bool		ok;
-
-	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	snprintf(path, sizeof(path), "%s/%s", dir, file);
 	f = fopen(path, "re");
 	if (f == NULL)
 		return false;
-	ok = fgets(line, sizeof(line), f) != NULL && isdigit((unsigned char) line[0]);
+	while (!found && fgets(line, sizeof(line), f) != NULL)
+	{
+		char	   *text = line;
+		char	   *end;
+
+		if (name != NULL)
+		{
+			if (strncmp(line, name, len) != 0 || (line[len] != ':' && line[len] != ' '))
+				continue;
+			text += len + 1;
+			text += strspn(text, " ");
+		}
+		if (!isdigit((unsigned char) *text))
+			break;
+		*value = strtoull(text, &end, 10);
+		if (strncmp(end, " kB", 3) == 0)
+			*value *= 1024;
+		found = true;
+	}
 	fclose(f);
-	if (ok)
-		*value = strtoull(line, NULL, 10);
-	return ok;
+	return found;
 }
 
 /* The directory of this process's memory cgroup; v1 and v2 differ. */
@@ -320,7 +308,6 @@ static void
 look_at_machine(uint64_t *total, uint64_t *left_over)
 {
 	const char *meminfo = getenv("REMOTE_BP_TEST_MEMINFO");
-	uint64_t	available;
 	uint64_t	limit;
 	uint64_t	used;
 	char		dir[4096];
@@ -328,11 +315,10 @@ look_at_machine(uint64_t *total, uint64_t *left_over)
 
 	if (meminfo == NULL)
 		meminfo = "/proc/meminfo";
-	if (!proc_kb(meminfo, "MemTotal", total))
+	if (!read_number("", meminfo, "MemTotal", total))
 		*total = UINT64_MAX;
-	if (!proc_kb(meminfo, "MemAvailable", &available))
-		available = UINT64_MAX;
-	*left_over = available;
+	if (!read_number("", meminfo, "MemAvailable", left_over))
+		*left_over = UINT64_MAX;
 	if (!cgroup_dir(dir, sizeof(dir), &v2))
 		return;
 
@@ -341,18 +327,16 @@ look_at_machine(uint64_t *total, uint64_t *left_over)
 	{
 		char	   *slash;
 
-		if (file_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", &limit) &&
-			file_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", &used))
+		if (read_number(dir, v2 ? "memory.max" : "memory.limit_in_bytes", NULL, &limit) &&
+			read_number(dir, v2 ? "memory.current" : "memory.usage_in_bytes", NULL, &used))
 		{
 			uint64_t	left = used < limit ? limit - used : 0;
-			char		path[4096 + 16];
-			uint64_t	cache = 0;
+			uint64_t	cache;
 
 			/* file cache is charged, but can be had */
-			snprintf(path, sizeof(path), "%s/memory.stat", dir);
-			if (stat_number(path, v2 ? "inactive_file" : "total_inactive_file", &cache))
+			if (read_number(dir, "memory.stat", v2 ? "inactive_file" : "total_inactive_file", &cache))
 				left += cache;
-			if (stat_number(path, v2 ? "active_file" : "total_active_file", &cache))
+			if (read_number(dir, "memory.stat", v2 ? "active_file" : "total_active_file", &cache))
 				left += cache;
 			if (left < *left_over)
 				*left_over = left;
@@ -395,8 +379,8 @@ pool_memory(uint64_t n, uint64_t region_size)
 	uint64_t	regions;
 
 	if (region_size % HUGE_SIZE != 0 ||
-		!file_number(HUGE_POOL, "free_hugepages", &pages) ||
-		!file_number(HUGE_POOL, "resv_hugepages", &promised) || promised > pages)
+		!read_number(HUGE_POOL, "free_hugepages", NULL, &pages) ||
+		!read_number(HUGE_POOL, "resv_hugepages", NULL, &promised) || promised > pages)
 		return 0;
 	regions = (pages - promised) * HUGE_SIZE / region_size;
 	return (regions < n ? regions : n) * region_size;
@@ -506,7 +490,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 
 	rbp_format_size(n * region_size, total, sizeof(total));
 	rbp_format_size(region_size, each, sizeof(each));
-	(void) proc_kb("/proc/self/smaps_rollup", "ShmemPmdMapped", &pmd);
+	(void) read_number("/proc/self", "smaps_rollup", "ShmemPmdMapped", &pmd);
 	rbp_log(RBP_LOG_INFO, "memory: %s in %u regions of %s, %s, %s", total,
 			donor_nregions, each,
 			nhuge == donor_nregions ? "huge pages"

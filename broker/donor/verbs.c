@@ -1,14 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * verbs.c
- *	  RDMA: the thread that lets clients in, and hands out rkeys.
+ *	  RDMA: devices, listening, and the thread that serves them.
  *
  * A client reads and writes by asking its device, which asks ours, which
  * needs neither this process nor a processor for it.  What is left to do here
  * is to let in those who have a lease, to hand out rkeys, to answer pings, and
  * above all to end MRs when a lease loses its regions.
  *
- * verbs_device.c	devices, and listening
  * verbs_conn.c		connections: handshake, pings
  * verbs_mr.c		MRs of regions: registration and fencing; why no rkey
  *					outlives a lease
@@ -22,31 +21,49 @@
  *
  * Locks: verbs_lock, in verbs_mr.c.
  *
+ * A device's context stays open as long as an id is on it: the anchor, an id
+ * that does nothing else, and that gets the event when the device is
+ * unplugged.  Then everything on the device is freed, the ids last.
+ *
  * Failures of devices concern those who connect, or one region: they are
  * logged, and the connection is refused, or the registration is tried again a
  * second later.  Nothing here ends the donor after its start.
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/common/listen.h"
 #include "broker/common/log.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
-#include "transport/peer.h"
 #include "wire/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define MAX_DEVICES		32
+#define EVENTS			64		/* of rdma_cm, that one round handles */
+#define BACKLOG			1024
+#define CLOSE_TRIES		10		/* one a second */
 #define TICK_NS			INT64_C(1000000000)
 
 static int	wake_fd = -1;
+
+/* the verbs thread's */
+static struct rdma_event_channel *events;
+static struct rdma_cm_id *listener; /* NULL: its device is gone */
+static struct sockaddr_storage listen_addr;
+static VerbsDevice *devices;
+static int	ndevices;
+static int	close_tries;		/* to have a removed device's context closed */
 
 void
 donor_verbs_complain(int error, const char *fmt,...)
@@ -61,20 +78,192 @@ donor_verbs_complain(int error, const char *fmt,...)
 					 error == ENOMEM ? "; RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) may be too low" : "");
 }
 
-bool
-donor_verbs_set_nonblocking(int fd)
-{
-	int			flags = fcntl(fd, F_GETFL);
-
-	return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
-}
-
 void
 donor_verbs_wake(void)
 {
 	/* fails only if the thread has not read for 2^64 times */
 	(void) eventfd_write(wake_fd, 1);
 }
+
+static bool
+set_nonblocking(int fd)
+{
+	int			flags = fcntl(fd, F_GETFL);
+
+	return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+/*
+ * ---- listening ----------------------------------------------------------------
+ */
+
+static bool
+is_any(const struct sockaddr *addr)
+{
+	if (addr->sa_family == AF_INET6)
+		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *) addr)->sin6_addr);
+	return ((const struct sockaddr_in *) addr)->sin_addr.s_addr == INADDR_ANY;
+}
+
+/*
+ * Listen on an address and port (0: any).  NULL if that fails, with errno.
+ * Loopback addresses belong to no device, and not all can be reached by them.
+ */
+static struct rdma_cm_id *
+listen_on(struct sockaddr *addr)
+{
+	struct rdma_cm_id *id;
+	int			save_errno;
+
+	if (rdma_create_id(events, &id, NULL, RDMA_PS_TCP) != 0)
+		return NULL;
+	if (rdma_bind_addr(id, addr) == 0)
+	{
+		if (id->verbs == NULL ? !is_any(addr) : !rbp_verbs_is_wanted(id))
+			errno = ENODEV;
+		else if (rdma_listen(id, BACKLOG) == 0)
+			return id;
+	}
+	save_errno = errno;
+	rdma_destroy_id(id);
+	errno = save_errno;
+	return NULL;
+}
+
+/* Listen on a host's address; "": any.  *port gets the port.  Else the reason. */
+static bool
+start_listening(const char *host, uint16_t *port, char *reason, size_t len)
+{
+	struct addrinfo *list;
+	int			rc = rbp_listen_addresses(host, *port, &list);
+
+	if (rc != 0)
+	{
+		snprintf(reason, len, "could not resolve \"%s\": %s", host, gai_strerror(rc));
+		return false;
+	}
+	for (struct addrinfo *ai = list; ai != NULL && listener == NULL; ai = ai->ai_next)
+		listener = listen_on(ai->ai_addr);
+	rc = errno;
+	freeaddrinfo(list);
+	if (listener == NULL)
+	{
+		if (rc == ENODEV || rc == EADDRNOTAVAIL)
+			snprintf(reason, len, "no RDMA device%s%s leads to \"%s\"",
+					 rbp_verbs_config()->device[0] != '\0' ? " " : "",
+					 rbp_verbs_config()->device, host);
+		else
+			snprintf(reason, len, "could not listen on \"%s\" port %u: %s", host,
+					 (unsigned) *port, strerror(rc));
+		return false;
+	}
+
+	/* the same again if the device comes back */
+	listen_addr = listener->route.addr.src_storage;
+	*port = ntohs(rdma_get_src_port(listener));
+	return true;
+}
+
+static void
+stop_listening(void)
+{
+	if (listener != NULL)
+		(void) rdma_destroy_id(listener);
+	listener = NULL;
+}
+
+/*
+ * ---- devices ------------------------------------------------------------------
+ */
+
+/*
+ * An id on the same device as this one, which is connected or about to be.
+ * NULL if the address leads to another one.
+ */
+static struct rdma_cm_id *
+make_anchor(struct rdma_cm_id *id)
+{
+	struct sockaddr_storage addr = id->route.addr.src_storage;
+	struct rdma_cm_id *anchor;
+
+	((struct sockaddr_in *) &addr)->sin_port = 0;	/* where sin6_port is, too */
+	if (rdma_create_id(events, &anchor, NULL, RDMA_PS_TCP) != 0)
+		return NULL;
+	if (rdma_bind_addr(anchor, (struct sockaddr *) &addr) == 0 &&
+		anchor->verbs == id->verbs)
+		return anchor;
+	rdma_destroy_id(anchor);
+	return NULL;
+}
+
+VerbsDevice *
+donor_verbs_get_device(struct rdma_cm_id *id)
+{
+	struct ibv_device_attr attr;
+	VerbsDevice *device;
+
+	for (device = devices; device != NULL; device = device->next)
+		if (device->verbs == id->verbs)
+			return device;
+
+	device = ndevices < MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
+	if (device == NULL)
+	{
+		donor_verbs_complain(ENOMEM, "use another device");
+		return NULL;
+	}
+	device->verbs = id->verbs;
+	device->channel = ibv_create_comp_channel(id->verbs);
+	if (device->channel == NULL || !set_nonblocking(device->channel->fd) ||
+		(errno = ibv_query_device(id->verbs, &attr)) != 0)
+	{
+		donor_verbs_complain(errno, "use device %s", ibv_get_device_name(id->verbs->device));
+		if (device->channel != NULL)
+			(void) ibv_destroy_comp_channel(device->channel);
+		free(device);
+		return NULL;
+	}
+	device->max_reads = attr.max_qp_rd_atom < UINT8_MAX ? attr.max_qp_rd_atom : UINT8_MAX;
+	device->anchor = make_anchor(id);
+	device->next = devices;
+	devices = device;
+	ndevices++;
+	return device;
+}
+
+/* The device was unplugged, or reset: its memory has no MRs there any more. */
+static void
+device_removed(struct ibv_context *verbs)
+{
+	VerbsDevice **prev = &devices;
+	VerbsDevice *device;
+	VerbsConnList gone;
+
+	while (*prev != NULL && (*prev)->verbs != verbs)
+		prev = &(*prev)->next;
+	device = *prev;
+	if (device == NULL)
+		return;
+	rbp_log(RBP_LOG_WARNING, "RDMA: device %s is gone",
+			ibv_get_device_name(verbs->device));
+
+	donor_verbs_release_conns(device, &gone);
+	donor_verbs_free_domains(device);
+	*prev = device->next;
+	ndevices--;
+	(void) ibv_destroy_comp_channel(device->channel);
+
+	/* the context may be closed with the last of these */
+	donor_verbs_free_released(&gone);
+	if (device->anchor != NULL)
+		(void) rdma_destroy_id(device->anchor);
+	free(device);
+	close_tries = CLOSE_TRIES;
+}
+
+/*
+ * ---- the thread ---------------------------------------------------------------
+ */
 
 /* Returns whether there was an event. */
 static bool
@@ -89,7 +278,7 @@ handle_event(void)
 	uint32_t	qpn;
 	uint8_t		reads;
 
-	if (rdma_get_cm_event(donor_verbs_events, &event) != 0)
+	if (rdma_get_cm_event(events, &event) != 0)
 		return false;
 
 	/* an id cannot be destroyed before its events are given back */
@@ -124,12 +313,41 @@ handle_event(void)
 				donor_verbs_close(conn);
 			break;
 		case RDMA_CM_EVENT_DEVICE_REMOVAL:
-			donor_verbs_handle_removal(id);
+			device_removed(id->verbs);
+			if (id == listener)
+			{
+				rbp_log(RBP_LOG_WARNING, "RDMA: not listening until the device is back");
+				stop_listening();
+			}
 			break;
 		default:
 			break;
 	}
 	return true;
+}
+
+/* What is due each second. */
+static void
+tick_devices(void)
+{
+	/*
+	 * A driver may have to wait for us to close the context before the device
+	 * can go, and come back.  rdma_cm does it when it looks for devices.
+	 */
+	if (close_tries > 0)
+	{
+		struct ibv_context **list = rdma_get_devices(NULL);
+
+		if (list != NULL)
+			rdma_free_devices(list);
+		close_tries--;
+	}
+	if (listener == NULL)
+	{
+		listener = listen_on((struct sockaddr *) &listen_addr);
+		if (listener != NULL)
+			rbp_log(RBP_LOG_INFO, "RDMA: listening again");
+	}
 }
 
 static void *
@@ -141,15 +359,15 @@ thread_main(void *arg)
 	(void) arg;
 	for (;;)
 	{
-		struct pollfd fds[2 + VERBS_MAX_DEVICES];
-		VerbsDevice *polled[VERBS_MAX_DEVICES];
+		struct pollfd fds[2 + MAX_DEVICES];
+		VerbsDevice *polled[MAX_DEVICES];
 		int			n = 0;
-		bool		ticks = donor_verbs_have_domains() || donor_verbs_devices_need_ticks();
+		bool		ticks = donor_verbs_have_domains() || listener == NULL || close_tries > 0;
 		int64_t		now;
 
-		fds[0] = (struct pollfd) {.fd = donor_verbs_events->fd,.events = POLLIN};
+		fds[0] = (struct pollfd) {.fd = events->fd,.events = POLLIN};
 		fds[1] = (struct pollfd) {.fd = wake_fd,.events = POLLIN};
-		for (VerbsDevice *device = donor_verbs_devices; device != NULL; device = device->next)
+		for (VerbsDevice *device = devices; device != NULL; device = device->next)
 		{
 			polled[n] = device;
 			fds[2 + n++] = (struct pollfd) {.fd = device->channel->fd,.events = POLLIN};
@@ -168,9 +386,9 @@ thread_main(void *arg)
 			if (fds[2 + i].revents & POLLIN)
 				donor_verbs_handle_completions(polled[i]);
 			else if (fds[2 + i].revents != 0)
-				donor_verbs_remove_device(polled[i]->verbs);
+				device_removed(polled[i]->verbs);
 		}
-		for (int i = 0; i < VERBS_EVENTS && handle_event(); i++)
+		for (int i = 0; i < EVENTS && handle_event(); i++)
 			;
 
 		more = donor_verbs_register_some();
@@ -179,12 +397,16 @@ thread_main(void *arg)
 		{
 			donor_verbs_tick_conns(now);
 			donor_verbs_tick_domains();
-			donor_verbs_tick_devices();
+			tick_devices();
 			ticked_at = now;
 		}
 	}
 	return NULL;
 }
+
+/*
+ * ---- start --------------------------------------------------------------------
+ */
 
 bool
 donor_verbs_init(const char *host, uint16_t *port, const char **why)
@@ -200,11 +422,11 @@ donor_verbs_init(const char *host, uint16_t *port, const char **why)
 				 device[0] != '\0' ? " " : "", device);
 		return false;
 	}
-	donor_verbs_events = rdma_create_event_channel();
-	if (donor_verbs_events == NULL || !donor_verbs_set_nonblocking(donor_verbs_events->fd))
+	events = rdma_create_event_channel();
+	if (events == NULL || !set_nonblocking(events->fd))
 		snprintf(reason, sizeof(reason), "could not use rdma_cm: %s", strerror(errno));
-	else if (donor_verbs_listen(host, port, reason, sizeof(reason)) &&
-			 donor_verbs_try_registration(donor_verbs_listening_device(), reason, sizeof(reason)))
+	else if (start_listening(host, port, reason, sizeof(reason)) &&
+			 donor_verbs_try_registration(listener->verbs, reason, sizeof(reason)))
 	{
 		wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		if (wake_fd < 0)
@@ -214,9 +436,9 @@ donor_verbs_init(const char *host, uint16_t *port, const char **why)
 		pthread_detach(thread);
 		return true;
 	}
-	donor_verbs_stop_listening();
-	if (donor_verbs_events != NULL)
-		rdma_destroy_event_channel(donor_verbs_events);
-	donor_verbs_events = NULL;
+	stop_listening();
+	if (events != NULL)
+		rdma_destroy_event_channel(events);
+	events = NULL;
 	return false;
 }

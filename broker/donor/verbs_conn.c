@@ -33,6 +33,7 @@
 #define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
 #define RNR_RETRIES		6
+#define COMPLETIONS		64		/* of a device, that one round looks at */
 
 /* What a work request was, by its wr_id; below these, receives by their slot */
 #define WR_ANSWER		RBP_VERBS_PINGS
@@ -206,7 +207,7 @@ donor_verbs_handle_completions(VerbsDevice *device)
 	struct ibv_cq *cq;
 	void	   *context;
 
-	for (int i = 0; i < VERBS_EVENTS && ibv_get_cq_event(device->channel, &cq, &context) == 0; i++)
+	for (int i = 0; i < COMPLETIONS && ibv_get_cq_event(device->channel, &cq, &context) == 0; i++)
 	{
 		VerbsConn  *conn = context;
 

@@ -18,8 +18,6 @@
 
 #include <sys/queue.h>
 
-#define VERBS_EVENTS	64		/* of a kind, that one round handles */
-
 /*
  * ---- verbs.c ------------------------------------------------------------------
  */
@@ -31,11 +29,6 @@ extern void donor_verbs_complain(int error, const char *fmt,...)
 /* Let the verbs thread look for MRs to register.  Any thread; does not wait. */
 extern void donor_verbs_wake(void);
 
-extern bool donor_verbs_set_nonblocking(int fd);
-
-/*
- * ---- verbs_device.c -----------------------------------------------------------
- */
 typedef struct VerbsDevice
 {
 	struct VerbsDevice *next;
@@ -45,33 +38,8 @@ typedef struct VerbsDevice
 	int			max_reads;		/* in flight on a queue pair */
 } VerbsDevice;
 
-#define VERBS_MAX_DEVICES	32
-
-extern VerbsDevice *donor_verbs_devices;
-extern struct rdma_event_channel *donor_verbs_events;
-
-/*
- * Listen on a host's address; "": any.  *port gets the port.  On failure,
- * which it does not complain of, reason[len] says why.
- */
-extern bool donor_verbs_listen(const char *host, uint16_t *port, char *reason, size_t len);
-extern void donor_verbs_stop_listening(void);
-
-/* The device that is listened on; NULL: all of them, or none. */
-extern struct ibv_context *donor_verbs_listening_device(void);
-
 /* The device that an id is on; NULL if it cannot be used. */
 extern VerbsDevice *donor_verbs_get_device(struct rdma_cm_id *id);
-
-/* A device was unplugged, or reset: its memory has no MRs there any more. */
-extern void donor_verbs_remove_device(struct ibv_context *verbs);
-
-/* The same, as an event of this id tells. */
-extern void donor_verbs_handle_removal(struct rdma_cm_id *id);
-
-/* To be called each second if there is something to do. */
-extern bool donor_verbs_devices_need_ticks(void);
-extern void donor_verbs_tick_devices(void);
 
 /*
  * ---- verbs_mr.c ---------------------------------------------------------------

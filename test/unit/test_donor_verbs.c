@@ -35,7 +35,6 @@ static int64_t shifted_now(void);
 #define rbp_boottime_ns	shifted_now
 #include "broker/donor/verbs.c"
 #include "broker/donor/verbs_conn.c"
-#include "broker/donor/verbs_device.c"
 #include "broker/donor/verbs_mr.c"
 #undef malloc
 #undef calloc
