@@ -119,7 +119,7 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 	return rc;
 }
 
-/* What the broker says of one lease. */
+/* The broker's word on one lease. */
 typedef struct LeaseWord
 {
 	const char *id;				/* belongs to the JSON */
@@ -218,7 +218,7 @@ apply(const json_t *reply, int64_t now, int64_t *revision)
 	}
 	donor_apply_end();
 
-	/* what was said to be clean may have been lost on the way */
+	/* a report that a region is clean may have been lost on the way */
 	json_array_foreach(json_object_get(reply, "dirty"), i, item)
 		if (is_region(item))
 			donor_repeat_clean((uint32_t) json_integer_value(item));
@@ -320,9 +320,9 @@ wait_for_cleaning(void)
 }
 
 /*
- * Why the broker is of no use is logged whenever the reason is another one,
- * which may be the one that matters.  What libcurl measured is no part of it.
- * True if it was logged.
+ * Log why the broker cannot be used, whenever that is another reason than
+ * before.  Times that libcurl measured are cut out: they are no part of the
+ * reason.  True if it was logged.
  */
 static bool
 log_trouble(int rc, const char *error, char *before, size_t len)
@@ -350,21 +350,21 @@ log_trouble(int rc, const char *error, char *before, size_t len)
 	return rbp_log_repeated(RBP_LOG_WARNING, "%s", reason);
 }
 
-/* What the control thread knows of itself and the broker. */
+/* The control thread's state. */
 typedef struct Control
 {
 	const DonorOptions *opt;
 	RbpHttp    *http;
 	char	   *token;
-	int64_t		revision;		/* of the broker's word that was applied last */
+	int64_t		revision;		/* the last of the broker's that was applied */
 	int64_t		drain_until;	/* INT64_MAX: nobody has told us to end */
 	int			retry_ms;
 	bool		registered;
 	bool		draining;		/* we are to end */
 	bool		broker_drains;	/* the broker's last word: drain */
 	bool		away;			/* the last request has failed */
-	bool		away_said;		/* ... and the log has it */
-	char		trouble[512];	/* why it has */
+	bool		away_said;		/* ... and that is in the log */
+	char		trouble[512];	/* why the last request has failed */
 } Control;
 
 static void
@@ -382,7 +382,7 @@ control_init(Control *c, const DonorOptions *opt)
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);
 }
 
-/* Take leave of the broker if it knows us, and free all. */
+/* Deregister if the broker knows us, and free all. */
 static void
 control_end(Control *c)
 {

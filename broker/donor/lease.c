@@ -12,14 +12,14 @@
  *
  * A region's way: FREE -> LEASED (granted) -> DIRTY (lost its lease) -> FREE
  * (zeroed, to be reported clean).  The janitor does the step from DIRTY,
- * which takes tens of milliseconds, with no lock held.  Withdrawal of regions
- * to which clients have RDMA keys, or which they have mapped, comes first, for
- * all that wait: these clients can go on until then.
+ * which takes tens of milliseconds, with no lock held.  Before that it withdraws
+ * all regions that wait, to which clients may have rkeys, or which they may have
+ * mapped: these clients can go on until then.
  *
  * A lease that ended by our clock stays in the table, ended and without
  * regions, until the broker has heard that: or else a broker that does not
- * know yet would bring it back to life.  What the broker names after it has
- * heard is a new grant, under the same id perhaps.
+ * know yet would bring it back to life.  If the broker names it after it has
+ * heard, that is a new grant, under the same id perhaps.
  *
  * Short of memory (--min-free), the janitor gives free regions' memory back
  * to the system at once and counts how many more would be needed: the
@@ -126,8 +126,8 @@ donor_region_leave(DonorRegion *region)
 }
 
 /*
- * Take a region from its lease.  From here on nobody enters; who is in it
- * will be waited for by the janitor.
+ * Fence: take a region from its lease.  From here on nobody enters; the janitor
+ * waits for those who are inside.
  */
 static void
 fence_region(DonorRegion *region)
@@ -409,7 +409,7 @@ expire_leases(int64_t now)
 
 /*
  * Nobody can enter any more; wait for those who did before.  A system call is
- * over at once, the making of a key takes milliseconds.
+ * over at once, the registration of an MR takes milliseconds.
  */
 static void
 wait_for_users(DonorRegion *region)
@@ -426,9 +426,9 @@ wait_for_users(DonorRegion *region)
 }
 
 /*
- * Put a fenced region out of everybody's reach: who has a key to it, or has
- * mapped it, keeps nothing of it.  Called with donor_lock held, which it gives
- * up in between.
+ * Put a fenced region out of everybody's reach: rkeys to it die, and clients
+ * that have mapped it find nothing there.  Called with donor_lock held, which it
+ * gives up in between.
  */
 static void
 withdraw(DonorRegion *region)
@@ -442,7 +442,7 @@ withdraw(DonorRegion *region)
 	region->withdrawn = true;
 }
 
-/* For all that wait, before the slow part. */
+/* Withdraw all regions that wait to be zeroed, which is the slow part. */
 static void
 withdraw_dirty(void)
 {

@@ -11,13 +11,12 @@
  * bytes to or from a region first enters it: counts itself in `users`, and
  * only then looks whether the region still belongs to the connection's lease
  * and the lease has not ended.  It leaves right after the system call, which
- * never blocks; the verbs thread, which makes a key to the region meanwhile,
- * some milliseconds later.  Who fences a region clears `owner` first and then
- * waits until `users` is zero.  Both sides use sequentially consistent
- * operations, so either the request sees that the owner is gone, or the fence
- * sees the request and waits for it.  Nothing of the region is touched
- * afterwards on behalf of the old lease, but by RDMA, until the janitor has
- * revoked its keys.
+ * never blocks; the verbs thread, which registers an MR of the region meanwhile,
+ * some milliseconds later.  A fence clears `owner` first and then waits until
+ * `users` is zero.  Both sides use sequentially consistent operations, so either
+ * the request sees that the owner is gone, or the fence sees the request and
+ * waits for it.  Nothing of the region is touched afterwards on behalf of the
+ * old lease, but by RDMA, until the janitor has revoked its rkeys.
  *
  * Locks: donor_lock (in lease.c) protects the table of leases and the
  * regions' `state`; it is never held during I/O, zeroing or a fence's wait.
@@ -56,14 +55,14 @@ struct DonorLease
 };
 
 /*
- * What RDMA has to know of leases.
+ * Callbacks by which leases tell RDMA of regions.
  *
- * granted: the lease got this region: its clients may have a key for it.  With
+ * granted: the lease got this region: its clients may have an rkey to it.  With
  * donor_lock held, when the lease owns the region.  Does not wait for a device.
  *
- * revoke: every remote key of this region is dead when this returns; if a device
- * would not let go of one, the region is marked as exported, and what the key leads
- * to is never used again.  In the janitor, with nobody able to enter the region any
+ * revoke: every rkey of this region is dead when this returns; if a device would
+ * not let go of one, the region is marked as exported, and the memory that it
+ * leads to is never used again.  In the janitor, with nobody able to enter the region any
  * more, nobody in it, and no lock held; before the region is zeroed or given back.
  *
  * Both do nothing if RDMA is not served.
@@ -99,8 +98,8 @@ extern void donor_region_leave(DonorRegion *region);
 
 /*
  * Make the broker's truth ours: between donor_apply_begin() and
- * donor_apply_end() name every live lease, and its regions.  Whatever is not
- * named is fenced.  Control thread only.
+ * donor_apply_end() name every live lease, and its regions.  All others are
+ * fenced.  Control thread only.
  */
 extern void donor_apply_begin(void);
 extern void donor_apply_lease(const char *id,
@@ -112,7 +111,7 @@ extern void donor_apply_end(void);
 /* The broker forgot us: everything is to be registered anew, nothing leased. */
 extern void donor_apply_nothing(void);
 
-/* What the next heartbeat has to say. */
+/* The contents of the next heartbeat. */
 typedef struct DonorReport
 {
 	uint32_t   *clean;			/* malloc'ed; regions newly clean */

@@ -224,7 +224,7 @@ serve_rdma(RbpEndpoint *ep, const char **why)
 	char		host[RBP_HOST_LEN];
 	char		text[RBP_HOST_LEN + 16];
 
-	/* of a named device or GID, the address is known */
+	/* a named device or GID has an address */
 	strcpy(host, address->host);
 	if ((!opt.rdma_listen.given && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
 		is_wildcard(host))
@@ -258,7 +258,7 @@ start_serving(RbpEndpoint *ep, bool automatic, uint16_t *port)
 		if (!automatic)
 			rbp_die("could not serve RDMA: %s", why);
 
-		/* who has a device will want to know, others will not */
+		/* with a device somebody will want to know, without one not */
 		rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
 				"without RDMA: %s", why);
 		ep->transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;

@@ -10,8 +10,8 @@
  * pool as long as that lasts, transparent huge pages where the system gives
  * them to shared memory, plain ones.
  *
- * Memfds are sealed against growing before anybody else sees them: who still
- * holds one of an ended lease, truncated to nothing, cannot make it hold
+ * Memfds are sealed against growing before anybody else sees them: a client that
+ * still holds one of an ended lease, truncated to nothing, cannot make it hold
  * memory again.  They cannot be sealed against shrinking, since that is how
  * the donor withdraws them; a client that shrinks its own region only hurts
  * its own lease: system calls on the hole fail, and a user-space access maps
@@ -41,7 +41,7 @@
 
 /* Between two looks at what the machine has left. */
 #define STEP_SIZE	(UINT64_C(16) << 20)
-/* Of the machine's memory, what is left free by default. */
+/* Part of the machine's memory that is left free by default: one in so many. */
 #define FREE_PART	20
 #define OOM_SCORE	1000		/* of -1000 to 1000: die before all others */
 
@@ -108,9 +108,9 @@ populate_step(uint8_t *base, uint64_t size)
 }
 
 /*
- * The memory is there, or false, with errno.  Touches every page.  What is
- * left to the machine is looked at on the way, since the system would sooner
- * kill a process than refuse.  Huge pages come from a pool of their own.
+ * Touch every page.  False, with errno, if there is not so much memory: the rest
+ * of the machine's is looked at on the way, since the system would sooner kill a
+ * process than refuse.  Huge pages come from a pool of their own.
  */
 static bool
 populate(uint8_t *base, uint64_t size, bool huge)
@@ -300,8 +300,8 @@ cgroup_dir(char *dir, size_t len, bool *v2)
 }
 
 /*
- * What the system has and could still hand out, or one of this process's
- * cgroups if that is tighter; UINT64_MAX if it cannot be found out.  A test
+ * Memory that the system has and could still hand out, or that one of this
+ * process's cgroups could if that is tighter; UINT64_MAX if it is not known.  A test
  * puts a file of its own in the place of the kernel's.
  */
 static void
@@ -370,7 +370,7 @@ donor_memory_default_min_free(void)
 	return total == UINT64_MAX ? 0 : total / FREE_PART;
 }
 
-/* What of n regions the pool of huge pages has, in bytes. */
+/* Bytes that the pool of huge pages has for up to n regions. */
 static uint64_t
 pool_memory(uint64_t n, uint64_t region_size)
 {

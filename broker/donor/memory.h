@@ -26,9 +26,9 @@ typedef struct DonorRegion
 {
 	_Atomic(DonorLease *) owner;	/* who may enter, or NULL */
 	atomic_int	users;			/* serving threads in it */
-	atomic_bool exported;		/* its memfd was given to a client, or a key to
-								 * it could not be taken back: to be reused,
-								 * it needs other memory */
+	atomic_bool exported;		/* its memfd was given to a client, or an MR of
+								 * it could not be ended: to be reused, it
+								 * needs other memory */
 	DonorRegionState state;
 	bool		withdrawn;		/* while DIRTY: out of everybody's reach; under
 								 * donor_lock */

@@ -48,10 +48,10 @@
 #define MAX_CONNECTIONS	16384
 
 /*
- * With one client at a time, who runs while we yield is that client, soon to
+ * With one client at a time, it is that client that runs while we yield, soon to
  * wait for us: staying awake saves both of us a wake-up for each request.  Only
- * a yield that ran others for long has run something that computes, behind
- * whose time slices requests would wait, where a sleeper would be woken.
+ * a yield that ran others for long has run something that computes: requests
+ * would wait behind its time slices, where a sleeper would be woken.
  */
 #define YIELD_HURTS_ALONE_NS	1000000
 

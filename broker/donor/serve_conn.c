@@ -6,8 +6,8 @@
  * TCP and UNIX connections are served by the same code: MAP only exists on the
  * latter, READ and WRITE work on both.
  *
- * What is written is received into the region's memory, but for the part of a
- * first write that came along with its header.  Around that system call the
+ * The payload of a write is received into the region's memory, but for the part
+ * of a first write that came along with its header.  Around that system call the
  * thread is "in" the region, see lease.h.
  *
  * A client's memory is bounded: while the ring of answers is full nothing more is read
@@ -131,7 +131,7 @@ handle_request(Conn *conn, const uint8_t *buf)
 		return false;
 	conn->last_was_write = req.op == RBP_OP_WRITE;
 
-	/* of a PING, region, length and offset are 0 */
+	/* a PING has 0 for region, length and offset */
 	if (req.region >= donor_nregions)
 		status = RBP_WIRE_DENIED;
 	else if (req.len > donor_region_size ||

@@ -55,7 +55,7 @@ typedef struct Conn
 	ConnState	state;
 	Thread	   *thread;
 	LIST_ENTRY(Conn) link;		/* in the thread's list */
-	int64_t		active_at;		/* last traffic; of the handshake: accept */
+	int64_t		active_at;		/* last traffic, or accept() */
 	DonorLease *lease;			/* referenced; NULL before the handshake */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];

@@ -4,8 +4,8 @@
  *	  RDMA: devices, listening, and the thread that serves them.
  *
  * A client reads and writes by asking its device, which asks ours, which
- * needs neither this process nor a processor for it.  What is left to do here
- * is to let in those who have a lease, to hand out rkeys, to answer pings, and
+ * needs neither this process nor a processor for it.  The work that is left is
+ * to let in those who have a lease, to hand out rkeys, to answer pings, and
  * above all to end MRs when a lease loses its regions.
  *
  * verbs_conn.c		connections: handshake, pings
@@ -326,7 +326,7 @@ handle_event(void)
 	return true;
 }
 
-/* What is due each second. */
+/* Duties of each second. */
 static void
 tick_devices(void)
 {

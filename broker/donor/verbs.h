@@ -24,7 +24,7 @@
 extern bool donor_verbs_init(const char *host, uint16_t *port,
 							 const char **why);
 
-/* What leases tell: see donor_lease_set_rdma(). */
+/* For donor_lease_set_rdma(). */
 extern const DonorRdma donor_verbs_rdma;
 
 /* Connections that are open now; and that were denied since the start. */

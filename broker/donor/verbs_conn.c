@@ -35,7 +35,7 @@
 #define RNR_RETRIES		6
 #define COMPLETIONS		64		/* of a device, that one round looks at */
 
-/* What a work request was, by its wr_id; below these, receives by their slot */
+/* Kinds of work requests by wr_id; below these, receives by their slot */
 #define WR_ANSWER		RBP_VERBS_PINGS
 #define WR_PROBE		(2 * RBP_VERBS_PINGS)
 
@@ -187,7 +187,7 @@ handle_completion(VerbsConn *conn, const struct ibv_wc *wc)
 	return conn->nheld == 0 || answer_ping(conn, conn->held[--conn->nheld]);
 }
 
-/* Whatever is in the queue.  False: the connection is to be closed. */
+/* Handle all that is in the CQ.  False: the connection is to be closed. */
 static bool
 drain(VerbsConn *conn)
 {

@@ -2,7 +2,7 @@
  *
  * verbs_internal.h
  *	  What the files of the RDMA service share; see verbs.c for threads,
- *	  locks, and why no key outlives a lease.
+ *	  verbs_mr.c for locks, and why no rkey outlives a lease.
  *
  * All functions are the verbs thread's, unless said otherwise.  Those that
  * can fail have complained when they return false or NULL.
@@ -44,19 +44,7 @@ extern VerbsDevice *donor_verbs_get_device(struct rdma_cm_id *id);
 /*
  * ---- verbs_mr.c ---------------------------------------------------------------
  */
-typedef enum RegionMrState
-{
-	MR_NONE,					/* the region is not the lease's */
-	MR_PENDING,					/* to be registered */
-	MR_REGISTERED,
-	MR_DEREGISTERING			/* by some thread */
-} RegionMrState;
-
-typedef struct RegionMr
-{
-	struct ibv_mr *mr;			/* of REGISTERED and DEREGISTERING */
-	RegionMrState state;
-} RegionMr;
+typedef struct RegionMr RegionMr;
 
 typedef struct LeaseDomain
 {
@@ -70,7 +58,7 @@ typedef struct LeaseDomain
 	_Atomic uint64_t *table;	/* an entry is two words */
 	RegionMr   *regions;
 	uint32_t	npending;
-	int			pins;			/* who uses it without the lock */
+	int			pins;			/* uses of it without the lock */
 
 	/* the verbs thread's */
 	int			nconns;
@@ -87,7 +75,7 @@ typedef struct LeaseDomain
  */
 extern bool donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t len);
 
-/* What the lease has on the device; takes over the reference.  NULL: failed. */
+/* The lease's domain on the device; takes over the reference.  NULL: failed. */
 extern LeaseDomain *donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device);
 
 /*

@@ -53,6 +53,20 @@
 
 #define TABLE_ALIGN		4096
 
+typedef enum RegionMrState
+{
+	MR_NONE,					/* the region is not the lease's */
+	MR_PENDING,					/* to be registered */
+	MR_REGISTERED,
+	MR_DEREGISTERING			/* by some thread */
+} RegionMrState;
+
+struct RegionMr
+{
+	struct ibv_mr *mr;			/* of REGISTERED and DEREGISTERING */
+	RegionMrState state;
+};
+
 static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;	/* or was unpinned */
 
@@ -364,7 +378,7 @@ donor_verbs_tick_domains(void)
 	}
 }
 
-/* What is too low a limit should show at the start, not when memory is leased. */
+/* A limit that is too low should show at the start, not when memory is leased. */
 bool
 donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t reason_len)
 {

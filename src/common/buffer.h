@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Starts as zeroes; who has it frees data. */
+/* Starts as zeroes; its owner frees data. */
 typedef struct RbpBuffer
 {
 	char	   *data;			/* malloc'ed; NULL as long as len is 0 */

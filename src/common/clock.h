@@ -12,7 +12,7 @@
 
 #include <stdint.h>
 
-/* CLOCK_MONOTONIC in nanoseconds: what all deadlines are counted by. */
+/* CLOCK_MONOTONIC in nanoseconds: all deadlines are counted by it. */
 extern int64_t rbp_now_ns(void);
 
 /*

@@ -18,7 +18,7 @@
 #define RBP_BOOT_ID_LEN		40
 #define RBP_SECRET_LEN		32	/* bytes, not text */
 
-/* Of one donor; a region's number is below it. */
+/* A donor's; a region's number is below it. */
 #define RBP_DONOR_MAX_REGIONS	65536
 
 #endif							/* RBP_LIMITS_H */

@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-/* Of the whole process; races between threads only blur them. */
+/* The whole process's; races between threads only blur them. */
 static _Atomic int64_t rest_until;
 static _Atomic int64_t rest_ns = RBP_SPIN_MIN_REST_NS;
 

@@ -39,7 +39,7 @@ typedef struct RbpSpin
 /* How long this wait may poll, in ns; 0: block at once.  now: rbp_now_ns(). */
 extern int64_t rbp_spin_begin(RbpSpin *spin, int64_t now);
 
-/* What the poll that rbp_spin_begin() allowed came to. */
+/* How the poll that rbp_spin_begin() allowed has ended. */
 typedef enum RbpSpinResult
 {
 	RBP_SPIN_PAID,				/* what we waited for came */
