@@ -82,8 +82,7 @@ static int
 register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 {
 	json_t	   *names = json_array();
-	uint32_t   *free_list;
-	uint32_t	nfree;
+	DonorReport report;
 	json_t	   *body;
 	int			rc;
 
@@ -93,7 +92,11 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 		json_array_append_new(names, json_string("verbs"));
 	if (ep->transports & RBP_TRANSPORT_TCP)
 		json_array_append_new(names, json_string("tcp"));
-	free_list = donor_clean_regions(&nfree);
+
+	/* the broker knows nothing of regions */
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		donor_repeat_clean(i);
+	donor_report_get(&report);
 	body = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}",
 					 "id", opt->id,
 					 "host", ep->host,
@@ -105,8 +108,8 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 					 "regions", (json_int_t) donor_nregions,
 					 "grace_ms", (json_int_t) opt->reclaim_grace * 1000,
 					 "transports", names,
-					 "clean", clean_list(free_list, nfree));
-	free(free_list);
+					 "clean", clean_list(report.clean, report.nclean));
+	donor_report_free(&report);
 	if (body == NULL)
 		rbp_die("out of memory");
 	if (ep->transports & RBP_TRANSPORT_VERBS)
@@ -232,14 +235,12 @@ static int
 heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 {
 	DonorReport report;
-	DonorServeStats stats;
 	json_t	   *ended = json_array();
 	json_t	   *reply = NULL;
 	json_t	   *body;
 	int			rc;
 
 	donor_report_get(&report);
-	donor_serve_stats(&stats);
 	for (uint32_t i = 0; i < report.nended; i++)
 		json_array_append_new(ended, json_string(report.ended[i]));
 	body = json_pack("{s:s, s:I, s:o, s:o, s:I, s:b}",
@@ -260,14 +261,14 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 			{"free_regions", report.free_regions},
 			{"leased_regions", report.leased_regions},
 			{"released_regions", report.released_regions},
-			{"connections", stats.connections + donor_verbs_connections()},
+			{"connections", donor_serve_connections() + donor_verbs_connections()},
 			{"rdma_connections", donor_verbs_connections()},
-			{"reads", stats.reads},
-			{"writes", stats.writes},
-			{"maps", stats.maps},
-			{"denied", stats.denied + donor_verbs_denied()},
-			{"bytes_read", stats.bytes_read},
-			{"bytes_written", stats.bytes_written},
+			{"reads", donor_serve_stat(DONOR_READS)},
+			{"writes", donor_serve_stat(DONOR_WRITES)},
+			{"maps", donor_serve_stat(DONOR_MAPS)},
+			{"denied", donor_serve_stat(DONOR_DENIED) + donor_verbs_denied()},
+			{"bytes_read", donor_serve_stat(DONOR_BYTES_READ)},
+			{"bytes_written", donor_serve_stat(DONOR_BYTES_WRITTEN)},
 		};
 
 		for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)

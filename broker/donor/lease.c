@@ -312,23 +312,6 @@ donor_report_get(DonorReport *report)
 	pthread_mutex_unlock(&donor_lock);
 }
 
-uint32_t *
-donor_clean_regions(uint32_t *n)
-{
-	uint32_t   *list = calloc(donor_nregions, sizeof(uint32_t));
-
-	if (list == NULL)
-		rbp_die("out of memory");
-	*n = 0;
-	pthread_mutex_lock(&donor_lock);
-	for (uint32_t i = 0; i < donor_nregions; i++)
-		if (donor_regions[i].state == DONOR_REGION_FREE ||
-			donor_regions[i].state == DONOR_REGION_RELEASED)
-			list[(*n)++] = i;
-	pthread_mutex_unlock(&donor_lock);
-	return list;
-}
-
 void
 donor_repeat_clean(uint32_t region)
 {

@@ -127,10 +127,7 @@ typedef struct DonorReport
 
 extern void donor_report_get(DonorReport *report);
 
-/* The numbers of all regions that carry nobody's data; malloc'ed. */
-extern uint32_t *donor_clean_regions(uint32_t *n);
-
-/* The broker still takes this region for dirty: if it is not, say so again. */
+/* The broker may take this region for dirty: if it is not, say so again. */
 extern void donor_repeat_clean(uint32_t region);
 
 /* Are there regions that wait to be zeroed? */

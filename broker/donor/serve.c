@@ -418,18 +418,18 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 	}
 }
 
-void
-donor_serve_stats(DonorServeStats *stats)
+uint64_t
+donor_serve_stat(DonorServeStat stat)
 {
-	memset(stats, 0, sizeof(*stats));
-	stats->connections = (uint64_t) atomic_load(&nconnections);
+	uint64_t	total = 0;
+
 	for (int i = 0; i < nthreads; i++)
-	{
-		stats->reads += atomic_load(&threads[i].reads);
-		stats->writes += atomic_load(&threads[i].writes);
-		stats->maps += atomic_load(&threads[i].maps);
-		stats->denied += atomic_load(&threads[i].denied);
-		stats->bytes_read += atomic_load(&threads[i].bytes_read);
-		stats->bytes_written += atomic_load(&threads[i].bytes_written);
-	}
+		total += atomic_load(&threads[i].stats[stat]);
+	return total;
+}
+
+uint64_t
+donor_serve_connections(void)
+{
+	return (uint64_t) atomic_load(&nconnections);
 }

@@ -23,17 +23,20 @@ extern void donor_serve_init(const char *host, uint16_t *port,
 							 int spin_us);
 
 /* Totals since the start. */
-typedef struct DonorServeStats
+typedef enum DonorServeStat
 {
-	uint64_t	connections;	/* open now */
-	uint64_t	reads;
-	uint64_t	writes;
-	uint64_t	maps;
-	uint64_t	denied;
-	uint64_t	bytes_read;
-	uint64_t	bytes_written;
-} DonorServeStats;
+	DONOR_READS,
+	DONOR_WRITES,
+	DONOR_MAPS,
+	DONOR_DENIED,
+	DONOR_BYTES_READ,
+	DONOR_BYTES_WRITTEN,
+	DONOR_NSTATS
+} DonorServeStat;
 
-extern void donor_serve_stats(DonorServeStats *stats);
+extern uint64_t donor_serve_stat(DonorServeStat stat);
+
+/* Connections that are open now. */
+extern uint64_t donor_serve_connections(void);
 
 #endif							/* RBP_DONOR_SERVE_H */

@@ -53,7 +53,7 @@ donor_serve_answer(Conn *conn, uint8_t op, uint64_t id, uint16_t status)
 {
 	set_header(queue(conn, op, id), status, 0);
 	if (status != RBP_WIRE_OK)
-		donor_serve_count(&conn->thread->denied, 1);
+		donor_serve_count(conn->thread, DONOR_DENIED, 1);
 }
 
 void
@@ -84,7 +84,7 @@ refuse(Conn *conn, Answer *a)
 	a->region = ANSWER_NO_REGION;
 	a->payload = 0;
 	set_header(a, RBP_WIRE_DENIED, 0);
-	donor_serve_count(&conn->thread->denied, 1);
+	donor_serve_count(conn->thread, DONOR_DENIED, 1);
 }
 
 /*

@@ -107,7 +107,7 @@ handle_auth(Conn *conn, const uint8_t *buf)
 		else
 			donor_serve_log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
 		donor_lease_unref(lease);
-		donor_serve_count(&conn->thread->denied, 1);
+		donor_serve_count(conn->thread, DONOR_DENIED, 1);
 		welcome = (RbpWireWelcome) {.status = RBP_WIRE_DENIED};
 	}
 	rbp_wire_put_welcome(out, &welcome);
@@ -141,12 +141,12 @@ handle_request(Conn *conn, const uint8_t *buf)
 	switch (req.op)
 	{
 		case RBP_OP_READ:
-			donor_serve_count(&t->reads, 1);
-			donor_serve_count(&t->bytes_read, req.len);
+			donor_serve_count(t, DONOR_READS, 1);
+			donor_serve_count(t, DONOR_BYTES_READ, req.len);
 			break;
 		case RBP_OP_WRITE:
-			donor_serve_count(&t->writes, 1);
-			donor_serve_count(&t->bytes_written, req.len);
+			donor_serve_count(t, DONOR_WRITES, 1);
+			donor_serve_count(t, DONOR_BYTES_WRITTEN, req.len);
 			conn->writing = true;
 			conn->write_status = status;
 			conn->write_region = req.region;
@@ -155,7 +155,7 @@ handle_request(Conn *conn, const uint8_t *buf)
 			conn->write_left = req.len;
 			return true;
 		case RBP_OP_MAP:
-			donor_serve_count(&t->maps, 1);
+			donor_serve_count(t, DONOR_MAPS, 1);
 			break;
 	}
 	if (status == RBP_WIRE_OK && req.op == RBP_OP_READ)

@@ -13,6 +13,7 @@
 
 #include "broker/common/log.h"
 #include "broker/donor/lease.h"
+#include "broker/donor/serve.h"
 #include "common/spin.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
@@ -90,19 +91,15 @@ struct Thread
 	RbpSpin		spin;
 	uint8_t    *scratch;
 
-	/* counters: written by this thread, read by anyone */
-	_Atomic uint64_t reads,
-				writes,
-				maps,
-				denied,
-				bytes_read,
-				bytes_written;
+	_Atomic uint64_t stats[DONOR_NSTATS];	/* read by anyone */
 };
 
 /* Only the owner writes, so no atomic addition is needed. */
 static inline void
-donor_serve_count(_Atomic uint64_t *counter, uint64_t n)
+donor_serve_count(Thread *thread, DonorServeStat stat, uint64_t n)
 {
+	_Atomic uint64_t *counter = &thread->stats[stat];
+
 	atomic_store_explicit(counter,
 						  atomic_load_explicit(counter, memory_order_relaxed) + n,
 						  memory_order_relaxed);

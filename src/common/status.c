@@ -10,26 +10,17 @@
 const char *
 rbp_status_text(RbpStatus status)
 {
-	switch (status)
-	{
-		case RBP_OK:
-			return "ok";
-		case RBP_INPROGRESS:
-			return "in progress";
-		case RBP_TIMEOUT:
-			return "timed out";
-		case RBP_CONNLOST:
-			return "connection lost";
-		case RBP_DENIED:
-			return "access denied";
-		case RBP_PROTOCOL:
-			return "protocol violation";
-		case RBP_NOMEM:
-			return "out of memory";
-		case RBP_INVALID:
-			return "invalid request";
-		case RBP_CANCELED:
-			return "canceled";
-	}
-	return "unknown";
+	static const char *const texts[] = {
+		[RBP_OK] = "ok",
+		[RBP_INPROGRESS] = "in progress",
+		[RBP_TIMEOUT] = "timed out",
+		[RBP_CONNLOST] = "connection lost",
+		[RBP_DENIED] = "access denied",
+		[RBP_PROTOCOL] = "protocol violation",
+		[RBP_NOMEM] = "out of memory",
+		[RBP_INVALID] = "invalid request",
+		[RBP_CANCELED] = "canceled"
+	};
+
+	return (unsigned) status < sizeof(texts) / sizeof(texts[0]) ? texts[status] : "unknown";
 }
