@@ -1,7 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * directory.c
- *	  Which page is where.
+ *	  Which page is where: lookups, invalidation, staging, publication.
+ *
+ * directory_setup.c lays the memory out, directory_slots.c finds a slot for a page,
+ * directory_extent.c follows memory that comes and goes, directory_policy.c what
+ * is kept or limited, directory_walk.c goes through all entries, and s3fifo.c
+ * chooses what is evicted.
  *
  * Concurrency
  *
@@ -73,113 +78,6 @@
 #include "buffer/page.h"
 #include "buffer/s3fifo.h"
 
-#include <string.h>
-
-/*
- * ---- layout -----------------------------------------------------------
- */
-
-static size_t
-align_line(size_t n)
-{
-	return (n + RBP_CACHE_LINE - 1) & ~(size_t) (RBP_CACHE_LINE - 1);
-}
-
-/* Fill in the constant part. */
-static void
-compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
-{
-	size_t		nentries = (size_t) max_slots + staging_slots;
-	size_t		at = align_line(sizeof(RbpDirectory));
-	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
-
-	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
-	RBP_ASSERT(nentries < RBP_NIL);
-
-	dir->max_slots = max_slots;
-	dir->staging_slots = staging_slots;
-	dir->nlocal = nlocal;
-	dir->nbuckets = nlocal < 8 ? 8 : nlocal;
-
-	/* whole cache lines of stamps */
-	dir->nstamps = (nlocal / RBP_SLOTS_PER_STAMP + 15) & ~15u;
-	if (dir->nstamps < RBP_MIN_STAMPS)
-		dir->nstamps = RBP_MIN_STAMPS;
-	dir->nghost_sets = nlocal / RBP_GHOST_WAYS + 1;
-	dir->ghost_unit = nlocal / 1024 + 1;
-	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
-	if (dir->nstripes < 1)
-		dir->nstripes = 1;
-	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
-		dir->nstripes = RBP_ACCOUNT_STRIPES;
-
-	dir->entries = at;
-	at += align_line(nentries * sizeof(RbpEntry));
-	dir->prev = at;
-	at += align_line(nentries * sizeof(uint32_t));
-	dir->buckets = at;
-	at += align_line((size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->ghosts = at;
-	at += align_line((size_t) dir->nghost_sets * RBP_GHOST_WAYS *
-					 RBP_PARTITIONS * sizeof(uint32_t));
-	dir->stamps = at;
-	at += align_line((size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->generations = at;
-	at += align_line((size_t) RBP_GENERATIONS * sizeof(uint32_t));
-	dir->extents = at;
-	at += align_line(nlocal);
-	dir->owners = at;
-	at += align_line(nlocal * sizeof(uint16_t));
-	dir->accounts = at;
-	at += align_line((size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
-	dir->policies = at;
-	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
-	dir->held = at;
-	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
-	dir->space_pages = at;
-	at += align_line((size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
-	dir->space_limits = at;
-	at += align_line(RBP_MAX_SPACES);
-	dir->limits = at;
-	at += align_line((RBP_LIMITS + 1) * sizeof(RbpLimit));
-	dir->bytes = at;
-}
-
-size_t
-rbp_directory_size(uint32_t max_slots, uint32_t staging_slots)
-{
-	RbpDirectory layout;
-
-	compute_layout(&layout, max_slots, staging_slots);
-	return layout.bytes;
-}
-
-RbpDirectory *
-rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
-				   int tranche)
-{
-	RbpDirectory *dir = mem;
-	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
-	memset(dir, 0, sizeof(RbpDirectory));
-	compute_layout(dir, max_slots, staging_slots);
-
-	for (int i = 0; i < RBP_PARTITIONS; i++)
-	{
-		RbpPartition *p = &dir->partitions[i];
-
-		rbp_lock_init(&p->lock, tranche);
-		for (int j = 0; j < RBP_NUM_LISTS; j++)
-			p->lists[j].head = p->lists[j].tail = RBP_NIL;
-	}
-	return dir;
-}
-
-uint32_t
-rbp_directory_max_slots(const RbpDirectory *dir)
-{
-	return dir->max_slots;
-}
-
 /*
  * ---- entries and chains --------------------------------------------------
  */
@@ -207,8 +105,8 @@ rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index)
 	*head = ~index;
 }
 
-static void
-chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
+void
+rbp_chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
 {
 	uint32_t   *head = rbp_bucket_head(dir, hash);
 	uint32_t   *link;
@@ -227,107 +125,6 @@ chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index)
 	*link = rbp_entry(dir, index)->chain;
 }
 
-/*
- * A slot that counts as taken and is on no list is not needed any more: free
- * it, or leave it out of use if nothing is to be put into its extent.
- */
-void
-rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
-{
-	if (rbp_extent_open(dir, index - part * dir->nlocal))
-		rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
-	else
-	{
-		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
-		p->taken--;
-	}
-}
-
-/* Count a fresh slot of the extent as taken, if the extent is open. */
-static bool
-take_fresh(RbpDirectory *dir, uint32_t extent)
-{
-	uint8_t    *byte = rbp_extent_byte(dir, extent);
-	uint8_t		now = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
-
-	while (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH)
-	{
-		uint8_t		left = now == RBP_EXTENT_FRESH ? RBP_EXTENT_TOUCHED - 1 : now - 1;
-
-		if (__atomic_compare_exchange_n(byte, &now, left, false,
-										__ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE))
-			return true;
-	}
-	return false;
-}
-
-/*
- * A fresh slot of the partition, taken, and on no list; RBP_NIL if there is
- * none, or none was found yet: then the next call looks further.  Exclusive
- * lock.
- */
-static uint32_t
-next_fresh(RbpDirectory *dir, uint32_t part)
-{
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
-
-	for (int step = 0; step < RBP_FRESH_STEPS; step++)
-	{
-		uint32_t	extent;
-		uint32_t	index;
-		uint8_t		now;
-
-		if (p->scan >= top)
-		{
-			uint32_t	onlinings = __atomic_load_n(&dir->onlinings, __ATOMIC_ACQUIRE);
-
-			if (p->scan_began == onlinings)
-				break;
-			top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
-			p->scan_began = onlinings;
-			p->scan = 0;
-		}
-		extent = p->scan++;
-		index = part * dir->nlocal + extent;
-		now = rbp_extent_now(dir, extent);
-		if (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH &&
-			rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED &&
-			take_fresh(dir, extent))
-		{
-			p->taken++;
-			return index;
-		}
-	}
-	return RBP_NIL;
-}
-
-/* A pusher lets go of a slot. */
-static void
-slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
-			   uint32_t index)
-{
-	RbpSlotState state = rbp_entry_state(rbp_entry(dir, index));
-
-	RBP_ASSERT(state == RBP_SLOT_RESERVED || state == RBP_SLOT_LOST);
-	p->reserved--;
-	if (state == RBP_SLOT_LOST)
-	{
-		/*
-		 * If its extent is back, it is one of the fresh slots there.  Should
-		 * the extent come just after this look, it still is, and is not to be
-		 * put on a list: close() would not know that the extent is in use.
-		 */
-		if (!take_fresh(dir, index - part * dir->nlocal))
-		{
-			rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
-			return;
-		}
-		p->taken++;
-	}
-	rbp_slot_release(dir, p, part, index);
-}
-
 /* Take the entry, that has a page, out of chain and queue. */
 void
 rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
@@ -335,7 +132,7 @@ rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
 	RbpPartition *p = &dir->partitions[part];
 	RbpEntry   *e = rbp_entry(dir, index);
 
-	chain_unlink(dir, hash, index);
+	rbp_chain_unlink(dir, hash, index);
 	rbp_list_remove(dir, p, index);
 	if (index >= dir->max_slots)
 		rbp_entry_set(e, RBP_SLOT_UNUSED, 0);
@@ -593,106 +390,6 @@ rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 	return live;
 }
 
-/* Forget the page of an entry that was taken off its queue; the slot counts as taken. */
-static void
-entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
-{
-	RbpEntry   *e = rbp_entry(dir, index);
-	uint64_t	hash = rbp_entry_page_hash(e);
-
-	chain_unlink(dir, hash, index);
-	rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
-}
-
-/*
- * Make room under the limit that the space is under, if one page more would pass
- * it.  Where no page is found that could make room, because the partition has none, or
- * is large, the page comes on top, as long as the limit is passed by less than a page
- * for each partition.  False if it is not: the page goes without a slot.
- */
-static bool
-make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
-					  uint32_t *evictions)
-{
-	RbpPartition *p = &dir->partitions[part];
-
-	/* two at most, so that what was passed is made good */
-	for (int i = 0; i < 2; i++)
-	{
-		uint32_t	limit = rbp_limit_reached(dir, space);
-		bool		live = false;
-		uint32_t	index;
-
-		if (limit == 0)
-			return true;
-		index = rbp_limit_evict(dir, part, limit, &live);
-		if (index == RBP_NIL)
-			return i > 0 || !rbp_limit_passed(dir, limit);
-		entry_give_up(dir, part, index);
-		rbp_slot_release(dir, p, part, index);
-		*evictions += live;
-	}
-	return true;
-}
-
-uint32_t
-rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
-{
-	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	slot = RBP_INVALID_SLOT;
-	bool		look = true;	/* for fresh slots, once */
-	uint32_t	evictions = 0;
-	int			freed = 0;
-	int			tries = 0;
-
-	rbp_lock_exclusive(&p->lock);
-	if (!make_room_under_limit(dir, part, page->space, &evictions))
-		tries = RBP_EVICT_STEPS;
-
-	/*
-	 * What is found may lie in an extent that is closed, or draining, and is
-	 * then put out of use on the spot.  That is bounded too: a pusher may
-	 * well go without a slot while memory is being lost.
-	 */
-	while (tries < RBP_EVICT_STEPS)
-	{
-		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
-		bool		live = false;
-
-		if (index != RBP_NIL)
-		{
-			rbp_list_remove(dir, p, index);
-			/* these cost no page */
-			tries += ++freed % RBP_EVICT_STEPS == 0;
-		}
-		else if (!look || (index = next_fresh(dir, part)) == RBP_NIL)
-		{
-			look = false;
-			index = rbp_s3fifo_evict(dir, part, &live);
-			if (index == RBP_NIL)
-				break;
-			entry_give_up(dir, part, index);
-			tries++;
-		}
-
-		if (!rbp_extent_open(dir, index - part * dir->nlocal))
-		{
-			rbp_slot_release(dir, p, part, index);
-			continue;
-		}
-		evictions += live;
-		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
-		p->reserved++;
-		slot = rbp_index_slot(dir, part, index);
-		break;
-	}
-	p->evictions += evictions;
-	*evicted = evictions > 0;
-	rbp_lock_release(&p->lock);
-	return slot;
-}
-
 RbpInsert
 rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 					  uint32_t staging_slot, uint32_t slot)
@@ -758,7 +455,7 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 		rbp_account_add(dir, part, index, hash, 1, freq);
 	}
 	else
-		slot_unreserve(dir, p, part, index);
+		rbp_slot_unreserve(dir, p, part, index);
 	rbp_lock_release(&p->lock);
 	return result;
 }
@@ -782,274 +479,7 @@ rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
 	if (slot != RBP_INVALID_SLOT)
 	{
 		RBP_ASSERT(slot % RBP_PARTITIONS == part);
-		slot_unreserve(dir, p, part, slot_index(dir, slot));
+		rbp_slot_unreserve(dir, p, part, slot_index(dir, slot));
 	}
 	rbp_lock_release(&p->lock);
-}
-
-/*
- * ---- housekeeping and views -------------------------------------------------
- */
-
-/*
- * Entries that come into a chunk after it was done are of generations at least
- * as new as the count of bumps that was read when the sweep began.
- */
-bool
-rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
-{
-	uint32_t	part = (uint32_t) partition;
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	base = part * dir->nlocal;
-	uint64_t	bumps = rbp_directory_bumps(dir);
-	uint32_t	end;
-	bool		done;
-
-	rbp_lock_exclusive(&p->lock);
-	if (p->swept == bumps)
-	{
-		rbp_lock_release(&p->lock);
-		return false;
-	}
-	if (p->sweep_at == 0)
-		p->sweep_bumps = bumps;
-	end = dir->nlocal - p->sweep_at > RBP_SWEEP_STEP ?
-		p->sweep_at + RBP_SWEEP_STEP : dir->nlocal;
-	for (uint32_t i = p->sweep_at; i < end; i++)
-	{
-		RbpEntry   *e = rbp_entry(dir, base + i);
-
-		if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
-			!rbp_entry_live(dir, part, base + i))
-		{
-			rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
-			(*freed)++;
-		}
-	}
-	p->sweep_at = end;
-
-	done = end == dir->nlocal;
-	if (done)
-	{
-		/* of staged pages a partition has few */
-		for (uint32_t index = p->lists[RBP_SLOT_STAGED].head, next;
-			 index != RBP_NIL; index = next)
-		{
-			RbpEntry   *e = rbp_entry(dir, index);
-
-			next = e->next;
-			if (!rbp_entry_live(dir, part, index))
-			{
-				rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
-				(*freed)++;
-			}
-		}
-		p->swept = p->sweep_bumps;
-		p->sweep_at = 0;
-	}
-	rbp_lock_release(&p->lock);
-	return !done;
-}
-
-uint32_t
-rbp_directory_sweep(RbpDirectory *dir, int partition)
-{
-	uint32_t	freed = 0;
-
-	while (rbp_directory_sweep_step(dir, partition, &freed))
-		 /* go on */ ;
-	return freed;
-}
-
-void
-rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
-				   bool (*fn) (RbpDirectory *dir, uint32_t part, uint32_t index,
-							   void *arg),
-				   void *arg)
-{
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	base = part * dir->nlocal;
-	uint32_t	start = 0;
-	bool		done = false;
-
-	while (!done)
-	{
-		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
-			start + RBP_CHUNK : dir->nlocal;
-
-		if (exclusive)
-			rbp_lock_exclusive(&p->lock);
-		else
-			rbp_lock_shared(&p->lock);
-		for (uint32_t i = start; i < end; i++)
-		{
-			RbpEntry   *e = rbp_entry(dir, base + i);
-
-			if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
-				fn(dir, part, base + i, arg))
-				rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
-		}
-		done = end == dir->nlocal;
-		if (done)
-		{
-			uint32_t	next;
-
-			for (uint32_t index = p->lists[RBP_SLOT_STAGED].head;
-				 index != RBP_NIL; index = next)
-			{
-				RbpEntry   *e = rbp_entry(dir, index);
-
-				next = e->next;
-				if (fn(dir, part, index, arg))
-					rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
-			}
-		}
-		rbp_lock_release(&p->lock);
-		start = end;
-	}
-}
-
-typedef struct DropRelationArg
-{
-	uint32_t	rel;
-	uint16_t	space;
-	uint64_t	dropped;
-} DropRelationArg;
-
-static bool
-drop_relation_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	DropRelationArg *drop = arg;
-	const RbpEntry *e = rbp_entry(dir, index);
-
-	if (e->rel != drop->rel || e->space != drop->space ||
-		!rbp_entry_live(dir, part, index))
-		return false;
-	drop->dropped++;
-	return true;
-}
-
-uint64_t
-rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
-{
-	DropRelationArg arg = {rel, space, 0};
-
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		rbp_for_each_entry(dir, part, true, drop_relation_fn, &arg);
-	return arg.dropped;
-}
-
-typedef struct ScanArg
-{
-	void		(*fn) (const RbpPageId *page, RbpWhere where, uint32_t slot,
-					   void *arg);
-	void	   *arg;
-} ScanArg;
-
-static bool
-scan_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	ScanArg    *scan = arg;
-	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
-	RbpLookup	at;
-
-	if (!rbp_entry_live(dir, part, index))
-		return false;
-	rbp_fill_lookup(dir, part, index, &at);
-	scan->fn(&page, at.where, at.slot, scan->arg);
-	return false;
-}
-
-void
-rbp_directory_scan(RbpDirectory *dir, int partition,
-				   void (*fn) (const RbpPageId *page, RbpWhere where,
-							   uint32_t slot, void *arg),
-				   void *arg)
-{
-	ScanArg		scan = {fn, arg};
-
-	rbp_for_each_entry(dir, (uint32_t) partition, false, scan_fn, &scan);
-}
-
-static bool
-count_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
-{
-	RbpDirectoryCounts *counts = arg;
-
-	if (!rbp_entry_live(dir, part, index))
-		return false;
-	if (index >= dir->max_slots)
-		counts->staged++;
-	else
-		counts->remote++;
-	return false;
-}
-
-void
-rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
-{
-	uint32_t	slots = rbp_partition_slots(dir);
-
-	memset(counts, 0, sizeof(*counts));
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-	{
-		RbpPartition *p = &dir->partitions[part];
-		bool		all_live;
-
-		rbp_lock_shared(&p->lock);
-		all_live = p->swept == rbp_directory_bumps(dir) &&
-			rbp_directory_closed(dir) == 0;
-		counts->free += p->lists[RBP_SLOT_FREE].count +
-			(slots > p->taken ? slots - p->taken : 0);
-		counts->small += p->lists[RBP_SLOT_SMALL].count;
-		counts->main += p->lists[RBP_SLOT_MAIN].count;
-		counts->kept += p->lists[RBP_SLOT_KEPT].count;
-		counts->reserved += p->reserved;
-		counts->online += slots;
-		counts->evictions += p->evictions;
-		if (all_live)
-		{
-			/* nothing has died since: no need to look at each */
-			counts->remote += p->lists[RBP_SLOT_SMALL].count +
-				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count;
-			counts->staged += p->lists[RBP_SLOT_STAGED].count;
-		}
-		rbp_lock_release(&p->lock);
-		if (!all_live)
-			rbp_for_each_entry(dir, part, false, count_fn, counts);
-	}
-}
-
-/* Slots of the partition that a page could still take without another's. */
-static uint32_t
-partition_room(RbpDirectory *dir, uint32_t part)
-{
-	RbpPartition *p = &dir->partitions[part];
-	uint32_t	slots = rbp_partition_slots(dir);
-	uint32_t	room;
-
-	rbp_lock_shared(&p->lock);
-	room = p->lists[RBP_SLOT_FREE].count +
-		(slots > p->taken ? slots - p->taken : 0);
-	/* those that are staged will want one each */
-	room -= p->lists[RBP_SLOT_STAGED].count < room ?
-		p->lists[RBP_SLOT_STAGED].count : room;
-	rbp_lock_release(&p->lock);
-	return room;
-}
-
-bool
-rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page)
-{
-	return partition_room(dir, rbp_hash_partition(rbp_page_hash(page))) > 0;
-}
-
-bool
-rbp_directory_is_full(RbpDirectory *dir)
-{
-	uint64_t	room = 0;
-
-	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
-		room += partition_room(dir, part);
-	return room <= (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS / 64;
 }

@@ -545,6 +545,9 @@ extern void rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 /* Put the entry into its page's chain; exclusive lock. */
 extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);
 
+/* Take it out of there; exclusive lock. */
+extern void rbp_chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index);
+
 /* Take the entry, that has a page, out of chain and queue; exclusive lock. */
 extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
 						   uint64_t hash);
@@ -552,5 +555,9 @@ extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
 /* A slot that counts as taken, and is on no list, is let go; exclusive lock. */
 extern void rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 							 uint32_t index);
+
+/* A pusher lets go of a slot that it had reserved; exclusive lock. */
+extern void rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
+							   uint32_t index);
 
 #endif							/* RBP_DIRECTORY_INTERNAL_H */

@@ -1,0 +1,119 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_setup.c
+ *	  The directory in shared memory: where each of its arrays begins.
+ *
+ * This runs in the postmaster, before anybody else sees the memory: no locks.
+ * The offsets and counts that it writes never change after that.
+ *
+ * directory.c tells how this goes together with the rest.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+
+#include <string.h>
+
+static size_t
+align_line(size_t n)
+{
+	return (n + RBP_CACHE_LINE - 1) & ~(size_t) (RBP_CACHE_LINE - 1);
+}
+
+/* Fill in the constant part. */
+static void
+compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
+{
+	size_t		nentries = (size_t) max_slots + staging_slots;
+	size_t		at = align_line(sizeof(RbpDirectory));
+	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
+
+	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
+	RBP_ASSERT(nentries < RBP_NIL);
+
+	dir->max_slots = max_slots;
+	dir->staging_slots = staging_slots;
+	dir->nlocal = nlocal;
+	dir->nbuckets = nlocal < 8 ? 8 : nlocal;
+
+	/* whole cache lines of stamps */
+	dir->nstamps = (nlocal / RBP_SLOTS_PER_STAMP + 15) & ~15u;
+	if (dir->nstamps < RBP_MIN_STAMPS)
+		dir->nstamps = RBP_MIN_STAMPS;
+	dir->nghost_sets = nlocal / RBP_GHOST_WAYS + 1;
+	dir->ghost_unit = nlocal / 1024 + 1;
+	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
+	if (dir->nstripes < 1)
+		dir->nstripes = 1;
+	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
+		dir->nstripes = RBP_ACCOUNT_STRIPES;
+
+	dir->entries = at;
+	at += align_line(nentries * sizeof(RbpEntry));
+	dir->prev = at;
+	at += align_line(nentries * sizeof(uint32_t));
+	dir->buckets = at;
+	at += align_line((size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->ghosts = at;
+	at += align_line((size_t) dir->nghost_sets * RBP_GHOST_WAYS *
+					 RBP_PARTITIONS * sizeof(uint32_t));
+	dir->stamps = at;
+	at += align_line((size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->generations = at;
+	at += align_line((size_t) RBP_GENERATIONS * sizeof(uint32_t));
+	dir->extents = at;
+	at += align_line(nlocal);
+	dir->owners = at;
+	at += align_line(nlocal * sizeof(uint16_t));
+	dir->accounts = at;
+	at += align_line((size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
+	dir->policies = at;
+	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
+	dir->held = at;
+	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
+	dir->space_pages = at;
+	at += align_line((size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
+	dir->space_limits = at;
+	at += align_line(RBP_MAX_SPACES);
+	dir->limits = at;
+	at += align_line((RBP_LIMITS + 1) * sizeof(RbpLimit));
+	dir->bytes = at;
+}
+
+size_t
+rbp_directory_size(uint32_t max_slots, uint32_t staging_slots)
+{
+	RbpDirectory layout;
+
+	compute_layout(&layout, max_slots, staging_slots);
+	return layout.bytes;
+}
+
+RbpDirectory *
+rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
+				   int tranche)
+{
+	RbpDirectory *dir = mem;
+	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
+	memset(dir, 0, sizeof(RbpDirectory));
+	compute_layout(dir, max_slots, staging_slots);
+
+	for (int i = 0; i < RBP_PARTITIONS; i++)
+	{
+		RbpPartition *p = &dir->partitions[i];
+
+		rbp_lock_init(&p->lock, tranche);
+		for (int j = 0; j < RBP_NUM_LISTS; j++)
+			p->lists[j].head = p->lists[j].tail = RBP_NIL;
+	}
+	return dir;
+}
+
+uint32_t
+rbp_directory_max_slots(const RbpDirectory *dir)
+{
+	return dir->max_slots;
+}

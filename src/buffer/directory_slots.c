@@ -1,0 +1,223 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_slots.c
+ *	  Which remote slot a page gets: free ones, fresh ones, those of other pages.
+ *
+ * A slot is unused, or it is taken: then it is free (on the list of those), reserved
+ * for a page that a pusher is writing to it, or it has a page, and is on one of the
+ * queues.  The counts of a partition (taken, reserved), its list of free slots, and the
+ * place where its search for fresh slots stands (scan, scan_began) change here,
+ * under the partition's exclusive lock.  Extents' bytes are atomics: fresh slots
+ * are taken by compare-and-swap.
+ *
+ * directory.c tells how this goes together with the rest.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+#include "buffer/s3fifo.h"
+
+/*
+ * A slot that counts as taken and is on no list is not needed any more: free
+ * it, or leave it out of use if nothing is to be put into its extent.
+ */
+void
+rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
+{
+	if (rbp_extent_open(dir, index - part * dir->nlocal))
+		rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
+	else
+	{
+		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
+		p->taken--;
+	}
+}
+
+/* Count a fresh slot of the extent as taken, if the extent is open. */
+static bool
+take_fresh(RbpDirectory *dir, uint32_t extent)
+{
+	uint8_t    *byte = rbp_extent_byte(dir, extent);
+	uint8_t		now = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
+
+	while (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH)
+	{
+		uint8_t		left = now == RBP_EXTENT_FRESH ? RBP_EXTENT_TOUCHED - 1 : now - 1;
+
+		if (__atomic_compare_exchange_n(byte, &now, left, false,
+										__ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A fresh slot of the partition, taken, and on no list; RBP_NIL if there is
+ * none, or none was found yet: then the next call looks further.  Exclusive
+ * lock.
+ */
+static uint32_t
+next_fresh(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
+
+	for (int step = 0; step < RBP_FRESH_STEPS; step++)
+	{
+		uint32_t	extent;
+		uint32_t	index;
+		uint8_t		now;
+
+		if (p->scan >= top)
+		{
+			uint32_t	onlinings = __atomic_load_n(&dir->onlinings, __ATOMIC_ACQUIRE);
+
+			if (p->scan_began == onlinings)
+				break;
+			top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
+			p->scan_began = onlinings;
+			p->scan = 0;
+		}
+		extent = p->scan++;
+		index = part * dir->nlocal + extent;
+		now = rbp_extent_now(dir, extent);
+		if (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH &&
+			rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED &&
+			take_fresh(dir, extent))
+		{
+			p->taken++;
+			return index;
+		}
+	}
+	return RBP_NIL;
+}
+
+/* A pusher lets go of a slot. */
+void
+rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
+			   uint32_t index)
+{
+	RbpSlotState state = rbp_entry_state(rbp_entry(dir, index));
+
+	RBP_ASSERT(state == RBP_SLOT_RESERVED || state == RBP_SLOT_LOST);
+	p->reserved--;
+	if (state == RBP_SLOT_LOST)
+	{
+		/*
+		 * If its extent is back, it is one of the fresh slots there.  Should
+		 * the extent come just after this look, it still is, and is not to be
+		 * put on a list: close() would not know that the extent is in use.
+		 */
+		if (!take_fresh(dir, index - part * dir->nlocal))
+		{
+			rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_UNUSED, 0);
+			return;
+		}
+		p->taken++;
+	}
+	rbp_slot_release(dir, p, part, index);
+}
+
+/* Forget the page of an entry that was taken off its queue; the slot counts as taken. */
+static void
+entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
+{
+	RbpEntry   *e = rbp_entry(dir, index);
+	uint64_t	hash = rbp_entry_page_hash(e);
+
+	rbp_chain_unlink(dir, hash, index);
+	rbp_account_add(dir, part, index, hash, -1, -rbp_entry_freq(e));
+}
+
+/*
+ * Make room under the limit that the space is under, if one page more would pass
+ * it.  Where no page is found that could make room, because the partition has none, or
+ * is large, the page comes on top, as long as the limit is passed by less than a page
+ * for each partition.  False if it is not: the page goes without a slot.
+ */
+static bool
+make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
+					  uint32_t *evictions)
+{
+	RbpPartition *p = &dir->partitions[part];
+
+	/* two at most, so that what was passed is made good */
+	for (int i = 0; i < 2; i++)
+	{
+		uint32_t	limit = rbp_limit_reached(dir, space);
+		bool		live = false;
+		uint32_t	index;
+
+		if (limit == 0)
+			return true;
+		index = rbp_limit_evict(dir, part, limit, &live);
+		if (index == RBP_NIL)
+			return i > 0 || !rbp_limit_passed(dir, limit);
+		entry_give_up(dir, part, index);
+		rbp_slot_release(dir, p, part, index);
+		*evictions += live;
+	}
+	return true;
+}
+
+uint32_t
+rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
+{
+	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	slot = RBP_INVALID_SLOT;
+	bool		look = true;	/* for fresh slots, once */
+	uint32_t	evictions = 0;
+	int			freed = 0;
+	int			tries = 0;
+
+	rbp_lock_exclusive(&p->lock);
+	if (!make_room_under_limit(dir, part, page->space, &evictions))
+		tries = RBP_EVICT_STEPS;
+
+	/*
+	 * What is found may lie in an extent that is closed, or draining, and is
+	 * then put out of use on the spot.  That is bounded too: a pusher may
+	 * well go without a slot while memory is being lost.
+	 */
+	while (tries < RBP_EVICT_STEPS)
+	{
+		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
+		bool		live = false;
+
+		if (index != RBP_NIL)
+		{
+			rbp_list_remove(dir, p, index);
+			/* these cost no page */
+			tries += ++freed % RBP_EVICT_STEPS == 0;
+		}
+		else if (!look || (index = next_fresh(dir, part)) == RBP_NIL)
+		{
+			look = false;
+			index = rbp_s3fifo_evict(dir, part, &live);
+			if (index == RBP_NIL)
+				break;
+			entry_give_up(dir, part, index);
+			tries++;
+		}
+
+		if (!rbp_extent_open(dir, index - part * dir->nlocal))
+		{
+			rbp_slot_release(dir, p, part, index);
+			continue;
+		}
+		evictions += live;
+		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
+		p->reserved++;
+		slot = rbp_index_slot(dir, part, index);
+		break;
+	}
+	p->evictions += evictions;
+	*evicted = evictions > 0;
+	rbp_lock_release(&p->lock);
+	return slot;
+}

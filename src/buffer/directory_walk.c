@@ -1,0 +1,283 @@
+/*-------------------------------------------------------------------------
+ *
+ * directory_walk.c
+ *	  Walks over all entries of a partition: sweeps, drops, scans, counts.
+ *
+ * A walk holds one partition's lock, and lets go of it every RBP_CHUNK entries.
+ * How far a sweep has come (sweep_at, sweep_bumps, swept) is kept in the partition,
+ * under its lock, and is written by nobody else.
+ *
+ * directory.c tells how this goes together with the rest.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/geometry.h"
+#include "base/lock.h"
+#include "buffer/directory.h"
+#include "buffer/directory_internal.h"
+#include "buffer/page.h"
+
+#include <string.h>
+
+/*
+ * Entries that come into a chunk after it was done are of generations at least
+ * as new as the count of bumps that was read when the sweep began.
+ */
+bool
+rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
+{
+	uint32_t	part = (uint32_t) partition;
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	base = part * dir->nlocal;
+	uint64_t	bumps = rbp_directory_bumps(dir);
+	uint32_t	end;
+	bool		done;
+
+	rbp_lock_exclusive(&p->lock);
+	if (p->swept == bumps)
+	{
+		rbp_lock_release(&p->lock);
+		return false;
+	}
+	if (p->sweep_at == 0)
+		p->sweep_bumps = bumps;
+	end = dir->nlocal - p->sweep_at > RBP_SWEEP_STEP ?
+		p->sweep_at + RBP_SWEEP_STEP : dir->nlocal;
+	for (uint32_t i = p->sweep_at; i < end; i++)
+	{
+		RbpEntry   *e = rbp_entry(dir, base + i);
+
+		if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
+			!rbp_entry_live(dir, part, base + i))
+		{
+			rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
+			(*freed)++;
+		}
+	}
+	p->sweep_at = end;
+
+	done = end == dir->nlocal;
+	if (done)
+	{
+		/* of staged pages a partition has few */
+		for (uint32_t index = p->lists[RBP_SLOT_STAGED].head, next;
+			 index != RBP_NIL; index = next)
+		{
+			RbpEntry   *e = rbp_entry(dir, index);
+
+			next = e->next;
+			if (!rbp_entry_live(dir, part, index))
+			{
+				rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+				(*freed)++;
+			}
+		}
+		p->swept = p->sweep_bumps;
+		p->sweep_at = 0;
+	}
+	rbp_lock_release(&p->lock);
+	return !done;
+}
+
+uint32_t
+rbp_directory_sweep(RbpDirectory *dir, int partition)
+{
+	uint32_t	freed = 0;
+
+	while (rbp_directory_sweep_step(dir, partition, &freed))
+		 /* go on */ ;
+	return freed;
+}
+
+void
+rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
+				   bool (*fn) (RbpDirectory *dir, uint32_t part, uint32_t index,
+							   void *arg),
+				   void *arg)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	base = part * dir->nlocal;
+	uint32_t	start = 0;
+	bool		done = false;
+
+	while (!done)
+	{
+		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
+			start + RBP_CHUNK : dir->nlocal;
+
+		if (exclusive)
+			rbp_lock_exclusive(&p->lock);
+		else
+			rbp_lock_shared(&p->lock);
+		for (uint32_t i = start; i < end; i++)
+		{
+			RbpEntry   *e = rbp_entry(dir, base + i);
+
+			if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
+				fn(dir, part, base + i, arg))
+				rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
+		}
+		done = end == dir->nlocal;
+		if (done)
+		{
+			uint32_t	next;
+
+			for (uint32_t index = p->lists[RBP_SLOT_STAGED].head;
+				 index != RBP_NIL; index = next)
+			{
+				RbpEntry   *e = rbp_entry(dir, index);
+
+				next = e->next;
+				if (fn(dir, part, index, arg))
+					rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+			}
+		}
+		rbp_lock_release(&p->lock);
+		start = end;
+	}
+}
+
+typedef struct DropRelationArg
+{
+	uint32_t	rel;
+	uint16_t	space;
+	uint64_t	dropped;
+} DropRelationArg;
+
+static bool
+drop_relation_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	DropRelationArg *drop = arg;
+	const RbpEntry *e = rbp_entry(dir, index);
+
+	if (e->rel != drop->rel || e->space != drop->space ||
+		!rbp_entry_live(dir, part, index))
+		return false;
+	drop->dropped++;
+	return true;
+}
+
+uint64_t
+rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	DropRelationArg arg = {rel, space, 0};
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+		rbp_for_each_entry(dir, part, true, drop_relation_fn, &arg);
+	return arg.dropped;
+}
+
+typedef struct ScanArg
+{
+	void		(*fn) (const RbpPageId *page, RbpWhere where, uint32_t slot,
+					   void *arg);
+	void	   *arg;
+} ScanArg;
+
+static bool
+scan_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	ScanArg    *scan = arg;
+	RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
+	RbpLookup	at;
+
+	if (!rbp_entry_live(dir, part, index))
+		return false;
+	rbp_fill_lookup(dir, part, index, &at);
+	scan->fn(&page, at.where, at.slot, scan->arg);
+	return false;
+}
+
+void
+rbp_directory_scan(RbpDirectory *dir, int partition,
+				   void (*fn) (const RbpPageId *page, RbpWhere where,
+							   uint32_t slot, void *arg),
+				   void *arg)
+{
+	ScanArg		scan = {fn, arg};
+
+	rbp_for_each_entry(dir, (uint32_t) partition, false, scan_fn, &scan);
+}
+
+static bool
+count_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	RbpDirectoryCounts *counts = arg;
+
+	if (!rbp_entry_live(dir, part, index))
+		return false;
+	if (index >= dir->max_slots)
+		counts->staged++;
+	else
+		counts->remote++;
+	return false;
+}
+
+void
+rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
+{
+	uint32_t	slots = rbp_partition_slots(dir);
+
+	memset(counts, 0, sizeof(*counts));
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		bool		all_live;
+
+		rbp_lock_shared(&p->lock);
+		all_live = p->swept == rbp_directory_bumps(dir) &&
+			rbp_directory_closed(dir) == 0;
+		counts->free += p->lists[RBP_SLOT_FREE].count +
+			(slots > p->taken ? slots - p->taken : 0);
+		counts->small += p->lists[RBP_SLOT_SMALL].count;
+		counts->main += p->lists[RBP_SLOT_MAIN].count;
+		counts->kept += p->lists[RBP_SLOT_KEPT].count;
+		counts->reserved += p->reserved;
+		counts->online += slots;
+		counts->evictions += p->evictions;
+		if (all_live)
+		{
+			/* nothing has died since: no need to look at each */
+			counts->remote += p->lists[RBP_SLOT_SMALL].count +
+				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count;
+			counts->staged += p->lists[RBP_SLOT_STAGED].count;
+		}
+		rbp_lock_release(&p->lock);
+		if (!all_live)
+			rbp_for_each_entry(dir, part, false, count_fn, counts);
+	}
+}
+
+/* Slots of the partition that a page could still take without another's. */
+static uint32_t
+partition_room(RbpDirectory *dir, uint32_t part)
+{
+	RbpPartition *p = &dir->partitions[part];
+	uint32_t	slots = rbp_partition_slots(dir);
+	uint32_t	room;
+
+	rbp_lock_shared(&p->lock);
+	room = p->lists[RBP_SLOT_FREE].count +
+		(slots > p->taken ? slots - p->taken : 0);
+	/* those that are staged will want one each */
+	room -= p->lists[RBP_SLOT_STAGED].count < room ?
+		p->lists[RBP_SLOT_STAGED].count : room;
+	rbp_lock_release(&p->lock);
+	return room;
+}
+
+bool
+rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page)
+{
+	return partition_room(dir, rbp_hash_partition(rbp_page_hash(page))) > 0;
+}
+
+bool
+rbp_directory_is_full(RbpDirectory *dir)
+{
+	uint64_t	room = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+		room += partition_room(dir, part);
+	return room <= (uint64_t) rbp_partition_slots(dir) * RBP_PARTITIONS / 64;
+}
