@@ -3,11 +3,14 @@
  * spill_internal.h
  *	  What the files of spill know of each other.
  *
- * files.c			the file API: which block is where; sizes; truncation
- * write.c	blocks on their way to donors: staging and batches
+ * files.c		descriptors, entries, sizes, truncation, removal
+ * file_io.c	calls that read and write, block by block
+ * blocks.c		reserving slots for a file, replacing a block's place
+ * write.c		blocks on their way to donors: staging and batches
  * read.c		blocks from donors: read-ahead, checks, second copies
  * cost.c		files or donors: where a block costs less
- * upkeep.c	evacuation, files whose owner is gone, the views
+ * upkeep.c		evacuation, files whose owner is gone, the views
+ * setup.c		shared memory, ends of transactions, remote's questions
  *
  *-------------------------------------------------------------------------
  */
@@ -17,8 +20,11 @@
 #include "postgres.h"
 
 #include "port/atomics.h"
+#include "storage/pg_shmem.h"
+#include "storage/proc.h"
 
 #include "base/geometry.h"
+#include "base/guc.h"
 #include "spill/slots.h"
 #include "spill/spill.h"
 #include "spill/table.h"
@@ -132,6 +138,66 @@ rbp_spill_extent_blocks(uint32 extent)
 	return used > pending ? used - pending : 0;
 }
 
+/* May this process use any of it? */
+static inline bool
+attached(void)
+{
+	return rbp_spill_shared != NULL && UsedShmemSegAddr != NULL && MyProc != NULL;
+}
+
+/*
+ * ---- files.c ------------------------------------------------------------
+ */
+
+struct RbpSpillOpen
+{
+	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until it is known */
+	bool		relation;
+	bool		writable;
+	bool		missed;			/* it had no entry when so many were created: */
+	uint32		created;
+	char		name[RBP_SPILL_NAME_LEN];
+};
+
+/* Do the settings let blocks of it go to donors? */
+static inline bool
+wanted(const RbpSpillOpen *o)
+{
+	return o->relation ? rbp_guc_spill_temp_tables : rbp_guc_spill_temp_files;
+}
+
+/* Has the descriptor's file an entry?  Then this process may use it. */
+extern bool rbp_spill_open_known(RbpSpillOpen *o);
+
+/* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
+extern bool rbp_spill_open_create(RbpSpillOpen *o, int fd);
+
+/* The file is at least so large. */
+extern void rbp_spill_open_raise(RbpSpillOpen *o, off_t size);
+
+/* Lock the file; NULL, with EIO, if it is gone.  And let go of it. */
+extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
+
+static inline void
+unlock_file(RbpSpillFile *file)
+{
+	rbp_spill_file_unlock(rbp_spill_table, file);
+}
+
+/*
+ * ---- file_io.c ------------------------------------------------------------
+ */
+
+/* Read bytes within one block; how many there are, or -1 with errno. */
+extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len,
+								   off_t offset);
+
+/*
+ * The file call in hand fails with EIO, because a block of that file is lost:
+ * how that came about, for rbp_spill_call_failed().
+ */
+extern void rbp_spill_note_lost(const char *name, const char *format,...) pg_attribute_printf(2, 3);
+
 /*
  * ---- cost.c -------------------------------------------------------
  */
@@ -155,7 +221,7 @@ extern void rbp_spill_file_refused(void);
 extern void rbp_spill_cost_report(int64 now);
 
 /*
- * ---- files.c ------------------------------------------------------------
+ * ---- blocks.c -----------------------------------------------------------
  */
 
 /*
@@ -183,14 +249,11 @@ extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block,
 extern bool rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot,
 								 uint32 *mirror);
 
-/* The file is gone. */
+/* The file is gone.  No lock held. */
 extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 
-/*
- * The file call in hand fails with EIO, because a block of that file is lost:
- * how that came about, for rbp_spill_call_failed().
- */
-extern void rbp_spill_note_lost(const char *name, const char *format,...) pg_attribute_printf(2, 3);
+/* Remove the values of all blocks from first on.  File locked exclusively. */
+extern void rbp_spill_cut(RbpSpillFile *file, uint32 first);
 
 /* Give the rest of the file's reserved slots back.  Locked exclusively. */
 extern void rbp_spill_end_runs(RbpSpillFileState *st);

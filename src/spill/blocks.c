@@ -1,0 +1,299 @@
+/*-------------------------------------------------------------------------
+ *
+ * blocks.c
+ *	  A block changes its place: slots are reserved for a file, values replaced,
+ *	  and what they stood for is given back.
+ *
+ * Everything here is done under the file's lock, held exclusively by the caller, but
+ * for rbp_spill_forget_handle().  A file's lock covers its values, its state with
+ * the slots that it has reserved, the SlotInfo of its slots, and the "dropped"
+ * marks of its staging pages.  files.c tells what must hold.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/geometry.h"
+#include "base/libc.h"
+#include "remote/remote.h"
+#include "spill/slots.h"
+#include "spill/spill_internal.h"
+#include "spill/table.h"
+
+/* Slots that a file reserves at a time, growing with the file. */
+#define RUN_FIRST			4
+#define RUN_LAST			32
+
+#define shared		rbp_spill_shared
+
+static bool
+extent_ok(uint32 extent, void *arg)
+{
+	const int  *other = arg;
+	uint32		slot = RBP_EXTENT_SLOT(extent);
+
+	return rbp_remote_slot_writable(slot) &&
+		(other == NULL || rbp_remote_slot_donor(slot) != *other);
+}
+
+/* Of a reservation: the next slot if it is (still) any good. */
+static bool
+from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
+{
+	if (*left == 0)
+		return false;
+	if (!extent_ok(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
+	{
+		rbp_spill_slots_free(rbp_spill_slots, *next, *left);
+		*left = 0;
+		return false;
+	}
+	*slot = (*next)++;
+	(*left)--;
+	return true;
+}
+
+bool
+rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	int			donor;
+
+	if (!from_run(&st->run_next, &st->run_left, NULL, slot))
+	{
+		/* less when there is little left, lest it is reserved by the idle */
+		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
+
+		st->run_len = st->run_len == 0 ? RUN_FIRST :
+			Min(st->run_len * 2, RUN_LAST);
+		st->run_len = Max(Min(st->run_len, fair), 1);
+		st->run_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
+											 extent_ok, NULL, &st->run_next);
+		if (!from_run(&st->run_next, &st->run_left, NULL, slot))
+			return false;
+	}
+	slot_info(*slot)->next = NO_BLOCK;
+	if (mirror == NULL)
+		return true;
+
+	donor = rbp_remote_slot_donor(*slot);
+	if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+	{
+		st->mirror_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
+												extent_ok, &donor,
+												&st->mirror_next);
+		if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+		{
+			/*
+			 * Back into the reservation.  If it were freed, the next look for
+			 * a second copy would begin there, and not where this one ended.
+			 */
+			st->run_next = *slot;
+			st->run_left++;
+			return false;
+		}
+	}
+	return true;
+}
+
+void
+rbp_spill_end_runs(RbpSpillFileState *st)
+{
+	if (st->run_left > 0)
+		rbp_spill_slots_free(rbp_spill_slots, st->run_next, st->run_left);
+	if (st->mirror_left > 0)
+		rbp_spill_slots_free(rbp_spill_slots, st->mirror_next, st->mirror_left);
+	st->run_left = 0;
+	st->mirror_left = 0;
+}
+
+/*
+ * Slots to give back, gathered into runs: a file that goes has many, next to
+ * each other.
+ */
+typedef struct Freed
+{
+	uint32		first;
+	uint32		n;
+} Freed;
+
+static void
+free_gathered(Freed *freed)
+{
+	if (freed->n > 0)
+		rbp_spill_slots_free(rbp_spill_slots, freed->first, freed->n);
+	freed->n = 0;
+}
+
+static void
+gather(Freed *freed, uint32 slot)
+{
+	if (freed->n > 0 && slot == freed->first + freed->n &&
+		slot / RBP_EXTENT_PAGES == freed->first / RBP_EXTENT_PAGES)
+	{
+		freed->n++;
+		return;
+	}
+	free_gathered(freed);
+	freed->first = slot;
+	freed->n = 1;
+}
+
+static void
+drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+
+	if (IS_STAGED(value))
+	{
+		uint32		page = STAGED_PAGE(value);
+
+		if (page == st->open_page)
+		{
+			st->open_page = RBP_SPILL_NO_PAGE;
+			rbp_spill_bitmap_put(shared->open_free, page);
+		}
+		else
+			shared->dropped[page] = true;	/* who sends it gives it back */
+		st->staged_blocks--;
+	}
+	else if (IS_SLOT(value))
+	{
+		uint32		slot = VALUE_SLOT(value);
+		SlotInfo   *info = slot_info(slot);
+
+		if (info->mirror != NO_SLOT)
+		{
+			rbp_spill_slots_free(rbp_spill_slots, info->mirror, 1);
+			info->mirror = NO_SLOT;
+			st->mirrored_blocks--;
+		}
+		gather(freed, slot);
+		st->slot_blocks--;
+	}
+}
+
+void
+rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
+{
+	Freed		freed = {0};
+
+	drop_value(file, value, &freed);
+	free_gathered(&freed);
+}
+
+void
+rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
+				  uint32 mirror, uint64 hash)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	uint32		old = rbp_spill_block_get(rbp_spill_table, file, block);
+	RbpSpillHandle handle = rbp_spill_file_handle(rbp_spill_table, file);
+	SlotInfo   *info = slot_info(slot);
+
+	info->hash = hash;
+	info->file = handle.index;
+	info->block = block;
+	info->mirror = mirror;
+	info->donor = rbp_remote_slot_donor(slot);
+	if (mirror != NO_SLOT)
+	{
+		slot_info(mirror)->file = handle.index;
+		slot_info(mirror)->block = block;
+		slot_info(mirror)->mirror = NO_SLOT;
+		st->mirrored_blocks++;
+	}
+	st->slot_blocks++;
+	/* the caller saw to it that there is a value already, or a node */
+	(void) rbp_spill_block_set(rbp_spill_table, file, block, SLOT_VALUE(slot));
+	rbp_spill_drop_value(file, old);
+}
+
+/*
+ * A descriptor for rbp_spill_to_real_file(), which fd.c does not know of: at the
+ * limit, one that was kept for this is given up for it.
+ */
+static int
+open_real_file(const char *name)
+{
+	static int	spare = -1;
+	int			fd = rbp_libc.open(name, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare >= 0)
+	{
+		(void) rbp_libc.close(spare);
+		spare = -1;
+		fd = rbp_libc.open(name, O_WRONLY | O_CLOEXEC);
+	}
+	else if (spare < 0)
+	{
+		int			save_errno = errno;
+
+		spare = rbp_libc.open("/dev/null", O_RDONLY | O_CLOEXEC);
+		errno = save_errno;
+	}
+	return fd;
+}
+
+bool
+rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data,
+					   int *fd)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+	off_t		start = (off_t) block * BLCKSZ;
+	ssize_t		len = (ssize_t) Min(st->size - start, BLCKSZ);
+	ssize_t		n = 0;
+
+	if (*fd < 0)
+		*fd = open_real_file(rbp_spill_file_name(file));
+	if (*fd < 0)
+		return false;
+	if (len > 0)
+		n = rbp_libc.pwrite(*fd, data, len, start);
+	if (n < len && len > 0)
+	{
+		if (n >= 0)
+			errno = ENOSPC;
+		return false;
+	}
+	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
+	rbp_spill_drop_value(file, value);
+	return true;
+}
+
+static void
+forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
+{
+	if (value == VALUE_NONE)
+		rbp_spill_end_runs(rbp_spill_file_state(file));
+	else
+		drop_value(file, value, arg);
+}
+
+void
+rbp_spill_forget_handle(RbpSpillHandle handle)
+{
+	Freed		freed = {0};
+
+	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &freed);
+	free_gathered(&freed);
+}
+
+static void
+cut_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
+{
+	drop_value(file, value, arg);
+}
+
+void
+rbp_spill_cut(RbpSpillFile *file, uint32 first)
+{
+	Freed		freed = {0};
+
+	rbp_spill_file_cut(rbp_spill_table, file, first, cut_visit, &freed);
+	free_gathered(&freed);
+}

@@ -1,0 +1,629 @@
+/*-------------------------------------------------------------------------
+ *
+ * file_io.c
+ *	  Calls that read and write temporary files, block by block, and how they fail.
+ *
+ * A call is cut at the edges of blocks.  Whole blocks go to donors or to the real
+ * file, whichever costs less; parts of blocks are put together in the file's open page,
+ * one at most, in staging.  files.c tells what must hold.
+ *
+ * Locks: the file's, shared to see where a block is and to copy from staging,
+ * exclusively to fill the open page.  It is not held while a donor is waited for, and
+ * while the disk is only where a block leaves another place for the real file.
+ *
+ * Private to a process: the lost block that the call in hand has come upon.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "miscadmin.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/libc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "remote/remote.h"
+#include "spill/spill.h"
+#include "spill/spill_internal.h"
+#include "spill/table.h"
+
+#define shared		rbp_spill_shared
+
+/*
+ * ---- failures ------------------------------------------------------------------
+ */
+
+/* The lost block that the call in hand has come upon. */
+static struct
+{
+	bool		noted;
+	char		file[RBP_SPILL_NAME_LEN];
+	char		what[1024];
+}			lost;
+
+void
+rbp_spill_note_lost(const char *name, const char *format,...)
+{
+	va_list		args;
+
+	lost.noted = true;
+	strlcpy(lost.file, name, sizeof(lost.file));
+	va_start(args, format);
+	(void) vsnprintf(lost.what, sizeof(lost.what), format, args);
+	va_end(args);
+}
+
+void
+rbp_spill_call_failed(void)
+{
+	int			save_errno = errno;
+	bool		noted = lost.noted;
+
+	lost.noted = false;
+	if (save_errno == EINTR && rbp_remote_interrupted())
+		CHECK_FOR_INTERRUPTS();
+	else if (save_errno == EIO && noted && rbp_remote_can_raise())
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read file \"%s\": %m", lost.file),
+				 errcontext("remote_bp: %s", lost.what)));
+	errno = save_errno;
+}
+
+/* What a write that has failed returns: what it did before that, if anything. */
+static ssize_t
+written_before(ssize_t done)
+{
+	if (done == 0)
+		return -1;
+	lost.noted = false;
+	return done;
+}
+
+/*
+ * ---- reads ---------------------------------------------------------------------
+ */
+
+static void
+report_lost(const char *name, uint32 block)
+{
+	rbp_spill_note_lost(name,
+						"block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
+						block, name);
+	HOLD_INTERRUPTS();
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("remote_bp: block %u of temporary file \"%s\" was lost",
+					block, name)));
+	RESUME_INTERRUPTS();
+	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
+}
+
+/* Does what a call takes tell what blocks cost?  Temporary tables have other ways. */
+static inline bool
+tells_cost(const RbpSpillOpen *o, size_t len)
+{
+	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached();
+}
+
+/* pread() of the real file. */
+static ssize_t
+read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
+{
+	int64		begun = tells_cost(o, len) ?
+		rbp_spill_cost_begin(RBP_SPILL_FILE, false) : 0;
+	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
+
+	if (n == BLCKSZ)
+		rbp_spill_cost_end(RBP_SPILL_FILE, false, begun);
+	return n;
+}
+
+/* Likewise pwrite(). */
+static ssize_t
+write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
+		   off_t offset)
+{
+	int64		begun = tells_cost(o, len) ?
+		rbp_spill_cost_begin(RBP_SPILL_FILE, true) : 0;
+	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
+
+	if (n == BLCKSZ)
+		rbp_spill_cost_end(RBP_SPILL_FILE, true, begun);
+	return n;
+}
+
+/* Bytes within one block; how many there are, or -1. */
+ssize_t
+rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
+{
+	uint32		block = (uint32) (offset / BLCKSZ);
+	uint32		start = (uint32) (offset % BLCKSZ);
+	int			got = 0;
+
+	while (got == 0)
+	{
+		RbpSpillFile *file = rbp_spill_open_lock(o, false);
+		RbpSpillFileState *st;
+		SpilledBlock b = {.handle = o->handle,.block = block};
+		uint32		value;
+		int64		begun;
+
+		if (file == NULL)
+			return -1;
+		st = rbp_spill_file_state(file);
+		if (offset >= st->size)
+		{
+			unlock_file(file);
+			return 0;
+		}
+		len = (size_t) Min((int64) len, st->size - offset);
+		value = rbp_spill_block_get(rbp_spill_table, file, block);
+		if (IS_STAGED(value))
+		{
+			memcpy(buf, staging_page(STAGED_PAGE(value)) + start, len);
+			unlock_file(file);
+			rbp_stats_count(RBP_COUNT_SPILL_STAGED_READS, 1);
+			return (ssize_t) len;
+		}
+		if (value == VALUE_NONE)
+		{
+			ssize_t		n;
+
+			unlock_file(file);
+			n = read_file(o, fd, buf, len, offset);
+			if (n >= 0 && n < (ssize_t) len)
+				memset(buf + n, 0, len - n);	/* a hole */
+			return n < 0 ? n : (ssize_t) len;
+		}
+		if (value == VALUE_LOST)
+		{
+			unlock_file(file);
+			report_lost(o->name, block);
+			errno = EIO;
+			return -1;
+		}
+		b.slot = VALUE_SLOT(value);
+		b.hash = slot_info(b.slot)->hash;
+		b.mirror = slot_info(b.slot)->mirror;
+		unlock_file(file);
+		begun = tells_cost(o, len) ? rbp_spill_cost_begin(RBP_SPILL_DONOR, false) : 0;
+		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
+		if (got > 0)
+			rbp_spill_cost_end(RBP_SPILL_DONOR, false, begun);
+	}
+	if (got < 0)
+	{
+		errno = got == RBP_SPILL_INTERRUPTED ? EINTR : EIO;
+		return -1;
+	}
+	return (ssize_t) len;
+}
+
+ssize_t
+rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
+{
+	size_t		done = 0;
+
+	if (offset < 0 || !rbp_spill_open_known(o))
+		return read_file(o, fd, buf, len, offset);
+	while (done < len)
+	{
+		off_t		at = offset + (off_t) done;
+		size_t		part = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ));
+		ssize_t		n = rbp_spill_read_part(o, fd, (char *) buf + done, part, at);
+
+		/* what was read before a failure is not told: it is not the data */
+		if (n < 0)
+			return -1;
+		done += n;
+		if (n < (ssize_t) part)
+			break;
+	}
+	return (ssize_t) done;
+}
+
+ssize_t
+rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
+				 off_t offset)
+{
+	ssize_t		done = 0;
+
+	if (offset < 0 || !rbp_spill_open_known(o))
+		return rbp_libc.preadv(fd, iov, iovcnt, offset);
+	for (int i = 0; i < iovcnt; i++)
+	{
+		ssize_t		n = rbp_spill_pread(o, fd, iov[i].iov_base, iov[i].iov_len,
+										offset + done);
+
+		if (n < 0)
+			return -1;
+		done += n;
+		if (n < (ssize_t) iov[i].iov_len)
+			break;
+	}
+	return done;
+}
+
+/*
+ * ---- writes --------------------------------------------------------------------
+ */
+
+/*
+ * Bytes within one block, into the real file; like pwrite().  If the block is
+ * elsewhere, all of it must be given.  Then the lock is held meanwhile, for
+ * evacuation could bring old content there too.
+ */
+static ssize_t
+write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
+{
+	uint32		block = (uint32) (offset / BLCKSZ);
+	RbpSpillFile *file = rbp_spill_open_lock(o, true);
+	RbpSpillFileState *st;
+	uint32		value;
+	ssize_t		n;
+	int			save_errno;
+
+	if (file == NULL)
+		return -1;
+	value = rbp_spill_block_get(rbp_spill_table, file, block);
+	if (value == VALUE_NONE)
+	{
+		unlock_file(file);
+		n = write_file(o, fd, buf, len, offset);
+		if (n <= 0)
+			return n;
+		save_errno = errno;
+		file = rbp_spill_open_lock(o, true);
+		if (file == NULL)
+			return -1;
+		st = rbp_spill_file_state(file);
+	}
+	else
+	{
+		st = rbp_spill_file_state(file);
+		n = rbp_libc.pwrite(fd, buf, len, offset);
+		if (n < (ssize_t) len)
+		{
+			/* the block stays where it is */
+			if (n >= 0)
+				errno = ENOSPC;
+			unlock_file(file);
+			return -1;
+		}
+		save_errno = errno;
+		(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
+		rbp_spill_drop_value(file, value);
+	}
+	st->size = Max(st->size, offset + n);
+	unlock_file(file);
+	errno = save_errno;
+	return n;
+}
+
+/* A whole block. */
+static ssize_t
+write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
+{
+	off_t		offset = (off_t) block * BLCKSZ;
+
+	if (wanted(o) && rbp_spill_prefer_file())
+	{
+		if (write_real(o, fd, buf, BLCKSZ, offset) == BLCKSZ)
+		{
+			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
+			return BLCKSZ;
+		}
+		/* the disk is full, perhaps */
+		rbp_spill_file_refused();
+	}
+	if (wanted(o))
+	{
+		int64		begun = tells_cost(o, BLCKSZ) ?
+			rbp_spill_cost_begin(RBP_SPILL_DONOR, true) : 0;
+
+		switch (rbp_spill_put(o->handle, block, buf, offset + BLCKSZ))
+		{
+			case PUT_DONE:
+				rbp_spill_cost_end(RBP_SPILL_DONOR, true, begun);
+				return BLCKSZ;
+			case PUT_GONE:
+				errno = EIO;
+				return -1;
+			case PUT_NO_ROOM:
+				rbp_stats_count(RBP_COUNT_SPILL_LOCAL, 1);
+				break;
+		}
+	}
+	return write_real(o, fd, buf, BLCKSZ, offset);
+}
+
+/*
+ * The file's open page is full, or another block is to have it: send it.  A
+ * part of a block that was not written yet is zeros, as it should be.
+ */
+static bool
+send_open_page(RbpSpillOpen *o, int fd, uint32 block)
+{
+	char		copy[BLCKSZ];
+	RbpSpillFile *file = rbp_spill_open_lock(o, true);
+	RbpSpillFileState *st;
+	int64		size;
+
+	if (file == NULL)
+		return false;
+	st = rbp_spill_file_state(file);
+	if (st->open_page == RBP_SPILL_NO_PAGE || st->open_block != block)
+	{
+		unlock_file(file);		/* somebody else did */
+		return true;
+	}
+	memcpy(copy, staging_page(st->open_page), BLCKSZ);
+	size = st->size;
+	unlock_file(file);
+
+	if (wanted(o) &&
+		rbp_spill_put(o->handle, block, copy, size) == PUT_DONE)
+		return true;
+
+	/* No room: what there is of it goes to the real file. */
+	file = rbp_spill_open_lock(o, true);
+	if (file == NULL)
+		return false;
+	st = rbp_spill_file_state(file);
+	if (st->open_page != RBP_SPILL_NO_PAGE && st->open_block == block &&
+		!rbp_spill_to_real_file(file, block, staging_page(st->open_page), &fd))
+	{
+		int			save_errno = errno;
+
+		unlock_file(file);
+		errno = save_errno;
+		return false;
+	}
+	unlock_file(file);
+	return true;
+}
+
+/* A part of a block, to be written. */
+typedef struct Part
+{
+	RbpSpillOpen *o;
+	int			fd;
+	const char *buf;
+	size_t		len;
+	off_t		offset;
+	uint32		block;
+} Part;
+
+static ssize_t
+write_real_part(const Part *p)
+{
+	return write_real(p->o, p->fd, p->buf, p->len, p->offset);
+}
+
+/* Into the file's open page, which has the block; the file's lock is let go. */
+static ssize_t
+write_open_page(const Part *p, RbpSpillFile *file)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	bool		full;
+
+	memcpy(staging_page(st->open_page) + p->offset % BLCKSZ, p->buf, p->len);
+	st->size = Max(st->size, p->offset + (off_t) p->len);
+	full = st->size >= ((int64) p->block + 1) * BLCKSZ;
+	unlock_file(file);
+	if (full && !send_open_page(p->o, p->fd, p->block))
+		return -1;
+	return (ssize_t) p->len;
+}
+
+/* The block gets an open page, all zeros, if there is one. */
+static bool
+open_page_for(RbpSpillFile *file, uint32 block)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	int			page = rbp_spill_bitmap_take(shared->open_free, shared->nopen);
+
+	if (page < 0)
+		return false;
+	if (!rbp_spill_block_set(rbp_spill_table, file, block,
+							 VALUE_STAGED | (uint32) page))
+	{
+		rbp_spill_bitmap_put(shared->open_free, (uint32) page);
+		return false;
+	}
+	memset(staging_page(page), 0, BLCKSZ);
+	st->open_page = (uint32) page;
+	st->open_block = block;
+	st->staged_blocks++;
+	return true;
+}
+
+/*
+ * Write a part of a block that no slot and no page of staging has; the file's lock is
+ * let go.  *again: nothing is written, but things are in order for another try.
+ */
+static ssize_t
+write_new_part(const Part *p, RbpSpillFile *file, bool *again)
+{
+	RbpSpillFileState *st = rbp_spill_file_state(file);
+	bool		opened;
+
+	if ((int64) p->block * BLCKSZ < st->size || !wanted(p->o) ||
+		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
+	{
+		unlock_file(file);
+		return write_real_part(p);
+	}
+	if (rbp_spill_prefer_file())
+	{
+		unlock_file(file);
+		if (write_real_part(p) == (ssize_t) p->len)
+			return (ssize_t) p->len;
+		/* what came of it is there, and belongs to the file from now on */
+		rbp_spill_file_refused();
+		*again = true;
+		return 0;
+	}
+
+	/* A new block at the end: fill it in staging. */
+	if (st->open_page != RBP_SPILL_NO_PAGE)
+	{
+		uint32		other = st->open_block;
+
+		unlock_file(file);
+		*again = send_open_page(p->o, p->fd, other);
+		return -1;
+	}
+	opened = open_page_for(file, p->block);
+	unlock_file(file);
+	*again = opened;
+	return opened ? 0 : write_real_part(p);
+}
+
+/* Write a part of a block that is elsewhere: the whole is written anew. */
+static ssize_t
+rewrite_block(const Part *p)
+{
+	char		whole[BLCKSZ];
+	uint32		start = (uint32) (p->offset % BLCKSZ);
+	off_t		first = p->offset - start;
+	ssize_t		n = rbp_spill_read_part(p->o, p->fd, whole, BLCKSZ, first);
+
+	if (n < 0)
+		return -1;
+	memset(whole + n, 0, BLCKSZ - n);
+	memcpy(whole + start, p->buf, p->len);
+	switch (rbp_spill_put(p->o->handle, p->block, whole, p->offset + (off_t) p->len))
+	{
+		case PUT_DONE:
+			return (ssize_t) p->len;
+		case PUT_GONE:
+			errno = EIO;
+			return -1;
+		case PUT_NO_ROOM:
+			break;
+	}
+	n = Max(n, (ssize_t) (start + p->len));
+	return write_real(p->o, p->fd, whole, n, first) < 0 ? -1 : (ssize_t) p->len;
+}
+
+/* A part of a block. */
+static ssize_t
+write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
+{
+	Part		p = {
+		.o = o,.fd = fd,.buf = buf,.len = len,.offset = offset,
+		.block = (uint32) (offset / BLCKSZ)
+	};
+	bool		again;
+	ssize_t		n;
+
+	do
+	{
+		RbpSpillFile *file = rbp_spill_open_lock(o, true);
+		uint32		value;
+
+		if (file == NULL)
+			return -1;
+		again = false;
+		value = rbp_spill_block_get(rbp_spill_table, file, p.block);
+		if (IS_STAGED(value) &&
+			STAGED_PAGE(value) == rbp_spill_file_state(file)->open_page)
+			return write_open_page(&p, file);
+		if (value != VALUE_NONE)
+		{
+			unlock_file(file);
+			return rewrite_block(&p);
+		}
+		n = write_new_part(&p, file, &again);
+	} while (again);
+	return n;
+}
+
+/*
+ * So much was written to a file that had no entry, or -1, which is returned.  Whoever
+ * has given it one meanwhile may have seen the size of before.
+ */
+static ssize_t
+wrote_without_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
+{
+	int			save_errno = errno;
+
+	pg_memory_barrier();
+	if (n > 0 && rbp_spill_open_known(o))
+		rbp_spill_open_raise(o, offset + n);
+	errno = save_errno;
+	return n;
+}
+
+ssize_t
+rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
+				 off_t offset)
+{
+	int64		start_ns;
+	size_t		done = 0;
+
+	if (offset < 0 || len == 0 || !o->writable || !attached())
+		return rbp_libc.pwrite(fd, buf, len, offset);
+	start_ns = rbp_now_ns();
+	if (!rbp_spill_open_known(o))
+	{
+		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
+			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (rbp_spill_prefer_file())
+		{
+			if (wrote_without_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
+			{
+				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
+				return (ssize_t) len;
+			}
+			/* the disk is full, perhaps: donors may take it */
+			rbp_spill_file_refused();
+		}
+		if (!rbp_spill_open_known(o) && !rbp_spill_open_create(o, fd))
+			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+	}
+	while (done < len)
+	{
+		off_t		at = offset + (off_t) done;
+		size_t		part = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ));
+		const char *data = (const char *) buf + done;
+		ssize_t		n = part == BLCKSZ ?
+			write_block(o, fd, data, (uint32) (at / BLCKSZ)) :
+			write_part(o, fd, data, part, at);
+
+		if (n < 0)
+			return written_before((ssize_t) done);
+		done += n;
+		if (n < (ssize_t) part)
+			break;
+	}
+	rbp_stats_latency(RBP_LATENCY_SPILL_WRITE, rbp_now_ns() - start_ns);
+	return (ssize_t) done;
+}
+
+ssize_t
+rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
+				  off_t offset)
+{
+	ssize_t		done = 0;
+
+	if (offset < 0 || !attached())
+		return rbp_libc.pwritev(fd, iov, iovcnt, offset);
+	for (int i = 0; i < iovcnt; i++)
+	{
+		ssize_t		n = rbp_spill_pwrite(o, fd, iov[i].iov_base, iov[i].iov_len,
+										 offset + done);
+
+		if (n < 0)
+			return written_before(done);
+		done += n;
+		if (n < (ssize_t) iov[i].iov_len)
+			break;
+	}
+	return done;
+}

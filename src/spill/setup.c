@@ -1,0 +1,265 @@
+/*-------------------------------------------------------------------------
+ *
+ * setup.c
+ *	  Temporary data: its shared memory, the ends of transactions, and what remote asks
+ *	  of its pool.
+ *
+ * Whoever attaches shared memory does this once, before it has files: no locks.
+ * The slots' extents are locked inside rbp_spill_slots.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "port/atomics.h"
+
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/lock.h"
+#include "remote/remote.h"
+#include "spill/slots.h"
+#include "spill/spill.h"
+#include "spill/spill_internal.h"
+#include "spill/table.h"
+
+/* Extents beyond the quota, for those whose region was lost while in use */
+#define SPARE_EXTENTS(n)	((n) / 16 + 16)
+
+RbpSpillSlots *rbp_spill_slots = NULL;
+RbpSpillTable *rbp_spill_table = NULL;
+SpillShared *rbp_spill_shared = NULL;
+bool		rbp_spill_used = false;
+
+#define shared		rbp_spill_shared
+
+uint32
+rbp_spill_max_extents(void)
+{
+	uint32		n = (uint32) rbp_guc_temp_tier_max_size;
+
+	return n == 0 ? 0 : n + SPARE_EXTENTS(n);
+}
+
+static uint32
+max_slots(void)
+{
+	return rbp_spill_max_extents() * RBP_EXTENT_PAGES;
+}
+
+/* Files with blocks elsewhere, at a time. */
+static uint32
+max_files(void)
+{
+	return Min(Max(max_slots() / 32, 1024), 65536);
+}
+
+/*
+ * Nodes of 64 blocks: enough for large files that are dense, and one for each
+ * file.
+ */
+static uint32
+max_nodes(void)
+{
+	return max_slots() / 60 + max_files() + 1024;
+}
+
+static uint32
+staging_pages(void)
+{
+	return (uint32) rbp_guc_temp_staging_size / (BLCKSZ / 1024);
+}
+
+/* A quarter of the staging region is for blocks that are being filled. */
+static uint32
+staging_chunks(void)
+{
+	return (staging_pages() - staging_pages() / 4) / CHUNK_PAGES;
+}
+
+static uint32
+bitmap_words(uint32 bits)
+{
+	return (bits + 63) / 64;
+}
+
+Size
+rbp_spill_shmem_size(void)
+{
+	Size		size = MAXALIGN(sizeof(SpillShared));
+	uint32		pages = staging_pages();
+
+	if (rbp_guc_temp_tier_max_size == 0)
+		return size;
+	size = add_size(size, sizeof(RbpSpillCosts));
+	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
+	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
+	size = add_size(size, mul_size(sizeof(SlotInfo), max_slots()));
+	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
+	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
+	size = add_size(size, mul_size(sizeof(pg_atomic_uint64), 2 * bitmap_words(pages)));
+	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
+}
+
+static void *
+take(char **arena, Size size, Size align)
+{
+	char	   *mem = (char *) TYPEALIGN(align, *arena);
+
+	*arena = mem + size;
+	return mem;
+}
+
+/* All of n bits set. */
+static pg_atomic_uint64 *
+make_bitmap(char **arena, uint32 n)
+{
+	pg_atomic_uint64 *words = take(arena, sizeof(pg_atomic_uint64) * bitmap_words(n),
+								   PG_CACHE_LINE_SIZE);
+
+	for (uint32 i = 0; i < bitmap_words(n); i++)
+	{
+		uint32		bits = n - i * 64;
+
+		pg_atomic_init_u64(&words[i], PG_UINT64_MAX >> (64 - Min(bits, 64)));
+	}
+	return words;
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	/* most have spilled nothing */
+	if (likely(!rbp_spill_used))
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PREPARE:
+			rbp_spill_end_read_ahead();
+			rbp_spill_flush(false);
+			rbp_spill_used = false;
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			rbp_spill_end_read_ahead();
+			rbp_spill_flush(true);
+			rbp_spill_used = false;
+			break;
+		default:
+			break;
+	}
+}
+
+void
+rbp_spill_shmem_init(void *mem, uint32 first_extent)
+{
+	static bool registered = false;
+	char	   *arena = mem;
+	SpillShared *sh = take(&arena, sizeof(SpillShared), MAXIMUM_ALIGNOF);
+	uint32		extents = rbp_spill_max_extents();
+
+	if (rbp_guc_temp_tier_max_size == 0)
+		return;
+	if (!registered)
+	{
+		/* This is the postmaster, whose children inherit it. */
+		RegisterXactCallback(at_transaction_end, NULL);
+		registered = true;
+	}
+
+	sh->costs = take(&arena, sizeof(RbpSpillCosts), PG_CACHE_LINE_SIZE);
+	rbp_spill_cost_shmem_init(sh->costs);
+	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
+	sh->nslots = max_slots();
+	sh->nchunks = staging_chunks();
+	sh->nopen = staging_pages() - sh->nchunks * CHUNK_PAGES;
+	rbp_spill_slots = rbp_spill_slots_init(take(&arena, rbp_spill_slots_size(extents),
+												PG_CACHE_LINE_SIZE),
+										   first_extent, extents,
+										   rbp_lock_tranche("RemoteBpSpillSlots"));
+	rbp_spill_table = rbp_spill_table_init(take(&arena,
+												rbp_spill_table_size(max_files(), max_nodes()),
+												PG_CACHE_LINE_SIZE),
+										   max_files(), max_nodes(),
+										   rbp_lock_tranche("RemoteBpSpillNames"),
+										   rbp_lock_tranche("RemoteBpSpillFile"));
+	sh->slots = take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
+	sh->pending = take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
+	for (uint32 i = 0; i < extents; i++)
+		pg_atomic_init_u32(&sh->pending[i], 0);
+	sh->open_free = make_bitmap(&arena, sh->nopen);
+	sh->chunk_free = make_bitmap(&arena, sh->nchunks);
+	sh->dropped = take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
+	memset(sh->dropped, 0, sizeof(bool) * staging_pages());
+	sh->pages = take(&arena, (Size) BLCKSZ * staging_pages(), 4096);
+	shared = sh;
+}
+
+void
+rbp_spill_stand_down(void)
+{
+	shared = NULL;
+	rbp_spill_slots = NULL;
+	rbp_spill_table = NULL;
+}
+
+/*
+ * ---- for remote -----------------------------------------------------------
+ */
+
+static bool
+extent_absent(uint32 extent)
+{
+	return rbp_spill_slots_absent(rbp_spill_slots, extent);
+}
+
+static void
+extent_online(uint32 extent, uint32 region)
+{
+	rbp_spill_slots_online(rbp_spill_slots, extent, region);
+}
+
+static void
+extent_offline(uint32 extent)
+{
+	rbp_spill_slots_offline(rbp_spill_slots, extent);
+}
+
+/* What is on its way does not count: if it does not arrive, it is still here. */
+static uint64
+extent_used(uint32 extent)
+{
+	return rbp_spill_extent_blocks(extent);
+}
+
+static uint64
+region_used(uint32 region)
+{
+	return rbp_spill_slots_account_used(rbp_spill_slots, region);
+}
+
+static void
+extent_drain(uint32 extent)
+{
+	rbp_spill_slots_drain(rbp_spill_slots, extent);
+}
+
+static void
+extent_undrain(uint32 extent)
+{
+	rbp_spill_slots_undrain(rbp_spill_slots, extent);
+}
+
+const RbpRemotePoolOps rbp_spill_pool_ops = {
+	.absent = extent_absent,
+	.online = extent_online,
+	.offline = extent_offline,
+	.heat = region_used,
+	.used = region_used,
+	.extent_used = extent_used,
+	.drain = extent_drain,
+	.undrain = extent_undrain,
+	.evacuate = rbp_spill_evacuate,
+};
