@@ -1,0 +1,380 @@
+/*-------------------------------------------------------------------------
+ *
+ * apply.c
+ *	  What the broker says of a lease is put to use, and what is to go is given up.
+ *
+ * A lease that was granted or renewed becomes the regions in use (adopt); regions
+ * that donors ask back, that the settings do not want, or that find no room are
+ * retired, and noted to be told to the broker with the next renewal.
+ *
+ * Locks: none here; remote takes its own.  The Hold of a lease belongs to the lease
+ * worker's process.  worker.c tells in which order things are done.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/guc.h"
+#include "base/stats.h"
+#include "common/clock.h"
+#include "lease/broker.h"
+#include "lease/lease_internal.h"
+#include "lease/names.h"
+#include "lease/plan.h"
+#include "remote/remote.h"
+#include "transport/transport.h"
+
+/* How long to be content with less, when not all found room: temporary data */
+#define USABLE_NS			(30000 * NS_PER_MS) /* usable_bytes is good so long */
+
+/* Between two steps of moving temporary data out of regions */
+#define STEP_PAUSE_NS		(50 * NS_PER_MS)
+
+/* How much memory of the lease's broker the settings ask for. */
+uint64
+rbp_lease_wanted(Hold *h)
+{
+	uint64		bytes = h->pool == RBP_POOL_TEMP ?
+		(uint64) rbp_guc_temp_tier_size << 20 :
+		(uint64) rbp_guc_tier_size_wanted() << 20;
+
+	if (h->broker != rbp_lease_current || rbp_lease_current->url[0] == '\0')
+		return 0;
+	/* what temporary data has lost becomes free by and by */
+	if (bytes != h->usable_for ||
+		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->usable_until))
+	{
+		h->usable_for = bytes;
+		h->usable_bytes = PG_UINT64_MAX;
+	}
+	return Min(bytes, h->usable_bytes);
+}
+
+/*
+ * Regions go out of use, all but those of the fresh lease, if there is one.
+ * Tell if temporary data goes with them.
+ */
+void
+rbp_lease_tell_losses(Hold *h, const RbpLease *fresh)
+{
+	RbpLeaseInfo *infos;
+	uint64		bytes = 0;
+	int			ninfos;
+	int			lost = 0;
+
+	if (h->pool != RBP_POOL_TEMP || h->lease == NULL || !h->in_use)
+		return;
+	infos = rbp_remote_lease_info(&ninfos);
+	for (int i = 0; i < ninfos; i++)
+	{
+		RbpLeaseRegion region = {.region = infos[i].region};
+
+		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
+			continue;
+		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
+		/* one that was denied begins anew, though the broker lists it still */
+		if (fresh != NULL && rbp_lease_has(fresh, &region) && !infos[i].denied &&
+			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
+			continue;
+		bytes += infos[i].used_bytes;
+		lost++;
+	}
+	if (lost > 0)
+		ereport(LOG,
+				(errmsg("remote_bp: %llu kB of temporary data are lost with %d regions",
+						(unsigned long long) (bytes >> 10), lost),
+				 errhint("Queries that need them fail, unless they have a second copy.")));
+}
+
+/* Stop using all of it. */
+void
+rbp_lease_stop_use(Hold *h)
+{
+	rbp_remote_clear_lease(h->pool);
+	h->in_use = false;
+	h->suspected = false;
+	h->draining = 0;
+	h->drained = false;
+	h->drained_idly = false;
+	h->step_due = NEVER_NS;
+	h->reported_bytes = 0;
+}
+
+/* There is no lease any more. */
+void
+rbp_lease_drop(Hold *h)
+{
+	rbp_lease_stop_use(h);
+	rbp_lease_free(h->lease);
+	h->lease = NULL;
+	free(h->released);
+	h->released = NULL;
+	h->nreleased = 0;
+	h->close_by = 0;
+}
+
+/* Take regions that were given up out of the lease, and note them to tell. */
+static void
+note_released(Hold *h, const RbpRegionGrant *given, int n)
+{
+	RbpLeaseRegion *grown;
+
+	if (n <= 0)
+		return;
+	grown = realloc(h->released, sizeof(RbpLeaseRegion) * (h->nreleased + n));
+	if (grown == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	h->released = grown;
+	for (int i = 0; i < n; i++)
+	{
+		RbpLeaseRegion *r = &h->released[h->nreleased + i];
+
+		memset(r, 0, sizeof(*r));
+		strlcpy(r->donor, given[i].donor, sizeof(r->donor));
+		r->region = given[i].region;
+		r->bytes = given[i].bytes;
+	}
+	rbp_lease_forget(h->lease, h->released + h->nreleased, n);
+	h->nreleased += n;
+}
+
+/*
+ * Retire the coldest regions, of a donor or of any (NULL), moving what they
+ * hold until then; how many could be.
+ */
+static int
+retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
+{
+	RbpRegionGrant *given;
+	RbpRetired	retired;
+
+	count = Min(count, h->lease->nregions);
+	given = palloc0(sizeof(RbpRegionGrant) * (count + 1));
+	retired = rbp_remote_retire_coldest(h->pool, donor, count, given, until, move_ns);
+	note_released(h, given, retired.given);
+	h->draining += retired.draining;
+	h->drained |= retired.draining > 0;
+	return retired.given;
+}
+
+/*
+ * Give up what a donor asks for, and what is above the wanted size: as much
+ * as can be until then.  How many regions were; they are to be told to the
+ * broker.
+ */
+int
+rbp_lease_give_up(Hold *h, int64 until)
+{
+	RbpLeaseReclaim *demands;
+	int			ndemands;
+	int			wanted = 0;
+	int			total = 0;
+
+	h->step_due = NEVER_NS;
+	if (h->lease == NULL || !h->in_use)
+		return 0;
+	demands = palloc(sizeof(RbpLeaseReclaim) * (h->lease->nreclaims + 1));
+	ndemands = rbp_lease_demands(h->lease, rbp_lease_wanted(h), demands);
+	for (int i = 0; i < ndemands; i++)
+		wanted += demands[i].regions;
+
+	/* If less is to go than before, all may stay, and some of it goes anew. */
+	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_idly))
+	{
+		retire(h, NULL, 0, until, 0);
+		h->drained = false;
+	}
+	h->drained_idly = false;
+	h->draining = 0;
+	/* by turns: moving for one can take all of the time */
+	h->turn++;
+	for (int i = 0; i < ndemands; i++)
+	{
+		const RbpLeaseReclaim *demand = &demands[(h->turn + (uint32) i) % (uint32) ndemands];
+		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
+		int			n = retire(h, donor, demand->regions, until,
+							   rbp_lease_move_time(demand));
+
+		if (n > 0 && donor != NULL)
+		{
+			rbp_lease_reclaimed(h->lease, donor, n);
+			ereport(LOG,
+					(errmsg("remote_bp: gave %d regions of donor \"%s\" back%s, as the broker asked",
+							n, donor, h->suffix),
+					 errdetail("The donor wants memory back, or other leases have less than their share.")));
+		}
+		total += n;
+	}
+	if (h->draining > 0)
+		h->step_due = rbp_now_ns() + STEP_PAUSE_NS;
+	return total;
+}
+
+/*
+ * Some regions of the lease found no place: give them back, and ask for no
+ * more than what found one.
+ */
+void
+rbp_lease_release_unused(Hold *h)
+{
+	RbpLease   *lease = h->lease;
+	RbpRegionGrant *unused = palloc0(sizeof(RbpRegionGrant) * (lease->nregions + 1));
+	RbpLeaseInfo *used;
+	uint64		kept = 0;
+	int			nused;
+	int			n = 0;
+
+	used = rbp_remote_lease_info(&nused);
+	for (int i = 0; i < lease->nregions; i++)
+	{
+		const RbpLeaseRegion *r = &lease->regions[i];
+		bool		found = false;
+
+		for (int j = 0; j < nused && !found; j++)
+			found = used[j].region == r->region &&
+				strcmp(used[j].lease, lease->cred.lease) == 0 &&
+				strcmp(used[j].donor, r->donor) == 0;
+		if (found)
+			kept += r->bytes;
+		else
+		{
+			strlcpy(unused[n].donor, r->donor, sizeof(unused[n].donor));
+			unused[n].region = r->region;
+			unused[n].bytes = r->bytes;
+			n++;
+		}
+	}
+	if (n == 0)
+		return;
+	h->usable_bytes = kept;
+	h->usable_until = rbp_now_ns() + USABLE_NS;
+	note_released(h, unused, n);
+	ereport(LOG,
+			(errmsg("remote_bp: %d leased regions find no room under %s and are given back",
+					n, h->max_setting)));
+}
+
+/*
+ * Tell when the size of the lease has changed; when it shrinks bit by bit, in
+ * the end.
+ */
+static void
+report(Hold *h, bool is_new)
+{
+	const RbpLease *lease = h->lease;
+
+	if (!is_new && (lease->bytes == h->reported_bytes || h->draining > 0 ||
+					h->close_by != 0))
+		return;
+	ereport(LOG,
+			(errmsg("remote_bp: %s %llu MB of %llu MB wanted%s, in %d regions on %d donors",
+					is_new ? "leased" : "the lease now has",
+					(unsigned long long) (lease->bytes >> 20),
+					(unsigned long long) (rbp_lease_wanted(h) >> 20),
+					h->suffix, lease->nregions, lease->ndonors)));
+	h->reported_bytes = lease->bytes;
+}
+
+/* Tell, once, that another server goes by the same client name. */
+static void
+tell_namesakes(Hold *h, const RbpLease *fresh)
+{
+	if (fresh->namesakes > 0 && !h->shares_name)
+		ereport(LOG,
+				(errmsg("remote_bp: another server holds a lease%s under the name \"%s\" of this one",
+						h->suffix, rbp_lease_client),
+				 errdetail("The broker tells them apart, and both keep their memory."),
+				 errhint("If this machine is a clone, give it a machine ID and a host name of its own. If it was just started anew, the other lease is its own of before, and ends by itself.")));
+	h->shares_name = fresh->namesakes > 0;
+}
+
+/*
+ * Make what the broker described the lease in use.  Takes over fresh.
+ *
+ * Upon a suspicion, shared memory is gone through even if nothing seems to
+ * have changed: a region may have been lost and granted again.  The regions
+ * of a donor that was started anew are taken out of use in between, since
+ * nothing of what they held is left.
+ */
+Outcome
+rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
+{
+	RbpLease   *known = h->lease;
+	bool		is_new = known == NULL;
+	bool		unchanged;
+	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+	RbpLeaseTerms terms = {
+		.cred = &fresh->cred,.deadline_ns = rbp_lease_deadline(sent_ns, fresh->ttl_ms),
+		.donors = fresh->donors,.regions = grants
+	};
+	RbpBrokerAccess access;
+	int			unused;
+	int			n = 0;
+
+	/* it has answered, under its present token */
+	rbp_lease_broker_access(h->broker, &access);
+	rbp_remote_set_broker(h->pool, &access);
+	explicit_bzero(&access, sizeof(access));
+
+	rbp_lease_resolve_donors(fresh);
+	terms.ndonors = fresh->ndonors;
+	unchanged = h->in_use && !h->suspected &&
+		rbp_lease_same_memory(known, fresh);
+
+	if (!unchanged)
+		rbp_lease_tell_losses(h, fresh);
+	if (!is_new && !fresh->has_secret)
+		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
+
+	/* first what may have been in use already, then what is new for certain */
+	for (int pass = 0; pass < 2; pass++)
+	{
+		for (int i = 0; i < fresh->nregions; i++)
+		{
+			const RbpLeaseRegion *r = &fresh->regions[i];
+			bool		lost = !is_new &&
+				rbp_lease_donor_restarted(known, fresh, r->donor);
+
+			if (lost != (pass == 1))
+				continue;
+			strlcpy(grants[n].donor, r->donor, sizeof(grants[n].donor));
+			grants[n].region = r->region;
+			grants[n].bytes = r->bytes;
+			n++;
+		}
+		if (pass == 0 && n < fresh->nregions && h->in_use)
+		{
+			terms.nregions = n;
+			(void) rbp_remote_set_lease(h->pool, &terms);
+		}
+	}
+
+	/* A donor that does not ask any more: what is not empty yet may stay. */
+	for (int i = 0; h->drained && i < known->nreclaims; i++)
+	{
+		if (!rbp_lease_asked_by(fresh, known->reclaims[i].donor))
+			h->drained_idly = true;
+	}
+
+	rbp_lease_free(known);
+	h->lease = fresh;
+	h->nreleased = 0;
+	h->deadline = terms.deadline_ns;
+	if (unchanged)
+		unused = rbp_remote_extend_lease(h->pool, h->deadline);
+	else
+	{
+		h->in_use = true;
+		h->suspected = false;
+		terms.nregions = fresh->nregions;
+		unused = rbp_remote_set_lease(h->pool, &terms);
+	}
+	if (unused > 0)
+		rbp_lease_release_unused(h);
+	report(h, is_new);
+	tell_namesakes(h, h->lease);
+	h->step_due = 0;
+	return h->nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
+}
