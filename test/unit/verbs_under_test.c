@@ -19,4 +19,6 @@
 #define munmap		mock_munmap
 #define madvise		mock_madvise
 #include "src/transport/verbs/device.c"
+#include "src/transport/verbs/connect.c"
+#include "src/transport/verbs/requests.c"
 #include "src/transport/verbs/verbs.c"

@@ -1,0 +1,573 @@
+/*-------------------------------------------------------------------------
+ *
+ * requests.c
+ *	  Requests on a verbs connection: queues, keys, work requests, completions.
+ *
+ * Work requests.  The send queue (SQ) is mirrored by a ring, works[]: entry
+ * number n, counted from 0, is works[n % SQ_DEPTH], and n is its wr_id.  An RC
+ * queue completes in order, so not each one asks for a completion (each 8th,
+ * and the last of what is posted at once): a completion of n ends all up to n.
+ * A failure always completes, and is the end of the connection.  The CQ has
+ * room for a completion of everything that may be posted: it cannot overrun.
+ *
+ * Requests that are not posted yet wait in a queue, first in, first out; those
+ * that find no room in the SQ, no slot, or no key are posted by wait(), as
+ * completions come.
+ *
+ * Keys.  What a region is reached by stands in a table in the donor's memory,
+ * which this lease may read (wire/wire.h); the entry is fetched by an RDMA read
+ * when a region is first used, and again when its grant differs: an entry is
+ * used for requests of the grant that some request had which was there before
+ * the entry was read, so that it cannot be older than the grant.  A region that
+ * is not the lease's any more is found out in the table (RBP_DENIED), or, by
+ * who has its key, by a remote access error.  That error is final for a QP, but
+ * says nothing against the donor: the request gets RBP_DENIED, all else that is
+ * in flight RBP_CANCELED.
+ *
+ * Pings are messages, which the donor's process has to answer: they tell that
+ * it lives, and reads and writes do not.  Both sides have RBP_VERBS_PINGS
+ * receives posted, and so many are on the way at most.  One that is given up
+ * keeps its place until its answer comes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+#include "common/status.h"
+#include "transport/peer.h"
+#include "transport/sock.h"
+#include "transport/transport.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/verbs_internal.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SIGNAL_EACH		8
+#define PIECE_MAX		(1u << 20)	/* of one work request; no device has less */
+#define QUEUE_MAX		4096
+
+#define NO_SLOT			(-1)
+#define PENDING_NS		10000000	/* before a region without key is asked for
+									 * again */
+#define TORN_MAX		5
+
+/* wr_id of receives: this and the number of the buffer */
+#define RECEIVE			(UINT64_C(1) << 63)
+
+/*
+ * ---- queues -----------------------------------------------------------------
+ */
+static bool
+queue_push(Queue *q, RbpIo *io)
+{
+	uint32_t	n = q->tail - q->head;
+
+	if (n == q->size)
+	{
+		uint32_t	size = q->size == 0 ? SQ_DEPTH : q->size * 2;
+		RbpIo	  **ios;
+
+		if (size > QUEUE_MAX)
+			return false;
+		ios = malloc(size * sizeof(*ios));
+		if (ios == NULL)
+			return false;
+		for (uint32_t i = 0; i < n; i++)
+			ios[i] = q->ios[(q->head + i) & (q->size - 1)];
+		free(q->ios);
+		q->ios = ios;
+		q->size = size;
+		q->head = 0;
+		q->tail = n;
+	}
+	q->ios[q->tail++ & (q->size - 1)] = io;
+	return true;
+}
+
+/* The first request, or NULL. */
+static RbpIo *
+queue_head(Queue *q)
+{
+	return q->head != q->tail ? *queue_at(q, q->head) : NULL;
+}
+
+/* Drop those that are final. */
+static void
+queue_sweep(Queue *q)
+{
+	uint32_t	to = q->head;
+
+	for (uint32_t p = q->head; p != q->tail; p++)
+	{
+		RbpIo	   *io = *queue_at(q, p);
+
+		if (io->status == RBP_INPROGRESS)
+			*queue_at(q, to++) = io;
+	}
+	q->tail = to;
+}
+
+/*
+ * ---- posting ----------------------------------------------------------------
+ */
+
+/* The number of a set bit, which is cleared; -1 if there is none. */
+static int
+take_bit(uint32_t *bits)
+{
+	int			bit = __builtin_ffs((int) *bits) - 1;
+
+	if (bit >= 0)
+		*bits &= ~(1u << bit);
+	return bit;
+}
+
+/* Wait for an answer in buffer i of the pool. */
+int
+rbp_verbs_post_receive(VerbsConn *conn, int i)
+{
+	struct ibv_sge sge = {
+		.addr = (uintptr_t) (conn->pool + POOL_ANSWERS + i * RBP_ANSWER_SIZE),
+		.length = RBP_ANSWER_SIZE,
+		.lkey = conn->pool_mr->lkey,
+	};
+	struct ibv_recv_wr wr = {
+		.wr_id = RECEIVE | (uint64_t) i,
+		.sg_list = &sge,
+		.num_sge = 1,
+	};
+	struct ibv_recv_wr *bad;
+
+	return ibv_post_recv(conn->id->qp, &wr, &bad);
+}
+
+/* May the region's key be used for the request? */
+static bool
+key_known(const Region *region, const RbpIo *io)
+{
+	return region->state == KEY_KNOWN && region->grant == io->grant;
+}
+
+/* Is it too soon to ask for it again? */
+static bool
+key_pending(const Region *region, const RbpIo *io)
+{
+	return region->state == KEY_PENDING && region->grant == io->grant &&
+		rbp_now_ns() - region->asked_at < PENDING_NS;
+}
+
+/*
+ * The first request waits for its region's key: a lookup for the first that
+ * has none on its way.  In a batch all go out at once.
+ */
+static bool
+next_lookup(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
+			struct ibv_sge *sge)
+{
+	uint32_t	n = conn->data.tail - conn->data.head;
+
+	for (uint32_t i = 0; i < n && i < SQ_DEPTH; i++)
+	{
+		const RbpIo *io = *queue_at(&conn->data, conn->data.head + i);
+		Region	   *region = &conn->regions[io->region];
+		int			place;
+
+		if (region->state == KEY_ASKED || key_known(region, io) ||
+			key_pending(region, io))
+			continue;
+		place = take_bit(&conn->free_lookups);
+		if (place < 0)
+			return false;
+		region->state = KEY_ASKED;
+		region->grant = io->grant;
+
+		*work = (Work) {.kind = WORK_LOOKUP,.slot = place,.region = io->region};
+		sge->addr = (uintptr_t) (conn->pool + POOL_ENTRIES + place * RBP_VERBS_ENTRY_SIZE);
+		sge->length = RBP_VERBS_ENTRY_SIZE;
+		sge->lkey = conn->pool_mr->lkey;
+		wr->opcode = IBV_WR_RDMA_READ;
+		wr->wr.rdma.remote_addr = conn->welcome.table_address +
+			(uint64_t) io->region * RBP_VERBS_ENTRY_SIZE;
+		wr->wr.rdma.rkey = conn->welcome.table_key;
+		return true;
+	}
+	return false;
+}
+
+/* Can the device use the buffer as it is? */
+static bool
+in_place(const VerbsConn *conn, const RbpIo *io)
+{
+	const uint8_t *buf = io->buf;
+	const RbpMr *mr = io->mr;
+
+	return mr != NULL && mr->device == conn->device && buf >= mr->base &&
+		(size_t) (buf - mr->base) <= mr->len &&
+		io->len <= mr->len - (size_t) (buf - mr->base);
+}
+
+/* A request, or its next piece, or a lookup if that has to come first. */
+static bool
+next_data(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
+		  struct ibv_sge *sge)
+{
+	RbpIo	   *io;
+	uint32_t	at;
+	uint32_t	len;
+	int			slot = NO_SLOT;
+
+	while ((io = queue_head(&conn->data)) != NULL && io->cookie == 0)
+	{
+		const Region *region = &conn->regions[io->region];
+
+		if (key_known(region, io))
+		{
+			conn->head_address = region->address + io->offset;
+			conn->head_key = region->key;
+			break;
+		}
+		if (!key_pending(region, io))
+			return next_lookup(conn, work, wr, sge);
+		io->status = RBP_CANCELED;
+		conn->data.head++;
+	}
+	if (io == NULL)
+		return false;
+
+	at = (uint32_t) io->cookie;
+	len = io->len - at;
+	if (in_place(conn, io))
+	{
+		if (len > PIECE_MAX)
+			len = PIECE_MAX;
+		sge->addr = (uintptr_t) io->buf + at;
+		sge->lkey = io->mr->mr->lkey;
+	}
+	else
+	{
+		uint8_t    *bytes;
+
+		slot = take_bit(&conn->free_slots);
+		if (slot < 0)
+			return false;
+		if (len > SLOT_SIZE)
+			len = SLOT_SIZE;
+		bytes = conn->pool + slot * SLOT_SIZE;
+		if (io->kind == RBP_IO_WRITE)
+			memcpy(bytes, (const uint8_t *) io->buf + at, len);
+		sge->addr = (uintptr_t) bytes;
+		sge->lkey = conn->pool_mr->lkey;
+	}
+	sge->length = len;
+	*work = (Work) {.kind = WORK_DATA,.io = io,.slot = slot,.at = at,.len = len,.last = at + len == io->len};
+	wr->opcode = io->kind == RBP_IO_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+	wr->wr.rdma.remote_addr = conn->head_address + at;
+	wr->wr.rdma.rkey = conn->head_key;
+
+	io->cookie = at + len;
+	if (work->last)
+		conn->data.head++;
+	return true;
+}
+
+static bool
+next_ping(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
+		  struct ibv_sge *sge)
+{
+	RbpIo	   *io = queue_head(&conn->pings);
+
+	for (int i = 0; io != NULL && i < RBP_VERBS_PINGS; i++)
+	{
+		uint8_t    *message = conn->pool + POOL_PINGS + i * RBP_REQUEST_SIZE;
+		RbpWireRequest req = {.op = RBP_OP_PING};
+
+		if (conn->pinged[i].id != 0)
+			continue;
+		conn->pings.head++;
+		conn->pinged[i].id = req.id = ++conn->last_ping;
+		conn->pinged[i].io = io;
+		rbp_wire_put_request(message, &req);
+
+		*work = (Work) {.kind = WORK_PING};
+		sge->addr = (uintptr_t) message;
+		sge->length = RBP_REQUEST_SIZE;
+		sge->lkey = conn->pool_mr->lkey;
+		wr->opcode = IBV_WR_SEND;
+		return true;
+	}
+	return false;
+}
+
+/* Post what waits, as far as there is room, with one ring of the doorbell. */
+void
+rbp_verbs_post(VerbsConn *conn)
+{
+	struct ibv_send_wr wr[SQ_DEPTH];
+	struct ibv_sge sge[SQ_DEPTH];
+	struct ibv_send_wr *bad;
+	int			n = 0;
+	int			rc;
+
+	while (conn->posted - conn->done < SQ_DEPTH)
+	{
+		Work	   *work = work_at(conn, conn->posted);
+
+		memset(&wr[n], 0, sizeof(wr[n]));
+		if (!next_ping(conn, work, &wr[n], &sge[n]) &&
+			!next_data(conn, work, &wr[n], &sge[n]))
+			break;
+		wr[n].wr_id = conn->posted++;
+		wr[n].sg_list = &sge[n];
+		wr[n].num_sge = 1;
+		if (conn->posted % SIGNAL_EACH == 0)
+			wr[n].send_flags = IBV_SEND_SIGNALED;
+		if (n > 0)
+			wr[n - 1].next = &wr[n];
+		n++;
+	}
+	if (n == 0)
+		return;
+	wr[n - 1].send_flags = IBV_SEND_SIGNALED;
+	rc = ibv_post_send(conn->id->qp, wr, &bad);
+	if (rc != 0)
+		rbp_verbs_fail(conn, rc == ENOMEM ? RBP_NOMEM : RBP_CONNLOST, RBP_CONNLOST);
+}
+
+/*
+ * ---- completions ------------------------------------------------------------
+ */
+
+/* All requests that wait for this region, with its grant, end like this. */
+static void
+end_waiting(VerbsConn *conn, uint32_t region, RbpStatus status)
+{
+	for (uint32_t p = conn->data.head; p != conn->data.tail; p++)
+	{
+		RbpIo	   *io = *queue_at(&conn->data, p);
+
+		if (io->region == region && io->cookie == 0 &&
+			io->grant == conn->regions[region].grant)
+			io->status = status;
+	}
+	queue_sweep(&conn->data);
+}
+
+/* A table entry has come. */
+static void
+learn(VerbsConn *conn, const Work *work)
+{
+	Region	   *region = &conn->regions[work->region];
+	const uint8_t *entry = conn->pool + POOL_ENTRIES + work->slot * RBP_VERBS_ENTRY_SIZE;
+	RbpVerbsEntryState state;
+
+	state = rbp_wire_get_verbs_entry(entry, work->region, &region->address,
+									 &region->key);
+	conn->free_lookups |= 1u << work->slot;
+	region->state = KEY_UNKNOWN;
+	if (state == RBP_VERBS_ENTRY_TORN && ++region->torn < TORN_MAX)
+		return;					/* and is asked for again */
+	region->torn = 0;
+	switch (state)
+	{
+		case RBP_VERBS_ENTRY_READY:
+			region->state = KEY_KNOWN;
+			break;
+		case RBP_VERBS_ENTRY_NONE:
+			end_waiting(conn, work->region, RBP_DENIED);
+			break;
+		case RBP_VERBS_ENTRY_WAIT:
+			region->state = KEY_PENDING;
+			region->asked_at = rbp_now_ns();
+			end_waiting(conn, work->region, RBP_CANCELED);
+			break;
+		case RBP_VERBS_ENTRY_TORN:
+			end_waiting(conn, work->region, RBP_CANCELED);
+			break;
+	}
+}
+
+static void
+work_done(VerbsConn *conn, const Work *work)
+{
+	switch (work->kind)
+	{
+		case WORK_DATA:
+			if (work->slot != NO_SLOT)
+			{
+				if (work->io != NULL && work->io->kind == RBP_IO_READ)
+					memcpy((uint8_t *) work->io->buf + work->at,
+						   conn->pool + work->slot * SLOT_SIZE, work->len);
+				conn->free_slots |= 1u << work->slot;
+			}
+			if (work->io != NULL && work->last)
+				work->io->status = RBP_OK;
+			break;
+		case WORK_LOOKUP:
+			learn(conn, work);
+			break;
+		case WORK_PING:
+			break;				/* its answer counts */
+	}
+}
+
+/* An answer to a ping. */
+static void
+answer_done(VerbsConn *conn, int buffer, uint32_t len)
+{
+	const uint8_t *message = conn->pool + POOL_ANSWERS + buffer * RBP_ANSWER_SIZE;
+	RbpWireAnswer ans;
+	int			i = 0;
+
+	if (!rbp_wire_get_answer(message, len < RBP_ANSWER_SIZE ? len : RBP_ANSWER_SIZE, &ans) ||
+		ans.op != RBP_OP_PING || ans.id == 0)
+	{
+		rbp_verbs_fail(conn, RBP_PROTOCOL, RBP_PROTOCOL);
+		return;
+	}
+	while (i < RBP_VERBS_PINGS && conn->pinged[i].id != ans.id)
+		i++;
+	if (i == RBP_VERBS_PINGS)
+	{
+		rbp_verbs_fail(conn, RBP_PROTOCOL, RBP_PROTOCOL);
+		return;
+	}
+	/* before another ping can be sent */
+	if (rbp_verbs_post_receive(conn, buffer) != 0)
+	{
+		rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
+		return;
+	}
+	end_io(conn->pinged[i].io, rbp_status_from_wire(ans.status));
+	conn->pinged[i].id = 0;
+	conn->pinged[i].io = NULL;
+}
+
+/*
+ * A work request has failed, and with it the QP.  Those before it have
+ * succeeded, for all we know, but nobody has said so: only what has been
+ * confirmed is RBP_OK.
+ */
+static void
+work_failed(VerbsConn *conn, const struct ibv_wc *wc)
+{
+	switch (wc->status)
+	{
+		case IBV_WC_REM_ACCESS_ERR:
+		case IBV_WC_REM_INV_REQ_ERR:
+		case IBV_WC_REM_OP_ERR:
+			if ((wc->wr_id & RECEIVE) == 0)
+			{
+				const Work *work = work_at(conn, wc->wr_id);
+
+				if (work->kind == WORK_DATA)
+					end_io(work->io, RBP_DENIED);
+				else if (work->kind == WORK_LOOKUP)
+					end_waiting(conn, work->region, RBP_DENIED);
+			}
+			rbp_verbs_fail(conn, RBP_CANCELED, RBP_CONNLOST);
+			break;
+		default:
+			rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
+			break;
+	}
+}
+
+/*
+ * Take what has completed, and post what there is room for now.  False if
+ * nothing had.
+ */
+bool
+rbp_verbs_progress(VerbsConn *conn)
+{
+	struct ibv_wc wc[SIGNAL_EACH];
+	struct ibv_wc cause = {.status = IBV_WC_SUCCESS};
+	int			n;
+	bool		some = false;
+
+	do
+	{
+		n = ibv_poll_cq(conn->cq, SIGNAL_EACH, wc);
+		if (n < 0)
+			rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
+		for (int i = 0; i < n && conn->state == VERBS_READY; i++)
+		{
+			/*
+			 * What was only flushed does not tell why.  Receives can be
+			 * flushed before work that succeeded is told of.
+			 */
+			if (wc[i].status != IBV_WC_SUCCESS)
+			{
+				if (cause.status == IBV_WC_SUCCESS || cause.status == IBV_WC_WR_FLUSH_ERR)
+					cause = wc[i];
+			}
+			else if ((wc[i].wr_id & RECEIVE) != 0)
+				answer_done(conn, (int) (wc[i].wr_id & ~RECEIVE), wc[i].byte_len);
+			else
+				while (conn->done <= wc[i].wr_id)
+				{
+					work_done(conn, work_at(conn, conn->done));
+					conn->done++;
+				}
+		}
+		some |= n != 0;
+	} while (n > 0 && cause.status == IBV_WC_WR_FLUSH_ERR);
+
+	if (conn->state == VERBS_READY && cause.status != IBV_WC_SUCCESS)
+		work_failed(conn, &cause);
+	if (conn->state == VERBS_READY && some)
+		rbp_verbs_post(conn);
+	return some;
+}
+
+/* Put a request into its queue; or its status, if it cannot be. */
+RbpStatus
+rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io)
+{
+	uint64_t	size = conn->welcome.region_size;
+
+	io->cookie = 0;
+	if (io->kind == RBP_IO_PING)
+		return queue_push(&conn->pings, io) ? RBP_INPROGRESS : RBP_NOMEM;
+	if ((io->kind != RBP_IO_READ && io->kind != RBP_IO_WRITE) ||
+		io->buf == NULL || io->len == 0 || io->len > RBP_WIRE_MAX_IO ||
+		io->len > size || io->offset > size - io->len)
+		return RBP_INVALID;
+	if (io->region >= conn->welcome.regions)
+		return RBP_DENIED;
+	return queue_push(&conn->data, io) ? RBP_INPROGRESS : RBP_NOMEM;
+}
+
+/*
+ * Forget the requests of these that are not final.  Whatever else we know of
+ * is in progress, so what is not has just been given up.
+ */
+void
+rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n)
+{
+	bool		exposed = false;
+
+	for (int i = 0; i < n; i++)
+		end_io(&ios[i], RBP_TIMEOUT);
+
+	for (uint64_t w = conn->done; w < conn->posted; w++)
+	{
+		Work	   *work = work_at(conn, w);
+
+		if (work->io == NULL || work->io->status == RBP_INPROGRESS)
+			continue;
+		exposed |= work->slot == NO_SLOT;
+		work->io = NULL;
+	}
+	queue_sweep(&conn->data);
+	queue_sweep(&conn->pings);
+	for (int i = 0; i < RBP_VERBS_PINGS; i++)
+		if (conn->pinged[i].io != NULL && conn->pinged[i].io->status != RBP_INPROGRESS)
+			conn->pinged[i].io = NULL;
+
+	/* the device still has the buffer of one */
+	if (exposed)
+		rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
+}

@@ -1,0 +1,191 @@
+/*-------------------------------------------------------------------------
+ *
+ * verbs_internal.h
+ *	  A verbs connection, as the files of the verbs transport share it.
+ *
+ * verbs.c		the table of functions, and waiting
+ * connect.c	a connection's beginning, events, and end
+ * requests.c	requests become work requests, and completions
+ *
+ * A connection belongs to one thread at a time: no locks.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_VERBS_INTERNAL_H
+#define RBP_VERBS_INTERNAL_H
+
+#include "transport/peer.h"
+#include "transport/transport.h"
+#include "transport/verbs/device.h"
+#include "wire/wire.h"
+
+#include <infiniband/verbs.h>
+
+#define SQ_DEPTH		64
+
+#define SLOTS			16
+#define SLOT_SIZE		8192
+#define LOOKUPS			16		/* table entries on their way */
+
+/* What the pool holds, and where. */
+#define POOL_PINGS		(SLOTS * SLOT_SIZE)
+#define POOL_ANSWERS	(POOL_PINGS + RBP_VERBS_PINGS * RBP_REQUEST_SIZE)
+#define POOL_ENTRIES	(POOL_ANSWERS + RBP_VERBS_PINGS * RBP_ANSWER_SIZE)
+#define POOL_SIZE		(POOL_ENTRIES + LOOKUPS * RBP_VERBS_ENTRY_SIZE)
+
+typedef enum VerbsState
+{
+	VERBS_ADDRESS,				/* being resolved */
+	VERBS_ROUTE,				/* likewise */
+	VERBS_CONNECTING,			/* the REQ is sent */
+	VERBS_READY,
+	VERBS_FAILED
+} VerbsState;
+
+typedef enum KeyState
+{
+	KEY_UNKNOWN,
+	KEY_ASKED,					/* a lookup is posted */
+	KEY_PENDING,				/* the donor has none yet */
+	KEY_KNOWN
+} KeyState;
+
+/* What is known of a region. */
+typedef struct Region
+{
+	uint64_t	address;
+	uint32_t	key;
+	uint32_t	grant;			/* of the requests that this is for */
+	KeyState	state;
+	uint32_t	torn;			/* entries in a row that could not be read */
+	int64_t		asked_at;		/* KEY_PENDING */
+} Region;
+
+typedef enum WorkKind
+{
+	WORK_DATA,					/* a request or a piece of one */
+	WORK_LOOKUP,				/* a read of a table entry */
+	WORK_PING
+} WorkKind;
+
+/* A work request that is posted. */
+typedef struct Work
+{
+	WorkKind	kind;
+	RbpIo	   *io;				/* data: whose; NULL: given up */
+	int			slot;			/* data: in the pool, or NO_SLOT; lookup: its
+								 * place there */
+	uint32_t	at;				/* data: from this byte of the request on ... */
+	uint32_t	len;			/* ... so many */
+	bool		last;			/* data: the request ends with it */
+	uint32_t	region;			/* lookup */
+} Work;
+
+/* Requests in progress, in the order of submission. */
+typedef struct Queue
+{
+	RbpIo	  **ios;
+	uint32_t	size;			/* a power of two, or 0 */
+	uint32_t	head;			/* counts up, as does tail */
+	uint32_t	tail;
+} Queue;
+
+typedef struct VerbsConn
+{
+	RbpConn		base;
+	VerbsState	state;
+	RbpStatus	failure;		/* of submit() once VERBS_FAILED */
+	RbpCredentials cred;		/* until the REQ is sent */
+
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;		/* its qp is ours */
+	RbpVerbsDevice *device;
+	struct ibv_cq *cq;
+	uint8_t    *pool;
+	struct ibv_mr *pool_mr;
+
+	RbpWireVerbsWelcome welcome;	/* from VERBS_READY on */
+	Region	   *regions;		/* welcome.regions of them */
+
+	Queue		data;			/* reads and writes */
+	Queue		pings;
+	uint64_t	head_address;	/* of the first in data, once a piece of it is */
+	uint32_t	head_key;		/* posted; its cookie counts the bytes */
+
+	Work		works[SQ_DEPTH];
+	uint64_t	posted;			/* work requests so far */
+	uint64_t	done;			/* ... of which are completed */
+	uint32_t	free_slots;		/* bits */
+	uint32_t	free_lookups;	/* bits */
+
+	uint64_t	last_ping;
+	struct
+	{
+		uint64_t	id;			/* 0: free */
+		RbpIo	   *io;			/* NULL: given up */
+	}			pinged[RBP_VERBS_PINGS];
+
+	int64_t		looked_at;		/* the event channel */
+} VerbsConn;
+
+_Static_assert(SLOTS <= 32 && LOOKUPS <= 32, "they are bits");
+_Static_assert(POOL_PINGS % 16 == 0, "what follows the slots is aligned");
+
+static inline Work *
+work_at(VerbsConn *conn, uint64_t number)
+{
+	return &conn->works[number % SQ_DEPTH];
+}
+
+static inline RbpIo **
+queue_at(Queue *q, uint32_t position)
+{
+	return &q->ios[position & (q->size - 1)];
+}
+
+static inline void
+end_io(RbpIo *io, RbpStatus status)
+{
+	if (io != NULL && io->status == RBP_INPROGRESS)
+		io->status = status;
+}
+
+/*
+ * ---- connect.c --------------------------------------------------------------
+ */
+
+/*
+ * The connection is over.  What is in flight gets status, unless it is final
+ * already; what is submitted later, and connect_wait(), get failure.
+ */
+extern void rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure);
+
+/* While waiting, or before posting: is the donor still there?  now: rbp_now_ns(). */
+extern void rbp_verbs_look_at_events(VerbsConn *conn, int64_t now);
+
+/* For the table of functions. */
+extern RbpStatus rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred,
+								   RbpConn **conn_out);
+extern RbpStatus rbp_verbs_connect_wait(RbpConn *base, int64_t deadline_ns);
+extern void rbp_verbs_close(RbpConn *base);
+
+/*
+ * ---- requests.c -------------------------------------------------------------
+ */
+
+/* Put a request into its queue; or its status, if it cannot be. */
+extern RbpStatus rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io);
+
+/* Post what waits, as far as there is room. */
+extern void rbp_verbs_post(VerbsConn *conn);
+
+/* Take what has completed, and post what there is room for now.  False if nothing had. */
+extern bool rbp_verbs_progress(VerbsConn *conn);
+
+/* Forget the requests of these that are not final: RBP_TIMEOUT. */
+extern void rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n);
+
+/* Wait for an answer in buffer i of the pool.  0, or an errno. */
+extern int	rbp_verbs_post_receive(VerbsConn *conn, int i);
+
+#endif							/* RBP_VERBS_INTERNAL_H */
