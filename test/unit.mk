@@ -22,6 +22,7 @@ test_s3fifo_WITH = $(UNIT_DIRECTORY)
 test_lease_names_WITH = $(UNIT_SERVER)
 test_remote_WITH = $(UNIT_SERVER)
 test_spill_WITH = $(UNIT_SERVER)
+test_spill_table_WITH = test/unit/spill_table_check.c
 lease_upkeep_WITH = $(UNIT_SERVER)
 test_donor_verbs_WITH = $(UNIT_VERBS)
 test_verbs_connect_WITH = $(UNIT_VERBS_PEER)

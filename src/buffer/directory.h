@@ -234,9 +234,6 @@ extern uint32_t rbp_directory_closed(RbpDirectory *dir);
 #define RBP_COLLECT_MAX			64
 extern uint32_t rbp_directory_collect(RbpDirectory *dir, uint32_t max);
 
-/* Close and collect; returns live pages dropped. */
-extern uint32_t rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent);
-
 /*
  * What the extents of an account hold: pages, those of older generations
  * included until they are swept; and their heat, the sum of 1 + access count,

@@ -118,13 +118,11 @@ rbp_directory_closed(RbpDirectory *dir)
 
 /*
  * Take the slots of closed extents out of use.  A partition's entries are
- * neighbours by extent, so all extents at each lock.  Returns live pages dropped.
+ * neighbours by extent, so all extents at each lock.
  */
-static uint32_t
+static void
 collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
 {
-	uint32_t	dropped = 0;
-
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 	{
 		RbpPartition *p = &dir->partitions[part];
@@ -145,10 +143,7 @@ collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
 
 						if (e->generation ==
 							rbp_generation_now(dir, e->rel, e->space, e->fork))
-						{
-							dropped++;
 							rbp_s3fifo_remember(dir, part, index, hash);
-						}
 						rbp_entry_drop(dir, part, index, hash);
 						break;
 					}
@@ -172,7 +167,6 @@ collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
 		__atomic_store_n(rbp_extent_byte(dir, extents[i]), RBP_EXTENT_OFFLINE,
 						 __ATOMIC_SEQ_CST);
 	__atomic_fetch_sub(&dir->closed, n, __ATOMIC_SEQ_CST);
-	return dropped;
 }
 
 uint32_t
@@ -201,16 +195,8 @@ rbp_directory_collect(RbpDirectory *dir, uint32_t max)
 			dir->collect_at = 0;
 	}
 	if (n > 0)
-		(void) collect_extents(dir, extents, n);
+		collect_extents(dir, extents, n);
 	return n;
-}
-
-uint32_t
-rbp_directory_extent_offline(RbpDirectory *dir, uint32_t extent)
-{
-	rbp_directory_extent_close(dir, extent);
-	return rbp_extent_now(dir, extent) == RBP_EXTENT_CLOSED ?
-		collect_extents(dir, &extent, 1) : 0;
 }
 
 RbpAccountSums

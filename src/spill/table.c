@@ -87,7 +87,7 @@ struct RbpSpillTable
 	RbpLock		pool_lock __attribute__((aligned(CACHE_LINE)));
 	uint32_t	free_node;
 	uint32_t	used_nodes;		/* those from here on were never used */
-	uint32_t	num_free_nodes; /* read without lock */
+	uint32_t	num_free_nodes;
 };
 
 /* Nodes on their way back to the pool, linked. */
@@ -205,7 +205,7 @@ take_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
 		else
 			nodes[i] = t->used_nodes++;
 	}
-	__atomic_store_n(&t->num_free_nodes, t->num_free_nodes - n, __ATOMIC_RELAXED);
+	t->num_free_nodes -= n;
 	rbp_lock_release(&t->pool_lock);
 
 	for (uint32_t i = 0; i < n; i++)
@@ -230,15 +230,8 @@ give_nodes(RbpSpillTable *t, const Garbage *garbage)
 	rbp_lock_exclusive(&t->pool_lock);
 	node_at(t, garbage->tail)->words[0] = t->free_node;
 	t->free_node = garbage->head;
-	__atomic_store_n(&t->num_free_nodes, t->num_free_nodes + garbage->n,
-					 __ATOMIC_RELAXED);
+	t->num_free_nodes += garbage->n;
 	rbp_lock_release(&t->pool_lock);
-}
-
-uint32_t
-rbp_spill_table_free_nodes(const RbpSpillTable *t)
-{
-	return __atomic_load_n(&t->num_free_nodes, __ATOMIC_RELAXED);
 }
 
 /*
@@ -533,23 +526,6 @@ rbp_spill_block_get(RbpSpillTable *t, RbpSpillFile *file, uint32_t block)
 	return leaf == NULL ? 0 : leaf->words[word_of(block, 0)];
 }
 
-uint32_t
-rbp_spill_block_get_some(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
-						 uint32_t n, uint32_t *values)
-{
-	const Node *leaf = find_leaf(t, file, block);
-	uint32_t	first = word_of(block, 0);
-
-	Assert(n >= 1);
-	if (n > NODE_WORDS - first)
-		n = NODE_WORDS - first;
-	if (leaf == NULL)
-		memset(values, 0, n * sizeof(uint32_t));
-	else
-		memcpy(values, &leaf->words[first], n * sizeof(uint32_t));
-	return n;
-}
-
 static bool
 node_is_empty(const Node *node)
 {
@@ -755,33 +731,4 @@ rbp_spill_file_cut(RbpSpillTable *t, RbpSpillFile *file, uint32_t first,
 	else
 		lower_tree(t, file, &walk.garbage);
 	give_nodes(t, &walk.garbage);
-}
-
-static void
-walk_node(const Walk *walk, uint32_t index, uint32_t level, uint64_t base)
-{
-	const Node *node = node_at(walk->t, index);
-
-	for (uint32_t i = 0; i < NODE_WORDS; i++)
-	{
-		uint32_t	word = node->words[i];
-		uint64_t	at = base + ((uint64_t) i << (NODE_BITS * level));
-
-		if (word == 0)
-			continue;
-		if (level == 0)
-			walk->visit(walk->file, (uint32_t) at, word, walk->arg);
-		else
-			walk_node(walk, word - 1, level - 1, at);
-	}
-}
-
-void
-rbp_spill_file_walk(RbpSpillTable *t, RbpSpillFile *file, RbpSpillVisit visit,
-					void *arg)
-{
-	const Walk	walk = {.t = t,.file = file,.visit = visit,.arg = arg};
-
-	if (file->root != NIL)
-		walk_node(&walk, file->root, file->depth - 1, 0);
 }

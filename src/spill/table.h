@@ -116,11 +116,6 @@ extern RbpSpillHandle rbp_spill_file_handle(RbpSpillTable *t,
 extern uint32_t rbp_spill_block_get(RbpSpillTable *t, RbpSpillFile *file,
 									uint32_t block);
 
-/* Up to n values from the block on; as many as share a node, at least 1. */
-extern uint32_t rbp_spill_block_get_some(RbpSpillTable *t, RbpSpillFile *file,
-										 uint32_t block, uint32_t n,
-										 uint32_t *values);
-
 /*
  * Set it; 0 removes it.  False, with nothing changed, if a node is wanted
  * and there is none (never when a value replaces another, or for 0).  File
@@ -140,13 +135,6 @@ extern void rbp_spill_file_cut(RbpSpillTable *t, RbpSpillFile *file,
 							   uint32_t first, RbpSpillVisit visit, void *arg);
 
 /*
- * Call visit for each value.  File locked, shared will do; the visit changes
- * nothing.
- */
-extern void rbp_spill_file_walk(RbpSpillTable *t, RbpSpillFile *file,
-								RbpSpillVisit visit, void *arg);
-
-/*
  * Forget the file: the name is free at once, handles are void.  Under the
  * file's lock, finish is called with each value as by rbp_spill_file_cut(),
  * and then, block UINT32_MAX and value 0, for the state.  False if it was
@@ -161,8 +149,5 @@ extern bool rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
  */
 extern bool rbp_spill_table_next(RbpSpillTable *t, uint32_t index,
 								 RbpSpillHandle *handle);
-
-/* Free nodes, for the views.  No lock. */
-extern uint32_t rbp_spill_table_free_nodes(const RbpSpillTable *t);
 
 #endif							/* RBP_SPILL_TABLE_H */

@@ -460,7 +460,7 @@ op_offline(uint32_t extent)
 			dropped += live(&pages[i]);
 			forget(&pages[i]);
 		}
-	expect(rbp_directory_extent_offline(dir, extent) == dropped, "live pages dropped");
+	expect(directory_extent_offline(dir, extent) == dropped, "live pages dropped");
 	if (online[extent])
 		losses[extent]++;
 	online[extent] = false;

@@ -38,6 +38,26 @@ directory_extent_heat(RbpDirectory *dir, uint32_t extent)
 	return sum;
 }
 
+uint32_t
+directory_extent_offline(RbpDirectory *dir, uint32_t extent)
+{
+	uint32_t	live = 0;
+
+	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
+	{
+		RbpPartition *p = &dir->partitions[part];
+		uint32_t	index = part * dir->nlocal + extent;
+
+		rbp_lock_shared(&p->lock);
+		live += rbp_entry_queued(rbp_entry(dir, index)) && rbp_entry_live(dir, part, index);
+		rbp_lock_release(&p->lock);
+	}
+	rbp_directory_extent_close(dir, extent);
+	while (rbp_directory_collect(dir, RBP_COLLECT_MAX) > 0)
+		 /* go on */ ;
+	return live;
+}
+
 static const char *
 check_list(RbpDirectory *dir, RbpPartition *p, RbpSlotState state)
 {

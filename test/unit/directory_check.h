@@ -24,4 +24,10 @@ extern bool directory_extent_is_online(RbpDirectory *dir, uint32_t extent);
 /* The sum of 1 + access count over the extent's live entries.  Shared locks. */
 extern uint64_t directory_extent_heat(RbpDirectory *dir, uint32_t extent);
 
+/*
+ * Close the extent and collect what is closed; returns how many live pages the extent
+ * had, which is only told exactly where nobody else uses the directory.
+ */
+extern uint32_t directory_extent_offline(RbpDirectory *dir, uint32_t extent);
+
 #endif							/* DIRECTORY_CHECK_H */

@@ -705,7 +705,7 @@ test_extents(void)
 	is_u64(directory_extent_heat(dir, 2), heat, "heat");
 	is_u64(directory_extent_heat(dir, 1), 0, "heat of an extent that is offline");
 
-	is_u64(rbp_directory_extent_offline(dir, 2), in_first, "offline: its pages are dropped");
+	is_u64(directory_extent_offline(dir, 2), in_first, "offline: its pages are dropped");
 	for (page.block = 0; page.block < 1000; page.block++)
 	{
 		RbpLookup	at = rbp_directory_lookup(dir, &page, false);
@@ -715,7 +715,7 @@ test_extents(void)
 	}
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.remote == 256 - in_first && counts.free == 0, "the other extent has its own still");
-	is_u64(rbp_directory_extent_offline(dir, 2), 0, "offline twice is once");
+	is_u64(directory_extent_offline(dir, 2), 0, "offline twice is once");
 	check(dir, "extents");
 
 	/* the flag alone makes lookups miss and reserve look elsewhere */
@@ -741,7 +741,7 @@ test_extents(void)
 		is_u64(hidden, 0, "no slot of it is given out any more");
 		is_u64(rbp_directory_publish(dir, &late, 0, late_slot), RBP_INSERT_OFFLINE,
 			   "nothing is published into it any more");
-		rbp_directory_extent_offline(dir, 0);
+		directory_extent_offline(dir, 0);
 	}
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.free == 0 && counts.remote == 0, "nothing is left");
@@ -761,7 +761,7 @@ test_extent_of_pusher(void)
 
 	rbp_directory_insert_staged(dir, &page, &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	is_u64(rbp_directory_extent_offline(dir, 0), 0, "offline while a pusher has a slot");
+	is_u64(directory_extent_offline(dir, 0), 0, "offline while a pusher has a slot");
 	check(dir, "pusher has a lost slot");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.reserved == 1, "which is not online");
@@ -773,7 +773,7 @@ test_extent_of_pusher(void)
 	rbp_directory_extent_online(dir, 0, 0);
 	rbp_directory_insert_staged(dir, &page, &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	rbp_directory_extent_offline(dir, 0);
+	directory_extent_offline(dir, 0);
 	rbp_directory_extent_online(dir, 0, 0);
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.reserved == 1, "the pusher still has its slot");
@@ -785,7 +785,7 @@ test_extent_of_pusher(void)
 
 	rbp_directory_insert_staged(dir, &page, &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	rbp_directory_extent_offline(dir, 0);
+	directory_extent_offline(dir, 0);
 	rbp_directory_abandon(dir, &page, 0, slot);
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 0 && counts.free == 0 && counts.reserved == 0, "abandoned while offline: stays offline");

@@ -290,13 +290,13 @@ test_keep_max(void)
 
 	/* half of the memory goes */
 	for (uint32_t i = 0; i < EXTENTS / 2; i++)
-		rbp_directory_extent_offline(dir, i);
+		directory_extent_offline(dir, i);
 	bring_all(dir, OTHER, SPACE, 20 * SLOTS, 4 * SLOTS);
 	ok(list_sum(dir, RBP_SLOT_KEPT) <= SLOTS * 95 / 200, "when memory goes, kept pages make room, too");
 	is_u64(rbp_directory_kept(dir), list_sum(dir, RBP_SLOT_KEPT), "they are counted right");
 	all_well(dir, "half of the memory");
 	for (uint32_t i = EXTENTS / 2; i < EXTENTS; i++)
-		rbp_directory_extent_offline(dir, i);
+		directory_extent_offline(dir, i);
 	is_u64(rbp_directory_kept(dir), 0, "no memory, no kept pages");
 	is_u64(rbp_directory_held(dir, KEPT, SPACE), 0, "none of the relation");
 	all_well(dir, "no memory");

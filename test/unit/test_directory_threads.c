@@ -362,7 +362,7 @@ lease_worker(void *arg)
 		switch (rnd(me, 6))
 		{
 			case 0:
-				rbp_directory_extent_offline(dir, extent);
+				directory_extent_offline(dir, extent);
 				bring(me, extent);
 				break;
 			case 1:
@@ -643,7 +643,7 @@ test_given_back_late(void)
 		bool		evicted;
 		uint32_t	slot = rbp_directory_reserve(dir, &page, &evicted);
 
-		rbp_directory_extent_offline(dir, 0);
+		directory_extent_offline(dir, 0);
 		rounds += slot != RBP_INVALID_SLOT;
 		__atomic_store_n(&round_begun, i, __ATOMIC_RELEASE);
 		for (volatile uint32_t spin = 0; spin < i / 64 % 64; spin++)

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "spill_table_check.h"
 #include "tap.h"
 
 static uint64_t rng_state;
@@ -261,7 +262,7 @@ test_depths(void)
 	ok(rbp_spill_block_get(t, file, 65) == 0 && rbp_spill_block_get(t, file, 1u << 31) == 0,
 	   "depths: and none between");
 	reset_seen();
-	rbp_spill_file_walk(t, file, note, &seen);
+	spill_file_walk(t, file, note, &seen);
 	ok(seen.n == n && !seen.disordered && memcmp(seen.blocks, edges, sizeof(edges)) == 0,
 	   "depths: a walk meets them in order");
 
@@ -273,14 +274,14 @@ test_depths(void)
 		for (uint32_t j = 0; j < n; j++)
 			got &= rbp_spill_block_get(t, file, edges[j]) == (j < i ? j + 1 : 0);
 		if (edges[i] == 64)
-			is_u64(rbp_spill_table_free_nodes(t), 99, "depths: cut down to one node");
+			is_u64(spill_table_free_nodes(t), 99, "depths: cut down to one node");
 	}
 	ok(got, "depths: cut one after the other");
-	is_u64(rbp_spill_table_free_nodes(t), 100, "depths: no node is left behind");
+	is_u64(spill_table_free_nodes(t), 100, "depths: no node is left behind");
 
 	/* a sparse file that begins far out */
 	ok(rbp_spill_block_set(t, file, UINT32_MAX, 7), "depths: the last block alone");
-	is_u64(rbp_spill_table_free_nodes(t), 94, "depths: takes a node on each level");
+	is_u64(spill_table_free_nodes(t), 94, "depths: takes a node on each level");
 	reset_seen();
 	rbp_spill_file_cut(t, file, UINT32_MAX, note, &seen);
 	ok(seen.n == 1 && seen.blocks[0] == UINT32_MAX, "depths: and is cut");
@@ -289,7 +290,7 @@ test_depths(void)
 	rbp_spill_block_set(t, file, 1, 1);
 	rbp_spill_block_set(t, file, 1000000, 2);
 	rbp_spill_block_set(t, file, 1000000, 0);
-	is_u64(rbp_spill_table_free_nodes(t), 99, "depths: a tree whose far end is removed is low again");
+	is_u64(spill_table_free_nodes(t), 99, "depths: a tree whose far end is removed is low again");
 	is_u64(rbp_spill_block_get(t, file, 1), 1, "depths: and still there");
 	rbp_spill_file_unlock(t, file);
 	free(t);
@@ -301,7 +302,6 @@ test_nodes(void)
 	RbpSpillTable *t = new_table(2, 5);
 	RbpSpillHandle h;
 	RbpSpillFile *file;
-	uint32_t	values[100];
 	bool		created;
 	bool		fine = true;
 
@@ -310,7 +310,7 @@ test_nodes(void)
 	for (uint32_t b = 0; b < 4 * 64; b++)
 		fine &= rbp_spill_block_set(t, file, b, b + 1);
 	ok(fine, "nodes: four leaves and their root");
-	is_u64(rbp_spill_table_free_nodes(t), 0, "nodes: and that is all");
+	is_u64(spill_table_free_nodes(t), 0, "nodes: and that is all");
 	ok(!rbp_spill_block_set(t, file, 256, 1) && !rbp_spill_block_set(t, file, 1u << 30, 1),
 	   "nodes: no more without room");
 	ok(rbp_spill_block_get(t, file, 256) == 0 && rbp_spill_block_get(t, file, 1u << 30) == 0 &&
@@ -320,25 +320,13 @@ test_nodes(void)
 	ok(rbp_spill_block_set(t, file, 300, 0) && rbp_spill_block_set(t, file, 1u << 30, 0),
 	   "nodes: and what is not there can be removed");
 
-	is_u64(rbp_spill_block_get_some(t, file, 60, 100, values), 4, "some: up to the end of the node");
-	ok(values[0] == 61 && values[3] == 64, "some: the values");
-	is_u64(rbp_spill_block_get_some(t, file, 64, 10, values), 10, "some: as many as asked for");
-	ok(values[0] == 65 && values[9] == 74, "some: the values");
-	memset(values, 0xff, sizeof(values));
-	is_u64(rbp_spill_block_get_some(t, file, 1000000, 100, values), 64, "some: where there are none");
-	fine = true;
-	for (int i = 0; i < 64; i++)
-		fine &= values[i] == 0;
-	ok(fine && values[64] == UINT32_MAX, "some: zeros, and not one too many");
-	is_u64(rbp_spill_block_get_some(t, file, UINT32_MAX, 2, values), 1, "some: not past the last block");
-
 	for (uint32_t b = 64; b < 128; b++)
 		rbp_spill_block_set(t, file, b, 0);
-	is_u64(rbp_spill_table_free_nodes(t), 1, "nodes: what is empty is given back");
+	is_u64(spill_table_free_nodes(t), 1, "nodes: what is empty is given back");
 	reset_seen();
 	rbp_spill_file_cut(t, file, 130, note, &seen);
 	ok(seen.n == 126 && seen.blocks[0] == 130 && seen.blocks[125] == 255, "nodes: cut in the middle of one");
-	is_u64(rbp_spill_table_free_nodes(t), 2, "nodes: which stays");
+	is_u64(spill_table_free_nodes(t), 2, "nodes: which stays");
 	ok(rbp_spill_block_get(t, file, 129) == 130 && rbp_spill_block_get(t, file, 130) == 0,
 	   "nodes: with what is before");
 	rbp_spill_file_unlock(t, file);
@@ -347,12 +335,12 @@ test_nodes(void)
 	rbp_spill_table_remove(t, h, note, &seen);
 	ok(seen.n == 66 && !seen.disordered && seen.ends == 1 && !seen.after_end,
 	   "nodes: a removal tells each value, in order, and then the end");
-	is_u64(rbp_spill_table_free_nodes(t), 5, "nodes: all are free again");
+	is_u64(spill_table_free_nodes(t), 5, "nodes: all are free again");
 	rbp_spill_table_create(t, "g", &blank, &h, &created);
 	file = rbp_spill_file_lock(t, h, true);
 	rbp_spill_block_set(t, file, 10, 1);
 	reset_seen();
-	rbp_spill_file_walk(t, file, note, &seen);
+	spill_file_walk(t, file, note, &seen);
 	ok(seen.n == 1 && seen.blocks[0] == 10, "nodes: used again, they are clean");
 	rbp_spill_file_unlock(t, file);
 	free(t);
@@ -387,7 +375,7 @@ test_position(void)
 	rbp_spill_file_unlock(t, file);
 	reset_seen();
 	rbp_spill_table_remove(t, h, note, &seen);
-	ok(seen.n == 1001 && rbp_spill_table_free_nodes(t) == 50, "position: and removed");
+	ok(seen.n == 1001 && spill_table_free_nodes(t) == 50, "position: and removed");
 	free(t);
 }
 
@@ -595,7 +583,7 @@ op_set(ModelFile *m, RbpSpillFile *file)
 		else
 			m->nodes = needed;
 		expect(rbp_spill_block_get(table, file, world[i]) == m->values[i], "not what was set");
-		expect(rbp_spill_table_free_nodes(table) == free_nodes(), "count of free nodes after set");
+		expect(spill_table_free_nodes(table) == free_nodes(), "count of free nodes after set");
 	}
 }
 
@@ -605,18 +593,15 @@ op_get(ModelFile *m, RbpSpillFile *file)
 	uint32_t	i = rnd(world_size);
 	uint32_t	block = world[i];
 	uint32_t	n = 1 + rnd(100);
-	uint32_t	values[100];
-	uint32_t	got;
 
 	doing = "get";
 	expect(rbp_spill_block_get(table, file, block) == m->values[i], "another value");
-	got = rbp_spill_block_get_some(table, file, block, n, values);
-	expect(got == (n < 64 - block % 64 ? n : 64 - block % 64), "another number of values");
-	for (uint32_t j = 0; j < got; j++)
+	for (uint32_t j = 0; j < n && block + j >= block; j++)
 	{
 		while (i < world_size && world[i] < block + j)
 			i++;
-		expect(values[j] == (i < world_size && world[i] == block + j ? m->values[i] : 0),
+		expect(rbp_spill_block_get(table, file, block + j) ==
+			   (i < world_size && world[i] == block + j ? m->values[i] : 0),
 			   "another value in a row");
 	}
 }
@@ -707,7 +692,7 @@ compare_all(void)
 		if (file == NULL)
 			continue;
 		reset_seen();
-		rbp_spill_file_walk(table, file, note, &seen);
+		spill_file_walk(table, file, note, &seen);
 		expect_seen(&files[i], 0);
 		rbp_spill_file_unlock(table, file);
 	}
@@ -787,13 +772,13 @@ run_model(uint64_t seed, uint64_t operations)
 			op_file(k, 2);
 		doing = "afterwards";
 		if (operation % 4 == 0)
-			expect(rbp_spill_table_free_nodes(table) == free_nodes(), "count of free nodes");
+			expect(spill_table_free_nodes(table) == free_nodes(), "count of free nodes");
 		if (operation % 64 == 0)
 			compare_all();
 	}
 	for (uint32_t k = 0; k < NAMES && failure[0] == '\0'; k++)
 		op_remove(k);
-	expect(rbp_spill_table_free_nodes(table) == nnodes, "nodes are left at the end");
+	expect(spill_table_free_nodes(table) == nnodes, "nodes are left at the end");
 	expect(rbp_spill_table_files(table) == 0, "files are left at the end");
 	ok(failure[0] == '\0', "seed %" PRIu64 ", %s: %" PRIu64 " operations as the model has them (%" PRIu64 " refused)",
 	   seed, kind, operations, refused);
@@ -989,7 +974,7 @@ work(void *arg)
 			!same(rbp_spill_file_handle(table, file), h))
 			count(&wrong_files);
 		if (dice % 3 == 0)
-			rbp_spill_file_walk(table, file, look_at, me);
+			spill_file_walk(table, file, look_at, me);
 		else if (dice % 10 == 4)
 			rbp_spill_file_cut(table, file, (uint32_t) (rnd_from(&me->rng) % T_BLOCKS), take_out, me);
 		else
@@ -1047,7 +1032,7 @@ test_threads(void)
 	is_u64(undead, 0, "threads: what was removed stayed so");
 	is_u64(alive, 0, "threads: each value came out again");
 	is_u64(rbp_spill_table_files(table), 0, "threads: no file is left");
-	is_u64(rbp_spill_table_free_nodes(table), T_NODES, "threads: all nodes are free");
+	is_u64(spill_table_free_nodes(table), T_NODES, "threads: all nodes are free");
 	ok(sum.created > 100 && sum.stale > 0 && sum.set > 1000 && sum.cut > 1000 && sum.no_nodes > 0,
 	   "threads: %" PRIu64 " files, %" PRIu64 " values set, %" PRIu64 " cut, %" PRIu64
 	   " without nodes, %" PRIu64 " stale handles",
