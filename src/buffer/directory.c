@@ -305,6 +305,18 @@ rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
  * ---- capture and push -------------------------------------------------------
  */
 
+/* The entry gets the page, whose content hashes to this at that generation. */
+static void
+entry_fill(RbpEntry *e, const RbpPageId *page, uint64_t hash, uint32_t generation)
+{
+	e->hash = hash;
+	e->rel = page->rel;
+	e->block = page->block;
+	e->generation = generation;
+	e->space = page->space;
+	e->fork = page->fork;
+}
+
 RbpInsert
 rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 							const RbpVersion *version, uint32_t staging_slot)
@@ -340,14 +352,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 	}
 	if (result == RBP_INSERTED)
 	{
-		RbpEntry   *e = rbp_entry(dir, index);
-
-		e->hash = version->hash;
-		e->rel = page->rel;
-		e->block = page->block;
-		e->generation = generation;
-		e->space = page->space;
-		e->fork = page->fork;
+		entry_fill(rbp_entry(dir, index), page, version->hash, generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, RBP_SLOT_STAGED, 0, index);
 	}
@@ -444,12 +449,7 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	if (result == RBP_INSERTED)
 	{
 		p->reserved--;
-		e->hash = staged->hash;
-		e->rel = page->rel;
-		e->block = page->block;
-		e->generation = staged->generation;
-		e->space = page->space;
-		e->fork = page->fork;
+		entry_fill(e, page, staged->hash, staged->generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_s3fifo_insert(dir, part, index, hash, freq);
 		rbp_account_add(dir, part, index, hash, 1, freq);

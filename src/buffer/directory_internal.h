@@ -532,15 +532,16 @@ rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
 	result->hash = rbp_entry(dir, index)->hash;
 }
 
+/* What is to be done with an entry that has a page; true: it is dropped. */
+typedef bool (*RbpEntryVisit) (RbpDirectory *dir, uint32_t part, uint32_t index,
+							   void *arg);
+
 /*
  * Call fn for each entry of the partition that has a page, under its lock, which is let
- * go between chunks of remote slots.  fn says whether to drop the entry, for
- * which the lock must be exclusive.
+ * go between chunks of remote slots.  To drop entries the lock must be exclusive.
  */
 extern void rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
-							   bool (*fn) (RbpDirectory *dir, uint32_t part,
-										   uint32_t index, void *arg),
-							   void *arg);
+							   RbpEntryVisit fn, void *arg);
 
 /* Put the entry into its page's chain; exclusive lock. */
 extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);

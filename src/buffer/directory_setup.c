@@ -23,6 +23,16 @@ align_line(size_t n)
 	return (n + RBP_CACHE_LINE - 1) & ~(size_t) (RBP_CACHE_LINE - 1);
 }
 
+/* The offset of an array of that size, behind those before it. */
+static size_t
+place(size_t *at, size_t size)
+{
+	size_t		offset = *at;
+
+	*at += align_line(size);
+	return offset;
+}
+
 /* Fill in the constant part. */
 static void
 compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
@@ -51,35 +61,21 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
 		dir->nstripes = RBP_ACCOUNT_STRIPES;
 
-	dir->entries = at;
-	at += align_line(nentries * sizeof(RbpEntry));
-	dir->prev = at;
-	at += align_line(nentries * sizeof(uint32_t));
-	dir->buckets = at;
-	at += align_line((size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->ghosts = at;
-	at += align_line((size_t) dir->nghost_sets * RBP_GHOST_WAYS *
-					 RBP_PARTITIONS * sizeof(uint32_t));
-	dir->stamps = at;
-	at += align_line((size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->generations = at;
-	at += align_line((size_t) RBP_GENERATIONS * sizeof(uint32_t));
-	dir->extents = at;
-	at += align_line(nlocal);
-	dir->owners = at;
-	at += align_line(nlocal * sizeof(uint16_t));
-	dir->accounts = at;
-	at += align_line((size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
-	dir->policies = at;
-	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
-	dir->held = at;
-	at += align_line((size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
-	dir->space_pages = at;
-	at += align_line((size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
-	dir->space_limits = at;
-	at += align_line(RBP_MAX_SPACES);
-	dir->limits = at;
-	at += align_line((RBP_LIMITS + 1) * sizeof(RbpLimit));
+	dir->entries = place(&at, nentries * sizeof(RbpEntry));
+	dir->prev = place(&at, nentries * sizeof(uint32_t));
+	dir->buckets = place(&at, (size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->ghosts = place(&at, (size_t) dir->nghost_sets * RBP_GHOST_WAYS *
+						RBP_PARTITIONS * sizeof(uint32_t));
+	dir->stamps = place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->generations = place(&at, (size_t) RBP_GENERATIONS * sizeof(uint32_t));
+	dir->extents = place(&at, nlocal);
+	dir->owners = place(&at, nlocal * sizeof(uint16_t));
+	dir->accounts = place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
+	dir->policies = place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
+	dir->held = place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
+	dir->space_pages = place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
+	dir->space_limits = place(&at, RBP_MAX_SPACES);
+	dir->limits = place(&at, (RBP_LIMITS + 1) * sizeof(RbpLimit));
 	dir->bytes = at;
 }
 

@@ -19,6 +19,50 @@
 
 #include <string.h>
 
+/* Visit the pages in the partition's slots of these extents.  Locked. */
+static void
+visit_slots(RbpDirectory *dir, uint32_t part, uint32_t extent, uint32_t end,
+			RbpEntryVisit fn, void *arg)
+{
+	for (; extent < end; extent++)
+	{
+		uint32_t	index = part * dir->nlocal + extent;
+		RbpEntry   *e = rbp_entry(dir, index);
+
+		if (rbp_extent_touched(dir, extent) && rbp_entry_queued(e) &&
+			fn(dir, part, index, arg))
+			rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+	}
+}
+
+/* Visit the partition's staged pages, which are few.  Locked. */
+static void
+visit_staged(RbpDirectory *dir, uint32_t part, RbpEntryVisit fn, void *arg)
+{
+	uint32_t	next;
+
+	for (uint32_t index = dir->partitions[part].lists[RBP_SLOT_STAGED].head;
+		 index != RBP_NIL; index = next)
+	{
+		RbpEntry   *e = rbp_entry(dir, index);
+
+		next = e->next;
+		if (fn(dir, part, index, arg))
+			rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
+	}
+}
+
+static bool
+is_dead(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
+{
+	uint32_t   *freed = arg;
+
+	if (rbp_entry_live(dir, part, index))
+		return false;
+	(*freed)++;
+	return true;
+}
+
 /*
  * Entries that come into a chunk after it was done are of generations at least
  * as new as the count of bumps that was read when the sweep began.
@@ -28,7 +72,6 @@ rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
 {
 	uint32_t	part = (uint32_t) partition;
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	base = part * dir->nlocal;
 	uint64_t	bumps = rbp_directory_bumps(dir);
 	uint32_t	end;
 	bool		done;
@@ -43,35 +86,13 @@ rbp_directory_sweep_step(RbpDirectory *dir, int partition, uint32_t *freed)
 		p->sweep_bumps = bumps;
 	end = dir->nlocal - p->sweep_at > RBP_SWEEP_STEP ?
 		p->sweep_at + RBP_SWEEP_STEP : dir->nlocal;
-	for (uint32_t i = p->sweep_at; i < end; i++)
-	{
-		RbpEntry   *e = rbp_entry(dir, base + i);
-
-		if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
-			!rbp_entry_live(dir, part, base + i))
-		{
-			rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
-			(*freed)++;
-		}
-	}
+	visit_slots(dir, part, p->sweep_at, end, is_dead, freed);
 	p->sweep_at = end;
 
 	done = end == dir->nlocal;
 	if (done)
 	{
-		/* of staged pages a partition has few */
-		for (uint32_t index = p->lists[RBP_SLOT_STAGED].head, next;
-			 index != RBP_NIL; index = next)
-		{
-			RbpEntry   *e = rbp_entry(dir, index);
-
-			next = e->next;
-			if (!rbp_entry_live(dir, part, index))
-			{
-				rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
-				(*freed)++;
-			}
-		}
+		visit_staged(dir, part, is_dead, freed);
 		p->swept = p->sweep_bumps;
 		p->sweep_at = 0;
 	}
@@ -91,16 +112,12 @@ rbp_directory_sweep(RbpDirectory *dir, int partition)
 
 void
 rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
-				   bool (*fn) (RbpDirectory *dir, uint32_t part, uint32_t index,
-							   void *arg),
-				   void *arg)
+				   RbpEntryVisit fn, void *arg)
 {
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	base = part * dir->nlocal;
 	uint32_t	start = 0;
-	bool		done = false;
 
-	while (!done)
+	do
 	{
 		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
 			start + RBP_CHUNK : dir->nlocal;
@@ -109,32 +126,12 @@ rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 			rbp_lock_exclusive(&p->lock);
 		else
 			rbp_lock_shared(&p->lock);
-		for (uint32_t i = start; i < end; i++)
-		{
-			RbpEntry   *e = rbp_entry(dir, base + i);
-
-			if (rbp_extent_touched(dir, i) && rbp_entry_queued(e) &&
-				fn(dir, part, base + i, arg))
-				rbp_entry_drop(dir, part, base + i, rbp_entry_page_hash(e));
-		}
-		done = end == dir->nlocal;
-		if (done)
-		{
-			uint32_t	next;
-
-			for (uint32_t index = p->lists[RBP_SLOT_STAGED].head;
-				 index != RBP_NIL; index = next)
-			{
-				RbpEntry   *e = rbp_entry(dir, index);
-
-				next = e->next;
-				if (fn(dir, part, index, arg))
-					rbp_entry_drop(dir, part, index, rbp_entry_page_hash(e));
-			}
-		}
+		visit_slots(dir, part, start, end, fn, arg);
+		if (end == dir->nlocal)
+			visit_staged(dir, part, fn, arg);
 		rbp_lock_release(&p->lock);
 		start = end;
-	}
+	} while (start < dir->nlocal);
 }
 
 typedef struct DropRelationArg
