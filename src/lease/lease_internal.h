@@ -42,8 +42,7 @@
 typedef enum Outcome
 {
 	OUTCOME_OK,					/* the broker answered, all is as it says */
-	OUTCOME_AGAIN,				/* and there is more to tell it at once */
-	OUTCOME_LOST,				/* there is no such lease any more */
+	OUTCOME_AGAIN,				/* and there is more to ask it at once */
 	OUTCOME_FAILED,				/* no usable answer */
 	OUTCOME_INTERRUPTED			/* the worker is to end */
 } Outcome;

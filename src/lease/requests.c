@@ -225,7 +225,8 @@ renew(Hold *h, uint64 wanted)
 						   reply.status, why)));
 		rbp_stats_error("the lease%s has ended: %s", h->suffix, why);
 		rbp_lease_tell_losses(h, NULL);
-		return OUTCOME_LOST;
+		rbp_lease_drop(h);
+		return OUTCOME_AGAIN;
 	}
 	fresh = understand(h, &reply);
 	if (fresh == NULL)
@@ -295,14 +296,7 @@ rbp_lease_converse(Hold *h)
 		uint64		wanted = rbp_lease_wanted(h);
 
 		if (h->lease != NULL)
-		{
 			outcome = renew(h, wanted);
-			if (outcome == OUTCOME_LOST)
-			{
-				rbp_lease_drop(h);
-				outcome = OUTCOME_AGAIN;
-			}
-		}
 		else if (wanted > 0)
 			outcome = request_new(h, wanted);
 		else
@@ -315,7 +309,6 @@ rbp_lease_converse(Hold *h)
 	{
 		case OUTCOME_OK:
 		case OUTCOME_AGAIN:
-		case OUTCOME_LOST:
 			succeeded(h);
 			h->due = now + rbp_lease_renew_after(h->lease != NULL ?
 												 h->lease->ttl_ms :

@@ -44,8 +44,8 @@ rbp_lease_settings_changed(void)
 {
 	const RbpBroker *b = next != NULL ? next : rbp_lease_current;
 
-	return !same_url(rbp_guc_broker != NULL ? rbp_guc_broker : "", b->url) ||
-		strcmp(rbp_guc_token_file != NULL ? rbp_guc_token_file : "", b->token_file) != 0;
+	return !same_url(rbp_guc_broker, b->url) ||
+		strcmp(rbp_guc_token_file, b->token_file) != 0;
 }
 
 /* From now on the lease is held, or asked for, at the current broker. */
@@ -109,20 +109,18 @@ anything_in_use(void)
 void
 rbp_lease_take_settings(void)
 {
-	const char *url = rbp_guc_broker != NULL ? rbp_guc_broker : "";
-	const char *token_file = rbp_guc_token_file != NULL ? rbp_guc_token_file : "";
 	RbpBroker  *fresh;
 
 	if (next != NULL)
 		rbp_lease_broker_free(next);
 	next = NULL;
-	if (rbp_lease_current != NULL && same_url(url, rbp_lease_current->url))
+	if (rbp_lease_current != NULL && same_url(rbp_guc_broker, rbp_lease_current->url))
 	{
-		rbp_lease_broker_set_token_file(rbp_lease_current, token_file);
+		rbp_lease_broker_set_token_file(rbp_lease_current, rbp_guc_token_file);
 		rbp_lease_current->complaints &= ~(FAILED_TOKEN | FAILED_AUTH);
 		return;
 	}
-	fresh = rbp_lease_broker_make(url, token_file);
+	fresh = rbp_lease_broker_make(rbp_guc_broker, rbp_guc_token_file);
 	if (fresh->url[0] == '\0' || rbp_lease_current == NULL || rbp_lease_current->url[0] == '\0' ||
 		!anything_in_use())
 	{
