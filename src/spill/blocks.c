@@ -39,7 +39,7 @@ extent_ok(uint32 extent, void *arg)
 		(other == NULL || rbp_remote_slot_donor(slot) != *other);
 }
 
-/* Of a reservation: the next slot if it is (still) any good. */
+/* The next slot of a reservation; none if it is used up, or its memory is going. */
 static bool
 from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
 {

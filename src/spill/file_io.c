@@ -102,19 +102,22 @@ report_lost(const char *name, uint32 block)
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 }
 
-/* Does what a call takes tell what blocks cost?  Temporary tables have other ways. */
-static inline bool
-tells_cost(const RbpSpillOpen *o, size_t len)
+/*
+ * rbp_spill_cost_begin(), if this tells what blocks cost, else 0.  Parts of blocks do
+ * not, nor do temporary tables, which are used otherwise.
+ */
+static inline int64
+begin_cost(const RbpSpillOpen *o, size_t len, RbpSpillWhere where, bool write)
 {
-	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached();
+	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
+		rbp_spill_cost_begin(where, write) : 0;
 }
 
 /* pread() of the real file. */
 static ssize_t
 read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 {
-	int64		begun = tells_cost(o, len) ?
-		rbp_spill_cost_begin(RBP_SPILL_FILE, false) : 0;
+	int64		begun = begin_cost(o, len, RBP_SPILL_FILE, false);
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
@@ -127,8 +130,7 @@ static ssize_t
 write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		   off_t offset)
 {
-	int64		begun = tells_cost(o, len) ?
-		rbp_spill_cost_begin(RBP_SPILL_FILE, true) : 0;
+	int64		begun = begin_cost(o, len, RBP_SPILL_FILE, true);
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
@@ -190,7 +192,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
 		unlock_file(file);
-		begun = tells_cost(o, len) ? rbp_spill_cost_begin(RBP_SPILL_DONOR, false) : 0;
+		begun = begin_cost(o, len, RBP_SPILL_DONOR, false);
 		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
 			rbp_spill_cost_end(RBP_SPILL_DONOR, false, begun);
@@ -252,16 +254,26 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
  * ---- writes --------------------------------------------------------------------
  */
 
+/* Bytes within one block, to be written. */
+typedef struct Part
+{
+	RbpSpillOpen *o;
+	int			fd;				/* of the real file */
+	const char *buf;
+	size_t		len;
+	off_t		offset;
+	uint32		block;
+} Part;
+
 /*
- * Bytes within one block, into the real file; like pwrite().  If the block is
- * elsewhere, all of it must be given.  Then the lock is held meanwhile, for
- * evacuation could bring old content there too.
+ * Write into the real file; like pwrite().  If the block is elsewhere, all of it must
+ * be given.  Then the lock is held meanwhile, for evacuation could bring old content
+ * there too.
  */
 static ssize_t
-write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
+write_real(const Part *p)
 {
-	uint32		block = (uint32) (offset / BLCKSZ);
-	RbpSpillFile *file = rbp_spill_open_lock(o, true);
+	RbpSpillFile *file = rbp_spill_open_lock(p->o, true);
 	RbpSpillFileState *st;
 	uint32		value;
 	ssize_t		n;
@@ -269,15 +281,15 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 
 	if (file == NULL)
 		return -1;
-	value = rbp_spill_block_get(rbp_spill_table, file, block);
+	value = rbp_spill_block_get(rbp_spill_table, file, p->block);
 	if (value == VALUE_NONE)
 	{
 		unlock_file(file);
-		n = write_file(o, fd, buf, len, offset);
+		n = write_file(p->o, p->fd, p->buf, p->len, p->offset);
 		if (n <= 0)
 			return n;
 		save_errno = errno;
-		file = rbp_spill_open_lock(o, true);
+		file = rbp_spill_open_lock(p->o, true);
 		if (file == NULL)
 			return -1;
 		st = rbp_spill_file_state(file);
@@ -285,8 +297,8 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 	else
 	{
 		st = rbp_spill_file_state(file);
-		n = rbp_libc.pwrite(fd, buf, len, offset);
-		if (n < (ssize_t) len)
+		n = rbp_libc.pwrite(p->fd, p->buf, p->len, p->offset);
+		if (n < (ssize_t) p->len)
 		{
 			/* the block stays where it is */
 			if (n >= 0)
@@ -295,10 +307,10 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 			return -1;
 		}
 		save_errno = errno;
-		(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
+		(void) rbp_spill_block_set(rbp_spill_table, file, p->block, VALUE_NONE);
 		rbp_spill_drop_value(file, value);
 	}
-	st->size = Max(st->size, offset + n);
+	st->size = Max(st->size, p->offset + n);
 	unlock_file(file);
 	errno = save_errno;
 	return n;
@@ -306,13 +318,11 @@ write_real(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
 
 /* A whole block. */
 static ssize_t
-write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
+write_block(const Part *p)
 {
-	off_t		offset = (off_t) block * BLCKSZ;
-
-	if (wanted(o) && rbp_spill_prefer_file())
+	if (wanted(p->o) && rbp_spill_prefer_file())
 	{
-		if (write_real(o, fd, buf, BLCKSZ, offset) == BLCKSZ)
+		if (write_real(p) == BLCKSZ)
 		{
 			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
 			return BLCKSZ;
@@ -320,12 +330,11 @@ write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
 		/* the disk is full, perhaps */
 		rbp_spill_file_refused();
 	}
-	if (wanted(o))
+	if (wanted(p->o))
 	{
-		int64		begun = tells_cost(o, BLCKSZ) ?
-			rbp_spill_cost_begin(RBP_SPILL_DONOR, true) : 0;
+		int64		begun = begin_cost(p->o, p->len, RBP_SPILL_DONOR, true);
 
-		switch (rbp_spill_put(o->handle, block, buf, offset + BLCKSZ))
+		switch (rbp_spill_put(p->o->handle, p->block, p->buf, p->offset + BLCKSZ))
 		{
 			case PUT_DONE:
 				rbp_spill_cost_end(RBP_SPILL_DONOR, true, begun);
@@ -338,7 +347,7 @@ write_block(RbpSpillOpen *o, int fd, const char *buf, uint32 block)
 				break;
 		}
 	}
-	return write_real(o, fd, buf, BLCKSZ, offset);
+	return write_real(p);
 }
 
 /*
@@ -385,23 +394,6 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	}
 	unlock_file(file);
 	return true;
-}
-
-/* A part of a block, to be written. */
-typedef struct Part
-{
-	RbpSpillOpen *o;
-	int			fd;
-	const char *buf;
-	size_t		len;
-	off_t		offset;
-	uint32		block;
-} Part;
-
-static ssize_t
-write_real_part(const Part *p)
-{
-	return write_real(p->o, p->fd, p->buf, p->len, p->offset);
 }
 
 /* Into the file's open page, which has the block; the file's lock is let go. */
@@ -456,12 +448,12 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *again)
 		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 	{
 		unlock_file(file);
-		return write_real_part(p);
+		return write_real(p);
 	}
 	if (rbp_spill_prefer_file())
 	{
 		unlock_file(file);
-		if (write_real_part(p) == (ssize_t) p->len)
+		if (write_real(p) == (ssize_t) p->len)
 			return (ssize_t) p->len;
 		/* what came of it is there, and belongs to the file from now on */
 		rbp_spill_file_refused();
@@ -481,7 +473,7 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *again)
 	opened = open_page_for(file, p->block);
 	unlock_file(file);
 	*again = opened;
-	return opened ? 0 : write_real_part(p);
+	return opened ? 0 : write_real(p);
 }
 
 /* Write a part of a block that is elsewhere: the whole is written anew. */
@@ -490,9 +482,12 @@ rewrite_block(const Part *p)
 {
 	char		whole[BLCKSZ];
 	uint32		start = (uint32) (p->offset % BLCKSZ);
-	off_t		first = p->offset - start;
-	ssize_t		n = rbp_spill_read_part(p->o, p->fd, whole, BLCKSZ, first);
+	Part		all = *p;
+	ssize_t		n;
 
+	all.buf = whole;
+	all.offset -= start;
+	n = rbp_spill_read_part(p->o, p->fd, whole, BLCKSZ, all.offset);
 	if (n < 0)
 		return -1;
 	memset(whole + n, 0, BLCKSZ - n);
@@ -507,39 +502,35 @@ rewrite_block(const Part *p)
 		case PUT_NO_ROOM:
 			break;
 	}
-	n = Max(n, (ssize_t) (start + p->len));
-	return write_real(p->o, p->fd, whole, n, first) < 0 ? -1 : (ssize_t) p->len;
+	all.len = Max((size_t) n, start + p->len);
+	return write_real(&all) < 0 ? -1 : (ssize_t) p->len;
 }
 
 /* A part of a block. */
 static ssize_t
-write_part(RbpSpillOpen *o, int fd, const char *buf, size_t len, off_t offset)
+write_part(const Part *p)
 {
-	Part		p = {
-		.o = o,.fd = fd,.buf = buf,.len = len,.offset = offset,
-		.block = (uint32) (offset / BLCKSZ)
-	};
 	bool		again;
 	ssize_t		n;
 
 	do
 	{
-		RbpSpillFile *file = rbp_spill_open_lock(o, true);
+		RbpSpillFile *file = rbp_spill_open_lock(p->o, true);
 		uint32		value;
 
 		if (file == NULL)
 			return -1;
 		again = false;
-		value = rbp_spill_block_get(rbp_spill_table, file, p.block);
+		value = rbp_spill_block_get(rbp_spill_table, file, p->block);
 		if (IS_STAGED(value) &&
 			STAGED_PAGE(value) == rbp_spill_file_state(file)->open_page)
-			return write_open_page(&p, file);
+			return write_open_page(p, file);
 		if (value != VALUE_NONE)
 		{
 			unlock_file(file);
-			return rewrite_block(&p);
+			return rewrite_block(p);
 		}
-		n = write_new_part(&p, file, &again);
+		n = write_new_part(p, file, &again);
 	} while (again);
 	return n;
 }
@@ -555,7 +546,7 @@ wrote_without_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
 
 	pg_memory_barrier();
 	if (n > 0 && rbp_spill_open_known(o))
-		rbp_spill_open_raise(o, offset + n);
+		(void) rbp_spill_open_raise(o, offset + n);
 	errno = save_errno;
 	return n;
 }
@@ -590,16 +581,17 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	while (done < len)
 	{
 		off_t		at = offset + (off_t) done;
-		size_t		part = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ));
-		const char *data = (const char *) buf + done;
-		ssize_t		n = part == BLCKSZ ?
-			write_block(o, fd, data, (uint32) (at / BLCKSZ)) :
-			write_part(o, fd, data, part, at);
+		Part		part = {
+			.o = o,.fd = fd,.buf = (const char *) buf + done,.offset = at,
+			.len = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ)),
+			.block = (uint32) (at / BLCKSZ)
+		};
+		ssize_t		n = part.len == BLCKSZ ? write_block(&part) : write_part(&part);
 
 		if (n < 0)
 			return written_before((ssize_t) done);
 		done += n;
-		if (n < (ssize_t) part)
+		if (n < (ssize_t) part.len)
 			break;
 	}
 	rbp_stats_latency(RBP_LATENCY_SPILL_WRITE, rbp_now_ns() - start_ns);

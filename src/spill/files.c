@@ -77,7 +77,13 @@ any_files(void)
 	return attached() && rbp_spill_table_files(rbp_spill_table) > 0;
 }
 
-/* The descriptor's file, if it has an entry. */
+/* The file of that name, if it has an entry. */
+static bool
+find(const char *name, RbpSpillHandle *handle)
+{
+	return any_files() && rbp_spill_table_find(rbp_spill_table, name, handle);
+}
+
 bool
 rbp_spill_open_known(RbpSpillOpen *o)
 {
@@ -107,18 +113,18 @@ owner_of(const RbpSpillOpen *o)
 	return p != NULL ? atoi(p + strlen("/pgsql_tmp/pgsql_tmp")) : MyProcPid;
 }
 
-/* The file is at least so large. */
-void
+bool
 rbp_spill_open_raise(RbpSpillOpen *o, off_t size)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, o->handle, true);
 	RbpSpillFileState *st;
 
 	if (file == NULL)
-		return;					/* it is gone */
+		return false;
 	st = rbp_spill_file_state(file);
 	st->size = Max(st->size, size);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	unlock_file(file);
+	return true;
 }
 
 /* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
@@ -149,7 +155,7 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	 * sees the entry when it has, and raises the size: wrote_without_entry().
 	 */
 	if (fd >= 0 && created && rbp_libc.fstat(fd, &real) == 0)
-		rbp_spill_open_raise(o, real.st_size);
+		(void) rbp_spill_open_raise(o, real.st_size);
 	return true;
 }
 
@@ -169,7 +175,7 @@ rbp_spill_forget(const char *name)
 	RbpSpillHandle handle;
 	int			save_errno = errno;
 
-	if (any_files() && rbp_spill_table_find(rbp_spill_table, name, &handle))
+	if (find(name, &handle))
 		rbp_spill_forget_handle(handle);
 	errno = save_errno;
 }
@@ -179,7 +185,7 @@ rbp_spill_has_blocks(const char *name)
 {
 	RbpSpillHandle handle;
 
-	return any_files() && rbp_spill_table_find(rbp_spill_table, name, &handle);
+	return find(name, &handle);
 }
 
 RbpSpillOpen *
@@ -244,10 +250,7 @@ rbp_spill_name_size(const char *name, off_t real)
 {
 	RbpSpillHandle handle;
 
-	if (!any_files() ||
-		!rbp_spill_table_find(rbp_spill_table, name, &handle))
-		return real;
-	return size_of(handle, real);
+	return find(name, &handle) ? size_of(handle, real) : real;
 }
 
 /*
@@ -308,17 +311,9 @@ rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset, off_t len)
 {
 	int			result = rbp_libc.posix_fallocate(fd, offset, len);
 
-	if (result == 0 && rbp_spill_open_known(o))
-	{
-		RbpSpillFile *file = rbp_spill_open_lock(o, true);
-		RbpSpillFileState *st;
-
-		if (file == NULL)
-			return EIO;
-		st = rbp_spill_file_state(file);
-		st->size = Max(st->size, offset + len);
-		unlock_file(file);
-	}
+	if (result == 0 && rbp_spill_open_known(o) &&
+		!rbp_spill_open_raise(o, offset + len))
+		return EIO;
 	return result;
 }
 
@@ -348,8 +343,7 @@ int
 rbp_spill_unlink(const char *name, const char *path)
 {
 	RbpSpillHandle handle;
-	bool		have = any_files() &&
-		rbp_spill_table_find(rbp_spill_table, name, &handle);
+	bool		have = find(name, &handle);
 	int			result = rbp_libc.unlink(path);
 	int			save_errno = errno;
 

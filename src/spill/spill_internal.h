@@ -172,8 +172,8 @@ extern bool rbp_spill_open_known(RbpSpillOpen *o);
 /* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
 extern bool rbp_spill_open_create(RbpSpillOpen *o, int fd);
 
-/* The file is at least so large. */
-extern void rbp_spill_open_raise(RbpSpillOpen *o, off_t size);
+/* The file is at least so large.  False if it is gone. */
+extern bool rbp_spill_open_raise(RbpSpillOpen *o, off_t size);
 
 /* Lock the file; NULL, with EIO, if it is gone.  And let go of it. */
 extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
