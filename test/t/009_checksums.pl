@@ -25,7 +25,7 @@ for my $transport ('shm', 'tcp')
 		transport => $transport,
 		checksums => 1,
 		compare => 0,
-		conf => "shared_buffers = '512kB'\n");
+		conf => "shared_buffers = '512kB'\nremote_bp.io_timeout = '1s'\n");
 	ok(wait_leased($node, 64), "$transport: memory is leased");
 	is($node->safe_psql('postgres', 'SHOW data_checksums'), 'on', "$transport: checksums are on");
 	my $rows = make_table($node, 't', 8);
