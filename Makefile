@@ -116,7 +116,7 @@ build/module/%.o: %.c Makefile build/flags
 # tests point dynamic_library_path at it.
 build/test/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
-	$(MODULE_COMPILE) -DRBP_TEST_MUTATIONS -c -o $@ $<
+	$(MODULE_COMPILE) -DRBP_INJECTION_POINTS -c -o $@ $<
 
 build/test/remote_bp$(DLSUFFIX): $(TEST_OBJS)
 	$(CC) $(CFLAGS) $(CFLAGS_SL) $(LDFLAGS) -shared -o $@ $^ $(SHLIB_LINK)

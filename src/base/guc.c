@@ -16,7 +16,7 @@
 
 #include "base/geometry.h"
 #include "base/guc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 
 char	   *rbp_guc_broker = NULL;
 bool		rbp_guc_enabled = true;
@@ -225,26 +225,6 @@ ASSIGN_INT(rdma_gid_index)
 ASSIGN_INT(rdma_traffic_class)
 ASSIGN_INT(rdma_ack_timeout)
 ASSIGN_INT(rdma_retry_count)
-
-#ifdef RBP_TEST_MUTATIONS
-static const struct config_enum_entry mutations[] = {
-	{"none", RBP_MUTATION_NONE, false},
-	{"no_invalidate", RBP_MUTATION_NO_INVALIDATE, false},
-	{"no_generation", RBP_MUTATION_NO_GENERATION, false},
-	{"no_capture_hash", RBP_MUTATION_NO_CAPTURE_HASH, false},
-	{"no_capture_stamp", RBP_MUTATION_NO_CAPTURE_STAMP, false},
-	{"publish_early", RBP_MUTATION_PUBLISH_EARLY, false},
-	{"no_publish_check", RBP_MUTATION_NO_PUBLISH_CHECK, false},
-	{"no_verify", RBP_MUTATION_NO_VERIFY, false},
-	{"serve_private", RBP_MUTATION_SERVE_PRIVATE, false},
-	{"no_checksum", RBP_MUTATION_NO_CHECKSUM, false},
-	{"no_lease_check", RBP_MUTATION_NO_LEASE_CHECK, false},
-	{"trust_reads", RBP_MUTATION_TRUST_READS, false},
-	{"prewarm_unlocked", RBP_MUTATION_PREWARM_UNLOCKED, false},
-	{"mix_spill", RBP_MUTATION_MIX_SPILL, false},
-	{NULL, 0, false}
-};
-#endif
 
 void
 rbp_guc_init(bool (*known_transport) (const char *name))
@@ -482,14 +462,14 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 false,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
-#ifdef RBP_TEST_MUTATIONS
-	DefineCustomEnumVariable("remote_bp.test_mutation",
-							 "Switches one coherence rule off; in test builds only.",
-							 NULL,
-							 &rbp_mutation,
-							 RBP_MUTATION_NONE, mutations,
-							 PGC_SIGHUP, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE,
-							 NULL, NULL, NULL);
+#ifdef RBP_INJECTION_POINTS
+	DefineCustomStringVariable("remote_bp.injection_point",
+							   "Attaches an injection point; in test builds only.",
+							   NULL,
+							   (char **) &rbp_injection_point,
+							   "",
+							   PGC_SIGHUP, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE,
+							   NULL, NULL, NULL);
 #endif
 	MarkGUCPrefixReserved("remote_bp");
 }

@@ -13,7 +13,7 @@
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
@@ -62,7 +62,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	char	   *copy;
 
 	/* An unlocked look spares the copy; insert_staged checks for good. */
-	if (!RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_STAMP) &&
+	if (!RBP_INJECTION_POINT("no-capture-stamp") &&
 		(rbp_directory_stamp(rbp_dir, page) != version->stamp ||
 		 rbp_directory_generation(rbp_dir, page->rel, page->space,
 								  page->fork) != version->generation))
@@ -81,10 +81,10 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	copy = rbp_staging_page(rbp_staging, slot);
 	memcpy(copy, bytes, BLCKSZ);
 	if ((flags & RBP_SHADOW_CHECKSUM) && !PageIsNew((Page) copy) &&
-		!RBP_MUTATED(RBP_MUTATION_NO_CHECKSUM))
+		!RBP_INJECTION_POINT("no-checksum"))
 		((PageHeader) copy)->pd_checksum = pg_checksum_page(copy, page->block);
-	if (RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_HASH) ||
-		(RBP_MUTATED(RBP_MUTATION_NO_CHECKSUM) && (flags & RBP_SHADOW_CHECKSUM)))
+	if (RBP_INJECTION_POINT("no-capture-hash") ||
+		(RBP_INJECTION_POINT("no-checksum") && (flags & RBP_SHADOW_CHECKSUM)))
 	{
 		RbpVersion	mutated = *version;
 
@@ -99,7 +99,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	}
 	if (rbp_hash_page(copy) != version->hash ||
 		((flags & RBP_SHADOW_READ) && !read_verified(copy, page->block) &&
-		 !RBP_MUTATED(RBP_MUTATION_TRUST_READS)))
+		 !RBP_INJECTION_POINT("trust-reads")))
 	{
 		rbp_staging_put(rbp_staging, slot);
 		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);

@@ -71,7 +71,7 @@
  */
 #include "base/geometry.h"
 #include "base/lock.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/relfile.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
@@ -172,7 +172,7 @@ rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 	uint32_t   *stripes = rbp_array(dir, dir->generations);
 	uint64_t	h = rbp_fork_hash(rel, space, fork);
 
-	if (RBP_MUTATED(RBP_MUTATION_NO_GENERATION))
+	if (RBP_INJECTION_POINT("no-generation"))
 		return;
 	__atomic_fetch_add(&stripes[h % RBP_GENERATIONS], 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
@@ -181,7 +181,7 @@ rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 void
 rbp_directory_bump_all(RbpDirectory *dir)
 {
-	if (RBP_MUTATED(RBP_MUTATION_NO_GENERATION))
+	if (RBP_INJECTION_POINT("no-generation"))
 		return;
 	__atomic_fetch_add(&dir->epoch, 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
@@ -282,7 +282,7 @@ rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
 	RbpWhere	dropped = RBP_ABSENT;
 	uint32_t	index;
 
-	if (RBP_MUTATED(RBP_MUTATION_NO_INVALIDATE))
+	if (RBP_INJECTION_POINT("no-invalidate"))
 		return RBP_ABSENT;
 
 	rbp_lock_exclusive(&p->lock);
@@ -333,7 +333,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 
 	rbp_lock_exclusive(&p->lock);
 	generation = rbp_generation_now(dir, page->rel, page->space, page->fork);
-	if (!RBP_MUTATED(RBP_MUTATION_NO_CAPTURE_STAMP) &&
+	if (!RBP_INJECTION_POINT("no-capture-stamp") &&
 		(generation != version->generation ||
 		 __atomic_load_n(page_stamp(dir, hash),
 						 __ATOMIC_RELAXED) != version->stamp))
@@ -430,7 +430,7 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 		rbp_entry_drop(dir, part, staged_index, hash);
 	}
 
-	if (RBP_MUTATED(RBP_MUTATION_NO_PUBLISH_CHECK) && result != RBP_INSERTED)
+	if (RBP_INJECTION_POINT("no-publish-check") && result != RBP_INSERTED)
 	{
 		uint32_t	other = rbp_entry_find(dir, hash, page);
 

@@ -42,7 +42,7 @@
 
 #include "base/geometry.h"
 #include "base/guc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
@@ -214,7 +214,7 @@ push_batch(void)
 	if (n == 0)
 		return ntaken;
 
-	if (RBP_MUTATED(RBP_MUTATION_PUBLISH_EARLY))
+	if (RBP_INJECTION_POINT("publish-early"))
 	{
 		/* the slot is published, and free staging reused, before the write */
 		for (int i = 0; i < n; i++)

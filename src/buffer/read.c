@@ -26,7 +26,7 @@
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/libc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/page_cache.h"
 #include "base/relfile.h"
 #include "base/stats.h"
@@ -92,7 +92,7 @@ static inline bool
 verify(const ReadPage *page)
 {
 	return rbp_hash_page(page->buf) == page->lookup.hash ||
-		RBP_MUTATED(RBP_MUTATION_NO_VERIFY);
+		RBP_INJECTION_POINT("no-verify");
 }
 
 /*
@@ -464,7 +464,7 @@ leave_frame(const char *frame, const ReadRun *run)
 		for (i = 0; i < run->n; i++)
 			if (rbp_page_equal(&shadow->page, &run->pages[i].id))
 				break;
-	if (i == run->n || RBP_MUTATED(RBP_MUTATION_TRUST_READS))
+	if (i == run->n || RBP_INJECTION_POINT("trust-reads"))
 		captured = rbp_capture_victim(frame);
 	else
 	{

@@ -26,7 +26,7 @@
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/lock.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/relfile.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
@@ -207,8 +207,8 @@ rbp_tier_is_frames(const struct iovec *iov, int iovcnt)
 		if (iov[i].iov_len == 0 || iov[i].iov_len % BLCKSZ != 0 ||
 			!rbp_is_frame(iov[i].iov_base, iov[i].iov_len))
 		{
-			/* the mutation shows why private memory is not served */
-			if (RBP_MUTATED(RBP_MUTATION_SERVE_PRIVATE) &&
+			/* the injection point shows why private memory is not served */
+			if (RBP_INJECTION_POINT("serve-private") &&
 				iov[i].iov_len > 0 && iov[i].iov_len % BLCKSZ == 0)
 				continue;
 			return false;

@@ -26,7 +26,7 @@
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/libc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/relfile.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
@@ -248,8 +248,8 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 
 	invalidate_blocks(file, space, rbp_block_of(file, offset),
 					  (int) ((offset % BLCKSZ + len + BLCKSZ - 1) / BLCKSZ));
-	/* the mutation shows why the page that is prewarmed is locked */
-	if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
+	/* the injection point shows why the page that is prewarmed is locked */
+	if (RBP_INJECTION_POINT("prewarm-unlocked"))
 		pg_usleep(20000);
 
 	/* What is not whole pages cannot be claimed about, nor is it needed. */

@@ -29,7 +29,7 @@
 #include "catalog/pg_class.h"
 #include "base/compat.h"
 #include "base/guc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/relfile.h"
 #include "base/sql.h"
 #include "buffer/buffer.h"
@@ -287,7 +287,7 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 		if (!wait_for_staging(prewarm, fork, block))
 			return false;
 		CHECK_FOR_INTERRUPTS();
-		if (RBP_MUTATED(RBP_MUTATION_PREWARM_UNLOCKED))
+		if (RBP_INJECTION_POINT("prewarm-unlocked"))
 		{
 			result = stage_from_file(fork, block);
 			continue;

@@ -45,7 +45,7 @@
 
 #include "base/geometry.h"
 #include "base/lock.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/stats.h"
 #include "common/clock.h"
 #include "remote/remote.h"
@@ -191,7 +191,7 @@ rbp_remote_usable(RbpPool pool, int64 now)
 {
 	PoolLease  *lease = &shared->leases[pool];
 
-	if (RBP_MUTATED(RBP_MUTATION_NO_LEASE_CHECK))
+	if (RBP_INJECTION_POINT("no-lease-check"))
 		return pg_atomic_read_u64(&lease->deadline) != 0;
 	return (int64) pg_atomic_read_u64(&lease->deadline) > now &&
 		pg_atomic_read_u32(&lease->nregions) > 0;

@@ -22,7 +22,7 @@
 #include "postgres.h"
 
 #include "base/guc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/page_cache.h"
 #include "common/clock.h"
 #include "remote/remote.h"
@@ -222,7 +222,7 @@ begin_run(void)
 bool
 rbp_spill_prefer_file(void)
 {
-	if (RBP_MUTATED(RBP_MUTATION_MIX_SPILL))
+	if (RBP_INJECTION_POINT("mix-spill"))
 		return pg_prng_bool(&pg_global_prng_state);
 	if (rbp_guc_bypass == RBP_BYPASS_OFF)
 	{

@@ -14,7 +14,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/relfile.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
@@ -742,13 +742,13 @@ main(int argc, char **argv)
 	uint64_t	all_evictions = 0;
 	const struct
 	{
-		RbpMutation mutation;
+		const char *mutation;
 		const char *name;
 	}			mutations[] = {
-		{RBP_MUTATION_NO_INVALIDATE, "no invalidation"},
-		{RBP_MUTATION_NO_GENERATION, "no generations"},
-		{RBP_MUTATION_NO_CAPTURE_STAMP, "no stamp at capture"},
-		{RBP_MUTATION_NO_PUBLISH_CHECK, "no check at publication"},
+		{"no-invalidate", "no invalidation"},
+		{"no-generation", "no generations"},
+		{"no-capture-stamp", "no stamp at capture"},
+		{"no-publish-check", "no check at publication"},
 	};
 
 	for (uint64_t i = 0; i < 5; i++)
@@ -765,9 +765,9 @@ main(int argc, char **argv)
 	/* the model notices each rule that is switched off */
 	for (size_t i = 0; i < sizeof(mutations) / sizeof(mutations[0]); i++)
 	{
-		rbp_mutation = mutations[i].mutation;
+		rbp_injection_point = mutations[i].mutation;
 		run(seed, operations);
-		rbp_mutation = RBP_MUTATION_NONE;
+		rbp_injection_point = "";
 		ok(failure[0] != '\0', "with %s the model differs", mutations[i].name);
 		diag("%s", failure);
 	}

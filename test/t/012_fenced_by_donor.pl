@@ -27,7 +27,7 @@ for my $transport ('shm', 'tcp')
 		test_build => 1,
 		shared_buffers => '512kB',
 		tier => '32MB',
-		conf => "remote_bp.test_mutation = 'no_lease_check'\nremote_bp.io_timeout = '1s'\n");
+		conf => "remote_bp.injection_point = 'no-lease-check'\nremote_bp.io_timeout = '1s'\n");
 	my $heir = new_cluster("heir_$transport", transport => $transport, tier => '32MB');
 	make_table($heir, 't', 8);
 	my $heirs = content($heir, 't');

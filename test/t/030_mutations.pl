@@ -25,10 +25,10 @@ my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
 sub mutate
 {
 	my ($node, $name) = @_;
-	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.test_mutation = '$name'");
+	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.injection_point = '$name'");
 	$node->reload;
-	$node->poll_query_until('postgres', 'SHOW remote_bp.test_mutation', $name)
-	  or die "mutation $name does not come into force";
+	$node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', $name)
+	  or die "injection point $name is not attached";
 	# Workers read it in their own time: wait until the pusher must have.
 	sleep 0.3;
 	return;
@@ -56,14 +56,14 @@ sub server
 sub noticed
 {
 	my ($mutation, $node, $scenario, %opt) = @_;
-	for my $name ('none', $mutation)
+	for my $name ('', $mutation)
 	{
 		mutate($node, $name);
 		reset_counters($node);
 		my ($wrong, $chances) = $scenario->($node, $name);
 		my $c = counters($node);
-		note("$mutation, $name in force: " . join(', ', map { "$_ $c->{$_}" } grep { ($c->{$_} // '') =~ /^[1-9]\d*$/ } sort keys %$c));
-		if ($name eq 'none')
+		note("$mutation, " . ($name ? "attached" : "not attached") . ": " . join(', ', map { "$_ $c->{$_}" } grep { ($c->{$_} // '') =~ /^[1-9]\d*$/ } sort keys %$c));
+		if ($name eq '')
 		{
 			is($wrong, 0, "$mutation: without it, nothing is wrong");
 			cmp_ok($chances, '>', 0, "$mutation: and the scenario is what it should be");
@@ -73,17 +73,17 @@ sub noticed
 			cmp_ok($wrong, '>', 0, "$mutation: it is noticed");
 		}
 	}
-	mutate($node, 'none');
+	mutate($node, '');
 	$node->stop;
 	return;
 }
 
 # A write does not drop the page's entry: what is read later is old.
 {
-	my $node = server('no_invalidate');
+	my $node = server('no-invalidate');
 	make_table($node, 't', 4);
 	noticed(
-		'no_invalidate', $node,
+		'no-invalidate', $node,
 		sub {
 			warm($node, 't') or die;
 			my $disk_writes = counter($node, 'disk_writes');
@@ -97,10 +97,10 @@ sub noticed
 # A file that is taken away does not kill the entries of its pages: a database
 # made by file copy, with the same object id, has the old one's content.
 {
-	my $node = server('no_generation');
+	my $node = server('no-generation');
 	two_templates($node);
 	noticed(
-		'no_generation', $node,
+		'no-generation', $node,
 		sub {
 			$node->safe_psql('postgres', 'CREATE DATABASE again TEMPLATE one STRATEGY file_copy OID 70000');
 			warm($node, 't', db => 'again') or die;
@@ -117,10 +117,10 @@ sub noticed
 # becoming dirty, as happens when they need WAL and the relation has none,
 # make it differ from the disk.
 {
-	my $node = server('no_capture_hash', conf => "wal_log_hints = on\nwal_level = minimal\nmax_wal_senders = 0\n");
+	my $node = server('no-capture-hash', conf => "wal_log_hints = on\nwal_level = minimal\nmax_wal_senders = 0\n");
 	evict_buffers($node);
 	noticed(
-		'no_capture_hash', $node,
+		'no-capture-hash', $node,
 		sub {
 			$node->safe_psql('postgres', <<"SQL");
 BEGIN;
@@ -143,11 +143,11 @@ SQL
 # The victim's stamp and generation are not looked at: a frame still has the
 # page of a database that is gone, and whose name another one has now.
 {
-	my $node = server('no_capture_stamp', shared_buffers => '16MB', staging => '16MB');
+	my $node = server('no-capture-stamp', shared_buffers => '16MB', staging => '16MB');
 	two_templates($node);
 	$node->safe_psql('postgres', 'CREATE TABLE big AS SELECT i, repeat(\'b\', 4000) AS pad FROM generate_series(1, 8000) i; CREATE INDEX big_i ON big (i); VACUUM big');
 	noticed(
-		'no_capture_stamp', $node,
+		'no-capture-stamp', $node,
 		sub {
 			$node->safe_psql('postgres', 'CREATE DATABASE again TEMPLATE one STRATEGY file_copy OID 70000');
 			# It is in the buffers, and not in the tier.
@@ -164,10 +164,10 @@ SQL
 
 # Published before the slot is written: reads meanwhile find something else.
 {
-	my $node = server('publish_early');
+	my $node = server('publish-early');
 	make_table($node, 't', 4);
 	noticed(
-		'publish_early', $node,
+		'publish-early', $node,
 		sub {
 			my ($node, $name) = @_;
 			my ($wrong, $chances) = (0, 0);
@@ -178,7 +178,7 @@ SQL
 					  . 'SELECT sum(v) FROM t WHERE id > 0; ' x 20);
 				$wrong = counter($node, 'hash_failures + mismatches');
 				$chances = counter($node, 'hits');
-				last if $name eq 'none' ? $try >= 3 && $chances : $wrong;
+				last if $name eq '' ? $try >= 3 && $chances : $wrong;
 			}
 			return ($wrong, $chances);
 		});
@@ -187,11 +187,11 @@ SQL
 # Published though the page was written meanwhile: pushes take long, and the
 # table is changed while they are under way.
 {
-	my $node = server('no_publish_check', transport => 'tcp');
+	my $node = server('no-publish-check', transport => 'tcp');
 	make_table($node, 't', 4);
 	evict_buffers($node);
 	noticed(
-		'no_publish_check', $node,
+		'no-publish-check', $node,
 		sub {
 			my ($node, $name) = @_;
 			my ($wrong, $chances) = (0, 0);
@@ -209,7 +209,7 @@ SQL
 				$node->psql('postgres', 'SELECT sum(v) FROM t');
 				$wrong = counter($node, 'mismatches + hash_failures');
 				$chances = counter($node, 'pushes_stale');
-				last if $name eq 'none' ? $chances : $wrong;
+				last if $name eq '' ? $chances : $wrong;
 			}
 			return ($wrong, $chances);
 		});
@@ -217,10 +217,10 @@ SQL
 
 # What comes back is not compared to its hash: a flipped bit goes through.
 {
-	my $node = server('no_verify');
+	my $node = server('no-verify');
 	make_table($node, 't', 4);
 	noticed(
-		'no_verify', $node,
+		'no-verify', $node,
 		sub {
 			warm($node, 't') or die;
 			set_faults('read corrupt');
@@ -234,11 +234,11 @@ SQL
 # Reads into private memory are served: those of pg_prewarm, as those of a
 # base backup would be, do not see the disk.
 {
-	my $node = server('serve_private');
+	my $node = server('serve-private');
 	make_table($node, 't', 4);
 	$node->safe_psql('postgres', 'CREATE EXTENSION pg_prewarm');
 	noticed(
-		'serve_private', $node,
+		'serve-private', $node,
 		sub {
 			warm($node, 't') or die;
 			# The first run may read catalogs; the second is all there is.
@@ -255,10 +255,10 @@ SQL
 
 # The checksum is not set on what is captured from a dirty victim.
 {
-	my $node = server('no_checksum', checksums => 1);
+	my $node = server('no-checksum', checksums => 1);
 	make_table($node, 't', 4);
 	noticed(
-		'no_checksum', $node,
+		'no-checksum', $node,
 		sub {
 			$node->safe_psql('postgres', q{SELECT remote_bp_evict('t'); UPDATE t SET v = v + 1});
 			evict_buffers($node);
@@ -273,10 +273,10 @@ SQL
 # is given back at the next try.
 {
 	my $bad = RemoteBP::BadRead->new;
-	my $node = $bad->preloaded(sub { server('trust_reads', checksums => 1, compare => 0) });
+	my $node = $bad->preloaded(sub { server('trust-reads', checksums => 1, compare => 0) });
 	make_table($node, 't', 4);
 	noticed(
-		'trust_reads', $node,
+		'trust-reads', $node,
 		sub {
 			evict_buffers($node);
 			$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
@@ -291,10 +291,10 @@ SQL
 # Prewarm does not lock the page that it reads: a write is under way, whose stamp has
 # moved already.
 {
-	my $node = server('prewarm_unlocked', shared_buffers => '8MB');
+	my $node = server('prewarm-unlocked', shared_buffers => '8MB');
 	make_table($node, 't', 1);
 	noticed(
-		'prewarm_unlocked', $node,
+		'prewarm-unlocked', $node,
 		sub {
 			my $prewarm = $node->background_psql('postgres');
 			my $prewarmed = 0;
@@ -318,10 +318,10 @@ SQL
 # see to it as well, and a donor that hangs, which would withdraw its memory,
 # that is read after the lease has ended.
 {
-	my $node = server('no_lease_check', transport => 'shm', conf => "remote_bp.lease_ttl = '2s'\n");
+	my $node = server('no-lease-check', transport => 'shm', conf => "remote_bp.lease_ttl = '2s'\n");
 	make_table($node, 't', 4);
 	noticed(
-		'no_lease_check', $node,
+		'no-lease-check', $node,
 		sub {
 			wait_leased($node, 32) or die;
 			warm($node, 't') or die;

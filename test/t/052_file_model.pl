@@ -516,7 +516,7 @@ for my $transport (qw(shm tcp))
 # less and now the other: by chance, and many files without an entry at first.
 for my $transport (qw(shm tcp))
 {
-	reconfigure($node, "mixed, $transport", 30, transport => $transport, test_mutation => 'mix_spill');
+	reconfigure($node, "mixed, $transport", 30, transport => $transport, injection_point => 'mix-spill');
 	counted(
 		$node,
 		"mixed, $transport",
@@ -528,7 +528,7 @@ for my $transport (qw(shm tcp))
 }
 
 # (over shm blocks are not staged, but for those that are not full yet)
-reconfigure($node, 'tiny staging', 64, test_mutation => 'none', transport => 'tcp', temp_staging_size => '128kB');
+reconfigure($node, 'tiny staging', 64, injection_point => '', transport => 'tcp', temp_staging_size => '128kB');
 counted(
 	$node,
 	'tiny staging',

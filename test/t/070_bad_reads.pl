@@ -104,9 +104,9 @@ sub ignored_by_the_server
 sub served_by_the_tier
 {
 	my ($node, $what, $byte) = @_;
-	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.test_mutation = 'trust_reads'});
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.injection_point = 'trust-reads'});
 	$node->reload;
-	$node->poll_query_until('postgres', 'SHOW remote_bp.test_mutation', 'trust_reads') or die;
+	$node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', 'trust-reads') or die;
 	cold($node);
 	# With room in staging the victim is not dropped.
 	pushed($node);
@@ -114,9 +114,9 @@ sub served_by_the_tier
 	evict_buffers($node);
 	pushed($node);
 	is(tier_pages($node, 't'), 1, "$what: the donor has it");
-	$node->safe_psql('postgres', 'ALTER SYSTEM RESET remote_bp.test_mutation');
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET remote_bp.injection_point');
 	$node->reload;
-	$node->poll_query_until('postgres', 'SHOW remote_bp.test_mutation', 'none') or die;
+	$node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', '') or die;
 	reset_counters($node);
 	is_deeply([ $bad->outcomes($node, $query, $query, $query) ], [ 'error', 0, 0 ],
 		"$what: what the donor gives does not pass, and the next try reads the disk");

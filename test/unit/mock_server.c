@@ -6,7 +6,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/guc.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "base/stats.h"
 #include "common/clock.h"
 #include "common/status.h"

@@ -6,7 +6,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
 #include "buffer/page.h"
@@ -936,25 +936,25 @@ test_mutations(void)
 	bool		evicted;
 
 	put(dir, &page, 1);
-	rbp_mutation = RBP_MUTATION_NO_INVALIDATE;
+	rbp_injection_point = "no-invalidate";
 	rbp_directory_invalidate(dir, &page);
 	is_u64(where(dir, &page), RBP_REMOTE, "without invalidation the page survives a write");
-	rbp_mutation = RBP_MUTATION_NO_GENERATION;
+	rbp_injection_point = "no-generation";
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	is_u64(where(dir, &page), RBP_REMOTE, "without generations, a truncation");
-	rbp_mutation = RBP_MUTATION_NONE;
+	rbp_injection_point = "";
 	rbp_directory_invalidate(dir, &page);
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 
-	rbp_mutation = RBP_MUTATION_NO_CAPTURE_STAMP;
+	rbp_injection_point = "no-capture-stamp";
 	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERTED, "without stamps a stale version is taken");
 	is_u64(where(dir, &page), RBP_STAGED, "and served");
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	rbp_mutation = RBP_MUTATION_NO_PUBLISH_CHECK;
+	rbp_injection_point = "no-publish-check";
 	rbp_directory_invalidate(dir, &page);
 	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERTED, "without the check a dead page is published");
 	is_u64(where(dir, &page), RBP_REMOTE, "and served");
-	rbp_mutation = RBP_MUTATION_NONE;
+	rbp_injection_point = "";
 	check(dir, "mutations");
 	free(dir);
 }

@@ -14,7 +14,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
-#include "base/mutation.h"
+#include "base/injection_point.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
 #include "buffer/page.h"
@@ -257,7 +257,7 @@ pusher(void *arg)
 {
 	Thread	   *me = arg;
 	uint32_t	batch[4];
-	bool		early = rbp_mutation == RBP_MUTATION_PUBLISH_EARLY;
+	bool		early = strcmp(rbp_injection_point, "publish-early") == 0;
 
 	for (;;)
 	{
@@ -468,7 +468,7 @@ enough(const Thread *threads, int n)
 static bool
 noticed(void)
 {
-	if (rbp_mutation == RBP_MUTATION_PUBLISH_EARLY)
+	if (strcmp(rbp_injection_point, "publish-early") == 0)
 		return __atomic_load_n(&bad_slots, __ATOMIC_RELAXED) > 10;
 	return __atomic_load_n(&wrong, __ATOMIC_RELAXED) > 0;
 }
@@ -499,7 +499,7 @@ reserve_all(void)
 }
 
 static void
-run(RbpMutation mutation, Thread *sum)
+run(const char *mutation, Thread *sum)
 {
 	void	   *(*roles[]) (void *) = {
 		pusher, truncater, lease_worker, housekeeper, backend, backend, backend
@@ -529,7 +529,7 @@ run(RbpMutation mutation, Thread *sum)
 	stop = stop_pusher = false;
 	wrong = bad_slots = 0;
 	damage = NULL;
-	rbp_mutation = mutation;
+	rbp_injection_point = mutation;
 
 	for (int i = 0; i < N; i++)
 	{
@@ -538,7 +538,7 @@ run(RbpMutation mutation, Thread *sum)
 			abort();
 	}
 	while (now_ms() < start + PATIENCE_MS &&
-		   (mutation == RBP_MUTATION_NONE ?
+		   (mutation[0] == '\0' ?
 			now_ms() < start + RUN_MS || !enough(threads, N) : !noticed()))
 		nanosleep(&(struct timespec) {0, 5000000}, NULL);
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
@@ -559,7 +559,7 @@ run(RbpMutation mutation, Thread *sum)
 		sum->moved += threads[i].moved;
 		sum->done += threads[i].done > 0;
 	}
-	if (mutation == RBP_MUTATION_NONE)
+	if (mutation[0] == '\0')
 	{
 		RbpDirectoryCounts counts;
 		const char *problem = directory_check(dir);
@@ -592,7 +592,7 @@ run(RbpMutation mutation, Thread *sum)
 		is_u64(free_slots, STAGING, "and so are the staging slots");
 		is_u64(reserve_all(), SLOTS, "each slot can be had, once");
 	}
-	rbp_mutation = RBP_MUTATION_NONE;
+	rbp_injection_point = "";
 	free(dir_mem);
 	free(staging_mem);
 }
@@ -669,18 +669,18 @@ main(void)
 	Thread		sum;
 	const struct
 	{
-		RbpMutation mutation;
+		const char *mutation;
 		const char *name;
 	}			mutations[] = {
-		{RBP_MUTATION_NO_INVALIDATE, "invalidation"},
-		{RBP_MUTATION_NO_GENERATION, "generations"},
-		{RBP_MUTATION_NO_CAPTURE_STAMP, "the stamp at capture"},
-		{RBP_MUTATION_NO_PUBLISH_CHECK, "the check at publication"},
-		{RBP_MUTATION_PUBLISH_EARLY, "publishing late"},
+		{"no-invalidate", "invalidation"},
+		{"no-generation", "generations"},
+		{"no-capture-stamp", "the stamp at capture"},
+		{"no-publish-check", "the check at publication"},
+		{"publish-early", "publishing late"},
 	};
 
 	test_given_back_late();
-	run(RBP_MUTATION_NONE, &sum);
+	run("", &sum);
 	diag("%" PRIu64 " remote and %" PRIu64 " staged hits, %" PRIu64 " races, %" PRIu64
 		 " captures, %" PRIu64 " stale, %" PRIu64 " moved, %" PRIu64 " bad slots", sum.hits,
 		 sum.staged_hits, sum.races, sum.captures, sum.stale, sum.moved, bad_slots);
@@ -696,7 +696,7 @@ main(void)
 	for (size_t i = 0; i < sizeof(mutations) / sizeof(mutations[0]); i++)
 	{
 		run(mutations[i].mutation, &sum);
-		ok(mutations[i].mutation == RBP_MUTATION_PUBLISH_EARLY ? bad_slots > 10 : wrong > 0,
+		ok(strcmp(mutations[i].mutation, "publish-early") == 0 ? bad_slots > 10 : wrong > 0,
 		   "without %s it fails", mutations[i].name);
 	}
 	return done_testing();

@@ -213,7 +213,7 @@ sub set_faults
 
 #---- clusters -------------------------------------------------------------
 
-# The directory of the test build's module, which has mutations and the fault
+# The directory of the test build's module, which has injection points and the fault
 # transport, or undef.
 sub test_build
 {
