@@ -354,7 +354,7 @@ for my $transport ('tcp', 'shm')
 	my $name = 'broker away';
 	new_broker();
 	my $donor = new_donor();
-	start('tcp', $name, conf => "remote_bp.lease_ttl = '3s'\n");
+	start('tcp', $name, conf => "remote_bp.lease_ttl = '20s'\n");
 	my $session = begin($node);
 	$broker->kill9;
 	is(rest($session), $expected, "$name: nothing fails before the lease ends");
@@ -368,7 +368,7 @@ for my $transport ('tcp', 'shm')
 			sub {
 				$node->safe_psql('postgres', q{SELECT count(*) FROM remote_bp_leases WHERE purpose = 'temp' AND expires_in > interval '0'}) == 0;
 			},
-			30),
+			120),
 		"$name: the lease ends");
 	cmp_ok($still, '>', 3000000, "$name: with blocks on the donor");
 	fails_alone($node, $session, $donor->{name}, $name);
