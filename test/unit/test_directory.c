@@ -850,6 +850,37 @@ test_views(void)
 	free(dir);
 }
 
+/* More slots than a walk looks at under one hold of the lock. */
+static void
+test_long_walks(void)
+{
+	RbpDirectory *dir = make(RBP_CHUNK + 2, 0);
+	Seen		seen = {0};
+	uint32_t	n = 0;
+
+	rbp_directory_extent_online(dir, RBP_CHUNK + 1, 0);
+	for (uint32_t i = 0; i < 100; i++)
+	{
+		RbpPageId	page = page_of(1000, i);
+
+		(void) put(dir, &page, i);
+	}
+	/* a partition has one slot there */
+	for (uint32_t i = 0; i < 100; i++)
+	{
+		RbpPageId	page = page_of(1000, i);
+
+		n += where(dir, &page) == RBP_REMOTE;
+	}
+	ok(n > 30, "long walks: %u pages are in the last extent", n);
+	for (int part = 0; part < RBP_PARTITIONS; part++)
+		rbp_directory_scan(dir, part, see, &seen);
+	is_u64(seen.remote, n, "long walks: a scan shows them");
+	is_u64(rbp_directory_drop_relation(dir, 1000, 3), n, "long walks: and they can be dropped");
+	check(dir, "long walks");
+	free(dir);
+}
+
 /*
  * ---- the check itself, and the switches -------------------------------------
  */
@@ -1030,6 +1061,7 @@ main(void)
 	test_fresh_among_many();
 	test_extent_of_pusher();
 	test_views();
+	test_long_walks();
 	test_check_fails();
 	test_mutations();
 	return done_testing();

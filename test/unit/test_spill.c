@@ -56,6 +56,7 @@ static char *memory;			/* by slot */
 static int	closing;			/* a donor that is about to go; -1: none */
 static bool local;				/* writes and reads are done within the call */
 static bool expired;			/* the lease */
+static bool refusing;			/* donors take no new block */
 static bool slow;				/* batches end at their deadlines */
 static void (*before_read) (uint32 slot);	/* called once */
 
@@ -103,7 +104,7 @@ rbp_remote_slot_donor(uint32 slot)
 bool
 rbp_remote_slot_writable(uint32 slot)
 {
-	return rbp_remote_slot_donor(slot) >= 0;
+	return !refusing && rbp_remote_slot_donor(slot) >= 0;
 }
 
 bool
@@ -268,7 +269,7 @@ begin(void)
 		donor_of[e] = -1;
 	next_extent = FIRST_EXTENT;
 	closing = -1;
-	expired = slow = false;
+	expired = slow = refusing = false;
 	mock_now += 60000 * MS;		/* whatever was refused may be tried again */
 	memset(mock_counters, 0, sizeof(mock_counters));
 	mock_messages = 0;
@@ -689,6 +690,40 @@ test_disk_stalls(void)
 	end("the disk stalls");
 }
 
+static RbpSpillOpen *other;
+
+/* Another process begins to spill the file. */
+static void
+spill_elsewhere(void)
+{
+	char		page[BLCKSZ];
+
+	while_disk_writes = NULL;
+	rbp_guc_spill_temp_files = true;
+	fill(page, 0, 1);
+	if (rbp_spill_pwrite(other, fd, page, BLCKSZ, 0) != BLCKSZ)
+		diag("the other process cannot write: %s", strerror(errno));
+	rbp_guc_spill_temp_files = false;
+}
+
+/* The file gets an entry while a block that does not spill is written. */
+static void
+test_entry_meanwhile(void)
+{
+	rbp_guc_spill_temp_files = false;
+	begin();
+	lend(0, 2);
+	other = rbp_spill_opened(NAME, false, O_RDWR);
+	while_disk_writes = spill_elsewhere;
+	write_blocks(5, 1, 1);
+	ok(while_disk_writes == NULL, "entry meanwhile: there is one");
+	rbp_guc_spill_temp_files = true;
+	is_u64((uint64) rbp_spill_open_size(file, 0), 6 * BLCKSZ, "entry meanwhile: its size is the file's");
+	is_u64(right_blocks(0, 1, 1) + right_blocks(5, 1, 1), 2, "entry meanwhile: blocks are right");
+	rbp_spill_close(other);
+	end("entry meanwhile");
+}
+
 /*
  * Reads and writes of parts of a few blocks, which come to slots and staging pages that
  * had others before, against a copy of the file.
@@ -698,7 +733,7 @@ test_parts(bool is_local)
 {
 	enum
 	{
-		BLOCKS = 6, OPERATIONS = 6000
+		BLOCKS = 6, OPERATIONS = 12000
 	};
 	static char model[BLOCKS * BLCKSZ];
 	const char *name = is_local ? "parts, local" : "parts";
@@ -722,9 +757,10 @@ test_parts(bool is_local)
 		seed = seed * 1103515245 + 12345;
 		what = (seed >> 16) % 100;
 		seed = seed * 1103515245 + 12345;
-		/* whole blocks half of the time; the last one is ended, or a new one begun */
-		block = Min((seed >> 16) % BLOCKS, size / BLCKSZ);
-		block = Min(block, BLOCKS - 1);
+		/* whole blocks half of the time; some leave a hole behind the end */
+		block = (seed >> 16) % BLOCKS;
+		if ((seed >> 20) % 8 != 0)
+			block = Min(block, Min(size / BLCKSZ, BLOCKS - 1));
 		seed = seed * 1103515245 + 12345;
 		at = block * BLCKSZ + ((seed >> 16) % 2 ? 0 : (seed >> 17) % (BLCKSZ - 1));
 		len = (seed >> 16) % 2 ? BLCKSZ : Min(1 + (seed >> 20) % 3000, BLCKSZ - at % BLCKSZ);
@@ -742,16 +778,19 @@ test_parts(bool is_local)
 			rbp_spill_flush(false);
 			mock_now += MS;
 		}
-		else if (what < 97)
+		else if (what < 95)
 		{
 			memset(buf, i % 251 + 1, len);
 			wrong += rbp_spill_pwrite(file, fd, buf, len, at) != (ssize_t) len;
 			memcpy(model + at, buf, len);
 			size = Max(size, at + (off_t) len);
 		}
+		else if (what < 97)
+			refusing = !refusing;
 		else
 		{
-			size = (off_t) ((double) size * ((seed >> 18) % 5) / 4);
+			/* shorter, or longer by a hole */
+			size = Min((off_t) ((double) size * ((seed >> 18) % 6) / 4), (off_t) sizeof(model));
 			wrong += rbp_spill_ftruncate(file, fd, size) != 0;
 			memset(model + size, 0, sizeof(model) - size);
 		}
@@ -785,6 +824,7 @@ main(void)
 	test_mismatches(true);
 	test_costs();
 	test_disk_stalls();
+	test_entry_meanwhile();
 	test_parts(true);
 	test_parts(false);
 	mock_exit();
