@@ -70,8 +70,8 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
-#include "base/lock.h"
 #include "base/injection_point.h"
+#include "base/lock.h"
 #include "base/relfile.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"

@@ -28,6 +28,7 @@
 #define RBP_DIRECTORY_INTERNAL_H
 
 #include "base/geometry.h"
+#include "base/layout.h"
 #include "base/lock.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
@@ -40,7 +41,6 @@
 #endif
 
 #define RBP_NIL				UINT32_MAX	/* end of a list or chain */
-#define RBP_CACHE_LINE		64
 
 #define RBP_GENERATIONS		65536	/* generation stripes */
 #define RBP_SLOTS_PER_STAMP 8

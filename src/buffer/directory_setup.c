@@ -11,34 +11,19 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
+#include "base/layout.h"
 #include "base/lock.h"
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
 
 #include <string.h>
 
-static size_t
-align_line(size_t n)
-{
-	return (n + RBP_CACHE_LINE - 1) & ~(size_t) (RBP_CACHE_LINE - 1);
-}
-
-/* The offset of an array of that size, behind those before it. */
-static size_t
-place(size_t *at, size_t size)
-{
-	size_t		offset = *at;
-
-	*at += align_line(size);
-	return offset;
-}
-
 /* Fill in the constant part. */
 static void
 compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 {
 	size_t		nentries = (size_t) max_slots + staging_slots;
-	size_t		at = align_line(sizeof(RbpDirectory));
+	size_t		at = rbp_align_line(sizeof(RbpDirectory));
 	uint32_t	nlocal = max_slots / RBP_PARTITIONS;
 
 	RBP_ASSERT(max_slots % RBP_EXTENT_PAGES == 0);
@@ -61,21 +46,21 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	if (dir->nstripes > RBP_ACCOUNT_STRIPES)
 		dir->nstripes = RBP_ACCOUNT_STRIPES;
 
-	dir->entries = place(&at, nentries * sizeof(RbpEntry));
-	dir->prev = place(&at, nentries * sizeof(uint32_t));
-	dir->buckets = place(&at, (size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->ghosts = place(&at, (size_t) dir->nghost_sets * RBP_GHOST_WAYS *
-						RBP_PARTITIONS * sizeof(uint32_t));
-	dir->stamps = place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->generations = place(&at, (size_t) RBP_GENERATIONS * sizeof(uint32_t));
-	dir->extents = place(&at, nlocal);
-	dir->owners = place(&at, nlocal * sizeof(uint16_t));
-	dir->accounts = place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
-	dir->policies = place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
-	dir->held = place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
-	dir->space_pages = place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
-	dir->space_limits = place(&at, RBP_MAX_SPACES);
-	dir->limits = place(&at, (RBP_LIMITS + 1) * sizeof(RbpLimit));
+	dir->entries = rbp_layout_place(&at, nentries * sizeof(RbpEntry));
+	dir->prev = rbp_layout_place(&at, nentries * sizeof(uint32_t));
+	dir->buckets = rbp_layout_place(&at, (size_t) dir->nbuckets * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->ghosts = rbp_layout_place(&at, (size_t) dir->nghost_sets * RBP_GHOST_WAYS *
+								   RBP_PARTITIONS * sizeof(uint32_t));
+	dir->stamps = rbp_layout_place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
+	dir->generations = rbp_layout_place(&at, (size_t) RBP_GENERATIONS * sizeof(uint32_t));
+	dir->extents = rbp_layout_place(&at, nlocal);
+	dir->owners = rbp_layout_place(&at, nlocal * sizeof(uint16_t));
+	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
+	dir->policies = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
+	dir->held = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
+	dir->space_pages = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_SPACES * sizeof(int32_t));
+	dir->space_limits = rbp_layout_place(&at, RBP_MAX_SPACES);
+	dir->limits = rbp_layout_place(&at, (RBP_LIMITS + 1) * sizeof(RbpLimit));
 	dir->bytes = at;
 }
 

@@ -29,11 +29,11 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/layout.h"
 #include "buffer/staging.h"
 
 #include <string.h>
 
-#define CACHE_LINE		64
 #define STAGED_PAGE		8192
 #define PAGES_ALIGN		4096	/* a device registers whole memory pages */
 
@@ -43,17 +43,17 @@ struct RbpStaging
 	size_t		pages;			/* offset from this struct */
 
 	/* tag << 32 | slot */
-	uint64_t	free_head __attribute__((aligned(CACHE_LINE)));
+	uint64_t	free_head __attribute__((aligned(RBP_CACHE_LINE)));
 
-	uint32_t	ready_head __attribute__((aligned(CACHE_LINE)));
+	uint32_t	ready_head __attribute__((aligned(RBP_CACHE_LINE)));
 	int32_t		ready_count;	/* may trail behind the list, not run ahead */
 
 	/* the pusher's: what it took off the ready list, oldest first */
-	uint32_t	pending __attribute__((aligned(CACHE_LINE)));
+	uint32_t	pending __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	taken;			/* by the last take(): given back by the next */
 
 	/* of each slot, the next on the list that it is on */
-	uint32_t	next[] __attribute__((aligned(CACHE_LINE)));
+	uint32_t	next[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
 
 static size_t

@@ -25,8 +25,9 @@
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
-#include "base/lock.h"
 #include "base/injection_point.h"
+#include "base/layout.h"
+#include "base/lock.h"
 #include "base/relfile.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
@@ -100,27 +101,17 @@ rbp_tier_first_use(void)
 	rbp_residency_changed(InvalidOid);
 }
 
-/* Take the next piece of the arena, aligned. */
-static void *
-take(char **arena, Size size, Size align)
-{
-	char	   *mem = (char *) TYPEALIGN(align, *arena);
-
-	*arena = mem + size;
-	return mem;
-}
-
 void
 rbp_tier_shmem_init(void *mem)
 {
 	char	   *arena = mem;
 	uint32		slots = max_slots();
-	RbpTierShared *sh = take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
-	RbpShadow  *sd = take(&arena, sizeof(RbpShadow) * NBuffers,
-						  PG_CACHE_LINE_SIZE);
-	void	   *dir = take(&arena, rbp_directory_size(slots, staging_slots()),
-						   PG_CACHE_LINE_SIZE);
-	void	   *staging = take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN);
+	RbpTierShared *sh = rbp_layout_take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
+	RbpShadow  *sd = rbp_layout_take(&arena, sizeof(RbpShadow) * NBuffers,
+									 PG_CACHE_LINE_SIZE);
+	void	   *dir = rbp_layout_take(&arena, rbp_directory_size(slots, staging_slots()),
+									  PG_CACHE_LINE_SIZE);
+	void	   *staging = rbp_layout_take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN);
 
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);

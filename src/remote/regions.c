@@ -44,8 +44,8 @@
 #include "storage/proc.h"
 
 #include "base/geometry.h"
-#include "base/lock.h"
 #include "base/injection_point.h"
+#include "base/lock.h"
 #include "base/stats.h"
 #include "common/clock.h"
 #include "remote/remote.h"

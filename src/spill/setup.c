@@ -16,6 +16,7 @@
 
 #include "base/geometry.h"
 #include "base/guc.h"
+#include "base/layout.h"
 #include "base/lock.h"
 #include "remote/remote.h"
 #include "spill/slots.h"
@@ -101,21 +102,12 @@ rbp_spill_shmem_size(void)
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
 
-static void *
-take(char **arena, Size size, Size align)
-{
-	char	   *mem = (char *) TYPEALIGN(align, *arena);
-
-	*arena = mem + size;
-	return mem;
-}
-
 /* All of n bits set. */
 static pg_atomic_uint64 *
 make_bitmap(char **arena, uint32 n)
 {
-	pg_atomic_uint64 *words = take(arena, sizeof(pg_atomic_uint64) * bitmap_words(n),
-								   PG_CACHE_LINE_SIZE);
+	pg_atomic_uint64 *words = rbp_layout_take(arena, sizeof(pg_atomic_uint64) * bitmap_words(n),
+											  PG_CACHE_LINE_SIZE);
 
 	for (uint32 i = 0; i < bitmap_words(n); i++)
 	{
@@ -157,7 +149,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 {
 	static bool registered = false;
 	char	   *arena = mem;
-	SpillShared *sh = take(&arena, sizeof(SpillShared), MAXIMUM_ALIGNOF);
+	SpillShared *sh = rbp_layout_take(&arena, sizeof(SpillShared), MAXIMUM_ALIGNOF);
 	uint32		extents = rbp_spill_max_extents();
 
 	if (rbp_guc_temp_tier_max_size == 0)
@@ -169,31 +161,30 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 		registered = true;
 	}
 
-	sh->costs = take(&arena, sizeof(RbpSpillCosts), PG_CACHE_LINE_SIZE);
+	sh->costs = rbp_layout_take(&arena, sizeof(RbpSpillCosts), PG_CACHE_LINE_SIZE);
 	rbp_spill_cost_shmem_init(sh->costs);
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
-	sh->nslots = max_slots();
 	sh->nchunks = staging_chunks();
 	sh->nopen = staging_pages() - sh->nchunks * CHUNK_PAGES;
-	rbp_spill_slots = rbp_spill_slots_init(take(&arena, rbp_spill_slots_size(extents),
-												PG_CACHE_LINE_SIZE),
+	rbp_spill_slots = rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
+														   PG_CACHE_LINE_SIZE),
 										   first_extent, extents,
 										   rbp_lock_tranche("RemoteBpSpillSlots"));
-	rbp_spill_table = rbp_spill_table_init(take(&arena,
-												rbp_spill_table_size(max_files(), max_nodes()),
-												PG_CACHE_LINE_SIZE),
+	rbp_spill_table = rbp_spill_table_init(rbp_layout_take(&arena,
+														   rbp_spill_table_size(max_files(), max_nodes()),
+														   PG_CACHE_LINE_SIZE),
 										   max_files(), max_nodes(),
 										   rbp_lock_tranche("RemoteBpSpillNames"),
 										   rbp_lock_tranche("RemoteBpSpillFile"));
-	sh->slots = take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
-	sh->pending = take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
+	sh->slots = rbp_layout_take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
+	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)
 		pg_atomic_init_u32(&sh->pending[i], 0);
 	sh->open_free = make_bitmap(&arena, sh->nopen);
 	sh->chunk_free = make_bitmap(&arena, sh->nchunks);
-	sh->dropped = take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
+	sh->dropped = rbp_layout_take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
 	memset(sh->dropped, 0, sizeof(bool) * staging_pages());
-	sh->pages = take(&arena, (Size) BLCKSZ * staging_pages(), 4096);
+	sh->pages = rbp_layout_take(&arena, (Size) BLCKSZ * staging_pages(), 4096);
 	shared = sh;
 }
 

@@ -30,6 +30,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
+#include "base/layout.h"
 #include "base/lock.h"
 #include "common/clock.h"
 #include "spill/slots.h"
@@ -41,7 +42,6 @@
 #define Assert(cond)	assert(cond)
 #endif
 
-#define CACHE_LINE		64
 #define NIL				UINT32_MAX
 #define NEVER			INT64_MAX
 
@@ -83,7 +83,7 @@ typedef struct SlotExtent
 
 struct RbpSpillSlots
 {
-	RbpLock		lock __attribute__((aligned(CACHE_LINE)));
+	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
 
 	/* constant */
 	uint32_t	first_extent;
@@ -99,12 +99,12 @@ struct RbpSpillSlots
 	uint32_t	num_dead;
 
 	/* written under the lock, read by alloc() without */
-	uint32_t	num_free __attribute__((aligned(CACHE_LINE)));
+	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
 	int64_t		held_until;		/* of the queue's head, else NEVER */
 
-	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(CACHE_LINE)));	/* atomic */
+	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
 
-	SlotExtent	extents[] __attribute__((aligned(CACHE_LINE)));
+	SlotExtent	extents[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
 
 /*
@@ -365,9 +365,7 @@ release_due(RbpSpillSlots *s, int64_t now_ns)
 size_t
 rbp_spill_slots_size(uint32_t nextents)
 {
-	size_t		size = sizeof(RbpSpillSlots) + (size_t) nextents * sizeof(SlotExtent);
-
-	return (size + CACHE_LINE - 1) & ~(size_t) (CACHE_LINE - 1);
+	return rbp_align_line(sizeof(RbpSpillSlots) + (size_t) nextents * sizeof(SlotExtent));
 }
 
 RbpSpillSlots *
@@ -376,7 +374,7 @@ rbp_spill_slots_init(void *mem, uint32_t first_extent, uint32_t nextents,
 {
 	RbpSpillSlots *s = mem;
 
-	Assert((uintptr_t) mem % CACHE_LINE == 0);
+	Assert((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	memset(s, 0, rbp_spill_slots_size(nextents));
 	rbp_lock_init(&s->lock, tranche);
 	s->first_extent = first_extent;

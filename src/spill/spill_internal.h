@@ -75,7 +75,6 @@ typedef struct RbpSpillCosts
 typedef struct SpillShared
 {
 	uint32		first_slot;
-	uint32		nslots;
 	uint32		nopen;			/* staging pages for blocks being filled */
 	uint32		nchunks;		/* of staging pages for blocks on their way */
 

@@ -27,6 +27,7 @@
  *-------------------------------------------------------------------------
  */
 #include "base/geometry.h"
+#include "base/layout.h"
 #include "base/lock.h"
 #include "spill/table.h"
 
@@ -37,7 +38,6 @@
 #define Assert(cond)	assert(cond)
 #endif
 
-#define CACHE_LINE		64
 #define NIL				UINT32_MAX
 
 #define NODE_BITS		6
@@ -54,7 +54,7 @@ typedef struct Node
 
 struct RbpSpillFile
 {
-	RbpLock		lock __attribute__((aligned(CACHE_LINE)));
+	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	serial;
 	uint32_t	root;			/* NIL: no values */
 	uint32_t	depth;			/* levels; 0 without root */
@@ -69,22 +69,21 @@ struct RbpSpillTable
 {
 	/* constant */
 	uint32_t	nfiles;
-	uint32_t	nnodes;
 	uint32_t	nbuckets;		/* a power of two */
 	size_t		buckets;		/* offsets from this struct */
 	size_t		files;
 	size_t		nodes;
 	size_t		bytes;
 
-	RbpLock		names_lock __attribute__((aligned(CACHE_LINE)));
+	RbpLock		names_lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	free_place;
 	uint32_t	used_places;	/* those from here on were never used */
 
 	/* read without lock, by most calls: not beside what changes more often */
-	uint32_t	num_files __attribute__((aligned(CACHE_LINE)));
+	uint32_t	num_files __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	num_created;	/* so far */
 
-	RbpLock		pool_lock __attribute__((aligned(CACHE_LINE)));
+	RbpLock		pool_lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	free_node;
 	uint32_t	used_nodes;		/* those from here on were never used */
 	uint32_t	num_free_nodes;
@@ -102,29 +101,19 @@ typedef struct Garbage
  * ---- layout ------------------------------------------------------------------
  */
 
-static size_t
-align_line(size_t n)
-{
-	return (n + CACHE_LINE - 1) & ~(size_t) (CACHE_LINE - 1);
-}
-
 static void
 compute_layout(RbpSpillTable *t, uint32_t nfiles, uint32_t nnodes)
 {
-	size_t		at = align_line(sizeof(RbpSpillTable));
+	size_t		at = rbp_align_line(sizeof(RbpSpillTable));
 
 	t->nfiles = nfiles;
-	t->nnodes = nnodes;
 	t->nbuckets = 16;
 	while (t->nbuckets < nfiles && t->nbuckets < 1u << 31)
 		t->nbuckets *= 2;
 
-	t->buckets = at;
-	at += align_line(t->nbuckets * sizeof(uint32_t));
-	t->files = at;
-	at += nfiles * sizeof(RbpSpillFile);
-	t->nodes = at;
-	at += nnodes * sizeof(Node);
+	t->buckets = rbp_layout_place(&at, t->nbuckets * sizeof(uint32_t));
+	t->files = rbp_layout_place(&at, nfiles * sizeof(RbpSpillFile));
+	t->nodes = rbp_layout_place(&at, nnodes * sizeof(Node));
 	t->bytes = at;
 }
 
@@ -162,7 +151,7 @@ rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 {
 	RbpSpillTable *t = mem;
 
-	Assert((uintptr_t) mem % CACHE_LINE == 0);
+	Assert((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	memset(t, 0, sizeof(RbpSpillTable));
 	compute_layout(t, nfiles, nnodes);
 	rbp_lock_init(&t->names_lock, names_tranche);
