@@ -26,6 +26,24 @@ SELECT key AS missing FROM remote_bp_stat s, jsonb_each_text(to_jsonb(s)) WHERE 
 SELECT key AS missing FROM remote_bp_stat_spill s, jsonb_each_text(to_jsonb(s)) WHERE value IS NULL
     AND key NOT IN ('unusable_reason', 'file_us', 'donor_us');
 
+-- An older version, with fewer columns, gets those; one with more, or with others, is refused.
+CREATE FUNCTION rbp_stat_like(name text, most int, old text, new text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    columns text := (SELECT string_agg(format('OUT %I %s', c.name, c.type::regtype), ', ' ORDER BY c.i)
+        FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY AS c (name, type, i)
+        WHERE proname = 'remote_bp_stat_spill' AND c.i <= most);
+BEGIN
+    EXECUTE format('CREATE FUNCTION %I(%s) RETURNS record AS %L, %L LANGUAGE C', name, replace(columns, old, new),
+        (SELECT probin FROM pg_proc WHERE proname = 'remote_bp_stat_spill'), 'rbp_sql_stat_spill');
+END
+$$;
+SELECT rbp_stat_like('rbp_older', 5, '', ''), rbp_stat_like('rbp_newer', 100, 'stats_reset', 'more bigint, OUT stats_reset'),
+    rbp_stat_like('rbp_other', 100, 'writes', 'wrote');
+SELECT reads >= 0 AS served FROM rbp_older();
+SELECT rbp_newer();
+SELECT rbp_other();
+DROP FUNCTION rbp_stat_like, rbp_older, rbp_newer, rbp_other;
+
 -- Not for everybody ...
 CREATE ROLE regress_remote_bp;
 SET ROLE regress_remote_bp;
