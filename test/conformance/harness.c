@@ -126,7 +126,7 @@ spawn(const char *name, char *const argv[], char *address, size_t len)
 		execv(argv[0], argv);
 		_exit(127);
 	}
-	for (int i = 0; i < 300; i++)
+	for (int64_t until = rbp_now_ns() + patience(60); rbp_now_ns() < until;)
 	{
 		FILE	   *f = fopen(log, "r");
 		char		line[512];

@@ -15,7 +15,7 @@ start_daemon()
     daemon_pid=$!
     disown "$daemon_pid"                    # no message from bash when it is killed
     daemon_pids+=("$daemon_pid")
-    for try in $(seq 1 300); do
+    for try in $(seq 1 1200); do
         daemon_address=$(sed -n 's/.*listening on \([^ ]*:[0-9][0-9]*\).*/\1/p' "$log" | head -n 1)
         [ -z "$daemon_address" ] || return 0
         kill -0 "$daemon_pid" 2>/dev/null || break
