@@ -293,7 +293,7 @@ tell_namesakes(Hold *h, const RbpLease *fresh)
 /*
  * Make what the broker described the lease in use.  Takes over fresh.
  *
- * Upon a suspicion, shared memory is gone through even if nothing seems to
+ * When it is to be rechecked, shared memory is gone through even if nothing seems to
  * have changed: a region may have been lost and granted again.  The regions
  * of a donor that was started anew are taken out of use in between, since
  * nothing of what they held is left.

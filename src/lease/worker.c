@@ -189,8 +189,8 @@ tend(Hold *h)
 	int			unused;
 
 	expire_if_due(h, now);
-	/* asked for in any case, lest an old suspicion speak of a new lease */
-	if (rbp_remote_take_suspicion(h->pool) && h->in_use)
+	/* asked for in any case, lest an old mark speak of a new lease */
+	if (rbp_remote_take_recheck(h->pool) && h->in_use)
 		h->suspected = true;
 	if (h->suspected && h->failures == 0)
 		h->due = Min(h->due, h->last + SUSPICION_NS);

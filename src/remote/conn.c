@@ -9,14 +9,14 @@
  * when it first has a request for that donor.  Making it may go on in the
  * background of later requests.
  *
- * Bounds.  A backend's connection takes a place in Donor.places before it is
- * begun, by compare-and-swap against remote_bp.max_connections, and gives it
+ * Bounds.  A backend's connection takes a connection slot, one of
+ * RemoteDonor.conn_slots, before it is begun, by compare-and-swap against remote_bp.max_connections, and gives it
  * back after it was closed: at the end of the process too, by a callback, and
  * a crash of the server resets shared memory.  So the number is never less
  * than what there is, but for those of the pusher and the lease worker, which
- * take no place: pages must be pushed, or nobody has anything to read, and
+ * take none: pages must be pushed, or nobody has anything to read, and
  * moved in time, however many backends there are.  Who needs what is
- * nowhere else (RBP_REMOTE_PATIENT) takes a place above the bound if there is
+ * nowhere else (RBP_REMOTE_PATIENT) takes a slot above the bound if there is
  * none below, and others give way.
  *
  * Requests on their way.  What goes on in the background of the process
@@ -102,7 +102,7 @@ static Holder *mine = NULL;		/* NULL before the first connection, and in
 static bool leaving = false;	/* the process ends: no new connections */
 
 static uint32 connects = 0;		/* that this process has begun */
-static bool is_worker = false;	/* its connections take no places */
+static bool is_worker = false;	/* its connections take no slots */
 
 /* The pusher's. */
 static bool is_pusher = false;
@@ -146,7 +146,7 @@ rbp_remote_conn_shmem_init(void *mem)
 		for (int k = 0; k < RBP_MAX_CONNS; k++)
 			pg_atomic_init_u64(&holders[i].used_at[k], 0);
 	}
-	pg_atomic_init_u32(&rbp_remote_shared->max_places,
+	pg_atomic_init_u32(&rbp_remote_shared->max_slots,
 					   (uint32) rbp_guc_max_connections);
 	pg_atomic_init_u64(&rbp_remote_shared->idle_ns,
 					   (uint64) rbp_guc_idle_timeout_ns());
@@ -160,7 +160,7 @@ rbp_remote_conn_shmem_init(void *mem)
 void
 rbp_remote_conn_reset_donor(RemoteDonor *d)
 {
-	pg_atomic_init_u32(&d->places, 0);
+	pg_atomic_init_u32(&d->conn_slots, 0);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_init_u64(&d->refused_until[pool], 0);
 	pg_atomic_init_u32(&d->detour, 0);
@@ -257,37 +257,37 @@ rbp_remote_transport_name(uint32 bit)
 }
 
 /*
- * ---- places -----------------------------------------------------------------
+ * ---- connection slots -------------------------------------------------------
  */
 
 /* One more connection to the donor, if there may be one, or must. */
 static bool
-take_place(RemoteDonor *d, bool must)
+take_slot(RemoteDonor *d, bool must)
 {
-	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
-	uint32		n = pg_atomic_read_u32(&d->places);
+	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
+	uint32		n = pg_atomic_read_u32(&d->conn_slots);
 
 	while (n < max || must)
-		if (pg_atomic_compare_exchange_u32(&d->places, &n, n + 1))
+		if (pg_atomic_compare_exchange_u32(&d->conn_slots, &n, n + 1))
 			return true;
 	return false;
 }
 
 /*
  * If there are more connections to the donor than there may be, since the
- * bound was lowered, or somebody had to have one: give this one's place back.
+ * bound was lowered, or somebody had to have one: give this one's slot back.
  * It has to be closed then.
  */
 static bool
 give_way(RemoteDonor *d, LocalConn *c)
 {
-	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_places);
-	uint32		n = pg_atomic_read_u32(&d->places);
+	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
+	uint32		n = pg_atomic_read_u32(&d->conn_slots);
 
-	while (c->placed && n > max)
-		if (pg_atomic_compare_exchange_u32(&d->places, &n, n - 1))
+	while (c->has_slot && n > max)
+		if (pg_atomic_compare_exchange_u32(&d->conn_slots, &n, n - 1))
 		{
-			c->placed = false;
+			c->has_slot = false;
 			return true;
 		}
 	return false;
@@ -317,9 +317,9 @@ close_after(int ci, int64 until_ns)
 	c->kept = false;
 	if (mine != NULL)
 		pg_atomic_write_u64(&mine->used_at[ci], 0);
-	if (c->placed)
-		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[conn_donor(ci)].places, 1);
-	c->placed = false;
+	if (c->has_slot)
+		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[conn_donor(ci)].conn_slots, 1);
+	c->has_slot = false;
 }
 
 void
@@ -436,7 +436,7 @@ no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
 	rbp_remote_donor_no_way(d);
 }
 
-/* May this process begin a connection?  If so it has a place, if it needs one. */
+/* May this process begin a connection?  If so it has a slot, if it needs one. */
 static bool
 may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
 {
@@ -450,14 +450,14 @@ may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
 		c->below_threshold = true;
 		return false;
 	}
-	if (!take_place(d, patient))
+	if (!take_slot(d, patient))
 	{
 		pg_atomic_fetch_add_u32(&d->turned_away, 1);
 		c->over_limit = true;
 		c->retry_at = now + LIMIT_RETRY_NS;
 		return false;
 	}
-	c->placed = true;
+	c->has_slot = true;
 	return true;
 }
 
@@ -523,9 +523,9 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 		}
 		else
 		{
-			if (c->placed)
-				pg_atomic_fetch_sub_u32(&d->places, 1);
-			c->placed = false;
+			if (c->has_slot)
+				pg_atomic_fetch_sub_u32(&d->conn_slots, 1);
+			c->has_slot = false;
 			c->retry_at = rbp_now_ns() +
 				(c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
 			if (take_detour(d, c, status) || status == RBP_INVALID)
@@ -776,7 +776,7 @@ ask_holders(int64 now, bool all)
 	int			n = rbp_compat_max_procs();
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		over[i] = pg_atomic_read_u32(&rbp_remote_shared->donors[i].places) >
+		over[i] = pg_atomic_read_u32(&rbp_remote_shared->donors[i].conn_slots) >
 			(uint32) rbp_guc_max_connections;
 	for (int p = 0; p < n; p++)
 	{
@@ -948,10 +948,10 @@ rbp_remote_mind_connections(void)
 	next = mind_detours(now);
 
 	/* The pusher's settings are those of all. */
-	if (pg_atomic_read_u32(&rbp_remote_shared->max_places) != (uint32) rbp_guc_max_connections ||
+	if (pg_atomic_read_u32(&rbp_remote_shared->max_slots) != (uint32) rbp_guc_max_connections ||
 		pg_atomic_read_u64(&rbp_remote_shared->idle_ns) != (uint64) idle_ns)
 	{
-		pg_atomic_write_u32(&rbp_remote_shared->max_places,
+		pg_atomic_write_u32(&rbp_remote_shared->max_slots,
 							(uint32) rbp_guc_max_connections);
 		pg_atomic_write_u64(&rbp_remote_shared->idle_ns, (uint64) idle_ns);
 		look_at = now;

@@ -86,11 +86,11 @@ rbp_remote_health_reset(RemoteDonor *d)
 }
 
 void
-rbp_remote_suspect(RbpPool pool)
+rbp_remote_recheck_lease(RbpPool pool)
 {
 	Latch	   *latch = rbp_remote_shared->lease_latch;
 
-	if (pg_atomic_exchange_u32(&rbp_remote_shared->leases[pool].suspicion, 1) == 0 &&
+	if (pg_atomic_exchange_u32(&rbp_remote_shared->leases[pool].recheck, 1) == 0 &&
 		latch != NULL)
 		SetLatch(latch);
 }
@@ -165,7 +165,7 @@ rbp_remote_donor_trouble(RemoteDonor *d, bool lost)
 		(void) rbp_remote_conns_stale(&d->serial);
 		for (int pool = 0; pool < RBP_POOLS; pool++)
 			if (d->known[pool])
-				rbp_remote_suspect((RbpPool) pool);
+				rbp_remote_recheck_lease((RbpPool) pool);
 	}
 	avoid_done();
 }
@@ -319,7 +319,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			account_loss(ci, connecting, status);
 			break;
 		case RBP_NOMEM:
-			/* a shortage of ours, or of places for clients: others go on */
+			/* a shortage of ours, or of the donor's room for clients: others go on */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			note_failure(ci, connecting, status);
 			rbp_remote_conn_close(ci);
@@ -340,7 +340,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 				pg_atomic_write_u64(&d->refused_until[conn_pool(ci)],
 									(uint64) (rbp_now_ns() + RBP_RECONNECT_NS));
 			}
-			rbp_remote_suspect(conn_pool(ci));
+			rbp_remote_recheck_lease(conn_pool(ci));
 			break;
 		case RBP_CANCELED:
 		case RBP_INVALID:
@@ -429,7 +429,7 @@ settle_doubt(int donor)
 			rbp_remote_donor_trouble(d, true);
 			return true;
 		case RBP_DENIED:
-			rbp_remote_suspect(conn_pool(ci));
+			rbp_remote_recheck_lease(conn_pool(ci));
 			return false;
 		default:
 			/* that tells of us, not of the donor */

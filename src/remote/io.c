@@ -390,7 +390,7 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 	if (unlikely(c->conn == NULL || c->opened != part->opened))
 	{
 		if (denied)
-			rbp_remote_suspect(conn_pool(part->ci));
+			rbp_remote_recheck_lease(conn_pool(part->ci));
 		if (denied || worst != RBP_OK)
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 	}

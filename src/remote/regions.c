@@ -156,7 +156,7 @@ rbp_remote_shmem_init(void *mem,
 		pg_atomic_init_u32(&lease->serial, 1);
 		pg_atomic_init_u64(&lease->deadline, 0);
 		pg_atomic_init_u32(&lease->nregions, 0);
-		pg_atomic_init_u32(&lease->suspicion, 0);
+		pg_atomic_init_u32(&lease->recheck, 0);
 		lease->first_extent = sh->nextents;
 		sh->nextents += max_extents[pool];
 		lease->end_extent = sh->nextents;
@@ -757,12 +757,12 @@ rbp_remote_clear_lease(RbpPool pool)
 }
 
 bool
-rbp_remote_take_suspicion(RbpPool pool)
+rbp_remote_take_recheck(RbpPool pool)
 {
-	pg_atomic_uint32 *suspicion = &shared->leases[pool].suspicion;
+	pg_atomic_uint32 *recheck = &shared->leases[pool].recheck;
 
-	return pg_atomic_read_u32(suspicion) != 0 &&
-		pg_atomic_exchange_u32(suspicion, 0) != 0;
+	return pg_atomic_read_u32(recheck) != 0 &&
+		pg_atomic_exchange_u32(recheck, 0) != 0;
 }
 
 /*
@@ -1080,7 +1080,7 @@ rbp_remote_donor_info(int *n)
 		info->state_since = (TimestampTz) pg_atomic_read_u64(&d->state_since);
 		rbp_remote_last_error(d, info->last_error, sizeof(info->last_error),
 							  &info->last_error_at);
-		info->connections = (int) pg_atomic_read_u32(&d->places);
+		info->connections = (int) pg_atomic_read_u32(&d->conn_slots);
 		for (int r = 0; r < RBP_MAX_REGIONS; r++)
 			if (shared->regions[r].used && shared->regions[r].donor == i)
 			{

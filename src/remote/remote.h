@@ -376,10 +376,10 @@ extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
 											int64 until_ns, int64 move_ns);
 
 /*
- * Has a backend seen a donor deny access or break since the last call?  The
- * lease worker then asks the broker at once. Clears the mark.
+ * Is the broker to be asked at once, since a donor has denied access or broken a
+ * connection?  Clears the mark.
  */
-extern bool rbp_remote_take_suspicion(RbpPool pool);
+extern bool rbp_remote_take_recheck(RbpPool pool);
 
 /*
  * Why the broker gave no good answer about the pool's lease, for the view; NULL
@@ -387,7 +387,7 @@ extern bool rbp_remote_take_suspicion(RbpPool pool);
  */
 extern void rbp_remote_set_trouble(RbpPool pool, const char *trouble);
 
-/* The lease worker's latch (NULL when it ends), set upon a suspicion. */
+/* The lease worker's latch (NULL when it ends), set when the lease is to be rechecked. */
 struct Latch;
 extern void rbp_remote_set_lease_latch(struct Latch *latch);
 

@@ -64,7 +64,7 @@ typedef struct RemoteDonor
 	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
 
 	/* conn.c */
-	pg_atomic_uint32 places;	/* taken by backends' connections */
+	pg_atomic_uint32 conn_slots;	/* taken by backends' connections */
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
 												 * the lease was denied */
 	pg_atomic_uint32 detour;	/* RBP_TRANSPORT_* that fails, 0 for none */
@@ -88,7 +88,7 @@ typedef struct RemoteDonor
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
 	pg_atomic_uint64 state_since;	/* TimestampTz */
 	pg_atomic_uint32 times_avoided;
-	pg_atomic_uint32 turned_away;	/* who got no place */
+	pg_atomic_uint32 turned_away;	/* who got no slot */
 
 	DonorStripe stripes[RBP_DONOR_STRIPES];
 } RemoteDonor;
@@ -134,7 +134,7 @@ typedef struct PoolLease
 	pg_atomic_uint32 serial;	/* moves when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
 	pg_atomic_uint32 nregions;	/* in use */
-	pg_atomic_uint32 suspicion;
+	pg_atomic_uint32 recheck;	/* the broker is to be asked about it */
 
 	/* constant */
 	uint32		first_extent;
@@ -156,7 +156,7 @@ typedef struct RemoteShared
 	pg_atomic_uint32 doubts;	/* some donor is in doubt */
 
 	/* the settings, as the pusher has them: the same for all processes */
-	pg_atomic_uint32 max_places;	/* remote_bp.max_connections */
+	pg_atomic_uint32 max_slots;	/* remote_bp.max_connections */
 	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
 
 	uint32		nextents;
@@ -225,7 +225,7 @@ typedef struct LocalConn
 	const RbpTransportOps *ops; /* of it, or of the last one */
 	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
 	bool		ready;
-	bool		placed;			/* it has a place in Donor.places */
+	bool		has_slot;		/* one of RemoteDonor.conn_slots */
 	bool		denied;			/* a request was, which may have ended it */
 	bool		detour;			/* there is another transport to go on with */
 	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
@@ -331,7 +331,7 @@ extern const char *rbp_remote_transport_name(uint32 bit);
 extern RbpStatus rbp_remote_conn_get(int ci, int pages, bool patient,
 									 int64 now, int64 deadline_ns);
 
-/* Close it, if there is one, and give its place back. */
+/* Close it, if there is one, and give its slot back. */
 extern void rbp_remote_conn_close(int ci);
 
 /*
@@ -346,7 +346,7 @@ extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
 extern void rbp_remote_health_reset(RemoteDonor *d);
 
 /* The lease worker shall ask the broker about the pool's lease. */
-extern void rbp_remote_suspect(RbpPool pool);
+extern void rbp_remote_recheck_lease(RbpPool pool);
 
 /*
  * A request to the donor failed (lost: its connection broke) or was too late:

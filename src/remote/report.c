@@ -11,7 +11,7 @@
  *
  * The pusher alone writes to the log, since it may wait there.  It looks at
  * all donors each time that it is awake, and tells what has changed since it
- * told last: a donor is avoided, is used again, has no place for more
+ * told last: a donor is avoided, is used again, has no slot for more
  * connections, or refuses them.  A donor that comes and goes would fill the log, so
  * the same reason is told again only after LOG_AGAIN_NS, with the number of
  * times in between.

@@ -316,8 +316,8 @@ recover(int donor)
 	mock_donors[donor].answers_at = 0;
 	mock_now += 60000 * MS;
 	rbp_remote_unavoid(&rbp_remote_shared->donors[donor]);
-	(void) rbp_remote_take_suspicion(RBP_POOL_BUFFER);
-	(void) rbp_remote_take_suspicion(RBP_POOL_TEMP);
+	(void) rbp_remote_take_recheck(RBP_POOL_BUFFER);
+	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
 }
 
 static bool
@@ -466,8 +466,8 @@ test_merging(void)
 	rbp_remote_read(ios, 8, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(ios, 4, RBP_DENIED) && all_are(ios + 4, 4, RBP_OK),
 	   "each page of a denied request is, and no other");
-	ok(rbp_remote_take_suspicion(RBP_POOL_TEMP) &&
-	   !rbp_remote_take_suspicion(RBP_POOL_BUFFER), "the lease that it was is suspected");
+	ok(rbp_remote_take_recheck(RBP_POOL_TEMP) &&
+	   !rbp_remote_take_recheck(RBP_POOL_BUFFER), "the lease that it was is rechecked");
 	ok(begin(ios, 4, false, 0) == NULL && all_are(ios, 4, RBP_CANCELED),
 	   "nobody tries the region again");
 	ok(begin(ios, 4, false, RBP_REMOTE_PATIENT) == NULL && all_are(ios, 4, RBP_DENIED),
@@ -558,8 +558,8 @@ test_losses(void)
 	mock_donors[0].life++;
 	end(first);
 	ok(all_are(a, 4, RBP_CONNLOST), "a batch whose connection breaks");
-	ok(avoided(0) && rbp_remote_take_suspicion(RBP_POOL_TEMP) &&
-	   rbp_remote_take_suspicion(RBP_POOL_BUFFER), "the donor is avoided, both leases are suspected");
+	ok(avoided(0) && rbp_remote_take_recheck(RBP_POOL_TEMP) &&
+	   rbp_remote_take_recheck(RBP_POOL_BUFFER), "the donor is avoided, both leases are rechecked");
 	ok(begin(a, 4, true, 0) == NULL && all_are(a, 4, RBP_CANCELED),
 	   "and not tried without need");
 	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)), "nor said to be writable");
@@ -637,7 +637,7 @@ test_losses(void)
 	rbp_guc_max_connections = 1;
 	rbp_remote_mind_connections();
 	mock_now += 10000 * MS;
-	ok(!round_trip(0, 1, 0), "it takes another's place");
+	ok(!round_trip(0, 1, 0), "it takes another's slot");
 	rbp_guc_max_connections = 10;
 	rbp_remote_mind_connections();
 	mock_now += 10000 * MS;
@@ -715,12 +715,12 @@ test_time(void)
 	/* The lease is not known there: that is the lease's affair. */
 	rbp_guc_connect_serial++;
 	mock_donors[0].denied[1] = true;
-	(void) rbp_remote_take_suspicion(RBP_POOL_TEMP);
+	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
 	mock_latch_set = false;
 	rbp_remote_set_lease_latch((struct Latch *) &mock_latch_set);
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_DENIED), "a lease is denied");
-	ok(mock_latch_set && rbp_remote_take_suspicion(RBP_POOL_TEMP) &&
-	   !rbp_remote_take_suspicion(RBP_POOL_BUFFER), "it alone is suspected");
+	ok(mock_latch_set && rbp_remote_take_recheck(RBP_POOL_TEMP) &&
+	   !rbp_remote_take_recheck(RBP_POOL_BUFFER), "it alone is rechecked");
 	ok(round_trip(0, 1, 0), "the other one is good there");
 	mock_donors[0].denied[1] = false;
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED), "not tried again too soon");
@@ -1136,14 +1136,14 @@ test_shrinking(void)
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
 
-	pg_atomic_write_u32(&rbp_remote_shared->max_places, 0);
+	pg_atomic_write_u32(&rbp_remote_shared->max_slots, 0);
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 0 && left == 1, "so may others' connections");
 	mock_now += 1000 * MS;
 	rbp_remote_set_worker();
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
-	ok(n == 1 && left == 0 && extents_read == 4, "but the lease worker needs no place");
-	pg_atomic_write_u32(&rbp_remote_shared->max_places, (uint32) rbp_guc_max_connections);
+	ok(n == 1 && left == 0 && extents_read == 4, "but the lease worker needs no slot");
+	pg_atomic_write_u32(&rbp_remote_shared->max_slots, (uint32) rbp_guc_max_connections);
 
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 1, 2);
 	ok(round_trip(0, 1, 0) && mock_donors[0].open == 1, "there is a connection again");
@@ -1203,7 +1203,7 @@ test_exit(void)
 	ok(all_are(a, 4, RBP_CONNLOST), "what was on its way is lost");
 	ok(all_are(b, 4, RBP_OK), "unless it had come");
 	ok(begin(a, 4, false, RBP_REMOTE_PATIENT) == NULL, "nothing is begun any more");
-	ok(connections_of(0) == 0 && connections_of(1) == 0, "no place is taken");
+	ok(connections_of(0) == 0 && connections_of(1) == 0, "no slot is taken");
 }
 
 static void
