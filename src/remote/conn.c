@@ -303,7 +303,7 @@ close_after(int ci, int64 until_ns)
 {
 	LocalConn  *c = &rbp_remote_conns[ci];
 
-	if (c->conn == NULL)
+	if (c->state < CONN_CONNECTING)
 		return;
 	if (c->parts > 0)
 		rbp_remote_cut_batches(ci, until_ns);
@@ -312,8 +312,7 @@ close_after(int ci, int64 until_ns)
 	c->ops->close(c->conn);
 	c->conn = NULL;
 	c->mr = NULL;
-	c->ready = false;
-	c->denied = false;
+	c->state = CONN_NONE;
 	c->kept = false;
 	if (mine != NULL)
 		pg_atomic_write_u64(&mine->used_at[ci], 0);
@@ -436,6 +435,15 @@ no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
 	rbp_remote_donor_no_way(d);
 }
 
+/* This process has no connection for lack of a slot. */
+static void
+turn_away(RemoteDonor *d, LocalConn *c, int64 now)
+{
+	pg_atomic_fetch_add_u32(&d->turned_away, 1);
+	c->state = CONN_OVER_LIMIT;
+	c->retry_at = now + LIMIT_RETRY_NS;
+}
+
 /* May this process begin a connection?  If so it has a slot, if it needs one. */
 static bool
 may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
@@ -447,14 +455,12 @@ may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
 		c->wanted < (uint32) rbp_guc_connect_threshold)
 	{
 		c->wanted += pages;
-		c->below_threshold = true;
+		c->state = CONN_BELOW_THRESHOLD;
 		return false;
 	}
 	if (!take_slot(d, patient))
 	{
-		pg_atomic_fetch_add_u32(&d->turned_away, 1);
-		c->over_limit = true;
-		c->retry_at = now + LIMIT_RETRY_NS;
+		turn_away(d, c, now);
 		return false;
 	}
 	c->has_slot = true;
@@ -475,8 +481,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_CANCELED;
 
-	c->over_limit = false;
-	c->below_threshold = false;
+	c->state = CONN_NONE;
 	if (leaving ||
 		(!is_pusher && !patient &&
 		 now < (int64) pg_atomic_read_u64(&d->refused_until[conn_pool(ci)])))
@@ -512,12 +517,14 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	}
 	else if (may_start(d, c, pages, patient, now))
 	{
-		c->waited = c->slow;
+		if (!c->ops->costly || is_pusher)
+			c->waited = false;
 		if (mine == NULL && !is_pusher)
 			become_holder();
 		status = c->ops->connect(&endpoint, &credentials, &c->conn);
 		if (status == RBP_OK)
 		{
+			c->state = CONN_CONNECTING;
 			if (mine != NULL)
 				pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
 		}
@@ -570,8 +577,8 @@ conn_made(int ci, RbpStatus status, int64 now)
 
 	if (status == RBP_OK)
 	{
-		c->ready = true;
-		c->slow = false;
+		c->state = CONN_READY;
+		c->waited = false;
 		donor_answered(d);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
@@ -622,9 +629,9 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 	RbpStatus	status;
 
 	/* one that lies about half made for long is no good start */
-	if (patient && c->conn != NULL && now - c->started > CONNECT_LIMIT_NS)
+	if (patient && c->state == CONN_CONNECTING && now - c->started > CONNECT_LIMIT_NS)
 		rbp_remote_conn_close(ci);
-	if (c->conn == NULL)
+	if (c->state != CONN_CONNECTING)
 	{
 		if (now < c->retry_at && !patient)
 			return RBP_CANCELED;
@@ -664,10 +671,7 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 	if (c->waited)
 		return RBP_CANCELED;
 	c->waited = true;
-	if (!c->ops->costly || is_pusher)
-		return RBP_TIMEOUT;
-	c->slow = true;
-	return RBP_CANCELED;
+	return c->ops->costly && !is_pusher ? RBP_CANCELED : RBP_TIMEOUT;
 }
 
 RbpStatus
@@ -675,9 +679,10 @@ rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 					int64 deadline_ns)
 {
 	LocalConn  *c = &rbp_remote_conns[ci];
+	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpStatus	status;
 
-	if (c->conn != NULL)
+	if (c->state >= CONN_CONNECTING)
 	{
 		if (unlikely(is_stale(ci)))
 		{
@@ -686,18 +691,15 @@ rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 						Min(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns()));
 			c->retry_at = 0;
 		}
-		else if (unlikely(!patient && !c->kept && c->parts == 0 &&
-						  give_way(&rbp_remote_shared->donors[conn_donor(ci)], c)))
+		else if (unlikely(!patient && !c->kept && c->parts == 0 && give_way(d, c)))
 		{
 			rbp_remote_conn_close(ci);
-			pg_atomic_fetch_add_u32(&rbp_remote_shared->donors[conn_donor(ci)].turned_away, 1);
-			c->over_limit = true;
-			c->retry_at = now + LIMIT_RETRY_NS;
+			turn_away(d, c, now);
 		}
 		else if (mine != NULL)
 			pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
 	}
-	if (unlikely(!c->ready))
+	if (unlikely(!is_ready(c)))
 	{
 		status = conn_go_on(ci, pages, patient, deadline_ns);
 
@@ -731,7 +733,7 @@ close_unneeded(void)
 		bool		idle;
 
 		/* with something on its way, it is looked at again later */
-		if (c->conn == NULL || c->parts > 0)
+		if (c->state < CONN_CONNECTING || c->parts > 0)
 			continue;
 		idle = idle_ns > 0 &&
 			now - (int64) pg_atomic_read_u64(&mine->used_at[ci]) > idle_ns;
@@ -961,7 +963,7 @@ rbp_remote_mind_connections(void)
 		look_for_ways();
 		ask_holders(now, stale != seen_stale);
 		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
-			if (rbp_remote_conns[ci].conn != NULL && is_stale(ci))
+			if (is_stale(ci))
 				rbp_remote_conn_close(ci);
 		seen_stale = stale;
 		look_at = now + (idle_ns > 0 ? Min(LOOK_NS, idle_ns / 2) : LOOK_NS);

@@ -252,18 +252,17 @@ account_loss(int ci, bool connecting, RbpStatus status)
 {
 	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	LocalConn  *c = &rbp_remote_conns[ci];
+	bool		denied = c->state == CONN_DENIED;
+
+	if (!connecting)
+		rbp_remote_conn_close(ci);
 
 	/*
 	 * The end of the lease, or of a region in it, may end the connection over
 	 * verbs.  That says nothing about the donor, and is known already.
 	 */
-	if (!connecting && c->denied)
-	{
-		rbp_remote_conn_close(ci);
+	if (denied)
 		return;
-	}
-	if (!connecting)
-		rbp_remote_conn_close(ci);
 
 	/* of an old connection others know already; nor is the end of its lease news */
 	if (c->donor_serial != pg_atomic_read_u32(&d->serial) ||
@@ -330,7 +329,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
 			note_failure(ci, connecting, status);
 			if (!connecting)
-				c->denied = true;
+				c->state = CONN_DENIED;
 			else
 			{
 				/*
@@ -368,7 +367,7 @@ probe(int ci, int64 timeout_ns)
 	RbpStatus	status;
 
 	/* What a denied request has ended says nothing about the donor. */
-	if (c->denied)
+	if (c->state == CONN_DENIED)
 		rbp_remote_conn_close(ci);
 
 	/* The pusher can afford to wait for a connection each time. */
@@ -380,7 +379,7 @@ probe(int ci, int64 timeout_ns)
 	{
 		/* that a costly one is not made yet is no error */
 		if (status != RBP_CANCELED &&
-			!(status == RBP_TIMEOUT && c->conn != NULL && c->ops->costly))
+			!(status == RBP_TIMEOUT && c->state == CONN_CONNECTING && c->ops->costly))
 			note_failure(ci, true, status);
 		return status;
 	}
@@ -395,13 +394,6 @@ probe(int ci, int64 timeout_ns)
 	return io.status;
 }
 
-/* Is a connection on its way that may still come about? */
-static bool
-is_connecting(int ci)
-{
-	return rbp_remote_conns[ci].conn != NULL && !rbp_remote_conns[ci].ready;
-}
-
 /*
  * Ask a donor that is in doubt.  False: that is not decided yet, ask again
  * soon.
@@ -411,6 +403,7 @@ settle_doubt(int donor)
 {
 	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int			ci = conn_to_ask(donor);
+	const LocalConn *c = &rbp_remote_conns[ci];
 	RbpStatus	status = probe(ci, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
 
 	switch (status)
@@ -420,7 +413,7 @@ settle_doubt(int donor)
 			return true;
 		case RBP_TIMEOUT:
 			/* a connection that takes long, if all is well, is no answer */
-			if (is_connecting(ci) && rbp_remote_conns[ci].ops->costly)
+			if (c->state == CONN_CONNECTING && c->ops->costly)
 				return false;
 			rbp_remote_donor_trouble(d, false);
 			return true;
@@ -450,7 +443,7 @@ probe_avoided(int donor)
 	int64		until = (int64) pg_atomic_read_u64(&d->avoid_until);
 	int			ci = conn_to_ask(donor);
 	LocalConn  *c = &rbp_remote_conns[ci];
-	bool		fresh = !c->ready;
+	bool		fresh = !is_ready(c);
 
 	if (due > now)
 		return due;
@@ -468,11 +461,11 @@ probe_avoided(int donor)
 		rbp_remote_conn_end_detour_soon(d);
 		return 0;
 	}
-	else if (is_connecting(ci))
+	else if (c->state == CONN_CONNECTING)
 		due = rbp_now_ns() + RBP_BACKOFF_FIRST_NS;	/* go on */
 	else
 	{
-		if (!c->ready)
+		if (!is_ready(c))
 			rbp_remote_conn_close(ci);
 		d->probe_backoff = d->probe_backoff == 0 ? RBP_BACKOFF_FIRST_NS :
 			Min(d->probe_backoff * 2, BACKOFF_LAST_NS);

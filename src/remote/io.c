@@ -241,7 +241,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	RbpStatus	status = RBP_CANCELED;
 	int64		took;
 
-	if (!others || c->ready || rbp_now_ns() < deadline_ns)
+	if (!others || is_ready(c) || rbp_now_ns() < deadline_ns)
 		status = rbp_remote_conn_get(part->ci, part->pages, batch->patient,
 									 batch->start_ns, deadline_ns);
 	if (status == RBP_OK)
@@ -259,9 +259,9 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 		(status != RBP_TIMEOUT || is_late(took) || is_trouble(batch, took)))
 		rbp_remote_account_failure(part->ci, status, true,
 								   is_trouble(batch, took));
-	else if (batch->kind == RBP_IO_READ && c->over_limit)
+	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
-	else if (batch->kind == RBP_IO_READ && c->below_threshold)
+	else if (batch->kind == RBP_IO_READ && c->state == CONN_BELOW_THRESHOLD)
 		rbp_stats_count(RBP_COUNT_BELOW_THRESHOLD, part->pages);
 	return false;
 }
@@ -356,6 +356,15 @@ mark_denied(RbpRemoteBatch *batch, int p)
 	}
 }
 
+/* Is the connection that the part went over still there? */
+static inline bool
+is_open(const Part *part)
+{
+	const LocalConn *c = &rbp_remote_conns[part->ci];
+
+	return c->state >= CONN_CONNECTING && c->opened == part->opened;
+}
+
 /*
  * See what the answers say about regions, donor and connection.  Those that
  * are RBP_CANCELED say nothing.  given: how many ns a part that had to be
@@ -387,7 +396,7 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 		mark_denied(batch, p);
 
 	/* a connection that is not there any more has been accounted for */
-	if (unlikely(c->conn == NULL || c->opened != part->opened))
+	if (unlikely(!is_open(part)))
 	{
 		if (denied)
 			rbp_remote_recheck_lease(conn_pool(part->ci));
@@ -400,8 +409,8 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 			c->timeouts = 0;
 		if (denied)
 			rbp_remote_account_failure(part->ci, RBP_DENIED, false, false);
-		else if (done)
-			c->denied = false;	/* what was denied has not ended it */
+		else if (done && c->state == CONN_DENIED)
+			c->state = CONN_READY;	/* what was denied has not ended it */
 		if (worst != RBP_OK &&
 			(worst != RBP_TIMEOUT || is_late(given) || is_trouble(batch, given)))
 			rbp_remote_account_failure(part->ci, worst, false,
@@ -423,7 +432,6 @@ static void
 settle_writes(RbpRemoteBatch *batch, int p)
 {
 	Part	   *part = &batch->parts[p];
-	LocalConn  *c = &rbp_remote_conns[part->ci];
 	bool		late = false;
 
 	if (batch->kind != RBP_IO_WRITE)
@@ -431,8 +439,7 @@ settle_writes(RbpRemoteBatch *batch, int p)
 	doubt_writes(batch, part);
 	for (int r = part->from; r < part->from + part->n; r++)
 		late |= batch->requests[r].status == RBP_TIMEOUT;
-	if (late && conn_pool(part->ci) == RBP_POOL_TEMP &&
-		c->conn != NULL && c->opened == part->opened)
+	if (late && conn_pool(part->ci) == RBP_POOL_TEMP && is_open(part))
 		rbp_remote_conn_close(part->ci);
 }
 
@@ -668,7 +675,7 @@ rbp_remote_slot_readable(uint32 slot)
 
 	return region != NULL &&
 		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
-		rbp_remote_conns[conn_index(region->pool, region->donor)].ready &&
+		is_ready(&rbp_remote_conns[conn_index(region->pool, region->donor)]) &&
 		rbp_remote_doubt_since[region->donor] == 0;
 }
 
@@ -683,7 +690,7 @@ rbp_remote_slot_writable(uint32 slot)
 		in_doubt(region->donor))
 		return false;
 	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
-	return c->conn != NULL || c->retry_at == 0 || c->retry_at <= rbp_now_ns();
+	return c->state >= CONN_CONNECTING || c->retry_at == 0 || c->retry_at <= rbp_now_ns();
 }
 
 bool
@@ -711,7 +718,7 @@ rbp_remote_slot_local(uint32 slot)
 	if (region == NULL)
 		return false;
 	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
-	return c->ready && c->ops->local;
+	return is_ready(c) && c->ops->local;
 }
 
 int

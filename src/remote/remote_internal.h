@@ -215,18 +215,29 @@ donor_known(const RemoteDonor *d)
 	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
 }
 
+/* How far a connection is.  From CONN_CONNECTING on there is one. */
+typedef enum ConnState
+{
+	CONN_NONE,
+	CONN_BELOW_THRESHOLD,		/* none: not worth a costly one yet */
+	CONN_OVER_LIMIT,			/* none: all connection slots were taken */
+	CONN_CONNECTING,
+	CONN_READY,					/* for requests */
+	CONN_DENIED					/* ready, but a request was denied, which may
+								 * have ended it */
+} ConnState;
+
 /*
  * This process's connection to one donor for one pool: a connection speaks
  * for a lease.  They are told apart by an index (conn_index()).
  */
 typedef struct LocalConn
 {
-	RbpConn    *conn;			/* NULL: none */
+	ConnState	state;
+	RbpConn    *conn;
 	const RbpTransportOps *ops; /* of it, or of the last one */
 	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
-	bool		ready;
 	bool		has_slot;		/* one of RemoteDonor.conn_slots */
-	bool		denied;			/* a request was, which may have ended it */
 	bool		detour;			/* there is another transport to go on with */
 	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
 								 * give way before the transaction ends */
@@ -239,17 +250,19 @@ typedef struct LocalConn
 	int64		started;		/* connecting since */
 	int64		polled_at;		/* for that, last */
 	int64		watched;		/* ns in which it was polled now and then */
-	bool		waited;			/* for that, once: from now on only poll */
-	bool		slow;			/* a costly one was: do not wait for the next */
+	bool		waited;			/* for that, once: from now on only poll; also
+								 * the next one, if this was a costly one */
 	int64		retry_at;
-
-	/* why there is no connection, and nothing is wrong */
-	bool		over_limit;
-	bool		below_threshold;
 	uint32		wanted;			/* reads that have not connected yet */
 } LocalConn;
 
 extern LocalConn rbp_remote_conns[RBP_MAX_CONNS];
+
+static inline bool
+is_ready(const LocalConn *c)
+{
+	return c->state >= CONN_READY;
+}
 
 static inline int
 conn_index(RbpPool pool, int donor)
