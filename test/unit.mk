@@ -20,6 +20,7 @@ test_directory_policy_WITH = $(UNIT_DIRECTORY)
 test_directory_threads_WITH = $(UNIT_DIRECTORY)
 test_s3fifo_WITH = $(UNIT_DIRECTORY)
 test_lease_names_WITH = $(UNIT_SERVER)
+test_breaker_WITH = $(UNIT_SERVER)
 test_remote_WITH = $(UNIT_SERVER)
 test_spill_WITH = $(UNIT_SERVER)
 test_spill_table_WITH = test/unit/spill_table_check.c

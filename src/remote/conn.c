@@ -43,16 +43,16 @@
  *
  * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
  * after remote_bp.connect_threshold reads that would have gone there.  It may
- * take long though all is well: that it is late puts nobody in doubt, and a
+ * take long though all is well: that it is late makes no donor suspect, and a
  * process to which that has happened waits for none again until it got one.
  *
- * Detours.  Under remote_bp.transport = auto, a costly transport that the
+ * Downgrades.  Under remote_bp.transport = auto, a costly transport that the
  * donor offers may yet not lead to it: no route, no right to the device, no
  * memory to be locked on either side, a stranger at the address.  Who finds
- * that sets Donor.detour, for all, and goes on with the next best transport;
- * connections that there are stay.  The pusher tries now and then, by a
- * connection that it makes for that only and never waits for, and ends the
- * detour when it succeeds: with a new serial, so that all connect anew.
+ * that trips RemoteDonor.downgrade, for all, and goes on with the next best
+ * transport; connections that there are stay.  The pusher tries now and then,
+ * by a connection that it makes for that only and never waits for, and closes
+ * the breaker when it succeeds: with a new serial, so that all connect anew.
  *
  * All shared state here is atomics.  Holder belongs to the process that has
  * the PGPROC of that number; the pusher writes "asked" only.
@@ -81,8 +81,14 @@
 #define PATIENT_TRIES		3
 #define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
 #define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
-#define DETOUR_FIRST_NS		INT64CONST(30000000000)
-#define DETOUR_LAST_NS		INT64CONST(600000000000)
+
+/* A transport that has failed is tried again seldom. */
+static const BreakerTimes downgrade_times = {
+	.first = INT64CONST(30000000000),
+	.again = INT64CONST(60000000000),
+	.most = INT64CONST(600000000000),
+	.calm = INT64CONST(600000000000),
+};
 
 /* What a process is connected to, for the pusher to see. */
 typedef struct Holder
@@ -109,7 +115,7 @@ static bool is_pusher = false;
 static void *push_base = NULL;
 static size_t push_len = 0;
 
-/* Its connection that tries whether a detour is needed still. */
+/* Its connection that tries whether a downgrade is needed still. */
 static struct
 {
 	RbpConn    *conn;			/* NULL: none */
@@ -163,17 +169,15 @@ rbp_remote_conn_reset_donor(RemoteDonor *d)
 	pg_atomic_init_u32(&d->conn_slots, 0);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_init_u64(&d->refused_until[pool], 0);
-	pg_atomic_init_u32(&d->detour, 0);
-	pg_atomic_init_u32(&d->detour_why, RBP_OK);
-	pg_atomic_init_u64(&d->detour_ns, 0);
-	pg_atomic_init_u64(&d->detour_until, 0);
+	rbp_breaker_init(&d->downgrade);
+	pg_atomic_init_u32(&d->downgrade_error, 0);
 }
 
 void
 rbp_remote_conn_new_endpoint(RemoteDonor *d)
 {
-	pg_atomic_write_u32(&d->detour, 0);
-	pg_atomic_write_u64(&d->detour_ns, 0);
+	(void) rbp_breaker_close(&d->downgrade);
+	breaker_start_over(&d->downgrade);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
 	(void) rbp_remote_conns_stale(&d->serial);
@@ -370,16 +374,26 @@ choose_of(RbpEndpoint *endpoint, uint32 transports)
 	return ops;
 }
 
+/* The transport that the donor is not to be reached by, 0 for none. */
+static uint32
+downgraded_from(RemoteDonor *d)
+{
+	if (breaker_state(&d->downgrade) != BREAKER_OPEN)
+		return 0;
+	pg_read_barrier();
+	return ERROR_TRANSPORT(pg_atomic_read_u32(&d->downgrade_error));
+}
+
 /*
- * The transport to connect over, or NULL; *detour: if it fails, is there
+ * The transport to connect over, or NULL; *has_fallback: if it fails, is there
  * another one?
  */
 static const RbpTransportOps *
-choose(RbpEndpoint *endpoint, uint32 avoid, bool *detour)
+choose(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 {
 	const RbpTransportOps *ops = NULL;
 
-	*detour = false;
+	*has_fallback = false;
 	if (strcmp(rbp_guc_transport, "auto") != 0)
 		avoid = 0;
 	if (avoid != 0)
@@ -387,44 +401,28 @@ choose(RbpEndpoint *endpoint, uint32 avoid, bool *detour)
 	if (ops == NULL)
 		ops = choose_of(endpoint, ~(uint32) 0);
 	if (ops != NULL && ops->costly)
-		*detour = choose_of(endpoint, ~ops->bit) != NULL;
+		*has_fallback = choose_of(endpoint, ~ops->bit) != NULL;
 	return ops;
 }
 
 /*
  * A costly connection could not be made: can the donor be used without it?
- * Then that is no trouble of the donor's.
+ * Then that is no failure of the donor's.
  */
 static bool
-take_detour(RemoteDonor *d, LocalConn *c, RbpStatus why)
+downgrade(RemoteDonor *d, LocalConn *c, RbpStatus why)
 {
-	int64		now = rbp_now_ns();
-	int64		ns;
-
-	if (!c->detour || c->donor_serial != pg_atomic_read_u32(&d->serial))
+	if (!c->has_fallback || c->donor_serial != pg_atomic_read_u32(&d->serial))
 		return false;
 	c->retry_at = 0;
-	if (pg_atomic_exchange_u32(&d->detour, c->ops->bit) != 0)
+	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
 		return true;
-
-	/* soon after the last one, it is for longer */
-	ns = (int64) pg_atomic_read_u64(&d->detour_ns);
-	if (ns == 0 ||
-		now - (int64) pg_atomic_read_u64(&d->detour_until) > DETOUR_LAST_NS)
-		ns = DETOUR_FIRST_NS;
-	else
-		ns = Min(2 * ns, DETOUR_LAST_NS);
 	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, why);
-	pg_atomic_write_u32(&d->detour_why, why);
-	pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
-	pg_atomic_write_u64(&d->detour_until, (uint64) (now + ns));
+	/* before the breaker is open, as downgraded_from() wants it */
+	pg_atomic_write_u32(&d->downgrade_error,
+						ERROR_MAKE(DONOR_ERROR_CONNECT, c->ops->bit, why));
+	(void) rbp_breaker_trip(&d->downgrade, &downgrade_times);
 	return true;
-}
-
-void
-rbp_remote_conn_end_detour_soon(RemoteDonor *d)
-{
-	pg_atomic_write_u64(&d->detour_until, 0);
 }
 
 /* No transport can be chosen. */
@@ -432,7 +430,7 @@ static void
 no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
 {
 	rbp_remote_note_no_way(d, endpoint);
-	rbp_remote_donor_no_way(d);
+	rbp_remote_donor_down(d, false);
 }
 
 /* This process has no connection for lack of a slot. */
@@ -507,7 +505,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	c->opened = ++connects;
 
 	configure_verbs();
-	c->ops = choose(&endpoint, pg_atomic_read_u32(&d->detour), &c->detour);
+	c->ops = choose(&endpoint, downgraded_from(d), &c->has_fallback);
 	if (c->ops == NULL)
 	{
 		c->retry_at = now + RBP_RECONNECT_NS;
@@ -535,7 +533,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 			c->has_slot = false;
 			c->retry_at = rbp_now_ns() +
 				(c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
-			if (take_detour(d, c, status) || status == RBP_INVALID)
+			if (downgrade(d, c, status) || status == RBP_INVALID)
 				status = RBP_CANCELED;
 		}
 	}
@@ -579,7 +577,7 @@ conn_made(int ci, RbpStatus status, int64 now)
 	{
 		c->state = CONN_READY;
 		c->waited = false;
-		donor_answered(d);
+		rbp_breaker_answered(&d->breaker);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
 		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)
@@ -596,7 +594,7 @@ conn_made(int ci, RbpStatus status, int64 now)
 
 	/* what is denied is denied by all ways */
 	if (status != RBP_DENIED && status != RBP_CANCELED &&
-		take_detour(d, c, status))
+		downgrade(d, c, status))
 		return RBP_CANCELED;
 	return status;
 }
@@ -639,7 +637,7 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 		if (status != RBP_OK)
 			return status;
 	}
-	if (patient && c->detour)
+	if (patient && c->has_fallback)
 		until = Min(until, now + CONNECT_LIMIT_NS);
 	else if (!patient && c->waited)
 		until = now;
@@ -661,7 +659,7 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 		c->retry_at = now + COSTLY_RETRY_NS;
 		if (hangs)
 			rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, RBP_TIMEOUT);
-		if (!hangs || take_detour(d, c, RBP_TIMEOUT) ||
+		if (!hangs || downgrade(d, c, RBP_TIMEOUT) ||
 			(c->waited && !patient))
 			return RBP_CANCELED;
 		return RBP_TIMEOUT;
@@ -703,7 +701,7 @@ rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 	{
 		status = conn_go_on(ci, pages, patient, deadline_ns);
 
-		/* there may be a detour now, or what has failed was not worth much */
+		/* it may be downgraded now, or what has failed was not worth much */
 		for (int i = 0; patient && status == RBP_CANCELED && i < PATIENT_TRIES &&
 			 rbp_now_ns() < deadline_ns; i++)
 			status = conn_go_on(ci, pages, patient, deadline_ns);
@@ -805,7 +803,7 @@ ask_holders(int64 now, bool all)
 }
 
 /*
- * ---- detours ------------------------------------------------------------------
+ * ---- downgrades ---------------------------------------------------------------
  */
 
 /* The trial is over; why: RBP_OK if the transport leads to the donor again. */
@@ -813,22 +811,19 @@ static void
 end_trial(int donor, RbpStatus why)
 {
 	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int64		ns = (int64) pg_atomic_read_u64(&d->detour_ns);
 
 	if (trial.conn != NULL)
 		trial.ops->close(trial.conn);
 	trial.conn = NULL;
 	if (why != RBP_OK)
 	{
-		ns = Min(Max(2 * ns, DETOUR_FIRST_NS), DETOUR_LAST_NS);
-		pg_atomic_write_u64(&d->detour_ns, (uint64) ns);
-		pg_atomic_write_u64(&d->detour_until, (uint64) (rbp_now_ns() + ns));
+		(void) rbp_breaker_put_off(&d->downgrade, &downgrade_times);
 		return;
 	}
-	/* unless the donor has moved, and the detour is over anyhow */
+	/* unless the donor has moved, and is not downgraded anyhow */
 	if (trial.serial != pg_atomic_read_u32(&d->serial))
 		return;
-	pg_atomic_write_u32(&d->detour, 0);
+	(void) rbp_breaker_close(&d->downgrade);
 	(void) rbp_remote_conns_stale(&d->serial);
 	ereport(LOG,
 			(errmsg("remote_bp: donor \"%s\" can be reached over %s again",
@@ -853,7 +848,7 @@ start_trial(int donor)
 	configure_verbs();
 	trial.donor = donor;
 	trial.started = rbp_now_ns();
-	trial.ops = choose_of(&endpoint, pg_atomic_read_u32(&d->detour));
+	trial.ops = choose_of(&endpoint, downgraded_from(d));
 	if (trial.ops != NULL)
 		status = trial.ops->connect(&endpoint, &credentials, &trial.conn);
 	explicit_bzero(&credentials, sizeof(credentials));
@@ -862,11 +857,11 @@ start_trial(int donor)
 }
 
 /*
- * Go on with a trial, or begin one that is due.  Tells of new detours.
+ * Go on with a trial, or begin one that is due.  Tells of new downgrades.
  * Returns ns until the next call.
  */
 static int64
-mind_detours(int64 now)
+mind_downgrades(int64 now)
 {
 	static bool told[RBP_MAX_DONORS];
 	int64		next = LOOK_NS;
@@ -874,23 +869,25 @@ mind_detours(int64 now)
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		RemoteDonor *d = &rbp_remote_shared->donors[i];
-		uint32		detour = pg_atomic_read_u32(&d->detour);
+		uint32		from = downgraded_from(d);
 		int64		left;
 
-		if (detour != 0 && !told[i])
+		if (from != 0 && !told[i])
 		{
-			const char *why = rbp_status_text((RbpStatus) pg_atomic_read_u32(&d->detour_why));
+			const char *over = rbp_remote_transport_name(from);
+			const char *why =
+			rbp_status_text(ERROR_STATUS(pg_atomic_read_u32(&d->downgrade_error)));
 
 			ereport(LOG,
 					(errmsg("remote_bp: donor \"%s\" cannot be reached over %s (%s), going on without",
-							d->endpoint.donor, rbp_remote_transport_name(detour), why)));
+							d->endpoint.donor, over, why)));
 			rbp_stats_error("donor \"%s\" cannot be reached over %s: %s",
-							d->endpoint.donor, rbp_remote_transport_name(detour), why);
+							d->endpoint.donor, over, why);
 		}
-		told[i] = detour != 0;
-		if (detour == 0 || !donor_known(d) || trial.conn != NULL)
+		told[i] = from != 0;
+		if (from == 0 || !donor_known(d) || trial.conn != NULL)
 			continue;
-		left = (int64) pg_atomic_read_u64(&d->detour_until) - now;
+		left = (int64) pg_atomic_read_u64(&d->downgrade.retry_at) - now;
 		if (left <= 0)
 			start_trial(i);
 		else
@@ -915,7 +912,7 @@ look_for_ways(void)
 	{
 		RemoteDonor *d = &rbp_remote_shared->donors[i];
 		RbpEndpoint endpoint;
-		bool		detour;
+		bool		has_fallback;
 
 		if (!donor_known(d))
 			continue;
@@ -923,7 +920,7 @@ look_for_ways(void)
 		endpoint = d->endpoint;
 		LWLockRelease(&rbp_remote_shared->remote_lock);
 		configure_verbs();
-		if (choose(&endpoint, 0, &detour) == NULL)
+		if (choose(&endpoint, 0, &has_fallback) == NULL)
 			no_way(d, &endpoint);
 	}
 }
@@ -942,12 +939,12 @@ rbp_remote_mind_connections(void)
 	/* By other settings, what has failed may work. */
 	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
 	{
-		pg_atomic_write_u32(&rbp_remote_shared->donors[i].detour, 0);
-		pg_atomic_write_u64(&rbp_remote_shared->donors[i].probe_at, 0);
+		(void) rbp_breaker_close(&rbp_remote_shared->donors[i].downgrade);
+		breaker_start_over(&rbp_remote_shared->donors[i].breaker);
 		look_at = now;
 	}
 	seen_settings = rbp_guc_connect_serial;
-	next = mind_detours(now);
+	next = mind_downgrades(now);
 
 	/* The pusher's settings are those of all. */
 	if (pg_atomic_read_u32(&rbp_remote_shared->max_slots) != (uint32) rbp_guc_max_connections ||

@@ -1,48 +1,45 @@
 /*-------------------------------------------------------------------------
  *
  * health.c
- *	  Donors' health: doubts, debts, who is avoided, and the pusher's probes.
+ *	  Donors' health: what events do to a donor's breaker; the pusher's probes.
  *
- * A late answer is a miss for the one who waited, and puts the donor in
- * doubt: that process leaves the donor alone until somebody is known to have
- * been answered since, so that a donor that hangs costs each process one
+ * A late answer is a miss for the process that waited, and makes the donor
+ * suspect: that process leaves the donor alone until somebody is known to
+ * have been answered since, so that a donor that hangs costs each process one
  * wait.  The pusher, woken for it, asks with a ping that is given more time.
- * No answer, or a lost connection, and the donor is "avoided" by all: page
- * reads go to the disk without any wait, and only the pusher talks to it, by
- * probes, at once and then with exponential back-off.
+ * No answer, or a lost connection, and the donor is down: page reads go to
+ * the disk without any wait, and only the pusher talks to it, by probes.
  *
- * A donor that answers, but too late again and again, is told by its debt:
+ * A donor that answers, but too late again and again, is told by its penalty:
  * each timeout adds what about a hundred answers in time take off.  Above a
- * limit it is avoided too, and each time that this happens without a time of
- * calm between, it is kept off for twice as long although it answers probes.
+ * limit it is down too, and each time that this happens without a time of
+ * calm between, it is down for twice as long although it answers pings.
  *
  * A request for what is nowhere else (RBP_REMOTE_PATIENT) goes to any donor,
- * whatever is thought of it, and is given so much time that an answer which
- * does not come in it is trouble at once.  Health is the donor's: what one
- * pool's connection finds out, holds for the other's.
+ * whatever its breaker says, and is given so much time that a donor which does
+ * not answer in it is down.  Health is the donor's: what one pool's connection
+ * finds out holds for the other's.
  *
- * What an event says depends on the transport:
+ * What an event does to the breaker depends on the transport:
  *
  *						tcp				verbs			shm
- *	read done			ends doubts,	pays debt		nothing
- *						pays debt
- *	read late			doubt, debt		doubt, debt		doubt
- *	ping, handshake		ends doubts		ends doubts		ends doubts
- *	connecting is late	doubt			nothing			doubt
+ *	read done			answered,		success			-
+ *						success
+ *	read late			suspect,		suspect,		suspect
+ *						penalty			penalty
+ *	ping, handshake		answered		answered		answered
+ *	connecting is late	suspect			-				suspect
  *
  * Over verbs and shm reads need nothing of the donor's processor (one_sided),
  * so that they say nothing about it: or else those that are connected would
- * end, again and again, the doubts of those who wait for a handshake or a
+ * clear a donor, again and again, for those who wait for a handshake or a
  * mapping.  Over shm what was late can only have been a mapping, since the
  * rest is memcpy() (local), and a mapping now and then says little about
- * reads: no debt.  Over verbs a read crosses a network, which can be slow.
+ * reads: no penalty.  Over verbs a read crosses a network, which can be slow.
  * Connecting over verbs takes long even if all is well (costly), and is gone
  * on with in the background.  So a donor whose process is stopped serves those
  * that have what they need over verbs and shm, until a ping or a handshake
  * fails.
- *
- * Everything shared here is atomics; of several processes that notice the
- * same, the one whose exchange succeeds does the rest.
  *
  *-------------------------------------------------------------------------
  */
@@ -58,32 +55,24 @@
 #include "remote/remote_internal.h"
 #include "transport/transport.h"
 
-#define BACKOFF_LAST_NS		INT64CONST(10000000000)
-#define CALM_NS				INT64CONST(10000000000) /* forgives old trouble */
 #define NOMEM_RETRY_NS		INT64CONST(1000000000)
 
-/* A wait costs a query about as much as a hundred hits save. */
-#define DEBT_OF_TIMEOUT		100
-#define DEBT_LIMIT			2000
+/* A ping for a suspect donor is given so many times io_timeout. */
+#define PATIENCE			5
+#define SUSPECT_LIMIT_NS	INT64CONST(1000000000)	/* without a pusher */
 
-/* A ping for a donor in doubt is given so many times io_timeout. */
-#define DOUBT_FACTOR		5
-#define DOUBT_LIMIT_NS		INT64CONST(1000000000)	/* without a pusher */
+/*
+ * The first time that a donor is down is over as soon as a probe succeeds.  When
+ * it is down again soon after, probes wait, too.
+ */
+static const BreakerTimes donor_times = {
+	.first = 0,
+	.again = RBP_BACKOFF_FIRST_NS,
+	.most = INT64CONST(10000000000),
+	.calm = INT64CONST(10000000000),
+};
 
-int64		rbp_remote_doubt_since[RBP_MAX_DONORS];
-
-void
-rbp_remote_health_reset(RemoteDonor *d)
-{
-	pg_atomic_init_u32(&d->avoided, 0);
-	pg_atomic_init_u64(&d->avoid_until, 0);
-	pg_atomic_init_u64(&d->probe_at, 0);
-	pg_atomic_init_u32(&d->troubles, 0);
-	pg_atomic_init_u32(&d->debt, 0);
-	pg_atomic_init_u32(&d->doubt, 0);
-	pg_atomic_init_u64(&d->cleared_at, 0);
-	d->probe_backoff = 0;
-}
+int64		rbp_remote_suspect_since[RBP_MAX_DONORS];
 
 void
 rbp_remote_recheck_lease(RbpPool pool)
@@ -95,70 +84,18 @@ rbp_remote_recheck_lease(RbpPool pool)
 		SetLatch(latch);
 }
 
-/* How long a donor is kept off after this many troubles in a row. */
-static int64
-hold_off(uint32 troubles)
-{
-	int64		ns = RBP_BACKOFF_FIRST_NS;
-
-	/* the first is forgiven as soon as a probe succeeds */
-	if (troubles <= 1)
-		return 0;
-	for (uint32 i = 2; i < troubles && ns < BACKOFF_LAST_NS; i++)
-		ns *= 2;
-	return Min(ns, BACKOFF_LAST_NS);
-}
-
-/*
- * From now on nobody uses the donor.  False if that is so already; else
- * avoid_done() is to follow.
- */
-static bool
-avoid(RemoteDonor *d)
-{
-	int64		now = rbp_now_ns();
-	uint32		troubles;
-
-	if (pg_atomic_read_u32(&d->avoided) != 0 ||
-		pg_atomic_exchange_u32(&d->avoided, 1) != 0)
-		return false;
-	if (now - (int64) pg_atomic_read_u64(&d->avoid_until) > CALM_NS)
-		pg_atomic_write_u32(&d->troubles, 0);
-	troubles = pg_atomic_add_fetch_u32(&d->troubles, 1);
-	pg_atomic_write_u64(&d->avoid_until, (uint64) (now + hold_off(troubles)));
-	pg_atomic_write_u64(&d->probe_at, (uint64) now);
-	pg_atomic_fetch_add_u32(&d->times_avoided, 1);
-	rbp_remote_note_state(d);
-	return true;
-}
-
-/* The pusher sees to it from here on. */
-static void
-avoid_done(void)
-{
-	pg_atomic_fetch_add_u32(&rbp_remote_shared->avoided, 1);
-	rbp_remote_wake();
-}
-
 void
-rbp_remote_donor_no_way(RemoteDonor *d)
+rbp_remote_donor_down(RemoteDonor *d, bool lost)
 {
-	if (avoid(d))
-		avoid_done();
-}
-
-void
-rbp_remote_donor_trouble(RemoteDonor *d, bool lost)
-{
-	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
-							&stripe_of(d)->timeouts, 1);
-	if (!avoid(d))
+	if (!rbp_breaker_trip(&d->breaker, &donor_times))
 		return;
+	pg_atomic_fetch_add_u32(&d->times_down, 1);
+	rbp_remote_note_state(d);
 
 	/*
 	 * What has broken one connection has likely broken all.  With a new
 	 * serial the others are closed without being tried, and so without
-	 * counting as troubles of their own.
+	 * tripping the breaker again.
 	 */
 	if (lost)
 	{
@@ -167,70 +104,61 @@ rbp_remote_donor_trouble(RemoteDonor *d, bool lost)
 			if (d->known[pool])
 				rbp_remote_recheck_lease((RbpPool) pool);
 	}
-	avoid_done();
+	rbp_remote_wake();
+}
+
+void
+rbp_remote_donor_failed(RemoteDonor *d, bool lost)
+{
+	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
+							&stripe_of(d)->timeouts, 1);
+	rbp_remote_donor_down(d, lost);
 }
 
 /* The pusher shall ask the donor; this process leaves it alone meanwhile. */
 static void
-raise_doubt(RemoteDonor *d)
+suspect(RemoteDonor *d)
 {
-	rbp_remote_doubt_since[d - rbp_remote_shared->donors] = rbp_now_ns();
-	pg_atomic_write_u32(&d->doubt, 1);
-	if (pg_atomic_exchange_u32(&rbp_remote_shared->doubts, 1) == 0)
+	/* the time before the change: see note_closed() in breaker.c */
+	rbp_remote_suspect_since[d - rbp_remote_shared->donors] = rbp_now_ns();
+	if (rbp_breaker_suspect(&d->breaker))
 		rbp_remote_wake();
 }
 
-void
-rbp_remote_donor_late(RemoteDonor *d, bool makes_debt)
+/* An answer came too late; penalty: that tells how fast reads are. */
+static void
+donor_late(RemoteDonor *d, bool penalty)
 {
-	if (makes_debt &&
-		pg_atomic_add_fetch_u32(&d->debt, DEBT_OF_TIMEOUT) >= DEBT_LIMIT)
+	suspect(d);
+	if (penalty && rbp_breaker_penalize(&d->breaker))
 	{
-		rbp_remote_doubt_since[d - rbp_remote_shared->donors] = rbp_now_ns();
-		pg_atomic_write_u32(&d->debt, 0);
 		rbp_remote_note_error(d, DONOR_ERROR_OFTEN_LATE,
 							  pg_atomic_read_u32(&d->transport), RBP_TIMEOUT);
-		rbp_remote_donor_trouble(d, false);
-		return;
+		rbp_remote_donor_failed(d, false);
 	}
-	pg_atomic_fetch_add_u64(&stripe_of(d)->timeouts, 1);
-	raise_doubt(d);
-}
-
-void
-rbp_remote_end_doubt(RemoteDonor *d)
-{
-	/* the time after the exchange: who doubts from now on is not cleared */
-	if (pg_atomic_exchange_u32(&d->doubt, 0) != 0)
-		pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
+	else
+		pg_atomic_fetch_add_u64(&stripe_of(d)->timeouts, 1);
 }
 
 bool
-rbp_remote_still_in_doubt(int donor)
+rbp_remote_still_suspect(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int64		since = rbp_remote_doubt_since[donor];
-	int64		now = rbp_now_ns();
+	int64		since = rbp_remote_suspect_since[donor];
+	int64		closed_at =
+	(int64) pg_atomic_read_u64(&rbp_remote_shared->donors[donor].breaker.closed_at);
 
-	if ((int64) pg_atomic_read_u64(&d->cleared_at) <= since &&
-		now - since < Max(DOUBT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
+	if (closed_at <= since &&
+		rbp_now_ns() - since < Max(SUSPECT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
 		return true;
-	rbp_remote_doubt_since[donor] = 0;
+	rbp_remote_suspect_since[donor] = 0;
 	return false;
 }
 
 void
-rbp_remote_unavoid(RemoteDonor *d)
+rbp_remote_donor_up(RemoteDonor *d)
 {
-	d->probe_backoff = 0;
-	pg_atomic_write_u32(&d->debt, 0);
-	pg_atomic_write_u64(&d->cleared_at, (uint64) rbp_now_ns());
-	pg_atomic_write_u32(&d->doubt, 0);
-	if (pg_atomic_exchange_u32(&d->avoided, 0) == 1)
-	{
-		pg_atomic_fetch_sub_u32(&rbp_remote_shared->avoided, 1);
+	if (rbp_breaker_close(&d->breaker))
 		rbp_remote_note_state(d);
-	}
 }
 
 /*
@@ -277,10 +205,10 @@ account_loss(int ci, bool connecting, RbpStatus status)
 	if (connecting && c->ops->costly)
 	{
 		pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
-		raise_doubt(d);
+		suspect(d);
 	}
 	else
-		rbp_remote_donor_trouble(d, true);
+		rbp_remote_donor_failed(d, true);
 }
 
 void
@@ -297,12 +225,12 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			note_failure(ci, connecting, status);
 			if (patient)
 			{
-				rbp_remote_donor_trouble(d, false);
+				rbp_remote_donor_failed(d, false);
 				if (!connecting)
 					rbp_remote_conn_close(ci);
 				break;
 			}
-			rbp_remote_donor_late(d, !connecting && !c->ops->local);
+			donor_late(d, !connecting && !c->ops->local);
 
 			/*
 			 * A late answer alone leaves the connection in order; after a
@@ -354,7 +282,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
  */
 
 /*
- * One round trip to a donor that is avoided or in doubt.  ci: from
+ * One round trip to a donor that is suspect or down.  ci: from
  * conn_to_ask(), whose answer may be another one the next time.
  */
 static RbpStatus
@@ -373,7 +301,7 @@ probe(int ci, int64 timeout_ns)
 	/* The pusher can afford to wait for a connection each time. */
 	c->retry_at = 0;
 	c->waited = false;
-	rbp_remote_doubt_since[conn_donor(ci)] = 0;
+	rbp_remote_suspect_since[conn_donor(ci)] = 0;
 	status = rbp_remote_conn_get(ci, 0, false, now, deadline_ns);
 	if (status != RBP_OK)
 	{
@@ -395,61 +323,57 @@ probe(int ci, int64 timeout_ns)
 }
 
 /*
- * Ask a donor that is in doubt.  False: that is not decided yet, ask again
- * soon.
+ * Ask a suspect donor.  Returns ns until it is to be asked again, or -1 if that
+ * is settled.
  */
-static bool
-settle_doubt(int donor)
+static int64
+ask_suspect(int donor)
 {
 	RemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int			ci = conn_to_ask(donor);
 	const LocalConn *c = &rbp_remote_conns[ci];
-	RbpStatus	status = probe(ci, rbp_guc_io_timeout_ns() * DOUBT_FACTOR);
 
-	switch (status)
+	switch (probe(ci, rbp_guc_io_timeout_ns() * PATIENCE))
 	{
 		case RBP_OK:
-			rbp_remote_end_doubt(d);
-			return true;
+			rbp_breaker_answered(&d->breaker);
+			return -1;
 		case RBP_TIMEOUT:
 			/* a connection that takes long, if all is well, is no answer */
 			if (c->state == CONN_CONNECTING && c->ops->costly)
-				return false;
-			rbp_remote_donor_trouble(d, false);
-			return true;
+				break;
+			rbp_remote_donor_failed(d, false);
+			return -1;
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
-			rbp_remote_donor_trouble(d, true);
-			return true;
+			rbp_remote_donor_failed(d, true);
+			return -1;
 		case RBP_DENIED:
 			rbp_remote_recheck_lease(conn_pool(ci));
-			return false;
+			break;
 		default:
 			/* that tells of us, not of the donor */
-			return false;
+			break;
 	}
+	return RBP_BACKOFF_FIRST_NS;
 }
 
 /*
- * Probe a donor that is avoided, if it is time to.  Returns when it is next,
- * or 0 if it is avoided no longer.
+ * Probe a donor that is down, if it is time to.  Returns ns until that is next, or
+ * -1 if it is down no longer.
  */
 static int64
-probe_avoided(int donor)
+probe_down(int donor)
 {
 	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int64		now = rbp_now_ns();
-	int64		due = (int64) pg_atomic_read_u64(&d->probe_at);
-	int64		until = (int64) pg_atomic_read_u64(&d->avoid_until);
 	int			ci = conn_to_ask(donor);
 	LocalConn  *c = &rbp_remote_conns[ci];
 	bool		fresh = !is_ready(c);
+	int64		left = (int64) pg_atomic_read_u64(&d->breaker.retry_at) - rbp_now_ns();
 
-	if (due > now)
-		return due;
-	if (until > now)
-		due = until;
-	else if (probe(ci, rbp_guc_io_timeout_ns()) == RBP_OK)
+	if (left > 0)
+		return left;
+	if (probe(ci, rbp_guc_io_timeout_ns()) == RBP_OK)
 	{
 		/*
 		 * It took a new connection to reach it, so everybody shall make one,
@@ -457,22 +381,20 @@ probe_avoided(int donor)
 		 */
 		if (fresh)
 			c->donor_serial = rbp_remote_conns_stale(&d->serial);
-		rbp_remote_unavoid(d);
-		rbp_remote_conn_end_detour_soon(d);
-		return 0;
+		rbp_remote_donor_up(d);
+		/* what led there best may do so again */
+		breaker_start_over(&d->downgrade);
+		return -1;
 	}
-	else if (c->state == CONN_CONNECTING)
-		due = rbp_now_ns() + RBP_BACKOFF_FIRST_NS;	/* go on */
-	else
+	if (c->state == CONN_CONNECTING)
 	{
-		if (!is_ready(c))
-			rbp_remote_conn_close(ci);
-		d->probe_backoff = d->probe_backoff == 0 ? RBP_BACKOFF_FIRST_NS :
-			Min(d->probe_backoff * 2, BACKOFF_LAST_NS);
-		due = rbp_now_ns() + d->probe_backoff;
+		pg_atomic_write_u64(&d->breaker.retry_at,
+							(uint64) (rbp_now_ns() + RBP_BACKOFF_FIRST_NS));
+		return RBP_BACKOFF_FIRST_NS;
 	}
-	pg_atomic_write_u64(&d->probe_at, (uint64) due);
-	return due;
+	if (!is_ready(c))
+		rbp_remote_conn_close(ci);
+	return rbp_breaker_put_off(&d->breaker, &donor_times);
 }
 
 int64
@@ -480,43 +402,25 @@ rbp_remote_probe(void)
 {
 	int64		next = -1;
 
-	if (pg_atomic_read_u32(&rbp_remote_shared->doubts) == 0 &&
-		pg_atomic_read_u32(&rbp_remote_shared->avoided) == 0)
-		return -1;
-	/* a full barrier: what is doubted from here on sets it again */
-	(void) pg_atomic_exchange_u32(&rbp_remote_shared->doubts, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		RemoteDonor *d = &rbp_remote_shared->donors[i];
-		int64		left;
+		int64		wait = -1;
 
-		if (pg_atomic_read_u32(&d->avoided) == 0 &&
-			pg_atomic_read_u32(&d->doubt) == 0)
+		if (breaker_state(&d->breaker) == BREAKER_CLOSED)
 			continue;
 		if (!donor_known(d))
 		{
 			/* there is no lease to ask it under */
-			rbp_remote_unavoid(d);
+			rbp_remote_donor_up(d);
 			continue;
 		}
-		if (pg_atomic_read_u32(&d->avoided) == 0)
-		{
-			if (!settle_doubt(i))
-			{
-				pg_atomic_write_u32(&rbp_remote_shared->doubts, 1);
-				if (next < 0 || next > RBP_BACKOFF_FIRST_NS)
-					next = RBP_BACKOFF_FIRST_NS;
-				continue;
-			}
-			if (pg_atomic_read_u32(&d->avoided) == 0)
-				continue;
-		}
-		left = probe_avoided(i);
-		if (left == 0)
-			continue;
-		left = Max(left - rbp_now_ns(), 0);
-		if (next < 0 || left < next)
-			next = left;
+		if (breaker_state(&d->breaker) == BREAKER_SUSPECT)
+			wait = ask_suspect(i);
+		if (donor_is_down(d))
+			wait = probe_down(i);
+		if (wait >= 0 && (next < 0 || wait < next))
+			next = wait;
 	}
 	return next;
 }

@@ -125,8 +125,7 @@ place_page(RbpRemoteBatch *batch, int i)
 		return NO_PART;
 	io->status = RBP_CANCELED;
 	if (!batch->patient &&
-		(pg_atomic_read_u32(&shared->donors[donor].avoided) != 0 ||
-		 in_doubt(donor)))
+		(donor_is_down(&shared->donors[donor]) || is_suspect(donor)))
 	{
 		if (batch->kind == RBP_IO_READ)
 			rbp_stats_count(RBP_COUNT_AVOIDED, 1);
@@ -272,7 +271,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
  * RBP_CANCELED is for what was never sent.
  */
 static void
-doubt_writes(RbpRemoteBatch *batch, const Part *part)
+mark_uncertain_writes(RbpRemoteBatch *batch, const Part *part)
 {
 	if (batch->kind != RBP_IO_WRITE)
 		return;
@@ -298,7 +297,7 @@ post_part(RbpRemoteBatch *batch, Part *part)
 	if (status != RBP_OK)
 	{
 		rbp_remote_account_failure(part->ci, status, false, false);
-		doubt_writes(batch, part);
+		mark_uncertain_writes(batch, part);
 		return false;
 	}
 	for (int r = 0; r < part->n && !part->waiting; r++)
@@ -419,9 +418,9 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 
 	/* of an answer that came long ago nobody knows how it is now */
 	if (done && given > 0 && !part->ops->one_sided)
-		donor_answered(donor);
+		rbp_breaker_answered(&donor->breaker);
 	if (done && !batch->background && !part->ops->local)
-		donor_in_time(donor);
+		breaker_succeeded(&donor->breaker);
 }
 
 /*
@@ -436,7 +435,7 @@ settle_writes(RbpRemoteBatch *batch, int p)
 
 	if (batch->kind != RBP_IO_WRITE)
 		return;
-	doubt_writes(batch, part);
+	mark_uncertain_writes(batch, part);
 	for (int r = part->from; r < part->from + part->n; r++)
 		late |= batch->requests[r].status == RBP_TIMEOUT;
 	if (late && conn_pool(part->ci) == RBP_POOL_TEMP && is_open(part))
@@ -674,9 +673,9 @@ rbp_remote_slot_readable(uint32 slot)
 	RemoteRegion *region = usable_region(slot);
 
 	return region != NULL &&
-		pg_atomic_read_u32(&shared->donors[region->donor].avoided) == 0 &&
+		!donor_is_down(&shared->donors[region->donor]) &&
 		is_ready(&rbp_remote_conns[conn_index(region->pool, region->donor)]) &&
-		rbp_remote_doubt_since[region->donor] == 0;
+		rbp_remote_suspect_since[region->donor] == 0;
 }
 
 bool
@@ -686,8 +685,8 @@ rbp_remote_slot_writable(uint32 slot)
 	LocalConn  *c;
 
 	if (region == NULL ||
-		pg_atomic_read_u32(&shared->donors[region->donor].avoided) != 0 ||
-		in_doubt(region->donor))
+		donor_is_down(&shared->donors[region->donor]) ||
+		is_suspect(region->donor))
 		return false;
 	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
 	return c->state >= CONN_CONNECTING || c->retry_at == 0 || c->retry_at <= rbp_now_ns();

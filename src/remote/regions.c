@@ -162,14 +162,12 @@ rbp_remote_shmem_init(void *mem,
 		lease->end_extent = sh->nextents;
 	}
 	pg_atomic_init_u32(&sh->stale, 0);
-	pg_atomic_init_u32(&sh->avoided, 0);
-	pg_atomic_init_u32(&sh->doubts, 0);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		pg_atomic_init_u32(&sh->donors[i].serial, 1);
 		pg_atomic_init_u32(&sh->donors[i].transport, 0);
 		rbp_remote_conn_reset_donor(&sh->donors[i]);
-		rbp_remote_health_reset(&sh->donors[i]);
+		rbp_breaker_init(&sh->donors[i].breaker);
 		rbp_remote_report_reset(&sh->donors[i]);
 		reset_donor_stats(&sh->donors[i]);
 	}
@@ -474,9 +472,9 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 		{
 			d->endpoint = *endpoint;
 			pg_atomic_write_u32(&d->transport, 0);
-			pg_atomic_write_u32(&d->troubles, 0);
 			rbp_remote_conn_new_endpoint(d);
-			rbp_remote_unavoid(d);
+			rbp_remote_donor_up(d);
+			breaker_start_over(&d->breaker);
 		}
 		d->known[pool] = true;
 	}
@@ -563,7 +561,7 @@ take_over(RbpPool pool, const RbpCredentials *cred)
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
-		pg_atomic_write_u64(&shared->donors[i].probe_at, 0);
+		breaker_start_over(&shared->donors[i].breaker);
 	}
 }
 
@@ -887,7 +885,7 @@ undrain_all(RbpPool pool)
  * nothing comes is left alone until the next call, which begins with another
  * region: it must not take the others' time.  If there are copies, the first
  * region is emptied first otherwise, and one that was denied, or whose donor is
- * avoided, is left alone for good.  If there are none, all is to be moved, and
+ * down, is left alone for good.  If there are none, all is to be moved, and
  * each call begins with another region.
  */
 static void
@@ -929,7 +927,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 				{
 					/* anything else may pass before it has to go */
 					region->moved = pg_atomic_read_u32(&region->denied) != 0 ||
-						pg_atomic_read_u32(&shared->donors[donor].avoided) != 0;
+						donor_is_down(&shared->donors[donor]);
 					stuck[donor] = true;
 					break;
 				}

@@ -166,7 +166,7 @@ extern bool rbp_remote_usable(RbpPool pool, int64 now);
 /*
  * Read or write n pages (n <= RBP_MAX_BATCH), waiting at most until
  * deadline_ns; start_ns is when the caller began; each gets its status.
- * Donors that are avoided, slots whose extent is not mapped, and connections
+ * Donors that are down, slots whose extent is not mapped, and connections
  * that there may not be or that are not made by the deadline fail at once or
  * by then.  Updates donors' health and counters.  Never raises.
  */
@@ -191,7 +191,7 @@ extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
  * can break while it is posted.
  *
  * Flags: RBP_REMOTE_PATIENT: there is no other copy, so donors that are
- * avoided or in doubt, and those that were just refused, are tried too, and
+ * down or suspect, and those that were just refused, are tried too, and
  * neither thresholds nor the bound on connections apply.
  *
  * A batch lives through the closing of its connection (RBP_CONNLOST), and end()
@@ -244,7 +244,7 @@ extern bool rbp_remote_slot_stays(uint32 slot);
 extern bool rbp_remote_slot_local(uint32 slot);
 
 /*
- * Would a read of the slot be tried now: its donor is not avoided, and this
+ * Would a read of the slot be tried now: its donor is not down, and this
  * process has a connection?  A cheap look.
  */
 extern bool rbp_remote_slot_readable(uint32 slot);
@@ -271,10 +271,10 @@ extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
  * mind_connections: see that connections nobody needs are closed: of all processes,
  * those that are idle, stale, or above the bound.  Passes the settings on to all.
  *
- * report: tell the log about donors that are avoided or used again, or that not all
+ * report: tell the log about donors that are down or used again, or that not all
  * can connect to.  Before probe, after which a donor may be used again.
  *
- * probe: probe donors that are avoided and whose time has come.  Waits at most
+ * probe: probe donors that are suspect, or down and whose time has come.  Waits at most
  * io_timeout for each.
  */
 extern int64 rbp_remote_mind_connections(void);
@@ -369,7 +369,7 @@ typedef struct RbpRetired
  * regions that are not empty by then are not among the given ones and go on
  * draining: call it again.
  * If content has copies, a region is given in any case when its content was
- * gone through once, its donor is avoided, or move_ns have passed.
+ * gone through once, its donor is down, or move_ns have passed.
  */
 extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
 											int count, RbpRegionGrant *given,
@@ -434,7 +434,7 @@ extern RbpLeaseInfo *rbp_remote_lease_info(int *n);
 
 /*
  * Can the pool's memory not be used now, since there is no lease with memory or
- * all its donors are avoided?  Then the reason, as text, into buf.  Takes
+ * all its donors are down?  Then the reason, as text, into buf.  Takes
  * remote_lock.
  */
 extern bool rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len);

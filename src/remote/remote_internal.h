@@ -6,7 +6,8 @@
  * regions.c			regions, the extent map, the leases, the views
  * io.c		reads and writes, at once or in two steps
  * conn.c	this process's connections: made, bounded, closed
- * health.c	donors' health: doubts, debts, who is avoided; probes
+ * breaker.c	a circuit breaker
+ * health.c	donors' health: who is suspect, who is down; probes
  * report.c	what goes wrong: for the views, and for the log
  *
  * Each file's first page says which of the shared state is its own.
@@ -26,6 +27,7 @@
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/stats.h"
+#include "remote/breaker.h"
 #include "remote/remote.h"
 #include "transport/transport.h"
 
@@ -67,27 +69,18 @@ typedef struct RemoteDonor
 	pg_atomic_uint32 conn_slots;	/* taken by backends' connections */
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
 												 * the lease was denied */
-	pg_atomic_uint32 detour;	/* RBP_TRANSPORT_* that fails, 0 for none */
-	pg_atomic_uint32 detour_why;	/* RbpStatus */
-	pg_atomic_uint64 detour_ns; /* how long before it is tried again */
-	pg_atomic_uint64 detour_until;
+	Breaker		downgrade;		/* open: not over the transport that failed */
+	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE(): which one, and why */
 
 	/* health.c */
-	pg_atomic_uint32 avoided;
-	pg_atomic_uint64 avoid_until;	/* no use before, though probes succeed */
-	pg_atomic_uint64 probe_at;
-	pg_atomic_uint32 troubles;	/* in a row, without calm between */
-	pg_atomic_uint32 debt;		/* of answers that were late */
-	pg_atomic_uint32 doubt;		/* a timeout, and no answer seen since */
-	pg_atomic_uint64 cleared_at;	/* when a doubt last ended */
-	int64		probe_backoff;	/* the pusher's alone */
+	Breaker		breaker;
 
 	/* report.c */
 	pg_atomic_uint32 error;		/* the last one; 0 for none */
 	pg_atomic_uint64 error_at;	/* TimestampTz */
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
 	pg_atomic_uint64 state_since;	/* TimestampTz */
-	pg_atomic_uint32 times_avoided;
+	pg_atomic_uint32 times_down;
 	pg_atomic_uint32 turned_away;	/* who got no slot */
 
 	DonorStripe stripes[RBP_DONOR_STRIPES];
@@ -152,8 +145,6 @@ typedef struct RemoteShared
 	PoolLease	leases[RBP_POOLS];
 	pg_atomic_uint32 stale;		/* moves when a lease's or a donor's serial
 								 * does */
-	pg_atomic_uint32 avoided;	/* how many donors are, about */
-	pg_atomic_uint32 doubts;	/* some donor is in doubt */
 
 	/* the settings, as the pusher has them: the same for all processes */
 	pg_atomic_uint32 max_slots;	/* remote_bp.max_connections */
@@ -238,7 +229,7 @@ typedef struct LocalConn
 	const RbpTransportOps *ops; /* of it, or of the last one */
 	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
 	bool		has_slot;		/* one of RemoteDonor.conn_slots */
-	bool		detour;			/* there is another transport to go on with */
+	bool		has_fallback;	/* another transport to go on with */
 	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
 								 * give way before the transaction ends */
 	uint32		opened;			/* another value for each connection */
@@ -323,12 +314,6 @@ extern void rbp_remote_conn_reset_donor(RemoteDonor *d);
 /* The donor has another address: what was learnt about the old one is void. */
 extern void rbp_remote_conn_new_endpoint(RemoteDonor *d);
 
-/*
- * The donor was lost, and is back: if there is a detour, try at once whether
- * it is needed still.
- */
-extern void rbp_remote_conn_end_detour_soon(RemoteDonor *d);
-
 /* Is that in the memory that rbp_remote_set_pusher() named? */
 extern bool rbp_remote_is_push_memory(const void *buf, Size len);
 
@@ -356,67 +341,43 @@ extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
 /*
  * ---- health.c ----------------------------------------------------
  */
-extern void rbp_remote_health_reset(RemoteDonor *d);
 
 /* The lease worker shall ask the broker about the pool's lease. */
 extern void rbp_remote_recheck_lease(RbpPool pool);
 
 /*
- * A request to the donor failed (lost: its connection broke) or was too late:
- * nobody uses it for now.
+ * Nobody uses the donor for now.  lost: since a connection to it broke, so that
+ * no other is of use.  failed: the same, and counted as a failure, or timeout.
  */
-extern void rbp_remote_donor_trouble(RemoteDonor *d, bool lost);
-
-/*
- * An answer came too late, or none yet: this process leaves the donor alone
- * until the pusher, or somebody else, is answered.  makes_debt: it says
- * something about how fast reads are.
- */
-extern void rbp_remote_donor_late(RemoteDonor *d, bool makes_debt);
-
-/* The donor's processor has answered: doubts end. */
-extern void rbp_remote_end_doubt(RemoteDonor *d);
-
-static inline void
-donor_answered(RemoteDonor *d)
-{
-	if (unlikely(pg_atomic_read_u32(&d->doubt) != 0))
-		rbp_remote_end_doubt(d);
-}
-
-/* Requests were done in time, which pays off debt. */
-static inline void
-donor_in_time(RemoteDonor *d)
-{
-	uint32		debt = pg_atomic_read_u32(&d->debt);
-
-	if (unlikely(debt > 0))
-		(void) pg_atomic_compare_exchange_u32(&d->debt, &debt, debt - 1);
-}
-
-/* Since when each donor is in doubt for this process; 0: it is not. */
-extern int64 rbp_remote_doubt_since[RBP_MAX_DONORS];
-
-/* Was the donor late for this process, and is not known to have come round? */
-extern bool rbp_remote_still_in_doubt(int donor);
-
-static inline bool
-in_doubt(int donor)
-{
-	return unlikely(rbp_remote_doubt_since[donor] != 0) &&
-		rbp_remote_still_in_doubt(donor);
-}
+extern void rbp_remote_donor_down(RemoteDonor *d, bool lost);
+extern void rbp_remote_donor_failed(RemoteDonor *d, bool lost);
 
 /* Back in use, whatever was. */
-extern void rbp_remote_unavoid(RemoteDonor *d);
+extern void rbp_remote_donor_up(RemoteDonor *d);
 
-/* There is no way to the donor, as far as settings and devices go. */
-extern void rbp_remote_donor_no_way(RemoteDonor *d);
+static inline bool
+donor_is_down(RemoteDonor *d)
+{
+	return breaker_state(&d->breaker) == BREAKER_OPEN;
+}
+
+/* Since when each donor is suspect for this process; 0: it is not. */
+extern int64 rbp_remote_suspect_since[RBP_MAX_DONORS];
+
+/* Was the donor late for this process, and nobody was answered since? */
+extern bool rbp_remote_still_suspect(int donor);
+
+static inline bool
+is_suspect(int donor)
+{
+	return unlikely(rbp_remote_suspect_since[donor] != 0) &&
+		rbp_remote_still_suspect(donor);
+}
 
 /*
  * What a status other than RBP_OK means for donor and connection.
  * connecting: it was got from rbp_remote_conn_get().  patient: it had the time
- * of RBP_REMOTE_PATIENT, so that to be late is to be in trouble.
+ * of RBP_REMOTE_PATIENT, so that to be late is to be down.
  */
 extern void rbp_remote_account_failure(int ci, RbpStatus status,
 									   bool connecting, bool patient);
@@ -430,7 +391,7 @@ extern void rbp_remote_account_failure(int ci, RbpStatus status,
 /* Donor.state, what the view shows */
 #define RBP_DONOR_GONE		0	/* no lease has regions there */
 #define RBP_DONOR_OK		1
-#define RBP_DONOR_AVOIDED	2
+#define RBP_DONOR_DOWN		2
 #define RBP_DONOR_UNRESOLVED 3	/* the lease worker has no address for it */
 
 typedef enum DonorError
@@ -438,13 +399,20 @@ typedef enum DonorError
 	DONOR_ERROR_NONE,
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
 	DONOR_ERROR_REQUEST,		/* a request failed */
-	DONOR_ERROR_OFTEN_LATE,		/* too much debt */
+	DONOR_ERROR_OFTEN_LATE,		/* too much penalty */
 	DONOR_ERROR_UNRESOLVED,		/* its name has no address yet */
 	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": none leads there */
 	DONOR_ERROR_NO_DEVICE,		/* the transport of the settings does not: */
 	DONOR_ERROR_NOT_OFFERED,
 	DONOR_ERROR_NOT_FROM_HERE
 } DonorError;
+
+/* An error in one word */
+#define ERROR_MAKE(what, transport, status) \
+	(((uint32) (what) << 16) | ((uint32) (transport) << 8) | (uint32) (status))
+#define ERROR_WHAT(word)		((DonorError) ((word) >> 16))
+#define ERROR_TRANSPORT(word)	(((word) >> 8) & 0xff)
+#define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
 
 extern void rbp_remote_report_reset(RemoteDonor *d);
 

@@ -11,7 +11,7 @@
  *
  * The pusher alone writes to the log, since it may wait there.  It looks at
  * all donors each time that it is awake, and tells what has changed since it
- * told last: a donor is avoided, is used again, has no slot for more
+ * told last: a donor is down, is used again, has no slot for more
  * connections, or refuses them.  A donor that comes and goes would fill the log, so
  * the same reason is told again only after LOG_AGAIN_NS, with the number of
  * times in between.
@@ -41,21 +41,14 @@
 
 #define ERROR_TEXT_LEN	160
 
-/* How a donor's error is kept in one word */
-#define ERROR_MAKE(what, transport, status) \
-	(((uint32) (what) << 16) | ((uint32) (transport) << 8) | (uint32) (status))
-#define ERROR_WHAT(word)		((DonorError) ((word) >> 16))
-#define ERROR_TRANSPORT(word)	(((word) >> 8) & 0xff)
-#define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
-
 /* What the pusher has told about the donor in that place. */
 typedef struct Told
 {
 	char		donor[RBP_DONOR_ID_LEN];
-	bool		avoided;		/* and not yet that it is used again */
-	int64		avoided_at;		/* rbp_now_ns() of the last line; 0: none */
+	bool		down;			/* and not yet that it is used again */
+	int64		down_at;		/* rbp_now_ns() of the last line; 0: none */
 	uint32		why;
-	uint32		times_avoided;	/* as it was then */
+	uint32		times_down;	/* as it was then */
 	int64		turned_away_at;
 	uint32		turned_away;
 	int64		bypassed_at;
@@ -77,7 +70,7 @@ rbp_remote_report_reset(RemoteDonor *d)
 	pg_atomic_init_u64(&d->error_at, 0);
 	pg_atomic_init_u32(&d->state, RBP_DONOR_GONE);
 	pg_atomic_init_u64(&d->state_since, 0);
-	pg_atomic_init_u32(&d->times_avoided, 0);
+	pg_atomic_init_u32(&d->times_down, 0);
 	pg_atomic_init_u32(&d->turned_away, 0);
 }
 
@@ -106,7 +99,7 @@ rbp_remote_note_state(RemoteDonor *d)
 {
 	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
 		is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
-		pg_atomic_read_u32(&d->avoided) != 0 ? RBP_DONOR_AVOIDED : RBP_DONOR_OK;
+		donor_is_down(d) ? RBP_DONOR_DOWN : RBP_DONOR_OK;
 
 	if (pg_atomic_exchange_u32(&d->state, state) != state)
 		pg_atomic_write_u64(&d->state_since, (uint64) GetCurrentTimestamp());
@@ -125,7 +118,7 @@ rbp_remote_state_name(uint32 state)
 {
 	return state == RBP_DONOR_GONE ? "gone" :
 		state == RBP_DONOR_UNRESOLVED ? "unresolved" :
-		state == RBP_DONOR_AVOIDED ? "avoided" : "ok";
+		state == RBP_DONOR_DOWN ? "avoided" : "ok";
 }
 
 void
@@ -220,10 +213,10 @@ rbp_remote_set_trouble(RbpPool pool, const char *trouble)
 
 /* No donor of the pool's regions is in use: the reason, of one of them. */
 static bool
-all_avoided(RbpPool pool, char *buf, Size len)
+all_down(RbpPool pool, char *buf, Size len)
 {
 	char		error[ERROR_TEXT_LEN];
-	RemoteDonor *avoided = NULL;
+	RemoteDonor *down = NULL;
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
@@ -231,15 +224,15 @@ all_avoided(RbpPool pool, char *buf, Size len)
 
 		if (d->nregions[pool] == 0)
 			continue;
-		if (pg_atomic_read_u32(&d->avoided) == 0)
+		if (!donor_is_down(d))
 			return false;
-		avoided = d;
+		down = d;
 	}
-	if (avoided == NULL)
+	if (down == NULL)
 		return false;
-	error_text(pg_atomic_read_u32(&avoided->error), error, sizeof(error));
+	error_text(pg_atomic_read_u32(&down->error), error, sizeof(error));
 	snprintf(buf, len, "all donors are avoided; donor \"%s\": %s",
-			 avoided->endpoint.donor, error);
+			 down->endpoint.donor, error);
 	return true;
 }
 
@@ -258,7 +251,7 @@ rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 	}
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
 	if (rbp_remote_usable(pool, rbp_now_ns()))
-		unusable = all_avoided(pool, buf, len);
+		unusable = all_down(pool, buf, len);
 	else if (rbp_guc_broker == NULL || rbp_guc_broker[0] == '\0')
 		strlcpy(buf, "remote_bp.broker is not set", len);
 	else if (size == 0)
@@ -285,37 +278,37 @@ may_tell(int64 last, int64 pause, int64 now)
 	return last == 0 || now - last >= pause;
 }
 
-/* It is avoided, or not any more. */
+/* It is down, or not any more. */
 static void
-tell_avoided(RemoteDonor *d, Told *told, int64 now)
+tell_down(RemoteDonor *d, Told *told, int64 now)
 {
-	bool		avoided = pg_atomic_read_u32(&d->avoided) != 0;
+	bool		down = donor_is_down(d);
 	uint32		why = pg_atomic_read_u32(&d->error);
-	uint32		times = pg_atomic_read_u32(&d->times_avoided);
-	uint32		missed = times - told->times_avoided;
+	uint32		times = pg_atomic_read_u32(&d->times_down);
+	uint32		missed = times - told->times_down;
 	char		error[ERROR_TEXT_LEN];
 
-	if (avoided && !told->avoided &&
-		may_tell(told->avoided_at,
+	if (down && !told->down &&
+		may_tell(told->down_at,
 				 why == told->why ? LOG_AGAIN_NS : LOG_OTHER_NS, now))
 	{
 		error_text(why, error, sizeof(error));
 		ereport(LOG,
 				(errmsg("remote_bp: donor \"%s\" is avoided: %s",
 						told->donor, error),
-				 told->avoided_at != 0 && missed > 1 ?
+				 told->down_at != 0 && missed > 1 ?
 				 errdetail("Since the last such message it was avoided %u times.", missed) : 0));
 		rbp_stats_error("donor \"%s\" is avoided: %s", told->donor, error);
-		told->avoided = true;
-		told->avoided_at = now;
+		told->down = true;
+		told->down_at = now;
 		told->why = why;
-		told->times_avoided = times;
+		told->times_down = times;
 	}
-	else if (!avoided && told->avoided)
+	else if (!down && told->down)
 	{
 		ereport(LOG,
 				(errmsg("remote_bp: donor \"%s\" is used again", told->donor)));
-		told->avoided = false;
+		told->down = false;
 	}
 }
 
@@ -363,7 +356,7 @@ tell_bypassed(RemoteDonor *d, Told *told, int64 now)
 
 /*
  * Connections are refused, or cannot be had, for a reason for which the donor
- * is not avoided: it is ours, or the lease's.  Once is no trouble: so it is when
+ * is not down: it is ours, or the lease's.  Once is no trouble: so it is when
  * a lease ends.
  */
 static void
@@ -375,13 +368,13 @@ tell_refused(RemoteDonor *d, Told *told, int64 now)
 
 	if (at == told->refused_error_at ||
 		ERROR_WHAT(word) != DONOR_ERROR_CONNECT ||
-		pg_atomic_read_u32(&d->avoided) != 0)
+		donor_is_down(d))
 		return;
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
 		ERROR_TRANSPORT(word) != RBP_TRANSPORT_VERBS)
 		return;
-	/* that is told already, when the detour is taken */
-	if (pg_atomic_read_u32(&d->detour) != 0)
+	/* that is told already, as the downgrade */
+	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
 		return;
 	if (now - told->refused_last > SERIES_NS)
 		told->refused_since = now;
@@ -412,7 +405,7 @@ rbp_remote_report(void)
 		if (!donor_known(d))
 		{
 			/* that it is gone says the lease's line */
-			told->avoided = false;
+			told->down = false;
 			continue;
 		}
 		if (strcmp(told->donor, d->endpoint.donor) != 0)
@@ -420,7 +413,7 @@ rbp_remote_report(void)
 			memset(told, 0, sizeof(*told));
 			rbp_remote_donor_name(i, told->donor, sizeof(told->donor));
 		}
-		tell_avoided(d, told, now);
+		tell_down(d, told, now);
 		tell_turned_away(d, told, now);
 		tell_bypassed(d, told, now);
 		tell_refused(d, told, now);

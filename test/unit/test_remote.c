@@ -315,15 +315,15 @@ recover(int donor)
 	mock_donors[donor].mute = false;
 	mock_donors[donor].answers_at = 0;
 	mock_now += 60000 * MS;
-	rbp_remote_unavoid(&rbp_remote_shared->donors[donor]);
+	rbp_remote_donor_up(&rbp_remote_shared->donors[donor]);
 	(void) rbp_remote_take_recheck(RBP_POOL_BUFFER);
 	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
 }
 
 static bool
-avoided(int donor)
+is_down(int donor)
 {
-	return pg_atomic_read_u32(&rbp_remote_shared->donors[donor].avoided) != 0;
+	return donor_is_down(&rbp_remote_shared->donors[donor]);
 }
 
 static void
@@ -558,8 +558,8 @@ test_losses(void)
 	mock_donors[0].life++;
 	end(first);
 	ok(all_are(a, 4, RBP_CONNLOST), "a batch whose connection breaks");
-	ok(avoided(0) && rbp_remote_take_recheck(RBP_POOL_TEMP) &&
-	   rbp_remote_take_recheck(RBP_POOL_BUFFER), "the donor is avoided, both leases are rechecked");
+	ok(is_down(0) && rbp_remote_take_recheck(RBP_POOL_TEMP) &&
+	   rbp_remote_take_recheck(RBP_POOL_BUFFER), "the donor is down, both leases are rechecked");
 	ok(begin(a, 4, true, 0) == NULL && all_are(a, 4, RBP_CANCELED),
 	   "and not tried without need");
 	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)), "nor said to be writable");
@@ -658,7 +658,7 @@ test_time(void)
 	mock_donors[0].answers_at = mock_now + 3 * MS;
 	rbp_remote_end(batch, mock_now + 1 * MS);
 	ok(all_are(a, 2, RBP_TIMEOUT), "a batch that is given up early");
-	ok(!avoided(0) && rbp_remote_slot_writable(TEMP_SLOT(0)), "says nothing against the donor");
+	ok(!is_down(0) && rbp_remote_slot_writable(TEMP_SLOT(0)), "says nothing against the donor");
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "which is used at once");
 
 	/* A write that is given up must not come later, over the next owner's. */
@@ -676,7 +676,7 @@ test_time(void)
 	batch = begin(a, 2, false, RBP_REMOTE_PATIENT);
 	mock_donors[0].answers_at = mock_now + 4000 * MS;
 	end(batch);
-	ok(all_are(a, 2, RBP_OK) && !avoided(0), "the patient wait for seconds");
+	ok(all_are(a, 2, RBP_OK) && !is_down(0), "the patient wait for seconds");
 
 	/* It does not come: trouble. */
 	from = mock_now;
@@ -685,18 +685,18 @@ test_time(void)
 	end(batch);
 	ok(all_are(a, 2, RBP_TIMEOUT) && mock_now - from == mock_temp_io_timeout_ns,
 	   "in vain, at last");
-	ok(avoided(0), "then the donor is avoided");
+	ok(is_down(0), "then the donor is down");
 	from = mock_now;
 	rbp_remote_read(a, 2, mock_now, mock_now + mock_io_timeout_ns);
 	ok(all_are(a, 2, RBP_CANCELED) && mock_now == from, "by all that have a choice");
 	recover(0);
 
-	/* For the others a late answer is a doubt, which the other pool heeds. */
+	/* For the others a late answer makes the donor suspect, which the other pool heeds. */
 	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 2, 0), "well again");
 	mock_donors[0].hangs = true;
 	a[0].slot = 0;
 	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
-	ok(a[0].status == RBP_TIMEOUT && !avoided(0), "a read of the buffer tier is late");
+	ok(a[0].status == RBP_TIMEOUT && !is_down(0), "a read of the buffer tier is late");
 	run_of(a, TEMP_SLOT(0), 2, back[0]);
 	ok(!rbp_remote_slot_writable(TEMP_SLOT(0)) && begin(a, 2, true, 0) == NULL &&
 	   all_are(a, 2, RBP_CANCELED), "so the temp quota does not write there");
@@ -745,6 +745,78 @@ test_time(void)
 	   "past the deadline nothing is posted");
 	(void) rbp_remote_extend_lease(RBP_POOL_TEMP, mock_now + 3600000 * MS);
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "after a renewal it is");
+}
+
+static BreakerState
+state_of(int donor)
+{
+	return breaker_state(&rbp_remote_shared->donors[donor].breaker);
+}
+
+/* One read of the donor's; how long it took. */
+static int64
+read_once(RbpStatus expected)
+{
+	RbpRemoteIo io = {.slot = 0,.buf = back[0][0]};
+	int64		from = mock_now;
+
+	rbp_remote_read(&io, 1, mock_now, mock_now + mock_io_timeout_ns);
+	(void) all_are(&io, 1, expected);
+	return mock_now - from;
+}
+
+/* A donor that hangs, of which one process, and the pusher, find out. */
+static void
+test_health(void)
+{
+	recover(0);
+	ok(round_trip(0, 1, 0) && rbp_remote_probe() == -1, "nothing to probe");
+
+	/* late once */
+	mock_donors[0].hangs = true;
+	is_u64((uint64) read_once(RBP_TIMEOUT), (uint64) mock_io_timeout_ns, "a read waits for a donor that hangs");
+	ok(state_of(0) == BREAKER_SUSPECT && read_once(RBP_CANCELED) == 0, "which is suspect: it does not do so again");
+	mock_donors[0].hangs = false;
+	mock_now += MS;
+	ok(rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED, "a ping is answered");
+	ok(round_trip(0, 1, 0), "and it is used");
+
+	/* somebody else is answered */
+	mock_donors[0].hangs = true;
+	(void) read_once(RBP_TIMEOUT);
+	mock_donors[0].hangs = false;
+	mock_now += MS;
+	rbp_breaker_answered(&rbp_remote_shared->donors[0].breaker);
+	ok(round_trip(0, 1, 0), "it is used when somebody is answered, too");
+
+	/* the ping is not */
+	for (int i = 0; i < 2; i++)
+	{
+		mock_donors[0].hangs = true;
+		(void) read_once(RBP_TIMEOUT);
+		ok(rbp_remote_probe() > 0 && is_down(0), "it does not answer a ping: it is down");
+		ok(read_once(RBP_CANCELED) == 0 && !rbp_remote_slot_writable(0), "nobody waits for it");
+		mock_donors[0].hangs = false;
+		ok(i == 0 || (rbp_remote_probe() > 0 && is_down(0)), "nor is it asked too soon");
+		mock_now += 40 * MS;
+		ok(rbp_remote_probe() == -1 && !is_down(0), "until it does");
+		ok(round_trip(0, 1, 0), "and is used again");
+	}
+
+	/* it answers, but often late */
+	for (int i = 0; i < 19; i++)
+	{
+		mock_donors[0].answers_at = mock_now + 2 * mock_io_timeout_ns;
+		(void) read_once(RBP_TIMEOUT);
+		mock_now += mock_io_timeout_ns;
+		(void) rbp_remote_probe();
+	}
+	ok(state_of(0) == BREAKER_CLOSED, "a donor is late now and then");
+	mock_donors[0].answers_at = mock_now + 2 * mock_io_timeout_ns;
+	(void) read_once(RBP_TIMEOUT);
+	ok(is_down(0), "too often: it is down, though it answers");
+	recover(0);
+	ok(round_trip(0, 1, 0), "well again");
 }
 
 /*
@@ -815,10 +887,10 @@ test_failed_submits(void)
 	run_of(a, TEMP_SLOT(0), 2, pages[0]);
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CONNLOST), "the connection is lost");
 	mock_now += 60000 * MS;
-	rbp_remote_unavoid(&rbp_remote_shared->donors[0]);
-	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED) && avoided(0),
+	rbp_remote_donor_up(&rbp_remote_shared->donors[0]);
+	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED) && is_down(0),
 	   "no connection: a write was not sent");
-	rbp_remote_unavoid(&rbp_remote_shared->donors[0]);
+	rbp_remote_donor_up(&rbp_remote_shared->donors[0]);
 	mock_now += 60000 * MS;
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_CONNLOST),
 	   "a read is told why");
@@ -873,7 +945,7 @@ test_interrupts(void)
 	cancel_in(5 * MS);
 	end(batch);
 	ok(all_are(a, 2, RBP_TIMEOUT) && mock_now == from + 5 * MS, "the patient are cancelled, too");
-	ok(!avoided(0), "nor does that tell against the donor");
+	ok(!is_down(0), "nor does that tell against the donor");
 	not_cancelled();
 	mock_now = mock_donors[0].answers_at;
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "which is used as before");
@@ -1112,11 +1184,11 @@ test_shrinking(void)
 	/* nor is a donor that is known not to answer */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (strcmp(rbp_remote_shared->donors[i].endpoint.donor, "donor1") == 0)
-			pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 1);
+			rbp_remote_donor_down(&rbp_remote_shared->donors[i], false);
 	n = retire_coldest(RBP_POOL_BUFFER, "donor1", 1, given, mock_now + 50 * MS, 1000000 * MS, &left);
-	ok(n == 1 && left == 0, "a donor that is avoided is not waited for");
+	ok(n == 1 && left == 0, "a donor that is down is not waited for");
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		pg_atomic_write_u32(&rbp_remote_shared->donors[i].avoided, 0);
+		rbp_remote_donor_up(&rbp_remote_shared->donors[i]);
 
 	/* what passes is no reason to give up */
 	buffer_ops.evacuate = extent_read;
@@ -1132,7 +1204,7 @@ test_shrinking(void)
 	is_u64(mock_donors[0].open, 0, "which is closed when nothing is to go any more");
 	mock_now += 10 * MS;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_remote_end_doubt(&rbp_remote_shared->donors[i]);
+		rbp_breaker_answered(&rbp_remote_shared->donors[i].breaker);
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
 
@@ -1250,28 +1322,28 @@ test_messages(void)
 	(void) messages();
 	is_u64(messages(), 0, "there is nothing to tell");
 	rbp_remote_note_error(d, DONOR_ERROR_REQUEST, RBP_TRANSPORT_TCP, RBP_TIMEOUT);
-	rbp_remote_donor_trouble(d, false);
-	is_u64(messages(), 1, "a donor is avoided");
+	rbp_remote_donor_failed(d, false);
+	is_u64(messages(), 1, "a donor is down");
 	is_u64(messages(), 0, "which is told once");
 	mock_now += 100 * MS;
-	rbp_remote_unavoid(d);
+	rbp_remote_donor_up(d);
 	is_u64(messages(), 1, "it is used again");
 	for (int i = 0; i < 10; i++)
 	{
 		mock_now += 100 * MS;
-		rbp_remote_donor_trouble(d, false);
+		rbp_remote_donor_failed(d, false);
 		is_u64(messages(), 0, "the same is not told again so soon");
 		mock_now += 100 * MS;
-		rbp_remote_unavoid(d);
+		rbp_remote_donor_up(d);
 		is_u64(messages(), 0, "nor that it is over");
 	}
 	mock_now += 5000 * MS;
 	rbp_remote_note_error(d, DONOR_ERROR_REQUEST, RBP_TRANSPORT_TCP, RBP_CONNLOST);
-	rbp_remote_donor_trouble(d, true);
+	rbp_remote_donor_failed(d, true);
 	is_u64(messages(), 1, "another reason is");
 	recover(0);
 	is_u64(messages(), 1, "used again");
-	rbp_remote_donor_trouble(d, true);
+	rbp_remote_donor_failed(d, true);
 	is_u64(messages(), 1, "and the same after a minute");
 	recover(0);
 	is_u64(messages(), 1, "used again");
@@ -1707,6 +1779,7 @@ main(void)
 	test_losses();
 	test_time();
 	test_interrupts();
+	test_health();
 	test_failed_submits();
 	test_local();
 	test_giving_back();

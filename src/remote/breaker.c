@@ -1,0 +1,116 @@
+/*-------------------------------------------------------------------------
+ *
+ * breaker.c
+ *	  See breaker.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/clock.h"
+#include "remote/breaker.h"
+
+/* A wait costs a query about as much as a hundred hits save. */
+#define PENALTY			100
+#define PENALTY_LIMIT	2000
+
+void
+rbp_breaker_init(Breaker *b)
+{
+	pg_atomic_init_u32(&b->state, BREAKER_CLOSED);
+	pg_atomic_init_u32(&b->penalty, 0);
+	pg_atomic_init_u32(&b->trips, 0);
+	pg_atomic_init_u32(&b->failed, 0);
+	pg_atomic_init_u64(&b->retry_at, 0);
+	pg_atomic_init_u64(&b->closed_at, 0);
+}
+
+/* How long to wait after so many failures, trips and probes, behind the first. */
+static int64
+backoff(const BreakerTimes *times, uint32 failures)
+{
+	int64		ns = times->again;
+
+	if (failures == 0)
+		return times->first;
+	while (--failures > 0 && ns < times->most)
+		ns *= 2;
+	return Min(ns, times->most);
+}
+
+static bool
+change(Breaker *b, BreakerState from, BreakerState to)
+{
+	uint32		state = from;
+
+	return pg_atomic_compare_exchange_u32(&b->state, &state, to);
+}
+
+bool
+rbp_breaker_suspect(Breaker *b)
+{
+	return change(b, BREAKER_CLOSED, BREAKER_SUSPECT);
+}
+
+bool
+rbp_breaker_penalize(Breaker *b)
+{
+	return pg_atomic_add_fetch_u32(&b->penalty, PENALTY) >= PENALTY_LIMIT;
+}
+
+bool
+rbp_breaker_trip(Breaker *b, const BreakerTimes *times)
+{
+	int64		now = rbp_now_ns();
+	uint32		trips;
+
+	if (breaker_state(b) == BREAKER_OPEN ||
+		pg_atomic_exchange_u32(&b->state, BREAKER_OPEN) == BREAKER_OPEN)
+		return false;
+	if (now - (int64) pg_atomic_read_u64(&b->retry_at) > times->calm)
+		pg_atomic_write_u32(&b->trips, 0);
+	trips = pg_atomic_add_fetch_u32(&b->trips, 1);
+	pg_atomic_write_u64(&b->retry_at, (uint64) (now + backoff(times, trips - 1)));
+	return true;
+}
+
+int64
+rbp_breaker_put_off(Breaker *b, const BreakerTimes *times)
+{
+	uint32		failed = pg_atomic_add_fetch_u32(&b->failed, 1);
+	int64		ns = backoff(times, pg_atomic_read_u32(&b->trips) + failed - 1);
+
+	pg_atomic_write_u64(&b->retry_at, (uint64) (rbp_now_ns() + ns));
+	return ns;
+}
+
+/*
+ * It is closed.  The time is taken after the change of state: then whoever made it
+ * suspect before that sees a later time, and whoever does from now on is
+ * asked for.
+ */
+static void
+note_closed(Breaker *b)
+{
+	pg_atomic_write_u64(&b->closed_at, (uint64) rbp_now_ns());
+}
+
+void
+rbp_breaker_answered(Breaker *b)
+{
+	if (unlikely(breaker_state(b) == BREAKER_SUSPECT) &&
+		change(b, BREAKER_SUSPECT, BREAKER_CLOSED))
+		note_closed(b);
+}
+
+bool
+rbp_breaker_close(Breaker *b)
+{
+	uint32		state;
+
+	pg_atomic_write_u32(&b->penalty, 0);
+	pg_atomic_write_u32(&b->failed, 0);
+	state = pg_atomic_exchange_u32(&b->state, BREAKER_CLOSED);
+	note_closed(b);
+	return state == BREAKER_OPEN;
+}
