@@ -63,7 +63,7 @@ remote_shmem_init(void *mem)
 	uint32		extents[RBP_POOLS];
 
 	max_extents(extents);
-	rbp_remote_shmem_init(mem, extents, ops, rbp_tier_first_use);
+	rbp_remote_shmem_init(mem, extents, ops);
 }
 
 static void

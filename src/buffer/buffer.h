@@ -30,9 +30,6 @@ extern uint32 rbp_tier_max_extents(void);
 /* What is done with the buffer tier's extents. */
 extern const RbpRemotePoolOps rbp_tier_pool_ops;
 
-/* The tier is getting its first memory: the books are kept from now on. */
-extern void rbp_tier_first_use(void);
-
 /* No more shared memory in this process: pass everything through. */
 extern void rbp_tier_stand_down(void);
 

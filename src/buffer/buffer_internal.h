@@ -42,6 +42,9 @@ extern bool rbp_tier_has_shmem(void);
 /* ... and has the tier had memory, so that what is written must be told to it? */
 extern bool rbp_tier_keeps_books(void);
 
+/* The tier is getting its first memory: the books are kept from now on. */
+extern void rbp_tier_first_use(void);
+
 /* May pages be served and captured now? */
 extern bool rbp_tier_usable(int64 now);
 

@@ -160,6 +160,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 }
 
 const RbpRemotePoolOps rbp_tier_pool_ops = {
+	.before_use = rbp_tier_first_use,
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,

@@ -331,6 +331,13 @@ rbp_remote_conn_close(int ci)
 	close_after(ci, 0);
 }
 
+void
+rbp_remote_conns_close(RbpPool pool)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		rbp_remote_conn_close(conn_index(pool, i));
+}
+
 /* Was it made for a donor, a lease or settings that are others now? */
 static inline bool
 is_stale(int ci)

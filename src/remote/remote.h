@@ -50,6 +50,9 @@ typedef enum RbpPool
  */
 typedef struct RbpRemotePoolOps
 {
+	/* NULL, or called before any region of a lease comes into use. */
+	void		(*before_use) (void);
+
 	/* May a region be given this extent? */
 	bool		(*absent) (uint32 extent);
 	/* The region, a number below RBP_MAX_REGIONS, is the extent's account */
@@ -91,13 +94,11 @@ extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
 
 /*
  * max_extents, ops: of each pool; max_extents is the same as for the size, ops is kept by
- * reference.  before_first_use is called, in the lease worker, before any region of
- * the buffer pool comes into use.
+ * reference.
  */
 extern void rbp_remote_shmem_init(void *mem,
 								  const uint32 max_extents[RBP_POOLS],
-								  const RbpRemotePoolOps *const ops[RBP_POOLS],
-								  void (*before_first_use) (void));
+								  const RbpRemotePoolOps *const ops[RBP_POOLS]);
 
 /*
  * Whom to wake when one of the duties below (probe, report, mind_connections) is to

@@ -3,7 +3,10 @@
  * remote_internal.h
  *	  What the files of remote know of each other.
  *
- * regions.c			regions, the extent map, the leases, the views
+ * regions.c	regions and the extent map
+ * leases.c	the leases and their donors
+ * retire.c	regions that are given back
+ * info.c	what the views are told
  * io.c		reads and writes, at once or in two steps
  * conn.c	this process's connections: made, bounded, closed
  * breaker.c	a circuit breaker
@@ -206,6 +209,55 @@ donor_known(const RemoteDonor *d)
 	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
 }
 
+/* Is there a region in that place, and of that pool? */
+static inline bool
+is_region_of(int r, RbpPool pool)
+{
+	const RemoteRegion *region = &rbp_remote_shared->regions[r];
+
+	return region->used && region->pool == pool;
+}
+
+/* What the pools' owners are asked. */
+extern const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
+
+/*
+ * Of each extent of a region, the next one, or NO_EXTENT.  The lease worker's
+ * alone.
+ */
+extern uint32 *rbp_remote_next_extent;
+
+/*
+ * The following are for the lease worker, which alone changes the regions, and
+ * holds remote_lock exclusively.
+ */
+
+/*
+ * Enter a region into the table, in a place from *from on, with no extents yet;
+ * false if there is no room.
+ */
+extern bool rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant,
+									int donor, int *from);
+
+/*
+ * Give extents to the pool's regions that have not got all; so many at most that
+ * it is to be called again if PoolLease.bringing is set.  Returns how many
+ * regions got none, which are out of use again.
+ */
+extern int	rbp_remote_bring_online(RbpPool pool);
+
+/*
+ * Take a region out of use: its content is not found any more from the first
+ * store on, and when this returns nobody finds anything there.
+ */
+extern void rbp_remote_retire_region(int r);
+
+/*
+ * Let others have remote_lock now and then, while many regions are retired, or
+ * begin or end to drain.  *extents: of those since the last time, 0 at first.
+ */
+extern void rbp_remote_pause_retiring(uint32 *extents, int r);
+
 /* How far a connection is.  From CONN_CONNECTING on there is one. */
 typedef enum ConnState
 {
@@ -329,8 +381,9 @@ extern const char *rbp_remote_transport_name(uint32 bit);
 extern RbpStatus rbp_remote_conn_get(int ci, int pages, bool patient,
 									 int64 now, int64 deadline_ns);
 
-/* Close it, if there is one, and give its slot back. */
+/* Close it, or all of the pool, if there is one, and give its slot back. */
 extern void rbp_remote_conn_close(int ci);
+extern void rbp_remote_conns_close(RbpPool pool);
 
 /*
  * Connections that carry this serial, a donor's or a lease's, are of no
@@ -381,6 +434,11 @@ is_suspect(int donor)
  */
 extern void rbp_remote_account_failure(int ci, RbpStatus status,
 									   bool connecting, bool patient);
+
+/*
+ * ---- info.c ------------------------------------------------------
+ */
+extern void rbp_remote_reset_counters(RemoteDonor *d);
 
 /*
  * ---- report.c ----------------------------------------------------

@@ -96,11 +96,6 @@ static const RbpRemotePoolOps ops = {
 	.forget = forget_some,
 };
 
-static void
-no_use(void)
-{
-}
-
 /* Memory of zeros that is there when it is written. */
 static void *
 lazy_memory(size_t size)
@@ -251,7 +246,7 @@ main(int argc, char **argv)
 	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING)),
 							 (uint32) slots, STAGING, 0);
 	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)),
-						  extents, both, no_use);
+						  extents, both);
 	tell("start", now_ms() - start);
 
 	cred = mock_credentials(1);

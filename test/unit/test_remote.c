@@ -140,6 +140,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 static RbpRemotePoolOps buffer_ops;
 
 static const RbpRemotePoolOps plain_ops = {
+	.before_use = first_use,
 	.absent = extent_absent,
 	.online = extent_online,
 	.offline = extent_offline,
@@ -169,7 +170,7 @@ set_up(void)
 
 	buffer_ops = plain_ops;
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
-						  extents, ops, first_use);
+						  extents, ops);
 }
 
 static int
@@ -1688,7 +1689,7 @@ test_vast_pool(void)
 	RemoteShared *before = rbp_remote_shared;
 
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
-						  extents, ops, first_use);
+						  extents, ops);
 	for (int r = 0; r < VAST_REGIONS; r++)
 	{
 		strlcpy(grants[r].donor, mock_donors[0].id, sizeof(grants[r].donor));
@@ -1746,7 +1747,7 @@ test_many_regions(void)
 	many_ops.evacuate = stays;
 	many_ops.extent_used = one_used;
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
-						  extents, ops, first_use);
+						  extents, ops);
 	for (int r = 0; r < MANY_REGIONS; r++)
 	{
 		strlcpy(grants[r].donor, mock_donors[r % 2].id, sizeof(grants[r].donor));

@@ -1,0 +1,123 @@
+/*-------------------------------------------------------------------------
+ *
+ * info.c
+ *	  What the views and the lease worker are told of donors and regions.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/clock.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+
+#define shared		rbp_remote_shared
+
+void
+rbp_remote_reset_counters(RemoteDonor *d)
+{
+	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
+	{
+		pg_atomic_init_u64(&d->stripes[s].reads, 0);
+		pg_atomic_init_u64(&d->stripes[s].writes, 0);
+		pg_atomic_init_u64(&d->stripes[s].failures, 0);
+		pg_atomic_init_u64(&d->stripes[s].timeouts, 0);
+		pg_atomic_init_u64(&d->stripes[s].bypassed, 0);
+		pg_atomic_init_u64(&d->stripes[s].saved_ns, 0);
+		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
+			pg_atomic_init_u32(&d->stripes[s].latency[b], 0);
+	}
+}
+
+RbpDonorInfo *
+rbp_remote_donor_info(int *n)
+{
+	RbpDonorInfo *infos = palloc0(sizeof(RbpDonorInfo) * RBP_MAX_DONORS);
+
+	*n = 0;
+	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		RemoteDonor *d = &shared->donors[i];
+		RbpDonorInfo *info = &infos[*n];
+
+		if (d->endpoint.donor[0] == '\0')
+			continue;
+		(*n)++;
+		info->endpoint = d->endpoint;
+		info->transport = rbp_remote_transport_name(pg_atomic_read_u32(&d->transport));
+		info->state = rbp_remote_state_name(pg_atomic_read_u32(&d->state));
+		info->state_since = (TimestampTz) pg_atomic_read_u64(&d->state_since);
+		rbp_remote_last_error(d, info->last_error, sizeof(info->last_error),
+							  &info->last_error_at);
+		info->connections = (int) pg_atomic_read_u32(&d->conn_slots);
+		for (int r = 0; r < RBP_MAX_REGIONS; r++)
+			if (shared->regions[r].used && shared->regions[r].donor == i)
+			{
+				info->leased_bytes += shared->regions[r].bytes;
+				info->used_bytes += rbp_remote_pool_ops[shared->regions[r].pool]->used((uint32) r) * BLCKSZ;
+			}
+		for (int s = 0; s < RBP_DONOR_STRIPES; s++)
+		{
+			DonorStripe *stripe = &d->stripes[s];
+
+			info->reads += pg_atomic_read_u64(&stripe->reads);
+			info->writes += pg_atomic_read_u64(&stripe->writes);
+			info->failures += pg_atomic_read_u64(&stripe->failures);
+			info->timeouts += pg_atomic_read_u64(&stripe->timeouts);
+			info->bypassed += pg_atomic_read_u64(&stripe->bypassed);
+			info->saved_ns += (int64) pg_atomic_read_u64(&stripe->saved_ns);
+			for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
+			{
+				uint32		count = pg_atomic_read_u32(&stripe->latency[b]);
+
+				info->read_latency.bucket[b] += count;
+				info->read_latency.count += count;
+			}
+		}
+	}
+	LWLockRelease(&shared->remote_lock);
+	return infos;
+}
+
+RbpLeaseInfo *
+rbp_remote_lease_info(int *n)
+{
+	RbpLeaseInfo *infos = palloc0(sizeof(RbpLeaseInfo) * RBP_MAX_REGIONS);
+	int64		now = rbp_now_ns();
+
+	*n = 0;
+	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		RemoteRegion *region = &shared->regions[r];
+		PoolLease  *lease = &shared->leases[region->pool];
+		RbpLeaseInfo *info = &infos[*n];
+
+		if (!region->used)
+			continue;
+		(*n)++;
+		strlcpy(info->lease, lease->credentials.lease, sizeof(info->lease));
+		info->purpose = region->pool == RBP_POOL_BUFFER ? "buffer" : "temp";
+		strlcpy(info->donor, shared->donors[region->donor].endpoint.donor,
+				sizeof(info->donor));
+		info->region = region->number;
+		info->bytes = region->bytes;
+		info->used_bytes = rbp_remote_pool_ops[region->pool]->used((uint32) r) * BLCKSZ;
+		info->heat = rbp_remote_pool_ops[region->pool]->heat((uint32) r);
+		info->denied = pg_atomic_read_u32(&region->denied) != 0;
+		info->remaining_ns = (int64) pg_atomic_read_u64(&lease->deadline) - now;
+	}
+	LWLockRelease(&shared->remote_lock);
+	return infos;
+}
+
+void
+rbp_remote_stats_reset(void)
+{
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		rbp_remote_reset_counters(&shared->donors[i]);
+	LWLockRelease(&shared->remote_lock);
+}
+

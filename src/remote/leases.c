@@ -1,0 +1,360 @@
+/*-------------------------------------------------------------------------
+ *
+ * leases.c
+ *	  The leases, and the donors that their regions are on, for the lease worker.
+ *
+ * All of this runs in the lease worker, which alone changes the leases, the
+ * donors and the regions, with remote_lock held exclusively.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/latch.h"
+
+#include "common/clock.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+
+#define shared		rbp_remote_shared
+
+void
+rbp_remote_set_lease_latch(Latch *latch)
+{
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	shared->lease_latch = latch;
+	LWLockRelease(&shared->remote_lock);
+}
+
+/*
+ * A lease has no regions of the donor any more.  If the other one has, its
+ * connections stay.
+ */
+static void
+donor_left(int donor)
+{
+	if (!donor_known(&shared->donors[donor]))
+		(void) rbp_remote_conns_stale(&shared->donors[donor].serial);
+}
+
+/*
+ * The donor's place in the table, given out if it has none; -1 if there is
+ * no room.  Caller holds remote_lock exclusively.
+ */
+static int
+donor_place(RbpPool pool, const RbpEndpoint *endpoint)
+{
+	int			place = -1;
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		RemoteDonor *d = &shared->donors[i];
+
+		if (strcmp(d->endpoint.donor, endpoint->donor) == 0)
+		{
+			place = i;
+			break;
+		}
+		/* an empty place is better than that of one that is gone */
+		if (!donor_known(d) && d->nregions[RBP_POOL_BUFFER] == 0 &&
+			d->nregions[RBP_POOL_TEMP] == 0 &&
+			(place < 0 || (d->endpoint.donor[0] == '\0' &&
+						   shared->donors[place].endpoint.donor[0] != '\0')))
+			place = i;
+	}
+	if (place >= 0)
+	{
+		RemoteDonor *d = &shared->donors[place];
+
+		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
+		{
+			rbp_remote_reset_counters(d);
+			rbp_remote_report_reset(d);
+		}
+		if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
+		{
+			d->endpoint = *endpoint;
+			pg_atomic_write_u32(&d->transport, 0);
+			rbp_remote_conn_new_endpoint(d);
+			rbp_remote_donor_up(d);
+			breaker_start_over(&d->breaker);
+		}
+		d->known[pool] = true;
+	}
+	return place;
+}
+
+/* Grants are sorted by donor and region, to find the regions that stay. */
+static int
+compare_grants(const void *a, const void *b)
+{
+	const RbpRegionGrant *ga = *(const RbpRegionGrant *const *) a;
+	const RbpRegionGrant *gb = *(const RbpRegionGrant *const *) b;
+	int			order = strcmp(ga->donor, gb->donor);
+
+	if (order != 0)
+		return order;
+	return (ga->region > gb->region) - (ga->region < gb->region);
+}
+
+static const RbpRegionGrant *
+find_grant(const RemoteRegion *region, const RbpRegionGrant **sorted, int n)
+{
+	RbpRegionGrant wanted = {.region = region->number};
+	const RbpRegionGrant *key = &wanted;
+	const RbpRegionGrant **found;
+
+	strlcpy(wanted.donor, shared->donors[region->donor].endpoint.donor,
+			sizeof(wanted.donor));
+	found = bsearch(&key, sorted, n, sizeof(*sorted), compare_grants);
+	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
+}
+
+/* The grants, palloc'd, as find_grant() wants them. */
+static const RbpRegionGrant **
+sort_grants(const RbpLeaseTerms *terms)
+{
+	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (terms->nregions + 1));
+
+	for (int i = 0; i < terms->nregions; i++)
+		sorted[i] = &terms->regions[i];
+	qsort(sorted, terms->nregions, sizeof(*sorted), compare_grants);
+	return sorted;
+}
+
+/*
+ * Retire the pool's regions that are not granted any more, or all if that is
+ * another lease.  held: of each grant, whether its region is in use and stays.
+ */
+static void
+retire_others(RbpPool pool, const RbpLeaseTerms *terms,
+			  const RbpRegionGrant **sorted, bool same_lease, bool *held)
+{
+	uint32		retired = 0;
+
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		RemoteRegion *region = &shared->regions[r];
+		const RbpRegionGrant *grant;
+
+		if (!is_region_of(r, pool))
+			continue;
+		grant = find_grant(region, sorted, terms->nregions);
+		if (same_lease && pg_atomic_read_u32(&region->denied) == 0 && grant != NULL)
+			held[grant - terms->regions] = true;
+		else
+		{
+			rbp_remote_pause_retiring(&retired, r);
+			rbp_remote_retire_region(r);
+		}
+	}
+}
+
+/* The pool has another lease from here on. */
+static void
+take_over(RbpPool pool, const RbpCredentials *cred)
+{
+	PoolLease  *lease = &shared->leases[pool];
+
+	lease->credentials = *cred;
+	lease->has_lease = true;
+	(void) rbp_remote_conns_stale(&lease->serial);
+
+	/* what was denied, or lost, may have been the old lease's */
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
+		breaker_start_over(&shared->donors[i].breaker);
+	}
+}
+
+/* The pool's donors are these, and those of its regions. */
+static void
+set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
+{
+	bool		was_known[RBP_MAX_DONORS];
+
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		was_known[i] = shared->donors[i].known[pool];
+		shared->donors[i].known[pool] = shared->donors[i].nregions[pool] > 0;
+	}
+	for (int i = 0; i < ndonors; i++)
+		(void) donor_place(pool, &donors[i]);
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		if (was_known[i] && !shared->donors[i].known[pool])
+			donor_left(i);
+}
+
+/* Enter the regions that are not held; returns how many found no place. */
+static int
+enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *held)
+{
+	int			unused = 0;
+	int			place = 0;
+
+	for (int i = 0; i < terms->nregions; i++)
+	{
+		const RbpRegionGrant *grant = &terms->regions[i];
+		int			donor = -1;
+
+		if (held[i])
+			continue;
+		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
+			if (shared->donors[k].known[pool] &&
+				strcmp(shared->donors[k].endpoint.donor, grant->donor) == 0)
+				donor = k;
+		if (donor < 0 || !rbp_remote_enter_region(pool, grant, donor, &place))
+			unused++;
+	}
+	return unused;
+}
+
+int
+rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	const RbpRegionGrant **sorted = sort_grants(terms);
+	bool	   *held = palloc0(terms->nregions + 1);
+	bool		same;
+	int			unused;
+
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	same = lease->has_lease &&
+		memcmp(&lease->credentials, terms->cred, sizeof(*terms->cred)) == 0;
+	retire_others(pool, terms, sorted, same, held);
+	if (!same)
+		take_over(pool, terms->cred);
+	set_donors(pool, terms->donors, terms->ndonors);
+
+	if (terms->nregions > 0 && rbp_remote_pool_ops[pool]->before_use != NULL)
+		rbp_remote_pool_ops[pool]->before_use();
+	pg_atomic_write_u64(&lease->deadline, (uint64) terms->deadline_ns);
+	unused = enter_regions(pool, terms, held);
+	/* extents that were passed may be free again */
+	lease->bringing = false;
+	unused += rbp_remote_bring_online(pool);
+	rbp_remote_note_states();
+	LWLockRelease(&shared->remote_lock);
+	pfree(sorted);
+	pfree(held);
+	rbp_remote_wake();
+	return unused;
+}
+
+int
+rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
+{
+	int			unused = 0;
+
+	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
+
+	/* extents of regions that were lost may be free by now */
+	if (shared->leases[pool].short_of_extents)
+	{
+		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+		unused = rbp_remote_bring_online(pool);
+		LWLockRelease(&shared->remote_lock);
+	}
+	return unused;
+}
+
+bool
+rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused)
+{
+	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
+	PoolLease  *lease = &shared->leases[pool];
+
+	*unused = 0;
+	for (;;)
+	{
+		bool		forgot = ops->forget != NULL && ops->forget();
+
+		if (lease->bringing || (forgot && lease->short_of_extents))
+		{
+			LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+			*unused += rbp_remote_bring_online(pool);
+			LWLockRelease(&shared->remote_lock);
+		}
+		if (!forgot && !lease->bringing)
+			return false;
+		if (rbp_now_ns() >= until_ns)
+			return true;
+	}
+}
+
+bool
+rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	bool		has_lease;
+
+	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	has_lease = lease->has_lease;
+	*cred = lease->credentials;
+	*deadline_ns = (int64) pg_atomic_read_u64(&lease->deadline);
+	LWLockRelease(&shared->remote_lock);
+	return has_lease;
+}
+
+void
+rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
+{
+	PoolLease  *lease = &shared->leases[pool];
+
+	/* the lease worker, that is us, alone changes it */
+	if (memcmp(&lease->broker, access, sizeof(*access)) == 0)
+		return;
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	lease->broker = *access;
+	LWLockRelease(&shared->remote_lock);
+}
+
+bool
+rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	bool		known;
+
+	LWLockAcquire(&shared->remote_lock, LW_SHARED);
+	known = lease->has_lease && lease->broker.url[0] != '\0';
+	*access = lease->broker;
+	LWLockRelease(&shared->remote_lock);
+	return known;
+}
+
+void
+rbp_remote_clear_lease(RbpPool pool)
+{
+	PoolLease  *lease = &shared->leases[pool];
+	uint32		retired = 0;
+
+	pg_atomic_write_u64(&lease->deadline, 0);
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+		if (is_region_of(r, pool))
+		{
+			rbp_remote_pause_retiring(&retired, r);
+			rbp_remote_retire_region(r);
+		}
+	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
+	explicit_bzero(&lease->broker, sizeof(lease->broker));
+	lease->has_lease = false;
+	(void) rbp_remote_conns_stale(&lease->serial);
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+		shared->donors[i].known[pool] = false;
+	rbp_remote_note_states();
+	LWLockRelease(&shared->remote_lock);
+	rbp_remote_conns_close(pool);
+	rbp_remote_wake();
+}
+
+bool
+rbp_remote_take_recheck(RbpPool pool)
+{
+	pg_atomic_uint32 *recheck = &shared->leases[pool].recheck;
+
+	return pg_atomic_read_u32(recheck) != 0 &&
+		pg_atomic_exchange_u32(recheck, 0) != 0;
+}
+

@@ -1,0 +1,311 @@
+/*-------------------------------------------------------------------------
+ *
+ * retire.c
+ *	  Regions that are given back: chosen, drained, emptied, retired.
+ *
+ * Where content is moved first, a region is marked as draining under
+ * remote_lock, then emptied by the pool's owner with no lock held, and retired if
+ * it is empty when looked at under remote_lock.  If content has copies, it is
+ * retired in any case after a while.
+ *
+ * All of this runs in the lease worker, which alone changes the regions.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/clock.h"
+#include "remote/remote.h"
+#include "remote/remote_internal.h"
+
+/* An extent of which nothing came in this time: its donor does not answer */
+#define STUCK_NS	INT64CONST(20000000)
+
+#define shared		rbp_remote_shared
+
+/* A region that may be given back. */
+typedef struct Candidate
+{
+	int			region;
+	uint64		value;			/* what would have to be moved, or is lost */
+	uint64		had;			/* by its donor, in extents; 0: never mind */
+	uint64		left;			/* of these, when those before it have gone */
+} Candidate;
+
+static int
+compare_values(uint64 a, uint64 b)
+{
+	return (a > b) - (a < b);
+}
+
+/*
+ * Which one goes first: one that is draining already; of these, or else, one of
+ * the donor to which the largest part of its own is left, or most; and of
+ * these the one with the least value.
+ */
+static int
+compare_candidates(const void *a, const void *b)
+{
+	const Candidate *ca = a;
+	const Candidate *cb = b;
+	int			order = (int) shared->regions[cb->region].draining -
+		(int) shared->regions[ca->region].draining;
+
+	if (order == 0)
+		order = compare_values(cb->left * ca->had, ca->left * cb->had);
+	if (order == 0)
+		order = compare_values(cb->left, ca->left);
+	if (order == 0)
+		order = compare_values(ca->value, cb->value);
+	return order != 0 ? order : ca->region - cb->region;
+}
+
+/*
+ * Choose count regions of the pool, and of the donor unless that is NULL, into
+ * chosen, in the order in which they are to go; returns how many there are.
+ * Content with copies: if no donor is named, each gives up the same share.
+ */
+static int
+choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
+{
+	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
+	Candidate  *candidates = palloc0(sizeof(Candidate) * RBP_MAX_REGIONS);
+	uint64		had[RBP_MAX_DONORS] = {0};
+	uint64		left[RBP_MAX_DONORS];
+	int			n = 0;
+
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+	{
+		RemoteRegion *region = &shared->regions[r];
+
+		if (!is_region_of(r, pool) ||
+			(donor != NULL &&
+			 strcmp(shared->donors[region->donor].endpoint.donor, donor) != 0))
+			continue;
+		candidates[n].region = r;
+		/* the less is to be moved, or lost, the better */
+		candidates[n++].value = ops->has_copies ? ops->heat((uint32) r) :
+			ops->used((uint32) r);
+		had[region->donor] += region->bytes / RBP_EXTENT_BYTES;
+	}
+	qsort(candidates, n, sizeof(*candidates), compare_candidates);
+	if (ops->has_copies && donor == NULL)
+	{
+		memcpy(left, had, sizeof(left));
+		for (int i = 0; i < n; i++)
+		{
+			RemoteRegion *region = &shared->regions[candidates[i].region];
+
+			candidates[i].had = had[region->donor];
+			candidates[i].left = left[region->donor];
+			left[region->donor] -= region->bytes / RBP_EXTENT_BYTES;
+		}
+		qsort(candidates, n, sizeof(*candidates), compare_candidates);
+	}
+	n = Min(n, count);
+	for (int i = 0; i < n; i++)
+		chosen[i] = candidates[i].region;
+	pfree(candidates);
+	return n;
+}
+
+/* Call fn for each extent of the region. */
+static void
+for_each_extent(int r, void (*fn) (uint32 extent))
+{
+	for (uint32 e = shared->regions[r].first; e != NO_EXTENT; e = rbp_remote_next_extent[e])
+		fn(e);
+}
+
+/* Memory is wanted again after all. */
+static void
+undrain_all(RbpPool pool)
+{
+	uint32		undrained = 0;
+
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int r = 0; r < RBP_MAX_REGIONS; r++)
+		if (is_region_of(r, pool) && shared->regions[r].draining)
+		{
+			rbp_remote_pause_retiring(&undrained, r);
+			for_each_extent(r, rbp_remote_pool_ops[pool]->undrain);
+			shared->regions[r].draining = false;
+			/* it may be one that had not got all of its extents */
+			shared->leases[pool].short_of_extents = true;
+		}
+	LWLockRelease(&shared->remote_lock);
+}
+
+/*
+ * Move what is in these regions elsewhere.  No lock is held.  A donor of which
+ * nothing comes is left alone until the next call, which begins with another
+ * region: it must not take the others' time.  If there are copies, the first
+ * region is emptied first otherwise, and one that was denied, or whose donor is
+ * down, is left alone for good.  If there are none, all is to be moved, and
+ * each call begins with another region.
+ */
+static void
+evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
+{
+	static uint32 begins[RBP_POOLS] = {0};	/* one's turns are not the other's */
+	uint32	   *begin = &begins[pool];
+	uint32		from = *begin;
+	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
+	bool		stuck[RBP_MAX_DONORS] = {false};
+
+	if (!ops->has_copies)
+		(*begin)++;
+	for (int i = 0; i < n; i++)
+	{
+		RemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
+		int			donor = region->donor;
+
+		if (ops->has_copies && region->moved)
+			continue;
+		if (region->cursor == NO_EXTENT)
+			region->cursor = region->first;
+		region->moved = region->cursor == NO_EXTENT;
+		while (region->cursor != NO_EXTENT && !stuck[donor])
+		{
+			uint32		e = region->cursor;
+			uint64		before = ops->extent_used(e);
+			int64		now = rbp_now_ns();
+
+			if (now >= until_ns)
+				return;
+			if (before > 0)
+			{
+				uint32		after = ops->evacuate(e, until_ns);
+
+				if (ops->has_copies && after >= before)
+					(*begin)++;
+				if (ops->has_copies && after > 0)
+				{
+					/* anything else may pass before it has to go */
+					region->moved = pg_atomic_read_u32(&region->denied) != 0 ||
+						donor_is_down(&shared->donors[donor]);
+					stuck[donor] = true;
+					break;
+				}
+				stuck[donor] = after >= before && rbp_now_ns() - now >= STUCK_NS;
+				if (after > 0 && !stuck[donor] && rbp_now_ns() >= until_ns)
+					return;		/* go on with this one */
+			}
+			region->cursor = rbp_remote_next_extent[e];
+			region->moved = region->cursor == NO_EXTENT;
+		}
+	}
+}
+
+/* Nothing of the region is in use.  Once it drains, that stays so. */
+static bool
+is_empty(int r)
+{
+	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[shared->regions[r].pool];
+
+	for (uint32 e = shared->regions[r].first; e != NO_EXTENT; e = rbp_remote_next_extent[e])
+		if (ops->extent_used(e) > 0)
+			return false;
+	return true;
+}
+
+/* Put nothing into these regions any more. */
+static void
+drain(RbpPool pool, const int *regions, int n, int64 drain_by)
+{
+	uint32		drained = 0;
+
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		RemoteRegion *region = &shared->regions[regions[i]];
+
+		if (region->draining)
+		{
+			/* whoever wants it now may have less time */
+			region->drain_by = Min(region->drain_by, drain_by);
+			continue;
+		}
+		rbp_remote_pause_retiring(&drained, regions[i]);
+		for_each_extent(regions[i], rbp_remote_pool_ops[pool]->drain);
+		region->draining = true;
+		region->cursor = NO_EXTENT;
+		region->moved = false;
+		region->drain_by = drain_by;
+	}
+	LWLockRelease(&shared->remote_lock);
+}
+
+/*
+ * Is the region, which was drained and evacuated, to go now?  If its content has no
+ * copies, nothing comes to its end in it from now on.
+ */
+static bool
+may_retire(int r, const RbpRemotePoolOps *ops)
+{
+	RemoteRegion *region = &shared->regions[r];
+
+	if (ops->has_copies && !region->moved && rbp_now_ns() < region->drain_by)
+		return false;
+
+	/* what comes to its end now sees this, or is seen by is_empty() */
+	(void) pg_atomic_exchange_u32(&region->closing, 1);
+	if (ops->has_copies || is_empty(r))
+		return true;
+	pg_atomic_write_u32(&region->closing, 0);
+	return false;
+}
+
+RbpRetired
+rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
+						  RbpRegionGrant *given, int64 until_ns, int64 move_ns)
+{
+	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
+	RbpRetired	result = {0, 0};
+	int64		now = rbp_now_ns();
+	uint32		retired = 0;
+	int		   *chosen;
+	int			nchosen;
+
+	if (count == 0 && donor == NULL && ops->drain != NULL)
+	{
+		undrain_all(pool);
+		rbp_remote_conns_close(pool);
+	}
+	count = Min(count, (int) pg_atomic_read_u32(&shared->leases[pool].nregions));
+	if (count <= 0)
+		return result;
+
+	/* Nobody but the lease worker, that is us, changes the regions. */
+	chosen = palloc(sizeof(int) * count);
+	nchosen = choose_regions(pool, donor, count, chosen);
+	if (ops->drain != NULL)
+	{
+		drain(pool, chosen, nchosen, now + move_ns);
+		evacuate(pool, chosen, nchosen, until_ns);
+	}
+	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < nchosen; i++)
+	{
+		const RemoteRegion *region = &shared->regions[chosen[i]];
+		RbpRegionGrant *grant = &given[result.given];
+
+		rbp_remote_pause_retiring(&retired, chosen[i]);
+		if (ops->drain != NULL && !may_retire(chosen[i], ops))
+			continue;
+		strlcpy(grant->donor, shared->donors[region->donor].endpoint.donor,
+				sizeof(grant->donor));
+		grant->region = region->number;
+		grant->bytes = region->bytes;
+		result.given++;
+		rbp_remote_retire_region(chosen[i]);
+	}
+	LWLockRelease(&shared->remote_lock);
+	result.draining = nchosen - result.given;
+
+	if (ops->drain != NULL && result.draining == 0)
+		rbp_remote_conns_close(pool);
+	pfree(chosen);
+	return result;
+}
+
