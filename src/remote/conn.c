@@ -432,14 +432,6 @@ downgrade(RemoteDonor *d, LocalConn *c, RbpStatus why)
 	return true;
 }
 
-/* No transport can be chosen. */
-static void
-no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
-{
-	rbp_remote_note_no_way(d, endpoint);
-	rbp_remote_donor_down(d, false);
-}
-
 /* This process has no connection for lack of a slot. */
 static void
 turn_away(RemoteDonor *d, LocalConn *c, int64 now)
@@ -514,12 +506,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	configure_verbs();
 	c->ops = choose(&endpoint, downgraded_from(d), &c->has_fallback);
 	if (c->ops == NULL)
-	{
 		c->retry_at = now + RBP_RECONNECT_NS;
-		/* the pusher's settings are those of all; ours may be old ones */
-		if (is_pusher)
-			no_way(d, &endpoint);
-	}
 	else if (may_start(d, c, pages, patient, now))
 	{
 		if (!c->ops->costly || is_pusher)
@@ -928,7 +915,10 @@ look_for_ways(void)
 		LWLockRelease(&rbp_remote_shared->remote_lock);
 		configure_verbs();
 		if (choose(&endpoint, 0, &has_fallback) == NULL)
-			no_way(d, &endpoint);
+		{
+			rbp_remote_note_no_way(d, &endpoint);
+			rbp_remote_donor_down(d, false);
+		}
 	}
 }
 

@@ -110,8 +110,7 @@ rbp_remote_donor_down(RemoteDonor *d, bool lost)
 void
 rbp_remote_donor_failed(RemoteDonor *d, bool lost)
 {
-	pg_atomic_fetch_add_u64(lost ? &stripe_of(d)->failures :
-							&stripe_of(d)->timeouts, 1);
+	donor_count(d, lost ? RBP_DONOR_FAILURES : RBP_DONOR_TIMEOUTS, 1);
 	rbp_remote_donor_down(d, lost);
 }
 
@@ -137,7 +136,7 @@ donor_late(RemoteDonor *d, bool penalty)
 		rbp_remote_donor_failed(d, false);
 	}
 	else
-		pg_atomic_fetch_add_u64(&stripe_of(d)->timeouts, 1);
+		donor_count(d, RBP_DONOR_TIMEOUTS, 1);
 }
 
 bool
@@ -204,7 +203,7 @@ account_loss(int ci, bool connecting, RbpStatus status)
 	 */
 	if (connecting && c->ops->costly)
 	{
-		pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
+		donor_count(d, RBP_DONOR_FAILURES, 1);
 		suspect(d);
 	}
 	else
@@ -254,7 +253,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			break;
 		case RBP_DENIED:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			pg_atomic_fetch_add_u64(&stripe_of(d)->failures, 1);
+			donor_count(d, RBP_DONOR_FAILURES, 1);
 			note_failure(ci, connecting, status);
 			if (!connecting)
 				c->state = CONN_DENIED;

@@ -18,12 +18,8 @@ rbp_remote_reset_counters(RemoteDonor *d)
 {
 	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 	{
-		pg_atomic_init_u64(&d->stripes[s].reads, 0);
-		pg_atomic_init_u64(&d->stripes[s].writes, 0);
-		pg_atomic_init_u64(&d->stripes[s].failures, 0);
-		pg_atomic_init_u64(&d->stripes[s].timeouts, 0);
-		pg_atomic_init_u64(&d->stripes[s].bypassed, 0);
-		pg_atomic_init_u64(&d->stripes[s].saved_ns, 0);
+		for (int c = 0; c < RBP_DONOR_COUNTS; c++)
+			pg_atomic_init_u64(&d->stripes[s].counts[c], 0);
 		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
 			pg_atomic_init_u32(&d->stripes[s].latency[b], 0);
 	}
@@ -61,12 +57,8 @@ rbp_remote_donor_info(int *n)
 		{
 			DonorStripe *stripe = &d->stripes[s];
 
-			info->reads += pg_atomic_read_u64(&stripe->reads);
-			info->writes += pg_atomic_read_u64(&stripe->writes);
-			info->failures += pg_atomic_read_u64(&stripe->failures);
-			info->timeouts += pg_atomic_read_u64(&stripe->timeouts);
-			info->bypassed += pg_atomic_read_u64(&stripe->bypassed);
-			info->saved_ns += (int64) pg_atomic_read_u64(&stripe->saved_ns);
+			for (int c = 0; c < RBP_DONOR_COUNTS; c++)
+				info->counts[c] += pg_atomic_read_u64(&stripe->counts[c]);
 			for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
 			{
 				uint32		count = pg_atomic_read_u32(&stripe->latency[b]);

@@ -8,12 +8,11 @@
  * are neighbours, in memory and on the donor, are one request.
  *
  * rbp_remote_read() and rbp_remote_write() use one batch that is never seen
- * outside.  Those of rbp_remote_begin() are malloc'ed when there are none left
- * over, and are in a list from the moment that something is posted until
- * rbp_remote_end() has waited for it: LocalConn.parts counts what that list
- * has for a connection.  Who closes a connection ends these parts first, so
- * that a part in the list always has its connection, and one that is not in
- * it has all that it will ever get.
+ * outside.  Those of rbp_remote_begin() are malloc'ed, and are in a list from
+ * the moment that something is posted until rbp_remote_end() has waited for
+ * it: LocalConn.parts counts what that list has for a connection.  Who closes
+ * a connection ends these parts first, so that a part in the list always has
+ * its connection, and one that is not in it has all that it will ever get.
  *
  * A place in the map may become another region's between any two looks.  So
  * what is learnt about a region is learnt before a second look at the map, and
@@ -59,7 +58,7 @@ typedef struct Part
 
 struct RbpRemoteBatch
 {
-	RbpRemoteBatch *next;		/* in the list, or the free ones */
+	RbpRemoteBatch *next;		/* in the list */
 	RbpRemoteBatch *prev;
 	RbpRemoteIo *ios;			/* the caller's */
 	int			n;
@@ -84,8 +83,7 @@ struct RbpRemoteBatch
 static bool no_other_copy = false;
 
 static RbpRemoteBatch *outstanding = NULL;
-static RbpRemoteBatch *unused = NULL;
-static int	nbatches = 0;		/* malloc'ed */
+static int	noutstanding = 0;
 
 #define shared		rbp_remote_shared
 
@@ -503,17 +501,16 @@ report(RbpRemoteBatch *batch)
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
-		DonorStripe *stripe;
+		RemoteDonor *d = &shared->donors[conn_donor(part->ci)];
 
 		if (part->done == 0)
 			continue;
-		stripe = stripe_of(&shared->donors[conn_donor(part->ci)]);
-		pg_atomic_fetch_add_u64(batch->kind == RBP_IO_READ ? &stripe->reads :
-								&stripe->writes, part->done);
+		donor_count(d, batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
+					part->done);
 
 		/* when a batch in the background was answered is not known */
 		if (batch->kind == RBP_IO_READ && !batch->background)
-			pg_atomic_fetch_add_u32(&stripe->latency[rbp_latency_bucket(rbp_now_ns() - batch->start_ns)], 1);
+			pg_atomic_fetch_add_u32(&stripe_of(d)->latency[rbp_latency_bucket(rbp_now_ns() - batch->start_ns)], 1);
 	}
 }
 
@@ -553,36 +550,15 @@ rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
  * ---- in two steps -----------------------------------------------------------
  */
 
-static RbpRemoteBatch *
-take_batch(void)
-{
-	RbpRemoteBatch *batch = unused;
-
-	if (batch != NULL)
-		unused = batch->next;
-	else if (nbatches < MAX_OUTSTANDING)
-	{
-		/* critical sections may come here: no palloc */
-		batch = malloc(sizeof(RbpRemoteBatch));
-		if (batch != NULL)
-			nbatches++;
-	}
-	return batch;
-}
-
-static void
-give_batch_back(RbpRemoteBatch *batch)
-{
-	batch->next = unused;
-	unused = batch;
-}
-
 RbpRemoteBatch *
 rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 				 int64 start_ns, int64 deadline_ns)
 {
-	RbpRemoteBatch *batch = take_batch();
+	RbpRemoteBatch *batch = NULL;
 
+	/* critical sections may come here: no palloc */
+	if (noutstanding < MAX_OUTSTANDING)
+		batch = malloc(sizeof(RbpRemoteBatch));
 	Assert(n > 0 && n <= RBP_MAX_BATCH);
 	if (batch == NULL)
 	{
@@ -599,7 +575,7 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 	if (!set_out(batch, deadline_ns))
 	{
 		report(batch);
-		give_batch_back(batch);
+		free(batch);
 		return NULL;
 	}
 	for (int p = 0; p < batch->nparts; p++)
@@ -610,6 +586,7 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 	if (outstanding != NULL)
 		outstanding->prev = batch;
 	outstanding = batch;
+	noutstanding++;
 	return batch;
 }
 
@@ -623,8 +600,9 @@ rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 		outstanding = batch->next;
 	if (batch->next != NULL)
 		batch->next->prev = batch->prev;
+	noutstanding--;
 	report(batch);
-	give_batch_back(batch);
+	free(batch);
 }
 
 void
@@ -743,15 +721,13 @@ void
 rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns)
 {
 	int			donor = rbp_remote_slot_donor(slot);
-	DonorStripe *stripe;
 
 	if (donor < 0)
 		return;
-	stripe = stripe_of(&shared->donors[donor]);
 	if (bypassed > 0)
-		pg_atomic_fetch_add_u64(&stripe->bypassed, bypassed);
+		donor_count(&shared->donors[donor], RBP_DONOR_BYPASSED, bypassed);
 	if (saved_ns != 0)
-		pg_atomic_fetch_add_u64(&stripe->saved_ns, saved_ns);
+		donor_count(&shared->donors[donor], RBP_DONOR_SAVED_NS, saved_ns);
 }
 
 void

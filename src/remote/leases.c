@@ -27,17 +27,6 @@ rbp_remote_set_lease_latch(Latch *latch)
 }
 
 /*
- * A lease has no regions of the donor any more.  If the other one has, its
- * connections stay.
- */
-static void
-donor_left(int donor)
-{
-	if (!donor_known(&shared->donors[donor]))
-		(void) rbp_remote_conns_stale(&shared->donors[donor].serial);
-}
-
-/*
  * The donor's place in the table, given out if it has none; -1 if there is
  * no room.  Caller holds remote_lock exclusively.
  */
@@ -181,9 +170,10 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 	}
 	for (int i = 0; i < ndonors; i++)
 		(void) donor_place(pool, &donors[i]);
+	/* if the other pool's lease has regions of a donor, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		if (was_known[i] && !shared->donors[i].known[pool])
-			donor_left(i);
+		if (was_known[i] && !donor_known(&shared->donors[i]))
+			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
 }
 
 /* Enter the regions that are not held; returns how many found no place. */

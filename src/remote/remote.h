@@ -396,6 +396,18 @@ extern void rbp_remote_set_lease_latch(struct Latch *latch);
  * ---- for the views, and the lease worker --------------------------------------------------------
  */
 
+/* What is counted for each donor. */
+typedef enum RbpDonorCount
+{
+	RBP_DONOR_READS,
+	RBP_DONOR_WRITES,
+	RBP_DONOR_FAILURES,
+	RBP_DONOR_TIMEOUTS,
+	RBP_DONOR_BYPASSED,
+	RBP_DONOR_SAVED_NS,			/* an int64 */
+	RBP_DONOR_COUNTS
+} RbpDonorCount;
+
 typedef struct RbpDonorInfo
 {
 	RbpEndpoint endpoint;
@@ -407,12 +419,7 @@ typedef struct RbpDonorInfo
 	int			connections;	/* of backends */
 	uint64		leased_bytes;
 	uint64		used_bytes;
-	uint64		reads;
-	uint64		writes;
-	uint64		failures;
-	uint64		timeouts;
-	uint64		bypassed;
-	int64		saved_ns;
+	uint64		counts[RBP_DONOR_COUNTS];
 	RbpHistogram read_latency;
 } RbpDonorInfo;
 

@@ -48,12 +48,7 @@
 typedef struct DonorStripe
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
-	pg_atomic_uint64 reads;
-	pg_atomic_uint64 writes;
-	pg_atomic_uint64 failures;
-	pg_atomic_uint64 timeouts;
-	pg_atomic_uint64 bypassed;
-	pg_atomic_uint64 saved_ns;	/* an int64 */
+	pg_atomic_uint64 counts[RBP_DONOR_COUNTS];
 	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
 } DonorStripe;
 
@@ -337,6 +332,12 @@ static inline DonorStripe *
 stripe_of(RemoteDonor *d)
 {
 	return &d->stripes[rbp_compat_procno() % RBP_DONOR_STRIPES];
+}
+
+static inline void
+donor_count(RemoteDonor *d, RbpDonorCount what, uint64 n)
+{
+	pg_atomic_fetch_add_u64(&stripe_of(d)->counts[what], n);
 }
 
 /*

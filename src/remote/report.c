@@ -41,6 +41,12 @@
 
 #define ERROR_TEXT_LEN	160
 
+typedef struct ToldCount
+{
+	int64		at;				/* rbp_now_ns() of the last line; 0: none */
+	uint64		n;				/* as it was then */
+} ToldCount;
+
 /* What the pusher has told about the donor in that place. */
 typedef struct Told
 {
@@ -49,10 +55,8 @@ typedef struct Told
 	int64		down_at;		/* rbp_now_ns() of the last line; 0: none */
 	uint32		why;
 	uint32		times_down;	/* as it was then */
-	int64		turned_away_at;
-	uint32		turned_away;
-	int64		bypassed_at;
-	uint64		bypassed;
+	ToldCount	turned_away;
+	ToldCount	bypassed;
 	int64		refused_at;
 	uint64		refused_error_at;	/* of the last one seen, in a series: */
 	int64		refused_last;
@@ -312,46 +316,51 @@ tell_down(RemoteDonor *d, Told *told, int64 now)
 	}
 }
 
-/* Somebody wanted a connection above remote_bp.max_connections. */
-static void
-tell_turned_away(RemoteDonor *d, Told *told, int64 now)
+/*
+ * How much more there is than when it was told last, if that is at least so many,
+ * and time for a line about it; else 0.
+ */
+static uint64
+news(ToldCount *told, uint64 n, uint64 least, int64 now)
 {
-	uint32		n = pg_atomic_read_u32(&d->turned_away);
+	uint64		more;
 
-	if (n == told->turned_away ||
-		!may_tell(told->turned_away_at, LOG_AGAIN_NS, now))
-		return;
-	ereport(LOG,
-			(errmsg("remote_bp: all connections to donor \"%s\" are taken",
-					told->donor),
-			 errdetail("Processes that wanted one read from disk, %u times%s.",
-					   n - told->turned_away,
-					   told->turned_away_at == 0 ? "" : " since the last such message"),
-			 errhint("Raise remote_bp.max_connections (%d), or put a connection pooler before the server.",
-					 rbp_guc_max_connections)));
-	told->turned_away = n;
-	told->turned_away_at = now;
+	/* it may have been reset */
+	told->n = Min(told->n, n);
+	more = n - told->n;
+	if (more < least || !may_tell(told->at, LOG_AGAIN_NS, now))
+		return 0;
+	told->n = n;
+	told->at = now;
+	return more;
 }
 
-/* Reads went to the disk because the donor was slower. */
 static void
-tell_bypassed(RemoteDonor *d, Told *told, int64 now)
+tell_counts(RemoteDonor *d, Told *told, int64 now)
 {
-	uint64		n = 0;
+	uint64		bypassed = 0;
+	uint64		n;
 
+	/* Somebody wanted a connection above remote_bp.max_connections. */
+	n = news(&told->turned_away, pg_atomic_read_u32(&d->turned_away), 1, now);
+	if (n > 0)
+		ereport(LOG,
+				(errmsg("remote_bp: all connections to donor \"%s\" are taken",
+						told->donor),
+				 errdetail("Since the last such message, processes that wanted one read from disk " UINT64_FORMAT " times.",
+						   n),
+				 errhint("Raise remote_bp.max_connections (%d), or put a connection pooler before the server.",
+						 rbp_guc_max_connections)));
+
+	/* Reads went to the disk because the donor was slower. */
 	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
-		n += pg_atomic_read_u64(&d->stripes[s].bypassed);
-	/* they were reset */
-	told->bypassed = Min(told->bypassed, n);
-	if (n - told->bypassed < BYPASSED_MIN ||
-		!may_tell(told->bypassed_at, LOG_AGAIN_NS, now))
-		return;
-	ereport(LOG,
-			(errmsg("remote_bp: donor \"%s\" is slower than the disk", told->donor),
-			 errdetail("Since the last such message, " UINT64_FORMAT " pages that it has were read from disk instead.",
-					   n - told->bypassed)));
-	told->bypassed = n;
-	told->bypassed_at = now;
+		bypassed += pg_atomic_read_u64(&d->stripes[s].counts[RBP_DONOR_BYPASSED]);
+	n = news(&told->bypassed, bypassed, BYPASSED_MIN, now);
+	if (n > 0)
+		ereport(LOG,
+				(errmsg("remote_bp: donor \"%s\" is slower than the disk", told->donor),
+				 errdetail("Since the last such message, " UINT64_FORMAT " pages that it has were read from disk instead.",
+						   n)));
 }
 
 /*
@@ -414,8 +423,7 @@ rbp_remote_report(void)
 			rbp_remote_donor_name(i, told->donor, sizeof(told->donor));
 		}
 		tell_down(d, told, now);
-		tell_turned_away(d, told, now);
-		tell_bypassed(d, told, now);
+		tell_counts(d, told, now);
 		tell_refused(d, told, now);
 	}
 	return -1;

@@ -25,8 +25,8 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 	enum
 	{
 		DONOR, HOST, PORT, STATE, STATE_SINCE, LAST_ERROR, LAST_ERROR_AT,
-		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES, READS, WRITES, FAILURES, TIMEOUTS, BYPASSED,
-		SAVED_US, READ_P50_US, READ_P99_US, COLUMNS
+		TRANSPORT, CONNECTIONS, LEASED_BYTES, USED_BYTES,
+		COUNTS, SAVED_US = COUNTS + RBP_DONOR_SAVED_NS, READ_P50_US, READ_P99_US, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	RbpDonorInfo *donors;
@@ -51,12 +51,9 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 		values[CONNECTIONS] = Int32GetDatum(d->connections);
 		values[LEASED_BYTES] = Int64GetDatum((int64) d->leased_bytes);
 		values[USED_BYTES] = Int64GetDatum((int64) d->used_bytes);
-		values[READS] = Int64GetDatum((int64) d->reads);
-		values[WRITES] = Int64GetDatum((int64) d->writes);
-		values[FAILURES] = Int64GetDatum((int64) d->failures);
-		values[TIMEOUTS] = Int64GetDatum((int64) d->timeouts);
-		values[BYPASSED] = Int64GetDatum((int64) d->bypassed);
-		values[SAVED_US] = Int64GetDatum(d->saved_ns / 1000);
+		for (int c = 0; c < RBP_DONOR_SAVED_NS; c++)
+			values[COUNTS + c] = Int64GetDatum((int64) d->counts[c]);
+		values[SAVED_US] = Int64GetDatum((int64) d->counts[RBP_DONOR_SAVED_NS] / 1000);
 		if (d->read_latency.count > 0)
 		{
 			values[READ_P50_US] =
