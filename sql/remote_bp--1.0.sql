@@ -508,7 +508,7 @@ COMMENT ON COLUMN remote_bp_stat_donors.host IS
 COMMENT ON COLUMN remote_bp_stat_donors.port IS
     'Where it is reached';
 COMMENT ON COLUMN remote_bp_stat_donors.state IS
-    'ok, avoided, gone or unresolved';
+    'ok, down, gone or unresolved';
 COMMENT ON COLUMN remote_bp_stat_donors.state_since IS
     'Since when';
 COMMENT ON COLUMN remote_bp_stat_donors.last_error IS

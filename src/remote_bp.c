@@ -100,7 +100,7 @@ static const struct
 
 /*
  * Done by the pusher between its batches.  The log is told of donors that
- * are avoided before a probe may bring them back.
+ * are down before a probe may bring them back.
  */
 static const RbpDuty duties[] = {
 	rbp_remote_mind_connections,

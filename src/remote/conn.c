@@ -10,14 +10,14 @@
  * background of later requests.
  *
  * Bounds.  A backend's connection takes a connection slot, one of
- * RemoteDonor.conn_slots, before it is begun, by compare-and-swap against remote_bp.max_connections, and gives it
- * back after it was closed: at the end of the process too, by a callback, and
- * a crash of the server resets shared memory.  So the number is never less
- * than what there is, but for those of the pusher and the lease worker, which
- * take none: pages must be pushed, or nobody has anything to read, and
- * moved in time, however many backends there are.  Who needs what is
- * nowhere else (RBP_REMOTE_PATIENT) takes a slot above the bound if there is
- * none below, and others give way.
+ * RemoteDonor.conn_slots, before it is begun, by compare-and-swap against
+ * remote_bp.max_connections, and gives it back after it was closed: at the end
+ * of the process too, by a callback, and a crash of the server resets shared
+ * memory.  So the number is never less than what there is, but for those of
+ * the pusher and the lease worker, which take none: pages must be pushed, or
+ * nobody has anything to read, and moved in time, however many backends there
+ * are.  A process that needs what is nowhere else (RBP_REMOTE_PATIENT) takes a
+ * slot above the bound if there is none below, and others give way.
  *
  * Requests on their way.  What goes on in the background of the process
  * (rbp_remote_begin()) keeps its connection from being closed as idle or as
@@ -48,9 +48,9 @@
  *
  * Downgrades.  Under remote_bp.transport = auto, a costly transport that the
  * donor offers may yet not lead to it: no route, no right to the device, no
- * memory to be locked on either side, a stranger at the address.  Who finds
- * that trips RemoteDonor.downgrade, for all, and goes on with the next best
- * transport; connections that there are stay.  The pusher tries now and then,
+ * memory to be locked on either side, a stranger at the address.  The process
+ * that finds it trips RemoteDonor.downgrade, for all, and goes on with the next
+ * best transport; connections that there are stay.  The pusher tries now and then,
  * by a connection that it makes for that only and never waits for, and closes
  * the breaker when it succeeds: with a new serial, so that all connect anew.
  *
@@ -398,17 +398,12 @@ downgraded_from(RemoteDonor *d)
 static const RbpTransportOps *
 choose(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 {
-	const RbpTransportOps *ops = NULL;
+	const RbpTransportOps *ops = choose_of(endpoint, ~avoid);
 
-	*has_fallback = false;
-	if (strcmp(rbp_guc_transport, "auto") != 0)
-		avoid = 0;
-	if (avoid != 0)
-		ops = choose_of(endpoint, ~avoid);
-	if (ops == NULL)
+	/* what was named is used, whatever was found about it */
+	if (ops == NULL && avoid != 0)
 		ops = choose_of(endpoint, ~(uint32) 0);
-	if (ops != NULL && ops->costly)
-		*has_fallback = choose_of(endpoint, ~ops->bit) != NULL;
+	*has_fallback = ops != NULL && ops->costly && choose_of(endpoint, ~ops->bit) != NULL;
 	return ops;
 }
 

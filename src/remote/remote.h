@@ -412,7 +412,7 @@ typedef struct RbpDonorInfo
 {
 	RbpEndpoint endpoint;
 	const char *transport;		/* that is in use, or "none" */
-	const char *state;			/* "ok", "avoided", "unresolved", "gone" */
+	const char *state;			/* "ok", "down", "unresolved", "gone" */
 	TimestampTz state_since;
 	char		last_error[RBP_ERROR_LEN];	/* "" if there was none */
 	TimestampTz last_error_at;

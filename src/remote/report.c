@@ -122,7 +122,7 @@ rbp_remote_state_name(uint32 state)
 {
 	return state == RBP_DONOR_GONE ? "gone" :
 		state == RBP_DONOR_UNRESOLVED ? "unresolved" :
-		state == RBP_DONOR_DOWN ? "avoided" : "ok";
+		state == RBP_DONOR_DOWN ? "down" : "ok";
 }
 
 void
@@ -235,7 +235,7 @@ all_down(RbpPool pool, char *buf, Size len)
 	if (down == NULL)
 		return false;
 	error_text(pg_atomic_read_u32(&down->error), error, sizeof(error));
-	snprintf(buf, len, "all donors are avoided; donor \"%s\": %s",
+	snprintf(buf, len, "all donors are down; donor \"%s\": %s",
 			 down->endpoint.donor, error);
 	return true;
 }
@@ -298,11 +298,11 @@ tell_down(RemoteDonor *d, Told *told, int64 now)
 	{
 		error_text(why, error, sizeof(error));
 		ereport(LOG,
-				(errmsg("remote_bp: donor \"%s\" is avoided: %s",
+				(errmsg("remote_bp: donor \"%s\" is down: %s",
 						told->donor, error),
 				 told->down_at != 0 && missed > 1 ?
-				 errdetail("Since the last such message it was avoided %u times.", missed) : 0));
-		rbp_stats_error("donor \"%s\" is avoided: %s", told->donor, error);
+				 errdetail("Since the last such message it was down %u times.", missed) : 0));
+		rbp_stats_error("donor \"%s\" is down: %s", told->donor, error);
 		told->down = true;
 		told->down_at = now;
 		told->why = why;

@@ -161,10 +161,10 @@ for my $transport ('shm', 'tcp')
 	$node->stop;
 }
 
-#---- detours -------------------------------------------------------------------
+#---- downgrades ----------------------------------------------------------------
 {
 	set_faults('shm connect refuse');
-	my $node = new_cluster('detour', broker => $broker, test_build => 1);
+	my $node = new_cluster('downgrade', broker => $broker, test_build => 1);
 	wait_leased($node, 64);
 	make_table($node, 'pages', 16);
 	reads($node, 'tcp', 'refused over shm: tcp is used');
@@ -228,7 +228,7 @@ for my $transport ('shm', 'tcp')
 	unlike(log_since($node, $offset), qr/cannot be reached/, 'shm alone: there is no other way');
 	set_faults();
 	reads($node, 'shm', 'shm alone: used again');
-	is_clean($node, 'detours');
+	is_clean($node, 'downgrades');
 	$node->stop;
 }
 

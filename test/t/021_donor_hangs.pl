@@ -1,5 +1,5 @@
 # A donor hangs under load (SIGSTOP): each process waits a bounded time at
-# most, then the donor is avoided; when it goes on, it is used again.
+# most, then the donor is down; when it goes on, it is used again.
 # Alone
 
 use strict;
@@ -37,11 +37,11 @@ for my $transport ('tcp', 'shm')
 		my $moved = sub { my $c = counters($node); return map { $c->{$_} - $before->{$_} } @_ };
 		ok(wait_for('a timeout', sub { ($moved->('timeouts'))[0] > 0 }), "$transport: waits have ended by timeout");
 		ok( wait_for(
-				'the donor to be avoided',
+				'the donor to be down',
 				sub {
-					$node->safe_psql('postgres', "SELECT state FROM remote_bp_stat_donors WHERE donor = 'one_tcp'") eq 'avoided';
+					$node->safe_psql('postgres', "SELECT state FROM remote_bp_stat_donors WHERE donor = 'one_tcp'") eq 'down';
 				}),
-			"$transport: and the donor is avoided, and shown so");
+			"$transport: and the donor is down, and shown so");
 		ok(wait_for('reads that do not wait', sub { my ($t, $a) = $moved->(qw(timeouts avoided)); return $a > $t; }),
 			"$transport: few wait, most do not");
 	}

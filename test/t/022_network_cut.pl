@@ -34,11 +34,11 @@ for my $cut ('silence', 'refuse')
 	wait_hits($node);
 	$proxy->$cut;
 	ok( wait_for(
-			'the far donor to be avoided',
+			'the far donor to be down',
 			sub {
 				$node->safe_psql('postgres', q{SELECT state FROM remote_bp_stat_donors WHERE donor = 'far'}) ne 'ok';
 			}),
-		"$cut: the far donor is avoided");
+		"$cut: the far donor is down");
 	$load->goes_on_ok("$cut: each client goes on");
 	ok(wait_hits($node), "$cut: the near donor serves");
 	$proxy->mend;

@@ -82,7 +82,7 @@ sub run_queries
 }
 
 # name, counters of which one must move, may queries fail, faults; a donor
-# that failed is avoided for a while, and blocks are local then
+# that failed is down for a while, and blocks are local then
 my @cases = (
 	[ 'corrupted replies', 'spill.hash_failures', 1, 'read corrupt 0.03' ],
 	[ 'short replies', 'spill.hash_failures', 1, 'read truncate 0.03' ],

@@ -1,5 +1,5 @@
 # A donor hangs while the pusher has no connection to it, and a wait is longer
-# than a connection may be in the making: it is avoided all the same, and used
+# than a connection may be in the making: it is down all the same, and used
 # again when it goes on.
 
 use strict;
@@ -41,7 +41,7 @@ ok(warm($node, 't'), 'pages come from the donor');
 $donor->freeze;
 $node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 5');
 $node->reload;
-wait_state($node, 'avoided', 'a stopped donor is avoided, if nobody can connect to it');
+wait_state($node, 'down', 'a stopped donor is down, if nobody can connect to it');
 
 $donor->thaw;
 wait_state($node, 'ok', 'it goes on, and is used again');

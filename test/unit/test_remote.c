@@ -1387,7 +1387,7 @@ test_report(void)
 	rbp_guc_connect_serial++;
 	rbp_remote_mind_connections();
 	info = info_of(0);
-	says(info.state, "avoided", "no transport leads there: it is avoided");
+	says(info.state, "down", "no transport leads there: it is down");
 	is_u64(info.state_since, mock_now / 1000, "since now");
 	says(info.last_error, "it offers no transport that this server can use", "the reason");
 	is_u64(info.last_error_at, mock_now / 1000, "which is new");
@@ -1419,7 +1419,7 @@ test_report(void)
 	mock_donors[0].refuses = true;
 	mock_donors[0].life++;
 	rbp_remote_read(a, 1, mock_now, mock_now + mock_io_timeout_ns);
-	says(info_of(0).state, "avoided", "a donor that has broken a connection");
+	says(info_of(0).state, "down", "a donor that has broken a connection");
 	says(info_of(0).last_error, "a request over tcp failed: status", "the reason");
 	mock_now += 10000 * MS;
 	(void) rbp_remote_probe();

@@ -60,7 +60,7 @@ remote_bp.temp_tier_size = '$temp'
 remote_bp.compare_with_disk = on
 remote_bp.page_cache_first = off
 remote_bp.bypass = off
-# A busy machine is not what is tested: late answers make donors avoided.
+# A busy machine is not what is tested: late answers bring donors down.
 remote_bp.io_timeout = 1s
 CONF
 }

@@ -65,7 +65,7 @@ sub set
 my $patience = "remote_bp.io_timeout = '200ms'\n";
 my $broker = start_broker(args => [ '--donor-timeout', '600' ]);
 my $donor = start_donor($broker, id => 'slow', memory => '32MB');
-my $node = new_cluster('avoided', broker => $broker, tier => '32MB', transport => 'tcp',
+my $node = new_cluster('down', broker => $broker, tier => '32MB', transport => 'tcp',
 	conf => $patience);
 wait_leased($node, 32);
 make_table($node, 't', 6);
@@ -78,18 +78,18 @@ is($node->safe_psql('postgres', 'SELECT usable, unusable_reason IS NULL FROM rem
 
 my $offset = log_size($node);
 $donor->freeze;
-$row = wait_state($node, 'slow', 'avoided', 'a stopped donor is avoided');
+$row = wait_state($node, 'slow', 'down', 'a stopped donor is down');
 like($row->{last_error}, qr/over tcp.*timed out/, 'the view tells why');
 ok($row->{since_ok}, 'and since when');
 ok($row->{error_at_ok}, 'and when it was');
-wait_log($node, $offset, qr/remote_bp: donor "slow" is avoided: .*over tcp.*timed out/, 'and the log tells');
+wait_log($node, $offset, qr/remote_bp: donor "slow" is down: .*over tcp.*timed out/, 'and the log tells');
 like(
 	$node->safe_psql('postgres', 'SELECT usable, unusable_reason FROM remote_bp_stat'),
 	qr/^f\|.*"slow".*timed out/,
 	'no donor is left: the tier is not usable, for that reason');
 like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
 	qr/"slow".*timed out/, 'which is the last error, too');
-is(lines($node, $offset, qr/donor "slow" is avoided/), 1, 'once');
+is(lines($node, $offset, qr/donor "slow" is down/), 1, 'once');
 
 $donor->thaw;
 $row = wait_state($node, 'slow', 'ok', 'it goes on, and is used again');
@@ -99,10 +99,10 @@ ok(wait_for('the tier', sub { counter($node, 'usable') eq 't' }), 'the tier is u
 
 $offset = log_size($node);
 $donor->kill9;
-$row = wait_state($node, 'slow', 'avoided', 'a killed donor is avoided');
+$row = wait_state($node, 'slow', 'down', 'a killed donor is down');
 wait_for('the donor to refuse', sub { donor_row($node, 'slow')->{last_error} =~ /could not connect over tcp/ });
 like(donor_row($node, 'slow')->{last_error}, qr/could not connect over tcp/, 'one that refuses connections is told from it');
-wait_log($node, $offset, qr/remote_bp: donor "slow" is avoided: .*over tcp/,
+wait_log($node, $offset, qr/remote_bp: donor "slow" is down: .*over tcp/,
 	'and the log tells, though the last such line may not be a minute old');
 $node->stop;
 $broker->stop;
@@ -127,21 +127,21 @@ for my $transport ('verbs', 'shm')
 	{
 		$offset = 0;
 	}
-	ok( wait_for('the donor to be avoided', sub { donor_row($node, 'plain')->{state} eq 'avoided' && (donor_row($node, 'plain')->{last_error} // '') =~ $why }),
-		"$transport: a donor that it does not lead to is avoided");
+	ok( wait_for('the donor to be down', sub { donor_row($node, 'plain')->{state} eq 'down' && (donor_row($node, 'plain')->{last_error} // '') =~ $why }),
+		"$transport: a donor that it does not lead to is down");
 	like(donor_row($node, 'plain')->{last_error}, $why, "$transport: with the reason");
-	wait_log($node, $offset, qr/remote_bp: donor "plain" is avoided: .*($why)/, "$transport: and the log tells");
+	wait_log($node, $offset, qr/remote_bp: donor "plain" is down: .*($why)/, "$transport: and the log tells");
 	my ($usable, $reason, $temp_reason) = split /\|/,
 	  $node->safe_psql('postgres', 'SELECT t.usable, t.unusable_reason, s.unusable_reason FROM remote_bp_stat t, remote_bp_stat_spill s');
 	is($usable, 'f', "$transport: the tier is not usable");
 	like($reason, $why, "$transport: for that reason");
 	like($temp_reason, $why, "$transport: nor is the memory for temporary data");
-	my $lines = lines($node, $offset, qr/donor "plain" is avoided/);
+	my $lines = lines($node, $offset, qr/donor "plain" is down/);
 	content($node, 't');
 	evict_buffers($node);
 	content($node, 't');
-	is(donor_row($node, 'plain')->{state}, 'avoided', "$transport: and stays so under a load");
-	is(lines($node, $offset, qr/donor "plain" is avoided/), $lines, "$transport: of which the log says no more");
+	is(donor_row($node, 'plain')->{state}, 'down', "$transport: and stays so under a load");
+	is(lines($node, $offset, qr/donor "plain" is down/), $lines, "$transport: of which the log says no more");
 	$offset = log_size($node);
 	set($node, 'transport', "'tcp'");
 	wait_state($node, 'plain', 'ok', "$transport: with another transport it is used");

@@ -1,5 +1,5 @@
 # Whom a late answer is held against, and until when: hits over shared memory,
-# which need nothing of the donor's process, do not end the doubts of one that
+# which need nothing of the donor's process, do not clear the donor for one that
 # waits for it; and a donor that keeps the pusher waiting does not make the
 # next one look late.
 # Alone
@@ -19,11 +19,11 @@ use Time::HiRes qw(sleep time);
 my $broker = start_broker(args => [ '--donor-timeout', '300' ]);
 my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
 
-#---- whose hits end a doubt ---------------------------------------------------
+#---- whose hits clear a suspect donor -----------------------------------------
 {
 	my $donor = start_donor($broker, memory => '64MB');
 	my $node = new_cluster(
-		'doubts',
+		'suspect',
 		broker => $broker,
 		transport => 'shm',
 		compare => 0,
@@ -32,7 +32,7 @@ my $by_index = 'SET enable_seqscan = off; SET enable_bitmapscan = off;';
 	make_table($node, 'pages', 40);
 	ok(warm($node, 'pages', part => 0.9), 'shm: pages are in the tier');
 
-	# Without a pusher, a doubt ends by itself after 20 io_timeout: stop before.
+	# Without a pusher, a donor is suspect for 20 io_timeout at most: stop before.
 	$node->safe_psql('postgres', <<'SQL');
 CREATE FUNCTION probe(n int) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
