@@ -25,7 +25,7 @@ rbp_breaker_init(Breaker *b)
 	pg_atomic_init_u64(&b->closed_at, 0);
 }
 
-/* How long to wait after so many failures, trips and probes, behind the first. */
+/* How long to wait, after so many trips and failed probes behind the first trip. */
 static int64
 backoff(const BreakerTimes *times, uint32 failures)
 {
@@ -85,9 +85,9 @@ rbp_breaker_put_off(Breaker *b, const BreakerTimes *times)
 }
 
 /*
- * It is closed.  The time is taken after the change of state: then whoever made it
- * suspect before that sees a later time, and whoever does from now on is
- * asked for.
+ * It was closed.  The time is taken after the change of state.  So a process that
+ * has made it suspect before that change sees a later time than its own; and if
+ * one does so after the change, the pusher is asked anew.
  */
 static void
 note_closed(Breaker *b)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * breaker.h
- *	  A circuit breaker: is something used, although it has failed?
+ *	  A circuit breaker: may something that has failed be used?
  *
  * Each donor has one for itself, and one for the transport that it is best
  * reached by, which may fail while another one works.
@@ -12,14 +12,16 @@
  *	answered				-			closed		-
  *	close					-			closed		closed
  *
- * Closed, it is used.  Suspect, it is used, but by those who have seen it
- * fail, until somebody is answered; the pusher asks.  Open, it is down:
- * nobody uses it, and the pusher probes it from retry_at on, and closes it when
- * a probe succeeds.  How long a breaker stays open doubles with each trip and each
- * probe that fails, until it has been closed for a time of calm.
+ * - Closed: all processes use it.
+ * - Suspect: all use it but those that have seen it fail, until one is
+ *   answered.  The pusher asks.
+ * - Open: it is down, and no process uses it.  The pusher probes it from
+ *   retry_at on, and closes the breaker when a probe succeeds.
  *
- * A failure that costs a little only adds to a penalty, which successes take
- * off: above a limit it is time to trip.
+ * The time until a probe doubles with each trip and each probe that fails, until
+ * the breaker has been closed for a time of calm.  A failure that costs only a
+ * little adds to a penalty, which successes take off: above a limit it is time to
+ * trip.
  *
  * All of it is atomics, for any process to use.  Of several processes that
  * notice the same, one makes the transition, and does what follows from it.

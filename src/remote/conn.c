@@ -400,7 +400,7 @@ choose(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 {
 	const RbpTransportOps *ops = choose_of(endpoint, ~avoid);
 
-	/* what was named is used, whatever was found about it */
+	/* rather than none, since it was named or nothing else leads there */
 	if (ops == NULL && avoid != 0)
 		ops = choose_of(endpoint, ~(uint32) 0);
 	*has_fallback = ops != NULL && ops->costly && choose_of(endpoint, ~ops->bit) != NULL;
