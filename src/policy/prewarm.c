@@ -397,11 +397,13 @@ is_being_built(Relation rel)
 static bool
 is_wanted(Relation rel)
 {
-	return rbp_tier_wants(&(RbpRelFile)
-	{
-		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
+	const RbpRelFile file = {
+		.spc = rbp_compat_rel_space(rel),
+		.db = rbp_compat_rel_db(rel),
 		.rel = rbp_compat_rel_number(rel)
-	});
+	};
+
+	return rbp_tier_wants(&file);
 }
 
 /* A block number that the caller gave, or else that one. */

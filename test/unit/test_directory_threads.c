@@ -88,6 +88,14 @@ stopped(void)
 }
 
 static void
+sleep_ms(int ms)
+{
+	const struct timespec ts = {.tv_nsec = ms * 1000000L};
+
+	nanosleep(&ts, NULL);
+}
+
+static void
 count(uint64_t *counter)
 {
 	__atomic_add_fetch(counter, 1, __ATOMIC_RELAXED);
@@ -243,7 +251,7 @@ truncater(void *arg)
 		for (uint32_t n = first; n < first + BLOCKS; n++)
 			pthread_mutex_unlock(&disk[n].lock);
 		me->done++;
-		nanosleep(&(struct timespec) {0, 2000000}, NULL);
+		sleep_ms(2);
 	}
 	return NULL;
 }
@@ -385,7 +393,7 @@ lease_worker(void *arg)
 				break;
 		}
 		me->done++;
-		nanosleep(&(struct timespec) {0, 1000000}, NULL);
+		sleep_ms(1);
 	}
 	(void) rbp_directory_collect(dir, EXTENTS);
 	for (uint32_t extent = 0; extent < EXTENTS; extent++)
@@ -429,7 +437,7 @@ housekeeper(void *arg)
 		if (problem != NULL)
 			__atomic_store_n(&damage, problem, __ATOMIC_RELAXED);
 		me->done++;
-		nanosleep(&(struct timespec) {0, 1000000}, NULL);
+		sleep_ms(1);
 	}
 	return NULL;
 }
@@ -540,7 +548,7 @@ run(const char *mutation, Thread *sum)
 	while (now_ms() < start + PATIENCE_MS &&
 		   (mutation[0] == '\0' ?
 			now_ms() < start + RUN_MS || !enough(threads, N) : !noticed()))
-		nanosleep(&(struct timespec) {0, 5000000}, NULL);
+		sleep_ms(5);
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 
 	/* the pusher last: it finishes what the others have staged */

@@ -828,6 +828,8 @@ test_all_at_once(void)
 int
 main(void)
 {
+	const DonorRdma keys = {.granted = granted,.revoke = revoke_keys};
+
 	donor_nregions = NREGIONS;
 	donor_region_size = REGION_BYTES;
 	donor_regions = calloc(NREGIONS, sizeof(DonorRegion));
@@ -840,7 +842,7 @@ main(void)
 		clean[i] = revoked[i] = true;
 	}
 	rbp_log_init("test_donor_lease", RBP_LOG_WARNING);
-	donor_lease_set_rdma(&(const DonorRdma) {.granted = granted,.revoke = revoke_keys});
+	donor_lease_set_rdma(&keys);
 	donor_lease_init(0);
 
 	test_grants();

@@ -732,6 +732,7 @@ test_keys(void)
 {
 	Plan	   *a = plan_new(0x003);
 	Plan	   *b = plan_new(0x00c);
+	RbpIo		answered = {.kind = RBP_IO_PING,.status = RBP_OK};
 	uint8_t		buf[256];
 	RbpConn    *conn;
 	RbpStatus	status;
@@ -755,7 +756,7 @@ test_keys(void)
 	   buf[255] == 0xa1, "and reads it");
 	ok(do_io(conn, RBP_IO_READ, 2, 0, buf, sizeof(buf)) == RBP_DENIED, "not another's");
 	ok(do_io(conn, RBP_IO_READ, 7, 0, buf, sizeof(buf)) == RBP_DENIED, "nor nobody's");
-	ok(ops->wait(conn, &(RbpIo) {.kind = RBP_IO_PING,.status = RBP_OK}, 1, 0) == RBP_OK, "pings");
+	ok(ops->wait(conn, &answered, 1, 0) == RBP_OK, "pings");
 	{
 		bool		good = true;
 

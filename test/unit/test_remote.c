@@ -506,12 +506,13 @@ test_many(void)
 	ok(good, "all arrive, in whatever order they are ended");
 	for (int b = 0; b < MANY; b++)
 	{
+		RbpRemoteIo other = {.slot = (uint32) b % 100,.buf = pages[0][5]};
+
 		run_of(ios[b], TEMP_SLOT(2 * b), 2, back[b]);
 		batches[b] = begin(ios[b], 2, false, RBP_REMOTE_PATIENT);
 
 		/* something else goes on in between */
-		rbp_remote_read(&(RbpRemoteIo) {.slot = (uint32) b % 100,.buf = pages[0][5]},
-						1, mock_now, mock_now + mock_io_timeout_ns);
+		rbp_remote_read(&other, 1, mock_now, mock_now + mock_io_timeout_ns);
 	}
 	for (int b = 0; b < MANY; b++)
 	{

@@ -392,7 +392,8 @@ test_dead_entries(void)
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	ok(slot != RBP_INVALID_SLOT && !evicted, "a dead entry gives its slot up without an eviction");
 	is_u64(p->evictions, 0, "nor is one counted");
-	ok(!rbp_ghost_take(dir, 0, rbp_page_hash(&(RbpPageId) {.rel = 16384,.block = of_partition_0(0),.space = 1})),
+	page = block(of_partition_0(0));
+	ok(!rbp_ghost_take(dir, 0, rbp_page_hash(&page)),
 	   "and it leaves no ghost");
 	rbp_directory_abandon(dir, &page, 0, slot);
 	is_u64(rbp_directory_sweep(dir, 0), 19, "the sweep finds the others");

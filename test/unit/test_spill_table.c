@@ -111,6 +111,7 @@ reset_seen(void)
 static void
 test_names(void)
 {
+	const RbpSpillHandle none = {.index = RBP_SPILL_NO_FILE};
 	RbpSpillTable *t = new_table(3, 10);
 	RbpSpillHandle a;
 	RbpSpillHandle b;
@@ -166,7 +167,7 @@ test_names(void)
 	file = rbp_spill_file_lock(t, h, true);
 	ok(file != NULL && rbp_spill_file_state(file)->size == 0, "names: nothing of the old state is left");
 	rbp_spill_file_unlock(t, file);
-	ok(rbp_spill_file_lock(t, (RbpSpillHandle) {.index = RBP_SPILL_NO_FILE}, false) == NULL,
+	ok(rbp_spill_file_lock(t, none, false) == NULL,
 	   "names: no file, no lock");
 
 	/* as the hash is, these two have the same */
