@@ -107,7 +107,7 @@ static const RbpDuty duties[] = {
 	rbp_remote_report,
 	rbp_remote_probe,
 	rbp_spill_sweep,
-	rbp_page_cache_mind,
+	rbp_page_cache_watch,
 	NULL
 };
 

@@ -374,7 +374,7 @@ rbp_page_cache_shmem_init(void *mem)
 }
 
 int64
-rbp_page_cache_mind(void)
+rbp_page_cache_watch(void)
 {
 	int64		now = rbp_now_ns();
 	static char path[MAXPGPATH];

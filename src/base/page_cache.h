@@ -59,7 +59,7 @@ extern void rbp_page_cache_shmem_init(void *mem);
  * counts it (refaults), for the control group that we are in or, where it does
  * not count, for the host.  Returns -1: it need not be called at any certain time.
  */
-extern int64 rbp_page_cache_mind(void);
+extern int64 rbp_page_cache_watch(void);
 
 /*
  * It has given up none that count, for a minute or since the start, and somebody counts;

@@ -257,7 +257,7 @@ extern void rbp_residency_sweep(void);
 extern bool rbp_residency_excludes(uint16 space);
 
 /*
- * Exclude exactly these tablespaces, at most RBP_MAX_EXCLUDED, from now on. 
+ * Exclude exactly these tablespaces, at most RBP_MAX_EXCLUDED, from now on.
  * Returns true if the list is not empty and has changed, so that pages may
  * have to be dropped.
  */

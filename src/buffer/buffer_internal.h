@@ -45,7 +45,7 @@ extern bool rbp_tier_prewarming;
 extern bool rbp_tier_has_shmem(void);
 
 /* Has the tier ever had memory, so that writes must be recorded? */
-extern bool rbp_tier_keeps_books(void);
+extern bool rbp_tier_records_writes(void);
 
 /* May pages be served and captured now? */
 extern bool rbp_tier_usable(int64 now);

@@ -139,7 +139,7 @@ rbp_stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *ver
 }
 
 uint32
-rbp_why_not_capture(const RbpPageId *page, bool cached)
+rbp_skip_reason(const RbpPageId *page, bool cached)
 {
 	RbpPolicy	policy;
 
@@ -152,7 +152,7 @@ rbp_why_not_capture(const RbpPageId *page, bool cached)
 		return RBP_SHADOW_POLICY;
 	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
-		rbp_read_cost_keep(&rbp_read_cost, cached))
+		rbp_read_cost_worth_capturing(&rbp_read_cost, cached))
 		return 0;
 	return cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 }

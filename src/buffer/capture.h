@@ -21,7 +21,7 @@ extern RbpPolicy rbp_page_policy(const RbpPageId *page);
  * captured.  cached: the page cache has the page, or had it when it was
  * written; otherwise the page came from the disk.
  */
-extern uint32 rbp_why_not_capture(const RbpPageId *page, bool cached);
+extern uint32 rbp_skip_reason(const RbpPageId *page, bool cached);
 
 /*
  * Count a page that is not captured because its frame has no claim.  flags

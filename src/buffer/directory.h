@@ -182,7 +182,7 @@ extern bool rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
  * Reserve a remote slot of the page's partition to push into: a free one, or
  * one whose page S3-FIFO evicts.  Only the caller has access to the slot
  * until it is published or abandoned.  Returns RBP_INVALID_SLOT if the
- * partition has none.  *evicted is set to whether a live page was evicted. 
+ * partition has none.  *evicted is set to whether a live page was evicted.
  * Exclusive lock.
  */
 extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
@@ -233,7 +233,7 @@ extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
 										uint32_t account);
 
 /*
- * Drain the extent: put no more pages into it, but serve those that it has. 
+ * Drain the extent: put no more pages into it, but serve those that it has.
  * Undraining reverts that.
  */
 extern void rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent);
@@ -315,7 +315,7 @@ extern RbpPolicy rbp_directory_policy(const RbpDirectory *dir, uint32_t rel,
 
 /*
  * Set the policy for pages that enter the directory from now on;
- * rbp_directory_apply_policies() treats those that are in it already. 
+ * rbp_directory_apply_policies() treats those that are in it already.
  * Returns false if there is no room for one more file's policy.
  */
 extern bool rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel,
@@ -325,7 +325,7 @@ extern bool rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel,
 
 /*
  * Apply the policies to the pages that the partition has already.  Visits
- * each of its slots, under an exclusive lock that is released in between. 
+ * each of its slots, under an exclusive lock that is released in between.
  * Returns the number of pages dropped.  After all partitions,
  * policies_applied() frees the places of policies that were reset to default.
  */
@@ -365,7 +365,7 @@ extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
 									  RbpPolicy *policy);
 
 /*
- * Limit these spaces together to max_pages pages, not counting staged ones. 
+ * Limit these spaces together to max_pages pages, not counting staged ones.
  * Once the limit is reached, a new page takes the slot of a page of one of
  * these spaces, which is not kept.  The limit may be exceeded by
  * RBP_PARTITIONS pages.  limit is from 1 to RBP_LIMITS; n is RBP_LIMIT_SPACES
@@ -397,7 +397,7 @@ extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t li
 
 /*
  * Drop the partition's pages of the spaces that are marked in an array of
- * RBP_MAX_SPACES bytes, except those that should be kept.  Returns how many. 
+ * RBP_MAX_SPACES bytes, except those that should be kept.  Returns how many.
  * Visits each slot, under an exclusive lock that is released in between.
  */
 extern uint64_t rbp_directory_drop_spaces(RbpDirectory *dir, int partition,
@@ -463,7 +463,7 @@ extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
 extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
 
 /*
- * Is there a slot for hardly any more page without evicting another one? 
+ * Is there a slot for hardly any more page without evicting another one?
  * Since partitions do not fill evenly, the last 64th of the slots does not
  * count.  Takes each partition's lock briefly, and visits no entry.
  */

@@ -18,7 +18,7 @@
  * RBP_PARTITIONS) * nlocal + s / RBP_PARTITIONS, so that partitions share no
  * cache lines except at their boundaries.  Since an extent has one slot in
  * each partition, the number of an entry within its partition is the number
- * of its extent.  The entries of staging slots follow those of remote slots. 
+ * of its extent.  The entries of staging slots follow those of remote slots.
  * All links are entry indexes.
  *
  * Arrays are located by offsets from the directory, which makes it

@@ -79,7 +79,7 @@ typedef struct ReadRun
 
 RbpReadCost rbp_read_cost;
 
-static int	straight_reads = 0;	/* pages that read_fast_path() may still read */
+static int	fast_path_reads = 0;	/* pages that read_fast_path() may still read */
 
 /*
  * Does this process not connect to donors?  It reads so little that no
@@ -187,11 +187,11 @@ compare_with_disk(const ReadRun *run, int i)
 
 /* Choose the file for a page that a donor has, and count the reason. */
 static void
-set_from_file(ReadPage *page, int way)
+set_from_file(ReadPage *page, int transport)
 {
 	bool		bypassed = page->cached < CACHED_YES ?
-		rbp_read_cost_slower(&rbp_read_cost, way) :
-		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, way);
+		rbp_read_cost_slower(&rbp_read_cost, transport) :
+		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, transport);
 
 	page->from_file = true;
 	/* occasional reads that only measure the disk are not counted here */
@@ -228,11 +228,11 @@ ask_page_cache(const ReadRun *run, bool *cached)
 /*
  * Choose where to read the pages from, asking the page cache if that is
  * worthwhile.  Pages that donors have, but that should come from the file,
- * are marked.  way: the transport to the donor of the first remote page, or
- * RBP_WAY_NONE.
+ * are marked.  transport: the one to the donor of the first remote page, or
+ * RBP_NO_TRANSPORT.
  */
 static void
-choose_sources(const ReadRun *run, int way, int64 now)
+choose_sources(const ReadRun *run, int transport, int64 now)
 {
 	ReadPage   *pages = run->pages;
 	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
@@ -241,7 +241,7 @@ choose_sources(const ReadRun *run, int way, int64 now)
 	bool		cached[RBP_MAX_BATCH];
 	RbpSource	source;
 
-	source = rbp_read_cost_choose(&rbp_read_cost, way, bypass, keeps);
+	source = rbp_read_cost_choose(&rbp_read_cost, transport, bypass, keeps);
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
 		source = RBP_SOURCE_ASK;
 	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
@@ -257,8 +257,8 @@ choose_sources(const ReadRun *run, int way, int64 now)
 		 */
 		for (int i = 0; i < run->n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
-				rbp_read_cost_prefer_file(&rbp_read_cost, way, false, false, now))
-				set_from_file(&pages[i], way);
+				rbp_read_cost_prefer_file(&rbp_read_cost, transport, false, false, now))
+				set_from_file(&pages[i], transport);
 		return;
 	}
 	for (int i = 0; i < run->n; i++)
@@ -271,17 +271,17 @@ choose_sources(const ReadRun *run, int way, int64 now)
 			continue;
 		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
 			((bypass || cached[i]) &&
-			 rbp_read_cost_prefer_file(&rbp_read_cost, way, cached[i], keeps, now)))
-			set_from_file(&pages[i], way);
+			 rbp_read_cost_prefer_file(&rbp_read_cost, transport, cached[i], keeps, now)))
+			set_from_file(&pages[i], transport);
 	}
 }
 
 /*
  * Read the pages that donors have, except those that should come from the
- * file.  way: the transport to the donor of the first remote page.
+ * file.  transport: the one to the donor of the first remote page.
  */
 static void
-read_from_donors(const ReadRun *run, int way, int64 start)
+read_from_donors(const ReadRun *run, int transport, int64 start)
 {
 	ReadPage   *pages = run->pages;
 	RbpRemoteIo ios[RBP_MAX_BATCH];
@@ -334,7 +334,7 @@ read_from_donors(const ReadRun *run, int way, int64 start)
 	 * slow
 	 */
 	if (connects == rbp_remote_connects())
-		rbp_read_cost_donor(&rbp_read_cost, way, nios, took);
+		rbp_read_cost_donor(&rbp_read_cost, transport, nios, took);
 	rbp_remote_note_bypass(ios[0].slot, 0,
 						   rbp_read_cost_saved(&rbp_read_cost, nhits,
 											   pages[0].cached == CACHED_NO,
@@ -346,7 +346,7 @@ static void
 read_from_tier(const ReadRun *run, int64 start)
 {
 	int			nstaged = 0;
-	int			way = RBP_WAY_NONE;
+	int			transport = RBP_NO_TRANSPORT;
 
 	for (int i = 0; i < run->n; i++)
 	{
@@ -355,8 +355,8 @@ read_from_tier(const ReadRun *run, int64 start)
 		lookup_page(page);
 		if (page->served)
 			nstaged++;
-		else if (page->lookup.where == RBP_REMOTE && way == RBP_WAY_NONE)
-			way = rbp_remote_slot_transport(page->lookup.slot);
+		else if (page->lookup.where == RBP_REMOTE && transport == RBP_NO_TRANSPORT)
+			transport = rbp_remote_slot_transport(page->lookup.slot);
 	}
 	if (nstaged > 0)
 	{
@@ -368,8 +368,8 @@ read_from_tier(const ReadRun *run, int64 start)
 	}
 	if (nstaged < run->n)
 	{
-		choose_sources(run, way, start);
-		read_from_donors(run, way, start);
+		choose_sources(run, transport, start);
+		read_from_donors(run, transport, start);
 	}
 
 	if (rbp_guc_compare_with_disk)
@@ -386,12 +386,12 @@ read_from_tier(const ReadRun *run, int64 start)
 static void
 claim_from_file(ReadPage *page)
 {
-	uint32		why_not = rbp_why_not_capture(&page->id, page->cached >= CACHED_YES);
+	uint32		skip_reason = rbp_skip_reason(&page->id, page->cached >= CACHED_YES);
 
-	if (why_not != 0)
+	if (skip_reason != 0)
 	{
 		if (rbp_is_frame(page->buf, BLCKSZ))
-			rbp_shadow_of(page->buf)->flags = why_not;
+			rbp_shadow_of(page->buf)->flags = skip_reason;
 	}
 	else if (page->from_file)
 	{
@@ -406,7 +406,7 @@ claim_from_file(ReadPage *page)
 }
 
 /*
- * Count the first n pages, which took so many ns to read from the file. 
+ * Count the first n pages, which took so many ns to read from the file.
  * costs: also update the costs of reads.
  */
 static void
@@ -475,7 +475,7 @@ read_from_file(const ReadRun *run, bool claim)
  * dropped, its stamp bumped, and the page is read from disk.
  */
 static bool
-leave_frame(const char *frame, const ReadRun *run)
+handle_victim(const char *frame, const ReadRun *run)
 {
 	const RbpShadow *shadow = rbp_shadow_of(frame);
 	bool		captured = false;
@@ -504,18 +504,18 @@ leave_frame(const char *frame, const ReadRun *run)
  * due.
  */
 static inline bool
-read_straight(int fd, char *frame, off_t offset, ssize_t *got)
+read_fast_path(int fd, char *frame, off_t offset, ssize_t *got)
 {
 	RbpShadow  *shadow;
 
-	if (straight_reads == 0 || rbp_tier_prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
+	if (fast_path_reads == 0 || rbp_tier_prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
 		!rbp_is_frame(frame, BLCKSZ))
 		return false;
 	shadow = rbp_shadow_of(frame);
 	if (shadow->flags & RBP_SHADOW_VALID)
 		return false;
-	if (--straight_reads == 0)
-		rbp_read_cost_ask_next(&rbp_read_cost);
+	if (--fast_path_reads == 0)
+		rbp_read_cost_end_fast_path(&rbp_read_cost);
 	rbp_count_skip(shadow->flags);
 	shadow->flags = 0;
 	*got = rbp_libc.pread(fd, frame, BLCKSZ, offset);
@@ -552,7 +552,7 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
  * the tier is usable.  Returns the time at which the read itself begins.
  */
 static int64
-leave_frames(const ReadRun *run, bool usable, int64 start)
+handle_victims(const ReadRun *run, bool usable, int64 start)
 {
 	bool		captured = false;
 
@@ -566,7 +566,7 @@ leave_frames(const ReadRun *run, bool usable, int64 start)
 	for (int i = 0; i < run->n; i++)
 	{
 		if (usable && rbp_is_frame(run->pages[i].buf, BLCKSZ))
-			captured |= leave_frame(run->pages[i].buf, run);
+			captured |= handle_victim(run->pages[i].buf, run);
 		rbp_forget_frame(run->pages[i].buf);
 	}
 	if (captured)
@@ -588,7 +588,7 @@ read_run(const ReadRun *run, uint16 space)
 	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	ssize_t		total = 0;
 
-	start = leave_frames(run, usable, start);
+	start = handle_victims(run, usable, start);
 
 	/* Sample stamps and generation before anything is read: see the top. */
 	if (usable)
@@ -645,7 +645,7 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	uint16		space;
 
 	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
-		read_straight(fd, iov->iov_base, offset, &total))
+		read_fast_path(fd, iov->iov_base, offset, &total))
 		return total;
 
 	space = rbp_space_get(file->spc, file->db);
@@ -666,9 +666,9 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			return total;
 	}
 	if (!rbp_page_cache_keeps())
-		straight_reads = 0;
-	else if (straight_reads == 0)
-		straight_reads = rbp_read_cost_straight(&rbp_read_cost,
+		fast_path_reads = 0;
+	else if (fast_path_reads == 0)
+		fast_path_reads = rbp_read_cost_fast_path(&rbp_read_cost,
 												rbp_guc_bypass == RBP_BYPASS_AUTO);
 	return total;
 }

@@ -15,7 +15,7 @@
  * - free: a stack (R.  K.  Treiber) whose head carries a tag beside the slot
  *	 number, incremented at each pop.  So a pop fails if, after it read the
  *	 head, others popped and pushed the same slot again.  It could succeed
- *	 wrongly only if exactly 2^32 pops, or a multiple, happened meanwhile. 
+ *	 wrongly only if exactly 2^32 pops, or a multiple, happened meanwhile.
  *	 Last in, first out also suits the CPU caches.
  *
  * - ready: backends push; only the pusher takes, and it takes the whole stack

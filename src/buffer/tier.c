@@ -155,7 +155,7 @@ rbp_tier_has_shmem(void)
 }
 
 bool
-rbp_tier_keeps_books(void)
+rbp_tier_records_writes(void)
 {
 	return rbp_tier_has_shmem() && pg_atomic_read_u32(&shared->in_use) != 0;
 }
@@ -163,7 +163,7 @@ rbp_tier_keeps_books(void)
 bool
 rbp_tier_attached(void)
 {
-	return rbp_tier_keeps_books() && MyProc != NULL;
+	return rbp_tier_records_writes() && MyProc != NULL;
 }
 
 void
@@ -223,7 +223,7 @@ rbp_tier_fork_changed(const RbpRelFile *file)
 	uint16		space;
 
 	/* No PGPROC needed: generations are atomics. */
-	if (!rbp_tier_keeps_books())
+	if (!rbp_tier_records_writes())
 		return;
 	space = rbp_space_find(file->spc, file->db);
 	if (space == RBP_INVALID_SPACE)

@@ -123,27 +123,27 @@ invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
 }
 
 /*
- * Find the frame that gets the claim about a page that is written from buf. 
- * Returns NULL if the page is not worth capturing, for which *why_not is set,
+ * Find the frame that gets the claim about a page that is written from buf.
+ * Returns NULL if the page is not worth capturing, for which *skip_reason is set,
  * or if its frame is not known.  While memory is scarce (the page cache does
  * not keep its pages), a page that had a claim before it was changed gets one
- * again, even if *why_not is set: else the tier would lose pages that are
+ * again, even if *skip_reason is set: else the tier would lose pages that are
  * written again and again.
  */
 static char *
 frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
-			   bool scarce, uint32 *why_not)
+			   bool scarce, uint32 *skip_reason)
 {
 	char	   *frame;
 
-	*why_not = RBP_SHADOW_CACHED;
+	*skip_reason = RBP_SHADOW_CACHED;
 	if (!rbp_is_frame(buf, BLCKSZ) && !DataChecksumsEnabled())
 		return NULL;
-	*why_not = rbp_why_not_capture(page, true);
-	if (*why_not == RBP_SHADOW_POLICY || (*why_not != 0 && !scarce))
+	*skip_reason = rbp_skip_reason(page, true);
+	if (*skip_reason == RBP_SHADOW_POLICY || (*skip_reason != 0 && !scarce))
 		return NULL;
 	frame = rbp_is_frame(buf, BLCKSZ) ? buf : frame_by_tag(file, page->block);
-	if (frame == NULL || *why_not == 0)
+	if (frame == NULL || *skip_reason == 0)
 		return frame;
 	return (rbp_shadow_of(frame)->flags & RBP_SHADOW_VALID) &&
 		rbp_page_equal(&rbp_shadow_of(frame)->page, page) ? frame : NULL;
@@ -162,7 +162,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 	RbpPageId	ids[RBP_MAX_BATCH];
 	char	   *frames[RBP_MAX_BATCH];	/* frames that get the claims, or NULL */
 	uint32		flags[RBP_MAX_BATCH];
-	uint32		why_not;
+	uint32		skip_reason;
 	uint32		generation;
 	ssize_t		result;
 	bool		scarce = !rbp_page_cache_keeps();
@@ -184,13 +184,13 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 	{
 		iov[i].iov_base = bufs[i];
 		iov[i].iov_len = BLCKSZ;
-		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce, &why_not);
+		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce, &skip_reason);
 		flags[i] = 0;
 		if (frames[i] == NULL)
 		{
 			/* no claim, so no copy either */
 			if (rbp_is_frame(bufs[i], BLCKSZ))
-				rbp_shadow_of(bufs[i])->flags = why_not;
+				rbp_shadow_of(bufs[i])->flags = skip_reason;
 			continue;
 		}
 		if (frames[i] != bufs[i])
@@ -231,7 +231,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 	bool		whole = offset % BLCKSZ == 0;
 	ssize_t		total = 0;
 
-	if (!rbp_tier_keeps_books())
+	if (!rbp_tier_records_writes())
 		return plain_write(fd, iov, iovcnt, offset);
 
 	space = rbp_space_get(file->spc, file->db);
