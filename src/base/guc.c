@@ -52,7 +52,7 @@ static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
 static int	keep_max_size = -1; /* MB */
-static int	database_limit = -1;	/* read in the catalog, see
+static int	database_limit = -1;	/* read from the catalog: see
 									 * policy/server.c */
 
 static const struct config_enum_entry use_tier_choices[] = {
@@ -101,7 +101,7 @@ check_broker(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/* Transports are above this room. */
+/* Set by rbp_guc_init(), since this room must not call the transport room. */
 static bool (*is_transport) (const char *name) = NULL;
 
 static bool
@@ -199,8 +199,9 @@ check_rdma_device(char **newval, void **extra, GucSource source)
 }
 
 /*
- * Connections are made anew when what they were made by changes.  A reload
- * assigns all that stands in the file, whether it changes or not.
+ * When a setting changes on which connections depend, connections are made
+ * anew.  A reload assigns every setting in the file, whether its value
+ * changes or not, so the old value is compared.
  */
 #define ASSIGN_STRING(name) \
 static void \
