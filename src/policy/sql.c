@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * sql.c
- *	  Policies as SQL sees them: they are set, and shown with what came of them.
+ *	  SQL functions to set policies and limits, and to show them and their
+ *	  effect.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +45,7 @@ PG_FUNCTION_INFO_V1(rbp_sql_databases);
  * ---- setting ------------------------------------------------------------------
  */
 
-/* Whom to wake at commit. */
+/* What to wake at commit */
 static bool wake_database = false;
 static bool wake_all = false;
 
@@ -71,7 +72,7 @@ register_wake(void)
 	registered = true;
 }
 
-/* The table of policies, or else an error. */
+/* OID of the table of policies; raises an error if there is none. */
 static Oid
 required_table(void)
 {
@@ -85,7 +86,10 @@ required_table(void)
 	return table;
 }
 
-/* May a policy be set on the relation, and by this user? */
+/*
+ * Raise an error if no policy can be set on the relation, or not by this
+ * user.
+ */
 static void
 check_relation(Relation rel)
 {
@@ -118,9 +122,10 @@ check_relation(Relation rel)
 }
 
 /*
- * Change the row of the table; with the rights of the table's owner.  Rows of relations
- * that were dropped go as well, and with the table's own row those of indexes that it
- * has not: nobody could name them.
+ * Change a row of the table of policies, with the privileges of the table's
+ * owner.  Also delete rows of relations that were dropped and, when a table's
+ * own row is changed, rows of indexes that the table does not have any more:
+ * users could not name these to delete them.
  */
 static void
 write_row(Oid table, Oid relation, const char *index, const char *policy,
@@ -200,7 +205,10 @@ rbp_sql_set_policy(PG_FUNCTION_ARGS)
 	if (rel->rd_rel->relkind == RELKIND_INDEX ||
 		rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
 	{
-		/* by its name, since a dump restores indexes after the rows of tables */
+		/*
+		 * store the index by name, since a dump restores indexes after the
+		 * rows of tables
+		 */
 		index = pstrdup(RelationGetRelationName(rel));
 		relation = IndexGetRelation(relation, false);
 	}
@@ -221,7 +229,7 @@ policy_name(RbpPolicy policy)
 	return policy == RBP_POLICY_KEEP ? "keep" : "none";
 }
 
-/* Why not all pages of the relation are kept; NULL if they are. */
+/* Reason why not all pages of the relation are kept; NULL if all are. */
 static const char *
 why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_kept,
 			char *buf, Size len)
