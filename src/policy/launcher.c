@@ -68,8 +68,8 @@ typedef struct Database
 	int64		retry_ns;		/* pause after a visit that failed or was not
 								 * completed */
 	bool		failing;		/* the last visit failed */
-	bool		told_full;		/* logged that not all pages can be kept */
-	bool		told_no_place;
+	bool		logged_full;		/* logged that not all pages can be kept */
+	bool		logged_no_place;
 	Oid			resume_relation;
 	BlockNumber resume_block;
 } Database;
@@ -139,7 +139,7 @@ read_databases(void)
 
 /* Update the list of databases. */
 static void
-look_around(void)
+refresh_databases(void)
 {
 	HASH_SEQ_STATUS seq;
 	Database   *db;
@@ -162,27 +162,27 @@ look_around(void)
  */
 
 static void
-tell(Database *db, const RbpPolicyVisit *visit)
+log_visit(Database *db, const RbpPolicyVisit *visit)
 {
 	bool		full = visit->keep_full && visit->held < visit->wanted;
 
-	if (full && !db->told_full)
+	if (full && !db->logged_full)
 		ereport(LOG,
-				(errmsg("remote_bp: %llu of %llu pages that are to be kept of database \"%s\" cannot be: there is no room for more",
+				(errmsg("remote_bp: cannot keep %llu of %llu pages of database \"%s\": there is no room for more",
 						(unsigned long long) (visit->wanted - visit->held),
 						(unsigned long long) visit->wanted, NameStr(db->name)),
 				 errhint("Raise remote_bp.keep_max_size, or the size of the tier.")));
-	else if (!full && db->told_full)
+	else if (!full && db->logged_full)
 		ereport(LOG,
-				(errmsg("remote_bp: there is room again for pages of database \"%s\" that are to be kept",
+				(errmsg("remote_bp: there is room again for pages of database \"%s\" that should be kept",
 						NameStr(db->name))));
-	db->told_full = full;
+	db->logged_full = full;
 
-	if (visit->no_place > 0 && !db->told_no_place)
+	if (visit->no_place > 0 && !db->logged_no_place)
 		ereport(LOG,
-				(errmsg("remote_bp: policies of %u files of database \"%s\" have no effect: there are too many",
+				(errmsg("remote_bp: policies of %u files of database \"%s\" have no effect: too many files have policies",
 						visit->no_place, NameStr(db->name))));
-	db->told_no_place = visit->no_place > 0;
+	db->logged_no_place = visit->no_place > 0;
 }
 
 /*
@@ -195,7 +195,7 @@ tell(Database *db, const RbpPolicyVisit *visit)
 static bool
 run_worker(const Database *db)
 {
-	static bool told_no_worker = false;
+	static bool logged_no_worker = false;
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 	bool		registered = false;
@@ -221,11 +221,11 @@ run_worker(const Database *db)
 	if (locked && db->listed)
 	{
 		registered = RegisterDynamicBackgroundWorker(&worker, &handle);
-		if (!registered && !told_no_worker)
+		if (!registered && !logged_no_worker)
 			ereport(LOG,
-					(errmsg("remote_bp: no background worker is free to look at policies"),
+					(errmsg("remote_bp: no background worker is free to apply policies"),
 					 errhint("Raise max_worker_processes.")));
-		told_no_worker = !registered;
+		logged_no_worker = !registered;
 	}
 	if (registered)
 		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
@@ -296,7 +296,7 @@ visit(Database *db)
 	{
 		db->retry_ns = 0;
 		db->due_ns = db->last_ns + rbp_guc_policy_interval * NS_PER_S;
-		tell(db, result);
+		log_visit(db, result);
 	}
 	else if (OidIsValid(result->resume_relation))
 		db->due_ns = db->last_ns;
@@ -365,15 +365,15 @@ next_visit(int64 *wait)
 }
 
 /*
- * Process the requests for visits.  Sets *look if the list of databases must
+ * Process the requests for visits.  Sets *refresh if the list of databases must
  * be read.
  */
 static void
-take_wakes(bool *look)
+process_wakes(bool *refresh)
 {
 	bool		all = pg_atomic_exchange_u32(&rbp_policy_shared->wake_all, 0) != 0;
 
-	*look = *look || all;
+	*refresh = *refresh || all;
 	for (int i = 0; i < RBP_POLICY_WAKES; i++)
 	{
 		Oid			oid = pg_atomic_exchange_u32(&rbp_policy_shared->wakes[i], 0);
@@ -385,7 +385,7 @@ take_wakes(bool *look)
 		if (db != NULL)
 			db->woken = true;
 		else
-			*look = true;		/* new databases are visited anyway */
+			*refresh = true;		/* new databases are visited anyway */
 	}
 	if (all)
 	{
@@ -417,8 +417,8 @@ void
 rbp_policy_launcher_main(Datum arg)
 {
 	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(Database)};
-	int64		look_ns = 0;
-	bool		look = true;
+	int64		refresh_ns = 0;
+	bool		refresh = true;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -455,17 +455,17 @@ rbp_policy_launcher_main(Datum arg)
 		/* without remote memory there is nothing to do */
 		if (rbp_tier_attached())
 		{
-			take_wakes(&look);
-			if (look || rbp_now_ns() >= look_ns)
+			process_wakes(&refresh);
+			if (refresh || rbp_now_ns() >= refresh_ns)
 			{
-				look_around();
-				look_ns = rbp_now_ns() + IDLE_VISIT_NS;
-				look = false;
+				refresh_databases();
+				refresh_ns = rbp_now_ns() + IDLE_VISIT_NS;
+				refresh = false;
 			}
 			next = next_visit(&wait);
 			if (next != NULL && wait == 0)
 			{
-				look = !visit(next);
+				refresh = !visit(next);
 				MemoryContextReset(round_context);
 				continue;
 			}

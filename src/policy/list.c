@@ -274,7 +274,7 @@ read_rows(Oid table)
 	if (!known)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" is not as the extension has made it", RBP_POLICY_TABLE)));
+				 errmsg("table \"%s\" was changed since the extension created it", RBP_POLICY_TABLE)));
 	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)

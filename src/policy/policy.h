@@ -27,9 +27,9 @@ extern Size rbp_policy_shmem_size(void);
 extern void rbp_policy_shmem_init(void *mem);
 
 /*
- * Ask for a visit of the database soon; InvalidOid: of all databases with
- * policies.  Takes no lock; may be called anywhere where shared memory is
- * attached.
+ * Ask for a visit of the database soon.  InvalidOid: review everything, that
+ * is, the server's settings and all databases with policies.  Takes no lock;
+ * may be called anywhere where shared memory is attached.
  */
 extern void rbp_policy_wake(Oid database);
 

@@ -570,7 +570,7 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 	if (prewarm.mode == MODE_TIER && !is_wanted(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("relation \"%s\" is not to be in the tier",
+				 errmsg("relation \"%s\" is excluded from the tier",
 						RelationGetRelationName(rel)),
 				 errhint("See remote_bp_policies, and remote_bp.exclude_tablespaces.")));
 
@@ -692,7 +692,7 @@ rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 		begin_prewarm(&prewarm);
 		if (SPI_connect() != SPI_OK_CONNECT ||
 			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
-			elog(ERROR, "relations of the database cannot be listed");
+			elog(ERROR, "could not list the relations of the database");
 		relations = SPI_tuptable;
 		for (uint64 i = 0; i < relations->numvals && !prewarm.stopped; i++)
 		{

@@ -98,8 +98,8 @@ exclude_tablespaces(const RbpPolicyServer *server)
 	strlcpy(shared->not_excluded, server->not_excluded, sizeof(shared->not_excluded));
 	if (server->not_excluded[0] != '\0')
 		ereport(LOG,
-				(errmsg("remote_bp: not excluded are: %s", server->not_excluded),
-				 errdetail("No tablespaces have these names in remote_bp.exclude_tablespaces, or there are more than %d.",
+				(errmsg("remote_bp: could not exclude tablespaces: %s", server->not_excluded),
+				 errdetail("Names in remote_bp.exclude_tablespaces belong to no tablespace, or there are more than %d.",
 						   RBP_MAX_EXCLUDED)));
 }
 

@@ -98,8 +98,8 @@ check_relation(Relation rel)
 	if (RelationGetNamespace(rel) == PG_TOAST_NAMESPACE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("relation \"%s\" belongs to a table", RelationGetRelationName(rel)),
-				 errhint("Its policy is that of the table.")));
+				 errmsg("cannot set a policy on TOAST relation \"%s\"", RelationGetRelationName(rel)),
+				 errhint("Set the policy of the table that it belongs to.")));
 	if (kind != RELKIND_RELATION && kind != RELKIND_MATVIEW &&
 		kind != RELKIND_INDEX && !RELKIND_HAS_PARTITIONS(kind))
 		ereport(ERROR,
@@ -140,7 +140,7 @@ write_row(Oid table, Oid relation, const char *index, const char *policy,
 		DirectFunctionCall1(namein, CStringGetDatum(index)),
 		CStringGetTextDatum(policy), BoolGetDatum(include_indexes)
 	};
-	bool		take_away = strcmp(policy, "default") == 0;
+	bool		reset = strcmp(policy, "default") == 0;
 	Oid			save_user;
 	int			save_context;
 
@@ -166,14 +166,14 @@ write_row(Oid table, Oid relation, const char *index, const char *policy,
 	ReleaseSysCache(tuple);
 	SPI_connect();
 	if (SPI_execute_with_args(query, 2, types, values, NULL, false, 0) < 0)
-		elog(ERROR, "policies cannot be deleted");
-	if (!take_away &&
+		elog(ERROR, "could not delete policies");
+	if (!reset &&
 		SPI_execute_with_args(psprintf("INSERT INTO %s VALUES ($1, $2, $3, $4)"
 									   " ON CONFLICT (relation, index_name) DO UPDATE"
 									   " SET policy = excluded.policy,"
 									   " include_indexes = excluded.include_indexes", name),
 							  4, types, values, NULL, false, 0) < 0)
-		elog(ERROR, "policy cannot be written");
+		elog(ERROR, "could not insert a policy");
 	SPI_finish();
 	SetUserIdAndSecContext(save_user, save_context);
 }
@@ -249,7 +249,7 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_k
 		return "no more can be kept: see remote_bp.keep_max_size";
 	if (pg_atomic_read_u32(&rbp_policy_shared->visiting) == MyDatabaseId)
 		return "being loaded";
-	return "written lately, or on the way to donors";
+	return "written recently, or not on donors yet";
 }
 
 Datum
@@ -346,7 +346,7 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 	}
 	SPI_connect();
 	if (SPI_execute(query.data, false, 0) < 0)
-		elog(ERROR, "limit cannot be set");
+		elog(ERROR, "could not set the limit");
 	SPI_finish();
 	register_wake();
 	wake_all = true;

@@ -84,7 +84,7 @@ set_option(const char *name, const char *value)
  * files, and those of dropped databases.
  */
 static void
-forget_others(HTAB *files, const List *dropped)
+reset_other_policies(HTAB *files, const List *dropped)
 {
 	RbpRelFile	file;
 	uint32		at = 0;
@@ -101,7 +101,7 @@ forget_others(HTAB *files, const List *dropped)
 
 /* Set the policies of this database's files to those of the relations. */
 static void
-apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
+apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 {
 	HASHCTL		ctl = {
 		.keysize = sizeof(RbpRelFile),.entrysize = sizeof(RbpRelFile),
@@ -110,7 +110,7 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
-	bool		taken_back;		/* policies were reset, but that was not
+	bool		resets_pending;		/* policies were reset, but that was not
 								 * applied yet */
 
 	visit->no_place = 0;
@@ -129,9 +129,9 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 		file.rel = r->file.rel;
 		(void) hash_search(files, &file, HASH_ENTER, NULL);
 	}
-	forget_others(files, dropped);
+	reset_other_policies(files, dropped);
 	hash_destroy(files);
-	taken_back = rbp_policy_shared->unapplied;
+	resets_pending = rbp_policy_shared->unapplied;
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
@@ -144,10 +144,10 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 		 * policies that were reset free their places only when that is
 		 * applied
 		 */
-		if (!is_set && taken_back)
+		if (!is_set && resets_pending)
 		{
 			rbp_policy_apply_to_pages();
-			taken_back = false;
+			resets_pending = false;
 			is_set = rbp_residency_set_policy(&r->file, r->policy);
 		}
 		if (is_set)
@@ -175,7 +175,7 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	Relation	rel;
 
 	begin();
-	pgstat_report_activity(STATE_RUNNING, "loading pages that are to be kept");
+	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
 	if (!rbp_policy_lock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
@@ -362,7 +362,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 }
 
 static void
-leave(int code, Datum arg)
+release_worker(int code, Datum arg)
 {
 	/*
 	 * before the process is connected to a database, nothing else releases
@@ -392,7 +392,7 @@ rbp_policy_worker_main(Datum arg)
 	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->worker, &nobody,
 										(uint32) MyProcPid))
 		proc_exit(0);
-	before_shmem_exit(leave, (Datum) 0);
+	before_shmem_exit(release_worker, (Datum) 0);
 	/*
 	 * pages that it reads apart from loading must leave no trace in the tier
 	 */
@@ -424,7 +424,7 @@ rbp_policy_worker_main(Datum arg)
 	{
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
 		rbp_policy_apply_server(&server);
-		apply(list.relations, server.dropped, &visit);
+		apply_policies(list.relations, server.dropped, &visit);
 		if (visit.has_policies)
 			rbp_residency_sweep();
 		load(list.relations, &visit);
