@@ -351,7 +351,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_tablespaces, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.policy_interval",
-							"How often policies are looked at, if nothing else calls for it.",
+							"Sets the interval between reviews of policies, if no event triggers one.",
 							NULL,
 							&rbp_guc_policy_interval,
 							60, 1, 24 * 3600,

@@ -198,7 +198,7 @@ extern void rbp_pusher_register(void);
 extern void rbp_pusher_wake(void);
 
 /*
-  * ---- policies: pages to keep, pages to exclude, limits ---------------------------
+ * ---- policies: pages to keep, pages to exclude, limits ---------------------------
  *
  * Policies and limits are set by one process at a time.  Walks through the
  * directory take partition locks one after the other, and can be interrupted in

@@ -216,7 +216,7 @@ struct RbpDirectory
 
 	uint64_t	kept __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
 
-	/* atomic; written when extents come and go */
+	/* atomic; written when extents go online or offline */
 	uint32_t	onlinings;		/* number of times that an extent came online */
 	uint32_t	top;			/* no extent with this or a higher number was
 								 * ever online */

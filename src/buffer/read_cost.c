@@ -9,8 +9,8 @@
  * it, with these mean costs:
  *
  *	ask first			ask + (1 - m) * min(cached, donor) + m * min(disk, donor)
- *	donor, straight		donor
- *	file, straight		(1 - m) * cached + m * disk
+ *	donor, no question	donor
+ *	file, no question	(1 - m) * cached + m * disk
  *
  * The cheapest one is chosen.  The terms are averages of what this process
  * has measured, so a busy donor, a slow disk or a page cache that has become
@@ -161,14 +161,14 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached, bool ke
 	uint32_t	file = cached ? cost->cached : cost->disk;
 	uint32_t	gain = cost->cached + cost->ask;	/* a smaller gain does not
 													 * count */
-	bool		quicker = file < cost->donor[transport];
-	int64_t    *sampled = quicker ? &cost->donor_sampled[transport] :
+	bool		faster = file < cost->donor[transport];
+	int64_t    *sampled = faster ? &cost->donor_sampled[transport] :
 		cached ? &cost->cached_sampled : &cost->disk_sampled;
 	int64_t		every = (int64_t) SAMPLE_PART *
-		(quicker ? cost->donor[transport] : file);
+		(faster ? cost->donor[transport] : file);
 
 	cost->filling = false;
-	if (keeps && !cached && !quicker && cost->disk_seen && cost->donor[transport] > gain)
+	if (keeps && !cached && !faster && cost->disk_seen && cost->donor[transport] > gain)
 	{
 		cost->balance += cost->donor[transport] - gain;
 		cost->filling = cost->balance >= file;
@@ -185,9 +185,9 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached, bool ke
 	if (*sampled == 0)
 		*sampled = now;			/* a process that hardly reads needs no sample */
 	if (now - *sampled < every)
-		return quicker;
+		return faster;
 	*sampled = now;
-	return !quicker;
+	return !faster;
 }
 
 bool

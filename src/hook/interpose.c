@@ -182,7 +182,7 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 		return 1;
 	}
 
-	/* glibc has relocated these pointers already, but for DT_RELA's sizes. */
+	/* glibc has relocated these pointers already, except the sizes. */
 	for (; dyn->d_tag != DT_NULL; dyn++)
 	{
 		switch (dyn->d_tag)

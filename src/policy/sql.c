@@ -240,7 +240,7 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_k
 		return buf;
 	if (rbp_residency_policy(&r->file) != r->policy)
 		return rbp_residency_policy_fits(&r->file) ?
-			"not looked at yet" : "too many files have policies";
+			"not applied yet" : "too many files have policies";
 	if (r->policy != RBP_POLICY_KEEP)
 		return NULL;
 	if (limit_kept)

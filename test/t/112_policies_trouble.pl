@@ -43,7 +43,7 @@ make_table($node, 'u', 1, index => 0);
 {
 	sql(q{SELECT remote_bp_set_policy('t', 'keep')});
 	ok(wait_for('the log', sub { slurp_file($node->logfile) =~ /no background worker is free to apply policies/ }, 60), 'no worker is free: the log says so');
-	is(sql(q{SELECT DISTINCT reason FROM remote_bp_policies WHERE pages_wanted > 0}), 'not looked at yet', '... the view, too');
+	is(sql(q{SELECT DISTINCT reason FROM remote_bp_policies WHERE pages_wanted > 0}), 'not applied yet', '... the view, too');
 	sleep 4;
 	my @told = slurp_file($node->logfile) =~ /no background worker is free/g;
 	is(scalar(@told), 1, '... once');
