@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_bp.c
- *	  What remote_bp is made of: the modules, in the order in which they are
- *	  set up, and who calls whom back.
+ *	  Start-up: the modules, in the order of their initialization, and the
+ *	  callbacks between them.
  *
  *-------------------------------------------------------------------------
  */
@@ -77,14 +77,16 @@ spill_shmem_init(void *mem)
  */
 
 /*
- * Those that have something in shared memory.  The init of each may use what is above it.
+ * Modules with data in shared memory.  The init function of each may use the
+ * modules above it.
  */
 static const struct
 {
 	const char *name;
 	Size		(*size) (void);
-	void		(*init) (void *mem);	/* at a cache line; once for each start,
-										 * and after each crash of a backend */
+	void		(*init) (void *mem);	/* mem is at a cache line; called once
+										 * for each start, and after each
+										 * crash of a backend */
 }			modules[] = {
 	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
 	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
@@ -99,15 +101,15 @@ static const struct
 };
 
 /*
- * Done by the pusher between its batches.  The log is told of donors that
- * are down before a probe may bring them back.
+ * Duties of the pusher.  rbp_remote_report comes before rbp_remote_probe, so
+ * that donors that are down are logged before a probe may bring them back.
  */
 static const RbpDuty duties[] = {
 	rbp_remote_mind_connections,
 	rbp_remote_report,
 	rbp_remote_probe,
 	rbp_spill_sweep,
-	rbp_page_cache_mind,
+	rbp_page_cache_watch,
 	NULL
 };
 
@@ -121,8 +123,8 @@ request_shmem(void)
 }
 
 /*
- * The wrappers outlive shared memory: the postmaster goes on to unlink its
- * files after it has detached.
+ * The wrappers outlive shared memory: the postmaster still unlinks its files
+ * after it has detached.
  */
 static void
 stand_down(int code, Datum arg)
@@ -169,7 +171,7 @@ _PG_init(void)
 	rbp_transport_init();
 	rbp_page_cache_init();
 
-	/* those below call those above */
+	/* callbacks from lower to higher modules */
 	rbp_remote_set_wake(rbp_pusher_wake);
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * stat.c
- *	  remote_bp_stat and remote_bp_stat_spill: what all rooms have counted, in
+ *	  remote_bp_stat and remote_bp_stat_spill: the counters of all modules, in
  *	  one row each.
  *
- * A column that is left out by mistake, or stands elsewhere in the installed
- * version of the extension, is an error rather than a null.  A later version
- * adds its columns at the end, so that an older one is served the ones that
- * it has.
+ * A column that the code omits by mistake, or that has another position in
+ * the installed version of the extension, causes an error rather than a
+ * null.  A later version adds its columns at the end, so a library also
+ * serves the columns of an older version.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,7 +48,7 @@ typedef enum TierColumn
 	NUM_TIER_COLUMNS
 } TierColumn;
 
-/* Columns of remote_bp_stat_spill, likewise */
+/* Columns of remote_bp_stat_spill, as the installation script has them */
 typedef enum SpillColumn
 {
 	SPILL_USABLE,
@@ -66,7 +66,7 @@ typedef enum SpillColumn
 	NUM_SPILL_COLUMNS
 } SpillColumn;
 
-/* A row in the making */
+/* A row under construction */
 typedef struct Row
 {
 	TupleDesc	desc;
@@ -106,7 +106,7 @@ put(Row *row, int column, Datum value)
 	row->values[column] = value;
 }
 
-/* A text that is empty is null. */
+/* An empty text becomes null. */
 static void
 put_text(Row *row, int column, const char *text)
 {
@@ -122,7 +122,7 @@ put_count(Row *row, int column, uint64 count)
 	put(row, column, Int64GetDatum((int64) count));
 }
 
-/* Microseconds that are not known are null. */
+/* 0 means that the time is not known, and becomes null. */
 static void
 put_us(Row *row, int column, double us)
 {
@@ -132,7 +132,7 @@ put_us(Row *row, int column, double us)
 		put(row, column, Float8GetDatum(us));
 }
 
-/* Those from first on, below end. */
+/* Put the counters from first to end - 1, beginning at that column. */
 static void
 put_counters(Row *row, int column, int first, int end)
 {

@@ -41,14 +41,14 @@ rbp_compat_tag(BufferTag *tag, Oid spc, Oid db, Oid rel, ForkNumber fork,
 	INIT_BUFFERTAG(*tag, node, fork, block);
 }
 
-/* Would the server take the page, as it is on disk?  Reports nothing. */
+/* Would the server accept the page as it is on disk?  Reports nothing. */
 static inline bool
 rbp_compat_page_verified(char *page, BlockNumber block)
 {
 	return PageIsVerifiedExtended((Page) page, block, 0);
 }
 
-/* This process's place in the array of PGPROCs. */
+/* This process's index in the array of PGPROCs. */
 static inline int
 rbp_compat_procno(void)
 {
@@ -56,8 +56,9 @@ rbp_compat_procno(void)
 }
 
 /*
- * Make the process, if it is one of the server's, end a transaction when it
- * can: what the server does to one that lags behind with invalidations.
+ * If the process belongs to the server, make it end its transaction when it
+ * can.  The server does the same to a process that lags behind in processing
+ * invalidations.
  */
 static inline void
 rbp_compat_signal_catchup(pid_t pid)
@@ -66,7 +67,7 @@ rbp_compat_signal_catchup(pid_t pid)
 }
 
 /*
- * PGPROCs that there can be, for arrays indexed by rbp_compat_procno().
+ * Maximum number of PGPROCs, for arrays indexed by rbp_compat_procno().
  * Valid from shmem_request_hook on.
  */
 static inline int
@@ -75,7 +76,7 @@ rbp_compat_max_procs(void)
 	return MaxBackends + NUM_AUXILIARY_PROCS + max_prepared_xacts;
 }
 
-/* Where the relation's files are. */
+/* The three parts of the name of the relation's files. */
 static inline Oid
 rbp_compat_rel_number(Relation rel)
 {
@@ -101,14 +102,16 @@ rbp_compat_rel_path(Relation rel, ForkNumber fork)
 	return relpathbackend(rel->rd_node, rel->rd_backend, fork);
 }
 
-/* The same of a relation that is no temporary one, by what its files are called. */
+/*
+ * The same for a relation that is not temporary, given the name of its files.
+ */
 static inline char *
 rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)
 {
 	return GetRelationPath(db, spc, rel, InvalidBackendId, fork);
 }
 
-/* What the files of a relation that is not shared are called, by its row of pg_class. */
+/* Relfilenumber of a relation that is not shared, from its row of pg_class. */
 static inline Oid
 rbp_compat_class_number(Form_pg_class class)
 {
@@ -116,21 +119,21 @@ rbp_compat_class_number(Form_pg_class class)
 		RelationMapOidToFilenode(class->oid, false);
 }
 
-/* Is the role the relation's owner, or like one? */
+/* Does the role have the privileges of the relation's owner? */
 static inline bool
 rbp_compat_is_owner(Oid relation, Oid role)
 {
 	return pg_class_ownercheck(relation, role);
 }
 
-/* The relation of this database whose files have that name, or InvalidOid. */
+/* The relation of this database that has files of that name, or InvalidOid. */
 static inline Oid
 rbp_compat_relid(Oid spc, Oid rel)
 {
 	return RelidByRelfilenode(spc, rel);
 }
 
-/* A set of n events to wait for, to be freed with FreeWaitEventSet(). */
+/* Create a WaitEventSet for n events; free it with FreeWaitEventSet(). */
 static inline WaitEventSet *
 rbp_compat_wait_event_set(int n)
 {

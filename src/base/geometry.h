@@ -19,19 +19,22 @@
 #define RBP_EXTENT_SLOT(extent)	((extent) * RBP_EXTENT_PAGES)	/* its first */
 #define RBP_INVALID_SLOT		UINT32_MAX
 
-/* Regions that can be in use at a time; what is counted is counted for each. */
+/* Maximum number of regions in use; counters are kept for each region */
 #define RBP_MAX_REGIONS			8192
 
-/* Pages that are read or written in one batch. */
+/* Maximum number of pages that are read or written in one batch */
 #define RBP_MAX_BATCH			32
 
-/* Limits of databases. */
+/* Maximum number of database limits */
 #define RBP_LIMITS				254
 
-/* Instead of a number of pages: half of those that there is room for. */
+/* Special number of pages: half of the pages that there is room for */
 #define RBP_KEEP_HALF			UINT64_MAX
 
-/* Of a temporary file's name, with the zero; longer ones are not kept. */
+/*
+ * Size of a buffer for a temporary file's name, including the terminating
+ * zero; files with longer names are not spilled
+ */
 #define RBP_SPILL_NAME_LEN		160
 
 #endif							/* RBP_GEOMETRY_H */

@@ -52,7 +52,7 @@ static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
 static int	keep_max_size = -1; /* MB */
-static int	database_limit = -1;	/* read in the catalog, see
+static int	database_limit = -1;	/* read from the catalog: see
 									 * policy/server.c */
 
 static const struct config_enum_entry use_tier_choices[] = {
@@ -101,7 +101,7 @@ check_broker(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/* Transports are above this room. */
+/* Set by rbp_guc_init(), since this room must not call the transport room. */
 static bool (*is_transport) (const char *name) = NULL;
 
 static bool
@@ -191,7 +191,7 @@ check_rdma_device(char **newval, void **extra, GucSource source)
 	}
 	if (name[0] == '.' || strpbrk(name, "/ \t\r\n") != NULL)
 	{
-		GUC_check_errdetail("It is the name of an RDMA device, such as \"mlx5_0\", and not of a file.");
+		GUC_check_errdetail("The value must be the name of an RDMA device, such as \"mlx5_0\", and not of a file.");
 		GUC_check_errhint("\"rdma link\" lists the devices.");
 		return false;
 	}
@@ -199,8 +199,9 @@ check_rdma_device(char **newval, void **extra, GucSource source)
 }
 
 /*
- * Connections are made anew when what they were made by changes.  A reload
- * assigns all that stands in the file, whether it changes or not.
+ * When a setting changes on which connections depend, connections are made
+ * anew.  A reload assigns every setting in the file, whether its value
+ * changes or not, so the old value is compared.
  */
 #define ASSIGN_STRING(name) \
 static void \
@@ -303,14 +304,14 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.page_cache_first",
 							 "Reads a page from the file rather than from a donor if the operating system's page cache has it.",
-							 "\"auto\" asks where that pays, by what reads have cost lately.",
+							 "\"auto\" asks the page cache where that pays, by the recent costs of reads.",
 							 &rbp_guc_page_cache_first,
 							 RBP_PAGE_CACHE_AUTO, page_cache_choices,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.use_tier",
-							 "Lets the session's page reads be served from the tier, and what it reads go there.",
-							 "\"read\" serves them, but captures nothing of what the session reads.",
+							 "Uses the tier for the pages that the session reads.",
+							 "\"read\" serves pages from the tier, but captures none that the session reads.",
 							 &rbp_guc_use_tier,
 							 RBP_USE_TIER_ON, use_tier_choices,
 							 PGC_USERSET, 0,
@@ -330,7 +331,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_tablespaces, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.policy_interval",
-							"How often policies are looked at, if nothing else calls for it.",
+							"Sets the interval between reviews of policies, if no event triggers one.",
 							NULL,
 							&rbp_guc_policy_interval,
 							60, 1, 24 * 3600,
@@ -338,14 +339,14 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.database_limit",
 							"The most memory of the tier for a database; -1 for no limit.",
-							"It is for ALTER DATABASE alone: see remote_bp_set_database_limit().",
+							"Only for ALTER DATABASE; see remote_bp_set_database_limit().",
 							&database_limit,
 							-1, -1, 16 * 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_MB,
 							NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.bypass",
-							 "Passes donors by where the disk costs less, for pages and for temporary blocks.",
-							 "Donors are tried again and again, so that they are used when they are quicker.",
+							 "Bypasses donors where the disk is faster, for pages and for temporary blocks.",
+							 "Donors are retried, so that they are used again when they are faster.",
 							 &rbp_guc_bypass,
 							 RBP_BYPASS_AUTO, bypass_choices,
 							 PGC_USERSET, 0,
@@ -358,7 +359,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.idle_connection_timeout",
-							"Connections to donors that are not used for so long are closed.",
+							"Closes connections to donors that were not used for this long.",
 							"0 keeps them.",
 							&idle_connection_timeout,
 							300, 0, 7 * 24 * 3600,
@@ -422,7 +423,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.temp_tier_size",
 							"Remote memory that is leased for temporary data; 0 for none.",
-							"What lies there has no other copy, unless remote_bp.temp_mirror is on.",
+							"Data there has no other copy, unless remote_bp.temp_mirror is on.",
 							&rbp_guc_temp_tier_size,
 							0, 0, 8 * 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_MB,

@@ -36,7 +36,8 @@ extern int	rbp_guc_page_cache_first;
 typedef enum RbpUseTier
 {
 	RBP_USE_TIER_ON,
-	RBP_USE_TIER_READ,			/* what this session reads is not captured */
+	RBP_USE_TIER_READ,			/* pages that this session reads are not
+								 * captured */
 	RBP_USE_TIER_OFF
 } RbpUseTier;
 
@@ -63,7 +64,7 @@ extern bool rbp_guc_temp_mirror;	/* these three: userset */
 extern bool rbp_guc_spill_temp_files;
 extern bool rbp_guc_spill_temp_tables;
 
-/* How RDMA devices are used; what the values mean: RbpVerbsConfig. */
+/* Use of RDMA devices; see RbpVerbsConfig for the meaning of the values */
 extern char *rbp_guc_rdma_device;
 extern int	rbp_guc_rdma_port;
 extern int	rbp_guc_rdma_gid_index;
@@ -72,18 +73,18 @@ extern int	rbp_guc_rdma_ack_timeout;
 extern int	rbp_guc_rdma_retry_count;
 
 /*
- * Moves when a setting changes in this process that connections are made by:
- * remote_bp.transport and remote_bp.rdma_*.
+ * Incremented when a setting changes, in this process, on which connections
+ * depend: remote_bp.transport and remote_bp.rdma_*.
  */
 extern uint32 rbp_guc_connect_serial;
 
 /*
- * Define the settings; in _PG_init.  known_transport: is there a transport of that
- * name?
+ * Define the settings.  Call this in _PG_init.  known_transport returns
+ * whether a transport of that name exists.
  */
 extern void rbp_guc_init(bool (*known_transport) (const char *name));
 
-/* MB that the lease should have now. */
+/* MB of memory to lease for the buffer tier */
 extern int	rbp_guc_tier_size_wanted(void);
 
 /* remote_bp.keep_max_size, for rbp_directory_set_keep_max(). */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hash.c
- *	  XXH3-64 of a page: baseline vectors, and the choice.
+ *	  XXH3-64 of a page: the generic implementation, and the choice of one.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,8 +3,8 @@
  * hash.h
  *	  XXH3-64 of a page, with the widest vectors that the CPU has.
  *
- * The same value whatever the vectors.  libxxhash's header is compiled in,
- * since a call into the shared library takes three times as long.
+ * All implementations compute the same value.  libxxhash's header is compiled
+ * in, since a call into the shared library takes three times as long.
  *
  *-------------------------------------------------------------------------
  */

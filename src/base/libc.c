@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * libc.c
- *	  The file calls that are wrapped, as they are without wrappers.
+ *	  The original libc functions of the file calls that are wrapped.
  *
  *-------------------------------------------------------------------------
  */

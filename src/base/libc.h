@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * libc.h
- *	  The file calls that are wrapped, as they are without wrappers.
+ *	  The original libc functions of the file calls that are wrapped.
  *
- * Whoever stands in for one of these calls makes the real one through
- * rbp_libc: a plain call would come back to the wrapper.
+ * Wrappers call the original functions through rbp_libc: a plain call would
+ * recurse into the wrapper.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,7 +15,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-/* The calls that are wrapped; as a table of wrappers, or of originals. */
+/* The calls that are wrapped: a table of wrappers, or of original functions */
 typedef struct RbpLibc
 {
 	int			(*open) (const char *path, int flags,...);
@@ -42,7 +42,7 @@ typedef struct RbpLibc
 									off_t *off_out, size_t len, unsigned flags);
 } RbpLibc;
 
-/* What the server would call without us; set before any wrapper can run. */
+/* The original functions; set before any wrapper can run */
 extern RbpLibc rbp_libc;
 
 #endif							/* RBP_LIBC_H */

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * lock.h
- *	  The lock of a directory partition: an LWLock in the server, a pthread
- *	  rwlock in the unit tests, so that the directory is tested as it is.
+ *	  The lock of a directory partition: an LWLock in the server, and a
+ *	  pthread rwlock in the unit tests, so that these test the directory
+ *	  unchanged.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,16 +49,16 @@ rbp_lock_tranche(const char *name)
 typedef LWLock RbpLock;
 
 /*
- * A tranche of that name.  To be called with each initialization of shared
- * memory, which resets the server's count of tranches: an id that was kept from
- * before a crash of a backend would be given out once more.
+ * Register a tranche of that name.  Call this at each initialization of
+ * shared memory.  That resets the server's count of tranches, so an id kept
+ * from before a crash of a backend would be assigned twice.
  */
 static inline int
 rbp_lock_tranche(const char *name)
 {
 	int			tranche = LWLockNewTrancheId();
 
-	/* this is the postmaster, whose children inherit it */
+	/* the postmaster registers it, and its children inherit that */
 	LWLockRegisterTranche(tranche, name);
 	return tranche;
 }

@@ -3,19 +3,20 @@
  * page_cache.c
  *	  Ask the operating system's page cache whether it has parts of a file.
  *
- * cachestat(2), since Linux 6.5, counts the pages of a range of a file that
- * are cached.  Before that, mincore(2) tells it of a mapping, which is made for
- * a whole segment at the first question and never touched, so that it takes
- * address space and no memory.  It is unmapped when the file is closed, because
- * a mapping would keep a file's blocks after its unlink.  preadv2() with
- * RWF_NOWAIT would answer too, but it starts a read of the disk for each page
- * that is not there.
+ * cachestat(2), since Linux 6.5, counts the cached pages in a range of a
+ * file.  On older kernels, mincore(2) answers for a mapping.  A whole segment
+ * is mapped at the first question and never touched, so that the mapping
+ * takes address space but no memory.  It is unmapped when the file is closed,
+ * because a mapping would keep the file's blocks allocated after its unlink.
+ * preadv2() with RWF_NOWAIT would answer too, but it starts a read of the
+ * disk for each page that is not cached.
  *
- * Which of the two is used is found by trying on a file of the data directory
- * that was just read: a kernel, or what confines a container, may refuse the
- * one or the other, and on some stacked file systems the first looks at the
- * wrong cache.  A file of which it says that a block which was just read is not
- * cached is never asked about again; until one was read, only a yes counts.
+ * The method is chosen by trying both on a file of the data directory that
+ * was just read: the kernel, or the confinement of a container, may refuse
+ * one of them, and on some stacked file systems cachestat() examines the
+ * wrong cache.  If the answer for a block that was just read is "not cached",
+ * the file is never asked about again.  Until a block was read, only a
+ * positive answer is trusted.
  *
  * Refaults are reads of pages that the page cache had and gave up not long
  * ago (Documentation/mm/workingset in the kernel).  memory.stat has their
@@ -39,14 +40,14 @@
 #include "base/page_cache.h"
 #include "common/clock.h"
 
-/* The same for all architectures; the libc's headers may be older. */
+/* The number is the same on all architectures; libc's headers may be older */
 #ifndef SYS_cachestat
 #define SYS_cachestat			451
 #endif
 
 #define SEGMENT_BYTES			((Size) RELSEG_SIZE * BLCKSZ)
 
-/* Of <linux/mman.h>, since 6.5. */
+/* As in <linux/mman.h> since 6.5 */
 typedef struct CacheRange
 {
 	uint64		off;
@@ -69,7 +70,7 @@ typedef enum Method
 	METHOD_MINCORE
 } Method;
 
-/* Refaults a second that count; some there always are. */
+/* Fewer refaults per second than this are ignored; there are always some */
 #define REFAULTS_MIN			16
 #define LOOK_EVERY_NS			INT64CONST(2000000000)
 #define THRASHES_FOR_NS			INT64CONST(60000000000)
@@ -77,16 +78,16 @@ typedef enum Method
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
-static pg_atomic_uint32 *keeps;	/* what it has: see rbp_page_cache_keeps() */
+static pg_atomic_uint32 *keeps;	/* result for rbp_page_cache_keeps() */
 
-/* Pages of the system that the range [from, to) touches. */
+/* Number of memory pages that the range [from, to) touches. */
 static inline uint64
 pages_of(off_t from, off_t to)
 {
 	return ((uint64) to + os_page - 1) / os_page - (uint64) from / os_page;
 }
 
-/* How many pages of the range are cached, or -1. */
+/* Number of cached memory pages in the range, or -1 on error. */
 static int64
 count_cached(int fd, off_t offset, Size len)
 {
@@ -108,7 +109,7 @@ ask_cachestat(int fd, off_t offset, int n, bool *cached)
 		return false;
 	if (n > 1 && count > 0 && count < (int64) pages_of(offset, offset + len))
 	{
-		/* some are: ask for each */
+		/* some are cached: ask for each block */
 		for (int i = 0; i < n; i++)
 			if (!ask_cachestat(fd, offset + (off_t) i * BLCKSZ, 1, &cached[i]))
 				return false;
@@ -122,7 +123,7 @@ ask_cachestat(int fd, off_t offset, int n, bool *cached)
 static bool
 ask_mincore(int fd, RbpCacheView *view, off_t offset, int n, bool *cached)
 {
-	/* each block may touch more pages than its share, at both ends */
+	/* a block may touch one more page than its share, at both ends */
 	unsigned char vec[RBP_MAX_BATCH * (BLCKSZ / 4096) + 2];
 	Size		from = (Size) offset / os_page * os_page;
 	Size		to = (Size) offset + (Size) n * BLCKSZ;
@@ -167,8 +168,8 @@ ask_by(Method how, int fd, RbpCacheView *view, off_t offset, int n,
 }
 
 /*
- * A system call filter may end the process for a call that is newer than the filter:
- * let a child try.
+ * May we call cachestat()?  A system call filter may kill the process for a
+ * call that is newer than the filter, so let a child try.
  */
 static bool
 call_is_allowed(int fd)
@@ -189,7 +190,10 @@ call_is_allowed(int fd)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* Then it is not ours to spend on a mapping for each segment. */
+/*
+ * Is address space limited?  If so, do not use it up for mappings of
+ * segments.
+ */
 static bool
 address_space_is_limited(void)
 {
@@ -211,7 +215,7 @@ rbp_page_cache_init(void)
 	if (page >= 4096)
 		os_page = (Size) page;
 
-	/* any file will do that there always is, and that has a page */
+	/* any file that always exists and has a page will do */
 	snprintf(path, sizeof(path), "%s/PG_VERSION", DataDir);
 	fd = open(path, O_RDWR | PG_BINARY);
 	if (fd < 0)
@@ -263,12 +267,12 @@ rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
 		return false;
 	if (!ask_by(method, fd, view, offset, n, cached))
 	{
-		/* and not again for each page */
+		/* do not try again for each page */
 		view->tried = true;
 		view->tells = false;
 		return false;
 	}
-	/* that something is cached can only be true */
+	/* a positive answer is always right */
 	for (int i = 0; i < n && !view->tried; i++)
 		view->tried = view->tells = cached[i];
 	return view->tried;
@@ -294,7 +298,7 @@ rbp_page_cache_forget(RbpCacheView *view)
 	memset(view, 0, sizeof(*view));
 }
 
-/* The field's value in a file of lines "field value". */
+/* Read the value of a field from a file with lines "field value". */
 static bool
 read_field(const char *path, const char *field, uint64 *value)
 {
@@ -316,8 +320,8 @@ read_field(const char *path, const char *field, uint64 *value)
 }
 
 /*
- * The file that has the refaults of our control group, or of the host: the
- * first of those that there may be that has the field.
+ * Find the file with the refault count of our control group, or of the host:
+ * the first candidate that has the field.
  */
 static void
 find_refaults(char *path, Size len)
@@ -344,7 +348,10 @@ find_refaults(char *path, Size len)
 			mount = "/sys/fs/cgroup/memory";
 		else
 			continue;
-		/* in a container the path may be that of outside: then its root */
+		/*
+		 * in a container, the path may be the one outside the container: then
+		 * use the root
+		 */
 		for (int i = 0; i < 2; i++)
 		{
 			snprintf(path, len, "%s%s/memory.stat", mount, i == 0 ? group : "");
@@ -374,7 +381,7 @@ rbp_page_cache_shmem_init(void *mem)
 }
 
 int64
-rbp_page_cache_mind(void)
+rbp_page_cache_watch(void)
 {
 	int64		now = rbp_now_ns();
 	static char path[MAXPGPATH];
@@ -394,20 +401,23 @@ rbp_page_cache_mind(void)
 		(looked_at != 0 &&
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
 	{
-		/* perhaps it is what we do with a page cache that keeps what it has */
+		/*
+		 * our reads since the page cache began to keep its pages may have
+		 * caused this
+		 */
 		if (pg_atomic_read_u32(keeps) != 0)
 			thrashes_for = now - keeps_since > thrashes_for ? THRASHES_FOR_NS :
 				Min(thrashes_for * 2, THRASHES_FOR_MAX_NS);
 		thrashed_at = now;
 	}
-	/* not by the first look, which has nothing to compare with */
+	/* the first reading has nothing to compare with */
 	kept = method != METHOD_NONE && looked_at != 0 &&
 		(thrashed_at == 0 || now - thrashed_at >= thrashes_for) ? 1 : 0;
 	if (kept != 0 && pg_atomic_read_u32(keeps) == 0)
 		keeps_since = now;
 	looked_at = now;
 	before = refaults;
-	/* all processes read it, so that it is written only when it changes */
+	/* all processes read it, so write it only when it changes */
 	if (pg_atomic_read_u32(keeps) != kept)
 		pg_atomic_write_u32(keeps, kept);
 	return -1;

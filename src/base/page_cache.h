@@ -3,9 +3,9 @@
  * page_cache.h
  *	  Ask the operating system's page cache whether it has parts of a file.
  *
- * A question reads nothing and starts no read.  The answer may be out of date
- * as soon as it is there, so it is good for choosing where to read from, and
- * for nothing else.
+ * A question does not read anything from disk, nor start a read.  The answer
+ * may be outdated immediately, so it may only be used to choose where to read
+ * from.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,19 +15,19 @@
 #include "postgres.h"
 
 /*
- * What is known of an open file, private to the process.  All zeros: nothing
+ * State of an open file, private to the process.  All zeros: nothing is known
  * yet.
  */
 typedef struct RbpCacheView
 {
-	void	   *map;			/* for mincore(); NULL: none */
-	bool		tried;			/* it is known whether it can tell: */
+	void	   *map;			/* mapping for mincore(); NULL: none */
+	bool		tried;			/* tells is valid */
 	bool		tells;
 } RbpCacheView;
 
 /*
- * Find out how to ask: in the postmaster, before any fork, once.  Never
- * raises; where nothing can be asked, the answer to all questions is that.
+ * Find out how to ask.  Call this once, in the postmaster, before any fork.
+ * Never raises an error; if there is no method, all questions fail.
  */
 extern void rbp_page_cache_init(void);
 
@@ -35,18 +35,20 @@ extern void rbp_page_cache_init(void);
 extern const char *rbp_page_cache_method(void);
 
 /*
- * Which of the n blocks from offset on are in the page cache?  offset is a
- * multiple of BLCKSZ below that of the end of a segment file, n is at most RBP_MAX_BATCH.
- * False: this file cannot tell, or it is not known yet whether a no means
- * anything.
+ * Store in cached[] which of the n blocks from offset on are in the page
+ * cache.  offset is a multiple of BLCKSZ, and the blocks are within one
+ * segment; n is at most RBP_MAX_BATCH.  Returns false if the file's file
+ * system cannot answer, or if it is not known yet whether its negative
+ * answers are reliable.
  */
 extern bool rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
 							   bool *cached);
 
 /*
- * The block at offset was just read, and so must be in the page cache: the
- * first time, this shows whether the file's file system can tell.  One that
- * has a cache of its own, or passes it by, cannot.
+ * Check the file system's answer: the block at offset was just read, and so
+ * must be in the page cache.  Only the first call for an open file does
+ * anything.  A file system that has a cache of its own, or bypasses the page
+ * cache, cannot answer.
  */
 extern void rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset);
 
@@ -54,22 +56,23 @@ extern Size rbp_page_cache_shmem_size(void);
 extern void rbp_page_cache_shmem_init(void *mem);
 
 /*
- * A duty of one process, which does it again and again: look, each two seconds at most,
- * whether the page cache gives pages up that are needed again.  As the kernel
- * counts it (refaults), for the control group that we are in or, where it does
- * not count, for the host.  Returns -1: it need not be called at any certain time.
+ * A duty (RbpDuty) of one process: check, every two seconds at most, whether
+ * the page cache evicts pages that are needed again, by the kernel's count of
+ * refaults for our control group or, if that is not counted, for the host.
+ * Returns -1: it need not be called at a certain time.
  */
-extern int64 rbp_page_cache_mind(void);
+extern int64 rbp_page_cache_watch(void);
 
 /*
- * It has given up none that count, for a minute or since the start, and somebody counts;
- * and it can be asked.
- * What begins to use it then may be why it gives pages up again: then it is longer
+ * Does the page cache keep its pages?  That is, it can be asked, refaults are
+ * counted, and there was no significant number of them for a minute or since
+ * the start.  If refaults start again soon after the answer became true, our
+ * own use of the page cache may be the reason: then the time becomes longer
  * than a minute, up to an hour.
  */
 extern bool rbp_page_cache_keeps(void);
 
-/* The file is about to be closed: forget it. */
+/* Discard the state of a file that is about to be closed. */
 extern void rbp_page_cache_forget(RbpCacheView *view);
 
 #endif							/* RBP_PAGE_CACHE_H */

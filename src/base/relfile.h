@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * relfile.h
- *	  The name of a relation's segment file, and what can be said of a
- *	  relation's files.  No postgres.h.
+ *	  The name of a relation's segment file, and policies for relations'
+ *	  files.  No postgres.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +25,7 @@ typedef enum RbpPolicy
 {
 	RBP_POLICY_DEFAULT,
 	RBP_POLICY_KEEP,
-	RBP_POLICY_NONE				/* not captured, and not published */
+	RBP_POLICY_NONE				/* neither captured nor published */
 } RbpPolicy;
 
 #endif							/* RBP_RELFILE_H */

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * sql.c
- *	  What functions that are called from SQL have in common, and the latencies.
+ *	  Common parts of the functions that are called from SQL, and
+ *	  remote_bp_stat_latency.
  *
- * None of these takes a lock for longer than a look at shared memory, and
- * none waits for I/O.
+ * None of these functions holds a lock for longer than it takes to read
+ * shared memory, and none waits for I/O.
  *
  *-------------------------------------------------------------------------
  */
@@ -100,7 +101,7 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 		else
 			nulls[MEAN_US] = nulls[P50_US] = nulls[P90_US] = nulls[P99_US] = true;
 
-		/* buckets that have something in them, by their lower bounds */
+		/* non-empty buckets, identified by their lower bounds */
 		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
 		{
 			if (h.bucket[b] == 0)

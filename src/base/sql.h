@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sql.h
- *	  What functions that are called from SQL have in common.
+ *	  Common parts of the functions that are called from SQL.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,16 +16,23 @@
 
 #define RBP_NS_PER_US	1000.0
 
-/* Every function begins with this: raises if there is no shared memory. */
+/*
+ * Must be called first in every function.  Raises an error if there is no
+ * shared memory.
+ */
 extern void rbp_sql_require_loaded(void);
 
 /*
- * A materialized result; raises if it has not as many columns as the C code
- * fills.  Requires what the above does.
+ * Start a materialized result.  Raises an error if the function is not
+ * declared with the number of columns that the C code fills, or if there is
+ * no shared memory.
  */
 extern ReturnSetInfo *rbp_sql_start_rows(FunctionCallInfo fcinfo, int columns);
 
-/* Raises if the relation's pages are never in shared buffers nor in the tier. */
+/*
+ * Raise an error if the relation's pages are never in shared buffers, and so
+ * never in the tier.
+ */
 extern void rbp_sql_check_buffered(Relation rel);
 
 #endif							/* RBP_SQL_H */

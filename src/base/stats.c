@@ -3,21 +3,21 @@
  * stats.c
  *	  Counters and latency histograms in shared memory.
  *
- * Shared memory holds one header and one stripe for each PGPROC that a
- * process can own.  A process stores to its own stripe only, and only it
- * does, so that counting takes neither lock nor atomic read-modify-write.
- * Stripes only ever grow and outlive their processes: the next owner of the
- * PGPROC goes on where the last one stopped (the locks of the PGPROC free
- * list order the two).
+ * Shared memory holds one header, and one stripe for each PGPROC that a
+ * process can own.  Each stripe is written by one process only, so counting
+ * takes neither a lock nor an atomic read-modify-write.  The values of a
+ * stripe only grow, and outlive the process: the next owner of the PGPROC
+ * continues where the last one stopped (the lock of the PGPROC free list
+ * orders the two).
  *
- * Readers add up all stripes, without stopping anybody, so that a sum is the
- * state of no single instant.  A reset notes the sums of that moment as a
- * baseline, which readers subtract; header->lock makes baseline and sums
- * agree.  Nobody counts while holding it.
+ * Readers sum up all stripes without stopping writers, so a sum is not the
+ * state of a single instant.  A reset notes the current sums as a baseline,
+ * which readers subtract; header->lock keeps baseline and sums consistent.
+ * No process counts while holding it.
  *
  * A wrapper that runs in a signal handler may interrupt a count of its own
- * process between load and store, and its count is then lost.  That is known
- * and cheap to bear; the subtraction below is guarded because of it.
+ * process between load and store, and then its own count is lost.  This is
+ * tolerated; the subtraction in since() is guarded because of it.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +44,7 @@ typedef struct StatsStripe
 	StatsHistogram latency[RBP_NUM_LATENCIES];
 } StatsStripe;
 
-/* A stripe and the padding that keeps its neighbours' stores away from it */
+/* Size of a stripe, padded to avoid false sharing */
 #define STRIPE_SIZE		CACHELINEALIGN(sizeof(StatsStripe))
 
 typedef struct StatsHeader
@@ -156,7 +156,7 @@ rbp_stats_latency(RbpLatency op, int64 ns)
 		return;
 	if (ns < 0)
 		ns = 0;
-	/* in this order, so that no call is counted whose time is not */
+	/* in this order, so that no call is counted without its time */
 	bump(&stripe->latency[op].sum_ns, (uint64) ns);
 	bump(&stripe->latency[op].bucket[rbp_latency_bucket(ns)], 1);
 }
@@ -194,8 +194,8 @@ rbp_histogram_quantile(const RbpHistogram *h, double q)
 	double		rank;
 
 	/*
-	 * The buckets' own sum and not h->count: of a histogram that is being
-	 * written to, the two need not agree.
+	 * Sum up the buckets instead of using h->count: the two need not agree
+	 * for a histogram that is being written to.
 	 */
 	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
 		total += h->bucket[i];
@@ -219,7 +219,7 @@ rbp_histogram_quantile(const RbpHistogram *h, double q)
 	return rbp_latency_lower(RBP_LATENCY_BUCKETS);
 }
 
-/* Sums since the start, with no baseline taken off. */
+/* Sums since server start, without subtracting the baseline. */
 static void
 sum_counters(uint64 counters[RBP_NUM_COUNTERS])
 {

@@ -17,32 +17,32 @@
 #include "datatype/timestamp.h"
 
 /*
- * Every counter: enum suffix, and the column of remote_bp_stat, or of
- * remote_bp_stat_spill.  The order here is the order there.
+ * All counters: suffix of the enum value, and column of remote_bp_stat or of
+ * remote_bp_stat_spill, in the order of the columns.
  */
 #define RBP_TIER_COUNTERS(X) \
 	X(HITS, hits)				/* pages read from donors */ \
 	X(STAGED_HITS, staged_hits) /* pages read from the staging region */ \
 	X(MISSES, misses)			/* pages read from the file, tier in use */ \
-	X(PAGE_CACHE_READS, page_cache_reads)	/* of these, from the page cache */ \
-	X(DISK_READS, disk_reads)	/* ... from disk; of the rest it is not known */ \
-	X(PAGE_CACHE_FIRST, page_cache_first)	/* of misses, although a donor had it */ \
-	X(PAGE_CACHE_FILLS, page_cache_fills)	/* read from disk so that it has them */ \
-	X(BYPASSED, bypassed)		/* likewise, from disk: donors are slower */ \
+	X(PAGE_CACHE_READS, page_cache_reads)	/* misses served by the page cache */ \
+	X(DISK_READS, disk_reads)	/* misses read from disk; else not known */ \
+	X(PAGE_CACHE_FIRST, page_cache_first)	/* misses: the page cache had it, a donor too */ \
+	X(PAGE_CACHE_FILLS, page_cache_fills)	/* misses: to fill the page cache */ \
+	X(BYPASSED, bypassed)		/* misses: the disk is faster than the donor */ \
 	X(CAPTURES, captures)		/* victims copied to staging */ \
 	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already */ \
-	X(SKIP_UNKNOWN, skips_unknown)	/* frame's page not known */ \
-	X(SKIP_STALE, skips_stale)	/* page written or dropped since */ \
+	X(SKIP_UNKNOWN, skips_unknown)	/* frame had no claim */ \
+	X(SKIP_STALE, skips_stale)	/* page was written or dropped meanwhile */ \
 	X(SKIP_CHANGED, skips_changed)	/* frame differs from the disk */ \
 	X(SKIP_CACHED, skips_cached)	/* the page cache has it, and keeps it */ \
-	X(SKIP_SLOW, skips_slow)	/* donors are not quicker than the disk */ \
-	X(SKIP_POLICY, skips_policy)	/* somebody has said so */ \
+	X(SKIP_SLOW, skips_slow)	/* donors are not enough faster than the disk */ \
+	X(SKIP_POLICY, skips_policy)	/* excluded by a policy or setting */ \
 	X(DROPS_FULL, drops_full)	/* no staging slot free */ \
 	X(PUSHES, pushes)			/* pages written to donors and published */ \
-	X(PUSH_STALE, pushes_stale) /* pushed, but out of date by then */ \
+	X(PUSH_STALE, pushes_stale) /* pushed, but out of date when published */ \
 	X(PUSH_FAILED, pushes_failed)	/* write to the donor failed */ \
 	X(PUSH_NO_SLOT, pushes_no_slot) /* no slot to push into */ \
-	X(EVICTIONS, evictions)		/* live pages given up for others */ \
+	X(EVICTIONS, evictions)		/* live pages evicted to make room */ \
 	X(INVALIDATIONS, invalidations) /* entries dropped by a write */ \
 	X(GENERATIONS, generations) /* relation forks truncated or dropped */ \
 	X(RACES, races)				/* slot reused while it was read */ \
@@ -58,18 +58,19 @@
 	X(BYTES_READ, bytes_read)	/* from donors */ \
 	X(BYTES_WRITTEN, bytes_written)	/* to donors */ \
 	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \
-	X(PREFETCHES_SAVED, prefetches_saved)	/* advice not given: page is here */
+	X(PREFETCHES_SAVED, prefetches_saved)	/* prefetches of the server
+											 * dropped: the tier has the page */
 
 #define RBP_SPILL_COUNTERS(X) \
 	X(SPILL_WRITES, writes)	/* temporary blocks written to donors */ \
 	X(SPILL_READS, reads) /* temporary blocks read from donors */ \
 	X(SPILL_READ_AHEAD, read_ahead)	/* of these, before they were asked for */ \
 	X(SPILL_STAGED_READS, staged_reads)	/* read while in staging */ \
-	X(SPILL_LOCAL, local) /* whole blocks put into the real file: no room */ \
-	X(SPILL_BYPASSED, bypassed)	/* put there because it costs less */ \
-	X(SPILL_RESCUED, rescued) /* put there because a donor failed */ \
-	X(SPILL_EVACUATED, evacuated) /* moved, to give memory back */ \
-	X(SPILL_MIRROR_READS, mirror_reads)	/* had from the second copy */ \
+	X(SPILL_LOCAL, local) /* whole blocks put into the real file: no room on donors */ \
+	X(SPILL_BYPASSED, bypassed)	/* blocks put into the real file because it is faster */ \
+	X(SPILL_RESCUED, rescued) /* blocks put into the real file because a donor failed */ \
+	X(SPILL_EVACUATED, evacuated) /* blocks moved to give memory back */ \
+	X(SPILL_MIRROR_READS, mirror_reads)	/* blocks read from the second copy */ \
 	X(SPILL_HASH_FAILURES, hash_failures) /* copies that did not match */ \
 	X(SPILL_LOST, lost)	/* reads that failed: EIO */
 
@@ -90,7 +91,7 @@ typedef enum RbpCounter
 	X(HIT, hit)					/* a read served by a donor, hash included */ \
 	X(STAGED, staged_hit) \
 	X(DISK, disk_read)			/* a read of relation pages from disk */ \
-	X(CAPTURE, capture)			/* what a capture adds to a read */ \
+	X(CAPTURE, capture)			/* time that captures add to a read */ \
 	X(PUSH, push)				/* a batch written to donors */ \
 	X(CONNECT, connect)			/* connecting to a donor */ \
 	X(SPILL_READ, spill_read)	/* a read of a temporary file, from donors */ \
@@ -105,9 +106,9 @@ typedef enum RbpLatency
 } RbpLatency;
 
 /*
- * Histogram buckets: 4 for each power of two of nanoseconds, so that a
- * percentile is known within a quarter.  Bucket b covers
- * [rbp_latency_lower(b), rbp_latency_lower(b + 1)) ns; the last is open.
+ * Histogram buckets: 4 for each power of two of nanoseconds, so percentiles
+ * are accurate to a quarter.  Bucket b covers [rbp_latency_lower(b),
+ * rbp_latency_lower(b + 1)) ns; the last one is open-ended.
  */
 #define RBP_LATENCY_BUCKETS		128
 
@@ -140,8 +141,9 @@ extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
 extern TimestampTz rbp_stats_reset_time(void);
 
 /*
- * What went wrong last, for the view; "" and 0 since a reset.  For processes
- * that may wait for a lock: the lease worker and the pusher.
+ * The last error, for the view; "" and 0 if there was none since the last
+ * reset.  Only for processes that may wait for a lock: the lease worker and
+ * the pusher.
  */
 #define RBP_LAST_ERROR_LEN		512
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * buffer.h
- *	  The buffer tier: hit, miss, capture, invalidate; and what is to stay.
+ *	  The buffer tier: hits, misses, capture, invalidation; and policies.
  *
- * These functions stand in for file calls.  They answer as the call would,
- * with its return value and errno; they never raise, never allocate, and
- * wait at most remote_bp.io_timeout beyond what the disk takes.
+ * Functions that replace file calls return what the call would return, and
+ * set errno likewise.  They never raise errors and never allocate memory, and
+ * wait at most remote_bp.io_timeout longer than the disk access takes.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,10 +27,13 @@ extern Size rbp_tier_shmem_size(void);
 extern void rbp_tier_shmem_init(void *mem);
 extern uint32 rbp_tier_max_extents(void);
 
-/* What is done with the buffer tier's extents. */
+/* Callbacks of remote for the extents of the buffer tier. */
 extern const RbpRemotePoolOps rbp_tier_pool_ops;
 
-/* No more shared memory in this process: pass everything through. */
+/*
+ * Shared memory is about to be detached from this process: from now on, pass
+ * every call through to libc.
+ */
 extern void rbp_tier_stand_down(void);
 
 /*
@@ -40,12 +43,12 @@ extern void rbp_tier_stand_down(void);
 extern bool rbp_tier_attached(void);
 
 /*
- * For the view: can no page be served or captured now?  Then the reason, as
- * text, into buf.
+ * For the view: returns true if no page can be served or captured now, and
+ * stores the reason in buf.
  */
 extern bool rbp_tier_unusable_reason(char *buf, Size len);
 
-/* The block of the relation fork that an offset in this segment file is in. */
+/* Block number, in the relation fork, at an offset in this segment file. */
 static inline BlockNumber
 rbp_block_of(const RbpRelFile *file, off_t offset)
 {
@@ -54,63 +57,76 @@ rbp_block_of(const RbpRelFile *file, off_t offset)
 }
 
 /*
- * preadv() of whole, aligned pages into shared buffer frames.  cache: what is
- * known of the descriptor.
+ * preadv() of whole, aligned pages into shared buffer frames.  cache holds
+ * what is known about the page cache's part in this file.
  */
 extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 							 const struct iovec *iov, int iovcnt, off_t offset);
 
-/* pwritev() to a relation file, of anything. */
+/* pwritev() to a relation file, of any offset and length. */
 extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file,
 							  const struct iovec *iov, int iovcnt, off_t offset);
 
-/* Are iov's pages whole and in shared buffer frames? */
+/* Does iov consist of whole pages in shared buffer frames? */
 extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
 
-/* This process reads from staging and from files alone, and connects to no donor. */
+/*
+ * From now on, this process connects to no donor: it reads pages from staging
+ * and from files only.
+ */
 extern void rbp_tier_set_unconnected(void);
 
 /*
- * Prewarm.  While prewarming is on, this process captures whatever it reads from
- * the file; the caller turns it off, on errors too.
+ * Turn prewarming on or off.  While it is on, this process captures every
+ * page that it reads from a file.  The caller must turn it off even if an
+ * error is raised.
  */
 extern void rbp_tier_set_prewarming(bool on);
 
 /* May the relation's pages be in the tier, by policy and tablespace? */
 extern bool rbp_tier_wants(const RbpRelFile *file);
 
-/* Is the block in the tier, whether it could be read now or not? */
+/* Is the block in the tier?  It need not be readable at the moment. */
 extern bool rbp_tier_has_block(const RbpRelFile *file, BlockNumber block);
 
-/* The same; and it is kept from now on if its policy is that, and there is room. */
+/*
+ * Like rbp_tier_has_block(); moreover, if the relation's policy is keep and
+ * there is room, the page is kept from now on.
+ */
 extern bool rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block);
 
-/* Would it find room there without another one being given up for it? */
+/* Is there room for the block in the tier without evicting another page? */
 extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
 
-/* What became of a page that was to be staged; victims were copied from REFUSED on. */
+/*
+ * Result of staging a page.  A victim counts as copied from RBP_STAGE_REFUSED
+ * on.
+ */
 typedef enum RbpStageResult
 {
-	RBP_STAGE_STALE,			/* written or dropped since */
-	RBP_STAGE_FULL,				/* no staging slot is free: perhaps later */
-	RBP_STAGE_REFUSED,			/* not known to be what the disk has, or not fit
-								 * to be kept */
-	RBP_STAGE_PRESENT,			/* the tier had it by then */
+	RBP_STAGE_STALE,			/* the page was written or dropped meanwhile */
+	RBP_STAGE_FULL,				/* no staging slot is free: the caller may try
+								 * again */
+	RBP_STAGE_REFUSED,			/* the page may differ from the disk, or is
+								 * not wanted */
+	RBP_STAGE_PRESENT,			/* the tier has the page already */
 	RBP_STAGE_DONE
 } RbpStageResult;
 
 /*
- * Stage the block that a frame holds, if that is what the disk has.  The caller has
- * the buffer pinned and its content locked exclusively, so that nobody reads or
- * writes it meanwhile.
+ * Stage the block that a frame holds, if it equals the block on disk.  The
+ * caller holds a pin and an exclusive content lock on the buffer, so that
+ * nobody reads or writes it meanwhile.
  */
 extern RbpStageResult rbp_tier_prewarm_frame(const RbpRelFile *file,
 										   BlockNumber block, const char *frame);
 
 /*
- * The same for a block that was refused, with the same lock held through
- * both: begin, read the page from the file into memory of one's own, and stage that.
- * False if the block cannot be in the tier.
+ * Stage a block that rbp_tier_prewarm_frame() refused.  While holding the
+ * same lock throughout, the caller calls rbp_tier_prewarm_begin(), reads the
+ * page from the file into private memory, and passes that to
+ * rbp_tier_prewarm_page().  rbp_tier_prewarm_begin() returns false if the
+ * block cannot be in the tier.
  */
 extern bool rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 								   RbpVersion *version);
@@ -119,37 +135,37 @@ extern RbpStageResult rbp_tier_prewarm_page(const RbpRelFile *file,
 										  RbpVersion *version);
 
 /*
- * Is so much of staging in use that who prewarms should wait?  Wakes the pusher if so,
- * which makes room.
+ * Is so much of staging in use that prewarming should wait?  If so, this
+ * wakes the pusher, which frees staging slots.
  */
 extern bool rbp_tier_staging_is_busy(void);
 
-/* Would hardly any page more find room without another being given up? */
+/* Is there room for hardly any more page without evicting another one? */
 extern bool rbp_tier_is_full(void);
 
-/* Pages of the tier, now. */
+/* Current numbers of pages. */
 typedef struct RbpTierPages
 {
-	uint64		remote;			/* donors have them */
-	uint64		kept;			/* of these, to be kept */
-	uint64		staged;			/* on the way there */
-	uint64		free;			/* room for so many more */
-	uint64		online;			/* room in all */
-	uint64		max;			/* room that there can be */
+	uint64		remote;			/* pages on donors */
+	uint64		kept;			/* ... of which kept by policy */
+	uint64		staged;			/* pages in staging */
+	uint64		free;			/* free slots */
+	uint64		online;			/* slots of online extents */
+	uint64		max;			/* slots of a tier of maximum size */
 } RbpTierPages;
 
 extern void rbp_tier_pages(RbpTierPages *pages);
 
-/* The fork is about to change other than by pwrite, or just did. */
+/* The fork is about to change, or has just changed, other than by pwrite. */
 extern void rbp_tier_fork_changed(const RbpRelFile *file);
 
 /*
- * Some relation file that cannot be named may change from here on: turn the
- * tier off until restart.
+ * From now on, some relation file may change without notice, and it is not
+ * known which one: turn the tier off until the server restarts.
  */
 extern void rbp_tier_lost_track(const char *why);
 
-/* Are these blocks all in the tier, so that reading them ahead is wasted? */
+/* Are all of these blocks in the tier, so that prefetching them is useless? */
 extern bool rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block,
 								int nblocks);
 
@@ -161,24 +177,25 @@ extern Size rbp_pusher_shmem_size(void);
 extern void rbp_pusher_shmem_init(void *mem);
 
 /*
- * What others have to do now and then, done by the pusher between batches in the
- * order given: never waits long.  Returns ns until it is to be called again at the latest, -1
- * if that is not before somebody wakes the pusher.  It may be called sooner, for another
- * duty's sake.
+ * A periodic task of another module, which the pusher runs between batches,
+ * in the order given.  It must never wait long.  It returns the ns after
+ * which it must be called again at the latest, or -1 if only a wake-up of the
+ * pusher needs to call it again.  It may be called earlier because of another
+ * duty.
  */
 typedef int64 (*RbpDuty) (void);
 
-/* duties: kept by reference, ends with NULL.  In _PG_init. */
+/* duties is kept by reference and ends with NULL.  Call this in _PG_init. */
 extern void rbp_pusher_set_duties(const RbpDuty *duties);
 
 /* Register the worker; from _PG_init. */
 extern void rbp_pusher_register(void);
 
-/* Wake the pusher: a duty is to be done now, or pages wait. */
+/* Wake the pusher, because a duty should run now or pages wait. */
 extern void rbp_pusher_wake(void);
 
 /*
- * ---- what is to stay, and what is not to come ----------------------------------
+ * ---- policies: pages to keep, pages to exclude, limits ---------------------------
  *
  * Policies and limits are set by one process at a time.  Walks through the
  * directory take partition locks one after the other, and can be interrupted in
@@ -195,9 +212,10 @@ extern Size rbp_residency_shmem_size(void);
 extern void rbp_residency_shmem_init(void *mem);
 
 /*
- * Whom to tell that somebody should look at policies: of the database, where files
- * that have one may be others now; or InvalidOid, of all, since there is more room.
- * May be called anywhere where shared memory is attached.  In _PG_init.
+ * Register the callback that requests a review of policies: either of one
+ * database, whose files with a policy may have been replaced; or, with
+ * InvalidOid, of all databases, because there is more room.  The callback may
+ * be called anywhere where shared memory is attached.  Call this in _PG_init.
  */
 extern void rbp_residency_set_on_change(void (*callback) (Oid database));
 extern void rbp_residency_changed(Oid database);
@@ -206,40 +224,46 @@ extern void rbp_residency_changed(Oid database);
 extern RbpPolicy rbp_residency_policy(const RbpRelFile *file);
 extern bool rbp_residency_policy_fits(const RbpRelFile *file);
 
-/* For pages that come from now on; false if there is no room for one more. */
+/*
+ * Set the policy for pages that enter the tier from now on.  Returns false if
+ * there is no room for one more policy.
+ */
 extern bool rbp_residency_set_policy(const RbpRelFile *file, RbpPolicy policy);
 
-/* The next file that has a policy, from *at on, which begins at 0; false after the last. */
+/*
+ * Iterate over the files that have a policy.  *at is the position, initially
+ * 0.  Returns false after the last file.
+ */
 extern bool rbp_residency_next_policy(uint32 *at, RbpRelFile *file);
 
-/* Make the pages that are there as if the policies had always been so. A walk. */
+/* Apply the policies to the pages that are in the tier already.  A walk. */
 extern void rbp_residency_apply_policies(void);
 
-/* Pages of the file that are kept. */
+/* Number of pages of the file that are kept. */
 extern uint32 rbp_residency_held(const RbpRelFile *file);
 
-/* Can no page more be kept?  Are more kept than may be? */
+/* Is the maximum number of kept pages reached?  Is it exceeded? */
 extern bool rbp_residency_keep_full(void);
 extern bool rbp_residency_keep_exceeded(void);
 extern void rbp_residency_set_keep_max(uint64 pages);
 
-/* Pages of files that were truncated or dropped no longer count. A walk. */
+/* Stop counting pages of files that were truncated or dropped.  A walk. */
 extern void rbp_residency_sweep(void);
 
 /* Is the tablespace of that space excluded? */
 extern bool rbp_residency_excludes(uint16 space);
 
 /*
- * These tablespaces, at most RBP_MAX_EXCLUDED, are excluded from now on; true if
- * there are some, and they are others than before, so that pages may be there that are to
- * be dropped.
+ * Exclude exactly these tablespaces, at most RBP_MAX_EXCLUDED, from now on.
+ * Returns true if the list is not empty and has changed, so that pages may
+ * have to be dropped.
  */
 extern bool rbp_residency_set_excluded(const Oid *tablespaces, int n);
 
-/* Drop the pages of excluded tablespaces, but those to be kept. A walk. */
+/* Drop the pages of excluded tablespaces, except those to be kept.  A walk. */
 extern void rbp_residency_drop_excluded(void);
 
-/* What a database has of the tier in one of its tablespaces. */
+/* Pages of a database in one of its tablespaces */
 typedef struct RbpSpaceUse
 {
 	Oid			database;
@@ -247,26 +271,35 @@ typedef struct RbpSpaceUse
 	int64		max_pages;		/* -1: no limit */
 } RbpSpaceUse;
 
-/* The next of them, from *at on, which begins at 0; false after the last. */
+/*
+ * Iterate over them.  *at is the position, initially 0.  Returns false after
+ * the last one.
+ */
 extern bool rbp_residency_next_space(uint32 *at, RbpSpaceUse *use);
 
 /*
- * The pages that the file's database may have, -1 if there is no limit, or none for its
- * tablespace yet.
+ * Maximum number of pages of the file's database; -1 if there is no limit, or
+ * if it does not cover the file's tablespace yet.
  */
 extern int64 rbp_residency_limit_of(const RbpRelFile *file);
 
-/* Has anything of the database been read or written yet? */
+/* Has a file of the database been read or written since the server started? */
 extern bool rbp_residency_knows_database(Oid database);
 
 /* See rbp_directory_set_limit(); number is from 1 to RBP_LIMITS. */
 extern void rbp_residency_set_limit(uint32 number, Oid database, uint32 max_pages);
 extern void rbp_residency_clear_limit(uint32 number);
 
-/* Are there more pages under the limit than that, and not just by chance? */
+/*
+ * Do the pages under the limit exceed max_pages by more than the tolerance of
+ * RBP_PARTITIONS pages?
+ */
 extern bool rbp_residency_limit_passed(uint32 number, uint64 max_pages);
 
-/* Drop pages above the limit, as far as they are not kept; returns what is left. A walk. */
+/*
+ * Drop pages above the limit, except those that are kept.  Returns the number
+ * of pages left.  A walk.
+ */
 extern uint64 rbp_residency_trim(uint32 number);
 
 #endif							/* RBP_BUFFER_H */

@@ -20,17 +20,22 @@
 #include "buffer/read_cost.h"
 #include "buffer/staging.h"
 
-/* What direct I/O would want, and a page of memory. */
+/*
+ * Alignment of page buffers: suits direct I/O, and is the size of a memory
+ * page.
+ */
 #define RBP_IO_ALIGN		4096
 
-/* NULL before shared memory is attached, and after. */
+/* NULL while shared memory is not attached. */
 extern RbpDirectory *rbp_dir;
 extern RbpStaging *rbp_staging;
 
-/* What reads have cost this process. */
+/* Costs of reads, as measured by this process */
 extern RbpReadCost rbp_read_cost;
 
-/* It reads pages to bring them into the tier, whatever that costs. */
+/*
+ * Is this process prewarming?  If so, it captures pages whatever that costs.
+ */
 extern bool rbp_tier_prewarming;
 
 /*
@@ -39,23 +44,27 @@ extern bool rbp_tier_prewarming;
  */
 extern bool rbp_tier_has_shmem(void);
 
-/* ... and has the tier had memory, so that what is written must be told to it? */
-extern bool rbp_tier_keeps_books(void);
+/* Has the tier ever had memory, so that writes must be recorded? */
+extern bool rbp_tier_records_writes(void);
 
-/* The tier is getting its first memory: the books are kept from now on. */
+/* The tier gets its first memory.  From now on, writes must be recorded. */
 extern void rbp_tier_first_use(void);
 
 /* May pages be served and captured now? */
 extern bool rbp_tier_usable(int64 now);
 
 /*
- * Cut a vector of whole pages into batches of page pointers: the next of
- * them, at most RBP_MAX_BATCH, from *pos bytes on.
+ * Cut a vector of whole pages into batches of page pointers.  Stores up to
+ * RBP_MAX_BATCH pointers, beginning at byte *pos of the vector, advances
+ * *pos, and returns their number.
  */
 extern int	rbp_next_batch(const struct iovec *iov, int iovcnt, Size *pos,
 						   char **bufs);
 
-/* The page's name; false if it can have none. */
+/*
+ * Set *id to the name of the page.  Returns false if all space numbers are
+ * taken, so that the page cannot be in the tier.
+ */
 extern bool rbp_tier_name_page(const RbpRelFile *file, BlockNumber block,
 							   RbpPageId *id);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * capture.c
- *	  Capture: what a frame holds goes to staging, if it is what the disk has.
+ *	  Capture: copy the page of a frame to staging, if it equals the disk.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,11 +26,12 @@
 #include "buffer/staging.h"
 
 /*
- * Is what a read of the disk gave fit to be kept?  One read may give what the
- * disk does not hold; the server finds that out, if it can, and its next try
- * must find the disk.  This is what the server looks at, but that all zeros,
- * which prove nothing, do not pass, and that ignore_checksum_failure counts
- * for nothing.  A checksum vouches for the header.
+ * Does a page that was read from disk pass verification?  A single read may
+ * return bytes that the disk does not hold.  The server notices that, if it
+ * can, and its next try must find the disk.  We check what the server checks,
+ * with two exceptions: pages of zeros, which the server accepts, prove
+ * nothing and are refused; and ignore_checksum_failure is ignored.  With data
+ * checksums, the checksum also covers the header.
  */
 static bool
 read_verified(char *copy, BlockNumber block)
@@ -53,7 +54,7 @@ rbp_page_policy(const RbpPageId *page)
 	return policy;
 }
 
-/* Stage the bytes as the page, if the version's claim is about them. */
+/* Stage the bytes as the page, if the version's claim applies to them. */
 static RbpStageResult
 stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	  uint32 flags)
@@ -61,7 +62,10 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	uint32		slot;
 	char	   *copy;
 
-	/* An unlocked look spares the copy; insert_staged checks for good. */
+	/*
+	 * This check without a lock saves a copy; insert_staged() repeats it
+	 * under the lock.
+	 */
 	if (!RBP_INJECTION_POINT("no-capture-stamp") &&
 		(rbp_directory_stamp(rbp_dir, page) != version->stamp ||
 		 rbp_directory_generation(rbp_dir, page->rel, page->space,
@@ -128,14 +132,14 @@ rbp_stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *ver
 {
 	RbpStageResult result = stage(bytes, page, version, flags);
 
-	/* nobody waits for room */
+	/* a read does not wait for a free staging slot */
 	if (result == RBP_STAGE_FULL)
 		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
 	return result >= RBP_STAGE_REFUSED;
 }
 
 uint32
-rbp_why_not_capture(const RbpPageId *page, bool cached)
+rbp_skip_reason(const RbpPageId *page, bool cached)
 {
 	RbpPolicy	policy;
 
@@ -148,7 +152,7 @@ rbp_why_not_capture(const RbpPageId *page, bool cached)
 		return RBP_SHADOW_POLICY;
 	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
-		rbp_read_cost_keep(&rbp_read_cost, cached))
+		rbp_read_cost_worth_capturing(&rbp_read_cost, cached))
 		return 0;
 	return cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 }

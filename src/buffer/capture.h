@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * capture.h
- *	  Pages of frames go to staging.
+ *	  Capture: copying pages from frames to staging.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,25 +13,29 @@
 #include "buffer/buffer.h"
 #include "buffer/page.h"
 
-/* What somebody has said of the page's relation, or of its tablespace. */
+/* Policy of the page's relation or, failing that, of its tablespace */
 extern RbpPolicy rbp_page_policy(const RbpPageId *page);
 
 /*
- * Is the page not to be captured, that the page cache has, or had when it was
- * written (cached), or that came from the disk?  Then RBP_SHADOW_* says why; else 0.
+ * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
+ * captured.  cached: the page cache has the page, or had it when it was
+ * written; otherwise the page came from the disk.
  */
-extern uint32 rbp_why_not_capture(const RbpPageId *page, bool cached);
+extern uint32 rbp_skip_reason(const RbpPageId *page, bool cached);
 
-/* The frame's page is not captured, since its shadow has no claim: count why. */
+/*
+ * Count a page that is not captured because its frame has no claim.  flags
+ * are those of the shadow, and tell the reason.
+ */
 extern void rbp_count_skip(uint32 flags);
 
 /*
- * The frame is about to be overwritten: capture what it holds.  Says whether
- * that took a copy.
+ * Capture the page of a frame that is about to be overwritten.  Returns
+ * whether the page was copied.
  */
 extern bool rbp_capture_victim(const char *frame);
 
-/* Stage a victim; says whether that took a copy. */
+/* Stage a victim.  Returns whether the page was copied. */
 extern bool rbp_stage_victim(const char *bytes, const RbpPageId *page,
 							 const RbpVersion *version, uint32 flags);
 

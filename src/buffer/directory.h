@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * directory.h
- *	  Which page is where: page -> remote slot or staging slot, content
- *	  hash and generation; and which slot is given up next (S3-FIFO).
+ *	  Maps a page to its remote slot or staging slot, content hash and
+ *	  generation; and chooses the slot to evict (S3-FIFO).
  *
- * The directory is one flat object in shared memory.  It knows pages, slots
- * and extents, and nothing of donors, transports or files.  It contains no
- * postgres.h beyond what base/lock.h brings, and is unit-tested outside of
- * the server.
+ * The directory is one flat object in shared memory.  It deals with pages,
+ * slots and extents, and does not depend on donors, transports or files.  It
+ * includes no postgres.h except through base/lock.h, and is unit-tested
+ * outside the server.
  *
  * Slots.  A remote slot is room for one page in leased memory.  Slots come in
  * extents of RBP_EXTENT_PAGES (1 MiB); slot s is page (s % RBP_EXTENT_PAGES)
- * of extent (s / RBP_EXTENT_PAGES).  What region of which donor carries an
- * extent is the business of remote.  An extent is offline until its
- * memory is leased, and goes offline again when it is lost.
- * Slot s belongs to partition (s % RBP_PARTITIONS) for good, so that each
- * partition owns an equal share of each extent and has free list, queues and
- * ghosts of its own under its own lock.  Staging slots are numbered from 0
- * apart from remote slots and may hold a page of any partition.
+ * of extent (s / RBP_EXTENT_PAGES).  The remote module maps extents to the
+ * regions of donors.  An extent is offline until its memory is leased, and
+ * goes offline again when its memory is lost.  Slot s always belongs to
+ * partition (s % RBP_PARTITIONS), so each partition owns an equal share of
+ * each extent, and has its own free list, queues and ghosts under its own
+ * lock.  Staging slots are numbered from 0, separately from remote slots, and
+ * may hold a page of any partition.
  *
  * Coherence, see src/README.md.  An entry (P, h) means: "the content of P on
  * disk hashes to h", and stays true because
@@ -26,8 +26,8 @@
  *   - rbp_directory_bump_generation() is called before a relation fork is
  *     truncated, unlinked or replaced, which kills older entries by their
  *     generation;
- *   - insertions give the stamp and generation at which (P, h) was seen on
- *     disk, and are refused if the stamp has moved.
+ *   - insertions pass the stamp and generation at which (P, h) was seen on
+ *     disk, and are refused if either has moved.
  *
  * Lock order: a partition lock is a leaf; at most one is held at a time; no
  * function here keeps one on return.  Where a function says "no lock", it
@@ -73,7 +73,8 @@ typedef enum RbpInsert
 /*
  * Bytes of shared memory for a directory of max_slots remote slots (a
  * multiple of RBP_EXTENT_PAGES) and staging_slots staging slots.  For large
- * max_slots at most 48 bytes for each remote slot and 1.5 MB, all included.
+ * max_slots this is at most 48 bytes for each remote slot plus 1.5 MB in
+ * total.
  */
 extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
 
@@ -97,17 +98,24 @@ extern uint32_t rbp_directory_stamp(RbpDirectory *dir, const RbpPageId *page);
 extern uint32_t rbp_directory_generation(RbpDirectory *dir, uint32_t rel,
 										 uint16_t space, uint8_t fork);
 
-/* Kill every entry of the fork (and of its stripe). No lock. */
+/*
+ * Invalidate every entry of the fork, and of other forks of its stripe.  No
+ * lock.
+ */
 extern void rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel,
 										  uint16_t space, uint8_t fork);
 
 /*
- * Kill every entry of the directory: for when an event was seen that
- * cannot be named (an fd that could not be tracked). No lock.
+ * Invalidate every entry of the directory, after an event that may have
+ * changed an unknown relation (through an fd that could not be tracked).  No
+ * lock.
  */
 extern void rbp_directory_bump_all(RbpDirectory *dir);
 
-/* Counts bump_* calls; a change means that a sweep has something to do. */
+/*
+ * Number of bump_* calls so far; a change means that there may be entries to
+ * sweep.
+ */
 extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
 
 /*
@@ -122,15 +130,15 @@ extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
 extern RbpLookup rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page,
 									  bool touch);
 
-/* A hint that the page is about to be looked up: start to load its lines. */
+/* Prefetch the cache lines that a lookup of the page needs. */
 extern void rbp_directory_prefetch(const RbpDirectory *dir,
 								   const RbpPageId *page);
 
 /*
- * The bytes read for a lookup did not hash to its hash.  If the entry is
- * still the same (same place, same hash), drop it and return true: a real
- * hash failure.  If it has moved or gone meanwhile, return false: a race,
- * look again.  Exclusive lock.
+ * Handle bytes that do not match the hash of their lookup.  If the entry is
+ * unchanged (same place, same hash), drop it and return true: this is a real
+ * hash failure.  If the entry has moved or gone meanwhile, return false: this
+ * is a race, and the caller may look the page up again.  Exclusive lock.
  */
 extern bool rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
 									   const RbpLookup *seen);
@@ -151,9 +159,9 @@ extern RbpWhere rbp_directory_invalidate(RbpDirectory *dir,
  */
 
 /*
- * The staging slot holds a verified copy of the page: make it visible.
- * Refused (RBP_INSERT_STALE) unless the page's stamp and the fork's
- * generation are still those of version.  Exclusive lock.
+ * Insert a staged entry for the page; the staging slot holds a verified copy
+ * of it.  Refused (RBP_INSERT_STALE) if the page's stamp or the fork's
+ * generation differs from version.  Exclusive lock.
  */
 extern RbpInsert rbp_directory_insert_staged(RbpDirectory *dir,
 											 const RbpPageId *page,
@@ -161,19 +169,20 @@ extern RbpInsert rbp_directory_insert_staged(RbpDirectory *dir,
 											 uint32_t staging_slot);
 
 /*
- * For the pusher: is this staging slot still the page's entry?  If so give
- * its page and hash.  If not, nothing in the directory refers to the slot
- * any more, and it can be given back.  Only for who holds the staging slot.
- * Shared lock; exclusive to drop an entry that turns out to be dead.
+ * For the pusher: is this staging slot still the page's entry?  If so, store
+ * its page and hash.  If not, nothing in the directory refers to the slot any
+ * more, and the caller can give it back.  Only the owner of the staging slot
+ * may call this.  Shared lock; exclusive to drop an entry that turns out to
+ * be dead.
  */
 extern bool rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 									  RbpPageId *page, uint64_t *hash);
 
 /*
- * Take a remote slot of the page's partition to push into: a free one, or
- * one whose page is evicted for it by S3-FIFO.  The slot is in nobody's
- * reach until published or abandoned.  RBP_INVALID_SLOT if the partition
- * has none.  *evicted is set to whether a live page was given up.
+ * Reserve a remote slot of the page's partition to push into: a free one, or
+ * one whose page S3-FIFO evicts.  Only the caller has access to the slot
+ * until it is published or abandoned.  Returns RBP_INVALID_SLOT if the
+ * partition has none.  *evicted is set to whether a live page was evicted.
  * Exclusive lock.
  */
 extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
@@ -182,17 +191,17 @@ extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
 /*
  * The slot holds the staged page now: replace the staged entry by a remote
  * one, if the staged entry is still this page's.  On RBP_INSERTED the slot
- * belongs to the directory; on anything else the slot was given back to the
- * free list (or is left offline).  In every case the staging slot is out of
- * the directory and the caller's.  Exclusive lock.
+ * belongs to the directory; on any other result the slot has been given back
+ * to the free list, or remains offline.  In every case the staging slot is
+ * not in the directory any more, and belongs to the caller.  Exclusive lock.
  */
 extern RbpInsert rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 									   uint32_t staging_slot, uint32_t slot);
 
 /*
- * The push failed: drop the staged entry if it is still there and give the
- * slot (or RBP_INVALID_SLOT) back.  The staging slot is the caller's then.
- * Exclusive lock.
+ * The push failed: drop the staged entry if it is still there, and give back
+ * the slot (or RBP_INVALID_SLOT).  The staging slot belongs to the caller
+ * afterwards.  Exclusive lock.
  */
 extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
 								  uint32_t staging_slot, uint32_t slot);
@@ -202,43 +211,49 @@ extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
  */
 
 /*
- * All of these are for one process at a time.  But for collecting, none of
- * them depends on how many slots there are, and none takes a lock.
+ * Only one process at a time may call these functions.  Except for
+ * collecting, their cost does not depend on the number of slots, and they
+ * take no lock.
  *
- * An extent goes offline in two steps: it is closed, from when on lookups
- * miss; and its slots are collected, which drops its entries and takes its
- * slots off the lists.  In between it is not absent, and may not come online.
+ * An extent goes offline in two steps.  First it is closed, and lookups miss
+ * from then on.  Then its slots are collected: entries are dropped, and slots
+ * taken off the lists.  In between, the extent is not absent and must not
+ * come online.
  */
 
 /* May the extent come online? */
 extern bool rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent);
 
 /*
- * Pages can be put into the extent, and are counted for that account (below
- * RBP_MAX_REGIONS).  Slots that a pusher still holds from before come back when it
- * lets go of them.
+ * Bring the extent online: pages can be put into it, and are counted for that
+ * account (below RBP_MAX_REGIONS).  Slots that a pusher has reserved since
+ * before become usable when it gives them back.
  */
 extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
 										uint32_t account);
 
-/* Put nothing more into the extent; what is there is read.  undrain: do. */
+/*
+ * Drain the extent: put no more pages into it, but serve those that it has.
+ * Undraining reverts that.
+ */
 extern void rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent);
 extern void rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent);
 
 extern void rbp_directory_extent_close(RbpDirectory *dir, uint32_t extent);
 
-/* Extents that are closed, and not collected yet. No lock. */
+/* Number of extents that are closed and not collected yet.  No lock. */
 extern uint32_t rbp_directory_closed(RbpDirectory *dir);
 
-/* Collect at most so many of them; returns how many were. */
+/* Collect at most max closed extents.  Returns how many were collected. */
 #define RBP_COLLECT_MAX			64
 extern uint32_t rbp_directory_collect(RbpDirectory *dir, uint32_t max);
 
 /*
- * What the extents of an account hold: pages, those of older generations
- * included until they are swept; and their heat, the sum of 1 + access count,
- * of which the counts are an estimate from one page of 16.  An account is empty
- * when its last extent was collected.  A reading, not a truth. No lock.
+ * Contents of the extents of an account.  used is the number of pages; pages
+ * of older generations count until they are swept.  heat is the sum of 1 +
+ * access count over these pages, where access counts are estimated from one
+ * page of 16.  An account is empty once its last extent was collected.  The
+ * values are approximate.  No lock.
  */
 typedef struct RbpAccountSums
 {
@@ -259,34 +274,34 @@ typedef struct RbpMovable
 } RbpMovable;
 
 /*
- * Pages of the extent that are to be moved, at most max, from its slot *next
- * on, which is moved on.  While a partition has more pages than fit into
- * extents that stay, those that nobody has read are dropped instead.
- * Exclusive locks, one after the other.
+ * Find at most max pages of the extent that should be moved, beginning at its
+ * slot *next, and advance *next.  While a partition has more pages than the
+ * slots of open extents can hold, pages that were never read are dropped
+ * instead.  Exclusive locks, one after the other.
  */
 extern int	rbp_directory_movable(RbpDirectory *dir, uint32_t extent,
 								  uint32_t *next, RbpMovable *pages, int max);
 
 /*
- * The staging slot holds what was read from a page's slot, and it hashes to
- * the entry's hash: let the page be there, if its entry is still the same, of
- * which rank and access count go along.  RBP_INSERT_GONE if it is not.
- * Exclusive lock.
+ * Move a page to staging.  The staging slot holds the content of the page's
+ * slot, which matches the hash of the entry.  If the entry is unchanged, it
+ * is replaced by a staged entry that inherits rank and access count;
+ * otherwise the result is RBP_INSERT_GONE.  Exclusive lock.
  */
 extern RbpInsert rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
 									   uint32_t staging_slot);
 
-/* Live entries of the extent.  Looks at each slot. Shared locks. */
+/* Number of live entries of the extent.  Visits each slot.  Shared locks. */
 extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);
 
 /*
  * ---- policies --------------------------------------------------------------
  *
- * What somebody has said of a relation's files.  Pages of main forks that are
- * to be kept are on a list of their own in each partition, which replacement
- * does not touch: at most keep_max of them, at most three quarters of all slots, and never
- * so many that a partition has no slots left for others.  Beyond that they
- * are pages like all.
+ * Policies of a relation's files, set by users.  Pages of main forks that
+ * should be kept are on a list of their own in each partition, which
+ * replacement does not touch: at most keep_max of them, at most three
+ * quarters of all slots, and never so many that a partition has no slots left
+ * for others.  Pages beyond these limits are treated like others.
  *
  * Policies and limits are set by one process at a time.
  */
@@ -296,8 +311,9 @@ extern RbpPolicy rbp_directory_policy(const RbpDirectory *dir, uint32_t rel,
 									  uint16_t space);
 
 /*
- * For pages that come from now on; rbp_directory_apply_policies() is for those that
- * are there.  False if there is no room for one more file's policy.
+ * Set the policy for pages that enter the directory from now on;
+ * rbp_directory_apply_policies() treats those that are in it already.
+ * Returns false if there is no room for one more file's policy.
  */
 extern bool rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel,
 									 uint16_t space, RbpPolicy policy);
@@ -305,68 +321,81 @@ extern bool rbp_directory_policy_fits(const RbpDirectory *dir, uint32_t rel,
 									  uint16_t space);
 
 /*
- * Make the partition's pages as if the policies had always been so.  Looks at each of its
- * slots; exclusive lock, let go in between.  Returns pages dropped.  After all
- * partitions, policies_applied() clears away those that were taken back.
+ * Apply the policies to the pages that the partition has already.  Visits
+ * each of its slots, under an exclusive lock that is released in between.
+ * Returns the number of pages dropped.  After all partitions,
+ * policies_applied() frees the places of policies that were reset to default.
  */
 extern uint64_t rbp_directory_apply_policies(RbpDirectory *dir, int partition);
 extern void rbp_directory_policies_applied(RbpDirectory *dir);
 
 /*
- * Is the page there?  If so, and its policy is that, it is kept from now on, though
- * there was no room for that when it came.  Exclusive lock.
+ * Is the page in the directory?  If so, its policy is keep and there is room
+ * by now, the page is kept from now on.  Exclusive lock.
  */
 extern bool rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page);
 
-/* Pages kept: of the files of a relation, and of all. No lock. */
+/*
+ * Number of pages kept: of the files of a relation, and of all files.  No
+ * lock.
+ */
 extern uint32_t rbp_directory_held(const RbpDirectory *dir, uint32_t rel,
 								   uint16_t space);
 extern uint64_t rbp_directory_kept(const RbpDirectory *dir);
 
-/* Can no page more be kept?  Are more kept than may be? No lock. */
+/* Is the maximum number of kept pages exceeded?  Is it reached?  No lock. */
 extern bool rbp_directory_keep_exceeded(const RbpDirectory *dir);
 extern bool rbp_directory_keep_full(const RbpDirectory *dir);
 
-/* RBP_KEEP_HALF: half of the slots that are online at any time. */
+/*
+ * Set the maximum number of kept pages.  RBP_KEEP_HALF: half of the slots
+ * that are online at any time.
+ */
 extern void rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages);
 
 /*
- * The next file that has a policy, from *at on, which begins at 0; false after the
- * last.
+ * Iterate over the files that have a policy.  *at is the position, initially
+ * 0.  Returns false after the last file.
  */
 extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
 									  uint32_t *rel, uint16_t *space,
 									  RbpPolicy *policy);
 
 /*
- * These spaces together have at most so many pages, staged ones not counted: beyond it a
- * page takes the slot of one of theirs, which is not kept.  It may be passed by
- * RBP_PARTITIONS pages.  limit is from 1 to RBP_LIMITS; n of 0 takes the limit
- * away, and n is RBP_LIMIT_SPACES at most.
+ * Limit these spaces together to max_pages pages, not counting staged ones.
+ * Once the limit is reached, a new page takes the slot of a page of one of
+ * these spaces, which is not kept.  The limit may be exceeded by
+ * RBP_PARTITIONS pages.  limit is from 1 to RBP_LIMITS; n is RBP_LIMIT_SPACES
+ * at most, and 0 removes the limit.
  */
 #define RBP_LIMIT_SPACES		93
 extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
 									uint32_t max_pages, const uint16_t *spaces,
 									int n);
 
-/* Pages of the space that donors have; and the limit it is under, 0 for none. No lock. */
+/*
+ * Number of the space's pages on donors; and the limit that applies to the
+ * space, 0 for none.  No lock.
+ */
 extern uint64_t rbp_directory_space_pages(const RbpDirectory *dir, uint16_t space);
 extern uint32_t rbp_directory_space_limit(const RbpDirectory *dir, uint16_t space,
 										  uint32_t *max_pages);
 
-/* Pages under the limit now. No lock. */
+/* Current number of pages under the limit.  No lock. */
 extern uint64_t rbp_directory_limit_pages(const RbpDirectory *dir, uint32_t limit);
 
 /*
- * If the limit is passed, drop the partition's pages above its share, those first that
- * nobody has read, and none that is kept.  Looks at each slot; exclusive lock, let go in
- * between.  Returns pages dropped.
+ * If the limit is exceeded, drop pages of the partition above its share:
+ * first those that were never read, and none that is kept.  Visits each slot,
+ * under an exclusive lock that is released in between.  Returns the number of
+ * pages dropped.
  */
 extern uint64_t rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit);
 
 /*
- * Drop the partition's pages of spaces that are marked, in RBP_MAX_SPACES bytes, but those
- * that are to be kept; returns how many.  Likewise.
+ * Drop the partition's pages of the spaces that are marked in an array of
+ * RBP_MAX_SPACES bytes, except those that should be kept.  Returns how many.
+ * Visits each slot, under an exclusive lock that is released in between.
  */
 extern uint64_t rbp_directory_drop_spaces(RbpDirectory *dir, int partition,
 										  const uint8_t *spaces);
@@ -376,31 +405,32 @@ extern uint64_t rbp_directory_drop_spaces(RbpDirectory *dir, int partition,
  */
 
 /*
- * Free the dead entries (older generations) of one partition; returns how
- * many.  Costs nothing if no generation was bumped since the last sweep of the
- * partition.
+ * Free the dead entries (of older generations) of one partition.  Returns how
+ * many.  Costs nothing if no generation was bumped since the last sweep of
+ * the partition.
  */
 extern uint32_t rbp_directory_sweep(RbpDirectory *dir, int partition);
 
 /*
- * A step of that: looks at no more than RBP_SWEEP_STEP extents' slots, under
- * one hold of the lock; adds to *freed.  False if the partition is done.
+ * One step of a sweep: visits the slots of at most RBP_SWEEP_STEP extents
+ * while holding the lock once, and adds the number of entries freed to
+ * *freed.  Returns false if the partition is done.
  */
 #define RBP_SWEEP_STEP			1024
 extern bool rbp_directory_sweep_step(RbpDirectory *dir, int partition,
 									 uint32_t *freed);
 
 /*
- * Drop every entry of the relation's forks; returns pages dropped.  Exclusive
- * locks, one partition at a time.
+ * Drop every entry of the relation's forks.  Returns the number of pages
+ * dropped.  Exclusive locks, one partition at a time.
  */
 extern uint64_t rbp_directory_drop_relation(RbpDirectory *dir, uint32_t rel,
 											uint16_t space);
 
 /*
  * Call fn for each live entry of the partition, under the shared lock; fn
- * must not wait nor raise.  As the lock is let go every thousand entries or
- * so, a page that moves meanwhile may be missed or shown again.
+ * must not wait or raise errors.  The lock is released every thousand entries
+ * or so, so a page that moves meanwhile may be missed, or reported twice.
  */
 extern void rbp_directory_scan(RbpDirectory *dir, int partition,
 							   void (*fn) (const RbpPageId *page, RbpWhere where,
@@ -417,21 +447,22 @@ typedef struct RbpDirectoryCounts
 	uint64_t	kept;			/* slots of pages that are kept */
 	uint64_t	reserved;		/* slots that a pusher holds */
 	uint64_t	online;			/* slots of online extents */
-	uint64_t	evictions;		/* live pages given up for others, ever */
+	uint64_t	evictions;		/* live pages evicted, in total */
 } RbpDirectoryCounts;
 
 /*
- * Add the partitions up.  Looks at each entry only of partitions that were
- * not swept since the last bump of a generation.
+ * Sum up the partitions.  Visits entries only in partitions that were not
+ * swept since the last bump of a generation.
  */
 extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
 
-/* Would the page find a slot without another one being given up for it? */
+/* Is there a slot for the page without evicting another one? */
 extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
 
 /*
- * Would hardly any page?  Partitions do not fill evenly, so the last 64th does not
- * count.  Takes each partition's lock for a moment, and looks at no entry.
+ * Is there a slot for hardly any more page without evicting another one?
+ * Since partitions do not fill evenly, the last 64th of the slots does not
+ * count.  Takes each partition's lock briefly, and visits no entry.
  */
 extern bool rbp_directory_is_full(RbpDirectory *dir);
 

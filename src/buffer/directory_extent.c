@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * directory_extent.c
- *	  Extents of the directory: they come, drain, and go; what they hold.
+ *	  Extents of the directory: going online, draining, going offline; moving
+ *	  pages.
  *
- * directory.c tells how this goes together with the rest.
+ * directory.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,18 +37,20 @@ rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
 	if (rbp_extent_now(dir, extent) != RBP_EXTENT_OFFLINE)
 		return;
 
-	/* no entry of the extent has a page, so nobody reads that now */
+	/*
+	 * no entry of the extent has a page, so nobody reads owners[] for it now
+	 */
 	__atomic_store_n(&owners[extent], (uint16_t) account, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
 	__atomic_store_n(rbp_extent_byte(dir, extent), RBP_EXTENT_FRESH,
 					 __ATOMIC_SEQ_CST);
 	if (extent >= dir->top)
 		__atomic_store_n(&dir->top, extent + 1, __ATOMIC_SEQ_CST);
-	/* who has gone past it looks again */
+	/* make partitions that have scanned past the extent scan again */
 	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);
 }
 
-/* The byte's new value, if the extent is online; returns the one before. */
+/* Set the extent's byte, if the extent is online.  Returns the old value. */
 static uint8_t
 extent_change(RbpDirectory *dir, uint32_t extent, uint8_t to)
 {
@@ -77,8 +80,8 @@ rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent)
 }
 
 /*
- * How many slots are fresh is not known any more.  To say that all may be costs
- * a few looks too many.
+ * The number of fresh slots is not known any more.  Assuming that all may be
+ * fresh costs only a few needless checks.
  */
 void
 rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent)
@@ -117,8 +120,9 @@ rbp_directory_closed(RbpDirectory *dir)
 }
 
 /*
- * Take the slots of closed extents out of use.  A partition's entries are
- * neighbours by extent, so all extents at each lock.
+ * Take the slots of closed extents out of use.  The entries of a partition
+ * are adjacent, ordered by extent, so handle all extents under each partition
+ * lock.
  */
 static void
 collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
@@ -241,7 +245,7 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 		rbp_lock_exclusive(&p->lock);
 		if (rbp_entry_state(e) == RBP_SLOT_FREE)
 		{
-			/* lest reserve() has to go past it */
+			/* take it off the free list, lest reserve() has to skip it */
 			rbp_list_remove(dir, p, index);
 			rbp_slot_release(dir, p, part, index);
 		}
@@ -290,8 +294,9 @@ rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
 		RbpLookup	now;
 
 		/*
-		 * A write to the page since it was looked up has dropped the entry, so
-		 * that stamps need no look; its generation stays with the page.
+		 * If the page was written after it was looked up, its entry was
+		 * dropped, so stamps need not be checked.  The generation is copied
+		 * along.
 		 */
 		rbp_fill_lookup(dir, part, index, &now);
 		if (now.where == RBP_REMOTE && now.slot == from->at.slot &&

@@ -1,26 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * directory_internal.h
- *	  Layout of the directory, for directory*.c, s3fifo.c and their
- *	  unit tests alone.
+ *	  Layout of the directory; only for directory*.c, s3fifo.c and their unit
+ *	  tests.
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
- * bucket head, 4 of ghost and half a byte of write stamp; then the tables
- * that do not grow (256 kB of generations, 384 kB of policies, 48 kB of limits, 24 kB of partition headers), 128 kB of counts by
- * space for each stripe of accounts, and 36 bytes for each staging slot.  An entry is half a cache line, so that a
- * lookup touches one line of it; the backward links, which only exclusive
- * holders need, are in an array of their own for that.  Memory of zeros is an
- * empty directory: what was never used is never written, nor read.
+ * bucket head, 4 of ghost and half a byte of write stamp.  Then the tables of
+ * fixed size: 256 kB of generations, 384 kB of policies, 48 kB of limits, 24
+ * kB of partition headers.  Then 128 kB of counts by space for each stripe of
+ * accounts, and 36 bytes for each staging slot.  An entry is half a cache
+ * line, so that a lookup touches one line of it.  For that reason the
+ * backward links, which only holders of an exclusive lock need, are in an
+ * array of their own.  Zeroed memory is an empty directory, so memory that
+ * was never used is never written or read.
  *
- * Entries of a partition are neighbours: the entry of slot s has the index
- * (s % RBP_PARTITIONS) * nlocal + s / RBP_PARTITIONS, so that partitions
- * share no cache lines but at their seams.  As an extent has one slot in
+ * Entries of a partition are adjacent: the entry of slot s has the index (s %
+ * RBP_PARTITIONS) * nlocal + s / RBP_PARTITIONS, so that partitions share no
+ * cache lines except at their boundaries.  Since an extent has one slot in
  * each partition, the number of an entry within its partition is the number
  * of its extent.  The entries of staging slots follow those of remote slots.
  * All links are entry indexes.
  *
- * Addresses are kept as offsets from the directory, which is thereby
- * independent of where it is mapped.
+ * Arrays are located by offsets from the directory, which makes it
+ * independent of the address at which it is mapped.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,53 +47,58 @@
 #define RBP_GENERATIONS		65536	/* generation stripes */
 #define RBP_SLOTS_PER_STAMP 8
 #define RBP_MIN_STAMPS		32	/* in a partition; 4096 in all */
-#define RBP_CHUNK			1024	/* entries looked at under one hold of a
+#define RBP_CHUNK			1024	/* entries visited under one hold of a
 									 * lock */
 #define RBP_MAX_FREQ		3
 
 #define RBP_GHOST_WAYS		8
 
 /*
- * What an entry is; in the low bits of its flags.  Those from RBP_SLOT_FREE
- * to RBP_SLOT_STAGED are on the partition's list of that number; small, main,
- * kept and staged ones are in a chain too.
+ * State of an entry, stored in the low bits of its flags.  An entry in a
+ * state from RBP_SLOT_FREE to RBP_SLOT_STAGED is on the partition's list with
+ * that number; small, main, kept and staged entries are also in a hash chain.
  */
 typedef enum RbpSlotState
 {
-	RBP_SLOT_UNUSED,			/* extent offline, or the slot is fresh: not
-								 * taken since; staging slot not in use */
+	RBP_SLOT_UNUSED,			/* the extent is offline; or the slot is
+								 * fresh, that is, was not taken since the
+								 * extent came online; or the staging slot is
+								 * not in use */
 	RBP_SLOT_FREE,
 	RBP_SLOT_SMALL,				/* a page, in S3-FIFO's small queue */
 	RBP_SLOT_MAIN,				/* a page, in its main queue */
-	RBP_SLOT_KEPT,				/* a page that is not given up for others */
+	RBP_SLOT_KEPT,				/* a page that is kept by policy */
 	RBP_SLOT_STAGED,			/* a page; staging slots only */
 	RBP_SLOT_RESERVED,			/* a pusher has it */
-	RBP_SLOT_LOST,				/* a pusher has it, but its extent went
+	RBP_SLOT_LOST,				/* reserved by a pusher, but its extent went
 								 * offline since: what the pusher wrote is
-								 * gone even if the extent is back */
+								 * lost even if the extent came online again */
 } RbpSlotState;
 
 #define RBP_NUM_LISTS		6	/* the first is not used */
 
 /*
- * What an extent is, a byte.  From RBP_EXTENT_ONLINE on to RBP_EXTENT_FRESH it
- * is online, and the byte tells how many of its slots are fresh, at most.
+ * State of an extent, one byte.  From RBP_EXTENT_ONLINE to RBP_EXTENT_FRESH
+ * the extent is online, and the byte tells the maximum number of its slots
+ * that are fresh.
  */
 #define RBP_EXTENT_OFFLINE	0	/* none of its slots is in use */
 #define RBP_EXTENT_ONLINE	1	/* no slot is fresh */
 #define RBP_EXTENT_TOUCHED	(RBP_EXTENT_ONLINE + RBP_EXTENT_PAGES)	/* all may be */
-#define RBP_EXTENT_FRESH	(RBP_EXTENT_TOUCHED + 1)	/* all are: none was ever taken */
-#define RBP_EXTENT_DRAINING 254 /* read, but nothing is put there */
-#define RBP_EXTENT_CLOSED	255 /* dead; its slots are still to be taken out of
-								 * use */
+#define RBP_EXTENT_FRESH	(RBP_EXTENT_TOUCHED + 1)	/* all are fresh: none
+														 * was ever taken */
+#define RBP_EXTENT_DRAINING 254 /* readable, but takes no more pages */
+#define RBP_EXTENT_CLOSED	255 /* not readable; its slots are not collected
+								 * yet */
 
-/* Slots of a partition looked at for a fresh one under one hold of the lock */
+/* Slots of a partition checked for a fresh one under one hold of the lock */
 #define RBP_FRESH_STEPS		4096
 
 /*
- * The pages and the heat of an account are kept in stripes, by partition, so
- * that two processes seldom write the same line: a stripe for each so many
- * extents, at most so many.
+ * Pages and heat of an account are counted in stripes, chosen by partition,
+ * so that two processes rarely write the same cache line.  There is one
+ * stripe for every RBP_ACCOUNT_EXTENTS extents, but at most
+ * RBP_ACCOUNT_STRIPES.
  */
 #define RBP_ACCOUNT_EXTENTS 1024
 #define RBP_ACCOUNT_STRIPES 8
@@ -103,15 +110,16 @@ typedef struct RbpAccount
 } RbpAccount;
 
 /*
- * Policies of files: a word for each, (rel << 32 | space << 16 | policy), 0 when
- * empty, in one of two buckets of a cache line that the name hashes to.  Only one
- * process at a time writes them; they are read without a lock.
+ * Policies of files: one word for each, (rel << 32 | space << 16 | policy), 0
+ * when empty, in one of the two buckets, of one cache line each, that the
+ * name hashes to.  Only one process at a time writes them; they are read
+ * without a lock.
  */
 #define RBP_POLICY_BUCKETS	4096
 #define RBP_POLICY_WAYS		8
 #define RBP_NO_PLACE		UINT32_MAX
 
-/* The most pages of a set of spaces. */
+/* Limit to the number of pages of a set of spaces */
 typedef struct RbpLimit
 {
 	uint32_t	max_pages;
@@ -119,7 +127,7 @@ typedef struct RbpLimit
 	uint16_t	spaces[RBP_LIMIT_SPACES];
 } RbpLimit;
 
-/* One page of so many is sampled. */
+/* Access counts are sampled for one page of this many. */
 #define RBP_HEAT_SAMPLE		16
 
 typedef struct RbpEntry
@@ -156,16 +164,18 @@ typedef struct RbpPartition
 	/* all below: under the lock */
 	RbpList		lists[RBP_NUM_LISTS] __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	reserved;		/* RESERVED and LOST */
-	uint32_t	taken;			/* FREE, SMALL, MAIN, KEPT and RESERVED; the
-								 * other slots of online extents are fresh */
-	uint32_t	scan;			/* extents below have no fresh slot here */
-	uint32_t	scan_began;		/* onlinings then */
-	uint32_t	sweep_at;		/* where the sweep goes on */
-	uint64_t	sweep_bumps;	/* the bumps when it began */
-	uint32_t	ghost_clock;	/* ghosts ever made */
-	uint32_t	limit_hand;		/* the next entry that a limit looks at */
+	uint32_t	taken;			/* slots that are FREE, SMALL, MAIN, KEPT or
+								 * RESERVED; the other slots of online extents
+								 * are fresh */
+	uint32_t	scan;			/* extents below this have no fresh slot in
+								 * this partition */
+	uint32_t	scan_began;		/* value of onlinings when the scan began */
+	uint32_t	sweep_at;		/* extent at which the sweep continues */
+	uint64_t	sweep_bumps;	/* value of bumps when the sweep began */
+	uint32_t	ghost_clock;	/* number of ghosts created so far */
+	uint32_t	limit_hand;		/* next entry that rbp_limit_evict() visits */
 	uint64_t	evictions;
-	uint64_t	swept;			/* the bumps that the last sweep has seen */
+	uint64_t	swept;			/* value of bumps that the last sweep covered */
 } RbpPartition;
 
 struct RbpDirectory
@@ -177,7 +187,7 @@ struct RbpDirectory
 	uint32_t	nbuckets;		/* in a partition */
 	uint32_t	nstamps;		/* in a partition */
 	uint32_t	nghost_sets;	/* in a partition */
-	uint32_t	ghost_unit;		/* ghosts made in one tick of their time */
+	uint32_t	ghost_unit;		/* ghosts created in one tick of their clock */
 	uint32_t	nstripes;		/* of accounts */
 	size_t		entries;		/* offsets */
 	size_t		prev;
@@ -197,7 +207,8 @@ struct RbpDirectory
 
 	/* read by each lookup, hardly ever written */
 	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	npolicies;		/* files that have one, or had it just now */
+	uint32_t	npolicies;		/* files with a policy, including
+								 * POLICY_LEAVING */
 	uint32_t	nlimits;
 	uint64_t	keep_max;		/* pages */
 
@@ -205,13 +216,14 @@ struct RbpDirectory
 
 	uint64_t	kept __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
 
-	/* atomic; written when extents come and go */
-	uint32_t	onlinings;		/* extents that came, ever */
-	uint32_t	top;			/* no extent from here on ever came */
+	/* atomic; written when extents go online or offline */
+	uint32_t	onlinings;		/* number of times that an extent came online */
+	uint32_t	top;			/* no extent with this or a higher number was
+								 * ever online */
 	uint32_t	open;			/* extents that are online, and not draining */
 	uint32_t	draining;
 	uint32_t	closed;
-	uint32_t	collect_at;		/* the collector's alone */
+	uint32_t	collect_at;		/* private to the collector */
 
 	RbpPartition partitions[RBP_PARTITIONS];
 };
@@ -241,7 +253,7 @@ rbp_extent_now(const RbpDirectory *dir, uint32_t extent)
 	return __atomic_load_n(rbp_extent_byte(dir, extent), __ATOMIC_ACQUIRE);
 }
 
-/* May its pages be read? */
+/* May pages of the extent be read? */
 static inline bool
 rbp_extent_online(const RbpDirectory *dir, uint32_t extent)
 {
@@ -250,7 +262,7 @@ rbp_extent_online(const RbpDirectory *dir, uint32_t extent)
 	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_CLOSED;
 }
 
-/* May pages be put there? */
+/* May pages be put into the extent? */
 static inline bool
 rbp_extent_open(const RbpDirectory *dir, uint32_t extent)
 {
@@ -259,7 +271,10 @@ rbp_extent_open(const RbpDirectory *dir, uint32_t extent)
 	return now >= RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH;
 }
 
-/* Can some entry of the extent have a page?  If not, do not touch them. */
+/*
+ * May an entry of the extent have a page?  If not, its entries must not be
+ * touched: their memory may never have been written.
+ */
 static inline bool
 rbp_extent_touched(const RbpDirectory *dir, uint32_t extent)
 {
@@ -268,7 +283,7 @@ rbp_extent_touched(const RbpDirectory *dir, uint32_t extent)
 	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_FRESH;
 }
 
-/* Slots that each partition has: one of each extent that is online. */
+/* Number of slots of each partition: one for each online extent. */
 static inline uint32_t
 rbp_partition_slots(const RbpDirectory *dir)
 {
@@ -276,7 +291,10 @@ rbp_partition_slots(const RbpDirectory *dir)
 		__atomic_load_n(&dir->draining, __ATOMIC_RELAXED);
 }
 
-/* The partition's stripe of the count of the space's pages, as for accounts. */
+/*
+ * Counter of the space's pages in the partition's stripe; stripes are as for
+ * accounts.
+ */
 static inline int32_t *
 rbp_space_pages(const RbpDirectory *dir, uint32_t part, uint16_t space)
 {
@@ -285,29 +303,32 @@ rbp_space_pages(const RbpDirectory *dir, uint32_t part, uint16_t space)
 		(size_t) (part % dir->nstripes) * RBP_MAX_SPACES + space;
 }
 
-/* A page more on the partition's list of kept ones, or one less; any lock. */
+/*
+ * Count a page that was added to the partition's list of kept pages, or taken
+ * off it; any lock.
+ */
 extern void rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages);
 
-/* Is the page to be kept, and is there room for that? Any lock. */
+/* Should the page be kept, and is there room for that?  Any lock. */
 extern bool rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p,
 						  const RbpEntry *e);
 
-/* Are more kept here than may be? Any lock. */
+/* Are too many pages kept, in this partition or in total?  Any lock. */
 extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
 
 /*
- * The limit that the space is under, and which one page more would pass; 0 if
- * there is none.
+ * Number of the limit that applies to the space, if one more page would
+ * exceed it; else 0.
  */
 extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
 
-/* ... and has it been passed by a page for each partition already? */
+/* Is the limit exceeded by one page for each partition already? */
 extern bool rbp_limit_passed(const RbpDirectory *dir, uint32_t limit);
 
 /*
- * Choose a page that is under the limit, as rbp_s3fifo_evict() does of all; by CLOCK,
- * from where the last choice ended.  Looks at RBP_CHUNK entries, no more, so RBP_NIL does
- * not mean that there is none.  Exclusive lock.
+ * Like rbp_s3fifo_evict(), but choose among the pages under the limit, by
+ * CLOCK, beginning where the last choice ended.  Visits RBP_CHUNK entries at
+ * most, so RBP_NIL does not mean that there is no such page.  Exclusive lock.
  */
 extern uint32_t rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit,
 								bool *live);
@@ -357,7 +378,9 @@ rbp_hash_sampled(uint64_t hash)
 	return (hash >> 39) % RBP_HEAT_SAMPLE == 0;
 }
 
-/* A place in one of the partition's tables of n, without a division. */
+/*
+ * Index into one of the partition's tables of n elements, without a division.
+ */
 static inline uint32_t
 rbp_hash_place(uint64_t hash, uint32_t n)
 {
@@ -376,8 +399,8 @@ rbp_generation_now(const RbpDirectory *dir, uint32_t rel, uint16_t space,
 }
 
 /*
- * Is the page of this entry (of a small, main or staged one) still what the
- * disk has, and in memory that may be used?  Any lock of its partition.
+ * Does the page of this entry (in state small, main, kept or staged) still
+ * equal the disk, and is its memory usable?  Any lock of its partition.
  */
 static inline bool
 rbp_entry_live(const RbpDirectory *dir, uint32_t part, uint32_t index)
@@ -390,8 +413,8 @@ rbp_entry_live(const RbpDirectory *dir, uint32_t part, uint32_t index)
 }
 
 /*
- * An entry's account: so many pages more, and its page's access count so much
- * higher.  Any lock of its partition.
+ * Add pages and access counts to the account of an entry.  Any lock of its
+ * partition.
  */
 static inline void
 rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
@@ -500,7 +523,7 @@ rbp_entry_page_hash(const RbpEntry *e)
 	return rbp_page_hash(&page);
 }
 
-/* Has it a page, in a remote slot? */
+/* Does the entry have a page in a remote slot? */
 static inline bool
 rbp_entry_queued(const RbpEntry *e)
 {
@@ -537,23 +560,24 @@ typedef bool (*RbpEntryVisit) (RbpDirectory *dir, uint32_t part, uint32_t index,
 							   void *arg);
 
 /*
- * Call fn for each entry of the partition that has a page, under its lock, which is let
- * go between chunks of remote slots.  To drop entries the lock must be exclusive.
+ * Call fn for each entry of the partition that has a page, under the
+ * partition's lock, which is released between chunks of remote slots.  fn
+ * returns whether to drop the entry; that requires an exclusive lock.
  */
 extern void rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 							   RbpEntryVisit fn, void *arg);
 
-/* Put the entry into its page's chain; exclusive lock. */
+/* Link the entry into its page's chain; exclusive lock. */
 extern void rbp_chain_link(RbpDirectory *dir, uint64_t hash, uint32_t index);
 
-/* Take it out of there; exclusive lock. */
+/* Unlink it; exclusive lock. */
 extern void rbp_chain_unlink(RbpDirectory *dir, uint64_t hash, uint32_t index);
 
-/* Take the entry, that has a page, out of chain and queue; exclusive lock. */
+/* Remove an entry that has a page from its chain and queue; exclusive lock. */
 extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
 						   uint64_t hash);
 
-/* A slot that counts as taken, and is on no list, is let go; exclusive lock. */
+/* Give back a slot that counts as taken and is on no list; exclusive lock. */
 extern void rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 							 uint32_t index);
 

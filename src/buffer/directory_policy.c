@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * directory_policy.c
- *	  Policies of the directory: pages that are kept, that are not wanted, and
- *	  limits to the pages of some.
+ *	  Policies of the directory: pages that are kept, pages that are excluded,
+ *	  and limits for databases.
  *
- * directory.c tells how this goes together with the rest.
+ * directory.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,9 +18,10 @@
 
 #include <string.h>
 
-/* In a word; other values are those of RbpPolicy. */
+/* The policy in a policy word; other values are those of RbpPolicy. */
 #define POLICY_MASK		0xffff
-#define POLICY_LEAVING	0xffff	/* the default, but pages may be kept yet */
+#define POLICY_LEAVING	0xffff	/* default, but pages may still be on a list
+								 * of kept pages */
 
 /*
  * ---- the words ----------------------------------------------------------------
@@ -38,7 +39,7 @@ held_count(const RbpDirectory *dir, uint32_t place)
 	return rbp_array(dir, dir->held) + place;
 }
 
-/* Where a bucket's places begin; which is 0 or 1. */
+/* First place of one of the name's two buckets; which is 0 or 1. */
 static inline uint32_t
 policy_bucket(uint32_t rel, uint16_t space, int which)
 {
@@ -48,7 +49,10 @@ policy_bucket(uint32_t rel, uint16_t space, int which)
 		RBP_POLICY_WAYS;
 }
 
-/* The file's place, and its word; RBP_NO_PLACE if it has none. */
+/*
+ * Find the file's policy.  Returns its place, and its word in *word;
+ * RBP_NO_PLACE if it has none.
+ */
 static uint32_t
 find_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space, uint64_t *word)
 {
@@ -68,7 +72,7 @@ find_policy(const RbpDirectory *dir, uint32_t rel, uint16_t space, uint64_t *wor
 	return RBP_NO_PLACE;
 }
 
-/* An empty place for the file, in the emptier of its buckets. */
+/* Find an empty place for the file, in the emptier one of its two buckets. */
 static uint32_t
 empty_place(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 {
@@ -175,7 +179,10 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	uint64_t	word;
 	uint32_t	place = find_policy(dir, e->rel, e->space, &word);
 
-	/* a place is given up only after a walk that leaves none of the file's pages here */
+	/*
+	 * a place is freed only after a walk that left none of the file's pages
+	 * on this list
+	 */
 	RBP_ASSERT(place != RBP_NO_PLACE);
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
 	if (place != RBP_NO_PLACE)	/* a wrong count is better than a wild write */
@@ -193,7 +200,10 @@ keep_max(const RbpDirectory *dir)
 	return max < slots / 4 * 3 ? max : slots / 4 * 3;
 }
 
-/* Of a partition's slots; the others are for pages that come and go. */
+/*
+ * Most slots of a partition that can be kept; the others are for pages that
+ * come and go.
+ */
 static uint32_t
 kept_in_partition(const RbpDirectory *dir)
 {
@@ -279,7 +289,7 @@ rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
 	return is_there;
 }
 
-/* Put one entry where its policy wants it; says whether to drop it. */
+/* Apply the policy to one entry.  Returns whether to drop the entry. */
 static bool
 apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
@@ -359,7 +369,9 @@ rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
 	if (had == n && l->max_pages == max_pages &&
 		memcmp(l->spaces, spaces, n * sizeof(uint16_t)) == 0)
 		return;
-	/* who reads it meanwhile sees too few pages, and lets one more in */
+	/*
+	 * a concurrent reader counts too few pages, and lets one page too many in
+	 */
 	__atomic_store_n(&l->nspaces, 0, __ATOMIC_SEQ_CST);
 	for (int i = 0; i < had; i++)
 		__atomic_store_n(space_limit(dir, l->spaces[i]), 0, __ATOMIC_RELAXED);
@@ -472,12 +484,15 @@ typedef struct TrimArg
 {
 	uint32_t	limit;
 	int			round;
-	uint32_t	pages;			/* of the partition, under the limit */
-	uint32_t	surplus;		/* ... of which so many are to go */
+	uint32_t	pages;			/* pages of the partition under the limit */
+	uint32_t	surplus;		/* ... above the partition's share */
 	uint64_t	dropped;
 } TrimArg;
 
-/* Rounds: count; drop what nobody has read; drop others. */
+/*
+ * Round 0 counts; round 1 drops pages that were never read; round 2 drops
+ * others.
+ */
 static bool
 trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 {
@@ -504,7 +519,10 @@ trim_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 uint64_t
 rbp_directory_trim(RbpDirectory *dir, int partition, uint32_t limit)
 {
-	/* each partition to its share, since pages are replaced within a partition */
+	/*
+	 * each partition gets an equal share, since pages are replaced within a
+	 * partition
+	 */
 	uint32_t	share = limit_of_number(dir, limit)->max_pages / RBP_PARTITIONS;
 	TrimArg		trim = {.limit = limit};
 

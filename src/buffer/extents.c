@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * extents.c
- *	  Extents of the buffer tier come and go; pages are moved away from those that go.
+ *	  Callbacks of remote for extents of the buffer tier, and moving pages out
+ *	  of extents that are drained.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,9 +20,10 @@
 #include "remote/remote.h"
 
 /*
- * Pages are moved: without any getting on for so long, others get their turn.
- * A batch has as much, since no query waits for it, and is not begun with less:
- * a donor that is not late shall not be taken for late.
+ * Time limit when pages are moved.  If no page was moved for this long, the
+ * evacuation of the extent ends, so that others get their turn.  A batch also
+ * gets this much time, since no query waits for it, and is not started with
+ * less, lest a healthy donor be taken for a slow one.
  */
 #define MOVE_PATIENCE_NS	INT64CONST(50000000)
 
@@ -35,7 +37,7 @@ static void
 extent_online(uint32 extent, uint32 region)
 {
 	rbp_directory_extent_online(rbp_dir, extent, region);
-	/* there may be room now for what is to be kept */
+	/* there may be room now for pages that should be kept */
 	rbp_residency_changed(InvalidOid);
 }
 
@@ -83,15 +85,15 @@ extent_used(uint32 extent)
 
 /*
  * Read a batch of the extent's pages, from its slot *next on, into staging,
- * where they are the directory's and the pusher's to write elsewhere.  What
- * does not hash to what it should be stays where it is.  False if there is no
- * room in staging, or nothing of it could be read in time; *next is as it was
- * unless all could be.
+ * and insert them into the directory as staged pages, which the pusher writes
+ * elsewhere.  A page whose hash does not match stays in its slot.  Returns
+ * false if staging has no room, or if no page of the batch could be read in
+ * time.  *next is advanced only if all pages could be read.
  */
 static bool
 move_batch(uint32 extent, uint32 *next, int64 now)
 {
-	/* most of staging is for the pages that queries give up */
+	/* keep most of staging for the victims of queries */
 	uint32		share = rbp_staging_slots(rbp_staging) / 4;
 	uint32		busy = rbp_staging_busy(rbp_staging);
 	RbpMovable	pages[RBP_MAX_BATCH];
@@ -142,7 +144,10 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 	{
 		int64		now = rbp_now_ns();
 
-		/* a donor that is not asked now need not be waited for, nor counted */
+		/*
+		 * do not wait for a donor that is not asked at the moment, and do not
+		 * count this against it
+		 */
 		if (now + MOVE_PATIENCE_NS > deadline_ns ||
 			now - progress > MOVE_PATIENCE_NS ||
 			!rbp_remote_usable(RBP_POOL_BUFFER, now) ||

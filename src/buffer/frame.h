@@ -6,16 +6,17 @@
  * The shadow array has one RbpShadow for each shared buffer: "when this frame
  * was last read from or written to disk, it was page P, and P's content on
  * disk then hashed to h, at write stamp s and generation g".  It is a claim
- * about the disk and not about the frame: whoever finds bytes, anywhere, that
- * hash to h while s and g have not moved has found the page as it is on disk.
- * So a frame that was dropped, zeroed or superseded by another frame in the
- * meantime does no harm: either its bytes still hash to h and the claim is
- * still true, or the capture is skipped.
+ * about the disk, not about the frame: any bytes that hash to h are the page
+ * as it is on disk, wherever they were found, provided that s and g have not
+ * moved.  So it does no harm that a frame was dropped, zeroed or superseded
+ * by another frame meanwhile: either its bytes still hash to h and the claim
+ * is still true, or the capture is skipped.
  *
- * A frame's shadow is written only by the process that does I/O on the frame,
- * which the server makes exclusive (BM_IO_IN_PROGRESS), and read by that process,
- * or by one that has the buffer pinned and its content locked exclusively, so
- * that there is no I/O on it.  So it needs no lock of its own.
+ * Only the process that does I/O on a frame writes the frame's shadow; the
+ * server makes that process exclusive (BM_IO_IN_PROGRESS).  It is read by
+ * that process, or by a process that holds a pin and an exclusive content
+ * lock on the buffer, so that there is no I/O on it.  So a shadow needs no
+ * lock of its own.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,13 +32,15 @@
 
 #define RBP_SHADOW_VALID		0x01
 #define RBP_SHADOW_CHECKSUM		0x02	/* pd_checksum differs in the frame */
-#define RBP_SHADOW_READ			0x04	/* a read of the disk gave it, unverified */
+#define RBP_SHADOW_READ			0x04	/* from a read of the disk, not
+										 * verified */
 
-/* Without RBP_SHADOW_VALID: why not. */
-#define RBP_SHADOW_CACHED		0x08	/* the page cache had it */
-#define RBP_SHADOW_SLOW			0x10	/* donors are not enough quicker than the
-									 * disk, where it came from */
-#define RBP_SHADOW_POLICY		0x20	/* somebody has said so */
+/* If RBP_SHADOW_VALID is not set, the reason for it: */
+#define RBP_SHADOW_CACHED		0x08	/* the page cache has the page */
+#define RBP_SHADOW_SLOW			0x10	/* donors are not enough faster than
+										 * the disk, which the page came from */
+#define RBP_SHADOW_POLICY		0x20	/* a policy or setting excludes the
+										 * page */
 
 typedef struct RbpShadow
 {
@@ -46,7 +49,7 @@ typedef struct RbpShadow
 	RbpVersion	version;
 } RbpShadow;
 
-/* One for each frame; NULL before shared memory is attached, and after. */
+/* One for each frame; NULL while shared memory is not attached */
 extern RbpShadow *rbp_shadows;
 
 /* Are these len bytes whole frames? */
@@ -74,7 +77,7 @@ rbp_forget_frame(const char *frame)
 		rbp_shadow_of(frame)->flags = 0;
 }
 
-/* The claim about the frame's page; see above. */
+/* Set the frame's claim; see above. */
 static inline void
 rbp_remember_frame(const char *frame, const RbpPageId *page,
 				   const RbpVersion *version, uint32 flags)

@@ -28,7 +28,7 @@ typedef struct RbpPageId
 	uint8_t		fork;			/* ForkNumber, 0..3 */
 } RbpPageId;
 
-/* Where a page was seen on disk: needed to capture or publish it. */
+/* State in which a page was seen on disk; needed to capture or publish it */
 typedef struct RbpVersion
 {
 	uint64_t	hash;			/* XXH3-64 of the content as on disk */

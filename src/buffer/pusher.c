@@ -3,26 +3,26 @@
  * pusher.c
  *	  The background worker that writes staged pages to donors.
  *
- * Life of a page here: a backend has put it into a staging slot, inserted
- * the slot into the directory, and queued it.  The pusher takes a batch from
- * the queue; for each page that is still the directory's (a write may have
- * dropped it meanwhile) it reserves a remote slot, which evicts another page
- * if need be; writes the batch to the donors; and only then publishes, page
- * by page, under the partition lock, where the directory checks once more
+ * A backend has copied a page to a staging slot, inserted the slot into the
+ * directory, and queued it.  The pusher takes a batch from the queue.  For
+ * each page whose staged entry is still in the directory (a write may have
+ * dropped it), the pusher reserves a remote slot, which evicts another page
+ * if necessary.  It writes the batch to the donors, and only then publishes
+ * each page under its partition lock, where the directory checks once more
  * that the staged entry is alive.  Then the staging slot is free.  A page
- * whose write failed is forgotten.
+ * whose write failed is dropped.
  *
- * Between its batches the pusher does what others have given it to do (RbpDuty, in the
- * table of remote_bp.c), and sweeps dead entries out of the directory when it has
- * nothing better to do.
+ * Between batches the pusher runs the duties of other modules (RbpDuty; the
+ * table is in remote_bp.c), and sweeps dead entries out of the directory when
+ * it is idle.
  *
- * Sleeping and waking.  Backends must not pay a system call for each page,
- * so the pusher says how deep the queue has to be to be worth a wake-up:
- * wake_depth is PG_UINT32_MAX while it is awake; WAKE_BATCH pages while it
- * dozes for DOZE_MS after some work (few pages can wait: they are served from
- * staging); and 1 after a doze in which nothing came.  The backend that
- * brings the queue to that depth takes wake_depth away by compare-and-swap,
- * and it alone sets the latch.
+ * Sleeping and waking.  Backends must not pay a system call for each page, so
+ * wake_depth says how deep the queue has to be to be worth a wake-up.  It is
+ * PG_UINT32_MAX while the pusher is awake; WAKE_BATCH while it dozes for
+ * DOZE_MS after some work (few pages can wait, since they are served from
+ * staging); and 1 after a doze in which no page arrived.  The backend that
+ * brings the queue to that depth resets wake_depth by compare-and-swap, and
+ * it alone sets the latch.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,12 +60,14 @@
 #define SWEEP_EVERY_NS		INT64CONST(2000000000)
 
 /*
- * While pages wait, a step of the sweep follows upon so many batches: it looks
- * at some thousand entries, which takes less time than one batch.
+ * While pages wait, one step of the sweep follows after this many batches.  A
+ * step visits about a thousand entries, which takes less time than one batch.
  */
 #define BATCHES_FOR_A_STEP	8
 
-/* A push may take longer than a query would wait: nobody waits for it. */
+/*
+ * A push may take this many times io_timeout, because no query waits for it.
+ */
 #define PUSH_TIMEOUT_FACTOR	10
 
 typedef struct PusherShared
@@ -139,7 +141,7 @@ rbp_pusher_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* A page on its way. */
+/* A page that is being pushed */
 typedef struct Push
 {
 	RbpPageId	page;
@@ -171,7 +173,10 @@ publish(const Push *push)
 		rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
 }
 
-/* Push up to a batch of pages; returns how many were taken off the queue. */
+/*
+ * Push at most one batch of pages.  Returns how many were taken off the
+ * queue.
+ */
 static int
 push_batch(void)
 {
@@ -237,8 +242,9 @@ push_batch(void)
 }
 
 /*
- * Free entries that a truncation or drop has killed, a step at each call, when
- * there was one since the last round.  True if there is more.
+ * Free entries that a truncation or drop has killed, if there was any since
+ * the last round.  Each call makes one step.  Returns whether there is more
+ * to do.
  */
 static bool
 sweep_some(void)
@@ -265,7 +271,7 @@ sweep_some(void)
 	return partition < RBP_PARTITIONS;
 }
 
-/* Returns ns until the next is due, -1 if none is. */
+/* Run all duties.  Returns the ns until the next one is due, -1 if none is. */
 static int64
 do_duties(void)
 {
@@ -301,7 +307,7 @@ rbp_pusher_main(Datum arg)
 						  rbp_staging_bytes(rbp_staging));
 	pg_atomic_write_u64(&shared->latch, (uint64) (uintptr_t) MyLatch);
 
-	/* A predecessor that died has left nothing behind: shared memory was reset */
+	/* A predecessor's state is gone: shared memory was reset after it died */
 	while (!ShutdownRequestPending)
 	{
 		int64		due_ns;
@@ -324,7 +330,10 @@ rbp_pusher_main(Datum arg)
 		if (sweep_some())
 			continue;
 
-		/* Nothing to do: say at what depth to wake us, and look once more. */
+		/*
+		 * Nothing to do: set the depth at which to wake us, and check once
+		 * more.
+		 */
 		timeout = dozed ? SLEEP_MS : DOZE_MS;
 		if (due_ns >= 0)
 			timeout = Min(timeout, (long) (due_ns / 1000000) + 1);
@@ -343,6 +352,6 @@ rbp_pusher_main(Datum arg)
 		CHECK_FOR_INTERRUPTS();
 	}
 
-	/* a status of 0 would mean that we are not wanted any more */
+	/* exit status 0 would tell the postmaster not to restart us */
 	proc_exit(1);
 }

@@ -11,8 +11,9 @@
 #include "postgres.h"
 
 /*
- * Tell the pusher that depth pages are ready.  A system call only if it
- * sleeps and the depth is worth waking it.  May be called anywhere.
+ * Tell the pusher that depth pages are ready.  This makes a system call only
+ * if the pusher sleeps and the depth is worth waking it.  May be called
+ * anywhere.
  */
 extern void rbp_pusher_notify(uint32 depth);
 

@@ -4,16 +4,16 @@
  *	  Reads of pages: from staging, from donors, or from the file.
  *
  * Read of page Q into frame F that holds victim P:
- *	1. capture P from F, if its claim holds and the directory has not got it:
- *	   copy to a staging slot, hash the copy (never the frame, which may get
- *	   hint bits at any time), verify it if all we know is what one read of
- *	   the disk gave, and insert under the partition lock, where stamp and
- *	   generation are checked again.  But if P is Q, what F holds was refused
- *	   by the server: nothing that was seen of Q is believed any more;
- *	2. sample Q's stamp and generation, before anything is read;
- *	3. serve Q from staging or a donor if the directory has it and the bytes
- *	   hash to what it says; else from disk;
- *	4. F's shadow is now the claim about Q.
+ *	1. Capture P from F, if F's claim holds and the directory does not have P:
+ *	   copy F to a staging slot, hash the copy (never the frame, which may get
+ *	   hint bits at any time), verify it if the claim stems from a single read
+ *	   of the disk, and insert it under the partition lock, where stamp and
+ *	   generation are checked again.  But if P is Q, the server refused the
+ *	   content of F: then distrust everything that was read of Q so far.
+ *	2. Sample Q's stamp and generation, before anything is read.
+ *	3. Serve Q from staging or a donor, if the directory has Q and the bytes
+ *	   hash to the hash of the entry; otherwise read it from disk.
+ *	4. Store the claim about Q in F's shadow.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,7 +49,8 @@ typedef enum Cached
 	CACHED_UNKNOWN,
 	CACHED_NO,
 	CACHED_YES,
-	CACHED_PRESUMED				/* not asked: nearly all are */
+	CACHED_PRESUMED				/* not asked, since nearly all pages are
+								 * cached */
 } Cached;
 
 /* One page of a request that is being served. */
@@ -60,9 +61,9 @@ typedef struct ReadPage
 	RbpLookup	lookup;
 	RbpVersion	version;
 	bool		served;
-	bool		from_file;		/* on purpose, though a donor may have it */
+	bool		from_file;		/* chosen, though a donor may have the page */
 	Cached		cached;			/* in the page cache */
-	int			io;				/* index of its remote request, -1 if none */
+	int			io;				/* index of its RbpRemoteIo, -1 if none */
 } ReadPage;
 
 /* Consecutive pages of a file, RBP_MAX_BATCH at most, that are read together. */
@@ -70,7 +71,7 @@ typedef struct ReadRun
 {
 	int			fd;
 	const RbpRelFile *file;
-	RbpCacheView *cache;		/* what is known of the descriptor */
+	RbpCacheView *cache;		/* what is known of the file's page cache */
 	off_t		offset;			/* of the first page */
 	ReadPage   *pages;
 	int			n;
@@ -78,16 +79,19 @@ typedef struct ReadRun
 
 RbpReadCost rbp_read_cost;
 
-static int	straight_reads = 0;	/* pages that read_straight() may read yet */
+static int	fast_path_reads = 0;	/* pages that read_fast_path() may still read */
 
-/* It reads little, and no connection to a donor is worth that. */
+/*
+ * Does this process not connect to donors?  It reads so little that no
+ * connection is worthwhile.
+ */
 static bool unconnected = false;
 
 static char compare_space[BLCKSZ + RBP_IO_ALIGN];
 
 #define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_space))
 
-/* Do the bytes in buf hash to what the directory says? */
+/* Do the bytes in buf match the hash of the directory entry? */
 static inline bool
 verify(const ReadPage *page)
 {
@@ -96,8 +100,8 @@ verify(const ReadPage *page)
 }
 
 /*
- * The bytes did not verify.  If the entry has only moved, say so, so that
- * the caller can look again.
+ * Handle a failed verification.  Returns true if the entry has only moved, so
+ * that the caller can look it up again.  Otherwise the entry is dropped.
  */
 static bool
 verify_failed_by_race(const ReadPage *page)
@@ -112,8 +116,9 @@ verify_failed_by_race(const ReadPage *page)
 }
 
 /*
- * Look the page up; serve it if it is staged.  After the pusher has moved it
- * away under our hands it is remote: look once more.
+ * Look the page up, and serve it if it is staged.  If the pusher has moved it
+ * meanwhile, so that the bytes do not verify, look it up once more: it should
+ * be remote then.
  */
 static void
 lookup_page(ReadPage *page)
@@ -140,8 +145,8 @@ lookup_page(ReadPage *page)
 }
 
 /*
- * Compare a page that is about to be returned with the disk.  False if it
- * differs: then the disk's is to be read.
+ * Compare a page that is about to be returned with the disk.  Returns false
+ * if it differs, so that the caller reads the page from disk.
  */
 static bool
 compare_with_disk(const ReadRun *run, int i)
@@ -180,16 +185,16 @@ compare_with_disk(const ReadRun *run, int i)
 	return false;
 }
 
-/* The page is to be read from the file although a donor has it. */
+/* Choose the file for a page that a donor has, and count the reason. */
 static void
-set_from_file(ReadPage *page, int way)
+set_from_file(ReadPage *page, int transport)
 {
 	bool		bypassed = page->cached < CACHED_YES ?
-		rbp_read_cost_slower(&rbp_read_cost, way) :
-		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, way);
+		rbp_read_cost_slower(&rbp_read_cost, transport) :
+		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, transport);
 
 	page->from_file = true;
-	/* what the disk is read for to see how quick it is, is none of these */
+	/* occasional reads that only measure the disk are not counted here */
 	if (rbp_read_cost.filling)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
 	else if (bypassed)
@@ -201,7 +206,10 @@ set_from_file(ReadPage *page, int way)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
 }
 
-/* Ask the page cache; false if it does not tell. */
+/*
+ * Ask the page cache about the pages of the run.  Returns false if it cannot
+ * answer.
+ */
 static bool
 ask_page_cache(const ReadRun *run, bool *cached)
 {
@@ -218,12 +226,13 @@ ask_page_cache(const ReadRun *run, bool *cached)
 }
 
 /*
- * Ask the page cache about the pages, if that is worth it; those that donors
- * have and that are to come from the file all the same are marked.  way: by
- * which transport donors have the first of them, or RBP_WAY_NONE.
+ * Choose where to read the pages from, asking the page cache if that is
+ * worthwhile.  Pages that donors have, but that should come from the file,
+ * are marked.  transport: the one to the donor of the first remote page, or
+ * RBP_NO_TRANSPORT.
  */
 static void
-choose_sources(const ReadRun *run, int way, int64 now)
+choose_sources(const ReadRun *run, int transport, int64 now)
 {
 	ReadPage   *pages = run->pages;
 	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
@@ -232,7 +241,7 @@ choose_sources(const ReadRun *run, int way, int64 now)
 	bool		cached[RBP_MAX_BATCH];
 	RbpSource	source;
 
-	source = rbp_read_cost_choose(&rbp_read_cost, way, bypass, keeps);
+	source = rbp_read_cost_choose(&rbp_read_cost, transport, bypass, keeps);
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
 		source = RBP_SOURCE_ASK;
 	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
@@ -242,11 +251,14 @@ choose_sources(const ReadRun *run, int way, int64 now)
 		(source == RBP_SOURCE_ASK &&
 		 !ask_page_cache(run, cached)))
 	{
-		/* it cannot be asked, or not yet: what a read of the file takes tells */
+		/*
+		 * the page cache cannot answer, or not yet: decide by the measured
+		 * cost of reading the file
+		 */
 		for (int i = 0; i < run->n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
-				rbp_read_cost_prefer_file(&rbp_read_cost, way, false, false, now))
-				set_from_file(&pages[i], way);
+				rbp_read_cost_prefer_file(&rbp_read_cost, transport, false, false, now))
+				set_from_file(&pages[i], transport);
 		return;
 	}
 	for (int i = 0; i < run->n; i++)
@@ -259,17 +271,17 @@ choose_sources(const ReadRun *run, int way, int64 now)
 			continue;
 		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
 			((bypass || cached[i]) &&
-			 rbp_read_cost_prefer_file(&rbp_read_cost, way, cached[i], keeps, now)))
-			set_from_file(&pages[i], way);
+			 rbp_read_cost_prefer_file(&rbp_read_cost, transport, cached[i], keeps, now)))
+			set_from_file(&pages[i], transport);
 	}
 }
 
 /*
- * Ask donors for the pages that they have, but for those that are to come from the
- * file.  way: by which transport the first of them is had.
+ * Read the pages that donors have, except those that should come from the
+ * file.  transport: the one to the donor of the first remote page.
  */
 static void
-read_from_donors(const ReadRun *run, int way, int64 start)
+read_from_donors(const ReadRun *run, int transport, int64 start)
 {
 	ReadPage   *pages = run->pages;
 	RbpRemoteIo ios[RBP_MAX_BATCH];
@@ -291,7 +303,7 @@ read_from_donors(const ReadRun *run, int way, int64 start)
 	}
 	if (nios == 0)
 		return;
-	/* what was done before is no cost of the donor's */
+	/* do not charge the donor for the time spent on the page cache */
 	if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
 		start = rbp_now_ns();
 	rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
@@ -317,21 +329,24 @@ read_from_donors(const ReadRun *run, int way, int64 start)
 	rbp_stats_count(RBP_COUNT_HITS, nhits);
 	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
 	rbp_stats_latency(RBP_LATENCY_HIT, took);
-	/* one that is rarely used would seem to be slow */
+	/*
+	 * connecting is not part of a read's cost: a rarely used donor would seem
+	 * slow
+	 */
 	if (connects == rbp_remote_connects())
-		rbp_read_cost_donor(&rbp_read_cost, way, nios, took);
+		rbp_read_cost_donor(&rbp_read_cost, transport, nios, took);
 	rbp_remote_note_bypass(ios[0].slot, 0,
 						   rbp_read_cost_saved(&rbp_read_cost, nhits,
 											   pages[0].cached == CACHED_NO,
 											   took));
 }
 
-/* Serve what can be served from staging and donors, and is not cheaper to read. */
+/* Serve pages from staging, and from donors unless the file is cheaper. */
 static void
 read_from_tier(const ReadRun *run, int64 start)
 {
 	int			nstaged = 0;
-	int			way = RBP_WAY_NONE;
+	int			transport = RBP_NO_TRANSPORT;
 
 	for (int i = 0; i < run->n; i++)
 	{
@@ -340,8 +355,8 @@ read_from_tier(const ReadRun *run, int64 start)
 		lookup_page(page);
 		if (page->served)
 			nstaged++;
-		else if (page->lookup.where == RBP_REMOTE && way == RBP_WAY_NONE)
-			way = rbp_remote_slot_transport(page->lookup.slot);
+		else if (page->lookup.where == RBP_REMOTE && transport == RBP_NO_TRANSPORT)
+			transport = rbp_remote_slot_transport(page->lookup.slot);
 	}
 	if (nstaged > 0)
 	{
@@ -353,8 +368,8 @@ read_from_tier(const ReadRun *run, int64 start)
 	}
 	if (nstaged < run->n)
 	{
-		choose_sources(run, way, start);
-		read_from_donors(run, way, start);
+		choose_sources(run, transport, start);
+		read_from_donors(run, transport, start);
 	}
 
 	if (rbp_guc_compare_with_disk)
@@ -364,19 +379,19 @@ read_from_tier(const ReadRun *run, int64 start)
 }
 
 /*
- * The claim about a page that has just come from the file.  The directory's
- * own, if it has the page: that needs no hash.  None if the page is not worth
- * capturing.
+ * Set the frame's claim about a page that has just come from the file.  If
+ * the directory has the page, its hash is taken over, which saves computing
+ * one.  A page that is not worth capturing gets no claim.
  */
 static void
 claim_from_file(ReadPage *page)
 {
-	uint32		why_not = rbp_why_not_capture(&page->id, page->cached >= CACHED_YES);
+	uint32		skip_reason = rbp_skip_reason(&page->id, page->cached >= CACHED_YES);
 
-	if (why_not != 0)
+	if (skip_reason != 0)
 	{
 		if (rbp_is_frame(page->buf, BLCKSZ))
-			rbp_shadow_of(page->buf)->flags = why_not;
+			rbp_shadow_of(page->buf)->flags = skip_reason;
 	}
 	else if (page->from_file)
 	{
@@ -390,7 +405,10 @@ claim_from_file(ReadPage *page)
 	}
 }
 
-/* Count the first n pages, which have come from the file in so many ns, and what they cost. */
+/*
+ * Count the first n pages, which took so many ns to read from the file.
+ * costs: also update the costs of reads.
+ */
 static void
 account_file(const ReadRun *run, int n, bool costs, int64 took)
 {
@@ -404,7 +422,9 @@ account_file(const ReadRun *run, int n, bool costs, int64 took)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
 		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
-	/* where it cannot be asked, any read tells of the file */
+	/*
+	 * where the page cache cannot be asked, all reads of the file count alike
+	 */
 	if (costs &&
 		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
 		 (known[CACHED_UNKNOWN] == n &&
@@ -414,8 +434,8 @@ account_file(const ReadRun *run, int n, bool costs, int64 took)
 }
 
 /*
- * Read the run from the file.  Like preadv(), and the claims are made
- * for what came whole.
+ * Read the run from the file; returns what preadv() returns.  claim: also set
+ * the claims about the pages that were read completely.
  */
 static ssize_t
 read_from_file(const ReadRun *run, bool claim)
@@ -429,7 +449,7 @@ read_from_file(const ReadRun *run, bool claim)
 		iov[i].iov_base = run->pages[i].buf;
 		iov[i].iov_len = BLCKSZ;
 	}
-	/* pread() is what the server would have called for one page */
+	/* like the server, use pread() for one page */
 	got = run->n == 1 ? rbp_libc.pread(run->fd, iov[0].iov_base, BLCKSZ, run->offset) :
 		rbp_libc.preadv(run->fd, iov, run->n, run->offset);
 	if (got >= BLCKSZ)
@@ -447,14 +467,15 @@ read_from_file(const ReadRun *run, bool claim)
 }
 
 /*
- * The frame is about to be overwritten by a read of these pages.  Says whether
- * its victim was copied.  A victim that is one of these pages was not valid,
- * because the server has refused it, or is not in the frame any more.  In
- * case it was refused, whatever was seen of the page so far, here or in
- * another frame, is not believed any more, and the page is read from disk.
+ * Handle the victim of a frame that is about to be overwritten by a read of
+ * these pages.  Returns whether the victim was copied.  If the victim is
+ * itself one of these pages, either the server refused its content, or it is
+ * not in the frame any more.  Since it may have been refused, we distrust
+ * everything read of that page so far, here or in another frame: its entry is
+ * dropped, its stamp bumped, and the page is read from disk.
  */
 static bool
-leave_frame(const char *frame, const ReadRun *run)
+handle_victim(const char *frame, const ReadRun *run)
 {
 	const RbpShadow *shadow = rbp_shadow_of(frame);
 	bool		captured = false;
@@ -475,24 +496,26 @@ leave_frame(const char *frame, const ReadRun *run)
 }
 
 /*
- * Read a page into a frame as a server without us would, since the page cache
- * has nearly all pages and keeps them: no look at the directory, no clock, and
- * no claim, so that it will not be captured.  False if it is not to be read so:
- * the victim may be worth a copy, or it is time to look.
+ * Read a page into a frame as a server without this extension would: no
+ * directory lookup, no clock, and no claim, so that the page will not be
+ * captured.  This is for the time when the page cache has nearly all pages
+ * and keeps them.  Returns false if the page must not be read like this,
+ * because the victim may be worth capturing, or because the next sample is
+ * due.
  */
 static inline bool
-read_straight(int fd, char *frame, off_t offset, ssize_t *got)
+read_fast_path(int fd, char *frame, off_t offset, ssize_t *got)
 {
 	RbpShadow  *shadow;
 
-	if (straight_reads == 0 || rbp_tier_prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
+	if (fast_path_reads == 0 || rbp_tier_prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
 		!rbp_is_frame(frame, BLCKSZ))
 		return false;
 	shadow = rbp_shadow_of(frame);
 	if (shadow->flags & RBP_SHADOW_VALID)
 		return false;
-	if (--straight_reads == 0)
-		rbp_read_cost_ask_next(&rbp_read_cost);
+	if (--fast_path_reads == 0)
+		rbp_read_cost_end_fast_path(&rbp_read_cost);
 	rbp_count_skip(shadow->flags);
 	shadow->flags = 0;
 	*got = rbp_libc.pread(fd, frame, BLCKSZ, offset);
@@ -504,7 +527,7 @@ read_straight(int fd, char *frame, off_t offset, ssize_t *got)
 	return true;
 }
 
-/* The run's pages, from that block on. */
+/* Initialize the pages of the run, which begins at that block. */
 static void
 name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 {
@@ -525,17 +548,17 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 }
 
 /*
- * The frames are about to be overwritten: capture their victims if the tier is
- * usable.  Returns from when on time is the read's.
+ * Capture the victims of the frames, which are about to be overwritten, if
+ * the tier is usable.  Returns the time at which the read itself begins.
  */
 static int64
-leave_frames(const ReadRun *run, bool usable, int64 start)
+handle_victims(const ReadRun *run, bool usable, int64 start)
 {
 	bool		captured = false;
 
 	for (int i = 0; usable && i < run->n; i++)
 	{
-		/* both of them, so that their cache misses overlap */
+		/* victim and wanted page, so that their cache misses overlap */
 		rbp_directory_prefetch(rbp_dir, &run->pages[i].id);
 		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
 			rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
@@ -543,7 +566,7 @@ leave_frames(const ReadRun *run, bool usable, int64 start)
 	for (int i = 0; i < run->n; i++)
 	{
 		if (usable && rbp_is_frame(run->pages[i].buf, BLCKSZ))
-			captured |= leave_frame(run->pages[i].buf, run);
+			captured |= handle_victim(run->pages[i].buf, run);
 		rbp_forget_frame(run->pages[i].buf);
 	}
 	if (captured)
@@ -556,7 +579,7 @@ leave_frames(const ReadRun *run, bool usable, int64 start)
 	return start;
 }
 
-/* Like rbp_tier_read(). */
+/* Read one run; returns what rbp_tier_read() returns. */
 static ssize_t
 read_run(const ReadRun *run, uint16 space)
 {
@@ -565,9 +588,9 @@ read_run(const ReadRun *run, uint16 space)
 	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	ssize_t		total = 0;
 
-	start = leave_frames(run, usable, start);
+	start = handle_victims(run, usable, start);
 
-	/* Stamps and generation before anything is read: see the top. */
+	/* Sample stamps and generation before anything is read: see the top. */
 	if (usable)
 	{
 		uint32		generation = rbp_directory_generation(rbp_dir, run->file->rel, space,
@@ -581,7 +604,7 @@ read_run(const ReadRun *run, uint16 space)
 		read_from_tier(run, start);
 	}
 
-	/* Hits stay; each run of misses between them is one read. */
+	/* Read each run of misses between hits with one call. */
 	for (int i = 0; i < run->n;)
 	{
 		ReadRun		misses = *run;
@@ -604,7 +627,7 @@ read_run(const ReadRun *run, uint16 space)
 			return total > 0 ? total : got;
 		total += got;
 		if (got < (ssize_t) misses.n * BLCKSZ)
-			break;				/* end of file, or what a signal left */
+			break;				/* end of file, or interrupted by a signal */
 		i += misses.n;
 	}
 	return total;
@@ -622,7 +645,7 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	uint16		space;
 
 	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
-		read_straight(fd, iov->iov_base, offset, &total))
+		read_fast_path(fd, iov->iov_base, offset, &total))
 		return total;
 
 	space = rbp_space_get(file->spc, file->db);
@@ -643,9 +666,9 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			return total;
 	}
 	if (!rbp_page_cache_keeps())
-		straight_reads = 0;
-	else if (straight_reads == 0)
-		straight_reads = rbp_read_cost_straight(&rbp_read_cost,
+		fast_path_reads = 0;
+	else if (fast_path_reads == 0)
+		fast_path_reads = rbp_read_cost_fast_path(&rbp_read_cost,
 												rbp_guc_bypass == RBP_BYPASS_AUTO);
 	return total;
 }

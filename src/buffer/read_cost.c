@@ -1,65 +1,67 @@
 /*-------------------------------------------------------------------------
  *
  * read_cost.c
- *	  What reads have cost this process lately, and so where the next one is
- *	  to come from.
+ *	  Recent costs of this process's reads, and the choice of the source of
+ *	  the next one.
  *
  * A page that a donor has may be in the page cache, too.  With m, the share
- * of pages that the page cache has not got, there are three ways to it:
+ * of pages that the page cache does not have, there are three ways to read
+ * it, with these mean costs:
  *
  *	ask first			ask + (1 - m) * min(cached, donor) + m * min(disk, donor)
- *	donor, straight		donor
- *	file, straight		(1 - m) * cached + m * disk
+ *	donor, no question	donor
+ *	file, no question	(1 - m) * cached + m * disk
  *
- * The cheapest is taken.  What it is made of are averages of what this process
- * has seen, so a busy donor, a slow disk or a page cache that has become too
- * small count as they are, and a donor that is slower than the disk is passed by.
- * Where no question is asked, one in SAMPLE reads asks all the same, so that m
- * follows; one in twice as many where the file is so cheap that nothing else is
- * looked at.  When a question was asked, what is slower is taken all the same once in a
- * while, so that it is noticed when it is not slower any more.
+ * The cheapest one is chosen.  The terms are averages of what this process
+ * has measured, so a busy donor, a slow disk or a page cache that has become
+ * too small are accounted for, and a donor that is slower than the disk is
+ * bypassed.  When the page cache is not asked, one read in SAMPLE asks
+ * nevertheless, to keep m up to date; on the fast path, where the directory
+ * is not looked up either, one read in twice as many.  When it is asked, the
+ * slower source is used once in a while, to notice when it has become faster.
  *
- * A page that is always read from a donor never gets into the page cache, even if
- * that has all the room that there is.  So while the page cache keeps what it
- * has, pages are read from the disk to fill it.  That may take as much time as donors
- * have taken longer than the page cache would have, so that reads take twice as long as
- * donors alone at most, as an average.
+ * A page that is always read from a donor never gets into the page cache,
+ * even if there is plenty of room.  So while the page cache keeps what it
+ * has, pages are read from disk to fill it.  The time for that is limited to
+ * the time by which donors were slower than the page cache would have been.
+ * So, on average, reads take at most twice as long as with donors alone.
  *
- * Averages move by a sixteenth of the difference, m by a sixty-fourth.  An
- * outlier, when the process had to wait for a processor, counts as four times
- * the average at most: if it is the rule, the average gets there in no time.
+ * A new value moves an average by a sixteenth of the difference, and m by a
+ * sixty-fourth.  An outlier, as when the process had to wait for a processor,
+ * counts as four times the average at most; if such values persist, the
+ * average reaches them quickly.
  *
  *-------------------------------------------------------------------------
  */
 #include "buffer/read_cost.h"
 
-/* Before anything was seen; by order of magnitude. */
+/* Initial values, by order of magnitude */
 #define FIRST_ASK			300
 #define FIRST_CACHED		2000
 #define FIRST_DISK			100000
 #define FIRST_DONOR			20000
 
 #define SAMPLE				16
-#define STRAIGHT			31
-#define STRAIGHT_KEPT		4
+#define FAST_PATH_READS			31
+#define FAST_PATH_SAMPLE		4
 #define SAMPLE_NS			INT64_C(50000000)
 #define SAMPLE_PART			200
 
 /*
- * What capturing a page costs: two hashes, a copy, the writing to a donor, and what
- * all of that takes from the processor's caches.
+ * Cost of capturing a page: two hashes, a copy, writing it to a donor, and
+ * the effect of all that on the processor's caches
  */
 #define CAPTURE_COST		10000
 
 /*
- * Of the time that the disk takes, capturing may take a part of so many; what is
- * not used is kept for so many pages.
+ * Capturing may take one part in CAPTURE_PART of the time that the disk
+ * takes; unused time is saved up for later pages, up to CREDIT_MAX.
  */
 #define CAPTURE_PART		32
 #define CREDIT_MAX			(16 * CAPTURE_COST)
 
 #define ONE					(1U << 20)
-#define MISSING_WEIGHT		64	/* of the past */
+#define MISSING_WEIGHT		64	/* weight of the old value */
 #define TIME_WEIGHT			16
 
 void
@@ -70,11 +72,11 @@ rbp_read_cost_init(RbpReadCost *cost)
 		.ask = FIRST_ASK,.cached = FIRST_CACHED,.disk = FIRST_DISK,
 		.missing = ONE / 2
 	};
-	for (int i = 0; i < RBP_WAYS; i++)
+	for (int i = 0; i < RBP_READ_COST_TRANSPORTS; i++)
 		cost->donor[i] = FIRST_DONOR;
 }
 
-/* The average with one more value. */
+/* Update an average with one more value. */
 static inline void
 follow(uint32_t *average, int64_t value)
 {
@@ -95,7 +97,10 @@ lesser(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* What a read costs, if a page costs so much when cached, and when not. */
+/*
+ * Mean cost of a read, given the costs for pages that are cached, and that
+ * are not.
+ */
 static inline uint32_t
 mean(const RbpReadCost *cost, uint32_t cached, uint32_t missing)
 {
@@ -104,25 +109,25 @@ mean(const RbpReadCost *cost, uint32_t cached, uint32_t missing)
 }
 
 RbpSource
-rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass, bool keeps)
+rbp_read_cost_choose(RbpReadCost *cost, int transport, bool bypass, bool keeps)
 {
 	uint32_t	disk = cost->disk;
 	uint32_t	donor;
 	uint32_t	file;
 	uint32_t	ask;
 
-	if (way != RBP_WAY_NONE)
-		cost->way = way;
+	if (transport != RBP_NO_TRANSPORT)
+		cost->transport = transport;
 	if (++cost->turn % SAMPLE == 0)
 		return RBP_SOURCE_ASK;
-	donor = cost->donor[cost->way];
-	/* not to be read although it is quicker: as if it were not */
+	donor = cost->donor[cost->transport];
+	/* the disk must not be chosen although it is faster: treat it as slower */
 	if (!bypass && disk < donor)
 		disk = donor * 2;
 	file = mean(cost, cost->cached, disk);
 	ask = cost->ask + mean(cost, lesser(cost->cached, donor),
 						   lesser(disk, donor));
-	if (way == RBP_WAY_NONE)
+	if (transport == RBP_NO_TRANSPORT)
 		return ask < file ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
 	if (donor <= ask && donor <= file &&
 		!(keeps && bypass && cost->ask + cost->cached < donor))
@@ -131,40 +136,41 @@ rbp_read_cost_choose(RbpReadCost *cost, int way, bool bypass, bool keeps)
 }
 
 int
-rbp_read_cost_straight(RbpReadCost *cost, bool bypass)
+rbp_read_cost_fast_path(RbpReadCost *cost, bool bypass)
 {
 	uint32_t	turn = cost->turn;
 	bool		file;
 
 	cost->turn = 0;
-	file = rbp_read_cost_choose(cost, cost->way, bypass, false) == RBP_SOURCE_FILE;
+	file = rbp_read_cost_choose(cost, cost->transport, bypass, false) == RBP_SOURCE_FILE;
 	cost->turn = turn;
-	return file ? STRAIGHT : 0;
+	return file ? FAST_PATH_READS : 0;
 }
 
 void
-rbp_read_cost_ask_next(RbpReadCost *cost)
+rbp_read_cost_end_fast_path(RbpReadCost *cost)
 {
 	cost->turn |= SAMPLE - 1;
-	cost->straight = true;
+	cost->after_fast_path = true;
 }
 
 bool
-rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, bool keeps,
+rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached, bool keeps,
 						  int64_t now)
 {
 	uint32_t	file = cached ? cost->cached : cost->disk;
-	uint32_t	gain = cost->cached + cost->ask;	/* less than that is none */
-	bool		quicker = file < cost->donor[way];
-	int64_t    *sampled = quicker ? &cost->donor_sampled[way] :
+	uint32_t	gain = cost->cached + cost->ask;	/* a smaller gain does not
+													 * count */
+	bool		faster = file < cost->donor[transport];
+	int64_t    *sampled = faster ? &cost->donor_sampled[transport] :
 		cached ? &cost->cached_sampled : &cost->disk_sampled;
 	int64_t		every = (int64_t) SAMPLE_PART *
-		(quicker ? cost->donor[way] : file);
+		(faster ? cost->donor[transport] : file);
 
 	cost->filling = false;
-	if (keeps && !cached && !quicker && cost->disk_seen && cost->donor[way] > gain)
+	if (keeps && !cached && !faster && cost->disk_seen && cost->donor[transport] > gain)
 	{
-		cost->balance += cost->donor[way] - gain;
+		cost->balance += cost->donor[transport] - gain;
 		cost->filling = cost->balance >= file;
 		if (cost->filling)
 		{
@@ -173,24 +179,26 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int way, bool cached, bool keeps,
 		}
 	}
 
-	/* a sample takes no more than a small part of the time */
+	/* sampling takes no more than a small part of the time */
 	if (every < SAMPLE_NS)
 		every = SAMPLE_NS;
 	if (*sampled == 0)
-		*sampled = now;			/* one that hardly reads need not know */
+		*sampled = now;			/* a process that hardly reads needs no sample */
 	if (now - *sampled < every)
-		return quicker;
+		return faster;
 	*sampled = now;
-	return !quicker;
+	return !faster;
 }
 
 bool
-rbp_read_cost_keep(RbpReadCost *cost, bool cached)
+rbp_read_cost_worth_capturing(RbpReadCost *cost, bool cached)
 {
-	uint32_t	donor = cost->donor[cost->way];
+	uint32_t	donor = cost->donor[cost->transport];
 	uint32_t	gain = cost->disk > donor ? cost->disk - donor : 0;
 
-	/* one that has hardly asked knows too little of what is missed */
+	/*
+	 * a process that has hardly asked knows too little about what is missing
+	 */
 	if (cost->credit >= CAPTURE_COST &&
 		(!cached ? gain > CAPTURE_COST :
 		 cost->asked >= MISSING_WEIGHT / 2 && mean(cost, 0, gain) > CAPTURE_COST))
@@ -198,11 +206,11 @@ rbp_read_cost_keep(RbpReadCost *cost, bool cached)
 		cost->credit -= CAPTURE_COST;
 		return true;
 	}
-	/* those that are looked at are few, then */
-	if (cost->straight)
+	/* after the fast path few pages get here, so capture more of them */
+	if (cost->after_fast_path)
 	{
-		cost->straight = false;
-		return ++cost->captures % STRAIGHT_KEPT == 0;
+		cost->after_fast_path = false;
+		return ++cost->captures % FAST_PATH_SAMPLE == 0;
 	}
 	return ++cost->captures % SAMPLE == 0;
 }
@@ -216,7 +224,7 @@ rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached, int64_t ns)
 		uint32_t	weight = cost->asked < MISSING_WEIGHT ? ++cost->asked + 1 :
 			MISSING_WEIGHT;
 
-		/* rounded away from the old value, so that it gets to both ends */
+		/* round away from the old value, so that both ends can be reached */
 		if (value < cost->missing)
 			cost->missing -= (cost->missing - value + weight - 1) / weight;
 		else
@@ -229,13 +237,16 @@ rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached, int64_t ns)
 void
 rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 {
-	/* it was taken off as the average */
+	/* the balance was charged with the average: correct that */
 	if (!cached && cost->filling)
 		cost->balance -= ns - (int64_t) n * cost->disk;
 	cost->filling = false;
 	if (!cached && !cost->disk_seen)
 	{
-		/* there are quicker disks and slower ones, by orders of magnitude */
+		/*
+		 * start from the first value: speeds of disks differ by orders of
+		 * magnitude
+		 */
 		cost->disk = (uint32_t) (ns / n < TIME_WEIGHT ? TIME_WEIGHT :
 								 ns / n > 16 * FIRST_DISK ? 16 * FIRST_DISK : ns / n);
 		cost->disk_seen = true;
@@ -251,21 +262,21 @@ rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 }
 
 bool
-rbp_read_cost_slower(const RbpReadCost *cost, int way)
+rbp_read_cost_slower(const RbpReadCost *cost, int transport)
 {
-	return cost->disk_seen && cost->disk < cost->donor[way];
+	return cost->disk_seen && cost->disk < cost->donor[transport];
 }
 
 bool
-rbp_read_cost_from_disk(const RbpReadCost *cost, int way)
+rbp_read_cost_from_disk(const RbpReadCost *cost, int transport)
 {
-	return rbp_read_cost_slower(cost, way) && cost->missing > ONE / 2;
+	return rbp_read_cost_slower(cost, transport) && cost->missing > ONE / 2;
 }
 
 void
-rbp_read_cost_donor(RbpReadCost *cost, int way, int n, int64_t ns)
+rbp_read_cost_donor(RbpReadCost *cost, int transport, int n, int64_t ns)
 {
-	follow(&cost->donor[way], ns / n);
+	follow(&cost->donor[transport], ns / n);
 }
 
 int64_t

@@ -1,11 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * residency.c
- *	  What is to stay in the tier, and what is not to come: policies of
- *	  files, limits of databases, tablespaces that are excluded.
+ *	  Policies of files, limits of databases, and excluded tablespaces.
  *
- * The directory knows 16-bit spaces and partitions; those who set policies
- * know tablespaces, databases and files.  This stands between the two.
+ * The directory deals with 16-bit space numbers and partitions; the callers
+ * deal with tablespaces, databases and files.  This file translates.
  *
  *-------------------------------------------------------------------------
  */
@@ -184,7 +183,10 @@ rbp_residency_set_excluded(const Oid *tablespaces, int n)
 		changed = pg_atomic_read_u32(&shared->excluded[i]) != tablespaces[i];
 	if (!changed)
 		return false;
-	/* who looks meanwhile may see too few: their pages are dropped later */
+	/*
+	 * a concurrent reader may see too few tablespaces; their pages are
+	 * dropped later
+	 */
 	pg_atomic_write_u32(&shared->nexcluded, 0);
 	for (int i = 0; i < n; i++)
 		pg_atomic_write_u32(&shared->excluded[i], tablespaces[i]);
@@ -212,7 +214,9 @@ rbp_residency_drop_excluded(void)
  * ---- databases ------------------------------------------------------------------------
  */
 
-/* The pages that the space's database may have, -1 if there is no limit. */
+/*
+ * Maximum number of pages for the space's database; -1 if there is no limit.
+ */
 static int64
 limit_of(uint16 space)
 {

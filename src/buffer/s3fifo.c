@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * s3fifo.c
- *	  Which page of a directory partition is given up next: S3-FIFO.
+ *	  S3-FIFO, the replacement policy of a directory partition.
  *
  * J. Yang, Y. Zhang, Z. Qiu, Y. Yue, R. Vinayak: FIFO queues are all you
  * need for cache eviction, SOSP 2023.  Three FIFO queues:
@@ -14,32 +14,33 @@
  *			end goes round again; the rest leaves.
  *	 ghost	names of pages that left small unread.
  *
- * Beside them is the list of pages that are to be kept (see directory.h), which
- * takes no part in this: they come to it when they are published, or when
- * they would be given up, and leave it only if there are more than may be.
+ * A fourth list holds the pages that are kept by policy (see directory.h) and
+ * takes no part in S3-FIFO.  Pages are put there when they are published or
+ * when they would be evicted, and are taken off only if there are more of
+ * them than allowed.
  *
- * A hit only raises a count of two bits, under a shared lock; nothing is
- * moved until a slot is needed.
+ * A hit only increments a counter of two bits, under a shared lock; no entry
+ * is moved until a slot is needed.
  *
- * Where this differs from the paper:
- * - One read is enough to move from small to main, where the paper asks for
- *	 two.  The shared buffers absorb the burst of accesses that a page has
- *	 when it is new; what reads it here is a later return.
- * - A page that is dropped because it is written, or because its memory is
- *	 lost, leaves a ghost if it was in main or on its way there: it is coming
- *	 back, and is as hot as before.
- * - Work is bounded: after RBP_EVICT_STEPS moves the next one at the end of
- *	 main goes, read or not.  When nearly all of main has been read since the
- *	 last time round there is little to choose anyway.
+ * Differences from the paper:
+ * - One read is enough to move a page from small to main, where the paper
+ *	 asks for two.  Shared buffers absorb the burst of accesses to a new page,
+ *	 so a read here is a later access.
+ * - A page that is dropped because it is being written, or because its memory
+ *	 is lost, leaves a ghost if it was in main or on its way there: it is
+ *	 likely to return, as hot as before.
+ * - Work is bounded: after RBP_EVICT_STEPS moves the next page at the end of
+ *	 main is evicted, read or not.  When nearly all pages of main were read
+ *	 since they last passed the end, the choice hardly matters.
  *
- * Ghosts are a set-associative table of 32-bit words: 20 bits of
- * fingerprint, and 12 of the time when it was made.  Time is counted in
- * ghosts made, by ticks of 1/1024 of the partition's capacity, and a ghost
- * holds for as many as main has room for, as a FIFO queue of that length
- * would.  Both are approximate.  A false match (8 in a million lookups) or a
- * ghost that survived until the clock comes round (after four times the
- * capacity of the table; the set has been overwritten about four times by
- * then) puts one page into main that should have gone to small.
+ * Ghosts are a set-associative table of 32-bit words: 20 bits of fingerprint,
+ * and 12 bits for the time of creation.  Time is counted in ghosts created,
+ * in ticks of 1/1024 of the partition's capacity.  A ghost is valid until as
+ * many ghosts were created as main has room for, as in a FIFO queue of that
+ * length.  Both are approximate.  A false match (8 in a million lookups), or
+ * a ghost that survived until the clock wraps around (after four times the
+ * capacity of the table, by when the set has been overwritten about four
+ * times), puts one page into main that should have gone to small.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,7 +61,7 @@ ghost_set(RbpDirectory *dir, uint32_t part, uint64_t hash)
 		((size_t) part * dir->nghost_sets + set) * RBP_GHOST_WAYS;
 }
 
-/* Never 0, so that a word of 0 is an empty place. */
+/* Never 0, because a word of 0 marks an empty place. */
 static inline uint32_t
 ghost_fingerprint(uint64_t hash)
 {
@@ -91,7 +92,7 @@ rbp_ghost_add(RbpDirectory *dir, uint32_t part, uint64_t hash)
 	int			victim = 0;
 	uint32_t	oldest = 0;
 
-	/* its own old place, else an empty one, else the oldest */
+	/* choose the page's own old place, else an empty one, else the oldest */
 	for (int i = 0; i < RBP_GHOST_WAYS; i++)
 	{
 		uint32_t	age;
@@ -199,7 +200,10 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 		{
 			RbpPageId	page = rbp_entry_page(rbp_entry(dir, index));
 
-			/* from small it starts anew, to be read again while in main */
+			/*
+			 * a page from small starts at 0: it must be read again while in
+			 * main
+			 */
 			rbp_account_add(dir, part, index, rbp_page_hash(&page), 0,
 							from_small ? -freq : -1);
 			rbp_list_push(dir, p, RBP_SLOT_MAIN, from_small ? 0 : freq - 1,

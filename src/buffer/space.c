@@ -4,10 +4,10 @@
  *	  The dictionary of (tablespace, database) pairs.
  *
  * An open-addressing table of 64-bit words, (tablespace << 32 | database),
- * zero when empty; a pair's number is its place.  Places are taken by
- * compare-and-swap and never given back, so a pair that did not fit once
- * will never fit: the answer for a pair cannot change from "none" to a
- * number because of others.
+ * zero when empty; a pair's number is its index in the table.  Entries are
+ * taken by compare-and-swap and never freed.  So a pair that did not fit once
+ * will never fit: the answer for a pair cannot change from "none" to a number
+ * because of other pairs.
  *
  *-------------------------------------------------------------------------
  */

@@ -15,13 +15,16 @@
 
 #include "postgres.h"
 
-/* The number of a pair, given out if need be; RBP_INVALID_SPACE if full. */
+/*
+ * Number of a pair, assigned if it has none; RBP_INVALID_SPACE if all are
+ * taken
+ */
 extern uint16 rbp_space_get(Oid spc, Oid db);
 
-/* The same, but RBP_INVALID_SPACE if the pair has none yet. */
+/* Number of a pair; RBP_INVALID_SPACE if it has none */
 extern uint16 rbp_space_find(Oid spc, Oid db);
 
-/* The pair of a number; false if it was never given out. */
+/* Pair of a number.  Returns false if the number is not assigned. */
 extern bool rbp_space_resolve(uint16 space, Oid *spc, Oid *db);
 
 #endif							/* RBP_SPACE_H */

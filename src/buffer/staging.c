@@ -5,27 +5,26 @@
  *	  victims in, and the pusher, which writes them to donors.
  *
  * The two lists of slot numbers are linked through one array.  They are
- * stacks, not the rings that a bounded queue would suggest: in a ring the
- * process that has claimed a cell and is stopped before it has filled or
- * emptied it blocks the others once they come around to it (and a slot that
- * is put back must never find the ring "full"), while on a stack an operation
- * is one compare-and-exchange, and a process that is stopped anywhere stops
+ * stacks.  Rings, as for a bounded queue, would have two drawbacks: a process
+ * that has claimed a cell, and is stopped before it has filled or emptied it,
+ * blocks the others when they come around to that cell; and a slot that is
+ * given back must never find the ring "full".  On a stack, an operation is
+ * one compare-and-exchange, and a process that is stopped anywhere blocks
  * nobody.
  *
- * - free: a stack (R. K. Treiber) whose head carries a tag beside the slot
- *	 number, raised at each pop, so that a pop that read the head before
- *	 others popped and pushed the same slot again fails.  To be fooled, it
- *	 would have to sleep through exactly 2^32 pops, or a multiple.  Last in,
- *	 first out also suits the caches.
+ * - free: a stack (R.  K.  Treiber) whose head carries a tag beside the slot
+ *	 number, incremented at each pop.  So a pop fails if, after it read the
+ *	 head, others popped and pushed the same slot again.  It could succeed
+ *	 wrongly only if exactly 2^32 pops, or a multiple, happened meanwhile.
+ *	 Last in, first out also suits the CPU caches.
  *
- * - ready: backends push; the pusher alone takes, and takes the whole stack by
- *	 one exchange, so there is nothing to be fooled about.  It turns the chain
- *	 over into the pending list, and so takes the slots in the order in which
- *	 they came.
+ * - ready: backends push; only the pusher takes, and it takes the whole stack
+ *	 by one exchange, so no tag is needed.  It reverses the chain into the
+ *	 pending list, and so takes the slots in the order in which they came.
  *
- * Every change of a head is a read-modify-write, so whoever acquires a head
- * sees all that was done to any slot of the chain before that slot was put
- * there: that hands the pages' content over too.
+ * Every change of a head is a read-modify-write, so a process that acquires a
+ * head sees everything that was done to any slot of the chain before that
+ * slot was put there.  That includes the content of the pages.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,13 +45,14 @@ struct RbpStaging
 	uint64_t	free_head __attribute__((aligned(RBP_CACHE_LINE)));
 
 	uint32_t	ready_head __attribute__((aligned(RBP_CACHE_LINE)));
-	int32_t		ready_count;	/* may trail behind the list, not run ahead */
+	int32_t		ready_count;	/* may be lower than the length of the list,
+								 * but not higher */
 
-	/* the pusher's: what it took off the ready list, oldest first */
+	/* owned by the pusher: slots taken off the ready list, oldest first */
 	uint32_t	pending __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	taken;			/* by the last take(): given back by the next */
+	uint32_t	taken;			/* number of slots taken by the last take() */
 
-	/* of each slot, the next on the list that it is on */
+	/* for each slot, the next one on its list */
 	uint32_t	next[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
 
@@ -99,7 +99,7 @@ rbp_staging_get(RbpStaging *st)
 		if (slot == RBP_NO_STAGING_SLOT)
 			return RBP_NO_STAGING_SLOT;
 
-		/* may be out of date at once; then the tag has moved */
+		/* the value may be out of date at once; then the tag has moved */
 		newhead = ((head >> 32) + 1) << 32 |
 			__atomic_load_n(&st->next[slot], __ATOMIC_RELAXED);
 		if (__atomic_compare_exchange_n(&st->free_head, &head, newhead, true,
@@ -123,8 +123,9 @@ rbp_staging_put(RbpStaging *st, uint32_t slot)
 }
 
 /*
- * The list first, the count after it, so that the count never promises what
- * is not there; the caller's own slot is there in any case.
+ * Update the list first and the count after it, so that the count is never
+ * higher than the length of the list; at least the caller's own slot is
+ * there.
  */
 uint32_t
 rbp_staging_ready(RbpStaging *st, uint32_t slot)
@@ -153,7 +154,7 @@ rbp_staging_take(RbpStaging *st, uint32_t *slots, int max)
 		{
 			uint32_t	newest;
 
-			/* look before writing: the idle pusher polls here */
+			/* read before writing, because the idle pusher polls here */
 			if (__atomic_load_n(&st->ready_head,
 								__ATOMIC_RELAXED) == RBP_NO_STAGING_SLOT)
 				break;
@@ -175,7 +176,7 @@ rbp_staging_take(RbpStaging *st, uint32_t *slots, int max)
 		pending = __atomic_load_n(&st->next[pending], __ATOMIC_RELAXED);
 	}
 	__atomic_store_n(&st->pending, pending, __ATOMIC_RELAXED);
-	/* before they are counted as ready no more: rbp_staging_busy() */
+	/* store this before ready_count is lowered: see rbp_staging_busy() */
 	__atomic_store_n(&st->taken, (uint32_t) n, __ATOMIC_RELEASE);
 	if (n > 0)
 		__atomic_sub_fetch(&st->ready_count, n, __ATOMIC_SEQ_CST);
@@ -207,8 +208,8 @@ rbp_staging_slots(const RbpStaging *st)
 }
 
 /*
- * Never 0 while something can be taken, even if its backend has not counted
- * it yet, so that a pusher that sees 0 may go to sleep.
+ * The depth is never 0 while a slot can be taken, even if the backend has not
+ * counted it yet.  So a pusher that sees 0 may go to sleep.
  */
 uint32_t
 rbp_staging_depth(RbpStaging *st)
@@ -222,7 +223,10 @@ rbp_staging_depth(RbpStaging *st)
 		__atomic_load_n(&st->pending, __ATOMIC_RELAXED) != RBP_NO_STAGING_SLOT;
 }
 
-/* The depth first: what is taken in between counts twice, rather than not. */
+/*
+ * Read the depth first: a slot that is taken in between counts twice rather
+ * than not at all.
+ */
 uint32_t
 rbp_staging_busy(RbpStaging *st)
 {

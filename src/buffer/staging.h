@@ -4,11 +4,11 @@
  *	  The staging region: pinned pages between the backends, which copy
  *	  victims in, and the pusher, which writes them to donors.
  *
- * Two lock-free lists of staging slot numbers, "free" and "ready", beside
- * the pages.  A slot is, in turn, on the free list; in the hands of one
- * backend; on the ready list; in the hands of the pusher.  Nobody ever
- * waits, whoever else is stopped in the middle of a call: an empty free list
- * is told to the caller, who drops its victim.
+ * There are two lock-free lists of staging slot numbers, "free" and "ready",
+ * beside the pages.  A staging slot is, in turn, on the free list; owned by
+ * one backend; on the ready list; owned by the pusher.  No call ever waits,
+ * even if another process is stopped in the middle of a call: if the free
+ * list is empty, the caller is told, and drops its victim.
  *
  * No postgres.h, no locks; all functions may be called without a PGPROC.
  *
@@ -44,9 +44,9 @@ extern void rbp_staging_put(RbpStaging *st, uint32_t slot);
 extern uint32_t rbp_staging_ready(RbpStaging *st, uint32_t slot);
 
 /*
- * Pusher: take up to max filled slots, in the order in which they came;
- * returns how many.  One process at a time, which has given back what it took
- * before.
+ * For the pusher: take up to max filled slots, in the order in which they
+ * became ready, and return their number.  Only one process may call this, and
+ * must have given back the slots that it took before.
  */
 extern int	rbp_staging_take(RbpStaging *st, uint32_t *slots, int max);
 
@@ -62,8 +62,8 @@ extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0 only i
 													 * there is none */
 
 /*
- * How many are ready, or were taken by the pusher and not given back yet: about,
- * rather too many than too few.
+ * Approximate number of slots that are ready, or were taken by the pusher and
+ * not given back yet.  It may be too high, but hardly ever too low.
  */
 extern uint32_t rbp_staging_busy(RbpStaging *st);
 

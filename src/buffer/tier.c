@@ -1,17 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * tier.c
- *	  The buffer tier as a whole: its shared memory, whether it may be used, and
- *	  what there is in it.
+ *	  The buffer tier as a whole: its shared memory, its state, and its size.
  *
  * Concurrency and coherence
  * -------------------------
- * Disk is the truth.  The directory's entry (P, h) says "P's content on disk
- * hashes to h"; src/README.md has the whole argument.  read.c, write.c and capture.c
- * each have their part of it, frame.h has what is claimed of frames.
+ * The disk is authoritative.  The directory's entry (P, h) says "P's content
+ * on disk hashes to h"; src/README.md has the whole argument.  read.c,
+ * write.c and capture.c each implement a part of it, and frame.h explains the
+ * claims about frames.
  *
- * Nothing of these waits but for LWLocks that are held for well below a
- * microsecond, for the disk as always, and for donors until a deadline.
+ * These functions only wait for LWLocks that are held for well below a
+ * microsecond, for the disk as without the tier, and for donors until a
+ * deadline.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,8 +48,8 @@ StaticAssertDecl(BLCKSZ == RBP_PAGE_SIZE && BLCKSZ == RBP_HASH_BYTES,
 
 typedef struct RbpTierShared
 {
-	pg_atomic_uint32 in_use;	/* has had memory: keep the books */
-	pg_atomic_uint32 lost_track;	/* cannot be trusted any more */
+	pg_atomic_uint32 in_use;	/* has had memory: writes must be recorded */
+	pg_atomic_uint32 lost_track;	/* off until restart: a change was missed */
 } RbpTierShared;
 
 RbpDirectory *rbp_dir = NULL;
@@ -145,7 +146,7 @@ rbp_tier_has_shmem(void)
 }
 
 bool
-rbp_tier_keeps_books(void)
+rbp_tier_records_writes(void)
 {
 	return rbp_tier_has_shmem() && pg_atomic_read_u32(&shared->in_use) != 0;
 }
@@ -153,7 +154,7 @@ rbp_tier_keeps_books(void)
 bool
 rbp_tier_attached(void)
 {
-	return rbp_tier_keeps_books() && MyProc != NULL;
+	return rbp_tier_records_writes() && MyProc != NULL;
 }
 
 void
@@ -213,7 +214,7 @@ rbp_tier_fork_changed(const RbpRelFile *file)
 	uint16		space;
 
 	/* No PGPROC needed: generations are atomics. */
-	if (!rbp_tier_keeps_books())
+	if (!rbp_tier_records_writes())
 		return;
 	space = rbp_space_find(file->spc, file->db);
 	if (space == RBP_INVALID_SPACE)

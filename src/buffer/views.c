@@ -28,9 +28,10 @@ PG_FUNCTION_INFO_V1(rbp_sql_relations);
 PG_FUNCTION_INFO_V1(rbp_sql_evict);
 
 /*
- * The callback of a directory scan runs under a partition lock and may not
- * allocate: it notes forks in room that was made before, which is large
- * enough for all that a partition can hold.  Counting comes after.
+ * The callback of a directory scan runs under a partition lock and must not
+ * allocate memory.  It notes the fork of each page in an array that was
+ * allocated before, and is large enough for all pages of a partition.  The
+ * pages are counted after the scan.
  */
 
 typedef struct ForkKey
@@ -91,7 +92,10 @@ count_forks(void)
 	forks = hash_create("remote_bp forks", 256, &ctl,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
-	/* its share of the remote slots, and any of the staged pages */
+	/*
+	 * a partition has its share of the remote slots, and at most all staged
+	 * pages
+	 */
 	noted.room = rbp_directory_max_slots(rbp_dir) / RBP_PARTITIONS +
 		rbp_staging_slots(rbp_staging);
 	noted.pages = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -139,7 +143,7 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 		Oid			db;
 		Oid			relid;
 
-		/* of this database, and what all databases share */
+		/* show relations of this database, and shared ones */
 		if (!rbp_space_resolve(count->key.space, &spc, &db) ||
 			(db != MyDatabaseId && db != InvalidOid))
 			continue;

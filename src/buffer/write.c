@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * write.c
- *	  Writes of pages: the tier forgets what it had of them.
+ *	  Writes of pages: invalidation, and claims about the written pages.
  *
  * Write of page P from frame F: bump P's stamp and drop its entry, copy F to
  * a private bounce buffer, write the bounce buffer, and make the claim about
@@ -9,9 +9,9 @@
  * makes the claim exact: the frame may get hint bits during the write.
  *
  * On clusters with data checksums the server itself writes from a private
- * copy, whose pd_checksum differs from the frame's.  The frame is found by
- * its tag then; its claim is marked, so that a capture sets the checksum on
- * the staged copy before it hashes it.
+ * copy, whose pd_checksum differs from the frame's.  In that case we find the
+ * frame by its buffer tag, and mark its claim, so that a capture sets the
+ * checksum on the staged copy before it hashes it.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,8 +39,8 @@
 #include "common/clock.h"
 
 /*
- * What this process wrote last, and where the copy is: see
- * capture_before_extend().
+ * The last page that this process wrote, and the copy that it was written
+ * from: see capture_before_extend().
  */
 static struct
 {
@@ -55,8 +55,8 @@ static char bounce_space[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
 #define bounce			((char *) TYPEALIGN(RBP_IO_ALIGN, bounce_space))
 
 /*
- * The frame that holds this page, by its tag, or NULL; gives up rather than
- * wait for the mapping lock.
+ * Find the frame that holds this page by its buffer tag.  Returns NULL if
+ * there is none, or if the mapping lock is not free.
  */
 static char *
 frame_by_tag(const RbpRelFile *file, BlockNumber block)
@@ -78,10 +78,11 @@ frame_by_tag(const RbpRelFile *file, BlockNumber block)
 }
 
 /*
- * A frame whose claim is about another page is being written: the relation
- * is extended, the victim was zeroed before any call could see it.  If the
- * victim was dirty, this process wrote it just before, from the bounce buffer
- * or the server's own copy with the checksum, which still has it.
+ * Capture the victim of a relation extension.  If a frame is written whose
+ * claim is about another page, the relation is being extended, and the victim
+ * was zeroed before any call could see it.  If the victim was dirty, this
+ * process has just written it, from the bounce buffer or from the server's
+ * own copy with the checksum, and that copy still exists.
  */
 static void
 capture_before_extend(const char *frame, const RbpPageId *new_page)
@@ -97,7 +98,7 @@ capture_before_extend(const char *frame, const RbpPageId *new_page)
 	last_write.valid = false;
 }
 
-/* As the server would have called it. */
+/* Write like the server: pwrite() for one buffer, else pwritev(). */
 static ssize_t
 plain_write(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
@@ -122,31 +123,35 @@ invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
 }
 
 /*
- * The frame whose claim a write of the page from buf will be, or NULL if the page is not
- * worth capturing, for which *why_not is set, or its frame not known.  What was worth
- * it before it was changed still is, if memory is scarce: else the tier would
- * lose what is written again and again.
+ * Find the frame that gets the claim about a page that is written from buf.
+ * Returns NULL if the page is not worth capturing, for which *skip_reason is set,
+ * or if its frame is not known.  While memory is scarce (the page cache does
+ * not keep its pages), a page that had a claim before it was changed gets one
+ * again, even if *skip_reason is set: else the tier would lose pages that are
+ * written again and again.
  */
 static char *
 frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
-			   bool scarce, uint32 *why_not)
+			   bool scarce, uint32 *skip_reason)
 {
 	char	   *frame;
 
-	*why_not = RBP_SHADOW_CACHED;
+	*skip_reason = RBP_SHADOW_CACHED;
 	if (!rbp_is_frame(buf, BLCKSZ) && !DataChecksumsEnabled())
 		return NULL;
-	*why_not = rbp_why_not_capture(page, true);
-	if (*why_not == RBP_SHADOW_POLICY || (*why_not != 0 && !scarce))
+	*skip_reason = rbp_skip_reason(page, true);
+	if (*skip_reason == RBP_SHADOW_POLICY || (*skip_reason != 0 && !scarce))
 		return NULL;
 	frame = rbp_is_frame(buf, BLCKSZ) ? buf : frame_by_tag(file, page->block);
-	if (frame == NULL || *why_not == 0)
+	if (frame == NULL || *skip_reason == 0)
 		return frame;
 	return (rbp_shadow_of(frame)->flags & RBP_SHADOW_VALID) &&
 		rbp_page_equal(&rbp_shadow_of(frame)->page, page) ? frame : NULL;
 }
 
-/* Write n whole pages, RBP_MAX_BATCH at most, and make the claims about them. */
+/*
+ * Write n whole pages, at most RBP_MAX_BATCH, and set the claims about them.
+ */
 static ssize_t
 write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 			off_t offset)
@@ -155,14 +160,14 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 	struct iovec iov[RBP_MAX_BATCH];
 	RbpVersion	versions[RBP_MAX_BATCH];
 	RbpPageId	ids[RBP_MAX_BATCH];
-	char	   *frames[RBP_MAX_BATCH];	/* whose claim it will be */
+	char	   *frames[RBP_MAX_BATCH];	/* frames that get the claims, or NULL */
 	uint32		flags[RBP_MAX_BATCH];
-	uint32		why_not;
+	uint32		skip_reason;
 	uint32		generation;
 	ssize_t		result;
 	bool		scarce = !rbp_page_cache_keeps();
 
-	/* The bounce buffer is used by this write, whatever else it had. */
+	/* This write overwrites the bounce buffer, so use its old content now. */
 	for (int i = 0; i < n; i++)
 	{
 		ids[i] = (RbpPageId)
@@ -179,13 +184,13 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 	{
 		iov[i].iov_base = bufs[i];
 		iov[i].iov_len = BLCKSZ;
-		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce, &why_not);
+		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce, &skip_reason);
 		flags[i] = 0;
 		if (frames[i] == NULL)
 		{
 			/* no claim, so no copy either */
 			if (rbp_is_frame(bufs[i], BLCKSZ))
-				rbp_shadow_of(bufs[i])->flags = why_not;
+				rbp_shadow_of(bufs[i])->flags = skip_reason;
 			continue;
 		}
 		if (frames[i] != bufs[i])
@@ -226,7 +231,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 	bool		whole = offset % BLCKSZ == 0;
 	ssize_t		total = 0;
 
-	if (!rbp_tier_keeps_books())
+	if (!rbp_tier_records_writes())
 		return plain_write(fd, iov, iovcnt, offset);
 
 	space = rbp_space_get(file->spc, file->db);
@@ -239,7 +244,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 		return plain_write(fd, iov, iovcnt, offset);
 	rbp_stats_count(RBP_COUNT_DISK_WRITES, (len + BLCKSZ - 1) / BLCKSZ);
 
-	/* Without a PGPROC no lock can be taken: kill the whole fork. */
+	/* Without a PGPROC no lock can be taken: invalidate the whole fork. */
 	if (MyProc == NULL)
 	{
 		rbp_tier_fork_changed(file);
@@ -248,11 +253,11 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 
 	invalidate_blocks(file, space, rbp_block_of(file, offset),
 					  (int) ((offset % BLCKSZ + len + BLCKSZ - 1) / BLCKSZ));
-	/* the injection point shows why the page that is prewarmed is locked */
+	/* the injection point shows why prewarm locks the page */
 	if (RBP_INJECTION_POINT("prewarm-unlocked"))
 		pg_usleep(20000);
 
-	/* What is not whole pages cannot be claimed about, nor is it needed. */
+	/* Claims are about whole pages; a partial write needs none. */
 	if (!whole || !rbp_tier_usable(rbp_now_ns()))
 	{
 		for (int i = 0; i < iovcnt; i++)

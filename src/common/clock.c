@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *	  The clocks that intervals and deadlines are measured by.
+ *	  Clocks for intervals and deadlines.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.h
- *	  The clocks that intervals and deadlines are measured by.
+ *	  Clocks for intervals and deadlines.
  *
  * None of them ever goes back.  No lock, no wait; any thread.
  *
@@ -12,12 +12,12 @@
 
 #include <stdint.h>
 
-/* CLOCK_MONOTONIC in nanoseconds: all deadlines are counted by it. */
+/* CLOCK_MONOTONIC in nanoseconds.  All deadlines use this clock. */
 extern int64_t rbp_now_ns(void);
 
 /*
- * The same as of the last tick of the kernel, which costs a tenth: some
- * milliseconds late.
+ * CLOCK_MONOTONIC_COARSE in nanoseconds: the same time as of the last tick of
+ * the kernel, so some milliseconds late; a tenth of the cost.
  */
 extern int64_t rbp_coarse_now_ns(void);
 
@@ -25,8 +25,8 @@ extern int64_t rbp_coarse_now_ns(void);
 extern int64_t rbp_mono_ms(void);
 
 /*
- * CLOCK_BOOTTIME in nanoseconds: it goes on while the machine is suspended, as
- * the time of other machines does.
+ * CLOCK_BOOTTIME in nanoseconds: unlike the others, it advances while the
+ * machine is suspended, as the clocks of other machines do.
  */
 extern int64_t rbp_boottime_ns(void);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * spin.c
- *	  Polling that pays: how long to look before one sleeps.
+ *	  Adaptive polling: how long to poll before blocking.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-/* The whole process's; races between threads only blur them. */
+/* State of the whole process; races between threads only make it less exact */
 static _Atomic int64_t rest_until;
 static _Atomic int64_t rest_ns = RBP_SPIN_MIN_REST_NS;
 
@@ -52,7 +52,7 @@ rbp_spin_end(RbpSpin *spin, RbpSpinResult result)
 				int64_t		ns = atomic_load_explicit(&rest_ns, memory_order_relaxed);
 				int64_t		now = rbp_now_ns();
 
-				/* again so soon after the last rest: a longer one */
+				/* contended again soon after the last rest: rest longer */
 				if (now - atomic_load_explicit(&rest_until, memory_order_relaxed) > 16 * ns)
 					ns = RBP_SPIN_MIN_REST_NS;
 				else if (ns * 2 <= RBP_SPIN_MAX_REST_NS)

@@ -15,11 +15,11 @@ typedef enum RbpStatus
 	RBP_TIMEOUT,				/* the deadline passed first */
 	RBP_CONNLOST,				/* refused, reset, closed, unreachable */
 	RBP_DENIED,					/* lease ended, region not in it, bad secret */
-	RBP_PROTOCOL,				/* the peer spoke nonsense */
+	RBP_PROTOCOL,				/* the peer violated the protocol */
 	RBP_NOMEM,
-	RBP_INVALID,				/* the caller's arguments make no sense */
-	RBP_CANCELED				/* flushed, because the connection ended; or
-								 * not possible yet: it tells of no failure */
+	RBP_INVALID,				/* invalid arguments */
+	RBP_CANCELED				/* flushed because the connection ended, or
+								 * not possible yet; not a sign of a failure */
 } RbpStatus;
 
 /* A constant text for a status, for logs. */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *	  Bytes as text, and names that may go anywhere.
+ *	  Bytes as hexadecimal text; names that are safe everywhere.
  *
  *-------------------------------------------------------------------------
  */

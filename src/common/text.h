@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * text.h
- *	  Bytes as text, and names that may go anywhere.
+ *	  Bytes as hexadecimal text; names that are safe everywhere.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,7 +14,10 @@
 /* hex must hold 2 * len + 1 bytes; lower case. */
 extern void rbp_hex_encode(const void *data, size_t len, char *hex);
 
-/* Exactly 2 * len digits, then the end of the text; else data is not touched. */
+/*
+ * Decode a text of exactly 2 * len digits.  Returns false, and leaves data
+ * unchanged, for any other text.
+ */
 extern bool rbp_hex_decode(const char *hex, void *data, size_t len);
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * token.c
- *	  The file that a broker's token is read from.
+ *	  Reads the file with a broker's token.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,8 +14,9 @@
 #include <unistd.h>
 
 /*
- * The first line, as far as there is room for it; *cut: its end is not there.  A pipe
- * gives it in pieces.  The number of bytes, or -1.
+ * Read the first line, as far as it fits; *cut is set to whether its end is
+ * missing.  A pipe may deliver it in pieces.  Returns the number of bytes, or
+ * -1.
  */
 static ssize_t
 read_line(int fd, char *line, size_t room, bool *cut)
@@ -37,7 +38,10 @@ read_line(int fd, char *line, size_t room, bool *cut)
 	}
 }
 
-/* The line's status; *start and *len: without white space. */
+/*
+ * Check the line.  Sets *start and *len to the part without surrounding white
+ * space.
+ */
 static RbpTokenStatus
 trim(char *line, bool cut, char **start, size_t *len)
 {

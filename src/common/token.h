@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * token.h
- *	  The file that a broker's token is read from.
+ *	  Reads the file with a broker's token.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,14 +16,14 @@ typedef enum RbpTokenStatus
 	RBP_TOKEN_UNREADABLE,		/* errno tells why */
 	RBP_TOKEN_EMPTY,
 	RBP_TOKEN_TOO_LONG,
-	RBP_TOKEN_NOT_PRINTABLE		/* has other than printable ASCII characters,
-								 * or a space */
+	RBP_TOKEN_NOT_PRINTABLE		/* has a space, or a character that is not
+								 * printable ASCII */
 } RbpTokenStatus;
 
 /*
- * The first line of the file, which may be a pipe, without white space around it.  token
- * is "" unless the result is RBP_TOKEN_OK; the caller clears it after use.  Waits for
- * whoever writes into a pipe.
+ * Read the first line of the file, which may be a pipe, without surrounding
+ * white space.  token is "" unless the result is RBP_TOKEN_OK; the caller
+ * must clear it after use.  Waits for the writer of a pipe.
  */
 extern RbpTokenStatus rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
 

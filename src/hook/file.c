@@ -3,36 +3,42 @@
  * file.c
  *	  The file API: wrappers around the server's file calls.
  *
- * What runs here runs anywhere that the server does file I/O: in critical
- * sections, in signal handlers, in processes without a PGPROC, in the
- * postmaster after it has let go of shared memory.  Hence the rules:
+ * The server calls these wrappers wherever it does file I/O: in critical
+ * sections, in signal handlers, in processes without a PGPROC, and in the
+ * postmaster after it has detached from shared memory.  Hence the rules:
  *
- *	- The path is looked at before shared memory is.  A file that is not a
- *	  relation's goes straight to libc.
- *	- A wrapper answers exactly as the call would, errno included.
+ *	- A wrapper parses the path before it touches shared memory.  A file that
+ *	  does not belong to a relation goes straight to libc.
+ *	- A wrapper returns exactly what the call would return, errno included.
  *	- No palloc, no ereport(ERROR), no unbounded wait.  Temporary files are
- *	  opened, read and written in plain backend code only, so for these
- *	  malloc() is allowed.
- *	- One exception: a call for a temporary file that has failed may raise, as
- *	  the last thing that it does, where the server itself would answer an
- *	  interrupt (no interrupts held off, no critical section, and so no LWLock):
- *	  the cancelling or termination that has ended a wait, or why a block is
- *	  lost.  The server has no other way to learn either.  It raises itself in
- *	  FileWrite(), beyond temp_file_limit, and FileRead() and FileWrite() have
- *	  changed nothing yet when they call us but what they wait for, which the
- *	  abort resets.  Their callers, buffile.c and md.c, raise at once when we
- *	  fail.  Where it cannot be raised, a wait goes on to its deadline.
+ *	  opened, read and written in plain backend code only, so wrappers may use
+ *	  malloc() for them.
+ *	- There is one exception to the rule against ereport(ERROR).  A failed
+ *	  call for a temporary file may raise an error as its last action, but
+ *	  only where the server itself would process an interrupt: interrupts are
+ *	  not held off, and there is no critical section, and so no LWLock.  The
+ *	  error is either the query cancel or termination that ended a wait, or
+ *	  the reason why a block is lost; the server has no other way to learn
+ *	  either of them.  Raising is safe here.  The server itself raises in
+ *	  FileWrite(), when temp_file_limit is exceeded; when FileRead() and
+ *	  FileWrite() call us, the only thing that they have changed is the
+ *	  reported wait event, which transaction abort resets; and their callers,
+ *	  buffile.c and md.c, raise immediately when the call fails.  Where no
+ *	  error can be raised, the wait continues until its deadline.
  *
- * What open() learnt from the path is kept in an array indexed by fd, private
- * to the process.  fork() copies it with the descriptors, and close() clears
- * the place before the kernel can give the number to another thread.
+ * The result of parsing a path in open() is kept in an array indexed by
+ * descriptor, private to the process.  fork() copies it along with the
+ * descriptors.  close() clears the array element before the kernel can give
+ * the number to another thread.
  *
- * Temporary files go to the spill, which keeps blocks of them elsewhere; their
- * sizes are asked there too, since the real file can be shorter.
+ * Calls for temporary files go to the spill, which stores some of their
+ * blocks elsewhere.  The spill also knows their sizes, since the real file
+ * can be shorter.
  *
- * An event that changes a fork is reported to the tier before it is done,
- * and again after it: a page that was read in between (which the server's
- * own locking does not allow) would die with the second report.
+ * A call that changes a fork other than by pwrite() is reported to the tier
+ * before and after it is executed.  The second report invalidates a page that
+ * was read in between, although the server's own locking does not allow such
+ * a read.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,8 +63,8 @@
 #include "spill/spill.h"
 
 /*
- * Descriptors above this cannot be followed.  The server opens at most
- * max_files_per_process of them in a process.
+ * Largest descriptor that can be tracked, plus one.  The server opens at most
+ * max_files_per_process descriptors in a process.
  */
 #define MAX_FDS			65536
 
@@ -66,13 +72,16 @@ typedef struct FdInfo
 {
 	RbpRelFile	file;
 	bool		is_relation;
-	RbpSpillOpen *spill;		/* a temporary file; else NULL */
-	RbpCacheView cache;			/* of a relation */
+	RbpSpillOpen *spill;		/* NULL unless this is a temporary file */
+	RbpCacheView cache;			/* for relations: page cache state */
 } FdInfo;
 
 static FdInfo fds[MAX_FDS];
 
-/* Parse an unsigned 32-bit number; returns what follows, NULL if none. */
+/*
+ * Parse an unsigned 32-bit number.  Returns a pointer past it, or NULL if
+ * there is no valid number.
+ */
 static const char *
 parse_number(const char *p, uint32 *value)
 {
@@ -133,7 +142,7 @@ parse_name(const char *p, RbpRelFile *file)
 	return *p == '\0';
 }
 
-/* The path from the data directory on; NULL if it is elsewhere. */
+/* Path relative to the data directory; NULL if the file is elsewhere. */
 static const char *
 relative_path(const char *p)
 {
@@ -153,9 +162,10 @@ relative_path(const char *p)
 }
 
 /*
- * A temporary file's name, from the data directory on, or NULL if the path is
- * of another: below a pgsql_tmp directory, or, *relation, a segment of a
- * temporary relation, tBACKEND_REL[_fork][.SEGMENT].
+ * Name of a temporary file, relative to the data directory; NULL if the path
+ * is not that of a temporary file.  Sets *relation to whether the file is a
+ * segment of a temporary relation, tBACKEND_REL[_fork][.SEGMENT], and not a
+ * file in a pgsql_tmp directory.
  */
 static const char *
 temp_name(const char *path, bool *relation)
@@ -228,8 +238,8 @@ temp_fd(int fd)
 }
 
 /*
- * The result of a call for a temporary file.  It may be the end of the query:
- * see the rules at the top.
+ * Pass on the result of a call for a temporary file.  If the call failed,
+ * this may raise an error: see the rules at the top.
  */
 static inline ssize_t
 temp_result(ssize_t result)
@@ -239,9 +249,9 @@ temp_result(ssize_t result)
 	return result;
 }
 
-/* The fork of a path, if it is a relation's, changes in another way. */
+/* Report a change other than by pwrite(), if the path is a relation's. */
 static bool
-changing_path(const char *path, RbpRelFile *file)
+report_path_change(const char *path, RbpRelFile *file)
 {
 	if (!parse(path, file))
 		return false;
@@ -250,7 +260,7 @@ changing_path(const char *path, RbpRelFile *file)
 }
 
 static void
-changed(const RbpRelFile *file)
+report_change(const RbpRelFile *file)
 {
 	int			save_errno = errno;
 
@@ -270,11 +280,12 @@ file_exists(const char *path)
 }
 
 /*
- * A temporary file was opened as fd, which is returned, or -1 if it cannot be
- * followed: what it has on donors would be missed.
+ * Track a temporary file that was opened as fd.  Returns fd; or closes it,
+ * sets errno and returns -1 if it cannot be tracked, since blocks on donors
+ * would be missed.
  */
 static int
-opened_temp(int fd, const char *name, bool relation, int flags)
+track_temp(int fd, const char *name, bool relation, int flags)
 {
 	if (flags & (O_TRUNC | O_EXCL))
 		rbp_spill_forget(name);
@@ -321,8 +332,9 @@ wrap_open(const char *path, int flags,...)
 		rbp_tier_fork_changed(&file);
 
 	/*
-	 * Forgotten before, lest the lease worker moves an old block into the new
-	 * file; unless it turns out that there is a file, which stays.
+	 * Drop blocks of an old file of that name first, lest the lease worker
+	 * move one of them into the new file.  With O_EXCL, an existing file
+	 * remains, so its blocks are not dropped.
 	 */
 	if (temp != NULL &&
 		((flags & O_TRUNC) || ((flags & O_EXCL) && !file_exists(path))))
@@ -331,11 +343,11 @@ wrap_open(const char *path, int flags,...)
 	fd = rbp_libc.open(path, flags, mode);
 
 	if (fd >= 0 && temp != NULL)
-		return opened_temp(fd, temp, relation, flags);
+		return track_temp(fd, temp, relation, flags);
 	if (fd >= 0)
 	{
 		if (is_relation && (flags & (O_TRUNC | O_EXCL)))
-			changed(&file);
+			report_change(&file);
 		if (fd < MAX_FDS)
 		{
 			fds[fd].file = file;
@@ -396,9 +408,9 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 		return temp_result(rbp_spill_preadv(temp, fd, iov, iovcnt, offset));
 
 	/*
-	 * Only whole pages into shared buffers come from the tier: for these the
-	 * server makes sure that nobody writes the page meanwhile.  A base
-	 * backup, say, reads the disk.
+	 * Serve only reads of whole pages into shared buffers from the tier: the
+	 * server ensures that nobody writes such a page at the same time.  Other
+	 * readers, such as a base backup, read the disk.
 	 */
 	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
 		!rbp_tier_attached() || !rbp_tier_is_frames(iov, iovcnt))
@@ -450,7 +462,7 @@ wrap_pwrite(int fd, const void *buf, size_t len, off_t offset)
 	return rbp_tier_write(fd, &info->file, &iov, 1, offset);
 }
 
-/* copydir() and the reset of unlogged relations write so. */
+/* copydir() and the reset of unlogged relations use plain write(). */
 static ssize_t
 wrap_write(int fd, const void *buf, size_t len)
 {
@@ -473,7 +485,7 @@ wrap_write(int fd, const void *buf, size_t len)
 		return rbp_libc.write(fd, buf, len);
 	rbp_tier_fork_changed(&info->file);
 	result = rbp_libc.write(fd, buf, len);
-	changed(&info->file);
+	report_change(&info->file);
 	return result;
 }
 
@@ -490,7 +502,7 @@ wrap_ftruncate(int fd, off_t length)
 		return rbp_libc.ftruncate(fd, length);
 	rbp_tier_fork_changed(&info->file);
 	result = rbp_libc.ftruncate(fd, length);
-	changed(&info->file);
+	report_change(&info->file);
 	return result;
 }
 
@@ -509,9 +521,9 @@ wrap_lseek(int fd, off_t offset, int whence)
 	return rbp_libc.lseek(fd, size + offset, SEEK_SET);
 }
 
-/* For stat() and lstat(). */
+/* Correct the size that stat() or lstat() returned for a temporary file. */
 static int
-path_size(int result, const char *path, struct stat *st)
+correct_size(int result, const char *path, struct stat *st)
 {
 	bool		relation;
 	const char *temp;
@@ -525,13 +537,13 @@ path_size(int result, const char *path, struct stat *st)
 static int
 wrap_stat(const char *path, struct stat *st)
 {
-	return path_size(rbp_libc.stat(path, st), path, st);
+	return correct_size(rbp_libc.stat(path, st), path, st);
 }
 
 static int
 wrap_lstat(const char *path, struct stat *st)
 {
-	return path_size(rbp_libc.lstat(path, st), path, st);
+	return correct_size(rbp_libc.lstat(path, st), path, st);
 }
 
 static int
@@ -565,10 +577,10 @@ wrap_truncate(const char *path, off_t length)
 
 	if (temp != NULL)
 		return (int) temp_result(rbp_spill_truncate(temp, path, length));
-	is_relation = changing_path(path, &file);
+	is_relation = report_path_change(path, &file);
 	result = rbp_libc.truncate(path, length);
 	if (is_relation)
-		changed(&file);
+		report_change(&file);
 	return result;
 }
 
@@ -583,10 +595,10 @@ wrap_unlink(const char *path)
 
 	if (temp != NULL)
 		return rbp_spill_unlink(temp, path);
-	is_relation = changing_path(path, &file);
+	is_relation = report_path_change(path, &file);
 	result = rbp_libc.unlink(path);
 	if (is_relation)
-		changed(&file);
+		report_change(&file);
 	return result;
 }
 
@@ -602,21 +614,24 @@ wrap_rename(const char *from, const char *to)
 	bool		new_is_relation;
 	int			result;
 
-	/* The server never does; blocks on donors could not follow. */
+	/*
+	 * The server never renames such a file, and blocks on donors could not
+	 * follow.
+	 */
 	if (old_temp != NULL && rbp_spill_has_blocks(old_temp))
 	{
 		errno = EXDEV;
 		return -1;
 	}
-	old_is_relation = changing_path(from, &old_file);
-	new_is_relation = changing_path(to, &new_file);
+	old_is_relation = report_path_change(from, &old_file);
+	new_is_relation = report_path_change(to, &new_file);
 	result = rbp_libc.rename(from, to);
 	if (result == 0 && new_temp != NULL)
 		rbp_spill_forget(new_temp);
 	if (old_is_relation)
-		changed(&old_file);
+		report_change(&old_file);
 	if (new_is_relation)
-		changed(&new_file);
+		report_change(&new_file);
 	return result;
 }
 
@@ -627,7 +642,10 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 	const FdInfo *info = relation_fd(out);
 	ssize_t		result;
 
-	/* The server copies no temporary files; if it did, by read() and write() */
+	/*
+	 * The server copies no temporary files.  EXDEV makes a caller fall back
+	 * to read() and write().
+	 */
 	if (temp_fd(in) != NULL || temp_fd(out) != NULL)
 	{
 		errno = EXDEV;
@@ -637,11 +655,14 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 		return rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
 	rbp_tier_fork_changed(&info->file);
 	result = rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
-	changed(&info->file);
+	report_change(&info->file);
 	return result;
 }
 
-/* Advice to read ahead what donors hold would only load the disk. */
+/*
+ * Drop advice to prefetch blocks that donors hold: it would only load the
+ * disk.
+ */
 static int
 wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 {

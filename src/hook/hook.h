@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * hook.h
- *	  How the server's file calls come to us.
+ *	  Interception of the server's file calls.
  *
- * A wrapper stands in for each file call of the server.  It looks up what the
- * descriptor or the path is, and passes the call on: to the buffer tier, if it is a
- * relation's file, to the spill, if it is a temporary one, else to libc.
+ * Each file call of the server is replaced by a wrapper.  The wrapper looks
+ * up the file by its descriptor or path, and passes the call to the buffer
+ * tier if the file belongs to a relation, to the spill if it is temporary,
+ * and to libc otherwise.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,24 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * interpose.c
- *	  Stand between the server's executable and libc.
+ *	  Redirect the libc calls of the server's executable to wrappers.
  *
  * A dynamically linked executable calls libc through slots that the dynamic
  * linker fills in: one for each imported function, listed with its symbol in
  * the relocations DT_JMPREL (R_*_JUMP_SLOT) and DT_RELA (R_*_GLOB_DAT, used
  * by code compiled without a PLT and for taken addresses).  We look for the
  * executable (the first object that dl_iterate_phdr reports), find the slots
- * by name, and store the addresses of our wrappers there.  Children inherit
- * that with the address space.  Only the executable's own calls change: the
- * calls of libc, of libraries and of our own library go where they went.
+ * by name, and store the addresses of our wrappers in them.  Children inherit
+ * the changed slots with the address space.  Only calls by the executable
+ * itself are redirected; calls by libc, by libraries and by our own library
+ * are not.
  *
- * Debian's servers are linked with full RELRO: after relocation the linker
- * makes the slots read-only, so a slot's page is made writable and put back.
+ * Debian's servers are linked with full RELRO: the linker makes the slots
+ * read-only after relocation.  So we make the page of a slot writable, and
+ * protect it again afterwards.
  *
- * The original is what dlsym finds for the name in the global scope, that is
- * what the linker has put or would put into the slot, with LD_PRELOAD.  The
- * slot's own content will not do: with lazy binding it is the address of a
- * stub that would resolve the symbol and store it over our wrapper.
+ * The address of the original function comes from dlsym(), which searches the
+ * global scope.  This is what the linker has put, or would put, into the
+ * slot, and takes LD_PRELOAD into account.  The content of the slot cannot be
+ * used: with lazy binding it is the address of a stub that would resolve the
+ * symbol and overwrite our wrapper.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,9 +37,9 @@
 #include "hook/interpose.h"
 
 #if defined(__x86_64__)
-#define SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
+#define IS_SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
 #elif defined(__aarch64__)
-#define SLOT_TYPE(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
+#define IS_SLOT_TYPE(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
 #else
 #error "remote_bp does not know this machine's relocations"
 #endif
@@ -46,10 +49,10 @@
 typedef enum Need
 {
 	REQUIRED,					/* every server version calls it */
-	OPTIONAL					/* some versions do */
+	OPTIONAL					/* only some server versions call it */
 } Need;
 
-/* A call, the names that it can be imported under, and the slots found. */
+/* A libc call, the names under which it can be imported, and its slots. */
 typedef struct Call
 {
 	const char *names[3];
@@ -86,8 +89,8 @@ static Call calls[] = {
 };
 
 /*
- * Calls that could change or read a relation file behind our back.  No known
- * server imports them; one that does must not run with us.
+ * Calls that could change or read a relation file without our notice.  No
+ * known server imports them; a server that does must not run with us.
  */
 static const char *const unknown_calls[] = {
 	"openat", "openat64", "__open_2", "__open64_2", "creat", "creat64",
@@ -100,14 +103,14 @@ static const char *const unknown_calls[] = {
 typedef struct Scan
 {
 	const char *unknown;		/* a forbidden import that was found */
-	bool		no_dynamic;		/* statically linked? */
+	bool		not_dynamic;		/* statically linked? */
 	bool		too_many;
 	uintptr_t	relro_start;
 	uintptr_t	relro_end;
 } Scan;
 
 static void
-note_symbol(Scan *scan, const char *name, void **slot)
+add_slot(Scan *scan, const char *name, void **slot)
 {
 	for (size_t i = 0; i < lengthof(calls); i++)
 	{
@@ -137,10 +140,10 @@ scan_relocations(Scan *scan, uintptr_t base, const ElfW(Rela) *rela,
 	{
 		const ElfW(Sym) *sym;
 
-		if (!SLOT_TYPE(ELF64_R_TYPE(rela[i].r_info)))
+		if (!IS_SLOT_TYPE(ELF64_R_TYPE(rela[i].r_info)))
 			continue;
 		sym = &symtab[ELF64_R_SYM(rela[i].r_info)];
-		note_symbol(scan, strtab + sym->st_name,
+		add_slot(scan, strtab + sym->st_name,
 					(void **) (base + rela[i].r_offset));
 	}
 }
@@ -175,11 +178,11 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 	}
 	if (dyn == NULL)
 	{
-		scan->no_dynamic = true;
+		scan->not_dynamic = true;
 		return 1;
 	}
 
-	/* glibc has relocated these pointers already, but for DT_RELA's sizes. */
+	/* glibc has relocated these pointers already, except the sizes. */
 	for (; dyn->d_tag != DT_NULL; dyn++)
 	{
 		switch (dyn->d_tag)
@@ -205,7 +208,7 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 		}
 	}
 	if (symtab == NULL || strtab == NULL)
-		scan->no_dynamic = true;
+		scan->not_dynamic = true;
 	else
 	{
 		if (rela)
@@ -219,8 +222,8 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 }
 
 /*
- * Store value into a slot; false, with errno, if its page cannot be made
- * writable.
+ * Store value in a slot.  Returns false, with errno set, if the protection of
+ * its page cannot be changed.
  */
 static bool
 set_slot(const Scan *scan, void **slot, void *value)
@@ -247,7 +250,7 @@ rbp_interpose_install(const RbpLibc *wrappers)
 		calls[i].nslots = 0;
 	dl_iterate_phdr(scan_executable, &scan);
 
-	if (scan.no_dynamic)
+	if (scan.not_dynamic)
 		ereport(FATAL,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("remote_bp cannot hook this server: its executable is not dynamically linked")));
@@ -262,7 +265,9 @@ rbp_interpose_install(const RbpLibc *wrappers)
 						scan.unknown),
 				 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
 
-	/* Find everything first, so that nothing is ever half hooked. */
+	/*
+	 * Find all slots first, so that the server is never partially redirected.
+	 */
 	for (size_t i = 0; i < lengthof(calls); i++)
 	{
 		void	   *original;

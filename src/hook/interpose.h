@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * interpose.h
- *	  Stand between the server's executable and libc: point the relocation
- *	  slots of file calls at wrappers.  Knows nothing of pages.
+ *	  Redirect the executable's libc calls: point the relocation slots of file
+ *	  calls at wrappers.  This file does not depend on pages.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,10 +12,11 @@
 #include "base/libc.h"
 
 /*
- * Point the executable's slots at the wrappers.  All or nothing: if a call
- * that the server must make is not found among the slots, or if it uses one
- * that we do not know how to follow, raises FATAL before any slot has been
- * changed.  Only in the postmaster, before any fork; at most once.
+ * Point the relocation slots of the executable at the wrappers.  All or
+ * nothing: raises FATAL, before any slot has been changed, if no slot is
+ * found for a call that the server must make, or if the server uses a call
+ * that has no wrapper.  Must be called in the postmaster, before any fork,
+ * and at most once.
  */
 extern void rbp_interpose_install(const RbpLibc *wrappers);
 

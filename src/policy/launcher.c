@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.c
- *	  Has databases visited that have policies, or may have some.
+ *	  Starts workers that visit databases that have policies, or may have
+ *	  some.
  *
- * The launcher is connected to no database, in which pg_database can be read, and hardly
- * anything else.  There is one worker at a time.  Databases that had no policies
- * when they were visited last are visited in turn, no more than one in
- * IDLE_VISIT_NS: policies may come with a restored dump, or from a primary, of
- * which nobody tells.
+ * The launcher is not connected to a database, so it can read pg_database and
+ * hardly anything else.  There is one worker at a time.  Databases that had
+ * no policies at their last visit are visited in turn, at most one every
+ * IDLE_VISIT_NS: policies may arrive with a restored dump, or from a primary,
+ * without notice.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,13 +41,16 @@
 
 #define NS_PER_S		INT64CONST(1000000000)
 
-/* The list of databases is read so often, and one without policies visited no oftener. */
+/*
+ * The list of databases is read at this interval, and at most one database
+ * without policies is visited in it
+ */
 #define IDLE_VISIT_NS	(10 * NS_PER_S)
 
 /*
- * No database is visited again sooner, unless there was no time for all of it; and a
- * visit that did not get to its end for others' sake is repeated then, next time after twice
- * as long.
+ * Minimum pause between visits of a database, unless the last visit ran out
+ * of time.  A visit that was not completed because of other processes is
+ * repeated after this pause, which doubles each time.
  */
 #define PAUSE_NS		NS_PER_S
 
@@ -54,16 +58,18 @@ typedef struct Database
 {
 	Oid			oid;			/* first, for the hash table */
 	NameData	name;
-	bool		listed;			/* in the catalog, when it was read last */
+	bool		listed;			/* in the catalog when it was last read */
 	bool		visited;
 	bool		has_policies;
-	bool		woken;			/* wanted, since its last visit began */
+	bool		woken;			/* a visit was requested since the last one
+								 * began */
 	int64		last_ns;		/* end of the last visit, or of an attempt */
 	int64		due_ns;
-	int64		retry_ns;		/* after a visit that came to nothing, or to no end */
-	bool		failing;		/* it came to nothing */
-	bool		told_full;		/* the log knows that not all can be kept */
-	bool		told_no_place;
+	int64		retry_ns;		/* pause after a visit that failed or was not
+								 * completed */
+	bool		failing;		/* the last visit failed */
+	bool		logged_full;		/* logged that not all pages can be kept */
+	bool		logged_no_place;
 	Oid			resume_relation;
 	BlockNumber resume_block;
 } Database;
@@ -107,7 +113,10 @@ read_databases(void)
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
 		bool		found;
 
-		/* a limit of -2: it is being dropped, or was dropped in part */
+		/*
+		 * a limit of -2 means that the database is being dropped, or was
+		 * partly dropped
+		 */
 		if (!form->datallowconn || form->datconnlimit == -2)
 			continue;
 		db = hash_search(databases, &form->oid, HASH_ENTER, &found);
@@ -121,13 +130,16 @@ read_databases(void)
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
-	/* of this process, it would hold back the horizon of all databases */
+	/*
+	 * this process's catalog snapshot would hold back the horizon of all
+	 * databases
+	 */
 	InvalidateCatalogSnapshot();
 }
 
-/* Which databases are there now? */
+/* Update the list of databases. */
 static void
-look_around(void)
+refresh_databases(void)
 {
 	HASH_SEQ_STATUS seq;
 	Database   *db;
@@ -150,39 +162,40 @@ look_around(void)
  */
 
 static void
-tell(Database *db, const RbpPolicyVisit *visit)
+log_visit(Database *db, const RbpPolicyVisit *visit)
 {
 	bool		full = visit->keep_full && visit->held < visit->wanted;
 
-	if (full && !db->told_full)
+	if (full && !db->logged_full)
 		ereport(LOG,
-				(errmsg("remote_bp: %llu of %llu pages that are to be kept of database \"%s\" cannot be: there is no room for more",
+				(errmsg("remote_bp: cannot keep %llu of %llu pages of database \"%s\": there is no room for more",
 						(unsigned long long) (visit->wanted - visit->held),
 						(unsigned long long) visit->wanted, NameStr(db->name)),
 				 errhint("Raise remote_bp.keep_max_size, or the size of the tier.")));
-	else if (!full && db->told_full)
+	else if (!full && db->logged_full)
 		ereport(LOG,
-				(errmsg("remote_bp: there is room again for pages of database \"%s\" that are to be kept",
+				(errmsg("remote_bp: there is room again for pages of database \"%s\" that should be kept",
 						NameStr(db->name))));
-	db->told_full = full;
+	db->logged_full = full;
 
-	if (visit->no_place > 0 && !db->told_no_place)
+	if (visit->no_place > 0 && !db->logged_no_place)
 		ereport(LOG,
-				(errmsg("remote_bp: policies of %u files of database \"%s\" have no effect: there are too many",
+				(errmsg("remote_bp: policies of %u files of database \"%s\" have no effect: too many files have policies",
 						visit->no_place, NameStr(db->name))));
-	db->told_no_place = visit->no_place > 0;
+	db->logged_no_place = visit->no_place > 0;
 }
 
 /*
- * A worker for the database, and its end; false if none can be had, or somebody
- * wants the database for himself.  The database is held until the worker holds it, or
- * has ended because somebody has begun to wait for it meanwhile: so the worker neither
- * waits for it nor finds that it is gone.
+ * Run a worker for the database and wait for its end.  Returns false if no
+ * worker is available, or if another process wants exclusive access to the
+ * database.  The launcher holds a lock on the database until the worker holds
+ * one, or has ended because another process is waiting for the database by
+ * now.  So the worker neither waits for the database nor finds it dropped.
  */
 static bool
 run_worker(const Database *db)
 {
-	static bool told_no_worker = false;
+	static bool logged_no_worker = false;
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 	bool		registered = false;
@@ -202,17 +215,17 @@ run_worker(const Database *db)
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
 	locked = rbp_policy_lock_database(db->oid);
-	/* it may have been dropped before that */
+	/* the database may have been dropped before it was locked */
 	if (locked)
 		read_databases();
 	if (locked && db->listed)
 	{
 		registered = RegisterDynamicBackgroundWorker(&worker, &handle);
-		if (!registered && !told_no_worker)
+		if (!registered && !logged_no_worker)
 			ereport(LOG,
-					(errmsg("remote_bp: no background worker is free to look at policies"),
+					(errmsg("remote_bp: no background worker is free to apply policies"),
 					 errhint("Raise max_worker_processes.")));
-		told_no_worker = !registered;
+		logged_no_worker = !registered;
 	}
 	if (registered)
 		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
@@ -234,7 +247,10 @@ run_worker(const Database *db)
 	return true;
 }
 
-/* After a pause that is twice as long each time, up to the interval. */
+/*
+ * Schedule the next visit after a pause that doubles each time, up to the
+ * policy interval.
+ */
 static void
 retry_later(Database *db)
 {
@@ -244,7 +260,10 @@ retry_later(Database *db)
 	db->due_ns = db->last_ns + db->retry_ns;
 }
 
-/* False if it did not come to that: there may be no such database any more. */
+/*
+ * Visit the database.  Returns false if the visit failed; the database may
+ * not exist any more.
+ */
 static bool
 visit(Database *db)
 {
@@ -258,7 +277,7 @@ visit(Database *db)
 	if (!run_worker(db) ||
 		result->database != db->oid || !result->was_read)
 	{
-		/* not even begun, or it failed, as the log says */
+		/* the visit was not started, or it failed and has logged why */
 		db->woken = db->woken || woken;
 		db->failing = true;
 		db->last_ns = rbp_now_ns();
@@ -277,7 +296,7 @@ visit(Database *db)
 	{
 		db->retry_ns = 0;
 		db->due_ns = db->last_ns + rbp_guc_policy_interval * NS_PER_S;
-		tell(db, result);
+		log_visit(db, result);
 	}
 	else if (OidIsValid(result->resume_relation))
 		db->due_ns = db->last_ns;
@@ -288,7 +307,10 @@ visit(Database *db)
 	return true;
 }
 
-/* When is the database to be visited?  PG_INT64_MAX: in its turn. */
+/*
+ * Time at which the database must be visited; PG_INT64_MAX: when it is its
+ * turn.
+ */
 static int64
 due_at(const Database *db)
 {
@@ -299,7 +321,7 @@ due_at(const Database *db)
 	return db->has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
 }
 
-/* Which database is to be visited next, and in how many ns, into *wait? */
+/* Choose the database to visit next, and store in *wait in how many ns. */
 static Database *
 next_visit(int64 *wait)
 {
@@ -342,13 +364,16 @@ next_visit(int64 *wait)
 	return next;
 }
 
-/* Those that somebody wants to have visited are due. */
+/*
+ * Process the requests for visits.  Sets *refresh if the list of databases must
+ * be read.
+ */
 static void
-take_wakes(bool *look)
+process_wakes(bool *refresh)
 {
 	bool		all = pg_atomic_exchange_u32(&rbp_policy_shared->wake_all, 0) != 0;
 
-	*look = *look || all;
+	*refresh = *refresh || all;
 	for (int i = 0; i < RBP_POLICY_WAKES; i++)
 	{
 		Oid			oid = pg_atomic_exchange_u32(&rbp_policy_shared->wakes[i], 0);
@@ -360,7 +385,7 @@ take_wakes(bool *look)
 		if (db != NULL)
 			db->woken = true;
 		else
-			*look = true;		/* a new one is visited anyway */
+			*refresh = true;		/* new databases are visited anyway */
 	}
 	if (all)
 	{
@@ -372,7 +397,7 @@ take_wakes(bool *look)
 		while ((db = hash_seq_search(&seq)) != NULL)
 		{
 			db->woken = db->woken || db->has_policies;
-			/* what is set for the server can be seen from any */
+			/* settings of the server can be read in any database */
 			if (first == NULL || db->has_policies)
 				first = db;
 		}
@@ -392,13 +417,13 @@ void
 rbp_policy_launcher_main(Datum arg)
 {
 	HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(Database)};
-	int64		look_ns = 0;
-	bool		look = true;
+	int64		refresh_ns = 0;
+	bool		refresh = true;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
-	/* it reads a few pages, which shall leave no trace in the tier */
+	/* the few pages that this process reads must leave no trace in the tier */
 	rbp_tier_set_unconnected();
 	SetConfigOption("remote_bp.use_tier", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
@@ -406,7 +431,7 @@ rbp_policy_launcher_main(Datum arg)
 	pg_atomic_write_u64(&rbp_policy_shared->latch, (uint64) (uintptr_t) MyLatch);
 
 	ctl.hcxt = TopMemoryContext;
-	/* a reload may have gone to none */
+	/* an earlier reload may have found no launcher */
 	rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
 	databases = hash_create("remote_bp databases", 32, &ctl,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
@@ -427,20 +452,20 @@ rbp_policy_launcher_main(Datum arg)
 			rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
 			pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
 		}
-		/* without memory there is nothing to do until some comes */
+		/* without remote memory there is nothing to do */
 		if (rbp_tier_attached())
 		{
-			take_wakes(&look);
-			if (look || rbp_now_ns() >= look_ns)
+			process_wakes(&refresh);
+			if (refresh || rbp_now_ns() >= refresh_ns)
 			{
-				look_around();
-				look_ns = rbp_now_ns() + IDLE_VISIT_NS;
-				look = false;
+				refresh_databases();
+				refresh_ns = rbp_now_ns() + IDLE_VISIT_NS;
+				refresh = false;
 			}
 			next = next_visit(&wait);
 			if (next != NULL && wait == 0)
 			{
-				look = !visit(next);
+				refresh = !visit(next);
 				MemoryContextReset(round_context);
 				continue;
 			}
@@ -452,6 +477,6 @@ rbp_policy_launcher_main(Datum arg)
 		ResetLatch(MyLatch);
 	}
 
-	/* a status of 0 would mean that we are not wanted any more */
+	/* exit status 0 would tell the postmaster not to restart us */
 	proc_exit(1);
 }

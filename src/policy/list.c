@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * list.c
- *	  From the table of policies to the files that they are about.
+ *	  Resolves the table of policies to the files that the policies apply to.
  *
- * A policy of a partitioned table is that of its partitions, and one of a table that of
- * its TOAST table and, if wanted, of its indexes.  Of two that are about the
- * same relation, the one that was set closer to it counts: on the index itself, on
- * the table, on the nearest partitioned table above.
+ * A policy of a partitioned table applies to its partitions.  A policy of a
+ * table applies to its TOAST table and, if requested, to its indexes.  If two
+ * policies apply to a relation, the more specific one counts: first one set
+ * on the index itself, then one on the table, then one on the nearest
+ * partitioned table above.
  *
- * Only catalogs are read, by the transaction's snapshot or the latest one, as the
- * system caches do.  A relation that is being rewritten has its old files
- * until that is committed.
+ * Only catalogs are read, with the transaction's snapshot or the latest one,
+ * like the system caches.  A relation that is being rewritten has its old
+ * files until the rewrite is committed.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,10 +62,10 @@ typedef struct Row
 	NameData	index;			/* "": the table itself */
 	RbpPolicy	policy;
 	bool		include_indexes;
-	int			depth;			/* partitioned tables above it */
+	int			depth;			/* number of partitioned tables above it */
 } Row;
 
-/* Work in progress: the relations by OID, and in the order of their coming. */
+/* Relations found so far: by OID, and in the order in which they were found */
 typedef struct Work
 {
 	HTAB	   *by_relid;
@@ -100,12 +101,12 @@ rbp_policy_table(void)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	table = OidIsValid(schema) ? get_relname_relid(RBP_POLICY_TABLE, schema) : InvalidOid;
-	/* not just any of that name */
+	/* not just any table of that name */
 	return OidIsValid(table) &&
 		getExtensionOfObject(RelationRelationId, table) == extension ? table : InvalidOid;
 }
 
-/* The relation has that policy from here on, if it has files. */
+/* Record that the policy applies to the relation, if it has files. */
 static void
 add_relation(Work *work, Oid relid, const Row *row)
 {
@@ -181,7 +182,10 @@ add_relations(Work *work, const List *relids, const Row *row)
 		add_relation(work, lfirst_oid(cell), row);
 }
 
-/* A table, or a partitioned one with all below it. */
+/*
+ * Apply a policy to a table, or to a partitioned table and all tables below
+ * it.
+ */
 static void
 add_table(Work *work, const Row *row)
 {
@@ -207,7 +211,10 @@ add_table(Work *work, const Row *row)
 	}
 }
 
-/* An index, or a partitioned one with all below it. */
+/*
+ * Apply a policy to an index, or to a partitioned index and all indexes below
+ * it.
+ */
 static void
 add_index(Work *work, const Row *row)
 {
@@ -235,7 +242,7 @@ add_index(Work *work, const Row *row)
 	work->list.orphans = lappend(work->list.orphans, orphan);
 }
 
-/* Those first that others override. */
+/* Sort policies that others override first. */
 static int
 compare_rows(const ListCell *a, const ListCell *b)
 {
@@ -267,7 +274,7 @@ read_rows(Oid table)
 	if (!known)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" is not as the extension has made it", RBP_POLICY_TABLE)));
+				 errmsg("table \"%s\" was changed since the extension created it", RBP_POLICY_TABLE)));
 	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
@@ -284,7 +291,10 @@ read_rows(Oid table)
 		row->policy = strcmp(policy, "keep") == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE;
 		row->include_indexes = DatumGetBool(values[COLUMN_INDEXES - 1]);
 		row->depth = 0;
-		/* dropped: the row goes when the next policy is set */
+		/*
+		 * the relation was dropped; its row is deleted when the next policy
+		 * is set
+		 */
 		if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(row->relation)))
 			continue;
 		if (get_rel_relispartition(row->relation))
@@ -337,7 +347,10 @@ rbp_policy_limit_kept(const List *relations)
 
 		if (max_pages < 0)
 			max_pages = rbp_residency_limit_of(&r->file);
-		/* what is held nothing of may be in a new space, which gets its limit later */
+		/*
+		 * a file without kept pages may be in a new space, which gets its
+		 * limit later
+		 */
 		if (max_pages < 0 && held > 0)
 			return false;
 		pages += held;

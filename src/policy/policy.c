@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * policy.c
- *	  Policies: what is in shared memory beside the directory's part.
+ *	  Policies: shared memory of launcher and worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,10 @@ rbp_policy_shmem_init(void *mem)
 	rbp_policy_shared = shared;
 }
 
-/* Note the database, unless it is noted already; false if there is no room. */
+/*
+ * Record the database, unless it is recorded already.  Returns false if there
+ * is no room.
+ */
 static bool
 note_wake(Oid database)
 {

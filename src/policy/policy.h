@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * policy.h
- *	  What belongs in the buffer tier, as somebody has said it in SQL: the part
- *	  in shared memory, for who reads and writes pages.
+ *	  Policies: users' settings about which relations belong in the buffer
+ *	  tier.  This header is for processes that read and write pages.
  *
- * Policies of relations are in the extension's table in each database, and their
- * files' in the directory (buffer/directory.h).  A launcher has a worker visit the
- * databases that have policies, one after the other: at start, when somebody sets
- * a policy, when a file that has one is changed other than by writes, and
- * every remote_bp.policy_interval.  The worker brings the directory in line
- * with the table, and loads what is to be kept.
+ * Policies of relations are stored in the extension's table in each database;
+ * the directory has those of the relations' files (buffer/directory.h).  A
+ * launcher starts a worker that visits the databases that have policies, one
+ * after the other: at start, when a policy is set, when a file with a policy
+ * is changed other than by writes, and every remote_bp.policy_interval.  The
+ * worker brings the directory in line with the table, and loads pages that
+ * should be kept.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +19,7 @@
 
 #include "postgres.h"
 
-/* What each process that prewarms is doing. */
+/* Progress of the processes that prewarm */
 extern Size rbp_prewarm_shmem_size(void);
 extern void rbp_prewarm_shmem_init(void *mem);
 
@@ -26,12 +27,13 @@ extern Size rbp_policy_shmem_size(void);
 extern void rbp_policy_shmem_init(void *mem);
 
 /*
- * Have the database visited soon; InvalidOid: look at all that the launcher looks
- * at.  No lock; may be called anywhere where shared memory is attached.
+ * Ask for a visit of the database soon.  InvalidOid: review everything, that
+ * is, the server's settings and all databases with policies.  Takes no lock;
+ * may be called anywhere where shared memory is attached.
  */
 extern void rbp_policy_wake(Oid database);
 
-/* Register the launcher; in _PG_init. */
+/* Register the launcher.  Call this in _PG_init. */
 extern void rbp_policy_register(void);
 
 #endif							/* RBP_POLICY_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * policy_internal.h
- *	  What the files of the policies share: src/policy.
+ *	  Shared declarations of src/policy.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,63 +20,73 @@
 
 #define RBP_POLICY_TABLE	"remote_bp_policy"
 
-/* Databases that can be named to be visited; beyond it, all are. */
+/*
+ * Number of visits that can be requested by database; if there are more, all
+ * databases with policies are visited.
+ */
 #define RBP_POLICY_WAKES	64
 
-/* What the worker has found, for the launcher: of its last visit. */
+/* Result of the worker's last visit, for the launcher */
 typedef struct RbpPolicyVisit
 {
-	volatile bool holds_database;	/* which cannot go from then on */
+	volatile bool holds_database;	/* the worker holds a lock, so that the
+									 * database cannot be dropped */
 	Oid			database;		/* InvalidOid until it is done */
-	bool		was_read;		/* the table of policies, or its absence */
+	bool		was_read;		/* the table of policies was read, or is
+								 * absent */
 	bool		has_policies;
-	bool		more;			/* it did not get to the end */
-	uint64		wanted;			/* pages that are to be kept */
+	bool		more;			/* the visit was not completed */
+	uint64		wanted;			/* pages that should be kept */
 	uint64		held;			/* ... and are */
-	uint32		no_place;		/* files whose policies found no room */
-	bool		keep_full;		/* no more can be kept */
-	Oid			resume_relation;	/* where the next one goes on to load */
+	uint32		no_place;		/* files whose policies have no room in the
+								 * directory */
+	bool		keep_full;		/* the maximum number of kept pages is reached */
+	Oid			resume_relation;	/* where the next visit continues loading */
 	BlockNumber resume_block;
 } RbpPolicyVisit;
 
 /*
- * One worker at a time writes the directory's policies and limits, and what is
- * here for itself alone: the one whose pid is in worker.
+ * Only one worker at a time, the one whose pid is in worker, writes the
+ * directory's policies and limits, and the fields below that are marked as
+ * private to the worker.
  */
 typedef struct RbpPolicyShared
 {
 	pg_atomic_uint32 worker;	/* pid, or 0 */
-	pg_atomic_uint64 latch;		/* of the launcher; 0 while there is none */
+	pg_atomic_uint64 latch;		/* latch of the launcher; 0 while there is
+								 * none */
 	pg_atomic_uint32 wake_all;
-	pg_atomic_uint32 wakes[RBP_POLICY_WAKES];	/* databases, or 0 */
-	pg_atomic_uint32 visiting;	/* the database that is visited now, or 0 */
+	pg_atomic_uint32 wakes[RBP_POLICY_WAKES];	/* databases to visit, or 0 */
+	pg_atomic_uint32 visiting;	/* database being visited, or 0 */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
-								 * the launcher while none does */
-	/* the worker's alone */
-	bool		unapplied;		/* policies were set, and not all applied */
-	bool		undropped;		/* tablespaces were excluded, likewise */
-	char		not_excluded[256];	/* names that the log has */
+								 * the launcher while no worker runs */
+	/* private to the worker */
+	bool		unapplied;		/* policies were set, but not all were applied
+								 * to pages */
+	bool		undropped;		/* tablespaces were excluded, but not all
+								 * pages dropped */
+	char		not_excluded[256];	/* names already logged */
 	Oid			limited[RBP_LIMITS + 1];	/* databases, by their limits'
 											 * numbers */
-	uint64		trimmed[RBP_LIMITS + 1];	/* pages that trimming has left */
-	bool		too_many_limits;	/* the log has that */
+	uint64		trimmed[RBP_LIMITS + 1];	/* pages left after trimming */
+	bool		too_many_limits;	/* already logged */
 } RbpPolicyShared;
 
 extern RbpPolicyShared *rbp_policy_shared;
 
-/* Have the launcher look at what is here. */
+/* Wake the launcher. */
 extern void rbp_policy_wake_launcher(void);
 
-/* A relation with storage that a policy is about. */
+/* A relation with storage that a policy applies to */
 typedef struct RbpPolicyRelation
 {
 	Oid			relid;
-	Oid			set_on;			/* the relation that it was set on */
+	Oid			set_on;			/* relation that the policy was set on */
 	RbpPolicy	policy;
 	RbpRelFile	file;
 } RbpPolicyRelation;
 
-/* A row of an index that the table has not. */
+/* A policy of an index that does not exist */
 typedef struct RbpPolicyOrphan
 {
 	Oid			set_on;
@@ -97,45 +107,52 @@ typedef struct RbpPolicyList
 extern Oid	rbp_policy_table(void);
 
 /*
- * What the table, which the caller has locked, says; partitions, indexes and TOAST
- * tables resolved to their files, by the catalogs alone: no relation is locked, nor
- * opened.  In a transaction with an active snapshot.
+ * Read the policies from the table, which the caller has locked, and resolve
+ * partitions, indexes and TOAST tables to their files.  This only reads
+ * catalogs: it neither locks nor opens the relations.  Call this in a
+ * transaction with an active snapshot.
  */
 extern RbpPolicyList rbp_policy_read(Oid table);
 
 /*
- * What is set for the server, and for databases as a whole: excluded tablespaces,
- * limits.  Read in a transaction with an active snapshot, into memory of the current
- * context; done outside of it, since it may take a while.
+ * Settings for the server and for whole databases: excluded tablespaces and
+ * limits.  They are read in a transaction with an active snapshot, into
+ * memory of the current context.  They are applied outside the transaction,
+ * since that may take a while.
  */
 typedef struct RbpPolicyServer
 {
 	List	   *excluded;		/* OIDs of tablespaces */
-	char	   *not_excluded;	/* names that lead to none, for the log */
+	char	   *not_excluded;	/* unknown tablespaces, for the log */
 	List	   *limits;			/* RbpPolicyLimit * */
-	List	   *dropped;		/* databases of policies, but not of the catalog */
+	List	   *dropped;		/* dropped databases whose files still have
+								 * policies */
 } RbpPolicyServer;
 
 extern RbpPolicyServer rbp_policy_read_server(void);
 extern void rbp_policy_apply_server(const RbpPolicyServer *server);
 
-/* Apply policies that were set to the pages that are there. */
+/* Apply policies that were set to the pages that the tier has already. */
 extern void rbp_policy_apply_to_pages(void);
 
-/* Is all that the database may have of the tier kept pages of these relations? */
+/* Do kept pages of these relations use up the database's limit? */
 extern bool rbp_policy_limit_kept(const List *relations);
 
 /*
- * Does nobody want the database for himself?  If so, nobody gets it before the end of
- * the transaction.  Waits for nothing.
+ * Take a lock on the database, if no other process holds or waits for a
+ * conflicting one.  If so, the database cannot be dropped, or used as a
+ * template, before the end of the transaction.  Never waits.
  */
 extern bool rbp_policy_lock_database(Oid database);
 
-/* The same where there are no transactions yet, until it is released. */
+/* The same outside transactions, until it is released. */
 extern bool rbp_policy_hold_database(Oid database);
 extern void rbp_policy_release_database(Oid database);
 
-/* Blocks of the file's main fork, by its length; 0 if it is not there. */
+/*
+ * Number of blocks of the file's main fork, by its length; 0 if it does not
+ * exist
+ */
 extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);

@@ -3,18 +3,19 @@
  * prewarm.c
  *	  Bring relations into the tier, or into shared buffers, on demand.
  *
- * Into the tier: pages are read through shared buffers, a ring of few of them,
- * and staged from there at once, with the buffer's content locked exclusively.
- * Writers of the page hold that lock, too, if only in share mode.  So its frame's
- * shadow stands still, and what it claims is checked as at any capture.  A page
- * that was in shared buffers may have no claim, because it was not worth one, or
- * differ from the disk, by hint bits, for example: it is read from the file once
- * more, under the same lock, which is what keeps a write from coming between the look
- * at its stamp and the read.  The system is told in advance which part of the file
- * will be read.
+ * Into the tier: pages are read through a small ring of shared buffers, and
+ * staged from there at once, while the buffer's content is locked
+ * exclusively.  A writer of the page holds that lock in share mode.  So the
+ * frame's shadow cannot change, and its claim is checked as at any capture.
+ * A page that was in shared buffers before may have no claim, because it was
+ * not worth one, or may differ from the disk, by hint bits, for example.
+ * Then it is read from the file once more, under the same lock, so that no
+ * write can come between sampling its stamp and the read.  The operating
+ * system is told in advance which part of the file will be read.
  *
- * There is no hurry here as there is for a victim: if staging is full, the
- * process waits, in the open, for the pusher to write some of it to donors.
+ * Unlike the capture of a victim, prewarming can wait: if staging is full,
+ * the process waits, interruptibly, for the pusher to write some of it to
+ * donors.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,12 +57,12 @@ PG_FUNCTION_INFO_V1(rbp_sql_prewarm_database);
 PG_FUNCTION_INFO_V1(rbp_sql_prewarm_progress);
 
 /*
- * So many blocks are looked at, and read ahead, at a time; a segment of a relation is
- * a multiple of it.
+ * This many blocks are looked up, and prefetched, at a time.  The size of a
+ * segment is a multiple of it.
  */
 #define WINDOW_BLOCKS			512
 
-/* After so many blocks: is there still a reason to go on? */
+/* Check after this many blocks whether to continue */
 #define CHECK_BLOCKS			64
 
 #define STAGING_WAIT_MS			1
@@ -82,12 +83,13 @@ static const char *const mode_names[] = {"tier", "buffers"};
 static const char *const phase_names[] = {"reading", "waiting for donors"};
 
 /*
- * What a process is doing.  It alone writes its entry, pid last at the start and first
- * at the end; whoever reads it may see a moment's mixture.
+ * Progress of a process.  Only the process itself writes its entry: pid last
+ * at the start, and first at the end.  A reader may see a mixture of old and
+ * new values.
  */
 typedef struct Progress
 {
-	pg_atomic_uint32 pid;		/* 0: nothing */
+	pg_atomic_uint32 pid;		/* 0: entry not in use */
 	Oid			database;
 	Oid			relation;
 	ForkNumber	fork;
@@ -117,17 +119,17 @@ rbp_prewarm_shmem_init(void *mem)
 	}
 }
 
-/* One call: what it does, and what it has done so far. */
+/* Parameters and progress of one call */
 typedef struct Prewarm
 {
 	PrewarmMode mode;
-	bool		until_full;		/* do not push out other pages */
+	bool		until_full;		/* do not evict other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
-	bool		keeping;		/* for the worker of policies, which says nothing */
-	int64		deadline_ns;	/* wait for staging until then; 0: as long as
-								 * it takes */
+	bool		keeping;		/* called by the policy worker, so do not log
+								 * warnings */
+	int64		deadline_ns;	/* wait for staging until then; 0: no limit */
 	Progress   *progress;
-	int64		pages;			/* brought in */
+	int64		pages;			/* pages brought in */
 } Prewarm;
 
 /* One fork of a relation. */
@@ -135,15 +137,16 @@ typedef struct Fork
 {
 	Relation	rel;
 	RbpRelFile	file;
-	BlockNumber end;			/* one behind the last block */
-	bool		missing[WINDOW_BLOCKS]; /* of the window that is being read */
+	BlockNumber end;			/* number of the last block plus one */
+	bool		missing[WINDOW_BLOCKS]; /* blocks missing in the current
+										 * window */
 } Fork;
 
 /*
  * ---- into the tier --------------------------------------------------------------
  */
 
-/* Go on?  If not, tell why. */
+/* Should we continue?  If not because the tier is unusable, report why. */
 static bool
 may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 {
@@ -166,7 +169,10 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 	return !prewarm->stopped;
 }
 
-/* Until less than half of staging is in use; false if there is no use in that. */
+/*
+ * Wait until at most half of staging is in use.  Returns false if waiting is
+ * useless, or at the deadline.
+ */
 static bool
 wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 {
@@ -187,8 +193,9 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 }
 
 /*
- * Which blocks from this one to the end of the window are missing?  If they are
- * many, the system is to read that part of the file in one piece.
+ * Find the blocks from this one to the end of the window that are missing in
+ * the tier.  If there are many, ask the operating system to read that part of
+ * the file in one piece.
  */
 static void
 look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
@@ -217,7 +224,10 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 		path = psprintf("%s.%u", first, segment);
 		pfree(first);
 	}
-	/* advice only: it does not matter if the file is not there any more */
+	/*
+	 * this is only advice, so it does not matter if the file does not exist
+	 * any more
+	 */
 	fd = OpenTransientFile(path, O_RDONLY | PG_BINARY);
 	if (fd >= 0)
 	{
@@ -228,7 +238,7 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 	pfree(path);
 }
 
-/* Read the block from the file, past shared buffers. */
+/* Read the block from the file, bypassing shared buffers. */
 static void
 read_from_file(const Fork *fork, BlockNumber block, char *page)
 {
@@ -249,8 +259,9 @@ stage_from_file(const Fork *fork, BlockNumber block)
 }
 
 /*
- * Stage the block that the buffer holds.  If it has to be read from the file, that is
- * done once before, so that nobody waits for the disk who waits for the buffer.
+ * Stage the block that the buffer holds.  If it must be read from the file,
+ * read it once without the lock before, so that processes that wait for the
+ * buffer do not wait for the disk.
  */
 static RbpStageResult
 stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
@@ -271,7 +282,7 @@ stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
 	return result;
 }
 
-/* Bring the block into the tier; says whether that was done. */
+/* Bring the block into the tier.  Returns whether that was done. */
 static bool
 bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 				BufferAccessStrategy strategy)
@@ -322,7 +333,7 @@ open_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum, BlockNumber end)
 	return fork;
 }
 
-/* One block, of which the window that begins with first was looked at. */
+/* Prewarm one block; first is the first block of the call. */
 static void
 prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first,
 			  BufferAccessStrategy strategy)
@@ -344,7 +355,7 @@ prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first
 	}
 }
 
-/* Blocks first to last, both included, of the fork. */
+/* Prewarm blocks first to last, inclusive, of the fork. */
 static void
 prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 			   BlockNumber first, BlockNumber last)
@@ -371,7 +382,7 @@ prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 	pfree(fork);
 }
 
-/* Whoever may read the table may prewarm it, and its indexes. */
+/* Users who may read the table may prewarm it and its indexes. */
 static bool
 may_read(Relation rel)
 {
@@ -384,8 +395,9 @@ may_read(Relation rel)
 }
 
 /*
- * An index that is being built concurrently is written past shared buffers, without
- * any lock on them: nothing of it must get into a buffer yet.
+ * An index that is being built concurrently is written bypassing shared
+ * buffers, without buffer locks, so no block of it must get into a buffer
+ * yet.
  */
 static bool
 is_being_built(Relation rel)
@@ -393,7 +405,9 @@ is_being_built(Relation rel)
 	return rel->rd_rel->relkind == RELKIND_INDEX && !rel->rd_index->indisready;
 }
 
-/* May its pages be in the tier, by its policy and its tablespace? */
+/*
+ * May the relation's pages be in the tier, by its policy and its tablespace?
+ */
 static bool
 is_wanted(Relation rel)
 {
@@ -406,7 +420,7 @@ is_wanted(Relation rel)
 	return rbp_tier_wants(&file);
 }
 
-/* A block number that the caller gave, or else that one. */
+/* Check a block number argument; returns the default if it is null. */
 static BlockNumber
 check_block(const char *name, NullableDatum arg, BlockNumber otherwise,
 			BlockNumber nblocks)
@@ -424,7 +438,7 @@ check_block(const char *name, NullableDatum arg, BlockNumber otherwise,
 	return (BlockNumber) block;
 }
 
-/* All of the relation's fork, or the part of it that the caller gave. */
+/* Prewarm the relation's fork, or the part of it that the caller gave. */
 static void
 prewarm_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 			 const NullableDatum *first_arg, const NullableDatum *last_arg)
@@ -500,7 +514,7 @@ begin_prewarm(Prewarm *prewarm)
 	rbp_tier_set_prewarming(prewarm->mode == MODE_TIER);
 }
 
-/* Also before the process ends in the middle of it; arg is a Prewarm. */
+/* Also called if the process exits during prewarming; arg is a Prewarm. */
 static void
 end_prewarm(int code, Datum arg)
 {
@@ -558,7 +572,7 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 	if (prewarm.mode == MODE_TIER && !is_wanted(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("relation \"%s\" is not to be in the tier",
+				 errmsg("relation \"%s\" is excluded from the tier",
 						RelationGetRelationName(rel)),
 				 errhint("See remote_bp_policies, and remote_bp.exclude_tablespaces.")));
 
@@ -640,8 +654,9 @@ rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
  */
 
 /*
- * Its relations, those first of which most reads a page have missed shared
- * buffers.  What nobody has read comes last, small ones first.
+ * Relations of the database, in descending order of reads per page that
+ * missed shared buffers.  Relations that were never read come last, small
+ * ones first.
  */
 static const char *const database_query =
 "SELECT c.oid"
@@ -679,7 +694,7 @@ rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 		begin_prewarm(&prewarm);
 		if (SPI_connect() != SPI_OK_CONNECT ||
 			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
-			elog(ERROR, "relations of the database cannot be listed");
+			elog(ERROR, "could not list the relations of the database");
 		relations = SPI_tuptable;
 		for (uint64 i = 0; i < relations->numvals && !prewarm.stopped; i++)
 		{
@@ -722,7 +737,7 @@ rbp_sql_prewarm_progress(PG_FUNCTION_ARGS)
 		values[PID] = Int32GetDatum((int32) pid);
 		values[DATID] = ObjectIdGetDatum(p->database);
 		values[RELATION] = ObjectIdGetDatum(p->relation);
-		/* of another database, the number alone would name another relation */
+		/* in another database, the OID would denote another relation */
 		nulls[RELATION] = p->database != MyDatabaseId || p->relation == InvalidOid;
 		values[FORK] = CStringGetTextDatum(forkNames[p->fork]);
 		values[MODE] = CStringGetTextDatum(mode_names[p->mode]);

@@ -14,17 +14,20 @@
 #include "utils/rel.h"
 
 /*
- * For a process that loads relations in pieces: begin, any number of pieces, and
- * end, which is also for errors.  begin raises if there is no tier.
+ * Loading of relations in pieces: call begin once, then load any number of
+ * pieces, then end, which must also be called after errors.  begin raises an
+ * error if there is no usable tier.
  */
 extern void rbp_prewarm_load_begin(void);
 extern void rbp_prewarm_load_end(void);
 
 /*
- * Bring what is missing of a piece of the main fork into the tier, from that block on.
- * Returns the block to go on with, InvalidBlockNumber at the end, or if there is no use in
- * going on.  Waits for staging until the deadline.  The relation is locked.  Raises what
- * reading it raises; load_at() tells at which block that was.
+ * Bring the missing pages of a piece of the main fork into the tier,
+ * beginning at block first.  Returns the block to continue with, or
+ * InvalidBlockNumber at the end of the relation or if continuing is useless.
+ * Waits for staging until the deadline.  The relation must be locked.  Raises
+ * errors of reading the relation; rbp_prewarm_load_at() tells the block at
+ * which that happened.
  */
 extern BlockNumber rbp_prewarm_load(Relation rel, BlockNumber first,
 									int64 deadline_ns);

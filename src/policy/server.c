@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * server.c
- *	  What is set for the whole server, or for a whole database: excluded
+ *	  Settings for the whole server, or for a whole database: excluded
  *	  tablespaces and limits.
  *
- * A database's limit is a setting of it, in pg_db_role_setting: dumped by
- * pg_dumpall, there on standbys, and gone with the database.
+ * A database's limit is a setting of the database, in pg_db_role_setting.  So
+ * pg_dumpall dumps it, standbys have it, and it is dropped with the database.
  *
- * All of this runs in the worker, whatever database it visits.  Walks through the
- * directory can be interrupted; what they did not get to is noted and done
+ * This code runs in the worker, whichever database it visits.  Walks through
+ * the directory can be interrupted; the remaining work is recorded, and done
  * by the next worker.
  *
  *-------------------------------------------------------------------------
@@ -48,7 +48,10 @@ typedef struct RbpPolicyLimit
  * ---- tablespaces --------------------------------------------------------------------
  */
 
-/* The tablespaces of the setting; those that there are not are named. */
+/*
+ * Read remote_bp.exclude_tablespaces; collect the names of tablespaces that
+ * do not exist.
+ */
 static void
 read_excluded(RbpPolicyServer *server)
 {
@@ -57,7 +60,7 @@ read_excluded(RbpPolicyServer *server)
 	ListCell   *cell;
 
 	initStringInfo(&unknown);
-	/* it was checked when it was set */
+	/* the check hook has checked the syntax */
 	(void) SplitIdentifierString(pstrdup(rbp_guc_exclude_tablespaces), ',', &names);
 	foreach(cell, names)
 	{
@@ -88,15 +91,15 @@ exclude_tablespaces(const RbpPolicyServer *server)
 		rbp_residency_drop_excluded();
 	shared->undropped = false;
 
-	/* what is kept of it may be cut: it is only there to be compared */
+	/* the saved text may be truncated: it only serves for this comparison */
 	if (strncmp(shared->not_excluded, server->not_excluded,
 				sizeof(shared->not_excluded) - 1) == 0)
 		return;
 	strlcpy(shared->not_excluded, server->not_excluded, sizeof(shared->not_excluded));
 	if (server->not_excluded[0] != '\0')
 		ereport(LOG,
-				(errmsg("remote_bp: not excluded are: %s", server->not_excluded),
-				 errdetail("No tablespaces have these names in remote_bp.exclude_tablespaces, or there are more than %d.",
+				(errmsg("remote_bp: could not exclude tablespaces: %s", server->not_excluded),
+				 errdetail("Names in remote_bp.exclude_tablespaces belong to no tablespace, or there are more than %d.",
 						   RBP_MAX_EXCLUDED)));
 }
 
@@ -104,7 +107,10 @@ exclude_tablespaces(const RbpPolicyServer *server)
  * ---- limits ------------------------------------------------------------------------
  */
 
-/* The limit that a database's settings have, in pages; false if none. */
+/*
+ * Find the limit, in pages, in the settings of a database.  Returns false if
+ * there is none.
+ */
 static bool
 limit_of_settings(ArrayType *settings, uint32 *pages)
 {
@@ -126,7 +132,7 @@ limit_of_settings(ArrayType *settings, uint32 *pages)
 	return false;
 }
 
-/* RbpPolicyLimit *, of each database that has one. */
+/* Read the limits of all databases, as a list of RbpPolicyLimit *. */
 static List *
 read_limits(void)
 {
@@ -154,7 +160,10 @@ read_limits(void)
 	return limits;
 }
 
-/* Its number in the directory, a new one if need be; 0 if there is none left. */
+/*
+ * Number of the database's limit in the directory, assigned if necessary; 0
+ * if none is free.
+ */
 static uint32
 limit_number(Oid database)
 {
@@ -176,7 +185,10 @@ limit_number(Oid database)
 	return number;
 }
 
-/* The limit is for the database's spaces, which come by and by. */
+/*
+ * Apply a limit to the spaces that the database has so far; others may
+ * follow.
+ */
 static void
 set_limit(const RbpPolicyLimit *limit)
 {
@@ -197,7 +209,10 @@ set_limit(const RbpPolicyLimit *limit)
 	}
 	rbp_residency_set_limit(number, limit->database, limit->pages);
 
-	/* pages that are kept stay, whatever the limit: do not try again and again */
+	/*
+	 * kept pages stay in spite of the limit: do not trim again if that could
+	 * not help
+	 */
 	if (rbp_residency_limit_passed(number, Max(limit->pages, shared->trimmed[number])))
 		shared->trimmed[number] = rbp_residency_trim(number);
 }
@@ -227,7 +242,7 @@ set_limits(const List *limits)
  * ---- all of it ----------------------------------------------------------------------
  */
 
-/* Databases whose files have policies, but that were dropped. */
+/* Dropped databases whose files still have policies. */
 static List *
 dropped_databases(void)
 {

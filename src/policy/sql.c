@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * sql.c
- *	  Policies as SQL sees them: they are set, and shown with what came of them.
+ *	  SQL functions to set policies and limits, and to show them and their
+ *	  effect.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +45,7 @@ PG_FUNCTION_INFO_V1(rbp_sql_databases);
  * ---- setting ------------------------------------------------------------------
  */
 
-/* Whom to wake at commit. */
+/* What to wake at commit */
 static bool wake_database = false;
 static bool wake_all = false;
 
@@ -71,7 +72,7 @@ register_wake(void)
 	registered = true;
 }
 
-/* The table of policies, or else an error. */
+/* OID of the table of policies; raises an error if there is none. */
 static Oid
 required_table(void)
 {
@@ -85,7 +86,10 @@ required_table(void)
 	return table;
 }
 
-/* May a policy be set on the relation, and by this user? */
+/*
+ * Raise an error if no policy can be set on the relation, or not by this
+ * user.
+ */
 static void
 check_relation(Relation rel)
 {
@@ -94,8 +98,8 @@ check_relation(Relation rel)
 	if (RelationGetNamespace(rel) == PG_TOAST_NAMESPACE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("relation \"%s\" belongs to a table", RelationGetRelationName(rel)),
-				 errhint("Its policy is that of the table.")));
+				 errmsg("cannot set a policy on TOAST relation \"%s\"", RelationGetRelationName(rel)),
+				 errhint("Set the policy of the table that it belongs to.")));
 	if (kind != RELKIND_RELATION && kind != RELKIND_MATVIEW &&
 		kind != RELKIND_INDEX && !RELKIND_HAS_PARTITIONS(kind))
 		ereport(ERROR,
@@ -118,9 +122,10 @@ check_relation(Relation rel)
 }
 
 /*
- * Change the row of the table; with the rights of the table's owner.  Rows of relations
- * that were dropped go as well, and with the table's own row those of indexes that it
- * has not: nobody could name them.
+ * Change a row of the table of policies, with the privileges of the table's
+ * owner.  Also delete rows of relations that were dropped and, when a table's
+ * own row is changed, rows of indexes that the table does not have any more:
+ * users could not name these to delete them.
  */
 static void
 write_row(Oid table, Oid relation, const char *index, const char *policy,
@@ -135,7 +140,7 @@ write_row(Oid table, Oid relation, const char *index, const char *policy,
 		DirectFunctionCall1(namein, CStringGetDatum(index)),
 		CStringGetTextDatum(policy), BoolGetDatum(include_indexes)
 	};
-	bool		take_away = strcmp(policy, "default") == 0;
+	bool		reset = strcmp(policy, "default") == 0;
 	Oid			save_user;
 	int			save_context;
 
@@ -161,14 +166,14 @@ write_row(Oid table, Oid relation, const char *index, const char *policy,
 	ReleaseSysCache(tuple);
 	SPI_connect();
 	if (SPI_execute_with_args(query, 2, types, values, NULL, false, 0) < 0)
-		elog(ERROR, "policies cannot be deleted");
-	if (!take_away &&
+		elog(ERROR, "could not delete policies");
+	if (!reset &&
 		SPI_execute_with_args(psprintf("INSERT INTO %s VALUES ($1, $2, $3, $4)"
 									   " ON CONFLICT (relation, index_name) DO UPDATE"
 									   " SET policy = excluded.policy,"
 									   " include_indexes = excluded.include_indexes", name),
 							  4, types, values, NULL, false, 0) < 0)
-		elog(ERROR, "policy cannot be written");
+		elog(ERROR, "could not insert a policy");
 	SPI_finish();
 	SetUserIdAndSecContext(save_user, save_context);
 }
@@ -200,7 +205,10 @@ rbp_sql_set_policy(PG_FUNCTION_ARGS)
 	if (rel->rd_rel->relkind == RELKIND_INDEX ||
 		rel->rd_rel->relkind == RELKIND_PARTITIONED_INDEX)
 	{
-		/* by its name, since a dump restores indexes after the rows of tables */
+		/*
+		 * store the index by name, since a dump restores indexes after the
+		 * rows of tables
+		 */
 		index = pstrdup(RelationGetRelationName(rel));
 		relation = IndexGetRelation(relation, false);
 	}
@@ -221,7 +229,7 @@ policy_name(RbpPolicy policy)
 	return policy == RBP_POLICY_KEEP ? "keep" : "none";
 }
 
-/* Why not all pages of the relation are kept; NULL if they are. */
+/* Reason why not all pages of the relation are kept; NULL if all are. */
 static const char *
 why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_kept,
 			char *buf, Size len)
@@ -232,7 +240,7 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_k
 		return buf;
 	if (rbp_residency_policy(&r->file) != r->policy)
 		return rbp_residency_policy_fits(&r->file) ?
-			"not looked at yet" : "too many files have policies";
+			"not applied yet" : "too many files have policies";
 	if (r->policy != RBP_POLICY_KEEP)
 		return NULL;
 	if (limit_kept)
@@ -241,7 +249,7 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_k
 		return "no more can be kept: see remote_bp.keep_max_size";
 	if (pg_atomic_read_u32(&rbp_policy_shared->visiting) == MyDatabaseId)
 		return "being loaded";
-	return "written lately, or on the way to donors";
+	return "written recently, or not on donors yet";
 }
 
 Datum
@@ -338,7 +346,7 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 	}
 	SPI_connect();
 	if (SPI_execute(query.data, false, 0) < 0)
-		elog(ERROR, "limit cannot be set");
+		elog(ERROR, "could not set the limit");
 	SPI_finish();
 	register_wake();
 	wake_all = true;

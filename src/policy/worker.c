@@ -1,14 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  A visit to a database: bring the directory in line with its policies,
- *	  and load what is to be kept.
+ *	  A visit to a database: brings the directory in line with its policies,
+ *	  and loads pages that should be kept.
  *
- * The worker is a guest.  It holds no snapshot and no lock on a relation for longer than
- * a piece of loading takes, so that it keeps neither VACUUM nor DDL waiting, nor
- * recovery on a standby; it takes a relation's lock only if nobody else has or
- * waits for a stronger one; and it leaves when somebody wants the database for himself, to
- * drop it, for example.  What it did not get to is left to its next visit.
+ * The worker must not disturb others.  It holds no snapshot, and no lock on a
+ * relation, for longer than it takes to load a piece, so that neither VACUUM
+ * nor DDL waits for it, nor recovery on a standby.  It takes a relation's
+ * lock only if no other process holds or waits for a conflicting one.  It
+ * exits when another process wants exclusive access to the database, to drop
+ * it, for example.  The remaining work is left to its next visit.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,13 +39,19 @@
 #include "policy/policy_internal.h"
 #include "policy/prewarm.h"
 
-/* A visit that loads ends after so long, for others to have their turn. */
+/*
+ * Loading ends a visit after this time, so that other databases get their
+ * turn
+ */
 #define VISIT_NS		INT64CONST(10000000000)
 
-/* A piece of loading ends after so long, if donors are slow. */
+/* A piece of loading ends after this time, if donors are slow */
 #define PIECE_NS		INT64CONST(1000000000)
 
-/* After so many errors, pages that cannot be read, the rest of a relation is let be. */
+/*
+ * After this many errors, such as unreadable pages, the rest of a relation is
+ * skipped
+ */
 #define MAX_ERRORS		8
 
 static void
@@ -73,11 +80,11 @@ set_option(const char *name, const char *value)
  */
 
 /*
- * Take away the policies of this database's files that are not in the table of
- * files, and those of databases that were dropped.
+ * Reset the policies of this database's files that are not in the hash table
+ * files, and those of dropped databases.
  */
 static void
-forget_others(HTAB *files, const List *dropped)
+reset_other_policies(HTAB *files, const List *dropped)
 {
 	RbpRelFile	file;
 	uint32		at = 0;
@@ -92,9 +99,9 @@ forget_others(HTAB *files, const List *dropped)
 	}
 }
 
-/* The policies of this database's files are those of the relations. */
+/* Set the policies of this database's files to those of the relations. */
 static void
-apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
+apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 {
 	HASHCTL		ctl = {
 		.keysize = sizeof(RbpRelFile),.entrysize = sizeof(RbpRelFile),
@@ -103,7 +110,8 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
-	bool		taken_back;		/* policies, which is not applied yet */
+	bool		resets_pending;		/* policies were reset, but that was not
+								 * applied yet */
 
 	visit->no_place = 0;
 	foreach(cell, relations)
@@ -111,16 +119,19 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 		const RbpPolicyRelation *r = lfirst(cell);
 		RbpRelFile	file;
 
-		/* as rbp_residency_next_policy() has it, to the padding */
+		/*
+		 * must equal the result of rbp_residency_next_policy(), padding
+		 * included
+		 */
 		memset(&file, 0, sizeof(file));
 		file.spc = r->file.spc;
 		file.db = r->file.db;
 		file.rel = r->file.rel;
 		(void) hash_search(files, &file, HASH_ENTER, NULL);
 	}
-	forget_others(files, dropped);
+	reset_other_policies(files, dropped);
 	hash_destroy(files);
-	taken_back = rbp_policy_shared->unapplied;
+	resets_pending = rbp_policy_shared->unapplied;
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
@@ -129,11 +140,14 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 		if (rbp_residency_policy(&r->file) == r->policy)
 			continue;
 		is_set = rbp_residency_set_policy(&r->file, r->policy);
-		/* those that were taken back give up their places only when that is applied */
-		if (!is_set && taken_back)
+		/*
+		 * policies that were reset free their places only when that is
+		 * applied
+		 */
+		if (!is_set && resets_pending)
 		{
 			rbp_policy_apply_to_pages();
-			taken_back = false;
+			resets_pending = false;
 			is_set = rbp_residency_set_policy(&r->file, r->policy);
 		}
 		if (is_set)
@@ -141,7 +155,7 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 		else
 			visit->no_place++;
 	}
-	/* or somebody has lowered remote_bp.keep_max_size */
+	/* remote_bp.keep_max_size may have been lowered */
 	if (rbp_policy_shared->unapplied || rbp_residency_keep_exceeded())
 		rbp_policy_apply_to_pages();
 }
@@ -150,7 +164,10 @@ apply(const List *relations, const List *dropped, RbpPolicyVisit *visit)
  * ---- loading ------------------------------------------------------------------------
  */
 
-/* One piece of the relation; the block to go on with, or InvalidBlockNumber. */
+/*
+ * Load one piece of the relation.  Returns the block to continue with, or
+ * InvalidBlockNumber.
+ */
 static BlockNumber
 load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 {
@@ -158,7 +175,7 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	Relation	rel;
 
 	begin();
-	pgstat_report_activity(STATE_RUNNING, "loading pages that are to be kept");
+	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
 	if (!rbp_policy_lock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
@@ -168,7 +185,7 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	rel = try_relation_open(r->relid, NoLock);
 	if (rel != NULL)
 	{
-		/* it has other files by now: the next visit will see them */
+		/* the relation has new files by now: the next visit will see them */
 		if (rbp_compat_rel_number(rel) != r->file.rel ||
 			rbp_compat_rel_space(rel) != r->file.spc)
 			visit->more = true;
@@ -181,7 +198,10 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	return next;
 }
 
-/* What is missing of the relation, from that block on; false if the visit ends here. */
+/*
+ * Load the missing pages of the relation, beginning at block first.  Returns
+ * false if the visit ends here.
+ */
 static bool
 load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber first,
 			  int64 end_ns, RbpPolicyVisit *visit)
@@ -212,7 +232,7 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 		}
 		PG_CATCH();
 		{
-			/* a page that cannot be read, for example: others can */
+			/* for example, a page cannot be read: try others */
 			MemoryContextSwitchTo(context);
 			HOLD_INTERRUPTS();
 			EmitErrorReport();
@@ -235,7 +255,10 @@ end_loading(int code, Datum arg)
 	rbp_prewarm_load_end();
 }
 
-/* From where the last visit ended, to the end; what has changed before is for the next one. */
+/*
+ * Load relations, from where the last visit ended to the end of the list.
+ * Changes to relations before that point are left to the next visit.
+ */
 static void
 load(const List *relations, RbpPolicyVisit *visit)
 {
@@ -268,14 +291,15 @@ load(const List *relations, RbpPolicyVisit *visit)
 	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
 	rbp_prewarm_load_end();
 	set_option("remote_bp.use_tier", "off");
-	/* where it was to go on is gone */
+	/* the relation to continue with does not exist any more */
 	if (!on)
 		visit->more = true;
 }
 
 /*
- * If pages are missing that could be kept, they are on their way to donors, or were
- * written meanwhile: look again soon.  Without memory there is nothing to look for.
+ * Count the pages to keep and the pages kept.  If pages are missing that
+ * could be kept, they are on their way to donors, or were written meanwhile:
+ * ask for another visit soon.  Without remote memory that would be useless.
  */
 static void
 count_pages(const List *relations, RbpPolicyVisit *visit)
@@ -305,8 +329,9 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
  */
 
 /*
- * Read what there is to do, into the current context, which outlasts the transaction;
- * false if the table of policies is locked.
+ * Read settings and policies into the current context, which outlasts the
+ * transaction.  Returns false if the table of policies, or the database, is
+ * locked by another process.
  */
 static bool
 read_all(RbpPolicyServer *server, RbpPolicyList *list)
@@ -337,14 +362,17 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 }
 
 static void
-leave(int code, Datum arg)
+release_worker(int code, Datum arg)
 {
-	/* if it was not connected yet, nobody else lets go of the database */
+	/*
+	 * before the process is connected to a database, nothing else releases
+	 * session locks
+	 */
 	LockReleaseSession(DEFAULT_LOCKMETHOD);
 	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
 }
 
-/* arg is the database's OID. */
+/* Entry point; arg is the database's OID. */
 void
 rbp_policy_worker_main(Datum arg)
 {
@@ -358,18 +386,23 @@ rbp_policy_worker_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* one that a launcher left behind which has died since */
+	/*
+	 * another worker may still run, started by a launcher that has died since
+	 */
 	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->worker, &nobody,
 										(uint32) MyProcPid))
 		proc_exit(0);
-	before_shmem_exit(leave, (Datum) 0);
-	/* what it reads to look around leaves no trace in the tier */
+	before_shmem_exit(release_worker, (Datum) 0);
+	/*
+	 * pages that it reads apart from loading must leave no trace in the tier
+	 */
 	rbp_tier_set_unconnected();
 	set_option("remote_bp.use_tier", "off");
 
 	/*
-	 * To connect is to wait for whoever waits for the database, who waits for the
-	 * launcher, who waits for us: no detector of deadlocks would see that.
+	 * Connecting would wait behind a process that waits for the database.
+	 * That process waits for the launcher's lock, and the launcher waits for
+	 * us, which the deadlock detector could not see.
 	 */
 	if (!rbp_policy_hold_database(DatumGetObjectId(arg)))
 		proc_exit(0);
@@ -378,7 +411,7 @@ rbp_policy_worker_main(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 	rbp_policy_release_database(DatumGetObjectId(arg));
 
-	/* whatever is set for the database */
+	/* override settings of the database */
 	set_option("search_path", "pg_catalog, pg_temp");
 	set_option("default_transaction_isolation", "read committed");
 
@@ -391,7 +424,7 @@ rbp_policy_worker_main(Datum arg)
 	{
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
 		rbp_policy_apply_server(&server);
-		apply(list.relations, server.dropped, &visit);
+		apply_policies(list.relations, server.dropped, &visit);
 		if (visit.has_policies)
 			rbp_residency_sweep();
 		load(list.relations, &visit);

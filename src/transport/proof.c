@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * proof.c
- *	  The proof that one has a lease's secret, without telling it.
+ *	  Proving knowledge of a lease's secret without disclosing it.
  *
  *-------------------------------------------------------------------------
  */

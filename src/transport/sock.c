@@ -2,7 +2,7 @@
  *
  * sock.c
  *	  Connecting, proving the lease's secret, and waiting, for the transports
- *	  that speak over a stream socket.
+ *	  over a stream socket.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,10 +26,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Pause before connect() is tried again on a UNIX socket that is swamped. */
+/* Pause before connect() is retried on a UNIX socket whose backlog is full */
 #define RETRY_NS		1000000
 
-/* Less than a slot of temporary data rests after a write that was given up. */
+/*
+ * Timeout for unsent bytes, in ms; less than the quarantine of a slot of
+ * temporary data after a write that was given up
+ */
 #define UNSENT_MS		30000
 
 bool
@@ -42,7 +45,7 @@ rbp_sock_block(int fd, short events, int64_t deadline_ns)
 	if (left <= 0 || rbp_transport_give_up())
 		return false;
 
-	/* a signal that comes just before ppoll() does not interrupt it */
+	/* a signal that arrives just before ppoll() does not interrupt it */
 	if (left > RBP_GIVE_UP_NS)
 		left = RBP_GIVE_UP_NS;
 	ts.tv_sec = 0;
@@ -84,8 +87,8 @@ rbp_waiter_step(RbpWaiter *w, int fd, short events)
 			sched_yield();
 
 			/*
-			 * Somebody else wants this core, quite likely the one that we
-			 * wait for: look once more, then get out of the way.
+			 * Another process wants this core, quite likely the one that we
+			 * wait for: check once more, then block.
 			 */
 			if (rbp_now_ns() - now > RBP_SPIN_CONTENDED_NS)
 			{
@@ -108,7 +111,7 @@ rbp_waiter_end(RbpWaiter *w)
 					 : w->blocked ? RBP_SPIN_VAIN : RBP_SPIN_PAID);
 }
 
-/* Nobody writes to one; it only has to be an object of its own. */
+/* Never written to; it only has to be an object of its own */
 struct RbpMr
 {
 	void	   *base;
@@ -176,8 +179,9 @@ rbp_sock_close(RbpSock *sock)
 }
 
 /*
- * Call connect().  A TCP connect goes on in the background; one to a UNIX
- * socket is done at once, or has to be tried again when its backlog is full.
+ * Call connect().  A TCP connect continues in the background; a connect to a
+ * UNIX socket completes immediately, or must be retried if its backlog is
+ * full.
  */
 static RbpStatus
 try_connect(RbpSock *sock)
@@ -219,8 +223,9 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 		int			on = 1;
 
 		/*
-		 * What the donor does not take is not sent for ever, also after
-		 * close(): who gave up on a write counts on its not coming late.
+		 * Limit the time for which unacknowledged data is retransmitted, also
+		 * after close(): a caller that gave up on a write relies on the write
+		 * not arriving late.
 		 */
 		unsigned	ms = UNSENT_MS;
 
@@ -235,8 +240,9 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 }
 
 /*
- * A handshake message is smaller than any socket buffer, and nothing else is
- * in it, so a socket that does not take it whole is broken.
+ * A handshake message is smaller than any socket buffer, and the socket's
+ * buffer is otherwise empty, so a socket that does not accept all of it is
+ * broken.
  */
 static bool
 send_all(RbpSock *sock, const uint8_t *buf, size_t len)
@@ -245,8 +251,9 @@ send_all(RbpSock *sock, const uint8_t *buf, size_t len)
 }
 
 /*
- * Gather one handshake message; true when it is complete in sock->rx.  Reads
- * no byte past it.  On false *status says whether to wait or give up.
+ * Receive one handshake message.  Returns true when it is complete in
+ * sock->rx.  Reads no byte past it.  On false *status tells whether to wait
+ * or give up.
  */
 static bool
 receive_message(RbpSock *sock, RbpStatus *status)
@@ -258,7 +265,7 @@ receive_message(RbpSock *sock, RbpStatus *status)
 
 		if (sock->rx_have >= RBP_PREFIX_SIZE)
 		{
-			/* a donor may refuse where it would have challenged */
+			/* a donor may send a refusal instead of the challenge */
 			want = sock->rx[0] == RBP_OP_CHALLENGE ? RBP_CHALLENGE_SIZE
 				: sock->rx[0] == RBP_OP_WELCOME ? RBP_WELCOME_SIZE : 0;
 			if (want == 0)
@@ -288,8 +295,8 @@ receive_message(RbpSock *sock, RbpStatus *status)
 }
 
 /*
- * What is done in each state: RBP_OK, with the next state set; RBP_INPROGRESS:
- * *events are to be waited for; else it has failed.
+ * Handlers of the states.  RBP_OK: the next state is set.  RBP_INPROGRESS:
+ * wait for *events.  Any other status: the connection has failed.
  */
 
 static RbpStatus
@@ -368,8 +375,8 @@ be_welcome(RbpSock *sock)
 }
 
 /*
- * Go as far as possible without waiting.  RBP_INPROGRESS: *events are to be
- * waited for.
+ * Advance as far as possible without waiting.  RBP_INPROGRESS: wait for
+ * *events.
  */
 static RbpStatus
 advance(RbpSock *sock, short *events)

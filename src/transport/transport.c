@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * transport.c
- *	  The list of transports, the choice among them, and small common things.
+ *	  The list of transports, the choice among them, and common functions.
  *
  *-------------------------------------------------------------------------
  */

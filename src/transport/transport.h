@@ -1,14 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * transport.h
- *	  One-sided access to leased memory on a donor, whatever the network.
+ *	  Access to leased memory on a donor, over any network.
  *
  * A transport is a table of functions (RbpTransportOps).  The extension's
- * backends, its pusher and the test programs speak to this table only; no
- * transport's fields show through it.  Nothing here or below includes
- * postgres.h: memory comes from malloc, errors are returned, nothing is
- * logged, nothing longjmps, and no call waits past the deadline that it was
- * given.
+ * backends, its pusher and the test programs use only this table; it exposes
+ * no fields of a transport.  Nothing here or below includes postgres.h:
+ * memory comes from malloc, errors are returned, nothing is logged, nothing
+ * longjmps, and no call waits past its deadline.
  *
  * Threads: a connection belongs to one thread at a time; different
  * connections are independent.
@@ -32,7 +31,7 @@
 #define RBP_TRANSPORT_TCP	0x02
 #define RBP_TRANSPORT_VERBS	0x04
 
-/* How a donor can be reached; copied from what the broker tells. */
+/* How a donor can be reached, as told by the broker. */
 typedef struct RbpEndpoint
 {
 	char		donor[RBP_DONOR_ID_LEN];	/* the donor's id, for messages */
@@ -47,7 +46,7 @@ typedef struct RbpEndpoint
 	uint16_t	rdma_port;		/* verbs: in the port space RDMA_PS_TCP */
 } RbpEndpoint;
 
-/* Proof of the right to use a lease.  The secret never crosses the wire. */
+/* Credentials of a lease.  The secret is never sent over the network. */
 typedef struct RbpCredentials
 {
 	char		lease[RBP_LEASE_ID_LEN];
@@ -55,31 +54,35 @@ typedef struct RbpCredentials
 } RbpCredentials;
 
 typedef struct RbpConn RbpConn; /* opaque: one connection to one donor */
-typedef struct RbpMr RbpMr;		/* opaque: local memory known to the device */
+typedef struct RbpMr RbpMr;		/* opaque: local memory registered with the
+								 * device */
 
 typedef enum RbpIoKind
 {
 	RBP_IO_READ,				/* region -> buf */
 	RBP_IO_WRITE,				/* buf -> region */
-	RBP_IO_PING					/* a round trip that moves nothing */
+	RBP_IO_PING					/* a round trip without data */
 } RbpIoKind;
 
 /*
- * One request.  The caller owns it and buf, and keeps both in place from
- * submit() until wait() has given it a final status.  What a read's buffer
- * holds meanwhile, and after any other status than RBP_OK, is undefined.
+ * One request.  The caller owns the request and buf, and must keep both in
+ * place from submit() until wait() has set a final status.  The content of a
+ * read's buffer is undefined until then, and after any other status than
+ * RBP_OK.
  */
 typedef struct RbpIo
 {
 	RbpIoKind	kind;
 	uint32_t	region;			/* the donor's region number in this lease */
-	uint32_t	grant;			/* another value when the region was lost and
-								 * granted anew: what the transport remembers
-								 * of it (a key, a mapping) is of no use then */
+	uint32_t	grant;			/* changes when the region was lost and
+								 * granted again; whatever the transport keeps
+								 * for the region (a key, a mapping) is
+								 * invalid then */
 	uint64_t	offset;			/* bytes from the start of the region */
 	uint32_t	len;			/* bytes */
 	void	   *buf;
-	RbpMr	   *mr;				/* that holds buf, or NULL */
+	RbpMr	   *mr;				/* registered memory that contains buf, or
+								 * NULL */
 	RbpStatus	status;			/* out; RBP_INPROGRESS while in flight */
 	uint64_t	cookie;			/* private to the transport */
 } RbpIo;
@@ -90,60 +93,65 @@ typedef struct RbpTransportOps
 	uint32_t	bit;			/* RBP_TRANSPORT_* */
 
 	/*
-	 * Reads and writes need nothing of the donor's processor, so that their
-	 * success does not tell that the donor answers; a ping's does.
+	 * Reads and writes do not involve the donor's processor, so their success
+	 * does not show that the donor's process answers; the success of a ping
+	 * does.
 	 */
 	bool		one_sided;
 
 	/*
-	 * Reads and writes cross no network, so that they cannot be late, but for
-	 * what the donor's processor does now and then (handing out a mapping).
+	 * Reads and writes cross no network, so they cannot be late, except when
+	 * the donor's processor is involved, which is rare (to hand out a
+	 * mapping).
 	 */
 	bool		local;
 
 	/*
-	 * A connection takes long to make and holds resources of a device: worth
-	 * it only for a process that makes more than a few requests.
+	 * A connection takes long to set up and occupies resources of a device,
+	 * so it is worthwhile only for a process that makes more than a few
+	 * requests.
 	 */
 	bool		costly;
 
 	/*
-	 * Can this process reach the donor in this way?  A cheap look at the
-	 * endpoint (is the boot id ours?), no connection attempt.
+	 * Can this process reach the donor by this transport?  This only checks
+	 * the endpoint (is the boot id ours?), and does not try to connect.
 	 */
 	bool		(*usable) (const RbpEndpoint *ep);
 
 	/*
-	 * Start to connect and authenticate; returns without waiting.  On RBP_OK
-	 * *conn is set, owned by the caller, to be given to close(); on any other
-	 * result it is not touched.
+	 * Start to connect and authenticate, without waiting.  On RBP_OK *conn is
+	 * set; the caller owns it and must call close().  On any other result
+	 * *conn is not changed.
 	 */
 	RbpStatus	(*connect) (const RbpEndpoint *ep, const RbpCredentials *cred,
 							RbpConn **conn);
 
 	/*
-	 * Go on connecting until deadline_ns.  RBP_OK: ready for submit().
-	 * RBP_INPROGRESS: not yet; call again later (a deadline in the past just
-	 * polls).  Anything else is final, and close() is all that is left.
+	 * Continue connecting until deadline_ns.  RBP_OK: ready for submit().
+	 * RBP_INPROGRESS: not connected yet; call again later (a deadline in the
+	 * past just polls).  Any other result is final, and only close() may be
+	 * called after it.
 	 */
 	RbpStatus	(*connect_wait) (RbpConn *conn, int64_t deadline_ns);
 
 	/*
-	 * Tell the device about local memory from which or into which requests
-	 * will move bytes.  shm and tcp accept anything and give a token object;
-	 * verbs pins it, and fails with RBP_NOMEM where RLIMIT_MEMLOCK is too low
-	 * for that.  The memory must stay mapped until deregister(), which has to
-	 * come before close().
+	 * Register local memory, from which or into which requests will move
+	 * bytes, with the device.  shm and tcp accept any memory and return a
+	 * dummy object; verbs pins the memory, and fails with RBP_NOMEM where
+	 * RLIMIT_MEMLOCK is too low for that.  The memory must stay mapped until
+	 * deregister_memory(), which must be called before close().
 	 */
 	RbpStatus	(*register_memory) (RbpConn *conn, void *base, size_t len,
 									RbpMr **mr);
 	void		(*deregister_memory) (RbpConn *conn, RbpMr *mr);
 
 	/*
-	 * Post n requests as one batch.  Each gets RBP_INPROGRESS, or at once its
-	 * final status.  Never blocks: what the socket does not take yet is sent
-	 * by wait().  Returns RBP_OK if the batch was posted, else the reason,
-	 * with every request's status set to it.
+	 * Post n requests as one batch.  The status of each becomes
+	 * RBP_INPROGRESS or, immediately, final.  Never blocks: wait() sends
+	 * whatever the socket does not accept yet.  Returns RBP_OK if the batch
+	 * was posted, else the reason, to which the status of every request is
+	 * set.
 	 */
 	RbpStatus	(*submit) (RbpConn *conn, RbpIo *ios, int n);
 
@@ -151,14 +159,15 @@ typedef struct RbpTransportOps
 	 * Wait until all of these n requests are final, or until deadline_ns.
 	 * Requests that are not final by then become RBP_TIMEOUT, and neither
 	 * they nor their buffers are touched after the return: a late answer is
-	 * swallowed.  Requests of other batches on the connection make progress
+	 * discarded.  Requests of other batches on the connection make progress
 	 * too.  A late answer alone does not break the connection, but giving up
-	 * a request on registered memory may (verbs): later ones get RBP_CONNLOST.
-	 * Returns RBP_OK if all are RBP_OK, else the first status that is not.
+	 * a request on registered memory may do so (verbs): later requests become
+	 * RBP_CONNLOST.  Returns RBP_OK if all are RBP_OK, else the first status
+	 * that is not.
 	 */
 	RbpStatus	(*wait) (RbpConn *conn, RbpIo *ios, int n, int64_t deadline_ns);
 
-	/* Close and free; requests still in flight are forgotten. NULL is fine. */
+	/* Close and free; requests in flight are dropped.  NULL is allowed. */
 	void		(*close) (RbpConn *conn);
 } RbpTransportOps;
 
@@ -184,8 +193,8 @@ extern const RbpTransportOps *rbp_transport_choose(const char *want,
 												   const RbpEndpoint *ep);
 
 /*
- * Who stands between those who choose a transport and the transport: what
- * rbp_transport_choose() returns goes through it.  NULL: nobody, but in tests.
+ * Hook for tests: rbp_transport_choose() passes its result through this
+ * function.  NULL if there is none.
  */
 extern const RbpTransportOps *(*rbp_transport_wrap) (const RbpTransportOps *ops);
 
@@ -194,35 +203,35 @@ extern const RbpTransportOps *rbp_transport_by_name(const char *name);
 extern const RbpTransportOps *rbp_transport_by_bit(uint32_t bit);
 
 /*
- * Optional: do the one-time work now, in a process that forks the others,
- * instead of at each one's first connect: libcrypto's set-up takes
+ * Optional: do one-time work now, in a process that forks the others, instead
+ * of at the first connect of each one: initializing libcrypto takes
  * milliseconds, and so does loading the drivers of RDMA devices, if there are
  * any.
  */
 extern void rbp_transport_init(void);
 
 /*
- * The addresses of a host name, as text and separated by commas, as many as
- * there is room for, into numeric[len].  This may take as long as the resolver
- * does, so it is for a thread that can wait; connect() takes numeric hosts
- * only.  False, and "", if there is none.
+ * Store the addresses of a host name in numeric[len], as text, separated by
+ * commas, as many as fit.  This may take as long as the resolver does, so it
+ * is for threads that can wait; connect() accepts numeric hosts only.
+ * Returns false, and stores "", if there is no address.
  */
 extern bool rbp_transport_resolve(const char *host, char *numeric, size_t len);
 
-/* Is it an address, so that there is nothing to look up? */
+/* Is host an address, so that no name has to be resolved? */
 extern bool rbp_transport_is_numeric(const char *host);
 
 /*
- * Optional: give_up says whether whoever waits shall stop waiting, as if the
- * deadline had come.  It is asked before each time that a wait blocks, and
- * every RBP_GIVE_UP_NS while it does.  Of the whole process; called by the
- * thread that waits.  NULL: waits end at their deadlines only.
+ * Optional: set a callback that ends waits early, as if the deadline had
+ * come, by returning true.  It is called before each time that a wait blocks,
+ * and every RBP_GIVE_UP_NS while it blocks, by the waiting thread.  The
+ * setting is for the whole process.  NULL: waits end at their deadlines only.
  */
 #define RBP_GIVE_UP_NS		10000000
 
 extern void rbp_transport_set_give_up(bool (*give_up) (void));
 
-/* For transports: what it says now. */
+/* For transports: the callback's current answer. */
 extern bool rbp_transport_give_up(void);
 
 /* This host's boot id, as an endpoint carries it; "" if it cannot be read. */
@@ -230,7 +239,7 @@ extern const char *rbp_transport_boot_id(void);
 
 #define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
 
-/* How this process uses RDMA devices. */
+/* Configuration of RDMA devices in this process */
 typedef struct RbpVerbsConfig
 {
 	char		device[RBP_RDMA_DEVICE_LEN];	/* "mlx5_0"; "": whichever the
@@ -239,17 +248,18 @@ typedef struct RbpVerbsConfig
 	int			gid_index;		/* in the port's GID table; -1: the one of the
 								 * source address */
 	int			traffic_class;	/* 0 .. 255; -1: the system's default */
-	int			ack_timeout;	/* a packet is sent again after 4.096 us *
+	int			ack_timeout;	/* a packet is retransmitted after 4.096 us *
 								 * 2^this; 1 .. 31 */
-	int			retry_count;	/* that often, 0 .. 6 (7 is for ever) */
+	int			retry_count;	/* number of retransmissions, 0 .. 6 (7 would
+								 * be unlimited) */
 } RbpVerbsConfig;
 
 #define RBP_VERBS_CONFIG_DEFAULT \
 	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 12,.retry_count = 6}
 
 /*
- * The configuration for connections made from now on in this process; it is
- * copied.  Not to be called while another thread connects.
+ * Set the configuration, which is copied, for connections that this process
+ * makes from now on.  Must not be called while another thread connects.
  */
 extern void rbp_verbs_configure(const RbpVerbsConfig *config);
 

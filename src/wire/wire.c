@@ -10,8 +10,8 @@
 #include <string.h>
 
 /*
- * Byte by byte: compilers turn these into single moves on little-endian
- * machines, and they are right on the others.
+ * Access numbers byte by byte: compilers turn this into single moves on
+ * little-endian machines, and it is correct on others.
  */
 static void
 put16(uint8_t *p, uint16_t v)
@@ -70,8 +70,8 @@ put_prefix(uint8_t *buf, uint8_t op, uint16_t status, uint32_t length)
 }
 
 /*
- * A message of fixed size: the prefix must say so.  Flags that this version
- * does not know could mean anything, so they are refused.
+ * Decode the prefix of a message of fixed size, and check the size.  Flags
+ * that this version does not know could mean anything, so they are refused.
  */
 static bool
 get_prefix(const uint8_t *buf, size_t len, size_t size, RbpWirePrefix *prefix)
@@ -192,7 +192,7 @@ rbp_wire_get_welcome(const uint8_t *buf, size_t len, RbpWireWelcome *out)
 	out->regions = get32(buf + RBP_OFF_WELCOME_REGIONS);
 	out->region_size = get64(buf + RBP_OFF_WELCOME_RSIZE);
 
-	/* a refusal says nothing about the donor */
+	/* a refusal has no valid values in the fields below */
 	if (out->status != RBP_WIRE_OK)
 		return true;
 	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
@@ -386,7 +386,7 @@ rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 	out->region_size = get64(buf + RBP_OFF_VERBS_RSIZE);
 	out->table_address = get64(buf + RBP_OFF_VERBS_TABLE);
 
-	/* another version may say whatever it likes behind that it is another */
+	/* the rest of a message of another version cannot be interpreted */
 	if (version != RBP_WIRE_VERSION)
 		return out->status == RBP_WIRE_VERSION_MISMATCH;
 	if (get16(buf + RBP_OFF_VERBS_STATUS + 2) != 0)
@@ -405,7 +405,7 @@ rbp_wire_verbs_check(uint32_t region, uint64_t address, uint32_t key)
 {
 	uint64_t	x = address;
 
-	/* each step mixes all bits of what is there with what comes */
+	/* each step mixes all bits of the value so far with the new ones */
 	x = (x ^ x >> 32) * UINT64_C(0x9E3779B97F4A7C15);
 	x = (x ^ x >> 29 ^ key) * UINT64_C(0xBF58476D1CE4E5B9);
 	x = (x ^ x >> 32 ^ region) * UINT64_C(0x94D049BB133111EB);

@@ -5,13 +5,14 @@
  *
  * The same messages travel over TCP and over the donor's UNIX socket; see
  * "Data plane" in docs/protocol.md.  Every message has a fixed size and
- * starts with the same eight bytes: what it is, flags, a status, and how many
- * bytes follow those eight.  Numbers are little-endian whatever the machine.
+ * starts with the same eight bytes: the operation, flags, a status, and the
+ * number of bytes that follow these eight.  Numbers are little-endian on all
+ * machines.
  *
- * Structs here are what programs work with.  Encoders and decoders move them
- * to and from bytes one field at a time; nothing is cast onto a buffer, so
- * neither alignment nor padding matters.  The byte layouts (the RBP_*_SIZE
- * and RBP_OFF_* below) are checked against each other at compile time.
+ * Programs use the structs below.  Encoders and decoders convert them to and
+ * from bytes one field at a time; nothing is cast onto a buffer, so neither
+ * alignment nor padding matters.  The byte layouts (RBP_*_SIZE and RBP_OFF_*
+ * below) are checked for consistency at compile time.
  *
  * libc only, no allocation, no state: any thread may call anything.
  *
@@ -72,7 +73,10 @@
 #define RBP_OFF_ANSWER_ID		RBP_PREFIX_SIZE
 #define RBP_ANSWER_SIZE		16
 
-/* MAP's answer carries the region's size as payload, and the memfd beside */
+/*
+ * The answer to MAP has the region's size as payload, and the memfd as
+ * ancillary data
+ */
 #define RBP_MAP_PAYLOAD_SIZE	8
 
 _Static_assert(RBP_OFF_HELLO_VERSION == RBP_PREFIX_SIZE + RBP_WIRE_MAGIC_LEN + 1,
@@ -93,7 +97,10 @@ _Static_assert(RBP_OFF_ANSWER_ID + 8 == RBP_ANSWER_SIZE,
 /* The largest handshake message, for buffers */
 #define RBP_HANDSHAKE_MAX	RBP_HELLO_SIZE
 
-/* One request moves at most this much, so that lengths never overflow. */
+/*
+ * Maximum number of bytes that one request moves, so that lengths never
+ * overflow
+ */
 #define RBP_WIRE_MAX_IO		(1u << 30)
 
 typedef enum RbpWireOp
@@ -112,8 +119,8 @@ typedef enum RbpWireOp
 typedef enum RbpWireStatus
 {
 	RBP_WIRE_OK = 0,
-	RBP_WIRE_DENIED = 1,		/* no such lease, ended, wrong secret, region
-								 * not in it */
+	RBP_WIRE_DENIED = 1,		/* no such lease, lease ended, wrong secret,
+								 * or region not part of the lease */
 	RBP_WIRE_INVALID = 2,		/* outside of the region */
 	RBP_WIRE_VERSION_MISMATCH = 3,
 	RBP_WIRE_BUSY = 4			/* the donor takes no more connections */
@@ -158,9 +165,9 @@ typedef struct RbpWireAnswer
 } RbpWireAnswer;
 
 /*
- * Encoders fill exactly the message's size.  Decoders look at no more than
- * len bytes; they return false, with *out undefined, if len is less than the
- * message's size or if any field has a value that no sane peer sends.
+ * Encoders fill exactly the message's size.  Decoders read at most len
+ * bytes.  They return false, with *out undefined, if len is less than the
+ * message's size or if any field has an invalid value.
  */
 extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
 extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
@@ -195,23 +202,22 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
 /*
  * ---- over verbs ---------------------------------------------------------
  *
- * There the handshake is in the private data of rdma_cm's messages, which is
- * short: 56 bytes in a REQ.  A lease is named by the first bytes of the
- * SHA-256 of its id.
+ * Over verbs, the handshake is in the private data of rdma_cm's messages,
+ * which is short: 56 bytes in a REQ.  A lease is identified by the first
+ * bytes of the SHA-256 of its id.
  *
  * REQ: "rb", u16 version, digest[16], nonce[16], mac[20]
  * REP and REJ: "rb", u16 version, u16 status, u16 zero, u32 regions, u32 key of
  *		the table, u64 region size, u64 address of the table; a REJ has zeroes
  *		from regions on
  *
- * The table is in the donor's memory, readable by RDMA for this lease alone:
- * an entry of 16 bytes for each of the donor's regions, that says by which key
- * and at which address the lease may read and write it:
- *		u64 address, u32 key, u32 check
- * The check is RBP_VERBS_NO_REGION for a region that is not the lease's,
- * RBP_VERBS_PENDING for one that has no key yet, both with zeroes before it,
- * else rbp_wire_verbs_check(), by which an entry that was read while it changed
- * is told from others.
+ * The table is in the donor's memory, readable by RDMA for this lease only.
+ * It has an entry of 16 bytes for each of the donor's regions, which gives
+ * the key and the address for reading and writing the region: u64 address,
+ * u32 key, u32 check.  check is RBP_VERBS_NO_REGION if the region is not part
+ * of the lease, and RBP_VERBS_PENDING if it has no key yet, both with zeroes
+ * before it.  Otherwise check is rbp_wire_verbs_check(), which reveals an
+ * entry that was read while it changed.
  */
 #define RBP_VERBS_MAGIC			"rb"	/* two bytes, no zero */
 #define RBP_VERBS_MAGIC_LEN		2
@@ -265,16 +271,19 @@ typedef struct RbpWireVerbsWelcome
 
 typedef enum RbpVerbsEntryState
 {
-	RBP_VERBS_ENTRY_NONE,		/* not the lease's */
-	RBP_VERBS_ENTRY_WAIT,		/* the lease's, but has no key yet */
+	RBP_VERBS_ENTRY_NONE,		/* region is not part of the lease */
+	RBP_VERBS_ENTRY_WAIT,		/* region is part of the lease, but has no key
+								 * yet */
 	RBP_VERBS_ENTRY_READY,
-	RBP_VERBS_ENTRY_TORN		/* it was just changing: read it again */
+	RBP_VERBS_ENTRY_TORN		/* entry was read while it changed: read it
+								 * again */
 } RbpVerbsEntryState;
 
 /*
- * As above.  Private data may arrive with zeroes behind it: len is at least
- * the message's size.  A HELLO of any version is accepted, so that it can be
- * answered; a WELCOME of another version only if it says that this is so.
+ * Encoders and decoders as above.  Private data may arrive with trailing
+ * zeroes, so len is at least the message's size.  A HELLO of any version is
+ * accepted, so that it can be answered; a WELCOME of another version is
+ * accepted only if its status is RBP_WIRE_VERSION_MISMATCH.
  */
 extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
 extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,
@@ -284,7 +293,7 @@ extern void rbp_wire_put_verbs_welcome(uint8_t *buf,
 extern bool rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 									   RbpWireVerbsWelcome *out);
 
-/* Neither RBP_VERBS_NO_REGION nor RBP_VERBS_PENDING. */
+/* Check value of an entry; never RBP_VERBS_NO_REGION or RBP_VERBS_PENDING. */
 extern uint32_t rbp_wire_verbs_check(uint32_t region, uint64_t address,
 									 uint32_t key);
 
@@ -298,9 +307,10 @@ extern RbpVerbsEntryState rbp_wire_get_verbs_entry(const uint8_t *buf,
 												   uint32_t *key);
 
 /*
- * What a REQ's MAC is computed over: "remote_bp verbs" || nonce || digest ||
- * the client's address (an IPv4 one mapped into IPv6) || its queue pair number,
- * 32 bits.  buf must hold RBP_VERBS_MAC_INPUT bytes; returns how many are used.
+ * Store the input of a REQ's MAC in buf: "remote_bp verbs" || nonce || digest
+ * || the client's address (an IPv4 one mapped into IPv6) || its queue pair
+ * number, 32 bits.  buf must hold RBP_VERBS_MAC_INPUT bytes.  Returns how
+ * many are used.
  */
 #define RBP_VERBS_MAC_MAGIC		"remote_bp verbs"
 #define RBP_VERBS_MAC_MAGIC_LEN	15
@@ -312,8 +322,8 @@ extern size_t rbp_wire_verbs_mac_input(uint8_t *buf,
 									   const uint8_t address[16], uint32_t qpn);
 
 /*
- * What AUTH's MAC is computed over: "remote_bp" || nonce || lease text.  buf
- * must hold RBP_MAC_INPUT_MAX bytes; returns how many are used.
+ * Store the input of AUTH's MAC in buf: "remote_bp" || nonce || lease text.
+ * buf must hold RBP_MAC_INPUT_MAX bytes.  Returns how many are used.
  */
 #define RBP_MAC_INPUT_MAX	(RBP_WIRE_MAGIC_LEN + RBP_NONCE_LEN + RBP_LEASE_ID_LEN)
 extern size_t rbp_wire_mac_input(uint8_t *buf,

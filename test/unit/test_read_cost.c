@@ -63,7 +63,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 			seen.asked++;
 			seen.ns += world->ask;
 			rbp_read_cost_asked(cost, 1, cached, world->ask);
-			file = way == RBP_WAY_NONE ||
+			file = way == RBP_NO_TRANSPORT ||
 				((cached || !world->no_bypass) && rbp_read_cost_prefer_file(cost, way, cached, world->keeps, now));
 		}
 		if (file)
@@ -83,7 +83,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 		seen.ns += ns;
 		/* one from a donor is in the tier */
 		if (file)
-			seen.kept += rbp_read_cost_keep(cost, cached);
+			seen.kept += rbp_read_cost_worth_capturing(cost, cached);
 	}
 	return seen;
 }
@@ -147,12 +147,12 @@ test_sources(void)
 	/* all is cached: nobody need be asked, but now and then */
 	world.per_thousand = 1000;
 	(void) settle(&cost, &world, FAR);
-	ok(rbp_read_cost_straight(&cost, true) > 0, "all is cached: some pages straight from the file");
-	rbp_read_cost_ask_next(&cost);
+	ok(rbp_read_cost_fast_path(&cost, true) > 0, "all is cached: some pages straight from the file");
+	rbp_read_cost_end_fast_path(&cost);
 	ok(rbp_read_cost_choose(&cost, FAR, true, true) == RBP_SOURCE_ASK, "... and then it asks");
 	world.per_thousand = 500;
 	(void) settle(&cost, &world, FAR);
-	is_u64((uint64_t) rbp_read_cost_straight(&cost, true), 0, "half is: none");
+	is_u64((uint64_t) rbp_read_cost_fast_path(&cost, true), 0, "half is: none");
 
 	/* the change is noticed soon */
 	world.per_thousand = 1000;
@@ -216,35 +216,35 @@ test_capture(void)
 
 	rbp_read_cost_init(&cost);
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep(&cost, true);
+		kept += rbp_read_cost_worth_capturing(&cost, true);
 	ok(kept > 0 && kept <= ROUNDS / 8, "of what is only written few pages are captured (%d)", kept);
 	kept = 0;
-	seen = settle(&cost, &world, RBP_WAY_NONE);
+	seen = settle(&cost, &world, RBP_NO_TRANSPORT);
 	is_u64(seen.donor, 0, "what no donor has comes from the file");
 	ok(seen.asked > 0 && seen.asked < ROUNDS / 10, "... and is asked about now and then (%d times)", seen.asked);
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep(&cost, true);
+		kept += rbp_read_cost_worth_capturing(&cost, true);
 	ok(kept > 0 && kept <= ROUNDS / 8, "a page cache that keeps all: few pages are captured (%d)", kept);
 
 	world.per_thousand = 800;
-	seen = settle(&cost, &world, RBP_WAY_NONE);
+	seen = settle(&cost, &world, RBP_NO_TRANSPORT);
 	ok(seen.asked > ROUNDS * 9 / 10, "one that loses some is asked (%d times)", seen.asked);
 	ok(seen.kept > ROUNDS / 10, "... and more is captured than else (%d)", seen.kept);
 	ok(seen.kept * CAPTURE < seen.ns / 10, "... but for a small part of the time");
 	world.disk = 2000 * US;
-	(void) settle(&cost, &world, RBP_WAY_NONE);
-	seen = live(&cost, &world, RBP_WAY_NONE, ROUNDS);
+	(void) settle(&cost, &world, RBP_NO_TRANSPORT);
+	seen = live(&cost, &world, RBP_NO_TRANSPORT, ROUNDS);
 	is_u64(seen.kept, ROUNDS, "a slow disk: all are captured, be they cached or not");
 	world.per_thousand = 0;
 	world.disk = 400 * US;
-	seen = settle(&cost, &world, RBP_WAY_NONE);
+	seen = settle(&cost, &world, RBP_NO_TRANSPORT);
 	is_u64(seen.kept, ROUNDS, "nothing is cached: all are captured");
 	world.disk = 100 * US;
-	seen = settle(&cost, &world, RBP_WAY_NONE);
+	seen = settle(&cost, &world, RBP_NO_TRANSPORT);
 	ok(seen.kept > ROUNDS / 4 && seen.kept < ROUNDS / 2, "... but not as many if the disk is quicker (%d)", seen.kept);
 	kept = 0;
 	for (int i = 0; i < ROUNDS; i++)
-		kept += rbp_read_cost_keep(&cost, true);
+		kept += rbp_read_cost_worth_capturing(&cost, true);
 	ok(kept < ROUNDS / 8, "nor many, read or written, that have not cost a read of the disk (%d)", kept);
 	world.per_thousand = 800;
 
@@ -256,7 +256,7 @@ test_capture(void)
 		seen = live(&cost, &world, FAR, 100);
 	}
 	ok(seen.donor <= 2, "a disk that is quicker than donors is read (donors %d times, to see)", seen.donor);
-	seen = settle(&cost, &world, RBP_WAY_NONE);
+	seen = settle(&cost, &world, RBP_NO_TRANSPORT);
 	ok(seen.kept <= ROUNDS / 8, "but few are captured if the disk is as quick as donors (%d)", seen.kept);
 }
 

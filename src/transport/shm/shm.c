@@ -3,32 +3,33 @@
  * shm.c
  *	  Reads and writes of donor memory on the same host, by memcpy.
  *
- * The donor's UNIX socket carries the handshake and MAP requests, each
- * answered with the memfd of one region; its closing tells that the donor is
- * gone.  A region is mapped when it is first used.  From then on a read or a
- * write is a memcpy() in submit(), with no system call.
+ * The donor's UNIX socket carries the handshake and MAP requests; the answer
+ * to a MAP request has the memfd of one region.  The socket is closed when
+ * the donor exits.  A region is mapped when it is first used.  From then on a
+ * read or a write is a memcpy() in submit(), without a system call.
  *
- * Withdrawal.  When a lease ends, or a region leaves it, the donor truncates
- * the memfd: our next access to the mapping raises SIGBUS.  The handler here
- * knows, by a thread-local note, that a copy is under way and over which
- * mapping; it puts zero pages over the whole region, notes that, and returns,
- * so that the copy ends (with zeroes that nobody gets to see).  The request
- * then is RBP_DENIED and the region is unmapped; a later request asks the
- * donor for it again.  A region that was lost and granted anew is known by its
- * grant, and the old mapping goes before it is touched.  Any SIGBUS that is
- * not ours goes to the handler that was there before.
+ * Withdrawal.  When a lease ends, or loses a region, the donor truncates the
+ * memfd, and our next access to the mapping raises SIGBUS.  Thread-local
+ * variables tell the signal handler that a copy is in progress and which
+ * mapping it uses.  The handler maps zero pages over the whole region,
+ * records that, and returns, so that the copy completes (with zeroes that are
+ * never returned to a caller).  The request's status becomes RBP_DENIED, and
+ * the region is unmapped; a later request asks the donor for it again.  A
+ * region that was lost and granted again has a new grant number, and the old
+ * mapping is removed before it is touched.  Any other SIGBUS is passed to the
+ * previous handler.
  *
- * Page tables.  A region's memory is there, but each process has to enter it
- * into its own page table, by a fault for each 16 pages read and for each
- * page written.  A short-lived process should pay for what it touches only,
- * a long-lived one should not fault a hundred thousand times: the second
- * time that a chunk of 2 MiB is used, the kernel is asked to enter all of
- * that chunk at once (MADV_POPULATE_READ, which on a shared mapping serves
- * writes as well).
+ * Page tables.  A region's memory is allocated, but each process must enter
+ * it into its own page table, by a fault for each 16 pages read and for each
+ * page written.  A short-lived process should pay only for the pages that it
+ * touches, and a long-lived one should not fault a hundred thousand times.
+ * So, the second time that a chunk of 2 MiB is used, the kernel is asked to
+ * enter the whole chunk at once (MADV_POPULATE_READ, which on a shared
+ * mapping serves writes as well).
  *
- * Deaths.  A donor that died leaves its memory to those who mapped it, so
- * memcpy() alone would never notice.  The socket is looked at once in
- * CHECK_NS, by the coarse clock.
+ * Donor failure.  The memory of a donor that died persists for the processes
+ * that have mapped it, so memcpy() alone would never notice.  The socket is
+ * checked every CHECK_NS, by the coarse clock.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,7 +54,7 @@
 
 #define CHUNK_SIZE		(UINT64_C(2) << 20)
 #define CHECK_NS		10000000
-#define MAX_FDS			64		/* memfds received, not yet asked for */
+#define MAX_FDS			64		/* memfds received ahead of their answers */
 #define MAX_PINGS		64
 #define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
 
@@ -64,24 +65,25 @@
 typedef struct ShmRegion
 {
 	uint8_t    *base;			/* NULL: not mapped */
-	uint8_t    *touched;		/* for each chunk: 0, 1 = once, 2 = populated */
-	uint32_t	grant;			/* that the mapping is of, see RbpIo */
-	uint32_t	asked_grant;	/* that the MAP in flight is for */
+	uint8_t    *touched;		/* for each chunk: 0 = untouched, 1 = used
+								 * once, 2 = populated */
+	uint32_t	grant;			/* grant of the mapping, see RbpIo */
+	uint32_t	asked_grant;	/* grant that the MAP in flight is for */
 	uint64_t	asked;			/* id of the MAP in flight, 0: none */
 	uint64_t	answered;		/* id of the last MAP answered */
-	RbpStatus	result;			/* of that one */
+	RbpStatus	result;			/* result of that MAP */
 } ShmRegion;
 
 typedef struct ShmConn
 {
 	RbpConn		base;
 	RbpSock		sock;
-	ShmRegion  *regions;		/* sock.welcome.regions of them */
+	ShmRegion  *regions;		/* array of sock.welcome.regions elements */
 	uint32_t	nregions;
 	uint64_t	last_id;
 	int64_t		checked_at;		/* coarse clock */
 
-	uint8_t		out[OUT_SIZE];	/* requests that the socket did not take */
+	uint8_t		out[OUT_SIZE];	/* requests that the socket did not accept yet */
 	size_t		out_have;
 
 	uint8_t		rx[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
@@ -100,7 +102,7 @@ typedef struct ShmConn
  * ---- surviving withdrawal ---------------------------------------------------
  */
 
-/* The copy that this thread is doing, for the signal handler. */
+/* The copy in progress in this thread, for the signal handler */
 static __thread uint8_t *volatile copy_base;
 static __thread volatile size_t copy_len;
 static __thread volatile sig_atomic_t copy_hit;
@@ -114,7 +116,7 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 	uint8_t    *at = info->si_addr;
 	int			save_errno = errno;
 
-	/* the address is only there if a fault raised the signal, not kill() */
+	/* the address is valid only if a fault raised the signal, not kill() */
 	if (info->si_code > 0 && copy_base != NULL && at >= copy_base &&
 		at < copy_base + copy_len &&
 		mmap(copy_base, copy_len, PROT_READ | PROT_WRITE,
@@ -133,7 +135,10 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 		previous.sa_handler(signo);
 	else
 	{
-		/* as if we were not there: on return it strikes again, or is sent */
+		/*
+		 * restore the default action: after we return, the fault recurs, or
+		 * the signal is sent again
+		 */
 		struct sigaction dfl = {.sa_handler = SIG_DFL};
 
 		sigaction(SIGBUS, &dfl, NULL);
@@ -143,7 +148,8 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 }
 
 /*
- * Before every new mapping: somebody may have replaced the handler since.
+ * Install the signal handler.  Called before every new mapping, since other
+ * code may have replaced the handler meanwhile.
  */
 static bool
 install_handler(void)
@@ -168,7 +174,7 @@ install_handler(void)
 }
 
 /*
- * memcpy() of which one side is in the mapping base[0 .. len).  False if the
+ * memcpy() to or from the mapping base[0 .. len).  Returns false if the
  * memory was withdrawn.
  */
 static bool
@@ -214,7 +220,7 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 		goto close_fd;
 	if (fstat(fd, &st) != 0 || (uint64_t) st.st_size < size)
 	{
-		/* withdrawn while it was on its way */
+		/* the memory was withdrawn while the memfd was in transit */
 		status = RBP_DENIED;
 		goto close_fd;
 	}
@@ -238,7 +244,7 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	if (base + size < hole + reserve)
 		munmap(base + size, (size_t) (hole + reserve - (base + size)));
 
-	/* children of a process that forks have no use for our mappings */
+	/* children must not inherit our mappings */
 	(void) madvise(base, size, MADV_DONTFORK);
 	region->base = base;
 	region->touched = touched;
@@ -259,13 +265,14 @@ populate_chunk(ShmConn *conn, ShmRegion *region, uint64_t chunk)
 	uint64_t	from = chunk * CHUNK_SIZE;
 	uint64_t	len = size - from < CHUNK_SIZE ? size - from : CHUNK_SIZE;
 
-	/* an old kernel or withdrawn memory: then the copy faults as it will */
+	/*
+	 * this fails on old kernels and for withdrawn memory: then the copy
+	 * faults page by page
+	 */
 	(void) madvise(region->base + from, len, MADV_POPULATE_READ);
 }
 
-/*
- * The whole of a request on a mapped region.
- */
+/* Execute a request on a mapped region. */
 static RbpStatus
 copy_io(ShmConn *conn, ShmRegion *region, const RbpIo *io)
 {
@@ -296,7 +303,10 @@ fail(ShmConn *conn, RbpStatus why)
 	return rbp_sock_fail(&conn->sock, why);
 }
 
-/* RBP_OK: all is sent; RBP_INPROGRESS: the donor does not read just now. */
+/*
+ * Send queued requests.  RBP_OK: all are sent; RBP_INPROGRESS: the socket
+ * accepts no more at the moment.
+ */
 static RbpStatus
 send_some(ShmConn *conn)
 {
@@ -319,7 +329,7 @@ send_some(ShmConn *conn)
 	return RBP_OK;
 }
 
-/* Queue a request; 0 if there is no room. */
+/* Queue a request.  Returns its id, or 0 if there is no room. */
 static uint64_t
 queue_request(ShmConn *conn, uint8_t op, uint32_t region)
 {
@@ -373,7 +383,10 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 			continue;
 		region->answered = ans->id;
 		region->asked = 0;
-		/* granted anew meanwhile: what is said of the old grant is void */
+		/*
+		 * the region was granted again meanwhile, so an answer for the old
+		 * grant is void
+		 */
 		region->result = region->asked_grant == region->grant ?
 			rbp_status_from_wire(ans->status) : RBP_CANCELED;
 		if (ans->status == RBP_WIRE_OK)
@@ -401,7 +414,7 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 }
 
 /*
- * Take one message, or a part of one.  RBP_INPROGRESS: nothing is there.
+ * Receive one message, or a part of one.  RBP_INPROGRESS: nothing to receive.
  */
 static RbpStatus
 receive_some(ShmConn *conn)
@@ -464,9 +477,7 @@ receive_some(ShmConn *conn)
 	return handle_answer(conn, &ans);
 }
 
-/*
- * Now and then: is the donor still there?
- */
+/* Check, every CHECK_NS, whether the donor still exists. */
 static void
 check_donor(ShmConn *conn)
 {
@@ -598,7 +609,7 @@ shm_submit(RbpConn *base, RbpIo *ios, int n)
 	if (conn->sock.state == RBP_SOCK_FAILED)
 		status = conn->sock.failure;
 	else if (conn->regions == NULL)
-		status = RBP_INVALID;	/* connect_wait() has not said RBP_OK */
+		status = RBP_INVALID;	/* connect_wait() has not returned RBP_OK */
 	if (status != RBP_OK)
 	{
 		for (int i = 0; i < n; i++)
@@ -609,13 +620,11 @@ shm_submit(RbpConn *base, RbpIo *ios, int n)
 	for (int i = 0; i < n; i++)
 		ios[i].status = start_io(conn, &ios[i]);
 	if (conn->out_have > 0)
-		(void) send_some(conn);	/* wait() finds out */
+		(void) send_some(conn);	/* wait() reports a failure */
 	return RBP_OK;
 }
 
-/*
- * A request whose region was not mapped at submit(): is it now?
- */
+/* Resume a request whose region was not mapped at submit(). */
 static void
 resume_io(ShmConn *conn, RbpIo *io)
 {
@@ -639,7 +648,7 @@ shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 	RbpWaiter	waiter;
 	int			first = 0;
 
-	/* the usual case: submit() has done it all */
+	/* the usual case: submit() has completed all requests */
 	while (first < n && ios[first].status != RBP_INPROGRESS)
 		first++;
 	if (first < n)

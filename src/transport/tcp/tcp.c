@@ -3,34 +3,36 @@
  * tcp.c
  *	  Reads and writes of donor memory over TCP, pipelined.
  *
- * Requests in flight.  Each has a slot, found by the low bits of the id that
- * travels with it; the rest of the id counts up, so that a slot used again
- * cannot be mistaken for its predecessor.  Slots of requests in flight are
- * linked in the order of submission: the send cursor walks along that list,
- * and its head is what the donor most likely answers next.
+ * Requests in flight.  Each request has an entry in the slot table, found by
+ * the low bits of the id that is sent with it; the high bits of the id count
+ * up, so that a reused slot cannot be mistaken for its predecessor.  Slots of
+ * requests in flight are linked in the order of submission: the send cursor
+ * moves along that list, and the donor most likely answers the request at its
+ * head next.
  *
- * Joining.  Reads or writes of one batch that follow each other in a region
- * travel as one request, whose bytes come from or go to the buffers of each:
- * to the donor it is one long one.  Each keeps a slot of its own; those behind
- * the first are "joined", and send no header.  A request that is given up
- * before any of the long one was sent takes it apart again.
+ * Joining.  Reads or writes of one batch that are adjacent in a region are
+ * sent as one request, whose payload comes from or goes to the buffers of
+ * each; the donor sees one long request.  Each keeps a slot of its own; those
+ * after the first are "joined", and have no header.  If a request is given up
+ * before any byte of the long one was sent, the long one is split again.
  *
- * Receiving.  An answer's payload goes from the socket into the caller's
- * buffer with no copy between.  To need no separate system call for each
- * header, a readv() asks for the headers and payloads of the next answers in
- * the order expected.  If the donor answers in another order (it may) or
- * refuses a request, the bytes behind the surprising header are in the wrong
- * place: they are gathered into a temporary buffer and dealt out again.
- * Buffers of requests in flight may thus be scribbled upon; the interface
- * says that they hold nothing until the request is final.
+ * Receiving.  An answer's payload is read from the socket directly into the
+ * caller's buffer.  To save separate system calls for headers, one readv()
+ * asks for the headers and payloads of the next answers in the expected
+ * order.  If the donor answers in another order (which is allowed) or refuses
+ * a request, the bytes after the unexpected header are in the wrong place:
+ * they are gathered into a temporary buffer and distributed again.  So
+ * buffers of requests in flight may be overwritten; the interface says that
+ * their content is undefined until the request is final.
  *
- * Giving up.  When wait() times out, a request that has not begun to be sent
- * just leaves the list.  One that has keeps its slot, without its owner: the
- * rest of a half-sent write is copied, and the answer, when it comes, is read
- * into a scratch buffer.
+ * Giving up.  When wait() times out, a request of which nothing was sent is
+ * removed from the list.  A request that was sent, at least in part, keeps
+ * its slot without an owner: the rest of a partly sent write is copied, and
+ * the answer, when it arrives, is read into a scratch buffer.
  *
- * Names.  Only numeric addresses are taken here, because resolving a name can
- * take as long as the resolver's own timeouts: see rbp_transport_resolve().
+ * Names.  Only numeric addresses are accepted here, because resolving a name
+ * can take as long as the resolver's own timeouts: see
+ * rbp_transport_resolve().
  *
  *-------------------------------------------------------------------------
  */
@@ -53,7 +55,7 @@
 #define SLOT_BITS		12
 #define NONE			UINT32_MAX
 
-#define SCRATCH_SIZE	65536	/* late answers go here, piece by piece */
+#define SCRATCH_SIZE	65536	/* buffer for late answers, read piecewise */
 #define SEND_IOVS		64
 #define AHEAD			16		/* answers that one readv() covers, */
 #define AHEAD_BYTES		(512 * 1024)	/* ... how much payload, */
@@ -65,18 +67,19 @@ _Static_assert(MAX_SLOTS == 1 << SLOT_BITS, "ids carry the slot number");
 typedef struct Slot
 {
 	uint64_t	id;				/* 0: free */
-	RbpIo	   *io;				/* NULL: given up, swallow the answer */
+	RbpIo	   *io;				/* NULL: given up, discard the answer */
 	uint32_t	len;
 	uint32_t	region;
 	uint64_t	offset;
 	uint8_t		op;
-	bool		joined;			/* to what is before it in the list */
-	uint32_t	first;			/* slot that has the header for it */
-	uint32_t	total;			/* bytes of all that this header is for */
+	bool		joined;			/* joined to the slot before it in the list */
+	uint32_t	first;			/* slot that has the header of the joined
+								 * request */
+	uint32_t	total;			/* total bytes of the joined request */
 	uint8_t		header[RBP_REQUEST_SIZE];
-	const uint8_t *payload;		/* of a write */
-	uint8_t    *own;			/* copy of an abandoned write's rest, which
-								 * begins at payload byte own_from */
+	const uint8_t *payload;		/* payload of a write */
+	uint8_t    *own;			/* copy of the unsent rest of an abandoned
+								 * write, from payload byte own_from on */
 	uint32_t	own_from;
 	uint32_t	prev,
 				next;			/* in order of submission, or free list */
@@ -94,13 +97,14 @@ typedef struct TcpConn
 				tail;			/* in flight, oldest first */
 	uint64_t	last_seq;
 
-	uint32_t	send_slot;		/* first not sent completely, or NONE */
-	uint64_t	send_off;		/* bytes of it that are sent */
+	uint32_t	send_slot;		/* first slot not sent completely, or NONE */
+	uint64_t	send_off;		/* bytes of that slot that were sent */
 
 	uint8_t		rx_header[RBP_ANSWER_SIZE];
-	uint32_t	rx_have;		/* bytes of rx_header */
-	uint32_t	rx_slot;		/* whose payload comes, or NONE */
-	uint32_t	rx_left;		/* bytes of it still to come */
+	uint32_t	rx_have;		/* bytes received of rx_header */
+	uint32_t	rx_slot;		/* slot whose payload is being received, or
+								 * NONE */
+	uint32_t	rx_left;		/* bytes of that payload still to be received */
 	uint8_t    *scratch;
 } TcpConn;
 
@@ -129,7 +133,7 @@ grow_slots(TcpConn *conn)
 	return true;
 }
 
-/* A slot at the end of the list, or NONE. */
+/* Append a slot to the list.  Returns its number, or NONE. */
 static uint32_t
 take_slot(TcpConn *conn)
 {
@@ -162,7 +166,10 @@ take_slot(TcpConn *conn)
 	return i;
 }
 
-/* Unlink and free.  Moves the send cursor on if it stands there. */
+/*
+ * Unlink and free a slot.  If the send cursor is at this slot, it moves to
+ * the next one.
+ */
 static void
 drop_slot(TcpConn *conn, uint32_t i)
 {
@@ -208,7 +215,7 @@ find_slot(TcpConn *conn, uint64_t id)
 	return i;
 }
 
-/* Its bytes on the way to the donor */
+/* Bytes of a slot's header: 0 if it is joined. */
 static size_t
 header_bytes(const Slot *slot)
 {
@@ -221,7 +228,10 @@ sent_bytes(const Slot *slot)
 	return header_bytes(slot) + (slot->op == RBP_OP_WRITE ? slot->len : 0);
 }
 
-/* Is it before the send cursor?  Ids count up in the order of the list. */
+/*
+ * Is the slot before the send cursor, that is, sent?  Ids increase along the
+ * list.
+ */
 static bool
 sent(TcpConn *conn, uint32_t i)
 {
@@ -229,7 +239,7 @@ sent(TcpConn *conn, uint32_t i)
 		conn->slots[i].id >> SLOT_BITS < conn->slots[conn->send_slot].id >> SLOT_BITS;
 }
 
-/* Has any byte of its request been sent? */
+/* Has any byte of the slot's request been sent? */
 static bool
 begun(TcpConn *conn, uint32_t i)
 {
@@ -239,7 +249,7 @@ begun(TcpConn *conn, uint32_t i)
 	return sent(conn, i) || (conn->send_slot == i && conn->send_off > 0);
 }
 
-/* Has all of the request been sent that begins with this slot? */
+/* Has the request that begins with this slot been sent completely? */
 static bool
 request_sent(TcpConn *conn, uint32_t i)
 {
@@ -270,7 +280,7 @@ make_header(Slot *slot)
 	rbp_wire_put_request(slot->header, &req);
 }
 
-/* Make single requests of those that this slot's would have been one of. */
+/* Split the joined request that this slot is part of into single requests. */
 static void
 take_apart(TcpConn *conn, uint32_t i)
 {
@@ -288,7 +298,7 @@ take_apart(TcpConn *conn, uint32_t i)
 	} while (i != NONE);
 }
 
-/* The connection is over: everything in flight gets the reason. */
+/* Fail the connection, and all requests in flight, with this status. */
 static RbpStatus
 fail(TcpConn *conn, RbpStatus why)
 {
@@ -304,8 +314,8 @@ fail(TcpConn *conn, RbpStatus why)
  */
 
 /*
- * Send what the socket takes.  RBP_OK: all of it; RBP_INPROGRESS: there is
- * more; else the connection has failed.
+ * Send as much as the socket accepts.  RBP_OK: all was sent; RBP_INPROGRESS:
+ * there is more to send; any other status: the connection has failed.
  */
 static RbpStatus
 send_some(TcpConn *conn)
@@ -389,8 +399,8 @@ send_some(TcpConn *conn)
  */
 
 /*
- * A complete header is in rx_header: find its request and either finish it
- * or set rx_slot and rx_left for the payload.
+ * Process the complete header in rx_header: find its request, and either
+ * finish it or set rx_slot and rx_left for the payload.
  */
 static RbpStatus
 begin_answer(TcpConn *conn)
@@ -426,7 +436,7 @@ begin_answer(TcpConn *conn)
 	return RBP_OK;
 }
 
-/* len bytes of payload have arrived where they belong. */
+/* Account for len bytes of payload that were received into the right place. */
 static void
 payload_arrived(TcpConn *conn, uint32_t len)
 {
@@ -448,7 +458,7 @@ payload_arrived(TcpConn *conn, uint32_t len)
 	}
 }
 
-/* Deal out bytes that readv() could not put in place. */
+/* Distribute bytes that readv() stored in the wrong place. */
 static RbpStatus
 feed(TcpConn *conn, const uint8_t *data, size_t len)
 {
@@ -487,19 +497,19 @@ feed(TcpConn *conn, const uint8_t *data, size_t len)
 	return RBP_OK;
 }
 
-/* What one element of the readv() was meant for. */
+/* Purpose of one element of the readv() */
 typedef struct Piece
 {
 	bool		header;
-	uint32_t	slot;			/* whose header or payload we expect; payload of
-								 * slots joined to it may follow */
+	uint32_t	slot;			/* slot whose header or payload is expected;
+								 * payload of slots joined to it may follow */
 } Piece;
 
 /*
- * Where payload of a slot is to go, from its byte `from` on.  *len is cut
- * down if it goes to the scratch buffer and does not fit there.  One readv()
- * may use the scratch buffer only once, at its end: what it holds may turn
- * out to be somebody else's payload.
+ * Address for the payload of a slot, from its byte `from` on.  *len is
+ * reduced if the payload goes to the scratch buffer and does not fit there.
+ * One readv() may use the scratch buffer only once, at its end, since its
+ * content may turn out to be the payload of another slot.
  */
 static void *
 payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
@@ -511,19 +521,19 @@ payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
 	return conn->scratch;
 }
 
-/* What one readv() asks for. */
+/* Elements of one readv() */
 typedef struct Layout
 {
 	struct iovec iov[RECEIVE_IOVS];
 	Piece		piece[RECEIVE_IOVS];
 	uint8_t		headers[AHEAD + 1][RBP_ANSWER_SIZE];
 	int			n;
-	size_t		bytes;			/* of payload */
+	size_t		bytes;			/* total payload bytes */
 } Layout;
 
 /*
- * Lay out the payload of a slot from its byte `from` on, and that of the slots
- * joined to it.  False if nothing may follow.
+ * Lay out the payload of a slot, from its byte `from` on, and of the slots
+ * joined to it.  Returns false if nothing may follow.
  */
 static bool
 lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
@@ -555,8 +565,8 @@ lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
 }
 
 /*
- * Lay out memory for what will come: the rest of a payload, and the answers to
- * requests that were sent, in the order of these.
+ * Lay out memory for the expected input: the rest of a payload, and the
+ * answers to requests that were sent, in the order of these.
  */
 static void
 lay_out_answers(TcpConn *conn, Layout *lay)
@@ -578,7 +588,7 @@ lay_out_answers(TcpConn *conn, Layout *lay)
 			   (expect == conn->rx_slot || conn->slots[expect].joined))
 			expect = conn->slots[expect].next;
 		if (expect != NONE && !request_sent(conn, expect))
-			expect = NONE;		/* so not answered */
+			expect = NONE;		/* not sent, so not answered */
 		if (expect == NONE && lay->n > 0)
 			break;
 
@@ -594,7 +604,10 @@ lay_out_answers(TcpConn *conn, Layout *lay)
 	}
 }
 
-/* The last rest bytes, from piece i on, are not what they were laid out for. */
+/*
+ * Redistribute the last rest bytes, from piece i on, which are not what was
+ * expected.
+ */
 static RbpStatus
 feed_rest(TcpConn *conn, const Layout *lay, int i, size_t rest)
 {
@@ -617,7 +630,7 @@ feed_rest(TcpConn *conn, const Layout *lay, int i, size_t rest)
 	return status;
 }
 
-/* So many bytes have come into the pieces. */
+/* Process the pieces after rest bytes were received into them. */
 static RbpStatus
 take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
 {
@@ -651,8 +664,8 @@ take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
 }
 
 /*
- * Receive what is there.  RBP_OK: something came; RBP_INPROGRESS: nothing is
- * there; else the connection has failed.
+ * Receive available input.  RBP_OK: something was received; RBP_INPROGRESS:
+ * nothing is available; any other status: the connection has failed.
  */
 static RbpStatus
 receive_some(TcpConn *conn)
@@ -748,9 +761,7 @@ set_all(RbpIo *ios, int n, RbpStatus status)
 		ios[i].status = status;
 }
 
-/*
- * Join a new slot to the one before, if it goes on where that ends.
- */
+/* Join a new slot to the one before, if they are adjacent in the region. */
 static void
 join(TcpConn *conn, uint32_t before, uint32_t s)
 {
@@ -776,7 +787,7 @@ static RbpStatus
 tcp_submit(RbpConn *base, RbpIo *ios, int n)
 {
 	TcpConn    *conn = (TcpConn *) base;
-	uint32_t	before = NONE;	/* slot of the request before, of this batch */
+	uint32_t	before = NONE;	/* slot of the previous request of this batch */
 
 	if (conn->sock.state != RBP_SOCK_READY)
 	{
@@ -844,13 +855,11 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 		io->cookie = slot->id;
 		io->status = RBP_INPROGRESS;
 	}
-	(void) send_some(conn);		/* a failure is in every status by now */
+	(void) send_some(conn);		/* a failure has set every status already */
 	return conn->sock.state == RBP_SOCK_FAILED ? conn->sock.failure : RBP_OK;
 }
 
-/*
- * Its owner no longer waits for this request.
- */
+/* Abandon a request: its owner no longer waits for it. */
 static void
 abandon(TcpConn *conn, RbpIo *io)
 {
@@ -910,7 +919,7 @@ tcp_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 			continue;			/* everything is final now */
 		receiving = receive_some(conn);
 
-		/* a flood of late answers must not carry us past the deadline */
+		/* a stream of late answers must not carry us past the deadline */
 		if (receiving != RBP_INPROGRESS &&
 			(++rounds % 8 != 0 || rbp_now_ns() < deadline_ns))
 			continue;

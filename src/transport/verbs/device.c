@@ -1,16 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * device.c
- *	  What the verbs connections of a process share: see device.h.
+ *	  Resources that the verbs connections of a process share: see device.h.
  *
- * The lists of devices and registrations, with their counts of references, are
- * under one lock.  It is never held for long: memory, which can take
- * milliseconds, is registered without it.  Two threads that register the same
- * memory at the same time both do it, and the later one throws its own away.
+ * One lock protects the lists of devices and registrations, and their
+ * reference counts.  It is never held for long: memory, which can take
+ * milliseconds, is registered without it.  If two threads register the same
+ * memory at the same time, both do so, and the later one drops its own
+ * registration.
  *
  * Forking.  librdmacm opens a device once and keeps it open, so that a child
- * gets it as well: with doorbells and domains that are the parent's.  A process
- * that shall fork workers which use RDMA must not use it itself.
+ * inherits it, with doorbells and protection domains that belong to the
+ * parent.  A process must not use RDMA itself if it is to fork workers that
+ * do.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,14 +28,14 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* under lock */
+/* protected by lock */
 static RbpVerbsDevice *devices;
-static pid_t user;				/* who uses librdmacm, 0: nobody yet */
+static pid_t user;				/* process that uses librdmacm, 0: none yet */
 
 /*
- * A later fork() is not to leave the child pages that the device works on.
- * Kernels since 5.12 see to it; asked for in vain, it would keep memory in huge
- * pages from being registered.
+ * A later fork() must not give the child pages that the device works on.
+ * Kernels since 5.12 ensure that by themselves; asking for it needlessly
+ * would prevent the registration of memory in huge pages.
  */
 static void
 init_fork(void)
@@ -71,14 +73,14 @@ rbp_verbs_claim(void)
 void
 rbp_verbs_preload(void)
 {
-	/* providers stay loaded, and the next one to ask need not look for them */
+	/* providers stay loaded, and later calls need not search for them */
 	struct ibv_device **list = ibv_get_device_list(NULL);
 
 	if (list != NULL)
 		ibv_free_device_list(list);
 }
 
-/* A device that no connection uses yet; NULL if it yields nothing. */
+/* Open a device that no connection uses yet; NULL on failure. */
 static RbpVerbsDevice *
 device_new(struct ibv_context *verbs)
 {
@@ -138,7 +140,10 @@ rbp_verbs_device_put(RbpVerbsDevice *device)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Under lock: the registration of just this memory, or NULL. */
+/*
+ * Find the registration of exactly this memory; NULL if there is none.  The
+ * caller holds the lock.
+ */
 static RbpMr *
 find_mr(RbpVerbsDevice *device, const void *base, size_t len)
 {

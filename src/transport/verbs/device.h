@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * device.h
- *	  What the verbs connections of a process share: for each device a
- *	  protection domain, and the registrations of callers' memory.
+ *	  Resources that the verbs connections of a process share: for each device
+ *	  a protection domain, and the registrations of callers' memory.
  *
- * Any thread may call anything here.
+ * All functions may be called by any thread.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,14 +15,14 @@
 
 #include <infiniband/verbs.h>
 
-#define RBP_VERBS_READS_MAX	16	/* on the way at once, on a connection */
+#define RBP_VERBS_READS_MAX	16	/* RDMA reads in flight on a connection */
 
 typedef struct RbpVerbsDevice
 {
 	struct ibv_context *verbs;
 	struct ibv_pd *pd;
-	uint8_t		reads;			/* that a queue pair may have on the way; at
-								 * most RBP_VERBS_READS_MAX */
+	uint8_t		reads;			/* RDMA reads that a queue pair may have in
+								 * flight; at most RBP_VERBS_READS_MAX */
 	unsigned int refs;			/* this and what follows: private */
 	RbpMr	   *mrs;
 	struct RbpVerbsDevice *next;
@@ -39,35 +39,36 @@ struct RbpMr
 };
 
 /*
- * May this process use RDMA devices?  Not one whose ancestor did before it
- * forked: it would get the ancestor's open devices, which are of no use to it.
+ * May this process use RDMA devices?  It may not if an ancestor used them
+ * before it forked: the process would inherit the ancestor's open devices,
+ * which it cannot use.
  */
 extern bool rbp_verbs_usable(void);
 
 /*
- * The same, and from now on children of this process may not.  To be called
- * before librdmacm is.
+ * Like rbp_verbs_usable(), and from now on children of this process may not
+ * use RDMA devices.  Must be called before librdmacm is used.
  */
 extern bool rbp_verbs_claim(void);
 
 /*
- * Load the providers' libraries, which takes a process tens of milliseconds,
- * now, for the sake of its children.  Opens no device.
+ * Load the providers' libraries now, which takes tens of milliseconds, so
+ * that children of this process need not do it.  Opens no device.
  */
 extern void rbp_verbs_preload(void);
 
 /*
- * The device behind an id, with a reference that the caller has to give back
- * while the id still keeps it open; NULL if it yields nothing.
+ * Device of an id, with a reference that the caller must give back while the
+ * id still keeps the device open; NULL on failure.
  */
 extern RbpVerbsDevice *rbp_verbs_device_get(struct ibv_context *verbs);
 extern void rbp_verbs_device_put(RbpVerbsDevice *device);
 
 /*
- * Register memory for local use, or take part in the registration of just this
- * memory that is there.  RBP_NOMEM: also where RLIMIT_MEMLOCK is too low;
- * RBP_INVALID: it is not mapped, or not writable.  To be put back before the
- * caller's reference to the device.
+ * Register memory for local use, or share an existing registration of exactly
+ * this memory.  RBP_NOMEM: also where RLIMIT_MEMLOCK is too low; RBP_INVALID:
+ * the memory is not mapped, or not writable.  The registration must be given
+ * back before the caller's reference to the device.
  */
 extern RbpStatus rbp_verbs_mr_get(RbpVerbsDevice *device, void *base,
 								  size_t len, RbpMr **mr);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * rdma.c
- *	  What the verbs transport and the donor's verbs service share: see
+ *	  Common parts of the verbs transport and the donor's verbs service: see
  *	  transport/peer.h.
  *
  * Devices, ports, GIDs and their network devices are looked up in sysfs, which
@@ -12,7 +12,8 @@
  *	  DEV/device/net/NAME				the device's network devices (IPoIB);
  *	  DEV/device/net/NAME/dev_port		of which port, from 0
  *
- * The configuration is plain memory, written while nobody connects.
+ * The configuration is plain memory; it is written only while no thread
+ * connects.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +39,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Tests look at a tree of their own. */
+/* Tests use a directory tree of their own. */
 #ifdef RBP_UNIT_TEST
 const char *rbp_verbs_sysfs = "/sys/class/infiniband";
 #else
@@ -49,7 +50,9 @@ static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";
 
 static RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
-/* When sysfs was looked at, in ns; odd if a device was there; 0: not yet. */
+/*
+ * Time at which sysfs was read, in ns; odd if a device was found; 0: not yet
+ */
 static _Atomic int64_t looked_at;
 
 void
@@ -69,7 +72,7 @@ rbp_verbs_config(void)
  * ---- devices ----------------------------------------------------------------
  */
 
-/* A path below sysfs.  False if it is too long to be one. */
+/* Build a path below sysfs.  Returns false if it is too long. */
 __attribute__((format(printf, 2, 3)))
 static bool
 sysfs_path(char path[PATH_MAX], const char *fmt,...)
@@ -86,7 +89,7 @@ sysfs_path(char path[PATH_MAX], const char *fmt,...)
 	return more >= 0 && more < PATH_MAX - n;
 }
 
-/* The first line of a file; errno tells why there is none. */
+/* Read the first line of a file.  On failure, errno tells the reason. */
 static bool
 read_line(const char *path, char *line, size_t size)
 {
@@ -107,7 +110,10 @@ read_line(const char *path, char *line, size_t size)
 	return true;
 }
 
-/* A name that is one in sysfs, and leads nowhere else. */
+/*
+ * Is the name a single path component, so that it stays below its sysfs
+ * directory?
+ */
 static bool
 is_name(const char *name)
 {
@@ -147,16 +153,16 @@ rbp_verbs_present(void)
  * ---- addresses --------------------------------------------------------------
  */
 
-/* What is looked for, and what was found. */
+/* Search parameters and result */
 typedef struct Search
 {
 	int			family;			/* AF_UNSPEC: any */
 	int			port;			/* 0: any */
 	int			gid_index;		/* -1: any */
-	struct ifaddrs *addresses;	/* of this host */
+	struct ifaddrs *addresses;	/* addresses of this host */
 	struct sockaddr_storage *addr;
-	socklen_t  *len;			/* 0: nothing yet */
-	bool		link_local;		/* found, but others are better */
+	socklen_t  *len;			/* 0: nothing found yet */
+	bool		link_local;		/* only a link-local address was found so far */
 } Search;
 
 static void
@@ -175,7 +181,10 @@ satisfied(const Search *s)
 	return *s->len != 0 && !s->link_local;
 }
 
-/* The first address of a network device; a link-local one if need be. */
+/*
+ * Find the first address of a network device; a link-local one if there is no
+ * other.
+ */
 static void
 search_netdev(Search *s, const char *netdev)
 {
@@ -201,7 +210,10 @@ search_netdev(Search *s, const char *netdev)
 	}
 }
 
-/* The network device of a GID; "" if it has none.  False behind the table. */
+/*
+ * Network device of a GID; "" if it has none.  Returns false past the end of
+ * the table.
+ */
 static bool
 gid_netdev(const char *device, int port, int index, char netdev[IF_NAMESIZE])
 {
@@ -211,11 +223,14 @@ gid_netdev(const char *device, int port, int index, char netdev[IF_NAMESIZE])
 	if (!sysfs_path(path, "%s/ports/%d/gid_attrs/ndevs/%d", device, port, index))
 		return false;
 
-	/* an entry that is not in use has a file that cannot be read */
+	/* an unused entry has a file that cannot be read */
 	return read_line(path, netdev, IF_NAMESIZE) || errno != ENOENT;
 }
 
-/* The address that a GID is; not one of InfiniBand, which is none. */
+/*
+ * Find the address that corresponds to a GID; InfiniBand GIDs do not
+ * correspond to one.
+ */
 static void
 search_gid(Search *s, const char *device, int port)
 {
@@ -251,7 +266,7 @@ search_gid(Search *s, const char *device, int port)
 	found_address(s, (struct sockaddr *) &v6, false);
 }
 
-/* The first address of a port's network devices. */
+/* Find the first address of a port's network devices. */
 static void
 search_port(Search *s, const char *device, int port)
 {
@@ -360,7 +375,7 @@ rbp_verbs_set_options(struct rdma_cm_id *id)
 			return errno == ENOMEM ? RBP_NOMEM : RBP_INVALID;
 	}
 
-	/* kernels before 5.1 cannot; then it is as long as they think right */
+	/* kernels before 5.1 cannot set it, and use their own timeout */
 	if (rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
 						&ack_timeout, sizeof(ack_timeout)) != 0 && errno != ENOSYS)
 		return errno == ENOMEM ? RBP_NOMEM : RBP_INVALID;
@@ -409,7 +424,10 @@ rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
 	uint8_t		whole[RBP_MAC_LEN];
 	size_t		len;
 
-	/* the donor may see an IPv4 address as such or mapped: the same to us */
+	/*
+	 * the donor may see an IPv4 address as such or mapped to IPv6: treat both
+	 * alike
+	 */
 	if (client->sa_family == AF_INET)
 	{
 		struct sockaddr_in v4;
