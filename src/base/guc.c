@@ -441,8 +441,8 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							PGC_POSTMASTER, GUC_UNIT_MB,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.temp_tier_size",
-							"Sets the remote memory that is leased for temporary data; 0 for none.",
-							"What lies there has no other copy, unless remote_bp.temp_mirror is on.",
+							"Remote memory that is leased for temporary data; 0 for none.",
+							"Data there has no other copy, unless remote_bp.temp_mirror is on.",
 							&rbp_guc_temp_tier_size,
 							0, 0, 8 * 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_MB,
