@@ -28,7 +28,7 @@ ctl donors
 is "donors" "$code" 0
 is "is a table with a head" "$(head -1 <<<"$out" | awk '{ print $1, $2, $3 }')" "DONOR ADDRESS STATE"
 is "a line for each donor" "$(grep -cE '^mem[12]:7001 +127.0.0.1:7001 +up +shm, tcp +256 MB' <<<"$out")" 2
-is "and a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 MB leased)"
+is "donors shows a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 MB leased)"
 ctl donors --json
 is "with --json" "$(jq -c '[.donors[].id]' <<<"$out")" '["mem1:7001","mem2:7001"]'
 ctl leases
@@ -43,9 +43,9 @@ ctl donors
 is "is seen" "$(grep -cE '^mem1:7001 .* draining' <<<"$out")" 1
 ctl drain nobody
 is "drain of an unknown donor fails" "$code" 1
-is "and says so" "$(grep -c 'drain nobody: there is no donor' <<<"$err")" 1
+is "drain of an unknown donor says so" "$(grep -c 'drain nobody: there is no donor' <<<"$err")" 1
 ctl drain 'a/../b c%'
-is "whatever its name" "$code" 1
+is "drain of an unknown donor fails whatever its name" "$code" 1
 ctl revoke "$id"
 is "revoke" "$code $out" "0 revoked lease $id: 3 regions"
 ctl revoke "$id"

@@ -88,7 +88,7 @@ settle_at "8 8" buffer1 temp1
 point $? "but the first gives it an equal share"
 as buffer1
 renew
-has "and stays spread over the donors" '[.donors[].id] == ["a", "b"] or [.donors[].id] == ["b", "a"]'
+has "the lease stays spread over the donors" '[.donors[].id] == ["a", "b"] or [.donors[].id] == ["b", "a"]'
 take buffer2 c2 16 buffer
 settle_at "4 8 4" buffer1 temp1 buffer2
 point $? "a second server's lease gets its share of what temporary data leaves"
@@ -122,9 +122,9 @@ give big 32
 until_true 20 has_one_free
 point $? "a region becomes free"
 for name in big second first; do ask "$name"; done
-is "neither who is above its share nor who waits for buffer pages gets it" "$(sizes big first second temp)" "15 0 0 0"
+is "neither a lease above its share nor one that waits for buffer pages gets it" "$(sizes big first second temp)" "15 0 0 0"
 ask temp
-is "but temporary data" "$(sizes big first second temp)" "15 0 0 1"
+is "the lease for temporary data gets it" "$(sizes big first second temp)" "15 0 0 1"
 ask big
 give big 32
 until_true 20 has_one_free
@@ -134,10 +134,10 @@ end temp
 two_free() { api GET /v1/donors; [ "$(get '[.donors[].free] | add')" = 2 ]; }
 until_true 20 two_free
 ask second
-is "buffer pages: not to who came last" "$(sizes big first second)" "14 0 0"
+is "buffer pages: the lease that came last does not get it" "$(sizes big first second)" "14 0 0"
 ask first
 ask second
-is "but to who has waited longest" "$(sizes big first second)" "14 2 0"
+is "buffer pages: the lease that has waited longest gets it" "$(sizes big first second)" "14 2 0"
 ask big
 has "and who has too much is asked for the rest, not for more" '[.reclaim[].regions] | add == 6'
 for name in big first second; do end "$name"; done
@@ -187,7 +187,7 @@ until_true 60 asked_temp
 point $? "but for another's temporary data"
 for i in 1 2 3; do
     asked_temp
-    is "and not taken, round $i" "$? $(sizes temp)" "0 8"
+    is "temporary data is not taken, round $i" "$? $(sizes temp)" "0 8"
 done
 is "the log tells who was asked" "$(grep -c "lease ${id_of[temp]} of c1 has more than its share of 256 MB: 4 regions are asked back for others" "$log")" 1
 
