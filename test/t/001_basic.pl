@@ -73,7 +73,7 @@ for my $transport ('shm', 'tcp')
 				return $different || counter($node, 'hits + staged_hits') > 0;
 			},
 			300),
-		"$transport: with hits");
+		"$transport: there are hits");
 	is($different, 0, "$transport: the same from the tier");
 	is_clean($node, $transport);
 

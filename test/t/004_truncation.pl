@@ -27,7 +27,7 @@ sub reads_are
 	{
 		is($node->safe_psql('postgres', $sums), $expected, "$what: reads are right");
 		is($node->safe_psql('postgres', "SET enable_seqscan = off; SET enable_bitmapscan = off; $sums"),
-			$expected, "$what: by index too");
+			$expected, "$what: index scans are right");
 		evict_buffers($node);
 	}
 	return;

@@ -68,7 +68,7 @@ for my $transport ('shm', 'tcp')
 	$session->query($read) for 1 .. 3;
 	is($session->query($hits) - $before, 0, "$transport: nothing comes from the donor");
 	is(content($heir, 't'), $heirs, "$transport: the other server's reads are right");
-	cmp_ok(counter($heir, 'hits + staged_hits'), '>', 0, "$transport: with hits");
+	cmp_ok(counter($heir, 'hits + staged_hits'), '>', 0, "$transport: the other server has hits");
 	is_clean($heir, "$transport, the other server");
 
 	# Back to its senses.

@@ -41,7 +41,7 @@ for my $transport ('tcp', 'shm')
 				sub {
 					$node->safe_psql('postgres', "SELECT state FROM remote_bp_stat_donors WHERE donor = 'one_tcp'") eq 'avoided';
 				}),
-			"$transport: and the donor is avoided, and shown so");
+			"$transport: the donor is avoided, and the view shows it");
 		ok(wait_for('reads that do not wait', sub { my ($t, $a) = $moved->(qw(timeouts avoided)); return $a > $t; }),
 			"$transport: few wait, most do not");
 	}

@@ -154,13 +154,13 @@ is(logged($offset, qr/broker "\S+" is back/), 1, 'the log reports once more that
 ($buffer, $temp) = (lease_of('buffer'), lease_of('temp'));
 $offset = log_size($node);
 is((ctl($broker, 'revoke', $temp))[0], 0, 'the lease for temporary data is revoked');
-ok(wait_for('another lease', sub { my $l = lease_of('temp'); $l ne '' && $l ne $temp }, 120), 'and another one made');
+ok(wait_for('another lease', sub { my $l = lease_of('temp'); $l ne '' && $l ne $temp }, 120), 'temporary data gets another lease');
 has('temp', 48, 'a new lease for temporary data has all its memory');
 log_tells($node, $offset, qr/the lease for temporary data has ended/, 'the log reports the revoked lease');
 is(lease_of('buffer'), $buffer, 'the buffer tier has kept its lease when the other one was revoked');
 $temp = lease_of('temp');
 is((ctl($broker, 'revoke', $buffer))[0], 0, 'the lease for buffer pages is revoked');
-ok(wait_for('another lease', sub { my $l = lease_of('buffer'); $l ne '' && $l ne $buffer }, 120), 'and made anew');
+ok(wait_for('another lease', sub { my $l = lease_of('buffer'); $l ne '' && $l ne $buffer }, 120), 'buffer pages get another lease');
 has('buffer', 64, 'a new lease for buffer pages has all its memory');
 is(lease_of('temp'), $temp, 'temporary data has kept its lease when the other one was revoked');
 

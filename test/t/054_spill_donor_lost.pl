@@ -406,7 +406,7 @@ for my $transport ('tcp', 'shm')
 				sub {
 					$node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_leases WHERE donor = '$donor->{name}'") == 0;
 				}),
-			"$name: and gets its memory back");
+			"$name: the drained donor gets its memory back");
 		is($table->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f'), $sum, "$name: a temporary table is right");
 	}
 	cmp_ok(counter($node, 'spill.evacuated'), '>', 1000, "$name: blocks have moved");

@@ -116,7 +116,7 @@ sub goes_on
 				return '' if $node->safe_psql('postgres', $all) ne $right;
 				return counter($node, 'spill.reads') > $before;
 			}),
-		"$name: and the donor is used again");
+		"$name: the donor is used again");
 	return;
 }
 

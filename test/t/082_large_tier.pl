@@ -117,7 +117,7 @@ is( wait_for('all slots', sub {
 		my $free = $node->safe_psql('postgres', 'SELECT free_pages FROM remote_bp_stat');
 		$free == $left * 2 * $GB / 8192 ? $free : 0;
 	}, 60),
-	$left * 2 * $GB / 8192, 'and all of it is brought into use');
+	$left * 2 * $GB / 8192, 'all slots of the rest are free');
 
 $node->stop;
 kill 'KILL', $pid;

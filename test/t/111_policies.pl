@@ -117,7 +117,7 @@ sub kept_ok
 	sql(q{SELECT remote_bp_set_policy('t', 'keep')});
 	ok(all_held('t'), 'a table that is to be kept is loaded by itself') or diag(shown('t'));
 	is(sql(q{SELECT string_agg(relation::text, ' ' ORDER BY relation::text COLLATE "C") FROM remote_bp_policies WHERE set_on = 't'::regclass AND relation::text NOT LIKE 'pg_toast%'}), 't t_pkey', 'a policy includes the index');
-	ok(wait_for('all of it', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE reason IS NOT NULL OR pages_held <> pages_wanted}) == 0 }, 60), '... of which nothing is missing in the end') or diag(shown('t'));
+	ok(wait_for('all of it', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE reason IS NOT NULL OR pages_held <> pages_wanted}) == 0 }, 60), 'no page of the kept relations is missing in the end') or diag(shown('t'));
 	cmp_ok(counter($node, 'kept_pages'), '>=', 1024, 'kept pages are counted');
 	my $evictions = counter($node, 'evictions');
 	ok(wait_for('evictions', sub { sweep(); counter($node, 'evictions') > $evictions + 10000 }, 120), 'a load sweeps the tier');
@@ -263,8 +263,8 @@ SQL
 	ok(wait_for('the reason', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE reason LIKE 'no more can be kept%'}) > 0 }, 60), '... with the reason') or diag(shown('t'));
 	ok(wait_for('the log', sub { log_since($node, $size) =~ /of \d+ pages that are to be kept of database "postgres" cannot be: there is no room for more/ }, 60), '... in the log, too');
 	(sql(q{ALTER SYSTEM RESET remote_bp.keep_max_size}), sql(q{SELECT pg_reload_conf()}));
-	ok(all_held('t'), '... until there is room again') or diag(shown('t'));
-	ok(wait_for('the log', sub { log_since($node, $size) =~ /there is room again for pages of database "postgres"/ }, 60), '... as the log says');
+	ok(all_held('t'), 'keep_max_size: all pages are kept when there is room again') or diag(shown('t'));
+	ok(wait_for('the log', sub { log_since($node, $size) =~ /there is room again for pages of database "postgres"/ }, 60), 'keep_max_size: the log reports that there is room again');
 }
 
 #---- databases ------------------------------------------------------------------------
@@ -288,9 +288,9 @@ SQL
 	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'postgres'}), '>=', 0.9 * $mine, 'a database with a limit leaves the rest to others');
 	make_table($node, 'dear', 4, db => 'other', index => 0);
 	sql(q{SELECT remote_bp_evict('dear'), remote_bp_set_policy('dear', 'keep')}, 'other');
-	ok(wait_for('dear', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted) FROM remote_bp_policies}, 'other') eq 't' }, 60), '... what is to be kept comes in under the limit') or diag(sql('TABLE remote_bp_policies', 'other'));
+	ok(wait_for('dear', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted) FROM remote_bp_policies}, 'other') eq 't' }, 60), 'kept pages are loaded up to the limit of the database') or diag(sql('TABLE remote_bp_policies', 'other'));
 	sql(q{SELECT remote_bp_set_policy('o', 'keep')}, 'other');
-	ok(wait_for('a reason', sub { sql(q{SELECT reason FROM remote_bp_policies WHERE relation = 'o'::regclass}, 'other') eq 'the limit of the database is reached' }, 60), '... and no more than that') or diag(sql('TABLE remote_bp_policies', 'other'));
+	ok(wait_for('a reason', sub { sql(q{SELECT reason FROM remote_bp_policies WHERE relation = 'o'::regclass}, 'other') eq 'the limit of the database is reached' }, 60), 'the view shows that the limit of the database is reached') or diag(sql('TABLE remote_bp_policies', 'other'));
 	is(sql(q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'other'}), 't', 'kept pages do not exceed the limit of the database');
 	sql(q{SELECT remote_bp_set_policy('o', 'default'), remote_bp_set_policy('dear', 'default')}, 'other');
 	sql(q{SELECT remote_bp_set_database_limit('other', NULL)});
@@ -361,7 +361,7 @@ SQL
 	is(sql('SELECT relation, index_name, policy, include_indexes FROM remote_bp_policy ORDER BY 1::text, 2', 'restored'),
 		sql('SELECT relation, index_name, policy, include_indexes FROM remote_bp_policy ORDER BY 1::text, 2'), 'a restored dump has its policies');
 	sql('CHECKPOINT');
-	ok(wait_for('the restored', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted * 0.95) AND sum(pages_wanted) > 1000 FROM remote_bp_policies WHERE policy = 'keep'}, 'restored') eq 't' }, 120), '... which are followed') or diag(sql('TABLE remote_bp_policies', 'restored'));
+	ok(wait_for('the restored', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted * 0.95) AND sum(pages_wanted) > 1000 FROM remote_bp_policies WHERE policy = 'keep'}, 'restored') eq 't' }, 120), 'policies of a restored dump are applied') or diag(sql('TABLE remote_bp_policies', 'restored'));
 	sql('DROP DATABASE restored');
 }
 

@@ -76,7 +76,7 @@ make_table($node, 'u', 1, index => 0);
 	sql(q{SELECT remote_bp_evict('d'), remote_bp_set_policy('d', 'keep')}, 'dropped');
 	ok( wait_for('a worker that waits', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60),
 		'a worker waits for room in staging');
-	is($node->psql('dropped', q{SET lock_timeout = '60s'; ALTER TABLE d ADD COLUMN w int}), 0, '... and a table can be altered');
+	is($node->psql('dropped', q{SET lock_timeout = '60s'; ALTER TABLE d ADD COLUMN w int}), 0, 'a table can be altered while the worker waits');
 	is($node->psql('postgres', q{DROP DATABASE dropped}), 0, 'a database can be dropped while its worker waits');
 
 	# terminated

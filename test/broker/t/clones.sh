@@ -75,10 +75,10 @@ alone()
 lease e boot2/i2 1
 has "a machine just started anew gets memory beside its old lease" ".bytes == $region and .namesakes == 1"
 until_true 40 alone
-point $? "what it had is taken over when nobody has renewed it for a while"
+point $? "a lease that nobody has renewed for a while is taken over"
 id=$id1 secret=$secret1
 renew
-is "and is over" "$status" 410
+is "the old lease is over" "$status" 410
 is "the others' leases live" "$(api POST "/v1/leases/$id4/renew" "{\"secret\":\"$secret4\"}"; echo "$status")" 200
 
 finish

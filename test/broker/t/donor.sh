@@ -104,7 +104,7 @@ revision[b]=0
 beat b i1
 has "a donor that is back learns of it" '.leases == [] and (.dirty | length) > 0'
 donor_is b '.state == "up"'
-point $? "and is up again"
+point $? "a donor that is back is up again"
 
 # the long poll
 register p 1 i1
@@ -126,6 +126,6 @@ beat p i1 '"reads":12345,"evil\"name":1,"text":"x"'
 donor_is p '.stats == {"reads": 12345}'
 point $? "numbers among a heartbeat's members are kept, others are not"
 api GET /metrics
-is "and are in the metrics" "$(grep -c '^remote_bp_donor_reported{donor="p",name="reads"} 12345$' <<<"$answer")" 1
+is "statistics are in the metrics" "$(grep -c '^remote_bp_donor_reported{donor="p",name="reads"} 12345$' <<<"$answer")" 1
 
 finish

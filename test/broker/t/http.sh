@@ -82,7 +82,7 @@ api POST /v1/leases "@$dir/large"
 is "a body of more than 1 MiB" "$status" 413
 ( head -c 1000000 /dev/zero | tr '\0' ' '; echo "{$good}" ) >"$dir/fits"
 api POST /v1/leases "@$dir/fits"
-is "one that just fits" "$status" 201
+is "a body that just fits" "$status" 201
 said=$(curl -sS -m 20 "${curl_auth[@]}" -X POST -H 'Transfer-Encoding: chunked' --data-binary "@$dir/large" -o /dev/null -w '%{http_code}' "$url/v1/leases")
 is "a chunked body of more than 1 MiB" "$said" 413
 head -c 1000000 /dev/zero | tr '\0' '[' >"$dir/deep"
@@ -107,10 +107,10 @@ register a:1 4 i1
 api GET /metrics
 is "metrics" "$status" 200
 bad=$(grep -vE '^# (HELP|TYPE) [a-z_]+ .+$|^[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+$' <<<"$answer")
-is "are well formed" "$bad" ""
-is "have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
-is "know the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
-is "and the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
+is "metrics are well formed" "$bad" ""
+is "metrics have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
+is "metrics show the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
+is "metrics show the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
 is "the token is in no log" "$(grep -c s3cret "$log")" 0
 is "a secret is in no log" "$(grep -cE '[0-9a-f]{64}' "$log")" 0
 is "the state is for its owner only" "$(stat -c %a "$state")" 600

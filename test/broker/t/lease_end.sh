@@ -22,7 +22,7 @@ api POST "/v1/leases/$id/renew" '{}'
 is "renew without a secret" "$status" 400
 api POST /v1/leases/00000000-0000-4000-8000-000000000000/renew "{\"secret\":\"$secret\"}"
 is "renew of an unknown lease" "$status" 404
-has "with a reason" '.error | length > 0'
+has "the refusal has a reason" '.error | length > 0'
 
 for list in leases donors; do
     api GET /v1/$list
@@ -34,7 +34,7 @@ has "GET /v1/leases shows the lease" ".leases | length == 1 and .[0].lease == \"
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 is "release" "$status" 204
 renew
-is "then renew" "$status" 410
+is "renewing a lease that was given back fails" "$status" 410
 has "says how it ended" '.error | test("given back")'
 until_true 60 donor_is a '.free == 8'
 point $? "the donor cleaned its regions"
@@ -44,7 +44,7 @@ api POST "/v1/leases/$id/revoke"
 is "revoke" "$status" 200
 has "tells the regions" '.regions == 2'
 renew
-is "then renew" "$status" 410
+is "renewing a revoked lease fails" "$status" 410
 has "says how it ended" '.error | test("revoked")'
 api POST "/v1/leases/$id/revoke"
 is "revoking again" "$status" 410
@@ -67,10 +67,10 @@ is "it may ask for less" "$status" 200
 until_true 60 not_renewed
 point $? "a lease that is not renewed goes"
 renew
-is "then renew" "$status" 410
+is "renewing an expired lease fails" "$status" 410
 has "says how it ended" '.error | test("expired")'
 until_true 60 donor_is a '.free == 8'
-point $? "and its regions come back"
+point $? "regions of an expired lease come back"
 
 # The answer to a take-over waits a second for the memory to be cleaned, for
 # which a busy machine may need some tries.  Two regions are for those that wait.

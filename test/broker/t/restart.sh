@@ -58,7 +58,7 @@ kill_broker
 start_broker --donor-timeout 300
 gone() { api GET /v1/leases; jq -e "all(.leases[]; .lease != \"$id3\")" >/dev/null <<<"$answer"; }
 until_true 60 gone
-point $? "and after another restart it expires, if nobody renews it"
+point $? "a lease expires after another restart if it is not renewed"
 
 # a donor that came with a new process while the broker was down
 kill_broker
@@ -102,13 +102,13 @@ is "a lease of an earlier version's state file is renewed" "$status" 200
 has "a lease of an earlier version has its regions, on a donor without RDMA" '[.regions[].region] == [3, 5] and (.donors[0] | .id == "d" and .port == 7001 and (has("rdma_host") | not))'
 api POST /v1/donors "{\"id\":\"d\",\"host\":\"127.0.0.1\",\"port\":7001,\"shm_name\":\"s\",\"boot_id\":\"b\",
     \"rdma_host\":\"192.168.7.1\",\"rdma_port\":7002,\"transports\":[\"tcp\",\"verbs\"],\"region_size\":$region,\"regions\":8,\"instance\":\"id\"}"
-is "which it may have later" "$status" 200
+is "the donor may offer RDMA later" "$status" 200
 kill_broker
 start_broker
 renew
-has "and keeps" '.donors == [{id: "d", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b",
+has "the donor keeps its RDMA address" '.donors == [{id: "d", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b",
     rdma_host: "192.168.7.1", rdma_port: 7002, transports: ["tcp", "verbs"]}]'
-has "with its regions" '[.regions[].region] == [3, 5]'
+has "the lease keeps its regions" '[.regions[].region] == [3, 5]'
 kill_broker
 sqlite3 "$dir/old.db" 'PRAGMA user_version = 1000'
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/old.db" >"$dir/newer.log" 2>&1
