@@ -159,7 +159,7 @@ point $? "a buffer lease is asked again when temporary data comes in between"
 ask temp
 is "nothing is asked of other temporary data, since the buffer lease has enough" "$(get '[.reclaim[].regions] | add // 0')" 0
 settle_at "10 2 2 2" temp temp2 buffer other
-point $? "it gets it from there, and the rest is shared"
+point $? "the temporary data gets its share from the buffer lease, and the rest is shared"
 for name in temp temp2 buffer other; do end "$name"; done
 until_true 20 donor_is a '.free == 8' && until_true 20 donor_is b '.free == 8'
 point $? "all is free once more"
@@ -178,13 +178,13 @@ stubborn()
     [ "$(sizes temp buffer other)" = "8 4 4" ]
 }
 until_true 60 stubborn
-point $? "what a buffer lease does not give in time is taken for another's share"
+point $? "regions that a buffer lease does not give in time are taken for another's share"
 ask temp
 is "temporary data is not asked for buffer pages" "$(get '[.reclaim[].regions] | add // 0')" 0
 take temp2 c2 16 temp
 asked_temp() { ask temp2; ask temp; [ "$(get '[.reclaim[].regions] | add')" = 4 ]; }
 until_true 60 asked_temp
-point $? "but for another's temporary data"
+point $? "temporary data is asked for another's temporary data"
 for i in 1 2 3; do
     asked_temp
     is "temporary data is not taken, round $i" "$? $(sizes temp)" "0 8"
