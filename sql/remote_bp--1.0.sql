@@ -3,9 +3,8 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION remote_bp" to load this file. \quit
 
--- One row: whether the buffer tier's leased memory can be used now, and if not
--- why; what went wrong last; what was done since the last reset, and what is
--- held now, in pages of 8 kB.
+-- One row: whether the buffer tier is usable, and why not; the most recent
+-- error; counters since the last reset; and current contents, in pages of 8 kB.
 CREATE FUNCTION remote_bp_stat(
     OUT usable boolean,
     OUT unusable_reason text,
@@ -41,7 +40,7 @@ CREATE FUNCTION remote_bp_stat(
     OUT timeouts bigint,
     OUT io_errors bigint,
     OUT fallbacks bigint,
-    OUT avoided bigint,
+    OUT donor_down bigint,
     OUT over_limit bigint,
     OUT below_threshold bigint,
     OUT compared bigint,
@@ -95,7 +94,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_stat_spill AS
     SELECT * FROM remote_bp_stat_spill();
 
--- Each donor that the lease has, or had, memory on.
+-- One row for each donor that memory is or was leased from.
 CREATE FUNCTION remote_bp_stat_donors(
     OUT donor text,
     OUT host text,
@@ -124,7 +123,7 @@ CREATE VIEW remote_bp_stat_donors AS
     SELECT * FROM remote_bp_stat_donors();
 
 -- A histogram for each operation: counts[i] calls took at least buckets_us[i]
--- microseconds, and less than a quarter more; buckets without calls are left
+-- microseconds, and less than a quarter longer.  Buckets without calls are left
 -- out.
 CREATE FUNCTION remote_bp_stat_latency(
     OUT operation text,
@@ -142,7 +141,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_stat_latency AS
     SELECT * FROM remote_bp_stat_latency();
 
--- Each leased region.
+-- One row for each leased region.
 CREATE FUNCTION remote_bp_leases(
     OUT lease text,
     OUT purpose text,
@@ -159,8 +158,8 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_leases AS
     SELECT * FROM remote_bp_leases();
 
--- Remote pages of each relation of this database, shared catalogs included.
--- relation is null where the file belongs to no relation that can be seen.
+-- Remote pages of each relation of this database, including shared catalogs.
+-- relation is null if no relation with this file is visible.
 CREATE FUNCTION remote_bp_relations(
     OUT relation regclass,
     OUT relfilenode oid,
@@ -175,7 +174,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_relations AS
     SELECT * FROM remote_bp_relations();
 
--- Temporary files that have blocks on donors, or on the way there.
+-- Temporary files with blocks on donors or in staging.
 CREATE FUNCTION remote_bp_temp_files(
     OUT file text,
     OUT tablespace oid,
@@ -192,21 +191,21 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_temp_files AS
     SELECT * FROM remote_bp_temp_files();
 
--- Counters, histograms and the donors' counters to zero.
+-- Set counters, histograms and the donors' counters to zero.
 CREATE FUNCTION remote_bp_stat_reset()
 RETURNS void
 AS 'MODULE_PATHNAME', 'rbp_sql_stat_reset'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
--- Forget the remote pages of a relation, all forks; returns how many.
+-- Drop the remote pages of a relation, in all forks; return how many.
 CREATE FUNCTION remote_bp_evict(relation regclass)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'rbp_sql_evict'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
--- Bring blocks of a relation that are not there into the tier, or into shared buffers
--- (from donors, where they have them); returns how many came.  For whoever may
--- read the table.
+-- Load missing blocks of a relation into the tier, or into shared buffers (from
+-- donors that have them); return how many were loaded.  Requires the SELECT
+-- privilege on the table.
 CREATE FUNCTION remote_bp_prewarm(
     relation regclass,
     mode text DEFAULT 'tier',
@@ -218,15 +217,16 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'rbp_sql_prewarm'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
--- The current database into the tier, until that is full: what was read most often
--- for its size first; returns how many blocks came.
+-- Load the relations of the current database into the tier until it is full.
+-- Relations with the most reads per page come first.  Return how many blocks
+-- were loaded.
 CREATE FUNCTION remote_bp_prewarm_database()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'rbp_sql_prewarm_database'
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 SET search_path = pg_catalog, pg_temp;
 
--- Who is prewarming now.  relation is null in another database.
+-- Processes that prewarm now.  relation is null if it is in another database.
 CREATE FUNCTION remote_bp_prewarm_progress(
     OUT pid integer,
     OUT datid oid,
@@ -243,8 +243,8 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_prewarm_progress AS
     SELECT * FROM remote_bp_prewarm_progress();
 
--- What somebody has said of relations.  An index is named, since a dump restores it after
--- the rows of tables.
+-- Policies of relations.  An index is stored by name, because a dump restores
+-- indexes after the rows of tables.
 CREATE TABLE remote_bp_policy (
     relation regclass NOT NULL,
     index_name name NOT NULL DEFAULT '',
@@ -255,8 +255,9 @@ CREATE TABLE remote_bp_policy (
 SELECT pg_catalog.pg_extension_config_dump('remote_bp_policy',
     'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation)');
 
--- keep: in the tier at once, and not given up for other pages; none: never there; default:
--- as if nothing had been said.  For the relation's owner.
+-- keep: load the relation into the tier now, and do not evict it for other
+-- pages.  none: never store it in the tier.  default: remove the policy.  For
+-- the owner of the relation.
 CREATE FUNCTION remote_bp_set_policy(
     relation regclass,
     policy text,
@@ -265,8 +266,8 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'rbp_sql_set_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
--- Each relation that a policy is about, by itself, or as a partition, an index or a TOAST
--- table of another one, set_on; reason tells what is missing.
+-- Relations with a policy.  The policy was set on the relation itself, or on the
+-- table of which it is a partition, an index or the TOAST table (set_on).
 CREATE FUNCTION remote_bp_policies(
     OUT relation regclass,
     OUT policy text,
@@ -281,7 +282,7 @@ LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 CREATE VIEW remote_bp_policies AS
     SELECT * FROM remote_bp_policies();
 
--- The most memory of the tier that a database may have; null: as much as it can get.
+-- Limit the memory of the tier that a database can use; null removes the limit.
 CREATE FUNCTION remote_bp_set_database_limit(
     database name,
     max_bytes bigint)
@@ -289,7 +290,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'rbp_sql_set_database_limit'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
--- What each database has in the tier; datid is 0 for what all share.
+-- Pages of each database in the tier; datid is 0 for shared relations.
 CREATE FUNCTION remote_bp_databases(
     OUT datid oid,
     OUT database name,
@@ -303,8 +304,8 @@ LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 CREATE VIEW remote_bp_databases AS
     SELECT * FROM remote_bp_databases();
 
--- Not for everybody; what changes something is for superusers, and for whom
--- they grant it.
+-- Views are for pg_monitor.  Functions that change something are for superusers
+-- and roles that they grant EXECUTE to.
 REVOKE ALL ON FUNCTION remote_bp_stat() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_spill() FROM PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_donors() FROM PUBLIC;
@@ -332,35 +333,35 @@ GRANT EXECUTE ON FUNCTION remote_bp_temp_files() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_prewarm_progress() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION remote_bp_databases() TO pg_monitor;
 
--- Owners of relations see to their policies, and dump them.
+-- Owners of relations can look at policies and dump them.
 GRANT SELECT ON remote_bp_policy, remote_bp_policies TO PUBLIC;
 
 GRANT SELECT ON remote_bp_stat, remote_bp_stat_spill, remote_bp_stat_donors,
     remote_bp_stat_latency, remote_bp_leases, remote_bp_relations, remote_bp_temp_files,
     remote_bp_prewarm_progress, remote_bp_databases TO pg_monitor;
 
--- What each is; docs/reference.md says the same.
+-- Comments; docs/reference.md has the same texts.
 COMMENT ON FUNCTION remote_bp_stat_reset() IS
-    'Sets all counters and histograms to zero; for superusers, and whom they grant it';
+    'Sets all counters and histograms to zero; for superusers and roles that they grant EXECUTE to';
 COMMENT ON FUNCTION remote_bp_evict(regclass) IS
-    'Forgets the pages of a relation, all forks, and returns how many; for superusers, and whom they grant it';
+    'Drops all pages of a relation, in all forks, from the tier, and returns how many; for superusers and roles that they grant EXECUTE to';
 COMMENT ON FUNCTION remote_bp_prewarm(regclass, text, text, bigint, bigint, boolean) IS
-    'Brings blocks of a relation into the tier or into shared buffers, and returns how many came; for whoever may read it';
+    'Loads blocks of a relation into the tier or into shared buffers, and returns how many were loaded; requires the SELECT privilege on the table';
 COMMENT ON FUNCTION remote_bp_prewarm_database() IS
-    'Brings what is read most of the current database into the tier until it is full, and returns how many blocks came';
+    'Loads the relations of the current database into the tier until it is full, those with the most reads per page first, and returns how many blocks were loaded';
 COMMENT ON FUNCTION remote_bp_stat() IS 'The rows of view remote_bp_stat';
 COMMENT ON VIEW remote_bp_stat IS
-    'What the tier did since the last reset, and what it holds, in one row';
+    'Activity of the tier since the last reset, and its current contents, in one row';
 COMMENT ON COLUMN remote_bp_stat.usable IS
-    'Whether pages can be served and captured now';
+    'Whether the tier can serve and capture pages now';
 COMMENT ON COLUMN remote_bp_stat.unusable_reason IS
-    'Why not, if usable is false';
+    'Why the tier is not usable; null if it is usable';
 COMMENT ON COLUMN remote_bp_stat.last_error IS
-    'What went wrong last, even if it is over';
+    'The most recent error, even if it is over';
 COMMENT ON COLUMN remote_bp_stat.last_error_at IS
-    'When that was';
+    'Time of the most recent error';
 COMMENT ON COLUMN remote_bp_stat.page_cache_asked_by IS
-    'How the page cache is asked: cachestat, mincore or none';
+    'How the server asks whether a page is in the page cache: cachestat, mincore or none';
 COMMENT ON COLUMN remote_bp_stat.hits IS
     'Pages read from donors';
 COMMENT ON COLUMN remote_bp_stat.staged_hits IS
@@ -368,67 +369,67 @@ COMMENT ON COLUMN remote_bp_stat.staged_hits IS
 COMMENT ON COLUMN remote_bp_stat.misses IS
     'Pages read from the file while the tier was in use';
 COMMENT ON COLUMN remote_bp_stat.page_cache_reads IS
-    'Of misses, from the page cache';
+    'Misses that the page cache served';
 COMMENT ON COLUMN remote_bp_stat.disk_reads IS
-    'Of misses, from the disk; of the others it was not asked';
+    'Misses that the disk served; for the remaining misses the server did not ask the page cache';
 COMMENT ON COLUMN remote_bp_stat.page_cache_first IS
-    'Of misses, from the page cache although a donor had the page';
+    'Misses that the page cache served although a donor had the page';
 COMMENT ON COLUMN remote_bp_stat.page_cache_fills IS
-    'Of misses, from the disk, so that the page cache has the page from then on';
+    'Misses read from the disk although a donor had the page, to bring the page into the page cache';
 COMMENT ON COLUMN remote_bp_stat.bypassed IS
-    'Of misses, from the disk although a donor had the page, since donors are slower';
+    'Misses read from the disk although a donor had the page, because donors are slower';
 COMMENT ON COLUMN remote_bp_stat.captures IS
-    'Pages copied to staging when they left shared buffers, or were prewarmed';
+    'Pages copied to staging when they left shared buffers or were prewarmed';
 COMMENT ON COLUMN remote_bp_stat.skips_remote IS
-    'Pages not captured: the tier had them';
+    'Pages not captured: the tier already has them';
 COMMENT ON COLUMN remote_bp_stat.skips_unknown IS
-    'Pages not captured: it was not known what the disk has';
+    'Pages not captured: their content on disk is not known';
 COMMENT ON COLUMN remote_bp_stat.skips_stale IS
-    'Pages not captured: written or dropped since';
+    'Pages not captured: written or dropped after they were read';
 COMMENT ON COLUMN remote_bp_stat.skips_changed IS
-    'Pages not captured: different from the disk, by hint bits for example';
+    'Pages not captured: different from the disk, for example by hint bits';
 COMMENT ON COLUMN remote_bp_stat.skips_cached IS
-    'Pages not captured: the page cache has them, or is likely to';
+    'Pages not captured: the page cache has them, or probably has them';
 COMMENT ON COLUMN remote_bp_stat.skips_slow IS
-    'Pages not captured: donors are not enough quicker than the disk';
+    'Pages not captured: donors are not enough faster than the disk';
 COMMENT ON COLUMN remote_bp_stat.skips_policy IS
-    'Pages not captured: a policy, an excluded tablespace or remote_bp.use_tier says so';
+    'Pages not captured: excluded by a policy, a tablespace or remote_bp.use_tier';
 COMMENT ON COLUMN remote_bp_stat.drops_full IS
     'Pages not captured: staging was full';
 COMMENT ON COLUMN remote_bp_stat.pushes IS
     'Pages written to donors';
 COMMENT ON COLUMN remote_bp_stat.pushes_stale IS
-    'Pages not written to donors, or in vain: written or dropped meanwhile';
+    'Pages not sent to donors, or discarded after they were sent, because they were written or dropped in the meantime';
 COMMENT ON COLUMN remote_bp_stat.pushes_failed IS
-    'Pages lost, since writing to the donor failed';
+    'Pages lost from the tier because the write to the donor failed';
 COMMENT ON COLUMN remote_bp_stat.pushes_no_slot IS
-    'Pages lost, since the tier had no slot for them';
+    'Pages lost from the tier because it had no slot for them';
 COMMENT ON COLUMN remote_bp_stat.evictions IS
-    'Pages given up for others';
+    'Pages evicted from the tier to make room for others';
 COMMENT ON COLUMN remote_bp_stat.invalidations IS
-    'Pages dropped from the tier, since they were written';
+    'Pages dropped from the tier because they were written';
 COMMENT ON COLUMN remote_bp_stat.generations IS
     'Relation forks truncated, dropped or replaced';
 COMMENT ON COLUMN remote_bp_stat.races IS
-    'Reads that met a page on the move, and went on elsewhere';
+    'Reads of a page that was moved or replaced at the same time; they were repeated or served by the file';
 COMMENT ON COLUMN remote_bp_stat.hash_failures IS
     'Reads whose content did not match its hash';
 COMMENT ON COLUMN remote_bp_stat.timeouts IS
     'Waits that reached remote_bp.io_timeout';
 COMMENT ON COLUMN remote_bp_stat.io_errors IS
-    'Reads from donors that failed in another way';
+    'Reads from donors that failed for another reason than a timeout';
 COMMENT ON COLUMN remote_bp_stat.fallbacks IS
-    'Reads from the file, since the donor that had the page failed or could not be used';
-COMMENT ON COLUMN remote_bp_stat.avoided IS
-    'Of fallbacks, since the donor is avoided';
+    'Reads from the file because the donor with the page failed or could not be used';
+COMMENT ON COLUMN remote_bp_stat.donor_down IS
+    'Fallbacks because the donor is down';
 COMMENT ON COLUMN remote_bp_stat.over_limit IS
-    'Of fallbacks, because of remote_bp.max_connections';
+    'Fallbacks because of remote_bp.max_connections';
 COMMENT ON COLUMN remote_bp_stat.below_threshold IS
-    'Of fallbacks, because of remote_bp.connect_threshold';
+    'Fallbacks because of remote_bp.connect_threshold';
 COMMENT ON COLUMN remote_bp_stat.compared IS
     'Pages compared with the disk (remote_bp.compare_with_disk)';
 COMMENT ON COLUMN remote_bp_stat.mismatches IS
-    'Of compared, those that differed';
+    'Compared pages that differed from the disk';
 COMMENT ON COLUMN remote_bp_stat.bytes_read IS
     'Bytes read from donors';
 COMMENT ON COLUMN remote_bp_stat.bytes_written IS
@@ -436,239 +437,239 @@ COMMENT ON COLUMN remote_bp_stat.bytes_written IS
 COMMENT ON COLUMN remote_bp_stat.disk_writes IS
     'Relation pages written to disk';
 COMMENT ON COLUMN remote_bp_stat.prefetches_saved IS
-    'Blocks not prefetched from disk, since the tier has them';
+    'Blocks not prefetched from disk because the tier has them';
 COMMENT ON COLUMN remote_bp_stat.remote_pages IS
     'Pages held by donors';
 COMMENT ON COLUMN remote_bp_stat.kept_pages IS
-    'Of remote_pages, those that are not given up for others';
+    'Pages held by donors that are not evicted for others, because of a policy';
 COMMENT ON COLUMN remote_bp_stat.staged_pages IS
-    'Pages in staging, on the way to donors';
+    'Pages in staging, on their way to donors';
 COMMENT ON COLUMN remote_bp_stat.free_pages IS
-    'Pages for which there is room';
+    'Pages for which the leased memory has room';
 COMMENT ON COLUMN remote_bp_stat.online_pages IS
     'Pages for which memory is leased';
 COMMENT ON COLUMN remote_bp_stat.max_pages IS
     'Pages that the tier can grow to (remote_bp.buffer_tier_max_size)';
 COMMENT ON COLUMN remote_bp_stat.stats_reset IS
-    'When the counters were reset';
+    'Time of the last reset of the counters';
 COMMENT ON FUNCTION remote_bp_stat_spill() IS 'The rows of view remote_bp_stat_spill';
 COMMENT ON VIEW remote_bp_stat_spill IS
-    'What was done with temporary data since the last reset, and what donors hold of it, in one row';
+    'Activity of temporary data since the last reset, and its current blocks on donors, in one row';
 COMMENT ON COLUMN remote_bp_stat_spill.usable IS
     'Whether temporary data can go to donors now';
 COMMENT ON COLUMN remote_bp_stat_spill.unusable_reason IS
-    'Why not, if usable is false';
+    'Why temporary data cannot go to donors; null if it can';
 COMMENT ON COLUMN remote_bp_stat_spill.writes IS
     'Temporary blocks written to donors';
 COMMENT ON COLUMN remote_bp_stat_spill.reads IS
     'Temporary blocks read from donors';
 COMMENT ON COLUMN remote_bp_stat_spill.read_ahead IS
-    'Of reads, before they were asked for';
+    'Temporary blocks read from donors before a query asked for them';
 COMMENT ON COLUMN remote_bp_stat_spill.staged_reads IS
     'Temporary blocks read from staging';
 COMMENT ON COLUMN remote_bp_stat_spill.local IS
-    'Temporary blocks written to the file, for want of memory';
+    'Temporary blocks written to the file because leased memory was full';
 COMMENT ON COLUMN remote_bp_stat_spill.bypassed IS
-    'Temporary blocks written to the file, since that costs less';
+    'Temporary blocks written to the file because that costs less';
 COMMENT ON COLUMN remote_bp_stat_spill.rescued IS
-    'Temporary blocks written to the file, since a donor failed';
+    'Temporary blocks written to the file because a donor failed';
 COMMENT ON COLUMN remote_bp_stat_spill.evacuated IS
-    'Temporary blocks moved, to give memory back';
+    'Temporary blocks moved in order to give memory back';
 COMMENT ON COLUMN remote_bp_stat_spill.mirror_reads IS
-    'Temporary blocks had from the second copy';
+    'Temporary blocks read from the second copy';
 COMMENT ON COLUMN remote_bp_stat_spill.hash_failures IS
     'Copies of temporary blocks that did not match their hash';
 COMMENT ON COLUMN remote_bp_stat_spill.lost IS
-    'Reads of temporary blocks that failed, and with them the query';
+    'Reads of temporary blocks that failed, and made the query fail';
 COMMENT ON COLUMN remote_bp_stat_spill.file_us IS
-    'What writing and reading a temporary block takes in files, in microseconds; null if not known';
+    'Time to write and read a temporary block in files, in microseconds; null if not known';
 COMMENT ON COLUMN remote_bp_stat_spill.donor_us IS
-    'The same on donors';
+    'Time to write and read a temporary block on donors, in microseconds; null if not known';
 COMMENT ON COLUMN remote_bp_stat_spill.pages IS
-    'Temporary blocks held by donors, both copies counted';
+    'Temporary blocks held by donors; a block with two copies counts twice';
 COMMENT ON COLUMN remote_bp_stat_spill.free_pages IS
-    'Temporary blocks for which there is room';
+    'Temporary blocks for which the leased memory has room';
 COMMENT ON COLUMN remote_bp_stat_spill.online_pages IS
     'Temporary blocks for which memory is leased';
 COMMENT ON COLUMN remote_bp_stat_spill.quarantined_pages IS
-    'Slots of temporary blocks that wait until no late write can reach them';
+    'Slots of temporary blocks that are not used again until no late write can reach them';
 COMMENT ON COLUMN remote_bp_stat_spill.lost_pages IS
     'Slots of temporary blocks whose donor is gone';
 COMMENT ON COLUMN remote_bp_stat_spill.files IS
-    'Temporary files with blocks on donors, or on the way there';
+    'Temporary files with blocks on donors or in staging';
 COMMENT ON COLUMN remote_bp_stat_spill.stats_reset IS
-    'When the counters were reset';
+    'Time of the last reset of the counters';
 COMMENT ON FUNCTION remote_bp_stat_donors() IS 'The rows of view remote_bp_stat_donors';
 COMMENT ON VIEW remote_bp_stat_donors IS
-    'Each donor of which memory is leased, or was';
+    'One row for each donor that memory is or was leased from';
 COMMENT ON COLUMN remote_bp_stat_donors.donor IS
-    'Its name';
+    'Name of the donor';
 COMMENT ON COLUMN remote_bp_stat_donors.host IS
-    'Where it is reached';
+    'Host where the donor accepts TCP connections';
 COMMENT ON COLUMN remote_bp_stat_donors.port IS
-    'Where it is reached';
+    'TCP port of the donor; 0 if it does not accept TCP';
 COMMENT ON COLUMN remote_bp_stat_donors.state IS
-    'ok, down, gone or unresolved';
+    'State of the donor: ok, down, gone or unresolved';
 COMMENT ON COLUMN remote_bp_stat_donors.state_since IS
-    'Since when';
+    'Time of the last change of state';
 COMMENT ON COLUMN remote_bp_stat_donors.last_error IS
-    'What went wrong last there';
+    'The most recent error of this donor';
 COMMENT ON COLUMN remote_bp_stat_donors.last_error_at IS
-    'When that was';
+    'Time of the most recent error of this donor';
 COMMENT ON COLUMN remote_bp_stat_donors.transport IS
-    'How it was reached last: shm, verbs or tcp';
+    'Transport of the last connection: shm, verbs, tcp or none';
 COMMENT ON COLUMN remote_bp_stat_donors.connections IS
-    'Connections of this server''s backends to it';
+    'Connections of the backends of this server to the donor';
 COMMENT ON COLUMN remote_bp_stat_donors.leased_bytes IS
-    'Memory leased there';
+    'Memory leased from the donor';
 COMMENT ON COLUMN remote_bp_stat_donors.used_bytes IS
-    'Of this, in use';
+    'Leased memory that is in use';
 COMMENT ON COLUMN remote_bp_stat_donors.reads IS
-    'Pages read from it';
+    'Pages read from the donor';
 COMMENT ON COLUMN remote_bp_stat_donors.writes IS
-    'Pages written to it';
+    'Pages written to the donor';
 COMMENT ON COLUMN remote_bp_stat_donors.failures IS
     'Reads and writes that failed';
 COMMENT ON COLUMN remote_bp_stat_donors.timeouts IS
-    'Of these, waits that reached their bound';
+    'Failures that were timeouts';
 COMMENT ON COLUMN remote_bp_stat_donors.bypassed IS
-    'Pages that it had and that were read from disk, since it is slower';
+    'Pages on the donor that were read from disk because the donor is slower';
 COMMENT ON COLUMN remote_bp_stat_donors.saved_us IS
-    'Microseconds that reads from it have saved, against the disk; negative if they cost more';
+    'Time saved by reads from the donor, compared with reads from disk, in microseconds; negative if they took longer';
 COMMENT ON COLUMN remote_bp_stat_donors.read_p50_us IS
-    'Half of its reads took less, in microseconds';
+    'Median time of a read from the donor, in microseconds';
 COMMENT ON COLUMN remote_bp_stat_donors.read_p99_us IS
-    '99 of 100 of its reads took less';
+    '99th percentile of the time of a read from the donor, in microseconds';
 COMMENT ON FUNCTION remote_bp_stat_latency() IS 'The rows of view remote_bp_stat_latency';
 COMMENT ON VIEW remote_bp_stat_latency IS
-    'What operations took since the last reset';
+    'Durations of operations since the last reset, one row for each operation';
 COMMENT ON COLUMN remote_bp_stat_latency.operation IS
-    'hit, staged_hit, disk_read, capture, push, connect, spill_read or spill_write';
+    'Operation: hit, staged_hit, disk_read, capture, push, connect, spill_read or spill_write';
 COMMENT ON COLUMN remote_bp_stat_latency.calls IS
-    'How many there were';
+    'Number of calls';
 COMMENT ON COLUMN remote_bp_stat_latency.mean_us IS
-    'What they took on average, in microseconds';
+    'Mean duration, in microseconds';
 COMMENT ON COLUMN remote_bp_stat_latency.p50_us IS
-    'Half of them took less';
+    'Median duration, in microseconds';
 COMMENT ON COLUMN remote_bp_stat_latency.p90_us IS
-    '9 of 10 of them took less';
+    '90th percentile of the duration, in microseconds';
 COMMENT ON COLUMN remote_bp_stat_latency.p99_us IS
-    '99 of 100 of them took less';
+    '99th percentile of the duration, in microseconds';
 COMMENT ON COLUMN remote_bp_stat_latency.buckets_us IS
-    'Lower bounds of the buckets of the histogram';
+    'Lower bounds of the histogram buckets that have calls, in microseconds';
 COMMENT ON COLUMN remote_bp_stat_latency.counts IS
-    'Operations in each bucket';
+    'Number of calls in each bucket';
 COMMENT ON FUNCTION remote_bp_leases() IS 'The rows of view remote_bp_leases';
 COMMENT ON VIEW remote_bp_leases IS
-    'The memory that is leased, by region';
+    'Leased memory, one row for each region';
 COMMENT ON COLUMN remote_bp_leases.lease IS
-    'The lease''s id';
+    'Identifier of the lease';
 COMMENT ON COLUMN remote_bp_leases.purpose IS
-    'buffer or temp';
+    'Purpose of the lease: buffer or temp';
 COMMENT ON COLUMN remote_bp_leases.donor IS
-    'Whose memory it is';
+    'Name of the donor that lends the region';
 COMMENT ON COLUMN remote_bp_leases.region IS
-    'The donor''s number of the region';
+    'Number of the region on the donor';
 COMMENT ON COLUMN remote_bp_leases.bytes IS
-    'Its size';
+    'Size of the region';
 COMMENT ON COLUMN remote_bp_leases.used_bytes IS
-    'Of this, in use';
+    'Memory of the region that is in use';
 COMMENT ON COLUMN remote_bp_leases.heat IS
-    'Reads of its pages lately; the coldest region is given back first';
+    'Pages in the region plus an estimate of their reads; the coldest region is given back first';
 COMMENT ON COLUMN remote_bp_leases.expires_in IS
-    'How long it may be used without a renewal';
+    'Time until the lease expires if it is not renewed';
 COMMENT ON FUNCTION remote_bp_relations() IS 'The rows of view remote_bp_relations';
 COMMENT ON VIEW remote_bp_relations IS
-    'Pages in the tier, by relation of this database and fork';
+    'Pages in the tier, by fork, for each relation of this database';
 COMMENT ON COLUMN remote_bp_relations.relation IS
-    'The relation; null if its file belongs to none that can be seen';
+    'Relation; null if no relation with this file is visible';
 COMMENT ON COLUMN remote_bp_relations.relfilenode IS
-    'The name of its files';
+    'File node number of the relation';
 COMMENT ON COLUMN remote_bp_relations.fork IS
-    'main, fsm, vm or init';
+    'Fork: main, fsm, vm or init';
 COMMENT ON COLUMN remote_bp_relations.pages IS
     'Pages held by donors';
 COMMENT ON COLUMN remote_bp_relations.bytes IS
-    'The same in bytes';
+    'Size of the pages held by donors, in bytes';
 COMMENT ON COLUMN remote_bp_relations.staged_pages IS
-    'Pages in staging, on the way to donors';
+    'Pages in staging, on their way to donors';
 COMMENT ON FUNCTION remote_bp_temp_files() IS 'The rows of view remote_bp_temp_files';
 COMMENT ON VIEW remote_bp_temp_files IS
-    'Temporary files that have blocks on donors, or on the way there';
+    'Temporary files with blocks on donors or in staging';
 COMMENT ON COLUMN remote_bp_temp_files.file IS
-    'Its path below the data directory';
+    'Path of the file below the data directory';
 COMMENT ON COLUMN remote_bp_temp_files.tablespace IS
-    'Its tablespace';
+    'OID of the tablespace of the file';
 COMMENT ON COLUMN remote_bp_temp_files.owner IS
-    'The process that made it';
+    'Process ID of the process that created the file';
 COMMENT ON COLUMN remote_bp_temp_files.temp_relation IS
-    'Whether it belongs to a temporary relation';
+    'Whether the file belongs to a temporary relation';
 COMMENT ON COLUMN remote_bp_temp_files.size IS
-    'Its size in bytes';
+    'Size of the file, in bytes';
 COMMENT ON COLUMN remote_bp_temp_files.remote_bytes IS
-    'Of this, on donors';
+    'Bytes of the file on donors';
 COMMENT ON COLUMN remote_bp_temp_files.staged_bytes IS
-    'Of this, in staging';
+    'Bytes of the file in staging';
 COMMENT ON COLUMN remote_bp_temp_files.mirrored_bytes IS
-    'Of remote_bytes, on two donors';
+    'Bytes of the file that have copies on two donors';
 COMMENT ON FUNCTION remote_bp_prewarm_progress() IS 'The rows of view remote_bp_prewarm_progress';
 COMMENT ON VIEW remote_bp_prewarm_progress IS
-    'Processes that prewarm now';
+    'Progress of running prewarm operations, one row for each process';
 COMMENT ON COLUMN remote_bp_prewarm_progress.pid IS
-    'The process';
+    'Process ID';
 COMMENT ON COLUMN remote_bp_prewarm_progress.datid IS
-    'Its database';
+    'OID of the database';
 COMMENT ON COLUMN remote_bp_prewarm_progress.relation IS
-    'The relation that it is at; null in another database';
+    'Relation that is being loaded; null if it belongs to another database';
 COMMENT ON COLUMN remote_bp_prewarm_progress.fork IS
-    'The fork that it is at';
+    'Fork that is being loaded';
 COMMENT ON COLUMN remote_bp_prewarm_progress.mode IS
-    'tier or buffers';
+    'Target: tier or buffers';
 COMMENT ON COLUMN remote_bp_prewarm_progress.phase IS
-    'reading, or waiting for donors: staging is full';
+    'Phase: reading, or waiting for donors because staging is full';
 COMMENT ON COLUMN remote_bp_prewarm_progress.blocks_done IS
     'Blocks of the fork that are done';
 COMMENT ON COLUMN remote_bp_prewarm_progress.blocks_total IS
-    'Blocks of the fork to be done';
+    'Blocks of the fork that are to be loaded';
 COMMENT ON TABLE remote_bp_policy IS
-    'The policies that were set, for remote_bp_policies';
+    'Policies set by remote_bp_set_policy(); remote_bp_policies shows their effect';
 COMMENT ON COLUMN remote_bp_policy.relation IS
-    'The table or materialized view';
+    'Table or materialized view';
 COMMENT ON COLUMN remote_bp_policy.index_name IS
-    'Its index that the policy is about; empty for the relation itself';
+    'Index that the policy was set on; empty if it was set on the relation itself';
 COMMENT ON COLUMN remote_bp_policy.policy IS
-    'keep or none';
+    'Policy: keep or none';
 COMMENT ON COLUMN remote_bp_policy.include_indexes IS
-    'Whether it is about the indexes, too';
+    'Whether the policy includes the indexes';
 COMMENT ON FUNCTION remote_bp_set_policy(regclass, text, boolean) IS
-    'Has a relation kept in the tier (keep), kept out of it (none), or treated as all (default); for its owner';
+    'Keeps a relation in the tier (keep), keeps it out of the tier (none), or removes its policy (default); for the owner of the relation';
 COMMENT ON FUNCTION remote_bp_policies() IS 'The rows of view remote_bp_policies';
 COMMENT ON VIEW remote_bp_policies IS
-    'Relations that a policy is about, by themselves or as a part of another one';
+    'Relations with a policy, either set on them or inherited from another relation';
 COMMENT ON COLUMN remote_bp_policies.relation IS
-    'A table, partition, materialized view, index or TOAST table; null if there is no such index';
+    'Table, partition, materialized view, index or TOAST table; null if the policy names an index that does not exist';
 COMMENT ON COLUMN remote_bp_policies.policy IS
-    'keep or none';
+    'Policy of the relation: keep or none';
 COMMENT ON COLUMN remote_bp_policies.set_on IS
-    'The relation that it was set on';
+    'Relation that the policy was set on';
 COMMENT ON COLUMN remote_bp_policies.pages_wanted IS
-    'Pages that are to be kept: those of the main fork';
+    'Pages to keep in the tier, which are those of the main fork';
 COMMENT ON COLUMN remote_bp_policies.pages_held IS
-    'Pages that are kept';
+    'Pages that are kept in the tier';
 COMMENT ON COLUMN remote_bp_policies.reason IS
-    'Why these are less, or the policy has no effect yet';
+    'Why fewer pages are kept than wanted, or why the policy has no effect yet';
 COMMENT ON FUNCTION remote_bp_set_database_limit(name, bigint) IS
-    'Sets the most memory of the tier that a database may have; null takes the limit away; for superusers';
+    'Limits the memory of the tier that a database can use, in bytes; null removes the limit; for superusers';
 COMMENT ON FUNCTION remote_bp_databases() IS 'The rows of view remote_bp_databases';
 COMMENT ON VIEW remote_bp_databases IS
-    'What each database has in the tier, and may have';
+    'Pages in the tier, and their limit, for each database';
 COMMENT ON COLUMN remote_bp_databases.datid IS
-    'The database; 0 for what all databases share';
+    'OID of the database; 0 for relations that all databases share';
 COMMENT ON COLUMN remote_bp_databases.database IS
-    'Its name; null for these';
+    'Name of the database; null for relations that all databases share';
 COMMENT ON COLUMN remote_bp_databases.pages IS
-    'Pages that donors hold of it';
+    'Pages of the database held by donors';
 COMMENT ON COLUMN remote_bp_databases.bytes IS
-    'The same in bytes';
+    'Size of these pages, in bytes';
 COMMENT ON COLUMN remote_bp_databases.max_bytes IS
-    'The most that it may have; null if there is no limit';
+    'Limit of the database, in bytes; null if it has no limit';

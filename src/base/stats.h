@@ -50,7 +50,7 @@
 	X(TIMEOUTS, timeouts)		/* waits that reached io_timeout */ \
 	X(IO_ERRORS, io_errors)		/* other failed reads from donors */ \
 	X(FALLBACKS, fallbacks)		/* entries found, yet read from disk */ \
-	X(AVOIDED, avoided)			/* of these, because the donor is avoided */ \
+	X(DONOR_DOWN, donor_down)	/* of these, because the donor is down */ \
 	X(OVER_LIMIT, over_limit)	/* of these, because of max_connections */ \
 	X(BELOW_THRESHOLD, below_threshold) /* ... of connect_threshold */ \
 	X(COMPARED, compared)		/* hits compared with the disk */ \

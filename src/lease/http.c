@@ -398,7 +398,7 @@ rbp_lease_http_request(const char *url, const char *token,
 			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
 		if (host[0] != '\0')
-			rbp_lease_doubt_address(host);
+			rbp_lease_suspect_address(host);
 	}
 	/* the answer may hold a lease's secret */
 	if (answer.data != NULL)

@@ -262,7 +262,7 @@ rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 }
 
 void
-rbp_lease_doubt_address(const char *host)
+rbp_lease_suspect_address(const char *host)
 {
 	for (int i = 0; i < BROKER_NAMES; i++)
 	{

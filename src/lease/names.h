@@ -48,7 +48,7 @@ extern RbpAddress rbp_lease_broker_address(const char *host,
 										   char addresses[RBP_ADDRESSES_LEN]);
 
 /* That host was not reached: look it up again soon. */
-extern void rbp_lease_doubt_address(const char *host);
+extern void rbp_lease_suspect_address(const char *host);
 
 /* Has a look-up ended since the last call? */
 extern bool rbp_lease_lookups_ended(void);

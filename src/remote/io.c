@@ -126,7 +126,7 @@ place_page(RbpRemoteBatch *batch, int i)
 		(donor_is_down(&shared->donors[donor]) || is_suspect(donor)))
 	{
 		if (batch->kind == RBP_IO_READ)
-			rbp_stats_count(RBP_COUNT_AVOIDED, 1);
+			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
 		return NO_PART;
 	}
 	for (p = 0; p < batch->nparts; p++)

@@ -28,7 +28,7 @@ for my $transport ('shm', 'tcp')
 	like($before, qr/^$rows\|0\|-?\d+$/, "$transport: the table is read");
 	ok(warm($node, 'pages'), "$transport: evicted pages are in the tier");
 
-	# On a busy machine donors are late, and avoided, for a while.
+	# On a busy machine donors are late, and down, for a while.
 	my ($c, $different) = (undef, 0);
 	ok( wait_for(
 			'most reads to be hits',
@@ -73,7 +73,7 @@ for my $transport ('shm', 'tcp')
 				return $different || counter($node, 'hits + staged_hits') > 0;
 			},
 			300),
-		"$transport: with hits");
+		"$transport: there are hits");
 	is($different, 0, "$transport: the same from the tier");
 	is_clean($node, $transport);
 
@@ -83,7 +83,7 @@ for my $transport ('shm', 'tcp')
 	cmp_ok($node->safe_psql('postgres', q{SELECT remote_bp_evict('pages')}),
 		'>', 0, "$transport: remote_bp_evict drops pages");
 	is(tier_pages($node, 'pages'), 0, "$transport: the tier has none of them then");
-	is(content($node, 'pages'), $before, "$transport: and reads are right");
+	is(content($node, 'pages'), $before, "$transport: reads after remote_bp_evict are right");
 
 	# Switched off and on while running.
 	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.enabled = off');
@@ -98,11 +98,11 @@ for my $transport ('shm', 'tcp')
 	$node->reload;
 	$node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	my $after = $node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM pages');
-	is($after, "$rows|$rows", "$transport: what was written meanwhile is read");
+	is($after, "$rows|$rows", "$transport: writes made while switched off are read");
 	ok(warm($node, 'pages', part => 0.3), "$transport: switched on, pages come again");
 	is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM pages'),
-		"$rows|$rows", "$transport: and are the new ones");
-	is(counter($node, 'mismatches'), 0, "$transport: none was different");
+		"$rows|$rows", "$transport: pages from the tier are the new ones");
+	is(counter($node, 'mismatches'), 0, "$transport: no page is different from the disk");
 
 	$node->stop;
 	ok( wait_for(
@@ -133,8 +133,8 @@ unlike(log_since($plain), qr/(WARNING|ERROR|FATAL):.*remote_bp/,
 $plain->append_conf('postgresql.conf', "remote_bp.broker = '" . $broker->url . "'\n");
 $plain->reload;
 ok(wait_leased($plain, 64), 'a broker given later is used');
-ok(warm($plain, 'pages', part => 0.3), 'and pages go there');
-is(content($plain, 'pages'), $before, 'and come back');
+ok(warm($plain, 'pages', part => 0.3), 'pages go to the tier of that broker');
+is(content($plain, 'pages'), $before, 'pages from the tier of that broker are right');
 is_clean($plain, 'broker given later');
 
 # Not for everyone.

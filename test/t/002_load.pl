@@ -20,7 +20,7 @@ $node->start;
 # By LOAD, by session_preload_libraries, by CREATE EXTENSION's functions.
 my ($ret, $out, $err) = $node->psql('postgres', q{LOAD 'remote_bp'});
 isnt($ret, 0, 'LOAD is refused');
-like($err, qr/remote_bp.*shared_preload_libraries/s, 'and says what to do');
+like($err, qr/remote_bp.*shared_preload_libraries/s, 'the error after LOAD says what to do');
 
 my $connstr = $node->connstr('postgres');
 ($ret, $out, $err) = $node->psql(
@@ -28,11 +28,11 @@ my $connstr = $node->connstr('postgres');
 	extra_params => [],
 	connstr => "$connstr options='-c session_preload_libraries=remote_bp'");
 isnt($ret, 0, 'session_preload_libraries is refused');
-like($err, qr/remote_bp.*shared_preload_libraries/s, 'and says what to do');
+like($err, qr/remote_bp.*shared_preload_libraries/s, 'the error after session_preload_libraries says what to do');
 
 ($ret, $out, $err) = $node->psql('postgres', 'CREATE EXTENSION remote_bp');
 isnt($ret, 0, 'CREATE EXTENSION without the library is refused');
-like($err, qr/remote_bp.*shared_preload_libraries/s, 'and says what to do');
+like($err, qr/remote_bp.*shared_preload_libraries/s, 'the error after CREATE EXTENSION says what to do');
 is($node->safe_psql('postgres', 'SELECT 1'), 1, 'the server goes on');
 
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'remote_bp'\n");
@@ -92,8 +92,8 @@ my $offset = log_size($node);
 $node->start;
 log_tells($node, $offset,
 	qr/WARNING:.*remote_bp.buffer_tier_size.*DETAIL.*buffer_tier_max_size/s,
-	'and does not keep a server from starting, which says why');
-is($node->safe_psql('postgres', 'SHOW remote_bp.buffer_tier_size'), '-1', 'the maximum it is, then');
+	'a size above the maximum in the file does not keep the server from starting, and is logged');
+is($node->safe_psql('postgres', 'SHOW remote_bp.buffer_tier_size'), '-1', 'the maximum is used instead');
 
 # Single-user mode does without shared memory workers.
 $node->stop;
@@ -105,9 +105,9 @@ ok( IPC::Run::run(
 		'>&', \$single),
 	'single-user mode works')
   or diag($single);
-like($single, qr/count = "\d+"/, 'and reads tables');
+like($single, qr/count = "\d+"/, 'a single-user server reads tables');
 $node->start;
-is($node->safe_psql('postgres', 'SELECT 1'), 1, 'the server starts after it');
+is($node->safe_psql('postgres', 'SELECT 1'), 1, 'the server starts after a single-user server');
 is(scalar log_troubles($node), 0, 'the log is quiet');
 $node->stop;
 

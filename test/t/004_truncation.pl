@@ -27,7 +27,7 @@ sub reads_are
 	{
 		is($node->safe_psql('postgres', $sums), $expected, "$what: reads are right");
 		is($node->safe_psql('postgres', "SET enable_seqscan = off; SET enable_bitmapscan = off; $sums"),
-			$expected, "$what: by index too");
+			$expected, "$what: index scans are right");
 		evict_buffers($node);
 	}
 	return;
@@ -42,7 +42,7 @@ $node->safe_psql('postgres', "DELETE FROM t WHERE id > $rows / 8");
 $node->safe_psql('postgres', 'VACUUM (TRUNCATE on) t');
 cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 1048576}),
 	'<', 4, 'truncation by VACUUM: the file shrank');
-cmp_ok(counter($node, 'generations'), '>', $generations, 'truncation by VACUUM: it was noticed');
+cmp_ok(counter($node, 'generations'), '>', $generations, 'truncation by VACUUM: the generation is bumped');
 reads_are('truncation by VACUUM', $rows / 8 . '|0');
 $node->safe_psql('postgres',
 	"INSERT INTO t SELECT i, 3, rpad(i::text, 980, 'n') FROM generate_series($rows / 8 + 1, $rows) i");

@@ -35,7 +35,7 @@ like($one, qr/^4096\|0\|/, 'one template');
 like($two, qr/^4096\|16384\|/, 'another');
 is( $node->safe_psql('one', q{SELECT pg_relation_filenode('t')}),
 	$node->safe_psql('two', q{SELECT pg_relation_filenode('t')}),
-	'whose files are named alike');
+	'both databases have files of the same name');
 
 sub reads_are
 {
@@ -45,7 +45,7 @@ sub reads_are
 		is(content($node, 't', $db), $expected, "$what: reads are right");
 		is($node->safe_psql($db,
 				'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*), sum(v) FROM t WHERE id > 0'),
-			($expected =~ /^(\d+\|\d+)/)[0], "$what: by index too");
+			($expected =~ /^(\d+\|\d+)/)[0], "$what: index scans are right");
 		evict_buffers($node, $db);
 	}
 	return;

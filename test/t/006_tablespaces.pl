@@ -32,7 +32,7 @@ sub reads_are_right
 			"$rows|$sum", "$what: reads are right");
 		is($node->safe_psql('postgres',
 				'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(*), sum(v) FROM t WHERE id > 0'),
-			"$rows|$sum", "$what: by index too");
+			"$rows|$sum", "$what: index scans are right");
 		evict_buffers($node);
 	}
 	return;
@@ -62,8 +62,8 @@ for my $round (1 .. 2)
 $node->safe_psql('postgres', 'ALTER TABLE t SET TABLESPACE elsewhere');
 cmp_ok(warm($node, 't'), '>', 0, 'the tier has pages of the other space');
 reset_counters($node);
-reads_are_right('from the other space');
-cmp_ok(counter($node, 'hits + staged_hits'), '>', 0, 'from the other space: with hits');
+reads_are_right('the other space');
+cmp_ok(counter($node, 'hits + staged_hits'), '>', 0, 'the other space: there are hits');
 
 # A move that is rolled back leaves the old file in use.
 $node->safe_psql('postgres',

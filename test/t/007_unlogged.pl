@@ -26,7 +26,7 @@ for my $crash ('backend', 'immediate', 'backend')
 	$round++;
 	my $what = "round $round, $crash";
 	cmp_ok(warm($node, 'quick'), '>', 0, "$what: the tier has pages of the unlogged table");
-	cmp_ok(warm($node, 'logged'), '>', 0, "$what: and of the logged one");
+	cmp_ok(warm($node, 'logged'), '>', 0, "$what: the tier has pages of the logged table");
 	my $held = counter($node, 'remote_pages + staged_pages');
 	$node->safe_psql('postgres', "UPDATE logged SET v = v + 1 WHERE id % 7 = 0");
 	$expected = content($node, 'logged');
@@ -51,7 +51,7 @@ for my $crash ('backend', 'immediate', 'backend')
 
 	cmp_ok(counter($node, 'remote_pages + staged_pages'), '<', $held / 2, "$what: the tier starts anew");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM quick'), 0, "$what: the unlogged table is empty");
-	is(content($node, 'logged'), $expected, "$what: the logged one is as it was");
+	is(content($node, 'logged'), $expected, "$what: the logged table is as it was");
 	is($node->safe_psql('postgres', 'SET enable_seqscan = off; SELECT count(*) FROM quick WHERE id > 0'),
 		0, "$what: the unlogged index is empty");
 
@@ -64,13 +64,13 @@ for my $crash ('backend', 'immediate', 'backend')
 		is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM quick'),
 			"$rows|" . $rows * $round, "$what: filled again, reads are right");
 		is($node->safe_psql('postgres', 'SET enable_seqscan = off; SELECT count(*), sum(v) FROM quick WHERE id > 0'),
-			"$rows|" . $rows * $round, "$what: by index too");
+			"$rows|" . $rows * $round, "$what: index scans are right after the table is filled again");
 	}
-	is(counter($node, 'mismatches'), 0, "$what: none was different");
+	is(counter($node, 'mismatches'), 0, "$what: no page is different from the disk");
 }
 ok(warm($node, 'logged'), 'the tier works after all that');
-is(content($node, 'logged'), $expected, 'and is right');
-is(counter($node, 'mismatches'), 0, 'none was different');
+is(content($node, 'logged'), $expected, 'the logged table is right');
+is(counter($node, 'mismatches'), 0, 'no page is different from the disk');
 is(scalar grep({ !/signal 9/ } log_troubles($node)), 0, 'the log is quiet');
 $node->stop;
 

@@ -24,7 +24,7 @@ ok(wait_leased($node, 64), 'memory is leased');
 RemoteBP::Load->prepare($node, 4);
 make_table($node, 't', 8);
 ok(warm($node, 't'), 'the tier has pages');
-ok(serves_again($node), 'of the busy tables, too');
+ok(serves_again($node), 'the tier has pages of the busy tables');
 my $expected = content($node, 't');
 
 # A dump and a backup while everything changes.
@@ -48,8 +48,8 @@ my $sums = q{SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coale
 	(SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(bbalance) FROM pgbench_branches),
 	(SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)};
 is($node->safe_psql('restored', $sums), 't|t|t', 'the dump is of one moment');
-is(content($node, 't', 'restored'), $expected, 'and has the table that nobody changed');
-is($node->safe_psql('postgres', $sums), 't|t|t', 'and so is the server');
+is(content($node, 't', 'restored'), $expected, 'the restored dump has the table that nobody changed');
+is($node->safe_psql('postgres', $sums), 't|t|t', 'the sums on the server agree');
 
 # The backup starts, without and with the extension.
 my $copy = PostgreSQL::Test::Cluster->new('copy');
@@ -63,9 +63,9 @@ $copy->command_ok([ 'pg_checksums', '--check', '-D', $copy->data_dir ], 'the bac
 $copy->append_conf('postgresql.conf', "shared_preload_libraries = 'remote_bp'\n");
 $copy->start;
 ok(wait_leased($copy, 64), 'the copy leases memory of its own');
-ok(warm($copy, 't'), 'and uses it');
-is(content($copy, 't'), $expected, 'and is right');
-is(content($node, 't'), $expected, 'as is the original');
+ok(warm($copy, 't'), 'the copy uses its memory');
+is(content($copy, 't'), $expected, 'the copy is right');
+is(content($node, 't'), $expected, 'the original is right');
 is_clean($copy, 'copy');
 $copy->stop;
 

@@ -33,8 +33,8 @@ for my $transport ('shm', 'tcp')
 	# Read-only pages.
 	ok(warm($node, 't'), "$transport: the tier has pages");
 	reset_counters($node);
-	is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM t'), "$rows|0", "$transport: they are served");
-	cmp_ok(counter($node, 'hits + staged_hits'), '>', 0, "$transport: with hits");
+	is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM t'), "$rows|0", "$transport: rows read from the tier are right");
+	cmp_ok(counter($node, 'hits + staged_hits'), '>', 0, "$transport: there are hits");
 
 	# Pages that were dirty when they were evicted: some of what is captured
 	# comes from frames that were written, not read, last.

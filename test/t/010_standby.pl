@@ -97,7 +97,7 @@ for my $strategy ('file_copy', 'wal_log')
 
 my $c = counters($standby);
 cmp_ok($c->{hits}, '>', 0, 'the standby reads from donors');
-cmp_ok($c->{pushes}, '>', 0, 'and writes to them');
+cmp_ok($c->{pushes}, '>', 0, 'the standby writes to donors');
 is($c->{mismatches}, 0, 'no page was different');
 
 # The end of the primary.

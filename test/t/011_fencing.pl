@@ -22,9 +22,9 @@ for my $transport ('shm', 'tcp')
 	ok(wait_leased($first, 64), "$transport: one server has all the memory");
 	make_table($first, 't', 16);
 	my $first_content = content($first, 't');
-	ok(warm($first, 't'), "$transport: and uses it");
+	ok(warm($first, 't'), "$transport: the first server uses its memory");
 	my $leases = $first->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases');
-	like($leases, qr/^[-0-9a-f]{36}$/, "$transport: by one lease");
+	like($leases, qr/^[-0-9a-f]{36}$/, "$transport: the first server has one lease");
 
 	# Another one asks for none yet; then the first may no longer ask for memory.
 	my $second = new_cluster("second_$transport", transport => $transport);
@@ -44,7 +44,7 @@ for my $transport ('shm', 'tcp')
 	$first->append_conf('postgresql.conf', "remote_bp.broker = ''\n");
 	$first->reload;
 	ok(wait_for('the first server to have no memory', sub { leased_bytes($first) == 0 }),
-		"$transport: its holder has no memory any more");
+		"$transport: the holder of the revoked lease has no memory");
 	# What was under way at that moment has ended when each client has gone on.
 	$load->goes_on_ok("$transport: each client goes on");
 	wait_still($first, 'hits', 'bytes_written');
@@ -53,15 +53,15 @@ for my $transport ('shm', 'tcp')
 	my $later = counters($first);
 	is($later->{hits}, $c->{hits}, "$transport: nothing is read from there afterwards");
 	is($later->{bytes_written}, $c->{bytes_written}, "$transport: nothing is written there afterwards");
-	is(content($first, 't'), $first_content, "$transport: its reads are right");
+	is(content($first, 't'), $first_content, "$transport: reads of the first server are right");
 	is($later->{mismatches}, 0, "$transport: no page was different");
 
 	$second->append_conf('postgresql.conf', "remote_bp.broker = '" . $broker->url . "'\n");
 	$second->reload;
 	ok(wait_leased($second, 64), "$transport: the other server gets the memory");
-	ok(warm($second, 't'), "$transport: and uses it");
-	is(content($second, 't'), $second_content, "$transport: its reads are right");
-	is(content($first, 't'), $first_content, "$transport: so are those of the first");
+	ok(warm($second, 't'), "$transport: the other server uses the memory");
+	is(content($second, 't'), $second_content, "$transport: reads of the other server are right");
+	is(content($first, 't'), $first_content, "$transport: reads of the first server are still right");
 	is_clean($second, "$transport, the other server");
 	is(scalar log_troubles($first), 0, "$transport: the first one's log is quiet");
 
@@ -81,7 +81,7 @@ for my $transport ('shm', 'tcp')
 			}),
 		"$transport: it gets a new one");
 	is(content($second, 't'), $second_content, "$transport: reads are right");
-	ok(warm($second, 't'), "$transport: with the tier in use again");
+	ok(warm($second, 't'), "$transport: the tier is in use again after the second lease was revoked");
 	is(content($second, 't'), $second_content, "$transport: reads are right again");
 	is_clean($second, "$transport, the new lease");
 	$first->stop;

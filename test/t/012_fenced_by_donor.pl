@@ -45,7 +45,7 @@ for my $transport ('shm', 'tcp')
 	my $hits = 'SELECT hits FROM remote_bp_stat';
 	my $before = $session->query($hits);
 	is($session->query($read), '8192|24576', "$transport: read");
-	cmp_ok($session->query($hits), '>', $before, "$transport: from the donor");
+	cmp_ok($session->query($hits), '>', $before, "$transport: the first server reads from the donor");
 
 	# The lease worker would hear of it within a second.
 	my $worker = server_process($mad, 'remote_bp lease worker');
@@ -60,21 +60,21 @@ for my $transport ('shm', 'tcp')
 	ok(wait_leased($heir, 32), "$transport: another server has the memory");
 	is($session->query('SELECT usable FROM remote_bp_stat'), 't', "$transport: the first one believes that it has it, too");
 	$before = $session->query($hits);
-	is($session->query($read), '8192|24576', "$transport: its reads are right");
-	is($session->query($hits) - $before, 0, "$transport: and not from the donor");
+	is($session->query($read), '8192|24576', "$transport: reads of the first server are right");
+	is($session->query($hits) - $before, 0, "$transport: reads of the first server do not come from the donor");
 
 	# What it pushes does not arrive; what the other one has stays right.
 	ok(warm($heir, 't'), "$transport: the other server uses the memory");
 	$session->query($read) for 1 .. 3;
 	is($session->query($hits) - $before, 0, "$transport: nothing comes from the donor");
 	is(content($heir, 't'), $heirs, "$transport: the other server's reads are right");
-	cmp_ok(counter($heir, 'hits + staged_hits'), '>', 0, "$transport: with hits");
+	cmp_ok(counter($heir, 'hits + staged_hits'), '>', 0, "$transport: the other server has hits");
 	is_clean($heir, "$transport, the other server");
 
 	# Back to its senses.
 	is(kill('CONT', $worker), 1, "$transport: the lease worker goes on");
 	$session->quit;
-	ok(wait_for('the lease to be gone', sub { leased_bytes($mad) == 0 }, 30), "$transport: it has nothing leased");
+	ok(wait_for('the lease to be gone', sub { leased_bytes($mad) == 0 }, 30), "$transport: the first server has nothing leased");
 	is(content($mad, 't'), $expected, "$transport: all is there");
 	is(counter($mad, 'mismatches'), 0, "$transport: no page was different");
 	is(scalar log_troubles($mad), 0, "$transport: the log is quiet");

@@ -28,21 +28,21 @@ make_table($node, 't', 4);
 my $content = content($node, 't');
 ok(wait_for('a complaint', sub { log_since($node) =~ /remote_bp.*(token|401|403|[Uu]nauthori[sz]ed)/ }, 30),
 	'a wrong token is reported');
-is(leased_bytes($node), 0, 'it gets no memory');
+is(leased_bytes($node), 0, 'with a wrong token the server gets no memory');
 is(content($node, 't'), $content, 'the server works');
 unlike(log_since($node), qr/guessed|correct-horse/, 'no token is in the log');
 
 my ($status, $out) = ctl($broker, '--token-file', "$dir/wrong", 'donors');
-isnt($status, 0, 'remote_bp_ctl needs it, too');
+isnt($status, 0, 'remote_bp_ctl fails without the token');
 ($status, $out) = ctl($broker, '--token-file', "$dir/right", 'donors');
-is($status, 0, 'and works with it');
-like($out, qr/donor1/, 'showing the donor');
+is($status, 0, 'remote_bp_ctl works with the token');
+like($out, qr/donor1/, 'remote_bp_ctl shows the donor');
 
 $node->append_conf('postgresql.conf', "remote_bp.token_file = '$dir/right'\n");
 $node->reload;
-ok(wait_leased($node, 64), 'with the right token there is memory');
-ok(warm($node, 't'), 'which is used');
-is(content($node, 't'), $content, 'and right');
+ok(wait_leased($node, 64), 'with the right token the server gets memory');
+ok(warm($node, 't'), 'the server uses this memory');
+is(content($node, 't'), $content, 'pages from this memory are right');
 is_clean($node);
 
 $node->stop;

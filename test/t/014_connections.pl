@@ -82,13 +82,13 @@ for my $transport ('tcp', 'shm')
 		$samples++;
 		sleep 0.02;
 	}
-	ok(wait_for('those beyond', sub { counter($node, 'over_limit') > 0 }), "$transport: those beyond are counted");
+	ok(wait_for('those beyond', sub { counter($node, 'over_limit') > 0 }), "$transport: reads of backends beyond the limit are counted");
 	cmp_ok($max, '<=', 3, "$transport: in $samples looks, never more connections than there may be");
-	is($max, 3, "$transport: and as many");
+	is($max, 3, "$transport: the limit is reached");
 	$load->finish_ok("$transport, more clients than connections");
 	my $c = counters($node);
-	cmp_ok($c->{over_limit}, '<=', $c->{fallbacks}, "$transport: as reads from disk");
-	cmp_ok($c->{hits}, '>', 0, "$transport: those within had hits");
+	cmp_ok($c->{over_limit}, '<=', $c->{fallbacks}, "$transport: reads beyond the limit are counted as reads from disk");
+	cmp_ok($c->{hits}, '>', 0, "$transport: backends within the limit have hits");
 	is($c->{io_errors}, 0, "$transport: nothing failed");
 	wait_connections($node, 0, "$transport: no connection is left when the clients are gone");
 
@@ -100,7 +100,7 @@ for my $transport ('tcp', 'shm')
 	  if wait_for('the donor to tell', sub { donor_connections($broker, $id) >= 4 });
 	$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
-	wait_connections($node, 0, "$transport: none after the backends were terminated");
+	wait_connections($node, 0, "$transport: no connection is left when backends were terminated");
 	$_->{run}->kill_kill for @sessions;
 
 	@sessions = map { reader($node) } 1 .. 2;
@@ -111,9 +111,9 @@ for my $transport ('tcp', 'shm')
 	ok(wait_for('recovery', sub { log_since($node, $offset) =~ /database system is ready to accept connections/ }),
 		"$transport: the server recovers");
 	$_->{run}->kill_kill for @sessions;
-	wait_connections($node, 0, "$transport: none after a crash");
+	wait_connections($node, 0, "$transport: no connection is left after a crash");
 	ok(wait_leased($node, 128), "$transport: memory is leased again");
-	ok(serves_again($node), "$transport: and serves");
+	ok(serves_again($node), "$transport: the tier serves pages after a crash");
 
 	# Settings that change, and those that do not.
 	my $session = reader($node);
@@ -129,7 +129,7 @@ for my $transport ('tcp', 'shm')
 	$node->reload;
 	wait_for('the session to have read it', sub { $session->query_safe('SHOW remote_bp.rdma_retry_count') eq '5' });
 	read_some($session);
-	cmp_ok($session->query_safe($made), '>', $before, "$transport: they are made anew by other settings");
+	cmp_ok($session->query_safe($made), '>', $before, "$transport: a reload with other settings makes connections anew");
 	$session->quit;
 
 	# A bound that is lowered: those that are idle, and those that are not.
@@ -138,14 +138,14 @@ for my $transport ('tcp', 'shm')
 	set_limit($node, 2);
 	wait_connections($node, 2, "$transport: idle sessions give way when the bound is lowered");
 	read_some($_) for @sessions;
-	is(connections($node), 2, "$transport: and stay out");
+	is(connections($node), 2, "$transport: sessions that gave way do not connect again");
 	set_limit($node, 5);
 	ok( wait_for(
 			'all to be connected',
 			sub { read_some($_) for @sessions; return connections($node) == 5 }),
-		"$transport: they come back when it is raised");
+		"$transport: sessions connect again when the bound is raised");
 	$_->quit for @sessions;
-	wait_connections($node, 0, "$transport: until they end");
+	wait_connections($node, 0, "$transport: no connection is left when the sessions end");
 
 	$load = start_load($node, seconds => 8, clients => 6);
 	ok(wait_for('connections', sub { connections($node) > 3 }), "$transport: busy clients are connected");
@@ -153,8 +153,8 @@ for my $transport ('tcp', 'shm')
 	ok(wait_for('fewer connections', sub { connections($node) <= 2 }),
 		"$transport: busy clients give way when the bound is lowered");
 	sleep 1;
-	cmp_ok(connections($node), '<=', 2, "$transport: and no more than those");
-	ok(wait_for('both to be used', sub { connections($node) == 2 }), "$transport: which are used");
+	cmp_ok(connections($node), '<=', 2, "$transport: busy clients keep to the lowered bound");
+	ok(wait_for('both to be used', sub { connections($node) == 2 }), "$transport: busy clients use all connections that are allowed");
 	$load->finish_ok("$transport, bound lowered");
 	set_limit($node, 100);
 
@@ -165,22 +165,22 @@ for my $transport ('tcp', 'shm')
 	wait_connections($node, 3, "$transport: three sessions before they are idle", @sessions);
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.idle_connection_timeout = '1s'});
 	$node->reload;
-	wait_connections($node, 1, "$transport: idle ones are closed, but not within a transaction");
+	wait_connections($node, 1, "$transport: idle connections are closed, but not within a transaction");
 	sleep 2.5;
-	is(connections($node), 1, "$transport: however long that takes");
+	is(connections($node), 1, "$transport: an idle connection stays open as long as its transaction");
 	ok( wait_for('the donor to tell', sub { donor_connections($broker, $id) <= 2 }),
-		"$transport: the donor has no more than that and the pusher's");
+		"$transport: the donor has only that connection and the pusher's");
 	$sessions[1]->query_safe('COMMIT');
-	wait_connections($node, 0, "$transport: at its end");
+	wait_connections($node, 0, "$transport: the idle connection is closed at the end of the transaction");
 	my $hits = counter($node, 'hits');
 	read_some($_) for @sessions;
-	cmp_ok(counter($node, 'hits'), '>', $hits, "$transport: they connect again for their next reads");
-	wait_connections($node, 0, "$transport: and are idle again");
+	cmp_ok(counter($node, 'hits'), '>', $hits, "$transport: sessions connect again for their next reads");
+	wait_connections($node, 0, "$transport: these connections are closed when they are idle again");
 
 	# An error ends all timers of the backend.
 	my $failed = reader($node);
 	$failed->query('SELECT 1 / 0');
-	wait_connections($node, 0, "$transport: also after an error");
+	wait_connections($node, 0, "$transport: idle connections are closed after an error, too");
 	$failed->quit;
 
 	# A donor that goes leaves no connection behind, though nobody uses it.
@@ -189,8 +189,8 @@ for my $transport ('tcp', 'shm')
 	my $other = start_donor($broker, id => "other_$transport", memory => '128MB');
 	read_some($_) for @sessions;
 	wait_connections($node, 3, "$transport: connected once more", @sessions);
-	is($donor->stop(60), 0, "$transport: the donor goes");
-	wait_connections($node, 0, "$transport: and with it the connections to it");
+	is($donor->stop(60), 0, "$transport: the donor stops");
+	wait_connections($node, 0, "$transport: no connection is left to a donor that stopped");
 
 	is_clean($node, $transport);
 	$_->quit for @sessions;

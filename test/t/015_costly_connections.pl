@@ -97,20 +97,20 @@ sub serves
 		32 * 1024, 'threshold: a session reads the table');
 	my ($below2, $hits2) = $look->();
 	is($below2 - $below, 8, 'threshold: the first 8 reads go to disk');
-	cmp_ok($hits2 - $hits, '>', 1000, 'threshold: later ones do not');
+	cmp_ok($hits2 - $hits, '>', 1000, 'threshold: reads after the first 8 do not go to disk');
 
 	set_threshold($node, 5000);
 	($below, $hits) = $look->();
 	$node->safe_psql('postgres', "$by_index SELECT count(v) FROM pages WHERE id > 0");
 	($below2, $hits2) = $look->();
 	is($hits2 - $hits, 0, 'threshold: a session with fewer reads has no hits');
-	cmp_ok($below2 - $below, '>', 1000, 'threshold: and its reads are counted');
+	cmp_ok($below2 - $below, '>', 1000, 'threshold: the reads of a session with fewer reads are counted');
 	my $pushes = counter($node, 'pushes');
 	$node->safe_psql('postgres', 'UPDATE pages SET v = v + 1 WHERE id % 8 = 0');
 	ok( wait_for(
 			'pushes',
 			sub { content($node, 'pages'); evict_buffers($node); return counter($node, 'pushes') > $pushes }),
-		'threshold: it is not for the pusher');
+		'threshold: the pusher connects at once');
 
 	set_threshold($node, 0);
 	($below) = $look->();
@@ -129,7 +129,7 @@ sub serves
 	ok(wait_for('idle connections to go', sub { connections($node) == 0 }, 120), 'threshold: idle connections are closed');
 	$below = counter($node, 'below_threshold');
 	$session->query_safe("SELECT count(v) FROM pages WHERE id > 0");
-	cmp_ok(counter($node, 'below_threshold') - $below, '>=', 20, 'threshold: and count anew');
+	cmp_ok(counter($node, 'below_threshold') - $below, '>=', 20, 'threshold: reads are counted anew after a connection was closed');
 	$session->quit;
 	is_clean($node, 'threshold', no_compare => 1);
 	$node->stop;
@@ -153,10 +153,10 @@ for my $transport ('shm', 'tcp')
 			sub { content($node, 'pages'); evict_buffers($node); return counter($node, 'pushes_failed') > $failed }),
 		"$transport: the pusher's connection is cut");
 	set_faults('register refuse');
-	ok(warm($node, 'pages'), "$transport: and made again");
+	ok(warm($node, 'pages'), "$transport: the pusher's connection is made again");
 	my @told = log_since($node) =~ /WARNING: .*could not register the staging region.*: out of memory/g;
-	is(scalar @told, 1, "$transport: the log says once that it is not");
-	like(log_since($node), qr/HINT: .*RLIMIT_MEMLOCK/, "$transport: and what to do");
+	is(scalar @told, 1, "$transport: the log says once that memory is not pinned");
+	like(log_since($node), qr/HINT: .*RLIMIT_MEMLOCK/, "$transport: the log says how to let memory be pinned");
 	is_clean($node, "$transport, not pinned");
 	$node->stop;
 }
@@ -179,7 +179,7 @@ for my $transport ('shm', 'tcp')
 			'shm to be tried again',
 			sub { log_since($node, $offset) =~ /donor "donor1" can be reached over shm again/ },
 			180),
-		'in reach again: it is noticed');
+		'in reach again: the server tries shm again');
 	reads($node, 'shm', 'in reach again: shm is used');
 
 	# It hangs, which is found at the limit of what a connection may take.
@@ -206,7 +206,7 @@ for my $transport ('shm', 'tcp')
 	evict_buffers($node) for 1 .. 3;
 	sleep 3;
 	content($node, 'pages');
-	unlike(log_since($node, $offset), qr/cannot be reached/, 'denied over shm: that is another matter');
+	unlike(log_since($node, $offset), qr/cannot be reached/, 'denied over shm: the log does not report the donor as unreachable');
 	set_faults();
 	reads($node, 'shm', 'no longer denied: shm is used');
 	$offset = log_size($node);

@@ -50,17 +50,17 @@ for my $transport ('shm', 'tcp')
 		# is given back: it may be denied, and its page comes from the disk.
 		my $failures = failures($node);
 		ok(resize($node, 8), "$transport: most regions are given back");
-		cmp_ok(failures($node) - $failures, '<', 5, "$transport: which hardly anybody met");
-		ok(resize($node, 64), "$transport: and granted anew");
+		cmp_ok(failures($node) - $failures, '<', 5, "$transport: hardly any read is denied when regions are given back");
+		ok(resize($node, 64), "$transport: the regions are granted again");
 		$failures = failures($node);
 		is($node->safe_psql('postgres', 'SELECT min(lease) FROM remote_bp_leases'),
-			$lease, "$transport: to the same lease");
+			$lease, "$transport: the same lease gets the regions");
 		ok(warm($node, 'pages'), "$transport: pages are in the tier again");
 		my $before = counters($node);
 		is($session->query_safe($read), '0|' . 48 * 1024, "$transport: the session reads them again");
 		my $after = counters($node);
-		cmp_ok($after->{hits} - $before->{hits}, '>', 1000, "$transport: from the tier");
-		is(failures($node), $failures, "$transport: and nothing was denied");
+		cmp_ok($after->{hits} - $before->{hits}, '>', 1000, "$transport: the session reads from the tier");
+		is(failures($node), $failures, "$transport: no read was denied after the new grant");
 	}
 	$session->quit;
 	is_clean($node, $transport);

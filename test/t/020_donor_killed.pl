@@ -33,7 +33,7 @@ for my $transport ('shm', 'tcp')
 	ok(wait_leased($node, 128), "$transport: the new donor's memory is leased");
 	ok(serves_again($node, factor => 2), "$transport: most pages come from the tier again");
 	is( $node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_stat_donors WHERE state = \'ok\' AND reads > 0'),
-		2, "$transport: from both donors");
+		2, "$transport: both donors are in use");
 	is_clean($node, $transport);
 
 	# Both at once: no memory at all, no harm.

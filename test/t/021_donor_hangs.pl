@@ -41,8 +41,8 @@ for my $transport ('tcp', 'shm')
 				sub {
 					$node->safe_psql('postgres', "SELECT state FROM remote_bp_stat_donors WHERE donor = 'one_tcp'") eq 'down';
 				}),
-			"$transport: and the donor is down, and shown so");
-		ok(wait_for('reads that do not wait', sub { my ($t, $a) = $moved->(qw(timeouts avoided)); return $a > $t; }),
+			"$transport: the donor is down, and the view shows it");
+		ok(wait_for('reads that do not wait', sub { my ($t, $a) = $moved->(qw(timeouts donor_down)); return $a > $t; }),
 			"$transport: few wait, most do not");
 	}
 	ok(wait_hits($node), "$transport: pages are served all the while");

@@ -56,7 +56,7 @@ for my $cut ('silence', 'refuse')
 	my $reads = $node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'});
 	ok(serves_again($node), "$cut: most pages come from the tier again");
 	cmp_ok($node->safe_psql('postgres', q{SELECT reads FROM remote_bp_stat_donors WHERE donor = 'far'}),
-		'>', $reads, "$cut: some from the far donor");
+		'>', $reads, "$cut: some pages come from the far donor");
 }
 # As in 021: what was held up on the way may be written late.
 is_clean($node, undef, hash_failures => 1);

@@ -27,7 +27,7 @@ for my $round (1 .. 2)
 	wait_renewed($node, 1);
 	my $size = log_size($node);
 	$broker->kill9;
-	log_tells($node, $size, qr/could not renew the lease/, "round $round: the broker is missed");
+	log_tells($node, $size, qr/could not renew the lease/, "round $round: the log says that the broker does not answer");
 	$load->goes_on_ok("round $round: each client goes on without a broker");
 	ok(wait_hits($node), "round $round: pages are served without a broker");
 	$broker = restart_broker($broker);
@@ -38,21 +38,21 @@ my $until = $node->safe_psql('postgres', $expires);
 ok(wait_for('the lease to be renewed', sub { $node->safe_psql('postgres', $expires) > $until + 1 }),
 	'the broker that came back renews the lease');
 $load->finish_ok('broker killed twice');
-is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'it is the same lease');
-is(leased_bytes($node), 128 * 1024 * 1024, 'with all its memory');
+is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'the lease is the same after two kills of the broker');
+is(leased_bytes($node), 128 * 1024 * 1024, 'the lease has all its memory');
 reset_counters($node);
 $node->safe_psql('postgres', 'SELECT count(*) FROM pgbench_accounts');
-cmp_ok(counter($node, 'hits'), '>', 0, 'and its pages');
+cmp_ok(counter($node, 'hits'), '>', 0, 'pages in the tier are still there');
 is_clean($node);
 
 # Stopped in the usual way, too.
 $load = start_load($node, seconds => 8);
 my $size = log_size($node);
 is($broker->stop, 0, 'the broker stops cleanly');
-log_tells($node, $size, qr/could not renew the lease/, 'it is missed');
+log_tells($node, $size, qr/could not renew the lease/, 'the log says that the broker does not answer');
 $broker = restart_broker($broker);
 $load->finish_ok('broker restarted');
-is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'it is the same lease still');
+is($node->safe_psql('postgres', 'SELECT DISTINCT lease FROM remote_bp_leases'), $lease, 'the lease is the same after a restart of the broker');
 is_clean($node, 'broker restarted');
 $node->stop;
 

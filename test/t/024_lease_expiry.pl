@@ -30,15 +30,15 @@ for my $transport ('tcp', 'shm')
 	ok( wait_for(
 			'the deadline',
 			sub { $node->safe_psql('postgres', q{SELECT count(*) FROM remote_bp_leases WHERE expires_in > interval '0'}) == 0 }),
-		"$transport: no lease is shown as good");
+		"$transport: an expired lease is not shown as valid");
 	# What was under way then has ended when each client has gone on.
 	$load->goes_on_ok("$transport: each client goes on");
 	wait_still($node, 'hits', 'bytes_written');
 	my $c = counters($node);
 	sleep 2;
 	my $later = counters($node);
-	is($later->{hits} - $c->{hits}, 0, "$transport: past the deadline nothing is read");
-	is($later->{bytes_written} - $c->{bytes_written}, 0, "$transport: nor written");
+	is($later->{hits} - $c->{hits}, 0, "$transport: nothing is read past the deadline");
+	is($later->{bytes_written} - $c->{bytes_written}, 0, "$transport: nothing is written past the deadline");
 	$broker->thaw;
 	ok( wait_for(
 			'a new lease',

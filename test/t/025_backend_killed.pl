@@ -32,7 +32,7 @@ for my $victim ('client backend', 'remote_bp pusher', 'remote_bp lease worker')
 	  : server_process($node, $victim);
 	like($pid, qr/^\d+$/, "$victim: is there") or next;
 	my $offset = log_size($node);
-	is(kill('KILL', $pid), 1, "$victim: is killed");
+	is(kill('KILL', $pid), 1, "$victim: the process is killed");
 	ok( wait_for(
 			'recovery',
 			sub { log_since($node, $offset) =~ /database system is ready to accept connections/ }),
@@ -42,8 +42,8 @@ for my $victim ('client backend', 'remote_bp pusher', 'remote_bp lease worker')
 	ok(serves_again($node), "$victim: pages come from the tier again");
 	is($node->safe_psql('postgres', $sums), 't|t', "$victim: balances agree");
 	my $after = start_load($node, seconds => 4, clients => 2);
-	$after->finish_ok("$victim: the load after it");
-	is(counter($node, 'mismatches'), 0, "$victim: no page was different");
+	$after->finish_ok("$victim: a load after it works");
+	is(counter($node, 'mismatches'), 0, "$victim: no page is different from the disk");
 }
 is(scalar grep({ !/signal 9/ } log_troubles($node)), 0, 'the log is quiet otherwise');
 $undisturbed->finish_ok('the other server');

@@ -44,16 +44,16 @@ ok( wait_for(
 my ($status) = ctl($broker, 'drain', 'one');
 is($status, 0, 'a donor is drained');
 ok(wait_for('the drained donor to be empty', sub { donor_bytes('one') == 0 }),
-	'and gets its memory back');
-is(donor_bytes('two'), 64 * 1024 * 1024, 'the other one keeps on serving');
-ok(wait_hits($node), 'with hits');
+	'a drained donor gets its memory back');
+is(donor_bytes('two'), 64 * 1024 * 1024, 'the other donor keeps on serving');
+ok(wait_hits($node), 'there are hits while a donor is drained');
 is($donor1->stop, 0, 'the drained donor stops cleanly');
 
 # One more, then the other goes by SIGTERM, which drains by itself.
 my $donor3 = start_donor($broker, id => 'three', memory => '64MB');
-ok(wait_for('the third donor to be used', sub { donor_bytes('three') > 0 }), 'a third one is used');
-is($donor2->stop(120), 0, 'the second one stops cleanly on SIGTERM');
-is(donor_bytes('two'), 0, 'and has its memory back by then');
+ok(wait_for('the third donor to be used', sub { donor_bytes('three') > 0 }), 'a third donor is used');
+is($donor2->stop(120), 0, 'the second donor stops cleanly on SIGTERM');
+is(donor_bytes('two'), 0, 'the second donor has its memory back when it stops');
 $load->finish_ok('donors added and drained');
 ok(serves_again($node), 'most pages come from the tier again');
 

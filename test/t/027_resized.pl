@@ -28,7 +28,7 @@ for my $size (64, 128, 16, 96, 0, 128, 32, 112, 8, 128)
 }
 $load->finish_ok('resized every second');
 ok(wait_leased($node, 128), 'all memory is leased in the end');
-ok(serves_again($node, factor => 2), 'and serves most pages');
+ok(serves_again($node, factor => 2), 'most pages come from the tier after resizing');
 
 # And step by step: the lease is what was asked for.
 for my $size (32, 96, 0, 64)

@@ -49,7 +49,7 @@ for my $transport ('tcp', 'shm')
 		my $before = counters($node);
 		my $load = start_load($node, seconds => 3, clients => 3);
 		set_faults(@faults);
-		ok(wait_for("$counter to grow", sub { counter($node, $counter) > $before->{$counter} }), "$transport, $what: they happen");
+		ok(wait_for("$counter to grow", sub { counter($node, $counter) > $before->{$counter} }), "$transport, $what: the faults happen");
 		# It ends with faults in force
 		$load->finish_ok("$transport, $what");
 		set_faults();

@@ -88,9 +88,9 @@ SQL
 	kill('CONT', $pusher);
 	$donor->thaw;
 	note("timeouts $timeouts, hits $hits, $late reads that took long");
-	is($timeouts, 1, 'shm: who waits for a mapping does so once, though others have hits');
-	cmp_ok($hits, '>', 100, 'shm: which they had');
-	cmp_ok($late, '<', 5, 'shm: and not without counting it');
+	is($timeouts, 1, 'shm: a process that waits for a mapping waits once, though others have hits');
+	cmp_ok($hits, '>', 100, 'shm: the other processes have hits');
+	cmp_ok($late, '<', 5, 'shm: no long wait is uncounted');
 	$busy->query_safe('SELECT 1');
 	ok(serves_pages($node), 'shm: the donor is used by all again');
 	$_->quit for @sessions;

@@ -71,7 +71,7 @@ sub logged
 }
 
 has('buffer', 64, 'memory for buffer pages is leased');
-is(bytes_of('temp'), 0, 'and by default none for temporary data');
+is(bytes_of('temp'), 0, 'no memory for temporary data is leased by default');
 my $buffer = lease_of('buffer');
 my $start = log_size($node);
 
@@ -79,62 +79,62 @@ my $start = log_size($node);
 set('temp_tier_size', '32MB');
 has('temp', 32, 'memory for temporary data is leased at a reload');
 my $temp = lease_of('temp');
-like($temp, qr/^[-0-9a-f]{36}$/, 'by one lease');
-isnt($temp, $buffer, 'another one');
-is(broker_leases($broker), 'buffer:64 temp:32', 'the broker knows both, and what for');
+like($temp, qr/^[-0-9a-f]{36}$/, 'temporary data has one lease');
+isnt($temp, $buffer, 'temporary data has another lease than buffer pages');
+is(broker_leases($broker), 'buffer:64 temp:32', 'the broker shows both leases with their purposes');
 log_tells($node, $start, qr/LOG: .*remote_bp: leased 32 MB of 32 MB wanted for temporary data, in 4 regions on 2 donors/,
-	'the log tells');
+	'the log reports the lease for temporary data');
 set('temp_tier_size', '80MB');
-has('temp', 80, 'it grows');
+has('temp', 80, 'the lease for temporary data grows');
 set('temp_tier_size', '16MB');
-has('temp', 16, 'it shrinks');
-ok(wait_for('the broker to know', sub { broker_leases($broker) eq 'buffer:64 temp:16' }, 120), 'and the broker gets the rest');
-log_tells($node, $start, qr/the lease now has 16 MB of 16 MB wanted for temporary data/, 'the log tells');
+has('temp', 16, 'the lease for temporary data shrinks');
+ok(wait_for('the broker to know', sub { broker_leases($broker) eq 'buffer:64 temp:16' }, 120), 'the broker has the memory that was given back');
+log_tells($node, $start, qr/the lease now has 16 MB of 16 MB wanted for temporary data/, 'the log reports the memory that was given back');
 set('temp_tier_size', '200MB');
-has('temp', 128, 'it is content with less than it wants');
-log_tells($node, $start, qr/the lease now has 128 MB of 200 MB wanted for temporary data/, 'and says so');
+has('temp', 128, 'the lease has less memory than wanted if there is no more');
+log_tells($node, $start, qr/the lease now has 128 MB of 200 MB wanted for temporary data/, 'the log reports that the lease has less than wanted');
 set('temp_tier_size', '48MB');
-has('temp', 48, 'it is resized');
-is(lease_of('temp'), $temp, 'and was the same lease all the time');
+has('temp', 48, 'the lease for temporary data is resized');
+is(lease_of('temp'), $temp, 'the resized lease is the same one');
 
 # Both are renewed.
 ok(wait_renewed($node), 'both are renewed');
-is(bytes_of('temp'), 48 * $MB, 'the one for temporary data is still there');
-is(bytes_of('buffer'), 64 * $MB, 'as is the one for buffer pages');
-is(lease_of('temp') . lease_of('buffer'), $temp . $buffer, 'both are those of before');
+is(bytes_of('temp'), 48 * $MB, 'the renewed lease for temporary data has its memory');
+is(bytes_of('buffer'), 64 * $MB, 'the renewed lease for buffer pages has its memory');
+is(lease_of('temp') . lease_of('buffer'), $temp . $buffer, 'both leases are the same after renewals');
 
 # The one does not depend on the other, nor on what the tier may do.
 set('buffer_tier_size', '0');
 has('buffer', 0, 'the buffer tier gives its memory back');
-is(bytes_of('temp'), 48 * $MB, 'and only that');
+is(bytes_of('temp'), 48 * $MB, 'the lease for temporary data keeps its memory');
 set('buffer_tier_size', '64MB');
-has('buffer', 64, 'it comes again');
+has('buffer', 64, 'the buffer tier leases memory again');
 $buffer = lease_of('buffer');
 set('enabled', 'off');
 wait_renewed($node);
-is(bytes_of('temp'), 48 * $MB, 'remote_bp.enabled does not concern it');
+is(bytes_of('temp'), 48 * $MB, 'remote_bp.enabled does not affect the lease for temporary data');
 set('enabled', 'on');
 set('temp_tier_size', '0');
-has('temp', 0, 'it is given back as a whole');
-ok(wait_for('the broker to know', sub { broker_leases($broker) eq 'buffer:64' }, 120), 'and the broker has it');
-log_tells($node, $start, qr/gave the leased memory for temporary data back/, 'the log tells');
+has('temp', 0, 'a size of 0 gives all memory for temporary data back');
+ok(wait_for('the broker to know', sub { broker_leases($broker) eq 'buffer:64' }, 120), 'the broker has that memory');
+log_tells($node, $start, qr/gave the leased memory for temporary data back/, 'the log reports that all was given back');
 set('temp_tier_size', '48MB');
-has('temp', 48, 'and it comes again');
-isnt(lease_of('temp'), $temp, 'as another lease');
+has('temp', 48, 'memory for temporary data is leased again');
+isnt(lease_of('temp'), $temp, 'memory that is leased again has a new lease');
 $temp = lease_of('temp');
-is(lease_of('buffer'), $buffer, 'the buffer tier has kept its own');
+is(lease_of('buffer'), $buffer, 'the buffer tier has kept its lease');
 
 # A broker that dies and comes back: nothing is lost, and one line tells of each.
 my $offset = log_size($node);
 $broker->kill9;
 ok(wait_for('the loss to be noticed', sub { logged($offset, qr/could not renew the lease/) }, 120), 'the broker is killed');
 $broker = restart_broker($broker);
-ok(wait_for('it to be back', sub { logged($offset, qr/broker "\S+" is back/) }, 120), 'and comes back');
+ok(wait_for('it to be back', sub { logged($offset, qr/broker "\S+" is back/) }, 120), 'the broker comes back');
 wait_renewed($node);
-is(bytes_of('temp'), 48 * $MB, 'temporary data has its memory');
-is(lease_of('temp') . lease_of('buffer'), $temp . $buffer, 'both leases are those of before');
-is(logged($offset, qr/could not renew the lease/), 1, 'the log tells once that the broker is away');
-is(logged($offset, qr/broker "\S+" is back/), 1, 'and once that it is back');
+is(bytes_of('temp'), 48 * $MB, 'temporary data has its memory after a restart of the broker');
+is(lease_of('temp') . lease_of('buffer'), $temp . $buffer, 'both leases are the same after a restart of the broker');
+is(logged($offset, qr/could not renew the lease/), 1, 'the log reports once that the broker is unreachable');
+is(logged($offset, qr/broker "\S+" is back/), 1, 'the log reports once that the broker is back');
 
 # Away for too long: neither is used any more, and both come again.
 $offset = log_size($node);
@@ -144,41 +144,41 @@ ok( wait_for(
 		'the log to tell',
 		sub { logged($offset, qr/the lease(?: for temporary data)? could not be renewed in time/) == 2 },
 		120),
-	'the log tells of both');
+	'the log reports the end of both leases');
 $broker->thaw;
 has('temp', 48, 'memory for temporary data is leased anew');
-has('buffer', 64, 'and for buffer pages');
-is(logged($offset, qr/broker "\S+" is back/), 1, 'the broker is back once');
+has('buffer', 64, 'memory for buffer pages is leased anew');
+is(logged($offset, qr/broker "\S+" is back/), 1, 'the log reports once more that the broker is back');
 
 # One of them is revoked: the other one stays.
 ($buffer, $temp) = (lease_of('buffer'), lease_of('temp'));
 $offset = log_size($node);
-is((ctl($broker, 'revoke', $temp))[0], 0, 'the lease is revoked');
-ok(wait_for('another lease', sub { my $l = lease_of('temp'); $l ne '' && $l ne $temp }, 120), 'and another one made');
-has('temp', 48, 'with all its memory');
-log_tells($node, $offset, qr/the lease for temporary data has ended/, 'the log tells');
-is(lease_of('buffer'), $buffer, 'the buffer tier has kept its own');
+is((ctl($broker, 'revoke', $temp))[0], 0, 'the lease for temporary data is revoked');
+ok(wait_for('another lease', sub { my $l = lease_of('temp'); $l ne '' && $l ne $temp }, 120), 'temporary data gets another lease');
+has('temp', 48, 'a new lease for temporary data has all its memory');
+log_tells($node, $offset, qr/the lease for temporary data has ended/, 'the log reports the revoked lease');
+is(lease_of('buffer'), $buffer, 'the buffer tier has kept its lease when the other one was revoked');
 $temp = lease_of('temp');
-is((ctl($broker, 'revoke', $buffer))[0], 0, 'the other one is revoked');
-ok(wait_for('another lease', sub { my $l = lease_of('buffer'); $l ne '' && $l ne $buffer }, 120), 'and made anew');
-has('buffer', 64, 'with all its memory');
-is(lease_of('temp'), $temp, 'temporary data has kept its own');
+is((ctl($broker, 'revoke', $buffer))[0], 0, 'the lease for buffer pages is revoked');
+ok(wait_for('another lease', sub { my $l = lease_of('buffer'); $l ne '' && $l ne $buffer }, 120), 'buffer pages get another lease');
+has('buffer', 64, 'a new lease for buffer pages has all its memory');
+is(lease_of('temp'), $temp, 'temporary data has kept its lease when the other one was revoked');
 
 # The lease worker is ended: the one after it goes on with the lease for
 # temporary data, which carries what is nowhere else.
 $offset = log_size($node);
 my $pid = server_process($node, 'remote_bp lease worker');
 like($pid, qr/^\d+$/, 'the lease worker is there');
-is(kill('TERM', $pid), 1, 'and is ended');
+is(kill('TERM', $pid), 1, 'the lease worker is terminated');
 ok(wait_for('another worker', sub { my $p = server_process($node, 'remote_bp lease worker'); defined $p && $p != $pid }, 120),
 	'another one takes its place');
-has('temp', 48, 'temporary data has its memory');
-has('buffer', 64, 'the buffer tier, too');
-is(lease_of('temp'), $temp, 'temporary data by the same lease');
-ok(wait_renewed($node), 'which is renewed');
-is(bytes_of('temp'), 48 * $MB, 'and all there');
-is(logged($offset, qr/gave the leased memory for temporary data back/), 0, 'it was not given back in between');
-is(broker_leases($broker), 'buffer:64 temp:48', 'and the broker knows these two');
+has('temp', 48, 'temporary data has its memory after the lease worker ended');
+has('buffer', 64, 'the buffer tier has its memory after the lease worker ended');
+is(lease_of('temp'), $temp, 'temporary data has the same lease after the lease worker ended');
+ok(wait_renewed($node), 'the next lease worker renews the lease');
+is(bytes_of('temp'), 48 * $MB, 'the renewed lease has all its memory');
+is(logged($offset, qr/gave the leased memory for temporary data back/), 0, 'the ended lease worker did not give the memory back');
+is(broker_leases($broker), 'buffer:64 temp:48', 'the broker shows only these two leases');
 
 # A donor wants its memory back: both leases move to the other one.
 is((ctl($broker, 'drain', 'one'))[0], 0, 'a donor is drained');
@@ -186,29 +186,29 @@ ok( wait_for(
 		'the donor to be empty',
 		sub { $node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_leases WHERE donor = 'one'") == 0 },
 		120),
-	'and gets all memory back');
-is($donor1->stop, 0, 'it stops cleanly');
-is(lease_of('temp'), $temp, 'the lease is the same');
-has('temp', 48, 'with its memory elsewhere');
-has('buffer', 64, 'as has the buffer tier');
+	'the drained donor gets all memory back');
+is($donor1->stop, 0, 'the drained donor stops cleanly');
+is(lease_of('temp'), $temp, 'the lease is the same after a donor was drained');
+has('temp', 48, 'temporary data has its memory on the other donor');
+has('buffer', 64, 'the buffer tier has its memory on the other donor');
 
 # Another broker: the lease is ended at the one and begun at the other.
 my $broker2 = start_broker(name => 'broker2');
 my $donor3 = start_donor($broker2, id => 'three', memory => '128MB');
 set('broker', $broker2->url);
 has('temp', 48, 'another broker lends, too');
-has('buffer', 64, 'for both');
-is(broker_leases($broker), '', 'nothing is left at the first');
-is($node->safe_psql('postgres', 'SELECT DISTINCT donor FROM remote_bp_leases'), 'three', 'all is on its donor');
+has('buffer', 64, 'another broker lends memory for buffer pages, too');
+is(broker_leases($broker), '', 'nothing is leased at the first broker');
+is($node->safe_psql('postgres', 'SELECT DISTINCT donor FROM remote_bp_leases'), 'three', 'all memory is on the donor of the other broker');
 set('broker', '');
 ok(wait_for('no lease', sub { broker_leases($broker2) eq '' }, 120), 'without a broker there is no lease');
 set('broker', $broker2->url);
-has('temp', 48, 'until there is one again');
+has('temp', 48, 'memory is leased again when a broker is set');
 
 # The end of the server is that of its leases.
 has('buffer', 64, 'both are leased');
 is_clean($node, undef, no_compare => 1);
 $node->stop;
-is(broker_leases($broker2), '', 'a server that is stopped gives both back');
+is(broker_leases($broker2), '', 'a stopped server gives both leases back');
 
 done_testing();

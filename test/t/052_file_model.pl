@@ -162,10 +162,10 @@ sub several
 	in_session($one, "$what: the writer closes", "SELECT file_model_close($a)");
 
 	# Deleted by another one than wrote it, and created again.
-	is(in_session($two, "$what: deleted", "SELECT file_model_unlink('$set', 'turns')"), 't', "$what: it was there");
+	is(in_session($two, "$what: deleted", "SELECT file_model_unlink('$set', 'turns')"), 't', "$what: deleting the file finds it");
 	is(in_session($three, "$what: looked for", "SELECT count(size) FROM pg_stat_file('$path', true)"),
-		0, "$what: it is gone");
-	is(in_session($one, "$what: deleted again", "SELECT file_model_unlink('$set', 'turns')"), 'f', "$what: it was not there");
+		0, "$what: the file is gone");
+	is(in_session($one, "$what: deleted again", "SELECT file_model_unlink('$set', 'turns')"), 'f', "$what: deleting the file again does not find it");
 	$c = in_session($three, "$what: created by another one", "SELECT file_model_open('$set', 'turns', 'create')");
 	in_session($three, "$what: and written", "SELECT file_model_steps($c, $s, 0, 150, 'shared')");
 	$a = in_session($one, "$what: opened by the first", "SELECT file_model_open('$set', 'turns', 'read')");
@@ -368,8 +368,8 @@ is($spill_books->{$_}, $stock_books->{$_}, "$_ as on the stock server") for sort
 	$session->query_safe("SELECT file_model_steps($h, 3, 0, 30, 'grow')");
 	my $path = $session->query_safe("SELECT file_model_path($h)");
 	my $size = $node->safe_psql('postgres', "SELECT size FROM pg_stat_file('$path')");
-	cmp_ok($size, '>', $MB, 'another session sees a size');
-	is( $node->safe_psql('postgres', <<"SQL"), "$path|1663|$pid|f|$size|t|t|0", 'and the file in remote_bp_temp_files');
+	cmp_ok($size, '>', $MB, 'another session sees the size of the file');
+	is( $node->safe_psql('postgres', <<"SQL"), "$path|1663|$pid|f|$size|t|t|0", 'another session sees the file in remote_bp_temp_files');
 SELECT file, tablespace, owner, temp_relation, size, remote_bytes > 0.9 * size,
 	remote_bytes + staged_bytes BETWEEN size - 8191 AND size + 8191, mirrored_bytes
 	FROM remote_bp_temp_files
@@ -380,7 +380,7 @@ SELECT files, pages BETWEEN remote AND remote + staged + 31
 	FROM remote_bp_stat_spill, (SELECT sum(remote_bytes) / 8192 AS remote, sum(staged_bytes) / 8192 AS staged FROM remote_bp_temp_files) f
 SQL
 	$session->query_safe("SELECT file_model_close($h), file_model_unlink('$set', 'seen')");
-	is($node->safe_psql('postgres', "SELECT size FROM pg_stat_file('$path', true)"), '', 'and no size when it is gone');
+	is($node->safe_psql('postgres', "SELECT size FROM pg_stat_file('$path', true)"), '', 'a deleted file has no size');
 
 	# (which counts no file sets)
 	my $space = $node->safe_psql('postgres', "SELECT pg_tablespace_size('pg_default')");
@@ -402,11 +402,11 @@ for my $how ('cancelled', 'terminated')
 	my $sql = "SELECT file_model(4, 1000000, 'streams')";
 	my $run = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', $sql ],
 		'<', \'', '>&', \my $said, IPC::Run::timeout(60));
-	ok(wait_for('it to spill', sub { counter($node, 'spill.pages') > 100 }), "$how: it spills");
+	ok(wait_for('it to spill', sub { counter($node, 'spill.pages') > 100 }), "$how: the query spills");
 	my $function = $how eq 'cancelled' ? 'pg_cancel_backend' : 'pg_terminate_backend';
 	$node->safe_psql('postgres', "SELECT $function(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT file_model(4, %'");
 	IPC::Run::finish($run);
-	like($said, $how eq 'cancelled' ? qr/canceling statement/ : qr/terminating connection/, "$how: it is told so");
+	like($said, $how eq 'cancelled' ? qr/canceling statement/ : qr/terminating connection/, "$how: the client gets the error");
 	comes_back($node, $how);
 }
 {
@@ -415,7 +415,7 @@ for my $how ('cancelled', 'terminated')
 	my $set = $session->query_safe('SELECT file_model_set()');
 	my $h = $session->query_safe("SELECT file_model_open('$set', 'left', 'create')");
 	$session->query_safe("SELECT file_model_steps($h, 3, 0, 30, 'grow')");
-	cmp_ok(counter($node, 'spill.pages'), '>', 100, 'rolled back: it spills');
+	cmp_ok(counter($node, 'spill.pages'), '>', 100, 'rolled back: the session spills');
 	$session->query('SAVEPOINT s; SELECT 1 / 0; ROLLBACK TO s');
 	$session->query('ROLLBACK');
 	$node->safe_psql('postgres', "SELECT file_model_unlink('$set', 'left')");
@@ -442,7 +442,7 @@ for my $how ('cancelled', 'terminated')
 			like($path, qr{^pg_tblspc/}, 'the file is in the tablespace');
 			is( $node->safe_psql('postgres', "SELECT file, spcname FROM remote_bp_temp_files f JOIN pg_tablespace t ON t.oid = tablespace"),
 				"$path|elsewhere",
-				'and remote_bp_temp_files tells');
+				'remote_bp_temp_files shows the tablespace');
 			$session->query_safe("SELECT file_model_close($h), file_model_unlink('$set', 'seen')");
 			$session->query('ROLLBACK');
 			$session->quit;
@@ -552,7 +552,7 @@ for my $transport (qw(shm tcp))
 			my $h = $session->query_safe("SELECT file_model_open('$set', 'seen', 'create')");
 			$session->query_safe("SELECT file_model_steps($h, 3, 0, 30, 'grow')");
 			is( $node->safe_psql('postgres', 'SELECT mirrored_bytes > 0, mirrored_bytes = remote_bytes FROM remote_bp_temp_files'),
-				't|t', "two copies, $transport: remote_bp_temp_files tells");
+				't|t', "two copies, $transport: remote_bp_temp_files shows both copies");
 			$session->query_safe("SELECT file_model_close($h), file_model_unlink('$set', 'seen')");
 			$session->query('ROLLBACK');
 			$session->quit;

@@ -99,7 +99,7 @@ for my $transport ('shm', 'tcp')
 	my $c = counters($node);
 	cmp_ok($c->{'spill.local'}, '>', 0, "$transport: blocks went to the real file");
 	is($c->{'spill.free_pages'}, $c->{'spill.online_pages'}, "$transport: all is free in the end");
-	is($c->{'spill.online_pages'}, 256, "$transport: of 2 MB");
+	is($c->{'spill.online_pages'}, 256, "$transport: 2 MB are leased");
 
 	# One session takes it all, then another one comes.
 	my $first = $node->background_psql('postgres');
@@ -119,11 +119,11 @@ for my $transport ('shm', 'tcp')
 	# What the first one gives back, the second one uses, in the same file.
 	$first->query('CLOSE c');
 	push @rows, read_on($second, 2);
-	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: what is freed is used again");
+	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: freed memory is used again");
 	my $mixed = $node->safe_psql('postgres',
 		"SELECT count(*) FROM remote_bp_temp_files WHERE remote_bytes > 0 AND remote_bytes + staged_bytes < size - 100000");
-	is($mixed, 1, "$transport: by a file of which a part is elsewhere");
-	is_deeply([ @rows, read_again($second, 4) ], [ @right, reverse @right ], "$transport: that file is read right");
+	is($mixed, 1, "$transport: freed memory is used by a file of which a part is on disk");
+	is_deeply([ @rows, read_again($second, 4) ], [ @right, reverse @right ], "$transport: a file of which a part is on disk is read right");
 	$_->quit for $first, $second;
 	spill_is_idle($node, "$transport, two sessions");
 
@@ -136,12 +136,12 @@ for my $transport ('shm', 'tcp')
 	$session->query('BEGIN');
 	$session->query($hold);
 	@rows = read_on($session, 2);
-	is(counter($node, 'spill.writes'), $writes, "$transport: and nothing goes to donors");
+	is(counter($node, 'spill.writes'), $writes, "$transport: nothing goes to donors without a quota");
 	$node->append_conf('mode.conf', "remote_bp.temp_tier_size = '2MB'");
 	$node->reload;
-	ok(wait_temp_leased($node, 2), "$transport: it is raised");
+	ok(wait_temp_leased($node, 2), "$transport: the quota is raised");
 	push @rows, read_on($session, 2);
-	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: and used");
+	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: the raised quota is used");
 	is_deeply([ @rows, read_again($session, 4) ], [ @right, reverse @right ], "$transport: a file that began before is read right");
 	$session->quit;
 
@@ -183,10 +183,10 @@ for my $transport ('shm', 'tcp')
 		}
 	}
 	is($rows, 3 * 4 * 6, "$transport, little staging: many files at once");
-	cmp_ok(counter($node, 'spill.files'), '>', 24, "$transport, little staging: and they are known");
+	cmp_ok(counter($node, 'spill.files'), '>', 24, "$transport, little staging: all files are known");
 	my @left = map { scalar $_->query('FETCH ALL FROM h') } @sessions;
 	is(scalar(grep { $_ eq $left[0] } @left), 4, "$transport, little staging: joins agree");
-	is(scalar(my @lines = split /\n/, $left[0]), 25000, "$transport, little staging: and are whole");
+	is(scalar(my @lines = split /\n/, $left[0]), 25000, "$transport, little staging: joins return all rows");
 	$_->quit for @sessions;
 	spill_is_clean($node, "$transport, little staging");
 }
@@ -220,7 +220,7 @@ my @expected = (
 	(map { "4000|" . 4000 * $_ } 1 .. 1100));
 is_deeply(\@lines, \@expected, 'many files: rows are right');
 cmp_ok($lines[1100], '>', 1000, 'many files: the table of files was full');
-cmp_ok($lines[1100], '<', 1100, 'many files: and some had no place in it');
+cmp_ok($lines[1100], '<', 1100, 'many files: some files had no place in the table of files');
 spill_is_clean($node, 'many files');
 $node->stop;
 

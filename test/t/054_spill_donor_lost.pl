@@ -70,8 +70,8 @@ sub fails_alone
 	my $pid = $session->query('SELECT pg_backend_pid()');
 	is(rest($session) =~ s/\s+/ /r, 'ERROR: 58030', "$name: the query fails");
 	my $log = log_since($node, $offset);
-	like($log, qr{remote_bp: block \d+ of temporary file "base/pgsql_tmp/pgsql_tmp$pid\.\d+".*$donor}, "$name: the log tells donor and file");
-	like($log, qr/ERROR:  could not read/, "$name: and the query that failed");
+	like($log, qr{remote_bp: block \d+ of temporary file "base/pgsql_tmp/pgsql_tmp$pid\.\d+".*$donor}, "$name: the log names donor and file");
+	like($log, qr/ERROR:  could not read/, "$name: the log names the query that failed");
 	goes_on($node, $session, $name);
 	return;
 }
@@ -85,7 +85,7 @@ sub goes_on
 	$session->query('BEGIN');
 	$session->query($declare);
 	$session->query('FETCH 1 FROM c');
-	is(rest($session), $expected, "$name: with such a cursor, too");
+	is(rest($session), $expected, "$name: the session goes on with such a cursor");
 	$session->quit;
 	return;
 }
@@ -162,8 +162,8 @@ for my $transport ('tcp', 'shm')
 	}
 	is(rest($other), $expected, "$name: a query of another session does not fail");
 	$other->quit;
-	is(content($node, 'buffered'), $buffered, "$name: nor one that reads pages of the buffer tier");
-	is($node->safe_psql('postgres', $join), $join_right, "$name: nor one that comes after it");
+	is(content($node, 'buffered'), $buffered, "$name: a query that reads pages of the buffer tier does not fail");
+	is($node->safe_psql('postgres', $join), $join_right, "$name: a later query does not fail");
 	spill_is_idle($node, $name);
 
 	# Another donor, and it is as it was.
@@ -176,7 +176,7 @@ for my $transport ('tcp', 'shm')
 			}),
 		"$name: memory of another donor is leased");
 	$session = begin($node);
-	is(rest($session), $expected, "$name: with it a query is right");
+	is(rest($session), $expected, "$name: a query is right with memory of another donor");
 	$session->quit;
 	spills($node, $all, $all_right, $name);
 	is(counter($node, 'spill.lost_pages'), 0, "$name: no page counts as lost any more");
@@ -201,10 +201,10 @@ for my $transport ('tcp', 'shm')
 	my $offset = log_size($node);
 	$session->query('SELECT count(*), max(t) FROM f');
 	like($session->{stderr}, qr/ERROR:\s+58030/, "$name: a read of it fails");
-	log_tells($node, $offset, qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+".*$donor->{name}}, "$name: the log tells donor and file");
+	log_tells($node, $offset, qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+".*$donor->{name}}, "$name: the log names donor and file after a read of the table");
 	$session->query('DROP TABLE f');
 	$session->query('CREATE TEMP TABLE f AS SELECT * FROM big');
-	is($session->query('SELECT count(*), max(t) FROM f'), '40000|fffe9f664c2ddba4a37bcd35936c7422', "$name: it can be made anew");
+	is($session->query('SELECT count(*), max(t) FROM f'), '40000|fffe9f664c2ddba4a37bcd35936c7422', "$name: the table can be made anew");
 	$session->query('TRUNCATE f');
 	$session->quit;
 	spill_is_clean($node, $name, offset => $since, lost => 1);
@@ -241,10 +241,10 @@ for my $transport ('tcp', 'shm')
 	is(rest($session), $expected, "$name: a query reads on when one is killed");
 	is($load->wait_end(60), 0, "$name: queries that wrote and read meanwhile did not fail")
 	  or diag($load->log_text);
-	is(scalar(grep { /ERROR:/ } split /\n/, log_since($node, $offset)), 0, "$name: nor any other");
+	is(scalar(grep { /ERROR:/ } split /\n/, log_since($node, $offset)), 0, "$name: no other query fails when one donor is killed");
 	cmp_ok(counter($node, 'spill.mirror_reads'), '>', 0, "$name: blocks came from the second copy")
 	  if $transport eq 'tcp';
-	is(counter($node, 'spill.lost'), 0, "$name: none was lost");
+	is(counter($node, 'spill.lost'), 0, "$name: no block was lost");
 
 	# The other one hangs now, and with it all that is left, until it goes on.
 	if ($transport eq 'tcp')
@@ -307,7 +307,7 @@ for my $transport ('tcp', 'shm')
 	$donor->freeze;
 	sleep 2;
 	$donor->thaw;
-	is($writer->query('SELECT 1'), "$all_right\n$join_right\n1", "$name: nor one that writes");
+	is($writer->query('SELECT 1'), "$all_right\n$join_right\n1", "$name: a donor that goes on in time fails no query that writes");
 	$writer->quit;
 	spill_is_clean($node, $name, offset => $since, lost => 1);
 	$node->stop;
@@ -339,10 +339,10 @@ for my $transport ('tcp', 'shm')
 				  && $node->safe_psql('postgres', q{SELECT DISTINCT lease FROM remote_bp_leases WHERE purpose = 'temp'}) ne $lease;
 			}),
 		"$name: another one comes");
-	ok(wait_temp_leased($node, 32), "$name: with all memory");
-	is($node->safe_psql('postgres', $buffer_lease), $before, "$name: that for buffer pages is the same");
+	ok(wait_temp_leased($node, 32), "$name: the new lease has all memory");
+	is($node->safe_psql('postgres', $buffer_lease), $before, "$name: the lease for buffer pages is the same");
 	$session = begin($node);
-	is(rest($session), $expected, "$name: and is used");
+	is(rest($session), $expected, "$name: the new lease is used");
 	$session->quit;
 	is(counter($node, 'spill.lost_pages'), 0, "$name: no page counts as lost any more");
 	spill_is_clean($node, $name, offset => $since, lost => 1);
@@ -370,11 +370,11 @@ for my $transport ('tcp', 'shm')
 			},
 			120),
 		"$name: the lease ends");
-	cmp_ok($still, '>', 3000000, "$name: with blocks on the donor");
+	cmp_ok($still, '>', 3000000, "$name: blocks are on the donor before the lease ends");
 	fails_alone($node, $session, $donor->{name}, $name);
 	is($node->safe_psql('postgres', $join), $join_right, "$name: queries use the disk then");
 	$broker = restart_broker($broker);
-	ok(wait_temp_leased($node, 32), "$name: it is back, and there is a lease");
+	ok(wait_temp_leased($node, 32), "$name: there is a lease again when the broker is back");
 	spills($node, $all, $all_right, $name);
 	spill_is_clean($node, $name, offset => $since, lost => 1);
 	$node->stop;
@@ -406,14 +406,14 @@ for my $transport ('tcp', 'shm')
 				sub {
 					$node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_leases WHERE donor = '$donor->{name}'") == 0;
 				}),
-			"$name: and gets its memory back");
+			"$name: the drained donor gets its memory back");
 		is($table->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f'), $sum, "$name: a temporary table is right");
 	}
 	cmp_ok(counter($node, 'spill.evacuated'), '>', 1000, "$name: blocks have moved");
-	is($node->safe_psql('postgres', 'SELECT sum(remote_bytes) FROM remote_bp_temp_files'), 0, "$name: all of them");
+	is($node->safe_psql('postgres', 'SELECT sum(remote_bytes) FROM remote_bp_temp_files'), 0, "$name: all blocks have moved");
 	is($_->stop, 0, "$name: $_->{name} stops cleanly") for @two;
 	is(rest($_), $expected, "$name: queries go on") for @sessions;
-	is($node->safe_psql('postgres', $join), $join_right, "$name: new ones, too");
+	is($node->safe_psql('postgres', $join), $join_right, "$name: a new query is right");
 	$_->quit for @sessions, $table;
 	spill_is_clean($node, $name, offset => $since);
 	$node->stop;

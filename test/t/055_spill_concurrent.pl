@@ -171,7 +171,7 @@ for my $transport ('shm', 'tcp')
 	for my $round (1 .. 2)
 	{
 		my ($session, $pid) = amid($node, "$transport, terminated");
-		is($node->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)"), 't', "$transport: it is terminated");
+		is($node->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)"), 't', "$transport: the session is terminated");
 		spill_is_idle($node, "$transport, terminated");
 		eval { $session->quit };
 	}
@@ -193,7 +193,7 @@ for my $transport ('shm', 'tcp')
 	cmp_ok($killed, '>', 14, "$transport: more are terminated amid their queries");
 	unlike($load->log_text, qr/division by zero/, "$transport: no wrong result");
 	spill_is_idle($node, "$transport, $killed terminated");
-	is($node->safe_psql('postgres', $all), $right, "$transport: and it works on");
+	is($node->safe_psql('postgres', $all), $right, "$transport: queries are right after the terminations");
 	spill_is_clean($node, "$transport, terminated");
 }
 
@@ -252,7 +252,7 @@ for my $run ([ 'tcp', 'on' ], [ 'shm', 'off' ])
 	$clean->query('FETCH 1 FROM c');
 	my $other = $clean->query('SELECT pg_backend_pid()');
 	is($size, $clean->query("SELECT size FROM pg_ls_tmpdir() WHERE name LIKE 'pgsql\\_tmp$other.%'"), "$name: has the size that is its own");
-	is($session->query('FETCH LAST FROM c'), $clean->query('FETCH LAST FROM c'), "$name: and its own content");
+	is($session->query('FETCH LAST FROM c'), $clean->query('FETCH LAST FROM c'), "$name: the file has its own content");
 	$_->quit for $session, $clean;
 	unlink glob($node->data_dir . "/base/pgsql_tmp/pgsql_tmp$pid.*");
 	spill_is_clean($node, $name, offset => log_size($node));

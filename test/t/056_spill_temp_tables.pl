@@ -251,7 +251,7 @@ for my $transport ('shm', 'tcp')
 	my $before = counter($node, 'spill.writes');
 	my $r = run_session($node, "SET temp_buffers = '800kB';\n$fill" . all_of('f'));
 	like($r->{out}, qr/^40000\|/, "$transport: a table of the default settings");
-	is(counter($node, 'spill.writes'), $before, "$transport: stays where it is");
+	is(counter($node, 'spill.writes'), $before, "$transport: its blocks stay on disk");
 	spill_is_clean($node, $transport);
 }
 $node->stop;

@@ -173,8 +173,8 @@ for my $transport ('shm', 'tcp')
 	# Off, and nothing goes there.
 	my $r = run_session($node, 'SET remote_bp.spill_temp_files = off; SELECT count(DISTINCT t) FROM big');
 	is($r->{out}, '40000', "$transport: a query with the spill off");
-	cmp_ok($r->{bytes}, '>', 0, "$transport: spills to the disk");
-	is(counter($node, 'spill.writes'), $c->{'spill.writes'}, "$transport: and not to donors");
+	cmp_ok($r->{bytes}, '>', 0, "$transport: a query with the spill off spills to the disk");
+	is(counter($node, 'spill.writes'), $c->{'spill.writes'}, "$transport: a query with the spill off writes nothing to donors");
 
 	# A base backup's manifest is a temporary file, that is written where no
 	# callback for the end of the process may be left behind.
@@ -183,7 +183,7 @@ for my $transport ('shm', 'tcp')
 		[ 'pg_basebackup', '-D', $node->backup_dir . "/$transport", '-h', $node->host, '-p', $node->port, '-c', 'fast', '--no-sync' ],
 		"$transport: a base backup");
 	cmp_ok(counter($node, 'spill.writes') + counter($node, 'spill.staged_reads'),
-		'>', $before, "$transport: whose manifest was in the tier");
+		'>', $before, "$transport: the manifest of the base backup was spilled");
 	spill_is_clean($node, $transport);
 }
 $node->stop;

@@ -199,7 +199,7 @@ sub cancel
 			"$name: query $n is in its middle");
 		my $held = $node->safe_psql('postgres', "SELECT coalesce(sum(remote_bytes), 0) FROM remote_bp_temp_files WHERE owner = $pid");
 		cmp_ok($held, '>', 0, "$name: query $n holds blocks on donors");
-		cmp_ok(counter($node, 'spill.pages') * 8192, '>=', $held, "$name: which are counted");
+		cmp_ok(counter($node, 'spill.pages') * 8192, '>=', $held, "$name: these blocks are counted");
 		my $offset = log_size($node);
 		is($node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)"), 't', "$name: query $n is cancelled");
 		is($session->query('SELECT 1'), '1', "$name: the session answers");

@@ -43,7 +43,7 @@ sub arrives
 			},
 			60),
 		"$name: the subscription catches up");
-	is($node->safe_psql('there', $sums), $node->safe_psql('postgres', $sums), "$name: and has the same rows");
+	is($node->safe_psql('there', $sums), $node->safe_psql('postgres', $sums), "$name: the subscriber has the same rows");
 	return;
 }
 
@@ -105,7 +105,7 @@ SQL
 
 	my $after = spill_counters($node);
 	cmp_ok($after->{'spill.writes'}, '>', $before->{'spill.writes'}, "$transport: blocks went to donors");
-	cmp_ok($after->{'spill.reads'}, '>', $before->{'spill.reads'}, "$transport: and came from there");
+	cmp_ok($after->{'spill.reads'}, '>', $before->{'spill.reads'}, "$transport: blocks came from donors");
 	# The worker keeps its set's directory, and nothing else.
 	ok( wait_for(
 			'no file to be known',

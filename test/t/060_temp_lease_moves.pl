@@ -86,7 +86,7 @@ SQL
 	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
 	$expected = $session->query(q{SELECT rows_of('c')});
 	like($expected, qr/^50000 -?\d+$/, "$transport: a query has spilled");
-	cmp_ok(pages() * 8192, '>', 16 * $MB, "$transport: to donors");
+	cmp_ok(pages() * 8192, '>', 16 * $MB, "$transport: the query has spilled to donors");
 	my $lease = lease();
 	my $evacuated = counter($node, 'spill.evacuated');
 
@@ -98,14 +98,14 @@ SQL
 		has($size, "$transport: resized to $size MB");
 		is_whole("$transport, $size MB");
 	}
-	is(lease(), $lease, "$transport: it is the same lease");
+	is(lease(), $lease, "$transport: the resized lease is the same");
 	cmp_ok(counter($node, 'spill.evacuated'), '>', $evacuated, "$transport: data has moved");
 
 	# More than can be moved at once, and another wish in the middle of it.
 	$session->query('CLOSE c; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
 	is_whole("$transport, another cursor");
 	my $used = pages();
-	cmp_ok($used, '>', 0, "$transport: on donors again");
+	cmp_ok($used, '>', 0, "$transport: the other cursor is on donors");
 	set('temp_tier_size', '0');
 	set('temp_tier_size', '48MB');
 	has(48, "$transport: off, and on again at once");
@@ -114,7 +114,7 @@ SQL
 	# The lease worker ends.
 	$session->query('CLOSE c; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
 	is_whole("$transport, one more cursor");
-	cmp_ok(pages(), '>', 0, "$transport: on donors again");
+	cmp_ok(pages(), '>', 0, "$transport: one more cursor is on donors");
 	$lease = lease();
 	$used = pages();
 	$offset = log_size($node);
@@ -122,10 +122,10 @@ SQL
 	is(kill('TERM', $pid), 1, "$transport: the lease worker is ended");
 	log_has('going on with the lease for temporary data, 48 MB', "$transport: the next one takes the lease over");
 	is_whole("$transport, lease worker ended");
-	ok(wait_renewed($node), "$transport: which is renewed");
+	ok(wait_renewed($node), "$transport: the lease that was taken over is renewed");
 	is_whole("$transport, lease renewed by another worker");
 	is(lease(), $lease, "$transport: the lease is the same");
-	is(pages(), $used, "$transport: with the same pages");
+	is(pages(), $used, "$transport: the same pages are in use after the lease worker ended");
 
 	# The broker is away for a while.
 	$offset = log_size($node);
@@ -133,7 +133,7 @@ SQL
 	log_has('could not renew the lease', "$transport: the broker is killed");
 	is_whole("$transport, without a broker");
 	$broker = restart_broker($broker);
-	log_has('broker "\S+" is back', "$transport: it comes back");
+	log_has('broker "\S+" is back', "$transport: the broker comes back");
 	is_whole("$transport, with a broker again");
 	is(lease(), $lease, "$transport: the lease is the same");
 
@@ -144,42 +144,42 @@ SQL
 	wait_renewed($node);
 	is_whole("$transport, with a token");
 	is(lease(), $lease, "$transport: the lease is the same");
-	is(pages(), $used, "$transport: with the same pages");
+	is(pages(), $used, "$transport: the same pages are in use with a token");
 
 	# Another broker: what the old one's donors have is moved to disk.
 	set('broker', $broker2->url);
 	ok( wait_for('the new broker', sub { $node->safe_psql('postgres', 'SELECT string_agg(DISTINCT donor, $$ $$) FROM remote_bp_leases') eq 'three' }, 120),
 		"$transport: another broker, another donor");
-	has(48, "$transport: which has memory");
+	has(48, "$transport: the other broker lends memory");
 	is_whole("$transport, another broker");
 	ok(wait_for('the lease to end', sub { !@{ http_json($broker, 'GET', '/v1/leases')->{leases} } }),
-		"$transport: the first one has no lease left");
+		"$transport: the first broker has no lease left");
 
 	is($session->query('COMMIT'), '', "$transport: the query ends well");
 	$session->quit;
 	is(pages(), 0, "$transport: all pages are free");
 	is(counter($node, 'spill.lost'), 0, "$transport: nothing was lost");
-	is(counter($node, 'spill.hash_failures'), 0, "$transport: nothing was different");
+	is(counter($node, 'spill.hash_failures'), 0, "$transport: no hash failure of spilled blocks");
 	is_clean($node, $transport, no_compare => 1);
 
 	# A lease that is revoked: what it carried is lost, and that is told.
 	$session = $node->background_psql('postgres', on_error_stop => 0);
 	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
 	is_whole("$transport, a last cursor");
-	cmp_ok(pages(), '>', 0, "$transport: on donors again");
+	cmp_ok(pages(), '>', 0, "$transport: the last cursor is on donors");
 	$offset = log_size($node);
 	is((ctl($broker2, 'revoke', lease()))[0], 0, "$transport: the lease is revoked");
 	log_has('the lease for temporary data has ended', "$transport: the server notices");
-	log_has('\d+ kB of temporary data are lost with \d+ regions', "$transport: and tells what is lost");
+	log_has('\d+ kB of temporary data are lost with \d+ regions', "$transport: the log reports the lost data");
 	has(48, "$transport: there is another lease");
 	$session->query(q{SELECT rows_of('c')});
 	like($session->{stderr}, qr/ERROR: .*Input\/output error/, "$transport: the query that needs it fails");
 	$session->{stderr} = '';
 	$session->query('ROLLBACK');
-	is($session->query('SELECT 1'), '1', "$transport: its session goes on");
+	is($session->query('SELECT 1'), '1', "$transport: the session goes on after the failed query");
 	$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR SELECT * FROM big ORDER BY t, i');
 	is_whole("$transport, the next query");
-	cmp_ok(pages(), '>', 0, "$transport: which spills to the new lease");
+	cmp_ok(pages(), '>', 0, "$transport: the next query spills to the new lease");
 	$session->quit;
 	$node->stop;
 	is(scalar @{ http_json($broker2, 'GET', '/v1/leases')->{leases} }, 0, "$transport: the server gives all back at its end");

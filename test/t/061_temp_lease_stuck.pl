@@ -57,15 +57,15 @@ my ($buffer, $temp) = (lease('buffer'), lease('temp'));
 $donor->freeze;
 set('temp_tier_size', '0');
 ok(wait_renewed($node), 'leases are renewed while the donor does not answer');
-is(lease('temp'), $temp, 'the one that is not wanted is kept');
-is(lease('buffer'), $buffer, 'the other one, too');
+is(lease('temp'), $temp, 'the lease that is not wanted is kept meanwhile');
+is(lease('buffer'), $buffer, 'the other lease is kept meanwhile');
 set('temp_tier_size', '32MB');
 wait_renewed($node);
 $donor->thaw;
 $session->query('MOVE ABSOLUTE 0 FROM c');
 $session->query('MOVE FORWARD ALL FROM c');
-is($session->{stderr}, '', 'what is wanted again in time is there');
-is(lease('temp'), $temp, 'by the same lease');
+is($session->{stderr}, '', 'data is still there if the lease is wanted again in time');
+is(lease('temp'), $temp, 'the lease is the same if it is wanted again in time');
 
 # It hangs for longer.
 $donor->freeze;
@@ -75,16 +75,16 @@ ok( wait_for(
 		'the lease to be ended',
 		sub { log_since($node, $offset) =~ /temporary data in \d+ leased regions could not be moved in time/ },
 		180),
-	'the lease is ended all the same');
-ok(wait_for('no lease', sub { lease('temp') eq '' }, 120), 'and gone');
-log_tells($node, $offset, qr/\d+ kB of temporary data are lost with \d+ regions/, 'the log tells what is lost');
+	'the lease is ended although its data cannot be moved');
+ok(wait_for('no lease', sub { lease('temp') eq '' }, 120), 'the ended lease is gone');
+log_tells($node, $offset, qr/\d+ kB of temporary data are lost with \d+ regions/, 'the log reports the lost data');
 is(lease('buffer'), $buffer, 'the other lease was renewed all the time');
 $donor->thaw;
 $session->query('MOVE ABSOLUTE 0 FROM c; MOVE FORWARD ALL FROM c');
 like($session->{stderr}, qr/ERROR: .*Input\/output error/, 'the query that needs it fails');
 $session->{stderr} = '';
 $session->query('ROLLBACK');
-is($session->query('SELECT count(*) FROM (SELECT * FROM big ORDER BY t OFFSET 0) s'), '50000', 'its session goes on');
+is($session->query('SELECT count(*) FROM (SELECT * FROM big ORDER BY t OFFSET 0) s'), '50000', 'the session goes on after the failed query');
 $session->quit;
 ok(wait_for('no page in use', sub { counter($node, 'spill.pages') == 0 }, 120), 'no page is in use in the end');
 is(scalar(grep { !/could not read/ } log_troubles($node)), 0, 'the log is quiet otherwise');

@@ -136,7 +136,7 @@ for my $transport ('tcp', 'shm')
 		cmp_ok(sum(map { $after->{$_} } split / /, $counter), '>', sum(map { $before->{$_} } split / /, $counter), "$name: they happened")
 		  if $counter;
 		is($failed, 0, "$name: no query fails") unless $may_fail;
-		is($after->{'spill.lost'} - $before->{'spill.lost'} > 0, $failed > 0, "$name: what failed is counted, and nothing else");
+		is($after->{'spill.lost'} - $before->{'spill.lost'} > 0, $failed > 0, "$name: failed reads are counted, and nothing else");
 		spill_is_idle($node, $name);
 	}
 	spill_is_clean($node, $transport, lost => 1, offset => log_size($node));
@@ -168,7 +168,7 @@ for my $transport ('tcp', 'shm')
 		set_faults();
 		my $after = counters($node);
 		is($failed, 0, "$name: no query fails");
-		cmp_ok($after->{'spill.hash_failures'}, '>', $before->{'spill.hash_failures'}, "$name: they happened");
+		cmp_ok($after->{'spill.hash_failures'}, '>', $before->{'spill.hash_failures'}, "$name: hash failures happen");
 		cmp_ok($after->{'spill.mirror_reads'}, '>', $before->{'spill.mirror_reads'}, "$name: second copies were read")
 		  if $what eq 'corrupted writes';
 		spill_is_idle($node, $name);

@@ -120,8 +120,8 @@ sub served_by_the_tier
 	reset_counters($node);
 	is_deeply([ $bad->outcomes($node, $query, $query, $query) ], [ 'error', 0, 0 ],
 		"$what: what the donor gives does not pass, and the next try reads the disk");
-	cmp_ok(counter($node, 'hits'), '>', 0, "$what: the donor gave it");
-	recovers($node, "$what: of the donor");
+	cmp_ok(counter($node, 'hits'), '>', 0, "$what: the donor returned the bad page");
+	recovers($node, "$what: page of the donor");
 	return;
 }
 

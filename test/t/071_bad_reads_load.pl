@@ -78,10 +78,10 @@ for my $round (1 .. 3)
 }
 note("$updates updates, $errors errors");
 cmp_ok($errors, '>', 0, 'some reads were bad');
-cmp_ok($updates, '>', 0, 'and some rows were updated');
+cmp_ok($updates, '>', 0, 'some rows were updated');
 my $c = counters($node);
-cmp_ok($c->{hits} + $c->{staged_hits}, '>', 0, 'with hits');
-is($c->{hash_failures}, 0, 'and no hash failure');
+cmp_ok($c->{hits} + $c->{staged_hits}, '>', 0, 'there are hits');
+is($c->{hash_failures}, 0, 'there is no hash failure');
 $node->stop;
 $node->command_ok([ 'pg_checksums', '--check', '-D', $node->data_dir ], 'checksums on disk are right');
 

@@ -71,14 +71,14 @@ for my $donor (@donors)
 	my $pid = $session->query('SELECT pg_backend_pid()');
 	my @files = map { $node->data_dir . "/$_" } grep { /pgsql_tmp$pid\./ } temp_paths($node);
 	is(scalar @files, 1, "$name: there is a real file");
-	is(chmod(0400, @files), 1, "$name: it cannot be opened for writing");
+	is(chmod(0400, @files), 1, "$name: the real file cannot be opened for writing");
 
 	my $offset = log_size($node);
 	$donor->freeze;
 	$session->query('MOVE 10000 FROM c');
 	$donor->thaw;
 	($remote, $mirrored) = bytes($session);
-	cmp_ok($mirrored, '<', $remote, "$name: it has not taken all, and the copies of the other one are kept");
+	cmp_ok($mirrored, '<', $remote, "$name: blocks that the file did not take are kept on the other donor");
 	is($session->query(q{SELECT rows_of('c')}), $expected, "$name: all rows are right");
 	is($session->{stderr}, '', "$name: without an error");
 	unlike(log_since($node, $offset), qr/is lost|was lost/, "$name: no block is lost");

@@ -63,8 +63,8 @@ is(blocks($pids[0]), $before[0], 'the first one\'s are where they were');
 is($_->query(q{SELECT rows_of('c', at_most => 3200)}), $expected, 'its rows are right') for @sessions;
 
 is(chmod(0600, @files), 1, 'the file can be written');
-ok(wait_for('the first session\'s blocks to be moved', sub { blocks($pids[0]) == 0 }), 'then its blocks are moved as well');
-ok(wait_for('the memory to be given back', sub { temp_leased($node) == 0 }), 'and all memory is given back');
+ok(wait_for('the first session\'s blocks to be moved', sub { blocks($pids[0]) == 0 }), 'blocks are moved when their file can be written again');
+ok(wait_for('the memory to be given back', sub { temp_leased($node) == 0 }), 'all memory is given back');
 is($_->query(q{SELECT rows_of('c', at_most => 3200)}), $expected, 'its rows are right') for @sessions;
 is($_->{stderr}, '', 'no error') for @sessions;
 $_->quit for @sessions;

@@ -85,7 +85,7 @@ sub ends
 			'the query to end',
 			sub { $node->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND state = 'active'") == 0 },
 			40),
-		"$name: it ends while the donor hangs");
+		"$name: the query ends while the donor hangs");
 }
 
 # What it ended with.
@@ -93,7 +93,7 @@ sub ended_with
 {
 	my ($session, $state, $name) = @_;
 	$session->query('SELECT 1');
-	like($session->{stderr}, qr/ERROR:\s+$state\b/, "$name: with $state");
+	like($session->{stderr}, qr/ERROR:\s+$state\b/, "$name: the query fails with $state");
 	$session->{stderr} = '';
 	return;
 }
@@ -116,7 +116,7 @@ sub goes_on
 				return '' if $node->safe_psql('postgres', $all) ne $right;
 				return counter($node, 'spill.reads') > $before;
 			}),
-		"$name: and the donor is used again");
+		"$name: the donor is used again");
 	return;
 }
 
@@ -125,8 +125,8 @@ sub nothing_lost
 	my ($offset, $name) = @_;
 	my $log = log_since($node, $offset);
 	is(counter($node, 'spill.lost'), 0, "$name: no block counts as lost");
-	unlike($log, qr/cannot be had/, "$name: nor does the log say so");
-	unlike($log, qr/could not (?:read|write)/, "$name: nor that a file could not be read");
+	unlike($log, qr/cannot be had/, "$name: the log reports no lost block");
+	unlike($log, qr/could not (?:read|write)/, "$name: the log reports no file that could not be read");
 	return;
 }
 
@@ -164,7 +164,7 @@ sub end_it
 	if ($way->{state} eq '57P01')
 	{
 		my $fatal = qr/FATAL:  terminating connection due to administrator command/;
-		ok(wait_for('the message', sub { log_since($node, $offset) =~ $fatal }), "$name: with 57P01");
+		ok(wait_for('the message', sub { log_since($node, $offset) =~ $fatal }), "$name: the session ends with 57P01");
 		$session = undef;
 	}
 	else
@@ -206,7 +206,7 @@ for my $way (@ways)
 	ends($pid, $name);
 	$donor->thaw;
 	ended_with($session, '57014', $name);
-	is($session->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f'), $sum, "$name: its rows are all there");
+	is($session->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f'), $sum, "$name: all rows of the table are there");
 	$session->quit;
 	nothing_lost($offset, $name);
 }
@@ -253,7 +253,7 @@ for my $way (@ways)
 {
 	my $name = "connecting, $way->{name}";
 	my ($session, $pid) = spilled($name, "DECLARE h CURSOR WITH HOLD FOR $sorted", 'FETCH 1 FROM h');
-	ok(wait_for('idle connections to be closed', sub { connections($node) == 0 }), "$name: its connection is closed when it is idle");
+	ok(wait_for('idle connections to be closed', sub { connections($node) == 0 }), "$name: the connection is closed when it is idle");
 	$donor->freeze;
 	$session->query($way->{before}) if $way->{before};
 	end_it($way, $session, $pid, 'MOVE ALL FROM h', 'BufFileRead', $name);
@@ -275,7 +275,7 @@ my $buffered = new_cluster(
 ok(wait_leased($buffered, 16), 'buffer tier: memory is leased');
 make_table($buffered, 't', 8);
 my $content = content($buffered, 't');
-cmp_ok(warm($buffered, 't'), '>', 0, 'buffer tier: it has the table');
+cmp_ok(warm($buffered, 't'), '>', 0, 'buffer tier: the tier has the table');
 {
 	my $name = 'buffer tier';
 	my $session = $buffered->background_psql('postgres', on_error_stop => 0);
@@ -287,11 +287,11 @@ cmp_ok(warm($buffered, 't'), '>', 0, 'buffer tier: it has the table');
 	$donor->freeze;
 	$session->{stderr} = '';
 	$session->query($query);
-	like($session->{stderr}, qr/ERROR:\s+57014/, "$name: it times out");
+	like($session->{stderr}, qr/ERROR:\s+57014/, "$name: the query times out");
 	$session->query('RESET statement_timeout');
-	is($session->query('SELECT timeouts FROM remote_bp_stat'), $timeouts, "$name: and has not waited to the end");
+	is($session->query('SELECT timeouts FROM remote_bp_stat'), $timeouts, "$name: the query has not waited to the end");
 	$donor->thaw;
-	is($session->query($query), $content, "$name: it is right again");
+	is($session->query($query), $content, "$name: the next query is right");
 	$session->quit;
 	is_clean($buffered, $name);
 }

@@ -62,17 +62,17 @@ sub lose
 	my $offset = log_size($node);
 	$session->{stderr} = '';
 	$session->query('MOVE ALL FROM c');
-	like($session->{stderr}, qr{ERROR:  58030: could not read file "base/pgsql_tmp/pgsql_tmp\d+\.\d+": Input/output error}, 'a sort: the error as the server tells it');
-	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a sort: and the donor and the reason');
-	log_tells($node, $offset, qr{LOG:  $why}, 'a sort: so does the log');
-	unlike($session->{stderr}, qr{LOG: .*remote_bp}, 'a sort: whose line the client does not have to read first');
+	like($session->{stderr}, qr{ERROR:  58030: could not read file "base/pgsql_tmp/pgsql_tmp\d+\.\d+": Input/output error}, "a sort: the error is the server's own");
+	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a sort: the context names the donor and the reason');
+	log_tells($node, $offset, qr{LOG:  $why}, 'a sort: the log names the donor and the reason');
+	unlike($session->{stderr}, qr{LOG: .*remote_bp}, 'a sort: the client gets no line of the log');
 	$session->query('ROLLBACK');
 	is($session->query('SELECT count(*) FROM big'), $node->safe_psql('postgres', 'SELECT count(*) FROM big'), 'a sort: the session goes on');
 	$session->quit;
 
 	my $told = $handler->query(q{SELECT * FROM rest_of('c')});
-	like($told, qr{^58030\|$why}, 'a handler: it is told');
-	like($told, qr{\|$}, 'a handler: and nothing is waited for any more');
+	like($told, qr{^58030\|$why}, 'a handler: the exception has the reason');
+	like($told, qr{\|$}, 'a handler: nothing is waited for after the error');
 	is($handler->query('SELECT 2; COMMIT; SELECT 3'), "2\n3", 'a handler: its transaction goes on');
 	$handler->quit;
 	spill_is_clean($node, 'sorts', lost => 1);
@@ -84,10 +84,10 @@ sub lose
 	my $why = qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+" cannot be had from donor "$donor" \(\Q$address\E\): \S+};
 	$session->{stderr} = '';
 	$session->query('SELECT count(*) FROM f');
-	like($session->{stderr}, qr{ERROR:  58030: could not read}, 'a temporary table: the error');
-	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a temporary table: and the donor and the reason');
+	like($session->{stderr}, qr{ERROR:  58030: could not read}, "a temporary table: the error is the server's own");
+	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a temporary table: the context names the donor and the reason');
 	$session->query('TRUNCATE f');
-	is($session->query('SELECT count(*) FROM f'), 0, 'a temporary table: it can be emptied');
+	is($session->query('SELECT count(*) FROM f'), 0, 'a temporary table: the table can be emptied');
 	$session->quit;
 	spill_is_clean($node, 'temporary table', lost => 1);
 }
@@ -109,8 +109,8 @@ sub lose
 	like($session->{stderr}, qr{ERROR: .*could not read file}, 'refused: the query fails');
 	set_faults();
 	ok(wait_for('the log', sub { log_since($node, $offset) =~ /LOG: .*\d+ kB of temporary data are lost with \d+ regions/ }, 60),
-		'refused: the log tells how much is lost');
-	unlike(log_since($node, $offset), qr/the lease for temporary data has ended/, 'refused: though the lease goes on');
+		'refused: the log reports how much is lost');
+	unlike(log_since($node, $offset), qr/the lease for temporary data has ended/, 'refused: the lease goes on');
 	$session->quit;
 	spill_is_clean($node, 'refused', lost => 1);
 }

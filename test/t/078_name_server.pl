@@ -103,36 +103,36 @@ ok( wait_for(
 $broker->kill9;
 $broker = restart_broker($broker);
 wait_renewed($node, 12);    # more than twice the TTL
-is(leases(), $leases, 'both leases are those of before');
-is(log_count($offset, qr/could not be renewed in time|has ended|are lost/), 0, 'and were renewed in time');
+is(leases(), $leases, 'both leases are the same while a name server hangs');
+is(log_count($offset, qr/could not be renewed in time|has ended|are lost/), 0, 'both leases were renewed in time');
 ok(wait_for('the broker to count renewals', sub { (http_json($broker, 'GET', '/v1/leases') // {})->{leases} }, 10), 'the broker answers');
-is(join(' ', sort map { $_->{purpose} } @{ http_json($broker, 'GET', '/v1/leases')->{leases} }), 'buffer temp', 'and knows them');
+is(join(' ', sort map { $_->{purpose} } @{ http_json($broker, 'GET', '/v1/leases')->{leases} }), 'buffer temp', 'the broker knows both leases');
 is(bytes_of('temp'), 96 * $MB, 'the new donor lends memory');
-is(donor_is('state', 'two'), 'unresolved', 'which the views show as not resolved');
+is(donor_is('state', 'two'), 'unresolved', 'the view shows the new donor as unresolved');
 is(donor_is('state', 'one'), 'ok', 'the other donor is used');
-ok( wait_for('the log', sub { log_count($offset, qr/LOG: .*no address yet for host "two\.test" of donor "two"/) }, 10), 'the log tells');
+ok( wait_for('the log', sub { log_count($offset, qr/LOG: .*no address yet for host "two\.test" of donor "two"/) }, 10), 'the log reports the name that is not resolved');
 $session->query(q{CREATE TEMP TABLE got (t text, pad text)});
 my $sum = $session->query(<<'SQL');
 DO $$ DECLARE c CONSTANT refcursor := 'c'; r record; BEGIN
 	LOOP FETCH c INTO r; EXIT WHEN NOT FOUND; INSERT INTO got VALUES (r.t, r.pad); END LOOP; END $$;
 SELECT count(*), md5(string_agg(t || pad, ',' ORDER BY t)) FROM got;
 SQL
-is($sum, $expected, 'what was spilled is whole');
-is($session->{stderr}, '', 'without an error');
+is($sum, $expected, 'spilled data is whole');
+is($session->{stderr}, '', 'the query on spilled data has no error');
 is(content($node, 't'), $content, 'pages are read');
-is(log_count($offset, qr/no address yet for host "two\.test"/), 1, 'the log has told once');
+is(log_count($offset, qr/no address yet for host "two\.test"/), 1, 'the log reports the name once');
 
 # It answers again.
 unlink($hang) or die "unlink: $!";
-ok(wait_for('the new donor', sub { donor_is('state', 'two') eq 'ok' }, 30), 'when names are resolved again the new donor can be used');
-ok(wait_for('the log', sub { log_count($offset, qr/LOG: .*host "two\.test" of donor "two" has an address/) }, 10), 'and the log tells');
+ok(wait_for('the new donor', sub { donor_is('state', 'two') eq 'ok' }, 30), 'the new donor can be used when names are resolved again');
+ok(wait_for('the log', sub { log_count($offset, qr/LOG: .*host "two\.test" of donor "two" has an address/) }, 10), 'the log reports that the name is resolved');
 $session->query('CLOSE c');
 ok( wait_for(
 		'writes to the new donor',
 		sub { $session->query($whole) eq $expected && donor_is('writes', 'two') > 0 },
 		60),
-	'and is used');
-is(leases(), $leases, 'by the same leases');
+	'the new donor is used');
+is(leases(), $leases, 'the leases are the same when the new donor is used');
 $session->query('COMMIT');
 $session->quit;
 is(counter($node, 'spill.lost'), 0, 'nothing was lost');
@@ -147,7 +147,7 @@ ok(wait_for('the log', sub { log_count($offset, qr/could not get a lease from br
 	'without the address of the broker there is no lease, and the log tells why');
 is(content($node, 't'), $content, 'the server works');
 unlink($hang) or die "unlink: $!";
-ok(wait_leased($node, 16, 60), 'with it there is');
+ok(wait_leased($node, 16, 60), 'with the address of the broker there is a lease');
 $node->stop;
 
 done_testing();

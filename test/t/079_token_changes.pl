@@ -57,8 +57,8 @@ sub stays
 {
 	my ($name) = @_;
 	my $before = renewals();
-	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: leases are renewed");
-	is(leases(), $leases, "$name: they are those of before");
+	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: the leases are renewed");
+	is(leases(), $leases, "$name: the leases are the same");
 	is(tier_pages($node, 't'), $pages, "$name: pages stay in the tier");
 	is(log_count('gave the leased memory|the lease\S* has ended|leased \d+ MB'), 0, "$name: nothing was given back");
 	return;
@@ -66,43 +66,43 @@ sub stays
 
 ok(wait_leased($node, 48), 'memory is leased');
 make_table($node, 't', 4);
-ok(warm($node, 't'), 'and holds pages');
+ok(warm($node, 't'), 'the leased memory holds pages');
 ($leases, $pages) = (leases(), tier_pages($node, 't'));
 cmp_ok($pages, '>', 0, 'some pages');
 
 write_token("$dir/copy", 'correct-horse-battery-staple');
 token_file("$dir/copy");
 stays('the same token in another file');
-is(log_count(qr{LOG:  remote_bp: }), 0, 'the log has nothing to tell');
+is(log_count(qr{LOG:  remote_bp: }), 0, 'the same token in another file: the log reports nothing');
 
 token_file("$dir/mistyped");
 stays('a mistyped path');
-is(log_count(qr/LOG: .*could not read token file "\S+mistyped": No such file/), 1, 'a mistyped path: the log tells once');
-log_tells($node, $offset, qr/DETAIL: .*the token that was accepted last/, 'a mistyped path: and what is used');
+is(log_count(qr/LOG: .*could not read token file "\S+mistyped": No such file/), 1, 'a mistyped path: the log reports it once');
+log_tells($node, $offset, qr/DETAIL: .*the token that was accepted last/, 'a mistyped path: the log says which token is used');
 
 token_file("$dir/copy");
 stays('the right path again');
 ok(wait_for('the log', sub { log_count(qr/broker accepts the token of file|accepts the token/) == 1 }, 10),
-	'the right path again: the log tells');
+	'the right path again: the log reports it');
 
 write_token("$dir/wrong", 'guessed');
 token_file("$dir/wrong");
 stays('a token that is refused');
-is(log_count(qr/LOG: .*does not accept the token/), 1, 'a token that is refused: the log tells once');
+is(log_count(qr/LOG: .*does not accept the token/), 1, 'a token that is refused: the log reports it once');
 like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
-	qr/token for broker .* is not replaced: it does not accept the token/, 'a token that is refused: so does the view');
+	qr/token for broker .* is not replaced: it does not accept the token/, 'a token that is refused: the view reports it');
 
 token_file('');
 stays('no token');
 
 # The broker has changed its own: what was refused is what it wants.
 token_file("$dir/wrong");
-ok(wait_for('the log', sub { log_count(qr/does not accept the token/) == 1 }, 30), 'it is refused still');
+ok(wait_for('the log', sub { log_count(qr/does not accept the token/) == 1 }, 30), 'a token that is refused is refused again');
 write_token("$dir/right", 'guessed');
 $broker->{token} = 'guessed';
 $broker = restart_broker($broker);
 stays('the broker has changed its token');
-ok(wait_for('the log', sub { log_count(qr/accepts the token/) >= 1 }, 30), 'the broker has changed its token: the log tells');
+ok(wait_for('the log', sub { log_count(qr/accepts the token/) >= 1 }, 30), 'the broker has changed its token: the log reports it');
 unlike(log_since($node), qr/guessed|correct-horse/, 'no token is in the log');
 is_clean($node);
 $node->stop;

@@ -65,20 +65,20 @@ $node{two} = $two;
 
 start_clone('one');
 ok(wait_leased($node{one}, 48), 'the first server leases memory');
-ok(warm($node{one}, 't'), 'and uses it');
+ok(warm($node{one}, 't'), 'the first server uses its memory');
 my $leases = leases('one');
 my $pages = tier_pages($node{one}, 't');
 my $offset = log_size($node{one});
 start_clone('two');
 ok(wait_leased($node{two}, 48), 'its clone leases memory');
-is(scalar(keys %{ { map { $_->{client} => 1 } broker_leases() } }), 1, 'under the same name');
+is(scalar(keys %{ { map { $_->{client} => 1 } broker_leases() } }), 1, 'the clone has the same client name');
 my $before = metric('leases_renewed_total');
 ok(wait_for('renewals', sub { metric('leases_renewed_total') >= $before + 20 }, 90), 'leases are renewed');
 is(scalar(broker_leases()), 4, 'both servers hold both leases');
-is(leases('one'), $leases, 'those of the first are those of before');
-is(tier_pages($node{one}, 't'), $pages, 'with all pages');
-is(metric('leases_taken_over_total'), 0, 'none was taken over');
-ok(warm($node{two}, 't'), 'the clone uses its own');
+is(leases('one'), $leases, 'the leases of the first server are the same');
+is(tier_pages($node{one}, 't'), $pages, 'the first server has all its pages');
+is(metric('leases_taken_over_total'), 0, 'no lease was taken over');
+ok(warm($node{two}, 't'), 'the clone uses its own memory');
 for my $name ('one', 'two')
 {
 	my $count = sub {
@@ -95,14 +95,14 @@ my $twos = leases('two');
 $broker->kill9;
 $broker = restart_broker($broker);
 ok(wait_for('renewals', sub { (metric('leases_renewed_total') // 0) >= 8 }, 60), 'leases are renewed after a restart of the broker');
-is(leases('one') . leases('two'), $leases . $twos, 'and are those of before');
+is(leases('one') . leases('two'), $leases . $twos, 'the leases are the same after a restart of the broker');
 
 # One is killed and started again: it takes over from its dead self, and from
 # nobody else.
 $node{one}->stop('immediate');
 start_clone('one');
 ok(wait_leased($node{one}, 48), 'a server that was killed has its memory again');
-is(metric('leases_taken_over_total'), 2, 'of its dead self');
+is(metric('leases_taken_over_total'), 2, 'the restarted server has taken over its own leases');
 is(scalar(broker_leases()), 4, 'there are four leases');
 is(leases('two'), $twos, 'the clone has kept its own');
 is_clean($node{$_}, $_) for 'one', 'two';

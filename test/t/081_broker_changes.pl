@@ -62,34 +62,34 @@ sub stays
 	my ($name, $reason) = @_;
 	ok(wait_for('the log', sub { log_count($reason) > 0 }, 30), "$name: the log tells");
 	my $before = renewals();
-	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: leases are renewed at the broker before");
-	is(leases(), $leases, "$name: they are the same");
+	ok(wait_for('renewals', sub { renewals() >= $before + 6 }, 60), "$name: the leases are renewed at the old broker");
+	is(leases(), $leases, "$name: the leases are the same");
 	is(tier_pages($node, 't'), $pages, "$name: pages stay in the tier");
-	is(log_count($reason), 1, "$name: the log has told once");
+	is(log_count($reason), 1, "$name: the log has reported it once");
 	return;
 }
 
 ok(wait_leased($node, 64), 'memory is leased');
 make_table($node, 't', 4);
-ok(warm($node, 't'), 'and holds pages');
+ok(warm($node, 't'), 'the leased memory holds pages');
 my $content = content($node, 't');
 ($leases, $pages) = (leases(), tier_pages($node, 't'));
 
 my $nobody = PostgreSQL::Test::Cluster::get_free_port();
 set(broker => "http://127.0.0.1:$nobody");
 stays('nobody there', qr/LOG: .*could not turn to broker "http:\S+:$nobody"/);
-log_tells($node, $offset, qr/DETAIL: .*\Q@{[ $broker->url ]}\E.* stays in use/, 'nobody there: it tells what is used');
+log_tells($node, $offset, qr/DETAIL: .*\Q@{[ $broker->url ]}\E.* stays in use/, 'nobody there: the log says which broker is used');
 like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
-	qr/could not turn to broker "http:\S+:$nobody": /, 'nobody there: so does the view');
+	qr/could not turn to broker "http:\S+:$nobody": /, 'nobody there: the view reports it');
 
 $broker2->freeze;
 set(broker => $broker2->url);
 stays('it hangs', qr/LOG: .*could not turn to broker "\Q@{[ $broker2->url ]}\E"/);
 $broker2->thaw;
-ok( wait_for('the log', sub { log_count(qr/token/) > 0 }, 30), 'it wants a token');
+ok( wait_for('the log', sub { log_count(qr/token/) > 0 }, 30), 'a broker that wants a token: the log reports it');
 wait_renewed($node);
-is(leases(), $leases, 'without one the leases stay');
-is(log_count(qr/could not turn to broker \S+ it wants a token/), 1, 'the log tells once');
+is(leases(), $leases, 'a broker that wants a token: without one the leases stay');
+is(log_count(qr/could not turn to broker \S+ it wants a token/), 1, 'a broker that wants a token: the log reports it once');
 
 set(broker => 'http://' . $donor->address);
 stays('not a broker', qr/LOG: .*could not turn to broker/);
@@ -98,7 +98,7 @@ stays('not a broker', qr/LOG: .*could not turn to broker/);
 set(broker => $broker->url . '/');
 wait_renewed($node);
 is(leases(), $leases, 'back to the first: the leases are the same');
-is(tier_pages($node, 't'), $pages, 'with all pages');
+is(tier_pages($node, 't'), $pages, 'back to the first: all pages are in the tier');
 
 # A broker that works, and spilled data that has to go with it.
 my $session = $node->background_psql('postgres', on_error_stop => 0);
@@ -116,21 +116,21 @@ ok( wait_for(
 		},
 		60),
 	'a broker that works is taken');
-ok(wait_leased($node, 64), 'with its memory');
-is($session->query('MOVE FORWARD ALL FROM c'), '', 'what was spilled is there');
-is($session->{stderr}, '', 'without an error');
+ok(wait_leased($node, 64), 'the other broker lends its memory');
+is($session->query('MOVE FORWARD ALL FROM c'), '', 'spilled data is read without an error');
+is($session->{stderr}, '', 'the session has no error');
 $session->query('COMMIT');
 $session->quit;
 is(counter($node, 'spill.lost'), 0, 'nothing was lost');
 is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, 'the first broker has no lease left');
 is(content($node, 't'), $content, 'pages are right');
-ok(warm($node, 't'), 'and in the tier again');
+ok(warm($node, 't'), 'pages are in the tier of the other broker');
 is_clean($node);
 
 # Without anything to lose, another broker is taken at once, be it there or not.
 $broker2->kill9;
 set(broker => $broker->url, token_file => '');
-ok(wait_leased($node, 64), 'from a broker that is gone to one that is there');
+ok(wait_leased($node, 64), 'from an unreachable broker to a reachable one');
 $node->stop;
 
 done_testing();

@@ -104,20 +104,20 @@ my $node = new_cluster(
 	conf => "remote_bp.lease_ttl = '${TTL_MS}ms'\nremote_bp.broker = 'http://127.0.0.1:" . $listener->sockport . "'\n");
 
 ok(wait_for('the waves', sub { events('wave') >= $WAVES }, 180), 'donors get back what they ask for');
-is(events('released'), $WAVES * $DONORS * 2, 'that, and no more');
+is(events('released'), $WAVES * $DONORS * 2, 'donors get back no more than they ask for');
 is(events('lease'), 1, 'the lease was held all the time');
 my $log = log_since($node);
-unlike($log, qr/could not be renewed in time/, 'and never past its deadline');
+unlike($log, qr/could not be renewed in time/, 'the lease was never held past its deadline');
 
 my $left = $DONORS * ($REGIONS - 2 * $WAVES);
 ok(wait_for('the rest', sub { $node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_leases') == $left }, 60),
 	'the rest is in use');
-is($node->safe_psql('postgres', 'SELECT sum(leased_bytes) FROM remote_bp_stat_donors'), $left * 2 * $GB, 'of all donors');
+is($node->safe_psql('postgres', 'SELECT sum(leased_bytes) FROM remote_bp_stat_donors'), $left * 2 * $GB, 'the leases of all donors are in use');
 is( wait_for('all slots', sub {
 		my $free = $node->safe_psql('postgres', 'SELECT free_pages FROM remote_bp_stat');
 		$free == $left * 2 * $GB / 8192 ? $free : 0;
 	}, 60),
-	$left * 2 * $GB / 8192, 'and all of it is brought into use');
+	$left * 2 * $GB / 8192, 'all slots of the rest are free');
 
 $node->stop;
 kill 'KILL', $pid;

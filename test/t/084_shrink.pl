@@ -42,19 +42,19 @@ cmp_ok($before, '>', 3600, 'the tier holds the table');
 ok(resize(64), 'shrunk to a half');
 my $after = tier_pages($node, 't');
 note(join ' ', map { "$_ " . counter($node, $_) } qw(evictions pushes_failed pushes_no_slot pushes_stale drops_full));
-cmp_ok($after, '>=', $before * 0.97, 'what fits is kept');
+cmp_ok($after, '>=', $before * 0.97, 'pages that fit are kept');
 is(donors(), join(', ', 32 * $MB . ' one', 32 * $MB . ' two'), 'both donors keep their share');
 evict_buffers($node);
 my $c = counters($node);
 is(content($node, 't'), $content, 'the table is what it was');
 my $d = counters($node);
-cmp_ok($d->{hits} + $d->{staged_hits} - $c->{hits} - $c->{staged_hits}, '>=', $before * 0.9, 'and comes from the tier');
+cmp_ok($d->{hits} + $d->{staged_hits} - $c->{hits} - $c->{staged_hits}, '>=', $before * 0.9, 'the table is read from the tier');
 
 # What does not fit goes; what was read stays, since all of it was.
 ok(resize(32), 'shrunk to what is too small');
 cmp_ok($node->safe_psql('postgres', 'SELECT remote_pages FROM remote_bp_stat'), '<=', 32 * $MB / 8192, 'no more than there is room for');
-cmp_ok(tier_pages($node, 't'), '>', 1000, 'it is not empty');
-is(donors(), join(', ', 16 * $MB . ' one', 16 * $MB . ' two'), 'on both donors');
+cmp_ok(tier_pages($node, 't'), '>', 1000, 'the tier is not empty');
+is(donors(), join(', ', 16 * $MB . ' one', 16 * $MB . ' two'), 'both donors lend the rest');
 is(content($node, 't'), $content, 'the table is what it was');
 
 # A donor that does not answer: its memory goes back all the same.

@@ -48,7 +48,7 @@ my @temp1 = ($one, 'temp');
 come_to('128', 'the first server gets all there is', \@buffer1);
 make_table($one, 'pages', 60);
 my $content = content($one, 'pages');
-ok(warm($one, 'pages'), 'and uses it');
+ok(warm($one, 'pages'), 'the first server uses the memory');
 
 $one->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.temp_tier_size = '64MB'");
 $one->reload;
@@ -66,7 +66,7 @@ my $two = new_cluster('two', %size);
 my @buffer2 = ($two, 'buffer');
 come_to('32 64 32', 'a second server gets its share of what temporary data leaves', \@buffer1, \@temp1, \@buffer2);
 is(content($one, 'pages'), $content, 'the first still has its pages');
-is($one->safe_psql('postgres', $sorted), $sum, 'and sorts');
+is($one->safe_psql('postgres', $sorted), $sum, 'the first server sorts');
 is(counter($one, 'spill.lost'), 0, 'nothing was lost');
 make_table($two, 'pages', 20);
 ok(warm($two, 'pages'), 'the second uses its share');

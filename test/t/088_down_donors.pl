@@ -72,38 +72,38 @@ make_table($node, 't', 6);
 ok(warm($node, 't'), 'pages come from the donor');
 my $row = donor_row($node, 'slow');
 is($row->{state}, 'ok', 'the donor is in use');
-ok($row->{since_ok}, 'since a time that can be');
+ok($row->{since_ok}, "the donor's state has a valid time");
 is($node->safe_psql('postgres', 'SELECT usable, unusable_reason IS NULL FROM remote_bp_stat'),
 	't|t', 'the tier is usable, and there is no reason against it');
 
 my $offset = log_size($node);
 $donor->freeze;
 $row = wait_state($node, 'slow', 'down', 'a stopped donor is down');
-like($row->{last_error}, qr/over tcp.*timed out/, 'the view tells why');
-ok($row->{since_ok}, 'and since when');
-ok($row->{error_at_ok}, 'and when it was');
-wait_log($node, $offset, qr/remote_bp: donor "slow" is down: .*over tcp.*timed out/, 'and the log tells');
+like($row->{last_error}, qr/over tcp.*timed out/, 'the view shows why the donor is down');
+ok($row->{since_ok}, 'the view shows since when the donor is down');
+ok($row->{error_at_ok}, 'the view shows when the error was');
+wait_log($node, $offset, qr/remote_bp: donor "slow" is down: .*over tcp.*timed out/, 'the log reports that the donor is down');
 like(
 	$node->safe_psql('postgres', 'SELECT usable, unusable_reason FROM remote_bp_stat'),
 	qr/^f\|.*"slow".*timed out/,
 	'no donor is left: the tier is not usable, for that reason');
 like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
-	qr/"slow".*timed out/, 'which is the last error, too');
+	qr/"slow".*timed out/, 'the reason is the last error of the tier, too');
 is(lines($node, $offset, qr/donor "slow" is down/), 1, 'once');
 
 $donor->thaw;
-$row = wait_state($node, 'slow', 'ok', 'it goes on, and is used again');
-wait_log($node, $offset, qr/remote_bp: donor "slow" is used again/, 'the log tells that');
-ok(defined $row->{last_error}, 'the last error is still to be seen');
+$row = wait_state($node, 'slow', 'ok', 'the donor goes on, and is used again');
+wait_log($node, $offset, qr/remote_bp: donor "slow" is used again/, 'the log reports that the donor is used again');
+ok(defined $row->{last_error}, 'the view still shows the last error');
 ok(wait_for('the tier', sub { counter($node, 'usable') eq 't' }), 'the tier is usable again');
 
 $offset = log_size($node);
 $donor->kill9;
 $row = wait_state($node, 'slow', 'down', 'a killed donor is down');
 wait_for('the donor to refuse', sub { donor_row($node, 'slow')->{last_error} =~ /could not connect over tcp/ });
-like(donor_row($node, 'slow')->{last_error}, qr/could not connect over tcp/, 'one that refuses connections is told from it');
+like(donor_row($node, 'slow')->{last_error}, qr/could not connect over tcp/, 'a donor that refuses connections has another reason');
 wait_log($node, $offset, qr/remote_bp: donor "slow" is down: .*over tcp/,
-	'and the log tells, though the last such line may not be a minute old');
+	'the log reports another reason, though the last line is less than a minute old');
 $node->stop;
 $broker->stop;
 
@@ -128,28 +128,28 @@ for my $transport ('verbs', 'shm')
 		$offset = 0;
 	}
 	ok( wait_for('the donor to be down', sub { donor_row($node, 'plain')->{state} eq 'down' && (donor_row($node, 'plain')->{last_error} // '') =~ $why }),
-		"$transport: a donor that it does not lead to is down");
-	like(donor_row($node, 'plain')->{last_error}, $why, "$transport: with the reason");
-	wait_log($node, $offset, qr/remote_bp: donor "plain" is down: .*($why)/, "$transport: and the log tells");
+		"$transport: a donor that this transport does not lead to is down");
+	like(donor_row($node, 'plain')->{last_error}, $why, "$transport: the view shows the reason");
+	wait_log($node, $offset, qr/remote_bp: donor "plain" is down: .*($why)/, "$transport: the log reports the reason");
 	my ($usable, $reason, $temp_reason) = split /\|/,
 	  $node->safe_psql('postgres', 'SELECT t.usable, t.unusable_reason, s.unusable_reason FROM remote_bp_stat t, remote_bp_stat_spill s');
 	is($usable, 'f', "$transport: the tier is not usable");
-	like($reason, $why, "$transport: for that reason");
-	like($temp_reason, $why, "$transport: nor is the memory for temporary data");
+	like($reason, $why, "$transport: the tier has that reason");
+	like($temp_reason, $why, "$transport: the memory for temporary data has that reason");
 	my $lines = lines($node, $offset, qr/donor "plain" is down/);
 	content($node, 't');
 	evict_buffers($node);
 	content($node, 't');
-	is(donor_row($node, 'plain')->{state}, 'down', "$transport: and stays so under a load");
-	is(lines($node, $offset, qr/donor "plain" is down/), $lines, "$transport: of which the log says no more");
+	is(donor_row($node, 'plain')->{state}, 'down', "$transport: the donor stays down under a load");
+	is(lines($node, $offset, qr/donor "plain" is down/), $lines, "$transport: the log does not report it again");
 	$offset = log_size($node);
 	set($node, 'transport', "'tcp'");
-	wait_state($node, 'plain', 'ok', "$transport: with another transport it is used");
-	wait_log($node, $offset, qr/remote_bp: donor "plain" is used again/, "$transport: and the log tells");
-	ok(warm($node, 't'), "$transport: pages come from it");
+	wait_state($node, 'plain', 'ok', "$transport: the donor is used with another transport");
+	wait_log($node, $offset, qr/remote_bp: donor "plain" is used again/, "$transport: the log reports that the donor is used again");
+	ok(warm($node, 't'), "$transport: pages come from the donor");
 	is($node->safe_psql('postgres', 'SELECT t.usable, t.unusable_reason IS NULL, s.usable, s.unusable_reason IS NULL
 		FROM remote_bp_stat t, remote_bp_stat_spill s'),
-		't|t|t|t', "$transport: and nothing is said against it");
+		't|t|t|t', "$transport: no reason is left");
 }
 
 #---- no connection left --------------------------------------------------------
@@ -166,7 +166,7 @@ ok( wait_for(
 		}),
 	'more sessions read than there may be connections');
 wait_log($node, $offset, qr/remote_bp: all connections to donor "plain" are taken/, 'the log tells');
-wait_log($node, $offset, qr/remote_bp\.max_connections/, 'by which setting');
+wait_log($node, $offset, qr/remote_bp\.max_connections/, 'the log names the setting that limits connections');
 $_->quit for @sessions;
 is_clean($node);
 $node->stop;

@@ -56,7 +56,7 @@ sub last_error
 }
 
 wait_reason(qr/^remote_bp\.broker is not set$/, 'no broker is set');
-is(last_error(), '', 'which is no error');
+is(last_error(), '', 'a broker that is not set is no error');
 
 my $broker = start_broker(
 	args => [ '--token-file', "$dir/right" ],
@@ -66,7 +66,7 @@ set(broker => "'$url'");
 wait_reason(qr/broker "\Q$url\E".*since.*wants a token.*401/, 'no token');
 set(token_file => "'$dir/wrong'");
 wait_reason(qr/broker "\Q$url\E".*since.*does not accept the token.*401/, 'the wrong token');
-like(last_error(), qr/does not accept the token/, 'is the last error');
+like(last_error(), qr/does not accept the token/, 'the wrong token is the last error');
 set(token_file => "'$dir/none'");
 wait_reason(qr/could not read token file/, 'no such file');
 $node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
@@ -86,14 +86,14 @@ set(buffer_tier_size => "'32MB'", temp_tier_size => "'8MB'");
 wait_reason(undef, 'sizes that are not');
 
 $broker->freeze;
-ok(wait_for('an error', sub { last_error() =~ /could not (renew the|get a) lease|renewed in time/ }), 'the broker hangs: that is the last error');
-wait_reason(qr/broker "\Q$url\E".*since/, 'and when the lease has ended, the reason');
+ok(wait_for('an error', sub { last_error() =~ /could not (renew the|get a) lease|renewed in time/ }), 'a broker that hangs is the last error');
+wait_reason(qr/broker "\Q$url\E".*since/, 'a broker that hangs is the reason when the lease has ended');
 $broker->thaw;
-wait_reason(undef, 'it goes on');
+wait_reason(undef, 'the broker goes on');
 $broker->kill9;
 wait_reason(qr/broker "\Q$url\E".*since/, 'the broker is gone');
 restart_broker($broker);
-wait_reason(undef, 'it is back');
+wait_reason(undef, 'the broker is back');
 is_clean($node, '', no_compare => 1);
 $node->stop;
 

@@ -48,8 +48,8 @@ ok( wait_for(
 	'a session has the only place');
 my $before = tier_pages($node, 't');
 shrink_ok($node, 'no place');
-cmp_ok(tier_pages($node, 't'), '>=', $before * 0.97, 'no place: what fits is kept');
-is(connections($node), 1, 'no place: the session has it still');
+cmp_ok(tier_pages($node, 't'), '>=', $before * 0.97, 'no place: pages that fit are kept');
+is(connections($node), 1, 'no place: the session still has its connection');
 $session->quit;
 is_clean($node);
 $node->stop;
@@ -80,10 +80,10 @@ ok(wait_for('all to be written', sub { $session->query_safe($staged) == 0 }), 'n
 my $pusher = server_process($node, 'remote_bp pusher');
 kill('STOP', $pusher);
 is((ctl($broker, 'drain', 'second'))[0], 0, 'a donor wants its memory back');
-ok(wait_for('64 MB', sub { log_since($node) =~ /the lease now has 64 MB of 128 MB/ }), 'and gets it');
+ok(wait_for('64 MB', sub { log_since($node) =~ /the lease now has 64 MB of 128 MB/ }), 'the donor gets its memory back');
 my $pages = $session->query_safe($staged);
 cmp_ok($pages, '>=', 96, 'pages have been moved to staging');
-cmp_ok($pages, '<=', 128, 'and fill no more than a quarter of it');
+cmp_ok($pages, '<=', 128, 'pages that are moved fill no more than a quarter of staging');
 kill('CONT', $pusher);
 $session->quit;
 is_clean($node);

@@ -64,7 +64,7 @@ my $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query('BEGIN; DECLARE c SCROLL CURSOR FOR WITH w AS MATERIALIZED (SELECT id, t, pad FROM big) SELECT * FROM w');
 my $expected = $session->query(q{SELECT rows_of('c')});
 like($expected, qr/^40000 -?\d+$/, 'a query has spilled');
-cmp_ok(counter($node, 'spill.pages'), '>', 100, 'to a donor');
+cmp_ok(counter($node, 'spill.pages'), '>', 100, 'the query has spilled to a donor');
 my $lease = leases();
 
 # Both settings mistyped; neither is taken.
@@ -72,11 +72,11 @@ my $nobody = 'http://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
 $offset = log_size($node);
 write_token("$dir/used", 'guessed');
 set('broker', $nobody);
-log_has(qr/could not turn to broker "\Q$nobody\E"/, 'mistyped: the broker is not turned to');
+log_has(qr/could not turn to broker "\Q$nobody\E"/, 'mistyped: the worker does not change to the broker');
 restart_worker('mistyped');
-log_has(qr/could not turn to broker "\Q$nobody\E"/, 'mistyped: which tries the other broker as well');
+log_has(qr/could not turn to broker "\Q$nobody\E"/, 'mistyped: the next worker tries the other broker as well');
 ok(wait_renewed($node), 'mistyped: the lease is renewed');
-is(leases(), $lease, 'mistyped: it is the same');
+is(leases(), $lease, 'mistyped: the lease is the same');
 is($session->query(q{SELECT rows_of('c')}), $expected, 'mistyped: spilled data is whole');
 
 # Another broker; but the data cannot be moved, nor can the file be written.
@@ -85,17 +85,17 @@ my @files = map { $node->data_dir . "/$_" } grep { /pgsql_tmp$pid\./ } temp_path
 is(chmod(0400, @files), scalar @files, 'another broker: the real file cannot be opened for writing');
 $offset = log_size($node);
 set('broker', $broker2->url);
-log_has('turning from broker', 'another broker: it is turned to');
+log_has('turning from broker', 'another broker: the worker changes to the broker');
 restart_worker('another broker');
-log_has('turning from broker', 'another broker: which turns to it as well');
+log_has('turning from broker', 'another broker: the next worker changes to the broker as well');
 is(leases(), $lease, 'another broker: the lease is kept at the old one meanwhile');
 is(chmod(0600, @files), scalar @files, 'another broker: the file can be written');
-ok(wait_for('another lease', sub { leases() !~ /\Q$lease\E/ }), 'another broker: when its data was moved, the lease ends');
-ok(wait_temp_leased($node, 16), 'another broker: there is one at the other broker');
+ok(wait_for('another lease', sub { leases() !~ /\Q$lease\E/ }), 'another broker: the old lease ends when its data was moved');
+ok(wait_temp_leased($node, 16), 'another broker: the new broker grants a lease');
 is($session->query(q{SELECT rows_of('c')}), $expected, 'another broker: spilled data is whole');
 is($session->{stderr}, '', 'no error');
 is(scalar @{ http_json($broker, 'GET', '/v1/leases')->{leases} }, 0, 'the first broker has no lease left');
-unlike(log_since($node), qr/are lost with|could not be renewed in time|guessed|correct-horse/, 'the log tells of no loss, and no token');
+unlike(log_since($node), qr/are lost with|could not be renewed in time|guessed|correct-horse/, 'the log reports no loss, and shows no token');
 $session->quit;
 spill_is_clean($node, 'in the end');
 $node->stop;

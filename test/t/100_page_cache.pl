@@ -62,7 +62,7 @@ sub start
 		$expected = content($node, 't');
 	}
 	wait_leased($node);
-	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), $how, "$how: so the page cache is asked");
+	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), $how, "$how: the view shows how the page cache is asked");
 	ok(warm($node, 't', part => 0.9), "$how: the tier has the table");
 	return;
 }
@@ -86,8 +86,8 @@ for my $how ('cachestat', 'mincore')
 	my ($answer, $moved) = moved('on', $content);
 	is($answer, $expected, "$how, on, cached: the rows are right");
 	cmp_ok($moved->{page_cache_first}, '>=', $pages * 0.8, "$how, on, cached: pages come from the page cache, though a donor has them");
-	cmp_ok($moved->{hits}, '<', $pages * 0.1, "$how, on, cached: and not from the donor");
-	cmp_ok($moved->{page_cache_reads}, '>=', $moved->{page_cache_first}, "$how, on, cached: and are counted as such");
+	cmp_ok($moved->{hits}, '<', $pages * 0.1, "$how, on, cached: pages do not come from the donor");
+	cmp_ok($moved->{page_cache_reads}, '>=', $moved->{page_cache_first}, "$how, on, cached: reads are counted as page_cache_reads, too");
 
 	# without comparing, which would read the file, and the kernel ahead of it
 	drop_from_page_cache('t');
@@ -97,7 +97,7 @@ for my $how ('cachestat', 'mincore')
 	if (`stat -f -c %T "${\ $node->data_dir}"` !~ /^(tmpfs|ramfs)/)
 	{
 		cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, on, dropped: pages come from the donor");
-		cmp_ok($moved->{page_cache_first}, '<', $pages * 0.2, "$how, on, dropped: few from the page cache");
+		cmp_ok($moved->{page_cache_first}, '<', $pages * 0.2, "$how, on, dropped: few pages come from the page cache");
 	}
 
 	($answer, $moved) = moved('off', $content);
@@ -125,7 +125,7 @@ for my $how ('cachestat', 'mincore')
 		ok($maps =~ m{/\Q$path\E$}m, 'mincore: the file is mapped');
 		$node->safe_psql('postgres', 'DROP TABLE gone');
 		$session->query('SELECT count(*) FROM pg_class');
-		ok(slurp_file("/proc/$pid/maps") !~ m{/\Q$path\E}, 'mincore: not any more when it is dropped');
+		ok(slurp_file("/proc/$pid/maps") !~ m{/\Q$path\E}, 'mincore: the file is not mapped when it was dropped');
 		$session->quit;
 	}
 	is_clean($node, $how);
@@ -150,7 +150,7 @@ for my $how ('cachestat', 'mincore')
 	evict_buffers($node);
 	cmp_ok(tier_pages($node, 't'), '>=', $pages * 0.8, 'none: pages that were written are in the tier again');
 	$node->safe_psql('postgres', 'ALTER SYSTEM RESET remote_bp.page_cache_first; UPDATE t SET v = v - 1');
-	is(content($node, 't'), $expected, 'none: and are right');
+	is(content($node, 't'), $expected, 'none: pages that were written are right');
 	is_clean($node, 'none');
 	$node->stop;
 }
@@ -167,7 +167,7 @@ for my $how ('cachestat', 'mincore')
 # A filter of system calls that ends the caller ends a child, not the server.
 {
 	start_preloaded($node, 'page_cache', RBP_CACHE => 'deadlycachestat');
-	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), 'mincore', 'deadly cachestat: the server starts, and asks otherwise');
+	is($node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat'), 'mincore', 'deadly cachestat: the server starts, and uses another way');
 	$node->stop;
 }
 
@@ -179,7 +179,7 @@ for my $how ('cachestat', 'mincore')
 	ok(warm($node, 't', part => 0.9), "silent ($asked_by): the tier has the table");
 	my ($answer, $moved) = moved('on', $content);
 	is($answer, $expected, 'silent: the rows are right');
-	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, 'silent: it is not asked');
+	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, 'silent: the page cache is not asked');
 	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, 'silent: pages come from the donor');
 	is_clean($node, 'silent');
 	$node->stop;

@@ -91,19 +91,19 @@ my $from = log_size($node);
 make_donor_slow(1);
 ok(goes_to('files'), 'a slow donor: temporary blocks go to files');
 my $c = counters($node);
-cmp_ok($c->{'spill.file_us'}, '>', 0, 'what a block costs there is shown');
-cmp_ok($c->{'spill.donor_us'}, '>', $c->{'spill.file_us'}, '... and that it is more at donors');
-ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'it is logged');
+cmp_ok($c->{'spill.file_us'}, '>', 0, 'a slow donor: the view shows the time of a block in files');
+cmp_ok($c->{'spill.donor_us'}, '>', $c->{'spill.file_us'}, 'a slow donor: the view shows a longer time at donors');
+ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'a slow donor: the log reports that blocks go to files');
 
 make_files_slow('pgsql_tmp', 1);
 my $full = counters($node);
 ok(wait_for('a file to refuse a block', sub { sort_it(); -e "$slow_files.full" }, 300), 'a full disk: the files take nothing');
-cmp_ok(counter($node, 'spill.writes'), '>', $full->{'spill.writes'}, '... and donors take what costs less there');
+cmp_ok(counter($node, 'spill.writes'), '>', $full->{'spill.writes'}, 'a full disk: donors take blocks that cost less in files');
 
 my $from_again = log_size($node);
 make_donor_slow(0);
 make_files_slow('pgsql_tmp');
-ok(goes_to('donors'), 'a slow disk: they go to donors');
+ok(goes_to('donors'), 'a slow disk: temporary blocks go to donors');
 is($wrong, 0, 'each sort gave the same');
 
 #---- pages ------------------------------------------------------------------------
@@ -125,16 +125,16 @@ $from = log_size($node);
 make_donor_slow(1);
 ok(wait_for('pages to come from the disk', sub { moved(\&read_it, qw(bypassed hits)) }, 300), 'a slow donor: pages are read from disk');
 my $donors = $node->safe_psql('postgres', 'SELECT sum(bypassed) FROM remote_bp_stat_donors');
-cmp_ok($donors, '>', 0, 'which the donor has');
-ok(wait_for('the log', sub { read_it(); log_since($node, $from) =~ /donor "\S+" is slower than the disk/ }, 300), 'it is logged');
+cmp_ok($donors, '>', 0, 'a slow donor: pages are read from disk although the donor has them');
+ok(wait_for('the log', sub { read_it(); log_since($node, $from) =~ /donor "\S+" is slower than the disk/ }, 300), 'a slow donor: the log reports it');
 
 make_donor_slow(0);
 make_files_slow($path);
-ok(wait_for('pages to come from the donor', sub { moved(\&read_it, qw(hits bypassed)) }, 300), 'a slow disk: they come from the donor');
+ok(wait_for('pages to come from the donor', sub { moved(\&read_it, qw(hits bypassed)) }, 300), 'a slow disk: pages come from the donor');
 is($wrong, 0, 'the rows were right each time');
 $session->quit;
 
-ok(wait_for('the log', sub { sort_it(); log_since($node, $from_again) =~ /temporary blocks are written to donors again/ }, 300), 'that temporary blocks went to donors is logged');
+ok(wait_for('the log', sub { sort_it(); log_since($node, $from_again) =~ /temporary blocks are written to donors again/ }, 300), 'the log reports that temporary blocks go to donors again');
 is(counter($node, 'hash_failures'), 0, 'no hash failure');
 is_deeply([ log_troubles($node, 0) ], [], 'the log is quiet');
 $node->stop;

@@ -47,30 +47,30 @@ sub refused
 	reset_counters($node);
 	my $brought = sql(q{SELECT remote_bp_prewarm('t')});
 	is(pages('t'), size('t'), 'all pages of the table are in the tier, whatever that costs');
-	is($brought, size('t'), '... and so many came');
-	cmp_ok(pages('t_id'), '<', 10, '... of the table alone, but for what it has pushed out of shared buffers');
-	is(counter($node, 'drops_full'), 0, 'none was dropped for want of staging');
-	is(sql(q{SELECT remote_bp_prewarm('t')}), 0, 'a second time, there is nothing to bring');
+	is($brought, size('t'), 'the function returns the number of pages');
+	cmp_ok(pages('t_id'), '<', 10, 'prewarming a table loads no page of its index, except those evicted from shared buffers');
+	is(counter($node, 'drops_full'), 0, 'no page is dropped because staging is full');
+	is(sql(q{SELECT remote_bp_prewarm('t')}), 0, 'prewarming again loads nothing');
 
 	evict_buffers($node);
 	evict('t');
-	is(sql(q{SELECT remote_bp_prewarm('t', first_block => 100, last_block => 199)}), 100, 'a part of it');
-	is(pages('t'), 100, '... and no more');
-	is(sql(q{SELECT remote_bp_prewarm('t', first_block => 150)}), size('t') - 200, 'to the end');
-	is(sql(q{SELECT remote_bp_prewarm('t', last_block => 149)}), 100, 'from the start');
+	is(sql(q{SELECT remote_bp_prewarm('t', first_block => 100, last_block => 199)}), 100, 'a part of the table is loaded');
+	is(pages('t'), 100, 'no page outside of the part is loaded');
+	is(sql(q{SELECT remote_bp_prewarm('t', first_block => 150)}), size('t') - 200, 'the part from a block to the end is loaded');
+	is(sql(q{SELECT remote_bp_prewarm('t', last_block => 149)}), 100, 'the part from the start to a block is loaded');
 
 	evict_buffers($node);
 	evict('t', 't_id');
-	is(sql(q{SELECT remote_bp_prewarm('t', include_indexes => true)}), size('t') + size('t_id'), 'with its index');
-	is(pages('t_id'), size('t_id'), '... which is there, too');
-	is(sql(q{SELECT remote_bp_prewarm('t', fork => 'fsm')}), size('t', 'fsm'), 'another fork');
+	is(sql(q{SELECT remote_bp_prewarm('t', include_indexes => true)}), size('t') + size('t_id'), 'the table is loaded with its index');
+	is(pages('t_id'), size('t_id'), 'the index is in the tier');
+	is(sql(q{SELECT remote_bp_prewarm('t', fork => 'fsm')}), size('t', 'fsm'), 'another fork is loaded');
 
 	sql(q{SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SELECT remote_bp_prewarm('t')});
 	evict_buffers($node);
 	reset_counters($node);
 	is($node->safe_psql('postgres', 'SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; ' . "SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t t"),
-		$expected, 'its content');
-	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, '... is read from the tier');
+		$expected, 'the content of the prewarmed table is right');
+	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, 'the prewarmed table is read from the tier');
 }
 
 # What is in shared buffers already, read when it was not worth a claim, too
@@ -79,14 +79,14 @@ sub refused
 	evict_buffers($node);
 	sql(q{SELECT sum(v) FROM small}) for 1 .. 3;
 	evict('small');
-	is(sql(q{SELECT remote_bp_prewarm('small')}), size('small'), 'pages that are in shared buffers');
+	is(sql(q{SELECT remote_bp_prewarm('small')}), size('small'), 'pages that are in shared buffers are loaded into the tier');
 	sql(q{UPDATE small SET v = 1});
 	sql(q{SELECT remote_bp_prewarm('small')});
 	evict_buffers($node);
-	is(sql(q{SELECT min(v), max(v) FROM small}), '1|1', '... and those that are dirty there stay so');
+	is(sql(q{SELECT min(v), max(v) FROM small}), '1|1', 'dirty pages in shared buffers are left as they are');
 	sql('CHECKPOINT');
 	sql(q{SELECT remote_bp_prewarm('small')});
-	is(pages('small'), size('small'), '... until they are written');
+	is(pages('small'), size('small'), 'dirty pages are in the tier when they were written');
 }
 
 #---- into shared buffers ----------------------------------------------------------
@@ -96,33 +96,33 @@ sub refused
 	evict_buffers($node);
 	reset_counters($node);
 	my $read = sql(q{SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)});
-	cmp_ok($read, '>', 90, 'into shared buffers');
-	cmp_ok(counter($node, 'hits + staged_hits'), '>=', $read, '... from the tier, where it has them');
-	is(sql(q{SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)}), 0, '... where they are then');
+	cmp_ok($read, '>', 90, 'pages are loaded into shared buffers');
+	cmp_ok(counter($node, 'hits + staged_hits'), '>=', $read, 'pages come into shared buffers from the tier');
+	is(sql(q{SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)}), 0, 'pages that are in shared buffers are not loaded again');
 }
 
 #---- what is not possible ---------------------------------------------------------
 
 sql(q{CREATE VIEW v AS SELECT 1; CREATE TABLE parted (i int) PARTITION BY LIST (i); CREATE ROLE nobody; CREATE ROLE reader; GRANT SELECT ON t TO reader; CREATE TABLE empty (i int)});
-like(refused(q{SELECT remote_bp_prewarm('v')}), qr/"v" does not have storage/, 'a view');
-like(refused(q{SELECT remote_bp_prewarm('parted')}), qr/does not have storage.*partitions instead/s, 'a partitioned table');
-like(refused(q{CREATE TEMP TABLE x AS SELECT 1; SELECT remote_bp_prewarm('x')}), qr/"x" is temporary/, 'a temporary table');
-like(refused(q{SELECT remote_bp_prewarm('t', 'attic')}), qr/invalid prewarm mode "attic"/, 'a mode that there is not');
-like(refused(q{SELECT remote_bp_prewarm('t', fork => 'spoon')}), qr/invalid fork name/, 'a fork that there is not');
-like(refused(q{SELECT remote_bp_prewarm('t', fork => 'init')}), qr/fork "init" does not exist/, '... or not of this table');
-like(refused(q{SELECT remote_bp_prewarm('t', first_block => 1000000)}), qr/first_block must be between 0 and/, 'a block behind the end');
-like(refused(q{SELECT remote_bp_prewarm('t', last_block => -1)}), qr/last_block must be between 0 and/, '... before the start');
-like(refused(q{SELECT remote_bp_prewarm('t', NULL)}), qr/cannot be null/, 'a null');
-like(refused(q{SELECT remote_bp_prewarm('t')}, 'nobody'), qr/permission denied for table t/, 'who may not read it');
-like(refused(q{SELECT remote_bp_prewarm('t_id')}, 'nobody'), qr/permission denied for index t_id/, '... nor its index');
-is(refused(q{SELECT remote_bp_prewarm('t_id')}, 'reader'), '', 'who may read the table may prewarm its index');
-like(refused(q{SELECT * FROM remote_bp_prewarm_progress}, 'nobody'), qr/permission denied/, 'progress is for pg_monitor');
+like(refused(q{SELECT remote_bp_prewarm('v')}), qr/"v" does not have storage/, 'a view is refused');
+like(refused(q{SELECT remote_bp_prewarm('parted')}), qr/does not have storage.*partitions instead/s, 'a partitioned table is refused');
+like(refused(q{CREATE TEMP TABLE x AS SELECT 1; SELECT remote_bp_prewarm('x')}), qr/"x" is temporary/, 'a temporary table is refused');
+like(refused(q{SELECT remote_bp_prewarm('t', 'attic')}), qr/invalid prewarm mode "attic"/, 'an invalid mode is refused');
+like(refused(q{SELECT remote_bp_prewarm('t', fork => 'spoon')}), qr/invalid fork name/, 'an invalid fork is refused');
+like(refused(q{SELECT remote_bp_prewarm('t', fork => 'init')}), qr/fork "init" does not exist/, 'a fork that the table does not have is refused');
+like(refused(q{SELECT remote_bp_prewarm('t', first_block => 1000000)}), qr/first_block must be between 0 and/, 'a block behind the end is refused');
+like(refused(q{SELECT remote_bp_prewarm('t', last_block => -1)}), qr/last_block must be between 0 and/, 'a block before the start is refused');
+like(refused(q{SELECT remote_bp_prewarm('t', NULL)}), qr/cannot be null/, 'a null is refused');
+like(refused(q{SELECT remote_bp_prewarm('t')}, 'nobody'), qr/permission denied for table t/, 'a table is refused to a role without SELECT');
+like(refused(q{SELECT remote_bp_prewarm('t_id')}, 'nobody'), qr/permission denied for index t_id/, 'an index is refused to a role without SELECT on its table');
+is(refused(q{SELECT remote_bp_prewarm('t_id')}, 'reader'), '', 'a role with SELECT on the table can prewarm its index');
+like(refused(q{SELECT * FROM remote_bp_prewarm_progress}, 'nobody'), qr/permission denied/, 'the progress view is for pg_monitor');
 is(sql(q{SELECT remote_bp_prewarm('empty')}), 0, 'an empty table');
 sql(q{ALTER SYSTEM SET remote_bp.enabled = off});
 $node->reload;
 $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'off');
-like(refused(q{SELECT remote_bp_prewarm('t')}), qr/there is no tier to prewarm: remote_bp.enabled is off/, 'without a tier, the reason is told');
-is(refused(q{SELECT remote_bp_prewarm('t', 'buffers')}), '', '... but shared buffers are there');
+like(refused(q{SELECT remote_bp_prewarm('t')}), qr/there is no tier to prewarm: remote_bp.enabled is off/, 'without a tier, the error gives the reason');
+is(refused(q{SELECT remote_bp_prewarm('t', 'buffers')}), '', 'without a tier, shared buffers can be prewarmed');
 sql(q{ALTER SYSTEM RESET remote_bp.enabled});
 $node->reload;
 $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
@@ -135,12 +135,12 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	$builder->query_until(qr/begun/, "\\echo begun\nCREATE INDEX CONCURRENTLY small_v ON small (v);\n");
 	$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_index WHERE indexrelid = to_regclass('small_v') AND NOT indisready}) or BAIL_OUT('no index');
 	like(refused(q{SELECT remote_bp_prewarm('small_v', 'buffers')}), qr/index "small_v" is being built/, 'an index that is being built');
-	is(refused(q{SELECT remote_bp_prewarm('small', 'buffers', include_indexes => true); SELECT remote_bp_prewarm('small', include_indexes => true)}), '', '... is left out');
+	is(refused(q{SELECT remote_bp_prewarm('small', 'buffers', include_indexes => true); SELECT remote_bp_prewarm('small', include_indexes => true)}), '', 'an index that is being built is left out');
 	$holder->query('COMMIT');
 	$holder->quit;
 	$builder->quit;
-	is(sql(q{SET enable_seqscan = off; SELECT count(*) FROM small WHERE v = 1}), 1024, '... and is what it should be in the end');
-	cmp_ok(sql(q{SELECT remote_bp_prewarm('small_v', 'buffers') + remote_bp_prewarm('small_v')}), '>', 0, '... when it can be prewarmed');
+	is(sql(q{SET enable_seqscan = off; SELECT count(*) FROM small WHERE v = 1}), 1024, 'an index that was being built is right in the end');
+	cmp_ok(sql(q{SELECT remote_bp_prewarm('small_v', 'buffers') + remote_bp_prewarm('small_v')}), '>', 0, 'an index that is built can be prewarmed');
 }
 
 #---- progress, cancelling -----------------------------------------------------------
@@ -157,17 +157,17 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 				'a prewarm that waits',
 				sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 },
 				60),
-			"$how: it waits for room in staging");
+			"$how: prewarm waits for room in staging");
 		my $row = sql(q{SELECT relation, fork, mode, blocks_done > 0, blocks_done < blocks_total, blocks_total = pg_relation_size('t') / 8192, datid = (SELECT oid FROM pg_database WHERE datname = current_database()) FROM remote_bp_prewarm_progress});
-		is($row, 't|main|tier|t|t|t|t', "$how: and shows what it is at");
+		is($row, 't|main|tier|t|t|t|t', "$how: the progress view shows the relation");
 		sql("SELECT pg_${how}_backend(pid) FROM remote_bp_prewarm_progress");
 		ok( wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60),
-			"$how: it ends, and is shown no more");
+			"$how: prewarm ends, and the progress view is empty");
 		eval { $session->quit };
 	}
 	kill('CONT', $pusher);
-	cmp_ok(sql(q{SELECT remote_bp_prewarm('t')}), '>', 0, 'another one does the rest');
-	is(pages('t'), size('t'), '... which is all');
+	cmp_ok(sql(q{SELECT remote_bp_prewarm('t')}), '>', 0, 'another call loads the rest');
+	is(pages('t'), size('t'), 'another call loads all of the rest');
 }
 
 #---- sessions that use the tier less -----------------------------------------------------
@@ -185,15 +185,15 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	evict_buffers($node);
 	reset_counters($node);
 	sql("$read SET remote_bp.use_tier = read; $all");
-	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, '... but it reads from the tier');
+	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, 'use_tier = read: the session reads from the tier');
 	evict_buffers($node);
 	reset_counters($node);
 	sql("$read SET remote_bp.use_tier = off; $all");
-	cmp_ok(counter($node, 'hits + staged_hits'), '<', 100, 'use_tier = off: it does not');
-	like(refused(q{SET remote_bp.use_tier = off; SELECT remote_bp_prewarm('t')}), qr/no tier to prewarm: remote_bp.use_tier is off/, '... nor prewarm it');
+	cmp_ok(counter($node, 'hits + staged_hits'), '<', 100, 'use_tier = off: the session does not read from the tier');
+	like(refused(q{SET remote_bp.use_tier = off; SELECT remote_bp_prewarm('t')}), qr/no tier to prewarm: remote_bp.use_tier is off/, 'use_tier = off: the session cannot prewarm the tier');
 	my $before = pages('t');
 	sql('SET remote_bp.use_tier = off; UPDATE t SET v = v + 1 WHERE id <= 80; CHECKPOINT');
-	cmp_ok(pages('t'), '<', $before, '... but what it writes is not left there');
+	cmp_ok(pages('t'), '<', $before, 'use_tier = off: writes of the session invalidate pages');
 	is(refused(q{CREATE ROLE dumper LOGIN; ALTER ROLE dumper SET remote_bp.use_tier = read}), '', 'a role has it');
 }
 
@@ -207,11 +207,11 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	evict('t', 't_id', 'big', 'small', 'rbp_ballast');
 	$node->poll_query_until('postgres', q{SELECT pg_stat_get_blocks_fetched('t'::regclass) > 0});
 	my $evictions = counter($node, 'evictions');
-	cmp_ok(sql('SELECT remote_bp_prewarm_database()'), '>', size('t'), 'the database');
-	cmp_ok(pages('t'), '>=', size('t') * 0.98, '... what is read most first');
-	cmp_ok(counter($node, 'remote_pages + staged_pages'), '>', counter($node, 'online_pages') * 0.9, '... until the tier is full');
-	cmp_ok(pages('big'), '<', size('big'), '... which it is before everything is in it');
-	cmp_ok(counter($node, 'evictions') - $evictions, '<', counter($node, 'online_pages') / 20, '... and hardly anything is given up for it');
+	cmp_ok(sql('SELECT remote_bp_prewarm_database()'), '>', size('t'), 'the database is loaded');
+	cmp_ok(pages('t'), '>=', size('t') * 0.98, 'the database: the most read table is loaded first');
+	cmp_ok(counter($node, 'remote_pages + staged_pages'), '>', counter($node, 'online_pages') * 0.9, 'the database: the tier is full');
+	cmp_ok(pages('big'), '<', size('big'), 'the database: the tier is full before all is loaded');
+	cmp_ok(counter($node, 'evictions') - $evictions, '<', counter($node, 'online_pages') / 20, 'the database: hardly any page is evicted');
 	evict('big');
 }
 
@@ -228,7 +228,7 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	}
 	$pgbench->finish_ok('prewarm all the time');
 	cmp_ok(counter($node, 'compared'), '>', 0, 'pages were compared with the disk');
-	is(counter($node, 'mismatches'), 0, '... and none was different');
+	is(counter($node, 'mismatches'), 0, 'no page is different from the disk');
 }
 
 is_clean($node);

@@ -116,9 +116,9 @@ sub kept_ok
 {
 	sql(q{SELECT remote_bp_set_policy('t', 'keep')});
 	ok(all_held('t'), 'a table that is to be kept is loaded by itself') or diag(shown('t'));
-	is(sql(q{SELECT string_agg(relation::text, ' ' ORDER BY relation::text COLLATE "C") FROM remote_bp_policies WHERE set_on = 't'::regclass AND relation::text NOT LIKE 'pg_toast%'}), 't t_pkey', '... with its index');
-	ok(wait_for('all of it', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE reason IS NOT NULL OR pages_held <> pages_wanted}) == 0 }, 60), '... of which nothing is missing in the end') or diag(shown('t'));
-	cmp_ok(counter($node, 'kept_pages'), '>=', 1024, '... which is counted');
+	is(sql(q{SELECT string_agg(relation::text, ' ' ORDER BY relation::text COLLATE "C") FROM remote_bp_policies WHERE set_on = 't'::regclass AND relation::text NOT LIKE 'pg_toast%'}), 't t_pkey', 'a policy includes the index');
+	ok(wait_for('all of it', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE reason IS NOT NULL OR pages_held <> pages_wanted}) == 0 }, 60), 'no page of the kept relations is missing in the end') or diag(shown('t'));
+	cmp_ok(counter($node, 'kept_pages'), '>=', 1024, 'kept pages are counted');
 	my $evictions = counter($node, 'evictions');
 	ok(wait_for('evictions', sub { sweep(); counter($node, 'evictions') > $evictions + 10000 }, 120), 'a load sweeps the tier');
 	kept_ok('t', 'keep');
@@ -171,8 +171,8 @@ SQL
 	cmp_ok(hits('parted_1') + hits('parted_2'), '>=', 0.95 * sql(q{SELECT (pg_relation_size('parted_1') + pg_relation_size('parted_2')) / 8192}), 'partitions: hits');
 	is($sweeper_failed, 0, 'the load has swept all the time');
 	sql('DROP TABLE parted_1');
-	ok(wait_for('a dropped partition', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'parted'::regclass AND reason IS NOT NULL}) == 0 }, 60), 'a partition that is dropped is no matter');
-	is(counter($node, 'mismatches'), 0, 'no page was wrong');
+	ok(wait_for('a dropped partition', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'parted'::regclass AND reason IS NOT NULL}) == 0 }, 60), 'a partition that is dropped does no harm');
+	is(counter($node, 'mismatches'), 0, 'no page is different from the disk');
 }
 
 #---- which policy counts; what is not possible -------------------------------------------
@@ -182,33 +182,33 @@ SQL
 	is(sql(q{SELECT relation, policy, set_on FROM remote_bp_policies WHERE relation::text LIKE 'parted_2%' ORDER BY relation::text COLLATE "C"}),
 		"parted_2|keep|parted_2\nparted_2_id_idx|none|parted_2", 'the closest policy counts');
 	sql(q{SELECT remote_bp_set_policy('parted_2', 'default')});
-	is(sql(q{SELECT policy, set_on FROM remote_bp_policies WHERE relation = 'parted_2'::regclass}), 'none|parted', 'without it, the one above');
+	is(sql(q{SELECT policy, set_on FROM remote_bp_policies WHERE relation = 'parted_2'::regclass}), 'none|parted', 'without a policy of its own, the one above counts');
 	sql(q{ALTER INDEX parted_2_id_idx RENAME TO other_name});
-	is(sql(q{SELECT relation IS NULL, reason FROM remote_bp_policies WHERE set_on = 'parted_2'::regclass}), 't|there is no index "parted_2_id_idx"', 'an index that was renamed is told');
+	is(sql(q{SELECT relation IS NULL, reason FROM remote_bp_policies WHERE set_on = 'parted_2'::regclass}), 't|there is no index "parted_2_id_idx"', 'the view shows a policy of an index that was renamed');
 	sql(q{ALTER INDEX other_name RENAME TO parted_2_id_idx; SELECT remote_bp_set_policy('parted_2_id_idx', 'default'); SELECT remote_bp_set_policy('parted', 'default')});
-	is(sql(q{SELECT count(*) FROM remote_bp_policy WHERE relation::text LIKE 'parted%'}), 0, 'default leaves nothing behind');
-	is(sql(q{SELECT count(*) FROM remote_bp_policy WHERE relation NOT IN (SELECT oid FROM pg_class)}), 0, '... nor of tables that were dropped');
+	is(sql(q{SELECT count(*) FROM remote_bp_policy WHERE relation::text LIKE 'parted%'}), 0, 'the policy default leaves no row');
+	is(sql(q{SELECT count(*) FROM remote_bp_policy WHERE relation NOT IN (SELECT oid FROM pg_class)}), 0, 'dropped tables leave no row');
 	sql(q{ALTER TABLE toasted RENAME TO renamed});
 	is(sql(q{SELECT relation FROM remote_bp_policy WHERE relation = 'renamed'::regclass}), 'renamed', 'a table that is renamed keeps its policy');
 	sql('DROP TABLE renamed');
-	is(sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on NOT IN (SELECT oid FROM pg_class)}), 0, 'one that is dropped is not shown');
-	unlike($node->safe_psql('postgres', q{COPY (SELECT extcondition FROM pg_extension WHERE extname = 'remote_bp') TO STDOUT}), qr/^\\N/, '... nor dumped');
+	is(sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on NOT IN (SELECT oid FROM pg_class)}), 0, 'a table that was dropped is not shown');
+	unlike($node->safe_psql('postgres', q{COPY (SELECT extcondition FROM pg_extension WHERE extname = 'remote_bp') TO STDOUT}), qr/^\\N/, 'a policy of a table that was dropped is not dumped');
 
 	sql(q{CREATE VIEW v AS SELECT 1; CREATE ROLE owner; CREATE ROLE nobody; CREATE TABLE owned (i int); ALTER TABLE owned OWNER TO owner; CREATE INDEX owned_i ON owned (i); GRANT CREATE ON SCHEMA public TO owner; CREATE SEQUENCE s});
-	like(refused(q{SELECT remote_bp_set_policy('v', 'keep')}), qr/policies are set on tables, materialized views and indexes/, 'a view');
-	like(refused(q{SELECT remote_bp_set_policy('s', 'keep')}), qr/policies are set on tables/, 'a sequence');
-	like(refused(q{CREATE TEMP TABLE x AS SELECT 1; SELECT remote_bp_set_policy('x', 'keep')}), qr/"x" is temporary/, 'a temporary table');
-	like(refused(q{SELECT remote_bp_set_policy('pg_database', 'keep')}), qr/shared by all databases/, 'a shared catalog');
+	like(refused(q{SELECT remote_bp_set_policy('v', 'keep')}), qr/policies are set on tables, materialized views and indexes/, 'a view is refused');
+	like(refused(q{SELECT remote_bp_set_policy('s', 'keep')}), qr/policies are set on tables/, 'a sequence is refused');
+	like(refused(q{CREATE TEMP TABLE x AS SELECT 1; SELECT remote_bp_set_policy('x', 'keep')}), qr/"x" is temporary/, 'a temporary table is refused');
+	like(refused(q{SELECT remote_bp_set_policy('pg_database', 'keep')}), qr/shared by all databases/, 'a shared catalog is refused');
 	like(refused(q{SELECT remote_bp_set_policy((SELECT reltoastrelid FROM pg_class WHERE oid = 'mv'::regclass), 'keep')}), qr/cannot set a policy on TOAST relation/, 'a TOAST table');
-	like(refused(q{SELECT remote_bp_set_policy('t', 'hold')}), qr/invalid policy "hold"/, 'a policy that there is not');
-	like(refused(q{SELECT remote_bp_set_policy('t', NULL)}), qr/cannot be null/, 'a null');
-	like(refused(q{SELECT remote_bp_set_policy('t', 'keep')}, 'nobody'), qr/must be owner of table t/, 'who does not own it');
+	like(refused(q{SELECT remote_bp_set_policy('t', 'hold')}), qr/invalid policy "hold"/, 'an invalid policy is refused');
+	like(refused(q{SELECT remote_bp_set_policy('t', NULL)}), qr/cannot be null/, 'a null is refused');
+	like(refused(q{SELECT remote_bp_set_policy('t', 'keep')}, 'nobody'), qr/must be owner of table t/, 'a policy is refused to a role that does not own the table');
 	is(refused(q{SELECT remote_bp_set_policy('owned', 'keep'); SELECT remote_bp_set_policy('owned_i', 'none'); SELECT * FROM remote_bp_policies}, 'owner'), '', 'an owner may, and sees it');
-	like(refused(q{DELETE FROM remote_bp_policy}, 'owner'), qr/permission denied/, '... but not write the table');
-	like(refused(q{SELECT remote_bp_set_database_limit('postgres', 1)}, 'owner'), qr/permission denied/, 'limits are not for owners');
-	like(refused(q{SET remote_bp.exclude_tablespaces = 'pg_default'}), qr/cannot be changed now/, 'nor tablespaces for sessions');
+	like(refused(q{DELETE FROM remote_bp_policy}, 'owner'), qr/permission denied/, 'the owner of a table cannot write remote_bp_policy');
+	like(refused(q{SELECT remote_bp_set_database_limit('postgres', 1)}, 'owner'), qr/permission denied/, 'owners of tables cannot set limits');
+	like(refused(q{SET remote_bp.exclude_tablespaces = 'pg_default'}), qr/cannot be changed now/, 'a session cannot exclude tablespaces');
 	is(refused(q{BEGIN; SELECT remote_bp_set_policy('owned', 'none'); ROLLBACK}), '', 'a policy that is rolled back');
-	is(sql(q{SELECT policy FROM remote_bp_policies WHERE relation = 'owned'::regclass}), 'keep', '... was never set');
+	is(sql(q{SELECT policy FROM remote_bp_policies WHERE relation = 'owned'::regclass}), 'keep', 'a policy that is rolled back is not set');
 }
 
 #---- none ---------------------------------------------------------------------------
@@ -219,17 +219,17 @@ SQL
 	sql(q{SELECT remote_bp_prewarm('log', include_indexes => true)});
 	cmp_ok(pages('log'), '>=', 400, 'a table is in the tier');
 	sql(q{SELECT remote_bp_set_policy('log', 'none')});
-	ok(wait_for('none', sub { pages('log') == 0 && pages('log_id') == 0 }, 60), 'none: it is dropped');
+	ok(wait_for('none', sub { pages('log') == 0 && pages('log_id') == 0 }, 60), 'none: pages of the table are dropped');
 	my $skips = counter($node, 'skips_policy');
 	sql(q{SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM log WHERE id > 0; UPDATE log SET v = v + 1 WHERE id < 1000});
 	sql('CHECKPOINT');
 	evict_buffers($node);
-	is(pages('log') + pages('log_id'), 0, '... and does not come back');
-	cmp_ok(counter($node, 'skips_policy'), '>', $skips + 400, '... as is counted');
+	is(pages('log') + pages('log_id'), 0, 'none: pages of the table do not come back');
+	cmp_ok(counter($node, 'skips_policy'), '>', $skips + 400, 'none: pages that were not captured are counted');
 	like(refused(q{SELECT remote_bp_prewarm('log')}), qr/relation "log" is excluded from the tier/, '... not even by prewarm');
 	sql(q{SELECT remote_bp_set_policy('log', 'default')});
-	ok(wait_for('default', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'log'::regclass}) == 0 && refused(q{SELECT remote_bp_prewarm('log')}) eq '' }, 60), 'default: it may');
-	cmp_ok(pages('log'), '>=', 400, '... and does');
+	ok(wait_for('default', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'log'::regclass}) == 0 && refused(q{SELECT remote_bp_prewarm('log')}) eq '' }, 60), 'default: prewarm accepts the table');
+	cmp_ok(pages('log'), '>=', 400, 'default: prewarm loads the table');
 }
 
 #---- tablespaces --------------------------------------------------------------------
@@ -239,15 +239,15 @@ SQL
 	sql(q{SELECT remote_bp_prewarm('log')});
 	cmp_ok(pages('log'), '>=', 400, 'a table in a tablespace');
 	(sql(q{ALTER SYSTEM SET remote_bp.exclude_tablespaces = 'space, nowhere'}), sql(q{SELECT pg_reload_conf()}));
-	ok(wait_for('excluded', sub { pages('log') == 0 }, 60), '... which is excluded, is dropped');
+	ok(wait_for('excluded', sub { pages('log') == 0 }, 60), 'a tablespace that is excluded: pages are dropped');
 	sql(q{SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT count(pad) FROM log WHERE id > 0});
 	evict_buffers($node);
-	is(pages('log'), 0, '... and does not come back');
+	is(pages('log'), 0, 'a tablespace that is excluded: pages do not come back');
 	like(slurp_file($node->logfile), qr/could not exclude tablespaces: "nowhere"/, 'a tablespace that there is not is told');
-	like(refused(q{ALTER SYSTEM SET remote_bp.exclude_tablespaces = 'a,,b'}), qr/List syntax is invalid/, 'what is no list');
+	like(refused(q{ALTER SYSTEM SET remote_bp.exclude_tablespaces = 'a,,b'}), qr/List syntax is invalid/, 'an invalid list is refused');
 	sql(q{SELECT remote_bp_set_policy('log', 'keep')});
 	ok(all_held('log'), 'a policy of the table comes first') or diag(shown('log'));
-	is(sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'log'::regclass AND relation = 'log_id'::regclass}), 1, '... with its index');
+	is(sql(q{SELECT count(*) FROM remote_bp_policies WHERE set_on = 'log'::regclass AND relation = 'log_id'::regclass}), 1, 'a kept table in an excluded tablespace is kept with its index');
 	sql(q{SELECT remote_bp_set_policy('log', 'default'); ALTER TABLE log SET TABLESPACE pg_default; ALTER TABLE t SET TABLESPACE pg_default; DROP TABLESPACE space});
 	sql(q{ALTER SYSTEM RESET remote_bp.exclude_tablespaces});
 	sql(q{SELECT pg_reload_conf()});
@@ -263,8 +263,8 @@ SQL
 	ok(wait_for('the reason', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE reason LIKE 'no more can be kept%'}) > 0 }, 60), '... with the reason') or diag(shown('t'));
 	ok(wait_for('the log', sub { log_since($node, $size) =~ /of \d+ pages of database "postgres": there is no room for more/ }, 60), '... in the log, too');
 	(sql(q{ALTER SYSTEM RESET remote_bp.keep_max_size}), sql(q{SELECT pg_reload_conf()}));
-	ok(all_held('t'), '... until there is room again') or diag(shown('t'));
-	ok(wait_for('the log', sub { log_since($node, $size) =~ /there is room again for pages of database "postgres"/ }, 60), '... as the log says');
+	ok(all_held('t'), 'keep_max_size: all pages are kept when there is room again') or diag(shown('t'));
+	ok(wait_for('the log', sub { log_since($node, $size) =~ /there is room again for pages of database "postgres"/ }, 60), 'keep_max_size: the log reports that there is room again');
 }
 
 #---- databases ------------------------------------------------------------------------
@@ -276,40 +276,40 @@ SQL
 	sql(q{SELECT remote_bp_set_database_limit('other', 8 * 1024 * 1024)});
 	is(sql(q{SELECT setconfig FROM pg_db_role_setting WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = 'other')}), '{remote_bp.database_limit=8MB}', 'a limit is a setting of the database');
 	sql('SELECT remote_bp_prewarm($$o$$)', 'other');
-	ok(wait_for('the limit', sub { sql(q{SELECT max_bytes FROM remote_bp_databases WHERE database = 'other'}) eq 8 * 1024 * 1024 }, 60), 'it is seen');
+	ok(wait_for('the limit', sub { sql(q{SELECT max_bytes FROM remote_bp_databases WHERE database = 'other'}) eq 8 * 1024 * 1024 }, 60), 'the view shows the limit');
 	ok(wait_for('less', sub { sql(q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'other'}) eq 't' }, 60), 'a database keeps to its limit');
 	my $mine = sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'postgres'});
 	for (1 .. 3)
 	{
 		sql('SELECT count(pad) FROM o', 'other');
-		is(sql(q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'other'}), 't', "... whatever it reads, $_");
+		is(sql(q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'other'}), 't', "a database keeps to its limit, whatever it reads, $_");
 	}
-	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'other'}), '>', 800, '... which it uses');
-	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'postgres'}), '>=', 0.9 * $mine, '... and leaves the rest to others');
+	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'other'}), '>', 800, 'a database uses its limit');
+	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'postgres'}), '>=', 0.9 * $mine, 'a database with a limit leaves the rest to others');
 	make_table($node, 'dear', 4, db => 'other', index => 0);
 	sql(q{SELECT remote_bp_evict('dear'), remote_bp_set_policy('dear', 'keep')}, 'other');
-	ok(wait_for('dear', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted) FROM remote_bp_policies}, 'other') eq 't' }, 60), '... what is to be kept comes in under the limit') or diag(sql('TABLE remote_bp_policies', 'other'));
+	ok(wait_for('dear', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted) FROM remote_bp_policies}, 'other') eq 't' }, 60), 'kept pages are loaded up to the limit of the database') or diag(sql('TABLE remote_bp_policies', 'other'));
 	sql(q{SELECT remote_bp_set_policy('o', 'keep')}, 'other');
-	ok(wait_for('a reason', sub { sql(q{SELECT reason FROM remote_bp_policies WHERE relation = 'o'::regclass}, 'other') eq 'the limit of the database is reached' }, 60), '... and no more than that') or diag(sql('TABLE remote_bp_policies', 'other'));
-	ok(wait_for('less', sub { sql(q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'other'}) eq 't' }, 60), '... which is kept by then, too') or diag(sql('TABLE remote_bp_databases'));
+	ok(wait_for('a reason', sub { sql(q{SELECT reason FROM remote_bp_policies WHERE relation = 'o'::regclass}, 'other') eq 'the limit of the database is reached' }, 60), 'the view shows that the limit of the database is reached') or diag(sql('TABLE remote_bp_policies', 'other'));
+	ok(wait_for('less', sub { sql(q{SELECT bytes <= max_bytes + 1024 * 1024 FROM remote_bp_databases WHERE database = 'other'}) eq 't' }, 60), 'kept pages do not exceed the limit of the database') or diag(sql('TABLE remote_bp_databases'));
 	sql(q{SELECT remote_bp_set_policy('o', 'default'), remote_bp_set_policy('dear', 'default')}, 'other');
 	sql(q{SELECT remote_bp_set_database_limit('other', NULL)});
 	ok(wait_for('no limit', sub { sql(q{SELECT max_bytes IS NULL FROM remote_bp_databases WHERE database = 'other'}) eq 't' }, 60), 'a limit is taken away');
 	sql('SELECT remote_bp_prewarm($$o$$)', 'other');
-	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'other'}), '>', 1100, '... and there may be more');
-	like(refused(q{SELECT remote_bp_set_database_limit('nowhere', 1)}), qr/database "nowhere" does not exist/, 'no such database');
-	like(refused(q{SELECT remote_bp_set_database_limit('other', -1)}), qr/max_bytes must be between/, 'less than nothing');
+	cmp_ok(sql(q{SELECT pages FROM remote_bp_databases WHERE database = 'other'}), '>', 1100, 'a database without a limit can use more');
+	like(refused(q{SELECT remote_bp_set_database_limit('nowhere', 1)}), qr/database "nowhere" does not exist/, 'a database that does not exist is refused');
+	like(refused(q{SELECT remote_bp_set_database_limit('other', -1)}), qr/max_bytes must be between/, 'a negative limit is refused');
 
 	# A database that policies are looked at in can be copied, renamed and dropped.
 	sql(q{CREATE TABLE small AS SELECT generate_series(1, 10000) i; SELECT remote_bp_set_policy('small', 'keep')}, 'other');
 	for (1 .. 5)
 	{
 		is(refused(q{CREATE DATABASE copied TEMPLATE other}), '', "a database with policies is copied, $_");
-		ok(wait_for('the copy', sub { sql(q{SELECT coalesce(sum(pages_held), 0) > 0 FROM remote_bp_policies}, 'copied') eq 't' }, 60), '... and the copy has them, too');
-		is(refused(q{ALTER DATABASE copied RENAME TO renamed}), '', '... which is renamed');
-		is(refused(q{DROP DATABASE renamed}), '', '... and dropped, while it is loaded');
+		ok(wait_for('the copy', sub { sql(q{SELECT coalesce(sum(pages_held), 0) > 0 FROM remote_bp_policies}, 'copied') eq 't' }, 60), 'the copy of a database has its policies');
+		is(refused(q{ALTER DATABASE copied RENAME TO renamed}), '', 'the copy can be renamed while it is loaded');
+		is(refused(q{DROP DATABASE renamed}), '', 'the copy can be dropped while it is loaded');
 	}
-	is(refused('DROP DATABASE other'), '', 'so is the database');
+	is(refused('DROP DATABASE other'), '', 'a database with policies can be dropped');
 }
 
 #---- restart, crash, standby ------------------------------------------------------------
@@ -357,11 +357,11 @@ SQL
 	my $dump = $node->basedir . '/dump';
 	$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '--exclude-table-data=swept', $node->connstr('postgres') ], 'a dump');
 	sql('CREATE DATABASE restored');
-	$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('restored'), $dump ], 'is restored');
+	$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('restored'), $dump ], 'a dump is restored');
 	is(sql('SELECT relation, index_name, policy, include_indexes FROM remote_bp_policy ORDER BY 1::text, 2', 'restored'),
-		sql('SELECT relation, index_name, policy, include_indexes FROM remote_bp_policy ORDER BY 1::text, 2'), '... with its policies');
+		sql('SELECT relation, index_name, policy, include_indexes FROM remote_bp_policy ORDER BY 1::text, 2'), 'a restored dump has its policies');
 	sql('CHECKPOINT');
-	ok(wait_for('the restored', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted * 0.95) AND sum(pages_wanted) > 1000 FROM remote_bp_policies WHERE policy = 'keep'}, 'restored') eq 't' }, 120), '... which are followed') or diag(sql('TABLE remote_bp_policies', 'restored'));
+	ok(wait_for('the restored', sub { sql(q{SELECT bool_and(pages_held >= pages_wanted * 0.95) AND sum(pages_wanted) > 1000 FROM remote_bp_policies WHERE policy = 'keep'}, 'restored') eq 't' }, 120), 'policies of a restored dump are applied') or diag(sql('TABLE remote_bp_policies', 'restored'));
 	sql('DROP DATABASE restored');
 }
 

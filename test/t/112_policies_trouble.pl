@@ -46,11 +46,11 @@ make_table($node, 'u', 1, index => 0);
 	is(sql(q{SELECT DISTINCT reason FROM remote_bp_policies WHERE pages_wanted > 0}), 'not applied yet', '... the view, too');
 	sleep 4;
 	my @told = slurp_file($node->logfile) =~ /no background worker is free/g;
-	is(scalar(@told), 1, '... once');
+	is(scalar(@told), 1, 'the log reports it once');
 	$node->append_conf('postgresql.conf', 'max_worker_processes = 8');
 	$node->restart;
 	wait_leased($node, 64) or BAIL_OUT('no memory');
-	ok(held('t'), 'with more of them, it is loaded');
+	ok(held('t'), 'the table is loaded when there are more workers');
 }
 
 #---- locks ---------------------------------------------------------------------------------
@@ -60,11 +60,11 @@ make_table($node, 'u', 1, index => 0);
 	$holder->query('BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE');
 	sql(q{SELECT remote_bp_evict('u'); SELECT remote_bp_set_policy('u', 'keep')});
 	ok(held('u'), 'beside a relation that is locked, another one is loaded');
-	is(sql(q{SELECT count(*) > 0 FROM remote_bp_policies WHERE relation = 't'::regclass}), 't', '... and the view waits for no lock');
+	is(sql(q{SELECT count(*) > 0 FROM remote_bp_policies WHERE relation = 't'::regclass}), 't', 'the view waits for no lock');
 	$holder->query('TRUNCATE t; INSERT INTO t SELECT i, 0, rpad(i::text, 980, \'z\') FROM generate_series(1, 4096) i; COMMIT');
 	$holder->quit;
 	sql('CHECKPOINT');
-	ok(held('t'), 'when the lock is gone, its new files are');
+	ok(held('t'), 'the new files of a relation are loaded when its lock is released');
 
 	# The worker waits for room in staging, but not with a lock in its hands.
 	my $pusher = server_process($node, 'remote_bp pusher') or BAIL_OUT('no pusher');
@@ -76,17 +76,17 @@ make_table($node, 'u', 1, index => 0);
 	sql(q{SELECT remote_bp_evict('d'), remote_bp_set_policy('d', 'keep')}, 'dropped');
 	ok( wait_for('a worker that waits', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60),
 		'a worker waits for room in staging');
-	is($node->psql('dropped', q{SET lock_timeout = '60s'; ALTER TABLE d ADD COLUMN w int}), 0, '... and a table can be altered');
-	is($node->psql('postgres', q{DROP DATABASE dropped}), 0, '... and a database dropped');
+	is($node->psql('dropped', q{SET lock_timeout = '60s'; ALTER TABLE d ADD COLUMN w int}), 0, 'a table can be altered while the worker waits');
+	is($node->psql('postgres', q{DROP DATABASE dropped}), 0, 'a database can be dropped while its worker waits');
 
 	# terminated
 	make_table($node, 'w', 8, index => 0);
 	sql(q{SELECT remote_bp_evict('w'), remote_bp_set_policy('w', 'keep')});
-	ok(wait_for('a worker', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60), 'another one waits');
+	ok(wait_for('a worker', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60), 'another worker waits');
 	sql(q{SELECT pg_terminate_backend(pid) FROM remote_bp_prewarm_progress});
 	kill('CONT', $pusher);
-	ok(held('w'), 'one that is terminated is followed by another');
-	ok(wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60), '... and all end');
+	ok(held('w'), 'a worker that is terminated is followed by another one');
+	ok(wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60), 'all workers end');
 }
 
 #---- somebody wants the database while its worker starts -----------------------------------------
@@ -123,13 +123,13 @@ for my $statement ('ALTER DATABASE wanted RENAME TO renamed', 'DROP DATABASE wan
 			}, 120),
 		"$statement: the launcher waits for a worker");
 	$session->query_until(qr/begun/, "\\echo begun\n$statement;\n");
-	ok(wait_for('it to wait', sub { $watch->query("$locks AND NOT granted") == 1 }, 60), '... somebody waits for the database');
+	ok(wait_for('it to wait', sub { $watch->query("$locks AND NOT granted") == 1 }, 60), "$statement: the session waits for the database");
 	kill('CONT', $postmaster);
 	ok( wait_for('the name to go', sub { $watch->query(q{SELECT count(*) FROM pg_database WHERE datname = 'wanted'}) == 0 }, 60),
-		'... and gets it before the worker');
+		"$statement: the session gets the database before the worker");
 	$_->quit for $session, $watch;
 	sql('DROP DATABASE IF EXISTS renamed');
-	unlike(log_since($node, $size), qr/FATAL/, '... of which the log has no trouble');
+	unlike(log_since($node, $size), qr/FATAL/, "$statement: the log has no FATAL");
 }
 $node->append_conf('postgresql.conf', "remote_bp.policy_interval = '1s'");
 $node->reload;
@@ -151,9 +151,9 @@ $node->reload;
 	$node->start;
 	wait_leased($node, 64) or BAIL_OUT('no memory');
 	ok(held('w', 2), 'two pages cannot be read: all others are held');
-	log_tells($node, $size, qr/ERROR:  invalid page in block 10 of relation/, '... as the log says');
-	is(sql(q{SELECT pages_wanted - pages_held FROM remote_bp_policies WHERE relation = 'w'::regclass}), 2, '... and the view');
-	ok(held('t'), '... and other relations are');
+	log_tells($node, $size, qr/ERROR:  invalid page in block 10 of relation/, 'the log reports the damaged page');
+	is(sql(q{SELECT pages_wanted - pages_held FROM remote_bp_policies WHERE relation = 'w'::regclass}), 2, 'the view counts the missing pages');
+	ok(held('t'), 'other relations are held');
 	sql('DROP TABLE w');
 }
 
@@ -176,11 +176,11 @@ $node->reload;
 {
 	$donor->signal('KILL');
 	ok(wait_for('nothing kept', sub { counter($node, 'kept_pages') == 0 || counter($node, 'usable') eq 'false' || !counters($node)->{usable} }, 120), 'a donor dies');
-	is(sql('SELECT count(*) FROM t'), 4096, '... and queries go on');
-	ok(wait_for('a reason', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE pages_held < pages_wanted AND reason IS NULL}) == 0 }, 60), '... and whatever is missing has a reason');
+	is(sql('SELECT count(*) FROM t'), 4096, 'queries work when a donor dies');
+	ok(wait_for('a reason', sub { sql(q{SELECT count(*) FROM remote_bp_policies WHERE pages_held < pages_wanted AND reason IS NULL}) == 0 }, 60), 'the view gives a reason for missing pages');
 	$donor = start_donor($broker, memory => '128MB');
 	wait_leased($node, 64) or BAIL_OUT('no memory');
-	ok(held('t'), 'with another donor, all is held again');
+	ok(held('t'), 'with another donor, all pages are held again');
 }
 
 #---- anything, beside a load ----------------------------------------------------------------------
@@ -205,7 +205,7 @@ $node->reload;
 	}
 	$pgbench->finish_ok('policies at random');
 	cmp_ok(counter($node, 'compared'), '>', 0, 'pages were compared with the disk');
-	is(counter($node, 'mismatches'), 0, '... and none was different');
+	is(counter($node, 'mismatches'), 0, 'no page is different from the disk');
 	sql("SELECT remote_bp_set_policy('$_', 'default')") for @relations, 't';
 	sql("SELECT remote_bp_set_database_limit('postgres', NULL)");
 	ok(wait_for('nothing kept', sub { counter($node, 'kept_pages') == 0 }, 60), 'without policies nothing is kept');

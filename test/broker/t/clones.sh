@@ -19,23 +19,23 @@ lease c boot2/i2 2
 id2=$id secret2=$secret
 has "a client of this name on another machine gets its own" ".bytes == 2 * $region and .namesakes == 1"
 lease c boot2/i2 1 60000 temp
-has "for another purpose there is nobody" '.namesakes == 0'
+has "a lease for another purpose has no namesakes" '.namesakes == 0'
 id=$id1 secret=$secret1
 renew
 is "the first one keeps its lease" "$status" 200
-has "and learns of it" ".bytes == 2 * $region and .namesakes == 1"
+has "the first client learns of the other one" ".bytes == 2 * $region and .namesakes == 1"
 is "nothing was taken over" "$(taken_over)" 0
 
 lease c boot1/i3 2
 id3=$id secret3=$secret
-has "the first one started anew gets memory" ".bytes == 2 * $region"
-is "of its dead self" "$(taken_over)" 1
+has "the first client started anew gets memory" ".bytes == 2 * $region"
+is "the lease of its former process was taken over" "$(taken_over)" 1
 id=$id1 secret=$secret1
 renew
-is "whose lease is over" "$status" 410
+is "the lease of the former process is over" "$status" 410
 id=$id2 secret=$secret2
 renew
-is "not so the other one's" "$status" 200
+is "the lease of the other client is not over" "$status" 200
 
 # over a restart of the broker
 stop_pumps
@@ -50,10 +50,10 @@ lease c boot1/i4 2
 id4=$id secret4=$secret
 id=$id3 secret=$secret3
 renew
-is "after a restart of the broker, an instance takes over from its dead self" "$status" 410
+is "after a restart of the broker, an instance takes over from its former process" "$status" 410
 id=$id2 secret=$secret2
 renew
-is "and from nobody else" "$status" 200
+is "an instance takes over from nobody else" "$status" 200
 
 # a client that says nothing of its machine takes over, as ever
 lease d i1 1
@@ -73,12 +73,12 @@ alone()
     [ "$has_none" = 0 ]
 }
 lease e boot2/i2 1
-has "a machine just started anew gets memory beside what it had" ".bytes == $region and .namesakes == 1"
+has "a machine just started anew gets memory beside its old lease" ".bytes == $region and .namesakes == 1"
 until_true 40 alone
-point $? "what it had is taken over when nobody has renewed it for a while"
+point $? "a lease that nobody has renewed for a while is taken over"
 id=$id1 secret=$secret1
 renew
-is "and is over" "$status" 410
+is "the old lease is over" "$status" 410
 is "the others' leases live" "$(api POST "/v1/leases/$id4/renew" "{\"secret\":\"$secret4\"}"; echo "$status")" 200
 
 finish

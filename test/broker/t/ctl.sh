@@ -26,56 +26,56 @@ ctl()
 
 ctl donors
 is "donors" "$code" 0
-is "is a table with a head" "$(head -1 <<<"$out" | awk '{ print $1, $2, $3 }')" "DONOR ADDRESS STATE"
-is "a line for each donor" "$(grep -cE '^mem[12]:7001 +127.0.0.1:7001 +up +shm, tcp +256 MB' <<<"$out")" 2
-is "and a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 MB leased)"
+is "donors shows a table with a head" "$(head -1 <<<"$out" | awk '{ print $1, $2, $3 }')" "DONOR ADDRESS STATE"
+is "donors shows a line for each donor" "$(grep -cE '^mem[12]:7001 +127.0.0.1:7001 +up +shm, tcp +256 MB' <<<"$out")" 2
+is "donors shows a sum" "$(tail -1 <<<"$out")" "(2 donors, 512 MB, of which 192 MB leased)"
 ctl donors --json
-is "with --json" "$(jq -c '[.donors[].id]' <<<"$out")" '["mem1:7001","mem2:7001"]'
+is "donors --json shows all donors" "$(jq -c '[.donors[].id]' <<<"$out")" '["mem1:7001","mem2:7001"]'
 ctl leases
 is "leases" "$(grep -cE "^$id +db1 +buffer +192 MB +192 MB +[0-9.]+ s +mem[12]:7001: (64|128) MB, mem[12]:7001: (64|128) MB\$" <<<"$out")" 1
 ctl --json leases
-is "with --json" "$(jq -r '.leases[].lease' <<<"$out")" "$id"
-is "shows no secret" "$(grep -c "$secret" <<<"$out")" 0
+is "leases --json shows the lease" "$(jq -r '.leases[].lease' <<<"$out")" "$id"
+is "leases --json shows no secret" "$(grep -c "$secret" <<<"$out")" 0
 
 ctl drain mem1:7001
 is "drain" "$code $out" "0 draining donor mem1:7001: $(jq '[.regions[] | select(.donor == "mem1:7001")] | length' <<<"$answer") regions to be given back"
 ctl donors
-is "is seen" "$(grep -cE '^mem1:7001 .* draining' <<<"$out")" 1
+is "donors shows that the donor is draining" "$(grep -cE '^mem1:7001 .* draining' <<<"$out")" 1
 ctl drain nobody
 is "drain of an unknown donor fails" "$code" 1
-is "and says so" "$(grep -c 'drain nobody: there is no donor' <<<"$err")" 1
+is "drain of an unknown donor says so" "$(grep -c 'drain nobody: there is no donor' <<<"$err")" 1
 ctl drain 'a/../b c%'
-is "whatever its name" "$code" 1
+is "drain of an unknown donor fails whatever its name" "$code" 1
 ctl revoke "$id"
 is "revoke" "$code $out" "0 revoked lease $id: 3 regions"
 ctl revoke "$id"
-is "of an ended lease fails" "$code" 1
+is "revoke of an ended lease fails" "$code" 1
 ctl --json revoke nonsense
-is "as does that of an unknown one" "$code" 1
+is "revoke of an unknown lease fails" "$code" 1
 ctl leases
 is "no leases" "$(tail -1 <<<"$out")" "(0 leases)"
 
 # usage
 ctl
-is "without a command" "$code" 2
+is "usage: a command is required" "$code" 2
 ctl nonsense
-is "with an unknown one" "$code" 2
+is "usage: an unknown command is refused" "$code" 2
 ctl drain
-is "without the donor" "$code" 2
+is "usage: drain requires a donor" "$code" 2
 ctl donors extra
-is "with too many arguments" "$code" 2
+is "usage: too many arguments are refused" "$code" 2
 ctl --nonsense donors
-is "with an unknown option" "$code" 2
+is "usage: an unknown option is refused" "$code" 2
 "$RBP_CTL" donors >/dev/null 2>&1
-is "without --broker" $? 2
+is "usage: --broker is required" $? 2
 "$RBP_CTL" --broker ftp://x donors >/dev/null 2>&1
-is "with a URL that is not HTTP" $? 2
+is "usage: a URL that is not HTTP is refused" $? 2
 "$RBP_CTL" --broker "$url" donors >/dev/null 2>"$dir/err"
-is "without the token" "$? $(grep -c 'token is missing or wrong' "$dir/err")" "1 1"
+is "a request without the token fails" "$? $(grep -c 'token is missing or wrong' "$dir/err")" "1 1"
 "$RBP_CTL" --broker "$url" --token-file "$dir/none" donors >/dev/null 2>"$dir/err"
-is "with a token file that is not there" "$? $(grep -c 'No such file' "$dir/err")" "1 1"
+is "a missing token file is an error" "$? $(grep -c 'No such file' "$dir/err")" "1 1"
 "$RBP_CTL" --broker http://127.0.0.1:1 donors >/dev/null 2>"$dir/err"
-is "with no broker there" $? 1
+is "a missing broker is an error" $? 1
 http_proxy=http://127.0.0.1:1 "$RBP_CTL" --broker "$url/" --token-file "$dir/token" donors >/dev/null
 is "a proxy in the environment is not asked" $? 0
 

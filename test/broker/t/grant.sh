@@ -9,13 +9,13 @@ start_broker
 
 lease nobody i1 4
 is "a lease without donors is made" "$status" 201
-has "and has nothing" '.bytes == 0 and .regions == [] and .donors == [] and .reclaim == []'
+has "a lease without donors has nothing" '.bytes == 0 and .regions == [] and .donors == [] and .reclaim == []'
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
-is "and is given back" "$status" 204
+is "a lease without donors is given back" "$status" 204
 
 register a:1 4 ia
 is "a donor registers" "$status" 200
-has "and gets a revision" '.revision >= 1'
+has "a registered donor gets a revision" '.revision >= 1'
 register b:1 8 ib
 register a:1 4 ia
 has "registering again changes nothing" '.revision == 1'
@@ -26,13 +26,13 @@ until_true 10 donor_is b:1 '.applied == 1'
 
 lease c1 i1 4
 is "a lease is made" "$status" 201
-has "with an id and a secret" '(.lease | test("^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")) and (.secret | test("^[0-9a-f]{64}$"))'
-has "as large as wanted" ".bytes == 4 * $region and (.regions | length) == 4"
-has "spread evenly" '[.regions | group_by(.donor)[] | length] == [2, 2]'
-has "with the donors' addresses" '[.donors[] | {id, host, port, shm_name, boot_id, transports}] | sort ==
+has "the lease has an id and a secret" '(.lease | test("^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")) and (.secret | test("^[0-9a-f]{64}$"))'
+has "the lease is as large as wanted" ".bytes == 4 * $region and (.regions | length) == 4"
+has "the lease is spread evenly" '[.regions | group_by(.donor)[] | length] == [2, 2]'
+has "the lease has the donors' addresses" '[.donors[] | {id, host, port, shm_name, boot_id, transports}] | sort ==
     [{id: "a:1", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b", transports: ["shm", "tcp"]},
      {id: "b:1", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b", transports: ["shm", "tcp"]}]'
-has "and nothing of RDMA where there is none" 'all(.donors[]; has("rdma_host") or has("rdma_port") | not)'
+has "the lease has no RDMA address where there is none" 'all(.donors[]; has("rdma_host") or has("rdma_port") | not)'
 first=$answer first_id=$id first_secret=$secret
 api GET /v1/donors
 has "the answer waited until the donors knew" 'all(.donors[]; .applied == .revision)'
@@ -40,10 +40,10 @@ has "the answer waited until the donors knew" 'all(.donors[]; .applied == .revis
 api POST /v1/leases "{\"client\":\"c2\",\"instance\":\"i\",\"purpose\":\"temp\",\"bytes\":1,\"ttl_ms\":60000}"
 has "a byte takes a region" ".bytes == $region and .wanted == 1 and .purpose == \"temp\""
 id2=$(get .lease) secret2=$(get .secret)
-has "from the donor with the most to give" '.regions[0].donor == "b:1"'
+has "the region comes from the donor with the most free regions" '.regions[0].donor == "b:1"'
 
 lease c3 i1 100
-has "more than there is: what there is" ".bytes == 7 * $region and .wanted == 100 * $region"
+has "a client that wants more than there is gets what there is" ".bytes == 7 * $region and .wanted == 100 * $region"
 all=$(jq -c -s '[.[].regions[] | [.donor, .region]] | unique | length' <<<"$first$answer")
 is "no region is in two leases" "$all" 11
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
@@ -57,18 +57,18 @@ gone=$(jq -c '[.regions[0] | {donor, region}]' <<<"$first")
 renew "\"bytes\":$((6 * region)),\"release\":$gone"
 is "renew" "$status" 200
 has "releases and grows in one go" ".bytes == 6 * $region"
-has "and never grants what is not clean yet" "all(.regions[]; {donor, region} != $gone[0])"
+has "a renewal never grants regions that are not clean yet" "all(.regions[]; {donor, region} != $gone[0])"
 renew "\"bytes\":$((2 * region))"
 has "wanting less takes nothing" ".bytes == 6 * $region and .wanted == 2 * $region"
 release=$(get '[.regions[2:][] | {donor, region}]')
 renew "\"release\":$release"
-has "releasing does" ".bytes == 2 * $region"
+has "releasing takes regions" ".bytes == 2 * $region"
 renew "\"release\":$release"
-has "and doing it again is harmless" ".bytes == 2 * $region"
+has "releasing again is harmless" ".bytes == 2 * $region"
 renew '"release":[{"donor":"zz","region":1},{"donor":"a:1","region":99},{"donor":"a:1","region":-1}]'
-has "nor is releasing what never was" ".bytes == 2 * $region"
+has "releasing regions that the lease never had is harmless" ".bytes == 2 * $region"
 renew '"release":[{"donor":"a:1"}]'
-is "but nonsense is refused" "$status" 400
+is "an invalid release is refused" "$status" 400
 renew '"ttl_ms":30000'
 has "the TTL can be changed" '.ttl_ms == 30000'
 
@@ -94,7 +94,7 @@ dirty=$(get '[.donors[].dirty] | add')
 is "its regions are dirty" "$dirty" 8
 free=$(get '[.donors[].free] | add')
 lease c4 i1 100
-is "and are not granted" "$(get '.regions | length')" "$free"
+is "dirty regions are not granted" "$(get '.regions | length')" "$free"
 # it waits, and what comes would be for it first
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 
@@ -106,8 +106,8 @@ lease c5 i1 1
 has "the lease's holder is told how RDMA reaches it" '[.donors[] | {id, host, port, rdma_host, rdma_port, transports}] ==
     [{id: "r:1", host: "127.0.0.1", port: 0, rdma_host: "192.168.7.1", rdma_port: 7002, transports: ["verbs"]}]'
 api GET /v1/donors
-has "so is who asks for the donors" '.donors[] | select(.id == "r:1") | .port == 0 and .rdma_host == "192.168.7.1" and .rdma_port == 7002'
-has "of others there is nothing to tell" 'all(.donors[] | select(.id != "r:1"); has("rdma_host") | not)'
+has "the list of donors shows how RDMA reaches it" '.donors[] | select(.id == "r:1") | .port == 0 and .rdma_host == "192.168.7.1" and .rdma_port == 7002'
+has "the list of donors shows no RDMA address where there is none" 'all(.donors[] | select(.id != "r:1"); has("rdma_host") | not)'
 "$RBP_CTL" --broker "$url" donors >"$dir/ctl"
 is "it is shown without a port" "$(grep -cE '^r:1 +127.0.0.1 +up +verbs +64 MB' "$dir/ctl")" 1
 

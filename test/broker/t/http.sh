@@ -11,13 +11,13 @@ start_broker --token-file "$dir/token"
 
 api GET /healthz
 is "health needs no token" "$status" 200
-has "and is ok" '.status == "ok" and .version != null'
+has "health is ok" '.status == "ok" and .version != null'
 for path in /v1/donors /v1/leases /metrics /nonsense; do
     api GET $path
     is "$path needs one" "$status" 401
 done
 api POST /v1/leases '{}'
-is "so does a POST" "$status" 401
+is "a POST needs the token" "$status" 401
 for bad in "Bearer s3cret-toke" "Bearer s3cret-token2" "Bearer " "s3cret-token" "Basic s3cret-token"; do
     curl_auth=(-H "Authorization: $bad")
     api GET /v1/donors
@@ -25,7 +25,7 @@ for bad in "Bearer s3cret-toke" "Bearer s3cret-token2" "Bearer " "s3cret-token" 
 done
 curl_auth=(-H "Authorization: Bearer s3cret-token")
 api GET /v1/donors
-is "the right one will do" "$status" 200
+is "the right token is accepted" "$status" 200
 
 for path in /nonsense / /v1 /v1/donors/ /v1/donors/a/b /v1/leases/x/renew/y //v1/donors /v1/donors/a/heartbeat/; do
     api GET "$path"
@@ -74,7 +74,7 @@ done
 api GET /v1/donors
 has "none of that left a donor" '.donors == []'
 api GET /v1/leases
-has "or a lease" '.leases == []'
+has "none of that left a lease" '.leases == []'
 
 # sizes
 head -c 1048577 /dev/zero | tr '\0' ' ' >"$dir/large"
@@ -82,7 +82,7 @@ api POST /v1/leases "@$dir/large"
 is "a body of more than 1 MiB" "$status" 413
 ( head -c 1000000 /dev/zero | tr '\0' ' '; echo "{$good}" ) >"$dir/fits"
 api POST /v1/leases "@$dir/fits"
-is "one that just fits" "$status" 201
+is "a body that just fits" "$status" 201
 said=$(curl -sS -m 20 "${curl_auth[@]}" -X POST -H 'Transfer-Encoding: chunked' --data-binary "@$dir/large" -o /dev/null -w '%{http_code}' "$url/v1/leases")
 is "a chunked body of more than 1 MiB" "$said" 413
 head -c 1000000 /dev/zero | tr '\0' '[' >"$dir/deep"
@@ -107,12 +107,12 @@ register a:1 4 i1
 api GET /metrics
 is "metrics" "$status" 200
 bad=$(grep -vE '^# (HELP|TYPE) [a-z_]+ .+$|^[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+$' <<<"$answer")
-is "are well formed" "$bad" ""
-is "have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
-is "know the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
-is "and the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
+is "metrics are well formed" "$bad" ""
+is "metrics have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
+is "metrics show the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
+is "metrics show the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
 is "the token is in no log" "$(grep -c s3cret "$log")" 0
-is "nor is a secret" "$(grep -cE '[0-9a-f]{64}' "$log")" 0
+is "a secret is in no log" "$(grep -cE '[0-9a-f]{64}' "$log")" 0
 is "the state is for its owner only" "$(stat -c %a "$state")" 600
 
 finish

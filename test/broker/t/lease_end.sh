@@ -22,19 +22,19 @@ api POST "/v1/leases/$id/renew" '{}'
 is "renew without a secret" "$status" 400
 api POST /v1/leases/00000000-0000-4000-8000-000000000000/renew "{\"secret\":\"$secret\"}"
 is "renew of an unknown lease" "$status" 404
-has "with a reason" '.error | length > 0'
+has "the refusal has a reason" '.error | length > 0'
 
 for list in leases donors; do
     api GET /v1/$list
     is "GET /v1/$list shows neither secret nor instance" "$(grep -cE "secret|$secret|instance" <<<"$answer")" 0
 done
 api GET /v1/leases
-has "but the lease" ".leases | length == 1 and .[0].lease == \"$id\" and .[0].bytes == 2 * $region and .[0].donors[0].regions == 2"
+has "GET /v1/leases shows the lease" ".leases | length == 1 and .[0].lease == \"$id\" and .[0].bytes == 2 * $region and .[0].donors[0].regions == 2"
 
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 is "release" "$status" 204
 renew
-is "then renew" "$status" 410
+is "renewing a lease that was given back fails" "$status" 410
 has "says how it ended" '.error | test("given back")'
 until_true 60 donor_is a '.free == 8'
 point $? "the donor cleaned its regions"
@@ -44,7 +44,7 @@ api POST "/v1/leases/$id/revoke"
 is "revoke" "$status" 200
 has "tells the regions" '.regions == 2'
 renew
-is "then renew" "$status" 410
+is "renewing a revoked lease fails" "$status" 410
 has "says how it ended" '.error | test("revoked")'
 api POST "/v1/leases/$id/revoke"
 is "revoking again" "$status" 410
@@ -67,10 +67,10 @@ is "it may ask for less" "$status" 200
 until_true 60 not_renewed
 point $? "a lease that is not renewed goes"
 renew
-is "then renew" "$status" 410
+is "renewing an expired lease fails" "$status" 410
 has "says how it ended" '.error | test("expired")'
 until_true 60 donor_is a '.free == 8'
-point $? "and its regions come back"
+point $? "regions of an expired lease come back"
 
 # The answer to a take-over waits a second for the memory to be cleaned, for
 # which a busy machine may need some tries.  Two regions are for those that wait.
@@ -98,7 +98,7 @@ until_true 60 take_over
 point $? "a new instance takes over, and gets the cleaned memory at once"
 is "where everything was taken" "$taken" 0
 api POST "/v1/leases/$old_id/renew" "{\"secret\":\"$old_secret\"}"
-is "the dead self's lease is over" "$status" 410
+is "the lease of the former process is over" "$status" 410
 has "says how it ended" '.error | test("taken over")'
 api GET /v1/leases
 has "the other purpose's and other client's leases live" "[.leases[].lease] | contains([\"$temp_id\", \"$other_id\"])"
@@ -111,16 +111,16 @@ api GET /v1/donors
 revision[a]=$(get '.donors[0].revision')
 api POST "/v1/leases/$id/revoke"
 beat a ia
-has "the revoked lease's regions are not in the donor's truth, but dirty" ".leases == [] and (.dirty | length) == 6 and .revision > 0"
+has "the revoked lease's regions are not in the answer to the donor, but dirty" ".leases == [] and (.dirty | length) == 6 and .revision > 0"
 seen=${revision[a]}
 beat a ia '"clean":[0,1,2,3,4,5,6,7]'
 has "cleaning raises no revision" ".revision == $seen and .dirty == []"
 lease c9 i1 1 50000
 beat a ia
-has "a grant is in the donor's truth with secret and TTL" \
+has "a grant is in the answer to the donor with secret and TTL" \
     ".leases | length == 1 and .[0].lease == \"$id\" and .[0].secret == \"$secret\" and .[0].regions == [0] and .[0].ttl_ms > 0 and .[0].ttl_ms <= 50000"
 renew "\"ttl_ms\":500000"
 beat a ia
-has "so is a renewal" '.leases[0].ttl_ms > 50000'
+has "a renewal is in the answer to the donor" '.leases[0].ttl_ms > 50000'
 
 finish

@@ -19,10 +19,10 @@ api GET /v1/donors
 revision[a]=$(get '.donors[0].revision')
 beat a ia '"want_back":2'
 renew
-has "what is not leased is not asked back" '.reclaim == []'
+has "regions that are not leased are not asked back" '.reclaim == []'
 id1=$id secret1=$secret
 lease c2 i1 1
-has "but not granted either" '.bytes == 0'
+has "regions that are wanted back are not granted" '.bytes == 0'
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 id=$id1 secret=$secret1
 beat a ia '"want_back":5'
@@ -33,23 +33,23 @@ has "the holder is asked for the rest" '.reclaim == [{"donor": "a", "regions": 3
 release=$(get '[.regions[0:2][] | {donor, region}]')
 sleep 0.01
 renew "\"release\":$release"
-has "what it releases counts" '.reclaim[0].regions == 1 and (.regions | length) == 4'
+has "regions that the holder releases count" '.reclaim[0].regions == 1 and (.regions | length) == 4'
 has "the grace time runs since it was told" '.reclaim[0].grace_ms < 3600000'
 beat a ia '"want_back":4'
 renew
 has "a donor may want less again" '.reclaim == [] and (.regions | length) == 4'
 beat a ia '"want_back":5,"grace_ms":1500'
 renew
-has "and more, with another grace time" '.reclaim == [{"donor": "a", "regions": 1, "grace_ms": 1500}]'
+has "a donor may want more, with another grace time" '.reclaim == [{"donor": "a", "regions": 1, "grace_ms": 1500}]'
 
 pump a ia '"want_back":5'
 taken() { api GET /v1/leases; [ "$(get ".leases[0].bytes == 3 * $region")" = true ]; }
 until_true 60 taken
 point $? "past the grace time it is taken"
 renew
-has "which the holder sees" '(.regions | length) == 3 and .reclaim == []'
+has "the holder sees that regions were taken" '(.regions | length) == 3 and .reclaim == []'
 renew "\"bytes\":$((6 * region))"
-has "and gets nothing for it where nothing is" '(.regions | length) == 3'
+has "the holder gets nothing in exchange where nothing is free" '(.regions | length) == 3'
 api GET /metrics
 is "metrics count it" "$(sed -n 's/^remote_bp_regions_taken_total //p' <<<"$answer")" 1
 
@@ -69,7 +69,7 @@ renew
 has "temporary data is spared" '.reclaim == []'
 id=$buffer_id secret=$buffer_secret
 renew
-has "while buffer pages can go" '.reclaim[0].regions == 3'
+has "buffer pages are asked back first" '.reclaim[0].regions == 3'
 
 # a drain: everything, and another donor takes over region by region
 register b 16 ib
@@ -114,6 +114,6 @@ told() { renew; [ "$(get '[.regions[] | select(.donor == "b")] | length')" = 0 ]
 until_true 60 told
 point $? "a donor drains itself, without grace time if it has none"
 api GET /v1/leases
-has "but who was not told keeps its regions" '[.leases[].donors[] | select(.id == "b") | .regions] | add > 0'
+has "a holder that was not told keeps its regions" '[.leases[].donors[] | select(.id == "b") | .regions] | add > 0'
 
 finish

@@ -16,7 +16,7 @@ buffer_id=$id buffer_secret=$secret
 has "a lease for buffer pages" '.purpose == "buffer" and (.regions | length) == 4'
 lease c1 i2 4 60000 temp
 temp_id=$id temp_secret=$secret
-has "and one for temporary data, of another instance" '.purpose == "temp" and (.regions | length) == 4'
+has "a lease for temporary data, of another instance, is granted" '.purpose == "temp" and (.regions | length) == 4'
 
 buffer() { id=$buffer_id secret=$buffer_secret; renew "$@"; }
 temp() { id=$temp_id secret=$temp_secret; renew "$@"; }
@@ -34,14 +34,14 @@ beat a ia '"want_back":5'
 temp
 has "temporary data is spared while a buffer lease that was told can give more later" '.reclaim == []'
 buffer
-has "which is asked for no more in one round" '.reclaim[0].regions == 2'
+has "a lease is asked for no more in one round" '.reclaim[0].regions == 2'
 buffer "\"bytes\":0,\"release\":$(get '[.regions[0:2][] | {donor, region}]')"
-has "and gives" '(.regions | length) == 2'
+has "the holder gives more in the next round" '(.regions | length) == 2'
 asked_more() { buffer; [ "$(get '.reclaim[0].regions')" = 2 ]; }
 until_true 10 asked_more
 point $? "the next round asks for the rest of it"
 temp
-has "and, since that is not enough, for temporary data" '.reclaim[0].regions == 1 and (.regions | length) == 4'
+has "temporary data is asked for when that is not enough" '.reclaim[0].regions == 1 and (.regions | length) == 4'
 
 beat a ia '"want_back":4'
 temp
@@ -60,6 +60,6 @@ has "the other one lives" "$status == 200 and (.regions | length) == 4"
 lease c1 i3 0 60000 temp
 id=$temp_id secret=$temp_secret
 renew
-is "until its client comes again" "$status" 410
+is "the lease is over when its client comes again" "$status" 410
 
 finish

@@ -45,19 +45,19 @@ auth="\\x03\\0\\0\\0\\x20\\0\\0\\0$(printf 'x%.0s' {1..32})"
 
 for i in 1 2 3; do say "$(printf 'y%.0s' {1..64})"; done
 until_true 20 donor_tells "refused a client from 127.0.0.1: it does not speak this protocol"
-point $? "a donor tells who does not speak its protocol"
+point $? "a donor logs a client that does not speak its protocol"
 say "$(hello 9 x)"
 until_true 20 donor_tells "refused a client from 127.0.0.1: it speaks another version of the protocol"
-point $? "who speaks another version"
+point $? "a donor logs a client that speaks another version"
 for i in 1 2 3 4; do say "$(hello 1 no-such-lease)" "$auth"; done
 until_true 20 donor_tells "refused a client from 127.0.0.1: there is no such lease, or no more"
-point $? "who names a lease that is none"
+point $? "a donor logs a client that names an unknown lease"
 api POST /v1/leases '{"client":"c","instance":"i","purpose":"buffer","bytes":1048576,"ttl_ms":600000}'
 id=$(get .lease)
 until_true 20 donor_is d '.leased == 1 and .applied == .revision'
 say "$(hello 1 "$id")" "$auth"
 until_true 20 donor_tells "refused a client from 127.0.0.1: its proof of the lease's secret is wrong"
-point $? "and who does not know its secret"
+point $? "a donor logs a client that does not know the lease's secret"
 told "$dir/donor.log" 1 "does not speak this protocol" && told "$dir/donor.log" 1 "there is no such lease"
 point $? "each once for the time being"
 
@@ -87,10 +87,10 @@ point $? "the broker away is in the donor's log"
 start_broker --token-file "$dir/other" --listen "${url#http://}"
 curl_auth=(-H "Authorization: Bearer other")
 until_true 30 donor_tells "warning: the broker refuses: the token is missing or wrong"
-point $? "and then, that it refuses the donor"
+point $? "the donor logs that the broker refuses it"
 broker_tells() { grep -qF "refused a request from 127.0.0.1: its token is wrong" "$log"; }
 until_true 30 broker_tells
-point $? "which is in the broker's log, too"
+point $? "the broker's log has this refusal, too"
 
 kill -TERM "$donor_pid"
 kill -TERM "$donor_pid"

@@ -27,13 +27,13 @@ kill_broker
 start_broker --donor-timeout 300
 api GET /v1/donors
 is "donors, revisions and regions are as before" "$(get '[.donors[] | {id, revision, leased, free, dirty, grace_ms, regions}]')" "$before"
-has "not up before they are heard of" 'all(.donors[]; .state == "away" and .heard_ms == null)'
+has "donors are not up before they are heard of" 'all(.donors[]; .state == "away" and .heard_ms == null)'
 lease c9 i1 1
-has "and get no leases until then" '.bytes == 0'
+has "donors get no leases until they are heard of" '.bytes == 0'
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 beat a ia
 is "a donor goes on without registering" "$status" 200
-has "with all its leases" '[.leases[].lease] | length == 3'
+has "the donor has all its leases" '[.leases[].lease] | length == 3'
 beat b ib
 has "a drain goes on" '.drain == true'
 donor_is b '.state == "draining"'
@@ -41,14 +41,14 @@ donor_is b '.state == "draining"'
 id=$id1 secret=$secret1
 renew
 is "a lease is renewed with its secret" "$status" 200
-is "and has its regions" "$(get '.regions | sort')" "$(jq -c '.regions | sort' <<<"$first")"
+is "a renewed lease has its regions" "$(get '.regions | sort')" "$(jq -c '.regions | sort' <<<"$first")"
 id=$id2 secret=$secret2
 renew
-is "so is the other" "$(get '.regions | sort')" "$(jq -c '.regions | sort' <<<"$second")"
-has "with its purpose" '.purpose == "temp" and .client == "c2"'
+is "the other lease is renewed" "$(get '.regions | sort')" "$(jq -c '.regions | sort' <<<"$second")"
+has "the other lease has its purpose" '.purpose == "temp" and .client == "c2"'
 id=$id4 secret=$secret4
 renew
-is "one that had ended is remembered as that" "$status" 410
+is "a lease that had ended is remembered as ended" "$status" 410
 api GET /v1/leases
 has "the third has its TTL again" ".leases[] | select(.lease == \"$id3\") | .remaining_ms | . > 0 and . <= 300000"
 id=$id3 secret=$secret3
@@ -58,7 +58,7 @@ kill_broker
 start_broker --donor-timeout 300
 gone() { api GET /v1/leases; jq -e "all(.leases[]; .lease != \"$id3\")" >/dev/null <<<"$answer"; }
 until_true 60 gone
-point $? "and after another restart it expires, if nobody renews it"
+point $? "a lease expires after another restart if it is not renewed"
 
 # a donor that came with a new process while the broker was down
 kill_broker
@@ -70,12 +70,12 @@ has "a donor restarted while the broker was down is out of its leases" '[.leases
 # state that is in use, not ours, or damaged
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$state" >"$dir/second.log" 2>&1
 is "a second broker on the same state does not start" $? 1
-is "and says why" "$(grep -c 'in use' "$dir/second.log")" 1
+is "a second broker on the same state says why" "$(grep -c 'in use' "$dir/second.log")" 1
 echo "this is not a database, but a text that is long enough to be looked at as one" >"$dir/text"
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/text" >"$dir/text.log" 2>&1
-is "nor one on a text file" $? 1
+is "a broker on a text file does not start" $? 1
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/no/such/dir" >"$dir/nodir.log" 2>&1
-is "nor one without its directory" $? 1
+is "a broker without its directory does not start" $? 1
 
 # what an earlier version wrote
 sqlite3 "$dir/old.db" <<'SQL'
@@ -99,16 +99,16 @@ start_broker
 id=11111111-2222-4333-8444-555555555555 secret=$(printf '0%.0s' {1..64})
 renew
 is "a lease of an earlier version's state file is renewed" "$status" 200
-has "and has its regions, on a donor without RDMA" '[.regions[].region] == [3, 5] and (.donors[0] | .id == "d" and .port == 7001 and (has("rdma_host") | not))'
+has "a lease of an earlier version has its regions, on a donor without RDMA" '[.regions[].region] == [3, 5] and (.donors[0] | .id == "d" and .port == 7001 and (has("rdma_host") | not))'
 api POST /v1/donors "{\"id\":\"d\",\"host\":\"127.0.0.1\",\"port\":7001,\"shm_name\":\"s\",\"boot_id\":\"b\",
     \"rdma_host\":\"192.168.7.1\",\"rdma_port\":7002,\"transports\":[\"tcp\",\"verbs\"],\"region_size\":$region,\"regions\":8,\"instance\":\"id\"}"
-is "which it may have later" "$status" 200
+is "the donor may offer RDMA later" "$status" 200
 kill_broker
 start_broker
 renew
-has "and keeps" '.donors == [{id: "d", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b",
+has "the donor keeps its RDMA address" '.donors == [{id: "d", host: "127.0.0.1", port: 7001, shm_name: "s", boot_id: "b",
     rdma_host: "192.168.7.1", rdma_port: 7002, transports: ["tcp", "verbs"]}]'
-has "with its regions" '[.regions[].region] == [3, 5]'
+has "the lease keeps its regions" '[.regions[].region] == [3, 5]'
 kill_broker
 sqlite3 "$dir/old.db" 'PRAGMA user_version = 1000'
 "$RBP_BROKER" --listen 127.0.0.1:0 --state "$dir/old.db" >"$dir/newer.log" 2>&1
@@ -182,7 +182,7 @@ for name in k1 k2 k3; do
         regions=$(get "$regions + [.regions[] | [.donor, .region]]")
     else
         # taken over by its next instance, whose answer was lost with the broker
-        is "$name was taken over by itself" "$status $(get .error)" "410 the lease was taken over by another instance of its client"
+        is "$name was taken over by another instance of its client" "$status $(get .error)" "410 the lease was taken over by another instance of its client"
     fi
 done
 is "no region is in two leases" "$(jq -c 'group_by(.) | map(select(length > 1)[0])' <<<"$regions")" '[]'

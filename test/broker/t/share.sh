@@ -85,24 +85,24 @@ is "the first lease gets all there is" "$(sizes buffer1)" 16
 take temp1 c1 8 temp
 is "the next gets nothing at first" "$(sizes temp1)" 0
 settle_at "8 8" buffer1 temp1
-point $? "but the first gives it an equal share"
+point $? "the first lease gives it an equal share"
 as buffer1
 renew
-has "and stays spread over the donors" '[.donors[].id] == ["a", "b"] or [.donors[].id] == ["b", "a"]'
+has "the lease stays spread over the donors" '[.donors[].id] == ["a", "b"] or [.donors[].id] == ["b", "a"]'
 take buffer2 c2 16 buffer
 settle_at "4 8 4" buffer1 temp1 buffer2
 point $? "a second server's lease gets its share of what temporary data leaves"
 still "4 8 4" buffer1 temp1 buffer2
-point $? "and then nothing moves any more"
+point $? "shares stay as they are"
 take small c3 2 buffer
 settle_at "3 8 3 2" buffer1 temp1 buffer2 small
-point $? "who wants less than a share gets that, from buffer leases"
+point $? "a lease that wants less than a share gets that from buffer leases"
 still "3 8 3 2" buffer1 temp1 buffer2 small
 point $? "for good"
 end() { as "$1"; api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"; }
 end buffer2
 settle_at "6 8 2" buffer1 temp1 small
-point $? "what is given back is divided again"
+point $? "memory that is given back is divided again"
 for name in buffer1 temp1 small; do end "$name"; done
 until_true 20 donor_is a '.free == 8' && until_true 20 donor_is b '.free == 8'
 point $? "all is free"
@@ -122,24 +122,24 @@ give big 32
 until_true 20 has_one_free
 point $? "a region becomes free"
 for name in big second first; do ask "$name"; done
-is "neither who is above its share nor who waits for buffer pages gets it" "$(sizes big first second temp)" "15 0 0 0"
+is "neither a lease above its share nor one that waits for buffer pages gets it" "$(sizes big first second temp)" "15 0 0 0"
 ask temp
-is "but temporary data" "$(sizes big first second temp)" "15 0 0 1"
+is "the lease for temporary data gets it" "$(sizes big first second temp)" "15 0 0 1"
 ask big
 give big 32
 until_true 20 has_one_free
 for name in big second first; do ask "$name"; done
-is "nor is the next one for another" "$(sizes big first second temp)" "14 0 0 1"
+is "the next free region is not for another lease" "$(sizes big first second temp)" "14 0 0 1"
 end temp
 two_free() { api GET /v1/donors; [ "$(get '[.donors[].free] | add')" = 2 ]; }
 until_true 20 two_free
 ask second
-is "buffer pages: not to who came last" "$(sizes big first second)" "14 0 0"
+is "buffer pages: the lease that came last does not get it" "$(sizes big first second)" "14 0 0"
 ask first
 ask second
-is "but to who has waited longest" "$(sizes big first second)" "14 2 0"
+is "buffer pages: the lease that has waited longest gets it" "$(sizes big first second)" "14 2 0"
 ask big
-has "and who has too much is asked for the rest, not for more" '[.reclaim[].regions] | add == 6'
+has "the lease with too much is asked for the rest, not for more" '[.reclaim[].regions] | add == 6'
 for name in big first second; do end "$name"; done
 until_true 20 donor_is a '.free == 8' && until_true 20 donor_is b '.free == 8'
 point $? "all is free again"
@@ -155,11 +155,11 @@ until_true 60 buffer_asked 3
 point $? "a buffer lease is asked for another's share"
 take temp2 c2 2 temp
 until_true 60 buffer_asked 2
-point $? "and again when temporary data comes in between"
+point $? "a buffer lease is asked again when temporary data comes in between"
 ask temp
-is "which takes nothing from other temporary data, since the buffer lease has enough" "$(get '[.reclaim[].regions] | add // 0')" 0
+is "nothing is asked of other temporary data, since the buffer lease has enough" "$(get '[.reclaim[].regions] | add // 0')" 0
 settle_at "10 2 2 2" temp temp2 buffer other
-point $? "it gets it from there, and the rest is shared"
+point $? "the temporary data gets its share from the buffer lease, and the rest is shared"
 for name in temp temp2 buffer other; do end "$name"; done
 until_true 20 donor_is a '.free == 8' && until_true 20 donor_is b '.free == 8'
 point $? "all is free once more"
@@ -178,16 +178,16 @@ stubborn()
     [ "$(sizes temp buffer other)" = "8 4 4" ]
 }
 until_true 60 stubborn
-point $? "what a buffer lease does not give in time is taken for another's share"
+point $? "regions that a buffer lease does not give in time are taken for another's share"
 ask temp
 is "temporary data is not asked for buffer pages" "$(get '[.reclaim[].regions] | add // 0')" 0
 take temp2 c2 16 temp
 asked_temp() { ask temp2; ask temp; [ "$(get '[.reclaim[].regions] | add')" = 4 ]; }
 until_true 60 asked_temp
-point $? "but for another's temporary data"
+point $? "temporary data is asked for another's temporary data"
 for i in 1 2 3; do
     asked_temp
-    is "and not taken, round $i" "$? $(sizes temp)" "0 8"
+    is "temporary data is not taken, round $i" "$? $(sizes temp)" "0 8"
 done
 is "the log tells who was asked" "$(grep -c "lease ${id_of[temp]} of c1 has more than its share of 256 MB: 4 regions are asked back for others" "$log")" 1
 

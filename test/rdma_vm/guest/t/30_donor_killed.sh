@@ -8,21 +8,21 @@ start_donor far --memory 48MB
 start_server 'remote_bp.transport = verbs'
 until_true 120 leased 96
 check 'most pages come from the donors' warm
-holds 'of one' "$(donor_column near reads) > 0"
-holds 'and of the other' "$(donor_column far reads) > 0"
+holds 'pages come from one donor' "$(donor_column near reads) > 0"
+holds 'pages come from the other donor' "$(donor_column far reads) > 0"
 
 start_pgbench 14
 before=$(counter fallbacks)
 kill_donor far
-check 'pages of the dead one are read from disk' until_true 120 more_than fallbacks "$before"
+check 'pages of the dead donor are read from disk' until_true 120 more_than fallbacks "$before"
 before=$(counter hits)
 check 'the other donor serves on' until_true 120 more_than hits "$before"
 start_donor far --memory 48MB
 finish_pgbench 'one donor killed'
-check 'the new one is leased' until_true 180 leased 96
+check 'the memory of the new donor is leased' until_true 180 leased 96
 reads=$(donor_column far reads)
 check 'most pages come from donors again' warm
-holds 'some from the new one' "$(donor_column far reads) > $reads"
+holds 'some pages come from the new donor' "$(donor_column far reads) > $reads"
 
 start_pgbench 6
 kill_donor near

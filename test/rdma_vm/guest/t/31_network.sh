@@ -24,7 +24,7 @@ for failure in cut silence; do
     if [ "$failure" = cut ]; then cable_up; else calm; fi
     finish_pgbench "$failure"
     check "$failure: most pages come from the donor again" warm
-    is "$failure: by verbs" "$(donor_column far transport) $(donor_column far state)" 'verbs ok'
+    is "$failure: the donor is used by verbs again" "$(donor_column far transport) $(donor_column far state)" 'verbs ok'
 done
 
 # The device sends again what is lost; what arrives is right.
@@ -35,7 +35,7 @@ lost=$(tc -s qdisc show dev v1 | sed -n 's/.*dropped \([0-9]*\).*/\1/p' | head -
 finish_pgbench 'packets lost'
 lost=$(($(tc -s qdisc show dev v1 | sed -n 's/.*dropped \([0-9]*\).*/\1/p' | head -n 1) - lost))
 calm
-holds 'packets lost: so they were' "$lost > 10"
+holds 'packets lost: packets are lost' "$lost > 10"
 holds 'packets lost: pages came from the donor' "$(counter hits) > $before + 100"
 check 'packets lost: most pages come from the donor again' warm
 is_clean 'network'

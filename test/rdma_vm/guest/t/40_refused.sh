@@ -7,9 +7,9 @@ start_donor nobody --memory 32MB --rdma-advertise "$donor_address:1"
 start_donor nowhere --memory 32MB --rdma-advertise 10.77.0.99:7001
 start_server 'remote_bp.transport = auto' "remote_bp.buffer_tier_size = '64MB'"
 check 'most pages come from the donors' warm
-is 'by TCP, where nobody listens' "$(donor_column nobody transport)" tcp
-is 'and where there is no host' "$(donor_column nowhere transport)" tcp
-holds 'the log tells' "$(grep -c 'cannot be reached over verbs' "$dir/server.log") >= 2"
+is 'the donor is used by TCP where no process listens for RDMA' "$(donor_column nobody transport)" tcp
+is 'the donor is used by TCP where there is no host for RDMA' "$(donor_column nowhere transport)" tcp
+holds 'the log reports both donors' "$(grep -c 'cannot be reached over verbs' "$dir/server.log") >= 2"
 
 set_server remote_bp.transport verbs
 sleep 1
@@ -27,7 +27,7 @@ start_donor strange --rdma-advertise "$donor_address:7999"
 set_server remote_bp.transport auto
 check 'the stranger is leased' until_true 60 leased 64
 check 'a stranger: most pages come from the donor' warm
-is 'a stranger: by TCP' "$(donor_column strange transport)" tcp
+is 'a stranger: the donor is used by TCP' "$(donor_column strange transport)" tcp
 kill "$stranger"
 wait "$stranger"
 is_clean 'refused'

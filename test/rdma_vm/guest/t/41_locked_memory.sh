@@ -9,12 +9,12 @@ status=0
 timeout 60 prlimit --memlock=4194304 "${as_postgres[@]}" "$RBP_DONOR" --broker "$broker" --id small \
     --listen "$donor_address:0" --memory 64MB --region-size 8MB --transports verbs,tcp >"$dir/small.log" 2>&1 || status=$?
 holds 'a donor that cannot register its memory ends' "$status != 0 && $status != 124"
-check 'and says why' grep -iE 'memlock|locked memory' "$dir/small.log"
+check 'a donor that cannot register its memory says why' grep -iE 'memlock|locked memory' "$dir/small.log"
 
 # They were not asked for: it serves by TCP, and says so.
 donor_limit=--memlock=4194304
 start_donor small --transports auto --memory 64MB
-check 'a donor that may choose goes on without' grep -iE 'memlock|locked memory' "$dir/small.log"
+check 'a donor with --transports auto goes on without RDMA' grep -iE 'memlock|locked memory' "$dir/small.log"
 kill_donor small
 donor_limit=
 
@@ -22,7 +22,7 @@ start_donor far
 server_limit=--memlock=16384
 start_server 'remote_bp.transport = auto'
 check 'most pages come from the donor' warm
-is 'by TCP, since the server may lock nothing' "$(donor_column far transport)" tcp
+is 'the donor is used by TCP if the server cannot lock memory' "$(donor_column far transport)" tcp
 start_pgbench 5
 finish_pgbench 'no locked memory'
 is_clean 'no locked memory'
@@ -35,7 +35,7 @@ start_donor late
 prlimit --memlock=4096:4096 --pid "${donor_pid[late]}"
 start_server 'remote_bp.transport = auto'
 check 'most pages come from a donor that cannot register any more' warm
-is 'by TCP, since it refuses' "$(donor_column late transport)" tcp
+is 'a donor that refuses RDMA is used by TCP' "$(donor_column late transport)" tcp
 is_clean 'refused'
 stop_server
 done_testing

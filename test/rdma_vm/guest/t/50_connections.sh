@@ -26,7 +26,7 @@ found=$(queue_pairs rxe0)
 holds 'backends over the limit have no queue pair' "$found >= 3 && $found <= 4"
 is 'the donor has as many' "$(queue_pairs rxe1 remote_bp_donor)" "$found"
 finish_pgbench 'six clients, three connections'
-holds 'they read from disk' "$(counter over_limit) > 0"
+holds 'backends over the limit read from disk' "$(counter over_limit) > 0"
 check 'with the backends their queue pairs go' until_true 10 no_more_than 1
 
 # Twenty queries of a few pages each, in sessions of their own.
@@ -35,7 +35,7 @@ before=$(counter below_threshold)
 for aid in 1000 20000 40000 60000 80000; do
     query "SELECT count(filler) FROM pgbench_accounts WHERE aid = $aid" >/dev/null
 done
-holds 'who reads little does not connect' "$(counter below_threshold) > $before"
+holds 'a backend that reads little does not connect' "$(counter below_threshold) > $before"
 set_server remote_bp.connect_threshold 8
 
 set_server remote_bp.idle_connection_timeout 2s
@@ -47,7 +47,7 @@ holds 'a session that reads has a queue pair' "$found >= 1"
 check 'and loses it when it is idle' until_true 15 no_more_than $((found - 1))
 before=$(counter hits)
 in_session "$scan"
-holds 'it gets another when it reads again' "$(counter hits) > $before + 500"
+holds 'the session gets another queue pair when it reads again' "$(counter hits) > $before + 500"
 close_session
 
 # From the device that is named: it has another address.

@@ -69,18 +69,18 @@ for statement in sorted joined; do
     is "$statement: the same answer by RDMA as from disk" "$(query "${!statement}")" "$from_disk"
     holds "$statement: blocks were written to donors" "$(counter spill.writes) > 100"
     holds "$statement: blocks were read from donors" "$(counter spill.reads) > 100"
-    holds "$statement: most before they were asked for" "$(counter spill.read_ahead) * 2 > $(counter spill.reads)"
-    is "$statement: none was wrong or lost" "$(counter "spill.hash_failures || ' ' || spill.lost")" '0 0'
+    holds "$statement: most blocks are read ahead" "$(counter spill.read_ahead) * 2 > $(counter spill.reads)"
+    is "$statement: no block is wrong or lost" "$(counter "spill.hash_failures || ' ' || spill.lost")" '0 0'
     # a guest that stands still for a while loses a connection now and then
-    holds "$statement: hardly any had to go to the disk" "$(counter spill.rescued) * 5 < $(counter spill.writes)"
-    check "$statement: nothing is left" until_true 20 nothing_left
+    holds "$statement: hardly any block goes to the disk" "$(counter spill.rescued) * 5 < $(counter spill.writes)"
+    check "$statement: no block is left on donors" until_true 20 nothing_left
 done
 is 'both donors are reached by verbs' "$(query "SELECT string_agg(transport, ' ') FROM remote_bp_stat_donors")" 'verbs verbs'
 
 query "ALTER SYSTEM SET remote_bp.temp_mirror = on" && query 'SELECT pg_reload_conf()' >/dev/null
 with_cursor 'with second copies' kill_donor far
-is 'with second copies: no error' "$(grep -c ERROR <<<"$said")" 0
-is 'with second copies: all rows' "$(grep -cE '^[0-9]+\|' <<<"$said")" 3
+is 'with second copies: the query has no error' "$(grep -c ERROR <<<"$said")" 0
+is 'with second copies: the query returns all rows' "$(grep -cE '^[0-9]+\|' <<<"$said")" 3
 check 'with second copies: nothing is left' until_true 20 nothing_left
 
 start_donor far --memory 48MB
@@ -90,7 +90,7 @@ both() { kill_donor near; kill_donor far; }
 with_cursor 'all donors killed' both
 holds 'all donors killed: the query fails with an I/O error' "$(grep -c 'ERROR:  58030' <<<"$said") == 1"
 check 'all donors killed: nothing is left' until_true 60 nothing_left
-is 'and answers from disk' "$(query "$sorted")" "$(query "SET remote_bp.spill_temp_files = off; $sorted")"
+is 'all donors killed: the next query uses the disk' "$(query "$sorted")" "$(query "SET remote_bp.spill_temp_files = off; $sorted")"
 is 'no backend crashed' "$(grep -cE 'PANIC:|TRAP:|terminated by signal' "$dir/server.log")" 0
 stop_server
 done_testing
