@@ -30,12 +30,16 @@ for my $transport ('shm', 'tcp')
 
 	# On a busy machine donors are late, and down, for a while.
 	my ($c, $different) = (undef, 0);
+	my $round = sub {
+		my $start = counters($node);
+		$different += content($node, 'pages') ne $before for 1 .. 3;
+		$c = counters($node);
+		$c->{$_} -= $start->{$_} for qw(hits staged_hits misses bytes_read);
+	};
 	ok( wait_for(
 			'most reads to be hits',
 			sub {
-				reset_counters($node);
-				$different += content($node, 'pages') ne $before for 1 .. 3;
-				$c = counters($node);
+				$round->();
 				return $different || $c->{hits} + $c->{staged_hits} > $c->{misses};
 			},
 			300),
@@ -47,12 +51,18 @@ for my $transport ('shm', 'tcp')
 		"$transport: the bytes came from donors");
 
 	# Each donor has a share, by this way and no other.
-	is( $node->safe_psql(
-			'postgres',
-			'SELECT count(*), min(transport), max(transport), bool_and(reads > 0), bool_and(writes > 0)
-			   FROM remote_bp_stat_donors'),
-		"2|$transport|$transport|t|t",
-		"$transport: both donors are read and written over it");
+	ok( wait_for(
+			'both donors',
+			sub {
+				$round->();
+				return $node->safe_psql(
+					'postgres',
+					'SELECT count(*), min(transport), max(transport), bool_and(reads > 0), bool_and(writes > 0)
+					   FROM remote_bp_stat_donors') eq "2|$transport|$transport|t|t";
+			},
+			300),
+		"$transport: both donors are read and written over it")
+	  or diag($node->safe_psql('postgres', 'TABLE remote_bp_stat_donors'));
 	is($node->safe_psql('postgres', 'SELECT sum(bytes), count(DISTINCT donor) FROM remote_bp_leases'),
 		64 * 1024 * 1024 . '|2', "$transport: the lease is spread over both");
 	cmp_ok(

@@ -170,6 +170,9 @@ most_from_donors()
     [ $((after[0] - before[0])) -gt $((2 * (after[1] - before[1]))) ]
 }
 
+# reads_more DONOR READS: a scan reads pages from the donor, which has served so many before.
+reads_more() { scan_accounts && [ "$(donor_column "$1" reads)" -gt "$2" ]; }
+
 warm() { until_true "${1:-180}" most_from_donors; }
 
 # start_pgbench SECONDS [ARGUMENT...]; the default is to read only.  It runs
