@@ -19,23 +19,23 @@ typedef struct RbpBroker
 	char	   *url;			/* without slashes at its end */
 	char	   *token_file;
 	char	   *token;			/* accepted last, "" for none; NULL: not yet */
-	char	   *refused;		/* what the file holds and is not accepted */
-	char	   *told;			/* why that is not used, as it was logged */
-	int			complaints;		/* for the lease worker */
+	char	   *rejected_token; /* what the file holds and is not accepted */
+	char	   *logged_reason;	/* why that is not used, as it was logged */
+	int			failures_logged;	/* for the lease worker */
 } RbpBroker;
 
 #define RBP_BROKER_WHY_LEN		(MAXPGPATH + 100)
 
 /* Lives until it is freed. */
-extern RbpBroker *rbp_lease_broker_make(const char *url, const char *token_file);
+extern RbpBroker *rbp_lease_broker_create(const char *url, const char *token_file);
 extern void rbp_lease_broker_free(RbpBroker *b);
 
 /*
  * What is to be kept in shared memory of a broker that has answered; nothing if
  * there is no room for its texts.  And the broker made of that.
  */
-extern void rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access);
-extern RbpBroker *rbp_lease_broker_known(const RbpBrokerAccess *access);
+extern void rbp_lease_broker_save(const RbpBroker *b, RbpBrokerAccess *access);
+extern RbpBroker *rbp_lease_broker_restore(const RbpBrokerAccess *access);
 
 /* The token that is accepted now stays in use until the file's is. */
 extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file);

@@ -63,7 +63,7 @@ static WatchedSocket watched[MAX_SOCKETS];
 static int	nwatched = 0;
 static int64 timer_due = -1;	/* rbp_now_ns() time, -1 for none */
 
-static bool woken = false;		/* the latch was set during the request */
+static bool latch_was_set = false;	/* the latch was set during the request */
 
 static sigset_t
 block_signals(void)
@@ -119,7 +119,7 @@ set_timer(CURLM *handle, long timeout_ms, void *arg)
 
 /* CURLOPT_WRITEFUNCTION; taking less than given fails the request */
 static size_t
-take_body(char *data, size_t size, size_t nmemb, void *arg)
+receive_body(char *data, size_t size, size_t nmemb, void *arg)
 {
 	return rbp_buffer_append(arg, data, size * nmemb, MAX_REPLY) ? size * nmemb : 0;
 }
@@ -149,7 +149,7 @@ rbp_lease_http_init(void)
  * name.  Never waits.
  */
 static RbpAddress
-address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
+resolve_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
 {
 	RbpAddress	known = RBP_ADDRESS_KNOWN;
 	CURLU	   *parts = curl_url();
@@ -181,8 +181,8 @@ address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
  * no memory.
  */
 static bool
-set_up(const char *url, const char *token, const RbpHttpRequest *request,
-	   RbpBuffer *answer)
+set_options(const char *url, const char *token, const RbpHttpRequest *request,
+			RbpBuffer *answer)
 {
 	static struct curl_slist headers[] = {
 		{"Content-Type: application/json", &headers[1]},
@@ -202,7 +202,7 @@ set_up(const char *url, const char *token, const RbpHttpRequest *request,
 		(token == NULL ||
 		 (curl_easy_setopt(easy, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) == CURLE_OK &&
 		  curl_easy_setopt(easy, CURLOPT_XOAUTH2_BEARER, token) == CURLE_OK)) &&
-		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, receive_body) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
 		/* a token is for the broker, not for what http_proxy may name */
@@ -218,7 +218,7 @@ set_up(const char *url, const char *token, const RbpHttpRequest *request,
 
 /* Let libcurl do what is due; true if the request is over, with its result. */
 static bool
-drive(curl_socket_t s, int events, CURLcode *result)
+socket_action(curl_socket_t s, int events, CURLcode *result)
 {
 	sigset_t	before = block_signals();
 	CURLMsg    *msg;
@@ -270,7 +270,7 @@ wait_for_event(long timeout_ms, int *events)
 		if (event.events & WL_LATCH_SET)
 		{
 			ResetLatch(MyLatch);
-			woken = true;
+			latch_was_set = true;
 		}
 		else
 		{
@@ -288,29 +288,29 @@ wait_for_event(long timeout_ms, int *events)
 
 /* Until the request is over; false if it was cut short. */
 static bool
-run(int64 give_up, bool heed_shutdown, CURLcode *result)
+run_request(int64 deadline, bool stop_on_shutdown, CURLcode *result)
 {
-	bool		over = drive(CURL_SOCKET_TIMEOUT, 0, result);
+	bool		over = socket_action(CURL_SOCKET_TIMEOUT, 0, result);
 
 	while (!over)
 	{
 		int64		now = rbp_now_ns();
-		int64		until = give_up;
+		int64		until = deadline;
 		long		wait_ms;
 		int			events;
 		curl_socket_t ready;
 
 		CHECK_FOR_INTERRUPTS();
-		if (heed_shutdown && ShutdownRequestPending)
+		if (stop_on_shutdown && ShutdownRequestPending)
 			return false;
-		if (now >= give_up)
+		if (now >= deadline)
 		{
 			*result = CURLE_OPERATION_TIMEDOUT;
 			return true;
 		}
 		if (timer_due >= 0 && timer_due <= now)
 		{
-			over = drive(CURL_SOCKET_TIMEOUT, 0, result);
+			over = socket_action(CURL_SOCKET_TIMEOUT, 0, result);
 			continue;
 		}
 		if (timer_due >= 0 && timer_due < until)
@@ -319,7 +319,7 @@ run(int64 give_up, bool heed_shutdown, CURLcode *result)
 		wait_ms = (long) ((until - now + 999999) / 1000000);
 		ready = wait_for_event(Min(wait_ms, IDLE_WAIT_MS), &events);
 		if (ready != CURL_SOCKET_BAD)
-			over = drive(ready, events, result);
+			over = socket_action(ready, events, result);
 	}
 	return true;
 }
@@ -332,7 +332,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	struct curl_slist *addresses = NULL;
 	RbpBuffer	answer = {0};
 	CURLcode	result = CURLE_OUT_OF_MEMORY;
-	int64		give_up = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
+	int64		deadline = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
 	bool		finished = true;
 	char		host[RBP_HOST_LEN];
 	StringInfoData entry;
@@ -341,10 +341,10 @@ rbp_lease_http_request(const char *url, const char *token,
 
 	memset(reply, 0, sizeof(RbpHttpReply));
 	initStringInfo(&entry);
-	known = address_entry(full_url, host, &entry);
+	known = resolve_entry(full_url, host, &entry);
 	if (known != RBP_ADDRESS_KNOWN)
 	{
-		reply->failure = known == RBP_ADDRESS_ASKED ?
+		reply->failure = known == RBP_ADDRESS_PENDING ?
 			RBP_HTTP_RESOLVING : RBP_HTTP_NETWORK;
 		snprintf(reply->error, sizeof(reply->error),
 				 "no address yet for host \"%s\"", host);
@@ -353,7 +353,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	if (entry.len > 0)
 		addresses = curl_slist_append(NULL, entry.data);
 	if ((entry.len == 0 || addresses != NULL) &&
-		set_up(full_url, token, request, &answer) &&
+		set_options(full_url, token, request, &answer) &&
 		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
 	{
 		CURLMcode	added;
@@ -363,7 +363,7 @@ rbp_lease_http_request(const char *url, const char *token,
 		restore_signals(before);
 		if (added == CURLM_OK)
 		{
-			finished = run(give_up, request->heed_shutdown, &result);
+			finished = run_request(deadline, request->stop_on_shutdown, &result);
 			before = block_signals();
 			curl_multi_remove_handle(multi, easy);
 			restore_signals(before);
@@ -372,9 +372,9 @@ rbp_lease_http_request(const char *url, const char *token,
 	curl_slist_free_all(addresses);
 
 	/* whatever the latch was set for is the caller's business */
-	if (woken)
+	if (latch_was_set)
 		SetLatch(MyLatch);
-	woken = false;
+	latch_was_set = false;
 
 	if (!finished)
 		reply->failure = RBP_HTTP_INTERRUPTED;
@@ -398,7 +398,7 @@ rbp_lease_http_request(const char *url, const char *token,
 			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
 		if (host[0] != '\0')
-			rbp_lease_doubt_address(host);
+			rbp_lease_address_failed(host);
 	}
 	/* the answer may hold a lease's secret */
 	if (answer.data != NULL)

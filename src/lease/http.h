@@ -46,7 +46,8 @@ typedef struct RbpHttpRequest
 	const char *path;			/* what comes after the server's URL */
 	const char *body;			/* JSON, or NULL for none */
 	long		timeout_ms;		/* the longest wait */
-	bool		heed_shutdown;	/* end as soon as ShutdownRequestPending is set */
+	bool		stop_on_shutdown;	/* end as soon as ShutdownRequestPending
+									 * is set */
 } RbpHttpRequest;
 
 /*

@@ -23,7 +23,7 @@
 #include "transport/transport.h"
 
 #define NS_PER_MS			INT64CONST(1000000)
-#define GOODBYE_TIMEOUT_MS	1000L
+#define END_TIMEOUT_MS	1000L
 
 /* Nothing to do until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)
@@ -37,18 +37,18 @@
 #define FAILED_AUTH			0x04
 #define FAILED_STATUS		0x08
 #define FAILED_ANSWER		0x10
-#define FAILED_FOR_ALL		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
+#define FAILED_BROKER		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
 
-typedef enum Outcome
+typedef enum RbpLeaseOutcome
 {
-	OUTCOME_OK,					/* the broker answered, all is as it says */
-	OUTCOME_AGAIN,				/* and there is more to ask it at once */
-	OUTCOME_FAILED,				/* no usable answer */
-	OUTCOME_INTERRUPTED			/* the worker is to end */
-} Outcome;
+	RBP_LEASE_OK,				/* the broker answered, all is as it says */
+	RBP_LEASE_AGAIN,			/* and there is more to ask it at once */
+	RBP_LEASE_FAILED,			/* no usable answer */
+	RBP_LEASE_INTERRUPTED		/* the worker is to end */
+} RbpLeaseOutcome;
 
 /* One lease: what is held of it, and what is to be done. */
-typedef struct Hold
+typedef struct RbpHeldLease
 {
 	RbpPool		pool;
 	const char *purpose;		/* for the broker */
@@ -67,7 +67,7 @@ typedef struct Hold
 	 */
 	RbpLease   *lease;
 	bool		in_use;			/* its regions are in shared memory */
-	bool		suspected;		/* a backend found it to be otherwise */
+	bool		recheck;		/* a backend found it to be otherwise */
 	int64		deadline;		/* rbp_now_ns() time */
 
 	/* Retired, and not yet confirmed by the broker */
@@ -80,78 +80,78 @@ typedef struct Hold
 	 */
 	uint64		usable_bytes;
 	int64		usable_until;	/* of temporary data; rbp_now_ns() time */
-	uint64		usable_for;
+	uint64		usable_for_setting;
 
 	/* When things are due, in rbp_now_ns() time */
-	int64		due;			/* to talk to the broker */
-	int64		last;			/* that was last done */
-	int64		step_due;		/* to give up more */
-	int64		close_by;		/* the lease is to end then; 0: it is not */
+	int64		request_due;	/* to talk to the broker */
+	int64		last_request;	/* that was last done */
+	int64		retire_due;		/* to give up more */
+	int64		close_deadline; /* the lease is to end then; 0: it is not */
 
-	bool		tending;		/* there is more to be done at once */
+	bool		maintenance_pending;	/* there is more to be done at once */
 	int			draining;		/* regions that are being emptied */
-	uint32		turn;			/* of the demands that they are emptied for */
+	uint32		first_demand;	/* of the demands that they are emptied for */
 	bool		drained;		/* some were, and have not been let go since */
-	bool		drained_idly;	/* some perhaps for what is wanted no more */
+	bool		drained_unneeded;	/* some perhaps for what is wanted no more */
 	int			failures;		/* in a row */
-	int			complaints;		/* FAILED_* of this lease alone */
+	int			failures_logged;	/* FAILED_* of this lease alone */
 	uint64		reported_bytes; /* size in the last message */
-	bool		shares_name;	/* others' leases have our client name */
-} Hold;
+	bool		namesake_logged;	/* others' leases have our client name */
+} RbpHeldLease;
 
 /* The two leases, by pool. */
-extern Hold rbp_lease_holds[RBP_POOLS];
+extern RbpHeldLease rbp_leases[RBP_POOLS];
 
 /* The name that this server goes by at brokers. */
 extern char rbp_lease_client[RBP_DONOR_ID_LEN];
 
 /* The broker that leases are taken from. */
-extern RbpBroker *rbp_lease_current;
+extern RbpBroker *rbp_lease_current_broker;
 
 /*
  * ---- requests.c -------------------------------------------------------------
  */
 
 /* Everything there is to say to the broker now; sets when to talk to it next. */
-extern void rbp_lease_converse(Hold *h);
+extern void rbp_lease_send_requests(RbpHeldLease *h);
 
 /*
  * End the lease, if there is one, and tell the broker that it was taken from, with one
  * bounded request.
  */
-extern void rbp_lease_give_back(Hold *h, bool heed_shutdown);
+extern void rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown);
 
 /*
  * ---- apply.c ----------------------------------------------------------------
  */
 
 /* How much memory of the lease's broker the settings ask for, in bytes. */
-extern uint64 rbp_lease_wanted(Hold *h);
+extern uint64 rbp_lease_wanted(RbpHeldLease *h);
 
 /*
  * Make what the broker described the lease in use.  Takes over fresh.  sent_ns: when
- * it was asked.  OUTCOME_AGAIN if there is something to tell the broker at once.
+ * it was asked.  RBP_LEASE_AGAIN if there is something to tell the broker at once.
  */
-extern Outcome rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns);
+extern RbpLeaseOutcome rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns);
 
 /*
  * Give up what a donor asks for, and what is above the wanted size: as much as can
  * be until then.  How many regions were; they are to be told to the broker.
  */
-extern int	rbp_lease_give_up(Hold *h, int64 until);
+extern int	rbp_lease_retire_regions(RbpHeldLease *h, int64 until);
 
 /* Give regions of the lease that found no place back. */
-extern void rbp_lease_release_unused(Hold *h);
+extern void rbp_lease_release_unused(RbpHeldLease *h);
 
 /*
  * Regions go out of use, all but those of the fresh lease, if there is one: log it if
  * temporary data goes with them.
  */
-extern void rbp_lease_tell_losses(Hold *h, const RbpLease *fresh);
+extern void rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh);
 
 /* Stop using all of the lease; and forget it, too. */
-extern void rbp_lease_stop_use(Hold *h);
-extern void rbp_lease_drop(Hold *h);
+extern void rbp_lease_stop_use(RbpHeldLease *h);
+extern void rbp_lease_drop(RbpHeldLease *h);
 
 /*
  * ---- turn.c -----------------------------------------------------------------
@@ -161,19 +161,19 @@ extern void rbp_lease_drop(Hold *h);
 extern bool rbp_lease_settings_changed(void);
 
 /* Take them over: another broker is tried first, if there is something to lose. */
-extern void rbp_lease_take_settings(void);
+extern void rbp_lease_apply_settings(void);
 
 /* Take leases from this broker from now on; it belongs to turn.c then. */
-extern void rbp_lease_turn_to(RbpBroker *fresh);
+extern void rbp_lease_switch_broker(RbpBroker *fresh);
 
 /* This lease is held, or asked for, at the current broker from now on. */
-extern void rbp_lease_turn_to_current(Hold *h);
+extern void rbp_lease_use_current_broker(RbpHeldLease *h);
 
 /* Try the broker that the settings name, and turn to it if it works. */
-extern void rbp_lease_try_next(void);
+extern void rbp_lease_try_next_broker(void);
 
 /* When that is due, in rbp_now_ns() time; and let it be due now. */
-extern int64 rbp_lease_next_due(void);
-extern void rbp_lease_next_soon(void);
+extern int64 rbp_lease_next_broker_due(void);
+extern void rbp_lease_next_broker_now(void);
 
 #endif							/* RBP_LEASE_INTERNAL_H */

@@ -27,7 +27,7 @@
 #define RESOLVED_NS			INT64CONST(60000000000)
 #define UNRESOLVED_NS		INT64CONST(5000000000)
 /* A look-up that takes longer is told of */
-#define LATE_NS				INT64CONST(2000000000)
+#define SLOW_NS				INT64CONST(2000000000)
 #define POLL_NS				INT64CONST(10000000)
 /* Enough for the libraries that nsswitch.conf may name */
 #define LOOKUP_STACK		((size_t) 512 * 1024)
@@ -125,12 +125,12 @@ typedef struct HostName
 	char		host[RBP_HOST_LEN];
 	char		addresses[RBP_ADDRESSES_LEN];	/* the last ones, "": none */
 	Lookup	   *lookup;			/* that is under way; malloc'ed */
-	int64		asked;			/* when the last one began */
-	int64		due;			/* when the next one is */
-	int64		used;
+	int64		started;		/* when the last one began */
+	int64		next_lookup;	/* when the next one is */
+	int64		last_use;
 	bool		failed;			/* the last one that ended found none */
-	bool		told;			/* it was logged that there is none */
-	bool		sought;			/* in shared memory */
+	bool		failure_logged; /* it was logged that there is none */
+	bool		shm_searched;	/* in shared memory */
 } HostName;
 
 static HostName names[MAX_NAMES];
@@ -156,8 +156,8 @@ start_lookup(HostName *name)
 	sigset_t	all;
 	sigset_t	before;
 
-	name->asked = rbp_now_ns();
-	name->due = name->asked + UNRESOLVED_NS;
+	name->started = rbp_now_ns();
+	name->next_lookup = name->started + UNRESOLVED_NS;
 	if (lookup == NULL)
 		return;
 	strlcpy(lookup->host, name->host, sizeof(lookup->host));
@@ -193,7 +193,7 @@ end_lookup(HostName *name)
 	/* the last ones that it had are better than none */
 	if (!name->failed)
 		strlcpy(name->addresses, lookup->addresses, sizeof(name->addresses));
-	name->due = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
+	name->next_lookup = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
 	free(lookup);
 	return true;
 }
@@ -211,36 +211,36 @@ find_name(const char *host, int first, int end)
 
 		if (strcmp(name->host, host) == 0)
 		{
-			name->used = now;
+			name->last_use = now;
 			return name;
 		}
-		if (name->lookup == NULL && (oldest == NULL || name->used < oldest->used))
+		if (name->lookup == NULL && (oldest == NULL || name->last_use < oldest->last_use))
 			oldest = name;
 	}
 	if (oldest == NULL ||
-		(oldest->host[0] != '\0' && now - oldest->used < RESOLVED_NS))
+		(oldest->host[0] != '\0' && now - oldest->last_use < RESOLVED_NS))
 		return NULL;
 	memset(oldest, 0, sizeof(HostName));
 	strlcpy(oldest->host, host, sizeof(oldest->host));
-	oldest->used = now;
+	oldest->last_use = now;
 	return oldest;
 }
 
 /* The addresses as they are known now; a look-up is begun if one is due. */
 static RbpAddress
-address_of(HostName *name)
+get_address(HostName *name)
 {
 	int64		now = rbp_now_ns();
 
 	if (name == NULL)
 		return RBP_ADDRESS_NONE;
 	(void) end_lookup(name);
-	if (name->lookup == NULL && now >= name->due)
+	if (name->lookup == NULL && now >= name->next_lookup)
 		start_lookup(name);
 	if (name->addresses[0] != '\0')
 		return RBP_ADDRESS_KNOWN;
-	return name->failed || now - name->asked >= LATE_NS ?
-		RBP_ADDRESS_NONE : RBP_ADDRESS_ASKED;
+	return name->failed || now - name->started >= SLOW_NS ?
+		RBP_ADDRESS_NONE : RBP_ADDRESS_PENDING;
 }
 
 RbpAddress
@@ -254,7 +254,7 @@ rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 	{
 		HostName   *name = find_name(host, 0, BROKER_NAMES);
 
-		known = address_of(name);
+		known = get_address(name);
 		if (known == RBP_ADDRESS_KNOWN)
 			strlcpy(addresses, name->addresses, RBP_ADDRESSES_LEN);
 	}
@@ -262,12 +262,12 @@ rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 }
 
 void
-rbp_lease_doubt_address(const char *host)
+rbp_lease_address_failed(const char *host)
 {
 	for (int i = 0; i < BROKER_NAMES; i++)
 	{
 		if (strcmp(names[i].host, host) == 0)
-			names[i].due = Min(names[i].due, names[i].asked + UNRESOLVED_NS);
+			names[i].next_lookup = Min(names[i].next_lookup, names[i].started + UNRESOLVED_NS);
 	}
 }
 
@@ -293,7 +293,7 @@ rbp_lease_lookups_due(int64 now)
 	{
 		/* often at first, when it matters, and less and less so */
 		if (names[i].lookup != NULL && names[i].addresses[0] == '\0')
-			due = Min(due, now + Max((now - names[i].asked) / 4, POLL_NS));
+			due = Min(due, now + Max((now - names[i].started) / 4, POLL_NS));
 	}
 	return due;
 }
@@ -303,12 +303,12 @@ rbp_lease_lookups_due(int64 now)
  * lease worker before this one, is good until its name has been looked up.
  */
 static void
-seek_address(HostName *name, const char *donor, bool rdma)
+use_address_in_shm(HostName *name, const char *donor, bool rdma)
 {
 	RbpDonorInfo *infos;
 	int			n;
 
-	name->sought = true;
+	name->shm_searched = true;
 	infos = rbp_remote_donor_info(&n);
 	for (int i = 0; i < n; i++)
 	{
@@ -334,23 +334,23 @@ resolve_host(const char *donor, char *host, bool rdma)
 	if (host[0] == '\0' || rbp_transport_is_numeric(host))
 		return;
 	name = find_name(host, BROKER_NAMES, MAX_NAMES);
-	known = address_of(name);
-	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->sought)
+	known = get_address(name);
+	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->shm_searched)
 	{
-		seek_address(name, donor, rdma);
-		known = address_of(name);
+		use_address_in_shm(name, donor, rdma);
+		known = get_address(name);
 	}
-	if (known == RBP_ADDRESS_NONE && name != NULL && !name->told)
+	if (known == RBP_ADDRESS_NONE && name != NULL && !name->failure_logged)
 	{
-		name->told = true;
+		name->failure_logged = true;
 		ereport(LOG,
 				(errmsg("remote_bp: no address yet for host \"%s\" of donor \"%s\"",
 						host, donor),
 				 errdetail("The donor is not used over this address until its name is resolved.")));
 	}
-	else if (known == RBP_ADDRESS_KNOWN && name->told)
+	else if (known == RBP_ADDRESS_KNOWN && name->failure_logged)
 	{
-		name->told = false;
+		name->failure_logged = false;
 		ereport(LOG,
 				(errmsg("remote_bp: host \"%s\" of donor \"%s\" has an address",
 						host, donor)));

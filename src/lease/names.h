@@ -34,7 +34,7 @@ extern bool rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN]);
 typedef enum RbpAddress
 {
 	RBP_ADDRESS_KNOWN,			/* perhaps from before, a new look-up going on */
-	RBP_ADDRESS_ASKED,			/* the first look-up has begun just now */
+	RBP_ADDRESS_PENDING,		/* the first look-up has begun just now */
 	RBP_ADDRESS_NONE			/* it found none, or takes long */
 } RbpAddress;
 
@@ -48,7 +48,7 @@ extern RbpAddress rbp_lease_broker_address(const char *host,
 										   char addresses[RBP_ADDRESSES_LEN]);
 
 /* That host was not reached: look it up again soon. */
-extern void rbp_lease_doubt_address(const char *host);
+extern void rbp_lease_address_failed(const char *host);
 
 /* Has a look-up ended since the last call? */
 extern bool rbp_lease_lookups_ended(void);

@@ -15,7 +15,7 @@
 
 #include "transport/transport.h"
 
-#define RBP_LEASE_REGION_UNIT	(UINT64_C(1) << 20)	/* regions are multiples */
+#define RBP_LEASE_REGION_UNIT	(UINT64_C(1) << 20) /* regions are multiples */
 
 /* One region of one donor, as the broker names it. */
 typedef struct RbpLeaseRegion
@@ -65,12 +65,12 @@ extern void rbp_lease_free(RbpLease *lease);
  * The lease of which this is known, in whatever order.  NULL if there is no
  * memory.
  */
-extern RbpLease *rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
-								 const RbpEndpoint *donors, int ndonors,
-								 const RbpLeaseRegion *regions, int nregions);
+extern RbpLease *rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
+								   const RbpEndpoint *donors, int ndonors,
+								   const RbpLeaseRegion *regions, int nregions);
 
 /* Do both name the same regions and ways to reach them? */
-extern bool rbp_lease_same_memory(const RbpLease *a, const RbpLease *b);
+extern bool rbp_lease_same_regions(const RbpLease *a, const RbpLease *b);
 
 /*
  * Is the donor of that name another process now than it was before?  Then
@@ -81,11 +81,11 @@ extern bool rbp_lease_donor_restarted(const RbpLease *before,
 									  const RbpLease *now, const char *donor);
 
 /* Is this region, by donor and number, in the lease? */
-extern bool rbp_lease_has(const RbpLease *lease, const RbpLeaseRegion *region);
+extern bool rbp_lease_has_region(const RbpLease *lease, const RbpLeaseRegion *region);
 
 /* Take the regions that were given up out of the lease. */
-extern void rbp_lease_forget(RbpLease *lease, const RbpLeaseRegion *gone,
-							 int n);
+extern void rbp_lease_remove_regions(RbpLease *lease, const RbpLeaseRegion *gone,
+									 int n);
 
 /*
  * How many regions can be given back so that, whichever they are, no fewer
@@ -111,7 +111,7 @@ extern int64_t rbp_lease_move_time(const RbpLeaseReclaim *demand);
 extern void rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n);
 
 /* Does the donor ask for regions? */
-extern bool rbp_lease_asked_by(const RbpLease *lease, const char *donor);
+extern bool rbp_lease_has_reclaim(const RbpLease *lease, const char *donor);
 
 /* Bodies of requests; JSON, to be freed.  NULL if there is no memory. */
 extern char *rbp_lease_new_body(const char *client, const char *instance,

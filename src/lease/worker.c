@@ -9,7 +9,7 @@
  * to use, turn.c chooses the broker.
  *
  * Two leases are held, one of purpose "buffer" for the buffer tier and one of
- * purpose "temp" for temporary data, each in a Hold of its own.  Every second,
+ * purpose "temp" for temporary data, each in a RbpHeldLease of its own.  Every second,
  * and at once when the settings changed or a backend found that a donor denies
  * access or broke, the worker renews a lease and says how much memory is
  * wanted; the answer lists all regions of the lease, which become the regions
@@ -90,19 +90,19 @@
 #include "transport/transport.h"
 
 /* Backends that go on being suspicious make us ask no more often than this */
-#define SUSPICION_NS		(200 * NS_PER_MS)
+#define RECHECK_NS		(200 * NS_PER_MS)
 
 /* How long a lease that is not wanted any more is kept for that */
 #define CLOSING_NS			(30000 * NS_PER_MS)
 
-Hold rbp_lease_holds[RBP_POOLS] = {
+RbpHeldLease rbp_leases[RBP_POOLS] = {
 	[RBP_POOL_BUFFER] = {
 		.pool = RBP_POOL_BUFFER,
 		.purpose = "buffer",
 		.suffix = "",
 		.max_setting = "remote_bp.buffer_tier_max_size",
 		.usable_bytes = PG_UINT64_MAX,
-		.step_due = NEVER_NS
+		.retire_due = NEVER_NS
 	},
 	[RBP_POOL_TEMP] = {
 		.pool = RBP_POOL_TEMP,
@@ -110,11 +110,11 @@ Hold rbp_lease_holds[RBP_POOLS] = {
 		.suffix = " for temporary data",
 		.max_setting = "remote_bp.temp_tier_max_size",
 		.usable_bytes = PG_UINT64_MAX,
-		.step_due = NEVER_NS
+		.retire_due = NEVER_NS
 	}
 };
 
-char rbp_lease_client[RBP_DONOR_ID_LEN];
+char		rbp_lease_client[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
 
 void
@@ -135,7 +135,7 @@ rbp_lease_register(void)
 
 /* Past its deadline, the lease is not used any more. */
 static void
-expire_if_due(Hold *h, int64 now)
+expire_if_due(RbpHeldLease *h, int64 now)
 {
 	if (!h->in_use || now < h->deadline)
 		return;
@@ -143,7 +143,7 @@ expire_if_due(Hold *h, int64 now)
 			(errmsg("remote_bp: the lease%s could not be renewed in time, its memory is not used any more",
 					h->suffix)));
 	rbp_stats_error("the lease%s could not be renewed in time", h->suffix);
-	rbp_lease_tell_losses(h, NULL);
+	rbp_lease_log_losses(h, NULL);
 	rbp_lease_stop_use(h);
 }
 
@@ -152,38 +152,38 @@ expire_if_due(Hold *h, int64 now)
  * to be kept still, so that temporary data can be moved out of it.
  */
 static bool
-keep_for_now(Hold *h, int64 now)
+keep_until_moved(RbpHeldLease *h, int64 now)
 {
 	if (h->pool != RBP_POOL_TEMP || !h->in_use || h->lease->nregions == 0)
 		return false;
-	if (h->close_by == 0)
+	if (h->close_deadline == 0)
 	{
-		h->close_by = now + CLOSING_NS;
-		h->step_due = 0;
+		h->close_deadline = now + CLOSING_NS;
+		h->retire_due = 0;
 	}
-	if (now < h->close_by)
+	if (now < h->close_deadline)
 		return true;
 	ereport(LOG,
 			(errmsg("remote_bp: temporary data in %d leased regions could not be moved in time",
 					h->lease->nregions)));
-	rbp_lease_tell_losses(h, NULL);
+	rbp_lease_log_losses(h, NULL);
 	return false;
 }
 
 /* Until when memory may be given up before something else is due. */
 static int64
-step_until(int64 now)
+step_deadline(int64 now)
 {
-	int64		due = NEVER_NS;
+	int64		request_due = NEVER_NS;
 
 	for (int i = 0; i < RBP_POOLS; i++)
-		due = Min(due, rbp_lease_holds[i].due);
-	return rbp_lease_step_until(now, due);
+		request_due = Min(request_due, rbp_leases[i].request_due);
+	return rbp_lease_step_until(now, request_due);
 }
 
 /* Do for a lease what is due. */
 static void
-tend(Hold *h)
+maintain_lease(RbpHeldLease *h)
 {
 	int64		now = rbp_now_ns();
 	int			unused;
@@ -191,35 +191,35 @@ tend(Hold *h)
 	expire_if_due(h, now);
 	/* asked for in any case, lest an old mark speak of a new lease */
 	if (rbp_remote_take_recheck(h->pool) && h->in_use)
-		h->suspected = true;
-	if (h->suspected && h->failures == 0)
-		h->due = Min(h->due, h->last + SUSPICION_NS);
+		h->recheck = true;
+	if (h->recheck && h->failures == 0)
+		h->request_due = Min(h->request_due, h->last_request + RECHECK_NS);
 
 	if (rbp_lease_wanted(h) > 0)
-		h->close_by = 0;
-	else if (h->lease == NULL || !keep_for_now(h, now))
+		h->close_deadline = 0;
+	else if (h->lease == NULL || !keep_until_moved(h, now))
 	{
-		rbp_lease_give_back(h, true);
-		if (h->broker != rbp_lease_current)
-			rbp_lease_turn_to_current(h);
-		h->due = rbp_lease_wanted(h) > 0 ? 0 :
+		rbp_lease_end(h, true);
+		if (h->broker != rbp_lease_current_broker)
+			rbp_lease_use_current_broker(h);
+		h->request_due = rbp_lease_wanted(h) > 0 ? 0 :
 			h->usable_bytes < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
 			h->usable_until : NEVER_NS;
 	}
 
-	h->tending = rbp_remote_tend(h->pool, step_until(now), &unused);
+	h->maintenance_pending = rbp_remote_tend(h->pool, step_deadline(now), &unused);
 	if (unused > 0 && h->lease != NULL)
 	{
 		rbp_lease_release_unused(h);
 		if (h->failures == 0)
-			h->due = 0;
+			h->request_due = 0;
 	}
 	now = rbp_now_ns();
-	if (now >= h->step_due && rbp_lease_give_up(h, step_until(now)) > 0 &&
+	if (now >= h->retire_due && rbp_lease_retire_regions(h, step_deadline(now)) > 0 &&
 		h->failures == 0)
-		h->due = 0;
-	if (rbp_now_ns() >= h->due && !ShutdownRequestPending)
-		rbp_lease_converse(h);
+		h->request_due = 0;
+	if (rbp_now_ns() >= h->request_due && !ShutdownRequestPending)
+		rbp_lease_send_requests(h);
 }
 
 /* Until something happens, or one of the times. */
@@ -232,14 +232,14 @@ wait_for_work(void)
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		until = Min(until, Min(rbp_lease_holds[i].due, rbp_lease_holds[i].step_due));
-		if (rbp_lease_holds[i].in_use)
-			until = Min(until, rbp_lease_holds[i].deadline);
-		if (rbp_lease_holds[i].tending)
+		until = Min(until, Min(rbp_leases[i].request_due, rbp_leases[i].retire_due));
+		if (rbp_leases[i].in_use)
+			until = Min(until, rbp_leases[i].deadline);
+		if (rbp_leases[i].maintenance_pending)
 			until = now;
 	}
 	until = Min(until, rbp_lease_lookups_due(now));
-	until = Min(until, rbp_lease_next_due());
+	until = Min(until, rbp_lease_next_broker_due());
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   INT64CONST(60000));
 	if (ms == 0)
@@ -255,7 +255,7 @@ wait_for_work(void)
  * it as soon as this worker asks for a lease.
  */
 static void
-take_over(Hold *h)
+take_over_lease(RbpHeldLease *h)
 {
 	RbpCredentials cred;
 	int64		deadline;
@@ -291,8 +291,8 @@ take_over(Hold *h)
 		regions[nregions].bytes = infos[i].bytes;
 		nregions++;
 	}
-	h->lease = rbp_lease_known(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
-							   regions, nregions);
+	h->lease = rbp_lease_restore(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
+								 regions, nregions);
 	explicit_bzero(cred.secret, sizeof(cred.secret));
 	if (h->lease == NULL)
 		ereport(ERROR,
@@ -302,8 +302,8 @@ take_over(Hold *h)
 	h->deadline = deadline;
 	h->reported_bytes = h->lease->bytes;
 	/* its regions may be draining, for reasons that are not known here */
-	h->drained = h->drained_idly = true;
-	h->step_due = 0;
+	h->drained = h->drained_unneeded = true;
+	h->retire_due = 0;
 	ereport(LOG,
 			(errmsg("remote_bp: going on with the lease%s, %llu MB in %d regions",
 					h->suffix, (unsigned long long) (h->lease->bytes >> 20),
@@ -322,14 +322,14 @@ take_over_broker(void)
 	bool		known = rbp_remote_get_broker(RBP_POOL_TEMP, &access);
 
 	if (known)
-		rbp_lease_turn_to(rbp_lease_broker_known(&access));
+		rbp_lease_switch_broker(rbp_lease_broker_restore(&access));
 	explicit_bzero(&access, sizeof(access));
 	return known;
 }
 
 /* Does the whole server stop?  The postmaster notes it where pg_ctl looks. */
 static bool
-server_stops(void)
+server_is_stopping(void)
 {
 	char		buf[1024];
 	char	   *line = buf;
@@ -378,9 +378,9 @@ rbp_lease_main(Datum arg)
 				(errmsg("remote_bp: could not initialize libcurl")));
 
 	if (!take_over_broker())
-		rbp_lease_take_settings();
+		rbp_lease_apply_settings();
 	for (int i = 0; i < RBP_POOLS; i++)
-		take_over(&rbp_lease_holds[i]);
+		take_over_lease(&rbp_leases[i]);
 
 	while (!ShutdownRequestPending)
 	{
@@ -393,32 +393,32 @@ rbp_lease_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 			for (int i = 0; i < RBP_POOLS; i++)
 			{
-				rbp_lease_holds[i].due = 0;
-				rbp_lease_holds[i].step_due = 0;
+				rbp_leases[i].request_due = 0;
+				rbp_leases[i].retire_due = 0;
 			}
 		}
 		if (rbp_lease_settings_changed())
-			rbp_lease_take_settings();
+			rbp_lease_apply_settings();
 		if (rbp_lease_lookups_ended())
 		{
 			/* a broker can be asked, or the next answer's donors be reached */
 			for (int i = 0; i < RBP_POOLS; i++)
-				rbp_lease_holds[i].due = 0;
-			rbp_lease_next_soon();
+				rbp_leases[i].request_due = 0;
+			rbp_lease_next_broker_now();
 		}
 
 		for (int i = 0; i < RBP_POOLS && !ShutdownRequestPending; i++)
-			tend(&rbp_lease_holds[i]);
-		if (rbp_now_ns() >= rbp_lease_next_due() && !ShutdownRequestPending)
-			rbp_lease_try_next();
+			maintain_lease(&rbp_leases[i]);
+		if (rbp_now_ns() >= rbp_lease_next_broker_due() && !ShutdownRequestPending)
+			rbp_lease_try_next_broker();
 		if (!ShutdownRequestPending)
 			wait_for_work();
 	}
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_lease_holds[i].pool != RBP_POOL_TEMP || server_stops())
-			rbp_lease_give_back(&rbp_lease_holds[i], false);
+		if (rbp_leases[i].pool != RBP_POOL_TEMP || server_is_stopping())
+			rbp_lease_end(&rbp_leases[i], false);
 	}
 
 	/* Exit code 1: be started again, unless the server is shutting down. */

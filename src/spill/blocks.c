@@ -6,7 +6,7 @@
  *
  * Everything here is done under the file's lock, held exclusively by the caller, but
  * for rbp_spill_forget_handle().  A file's lock covers its values, its state with
- * the slots that it has reserved, the SlotInfo of its slots, and the "dropped"
+ * the slots that it has reserved, the RbpSpillSlotInfo of its slots, and the "dropped"
  * marks of its staging pages.  files.c tells what must hold.
  *
  *-------------------------------------------------------------------------
@@ -30,7 +30,7 @@
 #define shared		rbp_spill_shared
 
 static bool
-extent_ok(uint32 extent, void *arg)
+extent_usable(uint32 extent, void *arg)
 {
 	const int  *other = arg;
 	uint32		slot = RBP_EXTENT_SLOT(extent);
@@ -41,11 +41,11 @@ extent_ok(uint32 extent, void *arg)
 
 /* The next slot of a reservation; none if it is used up, or its memory is going. */
 static bool
-from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
+take_from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
 {
 	if (*left == 0)
 		return false;
-	if (!extent_ok(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
+	if (!extent_usable(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
 	{
 		rbp_spill_slots_free(rbp_spill_slots, *next, *left);
 		*left = 0;
@@ -62,7 +62,7 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	int			donor;
 
-	if (!from_run(&st->run_next, &st->run_left, NULL, slot))
+	if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
 	{
 		/* less when there is little left, lest it is reserved by the idle */
 		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
@@ -71,8 +71,8 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 			Min(st->run_len * 2, RUN_LAST);
 		st->run_len = Max(Min(st->run_len, fair), 1);
 		st->run_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
-											 extent_ok, NULL, &st->run_next);
-		if (!from_run(&st->run_next, &st->run_left, NULL, slot))
+											 extent_usable, NULL, &st->run_next);
+		if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
 			return false;
 	}
 	slot_info(*slot)->next = NO_BLOCK;
@@ -80,12 +80,12 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 		return true;
 
 	donor = rbp_remote_slot_donor(*slot);
-	if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+	if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
 	{
 		st->mirror_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
-												extent_ok, &donor,
+												extent_usable, &donor,
 												&st->mirror_next);
-		if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+		if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
 		{
 			/*
 			 * Back into the reservation.  If it were freed, the next look for
@@ -100,7 +100,7 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 }
 
 void
-rbp_spill_end_runs(RbpSpillFileState *st)
+rbp_spill_release_runs(RbpSpillFileState *st)
 {
 	if (st->run_left > 0)
 		rbp_spill_slots_free(rbp_spill_slots, st->run_next, st->run_left);
@@ -114,36 +114,36 @@ rbp_spill_end_runs(RbpSpillFileState *st)
  * Slots to give back, gathered into runs: a file that goes has many, next to
  * each other.
  */
-typedef struct Freed
+typedef struct FreeRun
 {
 	uint32		first;
 	uint32		n;
-} Freed;
+} FreeRun;
 
 static void
-free_gathered(Freed *freed)
+free_run_flush(FreeRun *run)
 {
-	if (freed->n > 0)
-		rbp_spill_slots_free(rbp_spill_slots, freed->first, freed->n);
-	freed->n = 0;
+	if (run->n > 0)
+		rbp_spill_slots_free(rbp_spill_slots, run->first, run->n);
+	run->n = 0;
 }
 
 static void
-gather(Freed *freed, uint32 slot)
+free_run_add(FreeRun *run, uint32 slot)
 {
-	if (freed->n > 0 && slot == freed->first + freed->n &&
-		slot / RBP_EXTENT_PAGES == freed->first / RBP_EXTENT_PAGES)
+	if (run->n > 0 && slot == run->first + run->n &&
+		slot / RBP_EXTENT_PAGES == run->first / RBP_EXTENT_PAGES)
 	{
-		freed->n++;
+		run->n++;
 		return;
 	}
-	free_gathered(freed);
-	freed->first = slot;
-	freed->n = 1;
+	free_run_flush(run);
+	run->first = slot;
+	run->n = 1;
 }
 
 static void
-drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
+drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
 {
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 
@@ -163,7 +163,7 @@ drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
 	else if (IS_SLOT(value))
 	{
 		uint32		slot = VALUE_SLOT(value);
-		SlotInfo   *info = slot_info(slot);
+		RbpSpillSlotInfo *info = slot_info(slot);
 
 		if (info->mirror != NO_SLOT)
 		{
@@ -171,7 +171,7 @@ drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
 			info->mirror = NO_SLOT;
 			st->mirrored_blocks--;
 		}
-		gather(freed, slot);
+		free_run_add(run, slot);
 		st->slot_blocks--;
 	}
 }
@@ -179,10 +179,10 @@ drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
 void
 rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
 {
-	Freed		freed = {0};
+	FreeRun		run = {0};
 
-	drop_value(file, value, &freed);
-	free_gathered(&freed);
+	drop_value(file, value, &run);
+	free_run_flush(&run);
 }
 
 void
@@ -192,7 +192,7 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	uint32		old = rbp_spill_block_get(rbp_spill_table, file, block);
 	RbpSpillHandle handle = rbp_spill_file_handle(rbp_spill_table, file);
-	SlotInfo   *info = slot_info(slot);
+	RbpSpillSlotInfo *info = slot_info(slot);
 
 	info->hash = hash;
 	info->file = handle.index;
@@ -269,7 +269,7 @@ static void
 forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	if (value == VALUE_NONE)
-		rbp_spill_end_runs(rbp_spill_file_state(file));
+		rbp_spill_release_runs(rbp_spill_file_state(file));
 	else
 		drop_value(file, value, arg);
 }
@@ -277,23 +277,23 @@ forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 void
 rbp_spill_forget_handle(RbpSpillHandle handle)
 {
-	Freed		freed = {0};
+	FreeRun		run = {0};
 
-	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &freed);
-	free_gathered(&freed);
+	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &run);
+	free_run_flush(&run);
 }
 
 static void
-cut_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
+drop_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	drop_value(file, value, arg);
 }
 
 void
-rbp_spill_cut(RbpSpillFile *file, uint32 first)
+rbp_spill_drop_tail(RbpSpillFile *file, uint32 first)
 {
-	Freed		freed = {0};
+	FreeRun		run = {0};
 
-	rbp_spill_file_cut(rbp_spill_table, file, first, cut_visit, &freed);
-	free_gathered(&freed);
+	rbp_spill_file_truncate(rbp_spill_table, file, first, drop_visit, &run);
+	free_run_flush(&run);
 }

@@ -46,7 +46,7 @@ static struct
 }			lost;
 
 void
-rbp_spill_note_lost(const char *name, const char *format,...)
+rbp_spill_set_lost_reason(const char *name, const char *format,...)
 {
 	va_list		args;
 
@@ -76,7 +76,7 @@ rbp_spill_call_failed(void)
 
 /* What a write that has failed returns: what it did before that, if anything. */
 static ssize_t
-written_before(ssize_t done)
+partial_write_result(ssize_t done)
 {
 	if (done == 0)
 		return -1;
@@ -89,11 +89,11 @@ written_before(ssize_t done)
  */
 
 static void
-report_lost(const char *name, uint32 block)
+report_lost_block(const char *name, uint32 block)
 {
-	rbp_spill_note_lost(name,
-						"block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
-						block, name);
+	rbp_spill_set_lost_reason(name,
+							  "block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
+							  block, name);
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("remote_bp: block %u of temporary file \"%s\" was lost",
@@ -107,7 +107,7 @@ report_lost(const char *name, uint32 block)
  * not, nor do temporary tables, which are used otherwise.
  */
 static inline int64
-begin_cost(const RbpSpillOpen *o, size_t len, RbpSpillWhere where, bool write)
+cost_begin(const RbpSpillOpen *o, size_t len, RbpSpillTarget where, bool write)
 {
 	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
 		rbp_spill_cost_begin(where, write) : 0;
@@ -117,11 +117,11 @@ begin_cost(const RbpSpillOpen *o, size_t len, RbpSpillWhere where, bool write)
 static ssize_t
 read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 {
-	int64		begun = begin_cost(o, len, RBP_SPILL_FILE, false);
+	int64		started = cost_begin(o, len, RBP_SPILL_FILE, false);
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(RBP_SPILL_FILE, false, begun);
+		rbp_spill_cost_end(RBP_SPILL_FILE, false, started);
 	return n;
 }
 
@@ -130,11 +130,11 @@ static ssize_t
 write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		   off_t offset)
 {
-	int64		begun = begin_cost(o, len, RBP_SPILL_FILE, true);
+	int64		started = cost_begin(o, len, RBP_SPILL_FILE, true);
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(RBP_SPILL_FILE, true, begun);
+		rbp_spill_cost_end(RBP_SPILL_FILE, true, started);
 	return n;
 }
 
@@ -150,9 +150,9 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 	{
 		RbpSpillFile *file = rbp_spill_open_lock(o, false);
 		RbpSpillFileState *st;
-		SpilledBlock b = {.handle = o->handle,.block = block};
+		RbpSpilledBlock b = {.handle = o->handle,.block = block};
 		uint32		value;
-		int64		begun;
+		int64		started;
 
 		if (file == NULL)
 			return -1;
@@ -184,7 +184,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		if (value == VALUE_LOST)
 		{
 			unlock_file(file);
-			report_lost(o->name, block);
+			report_lost_block(o->name, block);
 			errno = EIO;
 			return -1;
 		}
@@ -192,10 +192,10 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
 		unlock_file(file);
-		begun = begin_cost(o, len, RBP_SPILL_DONOR, false);
+		started = cost_begin(o, len, RBP_SPILL_DONOR, false);
 		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
-			rbp_spill_cost_end(RBP_SPILL_DONOR, false, begun);
+			rbp_spill_cost_end(RBP_SPILL_DONOR, false, started);
 	}
 	if (got < 0)
 	{
@@ -210,7 +210,7 @@ rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 {
 	size_t		done = 0;
 
-	if (offset < 0 || !rbp_spill_open_known(o))
+	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return read_file(o, fd, buf, len, offset);
 	while (done < len)
 	{
@@ -234,7 +234,7 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 {
 	ssize_t		done = 0;
 
-	if (offset < 0 || !rbp_spill_open_known(o))
+	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return rbp_libc.preadv(fd, iov, iovcnt, offset);
 	for (int i = 0; i < iovcnt; i++)
 	{
@@ -320,7 +320,7 @@ write_real(const Part *p)
 static ssize_t
 write_block(const Part *p)
 {
-	if (wanted(p->o) && rbp_spill_prefer_file())
+	if (spill_enabled(p->o) && rbp_spill_prefer_file())
 	{
 		if (write_real(p) == BLCKSZ)
 		{
@@ -330,19 +330,19 @@ write_block(const Part *p)
 		/* the disk is full, perhaps */
 		rbp_spill_file_refused();
 	}
-	if (wanted(p->o))
+	if (spill_enabled(p->o))
 	{
-		int64		begun = begin_cost(p->o, p->len, RBP_SPILL_DONOR, true);
+		int64		started = cost_begin(p->o, p->len, RBP_SPILL_DONOR, true);
 
 		switch (rbp_spill_put(p->o->handle, p->block, p->buf, p->offset + BLCKSZ))
 		{
-			case PUT_DONE:
-				rbp_spill_cost_end(RBP_SPILL_DONOR, true, begun);
+			case RBP_SPILL_PUT_DONE:
+				rbp_spill_cost_end(RBP_SPILL_DONOR, true, started);
 				return BLCKSZ;
-			case PUT_GONE:
+			case RBP_SPILL_PUT_GONE:
 				errno = EIO;
 				return -1;
-			case PUT_NO_ROOM:
+			case RBP_SPILL_PUT_NO_ROOM:
 				rbp_stats_count(RBP_COUNT_SPILL_LOCAL, 1);
 				break;
 		}
@@ -374,8 +374,8 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	size = st->size;
 	unlock_file(file);
 
-	if (wanted(o) &&
-		rbp_spill_put(o->handle, block, copy, size) == PUT_DONE)
+	if (spill_enabled(o) &&
+		rbp_spill_put(o->handle, block, copy, size) == RBP_SPILL_PUT_DONE)
 		return true;
 
 	/* No room: what there is of it goes to the real file. */
@@ -439,12 +439,12 @@ open_page_for(RbpSpillFile *file, uint32 block)
  * let go.  *again: nothing is written, but things are in order for another try.
  */
 static ssize_t
-write_new_part(const Part *p, RbpSpillFile *file, bool *again)
+write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 {
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	bool		opened;
 
-	if ((int64) p->block * BLCKSZ < st->size || !wanted(p->o) ||
+	if ((int64) p->block * BLCKSZ < st->size || !spill_enabled(p->o) ||
 		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 	{
 		unlock_file(file);
@@ -457,7 +457,7 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *again)
 			return (ssize_t) p->len;
 		/* what came of it is there, and belongs to the file from now on */
 		rbp_spill_file_refused();
-		*again = true;
+		*retry = true;
 		return 0;
 	}
 
@@ -467,12 +467,12 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *again)
 		uint32		other = st->open_block;
 
 		unlock_file(file);
-		*again = send_open_page(p->o, p->fd, other);
+		*retry = send_open_page(p->o, p->fd, other);
 		return -1;
 	}
 	opened = open_page_for(file, p->block);
 	unlock_file(file);
-	*again = opened;
+	*retry = opened;
 	return opened ? 0 : write_real(p);
 }
 
@@ -494,12 +494,12 @@ rewrite_block(const Part *p)
 	memcpy(whole + start, p->buf, p->len);
 	switch (rbp_spill_put(p->o->handle, p->block, whole, p->offset + (off_t) p->len))
 	{
-		case PUT_DONE:
+		case RBP_SPILL_PUT_DONE:
 			return (ssize_t) p->len;
-		case PUT_GONE:
+		case RBP_SPILL_PUT_GONE:
 			errno = EIO;
 			return -1;
-		case PUT_NO_ROOM:
+		case RBP_SPILL_PUT_NO_ROOM:
 			break;
 	}
 	all.len = Max((size_t) n, start + p->len);
@@ -510,7 +510,7 @@ rewrite_block(const Part *p)
 static ssize_t
 write_part(const Part *p)
 {
-	bool		again;
+	bool		retry;
 	ssize_t		n;
 
 	do
@@ -520,7 +520,7 @@ write_part(const Part *p)
 
 		if (file == NULL)
 			return -1;
-		again = false;
+		retry = false;
 		value = rbp_spill_block_get(rbp_spill_table, file, p->block);
 		if (IS_STAGED(value) &&
 			STAGED_PAGE(value) == rbp_spill_file_state(file)->open_page)
@@ -530,8 +530,8 @@ write_part(const Part *p)
 			unlock_file(file);
 			return rewrite_block(p);
 		}
-		n = write_new_part(p, file, &again);
-	} while (again);
+		n = write_new_part(p, file, &retry);
+	} while (retry);
 	return n;
 }
 
@@ -540,13 +540,13 @@ write_part(const Part *p)
  * has given it one meanwhile may have seen the size of before.
  */
 static ssize_t
-wrote_without_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
+extend_new_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
 {
 	int			save_errno = errno;
 
 	pg_memory_barrier();
-	if (n > 0 && rbp_spill_open_known(o))
-		(void) rbp_spill_open_raise(o, offset + n);
+	if (n > 0 && rbp_spill_open_lookup(o))
+		(void) rbp_spill_open_extend(o, offset + n);
 	errno = save_errno;
 	return n;
 }
@@ -561,13 +561,13 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	if (offset < 0 || len == 0 || !o->writable || !attached())
 		return rbp_libc.pwrite(fd, buf, len, offset);
 	start_ns = rbp_now_ns();
-	if (!rbp_spill_open_known(o))
+	if (!rbp_spill_open_lookup(o))
 	{
-		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
-			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (!spill_enabled(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
+			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
 		if (rbp_spill_prefer_file())
 		{
-			if (wrote_without_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
+			if (extend_new_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
 			{
 				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
 				return (ssize_t) len;
@@ -575,8 +575,8 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 			/* the disk is full, perhaps: donors may take it */
 			rbp_spill_file_refused();
 		}
-		if (!rbp_spill_open_known(o) && !rbp_spill_open_create(o, fd))
-			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (!rbp_spill_open_lookup(o) && !rbp_spill_open_create(o, fd))
+			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
 	}
 	while (done < len)
 	{
@@ -589,7 +589,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		ssize_t		n = part.len == BLCKSZ ? write_block(&part) : write_part(&part);
 
 		if (n < 0)
-			return written_before((ssize_t) done);
+			return partial_write_result((ssize_t) done);
 		done += n;
 		if (n < (ssize_t) part.len)
 			break;
@@ -612,7 +612,7 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 										 offset + done);
 
 		if (n < 0)
-			return written_before(done);
+			return partial_write_result(done);
 		done += n;
 		if (n < (ssize_t) iov[i].iov_len)
 			break;

@@ -15,7 +15,7 @@
  *	none			in the real file; zeros where that is shorter
  *	a staging page	in shared memory: being filled (the file's open page, one
  *					at most), or on its way to donors
- *	a slot			on a donor, with its hash in SlotInfo, and perhaps a second
+ *	a slot			on a donor, with its hash in RbpSpillSlotInfo, and perhaps a second
  *					copy in another slot on another donor
  *	lost			nowhere: a donor had failed, and the disk too
  *
@@ -43,7 +43,7 @@
  * at a time, since whoever begins another block sends the open page.  (Else bytes
  * of one of them could be lost, within a block.)
  *
- * Locks: a file's lock covers its values, its state, the SlotInfo of its
+ * Locks: a file's lock covers its values, its state, the RbpSpillSlotInfo of its
  * slots, and the "dropped" marks of its staging pages.  It is not held while a
  * donor is waited for, and while the disk is only by rule 5 and when a failed
  * write is repaired.  Under it, the locks inside rbp_spill_table and rbp_spill_slots.
@@ -79,13 +79,13 @@ any_files(void)
 
 /* The file of that name, if it has an entry. */
 static bool
-find(const char *name, RbpSpillHandle *handle)
+find_entry(const char *name, RbpSpillHandle *handle)
 {
 	return any_files() && rbp_spill_table_find(rbp_spill_table, name, handle);
 }
 
 bool
-rbp_spill_open_known(RbpSpillOpen *o)
+rbp_spill_open_lookup(RbpSpillOpen *o)
 {
 	uint32		created;
 
@@ -95,18 +95,18 @@ rbp_spill_open_known(RbpSpillOpen *o)
 		return false;
 	/* before the look, so that one that comes meanwhile is looked for again */
 	created = rbp_spill_table_created(rbp_spill_table);
-	if (o->missed && o->created == created)
+	if (o->not_found && o->created == created)
 		return false;
 	if (rbp_spill_table_find(rbp_spill_table, o->name, &o->handle))
 		return true;
-	o->missed = true;
+	o->not_found = true;
 	o->created = created;
 	return false;
 }
 
 /* The process that the name is of; for a relation, whoever creates it. */
 static int
-owner_of(const RbpSpillOpen *o)
+owner_pid(const RbpSpillOpen *o)
 {
 	const char *p = o->relation ? NULL : strstr(o->name, "/pgsql_tmp/pgsql_tmp");
 
@@ -114,7 +114,7 @@ owner_of(const RbpSpillOpen *o)
 }
 
 bool
-rbp_spill_open_raise(RbpSpillOpen *o, off_t size)
+rbp_spill_open_extend(RbpSpillOpen *o, off_t size)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, o->handle, true);
 	RbpSpillFileState *st;
@@ -135,7 +135,7 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	RbpSpillFileState initial = {
 		.size = 0,
 		.open_page = RBP_SPILL_NO_PAGE,
-		.owner = owner_of(o),
+		.owner = owner_pid(o),
 		.relation = o->relation,
 	};
 	bool		created;
@@ -151,11 +151,12 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	}
 
 	/*
-	 * Another process may have written to the file meanwhile.  One that does from now on
-	 * sees the entry when it has, and raises the size: wrote_without_entry().
+	 * Another process may have written to the file meanwhile.  One that does
+	 * from now on sees the entry when it has, and raises the size:
+	 * wrote_without_entry().
 	 */
 	if (fd >= 0 && created && rbp_libc.fstat(fd, &real) == 0)
-		(void) rbp_spill_open_raise(o, real.st_size);
+		(void) rbp_spill_open_extend(o, real.st_size);
 	return true;
 }
 
@@ -175,7 +176,7 @@ rbp_spill_forget(const char *name)
 	RbpSpillHandle handle;
 	int			save_errno = errno;
 
-	if (find(name, &handle))
+	if (find_entry(name, &handle))
 		rbp_spill_forget_handle(handle);
 	errno = save_errno;
 }
@@ -185,7 +186,7 @@ rbp_spill_has_blocks(const char *name)
 {
 	RbpSpillHandle handle;
 
-	return find(name, &handle);
+	return find_entry(name, &handle);
 }
 
 RbpSpillOpen *
@@ -198,7 +199,7 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	o->handle.index = RBP_SPILL_NO_FILE;
 	o->handle.serial = 0;
 	o->relation = relation;
-	o->missed = false;
+	o->not_found = false;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	strlcpy(o->name, name, sizeof(o->name));
 
@@ -207,11 +208,11 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	 * or else when a block of it is first sent to donors.
 	 */
 	if (attached() && (flags & O_CREAT) && (flags & (O_TRUNC | O_EXCL)) &&
-		wanted(o) && !rbp_spill_prefer_file() &&
+		spill_enabled(o) && !rbp_spill_prefer_file() &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		(void) rbp_spill_open_create(o, -1);
 	else
-		(void) rbp_spill_open_known(o);
+		(void) rbp_spill_open_lookup(o);
 	return o;
 }
 
@@ -227,7 +228,7 @@ rbp_spill_close(RbpSpillOpen *o)
  */
 
 static off_t
-size_of(RbpSpillHandle handle, off_t real)
+entry_size(RbpSpillHandle handle, off_t real)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
 
@@ -242,7 +243,7 @@ size_of(RbpSpillHandle handle, off_t real)
 off_t
 rbp_spill_open_size(RbpSpillOpen *o, off_t real)
 {
-	return rbp_spill_open_known(o) ? size_of(o->handle, real) : real;
+	return rbp_spill_open_lookup(o) ? entry_size(o->handle, real) : real;
 }
 
 off_t
@@ -250,7 +251,7 @@ rbp_spill_name_size(const char *name, off_t real)
 {
 	RbpSpillHandle handle;
 
-	return find(name, &handle) ? size_of(handle, real) : real;
+	return find_entry(name, &handle) ? entry_size(handle, real) : real;
 }
 
 /*
@@ -269,7 +270,7 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	int			result = 0;
 	int			save_errno;
 
-	if (length < 0 || !rbp_spill_open_known(o))
+	if (length < 0 || !rbp_spill_open_lookup(o))
 		return rbp_libc.ftruncate(fd, length);
 	if (n > 0)
 	{
@@ -298,7 +299,7 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	if (result == 0)
 	{
 		if (length < st->size)
-			rbp_spill_cut(file, block);
+			rbp_spill_drop_tail(file, block);
 		st->size = length;
 	}
 	unlock_file(file);
@@ -311,8 +312,8 @@ rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset, off_t len)
 {
 	int			result = rbp_libc.posix_fallocate(fd, offset, len);
 
-	if (result == 0 && rbp_spill_open_known(o) &&
-		!rbp_spill_open_raise(o, offset + len))
+	if (result == 0 && rbp_spill_open_lookup(o) &&
+		!rbp_spill_open_extend(o, offset + len))
 		return EIO;
 	return result;
 }
@@ -327,7 +328,7 @@ rbp_spill_truncate(const char *name, const char *path, off_t length)
 
 	o.handle.index = RBP_SPILL_NO_FILE;
 	strlcpy(o.name, name, sizeof(o.name));
-	if (length < 0 || !rbp_spill_open_known(&o))
+	if (length < 0 || !rbp_spill_open_lookup(&o))
 		return rbp_libc.truncate(path, length);
 	fd = rbp_libc.open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
@@ -343,7 +344,7 @@ int
 rbp_spill_unlink(const char *name, const char *path)
 {
 	RbpSpillHandle handle;
-	bool		have = find(name, &handle);
+	bool		have = find_entry(name, &handle);
 	int			result = rbp_libc.unlink(path);
 	int			save_errno = errno;
 
@@ -359,7 +360,7 @@ rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len)
 	RbpSpillFile *file;
 	uint32		value;
 
-	if (offset < 0 || !rbp_spill_open_known(o))
+	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return false;
 	file = rbp_spill_file_lock(rbp_spill_table, o->handle, false);
 	if (file == NULL)

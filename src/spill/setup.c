@@ -29,8 +29,8 @@
 
 RbpSpillSlots *rbp_spill_slots = NULL;
 RbpSpillTable *rbp_spill_table = NULL;
-SpillShared *rbp_spill_shared = NULL;
-bool		rbp_spill_used = false;
+RbpSpillShared *rbp_spill_shared = NULL;
+bool		rbp_spill_used_in_xact = false;
 
 #define shared		rbp_spill_shared
 
@@ -87,7 +87,7 @@ bitmap_words(uint32 bits)
 Size
 rbp_spill_shmem_size(void)
 {
-	Size		size = MAXALIGN(sizeof(SpillShared));
+	Size		size = MAXALIGN(sizeof(RbpSpillShared));
 	uint32		pages = staging_pages();
 
 	if (rbp_guc_temp_tier_max_size == 0)
@@ -95,7 +95,7 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, sizeof(RbpSpillCosts));
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
-	size = add_size(size, mul_size(sizeof(SlotInfo), max_slots()));
+	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
 	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint64), 2 * bitmap_words(pages)));
@@ -122,7 +122,7 @@ static void
 at_transaction_end(XactEvent event, void *arg)
 {
 	/* most have spilled nothing */
-	if (likely(!rbp_spill_used))
+	if (likely(!rbp_spill_used_in_xact))
 		return;
 	switch (event)
 	{
@@ -131,13 +131,13 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(false);
-			rbp_spill_used = false;
+			rbp_spill_used_in_xact = false;
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(true);
-			rbp_spill_used = false;
+			rbp_spill_used_in_xact = false;
 			break;
 		default:
 			break;
@@ -149,7 +149,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 {
 	static bool registered = false;
 	char	   *arena = mem;
-	SpillShared *sh = rbp_layout_take(&arena, sizeof(SpillShared), MAXIMUM_ALIGNOF);
+	RbpSpillShared *sh = rbp_layout_take(&arena, sizeof(RbpSpillShared), MAXIMUM_ALIGNOF);
 	uint32		extents = rbp_spill_max_extents();
 
 	if (rbp_guc_temp_tier_max_size == 0)
@@ -176,7 +176,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 										   max_files(), max_nodes(),
 										   rbp_lock_tranche("RemoteBpSpillNames"),
 										   rbp_lock_tranche("RemoteBpSpillFile"));
-	sh->slots = rbp_layout_take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
+	sh->slots = rbp_layout_take(&arena, sizeof(RbpSpillSlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
 	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)
 		pg_atomic_init_u32(&sh->pending[i], 0);

@@ -45,8 +45,8 @@
 #define NIL				UINT32_MAX
 #define NEVER			INT64_MAX
 
-#define GOOD_ENOUGH		8		/* extents compared for the longest run */
-#define MAX_LOOK		256		/* extents that ok() is asked about */
+#define MAX_COMPARED		8	/* extents compared for the longest run */
+#define MAX_ASKED		256		/* extents that ok() is asked about */
 
 __extension__ typedef unsigned __int128 SlotSet;
 
@@ -65,10 +65,10 @@ typedef enum ExtentState
 typedef struct SlotExtent
 {
 	SlotSet		used;
-	SlotSet		held;			/* in quarantine until held_until */
-	SlotSet		held_next;		/* empty if held is */
-	int64_t		held_until;
-	int64_t		held_next_until;
+	SlotSet		quarantine;		/* in quarantine until held_until */
+	SlotSet		quarantine_next;	/* empty if held is */
+	int64_t		quarantine_until;
+	int64_t		quarantine_next_until;
 
 	uint32_t	prev;			/* in the ring */
 	uint32_t	next;
@@ -95,14 +95,14 @@ struct RbpSpillSlots
 
 	uint32_t	num_online;		/* extents, those that are draining included */
 	uint32_t	num_used;
-	uint32_t	num_held;
+	uint32_t	num_quarantined;
 	uint32_t	num_dead;
 
 	/* written under the lock, read by alloc() without */
 	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
-	int64_t		held_until;		/* of the queue's head, else NEVER */
+	int64_t		quarantine_until;	/* of the queue's head, else NEVER */
 
-	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
+	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE))); /* atomic */
 
 	SlotExtent	extents[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
@@ -230,9 +230,9 @@ ring_remove(RbpSpillSlots *s, SlotExtent *e)
 static void
 queue_head_changed(RbpSpillSlots *s)
 {
-	__atomic_store_n(&s->held_until,
+	__atomic_store_n(&s->quarantine_until,
 					 s->queue_head == NIL ? NEVER :
-					 s->extents[s->queue_head].held_until, __ATOMIC_RELAXED);
+					 s->extents[s->queue_head].quarantine_until, __ATOMIC_RELAXED);
 }
 
 /* Time hardly ever goes back between callers, so the place is at the end. */
@@ -242,7 +242,7 @@ queue_add(RbpSpillSlots *s, SlotExtent *e)
 	uint32_t	i = (uint32_t) (e - s->extents);
 	uint32_t	before = s->queue_tail;
 
-	while (before != NIL && s->extents[before].held_until > e->held_until)
+	while (before != NIL && s->extents[before].quarantine_until > e->quarantine_until)
 		before = s->extents[before].queue_prev;
 	e->queue_prev = before;
 	e->queue_next = before == NIL ? s->queue_head : s->extents[before].queue_next;
@@ -282,47 +282,47 @@ free_slots(const SlotExtent *e)
 {
 	if (e->state != EXTENT_ONLINE)
 		return 0;
-	return ~(e->used | e->held | e->held_next);
+	return ~(e->used | e->quarantine | e->quarantine_next);
 }
 
-typedef struct Tally
+typedef struct ExtentCounts
 {
 	uint32_t	online;
 	uint32_t	used;
-	uint32_t	held;
+	uint32_t	quarantine;
 	uint32_t	dead;
 	uint32_t	free;
-} Tally;
+} ExtentCounts;
 
-static Tally
-change_begin(const SlotExtent *e)
+static ExtentCounts
+begin_change(const SlotExtent *e)
 {
-	Tally		t;
+	ExtentCounts t;
 
 	t.online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
 	t.used = set_count(e->used);
-	t.held = set_count(e->held | e->held_next);
+	t.quarantine = set_count(e->quarantine | e->quarantine_next);
 	t.dead = e->state == EXTENT_DEAD ? t.used : 0;
 	t.free = set_count(free_slots(e));
 	return t;
 }
 
 static void
-change_end(RbpSpillSlots *s, SlotExtent *e, const Tally *before)
+end_change(RbpSpillSlots *s, SlotExtent *e, const ExtentCounts *before)
 {
-	Tally		t;
+	ExtentCounts t;
 
 	/* the last owner of a dead extent's slots is gone */
 	if (e->state == EXTENT_DEAD && e->used == 0)
 		e->state = EXTENT_ABSENT;
 
-	t = change_begin(e);
+	t = begin_change(e);
 	s->num_online += t.online - before->online;
 	s->num_used += t.used - before->used;
 	if (t.used != before->used)
 		__atomic_fetch_add(&s->account_used[e->account],
 						   (int32_t) (t.used - before->used), __ATOMIC_RELAXED);
-	s->num_held += t.held - before->held;
+	s->num_quarantined += t.quarantine - before->quarantine;
 	s->num_dead += t.dead - before->dead;
 	/* in one step, for who looks without the lock */
 	__atomic_store_n(&s->num_free, s->num_free + (t.free - before->free),
@@ -332,29 +332,29 @@ change_end(RbpSpillSlots *s, SlotExtent *e, const Tally *before)
 		ring_add(s, e);
 	else if (t.free == 0 && e->in_ring)
 		ring_remove(s, e);
-	if (e->held != 0 && !e->in_queue)
+	if (e->quarantine != 0 && !e->in_queue)
 		queue_add(s, e);
-	else if (e->held == 0 && e->in_queue)
+	else if (e->quarantine == 0 && e->in_queue)
 		queue_remove(s, e);
 }
 
 /* End the quarantines that are due.  Lock held. */
 static void
-release_due(RbpSpillSlots *s, int64_t now_ns)
+end_due_quarantines(RbpSpillSlots *s, int64_t now_ns)
 {
 	while (s->queue_head != NIL)
 	{
 		SlotExtent *e = &s->extents[s->queue_head];
-		Tally		before;
+		ExtentCounts before;
 
-		if (e->held_until > now_ns)
+		if (e->quarantine_until > now_ns)
 			break;
-		before = change_begin(e);
+		before = begin_change(e);
 		queue_remove(s, e);
-		e->held = e->held_next;
-		e->held_until = e->held_next_until;
-		e->held_next = 0;
-		change_end(s, e, &before);
+		e->quarantine = e->quarantine_next;
+		e->quarantine_until = e->quarantine_next_until;
+		e->quarantine_next = 0;
+		end_change(s, e, &before);
 	}
 }
 
@@ -382,7 +382,7 @@ rbp_spill_slots_init(void *mem, uint32_t first_extent, uint32_t nextents,
 	s->cursor = NIL;
 	s->queue_head = NIL;
 	s->queue_tail = NIL;
-	s->held_until = NEVER;
+	s->quarantine_until = NEVER;
 	return s;
 }
 
@@ -406,10 +406,10 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 	rbp_lock_exclusive(&s->lock);
 	if (e->state == from)
 	{
-		Tally		before = change_begin(e);
+		ExtentCounts before = begin_change(e);
 
 		e->state = to;
-		change_end(s, e, &before);
+		end_change(s, e, &before);
 
 		if (from == EXTENT_ABSENT)
 			e->account = (uint16_t) account;
@@ -447,13 +447,13 @@ rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
 	rbp_lock_exclusive(&s->lock);
 	if (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING)
 	{
-		Tally		before = change_begin(e);
+		ExtentCounts before = begin_change(e);
 
 		/* whatever is still under way goes to the region that is gone */
-		e->held = 0;
-		e->held_next = 0;
+		e->quarantine = 0;
+		e->quarantine_next = 0;
 		e->state = EXTENT_DEAD;
-		change_end(s, e, &before);
+		end_change(s, e, &before);
 	}
 	rbp_lock_release(&s->lock);
 }
@@ -462,7 +462,7 @@ uint32_t
 rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 					  void *arg, uint32_t *first)
 {
-	int64_t		held_until = __atomic_load_n(&s->held_until, __ATOMIC_RELAXED);
+	int64_t		quarantine_until = __atomic_load_n(&s->quarantine_until, __ATOMIC_RELAXED);
 	int64_t		now_ns = 0;
 	uint32_t	best = NIL;
 	uint32_t	best_first = 0;
@@ -472,17 +472,17 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 
 	Assert(want >= 1 && want <= RBP_EXTENT_PAGES);
 
-	if (held_until != NEVER)
+	if (quarantine_until != NEVER)
 		now_ns = rbp_now_ns();
 	if (__atomic_load_n(&s->num_free, __ATOMIC_RELAXED) == 0 &&
-		held_until > now_ns)
+		quarantine_until > now_ns)
 		return 0;
 
 	rbp_lock_exclusive(&s->lock);
-	release_due(s, now_ns);
+	end_due_quarantines(s, now_ns);
 
 	i = s->cursor;
-	for (uint32_t looked = 0; i != NIL && looked < MAX_LOOK; looked++)
+	for (uint32_t looked = 0; i != NIL && looked < MAX_ASKED; looked++)
 	{
 		const SlotExtent *e = &s->extents[i];
 
@@ -497,7 +497,7 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 				best_first = start;
 				best_len = len;
 			}
-			if (best_len == want || ++compared == GOOD_ENOUGH)
+			if (best_len == want || ++compared == MAX_COMPARED)
 				break;
 		}
 		i = e->next;
@@ -508,11 +508,11 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 	if (best != NIL)
 	{
 		SlotExtent *e = &s->extents[best];
-		Tally		before = change_begin(e);
+		ExtentCounts before = begin_change(e);
 
 		s->cursor = best;
 		e->used |= set_range(best_first, best_len);
-		change_end(s, e, &before);
+		end_change(s, e, &before);
 		*first = (s->first_extent + best) * RBP_EXTENT_PAGES + best_first;
 	}
 	else
@@ -523,33 +523,33 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 
 /* Take n slots from their owners, and into quarantine if until is not 0. */
 static void
-give_back(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
+release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 {
 	SlotExtent *e = extent_at(s, first / RBP_EXTENT_PAGES);
 	SlotSet		slots = set_range(first % RBP_EXTENT_PAGES, n);
-	Tally		before;
+	ExtentCounts before;
 
 	Assert(first % RBP_EXTENT_PAGES + n <= RBP_EXTENT_PAGES);
 
 	rbp_lock_exclusive(&s->lock);
 	Assert((e->used & slots) == slots);
-	before = change_begin(e);
+	before = begin_change(e);
 	e->used &= ~slots;
 	if (until != 0 && (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING))
 	{
-		if (e->held == 0)
+		if (e->quarantine == 0)
 		{
-			e->held = slots;
-			e->held_until = until;
+			e->quarantine = slots;
+			e->quarantine_until = until;
 		}
 		else
 		{
-			if (e->held_next == 0 || until > e->held_next_until)
-				e->held_next_until = until;
-			e->held_next |= slots;
+			if (e->quarantine_next == 0 || until > e->quarantine_next_until)
+				e->quarantine_next_until = until;
+			e->quarantine_next |= slots;
 		}
 	}
-	change_end(s, e, &before);
+	end_change(s, e, &before);
 	if (e->in_ring)
 		s->cursor = (uint32_t) (e - s->extents);
 	rbp_lock_release(&s->lock);
@@ -559,22 +559,22 @@ void
 rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n)
 {
 	if (n > 0)
-		give_back(s, first, n, 0);
+		release_slots(s, first, n, 0);
 }
 
 void
 rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot, int64_t now_ns)
 {
-	give_back(s, slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
+	release_slots(s, slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
 }
 
 void
 rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns)
 {
-	if (__atomic_load_n(&s->held_until, __ATOMIC_RELAXED) > now_ns)
+	if (__atomic_load_n(&s->quarantine_until, __ATOMIC_RELAXED) > now_ns)
 		return;
 	rbp_lock_exclusive(&s->lock);
-	release_due(s, now_ns);
+	end_due_quarantines(s, now_ns);
 	rbp_lock_release(&s->lock);
 }
 
@@ -598,7 +598,7 @@ rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account)
 }
 
 void
-rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n)
+rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n)
 {
 	SlotExtent *e = extent_at(s, slot / RBP_EXTENT_PAGES);
 
@@ -623,7 +623,7 @@ rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts)
 	rbp_lock_shared(&s->lock);
 	counts->online = s->num_online * RBP_EXTENT_PAGES;
 	counts->used = s->num_used;
-	counts->quarantined = s->num_held;
+	counts->quarantined = s->num_quarantined;
 	counts->free = s->num_free;
 	counts->dead = s->num_dead;
 	rbp_lock_release(&s->lock);

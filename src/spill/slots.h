@@ -105,7 +105,7 @@ extern uint32_t rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent);
  * the slot's extent are, or fewer.  Both without the lock; a reading.
  */
 extern uint32_t rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account);
-extern void rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n);
+extern void rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n);
 
 /* Is the slot given out? For walks over an extent. */
 extern bool rbp_spill_slots_is_used(RbpSpillSlots *s, uint32_t slot);

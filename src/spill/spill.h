@@ -33,15 +33,15 @@ extern void rbp_spill_stand_down(void);
 /* Extents that the temp quota can have at most; from the settings. */
 extern uint32 rbp_spill_max_extents(void);
 
-typedef enum RbpSpillWhere
+typedef enum RbpSpillTarget
 {
 	RBP_SPILL_FILE,
 	RBP_SPILL_DONOR,
-	RBP_SPILL_WHERES
-} RbpSpillWhere;
+	RBP_SPILL_TARGETS
+} RbpSpillTarget;
 
 /* What writing a block there and reading it costs lately; 0: not known. */
-extern double rbp_spill_cost_us(RbpSpillWhere where);
+extern double rbp_spill_cost_us(RbpSpillTarget target);
 
 /* How remote deals with the temp quota's extents. */
 extern const RbpRemotePoolOps rbp_spill_pool_ops;

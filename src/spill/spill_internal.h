@@ -51,7 +51,7 @@
 #define CHUNK_PAGES		16
 
 /* What a slot holds; written under its file's lock, by slot number. */
-typedef struct SlotInfo
+typedef struct RbpSpillSlotInfo
 {
 	uint64		hash;			/* of the content; of a first copy only */
 	uint32		file;			/* index in the table */
@@ -60,19 +60,20 @@ typedef struct SlotInfo
 	int			donor;			/* whose it was then: for messages */
 	uint32		next;			/* block that was written to the file next, or
 								 * NO_BLOCK; a hint for reading ahead */
-} SlotInfo;
+} RbpSpillSlotInfo;
 
 /* See cost.c.  [1] is of writes, [0] of reads. */
 typedef struct RbpSpillCosts
 {
-	pg_atomic_uint32 average[RBP_SPILL_WHERES][2];	/* ns; 0: not known */
-	pg_atomic_uint32 measured[RBP_SPILL_WHERES][2]; /* up to a limit */
-	pg_atomic_uint64 group[RBP_SPILL_WHERES][2];	/* since the last mean: the
-													 * sum in ns, and how many */
+	pg_atomic_uint32 average[RBP_SPILL_TARGETS][2]; /* ns; 0: not known */
+	pg_atomic_uint32 nmeasured[RBP_SPILL_TARGETS][2];	/* up to a limit */
+	pg_atomic_uint64 group[RBP_SPILL_TARGETS][2];	/* since the last mean:
+													 * the sum in ns, and how
+													 * many */
 	pg_atomic_uint64 sampled_at;
 } RbpSpillCosts;
 
-typedef struct SpillShared
+typedef struct RbpSpillShared
 {
 	uint32		first_slot;
 	uint32		nopen;			/* staging pages for blocks being filled */
@@ -84,20 +85,20 @@ typedef struct SpillShared
 								 * file's lock while the page is in use */
 	pg_atomic_uint64 *open_free;	/* bitmaps */
 	pg_atomic_uint64 *chunk_free;
-	SlotInfo   *slots;
+	RbpSpillSlotInfo *slots;
 	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is in
 								 * staging still */
 	RbpSpillCosts *costs;
-} SpillShared;
+} RbpSpillShared;
 
 /* Attached shared memory; NULL before and after. */
 extern RbpSpillSlots *rbp_spill_slots;
 extern RbpSpillTable *rbp_spill_table;
 
-extern SpillShared *rbp_spill_shared;
+extern RbpSpillShared *rbp_spill_shared;
 
 /* This process has sent blocks or read ahead since its last transaction. */
-extern bool rbp_spill_used;
+extern bool rbp_spill_used_in_xact;
 
 static inline char *
 staging_page(uint32 page)
@@ -105,7 +106,7 @@ staging_page(uint32 page)
 	return rbp_spill_shared->pages + (Size) page * BLCKSZ;
 }
 
-static inline SlotInfo *
+static inline RbpSpillSlotInfo *
 slot_info(uint32 slot)
 {
 	return &rbp_spill_shared->slots[slot - rbp_spill_shared->first_slot];
@@ -113,7 +114,7 @@ slot_info(uint32 slot)
 
 /* Where an extent's count is. */
 static inline pg_atomic_uint32 *
-pending_of(uint32 slot)
+pending_counter(uint32 slot)
 {
 	return &rbp_spill_shared->pending[(slot - rbp_spill_shared->first_slot) /
 									  RBP_EXTENT_PAGES];
@@ -132,7 +133,7 @@ rbp_spill_extent_blocks(uint32 extent)
 	uint32		pending;
 
 	pg_memory_barrier();
-	pending = pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(extent)));
+	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
 
 	return used > pending ? used - pending : 0;
 }
@@ -153,26 +154,26 @@ struct RbpSpillOpen
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until it is known */
 	bool		relation;
 	bool		writable;
-	bool		missed;			/* it had no entry when so many were created: */
+	bool		not_found;		/* it had no entry when so many were created: */
 	uint32		created;
 	char		name[RBP_SPILL_NAME_LEN];
 };
 
 /* Do the settings let blocks of it go to donors? */
 static inline bool
-wanted(const RbpSpillOpen *o)
+spill_enabled(const RbpSpillOpen *o)
 {
 	return o->relation ? rbp_guc_spill_temp_tables : rbp_guc_spill_temp_files;
 }
 
 /* Has the descriptor's file an entry?  Then this process may use it. */
-extern bool rbp_spill_open_known(RbpSpillOpen *o);
+extern bool rbp_spill_open_lookup(RbpSpillOpen *o);
 
 /* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
 extern bool rbp_spill_open_create(RbpSpillOpen *o, int fd);
 
 /* The file is at least so large.  False if it is gone. */
-extern bool rbp_spill_open_raise(RbpSpillOpen *o, off_t size);
+extern bool rbp_spill_open_extend(RbpSpillOpen *o, off_t size);
 
 /* Lock the file; NULL, with EIO, if it is gone.  And let go of it. */
 extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
@@ -195,7 +196,7 @@ extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t le
  * The file call in hand fails with EIO, because a block of that file is lost:
  * how that came about, for rbp_spill_call_failed().
  */
-extern void rbp_spill_note_lost(const char *name, const char *format,...) pg_attribute_printf(2, 3);
+extern void rbp_spill_set_lost_reason(const char *name, const char *format,...) pg_attribute_printf(2, 3);
 
 /*
  * ---- cost.c -------------------------------------------------------
@@ -207,8 +208,8 @@ extern void rbp_spill_cost_shmem_init(RbpSpillCosts *costs);
  * Around a read or a write of a whole block of a temporary file: begin() says when it
  * was, or 0 for those that are not measured.  end() leaves errno as it is.
  */
-extern int64 rbp_spill_cost_begin(RbpSpillWhere where, bool write);
-extern void rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun);
+extern int64 rbp_spill_cost_begin(RbpSpillTarget target, bool write);
+extern void rbp_spill_cost_end(RbpSpillTarget target, bool write, int64 started);
 
 /* Is the next block to be written to the file, since that costs less, or to see? */
 extern bool rbp_spill_prefer_file(void);
@@ -252,10 +253,10 @@ extern bool rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot,
 extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 
 /* Remove the values of all blocks from first on.  File locked exclusively. */
-extern void rbp_spill_cut(RbpSpillFile *file, uint32 first);
+extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
 /* Give the rest of the file's reserved slots back.  Locked exclusively. */
-extern void rbp_spill_end_runs(RbpSpillFileState *st);
+extern void rbp_spill_release_runs(RbpSpillFileState *st);
 
 /*
  * ---- write.c --------------------------------------------------------
@@ -265,31 +266,31 @@ extern void rbp_spill_end_runs(RbpSpillFileState *st);
 extern int	rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n);
 extern void rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit);
 
-typedef enum SpillPut
+typedef enum RbpSpillPutResult
 {
-	PUT_DONE,
-	PUT_NO_ROOM,				/* the caller writes it to the real file */
-	PUT_GONE					/* there is no such file any more */
-} SpillPut;
+	RBP_SPILL_PUT_DONE,
+	RBP_SPILL_PUT_NO_ROOM,		/* the caller writes it to the real file */
+	RBP_SPILL_PUT_GONE			/* there is no such file any more */
+} RbpSpillPutResult;
 
 /*
  * Send a whole block to donors; it replaces what was there, and the file is
  * at least size bytes long then.
  */
-extern SpillPut rbp_spill_put(RbpSpillHandle handle, uint32 block,
-							  const char *data, int64 size);
+extern RbpSpillPutResult rbp_spill_put(RbpSpillHandle handle, uint32 block,
+									   const char *data, int64 size);
 
 /*
  * Send what is staged, and wait for all that is on its way; what does not
- * arrive soon goes to the real files.  hurry: very soon (RBP_SPILL_HURRY_NS).
+ * arrive soon goes to the real files.  hurry: very soon (RBP_SPILL_URGENT_NS).
  */
-extern void rbp_spill_flush(bool hurry);
+extern void rbp_spill_flush(bool urgent);
 
 /*
  * How long to wait where the query has ended and nothing could interrupt the
  * wait.
  */
-#define RBP_SPILL_HURRY_NS		INT64CONST(50000000)
+#define RBP_SPILL_URGENT_NS		INT64CONST(50000000)
 
 /*
  * Give back a slot whose content nobody wants.  If its write may still come,
@@ -305,25 +306,25 @@ extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
  * A block that donors have, as the table had it when its file was locked: it may
  * have moved since.
  */
-typedef struct SpilledBlock
+typedef struct RbpSpilledBlock
 {
 	RbpSpillHandle handle;
 	uint32		block;
 	uint32		slot;			/* the first copy's */
 	uint32		mirror;			/* the second one's, or NO_SLOT */
 	uint64		hash;
-} SpilledBlock;
+} RbpSpilledBlock;
 
 /*
  * Read n bytes from start of the block; relation: of a temporary relation, and not
  * of a file that is read from one end to the other.  1: done; 0: the block has
  * moved meanwhile, look again; -1: it cannot be had (logged, and noted by
- * rbp_spill_note_lost()); RBP_SPILL_INTERRUPTED: the query is to end, which can be
+ * rbp_spill_set_lost_reason()); RBP_SPILL_INTERRUPTED: the query is to end, which can be
  * raised here.
  */
 #define RBP_SPILL_INTERRUPTED	(-2)
 
-extern int	rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start,
+extern int	rbp_spill_fetch(const RbpSpilledBlock *b, bool relation, uint32 start,
 							uint32 n, char *buf);
 
 /*
@@ -334,7 +335,7 @@ extern int	rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start,
  */
 extern const char rbp_spill_interrupted[];
 
-extern const char *rbp_spill_fetch_page(const SpilledBlock *b, int64 deadline_ns,
+extern const char *rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns,
 										char *page);
 
 /* How long to wait for a donor where something else can be done. */

@@ -52,8 +52,8 @@ typedef struct RbpSpillFileState
 	uint32_t	run_len;		/* of the last reservation */
 	uint32_t	mirror_next;	/* the same for second copies */
 	uint32_t	mirror_left;
-	uint32_t	last_block;		/* that was written, and the value it got or is
-								 * to get; 0: none */
+	uint32_t	last_block;		/* that was written, and the value it got or
+								 * is to get; 0: none */
 	uint32_t	last_value;
 	uint32_t	slot_blocks;	/* blocks on donors */
 	uint32_t	staged_blocks;	/* blocks in staging */
@@ -131,12 +131,12 @@ typedef void (*RbpSpillVisit) (RbpSpillFile *file, uint32_t block,
  * Remove all values from block first on, calling visit for each (in order of
  * blocks), and give their nodes back.  File locked exclusively.
  */
-extern void rbp_spill_file_cut(RbpSpillTable *t, RbpSpillFile *file,
-							   uint32_t first, RbpSpillVisit visit, void *arg);
+extern void rbp_spill_file_truncate(RbpSpillTable *t, RbpSpillFile *file,
+									uint32_t first, RbpSpillVisit visit, void *arg);
 
 /*
  * Forget the file: the name is free at once, handles are void.  Under the
- * file's lock, finish is called with each value as by rbp_spill_file_cut(),
+ * file's lock, finish is called with each value as by rbp_spill_file_truncate(),
  * and then, block UINT32_MAX and value 0, for the state.  False if it was
  * gone.  No lock held.
  */

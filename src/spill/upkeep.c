@@ -34,13 +34,14 @@
 #include "spill/table.h"
 
 #define SWEEP_NS		INT64CONST(10000000000)
-#define BLOCK_NS		INT64CONST(50000000)	/* a block can take to be moved */
+#define BLOCK_NS		INT64CONST(50000000)	/* a block can take to be
+												 * moved */
 
 #define shared			rbp_spill_shared
 
 /* The file that is in this place now. */
 static bool
-handle_at(uint32 index, RbpSpillHandle *handle)
+handle_by_index(uint32 index, RbpSpillHandle *handle)
 {
 	return rbp_spill_table_next(rbp_spill_table, index, handle) &&
 		handle->index == index;
@@ -48,7 +49,7 @@ handle_at(uint32 index, RbpSpillHandle *handle)
 
 /* The file's reserved slots, if they are in the extent, are given back. */
 static void
-end_runs_in(uint32 extent)
+release_runs_in(uint32 extent)
 {
 	RbpSpillHandle handle;
 
@@ -63,7 +64,7 @@ end_runs_in(uint32 extent)
 		st = rbp_spill_file_state(file);
 		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
 			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
-			rbp_spill_end_runs(st);
+			rbp_spill_release_runs(st);
 		rbp_spill_file_unlock(rbp_spill_table, file);
 	}
 }
@@ -73,15 +74,16 @@ end_runs_in(uint32 extent)
  * its way.
  */
 static bool
-find_block(uint32 slot, SpilledBlock *b)
+find_block(uint32 slot, RbpSpilledBlock *b)
 {
-	SlotInfo	seen = *slot_info(slot);	/* without its file's lock: a hint */
+	RbpSpillSlotInfo seen = *slot_info(slot);	/* without its file's lock: a
+												 * hint */
 	RbpSpillFile *file;
 	uint32		value;
 	bool		found = false;
 
 	b->block = seen.block;
-	if (!handle_at(seen.file, &b->handle))
+	if (!handle_by_index(seen.file, &b->handle))
 		return false;
 	file = rbp_spill_file_trylock(rbp_spill_table, b->handle, false);
 	if (file == NULL)
@@ -100,7 +102,7 @@ find_block(uint32 slot, SpilledBlock *b)
 
 /* Lock the file exclusively, if the block is where it was and nobody has the lock. */
 static RbpSpillFile *
-lock_block(const SpilledBlock *b)
+lock_block(const RbpSpilledBlock *b)
 {
 	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, b->handle, true);
 
@@ -119,7 +121,7 @@ lock_block(const SpilledBlock *b)
  * a block that is not where it was is not ours any more.
  */
 static bool
-move_to_slots(const SpilledBlock *b, char *page, int64 deadline_ns)
+move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 {
 	bool		mirrored = b->mirror != NO_SLOT;
 	RbpSpillFile *file = lock_block(b);
@@ -161,7 +163,7 @@ move_to_slots(const SpilledBlock *b, char *page, int64 deadline_ns)
 
 /* If the real file does not take it, the block stays where it is. */
 static bool
-move_to_real_file(const SpilledBlock *b, const char *page)
+move_to_real_file(const RbpSpilledBlock *b, const char *page)
 {
 	RbpSpillFile *file;
 	int			fd = -1;
@@ -184,21 +186,21 @@ move_to_real_file(const SpilledBlock *b, const char *page)
  * next round, which has another deadline, so that they do not take the time of
  * the others.
  */
-static RbpSpillHandle left[64];
-static uint32 nleft = 0;
-static int64 left_in = 0;
+static RbpSpillHandle skipped[64];
+static uint32 nskipped = 0;
+static int64 skipped_deadline = 0;
 
 static void
-leave_file(RbpSpillHandle handle)
+skip_file(RbpSpillHandle handle)
 {
-	left[nleft++ % lengthof(left)] = handle;
+	skipped[nskipped++ % lengthof(skipped)] = handle;
 }
 
 static bool
-is_left(RbpSpillHandle handle)
+is_skipped(RbpSpillHandle handle)
 {
-	for (uint32 i = 0; i < Min(nleft, lengthof(left)); i++)
-		if (left[i].index == handle.index && left[i].serial == handle.serial)
+	for (uint32 i = 0; i < Min(nskipped, lengthof(skipped)); i++)
+		if (skipped[i].index == handle.index && skipped[i].serial == handle.serial)
 			return true;
 	return false;
 }
@@ -207,45 +209,46 @@ uint32
 rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 {
 	static char page[BLCKSZ];
-	static uint32 next = 0;		/* where the last call would have gone on, so
+	static uint32 next_slot = 0;		/* where the last call would have gone on, so
 								 * that no block takes all of the time */
-	uint32		start = next;
+	uint32		start = next_slot;
 
-	if (left_in != deadline_ns)
-		nleft = 0;
-	left_in = deadline_ns;
+	if (skipped_deadline != deadline_ns)
+		nskipped = 0;
+	skipped_deadline = deadline_ns;
 	if (rbp_spill_extent_blocks(extent) > 0)
-		end_runs_in(extent);
+		release_runs_in(extent);
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
-		SpilledBlock b;
+		RbpSpilledBlock b;
 		int64		now = rbp_now_ns();
+
 		/* a block has its time, but for donors that are very slow */
-		int64		soon = Min(now + rbp_spill_short_wait(),
-							   Max(deadline_ns, now + BLOCK_NS));
+		int64		block_deadline = Min(now + rbp_spill_short_wait(),
+										 Max(deadline_ns, now + BLOCK_NS));
 
 		if (now >= deadline_ns)
 			break;
-		next = (slot + 1) % RBP_EXTENT_PAGES;
+		next_slot = (slot + 1) % RBP_EXTENT_PAGES;
 		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
-			!find_block(slot, &b) || is_left(b.handle))
+			!find_block(slot, &b) || is_skipped(b.handle))
 			continue;
 
 		/*
 		 * If it does not come, go on, unless that took all of its time: then
 		 * the donor does not answer now.
 		 */
-		if (rbp_spill_fetch_page(&b, soon, page) != NULL)
+		if (rbp_spill_fetch_page(&b, block_deadline, page) != NULL)
 		{
-			if (rbp_now_ns() >= soon)
+			if (rbp_now_ns() >= block_deadline)
 				break;
 			continue;
 		}
 
 		/* If it can go nowhere, as with a full disk, another file's may. */
-		if (!move_to_slots(&b, page, soon) && !move_to_real_file(&b, page))
-			leave_file(b.handle);
+		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
+			skip_file(b.handle);
 	}
 	return rbp_spill_extent_blocks(extent);
 }

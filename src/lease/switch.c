@@ -21,10 +21,10 @@
 #include "lease/plan.h"
 #include "remote/remote.h"
 
-RbpBroker *rbp_lease_current = NULL;	/* that leases are taken from */
+RbpBroker  *rbp_lease_current_broker = NULL;	/* that leases are taken from */
 
 /* Of the settings, when that is another one which has not been seen to work */
-static RbpBroker *next = NULL;
+static RbpBroker *next_broker = NULL;
 static int64 next_due = 0;		/* to try it, in rbp_now_ns() time */
 static int	next_failures = 0;	/* in a row */
 
@@ -42,7 +42,7 @@ same_url(const char *setting, const char *url)
 bool
 rbp_lease_settings_changed(void)
 {
-	const RbpBroker *b = next != NULL ? next : rbp_lease_current;
+	const RbpBroker *b = next_broker != NULL ? next_broker : rbp_lease_current_broker;
 
 	return !same_url(rbp_guc_broker, b->url) ||
 		strcmp(rbp_guc_token_file, b->token_file) != 0;
@@ -50,21 +50,21 @@ rbp_lease_settings_changed(void)
 
 /* From now on the lease is held, or asked for, at the current broker. */
 void
-rbp_lease_turn_to_current(Hold *h)
+rbp_lease_use_current_broker(RbpHeldLease *h)
 {
 	RbpBroker  *old = h->broker;
 
-	h->broker = rbp_lease_current;
+	h->broker = rbp_lease_current_broker;
 	h->failures = 0;
-	h->complaints = 0;
+	h->failures_logged = 0;
 	rbp_remote_set_trouble(h->pool, NULL);
-	h->due = 0;
+	h->request_due = 0;
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_lease_holds[i].broker == old)
+		if (rbp_leases[i].broker == old)
 			return;
 	}
-	if (old != NULL && old != rbp_lease_current)
+	if (old != NULL && old != rbp_lease_current_broker)
 		rbp_lease_broker_free(old);
 }
 
@@ -74,29 +74,29 @@ rbp_lease_turn_to_current(Hold *h)
  * closed, unless the broker is the same one.
  */
 void
-rbp_lease_turn_to(RbpBroker *fresh)
+rbp_lease_switch_broker(RbpBroker *fresh)
 {
-	rbp_lease_current = fresh;
-	rbp_lease_current->complaints = 0;
+	rbp_lease_current_broker = fresh;
+	rbp_lease_current_broker->failures_logged = 0;
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		Hold	   *h = &rbp_lease_holds[i];
+		RbpHeldLease *h = &rbp_leases[i];
 
 		if (h->pool == RBP_POOL_TEMP && h->lease != NULL &&
 			strcmp(h->broker->url, fresh->url) != 0)
 			continue;
 		if (h->pool != RBP_POOL_TEMP)
-			rbp_lease_give_back(h, true);
-		rbp_lease_turn_to_current(h);
+			rbp_lease_end(h, true);
+		rbp_lease_use_current_broker(h);
 	}
 }
 
 static bool
-anything_in_use(void)
+any_lease_in_use(void)
 {
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_lease_holds[i].in_use)
+		if (rbp_leases[i].in_use)
 			return true;
 	}
 	return false;
@@ -107,37 +107,37 @@ anything_in_use(void)
  * to lose; another token file costs nothing.
  */
 void
-rbp_lease_take_settings(void)
+rbp_lease_apply_settings(void)
 {
 	RbpBroker  *fresh;
 
-	if (next != NULL)
-		rbp_lease_broker_free(next);
-	next = NULL;
-	if (rbp_lease_current != NULL && same_url(rbp_guc_broker, rbp_lease_current->url))
+	if (next_broker != NULL)
+		rbp_lease_broker_free(next_broker);
+	next_broker = NULL;
+	if (rbp_lease_current_broker != NULL && same_url(rbp_guc_broker, rbp_lease_current_broker->url))
 	{
-		rbp_lease_broker_set_token_file(rbp_lease_current, rbp_guc_token_file);
-		rbp_lease_current->complaints &= ~(FAILED_TOKEN | FAILED_AUTH);
+		rbp_lease_broker_set_token_file(rbp_lease_current_broker, rbp_guc_token_file);
+		rbp_lease_current_broker->failures_logged &= ~(FAILED_TOKEN | FAILED_AUTH);
 		return;
 	}
-	fresh = rbp_lease_broker_make(rbp_guc_broker, rbp_guc_token_file);
-	if (fresh->url[0] == '\0' || rbp_lease_current == NULL || rbp_lease_current->url[0] == '\0' ||
-		!anything_in_use())
+	fresh = rbp_lease_broker_create(rbp_guc_broker, rbp_guc_token_file);
+	if (fresh->url[0] == '\0' || rbp_lease_current_broker == NULL || rbp_lease_current_broker->url[0] == '\0' ||
+		!any_lease_in_use())
 	{
-		rbp_lease_turn_to(fresh);
+		rbp_lease_switch_broker(fresh);
 		return;
 	}
-	next = fresh;
+	next_broker = fresh;
 	next_due = 0;
 	next_failures = 0;
 }
 
 /* Why the broker does not work, as far as can be told; NULL if it does. */
 static const char *
-try_broker(RbpBroker *b, long timeout_ms, int *kind)
+check_broker(RbpBroker *b, long timeout_ms, int *kind)
 {
 	const RbpHttpRequest request = {
-		.method = "GET",.path = "/v1/donors",.timeout_ms = timeout_ms,.heed_shutdown = true
+		.method = "GET",.path = "/v1/donors",.timeout_ms = timeout_ms,.stop_on_shutdown = true
 	};
 	char		why[RBP_BROKER_WHY_LEN];
 	RbpHttpReply reply;
@@ -165,54 +165,54 @@ try_broker(RbpBroker *b, long timeout_ms, int *kind)
  * time that they have left.
  */
 void
-rbp_lease_try_next(void)
+rbp_lease_try_next_broker(void)
 {
 	int64		now = rbp_now_ns();
-	int64		patience = GOODBYE_TIMEOUT_MS * NS_PER_MS;
+	int64		budget = END_TIMEOUT_MS * NS_PER_MS;
 	const char *reason = NULL;
 	int			kind = 0;
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_lease_holds[i].in_use)
-			patience = Min(patience, (rbp_lease_holds[i].deadline - now) / 4);
+		if (rbp_leases[i].in_use)
+			budget = Min(budget, (rbp_leases[i].deadline - now) / 4);
 	}
-	if (anything_in_use())
-		reason = try_broker(next, (long) Max(patience / NS_PER_MS, 50), &kind);
+	if (any_lease_in_use())
+		reason = check_broker(next_broker, (long) Max(budget / NS_PER_MS, 50), &kind);
 	if (reason == NULL)
 	{
-		RbpBroker  *fresh = next;
+		RbpBroker  *fresh = next_broker;
 
 		ereport(LOG,
 				(errmsg("remote_bp: turning from broker \"%s\" to broker \"%s\"",
-						rbp_lease_current->url, fresh->url)));
-		next = NULL;
-		rbp_lease_turn_to(fresh);
+						rbp_lease_current_broker->url, fresh->url)));
+		next_broker = NULL;
+		rbp_lease_switch_broker(fresh);
 		return;
 	}
 	if (reason[0] != '\0')
-		rbp_stats_error("could not turn to broker \"%s\": %s", next->url, reason);
-	if (reason[0] != '\0' && (next->complaints & kind) == 0)
+		rbp_stats_error("could not turn to broker \"%s\": %s", next_broker->url, reason);
+	if (reason[0] != '\0' && (next_broker->failures_logged & kind) == 0)
 	{
 		ereport(LOG,
 				(errmsg("remote_bp: could not turn to broker \"%s\": %s",
-						next->url, reason),
+						next_broker->url, reason),
 				 errdetail("Broker \"%s\" stays in use until that works.",
-						   rbp_lease_current->url)));
-		next->complaints |= kind;
+						   rbp_lease_current_broker->url)));
+		next_broker->failures_logged |= kind;
 	}
 	next_failures++;
 	next_due = rbp_now_ns() + rbp_lease_retry_after(next_failures, 0);
 }
 
 int64
-rbp_lease_next_due(void)
+rbp_lease_next_broker_due(void)
 {
-	return next != NULL ? next_due : NEVER_NS;
+	return next_broker != NULL ? next_due : NEVER_NS;
 }
 
 void
-rbp_lease_next_soon(void)
+rbp_lease_next_broker_now(void)
 {
 	next_due = 0;
 }
