@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * blocks.c
- *	  A block changes its place: slots are reserved for a file, values replaced,
- *	  and what they stood for is given back.
+ *	  Moving a block: reserving spill slots for a file, replacing values,
+ *	  and releasing what the old values stood for.
  *
- * Everything here is done under the file's lock, held exclusively by the caller, but
- * for rbp_spill_forget_handle().  A file's lock covers its values, its state with
- * the slots that it has reserved, the RbpSpillSlotInfo of its slots, and the "dropped"
- * marks of its staging pages.  files.c tells what must hold.
+ * All functions here but rbp_spill_forget_handle() are called with the file
+ * locked exclusively.  The lock covers the file's values, its state, which
+ * includes the slots reserved for it, the RbpSpillSlotInfo of its slots, and
+ * the "dropped" marks of its staging pages.  The invariants are in files.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,7 +23,7 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Slots that a file reserves at a time, growing with the file. */
+/* The first reservation of a file and the largest one, in slots. */
 #define RUN_FIRST			4
 #define RUN_LAST			32
 
@@ -39,7 +39,10 @@ extent_usable(uint32 extent, void *arg)
 		(other == NULL || rbp_remote_slot_donor(slot) != *other);
 }
 
-/* The next slot of a reservation; none if it is used up, or its memory is going. */
+/*
+ * Take the next slot of a reservation.  False if it is used up, or if its
+ * memory is about to go.
+ */
 static bool
 take_from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
 {
@@ -64,7 +67,9 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 
 	if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
 	{
-		/* less when there is little left, lest it is reserved by the idle */
+		/*
+		 * reserve less when little is left, so that idle files do not hold it
+		 */
 		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
 
 		st->run_len = st->run_len == 0 ? RUN_FIRST :
@@ -88,8 +93,9 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 		if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
 		{
 			/*
-			 * Back into the reservation.  If it were freed, the next look for
-			 * a second copy would begin there, and not where this one ended.
+			 * Return the slot to the reservation.  If it were freed, the next
+			 * search for a second copy's slot would start there, and not
+			 * where this one ended.
 			 */
 			st->run_next = *slot;
 			st->run_left++;
@@ -111,8 +117,8 @@ rbp_spill_release_runs(RbpSpillFileState *st)
 }
 
 /*
- * Slots to give back, gathered into runs: a file that goes has many, next to
- * each other.
+ * Slots to be freed, collected into runs: a file that is removed has many
+ * adjacent ones.
  */
 typedef struct FreeRun
 {
@@ -157,7 +163,7 @@ drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
 			rbp_spill_bitmap_put(shared->open_free, page);
 		}
 		else
-			shared->dropped[page] = true;	/* who sends it gives it back */
+			shared->dropped[page] = true;	/* its sender frees it */
 		st->staged_blocks--;
 	}
 	else if (IS_SLOT(value))
@@ -207,14 +213,15 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 		st->mirrored_blocks++;
 	}
 	st->slot_blocks++;
-	/* the caller saw to it that there is a value already, or a node */
+	/* cannot fail: there is already a value, or a node for one */
 	(void) rbp_spill_block_set(rbp_spill_table, file, block, SLOT_VALUE(slot));
 	rbp_spill_drop_value(file, old);
 }
 
 /*
- * A descriptor for rbp_spill_to_real_file(), which fd.c does not know of: at the
- * limit, one that was kept for this is given up for it.
+ * Open a descriptor that fd.c does not know of, for rbp_spill_to_real_file().
+ * At the limit on descriptors, close the one that is kept in reserve and try
+ * again.
  */
 static int
 open_real_file(const char *name)

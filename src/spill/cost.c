@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * cost.c
- *	  Files or donors: where a temporary block costs less.
+ *	  Whether a temporary block costs less in its file or at a donor.
  *
- * A temporary file that fits in the page cache, or whose disk is quick, costs
- * less than a network.  Nothing tells that in advance: it depends on the memory
- * that is free, on the disk, and on how far the donors are.  So what writing and
- * reading blocks of temporary files costs is measured, in the file and at
- * donors, as averages that all processes share.  Blocks go where both together
- * cost less, and temporary tables' blocks with them.
+ * A temporary file that fits in the page cache, or whose disk is fast, costs
+ * less than a network.  Nothing tells that in advance: it depends on free
+ * memory, on the disk, and on the distance of the donors.  So the cost of
+ * writing and reading blocks of temporary files is measured, in files and at
+ * donors, as averages shared by all processes.  Blocks go where writing and
+ * reading together cost less, and blocks of temporary tables follow them.
  *
- * Now and then a run of blocks goes the other way, so that its costs stay
- * known.  While the page cache loses pages, that is seldom done with the file:
- * the few blocks of a run are still cached when they are read, which the many blocks
- * of a query would not be, and so the file would seem to cost less than it does.
+ * From time to time a run of blocks goes the other way, so that the cost there
+ * stays known.  While the page cache is losing pages, a run to files is rare:
+ * its few blocks are still cached when they are read, which would not be true
+ * of all blocks of a query, and so files would appear to cost less than they
+ * do.
  *
  * The averages are written without a lock: a measurement may be lost.
  *
@@ -31,17 +32,18 @@
 #include "common/pg_prng.h"
 
 /*
- * Of the blocks that go where they cost less, each so many-th is measured; it has no
- * common factor with the size of a chunk.  Of the others, all are.
+ * One in this many blocks that go to the cheaper target is measured.  The
+ * number has no common factor with the size of a chunk.  Blocks that go to the
+ * other target are all measured.
  */
 #define MEASURE_EVERY			7
 
-/* Blocks that go the same way before that is decided anew. */
+/* Blocks that go to one target before the choice is made again. */
 #define RUN_BLOCKS				64
 
 /*
- * A run to donors, to see.  The first blocks of it are not measured: so many can be on their
- * way, and only who writes one more has to wait for the network.
+ * A trial run to donors.  Its first blocks are not measured: that many can be
+ * in flight, and only the writer of one more has to wait for the network.
  */
 #define DONOR_RUN_BLOCKS		256
 #define DONOR_RUN_UNMEASURED	64
@@ -50,37 +52,39 @@
 #define SAMPLE_RARELY_NS		INT64CONST(60000000000)
 
 /*
- * Most blocks cost a copy, and some the wait for all: only together do they tell
- * anything, so means of so many go into an average.  It has a weight of so many
- * means, and takes none that is larger than so many times itself: the process may just
- * have waited for a processor.
+ * Most blocks cost a copy, and a few cost the wait for all of them.  Only
+ * together are they meaningful, so an average is fed with the means of groups
+ * of GROUP blocks.  It has the weight of WEIGHT such means, and a mean counts
+ * as OUTLIER times the average at most: the process may just have waited for a
+ * processor.
  */
 #define GROUP					32
 #define WEIGHT					32
 #define OUTLIER					16
 
 /*
- * A group is of all processes, of which one may write few blocks: in one word, with the
- * sum above how many they are.
+ * A group has measurements of all processes, some of which may write few
+ * blocks.  It is one word, with the number of measurements in the low bits and
+ * their sum above.
  */
 #define GROUP_BITS				12
 #define GROUP_N(g)				((g) & ((UINT64CONST(1) << GROUP_BITS) - 1))
 #define GROUP_SUM(g)			((g) >> GROUP_BITS)
 #define MEASURED_MAX_NS			INT64CONST(60000000000)
 
-/* Where blocks go is changed for a difference of so much, in percent. */
+/* The target is changed only for a difference of this many percent. */
 #define DIFFERENCE				15
 
-/* After the file has refused a block */
+/* Time without files after one has refused a block */
 #define REFUSED_NS				INT64CONST(10000000000)
 #define LOG_EVERY_NS			INT64CONST(60000000000)
 
 #define costs			rbp_spill_shared->costs
 
-/* Where a block costs less, as this process has found last. */
+/* The cheaper target, as this process has last determined it. */
 static RbpSpillTarget cheaper = RBP_SPILL_DONOR;
 
-/* The run: where it goes, and how many are left of it. */
+/* The current run: its target, and how many blocks are left of it. */
 static RbpSpillTarget run_target = RBP_SPILL_DONOR;
 static int	run_left = 0;
 static int	run_unmeasured = 0;
@@ -107,8 +111,9 @@ average(RbpSpillTarget target, bool write)
 }
 
 /*
- * Of writing a block and reading it, in ns.  Of writing alone as long as reads are
- * not known of both: a file is written long before it is read.
+ * The cost of writing and reading a block, in ns; of writing alone until reads
+ * have been measured at both targets, as a file is written long before it is
+ * read.
  */
 static uint64
 cost_of(RbpSpillTarget target)
@@ -125,7 +130,10 @@ rbp_spill_cost_us(RbpSpillTarget target)
 	return rbp_spill_shared == NULL ? 0 : (double) cost_of(target) / 1000;
 }
 
-/* Does a block cost less in the file?  It does already, or not: is. */
+/*
+ * Is a block cheaper in a file?  The answer changes only if the difference is
+ * large enough.
+ */
 static bool
 file_is_cheaper(bool currently)
 {
@@ -171,7 +179,7 @@ rbp_spill_cost_end(RbpSpillTarget target, bool write, int64 started)
 		uint64		g = ((uint64) ns << GROUP_BITS) + 1;
 
 		g += pg_atomic_fetch_add_u64(group, g);
-		/* one process takes the group, with what others have added meanwhile */
+		/* one process takes the group, with what others have added since */
 		if (GROUP_N(g) != GROUP)
 			return;
 		g = pg_atomic_exchange_u64(group, 0);
@@ -184,7 +192,7 @@ rbp_spill_cost_end(RbpSpillTarget target, bool write, int64 started)
 	pg_atomic_write_u32(cost, (uint32) Min(Max(avg, 1), PG_INT32_MAX));
 }
 
-/* Where the next run of blocks goes. */
+/* Choose the target of the next run of blocks. */
 static void
 start_run(void)
 {
@@ -248,7 +256,8 @@ rbp_spill_file_refused(void)
 void
 rbp_spill_cost_report(int64 now)
 {
-	static bool file_reported = false;	/* files cost less */
+	static bool file_reported = false;	/* what was logged last: files are
+										 * cheaper */
 	static int64 reported_at = 0;
 	double		file;
 	double		donor;

@@ -1,17 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * file_io.c
- *	  Calls that read and write temporary files, block by block, and how they fail.
+ *	  Reading and writing temporary files block by block, and reporting
+ *	  failures.
  *
- * A call is cut at the edges of blocks.  Whole blocks go to donors or to the real
- * file, whichever costs less; parts of blocks are put together in the file's open page,
- * one at most, in staging.  files.c tells what must hold.
+ * A call is split at block boundaries.  Whole blocks go to donors or to the
+ * real file, whichever costs less.  Parts of blocks are assembled in the
+ * file's open page in staging; there is one at most.  The invariants are in
+ * files.c.
  *
- * Locks: the file's, shared to see where a block is and to copy from staging,
- * exclusively to fill the open page.  It is not held while a donor is waited for, and
- * while the disk is only where a block leaves another place for the real file.
+ * Locks: the file's lock is taken shared to find a block and to copy from
+ * staging, and exclusively to fill the open page.  It is not held while
+ * waiting for a donor, and while waiting for the disk only if a block moves
+ * from elsewhere to the real file.
  *
- * Private to a process: the lost block that the call in hand has come upon.
+ * Local to a process: the lost block that the current call has met.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,7 +40,7 @@
  * ---- failures ------------------------------------------------------------------
  */
 
-/* The lost block that the call in hand has come upon. */
+/* The lost block that the current call has met. */
 static struct
 {
 	bool		noted;
@@ -74,7 +77,7 @@ rbp_spill_call_failed(void)
 	errno = save_errno;
 }
 
-/* What a write that has failed returns: what it did before that, if anything. */
+/* The result of a write that has failed after writing "done" bytes. */
 static ssize_t
 partial_write_result(ssize_t done)
 {
@@ -103,8 +106,9 @@ report_lost_block(const char *name, uint32 block)
 }
 
 /*
- * rbp_spill_cost_begin(), if this tells what blocks cost, else 0.  Parts of blocks do
- * not, nor do temporary tables, which are used otherwise.
+ * rbp_spill_cost_begin() for a call that shows the cost of a block, else 0.
+ * Parts of blocks do not show it, nor do temporary tables, which are accessed
+ * differently.
  */
 static inline int64
 cost_begin(const RbpSpillOpen *o, size_t len, RbpSpillTarget where, bool write)
@@ -125,7 +129,7 @@ read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 	return n;
 }
 
-/* Likewise pwrite(). */
+/* pwrite() of the real file. */
 static ssize_t
 write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		   off_t offset)
@@ -138,7 +142,6 @@ write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	return n;
 }
 
-/* Bytes within one block; how many there are, or -1. */
 ssize_t
 rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 {
@@ -218,7 +221,7 @@ rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 		size_t		part = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ));
 		ssize_t		n = rbp_spill_read_part(o, fd, (char *) buf + done, part, at);
 
-		/* what was read before a failure is not told: it is not the data */
+		/* a short count would be taken for the end of the file */
 		if (n < 0)
 			return -1;
 		done += n;
@@ -254,11 +257,11 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
  * ---- writes --------------------------------------------------------------------
  */
 
-/* Bytes within one block, to be written. */
+/* A piece of a write() call that lies within one block. */
 typedef struct Part
 {
 	RbpSpillOpen *o;
-	int			fd;				/* of the real file */
+	int			fd;				/* descriptor of the real file */
 	const char *buf;
 	size_t		len;
 	off_t		offset;
@@ -266,9 +269,9 @@ typedef struct Part
 } Part;
 
 /*
- * Write into the real file; like pwrite().  If the block is elsewhere, all of it must
- * be given.  Then the lock is held meanwhile, for evacuation could bring old content
- * there too.
+ * Like pwrite(), into the real file.  If the block is elsewhere, the whole
+ * block must be given.  The lock is then held during the write, since
+ * evacuation could write old content to the same place.
  */
 static ssize_t
 write_real(const Part *p)
@@ -316,7 +319,7 @@ write_real(const Part *p)
 	return n;
 }
 
-/* A whole block. */
+/* Write a whole block. */
 static ssize_t
 write_block(const Part *p)
 {
@@ -327,7 +330,7 @@ write_block(const Part *p)
 			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
 			return BLCKSZ;
 		}
-		/* the disk is full, perhaps */
+		/* the disk may be full */
 		rbp_spill_file_refused();
 	}
 	if (spill_enabled(p->o))
@@ -351,8 +354,8 @@ write_block(const Part *p)
 }
 
 /*
- * The file's open page is full, or another block is to have it: send it.  A
- * part of a block that was not written yet is zeros, as it should be.
+ * Send the file's open page, because it is full or another block needs it.  A
+ * part of the block that was never written is zeros, as it should be.
  */
 static bool
 send_open_page(RbpSpillOpen *o, int fd, uint32 block)
@@ -367,7 +370,7 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	st = rbp_spill_file_state(file);
 	if (st->open_page == RBP_SPILL_NO_PAGE || st->open_block != block)
 	{
-		unlock_file(file);		/* somebody else did */
+		unlock_file(file);		/* another process has sent it */
 		return true;
 	}
 	memcpy(copy, staging_page(st->open_page), BLCKSZ);
@@ -378,7 +381,7 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 		rbp_spill_put(o->handle, block, copy, size) == RBP_SPILL_PUT_DONE)
 		return true;
 
-	/* No room: what there is of it goes to the real file. */
+	/* There is no room on donors: move the page to the real file. */
 	file = rbp_spill_open_lock(o, true);
 	if (file == NULL)
 		return false;
@@ -396,7 +399,9 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	return true;
 }
 
-/* Into the file's open page, which has the block; the file's lock is let go. */
+/*
+ * Write into the file's open page, which holds this block.  Unlocks the file.
+ */
 static ssize_t
 write_open_page(const Part *p, RbpSpillFile *file)
 {
@@ -412,7 +417,7 @@ write_open_page(const Part *p, RbpSpillFile *file)
 	return (ssize_t) p->len;
 }
 
-/* The block gets an open page, all zeros, if there is one. */
+/* Give the block a zeroed open page, if one is free. */
 static bool
 open_page_for(RbpSpillFile *file, uint32 block)
 {
@@ -435,8 +440,8 @@ open_page_for(RbpSpillFile *file, uint32 block)
 }
 
 /*
- * Write a part of a block that no slot and no page of staging has; the file's lock is
- * let go.  *again: nothing is written, but things are in order for another try.
+ * Write a part of a block that is neither in a slot nor in staging.  Unlocks
+ * the file. *retry: nothing was written, and the caller has to start over.
  */
 static ssize_t
 write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
@@ -455,13 +460,13 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 		unlock_file(file);
 		if (write_real(p) == (ssize_t) p->len)
 			return (ssize_t) p->len;
-		/* what came of it is there, and belongs to the file from now on */
+		/* a partial write is there, and is part of the file from now on */
 		rbp_spill_file_refused();
 		*retry = true;
 		return 0;
 	}
 
-	/* A new block at the end: fill it in staging. */
+	/* This is a new block at the end: fill it in staging. */
 	if (st->open_page != RBP_SPILL_NO_PAGE)
 	{
 		uint32		other = st->open_block;
@@ -476,7 +481,9 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 	return opened ? 0 : write_real(p);
 }
 
-/* Write a part of a block that is elsewhere: the whole is written anew. */
+/*
+ * Write a part of a block that is elsewhere, by writing the whole block anew.
+ */
 static ssize_t
 rewrite_block(const Part *p)
 {
@@ -506,7 +513,7 @@ rewrite_block(const Part *p)
 	return write_real(&all) < 0 ? -1 : (ssize_t) p->len;
 }
 
-/* A part of a block. */
+/* Write a part of a block. */
 static ssize_t
 write_part(const Part *p)
 {
@@ -536,8 +543,9 @@ write_part(const Part *p)
 }
 
 /*
- * So much was written to a file that had no entry, or -1, which is returned.  Whoever
- * has given it one meanwhile may have seen the size of before.
+ * n bytes were written to a file that had no entry, or the write has failed
+ * (-1).  Returns n.  A process that has created the entry meanwhile may have
+ * seen the old size.
  */
 static ssize_t
 extend_new_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
@@ -572,7 +580,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
 				return (ssize_t) len;
 			}
-			/* the disk is full, perhaps: donors may take it */
+			/* the disk may be full: donors may have room */
 			rbp_spill_file_refused();
 		}
 		if (!rbp_spill_open_lookup(o) && !rbp_spill_open_create(o, fd))

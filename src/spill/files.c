@@ -1,56 +1,58 @@
 /*-------------------------------------------------------------------------
  *
  * files.c
- *	  Temporary files, whose blocks are on donors instead of in the real file:
+ *	  Temporary files whose blocks are on donors instead of in the real file:
  *	  descriptors, entries, sizes, truncation and removal.
  *
- * file_io.c reads and writes them, blocks.c has what changes a block's place,
- * and setup.c the shared memory.
+ * file_io.c reads and writes them, blocks.c moves blocks, and setup.c has the
+ * shared memory.
  *
- * What must hold
- * --------------
+ * Invariants
+ * ----------
  * A block (8 KiB at a multiple of that) has a value in rbp_spill_table, or
- * none; that says where its content is, all of it:
+ * none.  The value tells where all of its content is:
  *
  *	none			in the real file; zeros where that is shorter
- *	a staging page	in shared memory: being filled (the file's open page, one
- *					at most), or on its way to donors
- *	a slot			on a donor, with its hash in RbpSpillSlotInfo, and perhaps a second
- *					copy in another slot on another donor
- *	lost			nowhere: a donor had failed, and the disk too
+ *	a staging page	in shared memory: being filled (the file's open page, of
+ *					which there is one at most), or on its way to donors
+ *	a slot			on a donor, with its hash in RbpSpillSlotInfo, and perhaps
+ *					with a second copy in another slot on another donor
+ *	lost			nowhere: both a donor and the disk have failed
  *
- * 1. There is no other copy, so nothing is ever guessed: content that cannot
- *	  be had, or does not match its hash, is EIO.  And after a file was
- *	  forgotten, descriptors that knew it get EIO, never the real file's holes.
- * 2. A slot has one owner: from rbp_spill_slots_alloc() until the block's
+ * 1. There is no other copy, so nothing is ever guessed.  Content that cannot
+ *	  be read, or that does not match its hash, is EIO.  After an entry is
+ *	  removed, descriptors that used it get EIO, never the real file's holes.
+ * 2. A slot has one owner, from rbp_spill_slots_alloc() until the block's
  *	  value is replaced.  A block that is written again gets another slot, so
- *	  that no write to a slot is ever followed by a second one for the same
- *	  owner, and a reader that is late reads what it was promised or something
- *	  that does not match.  A slot whose write failed rests in quarantine, for
- *	  the write may still come.
- * 3. The size users see is kept beside the blocks, and is never less than the
- *	  real file's.  Bytes of a block past it are zeros.
+ *	  an owner writes to its slot once, and a late reader gets either the
+ *	  content that it looked up or something that does not match the hash.  A
+ *	  slot whose write failed goes into quarantine, because that write may
+ *	  still arrive.
+ * 3. The size that users see is kept in the entry, and is never less than the
+ *	  real file's.  Bytes of a block beyond it are zeros.
  * 4. Data goes to its new place first, then the value changes, under the
- *	  file's lock; the old place is given back after that.
- * 5. Who unlinks the real file does that first, and forgets second, by a handle
- *	  taken before: a new file of the same name has another.  Truncation, and
- *	  any write to the real file of a block that is elsewhere, are done under
- *	  the file's lock together with the change of the table, for the lease
- *	  worker may be moving blocks there.
+ *	  file's lock, and the old place is released after that.
+ * 5. The real file is unlinked first and its entry removed second, by a handle
+ *	  that was looked up before: a new file of the same name has another one.
+ *	  Truncation, and any write to the real file of a block that is elsewhere,
+ *	  happen under the file's lock together with the change of the table,
+ *	  because the lease worker may be moving blocks there.
  *
- * What the server does, and this relies on: several processes may write a file,
- * but not the same block at the same time, and parts of blocks only one process
- * at a time, since whoever begins another block sends the open page.  (Else bytes
- * of one of them could be lost, within a block.)
+ * This relies on how the server uses temporary files: several processes may
+ * write to a file, but not to the same block at the same time, and only one
+ * process at a time writes parts of blocks, because a process that starts
+ * another block sends the open page.  (Otherwise bytes that one of them wrote
+ * within a block could be lost.)
  *
- * Locks: a file's lock covers its values, its state, the RbpSpillSlotInfo of its
- * slots, and the "dropped" marks of its staging pages.  It is not held while a
- * donor is waited for, and while the disk is only by rule 5 and when a failed
- * write is repaired.  Under it, the locks inside rbp_spill_table and rbp_spill_slots.
+ * Locks: a file's lock covers its values, its state, the RbpSpillSlotInfo of
+ * its slots, and the "dropped" marks of its staging pages.  It is not held
+ * while waiting for a donor, and while waiting for the disk only by rule 5 and
+ * to repair a failed write.  The locks inside rbp_spill_table and
+ * rbp_spill_slots are taken under it.
  *
- * Private to a process: the chunks of staging pages that it is filling and
- * sending (write.c) and what it has read ahead (read.c).
- * Others see staged blocks through the table, and read them from staging.
+ * Local to a process: the chunks of staging pages that it fills and sends
+ * (write.c) and the blocks that it has read ahead (read.c).  Other processes
+ * find staged blocks through the table and read them from staging.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,14 +72,14 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Any files with an entry? What most calls end with, cheaply. */
+/* Does any file have an entry? This is all that most calls need to know. */
 static inline bool
 any_files(void)
 {
 	return attached() && rbp_spill_table_files(rbp_spill_table) > 0;
 }
 
-/* The file of that name, if it has an entry. */
+/* Look up the entry of that name. */
 static bool
 find_entry(const char *name, RbpSpillHandle *handle)
 {
@@ -93,7 +95,11 @@ rbp_spill_open_lookup(RbpSpillOpen *o)
 		return attached();
 	if (!any_files())
 		return false;
-	/* before the look, so that one that comes meanwhile is looked for again */
+
+	/*
+	 * read before the lookup, so that an entry created meanwhile is found
+	 * next
+	 */
 	created = rbp_spill_table_created(rbp_spill_table);
 	if (o->not_found && o->created == created)
 		return false;
@@ -104,7 +110,7 @@ rbp_spill_open_lookup(RbpSpillOpen *o)
 	return false;
 }
 
-/* The process that the name is of; for a relation, whoever creates it. */
+/* The process in the file's name; for a relation, the one that creates it. */
 static int
 owner_pid(const RbpSpillOpen *o)
 {
@@ -127,7 +133,6 @@ rbp_spill_open_extend(RbpSpillOpen *o, off_t size)
 	return true;
 }
 
-/* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
 bool
 rbp_spill_open_create(RbpSpillOpen *o, int fd)
 {
@@ -151,9 +156,9 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	}
 
 	/*
-	 * Another process may have written to the file meanwhile.  One that does
-	 * from now on sees the entry when it has, and raises the size:
-	 * wrote_without_entry().
+	 * Another process may have written to the file meanwhile.  One that
+	 * writes from now on finds the entry afterwards and raises the size: see
+	 * extend_new_entry().
 	 */
 	if (fd >= 0 && created && rbp_libc.fstat(fd, &real) == 0)
 		(void) rbp_spill_open_extend(o, real.st_size);
@@ -204,8 +209,8 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	strlcpy(o->name, name, sizeof(o->name));
 
 	/*
-	 * A new file gets its entry now, so that all descriptors of it know it;
-	 * or else when a block of it is first sent to donors.
+	 * A new file gets its entry now, so that all of its descriptors find it;
+	 * any other file when its first block goes to donors.
 	 */
 	if (attached() && (flags & O_CREAT) && (flags & (O_TRUNC | O_EXCL)) &&
 		spill_enabled(o) && !rbp_spill_prefer_file() &&
@@ -219,7 +224,9 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 void
 rbp_spill_close(RbpSpillOpen *o)
 {
-	/* what is staged stays there, and is sent, whoever has the file open */
+	/*
+	 * staged blocks stay in staging, and are sent, whether it is open or not
+	 */
 	free(o);
 }
 
@@ -255,9 +262,10 @@ rbp_spill_name_size(const char *name, off_t real)
 }
 
 /*
- * What is left of the block that the new end lies in goes to the real file,
- * whose truncation makes zeros of the rest.  Truncation and cut are one step
- * for whoever moves blocks into the real file.
+ * The part of the last block that remains goes to the real file, whose
+ * truncation zeroes the rest.  The file is locked from the truncation to the
+ * removal of the values, so that a process that moves blocks to the real file
+ * sees both or none.
  */
 int
 rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)

@@ -24,7 +24,7 @@
  * A block that does not come is asked for again, over a new connection if
  * need be, and from its second copy if there is one, until
  * remote_bp.temp_io_timeout is over: there is no disk to go to.  When the query
- * is cancelled, that ends, and the block is not lost; where cancelling cannot be
+ * is canceled, that ends, and the block is not lost; where cancelling cannot be
  * raised, it goes on.
  *
  * All here is private to the process; no lock is held while a donor is waited

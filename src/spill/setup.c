@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * setup.c
- *	  Temporary data: its shared memory, the ends of transactions, and what remote asks
- *	  of its pool.
+ *	  Temporary data: shared memory, ends of transactions, and callbacks for
+ *	  remote.
  *
- * Whoever attaches shared memory does this once, before it has files: no locks.
- * The slots' extents are locked inside rbp_spill_slots.
+ * Shared memory is initialized once, by the postmaster, before there are any
+ * files: no locks are needed.  The slots' extents are locked inside
+ * rbp_spill_slots.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,7 +25,7 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Extents beyond the quota, for those whose region was lost while in use */
+/* Extents beyond the quota, to make up for lost ones that are still in use */
 #define SPARE_EXTENTS(n)	((n) / 16 + 16)
 
 RbpSpillSlots *rbp_spill_slots = NULL;
@@ -48,17 +49,14 @@ max_slots(void)
 	return rbp_spill_max_extents() * RBP_EXTENT_PAGES;
 }
 
-/* Files with blocks elsewhere, at a time. */
+/* The number of files that can have blocks elsewhere at a time. */
 static uint32
 max_files(void)
 {
 	return Min(Max(max_slots() / 32, 1024), 65536);
 }
 
-/*
- * Nodes of 64 blocks: enough for large files that are dense, and one for each
- * file.
- */
+/* Nodes of 64 blocks: enough for large dense files, and one for each file. */
 static uint32
 max_nodes(void)
 {
@@ -102,7 +100,7 @@ rbp_spill_shmem_size(void)
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
 
-/* All of n bits set. */
+/* A bitmap of n bits, all of them set. */
 static pg_atomic_uint64 *
 make_bitmap(char **arena, uint32 n)
 {
@@ -121,7 +119,7 @@ make_bitmap(char **arena, uint32 n)
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	/* most have spilled nothing */
+	/* most transactions have spilled nothing */
 	if (likely(!rbp_spill_used_in_xact))
 		return;
 	switch (event)
@@ -156,7 +154,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 		return;
 	if (!registered)
 	{
-		/* This is the postmaster, whose children inherit it. */
+		/* This is the postmaster, whose children inherit the callback. */
 		RegisterXactCallback(at_transaction_end, NULL);
 		registered = true;
 	}
@@ -218,7 +216,7 @@ extent_offline(uint32 extent)
 	rbp_spill_slots_offline(rbp_spill_slots, extent);
 }
 
-/* What is on its way does not count: if it does not arrive, it is still here. */
+/* Blocks on their way do not count: until they arrive, they are still here. */
 static uint64
 extent_used(uint32 extent)
 {

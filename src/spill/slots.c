@@ -1,31 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *	  Which slots of the temp quota are free: a bitmap for each extent.
+ *	  The spill slots of the temp quota: which are free, a bitmap per extent.
  *
- * Three sets of 128 bits say what is not free in an extent: the slots that
- * are used, and two generations of those in quarantine (held).  All counts
- * follow from them and from the extent's state; change_begin() and
- * change_end() around every change keep the totals and the ring up to date.
+ * Three sets of 128 bits say which slots of an extent are not free: those that
+ * are used, and two generations of those in quarantine.  All counts follow
+ * from these and from the extent's state; begin_change() and end_change()
+ * around each change keep the totals, the ring and the queue up to date.
  *
  * - The ring links the online extents that have free slots, and only those,
- *	 so that a full quota costs alloc() nothing.  A cursor goes round: on to
- *	 the next extent when one is used up, and back to where slots were given
- *	 back last, since processes have that memory mapped, and perhaps in their
- *	 caches.  New extents are put in between the others, so that the regions
- *	 of several donors, which come one after the other, end up interleaved,
- *	 and going round means taking turns.
+ *	 so that a full quota costs alloc() nothing.  A cursor moves on to the next
+ *	 extent when one is used up, and back to where slots were freed last, since
+ *	 processes have that memory mapped, and perhaps in their caches.  New
+ *	 extents are inserted between the others, so that the regions of several
+ *	 donors, which come one donor after the other, are interleaved, and the
+ *	 cursor alternates between donors.
  *
- * - The queue links the extents with slots in quarantine, the one whose older
- *	 generation ends first in front.  A slot joins the older generation if
- *	 that is empty, else the younger one, whose end moves with each that
- *	 joins; when the older ends, the younger takes its place.  So a slot is
- *	 held for at least the time it should be and for less than twice that,
- *	 at two bits a slot, and taking an extent offline need not search.
+ * - The queue links the extents with slots in quarantine, ordered by the end
+ *	 of their older generation.  A slot joins the older generation if that is
+ *	 empty, else the younger one, whose end moves with each slot that joins.
+ *	 When the older generation ends, the younger one takes its place.  So a
+ *	 slot is kept for at least the required time and for less than twice that,
+ *	 at two bits a slot, and taking an extent offline needs no search.
  *
- * The lock protects all of it.  Outside of it, alloc() looks at num_free and
- * held_until, to return at once when there is nothing: many processes ask
- * again and again while the quota is used up.
+ * The lock protects all of this.  alloc() looks at num_free and
+ * quarantine_until before it takes the lock, to return at once when there is
+ * nothing: many processes keep asking while the quota is used up.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,8 +65,8 @@ typedef enum ExtentState
 typedef struct SlotExtent
 {
 	SlotSet		used;
-	SlotSet		quarantine;		/* in quarantine until held_until */
-	SlotSet		quarantine_next;	/* empty if held is */
+	SlotSet		quarantine;		/* until quarantine_until */
+	SlotSet		quarantine_next;	/* empty if quarantine is */
 	int64_t		quarantine_until;
 	int64_t		quarantine_next_until;
 
@@ -93,14 +93,14 @@ struct RbpSpillSlots
 	uint32_t	queue_head;
 	uint32_t	queue_tail;
 
-	uint32_t	num_online;		/* extents, those that are draining included */
+	uint32_t	num_online;		/* extents, including draining ones */
 	uint32_t	num_used;
 	uint32_t	num_quarantined;
 	uint32_t	num_dead;
 
-	/* written under the lock, read by alloc() without */
+	/* written under the lock, read by alloc() without it */
 	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
-	int64_t		quarantine_until;	/* of the queue's head, else NEVER */
+	int64_t		quarantine_until;	/* of the queue's head, or NEVER */
 
 	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE))); /* atomic */
 
@@ -118,7 +118,7 @@ set_count(SlotSet set)
 					   __builtin_popcountll((uint64_t) (set >> 64)));
 }
 
-/* The lowest member; the set is not empty. */
+/* The lowest member of a set that is not empty. */
 static inline uint32_t
 set_first(SlotSet set)
 {
@@ -129,7 +129,7 @@ set_first(SlotSet set)
 	return 64 + (uint32_t) __builtin_ctzll((uint64_t) (set >> 64));
 }
 
-/* n >= 1 members from first on */
+/* The set of n >= 1 members from first on. */
 static inline SlotSet
 set_range(uint32_t first, uint32_t n)
 {
@@ -137,8 +137,8 @@ set_range(uint32_t first, uint32_t n)
 }
 
 /*
- * The first of the longest runs, as far as runs of want are long enough;
- * returns its length, 0 if the set is empty.
+ * Find the first of the longest runs, where runs longer than want count as
+ * want.  Returns its length, 0 if the set is empty.
  */
 static uint32_t
 set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
@@ -160,7 +160,7 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 
 		if (len + (1u << i) > want)
 			continue;
-		/* len is below 128 here, since want is not above */
+		/* len is below 128 here, since want is at most 128 */
 		longer = found & starts[i] >> len;
 		if (longer != 0)
 		{
@@ -235,7 +235,7 @@ queue_head_changed(RbpSpillSlots *s)
 					 s->extents[s->queue_head].quarantine_until, __ATOMIC_RELAXED);
 }
 
-/* Time hardly ever goes back between callers, so the place is at the end. */
+/* Callers' times are nearly ordered, so the right position is near the end. */
 static void
 queue_add(RbpSpillSlots *s, SlotExtent *e)
 {
@@ -312,7 +312,7 @@ end_change(RbpSpillSlots *s, SlotExtent *e, const ExtentCounts *before)
 {
 	ExtentCounts t;
 
-	/* the last owner of a dead extent's slots is gone */
+	/* the last owner of a slot of this dead extent is gone */
 	if (e->state == EXTENT_DEAD && e->used == 0)
 		e->state = EXTENT_ABSENT;
 
@@ -324,7 +324,7 @@ end_change(RbpSpillSlots *s, SlotExtent *e, const ExtentCounts *before)
 						   (int32_t) (t.used - before->used), __ATOMIC_RELAXED);
 	s->num_quarantined += t.quarantine - before->quarantine;
 	s->num_dead += t.dead - before->dead;
-	/* in one step, for who looks without the lock */
+	/* in one step, for readers without the lock */
 	__atomic_store_n(&s->num_free, s->num_free + (t.free - before->free),
 					 __ATOMIC_RELAXED);
 
@@ -413,7 +413,7 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 
 		if (from == EXTENT_ABSENT)
 			e->account = (uint16_t) account;
-		/* so that the next one to come does not follow this one in the ring */
+		/* so that the next extent is not inserted right after this one */
 		if (to == EXTENT_ONLINE)
 			ring_advance(s);
 	}
@@ -449,7 +449,7 @@ rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
 	{
 		ExtentCounts before = begin_change(e);
 
-		/* whatever is still under way goes to the region that is gone */
+		/* late writes go to the region that is gone */
 		e->quarantine = 0;
 		e->quarantine_next = 0;
 		e->state = EXTENT_DEAD;
@@ -516,12 +516,12 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 		*first = (s->first_extent + best) * RBP_EXTENT_PAGES + best_first;
 	}
 	else
-		s->cursor = i;			/* the next call looks further */
+		s->cursor = i;			/* the next call continues from here */
 	rbp_lock_release(&s->lock);
 	return best_len;
 }
 
-/* Take n slots from their owners, and into quarantine if until is not 0. */
+/* Free n used slots, into quarantine if until is not 0. */
 static void
 release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 {

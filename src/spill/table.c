@@ -1,28 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * table.c
- *	  Temporary files that have blocks elsewhere than in the real file.
+ *	  Table of the temporary files that have blocks elsewhere than in the real
+ *	  file.
  *
- * Files have places in an array, are chained by the hash of their name, and
- * each has a radix tree of nodes with 64 words: values in the lowest level,
- * above it numbers of nodes plus one, 0 for none.  The tree is as deep as the
- * highest block wants it, and holds no empty nodes.
+ * Files are elements of an array, chained by the hash of their name.  Each has
+ * a radix tree whose nodes have 64 words: values on the lowest level, and above
+ * it numbers of nodes plus one, 0 for none.  The tree is as deep as the highest
+ * block requires, and has no empty nodes.
  *
  * What protects what:
  *
- *	- the names' lock: the chains, the list of free places, and of each file
- *	  name, hash, next and listed;
+ *	- the names' lock: the chains, the list of free array elements, and each
+ *	  file's name, hash, next and listed;
  *	- the file's lock: its tree and its state;
  *	- the pool's lock: the list of free nodes;
- *	- either of the names' and the file's lets name and serial be read: the
- *	  name is written under both, and the serial, under the file's, only when
- *	  the file is not listed any more.
+ *	- name and serial may be read under either the names' or the file's lock:
+ *	  the name is written under both, and the serial is written under the
+ *	  file's lock only when the file is no longer listed.
  *
- * A file dies in three steps: its name is taken out; under its own lock the
- * tree is given back and the serial raised; its place becomes free.  Whoever
- * waits for its lock meanwhile finds another serial then, even if the place
- * has been used again.  Between the first two steps the file can still be
- * locked, though not found: whoever does so came before the removal.
+ * A file is removed in three steps: its name is removed from its chain; under
+ * the file's lock the tree is freed and the serial raised; the array element
+ * becomes free.  A process that waits for the file's lock meanwhile then finds
+ * another serial, even if the element has been used again.  Between the first
+ * two steps the file can still be locked, though not found, by those that
+ * found it before.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,12 +46,12 @@
 #define NODE_WORDS		(1u << NODE_BITS)
 #define MAX_DEPTH		6		/* 36 bits */
 
-/* A tree may grow on top and on the way down. */
+/* A tree may grow at the top and downwards at the same time. */
 #define MAX_NEW_NODES	(2 * MAX_DEPTH)
 
 typedef struct Node
 {
-	uint32_t	words[NODE_WORDS];	/* the first links free nodes */
+	uint32_t	words[NODE_WORDS];	/* the first one links free nodes */
 } Node;
 
 struct RbpSpillFile
@@ -57,10 +59,10 @@ struct RbpSpillFile
 	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	serial;
 	uint32_t	root;			/* NIL: no values */
-	uint32_t	depth;			/* levels; 0 without root */
-	uint32_t	next;			/* in the chain, or the list of free places */
+	uint32_t	depth;			/* levels; 0 without a root */
+	uint32_t	next;			/* in the chain, or the list of free files */
 	uint32_t	hash;
-	bool		listed;			/* has a name that can be found */
+	bool		listed;			/* its name can be found */
 	RbpSpillFileState state;
 	char		name[RBP_SPILL_NAME_LEN];
 };
@@ -77,19 +79,19 @@ struct RbpSpillTable
 
 	RbpLock		names_lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	free_file;
-	uint32_t	first_unused_file;	/* those from here on were never used */
+	uint32_t	first_unused_file;	/* from here on never used */
 
-	/* read without lock, by most calls: not beside what changes more often */
+	/* read without the lock by most calls: on a cache line of its own */
 	uint32_t	num_files __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	num_created;	/* so far */
+	uint32_t	num_created;	/* ever */
 
 	RbpLock		pool_lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	free_node;
-	uint32_t	first_unused_node;	/* those from here on were never used */
+	uint32_t	first_unused_node;	/* from here on never used */
 	uint32_t	num_free_nodes;
 };
 
-/* Nodes on their way back to the pool, linked. */
+/* Nodes to be returned to the pool, linked. */
 typedef struct FreedNodes
 {
 	uint32_t	head;
@@ -144,7 +146,7 @@ node_at(RbpSpillTable *t, uint32_t index)
 	return (Node *) ((char *) t + t->nodes) + index;
 }
 
-/* Nodes are touched when they are first used, not here. */
+/* Nodes are not touched here, but when they are first used. */
 RbpSpillTable *
 rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 					 int names_tranche, int file_tranche)
@@ -174,7 +176,7 @@ rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
  * ---- the pool of nodes ---------------------------------------------------------
  */
 
-/* n nodes, all zero, or none and false. */
+/* Allocate n zeroed nodes, or none and return false. */
 static bool
 alloc_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
 {
@@ -227,7 +229,7 @@ free_nodes(RbpSpillTable *t, const FreedNodes *freed)
  * ---- names ------------------------------------------------------------------------
  */
 
-/* FNV-1a; all of it counts, since names differ in the last digits. */
+/* FNV-1a over the whole name, since names differ in the last digits. */
 static uint32_t
 hash_name(const char *name)
 {
@@ -238,7 +240,7 @@ hash_name(const char *name)
 	return (uint32_t) (h ^ h >> 32);
 }
 
-/* Names' lock held. */
+/* Called with the names' lock held. */
 static RbpSpillFile *
 find_name(RbpSpillTable *t, const char *name, uint32_t hash)
 {
@@ -261,7 +263,7 @@ rbp_spill_table_find(RbpSpillTable *t, const char *name, RbpSpillHandle *handle)
 	uint32_t	hash;
 	const RbpSpillFile *file;
 
-	/* on most systems, most of the time */
+	/* mostly there are no files */
 	if (rbp_spill_table_files(t) == 0)
 		return false;
 
@@ -274,7 +276,7 @@ rbp_spill_table_find(RbpSpillTable *t, const char *name, RbpSpillHandle *handle)
 	return file != NULL;
 }
 
-/* A free place, or NULL.  Names' lock held exclusively. */
+/* Returns a free file, or NULL.  Names' lock held exclusively. */
 static RbpSpillFile *
 alloc_file(RbpSpillTable *t)
 {
@@ -311,7 +313,9 @@ rbp_spill_table_create(RbpSpillTable *t, const char *name,
 		file = alloc_file(t);
 		if (file != NULL)
 		{
-			/* only those with handles of earlier files, for a moment */
+			/*
+			 * contended only by holders of handles of earlier files, briefly
+			 */
 			rbp_lock_exclusive(&file->lock);
 			strcpy(file->name, name);
 			file->root = NIL;
@@ -370,7 +374,7 @@ rbp_spill_table_next(RbpSpillTable *t, uint32_t index, RbpSpillHandle *handle)
  * ---- files ----------------------------------------------------------------------------
  */
 
-/* The locked place, if the file is still in it; else it is unlocked. */
+/* Returns the locked file if the handle is still valid; else unlocks it. */
 static RbpSpillFile *
 check_serial(RbpSpillFile *file, RbpSpillHandle handle)
 {
@@ -481,14 +485,14 @@ word_index(uint32_t block, uint32_t level)
 	return (uint32_t) ((uint64_t) block >> (NODE_BITS * level)) & (NODE_WORDS - 1);
 }
 
-/* Is the block within what the tree can hold with this depth? */
+/* Is the block within the range of a tree of this depth? */
 static inline bool
 covers(uint32_t depth, uint32_t block)
 {
 	return ((uint64_t) block >> (NODE_BITS * depth)) == 0;
 }
 
-/* The lowest node of the block; NULL if there is none. */
+/* The leaf node of the block, or NULL. */
 static inline Node *
 find_leaf(RbpSpillTable *t, const RbpSpillFile *file, uint32_t block)
 {
@@ -525,7 +529,7 @@ node_is_empty(const Node *node)
 	return any == 0;
 }
 
-/* Take levels off the top that lead to the first child only. */
+/* Remove levels from the top that only lead to the first child. */
 static void
 reduce_depth(RbpSpillTable *t, RbpSpillFile *file, FreedNodes *freed)
 {
@@ -545,7 +549,7 @@ reduce_depth(RbpSpillTable *t, RbpSpillFile *file, FreedNodes *freed)
 	}
 }
 
-/* Remove the value and the nodes that are empty then. */
+/* Remove the value, and nodes that become empty. */
 static void
 clear_block(RbpSpillTable *t, RbpSpillFile *file, uint32_t block)
 {
@@ -590,7 +594,7 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 {
 	Node	   *leaf;
 	uint32_t	depth = file->depth;
-	uint32_t	missing;		/* levels below the first that is missing */
+	uint32_t	missing;		/* levels below the first missing node */
 	uint32_t	nodes[MAX_NEW_NODES];
 	uint32_t	n = 0;
 	Node	   *node;
@@ -607,7 +611,7 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 		return true;
 	}
 
-	/* how many there must be on top of what there is, and how many below */
+	/* count the nodes to be added at the top and below */
 	if (depth == 0)
 		depth = 1;
 	while (!covers(depth, block))
@@ -631,7 +635,7 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 	if (!alloc_nodes(t, nodes, n))
 		return false;
 
-	/* upwards: what was the root becomes the first child of the new one */
+	/* upwards: the old root becomes the first child of the new one */
 	while (file->root != NIL && file->depth < depth)
 	{
 		n--;
@@ -660,20 +664,21 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 	return true;
 }
 
-/* A walk through a file's tree. */
+/* State of rbp_spill_file_truncate(). */
 typedef struct TruncateWalk
 {
 	RbpSpillTable *t;
 	RbpSpillFile *file;
 	RbpSpillVisit visit;
 	void	   *arg;
-	uint32_t	first;			/* what is to be cut */
-	FreedNodes	freed;			/* ... and what comes of that */
+	uint32_t	first;			/* first block to remove */
+	FreedNodes	freed;			/* nodes that have become empty */
 } TruncateWalk;
 
 /*
- * Cut a node of that level, which begins with block base, and discard what is
- * empty below it.  Is it empty itself then?
+ * Remove values from a node of that level, whose first block is base, and
+ * collect nodes below it that become empty.  Returns true if it becomes empty
+ * itself.
  */
 static bool
 truncate_node(TruncateWalk *walk, uint32_t index, uint32_t level, uint64_t base)
