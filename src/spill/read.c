@@ -1,34 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * read.c
- *	  Temporary blocks from donors.
+ *	  Reading temporary blocks from donors.
  *
- * Where a read is a copy within this host (shm), it is made at once, into
- * the caller's buffer if that takes a whole block.  Over a network blocks
- * are read ahead, as most temporary files are read from one end to the other:
- * a window is up to WINDOW_PAGES blocks of one file, one transfer if their
- * slots are neighbours.  When the reader enters a window, the next one is
- * posted, so that it arrives while the query works on this one; windows start
- * small and double.  A merge reads many runs by turns, so there are many
- * windows.  One that was read to its end is given up first, then the one that
- * was not used for the longest time.  (The numbers are from traces of merges:
- * their last passes read runs of 10 to 30 blocks.)
+ * Where a read is a copy within this host (shm), it is done at once, into the
+ * caller's buffer if that takes a whole block.  Over a network blocks are read
+ * ahead, since most temporary files are read sequentially.  A window is up to
+ * WINDOW_PAGES blocks of one file, which are one transfer if their slots are
+ * adjacent.  When the reader enters a window the next one is submitted, so
+ * that it arrives while the query works on this one; windows start small and
+ * double.  A merge reads many runs in turn, so there are many windows.  A
+ * window that was read to its end is evicted first, then the least recently
+ * used one. (The numbers come from traces of merges, whose last passes read
+ * runs of 10 to 30 blocks.)
  *
  * The blocks of a window are those that were written one after the other: see
- * post_window().
+ * submit_window().
  *
- * What is in a window is a copy, and may be out of date: it is used only if
- * the table still says that the block is in the slot it came from, and only
+ * A window holds copies, which may be out of date.  A page is used only if the
+ * table still says that the block is in the slot that it came from, and only
  * if it matches the hash that the table has now.
  *
- * A block that does not come is asked for again, over a new connection if
- * need be, and from its second copy if there is one, until
- * remote_bp.temp_io_timeout is over: there is no disk to go to.  When the query
- * is canceled, that ends, and the block is not lost; where cancelling cannot be
- * raised, it goes on.
+ * A block that does not arrive is requested again, over a new connection if
+ * necessary, and from its second copy if there is one, until
+ * remote_bp.temp_io_timeout has passed: there is no disk to fall back to.  If
+ * the query is canceled this ends early, and the block is not lost; where the
+ * cancellation cannot be raised, it continues.
  *
- * All here is private to the process; no lock is held while a donor is waited
- * for.
+ * Everything here is local to the process.  No lock is held while waiting for
+ * a donor.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,28 +60,30 @@ typedef struct Window
 {
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE: unused */
 	int			n;
-	uint32		next;			/* block that is likely to be read after it,
-								 * or NO_BLOCK */
-	bool		next_submitted; /* the window that begins there was asked for */
-	bool		ahead;			/* nobody had asked for its first block */
-	RbpRemoteBatch *batch;		/* on its way */
-	uint64		last_use;		/* for what is given up first */
+	uint32		next;			/* block that is likely to be read after the
+								 * window, or NO_BLOCK */
+	bool		next_submitted; /* the window that begins there was submitted */
+	bool		ahead;			/* submitted before its first block was
+								 * requested */
+	RbpRemoteBatch *batch;		/* in progress */
+	uint64		last_use;		/* for eviction */
 	uint32		blocks[WINDOW_PAGES];
 	uint32		slots[WINDOW_PAGES];
-	uint64		hashes[WINDOW_PAGES];	/* hashes, as the table had them then */
+	uint64		hashes[WINDOW_PAGES];	/* by the table, when it was submitted */
 	bool		verified[WINDOW_PAGES];
-	bool		valid[WINDOW_PAGES];	/* once checked: it is as promised */
+	bool		valid[WINDOW_PAGES];	/* once verified: the page matches its
+										 * hash */
 	RbpRemoteIo ios[WINDOW_PAGES];
 } Window;
 
 static Window windows[WINDOWS];
 static uint64 lru_clock = 0;
-static int	nwindows = 0;		/* that are in use */
+static int	nwindows = 0;		/* in use */
 
-/* The windows' pages, and one more; mapped when first needed. */
+/* The windows' pages, and one more page; mapped when first needed. */
 static char *window_space = NULL;
 
-/* The block last copied into the one page: for reads of parts. */
+/* The block in that one page, kept for reads of parts. */
 static RbpSpilledBlock cached;
 static bool cached_valid = false;
 
@@ -143,8 +145,8 @@ read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
 }
 
 /*
- * Is the block in that slot still?  Its file's name into name, if so, unless that
- * is NULL.
+ * Is the block still in that slot?  If its file still exists and name is not
+ * NULL, copies the file's name there.
  */
 static bool
 block_unchanged(const RbpSpilledBlock *b, char *name)
@@ -163,9 +165,9 @@ block_unchanged(const RbpSpilledBlock *b, char *name)
 }
 
 /*
- * What came from the slot is not what the table promised of the block.  True,
- * and counted, if it still does; or else the slot may have been given to another
- * block, which is nobody's fault.
+ * Called when the content of the slot does not match the block's hash.
+ * Returns true, and counts a hash failure, if the block is still there; else
+ * the slot may have been given to another block, which is not an error.
  */
 static bool
 confirm_mismatch(const RbpSpilledBlock *b)
@@ -176,16 +178,20 @@ confirm_mismatch(const RbpSpilledBlock *b)
 	return true;
 }
 
-/* What has become of an attempt to read one copy of a block. */
+/* The result of an attempt to read one copy of a block. */
 typedef enum CopyResult
 {
 	COPY_READ,
-	COPY_MOVED,					/* the block is not there any more */
-	COPY_FAILED,				/* it may come another time */
-	COPY_MISMATCH				/* likewise: the transfer may be at fault */
+	COPY_MOVED,					/* the block is no longer there */
+	COPY_FAILED,				/* a retry may succeed */
+	COPY_MISMATCH				/* a retry may succeed, if the transfer was at
+								 * fault */
 } CopyResult;
 
-/* Read the copy of the block in that slot; *why: for messages, if it did not come. */
+/*
+ * Read the copy of the block in that slot.  On failure, *reason is set, for
+ * messages.
+ */
 static CopyResult
 read_one_copy(const RbpSpilledBlock *b, uint32 slot, int flags, int64 deadline_ns,
 			  char *page, const char **reason)
@@ -221,9 +227,9 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 		bool		possible = false;
 
 		/*
-		 * With two copies, first only try donors that are known to answer. An
-		 * answer may be lost, so none is waited for so long that there is no
-		 * time to ask again.
+		 * With two copies, the first round only tries donors that are known
+		 * to answer.  As an answer can be lost, no wait is so long that there
+		 * is no time to ask again.
 		 */
 		int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
 		bool		ask_again = ncopies == 2 || round == 0;
@@ -268,7 +274,7 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 	}
 }
 
-/* Say that the block is lost, and where it was. */
+/* Log that the block is lost, and where it was. */
 static void
 report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason)
 {
@@ -276,7 +282,7 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	char		address[RBP_ADDRESS_LEN];
 	int			save_errno = errno;
 
-	/* the slot may be nobody's any more, its donor gone */
+	/* the slot may be unused by now, and its donor gone */
 	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
 	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
 	rbp_spill_set_lost_reason(name,
@@ -285,8 +291,9 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 
 	/*
-	 * Reporting checks for interrupts, which must not end the file call.  A
-	 * client is not told: while it did not read, we could not be interrupted.
+	 * Reporting checks for interrupts, which must not end the file call.  The
+	 * client is not told: while it does not read, we could not be
+	 * interrupted.
 	 */
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
@@ -296,7 +303,7 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	errno = save_errno;
 }
 
-/* As rbp_spill_fetch(), of a whole page. */
+/* Like rbp_spill_fetch(), for a whole page. */
 static int
 fetch_with_retries(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 {
@@ -327,7 +334,7 @@ rbp_spill_short_wait(void)
 	return Min(rbp_guc_io_timeout_ns() * 10, rbp_guc_temp_io_timeout_ns());
 }
 
-/* Wait for a window, if it is on its way. */
+/* Wait for the window's batch, if it is in progress. */
 static void
 complete_window(Window *w, int64 deadline_ns)
 {
@@ -336,7 +343,10 @@ complete_window(Window *w, int64 deadline_ns)
 	w->batch = NULL;
 }
 
-/* What is on its way is waited for a little: to give up on it costs more. */
+/*
+ * Give up a window.  A batch in progress is waited for briefly, which costs
+ * less than abandoning it.
+ */
 static void
 discard_window(Window *w, int64 deadline_ns)
 {
@@ -358,12 +368,12 @@ rbp_spill_end_read_ahead(void)
 	deadline = rbp_now_ns() + Min(rbp_spill_short_wait(), RBP_SPILL_URGENT_NS);
 	for (int i = 0; i < WINDOWS; i++)
 		discard_window(&windows[i], deadline);
-	/* the pages' memory goes back to the system */
+	/* return the pages' memory to the system */
 	(void) madvise(window_space, ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ,
 				   MADV_DONTNEED);
 }
 
-/* The window that has the block, and where in it. */
+/* Find the window with the block, and its position there. */
 static Window *
 find_window(RbpSpillHandle handle, uint32 block, int *at)
 {
@@ -373,7 +383,7 @@ find_window(RbpSpillHandle handle, uint32 block, int *at)
 	if (nwindows == 0)
 		return NULL;
 
-	/* mostly it is where the last one was, or behind it */
+	/* mostly it is the same block as in the last call, or the one after it */
 	if (same_file(hint->handle, handle))
 		for (*at = hint_at; *at < Min(hint_at + 2, hint->n); (*at)++)
 			if (hint->blocks[*at] == block)
@@ -396,7 +406,10 @@ find_window(RbpSpillHandle handle, uint32 block, int *at)
 	return NULL;
 }
 
-/* Was the block to be read behind a window? How many blocks that had, or 0. */
+/*
+ * If a window expects the block to be read after it, return the window's
+ * length, else 0.
+ */
 static int
 window_before(RbpSpillHandle handle, uint32 block)
 {
@@ -406,7 +419,7 @@ window_before(RbpSpillHandle handle, uint32 block)
 	return 0;
 }
 
-/* The least recently used window but for keep, emptied. */
+/* Evict the least recently used window other than keep. */
 static Window *
 evict_window(const Window *keep)
 {
@@ -427,11 +440,14 @@ evict_window(const Window *keep)
 }
 
 /*
- * Ask for up to n blocks from block on, as far as they are in slots, in a new
- * window; NULL if not even the first is, or it is known not to come.  The
- * blocks are those that were written one after the other: a merge of a sort
- * gives blocks back that it has read, and writes its result all over the
- * file.  Where that is not known, or of a relation, they are neighbours.
+ * Submit a read of up to n blocks from block on, as far as they are in slots,
+ * in a new window.  NULL if the first one is not in a slot, or if the read
+ * fails at once.
+ *
+ * The blocks are taken in the order in which they were written: a merge sort
+ * reuses the blocks that it has read, and so scatters its result over the
+ * file.  In a relation, or where that order is not known, they are
+ * consecutive.
  */
 static Window *
 submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
@@ -463,7 +479,7 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 		else
 			block = slot_info(slots[got])->next;
 		if (block == blocks[0])
-			block = NO_BLOCK;	/* what was written since has closed a circle */
+			block = NO_BLOCK;	/* blocks written since have closed a cycle */
 	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (got == 0)
@@ -498,14 +514,17 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 	return w;
 }
 
-/* Page i of a window, if it is what the table promises of the block. */
+/*
+ * Page i of a window, if it has the content of the block according to the
+ * table.
+ */
 static char *
 window_page_if_valid(Window *w, int i, const RbpSpilledBlock *b)
 {
 	char	   *page = window_page(w, i);
 
 	if (w->slots[i] != b->slot || w->hashes[i] != b->hash)
-		return NULL;			/* it was written again just now */
+		return NULL;			/* the block has been written again */
 	if (w->ios[i].status != RBP_OK)
 		return NULL;
 	if (!w->verified[i])
@@ -528,14 +547,14 @@ window_page_if_valid(Window *w, int i, const RbpSpilledBlock *b)
  * ---- reads --------------------------------------------------------------------------
  */
 
-/* How long the first attempt may take: nobody waits so long that none is left. */
+/* The deadline of the first attempt, which leaves time for another one. */
 static int64
 first_attempt_deadline(int64 start_ns)
 {
 	return start_ns + rbp_guc_temp_io_timeout_ns() / 2;
 }
 
-/* A copy within this host, of a whole block. */
+/* Read a whole block from memory of this host. */
 static int
 fetch_direct(const RbpSpilledBlock *b, int64 start_ns, char *buf)
 {
@@ -548,7 +567,7 @@ fetch_direct(const RbpSpilledBlock *b, int64 start_ns, char *buf)
 	return 1;
 }
 
-/* The blocks behind a window are worth asking for, unless they are here. */
+/* Submit the window after this one, unless there is one already. */
 static void
 read_ahead(Window *w, int64 deadline_ns)
 {
@@ -560,7 +579,10 @@ read_ahead(Window *w, int64 deadline_ns)
 							 deadline_ns, w);
 }
 
-/* The block's page in a window, which is posted if need be; NULL if it does not come. */
+/*
+ * The block's page in a window, which is submitted if necessary; NULL on
+ * failure.
+ */
 static char *
 page_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns)
 {
@@ -574,7 +596,7 @@ page_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns)
 
 	if (w != NULL && (w->slots[at] != b->slot || w->hashes[at] != b->hash))
 	{
-		/* the file has changed under it */
+		/* the block has changed since */
 		discard_window(w, short_deadline);
 		w = NULL;
 	}
@@ -587,7 +609,11 @@ page_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns)
 						  relation ? 1 : WINDOW_FIRST,
 						  only_copy ? RBP_REMOTE_PATIENT : 0, deadline, NULL);
 		at = 0;
-		/* a lone first block of a relation tells nothing yet */
+
+		/*
+		 * a single first block of a relation does not suggest a sequential
+		 * read
+		 */
 		sequential = w != NULL && w->n > 1;
 	}
 	if (w == NULL)
@@ -602,7 +628,7 @@ page_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns)
 	return page;
 }
 
-/* The block's page, or NULL: then *result says why, as rbp_spill_fetch() does. */
+/* The block's page, or NULL with *result set as for rbp_spill_fetch(). */
 static char *
 get_page(const RbpSpilledBlock *b, bool relation, int64 start_ns, int *result)
 {

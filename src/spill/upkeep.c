@@ -3,14 +3,14 @@
  * upkeep.c
  *	  Temporary files: evacuation, files whose owner is gone, the views.
  *
- * Evacuation is done by the lease worker, beside everything else: a block is
- * read, written to another place, and installed there if it has not changed
- * meanwhile, which its slot and hash tell; a reader that has looked up the old
- * slot and finds something else there looks again.
+ * The lease worker evacuates extents while they are in use.  A block is read,
+ * written to another place, and installed there if it has not changed
+ * meanwhile, which its slot and hash tell.  A reader that has looked up the
+ * old slot and finds something else there looks up the block again.
  *
- * No file's lock is waited for here, by the lease worker and the pusher: a
- * backend holds it while the disk takes a block, and a disk can stall.  What is
- * locked comes with the next round.
+ * The lease worker and the pusher never wait for a file's lock here: a backend
+ * holds it while the disk takes a block, and a disk can stall.  A locked file
+ * is left to the next round.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,12 +34,12 @@
 #include "spill/table.h"
 
 #define SWEEP_NS		INT64CONST(10000000000)
-#define BLOCK_NS		INT64CONST(50000000)	/* a block can take to be
-												 * moved */
+#define BLOCK_NS		INT64CONST(50000000)	/* time to move a block, at
+												 * least */
 
 #define shared			rbp_spill_shared
 
-/* The file that is in this place now. */
+/* The handle of the file that has this index now. */
 static bool
 handle_by_index(uint32 index, RbpSpillHandle *handle)
 {
@@ -47,7 +47,7 @@ handle_by_index(uint32 index, RbpSpillHandle *handle)
 		handle->index == index;
 }
 
-/* The file's reserved slots, if they are in the extent, are given back. */
+/* Free reserved slots in the extent. */
 static void
 release_runs_in(uint32 extent)
 {
@@ -70,14 +70,14 @@ release_runs_in(uint32 extent)
 }
 
 /*
- * What the slot holds; false if nothing that can be told: it is reserved, or on
- * its way.
+ * Find the block in the slot.  False if there is none, because the slot is
+ * only reserved, or its content is still on its way, or if the file is locked.
  */
 static bool
 find_block(uint32 slot, RbpSpilledBlock *b)
 {
-	RbpSpillSlotInfo seen = *slot_info(slot);	/* without its file's lock: a
-												 * hint */
+	RbpSpillSlotInfo seen = *slot_info(slot);	/* read without its file's
+												 * lock: a hint */
 	RbpSpillFile *file;
 	uint32		value;
 	bool		found = false;
@@ -100,7 +100,9 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	return found;
 }
 
-/* Lock the file exclusively, if the block is where it was and nobody has the lock. */
+/*
+ * Lock the file exclusively, unless the block has moved or the lock is taken.
+ */
 static RbpSpillFile *
 lock_block(const RbpSpilledBlock *b)
 {
@@ -117,8 +119,8 @@ lock_block(const RbpSpilledBlock *b)
 }
 
 /*
- * Write the page to other slots, and let the block be there.  False if there are none;
- * a block that is not where it was is not ours any more.
+ * Write the page to other slots, and install the block there.  False if that
+ * fails; a block that has moved needs no more work.
  */
 static bool
 move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
@@ -154,14 +156,14 @@ move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 		}
 		rbp_spill_free_slot(slot, RBP_OK);
 		rbp_spill_free_slot(mirror, RBP_OK);
-		return true;			/* it has moved by itself, or is about to */
+		return true;			/* the block has moved, or is about to */
 	}
 	rbp_spill_free_slot(slot, ios[0].status);
 	rbp_spill_free_slot(mirror, ios[1].status);
 	return false;
 }
 
-/* If the real file does not take it, the block stays where it is. */
+/* If the real file cannot be written, the block stays where it is. */
 static bool
 move_to_real_file(const RbpSpilledBlock *b, const char *page)
 {
@@ -182,9 +184,9 @@ move_to_real_file(const RbpSpilledBlock *b, const char *page)
 }
 
 /*
- * Files that the disk did not take a block of.  They are left alone until the
- * next round, which has another deadline, so that they do not take the time of
- * the others.
+ * Files that have failed to take a block.  They are skipped until the next
+ * round, which has another deadline, so that they do not use up the time of
+ * others.
  */
 static RbpSpillHandle skipped[64];
 static uint32 nskipped = 0;
@@ -209,8 +211,8 @@ uint32
 rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 {
 	static char page[BLCKSZ];
-	static uint32 next_slot = 0;		/* where the last call would have gone on, so
-								 * that no block takes all of the time */
+	static uint32 next_slot = 0;	/* where to continue, so that no block
+									 * takes all of the time */
 	uint32		start = next_slot;
 
 	if (skipped_deadline != deadline_ns)
@@ -224,7 +226,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		RbpSpilledBlock b;
 		int64		now = rbp_now_ns();
 
-		/* a block has its time, but for donors that are very slow */
+		/* allow each block some time, for slow donors */
 		int64		block_deadline = Min(now + rbp_spill_short_wait(),
 										 Max(deadline_ns, now + BLOCK_NS));
 
@@ -236,8 +238,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 			continue;
 
 		/*
-		 * If it does not come, go on, unless that took all of its time: then
-		 * the donor does not answer now.
+		 * If the block cannot be read, continue with the next one; but if
+		 * that has used up its time, the donor is not answering now.
 		 */
 		if (rbp_spill_fetch_page(&b, block_deadline, page) != NULL)
 		{
@@ -246,7 +248,10 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 			continue;
 		}
 
-		/* If it can go nowhere, as with a full disk, another file's may. */
+		/*
+		 * If this block can go nowhere, as with a full disk, one of another
+		 * file may.
+		 */
 		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
 			skip_file(b.handle);
 	}
@@ -258,8 +263,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
  */
 
 /*
- * A process unlinks its files before it ends, or the server starts anew.  If
- * neither happened, say because the directory was removed by hand, nobody will
+ * A process unlinks its files before it ends, unless the server restarts.  If
+ * neither happens, say because the directory was removed by hand, nobody will
  * ask for the blocks again.  A temporary relation stays until it is dropped.
  */
 int64

@@ -1,34 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * write.c
- *	  Temporary blocks on their way to donors.
+ *	  Writing temporary blocks to donors.
  *
- * Where a write is a copy within this host (shm), it is made at once, from
- * the caller's buffer.  Over a network it would take as long as the round
- * trip, so blocks are gathered: a process takes a chunk of staging pages,
- * copies blocks into it, and posts the chunk as one batch when it is full.
- * The query goes on meanwhile.  Up to MAX_SENDS chunks are on their way; who
- * needs one more waits for the oldest.  Without a chunk the block is written
- * at once, and waited for.
+ * Where a write is a copy within this host (shm), it is done at once, from the
+ * caller's buffer.  Over a network that would take a round trip, so blocks are
+ * batched: a process takes a chunk of staging pages, copies blocks into it,
+ * and submits the chunk as one batch when it is full, while the query
+ * continues.  Up to MAX_CHUNKS chunks are in use; to get another one, the
+ * process waits for the oldest.  If there is no chunk, the block is written
+ * synchronously.
  *
- * Life of a staged block: the table says "staging page p" from the moment
- * that p has its content, and whoever reads it copies from p, under the
- * file's lock.  If the block is written again, truncated or its file goes,
- * p is marked "dropped" (shared), and whoever has p in a chunk (private)
- * frees its slots when the batch has ended; a page that is dropped before it
- * was posted is never sent.  So a file that is gone soon costs no transfer.
- * When the batch has ended, each block that is still this page's is installed
- * in its slot; one whose memory is going, or gone, is written to other slots;
- * and one of which a write failed goes to the real file, from the page.  If it
- * does not go there either, the copy that has arrived, if one of two has, is
- * installed alone; else the block is lost, and marked so.
+ * Life of a staged block: the table says "staging page p" as soon as p has the
+ * content, and readers copy from p, under the file's lock.  If the block is
+ * written again or truncated, or if its file is removed, p is marked "dropped"
+ * (in shared memory), and the process that has p in a chunk (local) frees its
+ * slots when the batch has completed.  A page that is dropped before its chunk
+ * is submitted is never sent, so a short-lived file costs no transfer.  When
+ * the batch has completed, each block that is still in its page is installed
+ * in its slot.  A block whose memory is going away, or gone, is written to
+ * other slots.  A block with a failed write goes from the page to the real
+ * file; if that fails, too, and one of two copies has arrived, that one is
+ * installed alone; else the block is marked lost.
  *
- * Chunks are emptied at the end of each transaction and process, so that
- * nobody sits on staged blocks; until then only their owner can send them.
+ * Chunks are completed at the end of each transaction and process, so that
+ * blocks do not stay staged; until then only their owner can send them.
  *
- * Each wait here ends when the query is to end, for the real file takes what
- * was waited for.  In a transaction that aborts, and in a process that ends,
- * waits are short: whatever it was has been raised, and the next interrupt
+ * Every wait here ends when the query is canceled, since the real file takes
+ * what was waited for.  In an aborting transaction, and in a process that
+ * exits, waits are short: the error was already raised, and the next interrupt
  * cannot be.
  *
  *-------------------------------------------------------------------------
@@ -55,14 +55,16 @@
 #define MAX_CHUNKS			4
 
 /*
- * A write that is late can still go to the real file, so it is not waited for
- * as long as a read is; but longer than for a page of the buffer tier, since
- * giving up means more work.
+ * A late write can be replaced by one to the real file, so the wait is shorter
+ * than that for a read; but it is longer than for a page of the buffer tier,
+ * since giving up causes more work.
  */
 #define WRITE_TIMEOUT_FACTOR	10
 #define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
 
-/* After a batch that no donor took, or that was not possible: how long not to try */
+/*
+ * Pause after a batch that no donor took, and after one that could not be sent
+ */
 #define PAUSE_NS				INT64CONST(1000000000)
 #define CANCELED_PAUSE_NS				INT64CONST(20000000)
 
@@ -79,31 +81,31 @@ typedef struct ChunkPage
 	uint32		slot;
 	uint32		mirror;			/* NO_SLOT: none */
 	uint64		hash;
-	int			io;				/* in Send.ios, the mirror's is next; -1: not
-								 * posted */
+	int			io;				/* in SendChunk.ios, followed by the mirror's;
+								 * -1: not submitted */
 } ChunkPage;
 
-/* A chunk that is being filled, or on its way. */
+/* A chunk that is being filled or sent. */
 typedef struct SendChunk
 {
 	uint32		number;
 	int			n;
 	int			nios;
-	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; what was posted
-								 * has its status */
+	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; all ios have
+								 * their status */
 	ChunkPage	pages[CHUNK_PAGES];
 	RbpRemoteIo ios[2 * CHUNK_PAGES];
 } SendChunk;
 
-/* A block that could be written nowhere. */
+/* A block that could not be written anywhere. */
 typedef struct LostBlock
 {
 	uint32		block;
-	int			error;			/* an errno, of the real file */
+	int			error;			/* errno of writing the real file */
 	char		name[RBP_SPILL_NAME_LEN];
 } LostBlock;
 
-/* A ring; the newest is being filled if "filling" says so. */
+/* A ring.  The newest chunk is being filled if "filling" is set. */
 static SendChunk chunks[MAX_CHUNKS];
 static int	oldest = 0;
 static int	num_chunks = 0;
@@ -179,8 +181,8 @@ free_slots(uint32 slot, uint32 mirror)
 }
 
 /*
- * Nothing could be sent.  If donors failed, leave them alone for a while; if it
- * just was not possible, as with a connection too many, for a short one.
+ * Nothing could be sent.  If donors failed, do not use them for a while; if a
+ * batch was not possible, as with a connection too many, pause briefly.
  */
 static void
 pause_sending(RbpStatus status, int64 now)
@@ -188,7 +190,7 @@ pause_sending(RbpStatus status, int64 now)
 	paused_until = now + (status == RBP_CANCELED ? CANCELED_PAUSE_NS : PAUSE_NS);
 }
 
-/* Write the page to its slots, and wait.  If that fails, they are given back. */
+/* Write the page to its slots, and wait.  On failure the slots are freed. */
 static bool
 write_synchronously(const char *data, uint32 slot, uint32 mirror, int64 now,
 					int64 deadline_ns)
@@ -209,7 +211,10 @@ write_synchronously(const char *data, uint32 slot, uint32 mirror, int64 now,
 	return false;
 }
 
-/* The page is the only copy of what is to come into the slot; or no more. */
+/*
+ * Change how many writes to the slot are pending, that is have their only
+ * content in staging.
+ */
 static void
 add_pending(uint32 slot, int n)
 {
@@ -220,8 +225,8 @@ add_pending(uint32 slot, int n)
 }
 
 /*
- * The page's block is where it has arrived: in both slots or in one of them,
- * which may be the second.  File locked exclusively.
+ * Install the page's block where it has arrived: in both slots or in one of
+ * them, which may be the second one.  File locked exclusively.
  */
 static void
 install_page(RbpSpillFile *file, const ChunkPage *page, RbpStatus first,
@@ -239,7 +244,7 @@ install_page(RbpSpillFile *file, const ChunkPage *page, RbpStatus first,
 	rbp_spill_install(file, page->block, slot, mirror, page->hash);
 }
 
-/* The block is nowhere; errno says why.  File locked exclusively. */
+/* Mark the block lost; errno says why.  File locked exclusively. */
 static void
 mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 {
@@ -253,8 +258,8 @@ mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 }
 
 /*
- * No lock is held, and all is settled, for the log may not take it just now.  A
- * client is not told: while it did not read, we could not be interrupted.
+ * Called without locks, when all else is done, since logging can block.  The
+ * client is not told: while it does not read, we could not be interrupted.
  */
 static void
 report_lost_block(const LostBlock *lost)
@@ -270,8 +275,8 @@ report_lost_block(const LostBlock *lost)
 }
 
 /*
- * The memory that the block was for is going, or gone: put it into other slots,
- * unless nobody wants it any more.  False if none takes it.
+ * The memory of the block's slots is going away, or gone: write the block to
+ * other slots, unless it is no longer needed.  False if that fails.
  */
 static bool
 relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
@@ -294,7 +299,7 @@ relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		/* the staging page is "dropped" by this */
+		/* this also marks the staging page dropped */
 		rbp_spill_install(file, page->block, slot, mirror, page->hash);
 		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 	}
@@ -305,23 +310,26 @@ relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 	return true;
 }
 
-/* It may have arrived long ago, in memory that is gone by now. */
+/* A write may have succeeded earlier, into memory that is gone now. */
 static RbpStatus
 current_status(uint32 slot, RbpStatus status)
 {
 	return status == RBP_OK && rbp_remote_slot_donor(slot) < 0 ? RBP_DENIED : status;
 }
 
-/* While the blocks of a chunk whose batch has ended are settled. */
+/* State while the blocks of a completed batch are processed. */
 typedef struct Completion
 {
 	int64		deadline_ns;
-	bool		try_relocate;	/* other slots are worth a try */
-	int			fd;				/* of the real file of fd_of, or -1 */
+	bool		try_relocate;	/* writing to other slots is worth a try */
+	int			fd;				/* real file of fd_of, or -1 */
 	RbpSpillHandle fd_of;
 } Completion;
 
-/* Settle one block.  False, and *lost filled in, if it is lost. */
+/*
+ * Process one block of a completed batch.  False, with *lost set, if it is
+ * lost.
+ */
 static bool
 complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 {
@@ -331,20 +339,17 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 	bool		posted = page->io >= 0;
 	RbpStatus	first = posted ? chunk->ios[page->io].status : RBP_CANCELED;
 	RbpStatus	second = posted && mirrored ? chunk->ios[page->io + 1].status : first;
-	bool		retained;		/* the memory does */
+	bool		retained;		/* the memory stays leased */
 	bool		installed = false;
 	bool		saved = true;
 	RbpSpillFile *file;
 
-	/*
-	 * before the look at whether the memory stays: see
-	 * rbp_remote_slot_stays()
-	 */
+	/* before rbp_remote_slot_stays(): see there */
 	add_pending(page->slot, -1);
 	add_pending(page->mirror, -1);
 	retained = rbp_remote_slot_stays(page->slot) &&
 		(!mirrored || rbp_remote_slot_stays(page->mirror));
-	/* not into a lease that has expired, which is why nothing stays */
+	/* not if nothing stays because the lease has expired */
 	if (!retained && comp->try_relocate &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		comp->try_relocate = relocate_page(page, number, comp->deadline_ns);
@@ -369,7 +374,7 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
 		else if (first == RBP_OK || second == RBP_OK)
 		{
-			/* if the disk does not take it, perhaps a donor keeps it */
+			/* the disk has not taken it, but a donor has */
 			install_page(file, page, first, second);
 			installed = true;
 			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
@@ -401,7 +406,7 @@ complete_oldest(int64 deadline_ns)
 	if (chunk->batch != NULL)
 		rbp_remote_end(chunk->batch, deadline_ns);
 	chunk->batch = NULL;
-	/* a donor that hangs has left no time; others are given some */
+	/* if a hung donor has used up the time, leave some for others */
 	comp.deadline_ns = Max(deadline_ns,
 						   rbp_now_ns() + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < chunk->n; i++)
@@ -427,7 +432,7 @@ add_io(SendChunk *chunk, uint32 slot, char *buf)
 	io->status = RBP_CANCELED;
 }
 
-/* Send the chunk that is being filled on its way. */
+/* Submit the chunk that is being filled. */
 static void
 submit_chunk(bool urgent)
 {
@@ -441,7 +446,7 @@ submit_chunk(bool urgent)
 		ChunkPage  *page = &chunk->pages[i];
 		uint32		number = staging_number(chunk, i);
 
-		/* If this comes too late, the page is sent in vain. */
+		/* A page that is dropped after this is sent in vain. */
 		page->io = -1;
 		if (shared->dropped[number])
 			continue;
@@ -482,7 +487,7 @@ flush_at_exit(int code, Datum arg)
 	rbp_spill_flush(true);
 }
 
-/* The chunk to fill; NULL if there is none. */
+/* The chunk to fill, or NULL if there is none. */
 static SendChunk *
 get_chunk(void)
 {
@@ -499,7 +504,7 @@ get_chunk(void)
 	}
 	if (!registered)
 	{
-		/* not before_shmem_exit(): this can be within somebody's use of that */
+		/* not before_shmem_exit(), which may be in use by a caller */
 		on_shmem_exit(flush_at_exit, (Datum) 0);
 		registered = true;
 	}
@@ -527,7 +532,7 @@ get_chunk(void)
  * ---- putting a block ---------------------------------------------------------------
  */
 
-/* Write it at once, and wait. */
+/* Write a block to its slots and wait. */
 static RbpSpillPutResult
 put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 				  uint32 slot, uint32 mirror)
@@ -546,7 +551,7 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 		free_slots(slot, mirror);
 		return RBP_SPILL_PUT_GONE;
 	}
-	/* sees to it that there is a node for the value */
+	/* make sure that there is a node for the value */
 	have_node = rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE ||
 		rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
 	if (have_node)
@@ -567,9 +572,9 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 }
 
 /*
- * The block was written to the file behind the one before it: that is the order
- * in which they will be read, more often than that of their numbers.  File
- * locked exclusively.
+ * Remember that the block was written to the file after the previous one.
+ * Blocks are read in this order more often than in that of their numbers.
+ * File locked exclusively.
  */
 static void
 remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
@@ -581,7 +586,7 @@ remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
 		uint32		value = rbp_spill_block_get(rbp_spill_table, file,
 												st->last_block);
 
-		/* not if it has moved on: the slot may be another file's */
+		/* unless that block has moved: its slot may belong to another file */
 		if (value == st->last_value || IS_STAGED(value))
 			slot_info(VALUE_SLOT(st->last_value))->next = block;
 	}
