@@ -84,7 +84,7 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		ereport(LOG,
 				(errmsg("remote_bp: %llu kB of temporary data are lost with %d regions",
 						(unsigned long long) (bytes >> 10), lost),
-				 errhint("Queries that need them fail, unless they have a second copy.")));
+				 errdetail("Queries that need this data fail, unless there is a second copy.")));
 }
 
 /* Stop using all of it. */
@@ -253,7 +253,7 @@ rbp_lease_release_unused(RbpHeldLease *h)
 	h->usable_until = rbp_now_ns() + USABLE_NS;
 	note_released(h, unused, n);
 	ereport(LOG,
-			(errmsg("remote_bp: %d leased regions find no room under %s and are given back",
+			(errmsg("remote_bp: %d leased regions do not fit under %s and are given back",
 					n, h->max_setting)));
 }
 
@@ -286,8 +286,8 @@ log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 		ereport(LOG,
 				(errmsg("remote_bp: another server holds a lease%s under the name \"%s\" of this one",
 						h->suffix, rbp_lease_client),
-				 errdetail("The broker tells them apart, and both keep their memory."),
-				 errhint("If this machine is a clone, give it a machine ID and a host name of its own. If it was just started anew, the other lease is its own of before, and ends by itself.")));
+				 errdetail("The broker distinguishes them, and both keep their memory."),
+				 errhint("If this machine is a clone, give it its own machine ID and host name. If it was just restarted, the other lease is its own earlier one, and will expire.")));
 	h->namesake_logged = fresh->namesakes > 0;
 }
 

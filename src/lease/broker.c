@@ -110,7 +110,7 @@ read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 					 path);
 			break;
 		case RBP_TOKEN_NOT_PRINTABLE:
-			snprintf(reason, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" has other than printable characters",
+			snprintf(reason, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" contains an unprintable character",
 					 path);
 			break;
 	}
@@ -139,7 +139,7 @@ token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reas
 		ereport(LOG,
 				(errmsg("remote_bp: the token for broker \"%s\" is not replaced: %s",
 						b->url, reason),
-				 errdetail("Requests go on with the token that was accepted last.")));
+				 errdetail("Requests continue to use the token that was accepted last.")));
 		set_text(&b->logged_reason, reason);
 	}
 }
@@ -162,7 +162,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	}
 	if (from_file != NULL)
 		strlcpy(reason, from_file[0] == '\0' ?
-				"it wants a token, and remote_bp.token_file is not set (HTTP status 401)" :
+				"it requires a token, but remote_bp.token_file is not set (HTTP status 401)" :
 				"it does not accept the token (HTTP status 401)", RBP_BROKER_WHY_LEN);
 	for (int i = 0; i < 2; i++)
 	{

@@ -57,7 +57,7 @@ request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
 						"remote_bp: could not renew the lease%s at broker \"%s\": %s" :
 						"remote_bp: could not get a lease%s from broker \"%s\": %s",
 						h->suffix, h->broker->url, reason),
-				 h->in_use ? errdetail("Its memory is used until it ends.") : 0));
+				 h->in_use ? errdetail("Its memory stays in use until it expires.") : 0));
 	}
 	*failures_logged |= kind;
 	return RBP_LEASE_FAILED;
@@ -273,7 +273,7 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 			ereport(LOG,
 					(errmsg("remote_bp: could not tell the broker that the lease%s is given back",
 							h->suffix),
-					 errdetail("It ends by itself within %lld ms.",
+					 errdetail("It expires within %lld ms.",
 							   (long long) h->lease->ttl_ms)));
 	}
 	if (body != NULL)

@@ -184,20 +184,20 @@ rbp_lease_try_next_broker(void)
 		RbpBroker  *fresh = next_broker;
 
 		ereport(LOG,
-				(errmsg("remote_bp: turning from broker \"%s\" to broker \"%s\"",
+				(errmsg("remote_bp: switching from broker \"%s\" to broker \"%s\"",
 						rbp_lease_current_broker->url, fresh->url)));
 		next_broker = NULL;
 		rbp_lease_switch_broker(fresh);
 		return;
 	}
 	if (reason[0] != '\0')
-		rbp_stats_error("could not turn to broker \"%s\": %s", next_broker->url, reason);
+		rbp_stats_error("could not switch to broker \"%s\": %s", next_broker->url, reason);
 	if (reason[0] != '\0' && (next_broker->failures_logged & kind) == 0)
 	{
 		ereport(LOG,
-				(errmsg("remote_bp: could not turn to broker \"%s\": %s",
+				(errmsg("remote_bp: could not switch to broker \"%s\": %s",
 						next_broker->url, reason),
-				 errdetail("Broker \"%s\" stays in use until that works.",
+				 errdetail("Broker \"%s\" stays in use.",
 						   rbp_lease_current_broker->url)));
 		next_broker->failures_logged |= kind;
 	}

@@ -140,8 +140,9 @@ expire_if_due(RbpHeldLease *h, int64 now)
 	if (!h->in_use || now < h->deadline)
 		return;
 	ereport(LOG,
-			(errmsg("remote_bp: the lease%s could not be renewed in time, its memory is not used any more",
-					h->suffix)));
+			(errmsg("remote_bp: the lease%s could not be renewed in time",
+					h->suffix),
+			 errdetail("Its memory is no longer used.")));
 	rbp_stats_error("the lease%s could not be renewed in time", h->suffix);
 	rbp_lease_log_losses(h, NULL);
 	rbp_lease_stop_use(h);

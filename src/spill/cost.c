@@ -275,10 +275,12 @@ rbp_spill_cost_report(int64 now)
 	donor = rbp_spill_cost_us(RBP_SPILL_DONOR);
 	if (file_reported)
 		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to files: writing and reading one takes %.1f us there, and %.1f us at donors",
-						file, donor)));
+				(errmsg("remote_bp: temporary blocks are written to files"),
+				 errdetail("Writing and reading a block takes %.1f us there, and %.1f us at donors.",
+						   file, donor)));
 	else
 		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to donors again: writing and reading one takes %.1f us there, and %.1f us in files",
-						donor, file)));
+				(errmsg("remote_bp: temporary blocks are written to donors again"),
+				 errdetail("Writing and reading a block takes %.1f us there, and %.1f us in files.",
+						   donor, file)));
 }

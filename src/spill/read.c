@@ -240,13 +240,13 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 
 			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
 			{
-				reason = "there is no lease for it any more";
+				reason = "the lease has ended";
 				continue;
 			}
 			if (unusable[i] || rbp_remote_slot_donor(copies[i]) < 0)
 			{
 				unusable[i] = true;
-				reason = reason != NULL ? reason : "the donor's memory is not leased any more";
+				reason = reason != NULL ? reason : "the donor's memory is no longer leased";
 				continue;
 			}
 			possible = true;
@@ -286,7 +286,7 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
 	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
 	rbp_spill_set_lost_reason(name,
-							  "block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
+							  "block %u of temporary file \"%s\" could not be read from donor \"%s\" (%s): %s",
 							  b->block, name, donor, address, reason);
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 
@@ -297,7 +297,7 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	 */
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
-			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
+			(errmsg("remote_bp: block %u of temporary file \"%s\" could not be read from donor \"%s\" (%s): %s",
 					b->block, name, donor, address, reason)));
 	RESUME_INTERRUPTS();
 	errno = save_errno;
