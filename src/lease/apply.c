@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * apply.c
- *	  What the broker says of a lease is put to use, and what is to go is given up.
+ *	  Using what the broker says about a lease, and retiring regions.
  *
- * A lease that was granted or renewed becomes the regions in use (adopt); regions
- * that donors ask back, that the settings do not want, or that find no room are
- * retired, and noted to be told to the broker with the next renewal.
+ * The regions of a granted or renewed lease are put to use (adopt).  Regions
+ * that donors ask for, that the settings do not want, or that do not fit are
+ * retired, and reported to the broker with the next renewal.
  *
- * Locks: none here; remote takes its own.  The RbpHeldLease of a lease belongs to the lease
- * worker's process.  worker.c tells in which order things are done.
+ * Locks: none here; remote takes its own.  An RbpHeldLease belongs to the
+ * lease worker's process.  worker.c has the order of things.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,14 +24,12 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-/* How long to be content with less, when not all found room: temporary data */
-#define USABLE_NS			(30000 * NS_PER_MS) /* usable_bytes is good so
-												 * long */
+/* How long not to ask for more temporary memory after some did not fit */
+#define USABLE_NS			(30000 * NS_PER_MS)
 
 /* Between two steps of moving temporary data out of regions */
 #define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
 
-/* How much memory of the lease's broker the settings ask for. */
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
 {
@@ -41,7 +39,7 @@ rbp_lease_wanted(RbpHeldLease *h)
 
 	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0')
 		return 0;
-	/* what temporary data has lost becomes free by and by */
+	/* dead slots of temporary data become free over time */
 	if (bytes != h->usable_for_setting ||
 		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->usable_until))
 	{
@@ -51,10 +49,6 @@ rbp_lease_wanted(RbpHeldLease *h)
 	return Min(bytes, h->usable_bytes);
 }
 
-/*
- * Regions go out of use, all but those of the fresh lease, if there is one.
- * Tell if temporary data goes with them.
- */
 void
 rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 {
@@ -73,7 +67,11 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
 			continue;
 		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
-		/* one that was denied begins anew, though the broker lists it still */
+
+		/*
+		 * a denied region is put to use anew, though the broker still lists
+		 * it
+		 */
 		if (fresh != NULL && rbp_lease_has_region(fresh, &region) && !infos[i].denied &&
 			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
 			continue;
@@ -87,7 +85,6 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 				 errdetail("Queries that need this data fail, unless there is a second copy.")));
 }
 
-/* Stop using all of it. */
 void
 rbp_lease_stop_use(RbpHeldLease *h)
 {
@@ -101,7 +98,6 @@ rbp_lease_stop_use(RbpHeldLease *h)
 	h->reported_bytes = 0;
 }
 
-/* There is no lease any more. */
 void
 rbp_lease_drop(RbpHeldLease *h)
 {
@@ -114,7 +110,10 @@ rbp_lease_drop(RbpHeldLease *h)
 	h->close_deadline = 0;
 }
 
-/* Take regions that were given up out of the lease, and note them to tell. */
+/*
+ * Remove regions from the lease, and add them to those to be reported as
+ * released.
+ */
 static void
 note_released(RbpHeldLease *h, const RbpRegionGrant *given, int n)
 {
@@ -142,8 +141,8 @@ note_released(RbpHeldLease *h, const RbpRegionGrant *given, int n)
 }
 
 /*
- * Retire the coldest regions, of a donor or of any (NULL), moving what they
- * hold until then; how many could be.
+ * Retire the coldest regions, of one donor or of any (NULL), moving their
+ * content until then.  Returns how many were retired.
  */
 static int
 retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns)
@@ -160,11 +159,6 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 	return retired.given;
 }
 
-/*
- * Give up what a donor asks for, and what is above the wanted size: as much
- * as can be until then.  How many regions were; they are to be told to the
- * broker.
- */
 int
 rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 {
@@ -181,7 +175,10 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	for (int i = 0; i < ndemands; i++)
 		wanted += demands[i].regions;
 
-	/* If less is to go than before, all may stay, and some of it goes anew. */
+	/*
+	 * If there is less to retire than before, all regions may stay at first,
+	 * and some are chosen again.
+	 */
 	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_unneeded))
 	{
 		retire(h, NULL, 0, until, 0);
@@ -189,7 +186,7 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	}
 	h->drained_unneeded = false;
 	h->draining = 0;
-	/* by turns: moving for one can take all of the time */
+	/* take turns, since moving data for one demand can take all of the time */
 	h->first_demand++;
 	for (int i = 0; i < ndemands; i++)
 	{
@@ -214,8 +211,8 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 }
 
 /*
- * Some regions of the lease found no place: give them back, and ask for no
- * more than what found one.
+ * Release regions of the lease that did not fit, and request no more than what
+ * fits.
  */
 void
 rbp_lease_release_unused(RbpHeldLease *h)
@@ -258,8 +255,8 @@ rbp_lease_release_unused(RbpHeldLease *h)
 }
 
 /*
- * Tell when the size of the lease has changed; when it shrinks bit by bit, in
- * the end.
+ * Log a changed size of the lease; if it shrinks step by step, only the final
+ * one.
  */
 static void
 log_size(RbpHeldLease *h, bool is_new)
@@ -278,7 +275,7 @@ log_size(RbpHeldLease *h, bool is_new)
 	h->reported_bytes = lease->bytes;
 }
 
-/* Tell, once, that another server goes by the same client name. */
+/* Log, once, that another server has the same client name. */
 static void
 log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 {
@@ -292,12 +289,12 @@ log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 }
 
 /*
- * Make what the broker described the lease in use.  Takes over fresh.
+ * Put the lease that the broker described to use.  Takes ownership of fresh.
  *
- * When it is to be rechecked, shared memory is gone through even if nothing seems to
- * have changed: a region may have been lost and granted again.  The regions
- * of a donor that was started anew are taken out of use in between, since
- * nothing of what they held is left.
+ * If a recheck was requested, shared memory is updated even if nothing seems
+ * to have changed: a region may have been lost and granted again.  Regions of
+ * a donor that has restarted are taken out of use in between, since their
+ * content is lost.
  */
 RbpLeaseOutcome
 rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
@@ -314,7 +311,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	int			unused;
 	int			n = 0;
 
-	/* it has answered, under its present token */
+	/* it has answered, and has accepted its present token */
 	rbp_lease_broker_save(h->broker, &access);
 	rbp_remote_set_broker(h->pool, &access);
 	explicit_bzero(&access, sizeof(access));
@@ -329,7 +326,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
-	/* first what may have been in use already, then what is new for certain */
+	/* first regions that may already be in use, then those that must be new */
 	for (int pass = 0; pass < 2; pass++)
 	{
 		for (int i = 0; i < fresh->nregions; i++)
@@ -352,7 +349,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 		}
 	}
 
-	/* A donor that does not ask any more: what is not empty yet may stay. */
+	/* If a donor no longer asks, regions that are not empty yet may stay. */
 	for (int i = 0; h->drained && i < known->nreclaims; i++)
 	{
 		if (!rbp_lease_has_reclaim(fresh, known->reclaims[i].donor))

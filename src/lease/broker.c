@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * broker.c
- *	  A broker as the lease worker knows it: requests, and with which token.
+ *	  A broker as the lease worker knows it: requests, and which token they
+ *	  use.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +19,7 @@
 #include "lease/http.h"
 #include "remote/remote.h"
 
-/* Replace a text that lives as long as its broker; NULL to have none. */
+/* Replace a string that lives as long as its broker; NULL to have none. */
 static void
 set_text(char **text, const char *value)
 {
@@ -83,7 +84,10 @@ rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
 	set_text(&b->rejected_token, NULL);
 }
 
-/* The first line of a token file, palloc'ed; NULL, with the reason, if none. */
+/*
+ * Returns the first line of a token file, palloc'ed; NULL, with the reason, on
+ * failure.
+ */
 static char *
 read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 {
@@ -118,7 +122,10 @@ read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 	return copy;
 }
 
-/* A broker has answered under this token: that of its file, or else why not. */
+/*
+ * The broker has accepted this token.  If it is not the one of the token file,
+ * reason says why.
+ */
 static void
 token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reason)
 {
@@ -153,7 +160,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 	const char *tokens[2] = {from_file, last};
 	bool		asked = false;
 
-	/* what was refused is tried again when the other one is, too */
+	/* a rejected token is tried again when the other one is rejected, too */
 	if (from_file == NULL || (b->rejected_token != NULL && last != NULL &&
 							  strcmp(from_file, b->rejected_token) == 0))
 	{

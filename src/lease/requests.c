@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * requests.c
- *	  What is said to the broker: asking for a lease, renewing and ending it.
+ *	  Requests to the broker: obtaining, renewing and ending a lease.
  *
- * A request absorbs interrupts while it waits, and no lock is held.  What goes wrong
- * is logged once, until the broker is right again (failed, succeeded); an answer
- * that makes sense goes to apply.c.
+ * A request absorbs interrupts while it waits, and no lock is held.  A failure
+ * is logged once, until the broker works again (request_failed,
+ * request_succeeded).  Valid answers go to apply.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,12 +26,12 @@
 #include "transport/transport.h"
 
 #define REQUEST_TIMEOUT_MS	2000L
-/* Requests in a row before the loop's other duties get their turn */
+/* Consecutive requests before the main loop's other work gets its turn */
 #define MAX_ROUNDS			4
 
 /*
- * No usable answer.  Whatever the broker does wrong, it is told once, until
- * it has been right again.
+ * There was no usable answer.  Each kind of failure is logged once, until the
+ * broker works again.
  */
 static RbpLeaseOutcome request_failed(RbpHeldLease *h, int kind, const char *fmt,...) pg_attribute_printf(3, 4);
 
@@ -63,7 +63,7 @@ request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
 	return RBP_LEASE_FAILED;
 }
 
-/* The broker answered as it should: what was complained of is over. */
+/* The broker answered as it should: earlier failures are over. */
 static void
 request_succeeded(RbpHeldLease *h)
 {
@@ -90,14 +90,14 @@ request_succeeded(RbpHeldLease *h)
 }
 
 /*
- * One request to the broker.  False if there was no answer, or one that says
- * nothing about the lease; *outcome is set then.
+ * Send one request to the broker.  False if there was no answer, or one that
+ * does not concern the lease; then *outcome is set.
  */
 static bool
 send_request(RbpHeldLease *h, const char *method, const char *path, const char *body,
 			 RbpHttpReply *reply, RbpLeaseOutcome *outcome)
 {
-	/* a broker that is to be left shall not hold up the other one */
+	/* a lease that is being closed must not delay the other one */
 	const RbpHttpRequest request = {
 		.method = method,.path = path,.body = body,
 		.timeout_ms = h->broker == rbp_lease_current_broker ? REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
@@ -123,7 +123,7 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		return false;
 	}
 	if (reply->failure == RBP_HTTP_RESOLVING)
-		return false;			/* no complaint: it takes a moment */
+		return false;			/* not a failure yet: this takes a moment */
 	if (reply->failure != RBP_HTTP_ANSWERED)
 	{
 		request_failed(h, FAILED_NETWORK, "%s", reply->error);
@@ -145,7 +145,7 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 	return true;
 }
 
-/* Understand a lease object; NULL if it is none, having complained. */
+/* Parse a lease object.  NULL, and logged as a failure, if it is none. */
 static RbpLease *
 parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 {
@@ -158,7 +158,7 @@ parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 	return fresh;
 }
 
-/* Ask for a lease. */
+/* Request a lease. */
 static RbpLeaseOutcome
 request_lease(RbpHeldLease *h, uint64 wanted)
 {
@@ -192,7 +192,7 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
-/* Renew the lease, and tell how much is wanted and what was given up. */
+/* Renew the lease, and report how much is wanted and what was released. */
 static RbpLeaseOutcome
 renew(RbpHeldLease *h, uint64 wanted)
 {
@@ -239,10 +239,7 @@ renew(RbpHeldLease *h, uint64 wanted)
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
-/*
- * End the lease and tell the broker, with one bounded request.  It is asked
- * under the settings that the lease was taken with.
- */
+/* End the lease and tell its broker, with one request of limited duration. */
 void
 rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 {
@@ -282,9 +279,6 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 	rbp_lease_drop(h);
 }
 
-/*
- * Everything there is to say to the broker now; sets when to talk to it next.
- */
 void
 rbp_lease_send_requests(RbpHeldLease *h)
 {
@@ -300,7 +294,8 @@ rbp_lease_send_requests(RbpHeldLease *h)
 		else if (wanted > 0)
 			outcome = request_lease(h, wanted);
 		else
-			outcome = RBP_LEASE_OK; /* it ended, and no other is wanted */
+			outcome = RBP_LEASE_OK; /* it has ended, and no other one is
+									 * wanted */
 	}
 
 	now = rbp_now_ns();

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * turn.c
- *	  Which broker leases are taken from, and turning to another one.
+ * switch.c
+ *	  Choosing the broker that leases are requested from.
  *
- * Another broker is tried before it is turned to, and a token that is not accepted
- * does not replace the one that was accepted last: a mistyped setting costs nothing
- * but a line in the log.  The broker that is tried, and when to try it again, are
- * known here alone.
+ * Another broker is tried before it is used, and a token that is not accepted
+ * does not replace the one that was accepted last: a mistyped setting costs
+ * nothing but a log message.  The broker being tried, and when to try it
+ * again, are private to this file.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,14 +21,14 @@
 #include "lease/plan.h"
 #include "remote/remote.h"
 
-RbpBroker  *rbp_lease_current_broker = NULL;	/* that leases are taken from */
+RbpBroker  *rbp_lease_current_broker = NULL;
 
-/* Of the settings, when that is another one which has not been seen to work */
+/* The broker that the settings name, while it has not been seen to work */
 static RbpBroker *next_broker = NULL;
-static int64 next_due = 0;		/* to try it, in rbp_now_ns() time */
-static int	next_failures = 0;	/* in a row */
+static int64 next_due = 0;		/* when to try it, in rbp_now_ns() time */
+static int	next_failures = 0;	/* consecutive */
 
-/* Does the setting name the broker of that URL, up to slashes at its end? */
+/* Does the setting name that URL, apart from trailing slashes? */
 static bool
 same_url(const char *setting, const char *url)
 {
@@ -38,7 +38,6 @@ same_url(const char *setting, const char *url)
 		strspn(setting + len, "/") == strlen(setting + len);
 }
 
-/* Do the settings name another broker, or another token file? */
 bool
 rbp_lease_settings_changed(void)
 {
@@ -48,7 +47,10 @@ rbp_lease_settings_changed(void)
 		strcmp(rbp_guc_token_file, b->token_file) != 0;
 }
 
-/* From now on the lease is held, or asked for, at the current broker. */
+/*
+ * Use the current broker for this lease from now on.  The old one is freed
+ * when no lease uses it.
+ */
 void
 rbp_lease_use_current_broker(RbpHeldLease *h)
 {
@@ -69,9 +71,9 @@ rbp_lease_use_current_broker(RbpHeldLease *h)
 }
 
 /*
- * Take leases from this broker from now on.  What was leased elsewhere is given
- * back; but a lease that carries temporary data stays where it is, to be
- * closed, unless the broker is the same one.
+ * Request leases from this broker from now on.  Leases of the old one are
+ * ended; but a lease that has temporary data stays there until it is closed,
+ * unless the broker is the same.
  */
 void
 rbp_lease_switch_broker(RbpBroker *fresh)
@@ -103,8 +105,8 @@ any_lease_in_use(void)
 }
 
 /*
- * Take the settings over.  Another broker is tried first, if there is something
- * to lose; another token file costs nothing.
+ * Apply the settings.  If a lease is in use, another broker is tried first;
+ * another token file needs no such care.
  */
 void
 rbp_lease_apply_settings(void)
@@ -132,7 +134,10 @@ rbp_lease_apply_settings(void)
 	next_failures = 0;
 }
 
-/* Why the broker does not work, as far as can be told; NULL if it does. */
+/*
+ * Check whether the broker works.  Returns NULL if it does, or why not; an
+ * empty string if that is not known yet.
+ */
 static const char *
 check_broker(RbpBroker *b, long timeout_ms, int *kind)
 {
@@ -160,9 +165,9 @@ check_broker(RbpBroker *b, long timeout_ms, int *kind)
 }
 
 /*
- * Try the broker that the settings name, and turn to it if it works.  Leases
- * that are in use are to be renewed meanwhile, and so it gets a part of the
- * time that they have left.
+ * Try the broker that the settings name, and switch to it if it works.  Leases
+ * in use have to be renewed meanwhile, so only part of their remaining time is
+ * spent on this.
  */
 void
 rbp_lease_try_next_broker(void)

@@ -1,61 +1,61 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  The lease worker: gets memory from the broker, keeps it, follows the
- *	  settings, and gives it back.
+ *	  The lease worker: obtains memory from the broker, renews its leases,
+ *	  follows the settings, and returns memory.
  *
- * This file has the loop: what is due, for each of two leases, and what a worker takes
- * over from the one before it.  requests.c talks to the broker, apply.c puts its answers
- * to use, turn.c chooses the broker.
+ * This file has the main loop, which does what is due for each of two leases,
+ * and takes over what an earlier worker has left.  requests.c talks to the
+ * broker, apply.c uses its answers, and switch.c chooses the broker.
  *
- * Two leases are held, one of purpose "buffer" for the buffer tier and one of
- * purpose "temp" for temporary data, each in a RbpHeldLease of its own.  Every second,
- * and at once when the settings changed or a backend found that a donor denies
- * access or broke, the worker renews a lease and says how much memory is
- * wanted; the answer lists all regions of the lease, which become the regions
- * in use.  The two know nothing of each other's troubles, but a broker that
- * does not answer is one broker: what is to be logged of it is logged once.
+ * There are two leases, one of purpose "buffer" for the buffer tier and one of
+ * purpose "temp" for temporary data, each in its own RbpHeldLease.  Every
+ * second, and at once when the settings have changed or a backend found that a
+ * donor denies access or is broken, the worker renews a lease and says how
+ * much memory is wanted.  The answer lists all regions of the lease, which
+ * become the regions in use.  The two leases fail independently; but a broker
+ * that does not answer is logged only once for both.
  *
- * Order.  Memory is given up locally before the broker hears of it, and used
- * only after the broker granted it:
- *	 - what is to be released is retired (rbp_remote_retire_coldest) first,
- *	   then named in the next renewal, and in each until one is answered;
- *	 - a lease is cleared (rbp_remote_clear_lease) first, then ended.
+ * Order.  Memory is given up locally before the broker is told, and used only
+ * after the broker has granted it:
+ *	 - a region is retired first (rbp_remote_retire_coldest), then named as
+ *	   released in the next renewal, and in each until one is answered;
+ *	 - a lease is cleared first (rbp_remote_clear_lease), then ended.
  *
- * Temporary data.  It has no copy on disk, so regions are given back only when
- * it was moved out of them: in steps that leave renewals their time, while it
- * takes long.  The lease as a whole goes in the same way when the settings
- * want none, or another broker, for CLOSING_NS at most; it is held at the old
- * broker so long.  What a lost or expired lease carried is lost.  When the worker
- * ends, that lease stays in use, and the next worker goes on with it; but when
- * the server stops there is nobody left to miss anything.
+ * Temporary data.  It has no copy on disk, so its regions are released only
+ * when it was moved out of them.  That can take long, so it is done in steps
+ * that leave time for renewals.  The lease as a whole is closed in the same
+ * way when the settings want no memory, or another broker, within CLOSING_NS;
+ * it stays with the old broker that long.  Data in a lost or expired lease is
+ * lost.  When the worker ends, this lease stays in use, and the next worker
+ * continues with it; when the server stops, the lease is ended, since nobody
+ * needs the data.
  *
- * Time.  The deadline that backends go by is counted from before the request
- * was sent, so that it passes here before it does at the broker and the
- * donors.  Backends look at it themselves: nothing depends on this process
- * being scheduled, or alive.
+ * Time.  The deadline that backends observe is counted from before the request
+ * was sent, so that it passes here before it passes at the broker and the
+ * donors.  Backends check it themselves: nothing depends on this process being
+ * scheduled, or alive.
  *
- * Without a broker the lease goes on being used until its deadline, then all
- * is taken out of use.  Its id and secret are kept: if the broker is back
- * before the donors have heard of the end, the same memory comes back, else
- * the broker says that there is no such lease, and a new one is asked for.
- * Each request for a new lease carries a new instance id: the broker ends
- * what an earlier instance of the same client holds, be it this worker before
- * it was restarted, or a request whose answer was lost.
+ * Without a broker the lease is used until its deadline, and then taken out of
+ * use.  Its id and secret are kept: if the broker is back before the donors
+ * have learned that the lease has ended, the same memory is granted again;
+ * else the broker says that there is no such lease, and a new one is
+ * requested.  Each request for a new lease has a new instance id: the broker
+ * ends what an earlier instance of the same client holds, be it this worker
+ * before a restart, or a request whose answer was lost.
  *
- * Settings.  Another broker is tried before it is turned to, and a token that is
+ * Settings.  Another broker is tried before it is used, and a token that is
  * not accepted, or cannot be read, does not replace the one that was accepted
- * last: a mistyped setting costs nothing but a line in the log.  The broker and
- * token that work are kept in shared memory with each lease: the next worker begins
- * with those.
+ * last: a mistyped setting costs nothing but a log message.  The broker and
+ * token that work are kept in shared memory with each lease, and the next
+ * worker starts with them.
  *
- * Who may wait for this process: nobody.  Requests absorb interrupts while
- * they wait (rbp_lease_http), remote_lock is never held during one, and errors
- * are logged: once when the broker goes away, for each kind of failure, and
- * once when it is back.
+ * No process waits for this one.  Requests absorb interrupts while they wait
+ * (rbp_lease_http), remote_lock is never held during one, and errors are
+ * logged once for each kind of failure, and once when the broker is back.
  *
- * If the worker ends, by SIGTERM or an ERROR, it leaves with exit code 1 and
- * so is started again after a second, except at shutdown.
+ * If the worker ends, by SIGTERM or an ERROR, it exits with code 1 and so is
+ * restarted after a second, except at shutdown.
  *
  *-------------------------------------------------------------------------
  */
@@ -89,10 +89,10 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-/* Backends that go on being suspicious make us ask no more often than this */
+/* Minimum interval of requests caused by backends' reports */
 #define RECHECK_NS		(200 * NS_PER_MS)
 
-/* How long a lease that is not wanted any more is kept for that */
+/* How long a lease with temporary data is kept after it is no longer wanted */
 #define CLOSING_NS			(30000 * NS_PER_MS)
 
 RbpHeldLease rbp_leases[RBP_POOLS] = {
@@ -133,7 +133,7 @@ rbp_lease_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Past its deadline, the lease is not used any more. */
+/* Stop using the lease if its deadline has passed. */
 static void
 expire_if_due(RbpHeldLease *h, int64 now)
 {
@@ -149,8 +149,8 @@ expire_if_due(RbpHeldLease *h, int64 now)
 }
 
 /*
- * The settings want no such lease, or one of another broker.  True if it is
- * to be kept still, so that temporary data can be moved out of it.
+ * The settings want no such lease, or one of another broker.  Returns true if
+ * it is still needed, because temporary data is being moved out of it.
  */
 static bool
 keep_until_moved(RbpHeldLease *h, int64 now)
@@ -171,7 +171,7 @@ keep_until_moved(RbpHeldLease *h, int64 now)
 	return false;
 }
 
-/* Until when memory may be given up before something else is due. */
+/* How long regions may be emptied before a request is due. */
 static int64
 step_deadline(int64 now)
 {
@@ -182,7 +182,7 @@ step_deadline(int64 now)
 	return rbp_lease_step_until(now, request_due);
 }
 
-/* Do for a lease what is due. */
+/* Do what is due for a lease. */
 static void
 maintain_lease(RbpHeldLease *h)
 {
@@ -190,7 +190,11 @@ maintain_lease(RbpHeldLease *h)
 	int			unused;
 
 	expire_if_due(h, now);
-	/* asked for in any case, lest an old mark speak of a new lease */
+
+	/*
+	 * always reset, so that an old report is not taken for one about a new
+	 * lease
+	 */
 	if (rbp_remote_take_recheck(h->pool) && h->in_use)
 		h->recheck = true;
 	if (h->recheck && h->failures == 0)
@@ -223,7 +227,7 @@ maintain_lease(RbpHeldLease *h)
 		rbp_lease_send_requests(h);
 }
 
-/* Until something happens, or one of the times. */
+/* Wait until something is due or the latch is set. */
 static void
 wait_for_work(void)
 {
@@ -251,9 +255,9 @@ wait_for_work(void)
 }
 
 /*
- * A worker before this one has left a lease.  One for temporary data is gone
- * on with.  The other's id and secret are not worth keeping: the broker ends
- * it as soon as this worker asks for a lease.
+ * An earlier worker may have left a lease.  If it is for temporary data,
+ * continue with it.  The other one need not be kept: the broker ends it as
+ * soon as this worker requests a lease.
  */
 static void
 take_over_lease(RbpHeldLease *h)
@@ -312,9 +316,9 @@ take_over_lease(RbpHeldLease *h)
 }
 
 /*
- * The broker of the lease that is gone on with, as the worker before this one
- * asked it.  Whether what the settings say works is not known; false if only that
- * is to be had.
+ * Continue with the broker of that lease, as the earlier worker knew it: it is
+ * not known whether the settings work.  False if there is none, so that the
+ * settings have to be used.
  */
 static bool
 take_over_broker(void)
@@ -328,7 +332,7 @@ take_over_broker(void)
 	return known;
 }
 
-/* Does the whole server stop?  The postmaster notes it where pg_ctl looks. */
+/* Is the whole server stopping?  The postmaster records that for pg_ctl. */
 static bool
 server_is_stopping(void)
 {
@@ -402,7 +406,7 @@ rbp_lease_main(Datum arg)
 			rbp_lease_apply_settings();
 		if (rbp_lease_lookups_ended())
 		{
-			/* a broker can be asked, or the next answer's donors be reached */
+			/* a broker, or donors of the next answer, may be reachable now */
 			for (int i = 0; i < RBP_POOLS; i++)
 				rbp_leases[i].request_due = 0;
 			rbp_lease_next_broker_now();
@@ -422,6 +426,6 @@ rbp_lease_main(Datum arg)
 			rbp_lease_end(&rbp_leases[i], false);
 	}
 
-	/* Exit code 1: be started again, unless the server is shutting down. */
+	/* Exit code 1: restart, unless the server is shutting down. */
 	proc_exit(1);
 }
