@@ -91,7 +91,7 @@ typedef struct RbpHeldLease
 	bool		maintenance_pending;	/* call rbp_remote_tend() again at
 										 * once */
 	int			draining;		/* regions being emptied */
-	uint32		first_demand;	/* of the demands, which take turns */
+	uint32		first_demand;	/* demand to be served first */
 	bool		drained;		/* some were since all were last undrained */
 	bool		drained_unneeded;	/* perhaps some for a demand that is over */
 	int			failures;		/* consecutive */
@@ -111,7 +111,7 @@ extern char rbp_lease_client[RBP_DONOR_ID_LEN];
 extern RbpBroker *rbp_lease_current_broker;
 
 /*
- * ---- requests.c -------------------------------------------------------------
+ * ---- requests.c --------------------------------------------------------
  */
 
 /* Send the requests that are due to the broker, and schedule the next one. */
@@ -124,7 +124,7 @@ extern void rbp_lease_send_requests(RbpHeldLease *h);
 extern void rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown);
 
 /*
- * ---- apply.c ----------------------------------------------------------------
+ * ---- apply.c -----------------------------------------------------------
  */
 
 /* How many bytes to request from the lease's broker, by the settings. */
@@ -158,7 +158,7 @@ extern void rbp_lease_stop_use(RbpHeldLease *h);
 extern void rbp_lease_drop(RbpHeldLease *h);
 
 /*
- * ---- turn.c -----------------------------------------------------------------
+ * ---- switch.c ----------------------------------------------------------
  */
 
 /* Do the settings name another broker, or another token file? */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * names.c
- *	  Names: who this server is to the broker, and where donors are.
+ *	  The name of this server for the broker, and the addresses of hosts.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,18 +23,18 @@
 #include "miscadmin.h"
 #include "storage/fd.h"
 
-/* After how long a host is looked up again, with an address and without */
+/* When a host is looked up again, with a known address and without */
 #define RESOLVED_NS			INT64CONST(60000000000)
 #define UNRESOLVED_NS		INT64CONST(5000000000)
-/* A look-up that takes longer is told of */
+/* A slower lookup is logged */
 #define SLOW_NS				INT64CONST(2000000000)
 #define POLL_NS				INT64CONST(10000000)
 /* Enough for the libraries that nsswitch.conf may name */
 #define LOOKUP_STACK		((size_t) 512 * 1024)
 
-/* Brokers have places that donors do not take */
+/* Entries reserved for brokers */
 #define BROKER_NAMES		4
-/* host and rdma_host of each donor, of two leases */
+/* and host and rdma_host of each donor, for two leases */
 #define MAX_NAMES			(BROKER_NAMES + 4 * RBP_MAX_DONORS)
 
 void
@@ -62,7 +62,7 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 	}
 	if (gethostname(identity.host, sizeof(identity.host) - 1) != 0)
 		identity.host[0] = '\0';
-	/* a clone that was made with care differs in this; not all are */
+	/* a properly made clone differs in this, but not all are */
 	file = AllocateFile("/etc/machine-id", "r");
 	if (file != NULL)
 	{
@@ -103,39 +103,38 @@ rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
 }
 
 /*
- * ---- addresses ------------------------------------------------------------
+ * ---- addresses ---------------------------------------------------------
  *
- * A name server may hang for as long as it likes, and leases are to be renewed
- * meanwhile.  So each look-up has a thread of its own, which touches nothing
- * but what was allocated for it, and has all signals blocked: a handler of the
- * server's must not run beside the main thread.  Whoever asks gets what is
- * known by now.  There is one look-up for a name at a time, so that one that
- * never ends costs one thread.
+ * A name server may hang, and leases have to be renewed meanwhile.  So each
+ * lookup has its own thread, which uses nothing but what was allocated for it,
+ * and has all signals blocked, since the server's handlers must not run beside
+ * the main thread.  Callers get what is known at that time.  There is only one
+ * lookup of a name at a time, so that one that never ends costs one thread.
  */
 
 typedef struct Lookup
 {
 	char		host[RBP_HOST_LEN];
 	char		addresses[RBP_ADDRESSES_LEN];
-	atomic_bool done;			/* the thread has let go of it */
+	atomic_bool done;			/* the thread no longer uses this */
 } Lookup;
 
 typedef struct HostName
 {
 	char		host[RBP_HOST_LEN];
-	char		addresses[RBP_ADDRESSES_LEN];	/* the last ones, "": none */
-	Lookup	   *lookup;			/* that is under way; malloc'ed */
-	int64		started;		/* when the last one began */
-	int64		next_lookup;	/* when the next one is */
+	char		addresses[RBP_ADDRESSES_LEN];	/* last known ones, "": none */
+	Lookup	   *lookup;			/* in progress; malloc'ed */
+	int64		started;		/* when the last lookup began */
+	int64		next_lookup;	/* when the next one is due */
 	int64		last_use;
-	bool		failed;			/* the last one that ended found none */
+	bool		failed;			/* the last lookup found none */
 	bool		failure_logged; /* it was logged that there is none */
-	bool		shm_searched;	/* in shared memory */
+	bool		shm_searched;	/* shared memory was searched for one */
 } HostName;
 
 static HostName names[MAX_NAMES];
 
-/* What the thread of a look-up does. */
+/* Main function of a lookup's thread. */
 static void *
 look_up(void *arg)
 {
@@ -180,7 +179,7 @@ start_lookup(HostName *name)
 	}
 }
 
-/* Take the result of the look-up, if it has ended; true if it has. */
+/* Take the result of the lookup.  True if it has ended. */
 static bool
 end_lookup(HostName *name)
 {
@@ -190,7 +189,7 @@ end_lookup(HostName *name)
 		return false;
 	name->lookup = NULL;
 	name->failed = lookup->addresses[0] == '\0';
-	/* the last ones that it had are better than none */
+	/* keep earlier addresses rather than none */
 	if (!name->failed)
 		strlcpy(name->addresses, lookup->addresses, sizeof(name->addresses));
 	name->next_lookup = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
@@ -198,7 +197,10 @@ end_lookup(HostName *name)
 	return true;
 }
 
-/* Its entry, from first to end, made if there is none; NULL if all are in use. */
+/*
+ * Find the host's entry among those from first to end, or create it; NULL if
+ * all are in use.
+ */
 static HostName *
 find_name(const char *host, int first, int end)
 {
@@ -226,7 +228,7 @@ find_name(const char *host, int first, int end)
 	return oldest;
 }
 
-/* The addresses as they are known now; a look-up is begun if one is due. */
+/* Check for known addresses, and start a lookup if one is due. */
 static RbpAddress
 get_address(HostName *name)
 {
@@ -291,7 +293,7 @@ rbp_lease_lookups_due(int64 now)
 
 	for (int i = 0; i < MAX_NAMES; i++)
 	{
-		/* often at first, when it matters, and less and less so */
+		/* often at first, when it matters, then less often */
 		if (names[i].lookup != NULL && names[i].addresses[0] == '\0')
 			due = Min(due, now + Max((now - names[i].started) / 4, POLL_NS));
 	}
@@ -299,8 +301,8 @@ rbp_lease_lookups_due(int64 now)
 }
 
 /*
- * The address that shared memory has of a donor, or of its RDMA device, from a
- * lease worker before this one, is good until its name has been looked up.
+ * Use the address that an earlier lease worker has left in shared memory, of a
+ * donor or of its RDMA device, until the name has been looked up.
  */
 static void
 use_address_in_shm(HostName *name, const char *donor, bool rdma)
@@ -322,8 +324,8 @@ use_address_in_shm(HostName *name, const char *donor, bool rdma)
 }
 
 /*
- * The first address in the place of a donor's host[RBP_HOST_LEN], that of its
- * RDMA device if rdma; or "".
+ * Replace a donor's host[RBP_HOST_LEN] by its first address, or by "".  rdma:
+ * it is that of the donor's RDMA device.
  */
 static void
 resolve_host(const char *donor, char *host, bool rdma)
@@ -355,7 +357,7 @@ resolve_host(const char *donor, char *host, bool rdma)
 				(errmsg("remote_bp: host \"%s\" of donor \"%s\" has an address",
 						host, donor)));
 	}
-	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
+	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared bytewise */
 	if (known == RBP_ADDRESS_KNOWN)
 		memcpy(host, name->addresses,
 			   Min(strcspn(name->addresses, ","), RBP_HOST_LEN - 1));

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * plan.c
- *	  What the lease worker says to the broker, understands of its answers
- *	  and decides.
+ *	  Decisions of the lease worker, and the JSON of its requests and the
+ *	  broker's answers.
  *
- * The broker is trusted to grant memory and no further: whatever it answers
- * is checked here, for types, ranges, lengths and references, before any of
- * it reaches shared memory.
+ * The broker is trusted to grant memory, and no further: everything that it
+ * answers is checked here for types, ranges, lengths and references, before it
+ * reaches shared memory.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,10 +33,10 @@
 
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
 
-#define GRACE_MS		INT64_C(10000)	/* unless the broker says otherwise */
-#define MAX_GRACE_MS	INT64_C(60000)	/* of use */
+#define GRACE_MS		INT64_C(10000)	/* default, if the broker does not say */
+#define MAX_GRACE_MS	INT64_C(60000)	/* more is not used */
 
-/* What a broken answer is told with */
+/* Where to write what is wrong with an answer */
 typedef struct ParseError
 {
 	char	   *buf;
@@ -58,8 +58,8 @@ parse_error(ParseError *c, const char *fmt,...)
 }
 
 /*
- * Copy a text member of at most len - 1 bytes, all of them printable ASCII,
- * so that it may be logged and sent as it is.
+ * Copy a text member of at most len - 1 bytes.  All of them have to be
+ * printable ASCII, so that the text may be logged and sent as it is.
  */
 static bool
 get_text(const json_t *object, const char *key, bool required,
@@ -129,7 +129,7 @@ parse_donor(const json_t *object, RbpEndpoint *ep, ParseError *c)
 	ep->port = (uint16_t) port;
 	ep->rdma_port = (uint16_t) rdma_port;
 
-	/* a donor may offer what this version has not heard of */
+	/* a donor may offer transports unknown to this version */
 	transports = json_object_get(object, "transports");
 	if (!json_is_array(transports))
 		return parse_error(c, "\"transports\" is not an array");
@@ -169,8 +169,8 @@ compare_regions(const void *a, const void *b)
 }
 
 /*
- * The array under key, and zeroed room for its elements (for one at least,
- * so that NULL means failure).
+ * Get the array under key, and zeroed memory for its elements (at least for
+ * one, so that NULL means failure).
  */
 static void *
 get_array(const json_t *object, const char *key, bool required,
@@ -427,7 +427,7 @@ rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
 	const RbpEndpoint *was = find_donor(before, donor);
 	const RbpEndpoint *is = find_donor(now, donor);
 
-	/* not by its addresses: names are resolved again and again, or not at all */
+	/* addresses do not count: names are resolved repeatedly, or not at all */
 	return was != NULL && is != NULL &&
 		(was->transports != is->transports || was->port != is->port ||
 		 was->rdma_port != is->rdma_port ||
@@ -499,7 +499,7 @@ rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 	return n;
 }
 
-/* Half of the grace time: the broker has to hear of it, too. */
+/* Half of the grace time, since the broker has to be told in time, too. */
 int64_t
 rbp_lease_move_time(const RbpLeaseReclaim *demand)
 {
@@ -531,7 +531,7 @@ rbp_lease_has_reclaim(const RbpLease *lease, const char *donor)
 	return false;
 }
 
-/* Dump and let go of a request; takes NULL for what could not be built. */
+/* Serialize and free a request; NULL if it could not be built. */
 static char *
 dump(json_t *root)
 {
@@ -617,7 +617,7 @@ rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 
 	if (found)
 	{
-		/* it goes to the server's log: one line, nothing but text */
+		/* the text goes to the server's log: keep it on one line */
 		snprintf(buf, buflen, "%s", why);
 		for (char *p = buf; *p != '\0'; p++)
 		{

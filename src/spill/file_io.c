@@ -37,7 +37,7 @@
 #define shared		rbp_spill_shared
 
 /*
- * ---- failures ------------------------------------------------------------------
+ * ---- failures ----------------------------------------------------------
  */
 
 /* The lost block that the current call has met. */
@@ -88,7 +88,7 @@ partial_write_result(ssize_t done)
 }
 
 /*
- * ---- reads ---------------------------------------------------------------------
+ * ---- reads -------------------------------------------------------------
  */
 
 static void
@@ -254,7 +254,7 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 }
 
 /*
- * ---- writes --------------------------------------------------------------------
+ * ---- writes ------------------------------------------------------------
  */
 
 /* A piece of a write() call that lies within one block. */

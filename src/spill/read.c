@@ -127,7 +127,7 @@ cached_page(void)
 }
 
 /*
- * ---- one block, whatever it takes -------------------------------------------------
+ * ---- one block, with retries -------------------------------------------
  */
 
 const char	rbp_spill_interrupted[] = "the query was canceled";
@@ -325,7 +325,7 @@ fetch_with_retries(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 }
 
 /*
- * ---- windows ------------------------------------------------------------------------
+ * ---- windows -----------------------------------------------------------
  */
 
 int64
@@ -544,7 +544,7 @@ window_page_if_valid(Window *w, int i, const RbpSpilledBlock *b)
 }
 
 /*
- * ---- reads --------------------------------------------------------------------------
+ * ---- reads -------------------------------------------------------------
  */
 
 /* The deadline of the first attempt, which leaves time for another one. */

@@ -100,7 +100,7 @@ struct RbpSpillSlots
 
 	/* written under the lock, read by alloc() without it */
 	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
-	int64_t		quarantine_until;	/* of the queue's head, or NEVER */
+	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
 
 	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE))); /* atomic */
 
@@ -108,7 +108,7 @@ struct RbpSpillSlots
 };
 
 /*
- * ---- sets of slots ---------------------------------------------------------
+ * ---- sets of slots -----------------------------------------------------
  */
 
 static inline uint32_t
@@ -174,7 +174,7 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 }
 
 /*
- * ---- the ring and the queue -------------------------------------------------
+ * ---- the ring and the queue --------------------------------------------
  */
 
 static inline SlotExtent *
@@ -274,7 +274,7 @@ queue_remove(RbpSpillSlots *s, SlotExtent *e)
 }
 
 /*
- * ---- changes of an extent -----------------------------------------------------
+ * ---- changes of an extent ----------------------------------------------
  */
 
 static inline SlotSet
@@ -359,7 +359,7 @@ end_due_quarantines(RbpSpillSlots *s, int64_t now_ns)
 }
 
 /*
- * ---- the interface ---------------------------------------------------------------
+ * ---- public functions --------------------------------------------------
  */
 
 size_t

@@ -51,7 +51,7 @@ extern double rbp_spill_cost_us(RbpSpillTarget target);
 extern const RbpRemotePoolOps rbp_spill_pool_ops;
 
 /*
- * ---- for the file API --------------------------------------------------------
+ * ---- for the file API --------------------------------------------------
  *
  * name: the file's path relative to the data directory.
  */
@@ -111,7 +111,7 @@ extern off_t rbp_spill_name_size(const char *name, off_t real);
 extern bool rbp_spill_has_blocks(const char *name);
 
 /*
- * ---- for the pusher -------------------------------------------------------------
+ * ---- for the pusher ----------------------------------------------------
  */
 
 /*
@@ -121,7 +121,7 @@ extern bool rbp_spill_has_blocks(const char *name);
 extern int64 rbp_spill_sweep(void);
 
 /*
- * ---- for the lease worker --------------------------------------------------------
+ * ---- for the lease worker ----------------------------------------------
  */
 
 /*
@@ -132,7 +132,7 @@ extern int64 rbp_spill_sweep(void);
 extern uint32 rbp_spill_evacuate(uint32 extent, int64 deadline_ns);
 
 /*
- * ---- for the views -----------------------------------------------------------------
+ * ---- for the views -----------------------------------------------------
  */
 
 /* Slots of the temp quota, and files that use some. */
@@ -142,7 +142,7 @@ typedef struct RbpSpillUse
 	uint64		free;
 	uint64		online;
 	uint64		quarantined;	/* a late write may still arrive */
-	uint64		dead;			/* of lost regions, still in use */
+	uint64		dead;			/* in lost regions, but still in use */
 	uint32		files;
 } RbpSpillUse;
 

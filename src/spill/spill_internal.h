@@ -54,7 +54,7 @@
 /* What a slot holds, by slot number; written under its file's lock. */
 typedef struct RbpSpillSlotInfo
 {
-	uint64		hash;			/* of the content; only set for a first copy */
+	uint64		hash;			/* hash of the content, for a first copy */
 	uint32		file;			/* index in the table */
 	uint32		block;
 	uint32		mirror;			/* the second copy's slot, or NO_SLOT */
@@ -77,7 +77,7 @@ typedef struct RbpSpillShared
 {
 	uint32		first_slot;
 	uint32		nopen;			/* staging pages for blocks being filled */
-	uint32		nchunks;		/* of staging pages for blocks on their way */
+	uint32		nchunks;		/* chunks of pages for blocks on their way */
 
 	/* the other parts, at the same address in all processes */
 	char	   *pages;			/* nopen + nchunks * CHUNK_PAGES */
@@ -147,7 +147,7 @@ attached(void)
 }
 
 /*
- * ---- files.c ------------------------------------------------------------
+ * ---- files.c -----------------------------------------------------------
  */
 
 struct RbpSpillOpen
@@ -190,7 +190,7 @@ unlock_file(RbpSpillFile *file)
 }
 
 /*
- * ---- file_io.c ------------------------------------------------------------
+ * ---- file_io.c ---------------------------------------------------------
  */
 
 /*
@@ -206,7 +206,7 @@ extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t le
 extern void rbp_spill_set_lost_reason(const char *name, const char *format,...) pg_attribute_printf(2, 3);
 
 /*
- * ---- cost.c -------------------------------------------------------
+ * ---- cost.c ------------------------------------------------------------
  */
 
 extern void rbp_spill_cost_shmem_init(RbpSpillCosts *costs);
@@ -234,7 +234,7 @@ extern void rbp_spill_file_refused(void);
 extern void rbp_spill_cost_report(int64 now);
 
 /*
- * ---- blocks.c -----------------------------------------------------------
+ * ---- blocks.c ----------------------------------------------------------
  */
 
 /*
@@ -276,7 +276,7 @@ extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 extern void rbp_spill_release_runs(RbpSpillFileState *st);
 
 /*
- * ---- write.c --------------------------------------------------------
+ * ---- write.c -----------------------------------------------------------
  */
 
 /* Take one of the set bits among n; -1 if there is none.  And put it back. */
@@ -317,7 +317,7 @@ extern void rbp_spill_flush(bool urgent);
 extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
 
 /*
- * ---- read.c -----------------------------------------------------------
+ * ---- read.c ------------------------------------------------------------
  */
 
 /*
@@ -364,7 +364,7 @@ extern int64 rbp_spill_short_wait(void);
 extern void rbp_spill_end_read_ahead(void);
 
 /*
- * ---- for the view --------------------------------------------------------------------
+ * ---- for the view ------------------------------------------------------
  */
 
 typedef struct RbpSpillFileInfo

@@ -100,7 +100,7 @@ typedef struct FreedNodes
 } FreedNodes;
 
 /*
- * ---- layout ------------------------------------------------------------------
+ * ---- layout ------------------------------------------------------------
  */
 
 static void
@@ -173,7 +173,7 @@ rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 }
 
 /*
- * ---- the pool of nodes ---------------------------------------------------------
+ * ---- the pool of nodes -------------------------------------------------
  */
 
 /* Allocate n zeroed nodes, or none and return false. */
@@ -226,7 +226,7 @@ free_nodes(RbpSpillTable *t, const FreedNodes *freed)
 }
 
 /*
- * ---- names ------------------------------------------------------------------------
+ * ---- names -------------------------------------------------------------
  */
 
 /* FNV-1a over the whole name, since names differ in the last digits. */
@@ -371,7 +371,7 @@ rbp_spill_table_next(RbpSpillTable *t, uint32_t index, RbpSpillHandle *handle)
 }
 
 /*
- * ---- files ----------------------------------------------------------------------------
+ * ---- files -------------------------------------------------------------
  */
 
 /* Returns the locked file if the handle is still valid; else unlocks it. */
@@ -476,7 +476,7 @@ rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
 }
 
 /*
- * ---- the tree ---------------------------------------------------------------------------
+ * ---- the tree ----------------------------------------------------------
  */
 
 static inline uint32_t

@@ -59,7 +59,7 @@ typedef struct RbpSpillFileState
 	uint32_t	staged_blocks;	/* blocks in staging */
 	uint32_t	mirrored_blocks;
 	int32_t		owner;			/* PID of the creator */
-	bool		relation;		/* of a temporary relation */
+	bool		relation;		/* is a temporary relation */
 } RbpSpillFileState;
 
 typedef struct RbpSpillFile RbpSpillFile;

@@ -259,7 +259,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 }
 
 /*
- * ---- files whose owner is gone ---------------------------------------------------
+ * ---- files whose owner is gone -----------------------------------------
  */
 
 /*
@@ -301,7 +301,7 @@ rbp_spill_sweep(void)
 }
 
 /*
- * ---- for the views -----------------------------------------------------------------
+ * ---- for the views -----------------------------------------------------
  */
 
 RbpSpillFileInfo *

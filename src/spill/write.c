@@ -114,7 +114,7 @@ static bool filling = false;
 static int64 paused_until = 0;
 
 /*
- * ---- bitmaps of free things -----------------------------------------------------
+ * ---- bitmaps -----------------------------------------------------------
  */
 
 int
@@ -146,7 +146,7 @@ rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
 }
 
 /*
- * ---- the ends of writes ----------------------------------------------------------
+ * ---- completing writes -------------------------------------------------
  */
 
 static uint32
@@ -529,7 +529,7 @@ get_chunk(void)
 }
 
 /*
- * ---- putting a block ---------------------------------------------------------------
+ * ---- writing a block ---------------------------------------------------
  */
 
 /* Write a block to its slots and wait. */
