@@ -23,7 +23,7 @@
 #include "transport/transport.h"
 
 #define NS_PER_MS			INT64CONST(1000000)
-#define END_TIMEOUT_MS	1000L
+#define END_TIMEOUT_MS		1000L
 
 /* No work until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)

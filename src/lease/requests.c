@@ -33,7 +33,8 @@
  * There was no usable answer.  Each kind of failure is logged once, until the
  * broker works again.
  */
-static RbpLeaseOutcome request_failed(RbpHeldLease *h, int kind, const char *fmt,...) pg_attribute_printf(3, 4);
+static RbpLeaseOutcome request_failed(RbpHeldLease *h, int kind,
+									  const char *fmt,...) pg_attribute_printf(3, 4);
 
 static RbpLeaseOutcome
 request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
@@ -100,7 +101,8 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 	/* a lease that is being closed must not delay the other one */
 	const RbpHttpRequest request = {
 		.method = method,.path = path,.body = body,
-		.timeout_ms = h->broker == rbp_lease_current_broker ? REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
+		.timeout_ms = h->broker == rbp_lease_current_broker ?
+		REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
 		.stop_on_shutdown = true
 	};
 	char		why[RBP_BROKER_WHY_LEN];

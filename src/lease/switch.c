@@ -116,15 +116,16 @@ rbp_lease_apply_settings(void)
 	if (next_broker != NULL)
 		rbp_lease_broker_free(next_broker);
 	next_broker = NULL;
-	if (rbp_lease_current_broker != NULL && same_url(rbp_guc_broker, rbp_lease_current_broker->url))
+	if (rbp_lease_current_broker != NULL &&
+		same_url(rbp_guc_broker, rbp_lease_current_broker->url))
 	{
 		rbp_lease_broker_set_token_file(rbp_lease_current_broker, rbp_guc_token_file);
 		rbp_lease_current_broker->failures_logged &= ~(FAILED_TOKEN | FAILED_AUTH);
 		return;
 	}
 	fresh = rbp_lease_broker_create(rbp_guc_broker, rbp_guc_token_file);
-	if (fresh->url[0] == '\0' || rbp_lease_current_broker == NULL || rbp_lease_current_broker->url[0] == '\0' ||
-		!any_lease_in_use())
+	if (fresh->url[0] == '\0' || rbp_lease_current_broker == NULL ||
+		rbp_lease_current_broker->url[0] == '\0' || !any_lease_in_use())
 	{
 		rbp_lease_switch_broker(fresh);
 		return;

@@ -246,7 +246,8 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 			if (unusable[i] || rbp_remote_slot_donor(copies[i]) < 0)
 			{
 				unusable[i] = true;
-				reason = reason != NULL ? reason : "the donor's memory is no longer leased";
+				reason = reason != NULL ? reason :
+					"the donor's memory is no longer leased";
 				continue;
 			}
 			possible = true;

@@ -45,7 +45,7 @@
 #define NIL				UINT32_MAX
 #define NEVER			INT64_MAX
 
-#define MAX_COMPARED		8	/* extents compared for the longest run */
+#define MAX_COMPARED	8		/* extents compared for the longest run */
 #define MAX_ASKED		256		/* extents that ok() is asked about */
 
 __extension__ typedef unsigned __int128 SlotSet;

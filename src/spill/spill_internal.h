@@ -203,7 +203,8 @@ extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t le
  * Record why a block of that file is lost, for rbp_spill_call_failed().  The
  * current call fails with EIO.
  */
-extern void rbp_spill_set_lost_reason(const char *name, const char *format,...) pg_attribute_printf(2, 3);
+extern void rbp_spill_set_lost_reason(const char *name,
+									  const char *format,...) pg_attribute_printf(2, 3);
 
 /*
  * ---- cost.c ------------------------------------------------------------

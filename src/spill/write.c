@@ -66,7 +66,7 @@
  * Pause after a batch that no donor took, and after one that could not be sent
  */
 #define PAUSE_NS				INT64CONST(1000000000)
-#define CANCELED_PAUSE_NS				INT64CONST(20000000)
+#define CANCELED_PAUSE_NS		INT64CONST(20000000)
 
 StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 				 "a chunk and its second copies are one batch");
