@@ -182,7 +182,7 @@ free_slots(uint32 slot, uint32 mirror)
 
 /*
  * Nothing could be sent.  If donors failed, do not use them for a while; if a
- * batch was not possible, as with a connection too many, pause briefly.
+ * batch was not possible, as with too many connections, pause briefly.
  */
 static void
 pause_sending(RbpStatus status, int64 now)
