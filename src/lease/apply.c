@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * apply.c
- *	  What the broker says of a lease is put to use, and what is to go is given up.
+ *	  Using what the broker says about a lease, and retiring regions.
  *
- * A lease that was granted or renewed becomes the regions in use (adopt); regions
- * that donors ask back, that the settings do not want, or that find no room are
- * retired, and noted to be told to the broker with the next renewal.
+ * The regions of a granted or renewed lease are put to use (adopt).  Regions
+ * that donors ask for, that the settings do not want, or that do not fit are
+ * retired, and reported to the broker with the next renewal.
  *
- * Locks: none here; remote takes its own.  The Hold of a lease belongs to the lease
- * worker's process.  worker.c tells in which order things are done.
+ * Locks: none here; remote takes its own.  An RbpHeldLease belongs to the
+ * lease worker's process.  worker.c has the order of things.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,38 +24,33 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-/* How long to be content with less, when not all found room: temporary data */
-#define USABLE_NS			(30000 * NS_PER_MS) /* usable_bytes is good so long */
+/* How long not to ask for more temporary memory after some did not fit */
+#define USABLE_NS			(30000 * NS_PER_MS)
 
 /* Between two steps of moving temporary data out of regions */
-#define STEP_PAUSE_NS		(50 * NS_PER_MS)
+#define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
 
-/* How much memory of the lease's broker the settings ask for. */
 uint64
-rbp_lease_wanted(Hold *h)
+rbp_lease_wanted(RbpHeldLease *h)
 {
 	uint64		bytes = h->pool == RBP_POOL_TEMP ?
 		(uint64) rbp_guc_temp_tier_size << 20 :
 		(uint64) rbp_guc_tier_size_wanted() << 20;
 
-	if (h->broker != rbp_lease_current || rbp_lease_current->url[0] == '\0')
+	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0')
 		return 0;
-	/* what temporary data has lost becomes free by and by */
-	if (bytes != h->usable_for ||
+	/* dead slots of temporary data become free over time */
+	if (bytes != h->usable_for_setting ||
 		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->usable_until))
 	{
-		h->usable_for = bytes;
+		h->usable_for_setting = bytes;
 		h->usable_bytes = PG_UINT64_MAX;
 	}
 	return Min(bytes, h->usable_bytes);
 }
 
-/*
- * Regions go out of use, all but those of the fresh lease, if there is one.
- * Tell if temporary data goes with them.
- */
 void
-rbp_lease_tell_losses(Hold *h, const RbpLease *fresh)
+rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 {
 	RbpLeaseInfo *infos;
 	uint64		bytes = 0;
@@ -72,8 +67,12 @@ rbp_lease_tell_losses(Hold *h, const RbpLease *fresh)
 		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
 			continue;
 		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
-		/* one that was denied begins anew, though the broker lists it still */
-		if (fresh != NULL && rbp_lease_has(fresh, &region) && !infos[i].denied &&
+
+		/*
+		 * a denied region is put to use anew, though the broker still lists
+		 * it
+		 */
+		if (fresh != NULL && rbp_lease_has_region(fresh, &region) && !infos[i].denied &&
 			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
 			continue;
 		bytes += infos[i].used_bytes;
@@ -83,26 +82,24 @@ rbp_lease_tell_losses(Hold *h, const RbpLease *fresh)
 		ereport(LOG,
 				(errmsg("remote_bp: %llu kB of temporary data are lost with %d regions",
 						(unsigned long long) (bytes >> 10), lost),
-				 errhint("Queries that need them fail, unless they have a second copy.")));
+				 errdetail("Queries that need this data fail, unless there is a second copy.")));
 }
 
-/* Stop using all of it. */
 void
-rbp_lease_stop_use(Hold *h)
+rbp_lease_stop_use(RbpHeldLease *h)
 {
 	rbp_remote_clear_lease(h->pool);
 	h->in_use = false;
-	h->suspected = false;
+	h->recheck = false;
 	h->draining = 0;
 	h->drained = false;
-	h->drained_idly = false;
-	h->step_due = NEVER_NS;
+	h->drained_unneeded = false;
+	h->retire_due = NEVER_NS;
 	h->reported_bytes = 0;
 }
 
-/* There is no lease any more. */
 void
-rbp_lease_drop(Hold *h)
+rbp_lease_drop(RbpHeldLease *h)
 {
 	rbp_lease_stop_use(h);
 	rbp_lease_free(h->lease);
@@ -110,12 +107,15 @@ rbp_lease_drop(Hold *h)
 	free(h->released);
 	h->released = NULL;
 	h->nreleased = 0;
-	h->close_by = 0;
+	h->close_deadline = 0;
 }
 
-/* Take regions that were given up out of the lease, and note them to tell. */
+/*
+ * Remove regions from the lease, and add them to those to be reported as
+ * released.
+ */
 static void
-note_released(Hold *h, const RbpRegionGrant *given, int n)
+note_released(RbpHeldLease *h, const RbpRegionGrant *given, int n)
 {
 	RbpLeaseRegion *grown;
 
@@ -136,16 +136,16 @@ note_released(Hold *h, const RbpRegionGrant *given, int n)
 		r->region = given[i].region;
 		r->bytes = given[i].bytes;
 	}
-	rbp_lease_forget(h->lease, h->released + h->nreleased, n);
+	rbp_lease_remove_regions(h->lease, h->released + h->nreleased, n);
 	h->nreleased += n;
 }
 
 /*
- * Retire the coldest regions, of a donor or of any (NULL), moving what they
- * hold until then; how many could be.
+ * Retire the coldest regions, of one donor or of any (NULL), moving their
+ * content until then.  Returns how many were retired.
  */
 static int
-retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
+retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns)
 {
 	RbpRegionGrant *given;
 	RbpRetired	retired;
@@ -159,20 +159,15 @@ retire(Hold *h, const char *donor, int count, int64 until, int64 move_ns)
 	return retired.given;
 }
 
-/*
- * Give up what a donor asks for, and what is above the wanted size: as much
- * as can be until then.  How many regions were; they are to be told to the
- * broker.
- */
 int
-rbp_lease_give_up(Hold *h, int64 until)
+rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 {
 	RbpLeaseReclaim *demands;
 	int			ndemands;
 	int			wanted = 0;
 	int			total = 0;
 
-	h->step_due = NEVER_NS;
+	h->retire_due = NEVER_NS;
 	if (h->lease == NULL || !h->in_use)
 		return 0;
 	demands = palloc(sizeof(RbpLeaseReclaim) * (h->lease->nreclaims + 1));
@@ -180,19 +175,22 @@ rbp_lease_give_up(Hold *h, int64 until)
 	for (int i = 0; i < ndemands; i++)
 		wanted += demands[i].regions;
 
-	/* If less is to go than before, all may stay, and some of it goes anew. */
-	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_idly))
+	/*
+	 * If there is less to retire than before, all regions may stay at first,
+	 * and some are chosen again.
+	 */
+	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_unneeded))
 	{
 		retire(h, NULL, 0, until, 0);
 		h->drained = false;
 	}
-	h->drained_idly = false;
+	h->drained_unneeded = false;
 	h->draining = 0;
-	/* by turns: moving for one can take all of the time */
-	h->turn++;
+	/* take turns, since moving data for one demand can take all of the time */
+	h->first_demand++;
 	for (int i = 0; i < ndemands; i++)
 	{
-		const RbpLeaseReclaim *demand = &demands[(h->turn + (uint32) i) % (uint32) ndemands];
+		const RbpLeaseReclaim *demand = &demands[(h->first_demand + (uint32) i) % (uint32) ndemands];
 		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
 		int			n = retire(h, donor, demand->regions, until,
 							   rbp_lease_move_time(demand));
@@ -208,16 +206,16 @@ rbp_lease_give_up(Hold *h, int64 until)
 		total += n;
 	}
 	if (h->draining > 0)
-		h->step_due = rbp_now_ns() + STEP_PAUSE_NS;
+		h->retire_due = rbp_now_ns() + RETIRE_PAUSE_NS;
 	return total;
 }
 
 /*
- * Some regions of the lease found no place: give them back, and ask for no
- * more than what found one.
+ * Release regions of the lease that did not fit, and request no more than what
+ * fits.
  */
 void
-rbp_lease_release_unused(Hold *h)
+rbp_lease_release_unused(RbpHeldLease *h)
 {
 	RbpLease   *lease = h->lease;
 	RbpRegionGrant *unused = palloc0(sizeof(RbpRegionGrant) * (lease->nregions + 1));
@@ -252,21 +250,21 @@ rbp_lease_release_unused(Hold *h)
 	h->usable_until = rbp_now_ns() + USABLE_NS;
 	note_released(h, unused, n);
 	ereport(LOG,
-			(errmsg("remote_bp: %d leased regions find no room under %s and are given back",
+			(errmsg("remote_bp: %d leased regions do not fit under %s and are given back",
 					n, h->max_setting)));
 }
 
 /*
- * Tell when the size of the lease has changed; when it shrinks bit by bit, in
- * the end.
+ * Log a changed size of the lease; if it shrinks step by step, only the final
+ * one.
  */
 static void
-report(Hold *h, bool is_new)
+log_size(RbpHeldLease *h, bool is_new)
 {
 	const RbpLease *lease = h->lease;
 
 	if (!is_new && (lease->bytes == h->reported_bytes || h->draining > 0 ||
-					h->close_by != 0))
+					h->close_deadline != 0))
 		return;
 	ereport(LOG,
 			(errmsg("remote_bp: %s %llu MB of %llu MB wanted%s, in %d regions on %d donors",
@@ -277,29 +275,29 @@ report(Hold *h, bool is_new)
 	h->reported_bytes = lease->bytes;
 }
 
-/* Tell, once, that another server goes by the same client name. */
+/* Log, once, that another server has the same client name. */
 static void
-tell_namesakes(Hold *h, const RbpLease *fresh)
+log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 {
-	if (fresh->namesakes > 0 && !h->shares_name)
+	if (fresh->namesakes > 0 && !h->namesake_logged)
 		ereport(LOG,
 				(errmsg("remote_bp: another server holds a lease%s under the name \"%s\" of this one",
 						h->suffix, rbp_lease_client),
-				 errdetail("The broker tells them apart, and both keep their memory."),
-				 errhint("If this machine is a clone, give it a machine ID and a host name of its own. If it was just started anew, the other lease is its own of before, and ends by itself.")));
-	h->shares_name = fresh->namesakes > 0;
+				 errdetail("The broker distinguishes them, and both keep their memory."),
+				 errhint("If this machine is a clone, give it its own machine ID and host name. If it was just restarted, the other lease is its own earlier one, and will expire.")));
+	h->namesake_logged = fresh->namesakes > 0;
 }
 
 /*
- * Make what the broker described the lease in use.  Takes over fresh.
+ * Put the lease that the broker described to use.  Takes ownership of fresh.
  *
- * When it is to be rechecked, shared memory is gone through even if nothing seems to
- * have changed: a region may have been lost and granted again.  The regions
- * of a donor that was started anew are taken out of use in between, since
- * nothing of what they held is left.
+ * If a recheck was requested, shared memory is updated even if nothing seems
+ * to have changed: a region may have been lost and granted again.  Regions of
+ * a donor that has restarted are taken out of use in between, since their
+ * content is lost.
  */
-Outcome
-rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
+RbpLeaseOutcome
+rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 {
 	RbpLease   *known = h->lease;
 	bool		is_new = known == NULL;
@@ -313,22 +311,22 @@ rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	int			unused;
 	int			n = 0;
 
-	/* it has answered, under its present token */
-	rbp_lease_broker_access(h->broker, &access);
+	/* it has answered, and has accepted its present token */
+	rbp_lease_broker_save(h->broker, &access);
 	rbp_remote_set_broker(h->pool, &access);
 	explicit_bzero(&access, sizeof(access));
 
 	rbp_lease_resolve_donors(fresh);
 	terms.ndonors = fresh->ndonors;
-	unchanged = h->in_use && !h->suspected &&
-		rbp_lease_same_memory(known, fresh);
+	unchanged = h->in_use && !h->recheck &&
+		rbp_lease_same_regions(known, fresh);
 
 	if (!unchanged)
-		rbp_lease_tell_losses(h, fresh);
+		rbp_lease_log_losses(h, fresh);
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
-	/* first what may have been in use already, then what is new for certain */
+	/* first regions that may already be in use, then those that must be new */
 	for (int pass = 0; pass < 2; pass++)
 	{
 		for (int i = 0; i < fresh->nregions; i++)
@@ -351,11 +349,11 @@ rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 		}
 	}
 
-	/* A donor that does not ask any more: what is not empty yet may stay. */
+	/* If a donor no longer asks, regions that are not empty yet may stay. */
 	for (int i = 0; h->drained && i < known->nreclaims; i++)
 	{
-		if (!rbp_lease_asked_by(fresh, known->reclaims[i].donor))
-			h->drained_idly = true;
+		if (!rbp_lease_has_reclaim(fresh, known->reclaims[i].donor))
+			h->drained_unneeded = true;
 	}
 
 	rbp_lease_free(known);
@@ -367,14 +365,14 @@ rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns)
 	else
 	{
 		h->in_use = true;
-		h->suspected = false;
+		h->recheck = false;
 		terms.nregions = fresh->nregions;
 		unused = rbp_remote_set_lease(h->pool, &terms);
 	}
 	if (unused > 0)
 		rbp_lease_release_unused(h);
-	report(h, is_new);
-	tell_namesakes(h, h->lease);
-	h->step_due = 0;
-	return h->nreleased > 0 ? OUTCOME_AGAIN : OUTCOME_OK;
+	log_size(h, is_new);
+	log_namesakes(h, h->lease);
+	h->retire_due = 0;
+	return h->nreleased > 0 ? RBP_LEASE_AGAIN : RBP_LEASE_OK;
 }

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * broker.c
- *	  A broker as the lease worker knows it: requests, and with which token.
+ *	  A broker as the lease worker knows it: requests, and which token they
+ *	  use.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +19,7 @@
 #include "lease/http.h"
 #include "remote/remote.h"
 
-/* Replace a text that lives as long as its broker; NULL to have none. */
+/* Replace a string that lives as long as its broker; NULL to have none. */
 static void
 set_text(char **text, const char *value)
 {
@@ -33,7 +34,7 @@ set_text(char **text, const char *value)
 }
 
 RbpBroker *
-rbp_lease_broker_make(const char *url, const char *token_file)
+rbp_lease_broker_create(const char *url, const char *token_file)
 {
 	RbpBroker  *b = MemoryContextAllocZero(TopMemoryContext, sizeof(RbpBroker));
 
@@ -50,13 +51,13 @@ rbp_lease_broker_free(RbpBroker *b)
 	set_text(&b->url, NULL);
 	set_text(&b->token_file, NULL);
 	set_text(&b->token, NULL);
-	set_text(&b->refused, NULL);
-	set_text(&b->told, NULL);
+	set_text(&b->rejected_token, NULL);
+	set_text(&b->logged_reason, NULL);
 	pfree(b);
 }
 
 void
-rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access)
+rbp_lease_broker_save(const RbpBroker *b, RbpBrokerAccess *access)
 {
 	memset(access, 0, sizeof(*access));
 	if (strlen(b->url) >= sizeof(access->url) ||
@@ -68,9 +69,9 @@ rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access)
 }
 
 RbpBroker *
-rbp_lease_broker_known(const RbpBrokerAccess *access)
+rbp_lease_broker_restore(const RbpBrokerAccess *access)
 {
-	RbpBroker  *b = rbp_lease_broker_make(access->url, access->token_file);
+	RbpBroker  *b = rbp_lease_broker_create(access->url, access->token_file);
 
 	set_text(&b->token, access->token);
 	return b;
@@ -80,12 +81,15 @@ void
 rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
 {
 	set_text(&b->token_file, token_file);
-	set_text(&b->refused, NULL);
+	set_text(&b->rejected_token, NULL);
 }
 
-/* The first line of a token file, palloc'ed; NULL, with the reason, if none. */
+/*
+ * Returns the first line of a token file, palloc'ed; NULL, with the reason, on
+ * failure.
+ */
 static char *
-read_token(const char *path, char why[RBP_BROKER_WHY_LEN])
+read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 {
 	char		token[RBP_TOKEN_LEN];
 	char	   *copy = NULL;
@@ -98,19 +102,19 @@ read_token(const char *path, char why[RBP_BROKER_WHY_LEN])
 			copy = pstrdup(token);
 			break;
 		case RBP_TOKEN_UNREADABLE:
-			snprintf(why, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
+			snprintf(reason, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
 					 path, strerror(errno));
 			break;
 		case RBP_TOKEN_EMPTY:
-			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is empty",
+			snprintf(reason, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is empty",
 					 path);
 			break;
 		case RBP_TOKEN_TOO_LONG:
-			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is too long",
+			snprintf(reason, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" is too long",
 					 path);
 			break;
 		case RBP_TOKEN_NOT_PRINTABLE:
-			snprintf(why, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" has other than printable characters",
+			snprintf(reason, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" contains an unprintable character",
 					 path);
 			break;
 	}
@@ -118,51 +122,54 @@ read_token(const char *path, char why[RBP_BROKER_WHY_LEN])
 	return copy;
 }
 
-/* A broker has answered under this token: that of its file, or else why not. */
+/*
+ * The broker has accepted this token.  If it is not the one of the token file,
+ * reason says why.
+ */
 static void
-accepted(RbpBroker *b, const char *token, bool of_file, const char *why)
+token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reason)
 {
 	if (b->token == NULL || strcmp(b->token, token) != 0)
 		set_text(&b->token, token);
-	if (of_file)
+	if (from_file)
 	{
-		if (b->told != NULL)
+		if (b->logged_reason != NULL)
 			ereport(LOG,
 					(errmsg("remote_bp: broker \"%s\" accepts the token of remote_bp.token_file",
 							b->url)));
-		set_text(&b->refused, NULL);
-		set_text(&b->told, NULL);
+		set_text(&b->rejected_token, NULL);
+		set_text(&b->logged_reason, NULL);
 	}
-	else if (b->told == NULL || strcmp(b->told, why) != 0)
+	else if (b->logged_reason == NULL || strcmp(b->logged_reason, reason) != 0)
 	{
-		rbp_stats_error("the token for broker \"%s\" is not replaced: %s", b->url, why);
+		rbp_stats_error("the token for broker \"%s\" is not replaced: %s", b->url, reason);
 		ereport(LOG,
 				(errmsg("remote_bp: the token for broker \"%s\" is not replaced: %s",
-						b->url, why),
-				 errdetail("Requests go on with the token that was accepted last.")));
-		set_text(&b->told, why);
+						b->url, reason),
+				 errdetail("Requests continue to use the token that was accepted last.")));
+		set_text(&b->logged_reason, reason);
 	}
 }
 
 bool
 rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
-						 RbpHttpReply *reply, char why[RBP_BROKER_WHY_LEN])
+						 RbpHttpReply *reply, char reason[RBP_BROKER_WHY_LEN])
 {
-	char	   *of_file = read_token(b->token_file, why);
+	char	   *from_file = read_token(b->token_file, reason);
 	char	   *last = b->token != NULL ? pstrdup(b->token) : NULL;
-	const char *tokens[2] = {of_file, last};
+	const char *tokens[2] = {from_file, last};
 	bool		asked = false;
 
-	/* what was refused is tried again when the other one is, too */
-	if (of_file == NULL || (b->refused != NULL && last != NULL &&
-							strcmp(of_file, b->refused) == 0))
+	/* a rejected token is tried again when the other one is rejected, too */
+	if (from_file == NULL || (b->rejected_token != NULL && last != NULL &&
+							  strcmp(from_file, b->rejected_token) == 0))
 	{
 		tokens[0] = last;
-		tokens[1] = of_file;
+		tokens[1] = from_file;
 	}
-	if (of_file != NULL)
-		strlcpy(why, of_file[0] == '\0' ?
-				"it wants a token, and remote_bp.token_file is not set (HTTP status 401)" :
+	if (from_file != NULL)
+		strlcpy(reason, from_file[0] == '\0' ?
+				"it requires a token, but remote_bp.token_file is not set (HTTP status 401)" :
 				"it does not accept the token (HTTP status 401)", RBP_BROKER_WHY_LEN);
 	for (int i = 0; i < 2; i++)
 	{
@@ -178,11 +185,11 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 			break;
 		if (reply->status != 401)
 		{
-			accepted(b, token, of_file != NULL && strcmp(token, of_file) == 0, why);
+			token_accepted(b, token, from_file != NULL && strcmp(token, from_file) == 0, reason);
 			break;
 		}
-		if (token == of_file)
-			set_text(&b->refused, token);
+		if (token == from_file)
+			set_text(&b->rejected_token, token);
 	}
 	for (int i = 0; i < 2; i++)
 	{

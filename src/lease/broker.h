@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * broker.h
- *	  A broker as the lease worker knows it: requests, and with which token.
+ *	  A broker as the lease worker knows it: requests, and which token they
+ *	  use.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,40 +14,46 @@
 #include "lease/http.h"
 #include "remote/remote.h"
 
-/* A broker, as the settings named it; all texts are palloc'ed. */
+/* A broker, as the settings named it; all strings are palloc'ed. */
 typedef struct RbpBroker
 {
-	char	   *url;			/* without slashes at its end */
+	char	   *url;			/* without trailing slashes */
 	char	   *token_file;
-	char	   *token;			/* accepted last, "" for none; NULL: not yet */
-	char	   *refused;		/* what the file holds and is not accepted */
-	char	   *told;			/* why that is not used, as it was logged */
-	int			complaints;		/* for the lease worker */
+	char	   *token;			/* accepted last, "" for none; NULL: none yet */
+	char	   *rejected_token; /* the file's token, which was not accepted */
+	char	   *logged_reason;	/* why the file's token is not used, as it was
+								 * logged */
+	int			failures_logged;	/* FAILED_*, for the lease worker */
 } RbpBroker;
 
 #define RBP_BROKER_WHY_LEN		(MAXPGPATH + 100)
 
-/* Lives until it is freed. */
-extern RbpBroker *rbp_lease_broker_make(const char *url, const char *token_file);
+/* The broker lives until it is freed. */
+extern RbpBroker *rbp_lease_broker_create(const char *url, const char *token_file);
 extern void rbp_lease_broker_free(RbpBroker *b);
 
 /*
- * What is to be kept in shared memory of a broker that has answered; nothing if
- * there is no room for its texts.  And the broker made of that.
+ * Save what another worker needs to use a broker that has answered, for shared
+ * memory; nothing if its strings are too long.  And restore a broker from
+ * that.
  */
-extern void rbp_lease_broker_access(const RbpBroker *b, RbpBrokerAccess *access);
-extern RbpBroker *rbp_lease_broker_known(const RbpBrokerAccess *access);
+extern void rbp_lease_broker_save(const RbpBroker *b, RbpBrokerAccess *access);
+extern RbpBroker *rbp_lease_broker_restore(const RbpBrokerAccess *access);
 
-/* The token that is accepted now stays in use until the file's is. */
+/*
+ * The token that was accepted last stays in use until the new file's is
+ * accepted.
+ */
 extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file);
 
 /*
- * One request, see rbp_lease_http_request().
- * It goes with the token of the file, which is read anew for each request so
- * that it can be replaced at any time; or, if the broker does not accept that or
- * it cannot be read, with the one that was accepted last, which is logged once.
- * False if there is no token to ask with.  why gets the reason for that, or for
- * an answer of status 401.
+ * Send one request, see rbp_lease_http_request().
+ *
+ * The token is read from its file for each request, so that it can be replaced
+ * at any time.  If the file cannot be read, or the broker does not accept its
+ * token, the token that was accepted last is used, which is logged once.
+ * False if there is no token to use.  why gets the reason for that, or for a
+ * reply with status 401.
  */
 extern bool rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 									 RbpHttpReply *reply,

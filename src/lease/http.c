@@ -3,23 +3,24 @@
  * http.c
  *	  HTTP requests from the lease worker.
  *
- * A process attached to shared memory must answer the others' barriers
- * (DROP DATABASE waits for every one), and must go when the postmaster says
- * so.  So libcurl never waits here: its event interface says which sockets
- * and which timeout it has, and the waiting is done with the latch.
+ * A process attached to shared memory has to process barriers (DROP DATABASE
+ * waits for all processes to do so), and has to exit when the postmaster says
+ * so.  So libcurl never waits here: its event interface says which sockets and
+ * which timeout it waits for, and the waiting is done with the latch.
  *
- * Names are resolved by rbp_lease_names, which never waits, and libcurl is told
- * the addresses.  Should it start a thread all the same: threads are foreign to
- * a server process, and a signal that one of them took would run a server's
- * handler beside the main thread.  So all signals are blocked around every call
- * that can start one, which inherits that; and a look-up that hangs is left to
- * its thread (CURLOPT_QUICK_EXIT), not waited for.
+ * Host names are resolved by rbp_lease_names, which never waits, and libcurl
+ * is given the addresses.  In case it starts a thread all the same, all
+ * signals are blocked around every call that can do so, and the thread
+ * inherits that.  Otherwise a signal could be delivered to the thread, and run
+ * one of the server's handlers beside the main thread.  A lookup that hangs is
+ * left to its thread (CURLOPT_QUICK_EXIT), not waited for.
  *
  * Nothing here may ereport(ERROR) from within a callback: a longjmp through
- * libcurl would leave it broken.  Hence malloc there, and palloc only after.
+ * libcurl would leave it in an undefined state.  Hence callbacks use malloc,
+ * and palloc is used only afterwards.
  *
- * There is one handle for the whole life of the process, so that requests
- * use the same connection for as long as the broker keeps it.
+ * There is one handle for the life of the process, so that requests use the
+ * same connection for as long as the broker keeps it open.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,7 +46,7 @@
 #define MAX_REPLY			((size_t) 32 * 1024 * 1024)
 #define MAX_SOCKETS			16
 
-/* libcurl's own limit ends a request; this much later we do. */
+/* libcurl's own limit ends a request; this is how much later we do. */
 #define GRACE_NS			(INT64CONST(250) * 1000000)
 #define IDLE_WAIT_MS		1000L
 
@@ -58,12 +59,12 @@ typedef struct WatchedSocket
 static CURLM *multi = NULL;
 static CURL *easy = NULL;
 
-/* What libcurl waits for, as told by its callbacks */
+/* What libcurl waits for, as reported to its callbacks */
 static WatchedSocket watched[MAX_SOCKETS];
 static int	nwatched = 0;
-static int64 timer_due = -1;	/* rbp_now_ns() time, -1 for none */
+static int64 timer_due = -1;	/* rbp_now_ns() time; -1: none */
 
-static bool woken = false;		/* the latch was set during the request */
+static bool latch_was_set = false;	/* during the request */
 
 static sigset_t
 block_signals(void)
@@ -100,7 +101,7 @@ watch_socket(CURL *handle, curl_socket_t s, int what, void *arg, void *mine)
 		return 0;
 	}
 	if (i == MAX_SOCKETS)
-		return -1;				/* fails the request; one needs two at most */
+		return -1;				/* fails the request, which needs two at most */
 	if (i == nwatched)
 		nwatched++;
 	watched[i].socket = s;
@@ -117,9 +118,9 @@ set_timer(CURLM *handle, long timeout_ms, void *arg)
 	return 0;
 }
 
-/* CURLOPT_WRITEFUNCTION; taking less than given fails the request */
+/* CURLOPT_WRITEFUNCTION; returning less than was given fails the request */
 static size_t
-take_body(char *data, size_t size, size_t nmemb, void *arg)
+receive_body(char *data, size_t size, size_t nmemb, void *arg)
 {
 	return rbp_buffer_append(arg, data, size * nmemb, MAX_REPLY) ? size * nmemb : 0;
 }
@@ -144,12 +145,12 @@ rbp_lease_http_init(void)
 }
 
 /*
- * What libcurl is to know of the addresses of the URL's host, as
- * CURLOPT_RESOLVE has it, into entry: "" if that is nothing.  host gets the
- * name.  Never waits.
+ * Append the addresses of the URL's host to entry, in the form of
+ * CURLOPT_RESOLVE; nothing if libcurl needs none.  host gets the name, or "".
+ * Never waits.
  */
 static RbpAddress
-address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
+resolve_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
 {
 	RbpAddress	known = RBP_ADDRESS_KNOWN;
 	CURLU	   *parts = curl_url();
@@ -177,12 +178,11 @@ address_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
 }
 
 /*
- * Everything about the request that libcurl is to know.  False if there is
- * no memory.
+ * Set all of libcurl's options for the request.  False if there is no memory.
  */
 static bool
-set_up(const char *url, const char *token, const RbpHttpRequest *request,
-	   RbpBuffer *answer)
+set_options(const char *url, const char *token, const RbpHttpRequest *request,
+			RbpBuffer *answer)
 {
 	static struct curl_slist headers[] = {
 		{"Content-Type: application/json", &headers[1]},
@@ -202,7 +202,7 @@ set_up(const char *url, const char *token, const RbpHttpRequest *request,
 		(token == NULL ||
 		 (curl_easy_setopt(easy, CURLOPT_HTTPAUTH, CURLAUTH_BEARER) == CURLE_OK &&
 		  curl_easy_setopt(easy, CURLOPT_XOAUTH2_BEARER, token) == CURLE_OK)) &&
-		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, receive_body) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
 		/* a token is for the broker, not for what http_proxy may name */
@@ -216,9 +216,11 @@ set_up(const char *url, const char *token, const RbpHttpRequest *request,
 		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms) == CURLE_OK;
 }
 
-/* Let libcurl do what is due; true if the request is over, with its result. */
+/*
+ * Let libcurl do what is due.  True if the request is done, with *result set.
+ */
 static bool
-drive(curl_socket_t s, int events, CURLcode *result)
+socket_action(curl_socket_t s, int events, CURLcode *result)
 {
 	sigset_t	before = block_signals();
 	CURLMsg    *msg;
@@ -226,7 +228,7 @@ drive(curl_socket_t s, int events, CURLcode *result)
 	bool		over = false;
 
 	if (s == CURL_SOCKET_TIMEOUT)
-		timer_due = -1;			/* set again by the callback if need be */
+		timer_due = -1;			/* set again by the callback if necessary */
 	if (curl_multi_socket_action(multi, s, events, &n) != CURLM_OK)
 	{
 		*result = CURLE_FAILED_INIT;
@@ -244,7 +246,10 @@ drive(curl_socket_t s, int events, CURLcode *result)
 	return over;
 }
 
-/* Wait for a socket, the latch or the given time; say which socket is ready. */
+/*
+ * Wait for a socket, the latch or the timeout.  Returns the socket that is
+ * ready.
+ */
 static curl_socket_t
 wait_for_event(long timeout_ms, int *events)
 {
@@ -270,7 +275,7 @@ wait_for_event(long timeout_ms, int *events)
 		if (event.events & WL_LATCH_SET)
 		{
 			ResetLatch(MyLatch);
-			woken = true;
+			latch_was_set = true;
 		}
 		else
 		{
@@ -286,40 +291,40 @@ wait_for_event(long timeout_ms, int *events)
 	return ready;
 }
 
-/* Until the request is over; false if it was cut short. */
+/* Wait until the request is done.  False if it was interrupted. */
 static bool
-run(int64 give_up, bool heed_shutdown, CURLcode *result)
+run_request(int64 deadline, bool stop_on_shutdown, CURLcode *result)
 {
-	bool		over = drive(CURL_SOCKET_TIMEOUT, 0, result);
+	bool		over = socket_action(CURL_SOCKET_TIMEOUT, 0, result);
 
 	while (!over)
 	{
 		int64		now = rbp_now_ns();
-		int64		until = give_up;
+		int64		until = deadline;
 		long		wait_ms;
 		int			events;
 		curl_socket_t ready;
 
 		CHECK_FOR_INTERRUPTS();
-		if (heed_shutdown && ShutdownRequestPending)
+		if (stop_on_shutdown && ShutdownRequestPending)
 			return false;
-		if (now >= give_up)
+		if (now >= deadline)
 		{
 			*result = CURLE_OPERATION_TIMEDOUT;
 			return true;
 		}
 		if (timer_due >= 0 && timer_due <= now)
 		{
-			over = drive(CURL_SOCKET_TIMEOUT, 0, result);
+			over = socket_action(CURL_SOCKET_TIMEOUT, 0, result);
 			continue;
 		}
 		if (timer_due >= 0 && timer_due < until)
 			until = timer_due;
-		/* rounded up, lest the last millisecond be spun away */
+		/* rounded up, to avoid a busy loop in the last millisecond */
 		wait_ms = (long) ((until - now + 999999) / 1000000);
 		ready = wait_for_event(Min(wait_ms, IDLE_WAIT_MS), &events);
 		if (ready != CURL_SOCKET_BAD)
-			over = drive(ready, events, result);
+			over = socket_action(ready, events, result);
 	}
 	return true;
 }
@@ -332,7 +337,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	struct curl_slist *addresses = NULL;
 	RbpBuffer	answer = {0};
 	CURLcode	result = CURLE_OUT_OF_MEMORY;
-	int64		give_up = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
+	int64		deadline = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
 	bool		finished = true;
 	char		host[RBP_HOST_LEN];
 	StringInfoData entry;
@@ -341,10 +346,10 @@ rbp_lease_http_request(const char *url, const char *token,
 
 	memset(reply, 0, sizeof(RbpHttpReply));
 	initStringInfo(&entry);
-	known = address_entry(full_url, host, &entry);
+	known = resolve_entry(full_url, host, &entry);
 	if (known != RBP_ADDRESS_KNOWN)
 	{
-		reply->failure = known == RBP_ADDRESS_ASKED ?
+		reply->failure = known == RBP_ADDRESS_PENDING ?
 			RBP_HTTP_RESOLVING : RBP_HTTP_NETWORK;
 		snprintf(reply->error, sizeof(reply->error),
 				 "no address yet for host \"%s\"", host);
@@ -353,7 +358,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	if (entry.len > 0)
 		addresses = curl_slist_append(NULL, entry.data);
 	if ((entry.len == 0 || addresses != NULL) &&
-		set_up(full_url, token, request, &answer) &&
+		set_options(full_url, token, request, &answer) &&
 		curl_easy_setopt(easy, CURLOPT_RESOLVE, addresses) == CURLE_OK)
 	{
 		CURLMcode	added;
@@ -363,7 +368,7 @@ rbp_lease_http_request(const char *url, const char *token,
 		restore_signals(before);
 		if (added == CURLM_OK)
 		{
-			finished = run(give_up, request->heed_shutdown, &result);
+			finished = run_request(deadline, request->stop_on_shutdown, &result);
 			before = block_signals();
 			curl_multi_remove_handle(multi, easy);
 			restore_signals(before);
@@ -371,10 +376,10 @@ rbp_lease_http_request(const char *url, const char *token,
 	}
 	curl_slist_free_all(addresses);
 
-	/* whatever the latch was set for is the caller's business */
-	if (woken)
+	/* the caller handles what the latch was set for */
+	if (latch_was_set)
 		SetLatch(MyLatch);
-	woken = false;
+	latch_was_set = false;
 
 	if (!finished)
 		reply->failure = RBP_HTTP_INTERRUPTED;
@@ -398,9 +403,9 @@ rbp_lease_http_request(const char *url, const char *token,
 			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
 		if (host[0] != '\0')
-			rbp_lease_suspect_address(host);
+			rbp_lease_address_failed(host);
 	}
-	/* the answer may hold a lease's secret */
+	/* the reply may contain a lease's secret */
 	if (answer.data != NULL)
 		explicit_bzero(answer.data, answer.size);
 	free(answer.data);

@@ -1,12 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * http.h
- *	  HTTP requests from the lease worker, which stays a good citizen of the
- *	  server meanwhile.
+ *	  HTTP requests from the lease worker.
  *
- * For the lease worker's process only.  A request waits with the process's
- * latch: it absorbs barriers at once, ends early when the postmaster asks for
- * the worker's end, and exits if the postmaster is dead.
+ * To be called in the lease worker's process only.  While it waits for a
+ * reply, the process handles its latch: it processes barriers at once, returns
+ * early when it was asked to shut down, and exits if the postmaster has died.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,14 +14,15 @@
 
 #include "postgres.h"
 
-/* Why a request has got no answer, coarse enough to log each kind once */
+/* Why a request has failed, coarse enough to log each kind once */
 typedef enum RbpHttpFailure
 {
-	RBP_HTTP_ANSWERED,			/* there is an answer, of whatever status */
-	RBP_HTTP_NETWORK,			/* no connection, timeout, broken answer */
-	RBP_HTTP_RESOLVING,			/* not asked: its name is being looked up */
-	RBP_HTTP_INTERRUPTED,		/* the worker is to end */
-	RBP_HTTP_INTERNAL			/* libcurl is out of order or memory */
+	RBP_HTTP_ANSWERED,			/* there is a reply, of any status */
+	RBP_HTTP_NETWORK,			/* no connection, timeout, malformed reply */
+	RBP_HTTP_RESOLVING,			/* not sent: the host name is being looked up */
+	RBP_HTTP_INTERRUPTED,		/* the worker has been asked to end */
+	RBP_HTTP_INTERNAL			/* out of memory, or an internal error of
+								 * libcurl */
 } RbpHttpFailure;
 
 typedef struct RbpHttpReply
@@ -35,24 +35,25 @@ typedef struct RbpHttpReply
 } RbpHttpReply;
 
 /*
- * Make ready; false if libcurl cannot be used.  Once per process, and never
- * in the postmaster.
+ * Initialize libcurl; false on failure.  Called once per process, and never in
+ * the postmaster.
  */
 extern bool rbp_lease_http_init(void);
 
 typedef struct RbpHttpRequest
 {
 	const char *method;
-	const char *path;			/* what comes after the server's URL */
+	const char *path;			/* appended to the server's URL */
 	const char *body;			/* JSON, or NULL for none */
 	long		timeout_ms;		/* the longest wait */
-	bool		heed_shutdown;	/* end as soon as ShutdownRequestPending is set */
+	bool		stop_on_shutdown;	/* return once ShutdownRequestPending is
+									 * set */
 } RbpHttpRequest;
 
 /*
- * One request to the server of that URL.  token: for the Authorization header, or
- * NULL.  Waits for no name server: as long as the host has no address, the request
- * fails at once.  Fills *reply.
+ * Send one request to the server with that URL.  token: for the Authorization
+ * header, or NULL.  Does not wait for a name server: while the host has no
+ * known address, the request fails at once.  Fills *reply.
  */
 extern void rbp_lease_http_request(const char *url, const char *token,
 								   const RbpHttpRequest *request,

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease.h
- *	  The lease worker: gets memory from the broker, keeps it, follows the
- *	  settings, and gives it back.
+ *	  The lease worker: obtains memory from the broker, renews its leases,
+ *	  follows the settings, and returns memory.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,10 +11,10 @@
 
 #include "postgres.h"
 
-/* Have the postmaster run the worker; in _PG_init only. */
+/* Register the worker with the postmaster; only to be called from _PG_init. */
 extern void rbp_lease_register(void);
 
-/* The worker's main function, for the postmaster. */
+/* The worker's main function. */
 extern PGDLLEXPORT void rbp_lease_main(Datum arg);
 
 #endif							/* RBP_LEASE_H */

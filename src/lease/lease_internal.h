@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * lease_internal.h
- *	  What the lease worker's files know of each other.
+ *	  Declarations shared by the lease worker's files.
  *
- * worker.c		the loop, and taking over from the worker before
- * requests.c	what is said to the broker
- * apply.c		using what it answers, and giving up what is to go
- * turn.c		which broker it is
+ * worker.c		the main loop, and taking over from an earlier worker
+ * requests.c	requests to the broker
+ * apply.c		using the broker's answers, and retiring regions
+ * switch.c		which broker to use
  *
  * All of it belongs to one process, the lease worker: no locks.
  *
@@ -23,157 +23,161 @@
 #include "transport/transport.h"
 
 #define NS_PER_MS			INT64CONST(1000000)
-#define GOODBYE_TIMEOUT_MS	1000L
+#define END_TIMEOUT_MS		1000L
 
-/* Nothing to do until the settings change */
+/* No work until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)
 
 /*
- * Kinds of failure, each logged once until the broker is right again: the
- * first three for all leases together, the others for each.
+ * Kinds of failure, each logged once until the broker works again: the first
+ * three once for all leases of a broker, the others for each lease.
  */
 #define FAILED_TOKEN		0x01
 #define FAILED_NETWORK		0x02
 #define FAILED_AUTH			0x04
 #define FAILED_STATUS		0x08
 #define FAILED_ANSWER		0x10
-#define FAILED_FOR_ALL		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
+#define FAILED_BROKER		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
 
-typedef enum Outcome
+typedef enum RbpLeaseOutcome
 {
-	OUTCOME_OK,					/* the broker answered, all is as it says */
-	OUTCOME_AGAIN,				/* and there is more to ask it at once */
-	OUTCOME_FAILED,				/* no usable answer */
-	OUTCOME_INTERRUPTED			/* the worker is to end */
-} Outcome;
+	RBP_LEASE_OK,				/* the broker's answer is in use */
+	RBP_LEASE_AGAIN,			/* there is more to tell the broker at once */
+	RBP_LEASE_FAILED,			/* no usable answer */
+	RBP_LEASE_INTERRUPTED		/* the worker has been asked to end */
+} RbpLeaseOutcome;
 
-/* One lease: what is held of it, and what is to be done. */
-typedef struct Hold
+/* A lease, and what is to be done about it. */
+typedef struct RbpHeldLease
 {
 	RbpPool		pool;
-	const char *purpose;		/* for the broker */
-	const char *suffix;			/* for messages */
+	const char *purpose;		/* in requests */
+	const char *suffix;			/* in messages */
 	const char *max_setting;
 
 	/*
-	 * The broker that the lease was taken from.  Another than the settings'
-	 * one only while the lease is being closed.
+	 * The broker that granted the lease.  Differs from the settings only
+	 * while the lease is being closed.
 	 */
 	RbpBroker  *broker;
 
 	/*
-	 * The lease that the broker knows of, less what was given up since; NULL
-	 * if there is none.  It may have passed its deadline: in_use tells.
+	 * The lease as the broker knows it, less regions released since; NULL if
+	 * there is none.  It may be past its deadline: see in_use.
 	 */
 	RbpLease   *lease;
 	bool		in_use;			/* its regions are in shared memory */
-	bool		suspected;		/* a backend found it to be otherwise */
+	bool		recheck;		/* a backend found that it may be invalid */
 	int64		deadline;		/* rbp_now_ns() time */
 
-	/* Retired, and not yet confirmed by the broker */
+	/* Retired, but not yet confirmed by the broker */
 	RbpLeaseRegion *released;
 	int			nreleased;
 
 	/*
-	 * What of the wanted size can be used at most, as found out by being
-	 * granted more than finds room; in force until a size setting changes.
+	 * Limit on the wanted size, set when more was granted than fits, and
+	 * lifted when a size setting changes.
 	 */
 	uint64		usable_bytes;
-	int64		usable_until;	/* of temporary data; rbp_now_ns() time */
-	uint64		usable_for;
+	int64		usable_until;	/* for temporary data; rbp_now_ns() time */
+	uint64		usable_for_setting;
 
-	/* When things are due, in rbp_now_ns() time */
-	int64		due;			/* to talk to the broker */
-	int64		last;			/* that was last done */
-	int64		step_due;		/* to give up more */
-	int64		close_by;		/* the lease is to end then; 0: it is not */
+	/* Next times of actions, in rbp_now_ns() time */
+	int64		request_due;	/* next request to the broker */
+	int64		last_request;	/* when the last one ended */
+	int64		retire_due;		/* next attempt to retire regions */
+	int64		close_deadline; /* end the lease by then; 0: keep it */
 
-	bool		tending;		/* there is more to be done at once */
-	int			draining;		/* regions that are being emptied */
-	uint32		turn;			/* of the demands that they are emptied for */
-	bool		drained;		/* some were, and have not been let go since */
-	bool		drained_idly;	/* some perhaps for what is wanted no more */
-	int			failures;		/* in a row */
-	int			complaints;		/* FAILED_* of this lease alone */
+	bool		maintenance_pending;	/* call rbp_remote_tend() again at
+										 * once */
+	int			draining;		/* regions being emptied */
+	uint32		first_demand;	/* demand to be served first */
+	bool		drained;		/* some were since all were last undrained */
+	bool		drained_unneeded;	/* perhaps some for a demand that is over */
+	int			failures;		/* consecutive */
+	int			failures_logged;	/* FAILED_* of this lease alone */
 	uint64		reported_bytes; /* size in the last message */
-	bool		shares_name;	/* others' leases have our client name */
-} Hold;
+	bool		namesake_logged;	/* it was logged that others use our
+									 * client name */
+} RbpHeldLease;
 
-/* The two leases, by pool. */
-extern Hold rbp_lease_holds[RBP_POOLS];
+/* The leases, by pool. */
+extern RbpHeldLease rbp_leases[RBP_POOLS];
 
-/* The name that this server goes by at brokers. */
+/* This server's name for brokers. */
 extern char rbp_lease_client[RBP_DONOR_ID_LEN];
 
-/* The broker that leases are taken from. */
-extern RbpBroker *rbp_lease_current;
+/* The broker that leases are requested from. */
+extern RbpBroker *rbp_lease_current_broker;
 
 /*
- * ---- requests.c -------------------------------------------------------------
+ * ---- requests.c --------------------------------------------------------
  */
 
-/* Everything there is to say to the broker now; sets when to talk to it next. */
-extern void rbp_lease_converse(Hold *h);
+/* Send the requests that are due to the broker, and schedule the next one. */
+extern void rbp_lease_send_requests(RbpHeldLease *h);
 
 /*
- * End the lease, if there is one, and tell the broker that it was taken from, with one
- * bounded request.
+ * End the lease, if there is one, and tell its broker, with one request of
+ * limited duration.
  */
-extern void rbp_lease_give_back(Hold *h, bool heed_shutdown);
+extern void rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown);
 
 /*
- * ---- apply.c ----------------------------------------------------------------
+ * ---- apply.c -----------------------------------------------------------
  */
 
-/* How much memory of the lease's broker the settings ask for, in bytes. */
-extern uint64 rbp_lease_wanted(Hold *h);
+/* How many bytes to request from the lease's broker, by the settings. */
+extern uint64 rbp_lease_wanted(RbpHeldLease *h);
 
 /*
- * Make what the broker described the lease in use.  Takes over fresh.  sent_ns: when
- * it was asked.  OUTCOME_AGAIN if there is something to tell the broker at once.
+ * Put the lease that the broker described to use.  Takes ownership of fresh.
+ * sent_ns: when the request was sent.  RBP_LEASE_AGAIN if the broker has to be
+ * told something at once.
  */
-extern Outcome rbp_lease_adopt(Hold *h, RbpLease *fresh, int64 sent_ns);
+extern RbpLeaseOutcome rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns);
 
 /*
- * Give up what a donor asks for, and what is above the wanted size: as much as can
- * be until then.  How many regions were; they are to be told to the broker.
+ * Retire what donors ask for and what exceeds the wanted size, as far as
+ * possible until then.  Returns the number of regions, which the next renewal
+ * reports to the broker.
  */
-extern int	rbp_lease_give_up(Hold *h, int64 until);
+extern int	rbp_lease_retire_regions(RbpHeldLease *h, int64 until);
 
-/* Give regions of the lease that found no place back. */
-extern void rbp_lease_release_unused(Hold *h);
+/* Release regions of the lease that did not fit. */
+extern void rbp_lease_release_unused(RbpHeldLease *h);
 
 /*
- * Regions go out of use, all but those of the fresh lease, if there is one: log it if
- * temporary data goes with them.
+ * Called before regions go out of use, all but those of the lease fresh, if
+ * there is one: log it if temporary data is lost with them.
  */
-extern void rbp_lease_tell_losses(Hold *h, const RbpLease *fresh);
+extern void rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh);
 
-/* Stop using all of the lease; and forget it, too. */
-extern void rbp_lease_stop_use(Hold *h);
-extern void rbp_lease_drop(Hold *h);
+/* Take all of the lease out of use; the second function also forgets it. */
+extern void rbp_lease_stop_use(RbpHeldLease *h);
+extern void rbp_lease_drop(RbpHeldLease *h);
 
 /*
- * ---- turn.c -----------------------------------------------------------------
+ * ---- switch.c ----------------------------------------------------------
  */
 
 /* Do the settings name another broker, or another token file? */
 extern bool rbp_lease_settings_changed(void);
 
-/* Take them over: another broker is tried first, if there is something to lose. */
-extern void rbp_lease_take_settings(void);
+/* Apply them.  If a lease is in use, another broker is tried first. */
+extern void rbp_lease_apply_settings(void);
 
-/* Take leases from this broker from now on; it belongs to turn.c then. */
-extern void rbp_lease_turn_to(RbpBroker *fresh);
+/* Request leases from this broker from now on.  Takes ownership of it. */
+extern void rbp_lease_switch_broker(RbpBroker *fresh);
 
-/* This lease is held, or asked for, at the current broker from now on. */
-extern void rbp_lease_turn_to_current(Hold *h);
+/* Use the current broker for this lease from now on. */
+extern void rbp_lease_use_current_broker(RbpHeldLease *h);
 
-/* Try the broker that the settings name, and turn to it if it works. */
-extern void rbp_lease_try_next(void);
+/* Try the broker that the settings name, and switch to it if it works. */
+extern void rbp_lease_try_next_broker(void);
 
-/* When that is due, in rbp_now_ns() time; and let it be due now. */
-extern int64 rbp_lease_next_due(void);
-extern void rbp_lease_next_soon(void);
+/* When that is due, in rbp_now_ns() time; and make it due now. */
+extern int64 rbp_lease_next_broker_due(void);
+extern void rbp_lease_next_broker_now(void);
 
 #endif							/* RBP_LEASE_INTERNAL_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * names.c
- *	  Names: who this server is to the broker, and where donors are.
+ *	  The name of this server for the broker, and the addresses of hosts.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,18 +23,18 @@
 #include "miscadmin.h"
 #include "storage/fd.h"
 
-/* After how long a host is looked up again, with an address and without */
+/* When a host is looked up again, with a known address and without */
 #define RESOLVED_NS			INT64CONST(60000000000)
 #define UNRESOLVED_NS		INT64CONST(5000000000)
-/* A look-up that takes longer is told of */
-#define LATE_NS				INT64CONST(2000000000)
+/* A slower lookup is logged */
+#define SLOW_NS				INT64CONST(2000000000)
 #define POLL_NS				INT64CONST(10000000)
 /* Enough for the libraries that nsswitch.conf may name */
 #define LOOKUP_STACK		((size_t) 512 * 1024)
 
-/* Brokers have places that donors do not take */
+/* Entries reserved for brokers */
 #define BROKER_NAMES		4
-/* host and rdma_host of each donor, of two leases */
+/* and host and rdma_host of each donor, for two leases */
 #define MAX_NAMES			(BROKER_NAMES + 4 * RBP_MAX_DONORS)
 
 void
@@ -62,7 +62,7 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 	}
 	if (gethostname(identity.host, sizeof(identity.host) - 1) != 0)
 		identity.host[0] = '\0';
-	/* a clone that was made with care differs in this; not all are */
+	/* a properly made clone differs in this, but not all are */
 	file = AllocateFile("/etc/machine-id", "r");
 	if (file != NULL)
 	{
@@ -103,39 +103,38 @@ rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
 }
 
 /*
- * ---- addresses ------------------------------------------------------------
+ * ---- addresses ---------------------------------------------------------
  *
- * A name server may hang for as long as it likes, and leases are to be renewed
- * meanwhile.  So each look-up has a thread of its own, which touches nothing
- * but what was allocated for it, and has all signals blocked: a handler of the
- * server's must not run beside the main thread.  Whoever asks gets what is
- * known by now.  There is one look-up for a name at a time, so that one that
- * never ends costs one thread.
+ * A name server may hang, and leases have to be renewed meanwhile.  So each
+ * lookup has its own thread, which uses nothing but what was allocated for it,
+ * and has all signals blocked, since the server's handlers must not run beside
+ * the main thread.  Callers get what is known at that time.  There is only one
+ * lookup of a name at a time, so that one that never ends costs one thread.
  */
 
 typedef struct Lookup
 {
 	char		host[RBP_HOST_LEN];
 	char		addresses[RBP_ADDRESSES_LEN];
-	atomic_bool done;			/* the thread has let go of it */
+	atomic_bool done;			/* the thread no longer uses this */
 } Lookup;
 
 typedef struct HostName
 {
 	char		host[RBP_HOST_LEN];
-	char		addresses[RBP_ADDRESSES_LEN];	/* the last ones, "": none */
-	Lookup	   *lookup;			/* that is under way; malloc'ed */
-	int64		asked;			/* when the last one began */
-	int64		due;			/* when the next one is */
-	int64		used;
-	bool		failed;			/* the last one that ended found none */
-	bool		told;			/* it was logged that there is none */
-	bool		sought;			/* in shared memory */
+	char		addresses[RBP_ADDRESSES_LEN];	/* last known ones, "": none */
+	Lookup	   *lookup;			/* in progress; malloc'ed */
+	int64		started;		/* when the last lookup began */
+	int64		next_lookup;	/* when the next one is due */
+	int64		last_use;
+	bool		failed;			/* the last lookup found none */
+	bool		failure_logged; /* it was logged that there is none */
+	bool		shm_searched;	/* shared memory was searched for one */
 } HostName;
 
 static HostName names[MAX_NAMES];
 
-/* What the thread of a look-up does. */
+/* Main function of a lookup's thread. */
 static void *
 look_up(void *arg)
 {
@@ -156,8 +155,8 @@ start_lookup(HostName *name)
 	sigset_t	all;
 	sigset_t	before;
 
-	name->asked = rbp_now_ns();
-	name->due = name->asked + UNRESOLVED_NS;
+	name->started = rbp_now_ns();
+	name->next_lookup = name->started + UNRESOLVED_NS;
 	if (lookup == NULL)
 		return;
 	strlcpy(lookup->host, name->host, sizeof(lookup->host));
@@ -180,7 +179,7 @@ start_lookup(HostName *name)
 	}
 }
 
-/* Take the result of the look-up, if it has ended; true if it has. */
+/* Take the result of the lookup.  True if it has ended. */
 static bool
 end_lookup(HostName *name)
 {
@@ -190,15 +189,18 @@ end_lookup(HostName *name)
 		return false;
 	name->lookup = NULL;
 	name->failed = lookup->addresses[0] == '\0';
-	/* the last ones that it had are better than none */
+	/* keep earlier addresses rather than none */
 	if (!name->failed)
 		strlcpy(name->addresses, lookup->addresses, sizeof(name->addresses));
-	name->due = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
+	name->next_lookup = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
 	free(lookup);
 	return true;
 }
 
-/* Its entry, from first to end, made if there is none; NULL if all are in use. */
+/*
+ * Find the host's entry among those from first to end, or create it; NULL if
+ * all are in use.
+ */
 static HostName *
 find_name(const char *host, int first, int end)
 {
@@ -211,36 +213,36 @@ find_name(const char *host, int first, int end)
 
 		if (strcmp(name->host, host) == 0)
 		{
-			name->used = now;
+			name->last_use = now;
 			return name;
 		}
-		if (name->lookup == NULL && (oldest == NULL || name->used < oldest->used))
+		if (name->lookup == NULL && (oldest == NULL || name->last_use < oldest->last_use))
 			oldest = name;
 	}
 	if (oldest == NULL ||
-		(oldest->host[0] != '\0' && now - oldest->used < RESOLVED_NS))
+		(oldest->host[0] != '\0' && now - oldest->last_use < RESOLVED_NS))
 		return NULL;
 	memset(oldest, 0, sizeof(HostName));
 	strlcpy(oldest->host, host, sizeof(oldest->host));
-	oldest->used = now;
+	oldest->last_use = now;
 	return oldest;
 }
 
-/* The addresses as they are known now; a look-up is begun if one is due. */
+/* Check for known addresses, and start a lookup if one is due. */
 static RbpAddress
-address_of(HostName *name)
+get_address(HostName *name)
 {
 	int64		now = rbp_now_ns();
 
 	if (name == NULL)
 		return RBP_ADDRESS_NONE;
 	(void) end_lookup(name);
-	if (name->lookup == NULL && now >= name->due)
+	if (name->lookup == NULL && now >= name->next_lookup)
 		start_lookup(name);
 	if (name->addresses[0] != '\0')
 		return RBP_ADDRESS_KNOWN;
-	return name->failed || now - name->asked >= LATE_NS ?
-		RBP_ADDRESS_NONE : RBP_ADDRESS_ASKED;
+	return name->failed || now - name->started >= SLOW_NS ?
+		RBP_ADDRESS_NONE : RBP_ADDRESS_PENDING;
 }
 
 RbpAddress
@@ -254,7 +256,7 @@ rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 	{
 		HostName   *name = find_name(host, 0, BROKER_NAMES);
 
-		known = address_of(name);
+		known = get_address(name);
 		if (known == RBP_ADDRESS_KNOWN)
 			strlcpy(addresses, name->addresses, RBP_ADDRESSES_LEN);
 	}
@@ -262,12 +264,12 @@ rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 }
 
 void
-rbp_lease_suspect_address(const char *host)
+rbp_lease_address_failed(const char *host)
 {
 	for (int i = 0; i < BROKER_NAMES; i++)
 	{
 		if (strcmp(names[i].host, host) == 0)
-			names[i].due = Min(names[i].due, names[i].asked + UNRESOLVED_NS);
+			names[i].next_lookup = Min(names[i].next_lookup, names[i].started + UNRESOLVED_NS);
 	}
 }
 
@@ -291,24 +293,24 @@ rbp_lease_lookups_due(int64 now)
 
 	for (int i = 0; i < MAX_NAMES; i++)
 	{
-		/* often at first, when it matters, and less and less so */
+		/* often at first, when it matters, then less often */
 		if (names[i].lookup != NULL && names[i].addresses[0] == '\0')
-			due = Min(due, now + Max((now - names[i].asked) / 4, POLL_NS));
+			due = Min(due, now + Max((now - names[i].started) / 4, POLL_NS));
 	}
 	return due;
 }
 
 /*
- * The address that shared memory has of a donor, or of its RDMA device, from a
- * lease worker before this one, is good until its name has been looked up.
+ * Use the address that an earlier lease worker has left in shared memory, of a
+ * donor or of its RDMA device, until the name has been looked up.
  */
 static void
-seek_address(HostName *name, const char *donor, bool rdma)
+use_address_in_shm(HostName *name, const char *donor, bool rdma)
 {
 	RbpDonorInfo *infos;
 	int			n;
 
-	name->sought = true;
+	name->shm_searched = true;
 	infos = rbp_remote_donor_info(&n);
 	for (int i = 0; i < n; i++)
 	{
@@ -322,8 +324,8 @@ seek_address(HostName *name, const char *donor, bool rdma)
 }
 
 /*
- * The first address in the place of a donor's host[RBP_HOST_LEN], that of its
- * RDMA device if rdma; or "".
+ * Replace a donor's host[RBP_HOST_LEN] by its first address, or by "".  rdma:
+ * it is that of the donor's RDMA device.
  */
 static void
 resolve_host(const char *donor, char *host, bool rdma)
@@ -334,28 +336,28 @@ resolve_host(const char *donor, char *host, bool rdma)
 	if (host[0] == '\0' || rbp_transport_is_numeric(host))
 		return;
 	name = find_name(host, BROKER_NAMES, MAX_NAMES);
-	known = address_of(name);
-	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->sought)
+	known = get_address(name);
+	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->shm_searched)
 	{
-		seek_address(name, donor, rdma);
-		known = address_of(name);
+		use_address_in_shm(name, donor, rdma);
+		known = get_address(name);
 	}
-	if (known == RBP_ADDRESS_NONE && name != NULL && !name->told)
+	if (known == RBP_ADDRESS_NONE && name != NULL && !name->failure_logged)
 	{
-		name->told = true;
+		name->failure_logged = true;
 		ereport(LOG,
 				(errmsg("remote_bp: no address yet for host \"%s\" of donor \"%s\"",
 						host, donor),
 				 errdetail("The donor is not used over this address until its name is resolved.")));
 	}
-	else if (known == RBP_ADDRESS_KNOWN && name->told)
+	else if (known == RBP_ADDRESS_KNOWN && name->failure_logged)
 	{
-		name->told = false;
+		name->failure_logged = false;
 		ereport(LOG,
 				(errmsg("remote_bp: host \"%s\" of donor \"%s\" has an address",
 						host, donor)));
 	}
-	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared as bytes */
+	memset(host, 0, RBP_HOST_LEN);	/* endpoints are compared bytewise */
 	if (known == RBP_ADDRESS_KNOWN)
 		memcpy(host, name->addresses,
 			   Min(strcspn(name->addresses, ","), RBP_HOST_LEN - 1));

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * plan.c
- *	  What the lease worker says to the broker, understands of its answers
- *	  and decides.
+ *	  Decisions of the lease worker, and the JSON of its requests and the
+ *	  broker's answers.
  *
- * The broker is trusted to grant memory and no further: whatever it answers
- * is checked here, for types, ranges, lengths and references, before any of
- * it reaches shared memory.
+ * The broker is trusted to grant memory, and no further: everything that it
+ * answers is checked here for types, ranges, lengths and references, before it
+ * reaches shared memory.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,21 +33,21 @@
 
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
 
-#define GRACE_MS		INT64_C(10000)	/* unless the broker says otherwise */
-#define MAX_GRACE_MS	INT64_C(60000)	/* of use */
+#define GRACE_MS		INT64_C(10000)	/* default, if the broker does not say */
+#define MAX_GRACE_MS	INT64_C(60000)	/* more is not used */
 
-/* What a broken answer is told with */
-typedef struct Complaint
+/* Where to write what is wrong with an answer */
+typedef struct ParseError
 {
 	char	   *buf;
 	size_t		len;
-} Complaint;
+} ParseError;
 
-static bool complain(Complaint *c, const char *fmt,...)
+static bool parse_error(ParseError *c, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
 static bool
-complain(Complaint *c, const char *fmt,...)
+parse_error(ParseError *c, const char *fmt,...)
 {
 	va_list		args;
 
@@ -58,30 +58,30 @@ complain(Complaint *c, const char *fmt,...)
 }
 
 /*
- * Copy a text member of at most len - 1 bytes, all of them printable ASCII,
- * so that it may be logged and sent as it is.
+ * Copy a text member of at most len - 1 bytes.  All of them have to be
+ * printable ASCII, so that the text may be logged and sent as it is.
  */
 static bool
 get_text(const json_t *object, const char *key, bool required,
-		 char *buf, size_t len, Complaint *c)
+		 char *buf, size_t len, ParseError *c)
 {
 	const json_t *value = json_object_get(object, key);
 	const char *text;
 
 	buf[0] = '\0';
 	if (value == NULL || json_is_null(value))
-		return required ? complain(c, "\"%s\" is missing", key) : true;
+		return required ? parse_error(c, "\"%s\" is missing", key) : true;
 	text = json_string_value(value);
 	if (text == NULL)
-		return complain(c, "\"%s\" is not a string", key);
+		return parse_error(c, "\"%s\" is not a string", key);
 	if (json_string_length(value) >= len)
-		return complain(c, "\"%s\" is too long", key);
+		return parse_error(c, "\"%s\" is too long", key);
 	if (required && text[0] == '\0')
-		return complain(c, "\"%s\" is empty", key);
+		return parse_error(c, "\"%s\" is empty", key);
 	for (size_t i = 0; i < json_string_length(value); i++)
 	{
 		if (text[i] <= ' ' || text[i] > '~')
-			return complain(c, "\"%s\" has a character that is not allowed", key);
+			return parse_error(c, "\"%s\" has a character that is not allowed", key);
 	}
 	memcpy(buf, text, json_string_length(value) + 1);
 	return true;
@@ -89,22 +89,22 @@ get_text(const json_t *object, const char *key, bool required,
 
 static bool
 get_number(const json_t *object, const char *key, int64_t min, int64_t max,
-		   int64_t *out, Complaint *c)
+		   int64_t *out, ParseError *c)
 {
 	const json_t *value = json_object_get(object, key);
 	json_int_t	n;
 
 	if (!json_is_integer(value))
-		return complain(c, "\"%s\" is not an integer", key);
+		return parse_error(c, "\"%s\" is not an integer", key);
 	n = json_integer_value(value);
 	if (n < min || n > max)
-		return complain(c, "\"%s\" is out of range", key);
+		return parse_error(c, "\"%s\" is out of range", key);
 	*out = n;
 	return true;
 }
 
 static bool
-parse_donor(const json_t *object, RbpEndpoint *ep, Complaint *c)
+parse_donor(const json_t *object, RbpEndpoint *ep, ParseError *c)
 {
 	int64_t		port;
 	int64_t		rdma_port = 0;
@@ -113,7 +113,7 @@ parse_donor(const json_t *object, RbpEndpoint *ep, Complaint *c)
 	size_t		i;
 
 	if (!json_is_object(object))
-		return complain(c, "a donor is not an object");
+		return parse_error(c, "a donor is not an object");
 	if (!get_text(object, "id", true, ep->donor, sizeof(ep->donor), c) ||
 		!get_text(object, "host", true, ep->host, sizeof(ep->host), c) ||
 		!get_number(object, "port", 0, UINT16_MAX, &port, c) ||
@@ -129,16 +129,16 @@ parse_donor(const json_t *object, RbpEndpoint *ep, Complaint *c)
 	ep->port = (uint16_t) port;
 	ep->rdma_port = (uint16_t) rdma_port;
 
-	/* a donor may offer what this version has not heard of */
+	/* a donor may offer transports unknown to this version */
 	transports = json_object_get(object, "transports");
 	if (!json_is_array(transports))
-		return complain(c, "\"transports\" is not an array");
+		return parse_error(c, "\"transports\" is not an array");
 	json_array_foreach(transports, i, name)
 	{
 		const char *text = json_string_value(name);
 
 		if (text == NULL)
-			return complain(c, "a transport is not a string");
+			return parse_error(c, "a transport is not a string");
 		if (strcmp(text, "shm") == 0)
 			ep->transports |= RBP_TRANSPORT_SHM;
 		else if (strcmp(text, "tcp") == 0)
@@ -169,39 +169,39 @@ compare_regions(const void *a, const void *b)
 }
 
 /*
- * The array under key, and zeroed room for its elements (for one at least,
- * so that NULL means failure).
+ * Get the array under key, and zeroed memory for its elements (at least for
+ * one, so that NULL means failure).
  */
 static void *
 get_array(const json_t *object, const char *key, bool required,
-		  size_t element_size, const json_t **array, Complaint *c)
+		  size_t element_size, const json_t **array, ParseError *c)
 {
 	void	   *room;
 
 	*array = json_object_get(object, key);
 	if (*array == NULL && required)
-		complain(c, "\"%s\" is missing", key);
+		parse_error(c, "\"%s\" is missing", key);
 	else if (*array != NULL && !json_is_array(*array))
-		complain(c, "\"%s\" is not an array", key);
+		parse_error(c, "\"%s\" is not an array", key);
 	else
 	{
 		room = calloc(json_array_size(*array) + 1, element_size);
 		if (room == NULL)
-			complain(c, "out of memory");
+			parse_error(c, "out of memory");
 		return room;
 	}
 	return NULL;
 }
 
 static bool
-parse_donors(const json_t *root, RbpLease *lease, Complaint *c)
+parse_donors(const json_t *root, RbpLease *lease, ParseError *c)
 {
 	const json_t *array;
 	const json_t *object;
 	size_t		i;
 
 	lease->donors = get_array(root, "donors", true, sizeof(RbpEndpoint),
-							   &array, c);
+							  &array, c);
 	if (lease->donors == NULL)
 		return false;
 	json_array_foreach(array, i, object)
@@ -214,8 +214,8 @@ parse_donors(const json_t *root, RbpLease *lease, Complaint *c)
 	for (int d = 1; d < lease->ndonors; d++)
 	{
 		if (compare_donors(&lease->donors[d - 1], &lease->donors[d]) == 0)
-			return complain(c, "donor \"%s\" is listed twice",
-							lease->donors[d].donor);
+			return parse_error(c, "donor \"%s\" is listed twice",
+							   lease->donors[d].donor);
 	}
 	return true;
 }
@@ -231,7 +231,7 @@ find_donor(const RbpLease *lease, const char *donor)
 }
 
 static bool
-parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
+parse_regions(const json_t *root, RbpLease *lease, ParseError *c)
 {
 	const json_t *array;
 	const json_t *object;
@@ -248,17 +248,17 @@ parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
 		int64_t		bytes;
 
 		if (!json_is_object(object))
-			return complain(c, "a region is not an object");
+			return parse_error(c, "a region is not an object");
 		if (!get_text(object, "donor", true, region->donor,
 					  sizeof(region->donor), c) ||
 			!get_number(object, "region", 0, UINT32_MAX, &number, c) ||
 			!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c))
 			return false;
 		if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
-			return complain(c, "a region's size is not a multiple of 1 MiB");
+			return parse_error(c, "a region's size is not a multiple of 1 MiB");
 		if (find_donor(lease, region->donor) == NULL)
-			return complain(c, "a region is on donor \"%s\", which is not described",
-							region->donor);
+			return parse_error(c, "a region is on donor \"%s\", which is not described",
+							   region->donor);
 		region->region = (uint32_t) number;
 		region->bytes = (uint64_t) bytes;
 		lease->bytes += region->bytes;
@@ -269,22 +269,22 @@ parse_regions(const json_t *root, RbpLease *lease, Complaint *c)
 	for (int r = 1; r < lease->nregions; r++)
 	{
 		if (compare_regions(&lease->regions[r - 1], &lease->regions[r]) == 0)
-			return complain(c, "region %u of donor \"%s\" is listed twice",
-							(unsigned) lease->regions[r].region,
-							lease->regions[r].donor);
+			return parse_error(c, "region %u of donor \"%s\" is listed twice",
+							   (unsigned) lease->regions[r].region,
+							   lease->regions[r].donor);
 	}
 	return true;
 }
 
 static bool
-parse_reclaims(const json_t *root, RbpLease *lease, Complaint *c)
+parse_reclaims(const json_t *root, RbpLease *lease, ParseError *c)
 {
 	const json_t *array;
 	const json_t *object;
 	size_t		i;
 
 	lease->reclaims = get_array(root, "reclaim", false, sizeof(RbpLeaseReclaim),
-							   &array, c);
+								&array, c);
 	if (lease->reclaims == NULL)
 		return false;
 	json_array_foreach(array, i, object)
@@ -293,7 +293,7 @@ parse_reclaims(const json_t *root, RbpLease *lease, Complaint *c)
 		int64_t		regions;
 
 		if (!json_is_object(object))
-			return complain(c, "a reclaim is not an object");
+			return parse_error(c, "a reclaim is not an object");
 		if (!get_text(object, "donor", true, reclaim->donor,
 					  sizeof(reclaim->donor), c) ||
 			!get_number(object, "regions", 0, INT32_MAX, &regions, c))
@@ -309,13 +309,13 @@ parse_reclaims(const json_t *root, RbpLease *lease, Complaint *c)
 }
 
 static bool
-parse_lease(const json_t *root, RbpLease *lease, Complaint *c)
+parse_lease(const json_t *root, RbpLease *lease, ParseError *c)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	int64_t		namesakes = 0;
 
 	if (!json_is_object(root))
-		return complain(c, "it is not an object");
+		return parse_error(c, "it is not an object");
 	if (!get_text(root, "lease", true, lease->cred.lease,
 				  sizeof(lease->cred.lease), c) ||
 		!get_text(root, "secret", false, secret, sizeof(secret), c) ||
@@ -328,12 +328,12 @@ parse_lease(const json_t *root, RbpLease *lease, Complaint *c)
 	/* the id becomes part of a URL's path */
 	if (strspn(lease->cred.lease, "0123456789abcdefABCDEF-") !=
 		strlen(lease->cred.lease))
-		return complain(c, "\"lease\" is not a UUID");
+		return parse_error(c, "\"lease\" is not a UUID");
 	if (secret[0] != '\0')
 	{
 		if (!rbp_hex_decode(secret, lease->cred.secret, RBP_SECRET_LEN))
-			return complain(c, "\"secret\" is not %d hexadecimal bytes",
-							RBP_SECRET_LEN);
+			return parse_error(c, "\"secret\" is not %d hexadecimal bytes",
+							   RBP_SECRET_LEN);
 		lease->has_secret = true;
 	}
 	return parse_donors(root, lease, c) && parse_regions(root, lease, c) &&
@@ -343,20 +343,20 @@ parse_lease(const json_t *root, RbpLease *lease, Complaint *c)
 RbpLease *
 rbp_lease_parse(const char *text, size_t len, char *err, size_t errlen)
 {
-	Complaint	complaint = {err, errlen};
+	ParseError	error_buf = {err, errlen};
 	json_error_t error;
 	json_t	   *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
 	RbpLease   *lease;
 
 	if (root == NULL)
 	{
-		complain(&complaint, "it is not JSON");
+		parse_error(&error_buf, "it is not JSON");
 		return NULL;
 	}
 	lease = calloc(1, sizeof(RbpLease));
 	if (lease == NULL)
-		complain(&complaint, "out of memory");
-	else if (!parse_lease(root, lease, &complaint))
+		parse_error(&error_buf, "out of memory");
+	else if (!parse_lease(root, lease, &error_buf))
 	{
 		rbp_lease_free(lease);
 		lease = NULL;
@@ -378,9 +378,9 @@ rbp_lease_free(RbpLease *lease)
 }
 
 RbpLease *
-rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
-				const RbpEndpoint *donors, int ndonors,
-				const RbpLeaseRegion *regions, int nregions)
+rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
+				  const RbpEndpoint *donors, int ndonors,
+				  const RbpLeaseRegion *regions, int nregions)
 {
 	RbpLease   *lease = calloc(1, sizeof(RbpLease));
 
@@ -411,7 +411,7 @@ rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
 }
 
 bool
-rbp_lease_same_memory(const RbpLease *a, const RbpLease *b)
+rbp_lease_same_regions(const RbpLease *a, const RbpLease *b)
 {
 	/* all of it was zeroed before it was filled, so bytes can be compared */
 	return a->ndonors == b->ndonors && a->nregions == b->nregions &&
@@ -427,7 +427,7 @@ rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
 	const RbpEndpoint *was = find_donor(before, donor);
 	const RbpEndpoint *is = find_donor(now, donor);
 
-	/* not by its addresses: names are resolved again and again, or not at all */
+	/* addresses do not count: names are resolved repeatedly, or not at all */
 	return was != NULL && is != NULL &&
 		(was->transports != is->transports || was->port != is->port ||
 		 was->rdma_port != is->rdma_port ||
@@ -436,14 +436,14 @@ rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
 }
 
 bool
-rbp_lease_has(const RbpLease *lease, const RbpLeaseRegion *region)
+rbp_lease_has_region(const RbpLease *lease, const RbpLeaseRegion *region)
 {
 	return bsearch(region, lease->regions, lease->nregions,
 				   sizeof(RbpLeaseRegion), compare_regions) != NULL;
 }
 
 void
-rbp_lease_forget(RbpLease *lease, const RbpLeaseRegion *gone, int n)
+rbp_lease_remove_regions(RbpLease *lease, const RbpLeaseRegion *gone, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -499,7 +499,7 @@ rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 	return n;
 }
 
-/* Half of the grace time: the broker has to hear of it, too. */
+/* Half of the grace time, since the broker has to be told in time, too. */
 int64_t
 rbp_lease_move_time(const RbpLeaseReclaim *demand)
 {
@@ -520,7 +520,7 @@ rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n)
 }
 
 bool
-rbp_lease_asked_by(const RbpLease *lease, const char *donor)
+rbp_lease_has_reclaim(const RbpLease *lease, const char *donor)
 {
 	for (int i = 0; i < lease->nreclaims; i++)
 	{
@@ -531,7 +531,7 @@ rbp_lease_asked_by(const RbpLease *lease, const char *donor)
 	return false;
 }
 
-/* Dump and let go of a request; takes NULL for what could not be built. */
+/* Serialize and free a request; NULL if it could not be built. */
 static char *
 dump(json_t *root)
 {
@@ -617,7 +617,7 @@ rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 
 	if (found)
 	{
-		/* it goes to the server's log: one line, nothing but text */
+		/* the text goes to the server's log: keep it on one line */
 		snprintf(buf, buflen, "%s", why);
 		for (char *p = buf; *p != '\0'; p++)
 		{

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * plan.h
- *	  What the lease worker says to the broker, understands of its answers
- *	  and decides; doing it is the worker's part.
+ *	  Decisions of the lease worker, and the JSON of its requests and the
+ *	  broker's answers.
  *
- * No postgres.h, no I/O, no clock of its own: tested outside of the server.
- * Memory comes from malloc.  Times are nanoseconds of CLOCK_MONOTONIC unless
- * the name says otherwise.
+ * No postgres.h, no I/O, no clock: tested outside of the server.  Memory comes
+ * from malloc.  Times are nanoseconds of CLOCK_MONOTONIC unless the name says
+ * otherwise.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,9 +15,10 @@
 
 #include "transport/transport.h"
 
-#define RBP_LEASE_REGION_UNIT	(UINT64_C(1) << 20)	/* regions are multiples */
+#define RBP_LEASE_REGION_UNIT	(UINT64_C(1) << 20) /* region sizes are
+													 * multiples */
 
-/* One region of one donor, as the broker names it. */
+/* A region of a donor, as the broker names it. */
 typedef struct RbpLeaseRegion
 {
 	char		donor[RBP_DONOR_ID_LEN];
@@ -25,25 +26,25 @@ typedef struct RbpLeaseRegion
 	uint64_t	bytes;
 } RbpLeaseRegion;
 
-/* The broker asks for that many regions of the donor. */
+/* The broker asks for that many regions of the donor back. */
 typedef struct RbpLeaseReclaim
 {
 	char		donor[RBP_DONOR_ID_LEN];
 	int			regions;
-	int64_t		grace_ms;		/* it takes them by itself after that */
+	int64_t		grace_ms;		/* after that they are taken */
 } RbpLeaseReclaim;
 
 /*
- * A lease as the broker described it.  Donors are sorted by id and regions
- * by donor and number; every region's donor is among the donors.
+ * A lease as the broker described it.  Donors are sorted by id, and regions by
+ * donor and number; every region's donor is among the donors.
  */
 typedef struct RbpLease
 {
 	RbpCredentials cred;
-	bool		has_secret;		/* did the answer have the secret? */
+	bool		has_secret;		/* the answer had the secret */
 	int64_t		ttl_ms;
-	uint64_t	bytes;			/* of all regions */
-	int			namesakes;		/* other servers that go by our client name */
+	uint64_t	bytes;			/* total of all regions */
+	int			namesakes;		/* other servers with our client name */
 	int			ndonors;
 	int			nregions;
 	int			nreclaims;
@@ -53,67 +54,69 @@ typedef struct RbpLease
 } RbpLease;
 
 /*
- * Understand a lease object.  The text need not end in a zero byte and may be
- * anything.  NULL if it is not a lease that makes sense; then the reason is
- * in err.
+ * Parse a lease object.  The text is not trusted, and need not be
+ * zero-terminated.  NULL if it is not a valid lease, with the reason in err.
  */
 extern RbpLease *rbp_lease_parse(const char *text, size_t len,
 								 char *err, size_t errlen);
 extern void rbp_lease_free(RbpLease *lease);
 
 /*
- * The lease of which this is known, in whatever order.  NULL if there is no
+ * Make a lease from its known parts, in any order.  NULL if there is no
  * memory.
  */
-extern RbpLease *rbp_lease_known(const RbpCredentials *cred, int64_t ttl_ms,
-								 const RbpEndpoint *donors, int ndonors,
-								 const RbpLeaseRegion *regions, int nregions);
+extern RbpLease *rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
+								   const RbpEndpoint *donors, int ndonors,
+								   const RbpLeaseRegion *regions, int nregions);
 
-/* Do both name the same regions and ways to reach them? */
-extern bool rbp_lease_same_memory(const RbpLease *a, const RbpLease *b);
+/* Do both leases have the same regions, and the same ways to reach them? */
+extern bool rbp_lease_same_regions(const RbpLease *a, const RbpLease *b);
 
 /*
- * Is the donor of that name another process now than it was before?  Then
- * what it held is lost, even if the same regions are granted again.  To be
- * told by the ways to reach it: its shm name is drawn anew at each start.
+ * Has the donor of that name restarted between these two?  Then its content is
+ * lost, even if the same regions are granted again.  This is told from the
+ * ways to reach it: its shm name is new at each start.
  */
 extern bool rbp_lease_donor_restarted(const RbpLease *before,
 									  const RbpLease *now, const char *donor);
 
 /* Is this region, by donor and number, in the lease? */
-extern bool rbp_lease_has(const RbpLease *lease, const RbpLeaseRegion *region);
+extern bool rbp_lease_has_region(const RbpLease *lease, const RbpLeaseRegion *region);
 
-/* Take the regions that were given up out of the lease. */
-extern void rbp_lease_forget(RbpLease *lease, const RbpLeaseRegion *gone,
-							 int n);
+/* Remove regions from the lease. */
+extern void rbp_lease_remove_regions(RbpLease *lease, const RbpLeaseRegion *gone,
+									 int n);
 
 /*
- * How many regions can be given back so that, whichever they are, no fewer
- * than the wanted bytes are left.  Regions of donors may differ in size; to
- * be content with too much is what keeps a shrink from being followed by a
- * grant, and that by the next shrink.
+ * How many regions can be released so that, whichever they are, at least the
+ * wanted bytes remain.  Regions of donors may differ in size.  Tolerating some
+ * excess keeps a shrink from being followed by a grant, and that by another
+ * shrink.
  */
 extern int	rbp_lease_surplus(const RbpLease *lease, uint64_t wanted);
 
 /*
- * What is to be given back now, the lease being to have the wanted size: what
- * donors ask for; when they ask for nothing, the surplus, of any donor (whose
- * name is empty then), since it is less when they have got theirs; all, if
- * nothing is wanted.  Room for nreclaims + 1 demands; returns how many.
+ * What to release now, given the wanted size: what donors ask for; if they ask
+ * for nothing, the surplus, of any donor (with an empty name), since that is
+ * less once the donors have got theirs; all, if nothing is wanted.  demands
+ * has room for nreclaims + 1 of them; returns how many there are.
  */
 extern int	rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 							  RbpLeaseReclaim *demands);
 
-/* How long pages may be moved before the regions that are asked for go. */
+/* How long pages may be moved before the demanded regions go. */
 extern int64_t rbp_lease_move_time(const RbpLeaseReclaim *demand);
 
 /* The donor got n of the regions that it asks for. */
 extern void rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n);
 
 /* Does the donor ask for regions? */
-extern bool rbp_lease_asked_by(const RbpLease *lease, const char *donor);
+extern bool rbp_lease_has_reclaim(const RbpLease *lease, const char *donor);
 
-/* Bodies of requests; JSON, to be freed.  NULL if there is no memory. */
+/*
+ * Bodies of requests, as JSON, to be freed by the caller.  NULL if there is no
+ * memory.
+ */
 extern char *rbp_lease_new_body(const char *client, const char *instance,
 								const char *purpose, uint64_t bytes,
 								int64_t ttl_ms);
@@ -125,29 +128,31 @@ extern char *rbp_lease_end_body(const RbpCredentials *cred);
 /* Is this a broker's list of donors? */
 extern bool rbp_lease_is_broker(const char *text, size_t len);
 
-/* The "error" of a broker's error answer into buf; false if it has none. */
+/* Copy the "error" of a broker's error answer to buf; false if it has none. */
 extern bool rbp_lease_error_text(const char *text, size_t len,
 								 char *buf, size_t buflen);
 
 /*
- * Until when a lease may be used that was asked for at sent_ns: the broker
- * began to count later than that, so the client stops first.
+ * Until when a lease that was requested at sent_ns may be used.  The broker
+ * starts to count later than that, so the client stops first.
  */
 extern int64_t rbp_lease_deadline(int64_t sent_ns, int64_t ttl_ms);
 
-/* How long after a successful request the next is due. */
+/* How long after a successful request the next one is due. */
 extern int64_t rbp_lease_renew_after(int64_t ttl_ms);
 
 /*
- * How long to wait after the n-th failure in a row (n >= 1), the lease in use
- * having remaining_ns left, or none being in use if that is <= 0: doubles
- * from 1 s to 5 s, but a lease that is about to end is tried again in time.
+ * How long to wait after the n-th consecutive failure (n >= 1).  remaining_ns
+ * is what the lease in use has left, or <= 0 if none is in use.  The result
+ * doubles from 1 s to 5 s, but a lease that is about to end is tried again in
+ * time.
  */
 extern int64_t rbp_lease_retry_after(int failures, int64_t remaining_ns);
 
 /*
- * Until when a step of moving temporary data may last: not long, and no
- * longer than until something else is due; but long enough to get on.
+ * Until when a step of moving temporary data may last: a short time, and not
+ * beyond the time that something else is due, but long enough to make
+ * progress.
  */
 extern int64_t rbp_lease_step_until(int64_t now_ns, int64_t due_ns);
 

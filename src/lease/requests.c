@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * requests.c
- *	  What is said to the broker: asking for a lease, renewing and ending it.
+ *	  Requests to the broker: obtaining, renewing and ending a lease.
  *
- * A request absorbs interrupts while it waits, and no lock is held.  What goes wrong
- * is logged once, until the broker is right again (failed, succeeded); an answer
- * that makes sense goes to apply.c.
+ * A request absorbs interrupts while it waits, and no lock is held.  A failure
+ * is logged once, until the broker works again (request_failed,
+ * request_succeeded).  Valid answers go to apply.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,20 +26,21 @@
 #include "transport/transport.h"
 
 #define REQUEST_TIMEOUT_MS	2000L
-/* Requests in a row before the loop's other duties get their turn */
+/* Consecutive requests before the main loop's other work gets its turn */
 #define MAX_ROUNDS			4
 
 /*
- * No usable answer.  Whatever the broker does wrong, it is told once, until
- * it has been right again.
+ * There was no usable answer.  Each kind of failure is logged once, until the
+ * broker works again.
  */
-static Outcome failed(Hold *h, int kind, const char *fmt,...) pg_attribute_printf(3, 4);
+static RbpLeaseOutcome request_failed(RbpHeldLease *h, int kind,
+									  const char *fmt,...) pg_attribute_printf(3, 4);
 
-static Outcome
-failed(Hold *h, int kind, const char *fmt,...)
+static RbpLeaseOutcome
+request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
 {
-	int		   *complaints = (kind & FAILED_FOR_ALL) != 0 ?
-		&h->broker->complaints : &h->complaints;
+	int		   *failures_logged = (kind & FAILED_BROKER) != 0 ?
+	&h->broker->failures_logged : &h->failures_logged;
 	char		reason[512];
 	va_list		args;
 
@@ -50,88 +51,89 @@ failed(Hold *h, int kind, const char *fmt,...)
 	rbp_stats_error("could not %s lease%s %s broker \"%s\": %s",
 					h->in_use ? "renew the" : "get a", h->suffix,
 					h->in_use ? "at" : "from", h->broker->url, reason);
-	if ((*complaints & kind) == 0)
+	if ((*failures_logged & kind) == 0)
 	{
 		ereport(LOG,
 				(errmsg(h->in_use ?
 						"remote_bp: could not renew the lease%s at broker \"%s\": %s" :
 						"remote_bp: could not get a lease%s from broker \"%s\": %s",
 						h->suffix, h->broker->url, reason),
-				 h->in_use ? errdetail("Its memory is used until it ends.") : 0));
+				 h->in_use ? errdetail("Its memory stays in use until it expires.") : 0));
 	}
-	*complaints |= kind;
-	return OUTCOME_FAILED;
+	*failures_logged |= kind;
+	return RBP_LEASE_FAILED;
 }
 
-/* The broker answered as it should: what was complained of is over. */
+/* The broker answered as it should: earlier failures are over. */
 static void
-succeeded(Hold *h)
+request_succeeded(RbpHeldLease *h)
 {
-	if (h->broker->complaints != 0)
+	if (h->broker->failures_logged != 0)
 	{
 		ereport(LOG,
 				(errmsg("remote_bp: broker \"%s\" is back", h->broker->url)));
 		/* the other lease need not wait for its next attempt */
 		for (int i = 0; i < RBP_POOLS; i++)
 		{
-			if (&rbp_lease_holds[i] != h && rbp_lease_holds[i].broker == h->broker &&
-				rbp_lease_holds[i].failures > 0)
-				rbp_lease_holds[i].due = 0;
+			if (&rbp_leases[i] != h && rbp_leases[i].broker == h->broker &&
+				rbp_leases[i].failures > 0)
+				rbp_leases[i].request_due = 0;
 		}
 	}
-	else if (h->complaints != 0)
+	else if (h->failures_logged != 0)
 		ereport(LOG,
 				(errmsg("remote_bp: broker \"%s\" is back%s",
 						h->broker->url, h->suffix)));
-	h->broker->complaints = 0;
-	h->complaints = 0;
+	h->broker->failures_logged = 0;
+	h->failures_logged = 0;
 	h->failures = 0;
 	rbp_remote_set_trouble(h->pool, NULL);
 }
 
 /*
- * One request to the broker.  False if there was no answer, or one that says
- * nothing about the lease; *outcome is set then.
+ * Send one request to the broker.  False if there was no answer, or one that
+ * does not concern the lease; then *outcome is set.
  */
 static bool
-ask(Hold *h, const char *method, const char *path, const char *body,
-	RbpHttpReply *reply, Outcome *outcome)
+send_request(RbpHeldLease *h, const char *method, const char *path, const char *body,
+			 RbpHttpReply *reply, RbpLeaseOutcome *outcome)
 {
-	/* a broker that is to be left shall not hold up the other one */
+	/* a lease that is being closed must not delay the other one */
 	const RbpHttpRequest request = {
 		.method = method,.path = path,.body = body,
-		.timeout_ms = h->broker == rbp_lease_current ? REQUEST_TIMEOUT_MS : GOODBYE_TIMEOUT_MS,
-		.heed_shutdown = true
+		.timeout_ms = h->broker == rbp_lease_current_broker ?
+		REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
+		.stop_on_shutdown = true
 	};
 	char		why[RBP_BROKER_WHY_LEN];
 
-	*outcome = OUTCOME_FAILED;
+	*outcome = RBP_LEASE_FAILED;
 	if (body == NULL)
 	{
-		failed(h, FAILED_NETWORK, "out of memory");
+		request_failed(h, FAILED_NETWORK, "out of memory");
 		return false;
 	}
 
 	if (!rbp_lease_broker_request(h->broker, &request, reply, why))
 	{
-		failed(h, FAILED_TOKEN, "%s", why);
+		request_failed(h, FAILED_TOKEN, "%s", why);
 		return false;
 	}
 	if (reply->failure == RBP_HTTP_INTERRUPTED)
 	{
-		*outcome = OUTCOME_INTERRUPTED;
+		*outcome = RBP_LEASE_INTERRUPTED;
 		return false;
 	}
 	if (reply->failure == RBP_HTTP_RESOLVING)
-		return false;			/* no complaint: it takes a moment */
+		return false;			/* not a failure yet: this takes a moment */
 	if (reply->failure != RBP_HTTP_ANSWERED)
 	{
-		failed(h, FAILED_NETWORK, "%s", reply->error);
+		request_failed(h, FAILED_NETWORK, "%s", reply->error);
 		return false;
 	}
 	if (reply->status == 401)
 	{
-		failed(h, FAILED_AUTH, "%s", why);
+		request_failed(h, FAILED_AUTH, "%s", why);
 		return false;
 	}
 	if (reply->status != 200 && reply->status != 201 &&
@@ -139,75 +141,75 @@ ask(Hold *h, const char *method, const char *path, const char *body,
 	{
 		if (!rbp_lease_error_text(reply->body, reply->len, why, sizeof(why)))
 			strlcpy(why, "no reason given", sizeof(why));
-		failed(h, FAILED_STATUS, "HTTP status %d: %s", reply->status, why);
+		request_failed(h, FAILED_STATUS, "HTTP status %d: %s", reply->status, why);
 		return false;
 	}
 	return true;
 }
 
-/* Understand a lease object; NULL if it is none, having complained. */
+/* Parse a lease object.  NULL, and logged as a failure, if it is none. */
 static RbpLease *
-understand(Hold *h, const RbpHttpReply *reply)
+parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 {
 	char		why[200];
 	RbpLease   *fresh = rbp_lease_parse(reply->body, reply->len,
 										why, sizeof(why));
 
 	if (fresh == NULL)
-		failed(h, FAILED_ANSWER, "its answer is not a lease: %s", why);
+		request_failed(h, FAILED_ANSWER, "its answer is not a lease: %s", why);
 	return fresh;
 }
 
-/* Ask for a lease. */
-static Outcome
-request_new(Hold *h, uint64 wanted)
+/* Request a lease. */
+static RbpLeaseOutcome
+request_lease(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
 	char		instance[RBP_LEASE_INSTANCE_LEN];
 	char	   *body;
 	RbpHttpReply reply;
 	RbpLease   *fresh;
-	Outcome		outcome;
+	RbpLeaseOutcome outcome;
 	bool		answered;
 
 	if (!rbp_lease_instance(instance))
-		return failed(h, FAILED_NETWORK, "no random numbers");
+		return request_failed(h, FAILED_NETWORK, "no random numbers");
 	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, wanted,
 							  rbp_guc_lease_ttl);
-	answered = ask(h, "POST", "/v1/leases", body, &reply, &outcome);
+	answered = send_request(h, "POST", "/v1/leases", body, &reply, &outcome);
 	free(body);
 	if (!answered)
 		return outcome;
 	if (reply.status != 201 && reply.status != 200)
-		return failed(h, FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
-					  reply.status);
-	fresh = understand(h, &reply);
+		return request_failed(h, FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
+							  reply.status);
+	fresh = parse_reply(h, &reply);
 	if (fresh == NULL)
-		return OUTCOME_FAILED;
+		return RBP_LEASE_FAILED;
 	if (!fresh->has_secret)
 	{
 		rbp_lease_free(fresh);
-		return failed(h, FAILED_ANSWER, "its lease has no secret");
+		return request_failed(h, FAILED_ANSWER, "its lease has no secret");
 	}
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
-/* Renew the lease, and tell how much is wanted and what was given up. */
-static Outcome
-renew(Hold *h, uint64 wanted)
+/* Renew the lease, and report how much is wanted and what was released. */
+static RbpLeaseOutcome
+renew(RbpHeldLease *h, uint64 wanted)
 {
 	int64		sent_ns = rbp_now_ns();
 	char		path[RBP_LEASE_ID_LEN + 32];
 	char	   *body;
 	RbpHttpReply reply;
 	RbpLease   *fresh;
-	Outcome		outcome;
+	RbpLeaseOutcome outcome;
 	bool		answered;
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_guc_lease_ttl,
 								h->released, h->nreleased);
-	answered = ask(h, "POST", path, body, &reply, &outcome);
+	answered = send_request(h, "POST", path, body, &reply, &outcome);
 	if (body != NULL)
 		explicit_bzero(body, strlen(body));
 	free(body);
@@ -224,32 +226,29 @@ renew(Hold *h, uint64 wanted)
 				 errdetail("The broker answered a renewal with HTTP status %d: %s.",
 						   reply.status, why)));
 		rbp_stats_error("the lease%s has ended: %s", h->suffix, why);
-		rbp_lease_tell_losses(h, NULL);
+		rbp_lease_log_losses(h, NULL);
 		rbp_lease_drop(h);
-		return OUTCOME_AGAIN;
+		return RBP_LEASE_AGAIN;
 	}
-	fresh = understand(h, &reply);
+	fresh = parse_reply(h, &reply);
 	if (fresh == NULL)
-		return OUTCOME_FAILED;
+		return RBP_LEASE_FAILED;
 	if (strcmp(fresh->cred.lease, h->lease->cred.lease) != 0)
 	{
 		rbp_lease_free(fresh);
-		return failed(h, FAILED_ANSWER, "it answered with another lease");
+		return request_failed(h, FAILED_ANSWER, "it answered with another lease");
 	}
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
-/*
- * End the lease and tell the broker, with one bounded request.  It is asked
- * under the settings that the lease was taken with.
- */
+/* End the lease and tell its broker, with one request of limited duration. */
 void
-rbp_lease_give_back(Hold *h, bool heed_shutdown)
+rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 {
 	char		path[RBP_LEASE_ID_LEN + 16];
 	RbpHttpRequest request = {
-		.method = "DELETE",.path = path,.timeout_ms = GOODBYE_TIMEOUT_MS,
-		.heed_shutdown = heed_shutdown
+		.method = "DELETE",.path = path,.timeout_ms = END_TIMEOUT_MS,
+		.stop_on_shutdown = stop_on_shutdown
 	};
 	char		why[RBP_BROKER_WHY_LEN];
 	char	   *body;
@@ -273,7 +272,7 @@ rbp_lease_give_back(Hold *h, bool heed_shutdown)
 			ereport(LOG,
 					(errmsg("remote_bp: could not tell the broker that the lease%s is given back",
 							h->suffix),
-					 errdetail("It ends by itself within %lld ms.",
+					 errdetail("It expires within %lld ms.",
 							   (long long) h->lease->ttl_ms)));
 	}
 	if (body != NULL)
@@ -282,45 +281,43 @@ rbp_lease_give_back(Hold *h, bool heed_shutdown)
 	rbp_lease_drop(h);
 }
 
-/*
- * Everything there is to say to the broker now; sets when to talk to it next.
- */
 void
-rbp_lease_converse(Hold *h)
+rbp_lease_send_requests(RbpHeldLease *h)
 {
-	Outcome		outcome = OUTCOME_AGAIN;
+	RbpLeaseOutcome outcome = RBP_LEASE_AGAIN;
 	int64		now;
 
-	for (int i = 0; outcome == OUTCOME_AGAIN && i < MAX_ROUNDS; i++)
+	for (int i = 0; outcome == RBP_LEASE_AGAIN && i < MAX_ROUNDS; i++)
 	{
 		uint64		wanted = rbp_lease_wanted(h);
 
 		if (h->lease != NULL)
 			outcome = renew(h, wanted);
 		else if (wanted > 0)
-			outcome = request_new(h, wanted);
+			outcome = request_lease(h, wanted);
 		else
-			outcome = OUTCOME_OK;	/* it ended, and no other is wanted */
+			outcome = RBP_LEASE_OK; /* it has ended, and no other one is
+									 * wanted */
 	}
 
 	now = rbp_now_ns();
-	h->last = now;
+	h->last_request = now;
 	switch (outcome)
 	{
-		case OUTCOME_OK:
-		case OUTCOME_AGAIN:
-			succeeded(h);
-			h->due = now + rbp_lease_renew_after(h->lease != NULL ?
-												 h->lease->ttl_ms :
-												 rbp_guc_lease_ttl);
+		case RBP_LEASE_OK:
+		case RBP_LEASE_AGAIN:
+			request_succeeded(h);
+			h->request_due = now + rbp_lease_renew_after(h->lease != NULL ?
+														 h->lease->ttl_ms :
+														 rbp_guc_lease_ttl);
 			break;
-		case OUTCOME_FAILED:
+		case RBP_LEASE_FAILED:
 			h->failures++;
-			h->due = now + rbp_lease_retry_after(h->failures,
-												 h->in_use ? h->deadline - now : 0);
+			h->request_due = now + rbp_lease_retry_after(h->failures,
+														 h->in_use ? h->deadline - now : 0);
 			break;
-		case OUTCOME_INTERRUPTED:
-			h->due = now;
+		case RBP_LEASE_INTERRUPTED:
+			h->request_due = now;
 			break;
 	}
 }

@@ -1,61 +1,61 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  The lease worker: gets memory from the broker, keeps it, follows the
- *	  settings, and gives it back.
+ *	  The lease worker: obtains memory from the broker, renews its leases,
+ *	  follows the settings, and returns memory.
  *
- * This file has the loop: what is due, for each of two leases, and what a worker takes
- * over from the one before it.  requests.c talks to the broker, apply.c puts its answers
- * to use, turn.c chooses the broker.
+ * This file has the main loop, which does what is due for each of two leases,
+ * and takes over what an earlier worker has left.  requests.c talks to the
+ * broker, apply.c uses its answers, and switch.c chooses the broker.
  *
- * Two leases are held, one of purpose "buffer" for the buffer tier and one of
- * purpose "temp" for temporary data, each in a Hold of its own.  Every second,
- * and at once when the settings changed or a backend found that a donor denies
- * access or broke, the worker renews a lease and says how much memory is
- * wanted; the answer lists all regions of the lease, which become the regions
- * in use.  The two know nothing of each other's troubles, but a broker that
- * does not answer is one broker: what is to be logged of it is logged once.
+ * There are two leases, one of purpose "buffer" for the buffer tier and one of
+ * purpose "temp" for temporary data, each in its own RbpHeldLease.  Every
+ * second, and at once when the settings have changed or a backend found that a
+ * donor denies access or is broken, the worker renews a lease and says how
+ * much memory is wanted.  The answer lists all regions of the lease, which
+ * become the regions in use.  The two leases fail independently; but a broker
+ * that does not answer is logged only once for both.
  *
- * Order.  Memory is given up locally before the broker hears of it, and used
- * only after the broker granted it:
- *	 - what is to be released is retired (rbp_remote_retire_coldest) first,
- *	   then named in the next renewal, and in each until one is answered;
- *	 - a lease is cleared (rbp_remote_clear_lease) first, then ended.
+ * Order.  Memory is given up locally before the broker is told, and used only
+ * after the broker has granted it:
+ *	 - a region is retired first (rbp_remote_retire_coldest), then named as
+ *	   released in the next renewal, and in each until one is answered;
+ *	 - a lease is cleared first (rbp_remote_clear_lease), then ended.
  *
- * Temporary data.  It has no copy on disk, so regions are given back only when
- * it was moved out of them: in steps that leave renewals their time, while it
- * takes long.  The lease as a whole goes in the same way when the settings
- * want none, or another broker, for CLOSING_NS at most; it is held at the old
- * broker so long.  What a lost or expired lease carried is lost.  When the worker
- * ends, that lease stays in use, and the next worker goes on with it; but when
- * the server stops there is nobody left to miss anything.
+ * Temporary data.  It has no copy on disk, so its regions are released only
+ * when it was moved out of them.  That can take long, so it is done in steps
+ * that leave time for renewals.  The lease as a whole is closed in the same
+ * way when the settings want no memory, or another broker, within CLOSING_NS;
+ * it stays with the old broker that long.  Data in a lost or expired lease is
+ * lost.  When the worker ends, this lease stays in use, and the next worker
+ * continues with it; when the server stops, the lease is ended, since nobody
+ * needs the data.
  *
- * Time.  The deadline that backends go by is counted from before the request
- * was sent, so that it passes here before it does at the broker and the
- * donors.  Backends look at it themselves: nothing depends on this process
- * being scheduled, or alive.
+ * Time.  The deadline that backends observe is counted from before the request
+ * was sent, so that it passes here before it passes at the broker and the
+ * donors.  Backends check it themselves: nothing depends on this process being
+ * scheduled, or alive.
  *
- * Without a broker the lease goes on being used until its deadline, then all
- * is taken out of use.  Its id and secret are kept: if the broker is back
- * before the donors have heard of the end, the same memory comes back, else
- * the broker says that there is no such lease, and a new one is asked for.
- * Each request for a new lease carries a new instance id: the broker ends
- * what an earlier instance of the same client holds, be it this worker before
- * it was restarted, or a request whose answer was lost.
+ * Without a broker the lease is used until its deadline, and then taken out of
+ * use.  Its id and secret are kept: if the broker is back before the donors
+ * have learned that the lease has ended, the same memory is granted again;
+ * else the broker says that there is no such lease, and a new one is
+ * requested.  Each request for a new lease has a new instance id: the broker
+ * ends what an earlier instance of the same client holds, be it this worker
+ * before a restart, or a request whose answer was lost.
  *
- * Settings.  Another broker is tried before it is turned to, and a token that is
+ * Settings.  Another broker is tried before it is used, and a token that is
  * not accepted, or cannot be read, does not replace the one that was accepted
- * last: a mistyped setting costs nothing but a line in the log.  The broker and
- * token that work are kept in shared memory with each lease: the next worker begins
- * with those.
+ * last: a mistyped setting costs nothing but a log message.  The broker and
+ * token that work are kept in shared memory with each lease, and the next
+ * worker starts with them.
  *
- * Who may wait for this process: nobody.  Requests absorb interrupts while
- * they wait (rbp_lease_http), remote_lock is never held during one, and errors
- * are logged: once when the broker goes away, for each kind of failure, and
- * once when it is back.
+ * No process waits for this one.  Requests absorb interrupts while they wait
+ * (rbp_lease_http), remote_lock is never held during one, and errors are
+ * logged once for each kind of failure, and once when the broker is back.
  *
- * If the worker ends, by SIGTERM or an ERROR, it leaves with exit code 1 and
- * so is started again after a second, except at shutdown.
+ * If the worker ends, by SIGTERM or an ERROR, it exits with code 1 and so is
+ * restarted after a second, except at shutdown.
  *
  *-------------------------------------------------------------------------
  */
@@ -89,20 +89,20 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-/* Backends that go on being suspicious make us ask no more often than this */
-#define SUSPICION_NS		(200 * NS_PER_MS)
+/* Minimum interval of requests caused by backends' reports */
+#define RECHECK_NS		(200 * NS_PER_MS)
 
-/* How long a lease that is not wanted any more is kept for that */
+/* How long a lease with temporary data is kept after it is no longer wanted */
 #define CLOSING_NS			(30000 * NS_PER_MS)
 
-Hold rbp_lease_holds[RBP_POOLS] = {
+RbpHeldLease rbp_leases[RBP_POOLS] = {
 	[RBP_POOL_BUFFER] = {
 		.pool = RBP_POOL_BUFFER,
 		.purpose = "buffer",
 		.suffix = "",
 		.max_setting = "remote_bp.buffer_tier_max_size",
 		.usable_bytes = PG_UINT64_MAX,
-		.step_due = NEVER_NS
+		.retire_due = NEVER_NS
 	},
 	[RBP_POOL_TEMP] = {
 		.pool = RBP_POOL_TEMP,
@@ -110,11 +110,11 @@ Hold rbp_lease_holds[RBP_POOLS] = {
 		.suffix = " for temporary data",
 		.max_setting = "remote_bp.temp_tier_max_size",
 		.usable_bytes = PG_UINT64_MAX,
-		.step_due = NEVER_NS
+		.retire_due = NEVER_NS
 	}
 };
 
-char rbp_lease_client[RBP_DONOR_ID_LEN];
+char		rbp_lease_client[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
 
 void
@@ -133,96 +133,101 @@ rbp_lease_register(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Past its deadline, the lease is not used any more. */
+/* Stop using the lease if its deadline has passed. */
 static void
-expire_if_due(Hold *h, int64 now)
+expire_if_due(RbpHeldLease *h, int64 now)
 {
 	if (!h->in_use || now < h->deadline)
 		return;
 	ereport(LOG,
-			(errmsg("remote_bp: the lease%s could not be renewed in time, its memory is not used any more",
-					h->suffix)));
+			(errmsg("remote_bp: the lease%s could not be renewed in time",
+					h->suffix),
+			 errdetail("Its memory is no longer used.")));
 	rbp_stats_error("the lease%s could not be renewed in time", h->suffix);
-	rbp_lease_tell_losses(h, NULL);
+	rbp_lease_log_losses(h, NULL);
 	rbp_lease_stop_use(h);
 }
 
 /*
- * The settings want no such lease, or one of another broker.  True if it is
- * to be kept still, so that temporary data can be moved out of it.
+ * The settings want no such lease, or one of another broker.  Returns true if
+ * it is still needed, because temporary data is being moved out of it.
  */
 static bool
-keep_for_now(Hold *h, int64 now)
+keep_until_moved(RbpHeldLease *h, int64 now)
 {
 	if (h->pool != RBP_POOL_TEMP || !h->in_use || h->lease->nregions == 0)
 		return false;
-	if (h->close_by == 0)
+	if (h->close_deadline == 0)
 	{
-		h->close_by = now + CLOSING_NS;
-		h->step_due = 0;
+		h->close_deadline = now + CLOSING_NS;
+		h->retire_due = 0;
 	}
-	if (now < h->close_by)
+	if (now < h->close_deadline)
 		return true;
 	ereport(LOG,
 			(errmsg("remote_bp: temporary data in %d leased regions could not be moved in time",
 					h->lease->nregions)));
-	rbp_lease_tell_losses(h, NULL);
+	rbp_lease_log_losses(h, NULL);
 	return false;
 }
 
-/* Until when memory may be given up before something else is due. */
+/* How long regions may be emptied before a request is due. */
 static int64
-step_until(int64 now)
+step_deadline(int64 now)
 {
-	int64		due = NEVER_NS;
+	int64		request_due = NEVER_NS;
 
 	for (int i = 0; i < RBP_POOLS; i++)
-		due = Min(due, rbp_lease_holds[i].due);
-	return rbp_lease_step_until(now, due);
+		request_due = Min(request_due, rbp_leases[i].request_due);
+	return rbp_lease_step_until(now, request_due);
 }
 
-/* Do for a lease what is due. */
+/* Do what is due for a lease. */
 static void
-tend(Hold *h)
+maintain_lease(RbpHeldLease *h)
 {
 	int64		now = rbp_now_ns();
 	int			unused;
 
 	expire_if_due(h, now);
-	/* asked for in any case, lest an old mark speak of a new lease */
+
+	/*
+	 * always reset, so that an old report is not taken for one about a new
+	 * lease
+	 */
 	if (rbp_remote_take_recheck(h->pool) && h->in_use)
-		h->suspected = true;
-	if (h->suspected && h->failures == 0)
-		h->due = Min(h->due, h->last + SUSPICION_NS);
+		h->recheck = true;
+	if (h->recheck && h->failures == 0)
+		h->request_due = Min(h->request_due, h->last_request + RECHECK_NS);
 
 	if (rbp_lease_wanted(h) > 0)
-		h->close_by = 0;
-	else if (h->lease == NULL || !keep_for_now(h, now))
+		h->close_deadline = 0;
+	else if (h->lease == NULL || !keep_until_moved(h, now))
 	{
-		rbp_lease_give_back(h, true);
-		if (h->broker != rbp_lease_current)
-			rbp_lease_turn_to_current(h);
-		h->due = rbp_lease_wanted(h) > 0 ? 0 :
+		rbp_lease_end(h, true);
+		if (h->broker != rbp_lease_current_broker)
+			rbp_lease_use_current_broker(h);
+		h->request_due = rbp_lease_wanted(h) > 0 ? 0 :
 			h->usable_bytes < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
 			h->usable_until : NEVER_NS;
 	}
 
-	h->tending = rbp_remote_tend(h->pool, step_until(now), &unused);
+	h->maintenance_pending = rbp_remote_tend(h->pool, step_deadline(now), &unused);
 	if (unused > 0 && h->lease != NULL)
 	{
 		rbp_lease_release_unused(h);
 		if (h->failures == 0)
-			h->due = 0;
+			h->request_due = 0;
 	}
 	now = rbp_now_ns();
-	if (now >= h->step_due && rbp_lease_give_up(h, step_until(now)) > 0 &&
+	if (now >= h->retire_due && rbp_lease_retire_regions(h, step_deadline(now)) > 0 &&
 		h->failures == 0)
-		h->due = 0;
-	if (rbp_now_ns() >= h->due && !ShutdownRequestPending)
-		rbp_lease_converse(h);
+		h->request_due = 0;
+	if (rbp_now_ns() >= h->request_due && !ShutdownRequestPending)
+		rbp_lease_send_requests(h);
 }
 
-/* Until something happens, or one of the times. */
+/* Wait until something is due or the latch is set. */
 static void
 wait_for_work(void)
 {
@@ -232,14 +237,14 @@ wait_for_work(void)
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		until = Min(until, Min(rbp_lease_holds[i].due, rbp_lease_holds[i].step_due));
-		if (rbp_lease_holds[i].in_use)
-			until = Min(until, rbp_lease_holds[i].deadline);
-		if (rbp_lease_holds[i].tending)
+		until = Min(until, Min(rbp_leases[i].request_due, rbp_leases[i].retire_due));
+		if (rbp_leases[i].in_use)
+			until = Min(until, rbp_leases[i].deadline);
+		if (rbp_leases[i].maintenance_pending)
 			until = now;
 	}
 	until = Min(until, rbp_lease_lookups_due(now));
-	until = Min(until, rbp_lease_next_due());
+	until = Min(until, rbp_lease_next_broker_due());
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
 									   INT64CONST(60000));
 	if (ms == 0)
@@ -250,12 +255,12 @@ wait_for_work(void)
 }
 
 /*
- * A worker before this one has left a lease.  One for temporary data is gone
- * on with.  The other's id and secret are not worth keeping: the broker ends
- * it as soon as this worker asks for a lease.
+ * An earlier worker may have left a lease.  If it is for temporary data,
+ * continue with it.  The other one need not be kept: the broker ends it as
+ * soon as this worker requests a lease.
  */
 static void
-take_over(Hold *h)
+take_over_lease(RbpHeldLease *h)
 {
 	RbpCredentials cred;
 	int64		deadline;
@@ -291,8 +296,8 @@ take_over(Hold *h)
 		regions[nregions].bytes = infos[i].bytes;
 		nregions++;
 	}
-	h->lease = rbp_lease_known(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
-							   regions, nregions);
+	h->lease = rbp_lease_restore(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
+								 regions, nregions);
 	explicit_bzero(cred.secret, sizeof(cred.secret));
 	if (h->lease == NULL)
 		ereport(ERROR,
@@ -302,8 +307,8 @@ take_over(Hold *h)
 	h->deadline = deadline;
 	h->reported_bytes = h->lease->bytes;
 	/* its regions may be draining, for reasons that are not known here */
-	h->drained = h->drained_idly = true;
-	h->step_due = 0;
+	h->drained = h->drained_unneeded = true;
+	h->retire_due = 0;
 	ereport(LOG,
 			(errmsg("remote_bp: going on with the lease%s, %llu MB in %d regions",
 					h->suffix, (unsigned long long) (h->lease->bytes >> 20),
@@ -311,9 +316,9 @@ take_over(Hold *h)
 }
 
 /*
- * The broker of the lease that is gone on with, as the worker before this one
- * asked it.  Whether what the settings say works is not known; false if only that
- * is to be had.
+ * Continue with the broker of that lease, as the earlier worker knew it: it is
+ * not known whether the settings work.  False if there is none, so that the
+ * settings have to be used.
  */
 static bool
 take_over_broker(void)
@@ -322,14 +327,14 @@ take_over_broker(void)
 	bool		known = rbp_remote_get_broker(RBP_POOL_TEMP, &access);
 
 	if (known)
-		rbp_lease_turn_to(rbp_lease_broker_known(&access));
+		rbp_lease_switch_broker(rbp_lease_broker_restore(&access));
 	explicit_bzero(&access, sizeof(access));
 	return known;
 }
 
-/* Does the whole server stop?  The postmaster notes it where pg_ctl looks. */
+/* Is the whole server stopping?  The postmaster records that for pg_ctl. */
 static bool
-server_stops(void)
+server_is_stopping(void)
 {
 	char		buf[1024];
 	char	   *line = buf;
@@ -378,9 +383,9 @@ rbp_lease_main(Datum arg)
 				(errmsg("remote_bp: could not initialize libcurl")));
 
 	if (!take_over_broker())
-		rbp_lease_take_settings();
+		rbp_lease_apply_settings();
 	for (int i = 0; i < RBP_POOLS; i++)
-		take_over(&rbp_lease_holds[i]);
+		take_over_lease(&rbp_leases[i]);
 
 	while (!ShutdownRequestPending)
 	{
@@ -393,34 +398,34 @@ rbp_lease_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 			for (int i = 0; i < RBP_POOLS; i++)
 			{
-				rbp_lease_holds[i].due = 0;
-				rbp_lease_holds[i].step_due = 0;
+				rbp_leases[i].request_due = 0;
+				rbp_leases[i].retire_due = 0;
 			}
 		}
 		if (rbp_lease_settings_changed())
-			rbp_lease_take_settings();
+			rbp_lease_apply_settings();
 		if (rbp_lease_lookups_ended())
 		{
-			/* a broker can be asked, or the next answer's donors be reached */
+			/* a broker, or donors of the next answer, may be reachable now */
 			for (int i = 0; i < RBP_POOLS; i++)
-				rbp_lease_holds[i].due = 0;
-			rbp_lease_next_soon();
+				rbp_leases[i].request_due = 0;
+			rbp_lease_next_broker_now();
 		}
 
 		for (int i = 0; i < RBP_POOLS && !ShutdownRequestPending; i++)
-			tend(&rbp_lease_holds[i]);
-		if (rbp_now_ns() >= rbp_lease_next_due() && !ShutdownRequestPending)
-			rbp_lease_try_next();
+			maintain_lease(&rbp_leases[i]);
+		if (rbp_now_ns() >= rbp_lease_next_broker_due() && !ShutdownRequestPending)
+			rbp_lease_try_next_broker();
 		if (!ShutdownRequestPending)
 			wait_for_work();
 	}
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_lease_holds[i].pool != RBP_POOL_TEMP || server_stops())
-			rbp_lease_give_back(&rbp_lease_holds[i], false);
+		if (rbp_leases[i].pool != RBP_POOL_TEMP || server_is_stopping())
+			rbp_lease_end(&rbp_leases[i], false);
 	}
 
-	/* Exit code 1: be started again, unless the server is shutting down. */
+	/* Exit code 1: restart, unless the server is shutting down. */
 	proc_exit(1);
 }

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * blocks.c
- *	  A block changes its place: slots are reserved for a file, values replaced,
- *	  and what they stood for is given back.
+ *	  Moving a block: reserving spill slots for a file, replacing values,
+ *	  and releasing what the old values stood for.
  *
- * Everything here is done under the file's lock, held exclusively by the caller, but
- * for rbp_spill_forget_handle().  A file's lock covers its values, its state with
- * the slots that it has reserved, the SlotInfo of its slots, and the "dropped"
- * marks of its staging pages.  files.c tells what must hold.
+ * All functions here but rbp_spill_forget_handle() are called with the file
+ * locked exclusively.  The lock covers the file's values, its state, which
+ * includes the slots reserved for it, the RbpSpillSlotInfo of its slots, and
+ * the "dropped" marks of its staging pages.  The invariants are in files.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,14 +23,14 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Slots that a file reserves at a time, growing with the file. */
+/* The first reservation of a file and the largest one, in slots. */
 #define RUN_FIRST			4
 #define RUN_LAST			32
 
 #define shared		rbp_spill_shared
 
 static bool
-extent_ok(uint32 extent, void *arg)
+extent_usable(uint32 extent, void *arg)
 {
 	const int  *other = arg;
 	uint32		slot = RBP_EXTENT_SLOT(extent);
@@ -39,13 +39,16 @@ extent_ok(uint32 extent, void *arg)
 		(other == NULL || rbp_remote_slot_donor(slot) != *other);
 }
 
-/* The next slot of a reservation; none if it is used up, or its memory is going. */
+/*
+ * Take the next slot of a reservation.  False if it is used up, or if its
+ * memory is about to go.
+ */
 static bool
-from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
+take_from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
 {
 	if (*left == 0)
 		return false;
-	if (!extent_ok(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
+	if (!extent_usable(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
 	{
 		rbp_spill_slots_free(rbp_spill_slots, *next, *left);
 		*left = 0;
@@ -62,17 +65,19 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	int			donor;
 
-	if (!from_run(&st->run_next, &st->run_left, NULL, slot))
+	if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
 	{
-		/* less when there is little left, lest it is reserved by the idle */
+		/*
+		 * reserve less when little is left, so that idle files do not hold it
+		 */
 		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
 
 		st->run_len = st->run_len == 0 ? RUN_FIRST :
 			Min(st->run_len * 2, RUN_LAST);
 		st->run_len = Max(Min(st->run_len, fair), 1);
 		st->run_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
-											 extent_ok, NULL, &st->run_next);
-		if (!from_run(&st->run_next, &st->run_left, NULL, slot))
+											 extent_usable, NULL, &st->run_next);
+		if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
 			return false;
 	}
 	slot_info(*slot)->next = NO_BLOCK;
@@ -80,16 +85,17 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 		return true;
 
 	donor = rbp_remote_slot_donor(*slot);
-	if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+	if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
 	{
 		st->mirror_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
-												extent_ok, &donor,
+												extent_usable, &donor,
 												&st->mirror_next);
-		if (!from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+		if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
 		{
 			/*
-			 * Back into the reservation.  If it were freed, the next look for
-			 * a second copy would begin there, and not where this one ended.
+			 * Return the slot to the reservation.  If it were freed, the next
+			 * search for a second copy's slot would start there, and not
+			 * where this one ended.
 			 */
 			st->run_next = *slot;
 			st->run_left++;
@@ -100,7 +106,7 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 }
 
 void
-rbp_spill_end_runs(RbpSpillFileState *st)
+rbp_spill_release_runs(RbpSpillFileState *st)
 {
 	if (st->run_left > 0)
 		rbp_spill_slots_free(rbp_spill_slots, st->run_next, st->run_left);
@@ -111,39 +117,39 @@ rbp_spill_end_runs(RbpSpillFileState *st)
 }
 
 /*
- * Slots to give back, gathered into runs: a file that goes has many, next to
- * each other.
+ * Slots to be freed, collected into runs: a file that is removed has many
+ * adjacent ones.
  */
-typedef struct Freed
+typedef struct FreeRun
 {
 	uint32		first;
 	uint32		n;
-} Freed;
+} FreeRun;
 
 static void
-free_gathered(Freed *freed)
+free_run_flush(FreeRun *run)
 {
-	if (freed->n > 0)
-		rbp_spill_slots_free(rbp_spill_slots, freed->first, freed->n);
-	freed->n = 0;
+	if (run->n > 0)
+		rbp_spill_slots_free(rbp_spill_slots, run->first, run->n);
+	run->n = 0;
 }
 
 static void
-gather(Freed *freed, uint32 slot)
+free_run_add(FreeRun *run, uint32 slot)
 {
-	if (freed->n > 0 && slot == freed->first + freed->n &&
-		slot / RBP_EXTENT_PAGES == freed->first / RBP_EXTENT_PAGES)
+	if (run->n > 0 && slot == run->first + run->n &&
+		slot / RBP_EXTENT_PAGES == run->first / RBP_EXTENT_PAGES)
 	{
-		freed->n++;
+		run->n++;
 		return;
 	}
-	free_gathered(freed);
-	freed->first = slot;
-	freed->n = 1;
+	free_run_flush(run);
+	run->first = slot;
+	run->n = 1;
 }
 
 static void
-drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
+drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
 {
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 
@@ -157,13 +163,13 @@ drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
 			rbp_spill_bitmap_put(shared->open_free, page);
 		}
 		else
-			shared->dropped[page] = true;	/* who sends it gives it back */
+			shared->dropped[page] = true;	/* its sender frees it */
 		st->staged_blocks--;
 	}
 	else if (IS_SLOT(value))
 	{
 		uint32		slot = VALUE_SLOT(value);
-		SlotInfo   *info = slot_info(slot);
+		RbpSpillSlotInfo *info = slot_info(slot);
 
 		if (info->mirror != NO_SLOT)
 		{
@@ -171,7 +177,7 @@ drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
 			info->mirror = NO_SLOT;
 			st->mirrored_blocks--;
 		}
-		gather(freed, slot);
+		free_run_add(run, slot);
 		st->slot_blocks--;
 	}
 }
@@ -179,10 +185,10 @@ drop_value(RbpSpillFile *file, uint32 value, Freed *freed)
 void
 rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
 {
-	Freed		freed = {0};
+	FreeRun		run = {0};
 
-	drop_value(file, value, &freed);
-	free_gathered(&freed);
+	drop_value(file, value, &run);
+	free_run_flush(&run);
 }
 
 void
@@ -192,7 +198,7 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	uint32		old = rbp_spill_block_get(rbp_spill_table, file, block);
 	RbpSpillHandle handle = rbp_spill_file_handle(rbp_spill_table, file);
-	SlotInfo   *info = slot_info(slot);
+	RbpSpillSlotInfo *info = slot_info(slot);
 
 	info->hash = hash;
 	info->file = handle.index;
@@ -207,14 +213,15 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 		st->mirrored_blocks++;
 	}
 	st->slot_blocks++;
-	/* the caller saw to it that there is a value already, or a node */
+	/* cannot fail: there is already a value, or a node for one */
 	(void) rbp_spill_block_set(rbp_spill_table, file, block, SLOT_VALUE(slot));
 	rbp_spill_drop_value(file, old);
 }
 
 /*
- * A descriptor for rbp_spill_to_real_file(), which fd.c does not know of: at the
- * limit, one that was kept for this is given up for it.
+ * Open a descriptor that fd.c does not know of, for rbp_spill_to_real_file().
+ * At the limit on descriptors, close the one that is kept in reserve and try
+ * again.
  */
 static int
 open_real_file(const char *name)
@@ -269,7 +276,7 @@ static void
 forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	if (value == VALUE_NONE)
-		rbp_spill_end_runs(rbp_spill_file_state(file));
+		rbp_spill_release_runs(rbp_spill_file_state(file));
 	else
 		drop_value(file, value, arg);
 }
@@ -277,23 +284,23 @@ forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 void
 rbp_spill_forget_handle(RbpSpillHandle handle)
 {
-	Freed		freed = {0};
+	FreeRun		run = {0};
 
-	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &freed);
-	free_gathered(&freed);
+	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &run);
+	free_run_flush(&run);
 }
 
 static void
-cut_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
+drop_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	drop_value(file, value, arg);
 }
 
 void
-rbp_spill_cut(RbpSpillFile *file, uint32 first)
+rbp_spill_drop_tail(RbpSpillFile *file, uint32 first)
 {
-	Freed		freed = {0};
+	FreeRun		run = {0};
 
-	rbp_spill_file_cut(rbp_spill_table, file, first, cut_visit, &freed);
-	free_gathered(&freed);
+	rbp_spill_file_truncate(rbp_spill_table, file, first, drop_visit, &run);
+	free_run_flush(&run);
 }

@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * cost.c
- *	  Files or donors: where a temporary block costs less.
+ *	  Whether a temporary block costs less in its file or at a donor.
  *
- * A temporary file that fits in the page cache, or whose disk is quick, costs
- * less than a network.  Nothing tells that in advance: it depends on the memory
- * that is free, on the disk, and on how far the donors are.  So what writing and
- * reading blocks of temporary files costs is measured, in the file and at
- * donors, as averages that all processes share.  Blocks go where both together
- * cost less, and temporary tables' blocks with them.
+ * A temporary file that fits in the page cache, or whose disk is fast, costs
+ * less than a network.  Nothing tells that in advance: it depends on free
+ * memory, on the disk, and on the distance of the donors.  So the cost of
+ * writing and reading blocks of temporary files is measured, in files and at
+ * donors, as averages shared by all processes.  Blocks go where writing and
+ * reading together cost less, and blocks of temporary tables follow them.
  *
- * Now and then a run of blocks goes the other way, so that its costs stay
- * known.  While the page cache loses pages, that is seldom done with the file:
- * the few blocks of a run are still cached when they are read, which the many blocks
- * of a query would not be, and so the file would seem to cost less than it does.
+ * From time to time a run of blocks goes the other way, so that the cost there
+ * stays known.  While the page cache is losing pages, a run to files is rare:
+ * its few blocks are still cached when they are read, which would not be true
+ * of all blocks of a query, and so files would appear to cost less than they
+ * do.
  *
  * The averages are written without a lock: a measurement may be lost.
  *
@@ -31,57 +32,60 @@
 #include "common/pg_prng.h"
 
 /*
- * Of the blocks that go where they cost less, each so many-th is measured; it has no
- * common factor with the size of a chunk.  Of the others, all are.
+ * One in this many blocks that go to the cheaper target is measured.  The
+ * number has no common factor with the size of a chunk.  Blocks that go to the
+ * other target are all measured.
  */
-#define MEASURE_EACH			7
+#define MEASURE_EVERY			7
 
-/* Blocks that go the same way before that is decided anew. */
+/* Blocks that go to one target before the choice is made again. */
 #define RUN_BLOCKS				64
 
 /*
- * A run to donors, to see.  The first blocks of it are not measured: so many can be on their
- * way, and only who writes one more has to wait for the network.
+ * A trial run to donors.  Its first blocks are not measured: that many can be
+ * in flight, and only the writer of one more has to wait for the network.
  */
 #define DONOR_RUN_BLOCKS		256
 #define DONOR_RUN_UNMEASURED	64
 
 #define SAMPLE_NS				INT64CONST(5000000000)
-#define SAMPLE_SELDOM_NS		INT64CONST(60000000000)
+#define SAMPLE_RARELY_NS		INT64CONST(60000000000)
 
 /*
- * Most blocks cost a copy, and some the wait for all: only together do they tell
- * anything, so means of so many go into an average.  It has a weight of so many
- * means, and takes none that is larger than so many times itself: the process may just
- * have waited for a processor.
+ * Most blocks cost a copy, and a few cost the wait for all of them.  Only
+ * together are they meaningful, so an average is fed with the means of groups
+ * of GROUP blocks.  It has the weight of WEIGHT such means, and a mean counts
+ * as OUTLIER times the average at most: the process may just have waited for a
+ * processor.
  */
 #define GROUP					32
 #define WEIGHT					32
 #define OUTLIER					16
 
 /*
- * A group is of all processes, of which one may write few blocks: in one word, with the
- * sum above how many they are.
+ * A group has measurements of all processes, some of which may write few
+ * blocks.  It is one word, with the number of measurements in the low bits and
+ * their sum above.
  */
 #define GROUP_BITS				12
 #define GROUP_N(g)				((g) & ((UINT64CONST(1) << GROUP_BITS) - 1))
 #define GROUP_SUM(g)			((g) >> GROUP_BITS)
 #define MEASURED_MAX_NS			INT64CONST(60000000000)
 
-/* Where blocks go is changed for a difference of so much, in percent. */
+/* The target is changed only for a difference of this many percent. */
 #define DIFFERENCE				15
 
-/* After the file has refused a block */
+/* Time without files after one has refused a block */
 #define REFUSED_NS				INT64CONST(10000000000)
 #define LOG_EVERY_NS			INT64CONST(60000000000)
 
 #define costs			rbp_spill_shared->costs
 
-/* Where a block costs less, as this process has found last. */
-static RbpSpillWhere lesser = RBP_SPILL_DONOR;
+/* The cheaper target, as this process has last determined it. */
+static RbpSpillTarget cheaper = RBP_SPILL_DONOR;
 
-/* The run: where it goes, and how many are left of it. */
-static RbpSpillWhere run_where = RBP_SPILL_DONOR;
+/* The current run: its target, and how many blocks are left of it. */
+static RbpSpillTarget run_target = RBP_SPILL_DONOR;
 static int	run_left = 0;
 static int	run_unmeasured = 0;
 
@@ -90,88 +94,92 @@ static int64 file_refused_until = 0;
 void
 rbp_spill_cost_shmem_init(RbpSpillCosts *c)
 {
-	for (int where = 0; where < RBP_SPILL_WHERES; where++)
+	for (int target = 0; target < RBP_SPILL_TARGETS; target++)
 		for (int write = 0; write < 2; write++)
 		{
-			pg_atomic_init_u32(&c->average[where][write], 0);
-			pg_atomic_init_u32(&c->measured[where][write], 0);
-			pg_atomic_init_u64(&c->group[where][write], 0);
+			pg_atomic_init_u32(&c->average[target][write], 0);
+			pg_atomic_init_u32(&c->nmeasured[target][write], 0);
+			pg_atomic_init_u64(&c->group[target][write], 0);
 		}
 	pg_atomic_init_u64(&c->sampled_at, 0);
 }
 
 static uint32
-average(RbpSpillWhere where, bool write)
+average(RbpSpillTarget target, bool write)
 {
-	return pg_atomic_read_u32(&costs->average[where][write ? 1 : 0]);
+	return pg_atomic_read_u32(&costs->average[target][write ? 1 : 0]);
 }
 
 /*
- * Of writing a block and reading it, in ns.  Of writing alone as long as reads are
- * not known of both: a file is written long before it is read.
+ * The cost of writing and reading a block, in ns; of writing alone until reads
+ * have been measured at both targets, as a file is written long before it is
+ * read.
  */
 static uint64
-cost_of(RbpSpillWhere where)
+cost_of(RbpSpillTarget target)
 {
 	bool		reads = average(RBP_SPILL_FILE, false) != 0 &&
-		average(RBP_SPILL_DONOR, false) != 0;
+	average(RBP_SPILL_DONOR, false) != 0;
 
-	return (uint64) average(where, true) + (reads ? average(where, false) : 0);
+	return (uint64) average(target, true) + (reads ? average(target, false) : 0);
 }
 
 double
-rbp_spill_cost_us(RbpSpillWhere where)
+rbp_spill_cost_us(RbpSpillTarget target)
 {
-	return rbp_spill_shared == NULL ? 0 : (double) cost_of(where) / 1000;
+	return rbp_spill_shared == NULL ? 0 : (double) cost_of(target) / 1000;
 }
 
-/* Does a block cost less in the file?  It does already, or not: is. */
+/*
+ * Is a block cheaper in a file?  The answer changes only if the difference is
+ * large enough.
+ */
 static bool
-file_costs_less(bool is)
+file_is_cheaper(bool currently)
 {
 	uint64		file = cost_of(RBP_SPILL_FILE);
 	uint64		donor = cost_of(RBP_SPILL_DONOR);
 
-	return file * 100 <= donor * (is ? 100 + DIFFERENCE : 100 - DIFFERENCE);
+	return file * 100 <= donor * (currently ? 100 + DIFFERENCE : 100 - DIFFERENCE);
 }
 
 int64
-rbp_spill_cost_begin(RbpSpillWhere where, bool write)
+rbp_spill_cost_begin(RbpSpillTarget target, bool write)
 {
 	static uint32 turn = 0;
 
-	if (where == lesser && ++turn % MEASURE_EACH != 0)
+	if (target == cheaper && ++turn % MEASURE_EVERY != 0)
 		return 0;
-	if (where == RBP_SPILL_DONOR && write && run_unmeasured > 0)
+	if (target == RBP_SPILL_DONOR && write && run_unmeasured > 0)
 		return 0;
 	return rbp_now_ns();
 }
 
 void
-rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
+rbp_spill_cost_end(RbpSpillTarget target, bool write, int64 started)
 {
 	pg_atomic_uint32 *cost;
-	pg_atomic_uint32 *measured;
+	pg_atomic_uint32 *nmeasured;
 	int64		avg;
 	int64		ns;
 	uint32		n;
 
-	if (begun == 0)
+	if (started == 0)
 		return;
-	cost = &costs->average[where][write ? 1 : 0];
-	measured = &costs->measured[where][write ? 1 : 0];
+	cost = &costs->average[target][write ? 1 : 0];
+	nmeasured = &costs->nmeasured[target][write ? 1 : 0];
 	avg = (int64) pg_atomic_read_u32(cost);
-	ns = Min(Max(rbp_now_ns() - begun, 1), MEASURED_MAX_NS);
-	n = pg_atomic_read_u32(measured);
+	ns = Min(Max(rbp_now_ns() - started, 1), MEASURED_MAX_NS);
+	n = pg_atomic_read_u32(nmeasured);
 	if (n < WEIGHT)
-		pg_atomic_write_u32(measured, ++n);
+		pg_atomic_write_u32(nmeasured, ++n);
 	else
 	{
-		pg_atomic_uint64 *group = &costs->group[where][write ? 1 : 0];
+		pg_atomic_uint64 *group = &costs->group[target][write ? 1 : 0];
 		uint64		g = ((uint64) ns << GROUP_BITS) + 1;
 
 		g += pg_atomic_fetch_add_u64(group, g);
-		/* one process takes the group, with what others have added meanwhile */
+		/* one process takes the group, with what others have added since */
 		if (GROUP_N(g) != GROUP)
 			return;
 		g = pg_atomic_exchange_u64(group, 0);
@@ -184,9 +192,9 @@ rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun)
 	pg_atomic_write_u32(cost, (uint32) Min(Max(avg, 1), PG_INT32_MAX));
 }
 
-/* Where the next run of blocks goes. */
+/* Choose the target of the next run of blocks. */
 static void
-begin_run(void)
+start_run(void)
 {
 	int64		now = rbp_now_ns();
 	uint64		sampled_at;
@@ -194,23 +202,23 @@ begin_run(void)
 	run_left = RUN_BLOCKS;
 	run_unmeasured = 0;
 	if (now < file_refused_until || average(RBP_SPILL_DONOR, true) == 0)
-		run_where = RBP_SPILL_DONOR;
+		run_target = RBP_SPILL_DONOR;
 	else
 	{
 		bool		known = average(RBP_SPILL_FILE, true) != 0;
 
-		lesser = known && file_costs_less(lesser == RBP_SPILL_FILE) ?
+		cheaper = known && file_is_cheaper(cheaper == RBP_SPILL_FILE) ?
 			RBP_SPILL_FILE : RBP_SPILL_DONOR;
-		run_where = lesser;
+		run_target = cheaper;
 		sampled_at = pg_atomic_read_u64(&costs->sampled_at);
 		if (now - (int64) sampled_at >=
-			(!known || lesser == RBP_SPILL_FILE || rbp_page_cache_keeps() ?
-			 SAMPLE_NS : SAMPLE_SELDOM_NS) &&
+			(!known || cheaper == RBP_SPILL_FILE || rbp_page_cache_keeps() ?
+			 SAMPLE_NS : SAMPLE_RARELY_NS) &&
 			pg_atomic_compare_exchange_u64(&costs->sampled_at, &sampled_at,
 										   (uint64) now))
 		{
-			run_where = lesser == RBP_SPILL_FILE ? RBP_SPILL_DONOR : RBP_SPILL_FILE;
-			if (run_where == RBP_SPILL_DONOR)
+			run_target = cheaper == RBP_SPILL_FILE ? RBP_SPILL_DONOR : RBP_SPILL_FILE;
+			if (run_target == RBP_SPILL_DONOR)
 			{
 				run_left = DONOR_RUN_BLOCKS;
 				run_unmeasured = DONOR_RUN_UNMEASURED;
@@ -226,16 +234,16 @@ rbp_spill_prefer_file(void)
 		return pg_prng_bool(&pg_global_prng_state);
 	if (rbp_guc_bypass == RBP_BYPASS_OFF)
 	{
-		lesser = RBP_SPILL_DONOR;
+		cheaper = RBP_SPILL_DONOR;
 		run_left = run_unmeasured = 0;
 		return false;
 	}
 	if (run_left == 0)
-		begin_run();
+		start_run();
 	run_left--;
 	if (run_unmeasured > 0)
 		run_unmeasured--;
-	return run_where == RBP_SPILL_FILE;
+	return run_target == RBP_SPILL_FILE;
 }
 
 void
@@ -248,8 +256,9 @@ rbp_spill_file_refused(void)
 void
 rbp_spill_cost_report(int64 now)
 {
-	static bool said = false;	/* files cost less */
-	static int64 said_at = 0;
+	static bool file_reported = false;	/* what was logged last: files are
+										 * cheaper */
+	static int64 reported_at = 0;
 	double		file;
 	double		donor;
 
@@ -257,19 +266,21 @@ rbp_spill_cost_report(int64 now)
 		average(RBP_SPILL_FILE, true) == 0 ||
 		average(RBP_SPILL_DONOR, true) == 0 ||
 		!rbp_remote_usable(RBP_POOL_TEMP, now) ||
-		file_costs_less(said) == said ||
-		(said_at != 0 && now - said_at < LOG_EVERY_NS))
+		file_is_cheaper(file_reported) == file_reported ||
+		(reported_at != 0 && now - reported_at < LOG_EVERY_NS))
 		return;
-	said = !said;
-	said_at = now;
+	file_reported = !file_reported;
+	reported_at = now;
 	file = rbp_spill_cost_us(RBP_SPILL_FILE);
 	donor = rbp_spill_cost_us(RBP_SPILL_DONOR);
-	if (said)
+	if (file_reported)
 		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to files: writing and reading one takes %.1f us there, and %.1f us at donors",
-						file, donor)));
+				(errmsg("remote_bp: temporary blocks are written to files"),
+				 errdetail("Writing and reading a block takes %.1f us there, and %.1f us at donors.",
+						   file, donor)));
 	else
 		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to donors again: writing and reading one takes %.1f us there, and %.1f us in files",
-						donor, file)));
+				(errmsg("remote_bp: temporary blocks are written to donors again"),
+				 errdetail("Writing and reading a block takes %.1f us there, and %.1f us in files.",
+						   donor, file)));
 }

@@ -1,17 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * file_io.c
- *	  Calls that read and write temporary files, block by block, and how they fail.
+ *	  Reading and writing temporary files block by block, and reporting
+ *	  failures.
  *
- * A call is cut at the edges of blocks.  Whole blocks go to donors or to the real
- * file, whichever costs less; parts of blocks are put together in the file's open page,
- * one at most, in staging.  files.c tells what must hold.
+ * A call is split at block boundaries.  Whole blocks go to donors or to the
+ * real file, whichever costs less.  Parts of blocks are assembled in the
+ * file's open page in staging; there is one at most.  The invariants are in
+ * files.c.
  *
- * Locks: the file's, shared to see where a block is and to copy from staging,
- * exclusively to fill the open page.  It is not held while a donor is waited for, and
- * while the disk is only where a block leaves another place for the real file.
+ * Locks: the file's lock is taken shared to find a block and to copy from
+ * staging, and exclusively to fill the open page.  It is not held while
+ * waiting for a donor, and while waiting for the disk only if a block moves
+ * from elsewhere to the real file.
  *
- * Private to a process: the lost block that the call in hand has come upon.
+ * Local to a process: the lost block that the current call has met.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,10 +37,10 @@
 #define shared		rbp_spill_shared
 
 /*
- * ---- failures ------------------------------------------------------------------
+ * ---- failures ----------------------------------------------------------
  */
 
-/* The lost block that the call in hand has come upon. */
+/* The lost block that the current call has met. */
 static struct
 {
 	bool		noted;
@@ -46,7 +49,7 @@ static struct
 }			lost;
 
 void
-rbp_spill_note_lost(const char *name, const char *format,...)
+rbp_spill_set_lost_reason(const char *name, const char *format,...)
 {
 	va_list		args;
 
@@ -74,9 +77,9 @@ rbp_spill_call_failed(void)
 	errno = save_errno;
 }
 
-/* What a write that has failed returns: what it did before that, if anything. */
+/* The result of a write that has failed after writing "done" bytes. */
 static ssize_t
-written_before(ssize_t done)
+partial_write_result(ssize_t done)
 {
 	if (done == 0)
 		return -1;
@@ -85,15 +88,15 @@ written_before(ssize_t done)
 }
 
 /*
- * ---- reads ---------------------------------------------------------------------
+ * ---- reads -------------------------------------------------------------
  */
 
 static void
-report_lost(const char *name, uint32 block)
+report_lost_block(const char *name, uint32 block)
 {
-	rbp_spill_note_lost(name,
-						"block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
-						block, name);
+	rbp_spill_set_lost_reason(name,
+							  "block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
+							  block, name);
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("remote_bp: block %u of temporary file \"%s\" was lost",
@@ -103,11 +106,12 @@ report_lost(const char *name, uint32 block)
 }
 
 /*
- * rbp_spill_cost_begin(), if this tells what blocks cost, else 0.  Parts of blocks do
- * not, nor do temporary tables, which are used otherwise.
+ * rbp_spill_cost_begin() for a call that shows the cost of a block, else 0.
+ * Parts of blocks do not show it, nor do temporary tables, which are accessed
+ * differently.
  */
 static inline int64
-begin_cost(const RbpSpillOpen *o, size_t len, RbpSpillWhere where, bool write)
+cost_begin(const RbpSpillOpen *o, size_t len, RbpSpillTarget where, bool write)
 {
 	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
 		rbp_spill_cost_begin(where, write) : 0;
@@ -117,28 +121,27 @@ begin_cost(const RbpSpillOpen *o, size_t len, RbpSpillWhere where, bool write)
 static ssize_t
 read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 {
-	int64		begun = begin_cost(o, len, RBP_SPILL_FILE, false);
+	int64		started = cost_begin(o, len, RBP_SPILL_FILE, false);
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(RBP_SPILL_FILE, false, begun);
+		rbp_spill_cost_end(RBP_SPILL_FILE, false, started);
 	return n;
 }
 
-/* Likewise pwrite(). */
+/* pwrite() of the real file. */
 static ssize_t
 write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		   off_t offset)
 {
-	int64		begun = begin_cost(o, len, RBP_SPILL_FILE, true);
+	int64		started = cost_begin(o, len, RBP_SPILL_FILE, true);
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(RBP_SPILL_FILE, true, begun);
+		rbp_spill_cost_end(RBP_SPILL_FILE, true, started);
 	return n;
 }
 
-/* Bytes within one block; how many there are, or -1. */
 ssize_t
 rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset)
 {
@@ -150,9 +153,9 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 	{
 		RbpSpillFile *file = rbp_spill_open_lock(o, false);
 		RbpSpillFileState *st;
-		SpilledBlock b = {.handle = o->handle,.block = block};
+		RbpSpilledBlock b = {.handle = o->handle,.block = block};
 		uint32		value;
-		int64		begun;
+		int64		started;
 
 		if (file == NULL)
 			return -1;
@@ -184,7 +187,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		if (value == VALUE_LOST)
 		{
 			unlock_file(file);
-			report_lost(o->name, block);
+			report_lost_block(o->name, block);
 			errno = EIO;
 			return -1;
 		}
@@ -192,10 +195,10 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
 		unlock_file(file);
-		begun = begin_cost(o, len, RBP_SPILL_DONOR, false);
+		started = cost_begin(o, len, RBP_SPILL_DONOR, false);
 		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
-			rbp_spill_cost_end(RBP_SPILL_DONOR, false, begun);
+			rbp_spill_cost_end(RBP_SPILL_DONOR, false, started);
 	}
 	if (got < 0)
 	{
@@ -210,7 +213,7 @@ rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 {
 	size_t		done = 0;
 
-	if (offset < 0 || !rbp_spill_open_known(o))
+	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return read_file(o, fd, buf, len, offset);
 	while (done < len)
 	{
@@ -218,7 +221,7 @@ rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 		size_t		part = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ));
 		ssize_t		n = rbp_spill_read_part(o, fd, (char *) buf + done, part, at);
 
-		/* what was read before a failure is not told: it is not the data */
+		/* a short count would be taken for the end of the file */
 		if (n < 0)
 			return -1;
 		done += n;
@@ -234,7 +237,7 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 {
 	ssize_t		done = 0;
 
-	if (offset < 0 || !rbp_spill_open_known(o))
+	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return rbp_libc.preadv(fd, iov, iovcnt, offset);
 	for (int i = 0; i < iovcnt; i++)
 	{
@@ -251,14 +254,14 @@ rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 }
 
 /*
- * ---- writes --------------------------------------------------------------------
+ * ---- writes ------------------------------------------------------------
  */
 
-/* Bytes within one block, to be written. */
+/* A piece of a write() call that lies within one block. */
 typedef struct Part
 {
 	RbpSpillOpen *o;
-	int			fd;				/* of the real file */
+	int			fd;				/* descriptor of the real file */
 	const char *buf;
 	size_t		len;
 	off_t		offset;
@@ -266,9 +269,9 @@ typedef struct Part
 } Part;
 
 /*
- * Write into the real file; like pwrite().  If the block is elsewhere, all of it must
- * be given.  Then the lock is held meanwhile, for evacuation could bring old content
- * there too.
+ * Like pwrite(), into the real file.  If the block is elsewhere, the whole
+ * block must be given.  The lock is then held during the write, since
+ * evacuation could write old content to the same place.
  */
 static ssize_t
 write_real(const Part *p)
@@ -316,33 +319,33 @@ write_real(const Part *p)
 	return n;
 }
 
-/* A whole block. */
+/* Write a whole block. */
 static ssize_t
 write_block(const Part *p)
 {
-	if (wanted(p->o) && rbp_spill_prefer_file())
+	if (spill_enabled(p->o) && rbp_spill_prefer_file())
 	{
 		if (write_real(p) == BLCKSZ)
 		{
 			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
 			return BLCKSZ;
 		}
-		/* the disk is full, perhaps */
+		/* the disk may be full */
 		rbp_spill_file_refused();
 	}
-	if (wanted(p->o))
+	if (spill_enabled(p->o))
 	{
-		int64		begun = begin_cost(p->o, p->len, RBP_SPILL_DONOR, true);
+		int64		started = cost_begin(p->o, p->len, RBP_SPILL_DONOR, true);
 
 		switch (rbp_spill_put(p->o->handle, p->block, p->buf, p->offset + BLCKSZ))
 		{
-			case PUT_DONE:
-				rbp_spill_cost_end(RBP_SPILL_DONOR, true, begun);
+			case RBP_SPILL_PUT_DONE:
+				rbp_spill_cost_end(RBP_SPILL_DONOR, true, started);
 				return BLCKSZ;
-			case PUT_GONE:
+			case RBP_SPILL_PUT_GONE:
 				errno = EIO;
 				return -1;
-			case PUT_NO_ROOM:
+			case RBP_SPILL_PUT_NO_ROOM:
 				rbp_stats_count(RBP_COUNT_SPILL_LOCAL, 1);
 				break;
 		}
@@ -351,8 +354,8 @@ write_block(const Part *p)
 }
 
 /*
- * The file's open page is full, or another block is to have it: send it.  A
- * part of a block that was not written yet is zeros, as it should be.
+ * Send the file's open page, because it is full or another block needs it.  A
+ * part of the block that was never written is zeros, as it should be.
  */
 static bool
 send_open_page(RbpSpillOpen *o, int fd, uint32 block)
@@ -367,18 +370,18 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	st = rbp_spill_file_state(file);
 	if (st->open_page == RBP_SPILL_NO_PAGE || st->open_block != block)
 	{
-		unlock_file(file);		/* somebody else did */
+		unlock_file(file);		/* another process has sent it */
 		return true;
 	}
 	memcpy(copy, staging_page(st->open_page), BLCKSZ);
 	size = st->size;
 	unlock_file(file);
 
-	if (wanted(o) &&
-		rbp_spill_put(o->handle, block, copy, size) == PUT_DONE)
+	if (spill_enabled(o) &&
+		rbp_spill_put(o->handle, block, copy, size) == RBP_SPILL_PUT_DONE)
 		return true;
 
-	/* No room: what there is of it goes to the real file. */
+	/* There is no room on donors: move the page to the real file. */
 	file = rbp_spill_open_lock(o, true);
 	if (file == NULL)
 		return false;
@@ -396,7 +399,9 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	return true;
 }
 
-/* Into the file's open page, which has the block; the file's lock is let go. */
+/*
+ * Write into the file's open page, which holds this block.  Unlocks the file.
+ */
 static ssize_t
 write_open_page(const Part *p, RbpSpillFile *file)
 {
@@ -412,7 +417,7 @@ write_open_page(const Part *p, RbpSpillFile *file)
 	return (ssize_t) p->len;
 }
 
-/* The block gets an open page, all zeros, if there is one. */
+/* Give the block a zeroed open page, if one is free. */
 static bool
 open_page_for(RbpSpillFile *file, uint32 block)
 {
@@ -435,16 +440,16 @@ open_page_for(RbpSpillFile *file, uint32 block)
 }
 
 /*
- * Write a part of a block that no slot and no page of staging has; the file's lock is
- * let go.  *again: nothing is written, but things are in order for another try.
+ * Write a part of a block that is neither in a slot nor in staging.  Unlocks
+ * the file. *retry: nothing was written, and the caller has to start over.
  */
 static ssize_t
-write_new_part(const Part *p, RbpSpillFile *file, bool *again)
+write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 {
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 	bool		opened;
 
-	if ((int64) p->block * BLCKSZ < st->size || !wanted(p->o) ||
+	if ((int64) p->block * BLCKSZ < st->size || !spill_enabled(p->o) ||
 		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 	{
 		unlock_file(file);
@@ -455,28 +460,30 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *again)
 		unlock_file(file);
 		if (write_real(p) == (ssize_t) p->len)
 			return (ssize_t) p->len;
-		/* what came of it is there, and belongs to the file from now on */
+		/* a partial write is there, and is part of the file from now on */
 		rbp_spill_file_refused();
-		*again = true;
+		*retry = true;
 		return 0;
 	}
 
-	/* A new block at the end: fill it in staging. */
+	/* This is a new block at the end: fill it in staging. */
 	if (st->open_page != RBP_SPILL_NO_PAGE)
 	{
 		uint32		other = st->open_block;
 
 		unlock_file(file);
-		*again = send_open_page(p->o, p->fd, other);
+		*retry = send_open_page(p->o, p->fd, other);
 		return -1;
 	}
 	opened = open_page_for(file, p->block);
 	unlock_file(file);
-	*again = opened;
+	*retry = opened;
 	return opened ? 0 : write_real(p);
 }
 
-/* Write a part of a block that is elsewhere: the whole is written anew. */
+/*
+ * Write a part of a block that is elsewhere, by writing the whole block anew.
+ */
 static ssize_t
 rewrite_block(const Part *p)
 {
@@ -494,23 +501,23 @@ rewrite_block(const Part *p)
 	memcpy(whole + start, p->buf, p->len);
 	switch (rbp_spill_put(p->o->handle, p->block, whole, p->offset + (off_t) p->len))
 	{
-		case PUT_DONE:
+		case RBP_SPILL_PUT_DONE:
 			return (ssize_t) p->len;
-		case PUT_GONE:
+		case RBP_SPILL_PUT_GONE:
 			errno = EIO;
 			return -1;
-		case PUT_NO_ROOM:
+		case RBP_SPILL_PUT_NO_ROOM:
 			break;
 	}
 	all.len = Max((size_t) n, start + p->len);
 	return write_real(&all) < 0 ? -1 : (ssize_t) p->len;
 }
 
-/* A part of a block. */
+/* Write a part of a block. */
 static ssize_t
 write_part(const Part *p)
 {
-	bool		again;
+	bool		retry;
 	ssize_t		n;
 
 	do
@@ -520,7 +527,7 @@ write_part(const Part *p)
 
 		if (file == NULL)
 			return -1;
-		again = false;
+		retry = false;
 		value = rbp_spill_block_get(rbp_spill_table, file, p->block);
 		if (IS_STAGED(value) &&
 			STAGED_PAGE(value) == rbp_spill_file_state(file)->open_page)
@@ -530,23 +537,24 @@ write_part(const Part *p)
 			unlock_file(file);
 			return rewrite_block(p);
 		}
-		n = write_new_part(p, file, &again);
-	} while (again);
+		n = write_new_part(p, file, &retry);
+	} while (retry);
 	return n;
 }
 
 /*
- * So much was written to a file that had no entry, or -1, which is returned.  Whoever
- * has given it one meanwhile may have seen the size of before.
+ * n bytes were written to a file that had no entry, or the write has failed
+ * (-1).  Returns n.  A process that has created the entry meanwhile may have
+ * seen the old size.
  */
 static ssize_t
-wrote_without_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
+extend_new_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
 {
 	int			save_errno = errno;
 
 	pg_memory_barrier();
-	if (n > 0 && rbp_spill_open_known(o))
-		(void) rbp_spill_open_raise(o, offset + n);
+	if (n > 0 && rbp_spill_open_lookup(o))
+		(void) rbp_spill_open_extend(o, offset + n);
 	errno = save_errno;
 	return n;
 }
@@ -561,22 +569,22 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	if (offset < 0 || len == 0 || !o->writable || !attached())
 		return rbp_libc.pwrite(fd, buf, len, offset);
 	start_ns = rbp_now_ns();
-	if (!rbp_spill_open_known(o))
+	if (!rbp_spill_open_lookup(o))
 	{
-		if (!wanted(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
-			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (!spill_enabled(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
+			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
 		if (rbp_spill_prefer_file())
 		{
-			if (wrote_without_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
+			if (extend_new_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
 			{
 				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
 				return (ssize_t) len;
 			}
-			/* the disk is full, perhaps: donors may take it */
+			/* the disk may be full: donors may have room */
 			rbp_spill_file_refused();
 		}
-		if (!rbp_spill_open_known(o) && !rbp_spill_open_create(o, fd))
-			return wrote_without_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (!rbp_spill_open_lookup(o) && !rbp_spill_open_create(o, fd))
+			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
 	}
 	while (done < len)
 	{
@@ -589,7 +597,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		ssize_t		n = part.len == BLCKSZ ? write_block(&part) : write_part(&part);
 
 		if (n < 0)
-			return written_before((ssize_t) done);
+			return partial_write_result((ssize_t) done);
 		done += n;
 		if (n < (ssize_t) part.len)
 			break;
@@ -612,7 +620,7 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 										 offset + done);
 
 		if (n < 0)
-			return written_before(done);
+			return partial_write_result(done);
 		done += n;
 		if (n < (ssize_t) iov[i].iov_len)
 			break;

@@ -1,56 +1,58 @@
 /*-------------------------------------------------------------------------
  *
  * files.c
- *	  Temporary files, whose blocks are on donors instead of in the real file:
+ *	  Temporary files whose blocks are on donors instead of in the real file:
  *	  descriptors, entries, sizes, truncation and removal.
  *
- * file_io.c reads and writes them, blocks.c has what changes a block's place,
- * and setup.c the shared memory.
+ * file_io.c reads and writes them, blocks.c moves blocks, and setup.c has the
+ * shared memory.
  *
- * What must hold
- * --------------
+ * Invariants
+ * ----------
  * A block (8 KiB at a multiple of that) has a value in rbp_spill_table, or
- * none; that says where its content is, all of it:
+ * none.  The value tells where all of its content is:
  *
  *	none			in the real file; zeros where that is shorter
- *	a staging page	in shared memory: being filled (the file's open page, one
- *					at most), or on its way to donors
- *	a slot			on a donor, with its hash in SlotInfo, and perhaps a second
- *					copy in another slot on another donor
- *	lost			nowhere: a donor had failed, and the disk too
+ *	a staging page	in shared memory: being filled (the file's open page, of
+ *					which there is one at most), or on its way to donors
+ *	a slot			on a donor, with its hash in RbpSpillSlotInfo, and perhaps
+ *					with a second copy in another slot on another donor
+ *	lost			nowhere: both a donor and the disk have failed
  *
- * 1. There is no other copy, so nothing is ever guessed: content that cannot
- *	  be had, or does not match its hash, is EIO.  And after a file was
- *	  forgotten, descriptors that knew it get EIO, never the real file's holes.
- * 2. A slot has one owner: from rbp_spill_slots_alloc() until the block's
+ * 1. There is no other copy, so nothing is ever guessed.  Content that cannot
+ *	  be read, or that does not match its hash, is EIO.  After an entry is
+ *	  removed, descriptors that used it get EIO, never the real file's holes.
+ * 2. A slot has one owner, from rbp_spill_slots_alloc() until the block's
  *	  value is replaced.  A block that is written again gets another slot, so
- *	  that no write to a slot is ever followed by a second one for the same
- *	  owner, and a reader that is late reads what it was promised or something
- *	  that does not match.  A slot whose write failed rests in quarantine, for
- *	  the write may still come.
- * 3. The size users see is kept beside the blocks, and is never less than the
- *	  real file's.  Bytes of a block past it are zeros.
+ *	  an owner writes to its slot once, and a late reader gets either the
+ *	  content that it looked up or something that does not match the hash.  A
+ *	  slot whose write failed goes into quarantine, because that write may
+ *	  still arrive.
+ * 3. The size that users see is kept in the entry, and is never less than the
+ *	  real file's.  Bytes of a block beyond it are zeros.
  * 4. Data goes to its new place first, then the value changes, under the
- *	  file's lock; the old place is given back after that.
- * 5. Who unlinks the real file does that first, and forgets second, by a handle
- *	  taken before: a new file of the same name has another.  Truncation, and
- *	  any write to the real file of a block that is elsewhere, are done under
- *	  the file's lock together with the change of the table, for the lease
- *	  worker may be moving blocks there.
+ *	  file's lock, and the old place is released after that.
+ * 5. The real file is unlinked first and its entry removed second, by a handle
+ *	  that was looked up before: a new file of the same name has another one.
+ *	  Truncation, and any write to the real file of a block that is elsewhere,
+ *	  happen under the file's lock together with the change of the table,
+ *	  because the lease worker may be moving blocks there.
  *
- * What the server does, and this relies on: several processes may write a file,
- * but not the same block at the same time, and parts of blocks only one process
- * at a time, since whoever begins another block sends the open page.  (Else bytes
- * of one of them could be lost, within a block.)
+ * This relies on how the server uses temporary files: several processes may
+ * write to a file, but not to the same block at the same time, and only one
+ * process at a time writes parts of blocks, because a process that starts
+ * another block sends the open page.  (Otherwise bytes that one of them wrote
+ * within a block could be lost.)
  *
- * Locks: a file's lock covers its values, its state, the SlotInfo of its
- * slots, and the "dropped" marks of its staging pages.  It is not held while a
- * donor is waited for, and while the disk is only by rule 5 and when a failed
- * write is repaired.  Under it, the locks inside rbp_spill_table and rbp_spill_slots.
+ * Locks: a file's lock covers its values, its state, the RbpSpillSlotInfo of
+ * its slots, and the "dropped" marks of its staging pages.  It is not held
+ * while waiting for a donor, and while waiting for the disk only by rule 5 and
+ * to repair a failed write.  The locks inside rbp_spill_table and
+ * rbp_spill_slots are taken under it.
  *
- * Private to a process: the chunks of staging pages that it is filling and
- * sending (write.c) and what it has read ahead (read.c).
- * Others see staged blocks through the table, and read them from staging.
+ * Local to a process: the chunks of staging pages that it fills and sends
+ * (write.c) and the blocks that it has read ahead (read.c).  Other processes
+ * find staged blocks through the table and read them from staging.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,22 +72,22 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Any files with an entry? What most calls end with, cheaply. */
+/* Does any file have an entry? This is all that most calls need to know. */
 static inline bool
 any_files(void)
 {
 	return attached() && rbp_spill_table_files(rbp_spill_table) > 0;
 }
 
-/* The file of that name, if it has an entry. */
+/* Look up the entry of that name. */
 static bool
-find(const char *name, RbpSpillHandle *handle)
+find_entry(const char *name, RbpSpillHandle *handle)
 {
 	return any_files() && rbp_spill_table_find(rbp_spill_table, name, handle);
 }
 
 bool
-rbp_spill_open_known(RbpSpillOpen *o)
+rbp_spill_open_lookup(RbpSpillOpen *o)
 {
 	uint32		created;
 
@@ -93,20 +95,24 @@ rbp_spill_open_known(RbpSpillOpen *o)
 		return attached();
 	if (!any_files())
 		return false;
-	/* before the look, so that one that comes meanwhile is looked for again */
+
+	/*
+	 * read before the lookup, so that an entry created meanwhile is found
+	 * next
+	 */
 	created = rbp_spill_table_created(rbp_spill_table);
-	if (o->missed && o->created == created)
+	if (o->not_found && o->created == created)
 		return false;
 	if (rbp_spill_table_find(rbp_spill_table, o->name, &o->handle))
 		return true;
-	o->missed = true;
+	o->not_found = true;
 	o->created = created;
 	return false;
 }
 
-/* The process that the name is of; for a relation, whoever creates it. */
+/* The process in the file's name; for a relation, the one that creates it. */
 static int
-owner_of(const RbpSpillOpen *o)
+owner_pid(const RbpSpillOpen *o)
 {
 	const char *p = o->relation ? NULL : strstr(o->name, "/pgsql_tmp/pgsql_tmp");
 
@@ -114,7 +120,7 @@ owner_of(const RbpSpillOpen *o)
 }
 
 bool
-rbp_spill_open_raise(RbpSpillOpen *o, off_t size)
+rbp_spill_open_extend(RbpSpillOpen *o, off_t size)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, o->handle, true);
 	RbpSpillFileState *st;
@@ -127,7 +133,6 @@ rbp_spill_open_raise(RbpSpillOpen *o, off_t size)
 	return true;
 }
 
-/* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
 bool
 rbp_spill_open_create(RbpSpillOpen *o, int fd)
 {
@@ -135,7 +140,7 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	RbpSpillFileState initial = {
 		.size = 0,
 		.open_page = RBP_SPILL_NO_PAGE,
-		.owner = owner_of(o),
+		.owner = owner_pid(o),
 		.relation = o->relation,
 	};
 	bool		created;
@@ -151,11 +156,12 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	}
 
 	/*
-	 * Another process may have written to the file meanwhile.  One that does from now on
-	 * sees the entry when it has, and raises the size: wrote_without_entry().
+	 * Another process may have written to the file meanwhile.  One that
+	 * writes from now on finds the entry afterwards and raises the size: see
+	 * extend_new_entry().
 	 */
 	if (fd >= 0 && created && rbp_libc.fstat(fd, &real) == 0)
-		(void) rbp_spill_open_raise(o, real.st_size);
+		(void) rbp_spill_open_extend(o, real.st_size);
 	return true;
 }
 
@@ -175,7 +181,7 @@ rbp_spill_forget(const char *name)
 	RbpSpillHandle handle;
 	int			save_errno = errno;
 
-	if (find(name, &handle))
+	if (find_entry(name, &handle))
 		rbp_spill_forget_handle(handle);
 	errno = save_errno;
 }
@@ -185,7 +191,7 @@ rbp_spill_has_blocks(const char *name)
 {
 	RbpSpillHandle handle;
 
-	return find(name, &handle);
+	return find_entry(name, &handle);
 }
 
 RbpSpillOpen *
@@ -198,36 +204,38 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	o->handle.index = RBP_SPILL_NO_FILE;
 	o->handle.serial = 0;
 	o->relation = relation;
-	o->missed = false;
+	o->not_found = false;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	strlcpy(o->name, name, sizeof(o->name));
 
 	/*
-	 * A new file gets its entry now, so that all descriptors of it know it;
-	 * or else when a block of it is first sent to donors.
+	 * A new file gets its entry now, so that all of its descriptors find it;
+	 * any other file when its first block goes to donors.
 	 */
 	if (attached() && (flags & O_CREAT) && (flags & (O_TRUNC | O_EXCL)) &&
-		wanted(o) && !rbp_spill_prefer_file() &&
+		spill_enabled(o) && !rbp_spill_prefer_file() &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		(void) rbp_spill_open_create(o, -1);
 	else
-		(void) rbp_spill_open_known(o);
+		(void) rbp_spill_open_lookup(o);
 	return o;
 }
 
 void
 rbp_spill_close(RbpSpillOpen *o)
 {
-	/* what is staged stays there, and is sent, whoever has the file open */
+	/*
+	 * staged blocks stay in staging, and are sent, whether it is open or not
+	 */
 	free(o);
 }
 
 /*
- * ---- sizes ---------------------------------------------------------------------
+ * ---- sizes -------------------------------------------------------------
  */
 
 static off_t
-size_of(RbpSpillHandle handle, off_t real)
+entry_size(RbpSpillHandle handle, off_t real)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
 
@@ -242,7 +250,7 @@ size_of(RbpSpillHandle handle, off_t real)
 off_t
 rbp_spill_open_size(RbpSpillOpen *o, off_t real)
 {
-	return rbp_spill_open_known(o) ? size_of(o->handle, real) : real;
+	return rbp_spill_open_lookup(o) ? entry_size(o->handle, real) : real;
 }
 
 off_t
@@ -250,13 +258,14 @@ rbp_spill_name_size(const char *name, off_t real)
 {
 	RbpSpillHandle handle;
 
-	return find(name, &handle) ? size_of(handle, real) : real;
+	return find_entry(name, &handle) ? entry_size(handle, real) : real;
 }
 
 /*
- * What is left of the block that the new end lies in goes to the real file,
- * whose truncation makes zeros of the rest.  Truncation and cut are one step
- * for whoever moves blocks into the real file.
+ * The part of the last block that remains goes to the real file, whose
+ * truncation zeroes the rest.  The file is locked from the truncation to the
+ * removal of the values, so that a process that moves blocks to the real file
+ * sees both or none.
  */
 int
 rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
@@ -269,7 +278,7 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	int			result = 0;
 	int			save_errno;
 
-	if (length < 0 || !rbp_spill_open_known(o))
+	if (length < 0 || !rbp_spill_open_lookup(o))
 		return rbp_libc.ftruncate(fd, length);
 	if (n > 0)
 	{
@@ -298,7 +307,7 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	if (result == 0)
 	{
 		if (length < st->size)
-			rbp_spill_cut(file, block);
+			rbp_spill_drop_tail(file, block);
 		st->size = length;
 	}
 	unlock_file(file);
@@ -311,8 +320,8 @@ rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset, off_t len)
 {
 	int			result = rbp_libc.posix_fallocate(fd, offset, len);
 
-	if (result == 0 && rbp_spill_open_known(o) &&
-		!rbp_spill_open_raise(o, offset + len))
+	if (result == 0 && rbp_spill_open_lookup(o) &&
+		!rbp_spill_open_extend(o, offset + len))
 		return EIO;
 	return result;
 }
@@ -327,7 +336,7 @@ rbp_spill_truncate(const char *name, const char *path, off_t length)
 
 	o.handle.index = RBP_SPILL_NO_FILE;
 	strlcpy(o.name, name, sizeof(o.name));
-	if (length < 0 || !rbp_spill_open_known(&o))
+	if (length < 0 || !rbp_spill_open_lookup(&o))
 		return rbp_libc.truncate(path, length);
 	fd = rbp_libc.open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
@@ -343,7 +352,7 @@ int
 rbp_spill_unlink(const char *name, const char *path)
 {
 	RbpSpillHandle handle;
-	bool		have = find(name, &handle);
+	bool		have = find_entry(name, &handle);
 	int			result = rbp_libc.unlink(path);
 	int			save_errno = errno;
 
@@ -359,7 +368,7 @@ rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len)
 	RbpSpillFile *file;
 	uint32		value;
 
-	if (offset < 0 || !rbp_spill_open_known(o))
+	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return false;
 	file = rbp_spill_file_lock(rbp_spill_table, o->handle, false);
 	if (file == NULL)

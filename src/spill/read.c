@@ -1,34 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * read.c
- *	  Temporary blocks from donors.
+ *	  Reading temporary blocks from donors.
  *
- * Where a read is a copy within this host (shm), it is made at once, into
- * the caller's buffer if that takes a whole block.  Over a network blocks
- * are read ahead, as most temporary files are read from one end to the other:
- * a window is up to WINDOW_PAGES blocks of one file, one transfer if their
- * slots are neighbours.  When the reader enters a window, the next one is
- * posted, so that it arrives while the query works on this one; windows start
- * small and double.  A merge reads many runs by turns, so there are many
- * windows.  One that was read to its end is given up first, then the one that
- * was not used for the longest time.  (The numbers are from traces of merges:
- * their last passes read runs of 10 to 30 blocks.)
+ * Where a read is a copy within this host (shm), it is done at once, into the
+ * caller's buffer if that takes a whole block.  Over a network blocks are read
+ * ahead, since most temporary files are read sequentially.  A window is up to
+ * WINDOW_PAGES blocks of one file, which are one transfer if their slots are
+ * adjacent.  When the reader enters a window the next one is submitted, so
+ * that it arrives while the query works on this one; windows start small and
+ * double.  A merge reads many runs in turn, so there are many windows.  A
+ * window that was read to its end is evicted first, then the least recently
+ * used one. (The numbers come from traces of merges, whose last passes read
+ * runs of 10 to 30 blocks.)
  *
  * The blocks of a window are those that were written one after the other: see
- * post_window().
+ * submit_window().
  *
- * What is in a window is a copy, and may be out of date: it is used only if
- * the table still says that the block is in the slot it came from, and only
+ * A window holds copies, which may be out of date.  A page is used only if the
+ * table still says that the block is in the slot that it came from, and only
  * if it matches the hash that the table has now.
  *
- * A block that does not come is asked for again, over a new connection if
- * need be, and from its second copy if there is one, until
- * remote_bp.temp_io_timeout is over: there is no disk to go to.  When the query
- * is cancelled, that ends, and the block is not lost; where cancelling cannot be
- * raised, it goes on.
+ * A block that does not arrive is requested again, over a new connection if
+ * necessary, and from its second copy if there is one, until
+ * remote_bp.temp_io_timeout has passed: there is no disk to fall back to.  If
+ * the query is canceled this ends early, and the block is not lost; where the
+ * cancellation cannot be raised, it continues.
  *
- * All here is private to the process; no lock is held while a donor is waited
- * for.
+ * Everything here is local to the process.  No lock is held while waiting for
+ * a donor.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,30 +60,32 @@ typedef struct Window
 {
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE: unused */
 	int			n;
-	uint32		next;			/* block that is likely to be read after it, or
-								 * NO_BLOCK */
-	bool		next_posted;	/* the window that begins there was asked for */
-	bool		ahead;			/* nobody had asked for its first block */
-	RbpRemoteBatch *batch;		/* on its way */
-	uint64		used;			/* for what is given up first */
+	uint32		next;			/* block that is likely to be read after the
+								 * window, or NO_BLOCK */
+	bool		next_submitted; /* the window that begins there was submitted */
+	bool		ahead;			/* submitted before its first block was
+								 * requested */
+	RbpRemoteBatch *batch;		/* in progress */
+	uint64		last_use;		/* for eviction */
 	uint32		blocks[WINDOW_PAGES];
 	uint32		slots[WINDOW_PAGES];
-	uint64		promised[WINDOW_PAGES]; /* hashes, as the table had them then */
-	bool		checked[WINDOW_PAGES];
-	bool		good[WINDOW_PAGES]; /* once checked: it is as promised */
+	uint64		hashes[WINDOW_PAGES];	/* by the table, when it was submitted */
+	bool		verified[WINDOW_PAGES];
+	bool		valid[WINDOW_PAGES];	/* once verified: the page matches its
+										 * hash */
 	RbpRemoteIo ios[WINDOW_PAGES];
 } Window;
 
 static Window windows[WINDOWS];
-static uint64 use_clock = 0;
-static int	nwindows = 0;		/* that are in use */
+static uint64 lru_clock = 0;
+static int	nwindows = 0;		/* in use */
 
-/* The windows' pages, and one more; mapped when first needed. */
+/* The windows' pages, and one more page; mapped when first needed. */
 static char *window_space = NULL;
 
-/* The block last copied into the one page: for reads of parts. */
-static SpilledBlock last;
-static bool last_valid = false;
+/* The block in that one page, kept for reads of parts. */
+static RbpSpilledBlock cached;
+static bool cached_valid = false;
 
 static inline bool
 same_file(RbpSpillHandle a, RbpSpillHandle b)
@@ -92,7 +94,7 @@ same_file(RbpSpillHandle a, RbpSpillHandle b)
 }
 
 static bool
-have_space(void)
+map_windows(void)
 {
 	Size		size = ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ;
 
@@ -119,13 +121,13 @@ window_page(const Window *w, int i)
 }
 
 static inline char *
-last_page(void)
+cached_page(void)
 {
 	return window_space + (Size) WINDOWS * WINDOW_PAGES * BLCKSZ;
 }
 
 /*
- * ---- one block, whatever it takes -------------------------------------------------
+ * ---- one block, with retries -------------------------------------------
  */
 
 const char	rbp_spill_interrupted[] = "the query was canceled";
@@ -143,11 +145,11 @@ read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
 }
 
 /*
- * Is the block in that slot still?  Its file's name into name, if so, unless that
- * is NULL.
+ * Is the block still in that slot?  If its file still exists and name is not
+ * NULL, copies the file's name there.
  */
 static bool
-still_there(const SpilledBlock *b, char *name)
+block_unchanged(const RbpSpilledBlock *b, char *name)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, b->handle, false);
 	bool		there;
@@ -163,38 +165,42 @@ still_there(const SpilledBlock *b, char *name)
 }
 
 /*
- * What came from the slot is not what the table promised of the block.  True,
- * and counted, if it still does; or else the slot may have been given to another
- * block, which is nobody's fault.
+ * Called when the content of the slot does not match the block's hash.
+ * Returns true, and counts a hash failure, if the block is still there; else
+ * the slot may have been given to another block, which is not an error.
  */
 static bool
-is_mismatch(const SpilledBlock *b)
+confirm_mismatch(const RbpSpilledBlock *b)
 {
-	if (!still_there(b, NULL))
+	if (!block_unchanged(b, NULL))
 		return false;
 	rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
 	return true;
 }
 
-/* What has become of an attempt to read one copy of a block. */
+/* The result of an attempt to read one copy of a block. */
 typedef enum CopyResult
 {
 	COPY_READ,
-	COPY_MOVED,					/* the block is not there any more */
-	COPY_FAILED,				/* it may come another time */
-	COPY_MISMATCH				/* likewise: the transfer may be at fault */
+	COPY_MOVED,					/* the block is no longer there */
+	COPY_FAILED,				/* a retry may succeed */
+	COPY_MISMATCH				/* a retry may succeed, if the transfer was at
+								 * fault */
 } CopyResult;
 
-/* Read the copy of the block in that slot; *why: for messages, if it did not come. */
+/*
+ * Read the copy of the block in that slot.  On failure, *reason is set, for
+ * messages.
+ */
 static CopyResult
-read_one_copy(const SpilledBlock *b, uint32 slot, int flags, int64 deadline_ns,
-			  char *page, const char **why)
+read_one_copy(const RbpSpilledBlock *b, uint32 slot, int flags, int64 deadline_ns,
+			  char *page, const char **reason)
 {
 	RbpStatus	status = read_copy(slot, flags, rbp_now_ns(), deadline_ns, page);
 
 	if (status != RBP_OK)
 	{
-		*why = rbp_status_text(status);
+		*reason = rbp_status_text(status);
 		return COPY_FAILED;
 	}
 	if (rbp_hash_page(page) == b->hash)
@@ -203,27 +209,27 @@ read_one_copy(const SpilledBlock *b, uint32 slot, int flags, int64 deadline_ns,
 			rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
 		return COPY_READ;
 	}
-	*why = "its content does not match its hash";
-	return is_mismatch(b) ? COPY_MISMATCH : COPY_MOVED;
+	*reason = "its content does not match its hash";
+	return confirm_mismatch(b) ? COPY_MISMATCH : COPY_MOVED;
 }
 
 const char *
-rbp_spill_fetch_page(const SpilledBlock *b, int64 deadline_ns, char *page)
+rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 {
-	const char *why = NULL;
+	const char *reason = NULL;
 	uint32		copies[2] = {b->slot, b->mirror};
 	int			ncopies = b->mirror == NO_SLOT ? 1 : 2;
-	bool		gone[2] = {false, false};
+	bool		unusable[2] = {false, false};
 	int			mismatches = 0;
 
 	for (int round = 0;; round++)
 	{
-		bool		hope = false;
+		bool		possible = false;
 
 		/*
-		 * With two copies, first only try donors that are known to answer.
-		 * An answer may be lost, so none is waited for so long that there is
-		 * no time to ask again.
+		 * With two copies, the first round only tries donors that are known
+		 * to answer.  As an answer can be lost, no wait is so long that there
+		 * is no time to ask again.
 		 */
 		int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
 		bool		ask_again = ncopies == 2 || round == 0;
@@ -234,90 +240,93 @@ rbp_spill_fetch_page(const SpilledBlock *b, int64 deadline_ns, char *page)
 
 			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
 			{
-				why = "there is no lease for it any more";
+				reason = "the lease has ended";
 				continue;
 			}
-			if (gone[i] || rbp_remote_slot_donor(copies[i]) < 0)
+			if (unusable[i] || rbp_remote_slot_donor(copies[i]) < 0)
 			{
-				gone[i] = true;
-				why = why != NULL ? why : "the donor's memory is not leased any more";
+				unusable[i] = true;
+				reason = reason != NULL ? reason :
+					"the donor's memory is no longer leased";
 				continue;
 			}
-			hope = true;
+			possible = true;
 			switch (read_one_copy(b, copies[i], flags,
 								  ask_again ? now + (deadline_ns - now) / 2 : deadline_ns,
-								  page, &why))
+								  page, &reason))
 			{
 				case COPY_READ:
 					return NULL;
 				case COPY_MOVED:
-					return why;
+					return reason;
 				case COPY_MISMATCH:
-					gone[i] = ++mismatches > 2 * ncopies;
+					unusable[i] = ++mismatches > 2 * ncopies;
 					break;
 				case COPY_FAILED:
 					break;
 			}
 		}
-		if (hope && rbp_remote_interrupted() && rbp_remote_can_raise())
+		if (possible && rbp_remote_interrupted() && rbp_remote_can_raise())
 			return rbp_spill_interrupted;
-		if (!hope || rbp_now_ns() >= deadline_ns)
-			return why;
+		if (!possible || rbp_now_ns() >= deadline_ns)
+			return reason;
 		if (round > 0)
 			pg_usleep(RETRY_US);
 	}
 }
 
-/* Say that the block is lost, and where it was. */
+/* Log that the block is lost, and where it was. */
 static void
-report_lost(const char *name, const SpilledBlock *b, const char *why)
+report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason)
 {
 	char		donor[RBP_DONOR_ID_LEN];
 	char		address[RBP_ADDRESS_LEN];
 	int			save_errno = errno;
 
-	/* the slot may be nobody's any more, its donor gone */
+	/* the slot may be unused by now, and its donor gone */
 	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
 	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
-	rbp_spill_note_lost(name,
-						"block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
-						b->block, name, donor, address, why);
+	rbp_spill_set_lost_reason(name,
+							  "block %u of temporary file \"%s\" could not be read from donor \"%s\" (%s): %s",
+							  b->block, name, donor, address, reason);
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
+
 	/*
-	 * Reporting checks for interrupts, which must not end the file call.  A
-	 * client is not told: while it did not read, we could not be interrupted.
+	 * Reporting checks for interrupts, which must not end the file call.  The
+	 * client is not told: while it does not read, we could not be
+	 * interrupted.
 	 */
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
-			(errmsg("remote_bp: block %u of temporary file \"%s\" cannot be had from donor \"%s\" (%s): %s",
-					b->block, name, donor, address, why)));
+			(errmsg("remote_bp: block %u of temporary file \"%s\" could not be read from donor \"%s\" (%s): %s",
+					b->block, name, donor, address, reason)));
 	RESUME_INTERRUPTS();
 	errno = save_errno;
 }
 
-/* As rbp_spill_fetch(), of a whole page. */
+/* Like rbp_spill_fetch(), for a whole page. */
 static int
-fetch_slow(const SpilledBlock *b, int64 deadline_ns, char *page)
+fetch_with_retries(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 {
 	char		name[RBP_SPILL_NAME_LEN];
-	const char *why;
+	const char *reason;
 
-	why = rbp_spill_fetch_page(b, deadline_ns, page);
-	if (why == NULL)
+	reason = rbp_spill_fetch_page(b, deadline_ns, page);
+	if (reason == NULL)
 	{
 		rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
 		return 1;
 	}
-	if (why == rbp_spill_interrupted)
+	if (reason == rbp_spill_interrupted)
 		return RBP_SPILL_INTERRUPTED;
-	if (!still_there(b, name))
+	if (!block_unchanged(b, name))
 		return 0;
-	report_lost(name, b, why);
+	report_lost_block(name, b, reason);
 	return -1;
 }
 
 /*
- * ---- windows ------------------------------------------------------------------------
+ * ---- windows -----------------------------------------------------------
  */
 
 int64
@@ -326,22 +335,25 @@ rbp_spill_short_wait(void)
 	return Min(rbp_guc_io_timeout_ns() * 10, rbp_guc_temp_io_timeout_ns());
 }
 
-/* Wait for a window, if it is on its way. */
+/* Wait for the window's batch, if it is in progress. */
 static void
-arrive(Window *w, int64 deadline_ns)
+complete_window(Window *w, int64 deadline_ns)
 {
 	if (w->batch != NULL)
 		rbp_remote_end(w->batch, deadline_ns);
 	w->batch = NULL;
 }
 
-/* What is on its way is waited for a little: to give up on it costs more. */
+/*
+ * Give up a window.  A batch in progress is waited for briefly, which costs
+ * less than abandoning it.
+ */
 static void
-discard(Window *w, int64 deadline_ns)
+discard_window(Window *w, int64 deadline_ns)
 {
 	if (w->handle.index == RBP_SPILL_NO_FILE)
 		return;
-	arrive(w, deadline_ns);
+	complete_window(w, deadline_ns);
 	w->handle.index = RBP_SPILL_NO_FILE;
 	nwindows--;
 }
@@ -351,18 +363,18 @@ rbp_spill_end_read_ahead(void)
 {
 	int64		deadline;
 
-	last_valid = false;
+	cached_valid = false;
 	if (nwindows == 0)
 		return;
-	deadline = rbp_now_ns() + Min(rbp_spill_short_wait(), RBP_SPILL_HURRY_NS);
+	deadline = rbp_now_ns() + Min(rbp_spill_short_wait(), RBP_SPILL_URGENT_NS);
 	for (int i = 0; i < WINDOWS; i++)
-		discard(&windows[i], deadline);
-	/* the pages' memory goes back to the system */
+		discard_window(&windows[i], deadline);
+	/* return the pages' memory to the system */
 	(void) madvise(window_space, ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ,
 				   MADV_DONTNEED);
 }
 
-/* The window that has the block, and where in it. */
+/* Find the window with the block, and its position there. */
 static Window *
 find_window(RbpSpillHandle handle, uint32 block, int *at)
 {
@@ -372,7 +384,7 @@ find_window(RbpSpillHandle handle, uint32 block, int *at)
 	if (nwindows == 0)
 		return NULL;
 
-	/* mostly it is where the last one was, or behind it */
+	/* mostly it is the same block as in the last call, or the one after it */
 	if (same_file(hint->handle, handle))
 		for (*at = hint_at; *at < Min(hint_at + 2, hint->n); (*at)++)
 			if (hint->blocks[*at] == block)
@@ -395,7 +407,10 @@ find_window(RbpSpillHandle handle, uint32 block, int *at)
 	return NULL;
 }
 
-/* Was the block to be read behind a window? How many blocks that had, or 0. */
+/*
+ * If a window expects the block to be read after it, return the window's
+ * length, else 0.
+ */
 static int
 window_before(RbpSpillHandle handle, uint32 block)
 {
@@ -405,9 +420,9 @@ window_before(RbpSpillHandle handle, uint32 block)
 	return 0;
 }
 
-/* The least recently used window but for keep, emptied. */
+/* Evict the least recently used window other than keep. */
 static Window *
-free_window(const Window *keep)
+evict_window(const Window *keep)
 {
 	Window	   *w = NULL;
 
@@ -418,27 +433,30 @@ free_window(const Window *keep)
 			w = &windows[i];
 			break;
 		}
-		if (&windows[i] != keep && (w == NULL || windows[i].used < w->used))
+		if (&windows[i] != keep && (w == NULL || windows[i].last_use < w->last_use))
 			w = &windows[i];
 	}
-	discard(w, rbp_now_ns() + rbp_spill_short_wait());
+	discard_window(w, rbp_now_ns() + rbp_spill_short_wait());
 	return w;
 }
 
 /*
- * Ask for up to n blocks from block on, as far as they are in slots, in a new
- * window; NULL if not even the first is, or it is known not to come.  The
- * blocks are those that were written one after the other: a merge of a sort
- * gives blocks back that it has read, and writes its result all over the
- * file.  Where that is not known, or of a relation, they are neighbours.
+ * Submit a read of up to n blocks from block on, as far as they are in slots,
+ * in a new window.  NULL if the first one is not in a slot, or if the read
+ * fails at once.
+ *
+ * The blocks are taken in the order in which they were written: a merge sort
+ * reuses the blocks that it has read, and so scatters its result over the
+ * file.  In a relation, or where that order is not known, they are
+ * consecutive.
  */
 static Window *
-post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
-			int64 deadline_ns, const Window *keep)
+submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
+			  int64 deadline_ns, const Window *keep)
 {
 	uint32		blocks[WINDOW_PAGES];
 	uint32		slots[WINDOW_PAGES];
-	uint64		promised[WINDOW_PAGES];
+	uint64		hashes[WINDOW_PAGES];
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
 	bool		relation;
 	Window	   *w;
@@ -456,63 +474,66 @@ post_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 			break;
 		blocks[got] = block;
 		slots[got] = VALUE_SLOT(value);
-		promised[got] = slot_info(slots[got])->hash;
+		hashes[got] = slot_info(slots[got])->hash;
 		if (relation || slot_info(slots[got])->next == NO_BLOCK)
 			block++;
 		else
 			block = slot_info(slots[got])->next;
 		if (block == blocks[0])
-			block = NO_BLOCK;	/* what was written since has closed a circle */
+			block = NO_BLOCK;	/* blocks written since have closed a cycle */
 	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (got == 0)
 		return NULL;
 
-	w = free_window(keep);
+	w = evict_window(keep);
 	now = rbp_now_ns();
 	w->n = n = got;
 	w->next = block;
-	w->next_posted = false;
+	w->next_submitted = false;
 	w->ahead = keep != NULL;
-	w->used = ++use_clock;
+	w->last_use = ++lru_clock;
 	for (int i = 0; i < n; i++)
 	{
 		w->blocks[i] = blocks[i];
 		w->slots[i] = slots[i];
-		w->promised[i] = promised[i];
-		w->checked[i] = false;
+		w->hashes[i] = hashes[i];
+		w->verified[i] = false;
 		w->ios[i].slot = w->slots[i];
 		w->ios[i].buf = window_page(w, i);
 		w->ios[i].status = RBP_CANCELED;
 	}
 	w->handle = handle;
 	nwindows++;
-	rbp_spill_used = true;
+	rbp_spill_used_in_xact = true;
 	w->batch = rbp_remote_begin(w->ios, n, false, flags, now, deadline_ns);
 	if (w->batch == NULL)
 	{
-		discard(w, now);
+		discard_window(w, now);
 		return NULL;
 	}
 	return w;
 }
 
-/* Page i of a window, if it is what the table promises of the block. */
+/*
+ * Page i of a window, if it has the content of the block according to the
+ * table.
+ */
 static char *
-window_content(Window *w, int i, const SpilledBlock *b)
+window_page_if_valid(Window *w, int i, const RbpSpilledBlock *b)
 {
 	char	   *page = window_page(w, i);
 
-	if (w->slots[i] != b->slot || w->promised[i] != b->hash)
-		return NULL;			/* it was written again just now */
+	if (w->slots[i] != b->slot || w->hashes[i] != b->hash)
+		return NULL;			/* the block has been written again */
 	if (w->ios[i].status != RBP_OK)
 		return NULL;
-	if (!w->checked[i])
+	if (!w->verified[i])
 	{
-		w->good[i] = rbp_hash_page(page) == b->hash;
-		w->checked[i] = true;
-		if (!w->good[i])
-			(void) is_mismatch(b);
+		w->valid[i] = rbp_hash_page(page) == b->hash;
+		w->verified[i] = true;
+		if (!w->valid[i])
+			(void) confirm_mismatch(b);
 		else
 		{
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
@@ -520,112 +541,119 @@ window_content(Window *w, int i, const SpilledBlock *b)
 				rbp_stats_count(RBP_COUNT_SPILL_READ_AHEAD, 1);
 		}
 	}
-	return w->good[i] ? page : NULL;
+	return w->valid[i] ? page : NULL;
 }
 
 /*
- * ---- reads --------------------------------------------------------------------------
+ * ---- reads -------------------------------------------------------------
  */
 
-/* How long the first attempt may take: nobody waits so long that none is left. */
+/* The deadline of the first attempt, which leaves time for another one. */
 static int64
-half_way(int64 start_ns)
+first_attempt_deadline(int64 start_ns)
 {
 	return start_ns + rbp_guc_temp_io_timeout_ns() / 2;
 }
 
-/* A copy within this host, of a whole block. */
+/* Read a whole block from memory of this host. */
 static int
-fetch_local(const SpilledBlock *b, int64 start_ns, char *buf)
+fetch_direct(const RbpSpilledBlock *b, int64 start_ns, char *buf)
 {
 	RbpRemoteIo io = {.slot = b->slot,.buf = buf,.status = RBP_CANCELED};
 
-	rbp_remote_read(&io, 1, start_ns, half_way(start_ns));
+	rbp_remote_read(&io, 1, start_ns, first_attempt_deadline(start_ns));
 	if (io.status != RBP_OK || rbp_hash_page(buf) != b->hash)
-		return fetch_slow(b, start_ns + rbp_guc_temp_io_timeout_ns(), buf);
+		return fetch_with_retries(b, start_ns + rbp_guc_temp_io_timeout_ns(), buf);
 	rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
 	return 1;
 }
 
-/* The blocks behind a window are worth asking for, unless they are here. */
+/* Submit the window after this one, unless there is one already. */
 static void
 read_ahead(Window *w, int64 deadline_ns)
 {
 	int			other;
 
-	w->next_posted = true;
+	w->next_submitted = true;
 	if (w->next != NO_BLOCK && find_window(w->handle, w->next, &other) == NULL)
-		(void) post_window(w->handle, w->next, Min(w->n * 2, WINDOW_PAGES), 0,
-						   deadline_ns, w);
+		(void) submit_window(w->handle, w->next, Min(w->n * 2, WINDOW_PAGES), 0,
+							 deadline_ns, w);
 }
 
-/* The block's page in a window, which is posted if need be; NULL if it does not come. */
+/*
+ * The block's page in a window, which is submitted if necessary; NULL on
+ * failure.
+ */
 static char *
-page_in_window(const SpilledBlock *b, bool relation, int64 start_ns)
+page_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns)
 {
 	int64		short_deadline = start_ns + rbp_spill_short_wait();
 	bool		only_copy = b->mirror == NO_SLOT;
-	int64		deadline = only_copy ? half_way(start_ns) : short_deadline;
+	int64		deadline = only_copy ? first_attempt_deadline(start_ns) : short_deadline;
 	int			at;
 	Window	   *w = find_window(b->handle, b->block, &at);
-	bool		reads_on = true;
+	bool		sequential = true;
 	char	   *page;
 
-	if (w != NULL && (w->slots[at] != b->slot || w->promised[at] != b->hash))
+	if (w != NULL && (w->slots[at] != b->slot || w->hashes[at] != b->hash))
 	{
-		/* the file has changed under it */
-		discard(w, short_deadline);
+		/* the block has changed since */
+		discard_window(w, short_deadline);
 		w = NULL;
 	}
 	if (w == NULL)
 	{
 		int			before = window_before(b->handle, b->block);
 
-		w = post_window(b->handle, b->block,
-						before > 0 ? Min(before * 2, WINDOW_PAGES) :
-						relation ? 1 : WINDOW_FIRST,
-						only_copy ? RBP_REMOTE_PATIENT : 0, deadline, NULL);
+		w = submit_window(b->handle, b->block,
+						  before > 0 ? Min(before * 2, WINDOW_PAGES) :
+						  relation ? 1 : WINDOW_FIRST,
+						  only_copy ? RBP_REMOTE_PATIENT : 0, deadline, NULL);
 		at = 0;
-		/* a lone first block of a relation tells nothing yet */
-		reads_on = w != NULL && w->n > 1;
+
+		/*
+		 * a single first block of a relation does not suggest a sequential
+		 * read
+		 */
+		sequential = w != NULL && w->n > 1;
 	}
 	if (w == NULL)
 		return NULL;
-	w->used = ++use_clock;
-	if (reads_on && !w->next_posted)
+	w->last_use = ++lru_clock;
+	if (sequential && !w->next_submitted)
 		read_ahead(w, short_deadline);
-	arrive(w, deadline);
-	page = window_content(w, at, b);
+	complete_window(w, deadline);
+	page = window_page_if_valid(w, at, b);
 	if (at == w->n - 1)
-		w->used = 0;
+		w->last_use = 0;
 	return page;
 }
 
-/* The block's page, or NULL: then *result says why, as rbp_spill_fetch() does. */
+/* The block's page, or NULL with *result set as for rbp_spill_fetch(). */
 static char *
-page_of(const SpilledBlock *b, bool relation, int64 start_ns, int *result)
+get_page(const RbpSpilledBlock *b, bool relation, int64 start_ns, int *result)
 {
 	char	   *page = NULL;
 
-	if (last_valid && last.block == b->block && last.slot == b->slot &&
-		last.hash == b->hash && same_file(last.handle, b->handle))
-		return last_page();
+	if (cached_valid && cached.block == b->block && cached.slot == b->slot &&
+		cached.hash == b->hash && same_file(cached.handle, b->handle))
+		return cached_page();
 	if (!rbp_remote_slot_local(b->slot))
 		page = page_in_window(b, relation, start_ns);
 	if (page != NULL)
 		return page;
-	last_valid = false;
-	*result = fetch_slow(b, start_ns + rbp_guc_temp_io_timeout_ns(), last_page());
+	cached_valid = false;
+	*result = fetch_with_retries(b, start_ns + rbp_guc_temp_io_timeout_ns(), cached_page());
 	if (*result <= 0)
 		return NULL;
-	last_valid = true;
-	rbp_spill_used = true;
-	last = *b;
-	return last_page();
+	cached_valid = true;
+	rbp_spill_used_in_xact = true;
+	cached = *b;
+	return cached_page();
 }
 
 int
-rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start, uint32 n,
+rbp_spill_fetch(const RbpSpilledBlock *b, bool relation, uint32 start, uint32 n,
 				char *buf)
 {
 	int64		start_ns = rbp_now_ns();
@@ -633,10 +661,10 @@ rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start, uint32 n,
 	const char *page;
 
 	if (n == BLCKSZ && rbp_remote_slot_local(b->slot))
-		result = fetch_local(b, start_ns, buf);
-	else if (have_space())
+		result = fetch_direct(b, start_ns, buf);
+	else if (map_windows())
 	{
-		page = page_of(b, relation, start_ns, &result);
+		page = get_page(b, relation, start_ns, &result);
 		if (page != NULL)
 			memcpy(buf, page + start, n);
 	}
@@ -644,7 +672,7 @@ rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start, uint32 n,
 	{
 		char		one[BLCKSZ];
 
-		result = fetch_slow(b, start_ns + rbp_guc_temp_io_timeout_ns(), one);
+		result = fetch_with_retries(b, start_ns + rbp_guc_temp_io_timeout_ns(), one);
 		if (result > 0)
 			memcpy(buf, one + start, n);
 	}

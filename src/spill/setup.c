@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * setup.c
- *	  Temporary data: its shared memory, the ends of transactions, and what remote asks
- *	  of its pool.
+ *	  Temporary data: shared memory, ends of transactions, and callbacks for
+ *	  remote.
  *
- * Whoever attaches shared memory does this once, before it has files: no locks.
- * The slots' extents are locked inside rbp_spill_slots.
+ * Shared memory is initialized once, by the postmaster, before there are any
+ * files: no locks are needed.  The slots' extents are locked inside
+ * rbp_spill_slots.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,13 +25,13 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Extents beyond the quota, for those whose region was lost while in use */
+/* Extents beyond the quota, to make up for lost ones that are still in use */
 #define SPARE_EXTENTS(n)	((n) / 16 + 16)
 
 RbpSpillSlots *rbp_spill_slots = NULL;
 RbpSpillTable *rbp_spill_table = NULL;
-SpillShared *rbp_spill_shared = NULL;
-bool		rbp_spill_used = false;
+RbpSpillShared *rbp_spill_shared = NULL;
+bool		rbp_spill_used_in_xact = false;
 
 #define shared		rbp_spill_shared
 
@@ -48,17 +49,14 @@ max_slots(void)
 	return rbp_spill_max_extents() * RBP_EXTENT_PAGES;
 }
 
-/* Files with blocks elsewhere, at a time. */
+/* The number of files that can have blocks elsewhere at a time. */
 static uint32
 max_files(void)
 {
 	return Min(Max(max_slots() / 32, 1024), 65536);
 }
 
-/*
- * Nodes of 64 blocks: enough for large files that are dense, and one for each
- * file.
- */
+/* Nodes of 64 blocks: enough for large dense files, and one for each file. */
 static uint32
 max_nodes(void)
 {
@@ -87,7 +85,7 @@ bitmap_words(uint32 bits)
 Size
 rbp_spill_shmem_size(void)
 {
-	Size		size = MAXALIGN(sizeof(SpillShared));
+	Size		size = MAXALIGN(sizeof(RbpSpillShared));
 	uint32		pages = staging_pages();
 
 	if (rbp_guc_temp_tier_max_size == 0)
@@ -95,14 +93,14 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, sizeof(RbpSpillCosts));
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
-	size = add_size(size, mul_size(sizeof(SlotInfo), max_slots()));
+	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
 	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint64), 2 * bitmap_words(pages)));
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
 
-/* All of n bits set. */
+/* A bitmap of n bits, all of them set. */
 static pg_atomic_uint64 *
 make_bitmap(char **arena, uint32 n)
 {
@@ -121,8 +119,8 @@ make_bitmap(char **arena, uint32 n)
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	/* most have spilled nothing */
-	if (likely(!rbp_spill_used))
+	/* most transactions have spilled nothing */
+	if (likely(!rbp_spill_used_in_xact))
 		return;
 	switch (event)
 	{
@@ -131,13 +129,13 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(false);
-			rbp_spill_used = false;
+			rbp_spill_used_in_xact = false;
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(true);
-			rbp_spill_used = false;
+			rbp_spill_used_in_xact = false;
 			break;
 		default:
 			break;
@@ -149,14 +147,14 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 {
 	static bool registered = false;
 	char	   *arena = mem;
-	SpillShared *sh = rbp_layout_take(&arena, sizeof(SpillShared), MAXIMUM_ALIGNOF);
+	RbpSpillShared *sh = rbp_layout_take(&arena, sizeof(RbpSpillShared), MAXIMUM_ALIGNOF);
 	uint32		extents = rbp_spill_max_extents();
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return;
 	if (!registered)
 	{
-		/* This is the postmaster, whose children inherit it. */
+		/* This is the postmaster, whose children inherit the callback. */
 		RegisterXactCallback(at_transaction_end, NULL);
 		registered = true;
 	}
@@ -176,7 +174,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 										   max_files(), max_nodes(),
 										   rbp_lock_tranche("RemoteBpSpillNames"),
 										   rbp_lock_tranche("RemoteBpSpillFile"));
-	sh->slots = rbp_layout_take(&arena, sizeof(SlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
+	sh->slots = rbp_layout_take(&arena, sizeof(RbpSpillSlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
 	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)
 		pg_atomic_init_u32(&sh->pending[i], 0);
@@ -197,7 +195,7 @@ rbp_spill_stand_down(void)
 }
 
 /*
- * ---- for remote -----------------------------------------------------------
+ * ---- for remote --------------------------------------------------------
  */
 
 static bool
@@ -218,7 +216,7 @@ extent_offline(uint32 extent)
 	rbp_spill_slots_offline(rbp_spill_slots, extent);
 }
 
-/* What is on its way does not count: if it does not arrive, it is still here. */
+/* Blocks on their way do not count: until they arrive, they are still here. */
 static uint64
 extent_used(uint32 extent)
 {

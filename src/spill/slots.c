@@ -1,31 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * slots.c
- *	  Which slots of the temp quota are free: a bitmap for each extent.
+ *	  The spill slots of the temp quota: which are free, a bitmap per extent.
  *
- * Three sets of 128 bits say what is not free in an extent: the slots that
- * are used, and two generations of those in quarantine (held).  All counts
- * follow from them and from the extent's state; change_begin() and
- * change_end() around every change keep the totals and the ring up to date.
+ * Three sets of 128 bits say which slots of an extent are not free: those that
+ * are used, and two generations of those in quarantine.  All counts follow
+ * from these and from the extent's state; begin_change() and end_change()
+ * around each change keep the totals, the ring and the queue up to date.
  *
  * - The ring links the online extents that have free slots, and only those,
- *	 so that a full quota costs alloc() nothing.  A cursor goes round: on to
- *	 the next extent when one is used up, and back to where slots were given
- *	 back last, since processes have that memory mapped, and perhaps in their
- *	 caches.  New extents are put in between the others, so that the regions
- *	 of several donors, which come one after the other, end up interleaved,
- *	 and going round means taking turns.
+ *	 so that a full quota costs alloc() nothing.  A cursor moves on to the next
+ *	 extent when one is used up, and back to where slots were freed last, since
+ *	 processes have that memory mapped, and perhaps in their caches.  New
+ *	 extents are inserted between the others, so that the regions of several
+ *	 donors, which come one donor after the other, are interleaved, and the
+ *	 cursor alternates between donors.
  *
- * - The queue links the extents with slots in quarantine, the one whose older
- *	 generation ends first in front.  A slot joins the older generation if
- *	 that is empty, else the younger one, whose end moves with each that
- *	 joins; when the older ends, the younger takes its place.  So a slot is
- *	 held for at least the time it should be and for less than twice that,
- *	 at two bits a slot, and taking an extent offline need not search.
+ * - The queue links the extents with slots in quarantine, ordered by the end
+ *	 of their older generation.  A slot joins the older generation if that is
+ *	 empty, else the younger one, whose end moves with each slot that joins.
+ *	 When the older generation ends, the younger one takes its place.  So a
+ *	 slot is kept for at least the required time and for less than twice that,
+ *	 at two bits a slot, and taking an extent offline needs no search.
  *
- * The lock protects all of it.  Outside of it, alloc() looks at num_free and
- * held_until, to return at once when there is nothing: many processes ask
- * again and again while the quota is used up.
+ * The lock protects all of this.  alloc() looks at num_free and
+ * quarantine_until before it takes the lock, to return at once when there is
+ * nothing: many processes keep asking while the quota is used up.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,8 +45,8 @@
 #define NIL				UINT32_MAX
 #define NEVER			INT64_MAX
 
-#define GOOD_ENOUGH		8		/* extents compared for the longest run */
-#define MAX_LOOK		256		/* extents that ok() is asked about */
+#define MAX_COMPARED	8		/* extents compared for the longest run */
+#define MAX_ASKED		256		/* extents that ok() is asked about */
 
 __extension__ typedef unsigned __int128 SlotSet;
 
@@ -65,10 +65,10 @@ typedef enum ExtentState
 typedef struct SlotExtent
 {
 	SlotSet		used;
-	SlotSet		held;			/* in quarantine until held_until */
-	SlotSet		held_next;		/* empty if held is */
-	int64_t		held_until;
-	int64_t		held_next_until;
+	SlotSet		quarantine;		/* until quarantine_until */
+	SlotSet		quarantine_next;	/* empty if quarantine is */
+	int64_t		quarantine_until;
+	int64_t		quarantine_next_until;
 
 	uint32_t	prev;			/* in the ring */
 	uint32_t	next;
@@ -93,22 +93,22 @@ struct RbpSpillSlots
 	uint32_t	queue_head;
 	uint32_t	queue_tail;
 
-	uint32_t	num_online;		/* extents, those that are draining included */
+	uint32_t	num_online;		/* extents, including draining ones */
 	uint32_t	num_used;
-	uint32_t	num_held;
+	uint32_t	num_quarantined;
 	uint32_t	num_dead;
 
-	/* written under the lock, read by alloc() without */
+	/* written under the lock, read by alloc() without it */
 	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
-	int64_t		held_until;		/* of the queue's head, else NEVER */
+	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
 
-	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
+	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE))); /* atomic */
 
 	SlotExtent	extents[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
 
 /*
- * ---- sets of slots ---------------------------------------------------------
+ * ---- sets of slots -----------------------------------------------------
  */
 
 static inline uint32_t
@@ -118,7 +118,7 @@ set_count(SlotSet set)
 					   __builtin_popcountll((uint64_t) (set >> 64)));
 }
 
-/* The lowest member; the set is not empty. */
+/* The lowest member of a set that is not empty. */
 static inline uint32_t
 set_first(SlotSet set)
 {
@@ -129,7 +129,7 @@ set_first(SlotSet set)
 	return 64 + (uint32_t) __builtin_ctzll((uint64_t) (set >> 64));
 }
 
-/* n >= 1 members from first on */
+/* The set of n >= 1 members from first on. */
 static inline SlotSet
 set_range(uint32_t first, uint32_t n)
 {
@@ -137,8 +137,8 @@ set_range(uint32_t first, uint32_t n)
 }
 
 /*
- * The first of the longest runs, as far as runs of want are long enough;
- * returns its length, 0 if the set is empty.
+ * Find the first of the longest runs, where runs longer than want count as
+ * want.  Returns its length, 0 if the set is empty.
  */
 static uint32_t
 set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
@@ -160,7 +160,7 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 
 		if (len + (1u << i) > want)
 			continue;
-		/* len is below 128 here, since want is not above */
+		/* len is below 128 here, since want is at most 128 */
 		longer = found & starts[i] >> len;
 		if (longer != 0)
 		{
@@ -174,7 +174,7 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 }
 
 /*
- * ---- the ring and the queue -------------------------------------------------
+ * ---- the ring and the queue --------------------------------------------
  */
 
 static inline SlotExtent *
@@ -230,19 +230,19 @@ ring_remove(RbpSpillSlots *s, SlotExtent *e)
 static void
 queue_head_changed(RbpSpillSlots *s)
 {
-	__atomic_store_n(&s->held_until,
+	__atomic_store_n(&s->quarantine_until,
 					 s->queue_head == NIL ? NEVER :
-					 s->extents[s->queue_head].held_until, __ATOMIC_RELAXED);
+					 s->extents[s->queue_head].quarantine_until, __ATOMIC_RELAXED);
 }
 
-/* Time hardly ever goes back between callers, so the place is at the end. */
+/* Callers' times are nearly ordered, so the right position is near the end. */
 static void
 queue_add(RbpSpillSlots *s, SlotExtent *e)
 {
 	uint32_t	i = (uint32_t) (e - s->extents);
 	uint32_t	before = s->queue_tail;
 
-	while (before != NIL && s->extents[before].held_until > e->held_until)
+	while (before != NIL && s->extents[before].quarantine_until > e->quarantine_until)
 		before = s->extents[before].queue_prev;
 	e->queue_prev = before;
 	e->queue_next = before == NIL ? s->queue_head : s->extents[before].queue_next;
@@ -274,7 +274,7 @@ queue_remove(RbpSpillSlots *s, SlotExtent *e)
 }
 
 /*
- * ---- changes of an extent -----------------------------------------------------
+ * ---- changes of an extent ----------------------------------------------
  */
 
 static inline SlotSet
@@ -282,49 +282,49 @@ free_slots(const SlotExtent *e)
 {
 	if (e->state != EXTENT_ONLINE)
 		return 0;
-	return ~(e->used | e->held | e->held_next);
+	return ~(e->used | e->quarantine | e->quarantine_next);
 }
 
-typedef struct Tally
+typedef struct ExtentCounts
 {
 	uint32_t	online;
 	uint32_t	used;
-	uint32_t	held;
+	uint32_t	quarantine;
 	uint32_t	dead;
 	uint32_t	free;
-} Tally;
+} ExtentCounts;
 
-static Tally
-change_begin(const SlotExtent *e)
+static ExtentCounts
+begin_change(const SlotExtent *e)
 {
-	Tally		t;
+	ExtentCounts t;
 
 	t.online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
 	t.used = set_count(e->used);
-	t.held = set_count(e->held | e->held_next);
+	t.quarantine = set_count(e->quarantine | e->quarantine_next);
 	t.dead = e->state == EXTENT_DEAD ? t.used : 0;
 	t.free = set_count(free_slots(e));
 	return t;
 }
 
 static void
-change_end(RbpSpillSlots *s, SlotExtent *e, const Tally *before)
+end_change(RbpSpillSlots *s, SlotExtent *e, const ExtentCounts *before)
 {
-	Tally		t;
+	ExtentCounts t;
 
-	/* the last owner of a dead extent's slots is gone */
+	/* the last owner of a slot of this dead extent is gone */
 	if (e->state == EXTENT_DEAD && e->used == 0)
 		e->state = EXTENT_ABSENT;
 
-	t = change_begin(e);
+	t = begin_change(e);
 	s->num_online += t.online - before->online;
 	s->num_used += t.used - before->used;
 	if (t.used != before->used)
 		__atomic_fetch_add(&s->account_used[e->account],
 						   (int32_t) (t.used - before->used), __ATOMIC_RELAXED);
-	s->num_held += t.held - before->held;
+	s->num_quarantined += t.quarantine - before->quarantine;
 	s->num_dead += t.dead - before->dead;
-	/* in one step, for who looks without the lock */
+	/* in one step, for readers without the lock */
 	__atomic_store_n(&s->num_free, s->num_free + (t.free - before->free),
 					 __ATOMIC_RELAXED);
 
@@ -332,34 +332,34 @@ change_end(RbpSpillSlots *s, SlotExtent *e, const Tally *before)
 		ring_add(s, e);
 	else if (t.free == 0 && e->in_ring)
 		ring_remove(s, e);
-	if (e->held != 0 && !e->in_queue)
+	if (e->quarantine != 0 && !e->in_queue)
 		queue_add(s, e);
-	else if (e->held == 0 && e->in_queue)
+	else if (e->quarantine == 0 && e->in_queue)
 		queue_remove(s, e);
 }
 
 /* End the quarantines that are due.  Lock held. */
 static void
-release_due(RbpSpillSlots *s, int64_t now_ns)
+end_due_quarantines(RbpSpillSlots *s, int64_t now_ns)
 {
 	while (s->queue_head != NIL)
 	{
 		SlotExtent *e = &s->extents[s->queue_head];
-		Tally		before;
+		ExtentCounts before;
 
-		if (e->held_until > now_ns)
+		if (e->quarantine_until > now_ns)
 			break;
-		before = change_begin(e);
+		before = begin_change(e);
 		queue_remove(s, e);
-		e->held = e->held_next;
-		e->held_until = e->held_next_until;
-		e->held_next = 0;
-		change_end(s, e, &before);
+		e->quarantine = e->quarantine_next;
+		e->quarantine_until = e->quarantine_next_until;
+		e->quarantine_next = 0;
+		end_change(s, e, &before);
 	}
 }
 
 /*
- * ---- the interface ---------------------------------------------------------------
+ * ---- public functions --------------------------------------------------
  */
 
 size_t
@@ -382,7 +382,7 @@ rbp_spill_slots_init(void *mem, uint32_t first_extent, uint32_t nextents,
 	s->cursor = NIL;
 	s->queue_head = NIL;
 	s->queue_tail = NIL;
-	s->held_until = NEVER;
+	s->quarantine_until = NEVER;
 	return s;
 }
 
@@ -406,14 +406,14 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 	rbp_lock_exclusive(&s->lock);
 	if (e->state == from)
 	{
-		Tally		before = change_begin(e);
+		ExtentCounts before = begin_change(e);
 
 		e->state = to;
-		change_end(s, e, &before);
+		end_change(s, e, &before);
 
 		if (from == EXTENT_ABSENT)
 			e->account = (uint16_t) account;
-		/* so that the next one to come does not follow this one in the ring */
+		/* so that the next extent is not inserted right after this one */
 		if (to == EXTENT_ONLINE)
 			ring_advance(s);
 	}
@@ -447,13 +447,13 @@ rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
 	rbp_lock_exclusive(&s->lock);
 	if (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING)
 	{
-		Tally		before = change_begin(e);
+		ExtentCounts before = begin_change(e);
 
-		/* whatever is still under way goes to the region that is gone */
-		e->held = 0;
-		e->held_next = 0;
+		/* late writes go to the region that is gone */
+		e->quarantine = 0;
+		e->quarantine_next = 0;
 		e->state = EXTENT_DEAD;
-		change_end(s, e, &before);
+		end_change(s, e, &before);
 	}
 	rbp_lock_release(&s->lock);
 }
@@ -462,7 +462,7 @@ uint32_t
 rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 					  void *arg, uint32_t *first)
 {
-	int64_t		held_until = __atomic_load_n(&s->held_until, __ATOMIC_RELAXED);
+	int64_t		quarantine_until = __atomic_load_n(&s->quarantine_until, __ATOMIC_RELAXED);
 	int64_t		now_ns = 0;
 	uint32_t	best = NIL;
 	uint32_t	best_first = 0;
@@ -472,17 +472,17 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 
 	Assert(want >= 1 && want <= RBP_EXTENT_PAGES);
 
-	if (held_until != NEVER)
+	if (quarantine_until != NEVER)
 		now_ns = rbp_now_ns();
 	if (__atomic_load_n(&s->num_free, __ATOMIC_RELAXED) == 0 &&
-		held_until > now_ns)
+		quarantine_until > now_ns)
 		return 0;
 
 	rbp_lock_exclusive(&s->lock);
-	release_due(s, now_ns);
+	end_due_quarantines(s, now_ns);
 
 	i = s->cursor;
-	for (uint32_t looked = 0; i != NIL && looked < MAX_LOOK; looked++)
+	for (uint32_t looked = 0; i != NIL && looked < MAX_ASKED; looked++)
 	{
 		const SlotExtent *e = &s->extents[i];
 
@@ -497,7 +497,7 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 				best_first = start;
 				best_len = len;
 			}
-			if (best_len == want || ++compared == GOOD_ENOUGH)
+			if (best_len == want || ++compared == MAX_COMPARED)
 				break;
 		}
 		i = e->next;
@@ -508,48 +508,48 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 	if (best != NIL)
 	{
 		SlotExtent *e = &s->extents[best];
-		Tally		before = change_begin(e);
+		ExtentCounts before = begin_change(e);
 
 		s->cursor = best;
 		e->used |= set_range(best_first, best_len);
-		change_end(s, e, &before);
+		end_change(s, e, &before);
 		*first = (s->first_extent + best) * RBP_EXTENT_PAGES + best_first;
 	}
 	else
-		s->cursor = i;			/* the next call looks further */
+		s->cursor = i;			/* the next call continues from here */
 	rbp_lock_release(&s->lock);
 	return best_len;
 }
 
-/* Take n slots from their owners, and into quarantine if until is not 0. */
+/* Free n used slots, into quarantine if until is not 0. */
 static void
-give_back(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
+release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 {
 	SlotExtent *e = extent_at(s, first / RBP_EXTENT_PAGES);
 	SlotSet		slots = set_range(first % RBP_EXTENT_PAGES, n);
-	Tally		before;
+	ExtentCounts before;
 
 	Assert(first % RBP_EXTENT_PAGES + n <= RBP_EXTENT_PAGES);
 
 	rbp_lock_exclusive(&s->lock);
 	Assert((e->used & slots) == slots);
-	before = change_begin(e);
+	before = begin_change(e);
 	e->used &= ~slots;
 	if (until != 0 && (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING))
 	{
-		if (e->held == 0)
+		if (e->quarantine == 0)
 		{
-			e->held = slots;
-			e->held_until = until;
+			e->quarantine = slots;
+			e->quarantine_until = until;
 		}
 		else
 		{
-			if (e->held_next == 0 || until > e->held_next_until)
-				e->held_next_until = until;
-			e->held_next |= slots;
+			if (e->quarantine_next == 0 || until > e->quarantine_next_until)
+				e->quarantine_next_until = until;
+			e->quarantine_next |= slots;
 		}
 	}
-	change_end(s, e, &before);
+	end_change(s, e, &before);
 	if (e->in_ring)
 		s->cursor = (uint32_t) (e - s->extents);
 	rbp_lock_release(&s->lock);
@@ -559,22 +559,22 @@ void
 rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n)
 {
 	if (n > 0)
-		give_back(s, first, n, 0);
+		release_slots(s, first, n, 0);
 }
 
 void
 rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot, int64_t now_ns)
 {
-	give_back(s, slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
+	release_slots(s, slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
 }
 
 void
 rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns)
 {
-	if (__atomic_load_n(&s->held_until, __ATOMIC_RELAXED) > now_ns)
+	if (__atomic_load_n(&s->quarantine_until, __ATOMIC_RELAXED) > now_ns)
 		return;
 	rbp_lock_exclusive(&s->lock);
-	release_due(s, now_ns);
+	end_due_quarantines(s, now_ns);
 	rbp_lock_release(&s->lock);
 }
 
@@ -598,7 +598,7 @@ rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account)
 }
 
 void
-rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n)
+rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n)
 {
 	SlotExtent *e = extent_at(s, slot / RBP_EXTENT_PAGES);
 
@@ -623,7 +623,7 @@ rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts)
 	rbp_lock_shared(&s->lock);
 	counts->online = s->num_online * RBP_EXTENT_PAGES;
 	counts->used = s->num_used;
-	counts->quarantined = s->num_held;
+	counts->quarantined = s->num_quarantined;
 	counts->free = s->num_free;
 	counts->dead = s->num_dead;
 	rbp_lock_release(&s->lock);

@@ -1,25 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * slots.h
- *	  Which slots of the temp quota are free: a bitmap for each extent.
+ *	  The spill slots of the temp quota: which are free, a bitmap per extent.
  *
- * Temporary data has no replacement: a slot belongs to one block of one file
- * until it is freed.  So the slots come in runs, which makes consecutive
+ * Nothing evicts temporary data: a slot belongs to one block of one file
+ * until it is freed.  Slots are allocated in runs, which makes consecutive
  * blocks neighbours in the donor's memory and a batch of them one transfer.
  *
  * An extent (128 slots, 1 MiB) is
- *	- absent: no region carries it;
- *	- online: slots are given out;
- *	- draining: none is given out, what is used stays valid;
- *	- dead: the region is lost; what was used still counts as used until its
- *	  owners have freed it, and only then is the extent absent, that is may
- *	  be brought online for another region.  So a slot never has two owners.
+ *	- absent: no region provides it;
+ *	- online: its slots are allocated;
+ *	- draining: no slot is allocated, used ones stay valid;
+ *	- dead: the region is lost.  Used slots count as used until their owners
+ *	  have freed them, and only then is the extent absent, that is may be
+ *	  brought online for another region.  So a slot never has two owners.
  *
- * Slots and extents are numbered as remote numbers them: first_extent is
- * the first that belongs here.
+ * Slots and extents are numbered as remote numbers them; first_extent is the
+ * first one managed here.
  *
- * One lock inside, held for well below a microsecond by alloc and free, and
- * a leaf.  Knows nothing of files, donors or PostgreSQL (base/lock.h apart).
+ * There is one lock inside, a leaf, which alloc and free hold for well below
+ * a microsecond.  This file knows nothing of files, donors or PostgreSQL
+ * (except base/lock.h).
  *
  *-------------------------------------------------------------------------
  */
@@ -35,19 +36,19 @@ typedef struct RbpSpillSlots RbpSpillSlots;
 
 extern size_t rbp_spill_slots_size(uint32_t nextents);
 
-/* mem: cache-line aligned.  All extents are absent. */
+/* mem: aligned to a cache line.  All extents are absent. */
 extern RbpSpillSlots *rbp_spill_slots_init(void *mem, uint32_t first_extent,
 										   uint32_t nextents, int tranche);
 
-/* May this extent be brought online (it is absent)? */
+/* Is this extent absent, so that it may be brought online? */
 extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
 
 /*
- * The four that follow do nothing if the extent is in another state than they
- * start from.
+ * Each of the following four does nothing if the extent is not in the state
+ * that it starts from.
  *
- * absent -> online; its used slots are counted for that account (below
- * RBP_MAX_REGIONS) until it is absent again
+ * absent -> online; until it is absent again its used slots are counted for
+ * that account (below RBP_MAX_REGIONS)
  */
 extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent,
 								   uint32_t account);
@@ -55,71 +56,74 @@ extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent,
 /* online -> draining */
 extern void rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent);
 
-/* draining -> online, when memory is wanted again after all */
+/* draining -> online, when the memory is wanted again */
 extern void rbp_spill_slots_undrain(RbpSpillSlots *s, uint32_t extent);
 
-/* online or draining -> dead, or absent if nothing of it is in use. */
+/* online or draining -> dead, or absent if none of its slots is used */
 extern void rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent);
 
-/* May slots be taken from the extent?  Called with the lock held: be quick. */
+/*
+ * May slots of the extent be allocated?  Called with the lock held: be quick.
+ */
 typedef bool (*RbpSpillExtentOk) (uint32_t extent, void *arg);
 
 /*
- * Take up to want (1..128) consecutive free slots of one online extent that
- * ok(extent, arg) accepts (NULL: any); *first is the first of them.  Returns
- * how many, 0 if there is none.  A longer run is preferred to a nearer one as
- * long as that costs no long search: a few extents are compared.  Successive
- * calls use up an extent and then go on to the next, round and round, so that
- * files do not all crowd one donor; but first to where slots were given back
- * last.
+ * Allocate up to want (1..128) consecutive free slots of one online extent
+ * that ok(extent, arg) accepts (NULL: any).  Sets *first to the first of them,
+ * and returns how many; 0 if there are none.
  *
- * Full extents cost nothing.  Those that ok() refuses do: when it has refused
- * 256 in one call there is none, either, and the next call asks about others.
+ * A longer run is preferred to a nearer one, as long as the search is short: a
+ * few extents are compared.  Successive calls use up an extent and then go
+ * round to the next one, so that files are spread over donors; but they prefer
+ * the extent where slots were freed last.
+ *
+ * Full extents cost nothing, but extents that ok() rejects do.  After 256
+ * rejections in one call the result is 0, and the next call asks about others.
  */
 extern uint32_t rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want,
 									  RbpSpillExtentOk ok, void *arg,
 									  uint32_t *first);
 
-/* Give n consecutive used slots of one extent back. */
+/* Free n consecutive used slots of one extent. */
 extern void rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n);
 
 /*
- * Give a slot back that a lost write may still reach: it is free, and not
- * counted as used any more, but is not given out again for
- * RBP_SPILL_QUARANTINE_NS from now_ns on (CLOCK_MONOTONIC), and up to twice
- * that if more of its extent follow; alloc() looks after that.  A region that
- * goes takes its quarantine along.
+ * Free a slot that a lost write may still reach.  It no longer counts as used,
+ * but is not allocated again until RBP_SPILL_QUARANTINE_NS after now_ns
+ * (CLOCK_MONOTONIC), and up to twice that if more slots of its extent follow;
+ * alloc() sees to that.  The quarantine ends with the region.
  */
 #define RBP_SPILL_QUARANTINE_NS		INT64_C(60000000000)
 extern void rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot,
 									   int64_t now_ns);
 
-/* End all quarantines that are due; alloc() does it too. */
+/* End all quarantines that are due; alloc() does it, too. */
 extern void rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns);
 
-/* Used slots of an extent (quarantined ones not among them). */
+/* Used slots of an extent, without quarantined ones. */
 extern uint32_t rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent);
 
 /*
- * Used slots of an account's extents, less those that are on_way(): n more of
- * the slot's extent are, or fewer.  Both without the lock; a reading.
+ * Used slots of an account's extents, less those whose content is still on its
+ * way; add_pending() changes the number of the latter in the slot's extent by
+ * n.  Both work without the lock, so the result is approximate.
  */
 extern uint32_t rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account);
-extern void rbp_spill_slots_on_way(RbpSpillSlots *s, uint32_t slot, int n);
+extern void rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n);
 
-/* Is the slot given out? For walks over an extent. */
+/* Is the slot allocated? For scans of an extent. */
 extern bool rbp_spill_slots_is_used(RbpSpillSlots *s, uint32_t slot);
 
 typedef struct RbpSpillSlotCounts
 {
 	uint32_t	online;			/* slots of online and draining extents */
-	uint32_t	used;			/* given out, those of dead extents included */
+	uint32_t	used;			/* allocated, including slots of dead extents */
 	uint32_t	quarantined;
-	uint32_t	free;			/* that alloc() could give */
+	uint32_t	free;			/* available to alloc() */
 	uint32_t	dead;			/* used slots of dead extents */
 } RbpSpillSlotCounts;
 
-/* The same as counts.free, about, without the lock. */
+/* counts.free without the lock, and therefore approximate. */
 extern uint32_t rbp_spill_slots_free_count(const RbpSpillSlots *s);
 
 extern void rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts);

@@ -3,12 +3,12 @@
  * spill.h
  *	  Temporary files: blocks on donors instead of in the real file.
  *
- * These functions stand in for file calls.  They answer as the call would,
- * with its return value and errno; they never raise and never allocate from
- * palloc.  A block that was put on a donor and cannot be had any more is EIO,
- * and the server log says why.  EINTR: a donor was waited for, and the query is
- * to end.  Whoever answers the server calls rbp_spill_call_failed() then, which
- * raises.
+ * These functions stand in for file calls.  They return what the call would
+ * return, and set errno like it.  They never raise an error and never allocate
+ * from palloc.  EIO means that a block that was on a donor can no longer be
+ * read; the server log has the reason.  EINTR means that the query was
+ * canceled while waiting for a donor.  Before such a result is returned to
+ * the server, rbp_spill_call_failed() is called, which raises the error.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,47 +22,53 @@
 
 #include "remote/remote.h"
 
-/* One descriptor of a temporary file, in this process. */
+/* A descriptor of a temporary file, in this process. */
 typedef struct RbpSpillOpen RbpSpillOpen;
 
-/* first_extent: where the temp quota's extents begin, in remote's count. */
+/* first_extent: the first extent of the temp quota, as remote numbers them. */
 extern Size rbp_spill_shmem_size(void);
 extern void rbp_spill_shmem_init(void *mem, uint32 first_extent);
 extern void rbp_spill_stand_down(void);
 
-/* Extents that the temp quota can have at most; from the settings. */
+/*
+ * The largest number of extents that the temp quota can have, by the settings.
+ */
 extern uint32 rbp_spill_max_extents(void);
 
-typedef enum RbpSpillWhere
+typedef enum RbpSpillTarget
 {
 	RBP_SPILL_FILE,
 	RBP_SPILL_DONOR,
-	RBP_SPILL_WHERES
-} RbpSpillWhere;
+	RBP_SPILL_TARGETS
+} RbpSpillTarget;
 
-/* What writing a block there and reading it costs lately; 0: not known. */
-extern double rbp_spill_cost_us(RbpSpillWhere where);
+/*
+ * The recent cost of writing and reading a block at that target; 0: not known.
+ */
+extern double rbp_spill_cost_us(RbpSpillTarget target);
 
-/* How remote deals with the temp quota's extents. */
+/* The temp quota's callbacks for remote. */
 extern const RbpRemotePoolOps rbp_spill_pool_ops;
 
 /*
- * ---- for the file API --------------------------------------------------------
+ * ---- for the file API --------------------------------------------------
  *
  * name: the file's path relative to the data directory.
  */
 
-/* The name is about to be created anew: forget what there was. */
+/*
+ * A file of that name is about to be created: remove the entry of an old one.
+ */
 extern void rbp_spill_forget(const char *name);
 
 /*
- * The file was opened as fd with these flags.  NULL, with errno, if there is
- * no memory: the caller closes it and fails.
+ * The file was opened with these flags.  NULL, with errno, if there is no
+ * memory; the caller then closes it and fails.
  */
 extern RbpSpillOpen *rbp_spill_opened(const char *name, bool relation,
 									  int flags);
 
-/* Before the descriptor is closed.  Frees o. */
+/* Called before the descriptor is closed.  Frees o. */
 extern void rbp_spill_close(RbpSpillOpen *o);
 
 extern ssize_t rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len,
@@ -81,19 +87,22 @@ extern int	rbp_spill_truncate(const char *name, const char *path, off_t length);
 extern int	rbp_spill_unlink(const char *name, const char *path);
 
 /*
- * One of these has failed, with this errno, and its caller is about to return
- * to the server: raises what the query is to end with, if it was interrupted or
- * has come upon a lost block, and if that can be raised here; or else just
- * returns, errno unchanged.
+ * Called when one of these functions has failed with this errno, before the
+ * caller returns to the server.  If the query was canceled or has met a lost
+ * block, and if an error can be raised here, raises it.  Else returns with
+ * errno unchanged.
  */
 extern void rbp_spill_call_failed(void);
 
-/* Is read-ahead of the kernel of use for this range (it is in the real file)? */
+/*
+ * Is kernel read-ahead for this range useless, because it is not in the real
+ * file?
+ */
 extern bool rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len);
 
 /*
- * The size of the file, if it is another than the real file's: the greater of
- * the two.  real: that of the real file.
+ * The size of the file: the greater of the entry's size and real, which is the
+ * real file's.
  */
 extern off_t rbp_spill_open_size(RbpSpillOpen *o, off_t real);
 extern off_t rbp_spill_name_size(const char *name, off_t real);
@@ -102,38 +111,38 @@ extern off_t rbp_spill_name_size(const char *name, off_t real);
 extern bool rbp_spill_has_blocks(const char *name);
 
 /*
- * ---- for the pusher -------------------------------------------------------------
+ * ---- for the pusher ----------------------------------------------------
  */
 
 /*
- * Forget files whose owner is gone; now and then.  Returns ns until it is to
- * be called again.
+ * Remove entries whose owner is gone, and other periodic work.  Returns the
+ * time in ns until it has to be called again.
  */
 extern int64 rbp_spill_sweep(void);
 
 /*
- * ---- for the lease worker --------------------------------------------------------
+ * ---- for the lease worker ----------------------------------------------
  */
 
 /*
- * Move what lives in an extent elsewhere: to other slots, or into the real
- * files; stops at deadline_ns.  The extent is draining.  Returns how many
+ * Move the content of an extent elsewhere: to other slots, or to the real
+ * files.  Stops at deadline_ns.  The extent is draining.  Returns how many
  * blocks are left in it.
  */
 extern uint32 rbp_spill_evacuate(uint32 extent, int64 deadline_ns);
 
 /*
- * ---- for the views -----------------------------------------------------------------
+ * ---- for the views -----------------------------------------------------
  */
 
-/* Slots of the temp quota, and files that have some. */
+/* Slots of the temp quota, and files that use some. */
 typedef struct RbpSpillUse
 {
 	uint64		used;
 	uint64		free;
 	uint64		online;
-	uint64		quarantined;	/* a late write may still come */
-	uint64		dead;			/* of regions that were lost, still in use */
+	uint64		quarantined;	/* a late write may still arrive */
+	uint64		dead;			/* in lost regions, but still in use */
 	uint32		files;
 } RbpSpillUse;
 

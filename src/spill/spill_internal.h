@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * spill_internal.h
- *	  What the files of spill know of each other.
+ *	  Declarations shared by the files of spill.
  *
  * files.c		descriptors, entries, sizes, truncation, removal
  * file_io.c	calls that read and write, block by block
- * blocks.c		reserving slots for a file, replacing a block's place
+ * blocks.c		reserving slots for a file, replacing a block's value
  * write.c		blocks on their way to donors: staging and batches
  * read.c		blocks from donors: read-ahead, checks, second copies
- * cost.c		files or donors: where a block costs less
+ * cost.c		whether a block costs less in its file or at a donor
  * upkeep.c		evacuation, files whose owner is gone, the views
- * setup.c		shared memory, ends of transactions, remote's questions
+ * setup.c		shared memory, ends of transactions, callbacks for remote
  *
  *-------------------------------------------------------------------------
  */
@@ -31,12 +31,13 @@
 #include "common/status.h"
 
 /*
- * The value of a block in rbp_spill_table: nothing, a staging page, or a slot,
- * counted from the temp quota's first one.
+ * The value of a block in rbp_spill_table: none, a staging page, or a slot,
+ * numbered from the temp quota's first one.
  */
 #define VALUE_NONE		0
 #define VALUE_STAGED	UINT32_C(0x80000000)
-#define VALUE_LOST		UINT32_C(0x7fffffff)	/* it could be written nowhere */
+#define VALUE_LOST		UINT32_C(0x7fffffff)	/* it could not be written
+												 * anywhere */
 
 #define IS_STAGED(value)	(((value) & VALUE_STAGED) != 0)
 #define STAGED_PAGE(value)	((value) & ~VALUE_STAGED)
@@ -50,54 +51,55 @@
 /* Staging pages that are filled and sent together. */
 #define CHUNK_PAGES		16
 
-/* What a slot holds; written under its file's lock, by slot number. */
-typedef struct SlotInfo
+/* What a slot holds, by slot number; written under its file's lock. */
+typedef struct RbpSpillSlotInfo
 {
-	uint64		hash;			/* of the content; of a first copy only */
+	uint64		hash;			/* hash of the content, for a first copy */
 	uint32		file;			/* index in the table */
 	uint32		block;
 	uint32		mirror;			/* the second copy's slot, or NO_SLOT */
-	int			donor;			/* whose it was then: for messages */
-	uint32		next;			/* block that was written to the file next, or
-								 * NO_BLOCK; a hint for reading ahead */
-} SlotInfo;
+	int			donor;			/* the slot's donor at that time: for messages */
+	uint32		next;			/* block written to the file after this one,
+								 * or NO_BLOCK; a hint for read-ahead */
+} RbpSpillSlotInfo;
 
-/* See cost.c.  [1] is of writes, [0] of reads. */
+/* See cost.c.  The last index is 1 for writes and 0 for reads. */
 typedef struct RbpSpillCosts
 {
-	pg_atomic_uint32 average[RBP_SPILL_WHERES][2];	/* ns; 0: not known */
-	pg_atomic_uint32 measured[RBP_SPILL_WHERES][2]; /* up to a limit */
-	pg_atomic_uint64 group[RBP_SPILL_WHERES][2];	/* since the last mean: the
-													 * sum in ns, and how many */
+	pg_atomic_uint32 average[RBP_SPILL_TARGETS][2]; /* ns; 0: not known */
+	pg_atomic_uint32 nmeasured[RBP_SPILL_TARGETS][2];	/* up to WEIGHT */
+	pg_atomic_uint64 group[RBP_SPILL_TARGETS][2];	/* since the last mean:
+													 * sum in ns, and number */
 	pg_atomic_uint64 sampled_at;
 } RbpSpillCosts;
 
-typedef struct SpillShared
+typedef struct RbpSpillShared
 {
 	uint32		first_slot;
 	uint32		nopen;			/* staging pages for blocks being filled */
-	uint32		nchunks;		/* of staging pages for blocks on their way */
+	uint32		nchunks;		/* chunks of pages for blocks on their way */
 
-	/* where the rest is, in this process as in all */
+	/* the other parts, at the same address in all processes */
 	char	   *pages;			/* nopen + nchunks * CHUNK_PAGES */
-	bool	   *dropped;		/* for each: its block has moved on; under the
-								 * file's lock while the page is in use */
+	bool	   *dropped;		/* for each page: its block has moved on;
+								 * under the file's lock while the page is in
+								 * use */
 	pg_atomic_uint64 *open_free;	/* bitmaps */
 	pg_atomic_uint64 *chunk_free;
-	SlotInfo   *slots;
-	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is in
-								 * staging still */
+	RbpSpillSlotInfo *slots;
+	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is
+								 * still in staging */
 	RbpSpillCosts *costs;
-} SpillShared;
+} RbpSpillShared;
 
-/* Attached shared memory; NULL before and after. */
+/* Shared memory; NULL until it is attached, and after it is detached. */
 extern RbpSpillSlots *rbp_spill_slots;
 extern RbpSpillTable *rbp_spill_table;
 
-extern SpillShared *rbp_spill_shared;
+extern RbpSpillShared *rbp_spill_shared;
 
-/* This process has sent blocks or read ahead since its last transaction. */
-extern bool rbp_spill_used;
+/* Set if this transaction has sent blocks or read ahead. */
+extern bool rbp_spill_used_in_xact;
 
 static inline char *
 staging_page(uint32 page)
@@ -105,25 +107,25 @@ staging_page(uint32 page)
 	return rbp_spill_shared->pages + (Size) page * BLCKSZ;
 }
 
-static inline SlotInfo *
+static inline RbpSpillSlotInfo *
 slot_info(uint32 slot)
 {
 	return &rbp_spill_shared->slots[slot - rbp_spill_shared->first_slot];
 }
 
-/* Where an extent's count is. */
+/* The counter of the slot's extent. */
 static inline pg_atomic_uint32 *
-pending_of(uint32 slot)
+pending_counter(uint32 slot)
 {
 	return &rbp_spill_shared->pending[(slot - rbp_spill_shared->first_slot) /
 									  RBP_EXTENT_PAGES];
 }
 
 /*
- * Used slots of the extent that have the only copy of something.  "used" is
- * read first: what comes to its end between the two looks is counted then,
- * also if its slot was given back; of an extent that drains it is never too
- * few.
+ * Used slots of the extent that hold the only copy of something. "used" is
+ * read first: a block that arrives between the two reads is still counted,
+ * even if its slot is freed.  So for a draining extent the result is never too
+ * small.
  */
 static inline uint32
 rbp_spill_extent_blocks(uint32 extent)
@@ -132,12 +134,12 @@ rbp_spill_extent_blocks(uint32 extent)
 	uint32		pending;
 
 	pg_memory_barrier();
-	pending = pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(extent)));
+	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
 
 	return used > pending ? used - pending : 0;
 }
 
-/* May this process use any of it? */
+/* May this process use the temporary tier? */
 static inline bool
 attached(void)
 {
@@ -145,36 +147,40 @@ attached(void)
 }
 
 /*
- * ---- files.c ------------------------------------------------------------
+ * ---- files.c -----------------------------------------------------------
  */
 
 struct RbpSpillOpen
 {
-	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until it is known */
+	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until the entry is found */
 	bool		relation;
 	bool		writable;
-	bool		missed;			/* it had no entry when so many were created: */
+	bool		not_found;		/* no entry was found when the table's count
+								 * of created entries was: */
 	uint32		created;
 	char		name[RBP_SPILL_NAME_LEN];
 };
 
-/* Do the settings let blocks of it go to donors? */
+/* May blocks of this file go to donors, by the settings? */
 static inline bool
-wanted(const RbpSpillOpen *o)
+spill_enabled(const RbpSpillOpen *o)
 {
 	return o->relation ? rbp_guc_spill_temp_tables : rbp_guc_spill_temp_files;
 }
 
-/* Has the descriptor's file an entry?  Then this process may use it. */
-extern bool rbp_spill_open_known(RbpSpillOpen *o);
+/*
+ * Find the entry of the descriptor's file.  False if it has none, or if this
+ * process may not use it.
+ */
+extern bool rbp_spill_open_lookup(RbpSpillOpen *o);
 
-/* Give the file, of which fd is a descriptor (-1: it is new), an entry. */
+/* Create an entry for the file. fd is its descriptor, or -1 if it is new. */
 extern bool rbp_spill_open_create(RbpSpillOpen *o, int fd);
 
-/* The file is at least so large.  False if it is gone. */
-extern bool rbp_spill_open_raise(RbpSpillOpen *o, off_t size);
+/* Record that the file has at least this size.  False if its entry is gone. */
+extern bool rbp_spill_open_extend(RbpSpillOpen *o, off_t size);
 
-/* Lock the file; NULL, with EIO, if it is gone.  And let go of it. */
+/* Lock the file.  NULL, with EIO, if its entry is gone. */
 extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
 
 static inline void
@@ -184,167 +190,182 @@ unlock_file(RbpSpillFile *file)
 }
 
 /*
- * ---- file_io.c ------------------------------------------------------------
+ * ---- file_io.c ---------------------------------------------------------
  */
 
-/* Read bytes within one block; how many there are, or -1 with errno. */
+/*
+ * Read bytes within one block.  Returns how many there are, or -1 with errno.
+ */
 extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len,
 								   off_t offset);
 
 /*
- * The file call in hand fails with EIO, because a block of that file is lost:
- * how that came about, for rbp_spill_call_failed().
+ * Record why a block of that file is lost, for rbp_spill_call_failed().  The
+ * current call fails with EIO.
  */
-extern void rbp_spill_note_lost(const char *name, const char *format,...) pg_attribute_printf(2, 3);
+extern void rbp_spill_set_lost_reason(const char *name,
+									  const char *format,...) pg_attribute_printf(2, 3);
 
 /*
- * ---- cost.c -------------------------------------------------------
+ * ---- cost.c ------------------------------------------------------------
  */
 
 extern void rbp_spill_cost_shmem_init(RbpSpillCosts *costs);
 
 /*
- * Around a read or a write of a whole block of a temporary file: begin() says when it
- * was, or 0 for those that are not measured.  end() leaves errno as it is.
+ * Called before and after a whole block of a temporary file is read or
+ * written. begin() returns the time, or 0 if this one is not measured. end()
+ * preserves errno.
  */
-extern int64 rbp_spill_cost_begin(RbpSpillWhere where, bool write);
-extern void rbp_spill_cost_end(RbpSpillWhere where, bool write, int64 begun);
+extern int64 rbp_spill_cost_begin(RbpSpillTarget target, bool write);
+extern void rbp_spill_cost_end(RbpSpillTarget target, bool write, int64 started);
 
-/* Is the next block to be written to the file, since that costs less, or to see? */
+/*
+ * Should the next block go to the file, as the cheaper target or as a trial?
+ */
 extern bool rbp_spill_prefer_file(void);
 
-/* The file did not take it: blocks go to donors for a while. */
+/* The file did not take a block: use donors for a while. */
 extern void rbp_spill_file_refused(void);
 
-/* Log where blocks go, when that has changed.  For the pusher.  now: rbp_now_ns(). */
+/*
+ * Log where blocks go, when that has changed.  Called by the pusher. now:
+ * rbp_now_ns().
+ */
 extern void rbp_spill_cost_report(int64 now);
 
 /*
- * ---- blocks.c -----------------------------------------------------------
+ * ---- blocks.c ----------------------------------------------------------
  */
 
 /*
- * A block's value is about to be replaced, or its file to go: give back what
- * the value stands for.  File locked exclusively.
+ * Release what the value stands for, as the block's value is about to be
+ * replaced or its file removed.  File locked exclusively.
  */
 extern void rbp_spill_drop_value(RbpSpillFile *file, uint32 value);
 
-/* The block is in this slot now.  File locked exclusively, value set by this. */
+/*
+ * Record that the block is in this slot now, by setting its value.  File
+ * locked exclusively.
+ */
 extern void rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 							  uint32 mirror, uint64 hash);
 
 /*
- * The block goes to the real file, from data, and the old value is dropped;
- * *fd caches the descriptor (-1: none yet; the caller closes it).  False, with
- * errno, if that failed: then nothing has changed.  File locked exclusively.
+ * Write the block from data to the real file and drop its old value. *fd
+ * caches the descriptor (-1: none yet); the caller closes it.  False, with
+ * errno, if the write failed; nothing has changed then.  File locked
+ * exclusively.
  */
 extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block,
 								   const char *data, int *fd);
 
 /*
- * A slot, and one on another donor if mirror is not NULL, for the file's next
- * block.  False if there is no room.  File locked exclusively.
+ * Take a slot for the file's next block, and if mirror is not NULL one on
+ * another donor.  False if there is no room.  File locked exclusively.
  */
 extern bool rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot,
 								 uint32 *mirror);
 
-/* The file is gone.  No lock held. */
+/* Remove the file's entry.  No lock held. */
 extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 
 /* Remove the values of all blocks from first on.  File locked exclusively. */
-extern void rbp_spill_cut(RbpSpillFile *file, uint32 first);
+extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
-/* Give the rest of the file's reserved slots back.  Locked exclusively. */
-extern void rbp_spill_end_runs(RbpSpillFileState *st);
+/* Free the remaining reserved slots of the file.  File locked exclusively. */
+extern void rbp_spill_release_runs(RbpSpillFileState *st);
 
 /*
- * ---- write.c --------------------------------------------------------
+ * ---- write.c -----------------------------------------------------------
  */
 
-/* Take one of n bits that is set; -1 if none is.  And give it back. */
+/* Take one of the set bits among n; -1 if there is none.  And put it back. */
 extern int	rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n);
 extern void rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit);
 
-typedef enum SpillPut
+typedef enum RbpSpillPutResult
 {
-	PUT_DONE,
-	PUT_NO_ROOM,				/* the caller writes it to the real file */
-	PUT_GONE					/* there is no such file any more */
-} SpillPut;
+	RBP_SPILL_PUT_DONE,
+	RBP_SPILL_PUT_NO_ROOM,		/* the caller writes it to the real file */
+	RBP_SPILL_PUT_GONE			/* the file's entry is gone */
+} RbpSpillPutResult;
 
 /*
- * Send a whole block to donors; it replaces what was there, and the file is
- * at least size bytes long then.
+ * Send a whole block to donors, replacing what was there.  The file is at
+ * least size bytes long afterwards.
  */
-extern SpillPut rbp_spill_put(RbpSpillHandle handle, uint32 block,
-							  const char *data, int64 size);
+extern RbpSpillPutResult rbp_spill_put(RbpSpillHandle handle, uint32 block,
+									   const char *data, int64 size);
 
 /*
- * Send what is staged, and wait for all that is on its way; what does not
- * arrive soon goes to the real files.  hurry: very soon (RBP_SPILL_HURRY_NS).
+ * Send what is staged, and wait for everything on its way.  What does not
+ * arrive in time goes to the real files. urgent: wait no longer than
+ * RBP_SPILL_URGENT_NS.
  */
-extern void rbp_spill_flush(bool hurry);
+extern void rbp_spill_flush(bool urgent);
 
 /*
- * How long to wait where the query has ended and nothing could interrupt the
- * wait.
+ * The longest wait when the query has ended, and the wait could not be
+ * interrupted.
  */
-#define RBP_SPILL_HURRY_NS		INT64CONST(50000000)
+#define RBP_SPILL_URGENT_NS		INT64CONST(50000000)
 
 /*
- * Give back a slot whose content nobody wants.  If its write may still come,
- * as the status tells, it rests in quarantine.
+ * Free a slot whose content is not needed.  If the status says that its write
+ * may still arrive, the slot goes into quarantine.
  */
 extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
 
 /*
- * ---- read.c -----------------------------------------------------------
+ * ---- read.c ------------------------------------------------------------
  */
 
 /*
- * A block that donors have, as the table had it when its file was locked: it may
+ * A block on donors, as the table had it when its file was locked.  It may
  * have moved since.
  */
-typedef struct SpilledBlock
+typedef struct RbpSpilledBlock
 {
 	RbpSpillHandle handle;
 	uint32		block;
 	uint32		slot;			/* the first copy's */
-	uint32		mirror;			/* the second one's, or NO_SLOT */
+	uint32		mirror;			/* the second copy's, or NO_SLOT */
 	uint64		hash;
-} SpilledBlock;
+} RbpSpilledBlock;
 
 /*
- * Read n bytes from start of the block; relation: of a temporary relation, and not
- * of a file that is read from one end to the other.  1: done; 0: the block has
- * moved meanwhile, look again; -1: it cannot be had (logged, and noted by
- * rbp_spill_note_lost()); RBP_SPILL_INTERRUPTED: the query is to end, which can be
- * raised here.
+ * Read n bytes from offset start of the block. relation: it belongs to a
+ * temporary relation, and not to a file that is read sequentially.  Returns 1
+ * if done, 0 if the block has moved and must be looked up again, -1 if it
+ * cannot be read (which is logged, and recorded by
+ * rbp_spill_set_lost_reason()), or RBP_SPILL_INTERRUPTED if the query was
+ * canceled and the error can be raised here.
  */
 #define RBP_SPILL_INTERRUPTED	(-2)
 
-extern int	rbp_spill_fetch(const SpilledBlock *b, bool relation, uint32 start,
+extern int	rbp_spill_fetch(const RbpSpilledBlock *b, bool relation, uint32 start,
 							uint32 n, char *buf);
 
 /*
- * One copy, or the other, of the whole block, whatever it takes; until
- * deadline_ns.  page: BLCKSZ bytes.  NULL, or why it cannot be had:
- * rbp_spill_interrupted (that very pointer), or a reason for messages; the
+ * Read the whole block, from either copy, retrying until deadline_ns. page:
+ * BLCKSZ bytes.  Returns NULL, or why it could not be read:
+ * rbp_spill_interrupted (that very pointer), or a reason for messages.  The
  * block may have moved.
  */
 extern const char rbp_spill_interrupted[];
 
-extern const char *rbp_spill_fetch_page(const SpilledBlock *b, int64 deadline_ns,
+extern const char *rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns,
 										char *page);
 
-/* How long to wait for a donor where something else can be done. */
+/* How long to wait for a donor where there is an alternative. */
 extern int64 rbp_spill_short_wait(void);
 
-/* Forget what was read ahead. */
+/* Discard what was read ahead. */
 extern void rbp_spill_end_read_ahead(void);
 
 /*
- * ---- for the view --------------------------------------------------------------------
+ * ---- for the view ------------------------------------------------------
  */
 
 typedef struct RbpSpillFileInfo
@@ -358,7 +379,7 @@ typedef struct RbpSpillFileInfo
 	int64		mirrored_bytes;
 } RbpSpillFileInfo;
 
-/* A palloc'd array, and its length. */
+/* Returns a palloc'd array, and its length in *n. */
 extern RbpSpillFileInfo *rbp_spill_file_info(int *n);
 
 #endif							/* RBP_SPILL_INTERNAL_H */

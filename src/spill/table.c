@@ -1,28 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * table.c
- *	  Temporary files that have blocks elsewhere than in the real file.
+ *	  Table of the temporary files that have blocks elsewhere than in the real
+ *	  file.
  *
- * Files have places in an array, are chained by the hash of their name, and
- * each has a radix tree of nodes with 64 words: values in the lowest level,
- * above it numbers of nodes plus one, 0 for none.  The tree is as deep as the
- * highest block wants it, and holds no empty nodes.
+ * Files are elements of an array, chained by the hash of their name.  Each has
+ * a radix tree whose nodes have 64 words: values on the lowest level, and above
+ * it numbers of nodes plus one, 0 for none.  The tree is as deep as the highest
+ * block requires, and has no empty nodes.
  *
  * What protects what:
  *
- *	- the names' lock: the chains, the list of free places, and of each file
- *	  name, hash, next and listed;
+ *	- the names' lock: the chains, the list of free array elements, and each
+ *	  file's name, hash, next and listed;
  *	- the file's lock: its tree and its state;
  *	- the pool's lock: the list of free nodes;
- *	- either of the names' and the file's lets name and serial be read: the
- *	  name is written under both, and the serial, under the file's, only when
- *	  the file is not listed any more.
+ *	- name and serial may be read under either the names' or the file's lock:
+ *	  the name is written under both, and the serial is written under the
+ *	  file's lock only when the file is no longer listed.
  *
- * A file dies in three steps: its name is taken out; under its own lock the
- * tree is given back and the serial raised; its place becomes free.  Whoever
- * waits for its lock meanwhile finds another serial then, even if the place
- * has been used again.  Between the first two steps the file can still be
- * locked, though not found: whoever does so came before the removal.
+ * A file is removed in three steps: its name is removed from its chain; under
+ * the file's lock the tree is freed and the serial raised; the array element
+ * becomes free.  A process that waits for the file's lock meanwhile then finds
+ * another serial, even if the element has been used again.  Between the first
+ * two steps the file can still be locked, though not found, by those that
+ * found it before.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,12 +46,12 @@
 #define NODE_WORDS		(1u << NODE_BITS)
 #define MAX_DEPTH		6		/* 36 bits */
 
-/* A tree may grow on top and on the way down. */
+/* A tree may grow at the top and downwards at the same time. */
 #define MAX_NEW_NODES	(2 * MAX_DEPTH)
 
 typedef struct Node
 {
-	uint32_t	words[NODE_WORDS];	/* the first links free nodes */
+	uint32_t	words[NODE_WORDS];	/* the first one links free nodes */
 } Node;
 
 struct RbpSpillFile
@@ -57,10 +59,10 @@ struct RbpSpillFile
 	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	serial;
 	uint32_t	root;			/* NIL: no values */
-	uint32_t	depth;			/* levels; 0 without root */
-	uint32_t	next;			/* in the chain, or the list of free places */
+	uint32_t	depth;			/* levels; 0 without a root */
+	uint32_t	next;			/* in the chain, or the list of free files */
 	uint32_t	hash;
-	bool		listed;			/* has a name that can be found */
+	bool		listed;			/* its name can be found */
 	RbpSpillFileState state;
 	char		name[RBP_SPILL_NAME_LEN];
 };
@@ -76,29 +78,29 @@ struct RbpSpillTable
 	size_t		bytes;
 
 	RbpLock		names_lock __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	free_place;
-	uint32_t	used_places;	/* those from here on were never used */
+	uint32_t	free_file;
+	uint32_t	first_unused_file;	/* from here on never used */
 
-	/* read without lock, by most calls: not beside what changes more often */
+	/* read without the lock by most calls: on a cache line of its own */
 	uint32_t	num_files __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	num_created;	/* so far */
+	uint32_t	num_created;	/* ever */
 
 	RbpLock		pool_lock __attribute__((aligned(RBP_CACHE_LINE)));
 	uint32_t	free_node;
-	uint32_t	used_nodes;		/* those from here on were never used */
+	uint32_t	first_unused_node;	/* from here on never used */
 	uint32_t	num_free_nodes;
 };
 
-/* Nodes on their way back to the pool, linked. */
-typedef struct Garbage
+/* Nodes to be returned to the pool, linked. */
+typedef struct FreedNodes
 {
 	uint32_t	head;
 	uint32_t	tail;
 	uint32_t	n;
-} Garbage;
+} FreedNodes;
 
 /*
- * ---- layout ------------------------------------------------------------------
+ * ---- layout ------------------------------------------------------------
  */
 
 static void
@@ -144,7 +146,7 @@ node_at(RbpSpillTable *t, uint32_t index)
 	return (Node *) ((char *) t + t->nodes) + index;
 }
 
-/* Nodes are touched when they are first used, not here. */
+/* Nodes are not touched here, but when they are first used. */
 RbpSpillTable *
 rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 					 int names_tranche, int file_tranche)
@@ -156,7 +158,7 @@ rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 	compute_layout(t, nfiles, nnodes);
 	rbp_lock_init(&t->names_lock, names_tranche);
 	rbp_lock_init(&t->pool_lock, names_tranche);
-	t->free_place = NIL;
+	t->free_file = NIL;
 	t->free_node = NIL;
 	t->num_free_nodes = nnodes;
 	memset((char *) t + t->buckets, 0xff, t->nbuckets * sizeof(uint32_t));
@@ -171,12 +173,12 @@ rbp_spill_table_init(void *mem, uint32_t nfiles, uint32_t nnodes,
 }
 
 /*
- * ---- the pool of nodes ---------------------------------------------------------
+ * ---- the pool of nodes -------------------------------------------------
  */
 
-/* n nodes, all zero, or none and false. */
+/* Allocate n zeroed nodes, or none and return false. */
 static bool
-take_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
+alloc_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
 {
 	rbp_lock_exclusive(&t->pool_lock);
 	if (t->num_free_nodes < n)
@@ -192,7 +194,7 @@ take_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
 			t->free_node = node_at(t, nodes[i])->words[0];
 		}
 		else
-			nodes[i] = t->used_nodes++;
+			nodes[i] = t->first_unused_node++;
 	}
 	t->num_free_nodes -= n;
 	rbp_lock_release(&t->pool_lock);
@@ -203,31 +205,31 @@ take_nodes(RbpSpillTable *t, uint32_t *nodes, uint32_t n)
 }
 
 static void
-discard_node(RbpSpillTable *t, uint32_t node, Garbage *garbage)
+collect_node(RbpSpillTable *t, uint32_t node, FreedNodes *freed)
 {
-	node_at(t, node)->words[0] = garbage->head;
-	if (garbage->n++ == 0)
-		garbage->tail = node;
-	garbage->head = node;
+	node_at(t, node)->words[0] = freed->head;
+	if (freed->n++ == 0)
+		freed->tail = node;
+	freed->head = node;
 }
 
 static void
-give_nodes(RbpSpillTable *t, const Garbage *garbage)
+free_nodes(RbpSpillTable *t, const FreedNodes *freed)
 {
-	if (garbage->n == 0)
+	if (freed->n == 0)
 		return;
 	rbp_lock_exclusive(&t->pool_lock);
-	node_at(t, garbage->tail)->words[0] = t->free_node;
-	t->free_node = garbage->head;
-	t->num_free_nodes += garbage->n;
+	node_at(t, freed->tail)->words[0] = t->free_node;
+	t->free_node = freed->head;
+	t->num_free_nodes += freed->n;
 	rbp_lock_release(&t->pool_lock);
 }
 
 /*
- * ---- names ------------------------------------------------------------------------
+ * ---- names -------------------------------------------------------------
  */
 
-/* FNV-1a; all of it counts, since names differ in the last digits. */
+/* FNV-1a over the whole name, since names differ in the last digits. */
 static uint32_t
 hash_name(const char *name)
 {
@@ -238,7 +240,7 @@ hash_name(const char *name)
 	return (uint32_t) (h ^ h >> 32);
 }
 
-/* Names' lock held. */
+/* Called with the names' lock held. */
 static RbpSpillFile *
 find_name(RbpSpillTable *t, const char *name, uint32_t hash)
 {
@@ -261,7 +263,7 @@ rbp_spill_table_find(RbpSpillTable *t, const char *name, RbpSpillHandle *handle)
 	uint32_t	hash;
 	const RbpSpillFile *file;
 
-	/* on most systems, most of the time */
+	/* mostly there are no files */
 	if (rbp_spill_table_files(t) == 0)
 		return false;
 
@@ -274,21 +276,21 @@ rbp_spill_table_find(RbpSpillTable *t, const char *name, RbpSpillHandle *handle)
 	return file != NULL;
 }
 
-/* A free place, or NULL.  Names' lock held exclusively. */
+/* Returns a free file, or NULL.  Names' lock held exclusively. */
 static RbpSpillFile *
-take_place(RbpSpillTable *t)
+alloc_file(RbpSpillTable *t)
 {
 	RbpSpillFile *file;
 
-	if (t->free_place != NIL)
+	if (t->free_file != NIL)
 	{
-		file = file_at(t, t->free_place);
-		t->free_place = file->next;
+		file = file_at(t, t->free_file);
+		t->free_file = file->next;
 		return file;
 	}
-	if (t->used_places == t->nfiles)
+	if (t->first_unused_file == t->nfiles)
 		return NULL;
-	return file_at(t, t->used_places++);
+	return file_at(t, t->first_unused_file++);
 }
 
 bool
@@ -308,10 +310,12 @@ rbp_spill_table_create(RbpSpillTable *t, const char *name,
 	file = find_name(t, name, hash);
 	if (file == NULL)
 	{
-		file = take_place(t);
+		file = alloc_file(t);
 		if (file != NULL)
 		{
-			/* only those with handles of earlier files, for a moment */
+			/*
+			 * contended only by holders of handles of earlier files, briefly
+			 */
 			rbp_lock_exclusive(&file->lock);
 			strcpy(file->name, name);
 			file->root = NIL;
@@ -354,7 +358,7 @@ rbp_spill_table_next(RbpSpillTable *t, uint32_t index, RbpSpillHandle *handle)
 	if (rbp_spill_table_files(t) == 0)
 		return false;
 	rbp_lock_shared(&t->names_lock);
-	for (; index < t->used_places && !found; index++)
+	for (; index < t->first_unused_file && !found; index++)
 	{
 		const RbpSpillFile *file = file_at(t, index);
 
@@ -367,12 +371,12 @@ rbp_spill_table_next(RbpSpillTable *t, uint32_t index, RbpSpillHandle *handle)
 }
 
 /*
- * ---- files ----------------------------------------------------------------------------
+ * ---- files -------------------------------------------------------------
  */
 
-/* The locked place, if the file is still in it; else it is unlocked. */
+/* Returns the locked file if the handle is still valid; else unlocks it. */
 static RbpSpillFile *
-still_the_file(RbpSpillFile *file, RbpSpillHandle handle)
+check_serial(RbpSpillFile *file, RbpSpillHandle handle)
 {
 	if (file->serial == handle.serial)
 		return file;
@@ -392,7 +396,7 @@ rbp_spill_file_lock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
 		rbp_lock_exclusive(&file->lock);
 	else
 		rbp_lock_shared(&file->lock);
-	return still_the_file(file, handle);
+	return check_serial(file, handle);
 }
 
 RbpSpillFile *
@@ -403,7 +407,7 @@ rbp_spill_file_trylock(RbpSpillTable *t, RbpSpillHandle handle, bool exclusive)
 	if (handle.index >= t->nfiles)
 		return NULL;
 	file = file_at(t, handle.index);
-	return rbp_lock_try(&file->lock, exclusive) ? still_the_file(file, handle) : NULL;
+	return rbp_lock_try(&file->lock, exclusive) ? check_serial(file, handle) : NULL;
 }
 
 void
@@ -459,36 +463,36 @@ rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
 	rbp_lock_release(&t->names_lock);
 
 	rbp_lock_exclusive(&file->lock);
-	rbp_spill_file_cut(t, file, 0, finish, arg);
+	rbp_spill_file_truncate(t, file, 0, finish, arg);
 	finish(file, UINT32_MAX, 0, arg);
 	file->serial++;
 	rbp_lock_release(&file->lock);
 
 	rbp_lock_exclusive(&t->names_lock);
-	file->next = t->free_place;
-	t->free_place = handle.index;
+	file->next = t->free_file;
+	t->free_file = handle.index;
 	rbp_lock_release(&t->names_lock);
 	return true;
 }
 
 /*
- * ---- the tree ---------------------------------------------------------------------------
+ * ---- the tree ----------------------------------------------------------
  */
 
 static inline uint32_t
-word_of(uint32_t block, uint32_t level)
+word_index(uint32_t block, uint32_t level)
 {
 	return (uint32_t) ((uint64_t) block >> (NODE_BITS * level)) & (NODE_WORDS - 1);
 }
 
-/* Is the block within what the tree can hold with this depth? */
+/* Is the block within the range of a tree of this depth? */
 static inline bool
 covers(uint32_t depth, uint32_t block)
 {
 	return ((uint64_t) block >> (NODE_BITS * depth)) == 0;
 }
 
-/* The lowest node of the block; NULL if there is none. */
+/* The leaf node of the block, or NULL. */
 static inline Node *
 find_leaf(RbpSpillTable *t, const RbpSpillFile *file, uint32_t block)
 {
@@ -498,7 +502,7 @@ find_leaf(RbpSpillTable *t, const RbpSpillFile *file, uint32_t block)
 		return NULL;
 	for (uint32_t level = file->depth - 1; level > 0; level--)
 	{
-		uint32_t	child = node_at(t, index)->words[word_of(block, level)];
+		uint32_t	child = node_at(t, index)->words[word_index(block, level)];
 
 		if (child == 0)
 			return NULL;
@@ -512,7 +516,7 @@ rbp_spill_block_get(RbpSpillTable *t, RbpSpillFile *file, uint32_t block)
 {
 	const Node *leaf = find_leaf(t, file, block);
 
-	return leaf == NULL ? 0 : leaf->words[word_of(block, 0)];
+	return leaf == NULL ? 0 : leaf->words[word_index(block, 0)];
 }
 
 static bool
@@ -525,9 +529,9 @@ node_is_empty(const Node *node)
 	return any == 0;
 }
 
-/* Take levels off the top that lead to the first child only. */
+/* Remove levels from the top that only lead to the first child. */
 static void
-lower_tree(RbpSpillTable *t, RbpSpillFile *file, Garbage *garbage)
+reduce_depth(RbpSpillTable *t, RbpSpillFile *file, FreedNodes *freed)
 {
 	while (file->depth > 1)
 	{
@@ -539,48 +543,48 @@ lower_tree(RbpSpillTable *t, RbpSpillFile *file, Garbage *garbage)
 			others |= root->words[i];
 		if (others != 0)
 			break;
-		discard_node(t, file->root, garbage);
+		collect_node(t, file->root, freed);
 		file->root = child - 1;
 		file->depth--;
 	}
 }
 
-/* Remove the value and the nodes that are empty then. */
+/* Remove the value, and nodes that become empty. */
 static void
 clear_block(RbpSpillTable *t, RbpSpillFile *file, uint32_t block)
 {
 	uint32_t	path[MAX_DEPTH];	/* by level */
 	uint32_t	level;
-	Garbage		garbage = {0};
+	FreedNodes	freed = {0};
 
 	if (file->root == NIL || !covers(file->depth, block))
 		return;
 	path[file->depth - 1] = file->root;
 	for (level = file->depth - 1; level > 0; level--)
 	{
-		uint32_t	child = node_at(t, path[level])->words[word_of(block, level)];
+		uint32_t	child = node_at(t, path[level])->words[word_index(block, level)];
 
 		if (child == 0)
 			return;
 		path[level - 1] = child - 1;
 	}
-	node_at(t, path[0])->words[word_of(block, 0)] = 0;
+	node_at(t, path[0])->words[word_index(block, 0)] = 0;
 
 	while (node_is_empty(node_at(t, path[level])))
 	{
-		discard_node(t, path[level], &garbage);
+		collect_node(t, path[level], &freed);
 		if (++level == file->depth)
 		{
 			file->root = NIL;
 			file->depth = 0;
 			break;
 		}
-		node_at(t, path[level])->words[word_of(block, level)] = 0;
+		node_at(t, path[level])->words[word_index(block, level)] = 0;
 	}
-	if (garbage.n > 0)
+	if (freed.n > 0)
 	{
-		lower_tree(t, file, &garbage);
-		give_nodes(t, &garbage);
+		reduce_depth(t, file, &freed);
+		free_nodes(t, &freed);
 	}
 }
 
@@ -590,7 +594,7 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 {
 	Node	   *leaf;
 	uint32_t	depth = file->depth;
-	uint32_t	missing;		/* levels below the first that is missing */
+	uint32_t	missing;		/* levels below the first missing node */
 	uint32_t	nodes[MAX_NEW_NODES];
 	uint32_t	n = 0;
 	Node	   *node;
@@ -603,11 +607,11 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 	leaf = find_leaf(t, file, block);
 	if (leaf != NULL)
 	{
-		leaf->words[word_of(block, 0)] = value;
+		leaf->words[word_index(block, 0)] = value;
 		return true;
 	}
 
-	/* how many there must be on top of what there is, and how many below */
+	/* count the nodes to be added at the top and below */
 	if (depth == 0)
 		depth = 1;
 	while (!covers(depth, block))
@@ -620,18 +624,18 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 		if (n == 0)
 		{
 			node = node_at(t, file->root);
-			while (node->words[word_of(block, missing)] != 0)
+			while (node->words[word_index(block, missing)] != 0)
 			{
-				node = node_at(t, node->words[word_of(block, missing)] - 1);
+				node = node_at(t, node->words[word_index(block, missing)] - 1);
 				missing--;
 			}
 		}
 	}
 	n += missing;
-	if (!take_nodes(t, nodes, n))
+	if (!alloc_nodes(t, nodes, n))
 		return false;
 
-	/* upwards: what was the root becomes the first child of the new one */
+	/* upwards: the old root becomes the first child of the new one */
 	while (file->root != NIL && file->depth < depth)
 	{
 		n--;
@@ -649,34 +653,35 @@ rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file, uint32_t block,
 	node = node_at(t, file->root);
 	for (uint32_t level = depth - 1; level > 0; level--)
 	{
-		uint32_t   *word = &node->words[word_of(block, level)];
+		uint32_t   *word = &node->words[word_index(block, level)];
 
 		if (*word == 0)
 			*word = nodes[--n] + 1;
 		node = node_at(t, *word - 1);
 	}
 	Assert(n == 0);
-	node->words[word_of(block, 0)] = value;
+	node->words[word_index(block, 0)] = value;
 	return true;
 }
 
-/* A walk through a file's tree. */
-typedef struct Walk
+/* State of rbp_spill_file_truncate(). */
+typedef struct TruncateWalk
 {
 	RbpSpillTable *t;
 	RbpSpillFile *file;
 	RbpSpillVisit visit;
 	void	   *arg;
-	uint32_t	first;			/* what is to be cut */
-	Garbage		garbage;		/* ... and what comes of that */
-} Walk;
+	uint32_t	first;			/* first block to remove */
+	FreedNodes	freed;			/* nodes that have become empty */
+} TruncateWalk;
 
 /*
- * Cut a node of that level, which begins with block base, and discard what is
- * empty below it.  Is it empty itself then?
+ * Remove values from a node of that level, whose first block is base, and
+ * collect nodes below it that become empty.  Returns true if it becomes empty
+ * itself.
  */
 static bool
-cut_node(Walk *walk, uint32_t index, uint32_t level, uint64_t base)
+truncate_node(TruncateWalk *walk, uint32_t index, uint32_t level, uint64_t base)
 {
 	Node	   *node = node_at(walk->t, index);
 	uint64_t	step = UINT64_C(1) << (NODE_BITS * level);
@@ -694,30 +699,30 @@ cut_node(Walk *walk, uint32_t index, uint32_t level, uint64_t base)
 			node->words[i] = 0;
 			walk->visit(walk->file, (uint32_t) at, word, walk->arg);
 		}
-		else if (cut_node(walk, word - 1, level - 1, at))
+		else if (truncate_node(walk, word - 1, level - 1, at))
 		{
 			node->words[i] = 0;
-			discard_node(walk->t, word - 1, &walk->garbage);
+			collect_node(walk->t, word - 1, &walk->freed);
 		}
 	}
 	return node_is_empty(node);
 }
 
 void
-rbp_spill_file_cut(RbpSpillTable *t, RbpSpillFile *file, uint32_t first,
-				   RbpSpillVisit visit, void *arg)
+rbp_spill_file_truncate(RbpSpillTable *t, RbpSpillFile *file, uint32_t first,
+						RbpSpillVisit visit, void *arg)
 {
-	Walk		walk = {.t = t,.file = file,.visit = visit,.arg = arg,.first = first};
+	TruncateWalk walk = {.t = t,.file = file,.visit = visit,.arg = arg,.first = first};
 
 	if (file->root == NIL || !covers(file->depth, first))
 		return;
-	if (cut_node(&walk, file->root, file->depth - 1, 0))
+	if (truncate_node(&walk, file->root, file->depth - 1, 0))
 	{
-		discard_node(t, file->root, &walk.garbage);
+		collect_node(t, file->root, &walk.freed);
 		file->root = NIL;
 		file->depth = 0;
 	}
 	else
-		lower_tree(t, file, &walk.garbage);
-	give_nodes(t, &walk.garbage);
+		reduce_depth(t, file, &walk.freed);
+	free_nodes(t, &walk.freed);
 }

@@ -3,14 +3,14 @@
  * upkeep.c
  *	  Temporary files: evacuation, files whose owner is gone, the views.
  *
- * Evacuation is done by the lease worker, beside everything else: a block is
- * read, written to another place, and installed there if it has not changed
- * meanwhile, which its slot and hash tell; a reader that has looked up the old
- * slot and finds something else there looks again.
+ * The lease worker evacuates extents while they are in use.  A block is read,
+ * written to another place, and installed there if it has not changed
+ * meanwhile, which its slot and hash tell.  A reader that has looked up the
+ * old slot and finds something else there looks up the block again.
  *
- * No file's lock is waited for here, by the lease worker and the pusher: a
- * backend holds it while the disk takes a block, and a disk can stall.  What is
- * locked comes with the next round.
+ * The lease worker and the pusher never wait for a file's lock here: a backend
+ * holds it while the disk takes a block, and a disk can stall.  A locked file
+ * is left to the next round.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,21 +34,22 @@
 #include "spill/table.h"
 
 #define SWEEP_NS		INT64CONST(10000000000)
-#define BLOCK_NS		INT64CONST(50000000)	/* a block can take to be moved */
+#define BLOCK_NS		INT64CONST(50000000)	/* time to move a block, at
+												 * least */
 
 #define shared			rbp_spill_shared
 
-/* The file that is in this place now. */
+/* The handle of the file that has this index now. */
 static bool
-handle_at(uint32 index, RbpSpillHandle *handle)
+handle_by_index(uint32 index, RbpSpillHandle *handle)
 {
 	return rbp_spill_table_next(rbp_spill_table, index, handle) &&
 		handle->index == index;
 }
 
-/* The file's reserved slots, if they are in the extent, are given back. */
+/* Free reserved slots in the extent. */
 static void
-end_runs_in(uint32 extent)
+release_runs_in(uint32 extent)
 {
 	RbpSpillHandle handle;
 
@@ -63,25 +64,26 @@ end_runs_in(uint32 extent)
 		st = rbp_spill_file_state(file);
 		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
 			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
-			rbp_spill_end_runs(st);
+			rbp_spill_release_runs(st);
 		rbp_spill_file_unlock(rbp_spill_table, file);
 	}
 }
 
 /*
- * What the slot holds; false if nothing that can be told: it is reserved, or on
- * its way.
+ * Find the block in the slot.  False if there is none, because the slot is
+ * only reserved, or its content is still on its way, or if the file is locked.
  */
 static bool
-find_block(uint32 slot, SpilledBlock *b)
+find_block(uint32 slot, RbpSpilledBlock *b)
 {
-	SlotInfo	seen = *slot_info(slot);	/* without its file's lock: a hint */
+	RbpSpillSlotInfo seen = *slot_info(slot);	/* read without its file's
+												 * lock: a hint */
 	RbpSpillFile *file;
 	uint32		value;
 	bool		found = false;
 
 	b->block = seen.block;
-	if (!handle_at(seen.file, &b->handle))
+	if (!handle_by_index(seen.file, &b->handle))
 		return false;
 	file = rbp_spill_file_trylock(rbp_spill_table, b->handle, false);
 	if (file == NULL)
@@ -98,9 +100,11 @@ find_block(uint32 slot, SpilledBlock *b)
 	return found;
 }
 
-/* Lock the file exclusively, if the block is where it was and nobody has the lock. */
+/*
+ * Lock the file exclusively, unless the block has moved or the lock is taken.
+ */
 static RbpSpillFile *
-lock_block(const SpilledBlock *b)
+lock_block(const RbpSpilledBlock *b)
 {
 	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, b->handle, true);
 
@@ -115,11 +119,11 @@ lock_block(const SpilledBlock *b)
 }
 
 /*
- * Write the page to other slots, and let the block be there.  False if there are none;
- * a block that is not where it was is not ours any more.
+ * Write the page to other slots, and install the block there.  False if that
+ * fails; a block that has moved needs no more work.
  */
 static bool
-move_to_slots(const SpilledBlock *b, char *page, int64 deadline_ns)
+move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 {
 	bool		mirrored = b->mirror != NO_SLOT;
 	RbpSpillFile *file = lock_block(b);
@@ -152,16 +156,16 @@ move_to_slots(const SpilledBlock *b, char *page, int64 deadline_ns)
 		}
 		rbp_spill_free_slot(slot, RBP_OK);
 		rbp_spill_free_slot(mirror, RBP_OK);
-		return true;			/* it has moved by itself, or is about to */
+		return true;			/* the block has moved, or is about to */
 	}
 	rbp_spill_free_slot(slot, ios[0].status);
 	rbp_spill_free_slot(mirror, ios[1].status);
 	return false;
 }
 
-/* If the real file does not take it, the block stays where it is. */
+/* If the real file cannot be written, the block stays where it is. */
 static bool
-move_to_real_file(const SpilledBlock *b, const char *page)
+move_to_real_file(const RbpSpilledBlock *b, const char *page)
 {
 	RbpSpillFile *file;
 	int			fd = -1;
@@ -180,25 +184,25 @@ move_to_real_file(const SpilledBlock *b, const char *page)
 }
 
 /*
- * Files that the disk did not take a block of.  They are left alone until the
- * next round, which has another deadline, so that they do not take the time of
- * the others.
+ * Files that have failed to take a block.  They are skipped until the next
+ * round, which has another deadline, so that they do not use up the time of
+ * others.
  */
-static RbpSpillHandle left[64];
-static uint32 nleft = 0;
-static int64 left_in = 0;
+static RbpSpillHandle skipped[64];
+static uint32 nskipped = 0;
+static int64 skipped_deadline = 0;
 
 static void
-leave_file(RbpSpillHandle handle)
+skip_file(RbpSpillHandle handle)
 {
-	left[nleft++ % lengthof(left)] = handle;
+	skipped[nskipped++ % lengthof(skipped)] = handle;
 }
 
 static bool
-is_left(RbpSpillHandle handle)
+is_skipped(RbpSpillHandle handle)
 {
-	for (uint32 i = 0; i < Min(nleft, lengthof(left)); i++)
-		if (left[i].index == handle.index && left[i].serial == handle.serial)
+	for (uint32 i = 0; i < Min(nskipped, lengthof(skipped)); i++)
+		if (skipped[i].index == handle.index && skipped[i].serial == handle.serial)
 			return true;
 	return false;
 }
@@ -207,56 +211,60 @@ uint32
 rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 {
 	static char page[BLCKSZ];
-	static uint32 next = 0;		/* where the last call would have gone on, so
-								 * that no block takes all of the time */
-	uint32		start = next;
+	static uint32 next_slot = 0;	/* where to continue, so that no block
+									 * takes all of the time */
+	uint32		start = next_slot;
 
-	if (left_in != deadline_ns)
-		nleft = 0;
-	left_in = deadline_ns;
+	if (skipped_deadline != deadline_ns)
+		nskipped = 0;
+	skipped_deadline = deadline_ns;
 	if (rbp_spill_extent_blocks(extent) > 0)
-		end_runs_in(extent);
+		release_runs_in(extent);
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
-		SpilledBlock b;
+		RbpSpilledBlock b;
 		int64		now = rbp_now_ns();
-		/* a block has its time, but for donors that are very slow */
-		int64		soon = Min(now + rbp_spill_short_wait(),
-							   Max(deadline_ns, now + BLOCK_NS));
+
+		/* allow each block some time, for slow donors */
+		int64		block_deadline = Min(now + rbp_spill_short_wait(),
+										 Max(deadline_ns, now + BLOCK_NS));
 
 		if (now >= deadline_ns)
 			break;
-		next = (slot + 1) % RBP_EXTENT_PAGES;
+		next_slot = (slot + 1) % RBP_EXTENT_PAGES;
 		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
-			!find_block(slot, &b) || is_left(b.handle))
+			!find_block(slot, &b) || is_skipped(b.handle))
 			continue;
 
 		/*
-		 * If it does not come, go on, unless that took all of its time: then
-		 * the donor does not answer now.
+		 * If the block cannot be read, continue with the next one; but if
+		 * that has used up its time, the donor is not answering now.
 		 */
-		if (rbp_spill_fetch_page(&b, soon, page) != NULL)
+		if (rbp_spill_fetch_page(&b, block_deadline, page) != NULL)
 		{
-			if (rbp_now_ns() >= soon)
+			if (rbp_now_ns() >= block_deadline)
 				break;
 			continue;
 		}
 
-		/* If it can go nowhere, as with a full disk, another file's may. */
-		if (!move_to_slots(&b, page, soon) && !move_to_real_file(&b, page))
-			leave_file(b.handle);
+		/*
+		 * If this block can go nowhere, as with a full disk, one of another
+		 * file may.
+		 */
+		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
+			skip_file(b.handle);
 	}
 	return rbp_spill_extent_blocks(extent);
 }
 
 /*
- * ---- files whose owner is gone ---------------------------------------------------
+ * ---- files whose owner is gone -----------------------------------------
  */
 
 /*
- * A process unlinks its files before it ends, or the server starts anew.  If
- * neither happened, say because the directory was removed by hand, nobody will
+ * A process unlinks its files before it ends, unless the server restarts.  If
+ * neither happens, say because the directory was removed by hand, nobody will
  * ask for the blocks again.  A temporary relation stays until it is dropped.
  */
 int64
@@ -293,7 +301,7 @@ rbp_spill_sweep(void)
 }
 
 /*
- * ---- for the views -----------------------------------------------------------------
+ * ---- for the views -----------------------------------------------------
  */
 
 RbpSpillFileInfo *

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  remote_bp_temp_files.
+ *	  The view remote_bp_temp_files.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,7 +17,7 @@
 
 PG_FUNCTION_INFO_V1(rbp_sql_temp_files);
 
-/* The tablespace that a temporary file's name leads to. */
+/* The tablespace in which the named temporary file is. */
 static Oid
 tablespace_of_name(const char *name)
 {

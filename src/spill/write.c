@@ -1,34 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * write.c
- *	  Temporary blocks on their way to donors.
+ *	  Writing temporary blocks to donors.
  *
- * Where a write is a copy within this host (shm), it is made at once, from
- * the caller's buffer.  Over a network it would take as long as the round
- * trip, so blocks are gathered: a process takes a chunk of staging pages,
- * copies blocks into it, and posts the chunk as one batch when it is full.
- * The query goes on meanwhile.  Up to MAX_SENDS chunks are on their way; who
- * needs one more waits for the oldest.  Without a chunk the block is written
- * at once, and waited for.
+ * Where a write is a copy within this host (shm), it is done at once, from the
+ * caller's buffer.  Over a network that would take a round trip, so blocks are
+ * batched: a process takes a chunk of staging pages, copies blocks into it,
+ * and submits the chunk as one batch when it is full, while the query
+ * continues.  Up to MAX_CHUNKS chunks are in use; to get another one, the
+ * process waits for the oldest.  If there is no chunk, the block is written
+ * synchronously.
  *
- * Life of a staged block: the table says "staging page p" from the moment
- * that p has its content, and whoever reads it copies from p, under the
- * file's lock.  If the block is written again, truncated or its file goes,
- * p is marked "dropped" (shared), and whoever has p in a chunk (private)
- * frees its slots when the batch has ended; a page that is dropped before it
- * was posted is never sent.  So a file that is gone soon costs no transfer.
- * When the batch has ended, each block that is still this page's is installed
- * in its slot; one whose memory is going, or gone, is written to other slots;
- * and one of which a write failed goes to the real file, from the page.  If it
- * does not go there either, the copy that has arrived, if one of two has, is
- * installed alone; else the block is lost, and marked so.
+ * Life of a staged block: the table says "staging page p" as soon as p has the
+ * content, and readers copy from p, under the file's lock.  If the block is
+ * written again or truncated, or if its file is removed, p is marked "dropped"
+ * (in shared memory), and the process that has p in a chunk (local) frees its
+ * slots when the batch has completed.  A page that is dropped before its chunk
+ * is submitted is never sent, so a short-lived file costs no transfer.  When
+ * the batch has completed, each block that is still in its page is installed
+ * in its slot.  A block whose memory is going away, or gone, is written to
+ * other slots.  A block with a failed write goes from the page to the real
+ * file; if that fails, too, and one of two copies has arrived, that one is
+ * installed alone; else the block is marked lost.
  *
- * Chunks are emptied at the end of each transaction and process, so that
- * nobody sits on staged blocks; until then only their owner can send them.
+ * Chunks are completed at the end of each transaction and process, so that
+ * blocks do not stay staged; until then only their owner can send them.
  *
- * Each wait here ends when the query is to end, for the real file takes what
- * was waited for.  In a transaction that aborts, and in a process that ends,
- * waits are short: whatever it was has been raised, and the next interrupt
+ * Every wait here ends when the query is canceled, since the real file takes
+ * what was waited for.  In an aborting transaction, and in a process that
+ * exits, waits are short: the error was already raised, and the next interrupt
  * cannot be.
  *
  *-------------------------------------------------------------------------
@@ -52,19 +52,21 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-#define MAX_SENDS			4
+#define MAX_CHUNKS			4
 
 /*
- * A write that is late can still go to the real file, so it is not waited for
- * as long as a read is; but longer than for a page of the buffer tier, since
- * giving up means more work.
+ * A late write can be replaced by one to the real file, so the wait is shorter
+ * than that for a read; but it is longer than for a page of the buffer tier,
+ * since giving up causes more work.
  */
 #define WRITE_TIMEOUT_FACTOR	10
 #define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
 
-/* After a batch that no donor took, or that was not possible: how long not to try */
-#define REFUSED_NS				INT64CONST(1000000000)
-#define CANCELED_NS				INT64CONST(20000000)
+/*
+ * Pause after a batch that no donor took, and after one that could not be sent
+ */
+#define PAUSE_NS				INT64CONST(1000000000)
+#define CANCELED_PAUSE_NS		INT64CONST(20000000)
 
 StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 				 "a chunk and its second copies are one batch");
@@ -72,47 +74,47 @@ StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 #define shared		rbp_spill_shared
 
 /* A block in a chunk. */
-typedef struct SendPage
+typedef struct ChunkPage
 {
 	RbpSpillHandle handle;
 	uint32		block;
 	uint32		slot;
 	uint32		mirror;			/* NO_SLOT: none */
 	uint64		hash;
-	int			io;				/* in Send.ios, the mirror's is next; -1: not
-								 * posted */
-} SendPage;
+	int			io;				/* in SendChunk.ios, followed by the mirror's;
+								 * -1: not submitted */
+} ChunkPage;
 
-/* A chunk that is being filled, or on its way. */
-typedef struct Send
+/* A chunk that is being filled or sent. */
+typedef struct SendChunk
 {
-	uint32		chunk;
+	uint32		number;
 	int			n;
 	int			nios;
-	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; what was posted
-								 * has its status */
-	SendPage	pages[CHUNK_PAGES];
+	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; all ios have
+								 * their status */
+	ChunkPage	pages[CHUNK_PAGES];
 	RbpRemoteIo ios[2 * CHUNK_PAGES];
-} Send;
+} SendChunk;
 
-/* A block that could be written nowhere. */
+/* A block that could not be written anywhere. */
 typedef struct LostBlock
 {
 	uint32		block;
-	int			error;			/* an errno, of the real file */
+	int			error;			/* errno of writing the real file */
 	char		name[RBP_SPILL_NAME_LEN];
 } LostBlock;
 
-/* A ring; the newest is being filled if "filling" says so. */
-static Send sends[MAX_SENDS];
+/* A ring.  The newest chunk is being filled if "filling" is set. */
+static SendChunk chunks[MAX_CHUNKS];
 static int	oldest = 0;
-static int	nsends = 0;
+static int	num_chunks = 0;
 static bool filling = false;
 
-static int64 refused_until = 0;
+static int64 paused_until = 0;
 
 /*
- * ---- bitmaps of free things -----------------------------------------------------
+ * ---- bitmaps -----------------------------------------------------------
  */
 
 int
@@ -144,13 +146,13 @@ rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
 }
 
 /*
- * ---- the ends of writes ----------------------------------------------------------
+ * ---- completing writes -------------------------------------------------
  */
 
 static uint32
-page_number(const Send *send, int i)
+staging_number(const SendChunk *chunk, int i)
 {
-	return shared->nopen + send->chunk * CHUNK_PAGES + (uint32) i;
+	return shared->nopen + chunk->number * CHUNK_PAGES + (uint32) i;
 }
 
 static int64
@@ -172,26 +174,26 @@ rbp_spill_free_slot(uint32 slot, RbpStatus status)
 }
 
 static void
-give_back(uint32 slot, uint32 mirror)
+free_slots(uint32 slot, uint32 mirror)
 {
 	rbp_spill_free_slot(slot, RBP_OK);
 	rbp_spill_free_slot(mirror, RBP_OK);
 }
 
 /*
- * Nothing could be sent.  If donors failed, leave them alone for a while; if it
- * just was not possible, as with a connection too many, for a short one.
+ * Nothing could be sent.  If donors failed, do not use them for a while; if a
+ * batch was not possible, as with too many connections, pause briefly.
  */
 static void
-pause_after(RbpStatus status, int64 now)
+pause_sending(RbpStatus status, int64 now)
 {
-	refused_until = now + (status == RBP_CANCELED ? CANCELED_NS : REFUSED_NS);
+	paused_until = now + (status == RBP_CANCELED ? CANCELED_PAUSE_NS : PAUSE_NS);
 }
 
-/* Write the page to its slots, and wait.  If that fails, they are given back. */
+/* Write the page to its slots, and wait.  On failure the slots are freed. */
 static bool
-write_now(const char *data, uint32 slot, uint32 mirror, int64 now,
-		  int64 deadline_ns)
+write_synchronously(const char *data, uint32 slot, uint32 mirror, int64 now,
+					int64 deadline_ns)
 {
 	RbpRemoteIo ios[2];
 
@@ -205,26 +207,29 @@ write_now(const char *data, uint32 slot, uint32 mirror, int64 now,
 		return true;
 	rbp_spill_free_slot(slot, ios[0].status);
 	rbp_spill_free_slot(mirror, ios[1].status);
-	pause_after(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
+	pause_sending(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
 	return false;
 }
 
-/* The page is the only copy of what is to come into the slot; or no more. */
+/*
+ * Change how many writes to the slot are pending, that is have their only
+ * content in staging.
+ */
 static void
 add_pending(uint32 slot, int n)
 {
 	if (slot == NO_SLOT)
 		return;
-	(void) pg_atomic_fetch_add_u32(pending_of(slot), n);
-	rbp_spill_slots_on_way(rbp_spill_slots, slot, n);
+	(void) pg_atomic_fetch_add_u32(pending_counter(slot), n);
+	rbp_spill_slots_add_pending(rbp_spill_slots, slot, n);
 }
 
 /*
- * The page's block is where it has arrived: in both slots or in one of them,
- * which may be the second.  File locked exclusively.
+ * Install the page's block where it has arrived: in both slots or in one of
+ * them, which may be the second one.  File locked exclusively.
  */
 static void
-install_page(RbpSpillFile *file, const SendPage *page, RbpStatus first,
+install_page(RbpSpillFile *file, const ChunkPage *page, RbpStatus first,
 			 RbpStatus second)
 {
 	uint32		slot = page->slot;
@@ -239,9 +244,9 @@ install_page(RbpSpillFile *file, const SendPage *page, RbpStatus first,
 	rbp_spill_install(file, page->block, slot, mirror, page->hash);
 }
 
-/* The block is nowhere; errno says why.  File locked exclusively. */
+/* Mark the block lost; errno says why.  File locked exclusively. */
 static void
-lose(RbpSpillFile *file, uint32 block, LostBlock *lost)
+mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 {
 	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
 
@@ -253,11 +258,11 @@ lose(RbpSpillFile *file, uint32 block, LostBlock *lost)
 }
 
 /*
- * No lock is held, and all is settled, for the log may not take it just now.  A
- * client is not told: while it did not read, we could not be interrupted.
+ * Called without locks, when all else is done, since logging can block.  The
+ * client is not told: while it does not read, we could not be interrupted.
  */
 static void
-report_lost(const LostBlock *lost)
+report_lost_block(const LostBlock *lost)
 {
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();
@@ -270,111 +275,114 @@ report_lost(const LostBlock *lost)
 }
 
 /*
- * The memory that the block was for is going, or gone: put it into other slots,
- * unless nobody wants it any more.  False if none takes it.
+ * The memory of the block's slots is going away, or gone: write the block to
+ * other slots, unless it is no longer needed.  False if that fails.
  */
 static bool
-put_elsewhere(const SendPage *page, uint32 number, int64 deadline_ns)
+relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 {
 	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
 	bool		wanted = file != NULL && !shared->dropped[number];
 	bool		taken = wanted &&
-		rbp_spill_take_slots(file, &slot, page->mirror != NO_SLOT ? &mirror : NULL);
+	rbp_spill_take_slots(file, &slot, page->mirror != NO_SLOT ? &mirror : NULL);
 
 	if (file != NULL)
 		rbp_spill_file_unlock(rbp_spill_table, file);
 	if (!wanted)
 		return true;
 	if (!taken ||
-		!write_now(staging_page(number), slot, mirror, rbp_now_ns(), deadline_ns))
+		!write_synchronously(staging_page(number), slot, mirror, rbp_now_ns(), deadline_ns))
 		return false;
 
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		/* the staging page is "dropped" by this */
+		/* this also marks the staging page dropped */
 		rbp_spill_install(file, page->block, slot, mirror, page->hash);
 		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 	}
 	else
-		give_back(slot, mirror);
+		free_slots(slot, mirror);
 	if (file != NULL)
 		rbp_spill_file_unlock(rbp_spill_table, file);
 	return true;
 }
 
-/* It may have arrived long ago, in memory that is gone by now. */
+/* A write may have succeeded earlier, into memory that is gone now. */
 static RbpStatus
-in_place(uint32 slot, RbpStatus status)
+current_status(uint32 slot, RbpStatus status)
 {
 	return status == RBP_OK && rbp_remote_slot_donor(slot) < 0 ? RBP_DENIED : status;
 }
 
-/* While the blocks of a chunk whose batch has ended are settled. */
-typedef struct Settling
+/* State while the blocks of a completed batch are processed. */
+typedef struct Completion
 {
 	int64		deadline_ns;
-	bool		elsewhere;		/* other slots are worth a try */
-	int			fd;				/* of the real file of fd_of, or -1 */
+	bool		try_relocate;	/* writing to other slots is worth a try */
+	int			fd;				/* real file of fd_of, or -1 */
 	RbpSpillHandle fd_of;
-} Settling;
+} Completion;
 
-/* Settle one block.  False, and *lost filled in, if it is lost. */
+/*
+ * Process one block of a completed batch.  False, with *lost set, if it is
+ * lost.
+ */
 static bool
-finish_page(Send *send, int i, Settling *settling, LostBlock *lost)
+complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 {
-	SendPage   *page = &send->pages[i];
-	uint32		number = page_number(send, i);
+	ChunkPage  *page = &chunk->pages[i];
+	uint32		number = staging_number(chunk, i);
 	bool		mirrored = page->mirror != NO_SLOT;
 	bool		posted = page->io >= 0;
-	RbpStatus	first = posted ? send->ios[page->io].status : RBP_CANCELED;
-	RbpStatus	second = posted && mirrored ? send->ios[page->io + 1].status : first;
-	bool		stays;			/* the memory does */
+	RbpStatus	first = posted ? chunk->ios[page->io].status : RBP_CANCELED;
+	RbpStatus	second = posted && mirrored ? chunk->ios[page->io + 1].status : first;
+	bool		retained;		/* the memory stays leased */
 	bool		installed = false;
-	bool		kept = true;
+	bool		saved = true;
 	RbpSpillFile *file;
 
-	/* before the look at whether the memory stays: see rbp_remote_slot_stays() */
+	/* before rbp_remote_slot_stays(): see there */
 	add_pending(page->slot, -1);
 	add_pending(page->mirror, -1);
-	stays = rbp_remote_slot_stays(page->slot) &&
+	retained = rbp_remote_slot_stays(page->slot) &&
 		(!mirrored || rbp_remote_slot_stays(page->mirror));
-	/* not into a lease that has expired, which is why nothing stays */
-	if (!stays && settling->elsewhere &&
+	/* not if nothing stays because the lease has expired */
+	if (!retained && comp->try_relocate &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
-		settling->elsewhere = put_elsewhere(page, number, settling->deadline_ns);
+		comp->try_relocate = relocate_page(page, number, comp->deadline_ns);
 
 	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		if (settling->fd >= 0 &&
-			(settling->fd_of.index != page->handle.index ||
-			 settling->fd_of.serial != page->handle.serial))
+		if (comp->fd >= 0 &&
+			(comp->fd_of.index != page->handle.index ||
+			 comp->fd_of.serial != page->handle.serial))
 		{
-			(void) rbp_libc.close(settling->fd);
-			settling->fd = -1;
+			(void) rbp_libc.close(comp->fd);
+			comp->fd = -1;
 		}
-		settling->fd_of = page->handle;
+		comp->fd_of = page->handle;
 
-		first = in_place(page->slot, first);
-		second = mirrored ? in_place(page->mirror, second) : first;
-		if ((!stays || first != RBP_OK || second != RBP_OK) &&
+		first = current_status(page->slot, first);
+		second = mirrored ? current_status(page->mirror, second) : first;
+		if ((!retained || first != RBP_OK || second != RBP_OK) &&
 			rbp_spill_to_real_file(file, page->block, staging_page(number),
-								   &settling->fd))
+								   &comp->fd))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
 		else if (first == RBP_OK || second == RBP_OK)
 		{
-			/* if the disk does not take it, perhaps a donor keeps it */
+			/* the disk has not taken it, but a donor has */
 			install_page(file, page, first, second);
 			installed = true;
 			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 		}
 		else
 		{
-			lose(file, page->block, lost);
-			kept = false;
+			mark_lost(file, page->block, lost);
+			saved = false;
 		}
 	}
 	if (file != NULL)
@@ -383,93 +391,93 @@ finish_page(Send *send, int i, Settling *settling, LostBlock *lost)
 		rbp_spill_free_slot(page->slot, first);
 	if (!installed || second != RBP_OK)
 		rbp_spill_free_slot(page->mirror, second);
-	return kept;
+	return saved;
 }
 
 /* Wait for the oldest chunk, and free it. */
 static void
-finish_oldest(int64 deadline_ns)
+complete_oldest(int64 deadline_ns)
 {
-	Send	   *send = &sends[oldest];
-	Settling	settling = {.deadline_ns = deadline_ns,.elsewhere = true,.fd = -1};
+	SendChunk  *chunk = &chunks[oldest];
+	Completion	comp = {.deadline_ns = deadline_ns,.try_relocate = true,.fd = -1};
 	LostBlock	lost[CHUNK_PAGES];
 	int			nlost = 0;
 
-	if (send->batch != NULL)
-		rbp_remote_end(send->batch, deadline_ns);
-	send->batch = NULL;
-	/* a donor that hangs has left no time; others are given some */
-	settling.deadline_ns = Max(deadline_ns,
-							   rbp_now_ns() + rbp_guc_io_timeout_ns());
-	for (int i = 0; i < send->n; i++)
-		if (!finish_page(send, i, &settling, &lost[nlost]))
+	if (chunk->batch != NULL)
+		rbp_remote_end(chunk->batch, deadline_ns);
+	chunk->batch = NULL;
+	/* if a hung donor has used up the time, leave some for others */
+	comp.deadline_ns = Max(deadline_ns,
+						   rbp_now_ns() + rbp_guc_io_timeout_ns());
+	for (int i = 0; i < chunk->n; i++)
+		if (!complete_page(chunk, i, &comp, &lost[nlost]))
 			nlost++;
-	if (settling.fd >= 0)
-		(void) rbp_libc.close(settling.fd);
-	rbp_spill_bitmap_put(shared->chunk_free, send->chunk);
-	send->n = 0;
-	oldest = (oldest + 1) % MAX_SENDS;
-	nsends--;
+	if (comp.fd >= 0)
+		(void) rbp_libc.close(comp.fd);
+	rbp_spill_bitmap_put(shared->chunk_free, chunk->number);
+	chunk->n = 0;
+	oldest = (oldest + 1) % MAX_CHUNKS;
+	num_chunks--;
 	for (int i = 0; i < nlost; i++)
-		report_lost(&lost[i]);
+		report_lost_block(&lost[i]);
 }
 
 static void
-add_io(Send *send, uint32 slot, char *buf)
+add_io(SendChunk *chunk, uint32 slot, char *buf)
 {
-	RbpRemoteIo *io = &send->ios[send->nios++];
+	RbpRemoteIo *io = &chunk->ios[chunk->nios++];
 
 	io->slot = slot;
 	io->buf = buf;
 	io->status = RBP_CANCELED;
 }
 
-/* Send the chunk that is being filled on its way. */
+/* Submit the chunk that is being filled. */
 static void
-post(bool hurry)
+submit_chunk(bool urgent)
 {
-	Send	   *send = &sends[(oldest + nsends - 1) % MAX_SENDS];
+	SendChunk  *chunk = &chunks[(oldest + num_chunks - 1) % MAX_CHUNKS];
 	int64		now = rbp_now_ns();
 
 	filling = false;
-	send->nios = 0;
-	for (int i = 0; i < send->n; i++)
+	chunk->nios = 0;
+	for (int i = 0; i < chunk->n; i++)
 	{
-		SendPage   *page = &send->pages[i];
-		uint32		number = page_number(send, i);
+		ChunkPage  *page = &chunk->pages[i];
+		uint32		number = staging_number(chunk, i);
 
-		/* If this comes too late, the page is sent in vain. */
+		/* A page that is dropped after this is sent in vain. */
 		page->io = -1;
 		if (shared->dropped[number])
 			continue;
-		page->io = send->nios;
-		add_io(send, page->slot, staging_page(number));
+		page->io = chunk->nios;
+		add_io(chunk, page->slot, staging_page(number));
 		if (page->mirror != NO_SLOT)
-			add_io(send, page->mirror, staging_page(number));
+			add_io(chunk, page->mirror, staging_page(number));
 	}
-	if (send->nios == 0)
+	if (chunk->nios == 0)
 		return;
-	send->batch = rbp_remote_begin(send->ios, send->nios, true, 0, now,
-								   hurry ? now + RBP_SPILL_HURRY_NS :
-								   write_deadline(now));
-	if (send->batch == NULL)
-		pause_after(send->ios[0].status, now);
+	chunk->batch = rbp_remote_begin(chunk->ios, chunk->nios, true, 0, now,
+									urgent ? now + RBP_SPILL_URGENT_NS :
+									write_deadline(now));
+	if (chunk->batch == NULL)
+		pause_sending(chunk->ios[0].status, now);
 }
 
 void
-rbp_spill_flush(bool hurry)
+rbp_spill_flush(bool urgent)
 {
 	int64		now;
 	int64		deadline;
 
-	if (nsends == 0 || shared == NULL)
+	if (num_chunks == 0 || shared == NULL)
 		return;
 	if (filling)
-		post(hurry);
+		submit_chunk(urgent);
 	now = rbp_now_ns();
-	deadline = hurry ? now + RBP_SPILL_HURRY_NS : write_deadline(now);
-	while (nsends > 0)
-		finish_oldest(deadline);
+	deadline = urgent ? now + RBP_SPILL_URGENT_NS : write_deadline(now);
+	while (num_chunks > 0)
+		complete_oldest(deadline);
 }
 
 static void
@@ -479,71 +487,71 @@ flush_at_exit(int code, Datum arg)
 	rbp_spill_flush(true);
 }
 
-/* The chunk to fill; NULL if there is none. */
-static Send *
-chunk_to_fill(void)
+/* The chunk to fill, or NULL if there is none. */
+static SendChunk *
+get_chunk(void)
 {
 	static bool registered = false;
-	Send	   *send;
-	int			chunk;
+	SendChunk  *chunk;
+	int			number;
 
 	if (filling)
 	{
-		send = &sends[(oldest + nsends - 1) % MAX_SENDS];
-		if (send->n < CHUNK_PAGES)
-			return send;
-		post(false);
+		chunk = &chunks[(oldest + num_chunks - 1) % MAX_CHUNKS];
+		if (chunk->n < CHUNK_PAGES)
+			return chunk;
+		submit_chunk(false);
 	}
 	if (!registered)
 	{
-		/* not before_shmem_exit(): this can be within somebody's use of that */
+		/* not before_shmem_exit(), which may be in use by a caller */
 		on_shmem_exit(flush_at_exit, (Datum) 0);
 		registered = true;
 	}
-	if (nsends == MAX_SENDS)
-		finish_oldest(write_deadline(rbp_now_ns()));
-	chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
-	while (chunk < 0 && nsends > 0)
+	if (num_chunks == MAX_CHUNKS)
+		complete_oldest(write_deadline(rbp_now_ns()));
+	number = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
+	while (number < 0 && num_chunks > 0)
 	{
-		finish_oldest(write_deadline(rbp_now_ns()));
-		chunk = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
+		complete_oldest(write_deadline(rbp_now_ns()));
+		number = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
 	}
-	if (chunk < 0)
+	if (number < 0)
 		return NULL;
-	send = &sends[(oldest + nsends) % MAX_SENDS];
-	nsends++;
-	rbp_spill_used = true;
+	chunk = &chunks[(oldest + num_chunks) % MAX_CHUNKS];
+	num_chunks++;
+	rbp_spill_used_in_xact = true;
 	filling = true;
-	send->chunk = (uint32) chunk;
-	send->n = 0;
-	send->batch = NULL;
-	return send;
+	chunk->number = (uint32) number;
+	chunk->n = 0;
+	chunk->batch = NULL;
+	return chunk;
 }
 
 /*
- * ---- putting a block ---------------------------------------------------------------
+ * ---- writing a block ---------------------------------------------------
  */
 
-/* Write it at once, and wait. */
-static SpillPut
-put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
-		uint32 slot, uint32 mirror)
+/* Write a block to its slots and wait. */
+static RbpSpillPutResult
+put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
+				  uint32 slot, uint32 mirror)
 {
 	int64		now = rbp_now_ns();
 	uint64		hash = rbp_hash_page(data);
 	RbpSpillFile *file;
 	bool		have_node;
 
-	if (!write_now(data, slot, mirror, now, write_deadline(now)))
-		return PUT_NO_ROOM;
+	if (!write_synchronously(data, slot, mirror, now, write_deadline(now)))
+		return RBP_SPILL_PUT_NO_ROOM;
 
 	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
 	if (file == NULL)
 	{
-		give_back(slot, mirror);
-		return PUT_GONE;
+		free_slots(slot, mirror);
+		return RBP_SPILL_PUT_GONE;
 	}
-	/* sees to it that there is a node for the value */
+	/* make sure that there is a node for the value */
 	have_node = rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE ||
 		rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
 	if (have_node)
@@ -556,20 +564,20 @@ put_now(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (!have_node)
 	{
-		give_back(slot, mirror);
-		return PUT_NO_ROOM;
+		free_slots(slot, mirror);
+		return RBP_SPILL_PUT_NO_ROOM;
 	}
 	rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
-	return PUT_DONE;
+	return RBP_SPILL_PUT_DONE;
 }
 
 /*
- * The block was written to the file behind the one before it: that is the order
- * in which they will be read, more often than that of their numbers.  File
- * locked exclusively.
+ * Remember that the block was written to the file after the previous one.
+ * Blocks are read in this order more often than in that of their numbers.
+ * File locked exclusively.
  */
 static void
-note_order(RbpSpillFile *file, uint32 block, uint32 slot)
+remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
 {
 	RbpSpillFileState *st = rbp_spill_file_state(file);
 
@@ -578,7 +586,7 @@ note_order(RbpSpillFile *file, uint32 block, uint32 slot)
 		uint32		value = rbp_spill_block_get(rbp_spill_table, file,
 												st->last_block);
 
-		/* not if it has moved on: the slot may be another file's */
+		/* unless that block has moved: its slot may belong to another file */
 		if (value == st->last_value || IS_STAGED(value))
 			slot_info(VALUE_SLOT(st->last_value))->next = block;
 	}
@@ -586,12 +594,12 @@ note_order(RbpSpillFile *file, uint32 block, uint32 slot)
 	st->last_value = SLOT_VALUE(slot);
 }
 
-SpillPut
+RbpSpillPutResult
 rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 {
 	int64		now = rbp_now_ns();
-	Send	   *send = NULL;
-	SendPage   *page;
+	SendChunk  *chunk = NULL;
+	ChunkPage  *page;
 	uint32		number;
 	RbpSpillFile *file;
 	RbpSpillFileState *st;
@@ -600,29 +608,29 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	uint32		old;
 	bool		mirrored = rbp_guc_temp_mirror;
 
-	if (now < refused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
-		return PUT_NO_ROOM;
+	if (now < paused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
+		return RBP_SPILL_PUT_NO_ROOM;
 
 	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
 	if (file == NULL)
-		return PUT_GONE;
+		return RBP_SPILL_PUT_GONE;
 	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
 	{
 		rbp_spill_file_unlock(rbp_spill_table, file);
-		return PUT_NO_ROOM;
+		return RBP_SPILL_PUT_NO_ROOM;
 	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
 
 	/* No lock is held here: getting a chunk can mean waiting for a donor. */
 	if (!rbp_remote_slot_local(slot) ||
 		(mirrored && !rbp_remote_slot_local(mirror)))
-		send = chunk_to_fill();
-	if (send == NULL)
-		return put_now(handle, block, data, size, slot, mirror);
+		chunk = get_chunk();
+	if (chunk == NULL)
+		return put_synchronously(handle, block, data, size, slot, mirror);
 
-	number = page_number(send, send->n);
+	number = staging_number(chunk, chunk->n);
 	memcpy(staging_page(number), data, BLCKSZ);
-	page = &send->pages[send->n];
+	page = &chunk->pages[chunk->n];
 	page->handle = handle;
 	page->block = block;
 	page->slot = slot;
@@ -633,18 +641,18 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
 	if (file == NULL)
 	{
-		give_back(slot, mirror);
-		return PUT_GONE;
+		free_slots(slot, mirror);
+		return RBP_SPILL_PUT_GONE;
 	}
 	st = rbp_spill_file_state(file);
 	old = rbp_spill_block_get(rbp_spill_table, file, block);
 	if (!rbp_spill_block_set(rbp_spill_table, file, block, VALUE_STAGED | number))
 	{
 		rbp_spill_file_unlock(rbp_spill_table, file);
-		give_back(slot, mirror);
-		return PUT_NO_ROOM;
+		free_slots(slot, mirror);
+		return RBP_SPILL_PUT_NO_ROOM;
 	}
-	note_order(file, block, slot);
+	remember_order(file, block, slot);
 	shared->dropped[number] = false;
 	add_pending(slot, 1);
 	add_pending(mirror, 1);
@@ -653,7 +661,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	rbp_spill_drop_value(file, old);
 	rbp_spill_file_unlock(rbp_spill_table, file);
 
-	if (++send->n == CHUNK_PAGES)
-		post(false);
-	return PUT_DONE;
+	if (++chunk->n == CHUNK_PAGES)
+		submit_chunk(false);
+	return RBP_SPILL_PUT_DONE;
 }

@@ -77,22 +77,22 @@ my $content = content($node, 't');
 
 my $nobody = PostgreSQL::Test::Cluster::get_free_port();
 set(broker => "http://127.0.0.1:$nobody");
-stays('nobody there', qr/LOG: .*could not turn to broker "http:\S+:$nobody"/);
+stays('nobody there', qr/LOG: .*could not switch to broker "http:\S+:$nobody"/);
 log_tells($node, $offset, qr/DETAIL: .*\Q@{[ $broker->url ]}\E.* stays in use/, 'nobody there: the log says which broker is used');
 like($node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat'),
-	qr/could not turn to broker "http:\S+:$nobody": /, 'nobody there: the view reports it');
+	qr/could not switch to broker "http:\S+:$nobody": /, 'nobody there: the view reports it');
 
 $broker2->freeze;
 set(broker => $broker2->url);
-stays('it hangs', qr/LOG: .*could not turn to broker "\Q@{[ $broker2->url ]}\E"/);
+stays('it hangs', qr/LOG: .*could not switch to broker "\Q@{[ $broker2->url ]}\E"/);
 $broker2->thaw;
 ok( wait_for('the log', sub { log_count(qr/token/) > 0 }, 30), 'a broker that wants a token: the log reports it');
 wait_renewed($node);
 is(leases(), $leases, 'a broker that wants a token: without one the leases stay');
-is(log_count(qr/could not turn to broker \S+ it wants a token/), 1, 'a broker that wants a token: the log reports it once');
+is(log_count(qr/could not switch to broker \S+ it requires a token/), 1, 'a broker that wants a token: the log reports it once');
 
 set(broker => 'http://' . $donor->address);
-stays('not a broker', qr/LOG: .*could not turn to broker/);
+stays('not a broker', qr/LOG: .*could not switch to broker/);
 
 # Back, as if nothing had been.
 set(broker => $broker->url . '/');

@@ -93,7 +93,7 @@ ok(goes_to('files'), 'a slow donor: temporary blocks go to files');
 my $c = counters($node);
 cmp_ok($c->{'spill.file_us'}, '>', 0, 'a slow donor: the view shows the time of a block in files');
 cmp_ok($c->{'spill.donor_us'}, '>', $c->{'spill.file_us'}, 'a slow donor: the view shows a longer time at donors');
-ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files: writing and reading one takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'a slow donor: the log reports that blocks go to files');
+ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files\n.*DETAIL: .*takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'a slow donor: the log reports that blocks go to files');
 
 make_files_slow('pgsql_tmp', 1);
 my $full = counters($node);

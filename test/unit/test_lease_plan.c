@@ -203,18 +203,18 @@ test_compare_and_forget(void)
 	RbpLease   *b = good();
 	RbpLeaseRegion gone[2];
 
-	ok(rbp_lease_same_memory(a, b), "equal leases have the same memory");
+	ok(rbp_lease_same_regions(a, b), "equal leases have the same memory");
 	b->regions[1].region++;
-	ok(!rbp_lease_same_memory(a, b), "another region is not the same");
+	ok(!rbp_lease_same_regions(a, b), "another region is not the same");
 	b->regions[1].region--;
 	b->donors[1].port++;
-	ok(!rbp_lease_same_memory(a, b), "nor is a donor at another port");
+	ok(!rbp_lease_same_regions(a, b), "nor is a donor at another port");
 	ok(rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "a"),
 	   "which is another process than before");
 	b->donors[1].port--;
 	b->donors[1].host[0] ^= 1;
 	b->donors[1].rdma_host[0] ^= 1;
-	ok(!rbp_lease_same_memory(a, b) && !rbp_lease_donor_restarted(a, b, "b"),
+	ok(!rbp_lease_same_regions(a, b) && !rbp_lease_donor_restarted(a, b, "b"),
 	   "one whose name has another address now is the same process");
 	b->donors[1].host[0] ^= 1;
 	b->donors[1].rdma_host[0] ^= 1;
@@ -222,29 +222,29 @@ test_compare_and_forget(void)
 	ok(rbp_lease_donor_restarted(a, b, "b"), "one with another socket is not");
 	b->donors[1].shm_name[0] ^= 1;
 	b->donors[1].rdma_port++;
-	ok(!rbp_lease_same_memory(a, b), "nor one that RDMA reaches at another port");
+	ok(!rbp_lease_same_regions(a, b), "nor one that RDMA reaches at another port");
 	b->donors[1].rdma_port--;
 	ok(!rbp_lease_donor_restarted(a, b, "b") && !rbp_lease_donor_restarted(a, b, "c"),
 	   "unlike one at the same, or an unknown one");
 	b->cred.secret[0] ^= 1;
-	ok(rbp_lease_same_memory(a, b), "the secret has nothing to do with it");
+	ok(rbp_lease_same_regions(a, b), "the secret has nothing to do with it");
 
 	memset(gone, 0, sizeof(gone));
 	strcpy(gone[0].donor, "a");
 	gone[0].region = 7;
 	strcpy(gone[1].donor, "b");
 	gone[1].region = 99;
-	ok(rbp_lease_has(b, &gone[0]) && !rbp_lease_has(b, &gone[1]),
+	ok(rbp_lease_has_region(b, &gone[0]) && !rbp_lease_has_region(b, &gone[1]),
 	   "which regions are in the lease");
-	rbp_lease_forget(b, gone, 2);
-	ok(b->nregions == 2 && !rbp_lease_has(b, &gone[0]),
+	rbp_lease_remove_regions(b, gone, 2);
+	ok(b->nregions == 2 && !rbp_lease_has_region(b, &gone[0]),
 	   "a region that was given up is forgotten, an unknown one ignored");
 	is_u64(b->bytes, 80 * MB, "and so is its size");
-	ok(!rbp_lease_same_memory(a, b), "which makes a difference");
-	rbp_lease_forget(b, b->regions, 1);
+	ok(!rbp_lease_same_regions(a, b), "which makes a difference");
+	rbp_lease_remove_regions(b, b->regions, 1);
 	strcpy(gone[0].donor, "b");
 	gone[0].region = 0;
-	rbp_lease_forget(b, gone, 1);
+	rbp_lease_remove_regions(b, gone, 1);
 	ok(b->nregions == 0 && b->bytes == 0, "all can be forgotten");
 	rbp_lease_free(a);
 	rbp_lease_free(b);
@@ -257,17 +257,17 @@ test_known(void)
 	RbpLease   *a = good();
 	RbpEndpoint donors[] = {a->donors[1], a->donors[0]};
 	RbpLeaseRegion regions[] = {a->regions[2], a->regions[1], a->regions[0]};
-	RbpLease   *b = rbp_lease_known(&a->cred, 5000, donors, 2, regions, 3);
+	RbpLease   *b = rbp_lease_restore(&a->cred, 5000, donors, 2, regions, 3);
 
-	ok(rbp_lease_same_memory(a, b), "a lease that is known has the same memory");
+	ok(rbp_lease_same_regions(a, b), "a lease that is known has the same memory");
 	ok(b->has_secret && memcmp(&a->cred, &b->cred, sizeof(a->cred)) == 0,
 	   "id and secret");
 	is_u64(b->bytes, 144 * MB, "its size");
-	ok(b->ttl_ms == 5000 && b->nreclaims == 0 && rbp_lease_has(b, &regions[0]) &&
+	ok(b->ttl_ms == 5000 && b->nreclaims == 0 && rbp_lease_has_region(b, &regions[0]) &&
 	   !rbp_lease_donor_restarted(a, b, "a"), "and can be worked with");
 	rbp_lease_free(b);
-	b = rbp_lease_known(&a->cred, 5000, donors, 0, regions, 0);
-	ok(b->nregions == 0 && b->bytes == 0 && !rbp_lease_has(b, &regions[0]),
+	b = rbp_lease_restore(&a->cred, 5000, donors, 0, regions, 0);
+	ok(b->nregions == 0 && b->bytes == 0 && !rbp_lease_has_region(b, &regions[0]),
 	   "also if it has nothing");
 	rbp_lease_free(a);
 	rbp_lease_free(b);
@@ -303,7 +303,7 @@ test_demands(void)
 	   "and gets what it asks for");
 	is_u64(rbp_lease_demands(lease, 16 * MB, demands), 1, "it comes before a surplus");
 	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 2, "alone");
-	ok(rbp_lease_asked_by(lease, "a") && !rbp_lease_asked_by(lease, "b"),
+	ok(rbp_lease_has_reclaim(lease, "a") && !rbp_lease_has_reclaim(lease, "b"),
 	   "who asks");
 
 	rbp_lease_reclaimed(lease, "b", 1);
@@ -312,7 +312,7 @@ test_demands(void)
 	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 1,
 	   "what it got is taken off");
 	rbp_lease_reclaimed(lease, "a", 5);
-	ok(!rbp_lease_asked_by(lease, "a"), "until it asks for nothing");
+	ok(!rbp_lease_has_reclaim(lease, "a"), "until it asks for nothing");
 	is_u64(rbp_lease_demands(lease, 1000 * MB, demands), 0, "then nobody does");
 	is_u64(rbp_lease_demands(lease, 16 * MB, demands), 1, "and a surplus has its turn");
 	ok(demands[0].donor[0] == '\0' && demands[0].regions == 2, "of any donor");

@@ -292,7 +292,7 @@ end(const char *name)
 	(void) rbp_spill_unlink(NAME, NAME);
 	rbp_spill_use(&use);
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
-		pending += pg_atomic_read_u32(pending_of(RBP_EXTENT_SLOT(e)));
+		pending += pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(e)));
 	is_u64(use.used + use.quarantined + use.files + pending, 0,
 		   "%s: all is given back", name);
 }
@@ -557,7 +557,7 @@ test_mismatches(bool is_local)
 
 /* So many writes and reads there take so long. */
 static void
-take(RbpSpillWhere where, int n, int64 ns)
+take(RbpSpillTarget where, int n, int64 ns)
 {
 	for (int i = 0; i < 2 * n; i++)
 	{

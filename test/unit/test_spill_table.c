@@ -270,7 +270,7 @@ test_depths(void)
 	for (uint32_t i = n; i-- > 0;)
 	{
 		reset_seen();
-		rbp_spill_file_cut(t, file, edges[i], note, &seen);
+		rbp_spill_file_truncate(t, file, edges[i], note, &seen);
 		got &= seen.n == 1 && seen.blocks[0] == edges[i] && seen.values[0] == i + 1;
 		for (uint32_t j = 0; j < n; j++)
 			got &= rbp_spill_block_get(t, file, edges[j]) == (j < i ? j + 1 : 0);
@@ -284,7 +284,7 @@ test_depths(void)
 	ok(rbp_spill_block_set(t, file, UINT32_MAX, 7), "depths: the last block alone");
 	is_u64(spill_table_free_nodes(t), 94, "depths: takes a node on each level");
 	reset_seen();
-	rbp_spill_file_cut(t, file, UINT32_MAX, note, &seen);
+	rbp_spill_file_truncate(t, file, UINT32_MAX, note, &seen);
 	ok(seen.n == 1 && seen.blocks[0] == UINT32_MAX, "depths: and is cut");
 
 	/* as deep as need be, whichever way blocks go */
@@ -325,7 +325,7 @@ test_nodes(void)
 		rbp_spill_block_set(t, file, b, 0);
 	is_u64(spill_table_free_nodes(t), 1, "nodes: what is empty is given back");
 	reset_seen();
-	rbp_spill_file_cut(t, file, 130, note, &seen);
+	rbp_spill_file_truncate(t, file, 130, note, &seen);
 	ok(seen.n == 126 && seen.blocks[0] == 130 && seen.blocks[125] == 255, "nodes: cut in the middle of one");
 	is_u64(spill_table_free_nodes(t), 2, "nodes: which stays");
 	ok(rbp_spill_block_get(t, file, 129) == 130 && rbp_spill_block_get(t, file, 130) == 0,
@@ -621,7 +621,7 @@ op_cut(ModelFile *m, RbpSpillFile *file)
 	if (rnd(20) == 0)
 		at = i = 0;
 	reset_seen();
-	rbp_spill_file_cut(table, file, at, note, &seen);
+	rbp_spill_file_truncate(table, file, at, note, &seen);
 	expect_seen(m, i);
 	expect(seen.ends == 0, "a cut has no end");
 	memset(&m->values[i], 0, (world_size - i) * sizeof(m->values[0]));
@@ -977,7 +977,7 @@ work(void *arg)
 		if (dice % 3 == 0)
 			spill_file_walk(table, file, look_at, me);
 		else if (dice % 10 == 4)
-			rbp_spill_file_cut(table, file, (uint32_t) (rnd_from(&me->rng) % T_BLOCKS), take_out, me);
+			rbp_spill_file_truncate(table, file, (uint32_t) (rnd_from(&me->rng) % T_BLOCKS), take_out, me);
 		else
 		{
 			/* nobody else is here */
