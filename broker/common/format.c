@@ -46,7 +46,7 @@ rbp_parse_size(const char *text, uint64_t *bytes)
 		if (strcasecmp(end, units[i].name) != 0)
 			continue;
 		value *= (long double) units[i].unit;
-		if (value >= 0x1p64L)
+		if (value >= 18446744073709551616.0L)
 			return false;
 		*bytes = (uint64_t) value;
 		return true;

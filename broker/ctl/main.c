@@ -132,7 +132,9 @@ put_words(char *cell, const json_t *donor, const char *key)
 	const json_t *word;
 
 	json_array_foreach(json_object_get(donor, key), i, word)
+	{
 		append_word(cell, json_is_string(word) ? json_string_value(word) : "?");
+	}
 }
 
 static void

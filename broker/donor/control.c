@@ -223,8 +223,10 @@ apply(const json_t *reply, int64_t now, int64_t *revision)
 
 	/* a report that a region is clean may have been lost on the way */
 	json_array_foreach(json_object_get(reply, "dirty"), i, item)
+	{
 		if (is_region(item))
 			donor_repeat_clean((uint32_t) json_integer_value(item));
+	}
 	*revision = json_integer_value(json_object_get(reply, "revision"));
 }
 

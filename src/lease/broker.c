@@ -21,16 +21,16 @@
 
 /* Replace a string that lives as long as its broker; NULL to have none. */
 static void
-set_text(char **text, const char *value)
+set_string(char **string, const char *value)
 {
 	char	   *copy = value != NULL ? MemoryContextStrdup(TopMemoryContext, value) : NULL;
 
-	if (*text != NULL)
+	if (*string != NULL)
 	{
-		explicit_bzero(*text, strlen(*text));	/* it may be a token */
-		pfree(*text);
+		explicit_bzero(*string, strlen(*string));	/* it may be a token */
+		pfree(*string);
 	}
-	*text = copy;
+	*string = copy;
 }
 
 RbpBroker *
@@ -38,21 +38,21 @@ rbp_lease_broker_create(const char *url, const char *token_file)
 {
 	RbpBroker  *b = MemoryContextAllocZero(TopMemoryContext, sizeof(RbpBroker));
 
-	set_text(&b->url, url);
+	set_string(&b->url, url);
 	for (size_t len = strlen(url); len > 0 && url[len - 1] == '/'; len--)
 		b->url[len - 1] = '\0';
-	set_text(&b->token_file, token_file);
+	set_string(&b->token_file, token_file);
 	return b;
 }
 
 void
 rbp_lease_broker_free(RbpBroker *b)
 {
-	set_text(&b->url, NULL);
-	set_text(&b->token_file, NULL);
-	set_text(&b->token, NULL);
-	set_text(&b->rejected_token, NULL);
-	set_text(&b->logged_reason, NULL);
+	set_string(&b->url, NULL);
+	set_string(&b->token_file, NULL);
+	set_string(&b->token, NULL);
+	set_string(&b->rejected_token, NULL);
+	set_string(&b->logged_reason, NULL);
 	pfree(b);
 }
 
@@ -73,15 +73,15 @@ rbp_lease_broker_restore(const RbpBrokerAccess *access)
 {
 	RbpBroker  *b = rbp_lease_broker_create(access->url, access->token_file);
 
-	set_text(&b->token, access->token);
+	set_string(&b->token, access->token);
 	return b;
 }
 
 void
 rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
 {
-	set_text(&b->token_file, token_file);
-	set_text(&b->rejected_token, NULL);
+	set_string(&b->token_file, token_file);
+	set_string(&b->rejected_token, NULL);
 }
 
 /*
@@ -130,15 +130,15 @@ static void
 token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reason)
 {
 	if (b->token == NULL || strcmp(b->token, token) != 0)
-		set_text(&b->token, token);
+		set_string(&b->token, token);
 	if (from_file)
 	{
 		if (b->logged_reason != NULL)
 			ereport(LOG,
 					(errmsg("remote_bp: broker \"%s\" accepts the token of remote_bp.token_file",
 							b->url)));
-		set_text(&b->rejected_token, NULL);
-		set_text(&b->logged_reason, NULL);
+		set_string(&b->rejected_token, NULL);
+		set_string(&b->logged_reason, NULL);
 	}
 	else if (b->logged_reason == NULL || strcmp(b->logged_reason, reason) != 0)
 	{
@@ -147,7 +147,7 @@ token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reas
 				(errmsg("remote_bp: the token for broker \"%s\" is not replaced: %s",
 						b->url, reason),
 				 errdetail("Requests continue to use the token that was accepted last.")));
-		set_text(&b->logged_reason, reason);
+		set_string(&b->logged_reason, reason);
 	}
 }
 
@@ -189,7 +189,7 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 			break;
 		}
 		if (token == from_file)
-			set_text(&b->rejected_token, token);
+			set_string(&b->rejected_token, token);
 	}
 	for (int i = 0; i < 2; i++)
 	{
