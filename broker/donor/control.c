@@ -79,10 +79,10 @@ clean_list(const uint32_t *regions, uint32_t n)
  * 200, or what else the broker says.
  */
 static int
-register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
+register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 {
 	json_t	   *names = json_array();
-	DonorReport report;
+	RbpDonorReport report;
 	json_t	   *body;
 	int			rc;
 
@@ -95,7 +95,7 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 
 	/* the broker knows nothing of regions */
 	for (uint32_t i = 0; i < donor_nregions; i++)
-		donor_repeat_clean(i);
+		donor_report_clean_again(i);
 	donor_report_get(&report);
 	body = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}",
 					 "id", opt->id,
@@ -122,21 +122,21 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 	return rc;
 }
 
-/* The broker's word on one lease. */
-typedef struct LeaseWord
+/* The broker's desired on one lease. */
+typedef struct DesiredLease
 {
 	const char *id;				/* belongs to the JSON */
 	uint8_t		secret[RBP_SECRET_LEN];
 	int64_t		ttl_ms;
 	uint32_t   *regions;
 	uint32_t	nregions;
-} LeaseWord;
+} DesiredLease;
 
 static void
-free_word(LeaseWord *word)
+free_desired_lease(DesiredLease *desired)
 {
-	explicit_bzero(word->secret, sizeof(word->secret));
-	free(word->regions);
+	explicit_bzero(desired->secret, sizeof(desired->secret));
+	free(desired->regions);
 }
 
 static bool
@@ -148,7 +148,7 @@ is_region(const json_t *number)
 
 /* False, with nothing to be freed, if it makes no sense. */
 static bool
-read_word(const json_t *lease, LeaseWord *word)
+parse_desired_lease(const json_t *lease, DesiredLease *desired)
 {
 	const char *secret = json_string_value(json_object_get(lease, "secret"));
 	const json_t *ttl = json_object_get(lease, "ttl_ms");
@@ -156,36 +156,36 @@ read_word(const json_t *lease, LeaseWord *word)
 	const json_t *region;
 	size_t		i;
 
-	word->id = json_string_value(json_object_get(lease, "lease"));
-	word->ttl_ms = json_integer_value(ttl);
-	if (word->id == NULL || !rbp_valid_id(word->id, RBP_LEASE_ID_LEN) ||
-		!json_is_integer(ttl) || word->ttl_ms < 0 || word->ttl_ms > MAX_TTL_MS ||
+	desired->id = json_string_value(json_object_get(lease, "lease"));
+	desired->ttl_ms = json_integer_value(ttl);
+	if (desired->id == NULL || !rbp_valid_id(desired->id, RBP_LEASE_ID_LEN) ||
+		!json_is_integer(ttl) || desired->ttl_ms < 0 || desired->ttl_ms > MAX_TTL_MS ||
 		!json_is_array(regions) || secret == NULL ||
-		!rbp_hex_decode(secret, word->secret, sizeof(word->secret)))
+		!rbp_hex_decode(secret, desired->secret, sizeof(desired->secret)))
 		return false;
-	word->nregions = 0;
-	word->regions = calloc(json_array_size(regions) + 1, sizeof(uint32_t));
-	if (word->regions == NULL)
+	desired->nregions = 0;
+	desired->regions = calloc(json_array_size(regions) + 1, sizeof(uint32_t));
+	if (desired->regions == NULL)
 		rbp_die("out of memory");
 	json_array_foreach(regions, i, region)
 	{
 		if (!is_region(region))
 		{
-			free_word(word);
+			free_desired_lease(desired);
 			return false;
 		}
-		word->regions[word->nregions++] = (uint32_t) json_integer_value(region);
+		desired->regions[desired->nregions++] = (uint32_t) json_integer_value(region);
 	}
 	return true;
 }
 
 /* Does an answer to a heartbeat make sense, from end to end? */
 static bool
-check_truth(const json_t *reply)
+check_desired_state(const json_t *reply)
 {
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *lease;
-	LeaseWord	word;
+	DesiredLease desired;
 	size_t		i;
 
 	if (!json_is_integer(json_object_get(reply, "revision")) ||
@@ -193,9 +193,9 @@ check_truth(const json_t *reply)
 		return false;
 	json_array_foreach(list, i, lease)
 	{
-		if (!read_word(lease, &word))
+		if (!parse_desired_lease(lease, &desired))
 			return false;
-		free_word(&word);
+		free_desired_lease(&desired);
 	}
 	return true;
 }
@@ -204,27 +204,27 @@ check_truth(const json_t *reply)
  * Apply an answer that was checked.  now: when it came.
  */
 static void
-apply(const json_t *reply, int64_t now, int64_t *revision)
+apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 {
 	const json_t *item;
-	LeaseWord	word;
+	DesiredLease desired;
 	size_t		i;
 
 	donor_apply_begin();
 	json_array_foreach(json_object_get(reply, "leases"), i, item)
 	{
-		if (!read_word(item, &word))
+		if (!parse_desired_lease(item, &desired))
 			continue;			/* cannot be */
-		donor_apply_lease(word.id, word.secret, now + word.ttl_ms * 1000000,
-						  word.regions, word.nregions);
-		free_word(&word);
+		donor_apply_lease(desired.id, desired.secret, now + desired.ttl_ms * 1000000,
+						  desired.regions, desired.nregions);
+		free_desired_lease(&desired);
 	}
 	donor_apply_end();
 
 	/* a report that a region is clean may have been lost on the way */
 	json_array_foreach(json_object_get(reply, "dirty"), i, item)
 		if (is_region(item))
-			donor_repeat_clean((uint32_t) json_integer_value(item));
+			donor_report_clean_again((uint32_t) json_integer_value(item));
 	*revision = json_integer_value(json_object_get(reply, "revision"));
 }
 
@@ -234,7 +234,7 @@ apply(const json_t *reply, int64_t now, int64_t *revision)
 static int
 heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 {
-	DonorReport report;
+	RbpDonorReport report;
 	json_t	   *ended = json_array();
 	json_t	   *reply = NULL;
 	json_t	   *body;
@@ -281,10 +281,10 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	{
 		int64_t		now = rbp_boottime_ns();
 
-		if (check_truth(reply))
+		if (check_desired_state(reply))
 		{
-			donor_report_said(&report);
-			apply(reply, now, revision);
+			donor_report_acknowledged(&report);
+			apply_desired_state(reply, now, revision);
 			*drain = json_is_true(json_object_get(reply, "drain"));
 		}
 		else
@@ -300,7 +300,7 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 static bool
 all_returned(void)
 {
-	DonorReport report;
+	RbpDonorReport report;
 	bool		returned;
 
 	donor_report_get(&report);
@@ -326,7 +326,7 @@ wait_for_cleaning(void)
  * reason.  True if it was logged.
  */
 static bool
-log_trouble(int rc, const char *error, char *before, size_t len)
+log_failure(int rc, const char *error, char *before, size_t len)
 {
 	char		reason[512];
 	char	   *to;
@@ -354,7 +354,7 @@ log_trouble(int rc, const char *error, char *before, size_t len)
 /* The control thread's state. */
 typedef struct Control
 {
-	const DonorOptions *opt;
+	const RbpDonorOptions *opt;
 	RbpHttp    *http;
 	char	   *token;
 	int64_t		revision;		/* the last of the broker's that was applied */
@@ -362,14 +362,14 @@ typedef struct Control
 	int			retry_ms;
 	bool		registered;
 	bool		draining;		/* we are to end */
-	bool		broker_drains;	/* the broker's last word: drain */
-	bool		away;			/* the last request has failed */
-	bool		away_said;		/* ... and that is in the log */
-	char		trouble[512];	/* why the last request has failed */
+	bool		broker_drains;	/* the broker's last desired: drain */
+	bool		failing;			/* the last request has failed */
+	bool		failing_logged;		/* ... and that is in the log */
+	char		last_failure[512];	/* why the last request has failed */
 } Control;
 
 static void
-control_init(Control *c, const DonorOptions *opt)
+control_init(Control *c, const RbpDonorOptions *opt)
 {
 
 	*c = (Control) {.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS};
@@ -421,7 +421,7 @@ is_drained(Control *c)
 		sd_notify(0, "STOPPING=1");
 	}
 	/* not before the broker knows, or it would go on to lease */
-	if ((c->broker_drains || !c->registered || c->away) && all_returned())
+	if ((c->broker_drains || !c->registered || c->failing) && all_returned())
 	{
 		rbp_log(RBP_LOG_INFO, "drained");
 		return true;
@@ -434,7 +434,7 @@ is_drained(Control *c)
 
 /* The broker has answered as it should; drain: its heartbeat's answer says so. */
 static void
-answered(Control *c, bool drain)
+request_succeeded(Control *c, bool drain)
 {
 	if (!c->registered)
 	{
@@ -445,21 +445,21 @@ answered(Control *c, bool drain)
 	}
 	else
 	{
-		if (c->away && c->away_said)
+		if (c->failing && c->failing_logged)
 			rbp_log(RBP_LOG_INFO, "the broker is back");
 		if (drain && !c->broker_drains && !c->draining)
 			rbp_log(RBP_LOG_INFO, "the broker drains this donor");
 		c->broker_drains = drain;
 		wait_for_cleaning();
 	}
-	c->away = c->away_said = false;
-	c->trouble[0] = '\0';
+	c->failing = c->failing_logged = false;
+	c->last_failure[0] = '\0';
 	c->retry_ms = RETRY_MIN_MS;
 }
 
 /* It has not answered, or with that status.  False if this is the end. */
 static bool
-not_answered(Control *c, int status)
+request_failed(Control *c, int status)
 {
 	if (c->registered && status == 404)
 	{
@@ -476,16 +476,16 @@ not_answered(Control *c, int status)
 		return false;
 	}
 	if (!atomic_load(&stop_now))
-		c->away_said |= log_trouble(status, rbp_http_error(c->http), c->trouble,
-									sizeof(c->trouble));
-	c->away = true;
+		c->failing_logged |= log_failure(status, rbp_http_error(c->http), c->last_failure,
+									sizeof(c->last_failure));
+	c->failing = true;
 	pause_ms(c->retry_ms);
 	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;
 	return true;
 }
 
 int
-donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
+donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 {
 	Control		c;
 	int			exit_code = RBP_EXIT_OK;
@@ -502,8 +502,8 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
 			register_donor(c.http, opt, ep);
 		if (status == 200)
-			answered(&c, drain);
-		else if (!not_answered(&c, status))
+			request_succeeded(&c, drain);
+		else if (!request_failed(&c, status))
 		{
 			exit_code = RBP_EXIT_FAIL;
 			break;

@@ -48,19 +48,19 @@ static pthread_mutex_t donor_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t janitor_wake;
 
 /* all under donor_lock */
-static DonorLease *leases;
+static RbpDonorLease *leases;
 static uint32_t ndirty;
 static uint32_t nreleased;
 static uint32_t missing_regions;	/* that nobody can give but the clients */
 
 static uint64_t min_free;
-static const DonorRdma *rdma;
+static const RbpDonorRdma *rdma;
 
 /*
  * ---- leases ---------------------------------------------------------------
  */
 void
-donor_lease_unref(DonorLease *lease)
+donor_lease_unref(RbpDonorLease *lease)
 {
 	if (lease != NULL && atomic_fetch_sub(&lease->refs, 1) == 1)
 	{
@@ -69,10 +69,10 @@ donor_lease_unref(DonorLease *lease)
 	}
 }
 
-static DonorLease *
+static RbpDonorLease *
 lookup(const char *id)
 {
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	for (lease = leases; lease != NULL; lease = lease->next)
 		if (strcmp(lease->id, id) == 0)
@@ -80,11 +80,11 @@ lookup(const char *id)
 	return lease;
 }
 
-DonorLease *
-donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
+RbpDonorLease *
+donor_lease_match(bool (*matches) (RbpDonorLease *lease, const void *arg),
 				  const void *arg)
 {
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	pthread_mutex_lock(&donor_lock);
 	for (lease = leases; lease != NULL; lease = lease->next)
@@ -97,19 +97,19 @@ donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
 }
 
 static bool
-has_id(DonorLease *lease, const void *id)
+has_id(RbpDonorLease *lease, const void *id)
 {
 	return strcmp(lease->id, id) == 0;
 }
 
-DonorLease *
+RbpDonorLease *
 donor_lease_find(const char *id)
 {
 	return donor_lease_match(has_id, id);
 }
 
 bool
-donor_region_enter(DonorRegion *region, DonorLease *lease, int64_t now)
+donor_region_enter(RbpDonorRegion *region, RbpDonorLease *lease, int64_t now)
 {
 	atomic_fetch_add(&region->users, 1);
 	if (atomic_load(&region->owner) == lease && !atomic_load(&lease->ended) &&
@@ -120,7 +120,7 @@ donor_region_enter(DonorRegion *region, DonorLease *lease, int64_t now)
 }
 
 void
-donor_region_leave(DonorRegion *region)
+donor_region_leave(RbpDonorRegion *region)
 {
 	atomic_fetch_sub(&region->users, 1);
 }
@@ -130,21 +130,21 @@ donor_region_leave(DonorRegion *region)
  * waits for those who are inside.
  */
 static void
-fence_region(DonorRegion *region)
+fence_region(RbpDonorRegion *region)
 {
-	DonorLease *lease = atomic_load(&region->owner);
+	RbpDonorLease *lease = atomic_load(&region->owner);
 
 	atomic_store(&region->owner, NULL);
 	lease->nregions--;
 	region->state = DONOR_REGION_DIRTY;
 	region->withdrawn = false;
-	region->clean_unsaid = false;
+	region->clean_unreported = false;
 	ndirty++;
 	pthread_cond_signal(&janitor_wake);
 }
 
 static void
-end_lease(DonorLease *lease)
+end_lease(RbpDonorLease *lease)
 {
 	atomic_store(&lease->ended, true);
 	for (uint32_t i = 0; lease->nregions > 0 && i < donor_nregions; i++)
@@ -157,7 +157,7 @@ end_lease(DonorLease *lease)
  */
 
 /* Regions named since donor_apply_begin(), and by which lease. */
-static DonorLease **named;
+static RbpDonorLease **named;
 
 void
 donor_apply_begin(void)
@@ -169,7 +169,7 @@ donor_apply_begin(void)
 	memset(named, 0, donor_nregions * sizeof(*named));
 
 	pthread_mutex_lock(&donor_lock);
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 		lease->listed = false;
 	pthread_mutex_unlock(&donor_lock);
 }
@@ -179,7 +179,7 @@ donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
 				  int64_t deadline_ns, const uint32_t *regions,
 				  uint32_t nregions)
 {
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	pthread_mutex_lock(&donor_lock);
 	lease = lookup(id);
@@ -214,7 +214,7 @@ donor_apply_end(void)
 	/* first take, then give */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state == DONOR_REGION_LEASED &&
 			atomic_load(&region->owner) != named[i])
@@ -222,8 +222,8 @@ donor_apply_end(void)
 	}
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
-		DonorLease *lease = named[i];
+		RbpDonorRegion *region = &donor_regions[i];
+		RbpDonorLease *lease = named[i];
 
 		/* the janitor may have ended the lease since it was named */
 		if (lease == NULL || atomic_load(&lease->ended) ||
@@ -232,7 +232,7 @@ donor_apply_end(void)
 		if (region->state == DONOR_REGION_FREE)
 		{
 			region->state = DONOR_REGION_LEASED;
-			region->clean_unsaid = false;	/* a grant says that it is known */
+			region->clean_unreported = false;	/* a grant says that it is known */
 			lease->nregions++;
 			atomic_store(&region->owner, lease);
 			rdma->granted(i, lease);
@@ -248,9 +248,9 @@ donor_apply_end(void)
 
 		/* DIRTY: it is being zeroed, and granted by a later word */
 	}
-	for (DonorLease **prev = &leases; *prev != NULL;)
+	for (RbpDonorLease **prev = &leases; *prev != NULL;)
 	{
-		DonorLease *lease = *prev;
+		RbpDonorLease *lease = *prev;
 
 		if (lease->listed)
 		{
@@ -275,7 +275,7 @@ donor_apply_nothing(void)
  * ---- what to tell the broker ----------------------------------------------------
  */
 void
-donor_report_get(DonorReport *report)
+donor_report_get(RbpDonorReport *report)
 {
 	memset(report, 0, sizeof(*report));
 	report->clean = calloc(donor_nregions, sizeof(uint32_t));
@@ -285,22 +285,22 @@ donor_report_get(DonorReport *report)
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state == DONOR_REGION_FREE)
 			report->free_regions++;
 		else if (region->state == DONOR_REGION_LEASED)
 			report->leased_regions++;
-		if (region->clean_unsaid)
+		if (region->clean_unreported)
 			report->clean[report->nclean++] = i;
 	}
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 		report->nended += atomic_load(&lease->ended);
 	report->ended = calloc(report->nended + 1, sizeof(*report->ended));
 	if (report->ended == NULL)
 		rbp_die("out of memory");
 	report->nended = 0;
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		lease->reported = atomic_load(&lease->ended);
 		if (lease->reported)
@@ -313,13 +313,13 @@ donor_report_get(DonorReport *report)
 }
 
 void
-donor_repeat_clean(uint32_t region)
+donor_report_clean_again(uint32_t region)
 {
-	DonorRegion *r = &donor_regions[region];
+	RbpDonorRegion *r = &donor_regions[region];
 
 	pthread_mutex_lock(&donor_lock);
 	if (r->state == DONOR_REGION_FREE || r->state == DONOR_REGION_RELEASED)
-		r->clean_unsaid = true;
+		r->clean_unreported = true;
 	pthread_mutex_unlock(&donor_lock);
 }
 
@@ -335,14 +335,14 @@ donor_cleaning(void)
 }
 
 void
-donor_report_said(const DonorReport *report)
+donor_report_acknowledged(const RbpDonorReport *report)
 {
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < report->nclean; i++)
-		donor_regions[report->clean[i]].clean_unsaid = false;
-	for (DonorLease **prev = &leases; *prev != NULL;)
+		donor_regions[report->clean[i]].clean_unreported = false;
+	for (RbpDonorLease **prev = &leases; *prev != NULL;)
 	{
-		DonorLease *lease = *prev;
+		RbpDonorLease *lease = *prev;
 
 		if (!lease->reported)
 		{
@@ -356,7 +356,7 @@ donor_report_said(const DonorReport *report)
 }
 
 void
-donor_report_free(DonorReport *report)
+donor_report_free(RbpDonorReport *report)
 {
 	free(report->clean);
 	free(report->ended);
@@ -372,7 +372,7 @@ expire_leases(int64_t now)
 {
 	int64_t		next = INT64_MAX;
 
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		int64_t		deadline = atomic_load(&lease->deadline_ns);
 
@@ -395,7 +395,7 @@ expire_leases(int64_t now)
  * over at once, the registration of an MR takes milliseconds.
  */
 static void
-wait_for_users(DonorRegion *region)
+wait_for_users(RbpDonorRegion *region)
 {
 	struct timespec ts = {.tv_nsec = 100000};
 
@@ -414,7 +414,7 @@ wait_for_users(DonorRegion *region)
  * gives up in between.
  */
 static void
-withdraw(DonorRegion *region)
+withdraw(RbpDonorRegion *region)
 {
 	pthread_mutex_unlock(&donor_lock);
 	wait_for_users(region);
@@ -431,7 +431,7 @@ withdraw_dirty(void)
 {
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state == DONOR_REGION_DIRTY && !region->withdrawn)
 			withdraw(region);
@@ -443,7 +443,7 @@ withdraw_dirty(void)
  * with donor_lock held, which it gives up in between.
  */
 static void
-clean_region(DonorRegion *region, bool keep)
+clean_region(RbpDonorRegion *region, bool keep)
 {
 	bool		ok = false;
 
@@ -458,7 +458,7 @@ clean_region(DonorRegion *region, bool keep)
 	pthread_mutex_lock(&donor_lock);
 
 	region->state = ok ? DONOR_REGION_FREE : DONOR_REGION_RELEASED;
-	region->clean_unsaid = true;
+	region->clean_unreported = true;
 	ndirty--;
 	nreleased += !ok;
 }
@@ -480,7 +480,7 @@ relieve_pressure(void)
 
 	for (uint32_t i = donor_nregions; missing > 0 && i-- > 0;)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state != DONOR_REGION_FREE || region->huge)
 			continue;
@@ -506,7 +506,7 @@ relieve_pressure(void)
 	{
 		for (uint32_t i = 0; i < donor_nregions; i++)
 		{
-			DonorRegion *region = &donor_regions[i];
+			RbpDonorRegion *region = &donor_regions[i];
 
 			if (region->state != DONOR_REGION_RELEASED)
 				continue;
@@ -581,7 +581,7 @@ donor_lease_init(uint64_t min_free_bytes)
 }
 
 void
-donor_lease_set_rdma(const DonorRdma *callbacks)
+donor_lease_set_rdma(const RbpDonorRdma *callbacks)
 {
 	rdma = callbacks;
 }

@@ -38,7 +38,7 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
-struct DonorLease
+struct RbpDonorLease
 {
 	char		id[RBP_LEASE_ID_LEN];
 	uint8_t		secret[RBP_SECRET_LEN];
@@ -51,7 +51,7 @@ struct DonorLease
 	uint32_t	nregions;		/* likewise */
 	bool		has_digest;		/* donor_verbs', likewise */
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
-	DonorLease *next;
+	RbpDonorLease *next;
 };
 
 /*
@@ -67,34 +67,34 @@ struct DonorLease
  *
  * Both do nothing if RDMA is not served.
  */
-typedef struct DonorRdma
+typedef struct RbpDonorRdma
 {
-	void		(*granted) (uint32_t region, DonorLease *lease);
+	void		(*granted) (uint32_t region, RbpDonorLease *lease);
 	void		(*revoke) (uint32_t region);
-} DonorRdma;
+} RbpDonorRdma;
 
 /* Kept by reference; before donor_lease_init(). */
-extern void donor_lease_set_rdma(const DonorRdma *rdma);
+extern void donor_lease_set_rdma(const RbpDonorRdma *rdma);
 
 /* Start the janitor thread.  min_free: 0 is never. */
 extern void donor_lease_init(uint64_t min_free);
 
 /* By id, with a reference for the caller; NULL if unknown or ended. */
-extern DonorLease *donor_lease_find(const char *id);
+extern RbpDonorLease *donor_lease_find(const char *id);
 
 /* The same for the first that matches, which is asked with donor_lock held. */
-extern DonorLease *donor_lease_match(bool (*matches) (DonorLease *lease,
+extern RbpDonorLease *donor_lease_match(bool (*matches) (RbpDonorLease *lease,
 													  const void *arg),
 									 const void *arg);
-extern void donor_lease_unref(DonorLease *lease);
+extern void donor_lease_unref(RbpDonorLease *lease);
 
 /*
  * May this lease use the region now?  If so the caller is inside of it, and
  * has to leave.
  */
-extern bool donor_region_enter(DonorRegion *region, DonorLease *lease,
+extern bool donor_region_enter(RbpDonorRegion *region, RbpDonorLease *lease,
 							   int64_t now);
-extern void donor_region_leave(DonorRegion *region);
+extern void donor_region_leave(RbpDonorRegion *region);
 
 /*
  * Make the broker's truth ours: between donor_apply_begin() and
@@ -112,7 +112,7 @@ extern void donor_apply_end(void);
 extern void donor_apply_nothing(void);
 
 /* The contents of the next heartbeat. */
-typedef struct DonorReport
+typedef struct RbpDonorReport
 {
 	uint32_t   *clean;			/* malloc'ed; regions newly clean */
 	uint32_t	nclean;
@@ -123,12 +123,12 @@ typedef struct DonorReport
 	uint32_t	leased_regions;
 	uint32_t	released_regions;
 	uint32_t	dirty_regions;
-} DonorReport;
+} RbpDonorReport;
 
-extern void donor_report_get(DonorReport *report);
+extern void donor_report_get(RbpDonorReport *report);
 
 /* The broker may take this region for dirty: if it is not, say so again. */
-extern void donor_repeat_clean(uint32_t region);
+extern void donor_report_clean_again(uint32_t region);
 
 /* Are there regions that wait to be zeroed? */
 extern bool donor_cleaning(void);
@@ -137,7 +137,7 @@ extern bool donor_cleaning(void);
  * The broker has heard what the report said.  To be called before its answer
  * is applied.
  */
-extern void donor_report_said(const DonorReport *report);
-extern void donor_report_free(DonorReport *report);
+extern void donor_report_acknowledged(const RbpDonorReport *report);
+extern void donor_report_free(RbpDonorReport *report);
 
 #endif							/* RBP_DONOR_LEASE_H */

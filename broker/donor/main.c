@@ -39,7 +39,7 @@
 #define MIN_REGION	(INT64_C(1) << 20)
 #define MAX_REGION	(INT64_C(1) << 40)
 
-static DonorOptions opt = {
+static RbpDonorOptions opt = {
 	.transports = "auto",
 	.rdma_gid_index = -1,
 	.region_size = UINT64_C(64) << 20,

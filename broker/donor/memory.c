@@ -52,7 +52,7 @@
 #define MADV_POPULATE_WRITE	23
 #endif
 
-DonorRegion *donor_regions;
+RbpDonorRegion *donor_regions;
 uint32_t	donor_nregions;
 uint64_t	donor_region_size;
 
@@ -175,7 +175,7 @@ make_memory(uint8_t *base, bool huge)
 
 /* Huge pages as long as there are some, else others. */
 static bool
-get_memory(DonorRegion *region)
+get_memory(RbpDonorRegion *region)
 {
 	region->huge = false;
 	if (try_huge)
@@ -189,7 +189,7 @@ get_memory(DonorRegion *region)
 }
 
 void
-donor_memory_release(DonorRegion *region)
+donor_memory_release(RbpDonorRegion *region)
 {
 	if (region->fd < 0)
 		return;
@@ -206,7 +206,7 @@ donor_memory_release(DonorRegion *region)
 }
 
 bool
-donor_memory_renew(DonorRegion *region)
+donor_memory_renew(RbpDonorRegion *region)
 {
 	/*
 	 * Memory that nobody else ever mapped need not go back to the system and
@@ -305,7 +305,7 @@ cgroup_dir(char *dir, size_t len, bool *v2)
  * puts a file of its own in the place of the kernel's.
  */
 static void
-look_at_machine(uint64_t *total, uint64_t *left_over)
+read_machine_memory(uint64_t *total, uint64_t *left_over)
 {
 	const char *meminfo = getenv("REMOTE_BP_TEST_MEMINFO");
 	uint64_t	limit;
@@ -356,7 +356,7 @@ donor_memory_available(void)
 	uint64_t	total;
 	uint64_t	available;
 
-	look_at_machine(&total, &available);
+	read_machine_memory(&total, &available);
 	return available;
 }
 
@@ -366,7 +366,7 @@ donor_memory_default_min_free(void)
 	uint64_t	total;
 	uint64_t	available;
 
-	look_at_machine(&total, &available);
+	read_machine_memory(&total, &available);
 	return total == UINT64_MAX ? 0 : total / FREE_PART;
 }
 
@@ -375,20 +375,20 @@ static uint64_t
 pool_memory(uint64_t n, uint64_t region_size)
 {
 	uint64_t	pages;
-	uint64_t	promised;
+	uint64_t	reserved;
 	uint64_t	regions;
 
 	if (region_size % HUGE_SIZE != 0 ||
 		!read_number(HUGE_POOL, "free_hugepages", NULL, &pages) ||
-		!read_number(HUGE_POOL, "resv_hugepages", NULL, &promised) || promised > pages)
+		!read_number(HUGE_POOL, "resv_hugepages", NULL, &reserved) || reserved > pages)
 		return 0;
-	regions = (pages - promised) * HUGE_SIZE / region_size;
+	regions = (pages - reserved) * HUGE_SIZE / region_size;
 	return (regions < n ? regions : n) * region_size;
 }
 
 /* The system would let us have too much memory, and kill somebody for it. */
 static void
-refuse_too_much(uint64_t memory, uint64_t from_pool)
+check_memory_available(uint64_t memory, uint64_t from_pool)
 {
 	uint64_t	available = donor_memory_available();
 	uint64_t	usable = available > left_free ? available - left_free : 0;
@@ -442,7 +442,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 	donor_nregions = (uint32_t) n;
 	left_free = min_free;
 	volunteer_for_oom();
-	refuse_too_much(n * region_size, pool_memory(n, region_size));
+	check_memory_available(n * region_size, pool_memory(n, region_size));
 
 	/* a file for each region, and some for connections */
 	if (getrlimit(RLIMIT_NOFILE, &rl) == 0)
@@ -461,7 +461,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 		(void) setrlimit(RLIMIT_MEMLOCK, &rl);
 	}
 
-	donor_regions = calloc(n, sizeof(DonorRegion));
+	donor_regions = calloc(n, sizeof(RbpDonorRegion));
 	arena_size = n * region_size + HUGE_SIZE;
 	arena = mmap(NULL, arena_size, PROT_NONE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -474,7 +474,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 	try_huge = region_size % HUGE_SIZE == 0;
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		region->base = arena + (uint64_t) i * region_size;
 		region->state = DONOR_REGION_FREE;

@@ -12,33 +12,33 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum DonorRegionState
+typedef enum RbpDonorRegionState
 {
 	DONOR_REGION_FREE,			/* reserved, zeroed, belongs to nobody */
 	DONOR_REGION_LEASED,
 	DONOR_REGION_DIRTY,			/* fenced; to be zeroed */
 	DONOR_REGION_RELEASED			/* its memory is given back to the system */
-} DonorRegionState;
+} RbpDonorRegionState;
 
-typedef struct DonorLease DonorLease;
+typedef struct RbpDonorLease RbpDonorLease;
 
-typedef struct DonorRegion
+typedef struct RbpDonorRegion
 {
-	_Atomic(DonorLease *) owner;	/* who may enter, or NULL */
+	_Atomic(RbpDonorLease *) owner;	/* who may enter, or NULL */
 	atomic_int	users;			/* serving threads in it */
 	atomic_bool exported;		/* its memfd was given to a client, or an MR of
 								 * it could not be ended: to be reused, it
 								 * needs other memory */
-	DonorRegionState state;
+	RbpDonorRegionState state;
 	bool		withdrawn;		/* while DIRTY: out of everybody's reach; under
 								 * donor_lock */
-	bool		clean_unsaid;	/* the broker does not know yet that it is clean */
+	bool		clean_unreported;	/* the broker does not know yet that it is clean */
 	int			fd;				/* -1: none */
 	bool		huge;			/* from the pool of huge pages */
 	uint8_t    *base;			/* its place in the donor's address space */
-} DonorRegion;
+} RbpDonorRegion;
 
-extern DonorRegion *donor_regions;
+extern RbpDonorRegion *donor_regions;
 extern uint32_t donor_nregions;
 extern uint64_t donor_region_size;
 
@@ -58,10 +58,10 @@ extern uint64_t donor_memory_default_min_free(void);
  * Give a region fresh, zeroed, populated memory, in place of what it has.
  * False if there is none: then it has no memory at all.  For the janitor.
  */
-extern bool donor_memory_renew(DonorRegion *region);
+extern bool donor_memory_renew(RbpDonorRegion *region);
 
 /* Give a region's memory back to the system.  For the janitor. */
-extern void donor_memory_release(DonorRegion *region);
+extern void donor_memory_release(RbpDonorRegion *region);
 
 /*
  * Memory that the system, or one of this process's cgroups if that is

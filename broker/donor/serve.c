@@ -55,7 +55,7 @@
  */
 #define YIELD_HURTS_ALONE_NS	1000000
 
-static Thread *threads;
+static RbpDonorThread *threads;
 static int	nthreads;
 static int64_t spin_ns;
 static int	max_spinners;
@@ -63,24 +63,24 @@ static atomic_int spinners;
 static atomic_uint next_thread;
 static atomic_int nconnections;
 static int	max_connections;
-static Conn tcp_listener;
-static Conn unix_listener;
+static RbpDonorConn tcp_listener;
+static RbpDonorConn unix_listener;
 
 /*
  * ---- connections ------------------------------------------------------------
  */
 
 void
-donor_serve_close(Conn *conn)
+donor_serve_close(RbpDonorConn *conn)
 {
-	Thread	   *t = conn->thread;
+	RbpDonorThread *t = conn->thread;
 
 	pthread_mutex_lock(&t->lock);
 	LIST_REMOVE(conn, link);
 	pthread_mutex_unlock(&t->lock);
 
-	if (t->hot == conn)
-		t->hot = NULL;
+	if (t->last_served == conn)
+		t->last_served = NULL;
 	close(conn->fd);
 	donor_lease_unref(conn->lease);
 	free(conn);
@@ -141,9 +141,9 @@ set_tcp_options(int fd)
 
 /* Give a new connection to one of the threads.  False: it cannot be watched. */
 static bool
-give_to_thread(Conn *conn)
+assign_to_thread(RbpDonorConn *conn)
 {
-	Thread	   *t = conn->thread;
+	RbpDonorThread *t = conn->thread;
 	struct epoll_event ev = {.events = conn->events,.data.ptr = conn};
 	bool		ok;
 
@@ -158,13 +158,13 @@ give_to_thread(Conn *conn)
 }
 
 static void
-accept_conns(const Conn *listener)
+accept_conns(const RbpDonorConn *listener)
 {
 	for (int i = 0; i < 64; i++)
 	{
 		int			fd = accept4(listener->fd, NULL, NULL,
 								 SOCK_NONBLOCK | SOCK_CLOEXEC);
-		Conn	   *conn = NULL;
+		RbpDonorConn *conn = NULL;
 
 		if (fd < 0)
 		{
@@ -189,7 +189,7 @@ accept_conns(const Conn *listener)
 			conn->thread = &threads[atomic_fetch_add(&next_thread, 1) % (unsigned) nthreads];
 			conn->active_at = rbp_boottime_ns();
 			conn->events = EPOLLIN;
-			if (give_to_thread(conn))
+			if (assign_to_thread(conn))
 				continue;
 		}
 		close(fd);
@@ -204,10 +204,10 @@ accept_conns(const Conn *listener)
 
 /* Close those that never finish a handshake, or whose lease is long over. */
 static void
-sweep(Thread *t, int64_t now)
+sweep(RbpDonorThread *t, int64_t now)
 {
-	Conn	   *conn;
-	Conn	   *next;
+	RbpDonorConn *conn;
+	RbpDonorConn *next;
 
 	pthread_mutex_lock(&t->lock);
 	conn = LIST_FIRST(&t->conns);
@@ -240,7 +240,7 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
 
 	for (int i = 0; i < n; i++)
 	{
-		Conn	   *conn = events[i].data.ptr;
+		RbpDonorConn *conn = events[i].data.ptr;
 
 		if (conn->is_listener)
 			accept_conns(conn);
@@ -254,7 +254,7 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
  * Poll for a while.
  */
 static RbpSpinResult
-poll_briefly(Thread *t, int64_t budget)
+poll_briefly(RbpDonorThread *t, int64_t budget)
 {
 	struct epoll_event events[64];
 	int64_t		start = rbp_boottime_ns();
@@ -266,9 +266,9 @@ poll_briefly(Thread *t, int64_t budget)
 		int64_t		before = now;
 
 		/* counted across calls, or a busy connection would starve others */
-		if (t->hot != NULL && ++t->turn % 4 != 0)
+		if (t->last_served != NULL && ++t->polls % 4 != 0)
 		{
-			if (donor_serve_conn(t->hot, now))
+			if (donor_serve_conn(t->last_served, now))
 				return RBP_SPIN_PAID;
 		}
 		else
@@ -282,7 +282,7 @@ poll_briefly(Thread *t, int64_t budget)
 		}
 		sched_yield();
 		now = rbp_boottime_ns();
-		if (now - before > (t->in_a_row == SERVE_ALONE ? YIELD_HURTS_ALONE_NS :
+		if (now - before > (t->consecutive == SERVE_ALONE ? YIELD_HURTS_ALONE_NS :
 							RBP_SPIN_CONTENDED_NS))
 			return RBP_SPIN_HURT;
 	}
@@ -292,7 +292,7 @@ poll_briefly(Thread *t, int64_t budget)
 static void *
 thread_main(void *arg)
 {
-	Thread	   *t = arg;
+	RbpDonorThread *t = arg;
 	struct epoll_event events[64];
 	int64_t		swept_at = rbp_boottime_ns();
 	bool		busy = false;
@@ -361,7 +361,7 @@ listen_unix(char shm_name[RBP_SHM_NAME_LEN])
 			 (socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len)) != 0 ||
 		listen(fd, 1024) != 0)
 		rbp_die("could not listen on an abstract UNIX socket: %s", strerror(errno));
-	unix_listener = (Conn) {.fd = fd,.is_unix = true,.is_listener = true};
+	unix_listener = (RbpDonorConn) {.fd = fd,.is_unix = true,.is_listener = true};
 }
 
 void
@@ -382,16 +382,16 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 
 	shm_name[0] = '\0';
 	if (transports & RBP_TRANSPORT_TCP)
-		tcp_listener = (Conn) {.fd = rbp_listen_tcp(host, port),.is_listener = true};
+		tcp_listener = (RbpDonorConn) {.fd = rbp_listen_tcp(host, port),.is_listener = true};
 	if (transports & RBP_TRANSPORT_SHM)
 		listen_unix(shm_name);
 
-	threads = calloc((size_t) nthreads, sizeof(Thread));
+	threads = calloc((size_t) nthreads, sizeof(RbpDonorThread));
 	if (threads == NULL)
 		rbp_die("out of memory");
 	for (int i = 0; i < nthreads; i++)
 	{
-		Thread	   *t = &threads[i];
+		RbpDonorThread *t = &threads[i];
 
 		t->epfd = epoll_create1(EPOLL_CLOEXEC);
 		t->scratch = malloc(SERVE_SCRATCH_SIZE);
@@ -403,7 +403,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 	/* the first thread accepts for all */
 	for (int i = 0; i < 2; i++)
 	{
-		Conn	   *listener = i == 0 ? &tcp_listener : &unix_listener;
+		RbpDonorConn *listener = i == 0 ? &tcp_listener : &unix_listener;
 		struct epoll_event ev = {.events = EPOLLIN,.data.ptr = listener};
 
 		if (listener->is_listener &&
@@ -419,7 +419,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 }
 
 uint64_t
-donor_serve_stat(DonorServeStat stat)
+donor_serve_stat(RbpDonorServeStat stat)
 {
 	uint64_t	total = 0;
 

@@ -23,7 +23,7 @@ extern void donor_serve_init(const char *host, uint16_t *port,
 							 int spin_us);
 
 /* Totals since the start. */
-typedef enum DonorServeStat
+typedef enum RbpDonorServeStat
 {
 	DONOR_READS,
 	DONOR_WRITES,
@@ -32,9 +32,9 @@ typedef enum DonorServeStat
 	DONOR_BYTES_READ,
 	DONOR_BYTES_WRITTEN,
 	DONOR_NSTATS
-} DonorServeStat;
+} RbpDonorServeStat;
 
-extern uint64_t donor_serve_stat(DonorServeStat stat);
+extern uint64_t donor_serve_stat(RbpDonorServeStat stat);
 
 /* Connections that are open now. */
 extern uint64_t donor_serve_connections(void);

@@ -38,14 +38,14 @@
 
 /* The first bytes on a fresh socket: it takes them, or it is broken. */
 static bool
-send_now(const Conn *conn, const uint8_t *buf, size_t len)
+send_now(const RbpDonorConn *conn, const uint8_t *buf, size_t len)
 {
 	return send(conn->fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) len;
 }
 
 /* HELLO: answer with a challenge.  False: the connection is to be closed. */
 static bool
-handle_hello(Conn *conn, const uint8_t *buf)
+handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 {
 	uint8_t		out[RBP_HANDSHAKE_MAX];
 	RbpWireHello hello;
@@ -73,7 +73,7 @@ handle_hello(Conn *conn, const uint8_t *buf)
 
 /* AUTH: let the client in if it knows the lease's secret.  False: it does not. */
 static bool
-handle_auth(Conn *conn, const uint8_t *buf)
+handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 {
 	RbpWireWelcome welcome = {
 		.status = RBP_WIRE_OK,
@@ -84,7 +84,7 @@ handle_auth(Conn *conn, const uint8_t *buf)
 	uint8_t		theirs[RBP_MAC_LEN];
 	uint8_t		ours[RBP_MAC_LEN];
 	uint8_t		nobody[RBP_SECRET_LEN];
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	if (!rbp_wire_get_auth(buf, RBP_AUTH_SIZE, theirs))
 		return false;
@@ -120,9 +120,9 @@ handle_auth(Conn *conn, const uint8_t *buf)
 
 /* Parse one complete request.  False: garbage. */
 static bool
-handle_request(Conn *conn, const uint8_t *buf)
+handle_request(RbpDonorConn *conn, const uint8_t *buf)
 {
-	Thread	   *t = conn->thread;
+	RbpDonorThread *t = conn->thread;
 	RbpWireRequest req;
 	uint16_t	status = RBP_WIRE_OK;
 
@@ -168,7 +168,7 @@ handle_request(Conn *conn, const uint8_t *buf)
 }
 
 static void
-write_arrived(Conn *conn, uint32_t n)
+write_arrived(RbpDonorConn *conn, uint32_t n)
 {
 	conn->write_offset += n;
 	conn->write_left -= n;
@@ -183,10 +183,10 @@ write_arrived(Conn *conn, uint32_t n)
  * May the payload of the current write go into its region?  Then we are in
  * it.  Else the rest is swallowed, and the answer is a refusal.
  */
-static DonorRegion *
-enter_for_write(Conn *conn, int64_t now)
+static RbpDonorRegion *
+enter_for_write(RbpDonorConn *conn, int64_t now)
 {
-	DonorRegion *region;
+	RbpDonorRegion *region;
 
 	if (conn->write_status != RBP_WIRE_OK)
 		return NULL;
@@ -202,7 +202,7 @@ enter_for_write(Conn *conn, int64_t now)
  * ring has room.  False: the connection is to be closed.
  */
 static bool
-parse(Conn *conn, int64_t now)
+parse(RbpDonorConn *conn, int64_t now)
 {
 	while (conn->rx_at < conn->rx_have)
 	{
@@ -226,7 +226,7 @@ parse(Conn *conn, int64_t now)
 		{
 			/* came along with the header; the rest will not be copied */
 			uint32_t	n = have < conn->write_left ? have : conn->write_left;
-			DonorRegion *region = enter_for_write(conn, now);
+			RbpDonorRegion *region = enter_for_write(conn, now);
 
 			if (region != NULL)
 			{
@@ -260,7 +260,7 @@ parse(Conn *conn, int64_t now)
  * socket takes no more output; then count is not 0, and EPOLLOUT will tell.
  */
 static bool
-pump(Conn *conn, int64_t now)
+pump(RbpDonorConn *conn, int64_t now)
 {
 	for (;;)
 	{
@@ -281,11 +281,11 @@ pump(Conn *conn, int64_t now)
  * before something is sent.  *more: there was as much as was asked for.
  */
 static ssize_t
-receive(Conn *conn, int64_t now, bool *more)
+receive(RbpDonorConn *conn, int64_t now, bool *more)
 {
 	struct iovec iov[2];
 	int			n = 0;
-	DonorRegion *region = NULL;
+	RbpDonorRegion *region = NULL;
 	uint32_t	direct = 0;
 	uint32_t	space;
 	size_t		asked;
@@ -349,7 +349,7 @@ receive(Conn *conn, int64_t now, bool *more)
 }
 
 static void
-want_events(Conn *conn, uint32_t events)
+want_events(RbpDonorConn *conn, uint32_t events)
 {
 	struct epoll_event ev = {.events = events,.data.ptr = conn};
 
@@ -365,7 +365,7 @@ want_events(Conn *conn, uint32_t events)
  * wake-up for each of its answers.
  */
 bool
-donor_serve_conn(Conn *conn, int64_t now)
+donor_serve_conn(RbpDonorConn *conn, int64_t now)
 {
 	bool		any = false;
 	size_t		received = 0;
@@ -403,11 +403,11 @@ donor_serve_conn(Conn *conn, int64_t now)
 	if (any)
 	{
 		conn->active_at = now;
-		if (conn->thread->hot != conn)
-			conn->thread->in_a_row = 0;
-		else if (conn->thread->in_a_row < SERVE_ALONE)
-			conn->thread->in_a_row++;
-		conn->thread->hot = conn;
+		if (conn->thread->last_served != conn)
+			conn->thread->consecutive = 0;
+		else if (conn->thread->consecutive < SERVE_ALONE)
+			conn->thread->consecutive++;
+		conn->thread->last_served = conn;
 
 		/* refused, and told so: a new lease needs a new connection anyway */
 		if (conn->lease != NULL && conn->count == 0 &&

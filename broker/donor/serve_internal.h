@@ -26,16 +26,16 @@
 #define SERVE_SCRATCH_SIZE	65536	/* for writes that are refused */
 #define SERVE_ALONE			16		/* requests in a row from one connection */
 
-typedef enum ConnState
+typedef enum RbpDonorConnState
 {
 	CONN_HELLO,
 	CONN_AUTH,
 	CONN_OPEN
-} ConnState;
+} RbpDonorConnState;
 
 #define ANSWER_NO_REGION	UINT32_MAX
 
-typedef struct Answer
+typedef struct RbpDonorAnswer
 {
 	uint8_t		header[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
 	uint8_t		op;
@@ -44,20 +44,20 @@ typedef struct Answer
 	uint64_t	offset;			/* of a read's payload */
 	uint32_t	payload;		/* bytes from the region */
 	uint32_t	sent;			/* bytes of header and payload */
-} Answer;
+} RbpDonorAnswer;
 
-typedef struct Thread Thread;
+typedef struct RbpDonorThread RbpDonorThread;
 
-typedef struct Conn
+typedef struct RbpDonorConn
 {
 	int			fd;
 	bool		is_unix;
 	bool		is_listener;
-	ConnState	state;
-	Thread	   *thread;
-	LIST_ENTRY(Conn) link;		/* in the thread's list */
+	RbpDonorConnState state;
+	RbpDonorThread *thread;
+	LIST_ENTRY(RbpDonorConn) link;		/* in the thread's list */
 	int64_t		active_at;		/* last traffic, or accept() */
-	DonorLease *lease;			/* referenced; NULL before the handshake */
+	RbpDonorLease *lease;			/* referenced; NULL before the handshake */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];
 	uint32_t	events;			/* what epoll is asked for */
@@ -73,21 +73,21 @@ typedef struct Conn
 
 	uint32_t	head,
 				count;			/* of ring */
-	Answer		ring[SERVE_RING];
+	RbpDonorAnswer ring[SERVE_RING];
 
 	uint32_t	rx_at,
 				rx_have;		/* bytes rx_at .. rx_have are to be parsed */
 	uint8_t		rx[SERVE_RX_SIZE];
-} Conn;
+} RbpDonorConn;
 
-struct Thread
+struct RbpDonorThread
 {
 	int			epfd;
 	pthread_mutex_t lock;		/* protects the list, which accept() extends */
-	LIST_HEAD(ConnList, Conn) conns;
-	Conn	   *hot;			/* served last; to be polled first */
-	int			in_a_row;		/* times that the hot one was served, up to SERVE_ALONE */
-	unsigned int turn;			/* of polling; the others' is each fourth */
+	LIST_HEAD(ConnList, RbpDonorConn) conns;
+	RbpDonorConn *last_served;			/* served last; to be polled first */
+	int			consecutive;		/* times that the hot one was served, up to SERVE_ALONE */
+	unsigned int polls;			/* of polling; the others' is each fourth */
 	RbpSpin		spin;
 	uint8_t    *scratch;
 
@@ -96,7 +96,7 @@ struct Thread
 
 /* Only the owner writes, so no atomic addition is needed. */
 static inline void
-donor_serve_count(Thread *thread, DonorServeStat stat, uint64_t n)
+donor_serve_count(RbpDonorThread *thread, RbpDonorServeStat stat, uint64_t n)
 {
 	_Atomic uint64_t *counter = &thread->stats[stat];
 
@@ -109,24 +109,24 @@ donor_serve_count(Thread *thread, DonorServeStat stat, uint64_t n)
 extern void donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why);
 
 /* serve.c: close a connection, and free it. */
-extern void donor_serve_close(Conn *conn);
+extern void donor_serve_close(RbpDonorConn *conn);
 
 /*
  * serve_conn.c: serve a connection until it has nothing more, or has had its
  * turn.  Returns whether there was anything; the connection may be gone then.
  */
-extern bool donor_serve_conn(Conn *conn, int64_t now);
+extern bool donor_serve_conn(RbpDonorConn *conn, int64_t now);
 
 /*
  * serve_answer.c: queue an answer; the caller has seen to it that there is
  * room.  Whether the lease may have what a READ or a MAP asks for is looked at
  * when the answer is sent.
  */
-extern void donor_serve_answer(Conn *conn, uint8_t op, uint64_t id, uint16_t status);
-extern void donor_serve_answer_read(Conn *conn, const RbpWireRequest *req);
-extern void donor_serve_answer_map(Conn *conn, const RbpWireRequest *req);
+extern void donor_serve_answer(RbpDonorConn *conn, uint8_t op, uint64_t id, uint16_t status);
+extern void donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req);
+extern void donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req);
 
 /* Send what the socket takes.  False: the connection is to be closed. */
-extern bool donor_serve_flush(Conn *conn, int64_t now);
+extern bool donor_serve_flush(RbpDonorConn *conn, int64_t now);
 
 #endif							/* RBP_DONOR_SERVE_INTERNAL_H */

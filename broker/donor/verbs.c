@@ -61,12 +61,12 @@ static int	wake_fd = -1;
 static struct rdma_event_channel *events;
 static struct rdma_cm_id *listener; /* NULL: its device is gone */
 static struct sockaddr_storage listen_addr;
-static VerbsDevice *devices;
+static RbpDonorVerbsDevice *devices;
 static int	ndevices;
 static int	close_tries;		/* to have a removed device's context closed */
 
 void
-donor_verbs_complain(int error, const char *fmt,...)
+donor_verbs_log_failure(int error, const char *fmt,...)
 {
 	char		what[128];
 	va_list		args;
@@ -196,11 +196,11 @@ make_anchor(struct rdma_cm_id *id)
 	return NULL;
 }
 
-VerbsDevice *
+RbpDonorVerbsDevice *
 donor_verbs_get_device(struct rdma_cm_id *id)
 {
 	struct ibv_device_attr attr;
-	VerbsDevice *device;
+	RbpDonorVerbsDevice *device;
 
 	for (device = devices; device != NULL; device = device->next)
 		if (device->verbs == id->verbs)
@@ -209,7 +209,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	device = ndevices < MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
 	if (device == NULL)
 	{
-		donor_verbs_complain(ENOMEM, "use another device");
+		donor_verbs_log_failure(ENOMEM, "use another device");
 		return NULL;
 	}
 	device->verbs = id->verbs;
@@ -217,7 +217,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	if (device->channel == NULL || !set_nonblocking(device->channel->fd) ||
 		(errno = ibv_query_device(id->verbs, &attr)) != 0)
 	{
-		donor_verbs_complain(errno, "use device %s", ibv_get_device_name(id->verbs->device));
+		donor_verbs_log_failure(errno, "use device %s", ibv_get_device_name(id->verbs->device));
 		if (device->channel != NULL)
 			(void) ibv_destroy_comp_channel(device->channel);
 		free(device);
@@ -235,9 +235,9 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 static void
 device_removed(struct ibv_context *verbs)
 {
-	VerbsDevice **prev = &devices;
-	VerbsDevice *device;
-	VerbsConnList gone;
+	RbpDonorVerbsDevice **prev = &devices;
+	RbpDonorVerbsDevice *device;
+	RbpDonorVerbsConnList gone;
 
 	while (*prev != NULL && (*prev)->verbs != verbs)
 		prev = &(*prev)->next;
@@ -272,7 +272,7 @@ handle_event(void)
 	struct rdma_cm_event *event;
 	enum rdma_cm_event_type type;
 	struct rdma_cm_id *id;
-	VerbsConn  *conn;
+	RbpDonorVerbsConn *conn;
 	uint8_t		hello[RBP_VERBS_HELLO_SIZE] = {0};
 	size_t		len;
 	uint32_t	qpn;
@@ -360,14 +360,14 @@ thread_main(void *arg)
 	for (;;)
 	{
 		struct pollfd fds[2 + MAX_DEVICES];
-		VerbsDevice *polled[MAX_DEVICES];
+		RbpDonorVerbsDevice *polled[MAX_DEVICES];
 		int			n = 0;
 		bool		ticks = donor_verbs_have_domains() || listener == NULL || close_tries > 0;
 		int64_t		now;
 
 		fds[0] = (struct pollfd) {.fd = events->fd,.events = POLLIN};
 		fds[1] = (struct pollfd) {.fd = wake_fd,.events = POLLIN};
-		for (VerbsDevice *device = devices; device != NULL; device = device->next)
+		for (RbpDonorVerbsDevice *device = devices; device != NULL; device = device->next)
 		{
 			polled[n] = device;
 			fds[2 + n++] = (struct pollfd) {.fd = device->channel->fd,.events = POLLIN};
@@ -391,7 +391,7 @@ thread_main(void *arg)
 		for (int i = 0; i < EVENTS && handle_event(); i++)
 			;
 
-		more = donor_verbs_register_some();
+		more = donor_verbs_register_next();
 		now = rbp_boottime_ns();
 		if (now - ticked_at >= TICK_NS)
 		{

@@ -25,7 +25,7 @@ extern bool donor_verbs_init(const char *host, uint16_t *port,
 							 const char **why);
 
 /* For donor_lease_set_rdma(). */
-extern const DonorRdma donor_verbs_rdma;
+extern const RbpDonorRdma donor_verbs_rdma;
 
 /* Connections that are open now; and that were denied since the start. */
 extern uint64_t donor_verbs_connections(void);

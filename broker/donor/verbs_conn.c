@@ -39,11 +39,11 @@
 #define WR_ANSWER		RBP_VERBS_PINGS
 #define WR_PROBE		(2 * RBP_VERBS_PINGS)
 
-struct VerbsConn
+struct RbpDonorVerbsConn
 {
-	LIST_ENTRY(VerbsConn) link;
+	LIST_ENTRY(RbpDonorVerbsConn) link;
 	struct rdma_cm_id *id;
-	LeaseDomain *domain;
+	RbpDonorLeaseDomain *domain;
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;			/* of requests and answers */
 	int64_t		since;			/* when it was accepted */
@@ -58,13 +58,13 @@ struct VerbsConn
 	uint8_t		answers[RBP_VERBS_PINGS][RBP_ANSWER_SIZE];
 };
 
-static VerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
+static RbpDonorVerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
 static atomic_uint nconnections;
 static _Atomic uint64_t denied;
 
 /* All of a connection but its id. */
 static void
-release_conn(VerbsConn *conn)
+release_conn(RbpDonorVerbsConn *conn)
 {
 	LIST_REMOVE(conn, link);
 
@@ -77,7 +77,7 @@ release_conn(VerbsConn *conn)
 }
 
 void
-donor_verbs_close(VerbsConn *conn)
+donor_verbs_close(RbpDonorVerbsConn *conn)
 {
 	/* so that the client knows; it may be gone, too */
 	(void) rdma_disconnect(conn->id);
@@ -87,12 +87,12 @@ donor_verbs_close(VerbsConn *conn)
 }
 
 void
-donor_verbs_release_conns(const VerbsDevice *device, VerbsConnList *gone)
+donor_verbs_release_conns(const RbpDonorVerbsDevice *device, RbpDonorVerbsConnList *gone)
 {
-	VerbsConn  *next;
+	RbpDonorVerbsConn *next;
 
 	LIST_INIT(gone);
-	for (VerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
+	for (RbpDonorVerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
 		if (conn->domain->device != device)
@@ -103,11 +103,11 @@ donor_verbs_release_conns(const VerbsDevice *device, VerbsConnList *gone)
 }
 
 void
-donor_verbs_free_released(VerbsConnList *gone)
+donor_verbs_free_released(RbpDonorVerbsConnList *gone)
 {
-	VerbsConn  *next;
+	RbpDonorVerbsConn *next;
 
-	for (VerbsConn *conn = LIST_FIRST(gone); conn != NULL; conn = next)
+	for (RbpDonorVerbsConn *conn = LIST_FIRST(gone); conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
 		(void) rdma_destroy_id(conn->id);
@@ -116,7 +116,7 @@ donor_verbs_free_released(VerbsConnList *gone)
 }
 
 static bool
-post_receive(VerbsConn *conn, uint32_t slot)
+post_receive(RbpDonorVerbsConn *conn, uint32_t slot)
 {
 	struct ibv_sge sge = {
 		.addr = (uintptr_t) conn->requests[slot],
@@ -130,9 +130,9 @@ post_receive(VerbsConn *conn, uint32_t slot)
 	return errno == 0;
 }
 
-/* Answer the ping in this slot.  False: the client does not keep to the rules. */
+/* RbpDonorAnswer the ping in this slot.  False: the client does not keep to the rules. */
 static bool
-answer_ping(VerbsConn *conn, uint32_t slot)
+answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
 {
 	RbpWireRequest req;
 	RbpWireAnswer ans = {.op = RBP_OP_PING,.status = RBP_WIRE_OK};
@@ -170,7 +170,7 @@ answer_ping(VerbsConn *conn, uint32_t slot)
 }
 
 static bool
-handle_completion(VerbsConn *conn, const struct ibv_wc *wc)
+handle_completion(RbpDonorVerbsConn *conn, const struct ibv_wc *wc)
 {
 	/* the peer is gone, or was refused access, or our device gave up */
 	if (wc->status != IBV_WC_SUCCESS)
@@ -189,7 +189,7 @@ handle_completion(VerbsConn *conn, const struct ibv_wc *wc)
 
 /* Handle all that is in the CQ.  False: the connection is to be closed. */
 static bool
-drain(VerbsConn *conn)
+drain(RbpDonorVerbsConn *conn)
 {
 	struct ibv_wc wc[2 * RBP_VERBS_PINGS];
 	int			n;
@@ -202,14 +202,14 @@ drain(VerbsConn *conn)
 }
 
 void
-donor_verbs_handle_completions(VerbsDevice *device)
+donor_verbs_handle_completions(RbpDonorVerbsDevice *device)
 {
 	struct ibv_cq *cq;
 	void	   *context;
 
 	for (int i = 0; i < COMPLETIONS && ibv_get_cq_event(device->channel, &cq, &context) == 0; i++)
 	{
-		VerbsConn  *conn = context;
+		RbpDonorVerbsConn *conn = context;
 
 		/*
 		 * First ask for the next event, then look: nothing is missed.  A
@@ -229,7 +229,7 @@ donor_verbs_handle_completions(VerbsDevice *device)
  * never learn that it does not.  A write of no bytes needs no key.
  */
 static bool
-probe(VerbsConn *conn, int64_t now)
+probe(RbpDonorVerbsConn *conn, int64_t now)
 {
 	struct ibv_send_wr wr = {
 		.wr_id = WR_PROBE,
@@ -258,7 +258,7 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 }
 
 static bool
-has_digest(DonorLease *lease, const void *digest)
+has_digest(RbpDonorLease *lease, const void *digest)
 {
 	if (!lease->has_digest)
 		lease->has_digest = rbp_verbs_lease_digest(lease->id, lease->digest);
@@ -271,11 +271,11 @@ has_digest(DonorLease *lease, const void *digest)
  * for the caller; NULL if it has not.  An unknown lease takes as long, and
  * fails as, a wrong secret.
  */
-static DonorLease *
+static RbpDonorLease *
 authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 			 uint32_t qpn)
 {
-	DonorLease *lease = donor_lease_match(has_digest, hello->digest);
+	RbpDonorLease *lease = donor_lease_match(has_digest, hello->digest);
 	uint8_t		nobody[RBP_SECRET_LEN];
 	uint8_t		ours[RBP_VERBS_MAC_LEN];
 
@@ -291,9 +291,9 @@ authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 
 /* A queue pair with its MR and CQ for the connection.  False, and complained, if it fails. */
 static bool
-make_queue_pair(VerbsConn *conn)
+make_queue_pair(RbpDonorVerbsConn *conn)
 {
-	VerbsDevice *device = conn->domain->device;
+	RbpDonorVerbsDevice *device = conn->domain->device;
 	struct ibv_qp_init_attr qp = {
 		.qp_type = IBV_QPT_RC,
 		.cap = {
@@ -312,11 +312,11 @@ make_queue_pair(VerbsConn *conn)
 	{
 		qp.send_cq = qp.recv_cq = conn->cq;
 		if (rbp_verbs_set_options(conn->id) != RBP_OK)
-			donor_verbs_complain(errno, "set the ack timeout");
+			donor_verbs_log_failure(errno, "set the ack timeout");
 		if (rdma_create_qp(conn->id, conn->domain->pd, &qp) == 0)
 			return true;
 	}
-	donor_verbs_complain(errno, "make a queue pair");
+	donor_verbs_log_failure(errno, "make a queue pair");
 	if (conn->cq != NULL)
 		(void) ibv_destroy_cq(conn->cq);
 	if (conn->mr != NULL)
@@ -329,9 +329,9 @@ make_queue_pair(VerbsConn *conn)
  * False if something is missing; the id is left to the caller then.
  */
 static bool
-accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
+accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
 {
-	LeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
+	RbpDonorLeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
 	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
 	RbpWireVerbsWelcome welcome = {
 		.status = RBP_WIRE_OK,
@@ -339,7 +339,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		.region_size = donor_region_size
 	};
 	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
-	VerbsConn  *conn;
+	RbpDonorVerbsConn *conn;
 	bool		receives = true;
 
 	if (domain == NULL)
@@ -347,7 +347,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
 	{
-		donor_verbs_complain(errno, "set up a connection");
+		donor_verbs_log_failure(errno, "set up a connection");
 		return false;
 	}
 	conn->id = id;
@@ -377,7 +377,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		return true;
 
 	id->context = NULL;
-	donor_verbs_complain(errno, "accept a connection");
+	donor_verbs_log_failure(errno, "accept a connection");
 	release_conn(conn);
 	free(conn);
 	return false;
@@ -397,7 +397,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 						   uint32_t qpn, uint8_t reads)
 {
 	RbpWireVerbsHello hello;
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	if (!rbp_verbs_is_wanted(id))
 	{
@@ -438,16 +438,16 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 }
 
 void
-donor_verbs_established(VerbsConn *conn)
+donor_verbs_established(RbpDonorVerbsConn *conn)
 {
 	conn->established = true;
 }
 
 /* Is it over, or did it fail? */
 static bool
-is_over(VerbsConn *conn, int64_t now)
+is_over(RbpDonorVerbsConn *conn, int64_t now)
 {
-	LeaseDomain *domain = conn->domain;
+	RbpDonorLeaseDomain *domain = conn->domain;
 
 	if (domain->ended_at == 0 && atomic_load(&domain->lease->ended))
 		domain->ended_at = now;
@@ -463,9 +463,9 @@ is_over(VerbsConn *conn, int64_t now)
 void
 donor_verbs_tick_conns(int64_t now)
 {
-	VerbsConn  *next;
+	RbpDonorVerbsConn *next;
 
-	for (VerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
+	for (RbpDonorVerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
 		if (is_over(conn, now))

@@ -4,7 +4,7 @@
  *	  MRs of leased regions: registered for a lease's clients, and ended when
  *	  the lease loses the region.
  *
- * A LeaseDomain is one lease on one device: a protection domain, the table that
+ * A RbpDonorLeaseDomain is one lease on one device: a protection domain, the table that
  * clients read, and an MR for each region that the lease has.  Queue pairs of
  * the lease's clients are made in that domain, so that an rkey is of no use to
  * anybody else's, and to take a region from all of them is to end one MR: its
@@ -26,13 +26,13 @@
  * The janitor calls revoke_mrs() when the owner is gone and nobody is inside: all
  * MRs that there are have been put where it looks, and no other can be
  * registered before the region has an owner again, which only the janitor can
- * bring about, afterwards.  A LeaseDomain that is made meanwhile looks for
+ * bring about, afterwards.  A RbpDonorLeaseDomain that is made meanwhile looks for
  * regions of its own lease.  An MR that the verbs thread is just ending,
- * because its LeaseDomain or device goes away, is waited for
+ * because its RbpDonorLeaseDomain or device goes away, is waited for
  * (MR_DEREGISTERING).  If a device refuses to end an MR, the region's memory is
  * given up instead: the client can go on with pages that nobody else ever uses.
  *
- * The janitor pins the LeaseDomain whose MR it ends; the domain stays in the
+ * The janitor pins the RbpDonorLeaseDomain whose MR it ends; the domain stays in the
  * list, and is not freed, until then.
  *
  *-------------------------------------------------------------------------
@@ -61,7 +61,7 @@ typedef enum RegionMrState
 	MR_DEREGISTERING			/* by some thread */
 } RegionMrState;
 
-struct RegionMr
+struct RbpDonorRegionMr
 {
 	struct ibv_mr *mr;			/* of REGISTERED and DEREGISTERING */
 	RegionMrState state;
@@ -70,7 +70,7 @@ struct RegionMr
 static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;	/* or was unpinned */
 
-static LeaseDomain *domains;	/* see above */
+static RbpDonorLeaseDomain *domains;	/* see above */
 static uint64_t turn;			/* the verbs thread's */
 
 static struct ibv_mr *
@@ -86,7 +86,7 @@ register_memory(struct ibv_pd *pd, uint32_t region)
  * tell halves that do not belong together.  verbs_lock held.
  */
 static void
-set_entry(LeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
+set_entry(RbpDonorLeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
 		  uint32_t rkey)
 {
 	uint8_t		buf[RBP_VERBS_ENTRY_SIZE];
@@ -102,7 +102,7 @@ set_entry(LeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
 
 /* The region is the lease's, and stays so while we are here.  verbs_lock held. */
 static void
-want_mr(LeaseDomain *domain, uint32_t region)
+request_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 {
 	if (domain->regions[region].state != MR_NONE)
 		return;
@@ -113,13 +113,13 @@ want_mr(LeaseDomain *domain, uint32_t region)
 
 /*
  * End a region's MR, whatever its state.  Called with verbs_lock held, which it
- * gives up while the device works, and with the LeaseDomain pinned unless by
+ * gives up while the device works, and with the RbpDonorLeaseDomain pinned unless by
  * the verbs thread.
  */
 static void
-end_mr(LeaseDomain *domain, uint32_t region)
+end_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 {
-	RegionMr   *entry = &domain->regions[region];
+	RbpDonorRegionMr *entry = &domain->regions[region];
 	int			rc;
 
 	while (entry->state == MR_DEREGISTERING)
@@ -139,7 +139,7 @@ end_mr(LeaseDomain *domain, uint32_t region)
 	rc = ibv_dereg_mr(entry->mr);
 	if (rc != 0)
 	{
-		donor_verbs_complain(rc, "end the MR of region %u, whose memory is given up now", region);
+		donor_verbs_log_failure(rc, "end the MR of region %u, whose memory is given up now", region);
 		atomic_store(&donor_regions[region].exported, true);
 	}
 	pthread_mutex_lock(&verbs_lock);
@@ -149,15 +149,15 @@ end_mr(LeaseDomain *domain, uint32_t region)
 }
 
 static void
-granted(uint32_t region, DonorLease *lease)
+granted(uint32_t region, RbpDonorLease *lease)
 {
 	bool		any = false;
 
 	pthread_mutex_lock(&verbs_lock);
-	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
 		if (domain->lease == lease)
 		{
-			want_mr(domain, region);
+			request_mr(domain, region);
 			any = true;
 		}
 	pthread_mutex_unlock(&verbs_lock);
@@ -169,7 +169,7 @@ static void
 revoke_mrs(uint32_t region)
 {
 	pthread_mutex_lock(&verbs_lock);
-	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
 	{
 		domain->pins++;
 		end_mr(domain, region);
@@ -179,10 +179,10 @@ revoke_mrs(uint32_t region)
 	pthread_mutex_unlock(&verbs_lock);
 }
 
-const DonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
+const RbpDonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
 
 static bool
-is_pending(const LeaseDomain *domain, uint32_t region)
+is_pending(const RbpDonorLeaseDomain *domain, uint32_t region)
 {
 	bool		pending;
 
@@ -197,9 +197,9 @@ is_pending(const LeaseDomain *domain, uint32_t region)
  * region or the lease is being taken away, or the device cannot.
  */
 static bool
-register_region(LeaseDomain *domain, uint32_t region)
+register_region(RbpDonorLeaseDomain *domain, uint32_t region)
 {
-	DonorRegion *r = &donor_regions[region];
+	RbpDonorRegion *r = &donor_regions[region];
 	struct ibv_mr *mr;
 
 	if (!donor_region_enter(r, domain->lease, rbp_boottime_ns()))
@@ -216,26 +216,26 @@ register_region(LeaseDomain *domain, uint32_t region)
 		pthread_mutex_unlock(&verbs_lock);
 	}
 	else
-		donor_verbs_complain(errno, "register region %u", region);
+		donor_verbs_log_failure(errno, "register region %u", region);
 	donor_region_leave(r);
 	return mr != NULL;
 }
 
 bool
-donor_verbs_register_some(void)
+donor_verbs_register_next(void)
 {
-	LeaseDomain *next = NULL;
+	RbpDonorLeaseDomain *next = NULL;
 
 	pthread_mutex_lock(&verbs_lock);
-	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
 		if (domain->npending > 0 && !domain->stuck &&
-			(next == NULL || domain->served < next->served))
+			(next == NULL || domain->last_turn < next->last_turn))
 			next = domain;
 	pthread_mutex_unlock(&verbs_lock);
 	if (next == NULL)
 		return false;
 
-	next->served = ++turn;
+	next->last_turn = ++turn;
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
 		uint32_t	region = next->cursor;
@@ -253,9 +253,9 @@ donor_verbs_register_some(void)
  * or none that works.
  */
 static void
-free_domain(LeaseDomain *domain)
+free_domain(RbpDonorLeaseDomain *domain)
 {
-	LeaseDomain **prev = &domains;
+	RbpDonorLeaseDomain **prev = &domains;
 
 	pthread_mutex_lock(&verbs_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
@@ -276,15 +276,15 @@ free_domain(LeaseDomain *domain)
 }
 
 /* A new domain, which nobody knows yet; NULL if it fails, and complained. */
-static LeaseDomain *
-make_domain(DonorLease *lease, VerbsDevice *device)
+static RbpDonorLeaseDomain *
+make_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 {
 	size_t		size = (size_t) donor_nregions * RBP_VERBS_ENTRY_SIZE;
-	LeaseDomain *domain = calloc(1, sizeof(*domain));
+	RbpDonorLeaseDomain *domain = calloc(1, sizeof(*domain));
 
 	if (domain == NULL)
 	{
-		donor_verbs_complain(errno, "set up a lease on the device");
+		donor_verbs_log_failure(errno, "set up a lease on the device");
 		return NULL;
 	}
 	size = (size + TABLE_ALIGN - 1) / TABLE_ALIGN * TABLE_ALIGN;
@@ -303,7 +303,7 @@ make_domain(DonorLease *lease, VerbsDevice *device)
 	if (domain->table_mr != NULL)
 		return domain;
 
-	donor_verbs_complain(errno, "set up a lease on the device");
+	donor_verbs_log_failure(errno, "set up a lease on the device");
 	if (domain->pd != NULL)
 		(void) ibv_dealloc_pd(domain->pd);
 	free(domain->table);
@@ -312,10 +312,10 @@ make_domain(DonorLease *lease, VerbsDevice *device)
 	return NULL;
 }
 
-LeaseDomain *
-donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
+RbpDonorLeaseDomain *
+donor_verbs_get_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 {
-	LeaseDomain *domain = domains;
+	RbpDonorLeaseDomain *domain = domains;
 
 	while (domain != NULL && (domain->lease != lease || domain->device != device))
 		domain = domain->next;
@@ -332,13 +332,13 @@ donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
 	pthread_mutex_unlock(&verbs_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (atomic_load(&region->owner) != lease ||
 			!donor_region_enter(region, lease, rbp_boottime_ns()))
 			continue;
 		pthread_mutex_lock(&verbs_lock);
-		want_mr(domain, i);
+		request_mr(domain, i);
 		pthread_mutex_unlock(&verbs_lock);
 		donor_region_leave(region);
 	}
@@ -346,11 +346,11 @@ donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
 }
 
 void
-donor_verbs_free_domains(const VerbsDevice *device)
+donor_verbs_free_domains(const RbpDonorVerbsDevice *device)
 {
-	LeaseDomain *next;
+	RbpDonorLeaseDomain *next;
 
-	for (LeaseDomain *domain = domains; domain != NULL; domain = next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = next)
 	{
 		next = domain->next;
 		if (domain->device == device)
@@ -367,9 +367,9 @@ donor_verbs_have_domains(void)
 void
 donor_verbs_tick_domains(void)
 {
-	LeaseDomain *next;
+	RbpDonorLeaseDomain *next;
 
-	for (LeaseDomain *domain = domains; domain != NULL; domain = next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = next)
 	{
 		next = domain->next;
 		domain->stuck = false;

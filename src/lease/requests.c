@@ -46,7 +46,7 @@ failed(Hold *h, int kind, const char *fmt,...)
 	va_start(args, fmt);
 	vsnprintf(reason, sizeof(reason), fmt, args);
 	va_end(args);
-	rbp_remote_set_trouble(h->pool, reason);
+	rbp_remote_set_broker_error(h->pool, reason);
 	rbp_stats_error("could not %s lease%s %s broker \"%s\": %s",
 					h->in_use ? "renew the" : "get a", h->suffix,
 					h->in_use ? "at" : "from", h->broker->url, reason);
@@ -86,7 +86,7 @@ succeeded(Hold *h)
 	h->broker->complaints = 0;
 	h->complaints = 0;
 	h->failures = 0;
-	rbp_remote_set_trouble(h->pool, NULL);
+	rbp_remote_set_broker_error(h->pool, NULL);
 }
 
 /*

@@ -57,7 +57,7 @@ rbp_lease_turn_to_current(Hold *h)
 	h->broker = rbp_lease_current;
 	h->failures = 0;
 	h->complaints = 0;
-	rbp_remote_set_trouble(h->pool, NULL);
+	rbp_remote_set_broker_error(h->pool, NULL);
 	h->due = 0;
 	for (int i = 0; i < RBP_POOLS; i++)
 	{

@@ -207,7 +207,7 @@ tend(Hold *h)
 			h->usable_until : NEVER_NS;
 	}
 
-	h->tending = rbp_remote_tend(h->pool, step_until(now), &unused);
+	h->tending = rbp_remote_run_deferred(h->pool, step_until(now), &unused);
 	if (unused > 0 && h->lease != NULL)
 	{
 		rbp_lease_release_unused(h);

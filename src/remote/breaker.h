@@ -35,59 +35,59 @@
 
 #include "port/atomics.h"
 
-typedef enum BreakerState
+typedef enum RbpBreakerState
 {
 	BREAKER_CLOSED,
 	BREAKER_SUSPECT,
 	BREAKER_OPEN
-} BreakerState;
+} RbpBreakerState;
 
-typedef struct Breaker
+typedef struct RbpBreaker
 {
-	pg_atomic_uint32 state;		/* BreakerState */
+	pg_atomic_uint32 state;		/* RbpBreakerState */
 	pg_atomic_uint32 penalty;
 	pg_atomic_uint32 trips;		/* in a row, without calm between */
-	pg_atomic_uint32 failed;	/* probes, since the last of these */
+	pg_atomic_uint32 failed_probes;	/* probes, since the last of these */
 	pg_atomic_uint64 retry_at;	/* no probe before; rbp_now_ns() */
 	pg_atomic_uint64 closed_at; /* the last time; likewise */
-} Breaker;
+} RbpBreaker;
 
 /* How long an open breaker is not probed, in ns. */
-typedef struct BreakerTimes
+typedef struct RbpBreakerTimes
 {
-	int64		first;			/* after the first trip */
-	int64		again;			/* when it, or a probe, fails again; from then
+	int64		first_delay;	/* after the first trip */
+	int64		base_delay;		/* when it, or a probe, fails again; from then
 								 * on twice as long each time */
-	int64		most;
-	int64		calm;			/* closed for so long, the next trip is a first */
-} BreakerTimes;
+	int64		max_delay;
+	int64		reset_after;	/* closed for so long, the next trip is a first */
+} RbpBreakerTimes;
 
 /* Closed.  Before others can see it. */
-extern void rbp_breaker_init(Breaker *b);
+extern void rbp_breaker_init(RbpBreaker *b);
 
 /* The transitions: true if it is suspect or open now, and was not before. */
-extern bool rbp_breaker_suspect(Breaker *b);
-extern bool rbp_breaker_trip(Breaker *b, const BreakerTimes *times);
+extern bool rbp_breaker_suspect(RbpBreaker *b);
+extern bool rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times);
 
 /* True if it was open. */
-extern bool rbp_breaker_close(Breaker *b);
-extern void rbp_breaker_answered(Breaker *b);
+extern bool rbp_breaker_close(RbpBreaker *b);
+extern void rbp_breaker_answered(RbpBreaker *b);
 
 /* A probe has failed: returns ns until the next one. */
-extern int64 rbp_breaker_put_off(Breaker *b, const BreakerTimes *times);
+extern int64 rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times);
 
 /* One more penalty; true if it is time to trip. */
-extern bool rbp_breaker_penalize(Breaker *b);
+extern bool rbp_breaker_penalize(RbpBreaker *b);
 
-static inline BreakerState
-breaker_state(Breaker *b)
+static inline RbpBreakerState
+breaker_state(RbpBreaker *b)
 {
-	return (BreakerState) pg_atomic_read_u32(&b->state);
+	return (RbpBreakerState) pg_atomic_read_u32(&b->state);
 }
 
 /* A success takes off a little of the penalty. */
 static inline void
-breaker_succeeded(Breaker *b)
+breaker_succeeded(RbpBreaker *b)
 {
 	uint32		penalty = pg_atomic_read_u32(&b->penalty);
 
@@ -97,7 +97,7 @@ breaker_succeeded(Breaker *b)
 
 /* Things have changed: the next probe is due, and past trips do not count. */
 static inline void
-breaker_start_over(Breaker *b)
+breaker_reset_backoff(RbpBreaker *b)
 {
 	pg_atomic_write_u64(&b->retry_at, 0);
 }

@@ -10,7 +10,7 @@
  * background of later requests.
  *
  * Bounds.  A backend's connection takes a connection slot, one of
- * RemoteDonor.conn_slots, before it is begun, by compare-and-swap against
+ * RbpRemoteDonor.conn_slots, before it is begun, by compare-and-swap against
  * remote_bp.max_connections, and gives it back after it was closed: at the end
  * of the process too, by a callback, and a crash of the server resets shared
  * memory.  So the number is never less than what there is, but for those of
@@ -22,15 +22,15 @@
  * Requests on their way.  What goes on in the background of the process
  * (rbp_remote_begin()) keeps its connection from being closed as idle or as
  * one too many.  If it has to be closed, what is on its way is ended first
- * (rbp_remote_cut_batches()), so that nothing refers to a connection that is
+ * (rbp_remote_abort_batches()), so that nothing refers to a connection that is
  * not there.
  *
  * Idle connections.  A backend that is idle runs no code of ours.  So each
- * process that is connected says in shared memory, in its Holder, when it
+ * process that is connected says in shared memory, in its ProcConns, when it
  * used each connection last: one store of a time that is at hand.  The pusher
  * looks at that now and then.  Whom it finds with a connection that is idle
  * for too long, or above a bound that was lowered, and all when connections
- * have become stale, it asks to look for itself: it sets Holder.asked and
+ * have become stale, it asks to look for itself: it sets ProcConns.asked and
  * sends the signal by which the server tells a backend that it lags behind
  * with invalidation messages.  An idle backend answers that with an empty
  * transaction; one in a transaction goes on with it.  A callback at the end
@@ -49,12 +49,12 @@
  * Downgrades.  Under remote_bp.transport = auto, a costly transport that the
  * donor offers may yet not lead to it: no route, no right to the device, no
  * memory to be locked on either side, a stranger at the address.  The process
- * that finds it trips RemoteDonor.downgrade, for all, and goes on with the next
+ * that finds it trips RbpRemoteDonor.downgrade, for all, and goes on with the next
  * best transport; connections that there are stay.  The pusher tries now and then,
  * by a connection that it makes for that only and never waits for, and closes
  * the breaker when it succeeds: with a new serial, so that all connect anew.
  *
- * All shared state here is atomics.  Holder belongs to the process that has
+ * All shared state here is atomics.  ProcConns belongs to the process that has
  * the PGPROC of that number; the pusher writes "asked" only.
  *
  *-------------------------------------------------------------------------
@@ -80,32 +80,32 @@
 #define LOCK_RETRY_US		200
 #define PATIENT_TRIES		3
 #define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
-#define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
+#define CHECK_NS				INT64CONST(10000000000) /* at idle connections */
 
 /* A transport that has failed is tried again seldom. */
-static const BreakerTimes downgrade_times = {
-	.first = INT64CONST(30000000000),
-	.again = INT64CONST(60000000000),
-	.most = INT64CONST(600000000000),
-	.calm = INT64CONST(600000000000),
+static const RbpBreakerTimes downgrade_times = {
+	.first_delay = INT64CONST(30000000000),
+	.base_delay = INT64CONST(60000000000),
+	.max_delay = INT64CONST(600000000000),
+	.reset_after = INT64CONST(600000000000),
 };
 
 /* What a process is connected to, for the pusher to see. */
-typedef struct Holder
+typedef struct ProcConns
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
 	pg_atomic_uint32 pid;		/* 0: nobody who ever connected */
 	pg_atomic_uint32 asked;		/* to close what is not needed */
 	pg_atomic_uint64 used_at[RBP_MAX_CONNS];	/* 0: not connected */
-} Holder;
+} ProcConns;
 
-static Holder *holders = NULL;	/* by rbp_compat_procno() */
+static ProcConns *proc_conns = NULL;	/* by rbp_compat_procno() */
 
-LocalConn	rbp_remote_conns[RBP_MAX_CONNS];
+RbpLocalConn rbp_remote_conns[RBP_MAX_CONNS];
 
-static Holder *mine = NULL;		/* NULL before the first connection, and in
+static ProcConns *my_conns = NULL;		/* NULL before the first connection, and in
 								 * the pusher */
-static bool leaving = false;	/* the process ends: no new connections */
+static bool exiting = false;	/* the process ends: no new connections */
 
 static uint32 connects = 0;		/* that this process has begun */
 static bool is_worker = false;	/* its connections take no slots */
@@ -135,7 +135,7 @@ Size
 rbp_remote_conn_shmem_size(void)
 {
 	/* one more, because mem need not begin at a cache line */
-	return mul_size(sizeof(Holder), rbp_compat_max_procs() + 1);
+	return mul_size(sizeof(ProcConns), rbp_compat_max_procs() + 1);
 }
 
 void
@@ -144,13 +144,13 @@ rbp_remote_conn_shmem_init(void *mem)
 	static bool registered = false;
 	int			n = rbp_compat_max_procs();
 
-	holders = (Holder *) CACHELINEALIGN(mem);
+	proc_conns = (ProcConns *) CACHELINEALIGN(mem);
 	for (int i = 0; i < n; i++)
 	{
-		pg_atomic_init_u32(&holders[i].pid, 0);
-		pg_atomic_init_u32(&holders[i].asked, 0);
+		pg_atomic_init_u32(&proc_conns[i].pid, 0);
+		pg_atomic_init_u32(&proc_conns[i].asked, 0);
 		for (int k = 0; k < RBP_MAX_CONNS; k++)
-			pg_atomic_init_u64(&holders[i].used_at[k], 0);
+			pg_atomic_init_u64(&proc_conns[i].used_at[k], 0);
 	}
 	pg_atomic_init_u32(&rbp_remote_shared->max_slots,
 					   (uint32) rbp_guc_max_connections);
@@ -164,7 +164,7 @@ rbp_remote_conn_shmem_init(void *mem)
 }
 
 void
-rbp_remote_conn_reset_donor(RemoteDonor *d)
+rbp_remote_conn_reset_donor(RbpRemoteDonor *d)
 {
 	pg_atomic_init_u32(&d->conn_slots, 0);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
@@ -174,10 +174,10 @@ rbp_remote_conn_reset_donor(RemoteDonor *d)
 }
 
 void
-rbp_remote_conn_new_endpoint(RemoteDonor *d)
+rbp_remote_conn_new_endpoint(RbpRemoteDonor *d)
 {
 	(void) rbp_breaker_close(&d->downgrade);
-	breaker_start_over(&d->downgrade);
+	breaker_reset_backoff(&d->downgrade);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
 	(void) rbp_remote_conns_stale(&d->serial);
@@ -199,15 +199,15 @@ rbp_remote_conns_stale(pg_atomic_uint32 *serial)
 static void
 close_all(int code, Datum arg)
 {
-	leaving = true;
+	exiting = true;
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 		rbp_remote_conn_close(ci);
 	if (trial.conn != NULL)
 		trial.ops->close(trial.conn);
 	trial.conn = NULL;
-	if (mine != NULL)
-		pg_atomic_write_u32(&mine->pid, 0);
-	mine = NULL;
+	if (my_conns != NULL)
+		pg_atomic_write_u32(&my_conns->pid, 0);
+	my_conns = NULL;
 }
 
 /*
@@ -215,12 +215,12 @@ close_all(int code, Datum arg)
  * callbacks in a process, and uses less than half.
  */
 static void
-become_holder(void)
+publish_connections(void)
 {
 	on_shmem_exit(close_all, (Datum) 0);
-	mine = &holders[rbp_compat_procno()];
-	pg_atomic_write_u32(&mine->asked, 0);
-	pg_atomic_write_u32(&mine->pid, (uint32) MyProcPid);
+	my_conns = &proc_conns[rbp_compat_procno()];
+	pg_atomic_write_u32(&my_conns->asked, 0);
+	pg_atomic_write_u32(&my_conns->pid, (uint32) MyProcPid);
 }
 
 uint32
@@ -266,7 +266,7 @@ rbp_remote_transport_name(uint32 bit)
 
 /* One more connection to the donor, if there may be one, or must. */
 static bool
-take_slot(RemoteDonor *d, bool must)
+take_conn_slot(RbpRemoteDonor *d, bool must)
 {
 	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
 	uint32		n = pg_atomic_read_u32(&d->conn_slots);
@@ -283,7 +283,7 @@ take_slot(RemoteDonor *d, bool must)
  * It has to be closed then.
  */
 static bool
-give_way(RemoteDonor *d, LocalConn *c)
+yield_conn_slot(RbpRemoteDonor *d, RbpLocalConn *c)
 {
 	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
 	uint32		n = pg_atomic_read_u32(&d->conn_slots);
@@ -305,21 +305,21 @@ give_way(RemoteDonor *d, LocalConn *c)
 static void
 close_after(int ci, int64 until_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	if (c->state < CONN_CONNECTING)
 		return;
-	if (c->parts > 0)
-		rbp_remote_cut_batches(ci, until_ns);
+	if (c->inflight > 0)
+		rbp_remote_abort_batches(ci, until_ns);
 	if (c->mr != NULL)
 		c->ops->deregister_memory(c->conn, c->mr);
 	c->ops->close(c->conn);
 	c->conn = NULL;
 	c->mr = NULL;
 	c->state = CONN_NONE;
-	c->kept = false;
-	if (mine != NULL)
-		pg_atomic_write_u64(&mine->used_at[ci], 0);
+	c->pinned = false;
+	if (my_conns != NULL)
+		pg_atomic_write_u64(&my_conns->used_at[ci], 0);
 	if (c->has_slot)
 		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[conn_donor(ci)].conn_slots, 1);
 	c->has_slot = false;
@@ -342,7 +342,7 @@ rbp_remote_conns_close(RbpPool pool)
 static inline bool
 is_stale(int ci)
 {
-	const LocalConn *c = &rbp_remote_conns[ci];
+	const RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
@@ -370,7 +370,7 @@ configure_verbs(void)
 
 /* As rbp_transport_choose(), of these transports only. */
 static const RbpTransportOps *
-choose_of(RbpEndpoint *endpoint, uint32 transports)
+choose_among(RbpEndpoint *endpoint, uint32 transports)
 {
 	uint32		all = endpoint->transports;
 	const RbpTransportOps *ops;
@@ -383,7 +383,7 @@ choose_of(RbpEndpoint *endpoint, uint32 transports)
 
 /* The transport that the donor is not to be reached by, 0 for none. */
 static uint32
-downgraded_from(RemoteDonor *d)
+downgraded_from(RbpRemoteDonor *d)
 {
 	if (breaker_state(&d->downgrade) != BREAKER_OPEN)
 		return 0;
@@ -396,14 +396,14 @@ downgraded_from(RemoteDonor *d)
  * another one?
  */
 static const RbpTransportOps *
-choose(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
+choose_transport(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 {
-	const RbpTransportOps *ops = choose_of(endpoint, ~avoid);
+	const RbpTransportOps *ops = choose_among(endpoint, ~avoid);
 
 	/* rather than none, since it was named or nothing else leads there */
 	if (ops == NULL && avoid != 0)
-		ops = choose_of(endpoint, ~(uint32) 0);
-	*has_fallback = ops != NULL && ops->costly && choose_of(endpoint, ~ops->bit) != NULL;
+		ops = choose_among(endpoint, ~(uint32) 0);
+	*has_fallback = ops != NULL && ops->costly && choose_among(endpoint, ~ops->bit) != NULL;
 	return ops;
 }
 
@@ -412,7 +412,7 @@ choose(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
  * Then that is no failure of the donor's.
  */
 static bool
-downgrade(RemoteDonor *d, LocalConn *c, RbpStatus why)
+downgrade(RbpRemoteDonor *d, RbpLocalConn *c, RbpStatus why)
 {
 	if (!c->has_fallback || c->donor_serial != pg_atomic_read_u32(&d->serial))
 		return false;
@@ -429,30 +429,30 @@ downgrade(RemoteDonor *d, LocalConn *c, RbpStatus why)
 
 /* This process has no connection for lack of a slot. */
 static void
-turn_away(RemoteDonor *d, LocalConn *c, int64 now)
+note_over_limit(RbpRemoteDonor *d, RbpLocalConn *c, int64 now)
 {
-	pg_atomic_fetch_add_u32(&d->turned_away, 1);
+	pg_atomic_fetch_add_u32(&d->over_limit, 1);
 	c->state = CONN_OVER_LIMIT;
 	c->retry_at = now + LIMIT_RETRY_NS;
 }
 
 /* May this process begin a connection?  If so it has a slot, if it needs one. */
 static bool
-may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
+may_start(RbpRemoteDonor *d, RbpLocalConn *c, int pages, bool patient, int64 now)
 {
 	if (is_worker)
 		return true;
 	/* a batch that is larger than that is reason enough, as for spilled blocks */
 	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
-		c->wanted < (uint32) rbp_guc_connect_threshold)
+		c->reads_wanted < (uint32) rbp_guc_connect_threshold)
 	{
-		c->wanted += pages;
+		c->reads_wanted += pages;
 		c->state = CONN_BELOW_THRESHOLD;
 		return false;
 	}
-	if (!take_slot(d, patient))
+	if (!take_conn_slot(d, patient))
 	{
-		turn_away(d, c, now);
+		note_over_limit(d, c, now);
 		return false;
 	}
 	c->has_slot = true;
@@ -466,15 +466,15 @@ may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
 static RbpStatus
 conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
-	PoolLease  *lease = &rbp_remote_shared->leases[conn_pool(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpPoolLease *lease = &rbp_remote_shared->leases[conn_pool(ci)];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_CANCELED;
 
 	c->state = CONN_NONE;
-	if (leaving ||
+	if (exiting ||
 		(!is_pusher && !patient &&
 		 now < (int64) pg_atomic_read_u64(&d->refused_until[conn_pool(ci)])))
 		return RBP_CANCELED;
@@ -493,27 +493,27 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 	c->settings = rbp_guc_connect_serial;
 	c->timeouts = 0;
-	c->started = now;
+	c->connect_started = now;
 	c->polled_at = now;
-	c->watched = 0;
-	c->opened = ++connects;
+	c->polled_ns = 0;
+	c->incarnation = ++connects;
 
 	configure_verbs();
-	c->ops = choose(&endpoint, downgraded_from(d), &c->has_fallback);
+	c->ops = choose_transport(&endpoint, downgraded_from(d), &c->has_fallback);
 	if (c->ops == NULL)
 		c->retry_at = now + RBP_RECONNECT_NS;
 	else if (may_start(d, c, pages, patient, now))
 	{
 		if (!c->ops->costly || is_pusher)
 			c->waited = false;
-		if (mine == NULL && !is_pusher)
-			become_holder();
+		if (my_conns == NULL && !is_pusher)
+			publish_connections();
 		status = c->ops->connect(&endpoint, &credentials, &c->conn);
 		if (status == RBP_OK)
 		{
 			c->state = CONN_CONNECTING;
-			if (mine != NULL)
-				pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+			if (my_conns != NULL)
+				pg_atomic_write_u64(&my_conns->used_at[ci], (uint64) now);
 		}
 		else
 		{
@@ -532,9 +532,9 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 
 /* The pusher writes from memory that the device knows, if it takes it. */
 static void
-register_push_memory(LocalConn *c)
+register_push_memory(RbpLocalConn *c)
 {
-	static bool told = false;
+	static bool logged = false;
 	RbpStatus	status;
 
 	if (push_len == 0)
@@ -545,22 +545,22 @@ register_push_memory(LocalConn *c)
 	c->mr = NULL;
 	rbp_stats_error("could not register the staging region with the RDMA device: %s",
 					rbp_status_text(status));
-	if (!told)
+	if (!logged)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("remote_bp: could not register the staging region with the RDMA device: %s",
 						rbp_status_text(status)),
 				 errdetail("Pages are copied before they are pushed."),
 				 errhint("Registered memory is locked: raise the server's RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit, \"ulimit -l\" in a shell) above remote_bp.staging_size, or lower that.")));
-	told = true;
+	logged = true;
 }
 
 /* It has come about, or failed for good. */
 static RbpStatus
-conn_made(int ci, RbpStatus status, int64 now)
+conn_finish(int ci, RbpStatus status, int64 now)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 
 	if (status == RBP_OK)
 	{
@@ -568,7 +568,7 @@ conn_made(int ci, RbpStatus status, int64 now)
 		c->waited = false;
 		rbp_breaker_answered(&d->breaker);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
-		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
+		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
 		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)
 			register_push_memory(c);
 		return RBP_OK;
@@ -578,7 +578,7 @@ conn_made(int ci, RbpStatus status, int64 now)
 
 	/* one that lay about half made may have ended for reasons of its own */
 	if (status == RBP_CONNLOST && c->waited &&
-		(!c->ops->costly || now - c->started > CONNECT_LIMIT_NS))
+		(!c->ops->costly || now - c->connect_started > CONNECT_LIMIT_NS))
 		return RBP_CANCELED;
 
 	/* what is denied is denied by all ways */
@@ -594,29 +594,29 @@ conn_made(int ci, RbpStatus status, int64 now)
  * counts during which we looked.
  */
 static bool
-is_overdue(LocalConn *c, int64 from)
+is_overdue(RbpLocalConn *c, int64 from)
 {
 	int64		now = rbp_now_ns();
 
-	c->watched += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
+	c->polled_ns += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
 	c->polled_at = now;
-	if (c->ops->costly && now - c->started < NEGLECTED_NS)
-		return c->watched > CONNECT_LIMIT_NS;
-	return now - c->started > CONNECT_LIMIT_NS;
+	if (c->ops->costly && now - c->connect_started < NEGLECTED_NS)
+		return c->polled_ns > CONNECT_LIMIT_NS;
+	return now - c->connect_started > CONNECT_LIMIT_NS;
 }
 
 /* Go on to connect, or begin it. */
 static RbpStatus
-conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
+conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	int64		now = rbp_now_ns();
 	int64		until = deadline_ns;
 	RbpStatus	status;
 
 	/* one that lies about half made for long is no good start */
-	if (patient && c->state == CONN_CONNECTING && now - c->started > CONNECT_LIMIT_NS)
+	if (patient && c->state == CONN_CONNECTING && now - c->connect_started > CONNECT_LIMIT_NS)
 		rbp_remote_conn_close(ci);
 	if (c->state != CONN_CONNECTING)
 	{
@@ -632,14 +632,14 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 		until = now;
 	status = c->ops->connect_wait(c->conn, until);
 	if (status != RBP_INPROGRESS)
-		return conn_made(ci, status, now);
+		return conn_finish(ci, status, now);
 	if (rbp_remote_give_up())
 		return RBP_CANCELED;
 
 	/* not for ever: the donor may have lost us */
 	if (is_overdue(c, now))
 	{
-		bool		hangs = c->watched > CONNECT_LIMIT_NS;
+		bool		hangs = c->polled_ns > CONNECT_LIMIT_NS;
 
 		rbp_remote_conn_close(ci);
 		/* who has not just looked at it has waited in vain */
@@ -665,8 +665,8 @@ RbpStatus
 rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 					int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpStatus	status;
 
 	if (c->state >= CONN_CONNECTING)
@@ -674,31 +674,31 @@ rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 		if (unlikely(is_stale(ci)))
 		{
 			/* what is on its way has likely no reason to fail */
-			close_after(ci, c->parts == 0 ? 0 :
+			close_after(ci, c->inflight == 0 ? 0 :
 						Min(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns()));
 			c->retry_at = 0;
 		}
-		else if (unlikely(!patient && !c->kept && c->parts == 0 && give_way(d, c)))
+		else if (unlikely(!patient && !c->pinned && c->inflight == 0 && yield_conn_slot(d, c)))
 		{
 			rbp_remote_conn_close(ci);
-			turn_away(d, c, now);
+			note_over_limit(d, c, now);
 		}
-		else if (mine != NULL)
-			pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+		else if (my_conns != NULL)
+			pg_atomic_write_u64(&my_conns->used_at[ci], (uint64) now);
 	}
 	if (unlikely(!is_ready(c)))
 	{
-		status = conn_go_on(ci, pages, patient, deadline_ns);
+		status = conn_continue(ci, pages, patient, deadline_ns);
 
 		/* it may be downgraded now, or what has failed was not worth much */
 		for (int i = 0; patient && status == RBP_CANCELED && i < PATIENT_TRIES &&
 			 rbp_now_ns() < deadline_ns; i++)
-			status = conn_go_on(ci, pages, patient, deadline_ns);
+			status = conn_continue(ci, pages, patient, deadline_ns);
 		if (status != RBP_OK)
 			return status;
 	}
 	if (patient)
-		c->kept = true;
+		c->pinned = true;
 	return RBP_OK;
 }
 
@@ -715,27 +715,27 @@ close_unneeded(void)
 
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 	{
-		LocalConn  *c = &rbp_remote_conns[ci];
-		RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+		RbpLocalConn *c = &rbp_remote_conns[ci];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 		bool		idle;
 
 		/* with something on its way, it is looked at again later */
-		if (c->state < CONN_CONNECTING || c->parts > 0)
+		if (c->state < CONN_CONNECTING || c->inflight > 0)
 			continue;
 		idle = idle_ns > 0 &&
-			now - (int64) pg_atomic_read_u64(&mine->used_at[ci]) > idle_ns;
-		if (!idle && !is_stale(ci) && !give_way(d, c))
+			now - (int64) pg_atomic_read_u64(&my_conns->used_at[ci]) > idle_ns;
+		if (!idle && !is_stale(ci) && !yield_conn_slot(d, c))
 			continue;
 		rbp_remote_conn_close(ci);
 		if (idle)
-			c->wanted = 0;		/* is it worth one again? */
+			c->reads_wanted = 0;		/* is it worth one again? */
 	}
 }
 
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	if (mine == NULL || likely(pg_atomic_read_u32(&mine->asked) == 0))
+	if (my_conns == NULL || likely(pg_atomic_read_u32(&my_conns->asked) == 0))
 		return;
 	switch (event)
 	{
@@ -749,7 +749,7 @@ at_transaction_end(XactEvent event, void *arg)
 			return;
 	}
 	/* a full barrier: what the pusher finds from here on, it asks again for */
-	(void) pg_atomic_exchange_u32(&mine->asked, 0);
+	(void) pg_atomic_exchange_u32(&my_conns->asked, 0);
 	close_unneeded();
 }
 
@@ -758,7 +758,7 @@ at_transaction_end(XactEvent event, void *arg)
  * connected.
  */
 static void
-ask_holders(int64 now, bool all)
+ask_processes(int64 now, bool all)
 {
 	int64		idle_ns = rbp_guc_idle_timeout_ns();
 	bool		over[RBP_MAX_DONORS];
@@ -769,16 +769,16 @@ ask_holders(int64 now, bool all)
 			(uint32) rbp_guc_max_connections;
 	for (int p = 0; p < n; p++)
 	{
-		Holder	   *holder = &holders[p];
-		uint32		pid = pg_atomic_read_u32(&holder->pid);
+		ProcConns  *proc = &proc_conns[p];
+		uint32		pid = pg_atomic_read_u32(&proc->pid);
 		bool		ask = false;
 
 		/* who was asked before will look at the end of its transaction */
-		if (pid == 0 || pg_atomic_read_u32(&holder->asked) != 0)
+		if (pid == 0 || pg_atomic_read_u32(&proc->asked) != 0)
 			continue;
 		for (int ci = 0; ci < RBP_MAX_CONNS && !ask; ci++)
 		{
-			int64		used_at = (int64) pg_atomic_read_u64(&holder->used_at[ci]);
+			int64		used_at = (int64) pg_atomic_read_u64(&proc->used_at[ci]);
 
 			ask = used_at != 0 &&
 				(all || over[conn_donor(ci)] ||
@@ -786,7 +786,7 @@ ask_holders(int64 now, bool all)
 		}
 		if (!ask)
 			continue;
-		(void) pg_atomic_exchange_u32(&holder->asked, 1);
+		(void) pg_atomic_exchange_u32(&proc->asked, 1);
 		rbp_compat_signal_catchup((pid_t) pid);
 	}
 }
@@ -799,14 +799,14 @@ ask_holders(int64 now, bool all)
 static void
 end_trial(int donor, RbpStatus why)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
 
 	if (trial.conn != NULL)
 		trial.ops->close(trial.conn);
 	trial.conn = NULL;
 	if (why != RBP_OK)
 	{
-		(void) rbp_breaker_put_off(&d->downgrade, &downgrade_times);
+		(void) rbp_breaker_probe_failed(&d->downgrade, &downgrade_times);
 		return;
 	}
 	/* unless the donor has moved, and is not downgraded anyhow */
@@ -823,21 +823,21 @@ end_trial(int donor, RbpStatus why)
 static void
 start_trial(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_INVALID;
 
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
 	endpoint = d->endpoint;
-	credentials = rbp_remote_shared->leases[conn_pool(conn_to_ask(donor))].credentials;
+	credentials = rbp_remote_shared->leases[conn_pool(conn_for_probe(donor))].credentials;
 	trial.serial = pg_atomic_read_u32(&d->serial);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 
 	configure_verbs();
 	trial.donor = donor;
 	trial.started = rbp_now_ns();
-	trial.ops = choose_of(&endpoint, downgraded_from(d));
+	trial.ops = choose_among(&endpoint, downgraded_from(d));
 	if (trial.ops != NULL)
 		status = trial.ops->connect(&endpoint, &credentials, &trial.conn);
 	explicit_bzero(&credentials, sizeof(credentials));
@@ -850,18 +850,18 @@ start_trial(int donor)
  * Returns ns until the next call.
  */
 static int64
-mind_downgrades(int64 now)
+check_downgrades(int64 now)
 {
-	static bool told[RBP_MAX_DONORS];
-	int64		next = LOOK_NS;
+	static bool logged[RBP_MAX_DONORS];
+	int64		next = CHECK_NS;
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		uint32		from = downgraded_from(d);
 		int64		left;
 
-		if (from != 0 && !told[i])
+		if (from != 0 && !logged[i])
 		{
 			const char *over = rbp_remote_transport_name(from);
 			const char *why =
@@ -873,7 +873,7 @@ mind_downgrades(int64 now)
 			rbp_stats_error("donor \"%s\" cannot be reached over %s: %s",
 							d->endpoint.donor, over, why);
 		}
-		told[i] = from != 0;
+		logged[i] = from != 0;
 		if (from == 0 || !donor_known(d) || trial.conn != NULL)
 			continue;
 		left = (int64) pg_atomic_read_u64(&d->downgrade.retry_at) - now;
@@ -895,11 +895,11 @@ mind_downgrades(int64 now)
 
 /* Find donors to which no transport leads, before anybody wants to connect. */
 static void
-look_for_ways(void)
+check_reachability(void)
 {
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		RbpEndpoint endpoint;
 		bool		has_fallback;
 
@@ -909,18 +909,18 @@ look_for_ways(void)
 		endpoint = d->endpoint;
 		LWLockRelease(&rbp_remote_shared->remote_lock);
 		configure_verbs();
-		if (choose(&endpoint, 0, &has_fallback) == NULL)
+		if (choose_transport(&endpoint, 0, &has_fallback) == NULL)
 		{
-			rbp_remote_note_no_way(d, &endpoint);
+			rbp_remote_note_unreachable(d, &endpoint);
 			rbp_remote_donor_down(d, false);
 		}
 	}
 }
 
 int64
-rbp_remote_mind_connections(void)
+rbp_remote_maintain_connections(void)
 {
-	static int64 look_at = 0;
+	static int64 next_check = 0;
 	static uint32 seen_stale = 0;
 	static uint32 seen_settings = 0;
 	int64		now = rbp_now_ns();
@@ -932,11 +932,11 @@ rbp_remote_mind_connections(void)
 	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
 	{
 		(void) rbp_breaker_close(&rbp_remote_shared->donors[i].downgrade);
-		breaker_start_over(&rbp_remote_shared->donors[i].breaker);
-		look_at = now;
+		breaker_reset_backoff(&rbp_remote_shared->donors[i].breaker);
+		next_check = now;
 	}
 	seen_settings = rbp_guc_connect_serial;
-	next = mind_downgrades(now);
+	next = check_downgrades(now);
 
 	/* The pusher's settings are those of all. */
 	if (pg_atomic_read_u32(&rbp_remote_shared->max_slots) != (uint32) rbp_guc_max_connections ||
@@ -945,17 +945,17 @@ rbp_remote_mind_connections(void)
 		pg_atomic_write_u32(&rbp_remote_shared->max_slots,
 							(uint32) rbp_guc_max_connections);
 		pg_atomic_write_u64(&rbp_remote_shared->idle_ns, (uint64) idle_ns);
-		look_at = now;
+		next_check = now;
 	}
-	if (now >= look_at || stale != seen_stale)
+	if (now >= next_check || stale != seen_stale)
 	{
-		look_for_ways();
-		ask_holders(now, stale != seen_stale);
+		check_reachability();
+		ask_processes(now, stale != seen_stale);
 		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
 			if (is_stale(ci))
 				rbp_remote_conn_close(ci);
 		seen_stale = stale;
-		look_at = now + (idle_ns > 0 ? Min(LOOK_NS, idle_ns / 2) : LOOK_NS);
+		next_check = now + (idle_ns > 0 ? Min(CHECK_NS, idle_ns / 2) : CHECK_NS);
 	}
-	return Min(next, look_at - now);
+	return Min(next, next_check - now);
 }

@@ -58,18 +58,18 @@
 #define NOMEM_RETRY_NS		INT64CONST(1000000000)
 
 /* A ping for a suspect donor is given so many times io_timeout. */
-#define PATIENCE			5
+#define PING_TIMEOUTS			5
 #define SUSPECT_LIMIT_NS	INT64CONST(1000000000)	/* without a pusher */
 
 /*
  * The first time that a donor is down is over as soon as a probe succeeds.  When
  * it is down again soon after, probes wait, too.
  */
-static const BreakerTimes donor_times = {
-	.first = 0,
-	.again = RBP_BACKOFF_FIRST_NS,
-	.most = INT64CONST(10000000000),
-	.calm = INT64CONST(10000000000),
+static const RbpBreakerTimes donor_times = {
+	.first_delay = 0,
+	.base_delay = RBP_BACKOFF_FIRST_NS,
+	.max_delay = INT64CONST(10000000000),
+	.reset_after = INT64CONST(10000000000),
 };
 
 int64		rbp_remote_suspect_since[RBP_MAX_DONORS];
@@ -85,7 +85,7 @@ rbp_remote_recheck_lease(RbpPool pool)
 }
 
 void
-rbp_remote_donor_down(RemoteDonor *d, bool lost)
+rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
 {
 	if (!rbp_breaker_trip(&d->breaker, &donor_times))
 		return;
@@ -108,7 +108,7 @@ rbp_remote_donor_down(RemoteDonor *d, bool lost)
 }
 
 void
-rbp_remote_donor_failed(RemoteDonor *d, bool lost)
+rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost)
 {
 	donor_count(d, lost ? RBP_DONOR_FAILURES : RBP_DONOR_TIMEOUTS, 1);
 	rbp_remote_donor_down(d, lost);
@@ -116,7 +116,7 @@ rbp_remote_donor_failed(RemoteDonor *d, bool lost)
 
 /* The pusher shall ask the donor; this process leaves it alone meanwhile. */
 static void
-suspect(RemoteDonor *d)
+suspect(RbpRemoteDonor *d)
 {
 	/* the time before the change: see note_closed() in breaker.c */
 	rbp_remote_suspect_since[d - rbp_remote_shared->donors] = rbp_now_ns();
@@ -126,7 +126,7 @@ suspect(RemoteDonor *d)
 
 /* An answer came too late; penalty: that tells how fast reads are. */
 static void
-donor_late(RemoteDonor *d, bool penalty)
+donor_late(RbpRemoteDonor *d, bool penalty)
 {
 	suspect(d);
 	if (penalty && rbp_breaker_penalize(&d->breaker))
@@ -154,7 +154,7 @@ rbp_remote_still_suspect(int donor)
 }
 
 void
-rbp_remote_donor_up(RemoteDonor *d)
+rbp_remote_donor_up(RbpRemoteDonor *d)
 {
 	if (rbp_breaker_close(&d->breaker))
 		rbp_remote_note_state(d);
@@ -177,8 +177,8 @@ note_failure(int ci, bool connecting, RbpStatus status)
 static void
 account_loss(int ci, bool connecting, RbpStatus status)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 	bool		denied = c->state == CONN_DENIED;
 
 	if (!connecting)
@@ -214,8 +214,8 @@ void
 rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 						   bool patient)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	switch (status)
 	{
@@ -282,14 +282,14 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 
 /*
  * One round trip to a donor that is suspect or down.  ci: from
- * conn_to_ask(), whose answer may be another one the next time.
+ * conn_for_probe(), whose answer may be another one the next time.
  */
 static RbpStatus
 probe(int ci, int64 timeout_ns)
 {
 	int64		now = rbp_now_ns();
 	int64		deadline_ns = now + timeout_ns;
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
 	RbpStatus	status;
 
@@ -326,13 +326,13 @@ probe(int ci, int64 timeout_ns)
  * is settled.
  */
 static int64
-ask_suspect(int donor)
+ping_suspect(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int			ci = conn_to_ask(donor);
-	const LocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
+	int			ci = conn_for_probe(donor);
+	const RbpLocalConn *c = &rbp_remote_conns[ci];
 
-	switch (probe(ci, rbp_guc_io_timeout_ns() * PATIENCE))
+	switch (probe(ci, rbp_guc_io_timeout_ns() * PING_TIMEOUTS))
 	{
 		case RBP_OK:
 			rbp_breaker_answered(&d->breaker);
@@ -364,9 +364,9 @@ ask_suspect(int donor)
 static int64
 probe_down(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int			ci = conn_to_ask(donor);
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
+	int			ci = conn_for_probe(donor);
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 	bool		fresh = !is_ready(c);
 	int64		left = (int64) pg_atomic_read_u64(&d->breaker.retry_at) - rbp_now_ns();
 
@@ -382,7 +382,7 @@ probe_down(int donor)
 			c->donor_serial = rbp_remote_conns_stale(&d->serial);
 		rbp_remote_donor_up(d);
 		/* what led there best may do so again */
-		breaker_start_over(&d->downgrade);
+		breaker_reset_backoff(&d->downgrade);
 		return -1;
 	}
 	if (c->state == CONN_CONNECTING)
@@ -393,7 +393,7 @@ probe_down(int donor)
 	}
 	if (!is_ready(c))
 		rbp_remote_conn_close(ci);
-	return rbp_breaker_put_off(&d->breaker, &donor_times);
+	return rbp_breaker_probe_failed(&d->breaker, &donor_times);
 }
 
 int64
@@ -403,7 +403,7 @@ rbp_remote_probe(void)
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		int64		wait = -1;
 
 		if (breaker_state(&d->breaker) == BREAKER_CLOSED)
@@ -415,7 +415,7 @@ rbp_remote_probe(void)
 			continue;
 		}
 		if (breaker_state(&d->breaker) == BREAKER_SUSPECT)
-			wait = ask_suspect(i);
+			wait = ping_suspect(i);
 		if (donor_is_down(d))
 			wait = probe_down(i);
 		if (wait >= 0 && (next < 0 || wait < next))

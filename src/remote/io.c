@@ -4,13 +4,13 @@
  *	  Reads and writes of remote slots, at once or in two steps.
  *
  * A batch has a part for each donor that its pages are on; a part's requests
- * go over one connection, and are posted and waited for together.  Pages that
+ * go over one connection, and are submitted and waited for together.  Pages that
  * are neighbours, in memory and on the donor, are one request.
  *
  * rbp_remote_read() and rbp_remote_write() use one batch that is never seen
  * outside.  Those of rbp_remote_begin() are malloc'ed, and are in a list from
- * the moment that something is posted until rbp_remote_end() has waited for
- * it: LocalConn.parts counts what that list has for a connection.  Who closes
+ * the moment that something is submitted until rbp_remote_end() has waited for
+ * it: RbpLocalConn.parts counts what that list has for a connection.  Who closes
  * a connection ends these parts first, so that a part in the list always has
  * its connection, and one that is not in it has all that it will ever get.
  *
@@ -52,7 +52,7 @@ typedef struct Part
 	int			n;
 	bool		ready;			/* there is a connection */
 	bool		waiting;		/* something is on its way over it */
-	uint32		opened;			/* LocalConn.opened */
+	uint32		incarnation;	/* RbpLocalConn.opened */
 	const RbpTransportOps *ops;
 } Part;
 
@@ -96,11 +96,11 @@ static int	noutstanding = 0;
  * can be sent.
  */
 static inline uint8
-place_page(RbpRemoteBatch *batch, int i)
+assign_page(RbpRemoteBatch *batch, int i)
 {
 	RbpRemoteIo *io = &batch->ios[i];
 	uint32		word = slot_word(io->slot);
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 	int			donor;
 	int			ci;
 	int			p;
@@ -180,12 +180,12 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 
 /* Make parts and requests of the pages. */
 static void
-lay_out(RbpRemoteBatch *batch)
+build_requests(RbpRemoteBatch *batch)
 {
 	batch->nparts = 0;
 	batch->nrequests = 0;
 	for (int i = 0; i < batch->n; i++)
-		batch->part[i] = place_page(batch, i);
+		batch->part[i] = assign_page(batch, i);
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
@@ -209,7 +209,7 @@ is_late(int64 ns)
 }
 
 static inline bool
-is_trouble(const RbpRemoteBatch *batch, int64 ns)
+is_failure(const RbpRemoteBatch *batch, int64 ns)
 {
 	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
 }
@@ -234,7 +234,7 @@ rbp_remote_give_up(void)
 static bool
 connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 {
-	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RbpLocalConn *c = &rbp_remote_conns[part->ci];
 	RbpStatus	status = RBP_CANCELED;
 	int64		took;
 
@@ -253,9 +253,9 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	}
 	took = rbp_now_ns() - batch->start_ns;
 	if (status != RBP_CANCELED &&
-		(status != RBP_TIMEOUT || is_late(took) || is_trouble(batch, took)))
+		(status != RBP_TIMEOUT || is_late(took) || is_failure(batch, took)))
 		rbp_remote_account_failure(part->ci, status, true,
-								   is_trouble(batch, took));
+								   is_failure(batch, took));
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_BELOW_THRESHOLD)
@@ -265,7 +265,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 
 /*
  * Of writes that have not ended well nobody knows how far they came, also if
- * they were flushed with their connection, or could not all be posted:
+ * they were flushed with their connection, or could not all be submitted:
  * RBP_CANCELED is for what was never sent.
  */
 static void
@@ -280,14 +280,14 @@ mark_uncertain_writes(RbpRemoteBatch *batch, const Part *part)
 
 /* Start a part on its way; false if it failed, perhaps half way. */
 static bool
-post_part(RbpRemoteBatch *batch, Part *part)
+submit_part(RbpRemoteBatch *batch, Part *part)
 {
-	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RbpLocalConn *c = &rbp_remote_conns[part->ci];
 	RbpIo	   *ios = &batch->requests[part->from];
 	RbpStatus	status;
 
 	part->ops = c->ops;
-	part->opened = c->opened;
+	part->incarnation = c->incarnation;
 	for (int r = 0; c->mr != NULL && r < part->n; r++)
 		if (rbp_remote_is_push_memory(ios[r].buf, ios[r].len))
 			ios[r].mr = c->mr;
@@ -308,12 +308,12 @@ post_part(RbpRemoteBatch *batch, Part *part)
  * their status.
  */
 static bool
-set_out(RbpRemoteBatch *batch, int64 deadline_ns)
+submit_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 {
-	bool		posted = false;
+	bool		submitted = false;
 
 	no_other_copy = batch->patient;
-	lay_out(batch);
+	build_requests(batch);
 
 	/* Connecting may wait, so it comes before anything is on its way. */
 	for (int p = 0; p < batch->nparts; p++)
@@ -324,10 +324,10 @@ set_out(RbpRemoteBatch *batch, int64 deadline_ns)
 		Part	   *part = &batch->parts[p];
 
 		if (part->ready)
-			part->ready = post_part(batch, part);
-		posted |= part->ready;
+			part->ready = submit_part(batch, part);
+		submitted |= part->ready;
 	}
-	return posted;
+	return submitted;
 }
 
 /*
@@ -340,7 +340,7 @@ mark_denied(RbpRemoteBatch *batch, int p)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
-		RemoteRegion *region;
+		RbpRemoteRegion *region;
 
 		if (batch->part[i] != p ||
 			batch->requests[batch->request[i]].status != RBP_DENIED)
@@ -357,9 +357,9 @@ mark_denied(RbpRemoteBatch *batch, int p)
 static inline bool
 is_open(const Part *part)
 {
-	const LocalConn *c = &rbp_remote_conns[part->ci];
+	const RbpLocalConn *c = &rbp_remote_conns[part->ci];
 
-	return c->state >= CONN_CONNECTING && c->opened == part->opened;
+	return c->state >= CONN_CONNECTING && c->incarnation == part->incarnation;
 }
 
 /*
@@ -368,11 +368,11 @@ is_open(const Part *part)
  * waited for had at most; 0 for one that was complete, or had no time.
  */
 static void
-judge_part(RbpRemoteBatch *batch, int p, int64 given)
+account_part(RbpRemoteBatch *batch, int p, int64 given)
 {
 	Part	   *part = &batch->parts[p];
-	LocalConn  *c = &rbp_remote_conns[part->ci];
-	RemoteDonor *donor = &shared->donors[conn_donor(part->ci)];
+	RbpLocalConn *c = &rbp_remote_conns[part->ci];
+	RbpRemoteDonor *donor = &shared->donors[conn_donor(part->ci)];
 	RbpStatus	worst = RBP_OK;
 	bool		done = false;
 	bool		denied = false;
@@ -409,9 +409,9 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 		else if (done && c->state == CONN_DENIED)
 			c->state = CONN_READY;	/* what was denied has not ended it */
 		if (worst != RBP_OK &&
-			(worst != RBP_TIMEOUT || is_late(given) || is_trouble(batch, given)))
+			(worst != RBP_TIMEOUT || is_late(given) || is_failure(batch, given)))
 			rbp_remote_account_failure(part->ci, worst, false,
-									   is_trouble(batch, given));
+									   is_failure(batch, given));
 	}
 
 	/* of an answer that came long ago nobody knows how it is now */
@@ -442,7 +442,7 @@ settle_writes(RbpRemoteBatch *batch, int p)
 
 /* Wait for what is on its way, and give each page its status. */
 static void
-bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
+complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 {
 	no_other_copy = batch->patient;
 	for (int p = 0; p < batch->nparts; p++)
@@ -454,7 +454,7 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 			continue;
 		if (part->waiting)
 		{
-			LocalConn  *c = &rbp_remote_conns[part->ci];
+			RbpLocalConn *c = &rbp_remote_conns[part->ci];
 			int64		now = rbp_now_ns();
 			int64		from = batch->background ? now : batch->start_ns;
 			int64		until = deadline_ns;
@@ -479,16 +479,16 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 				given = Min(given, rbp_now_ns() - from);
 			part->waiting = false;
 			if (batch->background)
-				c->parts--;
+				c->inflight--;
 		}
-		judge_part(batch, p, given);
+		account_part(batch, p, given);
 		settle_writes(batch, p);
 	}
 }
 
 /* The statuses, to the caller; and the donors' counts. */
 static void
-report(RbpRemoteBatch *batch)
+report_batch(RbpRemoteBatch *batch)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
@@ -501,7 +501,7 @@ report(RbpRemoteBatch *batch)
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
-		RemoteDonor *d = &shared->donors[conn_donor(part->ci)];
+		RbpRemoteDonor *d = &shared->donors[conn_donor(part->ci)];
 
 		if (part->done == 0)
 			continue;
@@ -529,9 +529,9 @@ transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 	batch.n = n;
 	batch.kind = kind;
 	batch.start_ns = start_ns;
-	if (set_out(&batch, deadline_ns))
-		bring_home(&batch, deadline_ns);
-	report(&batch);
+	if (submit_batch(&batch, deadline_ns))
+		complete_batch(&batch, deadline_ns);
+	report_batch(&batch);
 }
 
 void
@@ -572,15 +572,15 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 	batch->patient = (flags & RBP_REMOTE_PATIENT) != 0;
 	batch->background = true;
 	batch->start_ns = start_ns;
-	if (!set_out(batch, deadline_ns))
+	if (!submit_batch(batch, deadline_ns))
 	{
-		report(batch);
+		report_batch(batch);
 		free(batch);
 		return NULL;
 	}
 	for (int p = 0; p < batch->nparts; p++)
 		if (batch->parts[p].ready && batch->parts[p].waiting)
-			rbp_remote_conns[batch->parts[p].ci].parts++;
+			rbp_remote_conns[batch->parts[p].ci].inflight++;
 	batch->prev = NULL;
 	batch->next = outstanding;
 	if (outstanding != NULL)
@@ -593,7 +593,7 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 void
 rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 {
-	bring_home(batch, deadline_ns);
+	complete_batch(batch, deadline_ns);
 	if (batch->prev != NULL)
 		batch->prev->next = batch->next;
 	else
@@ -601,14 +601,14 @@ rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 	if (batch->next != NULL)
 		batch->next->prev = batch->prev;
 	noutstanding--;
-	report(batch);
+	report_batch(batch);
 	free(batch);
 }
 
 void
-rbp_remote_cut_batches(int ci, int64 until_ns)
+rbp_remote_abort_batches(int ci, int64 until_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	for (RbpRemoteBatch *batch = outstanding; batch != NULL; batch = batch->next)
 		for (int p = 0; p < batch->nparts; p++)
@@ -623,9 +623,9 @@ rbp_remote_cut_batches(int ci, int64 until_ns)
 				if (batch->requests[r].status == RBP_TIMEOUT)
 					batch->requests[r].status = RBP_CONNLOST;
 			part->waiting = false;
-			c->parts--;
+			c->inflight--;
 		}
-	Assert(c->parts == 0);
+	Assert(c->inflight == 0);
 }
 
 /*
@@ -633,11 +633,11 @@ rbp_remote_cut_batches(int ci, int64 until_ns)
  */
 
 /* What carries the slot, if it may be used; NULL if nothing does. */
-static inline RemoteRegion *
+static inline RbpRemoteRegion *
 usable_region(uint32 slot)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 
 	if (word == MAP_NONE)
 		return NULL;
@@ -648,7 +648,7 @@ usable_region(uint32 slot)
 bool
 rbp_remote_slot_readable(uint32 slot)
 {
-	RemoteRegion *region = usable_region(slot);
+	RbpRemoteRegion *region = usable_region(slot);
 
 	return region != NULL &&
 		!donor_is_down(&shared->donors[region->donor]) &&
@@ -659,8 +659,8 @@ rbp_remote_slot_readable(uint32 slot)
 bool
 rbp_remote_slot_writable(uint32 slot)
 {
-	RemoteRegion *region = usable_region(slot);
-	LocalConn  *c;
+	RbpRemoteRegion *region = usable_region(slot);
+	RbpLocalConn *c;
 
 	if (region == NULL ||
 		donor_is_down(&shared->donors[region->donor]) ||
@@ -674,7 +674,7 @@ bool
 rbp_remote_slot_stays(uint32 slot)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion *region = usable_region(slot);
+	RbpRemoteRegion *region = usable_region(slot);
 	bool		stays;
 
 	if (region == NULL)
@@ -689,8 +689,8 @@ rbp_remote_slot_stays(uint32 slot)
 bool
 rbp_remote_slot_local(uint32 slot)
 {
-	RemoteRegion *region = usable_region(slot);
-	LocalConn  *c;
+	RbpRemoteRegion *region = usable_region(slot);
+	RbpLocalConn *c;
 
 	if (region == NULL)
 		return false;
@@ -753,7 +753,7 @@ void
 rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 
 	if (word == MAP_NONE)
 	{

@@ -4,7 +4,7 @@
  *	  Remote slots as the tier sees them: which region of which donor
  *	  carries a slot, connections to donors, and donors' health.
  *
- * Shared state (RemoteShared, remote_internal.h) holds the leases, the table
+ * Shared state (RbpRemoteShared, remote_internal.h) holds the leases, the table
  * of donors, the table of regions and the map from extents to regions.  The
  * lease worker alone changes it, through the functions under "for the lease
  * worker", each of which takes remote_lock exclusively for a moment; backends
@@ -278,7 +278,7 @@ extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
  * probe: probe donors that are suspect, or down and whose time has come.  Waits at most
  * io_timeout for each.
  */
-extern int64 rbp_remote_mind_connections(void);
+extern int64 rbp_remote_maintain_connections(void);
 extern int64 rbp_remote_report(void);
 extern int64 rbp_remote_probe(void);
 
@@ -307,7 +307,7 @@ typedef struct RbpLeaseTerms
 /*
  * The pool's lease, donors and regions are these.  Regions that are not in the list
  * are taken out of use before the return; new ones come into use, many of them
- * not with all their memory at once: see rbp_remote_tend().  A lease with a new
+ * not with all their memory at once: see rbp_remote_run_deferred().  A lease with a new
  * id or secret takes all old regions out of use first.  Regions past the
  * directory's capacity, or of donors past RBP_MAX_DONORS, are not used; their
  * number is returned.
@@ -351,7 +351,7 @@ extern int	rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
  * Goes on until until_ns; true if there is more to do.  *unused: regions that
  * found no room after all, and are out of use.
  */
-extern bool rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused);
+extern bool rbp_remote_run_deferred(RbpPool pool, int64 until_ns, int *unused);
 
 /* Regions that were to be taken out of use. */
 typedef struct RbpRetired
@@ -386,7 +386,7 @@ extern bool rbp_remote_take_recheck(RbpPool pool);
  * Why the broker gave no good answer about the pool's lease, for the view; NULL
  * if it did.  Takes remote_lock.
  */
-extern void rbp_remote_set_trouble(RbpPool pool, const char *trouble);
+extern void rbp_remote_set_broker_error(RbpPool pool, const char *error);
 
 /* The lease worker's latch (NULL when it ends), set when the lease is to be rechecked. */
 struct Latch;

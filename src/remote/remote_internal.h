@@ -37,7 +37,7 @@
 #define RBP_DONOR_STRIPES	8	/* of donors' counters */
 #define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
 
-#define RBP_TROUBLE_LEN		256
+#define RBP_BROKER_ERROR_LEN		256
 
 #define RBP_RECONNECT_NS	INT64CONST(100000000)
 
@@ -45,14 +45,14 @@
 #define RBP_BACKOFF_FIRST_NS	INT64CONST(20000000)
 
 /* Padded, so that no two processes' counters share a cache line. */
-typedef struct DonorStripe
+typedef struct RbpDonorStripe
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
 	pg_atomic_uint64 counts[RBP_DONOR_COUNTS];
 	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
-} DonorStripe;
+} RbpDonorStripe;
 
-typedef struct RemoteDonor
+typedef struct RbpRemoteDonor
 {
 	/* under remote_lock */
 	RbpEndpoint endpoint;
@@ -67,11 +67,11 @@ typedef struct RemoteDonor
 	pg_atomic_uint32 conn_slots;	/* taken by backends' connections */
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
 												 * the lease was denied */
-	Breaker		downgrade;		/* open: not over the transport that failed */
+	RbpBreaker	downgrade;		/* open: not over the transport that failed */
 	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE(): which one, and why */
 
 	/* health.c */
-	Breaker		breaker;
+	RbpBreaker	breaker;
 
 	/* report.c */
 	pg_atomic_uint32 error;		/* the last one; 0 for none */
@@ -79,12 +79,12 @@ typedef struct RemoteDonor
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
 	pg_atomic_uint64 state_since;	/* TimestampTz */
 	pg_atomic_uint32 times_down;
-	pg_atomic_uint32 turned_away;	/* who got no slot */
+	pg_atomic_uint32 over_limit;	/* who got no slot */
 
-	DonorStripe stripes[RBP_DONOR_STRIPES];
-} RemoteDonor;
+	RbpDonorStripe stripes[RBP_DONOR_STRIPES];
+} RbpRemoteDonor;
 
-typedef struct RemoteRegion
+typedef struct RbpRemoteRegion
 {
 	/* under remote_lock, but stable while an extent maps to it */
 	bool		used;
@@ -97,14 +97,14 @@ typedef struct RemoteRegion
 	uint32		first;			/* of them, a list; NO_EXTENT if none is */
 	uint64		bytes;
 	uint32		cursor;			/* where moving goes on; the lease worker's */
-	bool		moved;			/* it has been through; likewise */
-	int64		drain_by;		/* when it ends; likewise */
+	bool		evacuated;			/* it has been through; likewise */
+	int64		drain_deadline;		/* when it ends; likewise */
 	pg_atomic_uint32 denied;	/* a request was refused */
 	pg_atomic_uint32 closing;	/* about to be given back, if it is empty */
-} RemoteRegion;
+} RbpRemoteRegion;
 
 /* A pool's lease, and its share of the extents. */
-typedef struct PoolLease
+typedef struct RbpPoolLease
 {
 	/* under remote_lock */
 	RbpCredentials credentials;
@@ -113,14 +113,14 @@ typedef struct PoolLease
 
 	/* the lease worker's alone */
 	bool		short_of_extents;	/* regions have not got all */
-	bool		bringing;		/* for lack of time */
+	bool		online_pending;		/* for lack of time */
 	uint32		nfree;			/* extents without a region */
-	uint32		look_at;		/* where looking for one goes on */
-	uint32		free_from;		/* the first that is free below that */
+	uint32		search_from;		/* where looking for one goes on */
+	uint32		lowest_free;		/* the first that is free below that */
 
 	/* why the broker gave no good answer, "" if it did; and since when */
-	char		trouble[RBP_TROUBLE_LEN];
-	TimestampTz trouble_since;
+	char		broker_error[RBP_BROKER_ERROR_LEN];
+	TimestampTz broker_error_since;
 
 	pg_atomic_uint32 serial;	/* moves when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
@@ -130,9 +130,9 @@ typedef struct PoolLease
 	/* constant */
 	uint32		first_extent;
 	uint32		end_extent;		/* the first that is not the pool's */
-} PoolLease;
+} RbpPoolLease;
 
-typedef struct RemoteShared
+typedef struct RbpRemoteShared
 {
 	LWLock		remote_lock;
 
@@ -140,7 +140,7 @@ typedef struct RemoteShared
 	uint32		last_grant;
 	Latch	   *lease_latch;
 
-	PoolLease	leases[RBP_POOLS];
+	RbpPoolLease leases[RBP_POOLS];
 	pg_atomic_uint32 stale;		/* moves when a lease's or a donor's serial
 								 * does */
 
@@ -149,12 +149,12 @@ typedef struct RemoteShared
 	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
 
 	uint32		nextents;
-	RemoteDonor	donors[RBP_MAX_DONORS];
-	RemoteRegion regions[RBP_MAX_REGIONS];
+	RbpRemoteDonor donors[RBP_MAX_DONORS];
+	RbpRemoteRegion regions[RBP_MAX_REGIONS];
 	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* by extent */
-} RemoteShared;
+} RbpRemoteShared;
 
-extern RemoteShared *rbp_remote_shared;
+extern RbpRemoteShared *rbp_remote_shared;
 
 /* Have the duties of the background done at once; see rbp_remote_set_wake(). */
 extern void rbp_remote_wake(void);
@@ -191,7 +191,7 @@ slot_offset(uint32 slot, uint32 word)
 		(slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
 }
 
-static inline RemoteRegion *
+static inline RbpRemoteRegion *
 word_region(uint32 word)
 {
 	return &rbp_remote_shared->regions[MAP_REGION(word)];
@@ -199,7 +199,7 @@ word_region(uint32 word)
 
 /* Has some lease regions there?  A reading. */
 static inline bool
-donor_known(const RemoteDonor *d)
+donor_known(const RbpRemoteDonor *d)
 {
 	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
 }
@@ -208,7 +208,7 @@ donor_known(const RemoteDonor *d)
 static inline bool
 is_region_of(int r, RbpPool pool)
 {
-	const RemoteRegion *region = &rbp_remote_shared->regions[r];
+	const RbpRemoteRegion *region = &rbp_remote_shared->regions[r];
 
 	return region->used && region->pool == pool;
 }
@@ -236,7 +236,7 @@ extern bool rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant,
 
 /*
  * Give extents to the pool's regions that have not got all; so many at most that
- * it is to be called again if PoolLease.bringing is set.  Returns how many
+ * it is to be called again if RbpPoolLease.online_pending is set.  Returns how many
  * regions got none, which are out of use again.
  */
 extern int	rbp_remote_bring_online(RbpPool pool);
@@ -251,10 +251,10 @@ extern void rbp_remote_retire_region(int r);
  * Let others have remote_lock now and then, while many regions are retired, or
  * begin or end to drain.  *extents: of those since the last time, 0 at first.
  */
-extern void rbp_remote_pause_retiring(uint32 *extents, int r);
+extern void rbp_remote_yield_lock(uint32 *extents, int r);
 
 /* How far a connection is.  From CONN_CONNECTING on there is one. */
-typedef enum ConnState
+typedef enum RbpConnState
 {
 	CONN_NONE,
 	CONN_BELOW_THRESHOLD,		/* none: not worth a costly one yet */
@@ -263,41 +263,41 @@ typedef enum ConnState
 	CONN_READY,					/* for requests */
 	CONN_DENIED					/* ready, but a request was denied, which may
 								 * have ended it */
-} ConnState;
+} RbpConnState;
 
 /*
  * This process's connection to one donor for one pool: a connection speaks
  * for a lease.  They are told apart by an index (conn_index()).
  */
-typedef struct LocalConn
+typedef struct RbpLocalConn
 {
-	ConnState	state;
+	RbpConnState state;
 	RbpConn    *conn;
 	const RbpTransportOps *ops; /* of it, or of the last one */
 	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
-	bool		has_slot;		/* one of RemoteDonor.conn_slots */
+	bool		has_slot;		/* one of RbpRemoteDonor.conn_slots */
 	bool		has_fallback;	/* another transport to go on with */
-	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
+	bool		pinned;			/* RBP_REMOTE_PATIENT has used it: it does not
 								 * give way before the transaction ends */
-	uint32		opened;			/* another value for each connection */
-	int			parts;			/* of batches, that are on their way over it */
+	uint32		incarnation;	/* another value for each connection */
+	int			inflight;		/* of batches, that are on their way over it */
 	uint32		donor_serial;
 	uint32		lease_serial;
 	uint32		settings;		/* rbp_guc_connect_serial */
 	int			timeouts;		/* in a row */
-	int64		started;		/* connecting since */
+	int64		connect_started;	/* connecting since */
 	int64		polled_at;		/* for that, last */
-	int64		watched;		/* ns in which it was polled now and then */
+	int64		polled_ns;		/* ns in which it was polled now and then */
 	bool		waited;			/* for that, once: from now on only poll; also
 								 * the next one, if this was a costly one */
 	int64		retry_at;
-	uint32		wanted;			/* reads that have not connected yet */
-} LocalConn;
+	uint32		reads_wanted;	/* reads that have not connected yet */
+} RbpLocalConn;
 
-extern LocalConn rbp_remote_conns[RBP_MAX_CONNS];
+extern RbpLocalConn rbp_remote_conns[RBP_MAX_CONNS];
 
 static inline bool
-is_ready(const LocalConn *c)
+is_ready(const RbpLocalConn *c)
 {
 	return c->state >= CONN_READY;
 }
@@ -322,20 +322,20 @@ conn_pool(int ci)
 
 /* The connection that the pusher asks the donor over how it is. */
 static inline int
-conn_to_ask(int donor)
+conn_for_probe(int donor)
 {
 	return conn_index(rbp_remote_shared->donors[donor].known[RBP_POOL_BUFFER] ?
 					  RBP_POOL_BUFFER : RBP_POOL_TEMP, donor);
 }
 
-static inline DonorStripe *
-stripe_of(RemoteDonor *d)
+static inline RbpDonorStripe *
+stripe_of(RbpRemoteDonor *d)
 {
 	return &d->stripes[rbp_compat_procno() % RBP_DONOR_STRIPES];
 }
 
 static inline void
-donor_count(RemoteDonor *d, RbpDonorCount what, uint64 n)
+donor_count(RbpRemoteDonor *d, RbpDonorCount what, uint64 n)
 {
 	pg_atomic_fetch_add_u64(&stripe_of(d)->counts[what], n);
 }
@@ -349,7 +349,7 @@ donor_count(RemoteDonor *d, RbpDonorCount what, uint64 n)
  * for until then (a time in the past: just looked at), and the rest of it
  * given up, as RBP_CONNLOST.
  */
-extern void rbp_remote_cut_batches(int ci, int64 until_ns);
+extern void rbp_remote_abort_batches(int ci, int64 until_ns);
 
 /*
  * Is the wait for a donor to be given up, since the query is to end?  For
@@ -362,10 +362,10 @@ extern bool rbp_remote_give_up(void);
  */
 extern Size rbp_remote_conn_shmem_size(void);
 extern void rbp_remote_conn_shmem_init(void *mem);
-extern void rbp_remote_conn_reset_donor(RemoteDonor *d);
+extern void rbp_remote_conn_reset_donor(RbpRemoteDonor *d);
 
 /* The donor has another address: what was learnt about the old one is void. */
-extern void rbp_remote_conn_new_endpoint(RemoteDonor *d);
+extern void rbp_remote_conn_new_endpoint(RbpRemoteDonor *d);
 
 /* Is that in the memory that rbp_remote_set_pusher() named? */
 extern bool rbp_remote_is_push_memory(const void *buf, Size len);
@@ -403,14 +403,14 @@ extern void rbp_remote_recheck_lease(RbpPool pool);
  * Nobody uses the donor for now.  lost: since a connection to it broke, so that
  * no other is of use.  failed: the same, and counted as a failure, or timeout.
  */
-extern void rbp_remote_donor_down(RemoteDonor *d, bool lost);
-extern void rbp_remote_donor_failed(RemoteDonor *d, bool lost);
+extern void rbp_remote_donor_down(RbpRemoteDonor *d, bool lost);
+extern void rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost);
 
 /* Back in use, whatever was. */
-extern void rbp_remote_donor_up(RemoteDonor *d);
+extern void rbp_remote_donor_up(RbpRemoteDonor *d);
 
 static inline bool
-donor_is_down(RemoteDonor *d)
+donor_is_down(RbpRemoteDonor *d)
 {
 	return breaker_state(&d->breaker) == BREAKER_OPEN;
 }
@@ -439,7 +439,7 @@ extern void rbp_remote_account_failure(int ci, RbpStatus status,
 /*
  * ---- info.c ------------------------------------------------------
  */
-extern void rbp_remote_reset_counters(RemoteDonor *d);
+extern void rbp_remote_reset_counters(RbpRemoteDonor *d);
 
 /*
  * ---- report.c ----------------------------------------------------
@@ -453,7 +453,7 @@ extern void rbp_remote_reset_counters(RemoteDonor *d);
 #define RBP_DONOR_DOWN		2
 #define RBP_DONOR_UNRESOLVED 3	/* the lease worker has no address for it */
 
-typedef enum DonorError
+typedef enum RbpDonorError
 {
 	DONOR_ERROR_NONE,
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
@@ -464,33 +464,33 @@ typedef enum DonorError
 	DONOR_ERROR_NO_DEVICE,		/* the transport of the settings does not: */
 	DONOR_ERROR_NOT_OFFERED,
 	DONOR_ERROR_NOT_FROM_HERE
-} DonorError;
+} RbpDonorError;
 
 /* An error in one word */
 #define ERROR_MAKE(what, transport, status) \
 	(((uint32) (what) << 16) | ((uint32) (transport) << 8) | (uint32) (status))
-#define ERROR_WHAT(word)		((DonorError) ((word) >> 16))
+#define ERROR_WHAT(word)		((RbpDonorError) ((word) >> 16))
 #define ERROR_TRANSPORT(word)	(((word) >> 8) & 0xff)
 #define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
 
-extern void rbp_remote_report_reset(RemoteDonor *d);
+extern void rbp_remote_report_reset(RbpRemoteDonor *d);
 
 /* Something went wrong with the donor; transport: RBP_TRANSPORT_*, or 0. */
-extern void rbp_remote_note_error(RemoteDonor *d, DonorError what, uint32 transport,
+extern void rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 								  RbpStatus status);
 
 /* The same, if no transport can be chosen: finds out why. */
-extern void rbp_remote_note_no_way(RemoteDonor *d, const RbpEndpoint *endpoint);
+extern void rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint);
 
 /* Its state, or that of all donors, may be another one. */
-extern void rbp_remote_note_state(RemoteDonor *d);
+extern void rbp_remote_note_state(RbpRemoteDonor *d);
 extern void rbp_remote_note_states(void);
 
 /* By RBP_DONOR_*. */
 extern const char *rbp_remote_state_name(uint32 state);
 
 /* The last error of the donor as text, "" if there was none. */
-extern void rbp_remote_last_error(RemoteDonor *d, char *buf, Size len,
+extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,
 								  TimestampTz *at);
 
 #endif							/* RBP_REMOTE_INTERNAL_H */

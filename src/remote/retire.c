@@ -28,8 +28,8 @@ typedef struct Candidate
 {
 	int			region;
 	uint64		value;			/* what would have to be moved, or is lost */
-	uint64		had;			/* by its donor, in extents; 0: never mind */
-	uint64		left;			/* of these, when those before it have gone */
+	uint64		donor_total;	/* by its donor, in extents; 0: never mind */
+	uint64		donor_left;		/* of these, when those before it have gone */
 } Candidate;
 
 static int
@@ -52,9 +52,9 @@ compare_candidates(const void *a, const void *b)
 		(int) shared->regions[ca->region].draining;
 
 	if (order == 0)
-		order = compare_values(cb->left * ca->had, ca->left * cb->had);
+		order = compare_values(cb->donor_left * ca->donor_total, ca->donor_left * cb->donor_total);
 	if (order == 0)
-		order = compare_values(cb->left, ca->left);
+		order = compare_values(cb->donor_left, ca->donor_left);
 	if (order == 0)
 		order = compare_values(ca->value, cb->value);
 	return order != 0 ? order : ca->region - cb->region;
@@ -70,13 +70,13 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 {
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	Candidate  *candidates = palloc0(sizeof(Candidate) * RBP_MAX_REGIONS);
-	uint64		had[RBP_MAX_DONORS] = {0};
+	uint64		total[RBP_MAX_DONORS] = {0};
 	uint64		left[RBP_MAX_DONORS];
 	int			n = 0;
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion *region = &shared->regions[r];
+		RbpRemoteRegion *region = &shared->regions[r];
 
 		if (!is_region_of(r, pool) ||
 			(donor != NULL &&
@@ -86,18 +86,18 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 		/* the less is to be moved, or lost, the better */
 		candidates[n++].value = ops->has_copies ? ops->heat((uint32) r) :
 			ops->used((uint32) r);
-		had[region->donor] += region->bytes / RBP_EXTENT_BYTES;
+		total[region->donor] += region->bytes / RBP_EXTENT_BYTES;
 	}
 	qsort(candidates, n, sizeof(*candidates), compare_candidates);
 	if (ops->has_copies && donor == NULL)
 	{
-		memcpy(left, had, sizeof(left));
+		memcpy(left, total, sizeof(left));
 		for (int i = 0; i < n; i++)
 		{
-			RemoteRegion *region = &shared->regions[candidates[i].region];
+			RbpRemoteRegion *region = &shared->regions[candidates[i].region];
 
-			candidates[i].had = had[region->donor];
-			candidates[i].left = left[region->donor];
+			candidates[i].donor_total = total[region->donor];
+			candidates[i].donor_left = left[region->donor];
 			left[region->donor] -= region->bytes / RBP_EXTENT_BYTES;
 		}
 		qsort(candidates, n, sizeof(*candidates), compare_candidates);
@@ -127,7 +127,7 @@ undrain_all(RbpPool pool)
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && shared->regions[r].draining)
 		{
-			rbp_remote_pause_retiring(&undrained, r);
+			rbp_remote_yield_lock(&undrained, r);
 			for_each_extent(r, rbp_remote_pool_ops[pool]->undrain);
 			shared->regions[r].draining = false;
 			/* it may be one that had not got all of its extents */
@@ -138,33 +138,33 @@ undrain_all(RbpPool pool)
 
 /*
  * Move what is in these regions elsewhere.  No lock is held.  A donor of which
- * nothing comes is left alone until the next call, which begins with another
+ * nothing comes is left alone until the next call, which next_first with another
  * region: it must not take the others' time.  If there are copies, the first
  * region is emptied first otherwise, and one that was denied, or whose donor is
  * down, is left alone for good.  If there are none, all is to be moved, and
- * each call begins with another region.
+ * each call next_first with another region.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
-	static uint32 begins[RBP_POOLS] = {0};	/* one's turns are not the other's */
-	uint32	   *begin = &begins[pool];
-	uint32		from = *begin;
+	static uint32 next_first[RBP_POOLS] = {0};	/* one's turns are not the other's */
+	uint32	   *first = &next_first[pool];
+	uint32		from = *first;
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
 
 	if (!ops->has_copies)
-		(*begin)++;
+		(*first)++;
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
+		RbpRemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
 		int			donor = region->donor;
 
-		if (ops->has_copies && region->moved)
+		if (ops->has_copies && region->evacuated)
 			continue;
 		if (region->cursor == NO_EXTENT)
 			region->cursor = region->first;
-		region->moved = region->cursor == NO_EXTENT;
+		region->evacuated = region->cursor == NO_EXTENT;
 		while (region->cursor != NO_EXTENT && !stuck[donor])
 		{
 			uint32		e = region->cursor;
@@ -178,11 +178,11 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 				uint32		after = ops->evacuate(e, until_ns);
 
 				if (ops->has_copies && after >= before)
-					(*begin)++;
+					(*first)++;
 				if (ops->has_copies && after > 0)
 				{
 					/* anything else may pass before it has to go */
-					region->moved = pg_atomic_read_u32(&region->denied) != 0 ||
+					region->evacuated = pg_atomic_read_u32(&region->denied) != 0 ||
 						donor_is_down(&shared->donors[donor]);
 					stuck[donor] = true;
 					break;
@@ -192,7 +192,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 					return;		/* go on with this one */
 			}
 			region->cursor = rbp_remote_next_extent[e];
-			region->moved = region->cursor == NO_EXTENT;
+			region->evacuated = region->cursor == NO_EXTENT;
 		}
 	}
 }
@@ -211,27 +211,27 @@ is_empty(int r)
 
 /* Put nothing into these regions any more. */
 static void
-drain(RbpPool pool, const int *regions, int n, int64 drain_by)
+drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 {
 	uint32		drained = 0;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion *region = &shared->regions[regions[i]];
+		RbpRemoteRegion *region = &shared->regions[regions[i]];
 
 		if (region->draining)
 		{
 			/* whoever wants it now may have less time */
-			region->drain_by = Min(region->drain_by, drain_by);
+			region->drain_deadline = Min(region->drain_deadline, drain_deadline);
 			continue;
 		}
-		rbp_remote_pause_retiring(&drained, regions[i]);
+		rbp_remote_yield_lock(&drained, regions[i]);
 		for_each_extent(regions[i], rbp_remote_pool_ops[pool]->drain);
 		region->draining = true;
 		region->cursor = NO_EXTENT;
-		region->moved = false;
-		region->drain_by = drain_by;
+		region->evacuated = false;
+		region->drain_deadline = drain_deadline;
 	}
 	LWLockRelease(&shared->remote_lock);
 }
@@ -243,9 +243,9 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_by)
 static bool
 may_retire(int r, const RbpRemotePoolOps *ops)
 {
-	RemoteRegion *region = &shared->regions[r];
+	RbpRemoteRegion *region = &shared->regions[r];
 
-	if (ops->has_copies && !region->moved && rbp_now_ns() < region->drain_by)
+	if (ops->has_copies && !region->evacuated && rbp_now_ns() < region->drain_deadline)
 		return false;
 
 	/* what comes to its end now sees this, or is seen by is_empty() */
@@ -287,10 +287,10 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < nchosen; i++)
 	{
-		const RemoteRegion *region = &shared->regions[chosen[i]];
+		const RbpRemoteRegion *region = &shared->regions[chosen[i]];
 		RbpRegionGrant *grant = &given[result.given];
 
-		rbp_remote_pause_retiring(&retired, chosen[i]);
+		rbp_remote_yield_lock(&retired, chosen[i]);
 		if (ops->drain != NULL && !may_retire(chosen[i], ops))
 			continue;
 		strlcpy(grant->donor, shared->donors[region->donor].endpoint.donor,
