@@ -49,7 +49,7 @@ static const RbpProgram program = {
 };
 
 /*
- * ---- members of answers -----------------------------------------------------------
+ * ---- members of answers --------------------------------------------------
  */
 
 static const char *
@@ -67,7 +67,7 @@ int_of(const json_t *object, const char *key)
 }
 
 /*
- * ---- cells ------------------------------------------------------------------------
+ * ---- cells ---------------------------------------------------------------
  *
  * Each fills a cell from a donor or a lease, and the name of one of its members.
  */
@@ -153,7 +153,7 @@ put_shares(char *cell, const json_t *lease, const char *key)
 }
 
 /*
- * ---- tables -----------------------------------------------------------------------
+ * ---- tables --------------------------------------------------------------
  */
 
 typedef struct Column
@@ -225,7 +225,7 @@ print_table(const Column *columns, const json_t *list)
 }
 
 /*
- * ---- commands ----------------------------------------------------------------------
+ * ---- commands ------------------------------------------------------------
  */
 
 static void

@@ -57,7 +57,7 @@ static uint64_t min_free;
 static const RbpDonorRdma *rdma;
 
 /*
- * ---- leases ---------------------------------------------------------------
+ * ---- leases --------------------------------------------------------------
  */
 void
 donor_lease_unref(RbpDonorLease *lease)
@@ -153,7 +153,7 @@ end_lease(RbpDonorLease *lease)
 }
 
 /*
- * ---- the broker's word --------------------------------------------------------
+ * ---- the broker's word ---------------------------------------------------
  */
 
 /* Regions named since donor_apply_begin(), and by which lease. */
@@ -272,7 +272,7 @@ donor_apply_nothing(void)
 }
 
 /*
- * ---- what to tell the broker ----------------------------------------------------
+ * ---- what to tell the broker ---------------------------------------------
  */
 void
 donor_report_get(RbpDonorReport *report)
@@ -363,7 +363,7 @@ donor_report_free(RbpDonorReport *report)
 }
 
 /*
- * ---- the janitor ----------------------------------------------------------------
+ * ---- the janitor ---------------------------------------------------------
  */
 
 /* Ends leases whose time is over; returns when the next one is. */

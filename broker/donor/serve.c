@@ -67,7 +67,7 @@ static RbpDonorConn tcp_listener;
 static RbpDonorConn unix_listener;
 
 /*
- * ---- connections ------------------------------------------------------------
+ * ---- connections ---------------------------------------------------------
  */
 
 void
@@ -199,7 +199,7 @@ accept_conns(const RbpDonorConn *listener)
 }
 
 /*
- * ---- threads ----------------------------------------------------------------
+ * ---- threads -------------------------------------------------------------
  */
 
 /* Close those that never finish a handshake, or whose lease is long over. */
@@ -337,7 +337,7 @@ thread_main(void *arg)
 }
 
 /*
- * ---- start --------------------------------------------------------------------
+ * ---- start ---------------------------------------------------------------
  */
 
 /* In the abstract namespace: nothing to clean up in any file system. */

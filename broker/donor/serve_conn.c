@@ -33,7 +33,7 @@
 #define HELD_BACK		16		/* answers that wait for more requests */
 
 /*
- * ---- handshake --------------------------------------------------------------
+ * ---- handshake -----------------------------------------------------------
  */
 
 /* The first bytes on a fresh socket: it takes them, or it is broken. */
@@ -115,7 +115,7 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 }
 
 /*
- * ---- requests ---------------------------------------------------------------
+ * ---- requests ------------------------------------------------------------
  */
 
 /* Parse one complete request.  False: garbage. */

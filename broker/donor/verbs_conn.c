@@ -244,7 +244,7 @@ probe(RbpDonorVerbsConn *conn, int64_t now)
 }
 
 /*
- * ---- handshake --------------------------------------------------------------------
+ * ---- handshake -----------------------------------------------------------
  */
 static void
 refuse(struct rdma_cm_id *id, uint16_t status)

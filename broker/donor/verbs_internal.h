@@ -19,7 +19,7 @@
 #include <sys/queue.h>
 
 /*
- * ---- verbs.c ------------------------------------------------------------------
+ * ---- verbs.c -------------------------------------------------------------
  */
 
 /* Log that something failed with that errno.  Any thread. */
@@ -42,7 +42,7 @@ typedef struct RbpDonorVerbsDevice
 extern RbpDonorVerbsDevice *donor_verbs_get_device(struct rdma_cm_id *id);
 
 /*
- * ---- verbs_mr.c ---------------------------------------------------------------
+ * ---- verbs_mr.c ----------------------------------------------------------
  */
 typedef struct RbpDonorRegionMr RbpDonorRegionMr;
 
@@ -93,7 +93,7 @@ extern bool donor_verbs_have_domains(void);
 extern void donor_verbs_tick_domains(void);
 
 /*
- * ---- verbs_conn.c -------------------------------------------------------------
+ * ---- verbs_conn.c --------------------------------------------------------
  */
 typedef struct RbpDonorVerbsConn RbpDonorVerbsConn;
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * breaker.c
- *	  See breaker.h.
+ *	  Transitions of a circuit breaker.  See breaker.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,7 +10,7 @@
 #include "common/clock.h"
 #include "remote/breaker.h"
 
-/* A wait costs a query about as much as a hundred hits save. */
+/* A timeout costs a query about as much as a hundred hits save. */
 #define PENALTY			100
 #define PENALTY_LIMIT	2000
 
@@ -25,7 +25,10 @@ rbp_breaker_init(RbpBreaker *b)
 	pg_atomic_init_u64(&b->closed_at, 0);
 }
 
-/* How long to wait, after so many trips and failed probes behind the first trip. */
+/*
+ * The delay before the next probe, given the number of trips and failed probes
+ * since the first trip.
+ */
 static int64
 backoff(const RbpBreakerTimes *times, uint32 failures)
 {
@@ -85,9 +88,11 @@ rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times)
 }
 
 /*
- * It was closed.  The time is taken after the change of state.  So a process that
- * has made it suspect before that change sees a later time than its own; and if
- * one does so after the change, the pusher is asked anew.
+ * Record when the breaker was closed.
+ *
+ * The time is taken after the change of state.  So a process that made the
+ * breaker suspect before that change finds a time later than its own, and one
+ * that does so after it asks the pusher again.
  */
 static void
 note_closed(RbpBreaker *b)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * info.c
- *	  What the views and the lease worker are told of donors and regions.
+ *	  Data of donors and regions, for the views and the lease worker.
  *
  *-------------------------------------------------------------------------
  */

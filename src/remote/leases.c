@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * leases.c
- *	  The leases, and the donors that their regions are on, for the lease worker.
+ *	  The leases, and the donors of their regions, for the lease worker.
  *
  * All of this runs in the lease worker, which alone changes the leases, the
- * donors and the regions, with remote_lock kept exclusively.
+ * donors and the regions, with remote_lock held exclusively.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,8 +27,8 @@ rbp_remote_set_lease_latch(Latch *latch)
 }
 
 /*
- * The donor's place in the table, given out if it has none; -1 if there is
- * no room.  Caller holds remote_lock exclusively.
+ * The donor's index in the table, entering it if necessary; -1 if there is no
+ * room.  Caller holds remote_lock exclusively.
  */
 static int
 enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
@@ -44,7 +44,7 @@ enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 			found = i;
 			break;
 		}
-		/* an empty place is better than that of one that is gone */
+		/* an empty entry is better than that of a donor that is gone */
 		if (!donor_known(d) && d->nregions[RBP_POOL_BUFFER] == 0 &&
 			d->nregions[RBP_POOL_TEMP] == 0 &&
 			(found < 0 || (d->endpoint.donor[0] == '\0' &&
@@ -73,7 +73,7 @@ enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 	return found;
 }
 
-/* Grants are sorted by donor and region, to find the regions that stay. */
+/* Order of grants by donor and region, for find_grant(). */
 static int
 compare_grants(const void *a, const void *b)
 {
@@ -99,7 +99,7 @@ find_grant(const RbpRemoteRegion *region, const RbpRegionGrant **sorted, int n)
 	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
 }
 
-/* The grants, palloc'd, as find_grant() wants them. */
+/* The grants sorted for find_grant(), palloc'd. */
 static const RbpRegionGrant **
 sort_grants(const RbpLeaseTerms *terms)
 {
@@ -112,8 +112,8 @@ sort_grants(const RbpLeaseTerms *terms)
 }
 
 /*
- * Retire the pool's regions that are not granted any more, or all if that is
- * another lease.  kept: of each grant, whether its region is in use and stays.
+ * Retire those regions of the pool that are not granted any more, or all if it
+ * is another lease.  kept: set for each grant whose region stays in use.
  */
 static void
 retire_ungranted(RbpPool pool, const RbpLeaseTerms *terms,
@@ -139,7 +139,7 @@ retire_ungranted(RbpPool pool, const RbpLeaseTerms *terms,
 	}
 }
 
-/* The pool has another lease from here on. */
+/* Replace the pool's lease by another one. */
 static void
 adopt_lease(RbpPool pool, const RbpCredentials *cred)
 {
@@ -149,7 +149,7 @@ adopt_lease(RbpPool pool, const RbpCredentials *cred)
 	lease->has_lease = true;
 	(void) rbp_remote_conns_stale(&lease->serial);
 
-	/* what was denied, or lost, may have been the old lease's */
+	/* denials and losses may have been due to the old lease */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
@@ -157,7 +157,7 @@ adopt_lease(RbpPool pool, const RbpCredentials *cred)
 	}
 }
 
-/* The pool's donors are these, and those of its regions. */
+/* Set the pool's donors to these and those of its regions. */
 static void
 set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 {
@@ -170,13 +170,16 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 	}
 	for (int i = 0; i < ndonors; i++)
 		(void) enter_donor(pool, &donors[i]);
-	/* if the other pool's lease has regions of a donor, its connections stay */
+	/* if the other pool's lease has regions there, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (was_known[i] && !donor_known(&shared->donors[i]))
 			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
 }
 
-/* Enter the regions that are not kept; returns how many found no place. */
+/*
+ * Enter the granted regions that are not in use yet; returns how many found no
+ * room.
+ */
 static int
 enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *kept)
 {
@@ -221,7 +224,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 		rbp_remote_pool_ops[pool]->before_use();
 	pg_atomic_write_u64(&lease->deadline, (uint64) terms->deadline_ns);
 	unused = enter_regions(pool, terms, kept);
-	/* extents that were passed may be free again */
+	/* extents that were passed over may be free again */
 	lease->online_pending = false;
 	unused += rbp_remote_bring_online(pool);
 	rbp_remote_note_states();
@@ -239,7 +242,7 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 
 	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
 
-	/* extents of regions that were lost may be free by now */
+	/* extents of lost regions may be free by now */
 	if (shared->leases[pool].short_of_extents)
 	{
 		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
@@ -292,7 +295,7 @@ rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
 {
 	RbpPoolLease *lease = &shared->leases[pool];
 
-	/* the lease worker, that is us, alone changes it */
+	/* no lock to read it: only this process changes it */
 	if (memcmp(&lease->broker, access, sizeof(*access)) == 0)
 		return;
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);

@@ -3,31 +3,33 @@
  * regions.c
  *	  Remote slots: which region of which donor carries a slot.
  *
- * There are two pools of extents, each with a lease and an owner of its own:
- * the buffer tier and the temp quota.  Extents and slots have one numbering,
- * donors and regions one table; a region is of one pool, and is given extents
- * of that pool only.  A donor may have regions in both leases.
+ * There are two pools of extents, each with its own lease and owner: the
+ * buffer tier and the temp quota.  Extents and slots share one numbering, and
+ * donors and regions one table.  A region belongs to one pool, and is given
+ * extents of that pool only.  A donor may have regions in both leases.
  *
  * Concurrency
  * -----------
- * RbpRemoteShared is changed by the lease worker (the leases, the tables of
- * donors and regions, the map of extents: leases.c, retire.c and this file),
- * under remote_lock taken exclusively, and read by everyone:
  *
- *	- The extent map is read without a lock, one 32-bit word at a time.  What
- *	  a reader gets may be out of date by the time it is used; then it reads
- *	  memory that is not its own page's, and the hash tells.  The temp quota
- *	  brings no extent back of which somebody still has a slot
- *	  (RbpRemotePoolOps.absent), so that nobody writes to another's place.
+ * The lease worker changes RbpRemoteShared (the leases, the tables of donors
+ * and regions, and the extent map: leases.c, retire.c and this file), under
+ * remote_lock taken exclusively.  Everyone reads it:
+ *
+ *	- The extent map is read without a lock, one 32-bit word at a time.  The
+ *	  word may be out of date when it is used; the process then reads memory
+ *	  that does not hold its page, which the hash reveals.  The temp quota
+ *	  brings no extent back while a slot of it is still in use
+ *	  (RbpRemotePoolOps.absent), so that nobody writes to another's slot.
  *	- Endpoints and credentials are copied under remote_lock shared, when a
  *	  process connects.  A connection remembers the serials of donor and
  *	  lease, and is closed when they have moved.
  *	- The deadlines, the donors' breakers and the counters are atomics.
  *
- * A region whose use was denied is marked, so that nobody tries it again,
- * and the lease worker is told to ask the broker.  When it enters a region,
- * also one that it had before, it gives it another grant number: what a
- * transport remembers of the region (a key, a mapping) is of no use then.
+ * A region whose use was denied is marked, so that no process tries it again,
+ * and the lease worker is told to ask the broker.  Whenever the lease worker
+ * enters a region, even one that it had before, the region gets a new grant
+ * number, which invalidates what a transport remembers of it (a key, a
+ * mapping).
  *
  *-------------------------------------------------------------------------
  */
@@ -45,20 +47,22 @@ RbpRemoteShared *rbp_remote_shared = NULL;
 
 #define shared		rbp_remote_shared
 
-/* Extents that get a region, or are looked at, under one hold of the lock */
+/*
+ * Limits on extents that get a region, or are looked at, per hold of the lock
+ */
 #define ONLINE_EXTENTS		8192
 #define ONLINE_LOOKUPS			(16 * ONLINE_EXTENTS)
 
-/* Extents that lose theirs, likewise, about */
+/* Likewise on extents that lose their region, approximately */
 #define RETIRE_EXTENTS		8192
 
 const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
-uint32	   *rbp_remote_next_extent; /* behind the map in shared memory */
+uint32	   *rbp_remote_next_extent; /* follows the map in shared memory */
 
 static void (*wake) (void) = NULL;
 
 /*
- * ---- set-up -------------------------------------------------------------
+ * ---- set-up --------------------------------------------------------------
  */
 
 void
@@ -67,7 +71,6 @@ rbp_remote_set_wake(void (*callback) (void))
 	wake = callback;
 }
 
-/* A duty is to be done at once. */
 void
 rbp_remote_wake(void)
 {
@@ -75,7 +78,7 @@ rbp_remote_wake(void)
 		wake();
 }
 
-/* RbpRemoteShared with its map, the next extents, and the connections' memory. */
+/* RbpRemoteShared with its map, the lists of extents, and conn.c's memory. */
 Size
 rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 {
@@ -110,7 +113,7 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 		lease->end_extent = nextents;
 	}
 	sh->nextents = nextents;
-	/* MAP_NONE is 0 */
+	/* all MAP_NONE */
 	memset(sh->map, 0, nextents * sizeof(sh->map[0]));
 	rbp_remote_next_extent = (uint32 *) &sh->map[nextents];
 
@@ -128,7 +131,7 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	rbp_remote_conn_shmem_init(rbp_remote_next_extent + nextents);
 
-	/* This is the postmaster, whose children inherit it. */
+	/* This is the postmaster, and its children inherit it. */
 	rbp_transport_set_give_up(rbp_remote_give_up);
 }
 
@@ -144,9 +147,10 @@ rbp_remote_usable(RbpPool pool, int64 now)
 }
 
 /*
- * The next extent that a region of the pool may have, or NO_EXTENT: there is
- * none from search_from on, or *lookups, which is counted down, is 0.  A region that
- * gets all its extents at once has neighbours, as far as can be.
+ * Take the next extent that a region of the pool may have.  Returns NO_EXTENT
+ * if there is none from search_from on, or *lookups, which is counted down, is
+ * 0.  A region that gets all its extents at once gets adjacent ones as far as
+ * possible.
  */
 static uint32
 take_extent(RbpPool pool, uint32 *lookups)
@@ -186,8 +190,8 @@ rbp_remote_retire_region(int r)
 	lease->nfree += region->extents;
 	region->extents = 0;
 	region->first = NO_EXTENT;
-	pg_write_barrier();			/* who sees another region in this place does
-								 * not find it in the map */
+	pg_write_barrier();			/* whoever sees another region in this entry
+								 * does not find it in the map */
 	shared->donors[region->donor].nregions[region->pool]--;
 	region->used = false;
 	pg_atomic_fetch_sub_u32(&lease->nregions, 1);
@@ -204,7 +208,7 @@ rbp_remote_yield_lock(uint32 *extents, int r)
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 }
 
-/* Is the place free, and nothing counted for the region that was there? */
+/* Is the entry unused, and no page still counted for its former region? */
 static bool
 is_vacant(int r)
 {
@@ -217,9 +221,9 @@ is_vacant(int r)
 }
 
 /*
- * If need be, from RBP_MAX_REGIONS on, places are had of regions whose pages are
- * still being forgotten: what the new one is said to hold includes them until
- * then.
+ * In a second round, from RBP_MAX_REGIONS on, this also takes entries whose
+ * former region's pages are still being forgotten.  Until that is done, they
+ * are counted for the new region.
  */
 bool
 rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, int *from)
@@ -257,8 +261,8 @@ rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, in
 }
 
 /*
- * One extent to each in turn: free slots are taken in about that order, so that
- * a pool that is not full yet loads all donors alike.
+ * Extents are given to the regions in turn.  Free slots are taken in about
+ * that order, so that a pool which is not full yet loads all donors evenly.
  */
 int
 rbp_remote_bring_online(RbpPool pool)
@@ -298,12 +302,15 @@ rbp_remote_bring_online(RbpPool pool)
 			extent = lease->nfree == 0 ? NO_EXTENT : take_extent(pool, &lookups);
 			if (extent == NO_EXTENT)
 			{
-				/* some may become free, or absent, without our doing */
+				/*
+				 * some may become free or absent later, without this process's
+				 * doing
+				 */
 				lease->short_of_extents = true;
 				lease->online_pending = lease->nfree > 0 && lookups == 0;
 				break;
 			}
-			pg_write_barrier(); /* the region is whole before it is found */
+			pg_write_barrier(); /* complete the region before it is found */
 			pg_atomic_write_u32(&shared->map[extent],
 								MAP_MAKE(incomplete[i], region->extents));
 			rbp_remote_next_extent[extent] = region->first;
@@ -317,8 +324,8 @@ rbp_remote_bring_online(RbpPool pool)
 		return 0;
 
 	/*
-	 * Where extents are forgotten, each that is left is one to come, or has
-	 * come since it was looked at.
+	 * Where extents are forgotten, each remaining one will become available,
+	 * or has done so since it was looked at.
 	 */
 	expected = ops->forget != NULL ? lease->nfree : 0;
 	for (int i = 0; i < n; i++)

@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * report.c
- *	  What goes wrong is logged: donors' last errors, why memory cannot be
- *	  used, and the log's lines about both.
+ *	  Errors and states of donors: recorded for the views, and logged.
  *
- * Whoever meets an error notes it, a backend in the middle of a file call as
- * well as the pusher: two stores into the donor's shared state, of what it was
- * and when.  Text is made of it by who shows it.  The two stores are not one:
- * the time may be that of another error, of about the same moment.
+ * Any process that meets an error records it, even a backend in the middle of
+ * a file call: two stores into the donor's shared state, of what happened and
+ * when.  It is formatted as text when it is shown.  The two stores are not
+ * atomic together: the time may belong to another error at about the same
+ * moment.
  *
- * The pusher alone writes to the log, since it may wait there.  It looks at
- * all donors each time that it is awake, and tells what has changed since it
- * logged last: a donor is down, is used again, has no slot for more
- * connections, or refuses them.  A donor that comes and goes would fill the log, so
- * the same reason is logged again only after LOG_REPEAT_NS, with the number of
+ * Only the pusher writes to the log, since it may wait there.  Whenever it is
+ * awake it checks all donors, and logs what has changed since its last
+ * message: a donor is down, is in use again, has no slot for more connections,
+ * or refuses them.  A donor that comes and goes would fill the log, so the
+ * same reason is logged again only after LOG_REPEAT_NS, with the number of
  * times in between.
  *
- * The lease worker notes as text, under remote_lock, why it has no good answer
- * from the broker.
+ * The lease worker records as text, under remote_lock, why it has no usable
+ * answer from the broker.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,35 +36,35 @@
 
 #define LOG_REPEAT_NS	INT64CONST(60000000000)
 #define LOG_OTHER_NS	INT64CONST(5000000000)	/* for another reason */
-#define BYPASSED_MIN	100		/* samples alone are not worth a line */
-#define SERIES_NS		INT64CONST(30000000000) /* between errors of a series */
+#define BYPASSED_MIN	100		/* pages; ignore samples */
+#define SERIES_NS		INT64CONST(30000000000) /* gap in a series */
 
 #define ERROR_TEXT_LEN	160
 
 typedef struct LoggedCount
 {
-	int64		at;				/* rbp_now_ns() of the last line; 0: none */
-	uint64		n;				/* as it was then */
+	int64		at;				/* time of the last message, 0 for none */
+	uint64		n;				/* value at that time */
 } LoggedCount;
 
-/* What the pusher has logged about the donor in that place. */
+/* What the pusher has logged about the donor at that index. */
 typedef struct LogState
 {
 	char		donor[RBP_DONOR_ID_LEN];
-	bool		down;			/* and not yet that it is used again */
-	int64		down_at;		/* rbp_now_ns() of the last line; 0: none */
+	bool		down;			/* logged as down, and not yet as used again */
+	int64		down_at;		/* time of the last message, 0 for none */
 	uint32		why;
-	uint32		times_down;	/* as it was then */
+	uint32		times_down;	/* value at that time */
 	LoggedCount	over_limit;
 	LoggedCount	bypassed;
 	int64		refused_at;
-	uint64		refused_error_at;	/* of the last one seen, in a series: */
+	uint64		refused_error_at;	/* of the last refusal seen */
 	int64		refused_last;
 	int64		refused_since;
 } LogState;
 
 /*
- * ---- what is noted ------------------------------------------------------------
+ * ---- errors and states ---------------------------------------------------
  */
 
 void
@@ -86,10 +86,7 @@ rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 	pg_atomic_write_u64(&d->error_at, (uint64) GetCurrentTimestamp());
 }
 
-/*
- * Is there no way to the donor as long as the lease worker has no address for
- * its name?
- */
+/* Is the donor unreachable until the lease worker has resolved its name? */
 static bool
 is_unresolved(const RbpEndpoint *ep)
 {
@@ -146,7 +143,7 @@ rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
 	rbp_remote_note_error(d, what, ops == NULL ? 0 : ops->bit, RBP_INVALID);
 }
 
-/* The error as text, "" if there was none. */
+/* Format an error as text, "" if there is none. */
 static void
 error_text(uint32 word, char *buf, Size len)
 {
@@ -197,7 +194,7 @@ rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len, TimestampTz *at)
 }
 
 /*
- * ---- why memory cannot be used ---------------------------------------------------
+ * ---- why memory is unusable ----------------------------------------------
  */
 
 void
@@ -205,7 +202,9 @@ rbp_remote_set_broker_error(RbpPool pool, const char *error)
 {
 	RbpPoolLease *lease = &rbp_remote_shared->leases[pool];
 
-	/* each renewal comes here, and nobody but us writes it */
+	/*
+	 * called at each renewal; only this process writes it, so no lock to read
+	 */
 	if (error == NULL && lease->broker_error[0] == '\0')
 		return;
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_EXCLUSIVE);
@@ -215,7 +214,10 @@ rbp_remote_set_broker_error(RbpPool pool, const char *error)
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 }
 
-/* No donor of the pool's regions is in use: the reason, of one of them. */
+/*
+ * Are all donors of the pool's regions down?  If so, store the reason of one
+ * of them.
+ */
 static bool
 all_down(RbpPool pool, char *buf, Size len)
 {
@@ -272,17 +274,17 @@ rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 }
 
 /*
- * ---- the log ---------------------------------------------------------------------
+ * ---- the log -------------------------------------------------------------
  */
 
-/* Is it time for a line, when the last was then? */
+/* May a message be logged again, given the time of the last one? */
 static inline bool
 may_log(int64 last, int64 pause, int64 now)
 {
 	return last == 0 || now - last >= pause;
 }
 
-/* It is down, or not any more. */
+/* Log that the donor is down, or in use again. */
 static void
 log_down(RbpRemoteDonor *d, LogState   *logged, int64 now)
 {
@@ -317,15 +319,15 @@ log_down(RbpRemoteDonor *d, LogState   *logged, int64 now)
 }
 
 /*
- * How much more there is than when it was logged last, if that is at least so many,
- * and time for a line about it; else 0.
+ * The increase of a counter since the last message, if it is at least so much
+ * and a message may be logged; else 0.
  */
 static uint64
 count_to_log(LoggedCount *logged, uint64 n, uint64 least, int64 now)
 {
 	uint64		more;
 
-	/* it may have been reset */
+	/* the counter may have been reset */
 	logged->n = Min(logged->n, n);
 	more = n - logged->n;
 	if (more < least || !may_log(logged->at, LOG_REPEAT_NS, now))
@@ -341,7 +343,7 @@ log_counts(RbpRemoteDonor *d, LogState   *logged, int64 now)
 	uint64		bypassed = 0;
 	uint64		n;
 
-	/* Somebody wanted a connection above remote_bp.max_connections. */
+	/* A process wanted a connection above remote_bp.max_connections. */
 	n = count_to_log(&logged->over_limit, pg_atomic_read_u32(&d->over_limit), 1, now);
 	if (n > 0)
 		ereport(LOG,
@@ -364,9 +366,9 @@ log_counts(RbpRemoteDonor *d, LogState   *logged, int64 now)
 }
 
 /*
- * Connections are refused, or cannot be had, for a reason for which the donor
- * is not down: it is ours, or the lease's.  Once is no trouble: so it is when
- * a lease ends.
+ * Log that connections are refused, or cannot be made, although the donor is
+ * not down, because the reason is local, or the lease.  A single refusal is
+ * normal: it happens when a lease ends.
  */
 static void
 log_refused(RbpRemoteDonor *d, LogState   *logged, int64 now)
@@ -382,7 +384,7 @@ log_refused(RbpRemoteDonor *d, LogState   *logged, int64 now)
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
 		ERROR_TRANSPORT(word) != RBP_TRANSPORT_VERBS)
 		return;
-	/* that is logged already, as the downgrade */
+	/* already logged as a downgrade */
 	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
 		return;
 	if (now - logged->refused_last > SERIES_NS)
@@ -413,7 +415,7 @@ rbp_remote_report(void)
 
 		if (!donor_known(d))
 		{
-			/* that it is gone says the lease's line */
+			/* it has left the lease, which the lease worker logs */
 			logged->down = false;
 			continue;
 		}

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * retire.c
- *	  Regions that are given back: chosen, drained, emptied, retired.
+ *	  Regions that are given back: chosen, drained, evacuated, retired.
  *
  * Where content is moved first, a region is marked as draining under
- * remote_lock, then emptied by the pool's owner with no lock held, and retired if
- * it is empty when looked at under remote_lock.  If content has copies, it is
+ * remote_lock, evacuated by the pool's owner with no lock held, and retired if
+ * it is empty when checked under remote_lock.  If content has copies, it is
  * retired in any case after a while.
  *
  * All of this runs in the lease worker, which alone changes the regions.
@@ -18,7 +18,7 @@
 #include "remote/remote.h"
 #include "remote/remote_internal.h"
 
-/* An extent of which nothing came in this time: its donor does not answer */
+/* If nothing of an extent is moved in this time, its donor does not answer */
 #define STUCK_NS	INT64CONST(20000000)
 
 #define shared		rbp_remote_shared
@@ -27,9 +27,11 @@
 typedef struct Candidate
 {
 	int			region;
-	uint64		value;			/* what would have to be moved, or is lost */
-	uint64		donor_total;	/* by its donor, in extents; 0: never mind */
-	uint64		donor_left;		/* of these, when those before it have gone */
+	uint64		value;			/* cost of moving or losing its content */
+	uint64		donor_total;	/* extents of its donor; 0 to ignore the
+								 * share */
+	uint64		donor_left;		/* of these, left when earlier candidates are
+								 * gone */
 } Candidate;
 
 static int
@@ -39,9 +41,10 @@ compare_values(uint64 a, uint64 b)
 }
 
 /*
- * Which one goes first: one that is draining already; of these, or else, one of
- * the donor to which the largest part of its own is left, or most; and of
- * these the one with the least value.
+ * Order in which candidates are retired: first those that are draining
+ * already; then those whose donor has the largest share of its extents left,
+ * then those whose donor has most extents left; then those with the lowest
+ * value.
  */
 static int
 compare_candidates(const void *a, const void *b)
@@ -61,9 +64,10 @@ compare_candidates(const void *a, const void *b)
 }
 
 /*
- * Choose count regions of the pool, and of the donor unless that is NULL, into
- * chosen, in the order in which they are to go; returns how many there are.
- * Content with copies: if no donor is named, each gives up the same share.
+ * Choose up to count regions of the pool, only of the donor unless that is
+ * NULL.  Stores them in chosen, in the order of retirement, and returns their
+ * number.  If content has copies and no donor is named, each donor gives up
+ * the same share.
  */
 static int
 choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
@@ -83,7 +87,7 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 			 strcmp(shared->donors[region->donor].endpoint.donor, donor) != 0))
 			continue;
 		candidates[n].region = r;
-		/* the less is to be moved, or lost, the better */
+		/* the less to be moved, or lost, the better */
 		candidates[n++].value = ops->has_copies ? ops->heat((uint32) r) :
 			ops->used((uint32) r);
 		total[region->donor] += region->bytes / RBP_EXTENT_BYTES;
@@ -117,7 +121,7 @@ for_each_extent(int r, void (*fn) (uint32 extent))
 		fn(e);
 }
 
-/* Memory is wanted again after all. */
+/* Stop draining the pool's regions: the memory is wanted again. */
 static void
 undrain_all(RbpPool pool)
 {
@@ -130,31 +134,33 @@ undrain_all(RbpPool pool)
 			rbp_remote_yield_lock(&undrained, r);
 			for_each_extent(r, rbp_remote_pool_ops[pool]->undrain);
 			shared->regions[r].draining = false;
-			/* it may be one that had not got all of its extents */
+			/* it may lack some extents */
 			shared->leases[pool].short_of_extents = true;
 		}
 	LWLockRelease(&shared->remote_lock);
 }
 
 /*
- * Move what is in these regions elsewhere.  No lock is held.  A donor of which
- * nothing comes is left alone until the next call, which next_first with another
- * region: it must not take the others' time.  If there are copies, the first
- * region is emptied first otherwise, and one that was denied, or whose donor is
- * down, is left alone for good.  If there are none, all is to be moved, and
- * each call next_first with another region.
+ * Evacuate these regions, with no lock held.
+ *
+ * A donor that nothing can be moved from is skipped until the next call, which
+ * starts with another region, so that it does not use up the time of the
+ * others.  If there are copies, each call starts with the first region
+ * otherwise, and a region that was denied or whose donor is down is not tried
+ * again.  If there are none, everything must be moved, and each call starts
+ * with another region.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
-	static uint32 next_first[RBP_POOLS] = {0};	/* one's turns are not the other's */
-	uint32	   *first = &next_first[pool];
-	uint32		from = *first;
+	static uint32 offsets[RBP_POOLS] = {0};	/* separately for each pool */
+	uint32	   *offset = &offsets[pool];
+	uint32		from = *offset;
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
 
 	if (!ops->has_copies)
-		(*first)++;
+		(*offset)++;
 	for (int i = 0; i < n; i++)
 	{
 		RbpRemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
@@ -178,10 +184,10 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 				uint32		after = ops->evacuate(e, until_ns);
 
 				if (ops->has_copies && after >= before)
-					(*first)++;
+					(*offset)++;
 				if (ops->has_copies && after > 0)
 				{
-					/* anything else may pass before it has to go */
+					/* any other failure may pass before the deadline */
 					region->evacuated = pg_atomic_read_u32(&region->denied) != 0 ||
 						donor_is_down(&shared->donors[donor]);
 					stuck[donor] = true;
@@ -189,7 +195,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 				}
 				stuck[donor] = after >= before && rbp_now_ns() - now >= STUCK_NS;
 				if (after > 0 && !stuck[donor] && rbp_now_ns() >= until_ns)
-					return;		/* go on with this one */
+					return;		/* continue with this one next time */
 			}
 			region->cursor = rbp_remote_next_extent[e];
 			region->evacuated = region->cursor == NO_EXTENT;
@@ -197,7 +203,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 	}
 }
 
-/* Nothing of the region is in use.  Once it drains, that stays so. */
+/* Is nothing of the region in use?  Stays so once the region is draining. */
 static bool
 is_empty(int r)
 {
@@ -209,7 +215,7 @@ is_empty(int r)
 	return true;
 }
 
-/* Put nothing into these regions any more. */
+/* Mark these regions as draining: nothing is put into them any more. */
 static void
 drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 {
@@ -222,7 +228,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 
 		if (region->draining)
 		{
-			/* whoever wants it now may have less time */
+			/* the time allowed now may be shorter */
 			region->drain_deadline = Min(region->drain_deadline, drain_deadline);
 			continue;
 		}
@@ -237,8 +243,8 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 }
 
 /*
- * Is the region, which was drained and evacuated, to go now?  If its content has no
- * copies, nothing comes to its end in it from now on.
+ * May the region, which was drained and evacuated, be retired now?  If so and
+ * if its content has no copies, no write to it is completed from now on.
  */
 static bool
 may_retire(int r, const RbpRemotePoolOps *ops)
@@ -248,7 +254,7 @@ may_retire(int r, const RbpRemotePoolOps *ops)
 	if (ops->has_copies && !region->evacuated && rbp_now_ns() < region->drain_deadline)
 		return false;
 
-	/* what comes to its end now sees this, or is seen by is_empty() */
+	/* a write that completes now either sees this or is seen by is_empty() */
 	(void) pg_atomic_exchange_u32(&region->closing, 1);
 	if (ops->has_copies || is_empty(r))
 		return true;
@@ -276,7 +282,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	if (count <= 0)
 		return result;
 
-	/* Nobody but the lease worker, that is us, changes the regions. */
+	/* No lock: only this process changes the regions. */
 	chosen = palloc(sizeof(int) * count);
 	nchosen = choose_regions(pool, donor, count, chosen);
 	if (ops->drain != NULL)
