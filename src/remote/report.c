@@ -54,13 +54,13 @@ typedef struct LogState
 	bool		down;			/* logged as down, and not yet as used again */
 	int64		down_at;		/* time of the last message, 0 for none */
 	uint32		why;
-	uint32		times_down;	/* value at that time */
+	uint32		times_down;		/* value at that time */
 	LoggedCount	over_limit;
 	LoggedCount	bypassed;
 	int64		refused_at;
 	uint64		refused_error_at;	/* of the last refusal seen */
-	int64		refused_last;
-	int64		refused_since;
+	int64		refused_last;	/* time of that */
+	int64		refused_since;	/* when a series of refusals began */
 } LogState;
 
 /*
