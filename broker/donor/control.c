@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * control.c
- *	  The donor's side of the conversation with the broker.
+ *	  The donor's side of the communication with the broker.
  *
- * One thread, the main one: register, then heartbeat after heartbeat, each a
- * long poll that returns with the whole truth about this donor's leases.  See
- * "Broker API" in docs/protocol.md.  A broker that is away changes nothing
- * for the clients until their leases' deadlines pass.
+ * The control thread, which is the main one, registers and then sends
+ * heartbeats.  Each heartbeat is a long poll whose answer has the complete
+ * desired state of this donor's leases.  See "Broker API" in docs/protocol.md.
+ * If the broker is unreachable, nothing changes for the clients until their
+ * leases' deadlines pass.
  *
  * The instance, random for each process, tells the broker that all memory is
- * new.  An answer is checked from end to end before any of it is applied.
+ * new.  An answer is checked completely before any of it is applied.
  *
- * Draining, on SIGTERM: heartbeats say so, the broker moves the clients away,
- * and when no region is leased any more, or the time for it is over, the
- * donor says goodbye and exits.  A second signal does not wait.
+ * On SIGTERM the donor drains: heartbeats say so, the broker moves the clients
+ * away, and when no region is leased any more, or the time for draining is
+ * over, the donor deregisters and exits.  A second signal makes it exit at
+ * once.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +58,7 @@ donor_control_stop(void)
 		atomic_store(&stop_now, true);
 }
 
-/* Returns early when a signal comes. */
+/* Sleep, or return early when a signal arrives. */
 static void
 pause_ms(int ms)
 {
@@ -76,7 +78,8 @@ clean_list(const uint32_t *regions, uint32_t n)
 }
 
 /*
- * 200, or what else the broker says.
+ * Register with the broker.  Returns the HTTP status, or -1 if there was no
+ * usable answer.
  */
 static int
 register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
@@ -93,7 +96,7 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 	if (ep->transports & RBP_TRANSPORT_TCP)
 		json_array_append_new(names, json_string("tcp"));
 
-	/* the broker knows nothing of regions */
+	/* the broker knows nothing about the regions yet */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		donor_report_clean_again(i);
 	donor_report_get(&report);
@@ -122,10 +125,10 @@ register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 	return rc;
 }
 
-/* The broker's desired on one lease. */
+/* The desired state of one lease. */
 typedef struct DesiredLease
 {
-	const char *id;				/* belongs to the JSON */
+	const char *id;				/* points into the JSON */
 	uint8_t		secret[RBP_SECRET_LEN];
 	int64_t		ttl_ms;
 	uint32_t   *regions;
@@ -146,7 +149,10 @@ is_region(const json_t *number)
 		json_integer_value(number) < donor_nregions;
 }
 
-/* False, with nothing to be freed, if it makes no sense. */
+/*
+ * Decode the desired state of a lease.  False, with nothing to be freed, if it
+ * is invalid.
+ */
 static bool
 parse_desired_lease(const json_t *lease, DesiredLease *desired)
 {
@@ -179,7 +185,7 @@ parse_desired_lease(const json_t *lease, DesiredLease *desired)
 	return true;
 }
 
-/* Does an answer to a heartbeat make sense, from end to end? */
+/* Is the answer to a heartbeat completely valid? */
 static bool
 check_desired_state(const json_t *reply)
 {
@@ -200,9 +206,7 @@ check_desired_state(const json_t *reply)
 	return true;
 }
 
-/*
- * Apply an answer that was checked.  now: when it came.
- */
+/* Apply an answer that was found valid.  now: the time when it arrived. */
 static void
 apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 {
@@ -214,14 +218,14 @@ apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 	json_array_foreach(json_object_get(reply, "leases"), i, item)
 	{
 		if (!parse_desired_lease(item, &desired))
-			continue;			/* cannot be */
+			continue;			/* not reached: already checked */
 		donor_apply_lease(desired.id, desired.secret, now + desired.ttl_ms * 1000000,
 						  desired.regions, desired.nregions);
 		free_desired_lease(&desired);
 	}
 	donor_apply_end();
 
-	/* a report that a region is clean may have been lost on the way */
+	/* a report that a region is clean may have been lost */
 	json_array_foreach(json_object_get(reply, "dirty"), i, item)
 		if (is_region(item))
 			donor_report_clean_again((uint32_t) json_integer_value(item));
@@ -229,7 +233,8 @@ apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 }
 
 /*
- * One heartbeat.  Returns the HTTP status, -1 if there was no usable answer.
+ * Send a heartbeat and apply the answer.  Returns the HTTP status, -1 if there
+ * was no usable answer, or -2 if it was invalid.
  */
 static int
 heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
@@ -296,7 +301,7 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	return rc;
 }
 
-/* Is everything given back, and zeroed? */
+/* Have all regions been given back and zeroed? */
 static bool
 all_returned(void)
 {
@@ -310,8 +315,8 @@ all_returned(void)
 }
 
 /*
- * Regions that the last answer took are zeroed in a moment: with some luck
- * the next heartbeat can already say so, instead of one a second later.
+ * Regions that the last answer has fenced are zeroed quickly.  With some luck
+ * the next heartbeat can report that already, instead of one a second later.
  */
 static void
 wait_for_cleaning(void)
@@ -321,9 +326,9 @@ wait_for_cleaning(void)
 }
 
 /*
- * Log why the broker cannot be used, whenever that is another reason than
- * before.  Times that libcurl measured are cut out: they are no part of the
- * reason.  True if it was logged.
+ * Log why the broker cannot be used, if the reason has changed.  Times that
+ * libcurl measured are removed first, since they are not part of the reason.
+ * True if it was logged.
  */
 static bool
 log_failure(int rc, const char *error, char *before, size_t len)
@@ -357,15 +362,15 @@ typedef struct Control
 	const RbpDonorOptions *opt;
 	RbpHttp    *http;
 	char	   *token;
-	int64_t		revision;		/* the last of the broker's that was applied */
-	int64_t		drain_until;	/* INT64_MAX: nobody has told us to end */
+	int64_t		revision;		/* last one applied */
+	int64_t		drain_until;	/* INT64_MAX: not draining */
 	int			retry_ms;
 	bool		registered;
-	bool		draining;		/* we are to end */
-	bool		broker_drains;	/* the broker's last desired: drain */
+	bool		draining;		/* told to drain */
+	bool		broker_drains;	/* the broker is draining this donor */
 	bool		failing;			/* the last request has failed */
-	bool		failing_logged;		/* ... and that is in the log */
-	char		last_failure[512];	/* why the last request has failed */
+	bool		failing_logged; /* ... and that was logged */
+	char		last_failure[512];	/* the reason */
 } Control;
 
 static void
@@ -383,7 +388,7 @@ control_init(Control *c, const RbpDonorOptions *opt)
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);
 }
 
-/* Deregister if the broker knows us, and free all. */
+/* Deregister if registered, and free everything. */
 static void
 control_end(Control *c)
 {
@@ -407,7 +412,9 @@ control_end(Control *c)
 	free(c->token);
 }
 
-/* Somebody may have told us to end: is it time? */
+/*
+ * Start draining if told to.  Is the donor drained, or the time for it over?
+ */
 static bool
 is_drained(Control *c)
 {
@@ -420,7 +427,7 @@ is_drained(Control *c)
 		rbp_log(RBP_LOG_INFO, "draining, for at most %d s", c->opt->drain_timeout);
 		sd_notify(0, "STOPPING=1");
 	}
-	/* not before the broker knows, or it would go on to lease */
+	/* not before the broker knows, or it would go on to lease regions */
 	if ((c->broker_drains || !c->registered || c->failing) && all_returned())
 	{
 		rbp_log(RBP_LOG_INFO, "drained");
@@ -432,14 +439,17 @@ is_drained(Control *c)
 	return true;
 }
 
-/* The broker has answered as it should; drain: its heartbeat's answer says so. */
+/*
+ * A request has succeeded.  drain: whether the answer to a heartbeat said that
+ * this donor is being drained.
+ */
 static void
 request_succeeded(Control *c, bool drain)
 {
 	if (!c->registered)
 	{
 		c->registered = true;
-		c->revision = 0;		/* we have applied nothing yet */
+		c->revision = 0;		/* nothing applied yet */
 		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
 		sd_notify(0, "READY=1");
 	}
@@ -457,7 +467,7 @@ request_succeeded(Control *c, bool drain)
 	c->retry_ms = RETRY_MIN_MS;
 }
 
-/* It has not answered, or with that status.  False if this is the end. */
+/* A request has failed, with that status.  False if the donor must exit. */
 static bool
 request_failed(Control *c, int status)
 {
@@ -469,7 +479,7 @@ request_failed(Control *c, int status)
 	}
 	if (c->registered && status == 409)
 	{
-		/* then everything here belongs to nobody */
+		/* then nothing here is leased */
 		donor_apply_nothing();
 		rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(c->http));
 		c->registered = false;

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * control.h
- *	  The broker: registration, heartbeats, memory pressure.
+ *	  Communication with the broker: registration, heartbeats, memory
+ *	  pressure.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,12 +37,15 @@ typedef struct RbpDonorOptions
 } RbpDonorOptions;
 
 /*
- * Register as what ep says (its donor, the id, is not looked at) and send
- * heartbeats until stopped and drained.  Returns the exit code.
+ * Register with the addresses and transports in ep (its donor, the id, is
+ * ignored) and send heartbeats until stopped and drained.  Returns the exit
+ * code.
  */
 extern int	donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep);
 
-/* From a signal handler: drain (first call), or stop at once (second). */
+/*
+ * Called from a signal handler: drain (first call), or stop at once (second).
+ */
 extern void donor_control_stop(void);
 
 #endif							/* RBP_DONOR_CONTROL_H */

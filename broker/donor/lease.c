@@ -1,31 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  Who may use which region, and until when.
+ *	  Which lease may use which region, and until when.
  *
- * Leases come from the broker's answers to heartbeats, which carry the whole
- * truth about this donor each time.  A lease ends because the broker no
- * longer names it, or because its deadline passes by this host's clock, even
- * if the broker is gone.  Every request checks the deadline for itself; the
- * janitor thread fences regions in use through shared memory, which nobody
- * asks us about, soon after.
+ * Leases come from the broker's answers to heartbeats, each of which has the
+ * complete desired state of this donor.  A lease ends because the broker does
+ * not name it any more, or because its deadline passes by this host's clock,
+ * even if the broker is gone.  Every request checks the deadline itself.  Soon
+ * after the deadline the janitor thread fences the regions, also those that
+ * are used through shared memory, where no request would be checked.
  *
- * A region's way: FREE -> LEASED (granted) -> DIRTY (lost its lease) -> FREE
- * (zeroed, to be reported clean).  The janitor does the step from DIRTY,
- * which takes tens of milliseconds, with no lock held.  Before that it withdraws
- * all regions that wait, to which clients may have rkeys, or which they may have
- * mapped: these clients can go on until then.
+ * A region goes from FREE to LEASED (granted) to DIRTY (lost its lease) and
+ * back to FREE (zeroed, to be reported clean).  The janitor takes regions out
+ * of DIRTY, with no lock held since that takes tens of milliseconds.  Before
+ * that it withdraws all regions that wait for it, for which clients may have
+ * rkeys or mappings that they could use until then.
  *
  * A lease that ended by our clock stays in the table, ended and without
- * regions, until the broker has heard that: or else a broker that does not
- * know yet would bring it back to life.  If the broker names it after it has
- * heard, that is a new grant, under the same id perhaps.
+ * regions, until the broker has acknowledged that.  Otherwise a broker that
+ * does not know yet would bring it back to life.  If the broker names the
+ * lease after that, it is a new grant, perhaps under the same id.
  *
- * Short of memory (--min-free), the janitor gives free regions' memory back
- * to the system at once and counts how many more would be needed: the
- * control thread asks the broker for those.  When there is plenty again the
- * regions get memory again.  A region that is granted while it has none gets
- * some then.  Huge pages are spared: given back they are only in their pool.
+ * When memory is short (--min-free), the janitor gives the memory of free
+ * regions back to the system at once and counts how many more would be needed;
+ * the control thread asks the broker for those.  When there is plenty again,
+ * the regions get memory again, or earlier if they are granted.  Regions in
+ * huge pages are kept, since giving these back only returns them to their
+ * pool.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,11 +48,12 @@
 static pthread_mutex_t donor_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t janitor_wake;
 
-/* all under donor_lock */
+/* protected by donor_lock */
 static RbpDonorLease *leases;
 static uint32_t ndirty;
 static uint32_t nreleased;
-static uint32_t missing_regions;	/* that nobody can give but the clients */
+static uint32_t missing_regions;	/* needed, but only clients can give them
+									 * back */
 
 static uint64_t min_free;
 static const RbpDonorRdma *rdma;
@@ -126,8 +128,8 @@ donor_region_leave(RbpDonorRegion *region)
 }
 
 /*
- * Fence: take a region from its lease.  From here on nobody enters; the janitor
- * waits for those who are inside.
+ * Fence a region, that is, take it from its lease.  From here on nobody can
+ * enter it; the janitor waits for those who are inside.
  */
 static void
 fence_region(RbpDonorRegion *region)
@@ -153,10 +155,10 @@ end_lease(RbpDonorLease *lease)
 }
 
 /*
- * ---- the broker's word ---------------------------------------------------
+ * ---- desired state -------------------------------------------------------
  */
 
-/* Regions named since donor_apply_begin(), and by which lease. */
+/* For each region, the lease that has named it since donor_apply_begin(). */
 static RbpDonorLease **named;
 
 void
@@ -211,7 +213,7 @@ donor_apply_end(void)
 {
 	pthread_mutex_lock(&donor_lock);
 
-	/* first take, then give */
+	/* fence first, then grant */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
 		RbpDonorRegion *region = &donor_regions[i];
@@ -225,28 +227,29 @@ donor_apply_end(void)
 		RbpDonorRegion *region = &donor_regions[i];
 		RbpDonorLease *lease = named[i];
 
-		/* the janitor may have ended the lease since it was named */
+		/* the janitor may have ended the lease meanwhile */
 		if (lease == NULL || atomic_load(&lease->ended) ||
 			region->state == DONOR_REGION_LEASED)
 			continue;
 		if (region->state == DONOR_REGION_FREE)
 		{
 			region->state = DONOR_REGION_LEASED;
-			region->clean_unreported = false;	/* a grant says that it is known */
+			region->clean_unreported = false;	/* a grant implies that the
+												 * broker knows */
 			lease->nregions++;
 			atomic_store(&region->owner, lease);
 			rdma->granted(i, lease);
 		}
 		else if (region->state == DONOR_REGION_RELEASED)
 		{
-			/* the janitor gives it memory; a later word grants it */
+			/* the janitor provides memory, a later answer grants the region */
 			region->state = DONOR_REGION_DIRTY;
 			nreleased--;
 			ndirty++;
 			pthread_cond_signal(&janitor_wake);
 		}
 
-		/* DIRTY: it is being zeroed, and granted by a later word */
+		/* DIRTY: it is being zeroed, and a later answer grants it */
 	}
 	for (RbpDonorLease **prev = &leases; *prev != NULL;)
 	{
@@ -272,7 +275,7 @@ donor_apply_nothing(void)
 }
 
 /*
- * ---- what to tell the broker ---------------------------------------------
+ * ---- reports -------------------------------------------------------------
  */
 void
 donor_report_get(RbpDonorReport *report)
@@ -366,7 +369,7 @@ donor_report_free(RbpDonorReport *report)
  * ---- the janitor ---------------------------------------------------------
  */
 
-/* Ends leases whose time is over; returns when the next one is. */
+/* End leases whose deadline has passed; returns the next deadline. */
 static int64_t
 expire_leases(int64_t now)
 {
@@ -391,8 +394,8 @@ expire_leases(int64_t now)
 }
 
 /*
- * Nobody can enter any more; wait for those who did before.  A system call is
- * over at once, the registration of an MR takes milliseconds.
+ * Wait for the threads in a region that cannot be entered any more.  A system
+ * call ends at once, the registration of an MR takes milliseconds.
  */
 static void
 wait_for_users(RbpDonorRegion *region)
@@ -409,9 +412,9 @@ wait_for_users(RbpDonorRegion *region)
 }
 
 /*
- * Put a fenced region out of everybody's reach: rkeys to it die, and clients
- * that have mapped it find nothing there.  Called with donor_lock held, which it
- * gives up in between.
+ * Withdraw a fenced region from all clients: rkeys for it become invalid, and
+ * clients that have mapped it find nothing there.  Called with donor_lock
+ * held, which is released meanwhile.
  */
 static void
 withdraw(RbpDonorRegion *region)
@@ -425,7 +428,7 @@ withdraw(RbpDonorRegion *region)
 	region->withdrawn = true;
 }
 
-/* Withdraw all regions that wait to be zeroed, which is the slow part. */
+/* Withdraw all regions that wait to be zeroed, before the slow part. */
 static void
 withdraw_dirty(void)
 {
@@ -440,7 +443,7 @@ withdraw_dirty(void)
 
 /*
  * Zero a fenced region, or leave it without memory if there is none.  Called
- * with donor_lock held, which it gives up in between.
+ * with donor_lock held, which is released meanwhile.
  */
 static void
 clean_region(RbpDonorRegion *region, bool keep)
@@ -464,7 +467,8 @@ clean_region(RbpDonorRegion *region, bool keep)
 }
 
 /*
- * Compare what the system has with what it should have.
+ * Compare the available memory with --min-free: give back memory of regions,
+ * or provide it again.
  */
 static void
 relieve_pressure(void)
@@ -494,13 +498,13 @@ relieve_pressure(void)
 		rbp_log(RBP_LOG_INFO, "memory is short: gave %u free regions back to the system",
 				given);
 
-	/* huge pages would only go back to their pool, and help nobody */
+	/* huge pages would only go back to their pool */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		small += donor_regions[i].state == DONOR_REGION_LEASED && !donor_regions[i].huge;
 	if (missing > small)
 		missing = small;
 
-	/* plenty: a region more, if that leaves more than another one free */
+	/* there is plenty: one more region, if another one would still fit */
 	if (available != UINT64_MAX && nreleased > 0 &&
 		available > min_free + 2 * donor_region_size + min_free / 8)
 	{
@@ -543,18 +547,19 @@ janitor_main(void *arg)
 								 donor_memory_available() >= min_free);
 					break;
 				}
-			continue;			/* deadlines, between any two regions */
+			continue;			/* check deadlines between regions */
 		}
 
 		if (min_free > 0)
 		{
 			relieve_pressure();
-			next = expire_leases(rbp_boottime_ns());	/* it let go of the lock */
+			next = expire_leases(rbp_boottime_ns());	/* the lock was
+														 * released */
 			if (next > now + PRESSURE_TICK_NS)
 				next = now + PRESSURE_TICK_NS;
 		}
 
-		/* at most a second, so that a clock that jumped is noticed */
+		/* at most a second, to notice when the clock has jumped */
 		until = next - now < 1000000000 ? next - now : 1000000000;
 		until += rbp_now_ns();
 		ts.tv_sec = until / 1000000000;

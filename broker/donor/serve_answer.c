@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * serve_answer.c
- *	  Answers to a client of the data plane: a ring of those not sent yet.
+ *	  Answers to a client of the data plane: the ring of pending ones.
  *
  * Bytes of regions are never copied in user space: answers are sent with
- * sendmsg() from the region's memory.  Around that system call the thread is
- * "in" the region, see lease.h.  An answer that the socket took a part of when
- * the lease ended cannot be completed nor taken back: the connection is closed.
+ * sendmsg() from the region's memory.  During that system call the thread is
+ * "in" the region, see lease.h.  If the lease ends when the socket has taken
+ * only a part of an answer, the answer can neither be completed nor taken
+ * back: the connection is closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +19,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Does the answer carry a memfd?  Such a one is sent alone. */
+/* Does the answer carry a memfd?  Such an answer is sent separately. */
 static bool
 is_map(const RbpDonorAnswer *a)
 {
@@ -77,7 +78,7 @@ donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req)
 	rbp_wire_put_map(a->header + RBP_ANSWER_SIZE, donor_region_size);
 }
 
-/* Turn a queued answer with payload or memfd into a refusal. */
+/* Replace a queued answer with payload or memfd by a refusal. */
 static void
 refuse(RbpDonorConn *conn, RbpDonorAnswer *a)
 {
@@ -88,8 +89,8 @@ refuse(RbpDonorConn *conn, RbpDonorAnswer *a)
 }
 
 /*
- * Send a MAP's answer, with the region's memfd.  The region counts as
- * exported from here on, whether or not the client ever maps it.
+ * Send the answer to a MAP, with the region's memfd.  From here on the region
+ * counts as exported, whether or not the client ever maps it.
  */
 static ssize_t
 send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
@@ -107,7 +108,7 @@ send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
 
 	if (a->sent > 0)
 	{
-		/* the memfd went with the first byte */
+		/* the memfd was sent with the first byte */
 		return send(conn->fd, a->header + a->sent, header_size(a) - a->sent,
 					MSG_NOSIGNAL | MSG_DONTWAIT);
 	}
@@ -133,9 +134,9 @@ send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
 }
 
 /*
- * Send READs' and other answers up to the next MAP's, in one system call, from
- * inside of all their regions.  *total: how many bytes that should be.  *cut:
- * an answer cannot be completed.
+ * Send the answers before the next MAP's in one system call, while being in
+ * all of their regions.  *total: their size.  *cut: an answer cannot be
+ * completed.
  */
 static ssize_t
 send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
@@ -222,7 +223,8 @@ donor_serve_flush(RbpDonorConn *conn, int64_t now)
 		if (is_map(first))
 		{
 			rc = send_map(conn, first, now);
-			total = header_size(first) - first->sent;	/* a refusal is shorter */
+			total = header_size(first) - first->sent;	/* a refusal is
+														 * shorter */
 		}
 		else
 			rc = send_answers(conn, now, &total, &cut);
