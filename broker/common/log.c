@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * log.c
- *	  Logging: one line each on stderr, UTC time and level.
+ *	  Logging to stderr: one line per message, with UTC time and level.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,7 +52,8 @@ rbp_log_level_parse(const char *text, RbpLogLevel *level)
 
 /*
  * The line is built first and written by a single call, so that lines of
- * threads do not mix.  Control characters become spaces: a line stays one.
+ * threads do not mix.  Control characters become spaces, so that it is a
+ * single line.
  */
 static void
 log_line(RbpLogLevel level, const char *fmt, va_list args)
@@ -82,7 +83,7 @@ log_line(RbpLogLevel level, const char *fmt, va_list args)
 	}
 	line[used++] = '\n';
 
-	/* Nobody is left to tell if standard error cannot be written. */
+	/* A failure to write to standard error cannot be reported. */
 	(void) !write(STDERR_FILENO, line, used);
 	errno = saved_errno;
 }
@@ -99,18 +100,18 @@ rbp_log(RbpLogLevel level, const char *fmt,...)
 	va_end(args);
 }
 
-/* A text that was logged less than a minute ago. */
+/* A text that was logged less than a minute ago */
 typedef struct Repeated
 {
-	char		text[512];		/* empty: this place is free */
+	char		text[512];		/* empty if this entry is unused */
 	RbpLogLevel level;
 	int64_t		logged_at;
-	uint64_t	more;			/* of the same since then */
+	uint64_t	more;			/* repetitions since then */
 } Repeated;
 
 static pthread_mutex_t repeated_lock = PTHREAD_MUTEX_INITIALIZER;
 static Repeated repeated[REPEATED_TEXTS];
-static uint64_t repeated_others;	/* found no place */
+static uint64_t repeated_others;	/* texts without an entry */
 static int64_t repeated_others_at;
 
 static void

@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * serve.c
- *	  The donor's data plane: threads, and connections that come and go.
+ *	  The donor's data plane: threads, and accepting and closing connections.
  *
  * serve_conn.c		one client: handshake, requests
- * serve_answer.c	what is sent to it
+ * serve_answer.c	answers to it
  *
- * A few threads, each with an epoll set of its own; a connection stays with
- * the thread that it was given at accept().  Nothing here blocks but
- * epoll_wait().
+ * There are a few threads, each with its own epoll set; a connection stays
+ * with the thread that it was assigned to when it was accepted.  Nothing here
+ * blocks except epoll_wait().
  *
- * Polling.  A request that comes while its thread sleeps costs the wake-up
+ * Polling.  A request that arrives while its thread sleeps costs the wake-up
  * of a core.  So a thread that has just served something polls for a while,
- * mostly the connection that it served last; one thread of the process at a
- * time (half of the cores at most), and only as long as that pays: see
- * RbpSpin in common/spin.h.
+ * mostly the connection that it served last.  At most half as many threads as
+ * there are cores (at least one) poll at a time, and only as long as that
+ * pays: see RbpSpin in common/spin.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,10 +48,11 @@
 #define MAX_CONNECTIONS	16384
 
 /*
- * With one client at a time, it is that client that runs while we yield, soon to
- * wait for us: staying awake saves both of us a wake-up for each request.  Only
- * a yield that ran others for long has run something that computes: requests
- * would wait behind its time slices, where a sleeper would be woken.
+ * With one client at a time, it is this client that runs while we yield, and
+ * it will wait for us soon: staying awake saves both sides a wake-up for each
+ * request.  Only if a yield has let others run for long, they compute
+ * something: then requests would wait for the end of their time slices,
+ * whereas a sleeping thread would be woken.
  */
 #define YIELD_HURTS_ALONE_NS	1000000
 
@@ -117,7 +118,7 @@ refuse_busy(int fd)
 	(void) send(fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Half-open connections end after a minute and a half. */
+/* Half-open connections are detected after a minute and a half. */
 static void
 set_tcp_options(int fd)
 {
@@ -139,7 +140,7 @@ set_tcp_options(int fd)
 						  sizeof(options[i].value));
 }
 
-/* Give a new connection to one of the threads.  False: it cannot be watched. */
+/* Assign a new connection to its thread.  False if it cannot be watched. */
 static bool
 assign_to_thread(RbpDonorConn *conn)
 {
@@ -147,7 +148,7 @@ assign_to_thread(RbpDonorConn *conn)
 	struct epoll_event ev = {.events = conn->events,.data.ptr = conn};
 	bool		ok;
 
-	/* under the lock: the thread could close the connection at once */
+	/* under the lock, since the thread may close the connection at once */
 	pthread_mutex_lock(&t->lock);
 	LIST_INSERT_HEAD(&t->conns, conn, link);
 	ok = epoll_ctl(t->epfd, EPOLL_CTL_ADD, conn->fd, &ev) == 0;
@@ -202,7 +203,10 @@ accept_conns(const RbpDonorConn *listener)
  * ---- threads -------------------------------------------------------------
  */
 
-/* Close those that never finish a handshake, or whose lease is long over. */
+/*
+ * Close connections whose handshake takes too long, or whose lease has long
+ * ended.
+ */
 static void
 sweep(RbpDonorThread *t, int64_t now)
 {
@@ -213,7 +217,7 @@ sweep(RbpDonorThread *t, int64_t now)
 	conn = LIST_FIRST(&t->conns);
 	pthread_mutex_unlock(&t->lock);
 
-	/* only this thread removes, and others add in front */
+	/* only this thread removes connections, and others add them in front */
 	for (; conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
@@ -232,7 +236,7 @@ sweep(RbpDonorThread *t, int64_t now)
 	}
 }
 
-/* Handle what epoll said.  Returns whether anything was served. */
+/* Handle events of epoll.  Returns whether anything was served. */
 static bool
 dispatch(const struct epoll_event *events, int n, int64_t now)
 {
@@ -250,9 +254,7 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
 	return any;
 }
 
-/*
- * Poll for a while.
- */
+/* Poll for a while, for at most budget ns. */
 static RbpSpinResult
 poll_briefly(RbpDonorThread *t, int64_t budget)
 {
@@ -265,7 +267,9 @@ poll_briefly(RbpDonorThread *t, int64_t budget)
 	{
 		int64_t		before = now;
 
-		/* counted across calls, or a busy connection would starve others */
+		/*
+		 * counted across calls, or a busy connection would starve the others
+		 */
 		if (t->last_served != NULL && ++t->polls % 4 != 0)
 		{
 			if (donor_serve_conn(t->last_served, now))
@@ -340,7 +344,7 @@ thread_main(void *arg)
  * ---- start ---------------------------------------------------------------
  */
 
-/* In the abstract namespace: nothing to clean up in any file system. */
+/* Listen in the abstract namespace, which needs no cleaning up. */
 static void
 listen_unix(char shm_name[RBP_SHM_NAME_LEN])
 {
@@ -400,7 +404,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 			rbp_die("could not set up a serving thread: %s", strerror(errno));
 	}
 
-	/* the first thread accepts for all */
+	/* the first thread accepts connections for all */
 	for (int i = 0; i < 2; i++)
 	{
 		RbpDonorConn *listener = i == 0 ? &tcp_listener : &unix_listener;

@@ -5,8 +5,8 @@
  *
  * The handshake and the pings are described under "Over verbs" in
  * docs/protocol.md.  A connection is an rdma_cm id with a queue pair in the
- * protection domain of its lease, a CQ, and an MR of its own for requests and
- * answers.  All of this is the verbs thread's.
+ * protection domain of its lease, a CQ, and an MR for its requests and
+ * answers.  All of this is used by the verbs thread only.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,9 +33,9 @@
 #define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
 #define RNR_RETRIES		6
-#define COMPLETIONS		64		/* of a device, that one round looks at */
+#define COMPLETIONS		64		/* of a device, handled per round */
 
-/* Kinds of work requests by wr_id; below these, receives by their slot */
+/* Kinds of work requests by wr_id; lower ones are receives, by slot */
 #define WR_ANSWER		RBP_VERBS_PINGS
 #define WR_PROBE		(2 * RBP_VERBS_PINGS)
 
@@ -45,14 +45,15 @@ struct RbpDonorVerbsConn
 	struct rdma_cm_id *id;
 	RbpDonorLeaseDomain *domain;
 	struct ibv_cq *cq;
-	struct ibv_mr *mr;			/* of requests and answers */
-	int64_t		since;			/* when it was accepted */
+	struct ibv_mr *mr;			/* for requests and answers */
+	int64_t		since;			/* time when it was accepted */
 	int64_t		probed_at;
-	int64_t		broken_at;		/* when its queue pair failed, or 0 */
+	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
 	bool		established;
 	bool		probing;
-	uint32_t	busy;			/* answers that are on their way, a bit each */
-	uint32_t	held[RBP_VERBS_PINGS];	/* receives that wait for one of these */
+	uint32_t	busy;			/* a bit for each answer being sent */
+	uint32_t	held[RBP_VERBS_PINGS];	/* requests that wait for a free
+										 * answer */
 	uint32_t	nheld;
 	uint8_t		requests[RBP_VERBS_PINGS][RBP_REQUEST_SIZE];
 	uint8_t		answers[RBP_VERBS_PINGS][RBP_ANSWER_SIZE];
@@ -62,13 +63,13 @@ static RbpDonorVerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
 static atomic_uint nconnections;
 static _Atomic uint64_t denied;
 
-/* All of a connection but its id. */
+/* Free a connection except its id. */
 static void
 release_conn(RbpDonorVerbsConn *conn)
 {
 	LIST_REMOVE(conn, link);
 
-	/* when it returns, the device touches neither buffers nor regions */
+	/* after this, the device uses neither buffers nor regions */
 	rdma_destroy_qp(conn->id);
 	(void) ibv_destroy_cq(conn->cq);
 	(void) ibv_dereg_mr(conn->mr);
@@ -79,7 +80,7 @@ release_conn(RbpDonorVerbsConn *conn)
 void
 donor_verbs_close(RbpDonorVerbsConn *conn)
 {
-	/* so that the client knows; it may be gone, too */
+	/* to notify the client, which may be gone */
 	(void) rdma_disconnect(conn->id);
 	release_conn(conn);
 	(void) rdma_destroy_id(conn->id);
@@ -130,7 +131,7 @@ post_receive(RbpDonorVerbsConn *conn, uint32_t slot)
 	return errno == 0;
 }
 
-/* RbpDonorAnswer the ping in this slot.  False: the client does not keep to the rules. */
+/* Answer the ping in this slot.  False if the client violates the protocol. */
 static bool
 answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
 {
@@ -153,12 +154,15 @@ answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
 		answer++;
 	if (answer == RBP_VERBS_PINGS)
 	{
-		/* the client has earlier answers, our device does not know that yet */
+		/*
+		 * the client has received earlier answers, but our device has not
+		 * completed them
+		 */
 		conn->held[conn->nheld++] = slot;
 		return true;
 	}
 
-	/* first a place for the next ping, which the answer allows to come */
+	/* first post a receive for the next ping, which the answer permits */
 	if (!post_receive(conn, slot))
 		return false;
 	ans.id = req.id;
@@ -172,7 +176,7 @@ answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
 static bool
 handle_completion(RbpDonorVerbsConn *conn, const struct ibv_wc *wc)
 {
-	/* the peer is gone, or was refused access, or our device gave up */
+	/* the peer is gone, or was denied access, or our device gave up */
 	if (wc->status != IBV_WC_SUCCESS)
 		return false;
 	if (wc->wr_id < WR_ANSWER)
@@ -187,7 +191,9 @@ handle_completion(RbpDonorVerbsConn *conn, const struct ibv_wc *wc)
 	return conn->nheld == 0 || answer_ping(conn, conn->held[--conn->nheld]);
 }
 
-/* Handle all that is in the CQ.  False: the connection is to be closed. */
+/*
+ * Handle all completions in the CQ.  False if the connection must be closed.
+ */
 static bool
 drain(RbpDonorVerbsConn *conn)
 {
@@ -212,10 +218,10 @@ donor_verbs_handle_completions(RbpDonorVerbsDevice *device)
 		RbpDonorVerbsConn *conn = context;
 
 		/*
-		 * First ask for the next event, then look: nothing is missed.  A
-		 * connection that failed is closed later, or when the client hangs up:
-		 * it is to learn from its device why, and not from rdma_cm that we are
-		 * gone.
+		 * Request the next event before polling, so that nothing is missed.  A
+		 * connection that failed is closed later, or when the client
+		 * disconnects: the client should learn the reason from its device, and
+		 * not from rdma_cm that we are gone.
 		 */
 		ibv_ack_cq_events(cq, 1);
 		if (conn->broken_at == 0 &&
@@ -225,8 +231,9 @@ donor_verbs_handle_completions(RbpDonorVerbsDevice *device)
 }
 
 /*
- * Does the client's device still answer?  Without traffic of our own we would
- * never learn that it does not.  A write of no bytes needs no key.
+ * Check whether the client's device still answers.  Without traffic from our
+ * side we would never notice if it does not.  A write of no bytes needs no
+ * rkey.
  */
 static bool
 probe(RbpDonorVerbsConn *conn, int64_t now)
@@ -267,9 +274,9 @@ has_digest(RbpDonorLease *lease, const void *digest)
 }
 
 /*
- * The lease that the client has proved to know the secret of, with a reference
- * for the caller; NULL if it has not.  An unknown lease takes as long, and
- * fails as, a wrong secret.
+ * The lease whose secret the client has proved to know, with a reference for
+ * the caller; NULL if it has not.  An unknown lease fails like a wrong secret,
+ * after the same time.
  */
 static RbpDonorLease *
 authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
@@ -289,7 +296,10 @@ authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 	return NULL;
 }
 
-/* A queue pair with its MR and CQ for the connection.  False, and complained, if it fails. */
+/*
+ * Create the queue pair, MR and CQ of a connection.  False, with a log
+ * message, if that fails.
+ */
 static bool
 make_queue_pair(RbpDonorVerbsConn *conn)
 {
@@ -325,8 +335,8 @@ make_queue_pair(RbpDonorVerbsConn *conn)
 }
 
 /*
- * Make the connection's objects and accept it.  Takes over the reference.
- * False if something is missing; the id is left to the caller then.
+ * Create a connection's objects and accept it.  Takes over the reference.  On
+ * failure returns false and leaves the id to the caller.
  */
 static bool
 accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
@@ -401,7 +411,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 
 	if (!rbp_verbs_is_wanted(id))
 	{
-		/* nothing that we serve: no answer of ours */
+		/* not an address that we serve: reject without an answer */
 		(void) rdma_reject(id, NULL, 0);
 		(void) rdma_destroy_id(id);
 		return;
@@ -428,7 +438,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
 	if (lease == NULL)
 	{
-		/* most often one that has just ended */
+		/* mostly a lease that has just ended */
 		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
 		atomic_fetch_add(&denied, 1);
 		refuse(id, RBP_WIRE_DENIED);
@@ -443,7 +453,7 @@ donor_verbs_established(RbpDonorVerbsConn *conn)
 	conn->established = true;
 }
 
-/* Is it over, or did it fail? */
+/* Has the connection ended, or failed? */
 static bool
 is_over(RbpDonorVerbsConn *conn, int64_t now)
 {
