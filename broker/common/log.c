@@ -133,7 +133,7 @@ flush_repeated(int64_t now, bool all)
 	}
 	if (repeated_others > 0 && (all || now - repeated_others_at >= REPEATED_MS))
 	{
-		rbp_log(RBP_LOG_WARNING, "%" PRIu64 " messages of other kinds or about others were not logged",
+		rbp_log(RBP_LOG_WARNING, "%" PRIu64 " further messages were not logged",
 				repeated_others);
 		repeated_others = 0;
 	}
@@ -152,7 +152,7 @@ rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 {
 	char		text[sizeof(repeated[0].text)];
 	int64_t		now = rbp_mono_ms();
-	Repeated   *place = NULL;
+	Repeated   *free_entry = NULL;
 	bool		known = false;
 	va_list		args;
 
@@ -167,21 +167,21 @@ rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 		known = strcmp(repeated[i].text, text) == 0;
 		if (known)
 			repeated[i].more++;
-		else if (repeated[i].text[0] == '\0' && place == NULL)
-			place = &repeated[i];
+		else if (repeated[i].text[0] == '\0' && free_entry == NULL)
+			free_entry = &repeated[i];
 	}
-	if (!known && place != NULL)
+	if (!known && free_entry != NULL)
 	{
-		strcpy(place->text, text);
-		place->level = level;
-		place->logged_at = now;
-		place->more = 0;
+		strcpy(free_entry->text, text);
+		free_entry->level = level;
+		free_entry->logged_at = now;
+		free_entry->more = 0;
 		rbp_log(level, "%s", text);
 	}
 	else if (!known && repeated_others++ == 0)
 		repeated_others_at = now;
 	pthread_mutex_unlock(&repeated_lock);
-	return !known && place != NULL;
+	return !known && free_entry != NULL;
 }
 
 void

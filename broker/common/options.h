@@ -32,7 +32,7 @@ typedef enum RbpOptionType
 typedef struct RbpHostPort
 {
 	bool		given;
-	char		host[RBP_HOST_LEN];	/* "": any, or not given */
+	char		host[RBP_HOST_LEN]; /* "": any, or not given */
 	uint16_t	port;
 } RbpHostPort;
 

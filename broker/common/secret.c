@@ -24,7 +24,7 @@ rbp_random_bytes(void *buf, size_t len)
 {
 	if (RAND_bytes(buf, (int) len) != 1)
 	{
-		rbp_log(RBP_LOG_ERROR, "no random bytes to be had from OpenSSL");
+		rbp_log(RBP_LOG_ERROR, "could not get random bytes from OpenSSL");
 		abort();
 	}
 }

@@ -327,7 +327,7 @@ main(int argc, char **argv)
 
 	token = rbp_token_load(opt_token_file);
 	if (!rbp_http_init())
-		rbp_die("cannot start libcurl");
+		rbp_die("could not initialize libcurl");
 	http = rbp_http_create(opt_broker, token, CONNECT_MS, TOTAL_MS);
 	if (http == NULL)
 		rbp_usage_error(&program, "--broker: \"%s\" is not an http URL", opt_broker);
@@ -352,6 +352,6 @@ main(int argc, char **argv)
 	rbp_http_destroy(http);
 	free(token);
 	if (fflush(stdout) != 0 || ferror(stdout))
-		rbp_die("cannot write the output");
+		rbp_die("could not write the output");
 	return RBP_EXIT_OK;
 }

@@ -338,7 +338,7 @@ log_failure(int rc, const char *error, char *before, size_t len)
 
 	snprintf(reason, sizeof(reason), "%s: %s",
 			 rc == -1 ? "cannot reach the broker"
-			 : rc == -2 ? "the broker's answer makes no sense"
+			 : rc == -2 ? "the broker's answer is not valid"
 			 : "the broker refuses",
 			 rc == -2 ? "ignored" : error);
 	to = strstr(reason, " after ");
@@ -368,7 +368,7 @@ typedef struct Control
 	bool		registered;
 	bool		draining;		/* told to drain */
 	bool		broker_drains;	/* the broker is draining this donor */
-	bool		failing;			/* the last request has failed */
+	bool		failing;		/* the last request has failed */
 	bool		failing_logged; /* ... and that was logged */
 	char		last_failure[512];	/* the reason */
 } Control;
@@ -376,7 +376,6 @@ typedef struct Control
 static void
 control_init(Control *c, const RbpDonorOptions *opt)
 {
-
 	*c = (Control) {.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS};
 	rbp_uuid4(instance);
 	c->token = rbp_token_load(opt->token_file);
@@ -399,7 +398,7 @@ control_end(Control *c)
 		rbp_http_set_abort(c->http, NULL);
 		rbp_http_set_timeout(c->http, 1000);
 		if (rbp_http_request(c->http, "DELETE", donor_path, body, NULL) < 0)
-			rbp_log(RBP_LOG_WARNING, "could not take leave of the broker: %s",
+			rbp_log(RBP_LOG_WARNING, "could not deregister from the broker: %s",
 					rbp_http_error(c->http));
 		json_decref(body);
 	}
@@ -435,7 +434,7 @@ is_drained(Control *c)
 	}
 	if (rbp_mono_ms() < c->drain_until)
 		return false;
-	rbp_log(RBP_LOG_WARNING, "not drained in time; leaving with regions still leased");
+	rbp_log(RBP_LOG_WARNING, "not drained in time; exiting with regions still leased");
 	return true;
 }
 
@@ -487,7 +486,7 @@ request_failed(Control *c, int status)
 	}
 	if (!atomic_load(&stop_now))
 		c->failing_logged |= log_failure(status, rbp_http_error(c->http), c->last_failure,
-									sizeof(c->last_failure));
+										 sizeof(c->last_failure));
 	c->failing = true;
 	pause_ms(c->retry_ms);
 	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;

@@ -95,8 +95,8 @@ extern RbpDonorLease *donor_lease_find(const char *id);
  * with donor_lock held.
  */
 extern RbpDonorLease *donor_lease_match(bool (*matches) (RbpDonorLease *lease,
-													  const void *arg),
-									 const void *arg);
+														 const void *arg),
+										const void *arg);
 extern void donor_lease_unref(RbpDonorLease *lease);
 
 /*

@@ -290,7 +290,7 @@ default_id(uint16_t port)
 	get_host_name(name, sizeof(name));
 	snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port);
 	if (!rbp_valid_id(id, sizeof(id)))
-		rbp_die("the host name makes no donor name; use --id");
+		rbp_die("the host name is not a valid donor name; use --id");
 	return id;
 }
 

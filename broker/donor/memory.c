@@ -432,7 +432,6 @@ volunteer_for_oom(void)
 		close(fd);
 }
 
-
 void
 donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 {

@@ -56,9 +56,9 @@ typedef struct RbpDonorConn
 	bool		is_listener;
 	RbpDonorConnState state;
 	RbpDonorThread *thread;
-	LIST_ENTRY(RbpDonorConn) link;		/* in the thread's list */
+	LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */
 	int64_t		active_at;		/* time of the last traffic, or of accept() */
-	RbpDonorLease *lease;			/* referenced; NULL before the handshake */
+	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];
 	uint32_t	events;			/* registered with epoll */

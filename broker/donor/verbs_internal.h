@@ -53,7 +53,7 @@ typedef struct RbpDonorRegionMr RbpDonorRegionMr;
 typedef struct RbpDonorLeaseDomain
 {
 	struct RbpDonorLeaseDomain *next;
-	RbpDonorLease *lease;			/* referenced */
+	RbpDonorLease *lease;		/* referenced */
 	RbpDonorVerbsDevice *device;
 	struct ibv_pd *pd;
 	struct ibv_mr *table_mr;

@@ -117,7 +117,7 @@ sort_grants(const RbpLeaseTerms *terms)
  */
 static void
 retire_ungranted(RbpPool pool, const RbpLeaseTerms *terms,
-			  const RbpRegionGrant **sorted, bool same_lease, bool *kept)
+				 const RbpRegionGrant **sorted, bool same_lease, bool *kept)
 {
 	uint32		retired = 0;
 

@@ -154,7 +154,7 @@ typedef struct RbpRemoteShared
 								 * donor's serial */
 
 	/* settings, published by the pusher for all processes */
-	pg_atomic_uint32 max_slots;	/* remote_bp.max_connections */
+	pg_atomic_uint32 max_slots; /* remote_bp.max_connections */
 	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
 
 	uint32		nextents;

@@ -296,7 +296,7 @@ log_down(RbpRemoteDonor *d, LogState   *logged, int64 now)
 
 	if (down && !logged->down &&
 		may_log(logged->down_at,
-				 why == logged->why ? LOG_REPEAT_NS : LOG_OTHER_NS, now))
+				why == logged->why ? LOG_REPEAT_NS : LOG_OTHER_NS, now))
 	{
 		error_text(why, error, sizeof(error));
 		ereport(LOG,

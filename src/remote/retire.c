@@ -153,7 +153,7 @@ undrain_all(RbpPool pool)
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
-	static uint32 offsets[RBP_POOLS] = {0};	/* separately for each pool */
+	static uint32 offsets[RBP_POOLS] = {0}; /* separately for each pool */
 	uint32	   *offset = &offsets[pool];
 	uint32		from = *offset;
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
