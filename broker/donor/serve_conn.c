@@ -89,7 +89,7 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 	uint8_t		out[RBP_WELCOME_SIZE];
 	uint8_t		theirs[RBP_MAC_LEN];
 	uint8_t		ours[RBP_MAC_LEN];
-	uint8_t		nobody[RBP_SECRET_LEN];
+	uint8_t		dummy[RBP_SECRET_LEN];
 	RbpDonorLease *lease;
 
 	if (!rbp_wire_get_auth(buf, RBP_AUTH_SIZE, theirs))
@@ -97,8 +97,8 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 
 	/* an unknown lease fails like a wrong secret, after the same time */
 	lease = donor_lease_find(conn->lease_id);
-	rbp_random_bytes(nobody, sizeof(nobody));
-	if (rbp_handshake_mac(lease != NULL ? lease->secret : nobody,
+	rbp_random_bytes(dummy, sizeof(dummy));
+	if (rbp_handshake_mac(lease != NULL ? lease->secret : dummy,
 						  conn->nonce, conn->lease_id, ours) &&
 		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL)
 	{

@@ -283,11 +283,11 @@ authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 			 uint32_t qpn)
 {
 	RbpDonorLease *lease = donor_lease_match(has_digest, hello->digest);
-	uint8_t		nobody[RBP_SECRET_LEN];
+	uint8_t		dummy[RBP_SECRET_LEN];
 	uint8_t		ours[RBP_VERBS_MAC_LEN];
 
-	rbp_random_bytes(nobody, sizeof(nobody));
-	if (rbp_verbs_mac(lease != NULL ? lease->secret : nobody, hello->nonce,
+	rbp_random_bytes(dummy, sizeof(dummy));
+	if (rbp_verbs_mac(lease != NULL ? lease->secret : dummy, hello->nonce,
 					  hello->digest, client, qpn, ours) &&
 		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0 &&
 		lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))

@@ -75,7 +75,7 @@ extern bool rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times);
 /* Close it, if suspect or open; true if it was open. */
 extern bool rbp_breaker_close(RbpBreaker *b);
 
-/* Somebody was answered: close it if it is suspect, but not if it is open. */
+/* A process got an answer: close it if suspect, but not if open. */
 extern void rbp_breaker_answered(RbpBreaker *b);
 
 /* A probe has failed.  Returns ns until the next one. */

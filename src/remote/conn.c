@@ -272,12 +272,12 @@ rbp_remote_transport_name(uint32 bit)
  * it.
  */
 static bool
-take_conn_slot(RbpRemoteDonor *d, bool must)
+take_conn_slot(RbpRemoteDonor *d, bool force)
 {
 	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
 	uint32		n = pg_atomic_read_u32(&d->conn_slots);
 
-	while (n < max || must)
+	while (n < max || force)
 		if (pg_atomic_compare_exchange_u32(&d->conn_slots, &n, n + 1))
 			return true;
 	return false;

@@ -60,7 +60,7 @@
 #define NOMEM_RETRY_NS		INT64CONST(1000000000)
 
 /* Timeout of a ping for a suspect donor, in units of io_timeout */
-#define PING_TIMEOUTS			5
+#define PING_TIMEOUTS		5
 #define SUSPECT_LIMIT_NS	INT64CONST(1000000000)	/* if no pusher runs */
 
 /*

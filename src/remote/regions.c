@@ -51,7 +51,7 @@ RbpRemoteShared *rbp_remote_shared = NULL;
  * Limits on extents that get a region, or are looked at, per hold of the lock
  */
 #define ONLINE_EXTENTS		8192
-#define ONLINE_LOOKUPS			(16 * ONLINE_EXTENTS)
+#define ONLINE_LOOKUPS		(16 * ONLINE_EXTENTS)
 
 /* Likewise on extents that lose their region, approximately */
 #define RETIRE_EXTENTS		8192
