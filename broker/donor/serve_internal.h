@@ -85,7 +85,7 @@ struct RbpDonorThread
 {
 	int			epfd;
 	pthread_mutex_t lock;		/* protects the list, which accept() extends */
-	LIST_HEAD(ConnList, RbpDonorConn) conns;
+	LIST_HEAD(RbpDonorConnList, RbpDonorConn) conns;
 	RbpDonorConn *last_served;	/* last connection served, to be polled
 								 * first */
 	int			consecutive;	/* times it was served in a row, up to

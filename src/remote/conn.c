@@ -418,8 +418,8 @@ choose_transport(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 
 /*
  * A costly connection could not be made.  If the donor can be reached by
- * another transport, trip the breaker for this one; that is no failure of the
- * donor.
+ * another transport, trip the breaker for this one and return true; that is no
+ * failure of the donor.
  */
 static bool
 downgrade(RbpRemoteDonor *d, RbpLocalConn *c, RbpStatus why)
