@@ -105,7 +105,7 @@ static const struct
  * that donors that are down are logged before a probe may bring them back.
  */
 static const RbpDuty duties[] = {
-	rbp_remote_mind_connections,
+	rbp_remote_maintain_connections,
 	rbp_remote_report,
 	rbp_remote_probe,
 	rbp_spill_sweep,

@@ -32,7 +32,7 @@ rbp_parse_size(const char *text, uint64_t *bytes)
 	char	   *end;
 	size_t		digits;
 
-	/* strtold alone would take " -1", "inf" and "0x10" */
+	/* strtold alone would accept " -1", "inf" and "0x10" */
 	digits = strspn(text, "0123456789.");
 	if (digits == 0 || digits > 30 || !isdigit((unsigned char) text[0]))
 		return false;

@@ -25,7 +25,10 @@ struct RbpHttp
 	char		error[CURL_ERROR_SIZE];
 };
 
-/* "Expect:" would cost a round trip, and a second with servers that do not answer it. */
+/*
+ * An "Expect:" header would cost a round trip, and a second with servers that
+ * do not answer it.
+ */
 static struct curl_slist headers[] = {
 	{"Content-Type: application/json", &headers[1]},
 	{"Accept: application/json", &headers[2]},
@@ -38,7 +41,9 @@ rbp_http_init(void)
 	return curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
 }
 
-/* libcurl's write callback; taking fewer bytes than given fails the request */
+/*
+ * libcurl's write callback; accepting fewer bytes than given fails the request
+ */
 static size_t
 take_body(char *data, size_t size, size_t nmemb, void *arg)
 {
@@ -132,7 +137,10 @@ rbp_http_set_abort(RbpHttp *http, const atomic_bool *flag)
 	http->abort_flag = flag;
 }
 
-/* Send it and receive the answer, whatever that is; false: http->error says why not. */
+/*
+ * Send a request and receive the answer, whatever it is.  On failure returns
+ * false, with the reason in http->error.
+ */
 static bool
 exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 {
@@ -155,7 +163,10 @@ exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 	return rc == CURLE_OK;
 }
 
-/* The status of the answer, whose body goes into *reply if that is wanted; or -1. */
+/*
+ * Returns the status of the answer, or -1 if it is not usable; *reply is set
+ * to the body, if wanted.
+ */
 static int
 take_answer(RbpHttp *http, json_t **reply)
 {

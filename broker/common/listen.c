@@ -61,7 +61,7 @@ rbp_listen_tcp(const char *host, uint16_t *port)
 	if (fd < 0)
 		rbp_die("could not listen on %s port %u: %s", host, (unsigned) *port, strerror(error));
 
-	/* where sin6_port is, too */
+	/* sin6_port is at the same place */
 	*port = ntohs(((struct sockaddr_in *) &bound)->sin_port);
 	return fd;
 }

@@ -12,15 +12,16 @@
 #include <stdint.h>
 
 /*
- * The addresses of a host ("": any address) and port (0: any), to bind
+ * Look up the addresses of a host ("": any address) and port (0: any) to bind
  * to.  Returns 0 and the list, for freeaddrinfo(), or an error for
  * gai_strerror().
  */
 extern int	rbp_listen_addresses(const char *host, uint16_t port, struct addrinfo **list);
 
 /*
- * A TCP socket that listens on the first of these that can be had; *port gets
- * its port.  It does not block.  Ends the process if there is none.
+ * Create a non-blocking TCP socket that listens on the first of these
+ * addresses that is available; *port is set to its port.  Ends the process if
+ * there is none.
  */
 extern int	rbp_listen_tcp(const char *host, uint16_t *port);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * log.c
- *	  Logging: one line each on stderr, UTC time and level.
+ *	  Logging to stderr: one line per message, with UTC time and level.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,7 +52,8 @@ rbp_log_level_parse(const char *text, RbpLogLevel *level)
 
 /*
  * The line is built first and written by a single call, so that lines of
- * threads do not mix.  Control characters become spaces: a line stays one.
+ * threads do not mix.  Control characters become spaces, so that it is a
+ * single line.
  */
 static void
 log_line(RbpLogLevel level, const char *fmt, va_list args)
@@ -82,7 +83,7 @@ log_line(RbpLogLevel level, const char *fmt, va_list args)
 	}
 	line[used++] = '\n';
 
-	/* Nobody is left to tell if standard error cannot be written. */
+	/* A failure to write to standard error cannot be reported. */
 	(void) !write(STDERR_FILENO, line, used);
 	errno = saved_errno;
 }
@@ -99,18 +100,18 @@ rbp_log(RbpLogLevel level, const char *fmt,...)
 	va_end(args);
 }
 
-/* A text that was logged less than a minute ago. */
+/* A text that was logged less than a minute ago */
 typedef struct Repeated
 {
-	char		text[512];		/* empty: this place is free */
+	char		text[512];		/* empty if this entry is unused */
 	RbpLogLevel level;
 	int64_t		logged_at;
-	uint64_t	more;			/* of the same since then */
+	uint64_t	more;			/* repetitions since then */
 } Repeated;
 
 static pthread_mutex_t repeated_lock = PTHREAD_MUTEX_INITIALIZER;
 static Repeated repeated[REPEATED_TEXTS];
-static uint64_t repeated_others;	/* found no place */
+static uint64_t repeated_others;	/* texts without an entry */
 static int64_t repeated_others_at;
 
 static void
@@ -132,7 +133,7 @@ flush_repeated(int64_t now, bool all)
 	}
 	if (repeated_others > 0 && (all || now - repeated_others_at >= REPEATED_MS))
 	{
-		rbp_log(RBP_LOG_WARNING, "%" PRIu64 " messages of other kinds or about others were not logged",
+		rbp_log(RBP_LOG_WARNING, "%" PRIu64 " further messages were not logged",
 				repeated_others);
 		repeated_others = 0;
 	}
@@ -151,7 +152,7 @@ rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 {
 	char		text[sizeof(repeated[0].text)];
 	int64_t		now = rbp_mono_ms();
-	Repeated   *place = NULL;
+	Repeated   *free_entry = NULL;
 	bool		known = false;
 	va_list		args;
 
@@ -166,21 +167,21 @@ rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 		known = strcmp(repeated[i].text, text) == 0;
 		if (known)
 			repeated[i].more++;
-		else if (repeated[i].text[0] == '\0' && place == NULL)
-			place = &repeated[i];
+		else if (repeated[i].text[0] == '\0' && free_entry == NULL)
+			free_entry = &repeated[i];
 	}
-	if (!known && place != NULL)
+	if (!known && free_entry != NULL)
 	{
-		strcpy(place->text, text);
-		place->level = level;
-		place->logged_at = now;
-		place->more = 0;
+		strcpy(free_entry->text, text);
+		free_entry->level = level;
+		free_entry->logged_at = now;
+		free_entry->more = 0;
 		rbp_log(level, "%s", text);
 	}
 	else if (!known && repeated_others++ == 0)
 		repeated_others_at = now;
 	pthread_mutex_unlock(&repeated_lock);
-	return !known && place != NULL;
+	return !known && free_entry != NULL;
 }
 
 void

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * log.h
- *	  Logging: one line each on stderr, UTC time and level.
+ *	  Logging to stderr: one line per message, with UTC time and level.
  *
- * After rbp_log_init(), any thread may call what is here.
+ * After rbp_log_init(), all functions are thread-safe.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,8 +14,8 @@
 
 /* Exit codes of all programs */
 #define RBP_EXIT_OK		0
-#define RBP_EXIT_FAIL	1		/* it was tried and failed */
-#define RBP_EXIT_USAGE	2		/* the command line makes no sense */
+#define RBP_EXIT_FAIL	1		/* the operation failed */
+#define RBP_EXIT_USAGE	2		/* the command line is invalid */
 
 typedef enum RbpLogLevel
 {
@@ -31,17 +31,17 @@ extern void rbp_log(RbpLogLevel level, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
 /*
- * For what others can bring about as often as they like: each text at most
- * once a minute, and so many different ones.  Further ones are counted;
- * rbp_log_flush_repeated(), to be called every second or so, tells how many
- * they were, when their minute is over or, with all, at once.  True if it was
- * logged now.
+ * For messages that others can cause as often as they like: each text is
+ * logged at most once a minute, and only a limited number of different ones.
+ * Others are counted.  rbp_log_flush_repeated(), to be called about every
+ * second, logs the counts after a minute or, with all, at once.  True if the
+ * message was logged now.
  */
 extern bool rbp_log_repeated(RbpLogLevel level, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 extern void rbp_log_flush_repeated(bool all);
 
-/* Logs at ERROR and exits with RBP_EXIT_FAIL.  For start-up only. */
+/* Log at ERROR and exit with RBP_EXIT_FAIL.  For start-up only. */
 extern void rbp_die(const char *fmt,...)
 			__attribute__((format(printf, 1, 2), noreturn));
 

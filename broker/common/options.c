@@ -127,7 +127,7 @@ set_option(const RbpProgram *prog, const RbpOption *opt, const char *value)
 int
 rbp_options_parse(const RbpProgram *prog, int argc, char **argv)
 {
-	/* Values that getopt_long returns; above any character. */
+	/* Values returned by getopt_long, above any character. */
 	enum
 	{
 		VAL_HELP = 1000, VAL_VERSION, VAL_FIRST

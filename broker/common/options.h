@@ -32,18 +32,19 @@ typedef enum RbpOptionType
 typedef struct RbpHostPort
 {
 	bool		given;
-	char		host[RBP_HOST_LEN];	/* "": any, or not given */
+	char		host[RBP_HOST_LEN]; /* "": any, or not given */
 	uint16_t	port;
 } RbpHostPort;
 
 typedef struct RbpOption
 {
-	const char *name;			/* without the dashes; NULL ends the table */
+	const char *name;			/* without the dashes; NULL at the end of the
+								 * table */
 	RbpOptionType type;
 	void	   *target;			/* holds the default before parsing */
-	const char *metavar;		/* what --help calls the value, or NULL */
+	const char *metavar;		/* name of the value in --help, or NULL */
 	const char *help;			/* one line, without the default */
-	const char *def;			/* the default as --help shows it, or NULL */
+	const char *def;			/* the default as shown in --help, or NULL */
 	bool		required;
 	int64_t		min;
 	int64_t		max;
@@ -53,21 +54,21 @@ typedef struct RbpProgram
 {
 	const char *name;
 	const char *summary;		/* a sentence for --help */
-	const char *usage;			/* what follows the name in --help */
+	const char *usage;			/* text after the name in --help */
 	const char *footer;			/* more text for --help, or NULL */
 	const RbpOption *options;
 } RbpProgram;
 
 /*
- * Parse argv by the table.  --help and --version print to stdout and exit 0;
- * a bad option, a bad value or a missing required option prints a message to
- * stderr and exits with RBP_EXIT_USAGE.  Returns the index in argv of the
- * first argument that is no option (options may follow arguments; argv is
- * permuted as getopt_long does).
+ * Parse argv according to the table.  --help and --version print to stdout and
+ * exit with 0; a bad option, a bad value or a missing required option prints a
+ * message to stderr and exits with RBP_EXIT_USAGE.  Returns the index in argv
+ * of the first argument that is not an option (options may follow arguments;
+ * argv is permuted as getopt_long does).
  */
 extern int	rbp_options_parse(const RbpProgram *prog, int argc, char **argv);
 
-/* Prints "NAME: text" and a hint at --help, exits with RBP_EXIT_USAGE. */
+/* Print "NAME: text" and a hint at --help, and exit with RBP_EXIT_USAGE. */
 extern void rbp_usage_error(const RbpProgram *prog, const char *fmt,...)
 			__attribute__((format(printf, 2, 3), noreturn));
 

@@ -24,7 +24,7 @@ rbp_random_bytes(void *buf, size_t len)
 {
 	if (RAND_bytes(buf, (int) len) != 1)
 	{
-		rbp_log(RBP_LOG_ERROR, "no random bytes to be had from OpenSSL");
+		rbp_log(RBP_LOG_ERROR, "could not get random bytes from OpenSSL");
 		abort();
 	}
 }
@@ -71,9 +71,7 @@ rbp_token_load(const char *path)
 	return copy;
 }
 
-/*
- * Comparing digests instead of the texts hides lengths too.
- */
+/* Comparing digests instead of the texts hides lengths, too. */
 bool
 rbp_equal_secret(const void *a, size_t alen, const void *b, size_t blen)
 {

@@ -13,21 +13,28 @@
 
 #define RBP_UUID_LEN	37		/* UUID text including the terminating zero */
 
-/* From OpenSSL; ends the process if there is no randomness, never weakens. */
+/*
+ * Random bytes from OpenSSL.  Ends the process if there are none, rather than
+ * returning weaker ones.
+ */
 extern void rbp_random_bytes(void *buf, size_t len);
 
-/* A random UUID, version 4, lower case. */
+/* Create a random UUID, version 4, lower case. */
 extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 
 /*
- * The first line of a file, without white space around it; malloc'ed.  NULL
- * if path is.  Ends the process if it cannot be read, is empty, longer than
- * 1,024 bytes or has other than printable characters.  Warns in the log if
- * others than the owner and group can read the file.
+ * Read a token: the first line of a file, without surrounding white space;
+ * malloc'ed.  NULL if path is NULL.  Ends the process if the file cannot be
+ * read, or the token is empty, longer than 1,024 bytes or has characters that
+ * are not printable.  Logs a warning if users other than the owner and the
+ * group can read the file.
  */
 extern char *rbp_token_load(const char *path);
 
-/* Takes the same time wherever, and whether, they differ; also in length. */
+/*
+ * Compare two secrets.  The time does not depend on where or whether they
+ * differ, or on their lengths.
+ */
 extern bool rbp_equal_secret(const void *a, size_t alen,
 							 const void *b, size_t blen);
 

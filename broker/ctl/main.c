@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * main.c
- *	  Shows what the memory broker knows, and drives it: donors, leases,
- *	  drain, revoke.  As tables, or the broker's own JSON with --json.
+ *	  Command-line client of the memory broker: shows donors and leases,
+ *	  drains donors, revokes leases.  Prints tables, or the broker's JSON
+ *	  with --json.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,7 +50,7 @@ static const RbpProgram program = {
 };
 
 /*
- * ---- members of answers -----------------------------------------------------------
+ * ---- members of answers --------------------------------------------------
  */
 
 static const char *
@@ -67,9 +68,10 @@ int_of(const json_t *object, const char *key)
 }
 
 /*
- * ---- cells ------------------------------------------------------------------------
+ * ---- cells ---------------------------------------------------------------
  *
- * Each fills a cell from a donor or a lease, and the name of one of its members.
+ * Each function fills a cell from a member, named by key, of a donor or a
+ * lease.
  */
 
 static void
@@ -116,7 +118,7 @@ put_address(char *cell, const json_t *donor, const char *key)
 		put_text(cell, donor, key);
 }
 
-/* Appends "word" to a cell, after a comma if there was something. */
+/* Append "word" to a cell, after a comma if the cell is not empty. */
 static void
 append_word(char *cell, const char *word)
 {
@@ -155,15 +157,15 @@ put_shares(char *cell, const json_t *lease, const char *key)
 }
 
 /*
- * ---- tables -----------------------------------------------------------------------
+ * ---- tables --------------------------------------------------------------
  */
 
 typedef struct Column
 {
-	const char *title;			/* NULL ends the table */
+	const char *title;			/* NULL at the end of the table */
 	const char *key;
 	void		(*put) (char *cell, const json_t *object, const char *key);
-	bool		right;			/* numbers are aligned to the right */
+	bool		right;			/* aligned to the right, as numbers are */
 } Column;
 
 static const Column donor_columns[] = {
@@ -191,7 +193,7 @@ static const Column lease_columns[] = {
 	{NULL, NULL, NULL, false}
 };
 
-/* row: from 1; 0 is the head */
+/* Rows count from 1; row 0 is the header. */
 static void
 put_cell(char *cell, const Column *column, const json_t *list, size_t row)
 {
@@ -227,7 +229,7 @@ print_table(const Column *columns, const json_t *list)
 }
 
 /*
- * ---- commands ----------------------------------------------------------------------
+ * ---- commands ------------------------------------------------------------
  */
 
 static void
@@ -277,9 +279,10 @@ show_revoke(const json_t *answer)
 typedef struct Command
 {
 	const char *name;
-	const char *argument;		/* what it is called, or NULL if there is none */
+	const char *argument;		/* name of the argument, or NULL if there is
+								 * none */
 	const char *method;
-	const char *path;			/* "%s": the argument */
+	const char *path;			/* "%s" is replaced by the argument */
 	void		(*show) (const json_t *answer);
 } Command;
 
@@ -326,7 +329,7 @@ main(int argc, char **argv)
 
 	token = rbp_token_load(opt_token_file);
 	if (!rbp_http_init())
-		rbp_die("cannot start libcurl");
+		rbp_die("could not initialize libcurl");
 	http = rbp_http_create(opt_broker, token, CONNECT_MS, TOTAL_MS);
 	if (http == NULL)
 		rbp_usage_error(&program, "--broker: \"%s\" is not an http URL", opt_broker);
@@ -351,6 +354,6 @@ main(int argc, char **argv)
 	rbp_http_destroy(http);
 	free(token);
 	if (fflush(stdout) != 0 || ferror(stdout))
-		rbp_die("cannot write the output");
+		rbp_die("could not write the output");
 	return RBP_EXIT_OK;
 }

@@ -1,19 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * control.c
- *	  The donor's side of the conversation with the broker.
+ *	  The donor's side of the communication with the broker.
  *
- * One thread, the main one: register, then heartbeat after heartbeat, each a
- * long poll that returns with the whole truth about this donor's leases.  See
- * "Broker API" in docs/protocol.md.  A broker that is away changes nothing
- * for the clients until their leases' deadlines pass.
+ * The control thread, which is the main one, registers and then sends
+ * heartbeats.  Each heartbeat is a long poll whose answer has the complete
+ * desired state of this donor's leases.  See "Broker API" in docs/protocol.md.
+ * If the broker is unreachable, nothing changes for the clients until their
+ * leases' deadlines pass.
  *
  * The instance, random for each process, tells the broker that all memory is
- * new.  An answer is checked from end to end before any of it is applied.
+ * new.  An answer is checked completely before any of it is applied.
  *
- * Draining, on SIGTERM: heartbeats say so, the broker moves the clients away,
- * and when no region is leased any more, or the time for it is over, the
- * donor says goodbye and exits.  A second signal does not wait.
+ * On SIGTERM the donor drains: heartbeats say so, the broker moves the clients
+ * away, and when no region is leased any more, or the time for draining is
+ * over, the donor deregisters and exits.  A second signal makes it exit at
+ * once.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +58,7 @@ donor_control_stop(void)
 		atomic_store(&stop_now, true);
 }
 
-/* Returns early when a signal comes. */
+/* Sleep, or return early when a signal arrives. */
 static void
 pause_ms(int ms)
 {
@@ -76,13 +78,14 @@ clean_list(const uint32_t *regions, uint32_t n)
 }
 
 /*
- * 200, or what else the broker says.
+ * Register with the broker.  Returns the HTTP status, or -1 if there was no
+ * usable answer.
  */
 static int
-register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
+register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 {
 	json_t	   *names = json_array();
-	DonorReport report;
+	RbpDonorReport report;
 	json_t	   *body;
 	int			rc;
 
@@ -93,9 +96,9 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 	if (ep->transports & RBP_TRANSPORT_TCP)
 		json_array_append_new(names, json_string("tcp"));
 
-	/* the broker knows nothing of regions */
+	/* the broker knows nothing about the regions yet */
 	for (uint32_t i = 0; i < donor_nregions; i++)
-		donor_repeat_clean(i);
+		donor_report_clean_again(i);
 	donor_report_get(&report);
 	body = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}",
 					 "id", opt->id,
@@ -122,21 +125,21 @@ register_donor(RbpHttp *http, const DonorOptions *opt, const RbpEndpoint *ep)
 	return rc;
 }
 
-/* The broker's word on one lease. */
-typedef struct LeaseWord
+/* The desired state of one lease. */
+typedef struct DesiredLease
 {
-	const char *id;				/* belongs to the JSON */
+	const char *id;				/* points into the JSON */
 	uint8_t		secret[RBP_SECRET_LEN];
 	int64_t		ttl_ms;
 	uint32_t   *regions;
 	uint32_t	nregions;
-} LeaseWord;
+} DesiredLease;
 
 static void
-free_word(LeaseWord *word)
+free_desired_lease(DesiredLease *desired)
 {
-	explicit_bzero(word->secret, sizeof(word->secret));
-	free(word->regions);
+	explicit_bzero(desired->secret, sizeof(desired->secret));
+	free(desired->regions);
 }
 
 static bool
@@ -146,9 +149,12 @@ is_region(const json_t *number)
 		json_integer_value(number) < donor_nregions;
 }
 
-/* False, with nothing to be freed, if it makes no sense. */
+/*
+ * Decode the desired state of a lease.  False, with nothing to be freed, if it
+ * is invalid.
+ */
 static bool
-read_word(const json_t *lease, LeaseWord *word)
+parse_desired_lease(const json_t *lease, DesiredLease *desired)
 {
 	const char *secret = json_string_value(json_object_get(lease, "secret"));
 	const json_t *ttl = json_object_get(lease, "ttl_ms");
@@ -156,36 +162,36 @@ read_word(const json_t *lease, LeaseWord *word)
 	const json_t *region;
 	size_t		i;
 
-	word->id = json_string_value(json_object_get(lease, "lease"));
-	word->ttl_ms = json_integer_value(ttl);
-	if (word->id == NULL || !rbp_valid_id(word->id, RBP_LEASE_ID_LEN) ||
-		!json_is_integer(ttl) || word->ttl_ms < 0 || word->ttl_ms > MAX_TTL_MS ||
+	desired->id = json_string_value(json_object_get(lease, "lease"));
+	desired->ttl_ms = json_integer_value(ttl);
+	if (desired->id == NULL || !rbp_valid_id(desired->id, RBP_LEASE_ID_LEN) ||
+		!json_is_integer(ttl) || desired->ttl_ms < 0 || desired->ttl_ms > MAX_TTL_MS ||
 		!json_is_array(regions) || secret == NULL ||
-		!rbp_hex_decode(secret, word->secret, sizeof(word->secret)))
+		!rbp_hex_decode(secret, desired->secret, sizeof(desired->secret)))
 		return false;
-	word->nregions = 0;
-	word->regions = calloc(json_array_size(regions) + 1, sizeof(uint32_t));
-	if (word->regions == NULL)
+	desired->nregions = 0;
+	desired->regions = calloc(json_array_size(regions) + 1, sizeof(uint32_t));
+	if (desired->regions == NULL)
 		rbp_die("out of memory");
 	json_array_foreach(regions, i, region)
 	{
 		if (!is_region(region))
 		{
-			free_word(word);
+			free_desired_lease(desired);
 			return false;
 		}
-		word->regions[word->nregions++] = (uint32_t) json_integer_value(region);
+		desired->regions[desired->nregions++] = (uint32_t) json_integer_value(region);
 	}
 	return true;
 }
 
-/* Does an answer to a heartbeat make sense, from end to end? */
+/* Is the answer to a heartbeat completely valid? */
 static bool
-check_truth(const json_t *reply)
+check_desired_state(const json_t *reply)
 {
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *lease;
-	LeaseWord	word;
+	DesiredLease desired;
 	size_t		i;
 
 	if (!json_is_integer(json_object_get(reply, "revision")) ||
@@ -193,50 +199,49 @@ check_truth(const json_t *reply)
 		return false;
 	json_array_foreach(list, i, lease)
 	{
-		if (!read_word(lease, &word))
+		if (!parse_desired_lease(lease, &desired))
 			return false;
-		free_word(&word);
+		free_desired_lease(&desired);
 	}
 	return true;
 }
 
-/*
- * Apply an answer that was checked.  now: when it came.
- */
+/* Apply an answer that was found valid.  now: the time when it arrived. */
 static void
-apply(const json_t *reply, int64_t now, int64_t *revision)
+apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 {
 	const json_t *item;
-	LeaseWord	word;
+	DesiredLease desired;
 	size_t		i;
 
 	donor_apply_begin();
 	json_array_foreach(json_object_get(reply, "leases"), i, item)
 	{
-		if (!read_word(item, &word))
-			continue;			/* cannot be */
-		donor_apply_lease(word.id, word.secret, now + word.ttl_ms * 1000000,
-						  word.regions, word.nregions);
-		free_word(&word);
+		if (!parse_desired_lease(item, &desired))
+			continue;			/* not reached: already checked */
+		donor_apply_lease(desired.id, desired.secret, now + desired.ttl_ms * 1000000,
+						  desired.regions, desired.nregions);
+		free_desired_lease(&desired);
 	}
 	donor_apply_end();
 
-	/* a report that a region is clean may have been lost on the way */
+	/* a report that a region is clean may have been lost */
 	json_array_foreach(json_object_get(reply, "dirty"), i, item)
 	{
 		if (is_region(item))
-			donor_repeat_clean((uint32_t) json_integer_value(item));
+			donor_report_clean_again((uint32_t) json_integer_value(item));
 	}
 	*revision = json_integer_value(json_object_get(reply, "revision"));
 }
 
 /*
- * One heartbeat.  Returns the HTTP status, -1 if there was no usable answer.
+ * Send a heartbeat and apply the answer.  Returns the HTTP status, -1 if there
+ * was no usable answer, or -2 if it was invalid.
  */
 static int
 heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 {
-	DonorReport report;
+	RbpDonorReport report;
 	json_t	   *ended = json_array();
 	json_t	   *reply = NULL;
 	json_t	   *body;
@@ -283,10 +288,10 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	{
 		int64_t		now = rbp_boottime_ns();
 
-		if (check_truth(reply))
+		if (check_desired_state(reply))
 		{
-			donor_report_said(&report);
-			apply(reply, now, revision);
+			donor_report_acknowledged(&report);
+			apply_desired_state(reply, now, revision);
 			*drain = json_is_true(json_object_get(reply, "drain"));
 		}
 		else
@@ -298,11 +303,11 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 	return rc;
 }
 
-/* Is everything given back, and zeroed? */
+/* Have all regions been given back and zeroed? */
 static bool
 all_returned(void)
 {
-	DonorReport report;
+	RbpDonorReport report;
 	bool		returned;
 
 	donor_report_get(&report);
@@ -312,8 +317,8 @@ all_returned(void)
 }
 
 /*
- * Regions that the last answer took are zeroed in a moment: with some luck
- * the next heartbeat can already say so, instead of one a second later.
+ * Regions that the last answer has fenced are zeroed quickly.  With some luck
+ * the next heartbeat can report that already, instead of one a second later.
  */
 static void
 wait_for_cleaning(void)
@@ -323,19 +328,19 @@ wait_for_cleaning(void)
 }
 
 /*
- * Log why the broker cannot be used, whenever that is another reason than
- * before.  Times that libcurl measured are cut out: they are no part of the
- * reason.  True if it was logged.
+ * Log why the broker cannot be used, if the reason has changed.  Times that
+ * libcurl measured are removed first, since they are not part of the reason.
+ * True if it was logged.
  */
 static bool
-log_trouble(int rc, const char *error, char *before, size_t len)
+log_failure(int rc, const char *error, char *before, size_t len)
 {
 	char		reason[512];
 	char	   *to;
 
 	snprintf(reason, sizeof(reason), "%s: %s",
 			 rc == -1 ? "cannot reach the broker"
-			 : rc == -2 ? "the broker's answer makes no sense"
+			 : rc == -2 ? "the broker's answer is not valid"
 			 : "the broker refuses",
 			 rc == -2 ? "ignored" : error);
 	to = strstr(reason, " after ");
@@ -356,24 +361,23 @@ log_trouble(int rc, const char *error, char *before, size_t len)
 /* The control thread's state. */
 typedef struct Control
 {
-	const DonorOptions *opt;
+	const RbpDonorOptions *opt;
 	RbpHttp    *http;
 	char	   *token;
-	int64_t		revision;		/* the last of the broker's that was applied */
-	int64_t		drain_until;	/* INT64_MAX: nobody has told us to end */
+	int64_t		revision;		/* last one applied */
+	int64_t		drain_until;	/* INT64_MAX: not draining */
 	int			retry_ms;
 	bool		registered;
-	bool		draining;		/* we are to end */
-	bool		broker_drains;	/* the broker's last word: drain */
-	bool		away;			/* the last request has failed */
-	bool		away_said;		/* ... and that is in the log */
-	char		trouble[512];	/* why the last request has failed */
+	bool		draining;		/* told to drain */
+	bool		broker_drains;	/* the broker is draining this donor */
+	bool		failing;		/* the last request has failed */
+	bool		failing_logged; /* ... and that was logged */
+	char		last_failure[512];	/* the reason */
 } Control;
 
 static void
-control_init(Control *c, const DonorOptions *opt)
+control_init(Control *c, const RbpDonorOptions *opt)
 {
-
 	*c = (Control) {.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS};
 	rbp_uuid4(instance);
 	c->token = rbp_token_load(opt->token_file);
@@ -385,7 +389,7 @@ control_init(Control *c, const DonorOptions *opt)
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);
 }
 
-/* Deregister if the broker knows us, and free all. */
+/* Deregister if registered, and free everything. */
 static void
 control_end(Control *c)
 {
@@ -396,7 +400,7 @@ control_end(Control *c)
 		rbp_http_set_abort(c->http, NULL);
 		rbp_http_set_timeout(c->http, 1000);
 		if (rbp_http_request(c->http, "DELETE", donor_path, body, NULL) < 0)
-			rbp_log(RBP_LOG_WARNING, "could not take leave of the broker: %s",
+			rbp_log(RBP_LOG_WARNING, "could not deregister from the broker: %s",
 					rbp_http_error(c->http));
 		json_decref(body);
 	}
@@ -409,7 +413,9 @@ control_end(Control *c)
 	free(c->token);
 }
 
-/* Somebody may have told us to end: is it time? */
+/*
+ * Start draining if told to.  Is the donor drained, or the time for it over?
+ */
 static bool
 is_drained(Control *c)
 {
@@ -422,46 +428,49 @@ is_drained(Control *c)
 		rbp_log(RBP_LOG_INFO, "draining, for at most %d s", c->opt->drain_timeout);
 		sd_notify(0, "STOPPING=1");
 	}
-	/* not before the broker knows, or it would go on to lease */
-	if ((c->broker_drains || !c->registered || c->away) && all_returned())
+	/* not before the broker knows, or it would go on to lease regions */
+	if ((c->broker_drains || !c->registered || c->failing) && all_returned())
 	{
 		rbp_log(RBP_LOG_INFO, "drained");
 		return true;
 	}
 	if (rbp_mono_ms() < c->drain_until)
 		return false;
-	rbp_log(RBP_LOG_WARNING, "not drained in time; leaving with regions still leased");
+	rbp_log(RBP_LOG_WARNING, "not drained in time; exiting with regions still leased");
 	return true;
 }
 
-/* The broker has answered as it should; drain: its heartbeat's answer says so. */
+/*
+ * A request has succeeded.  drain: whether the answer to a heartbeat said that
+ * this donor is being drained.
+ */
 static void
-answered(Control *c, bool drain)
+request_succeeded(Control *c, bool drain)
 {
 	if (!c->registered)
 	{
 		c->registered = true;
-		c->revision = 0;		/* we have applied nothing yet */
+		c->revision = 0;		/* nothing applied yet */
 		rbp_log(RBP_LOG_INFO, "registered with the broker as %s", c->opt->id);
 		sd_notify(0, "READY=1");
 	}
 	else
 	{
-		if (c->away && c->away_said)
+		if (c->failing && c->failing_logged)
 			rbp_log(RBP_LOG_INFO, "the broker is back");
 		if (drain && !c->broker_drains && !c->draining)
 			rbp_log(RBP_LOG_INFO, "the broker drains this donor");
 		c->broker_drains = drain;
 		wait_for_cleaning();
 	}
-	c->away = c->away_said = false;
-	c->trouble[0] = '\0';
+	c->failing = c->failing_logged = false;
+	c->last_failure[0] = '\0';
 	c->retry_ms = RETRY_MIN_MS;
 }
 
-/* It has not answered, or with that status.  False if this is the end. */
+/* A request has failed, with that status.  False if the donor must exit. */
 static bool
-not_answered(Control *c, int status)
+request_failed(Control *c, int status)
 {
 	if (c->registered && status == 404)
 	{
@@ -471,23 +480,23 @@ not_answered(Control *c, int status)
 	}
 	if (c->registered && status == 409)
 	{
-		/* then everything here belongs to nobody */
+		/* then nothing here is leased */
 		donor_apply_nothing();
 		rbp_log(RBP_LOG_ERROR, "the broker refuses this donor: %s", rbp_http_error(c->http));
 		c->registered = false;
 		return false;
 	}
 	if (!atomic_load(&stop_now))
-		c->away_said |= log_trouble(status, rbp_http_error(c->http), c->trouble,
-									sizeof(c->trouble));
-	c->away = true;
+		c->failing_logged |= log_failure(status, rbp_http_error(c->http), c->last_failure,
+										 sizeof(c->last_failure));
+	c->failing = true;
 	pause_ms(c->retry_ms);
 	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;
 	return true;
 }
 
 int
-donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
+donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 {
 	Control		c;
 	int			exit_code = RBP_EXIT_OK;
@@ -504,8 +513,8 @@ donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep)
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :
 			register_donor(c.http, opt, ep);
 		if (status == 200)
-			answered(&c, drain);
-		else if (!not_answered(&c, status))
+			request_succeeded(&c, drain);
+		else if (!request_failed(&c, status))
 		{
 			exit_code = RBP_EXIT_FAIL;
 			break;

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * control.h
- *	  The broker: registration, heartbeats, memory pressure.
+ *	  Communication with the broker: registration, heartbeats, memory
+ *	  pressure.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,7 +14,7 @@
 #include "broker/common/options.h"
 #include "transport/transport.h"
 
-typedef struct DonorOptions
+typedef struct RbpDonorOptions
 {
 	const char *broker;
 	RbpHostPort listen;
@@ -33,15 +34,18 @@ typedef struct DonorOptions
 	int			spin_us;
 	int			reclaim_grace;	/* seconds */
 	int			drain_timeout;	/* seconds */
-} DonorOptions;
+} RbpDonorOptions;
 
 /*
- * Register as what ep says (its donor, the id, is not looked at) and send
- * heartbeats until stopped and drained.  Returns the exit code.
+ * Register with the addresses and transports in ep (its donor, the id, is
+ * ignored) and send heartbeats until stopped and drained.  Returns the exit
+ * code.
  */
-extern int	donor_control_run(const DonorOptions *opt, const RbpEndpoint *ep);
+extern int	donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep);
 
-/* From a signal handler: drain (first call), or stop at once (second). */
+/*
+ * Called from a signal handler: drain (first call), or stop at once (second).
+ */
 extern void donor_control_stop(void);
 
 #endif							/* RBP_DONOR_CONTROL_H */

@@ -1,31 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  Who may use which region, and until when.
+ *	  Which lease may use which region, and until when.
  *
- * Leases come from the broker's answers to heartbeats, which carry the whole
- * truth about this donor each time.  A lease ends because the broker no
- * longer names it, or because its deadline passes by this host's clock, even
- * if the broker is gone.  Every request checks the deadline for itself; the
- * janitor thread fences regions in use through shared memory, which nobody
- * asks us about, soon after.
+ * Leases come from the broker's answers to heartbeats, each of which has the
+ * complete desired state of this donor.  A lease ends because the broker does
+ * not name it any more, or because its deadline passes by this host's clock,
+ * even if the broker is gone.  Every request checks the deadline itself.  Soon
+ * after the deadline the janitor thread fences the regions, also those that
+ * are used through shared memory, where no request would be checked.
  *
- * A region's way: FREE -> LEASED (granted) -> DIRTY (lost its lease) -> FREE
- * (zeroed, to be reported clean).  The janitor does the step from DIRTY,
- * which takes tens of milliseconds, with no lock held.  Before that it withdraws
- * all regions that wait, to which clients may have rkeys, or which they may have
- * mapped: these clients can go on until then.
+ * A region goes from FREE to LEASED (granted) to DIRTY (lost its lease) and
+ * back to FREE (zeroed, to be reported clean).  The janitor takes regions out
+ * of DIRTY, with no lock held since that takes tens of milliseconds.  Before
+ * that it withdraws all regions that wait for it, for which clients may have
+ * rkeys or mappings that they could use until then.
  *
  * A lease that ended by our clock stays in the table, ended and without
- * regions, until the broker has heard that: or else a broker that does not
- * know yet would bring it back to life.  If the broker names it after it has
- * heard, that is a new grant, under the same id perhaps.
+ * regions, until the broker has acknowledged that.  Otherwise a broker that
+ * does not know yet would bring it back to life.  If the broker names the
+ * lease after that, it is a new grant, perhaps under the same id.
  *
- * Short of memory (--min-free), the janitor gives free regions' memory back
- * to the system at once and counts how many more would be needed: the
- * control thread asks the broker for those.  When there is plenty again the
- * regions get memory again.  A region that is granted while it has none gets
- * some then.  Huge pages are spared: given back they are only in their pool.
+ * When memory is short (--min-free), the janitor gives the memory of free
+ * regions back to the system at once and counts how many more would be needed;
+ * the control thread asks the broker for those.  When there is plenty again,
+ * the regions get memory again, or earlier if they are granted.  Regions in
+ * huge pages are kept, since giving these back only returns them to their
+ * pool.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,20 +48,21 @@
 static pthread_mutex_t donor_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t janitor_wake;
 
-/* all under donor_lock */
-static DonorLease *leases;
+/* protected by donor_lock */
+static RbpDonorLease *leases;
 static uint32_t ndirty;
 static uint32_t nreleased;
-static uint32_t missing_regions;	/* that nobody can give but the clients */
+static uint32_t missing_regions;	/* needed, but only clients can give them
+									 * back */
 
 static uint64_t min_free;
-static const DonorRdma *rdma;
+static const RbpDonorRdma *rdma;
 
 /*
- * ---- leases ---------------------------------------------------------------
+ * ---- leases --------------------------------------------------------------
  */
 void
-donor_lease_unref(DonorLease *lease)
+donor_lease_unref(RbpDonorLease *lease)
 {
 	if (lease != NULL && atomic_fetch_sub(&lease->refs, 1) == 1)
 	{
@@ -69,10 +71,10 @@ donor_lease_unref(DonorLease *lease)
 	}
 }
 
-static DonorLease *
+static RbpDonorLease *
 lookup(const char *id)
 {
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	for (lease = leases; lease != NULL; lease = lease->next)
 		if (strcmp(lease->id, id) == 0)
@@ -80,11 +82,11 @@ lookup(const char *id)
 	return lease;
 }
 
-DonorLease *
-donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
+RbpDonorLease *
+donor_lease_match(bool (*matches) (RbpDonorLease *lease, const void *arg),
 				  const void *arg)
 {
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	pthread_mutex_lock(&donor_lock);
 	for (lease = leases; lease != NULL; lease = lease->next)
@@ -97,19 +99,19 @@ donor_lease_match(bool (*matches) (DonorLease *lease, const void *arg),
 }
 
 static bool
-has_id(DonorLease *lease, const void *id)
+has_id(RbpDonorLease *lease, const void *id)
 {
 	return strcmp(lease->id, id) == 0;
 }
 
-DonorLease *
+RbpDonorLease *
 donor_lease_find(const char *id)
 {
 	return donor_lease_match(has_id, id);
 }
 
 bool
-donor_region_enter(DonorRegion *region, DonorLease *lease, int64_t now)
+donor_region_enter(RbpDonorRegion *region, RbpDonorLease *lease, int64_t now)
 {
 	atomic_fetch_add(&region->users, 1);
 	if (atomic_load(&region->owner) == lease && !atomic_load(&lease->ended) &&
@@ -120,31 +122,31 @@ donor_region_enter(DonorRegion *region, DonorLease *lease, int64_t now)
 }
 
 void
-donor_region_leave(DonorRegion *region)
+donor_region_leave(RbpDonorRegion *region)
 {
 	atomic_fetch_sub(&region->users, 1);
 }
 
 /*
- * Fence: take a region from its lease.  From here on nobody enters; the janitor
- * waits for those who are inside.
+ * Fence a region, that is, take it from its lease.  From here on nobody can
+ * enter it; the janitor waits for those who are inside.
  */
 static void
-fence_region(DonorRegion *region)
+fence_region(RbpDonorRegion *region)
 {
-	DonorLease *lease = atomic_load(&region->owner);
+	RbpDonorLease *lease = atomic_load(&region->owner);
 
 	atomic_store(&region->owner, NULL);
 	lease->nregions--;
 	region->state = DONOR_REGION_DIRTY;
 	region->withdrawn = false;
-	region->clean_unsaid = false;
+	region->clean_unreported = false;
 	ndirty++;
 	pthread_cond_signal(&janitor_wake);
 }
 
 static void
-end_lease(DonorLease *lease)
+end_lease(RbpDonorLease *lease)
 {
 	atomic_store(&lease->ended, true);
 	for (uint32_t i = 0; lease->nregions > 0 && i < donor_nregions; i++)
@@ -153,11 +155,11 @@ end_lease(DonorLease *lease)
 }
 
 /*
- * ---- the broker's word --------------------------------------------------------
+ * ---- desired state -------------------------------------------------------
  */
 
-/* Regions named since donor_apply_begin(), and by which lease. */
-static DonorLease **named;
+/* For each region, the lease that has named it since donor_apply_begin(). */
+static RbpDonorLease **named;
 
 void
 donor_apply_begin(void)
@@ -169,7 +171,7 @@ donor_apply_begin(void)
 	memset(named, 0, donor_nregions * sizeof(*named));
 
 	pthread_mutex_lock(&donor_lock);
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 		lease->listed = false;
 	pthread_mutex_unlock(&donor_lock);
 }
@@ -179,7 +181,7 @@ donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
 				  int64_t deadline_ns, const uint32_t *regions,
 				  uint32_t nregions)
 {
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	pthread_mutex_lock(&donor_lock);
 	lease = lookup(id);
@@ -211,10 +213,10 @@ donor_apply_end(void)
 {
 	pthread_mutex_lock(&donor_lock);
 
-	/* first take, then give */
+	/* fence first, then grant */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state == DONOR_REGION_LEASED &&
 			atomic_load(&region->owner) != named[i])
@@ -222,35 +224,36 @@ donor_apply_end(void)
 	}
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
-		DonorLease *lease = named[i];
+		RbpDonorRegion *region = &donor_regions[i];
+		RbpDonorLease *lease = named[i];
 
-		/* the janitor may have ended the lease since it was named */
+		/* the janitor may have ended the lease meanwhile */
 		if (lease == NULL || atomic_load(&lease->ended) ||
 			region->state == DONOR_REGION_LEASED)
 			continue;
 		if (region->state == DONOR_REGION_FREE)
 		{
 			region->state = DONOR_REGION_LEASED;
-			region->clean_unsaid = false;	/* a grant says that it is known */
+			region->clean_unreported = false;	/* a grant implies that the
+												 * broker knows */
 			lease->nregions++;
 			atomic_store(&region->owner, lease);
 			rdma->granted(i, lease);
 		}
 		else if (region->state == DONOR_REGION_RELEASED)
 		{
-			/* the janitor gives it memory; a later word grants it */
+			/* the janitor provides memory, a later answer grants the region */
 			region->state = DONOR_REGION_DIRTY;
 			nreleased--;
 			ndirty++;
 			pthread_cond_signal(&janitor_wake);
 		}
 
-		/* DIRTY: it is being zeroed, and granted by a later word */
+		/* DIRTY: it is being zeroed, and a later answer grants it */
 	}
-	for (DonorLease **prev = &leases; *prev != NULL;)
+	for (RbpDonorLease **prev = &leases; *prev != NULL;)
 	{
-		DonorLease *lease = *prev;
+		RbpDonorLease *lease = *prev;
 
 		if (lease->listed)
 		{
@@ -272,10 +275,10 @@ donor_apply_nothing(void)
 }
 
 /*
- * ---- what to tell the broker ----------------------------------------------------
+ * ---- reports -------------------------------------------------------------
  */
 void
-donor_report_get(DonorReport *report)
+donor_report_get(RbpDonorReport *report)
 {
 	memset(report, 0, sizeof(*report));
 	report->clean = calloc(donor_nregions, sizeof(uint32_t));
@@ -285,22 +288,22 @@ donor_report_get(DonorReport *report)
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state == DONOR_REGION_FREE)
 			report->free_regions++;
 		else if (region->state == DONOR_REGION_LEASED)
 			report->leased_regions++;
-		if (region->clean_unsaid)
+		if (region->clean_unreported)
 			report->clean[report->nclean++] = i;
 	}
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 		report->nended += atomic_load(&lease->ended);
 	report->ended = calloc(report->nended + 1, sizeof(*report->ended));
 	if (report->ended == NULL)
 		rbp_die("out of memory");
 	report->nended = 0;
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		lease->reported = atomic_load(&lease->ended);
 		if (lease->reported)
@@ -313,13 +316,13 @@ donor_report_get(DonorReport *report)
 }
 
 void
-donor_repeat_clean(uint32_t region)
+donor_report_clean_again(uint32_t region)
 {
-	DonorRegion *r = &donor_regions[region];
+	RbpDonorRegion *r = &donor_regions[region];
 
 	pthread_mutex_lock(&donor_lock);
 	if (r->state == DONOR_REGION_FREE || r->state == DONOR_REGION_RELEASED)
-		r->clean_unsaid = true;
+		r->clean_unreported = true;
 	pthread_mutex_unlock(&donor_lock);
 }
 
@@ -335,14 +338,14 @@ donor_cleaning(void)
 }
 
 void
-donor_report_said(const DonorReport *report)
+donor_report_acknowledged(const RbpDonorReport *report)
 {
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < report->nclean; i++)
-		donor_regions[report->clean[i]].clean_unsaid = false;
-	for (DonorLease **prev = &leases; *prev != NULL;)
+		donor_regions[report->clean[i]].clean_unreported = false;
+	for (RbpDonorLease **prev = &leases; *prev != NULL;)
 	{
-		DonorLease *lease = *prev;
+		RbpDonorLease *lease = *prev;
 
 		if (!lease->reported)
 		{
@@ -356,23 +359,23 @@ donor_report_said(const DonorReport *report)
 }
 
 void
-donor_report_free(DonorReport *report)
+donor_report_free(RbpDonorReport *report)
 {
 	free(report->clean);
 	free(report->ended);
 }
 
 /*
- * ---- the janitor ----------------------------------------------------------------
+ * ---- the janitor ---------------------------------------------------------
  */
 
-/* Ends leases whose time is over; returns when the next one is. */
+/* End leases whose deadline has passed; returns the next deadline. */
 static int64_t
 expire_leases(int64_t now)
 {
 	int64_t		next = INT64_MAX;
 
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		int64_t		deadline = atomic_load(&lease->deadline_ns);
 
@@ -391,11 +394,11 @@ expire_leases(int64_t now)
 }
 
 /*
- * Nobody can enter any more; wait for those who did before.  A system call is
- * over at once, the registration of an MR takes milliseconds.
+ * Wait for the threads in a region that cannot be entered any more.  A system
+ * call ends at once, the registration of an MR takes milliseconds.
  */
 static void
-wait_for_users(DonorRegion *region)
+wait_for_users(RbpDonorRegion *region)
 {
 	struct timespec ts = {.tv_nsec = 100000};
 
@@ -409,12 +412,12 @@ wait_for_users(DonorRegion *region)
 }
 
 /*
- * Put a fenced region out of everybody's reach: rkeys to it die, and clients
- * that have mapped it find nothing there.  Called with donor_lock held, which it
- * gives up in between.
+ * Withdraw a fenced region from all clients: rkeys for it become invalid, and
+ * clients that have mapped it find nothing there.  Called with donor_lock
+ * held, which is released meanwhile.
  */
 static void
-withdraw(DonorRegion *region)
+withdraw(RbpDonorRegion *region)
 {
 	pthread_mutex_unlock(&donor_lock);
 	wait_for_users(region);
@@ -425,13 +428,13 @@ withdraw(DonorRegion *region)
 	region->withdrawn = true;
 }
 
-/* Withdraw all regions that wait to be zeroed, which is the slow part. */
+/* Withdraw all regions that wait to be zeroed, before the slow part. */
 static void
 withdraw_dirty(void)
 {
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state == DONOR_REGION_DIRTY && !region->withdrawn)
 			withdraw(region);
@@ -440,10 +443,10 @@ withdraw_dirty(void)
 
 /*
  * Zero a fenced region, or leave it without memory if there is none.  Called
- * with donor_lock held, which it gives up in between.
+ * with donor_lock held, which is released meanwhile.
  */
 static void
-clean_region(DonorRegion *region, bool keep)
+clean_region(RbpDonorRegion *region, bool keep)
 {
 	bool		ok = false;
 
@@ -458,13 +461,14 @@ clean_region(DonorRegion *region, bool keep)
 	pthread_mutex_lock(&donor_lock);
 
 	region->state = ok ? DONOR_REGION_FREE : DONOR_REGION_RELEASED;
-	region->clean_unsaid = true;
+	region->clean_unreported = true;
 	ndirty--;
 	nreleased += !ok;
 }
 
 /*
- * Compare what the system has with what it should have.
+ * Compare the available memory with --min-free: give back memory of regions,
+ * or provide it again.
  */
 static void
 relieve_pressure(void)
@@ -480,7 +484,7 @@ relieve_pressure(void)
 
 	for (uint32_t i = donor_nregions; missing > 0 && i-- > 0;)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (region->state != DONOR_REGION_FREE || region->huge)
 			continue;
@@ -494,19 +498,19 @@ relieve_pressure(void)
 		rbp_log(RBP_LOG_INFO, "memory is short: gave %u free regions back to the system",
 				given);
 
-	/* huge pages would only go back to their pool, and help nobody */
+	/* huge pages would only go back to their pool */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		small += donor_regions[i].state == DONOR_REGION_LEASED && !donor_regions[i].huge;
 	if (missing > small)
 		missing = small;
 
-	/* plenty: a region more, if that leaves more than another one free */
+	/* there is plenty: one more region, if another one would still fit */
 	if (available != UINT64_MAX && nreleased > 0 &&
 		available > min_free + 2 * donor_region_size + min_free / 8)
 	{
 		for (uint32_t i = 0; i < donor_nregions; i++)
 		{
-			DonorRegion *region = &donor_regions[i];
+			RbpDonorRegion *region = &donor_regions[i];
 
 			if (region->state != DONOR_REGION_RELEASED)
 				continue;
@@ -543,18 +547,19 @@ janitor_main(void *arg)
 								 donor_memory_available() >= min_free);
 					break;
 				}
-			continue;			/* deadlines, between any two regions */
+			continue;			/* check deadlines between regions */
 		}
 
 		if (min_free > 0)
 		{
 			relieve_pressure();
-			next = expire_leases(rbp_boottime_ns());	/* it let go of the lock */
+			next = expire_leases(rbp_boottime_ns());	/* the lock was
+														 * released */
 			if (next > now + PRESSURE_TICK_NS)
 				next = now + PRESSURE_TICK_NS;
 		}
 
-		/* at most a second, so that a clock that jumped is noticed */
+		/* at most a second, to notice when the clock has jumped */
 		until = next - now < 1000000000 ? next - now : 1000000000;
 		until += rbp_now_ns();
 		ts.tv_sec = until / 1000000000;
@@ -581,7 +586,7 @@ donor_lease_init(uint64_t min_free_bytes)
 }
 
 void
-donor_lease_set_rdma(const DonorRdma *callbacks)
+donor_lease_set_rdma(const RbpDonorRdma *callbacks)
 {
 	rdma = callbacks;
 }

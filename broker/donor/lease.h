@@ -1,29 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * lease.h
- *	  Who may use which region, until when; fencing.
+ *	  Which lease may use which region, until when; fencing.
  *
  * Threads: the serving threads (donor_serve), the verbs thread (donor_verbs),
  * the janitor (donor_lease), and the control thread, which is the main thread
  * (donor_control).
  *
- * How a request and a fence meet.  A serving thread that is about to move
- * bytes to or from a region first enters it: counts itself in `users`, and
- * only then looks whether the region still belongs to the connection's lease
- * and the lease has not ended.  It leaves right after the system call, which
- * never blocks; the verbs thread, which registers an MR of the region meanwhile,
- * some milliseconds later.  A fence clears `owner` first and then waits until
- * `users` is zero.  Both sides use sequentially consistent operations, so either
- * the request sees that the owner is gone, or the fence sees the request and
- * waits for it.  Nothing of the region is touched afterwards on behalf of the
- * old lease, but by RDMA, until the janitor has revoked its rkeys.
+ * How requests and fences are synchronized.  A serving thread that is about to
+ * move bytes to or from a region first enters it: it counts itself in `users`,
+ * and only then checks whether the region still belongs to the connection's
+ * lease and the lease has not ended.  It leaves right after the system call,
+ * which never blocks.  The verbs thread does the same around the registration
+ * of an MR, which takes some milliseconds.  A fence clears `owner` first and
+ * then waits until `users` is zero.  Both sides use sequentially consistent
+ * operations, so either the request sees that the owner is gone, or the fence
+ * sees the request and waits for it.  Nothing of the region is touched
+ * afterwards on behalf of the old lease, except by RDMA until the janitor has
+ * revoked its rkeys.
  *
- * Locks: donor_lock (in lease.c) protects the table of leases and the
- * regions' `state`; it is never held during I/O, zeroing or a fence's wait.
- * verbs_lock (in verbs_mr.c) may be taken with it held, not the other way
- * round.  A region in DONOR_REGION_DIRTY belongs to the janitor, who alone
- * changes fd and mapping of a region after the start, while nobody can enter
- * it.
+ * Locks: donor_lock (in lease.c) protects the table of leases and the regions'
+ * `state`; it is never held during I/O, zeroing or the wait of a fence.
+ * verbs_lock (in verbs_mr.c) may be taken while donor_lock is held, but not
+ * the other way round.  A region in DONOR_REGION_DIRTY belongs to the janitor:
+ * after start-up it alone changes a region's fd and mapping, while nobody can
+ * enter the region.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,68 +39,77 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
-struct DonorLease
+struct RbpDonorLease
 {
 	char		id[RBP_LEASE_ID_LEN];
 	uint8_t		secret[RBP_SECRET_LEN];
-	atomic_llong deadline_ns;	/* CLOCK_BOOTTIME: it goes on in a suspended
-								 * machine, as the broker's time does */
+	atomic_llong deadline_ns;	/* CLOCK_BOOTTIME, which advances while the
+								 * machine is suspended, as the broker's time
+								 * does */
 	atomic_bool ended;
-	atomic_int	refs;			/* the table's, and each connection's */
-	bool		listed;			/* in the broker's last word; under donor_lock */
-	bool		reported;		/* ended, and in the last report; likewise */
+	atomic_int	refs;			/* one for the table, one for each
+								 * connection */
+	bool		listed;			/* in the latest desired state; under
+								 * donor_lock */
+	bool		reported;		/* ended, and in the latest report; likewise */
 	uint32_t	nregions;		/* likewise */
-	bool		has_digest;		/* donor_verbs', likewise */
+	bool		has_digest;		/* used by donor_verbs, likewise */
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
-	DonorLease *next;
+	RbpDonorLease *next;
 };
 
 /*
- * Callbacks by which leases tell RDMA of regions.
+ * Callbacks by which leases notify RDMA of regions.
  *
- * granted: the lease got this region: its clients may have an rkey to it.  With
- * donor_lock held, when the lease owns the region.  Does not wait for a device.
+ * granted: The lease was granted this region, so its clients may get an rkey
+ * to it.  Called with donor_lock held, when the lease owns the region.  Does
+ * not wait for a device.
  *
- * revoke: every rkey of this region is dead when this returns; if a device would
- * not let go of one, the region is marked as exported, and the memory that it
- * leads to is never used again.  In the janitor, with nobody able to enter the region any
- * more, nobody in it, and no lock held; before the region is zeroed or given back.
+ * revoke: Every rkey of this region is dead when this returns.  If a device
+ * refuses to invalidate one, the region is marked as exported, and the memory
+ * that the rkey leads to is never used again.  Called in the janitor with no
+ * lock held, when nobody is in the region or can enter it, and before it is
+ * zeroed or given back.
  *
  * Both do nothing if RDMA is not served.
  */
-typedef struct DonorRdma
+typedef struct RbpDonorRdma
 {
-	void		(*granted) (uint32_t region, DonorLease *lease);
+	void		(*granted) (uint32_t region, RbpDonorLease *lease);
 	void		(*revoke) (uint32_t region);
-} DonorRdma;
+} RbpDonorRdma;
 
-/* Kept by reference; before donor_lease_init(). */
-extern void donor_lease_set_rdma(const DonorRdma *rdma);
+/* rdma is kept by reference.  To be called before donor_lease_init(). */
+extern void donor_lease_set_rdma(const RbpDonorRdma *rdma);
 
-/* Start the janitor thread.  min_free: 0 is never. */
+/* Start the janitor thread.  min_free: 0 for never giving memory back. */
 extern void donor_lease_init(uint64_t min_free);
 
-/* By id, with a reference for the caller; NULL if unknown or ended. */
-extern DonorLease *donor_lease_find(const char *id);
-
-/* The same for the first that matches, which is asked with donor_lock held. */
-extern DonorLease *donor_lease_match(bool (*matches) (DonorLease *lease,
-													  const void *arg),
-									 const void *arg);
-extern void donor_lease_unref(DonorLease *lease);
-
 /*
- * May this lease use the region now?  If so the caller is inside of it, and
- * has to leave.
+ * Find a lease by id.  The caller gets a reference; NULL if unknown or ended.
  */
-extern bool donor_region_enter(DonorRegion *region, DonorLease *lease,
-							   int64_t now);
-extern void donor_region_leave(DonorRegion *region);
+extern RbpDonorLease *donor_lease_find(const char *id);
 
 /*
- * Make the broker's truth ours: between donor_apply_begin() and
- * donor_apply_end() name every live lease, and its regions.  All others are
- * fenced.  Control thread only.
+ * Likewise, the first lease for which matches() returns true; that is called
+ * with donor_lock held.
+ */
+extern RbpDonorLease *donor_lease_match(bool (*matches) (RbpDonorLease *lease,
+														 const void *arg),
+										const void *arg);
+extern void donor_lease_unref(RbpDonorLease *lease);
+
+/*
+ * Enter the region if the lease may use it now; the caller must leave it then.
+ */
+extern bool donor_region_enter(RbpDonorRegion *region, RbpDonorLease *lease,
+							   int64_t now);
+extern void donor_region_leave(RbpDonorRegion *region);
+
+/*
+ * Apply the state that the broker desires.  Between donor_apply_begin() and
+ * donor_apply_end() name every live lease with its regions; all others are
+ * fenced.  Called by the control thread only.
  */
 extern void donor_apply_begin(void);
 extern void donor_apply_lease(const char *id,
@@ -108,36 +118,42 @@ extern void donor_apply_lease(const char *id,
 							  const uint32_t *regions, uint32_t nregions);
 extern void donor_apply_end(void);
 
-/* The broker forgot us: everything is to be registered anew, nothing leased. */
+/*
+ * The broker does not know this donor any more: nothing is leased, and
+ * everything must be registered again.
+ */
 extern void donor_apply_nothing(void);
 
-/* The contents of the next heartbeat. */
-typedef struct DonorReport
+/* Contents of the next heartbeat. */
+typedef struct RbpDonorReport
 {
-	uint32_t   *clean;			/* malloc'ed; regions newly clean */
+	uint32_t   *clean;			/* malloc'ed; regions to be reported clean */
 	uint32_t	nclean;
-	char	  (*ended)[RBP_LEASE_ID_LEN];	/* malloc'ed; fenced by our clock */
+	char	  (*ended)[RBP_LEASE_ID_LEN];	/* malloc'ed; leases ended by our
+											 * clock */
 	uint32_t	nended;
-	uint32_t	want_back;		/* regions that memory is too short for */
+	uint32_t	want_back;		/* regions needed because memory is short */
 	uint32_t	free_regions;
 	uint32_t	leased_regions;
 	uint32_t	released_regions;
 	uint32_t	dirty_regions;
-} DonorReport;
+} RbpDonorReport;
 
-extern void donor_report_get(DonorReport *report);
+extern void donor_report_get(RbpDonorReport *report);
 
-/* The broker may take this region for dirty: if it is not, say so again. */
-extern void donor_repeat_clean(uint32_t region);
+/*
+ * The broker considers this region dirty: if it is not, report it clean again.
+ */
+extern void donor_report_clean_again(uint32_t region);
 
-/* Are there regions that wait to be zeroed? */
+/* Are there regions waiting to be zeroed? */
 extern bool donor_cleaning(void);
 
 /*
- * The broker has heard what the report said.  To be called before its answer
- * is applied.
+ * The broker has acknowledged the report.  To be called before its answer is
+ * applied.
  */
-extern void donor_report_said(const DonorReport *report);
-extern void donor_report_free(DonorReport *report);
+extern void donor_report_acknowledged(const RbpDonorReport *report);
+extern void donor_report_free(RbpDonorReport *report);
 
 #endif							/* RBP_DONOR_LEASE_H */

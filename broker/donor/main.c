@@ -2,15 +2,15 @@
  *
  * main.c
  *	  Lends this machine's memory: reserves it, serves it to the holders of
- *	  leases, and does what the broker says.
+ *	  leases, and follows the broker.
  *
  * memory	 regions: memfds, their reservation, zeroing, giving back
- * lease	 who may use which region, until when; fencing
+ * lease	 which lease may use which region, until when; fencing
  * serve	 sockets: handshake, reads, writes, over TCP and UNIX sockets
  * verbs	 RDMA: handshake, and MRs of each lease's regions
  * control the broker: registration, heartbeats, memory pressure
  *
- * Threads, locks, and how a request and a fence meet: lease.h.
+ * Threads, locks, and the synchronization of requests and fences: see lease.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,7 +39,7 @@
 #define MIN_REGION	(INT64_C(1) << 20)
 #define MAX_REGION	(INT64_C(1) << 40)
 
-static DonorOptions opt = {
+static RbpDonorOptions opt = {
 	.transports = "auto",
 	.rdma_gid_index = -1,
 	.region_size = UINT64_C(64) << 20,
@@ -114,7 +114,7 @@ on_stop(int signo)
 	errno = save_errno;
 }
 
-/* The transports of --transports, *automatic: as far as they can be had. */
+/* Parse --transports.  *automatic: use those that are available. */
 static uint32_t
 parse_transports(const char *list, bool *automatic)
 {
@@ -142,7 +142,7 @@ parse_transports(const char *list, bool *automatic)
 	return bits;
 }
 
-/* An address to listen on is not always one to connect to. */
+/* Is this an address to listen on that cannot be connected to? */
 static bool
 is_wildcard(const char *host)
 {
@@ -165,7 +165,7 @@ configure_rdma(void)
 	rbp_verbs_configure(&config);
 }
 
-/* The command line, as far as it can be checked without looking at the machine. */
+/* Parse the command line, and check what does not depend on the machine. */
 static void
 parse_options(int argc, char **argv)
 {
@@ -182,7 +182,7 @@ parse_options(int argc, char **argv)
 						opt.id, RBP_DONOR_ID_LEN - 1);
 }
 
-/* This host's name, as far as there is room for it. */
+/* Get this host's name, truncated if necessary. */
 static void
 get_host_name(char *name, size_t len)
 {
@@ -192,8 +192,9 @@ get_host_name(char *name, size_t len)
 }
 
 /*
- * SIGTERM and SIGINT are for the main thread only: they are blocked until it
- * sets the mask *before again, when all threads are there.
+ * Install signal handlers.  SIGTERM and SIGINT are for the main thread only:
+ * they are blocked until it restores the mask *before, after all threads have
+ * been started.
  */
 static void
 set_signals(sigset_t *before)
@@ -211,8 +212,9 @@ set_signals(sigset_t *before)
 }
 
 /*
- * Serve RDMA, and fill in how it is reached; ep->host is what a wildcard
- * address is told as.  False: not served, *why is the reason.
+ * Serve RDMA, and set the address that clients use.  ep->host is advertised
+ * for a wildcard address.  Returns false if RDMA is not served, with the
+ * reason in *why.
  */
 static bool
 serve_rdma(RbpEndpoint *ep, const char **why)
@@ -224,7 +226,7 @@ serve_rdma(RbpEndpoint *ep, const char **why)
 	char		host[RBP_HOST_LEN];
 	char		text[RBP_HOST_LEN + 16];
 
-	/* a named device or GID has an address */
+	/* use the address of the named device or GID */
 	strcpy(host, address->host);
 	if ((!opt.rdma_listen.given && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
 		is_wildcard(host))
@@ -246,7 +248,7 @@ serve_rdma(RbpEndpoint *ep, const char **why)
 	return true;
 }
 
-/* Serve by all transports of ep; *port gets the TCP port that is listened on. */
+/* Serve by all transports of ep; *port is set to the TCP port. */
 static void
 start_serving(RbpEndpoint *ep, bool automatic, uint16_t *port)
 {
@@ -258,7 +260,7 @@ start_serving(RbpEndpoint *ep, bool automatic, uint16_t *port)
 		if (!automatic)
 			rbp_die("could not serve RDMA: %s", why);
 
-		/* with a device somebody will want to know, without one not */
+		/* only worth a warning on a machine with a device */
 		rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
 				"without RDMA: %s", why);
 		ep->transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
@@ -278,7 +280,7 @@ start_serving(RbpEndpoint *ep, bool automatic, uint16_t *port)
 		rbp_log(RBP_LOG_INFO, "shared memory by @%s", ep->shm_name);
 }
 
-/* This donor's name if there is no --id. */
+/* This donor's name without --id. */
 static const char *
 default_id(uint16_t port)
 {
@@ -288,7 +290,7 @@ default_id(uint16_t port)
 	get_host_name(name, sizeof(name));
 	snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port);
 	if (!rbp_valid_id(id, sizeof(id)))
-		rbp_die("the host name makes no donor name; use --id");
+		rbp_die("the host name is not a valid donor name; use --id");
 	return id;
 }
 

@@ -3,19 +3,19 @@
  * memory.c
  *	  The memory that a donor lends: one memfd for each region.
  *
- * All regions have their place in one reservation of address space.  A
- * region's pages are allocated and locked when it gets its memory, so that
- * no request ever waits for an allocation, and a shortage shows here and not
- * as a SIGBUS.  The kinds of pages, best first: huge pages from the system's
- * pool as long as that lasts, transparent huge pages where the system gives
- * them to shared memory, plain ones.
+ * All regions are in one reservation of address space.  A region's pages are
+ * allocated and locked when it gets its memory, so that no request ever waits
+ * for an allocation, and a shortage shows there and not as a SIGBUS.
+ * Preferred kinds of pages: huge pages from the system's pool as long as there
+ * are any, transparent huge pages where the system provides them for shared
+ * memory, then plain ones.
  *
- * Memfds are sealed against growing before anybody else sees them: a client that
- * still holds one of an ended lease, truncated to nothing, cannot make it hold
- * memory again.  They cannot be sealed against shrinking, since that is how
- * the donor withdraws them; a client that shrinks its own region only hurts
- * its own lease: system calls on the hole fail, and a user-space access maps
- * zero pages over it (the SIGBUS handler here).
+ * Memfds are sealed against growing before anybody else sees them.  So a
+ * client that still has one of an ended lease, truncated to nothing, cannot
+ * make it hold memory again.  They cannot be sealed against shrinking, since
+ * the donor shrinks them to withdraw them.  A client that shrinks its own
+ * region only harms its own lease: system calls on the hole fail, and for a
+ * user-space access zero pages are mapped over it (the SIGBUS handler here).
  *
  *-------------------------------------------------------------------------
  */
@@ -39,11 +39,11 @@
 #define CGROUP_ROOT	"/sys/fs/cgroup"
 #define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB"
 
-/* Between two looks at what the machine has left. */
+/* Populated between checks of the memory left */
 #define STEP_SIZE	(UINT64_C(16) << 20)
-/* Part of the machine's memory that is left free by default: one in so many. */
+/* Fraction of the machine's memory that is left free by default: 1 / this */
 #define FREE_PART	20
-#define OOM_SCORE	1000		/* of -1000 to 1000: die before all others */
+#define OOM_SCORE	1000		/* maximum: to be killed before all others */
 
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB	(21U << 26)
@@ -52,22 +52,22 @@
 #define MADV_POPULATE_WRITE	23
 #endif
 
-DonorRegion *donor_regions;
+RbpDonorRegion *donor_regions;
 uint32_t	donor_nregions;
 uint64_t	donor_region_size;
 
 static uint8_t *arena;
 static size_t arena_size;
 
-static bool try_huge;			/* the pool had pages when last asked */
+static bool try_huge;			/* the pool had pages last time */
 static bool lock_memory = true;
 static bool can_populate = true;
-static uint32_t nhuge;			/* regions in huge pages, at the start */
-static uint64_t left_free;		/* bytes that we leave to the machine */
+static uint32_t nhuge;			/* regions in huge pages at start-up */
+static uint64_t left_free;		/* --min-free, in bytes */
 
 /*
- * A hole in a region that somebody shrank behind our back: fill it with a
- * zero page and go on.
+ * Fill the hole in a region that a client has shrunk with zero pages, and go
+ * on.
  */
 static void
 on_sigbus(int signo, siginfo_t *info, void *context)
@@ -82,7 +82,9 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 		uint64_t	region = (uint64_t) (at - arena) / donor_region_size;
 		uint8_t    *base = donor_regions[region].base;
 
-		/* a huge page can only be replaced whole; so replace the region */
+		/*
+		 * a huge page can only be replaced as a whole, so replace the region
+		 */
 		if (mmap(base, donor_region_size, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
 				 -1, 0) != MAP_FAILED)
@@ -108,9 +110,10 @@ populate_step(uint8_t *base, uint64_t size)
 }
 
 /*
- * Touch every page.  False, with errno, if there is not so much memory: the rest
- * of the machine's is looked at on the way, since the system would sooner kill a
- * process than refuse.  Huge pages come from a pool of their own.
+ * Touch every page.  False, with errno, if there is not enough memory.  The
+ * memory left in the machine is checked on the way, since the system would
+ * rather kill a process than refuse memory.  Huge pages come from a separate
+ * pool.
  */
 static bool
 populate(uint8_t *base, uint64_t size, bool huge)
@@ -130,7 +133,7 @@ populate(uint8_t *base, uint64_t size, bool huge)
 	return true;
 }
 
-/* A memfd of the region's size, mapped at its place and populated. */
+/* Create a memfd of the region's size, map it at base, and populate it. */
 static int
 make_memory(uint8_t *base, bool huge)
 {
@@ -155,7 +158,7 @@ make_memory(uint8_t *base, bool huge)
 	{
 		int			save_errno = errno;
 
-		/* from a failed huge mapping, too, pages must go back */
+		/* give pages back, also those of a failed huge mapping */
 		(void) mmap(base, size, PROT_NONE,
 					MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
 					-1, 0);
@@ -173,9 +176,9 @@ make_memory(uint8_t *base, bool huge)
 	return fd;
 }
 
-/* Huge pages as long as there are some, else others. */
+/* Get memory for a region, in huge pages if there are any. */
 static bool
-get_memory(DonorRegion *region)
+get_memory(RbpDonorRegion *region)
 {
 	region->huge = false;
 	if (try_huge)
@@ -189,12 +192,15 @@ get_memory(DonorRegion *region)
 }
 
 void
-donor_memory_release(DonorRegion *region)
+donor_memory_release(RbpDonorRegion *region)
 {
 	if (region->fd < 0)
 		return;
 
-	/* withdraw it from those who mapped it, whatever else keeps it open */
+	/*
+	 * withdraw it from clients that mapped it, even if something else keeps it
+	 * open
+	 */
 	if (ftruncate(region->fd, 0) != 0)
 		rbp_log(RBP_LOG_ERROR, "could not withdraw region %u: %s",
 				(unsigned) (region - donor_regions), strerror(errno));
@@ -206,11 +212,11 @@ donor_memory_release(DonorRegion *region)
 }
 
 bool
-donor_memory_renew(DonorRegion *region)
+donor_memory_renew(RbpDonorRegion *region)
 {
 	/*
-	 * Memory that nobody else ever mapped need not go back to the system and
-	 * come again: a memset is cheaper, and cannot fail.
+	 * Memory that nobody else has mapped need not be given back to the system
+	 * and allocated again: a memset is cheaper, and cannot fail.
 	 */
 	if (region->fd >= 0 && !atomic_load(&region->exported))
 	{
@@ -222,9 +228,9 @@ donor_memory_renew(DonorRegion *region)
 }
 
 /*
- * A number from a file of the kernel's: the one behind this name and a colon or
- * a blank, or, without a name, the first line.  "kB" behind it is heeded.
- * False if there is none, as in "max".
+ * Read a number from a file of the kernel: the one that follows this name and
+ * a colon or a blank, or, without a name, the one in the first line.  A unit
+ * "kB" is taken into account.  False if there is no number, as in "max".
  */
 static bool
 read_number(const char *dir, const char *file, const char *name, uint64_t *value)
@@ -262,7 +268,7 @@ read_number(const char *dir, const char *file, const char *name, uint64_t *value
 	return found;
 }
 
-/* The directory of this process's memory cgroup; v1 and v2 differ. */
+/* Find the directory of this process's memory cgroup; v1 and v2 differ. */
 static bool
 cgroup_dir(char *dir, size_t len, bool *v2)
 {
@@ -300,12 +306,12 @@ cgroup_dir(char *dir, size_t len, bool *v2)
 }
 
 /*
- * Memory that the system has and could still hand out, or that one of this
- * process's cgroups could if that is tighter; UINT64_MAX if it is not known.  A test
- * puts a file of its own in the place of the kernel's.
+ * Determine the total and available memory of the system, or of one of this
+ * process's cgroups if that is less; UINT64_MAX if unknown.  A test can
+ * substitute a file for the kernel's.
  */
 static void
-look_at_machine(uint64_t *total, uint64_t *left_over)
+read_machine_memory(uint64_t *total, uint64_t *left_over)
 {
 	const char *meminfo = getenv("REMOTE_BP_TEST_MEMINFO");
 	uint64_t	limit;
@@ -322,7 +328,7 @@ look_at_machine(uint64_t *total, uint64_t *left_over)
 	if (!cgroup_dir(dir, sizeof(dir), &v2))
 		return;
 
-	/* each ancestor may have a limit as well */
+	/* each ancestor may have a limit, too */
 	for (;;)
 	{
 		char	   *slash;
@@ -333,7 +339,7 @@ look_at_machine(uint64_t *total, uint64_t *left_over)
 			uint64_t	left = used < limit ? limit - used : 0;
 			uint64_t	cache;
 
-			/* file cache is charged, but can be had */
+			/* file cache is charged, but can be reclaimed */
 			if (read_number(dir, "memory.stat", v2 ? "inactive_file" : "total_inactive_file", &cache))
 				left += cache;
 			if (read_number(dir, "memory.stat", v2 ? "active_file" : "total_active_file", &cache))
@@ -356,7 +362,7 @@ donor_memory_available(void)
 	uint64_t	total;
 	uint64_t	available;
 
-	look_at_machine(&total, &available);
+	read_machine_memory(&total, &available);
 	return available;
 }
 
@@ -366,29 +372,32 @@ donor_memory_default_min_free(void)
 	uint64_t	total;
 	uint64_t	available;
 
-	look_at_machine(&total, &available);
+	read_machine_memory(&total, &available);
 	return total == UINT64_MAX ? 0 : total / FREE_PART;
 }
 
-/* Bytes that the pool of huge pages has for up to n regions. */
+/* Bytes available in the pool of huge pages for up to n regions. */
 static uint64_t
 pool_memory(uint64_t n, uint64_t region_size)
 {
 	uint64_t	pages;
-	uint64_t	promised;
+	uint64_t	reserved;
 	uint64_t	regions;
 
 	if (region_size % HUGE_SIZE != 0 ||
 		!read_number(HUGE_POOL, "free_hugepages", NULL, &pages) ||
-		!read_number(HUGE_POOL, "resv_hugepages", NULL, &promised) || promised > pages)
+		!read_number(HUGE_POOL, "resv_hugepages", NULL, &reserved) || reserved > pages)
 		return 0;
-	regions = (pages - promised) * HUGE_SIZE / region_size;
+	regions = (pages - reserved) * HUGE_SIZE / region_size;
 	return (regions < n ? regions : n) * region_size;
 }
 
-/* The system would let us have too much memory, and kill somebody for it. */
+/*
+ * End the process if --memory is too much.  The system would hand it out, and
+ * kill some process later.
+ */
 static void
-refuse_too_much(uint64_t memory, uint64_t from_pool)
+check_memory_available(uint64_t memory, uint64_t from_pool)
 {
 	uint64_t	available = donor_memory_available();
 	uint64_t	usable = available > left_free ? available - left_free : 0;
@@ -405,7 +414,7 @@ refuse_too_much(uint64_t memory, uint64_t from_pool)
 			wanted, there, left, (unsigned long long) ((usable + from_pool) >> 20));
 }
 
-/* When memory runs out all the same, let it be us and not the database. */
+/* If memory runs out anyway, have this process killed and not the database. */
 static void
 volunteer_for_oom(void)
 {
@@ -422,7 +431,6 @@ volunteer_for_oom(void)
 	if (fd >= 0)
 		close(fd);
 }
-
 
 void
 donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
@@ -442,9 +450,9 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 	donor_nregions = (uint32_t) n;
 	left_free = min_free;
 	volunteer_for_oom();
-	refuse_too_much(n * region_size, pool_memory(n, region_size));
+	check_memory_available(n * region_size, pool_memory(n, region_size));
 
-	/* a file for each region, and some for connections */
+	/* one file for each region, and some for connections */
 	if (getrlimit(RLIMIT_NOFILE, &rl) == 0)
 	{
 		rl.rlim_cur = rl.rlim_max;
@@ -453,7 +461,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 			rbp_die("%llu regions need more open files than RLIMIT_NOFILE (%llu) allows",
 					(unsigned long long) n, (unsigned long long) rl.rlim_cur);
 	}
-	/* locked memory as far as we may: root can always raise it */
+	/* lock as much memory as allowed; root can always raise the limit */
 	rl.rlim_cur = rl.rlim_max = RLIM_INFINITY;
 	if (setrlimit(RLIMIT_MEMLOCK, &rl) != 0 && getrlimit(RLIMIT_MEMLOCK, &rl) == 0)
 	{
@@ -461,7 +469,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 		(void) setrlimit(RLIMIT_MEMLOCK, &rl);
 	}
 
-	donor_regions = calloc(n, sizeof(DonorRegion));
+	donor_regions = calloc(n, sizeof(RbpDonorRegion));
 	arena_size = n * region_size + HUGE_SIZE;
 	arena = mmap(NULL, arena_size, PROT_NONE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -474,7 +482,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 	try_huge = region_size % HUGE_SIZE == 0;
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		region->base = arena + (uint64_t) i * region_size;
 		region->state = DONOR_REGION_FREE;

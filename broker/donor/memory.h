@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * memory.h
- *	  Regions: memfds, their reservation, zeroing, giving back.
+ *	  Memory of regions: reserving memfds, zeroing them, giving them back.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,60 +12,65 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum DonorRegionState
+typedef enum RbpDonorRegionState
 {
-	DONOR_REGION_FREE,			/* reserved, zeroed, belongs to nobody */
+	DONOR_REGION_FREE,			/* reserved, zeroed, not leased */
 	DONOR_REGION_LEASED,
 	DONOR_REGION_DIRTY,			/* fenced; to be zeroed */
-	DONOR_REGION_RELEASED			/* its memory is given back to the system */
-} DonorRegionState;
+	DONOR_REGION_RELEASED		/* its memory has been given back to the
+								 * system */
+} RbpDonorRegionState;
 
-typedef struct DonorLease DonorLease;
+typedef struct RbpDonorLease RbpDonorLease;
 
-typedef struct DonorRegion
+typedef struct RbpDonorRegion
 {
-	_Atomic(DonorLease *) owner;	/* who may enter, or NULL */
-	atomic_int	users;			/* serving threads in it */
-	atomic_bool exported;		/* its memfd was given to a client, or an MR of
-								 * it could not be ended: to be reused, it
-								 * needs other memory */
-	DonorRegionState state;
-	bool		withdrawn;		/* while DIRTY: out of everybody's reach; under
-								 * donor_lock */
-	bool		clean_unsaid;	/* the broker does not know yet that it is clean */
-	int			fd;				/* -1: none */
+	_Atomic(RbpDonorLease *) owner; /* lease that may enter, or NULL */
+	atomic_int	users;			/* threads in the region */
+	atomic_bool exported;		/* its memfd was sent to a client, or an MR of
+								 * it could not be deregistered: it needs other
+								 * memory before it is used again */
+	RbpDonorRegionState state;
+	bool		withdrawn;		/* while DIRTY: out of reach of all clients;
+								 * under donor_lock */
+	bool		clean_unreported;	/* to be reported clean in heartbeats */
+	int			fd;				/* memfd, or -1 */
 	bool		huge;			/* from the pool of huge pages */
-	uint8_t    *base;			/* its place in the donor's address space */
-} DonorRegion;
+	uint8_t    *base;			/* address in the donor */
+} RbpDonorRegion;
 
-extern DonorRegion *donor_regions;
+extern RbpDonorRegion *donor_regions;
 extern uint32_t donor_nregions;
 extern uint64_t donor_region_size;
 
 /*
- * Reserve, populate and lock memory for all regions; logs which pages it got.
- * Ends the process if there is not enough, or if less than min_free bytes
- * would be left to others.  From here on the process is the first that the
- * system kills when memory runs out.
+ * Reserve, populate and lock memory for all regions, and log the kind of
+ * pages.  Ends the process if there is not enough memory, or if less than
+ * min_free bytes would remain for others.  From here on this process is the
+ * first that the system kills when memory runs out.
  */
 extern void donor_memory_init(uint64_t memory, uint64_t region_size,
 							  uint64_t min_free);
 
-/* A part of the machine's memory, or of its cgroup's; 0 if it is not known. */
+/*
+ * The default of --min-free: a fraction of the memory of the machine, or of
+ * its cgroup; 0 if that is unknown.
+ */
 extern uint64_t donor_memory_default_min_free(void);
 
 /*
- * Give a region fresh, zeroed, populated memory, in place of what it has.
- * False if there is none: then it has no memory at all.  For the janitor.
+ * Provide a region with zeroed, populated memory, instead of what it has.
+ * False if there is none; then the region has no memory at all.  Called by the
+ * janitor.
  */
-extern bool donor_memory_renew(DonorRegion *region);
+extern bool donor_memory_renew(RbpDonorRegion *region);
 
-/* Give a region's memory back to the system.  For the janitor. */
-extern void donor_memory_release(DonorRegion *region);
+/* Give a region's memory back to the system.  Called by the janitor. */
+extern void donor_memory_release(RbpDonorRegion *region);
 
 /*
- * Memory that the system, or one of this process's cgroups if that is
- * tighter, could still hand out; UINT64_MAX if it cannot be found out.
+ * Memory still available in the system, or in one of this process's cgroups if
+ * that is less; UINT64_MAX if unknown.
  */
 extern uint64_t donor_memory_available(void);
 

@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * serve.c
- *	  The donor's data plane: threads, and connections that come and go.
+ *	  The donor's data plane: threads, and accepting and closing connections.
  *
  * serve_conn.c		one client: handshake, requests
- * serve_answer.c	what is sent to it
+ * serve_answer.c	answers to it
  *
- * A few threads, each with an epoll set of its own; a connection stays with
- * the thread that it was given at accept().  Nothing here blocks but
- * epoll_wait().
+ * There are a few threads, each with its own epoll set; a connection stays
+ * with the thread that it was assigned to when it was accepted.  Nothing here
+ * blocks except epoll_wait().
  *
- * Polling.  A request that comes while its thread sleeps costs the wake-up
+ * Polling.  A request that arrives while its thread sleeps costs the wake-up
  * of a core.  So a thread that has just served something polls for a while,
- * mostly the connection that it served last; one thread of the process at a
- * time (half of the cores at most), and only as long as that pays: see
- * RbpSpin in common/spin.h.
+ * mostly the connection that it served last.  At most half as many threads as
+ * there are cores (at least one) poll at a time, and only as long as that
+ * pays: see RbpSpin in common/spin.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,14 +48,15 @@
 #define MAX_CONNECTIONS	16384
 
 /*
- * With one client at a time, it is that client that runs while we yield, soon to
- * wait for us: staying awake saves both of us a wake-up for each request.  Only
- * a yield that ran others for long has run something that computes: requests
- * would wait behind its time slices, where a sleeper would be woken.
+ * With one client at a time, it is this client that runs while we yield, and
+ * it will wait for us soon: staying awake saves both sides a wake-up for each
+ * request.  Only if a yield has let others run for long, they compute
+ * something: then requests would wait for the end of their time slices,
+ * whereas a sleeping thread would be woken.
  */
 #define YIELD_HURTS_ALONE_NS	1000000
 
-static Thread *threads;
+static RbpDonorThread *threads;
 static int	nthreads;
 static int64_t spin_ns;
 static int	max_spinners;
@@ -63,24 +64,24 @@ static atomic_int spinners;
 static atomic_uint next_thread;
 static atomic_int nconnections;
 static int	max_connections;
-static Conn tcp_listener;
-static Conn unix_listener;
+static RbpDonorConn tcp_listener;
+static RbpDonorConn unix_listener;
 
 /*
- * ---- connections ------------------------------------------------------------
+ * ---- connections ---------------------------------------------------------
  */
 
 void
-donor_serve_close(Conn *conn)
+donor_serve_close(RbpDonorConn *conn)
 {
-	Thread	   *t = conn->thread;
+	RbpDonorThread *t = conn->thread;
 
 	pthread_mutex_lock(&t->lock);
 	LIST_REMOVE(conn, link);
 	pthread_mutex_unlock(&t->lock);
 
-	if (t->hot == conn)
-		t->hot = NULL;
+	if (t->last_served == conn)
+		t->last_served = NULL;
 	close(conn->fd);
 	donor_lease_unref(conn->lease);
 	free(conn);
@@ -117,7 +118,7 @@ refuse_busy(int fd)
 	(void) send(fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Half-open connections end after a minute and a half. */
+/* Half-open connections are detected after a minute and a half. */
 static void
 set_tcp_options(int fd)
 {
@@ -139,15 +140,15 @@ set_tcp_options(int fd)
 						  sizeof(options[i].value));
 }
 
-/* Give a new connection to one of the threads.  False: it cannot be watched. */
+/* Assign a new connection to its thread.  False if it cannot be watched. */
 static bool
-give_to_thread(Conn *conn)
+assign_to_thread(RbpDonorConn *conn)
 {
-	Thread	   *t = conn->thread;
+	RbpDonorThread *t = conn->thread;
 	struct epoll_event ev = {.events = conn->events,.data.ptr = conn};
 	bool		ok;
 
-	/* under the lock: the thread could close the connection at once */
+	/* under the lock, since the thread may close the connection at once */
 	pthread_mutex_lock(&t->lock);
 	LIST_INSERT_HEAD(&t->conns, conn, link);
 	ok = epoll_ctl(t->epfd, EPOLL_CTL_ADD, conn->fd, &ev) == 0;
@@ -158,13 +159,13 @@ give_to_thread(Conn *conn)
 }
 
 static void
-accept_conns(const Conn *listener)
+accept_conns(const RbpDonorConn *listener)
 {
 	for (int i = 0; i < 64; i++)
 	{
 		int			fd = accept4(listener->fd, NULL, NULL,
 								 SOCK_NONBLOCK | SOCK_CLOEXEC);
-		Conn	   *conn = NULL;
+		RbpDonorConn *conn = NULL;
 
 		if (fd < 0)
 		{
@@ -189,7 +190,7 @@ accept_conns(const Conn *listener)
 			conn->thread = &threads[atomic_fetch_add(&next_thread, 1) % (unsigned) nthreads];
 			conn->active_at = rbp_boottime_ns();
 			conn->events = EPOLLIN;
-			if (give_to_thread(conn))
+			if (assign_to_thread(conn))
 				continue;
 		}
 		close(fd);
@@ -199,21 +200,24 @@ accept_conns(const Conn *listener)
 }
 
 /*
- * ---- threads ----------------------------------------------------------------
+ * ---- threads -------------------------------------------------------------
  */
 
-/* Close those that never finish a handshake, or whose lease is long over. */
+/*
+ * Close connections whose handshake takes too long, or whose lease has long
+ * ended.
+ */
 static void
-sweep(Thread *t, int64_t now)
+sweep(RbpDonorThread *t, int64_t now)
 {
-	Conn	   *conn;
-	Conn	   *next;
+	RbpDonorConn *conn;
+	RbpDonorConn *next;
 
 	pthread_mutex_lock(&t->lock);
 	conn = LIST_FIRST(&t->conns);
 	pthread_mutex_unlock(&t->lock);
 
-	/* only this thread removes, and others add in front */
+	/* only this thread removes connections, and others add them in front */
 	for (; conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
@@ -232,7 +236,7 @@ sweep(Thread *t, int64_t now)
 	}
 }
 
-/* Handle what epoll said.  Returns whether anything was served. */
+/* Handle events of epoll.  Returns whether anything was served. */
 static bool
 dispatch(const struct epoll_event *events, int n, int64_t now)
 {
@@ -240,7 +244,7 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
 
 	for (int i = 0; i < n; i++)
 	{
-		Conn	   *conn = events[i].data.ptr;
+		RbpDonorConn *conn = events[i].data.ptr;
 
 		if (conn->is_listener)
 			accept_conns(conn);
@@ -250,11 +254,9 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
 	return any;
 }
 
-/*
- * Poll for a while.
- */
+/* Poll for a while, for at most budget ns. */
 static RbpSpinResult
-poll_briefly(Thread *t, int64_t budget)
+poll_briefly(RbpDonorThread *t, int64_t budget)
 {
 	struct epoll_event events[64];
 	int64_t		start = rbp_boottime_ns();
@@ -265,10 +267,12 @@ poll_briefly(Thread *t, int64_t budget)
 	{
 		int64_t		before = now;
 
-		/* counted across calls, or a busy connection would starve others */
-		if (t->hot != NULL && ++t->turn % 4 != 0)
+		/*
+		 * counted across calls, or a busy connection would starve the others
+		 */
+		if (t->last_served != NULL && ++t->polls % 4 != 0)
 		{
-			if (donor_serve_conn(t->hot, now))
+			if (donor_serve_conn(t->last_served, now))
 				return RBP_SPIN_PAID;
 		}
 		else
@@ -282,7 +286,7 @@ poll_briefly(Thread *t, int64_t budget)
 		}
 		sched_yield();
 		now = rbp_boottime_ns();
-		if (now - before > (t->in_a_row == SERVE_ALONE ? YIELD_HURTS_ALONE_NS :
+		if (now - before > (t->consecutive == SERVE_ALONE ? YIELD_HURTS_ALONE_NS :
 							RBP_SPIN_CONTENDED_NS))
 			return RBP_SPIN_HURT;
 	}
@@ -292,7 +296,7 @@ poll_briefly(Thread *t, int64_t budget)
 static void *
 thread_main(void *arg)
 {
-	Thread	   *t = arg;
+	RbpDonorThread *t = arg;
 	struct epoll_event events[64];
 	int64_t		swept_at = rbp_boottime_ns();
 	bool		busy = false;
@@ -337,10 +341,10 @@ thread_main(void *arg)
 }
 
 /*
- * ---- start --------------------------------------------------------------------
+ * ---- start ---------------------------------------------------------------
  */
 
-/* In the abstract namespace: nothing to clean up in any file system. */
+/* Listen in the abstract namespace, which needs no cleaning up. */
 static void
 listen_unix(char shm_name[RBP_SHM_NAME_LEN])
 {
@@ -361,7 +365,7 @@ listen_unix(char shm_name[RBP_SHM_NAME_LEN])
 			 (socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len)) != 0 ||
 		listen(fd, 1024) != 0)
 		rbp_die("could not listen on an abstract UNIX socket: %s", strerror(errno));
-	unix_listener = (Conn) {.fd = fd,.is_unix = true,.is_listener = true};
+	unix_listener = (RbpDonorConn) {.fd = fd,.is_unix = true,.is_listener = true};
 }
 
 void
@@ -382,16 +386,16 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 
 	shm_name[0] = '\0';
 	if (transports & RBP_TRANSPORT_TCP)
-		tcp_listener = (Conn) {.fd = rbp_listen_tcp(host, port),.is_listener = true};
+		tcp_listener = (RbpDonorConn) {.fd = rbp_listen_tcp(host, port),.is_listener = true};
 	if (transports & RBP_TRANSPORT_SHM)
 		listen_unix(shm_name);
 
-	threads = calloc((size_t) nthreads, sizeof(Thread));
+	threads = calloc((size_t) nthreads, sizeof(RbpDonorThread));
 	if (threads == NULL)
 		rbp_die("out of memory");
 	for (int i = 0; i < nthreads; i++)
 	{
-		Thread	   *t = &threads[i];
+		RbpDonorThread *t = &threads[i];
 
 		t->epfd = epoll_create1(EPOLL_CLOEXEC);
 		t->scratch = malloc(SERVE_SCRATCH_SIZE);
@@ -400,10 +404,10 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 			rbp_die("could not set up a serving thread: %s", strerror(errno));
 	}
 
-	/* the first thread accepts for all */
+	/* the first thread accepts connections for all */
 	for (int i = 0; i < 2; i++)
 	{
-		Conn	   *listener = i == 0 ? &tcp_listener : &unix_listener;
+		RbpDonorConn *listener = i == 0 ? &tcp_listener : &unix_listener;
 		struct epoll_event ev = {.events = EPOLLIN,.data.ptr = listener};
 
 		if (listener->is_listener &&
@@ -419,7 +423,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 }
 
 uint64_t
-donor_serve_stat(DonorServeStat stat)
+donor_serve_stat(RbpDonorServeStat stat)
 {
 	uint64_t	total = 0;
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * serve.h
- *	  Sockets: handshake, reads, writes, over TCP and UNIX sockets.
+ *	  Service over TCP and UNIX sockets: handshake, reads, writes.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,8 +14,9 @@
 #include "transport/transport.h"
 
 /*
- * Open the listening sockets and start the serving threads.  Those of
- * transports (RBP_TRANSPORT_*) are opened.  *port gets the TCP port, shm_name the abstract name.
+ * Open the listening sockets for the transports (RBP_TRANSPORT_*), and start
+ * the serving threads.  *port is set to the TCP port, shm_name to the abstract
+ * name.
  */
 extern void donor_serve_init(const char *host, uint16_t *port,
 							 uint32_t transports,
@@ -23,7 +24,7 @@ extern void donor_serve_init(const char *host, uint16_t *port,
 							 int spin_us);
 
 /* Totals since the start. */
-typedef enum DonorServeStat
+typedef enum RbpDonorServeStat
 {
 	DONOR_READS,
 	DONOR_WRITES,
@@ -32,11 +33,11 @@ typedef enum DonorServeStat
 	DONOR_BYTES_READ,
 	DONOR_BYTES_WRITTEN,
 	DONOR_NSTATS
-} DonorServeStat;
+} RbpDonorServeStat;
 
-extern uint64_t donor_serve_stat(DonorServeStat stat);
+extern uint64_t donor_serve_stat(RbpDonorServeStat stat);
 
-/* Connections that are open now. */
+/* Number of open connections. */
 extern uint64_t donor_serve_connections(void);
 
 #endif							/* RBP_DONOR_SERVE_H */

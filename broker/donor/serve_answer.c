@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * serve_answer.c
- *	  Answers to a client of the data plane: a ring of those not sent yet.
+ *	  Answers to a client of the data plane: the ring of pending ones.
  *
  * Bytes of regions are never copied in user space: answers are sent with
- * sendmsg() from the region's memory.  Around that system call the thread is
- * "in" the region, see lease.h.  An answer that the socket took a part of when
- * the lease ended cannot be completed nor taken back: the connection is closed.
+ * sendmsg() from the region's memory.  During that system call the thread is
+ * "in" the region, see lease.h.  If the lease ends when the socket has taken
+ * only a part of an answer, the answer can neither be completed nor taken
+ * back: the connection is closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,38 +19,38 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* Does the answer carry a memfd?  Such a one is sent alone. */
+/* Does the answer carry a memfd?  Such an answer is sent separately. */
 static bool
-is_map(const Answer *a)
+is_map(const RbpDonorAnswer *a)
 {
 	return a->op == RBP_OP_MAP && a->region != ANSWER_NO_REGION;
 }
 
 static uint32_t
-header_size(const Answer *a)
+header_size(const RbpDonorAnswer *a)
 {
 	return is_map(a) ? RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE : RBP_ANSWER_SIZE;
 }
 
 static void
-set_header(Answer *a, uint16_t status, uint32_t payload)
+set_header(RbpDonorAnswer *a, uint16_t status, uint32_t payload)
 {
 	RbpWireAnswer ans = {.op = a->op,.status = status,.payload = payload,.id = a->id};
 
 	rbp_wire_put_answer(a->header, &ans);
 }
 
-static Answer *
-queue(Conn *conn, uint8_t op, uint64_t id)
+static RbpDonorAnswer *
+queue(RbpDonorConn *conn, uint8_t op, uint64_t id)
 {
-	Answer	   *a = &conn->ring[(conn->head + conn->count++) % SERVE_RING];
+	RbpDonorAnswer *a = &conn->ring[(conn->head + conn->count++) % SERVE_RING];
 
-	*a = (Answer) {.op = op,.id = id,.region = ANSWER_NO_REGION};
+	*a = (RbpDonorAnswer) {.op = op,.id = id,.region = ANSWER_NO_REGION};
 	return a;
 }
 
 void
-donor_serve_answer(Conn *conn, uint8_t op, uint64_t id, uint16_t status)
+donor_serve_answer(RbpDonorConn *conn, uint8_t op, uint64_t id, uint16_t status)
 {
 	set_header(queue(conn, op, id), status, 0);
 	if (status != RBP_WIRE_OK)
@@ -57,9 +58,9 @@ donor_serve_answer(Conn *conn, uint8_t op, uint64_t id, uint16_t status)
 }
 
 void
-donor_serve_answer_read(Conn *conn, const RbpWireRequest *req)
+donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req)
 {
-	Answer	   *a = queue(conn, req->op, req->id);
+	RbpDonorAnswer *a = queue(conn, req->op, req->id);
 
 	a->region = req->region;
 	a->offset = req->offset;
@@ -68,18 +69,18 @@ donor_serve_answer_read(Conn *conn, const RbpWireRequest *req)
 }
 
 void
-donor_serve_answer_map(Conn *conn, const RbpWireRequest *req)
+donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req)
 {
-	Answer	   *a = queue(conn, req->op, req->id);
+	RbpDonorAnswer *a = queue(conn, req->op, req->id);
 
 	a->region = req->region;
 	set_header(a, RBP_WIRE_OK, RBP_MAP_PAYLOAD_SIZE);
 	rbp_wire_put_map(a->header + RBP_ANSWER_SIZE, donor_region_size);
 }
 
-/* Turn a queued answer with payload or memfd into a refusal. */
+/* Replace a queued answer with payload or memfd by a refusal. */
 static void
-refuse(Conn *conn, Answer *a)
+refuse(RbpDonorConn *conn, RbpDonorAnswer *a)
 {
 	a->region = ANSWER_NO_REGION;
 	a->payload = 0;
@@ -88,11 +89,11 @@ refuse(Conn *conn, Answer *a)
 }
 
 /*
- * Send a MAP's answer, with the region's memfd.  The region counts as
- * exported from here on, whether or not the client ever maps it.
+ * Send the answer to a MAP, with the region's memfd.  From here on the region
+ * counts as exported, whether or not the client ever maps it.
  */
 static ssize_t
-send_map(Conn *conn, Answer *a, int64_t now)
+send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
 {
 	union
 	{
@@ -101,13 +102,13 @@ send_map(Conn *conn, Answer *a, int64_t now)
 	}			control = {0};
 	struct iovec iov;
 	struct msghdr msg = {.msg_iov = &iov,.msg_iovlen = 1};
-	DonorRegion *region = &donor_regions[a->region];
+	RbpDonorRegion *region = &donor_regions[a->region];
 	struct cmsghdr *c;
 	ssize_t		rc;
 
 	if (a->sent > 0)
 	{
-		/* the memfd went with the first byte */
+		/* the memfd was sent with the first byte */
 		return send(conn->fd, a->header + a->sent, header_size(a) - a->sent,
 					MSG_NOSIGNAL | MSG_DONTWAIT);
 	}
@@ -133,15 +134,15 @@ send_map(Conn *conn, Answer *a, int64_t now)
 }
 
 /*
- * Send READs' and other answers up to the next MAP's, in one system call, from
- * inside of all their regions.  *total: how many bytes that should be.  *cut:
- * an answer cannot be completed.
+ * Send the answers before the next MAP's in one system call, while being in
+ * all of their regions.  *total: their size.  *cut: an answer cannot be
+ * completed.
  */
 static ssize_t
-send_answers(Conn *conn, int64_t now, size_t *total, bool *cut)
+send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
 {
 	struct iovec iov[2 * SERVE_RING];
-	DonorRegion *inside[SERVE_RING];
+	RbpDonorRegion *inside[SERVE_RING];
 	struct msghdr msg = {.msg_iov = iov};
 	int			ninside = 0;
 	ssize_t		rc = 0;
@@ -149,14 +150,14 @@ send_answers(Conn *conn, int64_t now, size_t *total, bool *cut)
 	*total = 0;
 	for (uint32_t i = 0; i < conn->count; i++)
 	{
-		Answer	   *a = &conn->ring[(conn->head + i) % SERVE_RING];
+		RbpDonorAnswer *a = &conn->ring[(conn->head + i) % SERVE_RING];
 		uint32_t	skip = a->sent;
 
 		if (is_map(a))
 			break;
 		if (a->payload > 0)
 		{
-			DonorRegion *region = &donor_regions[a->region];
+			RbpDonorRegion *region = &donor_regions[a->region];
 
 			if (donor_region_enter(region, conn->lease, now))
 				inside[ninside++] = region;
@@ -191,11 +192,11 @@ send_answers(Conn *conn, int64_t now, size_t *total, bool *cut)
 
 /* Remove n sent bytes from the ring. */
 static void
-advance_ring(Conn *conn, size_t n)
+advance_ring(RbpDonorConn *conn, size_t n)
 {
 	while (conn->count > 0)
 	{
-		Answer	   *a = &conn->ring[conn->head];
+		RbpDonorAnswer *a = &conn->ring[conn->head];
 		size_t		left = header_size(a) + a->payload - a->sent;
 
 		if (n < left)
@@ -210,11 +211,11 @@ advance_ring(Conn *conn, size_t n)
 }
 
 bool
-donor_serve_flush(Conn *conn, int64_t now)
+donor_serve_flush(RbpDonorConn *conn, int64_t now)
 {
 	while (conn->count > 0)
 	{
-		Answer	   *first = &conn->ring[conn->head];
+		RbpDonorAnswer *first = &conn->ring[conn->head];
 		size_t		total;
 		bool		cut = false;
 		ssize_t		rc;
@@ -222,7 +223,8 @@ donor_serve_flush(Conn *conn, int64_t now)
 		if (is_map(first))
 		{
 			rc = send_map(conn, first, now);
-			total = header_size(first) - first->sent;	/* a refusal is shorter */
+			total = header_size(first) - first->sent;	/* a refusal is
+														 * shorter */
 		}
 		else
 			rc = send_answers(conn, now, &total, &cut);

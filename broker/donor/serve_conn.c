@@ -6,13 +6,13 @@
  * TCP and UNIX connections are served by the same code: MAP only exists on the
  * latter, READ and WRITE work on both.
  *
- * The payload of a write is received into the region's memory, but for the part
- * of a first write that came along with its header.  Around that system call the
- * thread is "in" the region, see lease.h.
+ * The payload of a write is received directly into the region's memory, except
+ * for that part of a first write which arrived together with its header.
+ * During that system call the thread is "in" the region, see lease.h.
  *
- * A client's memory is bounded: while the ring of answers is full nothing more is read
- * from the connection, so a client that sends and never reads stops itself, and
- * nobody else.
+ * The memory used for a client is bounded: while its ring of answers is full,
+ * nothing more is read from the connection.  So a client that sends requests
+ * and never reads answers blocks only itself.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,24 +28,27 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define ROUNDS			64		/* a busy connection yields to others then, */
-#define TURN_BYTES		(256 * 1024)	/* or when it has sent so much */
-#define HELD_BACK		16		/* answers that wait for more requests */
+#define ROUNDS			64		/* then a busy connection yields to others, */
+#define TURN_BYTES		(256 * 1024)	/* or when it has sent this much */
+#define HELD_BACK		16		/* answers held back at most */
 
 /*
- * ---- handshake --------------------------------------------------------------
+ * ---- handshake -----------------------------------------------------------
  */
 
-/* The first bytes on a fresh socket: it takes them, or it is broken. */
+/*
+ * Send the first bytes on a new socket, which takes them all unless it is
+ * broken.
+ */
 static bool
-send_now(const Conn *conn, const uint8_t *buf, size_t len)
+send_now(const RbpDonorConn *conn, const uint8_t *buf, size_t len)
 {
 	return send(conn->fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t) len;
 }
 
-/* HELLO: answer with a challenge.  False: the connection is to be closed. */
+/* Answer a HELLO with a challenge.  False if the connection must be closed. */
 static bool
-handle_hello(Conn *conn, const uint8_t *buf)
+handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 {
 	uint8_t		out[RBP_HANDSHAKE_MAX];
 	RbpWireHello hello;
@@ -71,9 +74,12 @@ handle_hello(Conn *conn, const uint8_t *buf)
 	return send_now(conn, out, RBP_CHALLENGE_SIZE);
 }
 
-/* AUTH: let the client in if it knows the lease's secret.  False: it does not. */
+/*
+ * Check the proof in an AUTH that the client knows the lease's secret.  False
+ * if the connection must be closed.
+ */
 static bool
-handle_auth(Conn *conn, const uint8_t *buf)
+handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 {
 	RbpWireWelcome welcome = {
 		.status = RBP_WIRE_OK,
@@ -83,16 +89,16 @@ handle_auth(Conn *conn, const uint8_t *buf)
 	uint8_t		out[RBP_WELCOME_SIZE];
 	uint8_t		theirs[RBP_MAC_LEN];
 	uint8_t		ours[RBP_MAC_LEN];
-	uint8_t		nobody[RBP_SECRET_LEN];
-	DonorLease *lease;
+	uint8_t		dummy[RBP_SECRET_LEN];
+	RbpDonorLease *lease;
 
 	if (!rbp_wire_get_auth(buf, RBP_AUTH_SIZE, theirs))
 		return false;
 
-	/* an unknown lease takes as long, and fails as, a wrong secret */
+	/* an unknown lease fails like a wrong secret, after the same time */
 	lease = donor_lease_find(conn->lease_id);
-	rbp_random_bytes(nobody, sizeof(nobody));
-	if (rbp_handshake_mac(lease != NULL ? lease->secret : nobody,
+	rbp_random_bytes(dummy, sizeof(dummy));
+	if (rbp_handshake_mac(lease != NULL ? lease->secret : dummy,
 						  conn->nonce, conn->lease_id, ours) &&
 		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL)
 	{
@@ -101,7 +107,7 @@ handle_auth(Conn *conn, const uint8_t *buf)
 	}
 	else
 	{
-		/* a lease that has just ended is nothing to worry about */
+		/* a lease that has just ended deserves no warning */
 		if (lease != NULL)
 			donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "its proof of the lease's secret is wrong");
 		else
@@ -115,14 +121,14 @@ handle_auth(Conn *conn, const uint8_t *buf)
 }
 
 /*
- * ---- requests ---------------------------------------------------------------
+ * ---- requests ------------------------------------------------------------
  */
 
-/* Parse one complete request.  False: garbage. */
+/* Handle one complete request.  False if it is invalid. */
 static bool
-handle_request(Conn *conn, const uint8_t *buf)
+handle_request(RbpDonorConn *conn, const uint8_t *buf)
 {
-	Thread	   *t = conn->thread;
+	RbpDonorThread *t = conn->thread;
 	RbpWireRequest req;
 	uint16_t	status = RBP_WIRE_OK;
 
@@ -168,7 +174,7 @@ handle_request(Conn *conn, const uint8_t *buf)
 }
 
 static void
-write_arrived(Conn *conn, uint32_t n)
+write_arrived(RbpDonorConn *conn, uint32_t n)
 {
 	conn->write_offset += n;
 	conn->write_left -= n;
@@ -180,13 +186,13 @@ write_arrived(Conn *conn, uint32_t n)
 }
 
 /*
- * May the payload of the current write go into its region?  Then we are in
- * it.  Else the rest is swallowed, and the answer is a refusal.
+ * Enter the region of the current write, and return it.  If that is denied,
+ * returns NULL: the rest of the payload is discarded, and the write refused.
  */
-static DonorRegion *
-enter_for_write(Conn *conn, int64_t now)
+static RbpDonorRegion *
+enter_for_write(RbpDonorConn *conn, int64_t now)
 {
-	DonorRegion *region;
+	RbpDonorRegion *region;
 
 	if (conn->write_status != RBP_WIRE_OK)
 		return NULL;
@@ -198,11 +204,11 @@ enter_for_write(Conn *conn, int64_t now)
 }
 
 /*
- * Deal with everything in the input buffer that is complete, as far as the
- * ring has room.  False: the connection is to be closed.
+ * Handle everything in the input buffer that is complete, as far as the ring
+ * has room.  False if the connection must be closed.
  */
 static bool
-parse(Conn *conn, int64_t now)
+parse(RbpDonorConn *conn, int64_t now)
 {
 	while (conn->rx_at < conn->rx_have)
 	{
@@ -224,9 +230,9 @@ parse(Conn *conn, int64_t now)
 			break;
 		if (conn->writing)
 		{
-			/* came along with the header; the rest will not be copied */
+			/* arrived with the header; the rest is received in place */
 			uint32_t	n = have < conn->write_left ? have : conn->write_left;
-			DonorRegion *region = enter_for_write(conn, now);
+			RbpDonorRegion *region = enter_for_write(conn, now);
 
 			if (region != NULL)
 			{
@@ -256,11 +262,12 @@ parse(Conn *conn, int64_t now)
 }
 
 /*
- * Parse and answer until the input has no complete request any more, or the
- * socket takes no more output; then count is not 0, and EPOLLOUT will tell.
+ * Parse and answer until the input has no more complete requests, or the
+ * socket takes no more output; then count is not 0, and EPOLLOUT will be
+ * reported.
  */
 static bool
-pump(Conn *conn, int64_t now)
+pump(RbpDonorConn *conn, int64_t now)
 {
 	for (;;)
 	{
@@ -276,16 +283,17 @@ pump(Conn *conn, int64_t now)
 }
 
 /*
- * Receive once: into the region of the current write, and behind that into
- * the input buffer.  Returns what readv() did; -2: nothing can be received
- * before something is sent.  *more: there was as much as was asked for.
+ * Receive once: into the region of the current write, and after that into the
+ * input buffer.  Returns the result of readv(), or -2 if nothing can be
+ * received before something is sent.  *more: as much as requested was
+ * received.
  */
 static ssize_t
-receive(Conn *conn, int64_t now, bool *more)
+receive(RbpDonorConn *conn, int64_t now, bool *more)
 {
 	struct iovec iov[2];
 	int			n = 0;
-	DonorRegion *region = NULL;
+	RbpDonorRegion *region = NULL;
 	uint32_t	direct = 0;
 	uint32_t	space;
 	size_t		asked;
@@ -295,7 +303,7 @@ receive(Conn *conn, int64_t now, bool *more)
 	if (conn->count == SERVE_RING || conn->rx_have == SERVE_RX_SIZE)
 		return -2;
 
-	/* with a write in progress everything before it is parsed */
+	/* with a write in progress, everything before it is parsed */
 	if (conn->writing)
 	{
 		direct = conn->write_left;
@@ -313,8 +321,8 @@ receive(Conn *conn, int64_t now, bool *more)
 	asked = direct;
 
 	/*
-	 * After a write comes probably another one: take its header only, so that
-	 * its payload need not be moved.
+	 * Another write probably follows: receive only its header, so that its
+	 * payload need not be moved.
 	 */
 	space = SERVE_RX_SIZE - conn->rx_have;
 	if (conn->last_was_write && space > RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE)
@@ -349,7 +357,7 @@ receive(Conn *conn, int64_t now, bool *more)
 }
 
 static void
-want_events(Conn *conn, uint32_t events)
+want_events(RbpDonorConn *conn, uint32_t events)
 {
 	struct epoll_event ev = {.events = events,.data.ptr = conn};
 
@@ -360,12 +368,12 @@ want_events(Conn *conn, uint32_t events)
 }
 
 /*
- * Answers are held back for as long as more is there to be received, up to
- * some: a batch of small writes is not to cost a system call, a packet and a
- * wake-up for each of its answers.
+ * Answers are held back, up to some number, while more requests can be
+ * received, so that a batch of small writes does not cost a system call, a
+ * packet and a wake-up for each answer.
  */
 bool
-donor_serve_conn(Conn *conn, int64_t now)
+donor_serve_conn(RbpDonorConn *conn, int64_t now)
 {
 	bool		any = false;
 	size_t		received = 0;
@@ -386,7 +394,7 @@ donor_serve_conn(Conn *conn, int64_t now)
 		}
 		rc = receive(conn, now, &more);
 		if (rc == 0 && conn->count > 0)
-			(void) pump(conn, now); /* it may still listen */
+			(void) pump(conn, now); /* it may still read answers */
 		if (rc == 0 || (rc == -1 && errno != EAGAIN && errno != EWOULDBLOCK))
 			goto gone;
 		if (rc < 0)
@@ -403,13 +411,16 @@ donor_serve_conn(Conn *conn, int64_t now)
 	if (any)
 	{
 		conn->active_at = now;
-		if (conn->thread->hot != conn)
-			conn->thread->in_a_row = 0;
-		else if (conn->thread->in_a_row < SERVE_ALONE)
-			conn->thread->in_a_row++;
-		conn->thread->hot = conn;
+		if (conn->thread->last_served != conn)
+			conn->thread->consecutive = 0;
+		else if (conn->thread->consecutive < SERVE_ALONE)
+			conn->thread->consecutive++;
+		conn->thread->last_served = conn;
 
-		/* refused, and told so: a new lease needs a new connection anyway */
+		/*
+		 * it was refused, and has the answer: a new lease needs a new
+		 * connection anyway
+		 */
 		if (conn->lease != NULL && conn->count == 0 &&
 			atomic_load(&conn->lease->ended))
 			goto gone;

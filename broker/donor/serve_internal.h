@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * serve_internal.h
- *	  What the files of the data plane share; see serve.c.
+ *	  Declarations shared by the files of the data plane; see serve.c.
  *
- * A connection and its thread's fields are that thread's alone, unless said
- * otherwise, and so are all functions here.
+ * A connection and its thread's fields are used by that thread only, unless
+ * said otherwise, and so are all functions here.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,47 +22,48 @@
 #include <sys/queue.h>
 
 #define SERVE_RX_SIZE		4096	/* 128 requests */
-#define SERVE_RING			64		/* answers not sent yet, per connection */
-#define SERVE_SCRATCH_SIZE	65536	/* for writes that are refused */
-#define SERVE_ALONE			16		/* requests in a row from one connection */
+#define SERVE_RING			64		/* pending answers, per connection */
+#define SERVE_SCRATCH_SIZE	65536	/* for payload of denied writes */
+#define SERVE_ALONE			16		/* requests in a row of one client */
 
-typedef enum ConnState
+typedef enum RbpDonorConnState
 {
 	CONN_HELLO,
 	CONN_AUTH,
 	CONN_OPEN
-} ConnState;
+} RbpDonorConnState;
 
 #define ANSWER_NO_REGION	UINT32_MAX
 
-typedef struct Answer
+typedef struct RbpDonorAnswer
 {
 	uint8_t		header[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
 	uint8_t		op;
-	uint32_t	region;			/* that its payload, or memfd, is of */
+	uint32_t	region;			/* source of the payload or memfd, or
+								 * ANSWER_NO_REGION */
 	uint64_t	id;
-	uint64_t	offset;			/* of a read's payload */
+	uint64_t	offset;			/* of a READ's payload */
 	uint32_t	payload;		/* bytes from the region */
-	uint32_t	sent;			/* bytes of header and payload */
-} Answer;
+	uint32_t	sent;			/* bytes sent of header and payload */
+} RbpDonorAnswer;
 
-typedef struct Thread Thread;
+typedef struct RbpDonorThread RbpDonorThread;
 
-typedef struct Conn
+typedef struct RbpDonorConn
 {
 	int			fd;
 	bool		is_unix;
 	bool		is_listener;
-	ConnState	state;
-	Thread	   *thread;
-	LIST_ENTRY(Conn) link;		/* in the thread's list */
-	int64_t		active_at;		/* last traffic, or accept() */
-	DonorLease *lease;			/* referenced; NULL before the handshake */
+	RbpDonorConnState state;
+	RbpDonorThread *thread;
+	LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */
+	int64_t		active_at;		/* time of the last traffic, or of accept() */
+	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
 	char		lease_id[RBP_LEASE_ID_LEN];
 	uint8_t		nonce[RBP_NONCE_LEN];
-	uint32_t	events;			/* what epoll is asked for */
+	uint32_t	events;			/* registered with epoll */
 
-	/* a write whose payload is coming */
+	/* the write whose payload is being received */
 	bool		writing;
 	bool		last_was_write;
 	uint16_t	write_status;
@@ -72,31 +73,34 @@ typedef struct Conn
 	uint32_t	write_left;
 
 	uint32_t	head,
-				count;			/* of ring */
-	Answer		ring[SERVE_RING];
+				count;			/* pending answers in ring */
+	RbpDonorAnswer ring[SERVE_RING];
 
 	uint32_t	rx_at,
-				rx_have;		/* bytes rx_at .. rx_have are to be parsed */
+				rx_have;		/* rx_at to rx_have: bytes to be parsed */
 	uint8_t		rx[SERVE_RX_SIZE];
-} Conn;
+} RbpDonorConn;
 
-struct Thread
+struct RbpDonorThread
 {
 	int			epfd;
 	pthread_mutex_t lock;		/* protects the list, which accept() extends */
-	LIST_HEAD(ConnList, Conn) conns;
-	Conn	   *hot;			/* served last; to be polled first */
-	int			in_a_row;		/* times that the hot one was served, up to SERVE_ALONE */
-	unsigned int turn;			/* of polling; the others' is each fourth */
+	LIST_HEAD(RbpDonorConnList, RbpDonorConn) conns;
+	RbpDonorConn *last_served;	/* last connection served, to be polled
+								 * first */
+	int			consecutive;	/* times it was served in a row, up to
+								 * SERVE_ALONE */
+	unsigned int polls;			/* number of polls; each fourth is of all
+								 * connections */
 	RbpSpin		spin;
 	uint8_t    *scratch;
 
-	_Atomic uint64_t stats[DONOR_NSTATS];	/* read by anyone */
+	_Atomic uint64_t stats[DONOR_NSTATS];	/* read by any thread */
 };
 
 /* Only the owner writes, so no atomic addition is needed. */
 static inline void
-donor_serve_count(Thread *thread, DonorServeStat stat, uint64_t n)
+donor_serve_count(RbpDonorThread *thread, RbpDonorServeStat stat, uint64_t n)
 {
 	_Atomic uint64_t *counter = &thread->stats[stat];
 
@@ -105,28 +109,34 @@ donor_serve_count(Thread *thread, DonorServeStat stat, uint64_t n)
 						  memory_order_relaxed);
 }
 
-/* serve.c: log that a client gets no connection, and who it is.  Any thread. */
+/*
+ * serve.c: log that a client is refused, with its address.  Any thread may
+ * call this.
+ */
 extern void donor_serve_log_refusal(int fd, RbpLogLevel level, const char *why);
 
-/* serve.c: close a connection, and free it. */
-extern void donor_serve_close(Conn *conn);
+/* serve.c: close and free a connection. */
+extern void donor_serve_close(RbpDonorConn *conn);
 
 /*
- * serve_conn.c: serve a connection until it has nothing more, or has had its
- * turn.  Returns whether there was anything; the connection may be gone then.
+ * serve_conn.c: serve a connection until it has no more requests, or has had
+ * its turn.  Returns whether there was anything to do; the connection may be
+ * freed then.
  */
-extern bool donor_serve_conn(Conn *conn, int64_t now);
+extern bool donor_serve_conn(RbpDonorConn *conn, int64_t now);
 
 /*
- * serve_answer.c: queue an answer; the caller has seen to it that there is
- * room.  Whether the lease may have what a READ or a MAP asks for is looked at
- * when the answer is sent.
+ * serve_answer.c: queue an answer; the caller has made sure that there is
+ * room.  When the answer to a READ or a MAP is sent, it is checked whether the
+ * lease may use the region.
  */
-extern void donor_serve_answer(Conn *conn, uint8_t op, uint64_t id, uint16_t status);
-extern void donor_serve_answer_read(Conn *conn, const RbpWireRequest *req);
-extern void donor_serve_answer_map(Conn *conn, const RbpWireRequest *req);
+extern void donor_serve_answer(RbpDonorConn *conn, uint8_t op, uint64_t id, uint16_t status);
+extern void donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req);
+extern void donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req);
 
-/* Send what the socket takes.  False: the connection is to be closed. */
-extern bool donor_serve_flush(Conn *conn, int64_t now);
+/*
+ * Send as much as the socket takes.  False if the connection must be closed.
+ */
+extern bool donor_serve_flush(RbpDonorConn *conn, int64_t now);
 
 #endif							/* RBP_DONOR_SERVE_INTERNAL_H */

@@ -1,33 +1,34 @@
 /*-------------------------------------------------------------------------
  *
  * verbs.c
- *	  RDMA: devices, listening, and the thread that serves them.
+ *	  RDMA: devices, listening, and the thread that serves clients.
  *
- * A client reads and writes by asking its device, which asks ours, which
- * needs neither this process nor a processor for it.  The work that is left is
- * to let in those who have a lease, to hand out rkeys, to answer pings, and
- * above all to end MRs when a lease loses its regions.
+ * A client reads and writes by requests to its device, which the donor's
+ * device serves without this process or a processor.  What remains to be done
+ * is to admit those who have a lease, to hand out rkeys, to answer pings, and
+ * above all to deregister MRs when a lease loses its regions.
  *
  * verbs_conn.c		connections: handshake, pings
  * verbs_mr.c		MRs of regions: registration and fencing; why no rkey
  *					outlives a lease
  *
- * Threads.  One, the verbs thread, which sleeps in poll(): on rdma_cm's events
- * (one channel for the listening id and all connections), on one completion
- * channel for each device (pings), and on an eventfd (grants).  It alone
- * touches the lists of devices and connections, and all objects of verbs and
- * rdma_cm, but for one thing: MRs of regions are ended by the janitor, too, in
- * revoke_mrs().  The control thread comes by in granted().
+ * Threads.  There is one, the verbs thread, which sleeps in poll().  It waits
+ * for events of rdma_cm (one channel for the listening id and all
+ * connections), of one completion channel for each device (pings), and of an
+ * eventfd (grants).  It alone uses the lists of devices and connections, and
+ * all objects of verbs and rdma_cm, with one exception: the janitor
+ * deregisters MRs of regions, too, in revoke_mrs().  The control thread calls
+ * granted().
  *
  * Locks: verbs_lock, in verbs_mr.c.
  *
- * A device's context stays open as long as an id is on it: the anchor, an id
- * that does nothing else, and that gets the event when the device is
- * unplugged.  Then everything on the device is freed, the ids last.
+ * A device's context stays open as long as an id is on it.  That is the
+ * anchor, an id with no other purpose, which also gets the event when the
+ * device is unplugged.  Then everything on the device is freed, the ids last.
  *
- * Failures of devices concern those who connect, or one region: they are
+ * Failures of devices affect connecting clients, or one region: they are
  * logged, and the connection is refused, or the registration is tried again a
- * second later.  Nothing here ends the donor after its start.
+ * second later.  After start-up, nothing here ends the donor.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,23 +51,24 @@
 #include <unistd.h>
 
 #define MAX_DEVICES		32
-#define EVENTS			64		/* of rdma_cm, that one round handles */
+#define EVENTS			64		/* of rdma_cm, handled per round */
 #define BACKLOG			1024
-#define CLOSE_TRIES		10		/* one a second */
+#define CLOSE_TRIES		10		/* one per second */
 #define TICK_NS			INT64_C(1000000000)
 
 static int	wake_fd = -1;
 
-/* the verbs thread's */
+/* used by the verbs thread only */
 static struct rdma_event_channel *events;
-static struct rdma_cm_id *listener; /* NULL: its device is gone */
+static struct rdma_cm_id *listener; /* NULL if its device is gone */
 static struct sockaddr_storage listen_addr;
-static VerbsDevice *devices;
+static RbpDonorVerbsDevice *devices;
 static int	ndevices;
-static int	close_tries;		/* to have a removed device's context closed */
+static int	close_tries;		/* attempts left to have a removed device's
+								 * context closed */
 
 void
-donor_verbs_complain(int error, const char *fmt,...)
+donor_verbs_log_failure(int error, const char *fmt,...)
 {
 	char		what[128];
 	va_list		args;
@@ -81,7 +83,7 @@ donor_verbs_complain(int error, const char *fmt,...)
 void
 donor_verbs_wake(void)
 {
-	/* fails only if the thread has not read for 2^64 times */
+	/* fails only if the counter overflows */
 	(void) eventfd_write(wake_fd, 1);
 }
 
@@ -94,7 +96,7 @@ set_nonblocking(int fd)
 }
 
 /*
- * ---- listening ----------------------------------------------------------------
+ * ---- listening -----------------------------------------------------------
  */
 
 static bool
@@ -106,8 +108,9 @@ is_any(const struct sockaddr *addr)
 }
 
 /*
- * Listen on an address and port (0: any).  NULL if that fails, with errno.
- * Loopback addresses belong to no device, and not all can be reached by them.
+ * Listen on an address and port (0: any).  Returns NULL on failure, with
+ * errno.  Loopback addresses are refused: they belong to no device, and not
+ * all devices can be reached by them.
  */
 static struct rdma_cm_id *
 listen_on(struct sockaddr *addr)
@@ -130,7 +133,10 @@ listen_on(struct sockaddr *addr)
 	return NULL;
 }
 
-/* Listen on a host's address; "": any.  *port gets the port.  Else the reason. */
+/*
+ * Listen on a host's address; "": any.  *port is set to the port.  On failure
+ * the reason is stored in reason[len].
+ */
 static bool
 start_listening(const char *host, uint16_t *port, char *reason, size_t len)
 {
@@ -158,7 +164,7 @@ start_listening(const char *host, uint16_t *port, char *reason, size_t len)
 		return false;
 	}
 
-	/* the same again if the device comes back */
+	/* to listen again if the device comes back */
 	listen_addr = listener->route.addr.src_storage;
 	*port = ntohs(rdma_get_src_port(listener));
 	return true;
@@ -173,12 +179,12 @@ stop_listening(void)
 }
 
 /*
- * ---- devices ------------------------------------------------------------------
+ * ---- devices -------------------------------------------------------------
  */
 
 /*
- * An id on the same device as this one, which is connected or about to be.
- * NULL if the address leads to another one.
+ * Create an id on the same device as this one, which is connected or about to
+ * be.  NULL if its address leads to another device.
  */
 static struct rdma_cm_id *
 make_anchor(struct rdma_cm_id *id)
@@ -186,7 +192,7 @@ make_anchor(struct rdma_cm_id *id)
 	struct sockaddr_storage addr = id->route.addr.src_storage;
 	struct rdma_cm_id *anchor;
 
-	((struct sockaddr_in *) &addr)->sin_port = 0;	/* where sin6_port is, too */
+	((struct sockaddr_in *) &addr)->sin_port = 0;	/* also sin6_port */
 	if (rdma_create_id(events, &anchor, NULL, RDMA_PS_TCP) != 0)
 		return NULL;
 	if (rdma_bind_addr(anchor, (struct sockaddr *) &addr) == 0 &&
@@ -196,11 +202,11 @@ make_anchor(struct rdma_cm_id *id)
 	return NULL;
 }
 
-VerbsDevice *
+RbpDonorVerbsDevice *
 donor_verbs_get_device(struct rdma_cm_id *id)
 {
 	struct ibv_device_attr attr;
-	VerbsDevice *device;
+	RbpDonorVerbsDevice *device;
 
 	for (device = devices; device != NULL; device = device->next)
 		if (device->verbs == id->verbs)
@@ -209,7 +215,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	device = ndevices < MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
 	if (device == NULL)
 	{
-		donor_verbs_complain(ENOMEM, "use another device");
+		donor_verbs_log_failure(ENOMEM, "use another device");
 		return NULL;
 	}
 	device->verbs = id->verbs;
@@ -217,7 +223,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	if (device->channel == NULL || !set_nonblocking(device->channel->fd) ||
 		(errno = ibv_query_device(id->verbs, &attr)) != 0)
 	{
-		donor_verbs_complain(errno, "use device %s", ibv_get_device_name(id->verbs->device));
+		donor_verbs_log_failure(errno, "use device %s", ibv_get_device_name(id->verbs->device));
 		if (device->channel != NULL)
 			(void) ibv_destroy_comp_channel(device->channel);
 		free(device);
@@ -231,13 +237,13 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	return device;
 }
 
-/* The device was unplugged, or reset: its memory has no MRs there any more. */
+/* A device was unplugged or reset: there are no MRs on it any more. */
 static void
 device_removed(struct ibv_context *verbs)
 {
-	VerbsDevice **prev = &devices;
-	VerbsDevice *device;
-	VerbsConnList gone;
+	RbpDonorVerbsDevice **prev = &devices;
+	RbpDonorVerbsDevice *device;
+	RbpDonorVerbsConnList gone;
 
 	while (*prev != NULL && (*prev)->verbs != verbs)
 		prev = &(*prev)->next;
@@ -253,7 +259,7 @@ device_removed(struct ibv_context *verbs)
 	ndevices--;
 	(void) ibv_destroy_comp_channel(device->channel);
 
-	/* the context may be closed with the last of these */
+	/* the context may be closed with the last id */
 	donor_verbs_free_released(&gone);
 	if (device->anchor != NULL)
 		(void) rdma_destroy_id(device->anchor);
@@ -262,17 +268,17 @@ device_removed(struct ibv_context *verbs)
 }
 
 /*
- * ---- the thread ---------------------------------------------------------------
+ * ---- the thread ----------------------------------------------------------
  */
 
-/* Returns whether there was an event. */
+/* Handle an event of rdma_cm; returns whether there was one. */
 static bool
 handle_event(void)
 {
 	struct rdma_cm_event *event;
 	enum rdma_cm_event_type type;
 	struct rdma_cm_id *id;
-	VerbsConn  *conn;
+	RbpDonorVerbsConn *conn;
 	uint8_t		hello[RBP_VERBS_HELLO_SIZE] = {0};
 	size_t		len;
 	uint32_t	qpn;
@@ -281,7 +287,7 @@ handle_event(void)
 	if (rdma_get_cm_event(events, &event) != 0)
 		return false;
 
-	/* an id cannot be destroyed before its events are given back */
+	/* an id cannot be destroyed before its events are acknowledged */
 	type = event->event;
 	id = event->id;
 	conn = id->context;
@@ -326,13 +332,13 @@ handle_event(void)
 	return true;
 }
 
-/* Duties of each second. */
+/* Called each second. */
 static void
 tick_devices(void)
 {
 	/*
-	 * A driver may have to wait for us to close the context before the device
-	 * can go, and come back.  rdma_cm does it when it looks for devices.
+	 * A driver may wait for this process to close the context before the
+	 * device can go, and come back.  rdma_cm closes it when it lists devices.
 	 */
 	if (close_tries > 0)
 	{
@@ -360,14 +366,14 @@ thread_main(void *arg)
 	for (;;)
 	{
 		struct pollfd fds[2 + MAX_DEVICES];
-		VerbsDevice *polled[MAX_DEVICES];
+		RbpDonorVerbsDevice *polled[MAX_DEVICES];
 		int			n = 0;
 		bool		ticks = donor_verbs_have_domains() || listener == NULL || close_tries > 0;
 		int64_t		now;
 
 		fds[0] = (struct pollfd) {.fd = events->fd,.events = POLLIN};
 		fds[1] = (struct pollfd) {.fd = wake_fd,.events = POLLIN};
-		for (VerbsDevice *device = devices; device != NULL; device = device->next)
+		for (RbpDonorVerbsDevice *device = devices; device != NULL; device = device->next)
 		{
 			polled[n] = device;
 			fds[2 + n++] = (struct pollfd) {.fd = device->channel->fd,.events = POLLIN};
@@ -391,7 +397,7 @@ thread_main(void *arg)
 		for (int i = 0; i < EVENTS && handle_event(); i++)
 			;
 
-		more = donor_verbs_register_some();
+		more = donor_verbs_register_next();
 		now = rbp_boottime_ns();
 		if (now - ticked_at >= TICK_NS)
 		{
@@ -405,7 +411,7 @@ thread_main(void *arg)
 }
 
 /*
- * ---- start --------------------------------------------------------------------
+ * ---- start ---------------------------------------------------------------
  */
 
 bool

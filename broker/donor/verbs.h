@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * verbs.h
- *	  RDMA: handshake, and keys to each lease's regions.
+ *	  Service over RDMA: handshakes, and rkeys for each lease's regions.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,20 +14,22 @@
 #include "broker/donor/lease.h"
 
 /*
- * Listen for RDMA connections and start the thread that makes them; the data
- * itself moves without us.  To be called when regions have their memory, and
- * before there is another thread that could take it from them.  host: "" or a
- * wildcard address for any.  *port gets the port.  False, with the reason for a
- * message in *why (static), if there is no device, or none that leads to the
- * address, or memory cannot be registered with it; then nothing is left of it.
+ * Listen for RDMA connections and start the thread that handles them; data is
+ * transferred without this process.
+ *
+ * To be called when regions have their memory, and before any other thread
+ * could take it from them.  host: "" or a wildcard address for any.  *port is
+ * set to the port.  Returns false, with the reason for a message in *why
+ * (static), if there is no device, none leads to the address, or memory cannot
+ * be registered with it; then everything has been undone.
  */
 extern bool donor_verbs_init(const char *host, uint16_t *port,
 							 const char **why);
 
-/* For donor_lease_set_rdma(). */
-extern const DonorRdma donor_verbs_rdma;
+/* To be passed to donor_lease_set_rdma() */
+extern const RbpDonorRdma donor_verbs_rdma;
 
-/* Connections that are open now; and that were denied since the start. */
+/* Numbers of open connections, and of denied ones since the start. */
 extern uint64_t donor_verbs_connections(void);
 extern uint64_t donor_verbs_denied(void);
 

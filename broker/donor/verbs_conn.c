@@ -5,8 +5,8 @@
  *
  * The handshake and the pings are described under "Over verbs" in
  * docs/protocol.md.  A connection is an rdma_cm id with a queue pair in the
- * protection domain of its lease, a CQ, and an MR of its own for requests and
- * answers.  All of this is the verbs thread's.
+ * protection domain of its lease, a CQ, and an MR for its requests and
+ * answers.  All of this is used by the verbs thread only.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,42 +33,43 @@
 #define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
 #define RNR_RETRIES		6
-#define COMPLETIONS		64		/* of a device, that one round looks at */
+#define COMPLETIONS		64		/* of a device, handled per round */
 
-/* Kinds of work requests by wr_id; below these, receives by their slot */
+/* Kinds of work requests by wr_id; lower ones are receives, by slot */
 #define WR_ANSWER		RBP_VERBS_PINGS
 #define WR_PROBE		(2 * RBP_VERBS_PINGS)
 
-struct VerbsConn
+struct RbpDonorVerbsConn
 {
-	LIST_ENTRY(VerbsConn) link;
+	LIST_ENTRY(RbpDonorVerbsConn) link;
 	struct rdma_cm_id *id;
-	LeaseDomain *domain;
+	RbpDonorLeaseDomain *domain;
 	struct ibv_cq *cq;
-	struct ibv_mr *mr;			/* of requests and answers */
-	int64_t		since;			/* when it was accepted */
+	struct ibv_mr *mr;			/* for requests and answers */
+	int64_t		since;			/* time when it was accepted */
 	int64_t		probed_at;
-	int64_t		broken_at;		/* when its queue pair failed, or 0 */
+	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
 	bool		established;
 	bool		probing;
-	uint32_t	busy;			/* answers that are on their way, a bit each */
-	uint32_t	held[RBP_VERBS_PINGS];	/* receives that wait for one of these */
+	uint32_t	busy;			/* a bit for each answer being sent */
+	uint32_t	held[RBP_VERBS_PINGS];	/* requests that wait for a free
+										 * answer */
 	uint32_t	nheld;
 	uint8_t		requests[RBP_VERBS_PINGS][RBP_REQUEST_SIZE];
 	uint8_t		answers[RBP_VERBS_PINGS][RBP_ANSWER_SIZE];
 };
 
-static VerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
+static RbpDonorVerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
 static atomic_uint nconnections;
 static _Atomic uint64_t denied;
 
-/* All of a connection but its id. */
+/* Free a connection except its id. */
 static void
-release_conn(VerbsConn *conn)
+release_conn(RbpDonorVerbsConn *conn)
 {
 	LIST_REMOVE(conn, link);
 
-	/* when it returns, the device touches neither buffers nor regions */
+	/* after this, the device uses neither buffers nor regions */
 	rdma_destroy_qp(conn->id);
 	(void) ibv_destroy_cq(conn->cq);
 	(void) ibv_dereg_mr(conn->mr);
@@ -77,9 +78,9 @@ release_conn(VerbsConn *conn)
 }
 
 void
-donor_verbs_close(VerbsConn *conn)
+donor_verbs_close(RbpDonorVerbsConn *conn)
 {
-	/* so that the client knows; it may be gone, too */
+	/* to notify the client, which may be gone */
 	(void) rdma_disconnect(conn->id);
 	release_conn(conn);
 	(void) rdma_destroy_id(conn->id);
@@ -87,12 +88,12 @@ donor_verbs_close(VerbsConn *conn)
 }
 
 void
-donor_verbs_release_conns(const VerbsDevice *device, VerbsConnList *gone)
+donor_verbs_release_conns(const RbpDonorVerbsDevice *device, RbpDonorVerbsConnList *gone)
 {
-	VerbsConn  *next;
+	RbpDonorVerbsConn *next;
 
 	LIST_INIT(gone);
-	for (VerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
+	for (RbpDonorVerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
 		if (conn->domain->device != device)
@@ -103,11 +104,11 @@ donor_verbs_release_conns(const VerbsDevice *device, VerbsConnList *gone)
 }
 
 void
-donor_verbs_free_released(VerbsConnList *gone)
+donor_verbs_free_released(RbpDonorVerbsConnList *gone)
 {
-	VerbsConn  *next;
+	RbpDonorVerbsConn *next;
 
-	for (VerbsConn *conn = LIST_FIRST(gone); conn != NULL; conn = next)
+	for (RbpDonorVerbsConn *conn = LIST_FIRST(gone); conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
 		(void) rdma_destroy_id(conn->id);
@@ -116,7 +117,7 @@ donor_verbs_free_released(VerbsConnList *gone)
 }
 
 static bool
-post_receive(VerbsConn *conn, uint32_t slot)
+post_receive(RbpDonorVerbsConn *conn, uint32_t slot)
 {
 	struct ibv_sge sge = {
 		.addr = (uintptr_t) conn->requests[slot],
@@ -130,9 +131,9 @@ post_receive(VerbsConn *conn, uint32_t slot)
 	return errno == 0;
 }
 
-/* Answer the ping in this slot.  False: the client does not keep to the rules. */
+/* Answer the ping in this slot.  False if the client violates the protocol. */
 static bool
-answer_ping(VerbsConn *conn, uint32_t slot)
+answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
 {
 	RbpWireRequest req;
 	RbpWireAnswer ans = {.op = RBP_OP_PING,.status = RBP_WIRE_OK};
@@ -153,12 +154,15 @@ answer_ping(VerbsConn *conn, uint32_t slot)
 		answer++;
 	if (answer == RBP_VERBS_PINGS)
 	{
-		/* the client has earlier answers, our device does not know that yet */
+		/*
+		 * the client has received earlier answers, but our device has not
+		 * completed them
+		 */
 		conn->held[conn->nheld++] = slot;
 		return true;
 	}
 
-	/* first a place for the next ping, which the answer allows to come */
+	/* first post a receive for the next ping, which the answer permits */
 	if (!post_receive(conn, slot))
 		return false;
 	ans.id = req.id;
@@ -170,9 +174,9 @@ answer_ping(VerbsConn *conn, uint32_t slot)
 }
 
 static bool
-handle_completion(VerbsConn *conn, const struct ibv_wc *wc)
+handle_completion(RbpDonorVerbsConn *conn, const struct ibv_wc *wc)
 {
-	/* the peer is gone, or was refused access, or our device gave up */
+	/* the peer is gone, or was denied access, or our device gave up */
 	if (wc->status != IBV_WC_SUCCESS)
 		return false;
 	if (wc->wr_id < WR_ANSWER)
@@ -187,9 +191,11 @@ handle_completion(VerbsConn *conn, const struct ibv_wc *wc)
 	return conn->nheld == 0 || answer_ping(conn, conn->held[--conn->nheld]);
 }
 
-/* Handle all that is in the CQ.  False: the connection is to be closed. */
+/*
+ * Handle all completions in the CQ.  False if the connection must be closed.
+ */
 static bool
-drain(VerbsConn *conn)
+drain(RbpDonorVerbsConn *conn)
 {
 	struct ibv_wc wc[2 * RBP_VERBS_PINGS];
 	int			n;
@@ -202,20 +208,20 @@ drain(VerbsConn *conn)
 }
 
 void
-donor_verbs_handle_completions(VerbsDevice *device)
+donor_verbs_handle_completions(RbpDonorVerbsDevice *device)
 {
 	struct ibv_cq *cq;
 	void	   *context;
 
 	for (int i = 0; i < COMPLETIONS && ibv_get_cq_event(device->channel, &cq, &context) == 0; i++)
 	{
-		VerbsConn  *conn = context;
+		RbpDonorVerbsConn *conn = context;
 
 		/*
-		 * First ask for the next event, then look: nothing is missed.  A
-		 * connection that failed is closed later, or when the client hangs up:
-		 * it is to learn from its device why, and not from rdma_cm that we are
-		 * gone.
+		 * Request the next event before polling, so that nothing is missed.  A
+		 * connection that failed is closed later, or when the client
+		 * disconnects: the client should learn the reason from its device, and
+		 * not from rdma_cm that we are gone.
 		 */
 		ibv_ack_cq_events(cq, 1);
 		if (conn->broken_at == 0 &&
@@ -225,11 +231,12 @@ donor_verbs_handle_completions(VerbsDevice *device)
 }
 
 /*
- * Does the client's device still answer?  Without traffic of our own we would
- * never learn that it does not.  A write of no bytes needs no key.
+ * Check whether the client's device still answers.  Without traffic from our
+ * side we would never notice if it does not.  A write of no bytes needs no
+ * rkey.
  */
 static bool
-probe(VerbsConn *conn, int64_t now)
+probe(RbpDonorVerbsConn *conn, int64_t now)
 {
 	struct ibv_send_wr wr = {
 		.wr_id = WR_PROBE,
@@ -244,7 +251,7 @@ probe(VerbsConn *conn, int64_t now)
 }
 
 /*
- * ---- handshake --------------------------------------------------------------------
+ * ---- handshake -----------------------------------------------------------
  */
 static void
 refuse(struct rdma_cm_id *id, uint16_t status)
@@ -258,7 +265,7 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 }
 
 static bool
-has_digest(DonorLease *lease, const void *digest)
+has_digest(RbpDonorLease *lease, const void *digest)
 {
 	if (!lease->has_digest)
 		lease->has_digest = rbp_verbs_lease_digest(lease->id, lease->digest);
@@ -267,20 +274,20 @@ has_digest(DonorLease *lease, const void *digest)
 }
 
 /*
- * The lease that the client has proved to know the secret of, with a reference
- * for the caller; NULL if it has not.  An unknown lease takes as long, and
- * fails as, a wrong secret.
+ * The lease whose secret the client has proved to know, with a reference for
+ * the caller; NULL if it has not.  An unknown lease fails like a wrong secret,
+ * after the same time.
  */
-static DonorLease *
+static RbpDonorLease *
 authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 			 uint32_t qpn)
 {
-	DonorLease *lease = donor_lease_match(has_digest, hello->digest);
-	uint8_t		nobody[RBP_SECRET_LEN];
+	RbpDonorLease *lease = donor_lease_match(has_digest, hello->digest);
+	uint8_t		dummy[RBP_SECRET_LEN];
 	uint8_t		ours[RBP_VERBS_MAC_LEN];
 
-	rbp_random_bytes(nobody, sizeof(nobody));
-	if (rbp_verbs_mac(lease != NULL ? lease->secret : nobody, hello->nonce,
+	rbp_random_bytes(dummy, sizeof(dummy));
+	if (rbp_verbs_mac(lease != NULL ? lease->secret : dummy, hello->nonce,
 					  hello->digest, client, qpn, ours) &&
 		CRYPTO_memcmp(ours, hello->mac, RBP_VERBS_MAC_LEN) == 0 &&
 		lease != NULL && rbp_boottime_ns() < atomic_load(&lease->deadline_ns))
@@ -289,11 +296,14 @@ authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 	return NULL;
 }
 
-/* A queue pair with its MR and CQ for the connection.  False, and complained, if it fails. */
+/*
+ * Create the queue pair, MR and CQ of a connection.  False, with a log
+ * message, if that fails.
+ */
 static bool
-make_queue_pair(VerbsConn *conn)
+make_queue_pair(RbpDonorVerbsConn *conn)
 {
-	VerbsDevice *device = conn->domain->device;
+	RbpDonorVerbsDevice *device = conn->domain->device;
 	struct ibv_qp_init_attr qp = {
 		.qp_type = IBV_QPT_RC,
 		.cap = {
@@ -312,11 +322,11 @@ make_queue_pair(VerbsConn *conn)
 	{
 		qp.send_cq = qp.recv_cq = conn->cq;
 		if (rbp_verbs_set_options(conn->id) != RBP_OK)
-			donor_verbs_complain(errno, "set the ack timeout");
+			donor_verbs_log_failure(errno, "set the ack timeout");
 		if (rdma_create_qp(conn->id, conn->domain->pd, &qp) == 0)
 			return true;
 	}
-	donor_verbs_complain(errno, "make a queue pair");
+	donor_verbs_log_failure(errno, "make a queue pair");
 	if (conn->cq != NULL)
 		(void) ibv_destroy_cq(conn->cq);
 	if (conn->mr != NULL)
@@ -325,13 +335,13 @@ make_queue_pair(VerbsConn *conn)
 }
 
 /*
- * Make the connection's objects and accept it.  Takes over the reference.
- * False if something is missing; the id is left to the caller then.
+ * Create a connection's objects and accept it.  Takes over the reference.  On
+ * failure returns false and leaves the id to the caller.
  */
 static bool
-accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
+accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
 {
-	LeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
+	RbpDonorLeaseDomain *domain = donor_verbs_get_domain(lease, donor_verbs_get_device(id));
 	struct rdma_conn_param param = {.rnr_retry_count = RNR_RETRIES};
 	RbpWireVerbsWelcome welcome = {
 		.status = RBP_WIRE_OK,
@@ -339,7 +349,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		.region_size = donor_region_size
 	};
 	uint8_t		buf[RBP_VERBS_WELCOME_SIZE];
-	VerbsConn  *conn;
+	RbpDonorVerbsConn *conn;
 	bool		receives = true;
 
 	if (domain == NULL)
@@ -347,7 +357,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
 	{
-		donor_verbs_complain(errno, "set up a connection");
+		donor_verbs_log_failure(errno, "set up a connection");
 		return false;
 	}
 	conn->id = id;
@@ -377,7 +387,7 @@ accept_client(struct rdma_cm_id *id, DonorLease *lease, uint8_t reads)
 		return true;
 
 	id->context = NULL;
-	donor_verbs_complain(errno, "accept a connection");
+	donor_verbs_log_failure(errno, "accept a connection");
 	release_conn(conn);
 	free(conn);
 	return false;
@@ -397,11 +407,11 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 						   uint32_t qpn, uint8_t reads)
 {
 	RbpWireVerbsHello hello;
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	if (!rbp_verbs_is_wanted(id))
 	{
-		/* nothing that we serve: no answer of ours */
+		/* not an address that we serve: reject without an answer */
 		(void) rdma_reject(id, NULL, 0);
 		(void) rdma_destroy_id(id);
 		return;
@@ -428,7 +438,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
 	if (lease == NULL)
 	{
-		/* most often one that has just ended */
+		/* mostly a lease that has just ended */
 		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
 		atomic_fetch_add(&denied, 1);
 		refuse(id, RBP_WIRE_DENIED);
@@ -438,16 +448,16 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 }
 
 void
-donor_verbs_established(VerbsConn *conn)
+donor_verbs_established(RbpDonorVerbsConn *conn)
 {
 	conn->established = true;
 }
 
-/* Is it over, or did it fail? */
+/* Has the connection ended, or failed? */
 static bool
-is_over(VerbsConn *conn, int64_t now)
+is_over(RbpDonorVerbsConn *conn, int64_t now)
 {
-	LeaseDomain *domain = conn->domain;
+	RbpDonorLeaseDomain *domain = conn->domain;
 
 	if (domain->ended_at == 0 && atomic_load(&domain->lease->ended))
 		domain->ended_at = now;
@@ -463,9 +473,9 @@ is_over(VerbsConn *conn, int64_t now)
 void
 donor_verbs_tick_conns(int64_t now)
 {
-	VerbsConn  *next;
+	RbpDonorVerbsConn *next;
 
-	for (VerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
+	for (RbpDonorVerbsConn *conn = LIST_FIRST(&conns); conn != NULL; conn = next)
 	{
 		next = LIST_NEXT(conn, link);
 		if (is_over(conn, now))

@@ -1,39 +1,41 @@
 /*-------------------------------------------------------------------------
  *
  * verbs_mr.c
- *	  MRs of leased regions: registered for a lease's clients, and ended when
- *	  the lease loses the region.
+ *	  MRs of leased regions: registered for a lease's clients, and
+ *	  deregistered when the lease loses the region.
  *
- * A LeaseDomain is one lease on one device: a protection domain, the table that
- * clients read, and an MR for each region that the lease has.  Queue pairs of
- * the lease's clients are made in that domain, so that an rkey is of no use to
- * anybody else's, and to take a region from all of them is to end one MR: its
- * rkey is dead when ibv_dereg_mr() returns, and no client has a say in it.  A
- * client that uses a dead rkey gets a remote access error.
+ * An RbpDonorLeaseDomain belongs to one lease on one device: a protection
+ * domain, the table that clients read, and an MR for each region of the lease.
+ * Queue pairs of the lease's clients are created in that domain, so that an
+ * rkey is of no use to clients of other leases, and a region is taken from all
+ * clients by deregistering one MR: its rkey is dead when ibv_dereg_mr()
+ * returns, without any cooperation of clients.  A client that uses a dead rkey
+ * gets a remote access error.
  *
- * To register an MR takes milliseconds, since memory has to be pinned.  So the
- * table says PENDING first, and MRs are registered by the verbs thread, one
- * between any two rounds of events.
+ * Registering an MR takes milliseconds, since memory has to be pinned.  So the
+ * table first says PENDING, and the verbs thread registers MRs, one between
+ * any two rounds of events.
  *
- * verbs_lock protects the list of LeaseDomains, and in each of them regions,
- * table, npending and pins.  The list is changed by the verbs thread only,
- * which may therefore read it without.  The lock is held for moments only,
+ * verbs_lock protects the list of domains, and in each of them regions, table,
+ * npending and pins.  The list is changed by the verbs thread only, which may
+ * therefore read it without the lock.  The lock is only held for moments,
  * never while a device works; so granted() can take it with donor_lock held.
- * Nothing else is locked while it is held.
+ * No other lock is taken while it is held.
  *
- * Why no rkey outlives a lease.  MRs are registered inside of the region (see
- * lease.h), on behalf of its owner, and put into `regions` before leaving it.
- * The janitor calls revoke_mrs() when the owner is gone and nobody is inside: all
- * MRs that there are have been put where it looks, and no other can be
- * registered before the region has an owner again, which only the janitor can
- * bring about, afterwards.  A LeaseDomain that is made meanwhile looks for
- * regions of its own lease.  An MR that the verbs thread is just ending,
- * because its LeaseDomain or device goes away, is waited for
- * (MR_DEREGISTERING).  If a device refuses to end an MR, the region's memory is
- * given up instead: the client can go on with pages that nobody else ever uses.
+ * Why no rkey outlives a lease.  The verbs thread registers MRs while it is in
+ * the region (see lease.h), on behalf of its owner, and stores them in
+ * `regions` before it leaves.  The janitor calls revoke_mrs() when the owner
+ * is gone and no thread is in the region.  By then all existing MRs have been
+ * stored where it looks, and no other can be registered before the region has
+ * an owner again, which only the janitor can bring about, afterwards.  A
+ * domain that is created meanwhile looks for regions of its own lease.  If the
+ * verbs thread is just deregistering an MR, because its domain or device goes
+ * away, the janitor waits for that (MR_DEREGISTERING).  If a device refuses to
+ * deregister an MR, the region's memory is abandoned instead: the client can
+ * continue to use pages that nobody else ever uses.
  *
- * The janitor pins the LeaseDomain whose MR it ends; the domain stays in the
- * list, and is not freed, until then.
+ * The janitor pins the domain whose MR it deregisters; until then the domain
+ * stays in the list and is not freed.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,23 +57,23 @@
 
 typedef enum RegionMrState
 {
-	MR_NONE,					/* the region is not the lease's */
+	MR_NONE,					/* the region does not belong to the lease */
 	MR_PENDING,					/* to be registered */
 	MR_REGISTERED,
 	MR_DEREGISTERING			/* by some thread */
 } RegionMrState;
 
-struct RegionMr
+struct RbpDonorRegionMr
 {
-	struct ibv_mr *mr;			/* of REGISTERED and DEREGISTERING */
+	struct ibv_mr *mr;			/* if REGISTERED or DEREGISTERING */
 	RegionMrState state;
 };
 
 static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;	/* or was unpinned */
+static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;	/* or unpinned */
 
-static LeaseDomain *domains;	/* see above */
-static uint64_t turn;			/* the verbs thread's */
+static RbpDonorLeaseDomain *domains;	/* under verbs_lock, see above */
+static uint64_t turn;			/* used by the verbs thread only */
 
 static struct ibv_mr *
 register_memory(struct ibv_pd *pd, uint32_t region)
@@ -82,11 +84,12 @@ register_memory(struct ibv_pd *pd, uint32_t region)
 }
 
 /*
- * Clients may be reading the entry: each half changes at once, and they can
- * tell halves that do not belong together.  verbs_lock held.
+ * Set a table entry, with verbs_lock held.  Clients may be reading it: each
+ * half changes atomically, and they can detect halves that do not belong
+ * together.
  */
 static void
-set_entry(LeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
+set_entry(RbpDonorLeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
 		  uint32_t rkey)
 {
 	uint8_t		buf[RBP_VERBS_ENTRY_SIZE];
@@ -100,9 +103,12 @@ set_entry(LeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
 	atomic_store(&domain->table[2 * region + 1], words[1]);
 }
 
-/* The region is the lease's, and stays so while we are here.  verbs_lock held. */
+/*
+ * Request an MR for a region, which belongs to the lease during the call.
+ * verbs_lock held.
+ */
 static void
-want_mr(LeaseDomain *domain, uint32_t region)
+request_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 {
 	if (domain->regions[region].state != MR_NONE)
 		return;
@@ -112,14 +118,14 @@ want_mr(LeaseDomain *domain, uint32_t region)
 }
 
 /*
- * End a region's MR, whatever its state.  Called with verbs_lock held, which it
- * gives up while the device works, and with the LeaseDomain pinned unless by
- * the verbs thread.
+ * Deregister a region's MR, whatever its state.  Called with verbs_lock held,
+ * which is released while the device works, and with the domain pinned unless
+ * by the verbs thread.
  */
 static void
-end_mr(LeaseDomain *domain, uint32_t region)
+end_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 {
-	RegionMr   *entry = &domain->regions[region];
+	RbpDonorRegionMr *entry = &domain->regions[region];
 	int			rc;
 
 	while (entry->state == MR_DEREGISTERING)
@@ -139,7 +145,7 @@ end_mr(LeaseDomain *domain, uint32_t region)
 	rc = ibv_dereg_mr(entry->mr);
 	if (rc != 0)
 	{
-		donor_verbs_complain(rc, "end the MR of region %u, whose memory is given up now", region);
+		donor_verbs_log_failure(rc, "end the MR of region %u, whose memory is given up now", region);
 		atomic_store(&donor_regions[region].exported, true);
 	}
 	pthread_mutex_lock(&verbs_lock);
@@ -149,15 +155,15 @@ end_mr(LeaseDomain *domain, uint32_t region)
 }
 
 static void
-granted(uint32_t region, DonorLease *lease)
+granted(uint32_t region, RbpDonorLease *lease)
 {
 	bool		any = false;
 
 	pthread_mutex_lock(&verbs_lock);
-	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
 		if (domain->lease == lease)
 		{
-			want_mr(domain, region);
+			request_mr(domain, region);
 			any = true;
 		}
 	pthread_mutex_unlock(&verbs_lock);
@@ -169,7 +175,7 @@ static void
 revoke_mrs(uint32_t region)
 {
 	pthread_mutex_lock(&verbs_lock);
-	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
 	{
 		domain->pins++;
 		end_mr(domain, region);
@@ -179,10 +185,10 @@ revoke_mrs(uint32_t region)
 	pthread_mutex_unlock(&verbs_lock);
 }
 
-const DonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
+const RbpDonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
 
 static bool
-is_pending(const LeaseDomain *domain, uint32_t region)
+is_pending(const RbpDonorLeaseDomain *domain, uint32_t region)
 {
 	bool		pending;
 
@@ -193,13 +199,13 @@ is_pending(const LeaseDomain *domain, uint32_t region)
 }
 
 /*
- * Register a region that is pending.  False if that is not possible now: the
+ * Register a pending region.  False if that is not possible now, because the
  * region or the lease is being taken away, or the device cannot.
  */
 static bool
-register_region(LeaseDomain *domain, uint32_t region)
+register_region(RbpDonorLeaseDomain *domain, uint32_t region)
 {
-	DonorRegion *r = &donor_regions[region];
+	RbpDonorRegion *r = &donor_regions[region];
 	struct ibv_mr *mr;
 
 	if (!donor_region_enter(r, domain->lease, rbp_boottime_ns()))
@@ -207,7 +213,7 @@ register_region(LeaseDomain *domain, uint32_t region)
 	mr = register_memory(domain->pd, region);
 	if (mr != NULL)
 	{
-		/* still pending: it is revoked when nobody is in the region */
+		/* still pending: it is not revoked while we are in the region */
 		pthread_mutex_lock(&verbs_lock);
 		domain->regions[region].mr = mr;
 		domain->regions[region].state = MR_REGISTERED;
@@ -216,26 +222,26 @@ register_region(LeaseDomain *domain, uint32_t region)
 		pthread_mutex_unlock(&verbs_lock);
 	}
 	else
-		donor_verbs_complain(errno, "register region %u", region);
+		donor_verbs_log_failure(errno, "register region %u", region);
 	donor_region_leave(r);
 	return mr != NULL;
 }
 
 bool
-donor_verbs_register_some(void)
+donor_verbs_register_next(void)
 {
-	LeaseDomain *next = NULL;
+	RbpDonorLeaseDomain *next = NULL;
 
 	pthread_mutex_lock(&verbs_lock);
-	for (LeaseDomain *domain = domains; domain != NULL; domain = domain->next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = domain->next)
 		if (domain->npending > 0 && !domain->stuck &&
-			(next == NULL || domain->served < next->served))
+			(next == NULL || domain->last_turn < next->last_turn))
 			next = domain;
 	pthread_mutex_unlock(&verbs_lock);
 	if (next == NULL)
 		return false;
 
-	next->served = ++turn;
+	next->last_turn = ++turn;
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
 		uint32_t	region = next->cursor;
@@ -248,14 +254,11 @@ donor_verbs_register_some(void)
 	return true;
 }
 
-/*
- * End all that a lease has on a device; it has no queue pairs there any more,
- * or none that works.
- */
+/* Free a domain with all its MRs.  It has no working queue pairs any more. */
 static void
-free_domain(LeaseDomain *domain)
+free_domain(RbpDonorLeaseDomain *domain)
 {
-	LeaseDomain **prev = &domains;
+	RbpDonorLeaseDomain **prev = &domains;
 
 	pthread_mutex_lock(&verbs_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
@@ -275,16 +278,18 @@ free_domain(LeaseDomain *domain)
 	free(domain);
 }
 
-/* A new domain, which nobody knows yet; NULL if it fails, and complained. */
-static LeaseDomain *
-make_domain(DonorLease *lease, VerbsDevice *device)
+/*
+ * Create a domain, not in the list yet; NULL, with a log message, on failure.
+ */
+static RbpDonorLeaseDomain *
+make_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 {
 	size_t		size = (size_t) donor_nregions * RBP_VERBS_ENTRY_SIZE;
-	LeaseDomain *domain = calloc(1, sizeof(*domain));
+	RbpDonorLeaseDomain *domain = calloc(1, sizeof(*domain));
 
 	if (domain == NULL)
 	{
-		donor_verbs_complain(errno, "set up a lease on the device");
+		donor_verbs_log_failure(errno, "set up a lease on the device");
 		return NULL;
 	}
 	size = (size + TABLE_ALIGN - 1) / TABLE_ALIGN * TABLE_ALIGN;
@@ -294,7 +299,8 @@ make_domain(DonorLease *lease, VerbsDevice *device)
 	domain->table = aligned_alloc(TABLE_ALIGN, size);
 	if (domain->regions != NULL && domain->table != NULL)
 	{
-		memset((void *) domain->table, 0, size);	/* no region is the lease's */
+		memset((void *) domain->table, 0, size);	/* no region belongs to the
+													 * lease */
 		domain->pd = ibv_alloc_pd(device->verbs);
 	}
 	if (domain->pd != NULL)
@@ -303,7 +309,7 @@ make_domain(DonorLease *lease, VerbsDevice *device)
 	if (domain->table_mr != NULL)
 		return domain;
 
-	donor_verbs_complain(errno, "set up a lease on the device");
+	donor_verbs_log_failure(errno, "set up a lease on the device");
 	if (domain->pd != NULL)
 		(void) ibv_dealloc_pd(domain->pd);
 	free(domain->table);
@@ -312,10 +318,10 @@ make_domain(DonorLease *lease, VerbsDevice *device)
 	return NULL;
 }
 
-LeaseDomain *
-donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
+RbpDonorLeaseDomain *
+donor_verbs_get_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 {
-	LeaseDomain *domain = domains;
+	RbpDonorLeaseDomain *domain = domains;
 
 	while (domain != NULL && (domain->lease != lease || domain->device != device))
 		domain = domain->next;
@@ -325,20 +331,20 @@ donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
 		return domain;
 	}
 
-	/* from here on we hear of grants; then look for what was granted before */
+	/* from here on we are notified of grants; then look for earlier ones */
 	pthread_mutex_lock(&verbs_lock);
 	domain->next = domains;
 	domains = domain;
 	pthread_mutex_unlock(&verbs_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
+		RbpDonorRegion *region = &donor_regions[i];
 
 		if (atomic_load(&region->owner) != lease ||
 			!donor_region_enter(region, lease, rbp_boottime_ns()))
 			continue;
 		pthread_mutex_lock(&verbs_lock);
-		want_mr(domain, i);
+		request_mr(domain, i);
 		pthread_mutex_unlock(&verbs_lock);
 		donor_region_leave(region);
 	}
@@ -346,11 +352,11 @@ donor_verbs_get_domain(DonorLease *lease, VerbsDevice *device)
 }
 
 void
-donor_verbs_free_domains(const VerbsDevice *device)
+donor_verbs_free_domains(const RbpDonorVerbsDevice *device)
 {
-	LeaseDomain *next;
+	RbpDonorLeaseDomain *next;
 
-	for (LeaseDomain *domain = domains; domain != NULL; domain = next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = next)
 	{
 		next = domain->next;
 		if (domain->device == device)
@@ -367,9 +373,9 @@ donor_verbs_have_domains(void)
 void
 donor_verbs_tick_domains(void)
 {
-	LeaseDomain *next;
+	RbpDonorLeaseDomain *next;
 
-	for (LeaseDomain *domain = domains; domain != NULL; domain = next)
+	for (RbpDonorLeaseDomain *domain = domains; domain != NULL; domain = next)
 	{
 		next = domain->next;
 		domain->stuck = false;
@@ -378,7 +384,10 @@ donor_verbs_tick_domains(void)
 	}
 }
 
-/* A limit that is too low should show at the start, not when memory is leased. */
+/*
+ * A limit that is too low should be noticed at start-up, not when memory is
+ * leased.
+ */
 bool
 donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t reason_len)
 {
@@ -390,7 +399,7 @@ donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t rea
 	uint32_t	n = 0;
 	int			error;
 
-	/* listening on any address: the first device stands for all */
+	/* listening on any address: test only the first device */
 	if (verbs == NULL)
 	{
 		list = rdma_get_devices(NULL);

@@ -47,7 +47,7 @@ request_failed(RbpHeldLease *h, int kind, const char *fmt,...)
 	va_start(args, fmt);
 	vsnprintf(reason, sizeof(reason), fmt, args);
 	va_end(args);
-	rbp_remote_set_trouble(h->pool, reason);
+	rbp_remote_set_broker_error(h->pool, reason);
 	rbp_stats_error("could not %s lease%s %s broker \"%s\": %s",
 					h->in_use ? "renew the" : "get a", h->suffix,
 					h->in_use ? "at" : "from", h->broker->url, reason);
@@ -87,7 +87,7 @@ request_succeeded(RbpHeldLease *h)
 	h->broker->failures_logged = 0;
 	h->failures_logged = 0;
 	h->failures = 0;
-	rbp_remote_set_trouble(h->pool, NULL);
+	rbp_remote_set_broker_error(h->pool, NULL);
 }
 
 /*

@@ -59,7 +59,7 @@ rbp_lease_use_current_broker(RbpHeldLease *h)
 	h->broker = rbp_lease_current_broker;
 	h->failures = 0;
 	h->failures_logged = 0;
-	rbp_remote_set_trouble(h->pool, NULL);
+	rbp_remote_set_broker_error(h->pool, NULL);
 	h->request_due = 0;
 	for (int i = 0; i < RBP_POOLS; i++)
 	{

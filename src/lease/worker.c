@@ -212,7 +212,7 @@ maintain_lease(RbpHeldLease *h)
 			h->usable_until : NEVER_NS;
 	}
 
-	h->maintenance_pending = rbp_remote_tend(h->pool, step_deadline(now), &unused);
+	h->maintenance_pending = rbp_remote_run_deferred(h->pool, step_deadline(now), &unused);
 	if (unused > 0 && h->lease != NULL)
 	{
 		rbp_lease_release_unused(h);

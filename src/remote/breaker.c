@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * breaker.c
- *	  See breaker.h.
+ *	  Transitions of a circuit breaker.  See breaker.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,36 +10,39 @@
 #include "common/clock.h"
 #include "remote/breaker.h"
 
-/* A wait costs a query about as much as a hundred hits save. */
+/* A timeout costs a query about as much as a hundred hits save. */
 #define PENALTY			100
 #define PENALTY_LIMIT	2000
 
 void
-rbp_breaker_init(Breaker *b)
+rbp_breaker_init(RbpBreaker *b)
 {
 	pg_atomic_init_u32(&b->state, BREAKER_CLOSED);
 	pg_atomic_init_u32(&b->penalty, 0);
 	pg_atomic_init_u32(&b->trips, 0);
-	pg_atomic_init_u32(&b->failed, 0);
+	pg_atomic_init_u32(&b->failed_probes, 0);
 	pg_atomic_init_u64(&b->retry_at, 0);
 	pg_atomic_init_u64(&b->closed_at, 0);
 }
 
-/* How long to wait, after so many trips and failed probes behind the first trip. */
+/*
+ * The delay before the next probe, given the number of trips and failed probes
+ * since the first trip.
+ */
 static int64
-backoff(const BreakerTimes *times, uint32 failures)
+backoff(const RbpBreakerTimes *times, uint32 failures)
 {
-	int64		ns = times->again;
+	int64		ns = times->base_delay;
 
 	if (failures == 0)
-		return times->first;
-	while (--failures > 0 && ns < times->most)
+		return times->first_delay;
+	while (--failures > 0 && ns < times->max_delay)
 		ns *= 2;
-	return Min(ns, times->most);
+	return Min(ns, times->max_delay);
 }
 
 static bool
-change(Breaker *b, BreakerState from, BreakerState to)
+change(RbpBreaker *b, RbpBreakerState from, RbpBreakerState to)
 {
 	uint32		state = from;
 
@@ -47,19 +50,19 @@ change(Breaker *b, BreakerState from, BreakerState to)
 }
 
 bool
-rbp_breaker_suspect(Breaker *b)
+rbp_breaker_suspect(RbpBreaker *b)
 {
 	return change(b, BREAKER_CLOSED, BREAKER_SUSPECT);
 }
 
 bool
-rbp_breaker_penalize(Breaker *b)
+rbp_breaker_penalize(RbpBreaker *b)
 {
 	return pg_atomic_add_fetch_u32(&b->penalty, PENALTY) >= PENALTY_LIMIT;
 }
 
 bool
-rbp_breaker_trip(Breaker *b, const BreakerTimes *times)
+rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times)
 {
 	int64		now = rbp_now_ns();
 	uint32		trips;
@@ -67,7 +70,7 @@ rbp_breaker_trip(Breaker *b, const BreakerTimes *times)
 	if (breaker_state(b) == BREAKER_OPEN ||
 		pg_atomic_exchange_u32(&b->state, BREAKER_OPEN) == BREAKER_OPEN)
 		return false;
-	if (now - (int64) pg_atomic_read_u64(&b->retry_at) > times->calm)
+	if (now - (int64) pg_atomic_read_u64(&b->retry_at) > times->reset_after)
 		pg_atomic_write_u32(&b->trips, 0);
 	trips = pg_atomic_add_fetch_u32(&b->trips, 1);
 	pg_atomic_write_u64(&b->retry_at, (uint64) (now + backoff(times, trips - 1)));
@@ -75,9 +78,9 @@ rbp_breaker_trip(Breaker *b, const BreakerTimes *times)
 }
 
 int64
-rbp_breaker_put_off(Breaker *b, const BreakerTimes *times)
+rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times)
 {
-	uint32		failed = pg_atomic_add_fetch_u32(&b->failed, 1);
+	uint32		failed = pg_atomic_add_fetch_u32(&b->failed_probes, 1);
 	int64		ns = backoff(times, pg_atomic_read_u32(&b->trips) + failed - 1);
 
 	pg_atomic_write_u64(&b->retry_at, (uint64) (rbp_now_ns() + ns));
@@ -85,18 +88,20 @@ rbp_breaker_put_off(Breaker *b, const BreakerTimes *times)
 }
 
 /*
- * It was closed.  The time is taken after the change of state.  So a process that
- * has made it suspect before that change sees a later time than its own; and if
- * one does so after the change, the pusher is asked anew.
+ * Record when the breaker was closed.
+ *
+ * The time is taken after the change of state.  So a process that made the
+ * breaker suspect before that change finds a time later than its own, and one
+ * that does so after it asks the pusher again.
  */
 static void
-note_closed(Breaker *b)
+note_closed(RbpBreaker *b)
 {
 	pg_atomic_write_u64(&b->closed_at, (uint64) rbp_now_ns());
 }
 
 void
-rbp_breaker_answered(Breaker *b)
+rbp_breaker_answered(RbpBreaker *b)
 {
 	if (unlikely(breaker_state(b) == BREAKER_SUSPECT) &&
 		change(b, BREAKER_SUSPECT, BREAKER_CLOSED))
@@ -104,12 +109,12 @@ rbp_breaker_answered(Breaker *b)
 }
 
 bool
-rbp_breaker_close(Breaker *b)
+rbp_breaker_close(RbpBreaker *b)
 {
 	uint32		state;
 
 	pg_atomic_write_u32(&b->penalty, 0);
-	pg_atomic_write_u32(&b->failed, 0);
+	pg_atomic_write_u32(&b->failed_probes, 0);
 	state = pg_atomic_exchange_u32(&b->state, BREAKER_CLOSED);
 	note_closed(b);
 	return state == BREAKER_OPEN;

@@ -3,8 +3,8 @@
  * breaker.h
  *	  A circuit breaker: may something that has failed be used?
  *
- * Each donor has one for itself, and one for the transport that it is best
- * reached by, which may fail while another one works.
+ * Each donor has one for itself, and one for its preferred transport, which
+ * may fail while another one works.
  *
  *	event					closed		suspect		open
  *	suspect					suspect		-			-
@@ -13,18 +13,19 @@
  *	close					-			closed		closed
  *
  * - Closed: all processes use it.
- * - Suspect: all use it but those that have seen it fail, until one is
- *   answered.  The pusher asks.
+ * - Suspect: all processes use it except those that have seen it fail, until
+ *   some process gets an answer.  The pusher sends a ping to find out.
  * - Open: it is down, and no process uses it.  The pusher probes it from
  *   retry_at on, and closes the breaker when a probe succeeds.
  *
- * The time until a probe doubles with each trip and each probe that fails, until
- * the breaker has been closed for a time of calm.  A failure that costs only a
- * little adds to a penalty, which successes take off: above a limit it is time to
- * trip.
+ * The delay before a probe doubles with each trip and each failed probe, and
+ * starts over after the breaker has been closed for some time.  A failure that
+ * costs little only adds to a penalty, which successes reduce; the caller
+ * trips the breaker when the penalty exceeds a limit.
  *
- * All of it is atomics, for any process to use.  Of several processes that
- * notice the same, one makes the transition, and does what follows from it.
+ * All fields are atomics, which any process may use.  If several processes
+ * notice the same event, exactly one of them makes the transition and acts on
+ * it.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,59 +36,63 @@
 
 #include "port/atomics.h"
 
-typedef enum BreakerState
+typedef enum RbpBreakerState
 {
 	BREAKER_CLOSED,
 	BREAKER_SUSPECT,
 	BREAKER_OPEN
-} BreakerState;
+} RbpBreakerState;
 
-typedef struct Breaker
+typedef struct RbpBreaker
 {
-	pg_atomic_uint32 state;		/* BreakerState */
+	pg_atomic_uint32 state;		/* RbpBreakerState */
 	pg_atomic_uint32 penalty;
-	pg_atomic_uint32 trips;		/* in a row, without calm between */
-	pg_atomic_uint32 failed;	/* probes, since the last of these */
-	pg_atomic_uint64 retry_at;	/* no probe before; rbp_now_ns() */
-	pg_atomic_uint64 closed_at; /* the last time; likewise */
-} Breaker;
+	pg_atomic_uint32 trips;		/* consecutive, not reset_after apart */
+	pg_atomic_uint32 failed_probes; /* since the breaker was last closed */
+	pg_atomic_uint64 retry_at;	/* earliest time of the next probe, as of
+								 * rbp_now_ns() */
+	pg_atomic_uint64 closed_at; /* when it was last closed; likewise */
+} RbpBreaker;
 
-/* How long an open breaker is not probed, in ns. */
-typedef struct BreakerTimes
+/* Delays before an open breaker is probed, in ns. */
+typedef struct RbpBreakerTimes
 {
-	int64		first;			/* after the first trip */
-	int64		again;			/* when it, or a probe, fails again; from then
-								 * on twice as long each time */
-	int64		most;
-	int64		calm;			/* closed for so long, the next trip is a first */
-} BreakerTimes;
+	int64		first_delay;	/* after the first trip */
+	int64		base_delay;		/* after the next trip or failed probe; doubles
+								 * from then on */
+	int64		max_delay;
+	int64		reset_after;	/* a breaker closed for this long starts over
+								 * with first_delay */
+} RbpBreakerTimes;
 
-/* Closed.  Before others can see it. */
-extern void rbp_breaker_init(Breaker *b);
+/* Initialize as closed, before other processes can see it. */
+extern void rbp_breaker_init(RbpBreaker *b);
 
-/* The transitions: true if it is suspect or open now, and was not before. */
-extern bool rbp_breaker_suspect(Breaker *b);
-extern bool rbp_breaker_trip(Breaker *b, const BreakerTimes *times);
+/* Make it suspect, or open; true if this call made the transition. */
+extern bool rbp_breaker_suspect(RbpBreaker *b);
+extern bool rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times);
 
-/* True if it was open. */
-extern bool rbp_breaker_close(Breaker *b);
-extern void rbp_breaker_answered(Breaker *b);
+/* Close it, if suspect or open; true if it was open. */
+extern bool rbp_breaker_close(RbpBreaker *b);
 
-/* A probe has failed: returns ns until the next one. */
-extern int64 rbp_breaker_put_off(Breaker *b, const BreakerTimes *times);
+/* A process got an answer: close it if suspect, but not if open. */
+extern void rbp_breaker_answered(RbpBreaker *b);
 
-/* One more penalty; true if it is time to trip. */
-extern bool rbp_breaker_penalize(Breaker *b);
+/* A probe has failed.  Returns ns until the next one. */
+extern int64 rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times);
 
-static inline BreakerState
-breaker_state(Breaker *b)
+/* Add a penalty; true if the breaker should be tripped. */
+extern bool rbp_breaker_penalize(RbpBreaker *b);
+
+static inline RbpBreakerState
+breaker_state(RbpBreaker *b)
 {
-	return (BreakerState) pg_atomic_read_u32(&b->state);
+	return (RbpBreakerState) pg_atomic_read_u32(&b->state);
 }
 
-/* A success takes off a little of the penalty. */
+/* Reduce the penalty a little. */
 static inline void
-breaker_succeeded(Breaker *b)
+breaker_succeeded(RbpBreaker *b)
 {
 	uint32		penalty = pg_atomic_read_u32(&b->penalty);
 
@@ -95,9 +100,12 @@ breaker_succeeded(Breaker *b)
 		(void) pg_atomic_compare_exchange_u32(&b->penalty, &penalty, penalty - 1);
 }
 
-/* Things have changed: the next probe is due, and past trips do not count. */
+/*
+ * Circumstances have changed: the next probe is due, and past trips do not
+ * count.
+ */
 static inline void
-breaker_start_over(Breaker *b)
+breaker_reset_backoff(RbpBreaker *b)
 {
 	pg_atomic_write_u64(&b->retry_at, 0);
 }

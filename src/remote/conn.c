@@ -2,60 +2,63 @@
  *
  * conn.c
  *	  Connections to donors: made when needed, bounded in number, closed when
- *	  idle, led around a transport that fails.
+ *	  idle, downgraded to another transport if one fails.
  *
- * Each process has connections of its own, at most one to each donor for each
- * pool, since a connection speaks for a lease (rbp_remote_conns), and makes one
- * when it first has a request for that donor.  Making it may go on in the
+ * Each process has its own connections, at most one to each donor for each
+ * pool, since a connection belongs to a lease (rbp_remote_conns).  It makes
+ * one when it first has a request for that donor.  Connecting may go on in the
  * background of later requests.
  *
- * Bounds.  A backend's connection takes a connection slot, one of
- * RemoteDonor.conn_slots, before it is begun, by compare-and-swap against
- * remote_bp.max_connections, and gives it back after it was closed: at the end
- * of the process too, by a callback, and a crash of the server resets shared
- * memory.  So the number is never less than what there is, but for those of
- * the pusher and the lease worker, which take none: pages must be pushed, or
- * nobody has anything to read, and moved in time, however many backends there
- * are.  A process that needs what is nowhere else (RBP_REMOTE_PATIENT) takes a
- * slot above the bound if there is none below, and others give way.
+ * Bounds.  Before a backend begins a connection it takes a connection slot
+ * (RbpRemoteDonor.conn_slots), by compare-and-swap against
+ * remote_bp.max_connections.  It releases the slot after the connection was
+ * closed, in a callback if the process exits; a crash of the server resets
+ * shared memory.  So the count is never less than the number of connections.
+ * Connections of the pusher and the lease worker take no slots: however many
+ * backends there are, pages must be pushed, or there is nothing to read, and
+ * moved in time.  A process that needs data with no other copy
+ * (RBP_REMOTE_PATIENT) takes a slot above the bound if there is none below,
+ * and others release theirs.
  *
- * Requests on their way.  What goes on in the background of the process
- * (rbp_remote_begin()) keeps its connection from being closed as idle or as
- * one too many.  If it has to be closed, what is on its way is ended first
- * (rbp_remote_cut_batches()), so that nothing refers to a connection that is
- * not there.
+ * Requests in flight.  A batch in the background of the process
+ * (rbp_remote_begin()) keeps its connection from being closed because it is
+ * idle or above the bound.  If the connection must be closed anyway, its
+ * requests are completed or failed first (rbp_remote_abort_batches()), so that
+ * nothing refers to a closed connection.
  *
- * Idle connections.  A backend that is idle runs no code of ours.  So each
- * process that is connected says in shared memory, in its Holder, when it
- * used each connection last: one store of a time that is at hand.  The pusher
- * looks at that now and then.  Whom it finds with a connection that is idle
- * for too long, or above a bound that was lowered, and all when connections
- * have become stale, it asks to look for itself: it sets Holder.asked and
+ * Idle connections.  An idle backend runs no code of ours.  So each connected
+ * process records in shared memory, in its ProcConns, when it last used each
+ * connection: one store of a time that is at hand.  The pusher checks these
+ * times regularly.  It asks a process to close connections if one has been
+ * idle for too long or is above a bound that was lowered, and asks all
+ * processes when connections have become stale: it sets ProcConns.asked and
  * sends the signal by which the server tells a backend that it lags behind
- * with invalidation messages.  An idle backend answers that with an empty
- * transaction; one in a transaction goes on with it.  A callback at the end
- * of each transaction sees "asked" and closes what is not needed.  (A timer in
- * each process would do with less shared memory, but the server switches all
- * of a process's timers off after an error, and an idle process would not get
- * to switch it on again.)  A process that ends no transactions, as a
- * standby's startup process, closes stale connections, and those above the
- * bound, when it would use them next.
+ * with invalidation messages.  An idle backend responds with an empty
+ * transaction; a backend in a transaction goes on with it.  A callback at the
+ * end of each transaction sees "asked" and closes what is not needed.  (A
+ * timer in each process would need less shared memory, but the server disables
+ * all timers of a process after an error, and an idle process would not get to
+ * enable its timer again.)  A process that ends no transactions, such as a
+ * standby's startup process, closes connections that are stale or above the
+ * bound when it would use them next.
  *
  * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
- * after remote_bp.connect_threshold reads that would have gone there.  It may
- * take long though all is well: that it is late makes no donor suspect, and a
- * process to which that has happened waits for none again until it got one.
+ * after remote_bp.connect_threshold reads that would have used it.  It may
+ * take long although all is well: its being late makes no donor suspect, and a
+ * process that has waited for one in vain does not wait again until it has got
+ * one.
  *
  * Downgrades.  Under remote_bp.transport = auto, a costly transport that the
- * donor offers may yet not lead to it: no route, no right to the device, no
- * memory to be locked on either side, a stranger at the address.  The process
- * that finds it trips RemoteDonor.downgrade, for all, and goes on with the next
- * best transport; connections that there are stay.  The pusher tries now and then,
- * by a connection that it makes for that only and never waits for, and closes
- * the breaker when it succeeds: with a new serial, so that all connect anew.
+ * donor offers may still not lead to it: there is no route, no permission to
+ * use the device, no memory to lock on either side, or another host has the
+ * address.  The process that finds this out trips RbpRemoteDonor.downgrade,
+ * for all processes, and goes on with the next best transport; existing
+ * connections stay.  The pusher tries the transport again now and then, with a
+ * trial connection that it never waits for.  When that succeeds it closes the
+ * breaker and increments the donor's serial, so that all processes reconnect.
  *
- * All shared state here is atomics.  Holder belongs to the process that has
- * the PGPROC of that number; the pusher writes "asked" only.
+ * All shared state here is atomics.  A ProcConns belongs to the process with
+ * the PGPROC of that number; the pusher only writes "asked".
  *
  *-------------------------------------------------------------------------
  */
@@ -79,54 +82,54 @@
 #define COSTLY_RETRY_NS		INT64CONST(1000000000)
 #define LOCK_RETRY_US		200
 #define PATIENT_TRIES		3
-#define NEGLECTED_NS		INT64CONST(10000000000) /* a connection half made */
-#define LOOK_NS				INT64CONST(10000000000) /* at idle connections */
+#define NEGLECTED_NS		INT64CONST(10000000000) /* connecting */
+#define CHECK_NS			INT64CONST(10000000000) /* idle connections */
 
-/* A transport that has failed is tried again seldom. */
-static const BreakerTimes downgrade_times = {
-	.first = INT64CONST(30000000000),
-	.again = INT64CONST(60000000000),
-	.most = INT64CONST(600000000000),
-	.calm = INT64CONST(600000000000),
+/* A transport that has failed is rarely tried again. */
+static const RbpBreakerTimes downgrade_times = {
+	.first_delay = INT64CONST(30000000000),
+	.base_delay = INT64CONST(60000000000),
+	.max_delay = INT64CONST(600000000000),
+	.reset_after = INT64CONST(600000000000),
 };
 
-/* What a process is connected to, for the pusher to see. */
-typedef struct Holder
+/* The connections of a process, for the pusher to see. */
+typedef struct ProcConns
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
-	pg_atomic_uint32 pid;		/* 0: nobody who ever connected */
-	pg_atomic_uint32 asked;		/* to close what is not needed */
+	pg_atomic_uint32 pid;		/* 0: no process that has connected */
+	pg_atomic_uint32 asked;		/* asked to close what is not needed */
 	pg_atomic_uint64 used_at[RBP_MAX_CONNS];	/* 0: not connected */
-} Holder;
+} ProcConns;
 
-static Holder *holders = NULL;	/* by rbp_compat_procno() */
+static ProcConns *proc_conns = NULL;	/* by rbp_compat_procno() */
 
-LocalConn	rbp_remote_conns[RBP_MAX_CONNS];
+RbpLocalConn rbp_remote_conns[RBP_MAX_CONNS];
 
-static Holder *mine = NULL;		/* NULL before the first connection, and in
-								 * the pusher */
-static bool leaving = false;	/* the process ends: no new connections */
+static ProcConns *my_conns = NULL;	/* NULL before the first connection, and in
+									 * the pusher */
+static bool exiting = false;	/* the process exits: no new connections */
 
-static uint32 connects = 0;		/* that this process has begun */
+static uint32 connects = 0;		/* connections begun by this process */
 static bool is_worker = false;	/* its connections take no slots */
 
-/* The pusher's. */
+/* Used by the pusher only */
 static bool is_pusher = false;
 static void *push_base = NULL;
 static size_t push_len = 0;
 
-/* Its connection that tries whether a downgrade is needed still. */
+/* Its connection that tests whether a downgrade is still needed */
 static struct
 {
 	RbpConn    *conn;			/* NULL: none */
 	const RbpTransportOps *ops;
 	int			donor;
-	uint32		serial;			/* the donor's when it began */
+	uint32		serial;			/* the donor's at the start */
 	int64		started;
 }			trial;
 
 /*
- * ---- set-up -----------------------------------------------------------------
+ * ---- set-up --------------------------------------------------------------
  */
 
 static void at_transaction_end(XactEvent event, void *arg);
@@ -134,8 +137,8 @@ static void at_transaction_end(XactEvent event, void *arg);
 Size
 rbp_remote_conn_shmem_size(void)
 {
-	/* one more, because mem need not begin at a cache line */
-	return mul_size(sizeof(Holder), rbp_compat_max_procs() + 1);
+	/* one more, since mem need not begin at a cache line */
+	return mul_size(sizeof(ProcConns), rbp_compat_max_procs() + 1);
 }
 
 void
@@ -144,27 +147,27 @@ rbp_remote_conn_shmem_init(void *mem)
 	static bool registered = false;
 	int			n = rbp_compat_max_procs();
 
-	holders = (Holder *) CACHELINEALIGN(mem);
+	proc_conns = (ProcConns *) CACHELINEALIGN(mem);
 	for (int i = 0; i < n; i++)
 	{
-		pg_atomic_init_u32(&holders[i].pid, 0);
-		pg_atomic_init_u32(&holders[i].asked, 0);
+		pg_atomic_init_u32(&proc_conns[i].pid, 0);
+		pg_atomic_init_u32(&proc_conns[i].asked, 0);
 		for (int k = 0; k < RBP_MAX_CONNS; k++)
-			pg_atomic_init_u64(&holders[i].used_at[k], 0);
+			pg_atomic_init_u64(&proc_conns[i].used_at[k], 0);
 	}
 	pg_atomic_init_u32(&rbp_remote_shared->max_slots,
 					   (uint32) rbp_guc_max_connections);
 	pg_atomic_init_u64(&rbp_remote_shared->idle_ns,
 					   (uint64) rbp_guc_idle_timeout_ns());
 
-	/* This is the postmaster, whose children inherit it. */
+	/* This is the postmaster, and its children inherit it. */
 	if (!registered)
 		RegisterXactCallback(at_transaction_end, NULL);
 	registered = true;
 }
 
 void
-rbp_remote_conn_reset_donor(RemoteDonor *d)
+rbp_remote_conn_reset_donor(RbpRemoteDonor *d)
 {
 	pg_atomic_init_u32(&d->conn_slots, 0);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
@@ -174,10 +177,10 @@ rbp_remote_conn_reset_donor(RemoteDonor *d)
 }
 
 void
-rbp_remote_conn_new_endpoint(RemoteDonor *d)
+rbp_remote_conn_new_endpoint(RbpRemoteDonor *d)
 {
 	(void) rbp_breaker_close(&d->downgrade);
-	breaker_start_over(&d->downgrade);
+	breaker_reset_backoff(&d->downgrade);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
 	(void) rbp_remote_conns_stale(&d->serial);
@@ -193,34 +196,34 @@ rbp_remote_conns_stale(pg_atomic_uint32 *serial)
 }
 
 /*
- * The process ends, in whatever way but a crash.  What reads pages after us
- * (other callbacks may) reads the disk.
+ * The process exits, other than by a crash.  Reads by later callbacks go to
+ * disk.
  */
 static void
 close_all(int code, Datum arg)
 {
-	leaving = true;
+	exiting = true;
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 		rbp_remote_conn_close(ci);
 	if (trial.conn != NULL)
 		trial.ops->close(trial.conn);
 	trial.conn = NULL;
-	if (mine != NULL)
-		pg_atomic_write_u32(&mine->pid, 0);
-	mine = NULL;
+	if (my_conns != NULL)
+		pg_atomic_write_u32(&my_conns->pid, 0);
+	my_conns = NULL;
 }
 
 /*
- * The first connection of this process.  The server has room for 20 such
- * callbacks in a process, and uses less than half.
+ * Publish this process's connections, before the first one.  The server has
+ * room for 20 such callbacks in a process, and uses less than half.
  */
 static void
-become_holder(void)
+publish_connections(void)
 {
 	on_shmem_exit(close_all, (Datum) 0);
-	mine = &holders[rbp_compat_procno()];
-	pg_atomic_write_u32(&mine->asked, 0);
-	pg_atomic_write_u32(&mine->pid, (uint32) MyProcPid);
+	my_conns = &proc_conns[rbp_compat_procno()];
+	pg_atomic_write_u32(&my_conns->asked, 0);
+	pg_atomic_write_u32(&my_conns->pid, (uint32) MyProcPid);
 }
 
 uint32
@@ -261,29 +264,32 @@ rbp_remote_transport_name(uint32 bit)
 }
 
 /*
- * ---- connection slots -------------------------------------------------------
+ * ---- connection slots ----------------------------------------------------
  */
 
-/* One more connection to the donor, if there may be one, or must. */
+/*
+ * Take a connection slot, if there is one below the bound, or regardless of
+ * it.
+ */
 static bool
-take_slot(RemoteDonor *d, bool must)
+take_conn_slot(RbpRemoteDonor *d, bool force)
 {
 	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
 	uint32		n = pg_atomic_read_u32(&d->conn_slots);
 
-	while (n < max || must)
+	while (n < max || force)
 		if (pg_atomic_compare_exchange_u32(&d->conn_slots, &n, n + 1))
 			return true;
 	return false;
 }
 
 /*
- * If there are more connections to the donor than there may be, since the
- * bound was lowered, or somebody had to have one: give this one's slot back.
- * It has to be closed then.
+ * Release this connection's slot if the donor has more connections than
+ * allowed, because the bound was lowered or some process had to exceed it.  If
+ * true, the connection must be closed.
  */
 static bool
-give_way(RemoteDonor *d, LocalConn *c)
+yield_conn_slot(RbpRemoteDonor *d, RbpLocalConn *c)
 {
 	uint32		max = pg_atomic_read_u32(&rbp_remote_shared->max_slots);
 	uint32		n = pg_atomic_read_u32(&d->conn_slots);
@@ -298,28 +304,31 @@ give_way(RemoteDonor *d, LocalConn *c)
 }
 
 /*
- * ---- making and closing -------------------------------------------------------
+ * ---- making and closing --------------------------------------------------
  */
 
-/* Close it, when what is on its way over it has ended, or that time is past. */
+/*
+ * Close a connection, after its requests in flight have completed or that time
+ * has passed.
+ */
 static void
 close_after(int ci, int64 until_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	if (c->state < CONN_CONNECTING)
 		return;
-	if (c->parts > 0)
-		rbp_remote_cut_batches(ci, until_ns);
+	if (c->inflight > 0)
+		rbp_remote_abort_batches(ci, until_ns);
 	if (c->mr != NULL)
 		c->ops->deregister_memory(c->conn, c->mr);
 	c->ops->close(c->conn);
 	c->conn = NULL;
 	c->mr = NULL;
 	c->state = CONN_NONE;
-	c->kept = false;
-	if (mine != NULL)
-		pg_atomic_write_u64(&mine->used_at[ci], 0);
+	c->pinned = false;
+	if (my_conns != NULL)
+		pg_atomic_write_u64(&my_conns->used_at[ci], 0);
 	if (c->has_slot)
 		pg_atomic_fetch_sub_u32(&rbp_remote_shared->donors[conn_donor(ci)].conn_slots, 1);
 	c->has_slot = false;
@@ -338,18 +347,18 @@ rbp_remote_conns_close(RbpPool pool)
 		rbp_remote_conn_close(conn_index(pool, i));
 }
 
-/* Was it made for a donor, a lease or settings that are others now? */
+/* Was it made for another state of the donor, the lease or the settings? */
 static inline bool
 is_stale(int ci)
 {
-	const LocalConn *c = &rbp_remote_conns[ci];
+	const RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
 		c->settings != rbp_guc_connect_serial;
 }
 
-/* Tell the verbs transport how to use devices, when that has changed. */
+/* Pass changed settings to the verbs transport. */
 static void
 configure_verbs(void)
 {
@@ -368,9 +377,9 @@ configure_verbs(void)
 	configured = rbp_guc_connect_serial;
 }
 
-/* As rbp_transport_choose(), of these transports only. */
+/* Like rbp_transport_choose(), but only among these transports. */
 static const RbpTransportOps *
-choose_of(RbpEndpoint *endpoint, uint32 transports)
+choose_among(RbpEndpoint *endpoint, uint32 transports)
 {
 	uint32		all = endpoint->transports;
 	const RbpTransportOps *ops;
@@ -381,9 +390,9 @@ choose_of(RbpEndpoint *endpoint, uint32 transports)
 	return ops;
 }
 
-/* The transport that the donor is not to be reached by, 0 for none. */
+/* The transport that is not to be used for the donor, 0 for none. */
 static uint32
-downgraded_from(RemoteDonor *d)
+downgraded_from(RbpRemoteDonor *d)
 {
 	if (breaker_state(&d->downgrade) != BREAKER_OPEN)
 		return 0;
@@ -392,27 +401,28 @@ downgraded_from(RemoteDonor *d)
 }
 
 /*
- * The transport to connect over, or NULL; *has_fallback: if it fails, is there
- * another one?
+ * The transport to connect over, or NULL.  *has_fallback: whether there is
+ * another one if it fails.
  */
 static const RbpTransportOps *
-choose(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
+choose_transport(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 {
-	const RbpTransportOps *ops = choose_of(endpoint, ~avoid);
+	const RbpTransportOps *ops = choose_among(endpoint, ~avoid);
 
-	/* rather than none, since it was named or nothing else leads there */
+	/* better than none: it is set explicitly, or the only one */
 	if (ops == NULL && avoid != 0)
-		ops = choose_of(endpoint, ~(uint32) 0);
-	*has_fallback = ops != NULL && ops->costly && choose_of(endpoint, ~ops->bit) != NULL;
+		ops = choose_among(endpoint, ~(uint32) 0);
+	*has_fallback = ops != NULL && ops->costly && choose_among(endpoint, ~ops->bit) != NULL;
 	return ops;
 }
 
 /*
- * A costly connection could not be made: can the donor be used without it?
- * Then that is no failure of the donor's.
+ * A costly connection could not be made.  If the donor can be reached by
+ * another transport, trip the breaker for this one and return true; that is no
+ * failure of the donor.
  */
 static bool
-downgrade(RemoteDonor *d, LocalConn *c, RbpStatus why)
+downgrade(RbpRemoteDonor *d, RbpLocalConn *c, RbpStatus why)
 {
 	if (!c->has_fallback || c->donor_serial != pg_atomic_read_u32(&d->serial))
 		return false;
@@ -420,39 +430,41 @@ downgrade(RemoteDonor *d, LocalConn *c, RbpStatus why)
 	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
 		return true;
 	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, why);
-	/* before the breaker is open, as downgraded_from() wants it */
+	/* before the breaker opens: downgraded_from() relies on it */
 	pg_atomic_write_u32(&d->downgrade_error,
 						ERROR_MAKE(DONOR_ERROR_CONNECT, c->ops->bit, why));
 	(void) rbp_breaker_trip(&d->downgrade, &downgrade_times);
 	return true;
 }
 
-/* This process has no connection for lack of a slot. */
+/* Note that this process has no connection for lack of a slot. */
 static void
-turn_away(RemoteDonor *d, LocalConn *c, int64 now)
+note_over_limit(RbpRemoteDonor *d, RbpLocalConn *c, int64 now)
 {
-	pg_atomic_fetch_add_u32(&d->turned_away, 1);
+	pg_atomic_fetch_add_u32(&d->over_limit, 1);
 	c->state = CONN_OVER_LIMIT;
 	c->retry_at = now + LIMIT_RETRY_NS;
 }
 
-/* May this process begin a connection?  If so it has a slot, if it needs one. */
+/*
+ * May this process begin a connection?  If so, takes a slot if one is needed.
+ */
 static bool
-may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
+may_start(RbpRemoteDonor *d, RbpLocalConn *c, int pages, bool patient, int64 now)
 {
 	if (is_worker)
 		return true;
-	/* a batch that is larger than that is reason enough, as for spilled blocks */
+	/* a batch above the threshold suffices, as for spilled blocks */
 	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
-		c->wanted < (uint32) rbp_guc_connect_threshold)
+		c->reads_wanted < (uint32) rbp_guc_connect_threshold)
 	{
-		c->wanted += pages;
+		c->reads_wanted += pages;
 		c->state = CONN_BELOW_THRESHOLD;
 		return false;
 	}
-	if (!take_slot(d, patient))
+	if (!take_conn_slot(d, patient))
 	{
-		turn_away(d, c, now);
+		note_over_limit(d, c, now);
 		return false;
 	}
 	c->has_slot = true;
@@ -460,26 +472,26 @@ may_start(RemoteDonor *d, LocalConn *c, int pages, bool patient, int64 now)
 }
 
 /*
- * Start to connect; the endpoint and the credentials as they are now.
- * RBP_CANCELED if that cannot be now and nothing is wrong.
+ * Begin to connect, with the current endpoint and credentials.  Returns
+ * RBP_CANCELED if that is not possible now although nothing is wrong.
  */
 static RbpStatus
 conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
-	PoolLease  *lease = &rbp_remote_shared->leases[conn_pool(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpPoolLease *lease = &rbp_remote_shared->leases[conn_pool(ci)];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_CANCELED;
 
 	c->state = CONN_NONE;
-	if (leaving ||
+	if (exiting ||
 		(!is_pusher && !patient &&
 		 now < (int64) pg_atomic_read_u64(&d->refused_until[conn_pool(ci)])))
 		return RBP_CANCELED;
 
-	/* The lease worker may be long: not a reason for a query to wait. */
+	/* The lease worker may hold it for long; only a patient caller waits. */
 	while (!LWLockConditionalAcquire(&rbp_remote_shared->remote_lock, LW_SHARED))
 	{
 		if (!patient || rbp_now_ns() >= deadline_ns || rbp_remote_give_up())
@@ -493,27 +505,27 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 	c->settings = rbp_guc_connect_serial;
 	c->timeouts = 0;
-	c->started = now;
+	c->connect_started = now;
 	c->polled_at = now;
-	c->watched = 0;
-	c->opened = ++connects;
+	c->polled_ns = 0;
+	c->incarnation = ++connects;
 
 	configure_verbs();
-	c->ops = choose(&endpoint, downgraded_from(d), &c->has_fallback);
+	c->ops = choose_transport(&endpoint, downgraded_from(d), &c->has_fallback);
 	if (c->ops == NULL)
 		c->retry_at = now + RBP_RECONNECT_NS;
 	else if (may_start(d, c, pages, patient, now))
 	{
 		if (!c->ops->costly || is_pusher)
 			c->waited = false;
-		if (mine == NULL && !is_pusher)
-			become_holder();
+		if (my_conns == NULL && !is_pusher)
+			publish_connections();
 		status = c->ops->connect(&endpoint, &credentials, &c->conn);
 		if (status == RBP_OK)
 		{
 			c->state = CONN_CONNECTING;
-			if (mine != NULL)
-				pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+			if (my_conns != NULL)
+				pg_atomic_write_u64(&my_conns->used_at[ci], (uint64) now);
 		}
 		else
 		{
@@ -530,11 +542,11 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	return status;
 }
 
-/* The pusher writes from memory that the device knows, if it takes it. */
+/* Register the pusher's memory with the device, if possible. */
 static void
-register_push_memory(LocalConn *c)
+register_push_memory(RbpLocalConn *c)
 {
-	static bool told = false;
+	static bool logged = false;
 	RbpStatus	status;
 
 	if (push_len == 0)
@@ -545,22 +557,22 @@ register_push_memory(LocalConn *c)
 	c->mr = NULL;
 	rbp_stats_error("could not register the staging region with the RDMA device: %s",
 					rbp_status_text(status));
-	if (!told)
+	if (!logged)
 		ereport(WARNING,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("remote_bp: could not register the staging region with the RDMA device: %s",
 						rbp_status_text(status)),
 				 errdetail("Pages are copied before they are pushed."),
 				 errhint("Registered memory is locked: raise the server's RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit, \"ulimit -l\" in a shell) above remote_bp.staging_size, or lower that.")));
-	told = true;
+	logged = true;
 }
 
-/* It has come about, or failed for good. */
+/* Connecting has succeeded or failed. */
 static RbpStatus
-conn_made(int ci, RbpStatus status, int64 now)
+conn_finish(int ci, RbpStatus status, int64 now)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 
 	if (status == RBP_OK)
 	{
@@ -568,7 +580,7 @@ conn_made(int ci, RbpStatus status, int64 now)
 		c->waited = false;
 		rbp_breaker_answered(&d->breaker);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
-		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->started);
+		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
 		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)
 			register_push_memory(c);
 		return RBP_OK;
@@ -576,12 +588,12 @@ conn_made(int ci, RbpStatus status, int64 now)
 	rbp_remote_conn_close(ci);
 	c->retry_at = now + (c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
 
-	/* one that lay about half made may have ended for reasons of its own */
+	/* a neglected one may have failed for lack of attention */
 	if (status == RBP_CONNLOST && c->waited &&
-		(!c->ops->costly || now - c->started > CONNECT_LIMIT_NS))
+		(!c->ops->costly || now - c->connect_started > CONNECT_LIMIT_NS))
 		return RBP_CANCELED;
 
-	/* what is denied is denied by all ways */
+	/* what is denied over one transport is denied over all */
 	if (status != RBP_DENIED && status != RBP_CANCELED &&
 		downgrade(d, c, status))
 		return RBP_CANCELED;
@@ -589,34 +601,34 @@ conn_made(int ci, RbpStatus status, int64 now)
 }
 
 /*
- * It was waited for from that time on.  Has it been in the making for too
- * long?  A costly one needs us at each of its steps, so that only the time
- * counts during which we looked.
+ * Has it taken too long to connect?  from: when the last wait began.  A costly
+ * connection needs this process at each step, so only the time counts during
+ * which it was polled.
  */
 static bool
-is_overdue(LocalConn *c, int64 from)
+is_overdue(RbpLocalConn *c, int64 from)
 {
 	int64		now = rbp_now_ns();
 
-	c->watched += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
+	c->polled_ns += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
 	c->polled_at = now;
-	if (c->ops->costly && now - c->started < NEGLECTED_NS)
-		return c->watched > CONNECT_LIMIT_NS;
-	return now - c->started > CONNECT_LIMIT_NS;
+	if (c->ops->costly && now - c->connect_started < NEGLECTED_NS)
+		return c->polled_ns > CONNECT_LIMIT_NS;
+	return now - c->connect_started > CONNECT_LIMIT_NS;
 }
 
-/* Go on to connect, or begin it. */
+/* Continue to connect, or begin. */
 static RbpStatus
-conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
+conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	int64		now = rbp_now_ns();
 	int64		until = deadline_ns;
 	RbpStatus	status;
 
-	/* one that lies about half made for long is no good start */
-	if (patient && c->state == CONN_CONNECTING && now - c->started > CONNECT_LIMIT_NS)
+	/* start over rather than continue a neglected one */
+	if (patient && c->state == CONN_CONNECTING && now - c->connect_started > CONNECT_LIMIT_NS)
 		rbp_remote_conn_close(ci);
 	if (c->state != CONN_CONNECTING)
 	{
@@ -632,17 +644,17 @@ conn_go_on(int ci, int pages, bool patient, int64 deadline_ns)
 		until = now;
 	status = c->ops->connect_wait(c->conn, until);
 	if (status != RBP_INPROGRESS)
-		return conn_made(ci, status, now);
+		return conn_finish(ci, status, now);
 	if (rbp_remote_give_up())
 		return RBP_CANCELED;
 
-	/* not for ever: the donor may have lost us */
+	/* not for ever: the donor may have forgotten the connection */
 	if (is_overdue(c, now))
 	{
-		bool		hangs = c->watched > CONNECT_LIMIT_NS;
+		bool		hangs = c->polled_ns > CONNECT_LIMIT_NS;
 
 		rbp_remote_conn_close(ci);
-		/* who has not just looked at it has waited in vain */
+		/* without a wait, being overdue is no timeout */
 		if (!c->ops->costly)
 			return patient || !c->waited ? RBP_TIMEOUT : RBP_CANCELED;
 		c->retry_at = now + COSTLY_RETRY_NS;
@@ -665,48 +677,48 @@ RbpStatus
 rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 					int64 deadline_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpStatus	status;
 
 	if (c->state >= CONN_CONNECTING)
 	{
 		if (unlikely(is_stale(ci)))
 		{
-			/* what is on its way has likely no reason to fail */
-			close_after(ci, c->parts == 0 ? 0 :
+			/* requests in flight will likely succeed */
+			close_after(ci, c->inflight == 0 ? 0 :
 						Min(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns()));
 			c->retry_at = 0;
 		}
-		else if (unlikely(!patient && !c->kept && c->parts == 0 && give_way(d, c)))
+		else if (unlikely(!patient && !c->pinned && c->inflight == 0 && yield_conn_slot(d, c)))
 		{
 			rbp_remote_conn_close(ci);
-			turn_away(d, c, now);
+			note_over_limit(d, c, now);
 		}
-		else if (mine != NULL)
-			pg_atomic_write_u64(&mine->used_at[ci], (uint64) now);
+		else if (my_conns != NULL)
+			pg_atomic_write_u64(&my_conns->used_at[ci], (uint64) now);
 	}
 	if (unlikely(!is_ready(c)))
 	{
-		status = conn_go_on(ci, pages, patient, deadline_ns);
+		status = conn_continue(ci, pages, patient, deadline_ns);
 
-		/* it may be downgraded now, or what has failed was not worth much */
+		/* it may be downgraded now, or have failed for a minor reason */
 		for (int i = 0; patient && status == RBP_CANCELED && i < PATIENT_TRIES &&
 			 rbp_now_ns() < deadline_ns; i++)
-			status = conn_go_on(ci, pages, patient, deadline_ns);
+			status = conn_continue(ci, pages, patient, deadline_ns);
 		if (status != RBP_OK)
 			return status;
 	}
 	if (patient)
-		c->kept = true;
+		c->pinned = true;
 	return RBP_OK;
 }
 
 /*
- * ---- closing what is not needed -----------------------------------------------
+ * ---- closing what is not needed ------------------------------------------
  */
 
-/* Close connections that are idle for too long, stale, or too many. */
+/* Close connections that are idle for too long, stale, or above the bound. */
 static void
 close_unneeded(void)
 {
@@ -715,27 +727,27 @@ close_unneeded(void)
 
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 	{
-		LocalConn  *c = &rbp_remote_conns[ci];
-		RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+		RbpLocalConn *c = &rbp_remote_conns[ci];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 		bool		idle;
 
-		/* with something on its way, it is looked at again later */
-		if (c->state < CONN_CONNECTING || c->parts > 0)
+		/* with requests in flight, it is checked again later */
+		if (c->state < CONN_CONNECTING || c->inflight > 0)
 			continue;
 		idle = idle_ns > 0 &&
-			now - (int64) pg_atomic_read_u64(&mine->used_at[ci]) > idle_ns;
-		if (!idle && !is_stale(ci) && !give_way(d, c))
+			now - (int64) pg_atomic_read_u64(&my_conns->used_at[ci]) > idle_ns;
+		if (!idle && !is_stale(ci) && !yield_conn_slot(d, c))
 			continue;
 		rbp_remote_conn_close(ci);
 		if (idle)
-			c->wanted = 0;		/* is it worth one again? */
+			c->reads_wanted = 0;	/* apply the threshold anew */
 	}
 }
 
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	if (mine == NULL || likely(pg_atomic_read_u32(&mine->asked) == 0))
+	if (my_conns == NULL || likely(pg_atomic_read_u32(&my_conns->asked) == 0))
 		return;
 	switch (event)
 	{
@@ -748,17 +760,17 @@ at_transaction_end(XactEvent event, void *arg)
 		default:
 			return;
 	}
-	/* a full barrier: what the pusher finds from here on, it asks again for */
-	(void) pg_atomic_exchange_u32(&mine->asked, 0);
+	/* a full barrier: the pusher asks again for what it finds later */
+	(void) pg_atomic_exchange_u32(&my_conns->asked, 0);
 	close_unneeded();
 }
 
 /*
- * The pusher asks those that have something to close.  all: whoever is
- * connected.
+ * Ask processes to close connections; called by the pusher.  all: ask every
+ * connected process, not only those with something to close.
  */
 static void
-ask_holders(int64 now, bool all)
+ask_processes(int64 now, bool all)
 {
 	int64		idle_ns = rbp_guc_idle_timeout_ns();
 	bool		over[RBP_MAX_DONORS];
@@ -769,16 +781,18 @@ ask_holders(int64 now, bool all)
 			(uint32) rbp_guc_max_connections;
 	for (int p = 0; p < n; p++)
 	{
-		Holder	   *holder = &holders[p];
-		uint32		pid = pg_atomic_read_u32(&holder->pid);
+		ProcConns  *proc = &proc_conns[p];
+		uint32		pid = pg_atomic_read_u32(&proc->pid);
 		bool		ask = false;
 
-		/* who was asked before will look at the end of its transaction */
-		if (pid == 0 || pg_atomic_read_u32(&holder->asked) != 0)
+		/*
+		 * one that was asked before will check at the end of its transaction
+		 */
+		if (pid == 0 || pg_atomic_read_u32(&proc->asked) != 0)
 			continue;
 		for (int ci = 0; ci < RBP_MAX_CONNS && !ask; ci++)
 		{
-			int64		used_at = (int64) pg_atomic_read_u64(&holder->used_at[ci]);
+			int64		used_at = (int64) pg_atomic_read_u64(&proc->used_at[ci]);
 
 			ask = used_at != 0 &&
 				(all || over[conn_donor(ci)] ||
@@ -786,30 +800,30 @@ ask_holders(int64 now, bool all)
 		}
 		if (!ask)
 			continue;
-		(void) pg_atomic_exchange_u32(&holder->asked, 1);
+		(void) pg_atomic_exchange_u32(&proc->asked, 1);
 		rbp_compat_signal_catchup((pid_t) pid);
 	}
 }
 
 /*
- * ---- downgrades ---------------------------------------------------------------
+ * ---- downgrades ----------------------------------------------------------
  */
 
-/* The trial is over; why: RBP_OK if the transport leads to the donor again. */
+/* End the trial; status: RBP_OK if the transport works again. */
 static void
-end_trial(int donor, RbpStatus why)
+end_trial(int donor, RbpStatus status)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
 
 	if (trial.conn != NULL)
 		trial.ops->close(trial.conn);
 	trial.conn = NULL;
-	if (why != RBP_OK)
+	if (status != RBP_OK)
 	{
-		(void) rbp_breaker_put_off(&d->downgrade, &downgrade_times);
+		(void) rbp_breaker_probe_failed(&d->downgrade, &downgrade_times);
 		return;
 	}
-	/* unless the donor has moved, and is not downgraded anyhow */
+	/* if the donor has moved, it is not downgraded anyway */
 	if (trial.serial != pg_atomic_read_u32(&d->serial))
 		return;
 	(void) rbp_breaker_close(&d->downgrade);
@@ -819,25 +833,25 @@ end_trial(int donor, RbpStatus why)
 					d->endpoint.donor, trial.ops->name)));
 }
 
-/* Begin to connect to a donor over the transport that has failed. */
+/* Begin a trial connection over the transport that has failed. */
 static void
 start_trial(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_INVALID;
 
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
 	endpoint = d->endpoint;
-	credentials = rbp_remote_shared->leases[conn_pool(conn_to_ask(donor))].credentials;
+	credentials = rbp_remote_shared->leases[conn_pool(conn_for_probe(donor))].credentials;
 	trial.serial = pg_atomic_read_u32(&d->serial);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 
 	configure_verbs();
 	trial.donor = donor;
 	trial.started = rbp_now_ns();
-	trial.ops = choose_of(&endpoint, downgraded_from(d));
+	trial.ops = choose_among(&endpoint, downgraded_from(d));
 	if (trial.ops != NULL)
 		status = trial.ops->connect(&endpoint, &credentials, &trial.conn);
 	explicit_bzero(&credentials, sizeof(credentials));
@@ -846,22 +860,22 @@ start_trial(int donor)
 }
 
 /*
- * Go on with a trial, or begin one that is due.  Tells of new downgrades.
- * Returns ns until the next call.
+ * Continue a trial, or begin one that is due.  Logs new downgrades.  Returns
+ * ns until the next call.
  */
 static int64
-mind_downgrades(int64 now)
+check_downgrades(int64 now)
 {
-	static bool told[RBP_MAX_DONORS];
-	int64		next = LOOK_NS;
+	static bool logged[RBP_MAX_DONORS];
+	int64		next = CHECK_NS;
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		uint32		from = downgraded_from(d);
 		int64		left;
 
-		if (from != 0 && !told[i])
+		if (from != 0 && !logged[i])
 		{
 			const char *over = rbp_remote_transport_name(from);
 			const char *why =
@@ -873,7 +887,7 @@ mind_downgrades(int64 now)
 			rbp_stats_error("donor \"%s\" cannot be reached over %s: %s",
 							d->endpoint.donor, over, why);
 		}
-		told[i] = from != 0;
+		logged[i] = from != 0;
 		if (from == 0 || !donor_known(d) || trial.conn != NULL)
 			continue;
 		left = (int64) pg_atomic_read_u64(&d->downgrade.retry_at) - now;
@@ -893,13 +907,15 @@ mind_downgrades(int64 now)
 	return next;
 }
 
-/* Find donors to which no transport leads, before anybody wants to connect. */
+/*
+ * Find donors that no transport leads to, before a process tries to connect.
+ */
 static void
-look_for_ways(void)
+check_reachability(void)
 {
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		RbpEndpoint endpoint;
 		bool		has_fallback;
 
@@ -909,18 +925,18 @@ look_for_ways(void)
 		endpoint = d->endpoint;
 		LWLockRelease(&rbp_remote_shared->remote_lock);
 		configure_verbs();
-		if (choose(&endpoint, 0, &has_fallback) == NULL)
+		if (choose_transport(&endpoint, 0, &has_fallback) == NULL)
 		{
-			rbp_remote_note_no_way(d, &endpoint);
+			rbp_remote_note_unreachable(d, &endpoint);
 			rbp_remote_donor_down(d, false);
 		}
 	}
 }
 
 int64
-rbp_remote_mind_connections(void)
+rbp_remote_maintain_connections(void)
 {
-	static int64 look_at = 0;
+	static int64 next_check = 0;
 	static uint32 seen_stale = 0;
 	static uint32 seen_settings = 0;
 	int64		now = rbp_now_ns();
@@ -928,34 +944,34 @@ rbp_remote_mind_connections(void)
 	uint32		stale = pg_atomic_read_u32(&rbp_remote_shared->stale);
 	int64		next;
 
-	/* By other settings, what has failed may work. */
+	/* With other settings, what has failed may work. */
 	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
 	{
 		(void) rbp_breaker_close(&rbp_remote_shared->donors[i].downgrade);
-		breaker_start_over(&rbp_remote_shared->donors[i].breaker);
-		look_at = now;
+		breaker_reset_backoff(&rbp_remote_shared->donors[i].breaker);
+		next_check = now;
 	}
 	seen_settings = rbp_guc_connect_serial;
-	next = mind_downgrades(now);
+	next = check_downgrades(now);
 
-	/* The pusher's settings are those of all. */
+	/* The pusher publishes its settings for all processes. */
 	if (pg_atomic_read_u32(&rbp_remote_shared->max_slots) != (uint32) rbp_guc_max_connections ||
 		pg_atomic_read_u64(&rbp_remote_shared->idle_ns) != (uint64) idle_ns)
 	{
 		pg_atomic_write_u32(&rbp_remote_shared->max_slots,
 							(uint32) rbp_guc_max_connections);
 		pg_atomic_write_u64(&rbp_remote_shared->idle_ns, (uint64) idle_ns);
-		look_at = now;
+		next_check = now;
 	}
-	if (now >= look_at || stale != seen_stale)
+	if (now >= next_check || stale != seen_stale)
 	{
-		look_for_ways();
-		ask_holders(now, stale != seen_stale);
+		check_reachability();
+		ask_processes(now, stale != seen_stale);
 		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
 			if (is_stale(ci))
 				rbp_remote_conn_close(ci);
 		seen_stale = stale;
-		look_at = now + (idle_ns > 0 ? Min(LOOK_NS, idle_ns / 2) : LOOK_NS);
+		next_check = now + (idle_ns > 0 ? Min(CHECK_NS, idle_ns / 2) : CHECK_NS);
 	}
-	return Min(next, look_at - now);
+	return Min(next, next_check - now);
 }

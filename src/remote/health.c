@@ -1,26 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * health.c
- *	  Donors' health: what events do to a donor's breaker; the pusher's probes.
+ *	  Donors' health: what events do to a donor's breaker; the pusher's
+ *	  probes.
  *
  * A late answer is a miss for the process that waited, and makes the donor
- * suspect: that process leaves the donor alone until somebody is known to
- * have been answered since, so that a donor that hangs costs each process one
- * wait.  The pusher, woken for it, asks with a ping that is given more time.
- * No answer, or a lost connection, and the donor is down: page reads go to
- * the disk without any wait, and only the pusher talks to it, by probes.
+ * suspect: that process leaves the donor alone until some process is known to
+ * have been answered since.  So a donor that hangs costs each process one
+ * wait.  The pusher is woken and sends a ping, with a longer timeout.  If that
+ * is not answered, or a connection is lost, the donor is down: page reads go
+ * to disk without waiting, and only the pusher talks to the donor, by probes.
  *
- * A donor that answers, but too late again and again, is told by its penalty:
- * each timeout adds what about a hundred answers in time take off.  Above a
- * limit it is down too, and each time that this happens without a time of
- * calm between, it is down for twice as long although it answers pings.
+ * A donor that answers, but is late again and again, is detected by its
+ * penalty: each timeout adds as much as about a hundred answers in time take
+ * off.  Above a limit the donor is down too, and each time that this happens
+ * without a quiet period in between, it stays down for twice as long although
+ * it answers pings.
  *
- * A request for what is nowhere else (RBP_REMOTE_PATIENT) goes to any donor,
- * whatever its breaker says, and is given so much time that a donor which does
- * not answer in it is down.  Health is the donor's: what one pool's connection
- * finds out holds for the other's.
+ * A request for data with no other copy (RBP_REMOTE_PATIENT) goes to any
+ * donor, whatever the state of its breaker, and has such a long timeout that a
+ * donor which does not answer in time is down.  Health is a property of the
+ * donor: what is found out over one pool's connection applies to the other's.
  *
- * What an event does to the breaker depends on the transport:
+ * The effect of an event on the breaker depends on the transport:
  *
  *						tcp				verbs			shm
  *	read done			answered,		success			-
@@ -30,15 +32,15 @@
  *	ping, handshake		answered		answered		answered
  *	connecting is late	suspect			-				suspect
  *
- * Over verbs and shm reads need nothing of the donor's processor (one_sided),
- * so that they say nothing about it: or else those that are connected would
- * clear a donor, again and again, for those who wait for a handshake or a
- * mapping.  Over shm what was late can only have been a mapping, since the
- * rest is memcpy() (local), and a mapping now and then says little about
- * reads: no penalty.  Over verbs a read crosses a network, which can be slow.
- * Connecting over verbs takes long even if all is well (costly), and is gone
- * on with in the background.  So a donor whose process is stopped serves those
- * that have what they need over verbs and shm, until a ping or a handshake
+ * Over verbs and shm, reads do not involve the donor's processor (one_sided),
+ * so their success says nothing about it.  Otherwise connected processes would
+ * clear a donor again and again, for those that wait for a handshake or a
+ * mapping.  Over shm only a mapping can be late, since the rest is memcpy()
+ * (local); an occasional late mapping says little about reads, so it adds no
+ * penalty.  Over verbs a read crosses a network, which can be slow.
+ * Connecting over verbs takes long even if all is well (costly), and continues
+ * in the background.  So a donor whose process is stopped still serves
+ * processes that are connected over verbs and shm, until a ping or a handshake
  * fails.
  *
  *-------------------------------------------------------------------------
@@ -57,19 +59,19 @@
 
 #define NOMEM_RETRY_NS		INT64CONST(1000000000)
 
-/* A ping for a suspect donor is given so many times io_timeout. */
-#define PATIENCE			5
-#define SUSPECT_LIMIT_NS	INT64CONST(1000000000)	/* without a pusher */
+/* Timeout of a ping for a suspect donor, in units of io_timeout */
+#define PING_TIMEOUTS		5
+#define SUSPECT_LIMIT_NS	INT64CONST(1000000000)	/* if no pusher runs */
 
 /*
- * The first time that a donor is down is over as soon as a probe succeeds.  When
- * it is down again soon after, probes wait, too.
+ * When a donor is first down, it is probed at once.  If it is down again soon
+ * after, probes are delayed.
  */
-static const BreakerTimes donor_times = {
-	.first = 0,
-	.again = RBP_BACKOFF_FIRST_NS,
-	.most = INT64CONST(10000000000),
-	.calm = INT64CONST(10000000000),
+static const RbpBreakerTimes donor_times = {
+	.first_delay = 0,
+	.base_delay = RBP_BACKOFF_FIRST_NS,
+	.max_delay = INT64CONST(10000000000),
+	.reset_after = INT64CONST(10000000000),
 };
 
 int64		rbp_remote_suspect_since[RBP_MAX_DONORS];
@@ -85,7 +87,7 @@ rbp_remote_recheck_lease(RbpPool pool)
 }
 
 void
-rbp_remote_donor_down(RemoteDonor *d, bool lost)
+rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
 {
 	if (!rbp_breaker_trip(&d->breaker, &donor_times))
 		return;
@@ -93,9 +95,9 @@ rbp_remote_donor_down(RemoteDonor *d, bool lost)
 	rbp_remote_note_state(d);
 
 	/*
-	 * What has broken one connection has likely broken all.  With a new
-	 * serial the others are closed without being tried, and so without
-	 * tripping the breaker again.
+	 * What has broken one connection has likely broken all.  With a new serial
+	 * the others are closed without being tried, and so do not trip the
+	 * breaker again.
 	 */
 	if (lost)
 	{
@@ -108,25 +110,27 @@ rbp_remote_donor_down(RemoteDonor *d, bool lost)
 }
 
 void
-rbp_remote_donor_failed(RemoteDonor *d, bool lost)
+rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost)
 {
 	donor_count(d, lost ? RBP_DONOR_FAILURES : RBP_DONOR_TIMEOUTS, 1);
 	rbp_remote_donor_down(d, lost);
 }
 
-/* The pusher shall ask the donor; this process leaves it alone meanwhile. */
+/*
+ * Have the pusher ping the donor, which this process leaves alone meanwhile.
+ */
 static void
-suspect(RemoteDonor *d)
+suspect(RbpRemoteDonor *d)
 {
-	/* the time before the change: see note_closed() in breaker.c */
+	/* take the time before the change: see note_closed() in breaker.c */
 	rbp_remote_suspect_since[d - rbp_remote_shared->donors] = rbp_now_ns();
 	if (rbp_breaker_suspect(&d->breaker))
 		rbp_remote_wake();
 }
 
-/* An answer came too late; penalty: that tells how fast reads are. */
+/* An answer was late.  penalty: it was one that tells how fast reads are. */
 static void
-donor_late(RemoteDonor *d, bool penalty)
+donor_late(RbpRemoteDonor *d, bool penalty)
 {
 	suspect(d);
 	if (penalty && rbp_breaker_penalize(&d->breaker))
@@ -154,17 +158,17 @@ rbp_remote_still_suspect(int donor)
 }
 
 void
-rbp_remote_donor_up(RemoteDonor *d)
+rbp_remote_donor_up(RbpRemoteDonor *d)
 {
 	if (rbp_breaker_close(&d->breaker))
 		rbp_remote_note_state(d);
 }
 
 /*
- * ---- failures -----------------------------------------------------------------
+ * ---- failures ------------------------------------------------------------
  */
 
-/* Note it as the donor's last error. */
+/* Record a failure as the donor's last error. */
 static void
 note_failure(int ci, bool connecting, RbpStatus status)
 {
@@ -173,33 +177,35 @@ note_failure(int ci, bool connecting, RbpStatus status)
 						  rbp_remote_conns[ci].ops->bit, status);
 }
 
-/* A connection was lost, or could not be made. */
+/* Account for a connection that was lost, or could not be made. */
 static void
 account_loss(int ci, bool connecting, RbpStatus status)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 	bool		denied = c->state == CONN_DENIED;
 
 	if (!connecting)
 		rbp_remote_conn_close(ci);
 
 	/*
-	 * The end of the lease, or of a region in it, may end the connection over
-	 * verbs.  That says nothing about the donor, and is known already.
+	 * Over verbs, the end of the lease or of one of its regions may end the
+	 * connection.  That is no sign of a failing donor, and is already known.
 	 */
 	if (denied)
 		return;
 
-	/* of an old connection others know already; nor is the end of its lease news */
+	/*
+	 * not news: others know if the connection is stale, or its lease has ended
+	 */
 	if (c->donor_serial != pg_atomic_read_u32(&d->serial) ||
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial))
 		return;
 	note_failure(ci, connecting, status);
 
 	/*
-	 * A costly connection takes resources of our device, too, and that it
-	 * could not be made says little about those that there are.
+	 * A costly connection takes resources of our device, too.  That it could
+	 * not be made says little about existing ones.
 	 */
 	if (connecting && c->ops->costly)
 	{
@@ -214,8 +220,8 @@ void
 rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 						   bool patient)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	switch (status)
 	{
@@ -232,9 +238,10 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			donor_late(d, !connecting && !c->ops->local);
 
 			/*
-			 * A late answer alone leaves the connection in order; after a
-			 * second one in a row a new connection is the better bet.  But to
-			 * take registered memory back from a device ends the connection.
+			 * The connection is usable after a late answer, but after two in a
+			 * row a new one is more promising.  With registered memory it is
+			 * closed at once, because taking that memory back from the device
+			 * ends the connection.
 			 */
 			if (!connecting && (++c->timeouts >= 2 || c->mr != NULL))
 				rbp_remote_conn_close(ci);
@@ -245,7 +252,9 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			account_loss(ci, connecting, status);
 			break;
 		case RBP_NOMEM:
-			/* a shortage of ours, or of the donor's room for clients: others go on */
+			/*
+			 * out of memory here, or too many clients there: others may go on
+			 */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			note_failure(ci, connecting, status);
 			rbp_remote_conn_close(ci);
@@ -260,8 +269,8 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			else
 			{
 				/*
-				 * The lease is not known there, or not any more: one look in
-				 * a while is enough for all processes together.
+				 * The donor does not know the lease, or not any more.  It is
+				 * enough if one process tries again from time to time.
 				 */
 				pg_atomic_write_u64(&d->refused_until[conn_pool(ci)],
 									(uint64) (rbp_now_ns() + RBP_RECONNECT_NS));
@@ -277,34 +286,37 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 }
 
 /*
- * ---- probes -----------------------------------------------------------------
+ * ---- probes --------------------------------------------------------------
  */
 
 /*
- * One round trip to a donor that is suspect or down.  ci: from
- * conn_to_ask(), whose answer may be another one the next time.
+ * Make one round trip to a donor that is suspect or down.  ci: from
+ * conn_for_probe(), which may return another one the next time.
  */
 static RbpStatus
 probe(int ci, int64 timeout_ns)
 {
 	int64		now = rbp_now_ns();
 	int64		deadline_ns = now + timeout_ns;
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 	RbpIo		io = {.kind = RBP_IO_PING,.status = RBP_INVALID};
 	RbpStatus	status;
 
-	/* What a denied request has ended says nothing about the donor. */
+	/*
+	 * A denied request is no sign of a failing donor, even if it has ended the
+	 * connection.
+	 */
 	if (c->state == CONN_DENIED)
 		rbp_remote_conn_close(ci);
 
-	/* The pusher can afford to wait for a connection each time. */
+	/* The pusher can afford to wait for the connection each time. */
 	c->retry_at = 0;
 	c->waited = false;
 	rbp_remote_suspect_since[conn_donor(ci)] = 0;
 	status = rbp_remote_conn_get(ci, 0, false, now, deadline_ns);
 	if (status != RBP_OK)
 	{
-		/* that a costly one is not made yet is no error */
+		/* it is no error that a costly one is not ready yet */
 		if (status != RBP_CANCELED &&
 			!(status == RBP_TIMEOUT && c->state == CONN_CONNECTING && c->ops->costly))
 			note_failure(ci, true, status);
@@ -322,23 +334,23 @@ probe(int ci, int64 timeout_ns)
 }
 
 /*
- * Ask a suspect donor.  Returns ns until it is to be asked again, or -1 if that
- * is settled.
+ * Ping a suspect donor.  Returns ns until it is to be pinged again, or -1 if
+ * its state is settled.
  */
 static int64
-ask_suspect(int donor)
+ping_suspect(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int			ci = conn_to_ask(donor);
-	const LocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
+	int			ci = conn_for_probe(donor);
+	const RbpLocalConn *c = &rbp_remote_conns[ci];
 
-	switch (probe(ci, rbp_guc_io_timeout_ns() * PATIENCE))
+	switch (probe(ci, rbp_guc_io_timeout_ns() * PING_TIMEOUTS))
 	{
 		case RBP_OK:
 			rbp_breaker_answered(&d->breaker);
 			return -1;
 		case RBP_TIMEOUT:
-			/* a connection that takes long, if all is well, is no answer */
+			/* a costly connection may take long although all is well */
 			if (c->state == CONN_CONNECTING && c->ops->costly)
 				break;
 			rbp_remote_donor_failed(d, false);
@@ -351,22 +363,22 @@ ask_suspect(int donor)
 			rbp_remote_recheck_lease(conn_pool(ci));
 			break;
 		default:
-			/* that tells of us, not of the donor */
+			/* a failure on this side */
 			break;
 	}
 	return RBP_BACKOFF_FIRST_NS;
 }
 
 /*
- * Probe a donor that is down, if it is time to.  Returns ns until that is next, or
- * -1 if it is down no longer.
+ * Probe a donor that is down, if that is due.  Returns ns until the next
+ * probe, or -1 if the donor is not down any more.
  */
 static int64
 probe_down(int donor)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[donor];
-	int			ci = conn_to_ask(donor);
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
+	int			ci = conn_for_probe(donor);
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 	bool		fresh = !is_ready(c);
 	int64		left = (int64) pg_atomic_read_u64(&d->breaker.retry_at) - rbp_now_ns();
 
@@ -375,14 +387,14 @@ probe_down(int donor)
 	if (probe(ci, rbp_guc_io_timeout_ns()) == RBP_OK)
 	{
 		/*
-		 * It took a new connection to reach it, so everybody shall make one,
-		 * instead of finding out one by one.
+		 * A new connection was needed to reach it, so have all processes
+		 * reconnect, instead of each finding that out.
 		 */
 		if (fresh)
 			c->donor_serial = rbp_remote_conns_stale(&d->serial);
 		rbp_remote_donor_up(d);
-		/* what led there best may do so again */
-		breaker_start_over(&d->downgrade);
+		/* the preferred transport may work again */
+		breaker_reset_backoff(&d->downgrade);
 		return -1;
 	}
 	if (c->state == CONN_CONNECTING)
@@ -393,7 +405,7 @@ probe_down(int donor)
 	}
 	if (!is_ready(c))
 		rbp_remote_conn_close(ci);
-	return rbp_breaker_put_off(&d->breaker, &donor_times);
+	return rbp_breaker_probe_failed(&d->breaker, &donor_times);
 }
 
 int64
@@ -403,19 +415,19 @@ rbp_remote_probe(void)
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		int64		wait = -1;
 
 		if (breaker_state(&d->breaker) == BREAKER_CLOSED)
 			continue;
 		if (!donor_known(d))
 		{
-			/* there is no lease to ask it under */
+			/* without a lease it cannot be asked */
 			rbp_remote_donor_up(d);
 			continue;
 		}
 		if (breaker_state(&d->breaker) == BREAKER_SUSPECT)
-			wait = ask_suspect(i);
+			wait = ping_suspect(i);
 		if (donor_is_down(d))
 			wait = probe_down(i);
 		if (wait >= 0 && (next < 0 || wait < next))

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * info.c
- *	  What the views and the lease worker are told of donors and regions.
+ *	  Data of donors and regions, for the views and the lease worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,7 +14,7 @@
 #define shared		rbp_remote_shared
 
 void
-rbp_remote_reset_counters(RemoteDonor *d)
+rbp_remote_reset_counters(RbpRemoteDonor *d)
 {
 	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 	{
@@ -34,7 +34,7 @@ rbp_remote_donor_info(int *n)
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &shared->donors[i];
+		RbpRemoteDonor *d = &shared->donors[i];
 		RbpDonorInfo *info = &infos[*n];
 
 		if (d->endpoint.donor[0] == '\0')
@@ -55,7 +55,7 @@ rbp_remote_donor_info(int *n)
 			}
 		for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 		{
-			DonorStripe *stripe = &d->stripes[s];
+			RbpDonorStripe *stripe = &d->stripes[s];
 
 			for (int c = 0; c < RBP_DONOR_COUNTS; c++)
 				info->counts[c] += pg_atomic_read_u64(&stripe->counts[c]);
@@ -82,8 +82,8 @@ rbp_remote_lease_info(int *n)
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion *region = &shared->regions[r];
-		PoolLease  *lease = &shared->leases[region->pool];
+		RbpRemoteRegion *region = &shared->regions[r];
+		RbpPoolLease *lease = &shared->leases[region->pool];
 		RbpLeaseInfo *info = &infos[*n];
 
 		if (!region->used)

@@ -3,21 +3,24 @@
  * io.c
  *	  Reads and writes of remote slots, at once or in two steps.
  *
- * A batch has a part for each donor that its pages are on; a part's requests
- * go over one connection, and are posted and waited for together.  Pages that
- * are neighbours, in memory and on the donor, are one request.
+ * A batch has a part for each donor that carries some of its pages.  The
+ * requests of a part go over one connection, and are submitted and waited for
+ * together.  Pages that are adjacent both in memory and on the donor are one
+ * request.
  *
- * rbp_remote_read() and rbp_remote_write() use one batch that is never seen
- * outside.  Those of rbp_remote_begin() are malloc'ed, and are in a list from
- * the moment that something is posted until rbp_remote_end() has waited for
- * it: LocalConn.parts counts what that list has for a connection.  Who closes
- * a connection ends these parts first, so that a part in the list always has
- * its connection, and one that is not in it has all that it will ever get.
+ * rbp_remote_read() and rbp_remote_write() use a single static batch that is
+ * not visible outside.  Batches of rbp_remote_begin() are malloc'ed, and are
+ * in a list from when something has been submitted until rbp_remote_end() has
+ * waited for it; RbpLocalConn.inflight counts the parts in that list for each
+ * connection.  Before a connection is closed these parts are ended, so that a
+ * part that is waiting always has its connection, and any other part has all
+ * the answers that it will ever get.
  *
- * A place in the map may become another region's between any two looks.  So
- * what is learnt about a region is learnt before a second look at the map, and
- * void if that has changed.  A request that was made in time may still arrive
- * late: the donor, or the transport by the grant number, refuses it.
+ * An entry of the extent map may be given to another region between any two
+ * reads of it.  So what is learnt about a region is learnt before a second
+ * look at the map, and is void if that has changed.  A request that was made
+ * in time may still arrive late: the donor, or the transport by the grant
+ * number, refuses it.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,23 +39,23 @@
 #include "remote/remote_internal.h"
 #include "transport/transport.h"
 
-/* What the process may have on its way at once. */
+/* Limit on the batches of a process that are in flight */
 #define MAX_OUTSTANDING		256
 
 #define NO_REQUEST			0xff
 #define NO_PART				0xff
 
-/* What a batch has for one donor. */
+/* The part of a batch that goes to one donor. */
 typedef struct Part
 {
 	int			ci;				/* the connection */
 	int			pages;
-	int			done;			/* of these, in the end */
-	int			from;			/* requests [from, from + n) */
+	int			done;			/* pages transferred, at the end */
+	int			from;			/* first of its requests */
 	int			n;
-	bool		ready;			/* there is a connection */
-	bool		waiting;		/* something is on its way over it */
-	uint32		opened;			/* LocalConn.opened */
+	bool		ready;			/* connected, and submitted without failure */
+	bool		waiting;		/* requests are in flight */
+	uint32		incarnation;	/* of the connection */
 	const RbpTransportOps *ops;
 } Part;
 
@@ -64,22 +67,23 @@ struct RbpRemoteBatch
 	int			n;
 	RbpIoKind	kind;
 	bool		patient;
-	bool		background;		/* of rbp_remote_begin() */
+	bool		background;		/* made by rbp_remote_begin() */
 	int64		start_ns;
 	int			nparts;
 	int			nrequests;
 	Part		parts[RBP_MAX_BATCH];
 	RbpIo		requests[RBP_MAX_BATCH];
 
-	/* by the caller's number */
+	/* indexed like ios */
 	uint8		part[RBP_MAX_BATCH];
 	uint8		request[RBP_MAX_BATCH];
-	uint32		word[RBP_MAX_BATCH];	/* of the map, for the slot */
-	uint32		number[RBP_MAX_BATCH];	/* what the donor calls the region */
+	uint32		word[RBP_MAX_BATCH];	/* the extent map's word for the
+										 * slot */
+	uint32		number[RBP_MAX_BATCH];	/* the donor's number for the region */
 	uint32		grant[RBP_MAX_BATCH];
 };
 
-/* Is what is waited for nowhere else? Of the batch in hand. */
+/* Does the data of the current batch have no other copy? */
 static bool no_other_copy = false;
 
 static RbpRemoteBatch *outstanding = NULL;
@@ -88,19 +92,19 @@ static int	noutstanding = 0;
 #define shared		rbp_remote_shared
 
 /*
- * ---- what goes where --------------------------------------------------------
+ * ---- building requests ---------------------------------------------------
  */
 
 /*
- * Where page i goes.  Its part, or NO_PART with the page's status, if nothing
- * can be sent.
+ * Assign page i to a part.  Returns the part, or NO_PART with the page's
+ * status set if it cannot be sent.
  */
 static inline uint8
-place_page(RbpRemoteBatch *batch, int i)
+assign_page(RbpRemoteBatch *batch, int i)
 {
 	RbpRemoteIo *io = &batch->ios[i];
 	uint32		word = slot_word(io->slot);
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 	int			donor;
 	int			ci;
 	int			p;
@@ -145,7 +149,7 @@ place_page(RbpRemoteBatch *batch, int i)
 	return (uint8) p;
 }
 
-/* Add page i to the part whose requests are the last so far. */
+/* Add page i to the part, whose requests are the last ones so far. */
 static inline void
 add_page(RbpRemoteBatch *batch, Part *part, int i)
 {
@@ -154,7 +158,7 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 
 	if (part->n > 0)
 	{
-		/* at most RBP_MAX_BATCH pages: 256 KiB, which any transport takes */
+		/* at most RBP_MAX_BATCH pages, 256 KiB, which any transport takes */
 		io = &batch->requests[batch->nrequests - 1];
 		if (io->region == batch->number[i] && io->grant == batch->grant[i] &&
 			io->offset + io->len == offset &&
@@ -178,14 +182,14 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 	io->status = RBP_INPROGRESS;
 }
 
-/* Make parts and requests of the pages. */
+/* Split the pages into parts and requests. */
 static void
-lay_out(RbpRemoteBatch *batch)
+build_requests(RbpRemoteBatch *batch)
 {
 	batch->nparts = 0;
 	batch->nrequests = 0;
 	for (int i = 0; i < batch->n; i++)
-		batch->part[i] = place_page(batch, i);
+		batch->part[i] = assign_page(batch, i);
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
@@ -198,9 +202,9 @@ lay_out(RbpRemoteBatch *batch)
 }
 
 /*
- * Callers may give up early, for reasons of their own.  Does it say something
- * about the donor that it let that time pass?  And if the batch was patient,
- * is it in trouble?
+ * Callers may give up early, for reasons of their own.  So is the time that
+ * the donor was given long enough for it to count as late?  And, for a patient
+ * batch, as down?
  */
 static inline bool
 is_late(int64 ns)
@@ -209,12 +213,15 @@ is_late(int64 ns)
 }
 
 static inline bool
-is_trouble(const RbpRemoteBatch *batch, int64 ns)
+is_failure(const RbpRemoteBatch *batch, int64 ns)
 {
 	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
 }
 
-/* What has somewhere else to come from or to go to is not worth a wait then. */
+/*
+ * Data with another copy is not worth waiting for once the query has been
+ * interrupted.
+ */
 bool
 rbp_remote_give_up(void)
 {
@@ -223,18 +230,18 @@ rbp_remote_give_up(void)
 }
 
 /*
- * ---- the way there ----------------------------------------------------------
+ * ---- submitting ----------------------------------------------------------
  */
 
 /*
- * A connection for the part; false, with the requests' status, if none.  If
- * others have used up the time, one that is not there is not begun: this donor
- * would have had no chance.
+ * Get a connection for the part; false, with the requests' status set, if
+ * there is none.  A new connection is not begun if other donors have used up
+ * the time, since this donor would have no chance.
  */
 static bool
 connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 {
-	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RbpLocalConn *c = &rbp_remote_conns[part->ci];
 	RbpStatus	status = RBP_CANCELED;
 	int64		took;
 
@@ -245,7 +252,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 		return true;
 	for (int r = part->from; r < part->from + part->n; r++)
 	{
-		/* of a write that is what tells that nothing was sent */
+		/* for a write, this status says that nothing was sent */
 		if (batch->kind == RBP_IO_WRITE && status != RBP_DENIED)
 			batch->requests[r].status = RBP_CANCELED;
 		else
@@ -253,9 +260,9 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	}
 	took = rbp_now_ns() - batch->start_ns;
 	if (status != RBP_CANCELED &&
-		(status != RBP_TIMEOUT || is_late(took) || is_trouble(batch, took)))
+		(status != RBP_TIMEOUT || is_late(took) || is_failure(batch, took)))
 		rbp_remote_account_failure(part->ci, status, true,
-								   is_trouble(batch, took));
+								   is_failure(batch, took));
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_BELOW_THRESHOLD)
@@ -264,9 +271,11 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 }
 
 /*
- * Of writes that have not ended well nobody knows how far they came, also if
- * they were flushed with their connection, or could not all be posted:
- * RBP_CANCELED is for what was never sent.
+ * Mark failed writes that may have been sent.
+ *
+ * It is unknown how far they came, even if they were flushed with their
+ * connection, or could not all be submitted.  RBP_CANCELED is reserved for
+ * writes that were never sent.
  */
 static void
 mark_uncertain_writes(RbpRemoteBatch *batch, const Part *part)
@@ -278,16 +287,16 @@ mark_uncertain_writes(RbpRemoteBatch *batch, const Part *part)
 			batch->requests[r].status = RBP_CONNLOST;
 }
 
-/* Start a part on its way; false if it failed, perhaps half way. */
+/* Submit a part's requests; false if that failed, perhaps half-way. */
 static bool
-post_part(RbpRemoteBatch *batch, Part *part)
+submit_part(RbpRemoteBatch *batch, Part *part)
 {
-	LocalConn  *c = &rbp_remote_conns[part->ci];
+	RbpLocalConn *c = &rbp_remote_conns[part->ci];
 	RbpIo	   *ios = &batch->requests[part->from];
 	RbpStatus	status;
 
 	part->ops = c->ops;
-	part->opened = c->opened;
+	part->incarnation = c->incarnation;
 	for (int r = 0; c->mr != NULL && r < part->n; r++)
 		if (rbp_remote_is_push_memory(ios[r].buf, ios[r].len))
 			ios[r].mr = c->mr;
@@ -304,18 +313,18 @@ post_part(RbpRemoteBatch *batch, Part *part)
 }
 
 /*
- * Connect and post.  False if there is nothing to wait for: then the pages have
- * their status.
+ * Connect and submit.  False if there is nothing to wait for; then the
+ * requests have their status.
  */
 static bool
-set_out(RbpRemoteBatch *batch, int64 deadline_ns)
+submit_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 {
-	bool		posted = false;
+	bool		submitted = false;
 
 	no_other_copy = batch->patient;
-	lay_out(batch);
+	build_requests(batch);
 
-	/* Connecting may wait, so it comes before anything is on its way. */
+	/* Connecting may wait, so it is done before anything is in flight. */
 	for (int p = 0; p < batch->nparts; p++)
 		batch->parts[p].ready = connect_part(batch, &batch->parts[p],
 											 deadline_ns, p > 0);
@@ -324,55 +333,59 @@ set_out(RbpRemoteBatch *batch, int64 deadline_ns)
 		Part	   *part = &batch->parts[p];
 
 		if (part->ready)
-			part->ready = post_part(batch, part);
-		posted |= part->ready;
+			part->ready = submit_part(batch, part);
+		submitted |= part->ready;
 	}
-	return posted;
+	return submitted;
 }
 
 /*
- * ---- and back ---------------------------------------------------------------
+ * ---- completing ----------------------------------------------------------
  */
 
-/* A request of the part was denied: nobody shall try these regions again. */
+/*
+ * Some requests of the part were denied: mark their regions, so that no
+ * process tries them again.
+ */
 static void
 mark_denied(RbpRemoteBatch *batch, int p)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
-		RemoteRegion *region;
+		RbpRemoteRegion *region;
 
 		if (batch->part[i] != p ||
 			batch->requests[batch->request[i]].status != RBP_DENIED)
 			continue;
 		region = word_region(batch->word[i]);
-		/* unless the place belongs to another region, or grant, by now */
+		/* unless the entry has been given to another region or grant */
 		if (slot_word(batch->ios[i].slot) == batch->word[i] &&
 			region->grant == batch->grant[i])
 			pg_atomic_write_u32(&region->denied, 1);
 	}
 }
 
-/* Is the connection that the part went over still there? */
+/* Is the connection that the part was submitted over still open? */
 static inline bool
 is_open(const Part *part)
 {
-	const LocalConn *c = &rbp_remote_conns[part->ci];
+	const RbpLocalConn *c = &rbp_remote_conns[part->ci];
 
-	return c->state >= CONN_CONNECTING && c->opened == part->opened;
+	return c->state >= CONN_CONNECTING && c->incarnation == part->incarnation;
 }
 
 /*
- * See what the answers say about regions, donor and connection.  Those that
- * are RBP_CANCELED say nothing.  given: how many ns a part that had to be
- * waited for had at most; 0 for one that was complete, or had no time.
+ * Account for the answers, with respect to regions, donor and connection.
+ *
+ * RBP_CANCELED says nothing about these.  given: the time in ns that the donor
+ * had, if the part was waited for; 0 if it was complete or had no time.
  */
 static void
-judge_part(RbpRemoteBatch *batch, int p, int64 given)
+account_part(RbpRemoteBatch *batch, int p, int64 given)
 {
 	Part	   *part = &batch->parts[p];
-	LocalConn  *c = &rbp_remote_conns[part->ci];
-	RemoteDonor *donor = &shared->donors[conn_donor(part->ci)];
+	RbpLocalConn *c = &rbp_remote_conns[part->ci];
+	RbpRemoteDonor *donor = &shared->donors[conn_donor(part->ci)];
 	RbpStatus	worst = RBP_OK;
 	bool		done = false;
 	bool		denied = false;
@@ -392,7 +405,7 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 	if (denied)
 		mark_denied(batch, p);
 
-	/* a connection that is not there any more has been accounted for */
+	/* the failure of a closed connection has been accounted for */
 	if (unlikely(!is_open(part)))
 	{
 		if (denied)
@@ -407,14 +420,14 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 		if (denied)
 			rbp_remote_account_failure(part->ci, RBP_DENIED, false, false);
 		else if (done && c->state == CONN_DENIED)
-			c->state = CONN_READY;	/* what was denied has not ended it */
+			c->state = CONN_READY;	/* the denied request has not ended it */
 		if (worst != RBP_OK &&
-			(worst != RBP_TIMEOUT || is_late(given) || is_trouble(batch, given)))
+			(worst != RBP_TIMEOUT || is_late(given) || is_failure(batch, given)))
 			rbp_remote_account_failure(part->ci, worst, false,
-									   is_trouble(batch, given));
+									   is_failure(batch, given));
 	}
 
-	/* of an answer that came long ago nobody knows how it is now */
+	/* an answer that was not waited for may be old, and proves nothing now */
 	if (done && given > 0 && !part->ops->one_sided)
 		rbp_breaker_answered(&donor->breaker);
 	if (done && !batch->background && !part->ops->local)
@@ -422,8 +435,8 @@ judge_part(RbpRemoteBatch *batch, int p, int64 given)
 }
 
 /*
- * What the connection still has to send of a page of temporary data must not
- * arrive after its slot has become somebody else's.
+ * Make sure that late writes of temporary data do not arrive after their slot
+ * has been reused: close a connection that may still have to send them.
  */
 static void
 settle_writes(RbpRemoteBatch *batch, int p)
@@ -440,9 +453,9 @@ settle_writes(RbpRemoteBatch *batch, int p)
 		rbp_remote_conn_close(part->ci);
 }
 
-/* Wait for what is on its way, and give each page its status. */
+/* Wait for the requests in flight and set their statuses. */
 static void
-bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
+complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 {
 	no_other_copy = batch->patient;
 	for (int p = 0; p < batch->nparts; p++)
@@ -454,22 +467,23 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 			continue;
 		if (part->waiting)
 		{
-			LocalConn  *c = &rbp_remote_conns[part->ci];
+			RbpLocalConn *c = &rbp_remote_conns[part->ci];
 			int64		now = rbp_now_ns();
 			int64		from = batch->background ? now : batch->start_ns;
 			int64		until = deadline_ns;
 
 			/*
-			 * A write may not all have been sent yet, and may be the only one
-			 * of two copies that arrives: if others have used up the time, it
-			 * has a little of its own.
+			 * A write may be only partly sent, and may be the only one of two
+			 * copies that arrives.  If other batches have used up the time, it
+			 * gets a little of its own.
 			 */
 			if (batch->background && batch->kind == RBP_IO_WRITE && now >= until)
 				until = now + rbp_guc_io_timeout_ns();
 
 			/*
-			 * In the background, time counts from here on: nothing may have
-			 * moved before.  If others have used it up, this donor had none.
+			 * In the background, time counts from here on, since the transport
+			 * may not have made progress before.  If others have used it up,
+			 * this donor had none.
 			 */
 			if (batch->background || batch->nparts == 1 || now < until)
 				given = until - from;
@@ -479,16 +493,16 @@ bring_home(RbpRemoteBatch *batch, int64 deadline_ns)
 				given = Min(given, rbp_now_ns() - from);
 			part->waiting = false;
 			if (batch->background)
-				c->parts--;
+				c->inflight--;
 		}
-		judge_part(batch, p, given);
+		account_part(batch, p, given);
 		settle_writes(batch, p);
 	}
 }
 
-/* The statuses, to the caller; and the donors' counts. */
+/* Hand the statuses to the caller and update the donors' counters. */
 static void
-report(RbpRemoteBatch *batch)
+report_batch(RbpRemoteBatch *batch)
 {
 	for (int i = 0; i < batch->n; i++)
 	{
@@ -501,37 +515,37 @@ report(RbpRemoteBatch *batch)
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
-		RemoteDonor *d = &shared->donors[conn_donor(part->ci)];
+		RbpRemoteDonor *d = &shared->donors[conn_donor(part->ci)];
 
 		if (part->done == 0)
 			continue;
 		donor_count(d, batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
 					part->done);
 
-		/* when a batch in the background was answered is not known */
+		/* it is unknown when a batch in the background was answered */
 		if (batch->kind == RBP_IO_READ && !batch->background)
 			pg_atomic_fetch_add_u32(&stripe_of(d)->latency[rbp_latency_bucket(rbp_now_ns() - batch->start_ns)], 1);
 	}
 }
 
 /*
- * ---- at once ----------------------------------------------------------------
+ * ---- at once -------------------------------------------------------------
  */
 
 static void
 transfer(RbpRemoteIo *ios, int n, RbpIoKind kind, int64 start_ns,
 		 int64 deadline_ns)
 {
-	/* not on the stack: signal handlers do no page I/O */
+	/* static since it is large; signal handlers do no page I/O */
 	static RbpRemoteBatch batch;
 
 	batch.ios = ios;
 	batch.n = n;
 	batch.kind = kind;
 	batch.start_ns = start_ns;
-	if (set_out(&batch, deadline_ns))
-		bring_home(&batch, deadline_ns);
-	report(&batch);
+	if (submit_batch(&batch, deadline_ns))
+		complete_batch(&batch, deadline_ns);
+	report_batch(&batch);
 }
 
 void
@@ -547,7 +561,7 @@ rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns, int64 deadline_ns)
 }
 
 /*
- * ---- in two steps -----------------------------------------------------------
+ * ---- in two steps --------------------------------------------------------
  */
 
 RbpRemoteBatch *
@@ -556,7 +570,7 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 {
 	RbpRemoteBatch *batch = NULL;
 
-	/* critical sections may come here: no palloc */
+	/* may be called in a critical section: no palloc */
 	if (noutstanding < MAX_OUTSTANDING)
 		batch = malloc(sizeof(RbpRemoteBatch));
 	Assert(n > 0 && n <= RBP_MAX_BATCH);
@@ -572,15 +586,15 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 	batch->patient = (flags & RBP_REMOTE_PATIENT) != 0;
 	batch->background = true;
 	batch->start_ns = start_ns;
-	if (!set_out(batch, deadline_ns))
+	if (!submit_batch(batch, deadline_ns))
 	{
-		report(batch);
+		report_batch(batch);
 		free(batch);
 		return NULL;
 	}
 	for (int p = 0; p < batch->nparts; p++)
 		if (batch->parts[p].ready && batch->parts[p].waiting)
-			rbp_remote_conns[batch->parts[p].ci].parts++;
+			rbp_remote_conns[batch->parts[p].ci].inflight++;
 	batch->prev = NULL;
 	batch->next = outstanding;
 	if (outstanding != NULL)
@@ -593,7 +607,7 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 void
 rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 {
-	bring_home(batch, deadline_ns);
+	complete_batch(batch, deadline_ns);
 	if (batch->prev != NULL)
 		batch->prev->next = batch->next;
 	else
@@ -601,14 +615,14 @@ rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 	if (batch->next != NULL)
 		batch->next->prev = batch->prev;
 	noutstanding--;
-	report(batch);
+	report_batch(batch);
 	free(batch);
 }
 
 void
-rbp_remote_cut_batches(int ci, int64 until_ns)
+rbp_remote_abort_batches(int ci, int64 until_ns)
 {
-	LocalConn  *c = &rbp_remote_conns[ci];
+	RbpLocalConn *c = &rbp_remote_conns[ci];
 
 	for (RbpRemoteBatch *batch = outstanding; batch != NULL; batch = batch->next)
 		for (int p = 0; p < batch->nparts; p++)
@@ -623,21 +637,21 @@ rbp_remote_cut_batches(int ci, int64 until_ns)
 				if (batch->requests[r].status == RBP_TIMEOUT)
 					batch->requests[r].status = RBP_CONNLOST;
 			part->waiting = false;
-			c->parts--;
+			c->inflight--;
 		}
-	Assert(c->parts == 0);
+	Assert(c->inflight == 0);
 }
 
 /*
- * ---- cheap looks ------------------------------------------------------------
+ * ---- state of a slot -----------------------------------------------------
  */
 
-/* What carries the slot, if it may be used; NULL if nothing does. */
-static inline RemoteRegion *
+/* The region that carries the slot, if it may be used, or NULL. */
+static inline RbpRemoteRegion *
 usable_region(uint32 slot)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 
 	if (word == MAP_NONE)
 		return NULL;
@@ -648,7 +662,7 @@ usable_region(uint32 slot)
 bool
 rbp_remote_slot_readable(uint32 slot)
 {
-	RemoteRegion *region = usable_region(slot);
+	RbpRemoteRegion *region = usable_region(slot);
 
 	return region != NULL &&
 		!donor_is_down(&shared->donors[region->donor]) &&
@@ -659,8 +673,8 @@ rbp_remote_slot_readable(uint32 slot)
 bool
 rbp_remote_slot_writable(uint32 slot)
 {
-	RemoteRegion *region = usable_region(slot);
-	LocalConn  *c;
+	RbpRemoteRegion *region = usable_region(slot);
+	RbpLocalConn *c;
 
 	if (region == NULL ||
 		donor_is_down(&shared->donors[region->donor]) ||
@@ -674,14 +688,14 @@ bool
 rbp_remote_slot_stays(uint32 slot)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion *region = usable_region(slot);
+	RbpRemoteRegion *region = usable_region(slot);
 	bool		stays;
 
 	if (region == NULL)
 		return false;
 	stays = pg_atomic_read_u32(&region->closing) == 0 &&
 		rbp_remote_usable(region->pool, rbp_now_ns());
-	/* is it what we looked at still? */
+	/* does the region still carry the slot? */
 	pg_read_barrier();
 	return stays && slot_word(slot) == word;
 }
@@ -689,8 +703,8 @@ rbp_remote_slot_stays(uint32 slot)
 bool
 rbp_remote_slot_local(uint32 slot)
 {
-	RemoteRegion *region = usable_region(slot);
-	LocalConn  *c;
+	RbpRemoteRegion *region = usable_region(slot);
+	RbpLocalConn *c;
 
 	if (region == NULL)
 		return false;
@@ -713,7 +727,7 @@ rbp_remote_slot_transport(uint32 slot)
 	uint32		bit = word == MAP_NONE ? 0 :
 		pg_atomic_read_u32(&shared->donors[word_region(word)->donor].transport);
 
-	/* nobody has connected yet: any will do */
+	/* no process has connected yet: any will do */
 	return bit == 0 ? 0 : Min(pg_rightmost_one_pos32(bit), RBP_TRANSPORTS - 1);
 }
 
@@ -753,7 +767,7 @@ void
 rbp_remote_slot_name(uint32 slot, char *buf, Size len)
 {
 	uint32		word = slot_word(slot);
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 
 	if (word == MAP_NONE)
 	{

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * leases.c
- *	  The leases, and the donors that their regions are on, for the lease worker.
+ *	  The leases, and the donors of their regions, for the lease worker.
  *
  * All of this runs in the lease worker, which alone changes the leases, the
  * donors and the regions, with remote_lock held exclusively.
@@ -27,33 +27,33 @@ rbp_remote_set_lease_latch(Latch *latch)
 }
 
 /*
- * The donor's place in the table, given out if it has none; -1 if there is
- * no room.  Caller holds remote_lock exclusively.
+ * The donor's index in the table, entering it if necessary; -1 if there is no
+ * room.  Caller holds remote_lock exclusively.
  */
 static int
-donor_place(RbpPool pool, const RbpEndpoint *endpoint)
+enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 {
-	int			place = -1;
+	int			found = -1;
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &shared->donors[i];
+		RbpRemoteDonor *d = &shared->donors[i];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) == 0)
 		{
-			place = i;
+			found = i;
 			break;
 		}
-		/* an empty place is better than that of one that is gone */
+		/* an empty entry is better than that of a donor that is gone */
 		if (!donor_known(d) && d->nregions[RBP_POOL_BUFFER] == 0 &&
 			d->nregions[RBP_POOL_TEMP] == 0 &&
-			(place < 0 || (d->endpoint.donor[0] == '\0' &&
-						   shared->donors[place].endpoint.donor[0] != '\0')))
-			place = i;
+			(found < 0 || (d->endpoint.donor[0] == '\0' &&
+						   shared->donors[found].endpoint.donor[0] != '\0')))
+			found = i;
 	}
-	if (place >= 0)
+	if (found >= 0)
 	{
-		RemoteDonor *d = &shared->donors[place];
+		RbpRemoteDonor *d = &shared->donors[found];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
 		{
@@ -66,14 +66,14 @@ donor_place(RbpPool pool, const RbpEndpoint *endpoint)
 			pg_atomic_write_u32(&d->transport, 0);
 			rbp_remote_conn_new_endpoint(d);
 			rbp_remote_donor_up(d);
-			breaker_start_over(&d->breaker);
+			breaker_reset_backoff(&d->breaker);
 		}
 		d->known[pool] = true;
 	}
-	return place;
+	return found;
 }
 
-/* Grants are sorted by donor and region, to find the regions that stay. */
+/* Order of grants by donor and region, for find_grant(). */
 static int
 compare_grants(const void *a, const void *b)
 {
@@ -87,7 +87,7 @@ compare_grants(const void *a, const void *b)
 }
 
 static const RbpRegionGrant *
-find_grant(const RemoteRegion *region, const RbpRegionGrant **sorted, int n)
+find_grant(const RbpRemoteRegion *region, const RbpRegionGrant **sorted, int n)
 {
 	RbpRegionGrant wanted = {.region = region->number};
 	const RbpRegionGrant *key = &wanted;
@@ -99,7 +99,7 @@ find_grant(const RemoteRegion *region, const RbpRegionGrant **sorted, int n)
 	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
 }
 
-/* The grants, palloc'd, as find_grant() wants them. */
+/* The grants sorted for find_grant(), palloc'd. */
 static const RbpRegionGrant **
 sort_grants(const RbpLeaseTerms *terms)
 {
@@ -112,52 +112,52 @@ sort_grants(const RbpLeaseTerms *terms)
 }
 
 /*
- * Retire the pool's regions that are not granted any more, or all if that is
- * another lease.  held: of each grant, whether its region is in use and stays.
+ * Retire those regions of the pool that are not granted any more, or all if it
+ * is another lease.  kept: set for each grant whose region stays in use.
  */
 static void
-retire_others(RbpPool pool, const RbpLeaseTerms *terms,
-			  const RbpRegionGrant **sorted, bool same_lease, bool *held)
+retire_ungranted(RbpPool pool, const RbpLeaseTerms *terms,
+				 const RbpRegionGrant **sorted, bool same_lease, bool *kept)
 {
 	uint32		retired = 0;
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion *region = &shared->regions[r];
+		RbpRemoteRegion *region = &shared->regions[r];
 		const RbpRegionGrant *grant;
 
 		if (!is_region_of(r, pool))
 			continue;
 		grant = find_grant(region, sorted, terms->nregions);
 		if (same_lease && pg_atomic_read_u32(&region->denied) == 0 && grant != NULL)
-			held[grant - terms->regions] = true;
+			kept[grant - terms->regions] = true;
 		else
 		{
-			rbp_remote_pause_retiring(&retired, r);
+			rbp_remote_yield_lock(&retired, r);
 			rbp_remote_retire_region(r);
 		}
 	}
 }
 
-/* The pool has another lease from here on. */
+/* Replace the pool's lease by another one. */
 static void
-take_over(RbpPool pool, const RbpCredentials *cred)
+adopt_lease(RbpPool pool, const RbpCredentials *cred)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 
 	lease->credentials = *cred;
 	lease->has_lease = true;
 	(void) rbp_remote_conns_stale(&lease->serial);
 
-	/* what was denied, or lost, may have been the old lease's */
+	/* denials and losses may have been due to the old lease */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
-		breaker_start_over(&shared->donors[i].breaker);
+		breaker_reset_backoff(&shared->donors[i].breaker);
 	}
 }
 
-/* The pool's donors are these, and those of its regions. */
+/* Set the pool's donors to these and those of its regions. */
 static void
 set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 {
@@ -169,32 +169,35 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 		shared->donors[i].known[pool] = shared->donors[i].nregions[pool] > 0;
 	}
 	for (int i = 0; i < ndonors; i++)
-		(void) donor_place(pool, &donors[i]);
-	/* if the other pool's lease has regions of a donor, its connections stay */
+		(void) enter_donor(pool, &donors[i]);
+	/* if the other pool's lease has regions there, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (was_known[i] && !donor_known(&shared->donors[i]))
 			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
 }
 
-/* Enter the regions that are not held; returns how many found no place. */
+/*
+ * Enter the granted regions that are not in use yet; returns how many found no
+ * room.
+ */
 static int
-enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *held)
+enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *kept)
 {
 	int			unused = 0;
-	int			place = 0;
+	int			position = 0;
 
 	for (int i = 0; i < terms->nregions; i++)
 	{
 		const RbpRegionGrant *grant = &terms->regions[i];
 		int			donor = -1;
 
-		if (held[i])
+		if (kept[i])
 			continue;
 		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
 			if (shared->donors[k].known[pool] &&
 				strcmp(shared->donors[k].endpoint.donor, grant->donor) == 0)
 				donor = k;
-		if (donor < 0 || !rbp_remote_enter_region(pool, grant, donor, &place))
+		if (donor < 0 || !rbp_remote_enter_region(pool, grant, donor, &position))
 			unused++;
 	}
 	return unused;
@@ -203,31 +206,31 @@ enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *held)
 int
 rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 	const RbpRegionGrant **sorted = sort_grants(terms);
-	bool	   *held = palloc0(terms->nregions + 1);
+	bool	   *kept = palloc0(terms->nregions + 1);
 	bool		same;
 	int			unused;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	same = lease->has_lease &&
 		memcmp(&lease->credentials, terms->cred, sizeof(*terms->cred)) == 0;
-	retire_others(pool, terms, sorted, same, held);
+	retire_ungranted(pool, terms, sorted, same, kept);
 	if (!same)
-		take_over(pool, terms->cred);
+		adopt_lease(pool, terms->cred);
 	set_donors(pool, terms->donors, terms->ndonors);
 
 	if (terms->nregions > 0 && rbp_remote_pool_ops[pool]->before_use != NULL)
 		rbp_remote_pool_ops[pool]->before_use();
 	pg_atomic_write_u64(&lease->deadline, (uint64) terms->deadline_ns);
-	unused = enter_regions(pool, terms, held);
-	/* extents that were passed may be free again */
-	lease->bringing = false;
+	unused = enter_regions(pool, terms, kept);
+	/* extents that were passed over may be free again */
+	lease->online_pending = false;
 	unused += rbp_remote_bring_online(pool);
 	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
 	pfree(sorted);
-	pfree(held);
+	pfree(kept);
 	rbp_remote_wake();
 	return unused;
 }
@@ -239,7 +242,7 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 
 	pg_atomic_write_u64(&shared->leases[pool].deadline, (uint64) deadline_ns);
 
-	/* extents of regions that were lost may be free by now */
+	/* extents of lost regions may be free by now */
 	if (shared->leases[pool].short_of_extents)
 	{
 		LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
@@ -250,23 +253,23 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 }
 
 bool
-rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused)
+rbp_remote_run_deferred(RbpPool pool, int64 until_ns, int *unused)
 {
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 
 	*unused = 0;
 	for (;;)
 	{
 		bool		forgot = ops->forget != NULL && ops->forget();
 
-		if (lease->bringing || (forgot && lease->short_of_extents))
+		if (lease->online_pending || (forgot && lease->short_of_extents))
 		{
 			LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 			*unused += rbp_remote_bring_online(pool);
 			LWLockRelease(&shared->remote_lock);
 		}
-		if (!forgot && !lease->bringing)
+		if (!forgot && !lease->online_pending)
 			return false;
 		if (rbp_now_ns() >= until_ns)
 			return true;
@@ -276,7 +279,7 @@ rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused)
 bool
 rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 	bool		has_lease;
 
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
@@ -290,9 +293,9 @@ rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred, int64 *deadline_ns)
 void
 rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 
-	/* the lease worker, that is us, alone changes it */
+	/* no lock to read it: only this process changes it */
 	if (memcmp(&lease->broker, access, sizeof(*access)) == 0)
 		return;
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
@@ -303,7 +306,7 @@ rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access)
 bool
 rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 	bool		known;
 
 	LWLockAcquire(&shared->remote_lock, LW_SHARED);
@@ -316,7 +319,7 @@ rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access)
 void
 rbp_remote_clear_lease(RbpPool pool)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 	uint32		retired = 0;
 
 	pg_atomic_write_u64(&lease->deadline, 0);
@@ -324,7 +327,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool))
 		{
-			rbp_remote_pause_retiring(&retired, r);
+			rbp_remote_yield_lock(&retired, r);
 			rbp_remote_retire_region(r);
 		}
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));

@@ -3,31 +3,33 @@
  * regions.c
  *	  Remote slots: which region of which donor carries a slot.
  *
- * There are two pools of extents, each with a lease and an owner of its own:
- * the buffer tier and the temp quota.  Extents and slots have one numbering,
- * donors and regions one table; a region is of one pool, and is given extents
- * of that pool only.  A donor may have regions in both leases.
+ * There are two pools of extents, each with its own lease and owner: the
+ * buffer tier and the temp quota.  Extents and slots share one numbering, and
+ * donors and regions one table.  A region belongs to one pool, and is given
+ * extents of that pool only.  A donor may have regions in both leases.
  *
  * Concurrency
  * -----------
- * RemoteShared is changed by the lease worker (the leases, the tables of
- * donors and regions, the map of extents: leases.c, retire.c and this file),
- * under remote_lock taken exclusively, and read by everyone:
  *
- *	- The extent map is read without a lock, one 32-bit word at a time.  What
- *	  a reader gets may be out of date by the time it is used; then it reads
- *	  memory that is not its own page's, and the hash tells.  The temp quota
- *	  brings no extent back of which somebody still has a slot
- *	  (RbpRemotePoolOps.absent), so that nobody writes to another's place.
+ * The lease worker changes RbpRemoteShared (the leases, the tables of donors
+ * and regions, and the extent map: leases.c, retire.c and this file), under
+ * remote_lock taken exclusively.  Everyone reads it:
+ *
+ *	- The extent map is read without a lock, one 32-bit word at a time.  The
+ *	  word may be out of date when it is used; the process then reads memory
+ *	  that does not hold its page, which the hash reveals.  The temp quota
+ *	  brings no extent back while a slot of it is still in use
+ *	  (RbpRemotePoolOps.absent), so that nobody writes to another's slot.
  *	- Endpoints and credentials are copied under remote_lock shared, when a
  *	  process connects.  A connection remembers the serials of donor and
  *	  lease, and is closed when they have moved.
  *	- The deadlines, the donors' breakers and the counters are atomics.
  *
- * A region whose use was denied is marked, so that nobody tries it again,
- * and the lease worker is told to ask the broker.  When it enters a region,
- * also one that it had before, it gives it another grant number: what a
- * transport remembers of the region (a key, a mapping) is of no use then.
+ * A region whose use was denied is marked, so that no process tries it again,
+ * and the lease worker is told to ask the broker.  Whenever the lease worker
+ * enters a region, even one that it had before, the region gets a new grant
+ * number, which invalidates what a transport remembers of it (a key, a
+ * mapping).
  *
  *-------------------------------------------------------------------------
  */
@@ -41,24 +43,26 @@
 #include "remote/remote_internal.h"
 #include "transport/transport.h"
 
-RemoteShared *rbp_remote_shared = NULL;
+RbpRemoteShared *rbp_remote_shared = NULL;
 
 #define shared		rbp_remote_shared
 
-/* Extents that get a region, or are looked at, under one hold of the lock */
-#define BRING_EXTENTS		8192
-#define BRING_LOOKS			(16 * BRING_EXTENTS)
+/*
+ * Limits on extents that get a region, or are looked at, per hold of the lock
+ */
+#define ONLINE_EXTENTS		8192
+#define ONLINE_LOOKUPS		(16 * ONLINE_EXTENTS)
 
-/* Extents that lose theirs, likewise, about */
+/* Likewise on extents that lose their region, approximately */
 #define RETIRE_EXTENTS		8192
 
 const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
-uint32	   *rbp_remote_next_extent; /* behind the map in shared memory */
+uint32	   *rbp_remote_next_extent; /* follows the map in shared memory */
 
 static void (*wake) (void) = NULL;
 
 /*
- * ---- set-up -------------------------------------------------------------
+ * ---- set-up --------------------------------------------------------------
  */
 
 void
@@ -67,7 +71,6 @@ rbp_remote_set_wake(void (*callback) (void))
 	wake = callback;
 }
 
-/* A duty is to be done at once. */
 void
 rbp_remote_wake(void)
 {
@@ -75,11 +78,11 @@ rbp_remote_wake(void)
 		wake();
 }
 
-/* RemoteShared with its map, the next extents, and the connections' memory. */
+/* RbpRemoteShared with its map, the lists of extents, and conn.c's memory. */
 Size
 rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 {
-	Size		size = offsetof(RemoteShared, map);
+	Size		size = offsetof(RbpRemoteShared, map);
 
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		size = add_size(size, mul_size(max_extents[pool], sizeof(pg_atomic_uint32) + sizeof(uint32)));
@@ -90,27 +93,27 @@ void
 rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 					  const RbpRemotePoolOps *const ops[RBP_POOLS])
 {
-	RemoteShared *sh = mem;
+	RbpRemoteShared *sh = mem;
 	uint32		nextents = 0;
 
 	shared = sh;
-	memset(sh, 0, offsetof(RemoteShared, map));
+	memset(sh, 0, offsetof(RbpRemoteShared, map));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
-		PoolLease  *lease = &sh->leases[pool];
+		RbpPoolLease *lease = &sh->leases[pool];
 
 		rbp_remote_pool_ops[pool] = ops[pool];
 		pg_atomic_init_u32(&lease->serial, 1);
 		pg_atomic_init_u64(&lease->deadline, 0);
 		pg_atomic_init_u32(&lease->nregions, 0);
 		pg_atomic_init_u32(&lease->recheck, 0);
-		lease->first_extent = lease->look_at = lease->free_from = nextents;
+		lease->first_extent = lease->search_from = lease->lowest_free = nextents;
 		lease->nfree = max_extents[pool];
 		nextents += max_extents[pool];
 		lease->end_extent = nextents;
 	}
 	sh->nextents = nextents;
-	/* MAP_NONE is 0 */
+	/* all MAP_NONE */
 	memset(sh->map, 0, nextents * sizeof(sh->map[0]));
 	rbp_remote_next_extent = (uint32 *) &sh->map[nextents];
 
@@ -128,14 +131,14 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	rbp_remote_conn_shmem_init(rbp_remote_next_extent + nextents);
 
-	/* This is the postmaster, whose children inherit it. */
+	/* This is the postmaster, and its children inherit it. */
 	rbp_transport_set_give_up(rbp_remote_give_up);
 }
 
 bool
 rbp_remote_usable(RbpPool pool, int64 now)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 
 	if (RBP_INJECTION_POINT("no-lease-check"))
 		return pg_atomic_read_u64(&lease->deadline) != 0;
@@ -144,20 +147,21 @@ rbp_remote_usable(RbpPool pool, int64 now)
 }
 
 /*
- * The next extent that a region of the pool may have, or NO_EXTENT: there is
- * none from look_at on, or *looks, which is counted down, is 0.  A region that
- * gets all its extents at once has neighbours, as far as can be.
+ * Take the next extent that a region of the pool may have.  Returns NO_EXTENT
+ * if there is none from search_from on, or *lookups, which is counted down, is
+ * 0.  A region that gets all its extents at once gets adjacent ones as far as
+ * possible.
  */
 static uint32
-take_extent(RbpPool pool, uint32 *looks)
+take_extent(RbpPool pool, uint32 *lookups)
 {
-	PoolLease  *lease = &shared->leases[pool];
+	RbpPoolLease *lease = &shared->leases[pool];
 
-	while (*looks > 0 && lease->look_at < lease->end_extent)
+	while (*lookups > 0 && lease->search_from < lease->end_extent)
 	{
-		uint32		e = lease->look_at++;
+		uint32		e = lease->search_from++;
 
-		(*looks)--;
+		(*lookups)--;
 		if (pg_atomic_read_u32(&shared->map[e]) != MAP_NONE)
 			continue;
 		if (rbp_remote_pool_ops[pool]->absent(e))
@@ -165,7 +169,7 @@ take_extent(RbpPool pool, uint32 *looks)
 			lease->nfree--;
 			return e;
 		}
-		lease->free_from = Min(lease->free_from, e);
+		lease->lowest_free = Min(lease->lowest_free, e);
 	}
 	return NO_EXTENT;
 }
@@ -173,28 +177,28 @@ take_extent(RbpPool pool, uint32 *looks)
 void
 rbp_remote_retire_region(int r)
 {
-	RemoteRegion *region = &shared->regions[r];
-	PoolLease  *lease = &shared->leases[region->pool];
+	RbpRemoteRegion *region = &shared->regions[r];
+	RbpPoolLease *lease = &shared->leases[region->pool];
 
 	for (uint32 e = region->first, next; e != NO_EXTENT; e = next)
 	{
 		next = rbp_remote_next_extent[e];
 		rbp_remote_pool_ops[region->pool]->offline(e);
 		pg_atomic_write_u32(&shared->map[e], MAP_NONE);
-		lease->free_from = Min(lease->free_from, e);
+		lease->lowest_free = Min(lease->lowest_free, e);
 	}
 	lease->nfree += region->extents;
 	region->extents = 0;
 	region->first = NO_EXTENT;
-	pg_write_barrier();			/* who sees another region in this place does
-								 * not find it in the map */
+	pg_write_barrier();			/* whoever sees another region in this entry
+								 * does not find it in the map */
 	shared->donors[region->donor].nregions[region->pool]--;
 	region->used = false;
 	pg_atomic_fetch_sub_u32(&lease->nregions, 1);
 }
 
 void
-rbp_remote_pause_retiring(uint32 *extents, int r)
+rbp_remote_yield_lock(uint32 *extents, int r)
 {
 	*extents += shared->regions[r].extents;
 	if (*extents < RETIRE_EXTENTS)
@@ -204,7 +208,7 @@ rbp_remote_pause_retiring(uint32 *extents, int r)
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 }
 
-/* Is the place free, and nothing counted for the region that was there? */
+/* Is the entry unused, and no page still counted for its former region? */
 static bool
 is_vacant(int r)
 {
@@ -217,14 +221,14 @@ is_vacant(int r)
 }
 
 /*
- * If need be, from RBP_MAX_REGIONS on, places are had of regions whose pages are
- * still being forgotten: what the new one is said to hold includes them until
- * then.
+ * In a second round, from RBP_MAX_REGIONS on, this also takes entries whose
+ * former region's pages are still being forgotten.  Until that is done, they
+ * are counted for the new region.
  */
 bool
 rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, int *from)
 {
-	RemoteRegion *region;
+	RbpRemoteRegion *region;
 	int			r = 0;
 
 	for (; *from < 2 * RBP_MAX_REGIONS; (*from)++)
@@ -246,8 +250,8 @@ rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, in
 	region->extents = 0;
 	region->first = NO_EXTENT;
 	region->cursor = NO_EXTENT;
-	region->moved = false;
-	region->drain_by = 0;
+	region->evacuated = false;
+	region->drain_deadline = 0;
 	region->grant = ++shared->last_grant;
 	pg_atomic_write_u32(&region->denied, 0);
 	pg_atomic_write_u32(&region->closing, 0);
@@ -257,81 +261,84 @@ rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant, int donor, in
 }
 
 /*
- * One extent to each in turn: free slots are taken in about that order, so that
- * a pool that is not full yet loads all donors alike.
+ * Extents are given to the regions in turn.  Free slots are taken in about
+ * that order, so that a pool which is not full yet loads all donors evenly.
  */
 int
 rbp_remote_bring_online(RbpPool pool)
 {
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
-	PoolLease  *lease = &shared->leases[pool];
-	static int	wanting[RBP_MAX_REGIONS];
-	uint32		looks = BRING_LOOKS;
+	RbpPoolLease *lease = &shared->leases[pool];
+	static int	incomplete[RBP_MAX_REGIONS];
+	uint32		lookups = ONLINE_LOOKUPS;
 	uint32		extent = 0;
 	uint32		given = 0;
-	uint32		coming;
+	uint32		expected;
 	int			n = 0;
 	int			unused = 0;
 
-	if (!lease->bringing)
+	if (!lease->online_pending)
 	{
-		lease->look_at = Min(lease->look_at, lease->free_from);
-		lease->free_from = lease->end_extent;
+		lease->search_from = Min(lease->search_from, lease->lowest_free);
+		lease->lowest_free = lease->end_extent;
 	}
 	lease->short_of_extents = false;
-	lease->bringing = false;
+	lease->online_pending = false;
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && !shared->regions[r].draining &&
 			shared->regions[r].extents < shared->regions[r].bytes / RBP_EXTENT_BYTES)
-			wanting[n++] = r;
+			incomplete[n++] = r;
 	for (bool more = true; more && extent != NO_EXTENT;)
 	{
 		more = false;
 		for (int i = 0; i < n && extent != NO_EXTENT; i++)
 		{
-			RemoteRegion *region = &shared->regions[wanting[i]];
+			RbpRemoteRegion *region = &shared->regions[incomplete[i]];
 
 			if (region->extents == region->bytes / RBP_EXTENT_BYTES)
 				continue;
-			if (given++ == BRING_EXTENTS)
-				looks = 0;
-			extent = lease->nfree == 0 ? NO_EXTENT : take_extent(pool, &looks);
+			if (given++ == ONLINE_EXTENTS)
+				lookups = 0;
+			extent = lease->nfree == 0 ? NO_EXTENT : take_extent(pool, &lookups);
 			if (extent == NO_EXTENT)
 			{
-				/* some may become free, or absent, without our doing */
+				/*
+				 * some may become free or absent later, without this process's
+				 * doing
+				 */
 				lease->short_of_extents = true;
-				lease->bringing = lease->nfree > 0 && looks == 0;
+				lease->online_pending = lease->nfree > 0 && lookups == 0;
 				break;
 			}
-			pg_write_barrier(); /* the region is whole before it is found */
+			pg_write_barrier(); /* complete the region before it is found */
 			pg_atomic_write_u32(&shared->map[extent],
-								MAP_MAKE(wanting[i], region->extents));
+								MAP_MAKE(incomplete[i], region->extents));
 			rbp_remote_next_extent[extent] = region->first;
 			region->first = extent;
 			region->extents++;
-			ops->online(extent, (uint32) wanting[i]);
+			ops->online(extent, (uint32) incomplete[i]);
 			more = true;
 		}
 	}
-	if (lease->bringing)
+	if (lease->online_pending)
 		return 0;
 
 	/*
-	 * Where extents are forgotten, each that is left is one to come, or has
-	 * come since it was looked at.
+	 * Where extents are forgotten, each remaining one will become available,
+	 * or has done so since it was looked at.
 	 */
-	coming = ops->forget != NULL ? lease->nfree : 0;
+	expected = ops->forget != NULL ? lease->nfree : 0;
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion *region = &shared->regions[wanting[i]];
+		RbpRemoteRegion *region = &shared->regions[incomplete[i]];
 
 		if (region->extents > 0)
 			continue;
-		if (coming > 0)
-			coming--;
+		if (expected > 0)
+			expected--;
 		else
 		{
-			rbp_remote_retire_region(wanting[i]);
+			rbp_remote_retire_region(incomplete[i]);
 			unused++;
 		}
 	}

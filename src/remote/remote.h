@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * remote.h
- *	  Remote slots as the tier sees them: which region of which donor
- *	  carries a slot, connections to donors, and donors' health.
+ *	  Reads and writes of remote slots, the leases that provide them, and
+ *	  what is known of their donors.
  *
- * Shared state (RemoteShared, remote_internal.h) holds the leases, the table
- * of donors, the table of regions and the map from extents to regions.  The
- * lease worker alone changes it, through the functions under "for the lease
- * worker", each of which takes remote_lock exclusively for a moment; backends
- * read the extent map without a lock and the rest under remote_lock shared.
- * Lock order: remote_lock before partition locks; never while doing I/O.
+ * Shared state (RbpRemoteShared, remote_internal.h) holds the leases, the
+ * table of donors, the table of regions and the map from extents to regions.
+ * Only the lease worker changes it, through the functions under "for the lease
+ * worker", each of which takes remote_lock exclusively for a moment.  Backends
+ * read the extent map without a lock, and the rest under remote_lock shared.
+ * Lock order: remote_lock before partition locks; it is never held during I/O.
  *
- * Connections are per process and lazy; their number is bounded, and those
- * that are idle are closed.
+ * Each process has its own connections, made on first use.  Their number is
+ * bounded, and idle ones are closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,11 +29,11 @@
 #include "transport/transport.h"
 
 #define RBP_MAX_DONORS		64
-#define RBP_ERROR_LEN		320 /* of an error's text for the views */
+#define RBP_ERROR_LEN		320 /* of an error's text in the views */
 
 /*
  * Two pools of extents, each with a lease of its own.  The buffer tier's
- * extents, and slots, have the numbers from 0 on, the temp quota's follow.
+ * extents and slots are numbered from 0 on; the temp quota's follow.
  */
 typedef enum RbpPool
 {
@@ -44,77 +44,97 @@ typedef enum RbpPool
 #define RBP_POOLS			2
 
 /*
- * What a pool's owner is told about its extents, and asked.  All but evacuate
- * and forget are called in the lease worker, most of them under remote_lock,
- * and neither wait nor take longer when there are more pages.
+ * Callbacks by which a pool's owner is told about its extents, and asked.
+ *
+ * All except evacuate and forget are called in the lease worker, most of them
+ * under remote_lock.  They must not wait, nor take longer when there are more
+ * pages.
  */
 typedef struct RbpRemotePoolOps
 {
-	/* NULL, or called before any region of a lease comes into use. */
+	/* Called before any region of a lease comes into use; may be NULL */
 	void		(*before_use) (void);
 
-	/* May a region be given this extent? */
+	/* Is the extent unused, so that a region may be given it? */
 	bool		(*absent) (uint32 extent);
-	/* The region, a number below RBP_MAX_REGIONS, is the extent's account */
+	/*
+	 * The extent is in use and is accounted to the region, which is a number
+	 * below RBP_MAX_REGIONS
+	 */
 	void		(*online) (uint32 extent, uint32 region);
-	/* It is gone, or will be when this has returned: nobody reads it again */
+	/*
+	 * The extent is not in use any more: nobody reads it again once this has
+	 * returned
+	 */
 	void		(*offline) (uint32 extent);
 
 	/*
-	 * What of the region's extents is in use, in pages, and how warm it is: both
-	 * a reading.  Content of extents that are offline counts until they are
-	 * absent again.
+	 * How many pages of the region's extents are in use, and how warm they
+	 * are; both are approximate.  Content of extents that are offline counts
+	 * until they are absent again.
 	 */
 	uint64		(*used) (uint32 region);
 	uint64		(*heat) (uint32 region);
 
-	/* NULL: content is not moved.  drain: put nothing more into it. */
+	/*
+	 * Stop or resume putting pages into the extent; NULL if content is not
+	 * moved
+	 */
 	void		(*drain) (uint32 extent);
 	void		(*undrain) (uint32 extent);
 
-	/* Move the content, until the deadline; returns how many pages are left. */
+	/*
+	 * Move the content elsewhere, until the deadline; returns how many pages
+	 * are left
+	 */
 	uint32		(*evacuate) (uint32 extent, int64 deadline_ns);
 
-	/* Pages in use, exactly, of an extent that drains. */
+	/* The exact number of pages in use, of an extent that is draining */
 	uint64		(*extent_used) (uint32 extent);
 
-	/* Content is elsewhere, too: what cannot be moved in time is dropped. */
+	/*
+	 * Content exists elsewhere too, so that what cannot be moved in time may
+	 * be dropped
+	 */
 	bool		has_copies;
 
 	/*
-	 * NULL if it is not up to the pool when extents that are offline are absent.
-	 * Else it needs but further work: do a step of it, false if there is nothing
-	 * to do.
+	 * Do one step of the work after which extents that are offline become
+	 * absent; false if there is nothing to do.  NULL if the pool needs no such
+	 * work.
 	 */
 	bool		(*forget) (void);
 } RbpRemotePoolOps;
 
-/* max_extents: of each pool. */
+/* max_extents: for each pool. */
 extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
 
 /*
- * max_extents, ops: of each pool; max_extents is the same as for the size, ops is kept by
- * reference.
+ * max_extents, ops: for each pool.  max_extents is the same as for the size;
+ * ops is kept by reference.
  */
 extern void rbp_remote_shmem_init(void *mem,
 								  const uint32 max_extents[RBP_POOLS],
 								  const RbpRemotePoolOps *const ops[RBP_POOLS]);
 
 /*
- * Whom to wake when one of the duties below (probe, report, mind_connections) is to
- * be done at once; in _PG_init.
+ * Set the function that wakes the background process when one of the duties
+ * below (maintain_connections, report, probe) should run at once.  To be
+ * called in _PG_init.
  */
 extern void rbp_remote_set_wake(void (*wake) (void));
 
 /*
- * ---- for the tier and the pusher ------------------------------------------
+ * ---- for the tier and the pusher -----------------------------------------
  */
 
 /*
- * Is the query to end, cancelled or with its process?  Then waits for donors
- * end early, as at their deadlines, but are not held against the donor.  What
- * is nowhere else (RBP_REMOTE_PATIENT) is waited for all the same where that
- * cannot be raised.
+ * Has the query been cancelled, or its process been told to end?
+ *
+ * If so, waits for donors end early, as at their deadlines, without being
+ * counted as the donor's failure.  Data that has no other copy
+ * (RBP_REMOTE_PATIENT) is still waited for where the interrupt cannot be
+ * raised.
  */
 static inline bool
 rbp_remote_interrupted(void)
@@ -123,8 +143,8 @@ rbp_remote_interrupted(void)
 }
 
 /*
- * Would CHECK_FOR_INTERRUPTS() raise that here?  No LWLock is held then, which
- * would hold interrupts off.
+ * Would CHECK_FOR_INTERRUPTS() raise the interrupt here?  If so no LWLock is
+ * held, since that would hold interrupts off.
  */
 static inline bool
 rbp_remote_can_raise(void)
@@ -141,35 +161,36 @@ typedef struct RbpRemoteIo
 } RbpRemoteIo;
 
 /*
- * This process is a worker: its connections are made at once, and are not
- * counted against remote_bp.max_connections.
+ * Declare this process a worker: its connections are made at once, and do not
+ * count against remote_bp.max_connections.
  */
 extern void rbp_remote_set_worker(void);
 
 /*
- * It is the pusher, which writes pages from that memory.  Devices are told
- * about it, and its connections stay.
+ * Declare this process the pusher, which writes pages from that memory.
+ * Devices are told about the memory, and the connections stay open.
  */
 extern void rbp_remote_set_pusher(void *base, Size len);
 
 /*
- * Connections that this process has begun so far: if there is one more than
- * before a read, the read took as long as connecting.
+ * The number of connections that this process has begun.  If it has grown
+ * during a read, the time of that read includes connecting.
  */
 extern uint32 rbp_remote_connects(void);
 
 /*
- * Is there a lease with memory, its deadline not passed?  Reads shared
+ * Is there a lease with memory whose deadline has not passed?  Reads shared
  * memory without a lock; now is rbp_now_ns().
  */
 extern bool rbp_remote_usable(RbpPool pool, int64 now);
 
 /*
  * Read or write n pages (n <= RBP_MAX_BATCH), waiting at most until
- * deadline_ns; start_ns is when the caller began; each gets its status.
- * Donors that are down, slots whose extent is not mapped, and connections
- * that there may not be or that are not made by the deadline fail at once or
- * by then.  Updates donors' health and counters.  Never raises.
+ * deadline_ns.  start_ns is when the caller began.  Each io gets its status.
+ *
+ * An io fails at once if its donor is down, its extent is not mapped, or no
+ * connection is allowed; it fails by the deadline if the connection is not
+ * made by then.  Updates the donors' health and counters.  Never raises.
  */
 extern void rbp_remote_read(RbpRemoteIo *ios, int n, int64 start_ns,
 							int64 deadline_ns);
@@ -177,26 +198,29 @@ extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
 							 int64 deadline_ns);
 
 /*
- * The same in two steps, so that the caller goes on while pages are on their
- * way; several batches can be.  begin() connects if need be, waiting for that
- * until deadline_ns at most, and posts; neighbouring pages with neighbouring
- * slots become one transfer.  ios and their buffers stay in place until
- * end(), which waits until deadline_ns at most (for writes to a donor for whom
- * other batches or donors have left no time, io_timeout), gives each io its
- * status, does the accounts and frees the batch.  After end() nothing touches the buffers.
- * NULL from begin() if there is nothing to wait for: each io has its status
- * then.
+ * The same in two steps, so that the caller can go on while pages are on their
+ * way.  Several batches can be in flight.
  *
- * Of a write, RBP_CANCELED and RBP_DENIED tell that nothing of it arrives any
- * more.  After another failure it may, also if begin() gave NULL: a connection
- * can break while it is posted.
+ * begin() connects if necessary, waiting for that until deadline_ns at most,
+ * and submits the requests; neighbouring pages with neighbouring slots become
+ * one transfer.  ios and their buffers must stay in place until end().  It
+ * returns NULL if there is nothing to wait for; each io has its status then.
  *
- * Flags: RBP_REMOTE_PATIENT: there is no other copy, so donors that are
- * down or suspect, and those that were just refused, are tried too, and
- * neither thresholds nor the bound on connections apply.
+ * end() waits until deadline_ns at most, gives each io its status, updates the
+ * counters and frees the batch; then nothing touches the buffers any more.
+ * Writes get io_timeout if other batches or donors have left no time for their
+ * donor.
  *
- * A batch lives through the closing of its connection (RBP_CONNLOST), and end()
- * must be called for each, at the latest before the process exits.
+ * A write with RBP_CANCELED or RBP_DENIED will not arrive any more.  A write
+ * with another failure may still arrive, even if begin() returned NULL, since
+ * a connection can break while requests are submitted.
+ *
+ * The flag RBP_REMOTE_PATIENT says that there is no other copy.  Donors that
+ * are down or suspect, or have just refused a connection, are tried too, and
+ * neither the threshold for connecting nor the bound on connections applies.
+ *
+ * A batch survives the closing of its connection (RBP_CONNLOST).  end() must
+ * be called for each batch, at the latest before the process exits.
  */
 #define RBP_REMOTE_PATIENT	0x01
 
@@ -208,82 +232,84 @@ extern RbpRemoteBatch *rbp_remote_begin(RbpRemoteIo *ios, int n, bool write,
 extern void rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns);
 
 /*
- * The donor that carries the slot, as a small number; -1 if none does.  A
- * cheap look, without a lock.
+ * The index of the donor that carries the slot, or -1.  Cheap; takes no lock.
  */
 extern int	rbp_remote_slot_donor(uint32 slot);
 
 /*
- * By which transport the slot's donor was last reached, as a number from 0 to
- * RBP_TRANSPORTS - 1.  A cheap look, without a lock.
+ * The transport by which the slot's donor was last reached, as a number from 0
+ * to RBP_TRANSPORTS - 1.  Cheap; takes no lock.
  */
 #define RBP_TRANSPORTS		3
 
 extern int	rbp_remote_slot_transport(uint32 slot);
 
 /*
- * For the books of the slot's donor: so many reads of its pages went to the disk,
- * because it is slower; or reads from it have saved so many ns.
+ * Add to the counters of the slot's donor: reads of its pages that went to
+ * disk because the disk is faster, and the time that reads from it have saved.
  */
 extern void rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns);
 
-/* Would a write to the slot be tried now? A cheap look, without a lock. */
+/* Would a write to the slot be tried now?  Cheap; takes no lock. */
 extern bool rbp_remote_slot_writable(uint32 slot);
 
 /*
- * Will the slot's memory be there, as far as can be told?  For content that the
- * caller still has elsewhere: it says no to memory that is about to be given
- * back as well, provided that until then the pool's owner did not count the
- * slot among those that are used (a full barrier lies between).
+ * Is the slot's memory expected to stay?  For content that the caller still
+ * has elsewhere.
+ *
+ * The answer is also no for memory that is about to be given back, provided
+ * that the pool's owner did not count the slot as used before this call, with
+ * a full barrier in between.
  */
 extern bool rbp_remote_slot_stays(uint32 slot);
 
 /*
- * Has this process a connection to the slot's donor over which reads and
- * writes are done within the call, as copies (RbpTransportOps.local)?
+ * Does this process have a connection to the slot's donor over which reads and
+ * writes are copies, done within the call (RbpTransportOps.local)?
  */
 extern bool rbp_remote_slot_local(uint32 slot);
 
 /*
- * Would a read of the slot be tried now: its donor is not down, and this
- * process has a connection?  A cheap look.
+ * Would a read of the slot be tried now?  That is, its donor is not down and
+ * this process has a connection.  Cheap; takes no lock.
  */
 extern bool rbp_remote_slot_readable(uint32 slot);
 
 /*
- * For messages: the donor of that number, if it is not too long ago that it was
- * in the lease.
+ * The name of the donor with that index, for messages; may be unknown if it
+ * has long left the lease.
  */
 extern void rbp_remote_donor_name(int donor, char *buf, Size len);
 
-/* The same, its address: "host:port". */
+/* Likewise its address, as "host:port". */
 #define RBP_ADDRESS_LEN		(RBP_HOST_LEN + 16)
 
 extern void rbp_remote_donor_address(int donor, char *buf, Size len);
 
-/* For messages: "donor/region+offset" of a slot, into buf. */
+/* A slot with its donor, region and offset as text, for messages. */
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
 
 /*
- * Duties of the process that works in the background: each is called between
- * its batches, waits for nothing unless said otherwise, and returns ns until it is
- * to be called again, or -1 if that is not before it is woken.
+ * Duties of the pusher, called between its batches.  They do not wait, unless
+ * said otherwise, and return ns until the next call, or -1 if there is nothing
+ * to do until the pusher is woken.
  *
- * mind_connections: see that connections nobody needs are closed: of all processes,
- * those that are idle, stale, or above the bound.  Passes the settings on to all.
+ * maintain_connections: Have connections closed, in all processes, that are
+ * idle, stale, or above the bound.  Publishes this process's settings to all.
  *
- * report: tell the log about donors that are down or used again, or that not all
- * can connect to.  Before probe, after which a donor may be used again.
+ * report: Log which donors are down or in use again, and for which ones
+ * connections are lacking.  To be called before probe, after which a donor may
+ * be in use again.
  *
- * probe: probe donors that are suspect, or down and whose time has come.  Waits at most
- * io_timeout for each.
+ * probe: Probe donors that are suspect, and those that are down when they are
+ * due.  Waits at most io_timeout for each.
  */
-extern int64 rbp_remote_mind_connections(void);
+extern int64 rbp_remote_maintain_connections(void);
 extern int64 rbp_remote_report(void);
 extern int64 rbp_remote_probe(void);
 
 /*
- * ---- for the lease worker -------------------------------------------------
+ * ---- for the lease worker ------------------------------------------------
  */
 
 typedef struct RbpRegionGrant
@@ -297,7 +323,7 @@ typedef struct RbpRegionGrant
 typedef struct RbpLeaseTerms
 {
 	const RbpCredentials *cred;
-	int64		deadline_ns;	/* monotonic: until then it may be used */
+	int64		deadline_ns;	/* CLOCK_MONOTONIC; not used after that */
 	const RbpEndpoint *donors;
 	int			ndonors;
 	const RbpRegionGrant *regions;
@@ -305,98 +331,109 @@ typedef struct RbpLeaseTerms
 } RbpLeaseTerms;
 
 /*
- * The pool's lease, donors and regions are these.  Regions that are not in the list
- * are taken out of use before the return; new ones come into use, many of them
- * not with all their memory at once: see rbp_remote_tend().  A lease with a new
- * id or secret takes all old regions out of use first.  Regions past the
- * directory's capacity, or of donors past RBP_MAX_DONORS, are not used; their
- * number is returned.
+ * Set the pool's lease with its donors and regions.
+ *
+ * Regions that are not in the list are taken out of use before this returns.
+ * New ones come into use, many of them with only a part of their memory at
+ * first: see rbp_remote_run_deferred().  A lease with a new id or secret takes
+ * all old regions out of use first.  Returns the number of regions that are
+ * not used, because the directory has no room for them or their donor is
+ * beyond RBP_MAX_DONORS.
  */
 extern int	rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms);
 
 /*
- * The lease that is in use, also past its deadline; false if there is none.
- * So a lease worker that was started anew can go on with it.
+ * Get the lease in use, even past its deadline, so that a restarted lease
+ * worker can go on with it; false if there is none.
  */
 extern bool rbp_remote_get_lease(RbpPool pool, RbpCredentials *cred,
 								 int64 *deadline_ns);
 
 /*
- * How the broker is asked whose lease it is: so that a lease worker that was
- * started anew need not trust the settings.  Set before the lease is, forgotten
- * with it; false if it is not known.  All zero behind the texts.
+ * How to reach the broker that granted the lease, so that a restarted lease
+ * worker need not rely on the settings.
+ *
+ * It is set before the lease, and forgotten with it; get returns false if it
+ * is not known.  Bytes after the end of each string are zero.
  */
 typedef struct RbpBrokerAccess
 {
 	char		url[MAXPGPATH];
 	char		token_file[MAXPGPATH];
-	char		token[RBP_TOKEN_LEN];	/* that was accepted last, "" for none */
+	char		token[RBP_TOKEN_LEN];	/* last one accepted, "" for none */
 } RbpBrokerAccess;
 
 extern void rbp_remote_set_broker(RbpPool pool, const RbpBrokerAccess *access);
 extern bool rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access);
 
-/* The lease is gone: stop using everything now. */
+/* The lease is gone: stop using all of its memory now. */
 extern void rbp_remote_clear_lease(RbpPool pool);
 
 /*
- * Renewed with nothing else changed.  Returns how many regions found no room
- * after all, and are out of use.
+ * The lease was renewed, with nothing else changed.  Returns how many regions
+ * turned out to have no room and are not used.
  */
 extern int	rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns);
 
 /*
- * Work on a pool's memory that was put off, so that no step of the lease takes
- * long: memory that went is forgotten, memory that came is brought into use.
- * Goes on until until_ns; true if there is more to do.  *unused: regions that
- * found no room after all, and are out of use.
+ * Do deferred work on a pool's memory, until until_ns; true if there is more
+ * to do.
+ *
+ * Work is deferred so that no change of the lease takes long: memory that was
+ * lost is forgotten, new memory is brought into use.  *unused: the number of
+ * regions that turned out to have no room and are not used.
  */
-extern bool rbp_remote_tend(RbpPool pool, int64 until_ns, int *unused);
+extern bool rbp_remote_run_deferred(RbpPool pool, int64 until_ns, int *unused);
 
-/* Regions that were to be taken out of use. */
+/* Result of retiring regions. */
 typedef struct RbpRetired
 {
-	int			given;			/* are, and can be given back to the broker */
-	int			draining;		/* are not empty yet */
+	int			given;			/* out of use, can be given back to the
+								 * broker */
+	int			draining;		/* not empty yet */
 } RbpRetired;
 
 /*
- * The coldest count regions (of the named donor, or of any if donor is
- * NULL) taken out of use, to be given back to the broker: in given, which has room for
- * count.  Of any donor: if content has copies, such that the donors' shares stay in
- * proportion.
+ * Take the count coldest regions out of use, to be given back to the broker.
  *
- * Content is moved first (RbpRemotePoolOps.evacuate), for until_ns at most;
- * regions that are not empty by then are not among the given ones and go on
- * draining: call it again.
- * If content has copies, a region is given in any case when its content was
- * gone through once, its donor is down, or move_ns have passed.
+ * donor: only regions of that donor; NULL for any.  With NULL, and if content
+ * has copies, the donors' shares stay in proportion.  given: filled with the
+ * regions; has room for count.
+ *
+ * Content is moved first (RbpRemotePoolOps.evacuate), until until_ns.  Regions
+ * that are not empty by then are not in given and keep draining; call again
+ * for them.  If content has copies, a region is given in any case when its
+ * content has been gone through once, its donor is down, or move_ns have
+ * passed.
  */
 extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
 											int count, RbpRegionGrant *given,
 											int64 until_ns, int64 move_ns);
 
 /*
- * Is the broker to be asked at once, since a donor has denied access or broken a
- * connection?  Clears the mark.
+ * Should the broker be asked at once, because a donor has denied access or
+ * broken a connection?  Resets the mark.
  */
 extern bool rbp_remote_take_recheck(RbpPool pool);
 
 /*
- * Why the broker gave no good answer about the pool's lease, for the view; NULL
- * if it did.  Takes remote_lock.
+ * Set, for the view, why there is no usable answer from the broker about the
+ * pool's lease; NULL if there is one.  Takes remote_lock.
  */
-extern void rbp_remote_set_trouble(RbpPool pool, const char *trouble);
+extern void rbp_remote_set_broker_error(RbpPool pool, const char *error);
 
-/* The lease worker's latch (NULL when it ends), set when the lease is to be rechecked. */
+/*
+ * The lease worker's latch, set when the lease should be rechecked; NULL when
+ * the worker ends.
+ */
 struct Latch;
 extern void rbp_remote_set_lease_latch(struct Latch *latch);
 
 /*
- * ---- for the views, and the lease worker --------------------------------------------------------
+ * ---- for the views, and the lease worker ---------------------------------
  */
 
-/* What is counted for each donor. */
+/* Counters of each donor. */
 typedef enum RbpDonorCount
 {
 	RBP_DONOR_READS,
@@ -411,7 +448,7 @@ typedef enum RbpDonorCount
 typedef struct RbpDonorInfo
 {
 	RbpEndpoint endpoint;
-	const char *transport;		/* that is in use, or "none" */
+	const char *transport;		/* last used, or "none" */
 	const char *state;			/* "ok", "down", "unresolved", "gone" */
 	TimestampTz state_since;
 	char		last_error[RBP_ERROR_LEN];	/* "" if there was none */
@@ -432,8 +469,8 @@ typedef struct RbpLeaseInfo
 	uint64		bytes;
 	uint64		used_bytes;
 	uint64		heat;
-	bool		denied;			/* the donor has refused its use */
-	int64		remaining_ns;	/* until the deadline, negative if past */
+	bool		denied;			/* the donor has denied its use */
+	int64		remaining_ns;	/* until the deadline, negative after it */
 } RbpLeaseInfo;
 
 /* Each returns a palloc'd array and its length. */
@@ -441,13 +478,12 @@ extern RbpDonorInfo *rbp_remote_donor_info(int *n);
 extern RbpLeaseInfo *rbp_remote_lease_info(int *n);
 
 /*
- * Can the pool's memory not be used now, since there is no lease with memory or
- * all its donors are down?  Then the reason, as text, into buf.  Takes
- * remote_lock.
+ * Is the pool's memory unusable now, because there is no lease with memory or
+ * all donors are down?  If so, store the reason in buf.  Takes remote_lock.
  */
 extern bool rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len);
 
-/* Donor counters to zero. */
+/* Reset the donors' counters. */
 extern void rbp_remote_stats_reset(void);
 
 #endif							/* RBP_REMOTE_H */

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * remote_internal.h
- *	  What the files of remote know of each other.
+ *	  Declarations shared by the files of remote.
  *
  * regions.c	regions and the extent map
  * leases.c	the leases and their donors
  * retire.c	regions that are given back
- * info.c	what the views are told
+ * info.c		data for the views
  * io.c		reads and writes, at once or in two steps
- * conn.c	this process's connections: made, bounded, closed
+ * conn.c		this process's connections: made, bounded, closed
  * breaker.c	a circuit breaker
- * health.c	donors' health: who is suspect, who is down; probes
- * report.c	what goes wrong: for the views, and for the log
+ * health.c	donors' health: suspect and down donors, probes
+ * report.c	errors and states of donors, for the views and the log
  *
- * Each file's first page says which of the shared state is its own.
+ * The header comment of each file says which shared state it owns.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,105 +34,114 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-#define RBP_DONOR_STRIPES	8	/* of donors' counters */
+#define RBP_DONOR_STRIPES	8	/* for donors' counters */
 #define RBP_MAX_CONNS		(RBP_POOLS * RBP_MAX_DONORS)
 
-#define RBP_TROUBLE_LEN		256
+#define RBP_BROKER_ERROR_LEN 256
 
 #define RBP_RECONNECT_NS	INT64CONST(100000000)
 
-/* A connection in the making, and a donor that is lost, are looked at each: */
+/* How often to check a connection being made, and a lost donor, at first */
 #define RBP_BACKOFF_FIRST_NS	INT64CONST(20000000)
 
-/* Padded, so that no two processes' counters share a cache line. */
-typedef struct DonorStripe
+/* Padded, so that processes on different stripes share no cache line. */
+typedef struct RbpDonorStripe
 {
 	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
 	pg_atomic_uint64 counts[RBP_DONOR_COUNTS];
 	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
-} DonorStripe;
+} RbpDonorStripe;
 
-typedef struct RemoteDonor
+typedef struct RbpRemoteDonor
 {
 	/* under remote_lock */
 	RbpEndpoint endpoint;
-	bool		known[RBP_POOLS];	/* the pool's lease has regions there */
+	bool		known[RBP_POOLS];	/* the pool's lease has regions on it */
 	uint32		nregions[RBP_POOLS];
 
-	pg_atomic_uint32 serial;	/* moves when connections are of no use; by
-								 * rbp_remote_conns_stale() */
-	pg_atomic_uint32 transport; /* RBP_TRANSPORT_* last used, 0 for none */
+	pg_atomic_uint32 serial;	/* incremented when connections become stale,
+								 * by rbp_remote_conns_stale() */
+	pg_atomic_uint32 transport; /* last used (RBP_TRANSPORT_*), 0 for none */
 
 	/* conn.c */
 	pg_atomic_uint32 conn_slots;	/* taken by backends' connections */
-	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before:
-												 * the lease was denied */
-	Breaker		downgrade;		/* open: not over the transport that failed */
-	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE(): which one, and why */
+	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before
+												 * this time, since the lease
+												 * was denied */
+	RbpBreaker	downgrade;		/* open: the transport that failed is not
+								 * used */
+	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE() with the transport and
+										 * the reason */
 
 	/* health.c */
-	Breaker		breaker;
+	RbpBreaker	breaker;
 
 	/* report.c */
-	pg_atomic_uint32 error;		/* the last one; 0 for none */
+	pg_atomic_uint32 error;		/* the last error, 0 for none */
 	pg_atomic_uint64 error_at;	/* TimestampTz */
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
 	pg_atomic_uint64 state_since;	/* TimestampTz */
 	pg_atomic_uint32 times_down;
-	pg_atomic_uint32 turned_away;	/* who got no slot */
+	pg_atomic_uint32 over_limit;	/* connections refused for lack of a
+									 * slot */
 
-	DonorStripe stripes[RBP_DONOR_STRIPES];
-} RemoteDonor;
+	RbpDonorStripe stripes[RBP_DONOR_STRIPES];
+} RbpRemoteDonor;
 
-typedef struct RemoteRegion
+typedef struct RbpRemoteRegion
 {
-	/* under remote_lock, but stable while an extent maps to it */
+	/* under remote_lock, but constant while an extent maps to it */
 	bool		used;
-	bool		draining;		/* nothing is put there; to be given back */
+	bool		draining;		/* to be given back; gets no new content */
 	RbpPool		pool;
-	uint16		donor;			/* index of it */
-	uint32		number;			/* the donor's name for it */
-	uint32		grant;			/* another one each time that it is entered */
-	uint32		extents;		/* that are mapped */
-	uint32		first;			/* of them, a list; NO_EXTENT if none is */
+	uint16		donor;			/* index of the donor */
+	uint32		number;			/* the donor's number for it */
+	uint32		grant;			/* new number each time the region is
+								 * entered */
+	uint32		extents;		/* number of mapped extents */
+	uint32		first;			/* head of the list of these, or NO_EXTENT */
 	uint64		bytes;
-	uint32		cursor;			/* where moving goes on; the lease worker's */
-	bool		moved;			/* it has been through; likewise */
-	int64		drain_by;		/* when it ends; likewise */
-	pg_atomic_uint32 denied;	/* a request was refused */
-	pg_atomic_uint32 closing;	/* about to be given back, if it is empty */
-} RemoteRegion;
+	uint32		cursor;			/* next extent to evacuate; used by the lease
+								 * worker only */
+	bool		evacuated;		/* all extents have been gone through;
+								 * likewise */
+	int64		drain_deadline; /* end of the time for that; likewise */
+	pg_atomic_uint32 denied;	/* a request was denied */
+	pg_atomic_uint32 closing;	/* about to be given back, if empty */
+} RbpRemoteRegion;
 
 /* A pool's lease, and its share of the extents. */
-typedef struct PoolLease
+typedef struct RbpPoolLease
 {
 	/* under remote_lock */
 	RbpCredentials credentials;
 	bool		has_lease;
-	RbpBrokerAccess broker;		/* that it is of */
+	RbpBrokerAccess broker;		/* that granted it */
 
-	/* the lease worker's alone */
-	bool		short_of_extents;	/* regions have not got all */
-	bool		bringing;		/* for lack of time */
-	uint32		nfree;			/* extents without a region */
-	uint32		look_at;		/* where looking for one goes on */
-	uint32		free_from;		/* the first that is free below that */
+	/* used by the lease worker only */
+	bool		short_of_extents;	/* some regions lack extents */
+	bool		online_pending; /* rbp_remote_bring_online() stopped for lack
+								 * of time */
+	uint32		nfree;			/* number of extents without a region */
+	uint32		search_from;	/* next extent to consider for a region */
+	uint32		lowest_free;	/* lowest free extent below that */
 
-	/* why the broker gave no good answer, "" if it did; and since when */
-	char		trouble[RBP_TROUBLE_LEN];
-	TimestampTz trouble_since;
+	/* why the broker gave no usable answer, "" if it did; and since when */
+	char		broker_error[RBP_BROKER_ERROR_LEN];
+	TimestampTz broker_error_since;
 
-	pg_atomic_uint32 serial;	/* moves when the credentials change */
+	pg_atomic_uint32 serial;	/* incremented when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
 	pg_atomic_uint32 nregions;	/* in use */
-	pg_atomic_uint32 recheck;	/* the broker is to be asked about it */
+	pg_atomic_uint32 recheck;	/* the broker should be asked about the
+								 * lease */
 
 	/* constant */
 	uint32		first_extent;
-	uint32		end_extent;		/* the first that is not the pool's */
-} PoolLease;
+	uint32		end_extent;		/* first one behind the pool's */
+} RbpPoolLease;
 
-typedef struct RemoteShared
+typedef struct RbpRemoteShared
 {
 	LWLock		remote_lock;
 
@@ -140,23 +149,23 @@ typedef struct RemoteShared
 	uint32		last_grant;
 	Latch	   *lease_latch;
 
-	PoolLease	leases[RBP_POOLS];
-	pg_atomic_uint32 stale;		/* moves when a lease's or a donor's serial
-								 * does */
+	RbpPoolLease leases[RBP_POOLS];
+	pg_atomic_uint32 stale;		/* incremented along with any lease's or
+								 * donor's serial */
 
-	/* the settings, as the pusher has them: the same for all processes */
-	pg_atomic_uint32 max_slots;	/* remote_bp.max_connections */
+	/* settings, published by the pusher for all processes */
+	pg_atomic_uint32 max_slots; /* remote_bp.max_connections */
 	pg_atomic_uint64 idle_ns;	/* remote_bp.idle_connection_timeout */
 
 	uint32		nextents;
-	RemoteDonor	donors[RBP_MAX_DONORS];
-	RemoteRegion regions[RBP_MAX_REGIONS];
-	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* by extent */
-} RemoteShared;
+	RbpRemoteDonor donors[RBP_MAX_DONORS];
+	RbpRemoteRegion regions[RBP_MAX_REGIONS];
+	pg_atomic_uint32 map[FLEXIBLE_ARRAY_MEMBER];	/* indexed by extent */
+} RbpRemoteShared;
 
-extern RemoteShared *rbp_remote_shared;
+extern RbpRemoteShared *rbp_remote_shared;
 
-/* Have the duties of the background done at once; see rbp_remote_set_wake(). */
+/* Have the pusher run its duties at once; see rbp_remote_set_wake(). */
 extern void rbp_remote_wake(void);
 
 /*
@@ -167,13 +176,19 @@ extern void rbp_remote_wake(void);
 
 #define NO_EXTENT			PG_UINT32_MAX
 
-/* An extent's place: region index + 1 in the high half; 0 is none. */
+/*
+ * A word of the extent map: region index + 1 in the high half, extent within
+ * the region in the low half; 0 is none.
+ */
 #define MAP_NONE			0
 #define MAP_MAKE(region, ext)	((((uint32) (region) + 1) << 16) | (uint32) (ext))
 #define MAP_REGION(word)	((int) ((word) >> 16) - 1)
 #define MAP_EXTENT(word)	((word) & 0xffff)
 
-/* What carries the slot: a word of the map, MAP_NONE if nothing does. No lock. */
+/*
+ * The map's word for the slot, MAP_NONE if no region carries it.  Takes no
+ * lock.
+ */
 static inline uint32
 slot_word(uint32 slot)
 {
@@ -183,7 +198,7 @@ slot_word(uint32 slot)
 		pg_atomic_read_u32(&rbp_remote_shared->map[extent]) : MAP_NONE;
 }
 
-/* Where the slot is in the region that the word names, in bytes. */
+/* The slot's offset in bytes in the region that the word names. */
 static inline uint64
 slot_offset(uint32 slot, uint32 word)
 {
@@ -191,113 +206,119 @@ slot_offset(uint32 slot, uint32 word)
 		(slot % RBP_EXTENT_PAGES) * (uint64) BLCKSZ;
 }
 
-static inline RemoteRegion *
+static inline RbpRemoteRegion *
 word_region(uint32 word)
 {
 	return &rbp_remote_shared->regions[MAP_REGION(word)];
 }
 
-/* Has some lease regions there?  A reading. */
+/*
+ * Does any lease have regions on the donor?  Approximate without remote_lock.
+ */
 static inline bool
-donor_known(const RemoteDonor *d)
+donor_known(const RbpRemoteDonor *d)
 {
 	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
 }
 
-/* Is there a region in that place, and of that pool? */
+/* Is that entry of the table in use, by a region of that pool? */
 static inline bool
 is_region_of(int r, RbpPool pool)
 {
-	const RemoteRegion *region = &rbp_remote_shared->regions[r];
+	const RbpRemoteRegion *region = &rbp_remote_shared->regions[r];
 
 	return region->used && region->pool == pool;
 }
 
-/* What the pools' owners are asked. */
+/* Callbacks of the pools' owners. */
 extern const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
 
 /*
- * Of each extent of a region, the next one, or NO_EXTENT.  The lease worker's
- * alone.
+ * For each extent of a region, the region's next extent or NO_EXTENT.  Used by
+ * the lease worker only.
  */
 extern uint32 *rbp_remote_next_extent;
 
 /*
- * The following are for the lease worker, which alone changes the regions, and
- * holds remote_lock exclusively.
+ * The following functions are for the lease worker, which alone changes the
+ * regions and holds remote_lock exclusively.
  */
 
 /*
- * Enter a region into the table, in a place from *from on, with no extents yet;
- * false if there is no room.
+ * Enter a region into the table, without extents yet, using the first suitable
+ * entry from *from on; false if there is no room.
  */
 extern bool rbp_remote_enter_region(RbpPool pool, const RbpRegionGrant *grant,
 									int donor, int *from);
 
 /*
- * Give extents to the pool's regions that have not got all; so many at most that
- * it is to be called again if PoolLease.bringing is set.  Returns how many
- * regions got none, which are out of use again.
+ * Give extents to those regions of the pool that lack some.  Does a bounded
+ * amount of work; if that was not enough, RbpPoolLease.online_pending is set
+ * and it is to be called again.  Returns how many regions got none and are out
+ * of use again.
  */
 extern int	rbp_remote_bring_online(RbpPool pool);
 
 /*
- * Take a region out of use: its content is not found any more from the first
- * store on, and when this returns nobody finds anything there.
+ * Take a region out of use.  Its content may not be found any more once this
+ * has begun, and is found by nobody when this returns.
  */
 extern void rbp_remote_retire_region(int r);
 
 /*
- * Let others have remote_lock now and then, while many regions are retired, or
- * begin or end to drain.  *extents: of those since the last time, 0 at first.
+ * Release remote_lock and take it again now and then, while many regions are
+ * retired or start or stop draining.  *extents counts extents since the last
+ * time; initially 0.
  */
-extern void rbp_remote_pause_retiring(uint32 *extents, int r);
+extern void rbp_remote_yield_lock(uint32 *extents, int r);
 
-/* How far a connection is.  From CONN_CONNECTING on there is one. */
-typedef enum ConnState
+/* State of a connection.  There is one from CONN_CONNECTING on. */
+typedef enum RbpConnState
 {
 	CONN_NONE,
-	CONN_BELOW_THRESHOLD,		/* none: not worth a costly one yet */
-	CONN_OVER_LIMIT,			/* none: all connection slots were taken */
+	CONN_BELOW_THRESHOLD,		/* none: too few reads for a costly one */
+	CONN_OVER_LIMIT,			/* none: all connection slots are taken */
 	CONN_CONNECTING,
-	CONN_READY,					/* for requests */
+	CONN_READY,					/* ready for requests */
 	CONN_DENIED					/* ready, but a request was denied, which may
-								 * have ended it */
-} ConnState;
+								 * have ended the connection */
+} RbpConnState;
 
 /*
- * This process's connection to one donor for one pool: a connection speaks
- * for a lease.  They are told apart by an index (conn_index()).
+ * This process's connection to one donor for one pool, since a connection
+ * belongs to a lease.  The connections are numbered by conn_index().
  */
-typedef struct LocalConn
+typedef struct RbpLocalConn
 {
-	ConnState	state;
+	RbpConnState state;
 	RbpConn    *conn;
-	const RbpTransportOps *ops; /* of it, or of the last one */
-	RbpMr	   *mr;				/* the pusher's: the staging region, or NULL */
-	bool		has_slot;		/* one of RemoteDonor.conn_slots */
-	bool		has_fallback;	/* another transport to go on with */
-	bool		kept;			/* RBP_REMOTE_PATIENT has used it: it does not
-								 * give way before the transaction ends */
-	uint32		opened;			/* another value for each connection */
-	int			parts;			/* of batches, that are on their way over it */
+	const RbpTransportOps *ops; /* its transport, or that of the last one */
+	RbpMr	   *mr;				/* the pusher's registration of the staging
+								 * region, or NULL */
+	bool		has_slot;		/* holds one of RbpRemoteDonor.conn_slots */
+	bool		has_fallback;	/* another transport leads to the donor */
+	bool		pinned;			/* used by RBP_REMOTE_PATIENT, so not closed
+								 * for the bound before the transaction ends */
+	uint32		incarnation;	/* unique number of each connection */
+	int			inflight;		/* number of parts of batches in flight */
 	uint32		donor_serial;
 	uint32		lease_serial;
 	uint32		settings;		/* rbp_guc_connect_serial */
-	int			timeouts;		/* in a row */
-	int64		started;		/* connecting since */
-	int64		polled_at;		/* for that, last */
-	int64		watched;		/* ns in which it was polled now and then */
-	bool		waited;			/* for that, once: from now on only poll; also
-								 * the next one, if this was a costly one */
+	int			timeouts;		/* consecutive */
+	int64		connect_started;	/* when connecting began */
+	int64		polled_at;		/* when that was last polled */
+	int64		polled_ns;		/* time in which it was polled regularly */
+	bool		waited;			/* connecting was waited for once, so now only
+								 * poll; kept for the next connection after a
+								 * costly one */
 	int64		retry_at;
-	uint32		wanted;			/* reads that have not connected yet */
-} LocalConn;
+	uint32		reads_wanted;	/* reads below the threshold so far */
+} RbpLocalConn;
 
-extern LocalConn rbp_remote_conns[RBP_MAX_CONNS];
+extern RbpLocalConn rbp_remote_conns[RBP_MAX_CONNS];
 
 static inline bool
-is_ready(const LocalConn *c)
+is_ready(const RbpLocalConn *c)
 {
 	return c->state >= CONN_READY;
 }
@@ -320,105 +341,114 @@ conn_pool(int ci)
 	return (RbpPool) ((unsigned int) ci / RBP_MAX_DONORS);
 }
 
-/* The connection that the pusher asks the donor over how it is. */
+/* The connection over which the pusher probes the donor. */
 static inline int
-conn_to_ask(int donor)
+conn_for_probe(int donor)
 {
 	return conn_index(rbp_remote_shared->donors[donor].known[RBP_POOL_BUFFER] ?
 					  RBP_POOL_BUFFER : RBP_POOL_TEMP, donor);
 }
 
-static inline DonorStripe *
-stripe_of(RemoteDonor *d)
+static inline RbpDonorStripe *
+stripe_of(RbpRemoteDonor *d)
 {
 	return &d->stripes[rbp_compat_procno() % RBP_DONOR_STRIPES];
 }
 
 static inline void
-donor_count(RemoteDonor *d, RbpDonorCount what, uint64 n)
+donor_count(RbpRemoteDonor *d, RbpDonorCount what, uint64 n)
 {
 	pg_atomic_fetch_add_u64(&stripe_of(d)->counts[what], n);
 }
 
 /*
- * ---- io.c --------------------------------------------------------
+ * ---- io.c ----------------------------------------------------------------
  */
 
 /*
- * The connection is about to be closed: what is on its way over it is waited
- * for until then (a time in the past: just looked at), and the rest of it
- * given up, as RBP_CONNLOST.
+ * The connection is about to be closed: wait for its requests in flight until
+ * until_ns (only poll, if that is in the past), and fail the rest with
+ * RBP_CONNLOST.
  */
-extern void rbp_remote_cut_batches(int ci, int64 until_ns);
+extern void rbp_remote_abort_batches(int ci, int64 until_ns);
 
 /*
- * Is the wait for a donor to be given up, since the query is to end?  For
- * transports.
+ * Callback for transports: should waiting for a donor end, because the query
+ * is to end?
  */
 extern bool rbp_remote_give_up(void);
 
 /*
- * ---- conn.c ------------------------------------------------------
+ * ---- conn.c --------------------------------------------------------------
  */
 extern Size rbp_remote_conn_shmem_size(void);
 extern void rbp_remote_conn_shmem_init(void *mem);
-extern void rbp_remote_conn_reset_donor(RemoteDonor *d);
+extern void rbp_remote_conn_reset_donor(RbpRemoteDonor *d);
 
-/* The donor has another address: what was learnt about the old one is void. */
-extern void rbp_remote_conn_new_endpoint(RemoteDonor *d);
+/* The donor has another address: forget what was learnt about the old one. */
+extern void rbp_remote_conn_new_endpoint(RbpRemoteDonor *d);
 
-/* Is that in the memory that rbp_remote_set_pusher() named? */
+/* Is the buffer in the memory that rbp_remote_set_pusher() named? */
 extern bool rbp_remote_is_push_memory(const void *buf, Size len);
 
-/* By RBP_TRANSPORT_*; "none" if there is no such transport. */
+/* Name of a transport (RBP_TRANSPORT_*), or "none". */
 extern const char *rbp_remote_transport_name(uint32 bit);
 
 /*
- * See that the connection is ready for requests, or RBP_CANCELED if it is not
- * now and nothing is wrong; RBP_TIMEOUT if it is still being made at the
- * deadline; else why it failed.  pages: how many reads would go there.
- * patient: as RBP_REMOTE_PATIENT.  now: about; it is noted as the time of use.
+ * Get the connection ready for requests.
+ *
+ * Returns RBP_CANCELED if that is not possible now although nothing is wrong,
+ * RBP_TIMEOUT if it is still being made at the deadline, else the reason for
+ * the failure.  pages: number of reads that would use it.  patient: as for
+ * RBP_REMOTE_PATIENT.  now: the approximate time, recorded as the time of use.
  */
 extern RbpStatus rbp_remote_conn_get(int ci, int pages, bool patient,
 									 int64 now, int64 deadline_ns);
 
-/* Close it, or all of the pool, if there is one, and give its slot back. */
+/*
+ * Close a connection, or all of the pool, if open, and release the connection
+ * slots.
+ */
 extern void rbp_remote_conn_close(int ci);
 extern void rbp_remote_conns_close(RbpPool pool);
 
 /*
- * Connections that carry this serial, a donor's or a lease's, are of no
- * use any more.  Returns the new serial.
+ * Make all connections stale that carry this serial of a donor or a lease.
+ * Returns the new serial.
  */
 extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
 
 /*
- * ---- health.c ----------------------------------------------------
+ * ---- health.c ------------------------------------------------------------
  */
 
-/* The lease worker shall ask the broker about the pool's lease. */
+/* Have the lease worker ask the broker about the pool's lease. */
 extern void rbp_remote_recheck_lease(RbpPool pool);
 
 /*
- * Nobody uses the donor for now.  lost: since a connection to it broke, so that
- * no other is of use.  failed: the same, and counted as a failure, or timeout.
+ * Mark the donor as down, so that nobody uses it.  lost: a connection to it
+ * broke, so that the others are of no use either.  rbp_remote_donor_failed()
+ * also counts a failure (lost) or a timeout.
  */
-extern void rbp_remote_donor_down(RemoteDonor *d, bool lost);
-extern void rbp_remote_donor_failed(RemoteDonor *d, bool lost);
+extern void rbp_remote_donor_down(RbpRemoteDonor *d, bool lost);
+extern void rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost);
 
-/* Back in use, whatever was. */
-extern void rbp_remote_donor_up(RemoteDonor *d);
+/* Put the donor back in use, whatever its state. */
+extern void rbp_remote_donor_up(RbpRemoteDonor *d);
 
 static inline bool
-donor_is_down(RemoteDonor *d)
+donor_is_down(RbpRemoteDonor *d)
 {
 	return breaker_state(&d->breaker) == BREAKER_OPEN;
 }
 
-/* Since when each donor is suspect for this process; 0: it is not. */
+/* When each donor became suspect for this process; 0 if it is not. */
 extern int64 rbp_remote_suspect_since[RBP_MAX_DONORS];
 
-/* Was the donor late for this process, and nobody was answered since? */
+/*
+ * Was the donor late for this process, with no process known to have been
+ * answered since?
+ */
 extern bool rbp_remote_still_suspect(int donor);
 
 static inline bool
@@ -429,68 +459,71 @@ is_suspect(int donor)
 }
 
 /*
- * What a status other than RBP_OK means for donor and connection.
- * connecting: it was got from rbp_remote_conn_get().  patient: it had the time
- * of RBP_REMOTE_PATIENT, so that to be late is to be down.
+ * Account for a status other than RBP_OK, for donor and connection.
+ * connecting: the status is from rbp_remote_conn_get().  patient: the donor
+ * had the time of RBP_REMOTE_PATIENT, so being late means being down.
  */
 extern void rbp_remote_account_failure(int ci, RbpStatus status,
 									   bool connecting, bool patient);
 
 /*
- * ---- info.c ------------------------------------------------------
+ * ---- info.c --------------------------------------------------------------
  */
-extern void rbp_remote_reset_counters(RemoteDonor *d);
+extern void rbp_remote_reset_counters(RbpRemoteDonor *d);
 
 /*
- * ---- report.c ----------------------------------------------------
+ * ---- report.c ------------------------------------------------------------
  *
- * None of these takes a lock, but where it says so.
+ * None of these functions takes a lock unless it says so.
  */
 
-/* Donor.state, what the view shows */
-#define RBP_DONOR_GONE		0	/* no lease has regions there */
+/* RbpRemoteDonor.state, as shown in the view */
+#define RBP_DONOR_GONE		0	/* no lease has regions on it */
 #define RBP_DONOR_OK		1
 #define RBP_DONOR_DOWN		2
-#define RBP_DONOR_UNRESOLVED 3	/* the lease worker has no address for it */
+#define RBP_DONOR_UNRESOLVED 3	/* its name has not been resolved */
 
-typedef enum DonorError
+typedef enum RbpDonorError
 {
 	DONOR_ERROR_NONE,
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
 	DONOR_ERROR_REQUEST,		/* a request failed */
-	DONOR_ERROR_OFTEN_LATE,		/* too much penalty */
+	DONOR_ERROR_OFTEN_LATE,		/* too many timeouts: its penalty is too
+								 * high */
 	DONOR_ERROR_UNRESOLVED,		/* its name has no address yet */
-	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": none leads there */
-	DONOR_ERROR_NO_DEVICE,		/* the transport of the settings does not: */
+	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": no transport leads to it */
+	DONOR_ERROR_NO_DEVICE,		/* this server has no device for the transport
+								 * set; or the donor does not offer it; or it
+								 * does not lead there: */
 	DONOR_ERROR_NOT_OFFERED,
 	DONOR_ERROR_NOT_FROM_HERE
-} DonorError;
+} RbpDonorError;
 
-/* An error in one word */
+/* An error packed into one word */
 #define ERROR_MAKE(what, transport, status) \
 	(((uint32) (what) << 16) | ((uint32) (transport) << 8) | (uint32) (status))
-#define ERROR_WHAT(word)		((DonorError) ((word) >> 16))
+#define ERROR_WHAT(word)		((RbpDonorError) ((word) >> 16))
 #define ERROR_TRANSPORT(word)	(((word) >> 8) & 0xff)
 #define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
 
-extern void rbp_remote_report_reset(RemoteDonor *d);
+extern void rbp_remote_report_reset(RbpRemoteDonor *d);
 
-/* Something went wrong with the donor; transport: RBP_TRANSPORT_*, or 0. */
-extern void rbp_remote_note_error(RemoteDonor *d, DonorError what, uint32 transport,
+/* Record the donor's last error; transport: RBP_TRANSPORT_*, or 0. */
+extern void rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 								  RbpStatus status);
 
-/* The same, if no transport can be chosen: finds out why. */
-extern void rbp_remote_note_no_way(RemoteDonor *d, const RbpEndpoint *endpoint);
+/* Likewise, if no transport can be chosen; determines the reason. */
+extern void rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint);
 
-/* Its state, or that of all donors, may be another one. */
-extern void rbp_remote_note_state(RemoteDonor *d);
+/* Update the state shown for the donor, or for all donors. */
+extern void rbp_remote_note_state(RbpRemoteDonor *d);
 extern void rbp_remote_note_states(void);
 
-/* By RBP_DONOR_*. */
+/* Name of a state (RBP_DONOR_*). */
 extern const char *rbp_remote_state_name(uint32 state);
 
-/* The last error of the donor as text, "" if there was none. */
-extern void rbp_remote_last_error(RemoteDonor *d, char *buf, Size len,
+/* The donor's last error as text, "" if there was none. */
+extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,
 								  TimestampTz *at);
 
 #endif							/* RBP_REMOTE_INTERNAL_H */

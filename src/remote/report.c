@@ -1,23 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * report.c
- *	  What goes wrong is told: donors' last errors, why memory cannot be
- *	  used, and the log's lines about both.
+ *	  Errors and states of donors: recorded for the views, and logged.
  *
- * Whoever meets an error notes it, a backend in the middle of a file call as
- * well as the pusher: two stores into the donor's shared state, of what it was
- * and when.  Text is made of it by who shows it.  The two stores are not one:
- * the time may be that of another error, of about the same moment.
+ * Any process that meets an error records it, even a backend in the middle of
+ * a file call: two stores into the donor's shared state, of what happened and
+ * when.  It is formatted as text when it is shown.  The two stores are not
+ * atomic together: the time may belong to another error at about the same
+ * moment.
  *
- * The pusher alone writes to the log, since it may wait there.  It looks at
- * all donors each time that it is awake, and tells what has changed since it
- * told last: a donor is down, is used again, has no slot for more
- * connections, or refuses them.  A donor that comes and goes would fill the log, so
- * the same reason is told again only after LOG_AGAIN_NS, with the number of
+ * Only the pusher writes to the log, since it may wait there.  Whenever it is
+ * awake it checks all donors, and logs what has changed since its last
+ * message: a donor is down, is in use again, has no slot for more connections,
+ * or refuses them.  A donor that comes and goes would fill the log, so the
+ * same reason is logged again only after LOG_REPEAT_NS, with the number of
  * times in between.
  *
- * The lease worker notes as text, under remote_lock, why it has no good answer
- * from the broker.
+ * The lease worker records as text, under remote_lock, why it has no usable
+ * answer from the broker.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,62 +34,59 @@
 #include "remote/remote_internal.h"
 #include "transport/transport.h"
 
-#define LOG_AGAIN_NS	INT64CONST(60000000000)
+#define LOG_REPEAT_NS	INT64CONST(60000000000)
 #define LOG_OTHER_NS	INT64CONST(5000000000)	/* for another reason */
-#define BYPASSED_MIN	100		/* samples alone are not worth a line */
-#define SERIES_NS		INT64CONST(30000000000) /* between errors of a series */
+#define BYPASSED_MIN	100		/* pages; ignore samples */
+#define SERIES_NS		INT64CONST(30000000000) /* gap in a series */
 
 #define ERROR_TEXT_LEN	160
 
-typedef struct ToldCount
+typedef struct LoggedCount
 {
-	int64		at;				/* rbp_now_ns() of the last line; 0: none */
-	uint64		n;				/* as it was then */
-} ToldCount;
+	int64		at;				/* time of the last message, 0 for none */
+	uint64		n;				/* value at that time */
+} LoggedCount;
 
-/* What the pusher has told about the donor in that place. */
-typedef struct Told
+/* What the pusher has logged about the donor at that index. */
+typedef struct LogState
 {
 	char		donor[RBP_DONOR_ID_LEN];
-	bool		down;			/* and not yet that it is used again */
-	int64		down_at;		/* rbp_now_ns() of the last line; 0: none */
+	bool		down;			/* logged as down, and not yet as used again */
+	int64		down_at;		/* time of the last message, 0 for none */
 	uint32		why;
-	uint32		times_down;	/* as it was then */
-	ToldCount	turned_away;
-	ToldCount	bypassed;
+	uint32		times_down;		/* value at that time */
+	LoggedCount	over_limit;
+	LoggedCount	bypassed;
 	int64		refused_at;
-	uint64		refused_error_at;	/* of the last one seen, in a series: */
-	int64		refused_last;
-	int64		refused_since;
-} Told;
+	uint64		refused_error_at;	/* of the last refusal seen */
+	int64		refused_last;	/* time of that */
+	int64		refused_since;	/* when a series of refusals began */
+} LogState;
 
 /*
- * ---- what is noted ------------------------------------------------------------
+ * ---- errors and states ---------------------------------------------------
  */
 
 void
-rbp_remote_report_reset(RemoteDonor *d)
+rbp_remote_report_reset(RbpRemoteDonor *d)
 {
 	pg_atomic_init_u32(&d->error, 0);
 	pg_atomic_init_u64(&d->error_at, 0);
 	pg_atomic_init_u32(&d->state, RBP_DONOR_GONE);
 	pg_atomic_init_u64(&d->state_since, 0);
 	pg_atomic_init_u32(&d->times_down, 0);
-	pg_atomic_init_u32(&d->turned_away, 0);
+	pg_atomic_init_u32(&d->over_limit, 0);
 }
 
 void
-rbp_remote_note_error(RemoteDonor *d, DonorError what, uint32 transport,
+rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 					  RbpStatus status)
 {
 	pg_atomic_write_u32(&d->error, ERROR_MAKE(what, transport, status));
 	pg_atomic_write_u64(&d->error_at, (uint64) GetCurrentTimestamp());
 }
 
-/*
- * Is there no way to the donor as long as the lease worker has no address for
- * its name?
- */
+/* Is the donor unreachable until the lease worker has resolved its name? */
 static bool
 is_unresolved(const RbpEndpoint *ep)
 {
@@ -99,7 +96,7 @@ is_unresolved(const RbpEndpoint *ep)
 }
 
 void
-rbp_remote_note_state(RemoteDonor *d)
+rbp_remote_note_state(RbpRemoteDonor *d)
 {
 	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
 		is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
@@ -126,12 +123,12 @@ rbp_remote_state_name(uint32 state)
 }
 
 void
-rbp_remote_note_no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
+rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
 {
 	const RbpTransportOps *ops = rbp_transport_by_name(rbp_guc_transport);
 	const RbpTransportOps *verbs = rbp_transport_by_name("verbs");
 	const RbpEndpoint somewhere = {.rdma_host = "127.0.0.1",.rdma_port = 1};
-	DonorError	what;
+	RbpDonorError what;
 
 	if (is_unresolved(endpoint))
 		what = DONOR_ERROR_UNRESOLVED;
@@ -146,7 +143,7 @@ rbp_remote_note_no_way(RemoteDonor *d, const RbpEndpoint *endpoint)
 	rbp_remote_note_error(d, what, ops == NULL ? 0 : ops->bit, RBP_INVALID);
 }
 
-/* The error as text, "" if there was none. */
+/* Format an error as text, "" if there is none. */
 static void
 error_text(uint32 word, char *buf, Size len)
 {
@@ -190,41 +187,46 @@ error_text(uint32 word, char *buf, Size len)
 }
 
 void
-rbp_remote_last_error(RemoteDonor *d, char *buf, Size len, TimestampTz *at)
+rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len, TimestampTz *at)
 {
 	error_text(pg_atomic_read_u32(&d->error), buf, len);
 	*at = (TimestampTz) pg_atomic_read_u64(&d->error_at);
 }
 
 /*
- * ---- why memory cannot be used ---------------------------------------------------
+ * ---- why memory is unusable ----------------------------------------------
  */
 
 void
-rbp_remote_set_trouble(RbpPool pool, const char *trouble)
+rbp_remote_set_broker_error(RbpPool pool, const char *error)
 {
-	PoolLease  *lease = &rbp_remote_shared->leases[pool];
+	RbpPoolLease *lease = &rbp_remote_shared->leases[pool];
 
-	/* each renewal comes here, and nobody but us writes it */
-	if (trouble == NULL && lease->trouble[0] == '\0')
+	/*
+	 * called at each renewal; only this process writes it, so no lock to read
+	 */
+	if (error == NULL && lease->broker_error[0] == '\0')
 		return;
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_EXCLUSIVE);
-	if (lease->trouble[0] == '\0')
-		lease->trouble_since = GetCurrentTimestamp();
-	strlcpy(lease->trouble, trouble != NULL ? trouble : "", sizeof(lease->trouble));
+	if (lease->broker_error[0] == '\0')
+		lease->broker_error_since = GetCurrentTimestamp();
+	strlcpy(lease->broker_error, error != NULL ? error : "", sizeof(lease->broker_error));
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 }
 
-/* No donor of the pool's regions is in use: the reason, of one of them. */
+/*
+ * Are all donors of the pool's regions down?  If so, store the reason of one
+ * of them.
+ */
 static bool
 all_down(RbpPool pool, char *buf, Size len)
 {
 	char		error[ERROR_TEXT_LEN];
-	RemoteDonor *down = NULL;
+	RbpRemoteDonor *down = NULL;
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 
 		if (d->nregions[pool] == 0)
 			continue;
@@ -243,7 +245,7 @@ all_down(RbpPool pool, char *buf, Size len)
 bool
 rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 {
-	PoolLease  *lease = &rbp_remote_shared->leases[pool];
+	RbpPoolLease *lease = &rbp_remote_shared->leases[pool];
 	bool		temp = pool == RBP_POOL_TEMP;
 	int			size = temp ? rbp_guc_temp_tier_size : rbp_guc_tier_size_wanted();
 	bool		unusable = true;
@@ -260,9 +262,9 @@ rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 		strlcpy(buf, "remote_bp.broker is not set", len);
 	else if (size == 0)
 		snprintf(buf, len, "remote_bp.%s_tier_size is 0", temp ? "temp" : "buffer");
-	else if (lease->trouble[0] != '\0')
+	else if (lease->broker_error[0] != '\0')
 		snprintf(buf, len, "no lease: broker \"%s\", since %s: %s", rbp_guc_broker,
-				 timestamptz_to_str(lease->trouble_since), lease->trouble);
+				 timestamptz_to_str(lease->broker_error_since), lease->broker_error);
 	else if (lease->has_lease && pg_atomic_read_u32(&lease->nregions) == 0)
 		strlcpy(buf, "the lease waits for memory: no donor has any to lease", len);
 	else
@@ -272,81 +274,81 @@ rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 }
 
 /*
- * ---- the log ---------------------------------------------------------------------
+ * ---- the log -------------------------------------------------------------
  */
 
-/* Is it time for a line, when the last was then? */
+/* May a message be logged again, given the time of the last one? */
 static inline bool
-may_tell(int64 last, int64 pause, int64 now)
+may_log(int64 last, int64 pause, int64 now)
 {
 	return last == 0 || now - last >= pause;
 }
 
-/* It is down, or not any more. */
+/* Log that the donor is down, or in use again. */
 static void
-tell_down(RemoteDonor *d, Told *told, int64 now)
+log_down(RbpRemoteDonor *d, LogState   *logged, int64 now)
 {
 	bool		down = donor_is_down(d);
 	uint32		why = pg_atomic_read_u32(&d->error);
 	uint32		times = pg_atomic_read_u32(&d->times_down);
-	uint32		missed = times - told->times_down;
+	uint32		missed = times - logged->times_down;
 	char		error[ERROR_TEXT_LEN];
 
-	if (down && !told->down &&
-		may_tell(told->down_at,
-				 why == told->why ? LOG_AGAIN_NS : LOG_OTHER_NS, now))
+	if (down && !logged->down &&
+		may_log(logged->down_at,
+				why == logged->why ? LOG_REPEAT_NS : LOG_OTHER_NS, now))
 	{
 		error_text(why, error, sizeof(error));
 		ereport(LOG,
 				(errmsg("remote_bp: donor \"%s\" is down: %s",
-						told->donor, error),
-				 told->down_at != 0 && missed > 1 ?
+						logged->donor, error),
+				 logged->down_at != 0 && missed > 1 ?
 				 errdetail("Since the last such message it was down %u times.", missed) : 0));
-		rbp_stats_error("donor \"%s\" is down: %s", told->donor, error);
-		told->down = true;
-		told->down_at = now;
-		told->why = why;
-		told->times_down = times;
+		rbp_stats_error("donor \"%s\" is down: %s", logged->donor, error);
+		logged->down = true;
+		logged->down_at = now;
+		logged->why = why;
+		logged->times_down = times;
 	}
-	else if (!down && told->down)
+	else if (!down && logged->down)
 	{
 		ereport(LOG,
-				(errmsg("remote_bp: donor \"%s\" is used again", told->donor)));
-		told->down = false;
+				(errmsg("remote_bp: donor \"%s\" is used again", logged->donor)));
+		logged->down = false;
 	}
 }
 
 /*
- * How much more there is than when it was told last, if that is at least so many,
- * and time for a line about it; else 0.
+ * The increase of a counter since the last message, if it is at least so much
+ * and a message may be logged; else 0.
  */
 static uint64
-news(ToldCount *told, uint64 n, uint64 least, int64 now)
+count_to_log(LoggedCount *logged, uint64 n, uint64 least, int64 now)
 {
 	uint64		more;
 
-	/* it may have been reset */
-	told->n = Min(told->n, n);
-	more = n - told->n;
-	if (more < least || !may_tell(told->at, LOG_AGAIN_NS, now))
+	/* the counter may have been reset */
+	logged->n = Min(logged->n, n);
+	more = n - logged->n;
+	if (more < least || !may_log(logged->at, LOG_REPEAT_NS, now))
 		return 0;
-	told->n = n;
-	told->at = now;
+	logged->n = n;
+	logged->at = now;
 	return more;
 }
 
 static void
-tell_counts(RemoteDonor *d, Told *told, int64 now)
+log_counts(RbpRemoteDonor *d, LogState   *logged, int64 now)
 {
 	uint64		bypassed = 0;
 	uint64		n;
 
-	/* Somebody wanted a connection above remote_bp.max_connections. */
-	n = news(&told->turned_away, pg_atomic_read_u32(&d->turned_away), 1, now);
+	/* A process wanted a connection above remote_bp.max_connections. */
+	n = count_to_log(&logged->over_limit, pg_atomic_read_u32(&d->over_limit), 1, now);
 	if (n > 0)
 		ereport(LOG,
 				(errmsg("remote_bp: all connections to donor \"%s\" are taken",
-						told->donor),
+						logged->donor),
 				 errdetail("Since the last such message, processes that wanted one read from disk " UINT64_FORMAT " times.",
 						   n),
 				 errhint("Raise remote_bp.max_connections (%d), or put a connection pooler before the server.",
@@ -355,76 +357,76 @@ tell_counts(RemoteDonor *d, Told *told, int64 now)
 	/* Reads went to the disk because the donor was slower. */
 	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 		bypassed += pg_atomic_read_u64(&d->stripes[s].counts[RBP_DONOR_BYPASSED]);
-	n = news(&told->bypassed, bypassed, BYPASSED_MIN, now);
+	n = count_to_log(&logged->bypassed, bypassed, BYPASSED_MIN, now);
 	if (n > 0)
 		ereport(LOG,
-				(errmsg("remote_bp: donor \"%s\" is slower than the disk", told->donor),
+				(errmsg("remote_bp: donor \"%s\" is slower than the disk", logged->donor),
 				 errdetail("Since the last such message, " UINT64_FORMAT " pages that it has were read from disk instead.",
 						   n)));
 }
 
 /*
- * Connections are refused, or cannot be had, for a reason for which the donor
- * is not down: it is ours, or the lease's.  Once is no trouble: so it is when
- * a lease ends.
+ * Log that connections are refused, or cannot be made, although the donor is
+ * not down, because the reason is local, or the lease.  A single refusal is
+ * normal: it happens when a lease ends.
  */
 static void
-tell_refused(RemoteDonor *d, Told *told, int64 now)
+log_refused(RbpRemoteDonor *d, LogState   *logged, int64 now)
 {
 	uint32		word = pg_atomic_read_u32(&d->error);
 	uint64		at = pg_atomic_read_u64(&d->error_at);
 	char		error[ERROR_TEXT_LEN];
 
-	if (at == told->refused_error_at ||
+	if (at == logged->refused_error_at ||
 		ERROR_WHAT(word) != DONOR_ERROR_CONNECT ||
 		donor_is_down(d))
 		return;
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
 		ERROR_TRANSPORT(word) != RBP_TRANSPORT_VERBS)
 		return;
-	/* that is told already, as the downgrade */
+	/* already logged as a downgrade */
 	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
 		return;
-	if (now - told->refused_last > SERIES_NS)
-		told->refused_since = now;
-	told->refused_last = now;
-	told->refused_error_at = at;
-	if (now - told->refused_since < LOG_OTHER_NS ||
-		!may_tell(told->refused_at, LOG_AGAIN_NS, now))
+	if (now - logged->refused_last > SERIES_NS)
+		logged->refused_since = now;
+	logged->refused_last = now;
+	logged->refused_error_at = at;
+	if (now - logged->refused_since < LOG_OTHER_NS ||
+		!may_log(logged->refused_at, LOG_REPEAT_NS, now))
 		return;
 	error_text(word, error, sizeof(error));
 	ereport(LOG,
 			(errmsg("remote_bp: donor \"%s\" cannot be used: %s",
-					told->donor, error)));
-	rbp_stats_error("donor \"%s\" cannot be used: %s", told->donor, error);
-	told->refused_at = now;
+					logged->donor, error)));
+	rbp_stats_error("donor \"%s\" cannot be used: %s", logged->donor, error);
+	logged->refused_at = now;
 }
 
 int64
 rbp_remote_report(void)
 {
-	static Told all_told[RBP_MAX_DONORS];
+	static LogState log_states[RBP_MAX_DONORS];
 	int64		now = rbp_now_ns();
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		RemoteDonor *d = &rbp_remote_shared->donors[i];
-		Told	   *told = &all_told[i];
+		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
+		LogState   *logged = &log_states[i];
 
 		if (!donor_known(d))
 		{
-			/* that it is gone says the lease's line */
-			told->down = false;
+			/* it has left the lease, which the lease worker logs */
+			logged->down = false;
 			continue;
 		}
-		if (strcmp(told->donor, d->endpoint.donor) != 0)
+		if (strcmp(logged->donor, d->endpoint.donor) != 0)
 		{
-			memset(told, 0, sizeof(*told));
-			rbp_remote_donor_name(i, told->donor, sizeof(told->donor));
+			memset(logged, 0, sizeof(*logged));
+			rbp_remote_donor_name(i, logged->donor, sizeof(logged->donor));
 		}
-		tell_down(d, told, now);
-		tell_counts(d, told, now);
-		tell_refused(d, told, now);
+		log_down(d, logged, now);
+		log_counts(d, logged, now);
+		log_refused(d, logged, now);
 	}
 	return -1;
 }

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * retire.c
- *	  Regions that are given back: chosen, drained, emptied, retired.
+ *	  Regions that are given back: chosen, drained, evacuated, retired.
  *
  * Where content is moved first, a region is marked as draining under
- * remote_lock, then emptied by the pool's owner with no lock held, and retired if
- * it is empty when looked at under remote_lock.  If content has copies, it is
+ * remote_lock, evacuated by the pool's owner with no lock held, and retired if
+ * it is empty when checked under remote_lock.  If content has copies, it is
  * retired in any case after a while.
  *
  * All of this runs in the lease worker, which alone changes the regions.
@@ -18,7 +18,7 @@
 #include "remote/remote.h"
 #include "remote/remote_internal.h"
 
-/* An extent of which nothing came in this time: its donor does not answer */
+/* If nothing of an extent is moved in this time, its donor does not answer */
 #define STUCK_NS	INT64CONST(20000000)
 
 #define shared		rbp_remote_shared
@@ -27,9 +27,11 @@
 typedef struct Candidate
 {
 	int			region;
-	uint64		value;			/* what would have to be moved, or is lost */
-	uint64		had;			/* by its donor, in extents; 0: never mind */
-	uint64		left;			/* of these, when those before it have gone */
+	uint64		value;			/* cost of moving or losing its content */
+	uint64		donor_total;	/* extents of its donor; 0 to ignore the
+								 * share */
+	uint64		donor_left;		/* of these, left when earlier candidates are
+								 * gone */
 } Candidate;
 
 static int
@@ -39,9 +41,10 @@ compare_values(uint64 a, uint64 b)
 }
 
 /*
- * Which one goes first: one that is draining already; of these, or else, one of
- * the donor to which the largest part of its own is left, or most; and of
- * these the one with the least value.
+ * Order in which candidates are retired: first those that are draining
+ * already; then those whose donor has the largest share of its extents left,
+ * then those whose donor has most extents left; then those with the lowest
+ * value.
  */
 static int
 compare_candidates(const void *a, const void *b)
@@ -52,52 +55,53 @@ compare_candidates(const void *a, const void *b)
 		(int) shared->regions[ca->region].draining;
 
 	if (order == 0)
-		order = compare_values(cb->left * ca->had, ca->left * cb->had);
+		order = compare_values(cb->donor_left * ca->donor_total, ca->donor_left * cb->donor_total);
 	if (order == 0)
-		order = compare_values(cb->left, ca->left);
+		order = compare_values(cb->donor_left, ca->donor_left);
 	if (order == 0)
 		order = compare_values(ca->value, cb->value);
 	return order != 0 ? order : ca->region - cb->region;
 }
 
 /*
- * Choose count regions of the pool, and of the donor unless that is NULL, into
- * chosen, in the order in which they are to go; returns how many there are.
- * Content with copies: if no donor is named, each gives up the same share.
+ * Choose up to count regions of the pool, only of the donor unless that is
+ * NULL.  Stores them in chosen, in the order of retirement, and returns their
+ * number.  If content has copies and no donor is named, each donor gives up
+ * the same share.
  */
 static int
 choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 {
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	Candidate  *candidates = palloc0(sizeof(Candidate) * RBP_MAX_REGIONS);
-	uint64		had[RBP_MAX_DONORS] = {0};
+	uint64		total[RBP_MAX_DONORS] = {0};
 	uint64		left[RBP_MAX_DONORS];
 	int			n = 0;
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
-		RemoteRegion *region = &shared->regions[r];
+		RbpRemoteRegion *region = &shared->regions[r];
 
 		if (!is_region_of(r, pool) ||
 			(donor != NULL &&
 			 strcmp(shared->donors[region->donor].endpoint.donor, donor) != 0))
 			continue;
 		candidates[n].region = r;
-		/* the less is to be moved, or lost, the better */
+		/* the less to be moved, or lost, the better */
 		candidates[n++].value = ops->has_copies ? ops->heat((uint32) r) :
 			ops->used((uint32) r);
-		had[region->donor] += region->bytes / RBP_EXTENT_BYTES;
+		total[region->donor] += region->bytes / RBP_EXTENT_BYTES;
 	}
 	qsort(candidates, n, sizeof(*candidates), compare_candidates);
 	if (ops->has_copies && donor == NULL)
 	{
-		memcpy(left, had, sizeof(left));
+		memcpy(left, total, sizeof(left));
 		for (int i = 0; i < n; i++)
 		{
-			RemoteRegion *region = &shared->regions[candidates[i].region];
+			RbpRemoteRegion *region = &shared->regions[candidates[i].region];
 
-			candidates[i].had = had[region->donor];
-			candidates[i].left = left[region->donor];
+			candidates[i].donor_total = total[region->donor];
+			candidates[i].donor_left = left[region->donor];
 			left[region->donor] -= region->bytes / RBP_EXTENT_BYTES;
 		}
 		qsort(candidates, n, sizeof(*candidates), compare_candidates);
@@ -117,7 +121,7 @@ for_each_extent(int r, void (*fn) (uint32 extent))
 		fn(e);
 }
 
-/* Memory is wanted again after all. */
+/* Stop draining the pool's regions: the memory is wanted again. */
 static void
 undrain_all(RbpPool pool)
 {
@@ -127,44 +131,46 @@ undrain_all(RbpPool pool)
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && shared->regions[r].draining)
 		{
-			rbp_remote_pause_retiring(&undrained, r);
+			rbp_remote_yield_lock(&undrained, r);
 			for_each_extent(r, rbp_remote_pool_ops[pool]->undrain);
 			shared->regions[r].draining = false;
-			/* it may be one that had not got all of its extents */
+			/* it may lack some extents */
 			shared->leases[pool].short_of_extents = true;
 		}
 	LWLockRelease(&shared->remote_lock);
 }
 
 /*
- * Move what is in these regions elsewhere.  No lock is held.  A donor of which
- * nothing comes is left alone until the next call, which begins with another
- * region: it must not take the others' time.  If there are copies, the first
- * region is emptied first otherwise, and one that was denied, or whose donor is
- * down, is left alone for good.  If there are none, all is to be moved, and
- * each call begins with another region.
+ * Evacuate these regions, with no lock held.
+ *
+ * A donor that nothing can be moved from is skipped until the next call, which
+ * starts with another region, so that it does not use up the time of the
+ * others.  If there are copies, each call starts with the first region
+ * otherwise, and a region that was denied or whose donor is down is not tried
+ * again.  If there are none, everything must be moved, and each call starts
+ * with another region.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 {
-	static uint32 begins[RBP_POOLS] = {0};	/* one's turns are not the other's */
-	uint32	   *begin = &begins[pool];
-	uint32		from = *begin;
+	static uint32 offsets[RBP_POOLS] = {0}; /* separately for each pool */
+	uint32	   *offset = &offsets[pool];
+	uint32		from = *offset;
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
 
 	if (!ops->has_copies)
-		(*begin)++;
+		(*offset)++;
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
+		RbpRemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
 		int			donor = region->donor;
 
-		if (ops->has_copies && region->moved)
+		if (ops->has_copies && region->evacuated)
 			continue;
 		if (region->cursor == NO_EXTENT)
 			region->cursor = region->first;
-		region->moved = region->cursor == NO_EXTENT;
+		region->evacuated = region->cursor == NO_EXTENT;
 		while (region->cursor != NO_EXTENT && !stuck[donor])
 		{
 			uint32		e = region->cursor;
@@ -178,26 +184,26 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 				uint32		after = ops->evacuate(e, until_ns);
 
 				if (ops->has_copies && after >= before)
-					(*begin)++;
+					(*offset)++;
 				if (ops->has_copies && after > 0)
 				{
-					/* anything else may pass before it has to go */
-					region->moved = pg_atomic_read_u32(&region->denied) != 0 ||
+					/* any other failure may pass before the deadline */
+					region->evacuated = pg_atomic_read_u32(&region->denied) != 0 ||
 						donor_is_down(&shared->donors[donor]);
 					stuck[donor] = true;
 					break;
 				}
 				stuck[donor] = after >= before && rbp_now_ns() - now >= STUCK_NS;
 				if (after > 0 && !stuck[donor] && rbp_now_ns() >= until_ns)
-					return;		/* go on with this one */
+					return;		/* continue with this one next time */
 			}
 			region->cursor = rbp_remote_next_extent[e];
-			region->moved = region->cursor == NO_EXTENT;
+			region->evacuated = region->cursor == NO_EXTENT;
 		}
 	}
 }
 
-/* Nothing of the region is in use.  Once it drains, that stays so. */
+/* Is nothing of the region in use?  Stays so once the region is draining. */
 static bool
 is_empty(int r)
 {
@@ -209,46 +215,46 @@ is_empty(int r)
 	return true;
 }
 
-/* Put nothing into these regions any more. */
+/* Mark these regions as draining: nothing is put into them any more. */
 static void
-drain(RbpPool pool, const int *regions, int n, int64 drain_by)
+drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 {
 	uint32		drained = 0;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
-		RemoteRegion *region = &shared->regions[regions[i]];
+		RbpRemoteRegion *region = &shared->regions[regions[i]];
 
 		if (region->draining)
 		{
-			/* whoever wants it now may have less time */
-			region->drain_by = Min(region->drain_by, drain_by);
+			/* the time allowed now may be shorter */
+			region->drain_deadline = Min(region->drain_deadline, drain_deadline);
 			continue;
 		}
-		rbp_remote_pause_retiring(&drained, regions[i]);
+		rbp_remote_yield_lock(&drained, regions[i]);
 		for_each_extent(regions[i], rbp_remote_pool_ops[pool]->drain);
 		region->draining = true;
 		region->cursor = NO_EXTENT;
-		region->moved = false;
-		region->drain_by = drain_by;
+		region->evacuated = false;
+		region->drain_deadline = drain_deadline;
 	}
 	LWLockRelease(&shared->remote_lock);
 }
 
 /*
- * Is the region, which was drained and evacuated, to go now?  If its content has no
- * copies, nothing comes to its end in it from now on.
+ * May the region, which was drained and evacuated, be retired now?  If so and
+ * if its content has no copies, no write to it is completed from now on.
  */
 static bool
 may_retire(int r, const RbpRemotePoolOps *ops)
 {
-	RemoteRegion *region = &shared->regions[r];
+	RbpRemoteRegion *region = &shared->regions[r];
 
-	if (ops->has_copies && !region->moved && rbp_now_ns() < region->drain_by)
+	if (ops->has_copies && !region->evacuated && rbp_now_ns() < region->drain_deadline)
 		return false;
 
-	/* what comes to its end now sees this, or is seen by is_empty() */
+	/* a write that completes now either sees this or is seen by is_empty() */
 	(void) pg_atomic_exchange_u32(&region->closing, 1);
 	if (ops->has_copies || is_empty(r))
 		return true;
@@ -276,7 +282,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	if (count <= 0)
 		return result;
 
-	/* Nobody but the lease worker, that is us, changes the regions. */
+	/* No lock: only this process changes the regions. */
 	chosen = palloc(sizeof(int) * count);
 	nchosen = choose_regions(pool, donor, count, chosen);
 	if (ops->drain != NULL)
@@ -287,10 +293,10 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < nchosen; i++)
 	{
-		const RemoteRegion *region = &shared->regions[chosen[i]];
+		const RbpRemoteRegion *region = &shared->regions[chosen[i]];
 		RbpRegionGrant *grant = &given[result.given];
 
-		rbp_remote_pause_retiring(&retired, chosen[i]);
+		rbp_remote_yield_lock(&retired, chosen[i]);
 		if (ops->drain != NULL && !may_retire(chosen[i], ops))
 			continue;
 		strlcpy(grant->donor, shared->donors[region->donor].endpoint.donor,

@@ -133,7 +133,7 @@ tend(const char *what)
 		double		start = now_ms();
 		double		took;
 
-		more = rbp_remote_tend(RBP_POOL_BUFFER, 0, &unused);
+		more = rbp_remote_run_deferred(RBP_POOL_BUFFER, 0, &unused);
 		took = now_ms() - start;
 		longest = Max(longest, took);
 		sum += took;

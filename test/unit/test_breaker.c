@@ -12,11 +12,11 @@
 
 #include "tap.h"
 
-static const BreakerTimes times = {
-	.first = 0,.again = 20 * MS,.most = 100 * MS,.calm = 1000 * MS
+static const RbpBreakerTimes times = {
+	.first_delay = 0,.base_delay = 20 * MS,.max_delay = 100 * MS,.reset_after = 1000 * MS
 };
 
-static Breaker b;
+static RbpBreaker b;
 
 /* ns until a probe, 0 if it is due */
 static int64
@@ -62,20 +62,20 @@ test_times(void)
 		(void) rbp_breaker_close(&b);
 		mock_now += 10 * MS;
 	}
-	mock_now += times.calm + 100 * MS;
+	mock_now += times.reset_after + 100 * MS;
 	(void) rbp_breaker_trip(&b, &times);
 	is_u64((uint64) left(), 0, "after a time of calm it is the first again");
 
 	for (int i = 1; i < lengthof(waits); i++)
 	{
-		is_u64((uint64) rbp_breaker_put_off(&b, &times), (uint64) (waits[i] * MS), "probe %d fails", i);
+		is_u64((uint64) rbp_breaker_probe_failed(&b, &times), (uint64) (waits[i] * MS), "probe %d fails", i);
 		is_u64((uint64) left(), (uint64) (waits[i] * MS), "the next is put off");
 		mock_now += left();
 	}
 	(void) rbp_breaker_close(&b);
 	(void) rbp_breaker_trip(&b, &times);
 	is_u64((uint64) left(), 20 * MS, "when it was closed, probes that failed do not count");
-	breaker_start_over(&b);
+	breaker_reset_backoff(&b);
 	is_u64((uint64) left(), 0, "when things have changed, a probe is due");
 	(void) rbp_breaker_close(&b);
 	(void) rbp_breaker_trip(&b, &times);

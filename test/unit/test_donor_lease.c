@@ -32,7 +32,7 @@
 
 /* ---- the fakes ------------------------------------------------------------ */
 
-DonorRegion *donor_regions;
+RbpDonorRegion *donor_regions;
 uint32_t	donor_nregions;
 uint64_t	donor_region_size;
 
@@ -72,7 +72,7 @@ wrong(const char *fmt, ...)
 }
 
 static uint8_t
-stamp_of(const DonorLease *lease)
+stamp_of(const RbpDonorLease *lease)
 {
 	return lease->secret[0];
 }
@@ -102,7 +102,7 @@ check_no_lock(const char *where)
 
 /* The region is the janitor's, who is about to reuse its memory. */
 static void
-check_closed(const DonorRegion *region, const char *where)
+check_closed(const RbpDonorRegion *region, const char *where)
 {
 	uint32_t	n = (uint32_t) (region - donor_regions);
 
@@ -118,7 +118,7 @@ check_closed(const DonorRegion *region, const char *where)
 }
 
 static void
-granted(uint32_t region, DonorLease *lease)
+granted(uint32_t region, RbpDonorLease *lease)
 {
 	if (pthread_mutex_trylock(&donor_lock) == 0)
 	{
@@ -155,7 +155,7 @@ revoke_keys(uint32_t region)
 }
 
 static void
-check_revoked(const DonorRegion *region, const char *where)
+check_revoked(const RbpDonorRegion *region, const char *where)
 {
 	uint32_t	n = (uint32_t) (region - donor_regions);
 
@@ -165,7 +165,7 @@ check_revoked(const DonorRegion *region, const char *where)
 }
 
 bool
-donor_memory_renew(DonorRegion *region)
+donor_memory_renew(RbpDonorRegion *region)
 {
 	uint32_t	n = (uint32_t) (region - donor_regions);
 
@@ -181,7 +181,7 @@ donor_memory_renew(DonorRegion *region)
 }
 
 void
-donor_memory_release(DonorRegion *region)
+donor_memory_release(RbpDonorRegion *region)
 {
 	uint32_t	n = (uint32_t) (region - donor_regions);
 
@@ -208,9 +208,9 @@ check_state(const char *when)
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < NREGIONS; i++)
 	{
-		DonorRegion *region = &donor_regions[i];
-		DonorLease *owner = atomic_load(&region->owner);
-		DonorLease *lease = leases;
+		RbpDonorRegion *region = &donor_regions[i];
+		RbpDonorLease *owner = atomic_load(&region->owner);
+		RbpDonorLease *lease = leases;
 		uint8_t		stamp;
 
 		counts[region->state]++;
@@ -241,7 +241,7 @@ check_state(const char *when)
 		else if (stamp != stamp_of(lease))
 			wrong("%s: region %u of %s has no key of it", when, i, lease->id);
 	}
-	for (DonorLease *lease = leases; lease != NULL; lease = lease->next)
+	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		uint32_t	n = 0;
 
@@ -257,10 +257,10 @@ check_state(const char *when)
 	pthread_mutex_unlock(&donor_lock);
 }
 
-static DonorRegionState
+static RbpDonorRegionState
 state_of(uint32_t region)
 {
-	DonorRegionState state;
+	RbpDonorRegionState state;
 
 	pthread_mutex_lock(&donor_lock);
 	state = donor_regions[region].state;
@@ -269,7 +269,7 @@ state_of(uint32_t region)
 }
 
 static bool
-await_state(uint32_t region, DonorRegionState state)
+await_state(uint32_t region, RbpDonorRegionState state)
 {
 	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
 
@@ -301,7 +301,7 @@ static bool
 await_end(const char *id)
 {
 	int64_t		until = rbp_boottime_ns() + 5 * SECOND;
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	while ((lease = donor_lease_find(id)) != NULL)
 	{
@@ -317,7 +317,7 @@ static uint8_t
 owner_stamp(uint32_t region)
 {
 	uint8_t		stamp = 0;
-	DonorLease *owner;
+	RbpDonorLease *owner;
 
 	pthread_mutex_lock(&donor_lock);
 	owner = atomic_load(&donor_regions[region].owner);
@@ -348,12 +348,12 @@ name_lease(uint8_t stamp, int64_t ns_from_now, uint32_t mask)
 static uint32_t
 say(void)
 {
-	DonorReport report;
+	RbpDonorReport report;
 	uint32_t	nended;
 
 	donor_report_get(&report);
 	nended = report.nended;
-	donor_report_said(&report);
+	donor_report_acknowledged(&report);
 	donor_report_free(&report);
 	return nended;
 }
@@ -387,7 +387,7 @@ test_grants(void)
 {
 	uint32_t	revokes = atomic_load(&nrevokes);
 	uint32_t	grants = atomic_load(&ngrants);
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	donor_apply_begin();
 	name_lease(1, 60 * SECOND, 0x03);
@@ -724,7 +724,7 @@ by_request_main(void *arg)
 	{
 		char		id[RBP_LEASE_ID_LEN];
 		uint8_t		stamp = (uint8_t) (atomic_load(&serving) - n % 3);
-		DonorLease *lease;
+		RbpDonorLease *lease;
 
 		snprintf(id, sizeof(id), "lease-%u", stamp);
 		lease = donor_lease_find(id);
@@ -828,11 +828,11 @@ test_all_at_once(void)
 int
 main(void)
 {
-	const DonorRdma keys = {.granted = granted,.revoke = revoke_keys};
+	const RbpDonorRdma keys = {.granted = granted,.revoke = revoke_keys};
 
 	donor_nregions = NREGIONS;
 	donor_region_size = REGION_BYTES;
-	donor_regions = calloc(NREGIONS, sizeof(DonorRegion));
+	donor_regions = calloc(NREGIONS, sizeof(RbpDonorRegion));
 	if (donor_regions == NULL)
 		abort();
 	for (uint32_t i = 0; i < NREGIONS; i++)

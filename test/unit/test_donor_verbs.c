@@ -90,7 +90,7 @@ pass(int64_t ns)
 /*
  * ---- memory -----------------------------------------------------------------------
  */
-DonorRegion *donor_regions;
+RbpDonorRegion *donor_regions;
 uint32_t	donor_nregions;
 uint64_t	donor_region_size;
 
@@ -124,7 +124,7 @@ new_memory(void)
 }
 
 void
-donor_memory_release(DonorRegion *region)
+donor_memory_release(RbpDonorRegion *region)
 {
 	uint32_t	n;
 
@@ -139,7 +139,7 @@ donor_memory_release(DonorRegion *region)
 }
 
 bool
-donor_memory_renew(DonorRegion *region)
+donor_memory_renew(RbpDonorRegion *region)
 {
 	if (atomic_load(&region->exported))
 		donor_memory_release(region);
@@ -234,10 +234,10 @@ plan_end(Plan *plan)
 static void
 say(void)
 {
-	DonorReport report;
+	RbpDonorReport report;
 
 	donor_report_get(&report);
-	donor_report_said(&report);
+	donor_report_acknowledged(&report);
 	donor_report_free(&report);
 }
 
@@ -951,7 +951,7 @@ test_while_used(void)
 	uint64_t	addr;
 	uint32_t	key;
 	Raw		   *raw;
-	DonorLease *lease;
+	RbpDonorLease *lease;
 
 	apply_all();
 	raw = raw_connected(&plan->cred);
@@ -1418,7 +1418,7 @@ main(void)
 {
 	donor_nregions = NREGIONS;
 	donor_region_size = REGION_BYTES;
-	donor_regions = calloc(NREGIONS, sizeof(DonorRegion));
+	donor_regions = calloc(NREGIONS, sizeof(RbpDonorRegion));
 	if (donor_regions == NULL)
 		abort();
 	for (uint32_t i = 0; i < NREGIONS; i++)

@@ -619,13 +619,13 @@ test_losses(void)
 	is_u64(mock_donors[0].open, 2, "there are");
 	first = begin(a, 4, false, 0);
 	rbp_guc_max_connections = 0;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	mock_end_transaction();
 	is_u64(mock_donors[0].open, 1, "one too many is closed, if it is idle");
 	end(first);
 	ok(all_are(a, 4, RBP_OK), "the other was busy");
 	mock_now += 10000 * MS;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	mock_end_transaction();
 	is_u64(mock_donors[0].open, 0, "until that has ended");
 
@@ -637,11 +637,11 @@ test_losses(void)
 	is_u64(connections_of(0), 1, "it is counted");
 	ok(round_trip(TEMP_SLOT(0), 4, 0), "and may be used while it is there");
 	rbp_guc_max_connections = 1;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	mock_now += 10000 * MS;
 	ok(!round_trip(0, 1, 0), "it takes another's slot");
 	rbp_guc_max_connections = 10;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	mock_now += 10000 * MS;
 	ok(round_trip(0, 1, 0), "there is room again");
 }
@@ -749,7 +749,7 @@ test_time(void)
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "after a renewal it is");
 }
 
-static BreakerState
+static RbpBreakerState
 state_of(int donor)
 {
 	return breaker_state(&rbp_remote_shared->donors[donor].breaker);
@@ -1318,7 +1318,7 @@ messages(void)
 static void
 test_messages(void)
 {
-	RemoteDonor *d = &rbp_remote_shared->donors[0];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
 
 	mock_now += 60000 * MS;
 	(void) messages();
@@ -1359,9 +1359,9 @@ test_messages(void)
 	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_VERBS, RBP_NOMEM);
 	is_u64(messages(), 0, "once a minute");
 
-	pg_atomic_fetch_add_u32(&d->turned_away, 3);
+	pg_atomic_fetch_add_u32(&d->over_limit, 3);
 	is_u64(messages(), 1, "three got no connection");
-	pg_atomic_fetch_add_u32(&d->turned_away, 3);
+	pg_atomic_fetch_add_u32(&d->over_limit, 3);
 	is_u64(messages(), 0, "that is told");
 	mock_now += 60000 * MS;
 	is_u64(messages(), 1, "three more, in the next minute");
@@ -1386,7 +1386,7 @@ test_report(void)
 	mock_now += 60000 * MS;
 	mock_donors[0].no_way = true;
 	rbp_guc_connect_serial++;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	info = info_of(0);
 	says(info.state, "down", "no transport leads there: it is down");
 	is_u64(info.state_since, mock_now / 1000, "since now");
@@ -1398,18 +1398,18 @@ test_report(void)
 	   strstr(why, info.last_error) != NULL, "the pool is not usable, for that reason");
 	rbp_guc_transport = "tcp";
 	rbp_guc_connect_serial++;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	says(info_of(0).last_error, "it does not offer tcp, and remote_bp.transport is that",
 		   "by another setting, another reason");
 	rbp_guc_transport = "shm";
 	elsewhere.transports = RBP_TRANSPORT_SHM;
-	rbp_remote_note_no_way(&rbp_remote_shared->donors[0], &elsewhere);
+	rbp_remote_note_unreachable(&rbp_remote_shared->donors[0], &elsewhere);
 	says(info_of(0).last_error, "it cannot be reached over shm from this host, and remote_bp.transport is that",
 		 "which is one more if it is offered");
 	rbp_guc_transport = "auto";
 	mock_donors[0].no_way = false;
 	rbp_guc_connect_serial++;
-	rbp_remote_mind_connections();
+	rbp_remote_maintain_connections();
 	(void) rbp_remote_probe();
 	info = info_of(0);
 	says(info.state, "ok", "there is a way again");
@@ -1429,12 +1429,12 @@ test_report(void)
 	recover(0);
 
 	test_messages();
-	rbp_remote_set_trouble(RBP_POOL_BUFFER, "trouble");
+	rbp_remote_set_broker_error(RBP_POOL_BUFFER, "trouble");
 	ok(!rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "a lease lasts, whatever the broker says");
 	(void) rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now);
 	ok(rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)), "until it ends");
 	says(why, "no lease: broker \"http://broker\", since some time: trouble", "the reason");
-	rbp_remote_set_trouble(RBP_POOL_BUFFER, NULL);
+	rbp_remote_set_broker_error(RBP_POOL_BUFFER, NULL);
 	(void) rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
 }
 
@@ -1455,12 +1455,12 @@ test_no_vacant_place(void)
 static void
 test_many_extents(void)
 {
-	PoolLease  *lease = &rbp_remote_shared->leases[RBP_POOL_BUFFER];
+	RbpPoolLease *lease = &rbp_remote_shared->leases[RBP_POOL_BUFFER];
 
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
 	/* as after BRING_EXTENTS, of a pool that has as many */
-	lease->bringing = true;
-	lease->look_at = lease->end_extent;
+	lease->online_pending = true;
+	lease->search_from = lease->end_extent;
 	is_u64(take_lease(RBP_POOL_BUFFER, 3, 0, 2, 2), 0, "extents that were given before are found");
 	ok(round_trip(0, 1, 0), "and are used");
 	is_u64(mistakes, 0, "no mistakes");
@@ -1665,7 +1665,7 @@ take_vast_lease(const RbpRegionGrant *grants)
 
 	sum = set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS,
 					&endpoint, 1, grants, VAST_REGIONS);
-	(void) rbp_remote_tend(RBP_POOL_BUFFER, INT64_MAX, &unused);
+	(void) rbp_remote_run_deferred(RBP_POOL_BUFFER, INT64_MAX, &unused);
 	return sum + unused +
 		rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS);
 }
@@ -1687,7 +1687,7 @@ test_vast_pool(void)
 	const uint32 extents[RBP_POOLS] = {VAST_EXTENTS, TEMP_EXTENTS};
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&vast_ops, &temp_ops};
 	RbpRegionGrant grants[VAST_REGIONS] = {0};
-	RemoteShared *before = rbp_remote_shared;
+	RbpRemoteShared *before = rbp_remote_shared;
 
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
 						  extents, ops);
@@ -1737,7 +1737,7 @@ test_many_regions(void)
 	RbpEndpoint endpoints[2] = {mock_endpoint(0), mock_endpoint(1)};
 	RbpRegionGrant grants[MANY_REGIONS] = {0};
 	RbpRegionGrant given[MANY_REGIONS];
-	RemoteShared *before = rbp_remote_shared;
+	RbpRemoteShared *before = rbp_remote_shared;
 	int			of_first = 0;
 	int			left;
 	int			n;
