@@ -98,6 +98,7 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 
 	shared = sh;
 	memset(sh, 0, offsetof(RbpRemoteShared, map));
+	LWLockInitialize(&sh->remote_lock, rbp_lock_tranche("RemoteBpRemote"));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
 		RbpPoolLease *lease = &sh->leases[pool];
