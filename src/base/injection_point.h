@@ -5,8 +5,8 @@
  *
  * A test that never fails proves nothing.  In test builds, one point at a time
  * can be attached (remote_bp.injection_point), and then the code at that
- * point breaks a rule that keeps the tier coherent; the tests show that
- * they notice.  In any other build a point is the constant false.
+ * point breaks a rule that keeps the tier coherent; the tests check that this
+ * is noticed.  In any other build a point is the constant false.
  *
  *	no-invalidate		a write neither drops the entry nor moves the stamp
  *	no-generation		truncation and removal leave the generation alone
@@ -14,14 +14,14 @@
  *	no-capture-stamp	a capture ignores the stamp and the generation
  *	publish-early		a page is published before it is written to its slot
  *	no-publish-check	a page is published although its staged entry is gone
- *	no-verify			a page that is read is not compared with its hash
+ *	no-verify			pages read are not compared with their hash
  *	serve-private		reads into private memory are served
  *	no-checksum			the staged copy has no pd_checksum
- *	no-lease-check		the deadline of the lease is ignored
- *	trust-reads			a page is captured as it was read, unverified, and a
- *						page that is read again is served
- *	prewarm-unlocked	prewarm reads pages past the buffer manager, and writes
- *						are slow
+ *	no-lease-check		the lease's deadline is not checked
+ *	trust-reads			pages from reads of the disk are captured unverified,
+ *						and a page that is read again is served
+ *	prewarm-unlocked	prewarm reads pages bypassing the buffer manager, and
+ *						writes are slow
  *
  * One point breaks no rule:
  *

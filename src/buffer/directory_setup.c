@@ -6,7 +6,7 @@
  * This runs in the postmaster, before anybody else sees the memory: no locks.
  * The offsets and counts that it writes never change after that.
  *
- * directory.c tells how this goes together with the rest.
+ * directory.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */

@@ -10,7 +10,7 @@
  * under the partition's exclusive lock.  Extents' bytes are atomics: fresh slots
  * are taken by compare-and-swap.
  *
- * directory.c tells how this goes together with the rest.
+ * directory.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */

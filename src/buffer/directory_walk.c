@@ -7,7 +7,7 @@
  * How far a sweep has come (sweep_at, sweep_bumps, swept) is kept in the partition,
  * under its lock, and is written by nobody else.
  *
- * directory.c tells how this goes together with the rest.
+ * directory.c explains how this fits together with the other files.
  *
  *-------------------------------------------------------------------------
  */
