@@ -1,5 +1,5 @@
 # Whoever runs a query that needs a lost temporary block is told which block it
-# was, on which donor, and why it cannot be had, not only that a file could not
+# was, on which donor, and why it could not be read, not only that a file could not
 # be read; a handler sees it too, and goes on in the same transaction.
 # Alone
 
@@ -57,7 +57,7 @@ sub lose
 {
 	my @cursor = ('SET client_min_messages = log', 'BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c');
 	my ($donor, $address, $session, $handler) = lose(\@cursor, \@cursor);
-	my $why = qr{remote_bp: block \d+ of temporary file "(base/pgsql_tmp/pgsql_tmp\d+\.\d+)" cannot be had from donor "$donor" \(\Q$address\E\): \S+};
+	my $why = qr{remote_bp: block \d+ of temporary file "(base/pgsql_tmp/pgsql_tmp\d+\.\d+)" could not be read from donor "$donor" \(\Q$address\E\): \S+};
 
 	my $offset = log_size($node);
 	$session->{stderr} = '';
@@ -81,7 +81,7 @@ sub lose
 {
 	my @table = ('SET remote_bp.spill_temp_tables = on', "SET temp_buffers = '800kB'", 'CREATE TEMP TABLE f AS SELECT * FROM big');
 	my ($donor, $address, $session) = lose(\@table);
-	my $why = qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+" cannot be had from donor "$donor" \(\Q$address\E\): \S+};
+	my $why = qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+" could not be read from donor "$donor" \(\Q$address\E\): \S+};
 	$session->{stderr} = '';
 	$session->query('SELECT count(*) FROM f');
 	like($session->{stderr}, qr{ERROR:  58030: could not read}, "a temporary table: the error is the server's own");

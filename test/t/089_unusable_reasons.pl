@@ -63,7 +63,7 @@ my $broker = start_broker(
 	token => 'correct-horse-battery-staple');
 my $url = $broker->url;
 set(broker => "'$url'");
-wait_reason(qr/broker "\Q$url\E".*since.*wants a token.*401/, 'no token');
+wait_reason(qr/broker "\Q$url\E".*since.*requires a token.*401/, 'no token');
 set(token_file => "'$dir/wrong'");
 wait_reason(qr/broker "\Q$url\E".*since.*does not accept the token.*401/, 'the wrong token');
 like(last_error(), qr/does not accept the token/, 'the wrong token is the last error');

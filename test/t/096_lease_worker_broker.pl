@@ -85,9 +85,9 @@ my @files = map { $node->data_dir . "/$_" } grep { /pgsql_tmp$pid\./ } temp_path
 is(chmod(0400, @files), scalar @files, 'another broker: the real file cannot be opened for writing');
 $offset = log_size($node);
 set('broker', $broker2->url);
-log_has('turning from broker', 'another broker: the worker changes to the broker');
+log_has('switching from broker', 'another broker: the worker changes to the broker');
 restart_worker('another broker');
-log_has('turning from broker', 'another broker: the next worker changes to the broker as well');
+log_has('switching from broker', 'another broker: the next worker changes to the broker as well');
 is(leases(), $lease, 'another broker: the lease is kept at the old one meanwhile');
 is(chmod(0600, @files), scalar @files, 'another broker: the file can be written');
 ok(wait_for('another lease', sub { leases() !~ /\Q$lease\E/ }), 'another broker: the old lease ends when its data was moved');
