@@ -36,6 +36,11 @@
 #include "base/libc.h"
 #include "hook/interpose.h"
 
+typedef ElfW(Dyn) ElfDyn;
+typedef ElfW(Phdr) ElfPhdr;
+typedef ElfW(Rela) ElfRela;
+typedef ElfW(Sym) ElfSym;
+
 #if defined(__x86_64__)
 #define IS_SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
 #elif defined(__aarch64__)
@@ -133,12 +138,12 @@ add_slot(Scan *scan, const char *name, void **slot)
 }
 
 static void
-scan_relocations(Scan *scan, uintptr_t base, const ElfW(Rela) *rela,
-				 size_t size, const ElfW(Sym) *symtab, const char *strtab)
+scan_relocations(Scan *scan, uintptr_t base, const ElfRela *rela,
+				 size_t size, const ElfSym *symtab, const char *strtab)
 {
 	for (size_t i = 0; i < size / sizeof(*rela); i++)
 	{
-		const ElfW(Sym) *sym;
+		const ElfSym *sym;
 
 		if (!IS_SLOT_TYPE(ELF64_R_TYPE(rela[i].r_info)))
 			continue;
@@ -153,21 +158,21 @@ static int
 scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	Scan	   *scan = arg;
-	const		ElfW(Dyn) *dyn = NULL;
-	const		ElfW(Sym) *symtab = NULL;
+	const		ElfDyn *dyn = NULL;
+	const		ElfSym *symtab = NULL;
 	const char *strtab = NULL;
-	const		ElfW(Rela) *jmprel = NULL;
-	const		ElfW(Rela) *rela = NULL;
+	const		ElfRela *jmprel = NULL;
+	const		ElfRela *rela = NULL;
 	size_t		jmprel_size = 0;
 	size_t		rela_size = 0;
 
 	(void) size;
 	for (int i = 0; i < info->dlpi_phnum; i++)
 	{
-		const		ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+		const		ElfPhdr *ph = &info->dlpi_phdr[i];
 
 		if (ph->p_type == PT_DYNAMIC)
-			dyn = (const ElfW(Dyn) *) (info->dlpi_addr + ph->p_vaddr);
+			dyn = (const ElfDyn *) (info->dlpi_addr + ph->p_vaddr);
 		else if (ph->p_type == PT_GNU_RELRO)
 		{
 			scan->relro_start = info->dlpi_addr + ph->p_vaddr;
