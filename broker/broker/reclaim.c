@@ -19,6 +19,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/reclaim.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
@@ -77,14 +78,15 @@ broker_reclaim_update(int64_t donor)
 void
 broker_reclaim_update_all(void)
 {
-	int64_t		donor = 0;
+	static int64_t donors[BROKER_MAX_DONORS];	/* under broker.lock */
+	BrokerRows *rows = broker_query("SELECT key FROM donor_now WHERE leased > most"
+									" OR key IN (SELECT donor FROM holding WHERE asked > 0 OR shared > 0)");
+	int			n = 0;
 
-	/* leases that ended may have been asked, too */
-	while ((donor = broker_get("SELECT key FROM donor_now d WHERE key > ?1 AND"
-							   "  (leased > most OR EXISTS"
-							   "   (SELECT 1 FROM holding h WHERE h.donor = key AND (asked > 0 OR shared > 0)))"
-							   " ORDER BY key LIMIT 1", INT(donor))) != 0)
-		broker_reclaim_update(donor);
+	while (broker_next(rows))
+		donors[n++] = broker_int(rows, 0);
+	while (n > 0)
+		broker_reclaim_update(donors[--n]);
 }
 
 void

@@ -152,7 +152,7 @@ const char *const broker_schema_volatile =
 " PRIMARY KEY (donor, lease)"
 ") WITHOUT ROWID;"
 "CREATE INDEX temp.holding_lease ON holding (lease);"
-"CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0;"
+"CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
 
 /* Counts follow the regions. */
 "CREATE TEMP TRIGGER region_granted AFTER UPDATE OF lease ON main.region"

@@ -92,14 +92,18 @@ smaller(int64_t a, int64_t b)
  * donors hold that are away.
  */
 static const char *const all_members =
-"SELECT key, purpose = 'temp', wanted, bytes, bytes - coalesce(absent, 0),"
-"  coalesce(away, 0), deadline - now_ms() < ttl_ms / 2, coalesce(shared, 0)"
-" FROM lease_now LEFT JOIN"
-"  (SELECT h.lease AS holder, sum(h.shared) AS shared,"
-"    sum(iif(state = 'up', max(h.asked - h.shared, 0), h.regions) * region_size) AS absent,"
-"    sum(iif(state IN ('away', 'gone'), h.regions, 0) * region_size) AS away"
-"   FROM donor_now d JOIN holding h ON h.donor = d.key"
-"   WHERE state <> 'up' OR h.asked > 0 OR h.shared > 0 GROUP BY h.lease) ON holder = key"
+"WITH"
+" d AS MATERIALIZED (SELECT key, region_size, state FROM donor_now),"
+" absent (holder, bytes, away, shared) AS"
+"  (SELECT lease, regions * region_size, iif(state = 'draining', 0, regions * region_size), shared"
+"    FROM d JOIN holding ON donor = key WHERE state <> 'up'"
+"   UNION ALL SELECT lease, max(asked - shared, 0) * region_size, 0, shared"
+"    FROM holding JOIN d ON key = donor WHERE (asked > 0 OR shared > 0) AND state = 'up')"
+" SELECT key, purpose = 'temp', wanted, l.bytes, l.bytes - ifnull(a.bytes, 0), ifnull(a.away, 0),"
+"  deadline - now_ms() < ttl_ms / 2, ifnull(a.shared, 0)"
+" FROM lease_now l LEFT JOIN"
+"  (SELECT holder, sum(bytes) AS bytes, sum(away) AS away, sum(shared) AS shared"
+"   FROM absent GROUP BY holder) a ON holder = key"
 " ORDER BY purpose DESC, waiting_since IS NULL, waiting_since, created, id";
 
 static void

@@ -261,6 +261,7 @@ broker_store_open(const char *path)
 	exec_or_die(path, "PRAGMA foreign_keys = ON");
 	exec_or_die(path, "PRAGMA secure_delete = ON");
 	exec_or_die(path, "PRAGMA temp_store = MEMORY");
+	exec_or_die(path, "PRAGMA cache_size = -65536");	/* KiB, at most */
 	now = rbp_mono_ms();
 	sqlite3_create_function(db, "now_ms", 0, SQLITE_UTF8, NULL, sql_now_ms, NULL, NULL);
 	sqlite3_wal_hook(db, on_wal, NULL);
