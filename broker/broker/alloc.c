@@ -48,8 +48,8 @@ grant_from(int64_t lease, const Source *source)
 	if (source->granted == 0)
 		return 0;
 	return broker_run("UPDATE region SET lease = ?1, used = 1 WHERE donor = ?2 AND number IN"
-					  " (SELECT number FROM region WHERE donor = ?2 AND lease IS NULL AND used = 0"
-					  "  ORDER BY number LIMIT ?3)",
+					  " (SELECT number FROM region INDEXED BY region_idle"
+					  "  WHERE donor = ?2 AND lease IS NULL AND used = 0 ORDER BY number LIMIT ?3)",
 					  INT(lease), INT(source->donor), INT(source->granted));
 }
 

@@ -120,17 +120,14 @@ expect(const char *id)
 
 /* Again: all but what belongs to its memory may have changed. */
 static const char *const put_donor =
-"INSERT INTO donor (id, instance, host, port, rdma_host, rdma_port, transports,"
-"  shm_name, boot_id, region_size, regions, grace_ms)"
-" SELECT b ->> 'id', b ->> 'instance', b ->> 'host', ifnull(b ->> 'port', 0),"
-"  ifnull(b ->> 'rdma_host', ''), ifnull(b ->> 'rdma_port', 0), b -> 'transports',"
-"  ifnull(b ->> 'shm_name', ''), ifnull(b ->> 'boot_id', ''),"
+"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms)"
+" SELECT b ->> 'id', b ->> 'instance', json_patch(json_object('id', b ->> 'id',"
+"   'host', b ->> 'host', 'port', ifnull(b ->> 'port', 0), 'transports', json(b -> 'transports'),"
+"   'shm_name', ifnull(b ->> 'shm_name', ''), 'boot_id', ifnull(b ->> 'boot_id', '')),"
+"  json_object('rdma_host', nullif(b ->> 'rdma_host', ''), 'rdma_port', nullif(b ->> 'rdma_port', 0))),"
 "  b ->> 'region_size', b ->> 'regions', ifnull(b ->> 'grace_ms', 10000)"
 " FROM (SELECT ?1 AS b) WHERE true"
-" ON CONFLICT (id) DO UPDATE SET host = excluded.host, port = excluded.port,"
-"  rdma_host = excluded.rdma_host, rdma_port = excluded.rdma_port,"
-"  transports = excluded.transports, shm_name = excluded.shm_name,"
-"  boot_id = excluded.boot_id, grace_ms = excluded.grace_ms";
+" ON CONFLICT (id) DO UPDATE SET address = excluded.address, grace_ms = excluded.grace_ms";
 
 static const char *const put_regions =
 "WITH RECURSIVE n (number) AS"
@@ -275,7 +272,7 @@ static const char *const donor_truth =
 "     (SELECT json_group_array(number) FROM region r WHERE r.lease = l.key AND r.donor = h.donor)))"
 "   FROM holding h JOIN lease_now l ON l.key = h.lease WHERE h.donor = d.key),"
 " 'dirty',"
-"  (SELECT json_group_array(number) FROM region r"
+"  (SELECT json_group_array(number) FROM region r INDEXED BY region_idle"
 "   WHERE r.donor = d.key AND r.lease IS NULL AND used = 1),"
 " 'drain', json(iif(draining, 'true', 'false')))"
 " FROM donor d WHERE key = ?1";

@@ -19,24 +19,12 @@ const char *const broker_schema =
 " key INTEGER PRIMARY KEY,"
 " id TEXT NOT NULL UNIQUE,"
 " instance TEXT NOT NULL,"		/* its process: a new one has new memory */
-" host TEXT NOT NULL,"
-" port INTEGER NOT NULL CHECK (port BETWEEN 0 AND 65535),"	/* tcp; 0: none */
-" rdma_host TEXT NOT NULL,"		/* verbs; '': none */
-" rdma_port INTEGER NOT NULL CHECK (rdma_port BETWEEN 0 AND 65535),"
-" transports TEXT NOT NULL CHECK (json_valid(transports)),"
-" shm_name TEXT NOT NULL,"
-" boot_id TEXT NOT NULL,"
+" address TEXT NOT NULL CHECK (json_valid(address)),"	/* as lease objects have it */
 " region_size INTEGER NOT NULL CHECK (region_size > 0),"
 " regions INTEGER NOT NULL CHECK (regions > 0),"
 " grace_ms INTEGER NOT NULL CHECK (grace_ms >= 0),"
 " draining INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1)),"
-" revision INTEGER NOT NULL DEFAULT 1,"
-
-/* how clients reach it, as the protocol has it */
-" address TEXT AS (json_patch("
-"  json_object('id', id, 'host', host, 'port', port, 'transports', json(transports),"
-"   'shm_name', shm_name, 'boot_id', boot_id),"
-"  json_object('rdma_host', nullif(rdma_host, ''), 'rdma_port', nullif(rdma_port, 0)))) STORED"
+" revision INTEGER NOT NULL DEFAULT 1"
 ") STRICT;"
 
 "CREATE TABLE lease ("			/* live ones */
@@ -102,10 +90,11 @@ const char *const broker_schema_from_1 =
 
 /* Version 2 had no rows for clean regions, and ended leases among the live ones. */
 const char *const broker_schema_from_2 =
-"INSERT INTO donor (id, instance, host, port, rdma_host, rdma_port, transports, shm_name,"
-"  boot_id, region_size, regions, grace_ms, draining, revision)"
-" SELECT id, instance, host, port, rdma_host, rdma_port, transports, shm_name,"
-"  boot_id, region_size, regions, grace_ms, draining, revision FROM donors;"
+"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms, draining, revision)"
+" SELECT id, instance, json_patch(json_object('id', id, 'host', host, 'port', port,"
+"   'transports', json(transports), 'shm_name', shm_name, 'boot_id', boot_id),"
+"  json_object('rdma_host', nullif(rdma_host, ''), 'rdma_port', nullif(rdma_port, 0))),"
+"  region_size, regions, grace_ms, draining, revision FROM donors;"
 "INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, created)"
 " SELECT id, lower(hex(secret)), client, instance, iif(purpose = 1, 'temp', 'buffer'), wanted, ttl_ms, created"
 "  FROM leases WHERE ended = 0 ORDER BY created;"

@@ -34,7 +34,7 @@ forgive(int64_t ms)
 	rbp_log(RBP_LOG_WARNING, "the broker did not run for %" PRId64 " ms; deadlines move by that",
 			ms);
 	broker_run("UPDATE lease_term SET deadline = deadline + ?1", INT(ms));
-	broker_run("UPDATE holding SET taken_at = taken_at + ?1", INT(ms));
+	broker_run("UPDATE holding SET taken_at = taken_at + ?1 WHERE asked > 0", INT(ms));
 	broker_run("UPDATE donor_seen SET last_heard = last_heard + ?1", INT(ms));
 }
 
