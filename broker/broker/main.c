@@ -26,6 +26,9 @@
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
+/* Between two ticks, so that others have their turn when there is much to share. */
+#define TICK_PAUSE_MS	50
+
 static RbpHostPort opt_listen;
 static const char *opt_state;
 static const char *opt_token_file;
@@ -62,10 +65,16 @@ ticker(void *arg)
 	while (!broker.stopping)
 	{
 		int64_t		next = broker_tick();
+		int64_t		soonest = broker_now() + TICK_PAUSE_MS;
 
 		rbp_log_flush_repeated(false);
 
-		/* Each change wakes us too; that is cheap, and picks up new deadlines. */
+		/* Each change wakes us too, and may bring new deadlines. */
+		while (broker_wait(soonest))
+		{
+			if (broker_now() < soonest)
+				next = soonest;
+		}
 		broker_wait(next);
 	}
 	broker_end();

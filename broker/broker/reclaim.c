@@ -129,7 +129,7 @@ broker_reclaim_take(void)
 	 */
 	while (broker_get_all(due, "SELECT donor, lease, iif(purpose = 'temp', asked - shared, asked)"
 						  " FROM holding JOIN lease ON lease.key = lease"
-						  " WHERE asked > 0 AND taken_at <= now_ms() LIMIT 1"))
+						  " WHERE taken_at <= now_ms() LIMIT 1"))
 	{
 		broker_run("UPDATE holding SET taken_at = now_ms() +"
 				   "  (SELECT max(grace_ms, 1000) FROM donor WHERE key = ?1)"

@@ -141,6 +141,7 @@ const char *const broker_schema_volatile =
 " PRIMARY KEY (donor, lease)"
 ") WITHOUT ROWID;"
 "CREATE INDEX temp.holding_lease ON holding (lease);"
+"CREATE INDEX temp.holding_taken ON holding (taken_at) WHERE taken_at IS NOT NULL;"
 "CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
 
 /* Counts follow the regions. */

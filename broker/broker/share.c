@@ -259,25 +259,29 @@ broker_share_take(BrokerQueue *queue, int64_t size)
 	return true;
 }
 
-/*
- * Ask a lease ?1 for regions of ?3 bytes, but of no more than ?2, one by one from
- * where it keeps most.
- */
-static const char *const share_regions =
-"WITH"
-" numbered AS (SELECT h.donor, region_size AS size,"
-"   h.regions - max(h.asked - h.shared, 0) - row_number() OVER (PARTITION BY h.donor) AS kept"
-"  FROM holding h JOIN donor_now d ON d.key = h.donor"
-"   JOIN region r ON r.donor = h.donor AND r.lease = h.lease"
-"  WHERE h.lease = ?1 AND state = 'up' AND region_size <= ?2),"
-" summed AS (SELECT donor, size, sum(size) OVER (ORDER BY kept DESC, donor) AS bytes"
-"  FROM numbered WHERE kept >= 0),"
-" chosen AS (SELECT donor, count(*) AS n"
-"  FROM summed WHERE bytes <= ?2 AND bytes - size < ?3 GROUP BY donor)"
-" UPDATE holding SET shared = c.n"
-" FROM (SELECT h.donor, coalesce(n, 0) AS n"
-"  FROM holding h LEFT JOIN chosen ON chosen.donor = h.donor WHERE h.lease = ?1) c"
-" WHERE lease = ?1 AND holding.donor = c.donor";
+/* A lease's regions on one donor. */
+typedef struct Part
+{
+	int64_t		donor;
+	int64_t		size;			/* of a region */
+	int64_t		kept;			/* regions that the donor leaves there */
+	int64_t		before;			/* holding.shared, as it was and is to be */
+	int64_t		shared;
+} Part;
+
+/* Where the lease keeps most, of regions up to a size; NULL: there is none. */
+static Part *
+largest_part(Part *parts, int n, int64_t size)
+{
+	Part	   *best = NULL;
+
+	for (Part *part = parts; part < parts + n; part++)
+	{
+		if (part->kept > 0 && part->size <= size && (best == NULL || part->kept > best->kept))
+			best = part;
+	}
+	return best;
+}
 
 /*
  * Choose regions of this lease to be asked back: as many as it has too many of,
@@ -287,22 +291,46 @@ static const char *const share_regions =
 static int64_t
 choose_regions(Member *m, int64_t need)
 {
-	int64_t		chosen[2];		/* regions, bytes */
+	static Part parts[BROKER_MAX_DONORS];	/* under broker.lock */
+	BrokerRows *rows = broker_query("SELECT donor_now.key, region_size,"
+									"  iif(state = 'up', h.regions - max(asked - shared, 0), 0), shared"
+									" FROM holding h JOIN donor_now ON key = h.donor WHERE lease = ?1",
+									INT(m->lease));
+	int64_t		surplus = m->present - m->share;
+	int64_t		chosen = 0;
+	int			regions = 0;
+	int			n = 0;
+	Part	   *part;
 
-	broker_run(share_regions, INT(m->lease), INT(m->present - m->share), INT(need));
-	broker_get_all(chosen, "SELECT sum(shared), sum(shared * region_size)"
-				   " FROM holding JOIN donor ON key = donor WHERE lease = ?1", INT(m->lease));
-	if (chosen[0] > 0 && !m->told)
+	while (broker_next(rows))
+		parts[n++] = (Part)
+	{
+		broker_int(rows, 0), broker_int(rows, 1), broker_int(rows, 2), broker_int(rows, 3), 0
+	};
+	while (chosen < need && (part = largest_part(parts, n, surplus - chosen)) != NULL)
+	{
+		part->kept--;
+		part->shared++;
+		chosen += part->size;
+		regions++;
+	}
+	for (part = parts; part < parts + n; part++)
+	{
+		if (part->shared != part->before)
+			broker_run("UPDATE holding SET shared = ?3 WHERE donor = ?1 AND lease = ?2",
+					   INT(part->donor), INT(m->lease), INT(part->shared));
+	}
+	if (regions > 0 && !m->told)
 	{
 		char	   *who = broker_get_text("SELECT id || ' of ' || client FROM lease WHERE key = ?1",
 										  INT(m->lease));
 
 		rbp_log(RBP_LOG_INFO, "lease %s has more than its share of %lld MB: %d regions are asked back for others",
-				who, (long long) (m->share >> 20), (int) chosen[0]);
+				who, (long long) (m->share >> 20), regions);
 		free(who);
 	}
 	m->chosen = true;
-	return chosen[1];
+	return chosen;
 }
 
 /* The lease that has most above its share, of those not chosen; NULL if none has a unit. */

@@ -34,7 +34,7 @@ forgive(int64_t ms)
 	rbp_log(RBP_LOG_WARNING, "the broker did not run for %" PRId64 " ms; deadlines move by that",
 			ms);
 	broker_run("UPDATE lease_term SET deadline = deadline + ?1", INT(ms));
-	broker_run("UPDATE holding SET taken_at = taken_at + ?1 WHERE asked > 0", INT(ms));
+	broker_run("UPDATE holding SET taken_at = taken_at + ?1 WHERE taken_at IS NOT NULL", INT(ms));
 	broker_run("UPDATE donor_seen SET last_heard = last_heard + ?1", INT(ms));
 }
 
@@ -90,8 +90,8 @@ broker_tick(void)
 	broker_reclaim_update_all();
 	broker_reclaim_take();
 	give_up_donors();
-	planned = broker_get("SELECT min(now_ms() + 1000,"
-						 "  ifnull((SELECT min(deadline) FROM lease_term), now_ms() + 1000),"
-						 "  ifnull((SELECT min(taken_at) FROM holding WHERE asked > 0), now_ms() + 1000))");
+	planned = broker_get("SELECT min(at) FROM (SELECT now_ms() + 1000 AS at"
+						 " UNION ALL SELECT min(deadline) FROM lease_term"
+						 " UNION ALL SELECT min(taken_at) FROM holding WHERE taken_at IS NOT NULL)");
 	return planned;
 }
