@@ -72,10 +72,15 @@ broker_alloc_grant(int64_t lease)
 							" FROM donor_now d LEFT JOIN holding h ON h.donor = key AND h.lease = ?1"
 							" WHERE free > 0 ORDER BY id", INT(lease));
 		while (broker_next(rows))
-			sources[n++] = (Source)
 		{
-			broker_int(rows, 0), broker_int(rows, 1), broker_int(rows, 2), broker_int(rows, 3), 0
-		};
+			Source	   *source = &sources[n++];
+
+			source->donor = broker_int(rows, 0);
+			source->region_size = broker_int(rows, 1);
+			source->free = broker_int(rows, 2);
+			source->held = broker_int(rows, 3);
+			source->granted = 0;
+		}
 		while (lacks > 0 && (best = choose(sources, n)) != NULL &&
 			   broker_share_take(&queue, best->region_size))
 		{

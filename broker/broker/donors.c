@@ -118,7 +118,7 @@ expect(const char *id)
 	return true;
 }
 
-/* Again: all but what belongs to its memory may have changed. */
+/* Of a process that is known, what belongs to its memory stays as it is. */
 static const char *const put_donor =
 "INSERT INTO donor (id, instance, address, region_size, regions, grace_ms)"
 " SELECT b ->> 'id', b ->> 'instance', json_patch(json_object('id', b ->> 'id',"
@@ -129,6 +129,7 @@ static const char *const put_donor =
 " FROM (SELECT ?1 AS b) WHERE true"
 " ON CONFLICT (id) DO UPDATE SET address = excluded.address, grace_ms = excluded.grace_ms";
 
+/* Of a new process: all are clean, if it does not say which. */
 static const char *const put_regions =
 "WITH RECURSIVE n (number) AS"
 "  (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < ?2 - 1)"
@@ -201,8 +202,8 @@ find_instance(const char *id, const json_t *body, BrokerReply *error)
 }
 
 /*
- * Which regions are clean, and which leases the donor ended by its own clock.
- * Regions that were granted later it did not mean.
+ * Which regions are clean, and which leases the donor ended by its own clock: it may
+ * have cleaned their regions already.  Those that were granted later it did not mean.
  */
 static void
 take_report(int64_t donor, const char *id, const json_t *body)

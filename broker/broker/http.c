@@ -59,9 +59,9 @@ static atomic_int_fast64_t requests[6];
 BrokerReply
 broker_reply(int status, char *json)
 {
-	return (BrokerReply) {
-		status, "application/json", json
-	};
+	BrokerReply reply = {status, "application/json", json};
+
+	return reply;
 }
 
 BrokerReply

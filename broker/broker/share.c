@@ -65,13 +65,16 @@ static Memory
 count_memory(void)
 {
 	int64_t		columns[4];
+	Memory		memory;
 
 	broker_get_all(columns, "SELECT sum(most * region_size), sum(free * region_size),"
 				   "  sum(max(most - leased - free, 0) * region_size), min(region_size)"
 				   " FROM donor_now WHERE state = 'up' AND most > 0");
-	return (Memory) {
-		columns[0], columns[1], columns[2], columns[3]
-	};
+	memory.total = columns[0];
+	memory.free = columns[1];
+	memory.coming = columns[2];
+	memory.unit = columns[3];
+	return memory;
 }
 
 static int64_t
@@ -303,10 +306,14 @@ choose_regions(Member *m, int64_t need)
 	Part	   *part;
 
 	while (broker_next(rows))
-		parts[n++] = (Part)
 	{
-		broker_int(rows, 0), broker_int(rows, 1), broker_int(rows, 2), broker_int(rows, 3), 0
-	};
+		part = &parts[n++];
+		part->donor = broker_int(rows, 0);
+		part->size = broker_int(rows, 1);
+		part->kept = broker_int(rows, 2);
+		part->before = broker_int(rows, 3);
+		part->shared = 0;
+	}
 	while (chosen < need && (part = largest_part(parts, n, surplus - chosen)) != NULL)
 	{
 		part->kept--;

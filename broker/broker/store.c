@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_STATEMENTS		128
+#define MAX_STATEMENTS		256
 #define CHECKPOINT_PAGES	1000	/* SQLite's default */
 
 static sqlite3 *db;
@@ -74,11 +74,13 @@ prepared(const char *sql)
 }
 
 BrokerRows *
-broker_store_query(const char *sql, const BrokerValue *values)
+broker_store_query(const char *sql, size_t n, const BrokerValue *values)
 {
 	sqlite3_stmt *stmt = prepared(sql);
 
-	for (int i = sqlite3_bind_parameter_count(stmt); i > 0; i--)
+	if ((size_t) sqlite3_bind_parameter_count(stmt) != n)
+		abort();
+	for (int i = 1; i <= (int) n; i++)
 	{
 		const BrokerValue *value = &values[i];
 		int			rc = SQLITE_OK;
@@ -123,17 +125,17 @@ broker_text(BrokerRows *rows, int column)
 }
 
 int
-broker_store_run(const char *sql, const BrokerValue *values)
+broker_store_run(const char *sql, size_t n, const BrokerValue *values)
 {
-	if (broker_next(broker_store_query(sql, values)))
+	if (broker_next(broker_store_query(sql, n, values)))
 		abort();				/* it is a query */
 	return sqlite3_changes(db);
 }
 
 int64_t
-broker_store_get(const char *sql, const BrokerValue *values)
+broker_store_get(const char *sql, size_t n, const BrokerValue *values)
 {
-	BrokerRows *rows = broker_store_query(sql, values);
+	BrokerRows *rows = broker_store_query(sql, n, values);
 	int64_t		value = broker_next(rows) ? broker_int(rows, 0) : 0;
 
 	sqlite3_reset(rows);
@@ -141,9 +143,9 @@ broker_store_get(const char *sql, const BrokerValue *values)
 }
 
 bool
-broker_store_get_all(int64_t *columns, const char *sql, const BrokerValue *values)
+broker_store_get_all(int64_t *columns, const char *sql, size_t n, const BrokerValue *values)
 {
-	BrokerRows *rows = broker_store_query(sql, values);
+	BrokerRows *rows = broker_store_query(sql, n, values);
 	bool		found = broker_next(rows);
 
 	for (int i = 0; found && i < sqlite3_column_count(rows); i++)
@@ -153,9 +155,9 @@ broker_store_get_all(int64_t *columns, const char *sql, const BrokerValue *value
 }
 
 char *
-broker_store_get_text(const char *sql, const BrokerValue *values)
+broker_store_get_text(const char *sql, size_t n, const BrokerValue *values)
 {
-	BrokerRows *rows = broker_store_query(sql, values);
+	BrokerRows *rows = broker_store_query(sql, n, values);
 	const char *text = broker_next(rows) ? broker_text(rows, 0) : NULL;
 	char	   *copy = text ? strdup(text) : NULL;
 

@@ -38,9 +38,11 @@ typedef struct BrokerValue
 #define TEXT(t)		((BrokerValue) {.kind = VALUE_TEXT, .text = (t)})
 #define JSON(j)		((BrokerValue) {.kind = VALUE_JSON, .json = (j)})	/* NULL: NULL */
 
-/* Parameters as an array whose subscripts are theirs. */
+/* How many parameters there are, and an array whose subscripts are theirs. */
+#define BROKER_ARRAY(...) \
+	((const BrokerValue[]) {{.kind = VALUE_NULL}, ##__VA_ARGS__})
 #define BROKER_VALUES(...) \
-	(const BrokerValue[]) {{.kind = VALUE_NULL}, ##__VA_ARGS__}
+	sizeof(BROKER_ARRAY(__VA_ARGS__)) / sizeof(BrokerValue) - 1, BROKER_ARRAY(__VA_ARGS__)
 
 /*
  * Opens or creates the file, brings it up to the schema, and makes the volatile
@@ -59,22 +61,23 @@ extern int64_t broker_now(void);
 /* Runs a statement; how many rows it changed, without those of triggers. */
 #define broker_run(sql, ...) \
 	broker_store_run(sql, BROKER_VALUES(__VA_ARGS__))
-extern int	broker_store_run(const char *sql, const BrokerValue *values);
+extern int	broker_store_run(const char *sql, size_t n, const BrokerValue *values);
 
 /* The first column of the first row; 0 if that is NULL, or there is none. */
 #define broker_get(sql, ...) \
 	broker_store_get(sql, BROKER_VALUES(__VA_ARGS__))
-extern int64_t broker_store_get(const char *sql, const BrokerValue *values);
+extern int64_t broker_store_get(const char *sql, size_t n, const BrokerValue *values);
 
 /* All columns of the first row, whole numbers; false if there is none. */
 #define broker_get_all(columns, sql, ...) \
 	broker_store_get_all(columns, sql, BROKER_VALUES(__VA_ARGS__))
-extern bool broker_store_get_all(int64_t *columns, const char *sql, const BrokerValue *values);
+extern bool broker_store_get_all(int64_t *columns, const char *sql,
+								 size_t n, const BrokerValue *values);
 
 /* The first column as text, malloc'ed; NULL if it is NULL, or there is none. */
 #define broker_get_text(sql, ...) \
 	broker_store_get_text(sql, BROKER_VALUES(__VA_ARGS__))
-extern char *broker_store_get_text(const char *sql, const BrokerValue *values);
+extern char *broker_store_get_text(const char *sql, size_t n, const BrokerValue *values);
 
 /*
  * Rows one by one: broker_next() steps to the first or next one, and returns false
@@ -85,7 +88,7 @@ typedef struct sqlite3_stmt BrokerRows;
 
 #define broker_query(sql, ...) \
 	broker_store_query(sql, BROKER_VALUES(__VA_ARGS__))
-extern BrokerRows *broker_store_query(const char *sql, const BrokerValue *values);
+extern BrokerRows *broker_store_query(const char *sql, size_t n, const BrokerValue *values);
 extern bool broker_next(BrokerRows *rows);
 extern int64_t broker_int(BrokerRows *rows, int column);
 extern const char *broker_text(BrokerRows *rows, int column);
