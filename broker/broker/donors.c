@@ -27,6 +27,7 @@
 
 #define LONG_POLL_MS	1000
 #define MAX_TRANSPORTS	8
+#define MAX_DONOR_BYTES	(INT64_C(1) << 50)	/* so that no sum overflows */
 #define REGION_UNIT		(INT64_C(1) << 20)	/* region sizes are multiples */
 
 static const char *
@@ -55,6 +56,8 @@ fault_of_registration(const json_t *body)
 		return "\"id\" must consist of letters, digits and . _ : -, and begin with neither . nor -";
 	if (int_of(body, "region_size") % REGION_UNIT != 0)
 		return "\"region_size\" must be a multiple of 1 MiB";
+	if (int_of(body, "region_size") > MAX_DONOR_BYTES / int_of(body, "regions"))
+		return "\"regions\" times \"region_size\" must be 1 PiB or less";
 	if ((text_of(body, "rdma_host")[0] != '\0') != (int_of(body, "rdma_port") != 0))
 		return "\"rdma_host\" and \"rdma_port\" go together";
 	if (json_array_size(transports) < 1 || json_array_size(transports) > MAX_TRANSPORTS)

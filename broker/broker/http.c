@@ -33,6 +33,7 @@
 #include <sys/socket.h>
 
 #define MAX_BODY			(1024 * 1024)
+#define MAX_NESTING			8	/* SQLite refuses to read 2,000 levels */
 #define MAX_CONNECTIONS		1024
 #define IDLE_TIMEOUT_S		30
 #define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048 levels */
@@ -86,6 +87,28 @@ broker_reply_error(int status, const char *fmt,...)
 	json = json_dumps(object, JSON_COMPACT);
 	json_decref(object);
 	return broker_reply(status, json);
+}
+
+static bool
+nested_within(const json_t *value, int levels)
+{
+	const char *key;
+	size_t		i;
+	json_t	   *part;
+
+	if ((json_is_object(value) || json_is_array(value)) && levels == 0)
+		return false;
+	json_object_foreach((json_t *) value, key, part)
+	{
+		if (!nested_within(part, levels - 1))
+			return false;
+	}
+	json_array_foreach(value, i, part)
+	{
+		if (!nested_within(part, levels - 1))
+			return false;
+	}
+	return true;
 }
 
 /* Like a route's, or not; then *error says why. */
@@ -335,6 +358,8 @@ run_request(const Request *request)
 									  why.text, why.line, why.column);
 		if (!json_is_object(body))
 			reply = broker_reply_error(400, "the body must be a JSON object");
+		else if (!nested_within(body, MAX_NESTING))
+			reply = broker_reply_error(400, "the body is nested too deeply");
 		else if (check_body(body, request->route->body, &reply))
 			reply = request->route->handler(request->id, body);
 	}

@@ -49,7 +49,7 @@ static const Metric gauges[] = {
 		"SELECT format('purpose=\"%s\"', value), ifnull(sum(bytes), 0) FROM json_each('[\"buffer\",\"temp\"]')"
 	" LEFT JOIN lease_now ON purpose = value GROUP BY value"},
 	{"lease_wanted_bytes", "Memory that live leases want.",
-		"SELECT format('purpose=\"%s\"', value), ifnull(sum(wanted), 0) FROM json_each('[\"buffer\",\"temp\"]')"
+		"SELECT format('purpose=\"%s\"', value), cast(total(wanted) AS INTEGER) FROM json_each('[\"buffer\",\"temp\"]')"
 	" LEFT JOIN lease_now ON purpose = value GROUP BY value"},
 };
 
