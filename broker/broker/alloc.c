@@ -9,85 +9,99 @@
  * donors that came later.  Spread in this way, a lost donor costs each client
  * the smallest share.
  *
- * Everything here runs under broker.lock.
- *
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/alloc.h"
-#include "broker/broker/model.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/share.h"
 #include "broker/broker/state.h"
-#include "common/clock.h"
+#include "broker/broker/store.h"
+
+/* A donor that has something to give. */
+typedef struct Source
+{
+	int64_t		donor;
+	int64_t		region_size;
+	int64_t		free;
+	int64_t		held;			/* by the lease */
+	int64_t		granted;
+} Source;
+
+static Source *
+choose(Source *sources, int n)
+{
+	Source	   *best = NULL;
+
+	for (Source *s = sources; s < sources + n; s++)
+	{
+		if (s->free > 0 &&
+			(best == NULL || s->held < best->held ||
+			 (s->held == best->held && s->free > best->free)))
+			best = s;
+	}
+	return best;
+}
 
 static int
-first_clean(BrokerDonor *donor)
+grant_from(int64_t lease, const Source *source)
 {
-	int			i = donor->clean_hint;
-
-	while (donor->regions[i].state != REGION_CLEAN)
-		i++;
-	donor->clean_hint = i + 1;
-	return i;
+	if (source->granted == 0)
+		return 0;
+	return broker_run("UPDATE region SET lease = ?1, used = 1 WHERE donor = ?2 AND number IN"
+					  " (SELECT number FROM region INDEXED BY region_idle"
+					  "  WHERE donor = ?2 AND lease IS NULL AND used = 0 ORDER BY number LIMIT ?3)",
+					  INT(lease), INT(source->donor), INT(source->granted));
 }
 
 int
-broker_alloc_grant(BrokerLease *lease)
+broker_alloc_grant(int64_t lease)
 {
-	int64_t		now = rbp_mono_ms();
+	static Source sources[BROKER_MAX_DONORS];	/* under broker.lock */
+	int64_t		lacks = broker_get("SELECT wanted - bytes FROM lease_now WHERE key = ?1", INT(lease));
 	int			granted = 0;
-	BrokerQueue	queue;
 
-	if (lease->bytes < lease->wanted)
-		broker_share_queue(lease, now, &queue);
-	while (lease->bytes < lease->wanted)
+	if (lacks > 0)
 	{
-		BrokerDonor *best = NULL;
-		int			best_held = 0;
-		int			best_free = 0;
+		BrokerQueue queue;
+		BrokerRows *rows;
+		Source	   *best;
+		int			n = 0;
 
-		for (BrokerDonor *donor = broker.donors; donor != NULL; donor = donor->next)
+		broker_share_queue(lease, &queue);
+		rows = broker_query("SELECT key, region_size, free, coalesce(h.regions, 0)"
+							" FROM donor_now d LEFT JOIN holding h ON h.donor = key AND h.lease = ?1"
+							" WHERE free > 0 ORDER BY id", INT(lease));
+		while (broker_next(rows))
 		{
-			int			n = broker_donor_free_regions(donor, now);
-			BrokerHolding *holding;
-			int			held;
+			Source	   *source = &sources[n++];
 
-			if (n == 0)
-				continue;
-			holding = broker_lease_holding(lease, donor);
-			held = holding ? holding->regions : 0;
-			if (best == NULL || held < best_held ||
-				(held == best_held && n > best_free))
-			{
-				best = donor;
-				best_held = held;
-				best_free = n;
-			}
+			source->donor = broker_int(rows, 0);
+			source->region_size = broker_int(rows, 1);
+			source->free = broker_int(rows, 2);
+			source->held = broker_int(rows, 3);
+			source->granted = 0;
 		}
-		if (best == NULL || !broker_share_take(lease, best->region_size, &queue))
-			break;
-		broker_region_lease(best, first_clean(best), lease);
-		granted++;
+		while (lacks > 0 && (best = choose(sources, n)) != NULL &&
+			   broker_share_take(&queue, best->region_size))
+		{
+			best->free--;
+			best->held++;
+			best->granted++;
+			lacks -= best->region_size;
+		}
+		for (int i = 0; i < n; i++)
+			granted += grant_from(lease, &sources[i]);
+		broker.counters[REGIONS_GRANTED] += granted;
 	}
-	if (lease->bytes >= lease->wanted)
-		lease->waiting_since = 0;
-	else if (lease->waiting_since == 0)
-		lease->waiting_since = now;
-	broker.counters.regions_granted += granted;
+	broker_run("UPDATE lease_term SET waiting_since = iif(?2, coalesce(waiting_since, now_ms()), NULL)"
+			   " WHERE lease = ?1", INT(lease), INT(lacks > 0));
 	return granted;
 }
 
 bool
-broker_alloc_more_coming(const BrokerLease *lease)
+broker_alloc_more_coming(int64_t lease)
 {
-	int64_t		now = rbp_mono_ms();
-
-	if (lease->bytes >= lease->wanted)
-		return false;
-	for (BrokerDonor *donor = broker.donors; donor != NULL; donor = donor->next)
-	{
-		if (donor->ndirty > 0 && broker_donor_status(donor, now) == DONOR_UP &&
-			donor->nleased < broker_donor_limit(donor))
-			return true;
-	}
-	return false;
+	return broker_get("SELECT EXISTS (SELECT 1 FROM lease_now WHERE key = ?1 AND bytes < wanted)"
+					  " AND EXISTS (SELECT 1 FROM donor_now WHERE state = 'up' AND dirty > 0 AND leased < most)",
+					  INT(lease)) != 0;
 }

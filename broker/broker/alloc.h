@@ -8,15 +8,16 @@
 #ifndef RBP_BROKER_ALLOC_H
 #define RBP_BROKER_ALLOC_H
 
-#include "broker/broker/model.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 /*
  * Grant regions to the lease until it has what it wants, or nothing is left
  * for it.  Returns the number granted.  May be called with nothing to do.
  */
-extern int	broker_alloc_grant(BrokerLease *lease);
+extern int	broker_alloc_grant(int64_t lease);
 
 /* Could a donor that is up soon have clean regions for this lease? */
-extern bool broker_alloc_more_coming(const BrokerLease *lease);
+extern bool broker_alloc_more_coming(int64_t lease);
 
 #endif							/* RBP_BROKER_ALLOC_H */

@@ -13,504 +13,312 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/db.h"
 #include "broker/broker/donors.h"
 #include "broker/broker/http.h"
-#include "broker/broker/model.h"
 #include "broker/broker/reclaim.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
+#include "broker/broker/store.h"
 #include "broker/common/log.h"
-#include "common/clock.h"
+#include "common/limits.h"
 #include "common/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define LONG_POLL_MS	1000
-#define MAX_STATS		64
 #define MAX_TRANSPORTS	8
+#define MAX_DONOR_BYTES	(INT64_C(1) << 50)	/* so that no sum overflows */
+#define REGION_UNIT		(INT64_C(1) << 20)	/* region sizes are multiples */
 
-/* A registration, checked. */
-typedef struct Registration
+static const char *
+text_of(const json_t *body, const char *key)
 {
-	char		id[BROKER_DONOR_ID_LEN];
-	char		host[BROKER_HOST_LEN];
-	char		rdma_host[BROKER_HOST_LEN];
-	char		shm_name[BROKER_NAME_LEN];
-	char		boot_id[BROKER_NAME_LEN];
-	char		instance[BROKER_NAME_LEN];
-	int64_t		port;
-	int64_t		rdma_port;
-	int64_t		region_size;
-	int64_t		regions;
-	int64_t		grace_ms;
-	json_t	   *transports;		/* borrowed */
-	const json_t *clean;		/* borrowed; NULL: all */
-} Registration;
+	const char *text = json_string_value(json_object_get(body, key));
+
+	return text ? text : "";
+}
+
+static int64_t
+int_of(const json_t *body, const char *key)
+{
+	return json_integer_value(json_object_get(body, key));
+}
+
+/* What the routes' table cannot say of a registration; NULL: it is good. */
+static const char *
+fault_of_registration(const json_t *body)
+{
+	const json_t *transports = json_object_get(body, "transports");
+	size_t		i;
+	json_t	   *value;
+
+	if (!rbp_valid_id(text_of(body, "id"), RBP_DONOR_ID_LEN))
+		return "\"id\" must consist of letters, digits and . _ : -, and begin with neither . nor -";
+	if (int_of(body, "region_size") % REGION_UNIT != 0)
+		return "\"region_size\" must be a multiple of 1 MiB";
+	if (int_of(body, "region_size") > MAX_DONOR_BYTES / int_of(body, "regions"))
+		return "\"regions\" times \"region_size\" must be 1 PiB or less";
+	if ((text_of(body, "rdma_host")[0] != '\0') != (int_of(body, "rdma_port") != 0))
+		return "\"rdma_host\" and \"rdma_port\" go together";
+	if (json_array_size(transports) < 1 || json_array_size(transports) > MAX_TRANSPORTS)
+		return "\"transports\" must list 1 to 8 names";
+	json_array_foreach(transports, i, value)
+	{
+		const char *name = json_string_value(value);
+
+		if (name == NULL || !rbp_valid_id(name, 17))
+			return "\"transports\" must list names of 1 to 16 letters and digits";
+		if (strcmp(name, "tcp") == 0 && int_of(body, "port") == 0)
+			return "\"port\" must be given with the transport tcp";
+		if (strcmp(name, "verbs") == 0 && int_of(body, "rdma_port") == 0)
+			return "\"rdma_host\" and \"rdma_port\" must be given with the transport verbs";
+	}
+	return NULL;
+}
 
 static bool
-check_regions(const json_t *array, int nregions, BrokerReply *error)
+check_clean(const json_t *clean, int64_t regions, BrokerReply *error)
 {
 	size_t		i;
 	json_t	   *value;
 
-	json_array_foreach(array, i, value)
+	json_array_foreach(clean, i, value)
 	{
 		if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-			json_integer_value(value) >= nregions)
+			json_integer_value(value) >= regions)
 		{
 			*error = broker_reply_error(400, "\"clean\" must list numbers of regions, 0 to %d",
-								 nregions - 1);
+										(int) regions - 1);
 			return false;
 		}
 	}
 	return true;
 }
 
+int
+broker_donors_lose(int64_t donor)
+{
+	int			lost = broker_run("UPDATE region SET lease = NULL WHERE donor = ?1 AND lease IS NOT NULL",
+								  INT(donor));
+
+	broker.counters[REGIONS_LOST] += lost;
+	return lost;
+}
+
+/* Make room for a process that the broker does not know yet; false: there is none. */
 static bool
-parse_registration(const json_t *body, Registration *reg, BrokerReply *error)
+expect(const char *id)
 {
-	const json_t *transports;
-	size_t		i;
-	json_t	   *value;
+	int64_t		before = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 
-	memset(reg, 0, sizeof(*reg));
-	reg->grace_ms = BROKER_DEFAULT_GRACE_MS;
-	if (!broker_body_text(body, "id", true, reg->id, sizeof(reg->id), error) ||
-		!broker_body_text(body, "host", true, reg->host, sizeof(reg->host), error) ||
-		!broker_body_int(body, "port", false, (BrokerRange) {0, 65535}, &reg->port, error) ||
-		!broker_body_text(body, "rdma_host", false, reg->rdma_host, sizeof(reg->rdma_host), error) ||
-		!broker_body_int(body, "rdma_port", false, (BrokerRange) {0, 65535}, &reg->rdma_port, error) ||
-		!broker_body_text(body, "shm_name", false, reg->shm_name, sizeof(reg->shm_name), error) ||
-		!broker_body_text(body, "boot_id", false, reg->boot_id, sizeof(reg->boot_id), error) ||
-		!broker_body_text(body, "instance", true, reg->instance, sizeof(reg->instance), error) ||
-		!broker_body_int(body, "region_size", true,
-						 (BrokerRange) {BROKER_REGION_UNIT, INT64_C(1) << 40},
-						 &reg->region_size, error) ||
-		!broker_body_int(body, "regions", true, (BrokerRange) {1, BROKER_MAX_REGIONS}, &reg->regions, error) ||
-		!broker_body_int(body, "grace_ms", false, (BrokerRange) {0, BROKER_MAX_GRACE_MS}, &reg->grace_ms, error) ||
-		!broker_body_array(body, "transports", &transports, error) ||
-		!broker_body_array(body, "clean", &reg->clean, error))
-		return false;
-	if (!rbp_valid_id(reg->id, sizeof(reg->id)))
-	{
-		*error = broker_reply_error(400, "\"id\" must consist of letters, digits and . _ : -, and begin with neither . nor -");
-		return false;
-	}
-	if (reg->region_size % BROKER_REGION_UNIT != 0)
-	{
-		*error = broker_reply_error(400, "\"region_size\" must be a multiple of 1 MiB");
-		return false;
-	}
-	if ((reg->rdma_host[0] != '\0') != (reg->rdma_port != 0))
-	{
-		*error = broker_reply_error(400, "\"rdma_host\" and \"rdma_port\" go together");
-		return false;
-	}
-	if (json_array_size(transports) < 1 ||
-		json_array_size(transports) > MAX_TRANSPORTS)
-	{
-		*error = broker_reply_error(400, "\"transports\" must list 1 to %d names", MAX_TRANSPORTS);
-		return false;
-	}
-	json_array_foreach(transports, i, value)
-	{
-		const char *name = json_string_value(value);
+	if (before == 0)
+		return broker_get("SELECT count(*) FROM donor") < BROKER_MAX_DONORS;
 
-		if (name == NULL || !rbp_valid_id(name, 17))
-		{
-			*error = broker_reply_error(400, "\"transports\" must list names of 1 to 16 letters and digits");
-			return false;
-		}
-		if (strcmp(name, "tcp") == 0 && reg->port == 0)
-		{
-			*error = broker_reply_error(400, "\"port\" must be given with the transport tcp");
-			return false;
-		}
-		if (strcmp(name, "verbs") == 0 && reg->rdma_port == 0)
-		{
-			*error = broker_reply_error(400, "\"rdma_host\" and \"rdma_port\" must be given with the transport verbs");
-			return false;
-		}
-	}
-	reg->transports = json_object_get(body, "transports");
-	return check_regions(reg->clean, (int) reg->regions, error);
-}
-
-/*
- * A process that the broker does not know yet runs this donor: leases are
- * gone, memory is new.
- */
-static void
-new_instance(BrokerDonor *donor, const Registration *reg)
-{
-	int			lost = broker_donor_drop_leases(donor);
-
+	/* its leases are gone, its memory is new */
 	rbp_log(RBP_LOG_INFO, "donor %s is a new process; %d regions leave their leases",
-			donor->id, lost);
-	broker.counters.regions_lost += lost;
-	for (int i = 0; i < donor->nregions; i++)
-	{
-		if (donor->regions[i].state == REGION_DIRTY)
-			broker_region_cleaned(donor, i);
-	}
-	if (donor->nregions != reg->regions)
-	{
-		BrokerRegion *regions = calloc((size_t) reg->regions, sizeof(BrokerRegion));
-
-		if (regions == NULL)
-		{
-			rbp_log(RBP_LOG_ERROR, "out of memory");
-			abort();
-		}
-		free(donor->regions);
-		donor->regions = regions;
-		donor->nregions = (int) reg->regions;
-	}
-	donor->clean_hint = 0;
-	donor->draining = false;
-	donor->want_back = 0;
-	donor->applied = 0;
-	json_decref(donor->stats);
-	donor->stats = NULL;
+			id, broker_donors_lose(before));
+	broker_run("DELETE FROM donor WHERE key = ?1", INT(before));
+	return true;
 }
 
-static void
-distrust_unlisted(BrokerDonor *donor, const json_t *clean)
-{
-	bool	   *listed = calloc((size_t) donor->nregions, sizeof(bool));
-	size_t		i;
-	json_t	   *value;
+/* Of a process that is known, what belongs to its memory stays as it is. */
+static const char *const put_donor =
+"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms)"
+" SELECT b ->> 'id', b ->> 'instance', json_patch(json_object('id', b ->> 'id',"
+"   'host', b ->> 'host', 'port', ifnull(b ->> 'port', 0), 'transports', json(b -> 'transports'),"
+"   'shm_name', ifnull(b ->> 'shm_name', ''), 'boot_id', ifnull(b ->> 'boot_id', '')),"
+"  json_object('rdma_host', nullif(b ->> 'rdma_host', ''), 'rdma_port', nullif(b ->> 'rdma_port', 0))),"
+"  b ->> 'region_size', b ->> 'regions', ifnull(b ->> 'grace_ms', 10000)"
+" FROM (SELECT ?1 AS b) WHERE true"
+" ON CONFLICT (id) DO UPDATE SET address = excluded.address, grace_ms = excluded.grace_ms";
 
-	if (listed == NULL)
-	{
-		rbp_log(RBP_LOG_ERROR, "out of memory");
-		abort();
-	}
-	json_array_foreach(clean, i, value)
-		listed[json_integer_value(value)] = true;
-	for (int r = 0; r < donor->nregions; r++)
-	{
-		if (!listed[r])
-			broker_region_distrust(donor, r);
-	}
-	free(listed);
-}
+/* Of a new process: all are clean, if it does not say which. */
+static const char *const put_regions =
+"WITH RECURSIVE n (number) AS"
+"  (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < ?2 - 1)"
+" INSERT INTO region (donor, number, used, rev)"
+" SELECT key, number, ?3 IS NOT NULL AND number NOT IN (SELECT value FROM json_each(?3)), revision"
+" FROM n, donor WHERE id = ?1";
 
 BrokerReply
-broker_donors_register(const char *id, const json_t *body)
+broker_donors_register(const char *path_id, const json_t *body)
 {
-	Registration reg;
-	BrokerReply	error;
-	BrokerDonor *donor;
-	bool		fresh = false;
-	json_int_t	revision;
+	const json_t *clean = json_object_get(body, "clean");
+	const char *fault = fault_of_registration(body);
+	const char *id = text_of(body, "id");
+	BrokerReply reply;
+	int64_t		known[3];		/* key, regions, their size */
+	bool		fresh;
 
-	(void) id;
-	if (!parse_registration(body, &reg, &error))
-		return error;
+	(void) path_id;
+	if (fault != NULL)
+		return broker_reply_error(400, "%s", fault);
+	if (!check_clean(clean, int_of(body, "regions"), &reply))
+		return reply;
 
 	broker_begin();
-	donor = broker_donor_find(reg.id);
-	if (donor == NULL)
+	fresh = !broker_get_all(known, "SELECT key, regions, region_size FROM donor"
+							" WHERE id = ?1 AND instance = ?2", TEXT(id), TEXT(text_of(body, "instance")));
+	if (fresh && !expect(id))
+		reply = broker_reply_error(503, "there is no room for more donors");
+	else if (!fresh && (known[1] != int_of(body, "regions") || known[2] != int_of(body, "region_size")))
+		reply = broker_reply_error(409, "the regions of an instance cannot change");
+	else
 	{
-		if (broker.ndonors >= BROKER_MAX_DONORS ||
-			(donor = broker_donor_new(reg.id, (int) reg.regions)) == NULL)
+		broker_run(put_donor, JSON(body));
+		if (fresh)
 		{
-			broker_end();
-			return broker_reply_error(503, "there is no room for more donors");
+			broker_run(put_regions, TEXT(id), INT(int_of(body, "regions")), JSON(clean));
+			rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s", id,
+					(int) int_of(body, "regions"),
+					(long long) (int_of(body, "region_size") / REGION_UNIT), text_of(body, "host"));
 		}
-		broker_donor_link(donor);
-		fresh = true;
-		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s",
-				reg.id, donor->nregions,
-				(long long) (reg.region_size / BROKER_REGION_UNIT), reg.host);
+		broker_run("UPDATE donor_seen SET heard = 1, last_heard = now_ms()"
+				   " WHERE donor = (SELECT key FROM donor WHERE id = ?1)", TEXT(id));
+		broker.counters[REGISTRATIONS]++;
+		reply = broker_reply(200, broker_get_text("SELECT json_object('revision', revision)"
+												  " FROM donor WHERE id = ?1", TEXT(id)));
 	}
-	else if (strcmp(donor->instance, reg.instance) != 0)
-	{
-		new_instance(donor, &reg);
-		fresh = true;
-	}
-	else if (donor->nregions != reg.regions ||
-			 donor->region_size != reg.region_size)
-	{
-		broker_end();
-		return broker_reply_error(409, "the regions of an instance cannot change");
-	}
-
-	strcpy(donor->host, reg.host);
-	strcpy(donor->shm_name, reg.shm_name);
-	strcpy(donor->boot_id, reg.boot_id);
-	strcpy(donor->instance, reg.instance);
-	donor->port = (int) reg.port;
-	strcpy(donor->rdma_host, reg.rdma_host);
-	donor->rdma_port = (int) reg.rdma_port;
-	donor->region_size = reg.region_size;
-	donor->grace_ms = reg.grace_ms;
-	json_decref(donor->transports);
-	/* deep, because reference counts of a shared object are not atomic */
-	donor->transports = json_deep_copy(reg.transports);
-	donor->heard = true;
-	donor->last_heard = rbp_mono_ms();
-	if (fresh)
-	{
-		broker_donor_touch(donor);
-		if (reg.clean != NULL)
-			distrust_unlisted(donor, reg.clean);
-	}
-	broker_db_put_donor(donor);
-	broker.counters.registrations++;
-	broker_commit();
-	revision = donor->revision;
 	broker_end();
-	return broker_reply_json(200, json_pack("{s:I}", "revision", revision));
+	return reply;
 }
 
 /*
  * ---- heartbeat ----------------------------------------------------------------
  */
 
-/* Leases that the donor ended by its own clock lose their regions there. */
-static void
-take_ended(BrokerDonor *donor, const json_t *ended, int64_t revision)
+/*
+ * The donor of this id that the body's instance runs; 0 if it is not there any
+ * more, then *error says why.
+ */
+static int64_t
+find_instance(const char *id, const json_t *body, BrokerReply *error)
 {
-	size_t		i;
-	json_t	   *value;
+	int64_t		donor = broker_get("SELECT key FROM donor WHERE id = ?1 AND instance = ?2",
+								   TEXT(id), TEXT(text_of(body, "instance")));
 
-	json_array_foreach(ended, i, value)
-	{
-		const char *id = json_string_value(value);
-		BrokerLease *lease = id ? broker_lease_find(id) : NULL;
-		int			left = 0;
+	if (donor == 0)
+		*error = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id)) == 0 ?
+			broker_reply_error(404, "there is no donor \"%s\"", id) :
+			broker_reply_error(409, "another process has registered as donor \"%s\"", id);
+	return donor;
+}
 
-		if (lease == NULL || broker_lease_holding(lease, donor) == NULL)
-			continue;
-		for (int r = 0; r < donor->nregions; r++)
-		{
-			/* those granted later the donor did not mean */
-			if (donor->regions[r].lease == lease &&
-				donor->regions[r].rev <= revision)
-			{
-				broker_region_unlease(donor, r);
-				left++;
-			}
-		}
-		if (left > 0)
-			rbp_log(RBP_LOG_INFO, "donor %s ended lease %s by its own clock: %d regions",
-					donor->id, id, left);
-		broker.counters.regions_lost += left;
-	}
+/*
+ * Which regions are clean, and which leases the donor ended by its own clock: it may
+ * have cleaned their regions already.  Those that were granted later it did not mean.
+ */
+static void
+take_report(int64_t donor, const char *id, const json_t *body)
+{
+	const json_t *ended = json_object_get(body, "ended");
+	const json_t *clean = json_object_get(body, "clean");
+	int64_t		revision = int_of(body, "revision");
+	int			lost = 0;
+
+	if (json_array_size(ended) > 0)
+		lost = broker_run("UPDATE region SET lease = NULL, used = number NOT IN (SELECT value FROM json_each(?4))"
+						  " WHERE donor = ?1 AND rev <= ?2"
+						  "  AND lease IN (SELECT key FROM lease WHERE id IN (SELECT value FROM json_each(?3)))",
+						  INT(donor), INT(revision), JSON(ended), JSON(clean));
+	if (lost > 0)
+		rbp_log(RBP_LOG_INFO, "donor %s ended leases by its own clock: %d regions", id, lost);
+	broker.counters[REGIONS_LOST] += lost;
+	if (json_array_size(clean) > 0)
+		broker.counters[REGIONS_CLEANED] +=
+			broker_run("UPDATE region SET used = 0"
+					   " WHERE donor = ?1 AND rev <= ?2 AND lease IS NULL AND used = 1"
+					   "  AND number IN (SELECT value FROM json_each(?3))",
+					   INT(donor), INT(revision), JSON(clean));
 }
 
 static void
-take_clean(BrokerDonor *donor, const json_t *clean, int64_t revision)
+drain(int64_t donor, const char *id)
 {
-	size_t		i;
-	json_t	   *value;
-
-	json_array_foreach(clean, i, value)
-	{
-		int			r = (int) json_integer_value(value);
-		BrokerRegion *region = &donor->regions[r];
-
-		if (region->state != REGION_DIRTY)
-			continue;
-
-		/*
-		 * Known to the donor; or made dirty a moment ago by take_ended(), in
-		 * the same report.
-		 */
-		if (region->rev <= revision ||
-			(donor->touched && region->rev == donor->revision))
-		{
-			broker_region_cleaned(donor, r);
-			broker.counters.regions_cleaned++;
-		}
-	}
+	if (broker_run("UPDATE donor SET draining = 1, revision = revision + 1"
+				   " WHERE key = ?1 AND NOT draining", INT(donor)) > 0)
+		rbp_log(RBP_LOG_INFO, "donor %s is draining", id);
 }
 
 /* Whatever else is a number is kept to be shown. */
+static const char *const put_seen =
+"UPDATE donor_seen SET heard = 1, last_heard = now_ms(),"
+" want_back = min(ifnull(?2 ->> 'want_back', 0), regions),"
+" stats = (SELECT json_group_object(key, value)"
+"  FROM (SELECT key, value FROM json_each(?2) WHERE type IN ('integer', 'real')"
+"   AND length(key) <= 48 AND key NOT GLOB '*[^a-z0-9_]*'"
+"   AND key NOT IN ('revision', 'want_back', 'grace_ms') LIMIT 64))"
+" FROM donor WHERE donor = ?1 AND donor.key = ?1";
+
 static void
-take_stats(BrokerDonor *donor, json_t *body)
+take_wishes(int64_t donor, const char *id, const json_t *body)
 {
-	static const char *const known[] = {
-		"instance", "revision", "clean", "ended", "want_back", "draining",
-		"grace_ms", NULL
-	};
-	json_t	   *stats = json_object();
-	const char *key;
-	json_t	   *value;
+	broker_run("UPDATE donor SET grace_ms = ?2 ->> 'grace_ms'"
+			   " WHERE key = ?1 AND grace_ms <> ?2 ->> 'grace_ms'", INT(donor), JSON(body));
+	if (json_is_true(json_object_get(body, "draining")))
+		drain(donor, id);
 
-	json_object_foreach(body, key, value)
-	{
-		bool		skip = !json_is_number(value) ||
-		json_object_size(stats) >= MAX_STATS ||
-		strlen(key) > 48 ||
-		strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(key);
+	/* a grant may be waiting for this */
+	if (broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1 AND applied <> ?2"
+				   " AND ?2 <= (SELECT revision FROM donor WHERE key = ?1)",
+				   INT(donor), INT(int_of(body, "revision"))) > 0)
+		broker.wake = true;
 
-		for (int i = 0; known[i] != NULL && !skip; i++)
-			skip = strcmp(key, known[i]) == 0;
-		if (!skip)
-			json_object_set_new(stats, key, json_deep_copy(value));
-	}
-	json_decref(donor->stats);
-	donor->stats = stats;
+	broker_run(put_seen, INT(donor), JSON(body));
+	broker_reclaim_update(donor);
 }
 
 /* The answer to a heartbeat. */
-static json_t *
-donor_truth(BrokerDonor *donor)
-{
-	json_t	   *leases = json_array();
-	json_t	   *dirty = json_array();
-	int64_t		now = rbp_mono_ms();
-
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-		lease->scratch = broker_lease_holding(lease, donor) ? json_array() : NULL;
-	for (int i = 0; i < donor->nregions; i++)
-	{
-		const BrokerRegion *region = &donor->regions[i];
-
-		if (region->state == REGION_LEASED)
-			json_array_append_new(region->lease->scratch, json_integer(i));
-		else if (region->state == REGION_DIRTY)
-			json_array_append_new(dirty, json_integer(i));
-	}
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		char		secret[2 * BROKER_SECRET_LEN + 1];
-		int64_t		ttl = lease->deadline > now ? lease->deadline - now : 0;
-
-		if (lease->scratch == NULL)
-			continue;
-		rbp_hex_encode(lease->secret, sizeof(lease->secret), secret);
-		json_array_append_new(leases,
-							  json_pack("{s:s, s:s, s:I, s:o}",
-										"lease", lease->id,
-										"secret", secret,
-										"ttl_ms", (json_int_t) ttl,
-										"regions", lease->scratch));
-		lease->scratch = NULL;
-	}
-	return json_pack("{s:I, s:o, s:o, s:b}",
-					 "revision", (json_int_t) donor->revision,
-					 "leases", leases,
-					 "dirty", dirty,
-					 "drain", donor->draining);
-}
-
-/*
- * A donor learns of renewals by these answers alone, so they have to come
- * well before the shortest TTL is over.
- */
-static int64_t
-poll_ms(const BrokerDonor *donor)
-{
-	int64_t		ms = LONG_POLL_MS;
-
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		if (lease->ttl_ms / 4 < ms && broker_lease_holding(lease, donor) != NULL)
-			ms = lease->ttl_ms / 4;
-	}
-	return ms;
-}
-
-/*
- * The donor of this id and instance; NULL if it is not there any more, then
- * *error says why.
- */
-static BrokerDonor *
-find_instance(const char *id, const char *instance, BrokerReply *error)
-{
-	BrokerDonor *donor = broker_donor_find(id);
-
-	if (donor == NULL)
-	{
-		*error = broker_reply_error(404, "there is no donor \"%s\"", id);
-		return NULL;
-	}
-	if (strcmp(donor->instance, instance) != 0)
-	{
-		*error = broker_reply_error(409, "another process has registered as donor \"%s\"", id);
-		return NULL;
-	}
-	return donor;
-}
+static const char *const donor_truth =
+"SELECT json_object('revision', revision, 'leases',"
+"  (SELECT json_group_array(json_object('lease', l.id, 'secret', secret,"
+"    'ttl_ms', max(deadline - now_ms(), 0), 'regions',"
+"     (SELECT json_group_array(number) FROM region r WHERE r.lease = l.key AND r.donor = h.donor)))"
+"   FROM holding h JOIN lease_now l ON l.key = h.lease WHERE h.donor = d.key),"
+" 'dirty',"
+"  (SELECT json_group_array(number) FROM region r INDEXED BY region_idle"
+"   WHERE r.donor = d.key AND r.lease IS NULL AND used = 1),"
+" 'drain', json(iif(draining, 'true', 'false')))"
+" FROM donor d WHERE key = ?1";
 
 BrokerReply
 broker_donors_heartbeat(const char *id, const json_t *body)
 {
-	char		instance[BROKER_NAME_LEN];
-	int64_t		revision = 0;
-	int64_t		want_back = 0;
-	int64_t		grace_ms = -1;
+	int64_t		revision = int_of(body, "revision");
 	int64_t		deadline;
-	bool		draining = false;
-	const json_t *clean;
-	const json_t *ended;
-	BrokerReply	reply;
-	BrokerDonor *donor;
-
-	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply) ||
-		!broker_body_int(body, "revision", true, (BrokerRange) {0, INT64_MAX}, &revision, &reply) ||
-		!broker_body_int(body, "want_back", false, (BrokerRange) {0, INT64_MAX}, &want_back, &reply) ||
-		!broker_body_int(body, "grace_ms", false, (BrokerRange) {0, BROKER_MAX_GRACE_MS}, &grace_ms, &reply) ||
-		!broker_body_bool(body, "draining", &draining, &reply) ||
-		!broker_body_array(body, "clean", &clean, &reply) ||
-		!broker_body_array(body, "ended", &ended, &reply))
-		return reply;
+	int64_t		donor;
+	BrokerReply reply;
 
 	broker_begin();
-	donor = find_instance(id, instance, &reply);
-	if (donor == NULL ||
-		!check_regions(clean, donor->nregions, &reply))
+	donor = find_instance(id, body, &reply);
+	if (donor == 0 ||
+		!check_clean(json_object_get(body, "clean"),
+					 broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor)), &reply))
 	{
 		broker_end();
 		return reply;
 	}
+	broker.counters[HEARTBEATS]++;
+	take_report(donor, id, body);
+	take_wishes(donor, id, body);
 
-	broker.counters.heartbeats++;
-	donor->heard = true;
-	donor->last_heard = rbp_mono_ms();
-	if (revision <= donor->revision && revision != donor->applied)
-	{
-		donor->applied = revision;
-		broker.wake = true;		/* a grant may be waiting for this */
-	}
-	take_ended(donor, ended, revision);
-	take_clean(donor, clean, revision);
-	take_stats(donor, (json_t *) body);
-	if (grace_ms >= 0 && grace_ms != donor->grace_ms)
-	{
-		donor->grace_ms = grace_ms;
-		broker_db_put_donor(donor);
-	}
-	if (draining && !donor->draining)
-	{
-		rbp_log(RBP_LOG_INFO, "donor %s is draining", donor->id);
-		donor->draining = true;
-		broker_donor_touch(donor);
-	}
-	if (want_back > donor->nregions)
-		want_back = donor->nregions;
-	if (want_back != donor->want_back || donor->draining || want_back > 0)
-	{
-		donor->want_back = (int) want_back;
-		broker_reclaim_update(donor);
-	}
-	broker_commit();
-
-	/* Answer when there is news, or after a while. */
-	deadline = rbp_mono_ms() + poll_ms(donor);
+	/*
+	 * Answer when there is news, or after a while: well before the shortest TTL is over,
+	 * since a donor learns of renewals by these answers alone.
+	 */
+	deadline = broker_now() +
+		broker_get("SELECT min(?2, ifnull(min(ttl_ms) / 4, ?2))"
+				   " FROM holding JOIN lease ON key = lease WHERE donor = ?1",
+				   INT(donor), INT(LONG_POLL_MS));
 	do
 	{
-		donor = find_instance(id, instance, &reply);
-	} while (donor != NULL && donor->revision == revision &&
+		donor = find_instance(id, body, &reply);
+	} while (donor != 0 &&
+			 broker_get("SELECT revision FROM donor WHERE key = ?1", INT(donor)) == revision &&
 			 broker_wait(deadline));
 
-	if (donor != NULL)
-		reply = broker_reply_json(200, donor_truth(donor));
+	if (donor != 0)
+		reply = broker_reply(200, broker_get_text(donor_truth, INT(donor)));
 	broker_end();
 	return reply;
 }
@@ -522,24 +330,17 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 BrokerReply
 broker_donors_leave(const char *id, const json_t *body)
 {
-	char		instance[BROKER_NAME_LEN];
-	BrokerReply	reply;
-	BrokerDonor *donor;
-	int			lost;
+	int64_t		donor;
+	BrokerReply reply;
 
-	if (!broker_body_text(body, "instance", true, instance, sizeof(instance), &reply))
-		return reply;
 	broker_begin();
-	donor = find_instance(id, instance, &reply);
-	if (donor != NULL)
+	donor = find_instance(id, body, &reply);
+	if (donor != 0)
 	{
-		lost = broker_donor_drop_leases(donor);
-		broker.counters.regions_lost += lost;
 		rbp_log(RBP_LOG_INFO, "donor %s has left; %d regions leave their leases",
-				id, lost);
-		broker_donor_forget(donor);
-		broker_commit();
-		reply = broker_reply_json(204, NULL);
+				id, broker_donors_lose(donor));
+		broker_run("DELETE FROM donor WHERE key = ?1", INT(donor));
+		reply = broker_reply(204, NULL);
 	}
 	broker_end();
 	return reply;
@@ -548,83 +349,45 @@ broker_donors_leave(const char *id, const json_t *body)
 BrokerReply
 broker_donors_drain(const char *id, const json_t *body)
 {
-	BrokerReply	reply;
-	BrokerDonor *donor;
+	int64_t		donor;
+	BrokerReply reply;
 
 	(void) body;
 	broker_begin();
-	donor = broker_donor_find(id);
-	if (donor == NULL)
+	donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
+	if (donor == 0)
 		reply = broker_reply_error(404, "there is no donor \"%s\"", id);
 	else
 	{
-		if (!donor->draining)
-		{
-			rbp_log(RBP_LOG_INFO, "donor %s is to be drained", donor->id);
-			donor->draining = true;
-			broker_donor_touch(donor);
-			broker_reclaim_update(donor);
-			broker_commit();
-		}
-		reply = broker_reply_json(200, json_pack("{s:s, s:b, s:i}",
-										  "id", donor->id,
-										  "draining", 1,
-										  "leased", donor->nleased));
+		drain(donor, id);
+		broker_reclaim_update(donor);
+		reply = broker_reply(200, broker_get_text("SELECT json_object('id', id, 'draining', json('true'),"
+												  "  'leased', leased)"
+												  " FROM donor_now WHERE key = ?1", INT(donor)));
 	}
 	broker_end();
 	return reply;
 }
 
-static int
-reclaiming(const BrokerDonor *donor)
-{
-	int			asked = 0;
-
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		const BrokerHolding *holding = broker_lease_holding(lease, donor);
-
-		if (holding != NULL)
-			asked += holding->asked;
-	}
-	return asked;
-}
+static const char *const donor_list =
+"SELECT json_object('donors', json_group_array(json_insert("
+" json_remove(address, '$.shm_name', '$.boot_id'), '$.state', state,"
+" '$.region_size', region_size, '$.regions', regions, '$.leased', leased,"
+" '$.free', regions - leased - dirty, '$.dirty', dirty, '$.want_back', want_back,"
+" '$.reclaiming', (SELECT ifnull(sum(asked), 0) FROM holding h WHERE h.donor = key),"
+" '$.revision', revision, '$.applied', applied, '$.grace_ms', grace_ms,"
+" '$.heard_ms', iif(heard, silent_ms, NULL), '$.stats', json(stats))))"
+" FROM (SELECT * FROM donor_now ORDER BY id)";
 
 BrokerReply
 broker_donors_list(const char *id, const json_t *body)
 {
-	json_t	   *list = json_array();
-	int64_t		now;
+	BrokerReply reply;
 
 	(void) id;
 	(void) body;
 	broker_begin();
-	now = rbp_mono_ms();
-	for (BrokerDonor *donor = broker.donors; donor != NULL; donor = donor->next)
-	{
-		json_t	   *item = broker_donor_address(donor);
-		json_t	   *rest =
-		json_pack("{s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I}",
-				  "state", broker_donor_status_name(broker_donor_status(donor, now)),
-				  "region_size", (json_int_t) donor->region_size,
-				  "regions", donor->nregions,
-				  "leased", donor->nleased,
-				  "free", donor->nregions - donor->nleased - donor->ndirty,
-				  "dirty", donor->ndirty,
-				  "want_back", donor->want_back,
-				  "reclaiming", reclaiming(donor),
-				  "revision", (json_int_t) donor->revision,
-				  "applied", (json_int_t) donor->applied,
-				  "grace_ms", (json_int_t) donor->grace_ms);
-
-		json_object_update(item, rest);
-		json_decref(rest);
-		json_object_set_new(item, "heard_ms",
-							donor->heard ? json_integer(now - donor->last_heard) : json_null());
-		json_object_set_new(item, "stats",
-							donor->stats ? json_deep_copy(donor->stats) : json_object());
-		json_array_append_new(list, item);
-	}
+	reply = broker_reply(200, broker_get_text(donor_list));
 	broker_end();
-	return broker_reply_json(200, json_pack("{s:o}", "donors", list));
+	return reply;
 }

@@ -33,6 +33,7 @@
 #include <sys/socket.h>
 
 #define MAX_BODY			(1024 * 1024)
+#define MAX_NESTING			8	/* SQLite refuses to read 2,000 levels */
 #define MAX_CONNECTIONS		1024
 #define IDLE_TIMEOUT_S		30
 #define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048 levels */
@@ -57,9 +58,9 @@ static atomic_int_fast64_t requests[6];
  */
 
 BrokerReply
-broker_reply_json(int status, json_t *json)
+broker_reply(int status, char *json)
 {
-	BrokerReply	reply = {.status = status, .json = json};
+	BrokerReply reply = {status, "application/json", json};
 
 	return reply;
 }
@@ -69,6 +70,8 @@ broker_reply_error(int status, const char *fmt,...)
 {
 	char		text[512];
 	va_list		args;
+	json_t	   *object;
+	char	   *json;
 
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
@@ -80,88 +83,87 @@ broker_reply_error(int status, const char *fmt,...)
 		if (*c < 0x20 || *c > 0x7e)
 			*c = '?';
 	}
-	return broker_reply_json(status, json_pack("{s:s}", "error", text));
+	object = json_pack("{s:s}", "error", text);
+	json = json_dumps(object, JSON_COMPACT);
+	json_decref(object);
+	return broker_reply(status, json);
 }
 
-bool
-broker_body_text(const json_t *body, const char *key, bool required,
-		  char *dst, size_t size, BrokerReply *error)
+static bool
+nested_within(const json_t *value, int levels)
 {
-	const json_t *value = json_object_get(body, key);
-	const char *text = json_string_value(value);
+	const char *key;
+	size_t		i;
+	json_t	   *part;
 
-	if (value == NULL && !required)
-		return true;
-	if (text == NULL)
-	{
-		*error = broker_reply_error(400, "\"%s\" must be given, as a string", key);
+	if ((json_is_object(value) || json_is_array(value)) && levels == 0)
 		return false;
-	}
-	if ((required && text[0] == '\0') || strlen(text) >= size)
+	json_object_foreach((json_t *) value, key, part)
 	{
-		*error = broker_reply_error(400, "\"%s\" must have %d to %zu characters", key,
-							 required, size - 1);
-		return false;
-	}
-	for (const char *c = text; *c != '\0'; c++)
-	{
-		if (*c < 0x20 || *c > 0x7e)
-		{
-			*error = broker_reply_error(400, "\"%s\" must be printable ASCII", key);
+		if (!nested_within(part, levels - 1))
 			return false;
-		}
 	}
-	strcpy(dst, text);
+	json_array_foreach(value, i, part)
+	{
+		if (!nested_within(part, levels - 1))
+			return false;
+	}
 	return true;
 }
 
-bool
-broker_body_int(const json_t *body, const char *key, bool required,
-				BrokerRange range, int64_t *value, BrokerReply *error)
+/* Like a route's, or not; then *error says why. */
+static bool
+check_member(const json_t *value, const BrokerMember *member, BrokerReply *error)
 {
-	const json_t *member = json_object_get(body, key);
+	const char *text = json_string_value(value);
+	const char *wanted = NULL;
 
-	if (member == NULL && !required)
-		return true;
-	if (!json_is_integer(member) || json_integer_value(member) < range.least ||
-		json_integer_value(member) > range.most)
+	switch (member->kind)
 	{
-		*error = broker_reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
-									key, range.least, range.most);
-		return false;
+		case BODY_TEXT:
+			if (text == NULL || (int64_t) strlen(text) < member->least ||
+				(int64_t) strlen(text) > member->most)
+			{
+				*error = broker_reply_error(400, "\"%s\" must be given, as a string of %" PRId64 " to %" PRId64 " characters",
+											member->key, member->least, member->most);
+				return false;
+			}
+			while (*text >= 0x20 && *text <= 0x7e)
+				text++;
+			if (*text != '\0')
+				wanted = "printable ASCII";
+			break;
+		case BODY_INT:
+			if (!json_is_integer(value) || json_integer_value(value) < member->least ||
+				json_integer_value(value) > member->most)
+			{
+				*error = broker_reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
+											member->key, member->least, member->most);
+				return false;
+			}
+			break;
+		case BODY_BOOL:
+			wanted = json_is_boolean(value) ? NULL : "true or false";
+			break;
+		case BODY_ARRAY:
+			wanted = json_is_array(value) ? NULL : "an array";
+			break;
 	}
-	*value = json_integer_value(member);
-	return true;
+	if (wanted != NULL)
+		*error = broker_reply_error(400, "\"%s\" must be %s", member->key, wanted);
+	return wanted == NULL;
 }
 
-bool
-broker_body_bool(const json_t *body, const char *key, bool *value, BrokerReply *error)
+static bool
+check_body(const json_t *body, const BrokerMember *members, BrokerReply *error)
 {
-	const json_t *member = json_object_get(body, key);
-
-	if (member == NULL)
-		return true;
-	if (!json_is_boolean(member))
+	for (const BrokerMember *member = members; member->key != NULL; member++)
 	{
-		*error = broker_reply_error(400, "\"%s\" must be true or false", key);
-		return false;
-	}
-	*value = json_is_true(member);
-	return true;
-}
+		const json_t *value = json_object_get(body, member->key);
 
-bool
-broker_body_array(const json_t *body, const char *key, const json_t **array,
-		   BrokerReply *error)
-{
-	const json_t *member = json_object_get(body, key);
-
-	if (member != NULL && !json_is_array(member))
-	{
-		*error = broker_reply_error(400, "\"%s\" must be an array", key);
-		return false;
+		if ((value != NULL || member->required) && !check_member(value, member, error))
+			return false;
 	}
-	*array = member;
 	return true;
 }
 
@@ -243,30 +245,20 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 {
 	struct MHD_Response *response;
 	enum MHD_Result result;
-	char	   *text = reply.text;
-	const char *type = "text/plain; version=0.0.4; charset=utf-8";
 
-	if (reply.json != NULL)
-	{
-		text = json_dumps(reply.json, JSON_COMPACT);
-		json_decref(reply.json);
-		type = "application/json";
-		if (text == NULL)
-			return MHD_NO;
-	}
-	if (text == NULL)
+	if (reply.text == NULL)
 		response = MHD_create_response_from_buffer(0, (void *) "",
 												   MHD_RESPMEM_PERSISTENT);
 	else
 	{
-		response = MHD_create_response_from_buffer(strlen(text), text,
+		response = MHD_create_response_from_buffer(strlen(reply.text), reply.text,
 												   MHD_RESPMEM_MUST_FREE);
 		if (response == NULL)
 		{
-			free(text);
+			free(reply.text);
 			return MHD_NO;
 		}
-		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type);
 	}
 	if (response == NULL)
 		return MHD_NO;
@@ -357,20 +349,22 @@ run_request(const Request *request)
 
 	if (request->received > MAX_BODY)
 		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
-	if (request->route->takes_body)
+	if (request->route->body != NULL)
 	{
 		body = json_loadb(request->body.len > 0 ? request->body.data : "",
 						  request->body.len, JSON_REJECT_DUPLICATES, &why);
 		if (body == NULL)
 			return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
-							   why.text, why.line, why.column);
+									  why.text, why.line, why.column);
 		if (!json_is_object(body))
-		{
-			json_decref(body);
-			return broker_reply_error(400, "the body must be a JSON object");
-		}
+			reply = broker_reply_error(400, "the body must be a JSON object");
+		else if (!nested_within(body, MAX_NESTING))
+			reply = broker_reply_error(400, "the body is nested too deeply");
+		else if (check_body(body, request->route->body, &reply))
+			reply = request->route->handler(request->id, body);
 	}
-	reply = request->route->handler(request->id, body);
+	else
+		reply = request->route->handler(request->id, NULL);
 	json_decref(body);
 	return reply;
 }

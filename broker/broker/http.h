@@ -3,9 +3,9 @@
  * http.h
  *	  The broker's HTTP server, and what its request handlers are made of.
  *
- * A handler gets the id in the path (or NULL) and the decoded body (an
- * object, never NULL where the route says that it takes one), and returns a
- * Reply.  It takes broker.lock itself.  Each connection has its own thread, so
+ * A handler gets the id in the path (or "") and the decoded body (an
+ * object whose members were checked; NULL where the route takes none), and returns a
+ * BrokerReply.  It takes broker.lock itself.  Each connection has its own thread, so
  * a handler may wait.
  *
  *-------------------------------------------------------------------------
@@ -20,37 +20,30 @@
 typedef struct BrokerReply
 {
 	int			status;
-	json_t	   *json;			/* owned; NULL: none */
-	char	   *text;			/* owned, if not JSON; malloc'ed */
+	const char *type;			/* the text's */
+	char	   *text;			/* owned, malloc'ed; NULL: none */
 } BrokerReply;
 
 /* Takes over json, which may be NULL for an empty answer. */
-extern BrokerReply broker_reply_json(int status, json_t *json);
+extern BrokerReply broker_reply(int status, char *json);
 extern BrokerReply broker_reply_error(int status, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
-/* From least to most. */
-typedef struct BrokerRange
+/* What a body may have; a handler is called if all that it has is so. */
+typedef struct BrokerMember
 {
+	const char *key;			/* NULL ends the table */
+	enum
+	{
+		BODY_TEXT,				/* of printable ASCII; least and most: its length */
+		BODY_INT,
+		BODY_BOOL,
+		BODY_ARRAY
+	}			kind;
+	bool		required;
 	int64_t		least;
 	int64_t		most;
-} BrokerRange;
-
-/*
- * Members of a body.  Return false and set *error (400) if the member has the
- * wrong type or is out of range, or is missing though required.  A missing
- * one that is not required leaves the output as it was.
- */
-extern bool broker_body_text(const json_t *body, const char *key, bool required,
-					  char *dst, size_t size, BrokerReply *error);
-extern bool broker_body_int(const json_t *body, const char *key, bool required,
-							BrokerRange range, int64_t *value, BrokerReply *error);
-extern bool broker_body_bool(const json_t *body, const char *key, bool *value,
-					  BrokerReply *error);
-
-/* An array; *array is borrowed, NULL if missing. */
-extern bool broker_body_array(const json_t *body, const char *key,
-					   const json_t **array, BrokerReply *error);
+} BrokerMember;
 
 typedef BrokerReply (*BrokerHandler) (const char *id, const json_t *body);
 
@@ -59,7 +52,7 @@ typedef struct BrokerRoute
 	const char *method;
 	const char *path;			/* "*" stands for one component, the id; NULL
 								 * ends the table */
-	bool		takes_body;
+	const BrokerMember *body;	/* NULL: it takes none */
 	bool		open;			/* to those without the token, too */
 	BrokerHandler handler;
 } BrokerRoute;

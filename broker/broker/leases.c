@@ -7,15 +7,15 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/alloc.h"
-#include "broker/broker/db.h"
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
-#include "broker/broker/model.h"
 #include "broker/broker/reclaim.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
+#include "broker/broker/store.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
-#include "common/clock.h"
+#include "common/limits.h"
 #include "common/text.h"
 
 #include <stdlib.h>
@@ -31,113 +31,100 @@
  */
 #define ALIVE_MS		10000
 
-static const char *
-purpose_name(BrokerPurpose purpose)
+int
+broker_leases_end(int64_t lease, const char *how)
 {
-	return purpose == PURPOSE_TEMP ? "temp" : "buffer";
+	int64_t		regions = broker_get("SELECT sum(regions) FROM holding WHERE lease = ?1", INT(lease));
+
+	broker_run("INSERT INTO ended (id, how) SELECT id, ?2 FROM lease WHERE key = ?1",
+			   INT(lease), TEXT(how));
+	broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
+	return (int) regions;
 }
 
-/*
- * Are the two of one machine, since one boot?  That is what an instance names
- * before its first slash.
- */
-static bool
-same_machine(const BrokerLease *a, const BrokerLease *b)
+/* For the log: who has the lease, malloc'ed. */
+static char *
+describe(int64_t lease)
 {
-	size_t		len = strcspn(a->instance, "/");
-
-	if (a->instance[len] == '\0' || strchr(b->instance, '/') == NULL)
-		return true;			/* not told */
-	return strncmp(a->instance, b->instance, len + 1) == 0;
-}
-
-static bool
-same_client(const BrokerLease *a, const BrokerLease *b)
-{
-	return a->purpose == b->purpose && strcmp(a->client, b->client) == 0;
-}
-
-/* Leases of other machines that go by the same name, for the same purpose. */
-static int
-namesakes(const BrokerLease *lease)
-{
-	int			n = 0;
-
-	for (const BrokerLease *other = broker.leases; other != NULL; other = other->next)
-	{
-		if (same_client(lease, other) && !same_machine(lease, other))
-			n++;
-	}
-	return n;
-}
-
-/* "lease object" of the protocol */
-static json_t *
-lease_object(BrokerLease *lease)
-{
-	char		secret[2 * BROKER_SECRET_LEN + 1];
-	json_t	   *regions = json_array();
-	json_t	   *donors = json_array();
-	json_t	   *reclaim = json_array();
-	int64_t		now = rbp_mono_ms();
-
-	for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-	{
-		BrokerDonor *donor = h->donor;
-		int			left = h->regions;
-		json_t	   *address;
-
-		for (int i = 0; i < donor->nregions && left > 0; i++)
-		{
-			if (donor->regions[i].lease != lease)
-				continue;
-			json_array_append_new(regions,
-								  json_pack("{s:s, s:i, s:I}",
-											"donor", donor->id,
-											"region", i,
-											"bytes", (json_int_t) donor->region_size));
-			left--;
-		}
-		address = broker_donor_address(donor);
-		json_object_set_new(address, "shm_name", json_string(donor->shm_name));
-		json_object_set_new(address, "boot_id", json_string(donor->boot_id));
-		json_array_append_new(donors, address);
-		if (h->asked > 0)
-		{
-			int64_t		grace = h->taken_at == 0 ? donor->grace_ms :
-			h->taken_at > now ? h->taken_at - now : 0;
-
-			json_array_append_new(reclaim,
-								  json_pack("{s:s, s:i, s:I}",
-											"donor", donor->id,
-											"regions", h->asked,
-											"grace_ms", (json_int_t) grace));
-		}
-	}
-	rbp_hex_encode(lease->secret, sizeof(lease->secret), secret);
-	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:o, s:o, s:o}",
-					 "lease", lease->id,
-					 "secret", secret,
-					 "client", lease->client,
-					 "purpose", purpose_name(lease->purpose),
-					 "ttl_ms", (json_int_t) lease->ttl_ms,
-					 "bytes", (json_int_t) lease->bytes,
-					 "wanted", (json_int_t) lease->wanted,
-					 "namesakes", namesakes(lease),
-					 "regions", regions,
-					 "donors", donors,
-					 "reclaim", reclaim);
+	return broker_get_text("SELECT format('%s (%s) of %s', id, purpose, client)"
+						   " FROM lease WHERE key = ?1", INT(lease));
 }
 
 /* Why there is no live lease of this id. */
 static BrokerReply
 no_lease(const char *id)
 {
-	const BrokerLease *ended = broker_lease_find_ended(id);
+	char	   *how = broker_get_text("SELECT how FROM ended WHERE id = ?1", TEXT(id));
+	BrokerReply reply = how == NULL ? broker_reply_error(404, "there is no such lease") :
+	broker_reply_error(410, "the lease %s", how);
 
-	if (ended != NULL)
-		return broker_reply_error(410, "the lease %s", broker_lease_end_text(ended->ended));
-	return broker_reply_error(404, "there is no such lease");
+	free(how);
+	return reply;
+}
+
+/* The live lease of this id; 0 if there is none, with *error. */
+static int64_t
+find(const char *id, BrokerReply *error)
+{
+	int64_t		lease = broker_get("SELECT key FROM lease WHERE id = ?1", TEXT(id));
+
+	if (lease == 0)
+		*error = no_lease(id);
+	return lease;
+}
+
+/* Likewise, if the body has its secret. */
+static int64_t
+find_held(const char *id, const json_t *body, BrokerReply *error)
+{
+	unsigned char bytes[RBP_SECRET_LEN];
+	char		told[2 * RBP_SECRET_LEN + 1];
+	char	   *secret;
+	int64_t		lease;
+
+	if (!rbp_hex_decode(json_string_value(json_object_get(body, "secret")), bytes, sizeof(bytes)))
+	{
+		*error = broker_reply_error(400, "\"secret\" must have %d hex digits", 2 * RBP_SECRET_LEN);
+		return 0;
+	}
+	lease = find(id, error);
+	if (lease == 0)
+		return 0;
+	rbp_hex_encode(bytes, sizeof(bytes), told);
+	secret = broker_get_text("SELECT secret FROM lease WHERE key = ?1", INT(lease));
+	if (!rbp_equal_secret(told, strlen(told), secret, strlen(secret)))
+	{
+		*error = broker_reply_error(403, "the secret is wrong");
+		lease = 0;
+	}
+	free(secret);
+	return lease;
+}
+
+/* "lease object" of the protocol */
+static const char *const lease_object =
+"SELECT json_object('lease', id, 'secret', secret, 'client', client, 'purpose', purpose,"
+" 'ttl_ms', ttl_ms, 'bytes', bytes, 'wanted', wanted, 'namesakes',"
+"  (SELECT count(*) FROM lease o WHERE o.client = l.client"
+"    AND o.purpose = l.purpose AND o.machine <> l.machine),"
+" 'regions',"
+"  (SELECT json_group_array(json_object('donor', d.id, 'region', number, 'bytes', region_size))"
+"   FROM region r JOIN donor d ON d.key = r.donor WHERE r.lease = l.key),"
+" 'donors',"
+"  (SELECT json_group_array(json(address))"
+"   FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = l.key),"
+" 'reclaim',"
+"  (SELECT json_group_array(json_object("
+"    'donor', d.id, 'regions', asked, 'grace_ms', max(taken_at - now_ms(), 0)))"
+"   FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = l.key AND asked > 0))"
+" FROM lease_now l WHERE key = ?1";
+
+/* The answer to its holder, who is told by that what is asked back. */
+static BrokerReply
+tell(int64_t lease, int status)
+{
+	broker_reclaim_tell(lease);
+	return broker_reply(status, broker_get_text(lease_object, INT(lease)));
 }
 
 /*
@@ -145,62 +132,35 @@ no_lease(const char *id)
  * One that is not up would only cost the whole wait.
  */
 static bool
-applied_by_donors(const BrokerLease *lease)
+applied_by_donors(int64_t lease)
 {
-	int64_t		now = rbp_mono_ms();
-
-	for (const BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-	{
-		if (h->donor->applied < h->granted_rev &&
-			broker_donor_status(h->donor, now) < DONOR_AWAY)
-			return false;
-	}
-	return true;
+	return broker_get("SELECT EXISTS (SELECT 1 FROM holding h JOIN donor_now d ON d.key = h.donor"
+					  " WHERE h.lease = ?1 AND state IN ('up', 'draining') AND applied <"
+					  "  (SELECT max(rev) FROM region r WHERE r.lease = ?1 AND r.donor = h.donor))",
+					  INT(lease)) == 0;
 }
 
 /*
- * After a grant was committed: wait until the donors know of it, and if
- * wait_clean, grant what they clean meanwhile.  Returns the lease, or NULL if
- * it ended while we waited.
+ * After a grant: wait until the donors know of it, and if wait_clean, grant what
+ * they clean meanwhile.  Then tell the holder, or that the lease has ended while we
+ * waited.
  */
-static BrokerLease *
-settle(const char *id, bool wait_clean)
+static BrokerReply
+settle(const char *id, bool wait_clean, int status)
 {
-	int64_t		deadline = rbp_mono_ms() + SETTLE_MS;
-	BrokerLease *lease;
+	int64_t		deadline = broker_now() + SETTLE_MS;
+	int64_t		lease;
+	BrokerReply reply;
 
-	for (;;)
+	while ((lease = find(id, &reply)) != 0)
 	{
-		lease = broker_lease_find(id);
-		if (lease == NULL)
-			return NULL;
-		if (wait_clean && broker_alloc_grant(lease) > 0)
-			broker_commit();
-		if (applied_by_donors(lease) &&
-			!(wait_clean && broker_alloc_more_coming(lease)))
-			return lease;
-		if (!broker_wait(deadline))
-			return lease;
+		if (wait_clean)
+			broker_alloc_grant(lease);
+		if ((applied_by_donors(lease) && !(wait_clean && broker_alloc_more_coming(lease))) ||
+			!broker_wait(deadline))
+			return tell(lease, status);
 	}
-}
-
-static bool
-parse_purpose(const json_t *body, BrokerPurpose *purpose, BrokerReply *error)
-{
-	char		text[16];
-
-	if (!broker_body_text(body, "purpose", true, text, sizeof(text), error))
-		return false;
-	if (strcmp(text, "buffer") == 0)
-		*purpose = PURPOSE_BUFFER;
-	else if (strcmp(text, "temp") == 0)
-		*purpose = PURPOSE_TEMP;
-	else
-	{
-		*error = broker_reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
-		return false;
-	}
-	return true;
+	return reply;
 }
 
 /*
@@ -209,123 +169,72 @@ parse_purpose(const json_t *body, BrokerPurpose *purpose, BrokerReply *error)
  * and each keeps its own.
  */
 static void
-take_over(const BrokerLease *lease)
+take_over(int64_t lease)
 {
-	int64_t		now = rbp_mono_ms();
-	BrokerLease *next;
+	int64_t		old[2] = {INT64_MAX};	/* a lease, and whether it is a clone's */
 
-	for (BrokerLease *old = broker.leases; old != NULL; old = next)
+	while (broker_get_all(old, "SELECT o.key, o.machine <> l.machine AND now_ms() - (o.deadline - o.ttl_ms) < ?3"
+						  " FROM lease l JOIN lease_now o ON o.client = l.client AND o.purpose = l.purpose"
+						  " WHERE l.key = ?1 AND o.instance <> l.instance AND o.key < ?2"
+						  " ORDER BY o.key DESC LIMIT 1", INT(lease), INT(old[0]), INT(ALIVE_MS)))
 	{
-		int64_t		renewed = old->deadline - old->ttl_ms;
+		char	   *who = describe(old[0]);
 
-		next = old->next;
-		if (!same_client(old, lease) ||
-			strcmp(old->instance, lease->instance) == 0)
-			continue;
-		if (!same_machine(old, lease) && now - renewed < ALIVE_MS)
+		if (old[1])
+			rbp_log(RBP_LOG_WARNING, "lease %s stays: it is held on another machine, whose clone asks for one", who);
+		else
 		{
-			rbp_log(RBP_LOG_WARNING, "lease %s (%s) of %s stays: it is held on another machine, whose clone asks for one",
-					old->id, purpose_name(old->purpose), old->client);
-			continue;
+			rbp_log(RBP_LOG_INFO, "lease %s ends: another instance takes over", who);
+			broker_leases_end(old[0], "was taken over by another instance of its client");
+			broker.counters[LEASES_TAKEN_OVER]++;
 		}
-		rbp_log(RBP_LOG_INFO, "lease %s ends: another instance of %s takes over",
-				old->id, old->client);
-		broker_lease_end(old, LEASE_TAKEN_OVER);
-		broker.counters.leases_taken_over++;
+		free(who);
 	}
 }
 
 BrokerReply
-broker_leases_create(const char *id, const json_t *body)
+broker_leases_create(const char *path_id, const json_t *body)
 {
-	BrokerLease *lease = calloc(1, sizeof(BrokerLease));
-	BrokerReply	reply;
-	char		lease_id[RBP_UUID_LEN];
-	int			granted;
+	const char *purpose = json_string_value(json_object_get(body, "purpose"));
+	unsigned char bytes[RBP_SECRET_LEN];
+	char		secret[2 * RBP_SECRET_LEN + 1];
+	char		id[RBP_UUID_LEN];
+	int64_t		lease;
+	BrokerReply reply;
 
-	(void) id;
-	if (lease == NULL)
-		return broker_reply_error(503, "out of memory");
-	if (!broker_body_text(body, "client", true, lease->client, sizeof(lease->client), &reply) ||
-		!broker_body_text(body, "instance", true, lease->instance, sizeof(lease->instance), &reply) ||
-		!parse_purpose(body, &lease->purpose, &reply) ||
-		!broker_body_int(body, "bytes", true, (BrokerRange) {0, INT64_C(1) << 50}, &lease->wanted, &reply) ||
-		!broker_body_int(body, "ttl_ms", true, (BrokerRange) {BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
-				  &lease->ttl_ms, &reply))
-	{
-		free(lease);
-		return reply;
-	}
-
-	rbp_uuid4(lease->id);
-	strcpy(lease_id, lease->id);
-	rbp_random_bytes(lease->secret, sizeof(lease->secret));
-	lease->created = (int64_t) time(NULL);
+	(void) path_id;
+	if (strcmp(purpose, "buffer") != 0 && strcmp(purpose, "temp") != 0)
+		return broker_reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
+	rbp_uuid4(id);
+	rbp_random_bytes(bytes, sizeof(bytes));
+	rbp_hex_encode(bytes, sizeof(bytes), secret);
 
 	broker_begin();
+	broker_run("INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, created)"
+			   " SELECT ?1, ?2, b ->> 'client', b ->> 'instance', b ->> 'purpose',"
+			   "  b ->> 'bytes', b ->> 'ttl_ms', ?4 FROM (SELECT ?3 AS b)",
+			   TEXT(id), TEXT(secret), JSON(body), INT(time(NULL)));
+	lease = find(id, &reply);
 	take_over(lease);
-	if (broker.nleases >= BROKER_MAX_LEASES)
+	if (broker_get("SELECT count(*) FROM lease") > BROKER_MAX_LEASES)
 	{
-		broker_commit();
-		broker_end();
-		free(lease);
-		return broker_reply_error(503, "there is no room for more leases");
+		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
+		reply = broker_reply_error(503, "there is no room for more leases");
 	}
-	lease->deadline = rbp_mono_ms() + lease->ttl_ms;
-	broker_lease_link(lease);
-	broker_db_put_lease(lease);
-	broker.counters.leases_created++;
-	granted = broker_alloc_grant(lease);
-	rbp_log(RBP_LOG_INFO, "lease %s (%s) for %s: %d regions granted, %lld of %lld MB",
-			lease->id, purpose_name(lease->purpose), lease->client, granted,
-			(long long) (lease->bytes >> 20), (long long) (lease->wanted >> 20));
-	broker_commit();
-
-	lease = settle(lease_id, true);
-	if (lease == NULL)
-		reply = no_lease(lease_id);
 	else
 	{
-		broker_reclaim_tell(lease);
-		reply = broker_reply_json(201, lease_object(lease));
+		int			granted = broker_alloc_grant(lease);
+		char	   *what = broker_get_text("SELECT format('%s (%s) for %s: %d regions granted, %lld of %lld MB',"
+										   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
+										   " FROM lease_now WHERE key = ?1", INT(lease), INT(granted));
+
+		rbp_log(RBP_LOG_INFO, "lease %s", what);
+		free(what);
+		broker.counters[LEASES_CREATED]++;
+		reply = settle(id, true, 201);
 	}
 	broker_end();
 	return reply;
-}
-
-static bool
-parse_secret(const json_t *body, unsigned char *secret, BrokerReply *error)
-{
-	char		text[2 * BROKER_SECRET_LEN + 1];
-
-	if (!broker_body_text(body, "secret", true, text, sizeof(text), error))
-		return false;
-	if (!rbp_hex_decode(text, secret, BROKER_SECRET_LEN))
-	{
-		*error = broker_reply_error(400, "\"secret\" must have %d hex digits",
-							 2 * BROKER_SECRET_LEN);
-		return false;
-	}
-	return true;
-}
-
-/* The live lease of this id and secret; NULL if there is none, with *error. */
-static BrokerLease *
-find_held(const char *id, const unsigned char *secret, BrokerReply *error)
-{
-	BrokerLease *lease = broker_lease_find(id);
-
-	if (lease == NULL)
-	{
-		*error = no_lease(id);
-		return NULL;
-	}
-	if (!rbp_equal_secret(secret, BROKER_SECRET_LEN, lease->secret, BROKER_SECRET_LEN))
-	{
-		*error = broker_reply_error(403, "the secret is wrong");
-		return NULL;
-	}
-	return lease;
 }
 
 static bool
@@ -346,75 +255,38 @@ check_release(const json_t *release, BrokerReply *error)
 	return true;
 }
 
-/*
- * Regions that are not in the lease (any more) are passed over: they may have
- * been taken, or the request is a repetition.
- */
-static void
-release_regions(BrokerLease *lease, const json_t *release)
-{
-	size_t		i;
-	json_t	   *item;
-
-	json_array_foreach(release, i, item)
-	{
-		BrokerDonor *donor = broker_donor_find(json_string_value(json_object_get(item, "donor")));
-		json_int_t	region = json_integer_value(json_object_get(item, "region"));
-
-		if (donor == NULL || region < 0 || region >= donor->nregions ||
-			donor->regions[region].lease != lease)
-			continue;
-		broker_region_unlease(donor, (int) region);
-		broker.counters.regions_released++;
-	}
-}
-
 BrokerReply
 broker_leases_renew(const char *id, const json_t *body)
 {
-	unsigned char secret[BROKER_SECRET_LEN];
-	const json_t *release;
-	int64_t		wanted = -1;
-	int64_t		ttl_ms = -1;
-	BrokerReply	reply;
-	BrokerLease *lease;
+	const json_t *release = json_object_get(body, "release");
+	int64_t		lease;
+	BrokerReply reply;
 
-	if (!parse_secret(body, secret, &reply) ||
-		!broker_body_int(body, "bytes", false, (BrokerRange) {0, INT64_C(1) << 50}, &wanted, &reply) ||
-		!broker_body_int(body, "ttl_ms", false, (BrokerRange) {BROKER_MIN_TTL_MS, BROKER_MAX_TTL_MS},
-				  &ttl_ms, &reply) ||
-		!broker_body_array(body, "release", &release, &reply) ||
-		!check_release(release, &reply))
+	if (!check_release(release, &reply))
 		return reply;
-
 	broker_begin();
-	lease = find_held(id, secret, &reply);
-	if (lease != NULL)
+	lease = find_held(id, body, &reply);
+	if (lease != 0)
 	{
-		int			granted;
+		broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms)"
+				   " FROM (SELECT ?2 AS b)"
+				   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms')",
+				   INT(lease), JSON(body));
 
-		if ((wanted >= 0 && wanted != lease->wanted) ||
-			(ttl_ms >= 0 && ttl_ms != lease->ttl_ms))
-		{
-			lease->wanted = wanted >= 0 ? wanted : lease->wanted;
-			lease->ttl_ms = ttl_ms >= 0 ? ttl_ms : lease->ttl_ms;
-			broker_db_put_lease(lease);
-		}
-		release_regions(lease, release);
-		lease->deadline = rbp_mono_ms() + lease->ttl_ms;
-		broker.counters.leases_renewed++;
-		granted = broker_alloc_grant(lease);
-		broker_commit();
-
-		if (granted > 0)
-			lease = settle(id, false);
-		if (lease == NULL)
-			reply = no_lease(id);
-		else
-		{
-			broker_reclaim_tell(lease);
-			reply = broker_reply_json(200, lease_object(lease));
-		}
+		/*
+		 * Regions that are not in the lease (any more) are passed over: they may have
+		 * been taken, or the request is a repetition.
+		 */
+		if (json_array_size(release) > 0)
+			broker.counters[REGIONS_RELEASED] +=
+				broker_run("UPDATE region SET lease = NULL WHERE lease = ?1 AND (donor, number) IN"
+						   " (SELECT key, value ->> 'region' FROM"
+						   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
+						   INT(lease), JSON(release));
+		broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1)"
+				   " WHERE lease = ?1", INT(lease));
+		broker.counters[LEASES_RENEWED]++;
+		reply = broker_alloc_grant(lease) > 0 ? settle(id, false, 200) : tell(lease, 200);
 	}
 	broker_end();
 	return reply;
@@ -423,24 +295,20 @@ broker_leases_renew(const char *id, const json_t *body)
 BrokerReply
 broker_leases_release(const char *id, const json_t *body)
 {
-	unsigned char secret[BROKER_SECRET_LEN];
-	BrokerReply	reply;
-	BrokerLease *lease;
+	int64_t		lease;
+	BrokerReply reply;
 
-	if (!parse_secret(body, secret, &reply))
-		return reply;
 	broker_begin();
-	lease = find_held(id, secret, &reply);
-	if (lease != NULL)
+	lease = find_held(id, body, &reply);
+	if (lease != 0)
 	{
-		int			regions;
+		char	   *who = describe(lease);
 
-		rbp_log(RBP_LOG_INFO, "lease %s is given back by %s", lease->id, lease->client);
-		regions = broker_lease_end(lease, LEASE_RELEASED);
-		broker.counters.leases_released++;
-		broker.counters.regions_released += regions;
-		broker_commit();
-		reply = broker_reply_json(204, NULL);
+		rbp_log(RBP_LOG_INFO, "lease %s is given back", who);
+		free(who);
+		broker.counters[REGIONS_RELEASED] += broker_leases_end(lease, "was given back");
+		broker.counters[LEASES_RELEASED]++;
+		reply = broker_reply(204, NULL);
 	}
 	broker_end();
 	return reply;
@@ -449,64 +317,45 @@ broker_leases_release(const char *id, const json_t *body)
 BrokerReply
 broker_leases_revoke(const char *id, const json_t *body)
 {
-	BrokerReply	reply;
-	BrokerLease *lease;
+	int64_t		lease;
+	BrokerReply reply;
 
 	(void) body;
 	broker_begin();
-	lease = broker_lease_find(id);
-	if (lease == NULL)
-		reply = no_lease(id);
-	else
+	lease = find(id, &reply);
+	if (lease != 0)
 	{
-		int			regions;
+		char	   *who = describe(lease);
+		int			regions = broker_leases_end(lease, "was revoked");
 
-		rbp_log(RBP_LOG_INFO, "lease %s of %s is revoked", lease->id, lease->client);
-		regions = broker_lease_end(lease, LEASE_REVOKED);
-		broker.counters.leases_revoked++;
-		broker_commit();
-		reply = broker_reply_json(200, json_pack("{s:s, s:i}", "lease", id,
-										  "regions", regions));
+		rbp_log(RBP_LOG_INFO, "lease %s is revoked", who);
+		free(who);
+		broker.counters[LEASES_REVOKED]++;
+		reply = broker_reply(200, broker_get_text("SELECT json_object('lease', ?1, 'regions', ?2)",
+												  TEXT(id), INT(regions)));
 	}
 	broker_end();
 	return reply;
 }
 
+static const char *const lease_list =
+"SELECT json_object('leases', json_group_array(json_object('lease', id, 'client', client,"
+" 'purpose', purpose, 'ttl_ms', ttl_ms, 'remaining_ms', max(deadline - now_ms(), 0),"
+" 'bytes', bytes, 'wanted', wanted, 'age_s', max(?1 - created, 0), 'donors',"
+"  (SELECT json_group_array(json_object('id', d.id, 'regions', h.regions,"
+"    'bytes', h.regions * region_size, 'reclaim', asked))"
+"   FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = l.key))))"
+" FROM (SELECT * FROM lease_now ORDER BY key DESC) l";
+
 BrokerReply
 broker_leases_list(const char *id, const json_t *body)
 {
-	json_t	   *list = json_array();
-	int64_t		now;
+	BrokerReply reply;
 
 	(void) id;
 	(void) body;
 	broker_begin();
-	now = rbp_mono_ms();
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		json_t	   *donors = json_array();
-		int64_t		remaining = lease->deadline > now ? lease->deadline - now : 0;
-		int64_t		age = (int64_t) time(NULL) - lease->created;
-
-		for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-			json_array_append_new(donors,
-								  json_pack("{s:s, s:i, s:I, s:i}",
-											"id", h->donor->id,
-											"regions", h->regions,
-											"bytes", (json_int_t) (h->regions * h->donor->region_size),
-											"reclaim", h->asked));
-		json_array_append_new(list,
-							  json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}",
-										"lease", lease->id,
-										"client", lease->client,
-										"purpose", purpose_name(lease->purpose),
-										"ttl_ms", (json_int_t) lease->ttl_ms,
-										"remaining_ms", (json_int_t) remaining,
-										"bytes", (json_int_t) lease->bytes,
-										"wanted", (json_int_t) lease->wanted,
-										"age_s", (json_int_t) (age > 0 ? age : 0),
-										"donors", donors));
-	}
+	reply = broker_reply(200, broker_get_text(lease_list, INT(time(NULL))));
 	broker_end();
-	return broker_reply_json(200, json_pack("{s:o}", "leases", list));
+	return reply;
 }

@@ -16,4 +16,10 @@ extern BrokerReply broker_leases_release(const char *id, const json_t *body);
 extern BrokerReply broker_leases_revoke(const char *id, const json_t *body);
 extern BrokerReply broker_leases_list(const char *id, const json_t *body);
 
+/*
+ * End a lease: its regions become dirty.  how: "has expired", ..., as its holder
+ * will be told.  Returns how many regions it had.
+ */
+extern int	broker_leases_end(int64_t lease, const char *how);
+
 #endif							/* RBP_BROKER_LEASES_H */

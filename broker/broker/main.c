@@ -3,25 +3,20 @@
  * main.c
  *	  The memory broker: who may use which donor's memory, and until when.
  *
- * The files, from the bottom: model (types), db (the disk), state (what is known,
- * with its lock and invariants), reclaim, share, alloc (who gives back and gets
- * what), tick (what time brings); donors and leases answer requests, which http
- * brings to them by the table in routes.
- *
  * Threads: main waits for a signal; the ticker does what is due; libmicrohttpd
  * has one for accepting and one for each connection.
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/db.h"
 #include "broker/broker/http.h"
-#include "broker/broker/model.h"
 #include "broker/broker/routes.h"
 #include "broker/broker/state.h"
+#include "broker/broker/store.h"
 #include "broker/broker/tick.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
 #include "broker/common/secret.h"
+#include "common/limits.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -30,6 +25,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
+
+/* Between two ticks, so that others have their turn when there is much to share. */
+#define TICK_PAUSE_MS	50
 
 static RbpHostPort opt_listen;
 static const char *opt_state;
@@ -67,11 +65,16 @@ ticker(void *arg)
 	while (!broker.stopping)
 	{
 		int64_t		next = broker_tick();
+		int64_t		soonest = broker_now() + TICK_PAUSE_MS;
 
-		broker_commit();
 		rbp_log_flush_repeated(false);
 
-		/* Each change wakes us too; that is cheap, and picks up new deadlines. */
+		/* Each change wakes us too, and may bring new deadlines. */
+		while (broker_wait(soonest))
+		{
+			if (broker_now() < soonest)
+				next = soonest;
+		}
 		broker_wait(next);
 	}
 	broker_end();
@@ -94,7 +97,7 @@ raise_file_limit(void)
 int
 main(int argc, char **argv)
 {
-	char		address[BROKER_HOST_LEN + 16];
+	char		address[RBP_HOST_LEN + 16];
 	char	   *token;
 	pthread_t	ticker_thread;
 	sigset_t	signals;
@@ -114,8 +117,7 @@ main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	raise_file_limit();
 
-	broker_state_init((int64_t) opt_donor_timeout * 1000);
-	broker_state_open(opt_state);
+	broker_state_open(opt_state, (int64_t) opt_donor_timeout * 1000);
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
 		rbp_die("cannot start a thread: %s", strerror(rc));
@@ -135,7 +137,7 @@ main(int argc, char **argv)
 	broker_http_stop();
 	pthread_join(ticker_thread, NULL);
 	rbp_log_flush_repeated(true);
-	broker_db_close();
+	broker_store_close();
 	free(token);
 	return RBP_EXIT_OK;
 }

@@ -7,7 +7,7 @@
  * deficit: the leased regions that it may not have.  broker_reclaim_update() spreads
  * it over the holders: "asked" regions in their holdings.  A holder learns
  * that in its next answer (broker_reclaim_tell()), which starts the grace time; what
- * it has not released by then is taken (broker_tick()).  While a told request
+ * it has not released by then is taken (broker_reclaim_take()).  While a told request
  * is running it is not enlarged, lest the additional regions have a shorter
  * grace time or the first ones a longer; the rest is asked in a second round.
  * Buffer leases are asked before temp leases, and temp leases are spared first
@@ -16,161 +16,125 @@
  * be asked for in a later round.  What leases ask of each other is in
  * share.c, and comes on top: "shared" of a holding's "asked" regions.
  *
- * Everything here runs under broker.lock.
- *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/model.h"
 #include "broker/broker/reclaim.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/state.h"
+#include "broker/broker/store.h"
 #include "broker/common/log.h"
-#include "common/clock.h"
 
-/* Regions of the donor that are asked back, but not for others' share. */
-static int
-asked_back(BrokerDonor *donor)
+#include <stdlib.h>
+
+/* Ask for ?2 regions of a donor less: spare temp leases first, then who was not told. */
+static const char *const ask_less =
+"UPDATE holding SET asked = asked - s.n, taken_at = iif(asked > s.n, taken_at, NULL)"
+" FROM (SELECT lease, min(own, ?2 - before) AS n"
+"  FROM (SELECT lease, asked - shared AS own,"
+"    sum(asked - shared) OVER (ORDER BY purpose DESC, taken_at IS NOT NULL, lease DESC)"
+"     - (asked - shared) AS before"
+"   FROM holding JOIN lease ON lease.key = lease WHERE donor = ?1 AND asked > shared)"
+"  WHERE before < ?2) s"
+" WHERE donor = ?1 AND holding.lease = s.lease";
+
+/*
+ * Ask for ?2 more, one by one from whoever would keep the most; for fewer, if it is
+ * nobody's turn.
+ */
+static const char *const ask_more =
+"UPDATE holding SET asked = asked + more.n"
+" FROM (SELECT lease, count(*) AS n"
+"  FROM (SELECT h.lease"
+"   FROM holding h JOIN lease l ON l.key = h.lease JOIN"
+"    (SELECT lease, row_number() OVER (PARTITION BY lease) AS kept"
+"     FROM region WHERE donor = ?1 AND lease IS NOT NULL) r ON r.lease = h.lease"
+"   WHERE h.donor = ?1 AND h.taken_at IS NULL AND r.kept <= h.regions - h.asked"
+"    AND (l.purpose = 'buffer' OR NOT EXISTS"
+"     (SELECT 1 FROM holding told JOIN lease b ON b.key = told.lease"
+"      WHERE told.donor = ?1 AND b.purpose = 'buffer'"
+"       AND told.taken_at IS NOT NULL AND told.asked < told.regions))"
+"   ORDER BY l.purpose, r.kept DESC, h.lease DESC LIMIT ?2)"
+"  GROUP BY lease) more"
+" WHERE donor = ?1 AND holding.lease = more.lease";
+
+void
+broker_reclaim_update(int64_t donor)
 {
-	int			asked = 0;
+	int64_t		need;
 
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		BrokerHolding *holding = broker_lease_holding(lease, donor);
+	/* what other leases are to get comes from those that were chosen for it */
+	broker_run("UPDATE holding SET asked = shared"
+			   " WHERE donor = ?1 AND asked < shared AND taken_at IS NULL", INT(donor));
+	need = broker_get("SELECT max(leased - most, 0) -"
+					  " (SELECT coalesce(sum(asked - shared), 0) FROM holding"
+					  "  WHERE donor = ?1 AND asked > shared)"
+					  " FROM donor_now WHERE key = ?1", INT(donor));
+	if (need < 0)
+		broker_run(ask_less, INT(donor), INT(-need));
+	else if (need > 0)
+		broker_run(ask_more, INT(donor), INT(need));
+}
 
-		if (holding == NULL)
-			continue;
-		/* what other leases are to get comes from those that were chosen for it */
-		if (holding->asked < holding->shared && holding->taken_at == 0)
-			holding->asked = holding->shared;
-		if (holding->asked > holding->shared)
-			asked += holding->asked - holding->shared;
-	}
-	return asked;
+void
+broker_reclaim_update_all(void)
+{
+	static int64_t donors[BROKER_MAX_DONORS];	/* under broker.lock */
+	BrokerRows *rows = broker_query("SELECT key FROM donor_now WHERE leased > most"
+									" OR key IN (SELECT donor FROM holding WHERE asked > 0 OR shared > 0)");
+	int			n = 0;
+
+	while (broker_next(rows))
+		donors[n++] = broker_int(rows, 0);
+	while (n > 0)
+		broker_reclaim_update(donors[--n]);
+}
+
+void
+broker_reclaim_tell(int64_t lease)
+{
+	broker_run("UPDATE holding SET"
+			   " taken_at = now_ms() + (SELECT grace_ms FROM donor WHERE key = holding.donor)"
+			   " WHERE lease = ?1 AND asked > 0 AND taken_at IS NULL", INT(lease));
 }
 
 /*
- * Leave up to n regions that were asked back to leases of that purpose, to those that were
- * told or to those that were not.  How many that were.
+ * Which regions are coldest only the holder knows; take those with the highest
+ * numbers, which were granted last if the lease grew in one go.
  */
-static int
-spare(BrokerDonor *donor, BrokerPurpose purpose, bool told, int n)
+static void
+take(int64_t donor, int64_t lease, int64_t count)
 {
-	int			spared = 0;
+	char	   *what = broker_get_text("SELECT 'lease ' || lease.id || ': ' || ?3 || ' regions of donor ' || donor.id"
+									   " FROM lease, donor WHERE lease.key = ?2 AND donor.key = ?1",
+									   INT(donor), INT(lease), INT(count));
 
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		BrokerHolding *holding = broker_lease_holding(lease, donor);
-		int			here;
-
-		if (holding == NULL || lease->purpose != purpose ||
-			(holding->taken_at != 0) != told)
-			continue;
-		here = n - spared;
-		if (here > holding->asked - holding->shared)
-			here = holding->asked - holding->shared;
-		if (here <= 0)
-			continue;
-		holding->asked -= here;
-		spared += here;
-		if (holding->asked == 0)
-			holding->taken_at = 0;
-	}
-	return spared;
-}
-
-/* Ask one more back from whoever would keep the most; false if it is nobody's turn. */
-static bool
-ask_one_more(BrokerDonor *donor)
-{
-	BrokerHolding *best = NULL;
-	BrokerPurpose best_purpose = PURPOSE_BUFFER;
-	bool		buffer_later = false;
-
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		BrokerHolding *holding = broker_lease_holding(lease, donor);
-
-		if (holding == NULL || holding->asked == holding->regions)
-			continue;
-		if (holding->taken_at != 0)
-		{
-			buffer_later |= lease->purpose == PURPOSE_BUFFER;
-			continue;
-		}
-		if (best == NULL || lease->purpose < best_purpose ||
-			(lease->purpose == best_purpose &&
-			 holding->regions - holding->asked > best->regions - best->asked))
-		{
-			best = holding;
-			best_purpose = lease->purpose;
-		}
-	}
-	/* the rest after those that were told */
-	if (best == NULL || (best_purpose == PURPOSE_TEMP && buffer_later))
-		return false;
-	best->asked++;
-	return true;
-}
-
-void
-broker_reclaim_update(BrokerDonor *donor)
-{
-	int			deficit = donor->nleased - broker_donor_limit(donor);
-	int			asked = asked_back(donor);
-
-	if (deficit < 0)
-		deficit = 0;
-
-	/* The need has shrunk: spare temp leases first, then who was not told. */
-	for (int i = 0; i < 4 && asked > deficit; i++)
-		asked -= spare(donor, i < 2 ? PURPOSE_TEMP : PURPOSE_BUFFER, i % 2 == 1,
-					   asked - deficit);
-
-	/* It has grown: one by one. */
-	while (asked < deficit && ask_one_more(donor))
-		asked++;
-}
-
-void
-broker_reclaim_tell(BrokerLease *lease)
-{
-	for (BrokerHolding *holding = lease->holdings; holding != NULL;
-		 holding = holding->next)
-	{
-		if (holding->asked > 0 && holding->taken_at == 0)
-			holding->taken_at = rbp_mono_ms() + holding->donor->grace_ms;
-	}
-}
-
-/*
- * The grace time is over.  Which regions are coldest only the holder knows;
- * take those with the highest numbers, which were granted last if the lease
- * grew in one go.
- */
-void
-broker_reclaim_take(BrokerLease *lease, BrokerHolding *holding)
-{
-	BrokerDonor *donor = holding->donor;
-	int			count = holding->asked;
-
-	/* for another lease's share, a temp lease gives what it can, and no more */
-	if (lease->purpose == PURPOSE_TEMP && holding->shared > 0)
-	{
-		count -= holding->shared;
-		holding->taken_at = rbp_mono_ms() + donor->grace_ms;
-	}
-	if (count <= 0)
-		return;
-
-	rbp_log(RBP_LOG_INFO, "lease %s: %d regions of donor %s are taken, their grace time is over",
-			lease->id, count, donor->id);
-	broker.counters.regions_taken += count;
-	for (int i = donor->nregions - 1; i >= 0 && count > 0; i--)
-	{
-		if (donor->regions[i].lease == lease)
-		{
-			broker_region_unlease(donor, i);	/* may free the holding */
-			count--;
-		}
-	}
+	rbp_log(RBP_LOG_INFO, "%s are taken, their grace time is over", what);
+	free(what);
+	broker.counters[REGIONS_TAKEN] += count;
+	broker_run("UPDATE region SET lease = NULL WHERE donor = ?1 AND number IN"
+			   " (SELECT number FROM region WHERE donor = ?1 AND lease = ?2"
+			   "  ORDER BY number DESC LIMIT ?3)",
+			   INT(donor), INT(lease), INT(count));
 	broker_reclaim_update(donor);
+}
+
+void
+broker_reclaim_take(void)
+{
+	int64_t		due[3];
+
+	/*
+	 * For another lease's share, a temp lease gives what it can, and no more: it is
+	 * asked again.
+	 */
+	while (broker_get_all(due, "SELECT donor, lease, iif(purpose = 'temp', asked - shared, asked)"
+						  " FROM holding JOIN lease ON lease.key = lease"
+						  " WHERE taken_at <= now_ms() LIMIT 1"))
+	{
+		broker_run("UPDATE holding SET taken_at = now_ms() +"
+				   "  (SELECT max(grace_ms, 1000) FROM donor WHERE key = ?1)"
+				   " WHERE donor = ?1 AND lease = ?2", INT(due[0]), INT(due[1]));
+		if (due[2] > 0)
+			take(due[0], due[1], due[2]);
+	}
 }

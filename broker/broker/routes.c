@@ -12,10 +12,80 @@
 #include "broker/broker/routes.h"
 #include "broker/broker/state.h"
 #include "common/clock.h"
+#include "common/limits.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #define LOCK_PROBE_MS		1000
+#define MAX_NAME			127 /* clients, instances, socket names */
+#define MAX_GRACE_MS		3600000
+#define MAX_SIZE			(INT64_C(1) << 50)
+#define MIN_TTL_MS			1000
+#define MAX_TTL_MS			86400000
+
+/*
+ * ---- bodies ---------------------------------------------------------------------
+ */
+
+static const BrokerMember registration[] = {
+	{"id", BODY_TEXT, true, 1, RBP_DONOR_ID_LEN - 1},
+	{"host", BODY_TEXT, true, 1, RBP_HOST_LEN - 1},
+	{"port", BODY_INT, false, 0, 65535},
+	{"rdma_host", BODY_TEXT, false, 0, RBP_HOST_LEN - 1},
+	{"rdma_port", BODY_INT, false, 0, 65535},
+	{"shm_name", BODY_TEXT, false, 0, MAX_NAME},
+	{"boot_id", BODY_TEXT, false, 0, MAX_NAME},
+	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{"region_size", BODY_INT, true, INT64_C(1) << 20, INT64_C(1) << 40},
+	{"regions", BODY_INT, true, 1, RBP_DONOR_MAX_REGIONS},
+	{"grace_ms", BODY_INT, false, 0, MAX_GRACE_MS},
+	{"transports", BODY_ARRAY, false, 0, 0},
+	{"clean", BODY_ARRAY, false, 0, 0},
+	{.key = NULL}
+};
+
+static const BrokerMember heartbeat[] = {
+	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{"revision", BODY_INT, true, 0, INT64_MAX},
+	{"want_back", BODY_INT, false, 0, INT64_MAX},
+	{"grace_ms", BODY_INT, false, 0, MAX_GRACE_MS},
+	{"draining", BODY_BOOL, false, 0, 0},
+	{"clean", BODY_ARRAY, false, 0, 0},
+	{"ended", BODY_ARRAY, false, 0, 0},
+	{.key = NULL}
+};
+
+static const BrokerMember leaving[] = {
+	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{.key = NULL}
+};
+
+static const BrokerMember new_lease[] = {
+	{"client", BODY_TEXT, true, 1, MAX_NAME},
+	{"instance", BODY_TEXT, true, 1, MAX_NAME},
+	{"purpose", BODY_TEXT, true, 1, MAX_NAME},
+	{"bytes", BODY_INT, true, 0, MAX_SIZE},
+	{"ttl_ms", BODY_INT, true, MIN_TTL_MS, MAX_TTL_MS},
+	{.key = NULL}
+};
+
+static const BrokerMember renewal[] = {
+	{"secret", BODY_TEXT, true, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
+	{"bytes", BODY_INT, false, 0, MAX_SIZE},
+	{"ttl_ms", BODY_INT, false, MIN_TTL_MS, MAX_TTL_MS},
+	{"release", BODY_ARRAY, false, 0, 0},
+	{.key = NULL}
+};
+
+static const BrokerMember giving_back[] = {
+	{"secret", BODY_TEXT, true, 2 * RBP_SECRET_LEN, 2 * RBP_SECRET_LEN},
+	{.key = NULL}
+};
+
+/*
+ * ---- what is about the broker itself ---------------------------------------------
+ */
 
 /*
  * Healthy means that the state can be had: a broker whose lock is stuck is
@@ -34,15 +104,14 @@ serve_health(const char *id, const json_t *body)
 			return broker_reply_error(503, "the broker's state is locked");
 		usleep(5000);
 	}
-	broker_end();
-	return broker_reply_json(200, json_pack("{s:s, s:s}", "status", "ok",
-									 "version", RBP_VERSION));
+	pthread_mutex_unlock(&broker.lock);
+	return broker_reply(200, strdup("{\"status\":\"ok\",\"version\":\"" RBP_VERSION "\"}"));
 }
 
 static BrokerReply
 serve_metrics(const char *id, const json_t *body)
 {
-	BrokerReply	reply = {.status = 200};
+	BrokerReply reply = {200, "text/plain; version=0.0.4; charset=utf-8", NULL};
 	int64_t		requests[6];
 
 	(void) id;
@@ -57,17 +126,17 @@ serve_metrics(const char *id, const json_t *body)
 }
 
 const BrokerRoute broker_routes[] = {
-	{"GET", "/healthz", false, true, serve_health},
-	{"GET", "/metrics", false, false, serve_metrics},
-	{"GET", "/v1/donors", false, false, broker_donors_list},
-	{"POST", "/v1/donors", true, false, broker_donors_register},
-	{"DELETE", "/v1/donors/*", true, false, broker_donors_leave},
-	{"POST", "/v1/donors/*/heartbeat", true, false, broker_donors_heartbeat},
-	{"POST", "/v1/donors/*/drain", false, false, broker_donors_drain},
-	{"GET", "/v1/leases", false, false, broker_leases_list},
-	{"POST", "/v1/leases", true, false, broker_leases_create},
-	{"DELETE", "/v1/leases/*", true, false, broker_leases_release},
-	{"POST", "/v1/leases/*/renew", true, false, broker_leases_renew},
-	{"POST", "/v1/leases/*/revoke", false, false, broker_leases_revoke},
+	{"GET", "/healthz", NULL, true, serve_health},
+	{"GET", "/metrics", NULL, false, serve_metrics},
+	{"GET", "/v1/donors", NULL, false, broker_donors_list},
+	{"POST", "/v1/donors", registration, false, broker_donors_register},
+	{"DELETE", "/v1/donors/*", leaving, false, broker_donors_leave},
+	{"POST", "/v1/donors/*/heartbeat", heartbeat, false, broker_donors_heartbeat},
+	{"POST", "/v1/donors/*/drain", NULL, false, broker_donors_drain},
+	{"GET", "/v1/leases", NULL, false, broker_leases_list},
+	{"POST", "/v1/leases", new_lease, false, broker_leases_create},
+	{"DELETE", "/v1/leases/*", giving_back, false, broker_leases_release},
+	{"POST", "/v1/leases/*/renew", renewal, false, broker_leases_renew},
+	{"POST", "/v1/leases/*/revoke", NULL, false, broker_leases_revoke},
 	{.path = NULL}
 };

@@ -13,86 +13,68 @@
  * temp before buffer, and among these to who has waited longest.  Clients ask
  * once a second or so, hence what is free is kept for who is first until it
  * asks.  Shares are whole regions; what does not divide goes in the same order,
- * when nobody is short of a share (Lease.turn).
+ * when nobody is short of a share (Member.turn).
  *
  * Taking back.  What leases are short of, and what no donor has free or is
  * cleaning, is asked back from leases that have a region more than their share
- * or several, the largest first (Holding.shared; see broker_reclaim_update()).
+ * or several, the largest first (holding.shared; see broker_reclaim_update()).
  * It is never asked back for a part of a region, nor for a turn, so it ends when
  * shares are equal but for one region.  A temp lease keeps what it has, as long
  * as no other temp lease is short of a share that buffer leases cannot fill.
  * It is asked then, but not taken from by force: that would cost queries, and
  * all that is at stake is another one's speed.
  *
- * Everything here runs under broker.lock.
- *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/model.h"
-#include "broker/broker/reclaim.h"
+#include "broker/broker/schema.h"
 #include "broker/broker/share.h"
-#include "broker/broker/state.h"
+#include "broker/broker/store.h"
 #include "broker/common/log.h"
-#include "common/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What there is to share. */
+/* What there is to share, in bytes. */
 typedef struct Memory
 {
-	int64_t		total;			/* bytes that may be leased */
+	int64_t		total;			/* may be leased */
 	int64_t		free;			/* of these, not leased: clean */
 	int64_t		coming;			/* likewise: dirty */
 	int64_t		unit;			/* the smallest region; 0: there are none */
 } Memory;
 
+/* A lease, while shares are made; bytes. */
+typedef struct Member
+{
+	int64_t		lease;
+	bool		temp;
+	int64_t		room;			/* wanted, but not granted */
+	int64_t		present;		/* what it has of the memory that is shared */
+	int64_t		claim;			/* what it would have of that */
+	int64_t		share;
+	int64_t		turn;			/* beside its share, what it may have first */
+	bool		told;			/* the log knows that it has too much */
+	bool		chosen;			/* to give some back */
+} Member;
+
+/* In the order in which free memory is granted.  Under broker.lock. */
+static Member members[BROKER_MAX_LEASES];
+static int	nmembers;
+
 static Memory
-count_memory(int64_t now)
+count_memory(void)
 {
-	Memory		memory = {.unit = 0};
+	int64_t		columns[4];
+	Memory		memory;
 
-	for (BrokerDonor *donor = broker.donors; donor != NULL; donor = donor->next)
-	{
-		int			limit = broker_donor_limit(donor);
-		int			clean = broker_donor_free_regions(donor, now);
-
-		if (limit == 0 || broker_donor_status(donor, now) != DONOR_UP)
-			continue;
-		memory.total += limit * donor->region_size;
-		memory.free += clean * donor->region_size;
-		if (limit - donor->nleased > clean)
-			memory.coming += (limit - donor->nleased - clean) * donor->region_size;
-		if (memory.unit == 0 || donor->region_size < memory.unit)
-			memory.unit = donor->region_size;
-	}
+	broker_get_all(columns, "SELECT sum(most * region_size), sum(free * region_size),"
+				   "  sum(max(most - leased - free, 0) * region_size), min(region_size)"
+				   " FROM donor_now WHERE state = 'up' AND most > 0");
+	memory.total = columns[0];
+	memory.free = columns[1];
+	memory.coming = columns[2];
+	memory.unit = columns[3];
 	return memory;
-}
-
-/*
- * What the lease has of the memory that is shared; notes for each holding how
- * much of it that is.
- */
-static int64_t
-count_present(const BrokerLease *lease, int64_t now)
-{
-	int64_t		bytes = 0;
-
-	for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-	{
-		int			wanted_back = h->asked > h->shared ? h->asked - h->shared : 0;
-
-		h->kept = broker_donor_status(h->donor, now) == DONOR_UP ?
-			h->regions - wanted_back : 0;
-		bytes += h->kept * h->donor->region_size;
-	}
-	return bytes;
-}
-
-static bool
-is_silent(const BrokerLease *lease, int64_t now)
-{
-	return lease->deadline - now < lease->ttl_ms / 2;
 }
 
 static int64_t
@@ -101,66 +83,77 @@ round_up(int64_t bytes, int64_t unit)
 	return bytes > 0 ? (bytes + unit - 1) / unit * unit : 0;
 }
 
-/*
- * What the lease would have of the memory that is shared.  It is to have
- * elsewhere what its donors want back, but not what donors hold that are away.
- */
 static int64_t
-claim(const BrokerLease *lease, int64_t now, int64_t unit)
+smaller(int64_t a, int64_t b)
 {
-	int64_t		bytes = lease->wanted;
-
-	if (is_silent(lease, now))
-		return round_up(bytes < lease->present ? bytes : lease->present, unit);
-	for (const BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-	{
-		if (broker_donor_status(h->donor, now) >= DONOR_AWAY)
-			bytes -= h->regions * h->donor->region_size;
-	}
-	return round_up(bytes, unit);
+	return a < b ? a : b;
 }
 
-/* In the order in which free memory is granted. */
-static int
-compare_turns(const void *a, const void *b)
-{
-	const BrokerLease *x = *(BrokerLease *const *) a;
-	const BrokerLease *y = *(BrokerLease *const *) b;
+/*
+ * Present in the memory that is shared is not what donors hold that are not up,
+ * nor what they want back.  A lease is to have the latter elsewhere, but not what
+ * donors hold that are away.
+ */
+static const char *const all_members =
+"WITH"
+" d AS MATERIALIZED (SELECT key, region_size, state FROM donor_now),"
+" absent (holder, bytes, away, shared) AS"
+"  (SELECT lease, regions * region_size, iif(state = 'draining', 0, regions * region_size), shared"
+"    FROM d JOIN holding ON donor = key WHERE state <> 'up'"
+"   UNION ALL SELECT lease, max(asked - shared, 0) * region_size, 0, shared"
+"    FROM holding INDEXED BY holding_asked CROSS JOIN d ON key = donor"
+"    WHERE (asked > 0 OR shared > 0) AND state = 'up')"
+" SELECT key, purpose = 'temp', wanted, l.bytes, l.bytes - ifnull(a.bytes, 0), ifnull(a.away, 0),"
+"  deadline - now_ms() < ttl_ms / 2, ifnull(a.shared, 0)"
+" FROM lease_now l LEFT JOIN"
+"  (SELECT holder, sum(bytes) AS bytes, sum(away) AS away, sum(shared) AS shared"
+"   FROM absent GROUP BY holder) a ON holder = key"
+" ORDER BY purpose DESC, waiting_since IS NULL, waiting_since, created, id";
 
-	if (x->purpose != y->purpose)
-		return x->purpose == PURPOSE_TEMP ? -1 : 1;
-	if (x->waiting_since != y->waiting_since)
+static void
+load_members(int64_t unit)
+{
+	BrokerRows *rows = broker_query(all_members);
+
+	nmembers = 0;
+	while (broker_next(rows))
 	{
-		if (x->waiting_since == 0 || y->waiting_since == 0)
-			return x->waiting_since != 0 ? -1 : 1;
-		return x->waiting_since < y->waiting_since ? -1 : 1;
+		Member	   *m = &members[nmembers++];
+		int64_t		wanted = broker_int(rows, 2);
+		bool		silent = broker_int(rows, 6) != 0;
+
+		memset(m, 0, sizeof(*m));
+		m->lease = broker_int(rows, 0);
+		m->temp = broker_int(rows, 1) != 0;
+		m->room = wanted - broker_int(rows, 3);
+		m->present = broker_int(rows, 4);
+		m->told = broker_int(rows, 7) > 0;
+		if (unit > 0)
+			m->claim = round_up(silent ? smaller(wanted, m->present) : wanted - broker_int(rows, 5), unit);
 	}
-	if (x->created != y->created)
-		return x->created < y->created ? -1 : 1;
-	return strcmp(x->id, y->id);
 }
 
 /* Whole units that a lease has less than a size. */
 static int64_t
-below(const BrokerLease *lease, int64_t size, int64_t unit)
+below(const Member *m, int64_t size, int64_t unit)
 {
-	return size > lease->present ? (size - lease->present) / unit * unit : 0;
+	return size > m->present ? (size - m->present) / unit * unit : 0;
 }
 
 /* What the lease gets when all get this much, unless they claim less. */
 static int64_t
-portion(const BrokerLease *lease, int64_t level, bool spare_temp)
+portion(const Member *m, int64_t level, bool spare_temp)
 {
-	int64_t		least = spare_temp && lease->purpose == PURPOSE_TEMP ? lease->present : 0;
+	int64_t		least = spare_temp && m->temp ? m->present : 0;
 
 	if (level < least)
 		level = least;
-	return level < lease->claim ? level : lease->claim;
+	return level < m->claim ? level : m->claim;
 }
 
 /* Set share and turn of all leases, which are in the order of their turns. */
 static void
-divide(BrokerLease **leases, int n, const Memory *memory, bool spare_temp)
+divide(const Memory *memory, bool spare_temp)
 {
 	int64_t		low = 0;
 	int64_t		high = memory->total / memory->unit;
@@ -172,95 +165,79 @@ divide(BrokerLease **leases, int n, const Memory *memory, bool spare_temp)
 		int64_t		middle = (low + high + 1) / 2;
 		int64_t		sum = 0;
 
-		for (int i = 0; i < n; i++)
-			sum += portion(leases[i], middle * memory->unit, spare_temp);
+		for (int i = 0; i < nmembers; i++)
+			sum += portion(&members[i], middle * memory->unit, spare_temp);
 		if (sum <= memory->total)
 			low = middle;
 		else
 			high = middle - 1;
 	}
 	low *= memory->unit;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < nmembers; i++)
 	{
-		leases[i]->share = portion(leases[i], low, spare_temp);
-		leases[i]->turn = 0;
-		rest -= leases[i]->share;
+		members[i].share = portion(&members[i], low, spare_temp);
+		members[i].turn = 0;
+		rest -= members[i].share;
 	}
-	for (int i = 0; i < n && rest >= memory->unit; i++)
+	for (int i = 0; i < nmembers && rest >= memory->unit; i++)
 	{
-		if (leases[i]->share != low || leases[i]->claim == low)
+		if (members[i].share != low || members[i].claim == low)
 			continue;
-		leases[i]->turn = memory->unit;
+		members[i].turn = memory->unit;
 		rest -= memory->unit;
 	}
 }
 
-/* Set share, turn, claim and present of all leases. */
+/* Read all leases, and set their share and turn. */
 static void
-make_shares(const Memory *memory, int64_t now)
+make_shares(const Memory *memory)
 {
-	BrokerLease **leases = calloc((size_t) broker.nleases + 1, sizeof(BrokerLease *));
 	bool		temp_short = false;
-	int			n = 0;
 
-	if (leases == NULL)
-	{
-		rbp_log(RBP_LOG_ERROR, "out of memory");
-		abort();
-	}
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-	{
-		leases[n++] = lease;
-		lease->present = count_present(lease, now);
-		lease->claim = memory->unit > 0 ? claim(lease, now, memory->unit) : 0;
-		lease->share = lease->turn = 0;
-	}
-	if (memory->unit > 0)
-	{
-		qsort(leases, (size_t) n, sizeof(BrokerLease *), compare_turns);
-		divide(leases, n, memory, false);
-		for (int i = 0; i < n; i++)
-			temp_short |= leases[i]->purpose == PURPOSE_TEMP &&
-				below(leases[i], leases[i]->share, memory->unit) > 0;
-		if (!temp_short)
-			divide(leases, n, memory, true);
-	}
-	free(leases);
+	load_members(memory->unit);
+	if (memory->unit == 0)
+		return;
+	divide(memory, false);
+	for (int i = 0; i < nmembers; i++)
+		temp_short |= members[i].temp && below(&members[i], members[i].share, memory->unit) > 0;
+	if (!temp_short)
+		divide(memory, true);
 }
 
 /* Up to a size: what the lease lacks, and can have now. */
 static int64_t
-lacks(const BrokerLease *lease, int64_t size, int64_t unit)
+lacks(const Member *m, int64_t size, int64_t unit)
 {
-	int64_t		bytes = below(lease, size, unit);
-	int64_t		room = round_up(lease->wanted - lease->bytes, unit);
-
-	return bytes < room ? bytes : room;
+	return smaller(below(m, size, unit), round_up(m->room, unit));
 }
 
 void
-broker_share_queue(const BrokerLease *lease, int64_t now, BrokerQueue *queue)
+broker_share_queue(int64_t lease, BrokerQueue *queue)
 {
-	Memory		memory = count_memory(now);
+	Memory		memory = count_memory();
+	bool		ahead = true;
 
 	memset(queue, 0, sizeof(*queue));
 	queue->free = memory.free;
 	queue->unit = memory.unit;
 	if (memory.free == 0)
 		return;
-	make_shares(&memory, now);
-	for (const BrokerLease *other = broker.leases; other != NULL; other = other->next)
+	make_shares(&memory);
+	for (const Member *m = members; m < members + nmembers; m++)
 	{
-		int64_t		share;
-		int64_t		turn;
+		int64_t		share = lacks(m, m->share, memory.unit);
+		int64_t		turn = lacks(m, m->share + m->turn, memory.unit) - share;
 
-		if (other == lease)
+		if (m->lease == lease)
+		{
+			queue->to_share = m->share - m->present;
+			queue->to_turn = queue->to_share + m->turn;
+			ahead = false;
 			continue;
-		share = lacks(other, other->share, memory.unit);
-		turn = lacks(other, other->share + other->turn, memory.unit) - share;
+		}
 		queue->shares += share;
 		queue->turns += turn;
-		if (compare_turns(&other, &lease) < 0)
+		if (ahead)
 		{
 			queue->shares_ahead += share;
 			queue->turns_ahead += turn;
@@ -269,152 +246,151 @@ broker_share_queue(const BrokerLease *lease, int64_t now, BrokerQueue *queue)
 }
 
 bool
-broker_share_take(BrokerLease *lease, int64_t size, BrokerQueue *queue)
+broker_share_take(BrokerQueue *queue, int64_t size)
 {
-	int64_t		left = queue->free - size;
 	int64_t		reserved = queue->shares + queue->turns;
 
-	if (lacks(lease, lease->share, queue->unit) > 0)
+	if (queue->to_share >= queue->unit)
 		reserved = queue->shares_ahead;
-	else if (lacks(lease, lease->share + lease->turn, queue->unit) > 0)
+	else if (queue->to_turn >= queue->unit)
 		reserved = queue->shares + queue->turns_ahead;
-	if (left < reserved)
+	if (queue->free - size < reserved)
 		return false;
-	queue->free = left;
-	lease->present += size;
+	queue->free -= size;
+	queue->to_share -= size;
+	queue->to_turn -= size;
 	return true;
 }
 
-/*
- * Choose regions of this lease to be asked back: as many as it has too many of,
- * but no more than are needed, and from where it has most, so that it stays
- * spread.  Returns their bytes, which it has no more.
- */
-static int64_t
-choose_regions(BrokerLease *lease, int64_t need)
+/* A lease's regions on one donor. */
+typedef struct Part
 {
-	int64_t		surplus = lease->present - lease->share;
-	int64_t		chosen = 0;
+	int64_t		donor;
+	int64_t		size;			/* of a region */
+	int64_t		kept;			/* regions that the donor leaves there */
+	int64_t		before;			/* holding.shared, as it was and is to be */
+	int64_t		shared;
+} Part;
 
-	while (chosen < need)
-	{
-		BrokerHolding *best = NULL;
-
-		for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-		{
-			if (h->kept == h->shared || h->donor->region_size > surplus - chosen)
-				continue;
-			if (best == NULL || h->kept - h->shared > best->kept - best->shared)
-				best = h;
-		}
-		if (best == NULL)
-			break;
-		best->shared++;
-		best->donor->sharing = true;
-		chosen += best->donor->region_size;
-	}
-	lease->present -= chosen;
-	return chosen;
-}
-
-/* The lease that has most above its share; NULL if none has a unit. */
-static BrokerLease *
-largest_surplus(BrokerPurpose purpose, int64_t unit)
+/* Where the lease keeps most, of regions up to a size; NULL: there is none. */
+static Part *
+largest_part(Part *parts, int n, int64_t size)
 {
-	BrokerLease *best = NULL;
+	Part	   *best = NULL;
 
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
+	for (Part *part = parts; part < parts + n; part++)
 	{
-		int64_t		surplus = lease->present - lease->share;
-
-		if (lease->purpose == purpose && surplus >= unit &&
-			(best == NULL || surplus > best->present - best->share))
-			best = lease;
+		if (part->kept > 0 && part->size <= size && (best == NULL || part->kept > best->kept))
+			best = part;
 	}
 	return best;
 }
 
 /*
- * need: bytes that are lacking; temp_need: of these, by temp leases, which are
- * first to get what buffer leases give.
+ * Choose regions of this lease to be asked back: as many as it has too many of,
+ * but no more than are needed, and from where it has most, so that it stays
+ * spread.  Returns their bytes.
  */
-static void
-choose_leases(int64_t need, int64_t temp_need, int64_t unit)
+static int64_t
+choose_regions(Member *m, int64_t need)
 {
-	static const BrokerPurpose order[] = {PURPOSE_BUFFER, PURPOSE_TEMP};
+	static Part parts[BROKER_MAX_DONORS];	/* under broker.lock */
+	BrokerRows *rows = broker_query("SELECT donor_now.key, region_size,"
+									"  iif(state = 'up', h.regions - max(asked - shared, 0), 0), shared"
+									" FROM holding h JOIN donor_now ON key = h.donor WHERE lease = ?1",
+									INT(m->lease));
+	int64_t		surplus = m->present - m->share;
+	int64_t		chosen = 0;
+	int			regions = 0;
+	int			n = 0;
+	Part	   *part;
 
-	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++)
+	while (broker_next(rows))
 	{
-		BrokerLease *lease;
-
-		if (order[i] == PURPOSE_TEMP && need > temp_need)
-			need = temp_need;
-		while (need > 0 && (lease = largest_surplus(order[i], unit)) != NULL)
-		{
-			int64_t		chosen = choose_regions(lease, need);
-
-			need -= chosen;
-			temp_need -= chosen;
-			if (chosen == 0)	/* its regions are larger than its surplus */
-				lease->present = lease->share;
-		}
+		part = &parts[n++];
+		part->donor = broker_int(rows, 0);
+		part->size = broker_int(rows, 1);
+		part->kept = broker_int(rows, 2);
+		part->before = broker_int(rows, 3);
+		part->shared = 0;
 	}
+	while (chosen < need && (part = largest_part(parts, n, surplus - chosen)) != NULL)
+	{
+		part->kept--;
+		part->shared++;
+		chosen += part->size;
+		regions++;
+	}
+	for (part = parts; part < parts + n; part++)
+	{
+		if (part->shared != part->before)
+			broker_run("UPDATE holding SET shared = ?3 WHERE donor = ?1 AND lease = ?2",
+					   INT(part->donor), INT(m->lease), INT(part->shared));
+	}
+	if (regions > 0 && !m->told)
+	{
+		char	   *who = broker_get_text("SELECT id || ' of ' || client FROM lease WHERE key = ?1",
+										  INT(m->lease));
+
+		rbp_log(RBP_LOG_INFO, "lease %s has more than its share of %lld MB: %d regions are asked back for others",
+				who, (long long) (m->share >> 20), regions);
+		free(who);
+	}
+	m->chosen = true;
+	return chosen;
 }
 
-static int
-count_shared(const BrokerLease *lease)
+/* The lease that has most above its share, of those not chosen; NULL if none has a unit. */
+static Member *
+largest_surplus(bool temp, int64_t unit)
 {
-	int			shared = 0;
+	Member	   *best = NULL;
 
-	for (const BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
-		shared += h->shared;
-	return shared;
+	for (Member *m = members; m < members + nmembers; m++)
+	{
+		if (m->temp == temp && !m->chosen && m->present - m->share >= unit &&
+			(best == NULL || m->present - m->share > best->present - best->share))
+			best = m;
+	}
+	return best;
 }
 
 void
 broker_share_update(void)
 {
-	int64_t		now = rbp_mono_ms();
-	Memory		memory = count_memory(now);
-	int64_t		need = -(memory.free + memory.coming);
-	int64_t		temp_need = need;
-	bool		asked = false;
+	Memory		memory;
+	int64_t		need[2];		/* bytes that are lacking; of these, by temp leases */
 
-	for (const BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
-		asked |= (lease->bytes < lease->wanted && !is_silent(lease, now)) ||
-			count_shared(lease) > 0;
-	if (!asked)
+	if (!broker_get("SELECT EXISTS (SELECT 1 FROM lease_now"
+					"  WHERE bytes < wanted AND deadline - now_ms() >= ttl_ms / 2)"
+					" OR EXISTS (SELECT 1 FROM holding WHERE asked > 0 AND shared > 0)"))
 		return;
 
-	make_shares(&memory, now);
-	for (BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
+	memory = count_memory();
+	make_shares(&memory);
+	need[0] = need[1] = -(memory.free + memory.coming);
+	for (const Member *m = members; m < members + nmembers && memory.unit > 0; m++)
 	{
-		int64_t		bytes = below(lease, lease->share, memory.unit);
+		need[0] += below(m, m->share, memory.unit);
+		need[1] += m->temp ? below(m, m->share, memory.unit) : 0;
+	}
 
-		need += bytes;
-		if (lease->purpose == PURPOSE_TEMP)
-			temp_need += bytes;
-		lease->told = count_shared(lease) > 0;
-		for (BrokerHolding *h = lease->holdings; h != NULL; h = h->next)
+	/* Temp leases give to temp leases only, which are first to get what buffer leases give. */
+	for (int temp = 0; temp <= 1; temp++)
+	{
+		Member	   *m;
+
+		while (smaller(need[0], need[temp]) > 0 && (m = largest_surplus(temp, memory.unit)) != NULL)
 		{
-			h->donor->sharing |= h->shared > 0;
-			h->shared = 0;
+			int64_t		chosen = choose_regions(m, smaller(need[0], need[temp]));
+
+			need[0] -= chosen;
+			need[1] -= chosen;
 		}
 	}
-	choose_leases(need, temp_need, memory.unit);
-
-	for (const BrokerLease *lease = broker.leases; lease != NULL; lease = lease->next)
+	for (const Member *m = members; m < members + nmembers; m++)
 	{
-		int			shared = count_shared(lease);
-
-		if (shared > 0 && !lease->told)
-			rbp_log(RBP_LOG_INFO, "lease %s of %s has more than its share of %lld MB: %d regions are asked back for others",
-					lease->id, lease->client, (long long) (lease->share >> 20), shared);
-	}
-	for (BrokerDonor *donor = broker.donors; donor != NULL; donor = donor->next)
-	{
-		if (donor->sharing)
-			broker_reclaim_update(donor);
-		donor->sharing = false;
+		if (m->told && !m->chosen)
+			broker_run("UPDATE holding SET shared = 0 WHERE lease = ?1 AND shared > 0", INT(m->lease));
 	}
 }

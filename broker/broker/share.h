@@ -8,27 +8,27 @@
 #ifndef RBP_BROKER_SHARE_H
 #define RBP_BROKER_SHARE_H
 
-#include "broker/broker/model.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-/* What of the free memory is for others than a lease, in bytes. */
+/* A lease that wants more, and what of the free memory is for others; bytes. */
 typedef struct BrokerQueue
 {
 	int64_t		free;
-	int64_t		shares;			/* for those that are short of their share */
+	int64_t		unit;			/* the smallest region */
+	int64_t		to_share;		/* until it has its share; below 0: beyond it */
+	int64_t		to_turn;		/* until it has its turn, too */
+	int64_t		shares;			/* for others that are short of their share */
 	int64_t		shares_ahead;	/* that come before it */
 	int64_t		turns;			/* beside these */
 	int64_t		turns_ahead;
-	int64_t		unit;
 } BrokerQueue;
 
 /* Work out the shares, and where this lease stands. */
-extern void broker_share_queue(const BrokerLease *lease, int64_t now, BrokerQueue *queue);
+extern void broker_share_queue(int64_t lease, BrokerQueue *queue);
 
-/*
- * May the lease have one more region of this size?  Then it is taken off the
- * queue's free memory; the lease's own figures are brought up to date.
- */
-extern bool broker_share_take(BrokerLease *lease, int64_t size, BrokerQueue *queue);
+/* May the lease have one more region of this size?  Then it is taken off. */
+extern bool broker_share_take(BrokerQueue *queue, int64_t size);
 
 /* Work out the shares, and ask back what leases that are short are to get. */
 extern void broker_share_update(void);

@@ -88,6 +88,12 @@ is "a chunked body of more than 1 MiB" "$said" 413
 head -c 1000000 /dev/zero | tr '\0' '[' >"$dir/deep"
 api POST /v1/leases "@$dir/deep"
 is "a million brackets" "$status" 400
+for n in 7 2000; do
+    api POST /v1/leases "{${good/buffer/temp},\"x\":$(printf '[%.0s' $(seq $n))$(printf ']%.0s' $(seq $n))}"
+    is "$n brackets, closed again" "$status" $((n == 7 ? 201 : 400))
+done
+api POST /v1/donors "$(sed 's/1048576/1099511627776/; s/"regions":1/"regions":65536/' <<<"{\"id\":\"a\",$donor}")"
+is "a donor of 64 PiB" "$status" 400
 api POST "/v1/donors/$(printf 'x%.0s' {1..2000})/drain"
 is "a long id" "$status" 404
 api POST /v1/donors/%ff%01%2e/drain

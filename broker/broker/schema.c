@@ -1,0 +1,227 @@
+/*-------------------------------------------------------------------------
+ *
+ * schema.c
+ *	  The tables: what the broker knows, and what always holds of it.
+ *
+ * What an answer promises is in donor, region, lease and ended, which are on
+ * disk.  What the next heartbeat or renewal tells anyway is in tables that
+ * last as long as the process, since changing them must cost no fsync.
+ *
+ * Rules are in the schema where SQL can say them: a change that breaks one
+ * fails, whichever statement tried it, and ends the broker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/broker/schema.h"
+
+const char *const broker_schema =
+"CREATE TABLE donor ("
+" key INTEGER PRIMARY KEY,"
+" id TEXT NOT NULL UNIQUE,"
+" instance TEXT NOT NULL,"		/* its process: a new one has new memory */
+" address TEXT NOT NULL CHECK (json_valid(address)),"	/* as lease objects have it */
+" region_size INTEGER NOT NULL CHECK (region_size > 0),"
+" regions INTEGER NOT NULL CHECK (regions > 0),"
+" grace_ms INTEGER NOT NULL CHECK (grace_ms >= 0),"
+" draining INTEGER NOT NULL DEFAULT 0 CHECK (draining IN (0, 1)),"
+" revision INTEGER NOT NULL DEFAULT 1"
+") STRICT;"
+
+"CREATE TABLE lease ("			/* live ones */
+" key INTEGER PRIMARY KEY,"		/* grows: the youngest has the largest */
+" id TEXT NOT NULL UNIQUE,"
+" secret TEXT NOT NULL CHECK (length(secret) = 64),"	/* hex digits, lower case */
+" client TEXT NOT NULL,"
+" instance TEXT NOT NULL,"
+" purpose TEXT NOT NULL CHECK (purpose IN ('buffer', 'temp')),"
+" wanted INTEGER NOT NULL CHECK (wanted >= 0),"	/* bytes */
+" ttl_ms INTEGER NOT NULL CHECK (ttl_ms > 0),"
+" created INTEGER NOT NULL,"	/* seconds since 1970 */
+
+/* a machine since its boot, which an instance names before a slash; NULL: not told */
+" machine TEXT AS (substr(instance, 1, nullif(instr(instance, '/'), 0))) STORED"
+") STRICT;"
+"CREATE INDEX lease_client ON lease (client, purpose);"
+
+/*
+ * A region is clean (not used), leased, or dirty (used, but not leased any
+ * more).  It has one lease at most.
+ */
+"CREATE TABLE region ("
+" donor INTEGER NOT NULL REFERENCES donor ON DELETE CASCADE,"
+" number INTEGER NOT NULL,"
+" lease INTEGER REFERENCES lease ON DELETE SET NULL,"
+" used INTEGER NOT NULL CHECK (used IN (0, 1)),"
+" rev INTEGER NOT NULL,"		/* the donor's revision of its last change */
+" CHECK (used OR lease IS NULL),"
+" PRIMARY KEY (donor, number)"
+") STRICT, WITHOUT ROWID;"
+"CREATE INDEX region_leased ON region (lease) WHERE lease IS NOT NULL;"
+"CREATE INDEX region_idle ON region (donor, used) WHERE lease IS NULL;"
+
+/* Only clean regions are granted. */
+"CREATE TRIGGER only_clean_is_granted BEFORE UPDATE OF lease ON region"
+" WHEN NEW.lease IS NOT NULL AND OLD.used BEGIN"
+"  SELECT raise(ABORT, 'a region was granted that is not clean');"
+" END;"
+
+/* What changes the regions that a donor has to serve raises its revision. */
+"CREATE TRIGGER region_changed AFTER UPDATE OF lease ON region"
+" WHEN NEW.lease IS NOT OLD.lease BEGIN"
+"  UPDATE donor SET revision = revision + 1 WHERE key = NEW.donor;"
+"  UPDATE region SET rev = (SELECT revision FROM donor WHERE key = NEW.donor)"
+"   WHERE donor = NEW.donor AND number = NEW.number;"
+" END;"
+
+/* The last leases that ended: renewing one is answered with how that was. */
+"CREATE TABLE ended ("
+" key INTEGER PRIMARY KEY,"
+" id TEXT NOT NULL UNIQUE,"
+" how TEXT NOT NULL"			/* 'has expired', ..., as an answer says it */
+") STRICT;"
+"CREATE TRIGGER ended_enough AFTER INSERT ON ended BEGIN"
+"  DELETE FROM ended WHERE key <= NEW.key - 2048;"
+" END;";
+
+/* Columns of RDMA; then it is a file of version 2. */
+const char *const broker_schema_from_1 =
+"ALTER TABLE donors ADD COLUMN rdma_host TEXT NOT NULL DEFAULT '';"
+"ALTER TABLE donors ADD COLUMN rdma_port INTEGER NOT NULL DEFAULT 0;";
+
+/* Version 2 had no rows for clean regions, and ended leases among the live ones. */
+const char *const broker_schema_from_2 =
+"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms, draining, revision)"
+" SELECT id, instance, json_patch(json_object('id', id, 'host', host, 'port', port,"
+"   'transports', json(transports), 'shm_name', shm_name, 'boot_id', boot_id),"
+"  json_object('rdma_host', nullif(rdma_host, ''), 'rdma_port', nullif(rdma_port, 0))),"
+"  region_size, regions, grace_ms, draining, revision FROM donors;"
+"INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, created)"
+" SELECT id, lower(hex(secret)), client, instance, iif(purpose = 1, 'temp', 'buffer'), wanted, ttl_ms, created"
+"  FROM leases WHERE ended = 0 ORDER BY created;"
+"INSERT INTO ended (id, how)"
+" SELECT id, CASE ended WHEN 1 THEN 'has expired' WHEN 2 THEN 'was revoked'"
+"   WHEN 3 THEN 'was given back' ELSE 'was taken over by another instance of its client' END"
+"  FROM leases WHERE ended <> 0 ORDER BY created;"
+"WITH RECURSIVE n (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < 65535)"
+" INSERT INTO region SELECT d.key, n.number, l.key, r.region IS NOT NULL, coalesce(r.rev, 0)"
+"  FROM donor d JOIN n ON n.number < d.regions"
+"  LEFT JOIN regions r ON r.donor = d.id AND r.region = n.number"
+"  LEFT JOIN lease l ON l.id = r.lease;"
+"DROP TABLE donors; DROP TABLE leases; DROP TABLE regions;";
+
+const char *const broker_schema_volatile =
+"CREATE TEMP TABLE setting (donor_timeout_ms INTEGER);"
+
+"CREATE TEMP TABLE donor_seen ("
+" donor INTEGER PRIMARY KEY,"
+" heard INTEGER NOT NULL DEFAULT 0,"	/* since the broker started */
+" last_heard INTEGER NOT NULL,"	/* now_ms(); if not heard, of when it started */
+" applied INTEGER NOT NULL DEFAULT 0,"	/* revision, as the donor says */
+" want_back INTEGER NOT NULL DEFAULT 0,"
+" stats TEXT NOT NULL DEFAULT '{}',"	/* JSON, an object of numbers */
+" leased INTEGER NOT NULL DEFAULT 0,"	/* counts of its regions */
+" dirty INTEGER NOT NULL DEFAULT 0"
+");"
+"CREATE TEMP TABLE lease_term ("
+" lease INTEGER PRIMARY KEY,"
+" deadline INTEGER NOT NULL,"	/* now_ms() */
+" waiting_since INTEGER,"		/* now_ms(); NULL: it has what it wants */
+" bytes INTEGER NOT NULL DEFAULT 0"	/* of its regions */
+");"
+
+/* A lease's regions on one donor. */
+"CREATE TEMP TABLE holding ("
+" donor INTEGER NOT NULL,"
+" lease INTEGER NOT NULL,"
+" regions INTEGER NOT NULL CHECK (regions >= 0),"
+" asked INTEGER NOT NULL DEFAULT 0,"	/* of these, asked back, for whichever reason */
+" shared INTEGER NOT NULL DEFAULT 0,"	/* to be asked back for other leases */
+" taken_at INTEGER,"			/* now_ms(), when asked ones are taken; NULL: the
+								 * holder was not told yet */
+" CHECK (asked BETWEEN 0 AND regions),"
+" CHECK (shared BETWEEN 0 AND regions),"
+" CHECK (asked > 0 OR taken_at IS NULL),"
+" PRIMARY KEY (donor, lease)"
+") WITHOUT ROWID;"
+"CREATE INDEX temp.holding_lease ON holding (lease);"
+"CREATE INDEX temp.holding_taken ON holding (taken_at) WHERE taken_at IS NOT NULL;"
+"CREATE INDEX temp.holding_asked ON holding (lease) WHERE asked > 0 OR shared > 0;"
+
+/* Counts follow the regions. */
+"CREATE TEMP TRIGGER region_granted AFTER UPDATE OF lease ON main.region"
+" WHEN NEW.lease IS NOT NULL BEGIN"
+"  INSERT INTO holding (donor, lease, regions) VALUES (NEW.donor, NEW.lease, 1)"
+"   ON CONFLICT DO UPDATE SET regions = regions + 1;"
+"  UPDATE donor_seen SET leased = leased + 1 WHERE donor = NEW.donor;"
+"  UPDATE lease_term SET bytes = bytes + (SELECT region_size FROM donor WHERE key = NEW.donor)"
+"   WHERE lease = NEW.lease;"
+" END;"
+"CREATE TEMP TRIGGER region_lost AFTER UPDATE OF lease ON main.region"
+" WHEN OLD.lease IS NOT NULL AND NEW.lease IS NULL BEGIN"
+"  UPDATE holding SET regions = regions - 1, asked = max(asked - 1, 0),"
+"    shared = min(shared, max(asked - 1, 0)), taken_at = iif(asked > 1, taken_at, NULL)"
+"   WHERE donor = NEW.donor AND lease = OLD.lease;"
+"  DELETE FROM holding WHERE donor = NEW.donor AND lease = OLD.lease AND regions = 0;"
+"  UPDATE donor_seen SET leased = leased - 1, dirty = dirty + NEW.used WHERE donor = NEW.donor;"
+"  UPDATE lease_term SET bytes = bytes - (SELECT region_size FROM donor WHERE key = NEW.donor)"
+"   WHERE lease = OLD.lease;"
+" END;"
+"CREATE TEMP TRIGGER region_cleaned AFTER UPDATE OF used ON main.region"
+" WHEN OLD.lease IS NULL AND NEW.lease IS NULL AND NEW.used < OLD.used BEGIN"
+"  UPDATE donor_seen SET dirty = dirty - 1 WHERE donor = NEW.donor;"
+" END;"
+"CREATE TEMP TRIGGER region_came AFTER INSERT ON main.region WHEN NEW.used BEGIN"
+"  UPDATE donor_seen SET dirty = dirty + 1 WHERE donor = NEW.donor;"
+" END;"
+"CREATE TEMP TRIGGER donor_came AFTER INSERT ON main.donor BEGIN"
+"  INSERT INTO donor_seen (donor, last_heard) VALUES (NEW.key, now_ms());"
+" END;"
+"CREATE TEMP TRIGGER donor_left AFTER DELETE ON main.donor BEGIN"
+"  DELETE FROM donor_seen WHERE donor = OLD.key;"
+" END;"
+"CREATE TEMP TRIGGER lease_came AFTER INSERT ON main.lease BEGIN"
+"  INSERT INTO lease_term (lease, deadline) VALUES (NEW.key, now_ms() + NEW.ttl_ms);"
+" END;"
+"CREATE TEMP TRIGGER lease_left AFTER DELETE ON main.lease BEGIN"
+"  DELETE FROM lease_term WHERE lease = OLD.key;"
+" END;"
+
+/*
+ * state: up, draining (up, and draining), away, gone.  most: regions that it lets us have
+ * leased at a time.  free: how many more can be granted now.
+ */
+"CREATE TEMP VIEW donor_now AS"
+" SELECT *, iif(state = 'up', max(min(regions - leased - dirty, most - leased), 0), 0) AS free"
+" FROM (SELECT *,"
+"  CASE WHEN silent_ms >= 3 * donor_timeout_ms THEN 'gone'"
+"   WHEN silent_ms >= donor_timeout_ms OR NOT heard THEN 'away'"
+"   WHEN draining THEN 'draining' ELSE 'up' END AS state,"
+"  iif(draining, 0, max(regions - want_back, 0)) AS most"
+"  FROM (SELECT *, now_ms() - last_heard AS silent_ms"
+"   FROM donor JOIN donor_seen ON donor_seen.donor = donor.key, setting));"
+"CREATE TEMP VIEW lease_now AS SELECT * FROM lease JOIN lease_term ON lease_term.lease = lease.key;"
+
+/* Holders may not have reached us for a while: all have their full TTL. */
+"INSERT INTO donor_seen (donor, last_heard) SELECT key, now_ms() FROM donor;"
+"INSERT INTO lease_term (lease, deadline) SELECT key, now_ms() + ttl_ms FROM lease;"
+"INSERT INTO holding (donor, lease, regions)"
+" SELECT donor, lease, count(*) FROM region WHERE lease IS NOT NULL GROUP BY donor, lease;"
+"UPDATE donor_seen SET"
+" leased = (SELECT count(*) FROM region r WHERE r.donor = donor_seen.donor AND lease IS NOT NULL),"
+" dirty = (SELECT count(*) FROM region r WHERE r.donor = donor_seen.donor AND lease IS NULL AND used);"
+"UPDATE lease_term SET bytes = (SELECT coalesce(sum(h.regions * d.region_size), 0)"
+" FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = lease_term.lease);";
+
+const char *const broker_schema_check =
+"WITH held (donor, lease, regions) AS"
+"  (SELECT donor, lease, count(*) FROM region WHERE lease IS NOT NULL GROUP BY donor, lease)"
+" SELECT 'holding.regions' FROM"
+"  (SELECT * FROM held EXCEPT SELECT donor, lease, regions FROM holding)"
+" UNION ALL SELECT 'holding' WHERE (SELECT count(*) FROM held) <> (SELECT count(*) FROM holding)"
+" UNION ALL SELECT 'donor_seen' FROM donor_now d WHERE"
+"  d.leased <> (SELECT coalesce(sum(regions), 0) FROM held WHERE donor = d.key) OR"
+"  d.dirty <> (SELECT count(*) FROM region WHERE donor = d.key AND lease IS NULL AND used)"
+" UNION ALL SELECT 'lease_term.bytes' FROM lease_term t WHERE bytes <>"
+"  (SELECT coalesce(sum(h.regions * d.region_size), 0)"
+"    FROM held h JOIN donor d ON d.key = h.donor WHERE h.lease = t.lease)"
+" UNION ALL SELECT 'region.rev' FROM region r JOIN donor d ON d.key = r.donor WHERE r.rev > d.revision";

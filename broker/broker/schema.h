@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * schema.h
+ *	  The tables: what the broker knows, and what always holds of it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_BROKER_SCHEMA_H
+#define RBP_BROKER_SCHEMA_H
+
+#define BROKER_SCHEMA_VERSION	3
+#define BROKER_MAX_DONORS		1024
+#define BROKER_MAX_LEASES		16384	/* live ones */
+
+/* Of a new file; and what makes that of one which version 1 or 2 wrote. */
+extern const char *const broker_schema;
+extern const char *const broker_schema_from_1;
+extern const char *const broker_schema_from_2;
+
+/* Tables that last as long as the process, and the views; at each start. */
+extern const char *const broker_schema_volatile;
+
+/* A row for each count in broker_schema_volatile that is wrong.  For tests. */
+extern const char *const broker_schema_check;
+
+#endif							/* RBP_BROKER_SCHEMA_H */

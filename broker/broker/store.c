@@ -1,0 +1,286 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.c
+ *	  Where the broker's state is kept: one SQLite file in WAL mode.
+ *
+ * synchronous=FULL: a commit survives the machine's crash too.  That costs an
+ * fsync only where something changed on disk; the volatile tables are SQLite's
+ * temporary ones, in memory.
+ *
+ * locking_mode=EXCLUSIVE: a second broker on the same file cannot start.
+ *
+ * secure_delete: secrets of leases that ended are overwritten.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/broker/schema.h"
+#include "broker/broker/store.h"
+#include "broker/common/log.h"
+#include "common/clock.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_STATEMENTS		256
+#define CHECKPOINT_PAGES	1000	/* SQLite's default */
+
+static sqlite3 *db;
+static int64_t now;
+static bool wrote;				/* the transaction that was committed last */
+
+static struct
+{
+	const char *sql;
+	sqlite3_stmt *stmt;
+}			statements[MAX_STATEMENTS];
+
+/*
+ * The promise "what was answered is on disk" cannot be kept any more.  _exit,
+ * because other threads are running.
+ */
+static void __attribute__((noreturn))
+give_up(void)
+{
+	rbp_log(RBP_LOG_ERROR, "cannot use the state file: %s; stopping, leases live on for their TTL",
+			sqlite3_errmsg(db));
+	_exit(RBP_EXIT_FAIL);
+}
+
+/*
+ * ---- statements ---------------------------------------------------------------
+ */
+
+static sqlite3_stmt *
+prepared(const char *sql)
+{
+	int			i = 0;
+
+	while (statements[i].sql != NULL && statements[i].sql != sql)
+		i++;
+	if (statements[i].sql == NULL)
+	{
+		if (i == MAX_STATEMENTS - 1)
+			abort();			/* one was not a constant */
+		if (sqlite3_prepare_v3(db, sql, -1, SQLITE_PREPARE_PERSISTENT,
+							   &statements[i].stmt, NULL) != SQLITE_OK)
+			give_up();
+		statements[i].sql = sql;
+	}
+	return statements[i].stmt;
+}
+
+BrokerRows *
+broker_store_query(const char *sql, size_t n, const BrokerValue *values)
+{
+	sqlite3_stmt *stmt = prepared(sql);
+
+	if ((size_t) sqlite3_bind_parameter_count(stmt) != n)
+		abort();
+	for (int i = 1; i <= (int) n; i++)
+	{
+		const BrokerValue *value = &values[i];
+		int			rc = SQLITE_OK;
+
+		if (value->kind == VALUE_INT)
+			rc = sqlite3_bind_int64(stmt, i, value->number);
+		else if (value->kind == VALUE_TEXT)
+			rc = sqlite3_bind_text(stmt, i, value->text, -1, SQLITE_TRANSIENT);
+		else if (value->json == NULL)
+			rc = sqlite3_bind_null(stmt, i);
+		else
+			rc = sqlite3_bind_text(stmt, i, json_dumps(value->json, JSON_COMPACT), -1, free);
+		if (rc != SQLITE_OK)
+			give_up();
+	}
+	return stmt;
+}
+
+bool
+broker_next(BrokerRows *rows)
+{
+	int			rc = sqlite3_step(rows);
+
+	if (rc == SQLITE_ROW)
+		return true;
+	if (rc != SQLITE_DONE)
+		give_up();
+	sqlite3_reset(rows);
+	return false;
+}
+
+int64_t
+broker_int(BrokerRows *rows, int column)
+{
+	return sqlite3_column_int64(rows, column);
+}
+
+const char *
+broker_text(BrokerRows *rows, int column)
+{
+	return (const char *) sqlite3_column_text(rows, column);
+}
+
+int
+broker_store_run(const char *sql, size_t n, const BrokerValue *values)
+{
+	if (broker_next(broker_store_query(sql, n, values)))
+		abort();				/* it is a query */
+	return sqlite3_changes(db);
+}
+
+int64_t
+broker_store_get(const char *sql, size_t n, const BrokerValue *values)
+{
+	BrokerRows *rows = broker_store_query(sql, n, values);
+	int64_t		value = broker_next(rows) ? broker_int(rows, 0) : 0;
+
+	sqlite3_reset(rows);
+	return value;
+}
+
+bool
+broker_store_get_all(int64_t *columns, const char *sql, size_t n, const BrokerValue *values)
+{
+	BrokerRows *rows = broker_store_query(sql, n, values);
+	bool		found = broker_next(rows);
+
+	for (int i = 0; found && i < sqlite3_column_count(rows); i++)
+		columns[i] = broker_int(rows, i);
+	sqlite3_reset(rows);
+	return found;
+}
+
+char *
+broker_store_get_text(const char *sql, size_t n, const BrokerValue *values)
+{
+	BrokerRows *rows = broker_store_query(sql, n, values);
+	const char *text = broker_next(rows) ? broker_text(rows, 0) : NULL;
+	char	   *copy = text ? strdup(text) : NULL;
+
+	sqlite3_reset(rows);
+	return copy;
+}
+
+/*
+ * ---- transactions -------------------------------------------------------------
+ */
+
+void
+broker_store_begin(void)
+{
+	now = rbp_mono_ms();
+	broker_run("BEGIN");
+}
+
+bool
+broker_store_commit(void)
+{
+	wrote = false;
+	broker_run("COMMIT");
+	return wrote;
+}
+
+int64_t
+broker_now(void)
+{
+	return now;
+}
+
+static void
+sql_now_ms(sqlite3_context *context, int argc, sqlite3_value **argv)
+{
+	(void) argc;
+	(void) argv;
+	sqlite3_result_int64(context, now);
+}
+
+/* A commit went to the disk. */
+static int
+on_wal(void *arg, sqlite3 *handle, const char *name, int pages)
+{
+	(void) arg;
+	wrote = true;
+	if (pages >= CHECKPOINT_PAGES)
+		sqlite3_wal_checkpoint_v2(handle, name, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+	return SQLITE_OK;
+}
+
+/*
+ * ---- open and close -----------------------------------------------------------
+ */
+
+static void
+exec_or_die(const char *path, const char *sql)
+{
+	if (sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK)
+		return;
+	if (sqlite3_errcode(db) == SQLITE_BUSY)
+		rbp_die("state file \"%s\" is in use: is another broker running on it?", path);
+	rbp_die("cannot use state file \"%s\": %s", path, sqlite3_errmsg(db));
+}
+
+/* Make the tables, or bring those of an earlier version up to date. */
+static void
+make_tables(const char *path)
+{
+	int			version = (int) broker_get("PRAGMA user_version");
+	char		sql[64];
+
+	if (version == BROKER_SCHEMA_VERSION)
+		return;
+	if (version < 0 || version > BROKER_SCHEMA_VERSION ||
+		(version == 0 && broker_get("SELECT count(*) FROM sqlite_schema") > 0))
+		rbp_die("state file \"%s\" is not a remote_bp broker's, or of another version (%d)",
+				path, version);
+	if (version == 1)
+		exec_or_die(path, broker_schema_from_1);
+	exec_or_die(path, broker_schema);
+	if (version > 0)
+		exec_or_die(path, broker_schema_from_2);
+	snprintf(sql, sizeof(sql), "PRAGMA user_version = %d", BROKER_SCHEMA_VERSION);
+	exec_or_die(path, sql);
+}
+
+void
+broker_store_open(const char *path)
+{
+	/* it holds the leases' secrets */
+	mode_t		old_umask = umask(0077);
+
+	if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |
+						SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+		rbp_die("cannot open state file \"%s\": %s", path, sqlite3_errmsg(db));
+
+	/* the predecessor may be on its way out */
+	sqlite3_busy_timeout(db, 2000);
+	exec_or_die(path, "PRAGMA locking_mode = EXCLUSIVE");
+	exec_or_die(path, "PRAGMA journal_mode = WAL");
+	exec_or_die(path, "PRAGMA synchronous = FULL");
+	exec_or_die(path, "PRAGMA foreign_keys = ON");
+	exec_or_die(path, "PRAGMA secure_delete = ON");
+	exec_or_die(path, "PRAGMA temp_store = MEMORY");
+	exec_or_die(path, "PRAGMA cache_size = -65536");	/* KiB, at most */
+	now = rbp_mono_ms();
+	sqlite3_create_function(db, "now_ms", 0, SQLITE_UTF8, NULL, sql_now_ms, NULL, NULL);
+	sqlite3_wal_hook(db, on_wal, NULL);
+
+	/* takes the lock now rather than at the first change */
+	exec_or_die(path, "BEGIN IMMEDIATE");
+	make_tables(path);
+	exec_or_die(path, broker_schema_volatile);
+	exec_or_die(path, "COMMIT");
+	umask(old_umask);
+}
+
+void
+broker_store_close(void)
+{
+	for (int i = 0; statements[i].sql != NULL; i++)
+		sqlite3_finalize(statements[i].stmt);
+	sqlite3_close(db);
+	db = NULL;
+}
