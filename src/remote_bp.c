@@ -144,7 +144,11 @@ startup_shmem(void)
 		bool		found;
 
 		modules[i].init(ShmemInitStruct(modules[i].name, modules[i].size(), &found));
-		/* without EXEC_BACKEND, only the postmaster comes here, after each reset */
+
+		/*
+		 * without EXEC_BACKEND, only the postmaster comes here, after each
+		 * reset
+		 */
 		Assert(!found);
 	}
 	LWLockRelease(AddinShmemInitLock);

@@ -303,8 +303,8 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 	take_wishes(donor, id, body);
 
 	/*
-	 * Answer when there is news, or after a while: well before the shortest TTL is over,
-	 * since a donor learns of renewals by these answers alone.
+	 * Answer when there is news, or after a while: well before the shortest
+	 * TTL is over, since a donor learns of renewals by these answers alone.
 	 */
 	deadline = broker_now() +
 		broker_get("SELECT min(?2, ifnull(min(ttl_ms) / 4, ?2))"

@@ -36,7 +36,8 @@
 #define MAX_NESTING			8	/* SQLite refuses to read 2,000 levels */
 #define MAX_CONNECTIONS		1024
 #define IDLE_TIMEOUT_S		30
-#define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048 levels */
+#define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048
+												 * levels */
 
 /* A request while its body comes in. */
 typedef struct Request
@@ -345,7 +346,7 @@ run_request(const Request *request)
 {
 	json_error_t why;
 	json_t	   *body = NULL;
-	BrokerReply	reply;
+	BrokerReply reply;
 
 	if (request->received > MAX_BODY)
 		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
@@ -375,7 +376,7 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		   size_t *len, void **context)
 {
 	Request    *request = *context;
-	BrokerReply	reply;
+	BrokerReply reply;
 
 	(void) arg;
 	(void) version;
@@ -416,7 +417,8 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
 	}
 }
 
-static void __attribute__((format(printf, 2, 0)))
+static void
+__attribute__((format(printf, 2, 0)))
 on_log(void *arg, const char *fmt, va_list args)
 {
 	char		text[512];

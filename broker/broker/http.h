@@ -35,7 +35,8 @@ typedef struct BrokerMember
 	const char *key;			/* NULL ends the table */
 	enum
 	{
-		BODY_TEXT,				/* of printable ASCII; least and most: its length */
+		BODY_TEXT,				/* of printable ASCII; least and most: its
+								 * length */
 		BODY_INT,
 		BODY_BOOL,
 		BODY_ARRAY

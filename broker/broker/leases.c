@@ -171,7 +171,8 @@ settle(const char *id, bool wait_clean, int status)
 static void
 take_over(int64_t lease)
 {
-	int64_t		old[2] = {INT64_MAX};	/* a lease, and whether it is a clone's */
+	int64_t		old[2] = {INT64_MAX};	/* a lease, and whether it is a
+										 * clone's */
 
 	while (broker_get_all(old, "SELECT o.key, o.machine <> l.machine AND now_ms() - (o.deadline - o.ttl_ms) < ?3"
 						  " FROM lease l JOIN lease_now o ON o.client = l.client AND o.purpose = l.purpose"
@@ -274,8 +275,8 @@ broker_leases_renew(const char *id, const json_t *body)
 				   INT(lease), JSON(body));
 
 		/*
-		 * Regions that are not in the lease (any more) are passed over: they may have
-		 * been taken, or the request is a repetition.
+		 * Regions that are not in the lease (any more) are passed over: they
+		 * may have been taken, or the request is a repetition.
 		 */
 		if (json_array_size(release) > 0)
 			broker.counters[REGIONS_RELEASED] +=

@@ -124,8 +124,8 @@ broker_reclaim_take(void)
 	int64_t		due[3];
 
 	/*
-	 * For another lease's share, a temp lease gives what it can, and no more: it is
-	 * asked again.
+	 * For another lease's share, a temp lease gives what it can, and no more:
+	 * it is asked again.
 	 */
 	while (broker_get_all(due, "SELECT donor, lease, iif(purpose = 'temp', asked - shared, asked)"
 						  " FROM holding JOIN lease ON lease.key = lease"

@@ -19,7 +19,8 @@ const char *const broker_schema =
 " key INTEGER PRIMARY KEY,"
 " id TEXT NOT NULL UNIQUE,"
 " instance TEXT NOT NULL,"		/* its process: a new one has new memory */
-" address TEXT NOT NULL CHECK (json_valid(address)),"	/* as lease objects have it */
+" address TEXT NOT NULL CHECK (json_valid(address)),"	/* as lease objects have
+														 * it */
 " region_size INTEGER NOT NULL CHECK (region_size > 0),"
 " regions INTEGER NOT NULL CHECK (regions > 0),"
 " grace_ms INTEGER NOT NULL CHECK (grace_ms >= 0),"
@@ -30,11 +31,12 @@ const char *const broker_schema =
 "CREATE TABLE lease ("			/* live ones */
 " key INTEGER PRIMARY KEY,"		/* grows: the youngest has the largest */
 " id TEXT NOT NULL UNIQUE,"
-" secret TEXT NOT NULL CHECK (length(secret) = 64),"	/* hex digits, lower case */
+" secret TEXT NOT NULL CHECK (length(secret) = 64),"	/* hex digits, lower
+														 * case */
 " client TEXT NOT NULL,"
 " instance TEXT NOT NULL,"
 " purpose TEXT NOT NULL CHECK (purpose IN ('buffer', 'temp')),"
-" wanted INTEGER NOT NULL CHECK (wanted >= 0),"	/* bytes */
+" wanted INTEGER NOT NULL CHECK (wanted >= 0)," /* bytes */
 " ttl_ms INTEGER NOT NULL CHECK (ttl_ms > 0),"
 " created INTEGER NOT NULL,"	/* seconds since 1970 */
 
@@ -115,7 +117,7 @@ const char *const broker_schema_volatile =
 "CREATE TEMP TABLE donor_seen ("
 " donor INTEGER PRIMARY KEY,"
 " heard INTEGER NOT NULL DEFAULT 0,"	/* since the broker started */
-" last_heard INTEGER NOT NULL,"	/* now_ms(); if not heard, of when it started */
+" last_heard INTEGER NOT NULL," /* now_ms(); if not heard, of when it started */
 " applied INTEGER NOT NULL DEFAULT 0,"	/* revision, as the donor says */
 " want_back INTEGER NOT NULL DEFAULT 0,"
 " stats TEXT NOT NULL DEFAULT '{}',"	/* JSON, an object of numbers */
@@ -126,7 +128,7 @@ const char *const broker_schema_volatile =
 " lease INTEGER PRIMARY KEY,"
 " deadline INTEGER NOT NULL,"	/* now_ms() */
 " waiting_since INTEGER,"		/* now_ms(); NULL: it has what it wants */
-" bytes INTEGER NOT NULL DEFAULT 0"	/* of its regions */
+" bytes INTEGER NOT NULL DEFAULT 0" /* of its regions */
 ");"
 
 /* A lease's regions on one donor. */
@@ -134,10 +136,11 @@ const char *const broker_schema_volatile =
 " donor INTEGER NOT NULL,"
 " lease INTEGER NOT NULL,"
 " regions INTEGER NOT NULL CHECK (regions >= 0),"
-" asked INTEGER NOT NULL DEFAULT 0,"	/* of these, asked back, for whichever reason */
+" asked INTEGER NOT NULL DEFAULT 0,"	/* of these, asked back, for whichever
+										 * reason */
 " shared INTEGER NOT NULL DEFAULT 0,"	/* to be asked back for other leases */
-" taken_at INTEGER,"			/* now_ms(), when asked ones are taken; NULL: the
-								 * holder was not told yet */
+" taken_at INTEGER,"			/* now_ms(), when asked ones are taken; NULL:
+								 * the holder was not told yet */
 " CHECK (asked BETWEEN 0 AND regions),"
 " CHECK (shared BETWEEN 0 AND regions),"
 " CHECK (asked > 0 OR taken_at IS NULL),"

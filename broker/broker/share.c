@@ -359,7 +359,8 @@ void
 broker_share_update(void)
 {
 	Memory		memory;
-	int64_t		need[2];		/* bytes that are lacking; of these, by temp leases */
+	int64_t		need[2];		/* bytes that are lacking; of these, by temp
+								 * leases */
 
 	if (!broker_get("SELECT EXISTS (SELECT 1 FROM lease_now"
 					"  WHERE bytes < wanted AND deadline - now_ms() >= ttl_ms / 2)"
@@ -375,7 +376,10 @@ broker_share_update(void)
 		need[1] += m->temp ? below(m, m->share, memory.unit) : 0;
 	}
 
-	/* Temp leases give to temp leases only, which are first to get what buffer leases give. */
+	/*
+	 * Temp leases give to temp leases only, which are first to get what
+	 * buffer leases give.
+	 */
 	for (int temp = 0; temp <= 1; temp++)
 	{
 		Member	   *m;

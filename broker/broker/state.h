@@ -60,7 +60,8 @@ typedef struct BrokerState
 	pthread_cond_t changed;		/* on CLOCK_MONOTONIC */
 	bool		stopping;
 	bool		check;
-	bool		wake;			/* the commit has to broadcast, whatever it wrote */
+	bool		wake;			/* the commit has to broadcast, whatever it
+								 * wrote */
 	int64_t		started;		/* rbp_mono_ms() */
 	int64_t		counters[BROKER_COUNTERS];
 } BrokerState;

@@ -42,7 +42,8 @@ static struct
  * The promise "what was answered is on disk" cannot be kept any more.  _exit,
  * because other threads are running.
  */
-static void __attribute__((noreturn))
+static void
+__attribute__((noreturn))
 give_up(void)
 {
 	rbp_log(RBP_LOG_ERROR, "cannot use the state file: %s; stopping, leases live on for their TTL",

@@ -57,7 +57,8 @@ expire_leases(void)
 static void
 give_up_donors(void)
 {
-	int64_t		gone[2];		/* a donor, and for how long it has been silent */
+	int64_t		gone[2];		/* a donor, and for how long it has been
+								 * silent */
 
 	while (broker_get_all(gone, "SELECT key, silent_ms FROM donor_now"
 						  " WHERE state = 'gone' AND (leased > 0 OR silent_ms >= ?1) LIMIT 1",

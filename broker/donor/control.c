@@ -378,7 +378,10 @@ typedef struct Control
 static void
 control_init(Control *c, const RbpDonorOptions *opt)
 {
-	*c = (Control) {.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS};
+	*c = (Control)
+	{
+		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS
+	};
 	rbp_uuid4(instance);
 	c->token = rbp_token_load(opt->token_file);
 	c->http = rbp_http_create(opt->broker, c->token, 2000, REQUEST_MS);

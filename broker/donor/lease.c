@@ -553,8 +553,7 @@ janitor_main(void *arg)
 		if (min_free > 0)
 		{
 			relieve_pressure();
-			next = expire_leases(rbp_boottime_ns());	/* the lock was
-														 * released */
+			next = expire_leases(rbp_boottime_ns());	/* the lock was released */
 			if (next > now + PRESSURE_TICK_NS)
 				next = now + PRESSURE_TICK_NS;
 		}

@@ -47,8 +47,7 @@ struct RbpDonorLease
 								 * machine is suspended, as the broker's time
 								 * does */
 	atomic_bool ended;
-	atomic_int	refs;			/* one for the table, one for each
-								 * connection */
+	atomic_int	refs;			/* one for the table, one for each connection */
 	bool		listed;			/* in the latest desired state; under
 								 * donor_lock */
 	bool		reported;		/* ended, and in the latest report; likewise */
@@ -129,7 +128,7 @@ typedef struct RbpDonorReport
 {
 	uint32_t   *clean;			/* malloc'ed; regions to be reported clean */
 	uint32_t	nclean;
-	char	  (*ended)[RBP_LEASE_ID_LEN];	/* malloc'ed; leases ended by our
+	char		(*ended)[RBP_LEASE_ID_LEN]; /* malloc'ed; leases ended by our
 											 * clock */
 	uint32_t	nended;
 	uint32_t	want_back;		/* regions needed because memory is short */

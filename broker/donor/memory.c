@@ -198,8 +198,8 @@ donor_memory_release(RbpDonorRegion *region)
 		return;
 
 	/*
-	 * withdraw it from clients that mapped it, even if something else keeps it
-	 * open
+	 * withdraw it from clients that mapped it, even if something else keeps
+	 * it open
 	 */
 	if (ftruncate(region->fd, 0) != 0)
 		rbp_log(RBP_LOG_ERROR, "could not withdraw region %u: %s",

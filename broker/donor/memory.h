@@ -28,8 +28,8 @@ typedef struct RbpDonorRegion
 	_Atomic(RbpDonorLease *) owner; /* lease that may enter, or NULL */
 	atomic_int	users;			/* threads in the region */
 	atomic_bool exported;		/* its memfd was sent to a client, or an MR of
-								 * it could not be deregistered: it needs other
-								 * memory before it is used again */
+								 * it could not be deregistered: it needs
+								 * other memory before it is used again */
 	RbpDonorRegionState state;
 	bool		withdrawn;		/* while DIRTY: out of reach of all clients;
 								 * under donor_lock */

@@ -365,7 +365,10 @@ listen_unix(char shm_name[RBP_SHM_NAME_LEN])
 			 (socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len)) != 0 ||
 		listen(fd, 1024) != 0)
 		rbp_die("could not listen on an abstract UNIX socket: %s", strerror(errno));
-	unix_listener = (RbpDonorConn) {.fd = fd,.is_unix = true,.is_listener = true};
+	unix_listener = (RbpDonorConn)
+	{
+		.fd = fd,.is_unix = true,.is_listener = true
+	};
 }
 
 void
@@ -386,7 +389,10 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 
 	shm_name[0] = '\0';
 	if (transports & RBP_TRANSPORT_TCP)
-		tcp_listener = (RbpDonorConn) {.fd = rbp_listen_tcp(host, port),.is_listener = true};
+		tcp_listener = (RbpDonorConn)
+	{
+		.fd = rbp_listen_tcp(host, port),.is_listener = true
+	};
 	if (transports & RBP_TRANSPORT_SHM)
 		listen_unix(shm_name);
 

@@ -45,7 +45,10 @@ queue(RbpDonorConn *conn, uint8_t op, uint64_t id)
 {
 	RbpDonorAnswer *a = &conn->ring[(conn->head + conn->count++) % SERVE_RING];
 
-	*a = (RbpDonorAnswer) {.op = op,.id = id,.region = ANSWER_NO_REGION};
+	*a = (RbpDonorAnswer)
+	{
+		.op = op,.id = id,.region = ANSWER_NO_REGION
+	};
 	return a;
 }
 
@@ -171,13 +174,17 @@ send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
 		}
 		if (skip < RBP_ANSWER_SIZE)
 		{
-			iov[msg.msg_iovlen++] = (struct iovec) {a->header + skip, RBP_ANSWER_SIZE - skip};
+			iov[msg.msg_iovlen++] = (struct iovec)
+			{
+				a->header + skip, RBP_ANSWER_SIZE - skip
+			};
 			skip = RBP_ANSWER_SIZE;
 		}
 		if (a->payload > 0)
 		{
 			skip -= RBP_ANSWER_SIZE;
-			iov[msg.msg_iovlen++] = (struct iovec) {
+			iov[msg.msg_iovlen++] = (struct iovec)
+			{
 				donor_regions[a->region].base + a->offset + skip, a->payload - skip
 			};
 		}
@@ -223,8 +230,7 @@ donor_serve_flush(RbpDonorConn *conn, int64_t now)
 		if (is_map(first))
 		{
 			rc = send_map(conn, first, now);
-			total = header_size(first) - first->sent;	/* a refusal is
-														 * shorter */
+			total = header_size(first) - first->sent;	/* a refusal is shorter */
 		}
 		else
 			rc = send_answers(conn, now, &total, &cut);

@@ -22,9 +22,9 @@
 #include <sys/queue.h>
 
 #define SERVE_RX_SIZE		4096	/* 128 requests */
-#define SERVE_RING			64		/* pending answers, per connection */
+#define SERVE_RING			64	/* pending answers, per connection */
 #define SERVE_SCRATCH_SIZE	65536	/* for payload of denied writes */
-#define SERVE_ALONE			16		/* requests in a row of one client */
+#define SERVE_ALONE			16	/* requests in a row of one client */
 
 typedef enum RbpDonorConnState
 {
@@ -56,7 +56,7 @@ typedef struct RbpDonorConn
 	bool		is_listener;
 	RbpDonorConnState state;
 	RbpDonorThread *thread;
-	LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */
+				LIST_ENTRY(RbpDonorConn) link;	/* in the thread's list */
 	int64_t		active_at;		/* time of the last traffic, or of accept() */
 	RbpDonorLease *lease;		/* referenced; NULL before the handshake */
 	char		lease_id[RBP_LEASE_ID_LEN];
@@ -85,9 +85,8 @@ struct RbpDonorThread
 {
 	int			epfd;
 	pthread_mutex_t lock;		/* protects the list, which accept() extends */
-	LIST_HEAD(RbpDonorConnList, RbpDonorConn) conns;
-	RbpDonorConn *last_served;	/* last connection served, to be polled
-								 * first */
+				LIST_HEAD(RbpDonorConnList, RbpDonorConn) conns;
+	RbpDonorConn *last_served;	/* last connection served, to be polled first */
 	int			consecutive;	/* times it was served in a row, up to
 								 * SERVE_ALONE */
 	unsigned int polls;			/* number of polls; each fourth is of all

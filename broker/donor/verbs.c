@@ -371,12 +371,21 @@ thread_main(void *arg)
 		bool		ticks = donor_verbs_have_domains() || listener == NULL || close_tries > 0;
 		int64_t		now;
 
-		fds[0] = (struct pollfd) {.fd = events->fd,.events = POLLIN};
-		fds[1] = (struct pollfd) {.fd = wake_fd,.events = POLLIN};
+		fds[0] = (struct pollfd)
+		{
+			.fd = events->fd,.events = POLLIN
+		};
+		fds[1] = (struct pollfd)
+		{
+			.fd = wake_fd,.events = POLLIN
+		};
 		for (RbpDonorVerbsDevice *device = devices; device != NULL; device = device->next)
 		{
 			polled[n] = device;
-			fds[2 + n++] = (struct pollfd) {.fd = device->channel->fd,.events = POLLIN};
+			fds[2 + n++] = (struct pollfd)
+			{
+				.fd = device->channel->fd,.events = POLLIN
+			};
 		}
 		if (poll(fds, (nfds_t) (2 + n), more ? 0 : ticks ? TICK_NS / 1000000 : -1) < 0)
 			continue;

@@ -218,10 +218,10 @@ donor_verbs_handle_completions(RbpDonorVerbsDevice *device)
 		RbpDonorVerbsConn *conn = context;
 
 		/*
-		 * Request the next event before polling, so that nothing is missed.  A
+		 * Request the next event before polling, so that nothing is missed. A
 		 * connection that failed is closed later, or when the client
-		 * disconnects: the client should learn the reason from its device, and
-		 * not from rdma_cm that we are gone.
+		 * disconnects: the client should learn the reason from its device,
+		 * and not from rdma_cm that we are gone.
 		 */
 		ibv_ack_cq_events(cq, 1);
 		if (conn->broken_at == 0 &&

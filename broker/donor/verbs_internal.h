@@ -36,8 +36,7 @@ typedef struct RbpDonorVerbsDevice
 {
 	struct RbpDonorVerbsDevice *next;
 	struct ibv_context *verbs;	/* owned by rdma_cm; kept open by the anchor */
-	struct rdma_cm_id *anchor;	/* NULL if another device has the same
-								 * address */
+	struct rdma_cm_id *anchor;	/* NULL if another device has the same address */
 	struct ibv_comp_channel *channel;
 	int			max_reads;		/* in flight on one queue pair */
 } RbpDonorVerbsDevice;
@@ -70,8 +69,8 @@ typedef struct RbpDonorLeaseDomain
 	uint64_t	last_turn;		/* turn in which it last registered an MR */
 	bool		stuck;			/* nothing can be registered before the next
 								 * tick */
-	int64_t		ended_at;		/* when the lease was found to have ended,
-								 * or 0 */
+	int64_t		ended_at;		/* when the lease was found to have ended, or
+								 * 0 */
 } RbpDonorLeaseDomain;
 
 /*
@@ -106,7 +105,8 @@ extern void donor_verbs_tick_domains(void);
  */
 typedef struct RbpDonorVerbsConn RbpDonorVerbsConn;
 
-typedef LIST_HEAD(RbpDonorVerbsConnList, RbpDonorVerbsConn) RbpDonorVerbsConnList;
+typedef LIST_HEAD(RbpDonorVerbsConnList, RbpDonorVerbsConn)
+RbpDonorVerbsConnList;
 
 /* Handle a request to connect; hello[len] is its private data. */
 extern void donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello,

@@ -299,8 +299,8 @@ make_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 	domain->table = aligned_alloc(TABLE_ALIGN, size);
 	if (domain->regions != NULL && domain->table != NULL)
 	{
-		memset((void *) domain->table, 0, size);	/* no region belongs to the
-													 * lease */
+		memset((void *) domain->table, 0, size);	/* no region belongs to
+													 * the lease */
 		domain->pd = ibv_alloc_pd(device->verbs);
 	}
 	if (domain->pd != NULL)

@@ -78,7 +78,7 @@ typedef enum Method
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
-static pg_atomic_uint32 *keeps;	/* result for rbp_page_cache_keeps() */
+static pg_atomic_uint32 *keeps; /* result for rbp_page_cache_keeps() */
 
 /* Number of memory pages that the range [from, to) touches. */
 static inline uint64
@@ -335,7 +335,7 @@ find_refaults(char *path, Size len)
 		/* "0::PATH", or "NUMBER:CONTROLLERS:PATH" */
 		char	   *controllers = strchr(line, ':');
 		char	   *group = controllers == NULL ? NULL :
-			strchr(controllers + 1, ':');
+		strchr(controllers + 1, ':');
 		const char *mount;
 
 		if (group == NULL)
@@ -348,6 +348,7 @@ find_refaults(char *path, Size len)
 			mount = "/sys/fs/cgroup/memory";
 		else
 			continue;
+
 		/*
 		 * in a container, the path may be the one outside the container: then
 		 * use the root

@@ -72,7 +72,7 @@
 	X(SPILL_EVACUATED, evacuated) /* blocks moved to give memory back */ \
 	X(SPILL_MIRROR_READS, mirror_reads)	/* blocks read from the second copy */ \
 	X(SPILL_HASH_FAILURES, hash_failures) /* copies that did not match */ \
-	X(SPILL_LOST, lost)	/* reads that failed: EIO */
+	X(SPILL_LOST, lost)			/* reads that failed: EIO */
 
 typedef enum RbpCounter
 {

@@ -119,7 +119,7 @@ typedef enum RbpStageResult
  * nobody reads or writes it meanwhile.
  */
 extern RbpStageResult rbp_tier_prewarm_frame(const RbpRelFile *file,
-										   BlockNumber block, const char *frame);
+											 BlockNumber block, const char *frame);
 
 /*
  * Stage a block that rbp_tier_prewarm_frame() refused.  While holding the
@@ -131,8 +131,8 @@ extern RbpStageResult rbp_tier_prewarm_frame(const RbpRelFile *file,
 extern bool rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 								   RbpVersion *version);
 extern RbpStageResult rbp_tier_prewarm_page(const RbpRelFile *file,
-										  BlockNumber block, const char *page,
-										  RbpVersion *version);
+											BlockNumber block, const char *page,
+											RbpVersion *version);
 
 /*
  * Is so much of staging in use that prewarming should wait?  If so, this

@@ -252,8 +252,8 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 		else if (rbp_entry_queued(e) && rbp_entry_live(dir, part, index))
 		{
 			uint32_t	held = p->lists[RBP_SLOT_SMALL].count +
-				p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count +
-				p->lists[RBP_SLOT_STAGED].count + p->reserved;
+			p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count +
+			p->lists[RBP_SLOT_STAGED].count + p->reserved;
 			bool		fits = held <= __atomic_load_n(&dir->open, __ATOMIC_RELAXED);
 
 			if (!fits && rbp_entry_state(e) == RBP_SLOT_SMALL &&

@@ -422,8 +422,8 @@ rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 {
 	const uint16_t *owners = (const uint16_t *) ((const char *) dir + dir->owners);
 	RbpAccount *account = (RbpAccount *) ((char *) (uintptr_t) dir + dir->accounts) +
-		(size_t) (part % dir->nstripes) * RBP_MAX_REGIONS +
-		__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
+	(size_t) (part % dir->nstripes) * RBP_MAX_REGIONS +
+	__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
 
 	if (pages != 0)
 	{
@@ -540,7 +540,7 @@ rbp_index_slot(const RbpDirectory *dir, uint32_t part, uint32_t index)
 
 static inline void
 rbp_fill_lookup(const RbpDirectory *dir, uint32_t part, uint32_t index,
-			RbpLookup *result)
+				RbpLookup *result)
 {
 	if (index >= dir->max_slots)
 	{

@@ -369,6 +369,7 @@ rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit, uint32_t max_pages,
 	if (had == n && l->max_pages == max_pages &&
 		memcmp(l->spaces, spaces, n * sizeof(uint16_t)) == 0)
 		return;
+
 	/*
 	 * a concurrent reader counts too few pages, and lets one page too many in
 	 */

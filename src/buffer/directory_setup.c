@@ -78,6 +78,7 @@ rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
 				   int tranche)
 {
 	RbpDirectory *dir = mem;
+
 	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	memset(dir, 0, sizeof(RbpDirectory));
 	compute_layout(dir, max_slots, staging_slots);

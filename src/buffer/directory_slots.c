@@ -99,7 +99,7 @@ next_fresh(RbpDirectory *dir, uint32_t part)
 /* A pusher lets go of a slot. */
 void
 rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
-			   uint32_t index)
+				   uint32_t index)
 {
 	RbpSlotState state = rbp_entry_state(rbp_entry(dir, index));
 

@@ -120,7 +120,7 @@ rbp_for_each_entry(RbpDirectory *dir, uint32_t part, bool exclusive,
 	do
 	{
 		uint32_t	end = dir->nlocal - start > RBP_CHUNK ?
-			start + RBP_CHUNK : dir->nlocal;
+		start + RBP_CHUNK : dir->nlocal;
 
 		if (exclusive)
 			rbp_lock_exclusive(&p->lock);

@@ -79,7 +79,8 @@ typedef struct ReadRun
 
 RbpReadCost rbp_read_cost;
 
-static int	fast_path_reads = 0;	/* pages that read_fast_path() may still read */
+static int	fast_path_reads = 0;	/* pages that read_fast_path() may still
+									 * read */
 
 /*
  * Does this process not connect to donors?  It reads so little that no
@@ -190,8 +191,8 @@ static void
 set_from_file(ReadPage *page, int transport)
 {
 	bool		bypassed = page->cached < CACHED_YES ?
-		rbp_read_cost_slower(&rbp_read_cost, transport) :
-		page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, transport);
+	rbp_read_cost_slower(&rbp_read_cost, transport) :
+	page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, transport);
 
 	page->from_file = true;
 	/* occasional reads that only measure the disk are not counted here */
@@ -329,6 +330,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	rbp_stats_count(RBP_COUNT_HITS, nhits);
 	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
 	rbp_stats_latency(RBP_LATENCY_HIT, took);
+
 	/*
 	 * connecting is not part of a read's cost: a rarely used donor would seem
 	 * slow
@@ -422,6 +424,7 @@ account_file(const ReadRun *run, int n, bool costs, int64 took)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
 		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
+
 	/*
 	 * where the page cache cannot be asked, all reads of the file count alike
 	 */
@@ -669,7 +672,7 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		fast_path_reads = 0;
 	else if (fast_path_reads == 0)
 		fast_path_reads = rbp_read_cost_fast_path(&rbp_read_cost,
-												rbp_guc_bypass == RBP_BYPASS_AUTO);
+												  rbp_guc_bypass == RBP_BYPASS_AUTO);
 	return total;
 }
 

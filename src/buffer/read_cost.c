@@ -70,7 +70,7 @@ rbp_read_cost_init(RbpReadCost *cost)
 	*cost = (RbpReadCost)
 	{
 		.ask = FIRST_ASK,.cached = FIRST_CACHED,.disk = FIRST_DISK,
-		.missing = ONE / 2
+			.missing = ONE / 2
 	};
 	for (int i = 0; i < RBP_READ_COST_TRANSPORTS; i++)
 		cost->donor[i] = FIRST_DONOR;
@@ -163,9 +163,9 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached, bool ke
 													 * count */
 	bool		faster = file < cost->donor[transport];
 	int64_t    *sampled = faster ? &cost->donor_sampled[transport] :
-		cached ? &cost->cached_sampled : &cost->disk_sampled;
+	cached ? &cost->cached_sampled : &cost->disk_sampled;
 	int64_t		every = (int64_t) SAMPLE_PART *
-		(faster ? cost->donor[transport] : file);
+	(faster ? cost->donor[transport] : file);
 
 	cost->filling = false;
 	if (keeps && !cached && !faster && cost->disk_seen && cost->donor[transport] > gain)
@@ -222,7 +222,7 @@ rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached, int64_t ns)
 	{
 		uint32_t	value = i < ncached ? 0 : ONE;
 		uint32_t	weight = cost->asked < MISSING_WEIGHT ? ++cost->asked + 1 :
-			MISSING_WEIGHT;
+		MISSING_WEIGHT;
 
 		/* round away from the old value, so that both ends can be reached */
 		if (value < cost->missing)

@@ -183,6 +183,7 @@ rbp_residency_set_excluded(const Oid *tablespaces, int n)
 		changed = pg_atomic_read_u32(&shared->excluded[i]) != tablespaces[i];
 	if (!changed)
 		return false;
+
 	/*
 	 * a concurrent reader may see too few tablespaces; their pages are
 	 * dropped later

@@ -58,8 +58,8 @@ extern void *rbp_staging_base(RbpStaging *st);
 extern size_t rbp_staging_bytes(RbpStaging *st);
 
 extern uint32_t rbp_staging_slots(const RbpStaging *st);
-extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0 only if
-													 * there is none */
+extern uint32_t rbp_staging_depth(RbpStaging *st);	/* ready now, about; 0
+													 * only if there is none */
 
 /*
  * Approximate number of slots that are ready, or were taken by the pusher and

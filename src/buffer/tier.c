@@ -260,7 +260,7 @@ rbp_tier_name_page(const RbpRelFile *file, BlockNumber block, RbpPageId *id)
 	*id = (RbpPageId)
 	{
 		.rel = file->rel,.block = block,
-		.space = rbp_space_get(file->spc, file->db),.fork = file->fork
+			.space = rbp_space_get(file->spc, file->db),.fork = file->fork
 	};
 	return id->space != RBP_INVALID_SPACE;
 }

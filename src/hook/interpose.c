@@ -108,7 +108,7 @@ static const char *const unknown_calls[] = {
 typedef struct Scan
 {
 	const char *unknown;		/* a forbidden import that was found */
-	bool		not_dynamic;		/* statically linked? */
+	bool		not_dynamic;	/* statically linked? */
 	bool		too_many;
 	uintptr_t	relro_start;
 	uintptr_t	relro_end;
@@ -138,18 +138,18 @@ add_slot(Scan *scan, const char *name, void **slot)
 }
 
 static void
-scan_relocations(Scan *scan, uintptr_t base, const ElfRela *rela,
-				 size_t size, const ElfSym *symtab, const char *strtab)
+scan_relocations(Scan *scan, uintptr_t base, const ElfRela * rela,
+				 size_t size, const ElfSym * symtab, const char *strtab)
 {
 	for (size_t i = 0; i < size / sizeof(*rela); i++)
 	{
-		const ElfSym *sym;
+		const		ElfSym *sym;
 
 		if (!IS_SLOT_TYPE(ELF64_R_TYPE(rela[i].r_info)))
 			continue;
 		sym = &symtab[ELF64_R_SYM(rela[i].r_info)];
 		add_slot(scan, strtab + sym->st_name,
-					(void **) (base + rela[i].r_offset));
+				 (void **) (base + rela[i].r_offset));
 	}
 }
 

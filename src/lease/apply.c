@@ -34,8 +34,8 @@ uint64
 rbp_lease_wanted(RbpHeldLease *h)
 {
 	uint64		bytes = h->pool == RBP_POOL_TEMP ?
-		(uint64) rbp_guc_temp_tier_size << 20 :
-		(uint64) rbp_guc_tier_size_wanted() << 20;
+	(uint64) rbp_guc_temp_tier_size << 20 :
+	(uint64) rbp_guc_tier_size_wanted() << 20;
 
 	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0')
 		return 0;
@@ -333,7 +333,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 		{
 			const RbpLeaseRegion *r = &fresh->regions[i];
 			bool		lost = !is_new &&
-				rbp_lease_donor_restarted(known, fresh, r->donor);
+			rbp_lease_donor_restarted(known, fresh, r->donor);
 
 			if (lost != (pass == 1))
 				continue;

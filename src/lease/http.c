@@ -205,7 +205,7 @@ set_options(const char *url, const char *token, const RbpHttpRequest *request,
 		curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, receive_body) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_WRITEDATA, answer) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK &&
-		/* a token is for the broker, not for what http_proxy may name */
+	/* a token is for the broker, not for what http_proxy may name */
 		curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L) == CURLE_OK &&

@@ -88,8 +88,8 @@ typedef struct RbpHeldLease
 	int64		retire_due;		/* next attempt to retire regions */
 	int64		close_deadline; /* end the lease by then; 0: keep it */
 
-	bool		maintenance_pending;	/* call rbp_remote_run_deferred() again at
-										 * once */
+	bool		maintenance_pending;	/* call rbp_remote_run_deferred()
+										 * again at once */
 	int			draining;		/* regions being emptied */
 	uint32		first_demand;	/* demand to be served first */
 	bool		drained;		/* some were since all were last undrained */

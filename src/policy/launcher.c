@@ -68,7 +68,7 @@ typedef struct Database
 	int64		retry_ns;		/* pause after a visit that failed or was not
 								 * completed */
 	bool		failing;		/* the last visit failed */
-	bool		logged_full;		/* logged that not all pages can be kept */
+	bool		logged_full;	/* logged that not all pages can be kept */
 	bool		logged_no_place;
 	Oid			resume_relation;
 	BlockNumber resume_block;
@@ -130,6 +130,7 @@ read_databases(void)
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
+
 	/*
 	 * this process's catalog snapshot would hold back the horizon of all
 	 * databases
@@ -352,7 +353,7 @@ next_visit(int64 *wait)
 	if (idle != NULL)
 	{
 		int64		due = last_idle_ns +
-			Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NS_PER_S);
+		Min(IDLE_VISIT_NS, rbp_guc_policy_interval * NS_PER_S);
 
 		if (due < next_ns)
 		{
@@ -385,7 +386,7 @@ process_wakes(bool *refresh)
 		if (db != NULL)
 			db->woken = true;
 		else
-			*refresh = true;		/* new databases are visited anyway */
+			*refresh = true;	/* new databases are visited anyway */
 	}
 	if (all)
 	{

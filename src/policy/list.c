@@ -190,8 +190,8 @@ static void
 add_table(Work *work, const Row *row)
 {
 	List	   *tables = get_rel_relkind(row->relation) == RELKIND_PARTITIONED_TABLE ?
-		find_all_inheritors(row->relation, NoLock, NULL) :
-		list_make1_oid(row->relation);
+	find_all_inheritors(row->relation, NoLock, NULL) :
+	list_make1_oid(row->relation);
 	ListCell   *cell;
 
 	foreach(cell, tables)
@@ -291,6 +291,7 @@ read_rows(Oid table)
 		row->policy = strcmp(policy, "keep") == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE;
 		row->include_indexes = DatumGetBool(values[COLUMN_INDEXES - 1]);
 		row->depth = 0;
+
 		/*
 		 * the relation was dropped; its row is deleted when the next policy
 		 * is set
@@ -347,6 +348,7 @@ rbp_policy_limit_kept(const List *relations)
 
 		if (max_pages < 0)
 			max_pages = rbp_residency_limit_of(&r->file);
+
 		/*
 		 * a file without kept pages may be in a new space, which gets its
 		 * limit later

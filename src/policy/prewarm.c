@@ -224,6 +224,7 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 		path = psprintf("%s.%u", first, segment);
 		pfree(first);
 	}
+
 	/*
 	 * this is only advice, so it does not matter if the file does not exist
 	 * any more
@@ -325,7 +326,7 @@ open_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum, BlockNumber end)
 	fork->file = (RbpRelFile)
 	{
 		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
-		.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
+			.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
 	};
 	fork->end = end;
 	progress->relation = RelationGetRelid(rel);
@@ -361,7 +362,7 @@ prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 			   BlockNumber first, BlockNumber last)
 {
 	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
-		GetAccessStrategy(BAS_BULKREAD) : NULL;
+	GetAccessStrategy(BAS_BULKREAD) : NULL;
 	Progress   *progress = prewarm->progress;
 	Fork	   *fork = open_fork(prewarm, rel, forknum, last + 1);
 

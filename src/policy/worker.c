@@ -110,7 +110,7 @@ apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit
 	HTAB	   *files = hash_create("remote_bp files", 256, &ctl,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
-	bool		resets_pending;		/* policies were reset, but that was not
+	bool		resets_pending; /* policies were reset, but that was not
 								 * applied yet */
 
 	visit->no_place = 0;
@@ -140,6 +140,7 @@ apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit
 		if (rbp_residency_policy(&r->file) == r->policy)
 			continue;
 		is_set = rbp_residency_set_policy(&r->file, r->policy);
+
 		/*
 		 * policies that were reset free their places only when that is
 		 * applied
@@ -393,6 +394,7 @@ rbp_policy_worker_main(Datum arg)
 										(uint32) MyProcPid))
 		proc_exit(0);
 	before_shmem_exit(release_worker, (Datum) 0);
+
 	/*
 	 * pages that it reads apart from loading must leave no trace in the tier
 	 */

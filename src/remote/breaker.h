@@ -58,8 +58,8 @@ typedef struct RbpBreaker
 typedef struct RbpBreakerTimes
 {
 	int64		first_delay;	/* after the first trip */
-	int64		base_delay;		/* after the next trip or failed probe; doubles
-								 * from then on */
+	int64		base_delay;		/* after the next trip or failed probe;
+								 * doubles from then on */
 	int64		max_delay;
 	int64		reset_after;	/* a breaker closed for this long starts over
 								 * with first_delay */

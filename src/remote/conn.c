@@ -106,8 +106,8 @@ static ProcConns *proc_conns = NULL;	/* by rbp_compat_procno() */
 
 RbpLocalConn rbp_remote_conns[RBP_MAX_CONNS];
 
-static ProcConns *my_conns = NULL;	/* NULL before the first connection, and in
-									 * the pusher */
+static ProcConns *my_conns = NULL;	/* NULL before the first connection, and
+									 * in the pusher */
 static bool exiting = false;	/* the process exits: no new connections */
 
 static uint32 connects = 0;		/* connections begun by this process */

@@ -95,9 +95,9 @@ rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
 	rbp_remote_note_state(d);
 
 	/*
-	 * What has broken one connection has likely broken all.  With a new serial
-	 * the others are closed without being tried, and so do not trip the
-	 * breaker again.
+	 * What has broken one connection has likely broken all.  With a new
+	 * serial the others are closed without being tried, and so do not trip
+	 * the breaker again.
 	 */
 	if (lost)
 	{
@@ -196,7 +196,8 @@ account_loss(int ci, bool connecting, RbpStatus status)
 		return;
 
 	/*
-	 * not news: others know if the connection is stale, or its lease has ended
+	 * not news: others know if the connection is stale, or its lease has
+	 * ended
 	 */
 	if (c->donor_serial != pg_atomic_read_u32(&d->serial) ||
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial))
@@ -238,10 +239,10 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			donor_late(d, !connecting && !c->ops->local);
 
 			/*
-			 * The connection is usable after a late answer, but after two in a
-			 * row a new one is more promising.  With registered memory it is
-			 * closed at once, because taking that memory back from the device
-			 * ends the connection.
+			 * The connection is usable after a late answer, but after two in
+			 * a row a new one is more promising.  With registered memory it
+			 * is closed at once, because taking that memory back from the
+			 * device ends the connection.
 			 */
 			if (!connecting && (++c->timeouts >= 2 || c->mr != NULL))
 				rbp_remote_conn_close(ci);
@@ -252,6 +253,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			account_loss(ci, connecting, status);
 			break;
 		case RBP_NOMEM:
+
 			/*
 			 * out of memory here, or too many clients there: others may go on
 			 */
@@ -303,8 +305,8 @@ probe(int ci, int64 timeout_ns)
 	RbpStatus	status;
 
 	/*
-	 * A denied request is no sign of a failing donor, even if it has ended the
-	 * connection.
+	 * A denied request is no sign of a failing donor, even if it has ended
+	 * the connection.
 	 */
 	if (c->state == CONN_DENIED)
 		rbp_remote_conn_close(ci);

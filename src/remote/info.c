@@ -112,4 +112,3 @@ rbp_remote_stats_reset(void)
 		rbp_remote_reset_counters(&shared->donors[i]);
 	LWLockRelease(&shared->remote_lock);
 }
-

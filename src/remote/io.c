@@ -77,8 +77,7 @@ struct RbpRemoteBatch
 	/* indexed like ios */
 	uint8		part[RBP_MAX_BATCH];
 	uint8		request[RBP_MAX_BATCH];
-	uint32		word[RBP_MAX_BATCH];	/* the extent map's word for the
-										 * slot */
+	uint32		word[RBP_MAX_BATCH];	/* the extent map's word for the slot */
 	uint32		number[RBP_MAX_BATCH];	/* the donor's number for the region */
 	uint32		grant[RBP_MAX_BATCH];
 };
@@ -474,16 +473,16 @@ complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 
 			/*
 			 * A write may be only partly sent, and may be the only one of two
-			 * copies that arrives.  If other batches have used up the time, it
-			 * gets a little of its own.
+			 * copies that arrives.  If other batches have used up the time,
+			 * it gets a little of its own.
 			 */
 			if (batch->background && batch->kind == RBP_IO_WRITE && now >= until)
 				until = now + rbp_guc_io_timeout_ns();
 
 			/*
-			 * In the background, time counts from here on, since the transport
-			 * may not have made progress before.  If others have used it up,
-			 * this donor had none.
+			 * In the background, time counts from here on, since the
+			 * transport may not have made progress before.  If others have
+			 * used it up, this donor had none.
 			 */
 			if (batch->background || batch->nparts == 1 || now < until)
 				given = until - from;
@@ -725,7 +724,7 @@ rbp_remote_slot_transport(uint32 slot)
 {
 	uint32		word = slot_word(slot);
 	uint32		bit = word == MAP_NONE ? 0 :
-		pg_atomic_read_u32(&shared->donors[word_region(word)->donor].transport);
+	pg_atomic_read_u32(&shared->donors[word_region(word)->donor].transport);
 
 	/* no process has connected yet: any will do */
 	return bit == 0 ? 0 : Min(pg_rightmost_one_pos32(bit), RBP_TRANSPORTS - 1);

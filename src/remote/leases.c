@@ -350,4 +350,3 @@ rbp_remote_take_recheck(RbpPool pool)
 	return pg_atomic_read_u32(recheck) != 0 &&
 		pg_atomic_exchange_u32(recheck, 0) != 0;
 }
-

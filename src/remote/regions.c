@@ -304,8 +304,8 @@ rbp_remote_bring_online(RbpPool pool)
 			if (extent == NO_EXTENT)
 			{
 				/*
-				 * some may become free or absent later, without this process's
-				 * doing
+				 * some may become free or absent later, without this
+				 * process's doing
 				 */
 				lease->short_of_extents = true;
 				lease->online_pending = lease->nfree > 0 && lookups == 0;
@@ -345,4 +345,3 @@ rbp_remote_bring_online(RbpPool pool)
 	}
 	return unused;
 }
-

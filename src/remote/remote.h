@@ -57,11 +57,13 @@ typedef struct RbpRemotePoolOps
 
 	/* Is the extent unused, so that a region may be given it? */
 	bool		(*absent) (uint32 extent);
+
 	/*
 	 * The extent is in use and is accounted to the region, which is a number
 	 * below RBP_MAX_REGIONS
 	 */
 	void		(*online) (uint32 extent, uint32 region);
+
 	/*
 	 * The extent is not in use any more: nobody reads it again once this has
 	 * returned
@@ -100,8 +102,8 @@ typedef struct RbpRemotePoolOps
 
 	/*
 	 * Do one step of the work after which extents that are offline become
-	 * absent; false if there is nothing to do.  NULL if the pool needs no such
-	 * work.
+	 * absent; false if there is nothing to do.  NULL if the pool needs no
+	 * such work.
 	 */
 	bool		(*forget) (void);
 } RbpRemotePoolOps;
@@ -388,8 +390,7 @@ extern bool rbp_remote_run_deferred(RbpPool pool, int64 until_ns, int *unused);
 /* Result of retiring regions. */
 typedef struct RbpRetired
 {
-	int			given;			/* out of use, can be given back to the
-								 * broker */
+	int			given;			/* out of use, can be given back to the broker */
 	int			draining;		/* not empty yet */
 } RbpRetired;
 

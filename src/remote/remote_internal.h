@@ -68,8 +68,7 @@ typedef struct RbpRemoteDonor
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before
 												 * this time, since the lease
 												 * was denied */
-	RbpBreaker	downgrade;		/* open: the transport that failed is not
-								 * used */
+	RbpBreaker	downgrade;		/* open: the transport that failed is not used */
 	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE() with the transport and
 										 * the reason */
 
@@ -82,8 +81,7 @@ typedef struct RbpRemoteDonor
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
 	pg_atomic_uint64 state_since;	/* TimestampTz */
 	pg_atomic_uint32 times_down;
-	pg_atomic_uint32 over_limit;	/* connections refused for lack of a
-									 * slot */
+	pg_atomic_uint32 over_limit;	/* connections refused for lack of a slot */
 
 	RbpDonorStripe stripes[RBP_DONOR_STRIPES];
 } RbpRemoteDonor;
@@ -96,8 +94,7 @@ typedef struct RbpRemoteRegion
 	RbpPool		pool;
 	uint16		donor;			/* index of the donor */
 	uint32		number;			/* the donor's number for it */
-	uint32		grant;			/* new number each time the region is
-								 * entered */
+	uint32		grant;			/* new number each time the region is entered */
 	uint32		extents;		/* number of mapped extents */
 	uint32		first;			/* head of the list of these, or NO_EXTENT */
 	uint64		bytes;
@@ -133,8 +130,7 @@ typedef struct RbpPoolLease
 	pg_atomic_uint32 serial;	/* incremented when the credentials change */
 	pg_atomic_uint64 deadline;	/* CLOCK_MONOTONIC ns; 0 without a lease */
 	pg_atomic_uint32 nregions;	/* in use */
-	pg_atomic_uint32 recheck;	/* the broker should be asked about the
-								 * lease */
+	pg_atomic_uint32 recheck;	/* the broker should be asked about the lease */
 
 	/* constant */
 	uint32		first_extent;
@@ -488,8 +484,7 @@ typedef enum RbpDonorError
 	DONOR_ERROR_NONE,
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
 	DONOR_ERROR_REQUEST,		/* a request failed */
-	DONOR_ERROR_OFTEN_LATE,		/* too many timeouts: its penalty is too
-								 * high */
+	DONOR_ERROR_OFTEN_LATE,		/* too many timeouts: its penalty is too high */
 	DONOR_ERROR_UNRESOLVED,		/* its name has no address yet */
 	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": no transport leads to it */
 	DONOR_ERROR_NO_DEVICE,		/* this server has no device for the transport

@@ -55,8 +55,8 @@ typedef struct LogState
 	int64		down_at;		/* time of the last message, 0 for none */
 	uint32		why;
 	uint32		times_down;		/* value at that time */
-	LoggedCount	over_limit;
-	LoggedCount	bypassed;
+	LoggedCount over_limit;
+	LoggedCount bypassed;
 	int64		refused_at;
 	uint64		refused_error_at;	/* of the last refusal seen */
 	int64		refused_last;	/* time of that */
@@ -99,8 +99,8 @@ void
 rbp_remote_note_state(RbpRemoteDonor *d)
 {
 	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
-		is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
-		donor_is_down(d) ? RBP_DONOR_DOWN : RBP_DONOR_OK;
+	is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
+	donor_is_down(d) ? RBP_DONOR_DOWN : RBP_DONOR_OK;
 
 	if (pg_atomic_exchange_u32(&d->state, state) != state)
 		pg_atomic_write_u64(&d->state_since, (uint64) GetCurrentTimestamp());
@@ -286,7 +286,7 @@ may_log(int64 last, int64 pause, int64 now)
 
 /* Log that the donor is down, or in use again. */
 static void
-log_down(RbpRemoteDonor *d, LogState   *logged, int64 now)
+log_down(RbpRemoteDonor *d, LogState *logged, int64 now)
 {
 	bool		down = donor_is_down(d);
 	uint32		why = pg_atomic_read_u32(&d->error);
@@ -338,7 +338,7 @@ count_to_log(LoggedCount *logged, uint64 n, uint64 least, int64 now)
 }
 
 static void
-log_counts(RbpRemoteDonor *d, LogState   *logged, int64 now)
+log_counts(RbpRemoteDonor *d, LogState *logged, int64 now)
 {
 	uint64		bypassed = 0;
 	uint64		n;
@@ -371,7 +371,7 @@ log_counts(RbpRemoteDonor *d, LogState   *logged, int64 now)
  * normal: it happens when a lease ends.
  */
 static void
-log_refused(RbpRemoteDonor *d, LogState   *logged, int64 now)
+log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 {
 	uint32		word = pg_atomic_read_u32(&d->error);
 	uint64		at = pg_atomic_read_u64(&d->error_at);

@@ -28,8 +28,7 @@ typedef struct Candidate
 {
 	int			region;
 	uint64		value;			/* cost of moving or losing its content */
-	uint64		donor_total;	/* extents of its donor; 0 to ignore the
-								 * share */
+	uint64		donor_total;	/* extents of its donor; 0 to ignore the share */
 	uint64		donor_left;		/* of these, left when earlier candidates are
 								 * gone */
 } Candidate;
@@ -52,7 +51,7 @@ compare_candidates(const void *a, const void *b)
 	const Candidate *ca = a;
 	const Candidate *cb = b;
 	int			order = (int) shared->regions[cb->region].draining -
-		(int) shared->regions[ca->region].draining;
+	(int) shared->regions[ca->region].draining;
 
 	if (order == 0)
 		order = compare_values(cb->donor_left * ca->donor_total, ca->donor_left * cb->donor_total);
@@ -314,4 +313,3 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	pfree(chosen);
 	return result;
 }
-

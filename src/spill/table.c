@@ -432,7 +432,8 @@ rbp_spill_file_name(const RbpSpillFile *file)
 RbpSpillHandle
 rbp_spill_file_handle(RbpSpillTable *t, const RbpSpillFile *file)
 {
-	return (RbpSpillHandle) {
+	return (RbpSpillHandle)
+	{
 		.index = (uint32_t) (file - file_at(t, 0)),.serial = file->serial
 	};
 }

@@ -38,7 +38,7 @@
 bool
 rbp_sock_block(int fd, short events, int64_t deadline_ns)
 {
-	struct pollfd pfd = {.fd = fd, .events = events};
+	struct pollfd pfd = {.fd = fd,.events = events};
 	int64_t		left = deadline_ns - rbp_now_ns();
 	struct timespec ts;
 

@@ -36,13 +36,13 @@ typedef struct RbpEndpoint
 {
 	char		donor[RBP_DONOR_ID_LEN];	/* the donor's id, for messages */
 	uint32_t	transports;		/* RBP_TRANSPORT_* that the donor offers */
-	char		host[RBP_HOST_LEN];	/* tcp: name or address */
+	char		host[RBP_HOST_LEN]; /* tcp: name or address */
 	uint16_t	port;			/* tcp */
-	char		shm_name[RBP_SHM_NAME_LEN];	/* shm: abstract UNIX socket name,
+	char		shm_name[RBP_SHM_NAME_LEN]; /* shm: abstract UNIX socket name,
 											 * without the leading zero */
 	char		boot_id[RBP_BOOT_ID_LEN];	/* shm: kernel boot id of its host */
-	char		rdma_host[RBP_HOST_LEN];	/* verbs: name or address, often in
-											 * another network than host */
+	char		rdma_host[RBP_HOST_LEN];	/* verbs: name or address, often
+											 * in another network than host */
 	uint16_t	rdma_port;		/* verbs: in the port space RDMA_PS_TCP */
 } RbpEndpoint;
 

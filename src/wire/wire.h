@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #define RBP_WIRE_VERSION	1
-#define RBP_WIRE_MAGIC		"remote_bp"	/* nine bytes, no zero */
+#define RBP_WIRE_MAGIC		"remote_bp" /* nine bytes, no zero */
 #define RBP_WIRE_MAGIC_LEN	9
 
 #define RBP_NONCE_LEN		32

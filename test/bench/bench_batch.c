@@ -207,7 +207,8 @@ move_all(int fd, void *buf, size_t len, bool sending)
 	return true;
 }
 
-static void __attribute__((noreturn))
+static void
+__attribute__((noreturn))
 serve_bare(int listener)
 {
 	uint8_t    *memory = donor_like_memory((size_t) npages * PAGE);

@@ -101,7 +101,8 @@ done:
 	return ok;
 }
 
-static void __attribute__((noreturn))
+static void
+__attribute__((noreturn))
 serve_bare(int listener)
 {
 	uint8_t    *memory = donor_like_memory((size_t) npages * PAGE);

@@ -62,7 +62,7 @@
 #include "transport/transport.h"
 #include "bench_common.h"
 
-#define IO_TIMEOUT_NS	INT64_C(1000000000)	/* all is slow under emulation */
+#define IO_TIMEOUT_NS	INT64_C(1000000000) /* all is slow under emulation */
 #define BLOCK			50
 #define READ_BATCH		16
 
@@ -122,7 +122,8 @@ make_queue_pair(struct rdma_cm_id *id)
 }
 
 /* In the child: accept one connection, then sleep. */
-static void __attribute__((noreturn))
+static void
+__attribute__((noreturn))
 serve_bare(int out)
 {
 	size_t		size = (size_t) npages * PAGE;
@@ -209,7 +210,10 @@ do_bare(enum ibv_wr_opcode opcode, uint8_t **bufs, int n)
 	memset(wrs, 0, sizeof(wrs[0]) * (size_t) n);
 	for (int i = 0; i < n; i++)
 	{
-		sges[i] = (struct ibv_sge) {(uintptr_t) bufs[i], PAGE, bare_mr->lkey};
+		sges[i] = (struct ibv_sge)
+		{
+			(uintptr_t) bufs[i], PAGE, bare_mr->lkey
+		};
 		wrs[i].next = i + 1 < n ? &wrs[i + 1] : NULL;
 		wrs[i].sg_list = &sges[i];
 		wrs[i].num_sge = 1;

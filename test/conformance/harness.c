@@ -280,8 +280,8 @@ parse_lease(Lease *lease, const json_t *json)
 		bail_out("the broker gave no secret");
 	json_array_foreach(regions, i, region)
 		if (lease->nregions < NREGIONS)
-			lease->regions[lease->nregions++] =
-				(uint32_t) json_integer_value(json_object_get(region, "region"));
+		lease->regions[lease->nregions++] =
+			(uint32_t) json_integer_value(json_object_get(region, "region"));
 	snprintf(lease->ep.donor, sizeof(lease->ep.donor), "%s", text(donor, "id"));
 	snprintf(lease->ep.host, sizeof(lease->ep.host), "%s", text(donor, "host"));
 	snprintf(lease->ep.shm_name, sizeof(lease->ep.shm_name), "%s", text(donor, "shm_name"));

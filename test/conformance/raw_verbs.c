@@ -23,7 +23,7 @@
 static enum rdma_cm_event_type
 next_event(Raw *raw)
 {
-	struct pollfd pfd = {.fd = raw->channel->fd, .events = POLLIN};
+	struct pollfd pfd = {.fd = raw->channel->fd,.events = POLLIN};
 	struct rdma_cm_event *event;
 	enum rdma_cm_event_type type;
 

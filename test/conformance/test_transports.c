@@ -46,7 +46,8 @@ static char fault_path[256];
 /* What a worker needs. */
 typedef struct Job
 {
-	char		which[16];		/* the transport, as select_transport() takes it */
+	char		which[16];		/* the transport, as select_transport() takes
+								 * it */
 	Lease		lease;
 	int			number;
 } Job;
@@ -294,7 +295,10 @@ test_bad_requests(void)
 	/* good and bad in one batch, with answers of all sizes */
 	memset(buf, 0, sizeof(buf));
 	for (int i = 0; i < 4; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_READ,.region = lease.regions[0],.offset = 0,.len = PAGE / 4,.buf = buf + i * (PAGE / 4)};
+		ios[i] = (RbpIo)
+	{
+		.kind = RBP_IO_READ,.region = lease.regions[0],.offset = 0,.len = PAGE / 4,.buf = buf + i * (PAGE / 4)
+	};
 	ios[1].region = other.regions[0];
 	ios[2].kind = RBP_IO_PING;
 	ios[2].len = 0;
@@ -331,7 +335,10 @@ test_batches(void)
 		for (int i = 0; i < n; i++)
 		{
 			fill(out + i * PAGE, PAGE, (uint64_t) (n * 100 + i));
-			ios[i] = (RbpIo) {.kind = RBP_IO_WRITE,.region = lease.regions[i % 8],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = out + i * PAGE};
+			ios[i] = (RbpIo)
+			{
+				.kind = RBP_IO_WRITE,.region = lease.regions[i % 8],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = out + i * PAGE
+			};
 		}
 		good &= ops->submit(conn, ios, n) == RBP_OK;
 		good &= ops->wait(conn, ios, n, rbp_now_ns() + patience(5)) == RBP_OK;
@@ -347,12 +354,18 @@ test_batches(void)
 	}
 	ok(good, "%s: batches of 1 to %d write and read", name, BATCH);
 
-	/* all posted before any is waited for; waited for from the last to the first */
+	/*
+	 * all posted before any is waited for; waited for from the last to the
+	 * first
+	 */
 	good = true;
 	for (int i = 0; i < DEPTH * BATCH; i++)
 	{
 		fill(out + i * PAGE, PAGE, (uint64_t) (7000 + i));
-		ios[i] = (RbpIo) {.kind = RBP_IO_WRITE,.region = lease.regions[i % 8],.offset = (uint64_t) (i / 8) * PAGE,.len = PAGE,.buf = out + i * PAGE};
+		ios[i] = (RbpIo)
+		{
+			.kind = RBP_IO_WRITE,.region = lease.regions[i % 8],.offset = (uint64_t) (i / 8) * PAGE,.len = PAGE,.buf = out + i * PAGE
+		};
 	}
 	for (int b = 0; b < DEPTH; b++)
 		good &= ops->submit(conn, ios + b * BATCH, BATCH) == RBP_OK;
@@ -384,8 +397,14 @@ test_batches(void)
 		fill(out, 3 * PAGE, (uint64_t) (9000 + round));
 		for (int i = 0; i < 3; i++)
 		{
-			a[i] = (RbpIo) {.kind = RBP_IO_WRITE,.region = r,.offset = MB + (uint64_t) i * PAGE,.len = PAGE,.buf = out + i * PAGE};
-			b[i] = (RbpIo) {.kind = i == 1 ? RBP_IO_PING : RBP_IO_READ,.region = i == 1 ? 0 : lease.regions[(round + 1) % 8],.offset = i == 1 ? 0 : (uint64_t) i * 100,.len = i == 1 ? 0 : 100u << i,.buf = in + i * PAGE};
+			a[i] = (RbpIo)
+			{
+				.kind = RBP_IO_WRITE,.region = r,.offset = MB + (uint64_t) i * PAGE,.len = PAGE,.buf = out + i * PAGE
+			};
+			b[i] = (RbpIo)
+			{
+				.kind = i == 1 ? RBP_IO_PING : RBP_IO_READ,.region = i == 1 ? 0 : lease.regions[(round + 1) % 8],.offset = i == 1 ? 0 : (uint64_t) i * 100,.len = i == 1 ? 0 : 100u << i,.buf = in + i * PAGE
+			};
 		}
 		good &= ops->submit(conn, a, 3) == RBP_OK;
 		good &= ops->submit(conn, b, 3) == RBP_OK;
@@ -398,7 +417,10 @@ test_batches(void)
 
 	/* the same, waiting for parts of a batch */
 	for (int i = 0; i < 8; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_READ,.region = lease.regions[i],.offset = 0,.len = PAGE,.buf = in + i * PAGE};
+		ios[i] = (RbpIo)
+	{
+		.kind = RBP_IO_READ,.region = lease.regions[i],.offset = 0,.len = PAGE,.buf = in + i * PAGE
+	};
 	good = ops->submit(conn, ios, 8) == RBP_OK;
 	good &= ops->wait(conn, ios + 5, 3, rbp_now_ns() + patience(5)) == RBP_OK;
 	good &= ops->wait(conn, ios, 5, rbp_now_ns() + patience(5)) == RBP_OK;
@@ -462,7 +484,10 @@ test_deadlines(void)
 	ok(fill_pages(conn, lease.regions[0], N, 500), "%s: pages to read late", name);
 
 	/* polling */
-	ios[0] = (RbpIo) {.kind = RBP_IO_PING};
+	ios[0] = (RbpIo)
+	{
+		.kind = RBP_IO_PING
+	};
 	(void) ops->submit(conn, ios, 1);
 	status = ops->wait(conn, ios, 1, rbp_now_ns() - SECOND);
 	ok(status == RBP_TIMEOUT || status == RBP_OK, "%s: a deadline in the past does not wait", name);
@@ -477,7 +502,10 @@ test_deadlines(void)
 	ok(took >= SECOND / 20 && took < 5 * SECOND, "%s: the wait ends with the deadline", name);
 
 	for (int i = 0; i < N; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = bufs + i * PAGE};
+		ios[i] = (RbpIo)
+	{
+		.kind = RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = bufs + i * PAGE
+	};
 	(void) ops->submit(conn, ios, N);
 	status = ops->wait(conn, ios, N, rbp_now_ns() + (ops->one_sided ? patience(1) : SECOND / 20));
 	for (int i = 0; i < N; i++)
@@ -491,7 +519,10 @@ test_deadlines(void)
 	/* more pings than any transport sends at once */
 	good = true;
 	for (int i = 0; i < 20; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_PING};
+		ios[i] = (RbpIo)
+	{
+		.kind = RBP_IO_PING
+	};
 	(void) ops->submit(conn, ios, 20);
 	(void) ops->wait(conn, ios, 20, rbp_now_ns() + SECOND / 20);
 	for (int i = 0; i < 20; i++)
@@ -501,7 +532,10 @@ test_deadlines(void)
 	/* writes far beyond what any socket buffer takes */
 	memset(big, 0x11, REGION_SIZE);
 	for (int i = 0; i < N; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_WRITE,.region = lease.regions[1 + i % 3],.offset = 0,.len = REGION_SIZE,.buf = big};
+		ios[i] = (RbpIo)
+	{
+		.kind = RBP_IO_WRITE,.region = lease.regions[1 + i % 3],.offset = 0,.len = REGION_SIZE,.buf = big
+	};
 	(void) ops->submit(conn, ios, N);
 	status = ops->wait(conn, ios, N, rbp_now_ns() + SECOND / 20);
 	ok(status == RBP_TIMEOUT || (ops->one_sided && status == RBP_OK), "%s: huge writes do not block", name);
@@ -635,7 +669,10 @@ test_runs(void)
 					fill(buf, len, (uint64_t) round * 100 + at);
 					memcpy(model + at, buf, len);
 				}
-				ios[n++] = (RbpIo) {.kind = at < (uint32_t) half ? RBP_IO_WRITE : RBP_IO_READ,.region = lease.regions[0],.offset = at,.len = len,.buf = buf};
+				ios[n++] = (RbpIo)
+				{
+					.kind = at < (uint32_t) half ? RBP_IO_WRITE : RBP_IO_READ,.region = lease.regions[0],.offset = at,.len = len,.buf = buf
+				};
 			}
 			at += len;
 		}
@@ -653,7 +690,10 @@ test_runs(void)
 	/* one that is refused, or is nonsense, is none of its neighbours' */
 	good = true;
 	for (int i = 0; i < 6; i++)
-		ios[i] = (RbpIo) {.kind = RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = bufs + i * PAGE};
+		ios[i] = (RbpIo)
+	{
+		.kind = RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = bufs + i * PAGE
+	};
 	ios[2].len = 0;
 	ios[4].kind = RBP_IO_PING;
 	ios[4].len = 0;
@@ -681,7 +721,10 @@ test_runs(void)
 			order[i] = give_up == 1 ? PIECES - 1 - i : give_up == 2 ? (i * 29 + 3) % PIECES : i;
 		freeze_donor();
 		for (int i = 0; i < PIECES; i++)
-			ios[i] = (RbpIo) {.kind = RBP_IO_WRITE,.region = lease.regions[i / 16],.offset = (uint64_t) (i % 16) * PIECE,.len = PIECE,.buf = big + (size_t) ((i * 13) % PIECES) * PIECE};
+			ios[i] = (RbpIo)
+		{
+			.kind = RBP_IO_WRITE,.region = lease.regions[i / 16],.offset = (uint64_t) (i % 16) * PIECE,.len = PIECE,.buf = big + (size_t) ((i * 13) % PIECES) * PIECE
+		};
 		for (int i = 0; i < PIECES; i += 32)
 			(void) ops->submit(conn, ios + i, 32);
 		/* one by one; or all at once, before a device has begun with most */
@@ -733,7 +776,10 @@ test_close_in_flight(void)
 	{
 		conn = must_connect(ops, &lease);
 		for (int i = 0; i < 32; i++)
-			ios[i] = (RbpIo) {.kind = i % 2 ? RBP_IO_WRITE : RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = buf + i * PAGE};
+			ios[i] = (RbpIo)
+		{
+			.kind = i % 2 ? RBP_IO_WRITE : RBP_IO_READ,.region = lease.regions[0],.offset = (uint64_t) i * PAGE,.len = PAGE,.buf = buf + i * PAGE
+		};
 		memset(buf, 0x33, 32 * PAGE);
 		(void) ops->submit(conn, ios, 32);
 		ops->close(conn);
@@ -775,7 +821,10 @@ parallel_worker(const void *arg)
 			{
 				if (kind == 0)
 					fill(buf + i * PAGE, PAGE, seed + (uint64_t) i);
-				ios[i] = (RbpIo) {.kind = kind == 0 ? RBP_IO_WRITE : RBP_IO_READ,.region = job->lease.regions[i % 4],.offset = (uint64_t) (job->number * PARALLEL_SLICE + i) * PAGE,.len = PAGE,.buf = buf + i * PAGE};
+				ios[i] = (RbpIo)
+				{
+					.kind = kind == 0 ? RBP_IO_WRITE : RBP_IO_READ,.region = job->lease.regions[i % 4],.offset = (uint64_t) (job->number * PARALLEL_SLICE + i) * PAGE,.len = PAGE,.buf = buf + i * PAGE
+				};
 			}
 			(void) ops->submit(conn, ios, PARALLEL_SLICE);
 			status = ops->wait(conn, ios, PARALLEL_SLICE, rbp_now_ns() + patience(20));
@@ -871,7 +920,10 @@ test_threads(void)
 	lease_get(&lease, "threads", 2, LONG_TTL);
 	for (int i = 0; i < THREADS; i++)
 	{
-		jobs[i] = (ThreadJob) {.lease = &lease,.memory = memory,.number = i};
+		jobs[i] = (ThreadJob)
+		{
+			.lease = &lease,.memory = memory,.number = i
+		};
 		if (pthread_create(&threads[i], NULL, thread_main, &jobs[i]) != 0)
 			bail_out("no thread");
 	}
@@ -1279,7 +1331,10 @@ death_worker(const void *arg)
 		RbpStatus	status;
 
 		for (int k = 0; k < 4; k++)
-			ios[k] = (RbpIo) {.kind = RBP_IO_READ,.region = job->lease.regions[0],.offset = (uint64_t) ((i + (unsigned) k) % 32) * PAGE,.len = PAGE,.buf = buf + k * PAGE};
+			ios[k] = (RbpIo)
+		{
+			.kind = RBP_IO_READ,.region = job->lease.regions[0],.offset = (uint64_t) ((i + (unsigned) k) % 32) * PAGE,.len = PAGE,.buf = buf + k * PAGE
+		};
 		(void) ops->submit(c, ios, 4);
 		status = ops->wait(c, ios, 4, rbp_now_ns() + patience(10));
 		for (int k = 0; k < 4; k++)

@@ -46,7 +46,7 @@ region_is(RbpConn *conn, uint32_t region, uint8_t value)
 {
 	uint8_t    *bytes = must_alloc(REGION_SIZE);
 	bool		result = do_io(conn, RBP_IO_READ, region, 0, bytes, REGION_SIZE, patience(5)) == RBP_OK &&
-		all_bytes(bytes, REGION_SIZE, value);
+	all_bytes(bytes, REGION_SIZE, value);
 
 	free(bytes);
 	return result;
@@ -302,7 +302,10 @@ give_up(const Lease *lease, uint8_t *memory)
 	ok(fill_region(conn, lease->regions[0], 0xD4), "registered: a region to read");
 	ok(ops->register_memory(conn, memory, REGION_SIZE, &mr) == RBP_OK, "registered: memory to read it into");
 	for (int i = 0; i < 16; i++)
-		ios[i] = (RbpIo) {.kind = i % 2 ? RBP_IO_WRITE : RBP_IO_READ,.region = lease->regions[i % 2],.len = REGION_SIZE,.buf = memory,.mr = mr};
+		ios[i] = (RbpIo)
+	{
+		.kind = i % 2 ? RBP_IO_WRITE : RBP_IO_READ,.region = lease->regions[i % 2],.len = REGION_SIZE,.buf = memory,.mr = mr
+	};
 	bystander.buf = page;
 	(void) ops->submit(conn, ios, 16);
 	(void) ops->submit(conn, &bystander, 1);
@@ -343,12 +346,18 @@ test_registered_memory(void)
 	ops->deregister_memory(first, mr[0]);
 	ops->close(first);
 	memset(memory, 0x31, PAGE);
-	io = (RbpIo) {.kind = RBP_IO_WRITE,.region = lease.regions[0],.len = PAGE,.buf = memory,.mr = mr[1]};
+	io = (RbpIo)
+	{
+		.kind = RBP_IO_WRITE,.region = lease.regions[0],.len = PAGE,.buf = memory,.mr = mr[1]
+	};
 	(void) ops->submit(second, &io, 1);
 	ok(ops->wait(second, &io, 1, rbp_now_ns() + patience(5)) == RBP_OK, "registered: and stays so until the last is gone");
 
 	/* reaches beyond the end of the registration that it names */
-	io = (RbpIo) {.kind = RBP_IO_READ,.region = lease.regions[0],.len = 2 * PAGE,.buf = memory,.mr = mr[2]};
+	io = (RbpIo)
+	{
+		.kind = RBP_IO_READ,.region = lease.regions[0],.len = 2 * PAGE,.buf = memory,.mr = mr[2]
+	};
 	(void) ops->submit(second, &io, 1);
 	ok(ops->wait(second, &io, 1, rbp_now_ns() + patience(5)) == RBP_OK && all_bytes(memory, PAGE, 0x31) &&
 	   all_bytes(memory + PAGE, PAGE, 0), "registered: a buffer that is only partly so");

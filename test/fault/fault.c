@@ -551,8 +551,8 @@ const RbpTransportOps *
 rbp_fault_wrap(const RbpTransportOps *ops)
 {
 	RbpTransportOps *wrapped = ops == &rbp_transport_shm ? &wrapped_shm
-		: ops == &rbp_transport_verbs ? &wrapped_verbs
-		: ops == &rbp_transport_tcp ? &wrapped_tcp : NULL;
+	: ops == &rbp_transport_verbs ? &wrapped_verbs
+	: ops == &rbp_transport_tcp ? &wrapped_tcp : NULL;
 	const char *costly = getenv("RBP_FAULT_COSTLY");
 
 	if (getenv("RBP_FAULT_FILE") == NULL || wrapped == NULL)

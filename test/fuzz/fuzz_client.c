@@ -196,7 +196,10 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 
 	/* single ones, and three in a row, which may come as one */
 	for (int i = 0; i < NIOS; i++)
-		ios[i] = (RbpIo) {.kind = kinds[i],.region = i < 5 ? (uint32_t) i % 4 : 1,.offset = i < 5 ? (uint64_t) i * 4096 : (uint64_t) i * LEN,.len = kinds[i] == RBP_IO_PING ? 0 : LEN,.buf = bufs[i] + GUARD};
+		ios[i] = (RbpIo)
+	{
+		.kind = kinds[i],.region = i < 5 ? (uint32_t) i % 4 : 1,.offset = i < 5 ? (uint64_t) i * 4096 : (uint64_t) i * LEN,.len = kinds[i] == RBP_IO_PING ? 0 : LEN,.buf = bufs[i] + GUARD
+	};
 	MUST(ops->submit(conn, ios, NIOS) == RBP_OK);
 
 	/* what the client asked: shm asks for maps, once for each region */
@@ -301,7 +304,7 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 			taken += LEN;
 	}
 	if (tcp)
-		MUST(taken <= payloads + size);	/* raw bytes may spell an answer */
+		MUST(taken <= payloads + size); /* raw bytes may spell an answer */
 	ops->close(conn);
 	close(server);
 }

@@ -73,7 +73,8 @@ static bool online[EXTENTS];
 static uint32_t losses[EXTENTS];
 static uint64_t evictions;
 static RbpPolicy policies[RELS][SPACES];
-static bool unapplied;			/* pages may be kept, or not, by a policy of before */
+static bool unapplied;			/* pages may be kept, or not, by a policy of
+								 * before */
 static bool limited;
 static uint32_t limit_max;
 static uint64_t next_hash = 1;
@@ -657,11 +658,12 @@ begin(uint64_t seed)
 	{
 		int			fork = i / BLOCKS;
 
-		pages[i].id = (RbpPageId) {
+		pages[i].id = (RbpPageId)
+		{
 			.rel = (uint32_t) (1000 + fork / (FORKS * SPACES)),
-			.space = (uint16_t) (fork / FORKS % SPACES),
-			.fork = (uint8_t) (fork % FORKS),
-			.block = (uint32_t) (i % BLOCKS),
+				.space = (uint16_t) (fork / FORKS % SPACES),
+				.fork = (uint8_t) (fork % FORKS),
+				.block = (uint32_t) (i % BLOCKS),
 		};
 	}
 	memset(policies, 0, sizeof(policies));

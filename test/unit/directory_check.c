@@ -131,7 +131,7 @@ check_chains(RbpDirectory *dir, uint32_t part)
 {
 	RbpPartition *p = &dir->partitions[part];
 	const uint32_t *heads = rbp_array(dir, dir->buckets) +
-		(size_t) part * dir->nbuckets;
+	(size_t) part * dir->nbuckets;
 	uint32_t	seen[RBP_NUM_LISTS] = {0};
 
 	for (uint32_t bucket = 0; bucket < dir->nbuckets; bucket++)

@@ -68,7 +68,7 @@ extern void mock_enter(void);
 extern void mock_leave(void);
 
 /* A rule was broken. */
-extern void mock_violation(const char *fmt, ...)
+extern void mock_violation(const char *fmt,...)
 			__attribute__((format(printf, 1, 2)));
 
 /* Zeroed memory; the mock itself cannot go on without. */

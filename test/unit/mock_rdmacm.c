@@ -195,7 +195,7 @@ mock_event(struct rdma_cm_id *id, enum rdma_cm_event_type type, int status,
 		   const void *data, uint8_t len, int64_t delay_ns)
 {
 	size_t		padded = type == RDMA_CM_EVENT_ESTABLISHED ? REP_DATA
-		: type == RDMA_CM_EVENT_REJECTED ? REJ_DATA : 0;
+	: type == RDMA_CM_EVENT_REJECTED ? REJ_DATA : 0;
 
 	mock_enter();
 	(void) add_event((Id *) id, (Id *) id, type, status, data, len, padded, delay_ns);
@@ -408,7 +408,7 @@ rdma_event_str(enum rdma_cm_event_type event)
 /*
  * ---- ids --------------------------------------------------------------------------
  */
-static Id *
+static Id  *
 new_id(struct rdma_event_channel *channel, void *context)
 {
 	Id		   *id = mock_get(1, sizeof(*id));
@@ -741,7 +741,7 @@ rdma_resolve_route(struct rdma_cm_id *ibid, int timeout_ms)
 	return rc;
 }
 
-static Id *
+static Id  *
 find_listener(const struct sockaddr *dst)
 {
 	for (Id *id = ids; id != NULL; id = id->next)

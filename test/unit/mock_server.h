@@ -35,8 +35,8 @@ typedef struct MockDonor
 	bool		hangs;			/* takes, and never answers */
 	bool		mute;			/* connections never come about */
 	int64		answers_at;		/* not before */
-	RbpStatus	breaks;			/* submit() fails, and what it was given arrives
-								 * all the same; RBP_OK: it does not */
+	RbpStatus	breaks;			/* submit() fails, and what it was given
+								 * arrives all the same; RBP_OK: it does not */
 	uint32		life;			/* another one breaks the connections */
 	bool		denied[MOCK_LEASES];	/* the lease is not known */
 	bool		lost[MOCK_LEASES][MOCK_REGIONS];	/* the region is not the
@@ -51,7 +51,7 @@ typedef struct MockDonor
 extern MockDonor mock_donors[MOCK_DONORS];
 extern int64 mock_now;
 extern int	mock_violations;
-extern int	mock_messages;	/* of any level, that were begun */
+extern int	mock_messages;		/* of any level, that were begun */
 extern bool mock_lock_taken;	/* by another process */
 extern uint64 mock_counters[RBP_NUM_COUNTERS];
 extern bool mock_latch_set;

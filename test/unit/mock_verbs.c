@@ -110,7 +110,8 @@ static int	do_notify(struct ibv_cq *cq, int solicited);
 static void
 default_limits(void)
 {
-	mock_limits = (struct ibv_device_attr) {
+	mock_limits = (struct ibv_device_attr)
+	{
 		.max_qp = 1000,.max_qp_wr = 1024,.max_sge = 4,.max_cq = 1000,
 			.max_cqe = 4096,.max_mr = 100000,.max_pd = 1000,
 			.max_mr_size = UINT64_MAX,
@@ -161,7 +162,7 @@ mock_leave(void)
 }
 
 void
-mock_violation(const char *fmt, ...)
+mock_violation(const char *fmt,...)
 {
 	char		text[200];
 	va_list		args;
@@ -881,7 +882,7 @@ add_completion(Qp *qp, bool receive, uint64_t count, uint64_t wr_id,
  */
 static void progress(Qp *qp);
 
-static Qp *
+static Qp  *
 find_qp(uint32_t qp_num)
 {
 	for (Qp *qp = qps; qp != NULL; qp = qp->next)
@@ -1156,7 +1157,7 @@ progress(Qp *qp)
 			flush_receives_first(qp);
 		finish_work(qp, (enum ibv_wc_status) status);
 		if (status == IBV_WC_REM_ACCESS_ERR && qp->peer != NULL)
-			mock_to_error(qp->peer, 0);	/* that ends both */
+			mock_to_error(qp->peer, 0); /* that ends both */
 		if (status != IBV_WC_SUCCESS)
 			mock_to_error(qp, 0);
 	}
@@ -1203,7 +1204,7 @@ do_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **b
 		if (qp->posted - qp->freed >= qp->cap.max_send_wr)
 		{
 			mock_violation("more work is posted than the queue of %u takes",
-					  qp->cap.max_send_wr);
+						   qp->cap.max_send_wr);
 			rc = ENOMEM;
 			break;
 		}
@@ -1282,7 +1283,7 @@ do_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **b
 		if (qp->rposted - qp->rfreed >= qp->cap.max_recv_wr)
 		{
 			mock_violation("more receives are posted than the queue of %u takes",
-					  qp->cap.max_recv_wr);
+						   qp->cap.max_recv_wr);
 			rc = ENOMEM;
 			break;
 		}

@@ -42,7 +42,7 @@ walk_node(const TruncateWalk *walk, uint32_t index, uint32_t level, uint64_t bas
 void
 spill_file_walk(RbpSpillTable *t, RbpSpillFile *file, RbpSpillVisit visit, void *arg)
 {
-	const TruncateWalk	walk = {.t = t,.file = file,.visit = visit,.arg = arg};
+	const TruncateWalk walk = {.t = t,.file = file,.visit = visit,.arg = arg};
 
 	if (file->root != NIL)
 		walk_node(&walk, file->root, file->depth - 1, 0);

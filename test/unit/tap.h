@@ -23,11 +23,14 @@
 #include <stdio.h>
 
 /* weak: one for the program, whichever of its files include this */
-__attribute__((weak)) int tap_count;
-__attribute__((weak)) int tap_failed;
+__attribute__((weak))
+int			tap_count;
+
+__attribute__((weak))
+int			tap_failed;
 
 __attribute__((format(printf, 1, 2), unused)) static void
-diag(const char *fmt, ...)
+diag(const char *fmt,...)
 {
 	va_list		args;
 
@@ -40,7 +43,7 @@ diag(const char *fmt, ...)
 }
 
 __attribute__((format(printf, 4, 5), unused)) static bool
-tap_ok(bool cond, const char *file, int line, const char *fmt, ...)
+tap_ok(bool cond, const char *file, int line, const char *fmt,...)
 {
 	va_list		args;
 

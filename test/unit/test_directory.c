@@ -38,15 +38,19 @@ make(uint32_t extents, uint32_t online)
 static RbpPageId
 page_of(uint32_t rel, uint32_t block)
 {
-	return (RbpPageId) {.rel = rel,.block = block,.space = 3,.fork = 0};
+	return (RbpPageId)
+	{
+		.rel = rel,.block = block,.space = 3,.fork = 0
+	};
 }
 
 static RbpVersion
 version_of(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 {
-	return (RbpVersion) {
+	return (RbpVersion)
+	{
 		hash, rbp_directory_stamp(dir, page),
-		rbp_directory_generation(dir, page->rel, page->space, page->fork)
+			rbp_directory_generation(dir, page->rel, page->space, page->fork)
 	};
 }
 

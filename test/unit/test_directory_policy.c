@@ -53,7 +53,10 @@ all_well(RbpDirectory *dir, const char *when)
 static RbpPageId
 page_of(uint32_t rel, uint16_t space, uint32_t block)
 {
-	return (RbpPageId) {.rel = rel,.block = block,.space = space,.fork = 0};
+	return (RbpPageId)
+	{
+		.rel = rel,.block = block,.space = space,.fork = 0
+	};
 }
 
 /* What is not there is staged, given a slot, and published; says if that was done. */

@@ -62,7 +62,7 @@ typedef struct Thread
 
 static DiskPage disk[NPAGES];
 static uint64_t remote[SLOTS];	/* donors' memory; atomic */
-static uint32_t owner[EXTENTS];	/* accounts; the lease worker's */
+static uint32_t owner[EXTENTS]; /* accounts; the lease worker's */
 static RbpDirectory *dir;
 static RbpStaging *staging;
 static uint64_t next_content;
@@ -104,9 +104,10 @@ count(uint64_t *counter)
 static RbpPageId
 page_id(uint32_t n)
 {
-	return (RbpPageId) {
+	return (RbpPageId)
+	{
 		.rel = 5000 + n / BLOCKS / 2,.fork = (uint8_t) (n / BLOCKS % 2),
-		.space = 1,.block = n % BLOCKS
+			.space = 1,.block = n % BLOCKS
 	};
 }
 
@@ -696,8 +697,8 @@ main(void)
 	ok(enough(&sum, 1), "and there was something to see");
 
 	/*
-	 * A reader that is stopped between lookup and drop may find the page
-	 * back in the same slot, good again: not a failure, and very seldom.
+	 * A reader that is stopped between lookup and drop may find the page back
+	 * in the same slot, good again: not a failure, and very seldom.
 	 */
 	ok(bad_slots <= 3 + sum.hits / 10000, "what was published was in memory");
 

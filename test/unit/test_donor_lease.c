@@ -48,7 +48,8 @@ static atomic_bool no_memory;	/* renew fails */
 static atomic_ullong available = UINT64_MAX;
 static bool clean[NREGIONS];	/* under donor_lock, or the janitor's */
 static bool revoked[NREGIONS];	/* likewise: since it was last granted */
-static atomic_int inside[NREGIONS]; /* requests that donor_region_enter() let in */
+static atomic_int inside[NREGIONS]; /* requests that donor_region_enter() let
+									 * in */
 static atomic_uint nrevokes;
 static atomic_uint ngrants;
 static atomic_uint nrenewals;
@@ -58,7 +59,7 @@ static atomic_uint nreleases;
 static atomic_uint wrongs;
 
 __attribute__((format(printf, 1, 2))) static void
-wrong(const char *fmt, ...)
+wrong(const char *fmt,...)
 {
 	char		text[200];
 	va_list		args;

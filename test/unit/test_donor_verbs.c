@@ -99,7 +99,7 @@ static atomic_uint given_up;	/* regions whose memory was replaced */
 static uint8_t *graveyard[1000];	/* what a key may still lead to */
 
 __attribute__((format(printf, 1, 2))) static void
-wrong(const char *fmt, ...)
+wrong(const char *fmt,...)
 {
 	char		text[200];
 	va_list		args;
@@ -765,7 +765,10 @@ test_keys(void)
 			RbpIo		ios[7];
 
 			for (int j = 0; j < 7; j++)
-				ios[j] = (RbpIo) {.kind = RBP_IO_PING};
+				ios[j] = (RbpIo)
+			{
+				.kind = RBP_IO_PING
+			};
 			(void) ops->submit(conn, ios, 7);
 			good &= ops->wait(conn, ios, 7, in_ms(5000)) == RBP_OK;
 		}

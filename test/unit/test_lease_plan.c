@@ -148,17 +148,17 @@ test_refuse(void)
 		{"a region that is a number", HEAD, DONOR_A, "5", ""},
 		{"a port past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":65536,\"transports\":[]}", "", ""},
 		{"a port for RDMA past 16 bits", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h\","
-			"\"rdma_port\":65536,\"transports\":[]}", "", ""},
+		"\"rdma_port\":65536,\"transports\":[]}", "", ""},
 		{"a port for RDMA that is text", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h\","
-			"\"rdma_port\":\"1\",\"transports\":[]}", "", ""},
+		"\"rdma_port\":\"1\",\"transports\":[]}", "", ""},
 		{"a host for RDMA with a blank", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1,\"rdma_host\":\"h h\","
-			"\"rdma_port\":1,\"transports\":[]}", "", ""},
+		"\"rdma_port\":1,\"transports\":[]}", "", ""},
 		{"a donor without a host", HEAD, "{\"id\":\"a\",\"port\":1,\"transports\":[]}", "", ""},
 		{"a host with a line feed", HEAD, "{\"id\":\"a\",\"host\":\"h\\n\",\"port\":1,\"transports\":[]}", "", ""},
 		{"a donor without transports", HEAD, "{\"id\":\"a\",\"host\":\"h\",\"port\":1}", "", ""},
 		{"a donor's name that is too long", HEAD,
 			"{\"id\":\"0123456789012345678901234567890123456789012345678901234567890123\","
-			"\"host\":\"h\",\"port\":1,\"transports\":[]}", "", ""},
+		"\"host\":\"h\",\"port\":1,\"transports\":[]}", "", ""},
 		{"a reclaim that is no array", HEAD, "", "", ",\"reclaim\":{}"},
 		{"a negative reclaim", HEAD, DONOR_A, "", ",\"reclaim\":[{\"donor\":\"a\",\"regions\":-1}]"},
 		{"a key given twice", HEAD "," HEAD, "", "", ""}
@@ -179,7 +179,7 @@ static void
 test_truncated(void)
 {
 	static const char text[] = "{" HEAD ",\"donors\":[" DONOR_A "," DONOR_B
-		"],\"regions\":[" REGIONS "]}";
+	"],\"regions\":[" REGIONS "]}";
 	int			understood = 0;
 
 	for (size_t len = 0; len < sizeof(text) - 1; len++)

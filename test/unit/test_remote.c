@@ -693,7 +693,10 @@ test_time(void)
 	ok(all_are(a, 2, RBP_CANCELED) && mock_now == from, "by all that have a choice");
 	recover(0);
 
-	/* For the others a late answer makes the donor suspect, which the other pool heeds. */
+	/*
+	 * For the others a late answer makes the donor suspect, which the other
+	 * pool heeds.
+	 */
 	ok(round_trip(0, 1, 0) && round_trip(TEMP_SLOT(0), 2, 0), "well again");
 	mock_donors[0].hangs = true;
 	a[0].slot = 0;
@@ -1400,7 +1403,7 @@ test_report(void)
 	rbp_guc_connect_serial++;
 	rbp_remote_maintain_connections();
 	says(info_of(0).last_error, "it does not offer tcp, and remote_bp.transport is that",
-		   "by another setting, another reason");
+		 "by another setting, another reason");
 	rbp_guc_transport = "shm";
 	elsewhere.transports = RBP_TRANSPORT_SHM;
 	rbp_remote_note_unreachable(&rbp_remote_shared->donors[0], &elsewhere);
@@ -1425,7 +1428,7 @@ test_report(void)
 	mock_now += 10000 * MS;
 	(void) rbp_remote_probe();
 	says(info_of(0).last_error,
-		   "could not connect over tcp: refused, closed or unreachable", "and then it refuses");
+		 "could not connect over tcp: refused, closed or unreachable", "and then it refuses");
 	recover(0);
 
 	test_messages();

@@ -60,7 +60,10 @@ make_directory(uint32_t extents, uint32_t online)
 static RbpPageId
 block(uint32_t n)
 {
-	return (RbpPageId) {.rel = 16384,.block = n,.space = 1,.fork = 0};
+	return (RbpPageId)
+	{
+		.rel = 16384,.block = n,.space = 1,.fork = 0
+	};
 }
 
 /* One access; says whether it hit. */

@@ -840,7 +840,10 @@ test_threads(void)
 		rbp_spill_slots_online(s, e, 0);
 	for (int i = 0; i <= USERS; i++)
 	{
-		users[i] = (User) {.s = s,.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)};
+		users[i] = (User)
+		{
+			.s = s,.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)
+		};
 		if (pthread_create(&users[i].thread, NULL, i < USERS ? use_slots : disturb, &users[i]) != 0)
 			abort();
 	}

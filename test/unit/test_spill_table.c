@@ -898,7 +898,10 @@ fill(Worker *me, RbpSpillFile *file, RbpSpillHandle h)
 		if (rnd_from(&me->rng) % 10 != 0)
 		{
 			new = __atomic_add_fetch(&last_token, 1, __ATOMIC_RELAXED);
-			tokens[new] = (Token) {.file = h,.block = block,.live = true};
+			tokens[new] = (Token)
+			{
+				.file = h,.block = block,.live = true
+			};
 		}
 		if (old != 0)
 			check_token(file, block, old, true);
@@ -1006,7 +1009,10 @@ test_threads(void)
 	tokens = calloc(TOKENS, sizeof(Token));
 	for (int i = 0; i < THREADS; i++)
 	{
-		workers[i] = (Worker) {.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)};
+		workers[i] = (Worker)
+		{
+			.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)
+		};
 		if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0)
 			abort();
 	}

@@ -219,7 +219,10 @@ test_threads(void)
 
 	for (int i = 0; i < PRODUCERS; i++)
 	{
-		producers[i] = (Producer) {.st = st,.number = i};
+		producers[i] = (Producer)
+		{
+			.st = st,.number = i
+		};
 		if (pthread_create(&producers[i].thread, NULL, produce, &producers[i]) != 0)
 			abort();
 	}

@@ -136,7 +136,10 @@ main(void)
 {
 	struct sigaction interrupting = {.sa_handler = on_signal};
 
-	/* who reads no more than the first line leaves the writer with a broken pipe */
+	/*
+	 * who reads no more than the first line leaves the writer with a broken
+	 * pipe
+	 */
 	signal(SIGPIPE, SIG_IGN);
 	sigaction(SIGUSR1, &interrupting, NULL);	/* without SA_RESTART */
 	reader = pthread_self();

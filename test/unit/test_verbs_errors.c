@@ -72,7 +72,7 @@ test_errors(void)
 			for (int i = 0; i < n; i++)
 			{
 				RbpStatus	expected = i < hit ? RBP_OK
-					: i == hit ? cases[c].expected : cases[c].others;
+				: i == hit ? cases[c].expected : cases[c].others;
 
 				/* those just before it were done, but nobody has said so */
 				if (i < hit && i >= hit - SIGNAL_EACH && ios[i].status == cases[c].others)

@@ -248,7 +248,7 @@ test_doorbells(void)
 		uint32_t	works = donor.works;
 		uint32_t	signalled = donor.signalled;
 		const char *what = how == 0 ? "16 reads" : how == 1 ? "16 writes"
-			: how == 2 ? "16 reads, zero copy" : "16 writes, zero copy";
+		: how == 2 ? "16 reads, zero copy" : "16 writes, zero copy";
 
 		for (int i = 0; i < 16; i++)
 		{
@@ -501,7 +501,7 @@ test_mixed_lookups(void)
 	for (int i = 0; i < 40; i++)
 	{
 		RbpStatus	expected = i % 10 == 7 ? RBP_DENIED
-			: i % LIVE == 2 ? RBP_CANCELED : RBP_OK;
+		: i % LIVE == 2 ? RBP_CANCELED : RBP_OK;
 
 		if (ios[i].status != expected)
 		{
@@ -601,7 +601,7 @@ test_pings(void)
 	ok(run(conn, ios, 12, 2000) == RBP_OK && donor.pings == 62, "twelve at once");
 	for (int i = 0; i < 12; i++)
 		ios[i] = i % 3 == 0 ? make_ping()
-		: make_io(RBP_IO_READ, i % LIVE, 0, sizeof(buf), buf);
+			: make_io(RBP_IO_READ, i % LIVE, 0, sizeof(buf), buf);
 	ok(run(conn, ios, 12, 2000) == RBP_OK, "among reads");
 
 	/* never more than the donor has receives for */

@@ -209,14 +209,23 @@ test_handshake(void)
 
 	rbp_wire_put_welcome(buf, &w);
 	mistreat("WELCOME", welcome, buf, RBP_WELCOME_SIZE);
-	w = (RbpWireWelcome) {.status = RBP_WIRE_DENIED};
+	w = (RbpWireWelcome)
+	{
+		.status = RBP_WIRE_DENIED
+	};
 	rbp_wire_put_welcome(buf, &w);
 	ok(rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w) && w.status == RBP_WIRE_DENIED,
 	   "a refusal needs no numbers");
-	w = (RbpWireWelcome) {.status = RBP_WIRE_OK,.regions = 1};
+	w = (RbpWireWelcome)
+	{
+		.status = RBP_WIRE_OK,.regions = 1
+	};
 	rbp_wire_put_welcome(buf, &w);
 	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "a welcome with empty regions is refused");
-	w = (RbpWireWelcome) {.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1};
+	w = (RbpWireWelcome)
+	{
+		.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1
+	};
 	rbp_wire_put_welcome(buf, &w);
 	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "so is one with absurdly many");
 
@@ -248,10 +257,16 @@ test_requests(void)
 	req.op = RBP_OP_READ;
 	rbp_wire_put_request(buf, &req);
 	mistreat("READ", request, buf, RBP_REQUEST_SIZE);
-	req = (RbpWireRequest) {.op = RBP_OP_PING,.id = 77};
+	req = (RbpWireRequest)
+	{
+		.op = RBP_OP_PING,.id = 77
+	};
 	rbp_wire_put_request(buf, &req);
 	mistreat("PING", request, buf, RBP_REQUEST_SIZE);
-	req = (RbpWireRequest) {.op = RBP_OP_MAP,.id = 78,.region = 9};
+	req = (RbpWireRequest)
+	{
+		.op = RBP_OP_MAP,.id = 78,.region = 9
+	};
 	rbp_wire_put_request(buf, &req);
 	mistreat("MAP", request, buf, RBP_REQUEST_SIZE);
 
@@ -271,28 +286,46 @@ test_requests(void)
 
 	for (int op = 0; op < 256; op++)
 	{
-		req = (RbpWireRequest) {.op = (uint8_t) op,.id = 1};
+		req = (RbpWireRequest)
+		{
+			.op = (uint8_t) op,.id = 1
+		};
 		rbp_wire_put_request(buf, &req);
 		accepted += rbp_wire_get_request(buf, sizeof(buf), &req);
 	}
 	is_u64(accepted, 2, "of requests without length only PING and MAP are accepted");
 
-	a = (RbpWireAnswer) {.op = RBP_OP_READ,.payload = 8192,.id = UINT64_C(0xFEDCBA9876543210)};
+	a = (RbpWireAnswer)
+	{
+		.op = RBP_OP_READ,.payload = 8192,.id = UINT64_C(0xFEDCBA9876543210)
+	};
 	rbp_wire_put_answer(ans, &a);
 	mistreat("READ's answer", answer, ans, RBP_ANSWER_SIZE);
-	a = (RbpWireAnswer) {.op = RBP_OP_WRITE,.id = 5};
+	a = (RbpWireAnswer)
+	{
+		.op = RBP_OP_WRITE,.id = 5
+	};
 	rbp_wire_put_answer(ans, &a);
 	mistreat("WRITE's answer", answer, ans, RBP_ANSWER_SIZE);
-	a = (RbpWireAnswer) {.op = RBP_OP_READ,.status = RBP_WIRE_DENIED,.id = 6};
+	a = (RbpWireAnswer)
+	{
+		.op = RBP_OP_READ,.status = RBP_WIRE_DENIED,.id = 6
+	};
 	rbp_wire_put_answer(ans, &a);
 	ok(rbp_wire_get_answer(ans, sizeof(ans), &a) && a.status == RBP_WIRE_DENIED && a.payload == 0, "a refused READ");
 	a.payload = 8192;
 	rbp_wire_put_answer(ans, &a);
 	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "with a payload makes no sense");
-	a = (RbpWireAnswer) {.op = RBP_OP_READ,.id = 6};
+	a = (RbpWireAnswer)
+	{
+		.op = RBP_OP_READ,.id = 6
+	};
 	rbp_wire_put_answer(ans, &a);
 	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "nor a good one without");
-	a = (RbpWireAnswer) {.op = RBP_OP_PING,.payload = 1,.id = 6};
+	a = (RbpWireAnswer)
+	{
+		.op = RBP_OP_PING,.payload = 1,.id = 6
+	};
 	rbp_wire_put_answer(ans, &a);
 	ok(!rbp_wire_get_answer(ans, sizeof(ans), &a), "nor a PING with one");
 	ans[4] = 0;
@@ -378,7 +411,7 @@ test_verbs_handshake(void)
 	for (int i = 0; i < 7; i++)
 	{
 		static const char *const what[] = {"no regions", "absurdly many", "empty ones",
-			"absurdly large ones", "no table", "a table that wraps around", "nothing wrong"};
+		"absurdly large ones", "no table", "a table that wraps around", "nothing wrong"};
 
 		w = good;
 		if (i == 0)
@@ -442,7 +475,10 @@ test_verbs_entries(void)
 	ok(memcmp(buf, pending, sizeof(pending)) == 0 &&
 	   rbp_wire_get_verbs_entry(buf, 7, &address, &key) == RBP_VERBS_ENTRY_WAIT, "one that has no key yet");
 
-	/* reads that meet a change, cut anywhere: old in front, new behind it, or the other way */
+	/*
+	 * reads that meet a change, cut anywhere: old in front, new behind it, or
+	 * the other way
+	 */
 	for (int from = 0; from < 4; from++)
 		for (int to = 0; to < 4; to++)
 			for (size_t cut = 0; cut <= RBP_VERBS_ENTRY_SIZE; cut++)

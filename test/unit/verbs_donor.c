@@ -313,7 +313,8 @@ connected(void)
 RbpIo
 make_io(RbpIoKind kind, int live, uint64_t offset, uint32_t len, void *buf)
 {
-	return (RbpIo) {
+	return (RbpIo)
+	{
 		.kind = kind,.region = donor.live[live].number,.offset = offset,
 			.len = len,.buf = buf
 	};
@@ -322,7 +323,10 @@ make_io(RbpIoKind kind, int live, uint64_t offset, uint32_t len, void *buf)
 RbpIo
 make_ping(void)
 {
-	return (RbpIo) {.kind = RBP_IO_PING};
+	return (RbpIo)
+	{
+		.kind = RBP_IO_PING
+	};
 }
 
 RbpStatus

@@ -383,6 +383,7 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 			continue;
 		region->answered = ans->id;
 		region->asked = 0;
+
 		/*
 		 * the region was granted again meanwhile, so an answer for the old
 		 * grant is void
@@ -620,7 +621,7 @@ shm_submit(RbpConn *base, RbpIo *ios, int n)
 	for (int i = 0; i < n; i++)
 		ios[i].status = start_io(conn, &ios[i]);
 	if (conn->out_have > 0)
-		(void) send_some(conn);	/* wait() reports a failure */
+		(void) send_some(conn); /* wait() reports a failure */
 	return RBP_OK;
 }
 

@@ -60,7 +60,8 @@
 #define AHEAD			16		/* answers that one readv() covers, */
 #define AHEAD_BYTES		(512 * 1024)	/* ... how much payload, */
 #define RECEIVE_IOVS	80		/* ... and in how many pieces */
-#define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of several */
+#define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of
+										 * several */
 
 _Static_assert(MAX_SLOTS == 1 << SLOT_BITS, "ids carry the slot number");
 
@@ -347,8 +348,8 @@ send_some(TcpConn *conn)
 			{
 				uint32_t	from = (uint32_t) (skip - header);
 				const uint8_t *src = slot->own != NULL
-					? slot->own + (from - slot->own_from)
-					: slot->payload + from;
+				? slot->own + (from - slot->own_from)
+				: slot->payload + from;
 
 				total += slot->len - from;
 				if (slot->joined && n > 0 &&
@@ -620,7 +621,7 @@ feed_rest(TcpConn *conn, const Layout *lay, int i, size_t rest)
 	for (; at < rest; i++)
 	{
 		size_t		len = rest - at < lay->iov[i].iov_len ? rest - at
-			: lay->iov[i].iov_len;
+		: lay->iov[i].iov_len;
 
 		memcpy(flat + at, lay->iov[i].iov_base, len);
 		at += len;
@@ -639,7 +640,7 @@ take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
 		const struct iovec *iov = &lay->iov[i];
 		const Piece *next = &lay->piece[i + 1];
 		uint32_t	take = rest < iov->iov_len ? (uint32_t) rest
-			: (uint32_t) iov->iov_len;
+		: (uint32_t) iov->iov_len;
 		RbpStatus	status;
 
 		rest -= take;
@@ -792,7 +793,7 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 	if (conn->sock.state != RBP_SOCK_READY)
 	{
 		RbpStatus	status = conn->sock.state == RBP_SOCK_FAILED
-			? conn->sock.failure : RBP_INVALID;
+		? conn->sock.failure : RBP_INVALID;
 
 		set_all(ios, n, status);
 		return status;

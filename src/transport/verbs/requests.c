@@ -50,8 +50,8 @@
 #define QUEUE_MAX		4096
 
 #define NO_SLOT			(-1)
-#define PENDING_NS		10000000	/* before a region without key is asked for
-									 * again */
+#define PENDING_NS		10000000	/* before a region without key is asked
+									 * for again */
 #define TORN_MAX		5
 
 /* wr_id of receives: this and the number of the buffer */
@@ -184,7 +184,10 @@ next_lookup(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 		region->state = KEY_ASKED;
 		region->grant = io->grant;
 
-		*work = (Work) {.kind = WORK_LOOKUP,.slot = place,.region = io->region};
+		*work = (Work)
+		{
+			.kind = WORK_LOOKUP,.slot = place,.region = io->region
+		};
 		sge->addr = (uintptr_t) (conn->pool + POOL_ENTRIES + place * RBP_VERBS_ENTRY_SIZE);
 		sge->length = RBP_VERBS_ENTRY_SIZE;
 		sge->lkey = conn->pool_mr->lkey;
@@ -262,7 +265,10 @@ next_data(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 		sge->lkey = conn->pool_mr->lkey;
 	}
 	sge->length = len;
-	*work = (Work) {.kind = WORK_DATA,.io = io,.slot = slot,.at = at,.len = len,.last = at + len == io->len};
+	*work = (Work)
+	{
+		.kind = WORK_DATA,.io = io,.slot = slot,.at = at,.len = len,.last = at + len == io->len
+	};
 	wr->opcode = io->kind == RBP_IO_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 	wr->wr.rdma.remote_addr = conn->head_address + at;
 	wr->wr.rdma.rkey = conn->head_key;
@@ -291,7 +297,10 @@ next_ping(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 		conn->pinged[i].io = io;
 		rbp_wire_put_request(message, &req);
 
-		*work = (Work) {.kind = WORK_PING};
+		*work = (Work)
+		{
+			.kind = WORK_PING
+		};
 		sge->addr = (uintptr_t) message;
 		sge->length = RBP_REQUEST_SIZE;
 		sge->lkey = conn->pool_mr->lkey;

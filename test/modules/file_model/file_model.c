@@ -142,7 +142,7 @@ typedef struct Profile
 } Profile;
 
 static const Profile profiles[] = {
-	/*							    wr  rd  ap  sc  bk  sz  tr  ad  st  re  cr  un */
+	/* wr  rd  ap  sc  bk  sz  tr  ad  st  re  cr  un */
 	{"random", 1, 2 << 20, false, false, false, {34, 28, 10, 6, 3, 6, 5, 4, 4, 0, 0, 0}},
 	{"blocks", 3, 2 << 20, false, false, true, {40, 35, 10, 6, 3, 2, 2, 2, 0, 0, 0, 0}},
 	{"overwrites", 1, 2 << 20, false, false, true, {60, 30, 5, 3, 0, 2, 0, 0, 0, 0, 0, 0}},
@@ -393,7 +393,7 @@ static struct
 	uint64		bytes_read;
 	uint64		bytes_written;
 	uint64		done[NUM_OPS];
-} run;
+}			run;
 
 static unsigned char *io_buffer;
 
@@ -805,7 +805,7 @@ do_step(Stream *stream, Model *m, const Step *s)
 static void
 check_all(Stream *stream, const Model *m, int chunk)
 {
-	Step		s = {.op = SCAN, .chunk = chunk};
+	Step		s = {.op = SCAN,.chunk = chunk};
 	int64		offset;
 
 	if (FileSize(stream->file) != m->size)
@@ -1082,7 +1082,7 @@ file_model_check(PG_FUNCTION_ARGS)
 	int			seed = PG_GETARG_INT32(1);
 	int			steps = PG_GETARG_INT32(2);
 	const Profile *profile = find_profile(text_to_cstring(PG_GETARG_TEXT_PP(3)));
-	Profile		reads = {.weight = {[READ] = 80, [SCAN] = 10, [SCAN_BACK] = 5, [SIZE] = 5}};
+	Profile		reads = {.weight = {[READ] = 80,[SCAN] = 10,[SCAN_BACK] = 5,[SIZE] = 5}};
 	Rng			check_rng = {(uint64) PG_GETARG_INT32(4)};
 	Model		m;
 	Rng			rng;
@@ -1166,7 +1166,7 @@ file_model_stripes(PG_FUNCTION_ARGS)
 	int			mine = units / writers;
 	int		   *order = palloc(sizeof(int) * mine);
 	Rng			rng = {(uint64) seed * 31 + (uint64) writer};
-	Step		s = {.op = WRITE, .len = unit};
+	Step		s = {.op = WRITE,.len = unit};
 	unsigned char *expected = palloc(unit);
 
 	run_init(seed, "stripes");
@@ -1239,14 +1239,14 @@ file_model_stripes_check(PG_FUNCTION_ARGS)
 #define BUFFILE_MOST	(3 << 20)
 
 static void
-buffile_seek(BufFile *file, Stream *stream, const Step *s, int64 to)
+buffile_seek(BufFile * file, Stream *stream, const Step *s, int64 to)
 {
 	if (BufFileSeek(file, 0, to, SEEK_SET) != 0)
 		disagree(stream, s, psprintf("cannot seek to %lld", (long long) to));
 }
 
 static void
-buffile_read(BufFile *file, Stream *stream, const Step *s, const Model *m,
+buffile_read(BufFile * file, Stream *stream, const Step *s, const Model *m,
 			 int64 *at, int64 len)
 {
 	size_t		result;
