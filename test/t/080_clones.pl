@@ -105,7 +105,12 @@ ok(wait_leased($node{one}, 48), 'a server that was killed has its memory again')
 is(metric('leases_taken_over_total'), 2, 'the restarted server has taken over its own leases');
 is(scalar(broker_leases()), 4, 'there are four leases');
 is(leases('two'), $twos, 'the clone has kept its own');
-is_clean($node{$_}, $_) for 'one', 'two';
+for my $name ('one', 'two')
+{
+	ok(warm($node{$name}, 't'), "$name uses its memory");
+	ok(wait_for('hits', sub { content($node{$name}, 't'); counter($node{$name}, 'compared') > 0 }), "$name reads from it");
+	is_clean($node{$name}, $name);
+}
 $_->stop for values %node;
 is(scalar(broker_leases()), 0, 'both give their leases back');
 
