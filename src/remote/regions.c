@@ -209,15 +209,24 @@ rbp_remote_yield_lock(uint32 *extents, int r)
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 }
 
-/* Is the entry unused, and no page still counted for its former region? */
+/*
+ * Is the entry unused, and no page still counted for its former region?  A pool
+ * without extents never had a region, and may have no shared memory to ask
+ * (remote_bp.temp_tier_max_size = 0).
+ */
 static bool
 is_vacant(int r)
 {
 	if (shared->regions[r].used)
 		return false;
 	for (int pool = 0; pool < RBP_POOLS; pool++)
-		if (rbp_remote_pool_ops[pool]->used((uint32) r) > 0)
+	{
+		const RbpPoolLease *lease = &shared->leases[pool];
+
+		if (lease->first_extent < lease->end_extent &&
+			rbp_remote_pool_ops[pool]->used((uint32) r) > 0)
 			return false;
+	}
 	return true;
 }
 

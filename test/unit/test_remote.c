@@ -1710,6 +1710,39 @@ test_vast_pool(void)
 	rbp_remote_shared = before;
 }
 
+static uint64
+not_to_be_asked(uint32 region)
+{
+	mistakes++;
+	return 0;
+}
+
+/* A pool without extents has no shared memory: nobody asks it for anything. */
+static void
+test_pool_without_extents(void)
+{
+	const uint32 extents[RBP_POOLS] = {VAST_EXTENTS, 0};
+	RbpRemotePoolOps none = {.heat = not_to_be_asked,.used = not_to_be_asked};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&vast_ops, &none};
+	RbpRegionGrant grant = {.bytes = RBP_EXTENT_BYTES};
+	RbpCredentials cred = mock_credentials(0);
+	RbpEndpoint endpoint = mock_endpoint(0);
+	RbpRemoteShared *before = rbp_remote_shared;
+
+	memset(vast, 0, sizeof(vast));
+	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+						  extents, ops);
+	strlcpy(grant.donor, mock_donors[0].id, sizeof(grant.donor));
+	is_u64(set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS, &endpoint, 1, &grant, 1), 0,
+		   "a region beside a pool without extents");
+	is_u64(vast_extents_online(), 1, "it has its extent");
+	is_u64(set_lease(RBP_POOL_TEMP, &cred, mock_now + 3600000 * MS, &endpoint, 1, NULL, 0), 0,
+		   "a lease without regions for that pool");
+	is_u64(mistakes, 0, "no mistakes: that pool is not asked");
+	free(rbp_remote_shared);
+	rbp_remote_shared = before;
+}
+
 #define MANY_REGIONS		200
 
 static void
@@ -1799,6 +1832,7 @@ main(void)
 	test_partial_region();
 	test_exit();
 	test_vast_pool();
+	test_pool_without_extents();
 	test_many_regions();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
