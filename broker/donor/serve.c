@@ -111,7 +111,7 @@ static void
 refuse_busy(int fd)
 {
 	uint8_t		buf[RBP_WELCOME_SIZE];
-	RbpWireWelcome busy = {.status = RBP_WIRE_BUSY};
+	RbpWireWelcome busy = {.prefix.status = RBP_WIRE_BUSY};
 
 	donor_serve_log_refusal(fd, RBP_LOG_WARNING, "there are too many connections");
 	rbp_wire_put_welcome(buf, &busy);

@@ -63,7 +63,7 @@ donor_serve_answer(RbpDonorConn *conn, uint8_t op, uint64_t id, uint16_t status)
 void
 donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req)
 {
-	RbpDonorAnswer *a = queue(conn, req->op, req->id);
+	RbpDonorAnswer *a = queue(conn, req->prefix.op, req->id);
 
 	a->region = req->region;
 	a->offset = req->offset;
@@ -74,7 +74,7 @@ donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req)
 void
 donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req)
 {
-	RbpDonorAnswer *a = queue(conn, req->op, req->id);
+	RbpDonorAnswer *a = queue(conn, req->prefix.op, req->id);
 
 	a->region = req->region;
 	set_header(a, RBP_WIRE_OK, RBP_MAP_PAYLOAD_SIZE);

@@ -60,7 +60,7 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 	}
 	if (hello.version != RBP_WIRE_VERSION)
 	{
-		RbpWireWelcome welcome = {.status = RBP_WIRE_VERSION_MISMATCH};
+		RbpWireWelcome welcome = {.prefix.status = RBP_WIRE_VERSION_MISMATCH};
 
 		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "it speaks another version of the protocol");
 		rbp_wire_put_welcome(out, &welcome);
@@ -69,7 +69,7 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 	}
 	strcpy(conn->lease_id, hello.lease);
 	rbp_random_bytes(conn->nonce, sizeof(conn->nonce));
-	rbp_wire_put_challenge(out, conn->nonce);
+	rbp_wire_put_proof(out, RBP_OP_CHALLENGE, conn->nonce);
 	conn->state = CONN_AUTH;
 	return send_now(conn, out, RBP_CHALLENGE_SIZE);
 }
@@ -82,7 +82,7 @@ static bool
 handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 {
 	RbpWireWelcome welcome = {
-		.status = RBP_WIRE_OK,
+		.prefix.status = RBP_WIRE_OK,
 		.regions = donor_nregions,
 		.region_size = donor_region_size
 	};
@@ -92,7 +92,7 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 	uint8_t		dummy[RBP_SECRET_LEN];
 	RbpDonorLease *lease;
 
-	if (!rbp_wire_get_auth(buf, RBP_AUTH_SIZE, theirs))
+	if (!rbp_wire_get_proof(buf, RBP_AUTH_SIZE, RBP_OP_AUTH, theirs))
 		return false;
 
 	/* an unknown lease fails like a wrong secret, after the same time */
@@ -114,10 +114,7 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 			donor_serve_log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
 		donor_lease_unref(lease);
 		donor_serve_count(conn->thread, DONOR_DENIED, 1);
-		welcome = (RbpWireWelcome)
-		{
-			.status = RBP_WIRE_DENIED
-		};
+		welcome = (RbpWireWelcome) {.prefix.status = RBP_WIRE_DENIED};
 	}
 	rbp_wire_put_welcome(out, &welcome);
 	return send_now(conn, out, sizeof(out)) && conn->state == CONN_OPEN;
@@ -136,9 +133,9 @@ handle_request(RbpDonorConn *conn, const uint8_t *buf)
 	uint16_t	status = RBP_WIRE_OK;
 
 	if (!rbp_wire_get_request(buf, RBP_REQUEST_SIZE, &req) ||
-		(req.op == RBP_OP_MAP && !conn->is_unix))
+		(req.prefix.op == RBP_OP_MAP && !conn->is_unix))
 		return false;
-	conn->last_was_write = req.op == RBP_OP_WRITE;
+	conn->last_was_write = req.prefix.op == RBP_OP_WRITE;
 
 	/* a PING has 0 for region, length and offset */
 	if (req.region >= donor_nregions)
@@ -147,7 +144,7 @@ handle_request(RbpDonorConn *conn, const uint8_t *buf)
 			 req.offset > donor_region_size - req.len)
 		status = RBP_WIRE_INVALID;
 
-	switch (req.op)
+	switch (req.prefix.op)
 	{
 		case RBP_OP_READ:
 			donor_serve_count(t, DONOR_READS, 1);
@@ -167,12 +164,12 @@ handle_request(RbpDonorConn *conn, const uint8_t *buf)
 			donor_serve_count(t, DONOR_MAPS, 1);
 			break;
 	}
-	if (status == RBP_WIRE_OK && req.op == RBP_OP_READ)
+	if (status == RBP_WIRE_OK && req.prefix.op == RBP_OP_READ)
 		donor_serve_answer_read(conn, &req);
-	else if (status == RBP_WIRE_OK && req.op == RBP_OP_MAP)
+	else if (status == RBP_WIRE_OK && req.prefix.op == RBP_OP_MAP)
 		donor_serve_answer_map(conn, &req);
 	else
-		donor_serve_answer(conn, req.op, req.id, status);
+		donor_serve_answer(conn, req.prefix.op, req.id, status);
 	return true;
 }
 

@@ -148,7 +148,7 @@ answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
 	uint32_t	answer = 0;
 
 	if (!rbp_wire_get_request(conn->requests[slot], RBP_REQUEST_SIZE, &req) ||
-		req.op != RBP_OP_PING)
+		req.prefix.op != RBP_OP_PING)
 		return false;
 	while (answer < RBP_VERBS_PINGS && (conn->busy & 1u << answer) != 0)
 		answer++;

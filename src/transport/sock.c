@@ -343,15 +343,15 @@ answer_challenge(RbpSock *sock)
 	if (sock->rx[0] == RBP_OP_WELCOME)
 	{
 		if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome) ||
-			sock->welcome.status == RBP_WIRE_OK)
+			sock->welcome.prefix.status == RBP_WIRE_OK)
 			return RBP_PROTOCOL;
-		return rbp_status_from_wire(sock->welcome.status);
+		return rbp_status_from_wire(sock->welcome.prefix.status);
 	}
-	if (!rbp_wire_get_challenge(sock->rx, RBP_CHALLENGE_SIZE, nonce))
+	if (!rbp_wire_get_proof(sock->rx, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, nonce))
 		return RBP_PROTOCOL;
 	if (!rbp_handshake_mac(sock->cred.secret, nonce, sock->cred.lease, mac))
 		return RBP_NOMEM;
-	rbp_wire_put_auth(buf, mac);
+	rbp_wire_put_proof(buf, RBP_OP_AUTH, mac);
 	if (!send_all(sock, buf, RBP_AUTH_SIZE))
 		return RBP_CONNLOST;
 	sock->state = RBP_SOCK_WELCOME;
@@ -367,8 +367,8 @@ be_welcome(RbpSock *sock)
 		return status;
 	if (!rbp_wire_get_welcome(sock->rx, RBP_WELCOME_SIZE, &sock->welcome))
 		return RBP_PROTOCOL;
-	if (sock->welcome.status != RBP_WIRE_OK)
-		return rbp_status_from_wire(sock->welcome.status);
+	if (sock->welcome.prefix.status != RBP_WIRE_OK)
+		return rbp_status_from_wire(sock->welcome.prefix.status);
 	OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
 	sock->state = RBP_SOCK_READY;
 	return RBP_OK;

@@ -9,121 +9,58 @@
 
 #include <string.h>
 
-/*
- * Access numbers byte by byte: compilers turn this into single moves on
- * little-endian machines, and it is correct on others.
- */
 static void
-put16(uint8_t *p, uint16_t v)
+put_prefix(uint8_t *buf, uint8_t op, uint16_t status, size_t length)
 {
-	p[0] = (uint8_t) v;
-	p[1] = (uint8_t) (v >> 8);
-}
+	RbpWirePrefix prefix = {.op = op,.status = status,.length = (uint32_t) length};
 
-static void
-put32(uint8_t *p, uint32_t v)
-{
-	for (int i = 0; i < 4; i++)
-		p[i] = (uint8_t) (v >> (8 * i));
-}
-
-static void
-put64(uint8_t *p, uint64_t v)
-{
-	for (int i = 0; i < 8; i++)
-		p[i] = (uint8_t) (v >> (8 * i));
-}
-
-static uint16_t
-get16(const uint8_t *p)
-{
-	return (uint16_t) (p[0] | p[1] << 8);
-}
-
-static uint32_t
-get32(const uint8_t *p)
-{
-	uint32_t	v = 0;
-
-	for (int i = 0; i < 4; i++)
-		v |= (uint32_t) p[i] << (8 * i);
-	return v;
-}
-
-static uint64_t
-get64(const uint8_t *p)
-{
-	uint64_t	v = 0;
-
-	for (int i = 0; i < 8; i++)
-		v |= (uint64_t) p[i] << (8 * i);
-	return v;
-}
-
-static void
-put_prefix(uint8_t *buf, uint8_t op, uint16_t status, uint32_t length)
-{
-	buf[0] = op;
-	buf[1] = 0;
-	put16(buf + 2, status);
-	put32(buf + 4, length);
+	memcpy(buf, &prefix, sizeof(prefix));
 }
 
 /*
- * Decode the prefix of a message of fixed size, and check the size.  Flags
- * that this version does not know could mean anything, so they are refused.
+ * Copy a message, or the first part of one, whose first member is the prefix.
+ * Flags that this version does not know could mean anything, so they are
+ * refused.
  */
 static bool
-get_prefix(const uint8_t *buf, size_t len, size_t size, RbpWirePrefix *prefix)
+get_message(const uint8_t *buf, size_t len, void *out, size_t size)
 {
 	if (len < size)
 		return false;
-	prefix->op = buf[0];
-	prefix->flags = buf[1];
-	prefix->status = get16(buf + 2);
-	prefix->length = get32(buf + 4);
-	return prefix->flags == 0;
+	memcpy(out, buf, size);
+	return ((RbpWirePrefix *) out)->flags == 0;
 }
 
+/* The same, for a message of this kind, which always has this size. */
 static bool
-get_fixed(const uint8_t *buf, size_t len, size_t size, RbpWireOp op,
-		  uint16_t *status)
+get_fixed(const uint8_t *buf, size_t len, RbpWireOp op, void *out, size_t size)
 {
-	RbpWirePrefix prefix;
+	const RbpWirePrefix *prefix = out;
 
-	if (!get_prefix(buf, len, size, &prefix))
-		return false;
-	if (prefix.op != op || prefix.length != size - RBP_PREFIX_SIZE)
-		return false;
-	if (status == NULL)
-		return prefix.status == 0;
-	*status = prefix.status;
-	return true;
+	return get_message(buf, len, out, size) && prefix->op == op &&
+		prefix->length == size - RBP_PREFIX_SIZE;
 }
 
 void
 rbp_wire_put_hello(uint8_t *buf, const char *lease)
 {
-	size_t		n = strnlen(lease, RBP_LEASE_ID_LEN - 1);
+	RbpWireHello hello = {.version = RBP_WIRE_VERSION};
 
-	memset(buf, 0, RBP_HELLO_SIZE);
-	put_prefix(buf, RBP_OP_HELLO, 0, RBP_HELLO_SIZE - RBP_PREFIX_SIZE);
-	memcpy(buf + RBP_PREFIX_SIZE, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN);
-	put16(buf + RBP_OFF_HELLO_VERSION, RBP_WIRE_VERSION);
-	memcpy(buf + RBP_OFF_HELLO_LEASE, lease, n);
+	memcpy(hello.magic, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN);
+	memcpy(hello.lease, lease, strnlen(lease, RBP_LEASE_ID_LEN - 1));
+	memcpy(buf, &hello, sizeof(hello));
+	put_prefix(buf, RBP_OP_HELLO, 0, sizeof(hello) - RBP_PREFIX_SIZE);
 }
 
 bool
 rbp_wire_get_hello(const uint8_t *buf, size_t len, RbpWireHello *out)
 {
-	const char *lease = (const char *) buf + RBP_OFF_HELLO_LEASE;
+	const char *lease = out->lease;
 	size_t		n;
 
-	if (!get_fixed(buf, len, RBP_HELLO_SIZE, RBP_OP_HELLO, NULL))
-		return false;
-	if (memcmp(buf + RBP_PREFIX_SIZE, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN) != 0 ||
-		buf[RBP_PREFIX_SIZE + RBP_WIRE_MAGIC_LEN] != 0 ||
-		get32(buf + RBP_OFF_HELLO_VERSION + 2) != 0)
+	if (!get_fixed(buf, len, RBP_OP_HELLO, out, sizeof(*out)) ||
+		out->prefix.status != 0 || out->zero != 0 || out->zeros != 0 ||
+		memcmp(out->magic, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN) != 0)
 		return false;
 
 	/* printable text, then nothing but zero bytes */
@@ -135,99 +72,71 @@ rbp_wire_get_hello(const uint8_t *buf, size_t len, RbpWireHello *out)
 	for (size_t i = n; i < RBP_LEASE_ID_LEN; i++)
 		if (lease[i] != '\0')
 			return false;
-
-	out->version = get16(buf + RBP_OFF_HELLO_VERSION);
-	memcpy(out->lease, lease, RBP_LEASE_ID_LEN);
 	return true;
 }
 
 void
-rbp_wire_put_challenge(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN])
+rbp_wire_put_proof(uint8_t *buf, RbpWireOp op, const uint8_t bytes[RBP_NONCE_LEN])
 {
-	put_prefix(buf, RBP_OP_CHALLENGE, 0, RBP_NONCE_LEN);
-	memcpy(buf + RBP_PREFIX_SIZE, nonce, RBP_NONCE_LEN);
+	put_prefix(buf, (uint8_t) op, 0, RBP_NONCE_LEN);
+	memcpy(buf + RBP_PREFIX_SIZE, bytes, RBP_NONCE_LEN);
 }
 
 bool
-rbp_wire_get_challenge(const uint8_t *buf, size_t len,
-					   uint8_t nonce[RBP_NONCE_LEN])
+rbp_wire_get_proof(const uint8_t *buf, size_t len, RbpWireOp op,
+				   uint8_t bytes[RBP_NONCE_LEN])
 {
-	if (!get_fixed(buf, len, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, NULL))
-		return false;
-	memcpy(nonce, buf + RBP_PREFIX_SIZE, RBP_NONCE_LEN);
-	return true;
-}
+	RbpWireProof proof;
 
-void
-rbp_wire_put_auth(uint8_t *buf, const uint8_t mac[RBP_MAC_LEN])
-{
-	put_prefix(buf, RBP_OP_AUTH, 0, RBP_MAC_LEN);
-	memcpy(buf + RBP_PREFIX_SIZE, mac, RBP_MAC_LEN);
-}
-
-bool
-rbp_wire_get_auth(const uint8_t *buf, size_t len, uint8_t mac[RBP_MAC_LEN])
-{
-	if (!get_fixed(buf, len, RBP_AUTH_SIZE, RBP_OP_AUTH, NULL))
+	if (!get_fixed(buf, len, op, &proof, sizeof(proof)) || proof.prefix.status != 0)
 		return false;
-	memcpy(mac, buf + RBP_PREFIX_SIZE, RBP_MAC_LEN);
+	memcpy(bytes, proof.bytes, RBP_NONCE_LEN);
 	return true;
 }
 
 void
 rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome)
 {
-	put_prefix(buf, RBP_OP_WELCOME, welcome->status,
-			   RBP_WELCOME_SIZE - RBP_PREFIX_SIZE);
-	put32(buf + RBP_OFF_WELCOME_REGIONS, welcome->regions);
-	put32(buf + RBP_OFF_WELCOME_REGIONS + 4, 0);
-	put64(buf + RBP_OFF_WELCOME_RSIZE, welcome->region_size);
+	memcpy(buf, welcome, sizeof(*welcome));
+	put_prefix(buf, RBP_OP_WELCOME, welcome->prefix.status,
+			   sizeof(*welcome) - RBP_PREFIX_SIZE);
 }
 
 bool
 rbp_wire_get_welcome(const uint8_t *buf, size_t len, RbpWireWelcome *out)
 {
-	if (!get_fixed(buf, len, RBP_WELCOME_SIZE, RBP_OP_WELCOME, &out->status))
+	if (!get_fixed(buf, len, RBP_OP_WELCOME, out, sizeof(*out)))
 		return false;
-	out->regions = get32(buf + RBP_OFF_WELCOME_REGIONS);
-	out->region_size = get64(buf + RBP_OFF_WELCOME_RSIZE);
 
 	/* a refusal has no valid values in the fields below */
-	if (out->status != RBP_WIRE_OK)
+	if (out->prefix.status != RBP_WIRE_OK)
 		return true;
 	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
-		get32(buf + RBP_OFF_WELCOME_REGIONS + 4) == 0 &&
+		out->zeros == 0 &&
 		out->region_size > 0 && out->region_size <= (UINT64_C(1) << 46);
+}
+
+/* Bytes that follow the prefix of a request */
+static uint32_t
+request_length(const RbpWireRequest *req)
+{
+	return RBP_REQUEST_SIZE - RBP_PREFIX_SIZE +
+		(req->prefix.op == RBP_OP_WRITE ? req->len : 0);
 }
 
 void
 rbp_wire_put_request(uint8_t *buf, const RbpWireRequest *req)
 {
-	uint32_t	payload = req->op == RBP_OP_WRITE ? req->len : 0;
-
-	put_prefix(buf, req->op, 0, RBP_REQUEST_SIZE - RBP_PREFIX_SIZE + payload);
-	put64(buf + RBP_OFF_REQUEST_ID, req->id);
-	put32(buf + RBP_OFF_REQUEST_REGION, req->region);
-	put32(buf + RBP_OFF_REQUEST_LEN, req->len);
-	put64(buf + RBP_OFF_REQUEST_OFFSET, req->offset);
+	memcpy(buf, req, sizeof(*req));
+	put_prefix(buf, req->prefix.op, 0, request_length(req));
 }
 
 bool
 rbp_wire_get_request(const uint8_t *buf, size_t len, RbpWireRequest *out)
 {
-	RbpWirePrefix prefix;
-	uint32_t	payload;
-
-	if (!get_prefix(buf, len, RBP_REQUEST_SIZE, &prefix) || prefix.status != 0)
+	if (!get_message(buf, len, out, sizeof(*out)) || out->prefix.status != 0)
 		return false;
-
-	out->op = prefix.op;
-	out->id = get64(buf + RBP_OFF_REQUEST_ID);
-	out->region = get32(buf + RBP_OFF_REQUEST_REGION);
-	out->len = get32(buf + RBP_OFF_REQUEST_LEN);
-	out->offset = get64(buf + RBP_OFF_REQUEST_OFFSET);
-
-	switch (prefix.op)
+	switch (out->prefix.op)
 	{
 		case RBP_OP_READ:
 		case RBP_OP_WRITE:
@@ -245,16 +154,15 @@ rbp_wire_get_request(const uint8_t *buf, size_t len, RbpWireRequest *out)
 		default:
 			return false;
 	}
-	payload = prefix.op == RBP_OP_WRITE ? out->len : 0;
-	return prefix.length == RBP_REQUEST_SIZE - RBP_PREFIX_SIZE + payload;
+	return out->prefix.length == request_length(out);
 }
 
 void
 rbp_wire_put_answer(uint8_t *buf, const RbpWireAnswer *ans)
 {
 	put_prefix(buf, ans->op | RBP_OP_ANSWER, ans->status,
-			   RBP_ANSWER_SIZE - RBP_PREFIX_SIZE + ans->payload);
-	put64(buf + RBP_OFF_ANSWER_ID, ans->id);
+			   sizeof(ans->id) + ans->payload);
+	memcpy(buf + RBP_PREFIX_SIZE, &ans->id, sizeof(ans->id));
 }
 
 bool
@@ -262,16 +170,14 @@ rbp_wire_get_answer(const uint8_t *buf, size_t len, RbpWireAnswer *out)
 {
 	RbpWirePrefix prefix;
 
-	if (!get_prefix(buf, len, RBP_ANSWER_SIZE, &prefix))
-		return false;
-	if ((prefix.op & RBP_OP_ANSWER) == 0 ||
-		prefix.length < RBP_ANSWER_SIZE - RBP_PREFIX_SIZE)
+	if (len < RBP_ANSWER_SIZE || !get_message(buf, len, &prefix, sizeof(prefix)) ||
+		(prefix.op & RBP_OP_ANSWER) == 0 || prefix.length < sizeof(out->id))
 		return false;
 
 	out->op = prefix.op & (uint8_t) ~RBP_OP_ANSWER;
 	out->status = prefix.status;
-	out->payload = prefix.length - (RBP_ANSWER_SIZE - RBP_PREFIX_SIZE);
-	out->id = get64(buf + RBP_OFF_ANSWER_ID);
+	out->payload = prefix.length - (uint32_t) sizeof(out->id);
+	memcpy(&out->id, buf + RBP_PREFIX_SIZE, sizeof(out->id));
 
 	switch (out->op)
 	{
@@ -295,15 +201,15 @@ rbp_wire_get_answer(const uint8_t *buf, size_t len, RbpWireAnswer *out)
 void
 rbp_wire_put_map(uint8_t *buf, uint64_t region_size)
 {
-	put64(buf, region_size);
+	memcpy(buf, &region_size, sizeof(region_size));
 }
 
 bool
 rbp_wire_get_map(const uint8_t *buf, size_t len, uint64_t *region_size)
 {
-	if (len != RBP_MAP_PAYLOAD_SIZE)
+	if (len != sizeof(*region_size))
 		return false;
-	*region_size = get64(buf);
+	memcpy(region_size, buf, sizeof(*region_size));
 	return *region_size > 0 && *region_size <= (UINT64_C(1) << 46);
 }
 
@@ -322,74 +228,48 @@ rbp_wire_mac_input(uint8_t *buf, const uint8_t nonce[RBP_NONCE_LEN],
 /*
  * ---- over verbs ---------------------------------------------------------
  */
-static void
-put_verbs_prefix(uint8_t *buf, uint16_t version)
-{
-	memcpy(buf, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN);
-	put16(buf + RBP_VERBS_MAGIC_LEN, version);
-}
-
-static bool
-get_verbs_prefix(const uint8_t *buf, size_t len, size_t size, uint16_t *version)
-{
-	if (len < size || memcmp(buf, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN) != 0)
-		return false;
-	*version = get16(buf + RBP_VERBS_MAGIC_LEN);
-	return true;
-}
-
 void
 rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello)
 {
-	put_verbs_prefix(buf, hello->version);
-	memcpy(buf + RBP_OFF_VERBS_DIGEST, hello->digest, RBP_VERBS_DIGEST_LEN);
-	memcpy(buf + RBP_OFF_VERBS_NONCE, hello->nonce, RBP_VERBS_NONCE_LEN);
-	memcpy(buf + RBP_OFF_VERBS_MAC, hello->mac, RBP_VERBS_MAC_LEN);
+	memcpy(buf, hello, sizeof(*hello));
+	memcpy(buf, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN);
 }
 
 bool
 rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len, RbpWireVerbsHello *out)
 {
-	if (!get_verbs_prefix(buf, len, RBP_VERBS_HELLO_SIZE, &out->version))
+	if (len < sizeof(*out))
 		return false;
-	memcpy(out->digest, buf + RBP_OFF_VERBS_DIGEST, RBP_VERBS_DIGEST_LEN);
-	memcpy(out->nonce, buf + RBP_OFF_VERBS_NONCE, RBP_VERBS_NONCE_LEN);
-	memcpy(out->mac, buf + RBP_OFF_VERBS_MAC, RBP_VERBS_MAC_LEN);
-	return true;
+	memcpy(out, buf, sizeof(*out));
+	return memcmp(out->magic, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN) == 0;
 }
 
 void
 rbp_wire_put_verbs_welcome(uint8_t *buf, const RbpWireVerbsWelcome *welcome)
 {
-	memset(buf, 0, RBP_VERBS_WELCOME_SIZE);
-	put_verbs_prefix(buf, RBP_WIRE_VERSION);
-	put16(buf + RBP_OFF_VERBS_STATUS, welcome->status);
-	if (welcome->status != RBP_WIRE_OK)
-		return;
-	put32(buf + RBP_OFF_VERBS_REGIONS, welcome->regions);
-	put32(buf + RBP_OFF_VERBS_TABLE_KEY, welcome->table_key);
-	put64(buf + RBP_OFF_VERBS_RSIZE, welcome->region_size);
-	put64(buf + RBP_OFF_VERBS_TABLE, welcome->table_address);
+	RbpWireVerbsWelcome w = {.status = welcome->status};
+
+	if (welcome->status == RBP_WIRE_OK)
+		w = *welcome;
+	memcpy(w.magic, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN);
+	w.version = RBP_WIRE_VERSION;
+	memcpy(buf, &w, sizeof(w));
 }
 
 bool
 rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 						   RbpWireVerbsWelcome *out)
 {
-	uint16_t	version;
-
-	if (!get_verbs_prefix(buf, len, RBP_VERBS_WELCOME_SIZE, &version))
+	if (len < sizeof(*out))
 		return false;
-	out->status = get16(buf + RBP_OFF_VERBS_STATUS);
-	out->regions = get32(buf + RBP_OFF_VERBS_REGIONS);
-	out->table_key = get32(buf + RBP_OFF_VERBS_TABLE_KEY);
-	out->region_size = get64(buf + RBP_OFF_VERBS_RSIZE);
-	out->table_address = get64(buf + RBP_OFF_VERBS_TABLE);
+	memcpy(out, buf, sizeof(*out));
+	if (memcmp(out->magic, RBP_VERBS_MAGIC, RBP_VERBS_MAGIC_LEN) != 0)
+		return false;
 
 	/* the rest of a message of another version cannot be interpreted */
-	if (version != RBP_WIRE_VERSION)
+	if (out->version != RBP_WIRE_VERSION)
 		return out->status == RBP_WIRE_VERSION_MISMATCH;
-	if (get16(buf + RBP_OFF_VERBS_STATUS + 2) != 0)
+	if (out->zero != 0)
 		return false;
 	if (out->status != RBP_WIRE_OK)
 		return out->regions == 0 && out->table_key == 0 &&
@@ -418,30 +298,35 @@ void
 rbp_wire_put_verbs_entry(uint8_t *buf, RbpVerbsEntryState state,
 						 uint32_t region, uint64_t address, uint32_t key)
 {
-	bool		ready = state == RBP_VERBS_ENTRY_READY;
+	RbpWireVerbsEntry entry = {.check = RBP_VERBS_NO_REGION};
 
-	put64(buf, ready ? address : 0);
-	put32(buf + RBP_OFF_VERBS_ENTRY_KEY, ready ? key : 0);
-	put32(buf + RBP_OFF_VERBS_ENTRY_CHECK,
-		  ready ? rbp_wire_verbs_check(region, address, key)
-		  : state == RBP_VERBS_ENTRY_WAIT ? RBP_VERBS_PENDING : RBP_VERBS_NO_REGION);
+	if (state == RBP_VERBS_ENTRY_WAIT)
+		entry.check = RBP_VERBS_PENDING;
+	else if (state == RBP_VERBS_ENTRY_READY)
+	{
+		entry.address = address;
+		entry.key = key;
+		entry.check = rbp_wire_verbs_check(region, address, key);
+	}
+	memcpy(buf, &entry, sizeof(entry));
 }
 
 RbpVerbsEntryState
 rbp_wire_get_verbs_entry(const uint8_t *buf, uint32_t region,
 						 uint64_t *address, uint32_t *key)
 {
-	uint32_t	check = get32(buf + RBP_OFF_VERBS_ENTRY_CHECK);
+	RbpWireVerbsEntry entry;
 
-	*address = get64(buf);
-	*key = get32(buf + RBP_OFF_VERBS_ENTRY_KEY);
-	if (check == RBP_VERBS_NO_REGION || check == RBP_VERBS_PENDING)
+	memcpy(&entry, buf, sizeof(entry));
+	*address = entry.address;
+	*key = entry.key;
+	if (entry.check == RBP_VERBS_NO_REGION || entry.check == RBP_VERBS_PENDING)
 	{
-		if (*address != 0 || *key != 0)
+		if (entry.address != 0 || entry.key != 0)
 			return RBP_VERBS_ENTRY_TORN;
-		return check == RBP_VERBS_PENDING ? RBP_VERBS_ENTRY_WAIT : RBP_VERBS_ENTRY_NONE;
+		return entry.check == RBP_VERBS_PENDING ? RBP_VERBS_ENTRY_WAIT : RBP_VERBS_ENTRY_NONE;
 	}
-	return check == rbp_wire_verbs_check(region, *address, *key)
+	return entry.check == rbp_wire_verbs_check(region, entry.address, entry.key)
 		? RBP_VERBS_ENTRY_READY : RBP_VERBS_ENTRY_TORN;
 }
 
@@ -452,15 +337,10 @@ rbp_wire_verbs_mac_input(uint8_t *buf, const uint8_t nonce[RBP_VERBS_NONCE_LEN],
 {
 	uint8_t    *p = buf;
 
-	memcpy(p, RBP_VERBS_MAC_MAGIC, RBP_VERBS_MAC_MAGIC_LEN);
-	p += RBP_VERBS_MAC_MAGIC_LEN;
-	memcpy(p, nonce, RBP_VERBS_NONCE_LEN);
-	p += RBP_VERBS_NONCE_LEN;
-	memcpy(p, digest, RBP_VERBS_DIGEST_LEN);
-	p += RBP_VERBS_DIGEST_LEN;
-	memcpy(p, address, 16);
-	p += 16;
-	put32(p, qpn);
-	p += 4;
+	p = mempcpy(p, RBP_VERBS_MAC_MAGIC, RBP_VERBS_MAC_MAGIC_LEN);
+	p = mempcpy(p, nonce, RBP_VERBS_NONCE_LEN);
+	p = mempcpy(p, digest, RBP_VERBS_DIGEST_LEN);
+	p = mempcpy(p, address, 16);
+	p = mempcpy(p, &qpn, sizeof(qpn));
 	return (size_t) (p - buf);
 }

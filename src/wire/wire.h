@@ -9,10 +9,10 @@
  * number of bytes that follow these eight.  Numbers are little-endian on all
  * machines.
  *
- * Programs use the structs below.  Encoders and decoders convert them to and
- * from bytes one field at a time; nothing is cast onto a buffer, so neither
- * alignment nor padding matters.  The byte layouts (RBP_*_SIZE and RBP_OFF_*
- * below) are checked for consistency at compile time.
+ * The structs below are the layouts.  All fields are aligned, so there is no
+ * padding; the sizes are checked at compile time.  Encoders and decoders copy
+ * structs to and from bytes.  Nothing is cast onto a buffer, which may have
+ * any alignment.
  *
  * libc only, no allocation, no state: any thread may call anything.
  *
@@ -31,46 +31,18 @@
 #define RBP_WIRE_MAGIC		"remote_bp" /* nine bytes, no zero */
 #define RBP_WIRE_MAGIC_LEN	9
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+			   "numbers are sent as they are in memory");
+
 #define RBP_NONCE_LEN		32
 #define RBP_MAC_LEN			32
 
-/*
- * The prefix that every message starts with:
- *		0  u8	what (RbpWireOp)
- *		1  u8	flags, 0 for now
- *		2  u16	status (RbpWireStatus) in answers, 0 elsewhere
- *		4  u32	bytes that follow the prefix, payload included
- */
 #define RBP_PREFIX_SIZE		8
-
-/*
- * HELLO: prefix, magic[9], u8 zero, u16 version, u32 zero, lease[40], which is
- * text, padded with zero bytes, the last one always zero
- */
-#define RBP_OFF_HELLO_VERSION	(RBP_PREFIX_SIZE + 10)
-#define RBP_OFF_HELLO_LEASE		(RBP_PREFIX_SIZE + 16)
 #define RBP_HELLO_SIZE		64
-
-/* CHALLENGE: prefix, nonce[32] */
 #define RBP_CHALLENGE_SIZE	40
-
-/* AUTH: prefix, mac[32] */
 #define RBP_AUTH_SIZE		40
-
-/* WELCOME: prefix with status, u32 regions, u32 zero, u64 region size */
-#define RBP_OFF_WELCOME_REGIONS	RBP_PREFIX_SIZE
-#define RBP_OFF_WELCOME_RSIZE	(RBP_PREFIX_SIZE + 8)
 #define RBP_WELCOME_SIZE	24
-
-/* Requests: prefix, u64 id, u32 region, u32 len, u64 offset, [payload] */
-#define RBP_OFF_REQUEST_ID		RBP_PREFIX_SIZE
-#define RBP_OFF_REQUEST_REGION	(RBP_PREFIX_SIZE + 8)
-#define RBP_OFF_REQUEST_LEN		(RBP_PREFIX_SIZE + 12)
-#define RBP_OFF_REQUEST_OFFSET	(RBP_PREFIX_SIZE + 16)
 #define RBP_REQUEST_SIZE	32
-
-/* Answers: prefix with status, u64 id, [payload] */
-#define RBP_OFF_ANSWER_ID		RBP_PREFIX_SIZE
 #define RBP_ANSWER_SIZE		16
 
 /*
@@ -78,21 +50,6 @@
  * ancillary data
  */
 #define RBP_MAP_PAYLOAD_SIZE	8
-
-_Static_assert(RBP_OFF_HELLO_VERSION == RBP_PREFIX_SIZE + RBP_WIRE_MAGIC_LEN + 1,
-			   "the version follows magic and a zero byte");
-_Static_assert(RBP_OFF_HELLO_LEASE + RBP_LEASE_ID_LEN == RBP_HELLO_SIZE,
-			   "HELLO ends with the lease");
-_Static_assert(RBP_PREFIX_SIZE + RBP_NONCE_LEN == RBP_CHALLENGE_SIZE,
-			   "CHALLENGE is a nonce");
-_Static_assert(RBP_PREFIX_SIZE + RBP_MAC_LEN == RBP_AUTH_SIZE,
-			   "AUTH is a MAC");
-_Static_assert(RBP_OFF_WELCOME_RSIZE + 8 == RBP_WELCOME_SIZE,
-			   "WELCOME ends with the region size");
-_Static_assert(RBP_OFF_REQUEST_OFFSET + 8 == RBP_REQUEST_SIZE,
-			   "a request ends with the offset");
-_Static_assert(RBP_OFF_ANSWER_ID + 8 == RBP_ANSWER_SIZE,
-			   "an answer ends with the id");
 
 /* The largest handshake message, for buffers */
 #define RBP_HANDSHAKE_MAX	RBP_HELLO_SIZE
@@ -126,36 +83,54 @@ typedef enum RbpWireStatus
 	RBP_WIRE_BUSY = 4			/* the donor takes no more connections */
 } RbpWireStatus;
 
+/* Every message starts with this. */
 typedef struct RbpWirePrefix
 {
-	uint8_t		op;
-	uint8_t		flags;
-	uint16_t	status;
-	uint32_t	length;
+	uint8_t		op;				/* RbpWireOp */
+	uint8_t		flags;			/* 0 for now */
+	uint16_t	status;			/* RbpWireStatus in WELCOME and answers, 0
+								 * elsewhere */
+	uint32_t	length;			/* bytes that follow the prefix, payload
+								 * included */
 } RbpWirePrefix;
 
 typedef struct RbpWireHello
 {
+	RbpWirePrefix prefix;
+	char		magic[RBP_WIRE_MAGIC_LEN];
+	uint8_t		zero;
 	uint16_t	version;
-	char		lease[RBP_LEASE_ID_LEN];
+	uint32_t	zeros;
+	char		lease[RBP_LEASE_ID_LEN];	/* text, padded with zero bytes,
+											 * the last one always zero */
 } RbpWireHello;
+
+/* CHALLENGE has a nonce, AUTH a MAC. */
+typedef struct RbpWireProof
+{
+	RbpWirePrefix prefix;
+	uint8_t		bytes[RBP_NONCE_LEN];
+} RbpWireProof;
 
 typedef struct RbpWireWelcome
 {
-	uint16_t	status;
+	RbpWirePrefix prefix;
 	uint32_t	regions;		/* region numbers are below this */
+	uint32_t	zeros;
 	uint64_t	region_size;
 } RbpWireWelcome;
 
+/* The payload of a WRITE follows. */
 typedef struct RbpWireRequest
 {
-	uint8_t		op;
+	RbpWirePrefix prefix;
 	uint64_t	id;
 	uint32_t	region;
 	uint32_t	len;
 	uint64_t	offset;
 } RbpWireRequest;
 
+/* An answer is the prefix, the id, and the payload; here it is decoded. */
 typedef struct RbpWireAnswer
 {
 	uint8_t		op;				/* of the request, without RBP_OP_ANSWER */
@@ -164,23 +139,30 @@ typedef struct RbpWireAnswer
 	uint64_t	id;
 } RbpWireAnswer;
 
+_Static_assert(sizeof(RbpWirePrefix) == RBP_PREFIX_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireHello) == RBP_HELLO_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireProof) == RBP_CHALLENGE_SIZE &&
+			   sizeof(RbpWireProof) == RBP_AUTH_SIZE && RBP_NONCE_LEN == RBP_MAC_LEN,
+			   "CHALLENGE and AUTH have one layout");
+_Static_assert(sizeof(RbpWireWelcome) == RBP_WELCOME_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireRequest) == RBP_REQUEST_SIZE, "no padding");
+
 /*
- * Encoders fill exactly the message's size.  Decoders read at most len
- * bytes.  They return false, with *out undefined, if len is less than the
- * message's size or if any field has an invalid value.
+ * Encoders fill exactly the message's size.  They set the prefix, of which
+ * the caller gives only the op of a request and the status of a WELCOME.
+ * Decoders read at most len bytes.  They return false, with *out undefined,
+ * if len is less than the message's size or if any field has an invalid
+ * value.
  */
 extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
 extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
 							   RbpWireHello *out);
 
-extern void rbp_wire_put_challenge(uint8_t *buf,
-								   const uint8_t nonce[RBP_NONCE_LEN]);
-extern bool rbp_wire_get_challenge(const uint8_t *buf, size_t len,
-								   uint8_t nonce[RBP_NONCE_LEN]);
-
-extern void rbp_wire_put_auth(uint8_t *buf, const uint8_t mac[RBP_MAC_LEN]);
-extern bool rbp_wire_get_auth(const uint8_t *buf, size_t len,
-							  uint8_t mac[RBP_MAC_LEN]);
+/* op: RBP_OP_CHALLENGE or RBP_OP_AUTH. */
+extern void rbp_wire_put_proof(uint8_t *buf, RbpWireOp op,
+							   const uint8_t bytes[RBP_NONCE_LEN]);
+extern bool rbp_wire_get_proof(const uint8_t *buf, size_t len, RbpWireOp op,
+							   uint8_t bytes[RBP_NONCE_LEN]);
 
 extern void rbp_wire_put_welcome(uint8_t *buf, const RbpWireWelcome *welcome);
 extern bool rbp_wire_get_welcome(const uint8_t *buf, size_t len,
@@ -206,18 +188,13 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
  * which is short: 56 bytes in a REQ.  A lease is identified by the first
  * bytes of the SHA-256 of its id.
  *
- * REQ: "rb", u16 version, digest[16], nonce[16], mac[20]
- * REP and REJ: "rb", u16 version, u16 status, u16 zero, u32 regions, u32 key of
- *		the table, u64 region size, u64 address of the table; a REJ has zeroes
- *		from regions on
- *
  * The table is in the donor's memory, readable by RDMA for this lease only.
- * It has an entry of 16 bytes for each of the donor's regions, which gives
- * the key and the address for reading and writing the region: u64 address,
- * u32 key, u32 check.  check is RBP_VERBS_NO_REGION if the region is not part
- * of the lease, and RBP_VERBS_PENDING if it has no key yet, both with zeroes
- * before it.  Otherwise check is rbp_wire_verbs_check(), which reveals an
- * entry that was read while it changed.
+ * It has an entry for each of the donor's regions, which gives the key and
+ * the address for reading and writing the region.  check is
+ * RBP_VERBS_NO_REGION if the region is not part of the lease, and
+ * RBP_VERBS_PENDING if it has no key yet, both with zeroes before it.
+ * Otherwise check is rbp_wire_verbs_check(), which reveals an entry that was
+ * read while it changed.
  */
 #define RBP_VERBS_MAGIC			"rb"	/* two bytes, no zero */
 #define RBP_VERBS_MAGIC_LEN		2
@@ -226,48 +203,47 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
 #define RBP_VERBS_NONCE_LEN		16
 #define RBP_VERBS_MAC_LEN		20
 
-#define RBP_OFF_VERBS_DIGEST	(RBP_VERBS_MAGIC_LEN + 2)
-#define RBP_OFF_VERBS_NONCE		(RBP_OFF_VERBS_DIGEST + RBP_VERBS_DIGEST_LEN)
-#define RBP_OFF_VERBS_MAC		(RBP_OFF_VERBS_NONCE + RBP_VERBS_NONCE_LEN)
 #define RBP_VERBS_HELLO_SIZE	56
-
-#define RBP_OFF_VERBS_STATUS	(RBP_VERBS_MAGIC_LEN + 2)
-#define RBP_OFF_VERBS_REGIONS	(RBP_OFF_VERBS_STATUS + 4)
-#define RBP_OFF_VERBS_TABLE_KEY	(RBP_OFF_VERBS_REGIONS + 4)
-#define RBP_OFF_VERBS_RSIZE		(RBP_OFF_VERBS_TABLE_KEY + 4)
-#define RBP_OFF_VERBS_TABLE		(RBP_OFF_VERBS_RSIZE + 8)
 #define RBP_VERBS_WELCOME_SIZE	32
-
-#define RBP_OFF_VERBS_ENTRY_KEY		8
-#define RBP_OFF_VERBS_ENTRY_CHECK	12
 #define RBP_VERBS_ENTRY_SIZE	16
-
-_Static_assert(RBP_OFF_VERBS_MAC + RBP_VERBS_MAC_LEN == RBP_VERBS_HELLO_SIZE,
-			   "a REQ ends with the MAC");
-_Static_assert(RBP_OFF_VERBS_TABLE + 8 == RBP_VERBS_WELCOME_SIZE,
-			   "a REP ends with the table's address");
-_Static_assert(RBP_OFF_VERBS_ENTRY_CHECK + 4 == RBP_VERBS_ENTRY_SIZE,
-			   "an entry ends with the check");
 
 #define RBP_VERBS_NO_REGION		0
 #define RBP_VERBS_PENDING		1
 
+/* REQ */
 typedef struct RbpWireVerbsHello
 {
+	char		magic[RBP_VERBS_MAGIC_LEN];
 	uint16_t	version;
 	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	uint8_t		nonce[RBP_VERBS_NONCE_LEN];
 	uint8_t		mac[RBP_VERBS_MAC_LEN];
 } RbpWireVerbsHello;
 
+/* REP, and REJ, which has zeroes from regions on */
 typedef struct RbpWireVerbsWelcome
 {
+	char		magic[RBP_VERBS_MAGIC_LEN];
+	uint16_t	version;
 	uint16_t	status;
+	uint16_t	zero;
 	uint32_t	regions;		/* entries of the table */
 	uint32_t	table_key;
 	uint64_t	region_size;
 	uint64_t	table_address;
 } RbpWireVerbsWelcome;
+
+/* An entry of the table */
+typedef struct RbpWireVerbsEntry
+{
+	uint64_t	address;
+	uint32_t	key;
+	uint32_t	check;
+} RbpWireVerbsEntry;
+
+_Static_assert(sizeof(RbpWireVerbsHello) == RBP_VERBS_HELLO_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireVerbsWelcome) == RBP_VERBS_WELCOME_SIZE, "no padding");
+_Static_assert(sizeof(RbpWireVerbsEntry) == RBP_VERBS_ENTRY_SIZE, "no padding");
 
 typedef enum RbpVerbsEntryState
 {
@@ -280,10 +256,12 @@ typedef enum RbpVerbsEntryState
 } RbpVerbsEntryState;
 
 /*
- * Encoders and decoders as above.  Private data may arrive with trailing
- * zeroes, so len is at least the message's size.  A HELLO of any version is
- * accepted, so that it can be answered; a WELCOME of another version is
- * accepted only if its status is RBP_WIRE_VERSION_MISMATCH.
+ * Encoders and decoders as above.  Encoders set magic, and a WELCOME's
+ * version; a WELCOME that refuses contains nothing else but its status.
+ * Private data may arrive with trailing zeroes, so len is at least the
+ * message's size.  A HELLO of any version is accepted, so that it can be
+ * answered; a WELCOME of another version is accepted only if its status is
+ * RBP_WIRE_VERSION_MISMATCH.
  */
 extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
 extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,

@@ -141,7 +141,7 @@ serve_bare(int listener)
 		}
 		if (in.iov_len > 0 && !receive_all(fd, &spin, &in, 1, INT64_MAX))
 			_exit(0);
-		memcpy(&offset, request + RBP_OFF_REQUEST_OFFSET, sizeof(offset));
+		memcpy(&offset, request + offsetof(RbpWireRequest, offset), sizeof(offset));
 		out[1].iov_base = memory + offset;
 		/* one answer in flight: it always fits into the socket's buffer */
 		if (writev(fd, out, 2) != (ssize_t) (sizeof(header) + PAGE))
@@ -253,7 +253,7 @@ read_bare_tcp(uint32_t page, uint8_t *frame, int64_t start)
 	struct iovec in[2] = {{header, sizeof(header)}, {frame, PAGE}};
 	uint64_t	offset = (uint64_t) page * PAGE;
 
-	memcpy(request + RBP_OFF_REQUEST_OFFSET, &offset, sizeof(offset));
+	memcpy(request + offsetof(RbpWireRequest, offset), &offset, sizeof(offset));
 	if (send(bare_fd, request, sizeof(request), MSG_NOSIGNAL) != sizeof(request) ||
 		!receive_all(bare_fd, &bare_spin, in, 2, start + SETUP_NS))
 		die("the bare exchange broke off");

@@ -1244,7 +1244,7 @@ test_bad_peers(void)
 	uint8_t		buf[RBP_HANDSHAKE_MAX + 65536];
 	uint8_t		nonce[RBP_NONCE_LEN];
 	uint8_t		mac[RBP_MAC_LEN];
-	RbpWireRequest req = {.op = RBP_OP_READ,.len = REGION_SIZE};
+	RbpWireRequest req = {.prefix.op = RBP_OP_READ,.len = REGION_SIZE};
 	int			fd;
 	int			hog;
 
@@ -1273,10 +1273,10 @@ test_bad_peers(void)
 	hog = raw_socket(&lease);
 	(void) !send(hog, buf, RBP_HELLO_SIZE, MSG_NOSIGNAL);
 	if (recv(hog, buf, RBP_CHALLENGE_SIZE, MSG_WAITALL) != RBP_CHALLENGE_SIZE ||
-		!rbp_wire_get_challenge(buf, RBP_CHALLENGE_SIZE, nonce) ||
+		!rbp_wire_get_proof(buf, RBP_CHALLENGE_SIZE, RBP_OP_CHALLENGE, nonce) ||
 		!rbp_handshake_mac(lease.cred.secret, nonce, lease.cred.lease, mac))
 		bail_out("no challenge");
-	rbp_wire_put_auth(buf, mac);
+	rbp_wire_put_proof(buf, RBP_OP_AUTH, mac);
 	(void) !send(hog, buf, RBP_AUTH_SIZE, MSG_NOSIGNAL);
 	if (recv(hog, buf, RBP_WELCOME_SIZE, MSG_WAITALL) != RBP_WELCOME_SIZE)
 		bail_out("no welcome");

@@ -113,7 +113,7 @@ handshake(const RbpTransportOps *ops, int *server)
 	(void) setsockopt(*server, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
 	MUST(ops->connect_wait(conn, 0) == RBP_INPROGRESS);
 	MUST(receive(*server, buf, RBP_HELLO_SIZE));
-	rbp_wire_put_challenge(buf, nonce);
+	rbp_wire_put_proof(buf, RBP_OP_CHALLENGE, nonce);
 	MUST(send(*server, buf, RBP_CHALLENGE_SIZE, MSG_NOSIGNAL) == RBP_CHALLENGE_SIZE);
 	MUST(ops->connect_wait(conn, rbp_now_ns() + 1000000) == RBP_INPROGRESS);
 	MUST(receive(*server, buf, RBP_AUTH_SIZE));
@@ -213,11 +213,11 @@ fuzz_client(const RbpTransportOps *ops, const uint8_t *data, size_t size)
 			break;
 		MUST(receive(server, buf, RBP_REQUEST_SIZE));
 		MUST(rbp_wire_get_request(buf, RBP_REQUEST_SIZE, &req));
-		if (req.op == RBP_OP_WRITE)
+		if (req.prefix.op == RBP_OP_WRITE)
 			MUST(receive(server, buf, req.len));
 		ids[nrequests] = req.id;
 		len_of[nrequests] = req.len;
-		op_of[nrequests++] = req.op;
+		op_of[nrequests++] = req.prefix.op;
 	}
 	MUST(nrequests > 0);
 

@@ -45,17 +45,17 @@ fuzz_wire(const uint8_t *data, size_t size)
 		if (hello.version == RBP_WIRE_VERSION)
 			same("HELLO", data, again, RBP_HELLO_SIZE);
 	}
-	if (rbp_wire_get_challenge(data, size, bytes))
+	if (rbp_wire_get_proof(data, size, RBP_OP_CHALLENGE, bytes))
 	{
-		rbp_wire_put_challenge(again, bytes);
+		rbp_wire_put_proof(again, RBP_OP_CHALLENGE, bytes);
 		same("CHALLENGE", data, again, RBP_CHALLENGE_SIZE);
 	}
-	if (rbp_wire_get_auth(data, size, bytes))
+	if (rbp_wire_get_proof(data, size, RBP_OP_AUTH, bytes))
 	{
-		rbp_wire_put_auth(again, bytes);
+		rbp_wire_put_proof(again, RBP_OP_AUTH, bytes);
 		same("AUTH", data, again, RBP_AUTH_SIZE);
 	}
-	if (rbp_wire_get_welcome(data, size, &welcome) && welcome.status == RBP_WIRE_OK)
+	if (rbp_wire_get_welcome(data, size, &welcome) && welcome.prefix.status == RBP_WIRE_OK)
 	{
 		rbp_wire_put_welcome(again, &welcome);
 		same("WELCOME", data, again, RBP_WELCOME_SIZE);

@@ -1137,7 +1137,7 @@ test_clients(void)
 	for (int i = 0; i < 6; i++)
 	{
 		static const uint32_t lens[] = {0, 31, 32, 32, 33, 100};
-		RbpWireRequest req = {.op = i == 2 ? RBP_OP_READ : RBP_OP_PING,.id = 1};
+		RbpWireRequest req = {.prefix.op = i == 2 ? RBP_OP_READ : RBP_OP_PING,.id = 1};
 
 		raw = raw_connected(&plan->cred);
 		rbp_wire_put_request(raw->buf, &req);
@@ -1190,7 +1190,7 @@ test_pings(void)
 		}
 		for (uint32_t i = 0; i < RBP_VERBS_PINGS; i++)
 		{
-			RbpWireRequest req = {.op = RBP_OP_PING,.id = (uint64_t) round * 100 + i};
+			RbpWireRequest req = {.prefix.op = RBP_OP_PING,.id = (uint64_t) round * 100 + i};
 
 			rbp_wire_put_request(raw->buf, &req);
 			if (raw_work(raw, IBV_WR_SEND, 0, 0, RBP_REQUEST_SIZE) != IBV_WC_SUCCESS)

@@ -42,13 +42,13 @@ hello(const uint8_t *buf, size_t len, Value *v)
 static bool
 challenge(const uint8_t *buf, size_t len, Value *v)
 {
-	return rbp_wire_get_challenge(buf, len, v->bytes);
+	return rbp_wire_get_proof(buf, len, RBP_OP_CHALLENGE, v->bytes);
 }
 
 static bool
 auth(const uint8_t *buf, size_t len, Value *v)
 {
-	return rbp_wire_get_auth(buf, len, v->bytes);
+	return rbp_wire_get_proof(buf, len, RBP_OP_AUTH, v->bytes);
 }
 
 static bool
@@ -58,7 +58,7 @@ welcome(const uint8_t *buf, size_t len, Value *v)
 
 	if (!rbp_wire_get_welcome(buf, len, &out))
 		return false;
-	v->numbers[0] = out.status;
+	v->numbers[0] = out.prefix.status;
 	v->numbers[1] = out.regions;
 	v->numbers[2] = out.region_size;
 	return true;
@@ -71,7 +71,7 @@ request(const uint8_t *buf, size_t len, Value *v)
 
 	if (!rbp_wire_get_request(buf, len, &out))
 		return false;
-	v->numbers[0] = out.op;
+	v->numbers[0] = out.prefix.op;
 	v->numbers[1] = out.id;
 	v->numbers[2] = out.region;
 	v->numbers[3] = out.len;
@@ -170,11 +170,14 @@ test_handshake(void)
 	static const uint8_t known[RBP_HELLO_SIZE] = {
 		1, 0, 0, 0, 56, 0, 0, 0, 'r', 'e', 'm', 'o', 't', 'e', '_', 'b', 'p', 0, 1, 0, 0, 0, 0, 0, 'x', 'y'
 	};
+	static const uint8_t known_welcome[RBP_WELCOME_SIZE] = {
+		4, 0, 0, 0, 16, 0, 0, 0, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0
+	};
 	uint8_t		buf[RBP_HANDSHAKE_MAX];
 	uint8_t		bytes[32];
 	uint8_t		input[RBP_MAC_INPUT_MAX];
 	RbpWireHello h;
-	RbpWireWelcome w = {.status = 0,.regions = 128,.region_size = UINT64_C(64) << 20};
+	RbpWireWelcome w = {.regions = 128,.region_size = UINT64_C(64) << 20};
 	char		longest[RBP_LEASE_ID_LEN + 20];
 
 	rbp_wire_put_hello(buf, "xy");
@@ -196,36 +199,32 @@ test_handshake(void)
 	rbp_wire_put_hello(buf, "a\nb");
 	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "and one that would spoil a log");
 	rbp_wire_put_hello(buf, "ab");
-	buf[RBP_OFF_HELLO_LEASE + 5] = 'x';
+	buf[offsetof(RbpWireHello, lease) + 5] = 'x';
 	ok(!rbp_wire_get_hello(buf, sizeof(buf), &h), "and one with something behind its end");
 
 	for (int i = 0; i < 32; i++)
 		bytes[i] = (uint8_t) (i * 7 + 1);
-	rbp_wire_put_challenge(buf, bytes);
+	rbp_wire_put_proof(buf, RBP_OP_CHALLENGE, bytes);
+	ok(memcmp(buf, "\2\0\0\0\x20\0\0", 8) == 0 && memcmp(buf + 8, bytes, 32) == 0,
+	   "CHALLENGE has the documented bytes");
 	mistreat("CHALLENGE", challenge, buf, RBP_CHALLENGE_SIZE);
-	rbp_wire_put_auth(buf, bytes);
+	rbp_wire_put_proof(buf, RBP_OP_AUTH, bytes);
+	ok(memcmp(buf, "\3\0\0\0\x20\0\0", 8) == 0 && memcmp(buf + 8, bytes, 32) == 0,
+	   "AUTH has the documented bytes");
 	mistreat("AUTH", auth, buf, RBP_AUTH_SIZE);
-	ok(!rbp_wire_get_challenge(buf, RBP_AUTH_SIZE, bytes), "AUTH is no CHALLENGE");
+	ok(!rbp_wire_get_proof(buf, RBP_AUTH_SIZE, RBP_OP_CHALLENGE, bytes), "AUTH is no CHALLENGE");
 
 	rbp_wire_put_welcome(buf, &w);
+	ok(memcmp(buf, known_welcome, sizeof(known_welcome)) == 0, "WELCOME has the documented bytes");
 	mistreat("WELCOME", welcome, buf, RBP_WELCOME_SIZE);
-	w = (RbpWireWelcome)
-	{
-		.status = RBP_WIRE_DENIED
-	};
+	w = (RbpWireWelcome) {.prefix.status = RBP_WIRE_DENIED};
 	rbp_wire_put_welcome(buf, &w);
-	ok(rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w) && w.status == RBP_WIRE_DENIED,
+	ok(rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w) && w.prefix.status == RBP_WIRE_DENIED,
 	   "a refusal needs no numbers");
-	w = (RbpWireWelcome)
-	{
-		.status = RBP_WIRE_OK,.regions = 1
-	};
+	w = (RbpWireWelcome) {.prefix.status = RBP_WIRE_OK,.regions = 1};
 	rbp_wire_put_welcome(buf, &w);
 	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "a welcome with empty regions is refused");
-	w = (RbpWireWelcome)
-	{
-		.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1
-	};
+	w = (RbpWireWelcome) {.prefix.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1};
 	rbp_wire_put_welcome(buf, &w);
 	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "so is one with absurdly many");
 
@@ -243,7 +242,10 @@ test_requests(void)
 		0x44, 0x33, 0x22, 0x11, 0, 32, 0, 0,
 		0, 0x20, 0, 0, 1, 0, 0, 0
 	};
-	RbpWireRequest write = {.op = RBP_OP_WRITE,.id = UINT64_C(0x0102030405060708),.region = 0x11223344,.len = 8192,.offset = UINT64_C(0x100002000)};
+	static const uint8_t known_answer[RBP_ANSWER_SIZE] = {
+		16 + 128, 0, 0, 0, 8, 32, 0, 0, 0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE
+	};
+	RbpWireRequest write = {.prefix.op = RBP_OP_WRITE,.id = UINT64_C(0x0102030405060708),.region = 0x11223344,.len = 8192,.offset = UINT64_C(0x100002000)};
 	RbpWireRequest req;
 	uint8_t		buf[RBP_REQUEST_SIZE];
 	uint8_t		ans[RBP_ANSWER_SIZE];
@@ -254,19 +256,17 @@ test_requests(void)
 	ok(memcmp(buf, known, sizeof(known)) == 0, "WRITE has the documented bytes");
 	mistreat("WRITE", request, buf, RBP_REQUEST_SIZE);
 	req = write;
-	req.op = RBP_OP_READ;
+	req.prefix = (RbpWirePrefix) {.op = RBP_OP_WRITE,.flags = 1,.status = 2,.length = 3};
+	rbp_wire_put_request(buf, &req);
+	ok(memcmp(buf, known, sizeof(known)) == 0, "whatever its struct says in flags, status and length");
+	req = write;
+	req.prefix.op = RBP_OP_READ;
 	rbp_wire_put_request(buf, &req);
 	mistreat("READ", request, buf, RBP_REQUEST_SIZE);
-	req = (RbpWireRequest)
-	{
-		.op = RBP_OP_PING,.id = 77
-	};
+	req = (RbpWireRequest) {.prefix.op = RBP_OP_PING,.id = 77};
 	rbp_wire_put_request(buf, &req);
 	mistreat("PING", request, buf, RBP_REQUEST_SIZE);
-	req = (RbpWireRequest)
-	{
-		.op = RBP_OP_MAP,.id = 78,.region = 9
-	};
+	req = (RbpWireRequest) {.prefix.op = RBP_OP_MAP,.id = 78,.region = 9};
 	rbp_wire_put_request(buf, &req);
 	mistreat("MAP", request, buf, RBP_REQUEST_SIZE);
 
@@ -279,17 +279,14 @@ test_requests(void)
 	rbp_wire_put_request(buf, &req);
 	ok(!rbp_wire_get_request(buf, sizeof(buf), &req), "so is one of too much");
 	req = write;
-	req.op = RBP_OP_READ;
+	req.prefix.op = RBP_OP_READ;
 	req.len = UINT32_MAX;
 	rbp_wire_put_request(buf, &req);
 	ok(!rbp_wire_get_request(buf, sizeof(buf), &req), "and such a READ");
 
 	for (int op = 0; op < 256; op++)
 	{
-		req = (RbpWireRequest)
-		{
-			.op = (uint8_t) op,.id = 1
-		};
+		req = (RbpWireRequest) {.prefix.op = (uint8_t) op,.id = 1};
 		rbp_wire_put_request(buf, &req);
 		accepted += rbp_wire_get_request(buf, sizeof(buf), &req);
 	}
@@ -300,6 +297,7 @@ test_requests(void)
 		.op = RBP_OP_READ,.payload = 8192,.id = UINT64_C(0xFEDCBA9876543210)
 	};
 	rbp_wire_put_answer(ans, &a);
+	ok(memcmp(ans, known_answer, sizeof(known_answer)) == 0, "READ's answer has the documented bytes");
 	mistreat("READ's answer", answer, ans, RBP_ANSWER_SIZE);
 	a = (RbpWireAnswer)
 	{

@@ -129,7 +129,7 @@ answer_ping(struct ibv_qp *qp, const uint8_t *request)
 	RbpWireAnswer answer = {.op = RBP_OP_PING};
 	uint8_t		buf[RBP_ANSWER_SIZE];
 
-	if (!rbp_wire_get_request(request, RBP_REQUEST_SIZE, &req) || req.op != RBP_OP_PING)
+	if (!rbp_wire_get_request(request, RBP_REQUEST_SIZE, &req) || req.prefix.op != RBP_OP_PING)
 	{
 		diag("the donor got a message that is no ping");
 		violations_before = UINT32_MAX;
@@ -186,7 +186,7 @@ on_message(struct ibv_qp *qp, const uint8_t *data, uint32_t len)
 		case PING_OTHER:
 			{
 				uint8_t		other[RBP_REQUEST_SIZE];
-				RbpWireRequest req = {.op = RBP_OP_PING,.id = 0x123456};
+				RbpWireRequest req = {.prefix.op = RBP_OP_PING,.id = 0x123456};
 
 				rbp_wire_put_request(other, &req);
 				answer_ping(qp, other);

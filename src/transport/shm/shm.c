@@ -333,7 +333,7 @@ send_some(ShmConn *conn)
 static uint64_t
 queue_request(ShmConn *conn, uint8_t op, uint32_t region)
 {
-	RbpWireRequest req = {.op = op,.region = region};
+	RbpWireRequest req = {.prefix.op = op,.region = region};
 
 	if (conn->out_have + RBP_REQUEST_SIZE > OUT_SIZE)
 		return 0;

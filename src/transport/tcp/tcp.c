@@ -270,7 +270,7 @@ next_joined(TcpConn *conn, uint32_t i)
 static void
 make_header(Slot *slot)
 {
-	RbpWireRequest req = {.op = slot->op,.id = slot->id};
+	RbpWireRequest req = {.prefix.op = slot->op,.id = slot->id};
 
 	if (slot->op != RBP_OP_PING)
 	{

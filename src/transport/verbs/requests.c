@@ -288,7 +288,7 @@ next_ping(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 	for (int i = 0; io != NULL && i < RBP_VERBS_PINGS; i++)
 	{
 		uint8_t    *message = conn->pool + POOL_PINGS + i * RBP_REQUEST_SIZE;
-		RbpWireRequest req = {.op = RBP_OP_PING};
+		RbpWireRequest req = {.prefix.op = RBP_OP_PING};
 
 		if (conn->pinged[i].id != 0)
 			continue;
