@@ -549,7 +549,7 @@ register_push_memory(RbpLocalConn *c)
 	static bool logged = false;
 	RbpStatus	status;
 
-	if (push_len == 0)
+	if (push_len == 0 || c->ops->register_memory == NULL)
 		return;
 	status = c->ops->register_memory(c->conn, push_base, push_len, &c->mr);
 	if (status == RBP_OK)

@@ -14,6 +14,7 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -21,7 +22,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -111,34 +111,6 @@ rbp_waiter_end(RbpWaiter *w)
 					 : w->blocked ? RBP_SPIN_VAIN : RBP_SPIN_PAID);
 }
 
-/* Never written to; it only has to be an object of its own */
-struct RbpMr
-{
-	void	   *base;
-	size_t		len;
-};
-
-RbpStatus
-rbp_sock_register_memory(RbpConn *conn, void *base, size_t len, RbpMr **mr_out)
-{
-	RbpMr	   *mr = malloc(sizeof(*mr));
-
-	(void) conn;
-	if (mr == NULL)
-		return RBP_NOMEM;
-	mr->base = base;
-	mr->len = len;
-	*mr_out = mr;
-	return RBP_OK;
-}
-
-void
-rbp_sock_deregister_memory(RbpConn *conn, RbpMr *mr)
-{
-	(void) conn;
-	free(mr);
-}
-
 RbpStatus
 rbp_status_from_wire(uint16_t status)
 {
@@ -155,6 +127,49 @@ rbp_status_from_wire(uint16_t status)
 		default:
 			return RBP_PROTOCOL;
 	}
+}
+
+bool
+rbp_sock_address(const char *host, uint16_t port, struct sockaddr_storage *addr,
+				 socklen_t *len)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,.sin6_port = htons(port)};
+	bool		is_v4 = inet_pton(AF_INET, host, &v4.sin_addr) == 1;
+
+	if (!is_v4 && inet_pton(AF_INET6, host, &v6.sin6_addr) != 1)
+		return false;
+	*len = is_v4 ? sizeof(v4) : sizeof(v6);
+	memset(addr, 0, sizeof(*addr));
+	memcpy(addr, is_v4 ? (void *) &v4 : &v6, *len);
+	return true;
+}
+
+bool
+rbp_io_valid(const RbpIo *io, uint64_t region_size)
+{
+	if (io->kind == RBP_IO_PING)
+		return true;
+	return (io->kind == RBP_IO_READ || io->kind == RBP_IO_WRITE) &&
+		io->buf != NULL && io->len > 0 && io->len <= RBP_WIRE_MAX_IO &&
+		io->len <= region_size && io->offset <= region_size - io->len;
+}
+
+RbpStatus
+rbp_io_set_all(RbpIo *ios, int n, RbpStatus status)
+{
+	for (int i = 0; i < n; i++)
+		ios[i].status = status;
+	return status;
+}
+
+RbpStatus
+rbp_io_result(const RbpIo *ios, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (ios[i].status != RBP_OK)
+			return ios[i].status;
+	return RBP_OK;
 }
 
 RbpStatus

@@ -3,7 +3,7 @@
  * sock.h
  *	  Common parts of the tcp and shm transports: a non-blocking stream
  *	  socket, the handshake that proves the lease's secret, and the adaptive
- *	  wait.
+ *	  wait; and at the end what all transports do alike.
  *
  * An RbpSock is embedded in a transport's connection and belongs to one
  * thread at a time.
@@ -85,15 +85,23 @@ extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
 extern bool rbp_waiter_step(RbpWaiter *w, int fd, short events);
 extern void rbp_waiter_end(RbpWaiter *w);
 
-/*
- * register_memory() and deregister_memory() for transports without a device:
- * any memory is accepted.
- */
-extern RbpStatus rbp_sock_register_memory(RbpConn *conn, void *base, size_t len,
-										  RbpMr **mr);
-extern void rbp_sock_deregister_memory(RbpConn *conn, RbpMr *mr);
-
 /* The RbpStatus for a status on the wire. */
 extern RbpStatus rbp_status_from_wire(uint16_t status);
+
+/*
+ * Convert a numeric host and a port to an address.  Returns false if the host
+ * is a name.
+ */
+extern bool rbp_sock_address(const char *host, uint16_t port,
+							 struct sockaddr_storage *addr, socklen_t *len);
+
+/* Is it a ping, or does it move bytes within a region of that size? */
+extern bool rbp_io_valid(const RbpIo *io, uint64_t region_size);
+
+/* Set the status of each request.  Returns it. */
+extern RbpStatus rbp_io_set_all(RbpIo *ios, int n, RbpStatus status);
+
+/* The first status that is not RBP_OK, or else RBP_OK. */
+extern RbpStatus rbp_io_result(const RbpIo *ios, int n);
 
 #endif							/* RBP_TRANSPORT_SOCK_H */

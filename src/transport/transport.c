@@ -6,11 +6,11 @@
  *-------------------------------------------------------------------------
  */
 #include "transport/peer.h"
+#include "transport/sock.h"
 #include "transport/transport.h"
 #include "transport/verbs/device.h"
 #include "wire/wire.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -92,10 +92,10 @@ rbp_transport_give_up(void)
 bool
 rbp_transport_is_numeric(const char *host)
 {
-	struct in6_addr addr;
+	struct sockaddr_storage addr;
+	socklen_t	len;
 
-	return inet_pton(AF_INET, host, &addr) == 1 ||
-		inet_pton(AF_INET6, host, &addr) == 1;
+	return rbp_sock_address(host, 0, &addr, &len);
 }
 
 bool

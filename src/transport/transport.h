@@ -137,8 +137,8 @@ typedef struct RbpTransportOps
 
 	/*
 	 * Register local memory, from which or into which requests will move
-	 * bytes, with the device.  shm and tcp accept any memory and return a
-	 * dummy object; verbs pins the memory, and fails with RBP_NOMEM where
+	 * bytes, with the device.  NULL for transports without a device (shm and
+	 * tcp).  verbs pins the memory, and fails with RBP_NOMEM where
 	 * RLIMIT_MEMLOCK is too low for that.  The memory must stay mapped until
 	 * deregister_memory(), which must be called before close().
 	 */

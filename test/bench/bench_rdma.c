@@ -735,7 +735,8 @@ main(int argc, char **argv)
 			start_bare();
 		conn = connect_to_donor(ops);
 		fill_lease(conn);
-		if (ops->register_memory(conn, frames, (size_t) FRAMES * PAGE, &frames_mr) != RBP_OK)
+		if (ops->register_memory != NULL &&
+			ops->register_memory(conn, frames, (size_t) FRAMES * PAGE, &frames_mr) != RBP_OK)
 			die("cannot register memory");
 		if (strcmp(test, "latency") == 0)
 			test_latency(bare);
@@ -751,7 +752,8 @@ main(int argc, char **argv)
 		}
 		else
 			die("no test \"%s\"", test);
-		ops->deregister_memory(conn, frames_mr);
+		if (frames_mr != NULL)
+			ops->deregister_memory(conn, frames_mr);
 		ops->close(conn);
 	}
 	return 0;

@@ -349,7 +349,10 @@ fault_register_memory(RbpConn *base, void *at, size_t len, RbpMr **mr)
 
 	if (draw(conn->ops->bit, conn->donor, ON_REGISTER, &delay_us) & 1u << FAULT_REFUSE)
 		return RBP_NOMEM;
-	return conn->ops->register_memory(conn->inner, at, len, mr);
+	if (conn->ops->register_memory != NULL)
+		return conn->ops->register_memory(conn->inner, at, len, mr);
+	*mr = (RbpMr *) conn;		/* the device of a transport that plays costly */
+	return RBP_OK;
 }
 
 static void
@@ -357,7 +360,8 @@ fault_deregister_memory(RbpConn *base, RbpMr *mr)
 {
 	FaultConn  *conn = (FaultConn *) base;
 
-	conn->ops->deregister_memory(conn->inner, mr);
+	if (conn->ops->deregister_memory != NULL)
+		conn->ops->deregister_memory(conn->inner, mr);
 }
 
 static void
@@ -563,6 +567,12 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 	wrapped->local = ops->local;
 	wrapped->costly = ops->costly ||
 		(costly != NULL && strstr(costly, ops->name) != NULL);
+	/* only what has a device, or plays to have one, registers memory */
+	if (!wrapped->costly)
+	{
+		wrapped->register_memory = NULL;
+		wrapped->deregister_memory = NULL;
+	}
 	return wrapped;
 }
 

@@ -410,17 +410,6 @@ mock_connect_wait(RbpConn *base, int64_t deadline_ns)
 	return conn->donor->denied[conn->lease] ? RBP_DENIED : RBP_OK;
 }
 
-static RbpStatus
-mock_register_memory(RbpConn *base, void *memory, size_t len, RbpMr **mr)
-{
-	return RBP_NOMEM;
-}
-
-static void
-mock_deregister_memory(RbpConn *base, RbpMr *mr)
-{
-}
-
 static void
 copy_io(MockConn *conn, RbpIo *io)
 {
@@ -539,8 +528,6 @@ static const RbpTransportOps net_ops = {
 	.usable = mock_usable,
 	.connect = net_connect,
 	.connect_wait = mock_connect_wait,
-	.register_memory = mock_register_memory,
-	.deregister_memory = mock_deregister_memory,
 	.submit = mock_submit,
 	.wait = mock_wait,
 	.close = mock_close,
@@ -554,8 +541,6 @@ static const RbpTransportOps local_ops = {
 	.usable = mock_usable,
 	.connect = local_connect,
 	.connect_wait = mock_connect_wait,
-	.register_memory = mock_register_memory,
-	.deregister_memory = mock_deregister_memory,
 	.submit = mock_submit,
 	.wait = mock_wait,
 	.close = mock_close,

@@ -567,15 +567,12 @@ start_ping(ShmConn *conn, RbpIo *io)
 static RbpStatus
 start_io(ShmConn *conn, RbpIo *io)
 {
-	uint64_t	size = conn->sock.welcome.region_size;
 	ShmRegion  *region;
 
 	io->cookie = 0;
 	if (io->kind == RBP_IO_PING)
 		return start_ping(conn, io);
-	if ((io->kind != RBP_IO_READ && io->kind != RBP_IO_WRITE) ||
-		io->buf == NULL || io->len == 0 || io->len > RBP_WIRE_MAX_IO ||
-		io->len > size || io->offset > size - io->len)
+	if (!rbp_io_valid(io, conn->sock.welcome.region_size))
 		return RBP_INVALID;
 	if (io->region >= conn->nregions)
 		return RBP_DENIED;
@@ -603,20 +600,13 @@ static RbpStatus
 shm_submit(RbpConn *base, RbpIo *ios, int n)
 {
 	ShmConn    *conn = (ShmConn *) base;
-	RbpStatus	status = RBP_OK;
 
 	if (conn->sock.state == RBP_SOCK_READY)
 		check_donor(conn);
 	if (conn->sock.state == RBP_SOCK_FAILED)
-		status = conn->sock.failure;
-	else if (conn->regions == NULL)
-		status = RBP_INVALID;	/* connect_wait() has not returned RBP_OK */
-	if (status != RBP_OK)
-	{
-		for (int i = 0; i < n; i++)
-			ios[i].status = status;
-		return status;
-	}
+		return rbp_io_set_all(ios, n, conn->sock.failure);
+	if (conn->regions == NULL)	/* connect_wait() has not returned RBP_OK */
+		return rbp_io_set_all(ios, n, RBP_INVALID);
 
 	for (int i = 0; i < n; i++)
 		ios[i].status = start_io(conn, &ios[i]);
@@ -645,7 +635,6 @@ static RbpStatus
 shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 {
 	ShmConn    *conn = (ShmConn *) base;
-	RbpStatus	result = RBP_OK;
 	RbpWaiter	waiter;
 	int			first = 0;
 
@@ -687,17 +676,14 @@ shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 
 	for (int i = 0; i < n; i++)
 	{
-		if (ios[i].status == RBP_INPROGRESS)
-		{
-			ios[i].status = RBP_TIMEOUT;
-			for (int p = 0; ios[i].kind == RBP_IO_PING && p < MAX_PINGS; p++)
-				if (conn->pings[p].io == &ios[i])
-					conn->pings[p].io = NULL;
-		}
-		if (result == RBP_OK)
-			result = ios[i].status;
+		if (ios[i].status != RBP_INPROGRESS)
+			continue;
+		ios[i].status = RBP_TIMEOUT;
+		for (int p = 0; ios[i].kind == RBP_IO_PING && p < MAX_PINGS; p++)
+			if (conn->pings[p].io == &ios[i])
+				conn->pings[p].io = NULL;
 	}
-	return result;
+	return rbp_io_result(ios, n);
 }
 
 static void
@@ -724,8 +710,6 @@ const RbpTransportOps rbp_transport_shm = {
 	.usable = shm_usable,
 	.connect = shm_connect,
 	.connect_wait = shm_connect_wait,
-	.register_memory = rbp_sock_register_memory,
-	.deregister_memory = rbp_sock_deregister_memory,
 	.submit = shm_submit,
 	.wait = shm_wait,
 	.close = shm_close,

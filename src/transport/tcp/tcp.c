@@ -42,9 +42,7 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -697,34 +695,12 @@ tcp_usable(const RbpEndpoint *ep)
 static RbpStatus
 tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_out)
 {
-	union
-	{
-		struct sockaddr any;
-		struct sockaddr_in v4;
-		struct sockaddr_in6 v6;
-		struct sockaddr_storage storage;
-	}			addr;
+	struct sockaddr_storage addr;
 	socklen_t	addrlen;
 	TcpConn    *conn;
 	RbpStatus	status;
 
-	if (!tcp_usable(ep))
-		return RBP_INVALID;
-
-	memset(&addr, 0, sizeof(addr));
-	if (inet_pton(AF_INET, ep->host, &addr.v4.sin_addr) == 1)
-	{
-		addr.v4.sin_family = AF_INET;
-		addr.v4.sin_port = htons(ep->port);
-		addrlen = sizeof(addr.v4);
-	}
-	else if (inet_pton(AF_INET6, ep->host, &addr.v6.sin6_addr) == 1)
-	{
-		addr.v6.sin6_family = AF_INET6;
-		addr.v6.sin6_port = htons(ep->port);
-		addrlen = sizeof(addr.v6);
-	}
-	else
+	if (!tcp_usable(ep) || !rbp_sock_address(ep->host, ep->port, &addr, &addrlen))
 		return RBP_INVALID;
 
 	conn = calloc(1, sizeof(*conn));
@@ -737,7 +713,8 @@ tcp_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 	if (conn->scratch == NULL || !grow_slots(conn))
 		status = RBP_NOMEM;
 	else
-		status = rbp_sock_start(&conn->sock, &addr.any, addrlen, cred);
+		status = rbp_sock_start(&conn->sock, (struct sockaddr *) &addr, addrlen,
+								cred);
 	if (status != RBP_OK)
 	{
 		free(conn->scratch);
@@ -753,13 +730,6 @@ static RbpStatus
 tcp_connect_wait(RbpConn *base, int64_t deadline_ns)
 {
 	return rbp_sock_connect_wait(&((TcpConn *) base)->sock, deadline_ns);
-}
-
-static void
-set_all(RbpIo *ios, int n, RbpStatus status)
-{
-	for (int i = 0; i < n; i++)
-		ios[i].status = status;
 }
 
 /* Join a new slot to the one before, if they are adjacent in the region. */
@@ -791,49 +761,22 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 	uint32_t	before = NONE;	/* slot of the previous request of this batch */
 
 	if (conn->sock.state != RBP_SOCK_READY)
-	{
-		RbpStatus	status = conn->sock.state == RBP_SOCK_FAILED
-		? conn->sock.failure : RBP_INVALID;
-
-		set_all(ios, n, status);
-		return status;
-	}
+		return rbp_io_set_all(ios, n, conn->sock.state == RBP_SOCK_FAILED
+							  ? conn->sock.failure : RBP_INVALID);
 
 	for (int i = 0; i < n; i++)
 	{
 		RbpIo	   *io = &ios[i];
-		uint8_t		op = 0;
+		uint8_t		op = io->kind == RBP_IO_READ ? RBP_OP_READ
+			: io->kind == RBP_IO_WRITE ? RBP_OP_WRITE : RBP_OP_PING;
 		uint32_t	s;
 		Slot	   *slot;
 
 		io->cookie = 0;
-		switch (io->kind)
-		{
-			case RBP_IO_READ:
-				op = RBP_OP_READ;
-				break;
-			case RBP_IO_WRITE:
-				op = RBP_OP_WRITE;
-				break;
-			case RBP_IO_PING:
-				op = RBP_OP_PING;
-				break;
-		}
-		if (op == 0)
+		if (!rbp_io_valid(io, conn->sock.welcome.region_size))
 		{
 			io->status = RBP_INVALID;
 			continue;
-		}
-		if (op != RBP_OP_PING)
-		{
-			uint64_t	size = conn->sock.welcome.region_size;
-
-			if (io->len == 0 || io->len > RBP_WIRE_MAX_IO || io->buf == NULL ||
-				io->len > size || io->offset > size - io->len)
-			{
-				io->status = RBP_INVALID;
-				continue;
-			}
 		}
 
 		s = take_slot(conn);
@@ -934,11 +877,7 @@ tcp_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 		}
 	}
 	rbp_waiter_end(&waiter);
-
-	for (int i = 0; i < n; i++)
-		if (ios[i].status != RBP_OK)
-			return ios[i].status;
-	return RBP_OK;
+	return rbp_io_result(ios, n);
 }
 
 static void
@@ -962,8 +901,6 @@ const RbpTransportOps rbp_transport_tcp = {
 	.usable = tcp_usable,
 	.connect = tcp_connect,
 	.connect_wait = tcp_connect_wait,
-	.register_memory = rbp_sock_register_memory,
-	.deregister_memory = rbp_sock_deregister_memory,
 	.submit = tcp_submit,
 	.wait = tcp_wait,
 	.close = tcp_close,

@@ -16,11 +16,9 @@
 #include "transport/verbs/verbs_internal.h"
 #include "wire/wire.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -313,31 +311,14 @@ start(VerbsConn *conn, struct sockaddr *peer)
 RbpStatus
 rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_out)
 {
-	union
-	{
-		struct sockaddr any;
-		struct sockaddr_in v4;
-		struct sockaddr_in6 v6;
-	}			peer;
+	struct sockaddr_storage peer;
+	socklen_t	len;
 	VerbsConn  *conn;
 	RbpStatus	status;
 
-	if (ep->rdma_host[0] == '\0' || ep->rdma_port == 0)
-		return RBP_INVALID;
-	memset(&peer, 0, sizeof(peer));
-	if (inet_pton(AF_INET, ep->rdma_host, &peer.v4.sin_addr) == 1)
-	{
-		peer.v4.sin_family = AF_INET;
-		peer.v4.sin_port = htons(ep->rdma_port);
-	}
-	else if (inet_pton(AF_INET6, ep->rdma_host, &peer.v6.sin6_addr) == 1)
-	{
-		peer.v6.sin6_family = AF_INET6;
-		peer.v6.sin6_port = htons(ep->rdma_port);
-	}
-	else
-		return RBP_INVALID;
-	if (!rbp_verbs_claim())
+	if (ep->rdma_port == 0 ||
+		!rbp_sock_address(ep->rdma_host, ep->rdma_port, &peer, &len) ||
+		!rbp_verbs_claim())
 		return RBP_INVALID;
 
 	conn = calloc(1, sizeof(*conn));
@@ -348,7 +329,7 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 	conn->cred = *cred;
 	conn->free_slots = (1u << SLOTS) - 1;
 	conn->free_lookups = (1u << LOOKUPS) - 1;
-	status = start(conn, &peer.any);
+	status = start(conn, (struct sockaddr *) &peer);
 	if (status != RBP_OK)
 	{
 		rbp_verbs_close(&conn->base);

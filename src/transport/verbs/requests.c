@@ -535,14 +535,10 @@ rbp_verbs_progress(VerbsConn *conn)
 RbpStatus
 rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io)
 {
-	uint64_t	size = conn->welcome.region_size;
-
 	io->cookie = 0;
 	if (io->kind == RBP_IO_PING)
 		return queue_push(&conn->pings, io) ? RBP_INPROGRESS : RBP_NOMEM;
-	if ((io->kind != RBP_IO_READ && io->kind != RBP_IO_WRITE) ||
-		io->buf == NULL || io->len == 0 || io->len > RBP_WIRE_MAX_IO ||
-		io->len > size || io->offset > size - io->len)
+	if (!rbp_io_valid(io, conn->welcome.region_size))
 		return RBP_INVALID;
 	if (io->region >= conn->welcome.regions)
 		return RBP_DENIED;

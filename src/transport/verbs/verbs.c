@@ -39,6 +39,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "transport/peer.h"
+#include "transport/sock.h"
 #include "transport/transport.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/verbs_internal.h"
@@ -83,13 +84,8 @@ verbs_submit(RbpConn *base, RbpIo *ios, int n)
 	VerbsConn  *conn = (VerbsConn *) base;
 
 	if (conn->state != VERBS_READY)
-	{
-		RbpStatus	status = conn->state == VERBS_FAILED ? conn->failure : RBP_INVALID;
-
-		for (int i = 0; i < n; i++)
-			ios[i].status = status;
-		return status;
-	}
+		return rbp_io_set_all(ios, n, conn->state == VERBS_FAILED
+							  ? conn->failure : RBP_INVALID);
 	for (int i = 0; i < n; i++)
 		ios[i].status = rbp_verbs_enqueue(conn, &ios[i]);
 	rbp_verbs_post(conn);
@@ -138,11 +134,7 @@ verbs_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 		else if (now - last >= SPIN_NS)
 			sched_yield();
 	}
-
-	for (int i = 0; i < n; i++)
-		if (ios[i].status != RBP_OK)
-			return ios[i].status;
-	return RBP_OK;
+	return rbp_io_result(ios, n);
 }
 
 const RbpTransportOps rbp_transport_verbs = {
