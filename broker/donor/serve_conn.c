@@ -114,7 +114,10 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 			donor_serve_log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
 		donor_lease_unref(lease);
 		donor_serve_count(conn->thread, DONOR_DENIED, 1);
-		welcome = (RbpWireWelcome) {.prefix.status = RBP_WIRE_DENIED};
+		welcome = (RbpWireWelcome)
+		{
+			.prefix.status = RBP_WIRE_DENIED
+		};
 	}
 	rbp_wire_put_welcome(out, &welcome);
 	return send_now(conn, out, sizeof(out)) && conn->state == CONN_OPEN;

@@ -217,14 +217,23 @@ test_handshake(void)
 	rbp_wire_put_welcome(buf, &w);
 	ok(memcmp(buf, known_welcome, sizeof(known_welcome)) == 0, "WELCOME has the documented bytes");
 	mistreat("WELCOME", welcome, buf, RBP_WELCOME_SIZE);
-	w = (RbpWireWelcome) {.prefix.status = RBP_WIRE_DENIED};
+	w = (RbpWireWelcome)
+	{
+		.prefix.status = RBP_WIRE_DENIED
+	};
 	rbp_wire_put_welcome(buf, &w);
 	ok(rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w) && w.prefix.status == RBP_WIRE_DENIED,
 	   "a refusal needs no numbers");
-	w = (RbpWireWelcome) {.prefix.status = RBP_WIRE_OK,.regions = 1};
+	w = (RbpWireWelcome)
+	{
+		.prefix.status = RBP_WIRE_OK,.regions = 1
+	};
 	rbp_wire_put_welcome(buf, &w);
 	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "a welcome with empty regions is refused");
-	w = (RbpWireWelcome) {.prefix.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1};
+	w = (RbpWireWelcome)
+	{
+		.prefix.status = RBP_WIRE_OK,.regions = UINT32_MAX,.region_size = 1
+	};
 	rbp_wire_put_welcome(buf, &w);
 	ok(!rbp_wire_get_welcome(buf, RBP_WELCOME_SIZE, &w), "so is one with absurdly many");
 
@@ -256,17 +265,26 @@ test_requests(void)
 	ok(memcmp(buf, known, sizeof(known)) == 0, "WRITE has the documented bytes");
 	mistreat("WRITE", request, buf, RBP_REQUEST_SIZE);
 	req = write;
-	req.prefix = (RbpWirePrefix) {.op = RBP_OP_WRITE,.flags = 1,.status = 2,.length = 3};
+	req.prefix = (RbpWirePrefix)
+	{
+		.op = RBP_OP_WRITE,.flags = 1,.status = 2,.length = 3
+	};
 	rbp_wire_put_request(buf, &req);
 	ok(memcmp(buf, known, sizeof(known)) == 0, "whatever its struct says in flags, status and length");
 	req = write;
 	req.prefix.op = RBP_OP_READ;
 	rbp_wire_put_request(buf, &req);
 	mistreat("READ", request, buf, RBP_REQUEST_SIZE);
-	req = (RbpWireRequest) {.prefix.op = RBP_OP_PING,.id = 77};
+	req = (RbpWireRequest)
+	{
+		.prefix.op = RBP_OP_PING,.id = 77
+	};
 	rbp_wire_put_request(buf, &req);
 	mistreat("PING", request, buf, RBP_REQUEST_SIZE);
-	req = (RbpWireRequest) {.prefix.op = RBP_OP_MAP,.id = 78,.region = 9};
+	req = (RbpWireRequest)
+	{
+		.prefix.op = RBP_OP_MAP,.id = 78,.region = 9
+	};
 	rbp_wire_put_request(buf, &req);
 	mistreat("MAP", request, buf, RBP_REQUEST_SIZE);
 
@@ -286,7 +304,10 @@ test_requests(void)
 
 	for (int op = 0; op < 256; op++)
 	{
-		req = (RbpWireRequest) {.prefix.op = (uint8_t) op,.id = 1};
+		req = (RbpWireRequest)
+		{
+			.prefix.op = (uint8_t) op,.id = 1
+		};
 		rbp_wire_put_request(buf, &req);
 		accepted += rbp_wire_get_request(buf, sizeof(buf), &req);
 	}

@@ -768,7 +768,7 @@ tcp_submit(RbpConn *base, RbpIo *ios, int n)
 	{
 		RbpIo	   *io = &ios[i];
 		uint8_t		op = io->kind == RBP_IO_READ ? RBP_OP_READ
-			: io->kind == RBP_IO_WRITE ? RBP_OP_WRITE : RBP_OP_PING;
+		: io->kind == RBP_IO_WRITE ? RBP_OP_WRITE : RBP_OP_PING;
 		uint32_t	s;
 		Slot	   *slot;
 
