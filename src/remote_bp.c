@@ -14,6 +14,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/page_cache.h"
@@ -171,6 +172,7 @@ _PG_init(void)
 				 errhint("Add remote_bp to shared_preload_libraries in postgresql.conf and restart the server.")));
 
 	rbp_guc_init(is_transport);
+	rbp_compat_replace_io_method();
 	rbp_hash_init();
 	rbp_transport_init();
 	rbp_page_cache_init();
@@ -180,7 +182,7 @@ _PG_init(void)
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);
 
-	rbp_file_install();
+	rbp_file_install(rbp_remote_close_unneeded);
 	rbp_lease_register();
 	rbp_pusher_register();
 	rbp_policy_register();

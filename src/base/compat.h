@@ -22,13 +22,46 @@
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "utils/acl.h"
+#include "utils/guc.h"
 #include "utils/rel.h"
-#include "utils/relfilenodemap.h"
 #include "utils/relmapper.h"
 
+#if PG_VERSION_NUM >= 160000
+#include "utils/relfilenumbermap.h"
+#else
+#include "utils/relfilenodemap.h"
+#endif
+#if PG_VERSION_NUM >= 170000
+#include "storage/procnumber.h"
+#include "utils/wait_event.h"
+#endif
+#if PG_VERSION_NUM >= 180000
+#include "storage/waiteventset.h"
+#endif
 
-#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 160000
-#error "remote_bp is made for PostgreSQL 15"
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "remote_bp is made for PostgreSQL 15 to 18"
+#endif
+
+/*
+ * The names that 16 gave to the files of relations, and 17 to processes, for
+ * older servers.
+ */
+#if PG_VERSION_NUM < 160000
+#define RelFileLocator			RelFileNode
+#define spcOid					spcNode
+#define dbOid					dbNode
+#define relNumber				relNode
+#define rd_locator				rd_node
+#define InitBufferTag(tag, locator, fork, block) \
+	INIT_BUFFERTAG(*(tag), *(locator), fork, block)
+#define RelationMapOidToFilenumber RelationMapOidToFilenode
+#define RelidByRelfilenumber	RelidByRelfilenode
+#define object_ownercheck(class, object, role) \
+	pg_class_ownercheck(object, role)
+#endif
+#if PG_VERSION_NUM < 170000
+#define INVALID_PROC_NUMBER		InvalidBackendId
 #endif
 
 /* Fill a buffer tag. */
@@ -36,23 +69,31 @@ static inline void
 rbp_compat_tag(BufferTag *tag, Oid spc, Oid db, Oid rel, ForkNumber fork,
 			   BlockNumber block)
 {
-	RelFileNode node = {.spcNode = spc,.dbNode = db,.relNode = rel};
+	RelFileLocator locator = {.spcOid = spc,.dbOid = db,.relNumber = rel};
 
-	INIT_BUFFERTAG(*tag, node, fork, block);
+	InitBufferTag(tag, &locator, fork, block);
 }
 
 /* Would the server accept the page as it is on disk?  Reports nothing. */
 static inline bool
 rbp_compat_page_verified(char *page, BlockNumber block)
 {
+#if PG_VERSION_NUM >= 180000
+	return PageIsVerified((Page) page, block, 0, NULL);
+#else
 	return PageIsVerifiedExtended((Page) page, block, 0);
+#endif
 }
 
 /* This process's index in the array of PGPROCs. */
 static inline int
 rbp_compat_procno(void)
 {
+#if PG_VERSION_NUM >= 170000
+	return MyProcNumber;
+#else
 	return MyProc->pgprocno;
+#endif
 }
 
 /*
@@ -63,7 +104,7 @@ rbp_compat_procno(void)
 static inline void
 rbp_compat_signal_catchup(pid_t pid)
 {
-	(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT, InvalidBackendId);
+	(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT, INVALID_PROC_NUMBER);
 }
 
 /*
@@ -80,26 +121,30 @@ rbp_compat_max_procs(void)
 static inline Oid
 rbp_compat_rel_number(Relation rel)
 {
-	return rel->rd_node.relNode;
+	return rel->rd_locator.relNumber;
 }
 
 static inline Oid
 rbp_compat_rel_space(Relation rel)
 {
-	return rel->rd_node.spcNode;
+	return rel->rd_locator.spcOid;
 }
 
 static inline Oid
 rbp_compat_rel_db(Relation rel)
 {
-	return rel->rd_node.dbNode;
+	return rel->rd_locator.dbOid;
 }
 
 /* The path of the fork's first segment, palloc'd. */
 static inline char *
 rbp_compat_rel_path(Relation rel, ForkNumber fork)
 {
-	return relpathbackend(rel->rd_node, rel->rd_backend, fork);
+#if PG_VERSION_NUM >= 180000
+	return pstrdup(relpathbackend(rel->rd_locator, rel->rd_backend, fork).str);
+#else
+	return relpathbackend(rel->rd_locator, rel->rd_backend, fork);
+#endif
 }
 
 /*
@@ -108,7 +153,11 @@ rbp_compat_rel_path(Relation rel, ForkNumber fork)
 static inline char *
 rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)
 {
-	return GetRelationPath(db, spc, rel, InvalidBackendId, fork);
+#if PG_VERSION_NUM >= 180000
+	return pstrdup(GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork).str);
+#else
+	return GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork);
+#endif
 }
 
 /* Relfilenumber of a relation that is not shared, from its row of pg_class. */
@@ -116,28 +165,66 @@ static inline Oid
 rbp_compat_class_number(Form_pg_class class)
 {
 	return OidIsValid(class->relfilenode) ? class->relfilenode :
-		RelationMapOidToFilenode(class->oid, false);
+		RelationMapOidToFilenumber(class->oid, false);
 }
 
 /* Does the role have the privileges of the relation's owner? */
 static inline bool
 rbp_compat_is_owner(Oid relation, Oid role)
 {
-	return pg_class_ownercheck(relation, role);
+	return object_ownercheck(RelationRelationId, relation, role);
 }
 
 /* The relation of this database that has files of that name, or InvalidOid. */
 static inline Oid
 rbp_compat_relid(Oid spc, Oid rel)
 {
-	return RelidByRelfilenode(spc, rel);
+	return RelidByRelfilenumber(spc, rel);
 }
 
 /* Create a WaitEventSet for n events; free it with FreeWaitEventSet(). */
 static inline WaitEventSet *
 rbp_compat_wait_event_set(int n)
 {
+#if PG_VERSION_NUM >= 170000
+	return CreateWaitEventSet(NULL, n);
+#else
 	return CreateWaitEventSet(CurrentMemoryContext, n);
+#endif
+}
+
+/* Has the server processes that read for others, and run no transactions? */
+#define RBP_COMPAT_HAS_IO_WORKERS	(PG_VERSION_NUM >= 180000)
+
+/* Is this process one of them? */
+static inline bool
+rbp_compat_is_io_worker(void)
+{
+#if PG_VERSION_NUM >= 180000
+	return MyBackendType == B_IO_WORKER;
+#else
+	return false;
+#endif
+}
+
+/*
+ * io_uring reads streams past libc, so that neither are they served, nor are
+ * their victims captured.  Let workers read them instead.  Called in
+ * _PG_init() only.
+ */
+static inline void
+rbp_compat_replace_io_method(void)
+{
+#if PG_VERSION_NUM >= 180000
+	const char *method = GetConfigOption("io_method", true, false);
+
+	if (method == NULL || strcmp(method, "io_uring") != 0)
+		return;
+	SetConfigOption("io_method", "worker", PGC_POSTMASTER, PGC_S_OVERRIDE);
+	ereport(WARNING,
+			(errmsg("remote_bp: io_method is \"worker\" instead of \"io_uring\""),
+			 errdetail("Reads by io_uring bypass remote_bp.")));
+#endif
 }
 
 #endif							/* RBP_COMPAT_H */

@@ -11,6 +11,7 @@
 #ifndef RBP_LIBC_H
 #define RBP_LIBC_H
 
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -30,8 +31,11 @@ typedef struct RbpLibc
 							off_t offset);
 	off_t		(*lseek) (int fd, off_t offset, int whence);
 	int			(*stat) (const char *path, struct stat *st);
+	int			(*__xstat) (int version, const char *path, struct stat *st);
 	int			(*lstat) (const char *path, struct stat *st);
+	int			(*__lxstat) (int version, const char *path, struct stat *st);
 	int			(*fstat) (int fd, struct stat *st);
+	int			(*__fxstat) (int version, int fd, struct stat *st);
 	int			(*ftruncate) (int fd, off_t length);
 	int			(*posix_fallocate) (int fd, off_t offset, off_t len);
 	int			(*truncate) (const char *path, off_t length);
@@ -40,6 +44,8 @@ typedef struct RbpLibc
 	int			(*posix_fadvise) (int fd, off_t offset, off_t len, int advice);
 	ssize_t		(*copy_file_range) (int in, off_t *off_in, int out,
 									off_t *off_out, size_t len, unsigned flags);
+	int			(*epoll_wait) (int fd, struct epoll_event *events, int max,
+							   int timeout);
 } RbpLibc;
 
 /* The original functions; set before any wrapper can run */

@@ -54,6 +54,26 @@ rbp_page_policy(const RbpPageId *page)
 	return policy;
 }
 
+RbpStageResult
+rbp_stage_publish(uint32 slot, const RbpPageId *page, const RbpVersion *version)
+{
+	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
+	{
+		case RBP_INSERTED:
+			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
+			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
+			return RBP_STAGE_DONE;
+		case RBP_INSERT_PRESENT:
+			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
+			rbp_staging_put(rbp_staging, slot);
+			return RBP_STAGE_PRESENT;
+		default:
+			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
+			rbp_staging_put(rbp_staging, slot);
+			return RBP_STAGE_REFUSED;
+	}
+}
+
 /* Stage the bytes as the page, if the version's claim applies to them. */
 static RbpStageResult
 stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
@@ -93,13 +113,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 		RbpVersion	mutated = *version;
 
 		mutated.hash = rbp_hash_page(copy);
-		if (rbp_directory_insert_staged(rbp_dir, page, &mutated, slot) == RBP_INSERTED)
-		{
-			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-			return RBP_STAGE_DONE;
-		}
-		rbp_staging_put(rbp_staging, slot);
-		return RBP_STAGE_REFUSED;
+		return rbp_stage_publish(slot, page, &mutated);
 	}
 	if (rbp_hash_page(copy) != version->hash ||
 		((flags & RBP_SHADOW_READ) && !read_verified(copy, page->block) &&
@@ -109,33 +123,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 		rbp_stats_count(RBP_COUNT_SKIP_CHANGED, 1);
 		return RBP_STAGE_REFUSED;
 	}
-	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
-	{
-		case RBP_INSERTED:
-			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
-			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
-			return RBP_STAGE_DONE;
-		case RBP_INSERT_PRESENT:
-			rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
-			rbp_staging_put(rbp_staging, slot);
-			return RBP_STAGE_PRESENT;
-		default:
-			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
-			rbp_staging_put(rbp_staging, slot);
-			return RBP_STAGE_REFUSED;
-	}
-}
-
-bool
-rbp_stage_victim(const char *bytes, const RbpPageId *page, const RbpVersion *version,
-				 uint32 flags)
-{
-	RbpStageResult result = stage(bytes, page, version, flags);
-
-	/* a read does not wait for a free staging slot */
-	if (result == RBP_STAGE_FULL)
-		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
-	return result >= RBP_STAGE_REFUSED;
+	return rbp_stage_publish(slot, page, version);
 }
 
 uint32
@@ -170,6 +158,7 @@ bool
 rbp_capture_victim(const char *frame)
 {
 	RbpShadow  *shadow = rbp_shadow_of(frame);
+	RbpStageResult result;
 
 	if (!(shadow->flags & RBP_SHADOW_VALID))
 	{
@@ -181,7 +170,10 @@ rbp_capture_victim(const char *frame)
 		rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
 		return false;
 	}
-	return rbp_stage_victim(frame, &shadow->page, &shadow->version, shadow->flags);
+	result = stage(frame, &shadow->page, &shadow->version, shadow->flags);
+	if (result == RBP_STAGE_FULL)
+		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
+	return result >= RBP_STAGE_REFUSED;
 }
 
 /*

@@ -35,8 +35,11 @@ extern void rbp_count_skip(uint32 flags);
  */
 extern bool rbp_capture_victim(const char *frame);
 
-/* Stage a victim.  Returns whether the page was copied. */
-extern bool rbp_stage_victim(const char *bytes, const RbpPageId *page,
-							 const RbpVersion *version, uint32 flags);
+/*
+ * Capture the page whose bytes the staging slot has, which is the caller's;
+ * the version's claim is about these bytes.  The slot is used, or freed.
+ */
+extern RbpStageResult rbp_stage_publish(uint32 slot, const RbpPageId *page,
+										const RbpVersion *version);
 
 #endif							/* RBP_CAPTURE_H */

@@ -4,9 +4,15 @@
  *	  Writes of pages: invalidation, and claims about the written pages.
  *
  * Write of page P from frame F: bump P's stamp and drop its entry, copy F to
- * a private bounce buffer, write the bounce buffer, and make the claim about
- * the bounce buffer's bytes.  Writing from the copy costs some 0.2 us and
- * makes the claim exact: the frame may get hint bits during the write.
+ * a staging slot, or to a private bounce buffer if there is none, write the
+ * copy, and make the claim about the copy's bytes.  Writing from the copy
+ * costs some 0.2 us and makes the claim exact: the frame may get hint bits
+ * during the write.
+ *
+ * Most processes write a frame only to evict its page, and the frame's next
+ * use may leave no trace of that page: since PostgreSQL 16, a relation that is
+ * extended zeroes up to 64 victims before it makes any call.  So such a
+ * process captures what it writes, right after the write.
  *
  * On clusters with data checksums the server itself writes from a private
  * copy, whose pd_checksum differs from the frame's.  In that case we find the
@@ -18,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "miscadmin.h"
 #include "storage/buf_internals.h"
 #include "storage/proc.h"
 
@@ -36,19 +43,19 @@
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/space.h"
+#include "buffer/staging.h"
 #include "common/clock.h"
 
-/*
- * The last page that this process wrote, and the copy that it was written
- * from: see capture_before_extend().
- */
-static struct
+/* One page of a batch that is being written. */
+typedef struct WritePage
 {
-	bool		valid;
-	RbpPageId	page;
+	RbpPageId	id;
+	char	   *frame;			/* gets the claim; NULL for no claim */
+	uint32		flags;			/* of the claim */
 	RbpVersion	version;
-	const char *copy;
-}			last_write;
+	uint32		slot;			/* the staging slot that has the bytes, or
+								 * RBP_NO_STAGING_SLOT */
+} WritePage;
 
 static char bounce_space[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
 
@@ -78,24 +85,14 @@ frame_by_tag(const RbpRelFile *file, BlockNumber block)
 }
 
 /*
- * Capture the victim of a relation extension.  If a frame is written whose
- * claim is about another page, the relation is being extended, and the victim
- * was zeroed before any call could see it.  If the victim was dirty, this
- * process has just written it, from the bounce buffer or from the server's
- * own copy with the checksum, and that copy still exists.
+ * Does this process write frames to evict their pages?  The others write pages
+ * that stay.  (Some statements write pages that stay, too, such as ALTER TABLE
+ * SET TABLESPACE: these are captured earlier than necessary.)
  */
-static void
-capture_before_extend(const char *frame, const RbpPageId *new_page)
+static inline bool
+evicts(void)
 {
-	RbpShadow  *shadow = rbp_shadow_of(frame);
-
-	if (!last_write.valid || !(shadow->flags & RBP_SHADOW_VALID) ||
-		rbp_page_equal(&shadow->page, new_page) ||
-		!rbp_page_equal(&shadow->page, &last_write.page) ||
-		shadow->version.hash != last_write.version.hash)
-		return;
-	(void) rbp_stage_victim(last_write.copy, &last_write.page, &last_write.version, 0);
-	last_write.valid = false;
+	return MyBackendType != B_CHECKPOINTER && MyBackendType != B_BG_WRITER;
 }
 
 /* Write like the server: pwrite() for one buffer, else pwritev(). */
@@ -150,74 +147,88 @@ frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
 }
 
 /*
- * Write n whole pages, at most RBP_MAX_BATCH, and set the claims about them.
+ * Prepare the write of a page from buf: if it is to have a claim, copy it, and
+ * determine the claim.  Returns the bytes to write.
+ */
+static char *
+prepare_page(const RbpRelFile *file, WritePage *page, char *buf, char *bounce_page,
+			 bool scarce)
+{
+	uint32		skip_reason;
+	char	   *copy = buf;
+
+	page->slot = RBP_NO_STAGING_SLOT;
+	page->frame = frame_to_claim(file, &page->id, buf, scarce, &skip_reason);
+	if (page->frame == NULL)
+	{
+		if (rbp_is_frame(buf, BLCKSZ))
+			rbp_shadow_of(buf)->flags = skip_reason;
+		return buf;
+	}
+	page->flags = page->frame == buf ? 0 : RBP_SHADOW_CHECKSUM;
+	if (evicts())
+	{
+		page->slot = rbp_staging_get(rbp_staging);
+		/* a write does not wait for a free staging slot */
+		if (page->slot == RBP_NO_STAGING_SLOT)
+			rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
+	}
+	if (page->slot != RBP_NO_STAGING_SLOT)
+		copy = rbp_staging_page(rbp_staging, page->slot);
+	else if (page->frame == buf)
+		copy = bounce_page;
+	if (copy != buf)
+		memcpy(copy, buf, BLCKSZ);
+	rbp_forget_frame(page->frame);
+	page->version.hash = rbp_hash_page(copy);
+	page->version.stamp = rbp_directory_stamp(rbp_dir, &page->id);
+	page->version.generation = rbp_directory_generation(rbp_dir, page->id.rel, page->id.space,
+														page->id.fork);
+	return copy;
+}
+
+/*
+ * Write n whole pages, at most RBP_MAX_BATCH, set the claims about them, and
+ * capture those that are being evicted.
  */
 static ssize_t
 write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 			off_t offset)
 {
-	BlockNumber block = rbp_block_of(file, offset);
 	struct iovec iov[RBP_MAX_BATCH];
-	RbpVersion	versions[RBP_MAX_BATCH];
-	RbpPageId	ids[RBP_MAX_BATCH];
-	char	   *frames[RBP_MAX_BATCH];	/* frames that get the claims, or NULL */
-	uint32		flags[RBP_MAX_BATCH];
-	uint32		skip_reason;
-	uint32		generation;
+	WritePage	pages[RBP_MAX_BATCH];
 	ssize_t		result;
+	int			save_errno;
 	bool		scarce = !rbp_page_cache_keeps();
 
-	/* This write overwrites the bounce buffer, so use its old content now. */
 	for (int i = 0; i < n; i++)
 	{
-		ids[i] = (RbpPageId)
+		pages[i].id = (RbpPageId)
 		{
-			.rel = file->rel,.block = block + i,.space = space,.fork = file->fork
+			.rel = file->rel,.block = rbp_block_of(file, offset) + i,.space = space,
+				.fork = file->fork
 		};
-		if (rbp_is_frame(bufs[i], BLCKSZ))
-			capture_before_extend(bufs[i], &ids[i]);
-	}
-	last_write.valid = false;
-
-	generation = rbp_directory_generation(rbp_dir, file->rel, space, file->fork);
-	for (int i = 0; i < n; i++)
-	{
-		iov[i].iov_base = bufs[i];
+		iov[i].iov_base = prepare_page(file, &pages[i], bufs[i],
+									   bounce + (Size) i * BLCKSZ, scarce);
 		iov[i].iov_len = BLCKSZ;
-		frames[i] = frame_to_claim(file, &ids[i], bufs[i], scarce, &skip_reason);
-		flags[i] = 0;
-		if (frames[i] == NULL)
-		{
-			/* no claim, so no copy either */
-			if (rbp_is_frame(bufs[i], BLCKSZ))
-				rbp_shadow_of(bufs[i])->flags = skip_reason;
-			continue;
-		}
-		if (frames[i] != bufs[i])
-			flags[i] = RBP_SHADOW_CHECKSUM;
-		else
-		{
-			iov[i].iov_base = bounce + (Size) i * BLCKSZ;
-			memcpy(iov[i].iov_base, bufs[i], BLCKSZ);
-		}
-		rbp_forget_frame(frames[i]);
-		versions[i].hash = rbp_hash_page(iov[i].iov_base);
-		versions[i].stamp = rbp_directory_stamp(rbp_dir, &ids[i]);
-		versions[i].generation = generation;
 	}
 
 	result = plain_write(fd, iov, n, offset);
+	save_errno = errno;
 
-	for (int i = 0; i < n && (ssize_t) (i + 1) * BLCKSZ <= result; i++)
-		if (frames[i] != NULL)
-			rbp_remember_frame(frames[i], &ids[i], &versions[i], flags[i]);
-	if (n == 1 && result == BLCKSZ && frames[0] != NULL)
+	for (int i = 0; i < n; i++)
 	{
-		last_write.valid = true;
-		last_write.page = ids[0];
-		last_write.version = versions[0];
-		last_write.copy = iov[0].iov_base;
+		WritePage  *page = &pages[i];
+		bool		written = (ssize_t) (i + 1) * BLCKSZ <= result;
+
+		if (page->frame != NULL && written)
+			rbp_remember_frame(page->frame, &page->id, &page->version, page->flags);
+		if (page->slot != RBP_NO_STAGING_SLOT && written)
+			(void) rbp_stage_publish(page->slot, &page->id, &page->version);
+		else if (page->slot != RBP_NO_STAGING_SLOT)
+			rbp_staging_put(rbp_staging, page->slot);
 	}
+	errno = save_errno;
 	return result;
 }
 
@@ -263,7 +274,6 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 		for (int i = 0; i < iovcnt; i++)
 			for (Size off = 0; off < iov[i].iov_len; off += BLCKSZ)
 				rbp_forget_frame((char *) iov[i].iov_base + off);
-		last_write.valid = false;
 		return plain_write(fd, iov, iovcnt, offset);
 	}
 

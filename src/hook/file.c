@@ -53,6 +53,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
+#include "base/compat.h"
 #include "base/geometry.h"
 #include "base/libc.h"
 #include "base/page_cache.h"
@@ -77,6 +78,8 @@ typedef struct FdInfo
 } FdInfo;
 
 static FdInfo fds[MAX_FDS];
+
+static void (*io_worker_waits) (void);	/* see rbp_file_install() */
 
 /*
  * Parse an unsigned 32-bit number.  Returns a pointer past it, or NULL if
@@ -557,6 +560,30 @@ wrap_fstat(int fd, struct stat *st)
 	return result;
 }
 
+/* What stat(), lstat() and fstat() are to a server built with an old glibc */
+static int
+wrap_xstat(int version, const char *path, struct stat *st)
+{
+	return correct_size(rbp_libc.__xstat(version, path, st), path, st);
+}
+
+static int
+wrap_lxstat(int version, const char *path, struct stat *st)
+{
+	return correct_size(rbp_libc.__lxstat(version, path, st), path, st);
+}
+
+static int
+wrap_fxstat(int version, int fd, struct stat *st)
+{
+	RbpSpillOpen *temp = temp_fd(fd);
+	int			result = rbp_libc.__fxstat(version, fd, st);
+
+	if (result == 0 && temp != NULL)
+		st->st_size = rbp_spill_open_size(temp, st->st_size);
+	return result;
+}
+
 static int
 wrap_posix_fallocate(int fd, off_t offset, off_t len)
 {
@@ -684,8 +711,20 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);
 }
 
+/*
+ * An I/O worker ends no transactions, after which other processes close
+ * connections: it does so before it waits for work.
+ */
+static int
+wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
+{
+	if (timeout != 0 && rbp_compat_is_io_worker())
+		io_worker_waits();
+	return rbp_libc.epoll_wait(fd, events, max, timeout);
+}
+
 void
-rbp_file_install(void)
+rbp_file_install(void (*on_io_worker_wait) (void))
 {
 	static const RbpLibc wrappers = {
 		.open = wrap_open,
@@ -698,8 +737,11 @@ rbp_file_install(void)
 		.pwritev = wrap_pwritev,
 		.lseek = wrap_lseek,
 		.stat = wrap_stat,
+		.__xstat = wrap_xstat,
 		.lstat = wrap_lstat,
+		.__lxstat = wrap_lxstat,
 		.fstat = wrap_fstat,
+		.__fxstat = wrap_fxstat,
 		.ftruncate = wrap_ftruncate,
 		.posix_fallocate = wrap_posix_fallocate,
 		.truncate = wrap_truncate,
@@ -707,7 +749,9 @@ rbp_file_install(void)
 		.rename = wrap_rename,
 		.posix_fadvise = wrap_posix_fadvise,
 		.copy_file_range = wrap_copy_file_range,
+		.epoll_wait = RBP_COMPAT_HAS_IO_WORKERS ? wrap_epoll_wait : NULL,
 	};
 
+	io_worker_waits = on_io_worker_wait;
 	rbp_interpose_install(&wrappers);
 }

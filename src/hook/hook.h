@@ -13,7 +13,10 @@
 #ifndef RBP_HOOK_H
 #define RBP_HOOK_H
 
-/* Install the wrappers; in the postmaster, from _PG_init. */
-extern void rbp_file_install(void);
+/*
+ * Install the wrappers; in the postmaster, from _PG_init.  on_io_worker_wait
+ * is called by each I/O worker of the server before it waits for work.
+ */
+extern void rbp_file_install(void (*on_io_worker_wait) (void));
 
 #endif							/* RBP_HOOK_H */

@@ -43,8 +43,10 @@ typedef ElfW(Sym) ElfSym;
 
 #if defined(__x86_64__)
 #define IS_SLOT_TYPE(type) ((type) == R_X86_64_JUMP_SLOT || (type) == R_X86_64_GLOB_DAT)
+#define FIRST_GLIBC		"GLIBC_2.2.5"
 #elif defined(__aarch64__)
 #define IS_SLOT_TYPE(type) ((type) == R_AARCH64_JUMP_SLOT || (type) == R_AARCH64_GLOB_DAT)
+#define FIRST_GLIBC		"GLIBC_2.17"
 #else
 #error "remote_bp does not know this machine's relocations"
 #endif
@@ -54,7 +56,9 @@ typedef ElfW(Sym) ElfSym;
 typedef enum Need
 {
 	REQUIRED,					/* every server version calls it */
-	OPTIONAL					/* only some server versions call it */
+	OPTIONAL,					/* only some server versions call it */
+	OLD_NAME					/* what a server that was built with a glibc
+								 * before 2.33 calls instead of the one above */
 } Need;
 
 /* A libc call, the names under which it can be imported, and its slots. */
@@ -82,8 +86,11 @@ static Call calls[] = {
 	CALL(pwritev, REQUIRED, "pwritev64"),
 	CALL(lseek, REQUIRED, "lseek64"),
 	CALL(stat, REQUIRED, "stat64"),
+	CALL(__xstat, OLD_NAME, "__xstat64"),
 	CALL(lstat, REQUIRED, "lstat64"),
+	CALL(__lxstat, OLD_NAME, "__lxstat64"),
 	CALL(fstat, REQUIRED, "fstat64"),
+	CALL(__fxstat, OLD_NAME, "__fxstat64"),
 	CALL(ftruncate, REQUIRED, "ftruncate64"),
 	CALL(posix_fallocate, OPTIONAL, "posix_fallocate64"),
 	CALL(truncate, REQUIRED, "truncate64"),
@@ -91,6 +98,7 @@ static Call calls[] = {
 	CALL(rename, REQUIRED, NULL),
 	CALL(posix_fadvise, REQUIRED, "posix_fadvise64"),
 	CALL(copy_file_range, OPTIONAL, NULL),
+	CALL(epoll_wait, OPTIONAL, NULL),
 };
 
 /*
@@ -102,7 +110,7 @@ static const char *const unknown_calls[] = {
 	"__pread_chk", "__pread64_chk", "preadv2", "pwritev2", "preadv64v2",
 	"pwritev64v2", "writev", "fallocate", "fallocate64", "sendfile",
 	"sendfile64", "splice", "unlinkat", "renameat", "renameat2",
-	"aio_write", "aio_write64", "aio_read", "aio_read64",
+	"aio_write", "aio_write64", "aio_read", "aio_read64", "statx",
 };
 
 typedef struct Scan
@@ -246,6 +254,30 @@ set_slot(const Scan *scan, void **slot, void *value)
 	return true;
 }
 
+/* Is there no slot for a call that the server must make? */
+static bool
+is_missing(size_t i)
+{
+	bool		has_old_name = i + 1 < lengthof(calls) && calls[i + 1].need == OLD_NAME;
+
+	return calls[i].need == REQUIRED && calls[i].nslots == 0 &&
+		!(has_old_name && calls[i + 1].nslots > 0);
+}
+
+/*
+ * The address of the original function.  Names that new programs cannot be
+ * linked with are found only with their version.
+ */
+static void *
+original_of(const Call *call)
+{
+	void	   *original = dlsym(RTLD_DEFAULT, call->names[0]);
+
+	if (original == NULL && call->need == OLD_NAME)
+		original = dlvsym(RTLD_DEFAULT, call->names[0], FIRST_GLIBC);
+	return original;
+}
+
 void
 rbp_interpose_install(const RbpLibc *wrappers)
 {
@@ -277,13 +309,15 @@ rbp_interpose_install(const RbpLibc *wrappers)
 	{
 		void	   *original;
 
-		if (calls[i].nslots == 0 && calls[i].need == REQUIRED)
+		if (is_missing(i))
 			ereport(FATAL,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("remote_bp cannot hook this server: no relocation slot for \"%s\"",
 							calls[i].names[0]),
 					 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
-		original = dlsym(RTLD_DEFAULT, calls[i].names[0]);
+		original = original_of(&calls[i]);
+		if (original == NULL && calls[i].nslots == 0)
+			continue;
 		if (original == NULL)
 			ereport(FATAL,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -299,6 +333,8 @@ rbp_interpose_install(const RbpLibc *wrappers)
 
 		memcpy(&wrapper, (const char *) wrappers + calls[i].member,
 			   sizeof(wrapper));
+		if (wrapper == NULL)
+			continue;
 		for (int k = 0; k < calls[i].nslots; k++)
 			if (!set_slot(&scan, calls[i].slots[k], wrapper))
 				ereport(FATAL,

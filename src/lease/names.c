@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -78,7 +79,7 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 			readable[n++] = *p;
 	}
 	readable[n] = '\0';
-	snprintf(name, RBP_DONOR_ID_LEN, "pg-%s-%016" INT64_MODIFIER "x",
+	snprintf(name, RBP_DONOR_ID_LEN, "pg-%s-%016" PRIx64,
 			 n > 0 ? readable : "host",
 			 hash_bytes_extended((const unsigned char *) &identity,
 								 sizeof(identity), 0));

@@ -16,7 +16,8 @@
  * shared memory.  So the count is never less than the number of connections.
  * Connections of the pusher and the lease worker take no slots: however many
  * backends there are, pages must be pushed, or there is nothing to read, and
- * moved in time.  A process that needs data with no other copy
+ * moved in time.  Those of I/O workers take none either: there are few, they
+ * read for all backends, and would keep their slots for ever.  A process that needs data with no other copy
  * (RBP_REMOTE_PATIENT) takes a slot above the bound if there is none below,
  * and others release theirs.
  *
@@ -38,9 +39,11 @@
  * end of each transaction sees "asked" and closes what is not needed.  (A
  * timer in each process would need less shared memory, but the server disables
  * all timers of a process after an error, and an idle process would not get to
- * enable its timer again.)  A process that ends no transactions, such as a
- * standby's startup process, closes connections that are stale or above the
- * bound when it would use them next.
+ * enable its timer again.)  An I/O worker ends no transactions; it closes
+ * connections before it waits for work (rbp_remote_close_unneeded()).  Other
+ * processes without transactions, such as a standby's startup process, close
+ * connections that are stale or above the bound when they would use them
+ * next.
  *
  * Thresholds.  A costly connection (RbpTransportOps.costly) is begun only
  * after remote_bp.connect_threshold reads that would have used it.  It may
@@ -452,7 +455,7 @@ note_over_limit(RbpRemoteDonor *d, RbpLocalConn *c, int64 now)
 static bool
 may_start(RbpRemoteDonor *d, RbpLocalConn *c, int pages, bool patient, int64 now)
 {
-	if (is_worker)
+	if (is_worker || rbp_compat_is_io_worker())
 		return true;
 	/* a batch above the threshold suffices, as for spilled blocks */
 	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
@@ -745,9 +748,19 @@ close_unneeded(void)
 }
 
 static void
+close_if_asked(void)
+{
+	if (likely(pg_atomic_read_u32(&my_conns->asked) == 0))
+		return;
+	/* a full barrier: the pusher asks again for what it finds later */
+	(void) pg_atomic_exchange_u32(&my_conns->asked, 0);
+	close_unneeded();
+}
+
+static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	if (my_conns == NULL || likely(pg_atomic_read_u32(&my_conns->asked) == 0))
+	if (my_conns == NULL)
 		return;
 	switch (event)
 	{
@@ -760,9 +773,17 @@ at_transaction_end(XactEvent event, void *arg)
 		default:
 			return;
 	}
-	/* a full barrier: the pusher asks again for what it finds later */
-	(void) pg_atomic_exchange_u32(&my_conns->asked, 0);
-	close_unneeded();
+	close_if_asked();
+}
+
+void
+rbp_remote_close_unneeded(void)
+{
+	int			save_errno = errno;
+
+	if (my_conns != NULL)
+		close_if_asked();
+	errno = save_errno;
 }
 
 /*

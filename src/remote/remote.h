@@ -292,6 +292,12 @@ extern void rbp_remote_donor_address(int donor, char *buf, Size len);
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
 
 /*
+ * Close what the pusher has asked this process to close, if it has.  For
+ * processes that end no transactions.  Preserves errno.
+ */
+extern void rbp_remote_close_unneeded(void);
+
+/*
  * Duties of the pusher, called between its batches.  They do not wait, unless
  * said otherwise, and return ns until the next call, or -1 if there is nothing
  * to do until the pusher is woken.
