@@ -9,12 +9,16 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_relations
 \d remote_bp_temp_files
 \d remote_bp_prewarm_progress
-\dx+ remote_bp
+-- Members, but for row types, which are members since 17.
+SELECT pg_describe_object(classid, objid, 0) AS member FROM pg_depend
+    WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND classid <> 'pg_type'::regclass
+        AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'remote_bp')
+    ORDER BY 1;
 
 -- Everything has a comment.
 SELECT pg_describe_object(d.classid, d.objid, coalesce(a.attnum, 0)) AS uncommented
     FROM pg_depend d LEFT JOIN pg_attribute a ON d.classid = 'pg_class'::regclass AND a.attrelid = d.objid AND a.attnum > 0
-    WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+    WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass
         AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'remote_bp')
         AND (obj_description(d.objid, d.classid::regclass::name) IS NULL
             OR a.attnum IS NOT NULL AND col_description(d.objid, a.attnum) IS NULL)

@@ -18,7 +18,6 @@ ALTER SYSTEM SET remote_bp.rdma_ack_timeout = 0;
 ALTER SYSTEM SET remote_bp.rdma_retry_count = 7;
 ALTER SYSTEM SET remote_bp.max_connections = 0;
 ALTER SYSTEM SET remote_bp.connect_threshold = -1;
-ALTER SYSTEM SET remote_bp.idle_connection_timeout = '-1s';
 ALTER SYSTEM SET remote_bp.staging_size = '129kB';
 ALTER SYSTEM SET remote_bp.enabled = 'perhaps';
 -- here the reason names the server's maximum
@@ -26,15 +25,20 @@ ALTER SYSTEM SET remote_bp.enabled = 'perhaps';
 ALTER SYSTEM SET remote_bp.buffer_tier_size = '16TB';
 ALTER SYSTEM SET remote_bp.temp_tier_size = '8TB';
 \set VERBOSITY default
+ALTER SYSTEM SET remote_bp.temp_staging_size = '129kB';
+-- The versions tell a range with units in different words.
+\set VERBOSITY sqlstate
+ALTER SYSTEM SET remote_bp.idle_connection_timeout = '-1s';
 ALTER SYSTEM SET remote_bp.buffer_tier_size = -2;
 ALTER SYSTEM SET remote_bp.lease_ttl = '1s';
 ALTER SYSTEM SET remote_bp.io_timeout = 0;
 ALTER SYSTEM SET remote_bp.temp_tier_size = -1;
 ALTER SYSTEM SET remote_bp.temp_tier_max_size = '17TB';
-ALTER SYSTEM SET remote_bp.temp_staging_size = '129kB';
 ALTER SYSTEM SET remote_bp.temp_staging_size = '64kB';
 ALTER SYSTEM SET remote_bp.temp_io_timeout = '9ms';
 ALTER SYSTEM SET remote_bp.temp_io_timeout = '11min';
+\set VERBOSITY default
+SELECT name, unit, min_val, max_val FROM pg_settings WHERE name ~ '^remote_bp' AND unit IS NOT NULL ORDER BY name;
 SET remote_bp.use_tier = 'write';
 SET remote_bp.temp_mirror = 'donor2';
 SET remote_bp.spill_temp_files = 'sometimes';
@@ -59,7 +63,9 @@ RESET remote_bp.compare_with_disk;
 CREATE ROLE regress_remote_bp;
 SET ROLE regress_remote_bp;
 SET remote_bp.compare_with_disk = on;
+\set VERBOSITY sqlstate
 SHOW remote_bp.broker;
+\set VERBOSITY default
 
 -- Where its temporary data lies is.
 SET remote_bp.temp_mirror = on;
