@@ -23,7 +23,7 @@ setup:
 	@test/setup
 
 check: setup
-	@test/run
+	@PG='$(PG)' test/check
 
 demo: setup
 	@KEEP='$(KEEP)' test/demo/run

@@ -1,0 +1,49 @@
+# shellcheck shell=bash disable=SC2034
+# Sourced: the Debian packages that we need.  The server and its headers come
+# on top.
+
+packages_to_build=(
+    gcc
+    libc6-dev
+    make
+    pkg-config
+    libmicrohttpd-dev
+    libjansson-dev
+    librdmacm-dev
+    libcurl4-openssl-dev
+    libibverbs-dev
+    libsqlite3-dev
+    libssl-dev
+    libsystemd-dev
+    libxxhash-dev
+)
+packages_to_test=(
+    bzip2
+    curl
+    iproute2
+    jq
+    libipc-run-perl
+    perl
+    procps
+    sqlite3
+    xz-utils
+)
+packages_to_lint=(
+    cppcheck
+    pg-bsd-indent
+)
+# root directories with other versions of the server
+packages_for_versions=(
+    debootstrap
+)
+# a guest with a kernel of its own
+packages_for_rdma=(
+    busybox-static
+    cpio
+    ibverbs-providers
+    ibverbs-utils
+    kmod
+    perftest
+    qemu-system-x86
+    rdmacm-utils
+)
