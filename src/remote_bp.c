@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/page_cache.h"
 #include "base/stats.h"
+#include "base/wait.h"
 #include "buffer/buffer.h"
 #include "hook/hook.h"
 #include "lease/lease.h"
@@ -153,6 +154,7 @@ startup_shmem(void)
 		Assert(!found);
 	}
 	LWLockRelease(AddinShmemInitLock);
+	rbp_wait_init();
 	on_shmem_exit(stand_down, (Datum) 0);
 }
 

@@ -25,6 +25,7 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/relmapper.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "utils/relfilenumbermap.h"
@@ -33,7 +34,6 @@
 #endif
 #if PG_VERSION_NUM >= 170000
 #include "storage/procnumber.h"
-#include "utils/wait_event.h"
 #endif
 #if PG_VERSION_NUM >= 180000
 #include "storage/waiteventset.h"
@@ -190,6 +190,20 @@ rbp_compat_wait_event_set(int n)
 	return CreateWaitEventSet(NULL, n);
 #else
 	return CreateWaitEventSet(CurrentMemoryContext, n);
+#endif
+}
+
+/*
+ * The number of the wait event of that name, which stays referenced.  Before
+ * 17, extensions share one.
+ */
+static inline uint32
+rbp_compat_wait_event(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	return PG_WAIT_EXTENSION;
 #endif
 }
 

@@ -29,7 +29,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "port/atomics.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -44,6 +43,7 @@
 #include "base/guc.h"
 #include "base/injection_point.h"
 #include "base/stats.h"
+#include "base/wait.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
@@ -345,7 +345,7 @@ rbp_pusher_main(Datum arg)
 			continue;
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 timeout, PG_WAIT_EXTENSION);
+						 timeout, rbp_wait_events[RBP_WAIT_MAIN]);
 		ResetLatch(MyLatch);
 		pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
 		dozed = rbp_staging_depth(rbp_staging) == 0;

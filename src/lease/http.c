@@ -30,11 +30,11 @@
 #include <signal.h>
 
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"
 
 #include "base/compat.h"
+#include "base/wait.h"
 #include "common/buffer.h"
 #include "common/clock.h"
 #include "lease/http.h"
@@ -270,7 +270,7 @@ wait_for_event(long timeout_ms, int *events)
 		if (mask != 0)
 			AddWaitEventToSet(set, mask, watched[i].socket, NULL, NULL);
 	}
-	if (WaitEventSetWait(set, timeout_ms, &event, 1, PG_WAIT_EXTENSION) == 1)
+	if (WaitEventSetWait(set, timeout_ms, &event, 1, rbp_wait_events[RBP_WAIT_BROKER]) == 1)
 	{
 		if (event.events & WL_LATCH_SET)
 		{

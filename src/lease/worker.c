@@ -65,7 +65,6 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -79,6 +78,7 @@
 
 #include "base/guc.h"
 #include "base/stats.h"
+#include "base/wait.h"
 #include "common/clock.h"
 #include "lease/broker.h"
 #include "lease/http.h"
@@ -250,7 +250,7 @@ wait_for_work(void)
 	if (ms == 0)
 		return;
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, PG_WAIT_EXTENSION);
+					 ms, rbp_wait_events[RBP_WAIT_MAIN]);
 	ResetLatch(MyLatch);
 }
 

@@ -21,7 +21,6 @@
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -34,6 +33,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/guc.h"
+#include "base/wait.h"
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy.h"
@@ -234,7 +234,7 @@ run_worker(const Database *db)
 		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED && !ShutdownRequestPending)
 	{
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 100, PG_WAIT_EXTENSION);
+						 100, rbp_wait_events[RBP_WAIT_MAIN]);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -474,7 +474,7 @@ rbp_policy_launcher_main(Datum arg)
 		}
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (wait > 0 ? WL_TIMEOUT : 0),
-						 (long) (wait / 1000000) + 1, PG_WAIT_EXTENSION);
+						 (long) (wait / 1000000) + 1, rbp_wait_events[RBP_WAIT_MAIN]);
 		ResetLatch(MyLatch);
 	}
 

@@ -33,6 +33,7 @@
 #include "base/injection_point.h"
 #include "base/relfile.h"
 #include "base/sql.h"
+#include "base/wait.h"
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy.h"
@@ -42,7 +43,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
@@ -184,7 +184,7 @@ wait_for_staging(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 		prewarm->progress->phase = PHASE_WAITING;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 STAGING_WAIT_MS, PG_WAIT_EXTENSION);
+						 STAGING_WAIT_MS, rbp_wait_events[RBP_WAIT_STAGING]);
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

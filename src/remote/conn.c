@@ -74,6 +74,7 @@
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/stats.h"
+#include "base/wait.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -628,6 +629,7 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	int64		now = rbp_now_ns();
 	int64		until = deadline_ns;
+	uint32		wait_event;
 	RbpStatus	status;
 
 	/* start over rather than continue a neglected one */
@@ -645,7 +647,9 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 		until = Min(until, now + CONNECT_LIMIT_NS);
 	else if (!patient && c->waited)
 		until = now;
+	wait_event = rbp_wait_start(RBP_WAIT_CONNECT);
 	status = c->ops->connect_wait(c->conn, until);
+	rbp_wait_end(wait_event);
 	if (status != RBP_INPROGRESS)
 		return conn_finish(ci, status, now);
 	if (rbp_remote_give_up())

@@ -33,6 +33,7 @@
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/stats.h"
+#include "base/wait.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -452,6 +453,19 @@ settle_writes(RbpRemoteBatch *batch, int p)
 		rbp_remote_conn_close(part->ci);
 }
 
+/* Wait for the requests of a part. */
+static void
+wait_for_part(RbpRemoteBatch *batch, Part *part, int64 until_ns)
+{
+	uint32		wait_event =
+	rbp_wait_start(conn_pool(part->ci) == RBP_POOL_TEMP ? RBP_WAIT_SPILL :
+				   batch->kind == RBP_IO_READ ? RBP_WAIT_READ : RBP_WAIT_WRITE);
+
+	(void) part->ops->wait(rbp_remote_conns[part->ci].conn,
+						   &batch->requests[part->from], part->n, until_ns);
+	rbp_wait_end(wait_event);
+}
+
 /* Wait for the requests in flight and set their statuses. */
 static void
 complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
@@ -486,8 +500,7 @@ complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 			 */
 			if (batch->background || batch->nparts == 1 || now < until)
 				given = until - from;
-			(void) part->ops->wait(c->conn, &batch->requests[part->from],
-								   part->n, until);
+			wait_for_part(batch, part, until);
 			if (rbp_remote_give_up())
 				given = Min(given, rbp_now_ns() - from);
 			part->waiting = false;
@@ -630,8 +643,7 @@ rbp_remote_abort_batches(int ci, int64 until_ns)
 
 			if (part->ci != ci || !part->waiting)
 				continue;
-			(void) part->ops->wait(c->conn, &batch->requests[part->from],
-								   part->n, until_ns);
+			wait_for_part(batch, part, until_ns);
 			for (int r = part->from; r < part->from + part->n; r++)
 				if (batch->requests[r].status == RBP_TIMEOUT)
 					batch->requests[r].status = RBP_CONNLOST;

@@ -8,6 +8,7 @@
 #include "base/guc.h"
 #include "base/injection_point.h"
 #include "base/stats.h"
+#include "base/wait.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "transport/transport.h"
@@ -229,6 +230,9 @@ int			rbp_guc_rdma_retry_count = 6;
 uint32		rbp_guc_connect_serial = 1;
 char	   *rbp_guc_broker = "http://broker";
 int			rbp_guc_temp_tier_size = 1;
+uint32		rbp_wait_events[RBP_WAITS];
+static uint32 wait_event = 0;
+uint32	   *my_wait_event_info = &wait_event;
 int			rbp_guc_temp_tier_max_size = 1;
 
 int64

@@ -870,7 +870,7 @@ file_model(PG_FUNCTION_ARGS)
 			/* no relation has such a number in a test's database */
 			streams[i].relation = true;
 			snprintf(streams[i].path, MAXPGPATH, "base/%u/t%d_%u", MyDatabaseId,
-					 MyBackendId, 4000000000U + (unsigned) i);
+					 MyProcPid, 4000000000U + (unsigned) i);
 			open_relation(&streams[i], true);
 		}
 		else if (profile->named)
