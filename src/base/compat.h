@@ -62,6 +62,7 @@
 #endif
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER		InvalidBackendId
+#define ProcNumber				BackendId
 #endif
 
 /* Fill a buffer tag. */

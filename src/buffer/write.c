@@ -26,6 +26,7 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
+#include "storage/bufpage.h"
 #include "storage/proc.h"
 
 #include "base/compat.h"
@@ -166,7 +167,8 @@ prepare_page(const RbpRelFile *file, WritePage *page, char *buf, char *bounce_pa
 		return buf;
 	}
 	page->flags = page->frame == buf ? 0 : RBP_SHADOW_CHECKSUM;
-	if (evicts())
+	/* a page of zeros is being created, and written again soon */
+	if (evicts() && !PageIsNew((Page) buf))
 	{
 		page->slot = rbp_staging_get(rbp_staging);
 		/* a write does not wait for a free staging slot */
@@ -223,9 +225,12 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 
 		if (page->frame != NULL && written)
 			rbp_remember_frame(page->frame, &page->id, &page->version, page->flags);
-		if (page->slot != RBP_NO_STAGING_SLOT && written)
+		if (page->slot == RBP_NO_STAGING_SLOT)
+			continue;
+		/* the policy may be newer than the decision to capture */
+		if (written && rbp_page_policy(&page->id) != RBP_POLICY_NONE)
 			(void) rbp_stage_publish(page->slot, &page->id, &page->version);
-		else if (page->slot != RBP_NO_STAGING_SLOT)
+		else
 			rbp_staging_put(rbp_staging, page->slot);
 	}
 	errno = save_errno;

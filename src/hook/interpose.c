@@ -316,8 +316,8 @@ rbp_interpose_install(const RbpLibc *wrappers)
 							calls[i].names[0]),
 					 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
 		original = original_of(&calls[i]);
-		if (original == NULL && calls[i].nslots == 0)
-			continue;
+		if (original == NULL && calls[i].nslots == 0 && calls[i].need != REQUIRED)
+			continue;			/* we do not call it either */
 		if (original == NULL)
 			ereport(FATAL,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

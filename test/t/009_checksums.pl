@@ -1,6 +1,6 @@
 # With data checksums, dirty pages are written from a private copy.  They go
-# to the tier from the frame, with the checksum set, and pass verification
-# when they come back.
+# to the tier from that copy or, if the checkpointer wrote them, from the frame,
+# with the checksum set; and pass verification when they come back.
 
 use strict;
 use warnings;

@@ -139,7 +139,7 @@ mock_exit(void)
 }
 
 int
-SendProcSignal(pid_t pid, ProcSignalReason reason, BackendId backendId)
+SendProcSignal(pid_t pid, ProcSignalReason reason, ProcNumber number)
 {
 	return 0;
 }
@@ -171,10 +171,14 @@ timestamptz_to_str(TimestampTz t)
 }
 
 void
+#if PG_VERSION_NUM >= 160000
+			ExceptionalCondition(const char *conditionName,
+#else
 ExceptionalCondition(const char *conditionName, const char *errorType,
+#endif
 					 const char *fileName, int lineNumber)
 {
-	diag("%s: %s, %s:%d", errorType, conditionName, fileName, lineNumber);
+	diag("%s, %s:%d", conditionName, fileName, lineNumber);
 	abort();
 }
 
