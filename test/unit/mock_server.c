@@ -53,6 +53,9 @@ violation(const char *what)
 static PGPROC this_proc;
 
 PGPROC	   *MyProc = &this_proc;
+#if PG_VERSION_NUM >= 170000
+ProcNumber	MyProcNumber = 0;
+#endif
 int			MyProcPid = 4711;
 volatile sig_atomic_t InterruptPending = false;
 volatile sig_atomic_t QueryCancelPending = false;
