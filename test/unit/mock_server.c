@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/compat.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
 #include "base/stats.h"
