@@ -395,7 +395,7 @@ COMMENT ON COLUMN remote_bp_stat.skips_slow IS
 COMMENT ON COLUMN remote_bp_stat.skips_policy IS
     'Pages not captured: excluded by a policy, a tablespace or remote_bp.use_tier';
 COMMENT ON COLUMN remote_bp_stat.drops_full IS
-    'Pages not captured: staging was full';
+    'Attempts to capture a page that found staging full; a page may be tried when it is written, and when its buffer is reused';
 COMMENT ON COLUMN remote_bp_stat.pushes IS
     'Pages written to donors';
 COMMENT ON COLUMN remote_bp_stat.pushes_stale IS

@@ -63,7 +63,8 @@ sub waits_for
 			"a wait for $name",
 			sub {
 				$psql->pump_nb;
-				$seen = waits(q{query LIKE '%/* waits */%'}) =~ /^\Q$wanted\E$/m;
+				# since 18, an I/O worker may read for it
+				$seen = waits(q{(query LIKE '%/* waits */%' OR backend_type = 'io worker')}) =~ /^\Q$wanted\E$/m;
 				return $seen || $out =~ /done/;
 			},
 			60);
