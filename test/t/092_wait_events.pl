@@ -79,7 +79,8 @@ sub waits_for
 
 make_table($node, 't', 16);
 cmp_ok(warm($node, 't'), '>', 0, 'pages of a table are on the donor');
-waits_for('', 'SELECT count(pad) FROM t /* waits */;', 'RemoteBpRead', 'a read of pages is a wait for a donor');
+# The first read connects the session, so that the second one waits for pages.
+waits_for('SELECT count(pad) FROM t;', 'SELECT count(pad) FROM t /* waits */;', 'RemoteBpRead', 'a read of pages is a wait for a donor');
 
 # What a held cursor has is temporary data.
 ok( wait_for(
