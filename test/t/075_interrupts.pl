@@ -59,8 +59,10 @@ sub spilled
 	return ($session, $pid);
 }
 
-# The session waits for a file of that kind; so it goes on to do, if nobody
-# ends it.
+# What a wait for temporary data on a donor is called
+my $spill_wait = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000 ? 'RemoteBpSpill' : 'Extension';
+
+# The session waits for that; so it goes on to do, if nobody ends it.
 sub waits
 {
 	my ($pid, $event, $name) = @_;
@@ -186,7 +188,7 @@ for my $way (@ways)
 	my ($session, $pid) = spilled($name, 'BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c');
 	$donor->freeze;
 	$session->query($way->{before}) if $way->{before};
-	end_it($way, $session, $pid, 'MOVE ALL FROM c', 'BufFileRead', $name);
+	end_it($way, $session, $pid, 'MOVE ALL FROM c', $spill_wait, $name);
 }
 
 # Blocks that outlive the transaction whose query was cancelled are as they
@@ -201,7 +203,7 @@ for my $way (@ways)
 	$donor->freeze;
 	$session->{stderr} = '';
 	$session->query_until(qr/begins/, "\\echo begins\nSELECT count(*), max(t) FROM f;\n");
-	waits($pid, 'DataFileRead', $name);
+	waits($pid, $spill_wait, $name);
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 	ends($pid, $name);
 	$donor->thaw;
@@ -219,7 +221,7 @@ for my $way (@ways)
 	my ($session, $pid) = session($all);
 	$donor->freeze;
 	$session->query($way->{before}) if $way->{before};
-	end_it($way, $session, $pid, $all, 'BufFileWrite', $name);
+	end_it($way, $session, $pid, $all, $spill_wait, $name);
 }
 
 # So does an error that has nothing to do with it, while blocks are on their
@@ -256,7 +258,7 @@ for my $way (@ways)
 	ok(wait_for('idle connections to be closed', sub { connections($node) == 0 }), "$name: the connection is closed when it is idle");
 	$donor->freeze;
 	$session->query($way->{before}) if $way->{before};
-	end_it($way, $session, $pid, 'MOVE ALL FROM h', 'BufFileRead', $name);
+	end_it($way, $session, $pid, 'MOVE ALL FROM h', $spill_wait, $name);
 }
 spill_is_clean($node, 'shm');
 $node->stop;
