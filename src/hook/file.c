@@ -549,15 +549,21 @@ wrap_lstat(const char *path, struct stat *st)
 	return correct_size(rbp_libc.lstat(path, st), path, st);
 }
 
+/* The same for what fstat() returned. */
 static int
-wrap_fstat(int fd, struct stat *st)
+correct_open_size(int result, int fd, struct stat *st)
 {
 	RbpSpillOpen *temp = temp_fd(fd);
-	int			result = rbp_libc.fstat(fd, st);
 
 	if (result == 0 && temp != NULL)
 		st->st_size = rbp_spill_open_size(temp, st->st_size);
 	return result;
+}
+
+static int
+wrap_fstat(int fd, struct stat *st)
+{
+	return correct_open_size(rbp_libc.fstat(fd, st), fd, st);
 }
 
 /* What stat(), lstat() and fstat() are to a server built with an old glibc */
@@ -576,12 +582,7 @@ wrap_lxstat(int version, const char *path, struct stat *st)
 static int
 wrap_fxstat(int version, int fd, struct stat *st)
 {
-	RbpSpillOpen *temp = temp_fd(fd);
-	int			result = rbp_libc.__fxstat(version, fd, st);
-
-	if (result == 0 && temp != NULL)
-		st->st_size = rbp_spill_open_size(temp, st->st_size);
-	return result;
+	return correct_open_size(rbp_libc.__fxstat(version, fd, st), fd, st);
 }
 
 static int

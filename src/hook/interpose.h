@@ -15,8 +15,8 @@
  * Point the relocation slots of the executable at the wrappers.  All or
  * nothing: raises FATAL, before any slot has been changed, if no slot is
  * found for a call that the server must make, or if the server uses a call
- * that has no wrapper.  Calls whose wrapper is NULL are not redirected.  Must be called in the postmaster, before any fork,
- * and at most once.
+ * that has no wrapper.  Calls whose wrapper is NULL are not redirected.  Must
+ * be called in the postmaster, before any fork, and at most once.
  */
 extern void rbp_interpose_install(const RbpLibc *wrappers);
 

@@ -17,9 +17,9 @@
  * Connections of the pusher and the lease worker take no slots: however many
  * backends there are, pages must be pushed, or there is nothing to read, and
  * moved in time.  Those of I/O workers take none either: there are few, they
- * read for all backends, and would keep their slots for ever.  A process that needs data with no other copy
- * (RBP_REMOTE_PATIENT) takes a slot above the bound if there is none below,
- * and others release theirs.
+ * read for all backends, and would keep their slots for ever.  A process that
+ * needs data with no other copy (RBP_REMOTE_PATIENT) takes a slot above the
+ * bound if there is none below, and others release theirs.
  *
  * Requests in flight.  A batch in the background of the process
  * (rbp_remote_begin()) keeps its connection from being closed because it is
