@@ -54,6 +54,23 @@ rbp_page_policy(const RbpPageId *page)
 	return policy;
 }
 
+bool
+rbp_policy_refuses(const RbpPageId *page)
+{
+	if (rbp_page_policy(page) != RBP_POLICY_NONE)
+		return false;
+	rbp_stats_count(RBP_COUNT_SKIP_POLICY, 1);
+	return true;
+}
+
+void
+rbp_sample_version(const RbpPageId *page, RbpVersion *version)
+{
+	version->stamp = rbp_directory_stamp(rbp_dir, page);
+	version->generation = rbp_directory_generation(rbp_dir, page->rel, page->space,
+												   page->fork);
+}
+
 RbpStageResult
 rbp_stage_publish(uint32 slot, const RbpPageId *page, const RbpVersion *version)
 {
@@ -94,11 +111,8 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
 		return RBP_STAGE_STALE;
 	}
-	if (rbp_page_policy(page) == RBP_POLICY_NONE)
-	{
-		rbp_stats_count(RBP_COUNT_SKIP_POLICY, 1);
+	if (rbp_policy_refuses(page))
 		return RBP_STAGE_REFUSED;
-	}
 	slot = rbp_staging_get(rbp_staging);
 	if (slot == RBP_NO_STAGING_SLOT)
 		return RBP_STAGE_FULL;
@@ -201,9 +215,7 @@ rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 
 	if (!rbp_tier_name_page(file, block, &id))
 		return false;
-	version->stamp = rbp_directory_stamp(rbp_dir, &id);
-	version->generation = rbp_directory_generation(rbp_dir, id.rel, id.space,
-												   id.fork);
+	rbp_sample_version(&id, version);
 	return true;
 }
 

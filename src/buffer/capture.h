@@ -17,6 +17,18 @@
 extern RbpPolicy rbp_page_policy(const RbpPageId *page);
 
 /*
+ * Is the page not to be captured, by a policy that may be newer than the claim
+ * about it?  If so, it is counted.
+ */
+extern bool rbp_policy_refuses(const RbpPageId *page);
+
+/*
+ * Set the page's current stamp and generation.  To be called before the page
+ * is read, or after a write has invalidated it and before it writes.
+ */
+extern void rbp_sample_version(const RbpPageId *page, RbpVersion *version);
+
+/*
  * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
  * captured.  cached: the page cache has the page, or had it when it was
  * written; otherwise the page came from the disk.

@@ -183,9 +183,7 @@ prepare_page(const RbpRelFile *file, WritePage *page, char *buf, char *bounce_pa
 		memcpy(copy, buf, BLCKSZ);
 	rbp_forget_frame(page->frame);
 	page->version.hash = rbp_hash_page(copy);
-	page->version.stamp = rbp_directory_stamp(rbp_dir, &page->id);
-	page->version.generation = rbp_directory_generation(rbp_dir, page->id.rel, page->id.space,
-														page->id.fork);
+	rbp_sample_version(&page->id, &page->version);
 	return copy;
 }
 
@@ -227,11 +225,10 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 			rbp_remember_frame(page->frame, &page->id, &page->version, page->flags);
 		if (page->slot == RBP_NO_STAGING_SLOT)
 			continue;
-		/* the policy may be newer than the decision to capture */
-		if (written && rbp_page_policy(&page->id) != RBP_POLICY_NONE)
-			(void) rbp_stage_publish(page->slot, &page->id, &page->version);
-		else
+		if (!written || rbp_policy_refuses(&page->id))
 			rbp_staging_put(rbp_staging, page->slot);
+		else
+			(void) rbp_stage_publish(page->slot, &page->id, &page->version);
 	}
 	errno = save_errno;
 	return result;
