@@ -59,8 +59,9 @@ sub spilled
 	return ($session, $pid);
 }
 
-# What a wait for temporary data on a donor is called
-my $spill_wait = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000 ? 'RemoteBpSpill' : 'Extension';
+# What a wait for temporary data on a donor is called: before PostgreSQL 17, all
+# extensions share one name
+my $spill_wait = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000 ? 'Extension|RemoteBpSpill' : 'Extension|Extension';
 
 # The session waits for that; so it goes on to do, if nobody ends it.
 sub waits
@@ -71,7 +72,7 @@ sub waits
 		wait_for(
 			"a wait in $event",
 			sub {
-				my $is = $node->safe_psql('postgres', "SELECT wait_event FROM pg_stat_activity WHERE pid = $pid AND state = 'active'");
+				my $is = $node->safe_psql('postgres', "SELECT wait_event_type || '|' || wait_event FROM pg_stat_activity WHERE pid = $pid AND state = 'active'");
 				$seen = $is eq $event ? $seen + 1 : 0;
 				return $seen == 10;
 			}),
