@@ -59,9 +59,10 @@ sub spilled
 	return ($session, $pid);
 }
 
-# What a wait for temporary data on a donor is called: before PostgreSQL 17, all
-# extensions share one name
-my $spill_wait = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000 ? 'Extension|RemoteBpSpill' : 'Extension|Extension';
+# What these waits are called: before PostgreSQL 17, all extensions share one
+# name.
+my $named = $node->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+my ($spill_wait, $connect_wait) = map { 'Extension|' . ($named ? $_ : 'Extension') } qw(RemoteBpSpill RemoteBpConnect);
 
 # The session waits for that; so it goes on to do, if nobody ends it.
 sub waits
@@ -259,7 +260,7 @@ for my $way (@ways)
 	ok(wait_for('idle connections to be closed', sub { connections($node) == 0 }), "$name: the connection is closed when it is idle");
 	$donor->freeze;
 	$session->query($way->{before}) if $way->{before};
-	end_it($way, $session, $pid, 'MOVE ALL FROM h', $spill_wait, $name);
+	end_it($way, $session, $pid, 'MOVE ALL FROM h', $connect_wait, $name);
 }
 spill_is_clean($node, 'shm');
 $node->stop;
