@@ -322,7 +322,10 @@ extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);
  */
 extern uint32_t rbp_limit_reached(const RbpDirectory *dir, uint16_t space);
 
-/* Is the limit exceeded by one page for each partition already? */
+/*
+ * Could a batch of pages, which count only when they are published, exceed the
+ * limit by more than one page for each partition?
+ */
 extern bool rbp_limit_passed(const RbpDirectory *dir, uint32_t limit);
 
 /*

@@ -439,7 +439,7 @@ rbp_limit_reached(const RbpDirectory *dir, uint16_t space)
 bool
 rbp_limit_passed(const RbpDirectory *dir, uint32_t limit)
 {
-	return rbp_directory_limit_pages(dir, limit) >= RBP_PARTITIONS +
+	return rbp_directory_limit_pages(dir, limit) + RBP_MAX_BATCH >= RBP_PARTITIONS +
 		(uint64_t) __atomic_load_n(&limit_of_number(dir, limit)->max_pages, __ATOMIC_RELAXED);
 }
 

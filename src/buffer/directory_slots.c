@@ -136,8 +136,8 @@ entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
 /*
  * Make room under the limit that the space is under, if one page more would pass
  * it.  Where no page is found that could make room, because the partition has none, or
- * is large, the page comes on top, as long as the limit is passed by less than a page
- * for each partition.  False if it is not: the page goes without a slot.
+ * is large, the page comes on top, as long as the limit cannot be passed by more than a
+ * page for each partition.  False if it is not: the page goes without a slot.
  */
 static bool
 make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,

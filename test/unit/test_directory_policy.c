@@ -30,12 +30,12 @@
 static RbpDirectory *
 make_directory(void)
 {
-	size_t		size = rbp_directory_size(SLOTS, 1);
+	size_t		size = rbp_directory_size(SLOTS, RBP_MAX_BATCH);
 	void	   *mem = aligned_alloc(64, (size + 63) / 64 * 64);
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, SLOTS, 1, 0);
+	dir = rbp_directory_init(mem, SLOTS, RBP_MAX_BATCH, 0);
 	for (uint32_t i = 0; i < EXTENTS; i++)
 		rbp_directory_extent_online(dir, i, 0);
 	rbp_directory_set_keep_max(dir, RBP_KEEP_HALF);
@@ -59,21 +59,28 @@ page_of(uint32_t rel, uint16_t space, uint32_t block)
 	};
 }
 
-/* What is not there is staged, given a slot, and published; says if that was done. */
-static bool
-bring(RbpDirectory *dir, const RbpPageId *page)
+static void
+stage(RbpDirectory *dir, const RbpPageId *page, uint32_t staging_slot)
 {
 	RbpVersion	version = {
 		page->block, rbp_directory_stamp(dir, page),
 		rbp_directory_generation(dir, page->rel, page->space, page->fork)
 	};
+
+	if (rbp_directory_insert_staged(dir, page, &version, staging_slot) != RBP_INSERTED)
+		abort();
+}
+
+/* What is not there is staged, given a slot, and published; says if that was done. */
+static bool
+bring(RbpDirectory *dir, const RbpPageId *page)
+{
 	bool		evicted;
 	uint32_t	slot;
 
 	if (rbp_directory_lookup(dir, page, true).where != RBP_ABSENT)
 		return true;
-	if (rbp_directory_insert_staged(dir, page, &version, 0) != RBP_INSERTED)
-		abort();
+	stage(dir, page, 0);
 	slot = rbp_directory_reserve(dir, page, &evicted);
 	if (slot == RBP_INVALID_SLOT)
 	{
@@ -81,6 +88,30 @@ bring(RbpDirectory *dir, const RbpPageId *page)
 		return false;
 	}
 	return rbp_directory_publish(dir, page, 0, slot) == RBP_INSERTED;
+}
+
+/* Likewise for a batch of pages that are not there, which all get their slots first. */
+static void
+bring_batch(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t from)
+{
+	uint32_t	slots[RBP_MAX_BATCH];
+	RbpPageId	page;
+	bool		evicted;
+
+	for (uint32_t i = 0; i < RBP_MAX_BATCH; i++)
+	{
+		page = page_of(rel, space, from + i);
+		stage(dir, &page, i);
+		slots[i] = rbp_directory_reserve(dir, &page, &evicted);
+	}
+	for (uint32_t i = 0; i < RBP_MAX_BATCH; i++)
+	{
+		page = page_of(rel, space, from + i);
+		if (slots[i] == RBP_INVALID_SLOT)
+			rbp_directory_abandon(dir, &page, i, slots[i]);
+		else
+			(void) rbp_directory_publish(dir, &page, i, slots[i]);
+	}
 }
 
 static void
@@ -381,6 +412,10 @@ test_limits(void)
 	is_u64(rbp_directory_held(dir, KEPT, SPACE_3), max / 2, "pages that are kept stay");
 	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS, "... and others make room for them: %llu",
 	   (unsigned long long) rbp_directory_limit_pages(dir, 3));
+	for (uint32_t i = 0; i < SLOTS / RBP_MAX_BATCH; i++)
+		bring_batch(dir, KEPT, SPACE_3, 200000 + i * RBP_MAX_BATCH);
+	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS,
+	   "batches of pages to be kept do not pass the limit: %llu", (unsigned long long) rbp_directory_limit_pages(dir, 3));
 	bring_all(dir, KEPT, SPACE_3, 0, 2 * max);
 	ok(rbp_directory_limit_pages(dir, 3) <= max / 2 + max / 4 + RBP_PARTITIONS &&
 	   rbp_directory_held(dir, KEPT, SPACE_3) > max / 2, "what is to be kept does not pass the limit: %llu, kept %u",
