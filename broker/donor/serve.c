@@ -273,7 +273,7 @@ poll_briefly(RbpDonorThread *t, int64_t budget)
 		if (t->last_served != NULL && ++t->polls % 4 != 0)
 		{
 			if (donor_serve_conn(t->last_served, now))
-				return RBP_SPIN_PAID;
+				return RBP_SPIN_SUCCEEDED;
 		}
 		else
 		{
@@ -281,16 +281,16 @@ poll_briefly(RbpDonorThread *t, int64_t budget)
 			if (n > 0)
 			{
 				dispatch(events, n, now);
-				return RBP_SPIN_PAID;
+				return RBP_SPIN_SUCCEEDED;
 			}
 		}
 		sched_yield();
 		now = rbp_boottime_ns();
 		if (now - before > (t->consecutive == SERVE_ALONE ? YIELD_HURTS_ALONE_NS :
 							RBP_SPIN_CONTENDED_NS))
-			return RBP_SPIN_HURT;
+			return RBP_SPIN_CONTENDED;
 	}
-	return RBP_SPIN_VAIN;
+	return RBP_SPIN_FAILED;
 }
 
 static void *
@@ -316,7 +316,7 @@ thread_main(void *arg)
 					RbpSpinResult result = poll_briefly(t, spin_ns);
 
 					rbp_spin_end(&t->spin, result);
-					busy = result == RBP_SPIN_PAID;
+					busy = result == RBP_SPIN_SUCCEEDED;
 				}
 			}
 			else

@@ -32,12 +32,12 @@ rbp_spin_end(RbpSpin *spin, RbpSpinResult result)
 {
 	switch (result)
 	{
-		case RBP_SPIN_PAID:
+		case RBP_SPIN_SUCCEEDED:
 			spin->fails = 0;
 			spin->penalty /= 2;
 			break;
 
-		case RBP_SPIN_VAIN:
+		case RBP_SPIN_FAILED:
 			if (++spin->fails < 3)
 				break;
 			spin->fails = 0;
@@ -47,7 +47,7 @@ rbp_spin_end(RbpSpin *spin, RbpSpinResult result)
 			spin->skip = spin->penalty;
 			break;
 
-		case RBP_SPIN_HURT:
+		case RBP_SPIN_CONTENDED:
 			{
 				int64_t		ns = atomic_load_explicit(&rest_ns, memory_order_relaxed);
 				int64_t		now = rbp_now_ns();

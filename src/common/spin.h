@@ -13,18 +13,20 @@
 /*
  * How long to poll before blocking.  A successful poll makes an exchange take
  * about 11 us, where blocking, with two wake-ups, takes 56 us; a failed poll
- * burns a core that the donor may need.  So each failed poll counts against
- * polling on this connection.  After a few of them, the next waits block at
- * once, twice as many each time, until a poll succeeds again.
+ * wastes processor time that others may need, such as a donor on this host.
+ * So each failed poll counts against polling on this connection.  After three
+ * in a row, the next waits block at once, twice as many each time; a
+ * successful poll halves their number.
  *
  * Polling yields the processor.  If another process runs during a yield, the
- * core is contended.  Then a blocked process would be woken in time, while a
- * process that yields goes to the end of the run queue, on recent kernels
- * behind a whole time slice.  So this disables all polling in the process for
- * a while: 1 ms at first, and twice as long each time, up to 64 ms.
+ * core is contended.  Then blocking is better: a blocked process runs soon
+ * after it is woken, but one that has yielded must wait for the others in the
+ * run queue, on recent kernels for a whole time slice.  So this disables all
+ * polling in the process for a while: 1 ms at first, and twice as long each
+ * time, up to 64 ms.
  */
 #define RBP_SPIN_NS			50000
-#define RBP_SPIN_MAX_SKIP	256
+#define RBP_SPIN_MAX_SKIP	256 /* waits that block at once, at most */
 #define RBP_SPIN_CONTENDED_NS	15000	/* a yield that took longer */
 #define RBP_SPIN_MIN_REST_NS	1000000
 #define RBP_SPIN_MAX_REST_NS	64000000
@@ -32,7 +34,8 @@
 typedef struct RbpSpin
 {
 	uint32_t	skip;			/* number of waits left that block at once */
-	uint32_t	penalty;		/* how many waits the next failure skips */
+	uint32_t	penalty;		/* how many waits the last failures skipped;
+								 * the next ones skip twice as many */
 	uint32_t	fails;			/* failed polls in a row */
 } RbpSpin;
 
@@ -42,9 +45,9 @@ extern int64_t rbp_spin_begin(RbpSpin *spin, int64_t now);
 /* Result of a poll that rbp_spin_begin() allowed */
 typedef enum RbpSpinResult
 {
-	RBP_SPIN_PAID,				/* the event arrived */
-	RBP_SPIN_VAIN,				/* it did not arrive in time */
-	RBP_SPIN_HURT				/* the core was contended */
+	RBP_SPIN_SUCCEEDED,			/* the event arrived */
+	RBP_SPIN_FAILED,			/* it did not arrive in time */
+	RBP_SPIN_CONTENDED			/* the core was contended */
 } RbpSpinResult;
 
 extern void rbp_spin_end(RbpSpin *spin, RbpSpinResult result);

@@ -54,11 +54,11 @@ rbp_hex_decode(const char *hex, void *data, size_t len)
 }
 
 bool
-rbp_valid_id(const char *id, size_t maxlen)
+rbp_valid_id(const char *id, size_t size)
 {
-	size_t		len = strnlen(id, maxlen);
+	size_t		len = strnlen(id, size);
 
-	if (len == 0 || len >= maxlen || id[0] == '-' || id[0] == '.')
+	if (len == 0 || len >= size || id[0] == '-' || id[0] == '.')
 		return false;
 	return strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				  "abcdefghijklmnopqrstuvwxyz0123456789._:-") == len;

@@ -21,9 +21,10 @@ extern void rbp_hex_encode(const void *data, size_t len, char *hex);
 extern bool rbp_hex_decode(const char *hex, void *data, size_t len);
 
 /*
- * 1 to maxlen - 1 characters of A-Z a-z 0-9 . _ : - and no leading '-' or
- * '.': safe in URLs, logs, labels and shell lines.
+ * Is this a valid name, which fits into a buffer of that size?  It must have
+ * characters of A-Z a-z 0-9 . _ : - only, at least one, and no leading '-' or
+ * '.', so that it is safe in URLs, logs, labels and shell lines.
  */
-extern bool rbp_valid_id(const char *id, size_t maxlen);
+extern bool rbp_valid_id(const char *id, size_t size);
 
 #endif							/* RBP_TEXT_H */

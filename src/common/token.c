@@ -39,11 +39,11 @@ read_line(int fd, char *line, size_t room, bool *cut)
 }
 
 /*
- * Check the line.  Sets *start and *len to the part without surrounding white
- * space.
+ * Find the token in the line, that is the line without surrounding white
+ * space, and check it.
  */
 static RbpTokenStatus
-trim(char *line, bool cut, char **start, size_t *len)
+find_token(char *line, bool cut, char **start, size_t *len)
 {
 	char	   *first = line + strspn(line, " \t");
 	size_t		n = strcspn(first, "\r\n");
@@ -65,7 +65,7 @@ trim(char *line, bool cut, char **start, size_t *len)
 RbpTokenStatus
 rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 {
-	char		line[2 * RBP_TOKEN_LEN];	/* white space around it */
+	char		line[2 * RBP_TOKEN_LEN];	/* has room for white space, too */
 	bool		cut = false;
 	int			fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t		got = fd < 0 ? -1 : read_line(fd, line, sizeof(line) - 1, &cut);
@@ -80,7 +80,7 @@ rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 	if (got >= 0)
 	{
 		line[got] = '\0';
-		status = trim(line, cut, &start, &len);
+		status = find_token(line, cut, &start, &len);
 		if (status == RBP_TOKEN_OK)
 		{
 			memcpy(token, start, len);

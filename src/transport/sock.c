@@ -62,7 +62,7 @@ rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns)
 	w->deadline_ns = deadline_ns;
 	w->polled = false;
 	w->blocked = false;
-	w->hurt = false;
+	w->contended = false;
 }
 
 bool
@@ -92,7 +92,7 @@ rbp_waiter_step(RbpWaiter *w, int fd, short events)
 			 */
 			if (rbp_now_ns() - now > RBP_SPIN_CONTENDED_NS)
 			{
-				w->hurt = true;
+				w->contended = true;
 				w->spin_until = 1;
 			}
 			return true;
@@ -107,8 +107,8 @@ void
 rbp_waiter_end(RbpWaiter *w)
 {
 	if (w->polled)
-		rbp_spin_end(w->spin, w->hurt ? RBP_SPIN_HURT
-					 : w->blocked ? RBP_SPIN_VAIN : RBP_SPIN_PAID);
+		rbp_spin_end(w->spin, w->contended ? RBP_SPIN_CONTENDED
+					 : w->blocked ? RBP_SPIN_FAILED : RBP_SPIN_SUCCEEDED);
 }
 
 RbpStatus

@@ -78,7 +78,7 @@ typedef struct RbpWaiter
 	int64_t		deadline_ns;
 	bool		polled;			/* polled at all? */
 	bool		blocked;		/* blocked at all? */
-	bool		hurt;			/* the core is contended */
+	bool		contended;		/* the core is contended */
 } RbpWaiter;
 
 extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);
