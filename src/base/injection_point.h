@@ -8,20 +8,23 @@
  * point breaks a rule that keeps the tier coherent; the tests check that this
  * is noticed.  In any other build a point is the constant false.
  *
- *	no-invalidate		a write neither drops the entry nor moves the stamp
- *	no-generation		truncation and removal leave the generation alone
- *	no-capture-hash		a victim's frame is not hashed again
- *	no-capture-stamp	a capture ignores the stamp and the generation
- *	publish-early		a page is published before it is written to its slot
- *	no-publish-check	a page is published although its staged entry is gone
- *	no-verify			pages read are not compared with their hash
- *	serve-private		reads into private memory are served
- *	no-checksum			the staged copy has no pd_checksum
- *	no-lease-check		the lease's deadline is not checked
- *	trust-reads			pages from reads of the disk are captured unverified,
- *						and a page that is read again is served
- *	prewarm-unlocked	prewarm reads pages bypassing the buffer manager, and
- *						writes are slow
+ * The rules are those in src/README.md:
+ *
+ *	no-invalidate		1: a write neither drops the entry nor bumps the stamp
+ *	no-generation		2: truncation and removal do not bump the generation
+ *	no-capture-hash		3: a capture does not compare the copy with the claim
+ *	no-capture-stamp	3: a capture ignores the stamp and the generation
+ *	publish-early		4: a page is published before it is written to its slot
+ *	no-publish-check	4: a page is published although its staged entry is
+ *						gone
+ *	no-verify			5: pages read are not compared with their hash
+ *	serve-private		6: reads into memory other than frames are served
+ *	no-checksum			7: a capture does not set pd_checksum in the copy
+ *	no-lease-check		8: the lease's deadline is not checked
+ *	trust-reads			9: pages from reads of the disk are captured
+ *						unverified, and a page that is read again is served
+ *	prewarm-unlocked	11: prewarm reads a page without the lock on its
+ *						buffer, and writes are slow, to make the race likely
  *
  * One point breaks no rule:
  *

@@ -25,12 +25,12 @@
 	X(STAGED_HITS, staged_hits) /* pages read from the staging region */ \
 	X(MISSES, misses)			/* pages read from the file, tier in use */ \
 	X(PAGE_CACHE_READS, page_cache_reads)	/* misses served by the page cache */ \
-	X(DISK_READS, disk_reads)	/* misses read from disk; else not known */ \
+	X(DISK_READS, disk_reads)	/* misses read from disk; for the other ones, the page cache was not asked */ \
 	X(PAGE_CACHE_FIRST, page_cache_first)	/* misses: the page cache had it, a donor too */ \
 	X(PAGE_CACHE_FILLS, page_cache_fills)	/* misses: to fill the page cache */ \
 	X(BYPASSED, bypassed)		/* misses: the disk is faster than the donor */ \
 	X(CAPTURES, captures)		/* victims copied to staging */ \
-	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already */ \
+	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already, staged or remote */ \
 	X(SKIP_UNKNOWN, skips_unknown)	/* frame had no claim */ \
 	X(SKIP_STALE, skips_stale)	/* page was written or dropped meanwhile */ \
 	X(SKIP_CHANGED, skips_changed)	/* frame differs from the disk */ \
@@ -50,11 +50,11 @@
 	X(TIMEOUTS, timeouts)		/* waits that reached io_timeout */ \
 	X(IO_ERRORS, io_errors)		/* other failed reads from donors */ \
 	X(FALLBACKS, fallbacks)		/* entries found, yet read from disk */ \
-	X(DONOR_DOWN, donor_down)	/* of these, because the donor is down */ \
-	X(OVER_LIMIT, over_limit)	/* of these, because of max_connections */ \
-	X(BELOW_THRESHOLD, below_threshold) /* ... of connect_threshold */ \
+	X(DONOR_DOWN, donor_down)	/* fallbacks: the donor is down */ \
+	X(OVER_LIMIT, over_limit)	/* fallbacks: max_connections is reached */ \
+	X(BELOW_THRESHOLD, below_threshold) /* fallbacks: fewer reads than connect_threshold */ \
 	X(COMPARED, compared)		/* hits compared with the disk */ \
-	X(MISMATCHES, mismatches)	/* of these, different from the disk */ \
+	X(MISMATCHES, mismatches)	/* compared hits that differ from the disk */ \
 	X(BYTES_READ, bytes_read)	/* from donors */ \
 	X(BYTES_WRITTEN, bytes_written)	/* to donors */ \
 	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \
@@ -64,11 +64,11 @@
 #define RBP_SPILL_COUNTERS(X) \
 	X(SPILL_WRITES, writes)	/* temporary blocks written to donors */ \
 	X(SPILL_READS, reads) /* temporary blocks read from donors */ \
-	X(SPILL_READ_AHEAD, read_ahead)	/* of these, before they were asked for */ \
+	X(SPILL_READ_AHEAD, read_ahead)	/* blocks read from donors before they were asked for */ \
 	X(SPILL_STAGED_READS, staged_reads)	/* read while in staging */ \
-	X(SPILL_LOCAL, local) /* whole blocks put into the real file: no room on donors */ \
-	X(SPILL_BYPASSED, bypassed)	/* blocks put into the real file because it is faster */ \
-	X(SPILL_RESCUED, rescued) /* blocks put into the real file because a donor failed */ \
+	X(SPILL_LOCAL, local) /* blocks put into the real file: no room on donors */ \
+	X(SPILL_BYPASSED, bypassed)	/* blocks put into the real file: it is faster */ \
+	X(SPILL_RESCUED, rescued) /* blocks put into the real file: a donor failed */ \
 	X(SPILL_EVACUATED, evacuated) /* blocks moved to give memory back */ \
 	X(SPILL_MIRROR_READS, mirror_reads)	/* blocks read from the second copy */ \
 	X(SPILL_HASH_FAILURES, hash_failures) /* copies that did not match */ \
@@ -140,14 +140,15 @@ extern void rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS]);
 extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
 extern TimestampTz rbp_stats_reset_time(void);
 
-/*
- * The last error, for the view; "" and 0 if there was none since the last
- * reset.  Only for processes that may wait for a lock: the lease worker and
- * the pusher.
- */
 #define RBP_LAST_ERROR_LEN		512
 
+/*
+ * Store an error, for remote_bp_stat.  This may wait for a lock, so only the
+ * lease worker and the pusher may call it.
+ */
 extern void rbp_stats_error(const char *fmt,...) pg_attribute_printf(1, 2);
+
+/* The last error; "" and 0 if there was none since the last reset. */
 extern void rbp_stats_last_error(char *buf, Size len, TimestampTz *at);
 extern void rbp_stats_reset(void);
 

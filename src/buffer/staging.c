@@ -5,12 +5,12 @@
  *	  victims in, and the pusher, which writes them to donors.
  *
  * The two lists of slot numbers are linked through one array.  They are
- * stacks.  Rings, as for a bounded queue, would have two drawbacks: a process
- * that has claimed a cell, and is stopped before it has filled or emptied it,
- * blocks the others when they come around to that cell; and a slot that is
- * given back must never find the ring "full".  On a stack, an operation is
- * one compare-and-exchange, and a process that is stopped anywhere blocks
- * nobody.
+ * stacks.  Rings, as for a bounded queue, would not do: a process that has
+ * reserved a cell, and is stopped before it has filled or emptied it, blocks
+ * the others when they come around to that cell; and then a slot cannot be
+ * given back although the ring has room for all of them.  On a stack, an
+ * operation is one compare-and-exchange, and a process that is stopped
+ * anywhere blocks nobody.
  *
  * - free: a stack (R.  K.  Treiber) whose head carries a tag beside the slot
  *	 number, incremented at each pop.  So a pop fails if, after it read the
@@ -19,8 +19,8 @@
  *	 Last in, first out also suits the CPU caches.
  *
  * - ready: backends push; only the pusher takes, and it takes the whole stack
- *	 by one exchange, so no tag is needed.  It reverses the chain into the
- *	 pending list, and so takes the slots in the order in which they came.
+ *	 by one exchange, so no tag is needed.  It reverses the chain into a list
+ *	 of its own, and so takes the slots in the order in which they came.
  *
  * Every change of a head is a read-modify-write, so a process that acquires a
  * head sees everything that was done to any slot of the chain before that
@@ -45,12 +45,13 @@ struct RbpStaging
 	uint64_t	free_head __attribute__((aligned(RBP_CACHE_LINE)));
 
 	uint32_t	ready_head __attribute__((aligned(RBP_CACHE_LINE)));
-	int32_t		ready_count;	/* may be lower than the length of the list,
-								 * but not higher */
+	int32_t		ready_count;	/* pending ones included; about, may even be
+								 * negative: see rbp_staging_ready() */
 
-	/* owned by the pusher: slots taken off the ready list, oldest first */
+	/* owned by the pusher: slots that take() will return next, oldest first */
 	uint32_t	pending __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	taken;			/* number of slots taken by the last take() */
+	uint32_t	taken;			/* number of slots that the last take()
+								 * returned */
 
 	/* for each slot, the next one on its list */
 	uint32_t	next[] __attribute__((aligned(RBP_CACHE_LINE)));
@@ -99,7 +100,10 @@ rbp_staging_get(RbpStaging *st)
 		if (slot == RBP_NO_STAGING_SLOT)
 			return RBP_NO_STAGING_SLOT;
 
-		/* the value may be out of date at once; then the tag has moved */
+		/*
+		 * next[slot] is wrong if the slot was popped meanwhile; but then the
+		 * tag has changed, and the exchange fails.
+		 */
 		newhead = ((head >> 32) + 1) << 32 |
 			__atomic_load_n(&st->next[slot], __ATOMIC_RELAXED);
 		if (__atomic_compare_exchange_n(&st->free_head, &head, newhead, true,
@@ -123,9 +127,9 @@ rbp_staging_put(RbpStaging *st, uint32_t slot)
 }
 
 /*
- * Update the list first and the count after it, so that the count is never
- * higher than the length of the list; at least the caller's own slot is
- * there.
+ * A slot is counted after it was put on the list.  So the pusher may subtract
+ * slots that are not counted yet, and the count may be too low, or negative.
+ * The result is not less than one, for the caller's own slot.
  */
 uint32_t
 rbp_staging_ready(RbpStaging *st, uint32_t slot)
@@ -218,9 +222,11 @@ rbp_staging_depth(RbpStaging *st)
 
 	if (count > 0)
 		return (uint32_t) count;
-	return __atomic_load_n(&st->ready_head,
-						   __ATOMIC_SEQ_CST) != RBP_NO_STAGING_SLOT ||
-		__atomic_load_n(&st->pending, __ATOMIC_RELAXED) != RBP_NO_STAGING_SLOT;
+	/* a slot that is not counted yet? */
+	return (__atomic_load_n(&st->ready_head,
+							__ATOMIC_SEQ_CST) != RBP_NO_STAGING_SLOT ||
+			__atomic_load_n(&st->pending,
+							__ATOMIC_RELAXED) != RBP_NO_STAGING_SLOT) ? 1 : 0;
 }
 
 /*
