@@ -14,9 +14,11 @@
  * The method is chosen by trying both on a file of the data directory that
  * was just read: the kernel, or the confinement of a container, may refuse
  * one of them, and on some stacked file systems cachestat() examines the
- * wrong cache.  If the answer for a block that was just read is "not cached",
- * the file is never asked about again.  Until a block was read, only a
- * positive answer is trusted.
+ * wrong cache.  Each open file is tested, too: after our first read of it, we
+ * ask about the block that was read.  If the answer is "not cached", the file
+ * system cannot answer, and we do not ask about this file again.  Before the
+ * test, "not cached" is not trusted.  "Cached" is always right, and makes the
+ * test unnecessary.
  *
  * Refaults are reads of pages that the page cache had and gave up not long
  * ago (Documentation/mm/workingset in the kernel).  memory.stat has their
@@ -73,8 +75,10 @@ typedef enum Method
 /* Fewer refaults per second than this are ignored; there are always some */
 #define REFAULTS_MIN			16
 #define LOOK_EVERY_NS			INT64CONST(2000000000)
-#define THRASHES_FOR_NS			INT64CONST(60000000000)
-#define THRASHES_FOR_MAX_NS		INT64CONST(3600000000000)
+
+/* How long after refaults the page cache is assumed not to keep its pages */
+#define BACKOFF_NS				INT64CONST(60000000000)
+#define BACKOFF_MAX_NS			INT64CONST(3600000000000)
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
@@ -123,7 +127,7 @@ ask_cachestat(int fd, off_t offset, int n, bool *cached)
 static bool
 ask_mincore(int fd, RbpCacheView *view, off_t offset, int n, bool *cached)
 {
-	/* a block may touch one more page than its share, at both ends */
+	/* one page more at each end, where pages are larger than blocks */
 	unsigned char vec[RBP_MAX_BATCH * (BLCKSZ / 4096) + 2];
 	Size		from = (Size) offset / os_page * os_page;
 	Size		to = (Size) offset + (Size) n * BLCKSZ;
@@ -217,6 +221,7 @@ rbp_page_cache_init(void)
 
 	/* any file that always exists and has a page will do */
 	snprintf(path, sizeof(path), "%s/PG_VERSION", DataDir);
+	/* like a relation file: the kernel may tell nothing if it is only read */
 	fd = open(path, O_RDWR | PG_BINARY);
 	if (fd < 0)
 		return;
@@ -263,19 +268,21 @@ bool
 rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
 				   bool *cached)
 {
-	if (view->tried && !view->tells)
+	if (view->tested && !view->reliable)
 		return false;
 	if (!ask_by(method, fd, view, offset, n, cached))
 	{
 		/* do not try again for each page */
-		view->tried = true;
-		view->tells = false;
+		view->tested = true;
+		view->reliable = false;
 		return false;
 	}
-	/* a positive answer is always right */
-	for (int i = 0; i < n && !view->tried; i++)
-		view->tried = view->tells = cached[i];
-	return view->tried;
+	/* one "cached" proves that the file system can answer */
+	for (int i = 0; i < n && !view->tested; i++)
+		if (cached[i])
+			view->tested = view->reliable = true;
+	/* without one, we do not know yet, so the answer is not used */
+	return view->reliable;
 }
 
 void
@@ -283,10 +290,10 @@ rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset)
 {
 	bool		cached = false;
 
-	if (likely(view->tried))
+	if (likely(view->tested))
 		return;
-	view->tried = true;
-	view->tells = method != METHOD_NONE &&
+	view->tested = true;
+	view->reliable = method != METHOD_NONE &&
 		ask_by(method, fd, view, offset, 1, &cached) && cached;
 }
 
@@ -387,8 +394,8 @@ rbp_page_cache_watch(void)
 	int64		now = rbp_now_ns();
 	static char path[MAXPGPATH];
 	static int64 looked_at = 0;
-	static int64 thrashed_at = 0;
-	static int64 thrashes_for = THRASHES_FOR_NS;
+	static int64 thrashed_at = 0;	/* time of the last refaults; 0: none */
+	static int64 backoff = BACKOFF_NS;
 	static int64 keeps_since = 0;
 	static uint64 before = 0;
 	uint64		refaults = 0;
@@ -403,17 +410,17 @@ rbp_page_cache_watch(void)
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
 	{
 		/*
-		 * our reads since the page cache began to keep its pages may have
-		 * caused this
+		 * Exponential backoff: if refaults are back soon after keeps became
+		 * true, our use of the page cache since then may be the reason.
 		 */
 		if (pg_atomic_read_u32(keeps) != 0)
-			thrashes_for = now - keeps_since > thrashes_for ? THRASHES_FOR_NS :
-				Min(thrashes_for * 2, THRASHES_FOR_MAX_NS);
+			backoff = now - keeps_since > backoff ? BACKOFF_NS :
+				Min(backoff * 2, BACKOFF_MAX_NS);
 		thrashed_at = now;
 	}
 	/* the first reading has nothing to compare with */
 	kept = method != METHOD_NONE && looked_at != 0 &&
-		(thrashed_at == 0 || now - thrashed_at >= thrashes_for) ? 1 : 0;
+		(thrashed_at == 0 || now - thrashed_at >= backoff) ? 1 : 0;
 	if (kept != 0 && pg_atomic_read_u32(keeps) == 0)
 		keeps_since = now;
 	looked_at = now;

@@ -21,8 +21,8 @@
 typedef struct RbpCacheView
 {
 	void	   *map;			/* mapping for mincore(); NULL: none */
-	bool		tried;			/* tells is valid */
-	bool		tells;
+	bool		tested;			/* reliable is known */
+	bool		reliable;		/* the answer "not cached" can be trusted */
 } RbpCacheView;
 
 /*

@@ -27,11 +27,12 @@
 
 /*
  * Does a page that was read from disk pass verification?  A single read may
- * return bytes that the disk does not hold.  The server notices that, if it
- * can, and its next try must find the disk.  We check what the server checks,
- * with two exceptions: pages of zeros, which the server accepts, prove
- * nothing and are refused; and ignore_checksum_failure is ignored.  With data
- * checksums, the checksum also covers the header.
+ * return bytes that are not on disk.  If the server notices that, it reads the
+ * page again, and must then get what is on disk, not the same bytes from the
+ * tier.  We check what the server checks, with two exceptions: pages of zeros,
+ * which the server accepts, prove nothing and are refused; and
+ * ignore_checksum_failure is ignored.  With data checksums, the checksum also
+ * covers the header.
  */
 static bool
 read_verified(char *copy, BlockNumber block)
@@ -85,6 +86,7 @@ rbp_stage_publish(uint32 slot, const RbpPageId *page, const RbpVersion *version)
 			rbp_staging_put(rbp_staging, slot);
 			return RBP_STAGE_PRESENT;
 		default:
+			/* not RBP_STAGE_STALE, since the page has been copied */
 			rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
 			rbp_staging_put(rbp_staging, slot);
 			return RBP_STAGE_REFUSED;
@@ -124,10 +126,11 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	if (RBP_INJECTION_POINT("no-capture-hash") ||
 		(RBP_INJECTION_POINT("no-checksum") && (flags & RBP_SHADOW_CHECKSUM)))
 	{
-		RbpVersion	mutated = *version;
+		/* break rule 3: the hash is that of the copy, whatever it contains */
+		RbpVersion	forged = *version;
 
-		mutated.hash = rbp_hash_page(copy);
-		return rbp_stage_publish(slot, page, &mutated);
+		forged.hash = rbp_hash_page(copy);
+		return rbp_stage_publish(slot, page, &forged);
 	}
 	if (rbp_hash_page(copy) != version->hash ||
 		((flags & RBP_SHADOW_READ) && !read_verified(copy, page->block) &&
@@ -152,6 +155,7 @@ rbp_skip_reason(const RbpPageId *page, bool cached)
 	policy = rbp_page_policy(page);
 	if (policy == RBP_POLICY_NONE)
 		return RBP_SHADOW_POLICY;
+	/* the costs count only if policy and settings do not prefer the tier */
 	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
 		rbp_read_cost_worth_capturing(&rbp_read_cost, cached))

@@ -43,7 +43,7 @@ extern void rbp_count_skip(uint32 flags);
 
 /*
  * Capture the page of a frame that is about to be overwritten.  Returns
- * whether the page was copied.
+ * whether this counts as a capture: see RbpStageResult.
  */
 extern bool rbp_capture_victim(const char *frame);
 

@@ -10,7 +10,7 @@
  *	   of the disk, and insert it under the partition lock, where stamp and
  *	   generation are checked again.  But if P is Q, the server refused the
  *	   content of F: then distrust everything that was read of Q so far.
- *	2. Sample Q's stamp and generation, before anything is read.
+ *	2. Note Q's stamp and generation, before anything is read.
  *	3. Serve Q from staging or a donor, if the directory has Q and the bytes
  *	   hash to the hash of the entry; otherwise read it from disk.
  *	4. Store the claim about Q in F's shadow.
@@ -61,7 +61,7 @@ typedef struct ReadPage
 	RbpLookup	lookup;
 	RbpVersion	version;
 	bool		served;
-	bool		from_file;		/* chosen, though a donor may have the page */
+	bool		prefer_file;	/* a donor has it, but the file is read */
 	Cached		cached;			/* in the page cache */
 	int			io;				/* index of its RbpRemoteIo, -1 if none */
 } ReadPage;
@@ -82,15 +82,11 @@ RbpReadCost rbp_read_cost;
 static int	fast_path_reads = 0;	/* pages that read_fast_path() may still
 									 * read */
 
-/*
- * Does this process not connect to donors?  It reads so little that no
- * connection is worthwhile.
- */
-static bool unconnected = false;
+static bool unconnected = false;	/* see rbp_tier_set_unconnected() */
 
-static char compare_space[BLCKSZ + RBP_IO_ALIGN];
+static char compare_buffer[BLCKSZ + RBP_IO_ALIGN];
 
-#define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_space))
+#define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_buffer))
 
 /* Do the bytes in buf match the hash of the directory entry? */
 static inline bool
@@ -125,7 +121,7 @@ static void
 lookup_page(ReadPage *page)
 {
 	page->served = false;
-	page->from_file = false;
+	page->prefer_file = false;
 	page->cached = CACHED_UNKNOWN;
 	for (int attempt = 0; attempt < 2; attempt++)
 	{
@@ -188,20 +184,24 @@ compare_with_disk(const ReadRun *run, int i)
 
 /* Choose the file for a page that a donor has, and count the reason. */
 static void
-set_from_file(ReadPage *page, int transport)
+set_prefer_file(ReadPage *page, int transport)
 {
-	bool		bypassed = page->cached < CACHED_YES ?
-	rbp_read_cost_slower(&rbp_read_cost, transport) :
-	page->cached == CACHED_PRESUMED && rbp_read_cost_from_disk(&rbp_read_cost, transport);
+	bool		bypassed = false;	/* is the disk faster than the donor? */
 
-	page->from_file = true;
-	/* occasional reads that only measure the disk are not counted here */
+	if (page->cached == CACHED_UNKNOWN || page->cached == CACHED_NO)
+		bypassed = rbp_read_cost_slower(&rbp_read_cost, transport);
+	else if (page->cached == CACHED_PRESUMED)
+		bypassed = rbp_read_cost_from_disk(&rbp_read_cost, transport);
+
+	page->prefer_file = true;
+
+	/* A read for none of these reasons only measures the disk: not counted. */
 	if (rbp_read_cost.filling)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
 	else if (bypassed)
 	{
 		rbp_stats_count(RBP_COUNT_BYPASSED, 1);
-		rbp_remote_note_bypass(page->lookup.slot, 1, 0);
+		rbp_remote_count_bypassed(page->lookup.slot, 1);
 	}
 	else if (page->cached >= CACHED_YES)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
@@ -227,10 +227,17 @@ ask_page_cache(const ReadRun *run, bool *cached)
 }
 
 /*
- * Choose where to read the pages from, asking the page cache if that is
- * worthwhile.  Pages that donors have, but that should come from the file,
- * are marked.  transport: the one to the donor of the first remote page, or
- * RBP_NO_TRANSPORT.
+ * Choose where to read the pages from.  Pages that donors have, but that
+ * should come from the file, are marked.  transport: the one to the donor of
+ * the first remote page, or RBP_NO_TRANSPORT.
+ *
+ * page_cache_first:
+ *	on		ask the page cache; pages that it has come from the file
+ *	off		do not ask
+ *	auto	rbp_read_cost_choose() says: donor, or file, or ask
+ *
+ * For all other pages the measured costs decide, but the disk is chosen only
+ * where bypass allows it.
  */
 static void
 choose_sources(const ReadRun *run, int transport, int64 now)
@@ -242,8 +249,9 @@ choose_sources(const ReadRun *run, int transport, int64 now)
 	bool		cached[RBP_MAX_BATCH];
 	RbpSource	source;
 
+	/* called in any case, because it also counts reads and notes transport */
 	source = rbp_read_cost_choose(&rbp_read_cost, transport, bypass, keeps);
-	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
+	if (always)
 		source = RBP_SOURCE_ASK;
 	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
 			 source == RBP_SOURCE_DONOR)
@@ -259,7 +267,7 @@ choose_sources(const ReadRun *run, int transport, int64 now)
 		for (int i = 0; i < run->n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
 				rbp_read_cost_prefer_file(&rbp_read_cost, transport, false, false, now))
-				set_from_file(&pages[i], transport);
+				set_prefer_file(&pages[i], transport);
 		return;
 	}
 	for (int i = 0; i < run->n; i++)
@@ -273,7 +281,7 @@ choose_sources(const ReadRun *run, int transport, int64 now)
 		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
 			((bypass || cached[i]) &&
 			 rbp_read_cost_prefer_file(&rbp_read_cost, transport, cached[i], keeps, now)))
-			set_from_file(&pages[i], transport);
+			set_prefer_file(&pages[i], transport);
 	}
 }
 
@@ -294,7 +302,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	for (int i = 0; i < run->n; i++)
 	{
 		pages[i].io = -1;
-		if (pages[i].served || pages[i].from_file || unconnected ||
+		if (pages[i].served || pages[i].prefer_file || unconnected ||
 			pages[i].lookup.where != RBP_REMOTE)
 			continue;
 		pages[i].io = nios;
@@ -337,7 +345,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	 */
 	if (connects == rbp_remote_connects())
 		rbp_read_cost_donor(&rbp_read_cost, transport, nios, took);
-	rbp_remote_note_bypass(ios[0].slot, 0,
+	rbp_remote_count_saved(ios[0].slot,
 						   rbp_read_cost_saved(&rbp_read_cost, nhits,
 											   pages[0].cached == CACHED_NO,
 											   took));
@@ -395,7 +403,7 @@ claim_from_file(ReadPage *page)
 		if (rbp_is_frame(page->buf, BLCKSZ))
 			rbp_shadow_of(page->buf)->flags = skip_reason;
 	}
-	else if (page->from_file)
+	else if (page->prefer_file)
 	{
 		page->version.hash = page->lookup.hash;
 		rbp_remember_frame(page->buf, &page->id, &page->version, 0);
@@ -409,10 +417,10 @@ claim_from_file(ReadPage *page)
 
 /*
  * Count the first n pages, which took so many ns to read from the file.
- * costs: also update the costs of reads.
+ * update_costs: also update the costs of reads.
  */
 static void
-account_file(const ReadRun *run, int n, bool costs, int64 took)
+account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 {
 	int			known[CACHED_PRESUMED + 1] = {0};
 
@@ -426,13 +434,15 @@ account_file(const ReadRun *run, int n, bool costs, int64 took)
 		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
 
 	/*
-	 * where the page cache cannot be asked, all reads of the file count alike
+	 * The time tells a cost only if all pages came from the same source.
+	 * Where the page cache cannot be asked, any read of the file counts as
+	 * one of the disk.
 	 */
-	if (costs &&
+	if (update_costs &&
 		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
 		 (known[CACHED_UNKNOWN] == n &&
 		  (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		   !(run->cache->tried && run->cache->tells)))))
+		   !(run->cache->tested && run->cache->reliable)))))
 		rbp_read_cost_file(&rbp_read_cost, n, known[CACHED_YES] == n, took);
 }
 
@@ -471,11 +481,13 @@ read_from_file(const ReadRun *run, bool claim)
 
 /*
  * Handle the victim of a frame that is about to be overwritten by a read of
- * these pages.  Returns whether the victim was copied.  If the victim is
- * itself one of these pages, either the server refused its content, or it is
- * not in the frame any more.  Since it may have been refused, we distrust
- * everything read of that page so far, here or in another frame: its entry is
- * dropped, its stamp bumped, and the page is read from disk.
+ * these pages.  Returns what rbp_capture_victim() returns.
+ *
+ * If the victim is itself one of these pages, the server has either refused
+ * its content, or dropped it from the frame, and reads the page again.  We
+ * cannot tell which, so we distrust everything read of that page so far, here
+ * or in another frame: its entry is dropped, its stamp bumped, and the page
+ * is read from disk.
  */
 static bool
 handle_victim(const char *frame, const ReadRun *run)
@@ -503,8 +515,8 @@ handle_victim(const char *frame, const ReadRun *run)
  * directory lookup, no clock, and no claim, so that the page will not be
  * captured.  This is for the time when the page cache has nearly all pages
  * and keeps them.  Returns false if the page must not be read like this,
- * because the victim may be worth capturing, or because the next sample is
- * due.
+ * because the victim may be worth capturing, or because fast_path_reads is
+ * used up: the next read asks the page cache whether this is still true.
  */
 static inline bool
 read_fast_path(int fd, char *frame, off_t offset, ssize_t *got)
@@ -540,7 +552,7 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 
 		page->buf = bufs[i];
 		page->served = false;
-		page->from_file = false;
+		page->prefer_file = false;
 		page->cached = CACHED_UNKNOWN;
 		page->lookup.where = RBP_ABSENT;
 		page->id = (RbpPageId)
@@ -561,7 +573,7 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 
 	for (int i = 0; usable && i < run->n; i++)
 	{
-		/* victim and wanted page, so that their cache misses overlap */
+		/* for victim and wanted page, so that we wait for memory only once */
 		rbp_directory_prefetch(rbp_dir, &run->pages[i].id);
 		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
 			rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
@@ -593,7 +605,7 @@ read_run(const ReadRun *run, uint16 space)
 
 	start = handle_victims(run, usable, start);
 
-	/* Sample stamps and generation before anything is read: see the top. */
+	/* Note stamps and generation before anything is read: see the top. */
 	if (usable)
 	{
 		uint32		generation = rbp_directory_generation(rbp_dir, run->file->rel, space,

@@ -743,16 +743,21 @@ rbp_remote_slot_transport(uint32 slot)
 }
 
 void
-rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns)
+rbp_remote_count_bypassed(uint32 slot, int n)
 {
 	int			donor = rbp_remote_slot_donor(slot);
 
-	if (donor < 0)
-		return;
-	if (bypassed > 0)
-		donor_count(&shared->donors[donor], RBP_DONOR_BYPASSED, bypassed);
-	if (saved_ns != 0)
-		donor_count(&shared->donors[donor], RBP_DONOR_SAVED_NS, saved_ns);
+	if (donor >= 0)
+		donor_count(&shared->donors[donor], RBP_DONOR_BYPASSED, n);
+}
+
+void
+rbp_remote_count_saved(uint32 slot, int64 ns)
+{
+	int			donor = rbp_remote_slot_donor(slot);
+
+	if (donor >= 0 && ns != 0)
+		donor_count(&shared->donors[donor], RBP_DONOR_SAVED_NS, ns);
 }
 
 void

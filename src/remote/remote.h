@@ -247,10 +247,11 @@ extern int	rbp_remote_slot_donor(uint32 slot);
 extern int	rbp_remote_slot_transport(uint32 slot);
 
 /*
- * Add to the counters of the slot's donor: reads of its pages that went to
- * disk because the disk is faster, and the time that reads from it have saved.
+ * Add to the counters of the slot's donor: n reads of its pages that went to
+ * disk because the disk is faster; the time that reads from it have saved.
  */
-extern void rbp_remote_note_bypass(uint32 slot, int bypassed, int64 saved_ns);
+extern void rbp_remote_count_bypassed(uint32 slot, int n);
+extern void rbp_remote_count_saved(uint32 slot, int64 ns);
 
 /* Would a write to the slot be tried now?  Cheap; takes no lock. */
 extern bool rbp_remote_slot_writable(uint32 slot);
@@ -259,9 +260,9 @@ extern bool rbp_remote_slot_writable(uint32 slot);
  * Is the slot's memory expected to stay?  For content that the caller still
  * has elsewhere.
  *
- * The answer is also no for memory that is about to be given back, provided
- * that the pool's owner did not count the slot as used before this call, with
- * a full barrier in between.
+ * Memory is given back only when none of its slots counts as used.  The caller
+ * makes the slot count as used first, with a full barrier before this call.
+ * So either the lease worker finds the slot used, or the answer is no.
  */
 extern bool rbp_remote_slot_stays(uint32 slot);
 
