@@ -71,7 +71,10 @@ remote_shmem_init(void *mem)
 static void
 spill_shmem_init(void *mem)
 {
-	rbp_spill_shmem_init(mem, rbp_tier_max_extents());
+	/* the extents of the temp quota are numbered after the buffer tier's */
+	uint32		first_extent = rbp_tier_max_extents();
+
+	rbp_spill_shmem_init(mem, first_extent);
 }
 
 /*
@@ -125,8 +128,8 @@ request_shmem(void)
 }
 
 /*
- * The wrappers outlive shared memory: the postmaster still unlinks its files
- * after it has detached.
+ * Make the wrappers pass all calls to libc, since shared memory is about to be
+ * detached: the postmaster unlinks its files even after that.
  */
 static void
 stand_down(int code, Datum arg)
@@ -148,8 +151,8 @@ startup_shmem(void)
 		modules[i].init(ShmemInitStruct(modules[i].name, modules[i].size(), &found));
 
 		/*
-		 * without EXEC_BACKEND, only the postmaster comes here, after each
-		 * reset
+		 * Only the postmaster comes here, at the start and after each crash
+		 * of a backend, with new shared memory: there is no EXEC_BACKEND.
 		 */
 		Assert(!found);
 	}
@@ -184,7 +187,7 @@ _PG_init(void)
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);
 
-	rbp_file_install(rbp_remote_close_unneeded);
+	rbp_hook_install(rbp_remote_close_unneeded);
 	rbp_lease_register();
 	rbp_pusher_register();
 	rbp_policy_register();

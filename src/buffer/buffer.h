@@ -72,7 +72,8 @@ extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
 
 /*
  * From now on, this process connects to no donor: it reads pages from staging
- * and from files only.
+ * and from files only.  For processes that read too few pages to make
+ * connections worthwhile.
  */
 extern void rbp_tier_set_unconnected(void);
 
@@ -99,16 +100,18 @@ extern bool rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block);
 extern bool rbp_tier_has_room(const RbpRelFile *file, BlockNumber block);
 
 /*
- * Result of staging a page.  A victim counts as copied from RBP_STAGE_REFUSED
- * on.
+ * Result of staging a page.  From RBP_STAGE_REFUSED on, the time that it took
+ * counts as that of a capture: the page was copied, or excluded by a policy,
+ * which takes hardly any time.
  */
 typedef enum RbpStageResult
 {
-	RBP_STAGE_STALE,			/* the page was written or dropped meanwhile */
+	RBP_STAGE_STALE,			/* the page was written or dropped before it
+								 * could be copied */
 	RBP_STAGE_FULL,				/* no staging slot is free: the caller may try
 								 * again */
-	RBP_STAGE_REFUSED,			/* the page may differ from the disk, or is
-								 * not wanted */
+	RBP_STAGE_REFUSED,			/* the copy may differ from the disk, or the
+								 * page is not wanted */
 	RBP_STAGE_PRESENT,			/* the tier has the page already */
 	RBP_STAGE_DONE
 } RbpStageResult;
@@ -156,8 +159,11 @@ typedef struct RbpTierPages
 
 extern void rbp_tier_pages(RbpTierPages *pages);
 
-/* The fork is about to change, or has just changed, other than by pwrite. */
-extern void rbp_tier_fork_changed(const RbpRelFile *file);
+/*
+ * Bump the fork's generation, which voids all of its entries.  Called both
+ * before and after a change other than by pwrite().
+ */
+extern void rbp_tier_invalidate_fork(const RbpRelFile *file);
 
 /*
  * From now on, some relation file may change without notice, and it is not

@@ -209,7 +209,7 @@ rbp_tier_is_frames(const struct iovec *iov, int iovcnt)
 }
 
 void
-rbp_tier_fork_changed(const RbpRelFile *file)
+rbp_tier_invalidate_fork(const RbpRelFile *file)
 {
 	uint16		space;
 

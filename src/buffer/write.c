@@ -58,9 +58,9 @@ typedef struct WritePage
 								 * RBP_NO_STAGING_SLOT */
 } WritePage;
 
-static char bounce_space[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
+static char bounce_buffer[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
 
-#define bounce			((char *) TYPEALIGN(RBP_IO_ALIGN, bounce_space))
+#define bounce			((char *) TYPEALIGN(RBP_IO_ALIGN, bounce_buffer))
 
 /*
  * Find the frame that holds this page by its buffer tag.  Returns NULL if
@@ -260,7 +260,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 	/* Without a PGPROC no lock can be taken: invalidate the whole fork. */
 	if (MyProc == NULL)
 	{
-		rbp_tier_fork_changed(file);
+		rbp_tier_invalidate_fork(file);
 		return plain_write(fd, iov, iovcnt, offset);
 	}
 

@@ -28,17 +28,18 @@
  *
  * The result of parsing a path in open() is kept in an array indexed by
  * descriptor, private to the process.  fork() copies it along with the
- * descriptors.  close() clears the array element before the kernel can give
- * the number to another thread.
+ * descriptors.  close() clears the array element first: once the kernel has
+ * closed the descriptor, another thread of the process may get its number.
  *
  * Calls for temporary files go to the spill, which stores some of their
  * blocks elsewhere.  The spill also knows their sizes, since the real file
  * can be shorter.
  *
- * A call that changes a fork other than by pwrite() is reported to the tier
- * before and after it is executed.  The second report invalidates a page that
- * was read in between, although the server's own locking does not allow such
- * a read.
+ * A call that changes a fork other than by pwrite() invalidates the fork's
+ * pages in the tier before it is executed, so that none of them is used any
+ * more, and once more after it.  The second time is for a page that was read
+ * in between: the server's own locking should not allow such a read, but we
+ * do not rely on that.
  *
  *-------------------------------------------------------------------------
  */
@@ -69,6 +70,12 @@
  */
 #define MAX_FDS			65536
 
+/*
+ * Longer advice is passed on without look-ups; the server does not prefetch
+ * more blocks by one call.
+ */
+#define MAX_ADVICE_BLOCKS	128
+
 typedef struct FdInfo
 {
 	RbpRelFile	file;
@@ -79,7 +86,7 @@ typedef struct FdInfo
 
 static FdInfo fds[MAX_FDS];
 
-static void (*io_worker_waits) (void);	/* see rbp_file_install() */
+static void (*io_worker_waits) (void);	/* see rbp_hook_install() */
 
 /*
  * Parse an unsigned 32-bit number.  Returns a pointer past it, or NULL if
@@ -166,9 +173,9 @@ relative_path(const char *p)
 
 /*
  * Name of a temporary file, relative to the data directory; NULL if the path
- * is not that of a temporary file.  Sets *relation to whether the file is a
- * segment of a temporary relation, tBACKEND_REL[_fork][.SEGMENT], and not a
- * file in a pgsql_tmp directory.
+ * is not that of a temporary file.  Sets *relation, unless it is NULL, to
+ * whether the file is a segment of a temporary relation,
+ * tBACKEND_REL[_fork][.SEGMENT], and not a file in a pgsql_tmp directory.
  */
 static const char *
 temp_name(const char *path, bool *relation)
@@ -176,25 +183,31 @@ temp_name(const char *path, bool *relation)
 	const char *p = relative_path(path);
 	const char *name;
 	RbpRelFile	file;
+	bool		in_pgsql_tmp;
 
 	if (p == NULL || (strncmp(p, "base/", 5) != 0 &&
 					  strncmp(p, "pg_tblspc/", 10) != 0))
 		return NULL;
-	*relation = false;
-	if (strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL)
+	in_pgsql_tmp = strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL;
+	if (relation != NULL)
+		*relation = !in_pgsql_tmp;
+	if (in_pgsql_tmp)
 		return strlen(p) < RBP_SPILL_NAME_LEN ? p : NULL;
 	name = strrchr(p, '/') + 1;
 	if (*name != 't')
 		return NULL;
-	*relation = true;
 	name = parse_number(name + 1, &file.rel);
 	if (name == NULL || *name != '_' || !parse_name(name + 1, &file))
 		return NULL;
 	return strlen(p) < RBP_SPILL_NAME_LEN ? p : NULL;
 }
 
+/*
+ * Is this the path of a segment of a relation fork, other than that of a
+ * temporary relation?  If so, set *file.
+ */
 static bool
-parse(const char *path, RbpRelFile *file)
+parse_relation_path(const char *path, RbpRelFile *file)
 {
 	const char *p = relative_path(path);
 
@@ -252,22 +265,26 @@ temp_result(ssize_t result)
 	return result;
 }
 
-/* Report a change other than by pwrite(), if the path is a relation's. */
+/*
+ * Invalidate the fork that the path belongs to.  Returns false if the path is
+ * not a relation's.
+ */
 static bool
-report_path_change(const char *path, RbpRelFile *file)
+invalidate_path(const char *path, RbpRelFile *file)
 {
-	if (!parse(path, file))
+	if (!parse_relation_path(path, file))
 		return false;
-	rbp_tier_fork_changed(file);
+	rbp_tier_invalidate_fork(file);
 	return true;
 }
 
+/* Invalidate the fork once more, after the change. */
 static void
-report_change(const RbpRelFile *file)
+invalidate_again(const RbpRelFile *file)
 {
 	int			save_errno = errno;
 
-	rbp_tier_fork_changed(file);
+	rbp_tier_invalidate_fork(file);
 	errno = save_errno;
 }
 
@@ -284,12 +301,13 @@ file_exists(const char *path)
 
 /*
  * Track a temporary file that was opened as fd.  Returns fd; or closes it,
- * sets errno and returns -1 if it cannot be tracked, since blocks on donors
- * would be missed.
+ * sets errno and returns -1 if it cannot be tracked, since its reads would
+ * miss blocks on donors.
  */
 static int
 track_temp(int fd, const char *name, bool relation, int flags)
 {
+	/* the file is empty now: an entry that it still has is out of date */
 	if (flags & (O_TRUNC | O_EXCL))
 		rbp_spill_forget(name);
 	if (fd < MAX_FDS)
@@ -301,7 +319,7 @@ track_temp(int fd, const char *name, bool relation, int flags)
 		errno = ENOMEM;
 	}
 	else if (rbp_spill_max_extents() == 0)
-		return fd;
+		return fd;				/* no block can be on a donor */
 	else
 		errno = EMFILE;
 	{
@@ -317,9 +335,9 @@ static int
 wrap_open(const char *path, int flags,...)
 {
 	RbpRelFile	file;
-	bool		is_relation = parse(path, &file);
-	bool		relation;
-	const char *temp = is_relation ? NULL : temp_name(path, &relation);
+	bool		is_relation = parse_relation_path(path, &file);
+	bool		is_temp_relation;
+	const char *temp = is_relation ? NULL : temp_name(path, &is_temp_relation);
 	mode_t		mode = 0;
 	int			fd;
 
@@ -332,7 +350,7 @@ wrap_open(const char *path, int flags,...)
 		va_end(args);
 	}
 	if (is_relation && (flags & (O_TRUNC | O_EXCL)))
-		rbp_tier_fork_changed(&file);
+		rbp_tier_invalidate_fork(&file);
 
 	/*
 	 * Drop blocks of an old file of that name first, lest the lease worker
@@ -346,11 +364,11 @@ wrap_open(const char *path, int flags,...)
 	fd = rbp_libc.open(path, flags, mode);
 
 	if (fd >= 0 && temp != NULL)
-		return track_temp(fd, temp, relation, flags);
+		return track_temp(fd, temp, is_temp_relation, flags);
 	if (fd >= 0)
 	{
 		if (is_relation && (flags & (O_TRUNC | O_EXCL)))
-			report_change(&file);
+			invalidate_again(&file);
 		if (fd < MAX_FDS)
 		{
 			fds[fd].file = file;
@@ -486,9 +504,9 @@ wrap_write(int fd, const void *buf, size_t len)
 	}
 	if (info == NULL)
 		return rbp_libc.write(fd, buf, len);
-	rbp_tier_fork_changed(&info->file);
+	rbp_tier_invalidate_fork(&info->file);
 	result = rbp_libc.write(fd, buf, len);
-	report_change(&info->file);
+	invalidate_again(&info->file);
 	return result;
 }
 
@@ -503,9 +521,9 @@ wrap_ftruncate(int fd, off_t length)
 		return (int) temp_result(rbp_spill_ftruncate(temp, fd, length));
 	if (info == NULL)
 		return rbp_libc.ftruncate(fd, length);
-	rbp_tier_fork_changed(&info->file);
+	rbp_tier_invalidate_fork(&info->file);
 	result = rbp_libc.ftruncate(fd, length);
-	report_change(&info->file);
+	invalidate_again(&info->file);
 	return result;
 }
 
@@ -528,11 +546,10 @@ wrap_lseek(int fd, off_t offset, int whence)
 static int
 correct_size(int result, const char *path, struct stat *st)
 {
-	bool		relation;
 	const char *temp;
 
 	if (result == 0 && S_ISREG(st->st_mode) &&
-		(temp = temp_name(path, &relation)) != NULL)
+		(temp = temp_name(path, NULL)) != NULL)
 		st->st_size = rbp_spill_name_size(temp, st->st_size);
 	return result;
 }
@@ -598,17 +615,16 @@ static int
 wrap_truncate(const char *path, off_t length)
 {
 	RbpRelFile	file;
-	bool		relation;
-	const char *temp = temp_name(path, &relation);
+	const char *temp = temp_name(path, NULL);
 	bool		is_relation;
 	int			result;
 
 	if (temp != NULL)
 		return (int) temp_result(rbp_spill_truncate(temp, path, length));
-	is_relation = report_path_change(path, &file);
+	is_relation = invalidate_path(path, &file);
 	result = rbp_libc.truncate(path, length);
 	if (is_relation)
-		report_change(&file);
+		invalidate_again(&file);
 	return result;
 }
 
@@ -616,17 +632,16 @@ static int
 wrap_unlink(const char *path)
 {
 	RbpRelFile	file;
-	bool		relation;
-	const char *temp = temp_name(path, &relation);
+	const char *temp = temp_name(path, NULL);
 	bool		is_relation;
 	int			result;
 
 	if (temp != NULL)
 		return rbp_spill_unlink(temp, path);
-	is_relation = report_path_change(path, &file);
+	is_relation = invalidate_path(path, &file);
 	result = rbp_libc.unlink(path);
 	if (is_relation)
-		report_change(&file);
+		invalidate_again(&file);
 	return result;
 }
 
@@ -635,9 +650,8 @@ wrap_rename(const char *from, const char *to)
 {
 	RbpRelFile	old_file;
 	RbpRelFile	new_file;
-	bool		relation;
-	const char *old_temp = temp_name(from, &relation);
-	const char *new_temp = temp_name(to, &relation);
+	const char *old_temp = temp_name(from, NULL);
+	const char *new_temp = temp_name(to, NULL);
 	bool		old_is_relation;
 	bool		new_is_relation;
 	int			result;
@@ -651,15 +665,15 @@ wrap_rename(const char *from, const char *to)
 		errno = EXDEV;
 		return -1;
 	}
-	old_is_relation = report_path_change(from, &old_file);
-	new_is_relation = report_path_change(to, &new_file);
+	old_is_relation = invalidate_path(from, &old_file);
+	new_is_relation = invalidate_path(to, &new_file);
 	result = rbp_libc.rename(from, to);
 	if (result == 0 && new_temp != NULL)
 		rbp_spill_forget(new_temp);
 	if (old_is_relation)
-		report_change(&old_file);
+		invalidate_again(&old_file);
 	if (new_is_relation)
-		report_change(&new_file);
+		invalidate_again(&new_file);
 	return result;
 }
 
@@ -681,9 +695,9 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 	}
 	if (info == NULL)
 		return rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
-	rbp_tier_fork_changed(&info->file);
+	rbp_tier_invalidate_fork(&info->file);
 	result = rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
-	report_change(&info->file);
+	invalidate_again(&info->file);
 	return result;
 }
 
@@ -701,7 +715,7 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 		rbp_spill_advice_is_wasted(temp, offset, len))
 		return 0;
 	if (info != NULL && advice == POSIX_FADV_WILLNEED && offset >= 0 &&
-		len > 0 && len <= 128 * BLCKSZ && rbp_tier_attached())
+		len > 0 && len <= MAX_ADVICE_BLOCKS * BLCKSZ && rbp_tier_attached())
 	{
 		BlockNumber first = rbp_block_of(&info->file, offset);
 		BlockNumber last = rbp_block_of(&info->file, offset + len - 1);
@@ -725,7 +739,7 @@ wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
 }
 
 void
-rbp_file_install(void (*on_io_worker_wait) (void))
+rbp_hook_install(void (*on_io_worker_wait) (void))
 {
 	static const RbpLibc wrappers = {
 		.open = wrap_open,

@@ -17,6 +17,6 @@
  * Install the wrappers; in the postmaster, from _PG_init.  on_io_worker_wait
  * is called by each I/O worker of the server before it waits for work.
  */
-extern void rbp_file_install(void (*on_io_worker_wait) (void));
+extern void rbp_hook_install(void (*on_io_worker_wait) (void));
 
 #endif							/* RBP_HOOK_H */

@@ -105,7 +105,7 @@ static Call calls[] = {
  * Calls that could change or read a relation file without our notice.  No
  * known server imports them; a server that does must not run with us.
  */
-static const char *const unknown_calls[] = {
+static const char *const forbidden_calls[] = {
 	"openat", "openat64", "__open_2", "__open64_2", "creat", "creat64",
 	"__pread_chk", "__pread64_chk", "preadv2", "pwritev2", "preadv64v2",
 	"pwritev64v2", "writev", "fallocate", "fallocate64", "sendfile",
@@ -115,7 +115,7 @@ static const char *const unknown_calls[] = {
 
 typedef struct Scan
 {
-	const char *unknown;		/* a forbidden import that was found */
+	const char *forbidden;		/* a forbidden import that was found */
 	bool		not_dynamic;	/* statically linked? */
 	bool		too_many;
 	uintptr_t	relro_start;
@@ -140,9 +140,9 @@ add_slot(Scan *scan, const char *name, void **slot)
 			return;
 		}
 	}
-	for (size_t i = 0; i < lengthof(unknown_calls); i++)
-		if (strcmp(name, unknown_calls[i]) == 0)
-			scan->unknown = unknown_calls[i];
+	for (size_t i = 0; i < lengthof(forbidden_calls); i++)
+		if (strcmp(name, forbidden_calls[i]) == 0)
+			scan->forbidden = forbidden_calls[i];
 }
 
 static void
@@ -195,7 +195,7 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
 		return 1;
 	}
 
-	/* glibc has relocated these pointers already, except the sizes. */
+	/* glibc has already added the load address to the pointers. */
 	for (; dyn->d_tag != DT_NULL; dyn++)
 	{
 		switch (dyn->d_tag)
@@ -283,8 +283,6 @@ rbp_interpose_install(const RbpLibc *wrappers)
 {
 	Scan		scan = {0};
 
-	for (size_t i = 0; i < lengthof(calls); i++)
-		calls[i].nslots = 0;
 	dl_iterate_phdr(scan_executable, &scan);
 
 	if (scan.not_dynamic)
@@ -295,11 +293,11 @@ rbp_interpose_install(const RbpLibc *wrappers)
 		ereport(FATAL,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("remote_bp cannot hook this server: too many relocations of one file call")));
-	if (scan.unknown)
+	if (scan.forbidden)
 		ereport(FATAL,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("remote_bp cannot hook this server: it calls \"%s\", which remote_bp does not follow",
-						scan.unknown),
+						scan.forbidden),
 				 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
 
 	/*
