@@ -4,9 +4,9 @@
  *	  remote_bp_stat and remote_bp_stat_spill: the counters of all modules, in
  *	  one row each.
  *
- * A column that the code omits by mistake, or that has another position in
- * the installed version of the extension, causes an error rather than a
- * null.  A later version adds its columns at the end, so a library also
+ * finish_row() raises an error if a column has no value, and put_counters() if
+ * a counter's column has another name in the installed version of the
+ * extension.  A later version adds its columns at the end, so a library also
  * serves the columns of an older version.
  *
  *-------------------------------------------------------------------------
@@ -200,7 +200,7 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 {
 	char		reason[RBP_LAST_ERROR_LEN];
 	bool		unusable;
-	RbpSpillUse use;
+	RbpSpillUsage usage;
 	Row			row;
 
 	start_row(&row, fcinfo, NUM_SPILL_COLUMNS);
@@ -212,13 +212,14 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 	put_us(&row, SPILL_FILE_US, rbp_spill_cost_us(RBP_SPILL_FILE));
 	put_us(&row, SPILL_DONOR_US, rbp_spill_cost_us(RBP_SPILL_DONOR));
 
-	rbp_spill_use(&use);
-	put_count(&row, SPILL_PAGES, use.used);
-	put_count(&row, SPILL_FREE_PAGES, use.free);
-	put_count(&row, SPILL_ONLINE_PAGES, use.online);
-	put_count(&row, SPILL_QUARANTINED_PAGES, use.quarantined);
-	put_count(&row, SPILL_LOST_PAGES, use.dead);
-	put_count(&row, SPILL_FILES, use.files);
+	rbp_spill_get_usage(&usage);
+	put_count(&row, SPILL_PAGES, usage.used);
+	put_count(&row, SPILL_FREE_PAGES, usage.free);
+	put_count(&row, SPILL_ONLINE_PAGES, usage.online);
+	put_count(&row, SPILL_QUARANTINED_PAGES, usage.quarantined);
+	/* slots of lost regions; the counter "lost" is about failed reads */
+	put_count(&row, SPILL_LOST_PAGES, usage.dead);
+	put_count(&row, SPILL_FILES, usage.files);
 	put(&row, SPILL_STATS_RESET, TimestampTzGetDatum(rbp_stats_reset_time()));
 	PG_RETURN_DATUM(finish_row(&row));
 }

@@ -536,7 +536,7 @@ wrap_lseek(int fd, off_t offset, int whence)
 
 	if (temp == NULL || whence != SEEK_END || result < 0)
 		return result;
-	size = rbp_spill_open_size(temp, result - offset);
+	size = rbp_spill_size(temp, result - offset);
 	if (size == result - offset)
 		return result;
 	return rbp_libc.lseek(fd, size + offset, SEEK_SET);
@@ -550,7 +550,7 @@ correct_size(int result, const char *path, struct stat *st)
 
 	if (result == 0 && S_ISREG(st->st_mode) &&
 		(temp = temp_name(path, NULL)) != NULL)
-		st->st_size = rbp_spill_name_size(temp, st->st_size);
+		st->st_size = rbp_spill_size_by_name(temp, st->st_size);
 	return result;
 }
 
@@ -573,7 +573,7 @@ correct_open_size(int result, int fd, struct stat *st)
 	RbpSpillOpen *temp = temp_fd(fd);
 
 	if (result == 0 && temp != NULL)
-		st->st_size = rbp_spill_open_size(temp, st->st_size);
+		st->st_size = rbp_spill_size(temp, st->st_size);
 	return result;
 }
 

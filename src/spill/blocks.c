@@ -106,7 +106,7 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 }
 
 void
-rbp_spill_release_runs(RbpSpillFileState *st)
+rbp_spill_free_reserved(RbpSpillFileState *st)
 {
 	if (st->run_left > 0)
 		rbp_spill_slots_free(rbp_spill_slots, st->run_next, st->run_left);
@@ -160,7 +160,7 @@ drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
 		if (page == st->open_page)
 		{
 			st->open_page = RBP_SPILL_NO_PAGE;
-			rbp_spill_bitmap_put(shared->open_free, page);
+			rbp_spill_bitmap_put(shared->open_pages_free, page);
 		}
 		else
 			shared->dropped[page] = true;	/* its sender frees it */
@@ -276,7 +276,7 @@ static void
 forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	if (value == VALUE_NONE)
-		rbp_spill_release_runs(rbp_spill_file_state(file));
+		rbp_spill_free_reserved(rbp_spill_file_state(file));
 	else
 		drop_value(file, value, arg);
 }

@@ -422,14 +422,14 @@ static bool
 open_page_for(RbpSpillFile *file, uint32 block)
 {
 	RbpSpillFileState *st = rbp_spill_file_state(file);
-	int			page = rbp_spill_bitmap_take(shared->open_free, shared->nopen);
+	int			page = rbp_spill_bitmap_take(shared->open_pages_free, shared->nopen_pages);
 
 	if (page < 0)
 		return false;
 	if (!rbp_spill_block_set(rbp_spill_table, file, block,
 							 VALUE_STAGED | (uint32) page))
 	{
-		rbp_spill_bitmap_put(shared->open_free, (uint32) page);
+		rbp_spill_bitmap_put(shared->open_pages_free, (uint32) page);
 		return false;
 	}
 	memset(staging_page(page), 0, BLCKSZ);

@@ -248,13 +248,13 @@ entry_size(RbpSpillHandle handle, off_t real)
 }
 
 off_t
-rbp_spill_open_size(RbpSpillOpen *o, off_t real)
+rbp_spill_size(RbpSpillOpen *o, off_t real)
 {
 	return rbp_spill_open_lookup(o) ? entry_size(o->handle, real) : real;
 }
 
 off_t
-rbp_spill_name_size(const char *name, off_t real)
+rbp_spill_size_by_name(const char *name, off_t real)
 {
 	RbpSpillHandle handle;
 

@@ -163,7 +163,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 	rbp_spill_cost_shmem_init(sh->costs);
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
 	sh->nchunks = staging_chunks();
-	sh->nopen = staging_pages() - sh->nchunks * CHUNK_PAGES;
+	sh->nopen_pages = staging_pages() - sh->nchunks * CHUNK_PAGES;
 	rbp_spill_slots = rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
 														   PG_CACHE_LINE_SIZE),
 										   first_extent, extents,
@@ -178,7 +178,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)
 		pg_atomic_init_u32(&sh->pending[i], 0);
-	sh->open_free = make_bitmap(&arena, sh->nopen);
+	sh->open_pages_free = make_bitmap(&arena, sh->nopen_pages);
 	sh->chunk_free = make_bitmap(&arena, sh->nchunks);
 	sh->dropped = rbp_layout_take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
 	memset(sh->dropped, 0, sizeof(bool) * staging_pages());
@@ -220,13 +220,13 @@ extent_offline(uint32 extent)
 static uint64
 extent_used(uint32 extent)
 {
-	return rbp_spill_extent_blocks(extent);
+	return rbp_spill_extent_filled(extent);
 }
 
 static uint64
 region_used(uint32 region)
 {
-	return rbp_spill_slots_account_used(rbp_spill_slots, region);
+	return rbp_spill_slots_region_filled(rbp_spill_slots, region);
 }
 
 static void

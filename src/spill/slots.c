@@ -4,24 +4,25 @@
  *	  The spill slots of the temp quota: which are free, a bitmap per extent.
  *
  * Three sets of 128 bits say which slots of an extent are not free: those that
- * are used, and two generations of those in quarantine.  All counts follow
- * from these and from the extent's state; begin_change() and end_change()
- * around each change keep the totals, the ring and the queue up to date.
+ * are used, and those in quarantine, as an old set and a young one.  All counts
+ * follow from these and from the extent's state; count_extent() before each
+ * change and end_change() after it keep the totals, the ring and the queue up
+ * to date.
  *
  * - The ring links the online extents that have free slots, and only those,
  *	 so that a full quota costs alloc() nothing.  A cursor moves on to the next
- *	 extent when one is used up, and back to where slots were freed last, since
- *	 processes have that memory mapped, and perhaps in their caches.  New
+ *	 extent when one is used up, and back to where slots were freed last: over
+ *	 shm, that memory is mapped already, and perhaps in the CPU's caches.  New
  *	 extents are inserted between the others, so that the regions of several
  *	 donors, which come one donor after the other, are interleaved, and the
  *	 cursor alternates between donors.
  *
  * - The queue links the extents with slots in quarantine, ordered by the end
- *	 of their older generation.  A slot joins the older generation if that is
- *	 empty, else the younger one, whose end moves with each slot that joins.
- *	 When the older generation ends, the younger one takes its place.  So a
- *	 slot is kept for at least the required time and for less than twice that,
- *	 at two bits a slot, and taking an extent offline needs no search.
+ *	 of their old set.  A slot joins the old set if that is empty, else the
+ *	 young one, whose end moves with each slot that joins.  When the old set
+ *	 ends, the young one takes its place.  So a slot is kept for at least the
+ *	 required time and for less than twice that, at two bits a slot, and taking
+ *	 an extent offline needs no search.
  *
  * The lock protects all of this.  alloc() looks at num_free and
  * quarantine_until before it takes the lock, to return at once when there is
@@ -65,10 +66,10 @@ typedef enum ExtentState
 typedef struct SlotExtent
 {
 	SlotSet		used;
-	SlotSet		quarantine;		/* until quarantine_until */
-	SlotSet		quarantine_next;	/* empty if quarantine is */
-	int64_t		quarantine_until;
-	int64_t		quarantine_next_until;
+	SlotSet		old_quarantine; /* ends at old_until */
+	SlotSet		young_quarantine;	/* empty if old_quarantine is */
+	int64_t		old_until;
+	int64_t		young_until;
 
 	uint32_t	prev;			/* in the ring */
 	uint32_t	next;
@@ -76,7 +77,7 @@ typedef struct SlotExtent
 	uint32_t	queue_next;
 
 	ExtentState state;
-	uint16_t	account;		/* constant unless absent */
+	uint16_t	region;			/* constant unless the extent is absent */
 	bool		in_ring;
 	bool		in_queue;
 } SlotExtent;
@@ -102,7 +103,8 @@ struct RbpSpillSlots
 	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
 	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
 
-	int32_t		account_used[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE))); /* atomic */
+	/* for each region, used slots that are not pending; atomic */
+	int32_t		region_filled[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE)));
 
 	SlotExtent	extents[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
@@ -137,8 +139,11 @@ set_range(uint32_t first, uint32_t n)
 }
 
 /*
- * Find the first of the longest runs, where runs longer than want count as
- * want.  Returns its length, 0 if the set is empty.
+ * Find the first of the longest runs of members, or of those of at least want
+ * members.  Returns its length, at most want; 0 if the set is empty.
+ *
+ * First compute where runs of 1, 2, 4, ... members begin; then put the length
+ * together from these, the largest first.
  */
 static uint32_t
 set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
@@ -160,7 +165,7 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 
 		if (len + (1u << i) > want)
 			continue;
-		/* len is below 128 here, since want is at most 128 */
+		/* the shift is valid: len < want, which is at most 128 */
 		longer = found & starts[i] >> len;
 		if (longer != 0)
 		{
@@ -232,7 +237,7 @@ queue_head_changed(RbpSpillSlots *s)
 {
 	__atomic_store_n(&s->quarantine_until,
 					 s->queue_head == NIL ? NEVER :
-					 s->extents[s->queue_head].quarantine_until, __ATOMIC_RELAXED);
+					 s->extents[s->queue_head].old_until, __ATOMIC_RELAXED);
 }
 
 /* Callers' times are nearly ordered, so the right position is near the end. */
@@ -242,7 +247,7 @@ queue_add(RbpSpillSlots *s, SlotExtent *e)
 	uint32_t	i = (uint32_t) (e - s->extents);
 	uint32_t	before = s->queue_tail;
 
-	while (before != NIL && s->extents[before].quarantine_until > e->quarantine_until)
+	while (before != NIL && s->extents[before].old_until > e->old_until)
 		before = s->extents[before].queue_prev;
 	e->queue_prev = before;
 	e->queue_next = before == NIL ? s->queue_head : s->extents[before].queue_next;
@@ -282,7 +287,7 @@ free_slots(const SlotExtent *e)
 {
 	if (e->state != EXTENT_ONLINE)
 		return 0;
-	return ~(e->used | e->quarantine | e->quarantine_next);
+	return ~(e->used | e->old_quarantine | e->young_quarantine);
 }
 
 typedef struct ExtentCounts
@@ -295,46 +300,50 @@ typedef struct ExtentCounts
 } ExtentCounts;
 
 static ExtentCounts
-begin_change(const SlotExtent *e)
+count_extent(const SlotExtent *e)
 {
-	ExtentCounts t;
+	ExtentCounts counts;
 
-	t.online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
-	t.used = set_count(e->used);
-	t.quarantine = set_count(e->quarantine | e->quarantine_next);
-	t.dead = e->state == EXTENT_DEAD ? t.used : 0;
-	t.free = set_count(free_slots(e));
-	return t;
+	counts.online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
+	counts.used = set_count(e->used);
+	counts.quarantine = set_count(e->old_quarantine | e->young_quarantine);
+	counts.dead = e->state == EXTENT_DEAD ? counts.used : 0;
+	counts.free = set_count(free_slots(e));
+	return counts;
 }
 
+/*
+ * Update what depends on the extent's counts, after a change of the extent.
+ * before: its counts before the change.
+ */
 static void
 end_change(RbpSpillSlots *s, SlotExtent *e, const ExtentCounts *before)
 {
-	ExtentCounts t;
+	ExtentCounts after;
 
 	/* the last owner of a slot of this dead extent is gone */
 	if (e->state == EXTENT_DEAD && e->used == 0)
 		e->state = EXTENT_ABSENT;
 
-	t = begin_change(e);
-	s->num_online += t.online - before->online;
-	s->num_used += t.used - before->used;
-	if (t.used != before->used)
-		__atomic_fetch_add(&s->account_used[e->account],
-						   (int32_t) (t.used - before->used), __ATOMIC_RELAXED);
-	s->num_quarantined += t.quarantine - before->quarantine;
-	s->num_dead += t.dead - before->dead;
+	after = count_extent(e);
+	s->num_online += after.online - before->online;
+	s->num_used += after.used - before->used;
+	if (after.used != before->used)
+		__atomic_fetch_add(&s->region_filled[e->region],
+						   (int32_t) (after.used - before->used), __ATOMIC_RELAXED);
+	s->num_quarantined += after.quarantine - before->quarantine;
+	s->num_dead += after.dead - before->dead;
 	/* in one step, for readers without the lock */
-	__atomic_store_n(&s->num_free, s->num_free + (t.free - before->free),
+	__atomic_store_n(&s->num_free, s->num_free + (after.free - before->free),
 					 __ATOMIC_RELAXED);
 
-	if (t.free > 0 && !e->in_ring)
+	if (after.free > 0 && !e->in_ring)
 		ring_add(s, e);
-	else if (t.free == 0 && e->in_ring)
+	else if (after.free == 0 && e->in_ring)
 		ring_remove(s, e);
-	if (e->quarantine != 0 && !e->in_queue)
+	if (e->old_quarantine != 0 && !e->in_queue)
 		queue_add(s, e);
-	else if (e->quarantine == 0 && e->in_queue)
+	else if (e->old_quarantine == 0 && e->in_queue)
 		queue_remove(s, e);
 }
 
@@ -347,13 +356,13 @@ end_due_quarantines(RbpSpillSlots *s, int64_t now_ns)
 		SlotExtent *e = &s->extents[s->queue_head];
 		ExtentCounts before;
 
-		if (e->quarantine_until > now_ns)
+		if (e->old_until > now_ns)
 			break;
-		before = begin_change(e);
+		before = count_extent(e);
 		queue_remove(s, e);
-		e->quarantine = e->quarantine_next;
-		e->quarantine_until = e->quarantine_next_until;
-		e->quarantine_next = 0;
+		e->old_quarantine = e->young_quarantine;
+		e->old_until = e->young_until;
+		e->young_quarantine = 0;
 		end_change(s, e, &before);
 	}
 }
@@ -399,20 +408,20 @@ rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent)
 
 static void
 change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to,
-			 uint32_t account)
+			 uint32_t region)
 {
 	SlotExtent *e = extent_at(s, extent);
 
 	rbp_lock_exclusive(&s->lock);
 	if (e->state == from)
 	{
-		ExtentCounts before = begin_change(e);
+		ExtentCounts before = count_extent(e);
 
 		e->state = to;
 		end_change(s, e, &before);
 
 		if (from == EXTENT_ABSENT)
-			e->account = (uint16_t) account;
+			e->region = (uint16_t) region;
 		/* so that the next extent is not inserted right after this one */
 		if (to == EXTENT_ONLINE)
 			ring_advance(s);
@@ -421,10 +430,10 @@ change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to
 }
 
 void
-rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent, uint32_t account)
+rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent, uint32_t region)
 {
-	Assert(account < RBP_MAX_REGIONS);
-	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE, account);
+	Assert(region < RBP_MAX_REGIONS);
+	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE, region);
 }
 
 void
@@ -447,11 +456,11 @@ rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
 	rbp_lock_exclusive(&s->lock);
 	if (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING)
 	{
-		ExtentCounts before = begin_change(e);
+		ExtentCounts before = count_extent(e);
 
 		/* late writes go to the region that is gone */
-		e->quarantine = 0;
-		e->quarantine_next = 0;
+		e->old_quarantine = 0;
+		e->young_quarantine = 0;
 		e->state = EXTENT_DEAD;
 		end_change(s, e, &before);
 	}
@@ -508,7 +517,7 @@ rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
 	if (best != NIL)
 	{
 		SlotExtent *e = &s->extents[best];
-		ExtentCounts before = begin_change(e);
+		ExtentCounts before = count_extent(e);
 
 		s->cursor = best;
 		e->used |= set_range(best_first, best_len);
@@ -533,20 +542,20 @@ release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 
 	rbp_lock_exclusive(&s->lock);
 	Assert((e->used & slots) == slots);
-	before = begin_change(e);
+	before = count_extent(e);
 	e->used &= ~slots;
 	if (until != 0 && (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING))
 	{
-		if (e->quarantine == 0)
+		if (e->old_quarantine == 0)
 		{
-			e->quarantine = slots;
-			e->quarantine_until = until;
+			e->old_quarantine = slots;
+			e->old_until = until;
 		}
 		else
 		{
-			if (e->quarantine_next == 0 || until > e->quarantine_next_until)
-				e->quarantine_next_until = until;
-			e->quarantine_next |= slots;
+			if (e->young_quarantine == 0 || until > e->young_until)
+				e->young_until = until;
+			e->young_quarantine |= slots;
 		}
 	}
 	end_change(s, e, &before);
@@ -590,11 +599,11 @@ rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent)
 }
 
 uint32_t
-rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account)
+rbp_spill_slots_region_filled(RbpSpillSlots *s, uint32_t region)
 {
-	int32_t		used = __atomic_load_n(&s->account_used[account], __ATOMIC_RELAXED);
+	int32_t		filled = __atomic_load_n(&s->region_filled[region], __ATOMIC_RELAXED);
 
-	return used > 0 ? (uint32_t) used : 0;
+	return filled > 0 ? (uint32_t) filled : 0;
 }
 
 void
@@ -602,7 +611,8 @@ rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n)
 {
 	SlotExtent *e = extent_at(s, slot / RBP_EXTENT_PAGES);
 
-	__atomic_fetch_sub(&s->account_used[e->account], n, __ATOMIC_RELAXED);
+	/* pending slots are used, but not filled */
+	__atomic_fetch_sub(&s->region_filled[e->region], n, __ATOMIC_RELAXED);
 }
 
 bool

@@ -48,10 +48,10 @@ extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
  * that it starts from.
  *
  * absent -> online; until it is absent again its used slots are counted for
- * that account (below RBP_MAX_REGIONS)
+ * that region (a number below RBP_MAX_REGIONS)
  */
 extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent,
-								   uint32_t account);
+								   uint32_t region);
 
 /* online -> draining */
 extern void rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent);
@@ -104,11 +104,12 @@ extern void rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns);
 extern uint32_t rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent);
 
 /*
- * Used slots of an account's extents, less those whose content is still on its
- * way; add_pending() changes the number of the latter in the slot's extent by
- * n.  Both work without the lock, so the result is approximate.
+ * Used slots of a region's extents, without pending ones, whose content is
+ * still on its way.  add_pending() adds n to the number of pending slots, for
+ * the region of that slot.  Both work without the lock, so the result is
+ * approximate.
  */
-extern uint32_t rbp_spill_slots_account_used(RbpSpillSlots *s, uint32_t account);
+extern uint32_t rbp_spill_slots_region_filled(RbpSpillSlots *s, uint32_t region);
 extern void rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n);
 
 /* Is the slot allocated? For scans of an extent. */

@@ -104,8 +104,8 @@ extern bool rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len)
  * The size of the file: the greater of the entry's size and real, which is the
  * real file's.
  */
-extern off_t rbp_spill_open_size(RbpSpillOpen *o, off_t real);
-extern off_t rbp_spill_name_size(const char *name, off_t real);
+extern off_t rbp_spill_size(RbpSpillOpen *o, off_t real);
+extern off_t rbp_spill_size_by_name(const char *name, off_t real);
 
 /* Does the file have blocks elsewhere than in the real file? */
 extern bool rbp_spill_has_blocks(const char *name);
@@ -136,7 +136,7 @@ extern uint32 rbp_spill_evacuate(uint32 extent, int64 deadline_ns);
  */
 
 /* Slots of the temp quota, and files that use some. */
-typedef struct RbpSpillUse
+typedef struct RbpSpillUsage
 {
 	uint64		used;
 	uint64		free;
@@ -144,8 +144,8 @@ typedef struct RbpSpillUse
 	uint64		quarantined;	/* a late write may still arrive */
 	uint64		dead;			/* in lost regions, but still in use */
 	uint32		files;
-} RbpSpillUse;
+} RbpSpillUsage;
 
-extern void rbp_spill_use(RbpSpillUse *use);
+extern void rbp_spill_get_usage(RbpSpillUsage *usage);
 
 #endif							/* RBP_SPILL_H */

@@ -9,8 +9,10 @@
  * write.c		blocks on their way to donors: staging and batches
  * read.c		blocks from donors: read-ahead, checks, second copies
  * cost.c		whether a block costs less in its file or at a donor
- * upkeep.c		evacuation, files whose owner is gone, the views
+ * upkeep.c		moving blocks out of memory that is to be released; files whose
+ *				owner is gone
  * setup.c		shared memory, ends of transactions, callbacks for remote
+ * views.c		remote_bp_temp_files
  *
  *-------------------------------------------------------------------------
  */
@@ -67,28 +69,31 @@ typedef struct RbpSpillSlotInfo
 typedef struct RbpSpillCosts
 {
 	pg_atomic_uint32 average[RBP_SPILL_TARGETS][2]; /* ns; 0: not known */
-	pg_atomic_uint32 nmeasured[RBP_SPILL_TARGETS][2];	/* up to WEIGHT */
-	pg_atomic_uint64 group[RBP_SPILL_TARGETS][2];	/* since the last mean:
-													 * sum in ns, and number */
+	pg_atomic_uint32 nmeasured[RBP_SPILL_TARGETS][2];	/* up to a limit */
+	pg_atomic_uint64 group[RBP_SPILL_TARGETS][2];	/* measurements that are
+													 * not in the average yet:
+													 * number and sum, see
+													 * GROUP_BITS */
 	pg_atomic_uint64 sampled_at;
 } RbpSpillCosts;
 
 typedef struct RbpSpillShared
 {
 	uint32		first_slot;
-	uint32		nopen;			/* staging pages for blocks being filled */
+	uint32		nopen_pages;	/* staging pages for blocks of which only a
+								 * part was written so far: open pages */
 	uint32		nchunks;		/* chunks of pages for blocks on their way */
 
 	/* the other parts, at the same address in all processes */
-	char	   *pages;			/* nopen + nchunks * CHUNK_PAGES */
+	char	   *pages;			/* nopen_pages + nchunks * CHUNK_PAGES */
 	bool	   *dropped;		/* for each page: its block has moved on;
 								 * under the file's lock while the page is in
 								 * use */
-	pg_atomic_uint64 *open_free;	/* bitmaps */
+	pg_atomic_uint64 *open_pages_free;	/* bitmaps */
 	pg_atomic_uint64 *chunk_free;
 	RbpSpillSlotInfo *slots;
-	pg_atomic_uint32 *pending;	/* by extent: used slots whose content is
-								 * still in staging */
+	pg_atomic_uint32 *pending;	/* for each extent: used slots whose content
+								 * is still in staging */
 	RbpSpillCosts *costs;
 } RbpSpillShared;
 
@@ -122,13 +127,13 @@ pending_counter(uint32 slot)
 }
 
 /*
- * Used slots of the extent that hold the only copy of something. "used" is
- * read first: a block that arrives between the two reads is still counted,
- * even if its slot is freed.  So for a draining extent the result is never too
- * small.
+ * Slots of the extent that hold a block: used ones without pending ones. "used"
+ * is read first, so that a block that arrives between the two reads is counted,
+ * even if its slot has been freed since.  So for a draining extent the result
+ * is never too small.
  */
 static inline uint32
-rbp_spill_extent_blocks(uint32 extent)
+rbp_spill_extent_filled(uint32 extent)
 {
 	uint32		used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
 	uint32		pending;
@@ -139,7 +144,10 @@ rbp_spill_extent_blocks(uint32 extent)
 	return used > pending ? used - pending : 0;
 }
 
-/* May this process use the temporary tier? */
+/*
+ * Is shared memory attached, and may this process take its locks, for which it
+ * needs a PGPROC?
+ */
 static inline bool
 attached(void)
 {
@@ -155,9 +163,9 @@ struct RbpSpillOpen
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until the entry is found */
 	bool		relation;
 	bool		writable;
-	bool		not_found;		/* no entry was found when the table's count
-								 * of created entries was: */
-	uint32		created;
+	bool		not_found;		/* the last look-up found no entry, */
+	uint32		created;		/* when this was the table's count of created
+								 * entries; as long as it is, there is none */
 	char		name[RBP_SPILL_NAME_LEN];
 };
 
@@ -274,7 +282,7 @@ extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
 /* Free the remaining reserved slots of the file.  File locked exclusively. */
-extern void rbp_spill_release_runs(RbpSpillFileState *st);
+extern void rbp_spill_free_reserved(RbpSpillFileState *st);
 
 /*
  * ---- write.c -----------------------------------------------------------

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * upkeep.c
- *	  Temporary files: evacuation, files whose owner is gone, the views.
+ *	  Temporary files: evacuation, files whose owner is gone, data for views.
  *
- * The lease worker evacuates extents while they are in use.  A block is read,
- * written to another place, and installed there if it has not changed
- * meanwhile, which its slot and hash tell.  A reader that has looked up the
- * old slot and finds something else there looks up the block again.
+ * Evacuation moves blocks out of memory that is to be released.  The lease
+ * worker does this while the extents are in use.  A block is read, written to
+ * another place, and installed there if it has not changed meanwhile, which
+ * its slot and hash tell.  A reader that has looked up the old slot and finds
+ * something else there looks up the block again.
  *
  * The lease worker and the pusher never wait for a file's lock here: a backend
  * holds it while the disk takes a block, and a disk can stall.  A locked file
@@ -49,7 +50,7 @@ handle_by_index(uint32 index, RbpSpillHandle *handle)
 
 /* Free reserved slots in the extent. */
 static void
-release_runs_in(uint32 extent)
+free_reserved_in(uint32 extent)
 {
 	RbpSpillHandle handle;
 
@@ -64,7 +65,7 @@ release_runs_in(uint32 extent)
 		st = rbp_spill_file_state(file);
 		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
 			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
-			rbp_spill_release_runs(st);
+			rbp_spill_free_reserved(st);
 		rbp_spill_file_unlock(rbp_spill_table, file);
 	}
 }
@@ -218,8 +219,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 	if (skipped_deadline != deadline_ns)
 		nskipped = 0;
 	skipped_deadline = deadline_ns;
-	if (rbp_spill_extent_blocks(extent) > 0)
-		release_runs_in(extent);
+	if (rbp_spill_extent_filled(extent) > 0)
+		free_reserved_in(extent);
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
@@ -255,7 +256,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
 			skip_file(b.handle);
 	}
-	return rbp_spill_extent_blocks(extent);
+	return rbp_spill_extent_filled(extent);
 }
 
 /*
@@ -345,18 +346,18 @@ rbp_spill_file_info(int *n)
 }
 
 void
-rbp_spill_use(RbpSpillUse *use)
+rbp_spill_get_usage(RbpSpillUsage *usage)
 {
 	RbpSpillSlotCounts counts;
 
-	memset(use, 0, sizeof(*use));
+	memset(usage, 0, sizeof(*usage));
 	if (shared == NULL)
 		return;
 	rbp_spill_slots_counts(rbp_spill_slots, &counts);
-	use->used = counts.used;
-	use->free = counts.free;
-	use->online = counts.online;
-	use->quarantined = counts.quarantined;
-	use->dead = counts.dead;
-	use->files = rbp_spill_table_files(rbp_spill_table);
+	usage->used = counts.used;
+	usage->free = counts.free;
+	usage->online = counts.online;
+	usage->quarantined = counts.quarantined;
+	usage->dead = counts.dead;
+	usage->files = rbp_spill_table_files(rbp_spill_table);
 }

@@ -26,10 +26,9 @@
  * Chunks are completed at the end of each transaction and process, so that
  * blocks do not stay staged; until then only their owner can send them.
  *
- * Every wait here ends when the query is canceled, since the real file takes
- * what was waited for.  In an aborting transaction, and in a process that
- * exits, waits are short: the error was already raised, and the next interrupt
- * cannot be.
+ * Every wait here ends when the query is canceled: blocks that have not arrived
+ * then go to the real file.  In an aborting transaction, and in a process that
+ * exits, waits cannot be interrupted once more, so they are short.
  *
  *-------------------------------------------------------------------------
  */
@@ -152,7 +151,7 @@ rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
 static uint32
 staging_number(const SendChunk *chunk, int i)
 {
-	return shared->nopen + chunk->number * CHUNK_PAGES + (uint32) i;
+	return shared->nopen_pages + chunk->number * CHUNK_PAGES + (uint32) i;
 }
 
 static int64
@@ -212,8 +211,9 @@ write_synchronously(const char *data, uint32 slot, uint32 mirror, int64 now,
 }
 
 /*
- * Change how many writes to the slot are pending, that is have their only
- * content in staging.
+ * Add n to the number of pending slots in the slot's extent.  A pending slot
+ * was taken for a block that is still in staging.  It holds nothing yet, so
+ * nothing needs to be moved out of it.
  */
 static void
 add_pending(uint32 slot, int n)
@@ -259,7 +259,8 @@ mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 
 /*
  * Called without locks, when all else is done, since logging can block.  The
- * client is not told: while it does not read, we could not be interrupted.
+ * client is not told: if it does not read, sending a message to it blocks, and
+ * interrupts are held off here.
  */
 static void
 report_lost_block(const LostBlock *lost)
@@ -336,20 +337,20 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 	ChunkPage  *page = &chunk->pages[i];
 	uint32		number = staging_number(chunk, i);
 	bool		mirrored = page->mirror != NO_SLOT;
-	bool		posted = page->io >= 0;
-	RbpStatus	first = posted ? chunk->ios[page->io].status : RBP_CANCELED;
-	RbpStatus	second = posted && mirrored ? chunk->ios[page->io + 1].status : first;
+	bool		submitted = page->io >= 0;
+	RbpStatus	first = submitted ? chunk->ios[page->io].status : RBP_CANCELED;
+	RbpStatus	second = submitted && mirrored ? chunk->ios[page->io + 1].status : first;
 	bool		retained;		/* the memory stays leased */
 	bool		installed = false;
 	bool		saved = true;
 	RbpSpillFile *file;
 
-	/* before rbp_remote_slot_stays(): see there */
+	/* the slots count as used from here on: see rbp_remote_slot_stays() */
 	add_pending(page->slot, -1);
 	add_pending(page->mirror, -1);
 	retained = rbp_remote_slot_stays(page->slot) &&
 		(!mirrored || rbp_remote_slot_stays(page->mirror));
-	/* not if nothing stays because the lease has expired */
+	/* if the whole lease has expired, there are no other slots */
 	if (!retained && comp->try_relocate &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		comp->try_relocate = relocate_page(page, number, comp->deadline_ns);
@@ -504,7 +505,10 @@ get_chunk(void)
 	}
 	if (!registered)
 	{
-		/* not before_shmem_exit(), which may be in use by a caller */
+		/*
+		 * Not before_shmem_exit(): within PG_ENSURE_ERROR_CLEANUP, the
+		 * callback of the caller must remain the latest one there.
+		 */
 		on_shmem_exit(flush_at_exit, (Datum) 0);
 		registered = true;
 	}
@@ -551,7 +555,12 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 		free_slots(slot, mirror);
 		return RBP_SPILL_PUT_GONE;
 	}
-	/* make sure that there is a node for the value */
+
+	/*
+	 * Make sure that the table has a node for the value, since
+	 * rbp_spill_install() must not fail.  VALUE_LOST is replaced before the
+	 * file is unlocked.
+	 */
 	have_node = rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE ||
 		rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
 	if (have_node)

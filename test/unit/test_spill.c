@@ -282,7 +282,7 @@ begin(void)
 static void
 end(const char *name)
 {
-	RbpSpillUse use;
+	RbpSpillUsage usage;
 	uint32		pending = 0;
 
 	rbp_spill_end_read_ahead();
@@ -290,10 +290,10 @@ end(const char *name)
 	rbp_spill_close(file);
 	close(fd);
 	(void) rbp_spill_unlink(NAME, NAME);
-	rbp_spill_use(&use);
+	rbp_spill_get_usage(&usage);
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
 		pending += pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(e)));
-	is_u64(use.used + use.quarantined + use.files + pending, 0,
+	is_u64(usage.used + usage.quarantined + usage.files + pending, 0,
 		   "%s: all is given back", name);
 }
 
@@ -407,7 +407,7 @@ test_memory_goes(bool sent)
 	leave(1);
 	rbp_spill_flush(false);
 	mock_now += 60000 * MS;
-	is_u64(rbp_spill_open_size(file, 0), BLCKSZ, "%s: it stays so", name);
+	is_u64(rbp_spill_size(file, 0), BLCKSZ, "%s: it stays so", name);
 	is_u64(right_blocks(0, n, 2), 1, "%s: with what was left of it", name);
 
 	/* nobody has room: that is told, and counted as lost and not as written */
@@ -718,7 +718,7 @@ test_entry_meanwhile(void)
 	write_blocks(5, 1, 1);
 	ok(while_disk_writes == NULL, "entry meanwhile: there is one");
 	rbp_guc_spill_temp_files = true;
-	is_u64((uint64) rbp_spill_open_size(file, 0), 6 * BLCKSZ, "entry meanwhile: its size is the file's");
+	is_u64((uint64) rbp_spill_size(file, 0), 6 * BLCKSZ, "entry meanwhile: its size is the file's");
 	is_u64(right_blocks(0, 1, 1) + right_blocks(5, 1, 1), 2, "entry meanwhile: blocks are right");
 	rbp_spill_close(other);
 	end("entry meanwhile");
