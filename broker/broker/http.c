@@ -19,7 +19,7 @@
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
-#include "common/buffer.h"
+#include "common/bytes.h"
 
 #include <inttypes.h>
 #include <microhttpd.h>
@@ -44,7 +44,7 @@ typedef struct Request
 {
 	const BrokerRoute *route;
 	char		id[256];
-	RbpBuffer	body;
+	RbpBytes	body;
 	size_t		received;		/* more than MAX_BODY: body has not all of it */
 } Request;
 
@@ -338,7 +338,7 @@ take_body(Request *request, const char *data, size_t len)
 		return MHD_NO;			/* closes the connection */
 	request->received += len;
 	return request->received > MAX_BODY ||
-		rbp_buffer_append(&request->body, data, len, MAX_BODY) ? MHD_YES : MHD_NO;
+		rbp_bytes_append(&request->body, data, len, MAX_BODY) ? MHD_YES : MHD_NO;
 }
 
 static BrokerReply

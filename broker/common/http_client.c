@@ -7,7 +7,7 @@
  */
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
-#include "common/buffer.h"
+#include "common/bytes.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct RbpHttp
 	char	   *base_url;		/* without a trailing slash */
 	const atomic_bool *abort_flag;
 
-	RbpBuffer	body;			/* of the last answer */
+	RbpBytes	body;			/* of the last answer */
 	char		error[CURL_ERROR_SIZE];
 };
 
@@ -49,7 +49,7 @@ take_body(char *data, size_t size, size_t nmemb, void *arg)
 {
 	RbpHttp    *http = arg;
 
-	return rbp_buffer_append(&http->body, data, size * nmemb, RBP_HTTP_MAX_REPLY) ?
+	return rbp_bytes_append(&http->body, data, size * nmemb, RBP_HTTP_MAX_REPLY) ?
 		size * nmemb : 0;
 }
 

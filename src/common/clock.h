@@ -12,7 +12,10 @@
 
 #include <stdint.h>
 
-/* CLOCK_MONOTONIC in nanoseconds.  All deadlines use this clock. */
+/*
+ * CLOCK_MONOTONIC in nanoseconds.  All deadlines of the extension use this
+ * clock.
+ */
 extern int64_t rbp_now_ns(void);
 
 /*
@@ -26,7 +29,7 @@ extern int64_t rbp_mono_ms(void);
 
 /*
  * CLOCK_BOOTTIME in nanoseconds: unlike the others, it advances while the
- * machine is suspended, as the clocks of other machines do.
+ * machine is suspended.  Donors use it, because their leases end meanwhile.
  */
 extern int64_t rbp_boottime_ns(void);
 

@@ -16,10 +16,11 @@ typedef enum RbpStatus
 	RBP_CONNLOST,				/* refused, reset, closed, unreachable */
 	RBP_DENIED,					/* lease ended, region not in it, bad secret */
 	RBP_PROTOCOL,				/* the peer violated the protocol */
-	RBP_NOMEM,
+	RBP_NOMEM,					/* no memory or descriptors on this machine */
 	RBP_INVALID,				/* invalid arguments */
-	RBP_CANCELED				/* flushed because the connection ended, or
-								 * not possible yet; not a sign of a failure */
+	RBP_CANCELED				/* there is no connection to use now, or it
+								 * ended because of another request; says
+								 * nothing about the donor */
 } RbpStatus;
 
 /* A constant text for a status, for logs. */

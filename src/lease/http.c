@@ -35,7 +35,7 @@
 
 #include "base/compat.h"
 #include "base/wait.h"
-#include "common/buffer.h"
+#include "common/bytes.h"
 #include "common/clock.h"
 #include "lease/http.h"
 #include "lease/names.h"
@@ -122,7 +122,7 @@ set_timer(CURLM *handle, long timeout_ms, void *arg)
 static size_t
 receive_body(char *data, size_t size, size_t nmemb, void *arg)
 {
-	return rbp_buffer_append(arg, data, size * nmemb, MAX_REPLY) ? size * nmemb : 0;
+	return rbp_bytes_append(arg, data, size * nmemb, MAX_REPLY) ? size * nmemb : 0;
 }
 
 bool
@@ -182,7 +182,7 @@ resolve_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
  */
 static bool
 set_options(const char *url, const char *token, const RbpHttpRequest *request,
-			RbpBuffer *answer)
+			RbpBytes *answer)
 {
 	static struct curl_slist headers[] = {
 		{"Content-Type: application/json", &headers[1]},
@@ -335,7 +335,7 @@ rbp_lease_http_request(const char *url, const char *token,
 {
 	char	   *full_url = psprintf("%s%s", url, request->path);
 	struct curl_slist *addresses = NULL;
-	RbpBuffer	answer = {0};
+	RbpBytes	answer = {0};
 	CURLcode	result = CURLE_OUT_OF_MEMORY;
 	int64		deadline = rbp_now_ns() + (int64) request->timeout_ms * 1000000 + GRACE_NS;
 	bool		finished = true;
@@ -407,6 +407,6 @@ rbp_lease_http_request(const char *url, const char *token,
 	}
 	/* the reply may contain a lease's secret */
 	if (answer.data != NULL)
-		explicit_bzero(answer.data, answer.size);
+		explicit_bzero(answer.data, answer.capacity);
 	free(answer.data);
 }
