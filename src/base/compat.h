@@ -75,7 +75,10 @@ rbp_compat_tag(BufferTag *tag, Oid spc, Oid db, Oid rel, ForkNumber fork,
 	InitBufferTag(tag, &locator, fork, block);
 }
 
-/* Would the server accept the page as it is on disk?  Reports nothing. */
+/*
+ * Would the server accept these bytes if it read them from disk as that block?
+ * Logs and counts nothing.
+ */
 static inline bool
 rbp_compat_page_verified(char *page, BlockNumber block)
 {
@@ -98,9 +101,10 @@ rbp_compat_procno(void)
 }
 
 /*
- * If the process belongs to the server, make it end its transaction when it
- * can.  The server does the same to a process that lags behind in processing
- * invalidations.
+ * If the process is an idle backend of this server, make it start and commit
+ * an empty transaction, which calls our callback for the end of transactions.
+ * The server sends this signal to backends that lag behind in processing
+ * invalidations; a backend that is in a transaction just processes these.
  */
 static inline void
 rbp_compat_signal_catchup(pid_t pid)
@@ -118,7 +122,7 @@ rbp_compat_max_procs(void)
 	return MaxBackends + NUM_AUXILIARY_PROCS + max_prepared_xacts;
 }
 
-/* The three parts of the name of the relation's files. */
+/* Relfilenumber, tablespace and database of the relation. */
 static inline Oid
 rbp_compat_rel_number(Relation rel)
 {
@@ -126,7 +130,7 @@ rbp_compat_rel_number(Relation rel)
 }
 
 static inline Oid
-rbp_compat_rel_space(Relation rel)
+rbp_compat_rel_tablespace(Relation rel)
 {
 	return rel->rd_locator.spcOid;
 }
@@ -149,7 +153,8 @@ rbp_compat_rel_path(Relation rel, ForkNumber fork)
 }
 
 /*
- * The same for a relation that is not temporary, given the name of its files.
+ * The same for a relation that is not temporary, given its tablespace,
+ * database and relfilenumber.
  */
 static inline char *
 rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)

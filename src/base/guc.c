@@ -40,7 +40,7 @@ int			rbp_guc_rdma_gid_index = -1;
 int			rbp_guc_rdma_traffic_class = -1;
 int			rbp_guc_rdma_ack_timeout = 12;
 int			rbp_guc_rdma_retry_count = 6;
-uint32		rbp_guc_connect_serial = 0;
+uint32		rbp_guc_connect_settings_version = 0;
 int			rbp_guc_temp_tier_max_size = 1024;
 int			rbp_guc_temp_tier_size = 0;
 int			rbp_guc_temp_staging_size = 8192;
@@ -52,8 +52,9 @@ static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
 static int	keep_max_size = -1; /* MB */
-static int	database_limit = -1;	/* read from the catalog: see
-									 * policy/server.c */
+static int	database_limit = -1;	/* MB; never read: the setting is there
+									 * for ALTER DATABASE, whose values
+									 * policy/server.c reads in the catalog */
 
 static const struct config_enum_entry use_tier_choices[] = {
 	{"on", RBP_USE_TIER_ON, false},
@@ -101,7 +102,7 @@ check_broker(char **newval, void **extra, GucSource source)
 	return true;
 }
 
-/* Set by rbp_guc_init(), since this room must not call the transport room. */
+/* Set by rbp_guc_init(), since base/ must not call transport/. */
 static bool (*is_transport) (const char *name) = NULL;
 
 static bool
@@ -199,16 +200,17 @@ check_rdma_device(char **newval, void **extra, GucSource source)
 }
 
 /*
- * When a setting changes on which connections depend, connections are made
- * anew.  A reload assigns every setting in the file, whether its value
- * changes or not, so the old value is compared.
+ * Changing one of these settings makes the connections to donors obsolete: a
+ * connection that was made under another version is closed.  A reload assigns
+ * every setting in the file, whether its value changes or not, so the old value
+ * is compared.
  */
 #define ASSIGN_STRING(name) \
 static void \
 assign_##name(const char *newval, void *extra) \
 { \
 	if (rbp_guc_##name == NULL || strcmp(newval, rbp_guc_##name) != 0) \
-		rbp_guc_connect_serial++; \
+		rbp_guc_connect_settings_version++; \
 }
 
 #define ASSIGN_INT(name) \
@@ -216,7 +218,7 @@ static void \
 assign_##name(int newval, void *extra) \
 { \
 	if (newval != rbp_guc_##name) \
-		rbp_guc_connect_serial++; \
+		rbp_guc_connect_settings_version++; \
 }
 
 ASSIGN_STRING(transport)

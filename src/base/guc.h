@@ -73,10 +73,10 @@ extern int	rbp_guc_rdma_ack_timeout;
 extern int	rbp_guc_rdma_retry_count;
 
 /*
- * Incremented when a setting changes, in this process, on which connections
- * depend: remote_bp.transport and remote_bp.rdma_*.
+ * Incremented when a setting that connections depend on changes in this
+ * process: remote_bp.transport and remote_bp.rdma_*.
  */
-extern uint32 rbp_guc_connect_serial;
+extern uint32 rbp_guc_connect_settings_version;
 
 /*
  * Define the settings.  Call this in _PG_init.  known_transport returns

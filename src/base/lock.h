@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * lock.h
- *	  The lock of a directory partition: an LWLock in the server, and a
- *	  pthread rwlock in the unit tests, so that these test the directory
- *	  unchanged.
+ *	  Locks in shared memory, of a directory partition for example: LWLocks in
+ *	  the server, and pthread rwlocks in the unit tests, so that these test
+ *	  the directory unchanged.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,9 +49,9 @@ rbp_lock_tranche(const char *name)
 typedef LWLock RbpLock;
 
 /*
- * Register a tranche of that name.  Call this at each initialization of
- * shared memory.  That resets the server's count of tranches, so an id kept
- * from before a crash of a backend would be assigned twice.
+ * Register a tranche of that name.  Each initialization of shared memory, also
+ * after a crash of a backend, resets the server's count of tranches.  So call
+ * this again each time: an id kept from before would be assigned twice.
  */
 static inline int
 rbp_lock_tranche(const char *name)

@@ -174,7 +174,7 @@ rbp_sql_evict(PG_FUNCTION_ARGS)
 	rbp_sql_require_loaded();
 	rel = relation_open(relid, AccessShareLock);
 	rbp_sql_check_buffered(rel);
-	space = rbp_space_find(rbp_compat_rel_space(rel), rbp_compat_rel_db(rel));
+	space = rbp_space_find(rbp_compat_rel_tablespace(rel), rbp_compat_rel_db(rel));
 	if (space != RBP_INVALID_SPACE)
 		dropped = rbp_directory_drop_relation(rbp_dir, rbp_compat_rel_number(rel),
 											  space);

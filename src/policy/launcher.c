@@ -69,7 +69,7 @@ typedef struct Database
 								 * completed */
 	bool		failing;		/* the last visit failed */
 	bool		logged_full;	/* logged that not all pages can be kept */
-	bool		logged_no_place;
+	bool		logged_no_room;
 	Oid			resume_relation;
 	BlockNumber resume_block;
 } Database;
@@ -179,11 +179,11 @@ log_visit(Database *db, const RbpPolicyVisit *visit)
 						NameStr(db->name))));
 	db->logged_full = full;
 
-	if (visit->no_place > 0 && !db->logged_no_place)
+	if (visit->policies_without_room > 0 && !db->logged_no_room)
 		ereport(LOG,
 				(errmsg("remote_bp: policies of %u files of database \"%s\" have no effect: too many files have policies",
-						visit->no_place, NameStr(db->name))));
-	db->logged_no_place = visit->no_place > 0;
+						visit->policies_without_room, NameStr(db->name))));
+	db->logged_no_room = visit->policies_without_room > 0;
 }
 
 /*
@@ -215,7 +215,7 @@ run_worker(const Database *db)
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
-	locked = rbp_policy_lock_database(db->oid);
+	locked = rbp_policy_trylock_database(db->oid);
 	/* the database may have been dropped before it was locked */
 	if (locked)
 		read_databases();

@@ -9,9 +9,10 @@
  * on the index itself, then one on the table, then one on the nearest
  * partitioned table above.
  *
- * Only catalogs are read, with the transaction's snapshot or the latest one,
- * like the system caches.  A relation that is being rewritten has its old
- * files until the rewrite is committed.
+ * No relation that a policy applies to is opened or locked.  The table of
+ * policies is read with the active snapshot; all else comes from catalogs and
+ * system caches, as of the latest commit.  So a relation that is being
+ * rewritten has its old files until the rewrite is committed.
  *
  *-------------------------------------------------------------------------
  */
@@ -242,7 +243,10 @@ add_index(Work *work, const Row *row)
 	work->list.orphans = lappend(work->list.orphans, orphan);
 }
 
-/* Sort policies that others override first. */
+/*
+ * Order rows from the least to the most specific one: add_relation() lets a row
+ * override those before it.
+ */
 static int
 compare_rows(const ListCell *a, const ListCell *b)
 {
@@ -335,7 +339,7 @@ rbp_policy_read(Oid table)
 }
 
 bool
-rbp_policy_limit_kept(const List *relations)
+rbp_policy_kept_reach_limit(const List *relations)
 {
 	uint64		pages = 0;
 	int64		max_pages = -1;
@@ -350,8 +354,9 @@ rbp_policy_limit_kept(const List *relations)
 			max_pages = rbp_residency_limit_of(&r->file);
 
 		/*
-		 * a file without kept pages may be in a new space, which gets its
-		 * limit later
+		 * A file with kept pages is in a known space, so there is no limit.
+		 * One without may be in a new space, to which the limit is not
+		 * applied yet: ask for the next file.
 		 */
 		if (max_pages < 0 && held > 0)
 			return false;
@@ -370,7 +375,7 @@ database_tag(Oid database)
 }
 
 bool
-rbp_policy_lock_database(Oid database)
+rbp_policy_trylock_database(Oid database)
 {
 	LOCKTAG		tag = database_tag(database);
 
@@ -378,7 +383,7 @@ rbp_policy_lock_database(Oid database)
 }
 
 bool
-rbp_policy_hold_database(Oid database)
+rbp_policy_trylock_database_session(Oid database)
 {
 	LOCKTAG		tag = database_tag(database);
 
@@ -386,7 +391,7 @@ rbp_policy_hold_database(Oid database)
 }
 
 void
-rbp_policy_release_database(Oid database)
+rbp_policy_unlock_database_session(Oid database)
 {
 	LOCKTAG		tag = database_tag(database);
 
@@ -394,7 +399,7 @@ rbp_policy_release_database(Oid database)
 }
 
 BlockNumber
-rbp_policy_blocks(const RbpRelFile *file)
+rbp_policy_file_blocks(const RbpRelFile *file)
 {
 	char	   *first = rbp_compat_path(file->spc, file->db, file->rel, MAIN_FORKNUM);
 	BlockNumber blocks = 0;

@@ -38,8 +38,8 @@ typedef struct RbpPolicyVisit
 	bool		more;			/* the visit was not completed */
 	uint64		wanted;			/* pages that should be kept */
 	uint64		held;			/* ... and are */
-	uint32		no_place;		/* files whose policies have no room in the
-								 * directory */
+	uint32		policies_without_room;	/* files whose policies have no room
+										 * in the directory */
 	bool		keep_full;		/* the maximum number of kept pages is reached */
 	Oid			resume_relation;	/* where the next visit continues loading */
 	BlockNumber resume_block;
@@ -135,25 +135,25 @@ extern void rbp_policy_apply_server(const RbpPolicyServer *server);
 /* Apply policies that were set to the pages that the tier has already. */
 extern void rbp_policy_apply_to_pages(void);
 
-/* Do kept pages of these relations use up the database's limit? */
-extern bool rbp_policy_limit_kept(const List *relations);
+/* Do the kept pages of these relations alone use up the database's limit? */
+extern bool rbp_policy_kept_reach_limit(const List *relations);
 
 /*
  * Take a lock on the database, if no other process holds or waits for a
  * conflicting one.  If so, the database cannot be dropped, or used as a
  * template, before the end of the transaction.  Never waits.
  */
-extern bool rbp_policy_lock_database(Oid database);
+extern bool rbp_policy_trylock_database(Oid database);
 
-/* The same outside transactions, until it is released. */
-extern bool rbp_policy_hold_database(Oid database);
-extern void rbp_policy_release_database(Oid database);
+/* The same for the session instead of the transaction, until it is unlocked. */
+extern bool rbp_policy_trylock_database_session(Oid database);
+extern void rbp_policy_unlock_database_session(Oid database);
 
 /*
- * Number of blocks of the file's main fork, by its length; 0 if it does not
- * exist
+ * Number of blocks of the file's main fork, by stat(), so that the relation
+ * need not be locked; 0 if the file does not exist
  */
-extern BlockNumber rbp_policy_blocks(const RbpRelFile *file);
+extern BlockNumber rbp_policy_file_blocks(const RbpRelFile *file);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);
 extern PGDLLEXPORT void rbp_policy_worker_main(Datum arg);

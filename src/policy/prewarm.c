@@ -325,7 +325,7 @@ open_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum, BlockNumber end)
 	fork->rel = rel;
 	fork->file = (RbpRelFile)
 	{
-		.spc = rbp_compat_rel_space(rel),.db = rbp_compat_rel_db(rel),
+		.spc = rbp_compat_rel_tablespace(rel),.db = rbp_compat_rel_db(rel),
 			.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
 	};
 	fork->end = end;
@@ -413,7 +413,7 @@ static bool
 is_wanted(Relation rel)
 {
 	const RbpRelFile file = {
-		.spc = rbp_compat_rel_space(rel),
+		.spc = rbp_compat_rel_tablespace(rel),
 		.db = rbp_compat_rel_db(rel),
 		.rel = rbp_compat_rel_number(rel)
 	};
@@ -614,7 +614,7 @@ rbp_prewarm_load_end(void)
 }
 
 BlockNumber
-rbp_prewarm_load_at(void)
+rbp_prewarm_failed_block(void)
 {
 	return loading_block;
 }

@@ -26,12 +26,12 @@ extern void rbp_prewarm_load_end(void);
  * beginning at block first.  Returns the block to continue with, or
  * InvalidBlockNumber at the end of the relation or if continuing is useless.
  * Waits for staging until the deadline.  The relation must be locked.  Raises
- * errors of reading the relation; rbp_prewarm_load_at() tells the block at
+ * errors of reading the relation; rbp_prewarm_failed_block() tells the block at
  * which that happened.
  */
 extern BlockNumber rbp_prewarm_load(Relation rel, BlockNumber first,
 									int64 deadline_ns);
 
-extern BlockNumber rbp_prewarm_load_at(void);
+extern BlockNumber rbp_prewarm_failed_block(void);
 
 #endif							/* RBP_PREWARM_H */

@@ -45,7 +45,10 @@ PG_FUNCTION_INFO_V1(rbp_sql_databases);
  * ---- setting ------------------------------------------------------------------
  */
 
-/* What to wake at commit */
+/*
+ * What to wake at commit.  We do not learn of COMMIT PREPARED; what it changes
+ * is found after remote_bp.policy_interval.
+ */
 static bool wake_database = false;
 static bool wake_all = false;
 
@@ -123,9 +126,10 @@ check_relation(Relation rel)
 
 /*
  * Change a row of the table of policies, with the privileges of the table's
- * owner.  Also delete rows of relations that were dropped and, when a table's
- * own row is changed, rows of indexes that the table does not have any more:
- * users could not name these to delete them.
+ * owner.  index is "" for the row of the relation itself.  Also delete rows of
+ * relations that were dropped and, with the row of a table itself, those of
+ * indexes that the table does not have any more: users cannot name what does
+ * not exist.
  */
 static void
 write_row(Oid table, Oid relation, const char *index, const char *policy,
@@ -229,10 +233,10 @@ policy_name(RbpPolicy policy)
 	return policy == RBP_POLICY_KEEP ? "keep" : "none";
 }
 
-/* Reason why not all pages of the relation are kept; NULL if all are. */
+/* Why the policy does not have its full effect yet; NULL if it has. */
 static const char *
-why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_kept,
-			char *buf, Size len)
+why_not_effective(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_full,
+				  char *buf, Size len)
 {
 	if (r->policy == RBP_POLICY_KEEP && held >= wanted)
 		return NULL;
@@ -243,7 +247,7 @@ why_missing(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool limit_k
 			"not applied yet" : "too many files have policies";
 	if (r->policy != RBP_POLICY_KEEP)
 		return NULL;
-	if (limit_kept)
+	if (limit_full)
 		return "the limit of the database is reached";
 	if (rbp_residency_keep_full())
 		return "no more can be kept: see remote_bp.keep_max_size";
@@ -262,22 +266,22 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	Oid			table = required_table();
 	RbpPolicyList list;
-	bool		limit_kept;
+	bool		limit_full;
 	ListCell   *cell;
 
 	LockRelationOid(table, AccessShareLock);
 	list = rbp_policy_read(table);
 	UnlockRelationOid(table, AccessShareLock);
-	limit_kept = rbp_policy_limit_kept(list.relations);
+	limit_full = rbp_policy_kept_reach_limit(list.relations);
 	foreach(cell, list.relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_blocks(&r->file) : 0;
+		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_file_blocks(&r->file) : 0;
 		uint64		held = rbp_residency_held(&r->file);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char		buf[256];
-		const char *why = why_missing(r, wanted, held, limit_kept, buf, sizeof(buf));
+		const char *why = why_not_effective(r, wanted, held, limit_full, buf, sizeof(buf));
 
 		values[RELATION] = ObjectIdGetDatum(r->relid);
 		values[POLICY] = CStringGetTextDatum(policy_name(r->policy));
@@ -314,6 +318,8 @@ Datum
 rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 {
 	const int64 mb = 1024 * 1024;
+	const int64 most = 16 * 1024 * 1024 * mb;	/* as for
+												 * remote_bp.database_limit */
 	char	   *database;
 	StringInfoData query;
 
@@ -336,11 +342,11 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 	{
 		int64		bytes = PG_GETARG_INT64(1);
 
-		if (bytes < 0 || bytes > 16 * mb * mb)
+		if (bytes < 0 || bytes > most)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("max_bytes must be between 0 and %lld",
-							(long long) (16 * mb * mb))));
+							(long long) most)));
 		appendStringInfo(&query, "SET remote_bp.database_limit = '%lldMB'",
 						 (long long) ((bytes + mb - 1) / mb));
 	}

@@ -101,7 +101,7 @@ reset_other_policies(HTAB *files, const List *dropped)
 
 /* Set the policies of this database's files to those of the relations. */
 static void
-apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
+set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 {
 	HASHCTL		ctl = {
 		.keysize = sizeof(RbpRelFile),.entrysize = sizeof(RbpRelFile),
@@ -111,9 +111,9 @@ apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	const ListCell *cell;
 	bool		resets_pending; /* policies were reset, but that was not
-								 * applied yet */
+								 * applied to pages yet */
 
-	visit->no_place = 0;
+	visit->policies_without_room = 0;
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
@@ -142,8 +142,8 @@ apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit
 		is_set = rbp_residency_set_policy(&r->file, r->policy);
 
 		/*
-		 * policies that were reset free their places only when that is
-		 * applied
+		 * There is no place.  Those of policies that were reset become free
+		 * when that is applied to the pages: do it now, and try again.
 		 */
 		if (!is_set && resets_pending)
 		{
@@ -154,7 +154,7 @@ apply_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit
 		if (is_set)
 			rbp_policy_shared->unapplied = true;
 		else
-			visit->no_place++;
+			visit->policies_without_room++;
 	}
 	/* remote_bp.keep_max_size may have been lowered */
 	if (rbp_policy_shared->unapplied || rbp_residency_keep_exceeded())
@@ -177,7 +177,7 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 
 	begin();
 	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
-	if (!rbp_policy_lock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
+	if (!rbp_policy_trylock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
 		commit();
@@ -188,7 +188,7 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	{
 		/* the relation has new files by now: the next visit will see them */
 		if (rbp_compat_rel_number(rel) != r->file.rel ||
-			rbp_compat_rel_space(rel) != r->file.spc)
+			rbp_compat_rel_tablespace(rel) != r->file.spc)
 			visit->more = true;
 		else
 			next = rbp_prewarm_load(rel, block, rbp_now_ns() + PIECE_NS);
@@ -211,13 +211,13 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 	volatile BlockNumber block = first;
 	volatile int errors = 0;
 
-	if (rbp_residency_held(&r->file) >= rbp_policy_blocks(&r->file))
+	if (rbp_residency_held(&r->file) >= rbp_policy_file_blocks(&r->file))
 		return true;
 	while (block != InvalidBlockNumber)
 	{
 		char		why[256];
 
-		if (rbp_residency_keep_full() || rbp_policy_limit_kept(relations) ||
+		if (rbp_residency_keep_full() || rbp_policy_kept_reach_limit(relations) ||
 			rbp_tier_unusable_reason(why, sizeof(why)))
 			return false;
 		if (rbp_now_ns() >= end_ns)
@@ -240,8 +240,8 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 			FlushErrorState();
 			AbortCurrentTransaction();
 			RESUME_INTERRUPTS();
-			block = rbp_prewarm_load_at() + 1;
-			if (++errors == MAX_ERRORS || block >= rbp_policy_blocks(&r->file))
+			block = rbp_prewarm_failed_block() + 1;
+			if (++errors == MAX_ERRORS || block >= rbp_policy_file_blocks(&r->file))
 				block = InvalidBlockNumber;
 		}
 		PG_END_TRY();
@@ -266,7 +266,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	Oid			from = visit->resume_relation;
 	BlockNumber block = visit->resume_block;
 	int64		end_ns = rbp_now_ns() + VISIT_NS;
-	bool		on = !OidIsValid(from);
+	bool		found_start = !OidIsValid(from);
 	const ListCell *cell;
 	char		why[256];
 
@@ -281,26 +281,27 @@ load(const List *relations, RbpPolicyVisit *visit)
 		{
 			const RbpPolicyRelation *r = lfirst(cell);
 
-			if (!on && r->relid != from)
+			if (!found_start && r->relid != from)
 				continue;
 			if (r->policy == RBP_POLICY_KEEP &&
-				!load_relation(r, relations, on ? 0 : block, end_ns, visit))
+				!load_relation(r, relations, found_start ? 0 : block, end_ns, visit))
 				break;
-			on = true;
+			found_start = true;
 		}
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
 	rbp_prewarm_load_end();
 	set_option("remote_bp.use_tier", "off");
 	/* the relation to continue with does not exist any more */
-	if (!on)
+	if (!found_start)
 		visit->more = true;
 }
 
 /*
  * Count the pages to keep and the pages kept.  If pages are missing that
  * could be kept, they are on their way to donors, or were written meanwhile:
- * ask for another visit soon.  Without remote memory that would be useless.
+ * ask for another visit soon.  While the tier is unusable, a visit would be
+ * useless.
  */
 static void
 count_pages(const List *relations, RbpPolicyVisit *visit)
@@ -317,11 +318,11 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 
 		if (r->policy != RBP_POLICY_KEEP)
 			continue;
-		visit->wanted += rbp_policy_blocks(&r->file);
+		visit->wanted += rbp_policy_file_blocks(&r->file);
 		visit->held += rbp_residency_held(&r->file);
 	}
 	if (visit->held < visit->wanted && !visit->keep_full && !unusable &&
-		!rbp_policy_limit_kept(relations))
+		!rbp_policy_kept_reach_limit(relations))
 		visit->more = true;
 }
 
@@ -344,7 +345,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 	memset(list, 0, sizeof(*list));
 	memset(server, 0, sizeof(*server));
 	begin();
-	got = rbp_policy_lock_database(MyDatabaseId);
+	got = rbp_policy_trylock_database(MyDatabaseId);
 	if (got)
 	{
 		MemoryContextSwitchTo(context);
@@ -366,8 +367,8 @@ static void
 release_worker(int code, Datum arg)
 {
 	/*
-	 * before the process is connected to a database, nothing else releases
-	 * session locks
+	 * if we exit before we are connected to the database, nothing else
+	 * releases our session lock
 	 */
 	LockReleaseSession(DEFAULT_LOCKMETHOD);
 	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
@@ -396,22 +397,26 @@ rbp_policy_worker_main(Datum arg)
 	before_shmem_exit(release_worker, (Datum) 0);
 
 	/*
-	 * pages that it reads apart from loading must leave no trace in the tier
+	 * This process never connects to donors: it only stages pages.  And
+	 * except in load(), the pages that it reads, of catalogs, must leave no
+	 * trace in the tier.
 	 */
 	rbp_tier_set_unconnected();
 	set_option("remote_bp.use_tier", "off");
 
 	/*
-	 * Connecting would wait behind a process that waits for the database.
-	 * That process waits for the launcher's lock, and the launcher waits for
-	 * us, which the deadlock detector could not see.
+	 * The launcher holds a lock on the database until we hold one.  If
+	 * another process waits for exclusive access, it waits for the launcher's
+	 * lock, and connecting would wait behind it, a deadlock that no detector
+	 * sees.  So take a lock first, without waiting, and give up if there is
+	 * such a process.
 	 */
-	if (!rbp_policy_hold_database(DatumGetObjectId(arg)))
+	if (!rbp_policy_trylock_database_session(DatumGetObjectId(arg)))
 		proc_exit(0);
 	result->holds_database = true;
 	rbp_policy_wake_launcher();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	rbp_policy_release_database(DatumGetObjectId(arg));
+	rbp_policy_unlock_database_session(DatumGetObjectId(arg));
 
 	/* override settings of the database */
 	set_option("search_path", "pg_catalog, pg_temp");
@@ -426,7 +431,7 @@ rbp_policy_worker_main(Datum arg)
 	{
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
 		rbp_policy_apply_server(&server);
-		apply_policies(list.relations, server.dropped, &visit);
+		set_policies(list.relations, server.dropped, &visit);
 		if (visit.has_policies)
 			rbp_residency_sweep();
 		load(list.relations, &visit);

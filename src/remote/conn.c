@@ -359,7 +359,7 @@ is_stale(int ci)
 
 	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
-		c->settings != rbp_guc_connect_serial;
+		c->settings != rbp_guc_connect_settings_version;
 }
 
 /* Pass changed settings to the verbs transport. */
@@ -369,7 +369,7 @@ configure_verbs(void)
 	static uint32 configured = 0;
 	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
-	if (configured == rbp_guc_connect_serial)
+	if (configured == rbp_guc_connect_settings_version)
 		return;
 	strlcpy(config.device, rbp_guc_rdma_device, sizeof(config.device));
 	config.port = rbp_guc_rdma_port;
@@ -378,7 +378,7 @@ configure_verbs(void)
 	config.ack_timeout = rbp_guc_rdma_ack_timeout;
 	config.retry_count = rbp_guc_rdma_retry_count;
 	rbp_verbs_configure(&config);
-	configured = rbp_guc_connect_serial;
+	configured = rbp_guc_connect_settings_version;
 }
 
 /* Like rbp_transport_choose(), but only among these transports. */
@@ -507,7 +507,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	c->donor_serial = pg_atomic_read_u32(&d->serial);
 	c->lease_serial = pg_atomic_read_u32(&lease->serial);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
-	c->settings = rbp_guc_connect_serial;
+	c->settings = rbp_guc_connect_settings_version;
 	c->timeouts = 0;
 	c->connect_started = now;
 	c->polled_at = now;
@@ -970,13 +970,13 @@ rbp_remote_maintain_connections(void)
 	int64		next;
 
 	/* With other settings, what has failed may work. */
-	for (int i = 0; seen_settings != rbp_guc_connect_serial && i < RBP_MAX_DONORS; i++)
+	for (int i = 0; seen_settings != rbp_guc_connect_settings_version && i < RBP_MAX_DONORS; i++)
 	{
 		(void) rbp_breaker_close(&rbp_remote_shared->donors[i].downgrade);
 		breaker_reset_backoff(&rbp_remote_shared->donors[i].breaker);
 		next_check = now;
 	}
-	seen_settings = rbp_guc_connect_serial;
+	seen_settings = rbp_guc_connect_settings_version;
 	next = check_downgrades(now);
 
 	/* The pusher publishes its settings for all processes. */

@@ -299,7 +299,7 @@ typedef struct RbpLocalConn
 	int			inflight;		/* number of parts of batches in flight */
 	uint32		donor_serial;
 	uint32		lease_serial;
-	uint32		settings;		/* rbp_guc_connect_serial */
+	uint32		settings;		/* rbp_guc_connect_settings_version */
 	int			timeouts;		/* consecutive */
 	int64		connect_started;	/* when connecting began */
 	int64		polled_at;		/* when that was last polled */

@@ -591,7 +591,7 @@ test_losses(void)
 	connects = mock_donors[0].connects;
 	run_of(a, TEMP_SLOT(0), 4, back[2]);
 	first = begin(a, 4, false, 0);
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	run_of(c, TEMP_SLOT(9), 1, back[3]);
 	second = begin(c, 1, false, 0);
 	is_u64(mock_donors[0].connects, (uint64) connects + 1, "a stale connection is replaced");
@@ -604,7 +604,7 @@ test_losses(void)
 	/* The same, with a donor that does not answer. */
 	first = begin(a, 4, false, 0);
 	mock_donors[0].hangs = true;
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	from = mock_now;
 	ok(rbp_remote_begin(c, 1, false, 0, mock_now, mock_now + mock_io_timeout_ns) == NULL,
 	   "no new connection to a donor that hangs");
@@ -709,7 +709,7 @@ test_time(void)
 	ok(rbp_remote_slot_writable(TEMP_SLOT(0)), "until it answers again");
 
 	/* Connecting takes seconds. */
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	mock_donors[0].mute = true;
 	from = mock_now;
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_TIMEOUT) &&
@@ -718,7 +718,7 @@ test_time(void)
 	ok(round_trip(TEMP_SLOT(0), 2, RBP_REMOTE_PATIENT), "and get it");
 
 	/* The lease is not known there: that is the lease's affair. */
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	mock_donors[0].denied[1] = true;
 	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
 	mock_latch_set = false;
@@ -733,7 +733,7 @@ test_time(void)
 	rbp_remote_set_lease_latch(NULL);
 
 	/* The lease worker is busy. */
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	mock_lock_taken = true;
 	ok(begin(a, 2, true, 0) == NULL && all_are(a, 2, RBP_CANCELED),
 	   "nobody waits for the lock that is needed to connect");
@@ -983,14 +983,14 @@ test_interrupts(void)
 	ok(round_trip(TEMP_SLOT(0), 2, 0), "the next one makes another");
 
 	/* Connecting, and the lock that it needs. */
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	mock_donors[0].mute = true;
 	from = mock_now;
 	cancel_in(50 * MS);
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && mock_now == from + 50 * MS,
 	   "so is a connection that does not come about");
 	mock_donors[0].mute = false;
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	mock_lock_taken = true;
 	from = mock_now;
 	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && mock_now - from < 50 * MS,
@@ -1017,7 +1017,7 @@ test_local(void)
 	/* what is done at once needs no connection any more */
 	run_of(a, TEMP_SLOT(0), 1, back[0]);
 	batch = begin(a, 1, false, 0);
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	ok(round_trip(TEMP_SLOT(8), 1, 0), "a new connection in between");
 	end(batch);
 	ok(a[0].status == RBP_OK, "the old one's request was done");
@@ -1388,7 +1388,7 @@ test_report(void)
 	/* Nobody has tried to connect. */
 	mock_now += 60000 * MS;
 	mock_donors[0].no_way = true;
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	rbp_remote_maintain_connections();
 	info = info_of(0);
 	says(info.state, "down", "no transport leads there: it is down");
@@ -1400,7 +1400,7 @@ test_report(void)
 	ok(rbp_remote_unusable_reason(RBP_POOL_BUFFER, why, sizeof(why)) &&
 	   strstr(why, info.last_error) != NULL, "the pool is not usable, for that reason");
 	rbp_guc_transport = "tcp";
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	rbp_remote_maintain_connections();
 	says(info_of(0).last_error, "it does not offer tcp, and remote_bp.transport is that",
 		 "by another setting, another reason");
@@ -1411,7 +1411,7 @@ test_report(void)
 		 "which is one more if it is offered");
 	rbp_guc_transport = "auto";
 	mock_donors[0].no_way = false;
-	rbp_guc_connect_serial++;
+	rbp_guc_connect_settings_version++;
 	rbp_remote_maintain_connections();
 	(void) rbp_remote_probe();
 	info = info_of(0);
