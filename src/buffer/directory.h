@@ -80,7 +80,8 @@ extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
 
 /*
  * Initialize in mem, which is 64-byte aligned and all zeros; all extents
- * offline, all empty.  Writes nothing that grows with max_slots.
+ * offline, all empty.  Writes only a part of fixed size, however large
+ * max_slots is.
  */
 extern RbpDirectory *rbp_directory_init(void *mem, uint32_t max_slots,
 										uint32_t staging_slots, int tranche);
@@ -99,8 +100,8 @@ extern uint32_t rbp_directory_generation(RbpDirectory *dir, uint32_t rel,
 										 uint16_t space, uint8_t fork);
 
 /*
- * Invalidate every entry of the fork, and of other forks of its stripe.  No
- * lock.
+ * Invalidate every entry of the fork, and of other forks that share its
+ * generation because their hashes collide.  No lock.
  */
 extern void rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel,
 										  uint16_t space, uint8_t fork);
@@ -217,17 +218,18 @@ extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
  *
  * An extent goes offline in two steps.  First it is closed, and lookups miss
  * from then on.  Then its slots are collected: entries are dropped, and slots
- * taken off the lists.  In between, the extent is not absent and must not
- * come online.
+ * taken off the lists.  Only then is the extent absent, and may come online
+ * again.
  */
 
-/* May the extent come online? */
+/* Is the extent offline and collected, so that it may come online? */
 extern bool rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent);
 
 /*
- * Bring the extent online: pages can be put into it, and are counted for that
- * account (below RBP_MAX_REGIONS).  Slots that a pusher has reserved since
- * before become usable when it gives them back.
+ * Bring the extent online: pages can be put into it, and are counted in that
+ * account.  There is an account for each region; its number is the region's.
+ * Slots that a pusher reserved before the extent went offline become usable
+ * when it gives them back.
  */
 extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
 										uint32_t account);
@@ -276,8 +278,8 @@ typedef struct RbpMovable
 /*
  * Find at most max pages of the extent that should be moved, beginning at its
  * slot *next, and advance *next.  While a partition has more pages than the
- * slots of open extents can hold, pages that were never read are dropped
- * instead.  Exclusive locks, one after the other.
+ * slots of extents that are online and not draining can hold, pages that were
+ * never read are dropped instead.  Exclusive locks, one after the other.
  */
 extern int	rbp_directory_movable(RbpDirectory *dir, uint32_t extent,
 								  uint32_t *next, RbpMovable *pages, int max);
@@ -285,8 +287,8 @@ extern int	rbp_directory_movable(RbpDirectory *dir, uint32_t extent,
 /*
  * Move a page to staging.  The staging slot holds the content of the page's
  * slot, which matches the hash of the entry.  If the entry is unchanged, it
- * is replaced by a staged entry that inherits rank and access count;
- * otherwise the result is RBP_INSERT_GONE.  Exclusive lock.
+ * is replaced by a staged entry that inherits the access count; otherwise the
+ * result is RBP_INSERT_GONE.  Exclusive lock.
  */
 extern RbpInsert rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
 									   uint32_t staging_slot);
@@ -336,12 +338,12 @@ extern void rbp_directory_policies_applied(RbpDirectory *dir);
 extern bool rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page);
 
 /*
- * Number of pages kept: of the files of a relation, and of all files.  No
- * lock.
+ * Number of pages that are kept now: of the files of a relation, and in total.
+ * No lock.
  */
-extern uint32_t rbp_directory_held(const RbpDirectory *dir, uint32_t rel,
-								   uint16_t space);
-extern uint64_t rbp_directory_kept(const RbpDirectory *dir);
+extern uint32_t rbp_directory_kept_of(const RbpDirectory *dir, uint32_t rel,
+									  uint16_t space);
+extern uint64_t rbp_directory_kept_total(const RbpDirectory *dir);
 
 /* Is the maximum number of kept pages exceeded?  Is it reached?  No lock. */
 extern bool rbp_directory_keep_exceeded(const RbpDirectory *dir);
@@ -365,10 +367,10 @@ extern bool rbp_directory_next_policy(const RbpDirectory *dir, uint32_t *at,
  * Limit these spaces together to max_pages pages, not counting staged ones.
  * Once the limit is reached, a new page takes the slot of a page of one of
  * these spaces, which is not kept.  The limit may be exceeded by
- * RBP_PARTITIONS pages.  limit is from 1 to RBP_LIMITS; n is RBP_LIMIT_SPACES
- * at most, and 0 removes the limit.
+ * RBP_PARTITIONS pages.  The parameter limit is its number, from 1 to
+ * RBP_LIMITS.  n is RBP_LIMIT_SPACES at most, and 0 removes the limit.
  */
-#define RBP_LIMIT_SPACES		93
+#define RBP_LIMIT_SPACES		93	/* an RbpLimit fills three cache lines */
 extern void rbp_directory_set_limit(RbpDirectory *dir, uint32_t limit,
 									uint32_t max_pages, const uint16_t *spaces,
 									int n);
@@ -460,9 +462,9 @@ extern void rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts);
 extern bool rbp_directory_has_room(RbpDirectory *dir, const RbpPageId *page);
 
 /*
- * Is there a slot for hardly any more page without evicting another one?
- * Since partitions do not fill evenly, the last 64th of the slots does not
- * count.  Takes each partition's lock briefly, and visits no entry.
+ * Is the directory full, so that more pages would evict others?  It counts as
+ * full when at most a 64th of its slots is free, since partitions do not fill
+ * evenly.  Takes each partition's lock briefly, and visits no entry.
  */
 extern bool rbp_directory_is_full(RbpDirectory *dir);
 

@@ -112,8 +112,8 @@ typedef struct RbpAccount
 /*
  * Policies of files: one word for each, (rel << 32 | space << 16 | policy), 0
  * when empty, in one of the two buckets, of one cache line each, that the
- * name hashes to.  Only one process at a time writes them; they are read
- * without a lock.
+ * name hashes to.  The policy is an RbpPolicy or POLICY_RESET.  Only one
+ * process at a time writes them; they are read without a lock.
  */
 #define RBP_POLICY_BUCKETS	4096
 #define RBP_POLICY_WAYS		8
@@ -199,7 +199,7 @@ struct RbpDirectory
 	size_t		owners;
 	size_t		accounts;
 	size_t		policies;
-	size_t		held;
+	size_t		kept_counts;
 	size_t		space_pages;
 	size_t		space_limits;
 	size_t		limits;
@@ -207,8 +207,7 @@ struct RbpDirectory
 
 	/* read by each lookup, hardly ever written */
 	uint32_t	epoch __attribute__((aligned(RBP_CACHE_LINE)));
-	uint32_t	npolicies;		/* files with a policy, including
-								 * POLICY_LEAVING */
+	uint32_t	npolicies;		/* files with a policy, including POLICY_RESET */
 	uint32_t	nlimits;
 	uint64_t	keep_max;		/* pages */
 
@@ -309,9 +308,9 @@ rbp_space_pages(const RbpDirectory *dir, uint32_t part, uint16_t space)
  */
 extern void rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages);
 
-/* Should the page be kept, and is there room for that?  Any lock. */
-extern bool rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p,
-						  const RbpEntry *e);
+/* Should the page be kept, and is there room for one more?  Any lock. */
+extern bool rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p,
+							  const RbpEntry *e);
 
 /* Are too many pages kept, in this partition or in total?  Any lock. */
 extern bool rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p);

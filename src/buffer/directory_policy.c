@@ -18,10 +18,15 @@
 
 #include <string.h>
 
-/* The policy in a policy word; other values are those of RbpPolicy. */
+/* The bits of a word (see RBP_POLICY_BUCKETS) with the policy. */
 #define POLICY_MASK		0xffff
-#define POLICY_LEAVING	0xffff	/* default, but pages may still be on a list
-								 * of kept pages */
+
+/*
+ * The value of these bits, beside those of RbpPolicy, after the policy was
+ * reset to default.  Pages of the file may still be on a list of kept pages, so
+ * its place is freed only by rbp_directory_policies_applied().
+ */
+#define POLICY_RESET	0xffff
 
 /*
  * ---- the words ----------------------------------------------------------------
@@ -34,12 +39,12 @@ policy_word(const RbpDirectory *dir, uint32_t place)
 }
 
 static inline uint32_t *
-held_count(const RbpDirectory *dir, uint32_t place)
+kept_count(const RbpDirectory *dir, uint32_t place)
 {
-	return rbp_array(dir, dir->held) + place;
+	return rbp_array(dir, dir->kept_counts) + place;
 }
 
-/* First place of one of the name's two buckets; which is 0 or 1. */
+/* First place of the name's first (which: 0) or second bucket (1). */
 static inline uint32_t
 policy_bucket(uint32_t rel, uint16_t space, int which)
 {
@@ -103,7 +108,7 @@ empty_place(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 static inline RbpPolicy
 word_policy(uint64_t word)
 {
-	return (word & POLICY_MASK) == POLICY_LEAVING ? RBP_POLICY_DEFAULT :
+	return (word & POLICY_MASK) == POLICY_RESET ? RBP_POLICY_DEFAULT :
 		(RbpPolicy) (word & POLICY_MASK);
 }
 
@@ -132,11 +137,11 @@ rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
 		place = empty_place(dir, rel, space);
 		if (place == RBP_NO_PLACE)
 			return false;
-		__atomic_store_n(held_count(dir, place), 0, __ATOMIC_RELAXED);
+		__atomic_store_n(kept_count(dir, place), 0, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&dir->npolicies, 1, __ATOMIC_RELAXED);
 	}
 	word = ((uint64_t) rel << 32) | ((uint64_t) space << 16) |
-		(policy == RBP_POLICY_DEFAULT ? POLICY_LEAVING : (uint64_t) policy);
+		(policy == RBP_POLICY_DEFAULT ? POLICY_RESET : (uint64_t) policy);
 	__atomic_store_n(policy_word(dir, place), word, __ATOMIC_SEQ_CST);
 	return true;
 }
@@ -185,8 +190,9 @@ rbp_kept_add(RbpDirectory *dir, uint32_t index, int pages)
 	 */
 	RBP_ASSERT(place != RBP_NO_PLACE);
 	__atomic_fetch_add(&dir->kept, (uint64_t) (int64_t) pages, __ATOMIC_RELAXED);
-	if (place != RBP_NO_PLACE)	/* a wrong count is better than a wild write */
-		__atomic_fetch_add(held_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
+	/* if it happens nevertheless, a wrong count is better than a wild write */
+	if (place != RBP_NO_PLACE)
+		__atomic_fetch_add(kept_count(dir, place), (uint32_t) pages, __ATOMIC_RELAXED);
 }
 
 static uint64_t
@@ -201,43 +207,43 @@ keep_max(const RbpDirectory *dir)
 }
 
 /*
- * Most slots of a partition that can be kept; the others are for pages that
- * come and go.
+ * Maximum number of kept pages in a partition; the other slots are for pages
+ * that come and go.
  */
 static uint32_t
-kept_in_partition(const RbpDirectory *dir)
+max_kept_in_partition(const RbpDirectory *dir)
 {
 	return rbp_partition_slots(dir) - rbp_s3fifo_small_target(dir);
 }
 
 bool
-rbp_keep_page(const RbpDirectory *dir, const RbpPartition *p, const RbpEntry *e)
+rbp_may_keep_page(const RbpDirectory *dir, const RbpPartition *p, const RbpEntry *e)
 {
 	return e->fork == 0 &&
 		rbp_directory_policy(dir, e->rel, e->space) == RBP_POLICY_KEEP &&
-		p->lists[RBP_SLOT_KEPT].count < kept_in_partition(dir) &&
-		rbp_directory_kept(dir) < keep_max(dir);
+		p->lists[RBP_SLOT_KEPT].count < max_kept_in_partition(dir) &&
+		rbp_directory_kept_total(dir) < keep_max(dir);
 }
 
 bool
 rbp_kept_too_many(const RbpDirectory *dir, const RbpPartition *p)
 {
-	return p->lists[RBP_SLOT_KEPT].count > kept_in_partition(dir) ||
-		rbp_directory_kept(dir) > keep_max(dir);
+	return p->lists[RBP_SLOT_KEPT].count > max_kept_in_partition(dir) ||
+		rbp_directory_kept_total(dir) > keep_max(dir);
 }
 
 uint32_t
-rbp_directory_held(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+rbp_directory_kept_of(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 {
 	uint64_t	word;
 	uint32_t	place = find_policy(dir, rel, space, &word);
 
 	return place == RBP_NO_PLACE ? 0 :
-		__atomic_load_n(held_count(dir, place), __ATOMIC_RELAXED);
+		__atomic_load_n(kept_count(dir, place), __ATOMIC_RELAXED);
 }
 
 uint64_t
-rbp_directory_kept(const RbpDirectory *dir)
+rbp_directory_kept_total(const RbpDirectory *dir)
 {
 	return __atomic_load_n(&dir->kept, __ATOMIC_RELAXED);
 }
@@ -245,13 +251,13 @@ rbp_directory_kept(const RbpDirectory *dir)
 bool
 rbp_directory_keep_exceeded(const RbpDirectory *dir)
 {
-	return rbp_directory_kept(dir) > keep_max(dir);
+	return rbp_directory_kept_total(dir) > keep_max(dir);
 }
 
 bool
 rbp_directory_keep_full(const RbpDirectory *dir)
 {
-	return rbp_directory_kept(dir) >= keep_max(dir);
+	return rbp_directory_kept_total(dir) >= keep_max(dir);
 }
 
 void
@@ -279,7 +285,7 @@ rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
 
 		is_there = true;
 		if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
-			rbp_keep_page(dir, p, e))
+			rbp_may_keep_page(dir, p, e))
 		{
 			rbp_list_remove(dir, p, index);
 			rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
@@ -311,7 +317,7 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 		rbp_list_push(dir, p, freq > 0 ? RBP_SLOT_MAIN : RBP_SLOT_SMALL, freq, index);
 	}
 	else if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
-			 rbp_keep_page(dir, p, e))
+			 rbp_may_keep_page(dir, p, e))
 	{
 		rbp_list_remove(dir, p, index);
 		rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
@@ -333,7 +339,7 @@ rbp_directory_policies_applied(RbpDirectory *dir)
 {
 	for (uint32_t i = 0; i < RBP_POLICY_BUCKETS * RBP_POLICY_WAYS; i++)
 	{
-		if ((*policy_word(dir, i) & POLICY_MASK) == POLICY_LEAVING)
+		if ((*policy_word(dir, i) & POLICY_MASK) == POLICY_RESET)
 		{
 			__atomic_store_n(policy_word(dir, i), 0, __ATOMIC_SEQ_CST);
 			__atomic_fetch_sub(&dir->npolicies, 1, __ATOMIC_RELAXED);
@@ -450,6 +456,11 @@ rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
 	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
 	uint32_t	chosen = RBP_NIL;
 
+	/*
+	 * An extent has one slot in each partition, so the clock's hand goes from
+	 * extent to extent.  A page that was read loses one of its accesses, also
+	 * in its account, each time the hand passes it.
+	 */
 	for (uint32_t step = 0; step < RBP_CHUNK && step < top; step++)
 	{
 		uint32_t	extent = p->limit_hand < top ? p->limit_hand : 0;

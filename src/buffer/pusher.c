@@ -60,10 +60,11 @@
 #define SWEEP_EVERY_NS		INT64CONST(2000000000)
 
 /*
- * While pages wait, one step of the sweep follows after this many batches.  A
- * step visits about a thousand entries, which takes less time than one batch.
+ * While pages wait, sweep_some() is called once after this many batches, so
+ * that dead entries are freed under constant load, too.  A call visits about a
+ * thousand entries, which takes less time than one batch.
  */
-#define BATCHES_FOR_A_STEP	8
+#define BATCHES_PER_SWEEP_STEP	8
 
 /*
  * A push may take this many times io_timeout, because no query waits for it.
@@ -271,7 +272,10 @@ sweep_some(void)
 	return partition < RBP_PARTITIONS;
 }
 
-/* Run all duties.  Returns the ns until the next one is due, -1 if none is. */
+/*
+ * Call all duties; each does its work if it is due.  Returns the ns until the
+ * next one is due, or -1 if none will be.
+ */
 static int64
 do_duties(void)
 {
@@ -296,18 +300,23 @@ forget_latch(int code, Datum arg)
 void
 rbp_pusher_main(Datum arg)
 {
-	bool		dozed = false;
+	bool		idle = false;	/* no page came during the last wait */
 	int			batches = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	on_shmem_exit(forget_latch, (Datum) 0);
+	/* RDMA devices need to know the memory from which pages are written */
 	rbp_remote_set_pusher(rbp_staging_base(rbp_staging),
 						  rbp_staging_bytes(rbp_staging));
 	pg_atomic_write_u64(&shared->latch, (uint64) (uintptr_t) MyLatch);
 
-	/* A predecessor's state is gone: shared memory was reset after it died */
+	/*
+	 * A predecessor has left nothing to clean up.  If it crashed, shared
+	 * memory was reset.  Otherwise it ended between batches, since nothing in
+	 * push_batch() raises an error.
+	 */
 	while (!ShutdownRequestPending)
 	{
 		int64		due_ns;
@@ -321,8 +330,8 @@ rbp_pusher_main(Datum arg)
 		due_ns = do_duties();
 		if (push_batch() > 0)
 		{
-			dozed = false;
-			if (++batches % BATCHES_FOR_A_STEP == 0)
+			idle = false;
+			if (++batches % BATCHES_PER_SWEEP_STEP == 0)
 				(void) sweep_some();
 			CHECK_FOR_INTERRUPTS();
 			continue;
@@ -334,12 +343,12 @@ rbp_pusher_main(Datum arg)
 		 * Nothing to do: set the depth at which to wake us, and check once
 		 * more.
 		 */
-		timeout = dozed ? SLEEP_MS : DOZE_MS;
+		timeout = idle ? SLEEP_MS : DOZE_MS;
 		if (due_ns >= 0)
 			timeout = Min(timeout, (long) (due_ns / 1000000) + 1);
-		pg_atomic_write_u32(&shared->wake_depth, dozed ? 1 : WAKE_BATCH);
+		pg_atomic_write_u32(&shared->wake_depth, idle ? 1 : WAKE_BATCH);
 		pg_memory_barrier();
-		if (rbp_staging_depth(rbp_staging) >= (dozed ? 1 : WAKE_BATCH))
+		if (rbp_staging_depth(rbp_staging) >= (idle ? 1 : WAKE_BATCH))
 		{
 			pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
 			continue;
@@ -348,7 +357,7 @@ rbp_pusher_main(Datum arg)
 						 timeout, rbp_wait_events[RBP_WAIT_MAIN]);
 		ResetLatch(MyLatch);
 		pg_atomic_write_u32(&shared->wake_depth, PG_UINT32_MAX);
-		dozed = rbp_staging_depth(rbp_staging) == 0;
+		idle = rbp_staging_depth(rbp_staging) == 0;
 		CHECK_FOR_INTERRUPTS();
 	}
 

@@ -118,7 +118,7 @@ rbp_residency_held(const RbpRelFile *file)
 	uint16		space = rbp_space_find(file->spc, file->db);
 
 	return space == RBP_INVALID_SPACE ? 0 :
-		rbp_directory_held(rbp_dir, file->rel, space);
+		rbp_directory_kept_of(rbp_dir, file->rel, space);
 }
 
 bool

@@ -143,7 +143,7 @@ rbp_s3fifo_insert(RbpDirectory *dir, uint32_t part, uint32_t index,
 	RbpPartition *p = &dir->partitions[part];
 	RbpSlotState queue = rbp_ghost_take(dir, part, hash) ? RBP_SLOT_MAIN : RBP_SLOT_SMALL;
 
-	if (rbp_keep_page(dir, p, rbp_entry(dir, index)))
+	if (rbp_may_keep_page(dir, p, rbp_entry(dir, index)))
 		queue = RBP_SLOT_KEPT;
 	rbp_list_push(dir, p, queue, freq, index);
 }
@@ -210,7 +210,7 @@ rbp_s3fifo_evict(RbpDirectory *dir, uint32_t part, bool *live)
 						  index);
 			continue;
 		}
-		if (rbp_keep_page(dir, p, rbp_entry(dir, index)))
+		if (rbp_may_keep_page(dir, p, rbp_entry(dir, index)))
 		{
 			rbp_list_push(dir, p, RBP_SLOT_KEPT, 0, index);
 			continue;
