@@ -80,10 +80,10 @@ static Window windows[WINDOWS];
 static uint64 lru_clock = 0;
 static int	nwindows = 0;		/* in use */
 
-/* The windows' pages, and one more page; mapped when first needed. */
-static char *window_space = NULL;
+/* The windows' pages, and after them cached_page(); mapped when first needed. */
+static char *window_memory = NULL;
 
-/* The block in that one page, kept for reads of parts. */
+/* The block in cached_page(), kept for reads of parts of it. */
 static RbpSpilledBlock cached;
 static bool cached_valid = false;
 
@@ -98,32 +98,32 @@ map_windows(void)
 {
 	Size		size = ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ;
 
-	if (window_space == NULL)
+	if (window_memory == NULL)
 	{
 		void	   *mem = mmap(NULL, size, PROT_READ | PROT_WRITE,
 							   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (mem != MAP_FAILED)
 		{
-			window_space = mem;
+			window_memory = mem;
 			for (int i = 0; i < WINDOWS; i++)
 				windows[i].handle.index = RBP_SPILL_NO_FILE;
 		}
 	}
-	return window_space != NULL;
+	return window_memory != NULL;
 }
 
 static inline char *
 window_page(const Window *w, int i)
 {
-	return window_space +
+	return window_memory +
 		((Size) (w - windows) * WINDOW_PAGES + (Size) i) * BLCKSZ;
 }
 
 static inline char *
 cached_page(void)
 {
-	return window_space + (Size) WINDOWS * WINDOW_PAGES * BLCKSZ;
+	return window_memory + (Size) WINDOWS * WINDOW_PAGES * BLCKSZ;
 }
 
 /*
@@ -228,11 +228,12 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 
 		/*
 		 * With two copies, the first round only tries donors that are known
-		 * to answer.  As an answer can be lost, no wait is so long that there
-		 * is no time to ask again.
+		 * to answer.  An answer can be lost, so a wait takes at most half of
+		 * the time that is left, and there is time to ask again.  Only
+		 * retries of an only copy wait until the deadline.
 		 */
 		int			flags = ncopies == 2 && round == 0 ? 0 : RBP_REMOTE_PATIENT;
-		bool		ask_again = ncopies == 2 || round == 0;
+		bool		leave_time = ncopies == 2 || round == 0;
 
 		for (int i = 0; i < ncopies; i++)
 		{
@@ -252,7 +253,7 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 			}
 			possible = true;
 			switch (read_one_copy(b, copies[i], flags,
-								  ask_again ? now + (deadline_ns - now) / 2 : deadline_ns,
+								  leave_time ? now + (deadline_ns - now) / 2 : deadline_ns,
 								  page, &reason))
 			{
 				case COPY_READ:
@@ -292,9 +293,9 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 
 	/*
-	 * Reporting checks for interrupts, which must not end the file call.  The
-	 * client is not told: while it does not read, we could not be
-	 * interrupted.
+	 * ereport() processes interrupts, but an error must not leave the file
+	 * call here.  The client gets no message: if it did not read it, we would
+	 * wait for the client, with interrupts held.
 	 */
 	HOLD_INTERRUPTS();
 	ereport(LOG_SERVER_ONLY,
@@ -304,7 +305,7 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	errno = save_errno;
 }
 
-/* Like rbp_spill_fetch(), for a whole page. */
+/* Read a whole page.  Returns what rbp_spill_fetch() returns. */
 static int
 fetch_with_retries(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 {
@@ -370,7 +371,7 @@ rbp_spill_end_read_ahead(void)
 	for (int i = 0; i < WINDOWS; i++)
 		discard_window(&windows[i], deadline);
 	/* return the pages' memory to the system */
-	(void) madvise(window_space, ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ,
+	(void) madvise(window_memory, ((Size) WINDOWS * WINDOW_PAGES + 1) * BLCKSZ,
 				   MADV_DONTNEED);
 }
 
@@ -420,9 +421,12 @@ window_before(RbpSpillHandle handle, uint32 block)
 	return 0;
 }
 
-/* Evict the least recently used window other than keep. */
+/*
+ * Find an unused window, or else discard the least recently used one other
+ * than after.
+ */
 static Window *
-evict_window(const Window *keep)
+get_free_window(const Window *after)
 {
 	Window	   *w = NULL;
 
@@ -433,7 +437,7 @@ evict_window(const Window *keep)
 			w = &windows[i];
 			break;
 		}
-		if (&windows[i] != keep && (w == NULL || windows[i].last_use < w->last_use))
+		if (&windows[i] != after && (w == NULL || windows[i].last_use < w->last_use))
 			w = &windows[i];
 	}
 	discard_window(w, rbp_now_ns() + rbp_spill_short_wait());
@@ -449,10 +453,13 @@ evict_window(const Window *keep)
  * reuses the blocks that it has read, and so scatters its result over the
  * file.  In a relation, or where that order is not known, they are
  * consecutive.
+ *
+ * after: the window that this one continues, read ahead of the reader; NULL if
+ * the reader waits for the first block.
  */
 static Window *
 submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
-			  int64 deadline_ns, const Window *keep)
+			  int64 deadline_ns, const Window *after)
 {
 	uint32		blocks[WINDOW_PAGES];
 	uint32		slots[WINDOW_PAGES];
@@ -480,18 +487,19 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 		else
 			block = slot_info(slots[got])->next;
 		if (block == blocks[0])
-			block = NO_BLOCK;	/* blocks written since have closed a cycle */
+			block = NO_BLOCK;	/* blocks that were written again have made
+								 * the order circular */
 	}
 	rbp_spill_file_unlock(rbp_spill_table, file);
 	if (got == 0)
 		return NULL;
 
-	w = evict_window(keep);
+	w = get_free_window(after);
 	now = rbp_now_ns();
 	w->n = n = got;
 	w->next = block;
 	w->next_submitted = false;
-	w->ahead = keep != NULL;
+	w->ahead = after != NULL;
 	w->last_use = ++lru_clock;
 	for (int i = 0; i < n; i++)
 	{

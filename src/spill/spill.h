@@ -115,8 +115,8 @@ extern bool rbp_spill_has_blocks(const char *name);
  */
 
 /*
- * Remove entries whose owner is gone, and other periodic work.  Returns the
- * time in ns until it has to be called again.
+ * Remove files whose owner is gone, end quarantines of slots, and report costs,
+ * if that is due.  Returns the time in ns until it has to be called again.
  */
 extern int64 rbp_spill_sweep(void);
 

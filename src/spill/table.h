@@ -4,11 +4,12 @@
  *	  Table in shared memory of the temporary files that have blocks elsewhere
  *	  than in the real file: by name, with a map from block to 32-bit value.
  *
- * The meaning of a value is up to the caller; 0 is "no value": the block is
- * in the real file.  The map of a file is a radix tree whose nodes (64 values)
- * come from a shared pool, and return to it as soon as they are empty.  No
- * other memory is allocated by lookups and changes.  When files or nodes run
- * out the caller is told, and leaves the block in the real file.
+ * A value tells the place of a block: a slot or a staging page.  Its encoding
+ * is up to the caller; 0 is "no value": the block is in the real file.  The map
+ * of a file is a radix tree whose nodes (64 values) come from a shared pool,
+ * and return to it as soon as they are empty.  No other memory is allocated by
+ * lookups and changes.  When files or nodes run out the caller is told, and
+ * leaves the block in the real file.
  *
  * Locks: one for the names (find, create, remove, scan), one in each file, and
  * one for the pool of nodes.  Order: names, file, pool.  A file is locked
@@ -47,14 +48,15 @@ typedef struct RbpSpillFileState
 	uint32_t	open_page;		/* staging page of the block that is being
 								 * filled; initially RBP_SPILL_NO_PAGE */
 	uint32_t	open_block;
-	uint32_t	run_next;		/* slots reserved for the next blocks */
+	uint32_t	run_next;		/* adjacent slots reserved for the next
+								 * blocks: the next one, and how many are left */
 	uint32_t	run_left;
 	uint32_t	run_len;		/* length of the last reservation */
 	uint32_t	mirror_next;	/* the same for second copies */
 	uint32_t	mirror_left;
-	uint32_t	last_block;		/* block written last, and the value that it
-								 * has or will get; 0: none */
-	uint32_t	last_value;
+	uint32_t	last_block;		/* the block written last */
+	uint32_t	last_value;		/* its value, once it is in its slot; 0: no
+								 * block was written yet */
 	uint32_t	slot_blocks;	/* blocks on donors */
 	uint32_t	staged_blocks;	/* blocks in staging */
 	uint32_t	mirrored_blocks;
@@ -139,7 +141,7 @@ extern void rbp_spill_file_truncate(RbpSpillTable *t, RbpSpillFile *file,
  * Remove the file: the name is free at once, handles become invalid.  Under
  * the file's lock, finish is called for each value like visit above, and then
  * with block UINT32_MAX and value 0, for the state.  False if the file was
- * already gone.  No lock held.
+ * already gone.  The caller must hold no lock of the table.
  */
 extern bool rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
 								   RbpSpillVisit finish, void *arg);

@@ -35,8 +35,9 @@
 #include "spill/table.h"
 
 #define SWEEP_NS		INT64CONST(10000000000)
-#define BLOCK_NS		INT64CONST(50000000)	/* time to move a block, at
-												 * least */
+
+/* A block that is begun gets at least this time, even beyond the deadline. */
+#define MIN_BLOCK_NS	INT64CONST(50000000)
 
 #define shared			rbp_spill_shared
 
@@ -48,7 +49,7 @@ handle_by_index(uint32 index, RbpSpillHandle *handle)
 		handle->index == index;
 }
 
-/* Free reserved slots in the extent. */
+/* Free the reserved slots of each file that has reserved some in the extent. */
 static void
 free_reserved_in(uint32 extent)
 {
@@ -120,8 +121,9 @@ lock_block(const RbpSpilledBlock *b)
 }
 
 /*
- * Write the page to other slots, and install the block there.  False if that
- * fails; a block that has moved needs no more work.
+ * Write the page to other slots, and install the block there.  False if there
+ * are none, or if the write fails.  True also if the block has moved or its
+ * file is locked now: if it is still there, the next round moves it.
  */
 static bool
 move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
@@ -157,7 +159,7 @@ move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 		}
 		rbp_spill_free_slot(slot, RBP_OK);
 		rbp_spill_free_slot(mirror, RBP_OK);
-		return true;			/* the block has moved, or is about to */
+		return true;			/* the block has moved, or its file is locked */
 	}
 	rbp_spill_free_slot(slot, ios[0].status);
 	rbp_spill_free_slot(mirror, ios[1].status);
@@ -186,12 +188,11 @@ move_to_real_file(const RbpSpilledBlock *b, const char *page)
 
 /*
  * Files that have failed to take a block.  They are skipped until the next
- * round, which has another deadline, so that they do not use up the time of
- * others.
+ * round, so that they do not use up the time of others.
  */
 static RbpSpillHandle skipped[64];
 static uint32 nskipped = 0;
-static int64 skipped_deadline = 0;
+static int64 skipped_deadline = 0;	/* of the round; a new one has another */
 
 static void
 skip_file(RbpSpillHandle handle)
@@ -212,8 +213,9 @@ uint32
 rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 {
 	static char page[BLCKSZ];
-	static uint32 next_slot = 0;	/* where to continue, so that no block
-									 * takes all of the time */
+	static uint32 next_slot = 0;	/* offset at which the last call stopped,
+									 * in any extent: a block that uses up the
+									 * time must not be the first each time */
 	uint32		start = next_slot;
 
 	if (skipped_deadline != deadline_ns)
@@ -227,9 +229,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		RbpSpilledBlock b;
 		int64		now = rbp_now_ns();
 
-		/* allow each block some time, for slow donors */
 		int64		block_deadline = Min(now + rbp_spill_short_wait(),
-										 Max(deadline_ns, now + BLOCK_NS));
+										 Max(deadline_ns, now + MIN_BLOCK_NS));
 
 		if (now >= deadline_ns)
 			break;
@@ -264,9 +265,11 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
  */
 
 /*
- * A process unlinks its files before it ends, unless the server restarts.  If
- * neither happens, say because the directory was removed by hand, nobody will
- * ask for the blocks again.  A temporary relation stays until it is dropped.
+ * A duty of the pusher: end quarantines of slots, report costs, and remove
+ * files whose owner is gone.  A process unlinks its files before it ends, and a
+ * restart of the server empties the table.  But files can be left over, say
+ * because the directory was removed by hand, and nobody will ask for their
+ * blocks again.  A temporary relation stays until it is dropped.
  */
 int64
 rbp_spill_sweep(void)
