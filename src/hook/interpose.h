@@ -2,7 +2,7 @@
  *
  * interpose.h
  *	  Redirect the executable's libc calls: point the relocation slots of file
- *	  calls at wrappers.  This file does not depend on pages.
+ *	  calls at wrappers.  It knows nothing of relations or pages.
  *
  *-------------------------------------------------------------------------
  */
