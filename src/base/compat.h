@@ -89,6 +89,12 @@ rbp_compat_page_verified(char *page, BlockNumber block)
 #endif
 }
 
+/*
+ * Since 18, blocks of temporary tables are read in a critical section, and the
+ * error, whichever it is, is raised after it.
+ */
+#define RBP_CRITICAL_READS_REPORT_EINTR	(PG_VERSION_NUM >= 180000)
+
 /* This process's index in the array of PGPROCs. */
 static inline int
 rbp_compat_procno(void)

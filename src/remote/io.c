@@ -226,7 +226,7 @@ bool
 rbp_remote_give_up(void)
 {
 	return rbp_remote_interrupted() &&
-		(!no_other_copy || rbp_remote_can_raise());
+		(!no_other_copy || rbp_remote_can_fail_with_eintr());
 }
 
 /*

@@ -23,6 +23,7 @@
 
 #include "miscadmin.h"
 
+#include "base/compat.h"
 #include "base/stats.h"
 #include "common/status.h"
 #include "common/token.h"
@@ -153,6 +154,18 @@ rbp_remote_can_raise(void)
 {
 	return InterruptHoldoffCount == 0 && CritSectionCount == 0 &&
 		(ProcDiePending || QueryCancelHoldoffCount == 0);
+}
+
+/*
+ * May a file call fail with EINTR here?  Where the interrupt can be raised, it
+ * is raised in place of that; elsewhere most of the server calls again at
+ * once.
+ */
+static inline bool
+rbp_remote_can_fail_with_eintr(void)
+{
+	return rbp_remote_can_raise() ||
+		(RBP_CRITICAL_READS_REPORT_EINTR && CritSectionCount > 0);
 }
 
 typedef struct RbpRemoteIo

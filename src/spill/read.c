@@ -267,7 +267,7 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 					break;
 			}
 		}
-		if (possible && rbp_remote_interrupted() && rbp_remote_can_raise())
+		if (possible && rbp_remote_interrupted() && rbp_remote_can_fail_with_eintr())
 			return rbp_spill_interrupted;
 		if (!possible || rbp_now_ns() >= deadline_ns)
 			return reason;

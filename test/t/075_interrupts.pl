@@ -126,11 +126,12 @@ sub goes_on
 
 sub nothing_lost
 {
-	my ($offset, $name) = @_;
+	my ($offset, $name, $read_fails) = @_;
 	my $log = log_since($node, $offset);
 	is(counter($node, 'spill.lost'), 0, "$name: no block counts as lost");
 	unlike($log, qr/could not be read from donor/, "$name: the log reports no lost block");
-	unlike($log, qr/could not (?:read|write)/, "$name: the log reports no file that could not be read");
+	unlike($log, qr/could not (?:read|write)/, "$name: the log reports no file that could not be read")
+	  unless $read_fails;
 	return;
 }
 
@@ -209,10 +210,13 @@ for my $way (@ways)
 	$node->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 	ends($pid, $name);
 	$donor->thaw;
-	ended_with($session, '57014', $name);
+	# Since 18, such reads are in a critical section, and fail: "Interrupted system
+	# call".
+	my $read_fails = $node->safe_psql('postgres', 'SHOW server_version_num') >= 180000;
+	ended_with($session, $read_fails ? 'XX000' : '57014', $name);
 	is($session->query('SELECT count(*), sum(hashtextextended(f::text, 0)::numeric) FROM f'), $sum, "$name: all rows of the table are there");
 	$session->quit;
-	nothing_lost($offset, $name);
+	nothing_lost($offset, $name, $read_fails);
 }
 
 #---- writes that wait ---------------------------------------------------------
