@@ -51,18 +51,30 @@ sub reads_are
 	return;
 }
 
-# The same object id again, from the other template, by each strategy.
-for my $strategy ('file_copy', 'wal_log')
+# Files are copied by reads and writes; since 18 also in the kernel.
+my @strategies = ('file_copy', 'wal_log');
+push @strategies, 'file_copy, cloned' if $node->safe_psql('postgres', 'SHOW server_version_num') >= 180000;
+
+sub create
 {
-	for my $previous ('file_copy', 'wal_log')
+	my ($db, $template, $strategy, $options) = @_;
+	local $ENV{PGOPTIONS} = '-c file_copy_method=clone' if $strategy =~ s/, cloned$//;
+	$node->safe_psql('postgres', "CREATE DATABASE $db TEMPLATE $template STRATEGY $strategy " . ($options // ''));
+	return;
+}
+
+# The same object id again, from the other template, by each strategy.
+for my $strategy (@strategies)
+{
+	for my $previous (@strategies)
 	{
 		my $what = "$strategy after $previous";
-		$node->safe_psql('postgres', "CREATE DATABASE again TEMPLATE one STRATEGY $previous OID 70000");
+		create('again', 'one', $previous, 'OID 70000');
 		cmp_ok(warm($node, 't', db => 'again'), '>', 0, "$what: the tier has pages");
 		my $generations = counter($node, 'generations');
 		$node->safe_psql('postgres', 'DROP DATABASE again');
 		cmp_ok(counter($node, 'generations'), '>', $generations, "$what: the drop was noticed");
-		$node->safe_psql('postgres', "CREATE DATABASE again TEMPLATE two STRATEGY $strategy OID 70000");
+		create('again', 'two', $strategy, 'OID 70000');
 		reads_are($what, 'again', $two);
 		cmp_ok(warm($node, 't', db => 'again', part => 0.3), '>', 0, "$what: its own pages come to the tier");
 		reads_are("$what, warm", 'again', $two);
@@ -71,12 +83,12 @@ for my $strategy ('file_copy', 'wal_log')
 }
 
 # Made over and over while the template's pages are in the tier, dirty or not.
-for my $strategy ('file_copy', 'wal_log')
+for my $strategy (@strategies)
 {
 	cmp_ok(warm($node, 't', db => 'one'), '>', 0, "$strategy from a warm template");
 	$node->safe_psql('one', 'UPDATE t SET v = v + 1 WHERE id % 50 = 0');
 	my $expected = content($node, 't', 'one');
-	$node->safe_psql('postgres', "CREATE DATABASE copy TEMPLATE one STRATEGY $strategy");
+	create('copy', 'one', $strategy);
 	reads_are("$strategy from a warm template", 'copy', $expected);
 	$node->safe_psql('postgres', 'DROP DATABASE copy');
 }
