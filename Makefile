@@ -2,6 +2,7 @@
 #
 #   make, make install, make installcheck    as with any PGXS extension
 #   make check       install what is missing, build, run every test
+#   make soak        the same with all server versions, which takes hours
 #   make demo        install what is missing, build, show it (KEEP=1: keep it running)
 #   make bench       install what is missing, build, measure
 #   make test-build  the build that the failure tests use, under build/test
@@ -12,7 +13,7 @@
 # These goals set the machine up themselves, so they cannot count on
 # pg_config being there.  They run their scripts, which call make again for
 # the rest.  PGXS, which has a "check" of its own, stays out of it.
-SCRIPT_GOALS := check demo bench
+SCRIPT_GOALS := check soak demo bench
 
 ifneq ($(filter $(SCRIPT_GOALS),$(MAKECMDGOALS)),)
 
@@ -24,6 +25,9 @@ setup:
 
 check: setup
 	@PG='$(PG)' test/check
+
+soak: setup
+	@PG='$(PG)' test/check --soak
 
 demo: setup
 	@KEEP='$(KEEP)' test/demo/run

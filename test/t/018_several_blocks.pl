@@ -48,6 +48,7 @@ sub prepare
 	evict_buffers($node);
 	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
 	$held += $_ for split /\n/, $node->safe_psql('postgres', join('; ', map { "SELECT remote_bp_prewarm('t', first_block => $_->[0], last_block => $_->[1])" } groups()));
+	evict_buffers($node);
 	return $held;
 }
 
