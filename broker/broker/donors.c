@@ -8,8 +8,9 @@
  * applied when it wrote it.  What it says of a region counts only if the
  * region's last change is not newer than that: a report that was delayed or
  * repeated cannot make a region clean that was leased and given back since.
- * A delta that gets lost heals itself, because each answer lists what the
- * broker still holds for dirty.
+ * A heartbeat only reports regions that have become clean since.  If one gets
+ * lost, each answer lists the regions that the broker still takes for dirty, and the
+ * donor reports these again.
  *
  *-------------------------------------------------------------------------
  */
@@ -105,9 +106,12 @@ broker_donors_lose(int64_t donor)
 	return lost;
 }
 
-/* Make room for a process that the broker does not know yet; false: there is none. */
+/*
+ * A process that the broker does not know registers under this id: remove the
+ * one before it, with its regions.  False if there are too many donors.
+ */
 static bool
-expect(const char *id)
+replace_process(const char *id)
 {
 	int64_t		before = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 
@@ -121,7 +125,10 @@ expect(const char *id)
 	return true;
 }
 
-/* Of a process that is known, what belongs to its memory stays as it is. */
+/*
+ * Of a process that is known, only address and grace time change.  (Without WHERE
+ * true, SQLite takes ON for that of a join.)
+ */
 static const char *const put_donor =
 "INSERT INTO donor (id, instance, address, region_size, regions, grace_ms)"
 " SELECT b ->> 'id', b ->> 'instance', json_patch(json_object('id', b ->> 'id',"
@@ -159,7 +166,7 @@ broker_donors_register(const char *path_id, const json_t *body)
 	broker_begin();
 	fresh = !broker_get_all(known, "SELECT key, regions, region_size FROM donor"
 							" WHERE id = ?1 AND instance = ?2", TEXT(id), TEXT(text_of(body, "instance")));
-	if (fresh && !expect(id))
+	if (fresh && !replace_process(id))
 		reply = broker_reply_error(503, "there is no room for more donors");
 	else if (!fresh && (known[1] != int_of(body, "regions") || known[2] != int_of(body, "region_size")))
 		reply = broker_reply_error(409, "the regions of an instance cannot change");
@@ -206,10 +213,11 @@ find_instance(const char *id, const json_t *body, BrokerReply *error)
 
 /*
  * Which regions are clean, and which leases the donor ended by its own clock: it may
- * have cleaned their regions already.  Those that were granted later it did not mean.
+ * have cleaned their regions already.  Regions that were granted after the report was
+ * written (rev > revision) are not affected.
  */
 static void
-take_report(int64_t donor, const char *id, const json_t *body)
+apply_report(int64_t donor, const char *id, const json_t *body)
 {
 	const json_t *ended = json_object_get(body, "ended");
 	const json_t *clean = json_object_get(body, "clean");
@@ -251,7 +259,7 @@ static const char *const put_seen =
 " FROM donor WHERE donor = ?1 AND donor.key = ?1";
 
 static void
-take_wishes(int64_t donor, const char *id, const json_t *body)
+apply_settings(int64_t donor, const char *id, const json_t *body)
 {
 	broker_run("UPDATE donor SET grace_ms = ?2 ->> 'grace_ms'"
 			   " WHERE key = ?1 AND grace_ms <> ?2 ->> 'grace_ms'", INT(donor), JSON(body));
@@ -268,8 +276,8 @@ take_wishes(int64_t donor, const char *id, const json_t *body)
 	broker_reclaim_update(donor);
 }
 
-/* The answer to a heartbeat. */
-static const char *const donor_truth =
+/* The answer to a heartbeat: all that the donor has to serve. */
+static const char *const desired_state =
 "SELECT json_object('revision', revision, 'leases',"
 "  (SELECT json_group_array(json_object('lease', l.id, 'secret', secret,"
 "    'ttl_ms', max(deadline - now_ms(), 0), 'regions',"
@@ -299,8 +307,8 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 		return reply;
 	}
 	broker.counters[HEARTBEATS]++;
-	take_report(donor, id, body);
-	take_wishes(donor, id, body);
+	apply_report(donor, id, body);
+	apply_settings(donor, id, body);
 
 	/*
 	 * Answer when there is news, or after a while: well before the shortest
@@ -318,7 +326,7 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 			 broker_wait(deadline));
 
 	if (donor != 0)
-		reply = broker_reply(200, broker_get_text(donor_truth, INT(donor)));
+		reply = broker_reply(200, broker_get_text(desired_state, INT(donor)));
 	broker_end();
 	return reply;
 }

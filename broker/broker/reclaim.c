@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * reclaim.c
- *	  Who has to give some back.
+ *	  Which leases have to give regions back, because a donor wants its memory.
  *
  * A donor that wants memory back (want_back, drain) has a
  * deficit: the leased regions that it may not have.  broker_reclaim_update() spreads
  * it over the holders: "asked" regions in their holdings.  A holder learns
  * that in its next answer (broker_reclaim_tell()), which starts the grace time; what
- * it has not released by then is taken (broker_reclaim_take()).  While a told request
- * is running it is not enlarged, lest the additional regions have a shorter
- * grace time or the first ones a longer; the rest is asked in a second round.
+ * it has not released by then is taken (broker_reclaim_take()).  Once a holder was
+ * told a number, that number does not grow before its grace time is over: added
+ * regions would have less of it, or the first ones more.  The rest is asked for in
+ * a second round.
  * Buffer leases are asked before temp leases, and temp leases are spared first
  * when the need shrinks: the data of the latter has no copy on disk.  So a temp
  * lease is left alone as long as a buffer lease has a region there that could
@@ -38,8 +39,10 @@ static const char *const ask_less =
 " WHERE donor = ?1 AND holding.lease = s.lease";
 
 /*
- * Ask for ?2 more, one by one from whoever would keep the most; for fewer, if it is
- * nobody's turn.
+ * Ask for ?2 more regions, each from the lease that would keep the most without it.
+ * Ask for fewer if the other leases cannot be asked now: they were told a number
+ * already, or are temp leases, which are asked after buffer leases.  (r has a row for
+ * each region of a lease, with the number that the lease would keep.)
  */
 static const char *const ask_more =
 "UPDATE holding SET asked = asked + more.n"
@@ -62,7 +65,10 @@ broker_reclaim_update(int64_t donor)
 {
 	int64_t		need;
 
-	/* what other leases are to get comes from those that were chosen for it */
+	/*
+	 * share.c has chosen what this lease gives to others: ask for at least
+	 * that, unless the holder was told a number already.
+	 */
 	broker_run("UPDATE holding SET asked = shared"
 			   " WHERE donor = ?1 AND asked < shared AND taken_at IS NULL", INT(donor));
 	need = broker_get("SELECT max(leased - most, 0) -"
@@ -124,8 +130,8 @@ broker_reclaim_take(void)
 	int64_t		due[3];
 
 	/*
-	 * For another lease's share, a temp lease gives what it can, and no more:
-	 * it is asked again.
+	 * Regions of a temp lease are only taken for the donor.  For another
+	 * lease's share it gives what it can, and is asked again.
 	 */
 	while (broker_get_all(due, "SELECT donor, lease, iif(purpose = 'temp', asked - shared, asked)"
 						  " FROM holding JOIN lease ON lease.key = lease"

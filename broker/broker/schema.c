@@ -3,9 +3,10 @@
  * schema.c
  *	  The tables: what the broker knows, and what always holds of it.
  *
- * What an answer promises is in donor, region, lease and ended, which are on
- * disk.  What the next heartbeat or renewal tells anyway is in tables that
- * last as long as the process, since changing them must cost no fsync.
+ * What a client may rely on after an answer has to survive a restart of the
+ * broker: it is in donor, region, lease and ended, which are on disk.  What the
+ * next heartbeat or renewal tells again is in temporary tables, since changing
+ * them must cost no fsync.
  *
  * Rules are in the schema where SQL can say them: a change that breaks one
  * fails, whichever statement tried it, and ends the broker.
@@ -40,7 +41,7 @@ const char *const broker_schema =
 " ttl_ms INTEGER NOT NULL CHECK (ttl_ms > 0),"
 " created INTEGER NOT NULL,"	/* seconds since 1970 */
 
-/* a machine since its boot, which an instance names before a slash; NULL: not told */
+/* boot id of the client's machine: what instance has before its slash; NULL: no slash */
 " machine TEXT AS (substr(instance, 1, nullif(instr(instance, '/'), 0))) STORED"
 ") STRICT;"
 "CREATE INDEX lease_client ON lease (client, purpose);"
@@ -54,7 +55,8 @@ const char *const broker_schema =
 " number INTEGER NOT NULL,"
 " lease INTEGER REFERENCES lease ON DELETE SET NULL,"
 " used INTEGER NOT NULL CHECK (used IN (0, 1)),"
-" rev INTEGER NOT NULL,"		/* the donor's revision of its last change */
+" rev INTEGER NOT NULL,"		/* the donor's revision when its lease last
+								 * changed */
 " CHECK (used OR lease IS NULL),"
 " PRIMARY KEY (donor, number)"
 ") STRICT, WITHOUT ROWID;"
@@ -85,7 +87,7 @@ const char *const broker_schema =
 "  DELETE FROM ended WHERE key <= NEW.key - 2048;"
 " END;";
 
-/* Columns of RDMA; then it is a file of version 2. */
+/* From version 1 to 2: columns for RDMA. */
 const char *const broker_schema_from_1 =
 "ALTER TABLE donors ADD COLUMN rdma_host TEXT NOT NULL DEFAULT '';"
 "ALTER TABLE donors ADD COLUMN rdma_port INTEGER NOT NULL DEFAULT 0;";
@@ -169,6 +171,8 @@ const char *const broker_schema_volatile =
 "  UPDATE lease_term SET bytes = bytes - (SELECT region_size FROM donor WHERE key = NEW.donor)"
 "   WHERE lease = OLD.lease;"
 " END;"
+
+/* One that becomes clean when its lease ends was never counted as dirty. */
 "CREATE TEMP TRIGGER region_cleaned AFTER UPDATE OF used ON main.region"
 " WHEN OLD.lease IS NULL AND NEW.lease IS NULL AND NEW.used < OLD.used BEGIN"
 "  UPDATE donor_seen SET dirty = dirty - 1 WHERE donor = NEW.donor;"
@@ -190,8 +194,10 @@ const char *const broker_schema_volatile =
 " END;"
 
 /*
- * state: up, draining (up, and draining), away, gone.  most: regions that it lets us have
- * leased at a time.  free: how many more can be granted now.
+ * state: up; draining: up, and gives its memory back; away: silent for donor_timeout, or
+ * not heard since the broker started; gone: silent for three times as long.  Only donors
+ * that are up grant regions.  most: how many of its regions may be leased in all.  free:
+ * how many more can be granted now.
  */
 "CREATE TEMP VIEW donor_now AS"
 " SELECT *, iif(state = 'up', max(min(regions - leased - dirty, most - leased), 0), 0) AS free"

@@ -139,7 +139,7 @@ fence_region(RbpDonorRegion *region)
 	atomic_store(&region->owner, NULL);
 	lease->nregions--;
 	region->state = DONOR_REGION_DIRTY;
-	region->withdrawn = false;
+	region->unreachable = false;
 	region->clean_unreported = false;
 	ndirty++;
 	pthread_cond_signal(&janitor_wake);
@@ -425,7 +425,7 @@ withdraw(RbpDonorRegion *region)
 	if (atomic_load(&region->exported))
 		donor_memory_release(region);
 	pthread_mutex_lock(&donor_lock);
-	region->withdrawn = true;
+	region->unreachable = true;
 }
 
 /* Withdraw all regions that wait to be zeroed, before the slow part. */
@@ -436,7 +436,7 @@ withdraw_dirty(void)
 	{
 		RbpDonorRegion *region = &donor_regions[i];
 
-		if (region->state == DONOR_REGION_DIRTY && !region->withdrawn)
+		if (region->state == DONOR_REGION_DIRTY && !region->unreachable)
 			withdraw(region);
 	}
 }
@@ -451,7 +451,7 @@ clean_region(RbpDonorRegion *region, bool keep)
 	bool		ok = false;
 
 	/* it may have been fenced since withdraw_dirty() */
-	if (!region->withdrawn)
+	if (!region->unreachable)
 		withdraw(region);
 	pthread_mutex_unlock(&donor_lock);
 	if (keep)

@@ -31,9 +31,10 @@ typedef struct RbpDonorRegion
 								 * it could not be deregistered: it needs
 								 * other memory before it is used again */
 	RbpDonorRegionState state;
-	bool		withdrawn;		/* while DIRTY: out of reach of all clients;
-								 * under donor_lock */
-	bool		clean_unreported;	/* to be reported clean in heartbeats */
+	bool		unreachable;	/* while DIRTY: no client can access the
+								 * memory any more; under donor_lock */
+	bool		clean_unreported;	/* clean, which heartbeats report until
+									 * the broker knows it */
 	int			fd;				/* memfd, or -1 */
 	bool		huge;			/* from the pool of huge pages */
 	uint8_t    *base;			/* address in the donor */
@@ -47,7 +48,8 @@ extern uint64_t donor_region_size;
  * Reserve, populate and lock memory for all regions, and log the kind of
  * pages.  Ends the process if there is not enough memory, or if less than
  * min_free bytes would remain for others.  From here on this process is the
- * first that the system kills when memory runs out.
+ * first that the system kills when memory runs out, since what it lends is
+ * expendable.
  */
 extern void donor_memory_init(uint64_t memory, uint64_t region_size,
 							  uint64_t min_free);

@@ -7,7 +7,8 @@
  * latter, READ and WRITE work on both.
  *
  * The payload of a write is received directly into the region's memory, except
- * for that part of a first write which arrived together with its header.
+ * for what arrives together with its header; that is only so for the first of
+ * several writes in a row, see receive().
  * During that system call the thread is "in" the region, see lease.h.
  *
  * The memory used for a client is bounded: while its ring of answers is full,
@@ -28,8 +29,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define ROUNDS			64		/* then a busy connection yields to others, */
-#define TURN_BYTES		(256 * 1024)	/* or when it has sent this much */
+/* A busy connection yields to others after so many rounds, or so many bytes. */
+#define ROUNDS			64
+#define TURN_BYTES		(256 * 1024)
 #define HELD_BACK		16		/* answers held back at most */
 
 /*
@@ -306,7 +308,9 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 	if (conn->count == SERVE_RING || conn->rx_have == SERVE_RX_SIZE)
 		return -2;
 
-	/* with a write in progress, everything before it is parsed */
+	/*
+	 * During a write, rx is empty: what the socket has next is payload.
+	 */
 	if (conn->writing)
 	{
 		direct = conn->write_left;
@@ -328,6 +332,7 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 	 * payload need not be moved.
 	 */
 	space = SERVE_RX_SIZE - conn->rx_have;
+	/* rx begins with a header */
 	if (conn->last_was_write && space > RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE)
 		space = RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE;
 	if (!conn->writing || direct == conn->write_left)
@@ -414,6 +419,11 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 	if (any)
 	{
 		conn->active_at = now;
+
+		/*
+		 * How often in a row has the thread served this connection?  One that
+		 * serves a single client tolerates more delay when it yields.
+		 */
 		if (conn->thread->last_served != conn)
 			conn->thread->consecutive = 0;
 		else if (conn->thread->consecutive < SERVE_ALONE)
@@ -421,8 +431,8 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 		conn->thread->last_served = conn;
 
 		/*
-		 * it was refused, and has the answer: a new lease needs a new
-		 * connection anyway
+		 * The lease has ended, and the client has been answered so.  A new
+		 * lease needs a new connection anyway.
 		 */
 		if (conn->lease != NULL && conn->count == 0 &&
 			atomic_load(&conn->lease->ended))

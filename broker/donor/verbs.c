@@ -122,7 +122,7 @@ listen_on(struct sockaddr *addr)
 		return NULL;
 	if (rdma_bind_addr(id, addr) == 0)
 	{
-		if (id->verbs == NULL ? !is_any(addr) : !rbp_verbs_is_wanted(id))
+		if (id->verbs == NULL ? !is_any(addr) : !rbp_verbs_is_configured(id))
 			errno = ENODEV;
 		else if (rdma_listen(id, BACKLOG) == 0)
 			return id;

@@ -409,7 +409,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
 
-	if (!rbp_verbs_is_wanted(id))
+	if (!rbp_verbs_is_configured(id))
 	{
 		/* not an address that we serve: reject without an answer */
 		(void) rdma_reject(id, NULL, 0);

@@ -81,7 +81,8 @@ typedef struct RbpDonorLeaseDomain
 extern bool donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t len);
 
 /*
- * The lease's domain on the device; takes over the reference.  NULL on
+ * The lease's domain on the device (NULL if setting that up has failed), made
+ * if there is none.  Takes over the caller's reference to the lease.  NULL on
  * failure.
  */
 extern RbpDonorLeaseDomain *donor_verbs_get_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device);

@@ -17,17 +17,19 @@
  * any two rounds of events.
  *
  * verbs_lock protects the list of domains, and in each of them regions, table,
- * npending and pins.  The list is changed by the verbs thread only, which may
+ * npending and pins; other fields belong to the verbs thread.  The list is changed by the verbs thread only, which may
  * therefore read it without the lock.  The lock is only held for moments,
  * never while a device works; so granted() can take it with donor_lock held.
  * No other lock is taken while it is held.
  *
- * Why no rkey outlives a lease.  The verbs thread registers MRs while it is in
- * the region (see lease.h), on behalf of its owner, and stores them in
- * `regions` before it leaves.  The janitor calls revoke_mrs() when the owner
- * is gone and no thread is in the region.  By then all existing MRs have been
- * stored where it looks, and no other can be registered before the region has
- * an owner again, which only the janitor can bring about, afterwards.  A
+ * Why no rkey outlives a lease.  The owner of a region is the lease that it
+ * belongs to; a thread is in a region between donor_region_enter() and
+ * donor_region_leave() (see lease.h).  The verbs thread registers MRs for the
+ * owner while it is in the region, and stores them in `regions` before it
+ * leaves.  The janitor calls revoke_mrs() when the owner is gone and no thread
+ * is in the region.  By then all existing MRs have been stored where it looks,
+ * and no other can be registered before the region has an owner again.  It gets
+ * one after the janitor has made it free.  A
  * domain that is created meanwhile looks for regions of its own lease.  If the
  * verbs thread is just deregistering an MR, because its domain or device goes
  * away, the janitor waits for that (MR_DEREGISTERING).  If a device refuses to
@@ -70,7 +72,9 @@ struct RbpDonorRegionMr
 };
 
 static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;	/* or unpinned */
+
+/* An MR has been deregistered, or a domain unpinned */
+static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;
 
 static RbpDonorLeaseDomain *domains;	/* under verbs_lock, see above */
 static uint64_t turn;			/* used by the verbs thread only */
@@ -250,6 +254,7 @@ donor_verbs_register_next(void)
 		if (is_pending(next, region) && register_region(next, region))
 			return true;
 	}
+	/* none could be registered: others may have work */
 	next->stuck = true;
 	return true;
 }
@@ -322,11 +327,16 @@ RbpDonorLeaseDomain *
 donor_verbs_get_domain(RbpDonorLease *lease, RbpDonorVerbsDevice *device)
 {
 	RbpDonorLeaseDomain *domain = domains;
+	bool		known;
 
 	while (domain != NULL && (domain->lease != lease || domain->device != device))
 		domain = domain->next;
-	if (domain != NULL || device == NULL || (domain = make_domain(lease, device)) == NULL)
+	known = domain != NULL;
+	if (!known && device != NULL)
+		domain = make_domain(lease, device);
+	if (known || domain == NULL)
 	{
+		/* only a new domain keeps the reference */
 		donor_lease_unref(lease);
 		return domain;
 	}

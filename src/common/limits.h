@@ -20,5 +20,7 @@
 
 /* A donor's; a region's number is below it. */
 #define RBP_DONOR_MAX_REGIONS	65536
+#define RBP_MAX_REGION_SIZE		(UINT64_C(1) << 46) /* sums of offsets stay
+													 * far from overflow */
 
 #endif							/* RBP_LIMITS_H */

@@ -25,7 +25,7 @@
 #include "transport/transport.h"
 
 /* How long not to ask for more temporary memory after some did not fit */
-#define USABLE_NS			(30000 * NS_PER_MS)
+#define REQUEST_MAX_NS			(30000 * NS_PER_MS)
 
 /* Between two steps of moving temporary data out of regions */
 #define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
@@ -39,14 +39,18 @@ rbp_lease_wanted(RbpHeldLease *h)
 
 	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0')
 		return 0;
-	/* dead slots of temporary data become free over time */
-	if (bytes != h->usable_for_setting ||
-		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->usable_until))
+
+	/*
+	 * What did not fit may fit later, when slots of temporary data that was
+	 * lost have become free.
+	 */
+	if (bytes != h->request_max_setting ||
+		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->request_max_until))
 	{
-		h->usable_for_setting = bytes;
-		h->usable_bytes = PG_UINT64_MAX;
+		h->request_max_setting = bytes;
+		h->request_max = PG_UINT64_MAX;
 	}
-	return Min(bytes, h->usable_bytes);
+	return Min(bytes, h->request_max);
 }
 
 void
@@ -69,8 +73,8 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
 
 		/*
-		 * a denied region is put to use anew, though the broker still lists
-		 * it
+		 * A region that its donor has denied comes into use as a new one, and
+		 * loses its content, even if the broker still lists it.
 		 */
 		if (fresh != NULL && rbp_lease_has_region(fresh, &region) && !infos[i].denied &&
 			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
@@ -92,8 +96,8 @@ rbp_lease_stop_use(RbpHeldLease *h)
 	h->in_use = false;
 	h->recheck = false;
 	h->draining = 0;
-	h->drained = false;
-	h->drained_unneeded = false;
+	h->has_drained = false;
+	h->drain_obsolete = false;
 	h->retire_due = NEVER_NS;
 	h->reported_bytes = 0;
 }
@@ -155,7 +159,7 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 	retired = rbp_remote_retire_coldest(h->pool, donor, count, given, until, move_ns);
 	note_released(h, given, retired.given);
 	h->draining += retired.draining;
-	h->drained |= retired.draining > 0;
+	h->has_drained |= retired.draining > 0;
 	return retired.given;
 }
 
@@ -176,15 +180,15 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 		wanted += demands[i].regions;
 
 	/*
-	 * If there is less to retire than before, all regions may stay at first,
-	 * and some are chosen again.
+	 * If there is less to retire than is draining, or for other demands,
+	 * cancel all draining, as retiring no region does.  Then choose again.
 	 */
-	if (h->drained && (ndemands == 0 || wanted < h->draining || h->drained_unneeded))
+	if (h->has_drained && (ndemands == 0 || wanted < h->draining || h->drain_obsolete))
 	{
 		retire(h, NULL, 0, until, 0);
-		h->drained = false;
+		h->has_drained = false;
 	}
-	h->drained_unneeded = false;
+	h->drain_obsolete = false;
 	h->draining = 0;
 	/* take turns, since moving data for one demand can take all of the time */
 	h->first_demand++;
@@ -246,8 +250,8 @@ rbp_lease_release_unused(RbpHeldLease *h)
 	}
 	if (n == 0)
 		return;
-	h->usable_bytes = kept;
-	h->usable_until = rbp_now_ns() + USABLE_NS;
+	h->request_max = kept;
+	h->request_max_until = rbp_now_ns() + REQUEST_MAX_NS;
 	note_released(h, unused, n);
 	ereport(LOG,
 			(errmsg("remote_bp: %d leased regions do not fit under %s and are given back",
@@ -311,7 +315,10 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	int			unused;
 	int			n = 0;
 
-	/* it has answered, and has accepted its present token */
+	/*
+	 * The answer shows that the broker's URL and token work: keep them for
+	 * the next worker.
+	 */
 	rbp_lease_broker_save(h->broker, &access);
 	rbp_remote_set_broker(h->pool, &access);
 	explicit_bzero(&access, sizeof(access));
@@ -326,16 +333,21 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
-	/* first regions that may already be in use, then those that must be new */
+	/*
+	 * A donor that was restarted has lost the content of its regions, and the
+	 * broker may have granted them again under the same numbers.  So set the
+	 * lease without these first, which takes them out of use, and then with
+	 * them.
+	 */
 	for (int pass = 0; pass < 2; pass++)
 	{
 		for (int i = 0; i < fresh->nregions; i++)
 		{
 			const RbpLeaseRegion *r = &fresh->regions[i];
-			bool		lost = !is_new &&
+			bool		content_lost = !is_new &&
 			rbp_lease_donor_restarted(known, fresh, r->donor);
 
-			if (lost != (pass == 1))
+			if (content_lost != (pass == 1))
 				continue;
 			strlcpy(grants[n].donor, r->donor, sizeof(grants[n].donor));
 			grants[n].region = r->region;
@@ -350,15 +362,15 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	}
 
 	/* If a donor no longer asks, regions that are not empty yet may stay. */
-	for (int i = 0; h->drained && i < known->nreclaims; i++)
+	for (int i = 0; h->has_drained && i < known->nreclaims; i++)
 	{
 		if (!rbp_lease_has_reclaim(fresh, known->reclaims[i].donor))
-			h->drained_unneeded = true;
+			h->drain_obsolete = true;
 	}
 
 	rbp_lease_free(known);
 	h->lease = fresh;
-	h->nreleased = 0;
+	h->nreleased = 0;			/* the renewal has reported them */
 	h->deadline = terms.deadline_ns;
 	if (unchanged)
 		unused = rbp_remote_extend_lease(h->pool, h->deadline);

@@ -29,8 +29,10 @@
 #define NEVER_NS			(PG_INT64_MAX / 2)
 
 /*
- * Kinds of failure, each logged once until the broker works again: the first
- * three once for all leases of a broker, the others for each lease.
+ * Kinds of failure, each logged once until the broker works again.  The first
+ * three concern the broker, and are logged by the lease that meets them first;
+ * the others concern one lease.  What has failed in this process counts as
+ * FAILED_NETWORK.
  */
 #define FAILED_TOKEN		0x01
 #define FAILED_NETWORK		0x02
@@ -52,7 +54,8 @@ typedef struct RbpHeldLease
 {
 	RbpPool		pool;
 	const char *purpose;		/* in requests */
-	const char *suffix;			/* in messages */
+	const char *suffix;			/* for messages, after "the lease" and the
+								 * like: "", or which one */
 	const char *max_setting;
 
 	/*
@@ -75,12 +78,13 @@ typedef struct RbpHeldLease
 	int			nreleased;
 
 	/*
-	 * Limit on the wanted size, set when more was granted than fits, and
-	 * lifted when a size setting changes.
+	 * Limit on the size to request, set when more was granted than fits, and
+	 * lifted when the size setting is not the one that it was set for any
+	 * more; for temporary data, also after a while (rbp_now_ns() time).
 	 */
-	uint64		usable_bytes;
-	int64		usable_until;	/* for temporary data; rbp_now_ns() time */
-	uint64		usable_for_setting;
+	uint64		request_max;
+	int64		request_max_until;
+	uint64		request_max_setting;
 
 	/* Next times of actions, in rbp_now_ns() time */
 	int64		request_due;	/* next request to the broker */
@@ -91,9 +95,12 @@ typedef struct RbpHeldLease
 	bool		maintenance_pending;	/* call rbp_remote_run_deferred()
 										 * again at once */
 	int			draining;		/* regions being emptied */
-	uint32		first_demand;	/* demand to be served first */
-	bool		drained;		/* some were since all were last undrained */
-	bool		drained_unneeded;	/* perhaps some for a demand that is over */
+	uint32		first_demand;	/* which demand to serve first; changes, so
+								 * that they take turns */
+	bool		has_drained;	/* regions have begun to drain since draining
+								 * was last canceled for all */
+	bool		drain_obsolete; /* the demand that regions drain for may have
+								 * ended */
 	int			failures;		/* consecutive */
 	int			failures_logged;	/* FAILED_* of this lease alone */
 	uint64		reported_bytes; /* size in the last message */
@@ -138,8 +145,8 @@ extern uint64 rbp_lease_wanted(RbpHeldLease *h);
 extern RbpLeaseOutcome rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns);
 
 /*
- * Retire what donors ask for and what exceeds the wanted size, as far as
- * possible until then.  Returns the number of regions, which the next renewal
+ * Retire what donors ask for and what exceeds the wanted size, as far as that
+ * is possible before the time "until".  Returns the number of regions, which the next renewal
  * reports to the broker.
  */
 extern int	rbp_lease_retire_regions(RbpHeldLease *h, int64 until);
@@ -176,8 +183,10 @@ extern void rbp_lease_use_current_broker(RbpHeldLease *h);
 /* Try the broker that the settings name, and switch to it if it works. */
 extern void rbp_lease_try_next_broker(void);
 
-/* When that is due, in rbp_now_ns() time; and make it due now. */
+/* When that is due, in rbp_now_ns() time. */
 extern int64 rbp_lease_next_broker_due(void);
-extern void rbp_lease_next_broker_now(void);
+
+/* Make it due now: its name has been looked up. */
+extern void rbp_lease_hasten_next_broker(void);
 
 #endif							/* RBP_LEASE_INTERNAL_H */

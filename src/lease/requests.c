@@ -3,7 +3,7 @@
  * requests.c
  *	  Requests to the broker: obtaining, renewing and ending a lease.
  *
- * A request absorbs interrupts while it waits, and no lock is held.  A failure
+ * While a request waits, interrupts are processed, so no lock is held.  A failure
  * is logged once, until the broker works again (request_failed,
  * request_succeeded).  Valid answers go to apply.c.
  *
@@ -91,8 +91,10 @@ request_succeeded(RbpHeldLease *h)
 }
 
 /*
- * Send one request to the broker.  False if there was no answer, or one that
- * does not concern the lease; then *outcome is set.
+ * Send one request to the broker.  True for a success, and for the statuses
+ * 403, 404 and 410, by which the broker says that it does not have this lease.
+ * False for all others and without an answer, which say nothing about the
+ * lease; then *outcome is set, and the failure is logged.
  */
 static bool
 send_request(RbpHeldLease *h, const char *method, const char *path, const char *body,
@@ -124,13 +126,15 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		*outcome = RBP_LEASE_INTERRUPTED;
 		return false;
 	}
+	/* nothing to log yet, since looking a name up takes a moment */
 	if (reply->failure == RBP_HTTP_RESOLVING)
-		return false;			/* not a failure yet: this takes a moment */
+		return false;
 	if (reply->failure != RBP_HTTP_ANSWERED)
 	{
 		request_failed(h, FAILED_NETWORK, "%s", reply->error);
 		return false;
 	}
+	/* rbp_lease_broker_request() has set the reason */
 	if (reply->status == 401)
 	{
 		request_failed(h, FAILED_AUTH, "%s", why);

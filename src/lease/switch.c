@@ -71,9 +71,10 @@ rbp_lease_use_current_broker(RbpHeldLease *h)
 }
 
 /*
- * Request leases from this broker from now on.  Leases of the old one are
- * ended; but a lease that has temporary data stays there until it is closed,
- * unless the broker is the same.
+ * Request leases from this broker from now on.  The lease of the buffer tier
+ * is ended.  A lease that has temporary data stays with its broker until it is
+ * closed; if that is this very broker, since the settings have been changed
+ * back meanwhile, it is kept.
  */
 void
 rbp_lease_switch_broker(RbpBroker *fresh)
@@ -137,7 +138,9 @@ rbp_lease_apply_settings(void)
 
 /*
  * Check whether the broker works.  Returns NULL if it does, or why not; an
- * empty string if that is not known yet.
+ * empty string if that is not known yet, because its name is being looked up,
+ * or because the worker has been asked to end.  *kind: the FAILED_* that it
+ * is.
  */
 static const char *
 check_broker(RbpBroker *b, long timeout_ms, int *kind)
@@ -183,6 +186,7 @@ rbp_lease_try_next_broker(void)
 		if (rbp_leases[i].in_use)
 			budget = Min(budget, (rbp_leases[i].deadline - now) / 4);
 	}
+	/* without a lease there is nothing to lose */
 	if (any_lease_in_use())
 		reason = check_broker(next_broker, (long) Max(budget / NS_PER_MS, 50), &kind);
 	if (reason == NULL)
@@ -218,7 +222,7 @@ rbp_lease_next_broker_due(void)
 }
 
 void
-rbp_lease_next_broker_now(void)
+rbp_lease_hasten_next_broker(void)
 {
 	next_due = 0;
 }

@@ -101,7 +101,7 @@ RbpHeldLease rbp_leases[RBP_POOLS] = {
 		.purpose = "buffer",
 		.suffix = "",
 		.max_setting = "remote_bp.buffer_tier_max_size",
-		.usable_bytes = PG_UINT64_MAX,
+		.request_max = PG_UINT64_MAX,
 		.retire_due = NEVER_NS
 	},
 	[RBP_POOL_TEMP] = {
@@ -109,7 +109,7 @@ RbpHeldLease rbp_leases[RBP_POOLS] = {
 		.purpose = "temp",
 		.suffix = " for temporary data",
 		.max_setting = "remote_bp.temp_tier_max_size",
-		.usable_bytes = PG_UINT64_MAX,
+		.request_max = PG_UINT64_MAX,
 		.retire_due = NEVER_NS
 	}
 };
@@ -208,8 +208,8 @@ maintain_lease(RbpHeldLease *h)
 		if (h->broker != rbp_lease_current_broker)
 			rbp_lease_use_current_broker(h);
 		h->request_due = rbp_lease_wanted(h) > 0 ? 0 :
-			h->usable_bytes < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
-			h->usable_until : NEVER_NS;
+			h->request_max < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
+			h->request_max_until : NEVER_NS;
 	}
 
 	h->maintenance_pending = rbp_remote_run_deferred(h->pool, step_deadline(now), &unused);
@@ -307,7 +307,7 @@ take_over_lease(RbpHeldLease *h)
 	h->deadline = deadline;
 	h->reported_bytes = h->lease->bytes;
 	/* its regions may be draining, for reasons that are not known here */
-	h->drained = h->drained_unneeded = true;
+	h->has_drained = h->drain_obsolete = true;
 	h->retire_due = 0;
 	ereport(LOG,
 			(errmsg("remote_bp: going on with the lease%s, %llu MB in %d regions",
@@ -409,7 +409,7 @@ rbp_lease_main(Datum arg)
 			/* a broker, or donors of the next answer, may be reachable now */
 			for (int i = 0; i < RBP_POOLS; i++)
 				rbp_leases[i].request_due = 0;
-			rbp_lease_next_broker_now();
+			rbp_lease_hasten_next_broker();
 		}
 
 		for (int i = 0; i < RBP_POOLS && !ShutdownRequestPending; i++)

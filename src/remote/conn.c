@@ -24,7 +24,7 @@
  * Requests in flight.  A batch in the background of the process
  * (rbp_remote_begin()) keeps its connection from being closed because it is
  * idle or above the bound.  If the connection must be closed anyway, its
- * requests are completed or failed first (rbp_remote_abort_batches()), so that
+ * requests are completed or failed first (rbp_remote_finish_batches()), so that
  * nothing refers to a closed connection.
  *
  * Idle connections.  An idle backend runs no code of ours.  So each connected
@@ -323,7 +323,7 @@ close_after(int ci, int64 until_ns)
 	if (c->state < CONN_CONNECTING)
 		return;
 	if (c->inflight > 0)
-		rbp_remote_abort_batches(ci, until_ns);
+		rbp_remote_finish_batches(ci, until_ns);
 	if (c->mr != NULL)
 		c->ops->deregister_memory(c->conn, c->mr);
 	c->ops->close(c->conn);

@@ -22,7 +22,9 @@
  * donor which does not answer in time is down.  Health is a property of the
  * donor: what is found out over one pool's connection applies to the other's.
  *
- * The effect of an event on the breaker depends on the transport:
+ * The effect of an event on the breaker depends on the transport.  A donor
+ * that has answered is not suspect any more; a success takes a little off its
+ * penalty.
  *
  *						tcp				verbs			shm
  *	read done			answered,		success			-
@@ -33,9 +35,9 @@
  *	connecting is late	suspect			-				suspect
  *
  * Over verbs and shm, reads do not involve the donor's processor (one_sided),
- * so their success says nothing about it.  Otherwise connected processes would
- * clear a donor again and again, for those that wait for a handshake or a
- * mapping.  Over shm only a mapping can be late, since the rest is memcpy()
+ * so their success says nothing about it.  If it did, processes that are
+ * connected would make a donor look alive whose process hangs, and each
+ * process that needs a handshake or a mapping would wait in vain.  Over shm only a mapping can be late, since the rest is memcpy()
  * (local); an occasional late mapping says little about reads, so it adds no
  * penalty.  Over verbs a read crosses a network, which can be slow.
  * Connecting over verbs takes long even if all is well (costly), and continues
@@ -61,7 +63,14 @@
 
 /* Timeout of a ping for a suspect donor, in units of io_timeout */
 #define PING_TIMEOUTS		5
-#define SUSPECT_LIMIT_NS	INT64CONST(1000000000)	/* if no pusher runs */
+
+/*
+ * A process forgets its suspicion after this time, or after SUSPECT_TIMEOUTS
+ * of io_timeout if that is longer, since nobody pings if no pusher runs.  The
+ * pusher takes less, even if it is in the middle of a batch.
+ */
+#define SUSPECT_LIMIT_NS	INT64CONST(1000000000)
+#define SUSPECT_TIMEOUTS	20
 
 /*
  * When a donor is first down, it is probed at once.  If it is down again soon
@@ -128,7 +137,10 @@ suspect(RbpRemoteDonor *d)
 		rbp_remote_wake();
 }
 
-/* An answer was late.  penalty: it was one that tells how fast reads are. */
+/*
+ * An answer was late.  penalty: it was the answer to a read or write over a
+ * network, so it tells how fast these are.
+ */
 static void
 donor_late(RbpRemoteDonor *d, bool penalty)
 {
@@ -151,7 +163,7 @@ rbp_remote_still_suspect(int donor)
 	(int64) pg_atomic_read_u64(&rbp_remote_shared->donors[donor].breaker.closed_at);
 
 	if (closed_at <= since &&
-		rbp_now_ns() - since < Max(SUSPECT_LIMIT_NS, 20 * rbp_guc_io_timeout_ns()))
+		rbp_now_ns() - since < Max(SUSPECT_LIMIT_NS, SUSPECT_TIMEOUTS * rbp_guc_io_timeout_ns()))
 		return true;
 	rbp_remote_suspect_since[donor] = 0;
 	return false;
@@ -219,7 +231,7 @@ account_loss(int ci, bool connecting, RbpStatus status)
 
 void
 rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
-						   bool patient)
+						   bool down)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpLocalConn *c = &rbp_remote_conns[ci];
@@ -229,7 +241,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_TIMEOUT:
 			rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
 			note_failure(ci, connecting, status);
-			if (patient)
+			if (down)
 			{
 				rbp_remote_donor_failed(d, false);
 				if (!connecting)
@@ -255,7 +267,9 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_NOMEM:
 
 			/*
-			 * out of memory here, or too many clients there: others may go on
+			 * This process is out of memory, or the donor has too many
+			 * clients: connections of other processes may go on, so the donor
+			 * is not marked.
 			 */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			note_failure(ci, connecting, status);
@@ -399,6 +413,7 @@ probe_down(int donor)
 		breaker_reset_backoff(&d->downgrade);
 		return -1;
 	}
+	/* no failure yet, since connecting goes on between probes */
 	if (c->state == CONN_CONNECTING)
 	{
 		pg_atomic_write_u64(&d->breaker.retry_at,

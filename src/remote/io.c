@@ -12,15 +12,16 @@
  * not visible outside.  Batches of rbp_remote_begin() are malloc'ed, and are
  * in a list from when something has been submitted until rbp_remote_end() has
  * waited for it; RbpLocalConn.inflight counts the parts in that list for each
- * connection.  Before a connection is closed these parts are ended, so that a
- * part that is waiting always has its connection, and any other part has all
+ * connection.  Before a connection is closed these parts are finished, so that
+ * a part that is waiting always has its connection, and any other part has all
  * the answers that it will ever get.
  *
  * An entry of the extent map may be given to another region between any two
  * reads of it.  So what is learnt about a region is learnt before a second
- * look at the map, and is void if that has changed.  A request that was made
- * in time may still arrive late: the donor, or the transport by the grant
- * number, refuses it.
+ * look at the map, and is void if that has changed.  A request that was built
+ * before such a change may be sent after it.  If the region has left the
+ * lease, the donor refuses the request; if the region has been granted anew,
+ * the transport does, since the grant number has changed.
  *
  *-------------------------------------------------------------------------
  */
@@ -110,6 +111,11 @@ assign_page(RbpRemoteBatch *batch, int i)
 	int			p;
 
 	batch->request[i] = NO_REQUEST;
+
+	/*
+	 * If the memory is not leased any more, that is final for data with no
+	 * other copy; otherwise the page is just not sent.
+	 */
 	io->status = batch->patient ? RBP_DENIED : RBP_CANCELED;
 	if (word == MAP_NONE)
 		return NO_PART;
@@ -120,6 +126,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 	batch->grant[i] = region->grant;
 	ci = conn_index(region->pool, donor);
 	pg_read_barrier();
+	/* without rbp_remote_begin(), the caller has just checked the deadline */
 	if (slot_word(io->slot) != word ||
 		pg_atomic_read_u32(&region->denied) != 0 ||
 		(batch->background &&
@@ -202,9 +209,9 @@ build_requests(RbpRemoteBatch *batch)
 }
 
 /*
- * Callers may give up early, for reasons of their own.  So is the time that
- * the donor was given long enough for it to count as late?  And, for a patient
- * batch, as down?
+ * A caller's deadline may be shorter than the timeouts of the settings, so a
+ * timeout alone proves nothing about the donor.  The donor is late if it had
+ * io_timeout, and it is down if a patient batch has waited for long.
  */
 static inline bool
 is_late(int64 ns)
@@ -213,7 +220,7 @@ is_late(int64 ns)
 }
 
 static inline bool
-is_failure(const RbpRemoteBatch *batch, int64 ns)
+proves_down(const RbpRemoteBatch *batch, int64 ns)
 {
 	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
 }
@@ -260,9 +267,9 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	}
 	took = rbp_now_ns() - batch->start_ns;
 	if (status != RBP_CANCELED &&
-		(status != RBP_TIMEOUT || is_late(took) || is_failure(batch, took)))
+		(status != RBP_TIMEOUT || is_late(took) || proves_down(batch, took)))
 		rbp_remote_account_failure(part->ci, status, true,
-								   is_failure(batch, took));
+								   proves_down(batch, took));
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_BELOW_THRESHOLD)
@@ -377,11 +384,12 @@ is_open(const Part *part)
 /*
  * Account for the answers, with respect to regions, donor and connection.
  *
- * RBP_CANCELED says nothing about these.  given: the time in ns that the donor
- * had, if the part was waited for; 0 if it was complete or had no time.
+ * RBP_CANCELED says nothing about these.  allowed: for how many ns the donor
+ * could have answered; 0 if nothing was waited for, or if others had used up
+ * the time.
  */
 static void
-account_part(RbpRemoteBatch *batch, int p, int64 given)
+account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 {
 	Part	   *part = &batch->parts[p];
 	RbpLocalConn *c = &rbp_remote_conns[part->ci];
@@ -422,13 +430,17 @@ account_part(RbpRemoteBatch *batch, int p, int64 given)
 		else if (done && c->state == CONN_DENIED)
 			c->state = CONN_READY;	/* the denied request has not ended it */
 		if (worst != RBP_OK &&
-			(worst != RBP_TIMEOUT || is_late(given) || is_failure(batch, given)))
+			(worst != RBP_TIMEOUT || is_late(allowed) || proves_down(batch, allowed)))
 			rbp_remote_account_failure(part->ci, worst, false,
-									   is_failure(batch, given));
+									   proves_down(batch, allowed));
 	}
 
-	/* an answer that was not waited for may be old, and proves nothing now */
-	if (done && given > 0 && !part->ops->one_sided)
+	/*
+	 * An answer that was not waited for may be old, and does not prove that
+	 * the donor is alive now.  Nor does it tell how fast the donor is if the
+	 * caller did other things meanwhile.
+	 */
+	if (done && allowed > 0 && !part->ops->one_sided)
 		rbp_breaker_answered(&donor->breaker);
 	if (done && !batch->background && !part->ops->local)
 		breaker_succeeded(&donor->breaker);
@@ -474,7 +486,7 @@ complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
-		int64		given = 0;
+		int64		allowed = 0;
 
 		if (!part->ready)
 			continue;
@@ -499,15 +511,15 @@ complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 			 * used it up, this donor had none.
 			 */
 			if (batch->background || batch->nparts == 1 || now < until)
-				given = until - from;
+				allowed = until - from;
 			wait_for_part(batch, part, until);
 			if (rbp_remote_give_up())
-				given = Min(given, rbp_now_ns() - from);
+				allowed = Min(allowed, rbp_now_ns() - from);
 			part->waiting = false;
 			if (batch->background)
 				c->inflight--;
 		}
-		account_part(batch, p, given);
+		account_part(batch, p, allowed);
 		settle_writes(batch, p);
 	}
 }
@@ -632,7 +644,7 @@ rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 }
 
 void
-rbp_remote_abort_batches(int ci, int64 until_ns)
+rbp_remote_finish_batches(int ci, int64 until_ns)
 {
 	RbpLocalConn *c = &rbp_remote_conns[ci];
 

@@ -47,13 +47,21 @@ typedef enum RbpPool
 /*
  * Callbacks by which a pool's owner is told about its extents, and asked.
  *
+ * An extent is absent, which means that any region may be given it; then
+ * online(); then offline(): nobody reads it any more, but what is known about
+ * its pages is still there.  forget() removes that, in steps, and then the
+ * extent is absent again.
+ *
  * All except evacuate and forget are called in the lease worker, most of them
  * under remote_lock.  They must not wait, nor take longer when there are more
  * pages.
  */
 typedef struct RbpRemotePoolOps
 {
-	/* Called before any region of a lease comes into use; may be NULL */
+	/*
+	 * Called each time that a lease with regions is set, before the first of
+	 * them comes into use; NULL if nothing is to be done then
+	 */
 	void		(*before_use) (void);
 
 	/* Is the extent unused, so that a region may be given it? */
@@ -182,8 +190,9 @@ typedef struct RbpRemoteIo
 extern void rbp_remote_set_worker(void);
 
 /*
- * Declare this process the pusher, which writes pages from that memory.
- * Devices are told about the memory, and the connections stay open.
+ * Declare this process the pusher, which writes pages from the staging region,
+ * len bytes at base.  That memory is registered with devices, and the
+ * process's connections are not closed when they are idle.
  */
 extern void rbp_remote_set_pusher(void *base, Size len);
 
@@ -223,8 +232,8 @@ extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
  *
  * end() waits until deadline_ns at most, gives each io its status, updates the
  * counters and frees the batch; then nothing touches the buffers any more.
- * Writes get io_timeout if other batches or donors have left no time for their
- * donor.
+ * If other batches or donors have used up the time, the writes of this one are
+ * waited for one io_timeout longer, its reads are not.
  *
  * A write with RBP_CANCELED or RBP_DENIED will not arrive any more.  A write
  * with another failure may still arrive, even if begin() returned NULL, since
@@ -423,17 +432,17 @@ typedef struct RbpRetired
  *
  * Content is moved first (RbpRemotePoolOps.evacuate), until until_ns.  Regions
  * that are not empty by then are not in given and keep draining; call again
- * for them.  If content has copies, a region is given in any case when its
- * content has been gone through once, its donor is down, or move_ns have
- * passed.
+ * for them.  If content has copies, a region is in given although it is not
+ * empty when moving each of its pages has been tried, its donor is down, or
+ * move_ns have passed since it began to drain.
  */
 extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
 											int count, RbpRegionGrant *given,
 											int64 until_ns, int64 move_ns);
 
 /*
- * Should the broker be asked at once, because a donor has denied access or
- * broken a connection?  Resets the mark.
+ * Has a donor denied access or broken a connection, so that the broker should
+ * be asked at once?  The answer is no until that happens again.
  */
 extern bool rbp_remote_take_recheck(RbpPool pool);
 

@@ -366,7 +366,7 @@ donor_count(RbpRemoteDonor *d, RbpDonorCount what, uint64 n)
  * until_ns (only poll, if that is in the past), and fail the rest with
  * RBP_CONNLOST.
  */
-extern void rbp_remote_abort_batches(int ci, int64 until_ns);
+extern void rbp_remote_finish_batches(int ci, int64 until_ns);
 
 /*
  * Callback for transports: should waiting for a donor end, because the query
@@ -456,11 +456,12 @@ is_suspect(int donor)
 
 /*
  * Account for a status other than RBP_OK, for donor and connection.
- * connecting: the status is from rbp_remote_conn_get().  patient: the donor
- * had the time of RBP_REMOTE_PATIENT, so being late means being down.
+ * connecting: the status is from rbp_remote_conn_get().  down: the donor had
+ * so much time, that of RBP_REMOTE_PATIENT, that RBP_TIMEOUT means that it is
+ * down.
  */
 extern void rbp_remote_account_failure(int ci, RbpStatus status,
-									   bool connecting, bool patient);
+									   bool connecting, bool down);
 
 /*
  * ---- info.c --------------------------------------------------------------

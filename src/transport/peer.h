@@ -2,8 +2,8 @@
  *
  * peer.h
  *	  Common parts of both ends of a connection, the transports and the donor:
- *	  the proof of a lease; and for verbs, the choice of a device, and
- *	  options.
+ *	  the proof of a lease; and for verbs, the choice of a device, and the
+ *	  options of a queue pair.
  *
  * Functions return errors and log nothing, as everywhere in src/transport.
  *
@@ -31,7 +31,7 @@ extern const RbpVerbsConfig *rbp_verbs_config(void);
 extern bool rbp_verbs_present(void);
 
 #ifdef RBP_UNIT_TEST
-/* Path of that directory in sysfs; only tests change it. */
+/* Directory of RDMA devices in sysfs; only tests change it. */
 extern const char *rbp_verbs_sysfs;
 #endif
 
@@ -52,7 +52,7 @@ extern RbpStatus rbp_verbs_set_options(struct rdma_cm_id *id);
  * Is the id bound to the configured device and port?  Never true on iWARP,
  * where a process that reads must let the peer write to its memory.
  */
-extern bool rbp_verbs_is_wanted(struct rdma_cm_id *id);
+extern bool rbp_verbs_is_configured(struct rdma_cm_id *id);
 
 /*
  * Digest that identifies a lease in a REQ's private data.  Returns false if
@@ -78,7 +78,10 @@ extern bool rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN],
 						   const uint8_t *input, size_t len,
 						   uint8_t mac[RBP_MAC_LEN]);
 
-/* The same, over the input for a handshake over a socket. */
+/*
+ * The proof in the handshake over a socket: rbp_secret_mac() over the nonce and
+ * the lease's name.
+ */
 extern bool rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
 							  const uint8_t nonce[RBP_NONCE_LEN],
 							  const char *lease, uint8_t mac[RBP_MAC_LEN]);

@@ -2,8 +2,9 @@
  *
  * sock.h
  *	  Common parts of the tcp and shm transports: a non-blocking stream
- *	  socket, the handshake that proves the lease's secret, and the adaptive
- *	  wait; and at the end what all transports do alike.
+ *	  socket, the handshake that proves the lease's secret, and a wait that
+ *	  polls first, if that has paid off lately, and then blocks.  At the end
+ *	  is what all transports have in common.
  *
  * An RbpSock is embedded in a transport's connection and belongs to one
  * thread at a time.
@@ -67,9 +68,12 @@ extern void rbp_sock_close(RbpSock *sock);
 extern bool rbp_sock_block(int fd, short events, int64_t deadline_ns);
 
 /*
- * State of a wait, whose steps either poll briefly or block.  spin_until is
- * the time at which polling ends.  rbp_waiter_step() returns false if the
- * deadline has passed, or if the wait must be given up.
+ * State of a wait, whose steps either poll briefly or block, for the events on
+ * fd.  spin_until is the time at which polling ends.
+ *
+ * Begin; take steps until what is waited for has happened, or
+ * rbp_waiter_step() returns false, since the deadline has passed or the wait
+ * must be given up; end, which teaches *spin whether polling pays off.
  */
 typedef struct RbpWaiter
 {
@@ -78,7 +82,7 @@ typedef struct RbpWaiter
 	int64_t		deadline_ns;
 	bool		polled;			/* polled at all? */
 	bool		blocked;		/* blocked at all? */
-	bool		contended;		/* the core is contended */
+	bool		contended;		/* polling was slow: others need this CPU */
 } RbpWaiter;
 
 extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);

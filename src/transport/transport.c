@@ -68,7 +68,10 @@ rbp_transport_init(void)
 	static const uint8_t zero[RBP_SECRET_LEN];
 	uint8_t		mac[RBP_MAC_LEN];
 
-	/* libcrypto reads its configuration when it is first used */
+	/*
+	 * libcrypto reads its configuration when it is first used, which should
+	 * not be in a handshake that has a deadline.
+	 */
 	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
 	(void) rbp_transport_boot_id();
 	if (rbp_verbs_present())

@@ -18,9 +18,9 @@ put_prefix(uint8_t *buf, uint8_t op, uint16_t status, size_t length)
 }
 
 /*
- * Copy a message, or the first part of one, whose first member is the prefix.
- * Flags that this version does not know could mean anything, so they are
- * refused.
+ * Copy the first size bytes of a message into a struct that begins with the
+ * prefix.  False if there are fewer, or if a flag is set, since flags that this
+ * version does not know could mean anything.
  */
 static bool
 get_message(const uint8_t *buf, size_t len, void *out, size_t size)
@@ -59,7 +59,7 @@ rbp_wire_get_hello(const uint8_t *buf, size_t len, RbpWireHello *out)
 	size_t		n;
 
 	if (!get_fixed(buf, len, RBP_OP_HELLO, out, sizeof(*out)) ||
-		out->prefix.status != 0 || out->zero != 0 || out->zeros != 0 ||
+		out->prefix.status != 0 || out->reserved8 != 0 || out->reserved32 != 0 ||
 		memcmp(out->magic, RBP_WIRE_MAGIC, RBP_WIRE_MAGIC_LEN) != 0)
 		return false;
 
@@ -112,8 +112,8 @@ rbp_wire_get_welcome(const uint8_t *buf, size_t len, RbpWireWelcome *out)
 	if (out->prefix.status != RBP_WIRE_OK)
 		return true;
 	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
-		out->zeros == 0 &&
-		out->region_size > 0 && out->region_size <= (UINT64_C(1) << 46);
+		out->reserved32 == 0 &&
+		out->region_size > 0 && out->region_size <= RBP_MAX_REGION_SIZE;
 }
 
 /* Bytes that follow the prefix of a request */
@@ -210,7 +210,7 @@ rbp_wire_get_map(const uint8_t *buf, size_t len, uint64_t *region_size)
 	if (len != sizeof(*region_size))
 		return false;
 	memcpy(region_size, buf, sizeof(*region_size));
-	return *region_size > 0 && *region_size <= (UINT64_C(1) << 46);
+	return *region_size > 0 && *region_size <= RBP_MAX_REGION_SIZE;
 }
 
 size_t
@@ -269,13 +269,13 @@ rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 	/* the rest of a message of another version cannot be interpreted */
 	if (out->version != RBP_WIRE_VERSION)
 		return out->status == RBP_WIRE_VERSION_MISMATCH;
-	if (out->zero != 0)
+	if (out->reserved16 != 0)
 		return false;
 	if (out->status != RBP_WIRE_OK)
 		return out->regions == 0 && out->table_key == 0 &&
 			out->region_size == 0 && out->table_address == 0;
 	return out->regions > 0 && out->regions <= RBP_DONOR_MAX_REGIONS &&
-		out->region_size > 0 && out->region_size <= (UINT64_C(1) << 46) &&
+		out->region_size > 0 && out->region_size <= RBP_MAX_REGION_SIZE &&
 		out->table_address > 0 &&
 		out->table_address <= UINT64_MAX - (uint64_t) out->regions * RBP_VERBS_ENTRY_SIZE;
 }
@@ -285,12 +285,17 @@ rbp_wire_verbs_check(uint32_t region, uint64_t address, uint32_t key)
 {
 	uint64_t	x = address;
 
-	/* each step mixes all bits of the value so far with the new ones */
+	/*
+	 * A hash, by the constants of splitmix64, so that a reader notices halves
+	 * of two versions of an entry; it is no protection from forgery.  Each
+	 * step mixes all bits of the value so far with the new ones.
+	 */
 	x = (x ^ x >> 32) * UINT64_C(0x9E3779B97F4A7C15);
 	x = (x ^ x >> 29 ^ key) * UINT64_C(0xBF58476D1CE4E5B9);
 	x = (x ^ x >> 32 ^ region) * UINT64_C(0x94D049BB133111EB);
 	x ^= x >> 31;
 	x = (uint32_t) x;
+	/* smaller values say that there is no key */
 	return x > RBP_VERBS_PENDING ? (uint32_t) x : (uint32_t) x + RBP_VERBS_PENDING + 1;
 }
 

@@ -98,9 +98,9 @@ typedef struct RbpWireHello
 {
 	RbpWirePrefix prefix;
 	char		magic[RBP_WIRE_MAGIC_LEN];
-	uint8_t		zero;
+	uint8_t		reserved8;		/* 0 */
 	uint16_t	version;
-	uint32_t	zeros;
+	uint32_t	reserved32;		/* 0 */
 	char		lease[RBP_LEASE_ID_LEN];	/* text, padded with zero bytes,
 											 * the last one always zero */
 } RbpWireHello;
@@ -116,7 +116,7 @@ typedef struct RbpWireWelcome
 {
 	RbpWirePrefix prefix;
 	uint32_t	regions;		/* region numbers are below this */
-	uint32_t	zeros;
+	uint32_t	reserved32;		/* 0 */
 	uint64_t	region_size;
 } RbpWireWelcome;
 
@@ -158,7 +158,7 @@ extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
 extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
 							   RbpWireHello *out);
 
-/* op: RBP_OP_CHALLENGE or RBP_OP_AUTH. */
+/* RBP_OP_CHALLENGE, with a nonce, and RBP_OP_AUTH, with a MAC, have one form. */
 extern void rbp_wire_put_proof(uint8_t *buf, RbpWireOp op,
 							   const uint8_t bytes[RBP_NONCE_LEN]);
 extern bool rbp_wire_get_proof(const uint8_t *buf, size_t len, RbpWireOp op,
@@ -226,7 +226,7 @@ typedef struct RbpWireVerbsWelcome
 	char		magic[RBP_VERBS_MAGIC_LEN];
 	uint16_t	version;
 	uint16_t	status;
-	uint16_t	zero;
+	uint16_t	reserved16;		/* 0 */
 	uint32_t	regions;		/* entries of the table */
 	uint32_t	table_key;
 	uint64_t	region_size;

@@ -20,8 +20,9 @@ my $node = new_cluster(
 	'blocks',
 	broker => $broker,
 	shared_buffers => '8MB',
-	# A donor that is late is not what is tested.
-	conf => "remote_bp.io_timeout = '5s'\n");
+	# A donor that is late is not what is tested.  With more processes, each may
+	# pin so few of the buffers that the server reads block by block.
+	conf => "remote_bp.io_timeout = '5s'\nmax_connections = 15\nmax_wal_senders = 0\n");
 ok(wait_leased($node, 64), 'memory is leased');
 my $version = int($node->safe_psql('postgres', 'SHOW server_version_num') / 10000);
 make_table($node, 't', 8);
@@ -66,6 +67,7 @@ for my $method (@methods)
 		my $name = $version >= 17 ? join(' ', "up to $combine", $method || ()) : 'block by block';
 		$node->append_conf('postgresql.conf', "io_method = $method\n") if $method;
 		$node->append_conf('postgresql.conf', "io_combine_limit = '$combine'\n") if $combine;
+		$node->append_conf('postgresql.conf', "autovacuum_worker_slots = 1\n") if $version >= 18;
 		$node->append_conf('postgresql.conf', "io_max_combine_limit = '$combine'\n") if $combine && $version >= 18;
 		$node->restart;
 		wait_leased($node, 64) or BAIL_OUT('no memory');

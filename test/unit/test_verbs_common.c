@@ -196,25 +196,25 @@ test_wanted(void)
 	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
 	rbp_verbs_configure(&config);
-	ok(rbp_verbs_is_wanted(&id), "any device is wanted");
+	ok(rbp_verbs_is_configured(&id), "any device is wanted");
 	device.transport_type = IBV_TRANSPORT_IWARP;
-	ok(!rbp_verbs_is_wanted(&id), "but for iWARP");
+	ok(!rbp_verbs_is_configured(&id), "but for iWARP");
 	device.transport_type = IBV_TRANSPORT_IB;
 	config.port = 2;
 	rbp_verbs_configure(&config);
-	ok(rbp_verbs_is_wanted(&id), "this port is");
+	ok(rbp_verbs_is_configured(&id), "this port is");
 	config.port = 1;
 	rbp_verbs_configure(&config);
-	ok(!rbp_verbs_is_wanted(&id), "another is not");
+	ok(!rbp_verbs_is_configured(&id), "another is not");
 	config.port = 0;
 	strcpy(config.device, "rdma0");
 	rbp_verbs_configure(&config);
-	ok(rbp_verbs_is_wanted(&id), "this device is");
+	ok(rbp_verbs_is_configured(&id), "this device is");
 	strcpy(config.device, "rdma01");
 	rbp_verbs_configure(&config);
-	ok(!rbp_verbs_is_wanted(&id), "another is not");
+	ok(!rbp_verbs_is_configured(&id), "another is not");
 	id.verbs = NULL;
-	ok(!rbp_verbs_is_wanted(&id), "nor is none");
+	ok(!rbp_verbs_is_configured(&id), "nor is none");
 }
 
 static void

@@ -3,8 +3,9 @@
  * connect.c
  *	  A verbs connection from the first event of rdma_cm to its end.
  *
- * Nothing here waits, but rbp_verbs_connect_wait() by its deadline: each event leads
- * to the next step.  The end takes the device's hands off all memory first.
+ * Nothing here waits except rbp_verbs_connect_wait(), until its deadline.  A
+ * connection advances by one step with each event.  At its end the queue pair is
+ * destroyed first, so that the device does not access our memory any more.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,15 +29,16 @@
 #include <unistd.h>
 
 #define RESOLVE_MS		1000	/* address; and again so long for the route */
-#define RNR_RETRIES		6		/* 7 is for ever */
+#define RNR_RETRIES		6		/* for pings; the most but 7, which is for
+								 * ever */
 
 /*
  * ---- the end of a connection ------------------------------------------------
  */
 
 /*
- * Take the device's hands off all memory.  The peer is told, once; it may not
- * hear it.
+ * Destroy the queue pair; then the device does not access our memory any more.
+ * The peer is told before, but the message may get lost.
  */
 static void
 release_qp(VerbsConn *conn)
@@ -86,7 +88,10 @@ status_of_errno(int error)
 		error == ENFILE ? RBP_NOMEM : RBP_CONNLOST;
 }
 
-/* All that the route's device has to give: memory, queues, and receives. */
+/*
+ * Set up what needs the device, which is known once the route is: registered
+ * memory, queues, and the receives for pings.
+ */
 static RbpStatus
 make_qp(VerbsConn *conn)
 {
@@ -105,19 +110,23 @@ make_qp(VerbsConn *conn)
 	if (conn->device == NULL)
 		return RBP_NOMEM;
 
-	conn->pool = mmap(NULL, POOL_SIZE, PROT_READ | PROT_WRITE,
-					  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (conn->pool == MAP_FAILED)
+	conn->memory = mmap(NULL, MEMORY_SIZE, PROT_READ | PROT_WRITE,
+						MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (conn->memory == MAP_FAILED)
 	{
-		conn->pool = NULL;
+		conn->memory = NULL;
 		return RBP_NOMEM;
 	}
-	/* else a fork would leave our pages to the child, and us with copies */
-	if (madvise(conn->pool, POOL_SIZE, MADV_DONTFORK) != 0)
+
+	/*
+	 * Otherwise copy-on-write could give this process new pages after a fork,
+	 * while the device goes on with the old ones.
+	 */
+	if (madvise(conn->memory, MEMORY_SIZE, MADV_DONTFORK) != 0)
 		return RBP_NOMEM;
-	conn->pool_mr = ibv_reg_mr(conn->device->pd, conn->pool, POOL_SIZE,
-							   IBV_ACCESS_LOCAL_WRITE);
-	if (conn->pool_mr == NULL)
+	conn->memory_mr = ibv_reg_mr(conn->device->pd, conn->memory, MEMORY_SIZE,
+								 IBV_ACCESS_LOCAL_WRITE);
+	if (conn->memory_mr == NULL)
 		return RBP_NOMEM;
 
 	conn->cq = ibv_create_cq(verbs, SQ_DEPTH + RBP_VERBS_PINGS, NULL, NULL, 0);
@@ -167,7 +176,7 @@ send_request(VerbsConn *conn)
 	return RBP_OK;
 }
 
-/* The donor's word, in private data. */
+/* The donor's answer, in private data; false if there is none. */
 static bool
 read_welcome(VerbsConn *conn, const struct rdma_conn_param *param)
 {
@@ -186,7 +195,7 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 	switch (event->event)
 	{
 		case RDMA_CM_EVENT_ADDR_RESOLVED:
-			if (!rbp_verbs_is_wanted(conn->id))
+			if (!rbp_verbs_is_configured(conn->id))
 				return RBP_CONNLOST;
 			conn->state = VERBS_ROUTE;
 			if (rdma_resolve_route(conn->id, RESOLVE_MS) != 0)
@@ -215,7 +224,7 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 
 		case RDMA_CM_EVENT_ADDR_CHANGE:
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
-			return RBP_OK;		/* if it hurts, requests will tell */
+			return RBP_OK;		/* if the path is broken, requests will fail */
 
 		default:
 			return RBP_CONNLOST;
@@ -261,10 +270,10 @@ rbp_verbs_close(RbpConn *base)
 	release_qp(conn);
 	if (conn->cq != NULL)
 		(void) ibv_destroy_cq(conn->cq);
-	if (conn->pool_mr != NULL)
-		(void) ibv_dereg_mr(conn->pool_mr);
-	if (conn->pool != NULL)
-		(void) munmap(conn->pool, POOL_SIZE);
+	if (conn->memory_mr != NULL)
+		(void) ibv_dereg_mr(conn->memory_mr);
+	if (conn->memory != NULL)
+		(void) munmap(conn->memory, MEMORY_SIZE);
 	if (conn->device != NULL)
 		rbp_verbs_device_put(conn->device);
 	if (conn->id != NULL)
@@ -327,7 +336,7 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 	conn->base.ops = &rbp_transport_verbs;
 	conn->state = VERBS_ADDRESS;
 	conn->cred = *cred;
-	conn->free_slots = (1u << SLOTS) - 1;
+	conn->free_bounces = (1u << BOUNCES) - 1;
 	conn->free_lookups = (1u << LOOKUPS) - 1;
 	status = start(conn, (struct sockaddr *) &peer);
 	if (status != RBP_OK)

@@ -5,7 +5,7 @@
  *	  transport/peer.h.
  *
  * Devices, ports, GIDs and their network devices are looked up in sysfs, which
- * needs no right and opens no device:
+ * needs no privilege and opens no device:
  *
  *	  DEV/ports/P/gids/I				the GID; zeroes or an error: none
  *	  DEV/ports/P/gid_attrs/ndevs/I		its network device (RoCE)
@@ -46,20 +46,21 @@ const char *rbp_verbs_sysfs = "/sys/class/infiniband";
 static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";
 #endif
 
-#define LOOK_NS		INT64_C(1000000000)
+#define SCAN_NS		INT64_C(1000000000)
 
 static RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
 /*
- * Time at which sysfs was read, in ns; odd if a device was found; 0: not yet
+ * Time of the last scan of sysfs, in ns; 0: none yet.  Its lowest bit is the
+ * result, 1 if a device was found, so that both change together.
  */
-static _Atomic int64_t looked_at;
+static _Atomic int64_t last_scan;
 
 void
 rbp_verbs_configure(const RbpVerbsConfig *new_config)
 {
 	config = *new_config;
-	atomic_store(&looked_at, 0);
+	atomic_store(&last_scan, 0);
 }
 
 const RbpVerbsConfig *
@@ -124,11 +125,11 @@ bool
 rbp_verbs_present(void)
 {
 	int64_t		now = rbp_now_ns();
-	int64_t		last = atomic_load_explicit(&looked_at, memory_order_relaxed);
+	int64_t		last = atomic_load_explicit(&last_scan, memory_order_relaxed);
 	char		path[PATH_MAX];
 	bool		present = false;
 
-	if (last != 0 && now - last < LOOK_NS)
+	if (last != 0 && now - last < SCAN_NS)
 		return (last & 1) != 0;
 
 	if (config.device[0] != '\0')
@@ -144,7 +145,7 @@ rbp_verbs_present(void)
 		if (dir != NULL)
 			closedir(dir);
 	}
-	atomic_store_explicit(&looked_at, (now & ~INT64_C(1)) | (present ? 1 : 0),
+	atomic_store_explicit(&last_scan, (now & ~INT64_C(1)) | (present ? 1 : 0),
 						  memory_order_relaxed);
 	return present;
 }
@@ -223,13 +224,16 @@ gid_netdev(const char *device, int port, int index, char netdev[IF_NAMESIZE])
 	if (!sysfs_path(path, "%s/ports/%d/gid_attrs/ndevs/%d", device, port, index))
 		return false;
 
-	/* an unused entry has a file that cannot be read */
+	/*
+	 * An unused entry has a file that cannot be read; none means the end of
+	 * the table.
+	 */
 	return read_line(path, netdev, IF_NAMESIZE) || errno != ENOENT;
 }
 
 /*
- * Find the address that corresponds to a GID; InfiniBand GIDs do not
- * correspond to one.
+ * Find the address that corresponds to a GID.  Only GIDs of RoCE have one, so
+ * with InfiniBand nothing is found.
  */
 static void
 search_gid(Search *s, const char *device, int port)
@@ -263,6 +267,7 @@ search_gid(Search *s, const char *device, int port)
 		if (v6.sin6_scope_id == 0)
 			return;
 	}
+	/* the only one there is, even if it is link-local */
 	found_address(s, (struct sockaddr *) &v6, false);
 }
 
@@ -383,7 +388,7 @@ rbp_verbs_set_options(struct rdma_cm_id *id)
 }
 
 bool
-rbp_verbs_is_wanted(struct rdma_cm_id *id)
+rbp_verbs_is_configured(struct rdma_cm_id *id)
 {
 	struct ibv_device *device = id->verbs != NULL ? id->verbs->device : NULL;
 

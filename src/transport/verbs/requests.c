@@ -11,7 +11,7 @@
  * room for a completion of everything that may be posted: it cannot overrun.
  *
  * Requests that are not posted yet wait in a queue, first in, first out; those
- * that find no room in the SQ, no slot, or no key are posted by wait(), as
+ * that find no room in the SQ, no bounce buffer, or no key are posted by wait(), as
  * completions come.
  *
  * Keys.  What a region is reached by stands in a table in the donor's memory,
@@ -49,7 +49,7 @@
 #define PIECE_MAX		(1u << 20)	/* of one work request; no device has less */
 #define QUEUE_MAX		4096
 
-#define NO_SLOT			(-1)
+#define NO_BOUNCE			(-1)
 #define PENDING_NS		10000000	/* before a region without key is asked
 									 * for again */
 #define TORN_MAX		5
@@ -130,9 +130,9 @@ int
 rbp_verbs_post_receive(VerbsConn *conn, int i)
 {
 	struct ibv_sge sge = {
-		.addr = (uintptr_t) (conn->pool + POOL_ANSWERS + i * RBP_ANSWER_SIZE),
+		.addr = (uintptr_t) (conn->memory + MEMORY_ANSWERS + i * RBP_ANSWER_SIZE),
 		.length = RBP_ANSWER_SIZE,
-		.lkey = conn->pool_mr->lkey,
+		.lkey = conn->memory_mr->lkey,
 	};
 	struct ibv_recv_wr wr = {
 		.wr_id = RECEIVE | (uint64_t) i,
@@ -186,11 +186,11 @@ next_lookup(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 
 		*work = (Work)
 		{
-			.kind = WORK_LOOKUP,.slot = place,.region = io->region
+			.kind = WORK_LOOKUP,.place = place,.region = io->region
 		};
-		sge->addr = (uintptr_t) (conn->pool + POOL_ENTRIES + place * RBP_VERBS_ENTRY_SIZE);
+		sge->addr = (uintptr_t) (conn->memory + MEMORY_ENTRIES + place * RBP_VERBS_ENTRY_SIZE);
 		sge->length = RBP_VERBS_ENTRY_SIZE;
-		sge->lkey = conn->pool_mr->lkey;
+		sge->lkey = conn->memory_mr->lkey;
 		wr->opcode = IBV_WR_RDMA_READ;
 		wr->wr.rdma.remote_addr = conn->welcome.table_address +
 			(uint64_t) io->region * RBP_VERBS_ENTRY_SIZE;
@@ -220,7 +220,7 @@ next_data(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 	RbpIo	   *io;
 	uint32_t	at;
 	uint32_t	len;
-	int			slot = NO_SLOT;
+	int			bounce = NO_BOUNCE;
 
 	while ((io = queue_head(&conn->data)) != NULL && io->cookie == 0)
 	{
@@ -253,21 +253,21 @@ next_data(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 	{
 		uint8_t    *bytes;
 
-		slot = take_bit(&conn->free_slots);
-		if (slot < 0)
+		bounce = take_bit(&conn->free_bounces);
+		if (bounce < 0)
 			return false;
-		if (len > SLOT_SIZE)
-			len = SLOT_SIZE;
-		bytes = conn->pool + slot * SLOT_SIZE;
+		if (len > BOUNCE_SIZE)
+			len = BOUNCE_SIZE;
+		bytes = conn->memory + bounce * BOUNCE_SIZE;
 		if (io->kind == RBP_IO_WRITE)
 			memcpy(bytes, (const uint8_t *) io->buf + at, len);
 		sge->addr = (uintptr_t) bytes;
-		sge->lkey = conn->pool_mr->lkey;
+		sge->lkey = conn->memory_mr->lkey;
 	}
 	sge->length = len;
 	*work = (Work)
 	{
-		.kind = WORK_DATA,.io = io,.slot = slot,.at = at,.len = len,.last = at + len == io->len
+		.kind = WORK_DATA,.io = io,.place = bounce,.at = at,.len = len,.last = at + len == io->len
 	};
 	wr->opcode = io->kind == RBP_IO_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 	wr->wr.rdma.remote_addr = conn->head_address + at;
@@ -287,7 +287,7 @@ next_ping(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 
 	for (int i = 0; io != NULL && i < RBP_VERBS_PINGS; i++)
 	{
-		uint8_t    *message = conn->pool + POOL_PINGS + i * RBP_REQUEST_SIZE;
+		uint8_t    *message = conn->memory + MEMORY_PINGS + i * RBP_REQUEST_SIZE;
 		RbpWireRequest req = {.prefix.op = RBP_OP_PING};
 
 		if (conn->pinged[i].id != 0)
@@ -303,7 +303,7 @@ next_ping(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 		};
 		sge->addr = (uintptr_t) message;
 		sge->length = RBP_REQUEST_SIZE;
-		sge->lkey = conn->pool_mr->lkey;
+		sge->lkey = conn->memory_mr->lkey;
 		wr->opcode = IBV_WR_SEND;
 		return true;
 	}
@@ -369,12 +369,12 @@ static void
 learn(VerbsConn *conn, const Work *work)
 {
 	Region	   *region = &conn->regions[work->region];
-	const uint8_t *entry = conn->pool + POOL_ENTRIES + work->slot * RBP_VERBS_ENTRY_SIZE;
+	const uint8_t *entry = conn->memory + MEMORY_ENTRIES + work->place * RBP_VERBS_ENTRY_SIZE;
 	RbpVerbsEntryState state;
 
 	state = rbp_wire_get_verbs_entry(entry, work->region, &region->address,
 									 &region->key);
-	conn->free_lookups |= 1u << work->slot;
+	conn->free_lookups |= 1u << work->place;
 	region->state = KEY_UNKNOWN;
 	if (state == RBP_VERBS_ENTRY_TORN && ++region->torn < TORN_MAX)
 		return;					/* and is asked for again */
@@ -404,12 +404,12 @@ work_done(VerbsConn *conn, const Work *work)
 	switch (work->kind)
 	{
 		case WORK_DATA:
-			if (work->slot != NO_SLOT)
+			if (work->place != NO_BOUNCE)
 			{
 				if (work->io != NULL && work->io->kind == RBP_IO_READ)
 					memcpy((uint8_t *) work->io->buf + work->at,
-						   conn->pool + work->slot * SLOT_SIZE, work->len);
-				conn->free_slots |= 1u << work->slot;
+						   conn->memory + work->place * BOUNCE_SIZE, work->len);
+				conn->free_bounces |= 1u << work->place;
 			}
 			if (work->io != NULL && work->last)
 				work->io->status = RBP_OK;
@@ -426,7 +426,7 @@ work_done(VerbsConn *conn, const Work *work)
 static void
 answer_done(VerbsConn *conn, int buffer, uint32_t len)
 {
-	const uint8_t *message = conn->pool + POOL_ANSWERS + buffer * RBP_ANSWER_SIZE;
+	const uint8_t *message = conn->memory + MEMORY_ANSWERS + buffer * RBP_ANSWER_SIZE;
 	RbpWireAnswer ans;
 	int			i = 0;
 
@@ -563,7 +563,7 @@ rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n)
 
 		if (work->io == NULL || work->io->status == RBP_INPROGRESS)
 			continue;
-		exposed |= work->slot == NO_SLOT;
+		exposed |= work->place == NO_BOUNCE;
 		work->io = NULL;
 	}
 	queue_sweep(&conn->data);

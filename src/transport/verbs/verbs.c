@@ -22,7 +22,7 @@
  *	- the pool: memory of the connection, registered once.  It holds slots
  *	  that bytes are copied through when the caller's buffer is not
  *	  registered, larger requests piece by piece, and the small messages.  A
- *	  caller who gives up takes its RbpIo away; the slot stays taken until
+ *	  caller who gives up takes its RbpIo away; the bounce buffer stays taken until
  *	  the completion comes, and the connection goes on.
  *	- callers' registered memory (RbpIo.mr), used in place.  Giving up such a
  *	  request while it is posted costs the connection: the QP is destroyed

@@ -23,15 +23,19 @@
 
 #define SQ_DEPTH		64
 
-#define SLOTS			16
-#define SLOT_SIZE		8192
+/* Bounce buffers: for data in memory that is not registered */
+#define BOUNCES			16
+#define BOUNCE_SIZE		8192
 #define LOOKUPS			16		/* table entries on their way */
 
-/* What the pool holds, and where. */
-#define POOL_PINGS		(SLOTS * SLOT_SIZE)
-#define POOL_ANSWERS	(POOL_PINGS + RBP_VERBS_PINGS * RBP_REQUEST_SIZE)
-#define POOL_ENTRIES	(POOL_ANSWERS + RBP_VERBS_PINGS * RBP_ANSWER_SIZE)
-#define POOL_SIZE		(POOL_ENTRIES + LOOKUPS * RBP_VERBS_ENTRY_SIZE)
+/*
+ * A connection's registered memory: bounce buffers, messages of pings, their
+ * answers, table entries that are read.
+ */
+#define MEMORY_PINGS	(BOUNCES * BOUNCE_SIZE)
+#define MEMORY_ANSWERS	(MEMORY_PINGS + RBP_VERBS_PINGS * RBP_REQUEST_SIZE)
+#define MEMORY_ENTRIES	(MEMORY_ANSWERS + RBP_VERBS_PINGS * RBP_ANSWER_SIZE)
+#define MEMORY_SIZE		(MEMORY_ENTRIES + LOOKUPS * RBP_VERBS_ENTRY_SIZE)
 
 typedef enum VerbsState
 {
@@ -55,10 +59,12 @@ typedef struct Region
 {
 	uint64_t	address;
 	uint32_t	key;
-	uint32_t	grant;			/* of the requests that this is for */
+	uint32_t	grant;			/* that the key was looked up for; requests of
+								 * another one look it up again */
 	KeyState	state;
-	uint32_t	torn;			/* entries in a row that could not be read */
-	int64_t		asked_at;		/* KEY_PENDING */
+	uint32_t	torn;			/* lookups in a row that met an entry while it
+								 * was being changed */
+	int64_t		asked_at;		/* KEY_PENDING: of the last lookup */
 } Region;
 
 typedef enum WorkKind
@@ -73,8 +79,8 @@ typedef struct Work
 {
 	WorkKind	kind;
 	RbpIo	   *io;				/* data: whose; NULL: given up */
-	int			slot;			/* data: in the pool, or NO_SLOT; lookup: its
-								 * place there */
+	int			place;			/* data: its bounce buffer, or NO_BOUNCE;
+								 * lookup: its table entry */
 	uint32_t	at;				/* data: from this byte of the request on ... */
 	uint32_t	len;			/* ... so many */
 	bool		last;			/* data: the request ends with it */
@@ -98,24 +104,29 @@ typedef struct VerbsConn
 	RbpCredentials cred;		/* until the REQ is sent */
 
 	struct rdma_event_channel *channel;
-	struct rdma_cm_id *id;		/* its qp is ours */
+	struct rdma_cm_id *id;		/* with the queue pair, id->qp */
 	RbpVerbsDevice *device;
 	struct ibv_cq *cq;
-	uint8_t    *pool;
-	struct ibv_mr *pool_mr;
+	uint8_t    *memory;			/* MEMORY_SIZE bytes */
+	struct ibv_mr *memory_mr;
 
 	RbpWireVerbsWelcome welcome;	/* from VERBS_READY on */
 	Region	   *regions;		/* welcome.regions of them */
 
 	Queue		data;			/* reads and writes */
 	Queue		pings;
-	uint64_t	head_address;	/* of the first in data, once a piece of it is */
-	uint32_t	head_key;		/* posted; its cookie counts the bytes */
+
+	/*
+	 * Remote address and rkey of the first request in data, once a piece of
+	 * it is posted; its cookie is the number of bytes that are
+	 */
+	uint64_t	head_address;
+	uint32_t	head_key;
 
 	Work		works[SQ_DEPTH];
 	uint64_t	posted;			/* work requests so far */
 	uint64_t	done;			/* ... of which are completed */
-	uint32_t	free_slots;		/* bits */
+	uint32_t	free_bounces;	/* bits */
 	uint32_t	free_lookups;	/* bits */
 
 	uint64_t	last_ping;
@@ -128,8 +139,8 @@ typedef struct VerbsConn
 	int64_t		looked_at;		/* the event channel */
 } VerbsConn;
 
-_Static_assert(SLOTS <= 32 && LOOKUPS <= 32, "they are bits");
-_Static_assert(POOL_PINGS % 16 == 0, "what follows the slots is aligned");
+_Static_assert(BOUNCES <= 32 && LOOKUPS <= 32, "they are bits");
+_Static_assert(MEMORY_PINGS % 16 == 0, "what follows the bounce buffers is aligned");
 
 static inline Work *
 work_at(VerbsConn *conn, uint64_t number)
@@ -173,7 +184,7 @@ extern void rbp_verbs_close(RbpConn *base);
  * ---- requests.c -------------------------------------------------------------
  */
 
-/* Put a request into its queue; or its status, if it cannot be. */
+/* Queue a request.  If that is not possible, set its status, and return it. */
 extern RbpStatus rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io);
 
 /* Post what waits, as far as there is room. */
@@ -182,7 +193,7 @@ extern void rbp_verbs_post(VerbsConn *conn);
 /* Take what has completed, and post what there is room for now.  False if nothing had. */
 extern bool rbp_verbs_progress(VerbsConn *conn);
 
-/* Forget the requests of these that are not final: RBP_TIMEOUT. */
+/* Give up those of these requests that are not final: they get RBP_TIMEOUT. */
 extern void rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n);
 
 /* Wait for an answer in buffer i of the pool.  0, or an errno. */
