@@ -5,24 +5,25 @@
  *
  * Shares.  All leases have equal shares, of whatever purpose and client they
  * are; what one does not want of its share is the others' (max-min fairness).
- * Shared is the memory of donors that are up, less what these want back.  A
- * lease that was not renewed for half of its TTL claims no more than it has:
+ * What is shared is the memory of donors that are up, without what a donor wants
+ * back.  A lease that was not renewed for half of its TTL claims no more than it has:
  * its holder may be dead.
  *
  * Granting.  Free memory goes to leases that are short of their share first,
- * temp before buffer, and among these to who has waited longest.  Clients ask
- * once a second or so, hence what is free is kept for who is first until it
- * asks.  Shares are whole regions; what does not divide goes in the same order,
- * when nobody is short of a share (Member.turn).
+ * temp before buffer, and among these to the one that has waited longest.  Leases
+ * ask once a second or so, so free memory is reserved for the first in this order
+ * until it asks.  Shares are rounded to whole regions.  The regions that are left
+ * over go one each to leases in the same order, when none is short of its share
+ * (Member.extra).
  *
  * Taking back.  What leases are short of, and what no donor has free or is
- * cleaning, is asked back from leases that have a region more than their share
- * or several, the largest first (holding.shared; see broker_reclaim_update()).
- * It is never asked back for a part of a region, nor for a turn, so it ends when
- * shares are equal but for one region.  A temp lease keeps what it has, as long
- * as no other temp lease is short of a share that buffer leases cannot fill.
- * It is asked then, but not taken from by force: that would cost queries, and
- * all that is at stake is another one's speed.
+ * cleaning, is asked back from leases that have at least one region more than
+ * their share, the largest first (holding.shared; see broker_reclaim_update()).
+ * Memory is never asked back for a part of a region, nor for one of the regions
+ * that are left over, so this ends when shares are equal but for one region.  A
+ * temp lease keeps what it has, unless another temp lease is short of its share and
+ * buffer leases cannot fill it.  Then the temp lease is asked, but its regions are
+ * never taken by force: its queries would fail, and the other lease is only slower.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,12 +49,13 @@ typedef struct Member
 {
 	int64_t		lease;
 	bool		temp;
-	int64_t		room;			/* wanted, but not granted */
+	int64_t		ungranted;		/* wanted, but not granted */
 	int64_t		present;		/* what it has of the memory that is shared */
-	int64_t		claim;			/* what it would have of that */
+	int64_t		demand;			/* what it would have of that */
 	int64_t		share;
-	int64_t		turn;			/* beside its share, what it may have first */
-	bool		told;			/* the log knows that it has too much */
+	int64_t		extra;			/* beside its share: of the regions left over */
+	bool		told;			/* was asked to give some back, which is
+								 * logged */
 	bool		chosen;			/* to give some back */
 } Member;
 
@@ -90,9 +92,10 @@ smaller(int64_t a, int64_t b)
 }
 
 /*
- * Present in the memory that is shared is not what donors hold that are not up,
- * nor what they want back.  A lease is to have the latter elsewhere, but not what
- * donors hold that are away.
+ * Two parts of what a lease has do not count as present: memory of donors that are
+ * not up, and memory that a donor wants back for itself.  The latter, and memory of
+ * draining donors, is to be replaced by memory elsewhere.  Memory of donors that are
+ * away is not: the lease's demand is less by that.
  */
 static const char *const all_members =
 "WITH"
@@ -125,35 +128,38 @@ load_members(int64_t unit)
 		memset(m, 0, sizeof(*m));
 		m->lease = broker_int(rows, 0);
 		m->temp = broker_int(rows, 1) != 0;
-		m->room = wanted - broker_int(rows, 3);
+		m->ungranted = wanted - broker_int(rows, 3);
 		m->present = broker_int(rows, 4);
 		m->told = broker_int(rows, 7) > 0;
 		if (unit > 0)
-			m->claim = round_up(silent ? smaller(wanted, m->present) : wanted - broker_int(rows, 5), unit);
+			m->demand = round_up(silent ? smaller(wanted, m->present) : wanted - broker_int(rows, 5), unit);
 	}
 }
 
-/* Whole units that a lease has less than a size. */
+/* How much less than this size the lease has, in whole units. */
 static int64_t
-below(const Member *m, int64_t size, int64_t unit)
+shortfall(const Member *m, int64_t size, int64_t unit)
 {
 	return size > m->present ? (size - m->present) / unit * unit : 0;
 }
 
-/* What the lease gets when all get this much, unless they claim less. */
+/*
+ * What the lease gets when all get this much, unless they want less.  temp_keeps:
+ * temp leases get no less than they have.
+ */
 static int64_t
-portion(const Member *m, int64_t level, bool spare_temp)
+portion(const Member *m, int64_t level, bool temp_keeps)
 {
-	int64_t		least = spare_temp && m->temp ? m->present : 0;
+	int64_t		least = temp_keeps && m->temp ? m->present : 0;
 
 	if (level < least)
 		level = least;
-	return level < m->claim ? level : m->claim;
+	return level < m->demand ? level : m->demand;
 }
 
-/* Set share and turn of all leases, which are in the order of their turns. */
+/* Set share and extra of all leases, which are in the order of granting. */
 static void
-divide(const Memory *memory, bool spare_temp)
+divide(const Memory *memory, bool temp_keeps)
 {
 	int64_t		low = 0;
 	int64_t		high = memory->total / memory->unit;
@@ -166,7 +172,7 @@ divide(const Memory *memory, bool spare_temp)
 		int64_t		sum = 0;
 
 		for (int i = 0; i < nmembers; i++)
-			sum += portion(&members[i], middle * memory->unit, spare_temp);
+			sum += portion(&members[i], middle * memory->unit, temp_keeps);
 		if (sum <= memory->total)
 			low = middle;
 		else
@@ -175,20 +181,20 @@ divide(const Memory *memory, bool spare_temp)
 	low *= memory->unit;
 	for (int i = 0; i < nmembers; i++)
 	{
-		members[i].share = portion(&members[i], low, spare_temp);
-		members[i].turn = 0;
+		members[i].share = portion(&members[i], low, temp_keeps);
+		members[i].extra = 0;
 		rest -= members[i].share;
 	}
 	for (int i = 0; i < nmembers && rest >= memory->unit; i++)
 	{
-		if (members[i].share != low || members[i].claim == low)
+		if (members[i].share != low || members[i].demand == low)
 			continue;
-		members[i].turn = memory->unit;
+		members[i].extra = memory->unit;
 		rest -= memory->unit;
 	}
 }
 
-/* Read all leases, and set their share and turn. */
+/* Read all leases, and set their share and extra. */
 static void
 make_shares(const Memory *memory)
 {
@@ -199,16 +205,17 @@ make_shares(const Memory *memory)
 		return;
 	divide(memory, false);
 	for (int i = 0; i < nmembers; i++)
-		temp_short |= members[i].temp && below(&members[i], members[i].share, memory->unit) > 0;
+		temp_short |= members[i].temp && shortfall(&members[i], members[i].share, memory->unit) > 0;
+	/* then temp leases keep what they have, and buffer leases share the rest */
 	if (!temp_short)
 		divide(memory, true);
 }
 
-/* Up to a size: what the lease lacks, and can have now. */
+/* What the lease could be granted now, up to this size. */
 static int64_t
-lacks(const Member *m, int64_t size, int64_t unit)
+grantable(const Member *m, int64_t size, int64_t unit)
 {
-	return smaller(below(m, size, unit), round_up(m->room, unit));
+	return smaller(shortfall(m, size, unit), round_up(m->ungranted, unit));
 }
 
 void
@@ -225,40 +232,45 @@ broker_share_queue(int64_t lease, BrokerQueue *queue)
 	make_shares(&memory);
 	for (const Member *m = members; m < members + nmembers; m++)
 	{
-		int64_t		share = lacks(m, m->share, memory.unit);
-		int64_t		turn = lacks(m, m->share + m->turn, memory.unit) - share;
+		int64_t		share = grantable(m, m->share, memory.unit);
+		int64_t		extra = grantable(m, m->share + m->extra, memory.unit) - share;
 
 		if (m->lease == lease)
 		{
 			queue->to_share = m->share - m->present;
-			queue->to_turn = queue->to_share + m->turn;
+			queue->to_extra = queue->to_share + m->extra;
 			ahead = false;
 			continue;
 		}
 		queue->shares += share;
-		queue->turns += turn;
+		queue->extras += extra;
 		if (ahead)
 		{
 			queue->shares_ahead += share;
-			queue->turns_ahead += turn;
+			queue->extras_ahead += extra;
 		}
 	}
 }
 
+/*
+ * A lease that is short of its share lets shares go first that are ahead of it.  One
+ * that may have an extra region lets all shares go first, and extra regions that are
+ * ahead.  Any other only gets what nobody is waiting for.
+ */
 bool
 broker_share_take(BrokerQueue *queue, int64_t size)
 {
-	int64_t		reserved = queue->shares + queue->turns;
+	int64_t		reserved = queue->shares + queue->extras;
 
 	if (queue->to_share >= queue->unit)
 		reserved = queue->shares_ahead;
-	else if (queue->to_turn >= queue->unit)
-		reserved = queue->shares + queue->turns_ahead;
+	else if (queue->to_extra >= queue->unit)
+		reserved = queue->shares + queue->extras_ahead;
 	if (queue->free - size < reserved)
 		return false;
 	queue->free -= size;
 	queue->to_share -= size;
-	queue->to_turn -= size;
+	queue->to_extra -= size;
 	return true;
 }
 
@@ -359,8 +371,8 @@ void
 broker_share_update(void)
 {
 	Memory		memory;
-	int64_t		need[2];		/* bytes that are lacking; of these, by temp
-								 * leases */
+	int64_t		need_all;		/* bytes that are lacking */
+	int64_t		need_temp;		/* ... by temp leases */
 
 	if (!broker_get("SELECT EXISTS (SELECT 1 FROM lease_now"
 					"  WHERE bytes < wanted AND deadline - now_ms() >= ttl_ms / 2)"
@@ -369,11 +381,11 @@ broker_share_update(void)
 
 	memory = count_memory();
 	make_shares(&memory);
-	need[0] = need[1] = -(memory.free + memory.coming);
+	need_all = need_temp = -(memory.free + memory.coming);
 	for (const Member *m = members; m < members + nmembers && memory.unit > 0; m++)
 	{
-		need[0] += below(m, m->share, memory.unit);
-		need[1] += m->temp ? below(m, m->share, memory.unit) : 0;
+		need_all += shortfall(m, m->share, memory.unit);
+		need_temp += m->temp ? shortfall(m, m->share, memory.unit) : 0;
 	}
 
 	/*
@@ -384,12 +396,12 @@ broker_share_update(void)
 	{
 		Member	   *m;
 
-		while (smaller(need[0], need[temp]) > 0 && (m = largest_surplus(temp, memory.unit)) != NULL)
+		while (smaller(need_all, temp ? need_temp : need_all) > 0 && (m = largest_surplus(temp, memory.unit)) != NULL)
 		{
-			int64_t		chosen = choose_regions(m, smaller(need[0], need[temp]));
+			int64_t		chosen = choose_regions(m, smaller(need_all, temp ? need_temp : need_all));
 
-			need[0] -= chosen;
-			need[1] -= chosen;
+			need_all -= chosen;
+			need_temp -= chosen;
 		}
 	}
 	for (const Member *m = members; m < members + nmembers; m++)

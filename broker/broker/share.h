@@ -17,11 +17,11 @@ typedef struct BrokerQueue
 	int64_t		free;
 	int64_t		unit;			/* the smallest region */
 	int64_t		to_share;		/* until it has its share; below 0: beyond it */
-	int64_t		to_turn;		/* until it has its turn, too */
+	int64_t		to_extra;		/* until it has its extra region, too */
 	int64_t		shares;			/* for others that are short of their share */
 	int64_t		shares_ahead;	/* that come before it */
-	int64_t		turns;			/* beside these */
-	int64_t		turns_ahead;
+	int64_t		extras;			/* for others that may have an extra region */
+	int64_t		extras_ahead;
 } BrokerQueue;
 
 /* Work out the shares, and where this lease stands. */

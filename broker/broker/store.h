@@ -8,11 +8,11 @@
  * keep what is committed.
  *
  * There is one transaction at a time: all of this is under broker.lock.  Any
- * failure ends the process: what was answered is on disk, and leases outlive the
- * broker, as with any restart.
+ * failure ends the process.  That is safe: what was answered is on disk, and leases
+ * outlive the broker, as with any restart.
  *
- * Statements are constants, since they are known by their address and prepared
- * once.  Parameters ?1, ?2, ... follow as INT(), TEXT() or JSON().
+ * A statement is a string literal: it is prepared once, and found again by its
+ * address.  Parameters ?1, ?2, ... follow as INT(), TEXT() or JSON().
  *
  *-------------------------------------------------------------------------
  */
@@ -38,15 +38,18 @@ typedef struct BrokerValue
 #define TEXT(t)		((BrokerValue) {.kind = VALUE_TEXT, .text = (t)})
 #define JSON(j)		((BrokerValue) {.kind = VALUE_JSON, .json = (j)})	/* NULL: NULL */
 
-/* How many parameters there are, and an array whose subscripts are theirs. */
+/*
+ * Two arguments: the number of parameters, and an array in which element n is
+ * parameter ?n.
+ */
 #define BROKER_ARRAY(...) \
 	((const BrokerValue[]) {{.kind = VALUE_NULL}, ##__VA_ARGS__})
 #define BROKER_VALUES(...) \
 	sizeof(BROKER_ARRAY(__VA_ARGS__)) / sizeof(BrokerValue) - 1, BROKER_ARRAY(__VA_ARGS__)
 
 /*
- * Opens or creates the file, brings it up to the schema, and makes the volatile
- * tables.  Dies with a message.
+ * Opens or creates the file, brings it up to the schema, and makes the tables that
+ * last as long as the process.  Ends the process, with a message, if that fails.
  */
 extern void broker_store_open(const char *path);
 extern void broker_store_close(void);
@@ -81,8 +84,8 @@ extern char *broker_store_get_text(const char *sql, size_t n, const BrokerValue 
 
 /*
  * Rows one by one: broker_next() steps to the first or next one, and returns false
- * after the last, to where it has to be called.  The same statement must not be
- * run meanwhile.  Texts are good until the next step.
+ * after the last.  It must be called until then, which resets the statement; the same
+ * statement must not be run meanwhile.  Texts are good until the next step.
  */
 typedef struct sqlite3_stmt BrokerRows;
 

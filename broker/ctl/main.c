@@ -89,7 +89,7 @@ put_bytes(char *cell, const json_t *object, const char *key)
 }
 
 static void
-put_regions(char *cell, const json_t *donor, const char *key)
+put_regions_as_bytes(char *cell, const json_t *donor, const char *key)
 {
 	json_int_t	bytes = int_of(donor, "region_size") * int_of(donor, key);
 
@@ -140,7 +140,7 @@ put_words(char *cell, const json_t *donor, const char *key)
 }
 
 static void
-put_shares(char *cell, const json_t *lease, const char *key)
+put_donors(char *cell, const json_t *lease, const char *key)
 {
 	size_t		i;
 	const json_t *donor;
@@ -173,11 +173,11 @@ static const Column donor_columns[] = {
 	{"ADDRESS", "host", put_address, false},
 	{"STATE", "state", put_text, false},
 	{"TRANSPORTS", "transports", put_words, false},
-	{"MEMORY", "regions", put_regions, true},
-	{"LEASED", "leased", put_regions, true},
-	{"FREE", "free", put_regions, true},
-	{"CLEANING", "dirty", put_regions, true},
-	{"ASKED BACK", "reclaiming", put_regions, true},
+	{"MEMORY", "regions", put_regions_as_bytes, true},
+	{"LEASED", "leased", put_regions_as_bytes, true},
+	{"FREE", "free", put_regions_as_bytes, true},
+	{"CLEANING", "dirty", put_regions_as_bytes, true},
+	{"ASKED BACK", "reclaiming", put_regions_as_bytes, true},
 	{"HEARD", "heard_ms", put_seconds, true},
 	{NULL, NULL, NULL, false}
 };
@@ -189,7 +189,7 @@ static const Column lease_columns[] = {
 	{"HAS", "bytes", put_bytes, true},
 	{"WANTS", "wanted", put_bytes, true},
 	{"ENDS IN", "remaining_ms", put_seconds, true},
-	{"DONORS", "donors", put_shares, false},
+	{"DONORS", "donors", put_donors, false},
 	{NULL, NULL, NULL, false}
 };
 

@@ -11,10 +11,15 @@
  * are used through shared memory, where no request would be checked.
  *
  * A region goes from FREE to LEASED (granted) to DIRTY (lost its lease) and
- * back to FREE (zeroed, to be reported clean).  The janitor takes regions out
- * of DIRTY, with no lock held since that takes tens of milliseconds.  Before
- * that it withdraws all regions that wait for it, for which clients may have
- * rkeys or mappings that they could use until then.
+ * back to FREE (zeroed, to be reported clean), or to RELEASED if memory is
+ * short: then it has none, and goes through DIRTY again to get some.  Three
+ * things are done to a region that has lost its lease:
+ *	 - fence: no request may enter it any more;
+ *	 - withdraw: rkeys and mappings that clients have become invalid;
+ *	 - clean: it gets fresh, zeroed memory.
+ * The last two are the janitor's, with no lock held.  Cleaning takes tens of
+ * milliseconds, so all dirty regions are withdrawn first: no client keeps
+ * access while a region waits to be cleaned.
  *
  * A lease that ended by our clock stays in the table, ended and without
  * regions, until the broker has acknowledged that.  Otherwise a broker that
@@ -52,8 +57,8 @@ static pthread_cond_t janitor_wake;
 static RbpDonorLease *leases;
 static uint32_t ndirty;
 static uint32_t nreleased;
-static uint32_t missing_regions;	/* needed, but only clients can give them
-									 * back */
+static uint32_t reclaimable;	/* regions that are needed, and only clients
+								 * can give back */
 
 static uint64_t min_free;
 static const RbpDonorRdma *rdma;
@@ -311,7 +316,7 @@ donor_report_get(RbpDonorReport *report)
 	}
 	report->released_regions = nreleased;
 	report->dirty_regions = ndirty;
-	report->want_back = nreleased + missing_regions;
+	report->want_back = nreleased + reclaimable;
 	pthread_mutex_unlock(&donor_lock);
 }
 
@@ -476,7 +481,7 @@ relieve_pressure(void)
 	uint64_t	available = donor_memory_available();
 	uint32_t	missing = 0;
 	uint32_t	given = 0;
-	uint32_t	small = 0;
+	uint32_t	leased = 0;
 
 	if (available < min_free)
 		missing = (uint32_t) ((min_free - available + donor_region_size - 1) /
@@ -488,6 +493,7 @@ relieve_pressure(void)
 
 		if (region->state != DONOR_REGION_FREE || region->huge)
 			continue;
+		/* as a dirty one it is the janitor's while the lock is released */
 		region->state = DONOR_REGION_DIRTY;
 		ndirty++;
 		clean_region(region, false);
@@ -498,13 +504,16 @@ relieve_pressure(void)
 		rbp_log(RBP_LOG_INFO, "memory is short: gave %u free regions back to the system",
 				given);
 
-	/* huge pages would only go back to their pool */
+	/* leased regions could come back; huge pages only go back to their pool */
 	for (uint32_t i = 0; i < donor_nregions; i++)
-		small += donor_regions[i].state == DONOR_REGION_LEASED && !donor_regions[i].huge;
-	if (missing > small)
-		missing = small;
+		leased += donor_regions[i].state == DONOR_REGION_LEASED && !donor_regions[i].huge;
+	if (missing > leased)
+		missing = leased;
 
-	/* there is plenty: one more region, if another one would still fit */
+	/*
+	 * There is plenty: one more region, if another one would still fit, and
+	 * with a margin, so that it is not given back at once.
+	 */
 	if (available != UINT64_MAX && nreleased > 0 &&
 		available > min_free + 2 * donor_region_size + min_free / 8)
 	{
@@ -521,7 +530,7 @@ relieve_pressure(void)
 			break;
 		}
 	}
-	missing_regions = missing;
+	reclaimable = missing;
 }
 
 static void *

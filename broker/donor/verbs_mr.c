@@ -118,7 +118,7 @@ request_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 		return;
 	domain->regions[region].state = MR_PENDING;
 	domain->npending++;
-	set_entry(domain, region, RBP_VERBS_ENTRY_WAIT, 0);
+	set_entry(domain, region, RBP_VERBS_ENTRY_PENDING, 0);
 }
 
 /*

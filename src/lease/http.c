@@ -149,10 +149,10 @@ rbp_lease_http_init(void)
  * CURLOPT_RESOLVE; nothing if libcurl needs none.  host gets the name, or "".
  * Never waits.
  */
-static RbpAddress
+static RbpAddressState
 resolve_entry(const char *url, char host[RBP_HOST_LEN], StringInfo entry)
 {
-	RbpAddress	known = RBP_ADDRESS_KNOWN;
+	RbpAddressState known = RBP_ADDRESS_KNOWN;
 	CURLU	   *parts = curl_url();
 	char	   *name = NULL;
 	char	   *port = NULL;
@@ -341,7 +341,7 @@ rbp_lease_http_request(const char *url, const char *token,
 	bool		finished = true;
 	char		host[RBP_HOST_LEN];
 	StringInfoData entry;
-	RbpAddress	known;
+	RbpAddressState known;
 	sigset_t	before;
 
 	memset(reply, 0, sizeof(RbpHttpReply));

@@ -230,7 +230,7 @@ find_name(const char *host, int first, int end)
 }
 
 /* Check for known addresses, and start a lookup if one is due. */
-static RbpAddress
+static RbpAddressState
 get_address(HostName *name)
 {
 	int64		now = rbp_now_ns();
@@ -246,10 +246,10 @@ get_address(HostName *name)
 		RBP_ADDRESS_NONE : RBP_ADDRESS_PENDING;
 }
 
-RbpAddress
+RbpAddressState
 rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 {
-	RbpAddress	known = RBP_ADDRESS_KNOWN;
+	RbpAddressState known = RBP_ADDRESS_KNOWN;
 
 	if (rbp_transport_is_numeric(host))
 		strlcpy(addresses, host, RBP_ADDRESSES_LEN);
@@ -332,7 +332,7 @@ static void
 resolve_host(const char *donor, char *host, bool rdma)
 {
 	HostName   *name;
-	RbpAddress	known;
+	RbpAddressState known;
 
 	if (host[0] == '\0' || rbp_transport_is_numeric(host))
 		return;

@@ -16,11 +16,11 @@
 #define RBP_LEASE_INSTANCE_LEN	(RBP_BOOT_ID_LEN + 37)
 
 /*
- * A name that does not change during the life of this data directory.  No
- * standby or copy of it has the same name, on this or another machine, except
- * for a clone of the whole machine including its machine ID, which only the
- * broker can distinguish.  The readable part is for readers of the broker's
- * list.
+ * A name that does not change during the life of this data directory.  It
+ * begins with a part for readers of the broker's list.  No standby or copy of
+ * the data directory has the same name, on this or another machine, except on
+ * a clone of the whole machine including its machine ID; then the broker tells
+ * the two apart by their boot ids, see rbp_lease_instance().
  */
 extern void rbp_lease_client_name(char name[RBP_DONOR_ID_LEN]);
 
@@ -31,14 +31,14 @@ extern void rbp_lease_client_name(char name[RBP_DONOR_ID_LEN]);
  */
 extern bool rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN]);
 
-/* State of a host's addresses */
-typedef enum RbpAddress
+/* What is known of a host's addresses */
+typedef enum RbpAddressState
 {
 	RBP_ADDRESS_KNOWN,			/* perhaps from earlier, while a new lookup is
 								 * in progress */
 	RBP_ADDRESS_PENDING,		/* the first lookup has begun recently */
 	RBP_ADDRESS_NONE			/* the lookup found none, or is slow */
-} RbpAddress;
+} RbpAddressState;
 
 #define RBP_ADDRESSES_LEN		256
 
@@ -46,8 +46,8 @@ typedef enum RbpAddress
  * The numeric addresses of a broker's host, separated by commas, if they are
  * known.  They are looked up in the background, repeatedly.  Never waits.
  */
-extern RbpAddress rbp_lease_broker_address(const char *host,
-										   char addresses[RBP_ADDRESSES_LEN]);
+extern RbpAddressState rbp_lease_broker_address(const char *host,
+												char addresses[RBP_ADDRESSES_LEN]);
 
 /* That host could not be reached: look it up again soon. */
 extern void rbp_lease_address_failed(const char *host);
@@ -55,7 +55,10 @@ extern void rbp_lease_address_failed(const char *host);
 /* Has a lookup ended since the last call? */
 extern bool rbp_lease_lookups_ended(void);
 
-/* When to ask that, in rbp_now_ns() time; PG_INT64_MAX: not needed. */
+/*
+ * When to call rbp_lease_lookups_ended(), in rbp_now_ns() time; PG_INT64_MAX: no
+ * lookup is waited for.
+ */
 extern int64 rbp_lease_lookups_due(int64 now);
 
 /*

@@ -23,18 +23,22 @@
 #define NS_PER_MS		INT64_C(1000000)
 #define NS_PER_S		INT64_C(1000000000)
 
+/* From one renewal to the next, at most and at least */
 #define RENEW_NS		NS_PER_S
 #define MIN_RENEW_NS	(50 * NS_PER_MS)
+
+/* ... after a failure */
 #define MAX_RETRY_NS	(5 * NS_PER_S)
 #define MIN_RETRY_NS	(100 * NS_PER_MS)
 
+/* A step of emptying regions lasts so long at most, and at least */
 #define STEP_NS			(200 * NS_PER_MS)
 #define MIN_STEP_NS		(10 * NS_PER_MS)
 
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
 
 #define GRACE_MS		INT64_C(10000)	/* default, if the broker does not say */
-#define MAX_GRACE_MS	INT64_C(60000)	/* more is not used */
+#define MAX_GRACE_MS	INT64_C(60000)	/* a longer one counts as this */
 
 /* Where to write what is wrong with an answer */
 typedef struct ParseError
@@ -59,7 +63,7 @@ parse_error(ParseError *c, const char *fmt,...)
 
 /*
  * Copy a text member of at most len - 1 bytes.  All of them have to be
- * printable ASCII, so that the text may be logged and sent as it is.
+ * printable ASCII, and no spaces, so that the text may be logged and sent as it is.
  */
 static bool
 get_text(const json_t *object, const char *key, bool required,
@@ -461,6 +465,10 @@ rbp_lease_remove_regions(RbpLease *lease, const RbpLeaseRegion *gone, int n)
 	}
 }
 
+/*
+ * That many can go whichever they are, so all are taken to be as large as the
+ * largest.
+ */
 int
 rbp_lease_surplus(const RbpLease *lease, uint64_t wanted)
 {
@@ -484,6 +492,7 @@ rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 {
 	int			n = 0;
 
+	/* if nothing is wanted, all goes anyway, as surplus */
 	for (int i = 0; i < lease->nreclaims && wanted > 0; i++)
 	{
 		if (lease->reclaims[i].regions > 0)
@@ -599,7 +608,7 @@ rbp_lease_end_body(const RbpCredentials *cred)
 }
 
 bool
-rbp_lease_is_broker(const char *text, size_t len)
+rbp_lease_is_donor_list(const char *text, size_t len)
 {
 	json_t	   *root = json_loadb(text, len, 0, NULL);
 	bool		is = json_is_array(json_object_get(root, "donors"));
@@ -650,6 +659,7 @@ rbp_lease_retry_after(int failures, int64_t remaining_ns)
 {
 	int64_t		wait = MAX_RETRY_NS;
 
+	/* 1, 2 and 4 s, but leave time for several attempts before the deadline */
 	if (failures <= 3)
 		wait = NS_PER_S << (failures < 1 ? 0 : failures - 1);
 	if (remaining_ns > 0 && wait > remaining_ns / 2)

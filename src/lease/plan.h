@@ -126,7 +126,7 @@ extern char *rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
 extern char *rbp_lease_end_body(const RbpCredentials *cred);
 
 /* Is this a broker's list of donors? */
-extern bool rbp_lease_is_broker(const char *text, size_t len);
+extern bool rbp_lease_is_donor_list(const char *text, size_t len);
 
 /* Copy the "error" of a broker's error answer to buf; false if it has none. */
 extern bool rbp_lease_error_text(const char *text, size_t len,

@@ -163,7 +163,7 @@ check_broker(RbpBroker *b, long timeout_ms, int *kind)
 	if (reply.status == 401)
 		return pstrdup(why);
 	*kind = FAILED_STATUS;
-	if (reply.status != 200 || !rbp_lease_is_broker(reply.body, reply.len))
+	if (reply.status != 200 || !rbp_lease_is_donor_list(reply.body, reply.len))
 		return psprintf("HTTP status %d: is this a remote_bp broker?", reply.status);
 	return NULL;
 }

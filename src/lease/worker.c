@@ -9,10 +9,10 @@
  * broker, apply.c uses its answers, and switch.c chooses the broker.
  *
  * There are two leases, one of purpose "buffer" for the buffer tier and one of
- * purpose "temp" for temporary data, each in its own RbpHeldLease.  Every
- * second, and at once when the settings have changed or a backend found that a
- * donor denies access or is broken, the worker renews a lease and says how
- * much memory is wanted.  The answer lists all regions of the lease, which
+ * purpose "temp" for temporary data, each in its own RbpHeldLease.  The worker
+ * renews each of them every second, and at once when the settings have
+ * changed or a backend was denied access by a donor or lost its connection,
+ * and says how much memory is wanted.  The answer lists all regions of the lease, which
  * become the regions in use.  The two leases fail independently; but a broker
  * that does not answer is logged only once for both.
  *
@@ -50,8 +50,8 @@
  * token that work are kept in shared memory with each lease, and the next
  * worker starts with them.
  *
- * No process waits for this one.  Requests absorb interrupts while they wait
- * (rbp_lease_http), remote_lock is never held during one, and errors are
+ * No process waits for this one.  A request to the broker processes interrupts
+ * while it waits (rbp_lease_http), with no lock held, and errors are
  * logged once for each kind of failure, and once when the broker is back.
  *
  * If the worker ends, by SIGTERM or an ERROR, it exits with code 1 and so is
@@ -149,8 +149,9 @@ expire_if_due(RbpHeldLease *h, int64 now)
 }
 
 /*
- * The settings want no such lease, or one of another broker.  Returns true if
- * it is still needed, because temporary data is being moved out of it.
+ * Called when the settings want no such lease, or one of another broker.
+ * Returns true if the lease is still needed, because temporary data is being
+ * moved out of it; that takes CLOSING_NS at most.
  */
 static bool
 keep_until_moved(RbpHeldLease *h, int64 now)
@@ -187,7 +188,7 @@ static void
 maintain_lease(RbpHeldLease *h)
 {
 	int64		now = rbp_now_ns();
-	int			unused;
+	int			without_room;
 
 	expire_if_due(h, now);
 
@@ -207,13 +208,18 @@ maintain_lease(RbpHeldLease *h)
 		rbp_lease_end(h, true);
 		if (h->broker != rbp_lease_current_broker)
 			rbp_lease_use_current_broker(h);
+
+		/*
+		 * The current broker may have a new lease at once.  If none is wanted
+		 * only because its regions had no room, ask later.
+		 */
 		h->request_due = rbp_lease_wanted(h) > 0 ? 0 :
 			h->request_max < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
 			h->request_max_until : NEVER_NS;
 	}
 
-	h->maintenance_pending = rbp_remote_run_deferred(h->pool, step_deadline(now), &unused);
-	if (unused > 0 && h->lease != NULL)
+	h->maintenance_pending = rbp_remote_run_deferred(h->pool, step_deadline(now), &without_room);
+	if (without_room > 0 && h->lease != NULL)
 	{
 		rbp_lease_release_unused(h);
 		if (h->failures == 0)
@@ -306,7 +312,7 @@ take_over_lease(RbpHeldLease *h)
 	h->in_use = true;
 	h->deadline = deadline;
 	h->reported_bytes = h->lease->bytes;
-	/* its regions may be draining, for reasons that are not known here */
+	/* its regions may be draining, for a reason that may have passed */
 	h->has_drained = h->drain_obsolete = true;
 	h->retire_due = 0;
 	ereport(LOG,

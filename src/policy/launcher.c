@@ -5,7 +5,9 @@
  *	  some.
  *
  * The launcher is not connected to a database, so it can read pg_database and
- * hardly anything else.  There is one worker at a time.  Databases that had
+ * hardly anything else.  A visit is one run of the worker (worker.c) in a
+ * database: it reads the policies there, applies them, and loads pages.  There
+ * is one worker at a time.  Databases that had
  * no policies at their last visit are visited in turn, at most one every
  * IDLE_VISIT_NS: policies may arrive with a restored dump, or from a primary,
  * without notice.
@@ -61,8 +63,7 @@ typedef struct Database
 	bool		listed;			/* in the catalog when it was last read */
 	bool		visited;
 	bool		has_policies;
-	bool		woken;			/* a visit was requested since the last one
-								 * began */
+	bool		requested;		/* a visit was, since the last one began */
 	int64		last_ns;		/* end of the last visit, or of an attempt */
 	int64		due_ns;
 	int64		retry_ns;		/* pause after a visit that failed or was not
@@ -189,9 +190,10 @@ log_visit(Database *db, const RbpPolicyVisit *visit)
 /*
  * Run a worker for the database and wait for its end.  Returns false if no
  * worker is available, or if another process wants exclusive access to the
- * database.  The launcher holds a lock on the database until the worker holds
- * one, or has ended because another process is waiting for the database by
- * now.  So the worker neither waits for the database nor finds it dropped.
+ * database.  The launcher holds a lock on the database until the worker has
+ * its own.  If another process is waiting for the database by then, the worker
+ * gets none, and ends.  So the worker neither waits for the database nor finds
+ * it dropped.
  */
 static bool
 run_worker(const Database *db)
@@ -269,24 +271,24 @@ static bool
 visit(Database *db)
 {
 	RbpPolicyVisit *result = &rbp_policy_shared->visit;
-	bool		woken = db->woken;
+	bool		requested = db->requested;
 
 	memset(result, 0, sizeof(*result));
 	result->resume_relation = db->resume_relation;
 	result->resume_block = db->resume_block;
-	db->woken = false;
+	db->requested = false;
 	if (!run_worker(db) ||
-		result->database != db->oid || !result->was_read)
+		result->database != db->oid || !result->table_known)
 	{
 		/* the visit was not started, or it failed and has logged why */
-		db->woken = db->woken || woken;
+		db->requested = db->requested || requested;
 		db->failing = true;
 		db->last_ns = rbp_now_ns();
 		retry_later(db);
 		return false;
 	}
 	db->visited = true;
-	if (db->failing || woken)
+	if (db->failing || requested)
 		db->retry_ns = 0;
 	db->failing = false;
 	db->last_ns = rbp_now_ns();
@@ -300,24 +302,22 @@ visit(Database *db)
 		log_visit(db, result);
 	}
 	else if (OidIsValid(result->resume_relation))
-		db->due_ns = db->last_ns;
+		db->due_ns = db->last_ns;	/* it ran out of time: go on at once */
 	else
-	{
-		retry_later(db);
-	}
+		retry_later(db);		/* it gave way to other processes */
 	return true;
 }
 
 /*
- * Time at which the database must be visited; PG_INT64_MAX: when it is its
- * turn.
+ * Time at which the database must be visited; PG_INT64_MAX: at no certain time,
+ * since it had no policies; such databases are visited in turn.
  */
 static int64
 due_at(const Database *db)
 {
 	if (!db->visited || db->failing)
 		return db->due_ns;
-	if (db->woken)
+	if (db->requested)
 		return Min(db->last_ns + PAUSE_NS, db->due_ns);
 	return db->has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
 }
@@ -370,40 +370,40 @@ next_visit(int64 *wait)
  * be read.
  */
 static void
-process_wakes(bool *refresh)
+process_requests(bool *refresh)
 {
-	bool		all = pg_atomic_exchange_u32(&rbp_policy_shared->wake_all, 0) != 0;
+	bool		all = pg_atomic_exchange_u32(&rbp_policy_shared->visit_all, 0) != 0;
 
 	*refresh = *refresh || all;
-	for (int i = 0; i < RBP_POLICY_WAKES; i++)
+	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
 	{
-		Oid			oid = pg_atomic_exchange_u32(&rbp_policy_shared->wakes[i], 0);
+		Oid			oid = pg_atomic_exchange_u32(&rbp_policy_shared->requests[i], 0);
 		Database   *db;
 
 		if (!OidIsValid(oid))
 			continue;
 		db = hash_search(databases, &oid, HASH_FIND, NULL);
 		if (db != NULL)
-			db->woken = true;
+			db->requested = true;
 		else
 			*refresh = true;	/* new databases are visited anyway */
 	}
 	if (all)
 	{
 		HASH_SEQ_STATUS seq;
-		Database   *first = NULL;
+		Database   *any = NULL;
 		Database   *db;
 
 		hash_seq_init(&seq, databases);
 		while ((db = hash_seq_search(&seq)) != NULL)
 		{
-			db->woken = db->woken || db->has_policies;
-			/* settings of the server can be read in any database */
-			if (first == NULL || db->has_policies)
-				first = db;
+			db->requested = db->requested || db->has_policies;
+			/* at least one, whichever, to apply the settings of the server */
+			if (any == NULL || db->has_policies)
+				any = db;
 		}
-		if (first != NULL)
-			first->woken = true;
+		if (any != NULL)
+			any->requested = true;
 	}
 }
 
@@ -451,12 +451,12 @@ rbp_policy_launcher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 			rbp_residency_set_keep_max(rbp_guc_keep_max_pages());
-			pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
+			pg_atomic_write_u32(&rbp_policy_shared->visit_all, 1);
 		}
 		/* without remote memory there is nothing to do */
 		if (rbp_tier_attached())
 		{
-			process_wakes(&refresh);
+			process_requests(&refresh);
 			if (refresh || rbp_now_ns() >= refresh_ns)
 			{
 				refresh_databases();

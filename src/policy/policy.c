@@ -28,9 +28,9 @@ rbp_policy_shmem_init(void *mem)
 	memset(shared, 0, sizeof(*shared));
 	pg_atomic_init_u32(&shared->worker, 0);
 	pg_atomic_init_u64(&shared->latch, 0);
-	pg_atomic_init_u32(&shared->wake_all, 0);
-	for (int i = 0; i < RBP_POLICY_WAKES; i++)
-		pg_atomic_init_u32(&shared->wakes[i], 0);
+	pg_atomic_init_u32(&shared->visit_all, 0);
+	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
+		pg_atomic_init_u32(&shared->requests[i], 0);
 	pg_atomic_init_u32(&shared->visiting, 0);
 	rbp_policy_shared = shared;
 }
@@ -42,12 +42,12 @@ rbp_policy_shmem_init(void *mem)
 static bool
 note_wake(Oid database)
 {
-	for (int i = 0; i < RBP_POLICY_WAKES; i++)
+	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
 	{
-		uint32		seen = pg_atomic_read_u32(&rbp_policy_shared->wakes[i]);
+		uint32		seen = pg_atomic_read_u32(&rbp_policy_shared->requests[i]);
 
 		if (seen == 0 &&
-			pg_atomic_compare_exchange_u32(&rbp_policy_shared->wakes[i], &seen, database))
+			pg_atomic_compare_exchange_u32(&rbp_policy_shared->requests[i], &seen, database))
 			return true;
 		if (seen == database)
 			return true;
@@ -71,7 +71,7 @@ rbp_policy_wake(Oid database)
 	if (rbp_policy_shared == NULL)
 		return;
 	if (!OidIsValid(database) || !note_wake(database))
-		pg_atomic_write_u32(&rbp_policy_shared->wake_all, 1);
+		pg_atomic_write_u32(&rbp_policy_shared->visit_all, 1);
 	pg_memory_barrier();
 	rbp_policy_wake_launcher();
 }

@@ -24,16 +24,17 @@
  * Number of visits that can be requested by database; if there are more, all
  * databases with policies are visited.
  */
-#define RBP_POLICY_WAKES	64
+#define RBP_POLICY_REQUESTS	64
 
 /* Result of the worker's last visit, for the launcher */
 typedef struct RbpPolicyVisit
 {
 	volatile bool holds_database;	/* the worker holds a lock, so that the
 									 * database cannot be dropped */
-	Oid			database;		/* InvalidOid until it is done */
-	bool		was_read;		/* the table of policies was read, or is
-								 * absent */
+	Oid			database;		/* the one visited; InvalidOid until the visit
+								 * has ended */
+	bool		table_known;	/* the table of policies was read, or does not
+								 * exist */
 	bool		has_policies;
 	bool		more;			/* the visit was not completed */
 	uint64		wanted;			/* pages that should be kept */
@@ -55,20 +56,24 @@ typedef struct RbpPolicyShared
 	pg_atomic_uint32 worker;	/* pid, or 0 */
 	pg_atomic_uint64 latch;		/* latch of the launcher; 0 while there is
 								 * none */
-	pg_atomic_uint32 wake_all;
-	pg_atomic_uint32 wakes[RBP_POLICY_WAKES];	/* databases to visit, or 0 */
+	pg_atomic_uint32 visit_all;
+	pg_atomic_uint32 requests[RBP_POLICY_REQUESTS]; /* databases to visit, or
+													 * 0 */
 	pg_atomic_uint32 visiting;	/* database being visited, or 0 */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while no worker runs */
 	/* private to the worker */
-	bool		unapplied;		/* policies were set, but not all were applied
+	bool		apply_pending;	/* policies were set, but not all were applied
 								 * to pages */
-	bool		undropped;		/* tablespaces were excluded, but not all
+	bool		drop_pending;	/* tablespaces were excluded, but not all
 								 * pages dropped */
-	char		not_excluded[256];	/* names already logged */
-	Oid			limited[RBP_LIMITS + 1];	/* databases, by their limits'
-											 * numbers */
+	char		unknown_logged[256];	/* names of tablespaces that do not
+										 * exist, already logged */
+
+	/* by number of limit; 0 is not used */
+	Oid			limit_database[RBP_LIMITS + 1];
 	uint64		trimmed[RBP_LIMITS + 1];	/* pages left after trimming */
+
 	bool		too_many_limits;	/* already logged */
 } RbpPolicyShared;
 

@@ -8,7 +8,7 @@
  * exclusively.  A writer of the page holds that lock in share mode.  So the
  * frame's shadow cannot change, and its claim is checked as at any capture.
  * A page that was in shared buffers before may have no claim, because it was
- * not worth one, or may differ from the disk, by hint bits, for example.
+ * not hashed when it was read from the page cache, or may differ from the disk, by hint bits, for example.
  * Then it is read from the file once more, under the same lock, so that no
  * write can come between sampling its stamp and the read.  The operating
  * system is told in advance which part of the file will be read.
@@ -125,8 +125,8 @@ typedef struct Prewarm
 	PrewarmMode mode;
 	bool		until_full;		/* do not evict other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
-	bool		keeping;		/* called by the policy worker, so do not log
-								 * warnings */
+	bool		for_policies;	/* called by the policy worker: what is there
+								 * already is kept, and no warnings are logged */
 	int64		deadline_ns;	/* wait for staging until then; 0: no limit */
 	Progress   *progress;
 	int64		pages;			/* pages brought in */
@@ -159,7 +159,7 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 	{
 		prewarm->stopped = true;
-		ereport(prewarm->keeping ? DEBUG1 : WARNING,
+		ereport(prewarm->for_policies ? DEBUG1 : WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
 						RelationGetRelationName(fork->rel), block, why)));
@@ -209,7 +209,7 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 
 	for (uint32 i = 0; i < n; i++)
 	{
-		fork->missing[at + i] = prewarm->keeping ?
+		fork->missing[at + i] = prewarm->for_policies ?
 			!rbp_tier_keep_block(&fork->file, block + i) :
 			!rbp_tier_has_block(&fork->file, block + i);
 		missing += fork->missing[at + i];
@@ -273,6 +273,7 @@ stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	result = rbp_tier_prewarm_frame(&fork->file, block, BufferGetBlock(buffer));
 	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	/* without a usable claim, read the file */
 	if (result >= RBP_STAGE_PRESENT || result == RBP_STAGE_FULL)
 		return result;
 
@@ -299,6 +300,7 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 		if (!wait_for_staging(prewarm, fork, block))
 			return false;
 		CHECK_FOR_INTERRUPTS();
+		/* break the rule: without the buffer's lock */
 		if (RBP_INJECTION_POINT("prewarm-unlocked"))
 		{
 			result = stage_from_file(fork, block);
@@ -397,8 +399,8 @@ may_read(Relation rel)
 
 /*
  * An index that is being built concurrently is written bypassing shared
- * buffers, without buffer locks, so no block of it must get into a buffer
- * yet.
+ * buffers, without buffer locks, so none of its blocks may be read into a
+ * buffer yet.
  */
 static bool
 is_being_built(Relation rel)
@@ -603,7 +605,7 @@ rbp_prewarm_load_begin(void)
 {
 	memset(&loading, 0, sizeof(loading));
 	loading.mode = MODE_TIER;
-	loading.keeping = true;
+	loading.for_policies = true;
 	begin_prewarm(&loading);
 }
 

@@ -86,16 +86,16 @@ exclude_tablespaces(const RbpPolicyServer *server)
 	foreach(cell, server->excluded)
 		excluded[n++] = lfirst_oid(cell);
 	if (rbp_residency_set_excluded(excluded, n))
-		shared->undropped = true;
-	if (shared->undropped)
+		shared->drop_pending = true;
+	if (shared->drop_pending)
 		rbp_residency_drop_excluded();
-	shared->undropped = false;
+	shared->drop_pending = false;
 
 	/* the saved text may be truncated: it only serves for this comparison */
-	if (strncmp(shared->not_excluded, server->not_excluded,
-				sizeof(shared->not_excluded) - 1) == 0)
+	if (strncmp(shared->unknown_logged, server->not_excluded,
+				sizeof(shared->unknown_logged) - 1) == 0)
 		return;
-	strlcpy(shared->not_excluded, server->not_excluded, sizeof(shared->not_excluded));
+	strlcpy(shared->unknown_logged, server->not_excluded, sizeof(shared->unknown_logged));
 	if (server->not_excluded[0] != '\0')
 		ereport(LOG,
 				(errmsg("remote_bp: could not exclude tablespaces: %s", server->not_excluded),
@@ -167,7 +167,7 @@ read_limits(void)
 static uint32
 limit_number(Oid database)
 {
-	Oid		   *limited = rbp_policy_shared->limited;
+	Oid		   *limited = rbp_policy_shared->limit_database;
 	uint32		number = 0;
 
 	for (uint32 i = RBP_LIMITS; i >= 1; i--)
@@ -220,7 +220,7 @@ set_limit(const RbpPolicyLimit *limit)
 static void
 set_limits(const List *limits)
 {
-	Oid		   *limited = rbp_policy_shared->limited;
+	Oid		   *limited = rbp_policy_shared->limit_database;
 	const ListCell *cell;
 
 	for (uint32 i = 1; i <= RBP_LIMITS; i++)
@@ -285,5 +285,5 @@ void
 rbp_policy_apply_to_pages(void)
 {
 	rbp_residency_apply_policies();
-	rbp_policy_shared->unapplied = false;
+	rbp_policy_shared->apply_pending = false;
 }

@@ -94,7 +94,7 @@ reset_other_policies(HTAB *files, const List *dropped)
 		if (file.db == MyDatabaseId ? hash_search(files, &file, HASH_FIND, NULL) != NULL :
 			!list_member_oid(dropped, file.db))
 			continue;
-		rbp_policy_shared->unapplied = true;
+		rbp_policy_shared->apply_pending = true;
 		(void) rbp_residency_set_policy(&file, RBP_POLICY_DEFAULT);
 	}
 }
@@ -131,7 +131,7 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	}
 	reset_other_policies(files, dropped);
 	hash_destroy(files);
-	resets_pending = rbp_policy_shared->unapplied;
+	resets_pending = rbp_policy_shared->apply_pending;
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
@@ -152,12 +152,12 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 			is_set = rbp_residency_set_policy(&r->file, r->policy);
 		}
 		if (is_set)
-			rbp_policy_shared->unapplied = true;
+			rbp_policy_shared->apply_pending = true;
 		else
 			visit->policies_without_room++;
 	}
 	/* remote_bp.keep_max_size may have been lowered */
-	if (rbp_policy_shared->unapplied || rbp_residency_keep_exceeded())
+	if (rbp_policy_shared->apply_pending || rbp_residency_keep_exceeded())
 		rbp_policy_apply_to_pages();
 }
 
@@ -426,8 +426,8 @@ rbp_policy_worker_main(Datum arg)
 												ALLOCSET_DEFAULT_SIZES));
 	visit = *result;
 	visit.more = false;
-	visit.was_read = read_all(&server, &list);
-	if (visit.was_read)
+	visit.table_known = read_all(&server, &list);
+	if (visit.table_known)
 	{
 		visit.has_policies = list.relations != NIL || list.orphans != NIL;
 		rbp_policy_apply_server(&server);

@@ -101,7 +101,7 @@ note_closed(RbpBreaker *b)
 }
 
 void
-rbp_breaker_answered(RbpBreaker *b)
+rbp_breaker_clear_suspicion(RbpBreaker *b)
 {
 	if (unlikely(breaker_state(b) == BREAKER_SUSPECT) &&
 		change(b, BREAKER_SUSPECT, BREAKER_CLOSED))

@@ -6,6 +6,8 @@
  * Each donor has one for itself, and one for its preferred transport, which
  * may fail while another one works.
  *
+ * The state after an event, by the state before it (-: no change):
+ *
  *	event					closed		suspect		open
  *	suspect					suspect		-			-
  *	trip					open		open		-
@@ -47,7 +49,7 @@ typedef struct RbpBreaker
 {
 	pg_atomic_uint32 state;		/* RbpBreakerState */
 	pg_atomic_uint32 penalty;
-	pg_atomic_uint32 trips;		/* consecutive, not reset_after apart */
+	pg_atomic_uint32 trips;		/* in a row, see reset_after */
 	pg_atomic_uint32 failed_probes; /* since the breaker was last closed */
 	pg_atomic_uint64 retry_at;	/* earliest time of the next probe, as of
 								 * rbp_now_ns() */
@@ -61,8 +63,8 @@ typedef struct RbpBreakerTimes
 	int64		base_delay;		/* after the next trip or failed probe;
 								 * doubles from then on */
 	int64		max_delay;
-	int64		reset_after;	/* a breaker closed for this long starts over
-								 * with first_delay */
+	int64		reset_after;	/* a trip this long after the last probe was
+								 * due has first_delay again */
 } RbpBreakerTimes;
 
 /* Initialize as closed, before other processes can see it. */
@@ -75,8 +77,8 @@ extern bool rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times);
 /* Close it, if suspect or open; true if it was open. */
 extern bool rbp_breaker_close(RbpBreaker *b);
 
-/* A process got an answer: close it if suspect, but not if open. */
-extern void rbp_breaker_answered(RbpBreaker *b);
+/* A process got an answer, a sign of life: close it if suspect, but not if open. */
+extern void rbp_breaker_clear_suspicion(RbpBreaker *b);
 
 /* A probe has failed.  Returns ns until the next one. */
 extern int64 rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times);
@@ -90,9 +92,9 @@ breaker_state(RbpBreaker *b)
 	return (RbpBreakerState) pg_atomic_read_u32(&b->state);
 }
 
-/* Reduce the penalty a little. */
+/* An answer came in time: reduce the penalty a little. */
 static inline void
-breaker_succeeded(RbpBreaker *b)
+breaker_reduce_penalty(RbpBreaker *b)
 {
 	uint32		penalty = pg_atomic_read_u32(&b->penalty);
 
@@ -102,7 +104,8 @@ breaker_succeeded(RbpBreaker *b)
 
 /*
  * Circumstances have changed: the next probe is due, and past trips do not
- * count.
+ * count.  A retry_at of 0 does both, since it has passed by more than
+ * reset_after.
  */
 static inline void
 breaker_reset_backoff(RbpBreaker *b)

@@ -81,13 +81,24 @@
 #include "remote/remote_internal.h"
 #include "transport/transport.h"
 
-#define CONNECT_LIMIT_NS	INT64CONST(2000000000)
-#define LIMIT_RETRY_NS		INT64CONST(1000000000)
+/* Connecting that takes longer has failed */
+#define CONNECT_TIMEOUT_NS	INT64CONST(2000000000)
+
+/* ... and so has connecting that this process has hardly polled */
+#define UNPOLLED_TIMEOUT_NS	INT64CONST(10000000000)
+
+/* Next attempt to get a connection slot; to make a costly connection */
+#define OVER_LIMIT_RETRY_NS	INT64CONST(1000000000)
 #define COSTLY_RETRY_NS		INT64CONST(1000000000)
+
+/* Between attempts to get remote_lock */
 #define LOCK_RETRY_US		200
+
+/* How often a connection is begun again for data with no other copy */
 #define PATIENT_TRIES		3
-#define NEGLECTED_NS		INT64CONST(10000000000) /* connecting */
-#define CHECK_NS			INT64CONST(10000000000) /* idle connections */
+
+/* The pusher looks for idle connections this often */
+#define CHECK_NS			INT64CONST(10000000000)
 
 /* A transport that has failed is rarely tried again. */
 static const RbpBreakerTimes downgrade_times = {
@@ -187,11 +198,11 @@ rbp_remote_conn_new_endpoint(RbpRemoteDonor *d)
 	breaker_reset_backoff(&d->downgrade);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
-	(void) rbp_remote_conns_stale(&d->serial);
+	(void) rbp_remote_make_conns_stale(&d->serial);
 }
 
 uint32
-rbp_remote_conns_stale(pg_atomic_uint32 *serial)
+rbp_remote_make_conns_stale(pg_atomic_uint32 *serial)
 {
 	uint32		value = pg_atomic_add_fetch_u32(serial, 1);
 
@@ -413,7 +424,10 @@ choose_transport(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
 {
 	const RbpTransportOps *ops = choose_among(endpoint, ~avoid);
 
-	/* better than none: it is set explicitly, or the only one */
+	/*
+	 * If only the transport to be avoided is left, because it is set
+	 * explicitly or is the only one that is usable, use it all the same.
+	 */
 	if (ops == NULL && avoid != 0)
 		ops = choose_among(endpoint, ~(uint32) 0);
 	*has_fallback = ops != NULL && ops->costly && choose_among(endpoint, ~ops->bit) != NULL;
@@ -447,7 +461,7 @@ note_over_limit(RbpRemoteDonor *d, RbpLocalConn *c, int64 now)
 {
 	pg_atomic_fetch_add_u32(&d->over_limit, 1);
 	c->state = CONN_OVER_LIMIT;
-	c->retry_at = now + LIMIT_RETRY_NS;
+	c->retry_at = now + OVER_LIMIT_RETRY_NS;
 }
 
 /*
@@ -458,7 +472,11 @@ may_start(RbpRemoteDonor *d, RbpLocalConn *c, int pages, bool patient, int64 now
 {
 	if (is_worker || rbp_compat_is_io_worker())
 		return true;
-	/* a batch above the threshold suffices, as for spilled blocks */
+
+	/*
+	 * A single batch above the threshold connects at once, as batches of
+	 * temporary data do; otherwise reads are counted until they reach it.
+	 */
 	if (c->ops->costly && !patient && pages <= rbp_guc_connect_threshold &&
 		c->reads_wanted < (uint32) rbp_guc_connect_threshold)
 	{
@@ -582,7 +600,7 @@ conn_finish(int ci, RbpStatus status, int64 now)
 	{
 		c->state = CONN_READY;
 		c->waited = false;
-		rbp_breaker_answered(&d->breaker);
+		rbp_breaker_clear_suspicion(&d->breaker);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
 		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)
@@ -592,9 +610,13 @@ conn_finish(int ci, RbpStatus status, int64 now)
 	rbp_remote_conn_close(ci);
 	c->retry_at = now + (c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
 
-	/* a neglected one may have failed for lack of attention */
+	/*
+	 * Connecting makes progress only while this process polls it, which is
+	 * with its next read.  If that was late, the donor may have given the
+	 * handshake up, which does not count against it.
+	 */
 	if (status == RBP_CONNLOST && c->waited &&
-		(!c->ops->costly || now - c->connect_started > CONNECT_LIMIT_NS))
+		(!c->ops->costly || now - c->connect_started > CONNECT_TIMEOUT_NS))
 		return RBP_CANCELED;
 
 	/* what is denied over one transport is denied over all */
@@ -605,23 +627,32 @@ conn_finish(int ci, RbpStatus status, int64 now)
 }
 
 /*
- * Has it taken too long to connect?  from: when the last wait began.  A costly
- * connection needs this process at each step, so only the time counts during
- * which it was polled.
+ * Account for a wait that has just ended, and find out whether it has taken
+ * too long to connect.
+ *
+ * A costly connection needs this process at each step, so only time counts
+ * during which it was polled: the wait, and of the time since the poll before
+ * it as much as lies between two polls of the pusher.
  */
 static bool
-is_overdue(RbpLocalConn *c, int64 from)
+account_wait(RbpLocalConn *c, int64 wait_began)
 {
 	int64		now = rbp_now_ns();
 
-	c->polled_ns += Min(from - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - from;
+	c->polled_ns += Min(wait_began - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - wait_began;
 	c->polled_at = now;
-	if (c->ops->costly && now - c->connect_started < NEGLECTED_NS)
-		return c->polled_ns > CONNECT_LIMIT_NS;
-	return now - c->connect_started > CONNECT_LIMIT_NS;
+	if (c->ops->costly && now - c->connect_started < UNPOLLED_TIMEOUT_NS)
+		return c->polled_ns > CONNECT_TIMEOUT_NS;
+	return now - c->connect_started > CONNECT_TIMEOUT_NS;
 }
 
-/* Continue to connect, or begin. */
+/*
+ * Continue to connect, or begin.
+ *
+ * RBP_TIMEOUT counts against the donor, which becomes suspect.  RBP_CANCELED
+ * does not: the failure may be ours, because this process has only polled, or
+ * the connection is costly, which takes its time.
+ */
 static RbpStatus
 conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 {
@@ -632,8 +663,11 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 	uint32		wait_event;
 	RbpStatus	status;
 
-	/* start over rather than continue a neglected one */
-	if (patient && c->state == CONN_CONNECTING && now - c->connect_started > CONNECT_LIMIT_NS)
+	/*
+	 * the donor may have given up one that was not polled for long: start
+	 * over
+	 */
+	if (patient && c->state == CONN_CONNECTING && now - c->connect_started > CONNECT_TIMEOUT_NS)
 		rbp_remote_conn_close(ci);
 	if (c->state != CONN_CONNECTING)
 	{
@@ -644,7 +678,7 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 			return status;
 	}
 	if (patient && c->has_fallback)
-		until = Min(until, now + CONNECT_LIMIT_NS);
+		until = Min(until, now + CONNECT_TIMEOUT_NS);
 	else if (!patient && c->waited)
 		until = now;
 	wait_event = rbp_wait_start(RBP_WAIT_CONNECT);
@@ -656,12 +690,12 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 		return RBP_CANCELED;
 
 	/* not for ever: the donor may have forgotten the connection */
-	if (is_overdue(c, now))
+	if (account_wait(c, now))
 	{
-		bool		hangs = c->polled_ns > CONNECT_LIMIT_NS;
+		bool		hangs = c->polled_ns > CONNECT_TIMEOUT_NS;
 
 		rbp_remote_conn_close(ci);
-		/* without a wait, being overdue is no timeout */
+		/* a process that has only polled has seen no timeout */
 		if (!c->ops->costly)
 			return patient || !c->waited ? RBP_TIMEOUT : RBP_CANCELED;
 		c->retry_at = now + COSTLY_RETRY_NS;
@@ -756,7 +790,11 @@ close_if_asked(void)
 {
 	if (likely(pg_atomic_read_u32(&my_conns->asked) == 0))
 		return;
-	/* a full barrier: the pusher asks again for what it finds later */
+
+	/*
+	 * Before looking at the connections, with a full barrier: the pusher asks
+	 * again for what becomes unneeded after that look.
+	 */
 	(void) pg_atomic_exchange_u32(&my_conns->asked, 0);
 	close_unneeded();
 }
@@ -852,7 +890,7 @@ end_trial(int donor, RbpStatus status)
 	if (trial.serial != pg_atomic_read_u32(&d->serial))
 		return;
 	(void) rbp_breaker_close(&d->downgrade);
-	(void) rbp_remote_conns_stale(&d->serial);
+	(void) rbp_remote_make_conns_stale(&d->serial);
 	ereport(LOG,
 			(errmsg("remote_bp: donor \"%s\" can be reached over %s again",
 					d->endpoint.donor, trial.ops->name)));
@@ -925,7 +963,7 @@ check_downgrades(int64 now)
 	{
 		RbpStatus	status = trial.ops->connect_wait(trial.conn, now);
 
-		if (status == RBP_INPROGRESS && now - trial.started < CONNECT_LIMIT_NS)
+		if (status == RBP_INPROGRESS && now - trial.started < CONNECT_TIMEOUT_NS)
 			return RBP_BACKOFF_FIRST_NS;
 		end_trial(trial.donor, status);
 	}

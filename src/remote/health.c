@@ -110,7 +110,7 @@ rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
 	 */
 	if (lost)
 	{
-		(void) rbp_remote_conns_stale(&d->serial);
+		(void) rbp_remote_make_conns_stale(&d->serial);
 		for (int pool = 0; pool < RBP_POOLS; pool++)
 			if (d->known[pool])
 				rbp_remote_recheck_lease((RbpPool) pool);
@@ -363,7 +363,7 @@ ping_suspect(int donor)
 	switch (probe(ci, rbp_guc_io_timeout_ns() * PING_TIMEOUTS))
 	{
 		case RBP_OK:
-			rbp_breaker_answered(&d->breaker);
+			rbp_breaker_clear_suspicion(&d->breaker);
 			return -1;
 		case RBP_TIMEOUT:
 			/* a costly connection may take long although all is well */
@@ -407,7 +407,7 @@ probe_down(int donor)
 		 * reconnect, instead of each finding that out.
 		 */
 		if (fresh)
-			c->donor_serial = rbp_remote_conns_stale(&d->serial);
+			c->donor_serial = rbp_remote_make_conns_stale(&d->serial);
 		rbp_remote_donor_up(d);
 		/* the preferred transport may work again */
 		breaker_reset_backoff(&d->downgrade);

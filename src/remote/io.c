@@ -441,9 +441,9 @@ account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 	 * caller did other things meanwhile.
 	 */
 	if (done && allowed > 0 && !part->ops->one_sided)
-		rbp_breaker_answered(&donor->breaker);
+		rbp_breaker_clear_suspicion(&donor->breaker);
 	if (done && !batch->background && !part->ops->local)
-		breaker_succeeded(&donor->breaker);
+		breaker_reduce_penalty(&donor->breaker);
 }
 
 /*

@@ -147,7 +147,7 @@ adopt_lease(RbpPool pool, const RbpCredentials *cred)
 
 	lease->credentials = *cred;
 	lease->has_lease = true;
-	(void) rbp_remote_conns_stale(&lease->serial);
+	(void) rbp_remote_make_conns_stale(&lease->serial);
 
 	/* denials and losses may have been due to the old lease */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
@@ -173,7 +173,7 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 	/* if the other pool's lease has regions there, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (was_known[i] && !donor_known(&shared->donors[i]))
-			(void) rbp_remote_conns_stale(&shared->donors[i].serial);
+			(void) rbp_remote_make_conns_stale(&shared->donors[i].serial);
 }
 
 /*
@@ -333,7 +333,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
 	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
-	(void) rbp_remote_conns_stale(&lease->serial);
+	(void) rbp_remote_make_conns_stale(&lease->serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		shared->donors[i].known[pool] = false;
 	rbp_remote_note_states();

@@ -60,7 +60,7 @@ typedef struct RbpRemoteDonor
 	uint32		nregions[RBP_POOLS];
 
 	pg_atomic_uint32 serial;	/* incremented when connections become stale,
-								 * by rbp_remote_conns_stale() */
+								 * by rbp_remote_make_conns_stale() */
 	pg_atomic_uint32 transport; /* last used (RBP_TRANSPORT_*), 0 for none */
 
 	/* conn.c */
@@ -412,7 +412,7 @@ extern void rbp_remote_conns_close(RbpPool pool);
  * Make all connections stale that carry this serial of a donor or a lease.
  * Returns the new serial.
  */
-extern uint32 rbp_remote_conns_stale(pg_atomic_uint32 *serial);
+extern uint32 rbp_remote_make_conns_stale(pg_atomic_uint32 *serial);
 
 /*
  * ---- health.c ------------------------------------------------------------

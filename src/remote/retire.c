@@ -5,8 +5,9 @@
  *
  * Where content is moved first, a region is marked as draining under
  * remote_lock, evacuated by the pool's owner with no lock held, and retired if
- * it is empty when checked under remote_lock.  If content has copies, it is
- * retired in any case after a while.
+ * it is empty when checked under remote_lock.  If the pool's content has copies
+ * elsewhere, as the buffer tier's has on disk, the region is retired after a
+ * while even if it is not empty.
  *
  * All of this runs in the lease worker, which alone changes the regions.
  *
@@ -91,6 +92,12 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 			ops->used((uint32) r);
 		total[region->donor] += region->bytes / RBP_EXTENT_BYTES;
 	}
+
+	/*
+	 * Sort by value, to find the order in which each donor would lose its
+	 * regions, and what it would have left before each of them.  Sort by the
+	 * share that is left then, so that all donors shrink in proportion.
+	 */
 	qsort(candidates, n, sizeof(*candidates), compare_candidates);
 	if (ops->has_copies && donor == NULL)
 	{
@@ -124,13 +131,13 @@ for_each_extent(int r, void (*fn) (uint32 extent))
 static void
 undrain_all(RbpPool pool)
 {
-	uint32		undrained = 0;
+	uint32		since_yield = 0;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 		if (is_region_of(r, pool) && shared->regions[r].draining)
 		{
-			rbp_remote_yield_lock(&undrained, r);
+			rbp_remote_yield_lock(&since_yield, r);
 			for_each_extent(r, rbp_remote_pool_ops[pool]->undrain);
 			shared->regions[r].draining = false;
 			/* it may lack some extents */
@@ -143,11 +150,10 @@ undrain_all(RbpPool pool)
  * Evacuate these regions, with no lock held.
  *
  * A donor that nothing can be moved from is skipped until the next call, which
- * starts with another region, so that it does not use up the time of the
- * others.  If there are copies, each call starts with the first region
- * otherwise, and a region that was denied or whose donor is down is not tried
- * again.  If there are none, everything must be moved, and each call starts
- * with another region.
+ * starts one region further, so that this donor does not use up the time of
+ * the others.  If there are no copies, each call starts one region further
+ * than the last, since all have to be emptied.  If there are, a region that
+ * was denied or whose donor is down is not tried again.
  */
 static void
 evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
@@ -218,7 +224,7 @@ is_empty(int r)
 static void
 drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 {
-	uint32		drained = 0;
+	uint32		since_yield = 0;
 
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
@@ -231,7 +237,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 			region->drain_deadline = Min(region->drain_deadline, drain_deadline);
 			continue;
 		}
-		rbp_remote_yield_lock(&drained, regions[i]);
+		rbp_remote_yield_lock(&since_yield, regions[i]);
 		for_each_extent(regions[i], rbp_remote_pool_ops[pool]->drain);
 		region->draining = true;
 		region->cursor = NO_EXTENT;
@@ -268,10 +274,14 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	RbpRetired	result = {0, 0};
 	int64		now = rbp_now_ns();
-	uint32		retired = 0;
+	uint32		since_yield = 0;
 	int		   *chosen;
 	int			nchosen;
 
+	/*
+	 * Nothing is to be given back: use draining regions again, and close this
+	 * process's connections, which only serve to move content.
+	 */
 	if (count == 0 && donor == NULL && ops->drain != NULL)
 	{
 		undrain_all(pool);
@@ -295,7 +305,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 		const RbpRemoteRegion *region = &shared->regions[chosen[i]];
 		RbpRegionGrant *grant = &given[result.given];
 
-		rbp_remote_yield_lock(&retired, chosen[i]);
+		rbp_remote_yield_lock(&since_yield, chosen[i]);
 		if (ops->drain != NULL && !may_retire(chosen[i], ops))
 			continue;
 		strlcpy(grant->donor, shared->donors[region->donor].endpoint.donor,

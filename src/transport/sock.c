@@ -30,10 +30,12 @@
 #define RETRY_NS		1000000
 
 /*
- * Timeout for unsent bytes, in ms; less than the quarantine of a slot of
- * temporary data after a write that was given up
+ * Bytes that the peer does not acknowledge for so many ms are dropped, also
+ * after close().  The spill leaves a slot unused for longer than that after a
+ * write to it was given up (its quarantine), so that a late write finds no new
+ * content there.
  */
-#define UNSENT_MS		30000
+#define UNACKED_MS		30000
 
 bool
 rbp_sock_block(int fd, short events, int64_t deadline_ns)
@@ -45,7 +47,10 @@ rbp_sock_block(int fd, short events, int64_t deadline_ns)
 	if (left <= 0 || rbp_transport_give_up())
 		return false;
 
-	/* a signal that arrives just before ppoll() does not interrupt it */
+	/*
+	 * A signal that arrives just before ppoll() does not interrupt it, so ask
+	 * rbp_transport_give_up() again after a while.
+	 */
 	if (left > RBP_GIVE_UP_NS)
 		left = RBP_GIVE_UP_NS;
 	ts.tv_sec = 0;
@@ -93,7 +98,7 @@ rbp_waiter_step(RbpWaiter *w, int fd, short events)
 			if (rbp_now_ns() - now > RBP_SPIN_CONTENDED_NS)
 			{
 				w->contended = true;
-				w->spin_until = 1;
+				w->spin_until = 1;	/* has passed */
 			}
 			return true;
 		}
@@ -123,7 +128,7 @@ rbp_status_from_wire(uint16_t status)
 		case RBP_WIRE_INVALID:
 			return RBP_INVALID;
 		case RBP_WIRE_BUSY:
-			return RBP_NOMEM;
+			return RBP_NOMEM;	/* as for any lack of resources */
 		default:
 			return RBP_PROTOCOL;
 	}
@@ -242,7 +247,7 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 		 * after close(): a caller that gave up on a write relies on the write
 		 * not arriving late.
 		 */
-		unsigned	ms = UNSENT_MS;
+		unsigned	ms = UNACKED_MS;
 
 		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
@@ -374,7 +379,7 @@ answer_challenge(RbpSock *sock)
 }
 
 static RbpStatus
-be_welcome(RbpSock *sock)
+receive_welcome(RbpSock *sock)
 {
 	RbpStatus	status;
 
@@ -413,7 +418,7 @@ advance(RbpSock *sock, short *events)
 				status = answer_challenge(sock);
 				break;
 			case RBP_SOCK_WELCOME:
-				status = be_welcome(sock);
+				status = receive_welcome(sock);
 				break;
 			case RBP_SOCK_READY:
 				return RBP_OK;
@@ -437,6 +442,7 @@ rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns)
 		status = advance(sock, &events);
 		if (status != RBP_INPROGRESS)
 			break;
+		/* the backlog is full: sleep, then try again */
 		if (events == 0)
 		{
 			int64_t		until = rbp_now_ns() + RETRY_NS;

@@ -4,8 +4,8 @@
  *	  Access to leased memory on a donor, over any network.
  *
  * A transport is a table of functions (RbpTransportOps).  The extension's
- * backends, its pusher and the test programs use only this table; it exposes
- * no fields of a transport.  Nothing here or below includes postgres.h:
+ * backends, its pusher and the test programs use only this table; a connection
+ * is an opaque pointer for them.  Nothing here or below includes postgres.h:
  * memory comes from malloc, errors are returned, nothing is logged, nothing
  * longjmps, and no call waits past its deadline.
  *
@@ -74,17 +74,19 @@ typedef struct RbpIo
 {
 	RbpIoKind	kind;
 	uint32_t	region;			/* the donor's region number in this lease */
-	uint32_t	grant;			/* changes when the region was lost and
-								 * granted again; whatever the transport keeps
-								 * for the region (a key, a mapping) is
-								 * invalid then */
+	uint32_t	grant;			/* grant number: changes when the region was
+								 * lost and granted again, and whatever the
+								 * transport keeps for the region (a key, a
+								 * mapping) is invalid then; never sent */
 	uint64_t	offset;			/* bytes from the start of the region */
 	uint32_t	len;			/* bytes */
 	void	   *buf;
 	RbpMr	   *mr;				/* registered memory that contains buf, or
 								 * NULL */
 	RbpStatus	status;			/* out; RBP_INPROGRESS while in flight */
-	uint64_t	cookie;			/* private to the transport */
+	uint64_t	cookie;			/* private to the transport: which request on
+								 * the wire this is (tcp, shm), or how many
+								 * bytes of it are posted (verbs) */
 } RbpIo;
 
 typedef struct RbpTransportOps
@@ -95,14 +97,14 @@ typedef struct RbpTransportOps
 	/*
 	 * Reads and writes do not involve the donor's processor, so their success
 	 * does not show that the donor's process answers; the success of a ping
-	 * does.
+	 * does.  Over shm, the first one of a region needs the donor, which hands
+	 * out a mapping.
 	 */
 	bool		one_sided;
 
 	/*
-	 * Reads and writes cross no network, so they cannot be late, except when
-	 * the donor's processor is involved, which is rare (to hand out a
-	 * mapping).
+	 * Reads and writes cross no network, so they cannot be late, except those
+	 * that need a mapping.
 	 */
 	bool		local;
 
@@ -149,9 +151,9 @@ typedef struct RbpTransportOps
 	/*
 	 * Post n requests as one batch.  The status of each becomes
 	 * RBP_INPROGRESS or, immediately, final.  Never blocks: wait() sends
-	 * whatever the socket does not accept yet.  Returns RBP_OK if the batch
-	 * was posted, else the reason, to which the status of every request is
-	 * set.
+	 * whatever the socket does not accept yet.  Returns RBP_OK even if single
+	 * requests have failed, and another status if none could be posted: then
+	 * all of them have that status.
 	 */
 	RbpStatus	(*submit) (RbpConn *conn, RbpIo *ios, int n);
 

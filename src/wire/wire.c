@@ -296,17 +296,17 @@ rbp_wire_verbs_check(uint32_t region, uint64_t address, uint32_t key)
 	x ^= x >> 31;
 	x = (uint32_t) x;
 	/* smaller values say that there is no key */
-	return x > RBP_VERBS_PENDING ? (uint32_t) x : (uint32_t) x + RBP_VERBS_PENDING + 1;
+	return x > RBP_VERBS_CHECK_PENDING ? (uint32_t) x : (uint32_t) x + RBP_VERBS_CHECK_PENDING + 1;
 }
 
 void
 rbp_wire_put_verbs_entry(uint8_t *buf, RbpVerbsEntryState state,
 						 uint32_t region, uint64_t address, uint32_t key)
 {
-	RbpWireVerbsEntry entry = {.check = RBP_VERBS_NO_REGION};
+	RbpWireVerbsEntry entry = {.check = RBP_VERBS_CHECK_NONE};
 
-	if (state == RBP_VERBS_ENTRY_WAIT)
-		entry.check = RBP_VERBS_PENDING;
+	if (state == RBP_VERBS_ENTRY_PENDING)
+		entry.check = RBP_VERBS_CHECK_PENDING;
 	else if (state == RBP_VERBS_ENTRY_READY)
 	{
 		entry.address = address;
@@ -325,11 +325,11 @@ rbp_wire_get_verbs_entry(const uint8_t *buf, uint32_t region,
 	memcpy(&entry, buf, sizeof(entry));
 	*address = entry.address;
 	*key = entry.key;
-	if (entry.check == RBP_VERBS_NO_REGION || entry.check == RBP_VERBS_PENDING)
+	if (entry.check == RBP_VERBS_CHECK_NONE || entry.check == RBP_VERBS_CHECK_PENDING)
 	{
 		if (entry.address != 0 || entry.key != 0)
 			return RBP_VERBS_ENTRY_TORN;
-		return entry.check == RBP_VERBS_PENDING ? RBP_VERBS_ENTRY_WAIT : RBP_VERBS_ENTRY_NONE;
+		return entry.check == RBP_VERBS_CHECK_PENDING ? RBP_VERBS_ENTRY_PENDING : RBP_VERBS_ENTRY_NONE;
 	}
 	return entry.check == rbp_wire_verbs_check(region, entry.address, entry.key)
 		? RBP_VERBS_ENTRY_READY : RBP_VERBS_ENTRY_TORN;

@@ -4,7 +4,8 @@
  *	  The messages between a client of leased memory and a donor.
  *
  * The same messages travel over TCP and over the donor's UNIX socket; see
- * "Data plane" in docs/protocol.md.  Every message has a fixed size and
+ * "Data plane" in docs/protocol.md.  Over verbs, only PING is used of these; its
+ * handshake and its table of keys are at the end of this file.  Every message has a fixed size and
  * starts with the same eight bytes: the operation, flags, a status, and the
  * number of bytes that follow these eight.  Numbers are little-endian on all
  * machines.
@@ -148,8 +149,8 @@ _Static_assert(sizeof(RbpWireWelcome) == RBP_WELCOME_SIZE, "no padding");
 _Static_assert(sizeof(RbpWireRequest) == RBP_REQUEST_SIZE, "no padding");
 
 /*
- * Encoders fill exactly the message's size.  They set the prefix, of which
- * the caller gives only the op of a request and the status of a WELCOME.
+ * Encoders fill exactly the message's size.  They set the prefix; of its fields
+ * they take only the op of a request and the status of a WELCOME.
  * Decoders read at most len bytes.  They return false, with *out undefined,
  * if len is less than the message's size or if any field has an invalid
  * value.
@@ -188,13 +189,13 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
  * which is short: 56 bytes in a REQ.  A lease is identified by the first
  * bytes of the SHA-256 of its id.
  *
- * The table is in the donor's memory, readable by RDMA for this lease only.
- * It has an entry for each of the donor's regions, which gives the key and
- * the address for reading and writing the region.  check is
- * RBP_VERBS_NO_REGION if the region is not part of the lease, and
- * RBP_VERBS_PENDING if it has no key yet, both with zeroes before it.
- * Otherwise check is rbp_wire_verbs_check(), which reveals an entry that was
- * read while it changed.
+ * Each lease has a table in the donor's memory, which only this lease can read
+ * by RDMA.  It has an RbpWireVerbsEntry for each of the donor's regions, with the
+ * address and the key for reading and writing the region.  Its field check is
+ * RBP_VERBS_CHECK_NONE if the region is not part of the lease, and
+ * RBP_VERBS_CHECK_PENDING if it has no key yet; then address and key are 0.
+ * Otherwise it is rbp_wire_verbs_check() of the two: if not, the entry was read
+ * while it changed.
  */
 #define RBP_VERBS_MAGIC			"rb"	/* two bytes, no zero */
 #define RBP_VERBS_MAGIC_LEN		2
@@ -207,8 +208,8 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
 #define RBP_VERBS_WELCOME_SIZE	32
 #define RBP_VERBS_ENTRY_SIZE	16
 
-#define RBP_VERBS_NO_REGION		0
-#define RBP_VERBS_PENDING		1
+#define RBP_VERBS_CHECK_NONE		0
+#define RBP_VERBS_CHECK_PENDING		1
 
 /* REQ */
 typedef struct RbpWireVerbsHello
@@ -248,7 +249,7 @@ _Static_assert(sizeof(RbpWireVerbsEntry) == RBP_VERBS_ENTRY_SIZE, "no padding");
 typedef enum RbpVerbsEntryState
 {
 	RBP_VERBS_ENTRY_NONE,		/* region is not part of the lease */
-	RBP_VERBS_ENTRY_WAIT,		/* region is part of the lease, but has no key
+	RBP_VERBS_ENTRY_PENDING,	/* region is part of the lease, but has no key
 								 * yet */
 	RBP_VERBS_ENTRY_READY,
 	RBP_VERBS_ENTRY_TORN		/* entry was read while it changed: read it
@@ -258,8 +259,8 @@ typedef enum RbpVerbsEntryState
 /*
  * Encoders and decoders as above.  Encoders set magic, and a WELCOME's
  * version; a WELCOME that refuses contains nothing else but its status.
- * Private data may arrive with trailing zeroes, so len is at least the
- * message's size.  A HELLO of any version is accepted, so that it can be
+ * Private data may arrive with trailing zeroes, so decoders accept a len that
+ * is larger than the message.  A HELLO of any version is accepted, so that it can be
  * answered; a WELCOME of another version is accepted only if its status is
  * RBP_WIRE_VERSION_MISMATCH.
  */
@@ -271,11 +272,11 @@ extern void rbp_wire_put_verbs_welcome(uint8_t *buf,
 extern bool rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 									   RbpWireVerbsWelcome *out);
 
-/* Check value of an entry; never RBP_VERBS_NO_REGION or RBP_VERBS_PENDING. */
+/* Check value of an entry; never RBP_VERBS_CHECK_NONE or RBP_VERBS_CHECK_PENDING. */
 extern uint32_t rbp_wire_verbs_check(uint32_t region, uint64_t address,
 									 uint32_t key);
 
-/* state: RBP_VERBS_ENTRY_NONE, _WAIT (address and key ignored) or _READY. */
+/* state: RBP_VERBS_ENTRY_NONE, _PENDING (address and key ignored) or _READY. */
 extern void rbp_wire_put_verbs_entry(uint8_t *buf, RbpVerbsEntryState state,
 									 uint32_t region, uint64_t address,
 									 uint32_t key);

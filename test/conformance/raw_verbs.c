@@ -165,7 +165,7 @@ raw_entry(Raw *raw, uint32_t region)
 		if (status != IBV_WC_SUCCESS)
 			bail_out("the table cannot be read: %d", (int) status);
 		entry.state = rbp_wire_get_verbs_entry(raw->buffer, region, &entry.address, &entry.key);
-	} while ((entry.state == RBP_VERBS_ENTRY_WAIT || entry.state == RBP_VERBS_ENTRY_TORN) &&
+	} while ((entry.state == RBP_VERBS_ENTRY_PENDING || entry.state == RBP_VERBS_ENTRY_TORN) &&
 			 rbp_now_ns() < until);
 	return entry;
 }

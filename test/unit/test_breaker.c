@@ -30,17 +30,17 @@ test_transitions(void)
 {
 	rbp_breaker_init(&b);
 	ok(breaker_state(&b) == BREAKER_CLOSED, "it begins closed");
-	rbp_breaker_answered(&b);
+	rbp_breaker_clear_suspicion(&b);
 	ok(pg_atomic_read_u64(&b.closed_at) == 0, "an answer changes nothing then");
 	ok(rbp_breaker_suspect(&b) && !rbp_breaker_suspect(&b), "one makes it suspect");
 	mock_now += MS;
-	rbp_breaker_answered(&b);
+	rbp_breaker_clear_suspicion(&b);
 	ok(breaker_state(&b) == BREAKER_CLOSED &&
 	   (int64) pg_atomic_read_u64(&b.closed_at) == mock_now, "an answer closes it");
 	(void) rbp_breaker_suspect(&b);
 	ok(rbp_breaker_trip(&b, &times) && !rbp_breaker_trip(&b, &times), "one opens a suspect one");
 	ok(!rbp_breaker_suspect(&b) && breaker_state(&b) == BREAKER_OPEN, "to be suspect is less than that");
-	rbp_breaker_answered(&b);
+	rbp_breaker_clear_suspicion(&b);
 	ok(breaker_state(&b) == BREAKER_OPEN, "an answer does not close it");
 	mock_now += MS;
 	ok(rbp_breaker_close(&b) && breaker_state(&b) == BREAKER_CLOSED &&
@@ -95,13 +95,13 @@ test_penalty(void)
 	(void) rbp_breaker_close(&b);
 	ok(!rbp_breaker_penalize(&b), "all is forgotten when it was open");
 	for (int i = 0; i < 1000; i++)
-		breaker_succeeded(&b);
+		breaker_reduce_penalty(&b);
 	n = 0;
 	for (int i = 0; i < 100; i++)
 	{
 		n += rbp_breaker_penalize(&b);
 		for (int k = 0; k < 100; k++)
-			breaker_succeeded(&b);
+			breaker_reduce_penalty(&b);
 	}
 	is_u64((uint64) n, 0, "a failure in a hundred is none");
 }

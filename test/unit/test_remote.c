@@ -791,7 +791,7 @@ test_health(void)
 	(void) read_once(RBP_TIMEOUT);
 	mock_donors[0].hangs = false;
 	mock_now += MS;
-	rbp_breaker_answered(&rbp_remote_shared->donors[0].breaker);
+	rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[0].breaker);
 	ok(round_trip(0, 1, 0), "it is used when somebody is answered, too");
 
 	/* the ping is not */
@@ -1209,7 +1209,7 @@ test_shrinking(void)
 	is_u64(mock_donors[0].open, 0, "which is closed when nothing is to go any more");
 	mock_now += 10 * MS;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_breaker_answered(&rbp_remote_shared->donors[i].breaker);
+		rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[i].breaker);
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
 

@@ -403,7 +403,7 @@ test_table(void)
 	   "that of the last region is elsewhere");
 
 	/* pending */
-	set_entry(donor.live[1].number, RBP_VERBS_ENTRY_WAIT, 0, 0);
+	set_entry(donor.live[1].number, RBP_VERBS_ENTRY_PENDING, 0, 0);
 	(void) ops->close(conn);
 	conn = connected();
 	began = rbp_now_ns();
@@ -489,7 +489,7 @@ test_mixed_lookups(void)
 
 	begin_test();
 	conn = connected();
-	set_entry(donor.live[2].number, RBP_VERBS_ENTRY_WAIT, 0, 0);
+	set_entry(donor.live[2].number, RBP_VERBS_ENTRY_PENDING, 0, 0);
 	for (int i = 0; i < 40; i++)
 	{
 		ios[i] = make_io(RBP_IO_READ, i % LIVE, (uint64_t) i * KB, 8 * KB, buf + i * 8 * KB);

@@ -490,9 +490,9 @@ test_verbs_entries(void)
 	for (int i = 0; i < RBP_VERBS_ENTRY_SIZE; i++)
 		wrong += buf[i] != 0;
 	is_u64(wrong, 0, "is all zeroes");
-	rbp_wire_put_verbs_entry(buf, RBP_VERBS_ENTRY_WAIT, 7, 5, 6);
+	rbp_wire_put_verbs_entry(buf, RBP_VERBS_ENTRY_PENDING, 7, 5, 6);
 	ok(memcmp(buf, pending, sizeof(pending)) == 0 &&
-	   rbp_wire_get_verbs_entry(buf, 7, &address, &key) == RBP_VERBS_ENTRY_WAIT, "one that has no key yet");
+	   rbp_wire_get_verbs_entry(buf, 7, &address, &key) == RBP_VERBS_ENTRY_PENDING, "one that has no key yet");
 
 	/*
 	 * reads that meet a change, cut anywhere: old in front, new behind it, or
@@ -502,7 +502,7 @@ test_verbs_entries(void)
 		for (int to = 0; to < 4; to++)
 			for (size_t cut = 0; cut <= RBP_VERBS_ENTRY_SIZE; cut++)
 			{
-				const RbpVerbsEntryState states[] = {RBP_VERBS_ENTRY_NONE, RBP_VERBS_ENTRY_WAIT,
+				const RbpVerbsEntryState states[] = {RBP_VERBS_ENTRY_NONE, RBP_VERBS_ENTRY_PENDING,
 				RBP_VERBS_ENTRY_READY, RBP_VERBS_ENTRY_READY};
 				RbpVerbsEntryState state;
 
@@ -519,7 +519,7 @@ test_verbs_entries(void)
 	is_u64(wrong, 0, "half of an entry and half of another are never a key");
 
 	for (uint32_t i = 0; i < 1000000; i++)
-		reserved += rbp_wire_verbs_check(i, UINT64_C(0x7F0000000000) + i * UINT64_C(4096), i * 256 + 1) <= RBP_VERBS_PENDING;
+		reserved += rbp_wire_verbs_check(i, UINT64_C(0x7F0000000000) + i * UINT64_C(4096), i * 256 + 1) <= RBP_VERBS_CHECK_PENDING;
 	is_u64(reserved, 0, "no check is one of those that mean something else");
 }
 

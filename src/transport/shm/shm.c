@@ -20,8 +20,8 @@
  * previous handler.
  *
  * Page tables.  A region's memory is allocated, but each process must enter
- * it into its own page table, by a fault for each 16 pages read and for each
- * page written.  A short-lived process should pay only for the pages that it
+ * it into its own page table, by a fault for each 16 pages read (the kernel
+ * enters neighbours, too) and for each page written.  A short-lived process should pay only for the pages that it
  * touches, and a long-lived one should not fault a hundred thousand times.
  * So, the second time that a chunk of 2 MiB is used, the kernel is asked to
  * enter the whole chunk at once (MADV_POPULATE_READ, which on a shared
@@ -54,7 +54,7 @@
 
 #define CHUNK_SIZE		(UINT64_C(2) << 20)
 #define CHECK_NS		10000000
-#define MAX_FDS			64		/* memfds received ahead of their answers */
+#define MAX_FDS			64		/* memfds of answers that are not complete */
 #define MAX_PINGS		64
 #define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
 
@@ -210,7 +210,7 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	uint64_t	size = conn->sock.welcome.region_size;
 	uint64_t	reserve = size + CHUNK_SIZE;
 	RbpStatus	status = RBP_NOMEM;
-	uint8_t    *hole;
+	uint8_t    *range;
 	uint8_t    *base;
 	uint8_t    *touched;
 	struct stat st;
@@ -228,21 +228,24 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	if (touched == NULL)
 		goto close_fd;
 
-	/* aligned, so that huge pages can be mapped as such */
-	hole = mmap(NULL, reserve, PROT_NONE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (hole == MAP_FAILED)
+	/*
+	 * Aligned, so that huge pages can be mapped as such: reserve more
+	 * addresses, and give back what is before and behind.
+	 */
+	range = mmap(NULL, reserve, PROT_NONE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (range == MAP_FAILED)
 		goto free_touched;
-	base = (uint8_t *) (((uintptr_t) hole + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1));
+	base = (uint8_t *) (((uintptr_t) range + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1));
 	if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
 	{
-		munmap(hole, reserve);
+		munmap(range, reserve);
 		goto free_touched;
 	}
-	if (base > hole)
-		munmap(hole, (size_t) (base - hole));
-	if (base + size < hole + reserve)
-		munmap(base + size, (size_t) (hole + reserve - (base + size)));
+	if (base > range)
+		munmap(range, (size_t) (base - range));
+	if (base + size < range + reserve)
+		munmap(base + size, (size_t) (range + reserve - (base + size)));
 
 	/* children must not inherit our mappings */
 	(void) madvise(base, size, MADV_DONTFORK);
@@ -281,6 +284,7 @@ copy_io(ShmConn *conn, ShmRegion *region, const RbpIo *io)
 	uint64_t	size = conn->sock.welcome.region_size;
 	bool		ok;
 
+	/* the rare request that goes on into the next chunk faults there */
 	if (region->touched[chunk] < 2 && ++region->touched[chunk] == 2)
 		populate_chunk(conn, region, chunk);
 
@@ -478,7 +482,10 @@ receive_some(ShmConn *conn)
 	return handle_answer(conn, &ans);
 }
 
-/* Check, every CHECK_NS, whether the donor still exists. */
+/*
+ * Check, every CHECK_NS, whether the donor still exists: receiving fails the
+ * connection if the donor has closed it.
+ */
 static void
 check_donor(ShmConn *conn)
 {
@@ -626,6 +633,11 @@ resume_io(ShmConn *conn, RbpIo *io)
 	region = &conn->regions[io->region];
 	if (region->base != NULL)
 		io->status = copy_io(conn, region, io);
+
+	/*
+	 * The MAP that it waited for is answered.  Either it has failed, or the
+	 * mapping has been lost again.
+	 */
 	else if (region->asked != io->cookie)
 		io->status = region->answered == io->cookie &&
 			region->result != RBP_OK ? region->result : RBP_DENIED;

@@ -55,9 +55,10 @@
 
 #define SCRATCH_SIZE	65536	/* buffer for late answers, read piecewise */
 #define SEND_IOVS		64
-#define AHEAD			16		/* answers that one readv() covers, */
-#define AHEAD_BYTES		(512 * 1024)	/* ... how much payload, */
-#define RECEIVE_IOVS	80		/* ... and in how many pieces */
+/* One readv() expects so many answers, bytes and pieces; the last answer fits */
+#define READV_ANSWERS	16
+#define READV_BYTES		(512 * 1024)
+#define READV_IOVS		80
 #define JOINED_MAX		(1024 * 1024)	/* bytes of one request made of
 										 * several */
 
@@ -77,9 +78,9 @@ typedef struct Slot
 	uint32_t	total;			/* total bytes of the joined request */
 	uint8_t		header[RBP_REQUEST_SIZE];
 	const uint8_t *payload;		/* payload of a write */
-	uint8_t    *own;			/* copy of the unsent rest of an abandoned
-								 * write, from payload byte own_from on */
-	uint32_t	own_from;
+	uint8_t    *rest;			/* copy of the unsent rest of an abandoned
+								 * write, from payload byte rest_from on */
+	uint32_t	rest_from;
 	uint32_t	prev,
 				next;			/* in order of submission, or free list */
 } Slot;
@@ -146,8 +147,8 @@ take_slot(TcpConn *conn)
 	conn->free_head = slot->next;
 
 	slot->id = ++conn->last_seq << SLOT_BITS | i;
-	slot->own = NULL;
-	slot->own_from = 0;
+	slot->rest = NULL;
+	slot->rest_from = 0;
 	slot->joined = false;
 	slot->first = i;
 	slot->next = NONE;
@@ -187,8 +188,8 @@ drop_slot(TcpConn *conn, uint32_t i)
 		conn->slots[slot->next].prev = slot->prev;
 	else
 		conn->tail = slot->prev;
-	free(slot->own);
-	slot->own = NULL;
+	free(slot->rest);
+	slot->rest = NULL;
 	slot->id = 0;
 	slot->io = NULL;
 	slot->next = conn->free_head;
@@ -221,8 +222,9 @@ header_bytes(const Slot *slot)
 	return slot->joined ? 0 : RBP_REQUEST_SIZE;
 }
 
+/* Bytes of a slot that are to be sent. */
 static size_t
-sent_bytes(const Slot *slot)
+wire_bytes(const Slot *slot)
 {
 	return header_bytes(slot) + (slot->op == RBP_OP_WRITE ? slot->len : 0);
 }
@@ -232,7 +234,7 @@ sent_bytes(const Slot *slot)
  * list.
  */
 static bool
-sent(TcpConn *conn, uint32_t i)
+slot_sent(TcpConn *conn, uint32_t i)
 {
 	return conn->send_slot == NONE ||
 		conn->slots[i].id >> SLOT_BITS < conn->slots[conn->send_slot].id >> SLOT_BITS;
@@ -240,19 +242,19 @@ sent(TcpConn *conn, uint32_t i)
 
 /* Has any byte of the slot's request been sent? */
 static bool
-begun(TcpConn *conn, uint32_t i)
+request_begun(TcpConn *conn, uint32_t i)
 {
-	if (sent(conn, i))
+	if (slot_sent(conn, i))
 		return true;
 	i = conn->slots[i].first;
-	return sent(conn, i) || (conn->send_slot == i && conn->send_off > 0);
+	return slot_sent(conn, i) || (conn->send_slot == i && conn->send_off > 0);
 }
 
 /* Has the request that begins with this slot been sent completely? */
 static bool
 request_sent(TcpConn *conn, uint32_t i)
 {
-	return sent(conn, i) &&
+	return slot_sent(conn, i) &&
 		(conn->send_slot == NONE || conn->slots[conn->send_slot].first != i);
 }
 
@@ -345,8 +347,8 @@ send_some(TcpConn *conn)
 			if (slot->op == RBP_OP_WRITE)
 			{
 				uint32_t	from = (uint32_t) (skip - header);
-				const uint8_t *src = slot->own != NULL
-				? slot->own + (from - slot->own_from)
+				const uint8_t *src = slot->rest != NULL
+				? slot->rest + (from - slot->rest_from)
 				: slot->payload + from;
 
 				total += slot->len - from;
@@ -381,9 +383,9 @@ send_some(TcpConn *conn)
 		{
 			Slot	   *slot = &conn->slots[conn->send_slot];
 
-			if (taken < sent_bytes(slot))
+			if (taken < wire_bytes(slot))
 				break;
-			taken -= sent_bytes(slot);
+			taken -= wire_bytes(slot);
 			conn->send_slot = slot->next;
 		}
 		conn->send_off = taken;
@@ -523,9 +525,9 @@ payload_target(TcpConn *conn, const Slot *slot, uint32_t from, uint32_t *len)
 /* Elements of one readv() */
 typedef struct Layout
 {
-	struct iovec iov[RECEIVE_IOVS];
-	Piece		piece[RECEIVE_IOVS];
-	uint8_t		headers[AHEAD + 1][RBP_ANSWER_SIZE];
+	struct iovec iov[READV_IOVS];
+	Piece		piece[READV_IOVS];
+	uint8_t		headers[READV_ANSWERS + 1][RBP_ANSWER_SIZE];
 	int			n;
 	size_t		bytes;			/* total payload bytes */
 } Layout;
@@ -547,7 +549,7 @@ lay_out_payload(TcpConn *conn, Layout *lay, uint32_t i, uint32_t from)
 			lay->iov[lay->n - 1].iov_len += len;
 		else
 		{
-			if (lay->n == RECEIVE_IOVS)
+			if (lay->n == READV_IOVS)
 				return false;
 			lay->iov[lay->n].iov_base = target;
 			lay->iov[lay->n].iov_len = len;
@@ -579,7 +581,7 @@ lay_out_answers(TcpConn *conn, Layout *lay)
 	if (conn->rx_slot != NONE)
 		more = lay_out_payload(conn, lay, conn->rx_slot,
 							   conn->slots[conn->rx_slot].len - conn->rx_left);
-	while (more && nheaders < AHEAD && lay->bytes < AHEAD_BYTES && lay->n < RECEIVE_IOVS)
+	while (more && nheaders < READV_ANSWERS && lay->bytes < READV_BYTES && lay->n < READV_IOVS)
 	{
 		uint32_t	have = nheaders == 0 ? conn->rx_have : 0;
 
@@ -591,6 +593,7 @@ lay_out_answers(TcpConn *conn, Layout *lay)
 		if (expect == NONE && lay->n > 0)
 			break;
 
+		/* without any request, a header, to notice a closed connection */
 		lay->iov[lay->n].iov_base = lay->headers[nheaders++] + have;
 		lay->iov[lay->n].iov_len = RBP_ANSWER_SIZE - have;
 		lay->piece[lay->n].header = true;
@@ -655,7 +658,9 @@ take_pieces(TcpConn *conn, const Layout *lay, size_t rest)
 		if (status != RBP_OK)
 			return status;
 
-		/* the next piece was laid out for the payload of this one's slot */
+		/*
+		 * Is what follows this header what the next piece was laid out for?
+		 */
 		if (rest > 0 && conn->rx_slot != (next->header ? NONE : next->slot))
 			return feed_rest(conn, lay, i + 1, rest);
 	}
@@ -815,26 +820,26 @@ abandon(TcpConn *conn, RbpIo *io)
 		return;
 	slot = &conn->slots[i];
 	slot->io = NULL;
-	if (!begun(conn, i))
+	if (!request_begun(conn, i))
 	{
 		take_apart(conn, i);
 		drop_slot(conn, i);
 	}
-	else if (slot->op == RBP_OP_WRITE && !sent(conn, i))
+	else if (slot->op == RBP_OP_WRITE && !slot_sent(conn, i))
 	{
 		uint32_t	from = 0;
 
 		if (conn->send_slot == i && conn->send_off > header_bytes(slot))
 			from = (uint32_t) (conn->send_off - header_bytes(slot));
 
-		slot->own = malloc(slot->len - from);
-		if (slot->own == NULL)
+		slot->rest = malloc(slot->len - from);
+		if (slot->rest == NULL)
 		{
 			fail(conn, RBP_NOMEM);
 			return;
 		}
-		memcpy(slot->own, slot->payload + from, slot->len - from);
-		slot->own_from = from;
+		memcpy(slot->rest, slot->payload + from, slot->len - from);
+		slot->rest_from = from;
 	}
 }
 
@@ -889,7 +894,7 @@ tcp_close(RbpConn *base)
 		return;
 	rbp_sock_close(&conn->sock);
 	for (uint32_t i = 0; i < conn->nslots; i++)
-		free(conn->slots[i].own);
+		free(conn->slots[i].rest);
 	free(conn->slots);
 	free(conn->scratch);
 	free(conn);

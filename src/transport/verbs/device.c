@@ -4,8 +4,8 @@
  *	  Resources that the verbs connections of a process share: see device.h.
  *
  * One lock protects the lists of devices and registrations, and their
- * reference counts.  It is never held for long: memory, which can take
- * milliseconds, is registered without it.  If two threads register the same
+ * reference counts.  It is never held for long: memory is registered without
+ * it, since that can take milliseconds.  If two threads register the same
  * memory at the same time, both do so, and the later one drops its own
  * registration.
  *
@@ -30,7 +30,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* protected by lock */
 static RbpVerbsDevice *devices;
-static pid_t user;				/* process that uses librdmacm, 0: none yet */
+static pid_t owner_pid;			/* process that uses librdmacm, 0: none yet */
 
 /*
  * A later fork() must not give the child pages that the device works on.
@@ -50,7 +50,7 @@ rbp_verbs_usable(void)
 	bool		usable;
 
 	pthread_mutex_lock(&lock);
-	usable = user == 0 || user == getpid();
+	usable = owner_pid == 0 || owner_pid == getpid();
 	pthread_mutex_unlock(&lock);
 	return usable;
 }
@@ -61,9 +61,9 @@ rbp_verbs_claim(void)
 	bool		usable;
 
 	pthread_mutex_lock(&lock);
-	if (user == 0)
-		user = getpid();
-	usable = user == getpid();
+	if (owner_pid == 0)
+		owner_pid = getpid();
+	usable = owner_pid == getpid();
 	pthread_mutex_unlock(&lock);
 	if (usable)
 		(void) pthread_once(&once, init_fork);
@@ -80,7 +80,10 @@ rbp_verbs_preload(void)
 		ibv_free_device_list(list);
 }
 
-/* Open a device that no connection uses yet; NULL on failure. */
+/*
+ * Make the entry of a device that no connection uses yet, with a protection
+ * domain; NULL on failure.
+ */
 static RbpVerbsDevice *
 device_new(struct ibv_context *verbs)
 {

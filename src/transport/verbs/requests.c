@@ -4,30 +4,30 @@
  *	  Requests on a verbs connection: queues, keys, work requests, completions.
  *
  * Work requests.  The send queue (SQ) is mirrored by a ring, works[]: entry
- * number n, counted from 0, is works[n % SQ_DEPTH], and n is its wr_id.  An RC
- * queue completes in order, so not each one asks for a completion (each 8th,
- * and the last of what is posted at once): a completion of n ends all up to n.
- * A failure always completes, and is the end of the connection.  The CQ has
+ * number n, counted from 0, is works[n % SQ_DEPTH], and n is its wr_id.  Work
+ * requests of an RC queue pair complete in order, so only every 8th and the last
+ * of those that are posted together are signaled: the completion of n means that
+ * all up to n are complete.  A work request that fails always gives a completion,
+ * and is the end of the connection.  The CQ has
  * room for a completion of everything that may be posted: it cannot overrun.
  *
  * Requests that are not posted yet wait in a queue, first in, first out; those
  * that find no room in the SQ, no bounce buffer, or no key are posted by wait(), as
  * completions come.
  *
- * Keys.  What a region is reached by stands in a table in the donor's memory,
- * which this lease may read (wire/wire.h); the entry is fetched by an RDMA read
- * when a region is first used, and again when its grant differs: an entry is
- * used for requests of the grant that some request had which was there before
- * the entry was read, so that it cannot be older than the grant.  A region that
- * is not the lease's any more is found out in the table (RBP_DENIED), or, by
- * who has its key, by a remote access error.  That error is final for a QP, but
- * says nothing against the donor: the request gets RBP_DENIED, all else that is
- * in flight RBP_CANCELED.
+ * Keys.  A table in the donor's memory, which this lease may read (wire/wire.h),
+ * has each region's address and rkey.  An entry is looked up by an RDMA read when
+ * a request needs it, and is used for all requests with that request's grant
+ * number.  The number was known here before the read was posted, so the entry is
+ * not from before the grant.  That a region is not the lease's any more is seen
+ * in the table (RBP_DENIED) or, with a key from earlier, by a remote access error.
+ * That error is final for a QP, but says nothing against the donor: the request
+ * gets RBP_DENIED, all else that is in flight RBP_CANCELED.
  *
  * Pings are messages, which the donor's process has to answer: they tell that
  * it lives, and reads and writes do not.  Both sides have RBP_VERBS_PINGS
- * receives posted, and so many are on the way at most.  One that is given up
- * keeps its place until its answer comes.
+ * receives posted, so at most that many pings are in flight.  A ping that is given
+ * up keeps its entry in pinged[] until its answer comes.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,9 +50,9 @@
 #define QUEUE_MAX		4096
 
 #define NO_BOUNCE			(-1)
-#define PENDING_NS		10000000	/* before a region without key is asked
-									 * for again */
-#define TORN_MAX		5
+#define PENDING_NS		10000000	/* before the entry of a region that had
+									 * no key is read again */
+#define TORN_MAX		5		/* reads of an entry that changes meanwhile */
 
 /* wr_id of receives: this and the number of the buffer */
 #define RECEIVE			(UINT64_C(1) << 63)
@@ -160,8 +160,9 @@ key_pending(const Region *region, const RbpIo *io)
 }
 
 /*
- * The first request waits for its region's key: a lookup for the first that
- * has none on its way.  In a batch all go out at once.
+ * Make a lookup for the first request in the queue whose region has no key and
+ * no lookup in flight.  This is called again and again, so the lookups of a
+ * batch go out together.
  */
 static bool
 next_lookup(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
@@ -222,6 +223,7 @@ next_data(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 	uint32_t	len;
 	int			bounce = NO_BOUNCE;
 
+	/* a request of which a piece is posted keeps its address and key */
 	while ((io = queue_head(&conn->data)) != NULL && io->cookie == 0)
 	{
 		const Region *region = &conn->regions[io->region];
@@ -387,7 +389,7 @@ learn(VerbsConn *conn, const Work *work)
 		case RBP_VERBS_ENTRY_NONE:
 			end_waiting(conn, work->region, RBP_DENIED);
 			break;
-		case RBP_VERBS_ENTRY_WAIT:
+		case RBP_VERBS_ENTRY_PENDING:
 			region->state = KEY_PENDING;
 			region->asked_at = rbp_now_ns();
 			end_waiting(conn, work->region, RBP_CANCELED);
@@ -504,8 +506,10 @@ rbp_verbs_progress(VerbsConn *conn)
 		for (int i = 0; i < n && conn->state == VERBS_READY; i++)
 		{
 			/*
-			 * What was only flushed does not tell why.  Receives can be
-			 * flushed before work that succeeded is told of.
+			 * A flushed work request is a consequence: go on until the
+			 * completion that has the cause.  Receives can be flushed before
+			 * work that has succeeded is polled, so the first failure is not
+			 * the end.
 			 */
 			if (wc[i].status != IBV_WC_SUCCESS)
 			{
@@ -531,7 +535,7 @@ rbp_verbs_progress(VerbsConn *conn)
 	return some;
 }
 
-/* Put a request into its queue; or its status, if it cannot be. */
+/* Queue a request; RBP_INPROGRESS, or the status with which it is refused. */
 RbpStatus
 rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io)
 {
@@ -546,13 +550,14 @@ rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io)
 }
 
 /*
- * Forget the requests of these that are not final.  Whatever else we know of
- * is in progress, so what is not has just been given up.
+ * Give up those of these requests that are not final, and drop all references
+ * to them.  The connection only refers to requests in progress, so those that
+ * are not in progress now are the ones that were given up.
  */
 void
 rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n)
 {
-	bool		exposed = false;
+	bool		device_has_buffer = false;
 
 	for (int i = 0; i < n; i++)
 		end_io(&ios[i], RBP_TIMEOUT);
@@ -563,7 +568,7 @@ rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n)
 
 		if (work->io == NULL || work->io->status == RBP_INPROGRESS)
 			continue;
-		exposed |= work->place == NO_BOUNCE;
+		device_has_buffer |= work->place == NO_BOUNCE;
 		work->io = NULL;
 	}
 	queue_sweep(&conn->data);
@@ -572,7 +577,6 @@ rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n)
 		if (conn->pinged[i].io != NULL && conn->pinged[i].io->status != RBP_INPROGRESS)
 			conn->pinged[i].io = NULL;
 
-	/* the device still has the buffer of one */
-	if (exposed)
+	if (device_has_buffer)
 		rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
 }

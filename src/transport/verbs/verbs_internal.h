@@ -184,7 +184,7 @@ extern void rbp_verbs_close(RbpConn *base);
  * ---- requests.c -------------------------------------------------------------
  */
 
-/* Queue a request.  If that is not possible, set its status, and return it. */
+/* Queue a request; RBP_INPROGRESS, or the status with which it is refused. */
 extern RbpStatus rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io);
 
 /* Post what waits, as far as there is room. */
