@@ -293,6 +293,29 @@ log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 }
 
 /*
+ * Add regions of the lease to the n in grants: those whose content was lost
+ * because their donor was restarted, or all others.  Returns the new number.
+ */
+static int
+add_regions(RbpRegionGrant *grants, int n, const RbpLease *known,
+			const RbpLease *fresh, bool content_lost)
+{
+	for (int i = 0; i < fresh->nregions; i++)
+	{
+		const RbpLeaseRegion *region = &fresh->regions[i];
+
+		if (content_lost != (known != NULL &&
+							 rbp_lease_donor_restarted(known, fresh, region->donor)))
+			continue;
+		strlcpy(grants[n].donor, region->donor, sizeof(grants[n].donor));
+		grants[n].region = region->region;
+		grants[n].bytes = region->bytes;
+		n++;
+	}
+	return n;
+}
+
+/*
  * Put the lease that the broker described to use.  Takes ownership of fresh.
  *
  * If a recheck was requested, shared memory is updated even if nothing seems
@@ -313,7 +336,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	};
 	RbpBrokerAccess access;
 	int			unused;
-	int			n = 0;
+	int			n;
 
 	/*
 	 * The answer shows that the broker's URL and token work: keep them for
@@ -339,27 +362,13 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	 * lease without these first, which takes them out of use, and then with
 	 * them.
 	 */
-	for (int pass = 0; pass < 2; pass++)
+	n = add_regions(grants, 0, known, fresh, false);
+	if (n < fresh->nregions && h->in_use)
 	{
-		for (int i = 0; i < fresh->nregions; i++)
-		{
-			const RbpLeaseRegion *r = &fresh->regions[i];
-			bool		content_lost = !is_new &&
-			rbp_lease_donor_restarted(known, fresh, r->donor);
-
-			if (content_lost != (pass == 1))
-				continue;
-			strlcpy(grants[n].donor, r->donor, sizeof(grants[n].donor));
-			grants[n].region = r->region;
-			grants[n].bytes = r->bytes;
-			n++;
-		}
-		if (pass == 0 && n < fresh->nregions && h->in_use)
-		{
-			terms.nregions = n;
-			(void) rbp_remote_set_lease(h->pool, &terms);
-		}
+		terms.nregions = n;
+		(void) rbp_remote_set_lease(h->pool, &terms);
 	}
+	(void) add_regions(grants, n, known, fresh, true);
 
 	/* If a donor no longer asks, regions that are not empty yet may stay. */
 	for (int i = 0; h->has_drained && i < known->nreclaims; i++)
