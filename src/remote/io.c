@@ -126,7 +126,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 	batch->grant[i] = region->grant;
 	ci = conn_index(region->pool, donor);
 	pg_read_barrier();
-	/* without rbp_remote_begin(), the caller has just checked the deadline */
+	/* callers of rbp_remote_read() and _write() check the deadline themselves */
 	if (slot_word(io->slot) != word ||
 		pg_atomic_read_u32(&region->denied) != 0 ||
 		(batch->background &&
