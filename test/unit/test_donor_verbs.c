@@ -1094,7 +1094,11 @@ test_clients(void)
 			usleep((useconds_t) (i * 10));
 		raw_free(raw);
 	}
-	/* when this one is connected, the requests of all of them have been served */
+
+	/*
+	 * When this one is connected, the requests of all of them have been
+	 * served.
+	 */
 	raw_free(raw_connected(&plan->cred));
 	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "clients that go while they are let in");
 
