@@ -77,7 +77,7 @@ extern bool rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times);
 /* Close it, if suspect or open; true if it was open. */
 extern bool rbp_breaker_close(RbpBreaker *b);
 
-/* A process got an answer, a sign of life: close it if suspect, but not if open. */
+/* A process got an answer, a sign of life: close it if suspect, not if open. */
 extern void rbp_breaker_clear_suspicion(RbpBreaker *b);
 
 /* A probe has failed.  Returns ns until the next one. */

@@ -37,9 +37,10 @@
  * Over verbs and shm, reads do not involve the donor's processor (one_sided),
  * so their success says nothing about it.  If it did, processes that are
  * connected would make a donor look alive whose process hangs, and each
- * process that needs a handshake or a mapping would wait in vain.  Over shm only a mapping can be late, since the rest is memcpy()
- * (local); an occasional late mapping says little about reads, so it adds no
- * penalty.  Over verbs a read crosses a network, which can be slow.
+ * process that needs a handshake or a mapping would wait in vain.  Over shm
+ * only a mapping can be late, since the rest is memcpy() (local); an
+ * occasional late mapping says little about reads, so it adds no penalty.
+ * Over verbs a read crosses a network, which can be slow.
  * Connecting over verbs takes long even if all is well (costly), and continues
  * in the background.  So a donor whose process is stopped still serves
  * processes that are connected over verbs and shm, until a ping or a handshake

@@ -211,7 +211,9 @@ build_requests(RbpRemoteBatch *batch)
 /*
  * A caller's deadline may be shorter than the timeouts of the settings, so a
  * timeout alone proves nothing about the donor.  The donor is late if it had
- * io_timeout, and it is down if a patient batch has waited for long.
+ * io_timeout.  It is down if a patient batch has waited for a quarter of
+ * temp_io_timeout: few wait for all of it, since readers give each try half of
+ * the time that is left (rbp_spill_fetch_page()).
  */
 static inline bool
 is_late(int64 ns)

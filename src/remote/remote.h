@@ -47,10 +47,11 @@ typedef enum RbpPool
 /*
  * Callbacks by which a pool's owner is told about its extents, and asked.
  *
- * An extent is absent, which means that any region may be given it; then
- * online(); then offline(): nobody reads it any more, but what is known about
- * its pages is still there.  forget() removes that, in steps, and then the
- * extent is absent again.
+ * An extent is absent at first: a region of the pool may be given it.  After
+ * online() it belongs to a region, and is used.  After offline() it belongs to
+ * none, and nobody reads it any more, but what is known about its pages is
+ * still there.  It is absent again when forget() has removed that, in steps;
+ * without forget(), when the last of its pages has been freed.
  *
  * All except evacuate and forget are called in the lease worker, most of them
  * under remote_lock.  They must not wait, nor take longer when there are more
@@ -64,7 +65,7 @@ typedef struct RbpRemotePoolOps
 	 */
 	void		(*before_use) (void);
 
-	/* Is the extent unused, so that a region may be given it? */
+	/* Is the extent absent, so that a region may be given it? */
 	bool		(*absent) (uint32 extent);
 
 	/*
@@ -232,8 +233,8 @@ extern void rbp_remote_write(RbpRemoteIo *ios, int n, int64 start_ns,
  *
  * end() waits until deadline_ns at most, gives each io its status, updates the
  * counters and frees the batch; then nothing touches the buffers any more.
- * If other batches or donors have used up the time, the writes of this one are
- * waited for one io_timeout longer, its reads are not.
+ * If the time is used up when it is a donor's turn to be waited for, writes to
+ * it are waited for one io_timeout longer, reads from it are not.
  *
  * A write with RBP_CANCELED or RBP_DENIED will not arrive any more.  A write
  * with another failure may still arrive, even if begin() returned NULL, since
@@ -433,8 +434,8 @@ typedef struct RbpRetired
  * Content is moved first (RbpRemotePoolOps.evacuate), until until_ns.  Regions
  * that are not empty by then are not in given and keep draining; call again
  * for them.  If content has copies, a region is in given although it is not
- * empty when moving each of its pages has been tried, its donor is down, or
- * move_ns have passed since it began to drain.
+ * empty when moving each of its pages has been tried, its donor is down or has
+ * denied access, or move_ns have passed since it began to drain.
  */
 extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
 											int count, RbpRegionGrant *given,
