@@ -25,7 +25,7 @@
 #include "transport/transport.h"
 
 /* How long not to ask for more temporary memory after some did not fit */
-#define REQUEST_MAX_NS			(30000 * NS_PER_MS)
+#define REQUEST_MAX_NS		(30000 * NS_PER_MS)
 
 /* Between two steps of moving temporary data out of regions */
 #define RETIRE_PAUSE_NS		(50 * NS_PER_MS)

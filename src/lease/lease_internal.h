@@ -98,7 +98,7 @@ typedef struct RbpHeldLease
 	uint32		first_demand;	/* which demand to serve first; changes, so
 								 * that they take turns */
 	bool		has_drained;	/* regions have begun to drain since draining
-								 * was last canceled for all */
+								 * was last cancelled for all */
 	bool		drain_obsolete; /* the demand that regions drain for may have
 								 * ended */
 	int			failures;		/* consecutive */
@@ -146,8 +146,8 @@ extern RbpLeaseOutcome rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 s
 
 /*
  * Retire what donors ask for and what exceeds the wanted size, as far as that
- * is possible before the time "until".  Returns the number of regions, which the next renewal
- * reports to the broker.
+ * is possible before the time "until".  Returns the number of regions, which
+ * the next renewal reports to the broker.
  */
 extern int	rbp_lease_retire_regions(RbpHeldLease *h, int64 until);
 

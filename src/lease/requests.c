@@ -3,8 +3,8 @@
  * requests.c
  *	  Requests to the broker: obtaining, renewing and ending a lease.
  *
- * While a request waits, interrupts are processed, so no lock is held.  A failure
- * is logged once, until the broker works again (request_failed,
+ * While a request waits, interrupts are processed, so no lock is held.  A
+ * failure is logged once, until the broker works again (request_failed,
  * request_succeeded).  Valid answers go to apply.c.
  *
  *-------------------------------------------------------------------------
@@ -94,7 +94,7 @@ request_succeeded(RbpHeldLease *h)
  * Send one request to the broker.  True for a success, and for the statuses
  * 403, 404 and 410, by which the broker says that it does not have this lease.
  * False for all others and without an answer, which say nothing about the
- * lease; then *outcome is set, and the failure is logged.
+ * lease; then *outcome is set, and a failure is logged.
  */
 static bool
 send_request(RbpHeldLease *h, const char *method, const char *path, const char *body,
@@ -126,7 +126,11 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		*outcome = RBP_LEASE_INTERRUPTED;
 		return false;
 	}
-	/* nothing to log yet, since looking a name up takes a moment */
+
+	/*
+	 * The broker's name is being looked up, which takes a moment: nothing to
+	 * log yet.  The main loop tries again as soon as it has been found.
+	 */
 	if (reply->failure == RBP_HTTP_RESOLVING)
 		return false;
 	if (reply->failure != RBP_HTTP_ANSWERED)
@@ -134,7 +138,7 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		request_failed(h, FAILED_NETWORK, "%s", reply->error);
 		return false;
 	}
-	/* rbp_lease_broker_request() has set the reason */
+	/* for this status, rbp_lease_broker_request() has set why */
 	if (reply->status == 401)
 	{
 		request_failed(h, FAILED_AUTH, "%s", why);

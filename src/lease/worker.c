@@ -12,9 +12,9 @@
  * purpose "temp" for temporary data, each in its own RbpHeldLease.  The worker
  * renews each of them every second, and at once when the settings have
  * changed or a backend was denied access by a donor or lost its connection,
- * and says how much memory is wanted.  The answer lists all regions of the lease, which
- * become the regions in use.  The two leases fail independently; but a broker
- * that does not answer is logged only once for both.
+ * and says how much memory is wanted.  The answer lists all regions of the
+ * lease, which become the regions in use.  The two leases fail independently;
+ * but a broker that does not answer is logged only once for both.
  *
  * Order.  Memory is given up locally before the broker is told, and used only
  * after the broker has granted it:
