@@ -79,8 +79,8 @@ extern bool rbp_secret_mac(const uint8_t secret[RBP_SECRET_LEN],
 						   uint8_t mac[RBP_MAC_LEN]);
 
 /*
- * The proof in the handshake over a socket: rbp_secret_mac() over the nonce and
- * the lease's name.
+ * The proof in the handshake over a socket: rbp_secret_mac() over the magic,
+ * the nonce and the lease's id.
  */
 extern bool rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
 							  const uint8_t nonce[RBP_NONCE_LEN],

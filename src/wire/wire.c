@@ -19,8 +19,8 @@ put_prefix(uint8_t *buf, uint8_t op, uint16_t status, size_t length)
 
 /*
  * Copy the first size bytes of a message into a struct that begins with the
- * prefix.  False if there are fewer, or if a flag is set, since flags that this
- * version does not know could mean anything.
+ * prefix.  False if there are fewer, or if a flag is set, since flags that
+ * this version does not know could mean anything.
  */
 static bool
 get_message(const uint8_t *buf, size_t len, void *out, size_t size)

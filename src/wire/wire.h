@@ -4,11 +4,11 @@
  *	  The messages between a client of leased memory and a donor.
  *
  * The same messages travel over TCP and over the donor's UNIX socket; see
- * "Data plane" in docs/protocol.md.  Over verbs, only PING is used of these; its
- * handshake and its table of keys are at the end of this file.  Every message has a fixed size and
- * starts with the same eight bytes: the operation, flags, a status, and the
- * number of bytes that follow these eight.  Numbers are little-endian on all
- * machines.
+ * "Data plane" in docs/protocol.md.  Over verbs, only PING is used of these;
+ * its handshake and its table of keys are at the end of this file.  Every
+ * message has a fixed size and starts with the same eight bytes: the
+ * operation, flags, a status, and the number of bytes that follow these eight.
+ * Numbers are little-endian on all machines.
  *
  * The structs below are the layouts.  All fields are aligned, so there is no
  * padding; the sizes are checked at compile time.  Encoders and decoders copy
@@ -149,8 +149,8 @@ _Static_assert(sizeof(RbpWireWelcome) == RBP_WELCOME_SIZE, "no padding");
 _Static_assert(sizeof(RbpWireRequest) == RBP_REQUEST_SIZE, "no padding");
 
 /*
- * Encoders fill exactly the message's size.  They set the prefix; of its fields
- * they take only the op of a request and the status of a WELCOME.
+ * Encoders fill exactly the message's size.  They set the prefix; of its
+ * fields they take only the op of a request and the status of a WELCOME.
  * Decoders read at most len bytes.  They return false, with *out undefined,
  * if len is less than the message's size or if any field has an invalid
  * value.
@@ -159,7 +159,10 @@ extern void rbp_wire_put_hello(uint8_t *buf, const char *lease);
 extern bool rbp_wire_get_hello(const uint8_t *buf, size_t len,
 							   RbpWireHello *out);
 
-/* RBP_OP_CHALLENGE, with a nonce, and RBP_OP_AUTH, with a MAC, have one form. */
+/*
+ * A CHALLENGE, which has a nonce, and an AUTH, which has a MAC, are alike but
+ * for op.
+ */
 extern void rbp_wire_put_proof(uint8_t *buf, RbpWireOp op,
 							   const uint8_t bytes[RBP_NONCE_LEN]);
 extern bool rbp_wire_get_proof(const uint8_t *buf, size_t len, RbpWireOp op,
@@ -190,12 +193,12 @@ extern bool rbp_wire_get_map(const uint8_t *buf, size_t len,
  * bytes of the SHA-256 of its id.
  *
  * Each lease has a table in the donor's memory, which only this lease can read
- * by RDMA.  It has an RbpWireVerbsEntry for each of the donor's regions, with the
- * address and the key for reading and writing the region.  Its field check is
- * RBP_VERBS_CHECK_NONE if the region is not part of the lease, and
+ * by RDMA.  It has an RbpWireVerbsEntry for each of the donor's regions, with
+ * the address and the key for reading and writing the region.  Its field check
+ * is RBP_VERBS_CHECK_NONE if the region is not part of the lease, and
  * RBP_VERBS_CHECK_PENDING if it has no key yet; then address and key are 0.
- * Otherwise it is rbp_wire_verbs_check() of the two: if not, the entry was read
- * while it changed.
+ * Otherwise it is rbp_wire_verbs_check() of the two: if not, the entry was
+ * read while it changed.
  */
 #define RBP_VERBS_MAGIC			"rb"	/* two bytes, no zero */
 #define RBP_VERBS_MAGIC_LEN		2
@@ -260,9 +263,9 @@ typedef enum RbpVerbsEntryState
  * Encoders and decoders as above.  Encoders set magic, and a WELCOME's
  * version; a WELCOME that refuses contains nothing else but its status.
  * Private data may arrive with trailing zeroes, so decoders accept a len that
- * is larger than the message.  A HELLO of any version is accepted, so that it can be
- * answered; a WELCOME of another version is accepted only if its status is
- * RBP_WIRE_VERSION_MISMATCH.
+ * is larger than the message.  A HELLO of any version is accepted, so that it
+ * can be answered; a WELCOME of another version is accepted only if its status
+ * is RBP_WIRE_VERSION_MISMATCH.
  */
 extern void rbp_wire_put_verbs_hello(uint8_t *buf, const RbpWireVerbsHello *hello);
 extern bool rbp_wire_get_verbs_hello(const uint8_t *buf, size_t len,
@@ -272,7 +275,10 @@ extern void rbp_wire_put_verbs_welcome(uint8_t *buf,
 extern bool rbp_wire_get_verbs_welcome(const uint8_t *buf, size_t len,
 									   RbpWireVerbsWelcome *out);
 
-/* Check value of an entry; never RBP_VERBS_CHECK_NONE or RBP_VERBS_CHECK_PENDING. */
+/*
+ * Check value of an entry; never RBP_VERBS_CHECK_NONE or
+ * RBP_VERBS_CHECK_PENDING.
+ */
 extern uint32_t rbp_wire_verbs_check(uint32_t region, uint64_t address,
 									 uint32_t key);
 

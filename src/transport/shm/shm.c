@@ -21,9 +21,9 @@
  *
  * Page tables.  A region's memory is allocated, but each process must enter
  * it into its own page table, by a fault for each 16 pages read (the kernel
- * enters neighbours, too) and for each page written.  A short-lived process should pay only for the pages that it
- * touches, and a long-lived one should not fault a hundred thousand times.
- * So, the second time that a chunk of 2 MiB is used, the kernel is asked to
+ * enters neighbours, too) and for each page written.  A short-lived process
+ * should pay only for the pages that it touches, and a long-lived one should
+ * not fault a hundred thousand times.  So, the second time that a chunk of 2 MiB is used, the kernel is asked to
  * enter the whole chunk at once (MADV_POPULATE_READ, which on a shared
  * mapping serves writes as well).
  *

@@ -4,8 +4,8 @@
  *	  A verbs connection from the first event of rdma_cm to its end.
  *
  * Nothing here waits except rbp_verbs_connect_wait(), until its deadline.  A
- * connection advances by one step with each event.  At its end the queue pair is
- * destroyed first, so that the device does not access our memory any more.
+ * connection advances by one step with each event.  At its end the queue pair
+ * is destroyed first, so that the device does not access our memory any more.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,8 +29,8 @@
 #include <unistd.h>
 
 #define RESOLVE_MS		1000	/* address; and again so long for the route */
-#define RNR_RETRIES		6		/* for pings; the most but 7, which is for
-								 * ever */
+#define RNR_RETRIES		6		/* for pings; the largest finite number, since
+								 * 7 means without end */
 
 /*
  * ---- the end of a connection ------------------------------------------------
@@ -325,6 +325,7 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 	VerbsConn  *conn;
 	RbpStatus	status;
 
+	/* a child of a process that uses RDMA must not use it: see device.h */
 	if (ep->rdma_port == 0 ||
 		!rbp_sock_address(ep->rdma_host, ep->rdma_port, &peer, &len) ||
 		!rbp_verbs_claim())

@@ -232,8 +232,8 @@ gid_netdev(const char *device, int port, int index, char netdev[IF_NAMESIZE])
 }
 
 /*
- * Find the address that corresponds to a GID.  Only GIDs of RoCE have one, so
- * with InfiniBand nothing is found.
+ * Find the address that corresponds to a GID.  Only GIDs of RoCE have one:
+ * with InfiniBand nothing is found, so gid_index cannot be used there.
  */
 static void
 search_gid(Search *s, const char *device, int port)

@@ -5,29 +5,30 @@
  *
  * Work requests.  The send queue (SQ) is mirrored by a ring, works[]: entry
  * number n, counted from 0, is works[n % SQ_DEPTH], and n is its wr_id.  Work
- * requests of an RC queue pair complete in order, so only every 8th and the last
- * of those that are posted together are signaled: the completion of n means that
- * all up to n are complete.  A work request that fails always gives a completion,
- * and is the end of the connection.  The CQ has
- * room for a completion of everything that may be posted: it cannot overrun.
+ * requests of an RC queue pair complete in order, so only every 8th and the
+ * last of those that are posted together are signaled: the completion of n
+ * means that all up to n are complete.  A work request that fails always gives
+ * a completion, and is the end of the connection.  The CQ has room for a
+ * completion of everything that may be posted: it cannot overrun.
  *
  * Requests that are not posted yet wait in a queue, first in, first out; those
- * that find no room in the SQ, no bounce buffer, or no key are posted by wait(), as
- * completions come.
+ * that find no room in the SQ, no bounce buffer, or no key are posted by
+ * wait(), as completions come.
  *
- * Keys.  A table in the donor's memory, which this lease may read (wire/wire.h),
- * has each region's address and rkey.  An entry is looked up by an RDMA read when
- * a request needs it, and is used for all requests with that request's grant
- * number.  The number was known here before the read was posted, so the entry is
- * not from before the grant.  That a region is not the lease's any more is seen
- * in the table (RBP_DENIED) or, with a key from earlier, by a remote access error.
- * That error is final for a QP, but says nothing against the donor: the request
- * gets RBP_DENIED, all else that is in flight RBP_CANCELED.
+ * Keys.  A table in the donor's memory, which this lease may read
+ * (wire/wire.h), has each region's address and rkey.  An entry is looked up by
+ * an RDMA read when a request needs it, and is used for all requests with that
+ * request's grant number.  The number was known here before the read was
+ * posted, so the entry is not from before the grant.  That a region is not the
+ * lease's any more is seen in the table (RBP_DENIED) or, with a key from
+ * earlier, by a remote access error.  That error is final for a QP, but says
+ * nothing against the donor: the request gets RBP_DENIED, all else that is in
+ * flight RBP_CANCELED.
  *
  * Pings are messages, which the donor's process has to answer: they tell that
  * it lives, and reads and writes do not.  Both sides have RBP_VERBS_PINGS
- * receives posted, so at most that many pings are in flight.  A ping that is given
- * up keeps its entry in pinged[] until its answer comes.
+ * receives posted, so at most that many pings are in flight.  A ping that is
+ * given up keeps its entry in pinged[] until its answer comes.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,7 +50,7 @@
 #define PIECE_MAX		(1u << 20)	/* of one work request; no device has less */
 #define QUEUE_MAX		4096
 
-#define NO_BOUNCE			(-1)
+#define NO_BOUNCE		(-1)
 #define PENDING_NS		10000000	/* before the entry of a region that had
 									 * no key is read again */
 #define TORN_MAX		5		/* reads of an entry that changes meanwhile */
@@ -125,7 +126,7 @@ take_bit(uint32_t *bits)
 	return bit;
 }
 
-/* Wait for an answer in buffer i of the pool. */
+/* Post the receive of an answer to a ping, number i. */
 int
 rbp_verbs_post_receive(VerbsConn *conn, int i)
 {

@@ -4,8 +4,8 @@
  *	  Reads and writes of donor memory by RDMA: one-sided, over a reliable
  *	  connection (RC) that rdma_cm makes.
  *
- * connect.c has a connection's beginning and end, requests.c what is posted, and
- * what completes.
+ * connect.c has a connection's beginning and end, requests.c what is posted,
+ * and what completes.
  *
  * Concurrency
  * -----------
@@ -19,11 +19,11 @@
  * rdma_destroy_qp() has returned, which is the one way to end that early.
  * Three kinds of memory are exposed to it:
  *
- *	- the pool: memory of the connection, registered once.  It holds slots
- *	  that bytes are copied through when the caller's buffer is not
- *	  registered, larger requests piece by piece, and the small messages.  A
- *	  caller who gives up takes its RbpIo away; the bounce buffer stays taken until
- *	  the completion comes, and the connection goes on.
+ *	- the connection's own memory, registered once.  It has bounce buffers,
+ *	  through which bytes are copied when the caller's buffer is not
+ *	  registered, larger requests piece by piece, and room for the small
+ *	  messages.  A caller who gives up takes its RbpIo away; the bounce buffer
+ *	  stays taken until the completion comes, and the connection goes on.
  *	- callers' registered memory (RbpIo.mr), used in place.  Giving up such a
  *	  request while it is posted costs the connection: the QP is destroyed
  *	  before wait() returns.

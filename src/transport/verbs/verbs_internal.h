@@ -171,7 +171,10 @@ end_io(RbpIo *io, RbpStatus status)
  */
 extern void rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure);
 
-/* While waiting, or before posting: is the donor still there?  now: rbp_now_ns(). */
+/*
+ * While waiting, or before posting: is the donor still there?  now:
+ * rbp_now_ns().
+ */
 extern void rbp_verbs_look_at_events(VerbsConn *conn, int64_t now);
 
 /* For the table of functions. */
@@ -190,13 +193,20 @@ extern RbpStatus rbp_verbs_enqueue(VerbsConn *conn, RbpIo *io);
 /* Post what waits, as far as there is room. */
 extern void rbp_verbs_post(VerbsConn *conn);
 
-/* Take what has completed, and post what there is room for now.  False if nothing had. */
+/*
+ * Take what has completed, and post what there is room for now.  False if
+ * nothing had.
+ */
 extern bool rbp_verbs_progress(VerbsConn *conn);
 
-/* Give up those of these requests that are not final: they get RBP_TIMEOUT. */
+/*
+ * Give up those of these requests that are not final: they get RBP_TIMEOUT,
+ * and neither they nor their buffers are touched any more.  If the device has
+ * the buffer of one, this ends the connection.
+ */
 extern void rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n);
 
-/* Wait for an answer in buffer i of the pool.  0, or an errno. */
+/* Post the receive of an answer to a ping, number i.  0, or an errno. */
 extern int	rbp_verbs_post_receive(VerbsConn *conn, int i);
 
 #endif							/* RBP_VERBS_INTERNAL_H */
