@@ -8,9 +8,9 @@
  * applied when it wrote it.  What it says of a region counts only if the
  * region's last change is not newer than that: a report that was delayed or
  * repeated cannot make a region clean that was leased and given back since.
- * A heartbeat only reports regions that have become clean since.  If one gets
- * lost, each answer lists the regions that the broker still takes for dirty, and the
- * donor reports these again.
+ * A heartbeat reports only regions that have become clean since the last one that was
+ * answered.  If the broker did not count such a report, nothing is lost: each answer
+ * lists the regions that it still takes for dirty, and the donor reports those again.
  *
  *-------------------------------------------------------------------------
  */
@@ -126,7 +126,7 @@ replace_process(const char *id)
 }
 
 /*
- * Of a process that is known, only address and grace time change.  (Without WHERE
+ * If the process is known, only its address and grace time change.  (Without WHERE
  * true, SQLite takes ON for that of a join.)
  */
 static const char *const put_donor =
@@ -139,7 +139,7 @@ static const char *const put_donor =
 " FROM (SELECT ?1 AS b) WHERE true"
 " ON CONFLICT (id) DO UPDATE SET address = excluded.address, grace_ms = excluded.grace_ms";
 
-/* Of a new process: all are clean, if it does not say which. */
+/* The regions of a new process.  All are clean, unless it says which are. */
 static const char *const put_regions =
 "WITH RECURSIVE n (number) AS"
 "  (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < ?2 - 1)"

@@ -66,8 +66,8 @@ broker_reclaim_update(int64_t donor)
 	int64_t		need;
 
 	/*
-	 * share.c has chosen what this lease gives to others: ask for at least
-	 * that, unless the holder was told a number already.
+	 * share.c has chosen what each lease gives to others (holding.shared):
+	 * ask for at least that, unless the holder was told a number already.
 	 */
 	broker_run("UPDATE holding SET asked = shared"
 			   " WHERE donor = ?1 AND asked < shared AND taken_at IS NULL", INT(donor));
@@ -130,8 +130,9 @@ broker_reclaim_take(void)
 	int64_t		due[3];
 
 	/*
-	 * Regions of a temp lease are only taken for the donor.  For another
-	 * lease's share it gives what it can, and is asked again.
+	 * Regions of a temp lease are only taken for the donor (asked - shared).
+	 * For another lease's share it gives what it can, and its grace time
+	 * begins anew.
 	 */
 	while (broker_get_all(due, "SELECT donor, lease, iif(purpose = 'temp', asked - shared, asked)"
 						  " FROM holding JOIN lease ON lease.key = lease"

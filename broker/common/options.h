@@ -29,10 +29,11 @@ typedef enum RbpOptionType
 	RBP_OPT_LEVEL				/* RbpLogLevel * */
 } RbpOptionType;
 
+/* If the option is not given, host and port are as the program has set them. */
 typedef struct RbpHostPort
 {
-	bool		given;
-	char		host[RBP_HOST_LEN]; /* "": any, or not given */
+	bool		given;			/* on the command line */
+	char		host[RBP_HOST_LEN]; /* "" for ":PORT" */
 	uint16_t	port;
 } RbpHostPort;
 

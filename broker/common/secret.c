@@ -71,7 +71,7 @@ rbp_token_load(const char *path)
 	return copy;
 }
 
-/* Comparing digests instead of the texts hides lengths, too. */
+/* Digests are equally long, so the time does not depend on which text is longer. */
 bool
 rbp_equal_secret(const void *a, size_t alen, const void *b, size_t blen)
 {

@@ -32,8 +32,8 @@ extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 extern char *rbp_token_load(const char *path);
 
 /*
- * Compare two secrets, by their hashes: so the time does not tell where or
- * whether they differ.
+ * Compare two secrets, by their hashes: so the time does not tell whether or
+ * where they differ, nor whether they have the same length.
  */
 extern bool rbp_equal_secret(const void *a, size_t alen,
 							 const void *b, size_t blen);

@@ -427,7 +427,7 @@ withdraw(RbpDonorRegion *region)
 	pthread_mutex_unlock(&donor_lock);
 	wait_for_users(region);
 	rdma->revoke((uint32_t) (region - donor_regions));
-	if (atomic_load(&region->exported))
+	if (atomic_load(&region->exposed))
 		donor_memory_release(region);
 	pthread_mutex_lock(&donor_lock);
 	region->unreachable = true;

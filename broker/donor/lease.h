@@ -65,7 +65,7 @@ struct RbpDonorLease
  * not wait for a device.
  *
  * revoke: Every rkey of this region is dead when this returns.  If a device
- * refuses to invalidate one, the region is marked as exported, and the memory
+ * refuses to invalidate one, the region is marked as exposed, and the memory
  * that the rkey leads to is never used again.  Called in the janitor with no
  * lock held, when nobody is in the region or can enter it, and before it is
  * zeroed or given back.

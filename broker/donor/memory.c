@@ -208,7 +208,7 @@ donor_memory_release(RbpDonorRegion *region)
 				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 	close(region->fd);
 	region->fd = -1;
-	atomic_store(&region->exported, false);
+	atomic_store(&region->exposed, false);
 }
 
 bool
@@ -218,7 +218,7 @@ donor_memory_renew(RbpDonorRegion *region)
 	 * Memory that nobody else has mapped need not be given back to the system
 	 * and allocated again: a memset is cheaper, and cannot fail.
 	 */
-	if (region->fd >= 0 && !atomic_load(&region->exported))
+	if (region->fd >= 0 && !atomic_load(&region->exposed))
 	{
 		memset(region->base, 0, donor_region_size);
 		return true;

@@ -27,9 +27,10 @@ typedef struct RbpDonorRegion
 {
 	_Atomic(RbpDonorLease *) owner; /* lease that may enter, or NULL */
 	atomic_int	users;			/* threads in the region */
-	atomic_bool exported;		/* its memfd was sent to a client, or an MR of
-								 * it could not be deregistered: it needs
-								 * other memory before it is used again */
+	atomic_bool exposed;		/* a client may still reach the memory: its
+								 * memfd was sent to one, or an MR of it could
+								 * not be deregistered.  It is replaced before
+								 * the region is used again */
 	RbpDonorRegionState state;
 	bool		unreachable;	/* while DIRTY: no client can access the
 								 * memory any more; under donor_lock */

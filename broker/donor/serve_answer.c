@@ -43,7 +43,7 @@ set_header(RbpDonorAnswer *a, uint16_t status, uint32_t payload)
 static RbpDonorAnswer *
 queue(RbpDonorConn *conn, uint8_t op, uint64_t id)
 {
-	RbpDonorAnswer *a = &conn->ring[(conn->head + conn->count++) % SERVE_RING];
+	RbpDonorAnswer *a = &conn->ring[(conn->head + conn->nanswers++) % SERVE_RING];
 
 	*a = (RbpDonorAnswer)
 	{
@@ -93,7 +93,7 @@ refuse(RbpDonorConn *conn, RbpDonorAnswer *a)
 
 /*
  * Send the answer to a MAP, with the region's memfd.  From here on the region
- * counts as exported, whether or not the client ever maps it.
+ * counts as exposed, whether or not the client ever maps it.
  */
 static ssize_t
 send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
@@ -121,7 +121,7 @@ send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
 		return send(conn->fd, a->header, RBP_ANSWER_SIZE,
 					MSG_NOSIGNAL | MSG_DONTWAIT);
 	}
-	atomic_store(&region->exported, true);
+	atomic_store(&region->exposed, true);
 	iov.iov_base = a->header;
 	iov.iov_len = header_size(a);
 	msg.msg_control = &control;
@@ -151,7 +151,7 @@ send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
 	ssize_t		rc = 0;
 
 	*total = 0;
-	for (uint32_t i = 0; i < conn->count; i++)
+	for (uint32_t i = 0; i < conn->nanswers; i++)
 	{
 		RbpDonorAnswer *a = &conn->ring[(conn->head + i) % SERVE_RING];
 		uint32_t	skip = a->sent;
@@ -201,7 +201,7 @@ send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
 static void
 advance_ring(RbpDonorConn *conn, size_t n)
 {
-	while (conn->count > 0)
+	while (conn->nanswers > 0)
 	{
 		RbpDonorAnswer *a = &conn->ring[conn->head];
 		size_t		left = header_size(a) + a->payload - a->sent;
@@ -213,14 +213,14 @@ advance_ring(RbpDonorConn *conn, size_t n)
 		}
 		n -= left;
 		conn->head = (conn->head + 1) % SERVE_RING;
-		conn->count--;
+		conn->nanswers--;
 	}
 }
 
 bool
 donor_serve_flush(RbpDonorConn *conn, int64_t now)
 {
-	while (conn->count > 0)
+	while (conn->nanswers > 0)
 	{
 		RbpDonorAnswer *first = &conn->ring[conn->head];
 		size_t		total;

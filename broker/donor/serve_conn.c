@@ -29,7 +29,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-/* A busy connection yields to others after so many rounds, or so many bytes. */
+/* A busy connection yields to others after so many rounds, or bytes received. */
 #define ROUNDS			64
 #define TURN_BYTES		(256 * 1024)
 #define HELD_BACK		16		/* answers held back at most */
@@ -231,7 +231,7 @@ parse(RbpDonorConn *conn, int64_t now)
 				return false;
 			continue;
 		}
-		if (conn->count == SERVE_RING)
+		if (conn->nanswers == SERVE_RING)
 			break;
 		if (conn->writing)
 		{
@@ -268,7 +268,7 @@ parse(RbpDonorConn *conn, int64_t now)
 
 /*
  * Parse and answer until the input has no more complete requests, or the
- * socket takes no more output; then count is not 0, and EPOLLOUT will be
+ * socket takes no more output; then nanswers is not 0, and EPOLLOUT will be
  * reported.
  */
 static bool
@@ -278,11 +278,11 @@ pump(RbpDonorConn *conn, int64_t now)
 	{
 		if (!parse(conn, now))
 			return false;
-		if (conn->count == 0)
+		if (conn->nanswers == 0)
 			return true;
 		if (!donor_serve_flush(conn, now))
 			return false;
-		if (conn->count > 0)
+		if (conn->nanswers > 0)
 			return true;
 	}
 }
@@ -305,12 +305,10 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 	ssize_t		rc;
 
 	*more = false;
-	if (conn->count == SERVE_RING || conn->rx_have == SERVE_RX_SIZE)
+	if (conn->nanswers == SERVE_RING || conn->rx_have == SERVE_RX_SIZE)
 		return -2;
 
-	/*
-	 * During a write, rx is empty: what the socket has next is payload.
-	 */
+	/* during a write, rx is empty: what the socket has next is payload */
 	if (conn->writing)
 	{
 		direct = conn->write_left;
@@ -328,11 +326,11 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 	asked = direct;
 
 	/*
-	 * Another write probably follows: receive only its header, so that its
-	 * payload need not be moved.
+	 * After a write, another one probably follows: receive only its header,
+	 * so that its payload need not be moved.  What is in rx begins with a
+	 * header, and mostly is a part of one.
 	 */
 	space = SERVE_RX_SIZE - conn->rx_have;
-	/* rx begins with a header */
 	if (conn->last_was_write && space > RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE)
 		space = RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE;
 	if (!conn->writing || direct == conn->write_left)
@@ -392,16 +390,16 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 		ssize_t		rc;
 
 		/* the socket may have room now, and the input more requests */
-		if (conn->count >= HELD_BACK || (round == 0 && conn->count > 0))
+		if (conn->nanswers >= HELD_BACK || (round == 0 && conn->nanswers > 0))
 		{
-			uint32_t	before = conn->count;
+			uint32_t	before = conn->nanswers;
 
 			if (!donor_serve_flush(conn, now) || !pump(conn, now))
 				goto gone;
-			any |= conn->count != before;
+			any |= conn->nanswers != before;
 		}
 		rc = receive(conn, now, &more);
-		if (rc == 0 && conn->count > 0)
+		if (rc == 0 && conn->nanswers > 0)
 			(void) pump(conn, now); /* it may still read answers */
 		if (rc == 0 || (rc == -1 && errno != EAGAIN && errno != EWOULDBLOCK))
 			goto gone;
@@ -414,7 +412,7 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 		if (!more)
 			break;
 	}
-	if (conn->count > 0 && any && !pump(conn, now))
+	if (conn->nanswers > 0 && any && !pump(conn, now))
 		goto gone;
 	if (any)
 	{
@@ -434,12 +432,12 @@ donor_serve_conn(RbpDonorConn *conn, int64_t now)
 		 * The lease has ended, and the client has been answered so.  A new
 		 * lease needs a new connection anyway.
 		 */
-		if (conn->lease != NULL && conn->count == 0 &&
+		if (conn->lease != NULL && conn->nanswers == 0 &&
 			atomic_load(&conn->lease->ended))
 			goto gone;
 	}
-	want_events(conn, (conn->count < SERVE_RING ? EPOLLIN : 0) |
-				(conn->count > 0 ? EPOLLOUT : 0));
+	want_events(conn, (conn->nanswers < SERVE_RING ? EPOLLIN : 0) |
+				(conn->nanswers > 0 ? EPOLLOUT : 0));
 	return any;
 
 gone:

@@ -73,7 +73,7 @@ typedef struct RbpDonorConn
 	uint32_t	write_left;
 
 	uint32_t	head,
-				count;			/* pending answers in ring */
+				nanswers;		/* answers in ring, not sent yet */
 	RbpDonorAnswer ring[SERVE_RING];
 
 	uint32_t	rx_at,

@@ -17,7 +17,8 @@
  * any two rounds of events.
  *
  * verbs_lock protects the list of domains, and in each of them regions, table,
- * npending and pins; other fields belong to the verbs thread.  The list is changed by the verbs thread only, which may
+ * npending and pins; whatever else changes in a domain is used by the verbs
+ * thread only.  The list is changed by the verbs thread only, which may
  * therefore read it without the lock.  The lock is only held for moments,
  * never while a device works; so granted() can take it with donor_lock held.
  * No other lock is taken while it is held.
@@ -28,13 +29,13 @@
  * owner while it is in the region, and stores them in `regions` before it
  * leaves.  The janitor calls revoke_mrs() when the owner is gone and no thread
  * is in the region.  By then all existing MRs have been stored where it looks,
- * and no other can be registered before the region has an owner again.  It gets
- * one after the janitor has made it free.  A
- * domain that is created meanwhile looks for regions of its own lease.  If the
- * verbs thread is just deregistering an MR, because its domain or device goes
- * away, the janitor waits for that (MR_DEREGISTERING).  If a device refuses to
- * deregister an MR, the region's memory is abandoned instead: the client can
- * continue to use pages that nobody else ever uses.
+ * and no other can be registered before the region has an owner again, which
+ * it gets only after the janitor has made it free.  A domain that is created
+ * meanwhile looks for regions of its own lease.  If the verbs thread is just
+ * deregistering an MR, because its domain or device goes away, the janitor
+ * waits for that (MR_DEREGISTERING).  If a device refuses to deregister an MR,
+ * the region's memory is abandoned instead: the client can continue to use
+ * pages that nobody else ever uses.
  *
  * The janitor pins the domain whose MR it deregisters; until then the domain
  * stays in the list and is not freed.
@@ -150,7 +151,7 @@ end_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 	if (rc != 0)
 	{
 		donor_verbs_log_failure(rc, "end the MR of region %u, whose memory is given up now", region);
-		atomic_store(&donor_regions[region].exported, true);
+		atomic_store(&donor_regions[region].exposed, true);
 	}
 	pthread_mutex_lock(&verbs_lock);
 	entry->mr = NULL;

@@ -172,7 +172,7 @@ donor_memory_renew(RbpDonorRegion *region)
 
 	check_revoked(region, "renewal");
 	atomic_fetch_add(&nrenewals, 1);
-	atomic_store(&region->exported, false);
+	atomic_store(&region->exposed, false);
 	sleep_us(atomic_load(&renew_us));
 	if (atomic_load(&no_memory))
 		return false;
@@ -190,7 +190,7 @@ donor_memory_release(RbpDonorRegion *region)
 	atomic_fetch_add(&nreleases, 1);
 	memset(arena[n], 0xff, REGION_BYTES);	/* somebody else's by now */
 	clean[n] = false;
-	atomic_store(&region->exported, false);
+	atomic_store(&region->exposed, false);
 }
 
 uint64_t
@@ -572,7 +572,7 @@ test_slow_device(void)
 	name_lease(30, 60 * SECOND, 0x01);
 	name_lease(31, 30 * MS, 0x02);
 	donor_apply_end();
-	atomic_store(&donor_regions[0].exported, true);
+	atomic_store(&donor_regions[0].exposed, true);
 	donor_apply_begin();
 	name_lease(31, 30 * MS, 0x02);
 	donor_apply_end();
@@ -784,7 +784,7 @@ test_all_at_once(void)
 		donor_apply_end();
 		check_state("all at once");
 		if (rand_r(&seed) % 8 == 0)
-			atomic_store(&donor_regions[rand_r(&seed) % NREGIONS].exported, true);
+			atomic_store(&donor_regions[rand_r(&seed) % NREGIONS].exposed, true);
 		atomic_store(&no_memory, rand_r(&seed) % 16 == 0);
 		if (rand_r(&seed) % 2 == 0)
 			ended += say();

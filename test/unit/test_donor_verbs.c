@@ -128,20 +128,20 @@ donor_memory_release(RbpDonorRegion *region)
 {
 	uint32_t	n;
 
-	if (!atomic_load(&region->exported))
+	if (!atomic_load(&region->exposed))
 		wrong("memory is given back that nobody mapped");
 	n = atomic_fetch_add(&given_up, 1);
 	if (n >= sizeof(graveyard) / sizeof(graveyard[0]))
 		abort();
 	graveyard[n] = region->base;
 	region->base = new_memory();
-	atomic_store(&region->exported, false);
+	atomic_store(&region->exposed, false);
 }
 
 bool
 donor_memory_renew(RbpDonorRegion *region)
 {
-	if (atomic_load(&region->exported))
+	if (atomic_load(&region->exposed))
 		donor_memory_release(region);
 	if (mock_exposed(region->base, REGION_BYTES))
 		wrong("region %u is reused while there is a key to it",
