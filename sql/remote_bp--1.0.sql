@@ -653,7 +653,7 @@ COMMENT ON COLUMN remote_bp_policies.policy IS
 COMMENT ON COLUMN remote_bp_policies.set_on IS
     'Relation that the policy was set on';
 COMMENT ON COLUMN remote_bp_policies.pages_wanted IS
-    'Pages to keep in the tier, which are those of the main fork';
+    'Pages to keep in the tier: those of the main fork, except new ones, which contain only zeros';
 COMMENT ON COLUMN remote_bp_policies.pages_held IS
     'Pages that are kept in the tier';
 COMMENT ON COLUMN remote_bp_policies.reason IS

@@ -248,6 +248,13 @@ extern void rbp_residency_apply_policies(void);
 /* Number of pages of the file that are kept. */
 extern uint32 rbp_residency_held(const RbpRelFile *file);
 
+/*
+ * Number of new pages, of zeros, among those of the file, which cannot be kept
+ * (rule 9 of coherence).  Only the policy worker knows, and sets it.
+ */
+extern uint32 rbp_residency_new(const RbpRelFile *file);
+extern void rbp_residency_set_new(const RbpRelFile *file, uint32 pages);
+
 /* Is the maximum number of kept pages reached?  Is it exceeded? */
 extern bool rbp_residency_keep_full(void);
 extern bool rbp_residency_keep_exceeded(void);

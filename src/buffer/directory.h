@@ -345,6 +345,15 @@ extern uint32_t rbp_directory_kept_of(const RbpDirectory *dir, uint32_t rel,
 									  uint16_t space);
 extern uint64_t rbp_directory_kept_total(const RbpDirectory *dir);
 
+/*
+ * Number of new pages, of zeros, that a walk through the file found; 0 if the
+ * file has no policy.  Only the process that sets policies may set it.  No lock.
+ */
+extern uint32_t rbp_directory_new_of(const RbpDirectory *dir, uint32_t rel,
+									 uint16_t space);
+extern void rbp_directory_set_new_of(RbpDirectory *dir, uint32_t rel,
+									 uint16_t space, uint32_t pages);
+
 /* Is the maximum number of kept pages exceeded?  Is it reached?  No lock. */
 extern bool rbp_directory_keep_exceeded(const RbpDirectory *dir);
 extern bool rbp_directory_keep_full(const RbpDirectory *dir);

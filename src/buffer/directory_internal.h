@@ -200,6 +200,7 @@ struct RbpDirectory
 	size_t		accounts;
 	size_t		policies;
 	size_t		kept_counts;
+	size_t		new_counts;
 	size_t		space_pages;
 	size_t		space_limits;
 	size_t		limits;

@@ -44,6 +44,12 @@ kept_count(const RbpDirectory *dir, uint32_t place)
 	return rbp_array(dir, dir->kept_counts) + place;
 }
 
+static inline uint32_t *
+new_count(const RbpDirectory *dir, uint32_t place)
+{
+	return rbp_array(dir, dir->new_counts) + place;
+}
+
 /* First place of the name's first (which: 0) or second bucket (1). */
 static inline uint32_t
 policy_bucket(uint32_t rel, uint16_t space, int which)
@@ -138,6 +144,7 @@ rbp_directory_set_policy(RbpDirectory *dir, uint32_t rel, uint16_t space,
 		if (place == RBP_NO_PLACE)
 			return false;
 		__atomic_store_n(kept_count(dir, place), 0, __ATOMIC_RELAXED);
+		__atomic_store_n(new_count(dir, place), 0, __ATOMIC_RELAXED);
 		__atomic_fetch_add(&dir->npolicies, 1, __ATOMIC_RELAXED);
 	}
 	word = ((uint64_t) rel << 32) | ((uint64_t) space << 16) |
@@ -240,6 +247,27 @@ rbp_directory_kept_of(const RbpDirectory *dir, uint32_t rel, uint16_t space)
 
 	return place == RBP_NO_PLACE ? 0 :
 		__atomic_load_n(kept_count(dir, place), __ATOMIC_RELAXED);
+}
+
+uint32_t
+rbp_directory_new_of(const RbpDirectory *dir, uint32_t rel, uint16_t space)
+{
+	uint64_t	word;
+	uint32_t	place = find_policy(dir, rel, space, &word);
+
+	return place == RBP_NO_PLACE ? 0 :
+		__atomic_load_n(new_count(dir, place), __ATOMIC_RELAXED);
+}
+
+void
+rbp_directory_set_new_of(RbpDirectory *dir, uint32_t rel, uint16_t space,
+						 uint32_t pages)
+{
+	uint64_t	word;
+	uint32_t	place = find_policy(dir, rel, space, &word);
+
+	if (place != RBP_NO_PLACE)
+		__atomic_store_n(new_count(dir, place), pages, __ATOMIC_RELAXED);
 }
 
 uint64_t

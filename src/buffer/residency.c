@@ -121,6 +121,24 @@ rbp_residency_held(const RbpRelFile *file)
 		rbp_directory_kept_of(rbp_dir, file->rel, space);
 }
 
+uint32
+rbp_residency_new(const RbpRelFile *file)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	return space == RBP_INVALID_SPACE ? 0 :
+		rbp_directory_new_of(rbp_dir, file->rel, space);
+}
+
+void
+rbp_residency_set_new(const RbpRelFile *file, uint32 pages)
+{
+	uint16		space = rbp_space_find(file->spc, file->db);
+
+	if (space != RBP_INVALID_SPACE)
+		rbp_directory_set_new_of(rbp_dir, file->rel, space, pages);
+}
+
 bool
 rbp_residency_keep_full(void)
 {

@@ -73,6 +73,7 @@ typedef struct Database
 	bool		logged_no_room;
 	Oid			resume_relation;
 	BlockNumber resume_block;
+	uint32		resume_new;
 } Database;
 
 static HTAB *databases = NULL;
@@ -276,6 +277,7 @@ visit(Database *db)
 	memset(result, 0, sizeof(*result));
 	result->resume_relation = db->resume_relation;
 	result->resume_block = db->resume_block;
+	result->resume_new = db->resume_new;
 	db->requested = false;
 	if (!run_worker(db) ||
 		result->database != db->oid || !result->table_known)
@@ -295,6 +297,7 @@ visit(Database *db)
 	db->has_policies = result->has_policies;
 	db->resume_relation = result->resume_relation;
 	db->resume_block = result->resume_block;
+	db->resume_new = result->resume_new;
 	if (!result->more)
 	{
 		db->retry_ns = 0;

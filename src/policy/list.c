@@ -420,3 +420,13 @@ rbp_policy_file_blocks(const RbpRelFile *file)
 	pfree(first);
 	return blocks;
 }
+
+BlockNumber
+rbp_policy_pages_wanted(const RbpRelFile *file)
+{
+	BlockNumber blocks = rbp_policy_file_blocks(file);
+	BlockNumber missing = blocks - Min(blocks, rbp_residency_held(file));
+
+	/* a page that was new at the last visit may be in use, and held, by now */
+	return blocks - Min(missing, rbp_residency_new(file));
+}

@@ -44,6 +44,7 @@ typedef struct RbpPolicyVisit
 	bool		keep_full;		/* the maximum number of kept pages is reached */
 	Oid			resume_relation;	/* where the next visit continues loading */
 	BlockNumber resume_block;
+	uint32		resume_new;		/* new pages before that block */
 } RbpPolicyVisit;
 
 /*
@@ -159,6 +160,12 @@ extern void rbp_policy_unlock_database_session(Oid database);
  * need not be locked; 0 if the file does not exist
  */
 extern BlockNumber rbp_policy_file_blocks(const RbpRelFile *file);
+
+/*
+ * Number of the file's pages that should be kept: all but new ones, of zeros.
+ * An extension may leave them behind the last page that is in use.
+ */
+extern BlockNumber rbp_policy_pages_wanted(const RbpRelFile *file);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);
 extern PGDLLEXPORT void rbp_policy_worker_main(Datum arg);

@@ -130,6 +130,7 @@ typedef struct Prewarm
 	int64		deadline_ns;	/* wait for staging until then; 0: no limit */
 	Progress   *progress;
 	int64		pages;			/* pages brought in */
+	uint32		new_pages;		/* pages of zeros, which are not */
 } Prewarm;
 
 /* One fork of a relation. */
@@ -308,7 +309,18 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 		}
 		buffer = ReadBufferExtended(fork->rel, fork->file.fork, block,
 									RBM_NORMAL, strategy);
-		result = stage_buffer(fork, block, buffer);
+
+		/*
+		 * a new page is not captured (rule 9 of coherence); it may be in use
+		 * soon
+		 */
+		if (PageIsNew(BufferGetPage(buffer)))
+		{
+			prewarm->new_pages++;
+			result = RBP_STAGE_REFUSED;
+		}
+		else
+			result = stage_buffer(fork, block, buffer);
 		ReleaseBuffer(buffer);
 	} while (result == RBP_STAGE_FULL);
 	return result == RBP_STAGE_DONE;
@@ -619,6 +631,18 @@ BlockNumber
 rbp_prewarm_failed_block(void)
 {
 	return loading_block;
+}
+
+uint32
+rbp_prewarm_new(void)
+{
+	return loading.new_pages;
+}
+
+void
+rbp_prewarm_set_new(uint32 pages)
+{
+	loading.new_pages = pages;
 }
 
 BlockNumber

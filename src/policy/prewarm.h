@@ -34,4 +34,11 @@ extern BlockNumber rbp_prewarm_load(Relation rel, BlockNumber first,
 
 extern BlockNumber rbp_prewarm_failed_block(void);
 
+/*
+ * Number of new pages, of zeros, found by all pieces since it was last set.
+ * They are not brought into the tier.
+ */
+extern uint32 rbp_prewarm_new(void);
+extern void rbp_prewarm_set_new(uint32 pages);
+
 #endif							/* RBP_PREWARM_H */

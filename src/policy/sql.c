@@ -276,7 +276,7 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 	foreach(cell, list.relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_file_blocks(&r->file) : 0;
+		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_pages_wanted(&r->file) : 0;
 		uint64		held = rbp_residency_held(&r->file);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};

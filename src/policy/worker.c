@@ -200,8 +200,8 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 }
 
 /*
- * Load the missing pages of the relation, beginning at block first.  Returns
- * false if the visit ends here.
+ * Load the missing pages of the relation, beginning at block first, and count
+ * the new ones.  Returns false if the visit ends here.
  */
 static bool
 load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber first,
@@ -213,6 +213,7 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 
 	if (rbp_residency_held(&r->file) >= rbp_policy_file_blocks(&r->file))
 		return true;
+	rbp_prewarm_set_new(first == 0 ? 0 : visit->resume_new);
 	while (block != InvalidBlockNumber)
 	{
 		char		why[256];
@@ -225,6 +226,7 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 			visit->more = true;
 			visit->resume_relation = r->relid;
 			visit->resume_block = block;
+			visit->resume_new = rbp_prewarm_new();
 			return false;
 		}
 		PG_TRY();
@@ -247,6 +249,7 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 		PG_END_TRY();
 		MemoryContextSwitchTo(context);
 	}
+	rbp_residency_set_new(&r->file, rbp_prewarm_new());
 	return true;
 }
 
@@ -318,7 +321,7 @@ count_pages(const List *relations, RbpPolicyVisit *visit)
 
 		if (r->policy != RBP_POLICY_KEEP)
 			continue;
-		visit->wanted += rbp_policy_file_blocks(&r->file);
+		visit->wanted += rbp_policy_pages_wanted(&r->file);
 		visit->held += rbp_residency_held(&r->file);
 	}
 	if (visit->held < visit->wanted && !visit->keep_full && !unusable &&

@@ -124,6 +124,24 @@ sub kept_ok
 	kept_ok('t', 'keep');
 }
 
+#---- new pages, which an extension leaves behind those in use -------------------------
+
+{
+	make_table($node, 'extended', 2, index => 0);
+	PostgreSQL::Test::Utils::append_to_file($node->data_dir . '/' . sql(q{SELECT pg_relation_filepath('extended')}), "\0" x (7 * 8192));
+	my $blocks = sql(q{SELECT pg_relation_size('extended') / 8192});
+	my $held = q{SELECT count(*) FROM remote_bp_policies WHERE relation = 'extended'::regclass AND pages_held = pages_wanted AND reason IS NULL AND pages_wanted};
+	sql(q{SELECT remote_bp_set_policy('extended', 'keep')});
+	ok(wait_for('all but new pages', sub { sql("$held BETWEEN $blocks - 64 AND $blocks - 7") == 1 }, 60), 'new pages are not wanted') or diag(shown('extended'));
+	my $wanted = sql(q{SELECT pages_wanted FROM remote_bp_policies WHERE relation = 'extended'::regclass});
+	# VACUUM tells INSERT of the new pages.
+	sql('VACUUM extended');
+	sql(q{INSERT INTO extended SELECT i, 0, rpad(i::text, 980, 'x') FROM generate_series(1, 56) i; CHECKPOINT});
+	is(sql(q{SELECT pg_relation_size('extended') / 8192}), $blocks, 'new pages come into use');
+	ok(wait_for('all pages', sub { sql("$held > $wanted") == 1 }, 60), 'a page that comes into use is wanted') or diag(shown('extended'));
+	sql('DROP TABLE extended');
+}
+
 #---- rewrites of each kind, while the load goes on -----------------------------------
 
 {
