@@ -109,7 +109,7 @@ test_size(void)
 	{
 		uint32_t	slots = (uint32_t) (tiers[i].bytes / RBP_PAGE_SIZE);
 		size_t		stripes = (slots + (RBP_ACCOUNT_EXTENTS * RBP_EXTENT_PAGES - 1)) / (RBP_ACCOUNT_EXTENTS * RBP_EXTENT_PAGES);
-		size_t		fixed = 512 * 1024 + 128 * 1024 * (stripes < RBP_ACCOUNT_STRIPES ? stripes : RBP_ACCOUNT_STRIPES);
+		size_t		fixed = 640 * 1024 + 128 * 1024 * (stripes < RBP_ACCOUNT_STRIPES ? stripes : RBP_ACCOUNT_STRIPES);
 		double		each = (double) (rbp_directory_size(slots, tiers[i].staging) - fixed) / slots;
 
 		ok(each <= 48, "%s: fixed tables, and %.2f bytes for each remote slot", tiers[i].name, each);
