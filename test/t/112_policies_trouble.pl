@@ -109,8 +109,10 @@ for my $statement ('ALTER DATABASE wanted RENAME TO renamed', 'DROP DATABASE wan
 	# already, with its own title or still with the postmaster's, is not meant.
 	ok( wait_for('a worker to be wanted',
 			sub {
-				sql(q{SELECT remote_bp_set_policy('x', 'keep')}, 'wanted') for 1 .. 2;
-				sleep rand(0.8);
+				# The first request is followed at once, the second one a second later, with the postmaster stopped.
+				sql(q{SELECT remote_bp_set_policy('x', 'keep')}, 'wanted');
+				sleep 0.1 + rand(0.8);
+				sql(q{SELECT remote_bp_set_policy('x', 'keep')}, 'wanted');
 				kill('STOP', $postmaster) == 1 or BAIL_OUT('postmaster');
 				my $started = grep { /policy worker|-D / } `ps -o args= --ppid $postmaster`;
 				for (1 .. $started ? 0 : 30)
