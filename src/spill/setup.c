@@ -29,7 +29,6 @@
 #define SPARE_EXTENTS(n)	((n) / 16 + 16)
 
 RbpSpillSlots *rbp_spill_slots = NULL;
-RbpSpillTable *rbp_spill_table = NULL;
 RbpSpillShared *rbp_spill_shared = NULL;
 bool		rbp_spill_used_in_xact = false;
 
@@ -168,12 +167,12 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 														   PG_CACHE_LINE_SIZE),
 										   first_extent, extents,
 										   rbp_lock_tranche("RemoteBpSpillSlots"));
-	rbp_spill_table = rbp_spill_table_init(rbp_layout_take(&arena,
-														   rbp_spill_table_size(max_files(), max_nodes()),
-														   PG_CACHE_LINE_SIZE),
-										   max_files(), max_nodes(),
-										   rbp_lock_tranche("RemoteBpSpillNames"),
-										   rbp_lock_tranche("RemoteBpSpillFile"));
+	rbp_spill_table_init(rbp_layout_take(&arena,
+										 rbp_spill_table_size(max_files(), max_nodes()),
+										 PG_CACHE_LINE_SIZE),
+						 max_files(), max_nodes(),
+						 rbp_lock_tranche("RemoteBpSpillNames"),
+						 rbp_lock_tranche("RemoteBpSpillFile"));
 	sh->slots = rbp_layout_take(&arena, sizeof(RbpSpillSlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
 	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)

@@ -99,8 +99,6 @@ typedef struct RbpSpillShared
 
 /* Shared memory; NULL until it is attached, and after it is detached. */
 extern RbpSpillSlots *rbp_spill_slots;
-extern RbpSpillTable *rbp_spill_table;
-
 extern RbpSpillShared *rbp_spill_shared;
 
 /* Set if this transaction has sent blocks or read ahead. */
@@ -191,12 +189,6 @@ extern bool rbp_spill_open_extend(RbpSpillOpen *o, off_t size);
 /* Lock the file.  NULL, with EIO, if its entry is gone. */
 extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
 
-static inline void
-unlock_file(RbpSpillFile *file)
-{
-	rbp_spill_file_unlock(rbp_spill_table, file);
-}
-
 /*
  * ---- file_io.c ---------------------------------------------------------
  */
@@ -282,7 +274,7 @@ extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
 /* Free the remaining reserved slots of the file.  File locked exclusively. */
-extern void rbp_spill_free_reserved(RbpSpillFileState *st);
+extern void rbp_spill_free_reserved(RbpSpillFile *file);
 
 /*
  * ---- write.c -----------------------------------------------------------

@@ -45,7 +45,7 @@
 static bool
 handle_by_index(uint32 index, RbpSpillHandle *handle)
 {
-	return rbp_spill_table_next(rbp_spill_table, index, handle) &&
+	return rbp_spill_table_next(index, handle) &&
 		handle->index == index;
 }
 
@@ -55,19 +55,17 @@ free_reserved_in(uint32 extent)
 {
 	RbpSpillHandle handle;
 
-	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, true);
-		RbpSpillFileState *st;
+		RbpSpillFile *file = rbp_spill_file_trylock(handle, true);
 
 		if (file == NULL)
 			continue;
-		st = rbp_spill_file_state(file);
-		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
-			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
-			rbp_spill_free_reserved(st);
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		if ((file->run_left > 0 && file->run_next / RBP_EXTENT_PAGES == extent) ||
+			(file->mirror_left > 0 && file->mirror_next / RBP_EXTENT_PAGES == extent))
+			rbp_spill_free_reserved(file);
+		rbp_spill_file_unlock(file);
 	}
 }
 
@@ -87,10 +85,10 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	b->block = seen.block;
 	if (!handle_by_index(seen.file, &b->handle))
 		return false;
-	file = rbp_spill_file_trylock(rbp_spill_table, b->handle, false);
+	file = rbp_spill_file_trylock(b->handle, false);
 	if (file == NULL)
 		return false;
-	value = rbp_spill_block_get(rbp_spill_table, file, b->block);
+	value = rbp_spill_block_get(file, b->block);
 	if (IS_SLOT(value))
 	{
 		b->slot = VALUE_SLOT(value);
@@ -98,7 +96,7 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 		b->hash = slot_info(b->slot)->hash;
 		found = b->slot == slot || b->mirror == slot;
 	}
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	return found;
 }
 
@@ -108,15 +106,15 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 static RbpSpillFile *
 lock_block(const RbpSpilledBlock *b)
 {
-	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, b->handle, true);
+	RbpSpillFile *file = rbp_spill_file_trylock(b->handle, true);
 
 	if (file == NULL)
 		return NULL;
-	if (rbp_spill_block_get(rbp_spill_table, file, b->block) ==
+	if (rbp_spill_block_get(file, b->block) ==
 		SLOT_VALUE(b->slot) &&
 		slot_info(b->slot)->hash == b->hash)
 		return file;
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	return NULL;
 }
 
@@ -138,7 +136,7 @@ move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 	if (file == NULL)
 		return true;
 	taken = rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	if (!taken)
 		return false;
 
@@ -153,7 +151,7 @@ move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 		if (file != NULL)
 		{
 			rbp_spill_install(file, b->block, slot, mirror, b->hash);
-			rbp_spill_file_unlock(rbp_spill_table, file);
+			rbp_spill_file_unlock(file);
 			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 			return true;
 		}
@@ -180,7 +178,7 @@ move_to_real_file(const RbpSpilledBlock *b, const char *page)
 	ok = rbp_spill_to_real_file(file, b->block, page, &fd);
 	if (ok)
 		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
 	return ok;
@@ -286,18 +284,18 @@ rbp_spill_sweep(void)
 	next = now + SWEEP_NS;
 	rbp_spill_slots_tick(rbp_spill_slots, now);
 	rbp_spill_cost_report(now);
-	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, false);
+		RbpSpillFile *file = rbp_spill_file_trylock(handle, false);
 		bool		relation;
 		int			owner;
 
 		if (file == NULL)
 			continue;
-		relation = rbp_spill_file_state(file)->relation;
-		owner = rbp_spill_file_state(file)->owner;
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		relation = file->relation;
+		owner = file->owner;
+		rbp_spill_file_unlock(file);
 		if (!relation && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH)
 			rbp_spill_forget_handle(handle);
 	}
@@ -318,26 +316,24 @@ rbp_spill_file_info(int *n)
 	*n = 0;
 	if (shared == NULL)
 		return NULL;
-	max = (int) rbp_spill_table_files(rbp_spill_table) + 64;
+	max = (int) rbp_spill_table_files() + 64;
 	infos = palloc(sizeof(RbpSpillFileInfo) * max);
-	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+		RbpSpillFile *file = rbp_spill_file_lock(handle, false);
 		RbpSpillFileInfo info;
-		RbpSpillFileState *st;
 
 		if (file == NULL)
 			continue;
-		st = rbp_spill_file_state(file);
-		strlcpy(info.name, rbp_spill_file_name(file), sizeof(info.name));
-		info.owner = st->owner;
-		info.relation = st->relation;
-		info.size = st->size;
-		info.remote_bytes = (int64) st->slot_blocks * BLCKSZ;
-		info.staged_bytes = (int64) st->staged_blocks * BLCKSZ;
-		info.mirrored_bytes = (int64) st->mirrored_blocks * BLCKSZ;
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		strlcpy(info.name, file->name, sizeof(info.name));
+		info.owner = file->owner;
+		info.relation = file->relation;
+		info.size = file->size;
+		info.remote_bytes = (int64) file->slot_blocks * BLCKSZ;
+		info.staged_bytes = (int64) file->staged_blocks * BLCKSZ;
+		info.mirrored_bytes = (int64) file->mirrored_blocks * BLCKSZ;
+		rbp_spill_file_unlock(file);
 		if (*n == max)
 		{
 			max *= 2;
@@ -362,5 +358,5 @@ rbp_spill_get_usage(RbpSpillUsage *usage)
 	usage->online = counts.online;
 	usage->quarantined = counts.quarantined;
 	usage->dead = counts.dead;
-	usage->files = rbp_spill_table_files(rbp_spill_table);
+	usage->files = rbp_spill_table_files();
 }
