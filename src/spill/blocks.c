@@ -50,7 +50,7 @@ take_from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
 		return false;
 	if (!extent_usable(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
 	{
-		rbp_spill_slots_free(rbp_spill_slots, *next, *left);
+		rbp_spill_slots_free(*next, *left);
 		*left = 0;
 		return false;
 	}
@@ -69,12 +69,12 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 		/*
 		 * reserve less when little is left, so that idle files do not hold it
 		 */
-		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
+		uint32		fair = rbp_spill_slots_free_count() / 512;
 
 		file->run_len = file->run_len == 0 ? RUN_FIRST :
 			Min(file->run_len * 2, RUN_LAST);
 		file->run_len = Max(Min(file->run_len, fair), 1);
-		file->run_left = rbp_spill_slots_alloc(rbp_spill_slots, file->run_len,
+		file->run_left = rbp_spill_slots_alloc(file->run_len,
 											   extent_usable, NULL, &file->run_next);
 		if (!take_from_run(&file->run_next, &file->run_left, NULL, slot))
 			return false;
@@ -86,7 +86,7 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 	donor = rbp_remote_slot_donor(*slot);
 	if (!take_from_run(&file->mirror_next, &file->mirror_left, &donor, mirror))
 	{
-		file->mirror_left = rbp_spill_slots_alloc(rbp_spill_slots, file->run_len,
+		file->mirror_left = rbp_spill_slots_alloc(file->run_len,
 												  extent_usable, &donor,
 												  &file->mirror_next);
 		if (!take_from_run(&file->mirror_next, &file->mirror_left, &donor, mirror))
@@ -108,9 +108,9 @@ void
 rbp_spill_free_reserved(RbpSpillFile *file)
 {
 	if (file->run_left > 0)
-		rbp_spill_slots_free(rbp_spill_slots, file->run_next, file->run_left);
+		rbp_spill_slots_free(file->run_next, file->run_left);
 	if (file->mirror_left > 0)
-		rbp_spill_slots_free(rbp_spill_slots, file->mirror_next, file->mirror_left);
+		rbp_spill_slots_free(file->mirror_next, file->mirror_left);
 	file->run_left = 0;
 	file->mirror_left = 0;
 }
@@ -129,7 +129,7 @@ static void
 free_run_flush(FreeRun *run)
 {
 	if (run->n > 0)
-		rbp_spill_slots_free(rbp_spill_slots, run->first, run->n);
+		rbp_spill_slots_free(run->first, run->n);
 	run->n = 0;
 }
 
@@ -171,7 +171,7 @@ drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
 
 		if (info->mirror != NO_SLOT)
 		{
-			rbp_spill_slots_free(rbp_spill_slots, info->mirror, 1);
+			rbp_spill_slots_free(info->mirror, 1);
 			info->mirror = NO_SLOT;
 			file->mirrored_blocks--;
 		}

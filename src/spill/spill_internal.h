@@ -97,8 +97,10 @@ typedef struct RbpSpillShared
 	RbpSpillCosts *costs;
 } RbpSpillShared;
 
-/* Shared memory; NULL until it is attached, and after it is detached. */
-extern RbpSpillSlots *rbp_spill_slots;
+/*
+ * Shared memory, with rbp_spill_slots and rbp_spill_table; NULL until it is
+ * attached, and after it is detached.
+ */
 extern RbpSpillShared *rbp_spill_shared;
 
 /* Set if this transaction has sent blocks or read ahead. */
@@ -122,24 +124,6 @@ pending_counter(uint32 slot)
 {
 	return &rbp_spill_shared->pending[(slot - rbp_spill_shared->first_slot) /
 									  RBP_EXTENT_PAGES];
-}
-
-/*
- * Slots of the extent that hold a block: used ones without pending ones. "used"
- * is read first, so that a block that arrives between the two reads is counted,
- * even if its slot has been freed since.  So for a draining extent the result
- * is never too small.
- */
-static inline uint32
-rbp_spill_extent_filled(uint32 extent)
-{
-	uint32		used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
-	uint32		pending;
-
-	pg_memory_barrier();
-	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
-
-	return used > pending ? used - pending : 0;
 }
 
 /*
@@ -363,6 +347,13 @@ extern int64 rbp_spill_short_wait(void);
 
 /* Discard what was read ahead. */
 extern void rbp_spill_end_read_ahead(void);
+
+/*
+ * ---- upkeep.c ----------------------------------------------------------
+ */
+
+/* Slots of the extent that hold a block, so that it has to be moved. */
+extern uint64 rbp_spill_extent_filled(uint32 extent);
 
 /*
  * ---- for the view ------------------------------------------------------

@@ -41,6 +41,24 @@
 
 #define shared			rbp_spill_shared
 
+/*
+ * Used slots without pending ones. "used"
+ * is read first, so that a block that arrives between the two reads is counted,
+ * even if its slot has been freed since.  So for a draining extent the result
+ * is never too small.
+ */
+uint64
+rbp_spill_extent_filled(uint32 extent)
+{
+	uint32		used = rbp_spill_slots_extent_used(extent);
+	uint32		pending;
+
+	pg_memory_barrier();
+	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
+
+	return used > pending ? used - pending : 0;
+}
+
 /* The handle of the file that has this index now. */
 static bool
 handle_by_index(uint32 index, RbpSpillHandle *handle)
@@ -233,7 +251,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (now >= deadline_ns)
 			break;
 		next_slot = (slot + 1) % RBP_EXTENT_PAGES;
-		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
+		if (!rbp_spill_slots_is_used(slot) ||
 			!find_block(slot, &b) || is_skipped(b.handle))
 			continue;
 
@@ -255,7 +273,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
 			skip_file(b.handle);
 	}
-	return rbp_spill_extent_filled(extent);
+	return (uint32) rbp_spill_extent_filled(extent);
 }
 
 /*
@@ -282,7 +300,7 @@ rbp_spill_sweep(void)
 	if (now < next)
 		return next - now;
 	next = now + SWEEP_NS;
-	rbp_spill_slots_tick(rbp_spill_slots, now);
+	rbp_spill_slots_tick(now);
 	rbp_spill_cost_report(now);
 	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
@@ -347,16 +365,9 @@ rbp_spill_file_info(int *n)
 void
 rbp_spill_get_usage(RbpSpillUsage *usage)
 {
-	RbpSpillSlotCounts counts;
-
 	memset(usage, 0, sizeof(*usage));
 	if (shared == NULL)
 		return;
-	rbp_spill_slots_counts(rbp_spill_slots, &counts);
-	usage->used = counts.used;
-	usage->free = counts.free;
-	usage->online = counts.online;
-	usage->quarantined = counts.quarantined;
-	usage->dead = counts.dead;
+	rbp_spill_slots_counts(usage);
 	usage->files = rbp_spill_table_files();
 }

@@ -167,9 +167,9 @@ rbp_spill_free_slot(uint32 slot, RbpStatus status)
 	if (slot == NO_SLOT)
 		return;
 	if (status == RBP_OK || status == RBP_DENIED || status == RBP_CANCELED)
-		rbp_spill_slots_free(rbp_spill_slots, slot, 1);
+		rbp_spill_slots_free(slot, 1);
 	else
-		rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
+		rbp_spill_slots_quarantine(slot, rbp_now_ns());
 }
 
 static void
@@ -221,7 +221,7 @@ add_pending(uint32 slot, int n)
 	if (slot == NO_SLOT)
 		return;
 	(void) pg_atomic_fetch_add_u32(pending_counter(slot), n);
-	rbp_spill_slots_add_pending(rbp_spill_slots, slot, n);
+	rbp_spill_slots_add_pending(slot, n);
 }
 
 /*

@@ -73,7 +73,7 @@ lend(int donor, uint32 n)
 	while (n-- > 0)
 	{
 		donor_of[next_extent] = donor;
-		rbp_spill_slots_online(rbp_spill_slots, next_extent++, 0);
+		rbp_spill_slots_online(next_extent++, 0);
 	}
 }
 
@@ -84,7 +84,7 @@ leave(int donor)
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
 		if (donor_of[e] == donor)
 		{
-			rbp_spill_slots_offline(rbp_spill_slots, e);
+			rbp_spill_slots_offline(e);
 			donor_of[e] = -1;
 		}
 }
