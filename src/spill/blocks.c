@@ -40,67 +40,60 @@ extent_usable(uint32 extent, void *arg)
 }
 
 /*
- * Take the next slot of a reservation.  False if it is used up, or if its
- * memory is about to go.
+ * Is something left of a reservation?  It is given up if its memory is about
+ * to go.
  */
 static bool
-take_from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
+run_is_usable(uint32 next, uint32 *left, int *other)
 {
-	if (*left == 0)
-		return false;
-	if (!extent_usable(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
+	if (*left > 0 && !extent_usable(next / RBP_EXTENT_PAGES, other))
 	{
-		rbp_spill_slots_free(*next, *left);
+		rbp_spill_slots_free(next, *left);
 		*left = 0;
-		return false;
 	}
-	*slot = (*next)++;
-	(*left)--;
-	return true;
+	return *left > 0;
 }
 
 bool
 rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 {
-	int			donor;
-
-	if (!take_from_run(&file->run_next, &file->run_left, NULL, slot))
+	if (!run_is_usable(file->run_next, &file->run_left, NULL))
 	{
 		/*
 		 * reserve less when little is left, so that idle files do not hold it
 		 */
-		uint32		fair = rbp_spill_slots_free_count() / 512;
+		uint32		fair = (uint32) (rbp_spill_slots_free_count() / 512);
 
 		file->run_len = file->run_len == 0 ? RUN_FIRST :
 			Min(file->run_len * 2, RUN_LAST);
 		file->run_len = Max(Min(file->run_len, fair), 1);
-		file->run_left = rbp_spill_slots_alloc(file->run_len,
-											   extent_usable, NULL, &file->run_next);
-		if (!take_from_run(&file->run_next, &file->run_left, NULL, slot))
-			return false;
+		file->run_left = rbp_spill_slots_alloc(file->run_len, extent_usable, NULL,
+											   &file->run_next);
 	}
-	slot_info(*slot)->next = NO_BLOCK;
-	if (mirror == NULL)
-		return true;
-
-	donor = rbp_remote_slot_donor(*slot);
-	if (!take_from_run(&file->mirror_next, &file->mirror_left, &donor, mirror))
+	if (file->run_left == 0)
+		return false;
+	*slot = file->run_next;
+	if (mirror != NULL)
 	{
-		file->mirror_left = rbp_spill_slots_alloc(file->run_len,
-												  extent_usable, &donor,
-												  &file->mirror_next);
-		if (!take_from_run(&file->mirror_next, &file->mirror_left, &donor, mirror))
-		{
-			/*
-			 * Return the slot to the reservation.  If it were freed, the next
-			 * search for a second copy's slot would start there, and not
-			 * where this one ended.
-			 */
-			file->run_next = *slot;
-			file->run_left++;
+		int			donor = rbp_remote_slot_donor(*slot);
+
+		if (!run_is_usable(file->mirror_next, &file->mirror_left, &donor))
+			file->mirror_left = rbp_spill_slots_alloc(file->run_len, extent_usable, &donor,
+													  &file->mirror_next);
+
+		/*
+		 * The first slot stays reserved.  If it were freed, the next search
+		 * for a second copy's slot would start there, and not where this one
+		 * ended.
+		 */
+		if (file->mirror_left == 0)
 			return false;
-		}
+		*mirror = file->mirror_next++;
+		file->mirror_left--;
 	}
+	file->run_next++;
+	file->run_left--;
+	slot_info(*slot)->next = NO_BLOCK;
 	return true;
 }
 
@@ -148,7 +141,7 @@ free_run_add(FreeRun *run, uint32 slot)
 }
 
 static void
-drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
+drop_value(RbpSpillFile *file, uint32 block, uint32 value, void *run)
 {
 
 	if (IS_STAGED(value))
@@ -185,7 +178,7 @@ rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
 {
 	FreeRun		run = {0};
 
-	drop_value(file, value, &run);
+	drop_value(file, NO_BLOCK, value, &run);
 	free_run_flush(&run);
 }
 
@@ -274,7 +267,7 @@ forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 	if (value == VALUE_NONE)
 		rbp_spill_free_reserved(file);
 	else
-		drop_value(file, value, arg);
+		drop_value(file, block, value, arg);
 }
 
 void
@@ -286,17 +279,11 @@ rbp_spill_forget_handle(RbpSpillHandle handle)
 	free_run_flush(&run);
 }
 
-static void
-drop_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
-{
-	drop_value(file, value, arg);
-}
-
 void
 rbp_spill_drop_tail(RbpSpillFile *file, uint32 first)
 {
 	FreeRun		run = {0};
 
-	rbp_spill_file_truncate(file, first, drop_visit, &run);
+	rbp_spill_file_truncate(file, first, drop_value, &run);
 	free_run_flush(&run);
 }

@@ -359,18 +359,7 @@ extern uint64 rbp_spill_extent_filled(uint32 extent);
  * ---- for the view ------------------------------------------------------
  */
 
-typedef struct RbpSpillFileInfo
-{
-	char		name[RBP_SPILL_NAME_LEN];
-	int			owner;
-	bool		relation;
-	int64		size;
-	int64		remote_bytes;
-	int64		staged_bytes;
-	int64		mirrored_bytes;
-} RbpSpillFileInfo;
-
-/* Returns a palloc'd array, and its length in *n. */
-extern RbpSpillFileInfo *rbp_spill_file_info(int *n);
+/* Returns a palloc'd copy of all files, and how many they are in *n. */
+extern RbpSpillFile *rbp_spill_copy_files(int *n);
 
 #endif							/* RBP_SPILL_INTERNAL_H */

@@ -324,10 +324,10 @@ rbp_spill_sweep(void)
  * ---- for the views -----------------------------------------------------
  */
 
-RbpSpillFileInfo *
-rbp_spill_file_info(int *n)
+RbpSpillFile *
+rbp_spill_copy_files(int *n)
 {
-	RbpSpillFileInfo *infos;
+	RbpSpillFile *copies;
 	RbpSpillHandle handle;
 	int			max;
 
@@ -335,31 +335,23 @@ rbp_spill_file_info(int *n)
 	if (shared == NULL)
 		return NULL;
 	max = (int) rbp_spill_table_files() + 64;
-	infos = palloc(sizeof(RbpSpillFileInfo) * max);
-	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
-		 i = handle.index + 1)
+	copies = palloc(sizeof(RbpSpillFile) * max);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle); i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_lock(handle, false);
-		RbpSpillFileInfo info;
+		RbpSpillFile *file;
 
-		if (file == NULL)
-			continue;
-		strlcpy(info.name, file->name, sizeof(info.name));
-		info.owner = file->owner;
-		info.relation = file->relation;
-		info.size = file->size;
-		info.remote_bytes = (int64) file->slot_blocks * BLCKSZ;
-		info.staged_bytes = (int64) file->staged_blocks * BLCKSZ;
-		info.mirrored_bytes = (int64) file->mirrored_blocks * BLCKSZ;
-		rbp_spill_file_unlock(file);
 		if (*n == max)
 		{
 			max *= 2;
-			infos = repalloc(infos, sizeof(RbpSpillFileInfo) * max);
+			copies = repalloc(copies, sizeof(RbpSpillFile) * max);
 		}
-		infos[(*n)++] = info;
+		file = rbp_spill_file_lock(handle, false);
+		if (file == NULL)
+			continue;
+		copies[(*n)++] = *file;
+		rbp_spill_file_unlock(file);
 	}
-	return infos;
+	return copies;
 }
 
 void

@@ -350,8 +350,8 @@ static uint64
 mirrored(void)
 {
 	int			n;
-	RbpSpillFileInfo *infos = rbp_spill_file_info(&n);
-	uint64		blocks = n == 1 ? (uint64) infos[0].mirrored_bytes / BLCKSZ : 0;
+	RbpSpillFile *infos = rbp_spill_copy_files(&n);
+	uint64		blocks = n == 1 ? infos[0].mirrored_blocks : 0;
 
 	pfree(infos);
 	return blocks;
