@@ -514,10 +514,9 @@ void
 rbp_spill_file_truncate(RbpSpillFile *file, uint32_t first, RbpSpillVisit visit,
 						void *arg)
 {
-	remove_values(&(Removal)
-				  {
-					  .file = file,.first = first,.last = UINT32_MAX,.visit = visit,.arg = arg
-				  });
+	const Removal tail = {.file = file,.first = first,.last = UINT32_MAX,.visit = visit,.arg = arg};
+
+	remove_values(&tail);
 }
 
 bool
