@@ -23,6 +23,7 @@ test_lease_names_WITH = $(UNIT_SERVER)
 test_breaker_WITH = $(UNIT_SERVER)
 test_remote_WITH = $(UNIT_SERVER)
 test_spill_WITH = $(UNIT_SERVER)
+test_spill_slots_WITH = $(UNIT_SERVER)
 test_spill_table_WITH = test/unit/spill_table_check.c
 lease_upkeep_WITH = $(UNIT_SERVER)
 test_donor_verbs_WITH = $(UNIT_VERBS)

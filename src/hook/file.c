@@ -110,38 +110,20 @@ parse_number(const char *p, uint32 *value)
 static bool
 parse_name(const char *p, RbpRelFile *file)
 {
-	static const struct
-	{
-		const char *suffix;
-		uint8		fork;
-	}			forks[] = {
-		{"_fsm", FSM_FORKNUM},
-		{"_vm", VISIBILITYMAP_FORKNUM},
-		{"_init", INIT_FORKNUM},
-	};
+	ForkNumber	fork = MAIN_FORKNUM;
 
 	p = parse_number(p, &file->rel);
 	if (p == NULL)
 		return false;
-	file->fork = MAIN_FORKNUM;
 	if (*p == '_')
 	{
-		size_t		i;
+		int			len = forkname_chars(p + 1, &fork);
 
-		for (i = 0; i < lengthof(forks); i++)
-		{
-			size_t		len = strlen(forks[i].suffix);
-
-			if (strncmp(p, forks[i].suffix, len) == 0)
-			{
-				file->fork = forks[i].fork;
-				p += len;
-				break;
-			}
-		}
-		if (i == lengthof(forks))
+		if (len <= 0)
 			return false;
+		p += 1 + len;
 	}
+	file->fork = (uint8) fork;
 	file->segment = 0;
 	if (*p == '.')
 	{
@@ -433,25 +415,23 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	 * server ensures that nobody writes such a page at the same time.  Other
 	 * readers, such as a base backup, read the disk.
 	 */
-	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
-		!rbp_tier_attached() || !rbp_tier_is_frames(iov, iovcnt))
-		return rbp_libc.preadv(fd, iov, iovcnt, offset);
-	return rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
+	if (info != NULL && offset >= 0 && offset % BLCKSZ == 0 &&
+		rbp_tier_attached() && rbp_tier_is_frames(iov, iovcnt))
+		return rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
+	return iovcnt == 1 ? rbp_libc.pread(fd, iov->iov_base, iov->iov_len, offset) :
+		rbp_libc.preadv(fd, iov, iovcnt, offset);
 }
 
 static ssize_t
 wrap_pread(int fd, void *buf, size_t len, off_t offset)
 {
-	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
 	struct iovec iov = {.iov_base = buf,.iov_len = len};
 
+	/* this one measures what a read of the file costs */
 	if (temp != NULL)
 		return temp_result(rbp_spill_pread(temp, fd, buf, len, offset));
-	if (info == NULL || offset < 0 || offset % BLCKSZ != 0 ||
-		!rbp_tier_attached() || !rbp_tier_is_frames(&iov, 1))
-		return rbp_libc.pread(fd, buf, len, offset);
-	return rbp_tier_read(fd, &info->file, &info->cache, &iov, 1, offset);
+	return wrap_preadv(fd, &iov, 1, offset);
 }
 
 static ssize_t
@@ -462,25 +442,18 @@ wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 
 	if (temp != NULL)
 		return temp_result(rbp_spill_pwritev(temp, fd, iov, iovcnt, offset));
-	if (info == NULL || offset < 0)
-		return rbp_libc.pwritev(fd, iov, iovcnt, offset);
-	return rbp_tier_write(fd, &info->file, iov, iovcnt, offset);
+	if (info != NULL && offset >= 0)
+		return rbp_tier_write(fd, &info->file, iov, iovcnt, offset);
+	return iovcnt == 1 ? rbp_libc.pwrite(fd, iov->iov_base, iov->iov_len, offset) :
+		rbp_libc.pwritev(fd, iov, iovcnt, offset);
 }
 
 static ssize_t
 wrap_pwrite(int fd, const void *buf, size_t len, off_t offset)
 {
-	const FdInfo *info = relation_fd(fd);
-	RbpSpillOpen *temp = temp_fd(fd);
-	struct iovec iov;
+	struct iovec iov = {.iov_base = unconstify(void *, buf),.iov_len = len};
 
-	if (temp != NULL)
-		return temp_result(rbp_spill_pwrite(temp, fd, buf, len, offset));
-	if (info == NULL || offset < 0)
-		return rbp_libc.pwrite(fd, buf, len, offset);
-	iov.iov_base = unconstify(void *, buf);
-	iov.iov_len = len;
-	return rbp_tier_write(fd, &info->file, &iov, 1, offset);
+	return wrap_pwritev(fd, &iov, 1, offset);
 }
 
 /* copydir() and the reset of unlogged relations use plain write(). */

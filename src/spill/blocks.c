@@ -40,80 +40,72 @@ extent_usable(uint32 extent, void *arg)
 }
 
 /*
- * Take the next slot of a reservation.  False if it is used up, or if its
- * memory is about to go.
+ * Is something left of a reservation?  It is given up if its memory is about
+ * to go.
  */
 static bool
-take_from_run(uint32 *next, uint32 *left, const int *other, uint32 *slot)
+run_is_usable(uint32 next, uint32 *left, int *other)
 {
-	if (*left == 0)
-		return false;
-	if (!extent_usable(*next / RBP_EXTENT_PAGES, unconstify(int *, other)))
+	if (*left > 0 && !extent_usable(next / RBP_EXTENT_PAGES, other))
 	{
-		rbp_spill_slots_free(rbp_spill_slots, *next, *left);
+		rbp_spill_slots_free(next, *left);
 		*left = 0;
-		return false;
 	}
-	*slot = (*next)++;
-	(*left)--;
-	return true;
+	return *left > 0;
 }
 
 bool
 rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
-	int			donor;
-
-	if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
+	if (!run_is_usable(file->run_next, &file->run_left, NULL))
 	{
 		/*
 		 * reserve less when little is left, so that idle files do not hold it
 		 */
-		uint32		fair = rbp_spill_slots_free_count(rbp_spill_slots) / 512;
+		uint32		fair = (uint32) (rbp_spill_slots_free_count() / 512);
 
-		st->run_len = st->run_len == 0 ? RUN_FIRST :
-			Min(st->run_len * 2, RUN_LAST);
-		st->run_len = Max(Min(st->run_len, fair), 1);
-		st->run_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
-											 extent_usable, NULL, &st->run_next);
-		if (!take_from_run(&st->run_next, &st->run_left, NULL, slot))
-			return false;
+		file->run_len = file->run_len == 0 ? RUN_FIRST :
+			Min(file->run_len * 2, RUN_LAST);
+		file->run_len = Max(Min(file->run_len, fair), 1);
+		file->run_left = rbp_spill_slots_alloc(file->run_len, extent_usable, NULL,
+											   &file->run_next);
 	}
-	slot_info(*slot)->next = NO_BLOCK;
-	if (mirror == NULL)
-		return true;
-
-	donor = rbp_remote_slot_donor(*slot);
-	if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
+	if (file->run_left == 0)
+		return false;
+	*slot = file->run_next;
+	if (mirror != NULL)
 	{
-		st->mirror_left = rbp_spill_slots_alloc(rbp_spill_slots, st->run_len,
-												extent_usable, &donor,
-												&st->mirror_next);
-		if (!take_from_run(&st->mirror_next, &st->mirror_left, &donor, mirror))
-		{
-			/*
-			 * Return the slot to the reservation.  If it were freed, the next
-			 * search for a second copy's slot would start there, and not
-			 * where this one ended.
-			 */
-			st->run_next = *slot;
-			st->run_left++;
+		int			donor = rbp_remote_slot_donor(*slot);
+
+		if (!run_is_usable(file->mirror_next, &file->mirror_left, &donor))
+			file->mirror_left = rbp_spill_slots_alloc(file->run_len, extent_usable, &donor,
+													  &file->mirror_next);
+
+		/*
+		 * The first slot stays reserved.  If it were freed, the next search
+		 * for a second copy's slot would start there, and not where this one
+		 * ended.
+		 */
+		if (file->mirror_left == 0)
 			return false;
-		}
+		*mirror = file->mirror_next++;
+		file->mirror_left--;
 	}
+	file->run_next++;
+	file->run_left--;
+	slot_info(*slot)->next = NO_BLOCK;
 	return true;
 }
 
 void
-rbp_spill_free_reserved(RbpSpillFileState *st)
+rbp_spill_free_reserved(RbpSpillFile *file)
 {
-	if (st->run_left > 0)
-		rbp_spill_slots_free(rbp_spill_slots, st->run_next, st->run_left);
-	if (st->mirror_left > 0)
-		rbp_spill_slots_free(rbp_spill_slots, st->mirror_next, st->mirror_left);
-	st->run_left = 0;
-	st->mirror_left = 0;
+	if (file->run_left > 0)
+		rbp_spill_slots_free(file->run_next, file->run_left);
+	if (file->mirror_left > 0)
+		rbp_spill_slots_free(file->mirror_next, file->mirror_left);
+	file->run_left = 0;
+	file->mirror_left = 0;
 }
 
 /*
@@ -130,7 +122,7 @@ static void
 free_run_flush(FreeRun *run)
 {
 	if (run->n > 0)
-		rbp_spill_slots_free(rbp_spill_slots, run->first, run->n);
+		rbp_spill_slots_free(run->first, run->n);
 	run->n = 0;
 }
 
@@ -149,22 +141,21 @@ free_run_add(FreeRun *run, uint32 slot)
 }
 
 static void
-drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
+drop_value(RbpSpillFile *file, uint32 block, uint32 value, void *run)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
 
 	if (IS_STAGED(value))
 	{
 		uint32		page = STAGED_PAGE(value);
 
-		if (page == st->open_page)
+		if (page == file->open_page)
 		{
-			st->open_page = RBP_SPILL_NO_PAGE;
+			file->open_page = RBP_SPILL_NO_PAGE;
 			rbp_spill_bitmap_put(shared->open_pages_free, page);
 		}
 		else
 			shared->dropped[page] = true;	/* its sender frees it */
-		st->staged_blocks--;
+		file->staged_blocks--;
 	}
 	else if (IS_SLOT(value))
 	{
@@ -173,12 +164,12 @@ drop_value(RbpSpillFile *file, uint32 value, FreeRun *run)
 
 		if (info->mirror != NO_SLOT)
 		{
-			rbp_spill_slots_free(rbp_spill_slots, info->mirror, 1);
+			rbp_spill_slots_free(info->mirror, 1);
 			info->mirror = NO_SLOT;
-			st->mirrored_blocks--;
+			file->mirrored_blocks--;
 		}
 		free_run_add(run, slot);
-		st->slot_blocks--;
+		file->slot_blocks--;
 	}
 }
 
@@ -187,7 +178,7 @@ rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
 {
 	FreeRun		run = {0};
 
-	drop_value(file, value, &run);
+	drop_value(file, NO_BLOCK, value, &run);
 	free_run_flush(&run);
 }
 
@@ -195,9 +186,8 @@ void
 rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 				  uint32 mirror, uint64 hash)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
-	uint32		old = rbp_spill_block_get(rbp_spill_table, file, block);
-	RbpSpillHandle handle = rbp_spill_file_handle(rbp_spill_table, file);
+	uint32		old = rbp_spill_block_get(file, block);
+	RbpSpillHandle handle = rbp_spill_file_handle(file);
 	RbpSpillSlotInfo *info = slot_info(slot);
 
 	info->hash = hash;
@@ -210,11 +200,11 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 		slot_info(mirror)->file = handle.index;
 		slot_info(mirror)->block = block;
 		slot_info(mirror)->mirror = NO_SLOT;
-		st->mirrored_blocks++;
+		file->mirrored_blocks++;
 	}
-	st->slot_blocks++;
+	file->slot_blocks++;
 	/* cannot fail: there is already a value, or a node for one */
-	(void) rbp_spill_block_set(rbp_spill_table, file, block, SLOT_VALUE(slot));
+	(void) rbp_spill_block_set(file, block, SLOT_VALUE(slot));
 	rbp_spill_drop_value(file, old);
 }
 
@@ -249,14 +239,13 @@ bool
 rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data,
 					   int *fd)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
-	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+	uint32		value = rbp_spill_block_get(file, block);
 	off_t		start = (off_t) block * BLCKSZ;
-	ssize_t		len = (ssize_t) Min(st->size - start, BLCKSZ);
+	ssize_t		len = (ssize_t) Min(file->size - start, BLCKSZ);
 	ssize_t		n = 0;
 
 	if (*fd < 0)
-		*fd = open_real_file(rbp_spill_file_name(file));
+		*fd = open_real_file(file->name);
 	if (*fd < 0)
 		return false;
 	if (len > 0)
@@ -267,7 +256,7 @@ rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data,
 			errno = ENOSPC;
 		return false;
 	}
-	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_NONE);
+	(void) rbp_spill_block_set(file, block, VALUE_NONE);
 	rbp_spill_drop_value(file, value);
 	return true;
 }
@@ -276,9 +265,9 @@ static void
 forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	if (value == VALUE_NONE)
-		rbp_spill_free_reserved(rbp_spill_file_state(file));
+		rbp_spill_free_reserved(file);
 	else
-		drop_value(file, value, arg);
+		drop_value(file, block, value, arg);
 }
 
 void
@@ -286,14 +275,8 @@ rbp_spill_forget_handle(RbpSpillHandle handle)
 {
 	FreeRun		run = {0};
 
-	(void) rbp_spill_table_remove(rbp_spill_table, handle, forget_visit, &run);
+	(void) rbp_spill_table_remove(handle, forget_visit, &run);
 	free_run_flush(&run);
-}
-
-static void
-drop_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
-{
-	drop_value(file, value, arg);
 }
 
 void
@@ -301,6 +284,6 @@ rbp_spill_drop_tail(RbpSpillFile *file, uint32 first)
 {
 	FreeRun		run = {0};
 
-	rbp_spill_file_truncate(rbp_spill_table, file, first, drop_visit, &run);
+	rbp_spill_file_truncate(file, first, drop_value, &run);
 	free_run_flush(&run);
 }

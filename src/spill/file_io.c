@@ -152,25 +152,23 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 	while (got == 0)
 	{
 		RbpSpillFile *file = rbp_spill_open_lock(o, false);
-		RbpSpillFileState *st;
 		RbpSpilledBlock b = {.handle = o->handle,.block = block};
 		uint32		value;
 		int64		started;
 
 		if (file == NULL)
 			return -1;
-		st = rbp_spill_file_state(file);
-		if (offset >= st->size)
+		if (offset >= file->size)
 		{
-			unlock_file(file);
+			rbp_spill_file_unlock(file);
 			return 0;
 		}
-		len = (size_t) Min((int64) len, st->size - offset);
-		value = rbp_spill_block_get(rbp_spill_table, file, block);
+		len = (size_t) Min((int64) len, file->size - offset);
+		value = rbp_spill_block_get(file, block);
 		if (IS_STAGED(value))
 		{
 			memcpy(buf, staging_page(STAGED_PAGE(value)) + start, len);
-			unlock_file(file);
+			rbp_spill_file_unlock(file);
 			rbp_stats_count(RBP_COUNT_SPILL_STAGED_READS, 1);
 			return (ssize_t) len;
 		}
@@ -178,7 +176,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		{
 			ssize_t		n;
 
-			unlock_file(file);
+			rbp_spill_file_unlock(file);
 			n = read_file(o, fd, buf, len, offset);
 			if (n >= 0 && n < (ssize_t) len)
 				memset(buf + n, 0, len - n);	/* a hole */
@@ -186,7 +184,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		}
 		if (value == VALUE_LOST)
 		{
-			unlock_file(file);
+			rbp_spill_file_unlock(file);
 			report_lost_block(o->name, block);
 			errno = EIO;
 			return -1;
@@ -194,7 +192,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		b.slot = VALUE_SLOT(value);
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
-		unlock_file(file);
+		rbp_spill_file_unlock(file);
 		started = cost_begin(o, len, RBP_SPILL_DONOR, false);
 		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
@@ -277,17 +275,16 @@ static ssize_t
 write_real(const Part *p)
 {
 	RbpSpillFile *file = rbp_spill_open_lock(p->o, true);
-	RbpSpillFileState *st;
 	uint32		value;
 	ssize_t		n;
 	int			save_errno;
 
 	if (file == NULL)
 		return -1;
-	value = rbp_spill_block_get(rbp_spill_table, file, p->block);
+	value = rbp_spill_block_get(file, p->block);
 	if (value == VALUE_NONE)
 	{
-		unlock_file(file);
+		rbp_spill_file_unlock(file);
 		n = write_file(p->o, p->fd, p->buf, p->len, p->offset);
 		if (n <= 0)
 			return n;
@@ -295,26 +292,24 @@ write_real(const Part *p)
 		file = rbp_spill_open_lock(p->o, true);
 		if (file == NULL)
 			return -1;
-		st = rbp_spill_file_state(file);
 	}
 	else
 	{
-		st = rbp_spill_file_state(file);
 		n = rbp_libc.pwrite(p->fd, p->buf, p->len, p->offset);
 		if (n < (ssize_t) p->len)
 		{
 			/* the block stays where it is */
 			if (n >= 0)
 				errno = ENOSPC;
-			unlock_file(file);
+			rbp_spill_file_unlock(file);
 			return -1;
 		}
 		save_errno = errno;
-		(void) rbp_spill_block_set(rbp_spill_table, file, p->block, VALUE_NONE);
+		(void) rbp_spill_block_set(file, p->block, VALUE_NONE);
 		rbp_spill_drop_value(file, value);
 	}
-	st->size = Max(st->size, p->offset + n);
-	unlock_file(file);
+	file->size = Max(file->size, p->offset + n);
+	rbp_spill_file_unlock(file);
 	errno = save_errno;
 	return n;
 }
@@ -362,20 +357,18 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 {
 	char		copy[BLCKSZ];
 	RbpSpillFile *file = rbp_spill_open_lock(o, true);
-	RbpSpillFileState *st;
 	int64		size;
 
 	if (file == NULL)
 		return false;
-	st = rbp_spill_file_state(file);
-	if (st->open_page == RBP_SPILL_NO_PAGE || st->open_block != block)
+	if (file->open_page == RBP_SPILL_NO_PAGE || file->open_block != block)
 	{
-		unlock_file(file);		/* another process has sent it */
+		rbp_spill_file_unlock(file);	/* another process has sent it */
 		return true;
 	}
-	memcpy(copy, staging_page(st->open_page), BLCKSZ);
-	size = st->size;
-	unlock_file(file);
+	memcpy(copy, staging_page(file->open_page), BLCKSZ);
+	size = file->size;
+	rbp_spill_file_unlock(file);
 
 	if (spill_enabled(o) &&
 		rbp_spill_put(o->handle, block, copy, size) == RBP_SPILL_PUT_DONE)
@@ -385,17 +378,16 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 	file = rbp_spill_open_lock(o, true);
 	if (file == NULL)
 		return false;
-	st = rbp_spill_file_state(file);
-	if (st->open_page != RBP_SPILL_NO_PAGE && st->open_block == block &&
-		!rbp_spill_to_real_file(file, block, staging_page(st->open_page), &fd))
+	if (file->open_page != RBP_SPILL_NO_PAGE && file->open_block == block &&
+		!rbp_spill_to_real_file(file, block, staging_page(file->open_page), &fd))
 	{
 		int			save_errno = errno;
 
-		unlock_file(file);
+		rbp_spill_file_unlock(file);
 		errno = save_errno;
 		return false;
 	}
-	unlock_file(file);
+	rbp_spill_file_unlock(file);
 	return true;
 }
 
@@ -405,13 +397,12 @@ send_open_page(RbpSpillOpen *o, int fd, uint32 block)
 static ssize_t
 write_open_page(const Part *p, RbpSpillFile *file)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
 	bool		full;
 
-	memcpy(staging_page(st->open_page) + p->offset % BLCKSZ, p->buf, p->len);
-	st->size = Max(st->size, p->offset + (off_t) p->len);
-	full = st->size >= ((int64) p->block + 1) * BLCKSZ;
-	unlock_file(file);
+	memcpy(staging_page(file->open_page) + p->offset % BLCKSZ, p->buf, p->len);
+	file->size = Max(file->size, p->offset + (off_t) p->len);
+	full = file->size >= ((int64) p->block + 1) * BLCKSZ;
+	rbp_spill_file_unlock(file);
 	if (full && !send_open_page(p->o, p->fd, p->block))
 		return -1;
 	return (ssize_t) p->len;
@@ -421,21 +412,20 @@ write_open_page(const Part *p, RbpSpillFile *file)
 static bool
 open_page_for(RbpSpillFile *file, uint32 block)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
 	int			page = rbp_spill_bitmap_take(shared->open_pages_free, shared->nopen_pages);
 
 	if (page < 0)
 		return false;
-	if (!rbp_spill_block_set(rbp_spill_table, file, block,
+	if (!rbp_spill_block_set(file, block,
 							 VALUE_STAGED | (uint32) page))
 	{
 		rbp_spill_bitmap_put(shared->open_pages_free, (uint32) page);
 		return false;
 	}
 	memset(staging_page(page), 0, BLCKSZ);
-	st->open_page = (uint32) page;
-	st->open_block = block;
-	st->staged_blocks++;
+	file->open_page = (uint32) page;
+	file->open_block = block;
+	file->staged_blocks++;
 	return true;
 }
 
@@ -446,18 +436,17 @@ open_page_for(RbpSpillFile *file, uint32 block)
 static ssize_t
 write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
 	bool		opened;
 
-	if ((int64) p->block * BLCKSZ < st->size || !spill_enabled(p->o) ||
+	if ((int64) p->block * BLCKSZ < file->size || !spill_enabled(p->o) ||
 		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 	{
-		unlock_file(file);
+		rbp_spill_file_unlock(file);
 		return write_real(p);
 	}
 	if (rbp_spill_prefer_file())
 	{
-		unlock_file(file);
+		rbp_spill_file_unlock(file);
 		if (write_real(p) == (ssize_t) p->len)
 			return (ssize_t) p->len;
 		/* a partial write is there, and is part of the file from now on */
@@ -467,16 +456,16 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 	}
 
 	/* This is a new block at the end: fill it in staging. */
-	if (st->open_page != RBP_SPILL_NO_PAGE)
+	if (file->open_page != RBP_SPILL_NO_PAGE)
 	{
-		uint32		other = st->open_block;
+		uint32		other = file->open_block;
 
-		unlock_file(file);
+		rbp_spill_file_unlock(file);
 		*retry = send_open_page(p->o, p->fd, other);
 		return -1;
 	}
 	opened = open_page_for(file, p->block);
-	unlock_file(file);
+	rbp_spill_file_unlock(file);
 	*retry = opened;
 	return opened ? 0 : write_real(p);
 }
@@ -528,13 +517,13 @@ write_part(const Part *p)
 		if (file == NULL)
 			return -1;
 		retry = false;
-		value = rbp_spill_block_get(rbp_spill_table, file, p->block);
+		value = rbp_spill_block_get(file, p->block);
 		if (IS_STAGED(value) &&
-			STAGED_PAGE(value) == rbp_spill_file_state(file)->open_page)
+			STAGED_PAGE(value) == file->open_page)
 			return write_open_page(p, file);
 		if (value != VALUE_NONE)
 		{
-			unlock_file(file);
+			rbp_spill_file_unlock(file);
 			return rewrite_block(p);
 		}
 		n = write_new_part(p, file, &retry);

@@ -76,14 +76,14 @@
 static inline bool
 any_files(void)
 {
-	return attached() && rbp_spill_table_files(rbp_spill_table) > 0;
+	return attached() && rbp_spill_table_files() > 0;
 }
 
 /* Look up the entry of that name. */
 static bool
 find_entry(const char *name, RbpSpillHandle *handle)
 {
-	return any_files() && rbp_spill_table_find(rbp_spill_table, name, handle);
+	return any_files() && rbp_spill_table_find(name, handle);
 }
 
 bool
@@ -100,10 +100,10 @@ rbp_spill_open_lookup(RbpSpillOpen *o)
 	 * read before the lookup, so that an entry created meanwhile is found
 	 * next
 	 */
-	created = rbp_spill_table_created(rbp_spill_table);
+	created = rbp_spill_table_created();
 	if (o->not_found && o->created == created)
 		return false;
-	if (rbp_spill_table_find(rbp_spill_table, o->name, &o->handle))
+	if (rbp_spill_table_find(o->name, &o->handle))
 		return true;
 	o->not_found = true;
 	o->created = created;
@@ -122,14 +122,12 @@ owner_pid(const RbpSpillOpen *o)
 bool
 rbp_spill_open_extend(RbpSpillOpen *o, off_t size)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, o->handle, true);
-	RbpSpillFileState *st;
+	RbpSpillFile *file = rbp_spill_file_lock(o->handle, true);
 
 	if (file == NULL)
 		return false;
-	st = rbp_spill_file_state(file);
-	st->size = Max(st->size, size);
-	unlock_file(file);
+	file->size = Max(file->size, size);
+	rbp_spill_file_unlock(file);
 	return true;
 }
 
@@ -137,7 +135,7 @@ bool
 rbp_spill_open_create(RbpSpillOpen *o, int fd)
 {
 	struct stat real = {.st_size = 0};
-	RbpSpillFileState initial = {
+	RbpSpillFile initial = {
 		.size = 0,
 		.open_page = RBP_SPILL_NO_PAGE,
 		.owner = owner_pid(o),
@@ -148,7 +146,7 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	if (fd >= 0 && rbp_libc.fstat(fd, &real) != 0)
 		return false;
 	initial.size = real.st_size;
-	if (!rbp_spill_table_create(rbp_spill_table, o->name, &initial, &o->handle,
+	if (!rbp_spill_table_create(o->name, &initial, &o->handle,
 								&created))
 	{
 		o->handle.index = RBP_SPILL_NO_FILE;
@@ -168,7 +166,7 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 RbpSpillFile *
 rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, o->handle, exclusive);
+	RbpSpillFile *file = rbp_spill_file_lock(o->handle, exclusive);
 
 	if (file == NULL)
 		errno = EIO;
@@ -237,12 +235,12 @@ rbp_spill_close(RbpSpillOpen *o)
 static off_t
 entry_size(RbpSpillHandle handle, off_t real)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	RbpSpillFile *file = rbp_spill_file_lock(handle, false);
 
 	if (file != NULL)
 	{
-		real = Max(real, rbp_spill_file_state(file)->size);
-		unlock_file(file);
+		real = Max(real, file->size);
+		rbp_spill_file_unlock(file);
 	}
 	return real;
 }
@@ -274,7 +272,6 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	uint32		block = (uint32) (length / BLCKSZ);
 	ssize_t		n = (ssize_t) (length % BLCKSZ);
 	RbpSpillFile *file;
-	RbpSpillFileState *st;
 	int			result = 0;
 	int			save_errno;
 
@@ -290,9 +287,8 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	file = rbp_spill_open_lock(o, true);
 	if (file == NULL)
 		return -1;
-	st = rbp_spill_file_state(file);
-	if (length < st->size && n > 0 &&
-		rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE)
+	if (length < file->size && n > 0 &&
+		rbp_spill_block_get(file, block) != VALUE_NONE)
 	{
 		ssize_t		written = rbp_libc.pwrite(fd, rest, n, (off_t) block * BLCKSZ);
 
@@ -306,11 +302,11 @@ rbp_spill_ftruncate(RbpSpillOpen *o, int fd, off_t length)
 	save_errno = errno;
 	if (result == 0)
 	{
-		if (length < st->size)
+		if (length < file->size)
 			rbp_spill_drop_tail(file, block);
-		st->size = length;
+		file->size = length;
 	}
-	unlock_file(file);
+	rbp_spill_file_unlock(file);
 	errno = save_errno;
 	return result;
 }
@@ -370,10 +366,10 @@ rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len)
 
 	if (offset < 0 || !rbp_spill_open_lookup(o))
 		return false;
-	file = rbp_spill_file_lock(rbp_spill_table, o->handle, false);
+	file = rbp_spill_file_lock(o->handle, false);
 	if (file == NULL)
 		return false;
-	value = rbp_spill_block_get(rbp_spill_table, file, (uint32) (offset / BLCKSZ));
-	unlock_file(file);
+	value = rbp_spill_block_get(file, (uint32) (offset / BLCKSZ));
+	rbp_spill_file_unlock(file);
 	return value != VALUE_NONE;
 }

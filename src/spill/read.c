@@ -151,16 +151,16 @@ read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
 static bool
 block_unchanged(const RbpSpilledBlock *b, char *name)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, b->handle, false);
+	RbpSpillFile *file = rbp_spill_file_lock(b->handle, false);
 	bool		there;
 
 	if (file == NULL)
 		return false;
-	there = rbp_spill_block_get(rbp_spill_table, file, b->block) == SLOT_VALUE(b->slot) &&
+	there = rbp_spill_block_get(file, b->block) == SLOT_VALUE(b->slot) &&
 		slot_info(b->slot)->hash == b->hash;
 	if (name != NULL)
-		strlcpy(name, rbp_spill_file_name(file), RBP_SPILL_NAME_LEN);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+		strlcpy(name, file->name, RBP_SPILL_NAME_LEN);
+	rbp_spill_file_unlock(file);
 	return there;
 }
 
@@ -464,7 +464,7 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 	uint32		blocks[WINDOW_PAGES];
 	uint32		slots[WINDOW_PAGES];
 	uint64		hashes[WINDOW_PAGES];
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
+	RbpSpillFile *file = rbp_spill_file_lock(handle, false);
 	bool		relation;
 	Window	   *w;
 	int			got;
@@ -472,10 +472,10 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 
 	if (file == NULL)
 		return NULL;
-	relation = rbp_spill_file_state(file)->relation;
+	relation = file->relation;
 	for (got = 0; got < n && block != NO_BLOCK; got++)
 	{
-		uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+		uint32		value = rbp_spill_block_get(file, block);
 
 		if (!IS_SLOT(value))
 			break;
@@ -490,7 +490,7 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 			block = NO_BLOCK;	/* blocks that were written again have made
 								 * the order circular */
 	}
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	if (got == 0)
 		return NULL;
 

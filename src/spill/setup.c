@@ -28,8 +28,6 @@
 /* Extents beyond the quota, to make up for lost ones that are still in use */
 #define SPARE_EXTENTS(n)	((n) / 16 + 16)
 
-RbpSpillSlots *rbp_spill_slots = NULL;
-RbpSpillTable *rbp_spill_table = NULL;
 RbpSpillShared *rbp_spill_shared = NULL;
 bool		rbp_spill_used_in_xact = false;
 
@@ -164,16 +162,16 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
 	sh->nchunks = staging_chunks();
 	sh->nopen_pages = staging_pages() - sh->nchunks * CHUNK_PAGES;
-	rbp_spill_slots = rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
-														   PG_CACHE_LINE_SIZE),
-										   first_extent, extents,
-										   rbp_lock_tranche("RemoteBpSpillSlots"));
-	rbp_spill_table = rbp_spill_table_init(rbp_layout_take(&arena,
-														   rbp_spill_table_size(max_files(), max_nodes()),
-														   PG_CACHE_LINE_SIZE),
-										   max_files(), max_nodes(),
-										   rbp_lock_tranche("RemoteBpSpillNames"),
-										   rbp_lock_tranche("RemoteBpSpillFile"));
+	rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
+										 PG_CACHE_LINE_SIZE),
+						 first_extent, extents,
+						 rbp_lock_tranche("RemoteBpSpillSlots"));
+	rbp_spill_table_init(rbp_layout_take(&arena,
+										 rbp_spill_table_size(max_files(), max_nodes()),
+										 PG_CACHE_LINE_SIZE),
+						 max_files(), max_nodes(),
+						 rbp_lock_tranche("RemoteBpSpillNames"),
+						 rbp_lock_tranche("RemoteBpSpillFile"));
 	sh->slots = rbp_layout_take(&arena, sizeof(RbpSpillSlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
 	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)
@@ -198,57 +196,15 @@ rbp_spill_stand_down(void)
  * ---- for remote --------------------------------------------------------
  */
 
-static bool
-extent_absent(uint32 extent)
-{
-	return rbp_spill_slots_absent(rbp_spill_slots, extent);
-}
-
-static void
-extent_online(uint32 extent, uint32 region)
-{
-	rbp_spill_slots_online(rbp_spill_slots, extent, region);
-}
-
-static void
-extent_offline(uint32 extent)
-{
-	rbp_spill_slots_offline(rbp_spill_slots, extent);
-}
-
-/* Blocks on their way do not count: until they arrive, they are still here. */
-static uint64
-extent_used(uint32 extent)
-{
-	return rbp_spill_extent_filled(extent);
-}
-
-static uint64
-region_used(uint32 region)
-{
-	return rbp_spill_slots_region_filled(rbp_spill_slots, region);
-}
-
-static void
-extent_drain(uint32 extent)
-{
-	rbp_spill_slots_drain(rbp_spill_slots, extent);
-}
-
-static void
-extent_undrain(uint32 extent)
-{
-	rbp_spill_slots_undrain(rbp_spill_slots, extent);
-}
-
 const RbpRemotePoolOps rbp_spill_pool_ops = {
-	.absent = extent_absent,
-	.online = extent_online,
-	.offline = extent_offline,
-	.heat = region_used,
-	.used = region_used,
-	.extent_used = extent_used,
-	.drain = extent_drain,
-	.undrain = extent_undrain,
+	.absent = rbp_spill_slots_absent,
+	.online = rbp_spill_slots_online,
+	.offline = rbp_spill_slots_offline,
+	.heat = rbp_spill_slots_region_filled,
+	.used = rbp_spill_slots_region_filled,
+	/* blocks on their way do not count: until they arrive, they are here */
+	.extent_used = rbp_spill_extent_filled,
+	.drain = rbp_spill_slots_drain,
+	.undrain = rbp_spill_slots_undrain,
 	.evacuate = rbp_spill_evacuate,
 };

@@ -30,20 +30,16 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "postgres.h"
+
+#include "lib/ilist.h"
+
 #include "base/geometry.h"
 #include "base/layout.h"
 #include "base/lock.h"
 #include "common/clock.h"
 #include "spill/slots.h"
 
-#include <string.h>
-
-#ifdef RBP_UNIT_TEST
-#include <assert.h>
-#define Assert(cond)	assert(cond)
-#endif
-
-#define NIL				UINT32_MAX
 #define NEVER			INT64_MAX
 
 #define MAX_COMPARED	8		/* extents compared for the longest run */
@@ -71,15 +67,11 @@ typedef struct SlotExtent
 	int64_t		old_until;
 	int64_t		young_until;
 
-	uint32_t	prev;			/* in the ring */
-	uint32_t	next;
-	uint32_t	queue_prev;		/* in the queue */
-	uint32_t	queue_next;
+	dlist_node	in_ring;		/* linked if there are free slots */
+	dlist_node	in_queue;		/* linked unless old_quarantine is empty */
 
 	ExtentState state;
 	uint16_t	region;			/* constant unless the extent is absent */
-	bool		in_ring;
-	bool		in_queue;
 } SlotExtent;
 
 struct RbpSpillSlots
@@ -90,17 +82,14 @@ struct RbpSpillSlots
 	uint32_t	first_extent;
 	uint32_t	nextents;
 
-	uint32_t	cursor;			/* in the ring; NIL if that is empty */
-	uint32_t	queue_head;
-	uint32_t	queue_tail;
+	dlist_head	ring;			/* begins at the cursor */
+	dlist_head	queue;
 
-	uint32_t	num_online;		/* extents, including draining ones */
-	uint32_t	num_used;
-	uint32_t	num_quarantined;
-	uint32_t	num_dead;
-
-	/* written under the lock, read by alloc() without it */
-	uint32_t	num_free __attribute__((aligned(RBP_CACHE_LINE)));
+	/*
+	 * written under the lock; counts.free and quarantine_until are also read
+	 * by alloc() without it
+	 */
+	RbpSpillUsage counts __attribute__((aligned(RBP_CACHE_LINE)));
 	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
 
 	/* for each region, used slots that are not pending; atomic */
@@ -108,6 +97,10 @@ struct RbpSpillSlots
 
 	SlotExtent	extents[] __attribute__((aligned(RBP_CACHE_LINE)));
 };
+
+RbpSpillSlots *rbp_spill_slots = NULL;
+
+#define quota	rbp_spill_slots
 
 /*
  * ---- sets of slots -----------------------------------------------------
@@ -141,40 +134,18 @@ set_range(uint32_t first, uint32_t n)
 /*
  * Find the first of the longest runs of members, or of those of at least want
  * members.  Returns its length, at most want; 0 if the set is empty.
- *
- * First compute where runs of 1, 2, 4, ... members begin; then put the length
- * together from these, the largest first.
  */
 static uint32_t
 set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 {
-	SlotSet		starts[8];		/* where runs of 1 << i members begin */
-	SlotSet		found = ALL_SLOTS;	/* where runs of len members begin */
-	uint32_t	len = 0;
-	int			top = 0;
+	SlotSet		starts = ALL_SLOTS; /* where runs of len members begin */
+	uint32_t	len;
 
-	starts[0] = set;
-	while (top < 7 && (2u << top) <= want && starts[top] != 0)
-	{
-		starts[top + 1] = starts[top] & starts[top] >> (1u << top);
-		top++;
-	}
-	for (int i = top; i >= 0; i--)
-	{
-		SlotSet		longer;
-
-		if (len + (1u << i) > want)
-			continue;
-		/* the shift is valid: len < want, which is at most 128 */
-		longer = found & starts[i] >> len;
-		if (longer != 0)
-		{
-			found = longer;
-			len += 1u << i;
-		}
-	}
+	/* the shift is valid: len < want, which is at most 128 */
+	for (len = 0; len < want && (starts & set >> len) != 0; len++)
+		starts &= set >> len;
 	if (len > 0)
-		*first = set_first(found);
+		*first = set_first(starts);
 	return len;
 }
 
@@ -183,99 +154,30 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
  */
 
 static inline SlotExtent *
-extent_at(RbpSpillSlots *s, uint32_t extent)
+extent_at(uint32_t extent)
 {
-	Assert(extent >= s->first_extent && extent - s->first_extent < s->nextents);
-	return &s->extents[extent - s->first_extent];
+	Assert(extent >= quota->first_extent && extent - quota->first_extent < quota->nextents);
+	return &quota->extents[extent - quota->first_extent];
 }
 
+/* Move the cursor to this extent: the list's head is put before it. */
 static void
-ring_add(RbpSpillSlots *s, SlotExtent *e)
+set_cursor(SlotExtent *e)
 {
-	uint32_t	i = (uint32_t) (e - s->extents);
-
-	if (s->cursor == NIL)
-	{
-		e->prev = e->next = i;
-		s->cursor = i;
-	}
-	else
-	{
-		SlotExtent *next = &s->extents[s->cursor];
-
-		e->next = s->cursor;
-		e->prev = next->prev;
-		s->extents[next->prev].next = i;
-		next->prev = i;
-	}
-	e->in_ring = true;
-}
-
-static void
-ring_advance(RbpSpillSlots *s)
-{
-	if (s->cursor != NIL)
-		s->cursor = s->extents[s->cursor].next;
-}
-
-static void
-ring_remove(RbpSpillSlots *s, SlotExtent *e)
-{
-	uint32_t	i = (uint32_t) (e - s->extents);
-
-	if (s->cursor == i)
-		ring_advance(s);
-	if (s->cursor == i)
-		s->cursor = NIL;
-	s->extents[e->prev].next = e->next;
-	s->extents[e->next].prev = e->prev;
-	e->in_ring = false;
-}
-
-static void
-queue_head_changed(RbpSpillSlots *s)
-{
-	__atomic_store_n(&s->quarantine_until,
-					 s->queue_head == NIL ? NEVER :
-					 s->extents[s->queue_head].old_until, __ATOMIC_RELAXED);
+	dlist_delete(&quota->ring.head);
+	dlist_insert_before(&e->in_ring, &quota->ring.head);
 }
 
 /* Callers' times are nearly ordered, so the right position is near the end. */
 static void
-queue_add(RbpSpillSlots *s, SlotExtent *e)
+queue_add(SlotExtent *e)
 {
-	uint32_t	i = (uint32_t) (e - s->extents);
-	uint32_t	before = s->queue_tail;
+	dlist_node *before = &quota->queue.head;
 
-	while (before != NIL && s->extents[before].old_until > e->old_until)
-		before = s->extents[before].queue_prev;
-	e->queue_prev = before;
-	e->queue_next = before == NIL ? s->queue_head : s->extents[before].queue_next;
-	if (before == NIL)
-		s->queue_head = i;
-	else
-		s->extents[before].queue_next = i;
-	if (e->queue_next == NIL)
-		s->queue_tail = i;
-	else
-		s->extents[e->queue_next].queue_prev = i;
-	e->in_queue = true;
-	queue_head_changed(s);
-}
-
-static void
-queue_remove(RbpSpillSlots *s, SlotExtent *e)
-{
-	if (e->queue_prev == NIL)
-		s->queue_head = e->queue_next;
-	else
-		s->extents[e->queue_prev].queue_next = e->queue_next;
-	if (e->queue_next == NIL)
-		s->queue_tail = e->queue_prev;
-	else
-		s->extents[e->queue_next].queue_prev = e->queue_prev;
-	e->in_queue = false;
-	queue_head_changed(s);
+	while (dlist_has_prev(&quota->queue, before) &&
+		   dlist_container(SlotExtent, in_queue, before->prev)->old_until > e->old_until)
+		before = before->prev;
+	dlist_insert_before(before, &e->in_queue);
 }
 
 /*
@@ -290,26 +192,20 @@ free_slots(const SlotExtent *e)
 	return ~(e->used | e->old_quarantine | e->young_quarantine);
 }
 
-typedef struct ExtentCounts
-{
-	uint32_t	online;
-	uint32_t	used;
-	uint32_t	quarantine;
-	uint32_t	dead;
-	uint32_t	free;
-} ExtentCounts;
-
-static ExtentCounts
+static RbpSpillUsage
 count_extent(const SlotExtent *e)
 {
-	ExtentCounts counts;
+	bool		online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
+	uint32_t	used = set_count(e->used);
 
-	counts.online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
-	counts.used = set_count(e->used);
-	counts.quarantine = set_count(e->old_quarantine | e->young_quarantine);
-	counts.dead = e->state == EXTENT_DEAD ? counts.used : 0;
-	counts.free = set_count(free_slots(e));
-	return counts;
+	return (RbpSpillUsage)
+	{
+		.online = online ? RBP_EXTENT_PAGES : 0,
+			.used = used,
+			.quarantined = set_count(e->old_quarantine | e->young_quarantine),
+			.dead = e->state == EXTENT_DEAD ? used : 0,
+			.free = set_count(free_slots(e)),
+	};
 }
 
 /*
@@ -317,53 +213,52 @@ count_extent(const SlotExtent *e)
  * before: its counts before the change.
  */
 static void
-end_change(RbpSpillSlots *s, SlotExtent *e, const ExtentCounts *before)
+end_change(SlotExtent *e, const RbpSpillUsage *before)
 {
-	ExtentCounts after;
+	RbpSpillUsage after;
 
 	/* the last owner of a slot of this dead extent is gone */
 	if (e->state == EXTENT_DEAD && e->used == 0)
 		e->state = EXTENT_ABSENT;
 
 	after = count_extent(e);
-	s->num_online += after.online - before->online;
-	s->num_used += after.used - before->used;
+	quota->counts.online += after.online - before->online;
+	quota->counts.used += after.used - before->used;
 	if (after.used != before->used)
-		__atomic_fetch_add(&s->region_filled[e->region],
+		__atomic_fetch_add(&quota->region_filled[e->region],
 						   (int32_t) (after.used - before->used), __ATOMIC_RELAXED);
-	s->num_quarantined += after.quarantine - before->quarantine;
-	s->num_dead += after.dead - before->dead;
+	quota->counts.quarantined += after.quarantined - before->quarantined;
+	quota->counts.dead += after.dead - before->dead;
 	/* in one step, for readers without the lock */
-	__atomic_store_n(&s->num_free, s->num_free + (after.free - before->free),
+	__atomic_store_n(&quota->counts.free, quota->counts.free + (after.free - before->free),
 					 __ATOMIC_RELAXED);
 
-	if (after.free > 0 && !e->in_ring)
-		ring_add(s, e);
-	else if (after.free == 0 && e->in_ring)
-		ring_remove(s, e);
-	if (e->old_quarantine != 0 && !e->in_queue)
-		queue_add(s, e);
-	else if (e->old_quarantine == 0 && e->in_queue)
-		queue_remove(s, e);
+	if (after.free > 0 && before->free == 0)
+		dlist_push_tail(&quota->ring, &e->in_ring);
+	else if (after.free == 0 && before->free > 0)
+		dlist_delete(&e->in_ring);
+	__atomic_store_n(&quota->quarantine_until,
+					 dlist_is_empty(&quota->queue) ? NEVER :
+					 dlist_head_element(SlotExtent, in_queue, &quota->queue)->old_until,
+					 __ATOMIC_RELAXED);
 }
 
 /* End the quarantines that are due.  Lock held. */
 static void
-end_due_quarantines(RbpSpillSlots *s, int64_t now_ns)
+end_due_quarantines(int64_t now_ns)
 {
-	while (s->queue_head != NIL)
+	while (quota->quarantine_until <= now_ns)
 	{
-		SlotExtent *e = &s->extents[s->queue_head];
-		ExtentCounts before;
+		SlotExtent *e = dlist_head_element(SlotExtent, in_queue, &quota->queue);
+		RbpSpillUsage before = count_extent(e);
 
-		if (e->old_until > now_ns)
-			break;
-		before = count_extent(e);
-		queue_remove(s, e);
+		dlist_delete(&e->in_queue);
 		e->old_quarantine = e->young_quarantine;
 		e->old_until = e->young_until;
 		e->young_quarantine = 0;
-		end_change(s, e, &before);
+		if (e->old_quarantine != 0)
+			queue_add(e);
+		end_change(e, &before);
 	}
 }
 
@@ -377,170 +272,159 @@ rbp_spill_slots_size(uint32_t nextents)
 	return rbp_align_line(sizeof(RbpSpillSlots) + (size_t) nextents * sizeof(SlotExtent));
 }
 
-RbpSpillSlots *
+void
 rbp_spill_slots_init(void *mem, uint32_t first_extent, uint32_t nextents,
 					 int tranche)
 {
-	RbpSpillSlots *s = mem;
-
 	Assert((uintptr_t) mem % RBP_CACHE_LINE == 0);
-	memset(s, 0, rbp_spill_slots_size(nextents));
-	rbp_lock_init(&s->lock, tranche);
-	s->first_extent = first_extent;
-	s->nextents = nextents;
-	s->cursor = NIL;
-	s->queue_head = NIL;
-	s->queue_tail = NIL;
-	s->quarantine_until = NEVER;
-	return s;
+	quota = mem;
+	memset(quota, 0, rbp_spill_slots_size(nextents));
+	rbp_lock_init(&quota->lock, tranche);
+	quota->first_extent = first_extent;
+	quota->nextents = nextents;
+	dlist_init(&quota->ring);
+	dlist_init(&quota->queue);
+	quota->quarantine_until = NEVER;
 }
 
 bool
-rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent)
+rbp_spill_slots_absent(uint32_t extent)
 {
 	bool		absent;
 
-	rbp_lock_shared(&s->lock);
-	absent = extent_at(s, extent)->state == EXTENT_ABSENT;
-	rbp_lock_release(&s->lock);
+	rbp_lock_shared(&quota->lock);
+	absent = extent_at(extent)->state == EXTENT_ABSENT;
+	rbp_lock_release(&quota->lock);
 	return absent;
 }
 
+/* from: a bit for each state in which the extent may be */
 static void
-change_state(RbpSpillSlots *s, uint32_t extent, ExtentState from, ExtentState to,
-			 uint32_t region)
+change_state(uint32_t extent, uint32_t from, ExtentState to, uint32_t region)
 {
-	SlotExtent *e = extent_at(s, extent);
+	SlotExtent *e = extent_at(extent);
 
-	rbp_lock_exclusive(&s->lock);
-	if (e->state == from)
+	rbp_lock_exclusive(&quota->lock);
+	if (from & 1u << e->state)
 	{
-		ExtentCounts before = count_extent(e);
+		RbpSpillUsage before = count_extent(e);
 
-		e->state = to;
-		end_change(s, e, &before);
-
-		if (from == EXTENT_ABSENT)
+		if (e->state == EXTENT_ABSENT)
 			e->region = (uint16_t) region;
+		e->state = to;
+		/* late writes go to the region that is gone */
+		if (to == EXTENT_DEAD && e->old_quarantine != 0)
+		{
+			e->old_quarantine = 0;
+			e->young_quarantine = 0;
+			dlist_delete(&e->in_queue);
+		}
+		end_change(e, &before);
+
 		/* so that the next extent is not inserted right after this one */
-		if (to == EXTENT_ONLINE)
-			ring_advance(s);
+		if (to == EXTENT_ONLINE && !dlist_is_empty(&quota->ring))
+			dlist_push_tail(&quota->ring, dlist_pop_head_node(&quota->ring));
 	}
-	rbp_lock_release(&s->lock);
+	rbp_lock_release(&quota->lock);
 }
 
 void
-rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent, uint32_t region)
+rbp_spill_slots_online(uint32_t extent, uint32_t region)
 {
 	Assert(region < RBP_MAX_REGIONS);
-	change_state(s, extent, EXTENT_ABSENT, EXTENT_ONLINE, region);
+	change_state(extent, 1u << EXTENT_ABSENT, EXTENT_ONLINE, region);
 }
 
 void
-rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent)
+rbp_spill_slots_drain(uint32_t extent)
 {
-	change_state(s, extent, EXTENT_ONLINE, EXTENT_DRAINING, 0);
+	change_state(extent, 1u << EXTENT_ONLINE, EXTENT_DRAINING, 0);
 }
 
 void
-rbp_spill_slots_undrain(RbpSpillSlots *s, uint32_t extent)
+rbp_spill_slots_undrain(uint32_t extent)
 {
-	change_state(s, extent, EXTENT_DRAINING, EXTENT_ONLINE, 0);
+	change_state(extent, 1u << EXTENT_DRAINING, EXTENT_ONLINE, 0);
 }
 
 void
-rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent)
+rbp_spill_slots_offline(uint32_t extent)
 {
-	SlotExtent *e = extent_at(s, extent);
-
-	rbp_lock_exclusive(&s->lock);
-	if (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING)
-	{
-		ExtentCounts before = count_extent(e);
-
-		/* late writes go to the region that is gone */
-		e->old_quarantine = 0;
-		e->young_quarantine = 0;
-		e->state = EXTENT_DEAD;
-		end_change(s, e, &before);
-	}
-	rbp_lock_release(&s->lock);
+	change_state(extent, 1u << EXTENT_ONLINE | 1u << EXTENT_DRAINING, EXTENT_DEAD, 0);
 }
 
 uint32_t
-rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want, RbpSpillExtentOk ok,
-					  void *arg, uint32_t *first)
+rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
+					  uint32_t *first)
 {
-	int64_t		quarantine_until = __atomic_load_n(&s->quarantine_until, __ATOMIC_RELAXED);
+	int64_t		quarantine_until = __atomic_load_n(&quota->quarantine_until, __ATOMIC_RELAXED);
 	int64_t		now_ns = 0;
-	uint32_t	best = NIL;
+	SlotExtent *best = NULL;
 	uint32_t	best_first = 0;
 	uint32_t	best_len = 0;
 	uint32_t	compared = 0;
-	uint32_t	i;
+	uint32_t	asked = 0;
+	dlist_iter	iter;
 
 	Assert(want >= 1 && want <= RBP_EXTENT_PAGES);
 
 	if (quarantine_until != NEVER)
 		now_ns = rbp_now_ns();
-	if (__atomic_load_n(&s->num_free, __ATOMIC_RELAXED) == 0 &&
-		quarantine_until > now_ns)
+	if (rbp_spill_slots_free_count() == 0 && quarantine_until > now_ns)
 		return 0;
 
-	rbp_lock_exclusive(&s->lock);
-	end_due_quarantines(s, now_ns);
+	rbp_lock_exclusive(&quota->lock);
+	end_due_quarantines(now_ns);
 
-	i = s->cursor;
-	for (uint32_t looked = 0; i != NIL && looked < MAX_ASKED; looked++)
+	dlist_foreach(iter, &quota->ring)
 	{
-		const SlotExtent *e = &s->extents[i];
+		SlotExtent *e = dlist_container(SlotExtent, in_ring, iter.cur);
+		uint32_t	start = 0;
+		uint32_t	len;
 
-		if (ok == NULL || ok(s->first_extent + i, arg))
+		if (asked++ == MAX_ASKED)
 		{
-			uint32_t	start = 0;
-			uint32_t	len = set_longest_run(free_slots(e), want, &start);
-
-			if (len > best_len)
-			{
-				best = i;
-				best_first = start;
-				best_len = len;
-			}
-			if (best_len == want || ++compared == MAX_COMPARED)
-				break;
+			if (best == NULL)
+				set_cursor(e);	/* the next call continues from here */
+			break;
 		}
-		i = e->next;
-		if (i == s->cursor)
+		if (ok != NULL && !ok(quota->first_extent + (uint32_t) (e - quota->extents), arg))
+			continue;
+		len = set_longest_run(free_slots(e), want, &start);
+		if (len > best_len)
+		{
+			best = e;
+			best_first = start;
+			best_len = len;
+		}
+		if (best_len == want || ++compared == MAX_COMPARED)
 			break;
 	}
 
-	if (best != NIL)
+	if (best != NULL)
 	{
-		SlotExtent *e = &s->extents[best];
-		ExtentCounts before = count_extent(e);
+		RbpSpillUsage before = count_extent(best);
 
-		s->cursor = best;
-		e->used |= set_range(best_first, best_len);
-		end_change(s, e, &before);
-		*first = (s->first_extent + best) * RBP_EXTENT_PAGES + best_first;
+		set_cursor(best);
+		best->used |= set_range(best_first, best_len);
+		end_change(best, &before);
+		*first = (quota->first_extent + (uint32_t) (best - quota->extents)) * RBP_EXTENT_PAGES + best_first;
 	}
-	else
-		s->cursor = i;			/* the next call continues from here */
-	rbp_lock_release(&s->lock);
+	rbp_lock_release(&quota->lock);
 	return best_len;
 }
 
 /* Free n used slots, into quarantine if until is not 0. */
 static void
-release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
+release_slots(uint32_t first, uint32_t n, int64_t until)
 {
-	SlotExtent *e = extent_at(s, first / RBP_EXTENT_PAGES);
+	SlotExtent *e = extent_at(first / RBP_EXTENT_PAGES);
 	SlotSet		slots = set_range(first % RBP_EXTENT_PAGES, n);
-	ExtentCounts before;
+	RbpSpillUsage before;
 
 	Assert(first % RBP_EXTENT_PAGES + n <= RBP_EXTENT_PAGES);
 
-	rbp_lock_exclusive(&s->lock);
+	rbp_lock_exclusive(&quota->lock);
 	Assert((e->used & slots) == slots);
 	before = count_extent(e);
 	e->used &= ~slots;
@@ -550,6 +434,7 @@ release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 		{
 			e->old_quarantine = slots;
 			e->old_until = until;
+			queue_add(e);
 		}
 		else
 		{
@@ -558,89 +443,85 @@ release_slots(RbpSpillSlots *s, uint32_t first, uint32_t n, int64_t until)
 			e->young_quarantine |= slots;
 		}
 	}
-	end_change(s, e, &before);
-	if (e->in_ring)
-		s->cursor = (uint32_t) (e - s->extents);
-	rbp_lock_release(&s->lock);
+	end_change(e, &before);
+	if (free_slots(e) != 0)
+		set_cursor(e);
+	rbp_lock_release(&quota->lock);
 }
 
 void
-rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n)
+rbp_spill_slots_free(uint32_t first, uint32_t n)
 {
 	if (n > 0)
-		release_slots(s, first, n, 0);
+		release_slots(first, n, 0);
 }
 
 void
-rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot, int64_t now_ns)
+rbp_spill_slots_quarantine(uint32_t slot, int64_t now_ns)
 {
-	release_slots(s, slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
+	release_slots(slot, 1, now_ns + RBP_SPILL_QUARANTINE_NS);
 }
 
 void
-rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns)
+rbp_spill_slots_tick(int64_t now_ns)
 {
-	if (__atomic_load_n(&s->quarantine_until, __ATOMIC_RELAXED) > now_ns)
+	if (__atomic_load_n(&quota->quarantine_until, __ATOMIC_RELAXED) > now_ns)
 		return;
-	rbp_lock_exclusive(&s->lock);
-	end_due_quarantines(s, now_ns);
-	rbp_lock_release(&s->lock);
+	rbp_lock_exclusive(&quota->lock);
+	end_due_quarantines(now_ns);
+	rbp_lock_release(&quota->lock);
 }
 
 uint32_t
-rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent)
+rbp_spill_slots_extent_used(uint32_t extent)
 {
 	uint32_t	used;
 
-	rbp_lock_shared(&s->lock);
-	used = set_count(extent_at(s, extent)->used);
-	rbp_lock_release(&s->lock);
+	rbp_lock_shared(&quota->lock);
+	used = set_count(extent_at(extent)->used);
+	rbp_lock_release(&quota->lock);
 	return used;
 }
 
-uint32_t
-rbp_spill_slots_region_filled(RbpSpillSlots *s, uint32_t region)
+uint64_t
+rbp_spill_slots_region_filled(uint32_t region)
 {
-	int32_t		filled = __atomic_load_n(&s->region_filled[region], __ATOMIC_RELAXED);
+	int32_t		filled = __atomic_load_n(&quota->region_filled[region], __ATOMIC_RELAXED);
 
-	return filled > 0 ? (uint32_t) filled : 0;
+	return (uint64_t) Max(filled, 0);
 }
 
 void
-rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n)
+rbp_spill_slots_add_pending(uint32_t slot, int n)
 {
-	SlotExtent *e = extent_at(s, slot / RBP_EXTENT_PAGES);
+	SlotExtent *e = extent_at(slot / RBP_EXTENT_PAGES);
 
 	/* pending slots are used, but not filled */
-	__atomic_fetch_sub(&s->region_filled[e->region], n, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&quota->region_filled[e->region], n, __ATOMIC_RELAXED);
 }
 
 bool
-rbp_spill_slots_is_used(RbpSpillSlots *s, uint32_t slot)
+rbp_spill_slots_is_used(uint32_t slot)
 {
 	bool		used;
 
-	rbp_lock_shared(&s->lock);
-	used = extent_at(s, slot / RBP_EXTENT_PAGES)->used >>
+	rbp_lock_shared(&quota->lock);
+	used = extent_at(slot / RBP_EXTENT_PAGES)->used >>
 		slot % RBP_EXTENT_PAGES & 1;
-	rbp_lock_release(&s->lock);
+	rbp_lock_release(&quota->lock);
 	return used;
 }
 
 void
-rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts)
+rbp_spill_slots_counts(RbpSpillUsage *usage)
 {
-	rbp_lock_shared(&s->lock);
-	counts->online = s->num_online * RBP_EXTENT_PAGES;
-	counts->used = s->num_used;
-	counts->quarantined = s->num_quarantined;
-	counts->free = s->num_free;
-	counts->dead = s->num_dead;
-	rbp_lock_release(&s->lock);
+	rbp_lock_shared(&quota->lock);
+	*usage = quota->counts;
+	rbp_lock_release(&quota->lock);
 }
 
-uint32_t
-rbp_spill_slots_free_count(const RbpSpillSlots *s)
+uint64_t
+rbp_spill_slots_free_count(void)
 {
-	return __atomic_load_n(&s->num_free, __ATOMIC_RELAXED);
+	return __atomic_load_n(&quota->counts.free, __ATOMIC_RELAXED);
 }

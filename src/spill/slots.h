@@ -19,29 +19,28 @@
  * first one managed here.
  *
  * There is one lock inside, a leaf, which alloc and free hold for well below
- * a microsecond.  This file knows nothing of files, donors or PostgreSQL
- * (except base/lock.h).
+ * a microsecond.  This file knows nothing of files or donors.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_SPILL_SLOTS_H
 #define RBP_SPILL_SLOTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "spill/spill.h"
 
-
+/* The slots; NULL until they are initialized. */
 typedef struct RbpSpillSlots RbpSpillSlots;
+
+extern RbpSpillSlots *rbp_spill_slots;
 
 extern size_t rbp_spill_slots_size(uint32_t nextents);
 
 /* mem: aligned to a cache line.  All extents are absent. */
-extern RbpSpillSlots *rbp_spill_slots_init(void *mem, uint32_t first_extent,
-										   uint32_t nextents, int tranche);
+extern void rbp_spill_slots_init(void *mem, uint32_t first_extent,
+								 uint32_t nextents, int tranche);
 
 /* Is this extent absent, so that it may be brought online? */
-extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
+extern bool rbp_spill_slots_absent(uint32_t extent);
 
 /*
  * Each of the following four does nothing if the extent is not in the state
@@ -50,17 +49,17 @@ extern bool rbp_spill_slots_absent(RbpSpillSlots *s, uint32_t extent);
  * absent -> online; until it is absent again its used slots are counted for
  * that region (a number below RBP_MAX_REGIONS)
  */
-extern void rbp_spill_slots_online(RbpSpillSlots *s, uint32_t extent,
+extern void rbp_spill_slots_online(uint32_t extent,
 								   uint32_t region);
 
 /* online -> draining */
-extern void rbp_spill_slots_drain(RbpSpillSlots *s, uint32_t extent);
+extern void rbp_spill_slots_drain(uint32_t extent);
 
 /* draining -> online, when the memory is wanted again */
-extern void rbp_spill_slots_undrain(RbpSpillSlots *s, uint32_t extent);
+extern void rbp_spill_slots_undrain(uint32_t extent);
 
 /* online or draining -> dead, or absent if none of its slots is used */
-extern void rbp_spill_slots_offline(RbpSpillSlots *s, uint32_t extent);
+extern void rbp_spill_slots_offline(uint32_t extent);
 
 /*
  * May slots of the extent be allocated?  Called with the lock held: be quick.
@@ -80,12 +79,12 @@ typedef bool (*RbpSpillExtentOk) (uint32_t extent, void *arg);
  * Full extents cost nothing, but extents that ok() rejects do.  After 256
  * rejections in one call the result is 0, and the next call asks about others.
  */
-extern uint32_t rbp_spill_slots_alloc(RbpSpillSlots *s, uint32_t want,
+extern uint32_t rbp_spill_slots_alloc(uint32_t want,
 									  RbpSpillExtentOk ok, void *arg,
 									  uint32_t *first);
 
 /* Free n consecutive used slots of one extent. */
-extern void rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n);
+extern void rbp_spill_slots_free(uint32_t first, uint32_t n);
 
 /*
  * Free a slot that a lost write may still reach.  It no longer counts as used,
@@ -94,14 +93,14 @@ extern void rbp_spill_slots_free(RbpSpillSlots *s, uint32_t first, uint32_t n);
  * alloc() sees to that.  The quarantine ends with the region.
  */
 #define RBP_SPILL_QUARANTINE_NS		INT64_C(60000000000)
-extern void rbp_spill_slots_quarantine(RbpSpillSlots *s, uint32_t slot,
+extern void rbp_spill_slots_quarantine(uint32_t slot,
 									   int64_t now_ns);
 
 /* End all quarantines that are due; alloc() does it, too. */
-extern void rbp_spill_slots_tick(RbpSpillSlots *s, int64_t now_ns);
+extern void rbp_spill_slots_tick(int64_t now_ns);
 
 /* Used slots of an extent, without quarantined ones. */
-extern uint32_t rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent);
+extern uint32_t rbp_spill_slots_extent_used(uint32_t extent);
 
 /*
  * Used slots of a region's extents, without pending ones, whose content is
@@ -109,24 +108,16 @@ extern uint32_t rbp_spill_slots_extent_used(RbpSpillSlots *s, uint32_t extent);
  * the region of that slot.  Both work without the lock, so the result is
  * approximate.
  */
-extern uint32_t rbp_spill_slots_region_filled(RbpSpillSlots *s, uint32_t region);
-extern void rbp_spill_slots_add_pending(RbpSpillSlots *s, uint32_t slot, int n);
+extern uint64_t rbp_spill_slots_region_filled(uint32_t region);
+extern void rbp_spill_slots_add_pending(uint32_t slot, int n);
 
 /* Is the slot allocated? For scans of an extent. */
-extern bool rbp_spill_slots_is_used(RbpSpillSlots *s, uint32_t slot);
+extern bool rbp_spill_slots_is_used(uint32_t slot);
 
-typedef struct RbpSpillSlotCounts
-{
-	uint32_t	online;			/* slots of online and draining extents */
-	uint32_t	used;			/* allocated, including slots of dead extents */
-	uint32_t	quarantined;
-	uint32_t	free;			/* available to alloc() */
-	uint32_t	dead;			/* used slots of dead extents */
-} RbpSpillSlotCounts;
+/* All but usage->files. */
+extern void rbp_spill_slots_counts(RbpSpillUsage *usage);
 
-/* counts.free without the lock, and therefore approximate. */
-extern uint32_t rbp_spill_slots_free_count(const RbpSpillSlots *s);
-
-extern void rbp_spill_slots_counts(RbpSpillSlots *s, RbpSpillSlotCounts *counts);
+/* usage->free without the lock, and therefore approximate. */
+extern uint64_t rbp_spill_slots_free_count(void);
 
 #endif							/* RBP_SPILL_SLOTS_H */

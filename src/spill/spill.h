@@ -138,9 +138,9 @@ extern uint32 rbp_spill_evacuate(uint32 extent, int64 deadline_ns);
 /* Slots of the temp quota, and files that use some. */
 typedef struct RbpSpillUsage
 {
-	uint64		used;
-	uint64		free;
-	uint64		online;
+	uint64		used;			/* allocated, dead ones included */
+	uint64		free;			/* can be allocated */
+	uint64		online;			/* of online and draining extents */
 	uint64		quarantined;	/* a late write may still arrive */
 	uint64		dead;			/* in lost regions, but still in use */
 	uint32		files;

@@ -97,10 +97,10 @@ typedef struct RbpSpillShared
 	RbpSpillCosts *costs;
 } RbpSpillShared;
 
-/* Shared memory; NULL until it is attached, and after it is detached. */
-extern RbpSpillSlots *rbp_spill_slots;
-extern RbpSpillTable *rbp_spill_table;
-
+/*
+ * Shared memory, with rbp_spill_slots and rbp_spill_table; NULL until it is
+ * attached, and after it is detached.
+ */
 extern RbpSpillShared *rbp_spill_shared;
 
 /* Set if this transaction has sent blocks or read ahead. */
@@ -124,24 +124,6 @@ pending_counter(uint32 slot)
 {
 	return &rbp_spill_shared->pending[(slot - rbp_spill_shared->first_slot) /
 									  RBP_EXTENT_PAGES];
-}
-
-/*
- * Slots of the extent that hold a block: used ones without pending ones. "used"
- * is read first, so that a block that arrives between the two reads is counted,
- * even if its slot has been freed since.  So for a draining extent the result
- * is never too small.
- */
-static inline uint32
-rbp_spill_extent_filled(uint32 extent)
-{
-	uint32		used = rbp_spill_slots_extent_used(rbp_spill_slots, extent);
-	uint32		pending;
-
-	pg_memory_barrier();
-	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
-
-	return used > pending ? used - pending : 0;
 }
 
 /*
@@ -190,12 +172,6 @@ extern bool rbp_spill_open_extend(RbpSpillOpen *o, off_t size);
 
 /* Lock the file.  NULL, with EIO, if its entry is gone. */
 extern RbpSpillFile *rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive);
-
-static inline void
-unlock_file(RbpSpillFile *file)
-{
-	rbp_spill_file_unlock(rbp_spill_table, file);
-}
 
 /*
  * ---- file_io.c ---------------------------------------------------------
@@ -282,7 +258,7 @@ extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
 /* Free the remaining reserved slots of the file.  File locked exclusively. */
-extern void rbp_spill_free_reserved(RbpSpillFileState *st);
+extern void rbp_spill_free_reserved(RbpSpillFile *file);
 
 /*
  * ---- write.c -----------------------------------------------------------
@@ -373,21 +349,17 @@ extern int64 rbp_spill_short_wait(void);
 extern void rbp_spill_end_read_ahead(void);
 
 /*
+ * ---- upkeep.c ----------------------------------------------------------
+ */
+
+/* Slots of the extent that hold a block, so that it has to be moved. */
+extern uint64 rbp_spill_extent_filled(uint32 extent);
+
+/*
  * ---- for the view ------------------------------------------------------
  */
 
-typedef struct RbpSpillFileInfo
-{
-	char		name[RBP_SPILL_NAME_LEN];
-	int			owner;
-	bool		relation;
-	int64		size;
-	int64		remote_bytes;
-	int64		staged_bytes;
-	int64		mirrored_bytes;
-} RbpSpillFileInfo;
-
-/* Returns a palloc'd array, and its length in *n. */
-extern RbpSpillFileInfo *rbp_spill_file_info(int *n);
+/* Returns a palloc'd copy of all files, and how many they are in *n. */
+extern RbpSpillFile *rbp_spill_copy_files(int *n);
 
 #endif							/* RBP_SPILL_INTERNAL_H */

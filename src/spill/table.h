@@ -26,10 +26,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/geometry.h"
+
 #define RBP_SPILL_NO_FILE	UINT32_MAX
 #define RBP_SPILL_NO_PAGE	UINT32_MAX
 
+/* The table; NULL until it is initialized. */
 typedef struct RbpSpillTable RbpSpillTable;
+
+extern RbpSpillTable *rbp_spill_table;
 
 /* Identifies a file for as long as it lives; may be copied freely. */
 typedef struct RbpSpillHandle
@@ -39,11 +44,12 @@ typedef struct RbpSpillHandle
 } RbpSpillHandle;
 
 /*
- * The caller's data about a file, protected by its lock.  Zero when the file
- * is created, except as noted.
+ * A file.  All but its name is the caller's, protected by the file's lock, and
+ * zero when the file is created, except as noted.
  */
-typedef struct RbpSpillFileState
+typedef struct RbpSpillFile
 {
+	char		name[RBP_SPILL_NAME_LEN];
 	int64_t		size;			/* bytes, as users see it */
 	uint32_t	open_page;		/* staging page of the block that is being
 								 * filled; initially RBP_SPILL_NO_PAGE */
@@ -62,44 +68,41 @@ typedef struct RbpSpillFileState
 	uint32_t	mirrored_blocks;
 	int32_t		owner;			/* PID of the creator */
 	bool		relation;		/* is a temporary relation */
-} RbpSpillFileState;
-
-typedef struct RbpSpillFile RbpSpillFile;
+} RbpSpillFile;
 
 extern size_t rbp_spill_table_size(uint32_t nfiles, uint32_t nnodes);
 
 /* mem: aligned to a cache line.  The pool's lock uses names_tranche. */
-extern RbpSpillTable *rbp_spill_table_init(void *mem, uint32_t nfiles,
-										   uint32_t nnodes, int names_tranche,
-										   int file_tranche);
+extern void rbp_spill_table_init(void *mem, uint32_t nfiles,
+								 uint32_t nnodes, int names_tranche,
+								 int file_tranche);
 
 /* Find the file of that name; false if there is none. */
-extern bool rbp_spill_table_find(RbpSpillTable *t, const char *name,
+extern bool rbp_spill_table_find(const char *name,
 								 RbpSpillHandle *handle);
 
 /*
  * Find the file of that name, or create it, with the given initial state;
  * *created tells which.  False if there is no room, or the name is too long.
  */
-extern bool rbp_spill_table_create(RbpSpillTable *t, const char *name,
-								   const RbpSpillFileState *initial,
+extern bool rbp_spill_table_create(const char *name,
+								   const RbpSpillFile *initial,
 								   RbpSpillHandle *handle, bool *created);
 
 /* Number of files.  Takes no lock. */
-extern uint32_t rbp_spill_table_files(const RbpSpillTable *t);
+extern uint32_t rbp_spill_table_files(void);
 
 /*
  * Number of files ever created, modulo 2^32.  Takes no lock.  A name that was
  * not found after reading this does not exist while the number stays the same.
  */
-extern uint32_t rbp_spill_table_created(const RbpSpillTable *t);
+extern uint32_t rbp_spill_table_created(void);
 
 /*
- * Lock a file; NULL if it is gone.  The caller may use the state until
+ * Lock a file; NULL if it is gone.  The caller may use the file until
  * rbp_spill_file_unlock().
  */
-extern RbpSpillFile *rbp_spill_file_lock(RbpSpillTable *t,
-										 RbpSpillHandle handle,
+extern RbpSpillFile *rbp_spill_file_lock(RbpSpillHandle handle,
 										 bool exclusive);
 
 /*
@@ -107,16 +110,12 @@ extern RbpSpillFile *rbp_spill_file_lock(RbpSpillTable *t,
  * that must not wait for a disk: the lock is held while a block of the file is
  * written to its real file.
  */
-extern RbpSpillFile *rbp_spill_file_trylock(RbpSpillTable *t,
-											RbpSpillHandle handle, bool exclusive);
-extern void rbp_spill_file_unlock(RbpSpillTable *t, RbpSpillFile *file);
-extern RbpSpillFileState *rbp_spill_file_state(RbpSpillFile *file);
-extern const char *rbp_spill_file_name(const RbpSpillFile *file);
-extern RbpSpillHandle rbp_spill_file_handle(RbpSpillTable *t,
-											const RbpSpillFile *file);
+extern RbpSpillFile *rbp_spill_file_trylock(RbpSpillHandle handle, bool exclusive);
+extern void rbp_spill_file_unlock(RbpSpillFile *file);
+extern RbpSpillHandle rbp_spill_file_handle(const RbpSpillFile *file);
 
 /* The block's value, 0 if it has none.  File locked, at least shared. */
-extern uint32_t rbp_spill_block_get(RbpSpillTable *t, RbpSpillFile *file,
+extern uint32_t rbp_spill_block_get(const RbpSpillFile *file,
 									uint32_t block);
 
 /*
@@ -124,7 +123,7 @@ extern uint32_t rbp_spill_block_get(RbpSpillTable *t, RbpSpillFile *file,
  * is needed and there is none, which cannot happen for 0 or when a value is
  * replaced.  File locked exclusively.
  */
-extern bool rbp_spill_block_set(RbpSpillTable *t, RbpSpillFile *file,
+extern bool rbp_spill_block_set(RbpSpillFile *file,
 								uint32_t block, uint32_t value);
 
 typedef void (*RbpSpillVisit) (RbpSpillFile *file, uint32_t block,
@@ -134,7 +133,7 @@ typedef void (*RbpSpillVisit) (RbpSpillFile *file, uint32_t block,
  * Remove all values from block first on, calling visit for each in order of
  * blocks, and free their nodes.  File locked exclusively.
  */
-extern void rbp_spill_file_truncate(RbpSpillTable *t, RbpSpillFile *file,
+extern void rbp_spill_file_truncate(RbpSpillFile *file,
 									uint32_t first, RbpSpillVisit visit, void *arg);
 
 /*
@@ -143,14 +142,14 @@ extern void rbp_spill_file_truncate(RbpSpillTable *t, RbpSpillFile *file,
  * with block UINT32_MAX and value 0, for the state.  False if the file was
  * already gone.  The caller must hold no lock of the table.
  */
-extern bool rbp_spill_table_remove(RbpSpillTable *t, RbpSpillHandle handle,
+extern bool rbp_spill_table_remove(RbpSpillHandle handle,
 								   RbpSpillVisit finish, void *arg);
 
 /*
  * The first live file at or after index; false at the end.  For scans of all
  * files that hold no lock for long.
  */
-extern bool rbp_spill_table_next(RbpSpillTable *t, uint32_t index,
+extern bool rbp_spill_table_next(uint32_t index,
 								 RbpSpillHandle *handle);
 
 #endif							/* RBP_SPILL_TABLE_H */

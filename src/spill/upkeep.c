@@ -41,11 +41,29 @@
 
 #define shared			rbp_spill_shared
 
+/*
+ * Used slots without pending ones. "used"
+ * is read first, so that a block that arrives between the two reads is counted,
+ * even if its slot has been freed since.  So for a draining extent the result
+ * is never too small.
+ */
+uint64
+rbp_spill_extent_filled(uint32 extent)
+{
+	uint32		used = rbp_spill_slots_extent_used(extent);
+	uint32		pending;
+
+	pg_memory_barrier();
+	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
+
+	return used > pending ? used - pending : 0;
+}
+
 /* The handle of the file that has this index now. */
 static bool
 handle_by_index(uint32 index, RbpSpillHandle *handle)
 {
-	return rbp_spill_table_next(rbp_spill_table, index, handle) &&
+	return rbp_spill_table_next(index, handle) &&
 		handle->index == index;
 }
 
@@ -55,19 +73,17 @@ free_reserved_in(uint32 extent)
 {
 	RbpSpillHandle handle;
 
-	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, true);
-		RbpSpillFileState *st;
+		RbpSpillFile *file = rbp_spill_file_trylock(handle, true);
 
 		if (file == NULL)
 			continue;
-		st = rbp_spill_file_state(file);
-		if ((st->run_left > 0 && st->run_next / RBP_EXTENT_PAGES == extent) ||
-			(st->mirror_left > 0 && st->mirror_next / RBP_EXTENT_PAGES == extent))
-			rbp_spill_free_reserved(st);
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		if ((file->run_left > 0 && file->run_next / RBP_EXTENT_PAGES == extent) ||
+			(file->mirror_left > 0 && file->mirror_next / RBP_EXTENT_PAGES == extent))
+			rbp_spill_free_reserved(file);
+		rbp_spill_file_unlock(file);
 	}
 }
 
@@ -87,10 +103,10 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	b->block = seen.block;
 	if (!handle_by_index(seen.file, &b->handle))
 		return false;
-	file = rbp_spill_file_trylock(rbp_spill_table, b->handle, false);
+	file = rbp_spill_file_trylock(b->handle, false);
 	if (file == NULL)
 		return false;
-	value = rbp_spill_block_get(rbp_spill_table, file, b->block);
+	value = rbp_spill_block_get(file, b->block);
 	if (IS_SLOT(value))
 	{
 		b->slot = VALUE_SLOT(value);
@@ -98,7 +114,7 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 		b->hash = slot_info(b->slot)->hash;
 		found = b->slot == slot || b->mirror == slot;
 	}
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	return found;
 }
 
@@ -108,15 +124,15 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 static RbpSpillFile *
 lock_block(const RbpSpilledBlock *b)
 {
-	RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, b->handle, true);
+	RbpSpillFile *file = rbp_spill_file_trylock(b->handle, true);
 
 	if (file == NULL)
 		return NULL;
-	if (rbp_spill_block_get(rbp_spill_table, file, b->block) ==
+	if (rbp_spill_block_get(file, b->block) ==
 		SLOT_VALUE(b->slot) &&
 		slot_info(b->slot)->hash == b->hash)
 		return file;
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	return NULL;
 }
 
@@ -138,7 +154,7 @@ move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 	if (file == NULL)
 		return true;
 	taken = rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	if (!taken)
 		return false;
 
@@ -153,7 +169,7 @@ move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
 		if (file != NULL)
 		{
 			rbp_spill_install(file, b->block, slot, mirror, b->hash);
-			rbp_spill_file_unlock(rbp_spill_table, file);
+			rbp_spill_file_unlock(file);
 			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 			return true;
 		}
@@ -180,7 +196,7 @@ move_to_real_file(const RbpSpilledBlock *b, const char *page)
 	ok = rbp_spill_to_real_file(file, b->block, page, &fd);
 	if (ok)
 		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	if (fd >= 0)
 		(void) rbp_libc.close(fd);
 	return ok;
@@ -235,7 +251,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (now >= deadline_ns)
 			break;
 		next_slot = (slot + 1) % RBP_EXTENT_PAGES;
-		if (!rbp_spill_slots_is_used(rbp_spill_slots, slot) ||
+		if (!rbp_spill_slots_is_used(slot) ||
 			!find_block(slot, &b) || is_skipped(b.handle))
 			continue;
 
@@ -257,7 +273,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
 			skip_file(b.handle);
 	}
-	return rbp_spill_extent_filled(extent);
+	return (uint32) rbp_spill_extent_filled(extent);
 }
 
 /*
@@ -284,20 +300,20 @@ rbp_spill_sweep(void)
 	if (now < next)
 		return next - now;
 	next = now + SWEEP_NS;
-	rbp_spill_slots_tick(rbp_spill_slots, now);
+	rbp_spill_slots_tick(now);
 	rbp_spill_cost_report(now);
-	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_trylock(rbp_spill_table, handle, false);
+		RbpSpillFile *file = rbp_spill_file_trylock(handle, false);
 		bool		relation;
 		int			owner;
 
 		if (file == NULL)
 			continue;
-		relation = rbp_spill_file_state(file)->relation;
-		owner = rbp_spill_file_state(file)->owner;
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		relation = file->relation;
+		owner = file->owner;
+		rbp_spill_file_unlock(file);
 		if (!relation && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH)
 			rbp_spill_forget_handle(handle);
 	}
@@ -308,59 +324,42 @@ rbp_spill_sweep(void)
  * ---- for the views -----------------------------------------------------
  */
 
-RbpSpillFileInfo *
-rbp_spill_file_info(int *n)
+RbpSpillFile *
+rbp_spill_copy_files(int *n)
 {
-	RbpSpillFileInfo *infos;
+	RbpSpillFile *copies;
 	RbpSpillHandle handle;
 	int			max;
 
 	*n = 0;
 	if (shared == NULL)
 		return NULL;
-	max = (int) rbp_spill_table_files(rbp_spill_table) + 64;
-	infos = palloc(sizeof(RbpSpillFileInfo) * max);
-	for (uint32 i = 0; rbp_spill_table_next(rbp_spill_table, i, &handle);
-		 i = handle.index + 1)
+	max = (int) rbp_spill_table_files() + 64;
+	copies = palloc(sizeof(RbpSpillFile) * max);
+	for (uint32 i = 0; rbp_spill_table_next(i, &handle); i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, handle, false);
-		RbpSpillFileInfo info;
-		RbpSpillFileState *st;
+		RbpSpillFile *file;
 
-		if (file == NULL)
-			continue;
-		st = rbp_spill_file_state(file);
-		strlcpy(info.name, rbp_spill_file_name(file), sizeof(info.name));
-		info.owner = st->owner;
-		info.relation = st->relation;
-		info.size = st->size;
-		info.remote_bytes = (int64) st->slot_blocks * BLCKSZ;
-		info.staged_bytes = (int64) st->staged_blocks * BLCKSZ;
-		info.mirrored_bytes = (int64) st->mirrored_blocks * BLCKSZ;
-		rbp_spill_file_unlock(rbp_spill_table, file);
 		if (*n == max)
 		{
 			max *= 2;
-			infos = repalloc(infos, sizeof(RbpSpillFileInfo) * max);
+			copies = repalloc(copies, sizeof(RbpSpillFile) * max);
 		}
-		infos[(*n)++] = info;
+		file = rbp_spill_file_lock(handle, false);
+		if (file == NULL)
+			continue;
+		copies[(*n)++] = *file;
+		rbp_spill_file_unlock(file);
 	}
-	return infos;
+	return copies;
 }
 
 void
 rbp_spill_get_usage(RbpSpillUsage *usage)
 {
-	RbpSpillSlotCounts counts;
-
 	memset(usage, 0, sizeof(*usage));
 	if (shared == NULL)
 		return;
-	rbp_spill_slots_counts(rbp_spill_slots, &counts);
-	usage->used = counts.used;
-	usage->free = counts.free;
-	usage->online = counts.online;
-	usage->quarantined = counts.quarantined;
-	usage->dead = counts.dead;
-	usage->files = rbp_spill_table_files(rbp_spill_table);
+	rbp_spill_slots_counts(usage);
+	usage->files = rbp_spill_table_files();
 }

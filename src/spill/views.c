@@ -37,13 +37,13 @@ rbp_sql_temp_files(PG_FUNCTION_ARGS)
 		STAGED_BYTES, MIRRORED_BYTES, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	RbpSpillFileInfo *files;
+	RbpSpillFile *files;
 	int			n;
 
-	files = rbp_spill_file_info(&n);
+	files = rbp_spill_copy_files(&n);
 	for (int i = 0; i < n; i++)
 	{
-		const RbpSpillFileInfo *f = &files[i];
+		const RbpSpillFile *f = &files[i];
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
@@ -52,9 +52,9 @@ rbp_sql_temp_files(PG_FUNCTION_ARGS)
 		values[OWNER] = Int32GetDatum(f->owner);
 		values[TEMP_RELATION] = BoolGetDatum(f->relation);
 		values[SIZE] = Int64GetDatum(f->size);
-		values[REMOTE_BYTES] = Int64GetDatum(f->remote_bytes);
-		values[STAGED_BYTES] = Int64GetDatum(f->staged_bytes);
-		values[MIRRORED_BYTES] = Int64GetDatum(f->mirrored_bytes);
+		values[REMOTE_BYTES] = Int64GetDatum((int64) f->slot_blocks * BLCKSZ);
+		values[STAGED_BYTES] = Int64GetDatum((int64) f->staged_blocks * BLCKSZ);
+		values[MIRRORED_BYTES] = Int64GetDatum((int64) f->mirrored_blocks * BLCKSZ);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

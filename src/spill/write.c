@@ -167,9 +167,9 @@ rbp_spill_free_slot(uint32 slot, RbpStatus status)
 	if (slot == NO_SLOT)
 		return;
 	if (status == RBP_OK || status == RBP_DENIED || status == RBP_CANCELED)
-		rbp_spill_slots_free(rbp_spill_slots, slot, 1);
+		rbp_spill_slots_free(slot, 1);
 	else
-		rbp_spill_slots_quarantine(rbp_spill_slots, slot, rbp_now_ns());
+		rbp_spill_slots_quarantine(slot, rbp_now_ns());
 }
 
 static void
@@ -221,7 +221,7 @@ add_pending(uint32 slot, int n)
 	if (slot == NO_SLOT)
 		return;
 	(void) pg_atomic_fetch_add_u32(pending_counter(slot), n);
-	rbp_spill_slots_add_pending(rbp_spill_slots, slot, n);
+	rbp_spill_slots_add_pending(slot, n);
 }
 
 /*
@@ -248,12 +248,12 @@ install_page(RbpSpillFile *file, const ChunkPage *page, RbpStatus first,
 static void
 mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 {
-	uint32		value = rbp_spill_block_get(rbp_spill_table, file, block);
+	uint32		value = rbp_spill_block_get(file, block);
 
 	lost->block = block;
 	lost->error = errno;
-	strlcpy(lost->name, rbp_spill_file_name(file), sizeof(lost->name));
-	(void) rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
+	strlcpy(lost->name, file->name, sizeof(lost->name));
+	(void) rbp_spill_block_set(file, block, VALUE_LOST);
 	rbp_spill_drop_value(file, value);
 }
 
@@ -282,7 +282,7 @@ report_lost_block(const LostBlock *lost)
 static bool
 relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	RbpSpillFile *file = rbp_spill_file_lock(page->handle, true);
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
 	bool		wanted = file != NULL && !shared->dropped[number];
@@ -290,14 +290,14 @@ relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 	rbp_spill_take_slots(file, &slot, page->mirror != NO_SLOT ? &mirror : NULL);
 
 	if (file != NULL)
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		rbp_spill_file_unlock(file);
 	if (!wanted)
 		return true;
 	if (!taken ||
 		!write_synchronously(staging_page(number), slot, mirror, rbp_now_ns(), deadline_ns))
 		return false;
 
-	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	file = rbp_spill_file_lock(page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
 		/* this also marks the staging page dropped */
@@ -307,7 +307,7 @@ relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 	else
 		free_slots(slot, mirror);
 	if (file != NULL)
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		rbp_spill_file_unlock(file);
 	return true;
 }
 
@@ -355,7 +355,7 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		comp->try_relocate = relocate_page(page, number, comp->deadline_ns);
 
-	file = rbp_spill_file_lock(rbp_spill_table, page->handle, true);
+	file = rbp_spill_file_lock(page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
 		if (comp->fd >= 0 &&
@@ -387,7 +387,7 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 		}
 	}
 	if (file != NULL)
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		rbp_spill_file_unlock(file);
 	if (!installed || first != RBP_OK)
 		rbp_spill_free_slot(page->slot, first);
 	if (!installed || second != RBP_OK)
@@ -549,7 +549,7 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	if (!write_synchronously(data, slot, mirror, now, write_deadline(now)))
 		return RBP_SPILL_PUT_NO_ROOM;
 
-	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	file = rbp_spill_file_lock(handle, true);
 	if (file == NULL)
 	{
 		free_slots(slot, mirror);
@@ -561,16 +561,14 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	 * rbp_spill_install() must not fail.  VALUE_LOST is replaced before the
 	 * file is unlocked.
 	 */
-	have_node = rbp_spill_block_get(rbp_spill_table, file, block) != VALUE_NONE ||
-		rbp_spill_block_set(rbp_spill_table, file, block, VALUE_LOST);
+	have_node = rbp_spill_block_get(file, block) != VALUE_NONE ||
+		rbp_spill_block_set(file, block, VALUE_LOST);
 	if (have_node)
 	{
-		RbpSpillFileState *st = rbp_spill_file_state(file);
-
 		rbp_spill_install(file, block, slot, mirror, hash);
-		st->size = Max(st->size, size);
+		file->size = Max(file->size, size);
 	}
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 	if (!have_node)
 	{
 		free_slots(slot, mirror);
@@ -588,19 +586,18 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 static void
 remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
 {
-	RbpSpillFileState *st = rbp_spill_file_state(file);
 
-	if (st->last_value != VALUE_NONE)
+	if (file->last_value != VALUE_NONE)
 	{
-		uint32		value = rbp_spill_block_get(rbp_spill_table, file,
-												st->last_block);
+		uint32		value = rbp_spill_block_get(file,
+												file->last_block);
 
 		/* unless that block has moved: its slot may belong to another file */
-		if (value == st->last_value || IS_STAGED(value))
-			slot_info(VALUE_SLOT(st->last_value))->next = block;
+		if (value == file->last_value || IS_STAGED(value))
+			slot_info(VALUE_SLOT(file->last_value))->next = block;
 	}
-	st->last_block = block;
-	st->last_value = SLOT_VALUE(slot);
+	file->last_block = block;
+	file->last_value = SLOT_VALUE(slot);
 }
 
 RbpSpillPutResult
@@ -611,7 +608,6 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	ChunkPage  *page;
 	uint32		number;
 	RbpSpillFile *file;
-	RbpSpillFileState *st;
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
 	uint32		old;
@@ -620,15 +616,15 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	if (now < paused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
 		return RBP_SPILL_PUT_NO_ROOM;
 
-	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	file = rbp_spill_file_lock(handle, true);
 	if (file == NULL)
 		return RBP_SPILL_PUT_GONE;
 	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
 	{
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		rbp_spill_file_unlock(file);
 		return RBP_SPILL_PUT_NO_ROOM;
 	}
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 
 	/* No lock is held here: getting a chunk can mean waiting for a donor. */
 	if (!rbp_remote_slot_local(slot) ||
@@ -647,17 +643,16 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	page->hash = rbp_hash_page(staging_page(number));
 	page->io = -1;
 
-	file = rbp_spill_file_lock(rbp_spill_table, handle, true);
+	file = rbp_spill_file_lock(handle, true);
 	if (file == NULL)
 	{
 		free_slots(slot, mirror);
 		return RBP_SPILL_PUT_GONE;
 	}
-	st = rbp_spill_file_state(file);
-	old = rbp_spill_block_get(rbp_spill_table, file, block);
-	if (!rbp_spill_block_set(rbp_spill_table, file, block, VALUE_STAGED | number))
+	old = rbp_spill_block_get(file, block);
+	if (!rbp_spill_block_set(file, block, VALUE_STAGED | number))
 	{
-		rbp_spill_file_unlock(rbp_spill_table, file);
+		rbp_spill_file_unlock(file);
 		free_slots(slot, mirror);
 		return RBP_SPILL_PUT_NO_ROOM;
 	}
@@ -665,10 +660,10 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	shared->dropped[number] = false;
 	add_pending(slot, 1);
 	add_pending(mirror, 1);
-	st->staged_blocks++;
-	st->size = Max(st->size, size);
+	file->staged_blocks++;
+	file->size = Max(file->size, size);
 	rbp_spill_drop_value(file, old);
-	rbp_spill_file_unlock(rbp_spill_table, file);
+	rbp_spill_file_unlock(file);
 
 	if (++chunk->n == CHUNK_PAGES)
 		submit_chunk(false);

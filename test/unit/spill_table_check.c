@@ -10,40 +10,35 @@
 #include "spill_table_check.h"
 
 uint32_t
-spill_table_free_nodes(RbpSpillTable *t)
+spill_table_free_nodes(void)
 {
 	uint32_t	n;
 
-	rbp_lock_exclusive(&t->pool_lock);
-	n = t->num_free_nodes;
-	rbp_lock_release(&t->pool_lock);
+	rbp_lock_exclusive(&table->pool_lock);
+	n = table->nnodes - table->first_unused_node;
+	for (uint32_t word = table->free_node; word != 0; word = table->nodes[word - 1].words[0])
+		n++;
+	rbp_lock_release(&table->pool_lock);
 	return n;
 }
 
 static void
-walk_node(const TruncateWalk *walk, uint32_t index, uint32_t level, uint64_t base)
+walk_below(const Removal *walk, uint32_t word, uint32_t levels, uint64_t base)
 {
-	const Node *node = node_at(walk->t, index);
-
-	for (uint32_t i = 0; i < NODE_WORDS; i++)
-	{
-		uint32_t	word = node->words[i];
-		uint64_t	at = base + ((uint64_t) i << (NODE_BITS * level));
-
-		if (word == 0)
-			continue;
-		if (level == 0)
-			walk->visit(walk->file, (uint32_t) at, word, walk->arg);
-		else
-			walk_node(walk, word - 1, level - 1, at);
-	}
+	if (word == 0)
+		return;
+	if (levels == 0)
+		walk->visit(walk->file, (uint32_t) base, word, walk->arg);
+	else
+		for (uint32_t i = 0; i < NODE_WORDS; i++)
+			walk_below(walk, table->nodes[word - 1].words[i], levels - 1,
+					   base + ((uint64_t) i << (NODE_BITS * (levels - 1))));
 }
 
 void
-spill_file_walk(RbpSpillTable *t, RbpSpillFile *file, RbpSpillVisit visit, void *arg)
+spill_file_walk(RbpSpillFile *file, RbpSpillVisit visit, void *arg)
 {
-	const TruncateWalk walk = {.t = t,.file = file,.visit = visit,.arg = arg};
+	const Removal walk = {.file = file,.visit = visit,.arg = arg};
 
-	if (file->root != NIL)
-		walk_node(&walk, file->root, file->depth - 1, 0);
+	walk_below(&walk, entry_of(file)->root, entry_of(file)->depth, 0);
 }

@@ -14,10 +14,10 @@
  * Call visit for each value, in order of blocks.  File locked, shared will do;
  * the visit changes nothing.
  */
-extern void spill_file_walk(RbpSpillTable *t, RbpSpillFile *file,
+extern void spill_file_walk(RbpSpillFile *file,
 							RbpSpillVisit visit, void *arg);
 
 /* Nodes in the pool.  Takes its lock. */
-extern uint32_t spill_table_free_nodes(RbpSpillTable *t);
+extern uint32_t spill_table_free_nodes(void);
 
 #endif							/* SPILL_TABLE_CHECK_H */

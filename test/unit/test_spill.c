@@ -73,7 +73,7 @@ lend(int donor, uint32 n)
 	while (n-- > 0)
 	{
 		donor_of[next_extent] = donor;
-		rbp_spill_slots_online(rbp_spill_slots, next_extent++, 0);
+		rbp_spill_slots_online(next_extent++, 0);
 	}
 }
 
@@ -84,7 +84,7 @@ leave(int donor)
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
 		if (donor_of[e] == donor)
 		{
-			rbp_spill_slots_offline(rbp_spill_slots, e);
+			rbp_spill_slots_offline(e);
 			donor_of[e] = -1;
 		}
 }
@@ -350,8 +350,8 @@ static uint64
 mirrored(void)
 {
 	int			n;
-	RbpSpillFileInfo *infos = rbp_spill_file_info(&n);
-	uint64		blocks = n == 1 ? (uint64) infos[0].mirrored_bytes / BLCKSZ : 0;
+	RbpSpillFile *infos = rbp_spill_copy_files(&n);
+	uint64		blocks = n == 1 ? infos[0].mirrored_blocks : 0;
 
 	pfree(infos);
 	return blocks;

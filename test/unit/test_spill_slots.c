@@ -19,6 +19,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "mock_server.h"
 #include "tap.h"
 
 #define PAGES		RBP_EXTENT_PAGES
@@ -42,13 +43,15 @@ rnd(uint32_t n)
 	return (uint32_t) (rnd_from(&rng_state) % n);
 }
 
+/* The clock, which then is alloc()'s, too. */
 static int64_t
 clock_ns(void)
 {
 	struct timespec ts;
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t) ts.tv_sec * SECOND + ts.tv_nsec;
+	mock_now = (int64_t) ts.tv_sec * SECOND + ts.tv_nsec;
+	return mock_now;
 }
 
 static void *
@@ -62,37 +65,37 @@ aligned(size_t size)
 	return mem;
 }
 
-static RbpSpillSlots *
+static void
 new_slots(uint32_t first_extent, uint32_t nextents)
 {
-	return rbp_spill_slots_init(aligned(rbp_spill_slots_size(nextents)),
-								first_extent, nextents, 0);
+	rbp_spill_slots_init(aligned(rbp_spill_slots_size(nextents)),
+						 first_extent, nextents, 0);
 }
 
 static bool
-counts_are(RbpSpillSlots *s, uint32_t online, uint32_t used,
+counts_are(uint32_t online, uint32_t used,
 		   uint32_t quarantined, uint32_t free_slots, uint32_t dead)
 {
-	RbpSpillSlotCounts c;
+	RbpSpillUsage c;
 
-	rbp_spill_slots_counts(s, &c);
+	rbp_spill_slots_counts(&c);
 	if (c.online == online && c.used == used && c.quarantined == quarantined &&
 		c.free == free_slots && c.dead == dead)
 		return true;
-	diag("online %u, used %u, quarantined %u, free %u, dead %u",
+	diag("online %lu, used %lu, quarantined %lu, free %lu, dead %lu",
 		 c.online, c.used, c.quarantined, c.free, c.dead);
 	return false;
 }
 
 /* Take all that there is, want at a time; how many slots. */
 static uint32_t
-drink_up(RbpSpillSlots *s, uint32_t want)
+drink_up(uint32_t want)
 {
 	uint32_t	total = 0;
 	uint32_t	first;
 	uint32_t	n;
 
-	while ((n = rbp_spill_slots_alloc(s, want, NULL, NULL, &first)) > 0)
+	while ((n = rbp_spill_slots_alloc(want, NULL, NULL, &first)) > 0)
 		total += n;
 	return total;
 }
@@ -120,127 +123,126 @@ in_range(uint32_t extent, void *arg)
 static void
 test_states(void)
 {
-	RbpSpillSlots *s = new_slots(10, 3);
 	uint32_t	first = 0;
 
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "nothing online, nothing to be had");
-	ok(rbp_spill_slots_absent(s, 10) && rbp_spill_slots_absent(s, 12), "all are absent at first");
-	ok(counts_are(s, 0, 0, 0, 0, 0), "and count for nothing");
+	new_slots(10, 3);
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "nothing online, nothing to be had");
+	ok(rbp_spill_slots_absent(10) && rbp_spill_slots_absent(12), "all are absent at first");
+	ok(counts_are(0, 0, 0, 0, 0), "and count for nothing");
 
-	rbp_spill_slots_online(s, 11, 0);
-	ok(!rbp_spill_slots_absent(s, 11), "an extent comes online");
-	ok(counts_are(s, 128, 0, 0, 128, 0), "its slots are free");
-	is_u64(rbp_spill_slots_alloc(s, 128, NULL, NULL, &first), 128, "all of it in one run");
+	rbp_spill_slots_online(11, 0);
+	ok(!rbp_spill_slots_absent(11), "an extent comes online");
+	ok(counts_are(128, 0, 0, 128, 0), "its slots are free");
+	is_u64(rbp_spill_slots_alloc(128, NULL, NULL, &first), 128, "all of it in one run");
 	is_u64(first, 11 * PAGES, "slots are numbered from the first extent on");
-	is_u64(rbp_spill_slots_extent_used(s, 11), 128, "the extent is used");
-	ok(rbp_spill_slots_is_used(s, 11 * PAGES) && rbp_spill_slots_is_used(s, 12 * PAGES - 1) &&
-	   !rbp_spill_slots_is_used(s, 12 * PAGES), "so are its slots, and no others");
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "then it is empty");
+	is_u64(rbp_spill_slots_extent_used(11), 128, "the extent is used");
+	ok(rbp_spill_slots_is_used(11 * PAGES) && rbp_spill_slots_is_used(12 * PAGES - 1) &&
+	   !rbp_spill_slots_is_used(12 * PAGES), "so are its slots, and no others");
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "then it is empty");
 
-	rbp_spill_slots_free(s, 11 * PAGES + 60, 10);
-	ok(counts_are(s, 128, 118, 0, 10, 0), "some are given back, across a word's end");
-	is_u64(rbp_spill_slots_alloc(s, 20, NULL, NULL, &first), 10, "a run as long as there is");
+	rbp_spill_slots_free(11 * PAGES + 60, 10);
+	ok(counts_are(128, 118, 0, 10, 0), "some are given back, across a word's end");
+	is_u64(rbp_spill_slots_alloc(20, NULL, NULL, &first), 10, "a run as long as there is");
 	is_u64(first, 11 * PAGES + 60, "is where it should be");
-	rbp_spill_slots_free(s, 11 * PAGES + 60, 10);
+	rbp_spill_slots_free(11 * PAGES + 60, 10);
 
-	rbp_spill_slots_drain(s, 11);
-	ok(counts_are(s, 128, 118, 0, 0, 0), "draining: free slots do not count");
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "and are not given out");
-	rbp_spill_slots_free(s, 11 * PAGES, 1);
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "nor those that come back");
-	rbp_spill_slots_undrain(s, 11);
-	ok(counts_are(s, 128, 117, 0, 11, 0), "wanted after all, they are free");
-	is_u64(rbp_spill_slots_alloc(s, 16, NULL, NULL, &first), 10, "and given out, the longer run first");
+	rbp_spill_slots_drain(11);
+	ok(counts_are(128, 118, 0, 0, 0), "draining: free slots do not count");
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "and are not given out");
+	rbp_spill_slots_free(11 * PAGES, 1);
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "nor those that come back");
+	rbp_spill_slots_undrain(11);
+	ok(counts_are(128, 117, 0, 11, 0), "wanted after all, they are free");
+	is_u64(rbp_spill_slots_alloc(16, NULL, NULL, &first), 10, "and given out, the longer run first");
 
-	rbp_spill_slots_offline(s, 11);
-	ok(counts_are(s, 0, 127, 0, 0, 127), "lost: what is used is dead");
-	ok(!rbp_spill_slots_absent(s, 11), "and keeps the extent");
-	rbp_spill_slots_online(s, 11, 0);
-	ok(counts_are(s, 0, 127, 0, 0, 127), "it cannot come online");
-	rbp_spill_slots_free(s, 11 * PAGES + 1, 126);
-	ok(!rbp_spill_slots_absent(s, 11), "with one slot left, still not");
-	rbp_spill_slots_quarantine(s, 11 * PAGES + 127, 5);
-	ok(rbp_spill_slots_absent(s, 11), "until the last owner gives it back");
-	ok(counts_are(s, 0, 0, 0, 0, 0), "and a lost extent has no quarantine");
-	rbp_spill_slots_online(s, 11, 0);
-	ok(counts_are(s, 128, 0, 0, 128, 0), "then it is as new");
+	rbp_spill_slots_offline(11);
+	ok(counts_are(0, 127, 0, 0, 127), "lost: what is used is dead");
+	ok(!rbp_spill_slots_absent(11), "and keeps the extent");
+	rbp_spill_slots_online(11, 0);
+	ok(counts_are(0, 127, 0, 0, 127), "it cannot come online");
+	rbp_spill_slots_free(11 * PAGES + 1, 126);
+	ok(!rbp_spill_slots_absent(11), "with one slot left, still not");
+	rbp_spill_slots_quarantine(11 * PAGES + 127, 5);
+	ok(rbp_spill_slots_absent(11), "until the last owner gives it back");
+	ok(counts_are(0, 0, 0, 0, 0), "and a lost extent has no quarantine");
+	rbp_spill_slots_online(11, 0);
+	ok(counts_are(128, 0, 0, 128, 0), "then it is as new");
 
-	rbp_spill_slots_drain(s, 11);
-	rbp_spill_slots_offline(s, 11);
-	ok(rbp_spill_slots_absent(s, 11), "an empty extent is absent at once");
-	free(s);
+	rbp_spill_slots_drain(11);
+	rbp_spill_slots_offline(11);
+	ok(rbp_spill_slots_absent(11), "an empty extent is absent at once");
+	free(rbp_spill_slots);
 }
 
 static void
 test_quarantine(void)
 {
-	RbpSpillSlots *s = new_slots(0, 2);
 	int64_t		t = clock_ns() + 100000 * SECOND;	/* alloc() ends nothing */
 	uint32_t	first;
 
-	rbp_spill_slots_online(s, 0, 0);
-	rbp_spill_slots_online(s, 1, 0);
-	is_u64(drink_up(s, 128), 256, "two extents");
-	rbp_spill_slots_quarantine(s, 5, t);
-	ok(counts_are(s, 256, 255, 1, 0, 0) && !rbp_spill_slots_is_used(s, 5),
+	new_slots(0, 2);
+	rbp_spill_slots_online(0, 0);
+	rbp_spill_slots_online(1, 0);
+	is_u64(drink_up(128), 256, "two extents");
+	rbp_spill_slots_quarantine(5, t);
+	ok(counts_are(256, 255, 1, 0, 0) && !rbp_spill_slots_is_used(5),
 	   "quarantine: neither used nor free");
-	rbp_spill_slots_quarantine(s, 200, t + 1 * SECOND);
-	rbp_spill_slots_quarantine(s, 6, t + 30 * SECOND);
-	rbp_spill_slots_tick(s, t + QUARANTINE - 1);
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "quarantine: not a moment too early");
-	rbp_spill_slots_tick(s, t + QUARANTINE);
-	ok(counts_are(s, 256, 253, 2, 1, 0), "quarantine: the one that is due is free");
-	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 5, "and is given out");
-	rbp_spill_slots_tick(s, t + QUARANTINE + 30 * SECOND - 1);
-	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 200, "the next, of another extent");
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "the third has its own time");
-	rbp_spill_slots_tick(s, t + QUARANTINE + 30 * SECOND);
-	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 6, "which comes, too");
+	rbp_spill_slots_quarantine(200, t + 1 * SECOND);
+	rbp_spill_slots_quarantine(6, t + 30 * SECOND);
+	rbp_spill_slots_tick(t + QUARANTINE - 1);
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "quarantine: not a moment too early");
+	rbp_spill_slots_tick(t + QUARANTINE);
+	ok(counts_are(256, 253, 2, 1, 0), "quarantine: the one that is due is free");
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 5, "and is given out");
+	rbp_spill_slots_tick(t + QUARANTINE + 30 * SECOND - 1);
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 200, "the next, of another extent");
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "the third has its own time");
+	rbp_spill_slots_tick(t + QUARANTINE + 30 * SECOND);
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 6, "which comes, too");
 
 	/* time that goes back between callers */
-	rbp_spill_slots_quarantine(s, 5, t + 20 * SECOND);
-	rbp_spill_slots_quarantine(s, 200, t + 10 * SECOND);
-	rbp_spill_slots_tick(s, t + QUARANTINE + 10 * SECOND);
-	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 200,
+	rbp_spill_slots_quarantine(5, t + 20 * SECOND);
+	rbp_spill_slots_quarantine(200, t + 10 * SECOND);
+	rbp_spill_slots_tick(t + QUARANTINE + 10 * SECOND);
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 200,
 	   "who came late with an earlier time is free first");
 
 	/* gone with its extent */
-	rbp_spill_slots_quarantine(s, 201, t + 15 * SECOND);
-	rbp_spill_slots_offline(s, 0);
-	ok(counts_are(s, 128, 254, 1, 0, 127), "an extent takes its quarantine along");
-	rbp_spill_slots_free(s, 0, 5);
-	rbp_spill_slots_free(s, 6, 122);
-	rbp_spill_slots_online(s, 0, 0);
-	ok(counts_are(s, 256, 127, 1, 128, 0), "and comes back without");
-	rbp_spill_slots_tick(s, t + 1000 * SECOND);
-	ok(counts_are(s, 256, 127, 0, 129, 0), "the others' goes on");
+	rbp_spill_slots_quarantine(201, t + 15 * SECOND);
+	rbp_spill_slots_offline(0);
+	ok(counts_are(128, 254, 1, 0, 127), "an extent takes its quarantine along");
+	rbp_spill_slots_free(0, 5);
+	rbp_spill_slots_free(6, 122);
+	rbp_spill_slots_online(0, 0);
+	ok(counts_are(256, 127, 1, 128, 0), "and comes back without");
+	rbp_spill_slots_tick(t + 1000 * SECOND);
+	ok(counts_are(256, 127, 0, 129, 0), "the others' goes on");
 
 	/* while it drains */
-	is_u64(drink_up(s, 64), 129, "all used");
-	rbp_spill_slots_drain(s, 1);
-	rbp_spill_slots_quarantine(s, 130, t);
-	rbp_spill_slots_tick(s, t + QUARANTINE);
-	ok(counts_are(s, 256, 255, 0, 0, 0), "a quarantine that ends in a draining extent frees nothing");
-	rbp_spill_slots_undrain(s, 1);
-	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 130, "until it is wanted again");
+	is_u64(drink_up(64), 129, "all used");
+	rbp_spill_slots_drain(1);
+	rbp_spill_slots_quarantine(130, t);
+	rbp_spill_slots_tick(t + QUARANTINE);
+	ok(counts_are(256, 255, 0, 0, 0), "a quarantine that ends in a draining extent frees nothing");
+	rbp_spill_slots_undrain(1);
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 130, "until it is wanted again");
 
 	/* alloc() looks at the clock itself */
-	rbp_spill_slots_quarantine(s, 40, clock_ns() - QUARANTINE / 2);
-	is_u64(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first), 0, "alloc leaves alone what is not due");
-	free(s);
+	rbp_spill_slots_quarantine(40, clock_ns() - QUARANTINE / 2);
+	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "alloc leaves alone what is not due");
+	free(rbp_spill_slots);
 
-	s = new_slots(0, 1);
-	rbp_spill_slots_online(s, 0, 0);
-	is_u64(drink_up(s, 128), 128, "one extent");
-	rbp_spill_slots_quarantine(s, 40, clock_ns() - QUARANTINE - SECOND);
-	ok(rbp_spill_slots_alloc(s, 1, NULL, NULL, &first) == 1 && first == 40, "alloc ends what is due");
-	free(s);
+	new_slots(0, 1);
+	rbp_spill_slots_online(0, 0);
+	is_u64(drink_up(128), 128, "one extent");
+	rbp_spill_slots_quarantine(40, clock_ns() - QUARANTINE - SECOND);
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 40, "alloc ends what is due");
+	free(rbp_spill_slots);
 }
 
 static void
 test_choice(void)
 {
-	RbpSpillSlots *s = new_slots(0, 700);
 	OkArg		all = {.from = 0,.to = 700};
 	OkArg		last = {.from = 699,.to = 700};
 	OkArg		upper = {.from = 16,.to = 32};
@@ -253,12 +255,13 @@ test_choice(void)
 	bool		chosen = true;
 	bool		adjacent = true;
 
+	new_slots(0, 700);
 	/* two donors' regions, one after the other */
 	for (uint32_t i = 0; i < 32; i++)
-		rbp_spill_slots_online(s, i, 0);
+		rbp_spill_slots_online(i, 0);
 	for (int i = 0; i < 8; i++)
 	{
-		rbp_spill_slots_alloc(s, 32, NULL, NULL, &first);
+		rbp_spill_slots_alloc(32, NULL, NULL, &first);
 		here += first / PAGES < 16;
 		extents += i == 0 || first / PAGES != next / PAGES;
 		next = first;
@@ -267,103 +270,79 @@ test_choice(void)
 	ok(here >= 2 && here <= 6, "eight runs are spread over two regions (%u:%u)", here, 8 - here);
 
 	/* what was given back is given out first, though others are next in turn */
-	rbp_spill_slots_alloc(s, 32, NULL, NULL, &next);
-	rbp_spill_slots_free(s, first, 32);
-	ok(rbp_spill_slots_alloc(s, 32, NULL, NULL, &got) == 32 && got == first,
+	rbp_spill_slots_alloc(32, NULL, NULL, &next);
+	rbp_spill_slots_free(first, 32);
+	ok(rbp_spill_slots_alloc(32, NULL, NULL, &got) == 32 && got == first,
 	   "what was given back last is given out first");
-	rbp_spill_slots_free(s, next, 32);
+	rbp_spill_slots_free(next, 32);
 	got = 0;
 
-	rbp_spill_slots_alloc(s, 4, NULL, NULL, &next);
+	rbp_spill_slots_alloc(4, NULL, NULL, &next);
 	for (int i = 0; i < 7; i++)
 	{
-		rbp_spill_slots_alloc(s, 4, NULL, NULL, &first);
+		rbp_spill_slots_alloc(4, NULL, NULL, &first);
 		adjacent &= first == next + 4;
 		next = first;
 	}
 	ok(adjacent, "short runs that are taken one after the other are neighbours");
 
 	for (int i = 0; i < 40; i++)
-		if (rbp_spill_slots_alloc(s, 32, in_range, &upper, &first) != 32 || first / PAGES < 16)
+		if (rbp_spill_slots_alloc(32, in_range, &upper, &first) != 32 || first / PAGES < 16)
 			chosen = false;
 	ok(chosen, "only from extents that will do");
-	is_u64(drink_up(s, 128), 32 * 128 - 8 * 32 - 8 * 4 - 40 * 32,
+	is_u64(drink_up(128), 32 * 128 - 8 * 32 - 8 * 4 - 40 * 32,
 		   "the rest can be had, and nothing twice");
 
 	/* a long ring, of which one extent will do */
 	for (uint32_t i = 32; i < 700; i++)
-		rbp_spill_slots_online(s, i, 0);
+		rbp_spill_slots_online(i, 0);
 	for (int i = 0; i < 4 && got == 0; i++)
 	{
 		last.calls = 0;
-		got = rbp_spill_slots_alloc(s, 8, in_range, &last, &first);
+		got = rbp_spill_slots_alloc(8, in_range, &last, &first);
 		bounded &= last.calls <= 300;
 	}
 	ok(bounded, "no call looks at all extents of a long list");
 	ok(got == 8 && first / PAGES == 699, "but a few calls do");
 
 	/* a used up quota costs no search */
-	drink_up(s, 128);
-	is_u64(rbp_spill_slots_alloc(s, 8, in_range, &all, &first), 0, "used up");
+	drink_up(128);
+	is_u64(rbp_spill_slots_alloc(8, in_range, &all, &first), 0, "used up");
 	is_u64(all.calls, 0, "full extents are not looked at");
-	rbp_spill_slots_free(s, 300 * PAGES + 7, 3);
-	ok(rbp_spill_slots_alloc(s, 8, in_range, &all, &first) == 3 && first == 300 * PAGES + 7,
+	rbp_spill_slots_free(300 * PAGES + 7, 3);
+	ok(rbp_spill_slots_alloc(8, in_range, &all, &first) == 3 && first == 300 * PAGES + 7,
 	   "what comes back is found");
 	is_u64(all.calls, 1, "at the first look");
 
 	/* better runs are near */
 	for (uint32_t i = 100; i < 104; i++)
-		rbp_spill_slots_free(s, i * PAGES + 3, i == 103 ? 16 : 2);
-	ok(rbp_spill_slots_alloc(s, 16, NULL, NULL, &first) == 16 && first == 103 * PAGES + 3,
+		rbp_spill_slots_free(i * PAGES + 3, i == 103 ? 16 : 2);
+	ok(rbp_spill_slots_alloc(16, NULL, NULL, &first) == 16 && first == 103 * PAGES + 3,
 	   "a long run further on is preferred to a short one");
-	free(s);
+	free(rbp_spill_slots);
 }
 
 /* A region that drained and is wanted again is not all in one place of the ring. */
 static void
 test_undrain(void)
 {
-	RbpSpillSlots *s = new_slots(0, 32);
 	uint32_t	first = 0;
 	int			here = 0;
 
+	new_slots(0, 32);
 	for (uint32_t i = 0; i < 32; i++)
-		rbp_spill_slots_online(s, i, 0);
+		rbp_spill_slots_online(i, 0);
 	for (uint32_t i = 16; i < 32; i++)
-		rbp_spill_slots_drain(s, i);
+		rbp_spill_slots_drain(i);
 	for (uint32_t i = 16; i < 32; i++)
-		rbp_spill_slots_undrain(s, i);
+		rbp_spill_slots_undrain(i);
 	for (int i = 0; i < 8; i++)
 	{
-		rbp_spill_slots_alloc(s, PAGES, NULL, NULL, &first);
+		rbp_spill_slots_alloc(PAGES, NULL, NULL, &first);
 		here += first / PAGES < 16;
 	}
 	ok(here >= 2 && here <= 6, "undrained: extents of two regions by turns (%d:%d)", here, 8 - here);
-	free(s);
-}
-
-/* Nothing in it depends on where it is. */
-static void
-test_position(void)
-{
-	size_t		size = rbp_spill_slots_size(4);
-	RbpSpillSlots *s = new_slots(3, 4);
-	void	   *copy = aligned(size);
-	int64_t		t = clock_ns() + 100000 * SECOND;
-
-	for (uint32_t i = 3; i < 7; i++)
-		rbp_spill_slots_online(s, i, 0);
-	is_u64(drink_up(s, 32), 512, "position: four extents");
-	rbp_spill_slots_quarantine(s, 4 * PAGES, t);
-	rbp_spill_slots_quarantine(s, 5 * PAGES, t);
-	rbp_spill_slots_free(s, 6 * PAGES, 40);
-	memcpy(copy, s, size);
-	memset(s, 0xff, size);
-	free(s);
-	s = copy;
-	rbp_spill_slots_tick(s, t + QUARANTINE);
-	is_u64(drink_up(s, 8), 42, "position: it works in another place");
-	free(s);
+	free(rbp_spill_slots);
 }
 
 /*
@@ -442,7 +421,7 @@ longest(uint32_t mask, bool perhaps)
 }
 
 static void
-op_alloc(RbpSpillSlots *s)
+op_alloc(void)
 {
 	uint32_t	want = rnd(4) == 0 ? 1 + rnd(128) : 8u << rnd(3);
 	uint32_t	mask = rnd(2) == 0 ? UINT32_MAX : rnd(1u << EXTENTS);
@@ -453,9 +432,9 @@ op_alloc(RbpSpillSlots *s)
 
 	doing = "alloc";
 	if (mask == UINT32_MAX && rnd(2) == 0)
-		n = rbp_spill_slots_alloc(s, want, NULL, NULL, &first);
+		n = rbp_spill_slots_alloc(want, NULL, NULL, &first);
 	else
-		n = rbp_spill_slots_alloc(s, want, mask_ok, &mask, &first);
+		n = rbp_spill_slots_alloc(want, mask_ok, &mask, &first);
 	expect(n <= want, "more than was wanted");
 	expect(n >= (least < want ? least : want), "less than there was");
 	expect(n <= most, "more than there was");
@@ -490,7 +469,7 @@ last_owner(uint32_t e)
 }
 
 static void
-op_free(RbpSpillSlots *s)
+op_free(void)
 {
 	uint32_t	from = rnd(SLOTS);
 	uint32_t	max = 1 + rnd(64);
@@ -504,12 +483,12 @@ op_free(RbpSpillSlots *s)
 		used[from + n++] = false;
 	if (n == 0)
 		return;
-	rbp_spill_slots_free(s, FIRST * PAGES + from, n);
+	rbp_spill_slots_free(FIRST * PAGES + from, n);
 	last_owner(from / PAGES);
 }
 
 static void
-op_quarantine(RbpSpillSlots *s)
+op_quarantine(void)
 {
 	uint32_t	slot = rnd(SLOTS);
 
@@ -519,20 +498,20 @@ op_quarantine(RbpSpillSlots *s)
 	used[slot] = false;
 	if (state[slot / PAGES] != DEAD)
 		held_since[slot] = now_ns;
-	rbp_spill_slots_quarantine(s, FIRST * PAGES + slot, now_ns);
+	rbp_spill_slots_quarantine(FIRST * PAGES + slot, now_ns);
 	last_owner(slot / PAGES);
 }
 
 static void
-op_time(RbpSpillSlots *s)
+op_time(void)
 {
 	doing = "tick";
 	now_ns += rnd(8) == 0 ? (1 + rnd(200)) * SECOND : rnd(3) * SECOND;
-	rbp_spill_slots_tick(s, now_ns);
+	rbp_spill_slots_tick(now_ns);
 }
 
 static void
-op_disaster(RbpSpillSlots *s)
+op_disaster(void)
 {
 	uint32_t	e = rnd(EXTENTS);
 
@@ -540,9 +519,9 @@ op_disaster(RbpSpillSlots *s)
 	{
 		case 0:
 			doing = "online";
-			if (rbp_spill_slots_absent(s, FIRST + e))
+			if (rbp_spill_slots_absent(FIRST + e))
 			{
-				rbp_spill_slots_online(s, FIRST + e, 0);
+				rbp_spill_slots_online(FIRST + e, 0);
 				expect(state[e] == ABSENT, "came online though it was not absent");
 				state[e] = ONLINE;
 			}
@@ -551,19 +530,19 @@ op_disaster(RbpSpillSlots *s)
 			break;
 		case 1:
 			doing = "drain";
-			rbp_spill_slots_drain(s, FIRST + e);
+			rbp_spill_slots_drain(FIRST + e);
 			if (state[e] == ONLINE)
 				state[e] = DRAINING;
 			break;
 		case 2:
 			doing = "undrain";
-			rbp_spill_slots_undrain(s, FIRST + e);
+			rbp_spill_slots_undrain(FIRST + e);
 			if (state[e] == DRAINING)
 				state[e] = ONLINE;
 			break;
 		default:
 			doing = "offline";
-			rbp_spill_slots_offline(s, FIRST + e);
+			rbp_spill_slots_offline(FIRST + e);
 			if (state[e] == ABSENT || state[e] == DEAD)
 				break;
 			state[e] = DEAD;
@@ -574,9 +553,9 @@ op_disaster(RbpSpillSlots *s)
 }
 
 static void
-compare(RbpSpillSlots *s, bool everything)
+compare(bool everything)
 {
-	RbpSpillSlotCounts c;
+	RbpSpillUsage c;
 	uint32_t	online = 0;
 	uint32_t	nused = 0;
 	uint32_t	dead = 0;
@@ -605,18 +584,18 @@ compare(RbpSpillSlots *s, bool everything)
 				most_free += !must_be_held(i);
 			}
 			if (everything)
-				expect(rbp_spill_slots_is_used(s, FIRST * PAGES + i) == used[i], "is_used");
+				expect(rbp_spill_slots_is_used(FIRST * PAGES + i) == used[i], "is_used");
 		}
 		nused += here;
 		if (state[e] == DEAD)
 			dead += here;
 		if (everything)
 		{
-			expect(rbp_spill_slots_extent_used(s, FIRST + e) == here, "extent_used");
-			expect(rbp_spill_slots_absent(s, FIRST + e) == (state[e] == ABSENT), "absent");
+			expect(rbp_spill_slots_extent_used(FIRST + e) == here, "extent_used");
+			expect(rbp_spill_slots_absent(FIRST + e) == (state[e] == ABSENT), "absent");
 		}
 	}
-	rbp_spill_slots_counts(s, &c);
+	rbp_spill_slots_counts(&c);
 	expect(c.online == online, "count of online slots");
 	expect(c.used == nused, "count of used slots");
 	expect(c.dead == dead, "count of dead slots");
@@ -629,11 +608,11 @@ compare(RbpSpillSlots *s, bool everything)
 static void
 run_model(uint64_t seed, uint64_t operations)
 {
-	RbpSpillSlots *s = new_slots(FIRST, EXTENTS);
 	uint32_t	disasters = seed % 2 == 0 ? 30 : 1;
 	uint32_t	allocs = seed % 3 == 0 ? 150 : seed % 3 == 1 ? 300 : 60;
 	uint32_t	quarantines = seed % 4 == 0 ? 400 : 80;
 
+	new_slots(FIRST, EXTENTS);
 	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
 	memset(state, 0, sizeof(state));
 	memset(used, 0, sizeof(used));
@@ -646,23 +625,23 @@ run_model(uint64_t seed, uint64_t operations)
 		uint32_t	dice = rnd(1000);
 
 		if (dice < disasters || operation < 20)
-			op_disaster(s);
+			op_disaster();
 		else if (dice < disasters + allocs)
-			op_alloc(s);
+			op_alloc();
 		else if (dice < disasters + allocs + quarantines)
-			op_quarantine(s);
+			op_quarantine();
 		else if (dice < disasters + allocs + quarantines + 40)
-			op_time(s);
+			op_time();
 		else
-			op_free(s);
+			op_free();
 		if (operation % 8 == 0)
-			compare(s, operation % 256 == 0);
+			compare(operation % 256 == 0);
 	}
 	ok(failure[0] == '\0', "seed %" PRIu64 ": %" PRIu64 " operations as the model has them",
 	   seed, operations);
 	if (failure[0] != '\0')
 		diag("%s", failure);
-	free(s);
+	free(rbp_spill_slots);
 }
 
 /*
@@ -678,7 +657,6 @@ run_model(uint64_t seed, uint64_t operations)
 typedef struct User
 {
 	pthread_t	thread;
-	RbpSpillSlots *s;
 	uint64_t	rng;
 } User;
 
@@ -741,7 +719,7 @@ use_slots(void *arg)
 
 			if (over)
 				continue;
-			len[k] = rbp_spill_slots_alloc(me->s, want, slow_ok, me, &first[k]);
+			len[k] = rbp_spill_slots_alloc(want, slow_ok, me, &first[k]);
 			if (len[k] == 0)
 			{
 				count(&t_empty);
@@ -772,7 +750,7 @@ use_slots(void *arg)
 		for (uint32_t i = first[k]; i < first[k] + len[k]; i++)
 			__atomic_fetch_sub(&owners[i], 1, __ATOMIC_RELAXED);
 		if (rnd_from(&me->rng) % 8 != 0)
-			rbp_spill_slots_free(me->s, first[k], len[k]);
+			rbp_spill_slots_free(first[k], len[k]);
 		else
 			for (uint32_t i = first[k]; i < first[k] + len[k]; i++)
 			{
@@ -781,7 +759,7 @@ use_slots(void *arg)
 				__atomic_store_n(&t_held_life[i], __atomic_load_n(&lives[i / PAGES], __ATOMIC_RELAXED),
 								 __ATOMIC_RELAXED);
 				__atomic_store_n(&t_held_since[i], now, __ATOMIC_RELAXED);
-				rbp_spill_slots_quarantine(me->s, i, now);
+				rbp_spill_slots_quarantine(i, now);
 			}
 		len[k] = 0;
 	}
@@ -801,25 +779,25 @@ disturb(void *arg)
 		switch (rnd_from(&me->rng) % 16)
 		{
 			case 0:
-				rbp_spill_slots_offline(me->s, e);
+				rbp_spill_slots_offline(e);
 				break;
 			case 1:
-				rbp_spill_slots_drain(me->s, e);
+				rbp_spill_slots_drain(e);
 				break;
 			case 2:
 			case 3:
 			case 4:
-				rbp_spill_slots_undrain(me->s, e);
+				rbp_spill_slots_undrain(e);
 				break;
 			default:
-				if (!rbp_spill_slots_absent(me->s, e))
+				if (!rbp_spill_slots_absent(e))
 					break;
 				/* nobody has slots of it; who gets some sees the new life */
 				__atomic_add_fetch(&lives[e], 1, __ATOMIC_RELAXED);
-				rbp_spill_slots_online(me->s, e, 0);
+				rbp_spill_slots_online(e, 0);
 				count(&t_onlines);
 		}
-		rbp_spill_slots_tick(me->s, __atomic_add_fetch(&t_now, SECOND, __ATOMIC_RELAXED));
+		rbp_spill_slots_tick(__atomic_add_fetch(&t_now, SECOND, __ATOMIC_RELAXED));
 		sched_yield();
 	}
 	return NULL;
@@ -828,21 +806,21 @@ disturb(void *arg)
 static void
 test_threads(void)
 {
-	RbpSpillSlots *s = new_slots(0, T_EXTENTS);
 	User		users[USERS + 1];
 	bool	   *seen = calloc(T_SLOTS, sizeof(bool));
 	uint32_t	first;
 	uint32_t	n;
 	uint32_t	distinct = 0;
 
+	new_slots(0, T_EXTENTS);
 	t_now = clock_ns() + 1000000 * SECOND;
 	for (uint32_t e = 0; e < T_EXTENTS; e++)
-		rbp_spill_slots_online(s, e, 0);
+		rbp_spill_slots_online(e, 0);
 	for (int i = 0; i <= USERS; i++)
 	{
 		users[i] = (User)
 		{
-			.s = s,.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)
+			.rng = 0x9e3779b97f4a7c15 * (uint64_t) (i + 1)
 		};
 		if (pthread_create(&users[i].thread, NULL, i < USERS ? use_slots : disturb, &users[i]) != 0)
 			abort();
@@ -859,16 +837,16 @@ test_threads(void)
 	diag("%" PRIu64 " slots given out, %" PRIu64 " times none, %" PRIu64 " extents brought online",
 		 t_given, t_empty, t_onlines);
 
-	rbp_spill_slots_tick(s, t_now + 10 * QUARANTINE);
-	rbp_spill_slots_tick(s, t_now + 20 * QUARANTINE);
+	rbp_spill_slots_tick(t_now + 10 * QUARANTINE);
+	rbp_spill_slots_tick(t_now + 20 * QUARANTINE);
 	for (uint32_t e = 0; e < T_EXTENTS; e++)
 	{
-		rbp_spill_slots_undrain(s, e);
-		if (rbp_spill_slots_absent(s, e))
-			rbp_spill_slots_online(s, e, 0);
+		rbp_spill_slots_undrain(e);
+		if (rbp_spill_slots_absent(e))
+			rbp_spill_slots_online(e, 0);
 	}
-	ok(counts_are(s, T_SLOTS, 0, 0, T_SLOTS, 0), "threads: all are free at the end");
-	while ((n = rbp_spill_slots_alloc(s, 7, NULL, NULL, &first)) > 0)
+	ok(counts_are(T_SLOTS, 0, 0, T_SLOTS, 0), "threads: all are free at the end");
+	while ((n = rbp_spill_slots_alloc(7, NULL, NULL, &first)) > 0)
 		for (uint32_t i = first; i < first + n; i++)
 		{
 			distinct += !seen[i];
@@ -876,7 +854,7 @@ test_threads(void)
 		}
 	is_u64(distinct, T_SLOTS, "threads: and can all be had");
 	free(seen);
-	free(s);
+	free(rbp_spill_slots);
 }
 
 int
@@ -889,7 +867,6 @@ main(int argc, char **argv)
 	test_quarantine();
 	test_choice();
 	test_undrain();
-	test_position();
 	for (uint64_t i = 0; i < 12; i++)
 		run_model(seed + i, operations);
 	test_threads();

@@ -48,14 +48,14 @@ aligned(size_t size)
 	return mem;
 }
 
-static RbpSpillTable *
+static void
 new_table(uint32_t nfiles, uint32_t nnodes)
 {
-	return rbp_spill_table_init(aligned(rbp_spill_table_size(nfiles, nnodes)),
-								nfiles, nnodes, 0, 0);
+	rbp_spill_table_init(aligned(rbp_spill_table_size(nfiles, nnodes)),
+						 nfiles, nnodes, 0, 0);
 }
 
-static const RbpSpillFileState blank = {.open_page = RBP_SPILL_NO_PAGE};
+static const RbpSpillFile blank = {.open_page = RBP_SPILL_NO_PAGE};
 
 /* What a walk, a cut or a removal told. */
 #define MAX_SEEN	4096
@@ -77,7 +77,7 @@ note(RbpSpillFile *file, uint32_t block, uint32_t value, void *arg)
 {
 	Seen	   *to = arg;
 
-	(void) rbp_spill_file_state(file);
+	(void) file;
 	to->after_end |= to->ends > 0;
 	if (block == UINT32_MAX && value == 0)
 	{
@@ -112,74 +112,74 @@ static void
 test_names(void)
 {
 	const RbpSpillHandle none = {.index = RBP_SPILL_NO_FILE};
-	RbpSpillTable *t = new_table(3, 10);
 	RbpSpillHandle a;
 	RbpSpillHandle b;
 	RbpSpillHandle c;
 	RbpSpillHandle h;
-	RbpSpillFileState initial = blank;
+	RbpSpillFile initial = blank;
 	RbpSpillFile *file;
 	bool		created;
 	char		name[RBP_SPILL_NAME_LEN + 1];
 
-	ok(!rbp_spill_table_find(t, "a", &h), "names: none at first");
-	is_u64(rbp_spill_table_files(t), 0, "names: and no files");
+	new_table(3, 10);
+	ok(!rbp_spill_table_find("a", &h), "names: none at first");
+	is_u64(rbp_spill_table_files(), 0, "names: and no files");
 	initial.owner = 4711;
 	initial.size = 99;
-	ok(rbp_spill_table_create(t, "a", &initial, &a, &created) && created, "names: create");
-	ok(rbp_spill_table_find(t, "a", &h) && memcmp(&h, &a, sizeof(h)) == 0, "names: find");
-	ok(!rbp_spill_table_find(t, "b", &h) && !rbp_spill_table_find(t, "", &h), "names: but no others");
-	ok(rbp_spill_table_create(t, "a", &blank, &h, &created) && !created &&
+	ok(rbp_spill_table_create("a", &initial, &a, &created) && created, "names: create");
+	ok(rbp_spill_table_find("a", &h) && memcmp(&h, &a, sizeof(h)) == 0, "names: find");
+	ok(!rbp_spill_table_find("b", &h) && !rbp_spill_table_find("", &h), "names: but no others");
+	ok(rbp_spill_table_create("a", &blank, &h, &created) && !created &&
 	   memcmp(&h, &a, sizeof(h)) == 0, "names: the second to create it finds it");
-	file = rbp_spill_file_lock(t, a, false);
-	ok(file != NULL && rbp_spill_file_state(file)->owner == 4711 &&
-	   rbp_spill_file_state(file)->size == 99 &&
-	   rbp_spill_file_state(file)->open_page == RBP_SPILL_NO_PAGE,
+	file = rbp_spill_file_lock(a, false);
+	ok(file != NULL && file->owner == 4711 &&
+	   file->size == 99 &&
+	   file->open_page == RBP_SPILL_NO_PAGE,
 	   "names: with the state that the first gave it");
-	ok(strcmp(rbp_spill_file_name(file), "a") == 0, "names: it knows its name");
-	h = rbp_spill_file_handle(t, file);
+	ok(strcmp(file->name, "a") == 0, "names: it knows its name");
+	h = rbp_spill_file_handle(file);
 	ok(memcmp(&h, &a, sizeof(h)) == 0, "names: and its handle");
-	rbp_spill_file_unlock(t, file);
+	rbp_spill_file_unlock(file);
 
 	memset(name, 'x', sizeof(name));
 	name[RBP_SPILL_NAME_LEN] = '\0';
-	ok(!rbp_spill_table_create(t, name, &blank, &h, &created), "names: too long by one");
+	ok(!rbp_spill_table_create(name, &blank, &h, &created), "names: too long by one");
 	name[RBP_SPILL_NAME_LEN - 1] = '\0';
-	ok(rbp_spill_table_create(t, name, &blank, &b, &created) && created, "names: as long as may be");
-	ok(rbp_spill_table_find(t, name, &h) && memcmp(&h, &b, sizeof(h)) == 0, "names: and found");
+	ok(rbp_spill_table_create(name, &blank, &b, &created) && created, "names: as long as may be");
+	ok(rbp_spill_table_find(name, &h) && memcmp(&h, &b, sizeof(h)) == 0, "names: and found");
 	name[RBP_SPILL_NAME_LEN - 2] = 'y';
-	ok(!rbp_spill_table_find(t, name, &h), "names: the last letter counts");
-	ok(rbp_spill_table_create(t, "c", &blank, &c, &created), "names: a third");
-	ok(!rbp_spill_table_create(t, "d", &blank, &h, &created) && !created, "names: no room for a fourth");
-	is_u64(rbp_spill_table_files(t), 3, "names: three files");
+	ok(!rbp_spill_table_find(name, &h), "names: the last letter counts");
+	ok(rbp_spill_table_create("c", &blank, &c, &created), "names: a third");
+	ok(!rbp_spill_table_create("d", &blank, &h, &created) && !created, "names: no room for a fourth");
+	is_u64(rbp_spill_table_files(), 3, "names: three files");
 
 	reset_seen();
-	ok(rbp_spill_table_remove(t, a, note, &seen), "names: remove");
+	ok(rbp_spill_table_remove(a, note, &seen), "names: remove");
 	ok(seen.n == 0 && seen.ends == 1, "names: an empty file ends, too");
-	ok(!rbp_spill_table_find(t, "a", &h), "names: its name is gone");
-	ok(rbp_spill_file_lock(t, a, false) == NULL && rbp_spill_file_lock(t, a, true) == NULL,
+	ok(!rbp_spill_table_find("a", &h), "names: its name is gone");
+	ok(rbp_spill_file_lock(a, false) == NULL && rbp_spill_file_lock(a, true) == NULL,
 	   "names: so is the handle");
-	ok(!rbp_spill_table_remove(t, a, note, &seen) && seen.ends == 1, "names: it is removed once");
-	ok(rbp_spill_table_create(t, "a", &blank, &h, &created) && created, "names: created again");
+	ok(!rbp_spill_table_remove(a, note, &seen) && seen.ends == 1, "names: it is removed once");
+	ok(rbp_spill_table_create("a", &blank, &h, &created) && created, "names: created again");
 	ok(h.index == a.index && h.serial != a.serial, "names: in the same place, with another serial");
-	ok(rbp_spill_file_lock(t, a, false) == NULL && !rbp_spill_table_remove(t, a, note, &seen),
+	ok(rbp_spill_file_lock(a, false) == NULL && !rbp_spill_table_remove(a, note, &seen),
 	   "names: the old handle stays void");
-	file = rbp_spill_file_lock(t, h, true);
-	ok(file != NULL && rbp_spill_file_state(file)->size == 0, "names: nothing of the old state is left");
-	rbp_spill_file_unlock(t, file);
-	ok(rbp_spill_file_lock(t, none, false) == NULL,
+	file = rbp_spill_file_lock(h, true);
+	ok(file != NULL && file->size == 0, "names: nothing of the old state is left");
+	rbp_spill_file_unlock(file);
+	ok(rbp_spill_file_lock(none, false) == NULL,
 	   "names: no file, no lock");
 
 	/* as the hash is, these two have the same */
-	rbp_spill_table_remove(t, b, note, &seen);
-	ok(rbp_spill_table_create(t, "base/pgsql_tmp/pgsql_tmp2006.86", &blank, &b, &created) && created &&
-	   !rbp_spill_table_find(t, "base/pgsql_tmp/pgsql_tmp2185.17", &h),
+	rbp_spill_table_remove(b, note, &seen);
+	ok(rbp_spill_table_create("base/pgsql_tmp/pgsql_tmp2006.86", &blank, &b, &created) && created &&
+	   !rbp_spill_table_find("base/pgsql_tmp/pgsql_tmp2185.17", &h),
 	   "names: a name is not its hash");
-	rbp_spill_table_remove(t, b, note, &seen);
-	ok(rbp_spill_table_next(t, 0, &h) && h.index == a.index &&
-	   rbp_spill_table_next(t, h.index + 1, &h) && h.index == c.index &&
-	   !rbp_spill_table_next(t, h.index + 1, &h), "names: a walk meets those that live");
-	free(t);
+	rbp_spill_table_remove(b, note, &seen);
+	ok(rbp_spill_table_next(0, &h) && h.index == a.index &&
+	   rbp_spill_table_next(h.index + 1, &h) && h.index == c.index &&
+	   !rbp_spill_table_next(h.index + 1, &h), "names: a walk meets those that live");
+	free(rbp_spill_table);
 }
 
 /*
@@ -188,7 +188,6 @@ test_names(void)
  */
 typedef struct Meanwhile
 {
-	RbpSpillTable *t;
 	RbpSpillHandle old;
 	RbpSpillHandle new;
 	bool		found;
@@ -201,37 +200,37 @@ static void
 look_meanwhile(RbpSpillFile *file, uint32_t block, uint32_t value, void *arg)
 {
 	Meanwhile  *m = arg;
-	RbpSpillHandle h = rbp_spill_file_handle(m->t, file);
+	RbpSpillHandle h = rbp_spill_file_handle(file);
 
 	(void) value;
 	if (block == UINT32_MAX)
 		return;
 	m->own_handle = memcmp(&h, &m->old, sizeof(h)) == 0;
-	m->found = rbp_spill_table_find(m->t, "f", &h);
-	m->removed = rbp_spill_table_remove(m->t, m->old, look_meanwhile, m);
-	rbp_spill_table_create(m->t, "f", &blank, &m->new, &m->created);
+	m->found = rbp_spill_table_find("f", &h);
+	m->removed = rbp_spill_table_remove(m->old, look_meanwhile, m);
+	rbp_spill_table_create("f", &blank, &m->new, &m->created);
 }
 
 static void
 test_removal(void)
 {
-	RbpSpillTable *t = new_table(2, 10);
-	Meanwhile	m = {.t = t};
+	Meanwhile	m = {0};
 	RbpSpillHandle h;
 	RbpSpillFile *file;
 
-	rbp_spill_table_create(t, "f", &blank, &m.old, &m.created);
-	file = rbp_spill_file_lock(t, m.old, true);
-	rbp_spill_block_set(t, file, 3, 4);
-	rbp_spill_file_unlock(t, file);
+	new_table(2, 10);
+	rbp_spill_table_create("f", &blank, &m.old, &m.created);
+	file = rbp_spill_file_lock(m.old, true);
+	rbp_spill_block_set(file, 3, 4);
+	rbp_spill_file_unlock(file);
 	m.created = false;
-	ok(rbp_spill_table_remove(t, m.old, look_meanwhile, &m), "removal: begins");
+	ok(rbp_spill_table_remove(m.old, look_meanwhile, &m), "removal: begins");
 	ok(!m.found && !m.removed, "removal: meanwhile it is not found, nor removed by another");
 	ok(m.own_handle, "removal: its handle is what it was");
 	ok(m.created && m.new.index != m.old.index, "removal: its name is free, its place is not");
-	ok(rbp_spill_table_find(t, "f", &h) && memcmp(&h, &m.new, sizeof(h)) == 0 &&
-	   rbp_spill_table_files(t) == 1, "removal: leaves the new file alone");
-	free(t);
+	ok(rbp_spill_table_find("f", &h) && memcmp(&h, &m.new, sizeof(h)) == 0 &&
+	   rbp_spill_table_files() == 1, "removal: leaves the new file alone");
+	free(rbp_spill_table);
 }
 
 static void
@@ -242,7 +241,6 @@ test_depths(void)
 		1073741823, 1073741824, UINT32_MAX - 1, UINT32_MAX
 	};
 	const uint32_t n = sizeof(edges) / sizeof(edges[0]);
-	RbpSpillTable *t = new_table(1, 100);
 	RbpSpillHandle h;
 	RbpSpillFile *file;
 	bool		created;
@@ -250,134 +248,102 @@ test_depths(void)
 	bool		got = true;
 	bool		alone = true;
 
-	rbp_spill_table_create(t, "f", &blank, &h, &created);
-	file = rbp_spill_file_lock(t, h, true);
+	new_table(1, 100);
+	rbp_spill_table_create("f", &blank, &h, &created);
+	file = rbp_spill_file_lock(h, true);
 	for (uint32_t i = 0; i < n; i++)
 	{
-		alone &= rbp_spill_block_get(t, file, edges[i]) == 0;
-		set &= rbp_spill_block_set(t, file, edges[i], i + 1);
+		alone &= rbp_spill_block_get(file, edges[i]) == 0;
+		set &= rbp_spill_block_set(file, edges[i], i + 1);
 		for (uint32_t j = 0; j < n; j++)
-			got &= rbp_spill_block_get(t, file, edges[j]) == (j <= i ? j + 1 : 0);
+			got &= rbp_spill_block_get(file, edges[j]) == (j <= i ? j + 1 : 0);
 	}
 	ok(set && got && alone, "depths: each edge of the tree, from the first block to the last");
-	ok(rbp_spill_block_get(t, file, 65) == 0 && rbp_spill_block_get(t, file, 1u << 31) == 0,
+	ok(rbp_spill_block_get(file, 65) == 0 && rbp_spill_block_get(file, 1u << 31) == 0,
 	   "depths: and none between");
 	reset_seen();
-	spill_file_walk(t, file, note, &seen);
+	spill_file_walk(file, note, &seen);
 	ok(seen.n == n && !seen.disordered && memcmp(seen.blocks, edges, sizeof(edges)) == 0,
 	   "depths: a walk meets them in order");
 
 	for (uint32_t i = n; i-- > 0;)
 	{
 		reset_seen();
-		rbp_spill_file_truncate(t, file, edges[i], note, &seen);
+		rbp_spill_file_truncate(file, edges[i], note, &seen);
 		got &= seen.n == 1 && seen.blocks[0] == edges[i] && seen.values[0] == i + 1;
 		for (uint32_t j = 0; j < n; j++)
-			got &= rbp_spill_block_get(t, file, edges[j]) == (j < i ? j + 1 : 0);
+			got &= rbp_spill_block_get(file, edges[j]) == (j < i ? j + 1 : 0);
 		if (edges[i] == 64)
-			is_u64(spill_table_free_nodes(t), 99, "depths: cut down to one node");
+			is_u64(spill_table_free_nodes(), 99, "depths: cut down to one node");
 	}
 	ok(got, "depths: cut one after the other");
-	is_u64(spill_table_free_nodes(t), 100, "depths: no node is left behind");
+	is_u64(spill_table_free_nodes(), 100, "depths: no node is left behind");
 
 	/* a sparse file that begins far out */
-	ok(rbp_spill_block_set(t, file, UINT32_MAX, 7), "depths: the last block alone");
-	is_u64(spill_table_free_nodes(t), 94, "depths: takes a node on each level");
+	ok(rbp_spill_block_set(file, UINT32_MAX, 7), "depths: the last block alone");
+	is_u64(spill_table_free_nodes(), 94, "depths: takes a node on each level");
 	reset_seen();
-	rbp_spill_file_truncate(t, file, UINT32_MAX, note, &seen);
+	rbp_spill_file_truncate(file, UINT32_MAX, note, &seen);
 	ok(seen.n == 1 && seen.blocks[0] == UINT32_MAX, "depths: and is cut");
 
 	/* as deep as need be, whichever way blocks go */
-	rbp_spill_block_set(t, file, 1, 1);
-	rbp_spill_block_set(t, file, 1000000, 2);
-	rbp_spill_block_set(t, file, 1000000, 0);
-	is_u64(spill_table_free_nodes(t), 99, "depths: a tree whose far end is removed is low again");
-	is_u64(rbp_spill_block_get(t, file, 1), 1, "depths: and still there");
-	rbp_spill_file_unlock(t, file);
-	free(t);
+	rbp_spill_block_set(file, 1, 1);
+	rbp_spill_block_set(file, 1000000, 2);
+	rbp_spill_block_set(file, 1000000, 0);
+	is_u64(spill_table_free_nodes(), 99, "depths: a tree whose far end is removed is low again");
+	is_u64(rbp_spill_block_get(file, 1), 1, "depths: and still there");
+	rbp_spill_file_unlock(file);
+	free(rbp_spill_table);
 }
 
 static void
 test_nodes(void)
 {
-	RbpSpillTable *t = new_table(2, 5);
 	RbpSpillHandle h;
 	RbpSpillFile *file;
 	bool		created;
 	bool		fine = true;
 
-	rbp_spill_table_create(t, "f", &blank, &h, &created);
-	file = rbp_spill_file_lock(t, h, true);
+	new_table(2, 5);
+	rbp_spill_table_create("f", &blank, &h, &created);
+	file = rbp_spill_file_lock(h, true);
 	for (uint32_t b = 0; b < 4 * 64; b++)
-		fine &= rbp_spill_block_set(t, file, b, b + 1);
+		fine &= rbp_spill_block_set(file, b, b + 1);
 	ok(fine, "nodes: four leaves and their root");
-	is_u64(spill_table_free_nodes(t), 0, "nodes: and that is all");
-	ok(!rbp_spill_block_set(t, file, 256, 1) && !rbp_spill_block_set(t, file, 1u << 30, 1),
+	is_u64(spill_table_free_nodes(), 0, "nodes: and that is all");
+	ok(!rbp_spill_block_set(file, 256, 1) && !rbp_spill_block_set(file, 1u << 30, 1),
 	   "nodes: no more without room");
-	ok(rbp_spill_block_get(t, file, 256) == 0 && rbp_spill_block_get(t, file, 1u << 30) == 0 &&
-	   rbp_spill_block_get(t, file, 200) == 201, "nodes: with nothing changed");
-	ok(rbp_spill_block_set(t, file, 5, 77) && rbp_spill_block_get(t, file, 5) == 77,
+	ok(rbp_spill_block_get(file, 256) == 0 && rbp_spill_block_get(file, 1u << 30) == 0 &&
+	   rbp_spill_block_get(file, 200) == 201, "nodes: with nothing changed");
+	ok(rbp_spill_block_set(file, 5, 77) && rbp_spill_block_get(file, 5) == 77,
 	   "nodes: a value can replace another");
-	ok(rbp_spill_block_set(t, file, 300, 0) && rbp_spill_block_set(t, file, 1u << 30, 0),
+	ok(rbp_spill_block_set(file, 300, 0) && rbp_spill_block_set(file, 1u << 30, 0),
 	   "nodes: and what is not there can be removed");
 
 	for (uint32_t b = 64; b < 128; b++)
-		rbp_spill_block_set(t, file, b, 0);
-	is_u64(spill_table_free_nodes(t), 1, "nodes: what is empty is given back");
+		rbp_spill_block_set(file, b, 0);
+	is_u64(spill_table_free_nodes(), 1, "nodes: what is empty is given back");
 	reset_seen();
-	rbp_spill_file_truncate(t, file, 130, note, &seen);
+	rbp_spill_file_truncate(file, 130, note, &seen);
 	ok(seen.n == 126 && seen.blocks[0] == 130 && seen.blocks[125] == 255, "nodes: cut in the middle of one");
-	is_u64(spill_table_free_nodes(t), 2, "nodes: which stays");
-	ok(rbp_spill_block_get(t, file, 129) == 130 && rbp_spill_block_get(t, file, 130) == 0,
+	is_u64(spill_table_free_nodes(), 2, "nodes: which stays");
+	ok(rbp_spill_block_get(file, 129) == 130 && rbp_spill_block_get(file, 130) == 0,
 	   "nodes: with what is before");
-	rbp_spill_file_unlock(t, file);
+	rbp_spill_file_unlock(file);
 
 	reset_seen();
-	rbp_spill_table_remove(t, h, note, &seen);
+	rbp_spill_table_remove(h, note, &seen);
 	ok(seen.n == 66 && !seen.disordered && seen.ends == 1 && !seen.after_end,
 	   "nodes: a removal tells each value, in order, and then the end");
-	is_u64(spill_table_free_nodes(t), 5, "nodes: all are free again");
-	rbp_spill_table_create(t, "g", &blank, &h, &created);
-	file = rbp_spill_file_lock(t, h, true);
-	rbp_spill_block_set(t, file, 10, 1);
+	is_u64(spill_table_free_nodes(), 5, "nodes: all are free again");
+	rbp_spill_table_create("g", &blank, &h, &created);
+	file = rbp_spill_file_lock(h, true);
+	rbp_spill_block_set(file, 10, 1);
 	reset_seen();
-	spill_file_walk(t, file, note, &seen);
+	spill_file_walk(file, note, &seen);
 	ok(seen.n == 1 && seen.blocks[0] == 10, "nodes: used again, they are clean");
-	rbp_spill_file_unlock(t, file);
-	free(t);
-}
-
-/* Nothing in it depends on where it is. */
-static void
-test_position(void)
-{
-	size_t		size = rbp_spill_table_size(4, 50);
-	RbpSpillTable *t = new_table(4, 50);
-	void	   *copy = aligned(size);
-	RbpSpillHandle h;
-	RbpSpillFile *file;
-	bool		created;
-
-	rbp_spill_table_create(t, "gone", &blank, &h, &created);
-	rbp_spill_table_remove(t, h, note, &seen);
-	rbp_spill_table_create(t, "f", &blank, &h, &created);
-	file = rbp_spill_file_lock(t, h, true);
-	for (uint32_t b = 0; b < 1000; b++)
-		rbp_spill_block_set(t, file, b, b + 1);
-	rbp_spill_file_unlock(t, file);
-	memcpy(copy, t, size);
-	memset(t, 0xff, size);
-	free(t);
-	t = copy;
-	ok(rbp_spill_table_find(t, "f", &h), "position: found in another place");
-	file = rbp_spill_file_lock(t, h, true);
-	ok(file != NULL && rbp_spill_block_get(t, file, 999) == 1000 &&
-	   rbp_spill_block_set(t, file, 5000, 1), "position: and its blocks");
-	rbp_spill_file_unlock(t, file);
-	reset_seen();
-	rbp_spill_table_remove(t, h, note, &seen);
-	ok(seen.n == 1001 && spill_table_free_nodes(t) == 50, "position: and removed");
-	free(t);
+	rbp_spill_file_unlock(file);
+	free(rbp_spill_table);
 }
 
 /*
@@ -409,7 +375,6 @@ static uint32_t world_size;
 static uint32_t nnodes;
 static RbpSpillHandle old_handles[OLD_HANDLES];
 static uint32_t next_value;
-static RbpSpillTable *table;
 
 static uint64_t operation;
 static const char *doing = "nothing";
@@ -502,7 +467,7 @@ static void
 op_create(uint32_t k)
 {
 	ModelFile  *m = &files[k];
-	RbpSpillFileState initial = blank;
+	RbpSpillFile initial = blank;
 	RbpSpillHandle h;
 	bool		created = false;
 	bool		room = live_files() < PLACES;
@@ -510,7 +475,7 @@ op_create(uint32_t k)
 
 	doing = "create";
 	initial.size = (int64_t) rnd(1000000);
-	done = rbp_spill_table_create(table, names[k], &initial, &h, &created);
+	done = rbp_spill_table_create(names[k], &initial, &h, &created);
 	if (m->exists)
 	{
 		expect(done && !created && same(h, m->handle), "it exists already");
@@ -537,7 +502,7 @@ op_remove(uint32_t k)
 	if (!m->exists)
 		return;
 	reset_seen();
-	expect(rbp_spill_table_remove(table, m->handle, note, &seen), "it is there, but not removed");
+	expect(rbp_spill_table_remove(m->handle, note, &seen), "it is there, but not removed");
 	expect_seen(m, 0);
 	expect(seen.ends == 1 && !seen.after_end, "the end is told once, and last");
 	old_handles[rnd(OLD_HANDLES)] = m->handle;
@@ -552,8 +517,8 @@ op_old_handle(void)
 	doing = "old handle";
 	for (int i = 0; i < NAMES; i++)
 		expect(!files[i].exists || !same(files[i].handle, h), "a handle is used again");
-	expect(rbp_spill_file_lock(table, h, rnd(2) == 0) == NULL, "a dead file was locked");
-	expect(!rbp_spill_table_remove(table, h, note, &seen), "a dead file was removed");
+	expect(rbp_spill_file_lock(h, rnd(2) == 0) == NULL, "a dead file was locked");
+	expect(!rbp_spill_table_remove(h, note, &seen), "a dead file was removed");
 }
 
 static void
@@ -573,7 +538,7 @@ op_set(ModelFile *m, RbpSpillFile *file)
 		m->values[i] = value;
 		needed = nodes_of(m);
 		fits = value == 0 || needed - m->nodes <= free_nodes();
-		expect(rbp_spill_block_set(table, file, world[i], value) == fits,
+		expect(rbp_spill_block_set(file, world[i], value) == fits,
 			   "set though there are no nodes, or not though there are");
 		if (!fits)
 		{
@@ -583,8 +548,8 @@ op_set(ModelFile *m, RbpSpillFile *file)
 		}
 		else
 			m->nodes = needed;
-		expect(rbp_spill_block_get(table, file, world[i]) == m->values[i], "not what was set");
-		expect(spill_table_free_nodes(table) == free_nodes(), "count of free nodes after set");
+		expect(rbp_spill_block_get(file, world[i]) == m->values[i], "not what was set");
+		expect(spill_table_free_nodes() == free_nodes(), "count of free nodes after set");
 	}
 }
 
@@ -596,12 +561,12 @@ op_get(ModelFile *m, RbpSpillFile *file)
 	uint32_t	n = 1 + rnd(100);
 
 	doing = "get";
-	expect(rbp_spill_block_get(table, file, block) == m->values[i], "another value");
+	expect(rbp_spill_block_get(file, block) == m->values[i], "another value");
 	for (uint32_t j = 0; j < n && block + j >= block; j++)
 	{
 		while (i < world_size && world[i] < block + j)
 			i++;
-		expect(rbp_spill_block_get(table, file, block + j) ==
+		expect(rbp_spill_block_get(file, block + j) ==
 			   (i < world_size && world[i] == block + j ? m->values[i] : 0),
 			   "another value in a row");
 	}
@@ -621,7 +586,7 @@ op_cut(ModelFile *m, RbpSpillFile *file)
 	if (rnd(20) == 0)
 		at = i = 0;
 	reset_seen();
-	rbp_spill_file_truncate(table, file, at, note, &seen);
+	rbp_spill_file_truncate(file, at, note, &seen);
 	expect_seen(m, i);
 	expect(seen.ends == 0, "a cut has no end");
 	memset(&m->values[i], 0, (world_size - i) * sizeof(m->values[0]));
@@ -637,19 +602,19 @@ op_file(uint32_t k, uint32_t dice)
 	RbpSpillHandle h;
 
 	doing = "find";
-	if (!rbp_spill_table_find(table, names[k], &h))
+	if (!rbp_spill_table_find(names[k], &h))
 	{
 		expect(!m->exists, "not found");
 		return;
 	}
 	expect(m->exists && same(h, m->handle), "found another file");
-	file = rbp_spill_file_lock(table, h, exclusive);
+	file = rbp_spill_file_lock(h, exclusive);
 	expect(file != NULL, "a live file was not locked");
 	if (file == NULL)
 		return;
-	expect(strcmp(rbp_spill_file_name(file), names[k]) == 0, "another name");
-	expect(same(rbp_spill_file_handle(table, file), h), "another handle");
-	expect(rbp_spill_file_state(file)->size == m->size, "another state");
+	expect(strcmp(file->name, names[k]) == 0, "another name");
+	expect(same(rbp_spill_file_handle(file), h), "another handle");
+	expect(file->size == m->size, "another state");
 	if (dice == 0)
 		op_get(m, file);
 	else if (dice == 1)
@@ -657,8 +622,8 @@ op_file(uint32_t k, uint32_t dice)
 	else
 		op_set(m, file);
 	if (exclusive)
-		rbp_spill_file_state(file)->size = m->size = (int64_t) rnd(1000000);
-	rbp_spill_file_unlock(table, file);
+		file->size = m->size = (int64_t) rnd(1000000);
+	rbp_spill_file_unlock(file);
 }
 
 static void
@@ -669,8 +634,8 @@ compare_all(void)
 	uint32_t	n = 0;
 
 	doing = "compare";
-	expect(rbp_spill_table_files(table) == live_files(), "count of files");
-	while (rbp_spill_table_next(table, index, &h))
+	expect(rbp_spill_table_files() == live_files(), "count of files");
+	while (rbp_spill_table_next(index, &h))
 	{
 		bool		known = false;
 
@@ -688,14 +653,14 @@ compare_all(void)
 
 		if (!files[i].exists)
 			continue;
-		file = rbp_spill_file_lock(table, files[i].handle, false);
+		file = rbp_spill_file_lock(files[i].handle, false);
 		expect(file != NULL, "a live file was not locked");
 		if (file == NULL)
 			continue;
 		reset_seen();
-		spill_file_walk(table, file, note, &seen);
+		spill_file_walk(file, note, &seen);
 		expect_seen(&files[i], 0);
-		rbp_spill_file_unlock(table, file);
+		rbp_spill_file_unlock(file);
 	}
 }
 
@@ -746,7 +711,7 @@ run_model(uint64_t seed, uint64_t operations)
 	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
 	kind = make_world(seed);
 	nnodes = pools[seed % 3][seed / 3 % 2];
-	table = new_table(PLACES, nnodes);
+	new_table(PLACES, nnodes);
 	memset(files, 0, sizeof(files));
 	memset(old_handles, 0xff, sizeof(old_handles));
 	for (int i = 0; i < NAMES; i++)
@@ -773,19 +738,19 @@ run_model(uint64_t seed, uint64_t operations)
 			op_file(k, 2);
 		doing = "afterwards";
 		if (operation % 4 == 0)
-			expect(spill_table_free_nodes(table) == free_nodes(), "count of free nodes");
+			expect(spill_table_free_nodes() == free_nodes(), "count of free nodes");
 		if (operation % 64 == 0)
 			compare_all();
 	}
 	for (uint32_t k = 0; k < NAMES && failure[0] == '\0'; k++)
 		op_remove(k);
-	expect(spill_table_free_nodes(table) == nnodes, "nodes are left at the end");
-	expect(rbp_spill_table_files(table) == 0, "files are left at the end");
+	expect(spill_table_free_nodes() == nnodes, "nodes are left at the end");
+	expect(rbp_spill_table_files() == 0, "files are left at the end");
 	ok(failure[0] == '\0', "seed %" PRIu64 ", %s: %" PRIu64 " operations as the model has them (%" PRIu64 " refused)",
 	   seed, kind, operations, refused);
 	if (failure[0] != '\0')
 		diag("%s", failure);
-	free(table);
+	free(rbp_spill_table);
 }
 
 /*
@@ -838,7 +803,7 @@ count(uint64_t *counter)
 static void
 check_token(RbpSpillFile *file, uint32_t block, uint32_t value, bool take_out)
 {
-	RbpSpillHandle h = rbp_spill_file_handle(table, file);
+	RbpSpillHandle h = rbp_spill_file_handle(file);
 	Token	   *token;
 
 	if (value >= TOKENS)
@@ -892,7 +857,7 @@ fill(Worker *me, RbpSpillFile *file, RbpSpillHandle h)
 		block = UINT32_MAX - block;
 	for (uint32_t n = 1 + (uint32_t) (rnd_from(&me->rng) % 8); n > 0; n--, block++)
 	{
-		uint32_t	old = rbp_spill_block_get(table, file, block);
+		uint32_t	old = rbp_spill_block_get(file, block);
 		uint32_t	new = 0;
 
 		if (rnd_from(&me->rng) % 10 != 0)
@@ -905,7 +870,7 @@ fill(Worker *me, RbpSpillFile *file, RbpSpillHandle h)
 		}
 		if (old != 0)
 			check_token(file, block, old, true);
-		if (rbp_spill_block_set(table, file, block, new))
+		if (rbp_spill_block_set(file, block, new))
 			me->set++;
 		else
 		{
@@ -935,14 +900,14 @@ work(void *arg)
 		{
 			uint32_t	n = 0;
 
-			while (rbp_spill_table_next(table, n, &h))
+			while (rbp_spill_table_next(n, &h))
 				n = h.index + 1;
 			if (n > T_PLACES)
 				count(&wrong_files);
 			continue;
 		}
-		if (dice < 60 ? !rbp_spill_table_find(table, name, &h) :
-			!rbp_spill_table_create(table, name, &blank, &h, &created))
+		if (dice < 60 ? !rbp_spill_table_find(name, &h) :
+			!rbp_spill_table_create(name, &blank, &h, &created))
 			continue;
 		me->created += created;
 
@@ -952,39 +917,39 @@ work(void *arg)
 		if (dice % 10 == 3)
 		{
 			uint64_t	ends = me->ends;
-			bool		removed = rbp_spill_table_remove(table, h, take_out, me);
+			bool		removed = rbp_spill_table_remove(h, take_out, me);
 
 			me->removed += removed;
 			if (me->ends - ends != removed)
 				count(&wrong_files);
-			file = rbp_spill_file_lock(table, h, true);
+			file = rbp_spill_file_lock(h, true);
 			if (file != NULL)
 			{
 				/* somebody else was faster, and is not done */
 				if (removed)
 					count(&undead);
-				rbp_spill_file_unlock(table, file);
+				rbp_spill_file_unlock(file);
 			}
 			continue;
 		}
 
-		file = rbp_spill_file_lock(table, h, dice % 3 != 0);
+		file = rbp_spill_file_lock(h, dice % 3 != 0);
 		if (file == NULL)
 		{
 			me->stale++;
 			continue;
 		}
-		if (strcmp(rbp_spill_file_name(file), name) != 0 ||
-			!same(rbp_spill_file_handle(table, file), h))
+		if (strcmp(file->name, name) != 0 ||
+			!same(rbp_spill_file_handle(file), h))
 			count(&wrong_files);
 		if (dice % 3 == 0)
-			spill_file_walk(table, file, look_at, me);
+			spill_file_walk(file, look_at, me);
 		else if (dice % 10 == 4)
-			rbp_spill_file_truncate(table, file, (uint32_t) (rnd_from(&me->rng) % T_BLOCKS), take_out, me);
+			rbp_spill_file_truncate(file, (uint32_t) (rnd_from(&me->rng) % T_BLOCKS), take_out, me);
 		else
 		{
 			/* nobody else is here */
-			RbpSpillFileState *state = rbp_spill_file_state(file);
+			RbpSpillFile *state = file;
 
 			if (state->run_next != 0)
 				count(&wrong_files);
@@ -992,7 +957,7 @@ work(void *arg)
 			fill(me, file, h);
 			state->run_next = 0;
 		}
-		rbp_spill_file_unlock(table, file);
+		rbp_spill_file_unlock(file);
 	}
 	return NULL;
 }
@@ -1005,7 +970,7 @@ test_threads(void)
 	RbpSpillHandle h;
 	uint32_t	alive = 0;
 
-	table = new_table(T_PLACES, T_NODES);
+	new_table(T_PLACES, T_NODES);
 	tokens = calloc(TOKENS, sizeof(Token));
 	for (int i = 0; i < THREADS; i++)
 	{
@@ -1026,10 +991,10 @@ test_threads(void)
 		sum.cut += workers[i].cut;
 		sum.no_nodes += workers[i].no_nodes;
 	}
-	is_u64(sum.created - sum.removed, rbp_spill_table_files(table),
+	is_u64(sum.created - sum.removed, rbp_spill_table_files(),
 		   "threads: as many files as were created and not removed");
-	while (rbp_spill_table_next(table, 0, &h))
-		if (!rbp_spill_table_remove(table, h, take_out, &sum))
+	while (rbp_spill_table_next(0, &h))
+		if (!rbp_spill_table_remove(h, take_out, &sum))
 			break;
 	for (uint32_t i = 0; i < TOKENS; i++)
 		alive += tokens[i].live;
@@ -1038,14 +1003,14 @@ test_threads(void)
 	is_u64(wrong_tokens, 0, "threads: each value was where it had been put");
 	is_u64(undead, 0, "threads: what was removed stayed so");
 	is_u64(alive, 0, "threads: each value came out again");
-	is_u64(rbp_spill_table_files(table), 0, "threads: no file is left");
-	is_u64(spill_table_free_nodes(table), T_NODES, "threads: all nodes are free");
+	is_u64(rbp_spill_table_files(), 0, "threads: no file is left");
+	is_u64(spill_table_free_nodes(), T_NODES, "threads: all nodes are free");
 	ok(sum.created > 100 && sum.stale > 0 && sum.set > 1000 && sum.cut > 1000 && sum.no_nodes > 0,
 	   "threads: %" PRIu64 " files, %" PRIu64 " values set, %" PRIu64 " cut, %" PRIu64
 	   " without nodes, %" PRIu64 " stale handles",
 	   sum.created, sum.set, sum.cut, sum.no_nodes, sum.stale);
 	free(tokens);
-	free(table);
+	free(rbp_spill_table);
 }
 
 int
@@ -1058,7 +1023,6 @@ main(int argc, char **argv)
 	test_removal();
 	test_depths();
 	test_nodes();
-	test_position();
 	for (uint64_t i = 0; i < 12; i++)
 		run_model(seed + i, operations);
 	test_threads();
