@@ -4,8 +4,8 @@
  *	  HTTP requests from the lease worker.
  *
  * To be called in the lease worker's process only.  While it waits for a
- * reply, the process handles its latch: it processes barriers at once, returns
- * early when it was asked to shut down, and exits if the postmaster has died.
+ * reply, the process processes barriers at once, returns early when it was
+ * asked to shut down, and exits if the postmaster has died.
  *
  *-------------------------------------------------------------------------
  */
