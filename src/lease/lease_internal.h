@@ -74,7 +74,7 @@ typedef struct RbpHeldLease
 	int64		deadline;		/* rbp_now_ns() time */
 
 	/* Retired, but not yet confirmed by the broker */
-	RbpLeaseRegion *released;
+	RbpRegionGrant *released;
 	int			nreleased;
 
 	/*

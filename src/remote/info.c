@@ -91,10 +91,7 @@ rbp_remote_lease_info(int *n)
 		(*n)++;
 		strlcpy(info->lease, lease->credentials.lease, sizeof(info->lease));
 		info->purpose = region->pool == RBP_POOL_BUFFER ? "buffer" : "temp";
-		strlcpy(info->donor, shared->donors[region->donor].endpoint.donor,
-				sizeof(info->donor));
-		info->region = region->number;
-		info->bytes = region->bytes;
+		info->grant = region_grant(region);
 		info->used_bytes = rbp_remote_pool_ops[region->pool]->used((uint32) r) * BLCKSZ;
 		info->heat = rbp_remote_pool_ops[region->pool]->heat((uint32) r);
 		info->denied = pg_atomic_read_u32(&region->denied) != 0;

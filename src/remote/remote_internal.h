@@ -217,6 +217,17 @@ donor_known(const RbpRemoteDonor *d)
 	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
 }
 
+/* The region as it was granted. */
+static inline RbpRegionGrant
+region_grant(const RbpRemoteRegion *region)
+{
+	RbpRegionGrant grant = {.region = region->number,.bytes = region->bytes};
+
+	strlcpy(grant.donor, rbp_remote_shared->donors[region->donor].endpoint.donor,
+			sizeof(grant.donor));
+	return grant;
+}
+
 /* Is that entry of the table in use, by a region of that pool? */
 static inline bool
 is_region_of(int r, RbpPool pool)
