@@ -121,18 +121,11 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		request_failed(h, FAILED_TOKEN, "%s", why);
 		return false;
 	}
-	if (reply->failure == RBP_HTTP_INTERRUPTED)
+	if (reply->failure == RBP_HTTP_INTERRUPTED || reply->failure == RBP_HTTP_RESOLVING)
 	{
-		*outcome = RBP_LEASE_INTERRUPTED;
+		*outcome = RBP_LEASE_UNSENT;
 		return false;
 	}
-
-	/*
-	 * The broker's name is being looked up, which takes a moment: nothing to
-	 * log yet.  The main loop tries again as soon as it has been found.
-	 */
-	if (reply->failure == RBP_HTTP_RESOLVING)
-		return false;
 	if (reply->failure != RBP_HTTP_ANSWERED)
 	{
 		request_failed(h, FAILED_NETWORK, "%s", reply->error);
@@ -294,6 +287,7 @@ rbp_lease_send_requests(RbpHeldLease *h)
 {
 	RbpLeaseOutcome outcome = RBP_LEASE_AGAIN;
 	int64		now;
+	int64		remaining;
 
 	for (int i = 0; outcome == RBP_LEASE_AGAIN && i < MAX_ROUNDS; i++)
 	{
@@ -309,6 +303,7 @@ rbp_lease_send_requests(RbpHeldLease *h)
 	}
 
 	now = rbp_now_ns();
+	remaining = h->in_use ? h->deadline - now : 0;
 	h->last_request = now;
 	switch (outcome)
 	{
@@ -321,11 +316,15 @@ rbp_lease_send_requests(RbpHeldLease *h)
 			break;
 		case RBP_LEASE_FAILED:
 			h->failures++;
-			h->request_due = now + rbp_lease_retry_after(h->failures,
-														 h->in_use ? h->deadline - now : 0);
+			h->request_due = now + rbp_lease_retry_after(h->failures, remaining);
 			break;
-		case RBP_LEASE_INTERRUPTED:
-			h->request_due = now;
+		case RBP_LEASE_UNSENT:
+
+			/*
+			 * No failure, and nothing to log: looking a name up takes a
+			 * moment, and the main loop tries again as soon as it has ended.
+			 */
+			h->request_due = now + rbp_lease_retry_after(1, remaining);
 			break;
 	}
 }
