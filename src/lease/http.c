@@ -265,10 +265,9 @@ rbp_lease_http_request(const char *url, const char *token,
 	known = resolve_entry(full_url, host, &entry);
 	if (known != RBP_ADDRESS_KNOWN)
 	{
-		reply->failure = known == RBP_ADDRESS_PENDING ?
-			RBP_HTTP_RESOLVING : RBP_HTTP_NETWORK;
-		snprintf(reply->error, sizeof(reply->error),
-				 "no address yet for host \"%s\"", host);
+		if (known != RBP_ADDRESS_PENDING)
+			snprintf(reply->error, sizeof(reply->error),
+					 "no address yet for host \"%s\"", host);
 		return;
 	}
 	if (entry.len > 0)
@@ -292,14 +291,11 @@ rbp_lease_http_request(const char *url, const char *token,
 	}
 	curl_slist_free_all(addresses);
 
-	if (!finished)
-		reply->failure = RBP_HTTP_INTERRUPTED;
-	else if (result == CURLE_OK)
+	if (finished && result == CURLE_OK)
 	{
 		long		status = 0;
 
 		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-		reply->failure = RBP_HTTP_ANSWERED;
 		reply->status = (int) status;
 		reply->len = answer.len;
 		reply->body = palloc(answer.len + 1);
@@ -307,11 +303,8 @@ rbp_lease_http_request(const char *url, const char *token,
 			memcpy(reply->body, answer.data, answer.len);
 		reply->body[answer.len] = '\0';
 	}
-	else
+	else if (finished)
 	{
-		reply->failure = (result == CURLE_OUT_OF_MEMORY ||
-						  result == CURLE_FAILED_INIT) ?
-			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
 		if (host[0] != '\0')
 			rbp_lease_address_failed(host);

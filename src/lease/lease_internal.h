@@ -28,19 +28,6 @@
 /* No work until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)
 
-/*
- * Kinds of failure, each logged once until the broker works again.  The first
- * three concern the broker, and are logged by the lease that meets them first;
- * the others concern one lease.  What has failed in this process counts as
- * FAILED_NETWORK.
- */
-#define FAILED_TOKEN		0x01
-#define FAILED_NETWORK		0x02
-#define FAILED_AUTH			0x04
-#define FAILED_STATUS		0x08
-#define FAILED_ANSWER		0x10
-#define FAILED_BROKER		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
-
 typedef enum RbpLeaseOutcome
 {
 	RBP_LEASE_OK,				/* the broker's answer is in use */

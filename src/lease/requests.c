@@ -108,6 +108,7 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		.stop_on_shutdown = true
 	};
 	char		why[RBP_BROKER_WHY_LEN];
+	int			failed;
 
 	*outcome = RBP_LEASE_FAILED;
 	if (body == NULL)
@@ -116,25 +117,13 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		return false;
 	}
 
-	if (!rbp_lease_broker_request(h->broker, &request, reply, why))
+	failed = rbp_lease_broker_request(h->broker, &request, reply, why);
+	if (failed != 0)
 	{
-		request_failed(h, FAILED_TOKEN, "%s", why);
-		return false;
-	}
-	if (reply->failure == RBP_HTTP_INTERRUPTED || reply->failure == RBP_HTTP_RESOLVING)
-	{
-		*outcome = RBP_LEASE_UNSENT;
-		return false;
-	}
-	if (reply->failure != RBP_HTTP_ANSWERED)
-	{
-		request_failed(h, FAILED_NETWORK, "%s", reply->error);
-		return false;
-	}
-	/* for this status, rbp_lease_broker_request() has set why */
-	if (reply->status == 401)
-	{
-		request_failed(h, FAILED_AUTH, "%s", why);
+		if (why[0] == '\0')
+			*outcome = RBP_LEASE_UNSENT;
+		else
+			request_failed(h, failed, "%s", why);
 		return false;
 	}
 	if (reply->status != 200 && reply->status != 201 &&
@@ -254,6 +243,7 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 	char		why[RBP_BROKER_WHY_LEN];
 	char	   *body;
 	RbpHttpReply reply;
+	int			failed;
 
 	if (h->lease == NULL)
 		return;
@@ -261,10 +251,10 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 	snprintf(path, sizeof(path), "/v1/leases/%s", h->lease->cred.lease);
 	body = rbp_lease_end_body(&h->lease->cred);
 	request.body = body;
-	if (body != NULL &&
-		rbp_lease_broker_request(h->broker, &request, &reply, why))
+	failed = body != NULL ? rbp_lease_broker_request(h->broker, &request, &reply, why) : FAILED_TOKEN;
+	if (failed != FAILED_TOKEN)
 	{
-		if (reply.failure == RBP_HTTP_ANSWERED &&
+		if (failed == 0 &&
 			(reply.status / 100 == 2 || reply.status == 404 || reply.status == 410))
 			ereport(LOG,
 					(errmsg("remote_bp: gave the leased memory%s back",
