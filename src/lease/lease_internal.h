@@ -33,8 +33,8 @@ typedef enum RbpLeaseOutcome
 	RBP_LEASE_OK,				/* the broker's answer is in use */
 	RBP_LEASE_AGAIN,			/* there is more to tell the broker at once */
 	RBP_LEASE_FAILED,			/* no usable answer */
-	RBP_LEASE_UNSENT			/* the broker's name is being looked up, or the
-								 * worker has been asked to end */
+	RBP_LEASE_UNSENT			/* the broker's name is being looked up, or
+								 * the worker has been asked to end */
 } RbpLeaseOutcome;
 
 /* A lease, and what is to be done about it. */

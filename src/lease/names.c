@@ -116,7 +116,8 @@ rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
 
 typedef enum LookupState
 {
-	LOOKUP_NONE,				/* the thread, if any, no longer uses the entry */
+	LOOKUP_NONE,				/* the thread, if any, no longer uses the
+								 * entry */
 	LOOKUP_RUNNING,
 	LOOKUP_DONE					/* likewise; the result has not been taken */
 } LookupState;
@@ -126,7 +127,7 @@ typedef struct HostName
 	char		host[RBP_HOST_LEN];
 	char		addresses[RBP_ADDRESSES_LEN];	/* last known ones, "": none */
 	char		found[RBP_ADDRESSES_LEN];	/* result of the lookup */
-	_Atomic(LookupState) lookup;
+				_Atomic(LookupState) lookup;
 	int64		started;		/* when the last lookup began */
 	int64		next_lookup;	/* when the next one is due */
 	int64		last_use;

@@ -90,19 +90,28 @@ request_succeeded(RbpHeldLease *h)
 	rbp_remote_set_broker_error(h->pool, NULL);
 }
 
+/* A request's body may have a lease's secret. */
+static void
+free_body(char *body)
+{
+	if (body != NULL)
+		explicit_bzero(body, strlen(body));
+	free(body);
+}
+
 /*
- * Send one request to the broker.  True for a success, and for the statuses
+ * Send one request to the broker, and free its body.  True for a success, and for the statuses
  * 403, 404 and 410, by which the broker says that it does not have this lease.
  * False for all others and without an answer, which say nothing about the
  * lease; then *outcome is set, and a failure is logged.
  */
 static bool
-send_request(RbpHeldLease *h, const char *method, const char *path, const char *body,
-			 RbpHttpReply *reply, RbpLeaseOutcome *outcome)
+send_request(RbpHeldLease *h, const char *path, char *body, RbpHttpReply *reply,
+			 RbpLeaseOutcome *outcome)
 {
 	/* a lease that is being closed must not delay the other one */
 	const RbpHttpRequest request = {
-		.method = method,.path = path,.body = body,
+		.method = "POST",.path = path,.body = body,
 		.timeout_ms = h->broker == rbp_lease_current_broker ?
 		REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
 		.stop_on_shutdown = true
@@ -118,6 +127,7 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 	}
 
 	failed = rbp_lease_broker_request(h->broker, &request, reply, why);
+	free_body(body);
 	if (failed != 0)
 	{
 		if (why[0] == '\0')
@@ -160,15 +170,12 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
-	bool		answered;
 
 	if (!rbp_lease_instance(instance))
 		return request_failed(h, FAILED_NETWORK, "no random numbers");
 	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, wanted,
 							  rbp_guc_lease_ttl);
-	answered = send_request(h, "POST", "/v1/leases", body, &reply, &outcome);
-	free(body);
-	if (!answered)
+	if (!send_request(h, "/v1/leases", body, &reply, &outcome))
 		return outcome;
 	if (reply.status != 201 && reply.status != 200)
 		return request_failed(h, FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
@@ -194,16 +201,11 @@ renew(RbpHeldLease *h, uint64 wanted)
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
-	bool		answered;
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_guc_lease_ttl,
 								h->released, h->nreleased);
-	answered = send_request(h, "POST", path, body, &reply, &outcome);
-	if (body != NULL)
-		explicit_bzero(body, strlen(body));
-	free(body);
-	if (!answered)
+	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
 	{
@@ -266,9 +268,7 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 					 errdetail("It expires within %lld ms.",
 							   (long long) h->lease->ttl_ms)));
 	}
-	if (body != NULL)
-		explicit_bzero(body, strlen(body));
-	free(body);
+	free_body(body);
 	rbp_lease_drop(h);
 }
 
