@@ -146,7 +146,10 @@ assign_page(RbpRemoteBatch *batch, int i)
 	if (p == batch->nparts)
 	{
 		batch->nparts++;
-		batch->parts[p] = (Part) {.ci = ci};
+		batch->parts[p] = (Part)
+		{
+			.ci = ci
+		};
 	}
 	batch->parts[p].pages++;
 	return (uint8) p;
@@ -174,9 +177,10 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 	}
 	batch->request[i] = (uint8) batch->nrequests;
 	part->n++;
-	batch->requests[batch->nrequests++] = (RbpIo) {
+	batch->requests[batch->nrequests++] = (RbpIo)
+	{
 		.kind = batch->kind,.region = batch->number[i],.grant = batch->grant[i],
-		.offset = offset,.len = BLCKSZ,.buf = batch->ios[i].buf,.status = RBP_INPROGRESS
+			.offset = offset,.len = BLCKSZ,.buf = batch->ios[i].buf,.status = RBP_INPROGRESS
 	};
 }
 

@@ -526,9 +526,6 @@ extern void rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *en
 extern void rbp_remote_note_state(RbpRemoteDonor *d);
 extern void rbp_remote_note_states(void);
 
-/* Name of a state (RBP_DONOR_*). */
-extern const char *rbp_remote_state_name(uint32 state);
-
 /* The donor's last error as text, "" if there was none. */
 extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,
 								  TimestampTz *at);
