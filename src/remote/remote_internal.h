@@ -221,8 +221,11 @@ donor_known(const RbpRemoteDonor *d)
 static inline RbpRegionGrant
 region_grant(const RbpRemoteRegion *region)
 {
-	RbpRegionGrant grant = {.region = region->number,.bytes = region->bytes};
+	RbpRegionGrant grant;
 
+	memset(&grant, 0, sizeof(grant));	/* grants are compared bytewise */
+	grant.region = region->number;
+	grant.bytes = region->bytes;
 	strlcpy(grant.donor, rbp_remote_shared->donors[region->donor].endpoint.donor,
 			sizeof(grant.donor));
 	return grant;
