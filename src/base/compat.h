@@ -18,7 +18,6 @@
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
 #include "storage/bufpage.h"
-#include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "utils/acl.h"
@@ -34,9 +33,6 @@
 #endif
 #if PG_VERSION_NUM >= 170000
 #include "storage/procnumber.h"
-#endif
-#if PG_VERSION_NUM >= 180000
-#include "storage/waiteventset.h"
 #endif
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
@@ -192,17 +188,6 @@ static inline Oid
 rbp_compat_relid(Oid spc, Oid rel)
 {
 	return RelidByRelfilenumber(spc, rel);
-}
-
-/* Create a WaitEventSet for n events; free it with FreeWaitEventSet(). */
-static inline WaitEventSet *
-rbp_compat_wait_event_set(int n)
-{
-#if PG_VERSION_NUM >= 170000
-	return CreateWaitEventSet(NULL, n);
-#else
-	return CreateWaitEventSet(CurrentMemoryContext, n);
-#endif
 }
 
 /*

@@ -66,18 +66,17 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 	infos = rbp_remote_lease_info(&ninfos);
 	for (int i = 0; i < ninfos; i++)
 	{
-		RbpLeaseRegion region = {.region = infos[i].region};
+		const RbpRegionGrant *region = &infos[i].grant;
 
 		if (strcmp(infos[i].purpose, h->purpose) != 0 || infos[i].used_bytes == 0)
 			continue;
-		strlcpy(region.donor, infos[i].donor, sizeof(region.donor));
 
 		/*
 		 * A region that its donor has denied comes into use as a new one, and
 		 * loses its content, even if the broker still lists it.
 		 */
-		if (fresh != NULL && rbp_lease_has_region(fresh, &region) && !infos[i].denied &&
-			!rbp_lease_donor_restarted(h->lease, fresh, region.donor))
+		if (fresh != NULL && rbp_lease_has_region(fresh, region) && !infos[i].denied &&
+			!rbp_lease_donor_restarted(h->lease, fresh, region->donor))
 			continue;
 		bytes += infos[i].used_bytes;
 		lost++;
@@ -121,26 +120,18 @@ rbp_lease_drop(RbpHeldLease *h)
 static void
 note_released(RbpHeldLease *h, const RbpRegionGrant *given, int n)
 {
-	RbpLeaseRegion *grown;
+	RbpRegionGrant *grown;
 
 	if (n <= 0)
 		return;
-	grown = realloc(h->released, sizeof(RbpLeaseRegion) * (h->nreleased + n));
+	grown = realloc(h->released, sizeof(RbpRegionGrant) * (h->nreleased + n));
 	if (grown == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory")));
 	h->released = grown;
-	for (int i = 0; i < n; i++)
-	{
-		RbpLeaseRegion *r = &h->released[h->nreleased + i];
-
-		memset(r, 0, sizeof(*r));
-		strlcpy(r->donor, given[i].donor, sizeof(r->donor));
-		r->region = given[i].region;
-		r->bytes = given[i].bytes;
-	}
-	rbp_lease_remove_regions(h->lease, h->released + h->nreleased, n);
+	memcpy(grown + h->nreleased, given, sizeof(RbpRegionGrant) * n);
+	rbp_lease_remove_regions(h->lease, given, n);
 	h->nreleased += n;
 }
 
@@ -231,22 +222,16 @@ rbp_lease_release_unused(RbpHeldLease *h)
 	used = rbp_remote_lease_info(&nused);
 	for (int i = 0; i < lease->nregions; i++)
 	{
-		const RbpLeaseRegion *r = &lease->regions[i];
+		const RbpRegionGrant *r = &lease->regions[i];
 		bool		found = false;
 
 		for (int j = 0; j < nused && !found; j++)
-			found = used[j].region == r->region &&
-				strcmp(used[j].lease, lease->cred.lease) == 0 &&
-				strcmp(used[j].donor, r->donor) == 0;
+			found = rbp_region_compare(&used[j].grant, r) == 0 &&
+				strcmp(used[j].lease, lease->cred.lease) == 0;
 		if (found)
 			kept += r->bytes;
 		else
-		{
-			strlcpy(unused[n].donor, r->donor, sizeof(unused[n].donor));
-			unused[n].region = r->region;
-			unused[n].bytes = r->bytes;
-			n++;
-		}
+			unused[n++] = *r;
 	}
 	if (n == 0)
 		return;
@@ -293,26 +278,24 @@ log_namesakes(RbpHeldLease *h, const RbpLease *fresh)
 }
 
 /*
- * Add regions of the lease to the n in grants: those whose content was lost
- * because their donor was restarted, or all others.  Returns the new number.
+ * A donor that was restarted has lost the content of its regions, and the
+ * broker may have granted them again under the same numbers.  So set the lease
+ * without these, which takes them out of use; the caller sets it with them.
  */
-static int
-add_regions(RbpRegionGrant *grants, int n, const RbpLease *known,
-			const RbpLease *fresh, bool content_lost)
+static void
+drop_lost_content(RbpHeldLease *h, const RbpLease *fresh, RbpLeaseTerms terms)
 {
+	RbpRegionGrant *kept = palloc(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
+
+	terms.nregions = 0;
 	for (int i = 0; i < fresh->nregions; i++)
 	{
-		const RbpLeaseRegion *region = &fresh->regions[i];
-
-		if (content_lost != (known != NULL &&
-							 rbp_lease_donor_restarted(known, fresh, region->donor)))
-			continue;
-		strlcpy(grants[n].donor, region->donor, sizeof(grants[n].donor));
-		grants[n].region = region->region;
-		grants[n].bytes = region->bytes;
-		n++;
+		if (!rbp_lease_donor_restarted(h->lease, fresh, fresh->regions[i].donor))
+			kept[terms.nregions++] = fresh->regions[i];
 	}
-	return n;
+	terms.regions = kept;
+	if (terms.nregions < fresh->nregions)
+		(void) rbp_remote_set_lease(h->pool, &terms);
 }
 
 /*
@@ -329,14 +312,13 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	RbpLease   *known = h->lease;
 	bool		is_new = known == NULL;
 	bool		unchanged;
-	RbpRegionGrant *grants = palloc0(sizeof(RbpRegionGrant) * (fresh->nregions + 1));
-	RbpLeaseTerms terms = {
+	const RbpLeaseTerms terms = {
 		.cred = &fresh->cred,.deadline_ns = rbp_lease_deadline(sent_ns, fresh->ttl_ms),
-		.donors = fresh->donors,.regions = grants
+		.donors = fresh->donors,.ndonors = fresh->ndonors,
+		.regions = fresh->regions,.nregions = fresh->nregions
 	};
 	RbpBrokerAccess access;
 	int			unused;
-	int			n;
 
 	/*
 	 * The answer shows that the broker's URL and token work: keep them for
@@ -347,7 +329,6 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	explicit_bzero(&access, sizeof(access));
 
 	rbp_lease_resolve_donors(fresh);
-	terms.ndonors = fresh->ndonors;
 	unchanged = h->in_use && !h->recheck &&
 		rbp_lease_same_regions(known, fresh);
 
@@ -356,19 +337,8 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	if (!is_new && !fresh->has_secret)
 		memcpy(fresh->cred.secret, known->cred.secret, RBP_SECRET_LEN);
 
-	/*
-	 * A donor that was restarted has lost the content of its regions, and the
-	 * broker may have granted them again under the same numbers.  So set the
-	 * lease without these first, which takes them out of use, and then with
-	 * them.
-	 */
-	n = add_regions(grants, 0, known, fresh, false);
-	if (n < fresh->nregions && h->in_use)
-	{
-		terms.nregions = n;
-		(void) rbp_remote_set_lease(h->pool, &terms);
-	}
-	(void) add_regions(grants, n, known, fresh, true);
+	if (h->in_use)
+		drop_lost_content(h, fresh, terms);
 
 	/* If a donor no longer asks, regions that are not empty yet may stay. */
 	for (int i = 0; h->has_drained && i < known->nreclaims; i++)
@@ -387,7 +357,6 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	{
 		h->in_use = true;
 		h->recheck = false;
-		terms.nregions = fresh->nregions;
 		unused = rbp_remote_set_lease(h->pool, &terms);
 	}
 	if (unused > 0)

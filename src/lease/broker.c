@@ -151,14 +151,14 @@ token_accepted(RbpBroker *b, const char *token, bool from_file, const char *reas
 	}
 }
 
-bool
+int
 rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 						 RbpHttpReply *reply, char reason[RBP_BROKER_WHY_LEN])
 {
 	char	   *from_file = read_token(b->token_file, reason);
 	char	   *last = b->token != NULL ? pstrdup(b->token) : NULL;
 	const char *tokens[2] = {from_file, last};
-	bool		asked = false;
+	int			failed = FAILED_TOKEN;
 
 	/* a rejected token is tried again when the other one is rejected, too */
 	if (from_file == NULL || (b->rejected_token != NULL && last != NULL &&
@@ -178,16 +178,16 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		if (token == NULL ||
 			(i == 1 && tokens[0] != NULL && strcmp(token, tokens[0]) == 0))
 			continue;
-		asked = true;
 		rbp_lease_http_request(b->url, token[0] != '\0' ? token : NULL, request,
 							   reply);
-		if (reply->failure != RBP_HTTP_ANSWERED)
-			break;
-		if (reply->status != 401)
-		{
+		failed = reply->status == 0 ? FAILED_NETWORK :
+			reply->status == 401 ? FAILED_AUTH : 0;
+		if (failed == 0)
 			token_accepted(b, token, from_file != NULL && strcmp(token, from_file) == 0, reason);
+		else if (failed == FAILED_NETWORK)
+			strlcpy(reason, reply->error, RBP_BROKER_WHY_LEN);
+		if (failed != FAILED_AUTH)
 			break;
-		}
 		if (token == from_file)
 			set_string(&b->rejected_token, token);
 	}
@@ -196,5 +196,5 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 		if (tokens[i] != NULL)
 			explicit_bzero(unconstify(char *, tokens[i]), strlen(tokens[i]));
 	}
-	return asked;
+	return failed;
 }

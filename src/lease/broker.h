@@ -26,6 +26,19 @@ typedef struct RbpBroker
 	int			failures_logged;	/* FAILED_*, for the lease worker */
 } RbpBroker;
 
+/*
+ * Kinds of failure, each logged once until the broker works again.  The first
+ * three concern the broker, and are logged by the lease that meets them first;
+ * the others concern one lease.  What has failed in this process counts as
+ * FAILED_NETWORK.
+ */
+#define FAILED_TOKEN		0x01
+#define FAILED_NETWORK		0x02
+#define FAILED_AUTH			0x04
+#define FAILED_STATUS		0x08
+#define FAILED_ANSWER		0x10
+#define FAILED_BROKER		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
+
 #define RBP_BROKER_WHY_LEN		(MAXPGPATH + 100)
 
 /* The broker lives until it is freed. */
@@ -52,10 +65,13 @@ extern void rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file
  * The token is read from its file for each request, so that it can be replaced
  * at any time.  If the file cannot be read, or the broker does not accept its
  * token, the token that was accepted last is used, which is logged once.
- * False if there is no token to use.  why gets the reason for that, or for a
- * reply with status 401.
+ *
+ * Returns 0 if there is a reply, with another status than 401.  Otherwise the
+ * FAILED_* that it is, with the reason in why; it is "" if the request was not
+ * sent because the broker's name is being looked up, or if the worker has been
+ * asked to end.
  */
-extern bool rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
+extern int	rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 									 RbpHttpReply *reply,
 									 char why[RBP_BROKER_WHY_LEN]);
 

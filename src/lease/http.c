@@ -5,8 +5,11 @@
  *
  * A process attached to shared memory has to process barriers (DROP DATABASE
  * waits for all processes to do so), and has to exit when the postmaster says
- * so.  So libcurl never waits here: its event interface says which sockets and
- * which timeout it waits for, and the waiting is done with the latch.
+ * so.  So libcurl never waits here: it says which sockets and which timeout it
+ * waits for, and pselect() waits for these, for the death of the postmaster,
+ * and for signals.  Signals are blocked from the check for interrupts until
+ * then, so that none comes too late to end the wait.  What the latch was set
+ * for is left to the caller.
  *
  * Host names are resolved by rbp_lease_names, which never waits, and libcurl
  * is given the addresses.  In case it starts a thread all the same, all
@@ -28,12 +31,15 @@
 
 #include <curl/curl.h>
 #include <signal.h>
+#include <sys/select.h>
 
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
-#include "storage/latch.h"
+#include "postmaster/postmaster.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
 
-#include "base/compat.h"
 #include "base/wait.h"
 #include "common/bytes.h"
 #include "common/clock.h"
@@ -44,27 +50,12 @@
 #define CONNECT_TIMEOUT_MS	1000L
 #define DNS_CACHE_SECONDS	5L
 #define MAX_REPLY			((size_t) 32 * 1024 * 1024)
-#define MAX_SOCKETS			16
 
 /* libcurl's own limit ends a request; this is how much later we do. */
 #define GRACE_NS			(INT64CONST(250) * 1000000)
-#define IDLE_WAIT_MS		1000L
-
-typedef struct WatchedSocket
-{
-	curl_socket_t socket;
-	int			what;			/* CURL_POLL_* */
-} WatchedSocket;
 
 static CURLM *multi = NULL;
 static CURL *easy = NULL;
-
-/* What libcurl waits for, as reported to its callbacks */
-static WatchedSocket watched[MAX_SOCKETS];
-static int	nwatched = 0;
-static int64 timer_due = -1;	/* rbp_now_ns() time; -1: none */
-
-static bool latch_was_set = false;	/* during the request */
 
 static sigset_t
 block_signals(void)
@@ -83,41 +74,6 @@ restore_signals(sigset_t before)
 	sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
-/* CURLMOPT_SOCKETFUNCTION */
-static int
-watch_socket(CURL *handle, curl_socket_t s, int what, void *arg, void *mine)
-{
-	int			i;
-
-	for (i = 0; i < nwatched; i++)
-	{
-		if (watched[i].socket == s)
-			break;
-	}
-	if (what == CURL_POLL_REMOVE)
-	{
-		if (i < nwatched)
-			watched[i] = watched[--nwatched];
-		return 0;
-	}
-	if (i == MAX_SOCKETS)
-		return -1;				/* fails the request, which needs two at most */
-	if (i == nwatched)
-		nwatched++;
-	watched[i].socket = s;
-	watched[i].what = what;
-	return 0;
-}
-
-/* CURLMOPT_TIMERFUNCTION */
-static int
-set_timer(CURLM *handle, long timeout_ms, void *arg)
-{
-	timer_due = timeout_ms < 0 ? -1 :
-		rbp_now_ns() + (int64) timeout_ms * 1000000;
-	return 0;
-}
-
 /* CURLOPT_WRITEFUNCTION; returning less than was given fails the request */
 static size_t
 receive_body(char *data, size_t size, size_t nmemb, void *arg)
@@ -134,11 +90,6 @@ rbp_lease_http_init(void)
 	{
 		multi = curl_multi_init();
 		easy = curl_easy_init();
-		if (multi != NULL)
-		{
-			curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
-			curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, set_timer);
-		}
 	}
 	restore_signals(before);
 	return multi != NULL && easy != NULL;
@@ -216,117 +167,82 @@ set_options(const char *url, const char *token, const RbpHttpRequest *request,
 		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms) == CURLE_OK;
 }
 
-/*
- * Let libcurl do what is due.  True if the request is done, with *result set.
- */
+/* Let libcurl do what is due.  True if the request is done, with *result set. */
 static bool
-socket_action(curl_socket_t s, int events, CURLcode *result)
+perform(CURLcode *result)
 {
-	sigset_t	before = block_signals();
 	CURLMsg    *msg;
 	int			n;
-	bool		over = false;
 
-	if (s == CURL_SOCKET_TIMEOUT)
-		timer_due = -1;			/* set again by the callback if necessary */
-	if (curl_multi_socket_action(multi, s, events, &n) != CURLM_OK)
+	if (curl_multi_perform(multi, &n) != CURLM_OK)
 	{
 		*result = CURLE_FAILED_INIT;
-		over = true;
+		return true;
 	}
-	while ((msg = curl_multi_info_read(multi, &n)) != NULL)
-	{
-		if (msg->msg == CURLMSG_DONE)
-		{
-			*result = msg->data.result;
-			over = true;
-		}
-	}
-	restore_signals(before);
-	return over;
+	msg = curl_multi_info_read(multi, &n);
+	if (msg == NULL || msg->msg != CURLMSG_DONE)
+		return false;
+	*result = msg->data.result;
+	return true;
 }
 
 /*
- * Wait for a socket, the latch or the timeout.  Returns the socket that is
- * ready.
+ * Wait until libcurl has something to do, for wait_ns at most.  Ends early at
+ * a signal, all of which are blocked by the caller, and let through here.
  */
-static curl_socket_t
-wait_for_event(long timeout_ms, int *events)
+static void
+wait_for_event(int64 wait_ns, const sigset_t *signals)
 {
-	WaitEventSet *set = rbp_compat_wait_event_set(MAX_SOCKETS + 2);
-	WaitEvent	event;
-	curl_socket_t ready = CURL_SOCKET_BAD;
+	uint32		wait_event = rbp_wait_start(RBP_WAIT_BROKER);
+	int			postmaster = postmaster_alive_fds[POSTMASTER_FD_WATCH];
+	long		timer_ms = -1;
+	int			last = -1;
+	fd_set		in;
+	fd_set		out;
+	fd_set		errors;
+	struct timespec timeout;
 
-	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-	for (int i = 0; i < nwatched; i++)
-	{
-		uint32		mask = 0;
-
-		if (watched[i].what & CURL_POLL_IN)
-			mask |= WL_SOCKET_READABLE;
-		if (watched[i].what & CURL_POLL_OUT)
-			mask |= WL_SOCKET_WRITEABLE;
-		if (mask != 0)
-			AddWaitEventToSet(set, mask, watched[i].socket, NULL, NULL);
-	}
-	if (WaitEventSetWait(set, timeout_ms, &event, 1, rbp_wait_events[RBP_WAIT_BROKER]) == 1)
-	{
-		if (event.events & WL_LATCH_SET)
-		{
-			ResetLatch(MyLatch);
-			latch_was_set = true;
-		}
-		else
-		{
-			ready = event.fd;
-			*events = 0;
-			if (event.events & WL_SOCKET_READABLE)
-				*events |= CURL_CSELECT_IN;
-			if (event.events & WL_SOCKET_WRITEABLE)
-				*events |= CURL_CSELECT_OUT;
-		}
-	}
-	FreeWaitEventSet(set);
-	return ready;
+	FD_ZERO(&in);
+	FD_ZERO(&out);
+	FD_ZERO(&errors);
+	(void) curl_multi_fdset(multi, &in, &out, &errors, &last);
+	FD_SET(postmaster, &in);
+	(void) curl_multi_timeout(multi, &timer_ms);
+	if (timer_ms >= 0)
+		wait_ns = Min(wait_ns, (int64) timer_ms * 1000000);
+	timeout.tv_sec = wait_ns / 1000000000;
+	timeout.tv_nsec = wait_ns % 1000000000;
+	(void) pselect(Max(last, postmaster) + 1, &in, &out, &errors, &timeout, signals);
+	rbp_wait_end(wait_event);
 }
 
 /* Wait until the request is done.  False if it was interrupted. */
 static bool
 run_request(int64 deadline, bool stop_on_shutdown, CURLcode *result)
 {
-	bool		over = socket_action(CURL_SOCKET_TIMEOUT, 0, result);
-
-	while (!over)
+	for (;;)
 	{
-		int64		now = rbp_now_ns();
-		int64		until = deadline;
-		long		wait_ms;
-		int			events;
-		curl_socket_t ready;
+		sigset_t	before = block_signals();
+		bool		over = perform(result);
+		int64		left = deadline - rbp_now_ns();
+		bool		stop = stop_on_shutdown && ShutdownRequestPending;
 
+		if (!over && left > 0 && !stop && !InterruptPending)
+			wait_for_event(left, &before);
+		restore_signals(before);
+		if (over)
+			return true;
+		if (!PostmasterIsAlive())
+			proc_exit(1);
 		CHECK_FOR_INTERRUPTS();
-		if (stop_on_shutdown && ShutdownRequestPending)
+		if (stop)
 			return false;
-		if (now >= deadline)
+		if (left <= 0)
 		{
 			*result = CURLE_OPERATION_TIMEDOUT;
 			return true;
 		}
-		if (timer_due >= 0 && timer_due <= now)
-		{
-			over = socket_action(CURL_SOCKET_TIMEOUT, 0, result);
-			continue;
-		}
-		if (timer_due >= 0 && timer_due < until)
-			until = timer_due;
-		/* rounded up, to avoid a busy loop in the last millisecond */
-		wait_ms = (long) ((until - now + 999999) / 1000000);
-		ready = wait_for_event(Min(wait_ms, IDLE_WAIT_MS), &events);
-		if (ready != CURL_SOCKET_BAD)
-			over = socket_action(ready, events, result);
 	}
-	return true;
 }
 
 void
@@ -349,10 +265,9 @@ rbp_lease_http_request(const char *url, const char *token,
 	known = resolve_entry(full_url, host, &entry);
 	if (known != RBP_ADDRESS_KNOWN)
 	{
-		reply->failure = known == RBP_ADDRESS_PENDING ?
-			RBP_HTTP_RESOLVING : RBP_HTTP_NETWORK;
-		snprintf(reply->error, sizeof(reply->error),
-				 "no address yet for host \"%s\"", host);
+		if (known != RBP_ADDRESS_PENDING)
+			snprintf(reply->error, sizeof(reply->error),
+					 "no address yet for host \"%s\"", host);
 		return;
 	}
 	if (entry.len > 0)
@@ -376,19 +291,11 @@ rbp_lease_http_request(const char *url, const char *token,
 	}
 	curl_slist_free_all(addresses);
 
-	/* the caller handles what the latch was set for */
-	if (latch_was_set)
-		SetLatch(MyLatch);
-	latch_was_set = false;
-
-	if (!finished)
-		reply->failure = RBP_HTTP_INTERRUPTED;
-	else if (result == CURLE_OK)
+	if (finished && result == CURLE_OK)
 	{
 		long		status = 0;
 
 		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-		reply->failure = RBP_HTTP_ANSWERED;
 		reply->status = (int) status;
 		reply->len = answer.len;
 		reply->body = palloc(answer.len + 1);
@@ -396,11 +303,8 @@ rbp_lease_http_request(const char *url, const char *token,
 			memcpy(reply->body, answer.data, answer.len);
 		reply->body[answer.len] = '\0';
 	}
-	else
+	else if (finished)
 	{
-		reply->failure = (result == CURLE_OUT_OF_MEMORY ||
-						  result == CURLE_FAILED_INIT) ?
-			RBP_HTTP_INTERNAL : RBP_HTTP_NETWORK;
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
 		if (host[0] != '\0')
 			rbp_lease_address_failed(host);

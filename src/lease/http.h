@@ -4,8 +4,8 @@
  *	  HTTP requests from the lease worker.
  *
  * To be called in the lease worker's process only.  While it waits for a
- * reply, the process handles its latch: it processes barriers at once, returns
- * early when it was asked to shut down, and exits if the postmaster has died.
+ * reply, the process processes barriers at once, returns early when it was
+ * asked to shut down, and exits if the postmaster has died.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,24 +14,14 @@
 
 #include "postgres.h"
 
-/* Why a request has failed, coarse enough to log each kind once */
-typedef enum RbpHttpFailure
-{
-	RBP_HTTP_ANSWERED,			/* there is a reply, of any status */
-	RBP_HTTP_NETWORK,			/* no connection, timeout, malformed reply */
-	RBP_HTTP_RESOLVING,			/* not sent: the host name is being looked up */
-	RBP_HTTP_INTERRUPTED,		/* the worker has been asked to end */
-	RBP_HTTP_INTERNAL			/* out of memory, or an internal error of
-								 * libcurl */
-} RbpHttpFailure;
-
 typedef struct RbpHttpReply
 {
-	RbpHttpFailure failure;
-	int			status;			/* HTTP status, if answered */
+	int			status;			/* HTTP status; 0: there is no reply */
 	char	   *body;			/* palloc'd, or NULL; zero-terminated */
 	size_t		len;
-	char		error[256];		/* if not answered */
+	char		error[256];		/* why there is no reply; "" if the host name
+								 * is being looked up, or the worker has been
+								 * asked to end */
 } RbpHttpReply;
 
 /*

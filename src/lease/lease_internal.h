@@ -28,25 +28,13 @@
 /* No work until the settings change */
 #define NEVER_NS			(PG_INT64_MAX / 2)
 
-/*
- * Kinds of failure, each logged once until the broker works again.  The first
- * three concern the broker, and are logged by the lease that meets them first;
- * the others concern one lease.  What has failed in this process counts as
- * FAILED_NETWORK.
- */
-#define FAILED_TOKEN		0x01
-#define FAILED_NETWORK		0x02
-#define FAILED_AUTH			0x04
-#define FAILED_STATUS		0x08
-#define FAILED_ANSWER		0x10
-#define FAILED_BROKER		(FAILED_TOKEN | FAILED_NETWORK | FAILED_AUTH)
-
 typedef enum RbpLeaseOutcome
 {
 	RBP_LEASE_OK,				/* the broker's answer is in use */
 	RBP_LEASE_AGAIN,			/* there is more to tell the broker at once */
 	RBP_LEASE_FAILED,			/* no usable answer */
-	RBP_LEASE_INTERRUPTED		/* the worker has been asked to end */
+	RBP_LEASE_UNSENT			/* the broker's name is being looked up, or
+								 * the worker has been asked to end */
 } RbpLeaseOutcome;
 
 /* A lease, and what is to be done about it. */
@@ -74,7 +62,7 @@ typedef struct RbpHeldLease
 	int64		deadline;		/* rbp_now_ns() time */
 
 	/* Retired, but not yet confirmed by the broker */
-	RbpLeaseRegion *released;
+	RbpRegionGrant *released;
 	int			nreleased;
 
 	/*

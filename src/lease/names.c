@@ -107,24 +107,27 @@ rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
  * ---- addresses ---------------------------------------------------------
  *
  * A name server may hang, and leases have to be renewed meanwhile.  So each
- * lookup has its own thread, which uses nothing but what was allocated for it,
- * and has all signals blocked, since the server's handlers must not run beside
- * the main thread.  Callers get what is known at that time.  There is only one
- * lookup of a name at a time, so that one that never ends costs one thread.
+ * lookup has its own thread, which uses nothing but the name's host, found and
+ * lookup, and has all signals blocked, since the server's handlers must not run
+ * beside the main thread.  Callers get what is known at that time.  There is
+ * only one lookup of a name at a time, so that one that never ends costs one
+ * thread, and the name's entry.
  */
 
-typedef struct Lookup
+typedef enum LookupState
 {
-	char		host[RBP_HOST_LEN];
-	char		addresses[RBP_ADDRESSES_LEN];
-	atomic_bool done;			/* the thread no longer uses this */
-} Lookup;
+	LOOKUP_NONE,				/* the thread, if any, no longer uses the
+								 * entry */
+	LOOKUP_RUNNING,
+	LOOKUP_DONE					/* likewise; the result has not been taken */
+} LookupState;
 
 typedef struct HostName
 {
 	char		host[RBP_HOST_LEN];
 	char		addresses[RBP_ADDRESSES_LEN];	/* last known ones, "": none */
-	Lookup	   *lookup;			/* in progress; malloc'ed */
+	char		found[RBP_ADDRESSES_LEN];	/* result of the lookup */
+				_Atomic(LookupState) lookup;
 	int64		started;		/* when the last lookup began */
 	int64		next_lookup;	/* when the next one is due */
 	int64		last_use;
@@ -139,28 +142,25 @@ static HostName names[MAX_NAMES];
 static void *
 look_up(void *arg)
 {
-	Lookup	   *lookup = arg;
+	HostName   *name = arg;
 
-	(void) rbp_transport_resolve(lookup->host, lookup->addresses,
-								 sizeof(lookup->addresses));
-	atomic_store(&lookup->done, true);
+	(void) rbp_transport_resolve(name->host, name->found, sizeof(name->found));
+	name->lookup = LOOKUP_DONE;
 	return NULL;
 }
 
 static void
 start_lookup(HostName *name)
 {
-	Lookup	   *lookup = calloc(1, sizeof(Lookup));
 	pthread_attr_t attr;
 	pthread_t	thread;
+	bool		running = false;
 	sigset_t	all;
 	sigset_t	before;
 
 	name->started = rbp_now_ns();
 	name->next_lookup = name->started + UNRESOLVED_NS;
-	if (lookup == NULL)
-		return;
-	strlcpy(lookup->host, name->host, sizeof(lookup->host));
+	name->lookup = LOOKUP_RUNNING;
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -168,15 +168,14 @@ start_lookup(HostName *name)
 	{
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 		pthread_attr_setstacksize(&attr, LOOKUP_STACK);
-		if (pthread_create(&thread, &attr, look_up, lookup) == 0)
-			name->lookup = lookup;
+		running = pthread_create(&thread, &attr, look_up, name) == 0;
 		pthread_attr_destroy(&attr);
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (name->lookup == NULL)
+	if (!running)
 	{
+		name->lookup = LOOKUP_NONE;
 		name->failed = true;
-		free(lookup);
 	}
 }
 
@@ -184,17 +183,14 @@ start_lookup(HostName *name)
 static bool
 end_lookup(HostName *name)
 {
-	Lookup	   *lookup = name->lookup;
-
-	if (lookup == NULL || !atomic_load(&lookup->done))
+	if (name->lookup != LOOKUP_DONE)
 		return false;
-	name->lookup = NULL;
-	name->failed = lookup->addresses[0] == '\0';
+	name->lookup = LOOKUP_NONE;
+	name->failed = name->found[0] == '\0';
 	/* keep earlier addresses rather than none */
 	if (!name->failed)
-		strlcpy(name->addresses, lookup->addresses, sizeof(name->addresses));
+		strlcpy(name->addresses, name->found, sizeof(name->addresses));
 	name->next_lookup = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
-	free(lookup);
 	return true;
 }
 
@@ -217,7 +213,7 @@ find_name(const char *host, int first, int end)
 			name->last_use = now;
 			return name;
 		}
-		if (name->lookup == NULL && (oldest == NULL || name->last_use < oldest->last_use))
+		if (name->lookup == LOOKUP_NONE && (oldest == NULL || name->last_use < oldest->last_use))
 			oldest = name;
 	}
 	if (oldest == NULL ||
@@ -238,7 +234,7 @@ get_address(HostName *name)
 	if (name == NULL)
 		return RBP_ADDRESS_NONE;
 	(void) end_lookup(name);
-	if (name->lookup == NULL && now >= name->next_lookup)
+	if (name->lookup == LOOKUP_NONE && now >= name->next_lookup)
 		start_lookup(name);
 	if (name->addresses[0] != '\0')
 		return RBP_ADDRESS_KNOWN;
@@ -295,7 +291,7 @@ rbp_lease_lookups_due(int64 now)
 	for (int i = 0; i < MAX_NAMES; i++)
 	{
 		/* often at first, when it matters, then less often */
-		if (names[i].lookup != NULL && names[i].addresses[0] == '\0')
+		if (names[i].lookup != LOOKUP_NONE && names[i].addresses[0] == '\0')
 			due = Min(due, now + Max((now - names[i].started) / 4, POLL_NS));
 	}
 	return due;

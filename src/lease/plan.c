@@ -160,18 +160,6 @@ compare_donors(const void *a, const void *b)
 				  ((const RbpEndpoint *) b)->donor);
 }
 
-static int
-compare_regions(const void *a, const void *b)
-{
-	const RbpLeaseRegion *ra = a;
-	const RbpLeaseRegion *rb = b;
-	int			order = strcmp(ra->donor, rb->donor);
-
-	if (order != 0)
-		return order;
-	return (ra->region > rb->region) - (ra->region < rb->region);
-}
-
 /*
  * Get the array under key, and zeroed memory for its elements (at least for
  * one, so that NULL means failure).
@@ -241,13 +229,13 @@ parse_regions(const json_t *root, RbpLease *lease, ParseError *c)
 	const json_t *object;
 	size_t		i;
 
-	lease->regions = get_array(root, "regions", true, sizeof(RbpLeaseRegion),
+	lease->regions = get_array(root, "regions", true, sizeof(RbpRegionGrant),
 							   &array, c);
 	if (lease->regions == NULL)
 		return false;
 	json_array_foreach(array, i, object)
 	{
-		RbpLeaseRegion *region = &lease->regions[lease->nregions];
+		RbpRegionGrant *region = &lease->regions[lease->nregions];
 		int64_t		number;
 		int64_t		bytes;
 
@@ -268,11 +256,11 @@ parse_regions(const json_t *root, RbpLease *lease, ParseError *c)
 		lease->bytes += region->bytes;
 		lease->nregions++;
 	}
-	qsort(lease->regions, lease->nregions, sizeof(RbpLeaseRegion),
-		  compare_regions);
+	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant),
+		  rbp_region_compare);
 	for (int r = 1; r < lease->nregions; r++)
 	{
-		if (compare_regions(&lease->regions[r - 1], &lease->regions[r]) == 0)
+		if (rbp_region_compare(&lease->regions[r - 1], &lease->regions[r]) == 0)
 			return parse_error(c, "region %u of donor \"%s\" is listed twice",
 							   (unsigned) lease->regions[r].region,
 							   lease->regions[r].donor);
@@ -384,7 +372,7 @@ rbp_lease_free(RbpLease *lease)
 RbpLease *
 rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 				  const RbpEndpoint *donors, int ndonors,
-				  const RbpLeaseRegion *regions, int nregions)
+				  const RbpRegionGrant *regions, int nregions)
 {
 	RbpLease   *lease = calloc(1, sizeof(RbpLease));
 
@@ -394,7 +382,7 @@ rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 	lease->has_secret = true;
 	lease->ttl_ms = ttl_ms;
 	lease->donors = calloc((size_t) ndonors + 1, sizeof(RbpEndpoint));
-	lease->regions = calloc((size_t) nregions + 1, sizeof(RbpLeaseRegion));
+	lease->regions = calloc((size_t) nregions + 1, sizeof(RbpRegionGrant));
 	lease->reclaims = calloc(1, sizeof(RbpLeaseReclaim));
 	if (lease->donors == NULL || lease->regions == NULL ||
 		lease->reclaims == NULL)
@@ -404,13 +392,13 @@ rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 	}
 	memcpy(lease->donors, donors, sizeof(RbpEndpoint) * (size_t) ndonors);
 	lease->ndonors = ndonors;
-	memcpy(lease->regions, regions, sizeof(RbpLeaseRegion) * (size_t) nregions);
+	memcpy(lease->regions, regions, sizeof(RbpRegionGrant) * (size_t) nregions);
 	lease->nregions = nregions;
 	for (int i = 0; i < nregions; i++)
 		lease->bytes += regions[i].bytes;
 	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
-	qsort(lease->regions, lease->nregions, sizeof(RbpLeaseRegion),
-		  compare_regions);
+	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant),
+		  rbp_region_compare);
 	return lease;
 }
 
@@ -421,7 +409,7 @@ rbp_lease_same_regions(const RbpLease *a, const RbpLease *b)
 	return a->ndonors == b->ndonors && a->nregions == b->nregions &&
 		memcmp(a->donors, b->donors, sizeof(RbpEndpoint) * a->ndonors) == 0 &&
 		memcmp(a->regions, b->regions,
-			   sizeof(RbpLeaseRegion) * a->nregions) == 0;
+			   sizeof(RbpRegionGrant) * a->nregions) == 0;
 }
 
 bool
@@ -440,27 +428,27 @@ rbp_lease_donor_restarted(const RbpLease *before, const RbpLease *now,
 }
 
 bool
-rbp_lease_has_region(const RbpLease *lease, const RbpLeaseRegion *region)
+rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region)
 {
 	return bsearch(region, lease->regions, lease->nregions,
-				   sizeof(RbpLeaseRegion), compare_regions) != NULL;
+				   sizeof(RbpRegionGrant), rbp_region_compare) != NULL;
 }
 
 void
-rbp_lease_remove_regions(RbpLease *lease, const RbpLeaseRegion *gone, int n)
+rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
-		RbpLeaseRegion *found = bsearch(&gone[i], lease->regions,
+		RbpRegionGrant *found = bsearch(&gone[i], lease->regions,
 										lease->nregions,
-										sizeof(RbpLeaseRegion),
-										compare_regions);
+										sizeof(RbpRegionGrant),
+										rbp_region_compare);
 
 		if (found == NULL)
 			continue;
 		lease->bytes -= found->bytes;
 		lease->nregions--;
-		memmove(found, found + 1, sizeof(RbpLeaseRegion) *
+		memmove(found, found + 1, sizeof(RbpRegionGrant) *
 				(size_t) (&lease->regions[lease->nregions] - found));
 	}
 }
@@ -564,7 +552,7 @@ rbp_lease_new_body(const char *client, const char *instance,
 
 char *
 rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
-					 int64_t ttl_ms, const RbpLeaseRegion *released, int n)
+					 int64_t ttl_ms, const RbpRegionGrant *released, int n)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	json_t	   *list = json_array();

@@ -18,14 +18,6 @@
 #define RBP_LEASE_REGION_UNIT	(UINT64_C(1) << 20) /* region sizes are
 													 * multiples */
 
-/* A region of a donor, as the broker names it. */
-typedef struct RbpLeaseRegion
-{
-	char		donor[RBP_DONOR_ID_LEN];
-	uint32_t	region;
-	uint64_t	bytes;
-} RbpLeaseRegion;
-
 /* The broker asks for that many regions of the donor back. */
 typedef struct RbpLeaseReclaim
 {
@@ -49,7 +41,7 @@ typedef struct RbpLease
 	int			nregions;
 	int			nreclaims;
 	RbpEndpoint *donors;
-	RbpLeaseRegion *regions;
+	RbpRegionGrant *regions;
 	RbpLeaseReclaim *reclaims;
 } RbpLease;
 
@@ -67,7 +59,7 @@ extern void rbp_lease_free(RbpLease *lease);
  */
 extern RbpLease *rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 								   const RbpEndpoint *donors, int ndonors,
-								   const RbpLeaseRegion *regions, int nregions);
+								   const RbpRegionGrant *regions, int nregions);
 
 /* Do both leases have the same regions, and the same ways to reach them? */
 extern bool rbp_lease_same_regions(const RbpLease *a, const RbpLease *b);
@@ -81,10 +73,10 @@ extern bool rbp_lease_donor_restarted(const RbpLease *before,
 									  const RbpLease *now, const char *donor);
 
 /* Is this region, by donor and number, in the lease? */
-extern bool rbp_lease_has_region(const RbpLease *lease, const RbpLeaseRegion *region);
+extern bool rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region);
 
 /* Remove regions from the lease. */
-extern void rbp_lease_remove_regions(RbpLease *lease, const RbpLeaseRegion *gone,
+extern void rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone,
 									 int n);
 
 /*
@@ -122,7 +114,7 @@ extern char *rbp_lease_new_body(const char *client, const char *instance,
 								int64_t ttl_ms);
 extern char *rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
 								  int64_t ttl_ms,
-								  const RbpLeaseRegion *released, int n);
+								  const RbpRegionGrant *released, int n);
 extern char *rbp_lease_end_body(const RbpCredentials *cred);
 
 /* Is this a broker's list of donors? */

@@ -90,24 +90,34 @@ request_succeeded(RbpHeldLease *h)
 	rbp_remote_set_broker_error(h->pool, NULL);
 }
 
+/* A request's body may have a lease's secret. */
+static void
+free_body(char *body)
+{
+	if (body != NULL)
+		explicit_bzero(body, strlen(body));
+	free(body);
+}
+
 /*
- * Send one request to the broker.  True for a success, and for the statuses
+ * Send one request to the broker, and free its body.  True for a success, and for the statuses
  * 403, 404 and 410, by which the broker says that it does not have this lease.
  * False for all others and without an answer, which say nothing about the
  * lease; then *outcome is set, and a failure is logged.
  */
 static bool
-send_request(RbpHeldLease *h, const char *method, const char *path, const char *body,
-			 RbpHttpReply *reply, RbpLeaseOutcome *outcome)
+send_request(RbpHeldLease *h, const char *path, char *body, RbpHttpReply *reply,
+			 RbpLeaseOutcome *outcome)
 {
 	/* a lease that is being closed must not delay the other one */
 	const RbpHttpRequest request = {
-		.method = method,.path = path,.body = body,
+		.method = "POST",.path = path,.body = body,
 		.timeout_ms = h->broker == rbp_lease_current_broker ?
 		REQUEST_TIMEOUT_MS : END_TIMEOUT_MS,
 		.stop_on_shutdown = true
 	};
 	char		why[RBP_BROKER_WHY_LEN];
+	int			failed;
 
 	*outcome = RBP_LEASE_FAILED;
 	if (body == NULL)
@@ -116,32 +126,14 @@ send_request(RbpHeldLease *h, const char *method, const char *path, const char *
 		return false;
 	}
 
-	if (!rbp_lease_broker_request(h->broker, &request, reply, why))
+	failed = rbp_lease_broker_request(h->broker, &request, reply, why);
+	free_body(body);
+	if (failed != 0)
 	{
-		request_failed(h, FAILED_TOKEN, "%s", why);
-		return false;
-	}
-	if (reply->failure == RBP_HTTP_INTERRUPTED)
-	{
-		*outcome = RBP_LEASE_INTERRUPTED;
-		return false;
-	}
-
-	/*
-	 * The broker's name is being looked up, which takes a moment: nothing to
-	 * log yet.  The main loop tries again as soon as it has been found.
-	 */
-	if (reply->failure == RBP_HTTP_RESOLVING)
-		return false;
-	if (reply->failure != RBP_HTTP_ANSWERED)
-	{
-		request_failed(h, FAILED_NETWORK, "%s", reply->error);
-		return false;
-	}
-	/* for this status, rbp_lease_broker_request() has set why */
-	if (reply->status == 401)
-	{
-		request_failed(h, FAILED_AUTH, "%s", why);
+		if (why[0] == '\0')
+			*outcome = RBP_LEASE_UNSENT;
+		else
+			request_failed(h, failed, "%s", why);
 		return false;
 	}
 	if (reply->status != 200 && reply->status != 201 &&
@@ -178,15 +170,12 @@ request_lease(RbpHeldLease *h, uint64 wanted)
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
-	bool		answered;
 
 	if (!rbp_lease_instance(instance))
 		return request_failed(h, FAILED_NETWORK, "no random numbers");
 	body = rbp_lease_new_body(rbp_lease_client, instance, h->purpose, wanted,
 							  rbp_guc_lease_ttl);
-	answered = send_request(h, "POST", "/v1/leases", body, &reply, &outcome);
-	free(body);
-	if (!answered)
+	if (!send_request(h, "/v1/leases", body, &reply, &outcome))
 		return outcome;
 	if (reply.status != 201 && reply.status != 200)
 		return request_failed(h, FAILED_STATUS, "HTTP status %d: is this a remote_bp broker?",
@@ -212,16 +201,11 @@ renew(RbpHeldLease *h, uint64 wanted)
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
-	bool		answered;
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_guc_lease_ttl,
 								h->released, h->nreleased);
-	answered = send_request(h, "POST", path, body, &reply, &outcome);
-	if (body != NULL)
-		explicit_bzero(body, strlen(body));
-	free(body);
-	if (!answered)
+	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
 	{
@@ -261,6 +245,7 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 	char		why[RBP_BROKER_WHY_LEN];
 	char	   *body;
 	RbpHttpReply reply;
+	int			failed;
 
 	if (h->lease == NULL)
 		return;
@@ -268,10 +253,10 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 	snprintf(path, sizeof(path), "/v1/leases/%s", h->lease->cred.lease);
 	body = rbp_lease_end_body(&h->lease->cred);
 	request.body = body;
-	if (body != NULL &&
-		rbp_lease_broker_request(h->broker, &request, &reply, why))
+	failed = body != NULL ? rbp_lease_broker_request(h->broker, &request, &reply, why) : FAILED_TOKEN;
+	if (failed != FAILED_TOKEN)
 	{
-		if (reply.failure == RBP_HTTP_ANSWERED &&
+		if (failed == 0 &&
 			(reply.status / 100 == 2 || reply.status == 404 || reply.status == 410))
 			ereport(LOG,
 					(errmsg("remote_bp: gave the leased memory%s back",
@@ -283,9 +268,7 @@ rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown)
 					 errdetail("It expires within %lld ms.",
 							   (long long) h->lease->ttl_ms)));
 	}
-	if (body != NULL)
-		explicit_bzero(body, strlen(body));
-	free(body);
+	free_body(body);
 	rbp_lease_drop(h);
 }
 
@@ -294,6 +277,7 @@ rbp_lease_send_requests(RbpHeldLease *h)
 {
 	RbpLeaseOutcome outcome = RBP_LEASE_AGAIN;
 	int64		now;
+	int64		remaining;
 
 	for (int i = 0; outcome == RBP_LEASE_AGAIN && i < MAX_ROUNDS; i++)
 	{
@@ -309,6 +293,7 @@ rbp_lease_send_requests(RbpHeldLease *h)
 	}
 
 	now = rbp_now_ns();
+	remaining = h->in_use ? h->deadline - now : 0;
 	h->last_request = now;
 	switch (outcome)
 	{
@@ -321,11 +306,15 @@ rbp_lease_send_requests(RbpHeldLease *h)
 			break;
 		case RBP_LEASE_FAILED:
 			h->failures++;
-			h->request_due = now + rbp_lease_retry_after(h->failures,
-														 h->in_use ? h->deadline - now : 0);
+			h->request_due = now + rbp_lease_retry_after(h->failures, remaining);
 			break;
-		case RBP_LEASE_INTERRUPTED:
-			h->request_due = now;
+		case RBP_LEASE_UNSENT:
+
+			/*
+			 * No failure, and nothing to log: looking a name up takes a
+			 * moment, and the main loop tries again as soon as it has ended.
+			 */
+			h->request_due = now + rbp_lease_retry_after(1, remaining);
 			break;
 	}
 }

@@ -151,16 +151,8 @@ check_broker(RbpBroker *b, long timeout_ms, int *kind)
 	char		why[RBP_BROKER_WHY_LEN];
 	RbpHttpReply reply;
 
-	*kind = FAILED_TOKEN;
-	if (!rbp_lease_broker_request(b, &request, &reply, why))
-		return pstrdup(why);
-	*kind = FAILED_NETWORK;
-	if (reply.failure == RBP_HTTP_RESOLVING || reply.failure == RBP_HTTP_INTERRUPTED)
-		return "";
-	if (reply.failure != RBP_HTTP_ANSWERED)
-		return pstrdup(reply.error);
-	*kind = FAILED_AUTH;
-	if (reply.status == 401)
+	*kind = rbp_lease_broker_request(b, &request, &reply, why);
+	if (*kind != 0)
 		return pstrdup(why);
 	*kind = FAILED_STATUS;
 	if (reply.status != 200 || !rbp_lease_is_donor_list(reply.body, reply.len))

@@ -273,7 +273,7 @@ take_over_lease(RbpHeldLease *h)
 	RbpDonorInfo *donors;
 	RbpLeaseInfo *infos;
 	RbpEndpoint *endpoints;
-	RbpLeaseRegion *regions;
+	RbpRegionGrant *regions;
 	int			ndonors;
 	int			ninfos;
 	int			nregions = 0;
@@ -291,16 +291,11 @@ take_over_lease(RbpHeldLease *h)
 	for (int i = 0; i < ndonors; i++)
 		endpoints[i] = donors[i].endpoint;
 	infos = rbp_remote_lease_info(&ninfos);
-	regions = palloc0(sizeof(RbpLeaseRegion) * (ninfos + 1));
+	regions = palloc0(sizeof(RbpRegionGrant) * (ninfos + 1));
 	for (int i = 0; i < ninfos; i++)
 	{
-		if (strcmp(infos[i].lease, cred.lease) != 0)
-			continue;
-		strlcpy(regions[nregions].donor, infos[i].donor,
-				sizeof(regions[nregions].donor));
-		regions[nregions].region = infos[i].region;
-		regions[nregions].bytes = infos[i].bytes;
-		nregions++;
+		if (strcmp(infos[i].lease, cred.lease) == 0)
+			regions[nregions++] = infos[i].grant;
 	}
 	h->lease = rbp_lease_restore(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
 								 regions, nregions);

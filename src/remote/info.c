@@ -13,6 +13,11 @@
 
 #define shared		rbp_remote_shared
 
+static const char *const state_names[] = {
+	[RBP_DONOR_GONE] = "gone",[RBP_DONOR_OK] = "ok",
+	[RBP_DONOR_DOWN] = "down",[RBP_DONOR_UNRESOLVED] = "unresolved"
+};
+
 void
 rbp_remote_reset_counters(RbpRemoteDonor *d)
 {
@@ -42,7 +47,7 @@ rbp_remote_donor_info(int *n)
 		(*n)++;
 		info->endpoint = d->endpoint;
 		info->transport = rbp_remote_transport_name(pg_atomic_read_u32(&d->transport));
-		info->state = rbp_remote_state_name(pg_atomic_read_u32(&d->state));
+		info->state = state_names[pg_atomic_read_u32(&d->state)];
 		info->state_since = (TimestampTz) pg_atomic_read_u64(&d->state_since);
 		rbp_remote_last_error(d, info->last_error, sizeof(info->last_error),
 							  &info->last_error_at);
@@ -91,10 +96,7 @@ rbp_remote_lease_info(int *n)
 		(*n)++;
 		strlcpy(info->lease, lease->credentials.lease, sizeof(info->lease));
 		info->purpose = region->pool == RBP_POOL_BUFFER ? "buffer" : "temp";
-		strlcpy(info->donor, shared->donors[region->donor].endpoint.donor,
-				sizeof(info->donor));
-		info->region = region->number;
-		info->bytes = region->bytes;
+		info->grant = region_grant(region);
 		info->used_bytes = rbp_remote_pool_ops[region->pool]->used((uint32) r) * BLCKSZ;
 		info->heat = rbp_remote_pool_ops[region->pool]->heat((uint32) r);
 		info->denied = pg_atomic_read_u32(&region->denied) != 0;

@@ -29,6 +29,7 @@
 
 #include <stdlib.h>
 
+#include "lib/ilist.h"
 #include "port/pg_bitutils.h"
 
 #include "base/geometry.h"
@@ -63,8 +64,7 @@ typedef struct Part
 
 struct RbpRemoteBatch
 {
-	RbpRemoteBatch *next;		/* in the list */
-	RbpRemoteBatch *prev;
+	dlist_node	node;			/* in the list */
 	RbpRemoteIo *ios;			/* the caller's */
 	int			n;
 	RbpIoKind	kind;
@@ -87,7 +87,7 @@ struct RbpRemoteBatch
 /* Does the data of the current batch have no other copy? */
 static bool no_other_copy = false;
 
-static RbpRemoteBatch *outstanding = NULL;
+static dlist_head outstanding = DLIST_STATIC_INIT(outstanding);
 static int	noutstanding = 0;
 
 #define shared		rbp_remote_shared
@@ -146,11 +146,10 @@ assign_page(RbpRemoteBatch *batch, int i)
 	if (p == batch->nparts)
 	{
 		batch->nparts++;
-		batch->parts[p].ci = ci;
-		batch->parts[p].pages = 0;
-		batch->parts[p].done = 0;
-		batch->parts[p].n = 0;
-		batch->parts[p].waiting = false;
+		batch->parts[p] = (Part)
+		{
+			.ci = ci
+		};
 	}
 	batch->parts[p].pages++;
 	return (uint8) p;
@@ -177,16 +176,12 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 		}
 	}
 	batch->request[i] = (uint8) batch->nrequests;
-	io = &batch->requests[batch->nrequests++];
 	part->n++;
-	io->kind = batch->kind;
-	io->region = batch->number[i];
-	io->grant = batch->grant[i];
-	io->offset = offset;
-	io->len = BLCKSZ;
-	io->buf = batch->ios[i].buf;
-	io->mr = NULL;
-	io->status = RBP_INPROGRESS;
+	batch->requests[batch->nrequests++] = (RbpIo)
+	{
+		.kind = batch->kind,.region = batch->number[i],.grant = batch->grant[i],
+			.offset = offset,.len = BLCKSZ,.buf = batch->ios[i].buf,.status = RBP_INPROGRESS
+	};
 }
 
 /* Split the pages into parts and requests. */
@@ -259,14 +254,10 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 									 batch->start_ns, deadline_ns);
 	if (status == RBP_OK)
 		return true;
+	/* for a write, RBP_CANCELED says that nothing was sent */
 	for (int r = part->from; r < part->from + part->n; r++)
-	{
-		/* for a write, this status says that nothing was sent */
-		if (batch->kind == RBP_IO_WRITE && status != RBP_DENIED)
-			batch->requests[r].status = RBP_CANCELED;
-		else
-			batch->requests[r].status = status;
-	}
+		batch->requests[r].status =
+			batch->kind == RBP_IO_WRITE && status != RBP_DENIED ? RBP_CANCELED : status;
 	took = rbp_now_ns() - batch->start_ns;
 	if (status != RBP_CANCELED &&
 		(status != RBP_TIMEOUT || is_late(took) || proves_down(batch, took)))
@@ -621,11 +612,7 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 	for (int p = 0; p < batch->nparts; p++)
 		if (batch->parts[p].ready && batch->parts[p].waiting)
 			rbp_remote_conns[batch->parts[p].ci].inflight++;
-	batch->prev = NULL;
-	batch->next = outstanding;
-	if (outstanding != NULL)
-		outstanding->prev = batch;
-	outstanding = batch;
+	dlist_push_head(&outstanding, &batch->node);
 	noutstanding++;
 	return batch;
 }
@@ -634,12 +621,7 @@ void
 rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 {
 	complete_batch(batch, deadline_ns);
-	if (batch->prev != NULL)
-		batch->prev->next = batch->next;
-	else
-		outstanding = batch->next;
-	if (batch->next != NULL)
-		batch->next->prev = batch->prev;
+	dlist_delete(&batch->node);
 	noutstanding--;
 	report_batch(batch);
 	free(batch);
@@ -650,7 +632,12 @@ rbp_remote_finish_batches(int ci, int64 until_ns)
 {
 	RbpLocalConn *c = &rbp_remote_conns[ci];
 
-	for (RbpRemoteBatch *batch = outstanding; batch != NULL; batch = batch->next)
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &outstanding)
+	{
+		RbpRemoteBatch *batch = dlist_container(RbpRemoteBatch, node, iter.cur);
+
 		for (int p = 0; p < batch->nparts; p++)
 		{
 			Part	   *part = &batch->parts[p];
@@ -664,12 +651,19 @@ rbp_remote_finish_batches(int ci, int64 until_ns)
 			part->waiting = false;
 			c->inflight--;
 		}
+	}
 	Assert(c->inflight == 0);
 }
 
 /*
  * ---- state of a slot -----------------------------------------------------
  */
+
+static inline RbpLocalConn *
+region_conn(const RbpRemoteRegion *region)
+{
+	return &rbp_remote_conns[conn_index(region->pool, region->donor)];
+}
 
 /* The region that carries the slot, if it may be used, or NULL. */
 static inline RbpRemoteRegion *
@@ -691,7 +685,7 @@ rbp_remote_slot_readable(uint32 slot)
 
 	return region != NULL &&
 		!donor_is_down(&shared->donors[region->donor]) &&
-		is_ready(&rbp_remote_conns[conn_index(region->pool, region->donor)]) &&
+		is_ready(region_conn(region)) &&
 		rbp_remote_suspect_since[region->donor] == 0;
 }
 
@@ -705,7 +699,7 @@ rbp_remote_slot_writable(uint32 slot)
 		donor_is_down(&shared->donors[region->donor]) ||
 		is_suspect(region->donor))
 		return false;
-	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
+	c = region_conn(region);
 	return c->state >= CONN_CONNECTING || c->retry_at == 0 || c->retry_at <= rbp_now_ns();
 }
 
@@ -729,12 +723,8 @@ bool
 rbp_remote_slot_local(uint32 slot)
 {
 	RbpRemoteRegion *region = usable_region(slot);
-	RbpLocalConn *c;
 
-	if (region == NULL)
-		return false;
-	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
-	return is_ready(c) && c->ops->local;
+	return region != NULL && is_ready(region_conn(region)) && region_conn(region)->ops->local;
 }
 
 int

@@ -73,64 +73,30 @@ enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 	return found;
 }
 
-/* Order of grants by donor and region, for find_grant(). */
-static int
-compare_grants(const void *a, const void *b)
-{
-	const RbpRegionGrant *ga = *(const RbpRegionGrant *const *) a;
-	const RbpRegionGrant *gb = *(const RbpRegionGrant *const *) b;
-	int			order = strcmp(ga->donor, gb->donor);
-
-	if (order != 0)
-		return order;
-	return (ga->region > gb->region) - (ga->region < gb->region);
-}
-
-static const RbpRegionGrant *
-find_grant(const RbpRemoteRegion *region, const RbpRegionGrant **sorted, int n)
-{
-	RbpRegionGrant wanted = {.region = region->number};
-	const RbpRegionGrant *key = &wanted;
-	const RbpRegionGrant **found;
-
-	strlcpy(wanted.donor, shared->donors[region->donor].endpoint.donor,
-			sizeof(wanted.donor));
-	found = bsearch(&key, sorted, n, sizeof(*sorted), compare_grants);
-	return found != NULL && (*found)->bytes == region->bytes ? *found : NULL;
-}
-
-/* The grants sorted for find_grant(), palloc'd. */
-static const RbpRegionGrant **
-sort_grants(const RbpLeaseTerms *terms)
-{
-	const RbpRegionGrant **sorted = palloc(sizeof(*sorted) * (terms->nregions + 1));
-
-	for (int i = 0; i < terms->nregions; i++)
-		sorted[i] = &terms->regions[i];
-	qsort(sorted, terms->nregions, sizeof(*sorted), compare_grants);
-	return sorted;
-}
-
 /*
  * Retire those regions of the pool that are not granted any more, or all if it
- * is another lease.  kept: set for each grant whose region stays in use.
+ * is another lease.  kept: set for each grant whose region stays in use.  The
+ * n grants are sorted by rbp_region_compare().
  */
 static void
-retire_ungranted(RbpPool pool, const RbpLeaseTerms *terms,
-				 const RbpRegionGrant **sorted, bool same_lease, bool *kept)
+retire_ungranted(RbpPool pool, const RbpRegionGrant *sorted, int n, bool same_lease,
+				 bool *kept)
 {
 	uint32		retired = 0;
 
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		RbpRemoteRegion *region = &shared->regions[r];
+		RbpRegionGrant key;
 		const RbpRegionGrant *grant;
 
 		if (!is_region_of(r, pool))
 			continue;
-		grant = find_grant(region, sorted, terms->nregions);
-		if (same_lease && pg_atomic_read_u32(&region->denied) == 0 && grant != NULL)
-			kept[grant - terms->regions] = true;
+		key = region_grant(region);
+		grant = bsearch(&key, sorted, n, sizeof(*sorted), rbp_region_compare);
+		if (same_lease && pg_atomic_read_u32(&region->denied) == 0 &&
+			grant != NULL && grant->bytes == region->bytes)
+			kept[grant - sorted] = true;
 		else
 		{
 			rbp_remote_yield_lock(&retired, r);
@@ -181,7 +147,8 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
  * room.
  */
 static int
-enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *kept)
+enter_regions(RbpPool pool, const RbpLeaseTerms *terms,
+			  const RbpRegionGrant *sorted, const bool *kept)
 {
 	int			unused = 0;
 	int			position = 0;
@@ -189,9 +156,11 @@ enter_regions(RbpPool pool, const RbpLeaseTerms *terms, const bool *kept)
 	for (int i = 0; i < terms->nregions; i++)
 	{
 		const RbpRegionGrant *grant = &terms->regions[i];
+		const RbpRegionGrant *found = bsearch(grant, sorted, terms->nregions,
+											  sizeof(*sorted), rbp_region_compare);
 		int			donor = -1;
 
-		if (kept[i])
+		if (kept[found - sorted])
 			continue;
 		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
 			if (shared->donors[k].known[pool] &&
@@ -207,15 +176,18 @@ int
 rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 {
 	RbpPoolLease *lease = &shared->leases[pool];
-	const RbpRegionGrant **sorted = sort_grants(terms);
+	RbpRegionGrant *sorted = palloc(sizeof(*sorted) * (terms->nregions + 1));
 	bool	   *kept = palloc0(terms->nregions + 1);
 	bool		same;
 	int			unused;
 
+	if (terms->nregions > 0)
+		memcpy(sorted, terms->regions, sizeof(*sorted) * terms->nregions);
+	qsort(sorted, terms->nregions, sizeof(*sorted), rbp_region_compare);
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	same = lease->has_lease &&
 		memcmp(&lease->credentials, terms->cred, sizeof(*terms->cred)) == 0;
-	retire_ungranted(pool, terms, sorted, same, kept);
+	retire_ungranted(pool, sorted, terms->nregions, same, kept);
 	if (!same)
 		adopt_lease(pool, terms->cred);
 	set_donors(pool, terms->donors, terms->ndonors);
@@ -223,7 +195,7 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	if (terms->nregions > 0 && rbp_remote_pool_ops[pool]->before_use != NULL)
 		rbp_remote_pool_ops[pool]->before_use();
 	pg_atomic_write_u64(&lease->deadline, (uint64) terms->deadline_ns);
-	unused = enter_regions(pool, terms, kept);
+	unused = enter_regions(pool, terms, sorted, kept);
 	/* extents that were passed over may be free again */
 	lease->online_pending = false;
 	unused += rbp_remote_bring_online(pool);

@@ -344,13 +344,6 @@ extern int64 rbp_remote_probe(void);
  * ---- for the lease worker ------------------------------------------------
  */
 
-typedef struct RbpRegionGrant
-{
-	char		donor[RBP_DONOR_ID_LEN];
-	uint32		region;			/* the donor's number for it */
-	uint64		bytes;			/* a multiple of 1 MiB */
-} RbpRegionGrant;
-
 /* A lease, as the broker has granted it. */
 typedef struct RbpLeaseTerms
 {
@@ -495,9 +488,7 @@ typedef struct RbpLeaseInfo
 {
 	char		lease[RBP_LEASE_ID_LEN];
 	const char *purpose;		/* "buffer" or "temp" */
-	char		donor[RBP_DONOR_ID_LEN];
-	uint32		region;
-	uint64		bytes;
+	RbpRegionGrant grant;
 	uint64		used_bytes;
 	uint64		heat;
 	bool		denied;			/* the donor has denied its use */

@@ -217,6 +217,20 @@ donor_known(const RbpRemoteDonor *d)
 	return d->known[RBP_POOL_BUFFER] || d->known[RBP_POOL_TEMP];
 }
 
+/* The region as it was granted. */
+static inline RbpRegionGrant
+region_grant(const RbpRemoteRegion *region)
+{
+	RbpRegionGrant grant;
+
+	memset(&grant, 0, sizeof(grant));	/* grants are compared bytewise */
+	grant.region = region->number;
+	grant.bytes = region->bytes;
+	strlcpy(grant.donor, rbp_remote_shared->donors[region->donor].endpoint.donor,
+			sizeof(grant.donor));
+	return grant;
+}
+
 /* Is that entry of the table in use, by a region of that pool? */
 static inline bool
 is_region_of(int r, RbpPool pool)
@@ -514,9 +528,6 @@ extern void rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *en
 /* Update the state shown for the donor, or for all donors. */
 extern void rbp_remote_note_state(RbpRemoteDonor *d);
 extern void rbp_remote_note_states(void);
-
-/* Name of a state (RBP_DONOR_*). */
-extern const char *rbp_remote_state_name(uint32 state);
 
 /* The donor's last error as text, "" if there was none. */
 extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,

@@ -114,14 +114,6 @@ rbp_remote_note_states(void)
 			rbp_remote_note_state(&rbp_remote_shared->donors[i]);
 }
 
-const char *
-rbp_remote_state_name(uint32 state)
-{
-	return state == RBP_DONOR_GONE ? "gone" :
-		state == RBP_DONOR_UNRESOLVED ? "unresolved" :
-		state == RBP_DONOR_DOWN ? "down" : "ok";
-}
-
 void
 rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
 {

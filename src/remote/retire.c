@@ -302,17 +302,10 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < nchosen; i++)
 	{
-		const RbpRemoteRegion *region = &shared->regions[chosen[i]];
-		RbpRegionGrant *grant = &given[result.given];
-
 		rbp_remote_yield_lock(&since_yield, chosen[i]);
 		if (ops->drain != NULL && !may_retire(chosen[i], ops))
 			continue;
-		strlcpy(grant->donor, shared->donors[region->donor].endpoint.donor,
-				sizeof(grant->donor));
-		grant->region = region->number;
-		grant->bytes = region->bytes;
-		result.given++;
+		given[result.given++] = region_grant(&shared->regions[chosen[i]]);
 		rbp_remote_retire_region(chosen[i]);
 	}
 	LWLockRelease(&shared->remote_lock);

@@ -91,9 +91,9 @@ rbp_sql_leases(PG_FUNCTION_ARGS)
 		remaining->time = l->remaining_ns / 1000;
 		values[LEASE] = CStringGetTextDatum(l->lease);
 		values[PURPOSE] = CStringGetTextDatum(l->purpose);
-		values[DONOR] = CStringGetTextDatum(l->donor);
-		values[REGION] = Int64GetDatum((int64) l->region);
-		values[BYTES] = Int64GetDatum((int64) l->bytes);
+		values[DONOR] = CStringGetTextDatum(l->grant.donor);
+		values[REGION] = Int64GetDatum((int64) l->grant.region);
+		values[BYTES] = Int64GetDatum((int64) l->grant.bytes);
 		values[USED_BYTES] = Int64GetDatum((int64) l->used_bytes);
 		values[HEAT] = Int64GetDatum((int64) l->heat);
 		values[EXPIRES_IN] = IntervalPGetDatum(remaining);

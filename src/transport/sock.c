@@ -66,8 +66,7 @@ rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns)
 	w->spin_until = -1;			/* decided at the first step */
 	w->deadline_ns = deadline_ns;
 	w->polled = false;
-	w->blocked = false;
-	w->contended = false;
+	w->result = RBP_SPIN_SUCCEEDED;
 }
 
 bool
@@ -97,14 +96,15 @@ rbp_waiter_step(RbpWaiter *w, int fd, short events)
 			 */
 			if (rbp_now_ns() - now > RBP_SPIN_CONTENDED_NS)
 			{
-				w->contended = true;
+				w->result = RBP_SPIN_CONTENDED;
 				w->spin_until = 1;	/* has passed */
 			}
 			return true;
 		}
 		w->spin_until = 0;
 	}
-	w->blocked = true;
+	if (w->result == RBP_SPIN_SUCCEEDED)
+		w->result = RBP_SPIN_FAILED;
 	return rbp_sock_block(fd, events, w->deadline_ns);
 }
 
@@ -112,8 +112,7 @@ void
 rbp_waiter_end(RbpWaiter *w)
 {
 	if (w->polled)
-		rbp_spin_end(w->spin, w->contended ? RBP_SPIN_CONTENDED
-					 : w->blocked ? RBP_SPIN_FAILED : RBP_SPIN_SUCCEEDED);
+		rbp_spin_end(w->spin, w->result);
 }
 
 RbpStatus

@@ -81,8 +81,7 @@ typedef struct RbpWaiter
 	int64_t		spin_until;		/* 0: do not poll, or not any more */
 	int64_t		deadline_ns;
 	bool		polled;			/* polled at all? */
-	bool		blocked;		/* blocked at all? */
-	bool		contended;		/* polling was slow: others need this CPU */
+	RbpSpinResult result;		/* of that */
 } RbpWaiter;
 
 extern void rbp_waiter_begin(RbpWaiter *w, RbpSpin *spin, int64_t deadline_ns);

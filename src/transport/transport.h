@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Bits of RbpEndpoint.transports, and RbpTransportOps.bit */
 #define RBP_TRANSPORT_SHM	0x01
@@ -52,6 +53,25 @@ typedef struct RbpCredentials
 	char		lease[RBP_LEASE_ID_LEN];
 	uint8_t		secret[RBP_SECRET_LEN];
 } RbpCredentials;
+
+/* A region of a donor, as the broker grants it. */
+typedef struct RbpRegionGrant
+{
+	char		donor[RBP_DONOR_ID_LEN];
+	uint32_t	region;			/* the donor's number for it */
+	uint64_t	bytes;			/* a multiple of 1 MiB */
+} RbpRegionGrant;
+
+/* For qsort() and bsearch(): order of grants by donor and region. */
+static inline int
+rbp_region_compare(const void *a, const void *b)
+{
+	const RbpRegionGrant *ga = a;
+	const RbpRegionGrant *gb = b;
+	int			order = strcmp(ga->donor, gb->donor);
+
+	return order != 0 ? order : (ga->region > gb->region) - (ga->region < gb->region);
+}
 
 typedef struct RbpConn RbpConn; /* opaque: one connection to one donor */
 typedef struct RbpMr RbpMr;		/* opaque: local memory registered with the

@@ -201,7 +201,7 @@ test_compare_and_forget(void)
 {
 	RbpLease   *a = good();
 	RbpLease   *b = good();
-	RbpLeaseRegion gone[2];
+	RbpRegionGrant gone[2];
 
 	ok(rbp_lease_same_regions(a, b), "equal leases have the same memory");
 	b->regions[1].region++;
@@ -256,7 +256,7 @@ test_known(void)
 {
 	RbpLease   *a = good();
 	RbpEndpoint donors[] = {a->donors[1], a->donors[0]};
-	RbpLeaseRegion regions[] = {a->regions[2], a->regions[1], a->regions[0]};
+	RbpRegionGrant regions[] = {a->regions[2], a->regions[1], a->regions[0]};
 	RbpLease   *b = rbp_lease_restore(&a->cred, 5000, donors, 2, regions, 3);
 
 	ok(rbp_lease_same_regions(a, b), "a lease that is known has the same memory");

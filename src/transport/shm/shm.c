@@ -54,7 +54,6 @@
 
 #define CHUNK_SIZE		(UINT64_C(2) << 20)
 #define CHECK_NS		10000000
-#define MAX_FDS			64		/* memfds of answers that are not complete */
 #define MAX_PINGS		64
 #define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
 
@@ -88,8 +87,7 @@ typedef struct ShmConn
 
 	uint8_t		rx[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
 	size_t		rx_have;
-	int			fds[MAX_FDS];	/* in the order of the answers */
-	int			nfds;
+	int			fd;				/* memfd of the answer in rx, or -1 */
 
 	struct
 	{
@@ -203,13 +201,12 @@ unmap_region(ShmConn *conn, ShmRegion *region)
 	region->touched = NULL;
 }
 
-/* Map a region's memfd.  Closes fd. */
+/* Map a region's memfd. */
 static RbpStatus
 map_region(ShmConn *conn, ShmRegion *region, int fd)
 {
 	uint64_t	size = conn->sock.welcome.region_size;
 	uint64_t	reserve = size + CHUNK_SIZE;
-	RbpStatus	status = RBP_NOMEM;
 	uint8_t    *range;
 	uint8_t    *base;
 	uint8_t    *touched;
@@ -217,16 +214,13 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 
 	unmap_region(conn, region);
 	if (!install_handler())
-		goto close_fd;
+		return RBP_NOMEM;
+	/* the memory may have been withdrawn while the memfd was in transit */
 	if (fstat(fd, &st) != 0 || (uint64_t) st.st_size < size)
-	{
-		/* the memory was withdrawn while the memfd was in transit */
-		status = RBP_DENIED;
-		goto close_fd;
-	}
+		return RBP_DENIED;
 	touched = calloc((size + CHUNK_SIZE - 1) / CHUNK_SIZE, 1);
 	if (touched == NULL)
-		goto close_fd;
+		return RBP_NOMEM;
 
 	/*
 	 * Aligned, so that huge pages can be mapped as such: reserve more
@@ -251,14 +245,11 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	(void) madvise(base, size, MADV_DONTFORK);
 	region->base = base;
 	region->touched = touched;
-	close(fd);
 	return RBP_OK;
 
 free_touched:
 	free(touched);
-close_fd:
-	close(fd);
-	return status;
+	return RBP_NOMEM;
 }
 
 static void
@@ -347,17 +338,12 @@ queue_request(ShmConn *conn, uint8_t op, uint32_t region)
 	return req.id;
 }
 
-static int
-take_fd(ShmConn *conn)
+static void
+close_fd(ShmConn *conn)
 {
-	int			fd;
-
-	if (conn->nfds == 0)
-		return -1;
-	fd = conn->fds[0];
-	conn->nfds--;
-	memmove(conn->fds, conn->fds + 1, (size_t) conn->nfds * sizeof(int));
-	return fd;
+	if (conn->fd >= 0)
+		close(conn->fd);
+	conn->fd = -1;
 }
 
 static RbpStatus
@@ -397,21 +383,14 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 		if (ans->status == RBP_WIRE_OK)
 		{
 			uint64_t	size;
-			int			fd = take_fd(conn);
 
-			if (fd < 0)
-				return fail(conn, RBP_PROTOCOL);
-			if (!rbp_wire_get_map(conn->rx + RBP_ANSWER_SIZE,
+			if (conn->fd < 0 ||
+				!rbp_wire_get_map(conn->rx + RBP_ANSWER_SIZE,
 								  RBP_MAP_PAYLOAD_SIZE, &size) ||
 				size != conn->sock.welcome.region_size)
-			{
-				close(fd);
 				return fail(conn, RBP_PROTOCOL);
-			}
 			if (region->result == RBP_OK)
-				region->result = map_region(conn, region, fd);
-			else
-				close(fd);
+				region->result = map_region(conn, region, conn->fd);
 		}
 		return RBP_OK;
 	}
@@ -427,12 +406,14 @@ receive_some(ShmConn *conn)
 	union
 	{
 		struct cmsghdr align;
-		char		space[CMSG_SPACE(4 * sizeof(int))];
+		char		space[CMSG_SPACE(sizeof(int))];
 	}			control;
 	struct iovec iov;
 	struct msghdr msg = {.msg_iov = &iov,.msg_iovlen = 1};
 	size_t		want = RBP_ANSWER_SIZE;
 	RbpWireAnswer ans;
+	struct cmsghdr *c;
+	RbpStatus	status;
 	ssize_t		n;
 
 	if (conn->rx_have >= RBP_ANSWER_SIZE)
@@ -440,7 +421,7 @@ receive_some(ShmConn *conn)
 	iov.iov_base = conn->rx + conn->rx_have;
 	iov.iov_len = want - conn->rx_have;
 	msg.msg_control = &control;
-	msg.msg_controllen = sizeof(control);
+	msg.msg_controllen = CMSG_LEN(sizeof(int)); /* an answer has one memfd */
 	do
 		n = recvmsg(conn->sock.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
@@ -449,22 +430,12 @@ receive_some(ShmConn *conn)
 	if (n <= 0)
 		return fail(conn, RBP_CONNLOST);
 
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c))
+	c = CMSG_FIRSTHDR(&msg);
+	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+		c->cmsg_len == CMSG_LEN(sizeof(int)))
 	{
-		int			fds[4];
-		int			count;
-
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		count = (int) ((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(fds, CMSG_DATA(c), (size_t) count * sizeof(int));
-		for (int i = 0; i < count; i++)
-		{
-			if (conn->nfds < MAX_FDS)
-				conn->fds[conn->nfds++] = fds[i];
-			else
-				close(fds[i]);
-		}
+		close_fd(conn);
+		memcpy(&conn->fd, CMSG_DATA(c), sizeof(int));
 	}
 
 	conn->rx_have += (size_t) n;
@@ -479,7 +450,9 @@ receive_some(ShmConn *conn)
 		return RBP_OK;
 	}
 	conn->rx_have = 0;
-	return handle_answer(conn, &ans);
+	status = handle_answer(conn, &ans);
+	close_fd(conn);
+	return status;
 }
 
 /*
@@ -525,6 +498,7 @@ shm_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn_ou
 	if (conn == NULL)
 		return RBP_NOMEM;
 	conn->base.ops = &rbp_transport_shm;
+	conn->fd = -1;
 	status = rbp_sock_start(&conn->sock, (struct sockaddr *) &addr,
 							(socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len),
 							cred);
@@ -708,8 +682,7 @@ shm_close(RbpConn *base)
 	for (uint32_t i = 0; i < conn->nregions; i++)
 		unmap_region(conn, &conn->regions[i]);
 	free(conn->regions);
-	for (int i = 0; i < conn->nfds; i++)
-		close(conn->fds[i]);
+	close_fd(conn);
 	rbp_sock_close(&conn->sock);
 	free(conn);
 }
