@@ -27,6 +27,8 @@
 #include "utils/relmapper.h"
 #include "utils/wait_event.h"
 
+#include "base/relfile.h"
+
 #if PG_VERSION_NUM >= 160000
 #include "utils/relfilenumbermap.h"
 #else
@@ -128,23 +130,15 @@ rbp_compat_max_procs(void)
 	return MaxBackends + NUM_AUXILIARY_PROCS + max_prepared_xacts;
 }
 
-/* Relfilenumber, tablespace and database of the relation. */
-static inline Oid
-rbp_compat_rel_number(Relation rel)
+/* The file of the relation's fork, without a segment. */
+static inline RbpRelFile
+rbp_compat_rel_file(Relation rel, ForkNumber fork)
 {
-	return rel->rd_locator.relNumber;
-}
-
-static inline Oid
-rbp_compat_rel_tablespace(Relation rel)
-{
-	return rel->rd_locator.spcOid;
-}
-
-static inline Oid
-rbp_compat_rel_db(Relation rel)
-{
-	return rel->rd_locator.dbOid;
+	return (RbpRelFile)
+	{
+		.spc = rel->rd_locator.spcOid,.db = rel->rd_locator.dbOid,
+			.rel = rel->rd_locator.relNumber,.fork = (uint8) fork
+	};
 }
 
 /* The path of the fork's first segment, palloc'd. */

@@ -13,6 +13,7 @@
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "storage/block.h"
+#include "utils/rel.h"
 
 #include "base/geometry.h"
 #include "base/relfile.h"
@@ -25,6 +26,15 @@
  * databases with policies are visited.
  */
 #define RBP_POLICY_REQUESTS	64
+
+/* How far the loading of relations has come */
+typedef struct RbpLoadPosition
+{
+	Oid			relation;
+	BlockNumber block;			/* the next one */
+	uint32		new_pages;		/* pages of zeros found before it; they are
+								 * not brought into the tier */
+} RbpLoadPosition;
 
 /* Result of the worker's last visit, for the launcher */
 typedef struct RbpPolicyVisit
@@ -42,9 +52,8 @@ typedef struct RbpPolicyVisit
 	uint32		policies_without_room;	/* files whose policies have no room
 										 * in the directory */
 	bool		keep_full;		/* the maximum number of kept pages is reached */
-	Oid			resume_relation;	/* where the next visit continues loading */
-	BlockNumber resume_block;
-	uint32		resume_new;		/* new pages before that block */
+	RbpLoadPosition resume;		/* where the next visit continues loading;
+								 * InvalidOid: at the first relation */
 } RbpPolicyVisit;
 
 /*
@@ -166,6 +175,23 @@ extern BlockNumber rbp_policy_file_blocks(const RbpRelFile *file);
  * An extension may leave them behind the last page that is in use.
  */
 extern BlockNumber rbp_policy_pages_wanted(const RbpRelFile *file);
+
+/*
+ * Loading of relations in pieces: call begin once, then load any number of
+ * pieces, then end, which must also be called after errors.  begin raises an
+ * error if there is no usable tier.
+ */
+extern void rbp_prewarm_load_begin(void);
+extern void rbp_prewarm_load_end(int code, Datum arg);
+
+/*
+ * Bring the missing pages of a piece of the main fork into the tier, from the
+ * position on, and advance it.  Returns false at the end of the relation, or if
+ * continuing is useless.  Waits for staging until the deadline.  The relation
+ * must be locked.  Raises errors of reading the relation; the position is then
+ * the block at which that happened.
+ */
+extern bool rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);
 extern PGDLLEXPORT void rbp_policy_worker_main(Datum arg);

@@ -37,7 +37,6 @@
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy_internal.h"
-#include "policy/prewarm.h"
 
 /*
  * Loading ends a visit after this time, so that other databases get their
@@ -165,14 +164,11 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
  * ---- loading ------------------------------------------------------------------------
  */
 
-/*
- * Load one piece of the relation.  Returns the block to continue with, or
- * InvalidBlockNumber.
- */
-static BlockNumber
-load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
+/* Load one piece of the relation.  Returns whether there is more to load. */
+static bool
+load_piece(const RbpPolicyRelation *r, RbpLoadPosition *at, RbpPolicyVisit *visit)
 {
-	BlockNumber next = InvalidBlockNumber;
+	bool		more = false;
 	Relation	rel;
 
 	begin();
@@ -181,40 +177,40 @@ load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
 	{
 		visit->more = true;
 		commit();
-		return InvalidBlockNumber;
+		return false;
 	}
 	rel = try_relation_open(r->relid, NoLock);
 	if (rel != NULL)
 	{
+		RbpRelFile	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
+
 		/* the relation has new files by now: the next visit will see them */
-		if (rbp_compat_rel_number(rel) != r->file.rel ||
-			rbp_compat_rel_tablespace(rel) != r->file.spc)
+		if (file.rel != r->file.rel || file.spc != r->file.spc)
 			visit->more = true;
 		else
-			next = rbp_prewarm_load(rel, block, rbp_now_ns() + PIECE_NS);
+			more = rbp_prewarm_load(rel, at, rbp_now_ns() + PIECE_NS);
 		relation_close(rel, AccessShareLock);
 	}
 	commit();
 	pgstat_report_activity(STATE_IDLE, NULL);
-	return next;
+	return more;
 }
 
 /*
- * Load the missing pages of the relation, beginning at block first, and count
- * the new ones.  Returns false if the visit ends here.
+ * Load the missing pages of the relation, from the position on, and count the
+ * new ones.  Returns false if the visit ends here.
  */
 static bool
-load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber first,
+load_relation(const RbpPolicyRelation *r, const List *relations, RbpLoadPosition *at,
 			  int64 end_ns, RbpPolicyVisit *visit)
 {
 	MemoryContext context = CurrentMemoryContext;
-	volatile BlockNumber block = first;
+	volatile bool more = true;
 	volatile int errors = 0;
 
 	if (rbp_residency_held(&r->file) >= rbp_policy_file_blocks(&r->file))
 		return true;
-	rbp_prewarm_set_new(first == 0 ? 0 : visit->resume_new);
-	while (block != InvalidBlockNumber)
+	while (more)
 	{
 		char		why[256];
 
@@ -224,14 +220,12 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 		if (rbp_now_ns() >= end_ns)
 		{
 			visit->more = true;
-			visit->resume_relation = r->relid;
-			visit->resume_block = block;
-			visit->resume_new = rbp_prewarm_new();
+			visit->resume = *at;
 			return false;
 		}
 		PG_TRY();
 		{
-			block = load_piece(r, block, visit);
+			more = load_piece(r, at, visit);
 		}
 		PG_CATCH();
 		{
@@ -242,21 +236,14 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 			FlushErrorState();
 			AbortCurrentTransaction();
 			RESUME_INTERRUPTS();
-			block = rbp_prewarm_failed_block() + 1;
-			if (++errors == MAX_ERRORS || block >= rbp_policy_file_blocks(&r->file))
-				block = InvalidBlockNumber;
+			at->block++;
+			more = ++errors < MAX_ERRORS && at->block < rbp_policy_file_blocks(&r->file);
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(context);
 	}
-	rbp_residency_set_new(&r->file, rbp_prewarm_new());
+	rbp_residency_set_new(&r->file, at->new_pages);
 	return true;
-}
-
-static void
-end_loading(int code, Datum arg)
-{
-	rbp_prewarm_load_end();
 }
 
 /*
@@ -266,34 +253,38 @@ end_loading(int code, Datum arg)
 static void
 load(const List *relations, RbpPolicyVisit *visit)
 {
-	Oid			from = visit->resume_relation;
-	BlockNumber block = visit->resume_block;
+	RbpLoadPosition at = visit->resume;
 	int64		end_ns = rbp_now_ns() + VISIT_NS;
-	bool		found_start = !OidIsValid(from);
+	bool		found_start = !OidIsValid(at.relation);
 	const ListCell *cell;
 	char		why[256];
 
-	visit->resume_relation = InvalidOid;
+	visit->resume.relation = InvalidOid;
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 		return;
 	set_option("remote_bp.use_tier", "on");
-	PG_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
 	{
 		rbp_prewarm_load_begin();
 		foreach(cell, relations)
 		{
 			const RbpPolicyRelation *r = lfirst(cell);
 
-			if (!found_start && r->relid != from)
+			if (found_start)
+				at = (RbpLoadPosition)
+			{
+				.relation = r->relid
+			};
+			else if (r->relid != at.relation)
 				continue;
-			if (r->policy == RBP_POLICY_KEEP &&
-				!load_relation(r, relations, found_start ? 0 : block, end_ns, visit))
-				break;
 			found_start = true;
+			if (r->policy == RBP_POLICY_KEEP &&
+				!load_relation(r, relations, &at, end_ns, visit))
+				break;
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
-	rbp_prewarm_load_end();
+	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
+	rbp_prewarm_load_end(0, (Datum) 0);
 	set_option("remote_bp.use_tier", "off");
 	/* the relation to continue with does not exist any more */
 	if (!found_start)
