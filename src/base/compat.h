@@ -24,7 +24,6 @@
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
-#include "utils/relmapper.h"
 #include "utils/wait_event.h"
 
 #include "base/relfile.h"
@@ -57,7 +56,6 @@
 #define rd_locator				rd_node
 #define InitBufferTag(tag, locator, fork, block) \
 	INIT_BUFFERTAG(*(tag), *(locator), fork, block)
-#define RelationMapOidToFilenumber RelationMapOidToFilenode
 #define RelidByRelfilenumber	RelidByRelfilenode
 #define object_ownercheck(class, object, role) \
 	pg_class_ownercheck(object, role)
@@ -164,28 +162,6 @@ rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)
 #else
 	return GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork);
 #endif
-}
-
-/* Relfilenumber of a relation that is not shared, from its row of pg_class. */
-static inline Oid
-rbp_compat_class_number(Form_pg_class class)
-{
-	return OidIsValid(class->relfilenode) ? class->relfilenode :
-		RelationMapOidToFilenumber(class->oid, false);
-}
-
-/* Does the role have the privileges of the relation's owner? */
-static inline bool
-rbp_compat_is_owner(Oid relation, Oid role)
-{
-	return object_ownercheck(RelationRelationId, relation, role);
-}
-
-/* The relation of this database that has files of that name, or InvalidOid. */
-static inline Oid
-rbp_compat_relid(Oid spc, Oid rel)
-{
-	return RelidByRelfilenumber(spc, rel);
 }
 
 /* Create a WaitEventSet for n events; free it with FreeWaitEventSet(). */

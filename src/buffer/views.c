@@ -149,7 +149,7 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 			continue;
 
 		/* not found: created or dropped by a transaction that still runs */
-		relid = rbp_compat_relid(spc, count->key.rel);
+		relid = RelidByRelfilenumber(spc, count->key.rel);
 		values[RELATION] = ObjectIdGetDatum(relid);
 		nulls[RELATION] = !OidIsValid(relid);
 		values[RELFILENODE] = ObjectIdGetDatum(count->key.rel);

@@ -214,7 +214,7 @@ run_worker(const Database *db)
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
-	locked = rbp_policy_trylock_database(db->oid);
+	locked = rbp_policy_trylock_database(db->oid, false);
 	/* the database may have been dropped before it was locked */
 	if (locked)
 		read_databases();

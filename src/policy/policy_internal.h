@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "executor/spi.h"
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "storage/block.h"
@@ -97,23 +98,28 @@ typedef struct RbpPolicyRelation
 {
 	Oid			relid;
 	Oid			set_on;			/* relation that the policy was set on */
+	NameData	index;			/* ... or the name of its index; or "" */
 	RbpPolicy	policy;
 	RbpRelFile	file;
 } RbpPolicyRelation;
 
-/* A policy of an index that does not exist */
-typedef struct RbpPolicyOrphan
-{
-	Oid			set_on;
-	NameData	index;
-	RbpPolicy	policy;
-} RbpPolicyOrphan;
-
 typedef struct RbpPolicyList
 {
 	List	   *relations;		/* RbpPolicyRelation *, palloc'd */
-	List	   *orphans;		/* RbpPolicyOrphan *, palloc'd */
+	List	   *orphans;		/* the same of indexes that do not exist:
+								 * neither relid nor file is valid */
 } RbpPolicyList;
+
+/*
+ * Run a query, safe from the user's search_path.  If a table is given, a %s in the
+ * query becomes its name, and the query has the privileges of its owner.  Returns
+ * the rows, if there may be any; the caller calls SPI_finish().
+ */
+extern SPITupleTable *rbp_policy_sql(Oid table, const char *query, int nargs,
+									 Oid *types, Datum *values, bool read_only);
+
+/* The value in a row, from 0, and a column, from 1; 0 if it is null. */
+extern Datum rbp_policy_value(SPITupleTable *rows, uint64 row, int column);
 
 /*
  * The extension's table of policies in this database; InvalidOid if there is none.
@@ -124,8 +130,8 @@ extern Oid	rbp_policy_table(void);
 /*
  * Read the policies from the table, which the caller has locked, and resolve
  * partitions, indexes and TOAST tables to their files.  This only reads
- * catalogs: it neither locks nor opens the relations.  Call this in a
- * transaction with an active snapshot.
+ * catalogs: it neither locks nor opens the relations.  Memory is of the current
+ * context.  Call this in a transaction with an active snapshot.
  */
 extern RbpPolicyList rbp_policy_read(Oid table);
 
@@ -156,13 +162,10 @@ extern bool rbp_policy_kept_reach_limit(const List *relations);
 /*
  * Take a lock on the database, if no other process holds or waits for a
  * conflicting one.  If so, the database cannot be dropped, or used as a
- * template, before the end of the transaction.  Never waits.
+ * template, before the end of the transaction or, for the session, before
+ * UnlockSharedObjectForSession().  Never waits.
  */
-extern bool rbp_policy_trylock_database(Oid database);
-
-/* The same for the session instead of the transaction, until it is unlocked. */
-extern bool rbp_policy_trylock_database_session(Oid database);
-extern void rbp_policy_unlock_database_session(Oid database);
+extern bool rbp_policy_trylock_database(Oid database, bool for_session);
 
 /*
  * Number of blocks of the file's main fork, by stat(), so that the relation

@@ -640,11 +640,9 @@ rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns)
  * ones first.
  */
 static const char *const database_query =
-"SELECT c.oid"
-" FROM pg_catalog.pg_class c"
+"SELECT c.oid FROM pg_class c"
 " WHERE c.relkind IN ('r', 'i', 'm', 't', 'S') AND c.relpersistence <> 't'"
-" ORDER BY (pg_catalog.pg_stat_get_blocks_fetched(c.oid)"
-" - pg_catalog.pg_stat_get_blocks_hit(c.oid))::float8"
+" ORDER BY (pg_stat_get_blocks_fetched(c.oid) - pg_stat_get_blocks_hit(c.oid))::float8"
 " / greatest(c.relpages, 1)::float8 DESC, c.relpages, c.oid";
 
 /*
@@ -673,18 +671,9 @@ rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
 	{
 		begin_prewarm(&prewarm);
-		if (SPI_connect() != SPI_OK_CONNECT ||
-			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
-			elog(ERROR, "could not list the relations of the database");
-		relations = SPI_tuptable;
+		relations = rbp_policy_sql(InvalidOid, database_query, 0, NULL, NULL, true);
 		for (uint64 i = 0; i < relations->numvals && !prewarm.stopped; i++)
-		{
-			bool		isnull;
-			Datum		relid = SPI_getbinval(relations->vals[i],
-											  relations->tupdesc, 1, &isnull);
-
-			prewarm_if_possible(&prewarm, DatumGetObjectId(relid));
-		}
+			prewarm_if_possible(&prewarm, DatumGetObjectId(rbp_policy_value(relations, i, 1)));
 		SPI_finish();
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));

@@ -18,6 +18,7 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -173,7 +174,7 @@ load_piece(const RbpPolicyRelation *r, RbpLoadPosition *at, RbpPolicyVisit *visi
 
 	begin();
 	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
-	if (!rbp_policy_trylock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
+	if (!rbp_policy_trylock_database(MyDatabaseId, false) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
 		commit();
@@ -339,7 +340,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 	memset(list, 0, sizeof(*list));
 	memset(server, 0, sizeof(*server));
 	begin();
-	got = rbp_policy_trylock_database(MyDatabaseId);
+	got = rbp_policy_trylock_database(MyDatabaseId, false);
 	if (got)
 	{
 		MemoryContextSwitchTo(context);
@@ -405,12 +406,12 @@ rbp_policy_worker_main(Datum arg)
 	 * sees.  So take a lock first, without waiting, and give up if there is
 	 * such a process.
 	 */
-	if (!rbp_policy_trylock_database_session(DatumGetObjectId(arg)))
+	if (!rbp_policy_trylock_database(DatumGetObjectId(arg), true))
 		proc_exit(0);
 	result->holds_database = true;
 	rbp_policy_wake_launcher();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	rbp_policy_unlock_database_session(DatumGetObjectId(arg));
+	UnlockSharedObjectForSession(DatabaseRelationId, DatumGetObjectId(arg), 0, RowExclusiveLock);
 
 	/* override settings of the database */
 	set_option("search_path", "pg_catalog, pg_temp");
