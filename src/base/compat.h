@@ -139,29 +139,24 @@ rbp_compat_rel_file(Relation rel, ForkNumber fork)
 	};
 }
 
-/* The path of the fork's first segment, palloc'd. */
+/* The path of the segment file, of a relation that is not temporary; palloc'd. */
 static inline char *
-rbp_compat_rel_path(Relation rel, ForkNumber fork)
+rbp_compat_path(const RbpRelFile *file)
 {
 #if PG_VERSION_NUM >= 180000
-	return pstrdup(relpathbackend(rel->rd_locator, rel->rd_backend, fork).str);
+	char	   *first = pstrdup(GetRelationPath(file->db, file->spc, file->rel,
+												INVALID_PROC_NUMBER, (ForkNumber) file->fork).str);
 #else
-	return relpathbackend(rel->rd_locator, rel->rd_backend, fork);
+	char	   *first = GetRelationPath(file->db, file->spc, file->rel,
+										INVALID_PROC_NUMBER, (ForkNumber) file->fork);
 #endif
-}
+	char	   *path;
 
-/*
- * The same for a relation that is not temporary, given its tablespace,
- * database and relfilenumber.
- */
-static inline char *
-rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)
-{
-#if PG_VERSION_NUM >= 180000
-	return pstrdup(GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork).str);
-#else
-	return GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork);
-#endif
+	if (file->segment == 0)
+		return first;
+	path = psprintf("%s.%u", first, file->segment);
+	pfree(first);
+	return path;
 }
 
 /* Create a WaitEventSet for n events; free it with FreeWaitEventSet(). */

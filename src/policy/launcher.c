@@ -227,8 +227,6 @@ run_worker(const Database *db)
 					 errhint("Raise max_worker_processes.")));
 		logged_no_worker = !registered;
 	}
-	if (registered)
-		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
 	while (registered && !rbp_policy_shared->visit.holds_database &&
 		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED && !ShutdownRequestPending)
 	{
@@ -243,7 +241,6 @@ run_worker(const Database *db)
 		return false;
 	if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
 		proc_exit(1);
-	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 	return true;
 }
 
@@ -406,7 +403,6 @@ static void
 forget_latch(int code, Datum arg)
 {
 	pg_atomic_write_u64(&rbp_policy_shared->latch, 0);
-	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 }
 
 void

@@ -179,24 +179,21 @@ rbp_policy_trylock_database(Oid database, bool for_session)
 BlockNumber
 rbp_policy_file_blocks(const RbpRelFile *file)
 {
-	char	   *first = rbp_compat_path(file->spc, file->db, file->rel, MAIN_FORKNUM);
+	RbpRelFile	segment = *file;
 	BlockNumber blocks = 0;
 
-	for (uint32 segment = 0;; segment++)
+	for (;; segment.segment++)
 	{
-		char	   *path = segment == 0 ? first : psprintf("%s.%u", first, segment);
+		char	   *path = rbp_compat_path(&segment);
 		struct stat st;
 		bool		is_there = stat(path, &st) == 0;
 
-		if (path != first)
-			pfree(path);
+		pfree(path);
 		if (is_there)
 			blocks += st.st_size / BLCKSZ;
 		if (!is_there || st.st_size < (off_t) RELSEG_SIZE * BLCKSZ)
-			break;
+			return blocks;
 	}
-	pfree(first);
-	return blocks;
 }
 
 BlockNumber

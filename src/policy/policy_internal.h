@@ -58,19 +58,18 @@ typedef struct RbpPolicyVisit
 } RbpPolicyVisit;
 
 /*
- * Only one worker at a time, the one whose pid is in worker, writes the
- * directory's policies and limits, and the fields below that are marked as
- * private to the worker.
+ * Only one worker at a time, the one that has set visiting, writes the directory's
+ * policies and limits, and the fields below that are marked as private to the
+ * worker.
  */
 typedef struct RbpPolicyShared
 {
-	pg_atomic_uint32 worker;	/* pid, or 0 */
 	pg_atomic_uint64 latch;		/* latch of the launcher; 0 while there is
 								 * none */
 	pg_atomic_uint32 visit_all;
 	pg_atomic_uint32 requests[RBP_POLICY_REQUESTS]; /* databases to visit, or
 													 * 0 */
-	pg_atomic_uint32 visiting;	/* database being visited, or 0 */
+	pg_atomic_uint32 visiting;	/* database that the worker visits, or 0 */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while no worker runs */
 	/* private to the worker */
@@ -143,7 +142,8 @@ extern RbpPolicyList rbp_policy_read(Oid table);
  */
 typedef struct RbpPolicyServer
 {
-	List	   *excluded;		/* OIDs of tablespaces */
+	Oid			excluded[RBP_MAX_EXCLUDED]; /* tablespaces */
+	int			nexcluded;
 	char	   *not_excluded;	/* unknown tablespaces, for the log */
 	List	   *limits;			/* RbpPolicyLimit * */
 	List	   *dropped;		/* dropped databases whose files still have

@@ -210,7 +210,7 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 {
 	uint32		at = block % WINDOW_BLOCKS;
 	uint32		n = Min(fork->end - block, WINDOW_BLOCKS - at);
-	BlockNumber segment = block / RELSEG_SIZE;
+	RbpRelFile	file = fork->file;
 	uint32		missing = 0;
 	char	   *path;
 	int			fd;
@@ -224,14 +224,8 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 	}
 	if (missing == 0 || missing < n / 4)
 		return;
-	path = rbp_compat_rel_path(fork->rel, fork->file.fork);
-	if (segment > 0)
-	{
-		char	   *first = path;
-
-		path = psprintf("%s.%u", first, segment);
-		pfree(first);
-	}
+	file.segment = block / RELSEG_SIZE;
+	path = rbp_compat_path(&file);
 
 	/*
 	 * this is only advice, so it does not matter if the file does not exist

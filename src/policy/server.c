@@ -55,8 +55,8 @@ read_excluded(RbpPolicyServer *server)
 	{
 		Oid			spc = get_tablespace_oid(lfirst(cell), true);
 
-		if (OidIsValid(spc) && list_length(server->excluded) < RBP_MAX_EXCLUDED)
-			server->excluded = lappend_oid(server->excluded, spc);
+		if (OidIsValid(spc) && server->nexcluded < RBP_MAX_EXCLUDED)
+			server->excluded[server->nexcluded++] = spc;
 		else
 			appendStringInfo(&unknown, "%s\"%s\"", unknown.len > 0 ? ", " : "",
 							 (char *) lfirst(cell));
@@ -68,13 +68,8 @@ static void
 exclude_tablespaces(const RbpPolicyServer *server)
 {
 	RbpPolicyShared *shared = rbp_policy_shared;
-	Oid			excluded[RBP_MAX_EXCLUDED];
-	const ListCell *cell;
-	int			n = 0;
 
-	foreach(cell, server->excluded)
-		excluded[n++] = lfirst_oid(cell);
-	if (rbp_residency_set_excluded(excluded, n))
+	if (rbp_residency_set_excluded(server->excluded, server->nexcluded))
 		shared->drop_pending = true;
 	if (shared->drop_pending)
 		rbp_residency_drop_excluded();

@@ -25,7 +25,6 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -366,12 +365,25 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-typedef struct DatabasePages
+/* The database's entry in a list of RbpSpaceUse *, which is added if necessary. */
+static RbpSpaceUse *
+use_of(List **databases, Oid database)
 {
-	Oid			database;		/* first, for the hash table */
-	uint64		pages;
-	int64		max_pages;		/* -1: no limit */
-} DatabasePages;
+	RbpSpaceUse *use;
+	ListCell   *cell;
+
+	foreach(cell, *databases)
+	{
+		use = lfirst(cell);
+		if (use->database == database)
+			return use;
+	}
+	use = palloc0(sizeof(RbpSpaceUse));
+	use->database = database;
+	use->max_pages = -1;
+	*databases = lappend(*databases, use);
+	return use;
+}
 
 Datum
 rbp_sql_databases(PG_FUNCTION_ARGS)
@@ -381,33 +393,21 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 		DATID, DATABASE, PAGES, BYTES, MAX_BYTES, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	HASHCTL		ctl = {
-		.keysize = sizeof(Oid),.entrysize = sizeof(DatabasePages),
-		.hcxt = CurrentMemoryContext
-	};
-	HTAB	   *all = hash_create("remote_bp databases", 32, &ctl,
-								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	HASH_SEQ_STATUS seq;
-	DatabasePages *d;
-	RbpSpaceUse use;
+	List	   *databases = NIL;
+	ListCell   *cell;
+	RbpSpaceUse space;
 	uint32		at = 0;
 
-	while (rbp_residency_next_space(&at, &use))
+	while (rbp_residency_next_space(&at, &space))
 	{
-		bool		found;
+		RbpSpaceUse *d = use_of(&databases, space.database);
 
-		d = hash_search(all, &use.database, HASH_ENTER, &found);
-		if (!found)
-		{
-			d->pages = 0;
-			d->max_pages = -1;
-		}
-		d->pages += use.pages;
-		d->max_pages = Max(d->max_pages, use.max_pages);
+		d->pages += space.pages;
+		d->max_pages = Max(d->max_pages, space.max_pages);
 	}
-	hash_seq_init(&seq, all);
-	while ((d = hash_seq_search(&seq)) != NULL)
+	foreach(cell, databases)
 	{
+		const RbpSpaceUse *d = lfirst(cell);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char	   *name;

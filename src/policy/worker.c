@@ -117,17 +117,9 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		RbpRelFile	file;
 
-		/*
-		 * must equal the result of rbp_residency_next_policy(), padding
-		 * included
-		 */
-		memset(&file, 0, sizeof(file));
-		file.spc = r->file.spc;
-		file.db = r->file.db;
-		file.rel = r->file.rel;
-		(void) hash_search(files, &file, HASH_ENTER, NULL);
+		/* equals the result of rbp_residency_next_policy(), padding included */
+		(void) hash_search(files, &r->file, HASH_ENTER, NULL);
 	}
 	reset_other_policies(files, dropped);
 	hash_destroy(files);
@@ -366,7 +358,7 @@ release_worker(int code, Datum arg)
 	 * releases our session lock
 	 */
 	LockReleaseSession(DEFAULT_LOCKMETHOD);
-	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
+	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 }
 
 /* Entry point; arg is the database's OID. */
@@ -377,7 +369,7 @@ rbp_policy_worker_main(Datum arg)
 	RbpPolicyVisit visit;
 	RbpPolicyServer server;
 	RbpPolicyList list;
-	uint32		nobody = 0;
+	uint32		none = InvalidOid;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -386,8 +378,8 @@ rbp_policy_worker_main(Datum arg)
 	/*
 	 * another worker may still run, started by a launcher that has died since
 	 */
-	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->worker, &nobody,
-										(uint32) MyProcPid))
+	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->visiting, &none,
+										DatumGetObjectId(arg)))
 		proc_exit(0);
 	before_shmem_exit(release_worker, (Datum) 0);
 
