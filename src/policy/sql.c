@@ -356,9 +356,7 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 		appendStringInfo(&query, "SET remote_bp.database_limit = '%lldMB'",
 						 (long long) ((bytes + mb - 1) / mb));
 	}
-	SPI_connect();
-	if (SPI_execute(query.data, false, 0) < 0)
-		elog(ERROR, "could not set the limit");
+	(void) rbp_policy_sql(InvalidOid, query.data, 0, NULL, NULL, false);
 	SPI_finish();
 	register_wake();
 	wake_all = true;
