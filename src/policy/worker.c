@@ -263,13 +263,15 @@ load(const List *relations, RbpPolicyVisit *visit)
 		{
 			const RbpPolicyRelation *r = lfirst(cell);
 
-			if (found_start)
-				at = (RbpLoadPosition)
+			if (r->relid != at.relation)
 			{
-				.relation = r->relid
-			};
-			else if (r->relid != at.relation)
-				continue;
+				if (!found_start)
+					continue;
+				at = (RbpLoadPosition)
+				{
+					.relation = r->relid
+				};
+			}
 			found_start = true;
 			if (r->policy == RBP_POLICY_KEEP &&
 				!load_relation(r, relations, &at, end_ns, visit))
