@@ -23,8 +23,9 @@
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
-#include "utils/relmapper.h"
 #include "utils/wait_event.h"
+
+#include "base/relfile.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "utils/relfilenumbermap.h"
@@ -51,7 +52,6 @@
 #define rd_locator				rd_node
 #define InitBufferTag(tag, locator, fork, block) \
 	INIT_BUFFERTAG(*(tag), *(locator), fork, block)
-#define RelationMapOidToFilenumber RelationMapOidToFilenode
 #define RelidByRelfilenumber	RelidByRelfilenode
 #define object_ownercheck(class, object, role) \
 	pg_class_ownercheck(object, role)
@@ -124,70 +124,35 @@ rbp_compat_max_procs(void)
 	return MaxBackends + NUM_AUXILIARY_PROCS + max_prepared_xacts;
 }
 
-/* Relfilenumber, tablespace and database of the relation. */
-static inline Oid
-rbp_compat_rel_number(Relation rel)
+/* The file of the relation's fork, without a segment. */
+static inline RbpRelFile
+rbp_compat_rel_file(Relation rel, ForkNumber fork)
 {
-	return rel->rd_locator.relNumber;
+	return (RbpRelFile)
+	{
+		.spc = rel->rd_locator.spcOid,.db = rel->rd_locator.dbOid,
+			.rel = rel->rd_locator.relNumber,.fork = (uint8) fork
+	};
 }
 
-static inline Oid
-rbp_compat_rel_tablespace(Relation rel)
-{
-	return rel->rd_locator.spcOid;
-}
-
-static inline Oid
-rbp_compat_rel_db(Relation rel)
-{
-	return rel->rd_locator.dbOid;
-}
-
-/* The path of the fork's first segment, palloc'd. */
+/* The path of the segment file, of a relation that is not temporary; palloc'd. */
 static inline char *
-rbp_compat_rel_path(Relation rel, ForkNumber fork)
+rbp_compat_path(const RbpRelFile *file)
 {
 #if PG_VERSION_NUM >= 180000
-	return pstrdup(relpathbackend(rel->rd_locator, rel->rd_backend, fork).str);
+	char	   *first = pstrdup(GetRelationPath(file->db, file->spc, file->rel,
+												INVALID_PROC_NUMBER, (ForkNumber) file->fork).str);
 #else
-	return relpathbackend(rel->rd_locator, rel->rd_backend, fork);
+	char	   *first = GetRelationPath(file->db, file->spc, file->rel,
+										INVALID_PROC_NUMBER, (ForkNumber) file->fork);
 #endif
-}
+	char	   *path;
 
-/*
- * The same for a relation that is not temporary, given its tablespace,
- * database and relfilenumber.
- */
-static inline char *
-rbp_compat_path(Oid spc, Oid db, Oid rel, ForkNumber fork)
-{
-#if PG_VERSION_NUM >= 180000
-	return pstrdup(GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork).str);
-#else
-	return GetRelationPath(db, spc, rel, INVALID_PROC_NUMBER, fork);
-#endif
-}
-
-/* Relfilenumber of a relation that is not shared, from its row of pg_class. */
-static inline Oid
-rbp_compat_class_number(Form_pg_class class)
-{
-	return OidIsValid(class->relfilenode) ? class->relfilenode :
-		RelationMapOidToFilenumber(class->oid, false);
-}
-
-/* Does the role have the privileges of the relation's owner? */
-static inline bool
-rbp_compat_is_owner(Oid relation, Oid role)
-{
-	return object_ownercheck(RelationRelationId, relation, role);
-}
-
-/* The relation of this database that has files of that name, or InvalidOid. */
-static inline Oid
-rbp_compat_relid(Oid spc, Oid rel)
-{
-	return RelidByRelfilenumber(spc, rel);
+	if (file->segment == 0)
+		return first;
+	path = psprintf("%s.%u", first, file->segment);
+	pfree(first);
+	return path;
 }
 
 /*

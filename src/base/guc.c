@@ -114,54 +114,49 @@ check_transport(char **newval, void **extra, GucSource source)
 	return false;
 }
 
+/* The maximum is defined before the size that it limits, so it is known here. */
+static bool
+check_size(int size, int max_size, const char *name)
+{
+	if (size <= max_size)
+		return true;
+	GUC_check_errdetail("remote_bp.%s_size must not be greater than remote_bp.%s_max_size (%d MB).",
+						name, name, max_size);
+	return false;
+}
+
 static bool
 check_tier_size(int *newval, void **extra, GucSource source)
 {
-	/* The maximum is defined before this one, so it is known here. */
-	if (*newval > rbp_guc_buffer_tier_max_size)
-	{
-		GUC_check_errdetail("remote_bp.buffer_tier_size must not be greater than remote_bp.buffer_tier_max_size (%d MB).",
-							rbp_guc_buffer_tier_max_size);
-		return false;
-	}
-	return true;
+	return check_size(*newval, rbp_guc_buffer_tier_max_size, "buffer_tier");
 }
 
 static bool
 check_temp_tier_size(int *newval, void **extra, GucSource source)
 {
-	/* The maximum is defined before this one, so it is known here. */
-	if (*newval > rbp_guc_temp_tier_max_size)
-	{
-		GUC_check_errdetail("remote_bp.temp_tier_size must not be greater than remote_bp.temp_tier_max_size (%d MB).",
-							rbp_guc_temp_tier_max_size);
-		return false;
-	}
-	return true;
+	return check_size(*newval, rbp_guc_temp_tier_max_size, "temp_tier");
+}
+
+static bool
+check_pages(int kb, const char *name)
+{
+	if (kb % (BLCKSZ / 1024) == 0)
+		return true;
+	GUC_check_errdetail("remote_bp.%s must be a multiple of %d kB, the size of a page.",
+						name, BLCKSZ / 1024);
+	return false;
 }
 
 static bool
 check_staging_size(int *newval, void **extra, GucSource source)
 {
-	if (*newval % (BLCKSZ / 1024) != 0)
-	{
-		GUC_check_errdetail("remote_bp.staging_size must be a multiple of %d kB, the size of a page.",
-							BLCKSZ / 1024);
-		return false;
-	}
-	return true;
+	return check_pages(*newval, "staging_size");
 }
 
 static bool
 check_temp_staging_size(int *newval, void **extra, GucSource source)
 {
-	if (*newval % (BLCKSZ / 1024) != 0)
-	{
-		GUC_check_errdetail("remote_bp.temp_staging_size must be a multiple of %d kB, the size of a page.",
-							BLCKSZ / 1024);
-		return false;
-	}
-	return true;
+	return check_pages(*newval, "temp_staging_size");
 }
 
 static bool

@@ -212,48 +212,29 @@ rbp_page_cache_init(void)
 	static const Method methods[] = {METHOD_CACHESTAT, METHOD_MINCORE};
 	long		page = sysconf(_SC_PAGESIZE);
 	char		path[MAXPGPATH];
-	char	   *content = NULL;
+	PGAlignedBlock block;
 	int			fd;
 
-	method = METHOD_NONE;
 	if (page >= 4096)
 		os_page = (Size) page;
 
-	/* any file that always exists and has a page will do */
-	snprintf(path, sizeof(path), "%s/PG_VERSION", DataDir);
+	/* any file that always exists and has a block will do */
+	snprintf(path, sizeof(path), "%s/global/pg_control", DataDir);
 	/* like a relation file: the kernel may tell nothing if it is only read */
 	fd = open(path, O_RDWR | PG_BINARY);
 	if (fd < 0)
 		return;
-	content = malloc(os_page);
-	for (int i = 0; content != NULL && i < lengthof(methods); i++)
+	for (int i = 0; method == METHOD_NONE && i < lengthof(methods); i++)
 	{
 		RbpCacheView view = {0};
 		bool		cached = false;
 
-		if (pread(fd, content, os_page, 0) <= 0)
-			break;
-		if (methods[i] == METHOD_CACHESTAT)
-			cached = call_is_allowed(fd) && count_cached(fd, 0, os_page) == 1;
-		else if (address_space_is_limited())
-			break;
-		else
-		{
-			unsigned char vec = 0;
-
-			view.map = mmap(NULL, os_page, PROT_READ, MAP_SHARED, fd, 0);
-			if (view.map == MAP_FAILED)
-				break;
-			cached = mincore(view.map, os_page, &vec) == 0 && (vec & 1) != 0;
-			(void) munmap(view.map, os_page);
-		}
-		if (cached)
-		{
+		if (pread(fd, block.data, BLCKSZ, 0) == BLCKSZ &&
+			(methods[i] == METHOD_CACHESTAT ? call_is_allowed(fd) : !address_space_is_limited()) &&
+			ask_by(methods[i], fd, &view, 0, 1, &cached) && cached)
 			method = methods[i];
-			break;
-		}
+		rbp_page_cache_forget(&view);
 	}
-	free(content);
 	(void) close(fd);
 }
 

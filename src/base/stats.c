@@ -245,8 +245,6 @@ sum_latency(RbpLatency op, RbpHistogram *h)
 			h->bucket[i] += pg_atomic_read_u64(&mine->bucket[i]);
 		h->sum_ns += pg_atomic_read_u64(&mine->sum_ns);
 	}
-	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
-		h->count += h->bucket[i];
 }
 
 static inline uint64
@@ -258,11 +256,6 @@ since(uint64 now, uint64 base)
 void
 rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS])
 {
-	if (header == NULL)
-	{
-		memset(counters, 0, sizeof(uint64) * RBP_NUM_COUNTERS);
-		return;
-	}
 	LWLockAcquire(&header->lock, LW_SHARED);
 	sum_counters(counters);
 	for (int i = 0; i < RBP_NUM_COUNTERS; i++)
@@ -275,15 +268,9 @@ rbp_stats_histogram(RbpLatency op, RbpHistogram *h)
 {
 	const RbpHistogram *base;
 
-	if (header == NULL)
-	{
-		memset(h, 0, sizeof(RbpHistogram));
-		return;
-	}
 	LWLockAcquire(&header->lock, LW_SHARED);
 	base = &header->base_latency[op];
 	sum_latency(op, h);
-	h->count = 0;
 	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
 	{
 		h->bucket[i] = since(h->bucket[i], base->bucket[i]);
@@ -298,8 +285,6 @@ rbp_stats_reset_time(void)
 {
 	TimestampTz when;
 
-	if (header == NULL)
-		return 0;
 	LWLockAcquire(&header->lock, LW_SHARED);
 	when = header->reset_time;
 	LWLockRelease(&header->lock);
@@ -309,8 +294,6 @@ rbp_stats_reset_time(void)
 void
 rbp_stats_reset(void)
 {
-	if (header == NULL)
-		return;
 	LWLockAcquire(&header->lock, LW_EXCLUSIVE);
 	sum_counters(header->base_counter);
 	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
@@ -339,10 +322,6 @@ rbp_stats_error(const char *fmt,...)
 void
 rbp_stats_last_error(char *buf, Size len, TimestampTz *at)
 {
-	buf[0] = '\0';
-	*at = 0;
-	if (header == NULL)
-		return;
 	LWLockAcquire(&header->lock, LW_SHARED);
 	strlcpy(buf, header->last_error, len);
 	*at = header->last_error_at;

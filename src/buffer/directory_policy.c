@@ -294,6 +294,21 @@ rbp_directory_set_keep_max(RbpDirectory *dir, uint64_t pages)
 	__atomic_store_n(&dir->keep_max, pages, __ATOMIC_RELAXED);
 }
 
+/* Put the page on the list of kept pages if it should be there, and is not. */
+static void
+keep_page(RbpDirectory *dir, RbpPartition *p, uint32_t index)
+{
+	RbpEntry   *e = rbp_entry(dir, index);
+	RbpSlotState state = rbp_entry_state(e);
+
+	if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
+		rbp_may_keep_page(dir, p, e))
+	{
+		rbp_list_remove(dir, p, index);
+		rbp_list_push(dir, p, RBP_SLOT_KEPT, rbp_entry_freq(e), index);
+	}
+}
+
 bool
 rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
 {
@@ -301,24 +316,13 @@ rbp_directory_keep(RbpDirectory *dir, const RbpPageId *page)
 	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	index;
-	bool		is_there = false;
+	bool		is_there;
 
 	rbp_lock_exclusive(&p->lock);
 	index = rbp_entry_find(dir, hash, page);
-	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
-	{
-		RbpEntry   *e = rbp_entry(dir, index);
-		RbpSlotState state = rbp_entry_state(e);
-		uint8_t		freq = rbp_entry_freq(e);
-
-		is_there = true;
-		if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
-			rbp_may_keep_page(dir, p, e))
-		{
-			rbp_list_remove(dir, p, index);
-			rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
-		}
-	}
+	is_there = index != RBP_NIL && rbp_entry_live(dir, part, index);
+	if (is_there)
+		keep_page(dir, p, index);
 	rbp_lock_release(&p->lock);
 	return is_there;
 }
@@ -330,7 +334,6 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 	RbpPartition *p = &dir->partitions[part];
 	RbpEntry   *e = rbp_entry(dir, index);
 	RbpPolicy	policy = rbp_directory_policy(dir, e->rel, e->space);
-	RbpSlotState state = rbp_entry_state(e);
 	uint8_t		freq = rbp_entry_freq(e);
 
 	if (policy == RBP_POLICY_NONE)
@@ -338,17 +341,12 @@ apply_fn(RbpDirectory *dir, uint32_t part, uint32_t index, void *arg)
 		++*(uint64_t *) arg;
 		return true;
 	}
-	if (state == RBP_SLOT_KEPT &&
-		(policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p)))
+	if (rbp_entry_state(e) != RBP_SLOT_KEPT)
+		keep_page(dir, p, index);
+	else if (policy != RBP_POLICY_KEEP || rbp_kept_too_many(dir, p))
 	{
 		rbp_list_remove(dir, p, index);
 		rbp_list_push(dir, p, freq > 0 ? RBP_SLOT_MAIN : RBP_SLOT_SMALL, freq, index);
-	}
-	else if ((state == RBP_SLOT_SMALL || state == RBP_SLOT_MAIN) &&
-			 rbp_may_keep_page(dir, p, e))
-	{
-		rbp_list_remove(dir, p, index);
-		rbp_list_push(dir, p, RBP_SLOT_KEPT, freq, index);
 	}
 	return false;
 }

@@ -149,7 +149,7 @@ rbp_sql_relations(PG_FUNCTION_ARGS)
 			continue;
 
 		/* not found: created or dropped by a transaction that still runs */
-		relid = rbp_compat_relid(spc, count->key.rel);
+		relid = RelidByRelfilenumber(spc, count->key.rel);
 		values[RELATION] = ObjectIdGetDatum(relid);
 		nulls[RELATION] = !OidIsValid(relid);
 		values[RELFILENODE] = ObjectIdGetDatum(count->key.rel);
@@ -168,16 +168,17 @@ rbp_sql_evict(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	Relation	rel;
+	RbpRelFile	file;
 	uint16		space;
 	uint64		dropped = 0;
 
 	rbp_sql_require_loaded();
 	rel = relation_open(relid, AccessShareLock);
 	rbp_sql_check_buffered(rel);
-	space = rbp_space_find(rbp_compat_rel_tablespace(rel), rbp_compat_rel_db(rel));
+	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
+	space = rbp_space_find(file.spc, file.db);
 	if (space != RBP_INVALID_SPACE)
-		dropped = rbp_directory_drop_relation(rbp_dir, rbp_compat_rel_number(rel),
-											  space);
+		dropped = rbp_directory_drop_relation(rbp_dir, file.rel, space);
 	relation_close(rel, AccessShareLock);
 	PG_RETURN_INT64((int64) dropped);
 }

@@ -61,8 +61,6 @@ typedef struct Database
 	Oid			oid;			/* first, for the hash table */
 	NameData	name;
 	bool		listed;			/* in the catalog when it was last read */
-	bool		visited;
-	bool		has_policies;
 	bool		requested;		/* a visit was, since the last one began */
 	int64		last_ns;		/* end of the last visit, or of an attempt */
 	int64		due_ns;
@@ -71,9 +69,7 @@ typedef struct Database
 	bool		failing;		/* the last visit failed */
 	bool		logged_full;	/* logged that not all pages can be kept */
 	bool		logged_no_room;
-	Oid			resume_relation;
-	BlockNumber resume_block;
-	uint32		resume_new;
+	RbpPolicyVisit last;		/* the last visit that succeeded */
 } Database;
 
 static HTAB *databases = NULL;
@@ -218,7 +214,7 @@ run_worker(const Database *db)
 
 	StartTransactionCommand();
 	MemoryContextSwitchTo(round_context);
-	locked = rbp_policy_trylock_database(db->oid);
+	locked = rbp_policy_trylock_database(db->oid, false);
 	/* the database may have been dropped before it was locked */
 	if (locked)
 		read_databases();
@@ -231,8 +227,6 @@ run_worker(const Database *db)
 					 errhint("Raise max_worker_processes.")));
 		logged_no_worker = !registered;
 	}
-	if (registered)
-		pg_atomic_write_u32(&rbp_policy_shared->visiting, db->oid);
 	while (registered && !rbp_policy_shared->visit.holds_database &&
 		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED && !ShutdownRequestPending)
 	{
@@ -247,7 +241,6 @@ run_worker(const Database *db)
 		return false;
 	if (WaitForBackgroundWorkerShutdown(handle) == BGWH_POSTMASTER_DIED)
 		proc_exit(1);
-	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 	return true;
 }
 
@@ -274,10 +267,10 @@ visit(Database *db)
 	RbpPolicyVisit *result = &rbp_policy_shared->visit;
 	bool		requested = db->requested;
 
-	memset(result, 0, sizeof(*result));
-	result->resume_relation = db->resume_relation;
-	result->resume_block = db->resume_block;
-	result->resume_new = db->resume_new;
+	*result = (RbpPolicyVisit)
+	{
+		.resume = db->last.resume
+	};
 	db->requested = false;
 	if (!run_worker(db) ||
 		result->database != db->oid || !result->table_known)
@@ -289,22 +282,18 @@ visit(Database *db)
 		retry_later(db);
 		return false;
 	}
-	db->visited = true;
 	if (db->failing || requested)
 		db->retry_ns = 0;
 	db->failing = false;
 	db->last_ns = rbp_now_ns();
-	db->has_policies = result->has_policies;
-	db->resume_relation = result->resume_relation;
-	db->resume_block = result->resume_block;
-	db->resume_new = result->resume_new;
+	db->last = *result;
 	if (!result->more)
 	{
 		db->retry_ns = 0;
 		db->due_ns = db->last_ns + rbp_guc_policy_interval * NS_PER_S;
 		log_visit(db, result);
 	}
-	else if (OidIsValid(result->resume_relation))
+	else if (OidIsValid(result->resume.relation))
 		db->due_ns = db->last_ns;	/* it ran out of time: go on at once */
 	else
 		retry_later(db);		/* it gave way to other processes */
@@ -318,11 +307,11 @@ visit(Database *db)
 static int64
 due_at(const Database *db)
 {
-	if (!db->visited || db->failing)
+	if (!OidIsValid(db->last.database) || db->failing)
 		return db->due_ns;
 	if (db->requested)
 		return Min(db->last_ns + PAUSE_NS, db->due_ns);
-	return db->has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
+	return db->last.has_policies || db->retry_ns > 0 ? db->due_ns : PG_INT64_MAX;
 }
 
 /* Choose the database to visit next, and store in *wait in how many ns. */
@@ -400,9 +389,9 @@ process_requests(bool *refresh)
 		hash_seq_init(&seq, databases);
 		while ((db = hash_seq_search(&seq)) != NULL)
 		{
-			db->requested = db->requested || db->has_policies;
+			db->requested = db->requested || db->last.has_policies;
 			/* at least one, whichever, to apply the settings of the server */
-			if (any == NULL || db->has_policies)
+			if (any == NULL || db->last.has_policies)
 				any = db;
 		}
 		if (any != NULL)
@@ -414,7 +403,6 @@ static void
 forget_latch(int code, Datum arg)
 {
 	pg_atomic_write_u64(&rbp_policy_shared->latch, 0);
-	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 }
 
 void

@@ -9,10 +9,10 @@
  * on the index itself, then one on the table, then one on the nearest
  * partitioned table above.
  *
- * No relation that a policy applies to is opened or locked.  The table of
- * policies is read with the active snapshot; all else comes from catalogs and
- * system caches, as of the latest commit.  So a relation that is being
- * rewritten has its old files until the rewrite is committed.
+ * One query resolves all that.  It locks catalogs and the table of policies, but
+ * no relation that a policy applies to.  The files are as of the latest commit,
+ * so a relation that is being rewritten has its old files until the rewrite is
+ * committed.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,322 +20,124 @@
 
 #include <sys/stat.h>
 
-#include "access/genam.h"
-#include "access/heapam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
-#include "catalog/dependency.h"
-#include "catalog/indexing.h"
-#include "catalog/partition.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
-#include "catalog/pg_extension.h"
-#include "catalog/pg_index.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
-#include "commands/extension.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
-#include "utils/hsearch.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/relfile.h"
 #include "buffer/buffer.h"
 #include "policy/policy_internal.h"
 
-/* The table's columns. */
-enum
-{
-	COLUMN_RELATION = 1, COLUMN_INDEX, COLUMN_POLICY, COLUMN_INDEXES
-};
+/* Not just any table of that name. */
+static const char *const table_query =
+"SELECT c.oid FROM pg_extension e"
+" JOIN pg_class c ON c.relnamespace = e.extnamespace AND c.relname = '" RBP_POLICY_TABLE "'"
+" JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0"
+" AND d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'"
+" WHERE e.extname = 'remote_bp'";
 
-/* A row of the table. */
-typedef struct Row
-{
-	Oid			relation;
-	NameData	index;			/* "": the table itself */
-	RbpPolicy	policy;
-	bool		include_indexes;
-	int			depth;			/* number of partitioned tables above it */
-} Row;
-
-/* Relations found so far: by OID, and in the order in which they were found */
-typedef struct Work
-{
-	HTAB	   *by_relid;
-	RbpPolicyList list;
-} Work;
-
-typedef struct ByRelid
-{
-	Oid			relid;			/* first, for the hash table */
-	RbpPolicyRelation *relation;
-} ByRelid;
+/*
+ * The relations with files that a policy applies to, and the policies of indexes
+ * that do not exist, whose relid is null.  Rows of relations that were dropped are
+ * deleted when the next policy is set.
+ */
+static const char *const list_query =
+"WITH RECURSIVE policy AS ("
+"  SELECT p.relation::oid AS set_on, p.index_name, p.policy, p.include_indexes,"
+"    CASE WHEN p.index_name = '' THEN p.relation::oid"
+"    ELSE (SELECT i.indexrelid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+"      WHERE i.indrelid = p.relation AND c.relname = p.index_name) END AS relid"
+"  FROM %s p WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = p.relation)"
+"), member AS ("				/* the relation and its partitions */
+"  SELECT *, 0 AS distance FROM policy"
+"  UNION ALL"
+"  SELECT m.set_on, m.index_name, m.policy, m.include_indexes, i.inhrelid, m.distance + 1"
+"  FROM member m JOIN pg_class c ON c.oid = m.relid AND c.relkind IN ('p', 'I')"
+"  JOIN pg_inherits i ON i.inhparent = m.relid AND NOT i.inhdetachpending"
+"), file AS ("					/* with TOAST tables and indexes */
+"  SELECT DISTINCT ON (f.oid) f.oid AS relid, m.set_on, m.index_name, m.policy,"
+"    f.reltablespace, pg_relation_filenode(f.oid) AS number"
+"  FROM member m JOIN pg_class c ON c.oid = m.relid,"
+"  LATERAL (SELECT c.oid UNION ALL SELECT c.reltoastrelid UNION ALL"
+"    SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.reltoastrelid UNION ALL"
+"    SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid AND m.include_indexes"
+"  ) AS r (oid) JOIN pg_class f ON f.oid = r.oid"
+"  WHERE f.relpersistence <> 't' AND NOT f.relisshared"
+"  ORDER BY f.oid, m.index_name <> '' DESC, m.distance"
+") SELECT * FROM file WHERE number IS NOT NULL"
+" UNION ALL"
+" SELECT NULL, set_on, index_name, policy, NULL, NULL FROM policy WHERE relid IS NULL";
 
 Oid
 rbp_policy_table(void)
 {
-	Oid			extension = get_extension_oid("remote_bp", true);
-	Oid			schema = InvalidOid;
-	Oid			table;
-	Relation	rel;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	SPITupleTable *found = rbp_policy_sql(InvalidOid, table_query, 0, NULL, NULL, true);
+	Oid			table = found->numvals == 0 ? InvalidOid :
+	DatumGetObjectId(rbp_policy_value(found, 0, 1));
 
-	if (!OidIsValid(extension))
-		return InvalidOid;
-	rel = table_open(ExtensionRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_extension_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(extension));
-	scan = systable_beginscan(rel, ExtensionOidIndexId, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	table = OidIsValid(schema) ? get_relname_relid(RBP_POLICY_TABLE, schema) : InvalidOid;
-	/* not just any table of that name */
-	return OidIsValid(table) &&
-		getExtensionOfObject(RelationRelationId, table) == extension ? table : InvalidOid;
+	SPI_finish();
+	return table;
 }
 
-/* Record that the policy applies to the relation, if it has files. */
+/* Raise an error if the table's columns are not those that we expect. */
 static void
-add_relation(Work *work, Oid relid, const Row *row)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class class;
-	ByRelid    *entry;
-	bool		found;
-
-	if (!HeapTupleIsValid(tuple))
-		return;
-	class = (Form_pg_class) GETSTRUCT(tuple);
-	if (RELKIND_HAS_STORAGE(class->relkind) &&
-		class->relpersistence != RELPERSISTENCE_TEMP && !class->relisshared)
-	{
-		entry = hash_search(work->by_relid, &relid, HASH_ENTER, &found);
-		if (!found)
-		{
-			entry->relation = palloc0(sizeof(RbpPolicyRelation));
-			work->list.relations = lappend(work->list.relations, entry->relation);
-		}
-		entry->relation->relid = relid;
-		entry->relation->set_on = row->relation;
-		entry->relation->policy = row->policy;
-		entry->relation->file = (RbpRelFile)
-		{
-			.spc = OidIsValid(class->reltablespace) ? class->reltablespace : MyDatabaseTableSpace,
-				.db = MyDatabaseId,.rel = rbp_compat_class_number(class)
-		};
-	}
-	ReleaseSysCache(tuple);
-}
-
-/* The OIDs of the table's indexes. */
-static List *
-indexes_of(Oid table)
-{
-	Relation	rel = table_open(IndexRelationId, AccessShareLock);
-	List	   *indexes = NIL;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(table));
-	scan = systable_beginscan(rel, IndexIndrelidIndexId, true, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		indexes = lappend_oid(indexes, ((Form_pg_index) GETSTRUCT(tuple))->indexrelid);
-	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
-	return indexes;
-}
-
-static Oid
-toast_of(Oid table)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-	Oid			toast = InvalidOid;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		toast = ((Form_pg_class) GETSTRUCT(tuple))->reltoastrelid;
-		ReleaseSysCache(tuple);
-	}
-	return toast;
-}
-
-static void
-add_relations(Work *work, const List *relids, const Row *row)
-{
-	const ListCell *cell;
-
-	foreach(cell, relids)
-		add_relation(work, lfirst_oid(cell), row);
-}
-
-/*
- * Apply a policy to a table, or to a partitioned table and all tables below
- * it.
- */
-static void
-add_table(Work *work, const Row *row)
-{
-	List	   *tables = get_rel_relkind(row->relation) == RELKIND_PARTITIONED_TABLE ?
-	find_all_inheritors(row->relation, NoLock, NULL) :
-	list_make1_oid(row->relation);
-	ListCell   *cell;
-
-	foreach(cell, tables)
-	{
-		Oid			table = lfirst_oid(cell);
-		Oid			toast = toast_of(table);
-
-		CHECK_FOR_INTERRUPTS();
-		add_relation(work, table, row);
-		if (OidIsValid(toast))
-		{
-			add_relation(work, toast, row);
-			add_relations(work, indexes_of(toast), row);
-		}
-		if (row->include_indexes)
-			add_relations(work, indexes_of(table), row);
-	}
-}
-
-/*
- * Apply a policy to an index, or to a partitioned index and all indexes below
- * it.
- */
-static void
-add_index(Work *work, const Row *row)
-{
-	List	   *indexes = indexes_of(row->relation);
-	RbpPolicyOrphan *orphan;
-	ListCell   *cell;
-
-	foreach(cell, indexes)
-	{
-		Oid			index = lfirst_oid(cell);
-		char	   *name = get_rel_name(index);
-
-		if (name == NULL || strcmp(name, NameStr(row->index)) != 0)
-			continue;
-		add_relations(work,
-					  get_rel_relkind(index) == RELKIND_PARTITIONED_INDEX ?
-					  find_all_inheritors(index, NoLock, NULL) : list_make1_oid(index),
-					  row);
-		return;
-	}
-	orphan = palloc0(sizeof(RbpPolicyOrphan));
-	orphan->set_on = row->relation;
-	orphan->index = row->index;
-	orphan->policy = row->policy;
-	work->list.orphans = lappend(work->list.orphans, orphan);
-}
-
-/*
- * Order rows from the least to the most specific one: add_relation() lets a row
- * override those before it.
- */
-static int
-compare_rows(const ListCell *a, const ListCell *b)
-{
-	const Row  *x = lfirst(a);
-	const Row  *y = lfirst(b);
-	bool		x_index = NameStr(x->index)[0] != '\0';
-	bool		y_index = NameStr(y->index)[0] != '\0';
-
-	if (x_index != y_index)
-		return x_index ? 1 : -1;
-	if (x->depth != y->depth)
-		return x->depth - y->depth;
-	return x->relation < y->relation ? -1 : x->relation > y->relation;
-}
-
-static List *
-read_rows(Oid table)
+check_columns(Oid table)
 {
 	static const Oid types[] = {REGCLASSOID, NAMEOID, TEXTOID, BOOLOID};
 	Relation	rel = table_open(table, NoLock);
-	TableScanDesc scan;
-	List	   *rows = NIL;
-	HeapTuple	tuple;
-	bool		known = RelationGetDescr(rel)->natts == COLUMN_INDEXES;
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		known = desc->natts == lengthof(types);
 
-	for (int i = 0; known && i < COLUMN_INDEXES; i++)
-		known = TupleDescAttr(RelationGetDescr(rel), i)->atttypid == types[i] &&
-			TupleDescAttr(RelationGetDescr(rel), i)->attnotnull;
+	for (int i = 0; known && i < lengthof(types); i++)
+		known = TupleDescAttr(desc, i)->atttypid == types[i] &&
+			TupleDescAttr(desc, i)->attnotnull;
 	if (!known)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" was changed since the extension created it", RBP_POLICY_TABLE)));
-	scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
-
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
-	{
-		Row		   *row = palloc(sizeof(Row));
-		Datum		values[COLUMN_INDEXES];
-		bool		nulls[COLUMN_INDEXES];
-		char	   *policy;
-
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		row->relation = DatumGetObjectId(values[COLUMN_RELATION - 1]);
-		namestrcpy(&row->index, NameStr(*DatumGetName(values[COLUMN_INDEX - 1])));
-		policy = TextDatumGetCString(values[COLUMN_POLICY - 1]);
-		row->policy = strcmp(policy, "keep") == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE;
-		row->include_indexes = DatumGetBool(values[COLUMN_INDEXES - 1]);
-		row->depth = 0;
-
-		/*
-		 * the relation was dropped; its row is deleted when the next policy
-		 * is set
-		 */
-		if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(row->relation)))
-			continue;
-		if (get_rel_relispartition(row->relation))
-			row->depth = list_length(get_partition_ancestors(row->relation));
-		rows = lappend(rows, row);
-	}
-	table_endscan(scan);
 	table_close(rel, NoLock);
-	list_sort(rows, compare_rows);
-	return rows;
 }
 
 RbpPolicyList
 rbp_policy_read(Oid table)
 {
-	Work		work = {0};
-	HASHCTL		ctl = {
-		.keysize = sizeof(Oid),.entrysize = sizeof(ByRelid),.hcxt = CurrentMemoryContext
-	};
-	ListCell   *cell;
-	List	   *rows;
-
-	work.by_relid = hash_create("remote_bp policies", 256, &ctl,
-								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	rows = read_rows(table);
-	foreach(cell, rows)
+	enum
 	{
-		const Row  *row = lfirst(cell);
+		RELID = 1, SET_ON, INDEX, POLICY, TABLESPACE, NUMBER
+	};
+	MemoryContext context = CurrentMemoryContext;
+	RbpPolicyList list = {NIL, NIL};
+	SPITupleTable *rows;
 
-		if (NameStr(row->index)[0] == '\0')
-			add_table(&work, row);
+	check_columns(table);
+	rows = rbp_policy_sql(table, list_query, 0, NULL, NULL, true);
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < rows->numvals; i++)
+	{
+		RbpPolicyRelation *r = palloc0(sizeof(RbpPolicyRelation));
+		Oid			spc = DatumGetObjectId(rbp_policy_value(rows, i, TABLESPACE));
+		char	   *policy = TextDatumGetCString(rbp_policy_value(rows, i, POLICY));
+
+		r->relid = DatumGetObjectId(rbp_policy_value(rows, i, RELID));
+		r->set_on = DatumGetObjectId(rbp_policy_value(rows, i, SET_ON));
+		r->index = *DatumGetName(rbp_policy_value(rows, i, INDEX));
+		r->policy = strcmp(policy, "keep") == 0 ? RBP_POLICY_KEEP : RBP_POLICY_NONE;
+		r->file.spc = OidIsValid(spc) ? spc : MyDatabaseTableSpace;
+		r->file.db = MyDatabaseId;
+		r->file.rel = DatumGetObjectId(rbp_policy_value(rows, i, NUMBER));
+		if (OidIsValid(r->relid))
+			list.relations = lappend(list.relations, r);
 		else
-			add_index(&work, row);
+			list.orphans = lappend(list.orphans, r);
 	}
-	hash_destroy(work.by_relid);
-	return work.list;
+	SPI_finish();
+	return list;
 }
 
 bool
@@ -365,60 +167,33 @@ rbp_policy_kept_reach_limit(const List *relations)
 	return max_pages >= 0 && pages >= (uint64) max_pages;
 }
 
-static LOCKTAG
-database_tag(Oid database)
+bool
+rbp_policy_trylock_database(Oid database, bool for_session)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
-	return tag;
-}
-
-bool
-rbp_policy_trylock_database(Oid database)
-{
-	LOCKTAG		tag = database_tag(database);
-
-	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-bool
-rbp_policy_trylock_database_session(Oid database)
-{
-	LOCKTAG		tag = database_tag(database);
-
-	return LockAcquire(&tag, RowExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-void
-rbp_policy_unlock_database_session(Oid database)
-{
-	LOCKTAG		tag = database_tag(database);
-
-	(void) LockRelease(&tag, RowExclusiveLock, true);
+	return LockAcquire(&tag, RowExclusiveLock, for_session, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 BlockNumber
 rbp_policy_file_blocks(const RbpRelFile *file)
 {
-	char	   *first = rbp_compat_path(file->spc, file->db, file->rel, MAIN_FORKNUM);
+	RbpRelFile	segment = *file;
 	BlockNumber blocks = 0;
 
-	for (uint32 segment = 0;; segment++)
+	for (;; segment.segment++)
 	{
-		char	   *path = segment == 0 ? first : psprintf("%s.%u", first, segment);
+		char	   *path = rbp_compat_path(&segment);
 		struct stat st;
 		bool		is_there = stat(path, &st) == 0;
 
-		if (path != first)
-			pfree(path);
+		pfree(path);
 		if (is_there)
 			blocks += st.st_size / BLCKSZ;
 		if (!is_there || st.st_size < (off_t) RELSEG_SIZE * BLCKSZ)
-			break;
+			return blocks;
 	}
-	pfree(first);
-	return blocks;
 }
 
 BlockNumber

@@ -26,12 +26,11 @@ rbp_policy_shmem_init(void *mem)
 	RbpPolicyShared *shared = mem;
 
 	memset(shared, 0, sizeof(*shared));
-	pg_atomic_init_u32(&shared->worker, 0);
 	pg_atomic_init_u64(&shared->latch, 0);
 	pg_atomic_init_u32(&shared->visit_all, 0);
 	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
 		pg_atomic_init_u32(&shared->requests[i], 0);
-	pg_atomic_init_u32(&shared->visiting, 0);
+	pg_atomic_init_u32(&shared->visiting, InvalidOid);
 	rbp_policy_shared = shared;
 }
 

@@ -10,9 +10,11 @@
 
 #include "postgres.h"
 
+#include "executor/spi.h"
 #include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "storage/block.h"
+#include "utils/rel.h"
 
 #include "base/geometry.h"
 #include "base/relfile.h"
@@ -25,6 +27,15 @@
  * databases with policies are visited.
  */
 #define RBP_POLICY_REQUESTS	64
+
+/* How far the loading of relations has come */
+typedef struct RbpLoadPosition
+{
+	Oid			relation;
+	BlockNumber block;			/* the next one */
+	uint32		new_pages;		/* pages of zeros found before it; they are
+								 * not brought into the tier */
+} RbpLoadPosition;
 
 /* Result of the worker's last visit, for the launcher */
 typedef struct RbpPolicyVisit
@@ -42,25 +53,23 @@ typedef struct RbpPolicyVisit
 	uint32		policies_without_room;	/* files whose policies have no room
 										 * in the directory */
 	bool		keep_full;		/* the maximum number of kept pages is reached */
-	Oid			resume_relation;	/* where the next visit continues loading */
-	BlockNumber resume_block;
-	uint32		resume_new;		/* new pages before that block */
+	RbpLoadPosition resume;		/* where the next visit continues loading;
+								 * InvalidOid: at the first relation */
 } RbpPolicyVisit;
 
 /*
- * Only one worker at a time, the one whose pid is in worker, writes the
- * directory's policies and limits, and the fields below that are marked as
- * private to the worker.
+ * Only one worker at a time, the one that has set visiting, writes the directory's
+ * policies and limits, and the fields below that are marked as private to the
+ * worker.
  */
 typedef struct RbpPolicyShared
 {
-	pg_atomic_uint32 worker;	/* pid, or 0 */
 	pg_atomic_uint64 latch;		/* latch of the launcher; 0 while there is
 								 * none */
 	pg_atomic_uint32 visit_all;
 	pg_atomic_uint32 requests[RBP_POLICY_REQUESTS]; /* databases to visit, or
 													 * 0 */
-	pg_atomic_uint32 visiting;	/* database being visited, or 0 */
+	pg_atomic_uint32 visiting;	/* database that the worker visits, or 0 */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while no worker runs */
 	/* private to the worker */
@@ -88,23 +97,28 @@ typedef struct RbpPolicyRelation
 {
 	Oid			relid;
 	Oid			set_on;			/* relation that the policy was set on */
+	NameData	index;			/* ... or the name of its index; or "" */
 	RbpPolicy	policy;
 	RbpRelFile	file;
 } RbpPolicyRelation;
 
-/* A policy of an index that does not exist */
-typedef struct RbpPolicyOrphan
-{
-	Oid			set_on;
-	NameData	index;
-	RbpPolicy	policy;
-} RbpPolicyOrphan;
-
 typedef struct RbpPolicyList
 {
 	List	   *relations;		/* RbpPolicyRelation *, palloc'd */
-	List	   *orphans;		/* RbpPolicyOrphan *, palloc'd */
+	List	   *orphans;		/* the same of indexes that do not exist:
+								 * neither relid nor file is valid */
 } RbpPolicyList;
+
+/*
+ * Run a query, safe from the user's search_path.  If a table is given, a %s in the
+ * query becomes its name, and the query has the privileges of its owner.  Returns
+ * the rows, if there may be any; the caller calls SPI_finish().
+ */
+extern SPITupleTable *rbp_policy_sql(Oid table, const char *query, int nargs,
+									 Oid *types, Datum *values, bool read_only);
+
+/* The value in a row, from 0, and a column, from 1; 0 if it is null. */
+extern Datum rbp_policy_value(SPITupleTable *rows, uint64 row, int column);
 
 /*
  * The extension's table of policies in this database; InvalidOid if there is none.
@@ -115,8 +129,8 @@ extern Oid	rbp_policy_table(void);
 /*
  * Read the policies from the table, which the caller has locked, and resolve
  * partitions, indexes and TOAST tables to their files.  This only reads
- * catalogs: it neither locks nor opens the relations.  Call this in a
- * transaction with an active snapshot.
+ * catalogs: it neither locks nor opens the relations.  Memory is of the current
+ * context.  Call this in a transaction with an active snapshot.
  */
 extern RbpPolicyList rbp_policy_read(Oid table);
 
@@ -128,7 +142,8 @@ extern RbpPolicyList rbp_policy_read(Oid table);
  */
 typedef struct RbpPolicyServer
 {
-	List	   *excluded;		/* OIDs of tablespaces */
+	Oid			excluded[RBP_MAX_EXCLUDED]; /* tablespaces */
+	int			nexcluded;
 	char	   *not_excluded;	/* unknown tablespaces, for the log */
 	List	   *limits;			/* RbpPolicyLimit * */
 	List	   *dropped;		/* dropped databases whose files still have
@@ -147,13 +162,10 @@ extern bool rbp_policy_kept_reach_limit(const List *relations);
 /*
  * Take a lock on the database, if no other process holds or waits for a
  * conflicting one.  If so, the database cannot be dropped, or used as a
- * template, before the end of the transaction.  Never waits.
+ * template, before the end of the transaction or, for the session, before
+ * UnlockSharedObjectForSession().  Never waits.
  */
-extern bool rbp_policy_trylock_database(Oid database);
-
-/* The same for the session instead of the transaction, until it is unlocked. */
-extern bool rbp_policy_trylock_database_session(Oid database);
-extern void rbp_policy_unlock_database_session(Oid database);
+extern bool rbp_policy_trylock_database(Oid database, bool for_session);
 
 /*
  * Number of blocks of the file's main fork, by stat(), so that the relation
@@ -166,6 +178,23 @@ extern BlockNumber rbp_policy_file_blocks(const RbpRelFile *file);
  * An extension may leave them behind the last page that is in use.
  */
 extern BlockNumber rbp_policy_pages_wanted(const RbpRelFile *file);
+
+/*
+ * Loading of relations in pieces: call begin once, then load any number of
+ * pieces, then end, which must also be called after errors.  begin raises an
+ * error if there is no usable tier.
+ */
+extern void rbp_prewarm_load_begin(void);
+extern void rbp_prewarm_load_end(int code, Datum arg);
+
+/*
+ * Bring the missing pages of a piece of the main fork into the tier, from the
+ * position on, and advance it.  Returns false at the end of the relation, or if
+ * continuing is useless.  Waits for staging until the deadline.  The relation
+ * must be locked.  Raises errors of reading the relation; the position is then
+ * the block at which that happened.
+ */
+extern bool rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns);
 
 extern PGDLLEXPORT void rbp_policy_launcher_main(Datum arg);
 extern PGDLLEXPORT void rbp_policy_worker_main(Datum arg);

@@ -37,7 +37,7 @@
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy.h"
-#include "policy/prewarm.h"
+#include "policy/policy_internal.h"
 #include "common/relpath.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -125,12 +125,12 @@ typedef struct Prewarm
 	PrewarmMode mode;
 	bool		until_full;		/* do not evict other pages */
 	bool		stopped;		/* the tier is full, or cannot be used */
-	bool		for_policies;	/* called by the policy worker: what is there
-								 * already is kept, and no warnings are logged */
+	RbpLoadPosition *at;		/* of the policy worker, or NULL.  For the
+								 * worker, what is there already is kept, and
+								 * no warnings are logged */
 	int64		deadline_ns;	/* wait for staging until then; 0: no limit */
 	Progress   *progress;
 	int64		pages;			/* pages brought in */
-	uint32		new_pages;		/* pages of zeros, which are not */
 } Prewarm;
 
 /* One fork of a relation. */
@@ -142,6 +142,13 @@ typedef struct Fork
 	bool		missing[WINDOW_BLOCKS]; /* blocks missing in the current
 										 * window */
 } Fork;
+
+static void
+show_range(const Prewarm *prewarm, uint64 done, uint64 total)
+{
+	pg_atomic_write_u64(&prewarm->progress->done, done);
+	pg_atomic_write_u64(&prewarm->progress->total, total);
+}
 
 /*
  * ---- into the tier --------------------------------------------------------------
@@ -160,7 +167,7 @@ may_go_on(Prewarm *prewarm, const Fork *fork, BlockNumber block)
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 	{
 		prewarm->stopped = true;
-		ereport(prewarm->for_policies ? DEBUG1 : WARNING,
+		ereport(prewarm->at != NULL ? DEBUG1 : WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("prewarm of relation \"%s\" stopped at block %u: %s",
 						RelationGetRelationName(fork->rel), block, why)));
@@ -203,28 +210,22 @@ look_ahead(const Prewarm *prewarm, Fork *fork, BlockNumber block)
 {
 	uint32		at = block % WINDOW_BLOCKS;
 	uint32		n = Min(fork->end - block, WINDOW_BLOCKS - at);
-	BlockNumber segment = block / RELSEG_SIZE;
+	RbpRelFile	file = fork->file;
 	uint32		missing = 0;
 	char	   *path;
 	int			fd;
 
 	for (uint32 i = 0; i < n; i++)
 	{
-		fork->missing[at + i] = prewarm->for_policies ?
+		fork->missing[at + i] = prewarm->at != NULL ?
 			!rbp_tier_keep_block(&fork->file, block + i) :
 			!rbp_tier_has_block(&fork->file, block + i);
 		missing += fork->missing[at + i];
 	}
 	if (missing == 0 || missing < n / 4)
 		return;
-	path = rbp_compat_rel_path(fork->rel, fork->file.fork);
-	if (segment > 0)
-	{
-		char	   *first = path;
-
-		path = psprintf("%s.%u", first, segment);
-		pfree(first);
-	}
+	file.segment = block / RELSEG_SIZE;
+	path = rbp_compat_path(&file);
 
 	/*
 	 * this is only advice, so it does not matter if the file does not exist
@@ -316,7 +317,8 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 		 */
 		if (PageIsNew(BufferGetPage(buffer)))
 		{
-			prewarm->new_pages++;
+			if (prewarm->at != NULL)
+				prewarm->at->new_pages++;
 			result = RBP_STAGE_REFUSED;
 		}
 		else
@@ -329,24 +331,6 @@ bring_into_tier(Prewarm *prewarm, const Fork *fork, BlockNumber block,
 /*
  * ---- a relation -------------------------------------------------------------------
  */
-
-static Fork *
-open_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum, BlockNumber end)
-{
-	Progress   *progress = prewarm->progress;
-	Fork	   *fork = palloc0(sizeof(Fork));
-
-	fork->rel = rel;
-	fork->file = (RbpRelFile)
-	{
-		.spc = rbp_compat_rel_tablespace(rel),.db = rbp_compat_rel_db(rel),
-			.rel = rbp_compat_rel_number(rel),.fork = (uint8) forknum
-	};
-	fork->end = end;
-	progress->relation = RelationGetRelid(rel);
-	progress->fork = forknum;
-	return fork;
-}
 
 /* Prewarm one block; first is the first block of the call. */
 static void
@@ -370,31 +354,31 @@ prewarm_block(Prewarm *prewarm, Fork *fork, BlockNumber block, BlockNumber first
 	}
 }
 
-/* Prewarm blocks first to last, inclusive, of the fork. */
+/* Prewarm blocks first to end - 1 of the fork. */
 static void
 prewarm_blocks(Prewarm *prewarm, Relation rel, ForkNumber forknum,
-			   BlockNumber first, BlockNumber last)
+			   BlockNumber first, BlockNumber end)
 {
 	BufferAccessStrategy strategy = prewarm->mode == MODE_TIER ?
 	GetAccessStrategy(BAS_BULKREAD) : NULL;
 	Progress   *progress = prewarm->progress;
-	Fork	   *fork = open_fork(prewarm, rel, forknum, last + 1);
+	Fork		fork = {.rel = rel,.file = rbp_compat_rel_file(rel, forknum),.end = end};
 
-	pg_atomic_write_u64(&progress->done, 0);
-	pg_atomic_write_u64(&progress->total, (uint64) last + 1 - first);
-
-	for (BlockNumber block = first; block <= last; block++)
+	progress->relation = RelationGetRelid(rel);
+	progress->fork = forknum;
+	for (BlockNumber block = first; block < end; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if ((block - first) % CHECK_BLOCKS == 0 &&
-			!may_go_on(prewarm, fork, block))
+			!may_go_on(prewarm, &fork, block))
 			break;
-		prewarm_block(prewarm, fork, block, first, strategy);
-		pg_atomic_write_u64(&progress->done, (uint64) block + 1 - first);
+		if (prewarm->at != NULL)
+			prewarm->at->block = block;
+		prewarm_block(prewarm, &fork, block, first, strategy);
+		pg_atomic_fetch_add_u64(&progress->done, 1);
 	}
 	if (strategy != NULL)
 		FreeAccessStrategy(strategy);
-	pfree(fork);
 }
 
 /* Users who may read the table may prewarm it and its indexes. */
@@ -426,11 +410,7 @@ is_being_built(Relation rel)
 static bool
 is_wanted(Relation rel)
 {
-	const RbpRelFile file = {
-		.spc = rbp_compat_rel_tablespace(rel),
-		.db = rbp_compat_rel_db(rel),
-		.rel = rbp_compat_rel_number(rel)
-	};
+	const RbpRelFile file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
 
 	return rbp_tier_wants(&file);
 }
@@ -480,7 +460,8 @@ prewarm_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("first_block must not be greater than last_block")));
-	prewarm_blocks(prewarm, rel, forknum, first, last);
+	show_range(prewarm, 0, (uint64) last + 1 - first);
+	prewarm_blocks(prewarm, rel, forknum, first, last + 1);
 }
 
 static void
@@ -522,8 +503,7 @@ begin_prewarm(Prewarm *prewarm)
 	prewarm->progress->fork = MAIN_FORKNUM;
 	prewarm->progress->mode = prewarm->mode;
 	prewarm->progress->phase = PHASE_READING;
-	pg_atomic_write_u64(&prewarm->progress->done, 0);
-	pg_atomic_write_u64(&prewarm->progress->total, 0);
+	show_range(prewarm, 0, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&prewarm->progress->pid, (uint32) MyProcPid);
 	rbp_tier_set_prewarming(prewarm->mode == MODE_TIER);
@@ -610,70 +590,38 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
  */
 
 static Prewarm loading;
-static BlockNumber loading_block;
 
 void
 rbp_prewarm_load_begin(void)
 {
-	memset(&loading, 0, sizeof(loading));
-	loading.mode = MODE_TIER;
-	loading.for_policies = true;
+	loading = (Prewarm)
+	{
+		.mode = MODE_TIER
+	};
 	begin_prewarm(&loading);
 }
 
 void
-rbp_prewarm_load_end(void)
+rbp_prewarm_load_end(int code, Datum arg)
 {
-	end_prewarm(0, PointerGetDatum(&loading));
+	end_prewarm(code, PointerGetDatum(&loading));
 }
 
-BlockNumber
-rbp_prewarm_failed_block(void)
+bool
+rbp_prewarm_load(Relation rel, RbpLoadPosition *at, int64 deadline_ns)
 {
-	return loading_block;
-}
-
-uint32
-rbp_prewarm_new(void)
-{
-	return loading.new_pages;
-}
-
-void
-rbp_prewarm_set_new(uint32 pages)
-{
-	loading.new_pages = pages;
-}
-
-BlockNumber
-rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
-{
-	BlockNumber end;
+	BlockNumber first = at->block;
 	BlockNumber next = first - first % WINDOW_BLOCKS + WINDOW_BLOCKS;
-	BufferAccessStrategy strategy;
-	Fork	   *fork;
+	BlockNumber end = RelationGetNumberOfBlocks(rel);
 
-	loading_block = first;
-	end = RelationGetNumberOfBlocks(rel);
 	if (first >= end || is_being_built(rel))
-		return InvalidBlockNumber;
-	strategy = GetAccessStrategy(BAS_BULKREAD);
-	fork = open_fork(&loading, rel, MAIN_FORKNUM, end);
-	pg_atomic_write_u64(&loading.progress->done, first);
-	pg_atomic_write_u64(&loading.progress->total, end);
+		return false;
+	loading.at = at;
 	loading.deadline_ns = deadline_ns;
-	for (BlockNumber block = first; block < Min(next, end); block++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (block % CHECK_BLOCKS == 0 && !may_go_on(&loading, fork, block))
-			break;
-		loading_block = block;
-		prewarm_block(&loading, fork, block, first, strategy);
-		pg_atomic_write_u64(&loading.progress->done, (uint64) block + 1);
-	}
-	FreeAccessStrategy(strategy);
-	pfree(fork);
-	return next < end && !loading.stopped ? next : InvalidBlockNumber;
+	show_range(&loading, first, end);
+	prewarm_blocks(&loading, rel, MAIN_FORKNUM, first, Min(next, end));
+	at->block = next;
+	return next < end && !loading.stopped;
 }
 
 /*
@@ -686,11 +634,9 @@ rbp_prewarm_load(Relation rel, BlockNumber first, int64 deadline_ns)
  * ones first.
  */
 static const char *const database_query =
-"SELECT c.oid"
-" FROM pg_catalog.pg_class c"
+"SELECT c.oid FROM pg_class c"
 " WHERE c.relkind IN ('r', 'i', 'm', 't', 'S') AND c.relpersistence <> 't'"
-" ORDER BY (pg_catalog.pg_stat_get_blocks_fetched(c.oid)"
-" - pg_catalog.pg_stat_get_blocks_hit(c.oid))::float8"
+" ORDER BY (pg_stat_get_blocks_fetched(c.oid) - pg_stat_get_blocks_hit(c.oid))::float8"
 " / greatest(c.relpages, 1)::float8 DESC, c.relpages, c.oid";
 
 /*
@@ -719,18 +665,9 @@ rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
 	PG_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
 	{
 		begin_prewarm(&prewarm);
-		if (SPI_connect() != SPI_OK_CONNECT ||
-			SPI_execute(database_query, true, 0) != SPI_OK_SELECT)
-			elog(ERROR, "could not list the relations of the database");
-		relations = SPI_tuptable;
+		relations = rbp_policy_sql(InvalidOid, database_query, 0, NULL, NULL, true);
 		for (uint64 i = 0; i < relations->numvals && !prewarm.stopped; i++)
-		{
-			bool		isnull;
-			Datum		relid = SPI_getbinval(relations->vals[i],
-											  relations->tupdesc, 1, &isnull);
-
-			prewarm_if_possible(&prewarm, DatumGetObjectId(relid));
-		}
+			prewarm_if_possible(&prewarm, DatumGetObjectId(rbp_policy_value(relations, i, 1)));
 		SPI_finish();
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));

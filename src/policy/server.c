@@ -15,19 +15,10 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
-#include "access/tableam.h"
-#include "catalog/pg_db_role_setting.h"
-#include "catalog/pg_type.h"
-#include "commands/dbcommands.h"
 #include "commands/tablespace.h"
-#include "miscadmin.h"
-#include "utils/array.h"
+#include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
@@ -35,8 +26,6 @@
 #include "base/relfile.h"
 #include "buffer/buffer.h"
 #include "policy/policy_internal.h"
-
-#define LIMIT_PREFIX	"remote_bp.database_limit="
 
 typedef struct RbpPolicyLimit
 {
@@ -66,8 +55,8 @@ read_excluded(RbpPolicyServer *server)
 	{
 		Oid			spc = get_tablespace_oid(lfirst(cell), true);
 
-		if (OidIsValid(spc) && list_length(server->excluded) < RBP_MAX_EXCLUDED)
-			server->excluded = lappend_oid(server->excluded, spc);
+		if (OidIsValid(spc) && server->nexcluded < RBP_MAX_EXCLUDED)
+			server->excluded[server->nexcluded++] = spc;
 		else
 			appendStringInfo(&unknown, "%s\"%s\"", unknown.len > 0 ? ", " : "",
 							 (char *) lfirst(cell));
@@ -79,13 +68,8 @@ static void
 exclude_tablespaces(const RbpPolicyServer *server)
 {
 	RbpPolicyShared *shared = rbp_policy_shared;
-	Oid			excluded[RBP_MAX_EXCLUDED];
-	const ListCell *cell;
-	int			n = 0;
 
-	foreach(cell, server->excluded)
-		excluded[n++] = lfirst_oid(cell);
-	if (rbp_residency_set_excluded(excluded, n))
+	if (rbp_residency_set_excluded(server->excluded, server->nexcluded))
 		shared->drop_pending = true;
 	if (shared->drop_pending)
 		rbp_residency_drop_excluded();
@@ -107,56 +91,34 @@ exclude_tablespaces(const RbpPolicyServer *server)
  * ---- limits ------------------------------------------------------------------------
  */
 
-/*
- * Find the limit, in pages, in the settings of a database.  Returns false if
- * there is none.
- */
-static bool
-limit_of_settings(ArrayType *settings, uint32 *pages)
-{
-	Datum	   *elements;
-	int			n;
-
-	deconstruct_array(settings, TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &n);
-	for (int i = 0; i < n; i++)
-	{
-		char	   *setting = TextDatumGetCString(elements[i]);
-		int			mb;
-
-		if (strncmp(setting, LIMIT_PREFIX, strlen(LIMIT_PREFIX)) != 0 ||
-			!parse_int(setting + strlen(LIMIT_PREFIX), &mb, GUC_UNIT_MB, NULL) || mb < 0)
-			continue;
-		*pages = (uint32) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX);
-		return true;
-	}
-	return false;
-}
-
 /* Read the limits of all databases, as a list of RbpPolicyLimit *. */
 static List *
 read_limits(void)
 {
-	Relation	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
-	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	MemoryContext context = CurrentMemoryContext;
+	SPITupleTable *rows = rbp_policy_sql(InvalidOid,
+										 "SELECT setdatabase, split_part(setting, '=', 2)"
+										 " FROM pg_db_role_setting, unnest(setconfig) AS setting"
+										 " WHERE setdatabase <> 0 AND setrole = 0"
+										 " AND split_part(setting, '=', 1) = 'remote_bp.database_limit'",
+										 0, NULL, NULL, true);
 	List	   *limits = NIL;
-	HeapTuple	tuple;
 
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < rows->numvals; i++)
 	{
-		Form_pg_db_role_setting form = (Form_pg_db_role_setting) GETSTRUCT(tuple);
-		RbpPolicyLimit limit = {.database = form->setdatabase};
-		bool		isnull;
-		Datum		settings;
+		RbpPolicyLimit *limit;
+		int			mb;
 
-		if (!OidIsValid(form->setdatabase) || OidIsValid(form->setrole))
+		if (!parse_int(TextDatumGetCString(rbp_policy_value(rows, i, 2)), &mb, GUC_UNIT_MB, NULL) ||
+			mb < 0)
 			continue;
-		settings = heap_getattr(tuple, Anum_pg_db_role_setting_setconfig,
-								RelationGetDescr(rel), &isnull);
-		if (!isnull && limit_of_settings(DatumGetArrayTypeP(settings), &limit.pages))
-			limits = lappend(limits, memcpy(palloc(sizeof(RbpPolicyLimit)), &limit, sizeof(RbpPolicyLimit)));
+		limit = palloc(sizeof(RbpPolicyLimit));
+		limit->database = DatumGetObjectId(rbp_policy_value(rows, i, 1));
+		limit->pages = (uint32) Min((uint64) mb * (1024 * 1024 / BLCKSZ), PG_UINT32_MAX);
+		limits = lappend(limits, limit);
 	}
-	table_endscan(scan);
-	table_close(rel, AccessShareLock);
+	SPI_finish();
 	return limits;
 }
 

@@ -9,6 +9,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/objectaddress.h"
@@ -23,11 +24,10 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "base/compat.h"
 #include "base/relfile.h"
@@ -75,6 +75,47 @@ register_wake(void)
 	registered = true;
 }
 
+SPITupleTable *
+rbp_policy_sql(Oid table, const char *query, int nargs, Oid *types, Datum *values,
+			   bool read_only)
+{
+	int			level = NewGUCNestLevel();
+	Oid			save_user;
+	int			save_context;
+
+	GetUserIdAndSecContext(&save_user, &save_context);
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	/* the estimates for catalogs are high, but the queries are short */
+	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	SPI_connect();
+	if (OidIsValid(table))
+	{
+		Relation	rel = table_open(table, AccessShareLock);
+
+		query = psprintf(query, quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+														   RelationGetRelationName(rel)));
+		SetUserIdAndSecContext(rel->rd_rel->relowner,
+							   save_context | SECURITY_LOCAL_USERID_CHANGE |
+							   SECURITY_RESTRICTED_OPERATION);
+		table_close(rel, NoLock);
+	}
+	if (SPI_execute_with_args(query, nargs, types, values, NULL, read_only, 0) < 0)
+		elog(ERROR, "could not execute \"%s\"", query);
+	SetUserIdAndSecContext(save_user, save_context);
+	AtEOXact_GUC(true, level);
+	return SPI_tuptable;
+}
+
+Datum
+rbp_policy_value(SPITupleTable *rows, uint64 row, int column)
+{
+	bool		isnull;
+
+	return SPI_getbinval(rows->vals[row], rows->tupdesc, column, &isnull);
+}
+
 /* OID of the table of policies; raises an error if there is none. */
 static Oid
 required_table(void)
@@ -119,7 +160,7 @@ check_relation(Relation rel)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("relation \"%s\" is shared by all databases",
 						RelationGetRelationName(rel))));
-	if (!rbp_compat_is_owner(RelationGetRelid(rel), GetUserId()))
+	if (!object_ownercheck(RelationRelationId, RelationGetRelid(rel), GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(kind),
 					   RelationGetRelationName(rel));
 }
@@ -132,54 +173,34 @@ check_relation(Relation rel)
  * not exist.
  */
 static void
-write_row(Oid table, Oid relation, const char *index, const char *policy,
-		  bool include_indexes)
+write_row(Oid relation, const char *index, const char *policy, bool include_indexes)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
-	char	   *name;
-	char	   *query;
+	Oid			table = required_table();
 	Oid			types[] = {OIDOID, NAMEOID, TEXTOID, BOOLOID};
 	Datum		values[] = {
 		ObjectIdGetDatum(relation),
 		DirectFunctionCall1(namein, CStringGetDatum(index)),
 		CStringGetTextDatum(policy), BoolGetDatum(include_indexes)
 	};
-	bool		reset = strcmp(policy, "default") == 0;
-	Oid			save_user;
-	int			save_context;
 
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", table);
-	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
-									  RBP_POLICY_TABLE);
-	query = psprintf("DELETE FROM %s p WHERE NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class c"
-					 " WHERE c.oid OPERATOR(pg_catalog.=) p.relation::pg_catalog.oid)"
-					 " OR (p.relation::pg_catalog.oid OPERATOR(pg_catalog.=) $1 AND"
-					 " (p.index_name OPERATOR(pg_catalog.=) $2 OR"
-					 " ($2 OPERATOR(pg_catalog.=) ''::pg_catalog.name AND NOT EXISTS"
-					 " (SELECT 1 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c"
-					 " ON c.oid OPERATOR(pg_catalog.=) i.indexrelid"
-					 " WHERE i.indrelid OPERATOR(pg_catalog.=) $1"
-					 " AND c.relname OPERATOR(pg_catalog.=) p.index_name)"
-					 " AND p.index_name OPERATOR(pg_catalog.<>) ''::pg_catalog.name)))",
-					 name);
-	GetUserIdAndSecContext(&save_user, &save_context);
-	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
-						   save_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_RESTRICTED_OPERATION);
-	ReleaseSysCache(tuple);
-	SPI_connect();
-	if (SPI_execute_with_args(query, 2, types, values, NULL, false, 0) < 0)
-		elog(ERROR, "could not delete policies");
-	if (!reset &&
-		SPI_execute_with_args(psprintf("INSERT INTO %s VALUES ($1, $2, $3, $4)"
-									   " ON CONFLICT (relation, index_name) DO UPDATE"
-									   " SET policy = excluded.policy,"
-									   " include_indexes = excluded.include_indexes", name),
-							  4, types, values, NULL, false, 0) < 0)
-		elog(ERROR, "could not insert a policy");
+	(void) rbp_policy_sql(table,
+						  "DELETE FROM %s p WHERE NOT EXISTS"
+						  " (SELECT FROM pg_class c WHERE c.oid = p.relation)"
+						  " OR (p.relation::oid = $1 AND (p.index_name = $2 OR"
+						  " ($2 = ''::name AND p.index_name <> ''::name AND NOT EXISTS"
+						  " (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+						  " WHERE i.indrelid = $1 AND c.relname = p.index_name))))",
+						  2, types, values, false);
 	SPI_finish();
-	SetUserIdAndSecContext(save_user, save_context);
+	if (strcmp(policy, "default") == 0)
+		return;
+	(void) rbp_policy_sql(table,
+						  "INSERT INTO %s VALUES ($1, $2, $3, $4)"
+						  " ON CONFLICT (relation, index_name) DO UPDATE"
+						  " SET policy = excluded.policy,"
+						  " include_indexes = excluded.include_indexes",
+						  4, types, values, false);
+	SPI_finish();
 }
 
 Datum
@@ -216,7 +237,7 @@ rbp_sql_set_policy(PG_FUNCTION_ARGS)
 		index = pstrdup(RelationGetRelationName(rel));
 		relation = IndexGetRelation(relation, false);
 	}
-	write_row(required_table(), relation, index, policy, PG_GETARG_BOOL(2));
+	write_row(relation, index, policy, PG_GETARG_BOOL(2));
 	relation_close(rel, NoLock);
 	register_wake();
 	wake_database = true;
@@ -226,12 +247,6 @@ rbp_sql_set_policy(PG_FUNCTION_ARGS)
 /*
  * ---- showing -------------------------------------------------------------------
  */
-
-static const char *
-policy_name(RbpPolicy policy)
-{
-	return policy == RBP_POLICY_KEEP ? "keep" : "none";
-}
 
 /* Why the policy does not have its full effect yet; NULL if it has. */
 static const char *
@@ -266,45 +281,36 @@ rbp_sql_policies(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	Oid			table = required_table();
 	RbpPolicyList list;
+	List	   *all;
 	bool		limit_full;
 	ListCell   *cell;
 
 	LockRelationOid(table, AccessShareLock);
 	list = rbp_policy_read(table);
-	UnlockRelationOid(table, AccessShareLock);
 	limit_full = rbp_policy_kept_reach_limit(list.relations);
-	foreach(cell, list.relations)
+	all = list_concat(list.relations, list.orphans);
+	foreach(cell, all)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		uint64		wanted = r->policy == RBP_POLICY_KEEP ? rbp_policy_pages_wanted(&r->file) : 0;
-		uint64		held = rbp_residency_held(&r->file);
+		bool		is_there = OidIsValid(r->relid);
+		uint64		wanted = is_there && r->policy == RBP_POLICY_KEEP ? rbp_policy_pages_wanted(&r->file) : 0;
+		uint64		held = is_there ? rbp_residency_held(&r->file) : 0;
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char		buf[256];
-		const char *why = why_not_effective(r, wanted, held, limit_full, buf, sizeof(buf));
+		const char *why = is_there ?
+		why_not_effective(r, wanted, held, limit_full, buf, sizeof(buf)) :
+		psprintf("there is no index \"%s\"", NameStr(r->index));
 
 		values[RELATION] = ObjectIdGetDatum(r->relid);
-		values[POLICY] = CStringGetTextDatum(policy_name(r->policy));
+		nulls[RELATION] = !is_there;
+		values[POLICY] = CStringGetTextDatum(r->policy == RBP_POLICY_KEEP ? "keep" : "none");
 		values[SET_ON] = ObjectIdGetDatum(r->set_on);
 		values[PAGES_WANTED] = Int64GetDatum((int64) wanted);
 		values[PAGES_HELD] = Int64GetDatum((int64) held);
 		nulls[REASON] = why == NULL;
 		if (why != NULL)
 			values[REASON] = CStringGetTextDatum(why);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	foreach(cell, list.orphans)
-	{
-		const RbpPolicyOrphan *o = lfirst(cell);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
-
-		nulls[RELATION] = true;
-		values[POLICY] = CStringGetTextDatum(policy_name(o->policy));
-		values[SET_ON] = ObjectIdGetDatum(o->set_on);
-		values[PAGES_WANTED] = values[PAGES_HELD] = Int64GetDatum(0);
-		values[REASON] = CStringGetTextDatum(psprintf("there is no index \"%s\"",
-													  NameStr(o->index)));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
@@ -350,21 +356,32 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 		appendStringInfo(&query, "SET remote_bp.database_limit = '%lldMB'",
 						 (long long) ((bytes + mb - 1) / mb));
 	}
-	SPI_connect();
-	if (SPI_execute(query.data, false, 0) < 0)
-		elog(ERROR, "could not set the limit");
+	(void) rbp_policy_sql(InvalidOid, query.data, 0, NULL, NULL, false);
 	SPI_finish();
 	register_wake();
 	wake_all = true;
 	PG_RETURN_VOID();
 }
 
-typedef struct DatabasePages
+/* The database's entry in a list of RbpSpaceUse *, which is added if necessary. */
+static RbpSpaceUse *
+use_of(List **databases, Oid database)
 {
-	Oid			database;		/* first, for the hash table */
-	uint64		pages;
-	int64		max_pages;		/* -1: no limit */
-} DatabasePages;
+	RbpSpaceUse *use;
+	ListCell   *cell;
+
+	foreach(cell, *databases)
+	{
+		use = lfirst(cell);
+		if (use->database == database)
+			return use;
+	}
+	use = palloc0(sizeof(RbpSpaceUse));
+	use->database = database;
+	use->max_pages = -1;
+	*databases = lappend(*databases, use);
+	return use;
+}
 
 Datum
 rbp_sql_databases(PG_FUNCTION_ARGS)
@@ -374,33 +391,21 @@ rbp_sql_databases(PG_FUNCTION_ARGS)
 		DATID, DATABASE, PAGES, BYTES, MAX_BYTES, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	HASHCTL		ctl = {
-		.keysize = sizeof(Oid),.entrysize = sizeof(DatabasePages),
-		.hcxt = CurrentMemoryContext
-	};
-	HTAB	   *all = hash_create("remote_bp databases", 32, &ctl,
-								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	HASH_SEQ_STATUS seq;
-	DatabasePages *d;
-	RbpSpaceUse use;
+	List	   *databases = NIL;
+	ListCell   *cell;
+	RbpSpaceUse space;
 	uint32		at = 0;
 
-	while (rbp_residency_next_space(&at, &use))
+	while (rbp_residency_next_space(&at, &space))
 	{
-		bool		found;
+		RbpSpaceUse *d = use_of(&databases, space.database);
 
-		d = hash_search(all, &use.database, HASH_ENTER, &found);
-		if (!found)
-		{
-			d->pages = 0;
-			d->max_pages = -1;
-		}
-		d->pages += use.pages;
-		d->max_pages = Max(d->max_pages, use.max_pages);
+		d->pages += space.pages;
+		d->max_pages = Max(d->max_pages, space.max_pages);
 	}
-	hash_seq_init(&seq, all);
-	while ((d = hash_seq_search(&seq)) != NULL)
+	foreach(cell, databases)
 	{
+		const RbpSpaceUse *d = lfirst(cell);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		char	   *name;

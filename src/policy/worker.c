@@ -18,6 +18,7 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -37,7 +38,6 @@
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy_internal.h"
-#include "policy/prewarm.h"
 
 /*
  * Loading ends a visit after this time, so that other databases get their
@@ -117,17 +117,9 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
 	foreach(cell, relations)
 	{
 		const RbpPolicyRelation *r = lfirst(cell);
-		RbpRelFile	file;
 
-		/*
-		 * must equal the result of rbp_residency_next_policy(), padding
-		 * included
-		 */
-		memset(&file, 0, sizeof(file));
-		file.spc = r->file.spc;
-		file.db = r->file.db;
-		file.rel = r->file.rel;
-		(void) hash_search(files, &file, HASH_ENTER, NULL);
+		/* equals the result of rbp_residency_next_policy(), padding included */
+		(void) hash_search(files, &r->file, HASH_ENTER, NULL);
 	}
 	reset_other_policies(files, dropped);
 	hash_destroy(files);
@@ -165,56 +157,53 @@ set_policies(const List *relations, const List *dropped, RbpPolicyVisit *visit)
  * ---- loading ------------------------------------------------------------------------
  */
 
-/*
- * Load one piece of the relation.  Returns the block to continue with, or
- * InvalidBlockNumber.
- */
-static BlockNumber
-load_piece(const RbpPolicyRelation *r, BlockNumber block, RbpPolicyVisit *visit)
+/* Load one piece of the relation.  Returns whether there is more to load. */
+static bool
+load_piece(const RbpPolicyRelation *r, RbpLoadPosition *at, RbpPolicyVisit *visit)
 {
-	BlockNumber next = InvalidBlockNumber;
+	bool		more = false;
 	Relation	rel;
 
 	begin();
 	pgstat_report_activity(STATE_RUNNING, "loading pages to keep");
-	if (!rbp_policy_trylock_database(MyDatabaseId) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
+	if (!rbp_policy_trylock_database(MyDatabaseId, false) || !ConditionalLockRelationOid(r->relid, AccessShareLock))
 	{
 		visit->more = true;
 		commit();
-		return InvalidBlockNumber;
+		return false;
 	}
 	rel = try_relation_open(r->relid, NoLock);
 	if (rel != NULL)
 	{
+		RbpRelFile	file = rbp_compat_rel_file(rel, MAIN_FORKNUM);
+
 		/* the relation has new files by now: the next visit will see them */
-		if (rbp_compat_rel_number(rel) != r->file.rel ||
-			rbp_compat_rel_tablespace(rel) != r->file.spc)
+		if (file.rel != r->file.rel || file.spc != r->file.spc)
 			visit->more = true;
 		else
-			next = rbp_prewarm_load(rel, block, rbp_now_ns() + PIECE_NS);
+			more = rbp_prewarm_load(rel, at, rbp_now_ns() + PIECE_NS);
 		relation_close(rel, AccessShareLock);
 	}
 	commit();
 	pgstat_report_activity(STATE_IDLE, NULL);
-	return next;
+	return more;
 }
 
 /*
- * Load the missing pages of the relation, beginning at block first, and count
- * the new ones.  Returns false if the visit ends here.
+ * Load the missing pages of the relation, from the position on, and count the
+ * new ones.  Returns false if the visit ends here.
  */
 static bool
-load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber first,
+load_relation(const RbpPolicyRelation *r, const List *relations, RbpLoadPosition *at,
 			  int64 end_ns, RbpPolicyVisit *visit)
 {
 	MemoryContext context = CurrentMemoryContext;
-	volatile BlockNumber block = first;
+	volatile bool more = true;
 	volatile int errors = 0;
 
 	if (rbp_residency_held(&r->file) >= rbp_policy_file_blocks(&r->file))
 		return true;
-	rbp_prewarm_set_new(first == 0 ? 0 : visit->resume_new);
-	while (block != InvalidBlockNumber)
+	while (more)
 	{
 		char		why[256];
 
@@ -224,14 +213,12 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 		if (rbp_now_ns() >= end_ns)
 		{
 			visit->more = true;
-			visit->resume_relation = r->relid;
-			visit->resume_block = block;
-			visit->resume_new = rbp_prewarm_new();
+			visit->resume = *at;
 			return false;
 		}
 		PG_TRY();
 		{
-			block = load_piece(r, block, visit);
+			more = load_piece(r, at, visit);
 		}
 		PG_CATCH();
 		{
@@ -242,21 +229,14 @@ load_relation(const RbpPolicyRelation *r, const List *relations, BlockNumber fir
 			FlushErrorState();
 			AbortCurrentTransaction();
 			RESUME_INTERRUPTS();
-			block = rbp_prewarm_failed_block() + 1;
-			if (++errors == MAX_ERRORS || block >= rbp_policy_file_blocks(&r->file))
-				block = InvalidBlockNumber;
+			at->block++;
+			more = ++errors < MAX_ERRORS && at->block < rbp_policy_file_blocks(&r->file);
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(context);
 	}
-	rbp_residency_set_new(&r->file, rbp_prewarm_new());
+	rbp_residency_set_new(&r->file, at->new_pages);
 	return true;
-}
-
-static void
-end_loading(int code, Datum arg)
-{
-	rbp_prewarm_load_end();
 }
 
 /*
@@ -266,34 +246,40 @@ end_loading(int code, Datum arg)
 static void
 load(const List *relations, RbpPolicyVisit *visit)
 {
-	Oid			from = visit->resume_relation;
-	BlockNumber block = visit->resume_block;
+	RbpLoadPosition at = visit->resume;
 	int64		end_ns = rbp_now_ns() + VISIT_NS;
-	bool		found_start = !OidIsValid(from);
+	bool		found_start = !OidIsValid(at.relation);
 	const ListCell *cell;
 	char		why[256];
 
-	visit->resume_relation = InvalidOid;
+	visit->resume.relation = InvalidOid;
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 		return;
 	set_option("remote_bp.use_tier", "on");
-	PG_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
 	{
 		rbp_prewarm_load_begin();
 		foreach(cell, relations)
 		{
 			const RbpPolicyRelation *r = lfirst(cell);
 
-			if (!found_start && r->relid != from)
-				continue;
-			if (r->policy == RBP_POLICY_KEEP &&
-				!load_relation(r, relations, found_start ? 0 : block, end_ns, visit))
-				break;
+			if (r->relid != at.relation)
+			{
+				if (!found_start)
+					continue;
+				at = (RbpLoadPosition)
+				{
+					.relation = r->relid
+				};
+			}
 			found_start = true;
+			if (r->policy == RBP_POLICY_KEEP &&
+				!load_relation(r, relations, &at, end_ns, visit))
+				break;
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(end_loading, (Datum) 0);
-	rbp_prewarm_load_end();
+	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
+	rbp_prewarm_load_end(0, (Datum) 0);
 	set_option("remote_bp.use_tier", "off");
 	/* the relation to continue with does not exist any more */
 	if (!found_start)
@@ -348,7 +334,7 @@ read_all(RbpPolicyServer *server, RbpPolicyList *list)
 	memset(list, 0, sizeof(*list));
 	memset(server, 0, sizeof(*server));
 	begin();
-	got = rbp_policy_trylock_database(MyDatabaseId);
+	got = rbp_policy_trylock_database(MyDatabaseId, false);
 	if (got)
 	{
 		MemoryContextSwitchTo(context);
@@ -374,7 +360,7 @@ release_worker(int code, Datum arg)
 	 * releases our session lock
 	 */
 	LockReleaseSession(DEFAULT_LOCKMETHOD);
-	pg_atomic_write_u32(&rbp_policy_shared->worker, 0);
+	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 }
 
 /* Entry point; arg is the database's OID. */
@@ -385,7 +371,7 @@ rbp_policy_worker_main(Datum arg)
 	RbpPolicyVisit visit;
 	RbpPolicyServer server;
 	RbpPolicyList list;
-	uint32		nobody = 0;
+	uint32		none = InvalidOid;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -394,8 +380,8 @@ rbp_policy_worker_main(Datum arg)
 	/*
 	 * another worker may still run, started by a launcher that has died since
 	 */
-	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->worker, &nobody,
-										(uint32) MyProcPid))
+	if (!pg_atomic_compare_exchange_u32(&rbp_policy_shared->visiting, &none,
+										DatumGetObjectId(arg)))
 		proc_exit(0);
 	before_shmem_exit(release_worker, (Datum) 0);
 
@@ -414,12 +400,12 @@ rbp_policy_worker_main(Datum arg)
 	 * sees.  So take a lock first, without waiting, and give up if there is
 	 * such a process.
 	 */
-	if (!rbp_policy_trylock_database_session(DatumGetObjectId(arg)))
+	if (!rbp_policy_trylock_database(DatumGetObjectId(arg), true))
 		proc_exit(0);
 	result->holds_database = true;
 	rbp_policy_wake_launcher();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	rbp_policy_unlock_database_session(DatumGetObjectId(arg));
+	UnlockSharedObjectForSession(DatabaseRelationId, DatumGetObjectId(arg), 0, RowExclusiveLock);
 
 	/* override settings of the database */
 	set_option("search_path", "pg_catalog, pg_temp");
