@@ -153,41 +153,35 @@ broker_donors_register(const char *path_id, const json_t *body)
 	const json_t *clean = json_object_get(body, "clean");
 	const char *fault = fault_of_registration(body);
 	const char *id = text_of(body, "id");
-	BrokerReply reply;
+	BrokerReply error;
 	int64_t		known[3];		/* key, regions, their size */
 	bool		fresh;
 
 	(void) path_id;
 	if (fault != NULL)
 		return broker_reply_error(400, "%s", fault);
-	if (!check_clean(clean, int_of(body, "regions"), &reply))
-		return reply;
-
-	broker_begin();
+	if (!check_clean(clean, int_of(body, "regions"), &error))
+		return error;
 	fresh = !broker_get_all(known, "SELECT key, regions, region_size FROM donor"
 							" WHERE id = ?1 AND instance = ?2", TEXT(id), TEXT(text_of(body, "instance")));
 	if (fresh && !replace_process(id))
-		reply = broker_reply_error(503, "there is no room for more donors");
-	else if (!fresh && (known[1] != int_of(body, "regions") || known[2] != int_of(body, "region_size")))
-		reply = broker_reply_error(409, "the regions of an instance cannot change");
-	else
+		return broker_reply_error(503, "there is no room for more donors");
+	if (!fresh && (known[1] != int_of(body, "regions") || known[2] != int_of(body, "region_size")))
+		return broker_reply_error(409, "the regions of an instance cannot change");
+
+	broker_run(put_donor, JSON(body));
+	if (fresh)
 	{
-		broker_run(put_donor, JSON(body));
-		if (fresh)
-		{
-			broker_run(put_regions, TEXT(id), INT(int_of(body, "regions")), JSON(clean));
-			rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s", id,
-					(int) int_of(body, "regions"),
-					(long long) (int_of(body, "region_size") / REGION_UNIT), text_of(body, "host"));
-		}
-		broker_run("UPDATE donor_seen SET heard = 1, last_heard = now_ms()"
-				   " WHERE donor = (SELECT key FROM donor WHERE id = ?1)", TEXT(id));
-		broker.counters[REGISTRATIONS]++;
-		reply = broker_reply(200, broker_get_text("SELECT json_object('revision', revision)"
-												  " FROM donor WHERE id = ?1", TEXT(id)));
+		broker_run(put_regions, TEXT(id), INT(int_of(body, "regions")), JSON(clean));
+		rbp_log(RBP_LOG_INFO, "donor %s has joined: %d regions of %lld MB on %s", id,
+				(int) int_of(body, "regions"),
+				(long long) (int_of(body, "region_size") / REGION_UNIT), text_of(body, "host"));
 	}
-	broker_end();
-	return reply;
+	broker_run("UPDATE donor_seen SET heard = 1, last_heard = now_ms()"
+			   " WHERE donor = (SELECT key FROM donor WHERE id = ?1)", TEXT(id));
+	broker.counters[REGISTRATIONS]++;
+	return broker_reply(200, broker_get_text("SELECT json_object('revision', revision)"
+											 " FROM donor WHERE id = ?1", TEXT(id)));
 }
 
 /*
@@ -294,18 +288,13 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 {
 	int64_t		revision = int_of(body, "revision");
 	int64_t		deadline;
-	int64_t		donor;
-	BrokerReply reply;
+	BrokerReply error;
+	int64_t		donor = find_instance(id, body, &error);
 
-	broker_begin();
-	donor = find_instance(id, body, &reply);
 	if (donor == 0 ||
 		!check_clean(json_object_get(body, "clean"),
-					 broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor)), &reply))
-	{
-		broker_end();
-		return reply;
-	}
+					 broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor)), &error))
+		return error;
 	broker.counters[HEARTBEATS]++;
 	apply_report(donor, id, body);
 	apply_settings(donor, id, body);
@@ -318,17 +307,14 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 		broker_get("SELECT min(?2, ifnull(min(ttl_ms) / 4, ?2))"
 				   " FROM holding JOIN lease ON key = lease WHERE donor = ?1",
 				   INT(donor), INT(LONG_POLL_MS));
-	do
+	while (broker_get("SELECT revision FROM donor WHERE key = ?1", INT(donor)) == revision &&
+		   broker_wait(deadline))
 	{
-		donor = find_instance(id, body, &reply);
-	} while (donor != 0 &&
-			 broker_get("SELECT revision FROM donor WHERE key = ?1", INT(donor)) == revision &&
-			 broker_wait(deadline));
-
-	if (donor != 0)
-		reply = broker_reply(200, broker_get_text(desired_state, INT(donor)));
-	broker_end();
-	return reply;
+		donor = find_instance(id, body, &error);
+		if (donor == 0)
+			return error;
+	}
+	return broker_reply(200, broker_get_text(desired_state, INT(donor)));
 }
 
 /*
@@ -338,43 +324,30 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 BrokerReply
 broker_donors_leave(const char *id, const json_t *body)
 {
-	int64_t		donor;
-	BrokerReply reply;
+	BrokerReply error;
+	int64_t		donor = find_instance(id, body, &error);
 
-	broker_begin();
-	donor = find_instance(id, body, &reply);
-	if (donor != 0)
-	{
-		rbp_log(RBP_LOG_INFO, "donor %s has left; %d regions leave their leases",
-				id, broker_donors_lose(donor));
-		broker_run("DELETE FROM donor WHERE key = ?1", INT(donor));
-		reply = broker_reply(204, NULL);
-	}
-	broker_end();
-	return reply;
+	if (donor == 0)
+		return error;
+	rbp_log(RBP_LOG_INFO, "donor %s has left; %d regions leave their leases",
+			id, broker_donors_lose(donor));
+	broker_run("DELETE FROM donor WHERE key = ?1", INT(donor));
+	return broker_reply(204, NULL);
 }
 
 BrokerReply
 broker_donors_drain(const char *id, const json_t *body)
 {
-	int64_t		donor;
-	BrokerReply reply;
+	int64_t		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 
 	(void) body;
-	broker_begin();
-	donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 	if (donor == 0)
-		reply = broker_reply_error(404, "there is no donor \"%s\"", id);
-	else
-	{
-		drain(donor, id);
-		broker_reclaim_update(donor);
-		reply = broker_reply(200, broker_get_text("SELECT json_object('id', id, 'draining', json('true'),"
-												  "  'leased', leased)"
-												  " FROM donor_now WHERE key = ?1", INT(donor)));
-	}
-	broker_end();
-	return reply;
+		return broker_reply_error(404, "there is no donor \"%s\"", id);
+	drain(donor, id);
+	broker_reclaim_update(donor);
+	return broker_reply(200, broker_get_text("SELECT json_object('id', id, 'draining', json('true'),"
+											 "  'leased', leased)"
+											 " FROM donor_now WHERE key = ?1", INT(donor)));
 }
 
 static const char *const donor_list =
@@ -390,12 +363,7 @@ static const char *const donor_list =
 BrokerReply
 broker_donors_list(const char *id, const json_t *body)
 {
-	BrokerReply reply;
-
 	(void) id;
 	(void) body;
-	broker_begin();
-	reply = broker_reply(200, broker_get_text(donor_list));
-	broker_end();
-	return reply;
+	return broker_reply(200, broker_get_text(donor_list));
 }

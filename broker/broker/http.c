@@ -15,6 +15,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/broker/http.h"
+#include "broker/broker/state.h"
 #include "broker/common/format.h"
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
@@ -25,7 +26,6 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static struct MHD_Daemon *httpd;
 static const char *required_token;
 static const BrokerRoute *routes;
 
-static atomic_int_fast64_t requests[6];
+atomic_int_fast64_t broker_http_requests[6];
 
 /*
  * ---- replies and bodies -------------------------------------------------------
@@ -267,7 +267,7 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
 								"Bearer realm=\"remote_bp\"");
 	if (reply.status >= 100 && reply.status < 600)
-		atomic_fetch_add(&requests[reply.status / 100], 1);
+		atomic_fetch_add(&broker_http_requests[reply.status / 100], 1);
 	result = MHD_queue_response(connection, (unsigned) reply.status, response);
 	MHD_destroy_response(response);
 	return result;
@@ -303,7 +303,7 @@ start_request(struct MHD_Connection *connection, const char *url,
 	bool		known_path;
 
 	route = find_route(method, url, id, sizeof(id), &known_path);
-	if ((route == NULL || !route->open) &&
+	if ((route == NULL || !route->probe) &&
 		!token_matches(connection))
 	{
 		log_refusal(connection,
@@ -342,30 +342,40 @@ take_body(Request *request, const char *data, size_t len)
 }
 
 static BrokerReply
+call_handler(const Request *request, const json_t *body)
+{
+	BrokerReply reply;
+
+	if (request->route->probe)
+		return request->route->handler(request->id, body);
+	broker_begin();
+	reply = request->route->handler(request->id, body);
+	broker_end();
+	return reply;
+}
+
+static BrokerReply
 run_request(const Request *request)
 {
 	json_error_t why;
-	json_t	   *body = NULL;
+	json_t	   *body;
 	BrokerReply reply;
 
 	if (request->received > MAX_BODY)
 		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
-	if (request->route->body != NULL)
-	{
-		body = json_loadb(request->body.len > 0 ? request->body.data : "",
-						  request->body.len, JSON_REJECT_DUPLICATES, &why);
-		if (body == NULL)
-			return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
-									  why.text, why.line, why.column);
-		if (!json_is_object(body))
-			reply = broker_reply_error(400, "the body must be a JSON object");
-		else if (!nested_within(body, MAX_NESTING))
-			reply = broker_reply_error(400, "the body is nested too deeply");
-		else if (check_body(body, request->route->body, &reply))
-			reply = request->route->handler(request->id, body);
-	}
-	else
-		reply = request->route->handler(request->id, NULL);
+	if (request->route->body == NULL)
+		return call_handler(request, NULL);
+	body = json_loadb(request->body.len > 0 ? request->body.data : "",
+					  request->body.len, JSON_REJECT_DUPLICATES, &why);
+	if (body == NULL)
+		return broker_reply_error(400, "the body is not JSON: %s at line %d, column %d",
+								  why.text, why.line, why.column);
+	if (!json_is_object(body))
+		reply = broker_reply_error(400, "the body must be a JSON object");
+	else if (!nested_within(body, MAX_NESTING))
+		reply = broker_reply_error(400, "the body is nested too deeply");
+	else if (check_body(body, request->route->body, &reply))
+		reply = call_handler(request, body);
 	json_decref(body);
 	return reply;
 }
@@ -475,11 +485,4 @@ broker_http_stop(void)
 {
 	MHD_stop_daemon(httpd);
 	httpd = NULL;
-}
-
-void
-broker_http_requests(int64_t by_class[6])
-{
-	for (int i = 0; i < 6; i++)
-		by_class[i] = atomic_load(&requests[i]);
 }

@@ -5,8 +5,9 @@
  *
  * A handler gets the id in the path (or "") and the decoded body (an
  * object whose members were checked; NULL where the route takes none), and returns a
- * BrokerReply.  It takes broker.lock itself.  Each connection has its own thread, so
- * a handler may wait.
+ * BrokerReply.  It runs in a transaction of its own, under broker.lock: the answer is
+ * sent after the commit.  Each connection has its own thread, so a handler may wait,
+ * see broker_wait().
  *
  *-------------------------------------------------------------------------
  */
@@ -14,6 +15,7 @@
 #define RBP_BROKER_HTTP_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -54,7 +56,8 @@ typedef struct BrokerRoute
 	const char *path;			/* "*" stands for one component, the id; NULL
 								 * ends the table */
 	const BrokerMember *body;	/* NULL: it takes none */
-	bool		open;			/* to those without the token, too */
+	bool		probe;			/* of the broker's health: needs no token, and
+								 * runs without broker.lock */
 	BrokerHandler handler;
 } BrokerRoute;
 
@@ -71,6 +74,6 @@ extern void broker_http_start(const BrokerRoute *served, const char *host,
 extern void broker_http_stop(void);
 
 /* Requests answered so far, by class of status: [2] for 2xx, ... */
-extern void broker_http_requests(int64_t by_class[6]);
+extern atomic_int_fast64_t broker_http_requests[6];
 
 #endif							/* RBP_BROKER_HTTP_H */

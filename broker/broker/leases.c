@@ -42,12 +42,11 @@ broker_leases_end(int64_t lease, const char *how)
 	return (int) regions;
 }
 
-/* For the log: who has the lease, malloc'ed. */
-static char *
-describe(int64_t lease)
+static void
+log_lease(RbpLogLevel level, int64_t lease, const char *what)
 {
-	return broker_get_text("SELECT format('%s (%s) of %s', id, purpose, client)"
-						   " FROM lease WHERE key = ?1", INT(lease));
+	broker_log(level, "SELECT format('lease %s (%s) of %s %s', id, purpose, client, ?2)"
+			   " FROM lease WHERE key = ?1", INT(lease), TEXT(what));
 }
 
 /* Why there is no live lease of this id. */
@@ -179,17 +178,14 @@ take_over(int64_t lease)
 						  " WHERE l.key = ?1 AND o.instance <> l.instance AND o.key < ?2"
 						  " ORDER BY o.key DESC LIMIT 1", INT(lease), INT(old[0]), INT(ALIVE_MS)))
 	{
-		char	   *who = describe(old[0]);
-
 		if (old[1])
-			rbp_log(RBP_LOG_WARNING, "lease %s stays: it is held on another machine, whose clone asks for one", who);
+			log_lease(RBP_LOG_WARNING, old[0], "stays: it is held on another machine, whose clone asks for one");
 		else
 		{
-			rbp_log(RBP_LOG_INFO, "lease %s ends: another instance takes over", who);
+			log_lease(RBP_LOG_INFO, old[0], "ends: another instance takes over");
 			broker_leases_end(old[0], "was taken over by another instance of its client");
 			broker.counters[LEASES_TAKEN_OVER]++;
 		}
-		free(who);
 	}
 }
 
@@ -201,7 +197,7 @@ broker_leases_create(const char *path_id, const json_t *body)
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	char		id[RBP_UUID_LEN];
 	int64_t		lease;
-	BrokerReply reply;
+	int			granted;
 
 	(void) path_id;
 	if (strcmp(purpose, "buffer") != 0 && strcmp(purpose, "temp") != 0)
@@ -210,32 +206,23 @@ broker_leases_create(const char *path_id, const json_t *body)
 	rbp_random_bytes(bytes, sizeof(bytes));
 	rbp_hex_encode(bytes, sizeof(bytes), secret);
 
-	broker_begin();
 	broker_run("INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, created)"
 			   " SELECT ?1, ?2, b ->> 'client', b ->> 'instance', b ->> 'purpose',"
 			   "  b ->> 'bytes', b ->> 'ttl_ms', ?4 FROM (SELECT ?3 AS b)",
 			   TEXT(id), TEXT(secret), JSON(body), INT(time(NULL)));
-	lease = find(id, &reply);
+	lease = broker_get("SELECT key FROM lease WHERE id = ?1", TEXT(id));
 	take_over(lease);
 	if (broker_get("SELECT count(*) FROM lease") > BROKER_MAX_LEASES)
 	{
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
-		reply = broker_reply_error(503, "there is no room for more leases");
+		return broker_reply_error(503, "there is no room for more leases");
 	}
-	else
-	{
-		int			granted = broker_alloc_grant(lease);
-		char	   *what = broker_get_text("SELECT format('%s (%s) for %s: %d regions granted, %lld of %lld MB',"
-										   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
-										   " FROM lease_now WHERE key = ?1", INT(lease), INT(granted));
-
-		rbp_log(RBP_LOG_INFO, "lease %s", what);
-		free(what);
-		broker.counters[LEASES_CREATED]++;
-		reply = settle(id, true, 201);
-	}
-	broker_end();
-	return reply;
+	granted = broker_alloc_grant(lease);
+	broker_log(RBP_LOG_INFO, "SELECT format('lease %s (%s) for %s: %d regions granted, %lld of %lld MB',"
+			   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
+			   " FROM lease_now WHERE key = ?1", INT(lease), INT(granted));
+	broker.counters[LEASES_CREATED]++;
+	return settle(id, true, 201);
 }
 
 static bool
@@ -261,82 +248,63 @@ broker_leases_renew(const char *id, const json_t *body)
 {
 	const json_t *release = json_object_get(body, "release");
 	int64_t		lease;
-	BrokerReply reply;
+	BrokerReply error;
 
-	if (!check_release(release, &reply))
-		return reply;
-	broker_begin();
-	lease = find_held(id, body, &reply);
-	if (lease != 0)
-	{
-		broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms)"
-				   " FROM (SELECT ?2 AS b)"
-				   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms')",
-				   INT(lease), JSON(body));
+	if (!check_release(release, &error))
+		return error;
+	lease = find_held(id, body, &error);
+	if (lease == 0)
+		return error;
+	broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms)"
+			   " FROM (SELECT ?2 AS b)"
+			   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms')",
+			   INT(lease), JSON(body));
 
-		/*
-		 * Regions that are not in the lease (any more) are passed over: they
-		 * may have been taken, or the request is a repetition.
-		 */
-		if (json_array_size(release) > 0)
-			broker.counters[REGIONS_RELEASED] +=
-				broker_run("UPDATE region SET lease = NULL WHERE lease = ?1 AND (donor, number) IN"
-						   " (SELECT key, value ->> 'region' FROM"
-						   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
-						   INT(lease), JSON(release));
-		broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1)"
-				   " WHERE lease = ?1", INT(lease));
-		broker.counters[LEASES_RENEWED]++;
-		reply = broker_alloc_grant(lease) > 0 ? settle(id, false, 200) : tell(lease, 200);
-	}
-	broker_end();
-	return reply;
+	/*
+	 * Regions that are not in the lease (any more) are passed over: they may
+	 * have been taken, or the request is a repetition.
+	 */
+	if (json_array_size(release) > 0)
+		broker.counters[REGIONS_RELEASED] +=
+			broker_run("UPDATE region SET lease = NULL WHERE lease = ?1 AND (donor, number) IN"
+					   " (SELECT key, value ->> 'region' FROM"
+					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
+					   INT(lease), JSON(release));
+	broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1)"
+			   " WHERE lease = ?1", INT(lease));
+	broker.counters[LEASES_RENEWED]++;
+	return broker_alloc_grant(lease) > 0 ? settle(id, false, 200) : tell(lease, 200);
 }
 
 BrokerReply
 broker_leases_release(const char *id, const json_t *body)
 {
-	int64_t		lease;
-	BrokerReply reply;
+	BrokerReply error;
+	int64_t		lease = find_held(id, body, &error);
 
-	broker_begin();
-	lease = find_held(id, body, &reply);
-	if (lease != 0)
-	{
-		char	   *who = describe(lease);
-
-		rbp_log(RBP_LOG_INFO, "lease %s is given back", who);
-		free(who);
-		broker.counters[REGIONS_RELEASED] += broker_leases_end(lease, "was given back");
-		broker.counters[LEASES_RELEASED]++;
-		reply = broker_reply(204, NULL);
-	}
-	broker_end();
-	return reply;
+	if (lease == 0)
+		return error;
+	log_lease(RBP_LOG_INFO, lease, "is given back");
+	broker.counters[REGIONS_RELEASED] += broker_leases_end(lease, "was given back");
+	broker.counters[LEASES_RELEASED]++;
+	return broker_reply(204, NULL);
 }
 
 BrokerReply
 broker_leases_revoke(const char *id, const json_t *body)
 {
-	int64_t		lease;
-	BrokerReply reply;
+	BrokerReply error;
+	int64_t		lease = find(id, &error);
+	int			regions;
 
 	(void) body;
-	broker_begin();
-	lease = find(id, &reply);
-	if (lease != 0)
-	{
-		char	   *who = describe(lease);
-		int			regions = broker_leases_end(lease, "was revoked");
-
-		rbp_log(RBP_LOG_INFO, "lease %s is revoked", who);
-		free(who);
-		broker.counters[LEASES_REVOKED]++;
-		reply = broker_reply(200, broker_get_text("SELECT json_object('lease', ?1, 'regions', ?2)",
-												  TEXT(id), INT(regions)));
-	}
-	broker_end();
-	return reply;
+	if (lease == 0)
+		return error;
+	log_lease(RBP_LOG_INFO, lease, "is revoked");
+	regions = broker_leases_end(lease, "was revoked");
+	broker.counters[LEASES_REVOKED]++;
+	return broker_reply(200, broker_get_text("SELECT json_object('lease', ?1, 'regions', ?2)",
+											 TEXT(id), INT(regions)));
 }
 
 static const char *const lease_list =
@@ -351,12 +319,7 @@ static const char *const lease_list =
 BrokerReply
 broker_leases_list(const char *id, const json_t *body)
 {
-	BrokerReply reply;
-
 	(void) id;
 	(void) body;
-	broker_begin();
-	reply = broker_reply(200, broker_get_text(lease_list, INT(time(NULL))));
-	broker_end();
-	return reply;
+	return broker_reply(200, broker_get_text(lease_list, INT(time(NULL))));
 }

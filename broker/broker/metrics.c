@@ -75,15 +75,17 @@ head(FILE *out, const char *name, const char *type, const char *help)
 	fprintf(out, "# HELP remote_bp_%s %s\n# TYPE remote_bp_%s %s\n", name, help, name, type);
 }
 
-char *
-broker_metrics(const int64_t requests[6])
+BrokerReply
+broker_metrics(const char *id, const json_t *body)
 {
-	char	   *text = NULL;
+	BrokerReply reply = {200, "text/plain; version=0.0.4; charset=utf-8", NULL};
 	size_t		len;
-	FILE	   *out = open_memstream(&text, &len);
+	FILE	   *out = open_memstream(&reply.text, &len);
 
+	(void) id;
+	(void) body;
 	if (out == NULL)
-		return NULL;
+		return broker_reply_error(503, "out of memory");
 
 	head(out, "broker_uptime_seconds", "gauge", "Time since the broker started.");
 	fprintf(out, "remote_bp_broker_uptime_seconds %.3f\n",
@@ -91,7 +93,7 @@ broker_metrics(const int64_t requests[6])
 	head(out, "http_requests_total", "counter", "Requests answered, by class of status.");
 	for (int i = 2; i <= 5; i++)
 		fprintf(out, "remote_bp_http_requests_total{status=\"%dxx\"} %" PRId64 "\n",
-				i, requests[i]);
+				i, (int64_t) atomic_load(&broker_http_requests[i]));
 	for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
 	{
 		BrokerRows *rows = broker_query(gauges[i].sql);
@@ -109,8 +111,8 @@ broker_metrics(const int64_t requests[6])
 
 	if (fclose(out) != 0)
 	{
-		free(text);
-		return NULL;
+		free(reply.text);
+		return broker_reply_error(503, "out of memory");
 	}
-	return text;
+	return reply;
 }

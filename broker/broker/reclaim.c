@@ -25,8 +25,6 @@
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 
-#include <stdlib.h>
-
 /* Ask for ?2 regions of a donor less: spare temp leases first, then who was not told. */
 static const char *const ask_less =
 "UPDATE holding SET asked = asked - s.n, taken_at = iif(asked > s.n, taken_at, NULL)"
@@ -110,12 +108,10 @@ broker_reclaim_tell(int64_t lease)
 static void
 take(int64_t donor, int64_t lease, int64_t count)
 {
-	char	   *what = broker_get_text("SELECT 'lease ' || lease.id || ': ' || ?3 || ' regions of donor ' || donor.id"
-									   " FROM lease, donor WHERE lease.key = ?2 AND donor.key = ?1",
-									   INT(donor), INT(lease), INT(count));
-
-	rbp_log(RBP_LOG_INFO, "%s are taken, their grace time is over", what);
-	free(what);
+	broker_log(RBP_LOG_INFO, "SELECT format('lease %s: %d regions of donor %s are taken, their grace time is over',"
+			   "  lease.id, ?3, donor.id)"
+			   " FROM lease, donor WHERE lease.key = ?2 AND donor.key = ?1",
+			   INT(donor), INT(lease), INT(count));
 	broker.counters[REGIONS_TAKEN] += count;
 	broker_run("UPDATE region SET lease = NULL WHERE donor = ?1 AND number IN"
 			   " (SELECT number FROM region WHERE donor = ?1 AND lease = ?2"

@@ -108,26 +108,9 @@ serve_health(const char *id, const json_t *body)
 	return broker_reply(200, strdup("{\"status\":\"ok\",\"version\":\"" RBP_VERSION "\"}"));
 }
 
-static BrokerReply
-serve_metrics(const char *id, const json_t *body)
-{
-	BrokerReply reply = {200, "text/plain; version=0.0.4; charset=utf-8", NULL};
-	int64_t		requests[6];
-
-	(void) id;
-	(void) body;
-	broker_http_requests(requests);
-	broker_begin();
-	reply.text = broker_metrics(requests);
-	broker_end();
-	if (reply.text == NULL)
-		return broker_reply_error(503, "out of memory");
-	return reply;
-}
-
 const BrokerRoute broker_routes[] = {
 	{"GET", "/healthz", NULL, true, serve_health},
-	{"GET", "/metrics", NULL, false, serve_metrics},
+	{"GET", "/metrics", NULL, false, broker_metrics},
 	{"GET", "/v1/donors", NULL, false, broker_donors_list},
 	{"POST", "/v1/donors", registration, false, broker_donors_register},
 	{"DELETE", "/v1/donors/*", leaving, false, broker_donors_leave},

@@ -32,7 +32,6 @@
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* What there is to share, in bytes. */
@@ -340,14 +339,9 @@ choose_regions(Member *m, int64_t need)
 					   INT(part->donor), INT(m->lease), INT(part->shared));
 	}
 	if (regions > 0 && !m->told)
-	{
-		char	   *who = broker_get_text("SELECT id || ' of ' || client FROM lease WHERE key = ?1",
-										  INT(m->lease));
-
-		rbp_log(RBP_LOG_INFO, "lease %s has more than its share of %lld MB: %d regions are asked back for others",
-				who, (long long) (m->share >> 20), regions);
-		free(who);
-	}
+		broker_log(RBP_LOG_INFO, "SELECT format('lease %s of %s has more than its share of %lld MB:"
+				   " %d regions are asked back for others', id, client, ?2, ?3)"
+				   " FROM lease WHERE key = ?1", INT(m->lease), INT(m->share >> 20), INT(regions));
 	m->chosen = true;
 	return chosen;
 }

@@ -4,8 +4,8 @@
  *	  The lock, transactions, and waiting for what others do.
  *
  * One mutex, broker.lock, protects the state (schema.c has the tables) and
- * everything declared here.  Every request handler and the ticker thread work
- * under it:
+ * everything declared here.  Request handlers (called so by http.c) and the
+ * ticker thread work under it:
  *
  *		broker_begin();			lock, begin a transaction
  *		...						run statements, build the answer

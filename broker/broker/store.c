@@ -166,6 +166,15 @@ broker_store_get_text(const char *sql, size_t n, const BrokerValue *values)
 	return copy;
 }
 
+void
+broker_store_log(RbpLogLevel level, const char *sql, size_t n, const BrokerValue *values)
+{
+	char	   *text = broker_store_get_text(sql, n, values);
+
+	rbp_log(level, "%s", text);
+	free(text);
+}
+
 /*
  * ---- transactions -------------------------------------------------------------
  */

@@ -19,6 +19,8 @@
 #ifndef RBP_BROKER_STORE_H
 #define RBP_BROKER_STORE_H
 
+#include "broker/common/log.h"
+
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,6 +83,11 @@ extern bool broker_store_get_all(int64_t *columns, const char *sql,
 #define broker_get_text(sql, ...) \
 	broker_store_get_text(sql, BROKER_VALUES(__VA_ARGS__))
 extern char *broker_store_get_text(const char *sql, size_t n, const BrokerValue *values);
+
+/* Logs the first column of the first row, which must be. */
+#define broker_log(level, sql, ...) \
+	broker_store_log(level, sql, BROKER_VALUES(__VA_ARGS__))
+extern void broker_store_log(RbpLogLevel level, const char *sql, size_t n, const BrokerValue *values);
 
 /*
  * Rows one by one: broker_next() steps to the first or next one, and returns false

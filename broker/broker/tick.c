@@ -15,7 +15,6 @@
 #include "broker/common/log.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* A donor that holds no lease and is silent for so long is forgotten. */
 #define FORGET_AFTER_MS		(INT64_C(24) * 3600 * 1000)
@@ -45,11 +44,10 @@ expire_leases(void)
 
 	while ((lease = broker_get("SELECT lease FROM lease_term WHERE deadline <= now_ms() LIMIT 1")) != 0)
 	{
-		char	   *who = broker_get_text("SELECT id || ' of ' || client FROM lease WHERE key = ?1", INT(lease));
-
-		rbp_log(RBP_LOG_INFO, "lease %s (%d regions) has expired", who,
-				broker_leases_end(lease, "has expired"));
-		free(who);
+		broker_log(RBP_LOG_INFO, "SELECT format('lease %s of %s (%d regions) has expired', id, client,"
+				   "  (SELECT sum(regions) FROM holding WHERE lease = key))"
+				   " FROM lease WHERE key = ?1", INT(lease));
+		broker_leases_end(lease, "has expired");
 		broker.counters[LEASES_EXPIRED]++;
 	}
 }
@@ -64,18 +62,18 @@ give_up_donors(void)
 						  " WHERE state = 'gone' AND (leased > 0 OR silent_ms >= ?1) LIMIT 1",
 						  INT(FORGET_AFTER_MS)))
 	{
-		char	   *id = broker_get_text("SELECT id FROM donor WHERE key = ?1", INT(gone[0]));
 		int			lost = broker_donors_lose(gone[0]);
 
 		if (lost > 0)
-			rbp_log(RBP_LOG_WARNING, "donor %s has been silent for %" PRId64 " s: %d regions leave their leases",
-					id, gone[1] / 1000, lost);
+			broker_log(RBP_LOG_WARNING, "SELECT format('donor %s has been silent for %lld s: %d regions"
+					   " leave their leases', id, ?2, ?3) FROM donor WHERE key = ?1",
+					   INT(gone[0]), INT(gone[1] / 1000), INT(lost));
 		if (gone[1] >= FORGET_AFTER_MS)
 		{
-			rbp_log(RBP_LOG_INFO, "donor %s is forgotten", id);
+			broker_log(RBP_LOG_INFO, "SELECT format('donor %s is forgotten', id)"
+					   " FROM donor WHERE key = ?1", INT(gone[0]));
 			broker_run("DELETE FROM donor WHERE key = ?1", INT(gone[0]));
 		}
-		free(id);
 	}
 }
 

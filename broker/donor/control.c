@@ -33,10 +33,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
-#include <time.h>
 
 #define REQUEST_MS		5000	/* the broker's long poll takes up to 1 s */
 #define RETRY_MIN_MS	200
@@ -62,19 +62,7 @@ donor_control_stop(void)
 static void
 pause_ms(int ms)
 {
-	struct timespec ts = {.tv_sec = ms / 1000,.tv_nsec = ms % 1000 * 1000000L};
-
-	nanosleep(&ts, NULL);
-}
-
-static json_t *
-clean_list(const uint32_t *regions, uint32_t n)
-{
-	json_t	   *list = json_array();
-
-	for (uint32_t i = 0; i < n; i++)
-		json_array_append_new(list, json_integer(regions[i]));
-	return list;
+	(void) poll(NULL, 0, ms);
 }
 
 /*
@@ -84,42 +72,35 @@ clean_list(const uint32_t *regions, uint32_t n)
 static int
 register_donor(RbpHttp *http, const RbpDonorOptions *opt, const RbpEndpoint *ep)
 {
-	json_t	   *names = json_array();
+	bool		verbs = (ep->transports & RBP_TRANSPORT_VERBS) != 0;
 	RbpDonorReport report;
 	json_t	   *body;
 	int			rc;
-
-	if (ep->transports & RBP_TRANSPORT_SHM)
-		json_array_append_new(names, json_string("shm"));
-	if (ep->transports & RBP_TRANSPORT_VERBS)
-		json_array_append_new(names, json_string("verbs"));
-	if (ep->transports & RBP_TRANSPORT_TCP)
-		json_array_append_new(names, json_string("tcp"));
 
 	/* the broker knows nothing about the regions yet */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		donor_report_clean_again(i);
 	donor_report_get(&report);
-	body = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:o, s:o}",
+	body = json_pack("{s:s, s:s, s:i, s:s*, s:o*, s:s, s:s, s:s, s:I, s:I, s:I, s:[s*s*s*], s:O}",
 					 "id", opt->id,
 					 "host", ep->host,
 					 "port", (int) ep->port,
+					 "rdma_host", verbs ? ep->rdma_host : NULL,
+					 "rdma_port", verbs ? json_integer(ep->rdma_port) : NULL,
 					 "shm_name", ep->shm_name,
 					 "boot_id", ep->boot_id,
 					 "instance", instance,
 					 "region_size", (json_int_t) donor_region_size,
 					 "regions", (json_int_t) donor_nregions,
 					 "grace_ms", (json_int_t) opt->reclaim_grace * 1000,
-					 "transports", names,
-					 "clean", clean_list(report.clean, report.nclean));
+					 "transports",
+					 ep->transports & RBP_TRANSPORT_SHM ? "shm" : NULL,
+					 verbs ? "verbs" : NULL,
+					 ep->transports & RBP_TRANSPORT_TCP ? "tcp" : NULL,
+					 "clean", report.clean);
 	donor_report_free(&report);
 	if (body == NULL)
 		rbp_die("out of memory");
-	if (ep->transports & RBP_TRANSPORT_VERBS)
-	{
-		json_object_set_new(body, "rdma_host", json_string(ep->rdma_host));
-		json_object_set_new(body, "rdma_port", json_integer(ep->rdma_port));
-	}
 	rc = rbp_http_request(http, "POST", "/v1/donors", body, NULL);
 	json_decref(body);
 	return rc;
@@ -130,17 +111,9 @@ typedef struct DesiredLease
 {
 	const char *id;				/* points into the JSON */
 	uint8_t		secret[RBP_SECRET_LEN];
-	int64_t		ttl_ms;
-	uint32_t   *regions;
-	uint32_t	nregions;
+	json_int_t	ttl_ms;
+	const json_t *regions;		/* likewise; their numbers */
 } DesiredLease;
-
-static void
-free_desired_lease(DesiredLease *desired)
-{
-	explicit_bzero(desired->secret, sizeof(desired->secret));
-	free(desired->regions);
-}
 
 static bool
 is_region(const json_t *number)
@@ -149,38 +122,25 @@ is_region(const json_t *number)
 		json_integer_value(number) < donor_nregions;
 }
 
-/*
- * Decode the desired state of a lease.  False, with nothing to be freed, if it
- * is invalid.
- */
+/* Decode the desired state of a lease.  False if it is invalid. */
 static bool
 parse_desired_lease(const json_t *lease, DesiredLease *desired)
 {
-	const char *secret = json_string_value(json_object_get(lease, "secret"));
-	const json_t *ttl = json_object_get(lease, "ttl_ms");
-	const json_t *regions = json_object_get(lease, "regions");
+	const char *secret;
 	const json_t *region;
 	size_t		i;
 
-	desired->id = json_string_value(json_object_get(lease, "lease"));
-	desired->ttl_ms = json_integer_value(ttl);
-	if (desired->id == NULL || !rbp_valid_id(desired->id, RBP_LEASE_ID_LEN) ||
-		!json_is_integer(ttl) || desired->ttl_ms < 0 || desired->ttl_ms > MAX_TTL_MS ||
-		!json_is_array(regions) || secret == NULL ||
+	if (json_unpack((json_t *) lease, "{s:s, s:s, s:I, s:o}", "lease", &desired->id,
+					"secret", &secret, "ttl_ms", &desired->ttl_ms, "regions", &desired->regions) != 0 ||
+		!rbp_valid_id(desired->id, RBP_LEASE_ID_LEN) ||
+		desired->ttl_ms < 0 || desired->ttl_ms > MAX_TTL_MS ||
+		!json_is_array(desired->regions) ||
 		!rbp_hex_decode(secret, desired->secret, sizeof(desired->secret)))
 		return false;
-	desired->nregions = 0;
-	desired->regions = calloc(json_array_size(regions) + 1, sizeof(uint32_t));
-	if (desired->regions == NULL)
-		rbp_die("out of memory");
-	json_array_foreach(regions, i, region)
+	json_array_foreach(desired->regions, i, region)
 	{
 		if (!is_region(region))
-		{
-			free_desired_lease(desired);
 			return false;
-		}
-		desired->regions[desired->nregions++] = (uint32_t) json_integer_value(region);
 	}
 	return true;
 }
@@ -192,18 +152,38 @@ check_desired_state(const json_t *reply)
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *lease;
 	DesiredLease desired;
+	bool		valid = json_is_integer(json_object_get(reply, "revision")) && json_is_array(list);
 	size_t		i;
 
-	if (!json_is_integer(json_object_get(reply, "revision")) ||
-		!json_is_array(list))
-		return false;
 	json_array_foreach(list, i, lease)
 	{
-		if (!parse_desired_lease(lease, &desired))
-			return false;
-		free_desired_lease(&desired);
+		valid = valid && parse_desired_lease(lease, &desired);
 	}
-	return true;
+	explicit_bzero(desired.secret, sizeof(desired.secret));
+	return valid;
+}
+
+static void
+apply_lease(const json_t *lease, int64_t now)
+{
+	DesiredLease desired;
+	uint32_t   *regions;
+	uint32_t	n = 0;
+	size_t		i;
+	const json_t *region;
+
+	if (!parse_desired_lease(lease, &desired))
+		return;					/* not reached: already checked */
+	regions = calloc(json_array_size(desired.regions) + 1, sizeof(uint32_t));
+	if (regions == NULL)
+		rbp_die("out of memory");
+	json_array_foreach(desired.regions, i, region)
+	{
+		regions[n++] = (uint32_t) json_integer_value(region);
+	}
+	donor_apply_lease(desired.id, desired.secret, now + desired.ttl_ms * 1000000, regions, n);
+	explicit_bzero(desired.secret, sizeof(desired.secret));
+	free(regions);
 }
 
 /* Apply an answer that was found valid.  now: the time when it arrived. */
@@ -211,17 +191,12 @@ static void
 apply_desired_state(const json_t *reply, int64_t now, int64_t *revision)
 {
 	const json_t *item;
-	DesiredLease desired;
 	size_t		i;
 
 	donor_apply_begin();
 	json_array_foreach(json_object_get(reply, "leases"), i, item)
 	{
-		if (!parse_desired_lease(item, &desired))
-			continue;			/* not reached: already checked */
-		donor_apply_lease(desired.id, desired.secret, now + desired.ttl_ms * 1000000,
-						  desired.regions, desired.nregions);
-		free_desired_lease(&desired);
+		apply_lease(item, now);
 	}
 	donor_apply_end();
 
@@ -242,46 +217,31 @@ static int
 heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 {
 	RbpDonorReport report;
-	json_t	   *ended = json_array();
 	json_t	   *reply = NULL;
 	json_t	   *body;
 	int			rc;
 
 	donor_report_get(&report);
-	for (uint32_t i = 0; i < report.nended; i++)
-		json_array_append_new(ended, json_string(report.ended[i]));
-	body = json_pack("{s:s, s:I, s:o, s:o, s:I, s:b}",
+	body = json_pack("{s:s, s:I, s:O, s:O, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
 					 "instance", instance,
 					 "revision", (json_int_t) *revision,
-					 "clean", clean_list(report.clean, report.nclean),
-					 "ended", ended,
+					 "clean", report.clean,
+					 "ended", report.ended,
 					 "want_back", (json_int_t) report.want_back,
-					 "draining", draining);
+					 "draining", draining,
+					 "free_regions", (json_int_t) report.regions[DONOR_REGION_FREE],
+					 "leased_regions", (json_int_t) report.regions[DONOR_REGION_LEASED],
+					 "released_regions", (json_int_t) report.regions[DONOR_REGION_RELEASED],
+					 "connections", (json_int_t) (donor_serve_connections() + donor_verbs_connections()),
+					 "rdma_connections", (json_int_t) donor_verbs_connections(),
+					 "reads", (json_int_t) donor_serve_stat(DONOR_READS),
+					 "writes", (json_int_t) donor_serve_stat(DONOR_WRITES),
+					 "maps", (json_int_t) donor_serve_stat(DONOR_MAPS),
+					 "denied", (json_int_t) (donor_serve_stat(DONOR_DENIED) + donor_verbs_denied()),
+					 "bytes_read", (json_int_t) donor_serve_stat(DONOR_BYTES_READ),
+					 "bytes_written", (json_int_t) donor_serve_stat(DONOR_BYTES_WRITTEN));
 	if (body == NULL)
 		rbp_die("out of memory");
-	{
-		const struct
-		{
-			const char *name;
-			uint64_t	value;
-		}			numbers[] = {
-			{"free_regions", report.free_regions},
-			{"leased_regions", report.leased_regions},
-			{"released_regions", report.released_regions},
-			{"connections", donor_serve_connections() + donor_verbs_connections()},
-			{"rdma_connections", donor_verbs_connections()},
-			{"reads", donor_serve_stat(DONOR_READS)},
-			{"writes", donor_serve_stat(DONOR_WRITES)},
-			{"maps", donor_serve_stat(DONOR_MAPS)},
-			{"denied", donor_serve_stat(DONOR_DENIED) + donor_verbs_denied()},
-			{"bytes_read", donor_serve_stat(DONOR_BYTES_READ)},
-			{"bytes_written", donor_serve_stat(DONOR_BYTES_WRITTEN)},
-		};
-
-		for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-			json_object_set_new(body, numbers[i].name,
-								json_integer((json_int_t) numbers[i].value));
-	}
 
 	rc = rbp_http_request(http, "POST", heartbeat_path, body, &reply);
 	if (rc == 200)
@@ -311,7 +271,7 @@ all_returned(void)
 	bool		returned;
 
 	donor_report_get(&report);
-	returned = report.leased_regions == 0 && report.dirty_regions == 0;
+	returned = report.regions[DONOR_REGION_LEASED] == 0 && report.regions[DONOR_REGION_DIRTY] == 0;
 	donor_report_free(&report);
 	return returned;
 }

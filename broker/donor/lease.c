@@ -55,8 +55,7 @@ static pthread_cond_t janitor_wake;
 
 /* protected by donor_lock */
 static RbpDonorLease *leases;
-static uint32_t ndirty;
-static uint32_t nreleased;
+static uint32_t region_counts[DONOR_REGION_STATES]; /* in each state */
 static uint32_t reclaimable;	/* regions that are needed, and only clients
 								 * can give back */
 
@@ -132,6 +131,16 @@ donor_region_leave(RbpDonorRegion *region)
 	atomic_fetch_sub(&region->users, 1);
 }
 
+static void
+set_state(RbpDonorRegion *region, RbpDonorRegionState state)
+{
+	region_counts[region->state]--;
+	region_counts[state]++;
+	region->state = state;
+	if (state == DONOR_REGION_DIRTY)
+		pthread_cond_signal(&janitor_wake);
+}
+
 /*
  * Fence a region, that is, take it from its lease.  From here on nobody can
  * enter it; the janitor waits for those who are inside.
@@ -143,11 +152,9 @@ fence_region(RbpDonorRegion *region)
 
 	atomic_store(&region->owner, NULL);
 	lease->nregions--;
-	region->state = DONOR_REGION_DIRTY;
 	region->unreachable = false;
 	region->clean_unreported = false;
-	ndirty++;
-	pthread_cond_signal(&janitor_wake);
+	set_state(region, DONOR_REGION_DIRTY);
 }
 
 static void
@@ -238,7 +245,7 @@ donor_apply_end(void)
 			continue;
 		if (region->state == DONOR_REGION_FREE)
 		{
-			region->state = DONOR_REGION_LEASED;
+			set_state(region, DONOR_REGION_LEASED);
 			region->clean_unreported = false;	/* a grant implies that the
 												 * broker knows */
 			lease->nregions++;
@@ -248,10 +255,7 @@ donor_apply_end(void)
 		else if (region->state == DONOR_REGION_RELEASED)
 		{
 			/* the janitor provides memory, a later answer grants the region */
-			region->state = DONOR_REGION_DIRTY;
-			nreleased--;
-			ndirty++;
-			pthread_cond_signal(&janitor_wake);
+			set_state(region, DONOR_REGION_DIRTY);
 		}
 
 		/* DIRTY: it is being zeroed, and a later answer grants it */
@@ -285,38 +289,25 @@ donor_apply_nothing(void)
 void
 donor_report_get(RbpDonorReport *report)
 {
-	memset(report, 0, sizeof(*report));
-	report->clean = calloc(donor_nregions, sizeof(uint32_t));
-	if (report->clean == NULL)
-		rbp_die("out of memory");
+	report->clean = json_array();
+	report->ended = json_array();
 
 	pthread_mutex_lock(&donor_lock);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
-		RbpDonorRegion *region = &donor_regions[i];
-
-		if (region->state == DONOR_REGION_FREE)
-			report->free_regions++;
-		else if (region->state == DONOR_REGION_LEASED)
-			report->leased_regions++;
-		if (region->clean_unreported)
-			report->clean[report->nclean++] = i;
+		if (donor_regions[i].clean_unreported &&
+			json_array_append_new(report->clean, json_integer(i)) != 0)
+			rbp_die("out of memory");
 	}
-	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
-		report->nended += atomic_load(&lease->ended);
-	report->ended = calloc(report->nended + 1, sizeof(*report->ended));
-	if (report->ended == NULL)
-		rbp_die("out of memory");
-	report->nended = 0;
 	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		lease->reported = atomic_load(&lease->ended);
-		if (lease->reported)
-			strcpy(report->ended[report->nended++], lease->id);
+		if (lease->reported &&
+			json_array_append_new(report->ended, json_string(lease->id)) != 0)
+			rbp_die("out of memory");
 	}
-	report->released_regions = nreleased;
-	report->dirty_regions = ndirty;
-	report->want_back = nreleased + reclaimable;
+	memcpy(report->regions, region_counts, sizeof(region_counts));
+	report->want_back = region_counts[DONOR_REGION_RELEASED] + reclaimable;
 	pthread_mutex_unlock(&donor_lock);
 }
 
@@ -337,7 +328,7 @@ donor_cleaning(void)
 	bool		cleaning;
 
 	pthread_mutex_lock(&donor_lock);
-	cleaning = ndirty > 0;
+	cleaning = region_counts[DONOR_REGION_DIRTY] > 0;
 	pthread_mutex_unlock(&donor_lock);
 	return cleaning;
 }
@@ -345,9 +336,14 @@ donor_cleaning(void)
 void
 donor_report_acknowledged(const RbpDonorReport *report)
 {
+	size_t		i;
+	json_t	   *region;
+
 	pthread_mutex_lock(&donor_lock);
-	for (uint32_t i = 0; i < report->nclean; i++)
-		donor_regions[report->clean[i]].clean_unreported = false;
+	json_array_foreach(report->clean, i, region)
+	{
+		donor_regions[json_integer_value(region)].clean_unreported = false;
+	}
 	for (RbpDonorLease **prev = &leases; *prev != NULL;)
 	{
 		RbpDonorLease *lease = *prev;
@@ -366,8 +362,8 @@ donor_report_acknowledged(const RbpDonorReport *report)
 void
 donor_report_free(RbpDonorReport *report)
 {
-	free(report->clean);
-	free(report->ended);
+	json_decref(report->clean);
+	json_decref(report->ended);
 }
 
 /*
@@ -465,10 +461,8 @@ clean_region(RbpDonorRegion *region, bool keep)
 		donor_memory_release(region);
 	pthread_mutex_lock(&donor_lock);
 
-	region->state = ok ? DONOR_REGION_FREE : DONOR_REGION_RELEASED;
+	set_state(region, ok ? DONOR_REGION_FREE : DONOR_REGION_RELEASED);
 	region->clean_unreported = true;
-	ndirty--;
-	nreleased += !ok;
 }
 
 /*
@@ -494,8 +488,7 @@ relieve_pressure(void)
 		if (region->state != DONOR_REGION_FREE || region->huge)
 			continue;
 		/* as a dirty one it is the janitor's while the lock is released */
-		region->state = DONOR_REGION_DIRTY;
-		ndirty++;
+		set_state(region, DONOR_REGION_DIRTY);
 		clean_region(region, false);
 		missing--;
 		given++;
@@ -514,7 +507,7 @@ relieve_pressure(void)
 	 * There is plenty: one more region, if another one would still fit, and
 	 * with a margin, so that it is not given back at once.
 	 */
-	if (available != UINT64_MAX && nreleased > 0 &&
+	if (available != UINT64_MAX && region_counts[DONOR_REGION_RELEASED] > 0 &&
 		available > min_free + 2 * donor_region_size + min_free / 8)
 	{
 		for (uint32_t i = 0; i < donor_nregions; i++)
@@ -523,9 +516,7 @@ relieve_pressure(void)
 
 			if (region->state != DONOR_REGION_RELEASED)
 				continue;
-			region->state = DONOR_REGION_DIRTY;
-			nreleased--;
-			ndirty++;
+			set_state(region, DONOR_REGION_DIRTY);
 			clean_region(region, true);
 			break;
 		}
@@ -545,7 +536,7 @@ janitor_main(void *arg)
 		struct timespec ts;
 		int64_t		until;
 
-		if (ndirty > 0)
+		if (region_counts[DONOR_REGION_DIRTY] > 0)
 		{
 			withdraw_dirty();
 			for (uint32_t i = 0; i < donor_nregions; i++)
@@ -572,7 +563,7 @@ janitor_main(void *arg)
 		until += rbp_now_ns();
 		ts.tv_sec = until / 1000000000;
 		ts.tv_nsec = until % 1000000000;
-		if (ndirty == 0)
+		if (region_counts[DONOR_REGION_DIRTY] == 0)
 			pthread_cond_timedwait(&janitor_wake, &donor_lock, &ts);
 	}
 	return NULL;
@@ -585,6 +576,7 @@ donor_lease_init(uint64_t min_free_bytes)
 	pthread_t	thread;
 
 	min_free = min_free_bytes;
+	region_counts[DONOR_REGION_FREE] = donor_nregions;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&janitor_wake, &attr);

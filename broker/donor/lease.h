@@ -31,6 +31,7 @@
 #ifndef RBP_DONOR_LEASE_H
 #define RBP_DONOR_LEASE_H
 
+#include <jansson.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -123,19 +124,15 @@ extern void donor_apply_end(void);
  */
 extern void donor_apply_nothing(void);
 
+#define DONOR_REGION_STATES	(DONOR_REGION_RELEASED + 1)
+
 /* Contents of the next heartbeat. */
 typedef struct RbpDonorReport
 {
-	uint32_t   *clean;			/* malloc'ed; regions to be reported clean */
-	uint32_t	nclean;
-	char		(*ended)[RBP_LEASE_ID_LEN]; /* malloc'ed; leases ended by our
-											 * clock */
-	uint32_t	nended;
+	json_t	   *clean;			/* numbers of regions to be reported clean */
+	json_t	   *ended;			/* ids of leases ended by our clock */
 	uint32_t	want_back;		/* regions needed because memory is short */
-	uint32_t	free_regions;
-	uint32_t	leased_regions;
-	uint32_t	released_regions;
-	uint32_t	dirty_regions;
+	uint32_t	regions[DONOR_REGION_STATES];	/* in each state */
 } RbpDonorReport;
 
 extern void donor_report_get(RbpDonorReport *report);

@@ -254,16 +254,16 @@ dispatch(const struct epoll_event *events, int n, int64_t now)
 	return any;
 }
 
-/* Poll for a while, for at most budget ns. */
+/* Poll for a while. */
 static RbpSpinResult
-poll_briefly(RbpDonorThread *t, int64_t budget)
+poll_briefly(RbpDonorThread *t)
 {
 	struct epoll_event events[64];
 	int64_t		start = rbp_boottime_ns();
 	int64_t		now = start;
 	int			n;
 
-	while (now - start < budget)
+	while (now - start < spin_ns)
 	{
 		int64_t		before = now;
 
@@ -293,6 +293,19 @@ poll_briefly(RbpDonorThread *t, int64_t budget)
 	return RBP_SPIN_FAILED;
 }
 
+/* Poll, if it is worth it.  Returns whether anything was served. */
+static bool
+spin(RbpDonorThread *t)
+{
+	RbpSpinResult result;
+
+	if (rbp_spin_begin(&t->spin, rbp_now_ns()) <= 0)
+		return false;
+	result = poll_briefly(t);
+	rbp_spin_end(&t->spin, result);
+	return result == RBP_SPIN_SUCCEEDED;
+}
+
 static void *
 thread_main(void *arg)
 {
@@ -308,19 +321,7 @@ thread_main(void *arg)
 
 		if (busy && spin_ns > 0)
 		{
-			if (atomic_fetch_add(&spinners, 1) < max_spinners)
-			{
-				busy = false;
-				if (rbp_spin_begin(&t->spin, rbp_now_ns()) > 0)
-				{
-					RbpSpinResult result = poll_briefly(t, spin_ns);
-
-					rbp_spin_end(&t->spin, result);
-					busy = result == RBP_SPIN_SUCCEEDED;
-				}
-			}
-			else
-				busy = false;
+			busy = atomic_fetch_add(&spinners, 1) < max_spinners && spin(t);
 			atomic_fetch_sub(&spinners, 1);
 			now = rbp_boottime_ns();
 			if (busy && now - swept_at < SWEEP_NS)
@@ -404,9 +405,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 		RbpDonorThread *t = &threads[i];
 
 		t->epfd = epoll_create1(EPOLL_CLOEXEC);
-		t->scratch = malloc(SERVE_SCRATCH_SIZE);
-		if (t->epfd < 0 || t->scratch == NULL ||
-			pthread_mutex_init(&t->lock, NULL) != 0)
+		if (t->epfd < 0 || pthread_mutex_init(&t->lock, NULL) != 0)
 			rbp_die("could not set up a serving thread: %s", strerror(errno));
 	}
 

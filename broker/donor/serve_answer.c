@@ -40,155 +40,122 @@ set_header(RbpDonorAnswer *a, uint16_t status, uint32_t payload)
 	rbp_wire_put_answer(a->header, &ans);
 }
 
-static RbpDonorAnswer *
-queue(RbpDonorConn *conn, uint8_t op, uint64_t id)
+/* Make it an answer that has neither payload nor memfd. */
+static void
+refuse(RbpDonorConn *conn, RbpDonorAnswer *a, uint16_t status)
+{
+	a->region = ANSWER_NO_REGION;
+	a->payload = 0;
+	set_header(a, status, 0);
+	donor_serve_count(conn->thread, DONOR_DENIED, 1);
+}
+
+void
+donor_serve_answer(RbpDonorConn *conn, const RbpWireRequest *req, uint16_t status)
 {
 	RbpDonorAnswer *a = &conn->ring[(conn->head + conn->nanswers++) % SERVE_RING];
 
 	*a = (RbpDonorAnswer)
 	{
-		.op = op,.id = id,.region = ANSWER_NO_REGION
+		.op = req->prefix.op,.id = req->id,.region = ANSWER_NO_REGION
 	};
-	return a;
-}
-
-void
-donor_serve_answer(RbpDonorConn *conn, uint8_t op, uint64_t id, uint16_t status)
-{
-	set_header(queue(conn, op, id), status, 0);
 	if (status != RBP_WIRE_OK)
-		donor_serve_count(conn->thread, DONOR_DENIED, 1);
-}
-
-void
-donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req)
-{
-	RbpDonorAnswer *a = queue(conn, req->prefix.op, req->id);
-
-	a->region = req->region;
-	a->offset = req->offset;
-	a->payload = req->len;
-	set_header(a, RBP_WIRE_OK, req->len);
-}
-
-void
-donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req)
-{
-	RbpDonorAnswer *a = queue(conn, req->prefix.op, req->id);
-
-	a->region = req->region;
-	set_header(a, RBP_WIRE_OK, RBP_MAP_PAYLOAD_SIZE);
-	rbp_wire_put_map(a->header + RBP_ANSWER_SIZE, donor_region_size);
-}
-
-/* Replace a queued answer with payload or memfd by a refusal. */
-static void
-refuse(RbpDonorConn *conn, RbpDonorAnswer *a)
-{
-	a->region = ANSWER_NO_REGION;
-	a->payload = 0;
-	set_header(a, RBP_WIRE_DENIED, 0);
-	donor_serve_count(conn->thread, DONOR_DENIED, 1);
+	{
+		refuse(conn, a, status);
+		return;
+	}
+	if (a->op == RBP_OP_READ || a->op == RBP_OP_MAP)
+	{
+		a->region = req->region;
+		a->offset = req->offset;
+		a->payload = req->len;	/* a MAP has 0 */
+	}
+	set_header(a, status, header_size(a) - RBP_ANSWER_SIZE + a->payload);
+	if (is_map(a))
+		rbp_wire_put_map(a->header + RBP_ANSWER_SIZE, donor_region_size);
 }
 
 /*
- * Send the answer to a MAP, with the region's memfd.  From here on the region
- * counts as exposed, whether or not the client ever maps it.
+ * Attach the region's memfd to a message.  From here on the region counts as
+ * exposed, whether or not the client ever maps it.
+ */
+static void
+attach_memfd(struct msghdr *msg, RbpDonorRegion *region)
+{
+	struct cmsghdr *c = msg->msg_control;
+
+	atomic_store(&region->exposed, true);
+	msg->msg_controllen = CMSG_SPACE(sizeof(int));
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &region->fd, sizeof(int));
+}
+
+static void
+add_bytes(struct msghdr *msg, uint8_t *bytes, size_t len)
+{
+	msg->msg_iov[msg->msg_iovlen++] = (struct iovec)
+	{
+		bytes, len
+	};
+}
+
+/*
+ * Send a MAP's answer, or all before the next MAP's, in one system call, while
+ * being in all of their regions.  *total: their size.  *cut: an answer cannot
+ * be completed.
  */
 static ssize_t
-send_map(RbpDonorConn *conn, RbpDonorAnswer *a, int64_t now)
+send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
 {
 	union
 	{
 		struct cmsghdr align;
 		char		space[CMSG_SPACE(sizeof(int))];
 	}			control = {0};
-	struct iovec iov;
-	struct msghdr msg = {.msg_iov = &iov,.msg_iovlen = 1};
-	RbpDonorRegion *region = &donor_regions[a->region];
-	struct cmsghdr *c;
-	ssize_t		rc;
-
-	if (a->sent > 0)
-	{
-		/* the memfd was sent with the first byte */
-		return send(conn->fd, a->header + a->sent, header_size(a) - a->sent,
-					MSG_NOSIGNAL | MSG_DONTWAIT);
-	}
-	if (!donor_region_enter(region, conn->lease, now))
-	{
-		refuse(conn, a);
-		return send(conn->fd, a->header, RBP_ANSWER_SIZE,
-					MSG_NOSIGNAL | MSG_DONTWAIT);
-	}
-	atomic_store(&region->exposed, true);
-	iov.iov_base = a->header;
-	iov.iov_len = header_size(a);
-	msg.msg_control = &control;
-	msg.msg_controllen = sizeof(control);
-	c = CMSG_FIRSTHDR(&msg);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &region->fd, sizeof(int));
-	rc = sendmsg(conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-	donor_region_leave(region);
-	return rc;
-}
-
-/*
- * Send the answers before the next MAP's in one system call, while being in
- * all of their regions.  *total: their size.  *cut: an answer cannot be
- * completed.
- */
-static ssize_t
-send_answers(RbpDonorConn *conn, int64_t now, size_t *total, bool *cut)
-{
 	struct iovec iov[2 * SERVE_RING];
 	RbpDonorRegion *inside[SERVE_RING];
-	struct msghdr msg = {.msg_iov = iov};
+	struct msghdr msg = {.msg_iov = iov,.msg_control = &control};
 	int			ninside = 0;
+	bool		map = false;
 	ssize_t		rc = 0;
 
 	*total = 0;
-	for (uint32_t i = 0; i < conn->nanswers; i++)
+	for (uint32_t i = 0; i < conn->nanswers && !map; i++)
 	{
 		RbpDonorAnswer *a = &conn->ring[(conn->head + i) % SERVE_RING];
-		uint32_t	skip = a->sent;
+		uint32_t	header;
+		uint32_t	skip;
 
-		if (is_map(a))
+		if (is_map(a) && i > 0)
 			break;
-		if (a->payload > 0)
+
+		/* a memfd was sent with the first byte */
+		if (a->payload > 0 || (is_map(a) && a->sent == 0))
 		{
 			RbpDonorRegion *region = &donor_regions[a->region];
 
 			if (donor_region_enter(region, conn->lease, now))
 				inside[ninside++] = region;
 			else if (a->sent == 0)
-				refuse(conn, a);
+				refuse(conn, a, RBP_WIRE_DENIED);
 			else
 			{
 				*cut = true;
 				break;
 			}
 		}
-		if (skip < RBP_ANSWER_SIZE)
-		{
-			iov[msg.msg_iovlen++] = (struct iovec)
-			{
-				a->header + skip, RBP_ANSWER_SIZE - skip
-			};
-			skip = RBP_ANSWER_SIZE;
-		}
+		map = is_map(a);
+		if (map && a->sent == 0)
+			attach_memfd(&msg, inside[0]);
+		header = header_size(a);
+		if (a->sent < header)
+			add_bytes(&msg, a->header + a->sent, header - a->sent);
+		skip = a->sent < header ? 0 : a->sent - header;
 		if (a->payload > 0)
-		{
-			skip -= RBP_ANSWER_SIZE;
-			iov[msg.msg_iovlen++] = (struct iovec)
-			{
-				donor_regions[a->region].base + a->offset + skip, a->payload - skip
-			};
-		}
-		*total += RBP_ANSWER_SIZE + a->payload - a->sent;
+			add_bytes(&msg, donor_regions[a->region].base + a->offset + skip, a->payload - skip);
+		*total += header + a->payload - a->sent;
 	}
 	if (msg.msg_iovlen > 0)
 		rc = sendmsg(conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -222,18 +189,10 @@ donor_serve_flush(RbpDonorConn *conn, int64_t now)
 {
 	while (conn->nanswers > 0)
 	{
-		RbpDonorAnswer *first = &conn->ring[conn->head];
 		size_t		total;
 		bool		cut = false;
-		ssize_t		rc;
+		ssize_t		rc = send_answers(conn, now, &total, &cut);
 
-		if (is_map(first))
-		{
-			rc = send_map(conn, first, now);
-			total = header_size(first) - first->sent;	/* a refusal is shorter */
-		}
-		else
-			rc = send_answers(conn, now, &total, &cut);
 		if (rc < 0)
 		{
 			if (errno == EINTR)

@@ -158,36 +158,24 @@ handle_request(RbpDonorConn *conn, const uint8_t *buf)
 		case RBP_OP_WRITE:
 			donor_serve_count(t, DONOR_WRITES, 1);
 			donor_serve_count(t, DONOR_BYTES_WRITTEN, req.len);
-			conn->writing = true;
+			conn->write = req;
 			conn->write_status = status;
-			conn->write_region = req.region;
-			conn->write_id = req.id;
-			conn->write_offset = req.offset;
-			conn->write_left = req.len;
 			return true;
 		case RBP_OP_MAP:
 			donor_serve_count(t, DONOR_MAPS, 1);
 			break;
 	}
-	if (status == RBP_WIRE_OK && req.prefix.op == RBP_OP_READ)
-		donor_serve_answer_read(conn, &req);
-	else if (status == RBP_WIRE_OK && req.prefix.op == RBP_OP_MAP)
-		donor_serve_answer_map(conn, &req);
-	else
-		donor_serve_answer(conn, req.prefix.op, req.id, status);
+	donor_serve_answer(conn, &req, status);
 	return true;
 }
 
 static void
 write_arrived(RbpDonorConn *conn, uint32_t n)
 {
-	conn->write_offset += n;
-	conn->write_left -= n;
-	if (conn->write_left == 0)
-	{
-		conn->writing = false;
-		donor_serve_answer(conn, RBP_OP_WRITE, conn->write_id, conn->write_status);
-	}
+	conn->write.offset += n;
+	conn->write.len -= n;
+	if (conn->write.len == 0)
+		donor_serve_answer(conn, &conn->write, conn->write_status);
 }
 
 /*
@@ -201,7 +189,7 @@ enter_for_write(RbpDonorConn *conn, int64_t now)
 
 	if (conn->write_status != RBP_WIRE_OK)
 		return NULL;
-	region = &donor_regions[conn->write_region];
+	region = &donor_regions[conn->write.region];
 	if (donor_region_enter(region, conn->lease, now))
 		return region;
 	conn->write_status = RBP_WIRE_DENIED;
@@ -233,15 +221,15 @@ parse(RbpDonorConn *conn, int64_t now)
 		}
 		if (conn->nanswers == SERVE_RING)
 			break;
-		if (conn->writing)
+		if (conn->write.len > 0)
 		{
-			/* arrived with the header; the rest is received in place */
-			uint32_t	n = have < conn->write_left ? have : conn->write_left;
+			/* arrived with the header, or is denied */
+			uint32_t	n = have < conn->write.len ? have : conn->write.len;
 			RbpDonorRegion *region = enter_for_write(conn, now);
 
 			if (region != NULL)
 			{
-				memcpy(region->base + conn->write_offset, conn->rx + conn->rx_at, n);
+				memcpy(region->base + conn->write.offset, conn->rx + conn->rx_at, n);
 				donor_region_leave(region);
 			}
 			conn->rx_at += n;
@@ -301,7 +289,6 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 	RbpDonorRegion *region = NULL;
 	uint32_t	direct = 0;
 	uint32_t	space;
-	size_t		asked;
 	ssize_t		rc;
 
 	*more = false;
@@ -309,36 +296,25 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 		return -2;
 
 	/* during a write, rx is empty: what the socket has next is payload */
-	if (conn->writing)
+	if (conn->write.len > 0 && (region = enter_for_write(conn, now)) != NULL)
 	{
-		direct = conn->write_left;
-		region = enter_for_write(conn, now);
-		if (region != NULL)
-			iov[n].iov_base = region->base + conn->write_offset;
-		else
-		{
-			iov[n].iov_base = conn->thread->scratch;
-			if (direct > SERVE_SCRATCH_SIZE)
-				direct = SERVE_SCRATCH_SIZE;
-		}
+		direct = conn->write.len;
+		iov[n].iov_base = region->base + conn->write.offset;
 		iov[n++].iov_len = direct;
 	}
-	asked = direct;
 
 	/*
 	 * After a write, another one probably follows: receive only its header,
 	 * so that its payload need not be moved.  What is in rx begins with a
-	 * header, and mostly is a part of one.
+	 * header, and mostly is a part of one.  The payload of a denied write
+	 * goes to rx, too, where parse() drops it.
 	 */
 	space = SERVE_RX_SIZE - conn->rx_have;
-	if (conn->last_was_write && space > RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE)
+	if (conn->last_was_write && conn->write.len == direct &&
+		space > RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE)
 		space = RBP_REQUEST_SIZE - conn->rx_have % RBP_REQUEST_SIZE;
-	if (!conn->writing || direct == conn->write_left)
-	{
-		iov[n].iov_base = conn->rx + conn->rx_have;
-		iov[n++].iov_len = space;
-		asked += space;
-	}
+	iov[n].iov_base = conn->rx + conn->rx_have;
+	iov[n++].iov_len = space;
 
 	do
 		rc = readv(conn->fd, iov, n);
@@ -349,7 +325,7 @@ receive(RbpDonorConn *conn, int64_t now, bool *more)
 	{
 		uint32_t	got = (uint32_t) rc;
 
-		*more = got == asked;
+		*more = got == direct + space;
 		if (direct > 0)
 		{
 			uint32_t	into = got < direct ? got : direct;

@@ -23,7 +23,6 @@
 
 #define SERVE_RX_SIZE		4096	/* 128 requests */
 #define SERVE_RING			64	/* pending answers, per connection */
-#define SERVE_SCRATCH_SIZE	65536	/* for payload of denied writes */
 #define SERVE_ALONE			16	/* requests in a row of one client */
 
 typedef enum RbpDonorConnState
@@ -63,14 +62,10 @@ typedef struct RbpDonorConn
 	uint8_t		nonce[RBP_NONCE_LEN];
 	uint32_t	events;			/* registered with epoll */
 
-	/* the write whose payload is being received */
-	bool		writing;
-	bool		last_was_write;
+	/* the write whose payload is being received: what is left of it */
+	RbpWireRequest write;		/* len 0: none */
 	uint16_t	write_status;
-	uint32_t	write_region;
-	uint64_t	write_id;
-	uint64_t	write_offset;
-	uint32_t	write_left;
+	bool		last_was_write;
 
 	uint32_t	head,
 				nanswers;		/* answers in ring, not sent yet */
@@ -92,7 +87,6 @@ struct RbpDonorThread
 	unsigned int polls;			/* number of polls; each fourth is of all
 								 * connections */
 	RbpSpin		spin;
-	uint8_t    *scratch;
 
 	_Atomic uint64_t stats[DONOR_NSTATS];	/* read by any thread */
 };
@@ -125,13 +119,11 @@ extern void donor_serve_close(RbpDonorConn *conn);
 extern bool donor_serve_conn(RbpDonorConn *conn, int64_t now);
 
 /*
- * serve_answer.c: queue an answer; the caller has made sure that there is
- * room.  When the answer to a READ or a MAP is sent, it is checked whether the
- * lease may use the region.
+ * serve_answer.c: queue the answer to a request; the caller has made sure that
+ * there is room.  When the answer to a READ or a MAP is sent, it is checked
+ * whether the lease may use the region.
  */
-extern void donor_serve_answer(RbpDonorConn *conn, uint8_t op, uint64_t id, uint16_t status);
-extern void donor_serve_answer_read(RbpDonorConn *conn, const RbpWireRequest *req);
-extern void donor_serve_answer_map(RbpDonorConn *conn, const RbpWireRequest *req);
+extern void donor_serve_answer(RbpDonorConn *conn, const RbpWireRequest *req, uint16_t status);
 
 /*
  * Send as much as the socket takes.  False if the connection must be closed.

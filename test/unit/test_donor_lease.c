@@ -251,10 +251,11 @@ check_state(const char *when)
 		if (n != lease->nregions)
 			wrong("%s: %s has %u regions, and counts %u", when, lease->id, n, lease->nregions);
 	}
-	if (counts[DONOR_REGION_DIRTY] != ndirty)
-		wrong("%s: %u regions are dirty, counted %u", when, counts[DONOR_REGION_DIRTY], ndirty);
-	if (counts[DONOR_REGION_RELEASED] != nreleased)
-		wrong("%s: %u regions are released, counted %u", when, counts[DONOR_REGION_RELEASED], nreleased);
+	for (int s = 0; s < DONOR_REGION_STATES; s++)
+	{
+		if (counts[s] != region_counts[s])
+			wrong("%s: %u regions are in state %d, counted %u", when, counts[s], s, region_counts[s]);
+	}
 	pthread_mutex_unlock(&donor_lock);
 }
 
@@ -353,7 +354,7 @@ say(void)
 	uint32_t	nended;
 
 	donor_report_get(&report);
-	nended = report.nended;
+	nended = (uint32_t) json_array_size(report.ended);
 	donor_report_acknowledged(&report);
 	donor_report_free(&report);
 	return nended;
