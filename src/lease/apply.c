@@ -130,7 +130,7 @@ note_released(RbpHeldLease *h, const RbpRegionGrant *given, int n)
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory")));
 	h->released = grown;
-	memcpy(grown + h->nreleased, given, sizeof(RbpRegionGrant) * n);
+	memcpy(h->released + h->nreleased, given, sizeof(RbpRegionGrant) * n);
 	rbp_lease_remove_regions(h->lease, given, n);
 	h->nreleased += n;
 }
