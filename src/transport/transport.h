@@ -257,7 +257,7 @@ typedef struct RbpVerbsConfig
 } RbpVerbsConfig;
 
 #define RBP_VERBS_CONFIG_DEFAULT \
-	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 12,.retry_count = 6}
+	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 10,.retry_count = 6}
 
 /*
  * How long each side of a verbs connection waits for the other one's next step

@@ -58,6 +58,7 @@ PGPROC	   *MyProc = &this_proc;
 ProcNumber	MyProcNumber = 0;
 #endif
 int			MyProcPid = 4711;
+int			mock_external_fds = 0;
 volatile sig_atomic_t InterruptPending = false;
 volatile sig_atomic_t QueryCancelPending = false;
 volatile sig_atomic_t ProcDiePending = false;
@@ -72,6 +73,19 @@ static bool (*give_up) (void) = NULL;
 static XactCallback at_xact_end = NULL;
 static pg_on_exit_callback at_exit[20];
 static int	nat_exit = 0;
+
+void
+ReserveExternalFD(void)
+{
+	mock_external_fds++;
+}
+
+void
+ReleaseExternalFD(void)
+{
+	if (mock_external_fds-- == 0)
+		violation("a descriptor is released that was not reserved");
+}
 
 void
 LWLockInitialize(LWLock *lock, int tranche_id)

@@ -291,7 +291,7 @@ test_options(void)
 	memset(&id, 0, sizeof(id));
 	options.tos = options.ack_timeout = -1;
 	rbp_verbs_configure(&config);
-	ok(rbp_verbs_set_options(&id) == RBP_OK && options.tos == -1 && options.ack_timeout == 12,
+	ok(rbp_verbs_set_options(&id) == RBP_OK && options.tos == -1 && options.ack_timeout == 10,
 	   "an ack timeout is always set, a traffic class is not");
 	config.traffic_class = 0;
 	config.ack_timeout = 18;
