@@ -401,7 +401,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							"Sets the exponent of the time, 4.096 us * 2^value, after which an RDMA packet is sent again.",
 							NULL,
 							&rbp_guc_rdma_ack_timeout,
-							12, 1, 31,
+							10, 1, 31,
 							PGC_SIGHUP, 0,
 							NULL, assign_rdma_ack_timeout, NULL);
 	DefineCustomIntVariable("remote_bp.rdma_retry_count",

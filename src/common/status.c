@@ -19,6 +19,9 @@ rbp_status_text(RbpStatus status)
 		[RBP_PROTOCOL] = "protocol violation",
 		[RBP_NOMEM] = "out of memory",
 		[RBP_INVALID] = "invalid request",
+		[RBP_NOROUTE] = "no route over RDMA",
+		[RBP_OTHER_DEVICE] = "the route is not over the configured RDMA device, port and GID",
+		[RBP_BAD_DEVICE] = "the RDMA device is neither InfiniBand nor RoCE",
 		[RBP_CANCELED] = "canceled"
 	};
 

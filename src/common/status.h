@@ -18,6 +18,11 @@ typedef enum RbpStatus
 	RBP_PROTOCOL,				/* the peer violated the protocol */
 	RBP_NOMEM,					/* no memory or descriptors on this machine */
 	RBP_INVALID,				/* invalid arguments */
+	RBP_NOROUTE,				/* verbs: no route from this machine */
+	RBP_OTHER_DEVICE,			/* verbs: the route is not over the device,
+								 * the port or the GID that is configured */
+	RBP_BAD_DEVICE,				/* verbs: the device is neither InfiniBand nor
+								 * RoCE */
 	RBP_CANCELED				/* there is no connection to use now, or it
 								 * ended because of another request; says
 								 * nothing about the donor */

@@ -2,7 +2,7 @@
  *
  * conn.c
  *	  Connections to donors: made when needed, bounded in number, closed when
- *	  idle, downgraded to another transport if one fails.
+ *	  idle.  downgrade.c chooses their transports.
  *
  * Each process has its own connections, at most one to each donor for each
  * pool, since a connection belongs to a lease (rbp_remote_conns).  It makes
@@ -51,14 +51,11 @@
  * process that has waited for one in vain does not wait again until it has got
  * one.
  *
- * Downgrades.  Under remote_bp.transport = auto, a costly transport that the
- * donor offers may still not lead to it: there is no route, no permission to
- * use the device, no memory to lock on either side, or another host has the
- * address.  The process that finds this out trips RbpRemoteDonor.downgrade,
- * for all processes, and goes on with the next best transport; existing
- * connections stay.  The pusher tries the transport again now and then, with a
- * trial connection that it never waits for.  When that succeeds it closes the
- * breaker and increments the donor's serial, so that all processes reconnect.
+ * Descriptors.  The server keeps files open up to a limit, and must know which
+ * descriptors are not its own (ReserveExternalFD()).  Telling it may close
+ * files, so that is done between file calls only: at the end of a transaction,
+ * and by workers between their rounds.  Until then the few descriptors that
+ * the server holds in reserve cover new connections.
  *
  * All shared state here is atomics.  A ProcConns belongs to the process with
  * the PGPROC of that number; the pusher only writes "asked".
@@ -69,6 +66,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 
 #include "base/compat.h"
@@ -81,11 +79,17 @@
 #include "remote/remote_internal.h"
 #include "transport/transport.h"
 
-/* Connecting that takes longer has failed */
+/*
+ * Connecting that takes longer has failed, as has a costly one that takes
+ * longer than RBP_COSTLY_CONNECT_NS.
+ */
 #define CONNECT_TIMEOUT_NS	INT64CONST(2000000000)
 
-/* ... and so has connecting that this process has hardly polled */
-#define UNPOLLED_TIMEOUT_NS	INT64CONST(10000000000)
+/*
+ * ... or that this process has hardly polled, since the donor has given it up
+ * by then
+ */
+#define UNPOLLED_TIMEOUT_NS	RBP_VERBS_HANDSHAKE_NS
 
 /* Next attempt to get a connection slot; to make a costly connection */
 #define OVER_LIMIT_RETRY_NS	INT64CONST(1000000000)
@@ -97,16 +101,8 @@
 /* How often a connection is begun again for data with no other copy */
 #define PATIENT_TRIES		3
 
-/* The pusher looks for idle connections this often */
-#define CHECK_NS			INT64CONST(10000000000)
-
-/* A transport that has failed is rarely tried again. */
-static const RbpBreakerTimes downgrade_times = {
-	.first_delay = INT64CONST(30000000000),
-	.base_delay = INT64CONST(60000000000),
-	.max_delay = INT64CONST(600000000000),
-	.reset_after = INT64CONST(600000000000),
-};
+/* A device's: of commands, and of events */
+#define DEVICE_DESCRIPTORS	2
 
 /* The connections of a process, for the pusher to see. */
 typedef struct ProcConns
@@ -126,22 +122,14 @@ static ProcConns *my_conns = NULL;	/* NULL before the first connection, and
 static bool exiting = false;	/* the process exits: no new connections */
 
 static uint32 connects = 0;		/* connections begun by this process */
+static int	descriptors = 0;	/* that the server knows of */
+static bool has_device = false; /* a costly connection has opened one */
 static bool is_worker = false;	/* its connections take no slots */
 
 /* Used by the pusher only */
 static bool is_pusher = false;
 static void *push_base = NULL;
 static size_t push_len = 0;
-
-/* Its connection that tests whether a downgrade is still needed */
-static struct
-{
-	RbpConn    *conn;			/* NULL: none */
-	const RbpTransportOps *ops;
-	int			donor;
-	uint32		serial;			/* the donor's at the start */
-	int64		started;
-}			trial;
 
 /*
  * ---- set-up --------------------------------------------------------------
@@ -187,14 +175,13 @@ rbp_remote_conn_reset_donor(RbpRemoteDonor *d)
 	pg_atomic_init_u32(&d->conn_slots, 0);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_init_u64(&d->refused_until[pool], 0);
-	rbp_breaker_init(&d->downgrade);
-	pg_atomic_init_u32(&d->downgrade_error, 0);
+	rbp_remote_downgrade_reset_donor(d);
 }
 
 void
 rbp_remote_conn_new_endpoint(RbpRemoteDonor *d)
 {
-	(void) rbp_breaker_close(&d->downgrade);
+	rbp_remote_downgrade_forget(d);
 	breaker_reset_backoff(&d->downgrade);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
@@ -220,9 +207,7 @@ close_all(int code, Datum arg)
 	exiting = true;
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
 		rbp_remote_conn_close(ci);
-	if (trial.conn != NULL)
-		trial.ops->close(trial.conn);
-	trial.conn = NULL;
+	rbp_remote_close_trial();
 	if (my_conns != NULL)
 		pg_atomic_write_u32(&my_conns->pid, 0);
 	my_conns = NULL;
@@ -373,88 +358,6 @@ is_stale(int ci)
 		c->settings != rbp_guc_connect_settings_version;
 }
 
-/* Pass changed settings to the verbs transport. */
-static void
-configure_verbs(void)
-{
-	static uint32 configured = 0;
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
-
-	if (configured == rbp_guc_connect_settings_version)
-		return;
-	strlcpy(config.device, rbp_guc_rdma_device, sizeof(config.device));
-	config.port = rbp_guc_rdma_port;
-	config.gid_index = rbp_guc_rdma_gid_index;
-	config.traffic_class = rbp_guc_rdma_traffic_class;
-	config.ack_timeout = rbp_guc_rdma_ack_timeout;
-	config.retry_count = rbp_guc_rdma_retry_count;
-	rbp_verbs_configure(&config);
-	configured = rbp_guc_connect_settings_version;
-}
-
-/* Like rbp_transport_choose(), but only among these transports. */
-static const RbpTransportOps *
-choose_among(RbpEndpoint *endpoint, uint32 transports)
-{
-	uint32		all = endpoint->transports;
-	const RbpTransportOps *ops;
-
-	endpoint->transports = all & transports;
-	ops = rbp_transport_choose(rbp_guc_transport, endpoint);
-	endpoint->transports = all;
-	return ops;
-}
-
-/* The transport that is not to be used for the donor, 0 for none. */
-static uint32
-downgraded_from(RbpRemoteDonor *d)
-{
-	if (breaker_state(&d->downgrade) != BREAKER_OPEN)
-		return 0;
-	pg_read_barrier();
-	return ERROR_TRANSPORT(pg_atomic_read_u32(&d->downgrade_error));
-}
-
-/*
- * The transport to connect over, or NULL.  *has_fallback: whether there is
- * another one if it fails.
- */
-static const RbpTransportOps *
-choose_transport(RbpEndpoint *endpoint, uint32 avoid, bool *has_fallback)
-{
-	const RbpTransportOps *ops = choose_among(endpoint, ~avoid);
-
-	/*
-	 * If only the transport to be avoided is left, because it is set
-	 * explicitly or is the only one that is usable, use it all the same.
-	 */
-	if (ops == NULL && avoid != 0)
-		ops = choose_among(endpoint, ~(uint32) 0);
-	*has_fallback = ops != NULL && ops->costly && choose_among(endpoint, ~ops->bit) != NULL;
-	return ops;
-}
-
-/*
- * A costly connection could not be made.  If the donor can be reached by
- * another transport, trip the breaker for this one and return true; that is no
- * failure of the donor.
- */
-static bool
-downgrade(RbpRemoteDonor *d, RbpLocalConn *c, RbpStatus why)
-{
-	if (!c->has_fallback || c->donor_serial != pg_atomic_read_u32(&d->serial))
-		return false;
-	c->retry_at = 0;
-	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
-		return true;
-	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, why);
-	/* before the breaker opens: downgraded_from() relies on it */
-	pg_atomic_write_u32(&d->downgrade_error,
-						ERROR_MAKE(DONOR_ERROR_CONNECT, c->ops->bit, why));
-	(void) rbp_breaker_trip(&d->downgrade, &downgrade_times);
-	return true;
-}
-
 /* Note that this process has no connection for lack of a slot. */
 static void
 note_over_limit(RbpRemoteDonor *d, RbpLocalConn *c, int64 now)
@@ -532,8 +435,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 	c->polled_ns = 0;
 	c->incarnation = ++connects;
 
-	configure_verbs();
-	c->ops = choose_transport(&endpoint, downgraded_from(d), &c->has_fallback);
+	c->ops = rbp_remote_choose_transport(ci, &endpoint, now);
 	if (c->ops == NULL)
 		c->retry_at = now + RBP_RECONNECT_NS;
 	else if (may_start(d, c, pages, patient, now))
@@ -546,6 +448,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 		if (status == RBP_OK)
 		{
 			c->state = CONN_CONNECTING;
+			has_device |= c->ops->costly;
 			if (my_conns != NULL)
 				pg_atomic_write_u64(&my_conns->used_at[ci], (uint64) now);
 		}
@@ -556,7 +459,7 @@ conn_start(int ci, int pages, bool patient, int64 now, int64 deadline_ns)
 			c->has_slot = false;
 			c->retry_at = rbp_now_ns() +
 				(c->ops->costly ? COSTLY_RETRY_NS : RBP_RECONNECT_NS);
-			if (downgrade(d, c, status) || status == RBP_INVALID)
+			if (rbp_remote_downgrade(ci, status) || status == RBP_INVALID)
 				status = RBP_CANCELED;
 		}
 	}
@@ -600,6 +503,8 @@ conn_finish(int ci, RbpStatus status, int64 now)
 	{
 		c->state = CONN_READY;
 		c->waited = false;
+		if (c->ops->costly)
+			rbp_remote_costly_connected(ci);
 		rbp_breaker_clear_suspicion(&d->breaker);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
@@ -621,9 +526,21 @@ conn_finish(int ci, RbpStatus status, int64 now)
 
 	/* what is denied over one transport is denied over all */
 	if (status != RBP_DENIED && status != RBP_CANCELED &&
-		downgrade(d, c, status))
+		rbp_remote_downgrade(ci, status))
 		return RBP_CANCELED;
 	return status;
+}
+
+/*
+ * How long connecting may take.  A transport with costly connections begins
+ * them again several times before it gives up, in the background of reads;
+ * but a patient caller that has another way takes that sooner.
+ */
+static inline int64
+connect_timeout_ns(const RbpLocalConn *c, bool patient)
+{
+	return c->ops->costly && !(patient && c->has_fallback) ?
+		RBP_COSTLY_CONNECT_NS : CONNECT_TIMEOUT_NS;
 }
 
 /*
@@ -635,14 +552,14 @@ conn_finish(int ci, RbpStatus status, int64 now)
  * it as much as lies between two polls of the pusher.
  */
 static bool
-account_wait(RbpLocalConn *c, int64 wait_began)
+account_wait(RbpLocalConn *c, bool patient, int64 wait_began)
 {
 	int64		now = rbp_now_ns();
 
 	c->polled_ns += Min(wait_began - c->polled_at, RBP_BACKOFF_FIRST_NS) + now - wait_began;
 	c->polled_at = now;
 	if (c->ops->costly && now - c->connect_started < UNPOLLED_TIMEOUT_NS)
-		return c->polled_ns > CONNECT_TIMEOUT_NS;
+		return c->polled_ns > connect_timeout_ns(c, patient);
 	return now - c->connect_started > CONNECT_TIMEOUT_NS;
 }
 
@@ -667,7 +584,8 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 	 * the donor may have given up one that was not polled for long: start
 	 * over
 	 */
-	if (patient && c->state == CONN_CONNECTING && now - c->connect_started > CONNECT_TIMEOUT_NS)
+	if (patient && c->state == CONN_CONNECTING &&
+		now - c->connect_started > connect_timeout_ns(c, patient))
 		rbp_remote_conn_close(ci);
 	if (c->state != CONN_CONNECTING)
 	{
@@ -690,9 +608,9 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 		return RBP_CANCELED;
 
 	/* not for ever: the donor may have forgotten the connection */
-	if (account_wait(c, now))
+	if (account_wait(c, patient, now))
 	{
-		bool		hangs = c->polled_ns > CONNECT_TIMEOUT_NS;
+		bool		hangs = c->polled_ns > connect_timeout_ns(c, patient);
 
 		rbp_remote_conn_close(ci);
 		/* a process that has only polled has seen no timeout */
@@ -701,7 +619,7 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 		c->retry_at = now + COSTLY_RETRY_NS;
 		if (hangs)
 			rbp_remote_note_error(d, DONOR_ERROR_CONNECT, c->ops->bit, RBP_TIMEOUT);
-		if (!hangs || downgrade(d, c, RBP_TIMEOUT) ||
+		if (!hangs || rbp_remote_downgrade(ci, RBP_TIMEOUT) ||
 			(c->waited && !patient))
 			return RBP_CANCELED;
 		return RBP_TIMEOUT;
@@ -729,6 +647,14 @@ rbp_remote_conn_get(int ci, int pages, bool patient, int64 now,
 			/* requests in flight will likely succeed */
 			close_after(ci, c->inflight == 0 ? 0 :
 						Min(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns()));
+			c->retry_at = 0;
+		}
+		else if (unlikely(c->downgraded && !patient && c->inflight == 0 &&
+						  rbp_remote_may_return(ci, now)))
+		{
+			rbp_remote_conn_close(ci);
+			/* it is worth it: the threshold was reached before */
+			c->reads_wanted = (uint32) rbp_guc_connect_threshold;
 			c->retry_at = 0;
 		}
 		else if (unlikely(!patient && !c->pinned && c->inflight == 0 && yield_conn_slot(d, c)))
@@ -785,6 +711,23 @@ close_unneeded(void)
 	}
 }
 
+/*
+ * Tell the server how many descriptors connections hold: one each, and those
+ * of a device, which stays open.  Not within a file call.
+ */
+static void
+account_descriptors(void)
+{
+	int			n = has_device ? DEVICE_DESCRIPTORS : 0;
+
+	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
+		n += rbp_remote_conns[ci].state >= CONN_CONNECTING;
+	for (; descriptors < n; descriptors++)
+		ReserveExternalFD();
+	for (; descriptors > n; descriptors--)
+		ReleaseExternalFD();
+}
+
 static void
 close_if_asked(void)
 {
@@ -816,6 +759,7 @@ at_transaction_end(XactEvent event, void *arg)
 			return;
 	}
 	close_if_asked();
+	account_descriptors();
 }
 
 void
@@ -824,7 +768,10 @@ rbp_remote_close_unneeded(void)
 	int			save_errno = errno;
 
 	if (my_conns != NULL)
+	{
 		close_if_asked();
+		account_descriptors();
+	}
 	errno = save_errno;
 }
 
@@ -868,134 +815,6 @@ ask_processes(int64 now, bool all)
 	}
 }
 
-/*
- * ---- downgrades ----------------------------------------------------------
- */
-
-/* End the trial; status: RBP_OK if the transport works again. */
-static void
-end_trial(int donor, RbpStatus status)
-{
-	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
-
-	if (trial.conn != NULL)
-		trial.ops->close(trial.conn);
-	trial.conn = NULL;
-	if (status != RBP_OK)
-	{
-		(void) rbp_breaker_probe_failed(&d->downgrade, &downgrade_times);
-		return;
-	}
-	/* if the donor has moved, it is not downgraded anyway */
-	if (trial.serial != pg_atomic_read_u32(&d->serial))
-		return;
-	(void) rbp_breaker_close(&d->downgrade);
-	(void) rbp_remote_make_conns_stale(&d->serial);
-	ereport(LOG,
-			(errmsg("remote_bp: donor \"%s\" can be reached over %s again",
-					d->endpoint.donor, trial.ops->name)));
-}
-
-/* Begin a trial connection over the transport that has failed. */
-static void
-start_trial(int donor)
-{
-	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
-	RbpEndpoint endpoint;
-	RbpCredentials credentials;
-	RbpStatus	status = RBP_INVALID;
-
-	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
-	endpoint = d->endpoint;
-	credentials = rbp_remote_shared->leases[conn_pool(conn_for_probe(donor))].credentials;
-	trial.serial = pg_atomic_read_u32(&d->serial);
-	LWLockRelease(&rbp_remote_shared->remote_lock);
-
-	configure_verbs();
-	trial.donor = donor;
-	trial.started = rbp_now_ns();
-	trial.ops = choose_among(&endpoint, downgraded_from(d));
-	if (trial.ops != NULL)
-		status = trial.ops->connect(&endpoint, &credentials, &trial.conn);
-	explicit_bzero(&credentials, sizeof(credentials));
-	if (status != RBP_OK)
-		end_trial(donor, status);
-}
-
-/*
- * Continue a trial, or begin one that is due.  Logs new downgrades.  Returns
- * ns until the next call.
- */
-static int64
-check_downgrades(int64 now)
-{
-	static bool logged[RBP_MAX_DONORS];
-	int64		next = CHECK_NS;
-
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-	{
-		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
-		uint32		from = downgraded_from(d);
-		int64		left;
-
-		if (from != 0 && !logged[i])
-		{
-			const char *over = rbp_remote_transport_name(from);
-			const char *why =
-			rbp_status_text(ERROR_STATUS(pg_atomic_read_u32(&d->downgrade_error)));
-
-			ereport(LOG,
-					(errmsg("remote_bp: donor \"%s\" cannot be reached over %s (%s), going on without",
-							d->endpoint.donor, over, why)));
-			rbp_stats_error("donor \"%s\" cannot be reached over %s: %s",
-							d->endpoint.donor, over, why);
-		}
-		logged[i] = from != 0;
-		if (from == 0 || !donor_known(d) || trial.conn != NULL)
-			continue;
-		left = (int64) pg_atomic_read_u64(&d->downgrade.retry_at) - now;
-		if (left <= 0)
-			start_trial(i);
-		else
-			next = Min(next, left);
-	}
-	if (trial.conn != NULL)
-	{
-		RbpStatus	status = trial.ops->connect_wait(trial.conn, now);
-
-		if (status == RBP_INPROGRESS && now - trial.started < CONNECT_TIMEOUT_NS)
-			return RBP_BACKOFF_FIRST_NS;
-		end_trial(trial.donor, status);
-	}
-	return next;
-}
-
-/*
- * Find donors that no transport leads to, before a process tries to connect.
- */
-static void
-check_reachability(void)
-{
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-	{
-		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
-		RbpEndpoint endpoint;
-		bool		has_fallback;
-
-		if (!donor_known(d))
-			continue;
-		LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
-		endpoint = d->endpoint;
-		LWLockRelease(&rbp_remote_shared->remote_lock);
-		configure_verbs();
-		if (choose_transport(&endpoint, 0, &has_fallback) == NULL)
-		{
-			rbp_remote_note_unreachable(d, &endpoint);
-			rbp_remote_donor_down(d, false);
-		}
-	}
-}
-
 int64
 rbp_remote_maintain_connections(void)
 {
@@ -1010,12 +829,12 @@ rbp_remote_maintain_connections(void)
 	/* With other settings, what has failed may work. */
 	for (int i = 0; seen_settings != rbp_guc_connect_settings_version && i < RBP_MAX_DONORS; i++)
 	{
-		(void) rbp_breaker_close(&rbp_remote_shared->donors[i].downgrade);
+		rbp_remote_downgrade_forget(&rbp_remote_shared->donors[i]);
 		breaker_reset_backoff(&rbp_remote_shared->donors[i].breaker);
 		next_check = now;
 	}
 	seen_settings = rbp_guc_connect_settings_version;
-	next = check_downgrades(now);
+	next = rbp_remote_check_downgrades(now);
 
 	/* The pusher publishes its settings for all processes. */
 	if (pg_atomic_read_u32(&rbp_remote_shared->max_slots) != (uint32) rbp_guc_max_connections ||
@@ -1028,13 +847,14 @@ rbp_remote_maintain_connections(void)
 	}
 	if (now >= next_check || stale != seen_stale)
 	{
-		check_reachability();
+		rbp_remote_check_reachability();
 		ask_processes(now, stale != seen_stale);
 		for (int ci = 0; stale != seen_stale && ci < RBP_MAX_CONNS; ci++)
 			if (is_stale(ci))
 				rbp_remote_conn_close(ci);
 		seen_stale = stale;
-		next_check = now + (idle_ns > 0 ? Min(CHECK_NS, idle_ns / 2) : CHECK_NS);
+		next_check = now + (idle_ns > 0 ? Min(RBP_CHECK_NS, idle_ns / 2) : RBP_CHECK_NS);
 	}
+	account_descriptors();
 	return Min(next, next_check - now);
 }

@@ -266,11 +266,14 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			account_loss(ci, connecting, status);
 			break;
 		case RBP_NOMEM:
+		case RBP_NOROUTE:
+		case RBP_OTHER_DEVICE:
+		case RBP_BAD_DEVICE:
 
 			/*
-			 * This process is out of memory, or the donor has too many
-			 * clients: connections of other processes may go on, so the donor
-			 * is not marked.
+			 * This process is out of memory, or this machine has no usable
+			 * device, or the donor has too many clients: connections of other
+			 * processes may go on, so the donor is not marked.
 			 */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			note_failure(ci, connecting, status);

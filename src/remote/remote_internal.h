@@ -9,6 +9,7 @@
  * info.c		data for the views
  * io.c		reads and writes, at once or in two steps
  * conn.c		this process's connections: made, bounded, closed
+ * downgrade.c	their transports: chosen, downgraded, tried again
  * breaker.c	a circuit breaker
  * health.c	donors' health: suspect and down donors, probes
  * report.c	errors and states of donors, for the views and the log
@@ -68,9 +69,14 @@ typedef struct RbpRemoteDonor
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before
 												 * this time, since the lease
 												 * was denied */
+
+	/* downgrade.c */
 	RbpBreaker	downgrade;		/* open: the transport that failed is not used */
 	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE() with the transport and
 										 * the reason */
+	pg_atomic_uint32 connect_timeouts;	/* of a costly transport, in a row */
+	pg_atomic_uint32 upgrades;	/* times that a better transport than that of
+								 * downgraded connections came back */
 
 	/* health.c */
 	RbpBreaker	breaker;
@@ -307,6 +313,9 @@ typedef struct RbpLocalConn
 								 * region, or NULL */
 	bool		has_slot;		/* holds one of RbpRemoteDonor.conn_slots */
 	bool		has_fallback;	/* another transport leads to the donor */
+	bool		downgraded;		/* the donor offers a better one */
+	uint32		upgrades;		/* RbpRemoteDonor.upgrades */
+	int64		return_at;		/* when to try that, 0: not known yet */
 	bool		pinned;			/* used by RBP_REMOTE_PATIENT, so not closed
 								 * for the bound before the transaction ends */
 	uint32		incarnation;	/* unique number of each connection */
@@ -427,6 +436,53 @@ extern void rbp_remote_conns_close(RbpPool pool);
  * Returns the new serial.
  */
 extern uint32 rbp_remote_make_conns_stale(pg_atomic_uint32 *serial);
+
+/*
+ * ---- downgrade.c ---------------------------------------------------------
+ */
+
+/* Connecting over a costly transport that takes longer has failed */
+#define RBP_COSTLY_CONNECT_NS	INT64CONST(6000000000)
+
+/* The pusher looks for idle connections, and at transports, this often */
+#define RBP_CHECK_NS			INT64CONST(10000000000)
+
+extern void rbp_remote_downgrade_reset_donor(RbpRemoteDonor *d);
+
+/* Circumstances have changed: what has failed may work. */
+extern void rbp_remote_downgrade_forget(RbpRemoteDonor *d);
+
+/*
+ * The transport for a new connection, or NULL.  Sets what RbpLocalConn records
+ * of the choice.
+ */
+extern const RbpTransportOps *rbp_remote_choose_transport(int ci, RbpEndpoint *endpoint,
+														  int64 now);
+
+/*
+ * A connection could not be made.  If it is a costly one, and the donor can be
+ * reached by another transport, go on without the costly one, in this process
+ * or in all, and return true; that is no failure of the donor.
+ */
+extern bool rbp_remote_downgrade(int ci, RbpStatus why);
+
+/* A costly connection was made. */
+extern void rbp_remote_costly_connected(int ci);
+
+/*
+ * Is it time for a downgraded connection to be replaced by one over a better
+ * transport?
+ */
+extern bool rbp_remote_may_return(int ci, int64 now);
+
+/*
+ * For the pusher: continue or begin a trial of a transport; find transports
+ * that are back, and donors that no transport leads to.  The first one returns
+ * ns until the next call.
+ */
+extern int64 rbp_remote_check_downgrades(int64 now);
+extern void rbp_remote_check_reachability(void);
+extern void rbp_remote_close_trial(void);
 
 /*
  * ---- health.c ------------------------------------------------------------

@@ -12,6 +12,7 @@
 #ifndef RBP_PEER_H
 #define RBP_PEER_H
 
+#include "common/status.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
 
@@ -25,10 +26,12 @@
 extern const RbpVerbsConfig *rbp_verbs_config(void);
 
 /*
- * Does this host have an RDMA device (the configured one, if one is named)?
- * Reads sysfs, at most once a second; opens no device.
+ * Does this host have an InfiniBand or RoCE device (the configured one, if one
+ * is named)?  And is a port of one (the configured one) active?  Both read
+ * sysfs, together at most once a second, and open no device.
  */
 extern bool rbp_verbs_present(void);
+extern bool rbp_verbs_active(void);
 
 #ifdef RBP_UNIT_TEST
 /* Directory of RDMA devices in sysfs; only tests change it. */
@@ -49,10 +52,19 @@ extern RbpStatus rbp_verbs_source_address(int family,
 extern RbpStatus rbp_verbs_set_options(struct rdma_cm_id *id);
 
 /*
- * Is the id bound to the configured device and port?  Never true on iWARP,
- * where a process that reads must let the peer write to its memory.
+ * May the device and port that the id is bound to be used?  RBP_BAD_DEVICE if
+ * the device is neither InfiniBand nor RoCE: with iWARP a process that reads
+ * must let the peer write to its memory, and EFA and usNIC have no reliable
+ * connections.  RBP_OTHER_DEVICE if another device or port is configured, or
+ * the id has none.
  */
-extern bool rbp_verbs_is_configured(struct rdma_cm_id *id);
+extern RbpStatus rbp_verbs_check_device(struct rdma_cm_id *id);
+
+static inline bool
+rbp_verbs_is_configured(struct rdma_cm_id *id)
+{
+	return rbp_verbs_check_device(id) == RBP_OK;
+}
 
 /*
  * Digest that identifies a lease in a REQ's private data.  Returns false if

@@ -16,6 +16,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/crypto.h>
@@ -140,7 +141,21 @@ rbp_sock_address(const char *host, uint16_t port, struct sockaddr_storage *addr,
 	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(port)};
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,.sin6_port = htons(port)};
 	bool		is_v4 = inet_pton(AF_INET, host, &v4.sin_addr) == 1;
+	const char *scope = strchr(host, '%');
+	char		text[INET6_ADDRSTRLEN];
 
+	/* a link-local address names an interface of this machine, too */
+	if (!is_v4 && scope != NULL)
+	{
+		size_t		n = (size_t) (scope - host);
+
+		v6.sin6_scope_id = if_nametoindex(scope + 1);
+		if (v6.sin6_scope_id == 0 || n >= sizeof(text))
+			return false;
+		memcpy(text, host, n);
+		text[n] = '\0';
+		host = text;
+	}
 	if (!is_v4 && inet_pton(AF_INET6, host, &v6.sin6_addr) != 1)
 		return false;
 	*len = is_v4 ? sizeof(v4) : sizeof(v6);

@@ -92,8 +92,9 @@ extern void rbp_waiter_end(RbpWaiter *w);
 extern RbpStatus rbp_status_from_wire(uint16_t status);
 
 /*
- * Convert a numeric host and a port to an address.  Returns false if the host
- * is a name.
+ * Convert a numeric host and a port to an address.  A link-local address may
+ * have a scope, "fe80::1%eth0".  Returns false if the host is a name, or the
+ * scope is no interface of this machine.
  */
 extern bool rbp_sock_address(const char *host, uint16_t port,
 							 struct sockaddr_storage *addr, socklen_t *len);

@@ -277,7 +277,14 @@ typedef struct RbpVerbsConfig
 } RbpVerbsConfig;
 
 #define RBP_VERBS_CONFIG_DEFAULT \
-	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 12,.retry_count = 6}
+	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 10,.retry_count = 6}
+
+/*
+ * How long each side of a verbs connection waits for the other one's next step
+ * of the handshake before it gives the connection up, in ns.  rdma_cm sends a
+ * lost message again after about 4 s.
+ */
+#define RBP_VERBS_HANDSHAKE_NS	INT64_C(15000000000)
 
 /*
  * Set the configuration, which is copied, for connections that this process

@@ -1503,6 +1503,46 @@ test_faults(void)
 	lease_delete(&lease);
 }
 
+static void
+put_line(const char *dir, const char *name, const char *line)
+{
+	char		path[128];
+	FILE	   *f;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "w");
+	if (f == NULL || fputs(line, f) < 0 || fclose(f) != 0)
+		bail_out("could not write %s: %s", path, strerror(errno));
+}
+
+static void
+remove_file(const char *dir, const char *name)
+{
+	char		path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	(void) remove(path);
+}
+
+/* A device in a directory in place of sysfs: of that type, with such a port. */
+static void
+make_device(const char *device, const char *type, const char *port)
+{
+	static const char *const dirs[] = {"", "/ports", "/ports/1"};
+	RbpVerbsConfig config = *rbp_verbs_config();
+
+	for (int i = 0; i < 3; i++)
+	{
+		char		path[128];
+
+		snprintf(path, sizeof(path), "%s%s", device, dirs[i]);
+		(void) mkdir(path, 0700);
+	}
+	put_line(device, "node_type", type);
+	put_line(device, "ports/1/state", port);
+	rbp_verbs_configure(&config);	/* forget the last look */
+}
+
 /* With devices as told by a directory in place of sysfs. */
 static void
 test_choice_of_verbs(void)
@@ -1524,8 +1564,11 @@ test_choice_of_verbs(void)
 	rbp_verbs_configure(&config);
 	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_tcp, "nor in a kernel that has none");
 	snprintf(device, sizeof(device), "%s/rdma0", dir);
-	mkdir(device, 0700);
-	rbp_verbs_configure(&config);
+	make_device(device, "7: <unknown>\n", "4: ACTIVE\n");
+	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_tcp, "nor with one that is neither InfiniBand nor RoCE");
+	make_device(device, "1: CA\n", "1: DOWN\n");
+	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_tcp, "nor with one whose port is down");
+	make_device(device, "1: CA\n", "4: ACTIVE\n");
 	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_verbs, "with one it comes before tcp");
 	strcpy(ep.shm_name, "remote_bp-x");
 	strcpy(ep.boot_id, rbp_transport_boot_id());
@@ -1542,6 +1585,14 @@ test_choice_of_verbs(void)
 	ok(rbp_transport_choose("verbs", &ep) == &rbp_transport_verbs, "this device is configured");
 	ep.rdma_port = 0;
 	ok(rbp_transport_choose("verbs", &ep) == NULL, "the donor says no port");
+	ep.rdma_port = 6;
+	ep.rdma_host[0] = '\0';
+	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_shm &&
+	   rbp_transport_choose("verbs", &ep) == NULL, "the donor says no RDMA address");
+	remove_file(device, "ports/1/state");
+	remove_file(device, "node_type");
+	remove_file(device, "ports/1");
+	remove_file(device, "ports");
 	rmdir(device);
 	rmdir(dir);
 	config = (RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT;

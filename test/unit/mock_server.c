@@ -58,6 +58,7 @@ PGPROC	   *MyProc = &this_proc;
 ProcNumber	MyProcNumber = 0;
 #endif
 int			MyProcPid = 4711;
+int			mock_external_fds = 0;
 volatile sig_atomic_t InterruptPending = false;
 volatile sig_atomic_t QueryCancelPending = false;
 volatile sig_atomic_t ProcDiePending = false;
@@ -72,6 +73,19 @@ static bool (*give_up) (void) = NULL;
 static XactCallback at_xact_end = NULL;
 static pg_on_exit_callback at_exit[20];
 static int	nat_exit = 0;
+
+void
+ReserveExternalFD(void)
+{
+	mock_external_fds++;
+}
+
+void
+ReleaseExternalFD(void)
+{
+	if (mock_external_fds-- == 0)
+		violation("a descriptor is released that was not reserved");
+}
 
 void
 LWLockInitialize(LWLock *lock, int tranche_id)
@@ -545,6 +559,33 @@ static const RbpTransportOps net_ops = {
 	.close = mock_close,
 };
 
+static RbpStatus costly_connect(const RbpEndpoint *ep, const RbpCredentials *cred,
+								RbpConn **conn);
+
+static RbpStatus
+costly_connect_wait(RbpConn *base, int64_t deadline_ns)
+{
+	if (((MockConn *) base)->donor->costly_fails == RBP_INPROGRESS)
+	{
+		(void) pass(deadline_ns);
+		return RBP_INPROGRESS;
+	}
+	return mock_connect_wait(base, deadline_ns);
+}
+
+static const RbpTransportOps costly_ops = {
+	.name = "verbs",
+	.bit = RBP_TRANSPORT_VERBS,
+	.one_sided = true,
+	.costly = true,
+	.usable = mock_usable,
+	.connect = costly_connect,
+	.connect_wait = costly_connect_wait,
+	.submit = mock_submit,
+	.wait = mock_wait,
+	.close = mock_close,
+};
+
 static const RbpTransportOps local_ops = {
 	.name = "shm",
 	.bit = RBP_TRANSPORT_SHM,
@@ -570,9 +611,22 @@ local_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn)
 	return connect_over(&local_ops, ep, cred, conn);
 }
 
+static RbpStatus
+costly_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn)
+{
+	RbpStatus	fails = donor_by_id(ep->donor)->costly_fails;
+
+	if (fails != RBP_OK && fails != RBP_INPROGRESS)
+		return fails;
+	return connect_over(&costly_ops, ep, cred, conn);
+}
+
 const RbpTransportOps *
 rbp_transport_choose(const char *want, const RbpEndpoint *ep)
 {
+	if (donor_by_id(ep->donor)->costly)
+		return (ep->transports & RBP_TRANSPORT_VERBS) != 0 ? &costly_ops :
+			(ep->transports & RBP_TRANSPORT_TCP) != 0 ? &net_ops : NULL;
 	if (donor_by_id(ep->donor)->no_way)
 		return NULL;
 	return donor_by_id(ep->donor)->local ? &local_ops : &net_ops;

@@ -5,7 +5,8 @@
  *	  unit tests in one process, with a clock of their own.
  *
  * Donors have memory for each lease and region.  There are two transports to
- * them: "local" does everything in submit(), "net" nothing before wait().  A
+ * them: "local" does everything in submit(), "net" nothing before wait(), and
+ * a third one like "net" whose connections are costly.  A
  * request that is in flight when its connection is closed, a wait with a lock
  * held, and a lock that is taken twice are violations: told and counted.
  *
@@ -30,6 +31,10 @@ typedef struct MockDonor
 {
 	char		id[RBP_DONOR_ID_LEN];
 	bool		local;			/* connections are */
+	bool		costly;			/* costly connections lead to it, too, if its
+								 * endpoint says so */
+	RbpStatus	costly_fails;	/* they do, in this way; RBP_INPROGRESS: they
+								 * never come about; RBP_OK: they do not */
 	bool		refuses;		/* connections */
 	bool		no_way;			/* no transport leads there */
 	bool		hangs;			/* takes, and never answers */
@@ -55,6 +60,7 @@ extern int	mock_messages;		/* of any level, that were begun */
 extern bool mock_lock_taken;	/* by another process */
 extern uint64 mock_counters[RBP_NUM_COUNTERS];
 extern bool mock_latch_set;
+extern int	mock_external_fds;	/* descriptors that the server was told of */
 extern int64 mock_cancel_at;	/* when the query is cancelled */
 
 /* The settings */

@@ -566,6 +566,7 @@ make_sysfs(bool with_device)
 {
 	static char path[64];
 	char		device[80];
+	char		type[96];
 
 	if (path[0] == '\0')
 	{
@@ -574,10 +575,19 @@ make_sysfs(bool with_device)
 			abort();
 	}
 	snprintf(device, sizeof(device), "%s/mock0", path);
-	if (with_device && mkdir(device, 0700) != 0)
-		abort();
-	if (!with_device)
+	snprintf(type, sizeof(type), "%s/node_type", device);
+	if (with_device)
+	{
+		FILE	   *f = mkdir(device, 0700) == 0 ? fopen(type, "w") : NULL;
+
+		if (f == NULL || fputs("1: CA\n", f) < 0 || fclose(f) != 0)
+			abort();
+	}
+	else
+	{
+		(void) remove(type);
 		(void) rmdir(device);
+	}
 	rbp_verbs_sysfs = path;
 	rbp_verbs_configure(&(RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT);
 }

@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "miscadmin.h"
 #include "mock_server.h"
 #include "base/geometry.h"
 #include "base/guc.h"
@@ -822,6 +823,211 @@ test_health(void)
 	ok(is_down(0), "too often: it is down, though it answers");
 	recover(0);
 	ok(round_trip(0, 1, 0), "well again");
+}
+
+static int
+count_open(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < MOCK_DONORS; i++)
+		n += mock_donors[i].open;
+	return n;
+}
+
+/*
+ * ---- downgrades ------------------------------------------------------------
+ */
+#define SECOND	(1000 * MS)
+
+/* A read and a write, after one that may only have found out; over which? */
+static uint32
+used_transport(void)
+{
+	(void) round_trip(0, 1, 0);
+	if (!round_trip(0, 1, 0))
+		return 0;
+	return rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)].ops->bit;
+}
+
+/* Connect anew, with nothing known about the costly transport. */
+static void
+connect_anew(RbpStatus costly_fails)
+{
+	mock_donors[0].costly_fails = costly_fails;
+	rbp_guc_connect_settings_version++;
+	(void) rbp_remote_maintain_connections();	/* forgets, too */
+	rbp_remote_downgrade_forget(&rbp_remote_shared->donors[0]);
+	recover(0);
+}
+
+/* What one process lacks, it alone does without, for some time. */
+static void
+test_local_downgrades(void)
+{
+	static const RbpStatus reasons[] = {RBP_NOMEM, RBP_NOROUTE};
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
+	RbpLocalConn *c = &rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)];
+	int64		delay = 30 * SECOND;
+
+	connect_anew(RBP_OK);
+	is_u64(used_transport(), RBP_TRANSPORT_VERBS, "a costly connection");
+	ok(!c->downgraded, "which is the best there is");
+	for (int i = 0; i < lengthof(reasons); i++)
+	{
+		connect_anew(reasons[i]);
+		is_u64(used_transport(), RBP_TRANSPORT_TCP, "%s: another transport", rbp_status_text(reasons[i]));
+		ok(breaker_state(&d->downgrade) == BREAKER_CLOSED && pg_atomic_read_u32(&d->connect_timeouts) == 0,
+		   "%s: for this process only", rbp_status_text(reasons[i]));
+		ok(c->return_at >= mock_now + delay && c->return_at < mock_now + delay + 5 * SECOND,
+		   "%s: for half a minute", rbp_status_text(reasons[i]));
+		mock_donors[0].costly_fails = RBP_OK;
+		mock_now = c->return_at - 1;
+		is_u64(used_transport(), RBP_TRANSPORT_TCP, "%s: so long", rbp_status_text(reasons[i]));
+		mock_now = c->return_at;
+		is_u64(used_transport(), RBP_TRANSPORT_VERBS, "%s: and no longer", rbp_status_text(reasons[i]));
+	}
+
+	/* what fails again waits longer */
+	connect_anew(RBP_NOMEM);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "it fails");
+	mock_now = c->return_at;
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "and again");
+	ok(c->return_at >= mock_now + 2 * delay, "which takes twice as long");
+
+	/* what is true for all is not this process's own affair */
+	connect_anew(RBP_CONNLOST);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "nobody listens: another transport");
+	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
+	ok(!is_down(0), "and the donor has not failed");
+	connect_anew(RBP_BAD_DEVICE);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "a device that is not to be used: another transport");
+	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
+}
+
+/* Read every 20 ms until the connection that hangs is given up. */
+static void
+time_out(RbpLocalConn *c)
+{
+	(void) round_trip(0, 1, 0);
+	for (int i = 0; i < 1000 && c->ops->costly; i++)
+	{
+		int64		from = mock_now;
+
+		(void) round_trip(0, 1, 0);
+		if (mock_now - from > 2 * mock_io_timeout_ns)
+			mistakes++;			/* a query waits for more than it may */
+		mock_now += 20 * MS;
+	}
+}
+
+/* The pusher's rounds until its trials have ended. */
+static void
+do_trials(void)
+{
+	for (int i = 0; i < 2000; i++)
+	{
+		(void) rbp_remote_maintain_connections();
+		mock_now += 20 * MS;
+	}
+}
+
+/* Handshakes that time out: first one process does without, then all. */
+static void
+test_timed_out_handshakes(void)
+{
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
+	RbpLocalConn *c = &rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)];
+	uint32		upgrades;
+	uint32		incarnation;
+
+	connect_anew(RBP_INPROGRESS);
+	time_out(c);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "a handshake times out: another transport");
+	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "it is counted");
+	ok(breaker_state(&d->downgrade) == BREAKER_CLOSED && !is_down(0) && mistakes == 0, "but nobody else does without");
+
+	/* the pusher finds that it works */
+	mock_donors[0].costly_fails = RBP_OK;
+	do_trials();
+	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 0, "a trial succeeds: it was a matter of that process");
+	ok(breaker_state(&d->downgrade) == BREAKER_CLOSED, "nobody does without");
+
+	/* or that it does not */
+	connect_anew(RBP_INPROGRESS);
+	time_out(c);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "another one times out");
+	do_trials();
+	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "two trials do so, too: all do without");
+	ok(ERROR_STATUS(pg_atomic_read_u32(&d->downgrade_error)) == RBP_TIMEOUT &&
+	   ERROR_TRANSPORT(pg_atomic_read_u32(&d->downgrade_error)) == RBP_TRANSPORT_VERBS, "and the reason is known");
+
+	/* it is back */
+	mock_donors[0].costly_fails = RBP_OK;
+	upgrades = pg_atomic_read_u32(&d->upgrades);
+	mock_now = (int64) pg_atomic_read_u64(&d->downgrade.retry_at);
+	(void) rbp_remote_maintain_connections();
+	mock_now += 20 * MS;
+	(void) rbp_remote_maintain_connections();
+	ok(breaker_state(&d->downgrade) == BREAKER_CLOSED && pg_atomic_read_u32(&d->upgrades) > upgrades,
+	   "a trial succeeds: all may return");
+	incarnation = c->incarnation;
+	(void) round_trip(0, 1, 0);
+	ok(c->return_at >= mock_now && c->return_at < mock_now + 5 * SECOND && c->incarnation == incarnation,
+	   "a downgraded connection does so within five seconds");
+	mock_now = c->return_at;
+	is_u64(used_transport(), RBP_TRANSPORT_VERBS, "at its moment");
+
+	/* one that is not downgraded stays */
+	incarnation = c->incarnation;
+	pg_atomic_fetch_add_u32(&d->upgrades, 1);
+	for (int i = 0; i < 10; i++)
+	{
+		ok(round_trip(0, 1, 0) && c->incarnation == incarnation, "another connection stays (%d)", i);
+		mock_now += SECOND;
+	}
+
+	/* the processes' moments differ */
+	{
+		int64		moments[8];
+		int			pid = MyProcPid;
+		int			same = 0;
+
+		for (int i = 0; i < lengthof(moments); i++)
+		{
+			connect_anew(RBP_NOMEM);
+			(void) used_transport();
+			MyProcPid = pid + i;
+			pg_atomic_fetch_add_u32(&d->upgrades, 1);
+			(void) rbp_remote_may_return(conn_index(RBP_POOL_BUFFER, 0), mock_now);
+			moments[i] = c->return_at - mock_now;
+			for (int k = 0; k < i; k++)
+				same += moments[k] / (100 * MS) == moments[i] / (100 * MS);
+		}
+		MyProcPid = pid;
+		ok(same < 8, "processes return at different moments");
+	}
+}
+
+static void
+test_downgrades(void)
+{
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
+	int			threshold = rbp_guc_connect_threshold;
+
+	rbp_guc_connect_threshold = 0;
+	mock_donors[0].costly = true;
+	d->endpoint.transports = RBP_TRANSPORT_VERBS | RBP_TRANSPORT_TCP;
+	test_local_downgrades();
+	test_timed_out_handshakes();
+	d->endpoint.transports = 0;
+	mock_donors[0].costly = false;
+	connect_anew(RBP_OK);
+	rbp_guc_connect_threshold = threshold;
+	ok(round_trip(0, 1, 0), "without costly connections");
+	rbp_remote_close_unneeded();
+	is_u64((uint64) mock_external_fds, (uint64) count_open() + 2,
+		   "the server knows of the connections' descriptors, and of a device's");
 }
 
 /*
@@ -1818,6 +2024,7 @@ main(void)
 	test_time();
 	test_interrupts();
 	test_health();
+	test_downgrades();
 	test_failed_submits();
 	test_local();
 	test_giving_back();

@@ -12,6 +12,7 @@
 
 #include "common/status.h"
 #include "transport/peer.h"
+#include "transport/sock.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
 
@@ -187,10 +188,67 @@ test_source_address(void)
 	is(source("ib0", 2, 0, AF_UNSPEC), "-", "its GIDs are no addresses");
 }
 
+/* A link-local address of a donor names the interface that leads to it. */
+static void
+test_scopes(void)
+{
+	struct sockaddr_storage addr;
+	struct sockaddr_in6 v6;
+	socklen_t	len;
+
+	ok(rbp_sock_address("fe80::1%lo", 7, &addr, &len) && len == sizeof(v6), "an address with a scope");
+	memcpy(&v6, &addr, sizeof(v6));
+	ok(v6.sin6_scope_id == if_nametoindex("lo") && v6.sin6_port == htons(7) &&
+	   IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr), "has its interface with it");
+	ok(!rbp_sock_address("fe80::1%no-such-device", 7, &addr, &len), "an interface that is not there is none");
+	ok(!rbp_sock_address("%lo", 7, &addr, &len), "nor is a scope an address");
+	ok(!rbp_sock_address("fe80:0000:0000:0000:0000:0000:0000:0000:0000:0000:0000:0001%lo", 7, &addr, &len),
+	   "nor is what is too long");
+}
+
+/* What is there, with a port, and one that is active; by device and port. */
+static void
+test_present(void)
+{
+	static const struct
+	{
+		const char *type;
+		const char *state;
+		const char *device;
+		int			port;
+		bool		present;
+		bool		active;
+		const char *what;
+	}			cases[] = {
+		{"1: CA\n", "4: ACTIVE\n", "", 0, true, true, "InfiniBand or RoCE, active"},
+		{"1: CA\n", "1: DOWN\n", "", 0, true, false, "its port is down"},
+		{"1: CA\n", "2: INIT\n", "", 0, true, false, "its port has no subnet manager"},
+		{"1: CA\n", "4: ACTIVE\n", "rdma0", 1, true, true, "device and port are the configured ones"},
+		{"1: CA\n", "4: ACTIVE\n", "", 2, true, false, "another port is configured"},
+		{"1: CA\n", "4: ACTIVE\n", "rdma1", 0, false, false, "another device is configured"},
+		{"4: RNIC\n", "4: ACTIVE\n", "", 0, false, false, "iWARP"},
+		{"5: usNIC\n", "4: ACTIVE\n", "", 0, false, false, "usNIC"},
+		{"7: <unknown>\n", "4: ACTIVE\n", "", 0, false, false, "EFA"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	{
+		RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+
+		put("rdma0/node_type", cases[i].type);
+		put("rdma0/ports/1/state", cases[i].state);
+		snprintf(config.device, sizeof(config.device), "%s", cases[i].device);
+		config.port = cases[i].port;
+		rbp_verbs_configure(&config);
+		ok(rbp_verbs_present() == cases[i].present, "%s: present %d", cases[i].what, cases[i].present);
+		ok(rbp_verbs_active() == cases[i].active, "%s: active %d", cases[i].what, cases[i].active);
+	}
+}
+
 static void
 test_wanted(void)
 {
-	struct ibv_device device = {.transport_type = IBV_TRANSPORT_IB,.name = "rdma0"};
+	struct ibv_device device = {.node_type = IBV_NODE_CA,.transport_type = IBV_TRANSPORT_IB,.name = "rdma0"};
 	struct ibv_context context = {.device = &device};
 	struct rdma_cm_id id = {.verbs = &context,.port_num = 2};
 	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
@@ -198,23 +256,30 @@ test_wanted(void)
 	rbp_verbs_configure(&config);
 	ok(rbp_verbs_is_configured(&id), "any device is wanted");
 	device.transport_type = IBV_TRANSPORT_IWARP;
-	ok(!rbp_verbs_is_configured(&id), "but for iWARP");
+	ok(rbp_verbs_check_device(&id) == RBP_BAD_DEVICE && !rbp_verbs_is_configured(&id), "but for iWARP");
+	device.transport_type = IBV_TRANSPORT_UNSPECIFIED;
+	ok(rbp_verbs_check_device(&id) == RBP_BAD_DEVICE, "and EFA");
+	device.transport_type = IBV_TRANSPORT_USNIC_UDP;
+	ok(rbp_verbs_check_device(&id) == RBP_BAD_DEVICE, "and usNIC");
 	device.transport_type = IBV_TRANSPORT_IB;
+	device.node_type = IBV_NODE_UNSPECIFIED;
+	ok(rbp_verbs_check_device(&id) == RBP_BAD_DEVICE, "and what is no host's channel adapter");
+	device.node_type = IBV_NODE_CA;
 	config.port = 2;
 	rbp_verbs_configure(&config);
 	ok(rbp_verbs_is_configured(&id), "this port is");
 	config.port = 1;
 	rbp_verbs_configure(&config);
-	ok(!rbp_verbs_is_configured(&id), "another is not");
+	ok(rbp_verbs_check_device(&id) == RBP_OTHER_DEVICE, "another is not");
 	config.port = 0;
 	strcpy(config.device, "rdma0");
 	rbp_verbs_configure(&config);
 	ok(rbp_verbs_is_configured(&id), "this device is");
 	strcpy(config.device, "rdma01");
 	rbp_verbs_configure(&config);
-	ok(!rbp_verbs_is_configured(&id), "another is not");
+	ok(rbp_verbs_check_device(&id) == RBP_OTHER_DEVICE, "another is not");
 	id.verbs = NULL;
-	ok(!rbp_verbs_is_configured(&id), "nor is none");
+	ok(rbp_verbs_check_device(&id) == RBP_OTHER_DEVICE, "nor is none");
 }
 
 static void
@@ -226,7 +291,7 @@ test_options(void)
 	memset(&id, 0, sizeof(id));
 	options.tos = options.ack_timeout = -1;
 	rbp_verbs_configure(&config);
-	ok(rbp_verbs_set_options(&id) == RBP_OK && options.tos == -1 && options.ack_timeout == 12,
+	ok(rbp_verbs_set_options(&id) == RBP_OK && options.tos == -1 && options.ack_timeout == 10,
 	   "an ack timeout is always set, a traffic class is not");
 	config.traffic_class = 0;
 	config.ack_timeout = 18;
@@ -301,6 +366,8 @@ main(void)
 {
 	make_sysfs();
 	test_source_address();
+	test_scopes();
+	test_present();
 	test_wanted();
 	test_options();
 	test_proof();

@@ -10,6 +10,7 @@
 #include "transport/peer.h"
 #include "transport/transport.h"
 #include "wire/wire.h"
+#include "mock_internal.h"
 #include "verbs_donor.h"
 
 #include <errno.h>
@@ -53,6 +54,22 @@ poll_connect(RbpConn *conn)
 	return status;
 }
 
+/* Answer until it waits for the answer of a phase. */
+static void
+go_to_phase(RbpConn *conn, Phase phase)
+{
+	if (phase >= IN_ROUTE)
+	{
+		mock_event(mock_id(), RDMA_CM_EVENT_ADDR_RESOLVED, 0, NULL, 0, 0);
+		(void) poll_connect(conn);
+	}
+	if (phase >= IN_CONNECT)
+	{
+		mock_event(mock_id(), RDMA_CM_EVENT_ROUTE_RESOLVED, 0, NULL, 0, 0);
+		(void) poll_connect(conn);
+	}
+}
+
 /* A connection that waits for the answer of a phase. */
 static RbpConn *
 in_phase(Phase phase)
@@ -68,16 +85,7 @@ in_phase(Phase phase)
 		printf("Bail out! connect() fails\n");
 		exit(1);
 	}
-	if (phase >= IN_ROUTE)
-	{
-		mock_event(mock_id(), RDMA_CM_EVENT_ADDR_RESOLVED, 0, NULL, 0, 0);
-		(void) poll_connect(conn);
-	}
-	if (phase >= IN_CONNECT)
-	{
-		mock_event(mock_id(), RDMA_CM_EVENT_ROUTE_RESOLVED, 0, NULL, 0, 0);
-		(void) poll_connect(conn);
-	}
+	go_to_phase(conn, phase);
 	return conn;
 }
 
@@ -164,7 +172,7 @@ test_handshake(void)
 	is_u64(donor.param.rnr_retry_count, 6, "and refused ones");
 	is_u64(donor.param.initiator_depth, 16, "16 reads at once");
 	ok(donor.receives_at_connect >= RBP_VERBS_PINGS, "there are receives for the answers to pings");
-	is_u64((uint64_t) mock_ack_timeout(mock_id()), 12, "the ack timeout is the configured one");
+	is_u64((uint64_t) mock_ack_timeout(mock_id()), 10, "the ack timeout is the configured one");
 	ok(mock_tos(mock_id()) == -1, "the traffic class is the system's");
 	ops->close(conn);
 	finish_ok("handshake");
@@ -218,16 +226,20 @@ test_connect_failures(void)
 		int			welcome;	/* its status; -1: zeroes, -2: nonsense */
 		RbpStatus	expected;
 	}			cases[] = {
-		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ENODEV, -1, RBP_CONNLOST},
-		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ETIMEDOUT, -1, RBP_CONNLOST},
+		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ENODEV, -1, RBP_NOROUTE},
+		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ENETUNREACH, -1, RBP_NOROUTE},
+		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -EIO, -1, RBP_CONNLOST},
 		{IN_ADDR, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, -1, RBP_CONNLOST},
-		{IN_ROUTE, RDMA_CM_EVENT_ROUTE_ERROR, -ETIMEDOUT, -1, RBP_CONNLOST},
+		{IN_ROUTE, RDMA_CM_EVENT_ROUTE_ERROR, -EHOSTUNREACH, -1, RBP_NOROUTE},
+		{IN_ROUTE, RDMA_CM_EVENT_ROUTE_ERROR, -ENOMEM, -1, RBP_NOMEM},
 		{IN_ROUTE, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, -1, RBP_CONNLOST},
-		{IN_CONNECT, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_UNREACHABLE, -ECONNRESET, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_CONNECT_ERROR, -EIO, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_DEVICE_REMOVAL, 0, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_DISCONNECTED, 0, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_NO_SERVICE, -1, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_NO_SERVICE, RBP_WIRE_DENIED, RBP_CONNLOST},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, 3, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -2, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_DENIED, RBP_DENIED},
@@ -283,6 +295,256 @@ test_connect_failures(void)
 		ops->close(conn);
 	}
 	finish_ok("a REP without private data");
+}
+
+/*
+ * ---- connections that are begun again --------------------------------------------------
+ */
+#define TRIES_MAX		3
+#define REJECTED_TIMEOUT 4
+#define REJECTED_STALE	10
+
+/* Poll until that many requests have come to the donor. */
+static RbpStatus
+poll_to_request(RbpConn *conn, uint32_t n)
+{
+	RbpStatus	status = RBP_INPROGRESS;
+
+	while (status == RBP_INPROGRESS && donor.requests < n)
+		status = poll_connect(conn);
+	return status;
+}
+
+/* What says that a message is lost: another id, and another, and no more. */
+static void
+test_begun_again(void)
+{
+	static const struct
+	{
+		Phase		phase;
+		enum rdma_cm_event_type event;
+		int			status;
+	}			cases[] = {
+		{IN_ADDR, RDMA_CM_EVENT_ADDR_ERROR, -ETIMEDOUT},
+		{IN_ROUTE, RDMA_CM_EVENT_ROUTE_ERROR, -ETIMEDOUT},
+		{IN_CONNECT, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, REJECTED_STALE},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, REJECTED_TIMEOUT},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	{
+		RbpConn    *conn;
+		RbpStatus	status = RBP_INPROGRESS;
+		uint32_t	numbers[TRIES_MAX];
+		char		what[100];
+
+		begin_test();
+		conn = in_phase(cases[i].phase);
+		snprintf(what, sizeof(what), "%s %d", rdma_event_str(cases[i].event), cases[i].status);
+		for (int try = 0; try < TRIES_MAX; try++)
+		{
+			numbers[try] = mock_qp() != NULL ? mock_qp()->qp_num : 0;
+			is_u64(mock_calls[MOCK_CREATE_ID], (uint64_t) try + 1, "%s: id %d", what, try + 1);
+			mock_event(mock_id(), cases[i].event, cases[i].status, NULL, 0, 0);
+			status = poll_connect(conn);
+			if (try + 1 == TRIES_MAX)
+				break;
+			ok(status == RBP_INPROGRESS, "%s: it is begun again", what);
+			go_to_phase(conn, cases[i].phase);
+		}
+		ok(status == RBP_TIMEOUT && ops->connect_wait(conn, in_ms(1)) == RBP_TIMEOUT,
+		   "%s: %d times", what, TRIES_MAX);
+		is_u64(mock_calls[MOCK_CREATE_ID], TRIES_MAX, "%s: and no more", what);
+		ok(cases[i].phase != IN_CONNECT ||
+		   (numbers[0] != numbers[1] && numbers[1] != numbers[2] && numbers[0] != 0),
+		   "%s: each with a queue pair of its own", what);
+		ops->close(conn);
+		finish_ok("%s", what);
+	}
+}
+
+static void
+test_lost_messages(void)
+{
+	RbpConn    *conn = NULL;
+	struct ibv_qp *qp;
+
+	/* the queue pair's number had another connection, which the donor keeps */
+	begin_test();
+	donor.answer = RDMA_CM_EVENT_REJECTED;
+	donor.answer_status = REJECTED_STALE;
+	donor.silent = true;
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && poll_to_request(conn, 1) == RBP_INPROGRESS,
+	   "a request");
+	qp = mock_qp();
+	{
+		uint32_t	number = qp->qp_num;
+
+		answer_connect(mock_id());
+		donor.answer = RDMA_CM_EVENT_ESTABLISHED;
+		donor.answer_status = 0;
+		donor.silent = false;
+		ok(ops->connect_wait(conn, in_ms(10000)) == RBP_OK && donor.requests == 2,
+		   "a stale one: connected by another request");
+		ok(mock_qp()->qp_num != number && donor.hello_ok, "which proves another queue pair");
+	}
+	ok(alive(conn), "and alive");
+	ops->close(conn);
+	finish_ok("stale");
+
+	/* the first request, or its answer, is lost */
+	begin_test();
+	donor.silent = true;
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && poll_to_request(conn, 1) == RBP_INPROGRESS,
+	   "a request that is lost");
+	donor.silent = false;
+	ok(ops->connect_wait(conn, in_ms(10000)) == RBP_OK && donor.requests == 2,
+	   "connected by another one");
+	is_u64(mock_calls[MOCK_CREATE_QP], 2, "with another queue pair");
+	ok(donor.hello_ok && alive(conn), "and alive");
+	ops->close(conn);
+	finish_ok("a lost request");
+
+	/* the answer comes when its id has been given up */
+	begin_test();
+	donor.answer_delay = 1600 * MS;
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && poll_to_request(conn, 1) == RBP_INPROGRESS,
+	   "a request whose answer is late");
+	donor.silent = true;
+	ok(poll_to_request(conn, 2) == RBP_INPROGRESS, "another one");
+	ok(ops->connect_wait(conn, in_ms(300)) == RBP_INPROGRESS, "does not take the first one's answer for its own");
+	donor.answer_delay = 0;
+	answer_connect(mock_id());
+	ok(ops->connect_wait(conn, in_ms(10000)) == RBP_OK && donor.requests == 2 && alive(conn),
+	   "but its own");
+	ops->close(conn);
+	finish_ok("a late answer");
+
+	/* all are */
+	begin_test();
+	donor.silent = true;
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK &&
+	   ops->connect_wait(conn, in_ms(60000)) == RBP_TIMEOUT, "all requests are lost: timed out");
+	is_u64(donor.requests, TRIES_MAX, "after three of them");
+	ok(ops->connect_wait(conn, 0) == RBP_TIMEOUT, "and that is final");
+	ops->close(conn);
+	finish_ok("lost requests");
+}
+
+/*
+ * ---- what a process lacks, and devices that are not to be used ---------------------------
+ */
+static void
+test_local_failures(void)
+{
+	static const struct
+	{
+		MockCall	call;
+		int			error;
+		RbpStatus	expected;
+	}			cases[] = {
+		{MOCK_CREATE_CHANNEL, EMFILE, RBP_NOMEM},
+		{MOCK_CREATE_CHANNEL, ENODEV, RBP_NOROUTE},
+		{MOCK_CREATE_ID, EMFILE, RBP_NOMEM},
+		{MOCK_RESOLVE_ADDR, ENETUNREACH, RBP_NOROUTE},
+		{MOCK_RESOLVE_ADDR, ENODEV, RBP_NOROUTE},
+		{MOCK_QUERY_DEVICE, EIO, RBP_NOMEM},
+		{MOCK_REG_MR, ENOMEM, RBP_NOMEM},
+		{MOCK_CREATE_CQ, ENOMEM, RBP_NOMEM},
+		{MOCK_CREATE_QP, ENOMEM, RBP_NOMEM},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	{
+		RbpConn    *conn = NULL;
+		RbpStatus	status;
+
+		begin_test();
+		mock_fail(cases[i].call, 1, cases[i].error);
+		status = ops->connect(&ep, &cred, &conn);
+		if (status == RBP_OK)
+			status = ops->connect_wait(conn, in_ms(10000));
+		ok(status == cases[i].expected && donor.requests == 0, "%s fails (%d): %s",
+		   mock_call_name(cases[i].call), cases[i].error, rbp_status_text(cases[i].expected));
+		ok(mock_calls[MOCK_CREATE_ID] <= 1, "which is not tried again");
+		ops->close(conn);
+		finish_ok("%s fails", mock_call_name(cases[i].call));
+	}
+}
+
+/* Connect with that configuration. */
+static RbpStatus
+connect_with(const RbpVerbsConfig *config)
+{
+	RbpConn    *conn = NULL;
+	RbpStatus	status;
+
+	rbp_verbs_configure(config);
+	status = ops->connect(&ep, &cred, &conn);
+	if (status == RBP_OK)
+		status = ops->connect_wait(conn, in_ms(10000));
+	if (status == RBP_OK && !alive(conn))
+		status = RBP_CONNLOST;
+	ops->close(conn);
+	rbp_verbs_configure(&(RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT);
+	return status;
+}
+
+static bool bound;				/* an address was, before it was resolved */
+
+static bool
+look_at_source(struct rdma_cm_id *id)
+{
+	bound = id->route.addr.src_addr.sa_family != 0;
+	return true;
+}
+
+static void
+test_devices(void)
+{
+	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	struct ibv_device *device;
+
+	begin_test();
+	device = &mock_devices[0].device;
+	device->transport_type = IBV_TRANSPORT_UNSPECIFIED;
+	ok(connect_with(&config) == RBP_BAD_DEVICE, "a device that is neither InfiniBand nor RoCE");
+	is_u64(mock_calls[MOCK_CREATE_QP], 0, "gets no queue pair");
+	device->transport_type = IBV_TRANSPORT_IB;
+
+	/* the route decides, and is looked at */
+	mock_hooks.on_resolve_addr = look_at_source;
+	strcpy(config.device, "mock1");
+	ok(connect_with(&config) == RBP_OTHER_DEVICE && !bound, "a route over another device than the configured one");
+	strcpy(config.device, "mock0");
+	ok(connect_with(&config) == RBP_OK && !bound, "and over that");
+	config.port = 2;
+	ok(connect_with(&config) == RBP_OTHER_DEVICE && !bound, "but over another port of it");
+	config.port = 1;
+	ok(connect_with(&config) == RBP_OK && !bound, "and over that");
+	config.gid_index = 70;
+	ok(connect_with(&config) == RBP_OTHER_DEVICE, "a GID that is not there");
+	finish_ok("devices");
+
+	begin_test();
+	mock_limits.max_qp_init_rd_atom = 1;
+	{
+		static uint8_t buf[16][8 * KB];
+		RbpConn    *conn = connected();
+		RbpIo		ios[16];
+		bool		same = true;
+
+		is_u64(donor.param.initiator_depth, 1, "a device with one read at a time");
+		for (int i = 0; i < 16; i++)
+			ios[i] = make_io(RBP_IO_READ, i % LIVE, (uint64_t) i * 8 * KB, 8 * KB, buf[i]);
+		ok(run(conn, ios, 16, 10000) == RBP_OK, "gets batches of them all the same");
+		for (int i = 0; i < 16; i++)
+			same &= memcmp(buf[i], donor.live[i % LIVE].mem + (size_t) i * 8 * KB, 8 * KB) == 0;
+		ok(same, "and reads what is there");
+		ops->close(conn);
+	}
+	finish_ok("a read depth of 1");
 }
 
 /*
@@ -490,6 +752,10 @@ main(void)
 	test_phases();
 	test_handshake();
 	test_connect_failures();
+	test_begun_again();
+	test_lost_messages();
+	test_local_failures();
+	test_devices();
 	test_registrations();
 	test_threads();
 	return done_testing();

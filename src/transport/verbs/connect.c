@@ -6,9 +6,24 @@
  * Nothing here waits except rbp_verbs_connect_wait(), until its deadline.  A
  * connection advances by one step with each event.  At its end the queue pair
  * is destroyed first, so that the device does not access our memory any more.
+ * Calls to the device's driver and firmware are not waiting in this sense:
+ * they take some 10 us to some ms each, and cannot be bounded.
+ *
+ * Lost messages.  rdma_cm sends a message that is lost again only after some
+ * seconds, and gives an address or a route up without asking again.  So what
+ * has timed out is begun again with a new id and a new queue pair, and so is
+ * what the donor's system takes for the rest of an earlier connection, since a
+ * queue pair's number was used again.  Only after TRIES ids is the
+ * result RBP_TIMEOUT.  An answer to an id that was given up does not reach us:
+ * its events go with it, and the system rejects what comes later.
+ *
+ * A client reads no asynchronous events of the device.  rdma_cm reports a
+ * device that is gone, a queue pair that fails has a completion, and a port
+ * that is down is looked up before connecting.
  *
  *-------------------------------------------------------------------------
  */
+#include "common/clock.h"
 #include "common/status.h"
 #include "transport/peer.h"
 #include "transport/sock.h"
@@ -20,6 +35,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -31,6 +47,14 @@
 #define RESOLVE_MS		1000	/* address; and again so long for the route */
 #define RNR_RETRIES		6		/* for pings; the largest finite number, since
 								 * 7 means without end */
+
+#define TRIES			3		/* ids */
+#define ANSWER_NS		INT64_C(1500000000) /* for the answer to a REQ */
+
+/* Reasons of a rejection, as in the messages of the connection manager */
+#define REJECT_TIMEOUT	4		/* the donor's system has waited in vain */
+#define REJECT_STALE	10		/* the queue pair had another connection */
+#define REJECT_CONSUMER	28		/* by the donor's process */
 
 /*
  * ---- the end of a connection ------------------------------------------------
@@ -81,11 +105,29 @@ rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure)
  * ---- connecting -------------------------------------------------------------
  */
 
+/*
+ * What an errno says of rdma_cm, or a device, that could not do something.
+ */
 static RbpStatus
 status_of_errno(int error)
 {
-	return error == ENOMEM || error == ENOBUFS || error == EMFILE ||
-		error == ENFILE ? RBP_NOMEM : RBP_CONNLOST;
+	switch (error)
+	{
+		case ENOMEM:
+		case ENOBUFS:
+		case EMFILE:
+		case ENFILE:
+			return RBP_NOMEM;
+		case ENETUNREACH:
+		case EHOSTUNREACH:
+		case EADDRNOTAVAIL:
+		case ENODEV:
+			return RBP_NOROUTE;
+		case ETIMEDOUT:
+			return RBP_TIMEOUT;
+		default:
+			return RBP_CONNLOST;
+	}
 }
 
 /*
@@ -167,12 +209,12 @@ send_request(VerbsConn *conn)
 					   rdma_get_local_addr(conn->id), conn->id->qp->qp_num,
 					   hello.mac))
 		return RBP_NOMEM;
-	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
 	rbp_wire_put_verbs_hello(message, &hello);
 
 	if (rdma_connect(conn->id, &param) != 0)
 		return status_of_errno(errno);
 	conn->state = VERBS_CONNECTING;
+	conn->asked_at = rbp_now_ns();
 	return RBP_OK;
 }
 
@@ -186,17 +228,41 @@ read_welcome(VerbsConn *conn, const struct rdma_conn_param *param)
 }
 
 /*
- * What an event means for the connection: RBP_OK to go on, else why it is
- * over.
+ * Why a REQ was rejected; RBP_TIMEOUT if it is worth another one.
+ */
+static RbpStatus
+rejected(VerbsConn *conn, const struct rdma_cm_event *event)
+{
+	switch (event->status)
+	{
+		case REJECT_CONSUMER:
+			if (!read_welcome(conn, &event->param.conn) ||
+				conn->welcome.status == RBP_WIRE_OK)
+				return RBP_CONNLOST;	/* a stranger */
+			return rbp_status_from_wire(conn->welcome.status);
+		case REJECT_STALE:
+		case REJECT_TIMEOUT:
+			return RBP_TIMEOUT;
+		default:
+			return RBP_CONNLOST;	/* nobody listens there, for example */
+	}
+}
+
+/*
+ * What an event means for the connection: RBP_OK to go on, RBP_TIMEOUT to
+ * begin again with another id, else why it is over.
  */
 static RbpStatus
 handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 {
+	RbpStatus	status;
+
 	switch (event->event)
 	{
 		case RDMA_CM_EVENT_ADDR_RESOLVED:
-			if (!rbp_verbs_is_configured(conn->id))
-				return RBP_CONNLOST;
+			status = rbp_verbs_check_device(conn->id);
+			if (status != RBP_OK)
+				return status;
 			conn->state = VERBS_ROUTE;
 			if (rdma_resolve_route(conn->id, RESOLVE_MS) != 0)
 				return status_of_errno(errno);
@@ -205,6 +271,11 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 		case RDMA_CM_EVENT_ROUTE_RESOLVED:
 			return send_request(conn);
 
+		case RDMA_CM_EVENT_ADDR_ERROR:
+		case RDMA_CM_EVENT_ROUTE_ERROR:
+		case RDMA_CM_EVENT_UNREACHABLE:
+			return status_of_errno(-event->status);
+
 		case RDMA_CM_EVENT_ESTABLISHED:
 			if (!read_welcome(conn, &event->param.conn) ||
 				conn->welcome.status != RBP_WIRE_OK)
@@ -212,15 +283,12 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 			conn->regions = calloc(conn->welcome.regions, sizeof(Region));
 			if (conn->regions == NULL)
 				return RBP_NOMEM;
+			OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
 			conn->state = VERBS_READY;
 			return RBP_OK;
 
 		case RDMA_CM_EVENT_REJECTED:
-			/* by the donor; or by its kernel, because nobody listens there */
-			if (!read_welcome(conn, &event->param.conn) ||
-				conn->welcome.status == RBP_WIRE_OK)
-				return RBP_CONNLOST;
-			return rbp_status_from_wire(conn->welcome.status);
+			return rejected(conn, event);
 
 		case RDMA_CM_EVENT_ADDR_CHANGE:
 		case RDMA_CM_EVENT_TIMEWAIT_EXIT:
@@ -229,6 +297,93 @@ handle_event(VerbsConn *conn, const struct rdma_cm_event *event)
 		default:
 			return RBP_CONNLOST;
 	}
+}
+
+/*
+ * Release what belongs to the id and its device.  The device is given back
+ * while the id still keeps it open.
+ */
+static void
+release_id(VerbsConn *conn)
+{
+	release_qp(conn);
+	if (conn->cq != NULL)
+		(void) ibv_destroy_cq(conn->cq);
+	conn->cq = NULL;
+	if (conn->memory_mr != NULL)
+		(void) ibv_dereg_mr(conn->memory_mr);
+	conn->memory_mr = NULL;
+	if (conn->memory != NULL)
+		(void) munmap(conn->memory, MEMORY_SIZE);
+	conn->memory = NULL;
+	if (conn->device != NULL)
+		rbp_verbs_device_put(conn->device);
+	conn->device = NULL;
+	if (conn->id != NULL)
+		(void) rdma_destroy_id(conn->id);
+	conn->id = NULL;
+}
+
+/*
+ * Make an id, and resolve the donor's address.  It is bound to an address of
+ * ours only if a GID is configured, which is one.  Else the route decides, and
+ * then it is seen whether it leads over the configured device: a device may
+ * have several addresses, of VLANs and partitions, of which only the route
+ * tells the right one.
+ */
+static RbpStatus
+start(VerbsConn *conn)
+{
+	struct sockaddr *peer = (struct sockaddr *) &conn->peer;
+	struct sockaddr_storage source;
+	socklen_t	len = 0;
+	RbpStatus	status;
+
+	if (rbp_verbs_config()->gid_index >= 0)
+	{
+		status = rbp_verbs_source_address(peer->sa_family, &source, &len);
+		if (status != RBP_OK)
+			return status == RBP_INVALID ? RBP_OTHER_DEVICE : status;
+	}
+	if (len > 0 && peer->sa_family == AF_INET6)
+	{
+		struct sockaddr_in6 *to = (struct sockaddr_in6 *) &conn->peer;
+		const struct sockaddr_in6 *from = (const struct sockaddr_in6 *) &source;
+
+		/* the interface of a link-local address is that of the GID */
+		if (IN6_IS_ADDR_LINKLOCAL(&to->sin6_addr) && to->sin6_scope_id == 0)
+			to->sin6_scope_id = from->sin6_scope_id;
+	}
+	conn->state = VERBS_ADDRESS;
+	conn->tries++;
+	if (rdma_create_id(conn->channel, &conn->id, conn, RDMA_PS_TCP) != 0)
+	{
+		conn->id = NULL;
+		return status_of_errno(errno);
+	}
+	status = rbp_verbs_set_options(conn->id);
+	if (status != RBP_OK)
+		return status;
+	if (rdma_resolve_addr(conn->id, len > 0 ? (struct sockaddr *) &source : NULL,
+						  peer, RESOLVE_MS) != 0)
+		return status_of_errno(errno);
+	return RBP_OK;
+}
+
+/*
+ * Connecting has come to that, or a connection has.  What has timed out is
+ * begun again, so often.
+ */
+static void
+settle(VerbsConn *conn, RbpStatus status)
+{
+	if (status == RBP_TIMEOUT && conn->state < VERBS_READY && conn->tries < TRIES)
+	{
+		release_id(conn);
+		status = start(conn);
+	}
+	if (status != RBP_OK)
+		rbp_verbs_fail(conn, status, status);
 }
 
 /* Take an event, if there is one.  False if there is none. */
@@ -245,9 +400,9 @@ take_event(VerbsConn *conn)
 		return false;
 	}
 	status = handle_event(conn, event);
+	/* before its id is destroyed, which waits for that */
 	(void) rdma_ack_cm_event(event);
-	if (status != RBP_OK)
-		rbp_verbs_fail(conn, status, status);
+	settle(conn, status);
 	return true;
 }
 
@@ -267,17 +422,7 @@ rbp_verbs_close(RbpConn *base)
 
 	if (conn == NULL)
 		return;
-	release_qp(conn);
-	if (conn->cq != NULL)
-		(void) ibv_destroy_cq(conn->cq);
-	if (conn->memory_mr != NULL)
-		(void) ibv_dereg_mr(conn->memory_mr);
-	if (conn->memory != NULL)
-		(void) munmap(conn->memory, MEMORY_SIZE);
-	if (conn->device != NULL)
-		rbp_verbs_device_put(conn->device);
-	if (conn->id != NULL)
-		(void) rdma_destroy_id(conn->id);
+	release_id(conn);
 	if (conn->channel != NULL)
 		rdma_destroy_event_channel(conn->channel);
 	free(conn->regions);
@@ -285,36 +430,6 @@ rbp_verbs_close(RbpConn *base)
 	free(conn->pings.ios);
 	OPENSSL_cleanse(&conn->cred, sizeof(conn->cred));
 	free(conn);
-}
-
-/* The first steps, up to where events go on. */
-static RbpStatus
-start(VerbsConn *conn, struct sockaddr *peer)
-{
-	struct sockaddr_storage source;
-	socklen_t	len;
-	RbpStatus	status = rbp_verbs_source_address(peer->sa_family, &source, &len);
-
-	if (status != RBP_OK)
-		return status;
-	conn->channel = rdma_create_event_channel();
-	if (conn->channel == NULL)
-		return status_of_errno(errno);
-	if (fcntl(conn->channel->fd, F_SETFD, FD_CLOEXEC) != 0 ||
-		fcntl(conn->channel->fd, F_SETFL, O_NONBLOCK) != 0)
-		return RBP_NOMEM;
-	if (rdma_create_id(conn->channel, &conn->id, conn, RDMA_PS_TCP) != 0)
-	{
-		conn->id = NULL;
-		return status_of_errno(errno);
-	}
-	status = rbp_verbs_set_options(conn->id);
-	if (status != RBP_OK)
-		return status;
-	if (rdma_resolve_addr(conn->id, len > 0 ? (struct sockaddr *) &source : NULL,
-						  peer, RESOLVE_MS) != 0)
-		return status_of_errno(errno);
-	return RBP_OK;
 }
 
 RbpStatus
@@ -335,11 +450,18 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 	if (conn == NULL)
 		return RBP_NOMEM;
 	conn->base.ops = &rbp_transport_verbs;
-	conn->state = VERBS_ADDRESS;
+	conn->peer = peer;
 	conn->cred = *cred;
 	conn->free_bounces = (1u << BOUNCES) - 1;
 	conn->free_lookups = (1u << LOOKUPS) - 1;
-	status = start(conn, (struct sockaddr *) &peer);
+	conn->channel = rdma_create_event_channel();
+	if (conn->channel == NULL)
+		status = status_of_errno(errno);
+	else if (fcntl(conn->channel->fd, F_SETFD, FD_CLOEXEC) != 0 ||
+			 fcntl(conn->channel->fd, F_SETFL, O_NONBLOCK) != 0)
+		status = RBP_NOMEM;
+	else
+		status = start(conn);
 	if (status != RBP_OK)
 	{
 		rbp_verbs_close(&conn->base);
@@ -362,8 +484,10 @@ rbp_verbs_connect_wait(RbpConn *base, int64_t deadline_ns)
 			return conn->failure;
 		if (take_event(conn))
 			continue;
-		if (conn->state != VERBS_FAILED &&
-			!rbp_sock_block(conn->channel->fd, POLLIN, deadline_ns))
+		if (conn->state == VERBS_CONNECTING && rbp_now_ns() - conn->asked_at >= ANSWER_NS)
+			settle(conn, RBP_TIMEOUT);
+		else if (conn->state != VERBS_FAILED &&
+				 !rbp_sock_block(conn->channel->fd, POLLIN, deadline_ns))
 			return RBP_INPROGRESS;
 	}
 }

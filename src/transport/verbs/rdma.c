@@ -7,6 +7,8 @@
  * Devices, ports, GIDs and their network devices are looked up in sysfs, which
  * needs no privilege and opens no device:
  *
+ *	  DEV/node_type						"1: CA" for InfiniBand and RoCE
+ *	  DEV/ports/P/state					"4: ACTIVE", or another
  *	  DEV/ports/P/gids/I				the GID; zeroes or an error: none
  *	  DEV/ports/P/gid_attrs/ndevs/I		its network device (RoCE)
  *	  DEV/device/net/NAME				the device's network devices (IPoIB);
@@ -51,9 +53,12 @@ static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";
 static RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
 /*
- * Time of the last scan of sysfs, in ns; 0: none yet.  Its lowest bit is the
- * result, 1 if a device was found, so that both change together.
+ * Time of the last scan of sysfs, in ns; 0: none yet.  Its lowest bits are the
+ * result, so that both change together.
  */
+#define SCAN_PRESENT	INT64_C(1)	/* a device was found */
+#define SCAN_ACTIVE		INT64_C(2)	/* ... with an active port */
+
 static _Atomic int64_t last_scan;
 
 void
@@ -121,33 +126,80 @@ is_name(const char *name)
 	return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL;
 }
 
-bool
-rbp_verbs_present(void)
+/* Is a port of the device active: the configured one, if one is? */
+static bool
+has_active_port(const char *device)
+{
+	char		path[PATH_MAX];
+	char		state[16];
+	DIR		   *dir;
+	struct dirent *entry;
+	bool		active = false;
+
+	dir = sysfs_path(path, "%s/ports", device) ? opendir(path) : NULL;
+	while (dir != NULL && !active && (entry = readdir(dir)) != NULL)
+	{
+		int			port = atoi(entry->d_name);
+
+		active = port > 0 && (config.port == 0 || config.port == port) &&
+			sysfs_path(path, "%s/ports/%d/state", device, port) &&
+			read_line(path, state, sizeof(state)) && atoi(state) == IBV_PORT_ACTIVE;
+	}
+	if (dir != NULL)
+		closedir(dir);
+	return active;
+}
+
+/* What a scan finds out about a device: SCAN_* bits. */
+static int64_t
+scan_device(const char *device)
+{
+	char		path[PATH_MAX];
+	char		type[16];
+
+	if (!is_name(device) || !sysfs_path(path, "%s/node_type", device) ||
+		!read_line(path, type, sizeof(type)) || atoi(type) != IBV_NODE_CA)
+		return 0;
+	return SCAN_PRESENT | (has_active_port(device) ? SCAN_ACTIVE : 0);
+}
+
+/* The result of a scan that is not older than SCAN_NS. */
+static int64_t
+scan(void)
 {
 	int64_t		now = rbp_now_ns();
 	int64_t		last = atomic_load_explicit(&last_scan, memory_order_relaxed);
-	char		path[PATH_MAX];
-	bool		present = false;
+	int64_t		found = 0;
 
 	if (last != 0 && now - last < SCAN_NS)
-		return (last & 1) != 0;
-
+		return last;
 	if (config.device[0] != '\0')
-		present = is_name(config.device) && sysfs_path(path, "%s", config.device) &&
-			access(path, F_OK) == 0;
+		found = scan_device(config.device);
 	else
 	{
 		DIR		   *dir = opendir(rbp_verbs_sysfs);
 		struct dirent *entry;
 
-		while (dir != NULL && !present && (entry = readdir(dir)) != NULL)
-			present = is_name(entry->d_name);
+		while (dir != NULL && (found & SCAN_ACTIVE) == 0 && (entry = readdir(dir)) != NULL)
+			found |= scan_device(entry->d_name);
 		if (dir != NULL)
 			closedir(dir);
 	}
-	atomic_store_explicit(&last_scan, (now & ~INT64_C(1)) | (present ? 1 : 0),
-						  memory_order_relaxed);
-	return present;
+	last = (now & ~(SCAN_PRESENT | SCAN_ACTIVE)) | found;
+	atomic_store_explicit(&last_scan, last, memory_order_relaxed);
+	return last;
+}
+
+bool
+rbp_verbs_present(void)
+{
+	return (scan() & SCAN_PRESENT) != 0;
+}
+
+bool
+rbp_verbs_active(void)
+{
+	return (scan() & SCAN_ACTIVE) != 0;
 }
 
 /*
@@ -387,17 +439,18 @@ rbp_verbs_set_options(struct rdma_cm_id *id)
 	return RBP_OK;
 }
 
-bool
-rbp_verbs_is_configured(struct rdma_cm_id *id)
+RbpStatus
+rbp_verbs_check_device(struct rdma_cm_id *id)
 {
 	struct ibv_device *device = id->verbs != NULL ? id->verbs->device : NULL;
 
-	if (device != NULL && device->transport_type == IBV_TRANSPORT_IWARP)
-		return false;
+	if (device != NULL &&
+		(device->node_type != IBV_NODE_CA || device->transport_type != IBV_TRANSPORT_IB))
+		return RBP_BAD_DEVICE;
 	if (config.device[0] != '\0' &&
 		(device == NULL || strcmp(ibv_get_device_name(device), config.device) != 0))
-		return false;
-	return config.port == 0 || config.port == id->port_num;
+		return RBP_OTHER_DEVICE;
+	return config.port == 0 || config.port == id->port_num ? RBP_OK : RBP_OTHER_DEVICE;
 }
 
 /*

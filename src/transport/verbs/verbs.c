@@ -58,7 +58,7 @@ static bool
 verbs_usable(const RbpEndpoint *ep)
 {
 	return ep->rdma_host[0] != '\0' && ep->rdma_port != 0 &&
-		rbp_verbs_present() && rbp_verbs_usable();
+		rbp_verbs_active() && rbp_verbs_usable();
 }
 
 static RbpStatus

@@ -101,7 +101,12 @@ typedef struct VerbsConn
 	RbpConn		base;
 	VerbsState	state;
 	RbpStatus	failure;		/* of submit() once VERBS_FAILED */
-	RbpCredentials cred;		/* until the REQ is sent */
+
+	/* while connecting */
+	RbpCredentials cred;
+	struct sockaddr_storage peer;
+	int			tries;			/* ids so far */
+	int64_t		asked_at;		/* when the REQ was sent */
 
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;		/* with the queue pair, id->qp */
