@@ -12,6 +12,8 @@
 #include "mock_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,6 +27,7 @@
 #undef ibv_reg_mr
 #undef ibv_query_port
 
+#define ACK_NS			INT64_C(2000000000)
 #define RNR_NS			INT64_C(200000000)	/* how long a sender tries */
 
 typedef struct Mr
@@ -78,6 +81,8 @@ int			mock_flush_polls;
 bool		mock_receives_first;
 atomic_int	mock_register_us;
 atomic_int	mock_deregister_us;
+atomic_bool mock_hold_create_qp;
+atomic_int	mock_held_create_qp;
 _Atomic uint64_t mock_calls[MOCK_NCALLS];
 
 static uint32_t fail_nth[MOCK_NCALLS];
@@ -135,7 +140,8 @@ initialize(void)
 		Device	   *d = &mock_devices[i];
 
 		d->context.device = &d->device;
-		d->context.cmd_fd = d->context.async_fd = -1;
+		d->context.cmd_fd = -1;
+		d->context.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 		d->context.num_comp_vectors = 1;
 		d->context.ops.poll_cq = do_poll;
 		d->context.ops.post_send = do_post_send;
@@ -463,6 +469,58 @@ ibv_query_port(struct ibv_context *context, uint8_t port,
 	return rc;
 }
 
+void
+mock_async(int device, enum ibv_event_type type, struct ibv_qp *qp, int port)
+{
+	Device	   *d = &mock_devices[device];
+	struct ibv_async_event event = {.event_type = type};
+	uint64_t	one = 1;
+
+	if (qp != NULL)
+		event.element.qp = qp;
+	else
+		event.element.port_num = port;
+	mock_enter();
+	if (d->nasync == (int) (sizeof(d->async) / sizeof(d->async[0])) ||
+		write(d->context.async_fd, &one, sizeof(one)) != sizeof(one))
+		abort();
+	d->async[d->nasync++] = event;
+	mock_leave();
+}
+
+int
+ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	Device	   *d = context == &mock_devices[0].context ? &mock_devices[0] : &mock_devices[1];
+	uint64_t	one;
+
+	if (read(context->async_fd, &one, sizeof(one)) != sizeof(one))
+		return -1;
+	mock_enter();
+	*event = d->async[0];
+	d->nasync--;
+	d->unacked++;
+	memmove(&d->async[0], &d->async[1], (size_t) d->nasync * sizeof(d->async[0]));
+	mock_leave();
+	return 0;
+}
+
+void
+ibv_ack_async_event(struct ibv_async_event *event)
+{
+	(void) event;
+	mock_enter();
+	for (int i = 0; i < MOCK_DEVICES; i++)
+		if (mock_devices[i].unacked > 0)
+		{
+			mock_devices[i].unacked--;
+			mock_leave();
+			return;
+		}
+	mock_violation("an asynchronous event is acknowledged that was not fetched");
+	mock_leave();
+}
+
 struct ibv_pd *
 ibv_alloc_pd(struct ibv_context *context)
 {
@@ -749,12 +807,30 @@ ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
 	return cq != NULL ? &cq->cq : NULL;
 }
 
+/* As libibverbs does; another thread may be about to. */
+static void
+wait_for_acks(Cq *cq)
+{
+	int64_t		until = mock_now_ns() + ACK_NS;
+	uint32_t	unacked;
+
+	do
+	{
+		mock_enter();
+		unacked = cq->unacked;
+		mock_leave();
+		if (unacked > 0)
+			usleep(100);
+	} while (unacked > 0 && mock_now_ns() < until);
+}
+
 int
 ibv_destroy_cq(struct ibv_cq *ibcq)
 {
 	Cq		   *cq = (Cq *) ibcq;
 	int			rc = 0;
 
+	wait_for_acks(cq);
 	mock_enter();
 	for (Qp *qp = qps; qp != NULL; qp = qp->next)
 		if (qp->qp.send_cq == ibcq || qp->qp.recv_cq == ibcq)
@@ -810,10 +886,22 @@ ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq,
 	Comp	   *comp = (Comp *) channel;
 	uint64_t	one;
 
-	if (read(channel->fd, &one, sizeof(one)) != sizeof(one))
-		return -1;
+	/* under the lock: another thread may destroy the queue */
 	mock_enter();
-	if (comp->nqueue == 0)
+	while (comp->nqueue == 0)
+	{
+		struct pollfd pfd = {.fd = channel->fd,.events = POLLIN};
+
+		mock_leave();
+		if ((fcntl(channel->fd, F_GETFL) & O_NONBLOCK) != 0)
+		{
+			errno = EAGAIN;
+			return -1;
+		}
+		(void) poll(&pfd, 1, -1);
+		mock_enter();
+	}
+	if (read(channel->fd, &one, sizeof(one)) != sizeof(one))
 		abort();
 	*cq = comp->queue[0];
 	*cq_context = (*cq)->cq_context;
@@ -1345,6 +1433,10 @@ rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 {
 	int			rc = -1;
 
+	atomic_fetch_add(&mock_held_create_qp, 1);
+	while (atomic_load(&mock_hold_create_qp))
+		usleep(100);
+	atomic_fetch_sub(&mock_held_create_qp, 1);
 	mock_enter();
 	if (mock_fails(MOCK_CREATE_QP))
 		;
@@ -1529,7 +1621,7 @@ mock_reset(void)
 		mock_calls[i] = 0;
 	memset(fail_nth, 0, sizeof(fail_nth));
 	memset(fail_done, 0, sizeof(fail_done));
-	mock_lazy = mock_receives_first = false;
+	mock_lazy = mock_receives_first = mock_lose_rtu = false;
 	mock_poll_max = mock_fail_at = mock_flush_polls = 0;
 	mock_register_us = mock_deregister_us = 0;
 	default_limits();
