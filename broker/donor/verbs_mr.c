@@ -37,6 +37,14 @@
  * the region's memory is abandoned instead: the client can continue to use
  * pages that nobody else ever uses.
  *
+ * Why no late request finds another key valid.  A device may give a key again
+ * that it has just got back, and a client's device repeats a request whose
+ * acknowledgement is lost, for seconds.  A write could so reach a region that
+ * its lease had, lost and got again meanwhile.  Therefore each registration of
+ * a region has addresses of its own (address_of()): the device refuses a
+ * request with the key of one and the address of another.  32,768
+ * registrations of a region pass before one has the same addresses.
+ *
  * The janitor pins the domain whose MR it deregisters; until then the domain
  * stays in the list and is not freed.
  *
@@ -48,6 +56,7 @@
 #include "broker/donor/memory.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
+#include "common/limits.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -57,6 +66,8 @@
 #include <string.h>
 
 #define TABLE_ALIGN		4096
+#define ADDRESS_BITS	48
+#define COUNT_MASK		0x7fff
 
 typedef enum RegionMrState
 {
@@ -78,14 +89,32 @@ static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;
 
 static RbpDonorLeaseDomain *domains;	/* under verbs_lock, see above */
-static uint64_t turn;			/* used by the verbs thread only */
 
-static struct ibv_mr *
-register_memory(struct ibv_pd *pd, uint32_t region)
+/* used by the verbs thread only */
+static uint64_t turn;
+static uint32_t registrations[RBP_DONOR_MAX_REGIONS];	/* of each region */
+
+/*
+ * The address by which clients know a region: its own, with the number of its
+ * registration above the bits that a process's addresses have.
+ */
+static uint64_t
+address_of(uint32_t region, uint32_t count)
 {
-	return ibv_reg_mr(pd, donor_regions[region].base, donor_region_size,
-					  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-					  IBV_ACCESS_REMOTE_WRITE);
+	uint64_t	base = (uintptr_t) donor_regions[region].base;
+
+	return (base & ((UINT64_C(1) << ADDRESS_BITS) - 1)) |
+		(uint64_t) (count & COUNT_MASK) << ADDRESS_BITS;
+}
+
+/* count: of earlier registrations, for address_of(). */
+static struct ibv_mr *
+register_memory(struct ibv_pd *pd, uint32_t region, uint32_t count)
+{
+	return ibv_reg_mr_iova(pd, donor_regions[region].base, donor_region_size,
+						   address_of(region, count),
+						   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+						   IBV_ACCESS_REMOTE_WRITE);
 }
 
 /*
@@ -95,14 +124,13 @@ register_memory(struct ibv_pd *pd, uint32_t region)
  */
 static void
 set_entry(RbpDonorLeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
-		  uint32_t rkey)
+		  uint64_t address, uint32_t rkey)
 {
 	uint8_t		buf[RBP_VERBS_ENTRY_SIZE];
 	uint64_t	words[2];
 
 	_Static_assert(sizeof(words) == RBP_VERBS_ENTRY_SIZE, "an entry is two words");
-	rbp_wire_put_verbs_entry(buf, state, region,
-							 (uintptr_t) donor_regions[region].base, rkey);
+	rbp_wire_put_verbs_entry(buf, state, region, address, rkey);
 	memcpy(words, buf, sizeof(words));
 	atomic_store(&domain->table[2 * region], words[0]);
 	atomic_store(&domain->table[2 * region + 1], words[1]);
@@ -119,7 +147,7 @@ request_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 		return;
 	domain->regions[region].state = MR_PENDING;
 	domain->npending++;
-	set_entry(domain, region, RBP_VERBS_ENTRY_PENDING, 0);
+	set_entry(domain, region, RBP_VERBS_ENTRY_PENDING, 0, 0);
 }
 
 /*
@@ -138,7 +166,7 @@ end_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 	if (entry->state == MR_NONE)
 		return;
 
-	set_entry(domain, region, RBP_VERBS_ENTRY_NONE, 0);
+	set_entry(domain, region, RBP_VERBS_ENTRY_NONE, 0, 0);
 	if (entry->state == MR_PENDING)
 	{
 		domain->npending--;
@@ -211,11 +239,12 @@ static bool
 register_region(RbpDonorLeaseDomain *domain, uint32_t region)
 {
 	RbpDonorRegion *r = &donor_regions[region];
+	uint32_t	count = registrations[region];
 	struct ibv_mr *mr;
 
 	if (!donor_region_enter(r, domain->lease, rbp_boottime_ns()))
 		return false;
-	mr = register_memory(domain->pd, region);
+	mr = register_memory(domain->pd, region, count);
 	if (mr != NULL)
 	{
 		/* still pending: it is not revoked while we are in the region */
@@ -223,7 +252,9 @@ register_region(RbpDonorLeaseDomain *domain, uint32_t region)
 		domain->regions[region].mr = mr;
 		domain->regions[region].state = MR_REGISTERED;
 		domain->npending--;
-		set_entry(domain, region, RBP_VERBS_ENTRY_READY, mr->rkey);
+		set_entry(domain, region, RBP_VERBS_ENTRY_READY, address_of(region, count),
+				  mr->rkey);
+		registrations[region]++;
 		pthread_mutex_unlock(&verbs_lock);
 	}
 	else
@@ -419,7 +450,7 @@ donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t rea
 				verbs = list[i];
 	}
 	if (mrs != NULL && verbs != NULL && (pd = ibv_alloc_pd(verbs)) != NULL)
-		while (n < donor_nregions && (mrs[n] = register_memory(pd, n)) != NULL)
+		while (n < donor_nregions && (mrs[n] = register_memory(pd, n, 0)) != NULL)
 			n++;
 	error = errno;
 	rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));

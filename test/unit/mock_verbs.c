@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #undef ibv_reg_mr
+#undef ibv_reg_mr_iova
 #undef ibv_query_port
 
 #define ACK_NS			INT64_C(2000000000)
@@ -79,6 +80,7 @@ int			mock_poll_max;
 int			mock_fail_at;
 int			mock_flush_polls;
 bool		mock_receives_first;
+bool		mock_same_keys;
 atomic_int	mock_register_us;
 atomic_int	mock_deregister_us;
 atomic_bool mock_hold_create_qp;
@@ -101,6 +103,7 @@ static Cq  *cqs;
 static Qp  *qps;
 uint32_t	mock_next_number = 17;
 static uint32_t violations;
+static uint32_t last_rkey;		/* of the last one that was deregistered */
 
 /*
  * ---- common ------------------------------------------------------------------
@@ -593,6 +596,11 @@ register_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 			mr->mr.handle = mock_next_number++;
 			mr->mr.lkey = mock_next_number++ << 8 | 1;
 			mr->mr.rkey = mock_next_number++ << 8 | 2;
+			if (mock_same_keys && last_rkey != 0)
+			{
+				mr->mr.rkey = last_rkey;
+				last_rkey = 0;
+			}
 			mr->iova = iova;
 			mr->access = (int) access;
 			LINK(mrs, mr);
@@ -606,6 +614,13 @@ struct ibv_mr *
 ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	return register_mr(pd, addr, length, (uintptr_t) addr, (unsigned int) access);
+}
+
+struct ibv_mr *
+ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				int access)
+{
+	return register_mr(pd, addr, length, iova, (unsigned int) access);
 }
 
 struct ibv_mr *
@@ -646,6 +661,7 @@ ibv_dereg_mr(struct ibv_mr *mr)
 				if (qp->receives[n % qp->cap.max_recv_wr].sge.lkey == mr->lkey)
 					mock_violation("memory is deregistered that a posted receive uses");
 		}
+		last_rkey = mr->rkey;
 		free(mr);
 	}
 	mock_leave();
@@ -1621,7 +1637,7 @@ mock_reset(void)
 		mock_calls[i] = 0;
 	memset(fail_nth, 0, sizeof(fail_nth));
 	memset(fail_done, 0, sizeof(fail_done));
-	mock_lazy = mock_receives_first = mock_lose_rtu = false;
+	mock_lazy = mock_receives_first = mock_lose_rtu = mock_same_keys = false;
 	mock_poll_max = mock_fail_at = mock_flush_polls = 0;
 	mock_register_us = mock_deregister_us = 0;
 	default_limits();

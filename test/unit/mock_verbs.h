@@ -170,6 +170,9 @@ extern int	mock_flush_polls;
 /* When work fails, receives end before anything else is polled. */
 extern bool mock_receives_first;
 
+/* The key that was given back last is given again first. */
+extern bool mock_same_keys;
+
 /* How long registrations take, and their ends. */
 extern atomic_int mock_register_us;
 extern atomic_int mock_deregister_us;

@@ -841,6 +841,46 @@ test_keys(void)
 	check_left("keys");
 }
 
+/* A card that gives the same key again. */
+static void
+test_same_key(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	uint64_t	addr;
+	uint64_t	addr_again = 0;
+	uint32_t	key;
+	uint32_t	key_again = 0;
+	Raw		   *raw;
+	Raw		   *late;
+
+	apply_all();
+	raw = raw_connected(&plan->cred);
+	late = raw_connected(&plan->cred);
+	ok(await_key(raw, 0, &addr, &key), "a client has a key");
+	for (int i = 0; i < 3; i++)
+	{
+		mock_same_keys = true;
+		plan->mask = 0;
+		apply_all();
+		plan->mask = 0x001;
+		apply_all();
+		if (!await_key(raw, 0, &addr_again, &key_again))
+			wrong("there is no key after %d times", i);
+		mock_same_keys = false;
+	}
+	ok(key_again == key, "it gets the same one when the region comes back");
+	ok(addr_again != addr, "with other addresses");
+	memset(late->buf, 0xdd, 4096);
+	ok(raw_work(late, IBV_WR_RDMA_WRITE, addr, key, 4096) == IBV_WC_REM_ACCESS_ERR &&
+	   all_are(donor_regions[0].base, REGION_BYTES, 0), "a write of the first time comes too late");
+	memset(raw->buf, 0xee, 4096);
+	ok(raw_work(raw, IBV_WR_RDMA_WRITE, addr_again, key, 4096) == IBV_WC_SUCCESS &&
+	   donor_regions[0].base[0] == 0xee, "one of this time does not");
+	raw_free(late);
+	raw_free(raw);
+	check_left("the same key");
+}
+
 /* A lease ends whose clients do nothing. */
 static void
 test_idle_clients(void)
@@ -1643,6 +1683,7 @@ main(void)
 
 	test_handshake();
 	test_keys();
+	test_same_key();
 	test_idle_clients();
 	test_late_key();
 	test_while_used();
