@@ -49,6 +49,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define EVENTS_NS		INT64_C(5000000)	/* for events of rdma_cm, per
@@ -68,6 +69,17 @@ static int	ndevices;
 static int	close_tries;		/* attempts left to have a removed device's
 								 * context closed */
 
+const char *
+donor_verbs_memory_hint(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+		limit.rlim_cur > 2 * donor_nregions * donor_region_size)
+		return "; RLIMIT_MEMLOCK allows it: memory is short, or the device or the cgroup (rdma.max) has no room for more";
+	return "; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)";
+}
+
 void
 donor_verbs_log_failure(int error, const char *fmt,...)
 {
@@ -78,7 +90,7 @@ donor_verbs_log_failure(int error, const char *fmt,...)
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
 	rbp_log_repeated(RBP_LOG_WARNING, "RDMA: could not %s: %s%s", what, strerror(error),
-					 error == ENOMEM ? "; RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) may be too low" : "");
+					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
 }
 
 void
@@ -106,6 +118,42 @@ is_any(const struct sockaddr *addr)
 	if (addr->sa_family == AF_INET6)
 		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *) addr)->sin6_addr);
 	return ((const struct sockaddr_in *) addr)->sin_addr.s_addr == INADDR_ANY;
+}
+
+bool
+donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len)
+{
+	const char *name = ibv_get_device_name(verbs->device);
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port_attr;
+	int			last = port;
+
+	if (verbs->device->transport_type != IBV_TRANSPORT_IB)
+	{
+		snprintf(reason, len, "device %s is neither InfiniBand nor RoCE but %s", name,
+				 verbs->device->transport_type == IBV_TRANSPORT_IWARP ? "iWARP"
+				 : verbs->device->transport_type == IBV_TRANSPORT_USNIC ||
+				 verbs->device->transport_type == IBV_TRANSPORT_USNIC_UDP ? "usNIC"
+				 : "something else, such as EFA");
+		return false;
+	}
+	if (port == 0)
+	{
+		errno = ibv_query_device(verbs, &attr);
+		if (errno != 0)
+		{
+			snprintf(reason, len, "could not query device %s: %s", name, strerror(errno));
+			return false;
+		}
+		port = 1;
+		last = attr.phys_port_cnt;
+	}
+	for (; port <= last; port++)
+		if (ibv_query_port(verbs, (uint8_t) port, &port_attr) == 0 &&
+			port_attr.state == IBV_PORT_ACTIVE)
+			return true;
+	snprintf(reason, len, "port %d of device %s is not active", last, name);
+	return false;
 }
 
 /*
@@ -156,7 +204,7 @@ start_listening(const char *host, uint16_t *port, char *reason, size_t len)
 	if (listener == NULL)
 	{
 		if (rc == ENODEV || rc == EADDRNOTAVAIL)
-			snprintf(reason, len, "no RDMA device%s%s leads to \"%s\"",
+			snprintf(reason, len, "no RDMA device%s%s that can be used leads to \"%s\"",
 					 rbp_verbs_config()->device[0] != '\0' ? " " : "",
 					 rbp_verbs_config()->device, host);
 		else
@@ -164,6 +212,10 @@ start_listening(const char *host, uint16_t *port, char *reason, size_t len)
 					 (unsigned) *port, strerror(rc));
 		return false;
 	}
+
+	if (listener->verbs != NULL &&
+		!donor_verbs_usable(listener->verbs, listener->port_num, reason, len))
+		return false;
 
 	/* to listen again if the device comes back */
 	listen_addr = listener->route.addr.src_storage;
@@ -208,11 +260,18 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 {
 	struct ibv_device_attr attr;
 	RbpDonorVerbsDevice *device;
+	char		reason[128];
 
 	for (device = donor_verbs_devices(); device != NULL; device = device->next)
 		if (device->verbs == id->verbs)
 			return device;
 
+	/* listening on any address, this may be any device */
+	if (!donor_verbs_usable(id->verbs, id->port_num, reason, sizeof(reason)))
+	{
+		rbp_log_repeated(RBP_LOG_WARNING, "RDMA: refused a client: %s", reason);
+		return NULL;
+	}
 	device = ndevices < DONOR_MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
 	if (device == NULL)
 	{
@@ -496,6 +555,41 @@ thread_main(void *arg)
 /*
  * ---- start ---------------------------------------------------------------
  */
+int
+donor_verbs_numa_node(const char *host)
+{
+	struct rdma_event_channel *channel = rbp_verbs_present() ? rdma_create_event_channel() : NULL;
+	struct addrinfo *list = NULL;
+	int			node = -1;
+
+	if (channel != NULL && rbp_listen_addresses(host, 0, &list) != 0)
+		list = NULL;
+	for (struct addrinfo *ai = list; ai != NULL && node < 0; ai = ai->ai_next)
+	{
+		struct rdma_cm_id *id;
+
+		if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) != 0)
+			continue;
+		if (rdma_bind_addr(id, ai->ai_addr) == 0 && id->verbs != NULL)
+		{
+			char		path[sizeof(id->verbs->device->ibdev_path) + 32];
+			FILE	   *f;
+
+			snprintf(path, sizeof(path), "%s/device/numa_node", id->verbs->device->ibdev_path);
+			f = fopen(path, "re");
+			if (f != NULL && fscanf(f, "%d", &node) != 1)
+				node = -1;
+			if (f != NULL)
+				fclose(f);
+		}
+		rdma_destroy_id(id);
+	}
+	if (list != NULL)
+		freeaddrinfo(list);
+	if (channel != NULL)
+		rdma_destroy_event_channel(channel);
+	return node;
+}
 
 bool
 donor_verbs_init(const char *host, uint16_t *port, const char **why)

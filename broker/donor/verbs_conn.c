@@ -26,6 +26,7 @@
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define MAX_CONNECTIONS	16384
 #define HANDSHAKE_NS	INT64_C(15000000000)	/* rdma_cm sends a lost
@@ -104,6 +105,48 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 	rbp_wire_put_verbs_welcome(buf, &welcome);
 	(void) rdma_reject(id, buf, sizeof(buf));
 	(void) rdma_destroy_id(id);
+}
+
+/*
+ * ---- clients without a proof ---------------------------------------------
+ *
+ * Looking at a proof takes some microseconds.  So that a flood of bad ones
+ * does not take the thread's time, only so many of an address are looked at in
+ * a second.  Addresses share the places of a small table.
+ */
+#define DENIALS_MAX		100
+#define DENIAL_PLACES	64
+
+static int64_t denials_second;
+static uint32_t denials[DENIAL_PLACES]; /* in this second */
+
+static uint32_t *
+denials_of(const struct sockaddr *client)
+{
+	static uint64_t seed;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+	int64_t		second = rbp_boottime_ns() / 1000000000;
+	uint64_t	hash = 0;
+
+	if (seed == 0)
+		rbp_random_bytes(&seed, sizeof(seed));
+	if (second != denials_second)
+	{
+		memset(denials, 0, sizeof(denials));
+		denials_second = second;
+	}
+	if (client->sa_family == AF_INET)
+	{
+		memcpy(&v4, client, sizeof(v4));
+		hash = XXH3_64bits_withSeed(&v4.sin_addr, sizeof(v4.sin_addr), seed);
+	}
+	else if (client->sa_family == AF_INET6)
+	{
+		memcpy(&v6, client, sizeof(v6));
+		hash = XXH3_64bits_withSeed(&v6.sin6_addr, sizeof(v6.sin6_addr), seed);
+	}
+	return &denials[hash % DENIAL_PLACES];
 }
 
 static bool
@@ -278,12 +321,20 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		refuse(id, RBP_WIRE_BUSY);
 		return;
 	}
+	if (*denials_of(rdma_get_peer_addr(id)) >= DENIALS_MAX)
+	{
+		log_refusal(id, RBP_LOG_WARNING, "too many of its proofs were wrong in this second");
+		atomic_fetch_add(&denied, 1);
+		refuse(id, RBP_WIRE_BUSY);
+		return;
+	}
 	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
 	if (lease == NULL)
 	{
 		/* mostly a lease that has just ended */
 		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
 		atomic_fetch_add(&denied, 1);
+		(*denials_of(rdma_get_peer_addr(id)))++;
 		refuse(id, RBP_WIRE_DENIED);
 	}
 	else if (!accept_client(id, lease, reads))

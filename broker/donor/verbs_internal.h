@@ -26,6 +26,15 @@
 extern void donor_verbs_log_failure(int error, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
+/* What a message about memory that a device refuses should end with. */
+extern const char *donor_verbs_memory_hint(void);
+
+/*
+ * Can this device and port (0: any) be used?  It must be InfiniBand or RoCE,
+ * and the port active.  Otherwise the reason is stored in reason[len].
+ */
+extern bool donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len);
+
 /*
  * Wake the verbs thread to register MRs.  Any thread may call this; does not
  * wait.

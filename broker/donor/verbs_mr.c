@@ -427,6 +427,83 @@ donor_verbs_tick_domains(void)
 }
 
 /*
+ * ---- trial ---------------------------------------------------------------
+ */
+
+/* A registration of all memory, by several threads */
+typedef struct Trial
+{
+	struct ibv_pd *pd;
+	struct ibv_mr **mrs;
+	atomic_int	error;			/* errno of the first failure, or 0 */
+} Trial;
+
+static bool
+try_region(uint32_t region, void *arg)
+{
+	Trial	   *trial = arg;
+	int			none = 0;
+
+	trial->mrs[region] = register_memory(trial->pd, region, 0);
+	if (trial->mrs[region] == NULL)
+		(void) atomic_compare_exchange_strong(&trial->error, &none, errno);
+	return trial->mrs[region] != NULL;
+}
+
+static bool
+end_trial(uint32_t region, void *arg)
+{
+	Trial	   *trial = arg;
+
+	if (trial->mrs[region] != NULL)
+		(void) ibv_dereg_mr(trial->mrs[region]);
+	return true;
+}
+
+/* Log a device's limits, and check those that are known to be too low. */
+static bool
+check_limits(struct ibv_context *verbs, char *reason, size_t len)
+{
+	const char *name = ibv_get_device_name(verbs->device);
+	struct ibv_device_attr attr;
+	int			error = ibv_query_device(verbs, &attr);
+	char		size[32];
+
+	if (error != 0)
+	{
+		snprintf(reason, len, "could not query device %s: %s", name, strerror(error));
+		return false;
+	}
+	rbp_format_size(attr.max_mr_size, size, sizeof(size));
+	rbp_log(RBP_LOG_INFO, "RDMA: device %s: at most %d MRs (max_mr), of %s each (max_mr_size), %d queue pairs (max_qp), %d reads in flight on each (max_qp_rd_atom)",
+			name, attr.max_mr, size, attr.max_qp, attr.max_qp_rd_atom);
+	if (donor_region_size > attr.max_mr_size)
+		snprintf(reason, len, "device %s registers %s at once (max_mr_size), less than --region-size",
+				 name, size);
+	else if (attr.max_mr > 0 && donor_nregions > (uint32_t) attr.max_mr)
+		snprintf(reason, len, "device %s has %d MRs (max_mr), less than there are regions; use a larger --region-size",
+				 name, attr.max_mr);
+	else
+		return true;
+	return false;
+}
+
+/*
+ * Listening on any address: test only the first device that can be used.  NULL
+ * if there is none; *list is for rdma_free_devices().
+ */
+static struct ibv_context *
+first_usable(struct ibv_context ***list, char *reason, size_t len)
+{
+	*list = rdma_get_devices(NULL);
+	snprintf(reason, len, "there is no RDMA device that can be used");
+	for (int i = 0; *list != NULL && (*list)[i] != NULL; i++)
+		if (donor_verbs_usable((*list)[i], 0, reason, len))
+			return (*list)[i];
+	return NULL;
+}
+
+/*
  * A limit that is too low should be noticed at start-up, not when memory is
  * leased.
  */
@@ -434,44 +511,45 @@ bool
 donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t reason_len)
 {
 	struct ibv_context **list = NULL;
-	struct ibv_pd *pd = NULL;
-	struct ibv_mr **mrs = calloc(donor_nregions, sizeof(struct ibv_mr *));
+	Trial		trial = {.mrs = calloc(donor_nregions, sizeof(struct ibv_mr *))};
 	char		size[32];
-	int64_t		start = rbp_now_ns();
-	uint32_t	n = 0;
-	int			error;
+	int64_t		start;
+	bool		ok = false;
 
-	/* listening on any address: test only the first device */
 	if (verbs == NULL)
+		verbs = first_usable(&list, reason, reason_len);
+	if (trial.mrs == NULL)
+		snprintf(reason, reason_len, "out of memory");
+	else if (verbs != NULL && check_limits(verbs, reason, reason_len))
 	{
-		list = rdma_get_devices(NULL);
-		for (int i = 0; list != NULL && verbs == NULL && list[i] != NULL; i++)
-			if (list[i]->device->transport_type != IBV_TRANSPORT_IWARP)
-				verbs = list[i];
-	}
-	if (mrs != NULL && verbs != NULL && (pd = ibv_alloc_pd(verbs)) != NULL)
-		while (n < donor_nregions && (mrs[n] = register_memory(pd, n, 0)) != NULL)
-			n++;
-	error = errno;
-	rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));
-	if (n == donor_nregions)
-		rbp_log(RBP_LOG_INFO, "RDMA: %s can be registered with device %s, in %.1f ms",
-				size, ibv_get_device_name(verbs->device),
-				(double) (rbp_now_ns() - start) / 1e6);
-	else if (verbs == NULL)
-		snprintf(reason, reason_len, "there is no RDMA device that can be used");
-	else if (error == ENOMEM || error == EAGAIN || error == EPERM)
-		snprintf(reason, reason_len, "could not register %s of memory: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)",
-				 size, strerror(error));
-	else
-		snprintf(reason, reason_len, "could not register memory: %s", strerror(error));
+		trial.pd = ibv_alloc_pd(verbs);
+		start = rbp_now_ns();
+		if (trial.pd == NULL)
+			atomic_store(&trial.error, errno);
+		else
+			ok = donor_memory_for_each(try_region, &trial);
+		rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));
+		if (ok)
+			rbp_log(RBP_LOG_INFO, "RDMA: %s can be registered with device %s, in %.1f ms",
+					size, ibv_get_device_name(verbs->device),
+					(double) (rbp_now_ns() - start) / 1e6);
+		else
+		{
+			int			error = atomic_load(&trial.error);
 
-	for (uint32_t i = 0; i < n; i++)
-		(void) ibv_dereg_mr(mrs[i]);
-	if (pd != NULL)
-		(void) ibv_dealloc_pd(pd);
+			snprintf(reason, reason_len, "could not register %s of memory: %s%s", size,
+					 strerror(error),
+					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
+		}
+	}
+
+	if (trial.pd != NULL)
+	{
+		(void) donor_memory_for_each(end_trial, &trial);
+		(void) ibv_dealloc_pd(trial.pd);
+	}
 	if (list != NULL)
 		rdma_free_devices(list);
-	free(mrs);
-	return n == donor_nregions;
+	free(trial.mrs);
+	return ok;
 }

@@ -453,9 +453,10 @@ ibv_query_port(struct ibv_context *context, uint8_t port,
 			   struct _compat_ibv_port_attr *compat)
 {
 	struct ibv_port_attr *attr = (struct ibv_port_attr *) compat;
+	bool		inactive = context == &mock_devices[0].context ? mock_devices[0].inactive
+	: mock_devices[1].inactive;
 	int			rc = 0;
 
-	(void) context;
 	mock_enter();
 	if (mock_fails(MOCK_QUERY_PORT))
 		rc = errno;
@@ -463,13 +464,22 @@ ibv_query_port(struct ibv_context *context, uint8_t port,
 		rc = EINVAL;
 	else
 	{
-		attr->state = IBV_PORT_ACTIVE;
+		attr->state = inactive ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
 		attr->max_mtu = attr->active_mtu = IBV_MTU_4096;
 		attr->gid_tbl_len = 8;
 		attr->link_layer = IBV_LINK_LAYER_ETHERNET;
 	}
 	mock_leave();
 	return rc;
+}
+
+void
+mock_set_device(int device, enum ibv_transport_type type, bool active)
+{
+	mock_enter();
+	mock_devices[device].device.transport_type = type;
+	mock_devices[device].inactive = !active;
+	mock_leave();
 }
 
 void
@@ -1631,7 +1641,11 @@ mock_reset(void)
 	FREE_ALL(pds, free);
 	mock_cm_reset();
 	for (int i = 0; i < MOCK_DEVICES; i++)
+	{
 		mock_devices[i].opened = 0;
+		mock_devices[i].inactive = false;
+		mock_devices[i].device.transport_type = IBV_TRANSPORT_IB;
+	}
 	memset(&mock_hooks, 0, sizeof(mock_hooks));
 	for (int i = 0; i < MOCK_NCALLS; i++)
 		mock_calls[i] = 0;

@@ -177,6 +177,9 @@ extern bool mock_same_keys;
 extern atomic_int mock_register_us;
 extern atomic_int mock_deregister_us;
 
+/* What a device is, and whether its port is active. */
+extern void mock_set_device(int device, enum ibv_transport_type type, bool active);
+
 /* Queue pairs are not created before this is false; so many are waited for. */
 extern atomic_bool mock_hold_create_qp;
 extern atomic_int mock_held_create_qp;

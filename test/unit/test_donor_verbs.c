@@ -24,6 +24,7 @@
 
 #include <arpa/inet.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -148,6 +149,15 @@ donor_memory_renew(RbpDonorRegion *region)
 		wrong("region %u is reused while there is a key to it",
 			  (uint32_t) (region - donor_regions));
 	memset(region->base, 0, REGION_BYTES);
+	return true;
+}
+
+bool
+donor_memory_for_each(bool (*work) (uint32_t region, void *arg), void *arg)
+{
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		if (!work(i, arg))
+			return false;
 	return true;
 }
 
@@ -619,6 +629,39 @@ test_start(void)
 			   mock_leaks(true) == 0, "%s fails: %s", mock_call_name(calls[i]), why);
 		}
 
+	for (int i = 0; i < 10; i++)
+	{
+		static const char *const says[] = {
+			"EFA", "usNIC", "can be used", "not active", "max_mr)", "max_mr_size", "EFA", "not active",
+			"raise RLIMIT_MEMLOCK", "RLIMIT_MEMLOCK allows it"
+		};
+		bool		any = i == 6 || i == 7;
+		struct rlimit limit;
+
+		for (int device = 0; device < MOCK_DEVICES; device++)
+			mock_set_device(device, i == 0 || i == 6 ? IBV_TRANSPORT_UNSPECIFIED
+							: i == 1 ? IBV_TRANSPORT_USNIC_UDP
+							: i == 2 ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB, i != 3 && i != 7);
+		mock_limits.max_mr = i == 4 ? NREGIONS - 1 : 100000;
+		mock_limits.max_mr_size = i == 5 ? REGION_BYTES - 1 : UINT64_MAX;
+		if (i >= 8)
+		{
+			if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+				abort();
+			limit.rlim_cur = i == 8 ? 4096 : limit.rlim_max;
+			if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+				abort();
+			if (i == 9 && limit.rlim_max < 4 * NREGIONS * REGION_BYTES)
+				continue;		/* it does not allow it */
+			mock_fail(MOCK_REG_MR, 3, ENOMEM);
+		}
+		port = 0;
+		ok(!donor_verbs_init(any ? "0.0.0.0" : "10.0.0.1", &port, &why) &&
+		   strstr(why, says[i]) != NULL && mock_leaks(true) == 0, "no service: %s", why);
+	}
+	mock_limits.max_mr_size = UINT64_MAX;
+	mock_fail(MOCK_REG_MR, 0, 0);
+
 	port = 0;
 	if (!ok(donor_verbs_init("10.0.0.1", &port, &why) && port != 0, "it starts"))
 		exit(1);
@@ -723,6 +766,33 @@ test_handshake(void)
 	ok(status == RBP_DENIED, "a lease is over when its time is: %s", rbp_status_text(status));
 	ops->close(conn);
 	check_left("handshake");
+}
+
+/* One who does not know the secret, again and again. */
+static void
+test_denials(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpCredentials cred = plan->cred;
+	RbpStatus	status;
+	RbpConn    *conn;
+	uint32_t	n = 0;
+
+	apply_all();
+	pass(SECOND);
+	cred.secret[0] ^= 1;
+	do
+	{
+		conn = open_conn(&cred, &status);
+		ops->close(conn);
+		if (++n % 128 == 0)
+			usleep(1000);
+	} while (status == RBP_DENIED && n < 100 * DENIALS_MAX);
+	ok(status == RBP_NOMEM && n > DENIALS_MAX,
+	   "who is wrong too often in a second is not listened to any more");
+	ok(await((pass(SECOND), conn = open_conn(&plan->cred, &status), ops->close(conn), status == RBP_OK)),
+	   "the next second is another one");
+	check_left("denials");
 }
 
 /*
@@ -1539,7 +1609,9 @@ client_main(void *arg)
 			continue;
 		}
 		conn = open_conn(&known.cred, &status);
-		if (status != RBP_OK && status != RBP_DENIED && status != RBP_CONNLOST)
+		/* RBP_NOMEM: too many were denied */
+		if (status != RBP_OK && status != RBP_DENIED && status != RBP_CONNLOST &&
+			status != RBP_NOMEM)
 			wrong("connect: %s", rbp_status_text(status));
 		for (int n = rand_r(&seed) % 60; conn != NULL && n > 0; n--)
 		{
@@ -1682,6 +1754,7 @@ main(void)
 	baseline = 4;				/* channel and id to listen; the device's two */
 
 	test_handshake();
+	test_denials();
 	test_keys();
 	test_same_key();
 	test_idle_clients();
