@@ -69,7 +69,7 @@ static const RbpOption options[] = {
 		"what to serve: shm, verbs, tcp, separated by commas; auto: all that can be",
 	"auto", false, 0, 0},
 	{"rdma-listen", RBP_OPT_ADDRESS, &opt.rdma_listen, "HOST:PORT",
-	"address to serve RDMA on; port 0: any", "host of --listen", false, 0, 0},
+	"address to serve RDMA on; port 0: any", "host of --listen, else of --advertise", false, 0, 0},
 	{"rdma-advertise", RBP_OPT_ADDRESS, &opt.rdma_advertise, "HOST:PORT",
 		"address that RDMA clients are told; port 0: the one listened on",
 	"as --rdma-listen", false, 0, 0},
