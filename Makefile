@@ -5,6 +5,7 @@
 #   make soak        the same with all server versions, which takes hours
 #   make demo        install what is missing, build, show it (KEEP=1: keep it running)
 #   make bench       install what is missing, build, measure
+#   make card-check  check two hosts with RDMA cards: HOST, ADDRESS, DIR; see docs/operations.md
 #   make test-build  the build that the failure tests use, under build/test
 #   make unit-build  the tests in C, with sanitizers, under build/unit
 #

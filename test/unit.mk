@@ -31,6 +31,7 @@ test_donor_verbs_WITH = $(UNIT_VERBS)
 test_verbs_connect_WITH = $(UNIT_VERBS_PEER)
 test_verbs_errors_WITH = $(UNIT_VERBS_PEER)
 test_verbs_io_WITH = $(UNIT_VERBS_PEER)
+card_check_WITH = test/bench/bench_common.c
 test_fuzz_WITH = $(wildcard test/fuzz/fuzz_*.c)
 test_transports_WITH = $(filter-out $(UNIT_TESTS),$(wildcard test/conformance/*.c))
 
@@ -49,7 +50,13 @@ unit_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined
 plain_FLAGS =
 
 UNIT_SOURCES := $(filter-out %/main.c,$(sort $(MODULE_SOURCES) $(PROGRAM_SOURCES) $(FAULT_SOURCES)))
-PLAIN_PROGRAMS := test/bench/lease_upkeep.c test/demo/drop_cache.c test/conformance/test_transports.c
+PLAIN_PROGRAMS := test/bench/lease_upkeep.c test/demo/drop_cache.c test/conformance/test_transports.c \
+	test/card_check/card_check.c
+
+card-check-build: all build/plain/card_check build/plain/test_transports
+card-check: card-check-build
+	@test/card_check/run both
+.PHONY: card-check card-check-build
 
 unit-build: $(UNIT_NAMES:%=build/unit/%)
 .PHONY: unit-build

@@ -49,6 +49,7 @@ static RbpDonorOptions opt = {
 	.reclaim_grace = 10,
 	.drain_timeout = 60,
 };
+static int	numa_node = -1;
 static RbpLogLevel log_level = RBP_LOG_INFO;
 
 static const RbpOption options[] = {
@@ -68,7 +69,7 @@ static const RbpOption options[] = {
 		"what to serve: shm, verbs, tcp, separated by commas; auto: all that can be",
 	"auto", false, 0, 0},
 	{"rdma-listen", RBP_OPT_ADDRESS, &opt.rdma_listen, "HOST:PORT",
-	"address to serve RDMA on; port 0: any", "host of --listen", false, 0, 0},
+	"address to serve RDMA on; port 0: any", "host of --listen, else of --advertise", false, 0, 0},
 	{"rdma-advertise", RBP_OPT_ADDRESS, &opt.rdma_advertise, "HOST:PORT",
 		"address that RDMA clients are told; port 0: the one listened on",
 	"as --rdma-listen", false, 0, 0},
@@ -80,6 +81,8 @@ static const RbpOption options[] = {
 	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file with the token that the broker wants", "none", false, 0, 0},
+	{"numa-node", RBP_OPT_INT, &numa_node, "N",
+	"NUMA node to take the memory from, as far as it has some; -1: that of the RDMA card", "-1", false, -1, DONOR_MAX_NODE},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
 	"leave so much to others: do not start with less, and give memory back; 0: never", "a 20th of the machine's memory", false, 0, 0},
 	{"reclaim-grace", RBP_OPT_INT, &opt.reclaim_grace, "SECONDS",
@@ -212,22 +215,25 @@ set_signals(sigset_t *before)
 }
 
 /*
- * Serve RDMA, and set the address that clients use.  ep->host is advertised
- * for a wildcard address.  Returns false if RDMA is not served, with the
- * reason in *why.
+ * Find the address to serve RDMA on: one that this donor was told to offer, or
+ * that of the named device or GID.  "" and wildcards mean any, which is not
+ * offered unasked.  Returns false if there is none, with the reason in *why.
  */
 static bool
-serve_rdma(RbpEndpoint *ep, const char **why)
+rdma_address(bool automatic, char host[RBP_HOST_LEN], const char **why)
 {
-	const RbpHostPort *address = opt.rdma_listen.given ? &opt.rdma_listen : &opt.listen;
-	uint16_t	port = opt.rdma_listen.port;
 	struct sockaddr_storage addr;
 	socklen_t	len;
-	char		host[RBP_HOST_LEN];
-	char		text[RBP_HOST_LEN + 16];
 
-	/* use the address of the named device or GID */
-	strcpy(host, address->host);
+	if (opt.rdma_listen.given)
+		strcpy(host, opt.rdma_listen.host);
+	else if (!is_wildcard(opt.listen.host))
+		strcpy(host, opt.listen.host);
+	else if (opt.rdma_advertise.given)
+		strcpy(host, opt.rdma_advertise.host);
+	else
+		strcpy(host, opt.advertise.given ? opt.advertise.host : "");
+
 	if ((!opt.rdma_listen.given && (opt.rdma_device != NULL || opt.rdma_gid_index >= 0)) ||
 		is_wildcard(host))
 	{
@@ -235,10 +241,25 @@ serve_rdma(RbpEndpoint *ep, const char **why)
 		if (rbp_verbs_source_address(AF_UNSPEC, &addr, &len) != RBP_OK)
 			return false;
 		if (len > 0 &&
-			getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host),
+			getnameinfo((struct sockaddr *) &addr, len, host, RBP_HOST_LEN,
 						NULL, 0, NI_NUMERICHOST) != 0)
 			return false;
 	}
+	*why = "no address was given to offer it on; use --rdma-listen, or a host in --listen or --advertise";
+	return !is_wildcard(host) || !automatic || opt.rdma_listen.given;
+}
+
+/*
+ * Serve RDMA on this address of the host, and set the one that clients use.
+ * ep->host is advertised for a wildcard address.  Returns false if RDMA is not
+ * served, with the reason in *why.
+ */
+static bool
+serve_rdma(RbpEndpoint *ep, const char *host, const char **why)
+{
+	uint16_t	port = opt.rdma_listen.port;
+	char		text[RBP_HOST_LEN + 16];
+
 	if (!donor_verbs_init(host, &port, why))
 		return false;
 	rbp_log(RBP_LOG_INFO, "RDMA on %s", rbp_format_hostport(host, port, text, sizeof(text)));
@@ -248,23 +269,36 @@ serve_rdma(RbpEndpoint *ep, const char **why)
 	return true;
 }
 
+/* Get memory, and serve RDMA on it if ep has that transport and it can be. */
+static void
+start_memory(RbpEndpoint *ep, bool automatic)
+{
+	bool		wanted = (ep->transports & RBP_TRANSPORT_VERBS) != 0;
+	char		host[RBP_HOST_LEN];
+	const char *why;
+	bool		found = wanted && rdma_address(automatic, host, &why);
+
+	if (opt.min_free == UINT64_MAX)
+		opt.min_free = donor_memory_default_min_free();
+	if (numa_node < 0 && found)
+		numa_node = donor_verbs_numa_node(host);
+	donor_memory_init(opt.memory, opt.region_size, opt.min_free, numa_node);
+	if (!wanted || (found && serve_rdma(ep, host, &why)))
+		return;
+
+	if (!automatic)
+		rbp_die("could not serve RDMA: %s", why);
+	/* only worth a warning on a machine with a device */
+	rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO, "without RDMA: %s", why);
+	ep->transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
+}
+
 /* Serve by all transports of ep; *port is set to the TCP port. */
 static void
-start_serving(RbpEndpoint *ep, bool automatic, uint16_t *port)
+start_serving(RbpEndpoint *ep, uint16_t *port)
 {
 	char		text[RBP_HOST_LEN + 16];
-	const char *why;
 
-	if ((ep->transports & RBP_TRANSPORT_VERBS) && !serve_rdma(ep, &why))
-	{
-		if (!automatic)
-			rbp_die("could not serve RDMA: %s", why);
-
-		/* only worth a warning on a machine with a device */
-		rbp_log(rbp_verbs_present() ? RBP_LOG_WARNING : RBP_LOG_INFO,
-				"without RDMA: %s", why);
-		ep->transports &= ~(uint32_t) RBP_TRANSPORT_VERBS;
-	}
 	donor_lease_set_rdma(&donor_verbs_rdma);
 	donor_lease_init(opt.min_free);
 	*port = opt.listen.port;
@@ -316,10 +350,8 @@ main(int argc, char **argv)
 
 	set_signals(&before);
 	rbp_transport_init();
-	if (opt.min_free == UINT64_MAX)
-		opt.min_free = donor_memory_default_min_free();
-	donor_memory_init(opt.memory, opt.region_size, opt.min_free);
-	start_serving(&ep, automatic, &port);
+	start_memory(&ep, automatic);
+	start_serving(&ep, &port);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (opt.id == NULL)
 		opt.id = default_id(port);

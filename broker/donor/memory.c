@@ -22,17 +22,22 @@
 #include "broker/common/format.h"
 #include "broker/common/log.h"
 #include "broker/donor/memory.h"
+#include "common/clock.h"
 #include "common/limits.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #define HUGE_SIZE	(UINT64_C(2) << 20)
@@ -43,6 +48,12 @@
 #define STEP_SIZE	(UINT64_C(16) << 20)
 /* Fraction of the machine's memory that is left free by default: 1 / this */
 #define FREE_PART	20
+/* Memory for which one thread is enough at the start */
+#define WORKER_SIZE	(UINT64_C(4) << 30)
+#define MAX_WORKERS	8
+/* How often systemd is told that starting takes longer, and how much longer */
+#define TELL_NS		INT64_C(5000000000)
+#define EXTEND_USEC	"60000000"
 #define OOM_SCORE	1000		/* maximum: to be killed before all others */
 
 #ifndef MFD_HUGE_2MB
@@ -59,9 +70,12 @@ uint64_t	donor_region_size;
 static uint8_t *arena;
 static size_t arena_size;
 
-static bool try_huge;			/* the pool had pages last time */
-static bool lock_memory = true;
-static bool can_populate = true;
+static atomic_bool try_huge;	/* the pool had pages last time */
+static atomic_bool lock_memory = true;
+static atomic_bool can_populate = true;
+static atomic_bool can_bind = true; /* to a NUMA node */
+static int	numa_node = -1;
+static atomic_uint workers = 1; /* threads that populate */
 static uint32_t nhuge;			/* regions in huge pages at start-up */
 static uint64_t left_free;		/* --min-free, in bytes */
 
@@ -122,7 +136,7 @@ populate(uint8_t *base, uint64_t size, bool huge)
 	{
 		uint64_t	step = size - at < STEP_SIZE ? size - at : STEP_SIZE;
 
-		if (!huge && donor_memory_available() < left_free + step)
+		if (!huge && donor_memory_available() < left_free + atomic_load(&workers) * step)
 		{
 			errno = ENOMEM;
 			return false;
@@ -131,6 +145,25 @@ populate(uint8_t *base, uint64_t size, bool huge)
 			return false;
 	}
 	return true;
+}
+
+/*
+ * Let the kernel take the memory from the NUMA node.  It takes it from another
+ * one when that has none left: far memory is better than none.
+ */
+static void
+prefer_node(uint8_t *base, uint64_t size)
+{
+	unsigned long mask[DONOR_MAX_NODE / (8 * sizeof(unsigned long)) + 1] = {0};
+	const unsigned int bits = 8 * sizeof(mask[0]);
+
+	if (numa_node < 0 || !can_bind)
+		return;
+	mask[(unsigned int) numa_node / bits] = 1UL << (unsigned int) numa_node % bits;
+	if (syscall(SYS_mbind, base, size, MPOL_PREFERRED, mask, sizeof(mask) * 8, 0) != 0 &&
+		atomic_exchange(&can_bind, false))
+		rbp_log(RBP_LOG_WARNING, "could not prefer the memory of NUMA node %d: %s", numa_node,
+				strerror(errno));
 }
 
 /* Create a memfd of the region's size, map it at base, and populate it. */
@@ -154,6 +187,7 @@ make_memory(uint8_t *base, bool huge)
 	}
 	if (!huge)
 		(void) madvise(base, size, MADV_HUGEPAGE);
+	prefer_node(base, size);
 	if (!populate(base, size, huge))
 	{
 		int			save_errno = errno;
@@ -166,13 +200,10 @@ make_memory(uint8_t *base, bool huge)
 		errno = save_errno;
 		return -1;
 	}
-	if (lock_memory && mlock(base, size) != 0)
-	{
-		lock_memory = false;
+	if (lock_memory && mlock(base, size) != 0 && atomic_exchange(&lock_memory, false))
 		rbp_log(RBP_LOG_WARNING,
 				"memory is not locked: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) or the system may swap it out",
 				strerror(errno));
-	}
 	return fd;
 }
 
@@ -432,8 +463,122 @@ volunteer_for_oom(void)
 		close(fd);
 }
 
+/*
+ * ---- start ---------------------------------------------------------------
+ */
+
+/* What threads do for all regions */
+typedef struct Job
+{
+	bool		(*work) (uint32_t region, void *arg);
+	void	   *arg;
+	atomic_uint next;			/* region */
+	atomic_bool failed;
+	_Atomic int64_t told_at;	/* when systemd was told last */
+} Job;
+
+/* One for each 4 GB, and for each processor. */
+static uint32_t
+count_workers(void)
+{
+	uint64_t	n = 1 + donor_nregions * donor_region_size / WORKER_SIZE;
+	long		cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (n > MAX_WORKERS)
+		n = MAX_WORKERS;
+	if (cpus > 0 && n > (uint64_t) cpus)
+		n = (uint64_t) cpus;
+	return n < donor_nregions ? (uint32_t) n : donor_nregions;
+}
+
+static void *
+work_main(void *arg)
+{
+	Job		   *job = arg;
+	uint32_t	region;
+
+	while (!atomic_load(&job->failed) && (region = atomic_fetch_add(&job->next, 1)) < donor_nregions)
+	{
+		int64_t		told_at = atomic_load(&job->told_at);
+		int64_t		now = rbp_now_ns();
+
+		if (!job->work(region, job->arg))
+			atomic_store(&job->failed, true);
+		if (now - told_at > TELL_NS && atomic_compare_exchange_strong(&job->told_at, &told_at, now))
+			sd_notify(0, "EXTEND_TIMEOUT_USEC=" EXTEND_USEC);
+	}
+	return NULL;
+}
+
+bool
+donor_memory_for_each(bool (*work) (uint32_t region, void *arg), void *arg)
+{
+	Job			job = {.work = work,.arg = arg,.told_at = rbp_now_ns()};
+	pthread_t	threads[MAX_WORKERS];
+	uint32_t	n = count_workers();
+	uint32_t	started = 1;
+
+	/* this thread is one of them */
+	while (started < n && pthread_create(&threads[started], NULL, work_main, &job) == 0)
+		started++;
+	(void) work_main(&job);
+	for (uint32_t i = 1; i < started; i++)
+		pthread_join(threads[i], NULL);
+	return !atomic_load(&job.failed);
+}
+
+static uint32_t failed_region;
+static atomic_int failed_errno;
+
+static bool
+get_first_memory(uint32_t i, void *arg)
+{
+	RbpDonorRegion *region = &donor_regions[i];
+	int			none = 0;
+
+	(void) arg;
+	region->base = arena + (uint64_t) i * donor_region_size;
+	region->state = DONOR_REGION_FREE;
+	region->fd = -1;
+	if (get_memory(region))
+	{
+		if (!region->huge)
+			try_huge = false;
+		return true;
+	}
+	if (atomic_compare_exchange_strong(&failed_errno, &none, errno))
+		failed_region = i;
+	return false;
+}
+
+/* Log how much memory is on the NUMA node, by the first page of each region. */
+static void
+log_node(void)
+{
+	void	  **pages = calloc(donor_nregions, sizeof(*pages));
+	int		   *nodes = calloc(donor_nregions, sizeof(*nodes));
+	uint32_t	n = 0;
+
+	if (pages == NULL || nodes == NULL)
+		rbp_die("out of memory");
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		pages[i] = donor_regions[i].base;
+	if (syscall(SYS_move_pages, 0, (unsigned long) donor_nregions, pages, NULL, nodes, 0) != 0)
+		rbp_log(RBP_LOG_WARNING, "memory: could not see on which NUMA nodes it is: %s",
+				strerror(errno));
+	else
+	{
+		for (uint32_t i = 0; i < donor_nregions; i++)
+			n += nodes[i] == numa_node;
+		rbp_log(n == donor_nregions ? RBP_LOG_INFO : RBP_LOG_WARNING,
+				"memory: %u of %u regions are on NUMA node %d", n, donor_nregions, numa_node);
+	}
+	free(pages);
+	free(nodes);
+}
+
 void
-donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
+donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free, int node)
 {
 	struct sigaction bus = {.sa_sigaction = on_sigbus,.sa_flags = SA_SIGINFO | SA_NODEFER};
 	struct rlimit rl;
@@ -480,20 +625,15 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 	sigaction(SIGBUS, &bus, NULL);
 
 	try_huge = region_size % HUGE_SIZE == 0;
+	numa_node = node;
+	atomic_store(&workers, count_workers());
+	if (!donor_memory_for_each(get_first_memory, NULL))
+		rbp_die("could not get memory for region %u of %u: %s%s",
+				failed_region, donor_nregions, strerror(atomic_load(&failed_errno)),
+				atomic_load(&failed_errno) == ENOMEM ? "; the machine would have less left than --min-free" : "");
+	atomic_store(&workers, 1);
 	for (uint32_t i = 0; i < donor_nregions; i++)
-	{
-		RbpDonorRegion *region = &donor_regions[i];
-
-		region->base = arena + (uint64_t) i * region_size;
-		region->state = DONOR_REGION_FREE;
-		region->fd = -1;
-		if (!get_memory(region))
-			rbp_die("could not get memory for region %u of %u: %s%s",
-					i, donor_nregions, strerror(errno),
-					errno == ENOMEM ? "; the machine would have less left than --min-free" : "");
-		try_huge = region->huge;
-		nhuge += region->huge;
-	}
+		nhuge += donor_regions[i].huge;
 	try_huge = nhuge > 0;
 
 	rbp_format_size(n * region_size, total, sizeof(total));
@@ -505,4 +645,6 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free)
 			: nhuge > 0 ? "huge pages in part"
 			: pmd > 0 ? "transparent huge pages" : "plain pages",
 			lock_memory ? "locked" : "not locked");
+	if (numa_node >= 0)
+		log_node();
 }

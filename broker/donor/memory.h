@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define DONOR_MAX_NODE	1023	/* number of a NUMA node */
+
 typedef enum RbpDonorRegionState
 {
 	DONOR_REGION_FREE,			/* reserved, zeroed, not leased */
@@ -51,9 +53,18 @@ extern uint64_t donor_region_size;
  * min_free bytes would remain for others.  From here on this process is the
  * first that the system kills when memory runs out, since what it lends is
  * expendable.
+ *
+ * numa_node: take the memory from this node as far as it has some; -1: any.
  */
 extern void donor_memory_init(uint64_t memory, uint64_t region_size,
-							  uint64_t min_free);
+							  uint64_t min_free, int numa_node);
+
+/*
+ * Call work for each region, from several threads if there is much memory;
+ * systemd is told meanwhile that starting takes longer.  False if work has
+ * returned false, after which it is not called for more regions.
+ */
+extern bool donor_memory_for_each(bool (*work) (uint32_t region, void *arg), void *arg);
 
 /*
  * The default of --min-free: a fraction of the memory of the machine, or of

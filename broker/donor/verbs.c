@@ -8,19 +8,20 @@
  * is to admit those who have a lease, to hand out rkeys, to answer pings, and
  * above all to deregister MRs when a lease loses its regions.
  *
- * verbs_conn.c		connections: handshake, pings
+ * verbs_conn.c		connections: handshake, end
+ * verbs_ping.c		connections: pings, failures
  * verbs_mr.c		MRs of regions: registration and fencing; why no rkey
  *					outlives a lease
  *
- * Threads.  There is one, the verbs thread, which sleeps in poll().  It waits
- * for events of rdma_cm (one channel for the listening id and all
- * connections), of one completion channel for each device (pings), and of an
- * eventfd (grants).  It alone uses the lists of devices and connections, and
- * all objects of verbs and rdma_cm, with one exception: the janitor
- * deregisters MRs of regions, too, in revoke_mrs().  The control thread calls
- * granted().
+ * Threads.  The verbs thread sleeps in poll().  It waits for events of rdma_cm
+ * (one channel for the listening id and all connections), of the devices, and
+ * of an eventfd (grants).  It makes and frees all objects of verbs and
+ * rdma_cm, which may wait for a device's firmware, with one exception: the
+ * janitor deregisters MRs of regions, too, in revoke_mrs().  It takes turns: at
+ * most EVENTS_NS of connection events, then one MR.  The ping thread answers
+ * pings, and so never waits for firmware.  The control thread calls granted().
  *
- * Locks: verbs_lock, in verbs_mr.c.
+ * Locks: verbs_lock, in verbs_mr.c; ping_lock, in verbs_ping.c.
  *
  * A device's context stays open as long as an id is on it.  That is the
  * anchor, an id with no other purpose, which also gets the event when the
@@ -48,12 +49,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-#define MAX_DEVICES		32
-#define EVENTS			64		/* of rdma_cm, handled per round */
+#define EVENTS_NS		INT64_C(5000000)	/* for events of rdma_cm, per
+											 * round */
 #define BACKLOG			1024
 #define CLOSE_TRIES		10		/* one per second */
+#define ASYNC_EVENTS	64		/* of a device, handled per round */
 #define TICK_NS			INT64_C(1000000000)
 
 static int	wake_fd = -1;
@@ -62,10 +65,20 @@ static int	wake_fd = -1;
 static struct rdma_event_channel *events;
 static struct rdma_cm_id *listener; /* NULL if its device is gone */
 static struct sockaddr_storage listen_addr;
-static RbpDonorVerbsDevice *devices;
 static int	ndevices;
 static int	close_tries;		/* attempts left to have a removed device's
 								 * context closed */
+
+const char *
+donor_verbs_memory_hint(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+		limit.rlim_cur > 2 * donor_nregions * donor_region_size)
+		return "; RLIMIT_MEMLOCK allows it: memory is short, or the device or the cgroup (rdma.max) has no room for more";
+	return "; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)";
+}
 
 void
 donor_verbs_log_failure(int error, const char *fmt,...)
@@ -77,7 +90,7 @@ donor_verbs_log_failure(int error, const char *fmt,...)
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
 	rbp_log_repeated(RBP_LOG_WARNING, "RDMA: could not %s: %s%s", what, strerror(error),
-					 error == ENOMEM ? "; RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit) may be too low" : "");
+					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
 }
 
 void
@@ -105,6 +118,42 @@ is_any(const struct sockaddr *addr)
 	if (addr->sa_family == AF_INET6)
 		return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *) addr)->sin6_addr);
 	return ((const struct sockaddr_in *) addr)->sin_addr.s_addr == INADDR_ANY;
+}
+
+bool
+donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len)
+{
+	const char *name = ibv_get_device_name(verbs->device);
+	struct ibv_device_attr attr;
+	struct ibv_port_attr port_attr;
+	int			last = port;
+
+	if (verbs->device->transport_type != IBV_TRANSPORT_IB)
+	{
+		snprintf(reason, len, "device %s is neither InfiniBand nor RoCE but %s", name,
+				 verbs->device->transport_type == IBV_TRANSPORT_IWARP ? "iWARP"
+				 : verbs->device->transport_type == IBV_TRANSPORT_USNIC ||
+				 verbs->device->transport_type == IBV_TRANSPORT_USNIC_UDP ? "usNIC"
+				 : "something else, such as EFA");
+		return false;
+	}
+	if (port == 0)
+	{
+		errno = ibv_query_device(verbs, &attr);
+		if (errno != 0)
+		{
+			snprintf(reason, len, "could not query device %s: %s", name, strerror(errno));
+			return false;
+		}
+		port = 1;
+		last = attr.phys_port_cnt;
+	}
+	for (; port <= last; port++)
+		if (ibv_query_port(verbs, (uint8_t) port, &port_attr) == 0 &&
+			port_attr.state == IBV_PORT_ACTIVE)
+			return true;
+	snprintf(reason, len, "port %d of device %s is not active", last, name);
+	return false;
 }
 
 /*
@@ -155,7 +204,7 @@ start_listening(const char *host, uint16_t *port, char *reason, size_t len)
 	if (listener == NULL)
 	{
 		if (rc == ENODEV || rc == EADDRNOTAVAIL)
-			snprintf(reason, len, "no RDMA device%s%s leads to \"%s\"",
+			snprintf(reason, len, "no RDMA device%s%s that can be used leads to \"%s\"",
 					 rbp_verbs_config()->device[0] != '\0' ? " " : "",
 					 rbp_verbs_config()->device, host);
 		else
@@ -163,6 +212,10 @@ start_listening(const char *host, uint16_t *port, char *reason, size_t len)
 					 (unsigned) *port, strerror(rc));
 		return false;
 	}
+
+	if (listener->verbs != NULL &&
+		!donor_verbs_usable(listener->verbs, listener->port_num, reason, len))
+		return false;
 
 	/* to listen again if the device comes back */
 	listen_addr = listener->route.addr.src_storage;
@@ -207,12 +260,19 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 {
 	struct ibv_device_attr attr;
 	RbpDonorVerbsDevice *device;
+	char		reason[128];
 
-	for (device = devices; device != NULL; device = device->next)
+	for (device = donor_verbs_devices(); device != NULL; device = device->next)
 		if (device->verbs == id->verbs)
 			return device;
 
-	device = ndevices < MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
+	/* listening on any address, this may be any device */
+	if (!donor_verbs_usable(id->verbs, id->port_num, reason, sizeof(reason)))
+	{
+		rbp_log_repeated(RBP_LOG_WARNING, "RDMA: refused a client: %s", reason);
+		return NULL;
+	}
+	device = ndevices < DONOR_MAX_DEVICES ? calloc(1, sizeof(*device)) : NULL;
 	if (device == NULL)
 	{
 		donor_verbs_log_failure(ENOMEM, "use another device");
@@ -221,6 +281,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	device->verbs = id->verbs;
 	device->channel = ibv_create_comp_channel(id->verbs);
 	if (device->channel == NULL || !set_nonblocking(device->channel->fd) ||
+		!set_nonblocking(id->verbs->async_fd) ||
 		(errno = ibv_query_device(id->verbs, &attr)) != 0)
 	{
 		donor_verbs_log_failure(errno, "use device %s", ibv_get_device_name(id->verbs->device));
@@ -231,8 +292,7 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 	}
 	device->max_reads = attr.max_qp_rd_atom < UINT8_MAX ? attr.max_qp_rd_atom : UINT8_MAX;
 	device->anchor = make_anchor(id);
-	device->next = devices;
-	devices = device;
+	donor_verbs_add_device(device);
 	ndevices++;
 	return device;
 }
@@ -241,13 +301,16 @@ donor_verbs_get_device(struct rdma_cm_id *id)
 static void
 device_removed(struct ibv_context *verbs)
 {
-	RbpDonorVerbsDevice **prev = &devices;
-	RbpDonorVerbsDevice *device;
+	RbpDonorVerbsDevice *device = donor_verbs_devices();
 	RbpDonorVerbsConnList gone;
 
-	while (*prev != NULL && (*prev)->verbs != verbs)
-		prev = &(*prev)->next;
-	device = *prev;
+	if (listener != NULL && listener->verbs == verbs)
+	{
+		rbp_log(RBP_LOG_WARNING, "RDMA: not listening until the device is back");
+		stop_listening();
+	}
+	while (device != NULL && device->verbs != verbs)
+		device = device->next;
 	if (device == NULL)
 		return;
 	rbp_log(RBP_LOG_WARNING, "RDMA: device %s is gone",
@@ -255,7 +318,7 @@ device_removed(struct ibv_context *verbs)
 
 	donor_verbs_release_conns(device, &gone);
 	donor_verbs_free_domains(device);
-	*prev = device->next;
+	donor_verbs_remove_device(device);
 	ndevices--;
 	(void) ibv_destroy_comp_channel(device->channel);
 
@@ -265,6 +328,80 @@ device_removed(struct ibv_context *verbs)
 		(void) rdma_destroy_id(device->anchor);
 	free(device);
 	close_tries = CLOSE_TRIES;
+}
+
+/*
+ * What a device says of itself.  Connections that fail notice it themselves:
+ * what concerns a port is only logged.
+ */
+static void
+handle_async_event(RbpDonorVerbsDevice *device, const struct ibv_async_event *event)
+{
+	const char *name = ibv_get_device_name(device->verbs->device);
+
+	switch (event->event_type)
+	{
+		case IBV_EVENT_COMM_EST:
+			donor_verbs_established(event->element.qp->qp_context, false);
+			break;
+		case IBV_EVENT_QP_FATAL:
+		case IBV_EVENT_QP_REQ_ERR:
+		case IBV_EVENT_QP_ACCESS_ERR:
+			donor_verbs_broken(event->element.qp->qp_context);
+			break;
+		case IBV_EVENT_CQ_ERR:
+			donor_verbs_broken(event->element.cq->cq_context);
+			break;
+		case IBV_EVENT_PORT_ERR:
+			rbp_log_repeated(RBP_LOG_WARNING, "RDMA: port %d of device %s is down: clients lose their connections to it",
+							 event->element.port_num, name);
+			break;
+		case IBV_EVENT_PORT_ACTIVE:
+			rbp_log_repeated(RBP_LOG_INFO, "RDMA: port %d of device %s is up: clients can connect to it",
+							 event->element.port_num, name);
+			break;
+		case IBV_EVENT_GID_CHANGE:
+		case IBV_EVENT_LID_CHANGE:
+		case IBV_EVENT_PKEY_CHANGE:
+			rbp_log_repeated(RBP_LOG_INFO, "RDMA: addresses of port %d of device %s have changed: clients of old ones have to connect again",
+							 event->element.port_num, name);
+			break;
+		case IBV_EVENT_DEVICE_FATAL:
+			rbp_log(RBP_LOG_ERROR, "RDMA: device %s has failed: all connections to it are closed",
+					name);
+			device->dead = true;
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+handle_async_events(RbpDonorVerbsDevice *device)
+{
+	struct ibv_async_event event;
+
+	for (int i = 0; i < ASYNC_EVENTS && ibv_get_async_event(device->verbs, &event) == 0; i++)
+	{
+		handle_async_event(device, &event);
+		/* before its object may be destroyed */
+		ibv_ack_async_event(&event);
+	}
+}
+
+/* Handle what the devices say, and free those that are gone. */
+static void
+handle_devices(void)
+{
+	RbpDonorVerbsDevice *next;
+
+	for (RbpDonorVerbsDevice *device = donor_verbs_devices(); device != NULL; device = next)
+	{
+		next = device->next;
+		handle_async_events(device);
+		if (device->dead || donor_verbs_device_failed(device))
+			device_removed(device->verbs);
+	}
 }
 
 /*
@@ -309,22 +446,25 @@ handle_event(void)
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
 			if (conn != NULL)
-				donor_verbs_established(conn);
+				donor_verbs_established(conn, true);
+			break;
+		case RDMA_CM_EVENT_UNREACHABLE:
+
+			/*
+			 * No RTU came.  If the client has sent something nevertheless, it
+			 * is connected, and the probe will notice when it is gone.
+			 */
+			if (conn != NULL && !donor_verbs_is_established(conn))
+				donor_verbs_close(conn);
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
 		case RDMA_CM_EVENT_REJECTED:
-		case RDMA_CM_EVENT_UNREACHABLE:
 		case RDMA_CM_EVENT_CONNECT_ERROR:
 			if (conn != NULL)
 				donor_verbs_close(conn);
 			break;
 		case RDMA_CM_EVENT_DEVICE_REMOVAL:
 			device_removed(id->verbs);
-			if (id == listener)
-			{
-				rbp_log(RBP_LOG_WARNING, "RDMA: not listening until the device is back");
-				stop_listening();
-			}
 			break;
 		default:
 			break;
@@ -356,6 +496,31 @@ tick_devices(void)
 	}
 }
 
+/* Wait for something to do, for so long at most (-1: for ever). */
+static void
+wait_for_work(int timeout_ms)
+{
+	struct pollfd fds[2 + DONOR_MAX_DEVICES];
+	eventfd_t	count;
+	int			n = 0;
+
+	fds[n++] = (struct pollfd)
+	{
+		.fd = wake_fd,.events = POLLIN
+	};
+	fds[n++] = (struct pollfd)
+	{
+		.fd = events->fd,.events = POLLIN
+	};
+	for (RbpDonorVerbsDevice *device = donor_verbs_devices(); device != NULL; device = device->next)
+		fds[n++] = (struct pollfd)
+	{
+		.fd = device->verbs->async_fd,.events = POLLIN
+	};
+	if (poll(fds, (nfds_t) n, timeout_ms) > 0 && fds[0].revents != 0)
+		(void) eventfd_read(wake_fd, &count);
+}
+
 static void *
 thread_main(void *arg)
 {
@@ -365,45 +530,13 @@ thread_main(void *arg)
 	(void) arg;
 	for (;;)
 	{
-		struct pollfd fds[2 + MAX_DEVICES];
-		RbpDonorVerbsDevice *polled[MAX_DEVICES];
-		int			n = 0;
 		bool		ticks = donor_verbs_have_domains() || listener == NULL || close_tries > 0;
 		int64_t		now;
 
-		fds[0] = (struct pollfd)
-		{
-			.fd = events->fd,.events = POLLIN
-		};
-		fds[1] = (struct pollfd)
-		{
-			.fd = wake_fd,.events = POLLIN
-		};
-		for (RbpDonorVerbsDevice *device = devices; device != NULL; device = device->next)
-		{
-			polled[n] = device;
-			fds[2 + n++] = (struct pollfd)
-			{
-				.fd = device->channel->fd,.events = POLLIN
-			};
-		}
-		if (poll(fds, (nfds_t) (2 + n), more ? 0 : ticks ? TICK_NS / 1000000 : -1) < 0)
-			continue;
-
-		if (fds[1].revents != 0)
-		{
-			eventfd_t	count;
-
-			(void) eventfd_read(wake_fd, &count);
-		}
-		for (int i = 0; i < n; i++)
-		{
-			if (fds[2 + i].revents & POLLIN)
-				donor_verbs_handle_completions(polled[i]);
-			else if (fds[2 + i].revents != 0)
-				device_removed(polled[i]->verbs);
-		}
-		for (int i = 0; i < EVENTS && handle_event(); i++)
+		wait_for_work(more ? 0 : ticks ? TICK_NS / 1000000 : -1);
+		handle_devices();
+		now = rbp_now_ns();
+		while (handle_event() && rbp_now_ns() - now < EVENTS_NS)
 			;
 
 		more = donor_verbs_register_next();
@@ -422,6 +555,41 @@ thread_main(void *arg)
 /*
  * ---- start ---------------------------------------------------------------
  */
+int
+donor_verbs_numa_node(const char *host)
+{
+	struct rdma_event_channel *channel = rbp_verbs_present() ? rdma_create_event_channel() : NULL;
+	struct addrinfo *list = NULL;
+	int			node = -1;
+
+	if (channel != NULL && rbp_listen_addresses(host, 0, &list) != 0)
+		list = NULL;
+	for (struct addrinfo *ai = list; ai != NULL && node < 0; ai = ai->ai_next)
+	{
+		struct rdma_cm_id *id;
+
+		if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) != 0)
+			continue;
+		if (rdma_bind_addr(id, ai->ai_addr) == 0 && id->verbs != NULL)
+		{
+			char		path[sizeof(id->verbs->device->ibdev_path) + 32];
+			FILE	   *f;
+
+			snprintf(path, sizeof(path), "%s/device/numa_node", id->verbs->device->ibdev_path);
+			f = fopen(path, "re");
+			if (f != NULL && fscanf(f, "%d", &node) != 1)
+				node = -1;
+			if (f != NULL)
+				fclose(f);
+		}
+		rdma_destroy_id(id);
+	}
+	if (list != NULL)
+		freeaddrinfo(list);
+	if (channel != NULL)
+		rdma_destroy_event_channel(channel);
+	return node;
+}
 
 bool
 donor_verbs_init(const char *host, uint16_t *port, const char **why)
@@ -446,6 +614,7 @@ donor_verbs_init(const char *host, uint16_t *port, const char **why)
 		wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		if (wake_fd < 0)
 			rbp_die("could not make an eventfd: %s", strerror(errno));
+		donor_verbs_start_pings();
 		if (pthread_create(&thread, NULL, thread_main, NULL) != 0)
 			rbp_die("could not start a thread");
 		pthread_detach(thread);

@@ -26,6 +26,12 @@
 extern bool donor_verbs_init(const char *host, uint16_t *port,
 							 const char **why);
 
+/*
+ * The NUMA node of the device that leads to this address of the host; -1 if
+ * there is none, or the machine has only one.
+ */
+extern int	donor_verbs_numa_node(const char *host);
+
 /* To be passed to donor_lease_set_rdma() */
 extern const RbpDonorRdma donor_verbs_rdma;
 

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * verbs_conn.c
- *	  Connections of RDMA clients: handshake, pings, and probes.
+ *	  Connections of RDMA clients: handshake, and end.
  *
- * The handshake and the pings are described under "Over verbs" in
- * docs/protocol.md.  A connection is an rdma_cm id with a queue pair in the
- * protection domain of its lease, a CQ, and an MR for its requests and
- * answers.  All of this is used by the verbs thread only.
+ * The handshake is described under "Over verbs" in docs/protocol.md.  A
+ * connection is an rdma_cm id with a queue pair in the protection domain of
+ * its lease, a CQ, and an MR for its requests and answers.  The verbs thread
+ * makes and frees these objects, the ping thread works with them in between.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,39 +26,15 @@
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define MAX_CONNECTIONS	16384
-#define HANDSHAKE_NS	INT64_C(5000000000)
+#define HANDSHAKE_NS	INT64_C(15000000000)	/* rdma_cm sends a lost
+												 * message again after 4 s */
 #define ENDED_IDLE_NS	INT64_C(10000000000)
 #define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
 #define RNR_RETRIES		6
-#define COMPLETIONS		64		/* of a device, handled per round */
-
-/* Kinds of work requests by wr_id; lower ones are receives, by slot */
-#define WR_ANSWER		RBP_VERBS_PINGS
-#define WR_PROBE		(2 * RBP_VERBS_PINGS)
-
-struct RbpDonorVerbsConn
-{
-	LIST_ENTRY(RbpDonorVerbsConn) link;
-	struct rdma_cm_id *id;
-	RbpDonorLeaseDomain *domain;
-	struct ibv_cq *cq;
-	struct ibv_mr *mr;			/* for requests and answers */
-	int64_t		since;			/* time when it was accepted */
-	int64_t		probed_at;
-	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
-	bool		established;
-	bool		probing;
-	uint32_t	busy;			/* a bit for each answer being sent */
-	uint32_t	held[RBP_VERBS_PINGS];	/* requests that wait for a free
-										 * answer */
-	uint32_t	nheld;
-	uint8_t		requests[RBP_VERBS_PINGS][RBP_REQUEST_SIZE];
-	uint8_t		answers[RBP_VERBS_PINGS][RBP_ANSWER_SIZE];
-};
-
 static RbpDonorVerbsConnList conns = LIST_HEAD_INITIALIZER(conns);
 static atomic_uint nconnections;
 static _Atomic uint64_t denied;
@@ -68,6 +44,7 @@ static void
 release_conn(RbpDonorVerbsConn *conn)
 {
 	LIST_REMOVE(conn, link);
+	donor_verbs_stop_pings(conn);
 
 	/* after this, the device uses neither buffers nor regions */
 	rdma_destroy_qp(conn->id);
@@ -116,140 +93,6 @@ donor_verbs_free_released(RbpDonorVerbsConnList *gone)
 	}
 }
 
-static bool
-post_receive(RbpDonorVerbsConn *conn, uint32_t slot)
-{
-	struct ibv_sge sge = {
-		.addr = (uintptr_t) conn->requests[slot],
-		.length = RBP_REQUEST_SIZE,
-		.lkey = conn->mr->lkey
-	};
-	struct ibv_recv_wr wr = {.wr_id = slot,.sg_list = &sge,.num_sge = 1};
-	struct ibv_recv_wr *bad;
-
-	errno = ibv_post_recv(conn->id->qp, &wr, &bad);
-	return errno == 0;
-}
-
-/* Answer the ping in this slot.  False if the client violates the protocol. */
-static bool
-answer_ping(RbpDonorVerbsConn *conn, uint32_t slot)
-{
-	RbpWireRequest req;
-	RbpWireAnswer ans = {.op = RBP_OP_PING,.status = RBP_WIRE_OK};
-	struct ibv_sge sge = {.length = RBP_ANSWER_SIZE,.lkey = conn->mr->lkey};
-	struct ibv_send_wr wr = {
-		.sg_list = &sge,
-		.num_sge = 1,
-		.opcode = IBV_WR_SEND,
-		.send_flags = IBV_SEND_SIGNALED
-	};
-	struct ibv_send_wr *bad;
-	uint32_t	answer = 0;
-
-	if (!rbp_wire_get_request(conn->requests[slot], RBP_REQUEST_SIZE, &req) ||
-		req.prefix.op != RBP_OP_PING)
-		return false;
-	while (answer < RBP_VERBS_PINGS && (conn->busy & 1u << answer) != 0)
-		answer++;
-	if (answer == RBP_VERBS_PINGS)
-	{
-		/*
-		 * the client has received earlier answers, but our device has not
-		 * completed them
-		 */
-		conn->held[conn->nheld++] = slot;
-		return true;
-	}
-
-	/* first post a receive for the next ping, which the answer permits */
-	if (!post_receive(conn, slot))
-		return false;
-	ans.id = req.id;
-	rbp_wire_put_answer(conn->answers[answer], &ans);
-	sge.addr = (uintptr_t) conn->answers[answer];
-	wr.wr_id = WR_ANSWER + answer;
-	conn->busy |= 1u << answer;
-	return ibv_post_send(conn->id->qp, &wr, &bad) == 0;
-}
-
-static bool
-handle_completion(RbpDonorVerbsConn *conn, const struct ibv_wc *wc)
-{
-	/* the peer is gone, or was denied access, or our device gave up */
-	if (wc->status != IBV_WC_SUCCESS)
-		return false;
-	if (wc->wr_id < WR_ANSWER)
-		return wc->byte_len == RBP_REQUEST_SIZE &&
-			answer_ping(conn, (uint32_t) wc->wr_id);
-	if (wc->wr_id == WR_PROBE)
-	{
-		conn->probing = false;
-		return true;
-	}
-	conn->busy &= ~(1u << (wc->wr_id - WR_ANSWER));
-	return conn->nheld == 0 || answer_ping(conn, conn->held[--conn->nheld]);
-}
-
-/*
- * Handle all completions in the CQ.  False if the connection must be closed.
- */
-static bool
-drain(RbpDonorVerbsConn *conn)
-{
-	struct ibv_wc wc[2 * RBP_VERBS_PINGS];
-	int			n;
-
-	while ((n = ibv_poll_cq(conn->cq, 2 * RBP_VERBS_PINGS, wc)) > 0)
-		for (int i = 0; i < n; i++)
-			if (!handle_completion(conn, &wc[i]))
-				return false;
-	return n == 0;
-}
-
-void
-donor_verbs_handle_completions(RbpDonorVerbsDevice *device)
-{
-	struct ibv_cq *cq;
-	void	   *context;
-
-	for (int i = 0; i < COMPLETIONS && ibv_get_cq_event(device->channel, &cq, &context) == 0; i++)
-	{
-		RbpDonorVerbsConn *conn = context;
-
-		/*
-		 * Request the next event before polling, so that nothing is missed. A
-		 * connection that failed is closed later, or when the client
-		 * disconnects: the client should learn the reason from its device,
-		 * and not from rdma_cm that we are gone.
-		 */
-		ibv_ack_cq_events(cq, 1);
-		if (conn->broken_at == 0 &&
-			(ibv_req_notify_cq(cq, 0) != 0 || !drain(conn)))
-			conn->broken_at = rbp_boottime_ns();
-	}
-}
-
-/*
- * Check whether the client's device still answers.  Without traffic from our
- * side we would never notice if it does not.  A write of no bytes needs no
- * rkey.
- */
-static bool
-probe(RbpDonorVerbsConn *conn, int64_t now)
-{
-	struct ibv_send_wr wr = {
-		.wr_id = WR_PROBE,
-		.opcode = IBV_WR_RDMA_WRITE,
-		.send_flags = IBV_SEND_SIGNALED
-	};
-	struct ibv_send_wr *bad;
-
-	conn->probed_at = now;
-	conn->probing = true;
-	return ibv_post_send(conn->id->qp, &wr, &bad) == 0;
-}
-
 /*
  * ---- handshake -----------------------------------------------------------
  */
@@ -262,6 +105,48 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 	rbp_wire_put_verbs_welcome(buf, &welcome);
 	(void) rdma_reject(id, buf, sizeof(buf));
 	(void) rdma_destroy_id(id);
+}
+
+/*
+ * ---- clients without a proof ---------------------------------------------
+ *
+ * Looking at a proof takes some microseconds.  So that a flood of bad ones
+ * does not take the thread's time, only so many of an address are looked at in
+ * a second.  Addresses share the places of a small table.
+ */
+#define DENIALS_MAX		100
+#define DENIAL_PLACES	64
+
+static int64_t denials_second;
+static uint32_t denials[DENIAL_PLACES]; /* in this second */
+
+static uint32_t *
+denials_of(const struct sockaddr *client)
+{
+	static uint64_t seed;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+	int64_t		second = rbp_boottime_ns() / 1000000000;
+	uint64_t	hash = 0;
+
+	if (seed == 0)
+		rbp_random_bytes(&seed, sizeof(seed));
+	if (second != denials_second)
+	{
+		memset(denials, 0, sizeof(denials));
+		denials_second = second;
+	}
+	if (client->sa_family == AF_INET)
+	{
+		memcpy(&v4, client, sizeof(v4));
+		hash = XXH3_64bits_withSeed(&v4.sin_addr, sizeof(v4.sin_addr), seed);
+	}
+	else if (client->sa_family == AF_INET6)
+	{
+		memcpy(&v6, client, sizeof(v6));
+		hash = XXH3_64bits_withSeed(&v6.sin6_addr, sizeof(v6.sin6_addr), seed);
+	}
+	return &denials[hash % DENIAL_PLACES];
 }
 
 static bool
@@ -305,6 +190,7 @@ make_queue_pair(RbpDonorVerbsConn *conn)
 {
 	RbpDonorVerbsDevice *device = conn->domain->device;
 	struct ibv_qp_init_attr qp = {
+		.qp_context = conn,
 		.qp_type = IBV_QPT_RC,
 		.cap = {
 			.max_send_wr = RBP_VERBS_PINGS + 1,
@@ -373,7 +259,7 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
 	domain->nconns++;
 	atomic_fetch_add(&nconnections, 1);
 	for (uint32_t i = 0; i < RBP_VERBS_PINGS && receives; i++)
-		receives = post_receive(conn, i);
+		receives = donor_verbs_post_receive(conn, i);
 
 	welcome.table_key = domain->table_mr->rkey;
 	welcome.table_address = (uintptr_t) domain->table;
@@ -435,22 +321,24 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		refuse(id, RBP_WIRE_BUSY);
 		return;
 	}
+	if (*denials_of(rdma_get_peer_addr(id)) >= DENIALS_MAX)
+	{
+		log_refusal(id, RBP_LOG_WARNING, "too many of its proofs were wrong in this second");
+		atomic_fetch_add(&denied, 1);
+		refuse(id, RBP_WIRE_BUSY);
+		return;
+	}
 	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
 	if (lease == NULL)
 	{
 		/* mostly a lease that has just ended */
 		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
 		atomic_fetch_add(&denied, 1);
+		(*denials_of(rdma_get_peer_addr(id)))++;
 		refuse(id, RBP_WIRE_DENIED);
 	}
 	else if (!accept_client(id, lease, reads))
 		refuse(id, RBP_WIRE_BUSY);
-}
-
-void
-donor_verbs_established(RbpDonorVerbsConn *conn)
-{
-	conn->established = true;
 }
 
 /* Has the connection ended, or failed? */
@@ -458,16 +346,21 @@ static bool
 is_over(RbpDonorVerbsConn *conn, int64_t now)
 {
 	RbpDonorLeaseDomain *domain = conn->domain;
+	RbpDonorPingState state;
 
 	if (domain->ended_at == 0 && atomic_load(&domain->lease->ended))
 		domain->ended_at = now;
 	if (domain->ended_at != 0 && now - domain->ended_at > ENDED_IDLE_NS)
 		return true;
-	if (conn->broken_at != 0)
-		return now - conn->broken_at > BROKEN_NS;
-	if (!conn->established)
+	donor_verbs_ping_state(conn, &state);
+	if (state.broken_at != 0)
+		return now - state.broken_at > BROKEN_NS;
+	if (!state.established)
 		return now - conn->since > HANDSHAKE_NS;
-	return !conn->probing && now - conn->probed_at > PROBE_NS && !probe(conn, now);
+	if (state.probing || now - conn->probed_at <= PROBE_NS)
+		return false;
+	conn->probed_at = now;
+	return !donor_verbs_probe(conn);
 }
 
 void

@@ -26,6 +26,15 @@
 extern void donor_verbs_log_failure(int error, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
+/* What a message about memory that a device refuses should end with. */
+extern const char *donor_verbs_memory_hint(void);
+
+/*
+ * Can this device and port (0: any) be used?  It must be InfiniBand or RoCE,
+ * and the port active.  Otherwise the reason is stored in reason[len].
+ */
+extern bool donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len);
+
 /*
  * Wake the verbs thread to register MRs.  Any thread may call this; does not
  * wait.
@@ -39,7 +48,11 @@ typedef struct RbpDonorVerbsDevice
 	struct rdma_cm_id *anchor;	/* NULL if another device has the same address */
 	struct ibv_comp_channel *channel;
 	int			max_reads;		/* in flight on one queue pair */
+	bool		dead;			/* it has said so */
+	bool		failed;			/* its channel is closed; under ping_lock */
 } RbpDonorVerbsDevice;
+
+#define DONOR_MAX_DEVICES	32
 
 /* The device of an id; NULL if it cannot be used. */
 extern RbpDonorVerbsDevice *donor_verbs_get_device(struct rdma_cm_id *id);
@@ -104,7 +117,30 @@ extern void donor_verbs_tick_domains(void);
 /*
  * ---- verbs_conn.c --------------------------------------------------------
  */
-typedef struct RbpDonorVerbsConn RbpDonorVerbsConn;
+typedef struct RbpDonorVerbsConn
+{
+	LIST_ENTRY(RbpDonorVerbsConn) link;
+	struct rdma_cm_id *id;
+	RbpDonorLeaseDomain *domain;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;			/* for requests and answers */
+	int64_t		since;			/* time when it was accepted */
+	int64_t		probed_at;
+
+	/* under ping_lock from the moment at which it is accepted */
+				TAILQ_ENTRY(RbpDonorVerbsConn) queue_link;
+	bool		queued;			/* waits for a turn */
+	bool		stopped;		/* the ping thread leaves it alone */
+	bool		established;
+	bool		probing;
+	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
+	uint32_t	busy;			/* a bit for each answer being sent */
+	uint32_t	held[RBP_VERBS_PINGS];	/* requests that wait for a free
+										 * answer */
+	uint32_t	nheld;
+	uint8_t		requests[RBP_VERBS_PINGS][RBP_REQUEST_SIZE];
+	uint8_t		answers[RBP_VERBS_PINGS][RBP_ANSWER_SIZE];
+} RbpDonorVerbsConn;
 
 typedef LIST_HEAD(RbpDonorVerbsConnList, RbpDonorVerbsConn)
 RbpDonorVerbsConnList;
@@ -113,15 +149,8 @@ RbpDonorVerbsConnList;
 extern void donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello,
 									   size_t len, uint32_t qpn, uint8_t reads);
 
-/*
- * The connection of an id (its context, NULL for none) is established, or has
- * ended.
- */
-extern void donor_verbs_established(RbpDonorVerbsConn *conn);
+/* The connection of an id (its context, NULL for none) has ended. */
 extern void donor_verbs_close(RbpDonorVerbsConn *conn);
-
-/* Handle completions on a device that has signalled some. */
-extern void donor_verbs_handle_completions(RbpDonorVerbsDevice *device);
 
 /* Called each second: close ended connections, probe silent ones. */
 extern void donor_verbs_tick_conns(int64_t now);
@@ -133,5 +162,52 @@ extern void donor_verbs_tick_conns(int64_t now);
  */
 extern void donor_verbs_release_conns(const RbpDonorVerbsDevice *device, RbpDonorVerbsConnList *gone);
 extern void donor_verbs_free_released(RbpDonorVerbsConnList *gone);
+
+/*
+ * ---- verbs_ping.c --------------------------------------------------------
+ */
+
+/* What the ping thread knows of a connection. */
+typedef struct RbpDonorPingState
+{
+	bool		established;
+	bool		probing;		/* a probe is under way */
+	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
+} RbpDonorPingState;
+
+/* Start the ping thread; ends the process on failure. */
+extern void donor_verbs_start_pings(void);
+
+/* The list of devices, which these functions alone change. */
+extern RbpDonorVerbsDevice *donor_verbs_devices(void);
+extern void donor_verbs_add_device(RbpDonorVerbsDevice *device);
+extern void donor_verbs_remove_device(RbpDonorVerbsDevice *device);
+extern bool donor_verbs_device_failed(const RbpDonorVerbsDevice *device);
+
+/* Post the receive of a ping.  On failure, errno tells the reason. */
+extern bool donor_verbs_post_receive(RbpDonorVerbsConn *conn, uint32_t slot);
+
+/* The ping thread does not use the connection's queue pair any more. */
+extern void donor_verbs_stop_pings(RbpDonorVerbsConn *conn);
+
+extern void donor_verbs_ping_state(RbpDonorVerbsConn *conn, RbpDonorPingState *state);
+
+/*
+ * The client has our REP: rdma_cm says so, or else its device; then rdma_cm is
+ * told.
+ */
+extern void donor_verbs_established(RbpDonorVerbsConn *conn, bool by_rdma_cm);
+
+extern bool donor_verbs_is_established(RbpDonorVerbsConn *conn);
+
+/* The device says that the queue pair or its CQ has failed. */
+extern void donor_verbs_broken(RbpDonorVerbsConn *conn);
+
+/*
+ * Check whether the client's device still answers.  Without traffic from our
+ * side we would never notice if it does not.  A write of no bytes needs no
+ * rkey.  False if it cannot be posted.
+ */
+extern bool donor_verbs_probe(RbpDonorVerbsConn *conn);
 
 #endif							/* RBP_DONOR_VERBS_INTERNAL_H */

@@ -37,6 +37,14 @@
  * the region's memory is abandoned instead: the client can continue to use
  * pages that nobody else ever uses.
  *
+ * Why no late request finds another key valid.  A device may give a key again
+ * that it has just got back, and a client's device repeats a request whose
+ * acknowledgement is lost, for seconds.  A write could so reach a region that
+ * its lease had, lost and got again meanwhile.  Therefore each registration of
+ * a region has addresses of its own (address_of()): the device refuses a
+ * request with the key of one and the address of another.  32,768
+ * registrations of a region pass before one has the same addresses.
+ *
  * The janitor pins the domain whose MR it deregisters; until then the domain
  * stays in the list and is not freed.
  *
@@ -48,6 +56,7 @@
 #include "broker/donor/memory.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
+#include "common/limits.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -57,6 +66,8 @@
 #include <string.h>
 
 #define TABLE_ALIGN		4096
+#define ADDRESS_BITS	48
+#define COUNT_MASK		0x7fff
 
 typedef enum RegionMrState
 {
@@ -78,14 +89,32 @@ static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t mr_ended = PTHREAD_COND_INITIALIZER;
 
 static RbpDonorLeaseDomain *domains;	/* under verbs_lock, see above */
-static uint64_t turn;			/* used by the verbs thread only */
 
-static struct ibv_mr *
-register_memory(struct ibv_pd *pd, uint32_t region)
+/* used by the verbs thread only */
+static uint64_t turn;
+static uint32_t registrations[RBP_DONOR_MAX_REGIONS];	/* of each region */
+
+/*
+ * The address by which clients know a region: its own, with the number of its
+ * registration above the bits that a process's addresses have.
+ */
+static uint64_t
+address_of(uint32_t region, uint32_t count)
 {
-	return ibv_reg_mr(pd, donor_regions[region].base, donor_region_size,
-					  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
-					  IBV_ACCESS_REMOTE_WRITE);
+	uint64_t	base = (uintptr_t) donor_regions[region].base;
+
+	return (base & ((UINT64_C(1) << ADDRESS_BITS) - 1)) |
+		(uint64_t) (count & COUNT_MASK) << ADDRESS_BITS;
+}
+
+/* count: of earlier registrations, for address_of(). */
+static struct ibv_mr *
+register_memory(struct ibv_pd *pd, uint32_t region, uint32_t count)
+{
+	return ibv_reg_mr_iova(pd, donor_regions[region].base, donor_region_size,
+						   address_of(region, count),
+						   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ |
+						   IBV_ACCESS_REMOTE_WRITE);
 }
 
 /*
@@ -95,14 +124,13 @@ register_memory(struct ibv_pd *pd, uint32_t region)
  */
 static void
 set_entry(RbpDonorLeaseDomain *domain, uint32_t region, RbpVerbsEntryState state,
-		  uint32_t rkey)
+		  uint64_t address, uint32_t rkey)
 {
 	uint8_t		buf[RBP_VERBS_ENTRY_SIZE];
 	uint64_t	words[2];
 
 	_Static_assert(sizeof(words) == RBP_VERBS_ENTRY_SIZE, "an entry is two words");
-	rbp_wire_put_verbs_entry(buf, state, region,
-							 (uintptr_t) donor_regions[region].base, rkey);
+	rbp_wire_put_verbs_entry(buf, state, region, address, rkey);
 	memcpy(words, buf, sizeof(words));
 	atomic_store(&domain->table[2 * region], words[0]);
 	atomic_store(&domain->table[2 * region + 1], words[1]);
@@ -119,7 +147,7 @@ request_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 		return;
 	domain->regions[region].state = MR_PENDING;
 	domain->npending++;
-	set_entry(domain, region, RBP_VERBS_ENTRY_PENDING, 0);
+	set_entry(domain, region, RBP_VERBS_ENTRY_PENDING, 0, 0);
 }
 
 /*
@@ -138,7 +166,7 @@ end_mr(RbpDonorLeaseDomain *domain, uint32_t region)
 	if (entry->state == MR_NONE)
 		return;
 
-	set_entry(domain, region, RBP_VERBS_ENTRY_NONE, 0);
+	set_entry(domain, region, RBP_VERBS_ENTRY_NONE, 0, 0);
 	if (entry->state == MR_PENDING)
 	{
 		domain->npending--;
@@ -211,11 +239,12 @@ static bool
 register_region(RbpDonorLeaseDomain *domain, uint32_t region)
 {
 	RbpDonorRegion *r = &donor_regions[region];
+	uint32_t	count = registrations[region];
 	struct ibv_mr *mr;
 
 	if (!donor_region_enter(r, domain->lease, rbp_boottime_ns()))
 		return false;
-	mr = register_memory(domain->pd, region);
+	mr = register_memory(domain->pd, region, count);
 	if (mr != NULL)
 	{
 		/* still pending: it is not revoked while we are in the region */
@@ -223,7 +252,9 @@ register_region(RbpDonorLeaseDomain *domain, uint32_t region)
 		domain->regions[region].mr = mr;
 		domain->regions[region].state = MR_REGISTERED;
 		domain->npending--;
-		set_entry(domain, region, RBP_VERBS_ENTRY_READY, mr->rkey);
+		set_entry(domain, region, RBP_VERBS_ENTRY_READY, address_of(region, count),
+				  mr->rkey);
+		registrations[region]++;
 		pthread_mutex_unlock(&verbs_lock);
 	}
 	else
@@ -396,6 +427,83 @@ donor_verbs_tick_domains(void)
 }
 
 /*
+ * ---- trial ---------------------------------------------------------------
+ */
+
+/* A registration of all memory, by several threads */
+typedef struct Trial
+{
+	struct ibv_pd *pd;
+	struct ibv_mr **mrs;
+	atomic_int	error;			/* errno of the first failure, or 0 */
+} Trial;
+
+static bool
+try_region(uint32_t region, void *arg)
+{
+	Trial	   *trial = arg;
+	int			none = 0;
+
+	trial->mrs[region] = register_memory(trial->pd, region, 0);
+	if (trial->mrs[region] == NULL)
+		(void) atomic_compare_exchange_strong(&trial->error, &none, errno);
+	return trial->mrs[region] != NULL;
+}
+
+static bool
+end_trial(uint32_t region, void *arg)
+{
+	Trial	   *trial = arg;
+
+	if (trial->mrs[region] != NULL)
+		(void) ibv_dereg_mr(trial->mrs[region]);
+	return true;
+}
+
+/* Log a device's limits, and check those that are known to be too low. */
+static bool
+check_limits(struct ibv_context *verbs, char *reason, size_t len)
+{
+	const char *name = ibv_get_device_name(verbs->device);
+	struct ibv_device_attr attr;
+	int			error = ibv_query_device(verbs, &attr);
+	char		size[32];
+
+	if (error != 0)
+	{
+		snprintf(reason, len, "could not query device %s: %s", name, strerror(error));
+		return false;
+	}
+	rbp_format_size(attr.max_mr_size, size, sizeof(size));
+	rbp_log(RBP_LOG_INFO, "RDMA: device %s: at most %d MRs (max_mr), of %s each (max_mr_size), %d queue pairs (max_qp), %d reads in flight on each (max_qp_rd_atom)",
+			name, attr.max_mr, size, attr.max_qp, attr.max_qp_rd_atom);
+	if (donor_region_size > attr.max_mr_size)
+		snprintf(reason, len, "device %s registers %s at once (max_mr_size), less than --region-size",
+				 name, size);
+	else if (attr.max_mr > 0 && donor_nregions > (uint32_t) attr.max_mr)
+		snprintf(reason, len, "device %s has %d MRs (max_mr), less than there are regions; use a larger --region-size",
+				 name, attr.max_mr);
+	else
+		return true;
+	return false;
+}
+
+/*
+ * Listening on any address: test only the first device that can be used.  NULL
+ * if there is none; *list is for rdma_free_devices().
+ */
+static struct ibv_context *
+first_usable(struct ibv_context ***list, char *reason, size_t len)
+{
+	*list = rdma_get_devices(NULL);
+	snprintf(reason, len, "there is no RDMA device that can be used");
+	for (int i = 0; *list != NULL && (*list)[i] != NULL; i++)
+		if (donor_verbs_usable((*list)[i], 0, reason, len))
+			return (*list)[i];
+	return NULL;
+}
+
+/*
  * A limit that is too low should be noticed at start-up, not when memory is
  * leased.
  */
@@ -403,44 +511,45 @@ bool
 donor_verbs_try_registration(struct ibv_context *verbs, char *reason, size_t reason_len)
 {
 	struct ibv_context **list = NULL;
-	struct ibv_pd *pd = NULL;
-	struct ibv_mr **mrs = calloc(donor_nregions, sizeof(struct ibv_mr *));
+	Trial		trial = {.mrs = calloc(donor_nregions, sizeof(struct ibv_mr *))};
 	char		size[32];
-	int64_t		start = rbp_now_ns();
-	uint32_t	n = 0;
-	int			error;
+	int64_t		start;
+	bool		ok = false;
 
-	/* listening on any address: test only the first device */
 	if (verbs == NULL)
+		verbs = first_usable(&list, reason, reason_len);
+	if (trial.mrs == NULL)
+		snprintf(reason, reason_len, "out of memory");
+	else if (verbs != NULL && check_limits(verbs, reason, reason_len))
 	{
-		list = rdma_get_devices(NULL);
-		for (int i = 0; list != NULL && verbs == NULL && list[i] != NULL; i++)
-			if (list[i]->device->transport_type != IBV_TRANSPORT_IWARP)
-				verbs = list[i];
-	}
-	if (mrs != NULL && verbs != NULL && (pd = ibv_alloc_pd(verbs)) != NULL)
-		while (n < donor_nregions && (mrs[n] = register_memory(pd, n)) != NULL)
-			n++;
-	error = errno;
-	rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));
-	if (n == donor_nregions)
-		rbp_log(RBP_LOG_INFO, "RDMA: %s can be registered with device %s, in %.1f ms",
-				size, ibv_get_device_name(verbs->device),
-				(double) (rbp_now_ns() - start) / 1e6);
-	else if (verbs == NULL)
-		snprintf(reason, reason_len, "there is no RDMA device that can be used");
-	else if (error == ENOMEM || error == EAGAIN || error == EPERM)
-		snprintf(reason, reason_len, "could not register %s of memory: %s; raise RLIMIT_MEMLOCK (LimitMEMLOCK= in a unit)",
-				 size, strerror(error));
-	else
-		snprintf(reason, reason_len, "could not register memory: %s", strerror(error));
+		trial.pd = ibv_alloc_pd(verbs);
+		start = rbp_now_ns();
+		if (trial.pd == NULL)
+			atomic_store(&trial.error, errno);
+		else
+			ok = donor_memory_for_each(try_region, &trial);
+		rbp_format_size(donor_nregions * donor_region_size, size, sizeof(size));
+		if (ok)
+			rbp_log(RBP_LOG_INFO, "RDMA: %s can be registered with device %s, in %.1f ms",
+					size, ibv_get_device_name(verbs->device),
+					(double) (rbp_now_ns() - start) / 1e6);
+		else
+		{
+			int			error = atomic_load(&trial.error);
 
-	for (uint32_t i = 0; i < n; i++)
-		(void) ibv_dereg_mr(mrs[i]);
-	if (pd != NULL)
-		(void) ibv_dealloc_pd(pd);
+			snprintf(reason, reason_len, "could not register %s of memory: %s%s", size,
+					 strerror(error),
+					 error == ENOMEM || error == EAGAIN || error == EPERM ? donor_verbs_memory_hint() : "");
+		}
+	}
+
+	if (trial.pd != NULL)
+	{
+		(void) donor_memory_for_each(end_trial, &trial);
+		(void) ibv_dealloc_pd(trial.pd);
+	}
 	if (list != NULL)
 		rdma_free_devices(list);
-	free(mrs);
-	return n == donor_nregions;
+	free(trial.mrs);
+	return ok;
 }

@@ -24,6 +24,10 @@ typedef struct Device
 	struct ibv_context context;
 	struct ibv_device device;
 	int			opened;
+	bool		inactive;		/* its port */
+	struct ibv_async_event async[16];	/* to be fetched */
+	int			nasync;
+	int			unacked;
 } Device;
 
 typedef struct Work

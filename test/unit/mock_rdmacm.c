@@ -79,6 +79,7 @@ static Channel *channels;
 static Event *queue;			/* to be fetched, in order */
 static Event *fetched;			/* to be acknowledged */
 static uint32_t steps;
+bool		mock_lose_rtu;
 
 /*
  * ---- event channels ---------------------------------------------------------------
@@ -311,7 +312,7 @@ process_event(Event *e)
 			{
 				if (qp != NULL && qp->qp.state == IBV_QPS_INIT)
 					qp->qp.state = IBV_QPS_RTS;
-				if (id->peer != NULL)
+				if (id->peer != NULL && !mock_lose_rtu)
 					(void) add_event(id->peer, id->peer, RDMA_CM_EVENT_ESTABLISHED,
 									 0, NULL, 0, 0, 0);
 			}
@@ -853,6 +854,21 @@ rdma_accept(struct rdma_cm_id *ibid, struct rdma_conn_param *param)
 	}
 	mock_leave();
 	return rc;
+}
+
+int
+rdma_notify(struct rdma_cm_id *ibid, enum ibv_event_type type)
+{
+	Id		   *id = (Id *) ibid;
+
+	mock_enter();
+	if (type == IBV_EVENT_COMM_EST && id->state == ID_ACCEPTED)
+	{
+		id->state = ID_CONNECTED;
+		(void) add_event(id, id, RDMA_CM_EVENT_ESTABLISHED, 0, NULL, 0, 0, 0);
+	}
+	mock_leave();
+	return 0;
 }
 
 int

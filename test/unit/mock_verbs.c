@@ -12,6 +12,8 @@
 #include "mock_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,8 +25,10 @@
 #include <unistd.h>
 
 #undef ibv_reg_mr
+#undef ibv_reg_mr_iova
 #undef ibv_query_port
 
+#define ACK_NS			INT64_C(2000000000)
 #define RNR_NS			INT64_C(200000000)	/* how long a sender tries */
 
 typedef struct Mr
@@ -76,8 +80,11 @@ int			mock_poll_max;
 int			mock_fail_at;
 int			mock_flush_polls;
 bool		mock_receives_first;
+bool		mock_same_keys;
 atomic_int	mock_register_us;
 atomic_int	mock_deregister_us;
+atomic_bool mock_hold_create_qp;
+atomic_int	mock_held_create_qp;
 _Atomic uint64_t mock_calls[MOCK_NCALLS];
 
 static uint32_t fail_nth[MOCK_NCALLS];
@@ -96,6 +103,7 @@ static Cq  *cqs;
 static Qp  *qps;
 uint32_t	mock_next_number = 17;
 static uint32_t violations;
+static uint32_t last_rkey;		/* of the last one that was deregistered */
 
 /*
  * ---- common ------------------------------------------------------------------
@@ -135,7 +143,8 @@ initialize(void)
 		Device	   *d = &mock_devices[i];
 
 		d->context.device = &d->device;
-		d->context.cmd_fd = d->context.async_fd = -1;
+		d->context.cmd_fd = -1;
+		d->context.async_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 		d->context.num_comp_vectors = 1;
 		d->context.ops.poll_cq = do_poll;
 		d->context.ops.post_send = do_post_send;
@@ -444,9 +453,10 @@ ibv_query_port(struct ibv_context *context, uint8_t port,
 			   struct _compat_ibv_port_attr *compat)
 {
 	struct ibv_port_attr *attr = (struct ibv_port_attr *) compat;
+	bool		inactive = context == &mock_devices[0].context ? mock_devices[0].inactive
+	: mock_devices[1].inactive;
 	int			rc = 0;
 
-	(void) context;
 	mock_enter();
 	if (mock_fails(MOCK_QUERY_PORT))
 		rc = errno;
@@ -454,13 +464,74 @@ ibv_query_port(struct ibv_context *context, uint8_t port,
 		rc = EINVAL;
 	else
 	{
-		attr->state = IBV_PORT_ACTIVE;
+		attr->state = inactive ? IBV_PORT_DOWN : IBV_PORT_ACTIVE;
 		attr->max_mtu = attr->active_mtu = IBV_MTU_4096;
 		attr->gid_tbl_len = 8;
 		attr->link_layer = IBV_LINK_LAYER_ETHERNET;
 	}
 	mock_leave();
 	return rc;
+}
+
+void
+mock_set_device(int device, enum ibv_transport_type type, bool active)
+{
+	mock_enter();
+	mock_devices[device].device.transport_type = type;
+	mock_devices[device].inactive = !active;
+	mock_leave();
+}
+
+void
+mock_async(int device, enum ibv_event_type type, struct ibv_qp *qp, int port)
+{
+	Device	   *d = &mock_devices[device];
+	struct ibv_async_event event = {.event_type = type};
+	uint64_t	one = 1;
+
+	if (qp != NULL)
+		event.element.qp = qp;
+	else
+		event.element.port_num = port;
+	mock_enter();
+	if (d->nasync == (int) (sizeof(d->async) / sizeof(d->async[0])) ||
+		write(d->context.async_fd, &one, sizeof(one)) != sizeof(one))
+		abort();
+	d->async[d->nasync++] = event;
+	mock_leave();
+}
+
+int
+ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	Device	   *d = context == &mock_devices[0].context ? &mock_devices[0] : &mock_devices[1];
+	uint64_t	one;
+
+	if (read(context->async_fd, &one, sizeof(one)) != sizeof(one))
+		return -1;
+	mock_enter();
+	*event = d->async[0];
+	d->nasync--;
+	d->unacked++;
+	memmove(&d->async[0], &d->async[1], (size_t) d->nasync * sizeof(d->async[0]));
+	mock_leave();
+	return 0;
+}
+
+void
+ibv_ack_async_event(struct ibv_async_event *event)
+{
+	(void) event;
+	mock_enter();
+	for (int i = 0; i < MOCK_DEVICES; i++)
+		if (mock_devices[i].unacked > 0)
+		{
+			mock_devices[i].unacked--;
+			mock_leave();
+			return;
+		}
+	mock_violation("an asynchronous event is acknowledged that was not fetched");
+	mock_leave();
 }
 
 struct ibv_pd *
@@ -535,6 +606,11 @@ register_mr(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 			mr->mr.handle = mock_next_number++;
 			mr->mr.lkey = mock_next_number++ << 8 | 1;
 			mr->mr.rkey = mock_next_number++ << 8 | 2;
+			if (mock_same_keys && last_rkey != 0)
+			{
+				mr->mr.rkey = last_rkey;
+				last_rkey = 0;
+			}
 			mr->iova = iova;
 			mr->access = (int) access;
 			LINK(mrs, mr);
@@ -548,6 +624,13 @@ struct ibv_mr *
 ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
 	return register_mr(pd, addr, length, (uintptr_t) addr, (unsigned int) access);
+}
+
+struct ibv_mr *
+ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				int access)
+{
+	return register_mr(pd, addr, length, iova, (unsigned int) access);
 }
 
 struct ibv_mr *
@@ -588,6 +671,7 @@ ibv_dereg_mr(struct ibv_mr *mr)
 				if (qp->receives[n % qp->cap.max_recv_wr].sge.lkey == mr->lkey)
 					mock_violation("memory is deregistered that a posted receive uses");
 		}
+		last_rkey = mr->rkey;
 		free(mr);
 	}
 	mock_leave();
@@ -749,12 +833,30 @@ ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
 	return cq != NULL ? &cq->cq : NULL;
 }
 
+/* As libibverbs does; another thread may be about to. */
+static void
+wait_for_acks(Cq *cq)
+{
+	int64_t		until = mock_now_ns() + ACK_NS;
+	uint32_t	unacked;
+
+	do
+	{
+		mock_enter();
+		unacked = cq->unacked;
+		mock_leave();
+		if (unacked > 0)
+			usleep(100);
+	} while (unacked > 0 && mock_now_ns() < until);
+}
+
 int
 ibv_destroy_cq(struct ibv_cq *ibcq)
 {
 	Cq		   *cq = (Cq *) ibcq;
 	int			rc = 0;
 
+	wait_for_acks(cq);
 	mock_enter();
 	for (Qp *qp = qps; qp != NULL; qp = qp->next)
 		if (qp->qp.send_cq == ibcq || qp->qp.recv_cq == ibcq)
@@ -810,10 +912,22 @@ ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq,
 	Comp	   *comp = (Comp *) channel;
 	uint64_t	one;
 
-	if (read(channel->fd, &one, sizeof(one)) != sizeof(one))
-		return -1;
+	/* under the lock: another thread may destroy the queue */
 	mock_enter();
-	if (comp->nqueue == 0)
+	while (comp->nqueue == 0)
+	{
+		struct pollfd pfd = {.fd = channel->fd,.events = POLLIN};
+
+		mock_leave();
+		if ((fcntl(channel->fd, F_GETFL) & O_NONBLOCK) != 0)
+		{
+			errno = EAGAIN;
+			return -1;
+		}
+		(void) poll(&pfd, 1, -1);
+		mock_enter();
+	}
+	if (read(channel->fd, &one, sizeof(one)) != sizeof(one))
 		abort();
 	*cq = comp->queue[0];
 	*cq_context = (*cq)->cq_context;
@@ -1345,6 +1459,10 @@ rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 {
 	int			rc = -1;
 
+	atomic_fetch_add(&mock_held_create_qp, 1);
+	while (atomic_load(&mock_hold_create_qp))
+		usleep(100);
+	atomic_fetch_sub(&mock_held_create_qp, 1);
 	mock_enter();
 	if (mock_fails(MOCK_CREATE_QP))
 		;
@@ -1523,13 +1641,17 @@ mock_reset(void)
 	FREE_ALL(pds, free);
 	mock_cm_reset();
 	for (int i = 0; i < MOCK_DEVICES; i++)
+	{
 		mock_devices[i].opened = 0;
+		mock_devices[i].inactive = false;
+		mock_devices[i].device.transport_type = IBV_TRANSPORT_IB;
+	}
 	memset(&mock_hooks, 0, sizeof(mock_hooks));
 	for (int i = 0; i < MOCK_NCALLS; i++)
 		mock_calls[i] = 0;
 	memset(fail_nth, 0, sizeof(fail_nth));
 	memset(fail_done, 0, sizeof(fail_done));
-	mock_lazy = mock_receives_first = false;
+	mock_lazy = mock_receives_first = mock_lose_rtu = mock_same_keys = false;
 	mock_poll_max = mock_fail_at = mock_flush_polls = 0;
 	mock_register_us = mock_deregister_us = 0;
 	default_limits();

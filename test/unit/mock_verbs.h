@@ -170,12 +170,29 @@ extern int	mock_flush_polls;
 /* When work fails, receives end before anything else is polled. */
 extern bool mock_receives_first;
 
+/* The key that was given back last is given again first. */
+extern bool mock_same_keys;
+
 /* How long registrations take, and their ends. */
 extern atomic_int mock_register_us;
 extern atomic_int mock_deregister_us;
 
+/* What a device is, and whether its port is active. */
+extern void mock_set_device(int device, enum ibv_transport_type type, bool active);
+
+/* Queue pairs are not created before this is false; so many are waited for. */
+extern atomic_bool mock_hold_create_qp;
+extern atomic_int mock_held_create_qp;
+
 /* Do what can be done. */
 extern void mock_progress(void);
+
+/*
+ * An asynchronous event of a device.  element: the queue pair, or the number
+ * of the port.
+ */
+extern void mock_async(int device, enum ibv_event_type type, struct ibv_qp *qp,
+					   int port);
 
 /* As if the queue pair had met an error by itself. */
 extern void mock_qp_error(struct ibv_qp *qp);
@@ -216,6 +233,12 @@ extern int	mock_ack_timeout(struct rdma_cm_id *id);
 
 /* A device goes, and all ids on it are told; whoever comes then finds it back. */
 extern void mock_remove_device(int device);
+
+/*
+ * The RTU does not come: an id that has accepted is not told that it is
+ * connected, until rdma_notify() says so.
+ */
+extern bool mock_lose_rtu;
 
 /* Completion status of a REJECTED event: by the peer, or by the system. */
 #define MOCK_REJECTED_BY_PEER	28

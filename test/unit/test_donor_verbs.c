@@ -24,6 +24,7 @@
 
 #include <arpa/inet.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ static int64_t shifted_now(void);
 #include "broker/donor/verbs.c"
 #include "broker/donor/verbs_conn.c"
 #include "broker/donor/verbs_mr.c"
+#include "broker/donor/verbs_ping.c"
 #undef malloc
 #undef calloc
 #undef aligned_alloc
@@ -147,6 +149,15 @@ donor_memory_renew(RbpDonorRegion *region)
 		wrong("region %u is reused while there is a key to it",
 			  (uint32_t) (region - donor_regions));
 	memset(region->base, 0, REGION_BYTES);
+	return true;
+}
+
+bool
+donor_memory_for_each(bool (*work) (uint32_t region, void *arg), void *arg)
+{
+	for (uint32_t i = 0; i < donor_nregions; i++)
+		if (!work(i, arg))
+			return false;
 	return true;
 }
 
@@ -628,6 +639,39 @@ test_start(void)
 			   mock_leaks(true) == 0, "%s fails: %s", mock_call_name(calls[i]), why);
 		}
 
+	for (int i = 0; i < 10; i++)
+	{
+		static const char *const says[] = {
+			"EFA", "usNIC", "can be used", "not active", "max_mr)", "max_mr_size", "EFA", "not active",
+			"raise RLIMIT_MEMLOCK", "RLIMIT_MEMLOCK allows it"
+		};
+		bool		any = i == 6 || i == 7;
+		struct rlimit limit;
+
+		for (int device = 0; device < MOCK_DEVICES; device++)
+			mock_set_device(device, i == 0 || i == 6 ? IBV_TRANSPORT_UNSPECIFIED
+							: i == 1 ? IBV_TRANSPORT_USNIC_UDP
+							: i == 2 ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB, i != 3 && i != 7);
+		mock_limits.max_mr = i == 4 ? NREGIONS - 1 : 100000;
+		mock_limits.max_mr_size = i == 5 ? REGION_BYTES - 1 : UINT64_MAX;
+		if (i >= 8)
+		{
+			if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+				abort();
+			limit.rlim_cur = i == 8 ? 4096 : limit.rlim_max;
+			if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+				abort();
+			if (i == 9 && limit.rlim_max < 4 * NREGIONS * REGION_BYTES)
+				continue;		/* it does not allow it */
+			mock_fail(MOCK_REG_MR, 3, ENOMEM);
+		}
+		port = 0;
+		ok(!donor_verbs_init(any ? "0.0.0.0" : "10.0.0.1", &port, &why) &&
+		   strstr(why, says[i]) != NULL && mock_leaks(true) == 0, "no service: %s", why);
+	}
+	mock_limits.max_mr_size = UINT64_MAX;
+	mock_fail(MOCK_REG_MR, 0, 0);
+
 	port = 0;
 	if (!ok(donor_verbs_init("10.0.0.1", &port, &why) && port != 0, "it starts"))
 		exit(1);
@@ -732,6 +776,33 @@ test_handshake(void)
 	ok(status == RBP_DENIED, "a lease is over when its time is: %s", rbp_status_text(status));
 	ops->close(conn);
 	check_left("handshake");
+}
+
+/* One who does not know the secret, again and again. */
+static void
+test_denials(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpCredentials cred = plan->cred;
+	RbpStatus	status;
+	RbpConn    *conn;
+	uint32_t	n = 0;
+
+	apply_all();
+	pass(SECOND);
+	cred.secret[0] ^= 1;
+	do
+	{
+		conn = open_conn(&cred, &status);
+		ops->close(conn);
+		if (++n % 128 == 0)
+			usleep(1000);
+	} while (status == RBP_DENIED && n < 100 * DENIALS_MAX);
+	ok(status == RBP_NOMEM && n > DENIALS_MAX,
+	   "who is wrong too often in a second is not listened to any more");
+	ok(await((pass(SECOND), conn = open_conn(&plan->cred, &status), ops->close(conn), status == RBP_OK)),
+	   "the next second is another one");
+	check_left("denials");
 }
 
 /*
@@ -848,6 +919,46 @@ test_keys(void)
 	ok(await(donor_verbs_connections() == 0), "a connection that failed is closed soon");
 	raw_free(other);
 	check_left("keys");
+}
+
+/* A card that gives the same key again. */
+static void
+test_same_key(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	uint64_t	addr;
+	uint64_t	addr_again = 0;
+	uint32_t	key;
+	uint32_t	key_again = 0;
+	Raw		   *raw;
+	Raw		   *late;
+
+	apply_all();
+	raw = raw_connected(&plan->cred);
+	late = raw_connected(&plan->cred);
+	ok(await_key(raw, 0, &addr, &key), "a client has a key");
+	for (int i = 0; i < 3; i++)
+	{
+		mock_same_keys = true;
+		plan->mask = 0;
+		apply_all();
+		plan->mask = 0x001;
+		apply_all();
+		if (!await_key(raw, 0, &addr_again, &key_again))
+			wrong("there is no key after %d times", i);
+		mock_same_keys = false;
+	}
+	ok(key_again == key, "it gets the same one when the region comes back");
+	ok(addr_again != addr, "with other addresses");
+	memset(late->buf, 0xdd, 4096);
+	ok(raw_work(late, IBV_WR_RDMA_WRITE, addr, key, 4096) == IBV_WC_REM_ACCESS_ERR &&
+	   all_are(donor_regions[0].base, REGION_BYTES, 0), "a write of the first time comes too late");
+	memset(raw->buf, 0xee, 4096);
+	ok(raw_work(raw, IBV_WR_RDMA_WRITE, addr_again, key, 4096) == IBV_WC_SUCCESS &&
+	   donor_regions[0].base[0] == 0xee, "one of this time does not");
+	raw_free(late);
+	raw_free(raw);
+	check_left("the same key");
 }
 
 /* A lease ends whose clients do nothing. */
@@ -1119,8 +1230,11 @@ test_clients(void)
 	pass(SECOND);
 	usleep(3000);
 	is_u64(donor_verbs_connections(), 1, "is waited for");
-	pass(5 * SECOND);
-	ok(await(donor_verbs_connections() == 0), "but not for ever");
+	pass(13 * SECOND);
+	usleep(3000);
+	is_u64(donor_verbs_connections(), 1, "as long as a lost message takes");
+	pass(2 * SECOND);
+	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "but not for ever");
 	raw_free(raw);
 
 	/* its host has lost its power */
@@ -1238,6 +1352,202 @@ test_pings(void)
 	mock_hooks.on_work = NULL;
 }
 
+static void
+raw_receive(Raw *raw)
+{
+	struct ibv_sge sge = {.addr = (uintptr_t) raw->buf + 4096,.length = 64,.lkey = raw->mr->lkey};
+	struct ibv_recv_wr wr = {.wr_id = 99,.sg_list = &sge,.num_sge = 1};
+	struct ibv_recv_wr *bad;
+
+	if (ibv_post_recv(raw->id->qp, &wr, &bad) != 0)
+		abort();
+}
+
+/* Is a ping answered? */
+static bool
+raw_ping(Raw *raw)
+{
+	RbpWireRequest req = {.prefix.op = RBP_OP_PING,.id = 5};
+	struct ibv_sge sge = {.addr = (uintptr_t) raw->buf,.length = RBP_REQUEST_SIZE,.lkey = raw->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge,.num_sge = 1,.opcode = IBV_WR_SEND};
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	raw_receive(raw);
+	rbp_wire_put_request(raw->buf, &req);
+	if (ibv_post_send(raw->id->qp, &wr, &bad) != 0)
+		return false;
+	return await(ibv_poll_cq(raw->cq, 1, &wc) == 1) && wc.status == IBV_WC_SUCCESS &&
+		wc.opcode == IBV_WC_RECV;
+}
+
+/* A device that takes its time, and a client that takes all of it. */
+static Raw *flooder;
+static RbpDonorVerbsConn *flooded;
+static atomic_bool flooding;
+static atomic_ullong flood_turns;
+
+/* Whenever the donor looks, there are four more pings from this one. */
+static void
+flood(struct ibv_cq *cq)
+{
+	RbpWireRequest req = {.prefix.op = RBP_OP_PING,.id = 1};
+	uint8_t		message[RBP_REQUEST_SIZE];
+	struct ibv_wc wc;
+
+	if (!atomic_load(&flooding) || cq != flooded->cq)
+		return;
+	atomic_fetch_add(&flood_turns, 1);
+	rbp_wire_put_request(message, &req);
+	while (ibv_poll_cq(flooder->cq, 1, &wc) == 1)
+		;
+	for (int i = 0; i < RBP_VERBS_PINGS; i++)
+	{
+		raw_receive(flooder);
+		(void) mock_message(flooded->id->qp, message, sizeof(message));
+	}
+}
+
+static void
+more_events(struct rdma_event_channel *channel)
+{
+	if (channel == events && atomic_load(&flooding))
+		mock_event(listener, RDMA_CM_EVENT_ADDR_CHANGE, 0, NULL, 0, 0);
+}
+
+static void
+test_turns(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpWireVerbsHello hello;
+	uint64_t	addr;
+	uint32_t	key;
+	Raw		   *late;
+	Raw		   *raw;
+
+	apply_all();
+	raw = raw_connected(&plan->cred);
+	late = raw_new();
+	raw_hello(late, &plan->cred, &hello);
+	atomic_store(&mock_hold_create_qp, true);
+	raw_ask(late, &hello);
+	ok(await(atomic_load(&mock_held_create_qp) == 1), "a queue pair takes long");
+	ok(raw_ping(raw), "pings of others are answered meanwhile");
+	atomic_store(&mock_hold_create_qp, false);
+	is_u64((uint64_t) raw_next(late, 5000), RDMA_CM_EVENT_ESTABLISHED, "then the client is let in");
+	raw_free(late);
+	if (!await(donor_verbs_connections() == 1))
+		abort();
+
+	flooder = raw_connected(&plan->cred);
+	flooded = LIST_FIRST(&conns);
+	atomic_store(&flood_turns, 0);
+	mock_hooks.on_poll = flood;
+	atomic_store(&flooding, true);
+	ok(raw_ping(flooder) || atomic_load(&flood_turns) > 0, "a client sends pings without end");
+	ok(await(atomic_load(&flood_turns) > 20) && raw_ping(raw), "others' are answered nevertheless");
+	{
+		uint64_t	turns = atomic_load(&flood_turns);
+
+		ok(await(atomic_load(&flood_turns) > turns + 20), "which it goes on to do");
+	}
+	plan_end(plan);
+	ok(await(!donor_cleaning()), "regions are taken away meanwhile");
+	atomic_store(&flooding, false);
+	mock_hooks.on_poll = NULL;
+	raw_free(flooder);
+	raw_free(raw);
+	check_left("turns");
+
+	plan = plan_new(0x001);
+	apply_all();
+	raw = raw_connected(&plan->cred);
+	mock_hooks.on_get_event = more_events;
+	atomic_store(&flooding, true);
+	plan->mask |= 0x002;
+	apply_all();
+	donor_verbs_wake();
+	ok(await_key(raw, 1, &addr, &key), "keys are made while connection events come without end");
+	atomic_store(&flooding, false);
+	usleep(20000);
+	mock_hooks.on_get_event = NULL;
+	raw_free(raw);
+	check_left("turns of events");
+}
+
+/* Messages of rdma_cm are lost: who says then that a client is connected? */
+static void
+test_lost_rtu(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	Raw		   *raw;
+
+	apply_all();
+	mock_lose_rtu = true;
+	for (int how = 0; how < 3; how++)
+	{
+		static const char *const ways[] = {"a ping", "the device", "nothing"};
+		bool		survives = how < 2;
+
+		raw = raw_connected(&plan->cred);
+		if (!await(donor_verbs_connections() == 1))
+			abort();
+		if (how == 0 && !raw_ping(raw))
+			abort();
+		if (how == 1)
+			mock_async(0, IBV_EVENT_COMM_EST, LIST_FIRST(&conns)->id->qp, 0);
+		if (survives && !await(donor_verbs_is_established(LIST_FIRST(&conns))))
+			wrong("%s does not say that it is connected", ways[how]);
+		mock_event(LIST_FIRST(&conns)->id, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT, NULL, 0, 0);
+		for (int i = 0; i < 3; i++)
+		{
+			pass(6 * SECOND);
+			usleep(3000);
+		}
+		if (survives)
+			ok(donor_verbs_connections() == 1 && raw_ping(raw),
+			   "%s says that a client is connected whose RTU is lost", ways[how]);
+		else
+			ok(await(donor_verbs_connections() == 0), "if %s does, it is given up", ways[how]);
+		raw_free(raw);
+		ok(await((pass(SECOND), donor_verbs_connections() == 0)), "it goes (%s)", ways[how]);
+	}
+	mock_lose_rtu = false;
+	check_left("a lost RTU");
+}
+
+/* What a device says of itself. */
+static void
+test_async(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	uint64_t	listens;
+	Raw		   *other;
+	Raw		   *raw;
+
+	apply_all();
+	raw = raw_connected(&plan->cred);
+	mock_async(0, IBV_EVENT_PORT_ERR, NULL, 1);
+	mock_async(0, IBV_EVENT_PORT_ACTIVE, NULL, 1);
+	mock_async(0, IBV_EVENT_GID_CHANGE, NULL, 1);
+	mock_async(0, IBV_EVENT_SM_CHANGE, NULL, 1);
+	ok(raw_ping(raw), "what happens to a port ends no connection");
+	other = raw_connected(&plan->cred);
+	mock_async(0, IBV_EVENT_QP_FATAL, LIST_FIRST(&conns)->id->qp, 0);
+	pass(SECOND);
+	ok(await((pass(SECOND), donor_verbs_connections() == 1)), "a queue pair that fails is closed");
+	ok(raw_ping(raw), "no other");
+	listens = mock_calls[MOCK_LISTEN];
+	mock_async(0, IBV_EVENT_DEVICE_FATAL, NULL, 0);
+	ok(await(donor_verbs_connections() == 0), "a device that fails loses all connections");
+	ok(await((pass(SECOND), mock_calls[MOCK_LISTEN] > listens)), "and is listened on again");
+	raw_free(other);
+	raw_free(raw);
+	ok(await(mock_leaks(false) == 2 + stuck_objects()), "nothing is left on it");
+	ok(can_connect(plan), "clients come again");
+	check_left("what a device says");
+}
+
 /* A device is unplugged, with all that is on it. */
 static void
 test_removal(void)
@@ -1309,7 +1619,9 @@ client_main(void *arg)
 			continue;
 		}
 		conn = open_conn(&known.cred, &status);
-		if (status != RBP_OK && status != RBP_DENIED && status != RBP_CONNLOST)
+		/* RBP_NOMEM: too many were denied */
+		if (status != RBP_OK && status != RBP_DENIED && status != RBP_CONNLOST &&
+			status != RBP_NOMEM)
 			wrong("connect: %s", rbp_status_text(status));
 		for (int n = rand_r(&seed) % 60; conn != NULL && n > 0; n--)
 		{
@@ -1452,12 +1764,17 @@ main(void)
 	baseline = 4;				/* channel and id to listen; the device's two */
 
 	test_handshake();
+	test_denials();
 	test_keys();
+	test_same_key();
 	test_idle_clients();
 	test_late_key();
 	test_while_used();
 	test_clients();
 	test_pings();
+	test_turns();
+	test_lost_rtu();
+	test_async();
 	test_removal();
 	test_failures();
 	test_stuck_key();

@@ -46,6 +46,12 @@ is "without verbs, the log says nothing about RDMA" "$(grep -c RDMA "$dir/out")"
 run_donor d3 --listen 0.0.0.0:0 --transports tcp,shm --advertise mem1.example:7001
 has "clients are told the advertised address" '.host == "mem1.example" and .port == 7001'
 
+run_donor d4 --listen 0.0.0.0:0
+has "RDMA is not offered on any address" '.transports == ["shm", "tcp"]'
+is "which the log says" "$(grep -c 'without RDMA: no address was given' "$dir/out")" 1
+run_donor d5 --listen 127.0.0.1:0 --numa-node 0 --region-size 1MB
+is "the log says where memory is" "$(grep -c 'memory: [0-9]* of [0-9]* regions are on NUMA node 0' "$dir/out")" 1
+
 for transports in verbs shm,verbs; do
     timeout 60 "${donor[@]}" --listen 127.0.0.1:0 --rdma-device none --transports $transports >"$dir/out" 2>&1
     is "without a device, --transports $transports fails" "$? $(grep -c 'error: could not serve RDMA: no RDMA device' "$dir/out")" "1 1"
