@@ -8,7 +8,7 @@
 echo token-of-ctl >"$dir/token"
 chmod 600 "$dir/token"
 curl_auth=(-H "Authorization: Bearer token-of-ctl")
-start_broker --token-file "$dir/token"
+start_broker --token-file "$dir/token" --donor-timeout 300   # on a busy machine
 register mem1:7001 4 i1
 register mem2:7001 4 i1
 beat mem1:7001 i1
