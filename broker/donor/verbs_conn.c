@@ -19,6 +19,7 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "transport/peer.h"
+#include "transport/transport.h"
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -29,8 +30,6 @@
 #include <xxhash.h>
 
 #define MAX_CONNECTIONS	16384
-#define HANDSHAKE_NS	INT64_C(15000000000)	/* rdma_cm sends a lost
-												 * message again after 4 s */
 #define ENDED_IDLE_NS	INT64_C(10000000000)
 #define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
@@ -356,7 +355,7 @@ is_over(RbpDonorVerbsConn *conn, int64_t now)
 	if (state.broken_at != 0)
 		return now - state.broken_at > BROKEN_NS;
 	if (!state.established)
-		return now - conn->since > HANDSHAKE_NS;
+		return now - conn->since > RBP_VERBS_HANDSHAKE_NS;
 	if (state.probing || now - conn->probed_at <= PROBE_NS)
 		return false;
 	conn->probed_at = now;
