@@ -128,7 +128,8 @@ donor_verbs_usable(struct ibv_context *verbs, int port, char *reason, size_t len
 	struct ibv_port_attr port_attr;
 	int			last = port;
 
-	if (verbs->device->transport_type != IBV_TRANSPORT_IB)
+	if (verbs->device->transport_type != IBV_TRANSPORT_IB ||
+		verbs->device->node_type != IBV_NODE_CA)
 	{
 		snprintf(reason, len, "device %s is neither InfiniBand nor RoCE but %s", name,
 				 verbs->device->transport_type == IBV_TRANSPORT_IWARP ? "iWARP"
@@ -171,7 +172,8 @@ listen_on(struct sockaddr *addr)
 		return NULL;
 	if (rdma_bind_addr(id, addr) == 0)
 	{
-		if (id->verbs == NULL ? !is_any(addr) : !rbp_verbs_is_configured(id))
+		/* donor_verbs_usable() says what is wrong with a bad device */
+		if (id->verbs == NULL ? !is_any(addr) : rbp_verbs_check_device(id) == RBP_OTHER_DEVICE)
 			errno = ENODEV;
 		else if (rdma_listen(id, BACKLOG) == 0)
 			return id;

@@ -642,7 +642,7 @@ test_start(void)
 	for (int i = 0; i < 10; i++)
 	{
 		static const char *const says[] = {
-			"EFA", "usNIC", "can be used", "not active", "max_mr)", "max_mr_size", "EFA", "not active",
+			"EFA", "usNIC", "iWARP", "not active", "max_mr)", "max_mr_size", "EFA", "not active",
 			"raise RLIMIT_MEMLOCK", "RLIMIT_MEMLOCK allows it"
 		};
 		bool		any = i == 6 || i == 7;
