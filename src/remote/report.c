@@ -357,6 +357,20 @@ log_counts(RbpRemoteDonor *d, LogState *logged, int64 now)
 						   n)));
 }
 
+/* Can a process that may not use this transport use another one? */
+static bool
+has_another(RbpRemoteDonor *d, uint32 transport)
+{
+	bool		another;
+
+	if (strcmp(rbp_guc_transport, "auto") != 0)
+		return false;
+	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
+	another = (d->endpoint.transports & ~transport) != 0;
+	LWLockRelease(&rbp_remote_shared->remote_lock);
+	return another;
+}
+
 /*
  * Log that connections are refused, or cannot be made, although the donor is
  * not down, because the reason is local, or the lease.  A single refusal is
@@ -386,12 +400,21 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 	if (now - logged->refused_since < LOG_OTHER_NS ||
 		!may_log(logged->refused_at, LOG_REPEAT_NS, now))
 		return;
+	logged->refused_at = now;
+	if (ERROR_STATUS(word) != RBP_DENIED && has_another(d, ERROR_TRANSPORT(word)))
+	{
+		const char *over = rbp_remote_transport_name(ERROR_TRANSPORT(word));
+
+		ereport(LOG,
+				(errmsg("remote_bp: donor \"%s\" cannot be reached over %s by some processes (%s), which go on without",
+						logged->donor, over, rbp_status_text(ERROR_STATUS(word)))));
+		return;
+	}
 	error_text(word, error, sizeof(error));
 	ereport(LOG,
 			(errmsg("remote_bp: donor \"%s\" cannot be used: %s",
 					logged->donor, error)));
 	rbp_stats_error("donor \"%s\" cannot be used: %s", logged->donor, error);
-	logged->refused_at = now;
 }
 
 int64
