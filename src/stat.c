@@ -45,7 +45,8 @@ typedef enum TierColumn
 	TIER_ONLINE_PAGES,
 	TIER_MAX_PAGES,
 	TIER_STATS_RESET,
-	NUM_TIER_COLUMNS
+	TIER_COUNTERS_1_1,			/* the first of those of version 1.1 */
+	NUM_TIER_COLUMNS = TIER_COUNTERS_1_1 + RBP_NUM_TIER_COUNTERS_1_1
 } TierColumn;
 
 /* Columns of remote_bp_stat_spill, as the installation script has them */
@@ -192,6 +193,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_count(&row, TIER_ONLINE_PAGES, pages.online);
 	put_count(&row, TIER_MAX_PAGES, pages.max);
 	put(&row, TIER_STATS_RESET, TimestampTzGetDatum(rbp_stats_reset_time()));
+	put_counters(&row, TIER_COUNTERS_1_1, RBP_COUNT_READ_AHEAD, RBP_NUM_COUNTERS);
 	PG_RETURN_DATUM(finish_row(&row));
 }
 
@@ -208,7 +210,8 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 	put(&row, SPILL_USABLE, BoolGetDatum(!unusable));
 	put_text(&row, SPILL_UNUSABLE_REASON, unusable ? reason : "");
 
-	put_counters(&row, SPILL_COUNTERS, RBP_NUM_TIER_COUNTERS, RBP_NUM_COUNTERS);
+	put_counters(&row, SPILL_COUNTERS, RBP_NUM_TIER_COUNTERS,
+				 RBP_NUM_TIER_COUNTERS + RBP_NUM_SPILL_COUNTERS);
 	put_us(&row, SPILL_FILE_US, rbp_spill_cost_us(RBP_SPILL_FILE));
 	put_us(&row, SPILL_DONOR_US, rbp_spill_cost_us(RBP_SPILL_DONOR));
 
