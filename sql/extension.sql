@@ -98,5 +98,41 @@ SELECT count(*) FROM remote_bp_elsewhere.remote_bp_stat;
 DROP EXTENSION remote_bp;
 DROP SCHEMA remote_bp_elsewhere;
 DROP ROLE regress_remote_bp;
-CREATE EXTENSION remote_bp VERSION '1.0';
+CREATE EXTENSION remote_bp;
 SELECT extversion, extrelocatable FROM pg_extension WHERE extname = 'remote_bp';
+
+-- An installation of 1.0 works with this library, and can be upgraded: then it
+-- is like a new one, and what users have made of its views is still there.
+CREATE VIEW remote_bp_members AS
+    SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS member,
+        obj_description(d.objid, d.classid::regclass::name) AS comment,
+        coalesce(p.proacl, c.relacl) AS privileges,
+        pg_get_function_result(p.oid) AS result,
+        CASE c.relkind WHEN 'v' THEN pg_get_viewdef(c.oid) END AS definition,
+        (SELECT array_agg(concat_ws(' ', attname, atttypid::regtype, col_description(attrelid, attnum)) ORDER BY attnum)
+         FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0) AS columns
+    FROM pg_depend d
+        LEFT JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
+        LEFT JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
+    WHERE d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+        AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'remote_bp');
+CREATE TABLE remote_bp_new AS SELECT * FROM remote_bp_members;
+DROP EXTENSION remote_bp;
+CREATE EXTENSION remote_bp VERSION '1.0';
+SELECT usable IS NOT NULL AS works, stats_reset IS NOT NULL AS to_the_end FROM remote_bp_stat;
+CREATE VIEW of_a_user AS SELECT hits, stats_reset FROM remote_bp_stat;
+CREATE ROLE regress_remote_bp_user;
+GRANT SELECT ON remote_bp_stat TO regress_remote_bp_user;
+ALTER EXTENSION remote_bp UPDATE TO '1.1';
+SELECT read_ahead >= 0 AS read_ahead, read_ahead_used >= 0 AS read_ahead_used, hits >= 0 AS hits FROM remote_bp_stat;
+SELECT hits >= 0 AS hits FROM of_a_user;
+SELECT has_table_privilege('regress_remote_bp_user', 'remote_bp_stat', 'SELECT') AS granted;
+REVOKE SELECT ON remote_bp_stat FROM regress_remote_bp_user;
+DROP VIEW of_a_user;
+SELECT count(*) > 0 AS members FROM remote_bp_members;
+(SELECT 'only new', * FROM remote_bp_new EXCEPT SELECT 'only new', * FROM remote_bp_members)
+UNION ALL
+(SELECT 'only upgraded', * FROM remote_bp_members EXCEPT SELECT 'only upgraded', * FROM remote_bp_new);
+DROP ROLE regress_remote_bp_user;
+DROP TABLE remote_bp_new;
+DROP VIEW remote_bp_members;

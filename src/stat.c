@@ -139,6 +139,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_count(&row, "online_pages", pages.online);
 	put_count(&row, "max_pages", pages.max);
 	put_reset_time(&row);
+	put_counters(&row, RBP_COUNT_READ_AHEAD, RBP_NUM_COUNTERS);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 
@@ -152,7 +153,7 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 	rbp_sql_require_loaded();
 	put_usable(&row, rbp_remote_unusable_reason(RBP_POOL_TEMP, reason, sizeof(reason)),
 			   reason);
-	put_counters(&row, RBP_NUM_TIER_COUNTERS, RBP_NUM_COUNTERS);
+	put_counters(&row, RBP_NUM_TIER_COUNTERS, RBP_COUNT_READ_AHEAD);
 	put_us(&row, "file_us", rbp_spill_cost_us(RBP_SPILL_FILE));
 	put_us(&row, "donor_us", rbp_spill_cost_us(RBP_SPILL_DONOR));
 

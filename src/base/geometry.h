@@ -25,6 +25,9 @@
 /* Maximum number of pages that are read or written in one batch */
 #define RBP_MAX_BATCH			32
 
+/* Maximum number of pages that are read ahead of a run at once */
+#define RBP_READ_AHEAD_MAX		64
+
 /* Maximum number of database limits */
 #define RBP_LIMITS				254
 

@@ -53,6 +53,7 @@ typedef enum RbpBypassChoice
 } RbpBypassChoice;
 
 extern int	rbp_guc_bypass;
+extern int	rbp_guc_read_ahead; /* pages; 0: none */
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */
 

@@ -25,6 +25,10 @@
  *						unverified, and a page that is read again is served
  *	prewarm-unlocked	11: prewarm reads a page without the lock on its
  *						buffer, and writes are slow, to make the race likely
+ *	read-ahead-no-lookup	12: a page that was read ahead is used, whatever
+ *						the directory says when it is needed
+ *	prefetch-old-generation	12: the same, but only after the generation has
+ *						moved
  *
  * One point breaks no rule:
  *

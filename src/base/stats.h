@@ -74,17 +74,22 @@
 	X(SPILL_HASH_FAILURES, hash_failures) /* copies that did not match */ \
 	X(SPILL_LOST, lost)			/* reads that failed: EIO */
 
+/* What version 1.1 has added to remote_bp_stat, at its end. */
+#define RBP_TIER_COUNTERS_1_1(X) \
+	X(READ_AHEAD, read_ahead)	/* pages requested from donors before they were asked for */ \
+	X(READ_AHEAD_USED, read_ahead_used) /* of these, those that were used */
+
 typedef enum RbpCounter
 {
 #define RBP_COUNTER_ENUM(sym, name) RBP_COUNT_##sym,
 	RBP_TIER_COUNTERS(RBP_COUNTER_ENUM)
 	RBP_SPILL_COUNTERS(RBP_COUNTER_ENUM)
+	RBP_TIER_COUNTERS_1_1(RBP_COUNTER_ENUM)
 #undef RBP_COUNTER_ENUM
 	RBP_NUM_COUNTERS
 } RbpCounter;
 
 #define RBP_NUM_TIER_COUNTERS	RBP_COUNT_SPILL_WRITES
-#define RBP_NUM_SPILL_COUNTERS	(RBP_NUM_COUNTERS - RBP_NUM_TIER_COUNTERS)
 
 /* Operations that have a latency histogram (remote_bp_stat_latency). */
 #define RBP_LATENCIES(X) \

@@ -12,7 +12,8 @@
  *	   content of F: then distrust everything that was read of Q so far.
  *	2. Note Q's stamp and generation, before anything is read.
  *	3. Serve Q from staging or a donor, if the directory has Q and the bytes
- *	   hash to the hash of the entry; otherwise read it from disk.
+ *	   hash to the hash of the entry; otherwise read it from disk.  Bytes that
+ *	   were read ahead (read_ahead.c) are used like those of a donor.
  *	4. Store the claim about Q in F's shadow.
  *
  *-------------------------------------------------------------------------
@@ -36,6 +37,7 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
+#include "buffer/read_ahead.h"
 #include "buffer/read_cost.h"
 #include "buffer/space.h"
 #include "buffer/staging.h"
@@ -62,6 +64,7 @@ typedef struct ReadPage
 	RbpVersion	version;
 	bool		served;
 	bool		prefer_file;	/* a donor has it, but the file is read */
+	bool		failed;			/* it was requested ahead, and did not come */
 	Cached		cached;			/* in the page cache */
 	int			io;				/* index of its RbpRemoteIo, -1 if none */
 } ReadPage;
@@ -75,6 +78,8 @@ typedef struct ReadRun
 	off_t		offset;			/* of the first page */
 	ReadPage   *pages;
 	int			n;
+	RbpWindow  *window;			/* that has the first page; NULL if the run is
+								 * not read ahead */
 } ReadRun;
 
 RbpReadCost rbp_read_cost;
@@ -182,21 +187,24 @@ compare_with_disk(const ReadRun *run, int i)
 	return false;
 }
 
-/* Choose the file for a page that a donor has, and count the reason. */
+/*
+ * Choose the file for a page that a donor has, by these costs, and count the
+ * reason.
+ */
 static void
-set_prefer_file(ReadPage *page, int transport)
+set_prefer_file(ReadPage *page, const RbpReadCost *cost, int transport, bool filling)
 {
 	bool		bypassed = false;	/* is the disk faster than the donor? */
 
 	if (page->cached == CACHED_UNKNOWN || page->cached == CACHED_NO)
-		bypassed = rbp_read_cost_slower(&rbp_read_cost, transport);
+		bypassed = rbp_read_cost_slower(cost, transport);
 	else if (page->cached == CACHED_PRESUMED)
-		bypassed = rbp_read_cost_from_disk(&rbp_read_cost, transport);
+		bypassed = rbp_read_cost_from_disk(cost, transport);
 
 	page->prefer_file = true;
 
 	/* A read for none of these reasons only measures the disk: not counted. */
-	if (rbp_read_cost.filling)
+	if (filling)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
 	else if (bypassed)
 	{
@@ -266,8 +274,8 @@ choose_sources(const ReadRun *run, int transport, int64 now)
 		 */
 		for (int i = 0; i < run->n && bypass; i++)
 			if (pages[i].lookup.where == RBP_REMOTE &&
-				rbp_read_cost_prefer_file(&rbp_read_cost, transport, false, false, now))
-				set_prefer_file(&pages[i], transport);
+				rbp_read_cost_prefer_file(&rbp_read_cost, transport, false, false, 1, now))
+				set_prefer_file(&pages[i], &rbp_read_cost, transport, rbp_read_cost.filling);
 		return;
 	}
 	for (int i = 0; i < run->n; i++)
@@ -280,9 +288,80 @@ choose_sources(const ReadRun *run, int transport, int64 now)
 			continue;
 		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
 			((bypass || cached[i]) &&
-			 rbp_read_cost_prefer_file(&rbp_read_cost, transport, cached[i], keeps, now)))
-			set_prefer_file(&pages[i], transport);
+			 rbp_read_cost_prefer_file(&rbp_read_cost, transport, cached[i], keeps, 1, now)))
+			set_prefer_file(&pages[i], &rbp_read_cost, transport, rbp_read_cost.filling);
 	}
+}
+
+/* Is the run in a window whose source was chosen? */
+static inline bool
+in_chosen_window(const ReadRun *run)
+{
+	return run->window != NULL && run->window->source != RBP_WINDOW_ANY;
+}
+
+/*
+ * The source of pages in a window was chosen for all of it.  What is known of
+ * the page cache is known from then.
+ */
+static void
+follow_window(const ReadRun *run)
+{
+	const RbpWindow *w = run->window;
+
+	for (int i = 0; i < run->n; i++)
+	{
+		ReadPage   *page = &run->pages[i];
+		uint32		at = page->id.block - w->first.block;
+
+		if (page->served)
+			continue;
+		if (w->asked && at < (uint32) w->n)
+			page->cached = w->cached[at] ? CACHED_YES : CACHED_NO;
+		if (page->lookup.where == RBP_REMOTE &&
+			(w->source == RBP_WINDOW_FILE ||
+			 (at < (uint32) w->n && rbp_window_prefers_cache(w, (int) at))))
+			set_prefer_file(page, w->cost, w->transport, w->filling);
+	}
+}
+
+/* Serve pages that were read ahead.  Once a wait has failed, none is left. */
+static void
+take_read_ahead(const ReadRun *run, int64 start)
+{
+	int64		deadline = 0;
+	uint32		slot = RBP_INVALID_SLOT;
+	int			nhits = 0;
+	int64		took;
+	bool		late = false;
+
+	for (int i = 0; i < run->n; i++)
+	{
+		ReadPage   *page = &run->pages[i];
+		RbpTaken	taken = RBP_TAKEN_LATE;
+
+		if (page->served)
+			continue;
+		if (!late)
+			taken = rbp_read_ahead_take(&page->id, &page->lookup, page->buf, &deadline);
+		page->served = taken == RBP_TAKEN_PAGE;
+		late = taken == RBP_TAKEN_LATE;
+		page->failed = page->lookup.where == RBP_REMOTE && taken >= RBP_TAKEN_FAILURE;
+		if (page->failed)
+			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
+		if (!page->served)
+			continue;
+		slot = page->lookup.slot;
+		nhits++;
+	}
+	if (nhits == 0)
+		return;
+	took = rbp_now_ns() - start;
+	rbp_stats_count(RBP_COUNT_HITS, (uint64) nhits);
+	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
+	rbp_stats_latency(RBP_LATENCY_HIT, took);
+	rbp_remote_count_saved(slot, rbp_read_cost_saved(run->window != NULL ? run->window->cost : &rbp_read_cost,
+													 nhits, true, took));
 }
 
 /*
@@ -302,7 +381,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	for (int i = 0; i < run->n; i++)
 	{
 		pages[i].io = -1;
-		if (pages[i].served || pages[i].prefer_file || unconnected ||
+		if (pages[i].served || pages[i].prefer_file || pages[i].failed || unconnected ||
 			pages[i].lookup.where != RBP_REMOTE)
 			continue;
 		pages[i].io = nios;
@@ -355,6 +434,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 static void
 read_from_tier(const ReadRun *run, int64 start)
 {
+	int			nserved = 0;
 	int			nstaged = 0;
 	int			transport = RBP_NO_TRANSPORT;
 
@@ -377,8 +457,15 @@ read_from_tier(const ReadRun *run, int64 start)
 		start = now;
 	}
 	if (nstaged < run->n)
+		take_read_ahead(run, start);
+	for (int i = 0; i < run->n; i++)
+		nserved += run->pages[i].served;
+	if (nserved < run->n)
 	{
-		choose_sources(run, transport, start);
+		if (in_chosen_window(run))
+			follow_window(run);
+		else
+			choose_sources(run, transport, start);
 		read_from_donors(run, transport, start);
 	}
 
@@ -436,9 +523,9 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 	/*
 	 * The time tells a cost only if all pages came from the same source.
 	 * Where the page cache cannot be asked, any read of the file counts as
-	 * one of the disk.
+	 * one of the disk.  Windows are measured as a whole.
 	 */
-	if (update_costs &&
+	if (update_costs && !in_chosen_window(run) &&
 		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
 		 (known[CACHED_UNKNOWN] == n &&
 		  (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
@@ -553,6 +640,7 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 		page->buf = bufs[i];
 		page->served = false;
 		page->prefer_file = false;
+		page->failed = false;
 		page->cached = CACHED_UNKNOWN;
 		page->lookup.where = RBP_ABSENT;
 		page->id = (RbpPageId)
@@ -596,7 +684,7 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 
 /* Read one run; returns what rbp_tier_read() returns. */
 static ssize_t
-read_run(const ReadRun *run, uint16 space)
+read_run(ReadRun *run, uint16 space)
 {
 	ReadPage   *pages = run->pages;
 	int64		start = rbp_now_ns();
@@ -616,6 +704,9 @@ read_run(const ReadRun *run, uint16 space)
 			pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
 			pages[i].version.generation = generation;
 		}
+		if (!unconnected)
+			run->window = rbp_read_ahead_plan(&(RbpReadFile) {.fd = run->fd,.cache = run->cache},
+											  &pages[0].id, run->n);
 		read_from_tier(run, start);
 	}
 
@@ -645,6 +736,8 @@ read_run(const ReadRun *run, uint16 space)
 			break;				/* end of file, or interrupted by a signal */
 		i += misses.n;
 	}
+	if (in_chosen_window(run))
+		rbp_read_ahead_measured(run->window, run->n, rbp_now_ns() - start);
 	return total;
 }
 
@@ -669,6 +762,7 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		ssize_t		got;
 
 		run.offset = offset + (off_t) pos;
+		run.window = NULL;
 		run.n = rbp_next_batch(iov, iovcnt, &pos, bufs);
 		if (run.n == 0)
 			break;

@@ -156,7 +156,7 @@ rbp_read_cost_end_fast_path(RbpReadCost *cost)
 
 bool
 rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached, bool keeps,
-						  int64_t now)
+						  int n, int64_t now)
 {
 	uint32_t	file = cached ? cost->cached : cost->disk;
 	uint32_t	gain = cost->cached + cost->ask;	/* a smaller gain does not
@@ -164,7 +164,7 @@ rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached, bool ke
 	bool		faster = file < cost->donor[transport];
 	int64_t    *sampled = faster ? &cost->donor_sampled[transport] :
 	cached ? &cost->cached_sampled : &cost->disk_sampled;
-	int64_t		every = (int64_t) SAMPLE_PART *
+	int64_t		every = (int64_t) SAMPLE_PART * n *
 	(faster ? cost->donor[transport] : file);
 
 	cost->filling = false;

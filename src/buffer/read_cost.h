@@ -86,10 +86,11 @@ extern void rbp_read_cost_end_fast_path(RbpReadCost *cost);
  * of the page cache; if it cannot be asked, "not cached" stands for any page
  * of the file.  The faster source is chosen, with two exceptions: now and
  * then the slower one is used, to measure it; and while the page cache keeps
- * what it has, pages are read from disk to fill it.  now: a monotonic clock.
+ * what it has, pages are read from disk to fill it.  n: the
+ * number of pages that the choice is for.  now: a monotonic clock.
  */
 extern bool rbp_read_cost_prefer_file(RbpReadCost *cost, int transport, bool cached,
-									  bool keeps, int64_t now);
+									  bool keeps, int n, int64_t now);
 
 /*
  * Is a page worth capturing?  It is if donors are so much faster than the

@@ -318,6 +318,51 @@ SQL
 		});
 }
 
+# What was read ahead is used, though the directory has another version of the
+# page by then: another session changes the table while it is scanned.
+{
+	my $node = server('read-ahead-no-lookup', transport => 'tcp');
+	make_table($node, 't', 4);
+	noticed(
+		'read-ahead-no-lookup', $node,
+		sub {
+			warm($node, 't') or die;
+			my $session = $node->background_psql('postgres');
+			$session->query('BEGIN; DECLARE c CURSOR FOR SELECT v FROM t; MOVE 400 FROM c');
+			$node->safe_psql('postgres', 'UPDATE t SET v = v + 1');
+			evict_buffers($node);
+			$session->query('MOVE ALL FROM c; COMMIT');
+			$session->quit;
+			return (counter($node, 'mismatches'), counter($node, 'read_ahead'));
+		});
+}
+
+# Likewise, after a truncation: the table has the same blocks again, with other
+# rows.
+{
+	my $node = server('prefetch-old-generation', transport => 'tcp');
+	make_table($node, 'other', 1);
+	evict_buffers($node);
+	noticed(
+		'prefetch-old-generation', $node,
+		sub {
+			my $session = $node->background_psql('postgres');
+			my $rows = sub { "INSERT INTO t SELECT i, $_[0], rpad(i::text, 980, 'x') FROM generate_series(1, 2000) i" };
+			my $elsewhere = "SET LOCAL enable_seqscan = off; SELECT count(pad) FROM rbp_ballast WHERE id > 0; SET LOCAL enable_seqscan = on";
+			# In place, since the table is new to the transaction.
+			$session->query('BEGIN; CREATE TABLE t (id int, v int, pad text); ALTER TABLE t ALTER pad SET STORAGE plain');
+			$session->query($rows->(1) . "; $elsewhere");
+			wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 20) or die;
+			$session->query('DECLARE c CURSOR FOR SELECT v FROM t; MOVE 400 FROM c; CLOSE c');
+			my $ahead = counter($node, 'read_ahead');
+			$session->query('TRUNCATE t; ' . $rows->(2) . "; $elsewhere; SELECT sum(v) FROM t");
+			my @result = (counter($node, 'mismatches'), $ahead);
+			$session->query('ROLLBACK');
+			$session->quit;
+			return @result;
+		});
+}
+
 # The deadline is not looked at: with the lease worker hanging, which would
 # see to it as well, and a donor that hangs, which would withdraw its memory,
 # that is read after the lease has ended.

@@ -64,7 +64,7 @@ live(RbpReadCost *cost, const World *world, int way, int rounds)
 			seen.ns += world->ask;
 			rbp_read_cost_asked(cost, 1, cached, world->ask);
 			file = way == RBP_NO_TRANSPORT ||
-				((cached || !world->no_bypass) && rbp_read_cost_prefer_file(cost, way, cached, world->keeps, now));
+				((cached || !world->no_bypass) && rbp_read_cost_prefer_file(cost, way, cached, world->keeps, 1, now));
 		}
 		if (file)
 		{

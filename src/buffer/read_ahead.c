@@ -1,0 +1,598 @@
+/*-------------------------------------------------------------------------
+ *
+ * read_ahead.c
+ *	  Reads pages of runs from donors before the server asks for them.
+ *
+ * For each window of a run (stream.h) the directory is looked up, the page
+ * cache is asked, and the source is chosen for all of the window:
+ *
+ *	donors		The pages that donors have are requested in batches, which are
+ *				on their way while the process works.  The kernel is asked to
+ *				read the others.
+ *	file		All pages are read from the file, even those that donors have,
+ *				so that the kernel recognizes a sequential read.
+ *
+ * A mixture page by page would be slower than either, since it has neither
+ * batches nor the kernel's read-ahead.  Costs in runs differ from those of
+ * single reads for both sources, and those of windows that donors have in part
+ * from those of windows that they have completely.  So there are averages for
+ * both kinds (read_cost.h).
+ *
+ * Where donors' memory is on this host, reads are copies, and there is nothing
+ * to wait for: only the source is chosen, and only where the tier lacks pages.
+ *
+ * A copy is used only if a lookup, made when the page is really read, finds
+ * the slot and the hash with which it was requested, and if it matches the
+ * hash.  If it does not match, the slot may have had another page when it was
+ * read, and have got this one since: an entry can go and come back, with the
+ * same slot and the same hash.  So this proves nothing about the slot, and the
+ * page is read from it again, now that the entry was just looked up; if that
+ * does not match either, the usual rule applies.
+ *
+ * Copies belong to a transaction.  At its end those that were not used are
+ * dropped, and their memory is returned to the system.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+
+#include "base/compat.h"
+#include "base/geometry.h"
+#include "base/guc.h"
+#include "base/hash.h"
+#include "base/injection_point.h"
+#include "base/libc.h"
+#include "base/stats.h"
+#include "buffer/buffer.h"
+#include "buffer/buffer_internal.h"
+#include "buffer/read_ahead.h"
+#include "buffer/stream.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "remote/remote.h"
+
+#define BATCHES				16
+#define BATCH_PAGES			16
+
+/*
+ * A run of this length is worth knowing both sources of: the one that was not
+ * measured yet is used for a window.
+ */
+#define MEASURE_AFTER		128
+
+/* Copies of pages of one fork, which were requested together */
+typedef struct Batch
+{
+	bool		used;
+	RbpRemoteBatch *transfer;	/* NULL once it has been waited for */
+	RbpPageId	fork;			/* its block is not used */
+	uint32		generation;		/* when it was requested */
+	int			n;
+	int			left;			/* copies not taken or dropped yet */
+	uint64		last_use;
+	BlockNumber low;			/* least and greatest of the blocks */
+	BlockNumber high;
+	BlockNumber blocks[BATCH_PAGES];	/* InvalidBlockNumber: not any more */
+	uint64		hashes[BATCH_PAGES];
+	RbpRemoteIo ios[BATCH_PAGES];
+} Batch;
+
+static Batch batches[BATCHES];
+static int	nbatches = 0;		/* in use */
+static uint64 batch_clock = 0;
+
+/* The batches' pages; mapped when first needed */
+static char *memory = NULL;
+
+#define MEMORY_BYTES	((Size) BATCHES * BATCH_PAGES * BLCKSZ)
+
+static RbpStreams streams;
+
+/* The last two windows of each stream: the one that is read, and the next */
+static RbpWindow windows[RBP_STREAMS][2];
+
+/* For windows that donors have completely, and in part */
+static RbpReadCost run_cost;
+static RbpReadCost mixed_cost;
+
+/* Was the file used for a window of a kind only to measure it? */
+static bool run_measured = false;
+static bool mixed_measured = false;
+
+static inline char *
+copy_of(const Batch *batch, int i)
+{
+	return memory + ((Size) (batch - batches) * BATCH_PAGES + (Size) i) * BLCKSZ;
+}
+
+static inline bool
+same_fork(const RbpPageId *a, const RbpPageId *b)
+{
+	return a->rel == b->rel && a->space == b->space && a->fork == b->fork;
+}
+
+/*
+ * ---- batches ---------------------------------------------------------------
+ */
+
+/* Give up a batch.  One that is still on its way is not waited for. */
+static void
+drop_batch(Batch *batch)
+{
+	if (batch->transfer != NULL)
+		rbp_remote_end(batch->transfer, rbp_now_ns());
+	batch->transfer = NULL;
+	batch->used = false;
+	nbatches--;
+}
+
+static void
+drop_copy(Batch *batch, int i)
+{
+	batch->blocks[i] = InvalidBlockNumber;
+	if (--batch->left == 0)
+		drop_batch(batch);
+}
+
+static void
+drop_all(void)
+{
+	if (nbatches == 0)
+		return;
+	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
+		if (batch->used)
+			drop_batch(batch);
+	/* return the pages' memory to the system */
+	(void) madvise(memory, MEMORY_BYTES, MADV_DONTNEED);
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			drop_all();
+			break;
+		default:
+			break;
+	}
+}
+
+/* For processes that end no transactions */
+static void
+at_exit(int code, Datum arg)
+{
+	drop_all();
+}
+
+void
+rbp_read_ahead_init(void)
+{
+	static bool registered = false;
+
+	rbp_read_cost_init(&run_cost);
+	rbp_read_cost_init(&mixed_cost);
+	if (!registered)
+		/* This is the postmaster, whose children inherit the callback. */
+		RegisterXactCallback(at_transaction_end, NULL);
+	registered = true;
+}
+
+/* Map the batches' memory, once in a process; false if that fails. */
+static bool
+map_memory(void)
+{
+	void	   *mem;
+
+	if (memory != NULL)
+		return true;
+	mem = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mem == MAP_FAILED)
+		return false;
+	memory = mem;
+	on_shmem_exit(at_exit, (Datum) 0);
+	return true;
+}
+
+/* An unused batch, or else the least recently used one */
+static Batch *
+get_batch(void)
+{
+	Batch	   *oldest = batches;
+
+	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
+	{
+		if (!batch->used)
+			return batch;
+		if (batch->last_use < oldest->last_use)
+			oldest = batch;
+	}
+	drop_batch(oldest);
+	return oldest;
+}
+
+/* Request pages of a fork: their blocks, and what the directory has of them. */
+static void
+request(const RbpPageId *fork, int n, const BlockNumber *blocks, const RbpLookup *lookups)
+{
+	Batch	   *batch;
+	int64		now = rbp_now_ns();
+
+	if (!map_memory())
+		return;
+	batch = get_batch();
+	batch->used = true;
+	nbatches++;
+	batch->fork = *fork;
+	batch->generation = rbp_directory_generation(rbp_dir, fork->rel, fork->space, fork->fork);
+	batch->n = batch->left = n;
+	batch->last_use = ++batch_clock;
+	batch->low = batch->high = blocks[0];
+	for (int i = 0; i < n; i++)
+	{
+		batch->low = Min(batch->low, blocks[i]);
+		batch->high = Max(batch->high, blocks[i]);
+		batch->blocks[i] = blocks[i];
+		batch->hashes[i] = lookups[i].hash;
+		batch->ios[i].slot = lookups[i].slot;
+		batch->ios[i].buf = copy_of(batch, i);
+		batch->ios[i].status = RBP_CANCELED;
+	}
+	/* the connections exist: nothing is waited for */
+	batch->transfer = rbp_remote_begin(batch->ios, n, false, 0, now, now);
+	if (batch->transfer == NULL)
+		drop_batch(batch);
+	else
+		rbp_stats_count(RBP_COUNT_READ_AHEAD, (uint64) n);
+}
+
+/* The batch with a copy of the page, at *at; NULL if there is none. */
+static Batch *
+find_copy(const RbpPageId *page, int *at)
+{
+	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
+	{
+		if (!batch->used || page->block < batch->low || page->block > batch->high ||
+			!same_fork(&batch->fork, page))
+			continue;
+		for (int i = 0; i < batch->n; i++)
+			if (batch->blocks[i] == page->block)
+			{
+				*at = i;
+				return batch;
+			}
+	}
+	return NULL;
+}
+
+/*
+ * Wait for the batch.  It must have io_timeout, lest a donor that hangs be
+ * waited for without being noticed; so the deadline is a little later.
+ */
+static void
+complete(Batch *batch, int64 *deadline_ns)
+{
+	if (*deadline_ns == 0)
+		*deadline_ns = rbp_now_ns() + rbp_guc_io_timeout_ns() + rbp_guc_io_timeout_ns() / 16;
+	rbp_remote_end(batch->transfer, *deadline_ns);
+	batch->transfer = NULL;
+}
+
+/* May the copy be used for the page, by the lookup that was just made? */
+static inline bool
+agrees(const Batch *batch, int i, const RbpLookup *lookup)
+{
+	return lookup->where == RBP_REMOTE && lookup->slot == batch->ios[i].slot &&
+		lookup->hash == batch->hashes[i];
+}
+
+RbpTaken
+rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup, char *buf,
+					int64 *deadline_ns)
+{
+	int			i;
+	Batch	   *batch = find_copy(page, &i);
+	bool		moved;			/* the generation */
+	RbpStatus	status;
+	RbpLookup	copy;
+
+	if (batch == NULL)
+		return RBP_TAKEN_NOTHING;
+	moved = batch->generation != rbp_directory_generation(rbp_dir, page->rel, page->space, page->fork);
+	if (!(agrees(batch, i, lookup) && !moved) &&
+		!RBP_INJECTION_POINT("read-ahead-no-lookup") &&
+		!(moved && RBP_INJECTION_POINT("prefetch-old-generation")))
+	{
+		/* after a truncation, all of the copies are void */
+		if (moved)
+			drop_batch(batch);
+		else
+			drop_copy(batch, i);
+		return RBP_TAKEN_NOTHING;
+	}
+	if (batch->transfer != NULL)
+		complete(batch, deadline_ns);
+	batch->last_use = ++batch_clock;
+	status = batch->ios[i].status;
+	copy.where = RBP_REMOTE;
+	copy.slot = batch->ios[i].slot;
+	copy.hash = batch->hashes[i];
+	if (status == RBP_OK)
+		memcpy(buf, copy_of(batch, i), BLCKSZ);
+	drop_copy(batch, i);
+	if (status == RBP_CANCELED)
+		return RBP_TAKEN_NOTHING;	/* it was not sent */
+	if (status != RBP_OK)
+		return status == RBP_TIMEOUT ? RBP_TAKEN_LATE : RBP_TAKEN_FAILURE;
+	if (rbp_hash_page(buf) != copy.hash)
+	{
+		rbp_stats_count(RBP_COUNT_RACES, 1);
+		return RBP_TAKEN_NOTHING;	/* see above: read it again */
+	}
+	*lookup = copy;
+	rbp_stats_count(RBP_COUNT_READ_AHEAD_USED, 1);
+	return RBP_TAKEN_PAGE;
+}
+
+/* Drop what was left of the batches whose pages the run has passed. */
+static void
+drop_passed(const RbpPageId *first)
+{
+	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
+		if (batch->used && same_fork(&batch->fork, first) && batch->high < first->block &&
+			first->block - batch->high < 2 * RBP_READ_AHEAD_MAX)
+			drop_batch(batch);
+}
+
+/*
+ * ---- windows ---------------------------------------------------------------
+ */
+
+/* What the tier has of a window */
+typedef struct Survey
+{
+	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
+	int			remote;			/* pages that donors have */
+	int			distant;		/* of these, those to be transferred */
+	int			missing;		/* pages that the tier has not, except at the
+								 * end, which may be that of the file */
+	int			cached;			/* pages of all of these that the page cache
+								 * has */
+} Survey;
+
+static void
+survey_tier(RbpWindow *w, Survey *s)
+{
+	RbpPageId	id = w->first;
+	int			absent = 0;
+
+	s->remote = s->distant = s->missing = s->cached = 0;
+	w->transport = RBP_NO_TRANSPORT;
+	for (int i = 0; i < w->n; i++, id.block++)
+	{
+		RbpLookup  *lookup = &s->lookups[i];
+
+		*lookup = rbp_directory_lookup(rbp_dir, &id, false);
+		if (lookup->where == RBP_REMOTE && !rbp_remote_slot_readable(lookup->slot))
+			lookup->where = RBP_ABSENT;
+		if (lookup->where == RBP_ABSENT)
+		{
+			absent++;
+			continue;
+		}
+		s->missing += absent;
+		absent = 0;
+		if (lookup->where != RBP_REMOTE)
+			continue;
+		s->remote++;
+		if (!rbp_remote_slot_local(lookup->slot))
+			s->distant++;
+		if (w->transport == RBP_NO_TRANSPORT)
+			w->transport = rbp_remote_slot_transport(lookup->slot);
+	}
+}
+
+/* Ask the page cache about the window, if the settings allow it. */
+static void
+survey_page_cache(const RbpReadFile *file, RbpWindow *w, Survey *s)
+{
+	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE) * BLCKSZ;
+
+	w->asked = rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF;
+	for (int i = 0; w->asked && i < w->n; i += RBP_MAX_BATCH)
+	{
+		int			n = Min(w->n - i, RBP_MAX_BATCH);
+
+		w->asked = rbp_page_cache_ask(file->fd, file->cache, offset + (off_t) i * BLCKSZ,
+									  n, &w->cached[i]);
+	}
+	for (int i = 0; w->asked && i < w->n; i++)
+		s->cached += w->cached[i];
+	if (w->asked)
+		rbp_read_cost_asked(&rbp_read_cost, w->n, s->cached, 0);
+}
+
+/* Choose the source of the window. */
+static RbpWindowSource
+choose_source(const RbpWindow *w, const RbpStream *stream, const Survey *s, int64 now)
+{
+	RbpReadCost *cost = w->cost;
+	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
+	bool		mostly = s->cached > w->n / 2;	/* the page cache has it */
+	bool	   *measured = cost == &run_cost ? &run_measured : &mixed_measured;
+	bool		file;
+
+	if (mostly && rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
+		return RBP_WINDOW_FILE;
+	if (!mostly && !bypass)
+		return RBP_WINDOW_DONORS;
+	if (!mostly && !*measured && stream->next - stream->start >= MEASURE_AFTER)
+	{
+		*measured = true;
+		return RBP_WINDOW_FILE;
+	}
+	file = rbp_read_cost_prefer_file(cost, w->transport, mostly,
+									 rbp_page_cache_keeps(), w->n, now);
+	return file ? RBP_WINDOW_FILE : RBP_WINDOW_DONORS;
+}
+
+/* Request the pages of the window that are to come from donors. */
+static void
+request_pages(const RbpWindow *w, const Survey *s)
+{
+	BlockNumber blocks[BATCH_PAGES];
+	RbpLookup	lookups[BATCH_PAGES];
+	int			n = 0;
+
+	for (int i = 0; i < w->n; i++)
+	{
+		if (s->lookups[i].where == RBP_REMOTE &&
+			!rbp_remote_slot_local(s->lookups[i].slot) && !rbp_window_prefers_cache(w, i))
+		{
+			blocks[n] = w->first.block + (BlockNumber) i;
+			lookups[n++] = s->lookups[i];
+		}
+		if (n == BATCH_PAGES || (n > 0 && i == w->n - 1))
+		{
+			request(&w->first, n, blocks, lookups);
+			n = 0;
+		}
+	}
+}
+
+/* Have the kernel read the pages that the tier has not. */
+static void
+advise_kernel(const RbpReadFile *file, const RbpWindow *w, const Survey *s)
+{
+	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE) * BLCKSZ;
+	int			from = -1;
+
+	for (int i = 0; i <= w->n; i++)
+	{
+		bool		missing = i < w->n && s->lookups[i].where == RBP_ABSENT &&
+		!(w->asked && w->cached[i]);
+
+		if (missing && from < 0)
+			from = i;
+		if (missing || from < 0)
+			continue;
+		(void) rbp_libc.posix_fadvise(file->fd, offset + (off_t) from * BLCKSZ,
+									  (off_t) (i - from) * BLCKSZ, POSIX_FADV_WILLNEED);
+		from = -1;
+	}
+}
+
+/* Report what the pages of a window have cost, if most of them were read. */
+static void
+report_window(RbpWindow *w)
+{
+	if (w->n == 0 || w->source == RBP_WINDOW_ANY || w->pages < (w->n + 1) / 2)
+		return;
+	if (w->source == RBP_WINDOW_DONORS)
+		rbp_read_cost_donor(w->cost, w->transport, w->pages, w->ns);
+	else
+	{
+		int			cached = 0;
+
+		for (int i = 0; w->asked && i < w->n; i++)
+			cached += w->cached[i];
+		if (w->asked && cached > 0 && cached < w->n)
+			return;				/* the time is that of a mixture */
+		/* one page on average, as the choice was made */
+		w->cost->filling = w->filling;
+		rbp_read_cost_file(w->cost, 1, cached == w->n, Max(w->ns / w->pages, 1));
+	}
+}
+
+static bool
+in_window(const RbpWindow *w, const RbpPageId *page)
+{
+	return w->n > 0 && same_fork(&w->first, page) &&
+		page->block - w->first.block < (uint32) w->n;
+}
+
+/* Begin a window, of n pages from that block on. */
+static void
+begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
+			 BlockNumber from, int n)
+{
+	Survey		s;
+
+	report_window(w);
+	w->first = stream->fork;
+	w->first.block = from;
+	w->n = n;
+	w->source = RBP_WINDOW_ANY;
+	w->cost = &run_cost;
+	w->pages = 0;
+	w->ns = 0;
+	survey_tier(w, &s);
+	if (s.remote == 0)
+		return;					/* the kernel reads ahead */
+	if (s.distant == 0 && s.missing == 0)
+		return;					/* each read is a copy */
+	w->cost = s.missing == 0 ? &run_cost : &mixed_cost;
+	survey_page_cache(file, w, &s);
+	w->cost->filling = false;
+	w->source = choose_source(w, stream, &s, rbp_now_ns());
+	w->filling = w->cost->filling;
+	if (w->source != RBP_WINDOW_DONORS)
+		return;
+	request_pages(w, &s);
+	if (s.missing > 0)
+		advise_kernel(file, w, &s);
+}
+
+RbpWindow *
+rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
+{
+	RbpStream  *stream;
+	RbpWindow  *pair;
+	uint32		from;
+	uint32		planned;
+
+	/*
+	 * an I/O worker sees only parts of a stream, and reads them in batches
+	 */
+	if (rbp_guc_read_ahead == 0 || rbp_tier_prewarming || rbp_compat_is_io_worker())
+		return NULL;
+	stream = rbp_stream_note(&streams, first, (uint32) n);
+	pair = windows[stream - streams.streams];
+	if (stream->window == 0)
+		for (int i = 0; i < 2; i++)
+		{
+			/* those of the run before */
+			report_window(&pair[i]);
+			pair[i].n = 0;
+		}
+	planned = rbp_stream_plan(stream, first->block, (uint32) rbp_guc_read_ahead, RELSEG_SIZE, &from);
+	if (planned > 0)
+	{
+		RbpWindow  *w = in_window(&pair[0], first) ? &pair[1] : &pair[0];
+
+		drop_passed(first);
+		begin_window(file, w, stream, from, (int) planned);
+	}
+	return in_window(&pair[0], first) ? &pair[0] :
+		in_window(&pair[1], first) ? &pair[1] : NULL;
+}
+
+void
+rbp_read_ahead_measured(RbpWindow *window, int n, int64 ns)
+{
+	window->pages += n;
+	window->ns += ns;
+}

@@ -1,0 +1,129 @@
+# Reading ahead: pages of a run are on their way before the server asks for them;
+# a run that the tier has in part is read as if it had none of it, or all; and a
+# donor that does not answer is waited for once.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+need_test_build();
+set_faults();
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '128MB');
+my $node = new_cluster(
+	'ahead',
+	broker => $broker,
+	transport => 'tcp',
+	test_build => 1,
+	# late donors are tested by the one that is made so
+	conf => "remote_bp.io_timeout = '5s'\n");
+ok(wait_leased($node, 64), 'memory is leased');
+make_table($node, 't', 8);
+my $pages = $node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});
+my $query = 'SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t';
+my $content = $node->safe_psql('postgres', "SET remote_bp.use_tier = off; $query");
+my @counted = qw(hits read_ahead read_ahead_used misses fallbacks races);
+
+sub fill
+{
+	my ($first, $last) = @_;
+	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+	evict_buffers($node);
+	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+	$node->safe_psql('postgres', "SELECT remote_bp_prewarm('t', first_block => $first, last_block => $last)");
+	evict_buffers($node);
+	return;
+}
+
+# Run a query in a session that captures nothing and has read the catalogs, and
+# return how the counters have moved.
+sub run
+{
+	my ($name, $sql, %set) = @_;
+	my $expected = $sql eq $query ? $content : 200;
+	my $counters = 'SELECT ' . join(', ', @counted) . ' FROM remote_bp_stat';
+	my $set = join('', map { "SET $_ = '$set{$_}'; " } sort keys %set);
+	my @out = split /\n/, $node->safe_psql('postgres', "SET remote_bp.use_tier = read; $set$counters; EXPLAIN (COSTS off) $sql; $counters; $sql; $counters");
+	is($out[-2], $expected, "$name: the rows are right");
+	my ($before, $after) = map { [ split /\|/ ] } @out[ -3, -1 ];
+	my %moved = map { $counted[$_] => $after->[$_] - $before->[$_] } 0 .. $#counted;
+	note("$name: " . join(', ', map { "$_ $moved{$_}" } @counted));
+	return \%moved;
+}
+
+fill(0, $pages - 1);
+my $c = run('a scan', $query);
+cmp_ok($c->{read_ahead_used}, '>', 0.9 * $pages, 'a scan: nearly all pages were read ahead');
+cmp_ok($c->{read_ahead}, '<', $c->{read_ahead_used} + 2 * 64, 'a scan: hardly more than was used');
+cmp_ok($c->{hits}, '>=', $c->{read_ahead_used}, 'a scan: they count as hits');
+
+$c = run('off', $query, 'remote_bp.read_ahead' => 0);
+is($c->{read_ahead}, 0, 'off: nothing is read ahead');
+cmp_ok($c->{hits}, '>', 0.9 * $pages, 'off: donors serve the pages nevertheless');
+
+$c = run('few pages', $query, 'remote_bp.read_ahead' => 4);
+cmp_ok($c->{read_ahead_used}, '>', 0.9 * $pages, 'few pages: as many at once as is set are read ahead');
+cmp_ok($c->{read_ahead}, '<', $c->{read_ahead_used} + 2 * 4, 'few pages: hardly more than was used');
+
+# A part of the table
+fill(0, int($pages / 2) - 1);
+$c = run('half', $query);
+cmp_ok($c->{read_ahead_used}, '>', 0.4 * $pages, 'half of it in the tier: that half is read ahead');
+cmp_ok($c->{misses}, '>', 0.4 * $pages, 'half of it in the tier: the other half is read from the file');
+
+# Random reads are not read ahead.
+fill(0, $pages - 1);
+my @at_random = map { ($_ * 389) % $pages } 1 .. 200;
+$c = run('at random', 'SELECT count(*) FROM t WHERE ctid = ANY (ARRAY[' . join(',', map { "'($_,1)'" } @at_random) . ']::tid[])');
+cmp_ok($c->{hits}, '>=', 200, 'at random: donors serve the pages');
+cmp_ok($c->{read_ahead}, '<', 20, 'at random: hardly anything is read ahead');
+
+# Windows from the file where that is measured to be faster: none is lost.
+fill(0, $pages - 1);
+$c = run('bypass', $query, 'remote_bp.bypass' => 'auto');
+cmp_ok($c->{hits} + $c->{misses}, '>', 0.9 * $pages, 'bypass: each page comes from somewhere');
+cmp_ok($c->{misses}, '>', 0, 'bypass: the file is measured');
+
+# What arrives corrupted is read again, and then from disk.
+set_faults('read corrupt');
+$c = run('corrupt', $query);
+set_faults();
+# what was on its way before the faults were noticed
+cmp_ok($c->{read_ahead_used}, '<', 0.1 * $pages, 'corrupt: hardly anything of it is used');
+cmp_ok($c->{races}, '>', 0, 'corrupt: it is read again');
+cmp_ok(counter($node, 'hash_failures'), '>', 0, 'corrupt: and then it is a hash failure');
+reset_counters($node);
+
+# A donor that does not answer: the first batch is waited for, the rest is read
+# from the file.
+fill(0, $pages - 1);
+$node->append_conf('postgresql.conf', "remote_bp.io_timeout = '100ms'\n");
+$node->reload;
+$node->poll_query_until('postgres', 'SHOW remote_bp.io_timeout', '100ms') or die;
+{
+	my $session = $node->background_psql('postgres');
+	$session->query('BEGIN; DECLARE c CURSOR FOR SELECT v FROM t; MOVE 200 FROM c');
+	cmp_ok(counter($node, 'read_ahead_used'), '>', 0, 'no answer: before it, pages are read ahead');
+	$donor->freeze;
+	$session->query('MOVE ALL FROM c');
+	my $timeouts = counter($node, 'timeouts');
+	$donor->thaw;
+	$session->query('COMMIT');
+	$session->quit;
+	cmp_ok(counter($node, 'fallbacks'), '>', 0, 'no answer: pages are read from the file');
+	# and the pusher's ping
+	cmp_ok($timeouts, '>', 0, 'no answer: the donor is noticed to be late');
+	cmp_ok($timeouts, '<', 10, 'no answer: it is not waited for again and again');
+}
+is(counter($node, 'hash_failures'), 0, 'no answer: what was read is right');
+is_clean($node);
+$node->stop;
+
+done_testing();
