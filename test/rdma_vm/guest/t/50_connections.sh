@@ -50,11 +50,27 @@ in_session "$scan"
 holds 'the session gets another queue pair when it reads again' "$(counter hits) > $before + 500"
 close_session
 
-# From the device that is named: it has another address.
+# A GID names a device and one of its addresses.  A device alone is used only
+# if the route to the donor leads through it.
+gid_index_of()
+{
+    local gid
+
+    for gid in "/sys/class/infiniband/$1/ports/1/gids"/*; do
+        [ "$(cat "$gid")" != "$2" ] || echo "${gid##*/}"
+    done 2>/dev/null
+}
 set_server remote_bp.rdma_device rxe1
 open_session
+before=$(counter hits)
 in_session "$scan"
-holds 'the named device is used' "$(queue_pairs rxe1) >= 1"
+is 'a device that the route does not lead through is not used' "$(queue_pairs rxe1)" 0
+is 'and nothing comes by verbs' "$(counter hits)" "$before"
+close_session
+set_server remote_bp.rdma_gid_index "$(gid_index_of rxe1 0000:0000:0000:0000:0000:ffff:0a4d:0002)"
+open_session
+in_session "$scan"
+holds 'the device of the GID is used' "$(queue_pairs rxe1) >= 1"
 close_session
 is_clean 'connections'
 stop_server
