@@ -171,9 +171,13 @@ extern void rbp_tier_invalidate_fork(const RbpRelFile *file);
  */
 extern void rbp_tier_lost_track(const char *why);
 
-/* Are all of these blocks in the tier, so that prefetching them is useless? */
-extern bool rbp_tier_has_blocks(const RbpRelFile *file, BlockNumber block,
-								int nblocks);
+/*
+ * The server announces that it will read these blocks, of one segment.  Are
+ * all of them in the tier, so that having the kernel read them is useless?  If
+ * so, they are requested from donors.
+ */
+extern bool rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
+							  BlockNumber block, int nblocks);
 
 /*
  * ---- the pusher: the background worker that writes staged pages to donors -----

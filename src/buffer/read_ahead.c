@@ -18,6 +18,11 @@
  * from those of windows that they have completely.  So there are averages for
  * both kinds (read_cost.h).
  *
+ * Pages that the server announces by POSIX_FADV_WILLNEED, as bitmap scans and
+ * recovery do, are gathered into batches, which are requested when they are
+ * half as long as the server looks ahead by default, or when the first of
+ * their pages is read.
+ *
  * Where donors' memory is on this host, reads are copies, and there is nothing
  * to wait for: only the source is chosen, and only where the tier lacks pages.
  *
@@ -93,6 +98,17 @@ static char *memory = NULL;
 
 #define MEMORY_BYTES	((Size) BATCHES * BATCH_PAGES * BLCKSZ)
 
+/* Pages that the server has announced, and that are not requested yet */
+#define ANNOUNCED_MAX		8
+
+static struct
+{
+	RbpPageId	fork;			/* its block is not used */
+	int			n;
+	BlockNumber blocks[ANNOUNCED_MAX];
+	RbpLookup	lookups[ANNOUNCED_MAX];
+}			announced;
+
 static RbpStreams streams;
 
 /* The last two windows of each stream: the one that is read, and the next */
@@ -144,6 +160,7 @@ drop_copy(Batch *batch, int i)
 static void
 drop_all(void)
 {
+	announced.n = 0;
 	if (nbatches == 0)
 		return;
 	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
@@ -279,6 +296,51 @@ find_copy(const RbpPageId *page, int *at)
 }
 
 /*
+ * ---- announced pages --------------------------------------------------------
+ */
+
+static void
+request_announced(void)
+{
+	int			n = announced.n;
+
+	announced.n = 0;
+	if (n > 0)
+		request(&announced.fork, n, announced.blocks, announced.lookups);
+}
+
+static bool
+is_announced(const RbpPageId *page)
+{
+	for (int i = 0; i < announced.n; i++)
+		if (announced.blocks[i] == page->block && same_fork(&announced.fork, page))
+			return true;
+	return false;
+}
+
+void
+rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup)
+{
+	int			at;
+
+	if (rbp_guc_read_ahead == 0 || lookup->where != RBP_REMOTE ||
+		rbp_remote_slot_local(lookup->slot) || rbp_compat_is_io_worker() ||
+		is_announced(page) || find_copy(page, &at) != NULL)
+		return;
+	if (announced.n > 0 && !same_fork(&announced.fork, page))
+		request_announced();
+	announced.fork = *page;
+	announced.blocks[announced.n] = page->block;
+	announced.lookups[announced.n++] = *lookup;
+	if (announced.n == ANNOUNCED_MAX)
+		request_announced();
+}
+
+/*
+ * ---- copies ------------------------------------------------------------------
+ */
+
+/*
  * Wait for the batch.  It must have io_timeout, lest a donor that hangs be
  * waited for without being noticed; so the deadline is a little later.
  */
@@ -304,11 +366,14 @@ rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup, char *buf,
 					int64 *deadline_ns)
 {
 	int			i;
-	Batch	   *batch = find_copy(page, &i);
+	Batch	   *batch;
 	bool		moved;			/* the generation */
 	RbpStatus	status;
 	RbpLookup	copy;
 
+	if (is_announced(page))
+		request_announced();
+	batch = find_copy(page, &i);
 	if (batch == NULL)
 		return RBP_TAKEN_NOTHING;
 	moved = batch->generation != rbp_directory_generation(rbp_dir, page->rel, page->space, page->fork);
@@ -459,10 +524,15 @@ request_pages(const RbpWindow *w, const Survey *s)
 
 	for (int i = 0; i < w->n; i++)
 	{
+		RbpPageId	id = w->first;
+		int			at;
+
+		id.block += (BlockNumber) i;
 		if (s->lookups[i].where == RBP_REMOTE &&
-			!rbp_remote_slot_local(s->lookups[i].slot) && !rbp_window_prefers_cache(w, i))
+			!rbp_remote_slot_local(s->lookups[i].slot) && !rbp_window_prefers_cache(w, i) &&
+			find_copy(&id, &at) == NULL)
 		{
-			blocks[n] = w->first.block + (BlockNumber) i;
+			blocks[n] = id.block;
 			lookups[n++] = s->lookups[i];
 		}
 		if (n == BATCH_PAGES || (n > 0 && i == w->n - 1))

@@ -73,6 +73,12 @@ extern void rbp_read_ahead_init(void);
 extern RbpWindow *rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first,
 									  int n);
 
+/*
+ * The server will need the page soon, which is not in the page cache as far as
+ * is known, and of which the directory has that.  It is requested with others.
+ */
+extern void rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup);
+
 /* The result of rbp_read_ahead_take() */
 typedef enum RbpTaken
 {

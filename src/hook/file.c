@@ -675,13 +675,13 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 }
 
 /*
- * Drop advice to prefetch blocks that donors hold: it would only load the
- * disk.
+ * Advice to prefetch blocks that donors hold is for donors: it would only load
+ * the disk.
  */
 static int
 wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 {
-	const FdInfo *info = relation_fd(fd);
+	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
 
 	if (temp != NULL && advice == POSIX_FADV_WILLNEED &&
@@ -693,7 +693,8 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 		BlockNumber first = rbp_block_of(&info->file, offset);
 		BlockNumber last = rbp_block_of(&info->file, offset + len - 1);
 
-		if (rbp_tier_has_blocks(&info->file, first, (int) (last - first) + 1))
+		if (rbp_tier_announce(fd, &info->file, &info->cache, first,
+							  (int) (last - first) + 1))
 			return 0;
 	}
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);

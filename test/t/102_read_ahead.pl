@@ -85,6 +85,16 @@ $c = run('at random', 'SELECT count(*) FROM t WHERE ctid = ANY (ARRAY[' . join('
 cmp_ok($c->{hits}, '>=', 200, 'at random: donors serve the pages');
 cmp_ok($c->{read_ahead}, '<', 20, 'at random: hardly anything is read ahead');
 
+# What the server announces by posix_fadvise() is requested, in batches.
+my @every_sixth = map { 48 * $_ + 1 } 0 .. 169;
+$c = run('bitmap scan', 'SELECT count(v) + 30 FROM t WHERE id = ANY (ARRAY[' . join(',', @every_sixth) . '])',
+	enable_seqscan => 'off', enable_indexscan => 'off', effective_io_concurrency => 16);
+cmp_ok($c->{read_ahead_used}, '>', 100, 'bitmap scan: most of the pages were requested before they were read');
+cmp_ok($c->{read_ahead}, '<=', 200, 'bitmap scan: and each of them once');
+$c = run('bitmap scan, off', 'SELECT count(v) + 30 FROM t WHERE id = ANY (ARRAY[' . join(',', @every_sixth) . '])',
+	enable_seqscan => 'off', enable_indexscan => 'off', effective_io_concurrency => 16, 'remote_bp.read_ahead' => 0);
+is($c->{read_ahead}, 0, 'bitmap scan, off: nothing is requested');
+
 # Windows from the file where that is measured to be faster: none is lost.
 fill(0, $pages - 1);
 $c = run('bypass', $query, 'remote_bp.bypass' => 'auto');
