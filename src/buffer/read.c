@@ -687,6 +687,7 @@ static ssize_t
 read_run(ReadRun *run, uint16 space)
 {
 	ReadPage   *pages = run->pages;
+	RbpReadFile file = {.fd = run->fd,.cache = run->cache};
 	int64		start = rbp_now_ns();
 	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	ssize_t		total = 0;
@@ -705,8 +706,7 @@ read_run(ReadRun *run, uint16 space)
 			pages[i].version.generation = generation;
 		}
 		if (!unconnected)
-			run->window = rbp_read_ahead_plan(&(RbpReadFile) {.fd = run->fd,.cache = run->cache},
-											  &pages[0].id, run->n);
+			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
 		read_from_tier(run, start);
 	}
 
