@@ -23,7 +23,7 @@ my $node = new_cluster(
 	transport => 'tcp',
 	test_build => 1,
 	# late donors are tested by the one that is made so
-	conf => "remote_bp.io_timeout = '5s'\n");
+	conf => "remote_bp.io_timeout = '5s'\nremote_bp.read_ahead = 64\n");
 ok(wait_leased($node, 64), 'memory is leased');
 make_table($node, 't', 8);
 my $pages = $node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});

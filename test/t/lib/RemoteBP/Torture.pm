@@ -73,6 +73,7 @@ sub torture
 		staging => '1MB',
 		page_cache_first => $opt{page_cache_first},
 		conf => <<'CONF');
+remote_bp.read_ahead = 64
 max_wal_size = 512MB
 checkpoint_timeout = 30s
 deadlock_timeout = 200ms
