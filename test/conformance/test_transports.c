@@ -1741,7 +1741,7 @@ main(int argc, char **argv)
 		RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 
 		/* there, a moment without a processor can be longer than all retries */
-		config.ack_timeout += 6;
+		config.ack_timeout += 8;
 		rbp_verbs_configure(&config);
 	}
 	workers_init();
