@@ -488,9 +488,14 @@ connect_to(const RbpTransportOps *ops, const Lease *lease, RbpConn **conn)
 RbpConn *
 must_connect(const RbpTransportOps *ops, const Lease *lease)
 {
+	int64_t		until = rbp_now_ns() + patience(10);
 	RbpConn    *conn = NULL;
-	RbpStatus	status = connect_to(ops, lease, &conn);
+	RbpStatus	status;
 
+	/* verbs gives a handshake up after a few seconds, busy machine or not */
+	do
+		status = connect_to(ops, lease, &conn);
+	while (status == RBP_TIMEOUT && rbp_now_ns() < until);
 	if (status != RBP_OK)
 		bail_out("cannot connect over %s: %s", ops->name, rbp_status_text(status));
 	return conn;
