@@ -24,7 +24,7 @@
  * their pages is read.
  *
  * Where donors' memory is on this host, reads are copies, and there is nothing
- * to wait for: only the source is chosen, and only where the tier lacks pages.
+ * to wait for: only the source is chosen.
  *
  * A copy is used only if a lookup, made when the page is really read, finds
  * the slot and the hash with which it was requested, and if it matches the
@@ -431,7 +431,6 @@ typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			remote;			/* pages that donors have */
-	int			distant;		/* of these, those to be transferred */
 	int			missing;		/* pages that the tier has not, except at the
 								 * end, which may be that of the file */
 	int			cached;			/* pages of all of these that the page cache
@@ -444,7 +443,7 @@ survey_tier(RbpWindow *w, Survey *s)
 	RbpPageId	id = w->first;
 	int			absent = 0;
 
-	s->remote = s->distant = s->missing = s->cached = 0;
+	s->remote = s->missing = s->cached = 0;
 	w->transport = RBP_NO_TRANSPORT;
 	for (int i = 0; i < w->n; i++, id.block++)
 	{
@@ -463,8 +462,6 @@ survey_tier(RbpWindow *w, Survey *s)
 		if (lookup->where != RBP_REMOTE)
 			continue;
 		s->remote++;
-		if (!rbp_remote_slot_local(lookup->slot))
-			s->distant++;
 		if (w->transport == RBP_NO_TRANSPORT)
 			w->transport = rbp_remote_slot_transport(lookup->slot);
 	}
@@ -490,13 +487,23 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w, Survey *s)
 		rbp_read_cost_asked(&rbp_read_cost, w->n, s->cached, 0);
 }
 
+/*
+ * Is it a window that the page cache has, and not the disk?  The rest of it is
+ * mostly on its way from there, by the kernel's read-ahead.
+ */
+static bool
+mostly_cached(const RbpWindow *w, int cached)
+{
+	return cached > w->n / 2;
+}
+
 /* Choose the source of the window. */
 static RbpWindowSource
 choose_source(const RbpWindow *w, const RbpStream *stream, const Survey *s, int64 now)
 {
 	RbpReadCost *cost = w->cost;
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
-	bool		mostly = s->cached > w->n / 2;	/* the page cache has it */
+	bool		mostly = mostly_cached(w, s->cached);
 	bool	   *measured = cost == &run_cost ? &run_measured : &mixed_measured;
 	bool		file;
 
@@ -579,11 +586,9 @@ report_window(RbpWindow *w)
 
 		for (int i = 0; w->asked && i < w->n; i++)
 			cached += w->cached[i];
-		if (w->asked && cached > 0 && cached < w->n)
-			return;				/* the time is that of a mixture */
 		/* one page on average, as the choice was made */
 		w->cost->filling = w->filling;
-		rbp_read_cost_file(w->cost, 1, cached == w->n, Max(w->ns / w->pages, 1));
+		rbp_read_cost_file(w->cost, 1, mostly_cached(w, cached), Max(w->ns / w->pages, 1));
 	}
 }
 
@@ -612,8 +617,6 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	survey_tier(w, &s);
 	if (s.remote == 0)
 		return;					/* the kernel reads ahead */
-	if (s.distant == 0 && s.missing == 0)
-		return;					/* each read is a copy */
 	w->cost = s.missing == 0 ? &run_cost : &mixed_cost;
 	survey_page_cache(file, w, &s);
 	w->cost->filling = false;
