@@ -43,6 +43,13 @@ rbp_page_equal(const RbpPageId *a, const RbpPageId *b)
 		a->space == b->space && a->fork == b->fork;
 }
 
+/* Are both pages of the same fork? */
+static inline bool
+rbp_page_same_fork(const RbpPageId *a, const RbpPageId *b)
+{
+	return a->rel == b->rel && a->space == b->space && a->fork == b->fork;
+}
+
 /* The finalizer of MurmurHash3 (A. Appleby): full avalanche on 64 bits. */
 static inline uint64_t
 rbp_mix64(uint64_t h)

@@ -128,12 +128,6 @@ copy_of(const Batch *batch, int i)
 	return memory + ((Size) (batch - batches) * BATCH_PAGES + (Size) i) * BLCKSZ;
 }
 
-static inline bool
-same_fork(const RbpPageId *a, const RbpPageId *b)
-{
-	return a->rel == b->rel && a->space == b->space && a->fork == b->fork;
-}
-
 /*
  * ---- batches ---------------------------------------------------------------
  */
@@ -283,7 +277,7 @@ find_copy(const RbpPageId *page, int *at)
 	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
 	{
 		if (!batch->used || page->block < batch->low || page->block > batch->high ||
-			!same_fork(&batch->fork, page))
+			!rbp_page_same_fork(&batch->fork, page))
 			continue;
 		for (int i = 0; i < batch->n; i++)
 			if (batch->blocks[i] == page->block)
@@ -313,7 +307,7 @@ static bool
 is_announced(const RbpPageId *page)
 {
 	for (int i = 0; i < announced.n; i++)
-		if (announced.blocks[i] == page->block && same_fork(&announced.fork, page))
+		if (announced.blocks[i] == page->block && rbp_page_same_fork(&announced.fork, page))
 			return true;
 	return false;
 }
@@ -327,7 +321,7 @@ rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup)
 		rbp_remote_slot_local(lookup->slot) || rbp_compat_is_io_worker() ||
 		is_announced(page) || find_copy(page, &at) != NULL)
 		return;
-	if (announced.n > 0 && !same_fork(&announced.fork, page))
+	if (announced.n > 0 && !rbp_page_same_fork(&announced.fork, page))
 		request_announced();
 	announced.fork = *page;
 	announced.blocks[announced.n] = page->block;
@@ -417,7 +411,7 @@ static void
 drop_passed(const RbpPageId *first)
 {
 	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
-		if (batch->used && same_fork(&batch->fork, first) && batch->high < first->block &&
+		if (batch->used && rbp_page_same_fork(&batch->fork, first) && batch->high < first->block &&
 			first->block - batch->high < 2 * RBP_READ_AHEAD_MAX)
 			drop_batch(batch);
 }
@@ -595,7 +589,7 @@ report_window(RbpWindow *w)
 static bool
 in_window(const RbpWindow *w, const RbpPageId *page)
 {
-	return w->n > 0 && same_fork(&w->first, page) &&
+	return w->n > 0 && rbp_page_same_fork(&w->first, page) &&
 		page->block - w->first.block < (uint32) w->n;
 }
 

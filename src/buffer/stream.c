@@ -23,12 +23,6 @@
 #define RUN_BONUS			64
 
 static bool
-same_fork(const RbpPageId *a, const RbpPageId *b)
-{
-	return a->rel == b->rel && a->space == b->space && a->fork == b->fork;
-}
-
-static bool
 is_run(const RbpStream *s)
 {
 	return s->length >= RUN_MIN && s->reads > 1;
@@ -53,7 +47,7 @@ find_stream(RbpStreams *streams, const RbpPageId *first)
 	{
 		uint32_t	distance = first->block - s->next;
 
-		if (!s->used || first->block < s->next || !same_fork(&s->fork, first))
+		if (!s->used || first->block < s->next || !rbp_page_same_fork(&s->fork, first))
 			continue;
 		if (distance > GAP_MAX &&
 			(distance > JUMP_MAX || s->next - s->start < CHUNK_MIN))
