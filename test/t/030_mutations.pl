@@ -321,7 +321,7 @@ SQL
 # What was read ahead is used, though the directory has another version of the
 # page by then: another session changes the table while it is scanned.
 {
-	my $node = server('read-ahead-no-lookup', transport => 'tcp', conf => "remote_bp.read_ahead = 64\n");
+	my $node = server('read-ahead-no-lookup', transport => 'tcp', io_workers => 0, conf => "remote_bp.read_ahead = 64\n");
 	make_table($node, 't', 4);
 	noticed(
 		'read-ahead-no-lookup', $node,
@@ -340,7 +340,7 @@ SQL
 # Likewise, after a truncation: the table has the same blocks again, with other
 # rows.
 {
-	my $node = server('prefetch-old-generation', transport => 'tcp', conf => "remote_bp.read_ahead = 64\n");
+	my $node = server('prefetch-old-generation', transport => 'tcp', io_workers => 0, conf => "remote_bp.read_ahead = 64\n");
 	make_table($node, 'other', 1);
 	evict_buffers($node);
 	noticed(

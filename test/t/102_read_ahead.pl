@@ -22,14 +22,9 @@ my $node = new_cluster(
 	broker => $broker,
 	transport => 'tcp',
 	test_build => 1,
+	io_workers => 0,
 	# late donors are tested by the one that is made so
 	conf => "remote_bp.io_timeout = '5s'\nremote_bp.read_ahead = 64\n");
-# I/O workers read in batches, and nothing ahead
-if ($node->safe_psql('postgres', q{SELECT count(*) FROM pg_settings WHERE name = 'io_method'}))
-{
-	$node->append_conf('postgresql.conf', "io_method = sync\n");
-	$node->restart;
-}
 ok(wait_leased($node, 64), 'memory is leased');
 make_table($node, 't', 8);
 my $pages = $node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});

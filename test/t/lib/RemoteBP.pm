@@ -268,7 +268,8 @@ sub build_module
 # Options of new_cluster: broker (none: the tier is off), conf (more
 # settings), shared_buffers (1MB), tier (64MB), transport (auto), checksums,
 # test_build, streaming, extension => 0 not to create it, start => 0 not to
-# start.  Every hit is compared with the disk unless compare => 0.
+# start, io_workers => 0 to let backends read by themselves (18 and later: I/O
+# workers read in batches, and nothing ahead).  Every hit is compared with the disk unless compare => 0.
 sub new_cluster
 {
 	my ($name, %opt) = @_;
@@ -321,6 +322,7 @@ remote_bp.page_cache_first = '@{[ $opt{page_cache_first} // 'off' ]}'
 remote_bp.bypass = '@{[ $opt{bypass} // 'off' ]}'
 CONF
 	$conf .= module_path($opt{test_build});
+	$conf .= "io_method = sync\n" if !($opt{io_workers} // 1) && $node->pg_version >= 18;
 	# RBP_EXTRA_CONF: to try a test with a rule switched off, for example.
 	$node->append_conf('postgresql.conf',
 		$conf . ($opt{conf} // '') . ($ENV{RBP_EXTRA_CONF} // '') . "\n");
