@@ -1,6 +1,5 @@
 # Regions that are given back and granted anew, to the same lease: processes
 # that stayed connected all the while use them as if they were new.
-# Alone
 
 use strict;
 use warnings;
