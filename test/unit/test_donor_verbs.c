@@ -34,6 +34,7 @@ static int64_t shifted_now(void);
 #define calloc			mock_calloc
 #define aligned_alloc	mock_aligned_alloc
 #define rbp_boottime_ns	shifted_now
+#include "broker/donor/proofs.c"
 #include "broker/donor/verbs.c"
 #include "broker/donor/verbs_conn.c"
 #include "broker/donor/verbs_mr.c"
@@ -51,6 +52,7 @@ static int64_t shifted_now(void);
 #define SECOND			INT64_C(1000000000)
 #define MS				INT64_C(1000000)
 #define PLANS			8
+#define LEASE_CONNECTIONS	100
 
 extern const char *rbp_verbs_sysfs;
 
@@ -797,12 +799,62 @@ test_denials(void)
 		ops->close(conn);
 		if (++n % 128 == 0)
 			usleep(1000);
-	} while (status == RBP_DENIED && n < 100 * DENIALS_MAX);
-	ok(status == RBP_NOMEM && n > DENIALS_MAX,
+	} while (status == RBP_DENIED && n < 100 * WRONG_MAX);
+	ok(status == RBP_BUSY && n > WRONG_MAX,
 	   "who is wrong too often in a second is not listened to any more");
 	ok(await((pass(SECOND), conn = open_conn(&plan->cred, &status), ops->close(conn), status == RBP_OK)),
 	   "the next second is another one");
 	check_left("denials");
+}
+
+/* A lease's connections are bounded; those by other transports count, too. */
+static void
+test_full_lease(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	Plan	   *other = plan_new(0x002);
+	Raw		   *raws[LEASE_CONNECTIONS];
+	RbpWireVerbsHello hello;
+	RbpDonorLease *lease;
+	RbpStatus	status;
+	RbpConn    *conn;
+	int			n = LEASE_CONNECTIONS / 2;
+
+	apply_all();
+	lease = donor_lease_find(plan->cred.lease);
+	for (int i = 0; i < n; i++)
+		raws[i] = raw_connected(&plan->cred);
+	for (int i = n; i < LEASE_CONNECTIONS; i++)
+		if (!donor_lease_connect(lease))
+			wrong("connection %d of another transport is refused", i);
+	conn = open_conn(&plan->cred, &status);
+	ok(conn == NULL && status == RBP_BUSY, "a lease with all its connections: %s", rbp_status_text(status));
+	ok(!donor_lease_connect(lease), "by any transport");
+	ok(can_connect(other), "another lease has its own");
+	donor_lease_disconnect(lease);
+	ok(can_connect(plan), "one of another transport ends: there is room");
+	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS - 1), "which is free again");
+	raw_free(raws[--n]);
+	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS - 2), "one of ours ends");
+
+	/* who does not go on with the handshake has a place, too */
+	for (int i = 0; i < 3; i++)
+	{
+		raws[n + i] = raw_new();
+		raw_hello(raws[n + i], &plan->cred, &hello);
+		raw_ask(raws[n + i], &hello);
+	}
+	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS) &&
+	   raw_next(raws[n + 2], 5000) == RDMA_CM_EVENT_REJECTED && raws[n + 2]->has_welcome &&
+	   raws[n + 2]->welcome.status == RBP_WIRE_BUSY, "handshakes that hang are counted");
+	for (int i = 0; i < n + 3; i++)
+		raw_free(raws[i]);
+	ok(await((pass(SECOND), atomic_load(&lease->connections) == LEASE_CONNECTIONS / 2 - 1)), "until they go");
+	for (int i = LEASE_CONNECTIONS / 2 + 1; i < LEASE_CONNECTIONS; i++)
+		donor_lease_disconnect(lease);
+	is_u64((uint64_t) atomic_load(&lease->connections), 0, "nothing is counted twice");
+	donor_lease_unref(lease);
+	check_left("a full lease");
 }
 
 /*
@@ -1619,9 +1671,9 @@ client_main(void *arg)
 			continue;
 		}
 		conn = open_conn(&known.cred, &status);
-		/* RBP_NOMEM: too many were denied */
+		/* RBP_BUSY: too many were denied */
 		if (status != RBP_OK && status != RBP_DENIED && status != RBP_CONNLOST &&
-			status != RBP_NOMEM)
+			status != RBP_BUSY)
 			wrong("connect: %s", rbp_status_text(status));
 		for (int n = rand_r(&seed) % 60; conn != NULL && n > 0; n--)
 		{
@@ -1760,11 +1812,12 @@ main(void)
 	rbp_log_init("test_donor_verbs", RBP_LOG_ERROR);
 	test_start();
 	donor_lease_set_rdma(&donor_verbs_rdma);
-	donor_lease_init(0);
+	donor_lease_init(0, LEASE_CONNECTIONS);
 	baseline = 4;				/* channel and id to listen; the device's two */
 
 	test_handshake();
 	test_denials();
+	test_full_lease();
 	test_keys();
 	test_same_key();
 	test_idle_clients();
