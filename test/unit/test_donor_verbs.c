@@ -1629,6 +1629,152 @@ test_removal(void)
 	check_left("removal");
 }
 
+/* Wait until the donor listens again, and nothing is left of the device. */
+static void
+comes_back(uint64_t listens, const char *what)
+{
+	ok(await((pass(SECOND), mock_calls[MOCK_LISTEN] > listens)), "%s: the donor listens again", what);
+	ok(await(mock_leaks(false) == 2 + stuck_objects()), "%s: nothing is left", what);
+}
+
+static int
+hold_probes(const MockWork *work)
+{
+	return work->opcode == IBV_WR_RDMA_WRITE && work->len == 0 ? MOCK_HOLD : IBV_WC_SUCCESS;
+}
+
+/* It is unplugged at each step of a client. */
+static void
+test_removal_at_each_step(void)
+{
+	static const char *const steps[] = {
+		"while a client is let in, and another one waits", "before a client has answered",
+		"while keys are made", "while a key is ended", "while a client is probed",
+		"while a client is closed"
+	};
+
+	for (int step = 0; step < (int) (sizeof(steps) / sizeof(steps[0])); step++)
+	{
+		Plan	   *plan = plan_new(0x00f);
+		uint64_t	listens = mock_calls[MOCK_LISTEN];
+		RbpWireVerbsHello hello;
+		uint64_t	addr;
+		uint32_t	key;
+		Raw		   *raws[2] = {NULL};
+
+		apply_all();
+		mock_lose_rtu = step == 1;
+		if (step == 0)
+		{
+			mock_hold_channel = events;
+			atomic_store(&mock_hold_create_qp, true);
+			for (int i = 0; i < 2; i++)
+			{
+				raws[i] = raw_new();
+				raw_hello(raws[i], &plan->cred, &hello);
+				raw_ask(raws[i], &hello);
+			}
+			if (!await(atomic_load(&mock_held_create_qp) == 1))
+				wrong("no queue pair is made");
+		}
+		else
+		{
+			mock_register_us = step == 2 ? 20000 : 0;
+			raws[0] = raw_connected(&plan->cred);
+			if (!await(donor_verbs_connections() == 1))
+				wrong("a client is not counted");
+		}
+		if (step >= 3 && !await_key(raws[0], 3, &addr, &key))
+			wrong("there is no key");
+		if (step == 3)
+		{
+			mock_deregister_us = 20000;
+			plan->mask = 0x007;
+			apply();
+		}
+		else if (step == 4)
+		{
+			mock_hooks.on_work = hold_probes;
+			pass(31 * SECOND);
+			usleep(3000);
+			ok(!LIST_EMPTY(&conns) && LIST_FIRST(&conns)->probing, "a probe is under way");
+		}
+		else if (step == 5)
+			raw_free(raws[0]);
+		mock_remove_device(0);
+		mock_hold_create_qp = false;
+		ok(await(donor_verbs_connections() == 0), "%s: all connections are ended", steps[step]);
+		ok(await(!donor_cleaning() && !mock_exposed(donor_regions[3].base, REGION_BYTES)), "%s: and all keys", steps[step]);
+		mock_hold_channel = NULL;
+		mock_register_us = mock_deregister_us = 0;
+		mock_lose_rtu = false;
+		mock_hooks.on_work = NULL;
+		for (int i = 0; i < 2 && step != 5; i++)
+			if (raws[i] != NULL)
+				raw_free(raws[i]);
+		comes_back(listens, steps[step]);
+		ok(can_connect(plan), "%s: clients come again", steps[step]);
+		plan_end(plan);
+		check_left(steps[step]);
+	}
+}
+
+/* A device whose queue pairs have one read in flight. */
+static void
+test_read_depth(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	uint8_t		buf[16];
+	RbpStatus	status;
+	RbpConn    *conn;
+
+	apply_all();
+	mock_limits.max_qp_rd_atom = 1;
+	ok(remove_device(), "another device, of a read depth of 1");
+	conn = open_conn(&plan->cred, &status);
+	ok(conn != NULL && do_io(conn, RBP_IO_READ, 0, 0, buf, sizeof(buf)) == RBP_OK,
+	   "who asks for more is let in with that");
+	ops->close(conn);
+	raw_free(raw_connected(&plan->cred));
+	mock_limits.max_qp_rd_atom = 16;
+	ok(remove_device(), "the first one is back");
+	check_left("a read depth of 1");
+}
+
+static void *
+release_create_qp(void *arg)
+{
+	usleep(1200000);
+	atomic_store(&mock_hold_create_qp, false);
+	return arg;
+}
+
+/*
+ * A queue pair takes longer than clients wait for an answer: theirs are asked
+ * for again, and the first ones are answered in vain.
+ */
+static void
+test_slow_device(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpStatus	status;
+	RbpConn    *conn;
+	pthread_t	thread;
+
+	apply_all();
+	mock_hold_channel = events;
+	atomic_store(&mock_hold_create_qp, true);
+	if (pthread_create(&thread, NULL, release_create_qp, NULL) != 0)
+		abort();
+	conn = open_conn(&plan->cred, &status);
+	ok(conn != NULL, "a client is let in when the device is done: %s", rbp_status_text(status));
+	pthread_join(thread, NULL);
+	ok(await(donor_verbs_connections() == 1), "what it had given up is given up here, too");
+	ops->close(conn);
+	mock_hold_channel = NULL;
+	check_left("a slow device");
+}
+
 /*
  * ---- all at once -------------------------------------------------------------------------------------------
  */
@@ -1829,6 +1975,9 @@ main(void)
 	test_lost_rtu();
 	test_async();
 	test_removal();
+	test_removal_at_each_step();
+	test_read_depth();
+	test_slow_device();
 	test_failures();
 	test_stuck_key();
 	test_all_at_once();

@@ -20,11 +20,12 @@ one_way()
 pair()
 {
     local length=24
+    local -a flags=(noprefixroute)
 
-    [ "$2" = -4 ] || length=64
+    [ "$2" = -4 ] || { length=64; flags+=(nodad); }
     if [ "$1" = add ]; then
-        ip "$2" address add "$3/$length" dev "$5" noprefixroute nodad &&
-            ip "$2" address add "$4/$length" dev "$6" noprefixroute nodad || return 1
+        ip "$2" address add "$3/$length" dev "$5" "${flags[@]}" &&
+            ip "$2" address add "$4/$length" dev "$6" "${flags[@]}" || return 1
     fi
     one_way "$1" "$2" "$3" "$4" "$5" "$6" "$7" && one_way "$1" "$2" "$4" "$3" "$6" "$5" "$(($7 + 1))" || return 1
     [ "$1" = add ] || { ip "$2" address delete "$3/$length" dev "$5" && ip "$2" address delete "$4/$length" dev "$6"; }
@@ -70,7 +71,7 @@ add_device()
 # A device is taken away while pages are read over it, and comes back.
 lose_device()
 {
-    local n=$1 name=$2 reader removal status=0
+    local n=$1 name=$2 reader removal status=0 removed=0
 
     client 10.77.1.2 watch >"$dir/watch.$n" 2>&1 &
     reader=$!
@@ -80,7 +81,8 @@ lose_device()
     wait "$reader" || status=$?
     is "$name: the reader is told so" "$status $(grep -c 'connection lost' "$dir/watch.$n")" '0 1'
     [ "$status" -eq 0 ] || diagnose "$(cat "$dir/watch.$n")"
-    check "$name: everybody lets go of it" wait "$removal"
+    wait "$removal" || removed=$?
+    is "$name: everybody lets go of it" "$removed" 0
     check "$name: it is back" add_device "$n"
     check "$name: pages come over it again" until_true 20 client 10.77.1.2 pages
 }
