@@ -118,9 +118,11 @@ donor_lease_find(const char *id)
 bool
 donor_lease_connect(RbpDonorLease *lease)
 {
-	if (atomic_fetch_add(&lease->connections, 1) < max_connections)
-		return true;
-	atomic_fetch_sub(&lease->connections, 1);
+	int			n = atomic_load(&lease->connections);
+
+	while (n < max_connections)
+		if (atomic_compare_exchange_weak(&lease->connections, &n, n + 1))
+			return true;
 	return false;
 }
 
