@@ -1737,7 +1737,7 @@ test_read_depth(void)
 	ops->close(conn);
 	raw_free(raw_connected(&plan->cred));
 	mock_limits.max_qp_rd_atom = 16;
-	ok(remove_device(), "the first one is back");
+	ok(remove_device() && can_connect(plan), "the first one is back");
 	check_left("a read depth of 1");
 }
 
