@@ -282,6 +282,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 			account_loss(ci, connecting, true, status);
 			break;
 		case RBP_NOMEM:
+		case RBP_BUSY:
 		case RBP_NOROUTE:
 		case RBP_OTHER_DEVICE:
 		case RBP_BAD_DEVICE:
@@ -409,6 +410,10 @@ ping_suspect(int donor)
 		case RBP_PROTOCOL:
 			rbp_remote_donor_failed(d, true);
 			return -1;
+		case RBP_BUSY:
+			/* it has answered */
+			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
+			return -1;
 		case RBP_DENIED:
 			rbp_remote_recheck_lease(conn_pool(ci));
 			break;
@@ -431,16 +436,19 @@ probe_down(int donor)
 	RbpLocalConn *c = &rbp_remote_conns[ci];
 	bool		fresh = !is_ready(c);
 	int64		left = (int64) pg_atomic_read_u64(&d->breaker.retry_at) - rbp_now_ns();
+	RbpStatus	status;
 
 	if (left > 0)
 		return left;
-	if (probe(ci, rbp_guc_io_timeout_ns()) == RBP_OK)
+	status = probe(ci, rbp_guc_io_timeout_ns());
+	/* a donor that refuses a connection has answered */
+	if (status == RBP_OK || status == RBP_BUSY)
 	{
 		/*
 		 * A new connection was needed to reach it, so have all processes
 		 * reconnect, instead of each finding that out.
 		 */
-		if (fresh)
+		if (fresh && status == RBP_OK)
 			c->donor_serial = rbp_remote_make_conns_stale(&d->serial);
 		rbp_remote_donor_up(d);
 		/* the preferred transport may work again */

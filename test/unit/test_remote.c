@@ -315,6 +315,7 @@ recover(int donor)
 	mock_donors[donor].hangs = false;
 	mock_donors[donor].refuses = false;
 	mock_donors[donor].mute = false;
+	mock_donors[donor].full = false;
 	mock_donors[donor].answers_at = 0;
 	mock_now += 60000 * MS;
 	rbp_remote_donor_up(&rbp_remote_shared->donors[donor]);
@@ -953,6 +954,47 @@ test_unawaited_losses(void)
 	ok(all_are(a, 4, RBP_CONNLOST) && is_down(0), "a loss that a query meets shows that the donor is down");
 	recover(0);
 	ok(round_trip(0, 4, 0), "well again");
+
+/* A donor that has all the connections that the lease may have. */
+static void
+test_full(void)
+{
+	RbpRemoteIo a[2];
+	int			connects;
+
+	ok(round_trip(0, 1, 0), "a connection");
+	mock_donors[0].full = true;
+	ok(round_trip(0, 1, 0), "it stays when the donor accepts no more");
+	rbp_guc_connect_settings_version++;
+	(void) read_once(RBP_BUSY);
+	ok(state_of(0) == BREAKER_CLOSED && rbp_remote_probe() == -1, "who gets none suspects nobody");
+	connects = mock_donors[0].connects;
+	mock_now += 500 * MS;
+	(void) read_once(RBP_CANCELED);
+	is_u64((uint64) mock_donors[0].connects, (uint64) connects, "nor does he try again at once");
+	mock_now += 600 * MS;
+	(void) read_once(RBP_BUSY);
+	is_u64((uint64) mock_donors[0].connects, (uint64) connects + 1, "but after a second");
+	run_of(a, TEMP_SLOT(0), 2, back[0]);
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_BUSY) &&
+	   state_of(0) == BREAKER_CLOSED, "the patient are told so, too");
+
+	/* the pusher gets none either, but an answer */
+	recover(0);
+	ok(round_trip(0, 1, 0), "a connection");
+	mock_donors[0].hangs = true;
+	(void) read_once(RBP_TIMEOUT);
+	mock_donors[0].hangs = false;
+	mock_donors[0].full = true;
+	rbp_guc_connect_settings_version++;
+	mock_now += MS;
+	ok(state_of(0) == BREAKER_SUSPECT && rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED,
+	   "a donor that refuses the pusher is not suspect any more");
+	rbp_remote_donor_failed(&rbp_remote_shared->donors[0], true);
+	mock_now += 60000 * MS;
+	ok(is_down(0) && rbp_remote_probe() == -1 && !is_down(0), "nor down");
+	recover(0);
+	ok(round_trip(0, 1, 0), "it accepts one again");
 }
 
 static int
@@ -995,7 +1037,7 @@ connect_anew(RbpStatus costly_fails)
 static void
 test_local_downgrades(void)
 {
-	static const RbpStatus reasons[] = {RBP_NOMEM, RBP_NOROUTE};
+	static const RbpStatus reasons[] = {RBP_NOMEM, RBP_NOROUTE, RBP_BUSY};
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
 	RbpLocalConn *c = &rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)];
 	int64		delay = 30 * SECOND;
@@ -1697,6 +1739,13 @@ test_messages(void)
 	mock_now += 6000 * MS;
 	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_VERBS, RBP_NOMEM);
 	is_u64(messages(), 0, "once a minute");
+	mock_now += 60000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_TCP, RBP_BUSY);
+	is_u64(messages(), 0, "a donor may be full for a moment");
+	mock_now += 6000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_TCP, RBP_BUSY);
+	is_u64(messages(), 1, "when that lasts it is told, too");
+	mock_now += 60000 * MS;
 
 	pg_atomic_fetch_add_u32(&d->over_limit, 3);
 	is_u64(messages(), 1, "three got no connection");
@@ -2156,6 +2205,8 @@ main(void)
 	test_health();
 	test_old_answers();
 	test_unawaited_losses();
+
+	test_full();
 	test_downgrades();
 	test_failed_submits();
 	test_local();
