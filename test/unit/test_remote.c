@@ -2205,7 +2205,6 @@ main(void)
 	test_health();
 	test_old_answers();
 	test_unawaited_losses();
-
 	test_full();
 	test_downgrades();
 	test_failed_submits();
