@@ -954,6 +954,7 @@ test_unawaited_losses(void)
 	ok(all_are(a, 4, RBP_CONNLOST) && is_down(0), "a loss that a query meets shows that the donor is down");
 	recover(0);
 	ok(round_trip(0, 4, 0), "well again");
+}
 
 /* A donor that has all the connections that the lease may have. */
 static void
