@@ -1658,6 +1658,7 @@ test_removal_at_each_step(void)
 		Plan	   *plan = plan_new(0x00f);
 		uint64_t	listens = mock_calls[MOCK_LISTEN];
 		RbpWireVerbsHello hello;
+		RbpDonorPingState state;
 		uint64_t	addr;
 		uint32_t	key;
 		Raw		   *raws[2] = {NULL};
@@ -1696,8 +1697,7 @@ test_removal_at_each_step(void)
 		{
 			mock_hooks.on_work = hold_probes;
 			pass(31 * SECOND);
-			usleep(3000);
-			ok(!LIST_EMPTY(&conns) && LIST_FIRST(&conns)->probing, "a probe is under way");
+			ok(await((donor_verbs_ping_state(LIST_FIRST(&conns), &state), state.probing)), "a probe is under way");
 		}
 		else if (step == 5)
 			raw_free(raws[0]);
