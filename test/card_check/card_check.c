@@ -265,7 +265,7 @@ take_step(const RbpTransportOps *ops, Member *m, int phase)
 		return status != RBP_INPROGRESS;
 	}
 	(void) ops->submit(m->conn, &ping, 1);
-	status = ops->wait(m->conn, &ping, 1, rbp_now_ns() + 10 * SECOND);
+	status = ops->wait(m->conn, &ping, 1, rbp_now_ns() + 10 * moment);
 	if (status != RBP_OK)
 		begin_again(ops, m, status);
 	else
@@ -325,7 +325,7 @@ ping_until(const RbpTransportOps *ops, int n, bool restart, int64_t *times)
 				atomic_load(&crowd->answered[phase]), n, (int) (CROWD_NS / SECOND),
 				rbp_status_text((RbpStatus) atomic_load(&crowd->last_failure)));
 		(void) ops->submit(conn, &ping, 1);
-		status = ops->wait(conn, &ping, 1, start + 10 * SECOND);
+		status = ops->wait(conn, &ping, 1, start + 10 * moment);
 		if (status == RBP_OK && npings < MAX_TIMES)
 			times[npings++] = rbp_now_ns() - start;
 		else if (status != RBP_OK && !restart)
