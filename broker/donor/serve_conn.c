@@ -83,7 +83,7 @@ peer_of(const RbpDonorConn *conn)
 {
 	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
 	socklen_t	len = sizeof(address);
-	struct ucred cred = {.uid = (uid_t) -1};
+	struct ucred cred = {.uid = UINT32_MAX};
 	socklen_t	cred_len = sizeof(cred);
 
 	if (conn->is_unix)

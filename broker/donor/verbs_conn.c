@@ -115,6 +115,22 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 	(void) rdma_destroy_id(id);
 }
 
+/*
+ * Does the client still wait for an answer?  If it has given its request up,
+ * and begun another one, our system knows that, but reports it only when we
+ * try to accept, which takes milliseconds.  After a while in which more
+ * requests have come than we can handle, most of them are such.
+ */
+static bool
+still_waits(struct rdma_cm_id *id)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+	int			mask;
+
+	/* has no effect, and needs a request that is not rejected */
+	return rdma_init_qp_attr(id, &attr, &mask) == 0;
+}
+
 static bool
 has_digest(RbpDonorLease *lease, const void *digest)
 {
@@ -273,6 +289,11 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
 
+	if (!still_waits(id))
+	{
+		(void) rdma_destroy_id(id);
+		return;
+	}
 	if (!rbp_verbs_is_configured(id))
 	{
 		/* not an address that we serve: reject without an answer */

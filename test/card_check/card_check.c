@@ -45,7 +45,7 @@
 #define MAX_PROCESSES	1000
 #define MAX_CONNECTIONS	64		/* of a process */
 #define REST_US			20000	/* of a process with nothing to do */
-#define CROWD_NS	(300 * SECOND)	/* after which it has failed */
+#define CROWD_MOMENTS	60		/* after which a crowd has failed */
 
 static int64_t moment = SECOND; /* for one request; longer in a guest */
 static RbpConn *conn;
@@ -220,6 +220,7 @@ typedef struct Member
 {
 	RbpConn    *conn;
 	bool		connected;
+	int64_t		rest_until;		/* before it is begun again */
 	int			answered;		/* last phase in which it was; -1: none */
 } Member;
 
@@ -232,6 +233,7 @@ begin_again(const RbpTransportOps *ops, Member *m, RbpStatus why)
 	ops->close(m->conn);
 	m->conn = NULL;
 	m->connected = false;
+	m->rest_until = rbp_now_ns() + SECOND + (int64_t) (next_random() % 1000) * 1000000;
 	atomic_fetch_add(&crowd->again, 1);
 	atomic_store(&crowd->last_failure, (int) why);
 }
@@ -248,6 +250,8 @@ take_step(const RbpTransportOps *ops, Member *m, int phase)
 
 	if (m->conn == NULL)
 	{
+		if (rbp_now_ns() < m->rest_until)
+			return false;
 		status = ops->connect(&endpoint, &credentials, &m->conn);
 		if (status != RBP_OK)
 		{
@@ -265,7 +269,7 @@ take_step(const RbpTransportOps *ops, Member *m, int phase)
 		return status != RBP_INPROGRESS;
 	}
 	(void) ops->submit(m->conn, &ping, 1);
-	status = ops->wait(m->conn, &ping, 1, rbp_now_ns() + 10 * SECOND);
+	status = ops->wait(m->conn, &ping, 1, rbp_now_ns() + 10 * moment);
 	if (status != RBP_OK)
 		begin_again(ops, m, status);
 	else
@@ -281,6 +285,9 @@ member_main(const RbpTransportOps *ops, int n)
 {
 	Member		members[MAX_CONNECTIONS] = {0};
 
+	/* each another one */
+	for (int i = (int) getpid() % 1000; i > 0; i--)
+		(void) next_random();
 	for (int i = 0; i < n; i++)
 		members[i].answered = -1;
 	atomic_fetch_add(&crowd->ready, 1);
@@ -311,7 +318,7 @@ static uint32_t
 ping_until(const RbpTransportOps *ops, int n, bool restart, int64_t *times)
 {
 	int			phase = atomic_load(&crowd->phase);
-	int64_t		until = rbp_now_ns() + CROWD_NS;
+	int64_t		until = rbp_now_ns() + CROWD_MOMENTS * moment;
 	uint32_t	npings = 0;
 
 	while (atomic_load(&crowd->answered[phase]) < n)
@@ -321,11 +328,11 @@ ping_until(const RbpTransportOps *ops, int n, bool restart, int64_t *times)
 		RbpStatus	status;
 
 		if (start > until)
-			die("%d of %d connections after %d s; the last failure: %s",
-				atomic_load(&crowd->answered[phase]), n, (int) (CROWD_NS / SECOND),
-				rbp_status_text((RbpStatus) atomic_load(&crowd->last_failure)));
+			die("%d of %d connections after %d s; %d begun again, the last one since: %s",
+				atomic_load(&crowd->answered[phase]), n, (int) (CROWD_MOMENTS * moment / SECOND),
+				atomic_load(&crowd->again), rbp_status_text((RbpStatus) atomic_load(&crowd->last_failure)));
 		(void) ops->submit(conn, &ping, 1);
-		status = ops->wait(conn, &ping, 1, start + 10 * SECOND);
+		status = ops->wait(conn, &ping, 1, start + 10 * moment);
 		if (status == RBP_OK && npings < MAX_TIMES)
 			times[npings++] = rbp_now_ns() - start;
 		else if (status != RBP_OK && !restart)

@@ -1657,6 +1657,7 @@ test_removal_at_each_step(void)
 		Plan	   *plan = plan_new(0x00f);
 		uint64_t	listens = mock_calls[MOCK_LISTEN];
 		RbpWireVerbsHello hello;
+		RbpDonorPingState state;
 		uint64_t	addr;
 		uint32_t	key;
 		Raw		   *raws[2] = {NULL};
@@ -1695,8 +1696,7 @@ test_removal_at_each_step(void)
 		{
 			mock_hooks.on_work = hold_probes;
 			pass(31 * SECOND);
-			usleep(3000);
-			ok(!LIST_EMPTY(&conns) && LIST_FIRST(&conns)->probing, "a probe is under way");
+			ok(await((donor_verbs_ping_state(LIST_FIRST(&conns), &state), state.probing)), "a probe is under way");
 		}
 		else if (step == 5)
 			raw_free(raws[0]);
@@ -1738,6 +1738,46 @@ test_read_depth(void)
 	mock_limits.max_qp_rd_atom = 16;
 	ok(remove_device() && can_connect(plan), "the first one is back");
 	check_left("a read depth of 1");
+}
+
+/*
+ * Clients that have given up while the donor was busy: those that wait are not
+ * kept waiting for them.
+ */
+static void
+test_given_up(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpWireVerbsHello hello;
+	Raw		   *raws[10];
+	Raw		   *last;
+	uint64_t	before;
+
+	apply_all();
+	mock_hold_channel = events;
+	atomic_store(&mock_hold_create_qp, true);
+	for (int i = 0; i < 10; i++)
+	{
+		raws[i] = raw_new();
+		raw_hello(raws[i], &plan->cred, &hello);
+		raw_ask(raws[i], &hello);
+	}
+	last = raw_new();
+	raw_hello(last, &plan->cred, &hello);
+	raw_ask(last, &hello);
+	if (!await(atomic_load(&mock_held_create_qp) == 1))
+		wrong("no queue pair is made");
+	for (int i = 1; i < 10; i++)
+		raw_free(raws[i]);
+	before = mock_calls[MOCK_CREATE_QP];
+	atomic_store(&mock_hold_create_qp, false);
+	is_u64((uint64_t) raw_next(raws[0], 5000), RDMA_CM_EVENT_ESTABLISHED, "the client that has taken so long is let in");
+	is_u64((uint64_t) raw_next(last, 5000), RDMA_CM_EVENT_ESTABLISHED, "and the one that still waits");
+	is_u64(mock_calls[MOCK_CREATE_QP] - before, 2, "nothing is made for those that have given up");
+	raw_free(raws[0]);
+	raw_free(last);
+	mock_hold_channel = NULL;
+	check_left("clients that have given up");
 }
 
 static void *
@@ -1976,6 +2016,7 @@ main(void)
 	test_removal();
 	test_removal_at_each_step();
 	test_read_depth();
+	test_given_up();
 	test_slow_device();
 	test_failures();
 	test_stuck_key();
