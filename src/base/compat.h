@@ -102,6 +102,17 @@ rbp_compat_procno(void)
 #endif
 }
 
+/* The same of another process. */
+static inline int
+rbp_compat_procno_of(PGPROC *proc)
+{
+#if PG_VERSION_NUM >= 170000
+	return GetNumberFromPGProc(proc);
+#else
+	return proc->pgprocno;
+#endif
+}
+
 /*
  * If the process is an idle backend of this server, make it start and commit
  * an empty transaction, which calls our callback for the end of transactions.

@@ -519,6 +519,8 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
 		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
+	if (known[CACHED_NO] + known[CACHED_UNKNOWN] > 0)
+		rbp_stats_count(RBP_COUNT_DISK_NS, (uint64) took);
 
 	/*
 	 * The time tells a cost only if all pages came from the same source.
