@@ -13,6 +13,7 @@ CREATE FUNCTION remote_bp_stat_backend(
     OUT page_cache_reads bigint,
     OUT disk_reads bigint,
     OUT spill_reads bigint,
+    OUT spill_staged_reads bigint,
     OUT spill_writes bigint,
     OUT hit_time double precision,
     OUT disk_time double precision,

@@ -27,6 +27,7 @@
 #include "remote/remote.h"
 #include "spill/spill.h"
 #include "transport/transport.h"
+#include "usage/usage.h"
 
 PG_MODULE_MAGIC;
 
@@ -191,6 +192,7 @@ _PG_init(void)
 	rbp_lease_register();
 	rbp_pusher_register();
 	rbp_policy_register();
+	rbp_usage_init();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;

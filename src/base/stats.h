@@ -142,6 +142,7 @@ typedef struct RbpHistogram
 	X(PAGE_CACHE_READS, page_cache_reads) \
 	X(DISK_READS, disk_reads) \
 	X(SPILL_READS, spill_reads) \
+	X(SPILL_STAGED_READS, spill_staged_reads) \
 	X(SPILL_WRITES, spill_writes) \
 	X(HIT_NS, hit_time)			/* from here on: times */ \
 	X(DISK_NS, disk_time) \
