@@ -5,6 +5,7 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_stat_spill
 \d remote_bp_stat_donors
 \d remote_bp_stat_latency
+\d remote_bp_stat_statements
 \d remote_bp_leases
 \d remote_bp_relations
 \d remote_bp_temp_files
@@ -66,6 +67,9 @@ SELECT count(*) FROM remote_bp_leases();
 SELECT count(*) FROM remote_bp_relations();
 SELECT count(*) FROM remote_bp_temp_files();
 SELECT count(*) FROM remote_bp_stat_backend();
+SELECT count(*) FROM remote_bp_stat_statements;
+SELECT count(*) FROM remote_bp_stat_statements();
+SELECT remote_bp_stat_statements_reset();
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');
 RESET ROLE;
@@ -82,6 +86,8 @@ SELECT count(*) >= 0 AS allowed FROM remote_bp_relations;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_temp_files;
 SELECT usable IS NOT NULL AS allowed FROM remote_bp_stat();
 SELECT hits >= 0 AS allowed FROM remote_bp_stat_backend();
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
+SELECT remote_bp_stat_statements_reset();
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');
 RESET ROLE;

@@ -104,6 +104,7 @@ static const struct
 	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
+	{"remote_bp statements", rbp_statements_shmem_size, rbp_statements_shmem_init},
 };
 
 /*

@@ -31,8 +31,10 @@
 #include "base/relfile.h"
 
 #if PG_VERSION_NUM >= 160000
+#include "nodes/queryjumble.h"
 #include "utils/relfilenumbermap.h"
 #else
+#include "utils/queryjumble.h"
 #include "utils/relfilenodemap.h"
 #endif
 #if PG_VERSION_NUM >= 170000
@@ -232,6 +234,9 @@ rbp_compat_replace_io_method(void)
 #define RBP_COMPAT_RUN_ARGUMENTS	query, direction, count, once
 #endif
 
+/* Query identifiers are not the same in another one. */
+#define RBP_COMPAT_MAJOR_VERSION	(PG_VERSION_NUM / 10000)
+
 /* Has the server explain_per_plan_hook? */
 #if PG_VERSION_NUM >= 180000
 #define RBP_COMPAT_EXPLAINS_PLANS
@@ -242,9 +247,9 @@ rbp_compat_replace_io_method(void)
  * function for it.
  */
 static inline void
-rbp_compat_explain_query(Query * query, int options, IntoClause * into,
-						 ExplainState * es, const char *query_string,
-						 ParamListInfo params, QueryEnvironment * env)
+rbp_compat_explain_query(Query *query, int options, IntoClause *into,
+						 ExplainState *es, const char *query_string,
+						 ParamListInfo params, QueryEnvironment *env)
 {
 #if PG_VERSION_NUM >= 170000
 	standard_ExplainOneQuery(query, options, into, es, query_string, params, env);

@@ -48,6 +48,7 @@ int			rbp_guc_temp_staging_size = 8192;
 bool		rbp_guc_temp_mirror = false;
 bool		rbp_guc_spill_temp_files = true;
 bool		rbp_guc_spill_temp_tables = false;
+int			rbp_guc_statements_max = 1000;
 
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
@@ -468,6 +469,13 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 false,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.statements_max",
+							"Sets the maximum number of statements in remote_bp_stat_statements.",
+							"0 notes no statements.",
+							&rbp_guc_statements_max,
+							1000, 0, RBP_STATEMENTS_MAX,
+							PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
 #ifdef RBP_INJECTION_POINTS
 	DefineCustomStringVariable("remote_bp.injection_point",
 							   "Attaches an injection point; in test builds only.",

@@ -45,7 +45,7 @@ append_time(StringInfo s, const char *name, uint64 ns)
 
 /* Add a line of these two parts, of which each may be empty. */
 static void
-append_line(ExplainState * es, const char *label, StringInfo pages, StringInfo spill)
+append_line(ExplainState *es, const char *label, StringInfo pages, StringInfo spill)
 {
 	if (pages->len + spill->len == 0)
 		return;
@@ -57,7 +57,7 @@ append_line(ExplainState * es, const char *label, StringInfo pages, StringInfo s
 
 /* Like the server's lines about buffers: only what is not zero. */
 static void
-show_text(ExplainState * es, const RbpUsage *u)
+show_text(ExplainState *es, const RbpUsage *u)
 {
 	StringInfoData pages;
 	StringInfoData spill;
@@ -90,7 +90,7 @@ static explain_per_plan_hook_type prev_explain = NULL;
 
 /* The other formats show everything, as the server does for buffers. */
 static void
-show_properties(ExplainState * es, const RbpUsage *u)
+show_properties(ExplainState *es, const RbpUsage *u)
 {
 	ExplainPropertyUInteger("Remote Hit Blocks", NULL, u->item[RBP_USAGE_HITS], es);
 	ExplainPropertyUInteger("Remote Staged Blocks", NULL, u->item[RBP_USAGE_STAGED_HITS], es);
@@ -109,8 +109,8 @@ show_properties(ExplainState * es, const RbpUsage *u)
 }
 
 static void
-explain_plan(PlannedStmt * plan, IntoClause * into, ExplainState * es, const char *query_string,
-			 ParamListInfo params, QueryEnvironment * env)
+explain_plan(PlannedStmt *plan, IntoClause *into, ExplainState *es, const char *query_string,
+			 ParamListInfo params, QueryEnvironment *env)
 {
 	const RbpUsage *usage;
 
@@ -139,8 +139,8 @@ rbp_usage_init_explain(void)
 static ExplainOneQuery_hook_type prev_explain = NULL;
 
 static void
-explain_query(Query * query, int options, IntoClause * into, ExplainState * es,
-			  const char *query_string, ParamListInfo params, QueryEnvironment * env)
+explain_query(Query *query, int options, IntoClause *into, ExplainState *es,
+			  const char *query_string, ParamListInfo params, QueryEnvironment *env)
 {
 	const RbpUsage *usage;
 

@@ -10,7 +10,10 @@
 
 #include "postgres.h"
 
-/* Install the hooks.  Call this in _PG_init. */
+extern Size rbp_statements_shmem_size(void);
+extern void rbp_statements_shmem_init(void *mem);
+
+/* Install the hooks.  Call this in _PG_init, after rbp_guc_init(). */
 extern void rbp_usage_init(void);
 
 #endif							/* RBP_USAGE_H */

@@ -18,7 +18,7 @@
  * What the query with that plan, which is executed now, has used so far; NULL if
  * that is not known.  It is known for queries for which EXPLAIN counts buffers.
  */
-extern const RbpUsage *rbp_usage_of_plan(const PlannedStmt * plan);
+extern const RbpUsage *rbp_usage_of_plan(const PlannedStmt *plan);
 
 /*
  * What the query has used that ended last, of those that count buffers; NULL if
@@ -27,6 +27,12 @@ extern const RbpUsage *rbp_usage_of_plan(const PlannedStmt * plan);
  */
 extern void rbp_usage_forget_last(void);
 extern const RbpUsage *rbp_usage_of_last(void);
+
+/* Are statements to be noted? */
+extern bool rbp_statements_wanted(void);
+
+/* Note a statement that the client has sent, if it has used something. */
+extern void rbp_statement_used(uint64 query_id, const RbpUsage *usage);
 
 extern void rbp_usage_init_explain(void);
 
