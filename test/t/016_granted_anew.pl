@@ -32,7 +32,7 @@ sub failures
 
 for my $transport ('shm', 'tcp')
 {
-	my $node = new_cluster("anew_$transport", broker => $broker, transport => $transport);
+	my $node = new_cluster("anew_$transport", broker => $broker, transport => $transport, conf => "remote_bp.io_timeout = '2s'\n");
 	wait_leased($node, 64);
 	make_table($node, 'pages', 48);
 	ok(warm($node, 'pages'), "$transport: pages are in the tier");
