@@ -6,6 +6,8 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_stat_donors
 \d remote_bp_stat_latency
 \d remote_bp_stat_statements
+\d remote_bp_stat_relations
+\d remote_bp_stat_database
 \d remote_bp_leases
 \d remote_bp_relations
 \d remote_bp_temp_files
@@ -67,8 +69,11 @@ SELECT count(*) FROM remote_bp_leases();
 SELECT count(*) FROM remote_bp_relations();
 SELECT count(*) FROM remote_bp_temp_files();
 SELECT count(*) FROM remote_bp_stat_backend();
-SELECT count(*) FROM remote_bp_stat_statements;
-SELECT count(*) FROM remote_bp_stat_statements();
+SELECT count(*) FROM remote_bp_stat_relations;
+SELECT count(*) FROM remote_bp_stat_relations();
+SELECT count(*) FROM remote_bp_stat_database;
+SELECT count(*) FROM remote_bp_stat_database();
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
 SELECT remote_bp_stat_statements_reset();
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');
@@ -86,6 +91,8 @@ SELECT count(*) >= 0 AS allowed FROM remote_bp_relations;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_temp_files;
 SELECT usable IS NOT NULL AS allowed FROM remote_bp_stat();
 SELECT hits >= 0 AS allowed FROM remote_bp_stat_backend();
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_relations;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_database;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
 SELECT remote_bp_stat_statements_reset();
 SELECT remote_bp_stat_reset();

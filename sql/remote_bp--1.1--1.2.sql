@@ -58,11 +58,9 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'rbp_sql_stat_statements_reset'
 LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
 
-REVOKE ALL ON FUNCTION remote_bp_stat_statements() FROM PUBLIC;
+-- As in pg_stat_statements, everybody sees the rows, but not which statements of others they are.
+GRANT SELECT ON remote_bp_stat_statements TO PUBLIC;
 REVOKE ALL ON FUNCTION remote_bp_stat_statements_reset() FROM PUBLIC;
-REVOKE ALL ON remote_bp_stat_statements FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION remote_bp_stat_statements() TO pg_monitor;
-GRANT SELECT ON remote_bp_stat_statements TO pg_monitor;
 
 COMMENT ON FUNCTION remote_bp_stat_statements() IS 'The rows of view remote_bp_stat_statements';
 COMMENT ON FUNCTION remote_bp_stat_statements_reset() IS
@@ -74,7 +72,7 @@ COMMENT ON COLUMN remote_bp_stat_statements.userid IS
 COMMENT ON COLUMN remote_bp_stat_statements.dbid IS
     'Database in which it was executed';
 COMMENT ON COLUMN remote_bp_stat_statements.queryid IS
-    'Query identifier, as in pg_stat_statements';
+    'Query identifier, as in pg_stat_statements; null if the statement is another user''s, unless one has the privileges of pg_read_all_stats';
 COMMENT ON COLUMN remote_bp_stat_statements.calls IS
     'Number of executions that used something of what the other columns count';
 COMMENT ON COLUMN remote_bp_stat_statements.hits IS
@@ -101,3 +99,102 @@ COMMENT ON COLUMN remote_bp_stat_statements.spill_read_time IS
     'Time of reads of temporary blocks, in milliseconds';
 COMMENT ON COLUMN remote_bp_stat_statements.spill_write_time IS
     'Time of writes of temporary blocks, in milliseconds';
+
+CREATE FUNCTION remote_bp_stat_relations(
+    OUT relation regclass,
+    OUT relfilenode oid,
+    OUT fork text,
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT captures bigint,
+    OUT evictions bigint,
+    OUT hit_time double precision,
+    OUT disk_time double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_relations'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+CREATE VIEW remote_bp_stat_relations AS
+    SELECT * FROM remote_bp_stat_relations();
+
+CREATE FUNCTION remote_bp_stat_database(
+    OUT datid oid,
+    OUT database name,
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT captures bigint,
+    OUT evictions bigint,
+    OUT hit_time double precision,
+    OUT disk_time double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_database'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+CREATE VIEW remote_bp_stat_database AS
+    SELECT * FROM remote_bp_stat_database();
+
+REVOKE ALL ON FUNCTION remote_bp_stat_relations() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_database() FROM PUBLIC;
+REVOKE ALL ON remote_bp_stat_relations, remote_bp_stat_database FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_relations() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_database() TO pg_monitor;
+GRANT SELECT ON remote_bp_stat_relations, remote_bp_stat_database TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_stat_relations() IS 'The rows of view remote_bp_stat_relations';
+COMMENT ON FUNCTION remote_bp_stat_database() IS 'The rows of view remote_bp_stat_database';
+COMMENT ON VIEW remote_bp_stat_relations IS
+    'Activity of the tier since the last reset, for each relation fork of the current database';
+COMMENT ON COLUMN remote_bp_stat_relations.relation IS
+    'Relation; null if the file is not that of a relation any more, or not yet';
+COMMENT ON COLUMN remote_bp_stat_relations.relfilenode IS
+    'File number of the relation';
+COMMENT ON COLUMN remote_bp_stat_relations.fork IS
+    'Fork: main, fsm, vm or init';
+COMMENT ON COLUMN remote_bp_stat_relations.hits IS
+    'Pages read from donors';
+COMMENT ON COLUMN remote_bp_stat_relations.staged_hits IS
+    'Pages read from the staging region';
+COMMENT ON COLUMN remote_bp_stat_relations.misses IS
+    'Pages read from the file while the tier was in use';
+COMMENT ON COLUMN remote_bp_stat_relations.page_cache_reads IS
+    'Misses that the page cache served';
+COMMENT ON COLUMN remote_bp_stat_relations.disk_reads IS
+    'Misses that the disk served; for the remaining misses the server did not ask the page cache';
+COMMENT ON COLUMN remote_bp_stat_relations.captures IS
+    'Pages copied to staging when they left shared buffers or were prewarmed';
+COMMENT ON COLUMN remote_bp_stat_relations.evictions IS
+    'Pages evicted from the tier to make room for others';
+COMMENT ON COLUMN remote_bp_stat_relations.hit_time IS
+    'Time of reads from donors, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_relations.disk_time IS
+    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+COMMENT ON VIEW remote_bp_stat_database IS
+    'Activity of the tier since the last reset, for each database';
+COMMENT ON COLUMN remote_bp_stat_database.datid IS
+    'OID of the database; 0 for relations that all databases share';
+COMMENT ON COLUMN remote_bp_stat_database.database IS
+    'Name of the database; null for relations that all databases share';
+COMMENT ON COLUMN remote_bp_stat_database.hits IS
+    'Pages read from donors';
+COMMENT ON COLUMN remote_bp_stat_database.staged_hits IS
+    'Pages read from the staging region';
+COMMENT ON COLUMN remote_bp_stat_database.misses IS
+    'Pages read from the file while the tier was in use';
+COMMENT ON COLUMN remote_bp_stat_database.page_cache_reads IS
+    'Misses that the page cache served';
+COMMENT ON COLUMN remote_bp_stat_database.disk_reads IS
+    'Misses that the disk served; for the remaining misses the server did not ask the page cache';
+COMMENT ON COLUMN remote_bp_stat_database.captures IS
+    'Pages copied to staging when they left shared buffers or were prewarmed';
+COMMENT ON COLUMN remote_bp_stat_database.evictions IS
+    'Pages evicted from the tier to make room for others';
+COMMENT ON COLUMN remote_bp_stat_database.hit_time IS
+    'Time of reads from donors, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_database.disk_time IS
+    'Time of reads of files, unless the page cache had all pages, in milliseconds';

@@ -98,6 +98,7 @@ static const struct
 	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
 	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
 	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},
+	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},

@@ -179,6 +179,7 @@ rbp_sql_stat_reset(PG_FUNCTION_ARGS)
 	rbp_sql_require_loaded();
 	rbp_stats_reset();
 	rbp_remote_stats_reset();
+	rbp_relation_stats_reset();
 	PG_RETURN_VOID();
 }
 

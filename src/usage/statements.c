@@ -17,19 +17,21 @@
 
 #include <unistd.h>
 
+#include "catalog/pg_authid.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "base/compat.h"
+#include "base/counter_table.h"
 #include "base/guc.h"
 #include "base/sql.h"
 #include "base/stats.h"
-#include "usage/table.h"
 #include "usage/usage.h"
 #include "usage/usage_internal.h"
 
@@ -52,12 +54,12 @@ typedef struct FileHeader
 	uint64		hash;			/* of the rows */
 } FileHeader;
 
-static RbpUsageTable *table = NULL; /* NULL if nothing is to be noted */
+static RbpCounterTable *table = NULL;	/* NULL if nothing is to be noted */
 
 Size
 rbp_statements_shmem_size(void)
 {
-	return rbp_usage_table_size(rbp_guc_statements_max, NUM_VALUES);
+	return rbp_counter_table_size(rbp_guc_statements_max, NUM_VALUES);
 }
 
 /*
@@ -67,7 +69,7 @@ rbp_statements_shmem_size(void)
 static uint64
 hash_rows(const void *rows, uint32 n)
 {
-	return hash_bytes_extended(rows, (int) (n * rbp_usage_row_size(NUM_VALUES)), 0);
+	return hash_bytes_extended(rows, (int) (n * rbp_counter_row_size(NUM_VALUES)), 0);
 }
 
 /* The rows of the file, palloc'd; NULL if it is not a file of this server's. */
@@ -82,7 +84,7 @@ read_rows(FILE *file, FileHeader *header)
 		header->server_version != RBP_COMPAT_MAJOR_VERSION ||
 		header->nvalues != NUM_VALUES || header->n > RBP_STATEMENTS_MAX)
 		return NULL;
-	size = header->n * rbp_usage_row_size(NUM_VALUES);
+	size = header->n * rbp_counter_row_size(NUM_VALUES);
 	rows = palloc(Max(size, 1));
 	if (fread(rows, 1, size, file) != size || fread(&more, 1, 1, file) != 0 ||
 		hash_rows(rows, header->n) != header->hash)
@@ -118,9 +120,9 @@ load(void)
 		/* as many as there is room for */
 		for (uint32 i = 0; i < header.n && i < (uint32) rbp_guc_statements_max; i++)
 		{
-			const RbpUsageRow *row = rbp_usage_row(rows, (int) i, NUM_VALUES);
+			const RbpCounterRow *row = rbp_counter_row(rows, (int) i, NUM_VALUES);
 
-			rbp_usage_table_add(table, &row->key, row->values);
+			rbp_counter_table_add(table, &row->key, row->values);
 		}
 		pfree(rows);
 	}
@@ -140,10 +142,10 @@ save(int code, Datum arg)
 	if (code != 0 || table == NULL)
 		return;
 	/* who was stopped immediately may have held the lock for ever */
-	rows = rbp_usage_table_copy(table, &n, false);
+	rows = rbp_counter_table_copy(table, &n, false);
 	if (rows == NULL)
 		return;
-	size = n * rbp_usage_row_size(NUM_VALUES);
+	size = n * rbp_counter_row_size(NUM_VALUES);
 	header.n = (uint32) n;
 	header.hash = hash_rows(rows, header.n);
 	file = AllocateFile(FILE_NAME ".tmp", PG_BINARY_W);
@@ -174,7 +176,7 @@ rbp_statements_shmem_init(void *mem)
 {
 	if (rbp_guc_statements_max == 0)
 		return;
-	table = rbp_usage_table_init(mem, rbp_guc_statements_max, NUM_VALUES, "RemoteBpStatements");
+	table = rbp_counter_table_init(mem, rbp_guc_statements_max, NUM_VALUES, "RemoteBpStatements");
 	load();
 	/* each time, since a crash of a backend makes the postmaster forget it */
 	on_shmem_exit(save, (Datum) 0);
@@ -193,7 +195,7 @@ rbp_statements_wanted(void)
 void
 rbp_statement_used(uint64 query_id, const RbpUsage *usage)
 {
-	RbpUsageKey key = {.high = (uint64) GetUserId() << 32 | MyDatabaseId,.low = query_id};
+	RbpCounterKey key = {.high = (uint64) GetUserId() << 32 | MyDatabaseId,.low = query_id};
 	uint64		values[NUM_VALUES];
 	uint64		any = 0;
 
@@ -201,7 +203,7 @@ rbp_statement_used(uint64 query_id, const RbpUsage *usage)
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 		any |= values[1 + i] = usage->item[i];
 	if (any != 0)
-		rbp_usage_table_add(table, &key, values);
+		rbp_counter_table_add(table, &key, values);
 }
 
 /*
@@ -217,21 +219,23 @@ rbp_sql_stat_statements(PG_FUNCTION_ARGS)
 		COLUMNS = FIRST_ITEM + RBP_NUM_USAGE_ITEMS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	bool		all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 	void	   *rows;
 	int			n;
 
 	if (table == NULL)
 		return (Datum) 0;
-	rows = rbp_usage_table_copy(table, &n, true);
+	rows = rbp_counter_table_copy(table, &n, true);
 	for (int r = 0; r < n; r++)
 	{
-		const RbpUsageRow *row = rbp_usage_row(rows, r, NUM_VALUES);
+		const RbpCounterRow *row = rbp_counter_row(rows, r, NUM_VALUES);
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
 		values[USERID] = ObjectIdGetDatum((Oid) (row->key.high >> 32));
 		values[DBID] = ObjectIdGetDatum((Oid) row->key.high);
 		values[QUERYID] = Int64GetDatum((int64) row->key.low);
+		nulls[QUERYID] = !all && (Oid) (row->key.high >> 32) != GetUserId();
 		values[CALLS] = Int64GetDatum((int64) row->values[0]);
 		for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 			values[FIRST_ITEM + i] = i < RBP_FIRST_USAGE_TIME ? Int64GetDatum((int64) row->values[1 + i]) :
@@ -246,6 +250,6 @@ rbp_sql_stat_statements_reset(PG_FUNCTION_ARGS)
 {
 	rbp_sql_require_loaded();
 	if (table != NULL)
-		rbp_usage_table_clear(table);
+		rbp_counter_table_clear(table);
 	PG_RETURN_VOID();
 }

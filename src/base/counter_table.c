@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * table.c
+ * counter_table.c
  *	  A bounded table of counters in shared memory.
  *
  * The table's lock is held shared to find an entry and to add to its counters,
@@ -15,19 +15,19 @@
 #include "port/atomics.h"
 
 #include "base/lock.h"
-#include "usage/table.h"
+#include "base/counter_table.h"
 
 #define NO_ENTRY		PG_UINT32_MAX
 
 typedef struct Entry
 {
-	RbpUsageKey key;
+	RbpCounterKey key;
 	uint32		next;			/* of the same bucket */
 	pg_atomic_uint32 used;		/* again, since the hand has passed */
 	pg_atomic_uint64 values[FLEXIBLE_ARRAY_MEMBER];
 } Entry;
 
-struct RbpUsageTable
+struct RbpCounterTable
 {
 	RbpLock		lock;			/* protects all, except the values and "used" */
 	uint32		max;
@@ -58,25 +58,25 @@ bucket_count(int max)
 static Size
 header_size(uint32 nbuckets)
 {
-	return MAXALIGN(offsetof(RbpUsageTable, buckets) + nbuckets * sizeof(uint32));
+	return MAXALIGN(offsetof(RbpCounterTable, buckets) + nbuckets * sizeof(uint32));
 }
 
 Size
-rbp_usage_table_size(int max, int nvalues)
+rbp_counter_table_size(int max, int nvalues)
 {
 	return add_size(header_size(bucket_count(max)), mul_size(max, entry_size(nvalues)));
 }
 
 static inline Entry *
-entry_at(RbpUsageTable *table, uint32 i)
+entry_at(RbpCounterTable *table, uint32 i)
 {
 	return (Entry *) ((char *) table + header_size(table->nbuckets) + i * entry_size(table->nvalues));
 }
 
-RbpUsageTable *
-rbp_usage_table_init(void *mem, int max, int nvalues, const char *lock_name)
+RbpCounterTable *
+rbp_counter_table_init(void *mem, int max, int nvalues, const char *lock_name)
 {
-	RbpUsageTable *table = mem;
+	RbpCounterTable *table = mem;
 
 	rbp_lock_init(&table->lock, rbp_lock_tranche(lock_name));
 	table->max = (uint32) max;
@@ -89,15 +89,15 @@ rbp_usage_table_init(void *mem, int max, int nvalues, const char *lock_name)
 }
 
 static uint32 *
-bucket_of(RbpUsageTable *table, const RbpUsageKey *key)
+bucket_of(RbpCounterTable *table, const RbpCounterKey *key)
 {
-	uint32		hash = hash_bytes((const unsigned char *) key, sizeof(RbpUsageKey));
+	uint32		hash = hash_bytes((const unsigned char *) key, sizeof(RbpCounterKey));
 
 	return &table->buckets[hash & (table->nbuckets - 1)];
 }
 
 static Entry *
-find(RbpUsageTable *table, const RbpUsageKey *key)
+find(RbpCounterTable *table, const RbpCounterKey *key)
 {
 	uint32		i = *bucket_of(table, key);
 
@@ -114,7 +114,7 @@ find(RbpUsageTable *table, const RbpUsageKey *key)
 
 /* Remove the next entry that was not used since the hand came by, and return it. */
 static uint32
-evict(RbpUsageTable *table)
+evict(RbpCounterTable *table)
 {
 	uint32		victim;
 	uint32	   *place;
@@ -135,7 +135,7 @@ evict(RbpUsageTable *table)
 }
 
 static Entry *
-insert(RbpUsageTable *table, const RbpUsageKey *key)
+insert(RbpCounterTable *table, const RbpCounterKey *key)
 {
 	uint32		i = table->n < table->max ? table->n++ : evict(table);
 	uint32	   *bucket = bucket_of(table, key);
@@ -151,7 +151,7 @@ insert(RbpUsageTable *table, const RbpUsageKey *key)
 }
 
 void
-rbp_usage_table_add(RbpUsageTable *table, const RbpUsageKey *key, const uint64 *values)
+rbp_counter_table_add(RbpCounterTable *table, const RbpCounterKey *key, const uint64 *values)
 {
 	Entry	   *entry;
 
@@ -174,10 +174,10 @@ rbp_usage_table_add(RbpUsageTable *table, const RbpUsageKey *key, const uint64 *
 }
 
 void *
-rbp_usage_table_copy(RbpUsageTable *table, int *n, bool wait)
+rbp_counter_table_copy(RbpCounterTable *table, int *n, bool wait)
 {
 	int			nvalues = (int) table->nvalues;
-	void	   *rows = palloc(Max(table->max, 1) * rbp_usage_row_size(nvalues));
+	void	   *rows = palloc(Max(table->max, 1) * rbp_counter_row_size(nvalues));
 
 	if (wait)
 		rbp_lock_shared(&table->lock);
@@ -189,7 +189,7 @@ rbp_usage_table_copy(RbpUsageTable *table, int *n, bool wait)
 	for (uint32 i = 0; i < table->n; i++)
 	{
 		const Entry *entry = entry_at(table, i);
-		RbpUsageRow *row = rbp_usage_row(rows, (int) i, nvalues);
+		RbpCounterRow *row = rbp_counter_row(rows, (int) i, nvalues);
 
 		row->key = entry->key;
 		for (int v = 0; v < nvalues; v++)
@@ -201,7 +201,7 @@ rbp_usage_table_copy(RbpUsageTable *table, int *n, bool wait)
 }
 
 void
-rbp_usage_table_clear(RbpUsageTable *table)
+rbp_counter_table_clear(RbpCounterTable *table)
 {
 	rbp_lock_exclusive(&table->lock);
 	table->n = 0;
