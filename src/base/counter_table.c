@@ -74,11 +74,11 @@ entry_at(RbpCounterTable *table, uint32 i)
 }
 
 RbpCounterTable *
-rbp_counter_table_init(void *mem, int max, int nvalues, const char *lock_name)
+rbp_counter_table_init(void *mem, int max, int nvalues, int tranche)
 {
 	RbpCounterTable *table = mem;
 
-	rbp_lock_init(&table->lock, rbp_lock_tranche(lock_name));
+	rbp_lock_init(&table->lock, tranche);
 	table->max = (uint32) max;
 	table->nvalues = (uint32) nvalues;
 	table->n = 0;

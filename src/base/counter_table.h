@@ -42,9 +42,9 @@ rbp_counter_row(void *rows, int i, int nvalues)
 
 extern Size rbp_counter_table_size(int max, int nvalues);
 
-/* mem is at a cache line; lock_name is the name of the lock's tranche. */
+/* mem is at a cache line; tranche is that of the lock. */
 extern RbpCounterTable *rbp_counter_table_init(void *mem, int max, int nvalues,
-											   const char *lock_name);
+											   int tranche);
 
 /* Add the values to those of the key.  This may wait for the table's lock. */
 extern void rbp_counter_table_add(RbpCounterTable *table, const RbpCounterKey *key,

@@ -11,7 +11,9 @@
  *
  * If each page counted in shared memory, all processes that read the same index
  * would write to the same cache lines.  So they count in their own memory, for
- * a few forks at a time, and add that up later.
+ * some forks at a time, and add that up later.  Who reads more forks than that, such
+ * as partitions, adds up all the time; so there are several tables of forks, each
+ * with a lock of its own.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,14 +26,17 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
 #include "base/compat.h"
 #include "base/counter_table.h"
 #include "base/guc.h"
+#include "base/lock.h"
 #include "base/sql.h"
 #include "buffer/buffer.h"
+#include "buffer/page.h"
 #include "buffer/relation_stats.h"
 #include "buffer/space.h"
 #include "common/clock.h"
@@ -42,31 +47,54 @@ PG_FUNCTION_INFO_V1(rbp_sql_stat_database);
 /* Databases that have a row, at most */
 #define MAX_DATABASES		1000
 
-/* Forks that a process counts for at a time */
-#define PENDING_FORKS		16
+/* Tables of forks, unless there are few rows in all */
+#define FORK_TABLES			16
+#define MIN_PARTED_ROWS		1024
 
-/* Otherwise it is added at the end of a transaction, if this time is over. */
+/* Forks that a process counts for at a time; a fork's hash selects the set. */
+#define PENDING_SETS		16
+#define PENDING_WAYS		4
+
+/* What is pending of a database is added when it is so much. */
+#define MAX_PENDING_DATABASE	(16 * RBP_MAX_PENDING)
+
+/* What is pending is added at the end of a transaction, if this time is over. */
 #define FLUSH_EVERY_NS		INT64CONST(100000000)
 
-static RbpCounterTable *forks = NULL;	/* NULL if nothing is counted */
-static RbpCounterTable *databases = NULL;
+static int	nforks = 0;			/* tables of forks; 0 if nothing is counted */
+static RbpCounterTable *forks[FORK_TABLES];
+static RbpCounterTable *databases;
 
 RbpPendingFork *rbp_pending_fork = NULL;
 bool		rbp_relation_stats_pending = false;
 
-static RbpPendingFork pending[PENDING_FORKS];
+static RbpPendingFork pending[PENDING_SETS][PENDING_WAYS];
+static RbpPendingFork pending_database;
 static int64 flushed_at = 0;
 
-static Size
-forks_size(void)
+static int
+fork_tables(void)
 {
-	return CACHELINEALIGN(rbp_counter_table_size(rbp_guc_relations_max, RBP_NUM_RELATION_ITEMS));
+	return rbp_guc_relations_max >= MIN_PARTED_ROWS ? FORK_TABLES : 1;
+}
+
+/* Rows of each of them */
+static int
+fork_rows(void)
+{
+	return rbp_guc_relations_max / fork_tables();
+}
+
+static Size
+fork_table_size(void)
+{
+	return CACHELINEALIGN(rbp_counter_table_size(fork_rows(), RBP_NUM_RELATION_ITEMS));
 }
 
 Size
 rbp_relation_stats_shmem_size(void)
 {
-	Size		size = forks_size();
+	Size		size = mul_size(fork_tables(), fork_table_size());
 
 	if (rbp_guc_relations_max > 0)
 		size = add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_RELATION_ITEMS));
@@ -77,19 +105,39 @@ rbp_relation_stats_shmem_size(void)
  * ---- counting -------------------------------------------------------------------
  */
 
-static void
-add_pending(RbpPendingFork *p)
+static uint64
+hash_of(const RbpCounterKey *key)
 {
-	RbpCounterKey database = {.high = (uint32) p->key.high,.low = 0};
+	return rbp_mix64(key->low ^ key->high);
+}
+
+static void
+add_to_table(RbpCounterTable *table, RbpPendingFork *p)
+{
 	int			save_errno = errno;
 
-	if (p->n == 0)
-		return;
-	rbp_counter_table_add(forks, &p->key, p->values);
-	rbp_counter_table_add(databases, &database, p->values);
+	rbp_counter_table_add(table, &p->key, p->values);
 	memset(p->values, 0, sizeof(p->values));
 	p->n = 0;
 	errno = save_errno;
+}
+
+/* The database's counts stay with the process for longer. */
+static void
+add_pending(RbpPendingFork *p)
+{
+	Oid			db = (Oid) p->key.high;
+
+	if (p->n == 0)
+		return;
+	if (pending_database.n >= MAX_PENDING_DATABASE ||
+		(pending_database.n > 0 && pending_database.key.high != db))
+		add_to_table(databases, &pending_database);
+	pending_database.key.high = db;
+	for (int i = 0; i < RBP_NUM_RELATION_ITEMS; i++)
+		pending_database.values[i] += p->values[i];
+	pending_database.n += p->n;
+	add_to_table(forks[(hash_of(&p->key) >> 32) % nforks], p);
 }
 
 void
@@ -98,9 +146,20 @@ rbp_relation_stats_flush(void)
 	if (!rbp_relation_stats_pending)
 		return;
 	rbp_relation_stats_pending = false;
-	for (int i = 0; i < PENDING_FORKS; i++)
-		add_pending(&pending[i]);
+	for (int set = 0; set < PENDING_SETS; set++)
+		for (int way = 0; way < PENDING_WAYS; way++)
+			add_pending(&pending[set][way]);
+	if (pending_database.n > 0)
+		add_to_table(databases, &pending_database);
 	flushed_at = rbp_now_ns();
+}
+
+void
+rbp_relation_stats_flush_outside(void)
+{
+	/* it reads page after page, and nobody waits for what it counts */
+	if (!AmStartupProcess() || rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
+		rbp_relation_stats_flush();
 }
 
 static void
@@ -109,7 +168,7 @@ at_exit(int code, Datum arg)
 	rbp_relation_stats_flush();
 	/* who counts after this has no PGPROC, with which to add it */
 	rbp_pending_fork = NULL;
-	forks = NULL;
+	nforks = 0;
 }
 
 static void
@@ -140,22 +199,24 @@ rbp_relation_stats_switch(const RbpCounterKey *key)
 {
 	static bool registered = false;
 	static uint32 next = 0;
+	RbpPendingFork *set;
 	RbpPendingFork *p;
 
-	if (forks == NULL)
+	if (nforks == 0)
 		return false;
 	if (!registered)
 	{
 		registered = true;
 		on_shmem_exit(at_exit, (Datum) 0);
 	}
-	for (int i = 0; i < PENDING_FORKS; i++)
-		if (pending[i].key.low == key->low && pending[i].key.high == key->high)
+	set = pending[hash_of(key) % PENDING_SETS];
+	for (int way = 0; way < PENDING_WAYS; way++)
+		if (set[way].key.low == key->low && set[way].key.high == key->high)
 		{
-			rbp_pending_fork = &pending[i];
+			rbp_pending_fork = &set[way];
 			return true;
 		}
-	p = &pending[next++ % PENDING_FORKS];
+	p = &set[next++ % PENDING_WAYS];
 	add_pending(p);
 	p->key = *key;
 	rbp_pending_fork = p;
@@ -175,7 +236,7 @@ rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n)
 	Oid			db;
 	RbpCounterKey key;
 
-	if (forks == NULL || !rbp_space_resolve(page->space, &spc, &db))
+	if (nforks == 0 || !rbp_space_resolve(page->space, &spc, &db))
 		return;
 	key = rbp_relation_stats_key(spc, db, page->rel, page->fork);
 	rbp_relation_count_key(&key, item, n);
@@ -185,9 +246,10 @@ void
 rbp_relation_stats_reset(void)
 {
 	rbp_relation_stats_flush();
-	if (forks == NULL)
+	if (nforks == 0)
 		return;
-	rbp_counter_table_clear(forks);
+	for (int i = 0; i < nforks; i++)
+		rbp_counter_table_clear(forks[i]);
 	rbp_counter_table_clear(databases);
 }
 
@@ -195,13 +257,20 @@ void
 rbp_relation_stats_shmem_init(void *mem)
 {
 	static bool registered = false;
+	char	   *at = mem;
+	int			tranche;
 
 	if (rbp_guc_relations_max == 0)
 		return;
-	forks = rbp_counter_table_init(mem, rbp_guc_relations_max, RBP_NUM_RELATION_ITEMS,
-								   "RemoteBpRelations");
-	databases = rbp_counter_table_init((char *) mem + forks_size(), MAX_DATABASES,
-									   RBP_NUM_RELATION_ITEMS, "RemoteBpDatabases");
+	tranche = rbp_lock_tranche("RemoteBpRelations");
+	nforks = fork_tables();
+	for (int i = 0; i < nforks; i++)
+	{
+		forks[i] = rbp_counter_table_init(at, fork_rows(), RBP_NUM_RELATION_ITEMS, tranche);
+		at += fork_table_size();
+	}
+	databases = rbp_counter_table_init(at, MAX_DATABASES, RBP_NUM_RELATION_ITEMS,
+									   rbp_lock_tranche("RemoteBpDatabases"));
 	/* This is the postmaster, whose children inherit the callback. */
 	if (!registered)
 		RegisterXactCallback(at_transaction_end, NULL);
@@ -212,6 +281,8 @@ rbp_relation_stats_shmem_init(void *mem)
  * ---- the views --------------------------------------------------------------------
  */
 
+#define RELATION_COLUMNS	(3 + RBP_NUM_RELATION_ITEMS)
+
 static void
 put_values(const RbpCounterRow *row, Datum *values)
 {
@@ -220,22 +291,17 @@ put_values(const RbpCounterRow *row, Datum *values)
 			Float8GetDatum((double) row->values[i] / RBP_NS_PER_MS);
 }
 
-Datum
-rbp_sql_stat_relations(PG_FUNCTION_ARGS)
+/* Put the rows of a table that are of this database, and of what all share. */
+static void
+put_forks(ReturnSetInfo *rsinfo, RbpCounterTable *table)
 {
 	enum
 	{
-		RELATION, RELFILENODE, FORK, FIRST_ITEM,
-		COLUMNS = FIRST_ITEM + RBP_NUM_RELATION_ITEMS
+		RELATION, RELFILENODE, FORK, FIRST_ITEM, COLUMNS = RELATION_COLUMNS
 	};
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	void	   *rows;
 	int			n;
+	void	   *rows = rbp_counter_table_copy(table, &n, true);
 
-	if (forks == NULL)
-		return (Datum) 0;
-	rbp_relation_stats_flush();
-	rows = rbp_counter_table_copy(forks, &n, true);
 	for (int r = 0; r < n; r++)
 	{
 		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_RELATION_ITEMS);
@@ -246,7 +312,6 @@ rbp_sql_stat_relations(PG_FUNCTION_ARGS)
 		bool		nulls[COLUMNS] = {0};
 		Oid			relid;
 
-		/* show relations of this database, and shared ones */
 		if (db != MyDatabaseId && db != InvalidOid)
 			continue;
 		CHECK_FOR_INTERRUPTS();
@@ -260,6 +325,17 @@ rbp_sql_stat_relations(PG_FUNCTION_ARGS)
 		put_values(row, &values[FIRST_ITEM]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
+	pfree(rows);
+}
+
+Datum
+rbp_sql_stat_relations(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, RELATION_COLUMNS);
+
+	rbp_relation_stats_flush();
+	for (int i = 0; i < nforks; i++)
+		put_forks(rsinfo, forks[i]);
 	return (Datum) 0;
 }
 
@@ -275,7 +351,7 @@ rbp_sql_stat_database(PG_FUNCTION_ARGS)
 	void	   *rows;
 	int			n;
 
-	if (databases == NULL)
+	if (nforks == 0)
 		return (Datum) 0;
 	rbp_relation_stats_flush();
 	rows = rbp_counter_table_copy(databases, &n, true);

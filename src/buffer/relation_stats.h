@@ -106,12 +106,15 @@ extern void rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item,
 /* Add to shared memory what is pending.  Preserves errno. */
 extern void rbp_relation_stats_flush(void);
 
-/* The same, if no end of a transaction will do it. */
+/* The same, as soon as it should be in a process that is in no transaction. */
+extern void rbp_relation_stats_flush_outside(void);
+
+/* At the end of a read or write: if no end of a transaction will do it, do it. */
 static inline void
 rbp_relation_stats_settle(void)
 {
 	if (rbp_relation_stats_pending && !IsTransactionState())
-		rbp_relation_stats_flush();
+		rbp_relation_stats_flush_outside();
 }
 
 #endif							/* RBP_RELATION_STATS_H */

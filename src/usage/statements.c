@@ -30,6 +30,7 @@
 #include "base/compat.h"
 #include "base/counter_table.h"
 #include "base/guc.h"
+#include "base/lock.h"
 #include "base/sql.h"
 #include "base/stats.h"
 #include "usage/usage.h"
@@ -176,7 +177,8 @@ rbp_statements_shmem_init(void *mem)
 {
 	if (rbp_guc_statements_max == 0)
 		return;
-	table = rbp_counter_table_init(mem, rbp_guc_statements_max, NUM_VALUES, "RemoteBpStatements");
+	table = rbp_counter_table_init(mem, rbp_guc_statements_max, NUM_VALUES,
+								   rbp_lock_tranche("RemoteBpStatements"));
 	load();
 	/* each time, since a crash of a backend makes the postmaster forget it */
 	on_shmem_exit(save, (Datum) 0);

@@ -28,7 +28,7 @@ make(int max)
 	table = NULL;
 	if (posix_memalign((void **) &table, 64, rbp_counter_table_size(max, NVALUES)) != 0)
 		exit(1);
-	table = rbp_counter_table_init(table, max, NVALUES, "");
+	table = rbp_counter_table_init(table, max, NVALUES, 0);
 }
 
 static void
