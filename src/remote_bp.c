@@ -27,6 +27,7 @@
 #include "remote/remote.h"
 #include "spill/spill.h"
 #include "transport/transport.h"
+#include "usage/usage.h"
 
 PG_MODULE_MAGIC;
 
@@ -97,12 +98,14 @@ static const struct
 	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
 	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
 	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},
+	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
+	{"remote_bp statements", rbp_statements_shmem_size, rbp_statements_shmem_init},
 };
 
 /*
@@ -191,6 +194,7 @@ _PG_init(void)
 	rbp_lease_register();
 	rbp_pusher_register();
 	rbp_policy_register();
+	rbp_usage_init();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;

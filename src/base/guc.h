@@ -65,6 +65,14 @@ extern bool rbp_guc_temp_mirror;	/* these three: userset */
 extern bool rbp_guc_spill_temp_files;
 extern bool rbp_guc_spill_temp_tables;
 
+/* Entries of remote_bp_stat_relations; 0: nothing is noted; postmaster */
+#define RBP_RELATIONS_MAX		1000000
+extern int	rbp_guc_relations_max;
+
+/* Entries of remote_bp_stat_statements; 0: none are noted; postmaster */
+#define RBP_STATEMENTS_MAX		100000
+extern int	rbp_guc_statements_max;
+
 /* Use of RDMA devices; see RbpVerbsConfig for the meaning of the values */
 extern char *rbp_guc_rdma_device;
 extern int	rbp_guc_rdma_port;

@@ -218,6 +218,11 @@ extern void rbp_pusher_wake(void);
 extern Size rbp_space_shmem_size(void);
 extern void rbp_space_shmem_init(void *mem);
 
+/* What the tier does for each relation fork, and for each database. */
+extern Size rbp_relation_stats_shmem_size(void);
+extern void rbp_relation_stats_shmem_init(void *mem);
+extern void rbp_relation_stats_reset(void);
+
 extern Size rbp_residency_shmem_size(void);
 extern void rbp_residency_shmem_init(void *mem);
 

@@ -43,6 +43,7 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
+#include "buffer/relation_stats.h"
 #include "buffer/space.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
@@ -230,6 +231,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 		else
 			(void) rbp_stage_publish(page->slot, &page->id, &page->version);
 	}
+	rbp_relation_stats_settle();
 	errno = save_errno;
 	return result;
 }

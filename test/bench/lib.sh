@@ -533,6 +533,45 @@ measure_read()
     printf '   round %s  %-10s %s clients  %10.0f tps\n' "$round" "$variant" "$clients" "$tps"
 }
 
+# select_client SERVER CLIENTS: the command, quoted for a shell
+select_client()
+{
+    printf '%q ' "${as_user[@]}" "$PG_BINDIR/pgbench" -n -S -M prepared -c "$2" -j "$((($2 + 1) / 2))" -T "$((2 * PAIR_SECONDS))" \
+        --random-seed="$round" -h "$work" -p "${server_port[$1]}" -U postgres postgres
+}
+
+# measure_select_pair LOAD CLIENTS WITH WITHOUT: pgbench -S on the servers WITH and WITHOUT,
+# which take turns (see side_by_side)
+measure_select_pair()
+{
+    local server i=0 status seconds n variant
+    local -a order sides=() b a
+    local -A cpu=() before=()
+
+    readarray -t order < <(in_order "$3" "$4")
+    for server in "${order[@]}"; do
+        [ "${#sides[@]}" -eq 0 ] || sides+=(--)
+        sides+=("$(postmaster_pid "$server")" "$work/$server.out" "$(select_client "$server" "$2")")
+        cpu[$server]=$(cpu_seconds "$(postmaster_pid "$server")")
+        before[$server]=$(query "$server" 'SELECT hits + staged_hits, captures FROM remote_bp_stat')
+    done
+    "$(dirname "${BASH_SOURCE[0]}")/side_by_side" 100 "${sides[@]}" >"$work/seconds" || fail 'a pair did not run'
+    sleep 0.1                           # for the last process to end
+    while read -r seconds status; do
+        server=${order[i++]}
+        [ "$status" -eq 0 ] || fail "pgbench on \"$server\": $(tail -n 5 "$work/$server.out")"
+        n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$work/$server.out")
+        variant=$1.without
+        [ "$server" != "$3" ] || variant=$1.with
+        result "$variant" "$2" tps "$(calculate "$n / $seconds")"
+        result "$variant" "$2" cpu_us "$(calculate "($(cpu_seconds "$(postmaster_pid "$server")") - ${cpu[$server]}) / $n * 1000000")"
+        read -r -a b <<<"${before[$server]}"
+        read -r -a a < <(query "$server" 'SELECT hits + staged_hits, captures FROM remote_bp_stat')
+        result "$variant" "$2" hits_per_transaction "$(calculate "(${a[0]} - ${b[0]}) / $n")"
+        result "$variant" "$2" captures_per_transaction "$(calculate "(${a[1]} - ${b[1]}) / $n")"
+    done <"$work/seconds"
+}
+
 # run_in_guest SCRIPT SECONDS: in a guest that has RDMA, which is ended after so
 # long; takes what it measures for the component's results.
 run_in_guest()

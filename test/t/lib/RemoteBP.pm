@@ -26,7 +26,7 @@ our @EXPORT = qw(
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_renewed wait_still wait_hits
   tier_pages warm make_table content evict_buffers
-  log_size log_since log_tells log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
+  log_size log_since log_tells log_troubles is_clean server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
 );
 
 my $MB = 1024 * 1024;
@@ -588,6 +588,22 @@ sub is_clean
 	is(scalar @troubles, 0, "${name}the log is quiet")
 	  or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
 	return;
+}
+
+# Stop the policy launcher, which visits databases at any time, and wait until none is
+# being visited: from now on nobody reads who was not told to.  Returns a sub that
+# lets it go on.
+sub hold_policy_worker
+{
+	my ($node) = @_;
+	my $pid;
+	wait_for('the policy launcher', sub { $pid = server_process($node, 'remote_bp policy launcher') })
+	  or BAIL_OUT('there is no policy launcher');
+	kill 'STOP', $pid;
+	wait_for('the policy worker to end',
+		sub { $node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'remote_bp policy worker'}) eq '0' })
+	  or BAIL_OUT('the policy worker does not end');
+	return sub { kill 'CONT', $pid };
 }
 
 # A cluster for a load that must survive something: pgbench's tables, about
