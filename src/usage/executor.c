@@ -48,7 +48,7 @@ static ExecutorStart_hook_type prev_start = NULL;
 static ExecutorRun_hook_type prev_run = NULL;
 static ExecutorFinish_hook_type prev_finish = NULL;
 static ExecutorEnd_hook_type prev_end = NULL;
-static ProcessUtility_hook_type prev_utility = NULL;
+static ProcessUtility_hook_type next_utility = NULL;
 
 static MeasuredQuery *
 find_measured(const QueryDesc *query)
@@ -204,7 +204,6 @@ static void
 utility(PlannedStmt *plan, const char *query_string, bool read_only, ProcessUtilityContext context,
 		ParamListInfo params, QueryEnvironment *env, DestReceiver *dest, QueryCompletion *completion)
 {
-	ProcessUtility_hook_type next = prev_utility ? prev_utility : standard_ProcessUtility;
 	const uint64 query_id = query_id_of(plan);
 	RbpUsage	used = {0};
 	RbpUsage	before;
@@ -212,14 +211,14 @@ utility(PlannedStmt *plan, const char *query_string, bool read_only, ProcessUtil
 
 	if (IsA(plan->utilityStmt, ExecuteStmt) || IsA(plan->utilityStmt, PrepareStmt))
 	{
-		next(plan, query_string, read_only, context, params, env, dest, completion);
+		next_utility(plan, query_string, read_only, context, params, env, dest, completion);
 		return;
 	}
 	rbp_stats_usage(&before);
 	nesting++;
 	PG_TRY();
 	{
-		next(plan, query_string, read_only, context, params, env, dest, completion);
+		next_utility(plan, query_string, read_only, context, params, env, dest, completion);
 	}
 	PG_FINALLY();
 	{
@@ -265,7 +264,7 @@ rbp_usage_init(void)
 	ExecutorFinish_hook = finish;
 	prev_end = ExecutorEnd_hook;
 	ExecutorEnd_hook = end;
-	prev_utility = ProcessUtility_hook;
+	next_utility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = utility;
 	if (rbp_guc_statements_max > 0)
 		EnableQueryId();
