@@ -62,7 +62,7 @@ typedef struct Place
 
 typedef struct Page
 {
-	uint64_t	key;			/* 0: the entry is free */
+	uint64_t	key;
 	uint64_t	lsn;
 	uint32_t	frame;
 	uint32_t	generation;
