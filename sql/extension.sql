@@ -123,7 +123,7 @@ SELECT usable IS NOT NULL AS works, stats_reset IS NOT NULL AS to_the_end FROM r
 CREATE VIEW of_a_user AS SELECT hits, stats_reset FROM remote_bp_stat;
 CREATE ROLE regress_remote_bp_user;
 GRANT SELECT ON remote_bp_stat TO regress_remote_bp_user;
-ALTER EXTENSION remote_bp UPDATE TO '1.1';
+ALTER EXTENSION remote_bp UPDATE TO '1.2';
 SELECT read_ahead >= 0 AS read_ahead, read_ahead_used >= 0 AS read_ahead_used, hits >= 0 AS hits FROM remote_bp_stat;
 SELECT hits >= 0 AS hits FROM of_a_user;
 SELECT has_table_privilege('regress_remote_bp_user', 'remote_bp_stat', 'SELECT') AS granted;

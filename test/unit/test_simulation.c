@@ -468,10 +468,153 @@ test_exact(Load load, const char *name)
 	ok(check() == NULL, "%s, each page sampled: the structure is in order", name);
 }
 
+/* Is the page in the cache of that number? */
+static bool
+in_cache(uint32_t page, int k)
+{
+	uint16_t	p = find(sim, rbp_mix64(page + 1));
+
+	return p != NONE && sim->pages[p].places[k].queue != QUEUE_NONE;
+}
+
+/*
+ * Read the page, whose LSN is 7, into a frame, and evict it from there, where
+ * the LSN is this one then.
+ */
+static void
+pass(uint32_t page, RbpSimCapture capture, uint64_t lsn)
+{
+	RbpSimEvent event = event_of(page, page);
+	uint16_t	p;
+
+	event.capture = capture;
+	event.lsn = 7;
+	now++;
+	p = rbp_sim_read(sim, &event);
+	if (p != NONE)
+		rbp_sim_evict(sim, p, page, lsn);
+}
+
+static void
+test_capture(void)
+{
+	RbpSimEvent event = event_of(1, 1);
+	int			n = 0;
+	uint16_t	p;
+
+	start(EXACT_PAGES);
+	pass(1, RBP_SIM_ALWAYS, 7);
+	ok(in_cache(1, 0) && in_cache(1, RBP_SIM_SIZES - 1), "a page that is evicted is in each cache");
+	pass(2, RBP_SIM_ALWAYS, 8);
+	ok(!in_cache(2, 0), "what another page has replaced in the frame is not captured");
+	pass(3, RBP_SIM_NEVER, 7);
+	ok(!in_cache(3, 0), "what a policy excludes is not captured");
+	for (uint32_t i = 100; i < 100 + 100 * RBP_SIM_RARE; i++)
+	{
+		pass(i, RBP_SIM_RARELY, 7);
+		n += in_cache(i, RBP_SIM_SIZES - 1);
+	}
+	is_u64(n, 100, "what the page cache has is rarely captured");
+
+	(void) rbp_sim_write(sim, &event);
+	ok(!in_cache(1, 0), "a page that is written is not in a cache any more");
+	event.evicted = true;
+	(void) rbp_sim_write(sim, &event);
+	ok(in_cache(1, 0), "it is if the write evicts it");
+	event.capture = RBP_SIM_NEVER;
+	event.scarce = true;
+	(void) rbp_sim_write(sim, &event);
+	ok(!in_cache(1, 0), "unless a policy excludes it");
+
+	event.capture = RBP_SIM_ALWAYS;
+	(void) rbp_sim_write(sim, &event);
+	event.capture = RBP_SIM_RARELY;
+	(void) rbp_sim_write(sim, &event);
+	ok(in_cache(1, 0), "while memory is scarce, what was worth capturing still is");
+	event.scarce = false;
+	sim->rare = 0;
+	(void) rbp_sim_write(sim, &event);
+	ok(!in_cache(1, 0), "else it is not, since the page cache has it");
+
+	/* its frame is another's by now */
+	p = rbp_sim_read(sim, &event);
+	event.frame = 2;
+	(void) rbp_sim_read(sim, &event);
+	rbp_sim_evict(sim, p, 1, 0);
+	ok(!in_cache(1, 0), "a page that was read elsewhere meanwhile is not evicted");
+	rbp_sim_evict(sim, p, 2, 1);
+	rbp_sim_evict(sim, p, 2, 0);
+	ok(!in_cache(1, 0), "nor is a page twice");
+	ok(check() == NULL, "the structure is in order");
+}
+
+static void
+test_forget(void)
+{
+	RbpSimCounts counts;
+
+	start(EXACT_PAGES);
+	pass(1, RBP_SIM_ALWAYS, 7);
+	rbp_sim_forget_fork(sim, 2);
+	rbp_sim_reset_counts(sim);
+	pass(1, RBP_SIM_ALWAYS, 7);
+	rbp_sim_counts(sim, &counts);
+	is_u64(counts.hits[0][0], 1, "another fork was truncated: a hit");
+	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 1, "and the page was read");
+	rbp_sim_forget_fork(sim, 1);
+	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 0, "its fork was truncated: no page was read");
+	rbp_sim_reset_counts(sim);
+	pass(1, RBP_SIM_ALWAYS, 7);
+	rbp_sim_counts(sim, &counts);
+	is_u64(counts.hits[0][0], 0, "nor is it a hit");
+	ok(in_cache(1, 0), "but the new page is in the cache");
+
+	/* dead pages give their slots to others */
+	start(EXACT_PAGES);
+	for (uint32_t i = 0; i < EXACT_PAGES; i++)
+		pass(i, RBP_SIM_ALWAYS, 7);
+	rbp_sim_forget_fork(sim, 1);
+	for (uint32_t i = 0; i < EXACT_PAGES; i++)
+		pass(i, RBP_SIM_ALWAYS, 7);
+	ok(check() == NULL, "the structure is in order with dead pages");
+}
+
+static void
+test_full_table(void)
+{
+	RbpSimCounts counts;
+
+	start(EXACT_PAGES);
+	for (uint32_t i = 0; i < RBP_SIM_PAGES; i++)
+		pass(i, RBP_SIM_NEVER, 7);
+	is_u64((uint64_t) rbp_sim_read_since(sim, 1), RBP_SIM_PAGES, "as many pages were read as the table has room for");
+	is_u64((uint64_t) rbp_sim_read_since(sim, now - 9), 10, "ten of them in the last ten turns");
+	pass(RBP_SIM_PAGES, RBP_SIM_NEVER, 7);
+	is_u64((uint64_t) rbp_sim_read_since(sim, 2), RBP_SIM_PAGES, "one more: those since the second are known");
+	ok(rbp_sim_read_since(sim, 1) == -1, "but not those since the first");
+
+	/* whatever passes, the pages in caches are not forgotten */
+	start(EXACT_PAGES);
+	for (uint32_t i = 0; i < 100; i++)
+		pass(i, RBP_SIM_ALWAYS, 7);
+	for (uint32_t i = 100; i < 5 * RBP_SIM_PAGES; i++)
+		pass(i, RBP_SIM_NEVER, 7);
+	rbp_sim_reset_counts(sim);
+	for (uint32_t i = 0; i < 100; i++)
+		pass(i, RBP_SIM_ALWAYS, 7);
+	rbp_sim_counts(sim, &counts);
+	is_u64(counts.hits[RBP_SIM_SIZES - 1][0], 100, "a scan of what is not captured leaves the caches alone");
+	is_u64(counts.overflows, 0, "no event was lost");
+	ok(check() == NULL, "the structure is in order when the table is full");
+}
+
 int
 main(void)
 {
 	sim = calloc(1, rbp_sim_bytes());
+	test_capture();
+	test_forget();
+	test_full_table();
 	make_zipf(EXACT_PAGES, 0.9);
 	test_exact(LOAD_UNIFORM, "uniform");
 	test_exact(LOAD_ZIPF, "zipfian");
