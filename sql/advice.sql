@@ -5,7 +5,10 @@
 SELECT count(*) FROM remote_bp_advice;
 SELECT remote_bp_working_set('1 hour') IS NULL AS unknown;
 
+-- The versions tell a range with units in different words.
+\set VERBOSITY sqlstate
 ALTER SYSTEM SET remote_bp.advice_max_size = '15MB';
+\set VERBOSITY default
 ALTER SYSTEM SET remote_bp.advice_max_size = '1600MB';
 ALTER SYSTEM SET remote_bp.advice = on;
 SELECT pg_reload_conf();
@@ -18,7 +21,7 @@ BEGIN
 END
 $$;
 SELECT tier_size / 1024 / 1024 AS megabytes, hits BETWEEN page_cache_hits AND reads AS hits,
-    disk_reads <= reads - page_cache_reads AS disk_reads, hit_ratio IS NULL OR hit_ratio BETWEEN 0 AND 1 AS hit_ratio,
+    disk_reads <= reads - page_cache_reads + 1 AS disk_reads, hit_ratio IS NULL OR hit_ratio BETWEEN 0 AND 1 AS hit_ratio,
     saved_ms_per_s IS NULL OR saved_ms_per_s >= 0 AS saved, round(sample_rate::numeric, 4) AS sample_rate,
     lost_events BETWEEN 0 AND events AS events, observed_since <= clock_timestamp() AS since
     FROM remote_bp_advice;
