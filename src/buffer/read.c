@@ -782,31 +782,29 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	return total;
 }
 
-/*
- * Should a block that the server announces come from the tier?  If so, and if
- * a donor has it, it is requested.
- */
+/* Should a block that the server announces come from the tier, as looked up? */
 static bool
-announce_block(int fd, RbpCacheView *cache, const RbpPageId *id, bool request)
+comes_from_tier(const RbpLookup *lookup)
 {
-	RbpLookup	lookup = rbp_directory_lookup(rbp_dir, id, false);
+	if (lookup->where != RBP_REMOTE)
+		return lookup->where == RBP_STAGED;
+	return rbp_remote_slot_readable(lookup->slot) &&
+		!(rbp_guc_bypass == RBP_BYPASS_AUTO &&
+		  rbp_read_cost_slower(&rbp_read_cost, rbp_remote_slot_transport(lookup->slot)));
+}
+
+/* Request a block that the server announces, unless the page cache has it. */
+static void
+announce_block(int fd, RbpCacheView *cache, const RbpPageId *id, const RbpLookup *lookup)
+{
 	bool		cached = false;
 
-	if (lookup.where == RBP_ABSENT)
-		return false;
-	if (lookup.where == RBP_STAGED)
-		return true;
-	if (!rbp_remote_slot_readable(lookup.slot) ||
-		(rbp_guc_bypass == RBP_BYPASS_AUTO &&
-		 rbp_read_cost_slower(&rbp_read_cost, rbp_remote_slot_transport(lookup.slot))))
-		return false;
-	if (!request || rbp_remote_slot_local(lookup.slot))
-		return true;
+	if (!rbp_read_ahead_wants(lookup))
+		return;
 	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
 		!rbp_page_cache_ask(fd, cache, (off_t) (id->block % RELSEG_SIZE) * BLCKSZ, 1, &cached) ||
 		!cached)
-		rbp_read_ahead_announce(id, &lookup);
-	return true;
+		rbp_read_ahead_announce(id, lookup);
 }
 
 bool
@@ -814,18 +812,26 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 				  BlockNumber block, int nblocks)
 {
 	uint16		space = rbp_space_find(file->spc, file->db);
+	RbpPageId	id = {.rel = file->rel,.block = block,.space = space,.fork = file->fork};
+	RbpLookup	lookups[RBP_MAX_BATCH];
+
+	/* long advice is about a run, which is recognized by its reads */
+	bool		request = nblocks <= RBP_MAX_BATCH && !unconnected;
 
 	if (space == RBP_INVALID_SPACE || !rbp_tier_usable(rbp_now_ns()))
 		return false;
-	/* long advice is about a run, which is recognized by its reads */
-	for (int i = 0; i < nblocks; i++)
+	for (int i = 0; i < nblocks; i++, id.block++)
 	{
-		RbpPageId	id = {.rel = file->rel,.block = block + i,.space = space,
-		.fork = file->fork};
+		RbpLookup	lookup = rbp_directory_lookup(rbp_dir, &id, false);
 
-		if (!announce_block(fd, cache, &id, nblocks <= RBP_MAX_BATCH && !unconnected))
-			return false;
+		if (!comes_from_tier(&lookup))
+			return false;		/* the kernel reads all of them */
+		if (request)
+			lookups[i] = lookup;
 	}
+	id.block = block;
+	for (int i = 0; request && i < nblocks; i++, id.block++)
+		announce_block(fd, cache, &id, &lookups[i]);
 	if (rbp_guc_compare_with_disk)
 		return false;			/* which the disk is read for */
 	rbp_stats_count(RBP_COUNT_PREFETCHES_SAVED, nblocks);

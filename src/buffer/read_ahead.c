@@ -63,14 +63,24 @@
 #include "common/status.h"
 #include "remote/remote.h"
 
-#define BATCHES				16
+#define BATCHES				32
 #define BATCH_PAGES			16
 
 /*
  * A run of this length is worth knowing both sources of: the one that was not
  * measured yet is used for a window.
  */
-#define MEASURE_AFTER		128
+#define MEASURE_AFTER		1024
+
+/* Where the tier had nothing of the last window, look up every so many pages. */
+#define PROBE_EVERY			8
+
+/*
+ * Other reads wait behind a window, which may take no more than a part of
+ * io_timeout.
+ */
+#define WINDOW_PART			8
+#define WINDOW_MIN			8
 
 /* Copies of pages of one fork, which were requested together */
 typedef struct Batch
@@ -78,6 +88,7 @@ typedef struct Batch
 	bool		used;
 	RbpRemoteBatch *transfer;	/* NULL once it has been waited for */
 	RbpPageId	fork;			/* its block is not used */
+	const RbpStream *stream;	/* whose window it is part of; NULL: announced */
 	uint32		generation;		/* when it was requested */
 	int			n;
 	int			left;			/* copies not taken or dropped yet */
@@ -95,6 +106,7 @@ static uint64 batch_clock = 0;
 
 /* The batches' pages; mapped when first needed */
 static char *memory = NULL;
+static bool memory_used = false;	/* in this transaction */
 
 #define MEMORY_BYTES	((Size) BATCHES * BATCH_PAGES * BLCKSZ)
 
@@ -111,8 +123,15 @@ static struct
 
 static RbpStreams streams;
 
-/* The last two windows of each stream: the one that is read, and the next */
-static RbpWindow windows[RBP_STREAMS][2];
+/* What is known of each stream's run */
+typedef struct Run
+{
+	RbpWindow	windows[2];		/* the one that is read, and the next */
+	bool		absent;			/* the tier had nothing of the last window */
+	int			transport;		/* of the last window */
+} Run;
+
+static Run	runs[RBP_STREAMS];
 
 /* For windows that donors have completely, and in part */
 static RbpReadCost run_cost;
@@ -155,11 +174,12 @@ static void
 drop_all(void)
 {
 	announced.n = 0;
-	if (nbatches == 0)
+	if (!memory_used)
 		return;
 	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
 		if (batch->used)
 			drop_batch(batch);
+	memory_used = false;
 	/* return the pages' memory to the system */
 	(void) madvise(memory, MEMORY_BYTES, MADV_DONTNEED);
 }
@@ -218,11 +238,18 @@ map_memory(void)
 	return true;
 }
 
-/* An unused batch, or else the least recently used one */
+/*
+ * An unused batch, or else one that was not used for long; NULL if there is
+ * none, since the copies that were requested first are those that are needed
+ * next.
+ */
 static Batch *
 get_batch(void)
 {
 	Batch	   *oldest = batches;
+
+	/* a request that is refused makes the others older, too */
+	batch_clock++;
 
 	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
 	{
@@ -231,13 +258,19 @@ get_batch(void)
 		if (batch->last_use < oldest->last_use)
 			oldest = batch;
 	}
+	if (batch_clock - oldest->last_use < BATCHES * BATCH_PAGES)
+		return NULL;
 	drop_batch(oldest);
 	return oldest;
 }
 
-/* Request pages of a fork: their blocks, and what the directory has of them. */
+/*
+ * Request pages of a fork: their blocks, and what the directory has of them.
+ * stream: as in Batch.
+ */
 static void
-request(const RbpPageId *fork, int n, const BlockNumber *blocks, const RbpLookup *lookups)
+request(const RbpPageId *fork, const RbpStream *stream, int n, const BlockNumber *blocks,
+		const RbpLookup *lookups)
 {
 	Batch	   *batch;
 	int64		now = rbp_now_ns();
@@ -245,12 +278,16 @@ request(const RbpPageId *fork, int n, const BlockNumber *blocks, const RbpLookup
 	if (!map_memory())
 		return;
 	batch = get_batch();
+	if (batch == NULL)
+		return;
 	batch->used = true;
 	nbatches++;
+	memory_used = true;
 	batch->fork = *fork;
+	batch->stream = stream;
 	batch->generation = rbp_directory_generation(rbp_dir, fork->rel, fork->space, fork->fork);
 	batch->n = batch->left = n;
-	batch->last_use = ++batch_clock;
+	batch->last_use = batch_clock;
 	batch->low = batch->high = blocks[0];
 	for (int i = 0; i < n; i++)
 	{
@@ -300,7 +337,7 @@ request_announced(void)
 
 	announced.n = 0;
 	if (n > 0)
-		request(&announced.fork, n, announced.blocks, announced.lookups);
+		request(&announced.fork, NULL, n, announced.blocks, announced.lookups);
 }
 
 static bool
@@ -312,14 +349,19 @@ is_announced(const RbpPageId *page)
 	return false;
 }
 
+bool
+rbp_read_ahead_wants(const RbpLookup *lookup)
+{
+	return rbp_guc_read_ahead > 0 && lookup->where == RBP_REMOTE &&
+		!rbp_remote_slot_local(lookup->slot) && !rbp_compat_is_io_worker();
+}
+
 void
 rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup)
 {
 	int			at;
 
-	if (rbp_guc_read_ahead == 0 || lookup->where != RBP_REMOTE ||
-		rbp_remote_slot_local(lookup->slot) || rbp_compat_is_io_worker() ||
-		is_announced(page) || find_copy(page, &at) != NULL)
+	if (is_announced(page) || find_copy(page, &at) != NULL)
 		return;
 	if (announced.n > 0 && !rbp_page_same_fork(&announced.fork, page))
 		request_announced();
@@ -335,12 +377,19 @@ rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup)
  */
 
 /*
- * Wait for the batch.  It must have io_timeout, lest a donor that hangs be
- * waited for without being noticed; so the deadline is a little later.
+ * Wait for the batch, which has that slot.  It must have io_timeout, lest a
+ * donor that hangs be waited for without being noticed; so the deadline is a
+ * little later.  A donor that is known to hang is not waited for.
  */
 static void
-complete(Batch *batch, int64 *deadline_ns)
+complete(Batch *batch, uint32 slot, int64 *deadline_ns)
 {
+	if (!rbp_remote_slot_readable(slot))
+	{
+		rbp_remote_end(batch->transfer, rbp_now_ns());
+		batch->transfer = NULL;
+		return;
+	}
 	if (*deadline_ns == 0)
 		*deadline_ns = rbp_now_ns() + rbp_guc_io_timeout_ns() + rbp_guc_io_timeout_ns() / 16;
 	rbp_remote_end(batch->transfer, *deadline_ns);
@@ -383,7 +432,7 @@ rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup, char *buf,
 		return RBP_TAKEN_NOTHING;
 	}
 	if (batch->transfer != NULL)
-		complete(batch, deadline_ns);
+		complete(batch, batch->ios[i].slot, deadline_ns);
 	batch->last_use = ++batch_clock;
 	status = batch->ios[i].status;
 	copy.where = RBP_REMOTE;
@@ -406,13 +455,13 @@ rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup, char *buf,
 	return RBP_TAKEN_PAGE;
 }
 
-/* Drop what was left of the batches whose pages the run has passed. */
+/* Drop what was left of the batches whose pages the stream's run has passed. */
 static void
-drop_passed(const RbpPageId *first)
+drop_passed(const RbpStream *stream, BlockNumber block)
 {
 	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
-		if (batch->used && rbp_page_same_fork(&batch->fork, first) && batch->high < first->block &&
-			first->block - batch->high < 2 * RBP_READ_AHEAD_MAX)
+		if (batch->used && batch->stream == stream &&
+			(batch->high < block || !rbp_page_same_fork(&batch->fork, &stream->fork)))
 			drop_batch(batch);
 }
 
@@ -425,12 +474,27 @@ typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			remote;			/* pages that donors have */
-	int			missing;		/* pages that the tier has not, except at the
-								 * end, which may be that of the file */
+	int			missing;		/* pages that the tier has not */
 	int			cached;			/* pages of all of these that the page cache
 								 * has */
 } Survey;
 
+/* Does the tier have none of every PROBE_EVERY-th page of the window? */
+static bool
+seems_absent(const RbpWindow *w)
+{
+	RbpPageId	id = w->first;
+
+	for (int i = 0; i < w->n; i += PROBE_EVERY, id.block += PROBE_EVERY)
+		if (rbp_directory_lookup(rbp_dir, &id, false).where != RBP_ABSENT)
+			return false;
+	return true;
+}
+
+/*
+ * Look the pages of the window up.  It is cut behind the last page that the
+ * tier has, since it may go beyond the end of the file.
+ */
 static void
 survey_tier(RbpWindow *w, Survey *s)
 {
@@ -459,6 +523,7 @@ survey_tier(RbpWindow *w, Survey *s)
 		if (w->transport == RBP_NO_TRANSPORT)
 			w->transport = rbp_remote_slot_transport(lookup->slot);
 	}
+	w->n -= absent;
 }
 
 /* Ask the page cache about the window, if the settings allow it. */
@@ -517,7 +582,7 @@ choose_source(const RbpWindow *w, const RbpStream *stream, const Survey *s, int6
 
 /* Request the pages of the window that are to come from donors. */
 static void
-request_pages(const RbpWindow *w, const Survey *s)
+request_pages(const RbpWindow *w, const RbpStream *stream, const Survey *s)
 {
 	BlockNumber blocks[BATCH_PAGES];
 	RbpLookup	lookups[BATCH_PAGES];
@@ -538,7 +603,7 @@ request_pages(const RbpWindow *w, const Survey *s)
 		}
 		if (n == BATCH_PAGES || (n > 0 && i == w->n - 1))
 		{
-			request(&w->first, n, blocks, lookups);
+			request(&w->first, stream, n, blocks, lookups);
 			n = 0;
 		}
 	}
@@ -595,7 +660,7 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 
 /* Begin a window, of n pages from that block on. */
 static void
-begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
+begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *stream,
 			 BlockNumber from, int n)
 {
 	Survey		s;
@@ -608,7 +673,11 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	w->cost = &run_cost;
 	w->pages = 0;
 	w->ns = 0;
+	if (run->absent && seems_absent(w))
+		w->n = 0;
 	survey_tier(w, &s);
+	run->absent = w->n == 0;
+	run->transport = w->transport;
 	if (s.remote == 0)
 		return;					/* the kernel reads ahead */
 	w->cost = s.missing == 0 ? &run_cost : &mixed_cost;
@@ -618,15 +687,28 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	w->filling = w->cost->filling;
 	if (w->source != RBP_WINDOW_DONORS)
 		return;
-	request_pages(w, &s);
+	request_pages(w, stream, &s);
 	if (s.missing > 0)
 		advise_kernel(file, w, &s);
+}
+
+/* The greatest window of a run */
+static uint32
+max_window(const Run *run)
+{
+	int64		max;
+
+	if (run->transport == RBP_NO_TRANSPORT)
+		return (uint32) rbp_guc_read_ahead;
+	max = rbp_guc_io_timeout_ns() / ((int64) WINDOW_PART * Max(run_cost.donor[run->transport], 1));
+	return (uint32) Min(rbp_guc_read_ahead, Max(max, WINDOW_MIN));
 }
 
 RbpWindow *
 rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 {
 	RbpStream  *stream;
+	Run		   *run;
 	RbpWindow  *pair;
 	uint32		from;
 	uint32		planned;
@@ -637,21 +719,26 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 	if (rbp_guc_read_ahead == 0 || rbp_tier_prewarming || rbp_compat_is_io_worker())
 		return NULL;
 	stream = rbp_stream_note(&streams, first, (uint32) n);
-	pair = windows[stream - streams.streams];
+	run = &runs[stream - streams.streams];
+	pair = run->windows;
 	if (stream->window == 0)
+	{
+		/* forget those of the run before */
 		for (int i = 0; i < 2; i++)
 		{
-			/* those of the run before */
 			report_window(&pair[i]);
 			pair[i].n = 0;
 		}
-	planned = rbp_stream_plan(stream, first->block, (uint32) rbp_guc_read_ahead, RELSEG_SIZE, &from);
+		run->absent = false;
+		run->transport = RBP_NO_TRANSPORT;
+	}
+	planned = rbp_stream_plan(stream, first->block, max_window(run), RELSEG_SIZE, &from);
 	if (planned > 0)
 	{
 		RbpWindow  *w = in_window(&pair[0], first) ? &pair[1] : &pair[0];
 
-		drop_passed(first);
-		begin_window(file, w, stream, from, (int) planned);
+		drop_passed(stream, first->block);
+		begin_window(file, w, run, stream, from, (int) planned);
 	}
 	return in_window(&pair[0], first) ? &pair[0] :
 		in_window(&pair[1], first) ? &pair[1] : NULL;

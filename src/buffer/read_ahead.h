@@ -73,9 +73,13 @@ extern void rbp_read_ahead_init(void);
 extern RbpWindow *rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first,
 									  int n);
 
+/* Would a page be requested of which the directory has that?  Cheap. */
+extern bool rbp_read_ahead_wants(const RbpLookup *lookup);
+
 /*
  * The server will need the page soon, which is not in the page cache as far as
- * is known, and of which the directory has that.  It is requested with others.
+ * is known, and of which the directory has that.  It is requested with others,
+ * if rbp_read_ahead_wants() it.
  */
 extern void rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup);
 
@@ -91,8 +95,9 @@ typedef enum RbpTaken
 /*
  * Copy a page that was read ahead to buf, if the copy agrees with the result
  * of a lookup that was made after the read of the page began.  Waits for the
- * page if it is still on its way; *deadline_ns bounds all waits of a call of
- * the server together, and is 0 before the first one.
+ * page if it is still on its way, but not for a donor that is down or
+ * suspect; *deadline_ns bounds all waits for pages that are read together, and
+ * is 0 before the first one.
  */
 extern RbpTaken rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup,
 									char *buf, int64 *deadline_ns);

@@ -28,10 +28,12 @@ is_run(const RbpStream *s)
 	return s->length >= RUN_MIN && s->reads > 1;
 }
 
-/* Begin a run at that block. */
+/* Begin a run of the fork at that block. */
 static void
-begin_run(RbpStream *s, uint32_t block, uint32_t expected)
+begin_run(RbpStream *s, const RbpPageId *fork, uint32_t block, uint32_t expected)
 {
+	s->used = true;
+	s->fork = *fork;
 	s->start = s->next = s->planned = block;
 	s->length = s->reads = s->window = 0;
 	s->expected = expected;
@@ -50,7 +52,7 @@ find_stream(RbpStreams *streams, const RbpPageId *first)
 		if (!s->used || first->block < s->next || !rbp_page_same_fork(&s->fork, first))
 			continue;
 		if (distance > GAP_MAX &&
-			(distance > JUMP_MAX || s->next - s->start < CHUNK_MIN))
+			(distance > JUMP_MAX || s->length < CHUNK_MIN))
 			continue;
 		if (found == 0 || distance < first->block - found->next)
 			found = s;
@@ -83,12 +85,16 @@ rbp_stream_note(RbpStreams *streams, const RbpPageId *first, uint32_t n)
 	if (s == 0)
 	{
 		s = get_stream(streams);
-		s->used = true;
-		s->fork = *first;
-		begin_run(s, first->block, 0);
+		begin_run(s, first, first->block, 0);
 	}
 	else if (first->block - s->next > GAP_MAX)
-		begin_run(s, first->block, s->next - s->start);
+	{
+		/* the run before stays: it may go on, if this is no chunk of it */
+		uint32_t	expected = s->next - s->start;
+
+		s = get_stream(streams);
+		begin_run(s, first, first->block, expected);
+	}
 	else if (first->block > s->next)
 		s->length /= 2;
 	s->length += n;
@@ -103,6 +109,7 @@ rbp_stream_plan(RbpStream *stream, uint32_t block, uint32_t max,
 				uint32_t file_blocks, uint32_t *from)
 {
 	uint32_t	n = stream->window * 2;
+	uint32_t	reading = stream->next - block;
 	uint32_t	end;
 
 	/* the run is longer than the last one: expect nothing any more */
@@ -120,6 +127,11 @@ rbp_stream_plan(RbpStream *stream, uint32_t block, uint32_t max,
 		*from = block;
 	if (stream->window == 0)
 		n = stream->expected > 0 ? stream->expected : FIRST_WINDOW;
+	/* a run that has been short so far may end soon */
+	if (stream->expected == 0 && n > stream->length)
+		n = stream->length;
+	if (*from == block && n < 2 * reading)
+		n = 2 * reading;
 	if (n > max)
 		n = max;
 	if (stream->expected > 0)
@@ -135,7 +147,8 @@ rbp_stream_plan(RbpStream *stream, uint32_t block, uint32_t max,
 	/* the block numbers end, too */
 	if (n > UINT32_MAX - *from)
 		n = UINT32_MAX - *from;
-	if (n == 0)
+	/* nothing of it is ahead of the read */
+	if (n == 0 || *from + n <= stream->next)
 		return 0;
 	stream->window = n;
 	stream->planned = *from + n;

@@ -719,6 +719,7 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 {
 	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
+	int			save_errno = errno;
 
 	if (temp != NULL && advice == POSIX_FADV_WILLNEED &&
 		rbp_spill_advice_is_wasted(temp, offset, len))
@@ -729,8 +730,11 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 		BlockNumber first = rbp_block_of(&info->file, offset);
 		BlockNumber last = rbp_block_of(&info->file, offset + len - 1);
 
-		if (rbp_tier_announce(fd, &info->file, &info->cache, first,
-							  (int) (last - first) + 1))
+		bool		announced = rbp_tier_announce(fd, &info->file, &info->cache,
+												  first, (int) (last - first) + 1);
+
+		errno = save_errno;		/* the result tells of errors, not errno */
+		if (announced)
 			return 0;
 	}
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);

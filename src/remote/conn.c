@@ -347,17 +347,6 @@ rbp_remote_conns_close(RbpPool pool)
 		rbp_remote_conn_close(conn_index(pool, i));
 }
 
-/* Was it made for another state of the donor, the lease or the settings? */
-static inline bool
-is_stale(int ci)
-{
-	const RbpLocalConn *c = &rbp_remote_conns[ci];
-
-	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
-		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
-		c->settings != rbp_guc_connect_settings_version;
-}
-
 /* Note that this process has no connection for lack of a slot. */
 static void
 note_over_limit(RbpRemoteDonor *d, RbpLocalConn *c, int64 now)

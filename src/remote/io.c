@@ -430,12 +430,12 @@ account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 
 	/*
 	 * An answer that was not waited for may be old, and does not prove that
-	 * the donor is alive now.  Nor does it tell how fast the donor is if the
-	 * caller did other things meanwhile.
+	 * the donor is alive now, nor tell how fast it is.  One that was waited
+	 * for would have counted as late if it were.
 	 */
 	if (done && allowed > 0 && !part->ops->one_sided)
 		rbp_breaker_clear_suspicion(&donor->breaker);
-	if (done && !batch->background && !part->ops->local)
+	if (done && (allowed > 0 || !batch->background) && !part->ops->local)
 		breaker_reduce_penalty(&donor->breaker);
 }
 
@@ -686,6 +686,7 @@ rbp_remote_slot_readable(uint32 slot)
 	return region != NULL &&
 		!donor_is_down(&shared->donors[region->donor]) &&
 		is_ready(region_conn(region)) &&
+		!is_stale(conn_index(region->pool, region->donor)) &&
 		rbp_remote_suspect_since[region->donor] == 0;
 }
 

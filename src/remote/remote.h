@@ -296,8 +296,8 @@ extern bool rbp_remote_slot_stays(uint32 slot);
 extern bool rbp_remote_slot_local(uint32 slot);
 
 /*
- * Would a read of the slot be tried now?  That is, its donor is not down and
- * this process has a connection.  Cheap; takes no lock.
+ * Would a read of the slot be tried now, over the connection that this process
+ * has?  That is, it has one, and the donor is not down.  Cheap; takes no lock.
  */
 extern bool rbp_remote_slot_readable(uint32 slot);
 

@@ -30,6 +30,7 @@
 
 #include "base/compat.h"
 #include "base/geometry.h"
+#include "base/guc.h"
 #include "base/stats.h"
 #include "remote/breaker.h"
 #include "remote/remote.h"
@@ -358,6 +359,17 @@ static inline RbpPool
 conn_pool(int ci)
 {
 	return (RbpPool) ((unsigned int) ci / RBP_MAX_DONORS);
+}
+
+/* Was it made for another state of the donor, the lease or the settings? */
+static inline bool
+is_stale(int ci)
+{
+	const RbpLocalConn *c = &rbp_remote_conns[ci];
+
+	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
+		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
+		c->settings != rbp_guc_connect_settings_version;
 }
 
 /* The connection over which the pusher probes the donor. */

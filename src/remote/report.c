@@ -374,7 +374,8 @@ has_another(RbpRemoteDonor *d, uint32 transport)
 /*
  * Log that connections are refused, or cannot be made, although the donor is
  * not down, because the reason is local, or the lease.  A single refusal is
- * normal: it happens when a lease ends.
+ * normal: it happens when a lease ends.  But a process that goes on over
+ * another transport will not fail again for some time.
  */
 static void
 log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
@@ -382,6 +383,7 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 	uint32		word = pg_atomic_read_u32(&d->error);
 	uint64		at = pg_atomic_read_u64(&d->error_at);
 	char		error[ERROR_TEXT_LEN];
+	bool		fallback;
 
 	if (at == logged->refused_error_at ||
 		ERROR_WHAT(word) != DONOR_ERROR_CONNECT ||
@@ -397,11 +399,12 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 		logged->refused_since = now;
 	logged->refused_last = now;
 	logged->refused_error_at = at;
-	if (now - logged->refused_since < LOG_OTHER_NS ||
+	fallback = ERROR_STATUS(word) != RBP_DENIED && has_another(d, ERROR_TRANSPORT(word));
+	if ((!fallback && now - logged->refused_since < LOG_OTHER_NS) ||
 		!may_log(logged->refused_at, LOG_REPEAT_NS, now))
 		return;
 	logged->refused_at = now;
-	if (ERROR_STATUS(word) != RBP_DENIED && has_another(d, ERROR_TRANSPORT(word)))
+	if (fallback)
 	{
 		const char *over = rbp_remote_transport_name(ERROR_TRANSPORT(word));
 

@@ -1,4 +1,4 @@
-# What prove is told to do otherwise: which tests run alone, and what it says in the end.
+# What prove says in the end.
 package RbpHarness;
 
 use strict;
@@ -17,19 +17,6 @@ sub log_of
 {
 	my ($file) = @_;
 	return $file =~ s{^test/(.*?)(\.\w+)?$}{test/out/$1.log}r;
-}
-
-# A test says "# Alone" near its top if nothing may run beside it.  These come last, when
-# all others have ended.
-sub runtests
-{
-	my ($self, @files) = @_;
-	my @alone = grep { slurp($_) =~ /\A(?:.*\n){0,20}?# Alone\n/ } @files;
-	my %alone = map { $_ => 1 } @alone;
-	my @beside = grep { !$alone{$_} } @files;
-
-	$self->rules({ seq => [ (map { { par => $_ } } @beside ? \@beside : ()), map { { seq => $_ } } @alone ] });
-	return $self->SUPER::runtests(@files);
 }
 
 # Logs of what has failed, and the count of test points: a test that has not reached its

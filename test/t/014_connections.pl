@@ -1,7 +1,6 @@
 # The number of a server's connections to a donor is bounded, and known,
 # whatever becomes of the backends; who is beyond the bound reads from disk;
 # connections that are idle are closed, and made again when needed.
-# Alone
 
 use strict;
 use warnings;

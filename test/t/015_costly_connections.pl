@@ -2,7 +2,6 @@
 # after some reads; memory to push from may not be pinned; and where such a
 # transport does not lead to the donor, another one is used until it does.
 # The fault transport plays them: here, shm is costly.
-# Alone
 
 use strict;
 use warnings;

@@ -1,6 +1,5 @@
 # Regions that are given back and granted anew, to the same lease: processes
 # that stayed connected all the while use them as if they were new.
-# Alone
 
 use strict;
 use warnings;
@@ -33,7 +32,7 @@ sub failures
 
 for my $transport ('shm', 'tcp')
 {
-	my $node = new_cluster("anew_$transport", broker => $broker, transport => $transport);
+	my $node = new_cluster("anew_$transport", broker => $broker, transport => $transport, conf => "remote_bp.io_timeout = '2s'\n");
 	wait_leased($node, 64);
 	make_table($node, 'pages', 48);
 	ok(warm($node, 'pages'), "$transport: pages are in the tier");

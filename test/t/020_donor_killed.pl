@@ -1,6 +1,5 @@
 # A donor is killed under load: its pages are read from disk, the other
 # donor's go on being served, a new donor in its place is used.
-# Alone
 
 use strict;
 use warnings;

@@ -1,6 +1,5 @@
 # A donor hangs under load (SIGSTOP): each process waits a bounded time at
 # most, then the donor is down; when it goes on, it is used again.
-# Alone
 
 use strict;
 use warnings;

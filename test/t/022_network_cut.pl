@@ -1,6 +1,5 @@
 # The network between the server and a donor is cut under load, in both ways:
 # packets vanish, and connections are refused.
-# Alone
 
 use strict;
 use warnings;

@@ -1,6 +1,5 @@
 # The broker is killed under load and started again: leases go on meanwhile,
 # and no lease is lost.
-# Alone
 
 use strict;
 use warnings;

@@ -1,6 +1,5 @@
 # A broker that hangs for longer than the lease lasts: the server stops using
 # the memory at the deadline, and so does the donor; then there is a new lease.
-# Alone
 
 use strict;
 use warnings;

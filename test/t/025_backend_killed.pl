@@ -1,7 +1,6 @@
 # Processes of the server are killed: a backend, the pusher, the lease worker.
 # The server starts anew, as it does, without what was in the tier; another
 # server on the same donor sees nothing of it.
-# Alone
 
 use strict;
 use warnings;

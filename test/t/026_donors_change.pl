@@ -1,6 +1,5 @@
 # Donors come and go under load: one is added and used, one is drained by
 # hand, one by SIGTERM, and none of it is felt.
-# Alone
 
 use strict;
 use warnings;

@@ -1,5 +1,4 @@
 # The tier is resized every second under load.
-# Alone
 
 use strict;
 use warnings;

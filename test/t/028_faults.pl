@@ -1,6 +1,5 @@
 # Replies that are wrong, short, late, or do not come, and connections that
 # break, under load: the disk is read instead, and no page is wrong.
-# Alone
 
 use strict;
 use warnings;

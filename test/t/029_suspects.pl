@@ -2,7 +2,6 @@
 # which need nothing of the donor's process, do not clear the donor for one that
 # waits for it; and a donor that keeps the pusher waiting does not make the
 # next one look late.
-# Alone
 
 use strict;
 use warnings;

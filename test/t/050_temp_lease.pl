@@ -1,7 +1,6 @@
 # The lease for temporary data: it comes and goes with remote_bp.temp_tier_size
 # beside the lease of the buffer tier, and neither disturbs the other, whatever
 # happens to the broker, a donor or the lease worker.
-# Alone
 
 use strict;
 use warnings;

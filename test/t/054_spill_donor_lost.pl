@@ -2,7 +2,6 @@
 # revoked, and when the broker is away: a query that needs a lost block fails
 # with SQLSTATE 58030, that query alone; nothing is ever wrong; and with a
 # second copy, nothing fails.
-# Alone
 
 use strict;
 use warnings;

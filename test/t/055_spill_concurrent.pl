@@ -3,7 +3,6 @@
 # given back, nothing is left in directories, and file names that come again
 # find nothing of the old.
 # Timeout: 1800
-# Alone
 
 use strict;
 use warnings;

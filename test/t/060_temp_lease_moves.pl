@@ -1,7 +1,6 @@
 # Spilled data lives through what happens to its lease while a query holds on
 # to it: the lease shrinks and grows, goes to another broker and comes back,
 # the token changes, the broker is away for a while, the lease worker ends.
-# Alone
 
 use strict;
 use warnings;

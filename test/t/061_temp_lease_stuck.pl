@@ -2,7 +2,6 @@
 # not answer: it is kept for a while and then ended all the same, leases are
 # renewed meanwhile, and what could not be moved is an error of the query that
 # needs it.  What is wanted again in time is kept.
-# Alone
 
 use strict;
 use warnings;

@@ -2,7 +2,6 @@
 # query gives the right result or fails with SQLSTATE 58030, and is never
 # wrong; one that only wrote while donors failed does not fail; with two
 # copies, single faults are not felt.
-# Alone
 
 use strict;
 use warnings;

@@ -3,7 +3,6 @@
 # for its own writes, for a connection and for a page of the buffer tier.  It
 # gets the error that it would get on a stock server, nothing is reported as
 # lost, and when the donor goes on, all is there.
-# Alone
 
 use strict;
 use warnings;

@@ -1,7 +1,6 @@
 # Whoever runs a query that needs a lost temporary block is told which block it
 # was, on which donor, and why it could not be read, not only that a file could not
 # be read; a handler sees it too, and goes on in the same transaction.
-# Alone
 
 use strict;
 use warnings;

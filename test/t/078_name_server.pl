@@ -1,7 +1,6 @@
 # A name server that hangs stops nobody: leases are renewed, also at a broker
 # that has to be connected to anew, and what was spilled stays.  Only a donor
 # whose name was never resolved is not used until it is.
-# Alone
 
 use strict;
 use warnings;

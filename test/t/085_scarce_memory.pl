@@ -1,7 +1,6 @@
 # Donors have less memory than the leases want.  The first lease takes all; a
 # temp lease of the same server, and another server's lease, get their share of
 # it all the same, and what one gives up goes to the others.
-# Alone
 
 use strict;
 use warnings;

@@ -23,8 +23,10 @@ my $node = new_cluster(
 	transport => 'tcp',
 	test_build => 1,
 	io_workers => 0,
+	# 18 announces as many pages as a process may pin
+	shared_buffers => '8MB',
 	# late donors are tested by the one that is made so
-	conf => "remote_bp.io_timeout = '5s'\nremote_bp.read_ahead = 64\n");
+	conf => "max_connections = 10\nremote_bp.io_timeout = '5s'\nremote_bp.read_ahead = 64\n");
 ok(wait_leased($node, 64), 'memory is leased');
 make_table($node, 't', 8);
 my $pages = $node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 8192});

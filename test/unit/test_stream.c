@@ -64,7 +64,7 @@ test_run(void)
 	is_u64(read_of(1, 100, 1), 0, "a first read is no run");
 	is_u64(read_of(1, 101, 1), 0, "nor are two");
 	is_u64(read_of(1, 102, 1), 0, "nor are three");
-	is_u64(read_of(1, 103, 1), 8, "the fourth in a row has a window of eight");
+	is_u64(read_of(1, 103, 1), 4, "the fourth in a row has a window, as long as the run so far");
 	is_u64(from, 103, "which begins with the block that is read");
 	for (uint32_t block = 104; block < 2000; block++)
 	{
@@ -122,6 +122,7 @@ test_no_run(void)
 	reset();
 	is_u64(read_of(1, 0, 16), 0, "one read of many blocks is no run");
 	ok(read_of(1, 16, 16) > 0, "two of them are");
+	ok(planned > 32, "and the window goes on behind the second");
 }
 
 static void
@@ -168,6 +169,26 @@ test_several(void)
 			runs += streams.streams[i].used && streams.streams[i].window == MAX;
 		is_u64((uint64_t) runs, 2, "two runs in one fork are two streams");
 	}
+}
+
+/* Reads at random a little ahead of a run, as by an index of the same table */
+static void
+test_ahead_of_run(void)
+{
+	uint32_t	random = 3;
+	int			in_window = 0;
+
+	reset();
+	for (uint32_t i = 0; i < 1000; i++)
+	{
+		int			before = covered;
+
+		(void) read_of(2, i, 1);
+		in_window += covered - before;
+		random = random * 1103515245 + 12345;
+		(void) read_of(2, i + 1000 + random / 65536 % 3000, 1);
+	}
+	ok(in_window >= 990, "a run goes on although blocks ahead of it are read at random (%d)", in_window);
 }
 
 /* One of two processes of a parallel scan: every second chunk */
@@ -228,6 +249,7 @@ main(void)
 	test_no_run();
 	test_gaps();
 	test_several();
+	test_ahead_of_run();
 	test_chunks();
 	test_ends();
 	return done_testing();

@@ -408,7 +408,7 @@ test_lost_messages(void)
 
 	/* the answer comes when its id has been given up */
 	begin_test();
-	donor.answer_delay = 1600 * MS;
+	donor.answer_delay = 900 * MS;
 	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && poll_to_request(conn, 1) == RBP_INPROGRESS,
 	   "a request whose answer is late");
 	donor.silent = true;
@@ -420,6 +420,15 @@ test_lost_messages(void)
 	   "but its own");
 	ops->close(conn);
 	finish_ok("a late answer");
+
+	/* more time than the first id has, but not than the second */
+	begin_test();
+	donor.answer_delay = 1200 * MS;
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK &&
+	   ops->connect_wait(conn, in_ms(10000)) == RBP_OK && donor.requests >= 2 && alive(conn),
+	   "a donor that answers slowly is given more time by the next ids");
+	ops->close(conn);
+	finish_ok("slow answers");
 
 	/* all are */
 	begin_test();

@@ -49,7 +49,13 @@
 								 * 7 means without end */
 
 #define TRIES			3		/* ids */
-#define ANSWER_NS		INT64_C(1500000000) /* for the answer to a REQ */
+
+/*
+ * For the answer to a REQ: so long for the first id, twice and three times as
+ * long for the next ones.  A lost message is found soon, but a donor that has
+ * hundreds of REQs to answer gets more time instead of more REQs.
+ */
+#define ANSWER_NS		INT64_C(800000000)
 
 /* Reasons of a rejection, as in the messages of the connection manager */
 #define REJECT_TIMEOUT	4		/* the donor's system has waited in vain */
@@ -484,7 +490,7 @@ rbp_verbs_connect_wait(RbpConn *base, int64_t deadline_ns)
 			return conn->failure;
 		if (take_event(conn))
 			continue;
-		if (conn->state == VERBS_CONNECTING && rbp_now_ns() - conn->asked_at >= ANSWER_NS)
+		if (conn->state == VERBS_CONNECTING && rbp_now_ns() - conn->asked_at >= conn->tries * ANSWER_NS)
 			settle(conn, RBP_TIMEOUT);
 		else if (conn->state != VERBS_FAILED &&
 				 !rbp_sock_block(conn->channel->fd, POLLIN, deadline_ns))

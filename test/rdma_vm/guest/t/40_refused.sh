@@ -9,7 +9,8 @@ start_server 'remote_bp.transport = auto' "remote_bp.buffer_tier_size = '64MB'"
 check 'most pages come from the donors' warm
 is 'the donor is used by TCP where no process listens for RDMA' "$(donor_column nobody transport)" tcp
 is 'the donor is used by TCP where there is no host for RDMA' "$(donor_column nowhere transport)" tcp
-holds 'the log reports both donors' "$(grep -c 'cannot be reached over verbs' "$dir/server.log") >= 2"
+reported() { [ "$(grep -c 'cannot be reached over verbs' "$dir/server.log")" -ge 2 ]; }
+check 'the log reports both donors' until_true 60 reported
 
 set_server remote_bp.transport verbs
 sleep 1
