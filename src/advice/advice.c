@@ -15,6 +15,10 @@
  * of date: frames are reused without a read where relations are extended.
  * So the simulation compares frame and LSN, too.
  *
+ * All reads are counted, too, so that the view tells their number whatever share
+ * of them the sample had.  A process adds its count to shared->reads now and
+ * then, since others write there, too.
+ *
  * Locking: shared->lock protects all but the atomics and frames.  Events take
  * it only if it is free, and are counted as lost otherwise.  It is held for
  * some microseconds, except by the view and by a reset.  It is a leaf.
@@ -51,6 +55,9 @@
 
 #define PAGES_PER_MB		(1024 * 1024 / BLCKSZ)
 
+/* Reads of a process that are added to those of all at once */
+#define COUNT_BATCH			64
+
 typedef struct AdviceShared
 {
 	/* read by each call, hardly ever written */
@@ -58,6 +65,7 @@ typedef struct AdviceShared
 
 	LWLock		lock __attribute__((aligned(PG_CACHE_LINE_SIZE)));
 	pg_atomic_uint64 lost;
+	pg_atomic_uint64 reads;		/* of pages in the sample or not */
 	int			max_size;		/* MB; 0: nothing is observed */
 	TimestampTz since;
 	uint64		events;
@@ -68,6 +76,7 @@ typedef struct AdviceShared
 static AdviceShared *shared = NULL;
 static RbpSim *sim;
 static uint16 *frames;			/* number of the page plus 1; 0: none */
+static uint32 own_reads;		/* not yet in shared->reads */
 
 Size
 rbp_advice_shmem_size(void)
@@ -88,14 +97,24 @@ rbp_advice_shmem_init(void *mem)
 	LWLockInitialize(&sh->lock, rbp_lock_tranche("RemoteBpAdvice"));
 	pg_atomic_init_u32(&sh->threshold, 0);
 	pg_atomic_init_u64(&sh->lost, 0);
+	pg_atomic_init_u64(&sh->reads, 0);
 	sim = (RbpSim *) ((char *) mem + CACHELINEALIGN(sizeof(AdviceShared)));
 	frames = (uint16 *) ((char *) sim + CACHELINEALIGN(rbp_sim_bytes()));
 	shared = sh;
 }
 
+static void
+publish_own_reads(void)
+{
+	(void) pg_atomic_fetch_add_u64(&shared->reads, own_reads);
+	own_reads = 0;
+}
+
 void
 rbp_advice_stand_down(void)
 {
+	if (shared != NULL && own_reads > 0)
+		publish_own_reads();
 	shared = NULL;
 }
 
@@ -122,6 +141,7 @@ reset_counts(void)
 	shared->events = shared->timed = shared->timed_ns = 0;
 	shared->since = GetCurrentTimestamp();
 	pg_atomic_write_u64(&shared->lost, 0);
+	pg_atomic_write_u64(&shared->reads, 0);
 }
 
 int64
@@ -266,6 +286,9 @@ rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
 				read->pages[read->n].cached = false;
 			read->n++;
 		}
+	own_reads += at / BLCKSZ;
+	if (own_reads >= COUNT_BATCH)
+		publish_own_reads();
 	if (likely(read->n == 0))
 		return;
 	read->fd = fd;
@@ -392,6 +415,7 @@ rbp_advice_report(RbpAdviceReport *report)
 	report->rate = (double) pg_atomic_read_u32(&shared->threshold) / PG_UINT32_MAX;
 	report->events = shared->events;
 	report->lost = pg_atomic_read_u64(&shared->lost);
+	report->reads = pg_atomic_read_u64(&shared->reads);
 	report->timed = shared->timed;
 	report->timed_ns = shared->timed_ns;
 	rbp_sim_counts(sim, &report->counts);

@@ -31,8 +31,11 @@ extern int64 rbp_advice_watch(void);
 /* Are the reads and writes of this process observed? */
 extern bool rbp_advice_observes(void);
 
-/* Pages of one read that are observed; others beyond them are counted as lost */
-#define RBP_ADVICE_PAGES	16
+/*
+ * Pages of one read that are observed; others beyond them are counted as lost.
+ * A read has 128 at most, of which a quarter is in the sample at most.
+ */
+#define RBP_ADVICE_PAGES	48
 
 /* A read, from before until after; no initialization is necessary. */
 typedef struct RbpAdviceRead

@@ -58,7 +58,8 @@ rbp_sql_advice(PG_FUNCTION_ARGS)
 	bool		donor_measured = donor_us > 0;
 	double		disk_us;
 	double		seconds;
-	double		reads;
+	uint64		sampled;
+	double		scale;
 
 	rbp_advice_report(&report);
 	if (report.max_size == 0)
@@ -67,21 +68,23 @@ rbp_sql_advice(PG_FUNCTION_ARGS)
 		donor_us = ASSUMED_DONOR_US;
 	disk_us = report.timed == 0 ? 0 : report.timed_ns / RBP_NS_PER_US / (double) report.timed;
 	seconds = (double) (GetCurrentTimestamp() - report.since) / USECS_PER_SEC;
-	reads = (double) (c->reads[0] + c->reads[1]);
+	/* the sample may have more or less of the reads than of the pages */
+	sampled = c->reads[0] + c->reads[1];
+	scale = (double) report.reads / (double) Max(sampled, 1);
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
 		const uint64 *hits = c->hits[k];
-		double		saved_us = Max(disk_us - donor_us, 0) * (double) hits[0] / report.rate;
+		double		saved_us = Max(disk_us - donor_us, 0) * (double) hits[0] * scale;
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
-#define ESTIMATE(n)		Int64GetDatum((int64) ((double) (n) / report.rate + 0.5))
+#define ESTIMATE(n)		Int64GetDatum((int64) ((double) (n) * scale + 0.5))
 		values[TIER_SIZE] = Int64GetDatum(report.max_size * BYTES_PER_MB *
 										  rbp_sim_units[k] / RBP_SIM_UNITS);
 		values[HITS] = ESTIMATE(hits[0] + hits[1]);
 		values[PAGE_CACHE_HITS] = ESTIMATE(hits[1]);
-		values[HIT_RATIO] = Float8GetDatum((double) (hits[0] + hits[1]) / Max(reads, 1));
-		nulls[HIT_RATIO] = reads == 0;
+		values[HIT_RATIO] = Float8GetDatum((double) (hits[0] + hits[1]) / (double) Max(sampled, 1));
+		nulls[HIT_RATIO] = sampled == 0;
 		values[DISK_READS] = ESTIMATE(c->reads[0] - hits[0]);
 		values[SAVED_MS_PER_S] = Float8GetDatum(saved_us / 1000.0 / Max(seconds, 0.001));
 		nulls[SAVED_MS_PER_S] = report.timed == 0;
