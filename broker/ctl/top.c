@@ -20,7 +20,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <term.h>
 #include <unistd.h>
 
 #define PLAIN_WIDTH		80

@@ -107,6 +107,11 @@ for my $load (@loads)
 my $bytes = $node->safe_psql('postgres', q{SELECT remote_bp_working_set('1 day')});
 cmp_ok(abs($bytes / ((6144 + 4096) * 8192) - 1), '<', 0.15, 'the working set is both tables');
 is($node->safe_psql('postgres', q{SELECT remote_bp_working_set('0')}), '0', 'nothing was read within no time');
+my $since = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+$node->safe_psql('postgres', q{SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off;
+	SELECT count(t.id) FROM (SELECT format('(%s,1)', i % 2048)::tid AS page FROM generate_series(1, 4096) i OFFSET 0) s JOIN t ON t.ctid = s.page});
+$bytes = $node->safe_psql('postgres', "SELECT remote_bp_working_set(clock_timestamp() - '$since')");
+cmp_ok(abs($bytes / (2048 * 8192) - 1), '<', 0.25, 'the working set since then is a third of the table, read twice');
 
 #---- what is told apart ----------------------------------------------------------
 
