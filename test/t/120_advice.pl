@@ -14,7 +14,7 @@ use RemoteBP;
 use Test::More;
 
 my $MB = 1024 * 1024;
-my $READS = 40_000;
+my $READS = 30_000;
 
 my $node = new_cluster(
 	'advice',
@@ -30,7 +30,12 @@ sub advice
 	return { map { ($_->{tier_size} / $MB => $_) } map { JSON::PP::decode_json($_) } split /\n/, $rows };
 }
 
-sub set_and_wait
+sub blocks_read
+{
+	return $node->safe_psql('postgres', 'SELECT sum(blks_read) FROM pg_stat_database');
+}
+
+sub set_setting
 {
 	my ($name, $value) = @_;
 	$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.$name = '$value'");
@@ -41,9 +46,9 @@ sub set_and_wait
 # All simulated tiers are empty.
 sub start_afresh
 {
-	set_and_wait('advice', 'off');
+	set_setting('advice', 'off');
 	wait_for('the observation to end', sub { !%{ advice() } }) or BAIL_OUT('reload');
-	set_and_wait('advice', 'on');
+	set_setting('advice', 'on');
 	wait_for('the observation to begin', sub { %{ advice() } }) or BAIL_OUT('reload');
 	return;
 }
@@ -92,17 +97,26 @@ is($node->safe_psql('postgres', 'SELECT usable FROM remote_bp_stat'), 'f', 'ther
 for my $load (@loads)
 {
 	start_afresh();
-	load($load->{skew}, $load->{scans}) for 1 .. 2;
+	load($load->{skew}, $load->{scans});
+	my $before = blocks_read();
 	$node->safe_psql('postgres', 'SELECT remote_bp_advice_reset()');
 	load($load->{skew}, $load->{scans});
+	ok(wait_for(
+			'the reads that the server has counted',
+			sub {
+				my ($ours, $server) = ((values %{ advice() })[0]{reads}, blocks_read() - $before);
+				note("$load->{name}: $ours reads, the server has counted $server");
+				return abs($ours - $server) < $server / 50;
+			}),
+		"$load->{name}: the number of reads is known");
 	$load->{advice} = advice();
 	my @rows = map { $load->{advice}{$_} } sort { $a <=> $b } keys %{ $load->{advice} };
 	is(join(' ', map { $_->{tier_size} / $MB } @rows), '4 8 12 16 24 32 40 48 56 64', "$load->{name}: there is a row for each size");
+	# a scan that does not fit into the larger one either can take pages away from others
 	my @falls = grep { $rows[$_]{hit_ratio} < $rows[ $_ - 1 ]{hit_ratio} - 0.01 } 1 .. $#rows;
-	is(scalar(@falls), 0, "$load->{name}: a larger tier is not worse");
+	is(scalar(@falls), 0, "$load->{name}: a larger tier is not worse") unless $load->{scans};
 	cmp_ok($rows[0]{hit_ratio}, '<', $rows[-1]{hit_ratio} - 0.2, "$load->{name}: it is better");
 	cmp_ok($rows[0]{lost_events}, '<=', $rows[0]{events} / 10, "$load->{name}: few events are lost");
-	cmp_ok(abs($rows[0]{reads} / ($READS + ($load->{scans} ? 4 * 4096 : 0)) - 0.95), '<', 0.15, "$load->{name}: the number of reads is known");
 }
 my $bytes = $node->safe_psql('postgres', q{SELECT remote_bp_working_set('1 day')});
 cmp_ok(abs($bytes / ((6144 + 4096) * 8192) - 1), '<', 0.15, 'the working set is both tables');
@@ -121,9 +135,12 @@ cmp_ok($largest->{page_cache_reads}, '<=', $largest->{reads}, 'not all reads nee
 is($largest->{donor_measured} . ' ' . $largest->{donor_read_us}, JSON::PP::false . ' 20', 'the time of a donor is assumed');
 
 start_afresh();
-load(1, 0, 'SET remote_bp.page_cache_first = auto;') for 1 .. 2;
+load(1);
+my $always = advice()->{64};
+start_afresh();
+load(1, 0, 'SET remote_bp.page_cache_first = auto;');
 my $rarely = advice()->{64};
-cmp_ok($rarely->{hits}, '<', $largest->{hits} / 2, 'pages that the page cache has are seldom captured');
+cmp_ok($rarely->{hit_ratio}, '<', $always->{hit_ratio} / 2, 'pages that the page cache has are seldom captured');
 
 start_afresh();
 load(1, 0, 'SET remote_bp.use_tier = read;');
@@ -149,57 +166,68 @@ if (`stat -f -c %T "${\ $node->data_dir}"` !~ /^(tmpfs|ramfs)/)
 	ok(defined $row->{saved_ms_per_s}, 'the time that it saves is known');
 }
 
-# A page that was dropped is no hit, though its blocks have the same names.
+# Pages that were truncated or dropped are forgotten.
+sub working_set
+{
+	return $node->safe_psql('postgres', q{SELECT remote_bp_working_set('1 day')});
+}
+for my $how (['truncated', 'DELETE FROM copy', 'VACUUM copy'], ['dropped', 'DROP TABLE copy'])
+{
+	my ($name, @commands) = @$how;
+	$node->safe_psql('postgres', 'DROP TABLE IF EXISTS copy');
+	$node->safe_psql('postgres', 'CREATE TABLE copy AS SELECT * FROM scanned');
+	start_afresh();
+	$node->safe_psql('postgres', 'SELECT count(*) FROM copy');
+	cmp_ok(working_set(), '>', 24 * $MB, "a table to be $name is read");
+	$node->safe_psql('postgres', $_) for @commands;
+	cmp_ok(working_set(), '<', 4 * $MB, "when it was $name, it is not in the working set");
+}
 start_afresh();
-load(1) for 1 .. 2;
-my $file = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
-$node->safe_psql('postgres', 'BEGIN; CREATE TABLE copy AS SELECT * FROM t; TRUNCATE t; ROLLBACK');
-is($node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')}), $file, 'a rolled-back truncation leaves the table as it is');
+load(1);
 $node->safe_psql('postgres', 'SELECT remote_bp_advice_reset()');
 load(1);
 cmp_ok(advice()->{64}{hits}, '>', $READS / 2, 'a reset leaves pages in the simulated tiers');
 
 #---- turned off; after a crash ------------------------------------------------------
 
-set_and_wait('advice', 'off');
+set_setting('advice', 'off');
 ok(wait_for('no rows', sub { !%{ advice() } }), 'turned off, it gives no advice');
 is($node->safe_psql('postgres', q{SELECT remote_bp_working_set('1 day') IS NULL}), 't', '... and knows of no working set');
-set_and_wait('advice', 'on');
+set_setting('advice', 'on');
 my $pid = $node->safe_psql('postgres', q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'});
 kill 'KILL', $pid;
 $node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'background writer' AND pid <> $pid") or BAIL_OUT('restart');
 ok(wait_for('rows', sub { %{ advice() } }), 'after a crash, the observation begins anew');
 load(1);
 cmp_ok(advice()->{64}{reads}, '>', $READS / 2, '... and sees reads');
-set_and_wait('advice_max_size', '32MB');
+set_setting('advice_max_size', '32MB');
 ok(wait_for('rows', sub { advice()->{2} }), 'the largest size can be changed');
-set_and_wait('advice', 'off');
+set_setting('advice', 'off');
 
 #---- the truth ----------------------------------------------------------------------
 
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '128MB');
-set_and_wait('broker', $broker->url);
-for my $size (16, 32, 48)
+set_setting('broker', $broker->url);
+my $size = 32;
+set_setting('buffer_tier_size', "${size}MB");
+wait_for("a tier of $size MB", sub { counter($node, 'online_pages') == $size * 128 }) or BAIL_OUT('no tier');
+for my $load (@loads)
 {
-	set_and_wait('buffer_tier_size', "${size}MB");
-	wait_for("a tier of $size MB", sub { counter($node, 'online_pages') == $size * 128 }) or BAIL_OUT('no tier');
-	for my $load (@loads)
-	{
-		load($load->{skew}, $load->{scans}) for 1 .. 2;
-		my $before = counters($node);
-		load($load->{skew}, $load->{scans});
-		my $after = counters($node);
-		my ($hits, $misses) = map { my $names = $_; eval { my $n = 0; $n += $after->{$_} - $before->{$_} for @$names; $n } } ['hits', 'staged_hits'], ['misses'];
-		my $truth = 100 * $hits / ($hits + $misses);
-		my $estimate = 100 * $load->{advice}{$size}{hit_ratio};
-		note(sprintf('%s, %d MB: estimate %.1f %%, truth %.1f %%', $load->{name}, $size, $estimate, $truth));
-		cmp_ok(abs($estimate - $truth), '<', 10, "$load->{name}, $size MB: the tier has the hit ratio that was estimated");
-	}
+	load($load->{skew}, $load->{scans});
+	my $before = counters($node);
+	load($load->{skew}, $load->{scans});
+	my $after = counters($node);
+	my %n = map { $_ => $after->{$_} - $before->{$_} } qw(hits staged_hits misses);
+	my $hits = $n{hits} + $n{staged_hits};
+	my $truth = 100 * $hits / ($hits + $n{misses});
+	my $estimate = 100 * $load->{advice}{$size}{hit_ratio};
+	note(sprintf('%s: estimate %.1f %%, truth %.1f %%', $load->{name}, $estimate, $truth));
+	cmp_ok(abs($estimate - $truth), '<', 10, "$load->{name}: a tier of $size MB has the hit ratio that was estimated");
 }
-set_and_wait('advice', 'on');
+set_setting('advice', 'on');
 wait_for('rows', sub { %{ advice() } }) or BAIL_OUT('reload');
 is(advice()->{32}{donor_measured}, JSON::PP::true, 'the time of a donor is measured');
-is_clean($node, 'in the end');
+is_clean($node, 'in the end', no_compare => 1);
 $node->stop;
 done_testing();

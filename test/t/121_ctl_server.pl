@@ -108,7 +108,7 @@ like($text, qr/^\S+ +buffer +\d+ +32 MB +/m, 'top shows leases');
 unlike($text, qr/broker/, 'top asks no broker');
 ($status, $text) = run_ctl('--dbname', $server, '--broker', $broker->url, '--once', 'top');
 is($status, 0, 'top --once with a broker');
-like($text, qr/^the broker's:\nDONOR .*^\(1 donors, 64 MB, of which 32 MB leased\)$.*^\(1 leases\)$/ms, 'top shows what the broker has');
+like($text, qr/^the broker's:\nDONOR .*^\(1 donors, 64 MB, of which 32 MB leased\)\n.*^\(1 leases\)\n/ms, 'top shows what the broker has');
 fails(1, qr/not everybody has answered/, 'top without a server', '--dbname', "host=$ENV{TESTDIR} port=1", '--once', 'top');
 fails(1, qr/not everybody has answered/, 'top without the broker', '--dbname', $server, '--broker', 'http://127.0.0.1:1', '--once', 'top');
 fails(1, qr/needs a terminal; --once does not/, 'top without a terminal', '--dbname', $server, 'top');
