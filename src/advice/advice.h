@@ -41,7 +41,8 @@ extern bool rbp_advice_observes(void);
 typedef struct RbpAdviceRead
 {
 	int			n;				/* pages in the sample */
-	bool		timed;			/* does the time of the read tell that of the disk? */
+	bool		timed;			/* does the time of the read tell that of the
+								 * disk? */
 	int			fd;
 	const RbpRelFile *file;
 	RbpCacheView *cache;

@@ -52,8 +52,8 @@ typedef enum Queue
 /* What a cache knows about a page */
 typedef struct Place
 {
-	uint32_t	ghost;			/* ghosts created before that of the page, plus
-								 * 1; 0: none */
+	uint32_t	ghost;			/* ghosts created before that of the page,
+								 * plus 1; 0: none */
 	uint16_t	newer;			/* neighbours in the queue */
 	uint16_t	older;
 	uint8_t		queue;
@@ -366,7 +366,7 @@ evict(RbpSim *sim, int k)
 	{
 		bool		force = step >= RBP_EVICT_STEPS;
 		bool		from_small = cache->main.count == 0 ||
-			(!force && cache->small.count > rbp_s3fifo_small_room(cache->slots));
+		(!force && cache->small.count > rbp_s3fifo_small_room(cache->slots));
 		uint16_t	p = from_small ? cache->small.oldest : cache->main.oldest;
 		Page	   *page = &sim->pages[p];
 		Place	   *place = &page->places[k];

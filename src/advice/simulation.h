@@ -23,8 +23,8 @@
 #include <stdint.h>
 
 #define RBP_SIM_SIZES		10	/* caches */
-#define RBP_SIM_UNITS		16	/* size of the largest cache, in units; those of
-								 * the others are in rbp_sim_units[] */
+#define RBP_SIM_UNITS		16	/* size of the largest cache, in units; those
+								 * of the others are in rbp_sim_units[] */
 #define RBP_SIM_SLOTS		4096	/* maximum size of the largest cache */
 
 /*

@@ -115,7 +115,7 @@ rbp_sql_advice_reset(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_working_set(PG_FUNCTION_ARGS)
 {
-	const Interval *within = PG_GETARG_INTERVAL_P(0);
+	const		Interval *within = PG_GETARG_INTERVAL_P(0);
 	RbpAdviceReport report;
 	double		seconds;
 	int64		pages;

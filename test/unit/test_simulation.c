@@ -61,8 +61,8 @@ typedef struct Whole
 	uint32_t	ghosts;
 	uint64_t	hits;
 	Ring		rings[2];		/* small, main */
-	uint32_t	in[PAGES];		/* turn at which the page was put into a queue; 0:
-								 * in none */
+	uint32_t	in[PAGES];		/* turn at which the page was put into a
+								 * queue; 0: in none */
 	uint8_t		which[PAGES];
 	uint8_t		freq[PAGES];
 	uint32_t	ghost[PAGES];
@@ -254,8 +254,8 @@ static uint32_t frame_of[PAGES];	/* plus 1; 0: none */
 static uint32_t hand;
 static Whole *wholes[RBP_SIM_SIZES];
 static RbpSim *sim;
-static uint64_t threshold;		/* a page is in the sample if the upper half of
-								 * its key is below */
+static uint64_t threshold;		/* a page is in the sample if the upper half
+								 * of its key is below */
 static int64_t now;
 
 static RbpSimEvent
