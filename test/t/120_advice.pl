@@ -175,7 +175,8 @@ for my $how (['truncated', 'DELETE FROM copy', 'VACUUM copy'], ['dropped', 'DROP
 {
 	my ($name, @commands) = @$how;
 	$node->safe_psql('postgres', 'DROP TABLE IF EXISTS copy');
-	$node->safe_psql('postgres', 'CREATE TABLE copy AS SELECT * FROM scanned');
+	$node->safe_psql('postgres', 'CREATE TABLE copy (LIKE scanned INCLUDING STORAGE)');
+	$node->safe_psql('postgres', 'INSERT INTO copy SELECT * FROM scanned');
 	start_afresh();
 	$node->safe_psql('postgres', 'SELECT count(*) FROM copy');
 	cmp_ok(working_set(), '>', 24 * $MB, "a table to be $name is read");
