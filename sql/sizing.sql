@@ -29,7 +29,6 @@ SELECT tier_size / 1024 / 1024 AS megabytes, hits BETWEEN page_cache_hits AND re
 -- A table that is read is in the working set, and counted until a reset.
 CREATE TABLE rbp_table WITH (autovacuum_enabled = off) AS
     SELECT i AS id, repeat(md5(i::text), 15) AS filler FROM generate_series(1, 20000) i;
-SELECT max(reads) AS reads FROM remote_bp_advice \gset before_
 DO $$
 BEGIN
     FOR i IN 1..300 LOOP
