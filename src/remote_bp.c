@@ -14,6 +14,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "advice/advice.h"
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
@@ -103,6 +104,7 @@ static const struct
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
+	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
 	{"remote_bp statements", rbp_statements_shmem_size, rbp_statements_shmem_init},
@@ -118,6 +120,7 @@ static const RbpDuty duties[] = {
 	rbp_remote_probe,
 	rbp_spill_sweep,
 	rbp_page_cache_watch,
+	rbp_advice_watch,
 	NULL
 };
 
@@ -139,6 +142,7 @@ stand_down(int code, Datum arg)
 {
 	rbp_spill_stand_down();
 	rbp_tier_stand_down();
+	rbp_advice_stand_down();
 }
 
 static void

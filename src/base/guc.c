@@ -51,6 +51,9 @@ bool		rbp_guc_spill_temp_tables = false;
 int			rbp_guc_relations_max = 10000;
 int			rbp_guc_statements_max = 1000;
 
+bool		rbp_guc_advice = false;
+int			rbp_guc_advice_max_size = 65536;
+
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
 static int	temp_io_timeout = 5000; /* ms */
@@ -483,6 +486,20 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							&rbp_guc_statements_max,
 							1000, 0, RBP_STATEMENTS_MAX,
 							PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.advice",
+							 "Observes reads to estimate how large the tier should be; see remote_bp_advice.",
+							 "This works without a broker, too.",
+							 &rbp_guc_advice,
+							 false,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.advice_max_size",
+							"Sets the largest size of a tier for which remote_bp_advice gives estimates.",
+							NULL,
+							&rbp_guc_advice_max_size,
+							65536, 16, 16 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
 							NULL, NULL, NULL);
 #ifdef RBP_INJECTION_POINTS
 	DefineCustomStringVariable("remote_bp.injection_point",

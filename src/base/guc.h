@@ -57,6 +57,9 @@ extern int	rbp_guc_read_ahead; /* pages; 0: none */
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */
 
+extern bool rbp_guc_advice;
+extern int	rbp_guc_advice_max_size;	/* MB */
+
 /* Temporary data. */
 extern int	rbp_guc_temp_tier_max_size; /* MB; postmaster */
 extern int	rbp_guc_temp_tier_size; /* MB; sighup; at most the maximum */

@@ -29,7 +29,7 @@ CREATE FUNCTION lock_names_hold(text) RETURNS void LANGUAGE C AS '$module';
 CREATE FUNCTION lock_names_release(bool) RETURNS void LANGUAGE C AS '$module';
 SQL
 
-my @ours = qw(RemoteBpDatabases RemoteBpPartition RemoteBpRelations RemoteBpRemote RemoteBpSpillFile RemoteBpSpillNames RemoteBpSpillSlots RemoteBpStatements remote_bp_stats);
+my @ours = qw(RemoteBpAdvice RemoteBpDatabases RemoteBpPartition RemoteBpRelations RemoteBpRemote RemoteBpSpillFile RemoteBpSpillNames RemoteBpSpillSlots RemoteBpStatements remote_bp_stats);
 my @others = qw(LockNamesProbe pg_stat_statements);
 
 sub run_hold
