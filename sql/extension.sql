@@ -102,7 +102,8 @@ CREATE EXTENSION remote_bp;
 SELECT extversion, extrelocatable FROM pg_extension WHERE extname = 'remote_bp';
 
 -- An installation of 1.0 works with this library, and can be upgraded: then it
--- is like a new one, and what users have made of its views is still there.
+-- is like a new one, and what users have made of its views and functions is
+-- still there, with the privileges that they have granted.
 CREATE VIEW remote_bp_members AS
     SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS member,
         obj_description(d.objid, d.classid::regclass::name) AS comment,
@@ -121,18 +122,30 @@ DROP EXTENSION remote_bp;
 CREATE EXTENSION remote_bp VERSION '1.0';
 SELECT usable IS NOT NULL AS works, stats_reset IS NOT NULL AS to_the_end FROM remote_bp_stat;
 CREATE VIEW of_a_user AS SELECT hits, stats_reset FROM remote_bp_stat;
+CREATE VIEW of_the_function AS SELECT * FROM remote_bp_stat();
 CREATE ROLE regress_remote_bp_user;
+CREATE ROLE regress_remote_bp_other;
 GRANT SELECT ON remote_bp_stat TO regress_remote_bp_user;
+GRANT EXECUTE ON FUNCTION remote_bp_stat() TO regress_remote_bp_user WITH GRANT OPTION;
+SET ROLE regress_remote_bp_user;
+GRANT EXECUTE ON FUNCTION remote_bp_stat() TO regress_remote_bp_other;
+RESET ROLE;
 ALTER EXTENSION remote_bp UPDATE TO '1.2';
 SELECT read_ahead >= 0 AS read_ahead, read_ahead_used >= 0 AS read_ahead_used, hits >= 0 AS hits FROM remote_bp_stat;
 SELECT hits >= 0 AS hits FROM of_a_user;
+SELECT hits >= 0 AS hits, stats_reset IS NOT NULL AS to_the_end FROM of_the_function;
 SELECT has_table_privilege('regress_remote_bp_user', 'remote_bp_stat', 'SELECT') AS granted;
+SELECT has_function_privilege('regress_remote_bp_other', 'remote_bp_stat()', 'EXECUTE') AS passed_on;
+SET ROLE regress_remote_bp_user;
+SELECT hits >= 0 AS hits, read_ahead >= 0 AS read_ahead FROM remote_bp_stat;
+RESET ROLE;
 REVOKE SELECT ON remote_bp_stat FROM regress_remote_bp_user;
-DROP VIEW of_a_user;
+REVOKE EXECUTE ON FUNCTION remote_bp_stat() FROM regress_remote_bp_user CASCADE;
+DROP VIEW of_a_user, of_the_function;
 SELECT count(*) > 0 AS members FROM remote_bp_members;
 (SELECT 'only new', * FROM remote_bp_new EXCEPT SELECT 'only new', * FROM remote_bp_members)
 UNION ALL
 (SELECT 'only upgraded', * FROM remote_bp_members EXCEPT SELECT 'only upgraded', * FROM remote_bp_new);
-DROP ROLE regress_remote_bp_user;
+DROP ROLE regress_remote_bp_user, regress_remote_bp_other;
 DROP TABLE remote_bp_new;
 DROP VIEW remote_bp_members;

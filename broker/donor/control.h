@@ -30,6 +30,7 @@ typedef struct RbpDonorOptions
 	uint64_t	memory;
 	uint64_t	region_size;
 	uint64_t	min_free;
+	int			lease_connections;
 	int			threads;
 	int			spin_us;
 	int			reclaim_grace;	/* seconds */

@@ -60,6 +60,7 @@ static uint32_t reclaimable;	/* regions that are needed, and only clients
 								 * can give back */
 
 static uint64_t min_free;
+static int	max_connections;	/* of a lease */
 static const RbpDonorRdma *rdma;
 
 /*
@@ -112,6 +113,23 @@ RbpDonorLease *
 donor_lease_find(const char *id)
 {
 	return donor_lease_match(has_id, id);
+}
+
+bool
+donor_lease_connect(RbpDonorLease *lease)
+{
+	int			n = atomic_load(&lease->connections);
+
+	while (n < max_connections)
+		if (atomic_compare_exchange_weak(&lease->connections, &n, n + 1))
+			return true;
+	return false;
+}
+
+void
+donor_lease_disconnect(RbpDonorLease *lease)
+{
+	atomic_fetch_sub(&lease->connections, 1);
 }
 
 bool
@@ -570,12 +588,13 @@ janitor_main(void *arg)
 }
 
 void
-donor_lease_init(uint64_t min_free_bytes)
+donor_lease_init(uint64_t min_free_bytes, int max_lease_connections)
 {
 	pthread_condattr_t attr;
 	pthread_t	thread;
 
 	min_free = min_free_bytes;
+	max_connections = max_lease_connections;
 	region_counts[DONOR_REGION_FREE] = donor_nregions;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

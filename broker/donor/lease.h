@@ -40,6 +40,9 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
+/* Of all clients: over sockets, and as many over RDMA */
+#define DONOR_MAX_CONNECTIONS	16384
+
 struct RbpDonorLease
 {
 	char		id[RBP_LEASE_ID_LEN];
@@ -49,6 +52,7 @@ struct RbpDonorLease
 								 * does */
 	atomic_bool ended;
 	atomic_int	refs;			/* one for the table, one for each connection */
+	atomic_int	connections;	/* of its clients, over all transports */
 	bool		listed;			/* in the latest desired state; under
 								 * donor_lock */
 	bool		reported;		/* ended, and in the latest report; likewise */
@@ -82,8 +86,11 @@ typedef struct RbpDonorRdma
 /* rdma is kept by reference.  To be called before donor_lease_init(). */
 extern void donor_lease_set_rdma(const RbpDonorRdma *rdma);
 
-/* Start the janitor thread.  min_free: 0 for never giving memory back. */
-extern void donor_lease_init(uint64_t min_free);
+/*
+ * Start the janitor thread.  min_free: 0 for never giving memory back.
+ * max_connections: of the clients of one lease.
+ */
+extern void donor_lease_init(uint64_t min_free, int max_connections);
 
 /*
  * Find a lease by id.  The caller gets a reference; NULL if unknown or ended.
@@ -98,6 +105,15 @@ extern RbpDonorLease *donor_lease_match(bool (*matches) (RbpDonorLease *lease,
 														 const void *arg),
 										const void *arg);
 extern void donor_lease_unref(RbpDonorLease *lease);
+
+/*
+ * A client of the lease connects, over any transport.  False if there are as
+ * many as there may be; else donor_lease_disconnect() must follow.
+ */
+extern bool donor_lease_connect(RbpDonorLease *lease);
+extern void donor_lease_disconnect(RbpDonorLease *lease);
+
+#define DONOR_LEASE_IS_FULL	"its lease has all the connections that it may have (--lease-connections)"
 
 /*
  * Enter the region if the lease may use it now; the caller must leave it then.

@@ -44,6 +44,7 @@ static RbpDonorOptions opt = {
 	.rdma_gid_index = -1,
 	.region_size = UINT64_C(64) << 20,
 	.min_free = UINT64_MAX,
+	.lease_connections = 4096,
 	.threads = 2,
 	.spin_us = 200,
 	.reclaim_grace = 10,
@@ -90,6 +91,8 @@ static const RbpOption options[] = {
 	"10", false, 0, 3600},
 	{"drain-timeout", RBP_OPT_INT, &opt.drain_timeout, "SECONDS",
 	"time to wait for regions to be given back on SIGTERM", "60", false, 0, 86400},
+	{"lease-connections", RBP_OPT_INT, &opt.lease_connections, "N",
+	"connections that the clients of one lease may have at once", "4096", false, 1, DONOR_MAX_CONNECTIONS},
 	{"threads", RBP_OPT_INT, &opt.threads, "N",
 	"serving threads", "2", false, 1, 64},
 	{"spin-us", RBP_OPT_INT, &opt.spin_us, "MICROSECONDS",
@@ -280,6 +283,8 @@ start_memory(RbpEndpoint *ep, bool automatic)
 
 	if (opt.min_free == UINT64_MAX)
 		opt.min_free = donor_memory_default_min_free();
+	if (numa_node >= 0 && !donor_memory_has_node(numa_node))
+		rbp_die("--numa-node: this machine has no NUMA node %d", numa_node);
 	if (numa_node < 0 && found)
 		numa_node = donor_verbs_numa_node(host);
 	donor_memory_init(opt.memory, opt.region_size, opt.min_free, numa_node);
@@ -300,7 +305,7 @@ start_serving(RbpEndpoint *ep, uint16_t *port)
 	char		text[RBP_HOST_LEN + 16];
 
 	donor_lease_set_rdma(&donor_verbs_rdma);
-	donor_lease_init(opt.min_free);
+	donor_lease_init(opt.min_free, opt.lease_connections);
 	*port = opt.listen.port;
 	donor_serve_init(opt.listen.host, port, ep->transports, ep->shm_name, opt.threads,
 					 opt.spin_us);

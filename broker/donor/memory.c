@@ -43,6 +43,7 @@
 #define HUGE_SIZE	(UINT64_C(2) << 20)
 #define CGROUP_ROOT	"/sys/fs/cgroup"
 #define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB"
+#define NODES		"/sys/devices/system/node"
 
 /* Populated between checks of the memory left */
 #define STEP_SIZE	(UINT64_C(16) << 20)
@@ -549,6 +550,18 @@ get_first_memory(uint32_t i, void *arg)
 	if (atomic_compare_exchange_strong(&failed_errno, &none, errno))
 		failed_region = i;
 	return false;
+}
+
+bool
+donor_memory_has_node(int node)
+{
+	char		path[64];
+
+	/* a kernel that knows no nodes has one */
+	if (node == 0 && access(NODES, F_OK) != 0)
+		return true;
+	snprintf(path, sizeof(path), NODES "/node%d", node);
+	return access(path, F_OK) == 0;
 }
 
 /* Log how much memory is on the NUMA node, by the first page of each region. */

@@ -59,6 +59,9 @@ extern uint64_t donor_region_size;
 extern void donor_memory_init(uint64_t memory, uint64_t region_size,
 							  uint64_t min_free, int numa_node);
 
+/* Does the machine have a NUMA node of this number? */
+extern bool donor_memory_has_node(int node);
+
 /*
  * Call work for each region, from several threads if there is much memory;
  * systemd is told meanwhile that starting takes longer.  False if work has

@@ -45,7 +45,6 @@
 #define HANDSHAKE_NS	INT64_C(5000000000)
 #define ENDED_IDLE_NS	INT64_C(10000000000)
 #define SWEEP_NS		INT64_C(1000000000)
-#define MAX_CONNECTIONS	16384
 
 /*
  * With one client at a time, it is this client that runs while we yield, and
@@ -83,6 +82,8 @@ donor_serve_close(RbpDonorConn *conn)
 	if (t->last_served == conn)
 		t->last_served = NULL;
 	close(conn->fd);
+	if (conn->lease != NULL)
+		donor_lease_disconnect(conn->lease);
 	donor_lease_unref(conn->lease);
 	free(conn);
 	atomic_fetch_sub(&nconnections, 1);
@@ -383,9 +384,9 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 	nthreads = want_threads;
 	spin_ns = (int64_t) spin_us * 1000;
 	max_spinners = ncpu > 2 ? (int) (ncpu / 2) : 1;
-	max_connections = MAX_CONNECTIONS;
+	max_connections = DONOR_MAX_CONNECTIONS;
 	if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur != RLIM_INFINITY &&
-		rl.rlim_cur < donor_nregions + 64u + MAX_CONNECTIONS)
+		rl.rlim_cur < donor_nregions + 64u + DONOR_MAX_CONNECTIONS)
 		max_connections = (int) (rl.rlim_cur - donor_nregions - 64);
 
 	shm_name[0] = '\0';

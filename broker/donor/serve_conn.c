@@ -19,6 +19,7 @@
  */
 #include "broker/common/secret.h"
 #include "broker/donor/memory.h"
+#include "broker/donor/proofs.h"
 #include "broker/donor/serve_internal.h"
 #include "transport/peer.h"
 
@@ -76,50 +77,93 @@ handle_hello(RbpDonorConn *conn, const uint8_t *buf)
 	return send_now(conn, out, RBP_CHALLENGE_SIZE);
 }
 
-/*
- * Check the proof in an AUTH that the client knows the lease's secret.  False
- * if the connection must be closed.
- */
-static bool
-handle_auth(RbpDonorConn *conn, const uint8_t *buf)
+/* Who is it, for the limit on proofs? */
+static uint64_t
+peer_of(const RbpDonorConn *conn)
 {
-	RbpWireWelcome welcome = {
-		.prefix.status = RBP_WIRE_OK,
-		.regions = donor_nregions,
-		.region_size = donor_region_size
-	};
-	uint8_t		out[RBP_WELCOME_SIZE];
-	uint8_t		theirs[RBP_MAC_LEN];
+	struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+	socklen_t	len = sizeof(address);
+	struct ucred cred = {.uid = UINT32_MAX};
+	socklen_t	cred_len = sizeof(cred);
+
+	if (conn->is_unix)
+	{
+		(void) getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len);
+		return donor_peer_of_user(cred.uid);
+	}
+	(void) getpeername(conn->fd, (struct sockaddr *) &address, &len);
+	return donor_peer_of_address((struct sockaddr *) &address);
+}
+
+/*
+ * Check a proof that the client knows the lease's secret, and take one of the
+ * lease's connections.  Returns the status for the answer; RBP_WIRE_OK: the
+ * connection has its lease now.
+ */
+static uint16_t
+admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
+{
+	uint64_t	peer = peer_of(conn);
 	uint8_t		ours[RBP_MAC_LEN];
 	uint8_t		dummy[RBP_SECRET_LEN];
+	uint16_t	status = RBP_WIRE_DENIED;
 	RbpDonorLease *lease;
 
-	if (!rbp_wire_get_proof(buf, RBP_AUTH_SIZE, RBP_OP_AUTH, theirs))
-		return false;
+	if (!donor_proof_allowed(peer))
+	{
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "too many proofs in this second, or wrong ones");
+		return RBP_WIRE_BUSY;
+	}
 
 	/* an unknown lease fails like a wrong secret, after the same time */
 	lease = donor_lease_find(conn->lease_id);
 	rbp_random_bytes(dummy, sizeof(dummy));
-	if (rbp_handshake_mac(lease != NULL ? lease->secret : dummy,
-						  conn->nonce, conn->lease_id, ours) &&
-		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) == 0 && lease != NULL)
+	if (!rbp_handshake_mac(lease != NULL ? lease->secret : dummy,
+						   conn->nonce, conn->lease_id, ours) ||
+		CRYPTO_memcmp(ours, theirs, RBP_MAC_LEN) != 0 || lease == NULL)
 	{
-		conn->lease = lease;
-		conn->state = CONN_OPEN;
-	}
-	else
-	{
+		donor_proof_wrong(peer);
 		/* a lease that has just ended deserves no warning */
 		if (lease != NULL)
 			donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "its proof of the lease's secret is wrong");
 		else
 			donor_serve_log_refusal(conn->fd, RBP_LOG_INFO, "there is no such lease, or no more");
-		donor_lease_unref(lease);
+	}
+	else if (!donor_lease_connect(lease))
+	{
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, DONOR_LEASE_IS_FULL);
+		status = RBP_WIRE_BUSY;
+	}
+	else
+	{
+		conn->lease = lease;
+		return RBP_WIRE_OK;
+	}
+	donor_lease_unref(lease);
+	return status;
+}
+
+/* Answer an AUTH.  False if the connection must be closed. */
+static bool
+handle_auth(RbpDonorConn *conn, const uint8_t *buf)
+{
+	RbpWireWelcome welcome = {
+		.regions = donor_nregions,
+		.region_size = donor_region_size
+	};
+	uint8_t		out[RBP_WELCOME_SIZE];
+	uint8_t		theirs[RBP_MAC_LEN];
+
+	if (!rbp_wire_get_proof(buf, RBP_AUTH_SIZE, RBP_OP_AUTH, theirs))
+		return false;
+	welcome.prefix.status = admit(conn, theirs);
+	if (welcome.prefix.status == RBP_WIRE_OK)
+		conn->state = CONN_OPEN;
+	else
+	{
 		donor_serve_count(conn->thread, DONOR_DENIED, 1);
-		welcome = (RbpWireWelcome)
-		{
-			.prefix.status = RBP_WIRE_DENIED
-		};
+		welcome.regions = 0;
+		welcome.region_size = 0;
 	}
 	rbp_wire_put_welcome(out, &welcome);
 	return send_now(conn, out, sizeof(out)) && conn->state == CONN_OPEN;

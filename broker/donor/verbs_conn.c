@@ -15,6 +15,7 @@
 #include "broker/common/secret.h"
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
+#include "broker/donor/proofs.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -27,9 +28,7 @@
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
-#define MAX_CONNECTIONS	16384
 #define ENDED_IDLE_NS	INT64_C(10000000000)
 #define BROKEN_NS		INT64_C(1000000000)
 #define PROBE_NS		INT64_C(30000000000)
@@ -49,6 +48,7 @@ release_conn(RbpDonorVerbsConn *conn)
 	rdma_destroy_qp(conn->id);
 	(void) ibv_destroy_cq(conn->cq);
 	(void) ibv_dereg_mr(conn->mr);
+	donor_lease_disconnect(conn->domain->lease);
 	conn->domain->nconns--;
 	atomic_fetch_sub(&nconnections, 1);
 }
@@ -96,6 +96,15 @@ donor_verbs_free_released(RbpDonorVerbsConnList *gone)
  * ---- handshake -----------------------------------------------------------
  */
 static void
+log_refusal(struct rdma_cm_id *id, RbpLogLevel level, const char *why)
+{
+	char		address[NI_MAXHOST];
+
+	rbp_log_repeated(level, "RDMA: refused a client from %s: %s",
+					 rbp_format_address(rdma_get_peer_addr(id), address, sizeof(address)), why);
+}
+
+static void
 refuse(struct rdma_cm_id *id, uint16_t status)
 {
 	RbpWireVerbsWelcome welcome = {.status = status};
@@ -107,45 +116,19 @@ refuse(struct rdma_cm_id *id, uint16_t status)
 }
 
 /*
- * ---- clients without a proof ---------------------------------------------
- *
- * Looking at a proof takes some microseconds.  So that a flood of bad ones
- * does not take the thread's time, only so many of an address are looked at in
- * a second.  Addresses share the places of a small table.
+ * Does the client still wait for an answer?  If it has given its request up,
+ * and begun another one, our system knows that, but reports it only when we
+ * try to accept, which takes milliseconds.  After a while in which more
+ * requests have come than we can handle, most of them are such.
  */
-#define DENIALS_MAX		100
-#define DENIAL_PLACES	64
-
-static int64_t denials_second;
-static uint32_t denials[DENIAL_PLACES]; /* in this second */
-
-static uint32_t *
-denials_of(const struct sockaddr *client)
+static bool
+still_waits(struct rdma_cm_id *id)
 {
-	static uint64_t seed;
-	struct sockaddr_in v4;
-	struct sockaddr_in6 v6;
-	int64_t		second = rbp_boottime_ns() / 1000000000;
-	uint64_t	hash = 0;
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+	int			mask;
 
-	if (seed == 0)
-		rbp_random_bytes(&seed, sizeof(seed));
-	if (second != denials_second)
-	{
-		memset(denials, 0, sizeof(denials));
-		denials_second = second;
-	}
-	if (client->sa_family == AF_INET)
-	{
-		memcpy(&v4, client, sizeof(v4));
-		hash = XXH3_64bits_withSeed(&v4.sin_addr, sizeof(v4.sin_addr), seed);
-	}
-	else if (client->sa_family == AF_INET6)
-	{
-		memcpy(&v6, client, sizeof(v6));
-		hash = XXH3_64bits_withSeed(&v6.sin6_addr, sizeof(v6.sin6_addr), seed);
-	}
-	return &denials[hash % DENIAL_PLACES];
+	/* has no effect, and needs a request that is not rejected */
+	return rdma_init_qp_attr(id, &attr, &mask) == 0;
 }
 
 static bool
@@ -220,8 +203,31 @@ make_queue_pair(RbpDonorVerbsConn *conn)
 }
 
 /*
- * Create a connection's objects and accept it.  Takes over the reference.  On
- * failure returns false and leaves the id to the caller.
+ * Create a connection with its objects; NULL, with a log message, if that
+ * fails.
+ */
+static RbpDonorVerbsConn *
+make_conn(struct rdma_cm_id *id, RbpDonorLeaseDomain *domain)
+{
+	RbpDonorVerbsConn *conn = calloc(1, sizeof(*conn));
+
+	if (conn == NULL)
+	{
+		donor_verbs_log_failure(errno, "set up a connection");
+		return NULL;
+	}
+	conn->id = id;
+	conn->domain = domain;
+	conn->since = conn->probed_at = rbp_boottime_ns();
+	if (make_queue_pair(conn))
+		return conn;
+	free(conn);
+	return NULL;
+}
+
+/*
+ * Create a connection, and accept it.  Takes over the reference.  On failure
+ * returns false and leaves the id to the caller.
  */
 static bool
 accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
@@ -239,18 +245,15 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
 
 	if (domain == NULL)
 		return false;
-	conn = calloc(1, sizeof(*conn));
-	if (conn == NULL)
+	if (!donor_lease_connect(domain->lease))
 	{
-		donor_verbs_log_failure(errno, "set up a connection");
+		log_refusal(id, RBP_LOG_WARNING, DONOR_LEASE_IS_FULL);
 		return false;
 	}
-	conn->id = id;
-	conn->domain = domain;
-	conn->since = conn->probed_at = rbp_boottime_ns();
-	if (!make_queue_pair(conn))
+	conn = make_conn(id, domain);
+	if (conn == NULL)
 	{
-		free(conn);
+		donor_lease_disconnect(domain->lease);
 		return false;
 	}
 
@@ -278,22 +281,19 @@ accept_client(struct rdma_cm_id *id, RbpDonorLease *lease, uint8_t reads)
 	return false;
 }
 
-static void
-log_refusal(struct rdma_cm_id *id, RbpLogLevel level, const char *why)
-{
-	char		address[NI_MAXHOST];
-
-	rbp_log_repeated(level, "RDMA: refused a client from %s: %s",
-					 rbp_format_address(rdma_get_peer_addr(id), address, sizeof(address)), why);
-}
-
 void
 donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, size_t len,
 						   uint32_t qpn, uint8_t reads)
 {
+	uint64_t	peer = donor_peer_of_address(rdma_get_peer_addr(id));
 	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
 
+	if (!still_waits(id))
+	{
+		(void) rdma_destroy_id(id);
+		return;
+	}
 	if (!rbp_verbs_is_configured(id))
 	{
 		/* not an address that we serve: reject without an answer */
@@ -314,15 +314,15 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		refuse(id, RBP_WIRE_VERSION_MISMATCH);
 		return;
 	}
-	if (atomic_load(&nconnections) >= MAX_CONNECTIONS)
+	if (atomic_load(&nconnections) >= DONOR_MAX_CONNECTIONS)
 	{
 		log_refusal(id, RBP_LOG_WARNING, "there are too many connections");
 		refuse(id, RBP_WIRE_BUSY);
 		return;
 	}
-	if (*denials_of(rdma_get_peer_addr(id)) >= DENIALS_MAX)
+	if (!donor_proof_allowed(peer))
 	{
-		log_refusal(id, RBP_LOG_WARNING, "too many of its proofs were wrong in this second");
+		log_refusal(id, RBP_LOG_WARNING, "too many proofs in this second, or wrong ones");
 		atomic_fetch_add(&denied, 1);
 		refuse(id, RBP_WIRE_BUSY);
 		return;
@@ -333,7 +333,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		/* mostly a lease that has just ended */
 		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
 		atomic_fetch_add(&denied, 1);
-		(*denials_of(rdma_get_peer_addr(id)))++;
+		donor_proof_wrong(peer);
 		refuse(id, RBP_WIRE_DENIED);
 	}
 	else if (!accept_client(id, lease, reads))

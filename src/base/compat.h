@@ -18,6 +18,7 @@
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
 #include "storage/bufpage.h"
+#include "storage/fd.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "utils/acl.h"
@@ -178,6 +179,17 @@ rbp_compat_is_io_worker(void)
 {
 #if PG_VERSION_NUM >= 180000
 	return MyBackendType == B_IO_WORKER;
+#else
+	return false;
+#endif
+}
+
+/* Does the server read and write relations past the page cache? */
+static inline bool
+rbp_compat_direct_io(void)
+{
+#if PG_VERSION_NUM >= 160000
+	return (io_direct_flags & IO_DIRECT_DATA) != 0;
 #else
 	return false;
 #endif

@@ -325,12 +325,40 @@ follow_window(const ReadRun *run)
 	}
 }
 
+/*
+ * Count what reads of pages from donors have saved, compared with the file:
+ * with what the file costs in a run, if they are part of one.  known: numbers
+ * of the pages that came, by Cached.  took: the time that this process spent,
+ * also if nothing came.
+ */
+static void
+count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
+{
+	int			missing = known[CACHED_NO];
+	int			cached = known[CACHED_YES];
+	int			unknown = known[CACHED_UNKNOWN] + known[CACHED_PRESUMED];
+	const RbpReadCost *cost = &rbp_read_cost;
+
+	if (in_chosen_window(run))
+	{
+		int			n = missing + cached + unknown;
+
+		/* averages for all pages of such a window */
+		cost = run->window->cost;
+		cached = run->window->mostly_cached ? n : 0;
+		missing = n - cached;
+		unknown = 0;
+	}
+	rbp_remote_count_saved(slot, rbp_read_cost_saved(cost, missing, cached, unknown, took));
+}
+
 /* Serve pages that were read ahead.  Once a wait has failed, none is left. */
 static void
 take_read_ahead(const ReadRun *run, int64 start)
 {
 	int64		deadline = 0;
 	uint32		slot = RBP_INVALID_SLOT;
+	int			known[CACHED_PRESUMED + 1] = {0};
 	int			nhits = 0;
 	int64		took;
 	bool		late = false;
@@ -349,19 +377,23 @@ take_read_ahead(const ReadRun *run, int64 start)
 		page->failed = page->lookup.where == RBP_REMOTE && taken >= RBP_TAKEN_FAILURE;
 		if (page->failed)
 			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
-		if (!page->served)
-			continue;
-		slot = page->lookup.slot;
-		nhits++;
+		if (page->served || page->failed)
+			slot = page->lookup.slot;
+		nhits += page->served;
 	}
-	if (nhits == 0)
+	if (slot == RBP_INVALID_SLOT)
 		return;
 	took = rbp_now_ns() - start;
-	rbp_stats_count(RBP_COUNT_HITS, (uint64) nhits);
-	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
-	rbp_stats_latency(RBP_LATENCY_HIT, took);
-	rbp_remote_count_saved(slot, rbp_read_cost_saved(run->window != NULL ? run->window->cost : &rbp_read_cost,
-													 nhits, true, took));
+	if (nhits > 0)
+	{
+		rbp_stats_count(RBP_COUNT_HITS, (uint64) nhits);
+		rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
+		rbp_stats_latency(RBP_LATENCY_HIT, took);
+	}
+	/* if the page cache could be asked, it did not have what was announced */
+	known[rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF && run->cache->reliable ?
+		  CACHED_NO : CACHED_UNKNOWN] = nhits;
+	count_saved(run, slot, known, took);
 }
 
 /*
@@ -375,6 +407,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			nios = 0;
 	int			nhits = 0;
+	int			known[CACHED_PRESUMED + 1] = {0};
 	uint32		connects = rbp_remote_connects();
 	int64		took;
 
@@ -404,6 +437,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 			if (verify(&pages[i]))
 			{
 				pages[i].served = true;
+				known[pages[i].cached]++;
 				nhits++;
 				continue;
 			}
@@ -411,9 +445,10 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 		}
 		rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
 	}
+	took = rbp_now_ns() - start;
+	count_saved(run, ios[0].slot, known, took);
 	if (nhits == 0)
 		return;
-	took = rbp_now_ns() - start;
 	rbp_stats_count(RBP_COUNT_HITS, nhits);
 	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
 	rbp_stats_latency(RBP_LATENCY_HIT, took);
@@ -424,10 +459,6 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	 */
 	if (connects == rbp_remote_connects())
 		rbp_read_cost_donor(&rbp_read_cost, transport, nios, took);
-	rbp_remote_count_saved(ios[0].slot,
-						   rbp_read_cost_saved(&rbp_read_cost, nhits,
-											   pages[0].cached == CACHED_NO,
-											   took));
 }
 
 /* Serve pages from staging, and from donors unless the file is cheaper. */

@@ -475,8 +475,6 @@ typedef struct Survey
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			remote;			/* pages that donors have */
 	int			missing;		/* pages that the tier has not */
-	int			cached;			/* pages of all of these that the page cache
-								 * has */
 } Survey;
 
 /* Does the tier have none of every PROBE_EVERY-th page of the window? */
@@ -501,7 +499,7 @@ survey_tier(RbpWindow *w, Survey *s)
 	RbpPageId	id = w->first;
 	int			absent = 0;
 
-	s->remote = s->missing = s->cached = 0;
+	s->remote = s->missing = 0;
 	w->transport = RBP_NO_TRANSPORT;
 	for (int i = 0; i < w->n; i++, id.block++)
 	{
@@ -528,9 +526,10 @@ survey_tier(RbpWindow *w, Survey *s)
 
 /* Ask the page cache about the window, if the settings allow it. */
 static void
-survey_page_cache(const RbpReadFile *file, RbpWindow *w, Survey *s)
+survey_page_cache(const RbpReadFile *file, RbpWindow *w)
 {
 	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE) * BLCKSZ;
+	int			cached = 0;
 
 	w->asked = rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF;
 	for (int i = 0; w->asked && i < w->n; i += RBP_MAX_BATCH)
@@ -541,28 +540,19 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w, Survey *s)
 									  n, &w->cached[i]);
 	}
 	for (int i = 0; w->asked && i < w->n; i++)
-		s->cached += w->cached[i];
+		cached += w->cached[i];
 	if (w->asked)
-		rbp_read_cost_asked(&rbp_read_cost, w->n, s->cached, 0);
-}
-
-/*
- * Is it a window that the page cache has, and not the disk?  The rest of it is
- * mostly on its way from there, by the kernel's read-ahead.
- */
-static bool
-mostly_cached(const RbpWindow *w, int cached)
-{
-	return cached > w->n / 2;
+		rbp_read_cost_asked(&rbp_read_cost, w->n, cached, 0);
+	w->mostly_cached = cached > w->n / 2;
 }
 
 /* Choose the source of the window. */
 static RbpWindowSource
-choose_source(const RbpWindow *w, const RbpStream *stream, const Survey *s, int64 now)
+choose_source(const RbpWindow *w, const RbpStream *stream, int64 now)
 {
 	RbpReadCost *cost = w->cost;
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
-	bool		mostly = mostly_cached(w, s->cached);
+	bool		mostly = w->mostly_cached;
 	bool	   *measured = cost == &run_cost ? &run_measured : &mixed_measured;
 	bool		file;
 
@@ -641,13 +631,9 @@ report_window(RbpWindow *w)
 		rbp_read_cost_donor(w->cost, w->transport, w->pages, w->ns);
 	else
 	{
-		int			cached = 0;
-
-		for (int i = 0; w->asked && i < w->n; i++)
-			cached += w->cached[i];
 		/* one page on average, as the choice was made */
 		w->cost->filling = w->filling;
-		rbp_read_cost_file(w->cost, 1, mostly_cached(w, cached), Max(w->ns / w->pages, 1));
+		rbp_read_cost_file(w->cost, 1, w->mostly_cached, Max(w->ns / w->pages, 1));
 	}
 }
 
@@ -681,14 +667,15 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	if (s.remote == 0)
 		return;					/* the kernel reads ahead */
 	w->cost = s.missing == 0 ? &run_cost : &mixed_cost;
-	survey_page_cache(file, w, &s);
+	survey_page_cache(file, w);
 	w->cost->filling = false;
-	w->source = choose_source(w, stream, &s, rbp_now_ns());
+	w->source = choose_source(w, stream, rbp_now_ns());
 	w->filling = w->cost->filling;
 	if (w->source != RBP_WINDOW_DONORS)
 		return;
 	request_pages(w, stream, &s);
-	if (s.missing > 0)
+	/* the server's own reads would find nothing of it in the page cache */
+	if (s.missing > 0 && !rbp_compat_direct_io())
 		advise_kernel(file, w, &s);
 }
 

@@ -43,6 +43,12 @@ typedef struct RbpWindow
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];
 
+	/*
+	 * It is a window that the page cache has, and not the disk.  The rest of
+	 * it is mostly on its way from there, by the kernel's read-ahead.
+	 */
+	bool		mostly_cached;
+
 	/* measured so far */
 	int			pages;			/* read of it */
 	int64		ns;				/* that these took */

@@ -280,13 +280,13 @@ rbp_read_cost_donor(RbpReadCost *cost, int transport, int n, int64_t ns)
 }
 
 int64_t
-rbp_read_cost_saved(const RbpReadCost *cost, int n, bool known_missing,
+rbp_read_cost_saved(const RbpReadCost *cost, int missing, int cached, int unknown,
 					int64_t ns)
 {
 	if (!cost->disk_seen)
 		return 0;
-	return (int64_t) n * (known_missing ? cost->disk :
-						  mean(cost, cost->cached, cost->disk)) - ns;
+	return (int64_t) missing * cost->disk + (int64_t) cached * cost->cached +
+		(int64_t) unknown * mean(cost, cost->cached, cost->disk) - ns;
 }
 
 bool

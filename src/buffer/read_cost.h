@@ -111,13 +111,13 @@ extern void rbp_read_cost_file(RbpReadCost *cost, int n, bool cached,
 extern void rbp_read_cost_donor(RbpReadCost *cost, int transport, int n, int64_t ns);
 
 /*
- * Time saved by reading n pages from a donor in so many ns instead of from
- * the file; negative if it took longer, 0 as long as no read of the disk was
- * measured.  known_missing: the page cache is known not to have had the
- * pages.
+ * Time saved by reading pages from a donor in so many ns instead of from the
+ * file; negative if it took longer, 0 as long as no read of the disk was
+ * measured.  These are pages that the page cache did not have, that it had,
+ * and such that it was not asked about.
  */
-extern int64_t rbp_read_cost_saved(const RbpReadCost *cost, int n,
-								   bool known_missing, int64_t ns);
+extern int64_t rbp_read_cost_saved(const RbpReadCost *cost, int missing, int cached,
+								   int unknown, int64_t ns);
 
 /* Is the disk faster than donors, as far as it was measured? */
 extern bool rbp_read_cost_slower(const RbpReadCost *cost, int transport);

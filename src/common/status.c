@@ -18,6 +18,7 @@ rbp_status_text(RbpStatus status)
 		[RBP_DENIED] = "access denied",
 		[RBP_PROTOCOL] = "protocol violation",
 		[RBP_NOMEM] = "out of memory",
+		[RBP_BUSY] = "the donor accepts no more connections",
 		[RBP_INVALID] = "invalid request",
 		[RBP_NOROUTE] = "no route over RDMA",
 		[RBP_OTHER_DEVICE] = "the route is not over the configured RDMA device, port and GID",

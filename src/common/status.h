@@ -17,6 +17,8 @@ typedef enum RbpStatus
 	RBP_DENIED,					/* lease ended, region not in it, bad secret */
 	RBP_PROTOCOL,				/* the peer violated the protocol */
 	RBP_NOMEM,					/* no memory or descriptors on this machine */
+	RBP_BUSY,					/* the donor accepts no more connections, at
+								 * all or for this lease */
 	RBP_INVALID,				/* invalid arguments */
 	RBP_NOROUTE,				/* verbs: no route from this machine */
 	RBP_OTHER_DEVICE,			/* verbs: the route is not over the device,

@@ -22,6 +22,7 @@ rbp_breaker_init(RbpBreaker *b)
 	pg_atomic_init_u32(&b->trips, 0);
 	pg_atomic_init_u32(&b->failed_probes, 0);
 	pg_atomic_init_u64(&b->retry_at, 0);
+	pg_atomic_init_u64(&b->suspected_at, 0);
 	pg_atomic_init_u64(&b->closed_at, 0);
 }
 
@@ -52,6 +53,13 @@ change(RbpBreaker *b, RbpBreakerState from, RbpBreakerState to)
 bool
 rbp_breaker_suspect(RbpBreaker *b)
 {
+	uint64		now = (uint64) rbp_now_ns();
+	uint64		before = pg_atomic_read_u64(&b->suspected_at);
+
+	/* before the change; and another process may have noted a later time */
+	while (before < now &&
+		   !pg_atomic_compare_exchange_u64(&b->suspected_at, &before, now))
+		;
 	return change(b, BREAKER_CLOSED, BREAKER_SUSPECT);
 }
 
@@ -101,9 +109,12 @@ note_closed(RbpBreaker *b)
 }
 
 void
-rbp_breaker_clear_suspicion(RbpBreaker *b)
+rbp_breaker_clear_suspicion(RbpBreaker *b, int64 asked_at)
 {
-	if (unlikely(breaker_state(b) == BREAKER_SUSPECT) &&
+	if (likely(breaker_state(b) != BREAKER_SUSPECT))
+		return;
+	pg_read_barrier();
+	if (asked_at > (int64) pg_atomic_read_u64(&b->suspected_at) &&
 		change(b, BREAKER_SUSPECT, BREAKER_CLOSED))
 		note_closed(b);
 }

@@ -11,12 +11,14 @@
  *	event					closed		suspect		open
  *	suspect					suspect		-			-
  *	trip					open		open		-
- *	answered				-			closed		-
+ *	answered, if asked
+ *	after the last suspicion -			closed		-
  *	close					-			closed		closed
  *
  * - Closed: all processes use it.
  * - Suspect: all processes use it except those that have seen it fail, until
- *   some process gets an answer.  The pusher sends a ping to find out.
+ *   some process gets an answer to what it asked after that.  The pusher sends
+ *   a ping to find out.
  * - Open: it is down, and no process uses it.  The pusher probes it from
  *   retry_at on, and closes the breaker when a probe succeeds.
  *
@@ -53,6 +55,8 @@ typedef struct RbpBreaker
 	pg_atomic_uint32 failed_probes; /* since the breaker was last closed */
 	pg_atomic_uint64 retry_at;	/* earliest time of the next probe, as of
 								 * rbp_now_ns() */
+	pg_atomic_uint64 suspected_at;	/* when a process last made it suspect, or
+									 * found it so; likewise */
 	pg_atomic_uint64 closed_at; /* when it was last closed; likewise */
 } RbpBreaker;
 
@@ -77,8 +81,12 @@ extern bool rbp_breaker_trip(RbpBreaker *b, const RbpBreakerTimes *times);
 /* Close it, if suspect or open; true if it was open. */
 extern bool rbp_breaker_close(RbpBreaker *b);
 
-/* A process got an answer, a sign of life: close it if suspect, not if open. */
-extern void rbp_breaker_clear_suspicion(RbpBreaker *b);
+/*
+ * A process got an answer to what it asked at that time, as of rbp_now_ns():
+ * close it if it is suspect, and not open.  An answer to what was asked before
+ * the last suspicion is no sign of life: it may have come before that, too.
+ */
+extern void rbp_breaker_clear_suspicion(RbpBreaker *b, int64 asked_at);
 
 /* A probe has failed.  Returns ns until the next one. */
 extern int64 rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times);

@@ -494,7 +494,7 @@ conn_finish(int ci, RbpStatus status, int64 now)
 		c->waited = false;
 		if (c->ops->costly)
 			rbp_remote_costly_connected(ci);
-		rbp_breaker_clear_suspicion(&d->breaker);
+		rbp_breaker_clear_suspicion(&d->breaker, c->connect_started);
 		pg_atomic_write_u32(&d->transport, c->ops->bit);
 		rbp_stats_latency(RBP_LATENCY_CONNECT, rbp_now_ns() - c->connect_started);
 		if (is_pusher && conn_pool(ci) == RBP_POOL_BUFFER)

@@ -288,6 +288,7 @@ rbp_remote_downgrade(int ci, RbpStatus why)
 	{
 		case RBP_NOMEM:
 		case RBP_NOROUTE:
+		case RBP_BUSY:
 			avoid_here(conn_donor(ci), c->ops->bit);
 			break;
 		case RBP_TIMEOUT:

@@ -23,12 +23,14 @@
  * donor: what is found out over one pool's connection applies to the other's.
  *
  * The effect of an event on the breaker depends on the transport.  A donor
- * that has answered is not suspect any more; a success takes a little off its
- * penalty.
+ * that has answered what was asked after it had become suspect is not suspect
+ * any more; a success takes a little off its penalty.
  *
  *						tcp				verbs			shm
  *	read done			answered,		success			-
  *						success
+ *	connection lost		down			down			down
+ *	 while nobody waits	suspect			suspect			suspect
  *	read late			suspect,		suspect,		suspect
  *						penalty			penalty
  *	ping, handshake		answered		answered		answered
@@ -45,6 +47,11 @@
  * in the background.  So a donor whose process is stopped still serves
  * processes that are connected over verbs and shm, until a ping or a handshake
  * fails.
+ *
+ * What is read ahead may be looked at long after its connection was lost, or
+ * never be needed.  If nobody waits for it, the loss says little about the
+ * donor as it is now, which others may be reading from: it is for the pusher's
+ * ping to find out.
  *
  *-------------------------------------------------------------------------
  */
@@ -190,9 +197,12 @@ note_failure(int ci, bool connecting, RbpStatus status)
 						  rbp_remote_conns[ci].ops->bit, status);
 }
 
-/* Account for a connection that was lost, or could not be made. */
+/*
+ * Account for a connection that was lost, or could not be made.  awaited: some
+ * process needs it now.
+ */
 static void
-account_loss(int ci, bool connecting, RbpStatus status)
+account_loss(int ci, bool connecting, bool awaited, RbpStatus status)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpLocalConn *c = &rbp_remote_conns[ci];
@@ -216,6 +226,12 @@ account_loss(int ci, bool connecting, RbpStatus status)
 		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial))
 		return;
 	note_failure(ci, connecting, status);
+
+	if (!awaited)
+	{
+		suspect(d);
+		return;
+	}
 
 	/*
 	 * A costly connection takes resources of our device, too.  That it could
@@ -263,9 +279,10 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			account_loss(ci, connecting, status);
+			account_loss(ci, connecting, true, status);
 			break;
 		case RBP_NOMEM:
+		case RBP_BUSY:
 		case RBP_NOROUTE:
 		case RBP_OTHER_DEVICE:
 		case RBP_BAD_DEVICE:
@@ -303,6 +320,18 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_INPROGRESS:
 			break;
 	}
+}
+
+void
+rbp_remote_account_unawaited_failure(int ci, RbpStatus status)
+{
+	if (status != RBP_CONNLOST && status != RBP_PROTOCOL)
+	{
+		rbp_remote_account_failure(ci, status, false, false);
+		return;
+	}
+	rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
+	account_loss(ci, false, false, status);
 }
 
 /*
@@ -363,12 +392,14 @@ ping_suspect(int donor)
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
 	int			ci = conn_for_probe(donor);
 	const RbpLocalConn *c = &rbp_remote_conns[ci];
+	int64		asked_at = rbp_now_ns();
 
 	switch (probe(ci, rbp_guc_io_timeout_ns() * PING_TIMEOUTS))
 	{
 		case RBP_OK:
-			rbp_breaker_clear_suspicion(&d->breaker);
-			return -1;
+			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
+			/* a process may have met trouble meanwhile: ask again */
+			return breaker_state(&d->breaker) == BREAKER_SUSPECT ? RBP_BACKOFF_FIRST_NS : -1;
 		case RBP_TIMEOUT:
 			/* a costly connection may take long although all is well */
 			if (c->state == CONN_CONNECTING && c->ops->costly)
@@ -378,6 +409,10 @@ ping_suspect(int donor)
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_remote_donor_failed(d, true);
+			return -1;
+		case RBP_BUSY:
+			/* it has answered */
+			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
 			return -1;
 		case RBP_DENIED:
 			rbp_remote_recheck_lease(conn_pool(ci));
@@ -401,16 +436,19 @@ probe_down(int donor)
 	RbpLocalConn *c = &rbp_remote_conns[ci];
 	bool		fresh = !is_ready(c);
 	int64		left = (int64) pg_atomic_read_u64(&d->breaker.retry_at) - rbp_now_ns();
+	RbpStatus	status;
 
 	if (left > 0)
 		return left;
-	if (probe(ci, rbp_guc_io_timeout_ns()) == RBP_OK)
+	status = probe(ci, rbp_guc_io_timeout_ns());
+	/* a donor that refuses a connection has answered */
+	if (status == RBP_OK || status == RBP_BUSY)
 	{
 		/*
 		 * A new connection was needed to reach it, so have all processes
 		 * reconnect, instead of each finding that out.
 		 */
-		if (fresh)
+		if (fresh && status == RBP_OK)
 			c->donor_serial = rbp_remote_make_conns_stale(&d->serial);
 		rbp_remote_donor_up(d);
 		/* the preferred transport may work again */

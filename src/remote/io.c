@@ -271,6 +271,20 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 }
 
 /*
+ * Account for requests that have failed, for donor and connection.  allowed: as
+ * for account_part().
+ */
+static void
+account_request_failure(const RbpRemoteBatch *batch, const Part *part,
+						RbpStatus status, int64 allowed)
+{
+	if (batch->background && batch->kind == RBP_IO_READ && !batch->patient && allowed <= 0)
+		rbp_remote_account_unawaited_failure(part->ci, status);
+	else
+		rbp_remote_account_failure(part->ci, status, false, proves_down(batch, allowed));
+}
+
+/*
  * Mark failed writes that may have been sent.
  *
  * It is unknown how far they came, even if they were flushed with their
@@ -303,7 +317,7 @@ submit_part(RbpRemoteBatch *batch, Part *part)
 	status = c->ops->submit(c->conn, ios, part->n);
 	if (status != RBP_OK)
 	{
-		rbp_remote_account_failure(part->ci, status, false, false);
+		account_request_failure(batch, part, status, 0);
 		mark_uncertain_writes(batch, part);
 		return false;
 	}
@@ -424,17 +438,16 @@ account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 			c->state = CONN_READY;	/* the denied request has not ended it */
 		if (worst != RBP_OK &&
 			(worst != RBP_TIMEOUT || is_late(allowed) || proves_down(batch, allowed)))
-			rbp_remote_account_failure(part->ci, worst, false,
-									   proves_down(batch, allowed));
+			account_request_failure(batch, part, worst, allowed);
 	}
 
+	if (done && !part->ops->one_sided)
+		rbp_breaker_clear_suspicion(&donor->breaker, batch->start_ns);
+
 	/*
-	 * An answer that was not waited for may be old, and does not prove that
-	 * the donor is alive now, nor tell how fast it is.  One that was waited
-	 * for would have counted as late if it were.
+	 * An answer that was not waited for does not tell how fast the donor is.
+	 * One that was would have counted as late if it were.
 	 */
-	if (done && allowed > 0 && !part->ops->one_sided)
-		rbp_breaker_clear_suspicion(&donor->breaker);
 	if (done && (allowed > 0 || !batch->background) && !part->ops->local)
 		breaker_reduce_penalty(&donor->breaker);
 }

@@ -546,6 +546,12 @@ extern void rbp_remote_account_failure(int ci, RbpStatus status,
 									   bool connecting, bool down);
 
 /*
+ * Likewise, for requests that no query waits for.  A lost connection is closed
+ * and recorded, and the donor suspect, but not down.
+ */
+extern void rbp_remote_account_unawaited_failure(int ci, RbpStatus status);
+
+/*
  * ---- info.c --------------------------------------------------------------
  */
 extern void rbp_remote_reset_counters(RbpRemoteDonor *d);

@@ -390,6 +390,7 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 		donor_is_down(d))
 		return;
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
+		ERROR_STATUS(word) != RBP_BUSY &&
 		ERROR_TRANSPORT(word) != RBP_TRANSPORT_VERBS)
 		return;
 	/* already logged as a downgrade */

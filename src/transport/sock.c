@@ -128,7 +128,7 @@ rbp_status_from_wire(uint16_t status)
 		case RBP_WIRE_INVALID:
 			return RBP_INVALID;
 		case RBP_WIRE_BUSY:
-			return RBP_NOMEM;	/* as for any lack of resources */
+			return RBP_BUSY;
 		default:
 			return RBP_PROTOCOL;
 	}

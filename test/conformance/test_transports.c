@@ -1645,6 +1645,83 @@ test_drain(void)
 	conn->ops->close(conn);
 }
 
+#define FLOOD	800
+
+/* Clients of that lease, all at once; returns how many have ended so. */
+static int
+flood(const Lease *lease, RbpStatus expected)
+{
+	static RbpConn *conns[FLOOD];
+	int			n = 0;
+
+	for (int i = 0; i < FLOOD; i++)
+		if (rbp_transport_tcp.connect(&lease->ep, &lease->cred, &conns[i]) != RBP_OK)
+			conns[i] = NULL;
+	for (int i = 0; i < FLOOD; i++)
+	{
+		if (conns[i] == NULL)
+			continue;
+		n += rbp_transport_tcp.connect_wait(conns[i], rbp_now_ns() + patience(10)) == expected;
+		rbp_transport_tcp.close(conns[i]);
+	}
+	return n;
+}
+
+/* A lease's connections have a bound, and so has the work for wrong proofs. */
+static void
+test_bounds(void)
+{
+	static const RbpTransportOps *const kinds[] = {&rbp_transport_shm, &rbp_transport_tcp};
+	RbpConn    *conns[3];
+	RbpConn    *conn = NULL;
+	RbpStatus	status = RBP_BUSY;
+	Lease		lease;
+	Lease		other;
+	int			busy = 0;
+
+	start_donor("--lease-connections", "3");
+	lease_get(&lease, "bounds", 1, LONG_TTL);
+	lease_get(&other, "other bounds", 1, LONG_TTL);
+	for (int i = 0; i < 3; i++)
+		conns[i] = must_connect(kinds[i % 2], &lease);
+	for (int i = 0; i < 2; i++)
+	{
+		ok(connect_to(kinds[i], &lease, &conn) == RBP_BUSY, "%s: a fourth connection of a lease is refused, with a reason",
+		   kinds[i]->name);
+		conn = must_connect(kinds[i], &other);
+		ok(fill_pages(conn, other.regions[0], 4, 1), "%s: another lease has its own", kinds[i]->name);
+		conn->ops->close(conn);
+	}
+	ok(fill_pages(conns[0], lease.regions[0], 4, 1) && fill_pages(conns[1], lease.regions[0], 4, 1),
+	   "those that it has go on");
+	conns[0]->ops->close(conns[0]);
+	for (int64_t until = rbp_now_ns() + patience(10); rbp_now_ns() < until; sleep_ms(5))
+		if ((status = connect_to(&rbp_transport_tcp, &lease, &conns[0])) != RBP_BUSY)
+			break;
+	ok(status == RBP_OK, "when one ends, another one is accepted");
+
+	/* one who does not know the secret, again and again */
+	other.cred.secret[0] ^= 1;
+	for (int i = 0; i < 30 && busy == 0; i++)
+		busy = flood(&other, RBP_BUSY);
+	ok(busy > 0, "who is wrong too often is not listened to any more");
+	ok(fill_pages(conns[0], lease.regions[0], 4, 1), "who is connected is served");
+	other.cred.secret[0] ^= 1;
+	conn = must_connect(&rbp_transport_shm, &other);
+	ok(fill_pages(conn, other.regions[0], 4, 1), "and so is who comes another way");
+	conn->ops->close(conn);
+	for (int64_t until = rbp_now_ns() + patience(10); rbp_now_ns() < until; sleep_ms(50))
+		if ((status = connect_to(&rbp_transport_tcp, &other, &conn)) != RBP_BUSY)
+			break;
+	ok(status == RBP_OK, "and who comes a second later");
+	conn->ops->close(conn);
+	for (int i = 0; i < 3; i++)
+		conns[i]->ops->close(conns[i]);
+	lease_delete(&lease);
+	lease_delete(&other);
+	stop_process(&donor_pid, SIGTERM);
+}
+
 /*
  * A donor on a machine that gets short of memory: it keeps nothing, and
  * promises nothing.
@@ -1762,6 +1839,7 @@ main(int argc, char **argv)
 		test_choice();
 		test_drain();
 		test_pressure();
+		test_bounds();
 	}
 	unlink(fault_path);
 	return done_testing();

@@ -1,6 +1,7 @@
 # Reading ahead: pages of a run are on their way before the server asks for them;
-# a run that the tier has in part is read as if it had none of it, or all; and a
-# donor that does not answer is waited for once.
+# a run that the tier has in part is read as if it had none of it, or all; a
+# donor that does not answer is waited for once; and the kernel is asked to read
+# ahead what the tier has not, if that is of use.
 
 use strict;
 use warnings;
@@ -11,6 +12,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use RemoteBP;
+use RemoteBP::Preload;
 use Test::More;
 
 need_test_build();
@@ -71,7 +73,8 @@ $c = run('off', $query, 'remote_bp.read_ahead' => 0);
 is($c->{read_ahead}, 0, 'off: nothing is read ahead');
 cmp_ok($c->{hits}, '>', 0.9 * $pages, 'off: donors serve the pages nevertheless');
 
-$c = run('few pages', $query, 'remote_bp.read_ahead' => 4);
+# since 17, one read may be of more pages than that
+$c = run('few pages', $query, 'remote_bp.read_ahead' => 4, $node->pg_version >= 17 ? (io_combine_limit => 1) : ());
 cmp_ok($c->{read_ahead_used}, '>', 0.9 * $pages, 'few pages: as many at once as is set are read ahead');
 cmp_ok($c->{read_ahead}, '<', $c->{read_ahead_used} + 2 * 4, 'few pages: hardly more than was used');
 
@@ -137,6 +140,75 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.io_timeout', '100ms') or die
 }
 is(counter($node, 'hash_failures'), 0, 'no answer: what was read is right');
 is_clean($node);
+$node->stop;
+
+# What the kernel is asked for: the holes of a run, unless the server reads past the
+# page cache.  Without donors, what a server without the tier asks for.
+my $advice = PostgreSQL::Test::Utils::tempdir() . '/advice';
+my $bitmap = 'SELECT count(v) + 30 FROM t WHERE id = ANY (ARRAY[' . join(',', @every_sixth) . '])';
+my $path = $node->data_dir;
+
+sub start_noting
+{
+	my (%set) = @_;
+	$node->append_conf('postgresql.conf', join('', map { "$_ = '$set{$_}'\n" } sort keys %set));
+	start_preloaded($node, 'advice', RBP_ADVICE => $advice);
+	return;
+}
+
+# The number of times that the kernel is asked for a part of the table, and of
+# pages that were read ahead
+sub advised
+{
+	my ($sql, %set) = @_;
+	evict_buffers($node);
+	unlink $advice;
+	my $used = counter($node, 'read_ahead_used');
+	my $set = join('', map { "SET $_ = '$set{$_}'; " } sort keys %set);
+	$node->safe_psql('postgres', "SET remote_bp.compare_with_disk = off; $set$sql");
+	my @lines = -e $advice ? split(/\n/, slurp_file($advice)) : ();
+	return (scalar(grep { index($_, $path) == 0 } @lines), counter($node, 'read_ahead_used') - $used);
+}
+
+start_noting('remote_bp.io_timeout' => '5s');
+$path .= '/' . $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')}) . ' ';
+my @read = ('remote_bp.use_tier' => 'read');
+my @by_bitmap = (enable_seqscan => 'off', enable_indexscan => 'off', effective_io_concurrency => 16);
+
+sub fill_every_other
+{
+	ok(wait_leased($node, 64), 'memory is leased');
+	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
+	evict_buffers($node);
+	$node->safe_psql('postgres', qq{SELECT remote_bp_evict('t');
+		SELECT sum(remote_bp_prewarm('t', first_block => g * 16, last_block => least(g * 16 + 7, $pages - 1))) FROM generate_series(0, ($pages - 1) / 16) g});
+	return;
+}
+
+fill_every_other();
+my ($n, $used) = advised($query, @read);
+cmp_ok($used, '>', 0.3 * $pages, 'every other eight pages: these are read ahead');
+cmp_ok($n, '>', 0.8 * $pages / 16, 'every other eight pages: the kernel is asked for the others');
+$node->stop;
+if ($node->pg_version >= 16)
+{
+	start_noting(debug_io_direct => 'data');
+	fill_every_other();
+	($n, $used) = advised($query, @read);
+	cmp_ok($used, '>', 0.3 * $pages, 'past the page cache: pages are read ahead');
+	is($n, 0, 'past the page cache: the kernel is asked for nothing');
+	$node->stop;
+	$node->append_conf('postgresql.conf', "debug_io_direct = ''\n");
+}
+start_noting();
+fill_every_other();
+my ($stock) = advised($bitmap, @by_bitmap, 'remote_bp.use_tier' => 'off');
+cmp_ok($stock, '>', 100, 'without the tier: the server asks the kernel for the pages of a bitmap scan');
+$donor->kill9;
+ok(wait_for('the loss of the donor', sub { $node->safe_psql('postgres', "SET remote_bp.use_tier = read; $query"); return $node->safe_psql('postgres', q{SELECT count(*) FROM remote_bp_stat_donors WHERE state = 'ok'}) == 0 }),
+	'no donor: that is noticed');
+is((advised($query, @read))[0], 0, 'no donor: the kernel is asked for no more of a scan than without the tier');
+is((advised($bitmap, @by_bitmap, @read))[0], $stock, 'no donor: nor of a bitmap scan');
 $node->stop;
 
 done_testing();

@@ -856,6 +856,30 @@ rdma_accept(struct rdma_cm_id *ibid, struct rdma_conn_param *param)
 	return rc;
 }
 
+/* Only what the connection manager's state allows. */
+int
+rdma_init_qp_attr(struct rdma_cm_id *ibid, struct ibv_qp_attr *attr, int *mask)
+{
+	Id		   *id = (Id *) ibid;
+	int			rc = 0;
+
+	mock_enter();
+	if (attr->qp_state != IBV_QPS_INIT)
+	{
+		mock_violation("attributes are asked for a state that nobody knows");
+		rc = EINVAL;
+	}
+	else if (id->state != ID_REQUESTED && id->state != ID_CONNECTING &&
+			 id->state != ID_ACCEPTED && id->state != ID_CONNECTED)
+		rc = EINVAL;			/* the other side is gone by now */
+	*mask = IBV_QP_STATE;
+	mock_leave();
+	if (rc == 0)
+		return 0;
+	errno = rc;
+	return -1;
+}
+
 int
 rdma_notify(struct rdma_cm_id *ibid, enum ibv_event_type type)
 {

@@ -433,6 +433,8 @@ mock_connect_wait(RbpConn *base, int64_t deadline_ns)
 		(void) pass(deadline_ns);
 		return RBP_INPROGRESS;
 	}
+	if (conn->donor->full)
+		return RBP_BUSY;
 	return conn->donor->denied[conn->lease] ? RBP_DENIED : RBP_OK;
 }
 

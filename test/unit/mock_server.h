@@ -39,6 +39,7 @@ typedef struct MockDonor
 	bool		no_way;			/* no transport leads there */
 	bool		hangs;			/* takes, and never answers */
 	bool		mute;			/* connections never come about */
+	bool		full;			/* it accepts no more connections */
 	int64		answers_at;		/* not before */
 	RbpStatus	breaks;			/* submit() fails, and what it was given
 								 * arrives all the same; RBP_OK: it does not */

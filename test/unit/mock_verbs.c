@@ -85,6 +85,7 @@ atomic_int	mock_register_us;
 atomic_int	mock_deregister_us;
 atomic_bool mock_hold_create_qp;
 atomic_int	mock_held_create_qp;
+struct rdma_event_channel *mock_hold_channel;
 _Atomic uint64_t mock_calls[MOCK_NCALLS];
 
 static uint32_t fail_nth[MOCK_NCALLS];
@@ -1460,7 +1461,8 @@ rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 	int			rc = -1;
 
 	atomic_fetch_add(&mock_held_create_qp, 1);
-	while (atomic_load(&mock_hold_create_qp))
+	while (atomic_load(&mock_hold_create_qp) &&
+		   (mock_hold_channel == NULL || mock_hold_channel == id->channel))
 		usleep(100);
 	atomic_fetch_sub(&mock_held_create_qp, 1);
 	mock_enter();
@@ -1654,6 +1656,8 @@ mock_reset(void)
 	mock_lazy = mock_receives_first = mock_lose_rtu = mock_same_keys = false;
 	mock_poll_max = mock_fail_at = mock_flush_polls = 0;
 	mock_register_us = mock_deregister_us = 0;
+	mock_hold_create_qp = false;
+	mock_hold_channel = NULL;
 	default_limits();
 	mock_leave();
 }

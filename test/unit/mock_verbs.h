@@ -180,8 +180,12 @@ extern atomic_int mock_deregister_us;
 /* What a device is, and whether its port is active. */
 extern void mock_set_device(int device, enum ibv_transport_type type, bool active);
 
-/* Queue pairs are not created before this is false; so many are waited for. */
+/*
+ * Queue pairs are not created before this is false, if the id is of that event
+ * channel (NULL: any); so many are waited for.
+ */
 extern atomic_bool mock_hold_create_qp;
+extern struct rdma_event_channel *mock_hold_channel;
 extern atomic_int mock_held_create_qp;
 
 /* Do what can be done. */

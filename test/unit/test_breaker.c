@@ -30,17 +30,27 @@ test_transitions(void)
 {
 	rbp_breaker_init(&b);
 	ok(breaker_state(&b) == BREAKER_CLOSED, "it begins closed");
-	rbp_breaker_clear_suspicion(&b);
+	rbp_breaker_clear_suspicion(&b, mock_now);
 	ok(pg_atomic_read_u64(&b.closed_at) == 0, "an answer changes nothing then");
 	ok(rbp_breaker_suspect(&b) && !rbp_breaker_suspect(&b), "one makes it suspect");
 	mock_now += MS;
-	rbp_breaker_clear_suspicion(&b);
+	rbp_breaker_clear_suspicion(&b, mock_now - 2 * MS);
+	rbp_breaker_clear_suspicion(&b, mock_now - MS);
+	ok(breaker_state(&b) == BREAKER_SUSPECT && pg_atomic_read_u64(&b.closed_at) == 0,
+	   "an answer to what was asked before changes nothing");
+	mock_now += MS;
+	ok(!rbp_breaker_suspect(&b), "another one finds it suspect");
+	rbp_breaker_clear_suspicion(&b, mock_now - MS);
+	ok(breaker_state(&b) == BREAKER_SUSPECT, "an answer to what was asked before that changes nothing, either");
+	mock_now += MS;
+	rbp_breaker_clear_suspicion(&b, mock_now);
 	ok(breaker_state(&b) == BREAKER_CLOSED &&
 	   (int64) pg_atomic_read_u64(&b.closed_at) == mock_now, "an answer closes it");
 	(void) rbp_breaker_suspect(&b);
 	ok(rbp_breaker_trip(&b, &times) && !rbp_breaker_trip(&b, &times), "one opens a suspect one");
 	ok(!rbp_breaker_suspect(&b) && breaker_state(&b) == BREAKER_OPEN, "to be suspect is less than that");
-	rbp_breaker_clear_suspicion(&b);
+	mock_now += MS;
+	rbp_breaker_clear_suspicion(&b, mock_now);
 	ok(breaker_state(&b) == BREAKER_OPEN, "an answer does not close it");
 	mock_now += MS;
 	ok(rbp_breaker_close(&b) && breaker_state(&b) == BREAKER_CLOSED &&

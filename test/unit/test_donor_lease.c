@@ -827,6 +827,46 @@ test_all_at_once(void)
 	settle("all at once");
 }
 
+/* The bound on a lease's connections holds whoever takes them at once. */
+static void *
+take_connections(void *arg)
+{
+	RbpDonorLease *lease = arg;
+
+	for (int i = 0; i < 20000; i++)
+	{
+		if (!donor_lease_connect(lease))
+			continue;
+		if (atomic_load(&lease->connections) < 1)
+			wrong("a connection is not counted");
+		donor_lease_disconnect(lease);
+	}
+	return NULL;
+}
+
+static void
+test_connections(void)
+{
+	RbpDonorLease lease = {.id = "full"};
+	RbpDonorLease other = {.id = "other"};
+	pthread_t	threads[4];
+
+	ok(donor_lease_connect(&lease) && donor_lease_connect(&lease) && donor_lease_connect(&lease),
+	   "a lease has so many connections");
+	ok(!donor_lease_connect(&lease) && !donor_lease_connect(&lease), "and no more");
+	ok(donor_lease_connect(&other), "which does not concern another one");
+	donor_lease_disconnect(&lease);
+	ok(donor_lease_connect(&lease) && !donor_lease_connect(&lease), "one that ends makes room for one");
+	for (int i = 0; i < 3; i++)
+		donor_lease_disconnect(&lease);
+	for (int i = 0; i < 4; i++)
+		if (pthread_create(&threads[i], NULL, take_connections, &lease) != 0)
+			abort();
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	is_u64((uint64_t) atomic_load(&lease.connections), 0, "threads leave nothing behind");
+}
+
 int
 main(void)
 {
@@ -845,8 +885,9 @@ main(void)
 	}
 	rbp_log_init("test_donor_lease", RBP_LOG_WARNING);
 	donor_lease_set_rdma(&keys);
-	donor_lease_init(0);
+	donor_lease_init(0, 3);
 
+	test_connections();
 	test_grants();
 	test_odd_words();
 	test_end_while_granted();

@@ -108,6 +108,8 @@ test_node(void)
 {
 	uint32_t	zeroes = 0;
 
+	ok(donor_memory_has_node(0), "a machine has a first NUMA node");
+	ok(!donor_memory_has_node(DONOR_MAX_NODE) && !donor_memory_has_node(-1), "and not any");
 	rbp_log_init("test_donor_memory", RBP_LOG_WARNING);
 	donor_memory_init(UINT64_C(8) << 20, UINT64_C(1) << 20, 0, 0);
 	is_u64(donor_nregions, 8, "regions have memory");

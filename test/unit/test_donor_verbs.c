@@ -34,6 +34,7 @@ static int64_t shifted_now(void);
 #define calloc			mock_calloc
 #define aligned_alloc	mock_aligned_alloc
 #define rbp_boottime_ns	shifted_now
+#include "broker/donor/proofs.c"
 #include "broker/donor/verbs.c"
 #include "broker/donor/verbs_conn.c"
 #include "broker/donor/verbs_mr.c"
@@ -51,6 +52,7 @@ static int64_t shifted_now(void);
 #define SECOND			INT64_C(1000000000)
 #define MS				INT64_C(1000000)
 #define PLANS			8
+#define LEASE_CONNECTIONS	100
 
 extern const char *rbp_verbs_sysfs;
 
@@ -556,10 +558,8 @@ check_left(const char *when)
 	apply();
 	if (!await(!donor_cleaning()))
 		wrong("%s: the janitor does not come to an end", when);
-	pass(20 * SECOND);			/* connections of ended leases */
-	usleep(2000);
-	pass(2 * SECOND);
-	if (!ok(await(mock_leaks(false) == baseline) && donor_verbs_connections() == 0,
+	/* connections of ended leases last for a while */
+	if (!ok(await((pass(SECOND), mock_leaks(false) == baseline && donor_verbs_connections() == 0)),
 			"%s: nothing is left", when))
 	{
 		diag("%" PRIu64 " connections; %u objects, should be %u:",
@@ -797,12 +797,62 @@ test_denials(void)
 		ops->close(conn);
 		if (++n % 128 == 0)
 			usleep(1000);
-	} while (status == RBP_DENIED && n < 100 * DENIALS_MAX);
-	ok(status == RBP_NOMEM && n > DENIALS_MAX,
+	} while (status == RBP_DENIED && n < 100 * WRONG_MAX);
+	ok(status == RBP_BUSY && n > WRONG_MAX,
 	   "who is wrong too often in a second is not listened to any more");
 	ok(await((pass(SECOND), conn = open_conn(&plan->cred, &status), ops->close(conn), status == RBP_OK)),
 	   "the next second is another one");
 	check_left("denials");
+}
+
+/* A lease's connections are bounded; those by other transports count, too. */
+static void
+test_full_lease(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	Plan	   *other = plan_new(0x002);
+	Raw		   *raws[LEASE_CONNECTIONS];
+	RbpWireVerbsHello hello;
+	RbpDonorLease *lease;
+	RbpStatus	status;
+	RbpConn    *conn;
+	int			n = LEASE_CONNECTIONS / 2;
+
+	apply_all();
+	lease = donor_lease_find(plan->cred.lease);
+	for (int i = 0; i < n; i++)
+		raws[i] = raw_connected(&plan->cred);
+	for (int i = n; i < LEASE_CONNECTIONS; i++)
+		if (!donor_lease_connect(lease))
+			wrong("connection %d of another transport is refused", i);
+	conn = open_conn(&plan->cred, &status);
+	ok(conn == NULL && status == RBP_BUSY, "a lease with all its connections: %s", rbp_status_text(status));
+	ok(!donor_lease_connect(lease), "by any transport");
+	ok(can_connect(other), "another lease has its own");
+	donor_lease_disconnect(lease);
+	ok(can_connect(plan), "one of another transport ends: there is room");
+	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS - 1), "which is free again");
+	raw_free(raws[--n]);
+	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS - 2), "one of ours ends");
+
+	/* who does not go on with the handshake has a place, too */
+	for (int i = 0; i < 3; i++)
+	{
+		raws[n + i] = raw_new();
+		raw_hello(raws[n + i], &plan->cred, &hello);
+		raw_ask(raws[n + i], &hello);
+	}
+	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS) &&
+	   raw_next(raws[n + 2], 5000) == RDMA_CM_EVENT_REJECTED && raws[n + 2]->has_welcome &&
+	   raws[n + 2]->welcome.status == RBP_WIRE_BUSY, "handshakes that hang are counted");
+	for (int i = 0; i < n + 3; i++)
+		raw_free(raws[i]);
+	ok(await((pass(SECOND), atomic_load(&lease->connections) == LEASE_CONNECTIONS / 2 - 1)), "until they go");
+	for (int i = LEASE_CONNECTIONS / 2 + 1; i < LEASE_CONNECTIONS; i++)
+		donor_lease_disconnect(lease);
+	is_u64((uint64_t) atomic_load(&lease->connections), 0, "nothing is counted twice");
+	donor_lease_unref(lease);
+	check_left("a full lease");
 }
 
 /*
@@ -916,7 +966,7 @@ test_keys(void)
 	   "its clients' are dead");
 	pass(3 * SECOND);
 	pass(SECOND);
-	ok(await(donor_verbs_connections() == 0), "a connection that failed is closed soon");
+	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "a connection that failed is closed soon");
 	raw_free(other);
 	check_left("keys");
 }
@@ -978,7 +1028,8 @@ test_idle_clients(void)
 	usleep(3000);
 	is_u64(donor_verbs_connections(), 1, "its client has time to notice");
 	pass(11 * SECOND);
-	ok(await(donor_verbs_connections() == 0), "but not for ever");
+	/* the time begins when the service sees that the lease has ended */
+	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "but not for ever");
 	is_u64((uint64_t) raw_next(raw, 5000), RDMA_CM_EVENT_DISCONNECTED, "he is told");
 	ok(await(mock_leaks(false) < before), "what was held for it is freed");
 	raw_free(raw);
@@ -1246,7 +1297,7 @@ test_clients(void)
 	pass(11 * SECOND);
 	usleep(3000);
 	pass(2 * SECOND);
-	ok(await(donor_verbs_connections() == 0), "is found out");
+	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "is found out");
 	raw_free(raw);
 
 	/* one that lives is left alone */
@@ -1508,7 +1559,7 @@ test_lost_rtu(void)
 			ok(donor_verbs_connections() == 1 && raw_ping(raw),
 			   "%s says that a client is connected whose RTU is lost", ways[how]);
 		else
-			ok(await(donor_verbs_connections() == 0), "if %s does, it is given up", ways[how]);
+			ok(await((pass(SECOND), donor_verbs_connections() == 0)), "if %s does, it is given up", ways[how]);
 		raw_free(raw);
 		ok(await((pass(SECOND), donor_verbs_connections() == 0)), "it goes (%s)", ways[how]);
 	}
@@ -1577,6 +1628,192 @@ test_removal(void)
 	check_left("removal");
 }
 
+/* Wait until the donor listens again, and nothing is left of the device. */
+static void
+comes_back(uint64_t listens, const char *what)
+{
+	ok(await((pass(SECOND), mock_calls[MOCK_LISTEN] > listens)), "%s: the donor listens again", what);
+	ok(await(mock_leaks(false) == 2 + stuck_objects()), "%s: nothing is left", what);
+}
+
+static int
+hold_probes(const MockWork *work)
+{
+	return work->opcode == IBV_WR_RDMA_WRITE && work->len == 0 ? MOCK_HOLD : IBV_WC_SUCCESS;
+}
+
+/* It is unplugged at each step of a client. */
+static void
+test_removal_at_each_step(void)
+{
+	static const char *const steps[] = {
+		"while a client is let in, and another one waits", "before a client has answered",
+		"while keys are made", "while a key is ended", "while a client is probed",
+		"while a client is closed"
+	};
+
+	for (int step = 0; step < (int) (sizeof(steps) / sizeof(steps[0])); step++)
+	{
+		Plan	   *plan = plan_new(0x00f);
+		uint64_t	listens = mock_calls[MOCK_LISTEN];
+		RbpWireVerbsHello hello;
+		RbpDonorPingState state;
+		uint64_t	addr;
+		uint32_t	key;
+		Raw		   *raws[2] = {NULL};
+
+		apply_all();
+		mock_lose_rtu = step == 1;
+		if (step == 0)
+		{
+			mock_hold_channel = events;
+			atomic_store(&mock_hold_create_qp, true);
+			for (int i = 0; i < 2; i++)
+			{
+				raws[i] = raw_new();
+				raw_hello(raws[i], &plan->cred, &hello);
+				raw_ask(raws[i], &hello);
+			}
+			if (!await(atomic_load(&mock_held_create_qp) == 1))
+				wrong("no queue pair is made");
+		}
+		else
+		{
+			mock_register_us = step == 2 ? 20000 : 0;
+			raws[0] = raw_connected(&plan->cred);
+			if (!await(donor_verbs_connections() == 1))
+				wrong("a client is not counted");
+		}
+		if (step >= 3 && !await_key(raws[0], 3, &addr, &key))
+			wrong("there is no key");
+		if (step == 3)
+		{
+			mock_deregister_us = 20000;
+			plan->mask = 0x007;
+			apply();
+		}
+		else if (step == 4)
+		{
+			mock_hooks.on_work = hold_probes;
+			pass(31 * SECOND);
+			ok(await((donor_verbs_ping_state(LIST_FIRST(&conns), &state), state.probing)), "a probe is under way");
+		}
+		else if (step == 5)
+			raw_free(raws[0]);
+		mock_remove_device(0);
+		mock_hold_create_qp = false;
+		ok(await(donor_verbs_connections() == 0), "%s: all connections are ended", steps[step]);
+		ok(await(!donor_cleaning() && !mock_exposed(donor_regions[3].base, REGION_BYTES)), "%s: and all keys", steps[step]);
+		mock_hold_channel = NULL;
+		mock_register_us = mock_deregister_us = 0;
+		mock_lose_rtu = false;
+		mock_hooks.on_work = NULL;
+		for (int i = 0; i < 2 && step != 5; i++)
+			if (raws[i] != NULL)
+				raw_free(raws[i]);
+		comes_back(listens, steps[step]);
+		ok(can_connect(plan), "%s: clients come again", steps[step]);
+		plan_end(plan);
+		check_left(steps[step]);
+	}
+}
+
+/* A device whose queue pairs have one read in flight. */
+static void
+test_read_depth(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	uint8_t		buf[16];
+	RbpStatus	status;
+	RbpConn    *conn;
+
+	apply_all();
+	mock_limits.max_qp_rd_atom = 1;
+	ok(remove_device(), "another device, of a read depth of 1");
+	conn = open_conn(&plan->cred, &status);
+	ok(conn != NULL && do_io(conn, RBP_IO_READ, 0, 0, buf, sizeof(buf)) == RBP_OK,
+	   "who asks for more is let in with that");
+	ops->close(conn);
+	raw_free(raw_connected(&plan->cred));
+	mock_limits.max_qp_rd_atom = 16;
+	ok(remove_device() && can_connect(plan), "the first one is back");
+	check_left("a read depth of 1");
+}
+
+/*
+ * Clients that have given up while the donor was busy: those that wait are not
+ * kept waiting for them.
+ */
+static void
+test_given_up(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpWireVerbsHello hello;
+	Raw		   *raws[10];
+	Raw		   *last;
+	uint64_t	before;
+
+	apply_all();
+	mock_hold_channel = events;
+	atomic_store(&mock_hold_create_qp, true);
+	for (int i = 0; i < 10; i++)
+	{
+		raws[i] = raw_new();
+		raw_hello(raws[i], &plan->cred, &hello);
+		raw_ask(raws[i], &hello);
+	}
+	last = raw_new();
+	raw_hello(last, &plan->cred, &hello);
+	raw_ask(last, &hello);
+	if (!await(atomic_load(&mock_held_create_qp) == 1))
+		wrong("no queue pair is made");
+	for (int i = 1; i < 10; i++)
+		raw_free(raws[i]);
+	before = mock_calls[MOCK_CREATE_QP];
+	atomic_store(&mock_hold_create_qp, false);
+	is_u64((uint64_t) raw_next(raws[0], 5000), RDMA_CM_EVENT_ESTABLISHED, "the client that has taken so long is let in");
+	is_u64((uint64_t) raw_next(last, 5000), RDMA_CM_EVENT_ESTABLISHED, "and the one that still waits");
+	is_u64(mock_calls[MOCK_CREATE_QP] - before, 2, "nothing is made for those that have given up");
+	raw_free(raws[0]);
+	raw_free(last);
+	mock_hold_channel = NULL;
+	check_left("clients that have given up");
+}
+
+static void *
+release_create_qp(void *arg)
+{
+	usleep(1200000);
+	atomic_store(&mock_hold_create_qp, false);
+	return arg;
+}
+
+/*
+ * A queue pair takes longer than clients wait for an answer: theirs are asked
+ * for again, and the first ones are answered in vain.
+ */
+static void
+test_slow_device(void)
+{
+	Plan	   *plan = plan_new(0x001);
+	RbpStatus	status;
+	RbpConn    *conn;
+	pthread_t	thread;
+
+	apply_all();
+	mock_hold_channel = events;
+	atomic_store(&mock_hold_create_qp, true);
+	if (pthread_create(&thread, NULL, release_create_qp, NULL) != 0)
+		abort();
+	conn = open_conn(&plan->cred, &status);
+	ok(conn != NULL, "a client is let in when the device is done: %s", rbp_status_text(status));
+	pthread_join(thread, NULL);
+	ok(await(donor_verbs_connections() == 1), "what it had given up is given up here, too");
+	ops->close(conn);
+	mock_hold_channel = NULL;
+	check_left("a slow device");
+}
+
 /*
  * ---- all at once -------------------------------------------------------------------------------------------
  */
@@ -1619,9 +1856,9 @@ client_main(void *arg)
 			continue;
 		}
 		conn = open_conn(&known.cred, &status);
-		/* RBP_NOMEM: too many were denied */
+		/* RBP_BUSY: too many were denied */
 		if (status != RBP_OK && status != RBP_DENIED && status != RBP_CONNLOST &&
-			status != RBP_NOMEM)
+			status != RBP_BUSY)
 			wrong("connect: %s", rbp_status_text(status));
 		for (int n = rand_r(&seed) % 60; conn != NULL && n > 0; n--)
 		{
@@ -1760,11 +1997,12 @@ main(void)
 	rbp_log_init("test_donor_verbs", RBP_LOG_ERROR);
 	test_start();
 	donor_lease_set_rdma(&donor_verbs_rdma);
-	donor_lease_init(0);
+	donor_lease_init(0, LEASE_CONNECTIONS);
 	baseline = 4;				/* channel and id to listen; the device's two */
 
 	test_handshake();
 	test_denials();
+	test_full_lease();
 	test_keys();
 	test_same_key();
 	test_idle_clients();
@@ -1776,6 +2014,10 @@ main(void)
 	test_lost_rtu();
 	test_async();
 	test_removal();
+	test_removal_at_each_step();
+	test_read_depth();
+	test_given_up();
+	test_slow_device();
 	test_failures();
 	test_stuck_key();
 	test_all_at_once();

@@ -279,11 +279,23 @@ test_no_bypass(void)
 	ok(seen.asked < 200, "straight, if it has everything (%d questions in 1000)", seen.asked);
 
 	rbp_read_cost_init(&cost);
-	is_u64(rbp_read_cost_saved(&cost, 1, true, 10 * US), 0, "what is saved is not known yet");
+	is_u64(rbp_read_cost_saved(&cost, 1, 0, 0, 10 * US), 0, "what is saved is not known yet");
 	for (int i = 0; i < 100; i++)
+	{
 		rbp_read_cost_file(&cost, 1, false, 50 * US);
-	ok(rbp_read_cost_saved(&cost, 2, true, 10 * US) > 80 * US, "two reads of the disk, less what was taken instead");
-	ok(rbp_read_cost_saved(&cost, 1, true, 70 * US) < 0, "or lost, if that took longer");
+		rbp_read_cost_file(&cost, 1, true, 2 * US);
+	}
+	ok(rbp_read_cost_saved(&cost, 2, 0, 0, 10 * US) > 80 * US, "two reads of the disk, less what was taken instead");
+	ok(rbp_read_cost_saved(&cost, 1, 0, 0, 70 * US) < 0, "or lost, if that took longer");
+	is_u64((uint64_t) rbp_read_cost_saved(&cost, 0, 2, 0, 0), 2 * cost.cached,
+		   "of pages that the page cache has, only reads of that are saved");
+	is_u64((uint64_t) -rbp_read_cost_saved(&cost, 0, 0, 0, 70 * US), 70 * US, "a wait for nothing is lost");
+	ok(rbp_read_cost_saved(&cost, 0, 0, 2, 0) > rbp_read_cost_saved(&cost, 0, 2, 0, 0) &&
+	   rbp_read_cost_saved(&cost, 0, 0, 2, 0) < rbp_read_cost_saved(&cost, 2, 0, 0, 0),
+	   "what is not known to be there is partly there");
+	is_u64((uint64_t) rbp_read_cost_saved(&cost, 1, 1, 1, 9 * US),
+		   (uint64_t) (rbp_read_cost_saved(&cost, 1, 0, 0, 2 * US) + rbp_read_cost_saved(&cost, 0, 1, 0, 3 * US) +
+					   rbp_read_cost_saved(&cost, 0, 0, 1, 4 * US)), "all of it adds up");
 }
 
 /* Values at the edges of what is computed with. */

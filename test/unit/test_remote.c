@@ -315,6 +315,7 @@ recover(int donor)
 	mock_donors[donor].hangs = false;
 	mock_donors[donor].refuses = false;
 	mock_donors[donor].mute = false;
+	mock_donors[donor].full = false;
 	mock_donors[donor].answers_at = 0;
 	mock_now += 60000 * MS;
 	rbp_remote_donor_up(&rbp_remote_shared->donors[donor]);
@@ -792,7 +793,7 @@ test_health(void)
 	(void) read_once(RBP_TIMEOUT);
 	mock_donors[0].hangs = false;
 	mock_now += MS;
-	rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[0].breaker);
+	rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[0].breaker, mock_now);
 	ok(round_trip(0, 1, 0), "it is used when somebody is answered, too");
 
 	/* the ping is not */
@@ -823,6 +824,178 @@ test_health(void)
 	ok(is_down(0), "too often: it is down, though it answers");
 	recover(0);
 	ok(round_trip(0, 1, 0), "well again");
+}
+
+static int64
+sum_of_donor(int donor, RbpDonorCount what)
+{
+	int64		sum = 0;
+
+	for (int i = 0; i < RBP_DONOR_STRIPES; i++)
+		sum += (int64) pg_atomic_read_u64(&rbp_remote_shared->donors[donor].stripes[i].counts[what]);
+	return sum;
+}
+
+/* Answers to what was asked before and after a donor became suspect. */
+static void
+test_old_answers(void)
+{
+	RbpRemoteIo a[4];
+	RbpRemoteIo b[4];
+	RbpRemoteBatch *before;
+	RbpRemoteBatch *after;
+	RbpBreaker *breaker = &rbp_remote_shared->donors[0].breaker;
+
+	recover(0);
+	ok(round_trip(0, 4, 0), "well again");
+	run_of(a, 0, 4, back[0]);
+	before = rbp_remote_begin(a, 4, false, 0, mock_now, mock_now);
+	mock_now += MS;
+
+	/* another process waits in vain; and later a second one */
+	ok(rbp_breaker_suspect(breaker), "a donor is suspect");
+	mock_now += MS;
+	run_of(b, 8, 4, back[1]);
+	after = rbp_remote_begin(b, 4, false, 0, mock_now, mock_now);
+	rbp_remote_end(before, mock_now + mock_io_timeout_ns);
+	ok(all_are(a, 4, RBP_OK) && state_of(0) == BREAKER_SUSPECT,
+	   "an answer to what was asked before leaves it suspect");
+	mock_now += MS;
+	(void) rbp_breaker_suspect(breaker);
+	rbp_remote_end(after, mock_now + mock_io_timeout_ns);
+	ok(all_are(b, 4, RBP_OK) && state_of(0) == BREAKER_SUSPECT,
+	   "so does one to what was asked before the last process suspected it");
+	mock_now += MS;
+	after = rbp_remote_begin(b, 4, false, 0, mock_now, mock_now);
+	rbp_remote_end(after, mock_now);
+	ok(all_are(b, 4, RBP_OK) && state_of(0) == BREAKER_CLOSED,
+	   "an answer to what was asked after that does not, though nobody waits for it");
+
+	/* a read that began before, and a connection */
+	(void) rbp_breaker_suspect(breaker);
+	rbp_remote_read(a, 4, mock_now - MS, mock_now + mock_io_timeout_ns);
+	ok(all_are(a, 4, RBP_OK) && state_of(0) == BREAKER_SUSPECT, "nor does a read prove it that began before");
+	mock_now += MS;
+	rbp_remote_read(a, 4, mock_now, mock_now + mock_io_timeout_ns);
+	ok(all_are(a, 4, RBP_OK) && state_of(0) == BREAKER_CLOSED, "but one that began after");
+
+	/* the ping is answered, but somebody suspects the donor meanwhile */
+	(void) rbp_breaker_suspect(breaker);
+	pg_atomic_write_u64(&breaker->suspected_at, (uint64) mock_now + MS);
+	ok(rbp_remote_probe() > 0 && state_of(0) == BREAKER_SUSPECT, "then it is pinged again");
+	mock_now += 20 * MS;
+	ok(rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED, "until that is settled");
+}
+
+/* A connection breaks on which nothing is that a query waits for. */
+static void
+test_unawaited_losses(void)
+{
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
+	RbpRemoteIo a[4];
+	RbpRemoteIo b[4];
+	RbpRemoteBatch *first;
+	RbpRemoteBatch *second;
+
+	/* how: dropped, while it is on its way; or as it is requested */
+	for (int how = 0; how < 2; how++)
+	{
+		uint32		times_down = pg_atomic_read_u32(&d->times_down);
+		uint32		serial = pg_atomic_read_u32(&d->serial);
+		int64		failures = sum_of_donor(0, RBP_DONOR_FAILURES);
+		int			open;
+
+		recover(0);
+		ok(round_trip(0, 4, 0), "well again");
+		pg_atomic_write_u32(&d->error, 0);
+		open = mock_donors[0].open;
+		run_of(a, 0, 4, back[0]);
+		run_of(b, 8, 4, back[1]);
+		first = second = NULL;
+		if (how == 0)
+		{
+			first = rbp_remote_begin(a, 4, false, 0, mock_now, mock_now);
+			second = rbp_remote_begin(b, 4, false, 0, mock_now, mock_now);
+		}
+		mock_donors[0].life++;
+		mock_now += MS;
+		if (how == 1)
+			first = rbp_remote_begin(a, 4, false, 0, mock_now, mock_now);
+		else
+			rbp_remote_end(first, mock_now);
+		ok(all_are(a, 4, RBP_CONNLOST) && (how == 0 || first == NULL), "a connection is lost");
+		is_u64((uint64) mock_donors[0].open, (uint64) open - 1, "it is closed");
+		ok(pg_atomic_read_u32(&d->error) != 0, "which is noted");
+		ok(state_of(0) == BREAKER_SUSPECT && pg_atomic_read_u32(&d->serial) == serial,
+		   "the donor is suspect: others may go on reading");
+		if (second != NULL)
+			rbp_remote_end(second, mock_now);
+		ok(second == NULL || all_are(b, 4, RBP_CONNLOST), "what else was on its way is lost");
+		ok(read_once(RBP_CANCELED) == 0, "this process leaves the donor alone");
+
+		/* the donor was restarted, or only this connection was lost */
+		mock_now += MS;
+		(void) rbp_remote_probe();
+		for (int i = 0; i < 3 && state_of(0) != BREAKER_CLOSED; i++)
+		{
+			mock_now += 100 * MS;
+			(void) rbp_remote_probe();
+		}
+		ok(state_of(0) == BREAKER_CLOSED && round_trip(0, 4, 0), "until the pusher has found out");
+		ok(sum_of_donor(0, RBP_DONOR_FAILURES) - failures <= 1 &&
+		   pg_atomic_read_u32(&d->times_down) - times_down <= 1, "that is one failure of the donor at most");
+	}
+
+	/* a query waits */
+	run_of(a, 0, 4, back[0]);
+	first = rbp_remote_begin(a, 4, false, 0, mock_now, mock_now);
+	mock_donors[0].life++;
+	rbp_remote_end(first, mock_now + mock_io_timeout_ns);
+	ok(all_are(a, 4, RBP_CONNLOST) && is_down(0), "a loss that a query meets shows that the donor is down");
+	recover(0);
+	ok(round_trip(0, 4, 0), "well again");
+}
+
+/* A donor that has all the connections that the lease may have. */
+static void
+test_full(void)
+{
+	RbpRemoteIo a[2];
+	int			connects;
+
+	ok(round_trip(0, 1, 0), "a connection");
+	mock_donors[0].full = true;
+	ok(round_trip(0, 1, 0), "it stays when the donor accepts no more");
+	rbp_guc_connect_settings_version++;
+	(void) read_once(RBP_BUSY);
+	ok(state_of(0) == BREAKER_CLOSED && rbp_remote_probe() == -1, "who gets none suspects nobody");
+	connects = mock_donors[0].connects;
+	mock_now += 500 * MS;
+	(void) read_once(RBP_CANCELED);
+	is_u64((uint64) mock_donors[0].connects, (uint64) connects, "nor does he try again at once");
+	mock_now += 600 * MS;
+	(void) read_once(RBP_BUSY);
+	is_u64((uint64) mock_donors[0].connects, (uint64) connects + 1, "but after a second");
+	run_of(a, TEMP_SLOT(0), 2, back[0]);
+	ok(begin(a, 2, false, RBP_REMOTE_PATIENT) == NULL && all_are(a, 2, RBP_BUSY) &&
+	   state_of(0) == BREAKER_CLOSED, "the patient are told so, too");
+
+	/* the pusher gets none either, but an answer */
+	recover(0);
+	ok(round_trip(0, 1, 0), "a connection");
+	mock_donors[0].hangs = true;
+	(void) read_once(RBP_TIMEOUT);
+	mock_donors[0].hangs = false;
+	mock_donors[0].full = true;
+	rbp_guc_connect_settings_version++;
+	mock_now += MS;
+	ok(state_of(0) == BREAKER_SUSPECT && rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED,
+	   "a donor that refuses the pusher is not suspect any more");
+	rbp_remote_donor_failed(&rbp_remote_shared->donors[0], true);
+	mock_now += 60000 * MS;
+	ok(is_down(0) && rbp_remote_probe() == -1 && !is_down(0), "nor down");
+	recover(0);
+	ok(round_trip(0, 1, 0), "it accepts one again");
 }
 
 static int
@@ -865,7 +1038,7 @@ connect_anew(RbpStatus costly_fails)
 static void
 test_local_downgrades(void)
 {
-	static const RbpStatus reasons[] = {RBP_NOMEM, RBP_NOROUTE};
+	static const RbpStatus reasons[] = {RBP_NOMEM, RBP_NOROUTE, RBP_BUSY};
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
 	RbpLocalConn *c = &rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)];
 	int64		delay = 30 * SECOND;
@@ -1415,7 +1588,7 @@ test_shrinking(void)
 	is_u64(mock_donors[0].open, 0, "which is closed when nothing is to go any more");
 	mock_now += 10 * MS;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[i].breaker);
+		rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[i].breaker, mock_now);
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
 
@@ -1567,6 +1740,13 @@ test_messages(void)
 	mock_now += 6000 * MS;
 	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_VERBS, RBP_NOMEM);
 	is_u64(messages(), 0, "once a minute");
+	mock_now += 60000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_TCP, RBP_BUSY);
+	is_u64(messages(), 0, "a donor may be full for a moment");
+	mock_now += 6000 * MS;
+	rbp_remote_note_error(d, DONOR_ERROR_CONNECT, RBP_TRANSPORT_TCP, RBP_BUSY);
+	is_u64(messages(), 1, "when that lasts it is told, too");
+	mock_now += 60000 * MS;
 
 	pg_atomic_fetch_add_u32(&d->over_limit, 3);
 	is_u64(messages(), 1, "three got no connection");
@@ -2024,6 +2204,9 @@ main(void)
 	test_time();
 	test_interrupts();
 	test_health();
+	test_old_answers();
+	test_unawaited_losses();
+	test_full();
 	test_downgrades();
 	test_failed_submits();
 	test_local();

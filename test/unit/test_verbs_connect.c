@@ -243,7 +243,7 @@ test_connect_failures(void)
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -1, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, -2, RBP_CONNLOST},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_DENIED, RBP_DENIED},
-		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_BUSY, RBP_NOMEM},
+		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_BUSY, RBP_BUSY},
 		{IN_CONNECT, RDMA_CM_EVENT_REJECTED, MOCK_REJECTED_BY_PEER, RBP_WIRE_VERSION_MISMATCH, RBP_PROTOCOL},
 		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, -1, RBP_PROTOCOL},
 		{IN_CONNECT, RDMA_CM_EVENT_ESTABLISHED, 0, -2, RBP_PROTOCOL},
@@ -439,6 +439,38 @@ test_lost_messages(void)
 	ok(ops->connect_wait(conn, 0) == RBP_TIMEOUT, "and that is final");
 	ops->close(conn);
 	finish_ok("lost requests");
+}
+
+static void *
+release_create_qp(void *arg)
+{
+	usleep(300000);
+	atomic_store(&mock_hold_create_qp, false);
+	return arg;
+}
+
+/* A device that takes its time with a queue pair, which nothing can bound. */
+static void
+test_slow_device(void)
+{
+	RbpConn    *conn = NULL;
+	RbpStatus	status;
+	pthread_t	thread;
+
+	begin_test();
+	atomic_store(&mock_hold_create_qp, true);
+	if (ops->connect(&ep, &cred, &conn) != RBP_OK ||
+		pthread_create(&thread, NULL, release_create_qp, NULL) != 0)
+		abort();
+	do
+		status = ops->connect_wait(conn, in_ms(10));
+	while (status == RBP_INPROGRESS);
+	ok(status == RBP_OK, "a queue pair that takes longer than a wait may: connected");
+	ok(donor.requests == 1 && mock_calls[MOCK_CREATE_QP] == 1, "with the first request, which has its time from then on");
+	ok(donor.hello_ok && alive(conn), "and alive");
+	pthread_join(thread, NULL);
+	ops->close(conn);
+	finish_ok("a slow device");
 }
 
 /*
@@ -763,6 +795,7 @@ main(void)
 	test_connect_failures();
 	test_begun_again();
 	test_lost_messages();
+	test_slow_device();
 	test_local_failures();
 	test_devices();
 	test_registrations();

@@ -365,6 +365,45 @@ test_overlapping_batches(void)
 }
 
 /*
+ * A window of pages that are read ahead, in batches of as many as there are
+ * bounce buffers: a batch is sent when the one before it has come, and not at
+ * all if it was given up before.
+ */
+static void
+test_window(void)
+{
+	RbpConn    *conn;
+	uint8_t    *buf = calloc(64, 8 * KB);
+	RbpIo		ios[64];
+	uint32_t	works;
+	bool		good = true;
+
+	begin_test_sized(64 * 8 * KB);
+	conn = connected();
+	if (!alive(conn))
+		abort();
+	works = donor.works;
+	donor.hold = true;
+	for (int i = 0; i < 64; i++)
+		ios[i] = make_io(RBP_IO_READ, 0, (uint64_t) i * 8 * KB, 8 * KB, buf + i * 8 * KB);
+	for (int i = 0; i < 64; i += 16)
+		good &= ops->submit(conn, &ios[i], 16) == RBP_OK;
+	ok(good, "four batches of 16 pages are taken");
+	ok(ops->wait(conn, &ios[48], 16, rbp_now_ns()) == RBP_TIMEOUT, "the last is given up at once");
+	donor.hold = false;
+	ok(ops->wait(conn, ios, 16, in_ms(2000)) == RBP_OK, "the first comes");
+	ok(donor.works - works <= 32, "with at most one more on its way: %u pages", donor.works - works);
+	ok(ops->wait(conn, &ios[16], 32, in_ms(2000)) == RBP_OK, "the others come when they are waited for");
+	is_u64(donor.works - works, 48, "what was given up is not sent");
+	for (int i = 0; i < 48; i++)
+		good &= memcmp(ios[i].buf, donor.live[0].mem + ios[i].offset, 8 * KB) == 0;
+	ok(good && alive(conn), "everything is where it belongs");
+	ops->close(conn);
+	finish_ok("window");
+	free(buf);
+}
+
+/*
  * ---- the table ------------------------------------------------------------------------
  */
 static int	until_mended;
@@ -1011,6 +1050,7 @@ main(void)
 	test_large_batches();
 	test_queue();
 	test_overlapping_batches();
+	test_window();
 	test_table();
 	test_mixed_lookups();
 	test_pings();

@@ -13,7 +13,7 @@ donor=("$RBP_DONOR" --broker "$url" --memory 4MB --region-size 1MB)
 is "remote_bp_donor --version" "$(cat "$dir/out")" "remote_bp_donor $(sed -n "s/^default_version *= *'\(.*\)'/\1/p" "$root/remote_bp.control")"
 for bad in "--transports pigeon" "--transports ," "--rdma-listen nonsense" "--rdma-advertise :1" "--rdma-advertise 0.0.0.0:1" \
     "--rdma-port 256" "--rdma-gid-index -2" "--rdma-device $(printf 'x%.0s' {1..64})" \
-    "--region-size 1500kB" "--memory 1kB" "--id -x" "--advertise nonsense" "extra"; do
+    "--numa-node 1024" "--lease-connections 0" "--lease-connections 16385" "--region-size 1500kB" "--memory 1kB" "--id -x" "--advertise nonsense" "extra"; do
     # shellcheck disable=SC2086
     timeout 60 "${donor[@]}" --listen 127.0.0.1:0 $bad >/dev/null 2>&1
     is "remote_bp_donor ${bad:0:40}" $? 2
@@ -51,6 +51,8 @@ has "RDMA is not offered on any address" '.transports == ["shm", "tcp"]'
 is "which the log says" "$(grep -c 'without RDMA: no address was given' "$dir/out")" 1
 run_donor d5 --listen 127.0.0.1:0 --numa-node 0 --region-size 1MB
 is "the log says where memory is" "$(grep -c 'memory: [0-9]* of [0-9]* regions are on NUMA node 0' "$dir/out")" 1
+timeout 60 "${donor[@]}" --listen 127.0.0.1:0 --numa-node 1023 >"$dir/out" 2>&1
+is "a NUMA node that the machine does not have is refused" "$? $(grep -c 'error: --numa-node: this machine has no NUMA node 1023' "$dir/out")" "1 1"
 
 for transports in verbs shm,verbs; do
     timeout 60 "${donor[@]}" --listen 127.0.0.1:0 --rdma-device none --transports $transports >"$dir/out" 2>&1

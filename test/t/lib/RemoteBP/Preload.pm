@@ -1,6 +1,6 @@
 # Servers that run with a library of test/preload: names.c, a name server that
 # hangs at will and machines that are clones of each other; page_cache.c, a page
-# cache that cannot be asked.
+# cache that cannot be asked; advice.c, what the kernel is asked to read ahead.
 
 package RemoteBP::Preload;
 

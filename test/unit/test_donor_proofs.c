@@ -1,0 +1,130 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_donor_proofs.c
+ *	  How many proofs of a peer a donor looks at in a second.
+ *
+ * The source is included whole, for its limits, and so that its clock stands
+ * still.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/clock.h"
+
+#include <stdint.h>
+
+static int64_t now;
+
+static int64_t
+still_now(void)
+{
+	return now;
+}
+
+#define rbp_boottime_ns	still_now
+#include "broker/donor/proofs.c"
+#undef rbp_boottime_ns
+
+#include "tap.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+
+#define SECOND	INT64_C(1000000000)
+
+static uint64_t
+peer(const char *address, uint16_t port)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,.sin6_port = htons(port)};
+
+	if (inet_pton(AF_INET, address, &v4.sin_addr) == 1)
+		return donor_peer_of_address((struct sockaddr *) &v4);
+	if (inet_pton(AF_INET6, address, &v6.sin6_addr) != 1)
+		abort();
+	return donor_peer_of_address((struct sockaddr *) &v6);
+}
+
+/* How many proofs of a peer are looked at now, if all are wrong, or none is. */
+static uint32_t
+looked_at(uint64_t who, bool wrong)
+{
+	uint32_t	n = 0;
+
+	while (n < 10 * PROOFS_MAX && donor_proof_allowed(who))
+	{
+		if (wrong)
+			donor_proof_wrong(who);
+		n++;
+	}
+	return n;
+}
+
+static void
+test_peers(void)
+{
+	ok(peer("10.0.0.1", 1) == peer("10.0.0.1", 2), "a peer is an address, whatever its port");
+	ok(peer("10.0.0.1", 1) != peer("10.0.0.2", 1), "another address is another one");
+	ok(peer("fd00::1", 1) == peer("fd00::1", 2) && peer("fd00::1", 1) != peer("fd00::2", 1),
+	   "with IPv6, too");
+	ok(donor_peer_of_user(1) == donor_peer_of_user(1) && donor_peer_of_user(1) != donor_peer_of_user(2),
+	   "or a user of this host");
+}
+
+static void
+test_limits(void)
+{
+	uint64_t	right = 1;
+	uint64_t	wrong = 2;
+
+	now = 7 * SECOND;
+	is_u64(looked_at(wrong, true), WRONG_MAX, "so many wrong proofs are looked at");
+	ok(!donor_proof_allowed(wrong), "and no other one of the same peer");
+	is_u64(looked_at(right, false), PROOFS_MAX, "of another peer more, if they are right");
+	now += SECOND - 1;
+	ok(!donor_proof_allowed(wrong) && !donor_proof_allowed(right), "so it is for the rest of the second");
+	now++;
+	ok(donor_proof_allowed(wrong) && donor_proof_allowed(right), "the next one is another one");
+
+	/* a few wrong ones leave room for many that are right */
+	now += SECOND;
+	for (uint32_t i = 0; i < WRONG_MAX / 2; i++)
+		if (donor_proof_allowed(right))
+			donor_proof_wrong(right);
+	is_u64(looked_at(right, false), PROOFS_MAX / 2, "wrong ones count as many");
+}
+
+#define THREADS		4
+
+static atomic_uint total;
+
+static void *
+thread_main(void *arg)
+{
+	atomic_fetch_add(&total, looked_at(*(uint64_t *) arg, true));
+	return NULL;
+}
+
+static void
+test_threads(void)
+{
+	pthread_t	threads[THREADS];
+	uint64_t	who = 3;
+
+	now += SECOND;
+	for (int i = 0; i < THREADS; i++)
+		if (pthread_create(&threads[i], NULL, thread_main, &who) != 0)
+			abort();
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	ok(atomic_load(&total) >= WRONG_MAX && atomic_load(&total) < WRONG_MAX + THREADS,
+	   "threads share the limit");
+}
+
+int
+main(void)
+{
+	test_peers();
+	test_limits();
+	test_threads();
+	return done_testing();
+}
