@@ -552,10 +552,10 @@ pgbench_command()
         --random-seed="$round" -h "$work" -p "${server_port[$1]}" -U postgres postgres
 }
 
-# measure_pair LOAD CLIENTS WITH WITHOUT: pgbench -S on two servers with the extension, of which
+# measure_select_pair LOAD CLIENTS WITH WITHOUT: pgbench -S on two servers with the extension, of which
 # one has what is measured.  They take turns of so many milliseconds (SLICE_MS).
 SLICE_MS=100
-measure_pair()
+measure_select_pair()
 {
     local server i=0 status seconds n variant
     local -a order sides=() b a
