@@ -21,7 +21,6 @@
 #include "utils/memutils.h"
 
 #include "base/compat.h"
-#include "base/guc.h"
 #include "base/stats.h"
 #include "usage/usage.h"
 #include "usage/usage_internal.h"
@@ -266,7 +265,5 @@ rbp_usage_init(void)
 	ExecutorEnd_hook = end;
 	next_utility = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
 	ProcessUtility_hook = utility;
-	if (rbp_guc_statements_max > 0)
-		EnableQueryId();
 	rbp_usage_init_explain();
 }
