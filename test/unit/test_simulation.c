@@ -484,12 +484,13 @@ in_cache(uint32_t page, int k)
 static void
 pass(uint32_t page, RbpSimCapture capture, uint64_t lsn)
 {
-	RbpSimEvent event = event_of(page, page);
+	RbpSimEvent event;
 	uint16_t	p;
 
+	now++;
+	event = event_of(page, page);
 	event.capture = capture;
 	event.lsn = 7;
-	now++;
 	p = rbp_sim_read(sim, &event);
 	if (p != NONE)
 		rbp_sim_evict(sim, p, page, lsn);
