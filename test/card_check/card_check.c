@@ -108,12 +108,13 @@ static void
 test_latency(double seconds)
 {
 	int64_t    *times = malloc(MAX_TIMES * sizeof(*times));
-	int64_t		until = rbp_now_ns() + (int64_t) (seconds * 1e9);
+	int64_t		until;
 	uint32_t	n = 0;
 
 	if (times == NULL)
 		die("out of memory");
 	fill_lease(conn);
+	until = rbp_now_ns() + (int64_t) (seconds * 1e9);
 	while (n < MAX_TIMES && (n == 0 || rbp_now_ns() < until))
 	{
 		uint32_t	page = (uint32_t) (next_random() % npages);
