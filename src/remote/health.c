@@ -397,6 +397,7 @@ ping_suspect(int donor)
 	switch (probe(ci, rbp_guc_io_timeout_ns() * PING_TIMEOUTS))
 	{
 		case RBP_OK:
+		case RBP_BUSY:			/* that, too, is an answer */
 			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
 			/* a process may have met trouble meanwhile: ask again */
 			return breaker_state(&d->breaker) == BREAKER_SUSPECT ? RBP_BACKOFF_FIRST_NS : -1;
@@ -409,10 +410,6 @@ ping_suspect(int donor)
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_remote_donor_failed(d, true);
-			return -1;
-		case RBP_BUSY:
-			/* it has answered */
-			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
 			return -1;
 		case RBP_DENIED:
 			rbp_remote_recheck_lease(conn_pool(ci));
