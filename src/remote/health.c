@@ -248,7 +248,7 @@ account_loss(int ci, bool connecting, bool awaited, RbpStatus status)
 
 void
 rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
-						   bool down)
+						   bool awaited, bool down)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpLocalConn *c = &rbp_remote_conns[ci];
@@ -279,7 +279,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			account_loss(ci, connecting, true, status);
+			account_loss(ci, connecting, awaited, status);
 			break;
 		case RBP_NOMEM:
 		case RBP_BUSY:
@@ -320,18 +320,6 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_INPROGRESS:
 			break;
 	}
-}
-
-void
-rbp_remote_account_unawaited_failure(int ci, RbpStatus status)
-{
-	if (status != RBP_CONNLOST && status != RBP_PROTOCOL)
-	{
-		rbp_remote_account_failure(ci, status, false, false);
-		return;
-	}
-	rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-	account_loss(ci, false, false, status);
 }
 
 /*
