@@ -28,6 +28,8 @@ extern uint64_t donor_peer_of_user(uid_t user);
 /* May a proof of the peer be looked at now?  It is counted if so. */
 extern bool donor_proof_allowed(uint64_t peer);
 
+#define DONOR_PROOFS_ARE_MANY	"too many proofs in this second, or wrong ones"
+
 /* A proof of the peer that was looked at was wrong. */
 extern void donor_proof_wrong(uint64_t peer);
 

@@ -111,7 +111,7 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 
 	if (!donor_proof_allowed(peer))
 	{
-		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, "too many proofs in this second, or wrong ones");
+		donor_serve_log_refusal(conn->fd, RBP_LOG_WARNING, DONOR_PROOFS_ARE_MANY);
 		return RBP_WIRE_BUSY;
 	}
 
@@ -147,10 +147,7 @@ admit(RbpDonorConn *conn, const uint8_t theirs[RBP_MAC_LEN])
 static bool
 handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 {
-	RbpWireWelcome welcome = {
-		.regions = donor_nregions,
-		.region_size = donor_region_size
-	};
+	RbpWireWelcome welcome = {0};
 	uint8_t		out[RBP_WELCOME_SIZE];
 	uint8_t		theirs[RBP_MAC_LEN];
 
@@ -158,13 +155,13 @@ handle_auth(RbpDonorConn *conn, const uint8_t *buf)
 		return false;
 	welcome.prefix.status = admit(conn, theirs);
 	if (welcome.prefix.status == RBP_WIRE_OK)
-		conn->state = CONN_OPEN;
-	else
 	{
-		donor_serve_count(conn->thread, DONOR_DENIED, 1);
-		welcome.regions = 0;
-		welcome.region_size = 0;
+		conn->state = CONN_OPEN;
+		welcome.regions = donor_nregions;
+		welcome.region_size = donor_region_size;
 	}
+	else
+		donor_serve_count(conn->thread, DONOR_DENIED, 1);
 	rbp_wire_put_welcome(out, &welcome);
 	return send_now(conn, out, sizeof(out)) && conn->state == CONN_OPEN;
 }

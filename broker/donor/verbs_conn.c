@@ -322,7 +322,7 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 	}
 	if (!donor_proof_allowed(peer))
 	{
-		log_refusal(id, RBP_LOG_WARNING, "too many proofs in this second, or wrong ones");
+		log_refusal(id, RBP_LOG_WARNING, DONOR_PROOFS_ARE_MANY);
 		atomic_fetch_add(&denied, 1);
 		refuse(id, RBP_WIRE_BUSY);
 		return;

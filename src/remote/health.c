@@ -248,7 +248,7 @@ account_loss(int ci, bool connecting, bool awaited, RbpStatus status)
 
 void
 rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
-						   bool down)
+						   bool awaited, bool down)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
 	RbpLocalConn *c = &rbp_remote_conns[ci];
@@ -279,7 +279,7 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-			account_loss(ci, connecting, true, status);
+			account_loss(ci, connecting, awaited, status);
 			break;
 		case RBP_NOMEM:
 		case RBP_BUSY:
@@ -320,18 +320,6 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_INPROGRESS:
 			break;
 	}
-}
-
-void
-rbp_remote_account_unawaited_failure(int ci, RbpStatus status)
-{
-	if (status != RBP_CONNLOST && status != RBP_PROTOCOL)
-	{
-		rbp_remote_account_failure(ci, status, false, false);
-		return;
-	}
-	rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
-	account_loss(ci, false, false, status);
 }
 
 /*
@@ -397,6 +385,7 @@ ping_suspect(int donor)
 	switch (probe(ci, rbp_guc_io_timeout_ns() * PING_TIMEOUTS))
 	{
 		case RBP_OK:
+		case RBP_BUSY:			/* that, too, is an answer */
 			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
 			/* a process may have met trouble meanwhile: ask again */
 			return breaker_state(&d->breaker) == BREAKER_SUSPECT ? RBP_BACKOFF_FIRST_NS : -1;
@@ -409,10 +398,6 @@ ping_suspect(int donor)
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
 			rbp_remote_donor_failed(d, true);
-			return -1;
-		case RBP_BUSY:
-			/* it has answered */
-			rbp_breaker_clear_suspicion(&d->breaker, asked_at);
 			return -1;
 		case RBP_DENIED:
 			rbp_remote_recheck_lease(conn_pool(ci));

@@ -261,7 +261,7 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 	took = rbp_now_ns() - batch->start_ns;
 	if (status != RBP_CANCELED &&
 		(status != RBP_TIMEOUT || is_late(took) || proves_down(batch, took)))
-		rbp_remote_account_failure(part->ci, status, true,
+		rbp_remote_account_failure(part->ci, status, true, true,
 								   proves_down(batch, took));
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
@@ -278,10 +278,10 @@ static void
 account_request_failure(const RbpRemoteBatch *batch, const Part *part,
 						RbpStatus status, int64 allowed)
 {
-	if (batch->background && batch->kind == RBP_IO_READ && !batch->patient && allowed <= 0)
-		rbp_remote_account_unawaited_failure(part->ci, status);
-	else
-		rbp_remote_account_failure(part->ci, status, false, proves_down(batch, allowed));
+	bool		awaited = !batch->background || batch->kind != RBP_IO_READ ||
+	batch->patient || allowed > 0;
+
+	rbp_remote_account_failure(part->ci, status, false, awaited, proves_down(batch, allowed));
 }
 
 /*
@@ -433,7 +433,7 @@ account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 		if (done && !part->ops->local)
 			c->timeouts = 0;
 		if (denied)
-			rbp_remote_account_failure(part->ci, RBP_DENIED, false, false);
+			rbp_remote_account_failure(part->ci, RBP_DENIED, false, true, false);
 		else if (done && c->state == CONN_DENIED)
 			c->state = CONN_READY;	/* the denied request has not ended it */
 		if (worst != RBP_OK &&

@@ -538,18 +538,13 @@ is_suspect(int donor)
 
 /*
  * Account for a status other than RBP_OK, for donor and connection.
- * connecting: the status is from rbp_remote_conn_get().  down: the donor had
- * so much time, that of RBP_REMOTE_PATIENT, that RBP_TIMEOUT means that it is
- * down.
+ * connecting: the status is from rbp_remote_conn_get().  awaited: a query
+ * waits; if none does, a lost connection makes the donor suspect, but not down.
+ * down: the donor had so much time, that of RBP_REMOTE_PATIENT, that
+ * RBP_TIMEOUT means that it is down.
  */
-extern void rbp_remote_account_failure(int ci, RbpStatus status,
-									   bool connecting, bool down);
-
-/*
- * Likewise, for requests that no query waits for.  A lost connection is closed
- * and recorded, and the donor suspect, but not down.
- */
-extern void rbp_remote_account_unawaited_failure(int ci, RbpStatus status);
+extern void rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
+									   bool awaited, bool down);
 
 /*
  * ---- info.c --------------------------------------------------------------

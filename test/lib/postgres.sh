@@ -11,6 +11,12 @@ own_version()
     awk -v release="$release" '$2 == release { version = $1 } END { print version ? version : 15 }' test/versions/table
 }
 
+# Print the major version of the server that find_postgres has found.
+server_version()
+{
+    "$PG_CONFIG" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/'
+}
+
 # Sets PG_CONFIG, PG_BINDIR, PG_REGRESS, PG_TEST_PERL, or ends the script.
 # Without PG_CONFIG, it is the newest server that has headers.
 find_postgres()

@@ -13,22 +13,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "path.h"
+
 static void
 note(int fd, off_t offset, off_t len)
 {
 	const char *file = getenv("RBP_ADVICE");
-	char		link[64];
 	char		path[4096];
 	char		line[4200];
-	ssize_t		n;
+	int			n;
 	int			out;
 
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = readlink(link, path, sizeof(path) - 1);
-	if (file == NULL || n < 0)
-		return;
-	path[n] = '\0';
-	if (strstr(path, "/base/") == NULL)
+	if (file == NULL || !path_of(fd, path, sizeof(path)) || strstr(path, "/base/") == NULL)
 		return;
 	n = snprintf(line, sizeof(line), "%s %lld %lld\n", path, (long long) offset, (long long) len);
 	out = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);

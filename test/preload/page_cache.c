@@ -19,6 +19,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "path.h"
+
 #define CACHESTAT	451
 
 static int
@@ -32,15 +34,10 @@ wrong(const char *what)
 static int
 is_relation(int fd)
 {
-	char		link[64];
 	char		path[4096];
-	ssize_t		n;
 
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = readlink(link, path, sizeof(path) - 1);
-	if (n < 0)
+	if (!path_of(fd, path, sizeof(path)))
 		return 0;
-	path[n] = '\0';
 	return strstr(path, "/base/") != NULL || strstr(path, "/global/") != NULL;
 }
 

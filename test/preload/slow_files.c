@@ -17,6 +17,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "path.h"
+
 #define BLOCK	8192
 
 /* False if the call is to fail. */
@@ -25,11 +27,9 @@ be_slow(int fd, size_t len, int write)
 {
 	const char *name = getenv("RBP_SLOW_FILES");
 	FILE	   *file;
-	char		link[64];
 	char		path[4096];
 	char		part[256] = "";
 	unsigned int us = 0;
-	ssize_t		n;
 	int			full;
 	int			save_errno = errno;
 
@@ -41,9 +41,7 @@ be_slow(int fd, size_t len, int write)
 	if (fscanf(file, "%u %255s", &us, part) != 2)
 		write = 0;
 	fclose(file);
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = readlink(link, path, sizeof(path) - 1);
-	path[n < 0 ? 0 : n] = '\0';
+	(void) path_of(fd, path, sizeof(path));
 	if (strstr(path, part) == NULL)
 		write = us = 0;
 	full = us == 0 && write;

@@ -1454,6 +1454,14 @@ do_poll(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	return count;
 }
 
+void *
+mock_release_create_qp(void *us)
+{
+	usleep(*(useconds_t *) us);
+	atomic_store(&mock_hold_create_qp, false);
+	return NULL;
+}
+
 int
 rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd,
 			   struct ibv_qp_init_attr *attr)

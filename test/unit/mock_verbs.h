@@ -188,6 +188,9 @@ extern atomic_bool mock_hold_create_qp;
 extern struct rdma_event_channel *mock_hold_channel;
 extern atomic_int mock_held_create_qp;
 
+/* Main function of a thread that lets them go after so many us, a useconds_t. */
+extern void *mock_release_create_qp(void *us);
+
 /* Do what can be done. */
 extern void mock_progress(void);
 

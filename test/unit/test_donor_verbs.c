@@ -440,14 +440,31 @@ raw_ask(Raw *raw, const RbpWireVerbsHello *hello)
 	raw_request(raw, message, sizeof(message), 16);
 }
 
+/* A client that has asked honestly, and waits for the answer. */
 static Raw *
-raw_connected(const RbpCredentials *cred)
+raw_asking(const RbpCredentials *cred)
 {
 	Raw		   *raw = raw_new();
 	RbpWireVerbsHello hello;
 
 	raw_hello(raw, cred, &hello);
 	raw_ask(raw, &hello);
+	return raw;
+}
+
+/* Until mock_hold_create_qp is false: the donor's queue pairs, not its clients'. */
+static void
+hold_queue_pairs(void)
+{
+	mock_hold_channel = events;
+	atomic_store(&mock_hold_create_qp, true);
+}
+
+static Raw *
+raw_connected(const RbpCredentials *cred)
+{
+	Raw		   *raw = raw_asking(cred);
+
 	if (raw_next(raw, 5000) != RDMA_CM_EVENT_ESTABLISHED || !raw->has_welcome)
 	{
 		printf("Bail out! the donor does not let a client in\n");
@@ -812,7 +829,6 @@ test_full_lease(void)
 	Plan	   *plan = plan_new(0x001);
 	Plan	   *other = plan_new(0x002);
 	Raw		   *raws[LEASE_CONNECTIONS];
-	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
 	RbpStatus	status;
 	RbpConn    *conn;
@@ -837,11 +853,7 @@ test_full_lease(void)
 
 	/* who does not go on with the handshake has a place, too */
 	for (int i = 0; i < 3; i++)
-	{
-		raws[n + i] = raw_new();
-		raw_hello(raws[n + i], &plan->cred, &hello);
-		raw_ask(raws[n + i], &hello);
-	}
+		raws[n + i] = raw_asking(&plan->cred);
 	ok(await(atomic_load(&lease->connections) == LEASE_CONNECTIONS) &&
 	   raw_next(raws[n + 2], 5000) == RDMA_CM_EVENT_REJECTED && raws[n + 2]->has_welcome &&
 	   raws[n + 2]->welcome.status == RBP_WIRE_BUSY, "handshakes that hang are counted");
@@ -1253,15 +1265,12 @@ static void
 test_clients(void)
 {
 	Plan	   *plan = plan_new(0x003);
-	RbpWireVerbsHello hello;
 	Raw		   *raw;
 
 	apply_all();
 	for (int i = 0; i < 60; i++)
 	{
-		raw = raw_new();
-		raw_hello(raw, &plan->cred, &hello);
-		raw_ask(raw, &hello);
+		raw = raw_asking(&plan->cred);
 		if (i % 3 != 0)
 			usleep((useconds_t) (i * 10));
 		raw_free(raw);
@@ -1274,9 +1283,7 @@ test_clients(void)
 	raw_free(raw_connected(&plan->cred));
 	ok(await((pass(SECOND), donor_verbs_connections() == 0)), "clients that go while they are let in");
 
-	raw = raw_new();
-	raw_hello(raw, &plan->cred, &hello);
-	raw_ask(raw, &hello);
+	raw = raw_asking(&plan->cred);
 	ok(await(donor_verbs_connections() == 1), "one that does not go on");
 	pass(SECOND);
 	usleep(3000);
@@ -1656,7 +1663,6 @@ test_removal_at_each_step(void)
 	{
 		Plan	   *plan = plan_new(0x00f);
 		uint64_t	listens = mock_calls[MOCK_LISTEN];
-		RbpWireVerbsHello hello;
 		RbpDonorPingState state;
 		uint64_t	addr;
 		uint32_t	key;
@@ -1666,14 +1672,9 @@ test_removal_at_each_step(void)
 		mock_lose_rtu = step == 1;
 		if (step == 0)
 		{
-			mock_hold_channel = events;
-			atomic_store(&mock_hold_create_qp, true);
+			hold_queue_pairs();
 			for (int i = 0; i < 2; i++)
-			{
-				raws[i] = raw_new();
-				raw_hello(raws[i], &plan->cred, &hello);
-				raw_ask(raws[i], &hello);
-			}
+				raws[i] = raw_asking(&plan->cred);
 			if (!await(atomic_load(&mock_held_create_qp) == 1))
 				wrong("no queue pair is made");
 		}
@@ -1748,23 +1749,15 @@ static void
 test_given_up(void)
 {
 	Plan	   *plan = plan_new(0x001);
-	RbpWireVerbsHello hello;
 	Raw		   *raws[10];
 	Raw		   *last;
 	uint64_t	before;
 
 	apply_all();
-	mock_hold_channel = events;
-	atomic_store(&mock_hold_create_qp, true);
+	hold_queue_pairs();
 	for (int i = 0; i < 10; i++)
-	{
-		raws[i] = raw_new();
-		raw_hello(raws[i], &plan->cred, &hello);
-		raw_ask(raws[i], &hello);
-	}
-	last = raw_new();
-	raw_hello(last, &plan->cred, &hello);
-	raw_ask(last, &hello);
+		raws[i] = raw_asking(&plan->cred);
+	last = raw_asking(&plan->cred);
 	if (!await(atomic_load(&mock_held_create_qp) == 1))
 		wrong("no queue pair is made");
 	for (int i = 1; i < 10; i++)
@@ -1780,14 +1773,6 @@ test_given_up(void)
 	check_left("clients that have given up");
 }
 
-static void *
-release_create_qp(void *arg)
-{
-	usleep(1200000);
-	atomic_store(&mock_hold_create_qp, false);
-	return arg;
-}
-
 /*
  * A queue pair takes longer than clients wait for an answer: theirs are asked
  * for again, and the first ones are answered in vain.
@@ -1796,14 +1781,14 @@ static void
 test_slow_device(void)
 {
 	Plan	   *plan = plan_new(0x001);
+	useconds_t	hold_us = 1200000;
 	RbpStatus	status;
 	RbpConn    *conn;
 	pthread_t	thread;
 
 	apply_all();
-	mock_hold_channel = events;
-	atomic_store(&mock_hold_create_qp, true);
-	if (pthread_create(&thread, NULL, release_create_qp, NULL) != 0)
+	hold_queue_pairs();
+	if (pthread_create(&thread, NULL, mock_release_create_qp, &hold_us) != 0)
 		abort();
 	conn = open_conn(&plan->cred, &status);
 	ok(conn != NULL, "a client is let in when the device is done: %s", rbp_status_text(status));

@@ -989,6 +989,9 @@ test_full(void)
 	mock_donors[0].full = true;
 	rbp_guc_connect_settings_version++;
 	mock_now += MS;
+	pg_atomic_write_u64(&rbp_remote_shared->donors[0].breaker.suspected_at, (uint64) mock_now + MS);
+	ok(rbp_remote_probe() > 0 && state_of(0) == BREAKER_SUSPECT, "if somebody suspects the donor meanwhile, it is pinged again");
+	mock_now += 20 * MS;
 	ok(state_of(0) == BREAKER_SUSPECT && rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED,
 	   "a donor that refuses the pusher is not suspect any more");
 	rbp_remote_donor_failed(&rbp_remote_shared->donors[0], true);

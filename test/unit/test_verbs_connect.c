@@ -441,18 +441,11 @@ test_lost_messages(void)
 	finish_ok("lost requests");
 }
 
-static void *
-release_create_qp(void *arg)
-{
-	usleep(300000);
-	atomic_store(&mock_hold_create_qp, false);
-	return arg;
-}
-
 /* A device that takes its time with a queue pair, which nothing can bound. */
 static void
 test_slow_device(void)
 {
+	useconds_t	hold_us = 300000;
 	RbpConn    *conn = NULL;
 	RbpStatus	status;
 	pthread_t	thread;
@@ -460,7 +453,7 @@ test_slow_device(void)
 	begin_test();
 	atomic_store(&mock_hold_create_qp, true);
 	if (ops->connect(&ep, &cred, &conn) != RBP_OK ||
-		pthread_create(&thread, NULL, release_create_qp, NULL) != 0)
+		pthread_create(&thread, NULL, mock_release_create_qp, &hold_us) != 0)
 		abort();
 	do
 		status = ops->connect_wait(conn, in_ms(10));

@@ -127,6 +127,14 @@ CONF
     until_true 120 leased 1 || bail_out 'no memory is leased'
 }
 
+# lease_memory BYTES: a lease without a server, into lease.json; not before there is memory
+lease_memory()
+{
+    curl -sS --fail-with-body -H 'Content-Type: application/json' "$broker/v1/leases" \
+        -d '{"client": "guest", "instance": "guest/'"$RANDOM"'", "purpose": "buffer", "bytes": '"$1"', "ttl_ms": 600000}' >"$dir/lease.json" &&
+        jq -e '.bytes > 0' "$dir/lease.json" >/dev/null
+}
+
 # How many MB are leased now, at least?
 leased() { [ "$(query 'SELECT coalesce(sum(bytes), 0)::bigint >> 20 FROM remote_bp_leases')" -ge "$1" ]; }
 

@@ -49,13 +49,6 @@ local_first() { ip -6 rule add pref 0 lookup local && ip -6 rule delete pref 3; 
 
 sent_by() { cat "/sys/class/net/$1/statistics/tx_packets"; }
 
-new_lease()
-{
-    curl -sS --fail-with-body -H 'Content-Type: application/json' "$broker/v1/leases" \
-        -d '{"client": "addresses", "instance": "guest/'"$RANDOM"'", "purpose": "buffer", "bytes": 1048576, "ttl_ms": 600000}' >"$dir/lease.json" &&
-        jq -e '.bytes > 0' "$dir/lease.json" >/dev/null
-}
-
 # client ADDRESS TEST: by verbs
 client()
 {
@@ -95,7 +88,7 @@ check 'with an address on each device' pair add -4 10.78.0.1 10.78.0.2 vlan0 vla
 
 start_broker
 start_donor far --memory 4MB --region-size 1MB --rdma-listen '[::]:7777'
-check 'memory is leased' until_true 20 new_lease
+check 'memory is leased' until_true 20 lease_memory 1048576
 for address in "$donor_address" 10.77.1.2 fd77::2 10.78.0.2; do
     device=v0
     [ "$address" != 10.78.0.2 ] || device=vlan0
@@ -117,7 +110,7 @@ kill_donor far
 
 # A donor at one address, whose device goes and comes back
 start_donor far --memory 4MB --region-size 1MB --rdma-listen 10.77.1.2:7778
-check 'memory is leased at another donor' until_true 20 new_lease
+check 'memory is leased at another donor' until_true 20 lease_memory 1048576
 lose_device 0 "the reader's device goes"
 lose_device 1 "the donor's device goes"
 is "the donor's log says so" \

@@ -5,13 +5,6 @@
 
 export RBP_TEST_SLOW=30
 
-new_lease()
-{
-    curl -sS --fail-with-body -H 'Content-Type: application/json' "$broker/v1/leases" \
-        -d '{"client": "crowd", "instance": "guest/1", "purpose": "buffer", "bytes": 8388608, "ttl_ms": 600000}' >"$dir/lease.json" &&
-        jq -e '.bytes > 0' "$dir/lease.json" >/dev/null
-}
-
 # Until the lease has memory of the new donor, which knows it then
 renew_lease()
 {
@@ -34,7 +27,7 @@ far
 start_server 'remote_bp.transport = auto' "remote_bp.buffer_tier_size = '64MB'" "remote_bp.io_timeout = '2s'"
 start_pgbench 5 -S -c 2
 check 'pages come from the donor' until_true 120 more_than hits 300
-check 'memory is leased for the crowd' until_true 20 new_lease
+check 'memory is leased for the crowd' until_true 20 lease_memory 8388608
 
 before=$(counter hits)
 status=0
