@@ -184,7 +184,8 @@ reads_more() { scan_accounts && [ "$(donor_column "$1" reads)" -gt "$2" ]; }
 warm() { until_true "${1:-180}" most_from_donors; }
 
 # start_pgbench SECONDS [ARGUMENT...]; the default is to read only.  It runs
-# until finish_pgbench, and so long at least.
+# until finish_pgbench, and so long at least.  At a rate, because it would keep
+# both processors busy otherwise, and all else would take several times as long.
 pgbench_pid=
 pgbench_end=
 pgbench_clients=
@@ -197,7 +198,7 @@ start_pgbench()
     [ $# -gt 0 ] || set -- -S -c 2
     arguments=$*
     pgbench_clients=${arguments##*-c }
-    "${as_postgres[@]}" pgbench -n -M prepared -P 1 -T 86400 "$@" >"$dir/pgbench.log" 2>&1 &
+    "${as_postgres[@]}" pgbench -n -M prepared -R 40 -P 1 -T 86400 "$@" >"$dir/pgbench.log" 2>&1 &
     pgbench_pid=$!
     until_true 120 grep -q '^progress' "$dir/pgbench.log" || bail_out "pgbench: $(tail -n 3 "$dir/pgbench.log")"
 }
