@@ -315,11 +315,19 @@ show_text(const char *text, int interval, int *first)
 {
 	int64_t		until_ns = rbp_now_ns() + (int64_t) interval * 1000000000;
 
+	/* libpq may have written to the terminal, such as a warning about a file */
+	(void) redrawwin(stdscr);
 	for (;;)
 	{
 		int			lines = draw(text, *first, interval);
 		int			key;
 
+		/* this text may be shorter than the last one */
+		if (*first > 0 && *first >= lines)
+		{
+			*first = 0;
+			continue;
+		}
 		if (!wait_for_key(until_ns, &key) || key == 'q' || key == 'Q')
 			return false;
 		if (key == KEY_DOWN && *first < lines - 1)
@@ -332,24 +340,30 @@ show_text(const char *text, int interval, int *first)
 	}
 }
 
+/* However the process ends, the terminal is as it was before. */
+static void
+restore_terminal(void)
+{
+	(void) endwin();
+}
+
 void
 ctl_top_run(const CtlSources *sources, int interval)
 {
 	Screen		screen = {.sources = sources};
-	SCREEN	   *terminal;
 	int			first = 0;
 	bool		go_on;
 
 	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		rbp_die("top needs a terminal; --once does not");
-	terminal = newterm(NULL, stdout, stdin);
-	if (terminal == NULL)
+	if (newterm(NULL, stdout, stdin) == NULL)
 		rbp_die("the terminal is not known; try --once, or set TERM");
 	if (tigetstr("cup") == NULL)
 	{
 		endwin();
 		rbp_die("the terminal cannot move its cursor; try --once, or set TERM");
 	}
+	atexit(restore_terminal);
 	cbreak();
 	noecho();
 	nodelay(stdscr, TRUE);
@@ -363,6 +377,4 @@ ctl_top_run(const CtlSources *sources, int interval)
 		go_on = show_text(text, interval, &first);
 		free(text);
 	} while (go_on);
-	endwin();
-	delscreen(terminal);
 }

@@ -25,8 +25,9 @@ extern void rbp_server_destroy(RbpServer *server);
  * Run a query whose result is one value of type json, and return it, owned by
  * the caller.  Connects first if there is no connection, or no longer.
  * Connecting takes at most RBP_SERVER_CONNECT_S for each address of the server
- * unless conninfo says otherwise, and the query RBP_SERVER_QUERY_MS.  NULL if
- * something failed.
+ * unless conninfo says otherwise.  After that, this returns within
+ * RBP_SERVER_QUERY_MS, even if the network is cut or the server has stopped.
+ * NULL if something failed.  Notices and warnings of the server are ignored.
  */
 extern json_t *rbp_server_query(RbpServer *server, const char *sql);
 

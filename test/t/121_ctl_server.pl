@@ -16,6 +16,7 @@ my $broker = start_broker();
 my $donor = start_donor($broker, memory => '64MB');
 my $node = new_cluster('shown', shared_buffers => '1MB', tier => '32MB', broker => $broker,
 	conf => "remote_bp.advice_max_size = '16MB'\n");
+wait_for('a tier of 32 MB', sub { counter($node, 'online_pages') == 32 * 128 }) or BAIL_OUT('no tier');
 my $server = $node->connstr('postgres');
 my $out = "$ENV{TESTDIR}/curve.svg";
 
@@ -117,9 +118,9 @@ fails(1, qr/advice: .*does not exist/, 'a database without the extension', '--db
 # A terminal: script gives one to the command.
 sub start_top
 {
-	my ($term) = @_;
+	my ($term, @args) = @_;
 	my $run = { in => '', out => '' };
-	my $command = join ' ', map { "'$_'" } rbp_program('ctl'), '--dbname', $server, '--interval', '1', 'top';
+	my $command = join ' ', map { "'$_'" } rbp_program('ctl'), '--dbname', $server, '--interval', '1', @args, 'top';
 	local $ENV{TERM} = $term;
 	$run->{harness} = IPC::Run::start([ 'script', '-qec', "stty rows 60 cols 132; $command", '/dev/null' ], '<', \$run->{in}, '>', \$run->{out}, '2>&1', IPC::Run::timeout(300));
 	return $run;
@@ -132,16 +133,40 @@ sub shows
 	return wait_for("top to show $what", sub { $run->{harness}->pump_nb; $run->{out} =~ $what });
 }
 
+sub quit
+{
+	my ($run, $name) = @_;
+	$run->{in} .= 'q';
+	$run->{harness}->finish;
+	is($run->{harness}->result(0), 0, $name);
+	return;
+}
+
+is_clean($node, 'before a restart');
 my $top = start_top('xterm');
 ok(shows($top, qr/tier: usable.*MISS RATIO.*q quits/s), 'top fills the screen');
 ok(shows($top, qr/reads, last|a second/), 'top refreshes the screen');
+$top->{in} .= "\eOB" x 5;
+ok(shows($top, qr/MISS RATIO/), 'top scrolls');
 $node->stop;
-ok(shows($top, qr/does not answer/), 'top shows that the server is gone');
+ok(shows($top, qr/does not answer/), 'top shows that the server is gone, though the text is shorter than what was scrolled');
 $node->start;
 ok(shows($top, qr/remote_bp on PostgreSQL/), 'top shows the server again');
-$top->{in} .= 'q';
-$top->{harness}->finish;
-is($top->{harness}->result(0), 0, 'q quits');
+quit($top, 'q quits');
+
+# The connection stays, and nobody answers.
+$top = start_top('xterm', '--broker', $broker->url);
+ok(shows($top, qr/remote_bp on PostgreSQL.*the broker's:/s), 'top shows a server and a broker');
+my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+my @stopped = ($postmaster);
+kill 'STOP', $postmaster;
+push @stopped, split ' ', `ps -o pid= --ppid $postmaster`;
+kill 'STOP', @stopped;
+my $shown = eval { shows($top, qr/the server does not answer: .*the broker's:.* leases\)/s) };
+kill 'CONT', @stopped;
+ok($shown, 'top shows that a stopped server does not answer, and what the broker has');
+ok(shows($top, qr/remote_bp on PostgreSQL/), 'top shows the server when it goes on');
+quit($top, 'q quits then, too');
 for my $term ('dumb', 'nonsense')
 {
 	my $run = start_top($term);
@@ -160,6 +185,6 @@ fails(2, qr/top does not take --json/, 'top with --json', '--json', 'top');
 fails(2, qr/exclude each other/, 'advice with --json and --plot', '--json', '--plot', $out, 'advice');
 fails(2, qr/not a number from 1 to 3600/, 'an interval of nothing', '--interval', '0', 'top');
 
-is_clean($node, 'in the end');
+is_clean($node, 'in the end', no_compare => 1);
 $node->stop;
 done_testing();

@@ -22,7 +22,7 @@
 #define FRAMES			8192
 #define TIER			49152	/* pages of the largest size */
 #define EXACT_PAGES		8192	/* with so few, each page is in the sample */
-#define READS			1500000
+#define READS			600000
 #define RING			(1 << 18)	/* a power of two */
 
 /* The numbers of the current test */

@@ -590,20 +590,40 @@ sub is_clean
 	return;
 }
 
-# Stop the policy launcher, which visits databases at any time, and wait until none is
-# being visited: from now on nobody reads who was not told to.  Returns a sub that
-# lets it go on.
+# Stop the policy launcher, which visits databases at any time, where it waits for the
+# time of its next visit: from now on nobody reads who was not told to, no snapshot is
+# held, and no lock.  Returns a sub that lets it go on.
 sub hold_policy_worker
 {
 	my ($node) = @_;
 	my $pid;
-	wait_for('the policy launcher', sub { $pid = server_process($node, 'remote_bp policy launcher') })
-	  or BAIL_OUT('there is no policy launcher');
-	kill 'STOP', $pid;
-	wait_for('the policy worker to end',
-		sub { $node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'remote_bp policy worker'}) eq '0' })
-	  or BAIL_OUT('the policy worker does not end');
+	wait_for(
+		'the policy launcher to wait',
+		sub {
+			$pid = server_process($node, 'remote_bp policy launcher') or return 0;
+			kill 'STOP', $pid;
+			return 1 if stopped_between_visits($node, $pid);
+			kill 'CONT', $pid;
+			return 0;
+		},
+		120) or BAIL_OUT('the policy launcher does not wait');
 	return sub { kill 'CONT', $pid };
+}
+
+# While the launcher has a worker, it is in a transaction or waits for its end.  If it
+# was stopped with a lock, the query may get no answer before it goes on.
+sub stopped_between_visits
+{
+	my ($node, $pid) = @_;
+	wait_for('the policy launcher to stop', sub { `ps -o state= -p $pid` =~ /^T/ }) or return 0;
+	my $timed_out;
+	$node->psql(
+		'postgres',
+		"SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event_type = 'Extension' AND xact_start IS NULL",
+		stdout => \my $waits,
+		timeout => 10,
+		timed_out => \$timed_out);
+	return !$timed_out && $waits eq '1';
 }
 
 # A cluster for a load that must survive something: pgbench's tables, about
