@@ -20,11 +20,11 @@ my $node = new_cluster(
 	broker => $broker,
 	transport => 'tcp',
 	shared_buffers => '2MB',
-	tier => '8MB',
+	tier => '16MB',
 	compare => 0,
 	io_workers => 0,
 	conf => "remote_bp.io_timeout = '5s'\nmax_parallel_workers = 8\nremote_bp.advice = on\nremote_bp.advice_max_size = '16MB'\n");
-ok(wait_leased($node, 8), 'memory is leased');
+ok(wait_leased($node, 16), 'memory is leased');
 $node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
 
 my %megabytes = (a => 4, b => 8, c => 10);
@@ -216,7 +216,7 @@ $node->append_conf('postgresql.conf', "remote_bp.relations_max = 40\nremote_bp.p
 # from here on, I/O workers read, where there are some
 $node->append_conf('postgresql.conf', "io_method = worker\n") if $node->pg_version >= 18;
 $node->restart;
-ok(wait_leased($node, 8), 'memory is leased again');
+ok(wait_leased($node, 16), 'memory is leased again');
 $go_on = hold_policy_worker($node);
 $node->safe_psql('postgres', join("\n", map { "CREATE TABLE s$_ AS SELECT repeat('x', 500) AS pad FROM generate_series(1, 20);" } 1 .. 30));
 wait_alone();
@@ -233,7 +233,7 @@ adds_up('the databases have what was replaced');
 $go_on->();
 $node->append_conf('postgresql.conf', "remote_bp.relations_max = 0\n");
 $node->restart;
-ok(wait_leased($node, 8), 'memory is leased once more');
+ok(wait_leased($node, 16), 'memory is leased once more');
 $node->safe_psql('postgres', 'SELECT count(pad) FROM a');
 is($node->safe_psql('postgres', 'SELECT (SELECT count(*) FROM remote_bp_stat_relations) + (SELECT count(*) FROM remote_bp_stat_database)'), 0,
 	'switched off, nothing is counted');
