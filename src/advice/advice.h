@@ -5,7 +5,8 @@
  *	  whether there is a tier or not.
  *
  * The functions that observe never raise errors, never wait but for the lock of
- * a page's partition, and preserve errno.  Where rbp_advice_observes() is false, they need not be called.
+ * a page's partition, and preserve errno.  Where rbp_advice_observes() is false,
+ * they need not be called.
  *
  *-------------------------------------------------------------------------
  */
