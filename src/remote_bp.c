@@ -134,6 +134,17 @@ request_shmem(void)
 }
 
 /*
+ * An I/O worker ends no transactions, after which other processes do this: it does
+ * so before it waits for work.
+ */
+static void
+io_worker_waits(void)
+{
+	rbp_relation_stats_flush();
+	rbp_remote_close_unneeded();
+}
+
+/*
  * Make the wrappers pass all calls to libc, since shared memory is about to be
  * detached: the postmaster unlinks its files even after that.
  */
@@ -194,7 +205,7 @@ _PG_init(void)
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);
 
-	rbp_hook_install(rbp_remote_close_unneeded);
+	rbp_hook_install(io_worker_waits);
 	rbp_lease_register();
 	rbp_pusher_register();
 	rbp_policy_register();

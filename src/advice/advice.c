@@ -17,7 +17,7 @@
  *
  * All reads are counted, too, so that the view tells their number whatever share
  * of them the sample had.  A process adds its count to shared->reads now and
- * then, since others write there, too.
+ * then, since others write there, too, and when it ends.
  *
  * Locking: shared->lock protects all but the atomics and frames.  Events take
  * it only if it is free, and are counted as lost otherwise.  It is held for
@@ -32,6 +32,7 @@
 #include "port/atomics.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
+#include "storage/ipc.h"
 #include "storage/pg_shmem.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
@@ -103,18 +104,9 @@ rbp_advice_shmem_init(void *mem)
 	shared = sh;
 }
 
-static void
-publish_own_reads(void)
-{
-	(void) pg_atomic_fetch_add_u64(&shared->reads, own_reads);
-	own_reads = 0;
-}
-
 void
 rbp_advice_stand_down(void)
 {
-	if (shared != NULL && own_reads > 0)
-		publish_own_reads();
 	shared = NULL;
 }
 
@@ -238,6 +230,35 @@ capture_of(const RbpRelFile *file)
 	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ? RBP_SIM_ALWAYS : RBP_SIM_RARELY;
 }
 
+static void
+publish_own_reads(void)
+{
+	(void) pg_atomic_fetch_add_u64(&shared->reads, own_reads);
+	own_reads = 0;
+}
+
+static void
+at_exit(int code, Datum arg)
+{
+	publish_own_reads();
+}
+
+static void
+count_reads(uint32 n)
+{
+	static bool registered = false;
+
+	/* by the process itself: it has forgotten the callbacks of the postmaster */
+	if (unlikely(!registered))
+	{
+		registered = true;
+		on_shmem_exit(at_exit, (Datum) 0);
+	}
+	own_reads += n;
+	if (own_reads >= COUNT_BATCH)
+		publish_own_reads();
+}
+
 /* The frame is about to be overwritten: what was in it leaves shared buffers. */
 static void
 evict(const char *page, uint32 f)
@@ -286,9 +307,7 @@ rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
 				read->pages[read->n].cached = false;
 			read->n++;
 		}
-	own_reads += at / BLCKSZ;
-	if (own_reads >= COUNT_BATCH)
-		publish_own_reads();
+	count_reads((uint32) (at / BLCKSZ));
 	if (likely(read->n == 0))
 		return;
 	read->fd = fd;

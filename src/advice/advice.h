@@ -4,8 +4,9 @@
  *	  How large the tier should be: reads and writes of pages are observed,
  *	  whether there is a tier or not.
  *
- * The functions that observe never raise errors, never wait, and preserve
- * errno.  Where rbp_advice_observes() is false, they need not be called.
+ * The functions that observe never raise errors, never wait but for the lock of
+ * a page's partition, and preserve errno.  Where rbp_advice_observes() is false,
+ * they need not be called.
  *
  *-------------------------------------------------------------------------
  */

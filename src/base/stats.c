@@ -44,7 +44,8 @@ typedef struct StatsHistogram
 /*
  * workers is written by all parallel workers of the process; they also count in
  * stripes of their own, so it is in no sum of all processes.  base is written by
- * the process when it counts for the first time, before pid.
+ * the process before it or a parallel worker of it counts for the first time, and
+ * before pid.
  */
 typedef struct StatsStripe
 {
@@ -359,6 +360,12 @@ rbp_stats_histogram(RbpLatency op, RbpHistogram *h)
 	}
 	h->sum_ns = since(h->sum_ns, base->sum_ns);
 	LWLockRelease(&header->lock);
+}
+
+void
+rbp_stats_lead(void)
+{
+	(void) my_stripe();
 }
 
 void

@@ -186,6 +186,12 @@ extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
 extern TimestampTz rbp_stats_reset_time(void);
 
 /*
+ * Parallel workers may count for this process from now on: note what its stripe
+ * has from processes before it.
+ */
+extern void rbp_stats_lead(void);
+
+/*
  * What this process has counted, from some moment on: for differences.  All zero
  * where nothing can be counted.
  */

@@ -65,6 +65,7 @@ static int	nforks = 0;			/* tables of forks; 0 if nothing is counted */
 static RbpCounterTable *forks[FORK_TABLES];
 static RbpCounterTable *databases;
 
+pg_atomic_uint32 *rbp_relation_resets = NULL;
 RbpPendingFork *rbp_pending_fork = NULL;
 bool		rbp_relation_stats_pending = false;
 
@@ -94,11 +95,11 @@ fork_table_size(void)
 Size
 rbp_relation_stats_shmem_size(void)
 {
-	Size		size = mul_size(fork_tables(), fork_table_size());
+	Size		size = add_size(PG_CACHE_LINE_SIZE, mul_size(fork_tables(), fork_table_size()));
 
-	if (rbp_guc_relations_max > 0)
-		size = add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_RELATION_ITEMS));
-	return size;
+	if (rbp_guc_relations_max == 0)
+		return 0;
+	return add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_RELATION_ITEMS));
 }
 
 /*
@@ -109,6 +110,19 @@ static uint64
 hash_of(const RbpCounterKey *key)
 {
 	return rbp_mix64(key->low ^ key->high);
+}
+
+/* Forget what was counted before a reset. */
+static void
+discard_old(RbpPendingFork *p)
+{
+	uint32		resets = pg_atomic_read_u32(rbp_relation_resets);
+
+	if (p->resets == resets)
+		return;
+	memset(p->values, 0, sizeof(p->values));
+	p->n = 0;
+	p->resets = resets;
 }
 
 static void
@@ -128,8 +142,10 @@ add_pending(RbpPendingFork *p)
 {
 	Oid			db = (Oid) p->key.high;
 
+	discard_old(p);
 	if (p->n == 0)
 		return;
+	discard_old(&pending_database);
 	if (pending_database.n >= MAX_PENDING_DATABASE ||
 		(pending_database.n > 0 && pending_database.key.high != db))
 		add_to_table(databases, &pending_database);
@@ -149,6 +165,7 @@ rbp_relation_stats_flush(void)
 	for (int set = 0; set < PENDING_SETS; set++)
 		for (int way = 0; way < PENDING_WAYS; way++)
 			add_pending(&pending[set][way]);
+	discard_old(&pending_database);
 	if (pending_database.n > 0)
 		add_to_table(databases, &pending_database);
 	flushed_at = rbp_now_ns();
@@ -157,8 +174,10 @@ rbp_relation_stats_flush(void)
 void
 rbp_relation_stats_flush_outside(void)
 {
-	/* it reads page after page, and nobody waits for what it counts */
-	if (!AmStartupProcess() || rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
+	/* they read page after page, and nobody waits for what they count */
+	bool		reader = AmStartupProcess() || rbp_compat_is_io_worker();
+
+	if (!reader || rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
 		rbp_relation_stats_flush();
 }
 
@@ -214,6 +233,7 @@ rbp_relation_stats_switch(const RbpCounterKey *key)
 		if (set[way].key.low == key->low && set[way].key.high == key->high)
 		{
 			rbp_pending_fork = &set[way];
+			discard_old(rbp_pending_fork);
 			return true;
 		}
 	p = &set[next++ % PENDING_WAYS];
@@ -245,9 +265,10 @@ rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n)
 void
 rbp_relation_stats_reset(void)
 {
-	rbp_relation_stats_flush();
 	if (nforks == 0)
 		return;
+	/* first, so that nobody adds older counts to the empty tables */
+	(void) pg_atomic_fetch_add_u32(rbp_relation_resets, 1);
 	for (int i = 0; i < nforks; i++)
 		rbp_counter_table_clear(forks[i]);
 	rbp_counter_table_clear(databases);
@@ -263,6 +284,9 @@ rbp_relation_stats_shmem_init(void *mem)
 	if (rbp_guc_relations_max == 0)
 		return;
 	tranche = rbp_lock_tranche("RemoteBpRelations");
+	rbp_relation_resets = mem;
+	pg_atomic_init_u32(rbp_relation_resets, 0);
+	at += PG_CACHE_LINE_SIZE;
 	nforks = fork_tables();
 	for (int i = 0; i < nforks; i++)
 	{

@@ -8,6 +8,8 @@
  * second, after a thousand pages of a fork, and when it ends.  A process that is
  * in no transaction calls rbp_relation_stats_settle().
  *
+ * What was counted before a reset, and not added, is discarded.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef RBP_RELATION_STATS_H
@@ -16,6 +18,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "port/atomics.h"
 
 #include "base/counter_table.h"
 #include "base/relfile.h"
@@ -52,7 +55,11 @@ typedef struct RbpPendingFork
 	RbpCounterKey key;
 	uint64		values[RBP_NUM_RELATION_ITEMS];
 	uint64		n;				/* pages and events; 0: nothing is pending */
+	uint32		resets;			/* *rbp_relation_resets when it was counted */
 } RbpPendingFork;
+
+/* How many resets there have been; to be read only if rbp_pending_fork is not NULL. */
+extern pg_atomic_uint32 *rbp_relation_resets;
 
 /* The fork that was counted for last; NULL if there is none. */
 extern RbpPendingFork *rbp_pending_fork;
@@ -83,7 +90,8 @@ static inline void
 rbp_relation_count_key(const RbpCounterKey *key, RbpRelationItem item, uint64 n)
 {
 	if ((rbp_pending_fork == NULL || rbp_pending_fork->key.low != key->low ||
-		 rbp_pending_fork->key.high != key->high) &&
+		 rbp_pending_fork->key.high != key->high ||
+		 rbp_pending_fork->resets != pg_atomic_read_u32(rbp_relation_resets)) &&
 		!rbp_relation_stats_switch(key))
 		return;
 	rbp_pending_fork->values[item] += n;
@@ -103,10 +111,11 @@ rbp_relation_count(const RbpRelFile *file, RbpRelationItem item, uint64 n)
 
 extern void rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n);
 
-/* Add to shared memory what is pending.  Preserves errno. */
-extern void rbp_relation_stats_flush(void);
-
-/* The same, as soon as it should be in a process that is in no transaction. */
+/*
+ * Add to shared memory what is pending, as soon as it should be in a process that
+ * is in no transaction.  Preserves errno.  An I/O worker does it before it waits for
+ * work, too: rbp_relation_stats_flush().
+ */
 extern void rbp_relation_stats_flush_outside(void);
 
 /* At the end of a read or write: if no end of a transaction will do it, do it. */

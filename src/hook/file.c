@@ -740,10 +740,6 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);
 }
 
-/*
- * An I/O worker ends no transactions, after which other processes close
- * connections: it does so before it waits for work.
- */
 static int
 wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
 {

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * executor.c
- *	  Hooks of the executor, and of utility commands: what a query uses while it
- *	  runs.
+ *	  Hooks of the planner, the executor, and of utility commands: what a query
+ *	  uses while it runs.
  *
  * A query is run in parts, and others may run in between: each call of
  * ExecutorRun() and ExecutorFinish() is measured.  What a query uses includes
@@ -16,6 +16,7 @@
 #include "access/parallel.h"
 #include "executor/executor.h"
 #include "executor/instrument.h"
+#include "optimizer/planner.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
 #include "utils/memutils.h"
@@ -43,11 +44,31 @@ static int	nesting = 0;
 static RbpUsage last;			/* see rbp_usage_of_last() */
 static int	last_nesting = -1;	/* -1: there is none */
 
+static planner_hook_type next_planner = NULL;
 static ExecutorStart_hook_type prev_start = NULL;
 static ExecutorRun_hook_type prev_run = NULL;
 static ExecutorFinish_hook_type prev_finish = NULL;
 static ExecutorEnd_hook_type prev_end = NULL;
 static ProcessUtility_hook_type next_utility = NULL;
+
+/* What functions run while a query is planned was not sent by the client. */
+static PlannedStmt *
+plan_query(Query *query, const char *query_string, int options, ParamListInfo params)
+{
+	PlannedStmt *plan;
+
+	nesting++;
+	PG_TRY();
+	{
+		plan = next_planner(query, query_string, options, params);
+	}
+	PG_FINALLY();
+	{
+		nesting--;
+	}
+	PG_END_TRY();
+	return plan;
+}
 
 static MeasuredQuery *
 find_measured(const QueryDesc *query)
@@ -96,6 +117,7 @@ start(QueryDesc *query, int eflags)
 {
 	bool		statement = nesting == 0 && query->plannedstmt->queryId != 0 && rbp_statements_wanted();
 
+	rbp_stats_lead();
 	if (prev_start)
 		prev_start(query, eflags);
 	else
@@ -113,14 +135,17 @@ begin_part(const QueryDesc *query, RbpUsage *before)
 	nesting++;
 }
 
-/* After it, but not after an error. */
+/*
+ * After it, but not after an error.  If a command has read from the portal of a
+ * statement, which the client has opened, what was used is the command's.
+ */
 static inline void
 end_part(const QueryDesc *query, const RbpUsage *before)
 {
 	MeasuredQuery *m = find_measured(query);
 	RbpUsage	now;
 
-	if (m == NULL)
+	if (m == NULL || (m->statement && nesting > 0))
 		return;
 	rbp_stats_usage(&now);
 	rbp_stats_add_usage(&m->usage, &now, before);
@@ -255,6 +280,8 @@ rbp_usage_of_last(void)
 void
 rbp_usage_init(void)
 {
+	next_planner = planner_hook ? planner_hook : standard_planner;
+	planner_hook = plan_query;
 	prev_start = ExecutorStart_hook;
 	ExecutorStart_hook = start;
 	prev_run = ExecutorRun_hook;

@@ -21,11 +21,12 @@ my $node = new_cluster(
 	broker => $broker,
 	transport => 'tcp',
 	shared_buffers => '2MB',
+	compare => 0,
 	io_workers => 0,
 	conf => "remote_bp.io_timeout = '5s'\nremote_bp.temp_tier_size = '64MB'\nmax_parallel_workers = 8\n");
 ok(wait_leased($node, 128), 'memory is leased');
 
-my %megabytes = (a => 8, b => 12, c => 16, d => 6);
+my %megabytes = (a => 6, b => 6, c => 8, d => 6);
 make_table($node, $_, $megabytes{$_}) for sort keys %megabytes;
 $node->safe_psql('postgres', 'ALTER TABLE c SET (parallel_workers = 2)');
 warm($node, $_, part => 0.3) for qw(a c);
@@ -64,7 +65,7 @@ sub moved
 my $go_on = hold_policy_worker($node);
 look();
 # Nobody else counts these: what the server has done is what the sessions have done.
-for my $round (1 .. 3)
+for my $round (1 .. 2)
 {
 	my $before = look();
 	$session{$_}->query_until(qr/begun/, "\\echo begun\n$sql{$_};\n") for sort keys %sql;
@@ -89,7 +90,7 @@ cmp_ok($end->{d}{spill_writes}, '>', 0, 'another wrote temporary blocks to donor
 cmp_ok($end->{d}{spill_reads}, '>', 0, 'and read them');
 cmp_ok($end->{d}{spill_read_time}, '>', 0, 'in a time');
 cmp_ok($end->{a}{spill_writes}, '==', 0, 'others did not');
-cmp_ok($end->{c}{hits} + $end->{c}{staged_hits} + $end->{c}{misses}, '>=', 3 * 16 * 1024 / 8 - 512, q{parallel workers' reads count for their leader});
+cmp_ok($end->{c}{hits} + $end->{c}{staged_hits} + $end->{c}{misses}, '>=', 2 * ($megabytes{c} * 128 - 256), q{parallel workers' reads count for their leader});
 
 #---- EXPLAIN --------------------------------------------------------------
 
@@ -124,7 +125,7 @@ sub server_figure
 }
 
 # While the others read, too
-$session{$_}->query_until(qr/begun/, "\\echo begun\n" . "$sql{$_};\n" x 3) for qw(b c);
+$session{$_}->query_until(qr/begun/, "\\echo begun\n" . "$sql{$_};\n") for qw(b c);
 my $explainer = $node->background_psql('postgres');
 my $analyze = 'EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off)';
 $explainer->query($_)
@@ -159,14 +160,14 @@ is(total($line), server_figure($plan, 'shared', 'read'), 'EXPLAIN: and the pages
 # A function's query is part of the one that calls it, even if it is explained itself.
 $plan = $explainer->query("$analyze SELECT rbp_of_a('') + rbp_of_a('x')");
 is(total(line($plan, 'Remote')), server_figure($plan, 'shared', 'read'), q{EXPLAIN: queries of functions count}) or diag($plan);
-cmp_ok(total(line($plan, 'Remote')), '>', 1024, 'EXPLAIN: both of them');
+cmp_ok(total(line($plan, 'Remote')), '>', 900, 'EXPLAIN: both of them');
 $explainer->query('SELECT rbp_explained()');
 $plan = $explainer->query('SELECT rbp_explained()');
 is(total(line($plan, 'Remote')), server_figure($plan, 'shared', 'read'), 'EXPLAIN within a function') or diag($plan);
 $plan = $explainer->query("$analyze SELECT rbp_explained(), rbp_explained()");
 is(total(line($plan, 'Remote')), server_figure($plan, 'shared', 'read'), 'EXPLAIN of a query that explains');
 $plan = $explainer->query("$analyze CREATE TABLE rbp_new AS SELECT count(pad) FROM a");
-cmp_ok(total(line($plan, 'Remote')), '>=', 512, 'EXPLAIN CREATE TABLE AS');
+cmp_ok(total(line($plan, 'Remote')), '>=', 256, 'EXPLAIN CREATE TABLE AS');
 
 # Nothing to say, and nowhere to say it.
 $plan = $explainer->query("$analyze SELECT 1");
@@ -211,6 +212,18 @@ cmp_ok(total($line), '<=', $own{hits} + $own{staged_hits} + $own{misses}, 'EXPLA
 $explainer->quit;
 $session{b}->query('SELECT 1');
 
+# What is counted for a process by its workers before it counts something itself: the
+# second one finds all catalogs in shared buffers.
+for my $time (1, 2)
+{
+	my $leader = $node->background_psql('postgres');
+	my $leader_pid = $leader->query('SELECT pg_backend_pid()');
+	$leader->query("SET parallel_leader_participation = off; $sql{c}");
+	cmp_ok($observer->query("SELECT hits + staged_hits + misses FROM remote_bp_stat_backend($leader_pid)"), '>=', $megabytes{c} * 128 - 256,
+		'a process has what its first workers read');
+	$leader->quit;
+}
+
 # A process has another one's place in shared memory, but not what it did there.
 is($node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_stat_backend($pid{a}) WHERE hits > 0"), 1, 'seen by others');
 $session{$_}->quit for keys %session;
@@ -226,7 +239,7 @@ is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity, LATERAL
 	WHERE backend_type IN ('checkpointer', 'background writer') AND s.hits >= 0}), 2, 'auxiliary processes are known, too');
 
 $observer->quit;
-is_clean($node);
+is_clean($node, '', no_compare => 1);
 $node->stop;
 
 done_testing();

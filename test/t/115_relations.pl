@@ -21,28 +21,36 @@ my $node = new_cluster(
 	transport => 'tcp',
 	shared_buffers => '2MB',
 	tier => '16MB',
-	conf => "remote_bp.io_timeout = '5s'\nmax_parallel_workers = 8\n");
+	compare => 0,
+	io_workers => 0,
+	conf => "remote_bp.io_timeout = '5s'\nmax_parallel_workers = 8\nremote_bp.advice = on\nremote_bp.advice_max_size = '16MB'\n");
 ok(wait_leased($node, 16), 'memory is leased');
 $node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
 
-my %megabytes = (a => 8, b => 8, c => 14);
+my %megabytes = (a => 4, b => 8, c => 10);
 make_table($node, $_, $megabytes{$_}) for sort keys %megabytes;
-make_table($node, 'e', 8, db => 'elsewhere');
+make_table($node, 'e', 4, db => 'elsewhere');
 create_extension($node, 'elsewhere');
 $node->safe_psql('postgres', 'ALTER TABLE c SET (parallel_workers = 2)');
 warm($node, 'a', part => 0.3);
 
-# Nobody who is not over
-sub wait_alone
+# A session that is the only one: what others did is counted.  The policy worker is held.
+sub alone
 {
+	my $session = $node->background_psql('postgres');
 	ok( wait_for(
 			'sessions to end',
 			sub {
-				$node->safe_psql('postgres',
-					q{SELECT count(*) FROM pg_stat_activity WHERE backend_type IN ('client backend', 'parallel worker', 'remote_bp policy worker')
+				$session->query(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type IN ('client backend', 'parallel worker', 'remote_bp policy worker')
 						AND pid <> pg_backend_pid()}) eq '0';
 			}),
 		'the sessions end');
+	return $session;
+}
+
+sub wait_alone
+{
+	alone()->quit;
 	return;
 }
 
@@ -86,10 +94,16 @@ sub adds_up
 	return;
 }
 
-sub reset_all
+# A page counts for the server first, and then for its relation: a reset in between
+# would leave them different.  So nobody else reads, and the pusher has nothing to do.
+sub reset_alone
 {
-	$node->safe_psql($_, 'SELECT pg_stat_reset()') for qw(elsewhere postgres);
-	reset_counters($node);
+	my $session = alone();
+	wait_still($node, qw(captures pushes evictions staged_pages));
+	$session->quit;
+	$session = alone();
+	$session->query('SELECT remote_bp_stat_reset()');
+	$session->quit;
 	return;
 }
 
@@ -100,8 +114,10 @@ my %sql = (
 	b => 'SET remote_bp.page_cache_first = on; SET remote_bp.use_tier = read; SELECT sum(hashtext(pad)) FROM b',
 	c => 'SET max_parallel_workers_per_gather = 2; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SELECT sum(hashtext(pad)) FROM c',
 	e => 'SELECT sum(hashtext(pad)) FROM e');
+my $go_on = hold_policy_worker($node);
 wait_alone();
-reset_all();
+$node->safe_psql($_, 'SELECT pg_stat_reset()') for qw(elsewhere postgres);
+reset_alone();
 # of what it has read so far, donors have a part
 $node->safe_psql('postgres', $sql{a});
 my %session = map { $_ => $node->background_psql($_ eq 'e' ? 'elsewhere' : 'postgres') } keys %sql;
@@ -127,12 +143,15 @@ ok( wait_for(
 	'pages that had to make room for others are counted');
 cmp_ok(figure('e', 'hits + staged_hits + misses', 'elsewhere'), '>', 0, 'a table of another database is counted there');
 adds_up('all databases together have what the server has done');
-my $of_database = $node->safe_psql('postgres', <<'SQL');
+my $of_database = <<'SQL';
 SELECT d.hits + d.staged_hits + d.misses - sum(r.hits + r.staged_hits + r.misses) FROM remote_bp_stat_database d, remote_bp_stat_relations r
 	LEFT JOIN pg_class c ON c.oid = r.relation
 WHERE d.database = current_database() AND NOT coalesce(c.relisshared, false) GROUP BY d.hits, d.staged_hits, d.misses
 SQL
-is($of_database, 0, 'a database has what its relations have');
+# A look reads, too, at first.
+my $observer = $node->background_psql('postgres');
+ok(wait_for('the sum of relations', sub { $observer->query($of_database) eq '0' }, 20), 'a database has what its relations have');
+$observer->quit;
 
 # ---- processes that end before they are done ----
 
@@ -157,27 +176,61 @@ $node->safe_psql('postgres', 'VACUUM FULL a');
 $node->safe_psql('postgres', 'SELECT count(pad) FROM a');
 is($node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_stat_relations WHERE relfilenode = $node_of_a AND relation IS NULL AND fork = 'main'"), 1,
 	'what was read of the old file is not that of the relation any more');
-cmp_ok(figure('a', 'hits + staged_hits + misses'), '<=', 2 * 1024, 'which begins anew');
-reset_counters($node);
+cmp_ok(figure('a', 'hits + staged_hits + misses'), '<=', 2 * 512, 'which begins anew');
+reset_alone();
 is($node->safe_psql('postgres', "SELECT count(*) FROM remote_bp_stat_relations WHERE relfilenode = $node_of_a OR relation = 'b'::regclass"), 0, 'a reset removes them');
 adds_up('after a reset, too');
+
+# What a transaction has read is reported when it ends, but not what was before a reset.
+my $reader = $node->background_psql('postgres');
+my $of_transaction = q{SELECT pg_stat_get_xact_blocks_fetched('b'::regclass) - pg_stat_get_xact_blocks_hit('b'::regclass)};
+$reader->query(q{BEGIN; SELECT count(pad) FROM b WHERE ctid < '(100,0)'});
+my $lost = $reader->query($of_transaction);
+cmp_ok($lost, '>', 0, 'a transaction reads');
+is(figure('b', 'hits + staged_hits + misses'), 0, 'and has not reported');
+$node->safe_psql('postgres', 'SELECT remote_bp_stat_reset()');
+$reader->query(q{SELECT count(pad) FROM b WHERE ctid >= '(200,0)' AND ctid < '(500,0)'});
+my $kept = $reader->query($of_transaction) - $lost;
+cmp_ok($kept, '>', 0, 'it reads more after a reset');
+$reader->query('COMMIT');
+$reader->quit;
+wait_alone();
+is(figure('b', 'hits + staged_hits + misses'), $kept, 'a reset discards what is not reported, and nothing that comes later');
+
+# ---- sessions that end soon ----
+
+# The advice counts all reads, but for less than 64 of the session that looks.
+my $looker = alone();
+my $look = q{SELECT (SELECT hits + staged_hits + misses FROM remote_bp_stat) - (SELECT max(reads) FROM remote_bp_advice)};
+my $before = $looker->query($look);
+$node->safe_psql('postgres', "SELECT count(pad) FROM b WHERE ctid < '($_,0)'") for map { 5 * $_ } 1 .. 15;
+$looker->quit;
+$looker = alone();
+cmp_ok(abs($looker->query($look) - $before), '<', 64, 'reads of sessions that have ended are observed');
+$looker->quit;
+$go_on->();
 
 # ---- bounds ----
 
 $node->append_conf('postgresql.conf', "remote_bp.relations_max = 40\nremote_bp.policy_interval = '1h'\n");
+# from here on, I/O workers read, where there are some
+$node->append_conf('postgresql.conf', "io_method = worker\n") if $node->pg_version >= 18;
 $node->restart;
 ok(wait_leased($node, 16), 'memory is leased again');
+$go_on = hold_policy_worker($node);
 $node->safe_psql('postgres', join("\n", map { "CREATE TABLE s$_ AS SELECT repeat('x', 500) AS pad FROM generate_series(1, 20);" } 1 .. 30));
 wait_alone();
 $node->safe_psql('postgres', 'SELECT pg_stat_reset()');
+reset_alone();
 # What is used again and again stays: more than 1,024 pages are reported at once.
-my $reads = join("\n", map { "SELECT count(pad) FROM s$_; SELECT count(pad) FROM c;" } 1 .. 30);
+my $reads = join("\n", map { "SELECT count(pad) FROM s$_; SELECT count(pad) FROM c WHERE ctid < '(600,0)';" } 1 .. 30);
 $node->safe_psql('postgres', $reads);
 wait_alone();
 cmp_ok($node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_stat_relations'), '<=', 40, 'there are as many as are allowed');
-is(figure('c', 'hits + staged_hits + misses'), $node->safe_psql('postgres', q{SELECT heap_blks_read FROM pg_statio_user_tables WHERE relname = 'c'}),
-	'one that is used stays');
+my $c_read = $node->safe_psql('postgres', q{SELECT heap_blks_read FROM pg_statio_user_tables WHERE relname = 'c'});
+ok(wait_for('what I/O workers have read', sub { figure('c', 'hits + staged_hits + misses') == $c_read }, 20), 'one that is used stays');
 adds_up('the databases have what was replaced');
+$go_on->();
 $node->append_conf('postgresql.conf', "remote_bp.relations_max = 0\n");
 $node->restart;
 ok(wait_leased($node, 16), 'memory is leased once more');
