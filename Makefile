@@ -94,11 +94,15 @@ SHLIB_LINK = $(shell pkg-config --libs $(MODULE_PACKAGES)) -lpthread
 MODULE_PACKAGES := libcurl jansson libcrypto libxxhash librdmacm libibverbs
 PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash librdmacm libibverbs
 
+# remote_bp_ctl alone is linked with these, and made of one more room.
+ctl_PACKAGES := libpq ncurses
+ctl_ROOMS := server
+
 # The programs, and what they share with the module, see no server header.
 PROGRAM_CFLAGS = -std=gnu11 -O2 -g -fno-omit-frame-pointer -fstack-protector-strong \
 	$(RBP_WARNINGS) -Wmissing-prototypes -pthread
 PROGRAM_CPPFLAGS = -D_GNU_SOURCE -D_FORTIFY_SOURCE=2 $(RBP_DEFINES) -Isrc -I. \
-	$(shell pkg-config --cflags $(PROGRAM_PACKAGES))
+	$(shell pkg-config --cflags $(PROGRAM_PACKAGES)) $(shell pkg-config --cflags-only-I $(ctl_PACKAGES))
 PROGRAM_LDFLAGS = -Wl,-z,relro -Wl,-z,now -Wl,--as-needed -pthread
 PROGRAM_LIBS = $(shell pkg-config --libs $(PROGRAM_PACKAGES))
 
@@ -142,8 +146,8 @@ build/libremote_bp.a: $(patsubst %.c,build/program/%.o,$(wildcard broker/common/
 	$(AR) qcs $@ $^
 
 define program_rule
-build/remote_bp_$(1): $(patsubst %.c,build/program/%.o,$(wildcard broker/$(1)/*.c)) build/libremote_bp.a
-	$$(CC) $$(PROGRAM_CFLAGS) $$(PROGRAM_LDFLAGS) -o $$@ $$^ $$(PROGRAM_LIBS)
+build/remote_bp_$(1): $(patsubst %.c,build/program/%.o,$(wildcard $(patsubst %,broker/%/*.c,$(1) $($(1)_ROOMS)))) build/libremote_bp.a
+	$$(CC) $$(PROGRAM_CFLAGS) $$(PROGRAM_LDFLAGS) -o $$@ $$^ $$(PROGRAM_LIBS) $(if $($(1)_PACKAGES),$$(shell pkg-config --libs $($(1)_PACKAGES)))
 endef
 $(foreach p,$(PROGRAM_NAMES),$(eval $(call program_rule,$(p))))
 

@@ -5,6 +5,9 @@ CREATE EXTENSION remote_bp;
 \d remote_bp_stat_spill
 \d remote_bp_stat_donors
 \d remote_bp_stat_latency
+\d remote_bp_stat_statements
+\d remote_bp_stat_relations
+\d remote_bp_stat_database
 \d remote_bp_leases
 \d remote_bp_relations
 \d remote_bp_temp_files
@@ -65,6 +68,13 @@ SELECT count(*) FROM remote_bp_stat_latency();
 SELECT count(*) FROM remote_bp_leases();
 SELECT count(*) FROM remote_bp_relations();
 SELECT count(*) FROM remote_bp_temp_files();
+SELECT count(*) FROM remote_bp_stat_backend();
+SELECT count(*) FROM remote_bp_stat_relations;
+SELECT count(*) FROM remote_bp_stat_relations();
+SELECT count(*) FROM remote_bp_stat_database;
+SELECT count(*) FROM remote_bp_stat_database();
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
+SELECT remote_bp_stat_statements_reset();
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');
 RESET ROLE;
@@ -80,6 +90,11 @@ SELECT count(*) >= 0 AS allowed FROM remote_bp_leases;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_relations;
 SELECT count(*) >= 0 AS allowed FROM remote_bp_temp_files;
 SELECT usable IS NOT NULL AS allowed FROM remote_bp_stat();
+SELECT hits >= 0 AS allowed FROM remote_bp_stat_backend();
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_relations;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_database;
+SELECT count(*) >= 0 AS allowed FROM remote_bp_stat_statements;
+SELECT remote_bp_stat_statements_reset();
 SELECT remote_bp_stat_reset();
 SELECT remote_bp_evict('pg_class');
 RESET ROLE;
@@ -130,7 +145,7 @@ GRANT EXECUTE ON FUNCTION remote_bp_stat() TO regress_remote_bp_user WITH GRANT 
 SET ROLE regress_remote_bp_user;
 GRANT EXECUTE ON FUNCTION remote_bp_stat() TO regress_remote_bp_other;
 RESET ROLE;
-ALTER EXTENSION remote_bp UPDATE TO '1.1';
+ALTER EXTENSION remote_bp UPDATE TO '1.2';
 SELECT read_ahead >= 0 AS read_ahead, read_ahead_used >= 0 AS read_ahead_used, hits >= 0 AS hits FROM remote_bp_stat;
 SELECT hits >= 0 AS hits FROM of_a_user;
 SELECT hits >= 0 AS hits, stats_reset IS NOT NULL AS to_the_end FROM of_the_function;

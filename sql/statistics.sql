@@ -81,3 +81,11 @@ END
 $$;
 SELECT hits >= 500 AS hits FROM remote_bp_stat;
 DROP TABLE rbp_table;
+
+-- One process: by default the own one; null if there is none of that pid.
+SELECT hits + staged_hits > 0 AS hits, hit_time > 0 AS hit_time, misses >= page_cache_reads + disk_reads AS parts,
+    spill_reads AS spill_reads, spill_writes AS spill_writes, spill_read_time AS spill_read_time, disk_time >= 0 AS disk_time
+    FROM remote_bp_stat_backend();
+SELECT b.hits >= 0 AS known FROM pg_stat_activity a, remote_bp_stat_backend(a.pid) b WHERE backend_type = 'checkpointer';
+SELECT * FROM remote_bp_stat_backend(0);
+SELECT * FROM remote_bp_stat_backend(NULL);

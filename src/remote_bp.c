@@ -14,6 +14,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "advice/advice.h"
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
@@ -27,6 +28,7 @@
 #include "remote/remote.h"
 #include "spill/spill.h"
 #include "transport/transport.h"
+#include "usage/usage.h"
 
 PG_MODULE_MAGIC;
 
@@ -97,12 +99,15 @@ static const struct
 	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
 	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
 	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},
+	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
+	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},
+	{"remote_bp statements", rbp_statements_shmem_size, rbp_statements_shmem_init},
 };
 
 /*
@@ -115,6 +120,7 @@ static const RbpDuty duties[] = {
 	rbp_remote_probe,
 	rbp_spill_sweep,
 	rbp_page_cache_watch,
+	rbp_advice_watch,
 	NULL
 };
 
@@ -128,6 +134,17 @@ request_shmem(void)
 }
 
 /*
+ * An I/O worker ends no transactions, after which other processes do this: it does
+ * so before it waits for work.
+ */
+static void
+io_worker_waits(void)
+{
+	rbp_relation_stats_flush();
+	rbp_remote_close_unneeded();
+}
+
+/*
  * Make the wrappers pass all calls to libc, since shared memory is about to be
  * detached: the postmaster unlinks its files even after that.
  */
@@ -136,6 +153,7 @@ stand_down(int code, Datum arg)
 {
 	rbp_spill_stand_down();
 	rbp_tier_stand_down();
+	rbp_advice_stand_down();
 }
 
 static void
@@ -187,10 +205,11 @@ _PG_init(void)
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);
 
-	rbp_hook_install(rbp_remote_close_unneeded);
+	rbp_hook_install(io_worker_waits);
 	rbp_lease_register();
 	rbp_pusher_register();
 	rbp_policy_register();
+	rbp_usage_init();
 
 	prev_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shmem;

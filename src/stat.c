@@ -2,7 +2,7 @@
  *
  * stat.c
  *	  remote_bp_stat and remote_bp_stat_spill: the counters of all modules, in
- *	  one row each.
+ *	  one row each; remote_bp_stat_backend(): some of those of one process.
  *
  * The functions put each column's value together with its name, in the order of
  * the installation script.  finish_row() raises an error if the installed version
@@ -15,9 +15,12 @@
 
 #include "fmgr.h"
 #include "funcapi.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "base/compat.h"
 #include "base/page_cache.h"
 #include "base/sql.h"
 #include "base/stats.h"
@@ -28,6 +31,7 @@
 PG_FUNCTION_INFO_V1(rbp_sql_stat);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_spill);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_reset);
+PG_FUNCTION_INFO_V1(rbp_sql_stat_backend);
 
 /* A row under construction; the size has room to spare */
 #define ROW_COLUMNS		(RBP_NUM_COUNTERS + 32)
@@ -139,7 +143,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_count(&row, "online_pages", pages.online);
 	put_count(&row, "max_pages", pages.max);
 	put_reset_time(&row);
-	put_counters(&row, RBP_COUNT_READ_AHEAD, RBP_NUM_COUNTERS);
+	put_counters(&row, RBP_COUNT_READ_AHEAD, RBP_COUNT_DISK_NS);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 
@@ -175,5 +179,33 @@ rbp_sql_stat_reset(PG_FUNCTION_ARGS)
 	rbp_sql_require_loaded();
 	rbp_stats_reset();
 	rbp_remote_stats_reset();
+	rbp_relation_stats_reset();
 	PG_RETURN_VOID();
+}
+
+Datum
+rbp_sql_stat_backend(PG_FUNCTION_ARGS)
+{
+	static const char *const names[RBP_NUM_USAGE_ITEMS] = {
+#define USAGE_NAME(sym, name) #name,
+		RBP_USAGE_ITEMS(USAGE_NAME)
+#undef USAGE_NAME
+	};
+	int			pid = PG_GETARG_INT32(0);
+	PGPROC	   *proc;
+	RbpUsage	usage;
+	Row			row = {0};
+
+	rbp_sql_require_loaded();
+	proc = BackendPidGetProc(pid);
+	if (proc == NULL)
+		proc = AuxiliaryPidGetProc(pid);
+	if (proc == NULL)
+		PG_RETURN_NULL();
+	rbp_stats_process_usage(rbp_compat_procno_of(proc), pid, &usage);
+	for (int i = 0; i < RBP_FIRST_USAGE_TIME; i++)
+		put_count(&row, names[i], usage.item[i]);
+	for (int i = RBP_FIRST_USAGE_TIME; i < RBP_NUM_USAGE_ITEMS; i++)
+		put(&row, names[i], Float8GetDatum((double) usage.item[i] / RBP_NS_PER_MS), false);
+	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }

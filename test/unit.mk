@@ -19,6 +19,7 @@ test_directory_model_WITH = $(UNIT_DIRECTORY)
 test_directory_policy_WITH = $(UNIT_DIRECTORY)
 test_directory_threads_WITH = $(UNIT_DIRECTORY)
 test_s3fifo_WITH = $(UNIT_DIRECTORY)
+test_counter_table_WITH = $(UNIT_SERVER)
 test_lease_names_WITH = $(UNIT_SERVER)
 test_lease_requests_WITH = $(UNIT_SERVER)
 test_breaker_WITH = $(UNIT_SERVER)
@@ -35,7 +36,7 @@ card_check_WITH = test/bench/bench_common.c
 test_fuzz_WITH = $(wildcard test/fuzz/fuzz_*.c)
 test_transports_WITH = $(filter-out $(UNIT_TESTS),$(wildcard test/conformance/*.c))
 
-UNIT_PACKAGES := $(sort $(MODULE_PACKAGES) $(PROGRAM_PACKAGES))
+UNIT_PACKAGES := $(sort $(MODULE_PACKAGES) $(PROGRAM_PACKAGES) $(ctl_PACKAGES))
 UNIT_CFLAGS = -std=gnu11 -g -O1 -fno-omit-frame-pointer -pthread $(RBP_WARNINGS) \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
 UNIT_CPPFLAGS = -D_GNU_SOURCE -DRBP_UNIT_TEST -DUSE_ASSERT_CHECKING \

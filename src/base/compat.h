@@ -13,7 +13,9 @@
 
 #include "access/twophase.h"
 #include "catalog/pg_class.h"
+#include "commands/explain.h"
 #include "common/relpath.h"
+#include "executor/executor.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/buf_internals.h"
@@ -21,6 +23,7 @@
 #include "storage/fd.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
+#include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
@@ -29,12 +32,18 @@
 #include "base/relfile.h"
 
 #if PG_VERSION_NUM >= 160000
+#include "nodes/queryjumble.h"
 #include "utils/relfilenumbermap.h"
 #else
+#include "utils/queryjumble.h"
 #include "utils/relfilenodemap.h"
 #endif
 #if PG_VERSION_NUM >= 170000
 #include "storage/procnumber.h"
+#endif
+#if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
 #endif
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
@@ -100,6 +109,17 @@ rbp_compat_procno(void)
 	return MyProcNumber;
 #else
 	return MyProc->pgprocno;
+#endif
+}
+
+/* The same of another process. */
+static inline int
+rbp_compat_procno_of(PGPROC *proc)
+{
+#if PG_VERSION_NUM >= 170000
+	return GetNumberFromPGProc(proc);
+#else
+	return proc->pgprocno;
 #endif
 }
 
@@ -212,6 +232,53 @@ rbp_compat_replace_io_method(void)
 	ereport(WARNING,
 			(errmsg("remote_bp: io_method is \"worker\" instead of \"io_uring\""),
 			 errdetail("Reads by io_uring bypass remote_bp.")));
+#endif
+}
+
+/* Parameters of ExecutorRun() and its hook, and how to pass them on. */
+#if PG_VERSION_NUM >= 180000
+#define RBP_COMPAT_RUN_PARAMETERS \
+	QueryDesc *query, ScanDirection direction, uint64 count
+#define RBP_COMPAT_RUN_ARGUMENTS	query, direction, count
+#else
+#define RBP_COMPAT_RUN_PARAMETERS \
+	QueryDesc *query, ScanDirection direction, uint64 count, bool once
+#define RBP_COMPAT_RUN_ARGUMENTS	query, direction, count, once
+#endif
+
+/* Query identifiers are not the same in another one. */
+#define RBP_COMPAT_MAJOR_VERSION	(PG_VERSION_NUM / 10000)
+
+/* Has the server explain_per_plan_hook? */
+#if PG_VERSION_NUM >= 180000
+#define RBP_COMPAT_EXPLAINS_PLANS
+#endif
+
+/*
+ * What the server does if nobody uses ExplainOneQuery_hook: before 17, it had no
+ * function for it.
+ */
+static inline void
+rbp_compat_explain_query(Query *query, int options, IntoClause *into,
+						 ExplainState *es, const char *query_string,
+						 ParamListInfo params, QueryEnvironment *env)
+{
+#if PG_VERSION_NUM >= 170000
+	standard_ExplainOneQuery(query, options, into, es, query_string, params, env);
+#else
+	PlannedStmt *plan;
+	instr_time	start;
+	instr_time	duration;
+	BufferUsage before = pgBufferUsage;
+	BufferUsage used = {0};
+
+	INSTR_TIME_SET_CURRENT(start);
+	plan = pg_plan_query(query, query_string, options, params);
+	INSTR_TIME_SET_CURRENT(duration);
+	INSTR_TIME_SUBTRACT(duration, start);
+	BufferUsageAccumDiff(&used, &pgBufferUsage, &before);
+	ExplainOnePlan(plan, into, es, query_string, params, env, &duration,
+				   es->buffers ? &used : NULL);
 #endif
 }
 

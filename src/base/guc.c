@@ -48,6 +48,11 @@ int			rbp_guc_temp_staging_size = 8192;
 bool		rbp_guc_temp_mirror = false;
 bool		rbp_guc_spill_temp_files = true;
 bool		rbp_guc_spill_temp_tables = false;
+int			rbp_guc_relations_max = 10000;
+int			rbp_guc_statements_max = 1000;
+
+bool		rbp_guc_advice = false;
+int			rbp_guc_advice_max_size = 65536;
 
 static double io_timeout = 10.0;	/* ms */
 static int	idle_connection_timeout = 300;	/* s */
@@ -468,6 +473,34 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 false,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.relations_max",
+							"Sets the maximum number of relation forks in remote_bp_stat_relations.",
+							"0 notes nothing for relations and databases.",
+							&rbp_guc_relations_max,
+							10000, 0, RBP_RELATIONS_MAX,
+							PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.statements_max",
+							"Sets the maximum number of statements in remote_bp_stat_statements.",
+							"0 notes no statements.",
+							&rbp_guc_statements_max,
+							1000, 0, RBP_STATEMENTS_MAX,
+							PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("remote_bp.advice",
+							 "Observes reads to estimate how large the tier should be; see remote_bp_advice.",
+							 "This works without a broker, too.",
+							 &rbp_guc_advice,
+							 false,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("remote_bp.advice_max_size",
+							"Sets the largest size of a tier for which remote_bp_advice gives estimates.",
+							NULL,
+							&rbp_guc_advice_max_size,
+							65536, 16, 16 * 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							NULL, NULL, NULL);
 #ifdef RBP_INJECTION_POINTS
 	DefineCustomStringVariable("remote_bp.injection_point",
 							   "Attaches an injection point; in test builds only.",

@@ -57,6 +57,9 @@ extern int	rbp_guc_read_ahead; /* pages; 0: none */
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */
 
+extern bool rbp_guc_advice;
+extern int	rbp_guc_advice_max_size;	/* MB */
+
 /* Temporary data. */
 extern int	rbp_guc_temp_tier_max_size; /* MB; postmaster */
 extern int	rbp_guc_temp_tier_size; /* MB; sighup; at most the maximum */
@@ -64,6 +67,14 @@ extern int	rbp_guc_temp_staging_size;	/* kB; postmaster */
 extern bool rbp_guc_temp_mirror;	/* these three: userset */
 extern bool rbp_guc_spill_temp_files;
 extern bool rbp_guc_spill_temp_tables;
+
+/* Entries of remote_bp_stat_relations; 0: nothing is noted; postmaster */
+#define RBP_RELATIONS_MAX		1000000
+extern int	rbp_guc_relations_max;
+
+/* Entries of remote_bp_stat_statements; 0: none are noted; postmaster */
+#define RBP_STATEMENTS_MAX		100000
+extern int	rbp_guc_statements_max;
 
 /* Use of RDMA devices; see RbpVerbsConfig for the meaning of the values */
 extern char *rbp_guc_rdma_device;

@@ -15,6 +15,7 @@
 #include "utils/rel.h"
 
 #define RBP_NS_PER_US	1000.0
+#define RBP_NS_PER_MS	1000000.0
 
 /*
  * Must be called first in every function.  Raises an error if there is no

@@ -15,6 +15,9 @@
  * which readers subtract; header->lock keeps baseline and sums consistent.
  * No process counts while holding it.
  *
+ * A parallel worker counts some of it once more for its leader, atomically, so
+ * that what a query has done is known in the process that runs it.
+ *
  * A wrapper that runs in a signal handler may interrupt a count of its own
  * process between load and store, and then its own count is lost.  This is
  * tolerated; the subtraction in since() is guarded because of it.
@@ -38,11 +41,40 @@ typedef struct StatsHistogram
 	pg_atomic_uint64 sum_ns;
 } StatsHistogram;
 
+/*
+ * workers is written by all parallel workers of the process; they also count in
+ * stripes of their own, so it is in no sum of all processes.  base is written by
+ * the process before it or a parallel worker of it counts for the first time, and
+ * before pid.
+ */
 typedef struct StatsStripe
 {
 	pg_atomic_uint64 counter[RBP_NUM_COUNTERS];
 	StatsHistogram latency[RBP_NUM_LATENCIES];
+	pg_atomic_uint64 workers[RBP_NUM_USAGE_ITEMS];
+	pg_atomic_uint64 base[RBP_NUM_USAGE_ITEMS]; /* what was there when the
+												 * process started */
+	pg_atomic_uint32 pid;		/* of the process that base is for */
 } StatsStripe;
+
+/* Where a stripe has the items of RbpUsage */
+#define COUNTER(c)		offsetof(StatsStripe, counter[RBP_COUNT_##c])
+#define TIME(op)		offsetof(StatsStripe, latency[RBP_LATENCY_##op].sum_ns)
+
+static const Size usage_offsets[RBP_NUM_USAGE_ITEMS] = {
+	[RBP_USAGE_HITS] = COUNTER(HITS),
+	[RBP_USAGE_STAGED_HITS] = COUNTER(STAGED_HITS),
+	[RBP_USAGE_MISSES] = COUNTER(MISSES),
+	[RBP_USAGE_PAGE_CACHE_READS] = COUNTER(PAGE_CACHE_READS),
+	[RBP_USAGE_DISK_READS] = COUNTER(DISK_READS),
+	[RBP_USAGE_SPILL_READS] = COUNTER(SPILL_READS),
+	[RBP_USAGE_SPILL_STAGED_READS] = COUNTER(SPILL_STAGED_READS),
+	[RBP_USAGE_SPILL_WRITES] = COUNTER(SPILL_WRITES),
+	[RBP_USAGE_HIT_NS] = TIME(HIT),
+	[RBP_USAGE_DISK_NS] = COUNTER(DISK_NS),
+	[RBP_USAGE_SPILL_READ_NS] = TIME(SPILL_READ),
+	[RBP_USAGE_SPILL_WRITE_NS] = TIME(SPILL_WRITE),
+};
 
 /* Size of a stripe, padded to avoid false sharing */
 #define STRIPE_SIZE		CACHELINEALIGN(sizeof(StatsStripe))
@@ -63,6 +95,7 @@ const char *const rbp_counter_names[RBP_NUM_COUNTERS] = {
 	RBP_TIER_COUNTERS(RBP_COUNTER_NAME)
 	RBP_SPILL_COUNTERS(RBP_COUNTER_NAME)
 	RBP_TIER_COUNTERS_1_1(RBP_COUNTER_NAME)
+	RBP_OTHER_COUNTERS(RBP_COUNTER_NAME)
 #undef RBP_COUNTER_NAME
 };
 
@@ -118,25 +151,73 @@ stripe_at(uint32 i)
 	return (StatsStripe *) (stripes + i * STRIPE_SIZE);
 }
 
+static inline uint64
+usage_item(StatsStripe *stripe, int item)
+{
+	return pg_atomic_read_u64((pg_atomic_uint64 *) ((char *) stripe + usage_offsets[item])) +
+		pg_atomic_read_u64(&stripe->workers[item]);
+}
+
+/*
+ * The stripe of MyProc, or NULL where nothing can be counted.  What the stripe has
+ * is from processes before this one: note it.
+ */
+static StatsStripe *
+take_stripe(void)
+{
+	StatsStripe *stripe;
+	uint32		number;
+
+	if (MyProc == NULL || stripes == NULL)
+		return NULL;
+	number = (uint32) rbp_compat_procno();
+	if (number >= header->nstripes)
+		return NULL;
+	stripe = stripe_at(number);
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		pg_atomic_write_u64(&stripe->base[i], usage_item(stripe, i));
+	pg_write_barrier();
+	pg_atomic_write_u32(&stripe->pid, (uint32) MyProcPid);
+	return stripe;
+}
+
 /* This process's stripe, or NULL where nothing can be counted. */
 static inline StatsStripe *
 my_stripe(void)
 {
-	uint32		number;
+	static StatsStripe *mine = NULL;
+	static PGPROC *mine_of = NULL;
 
-	if (unlikely(MyProc == NULL || stripes == NULL))
-		return NULL;
-	number = (uint32) rbp_compat_procno();
-	if (unlikely(number >= header->nstripes))
-		return NULL;
-	return stripe_at(number);
+	if (unlikely(MyProc != mine_of))
+	{
+		mine = take_stripe();
+		mine_of = MyProc;
+	}
+	return mine;
 }
 
-/* Only the stripe's owner writes, so a load and a store are enough. */
+/* Let it count for the leader, too, if it is an item of RbpUsage. */
+static void
+count_for_leader(StatsStripe *stripe, pg_atomic_uint64 *value, uint64 n)
+{
+	Size		offset = (Size) ((char *) value - (char *) stripe);
+	uint32		number = (uint32) rbp_compat_procno_of(MyProc->lockGroupLeader);
+
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		if (usage_offsets[i] == offset)
+			pg_atomic_fetch_add_u64(&stripe_at(number)->workers[i], (int64) n);
+}
+
+/*
+ * Only the stripe's owner writes, so a load and a store are enough.  A parallel
+ * worker keeps the PGPROC of its leader from being used by others.
+ */
 static inline void
-bump(pg_atomic_uint64 *value, uint64 n)
+bump(StatsStripe *stripe, pg_atomic_uint64 *value, uint64 n)
 {
 	pg_atomic_write_u64(value, pg_atomic_read_u64(value) + n);
+	if (unlikely(MyProc->lockGroupLeader != NULL && MyProc->lockGroupLeader != MyProc))
+		count_for_leader(stripe, value, n);
 }
 
 void
@@ -145,7 +226,7 @@ rbp_stats_count(RbpCounter counter, uint64 n)
 	StatsStripe *stripe = my_stripe();
 
 	if (stripe != NULL)
-		bump(&stripe->counter[counter], n);
+		bump(stripe, &stripe->counter[counter], n);
 }
 
 void
@@ -158,8 +239,8 @@ rbp_stats_latency(RbpLatency op, int64 ns)
 	if (ns < 0)
 		ns = 0;
 	/* in this order, so that no call is counted without its time */
-	bump(&stripe->latency[op].sum_ns, (uint64) ns);
-	bump(&stripe->latency[op].bucket[rbp_latency_bucket(ns)], 1);
+	bump(stripe, &stripe->latency[op].sum_ns, (uint64) ns);
+	bump(stripe, &stripe->latency[op].bucket[rbp_latency_bucket(ns)], 1);
 }
 
 /*
@@ -279,6 +360,41 @@ rbp_stats_histogram(RbpLatency op, RbpHistogram *h)
 	}
 	h->sum_ns = since(h->sum_ns, base->sum_ns);
 	LWLockRelease(&header->lock);
+}
+
+void
+rbp_stats_lead(void)
+{
+	(void) my_stripe();
+}
+
+void
+rbp_stats_usage(RbpUsage *usage)
+{
+	StatsStripe *stripe = my_stripe();
+
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		usage->item[i] = stripe == NULL ? 0 : usage_item(stripe, i);
+}
+
+void
+rbp_stats_add_usage(RbpUsage *sum, const RbpUsage *to, const RbpUsage *from)
+{
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		sum->item[i] += since(to->item[i], from->item[i]);
+}
+
+void
+rbp_stats_process_usage(int procno, int pid, RbpUsage *usage)
+{
+	StatsStripe *stripe = stripe_at((uint32) procno);
+
+	memset(usage, 0, sizeof(RbpUsage));
+	if (pg_atomic_read_u32(&stripe->pid) != (uint32) pid)
+		return;
+	pg_read_barrier();
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		usage->item[i] = since(usage_item(stripe, i), pg_atomic_read_u64(&stripe->base[i]));
 }
 
 TimestampTz

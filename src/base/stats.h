@@ -79,12 +79,18 @@
 	X(READ_AHEAD, read_ahead)	/* pages requested from donors before they were asked for */ \
 	X(READ_AHEAD_USED, read_ahead_used) /* of these, those that were used */
 
+/* What is shown for processes and queries only. */
+#define RBP_OTHER_COUNTERS(X) \
+	X(DISK_NS, disk_ns)			/* ns of reads of the file, unless the page
+								 * cache had all pages */
+
 typedef enum RbpCounter
 {
 #define RBP_COUNTER_ENUM(sym, name) RBP_COUNT_##sym,
 	RBP_TIER_COUNTERS(RBP_COUNTER_ENUM)
 	RBP_SPILL_COUNTERS(RBP_COUNTER_ENUM)
 	RBP_TIER_COUNTERS_1_1(RBP_COUNTER_ENUM)
+	RBP_OTHER_COUNTERS(RBP_COUNTER_ENUM)
 #undef RBP_COUNTER_ENUM
 	RBP_NUM_COUNTERS
 } RbpCounter;
@@ -124,6 +130,40 @@ typedef struct RbpHistogram
 	uint64		sum_ns;
 } RbpHistogram;
 
+/*
+ * What a process has done since it started, or a query: suffix of the enum value,
+ * and column of remote_bp_stat_backend.  What the parallel workers of a process do
+ * counts for it, too.
+ */
+#define RBP_USAGE_ITEMS(X) \
+	X(HITS, hits) \
+	X(STAGED_HITS, staged_hits) \
+	X(MISSES, misses) \
+	X(PAGE_CACHE_READS, page_cache_reads) \
+	X(DISK_READS, disk_reads) \
+	X(SPILL_READS, spill_reads) \
+	X(SPILL_STAGED_READS, spill_staged_reads) \
+	X(SPILL_WRITES, spill_writes) \
+	X(HIT_NS, hit_time)			/* from here on: times */ \
+	X(DISK_NS, disk_time) \
+	X(SPILL_READ_NS, spill_read_time) \
+	X(SPILL_WRITE_NS, spill_write_time)
+
+typedef enum RbpUsageItem
+{
+#define RBP_USAGE_ENUM(sym, name) RBP_USAGE_##sym,
+	RBP_USAGE_ITEMS(RBP_USAGE_ENUM)
+#undef RBP_USAGE_ENUM
+	RBP_NUM_USAGE_ITEMS
+} RbpUsageItem;
+
+#define RBP_FIRST_USAGE_TIME	RBP_USAGE_HIT_NS
+
+typedef struct RbpUsage
+{
+	uint64		item[RBP_NUM_USAGE_ITEMS];
+} RbpUsage;
+
 extern Size rbp_stats_shmem_size(void);
 extern void rbp_stats_shmem_init(void *mem);
 
@@ -144,6 +184,28 @@ extern int64 rbp_histogram_quantile(const RbpHistogram *h, double q);
 extern void rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS]);
 extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
 extern TimestampTz rbp_stats_reset_time(void);
+
+/*
+ * Parallel workers may count for this process from now on: note what its stripe
+ * has from processes before it.
+ */
+extern void rbp_stats_lead(void);
+
+/*
+ * What this process has counted, from some moment on: for differences.  All zero
+ * where nothing can be counted.
+ */
+extern void rbp_stats_usage(RbpUsage *usage);
+
+/* sum += to - from */
+extern void rbp_stats_add_usage(RbpUsage *sum, const RbpUsage *to,
+								const RbpUsage *from);
+
+/*
+ * What the process of that pid and PGPROC has done since it started; zero if it
+ * has not counted yet.
+ */
+extern void rbp_stats_process_usage(int procno, int pid, RbpUsage *usage);
 
 #define RBP_LAST_ERROR_LEN		512
 

@@ -67,6 +67,19 @@ extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache
 extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file,
 							  const struct iovec *iov, int iovcnt, off_t offset);
 
+/*
+ * Find the frame that holds this page by its buffer tag.  Returns NULL if
+ * there is none, or if the mapping lock is not free.
+ */
+extern char *rbp_tier_find_frame(const RbpRelFile *file, BlockNumber block);
+
+/*
+ * Does this process write frames to evict their pages?  The others write pages
+ * that stay.  (Some statements write pages that stay, too, such as ALTER TABLE
+ * SET TABLESPACE: these are captured earlier than necessary.)
+ */
+extern bool rbp_tier_write_evicts(void);
+
 /* Does iov consist of whole pages in shared buffer frames? */
 extern bool rbp_tier_is_frames(const struct iovec *iov, int iovcnt);
 
@@ -217,6 +230,14 @@ extern void rbp_pusher_wake(void);
 /* The dictionary of (tablespace, database) pairs. */
 extern Size rbp_space_shmem_size(void);
 extern void rbp_space_shmem_init(void *mem);
+
+/* What the tier does for each relation fork, and for each database. */
+extern Size rbp_relation_stats_shmem_size(void);
+extern void rbp_relation_stats_shmem_init(void *mem);
+extern void rbp_relation_stats_reset(void);
+
+/* Add to shared memory what this process has counted.  Preserves errno. */
+extern void rbp_relation_stats_flush(void);
 
 extern Size rbp_residency_shmem_size(void);
 extern void rbp_residency_shmem_init(void *mem);

@@ -179,15 +179,24 @@ extern RbpInsert rbp_directory_insert_staged(RbpDirectory *dir,
 extern bool rbp_directory_staged_info(RbpDirectory *dir, uint32_t staging_slot,
 									  RbpPageId *page, uint64_t *hash);
 
+/* Pages that were evicted for another one: for its slot, and under its limit */
+#define RBP_MAX_EVICTED		3
+
+typedef struct RbpEvicted
+{
+	int			n;
+	RbpPageId	pages[RBP_MAX_EVICTED];
+} RbpEvicted;
+
 /*
  * Reserve a remote slot of the page's partition to push into: a free one, or
  * one whose page S3-FIFO evicts.  Only the caller has access to the slot
  * until it is published or abandoned.  Returns RBP_INVALID_SLOT if the
- * partition has none.  *evicted is set to whether a live page was evicted.
+ * partition has none.  *evicted is set to the live pages that were evicted.
  * Exclusive lock.
  */
 extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
-									  bool *evicted);
+									  RbpEvicted *evicted);
 
 /*
  * The slot holds the staged page now: replace the staged entry by a remote

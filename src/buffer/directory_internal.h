@@ -34,6 +34,7 @@
 #include "base/lock.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
+#include "buffer/s3fifo_rules.h"
 
 #ifdef RBP_UNIT_TEST
 #include <assert.h>
@@ -49,7 +50,6 @@
 #define RBP_MIN_STAMPS		32	/* in a partition; 4096 in all */
 #define RBP_CHUNK			1024	/* entries visited under one hold of a
 									 * lock */
-#define RBP_MAX_FREQ		3
 
 #define RBP_GHOST_WAYS		8
 

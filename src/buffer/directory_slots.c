@@ -122,6 +122,14 @@ rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 	rbp_slot_release(dir, p, part, index);
 }
 
+/* Note the page of an entry as evicted. */
+static void
+note_evicted(RbpEvicted *evicted, const RbpPageId *page)
+{
+	RBP_ASSERT(evicted->n < RBP_MAX_EVICTED);
+	evicted->pages[evicted->n++] = *page;
+}
+
 /* Forget the page of an entry that was taken off its queue; the slot counts as taken. */
 static void
 entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
@@ -141,7 +149,7 @@ entry_give_up(RbpDirectory *dir, uint32_t part, uint32_t index)
  */
 static bool
 make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
-					  uint32_t *evictions)
+					  RbpEvicted *evicted)
 {
 	RbpPartition *p = &dir->partitions[part];
 
@@ -151,32 +159,35 @@ make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
 		uint32_t	limit = rbp_limit_reached(dir, space);
 		bool		live = false;
 		uint32_t	index;
+		RbpPageId	page;
 
 		if (limit == 0)
 			return true;
 		index = rbp_limit_evict(dir, part, limit, &live);
 		if (index == RBP_NIL)
 			return i > 0 || !rbp_limit_passed(dir, limit);
+		page = rbp_entry_page(rbp_entry(dir, index));
 		entry_give_up(dir, part, index);
 		rbp_slot_release(dir, p, part, index);
-		*evictions += live;
+		if (live)
+			note_evicted(evicted, &page);
 	}
 	return true;
 }
 
 uint32_t
-rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
+rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
 {
 	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	slot = RBP_INVALID_SLOT;
 	bool		look = true;	/* for fresh slots, once */
-	uint32_t	evictions = 0;
 	int			freed = 0;
 	int			tries = 0;
 
+	evicted->n = 0;
 	rbp_lock_exclusive(&p->lock);
-	if (!make_room_under_limit(dir, part, page->space, &evictions))
+	if (!make_room_under_limit(dir, part, page->space, evicted))
 		tries = RBP_EVICT_STEPS;
 
 	/*
@@ -188,6 +199,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 	{
 		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
 		bool		live = false;
+		RbpPageId	victim = {0};
 
 		if (index != RBP_NIL)
 		{
@@ -201,6 +213,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 			index = rbp_s3fifo_evict(dir, part, &live);
 			if (index == RBP_NIL)
 				break;
+			victim = rbp_entry_page(rbp_entry(dir, index));
 			entry_give_up(dir, part, index);
 			tries++;
 		}
@@ -210,14 +223,14 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, bool *evicted)
 			rbp_slot_release(dir, p, part, index);
 			continue;
 		}
-		evictions += live;
+		if (live)
+			note_evicted(evicted, &victim);
 		rbp_entry_set(rbp_entry(dir, index), RBP_SLOT_RESERVED, 0);
 		p->reserved++;
 		slot = rbp_index_slot(dir, part, index);
 		break;
 	}
-	p->evictions += evictions;
-	*evicted = evictions > 0;
+	p->evictions += (uint32_t) evicted->n;
 	rbp_lock_release(&p->lock);
 	return slot;
 }

@@ -49,6 +49,7 @@
 #include "buffer/directory.h"
 #include "buffer/page.h"
 #include "buffer/pusher.h"
+#include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -174,6 +175,15 @@ publish(const Push *push)
 		rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
 }
 
+static void
+count_evicted(const RbpEvicted *evicted)
+{
+	if (evicted->n > 0)
+		rbp_stats_count(RBP_COUNT_EVICTIONS, (uint64) evicted->n);
+	for (int i = 0; i < evicted->n; i++)
+		rbp_relation_count_page(&evicted->pages[i], RBP_RELATION_EVICTIONS, 1);
+}
+
 /*
  * Push at most one batch of pages.  Returns how many were taken off the
  * queue.
@@ -194,7 +204,7 @@ push_batch(void)
 	{
 		Push	   *push = &pushes[n];
 		uint64		hash;
-		bool		evicted = false;
+		RbpEvicted	evicted = {.n = 0};
 
 		push->staging_slot = taken[i];
 		push->slot = RBP_INVALID_SLOT;
@@ -206,8 +216,7 @@ push_batch(void)
 		}
 		if (usable)
 			push->slot = rbp_directory_reserve(rbp_dir, &push->page, &evicted);
-		if (evicted)
-			rbp_stats_count(RBP_COUNT_EVICTIONS, 1);
+		count_evicted(&evicted);
 		if (push->slot == RBP_INVALID_SLOT)
 		{
 			give_up(push, RBP_COUNT_PUSH_NO_SLOT);
@@ -331,6 +340,7 @@ rbp_pusher_main(Datum arg)
 		if (push_batch() > 0)
 		{
 			idle = false;
+			rbp_relation_stats_settle();
 			if (++batches % BATCHES_PER_SWEEP_STEP == 0)
 				(void) sweep_some();
 			CHECK_FOR_INTERRUPTS();

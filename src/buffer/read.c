@@ -39,6 +39,7 @@
 #include "buffer/page.h"
 #include "buffer/read_ahead.h"
 #include "buffer/read_cost.h"
+#include "buffer/relation_stats.h"
 #include "buffer/space.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
@@ -325,6 +326,24 @@ follow_window(const ReadRun *run)
 	}
 }
 
+/* Count pages for the server, and for their relation. */
+static inline void
+count(const RbpRelFile *file, RbpCounter counter, RbpRelationItem item, int n)
+{
+	rbp_stats_count(counter, (uint64) n);
+	rbp_relation_count(file, item, (uint64) n);
+}
+
+/* Count pages that came from donors in that time. */
+static void
+count_hits(const RbpRelFile *file, int n, int64 took)
+{
+	count(file, RBP_COUNT_HITS, RBP_RELATION_HITS, n);
+	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) n * BLCKSZ);
+	rbp_stats_latency(RBP_LATENCY_HIT, took);
+	rbp_relation_count(file, RBP_RELATION_HIT_NS, (uint64) Max(took, 0));
+}
+
 /*
  * Count what reads of pages from donors have saved, compared with the file:
  * with what the file costs in a run, if they are part of one.  known: numbers
@@ -385,11 +404,7 @@ take_read_ahead(const ReadRun *run, int64 start)
 		return;
 	took = rbp_now_ns() - start;
 	if (nhits > 0)
-	{
-		rbp_stats_count(RBP_COUNT_HITS, (uint64) nhits);
-		rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
-		rbp_stats_latency(RBP_LATENCY_HIT, took);
-	}
+		count_hits(run->file, nhits, took);
 	/* if the page cache could be asked, it did not have what was announced */
 	known[rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF && run->cache->reliable ?
 		  CACHED_NO : CACHED_UNKNOWN] = nhits;
@@ -449,9 +464,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	count_saved(run, ios[0].slot, known, took);
 	if (nhits == 0)
 		return;
-	rbp_stats_count(RBP_COUNT_HITS, nhits);
-	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) nhits * BLCKSZ);
-	rbp_stats_latency(RBP_LATENCY_HIT, took);
+	count_hits(run->file, nhits, took);
 
 	/*
 	 * connecting is not part of a read's cost: a rarely used donor would seem
@@ -483,7 +496,7 @@ read_from_tier(const ReadRun *run, int64 start)
 	{
 		int64		now = rbp_now_ns();
 
-		rbp_stats_count(RBP_COUNT_STAGED_HITS, nstaged);
+		count(run->file, RBP_COUNT_STAGED_HITS, RBP_RELATION_STAGED_HITS, nstaged);
 		rbp_stats_latency(RBP_LATENCY_STAGED, now - start);
 		start = now;
 	}
@@ -543,13 +556,18 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 	int			known[CACHED_PRESUMED + 1] = {0};
 
 	rbp_stats_latency(RBP_LATENCY_DISK, took);
-	rbp_stats_count(RBP_COUNT_MISSES, n);
+	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	for (int i = 0; i < n; i++)
 		known[run->pages[i].cached]++;
 	if (known[CACHED_YES] > 0)
-		rbp_stats_count(RBP_COUNT_PAGE_CACHE_READS, known[CACHED_YES]);
+		count(run->file, RBP_COUNT_PAGE_CACHE_READS, RBP_RELATION_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
-		rbp_stats_count(RBP_COUNT_DISK_READS, known[CACHED_NO]);
+		count(run->file, RBP_COUNT_DISK_READS, RBP_RELATION_DISK_READS, known[CACHED_NO]);
+	if (known[CACHED_NO] + known[CACHED_UNKNOWN] > 0)
+	{
+		rbp_stats_count(RBP_COUNT_DISK_NS, (uint64) took);
+		rbp_relation_count(run->file, RBP_RELATION_DISK_NS, (uint64) took);
+	}
 
 	/*
 	 * The time tells a cost only if all pages came from the same source.
@@ -637,7 +655,7 @@ handle_victim(const char *frame, const ReadRun *run)
  * used up: the next read asks the page cache whether this is still true.
  */
 static inline bool
-read_fast_path(int fd, char *frame, off_t offset, ssize_t *got)
+read_fast_path(int fd, const RbpRelFile *file, char *frame, off_t offset, ssize_t *got)
 {
 	RbpShadow  *shadow;
 
@@ -655,7 +673,7 @@ read_fast_path(int fd, char *frame, off_t offset, ssize_t *got)
 	if (*got == BLCKSZ)
 	{
 		shadow->flags = RBP_SHADOW_CACHED;
-		rbp_stats_count(RBP_COUNT_MISSES, 1);
+		count(file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, 1);
 	}
 	return true;
 }
@@ -772,9 +790,9 @@ read_run(ReadRun *run, uint16 space)
 	return total;
 }
 
-ssize_t
-rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
-			  const struct iovec *iov, int iovcnt, off_t offset)
+static ssize_t
+read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
+		   const struct iovec *iov, int iovcnt, off_t offset)
 {
 	ReadPage	pages[RBP_MAX_BATCH];
 	ReadRun		run = {.fd = fd,.file = file,.cache = cache,.pages = pages};
@@ -784,7 +802,7 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	uint16		space;
 
 	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
-		read_fast_path(fd, iov->iov_base, offset, &total))
+		read_fast_path(fd, file, iov->iov_base, offset, &total))
 		return total;
 
 	space = rbp_space_get(file->spc, file->db);
@@ -811,6 +829,16 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		fast_path_reads = rbp_read_cost_fast_path(&rbp_read_cost,
 												  rbp_guc_bypass == RBP_BYPASS_AUTO);
 	return total;
+}
+
+ssize_t
+rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			  const struct iovec *iov, int iovcnt, off_t offset)
+{
+	ssize_t		got = read_pages(fd, file, cache, iov, iovcnt, offset);
+
+	rbp_relation_stats_settle();
+	return got;
 }
 
 /* Should a block that the server announces come from the tier, as looked up? */

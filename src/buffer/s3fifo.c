@@ -124,9 +124,7 @@ rbp_ghost_take(RbpDirectory *dir, uint32_t part, uint64_t hash)
 	{
 		if (set[i] >> GHOST_TIME_BITS == fp)
 		{
-			uint32_t	small_room = rbp_s3fifo_small_target(dir);
-			uint32_t	slots = rbp_partition_slots(dir);
-			uint32_t	main_room = slots > small_room ? slots - small_room : 0;
+			uint32_t	main_room = rbp_s3fifo_main_room(rbp_partition_slots(dir));
 			uint32_t	age = ghost_age(set[i], ghost_now(dir, p));
 
 			set[i] = 0;

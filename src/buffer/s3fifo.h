@@ -13,6 +13,7 @@
 
 #include "buffer/directory.h"
 #include "buffer/directory_internal.h"
+#include "buffer/s3fifo_rules.h"
 
 /*
  * Put an entry, which is on no list and has just received a page, into the
@@ -41,12 +42,6 @@ extern void rbp_s3fifo_remember(RbpDirectory *dir, uint32_t part,
 								uint32_t index, uint64_t hash);
 
 /*
- * Entries moved within the queues before the next one is evicted regardless
- * of its accesses
- */
-#define RBP_EVICT_STEPS		64
-
-/*
  * For the unit test: add a ghost; remove a ghost and return whether it was
  * there.
  */
@@ -57,9 +52,7 @@ extern bool rbp_ghost_take(RbpDirectory *dir, uint32_t part, uint64_t hash);
 static inline uint32_t
 rbp_s3fifo_small_target(const RbpDirectory *dir)
 {
-	uint32_t	slots = rbp_partition_slots(dir);
-
-	return slots < 10 ? 1 : slots / 10;
+	return rbp_s3fifo_small_room(rbp_partition_slots(dir));
 }
 
 #endif							/* RBP_S3FIFO_H */

@@ -43,6 +43,7 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
+#include "buffer/relation_stats.h"
 #include "buffer/space.h"
 #include "buffer/staging.h"
 #include "common/clock.h"
@@ -62,12 +63,8 @@ static char bounce_buffer[RBP_MAX_BATCH * BLCKSZ + RBP_IO_ALIGN];
 
 #define bounce			((char *) TYPEALIGN(RBP_IO_ALIGN, bounce_buffer))
 
-/*
- * Find the frame that holds this page by its buffer tag.  Returns NULL if
- * there is none, or if the mapping lock is not free.
- */
-static char *
-frame_by_tag(const RbpRelFile *file, BlockNumber block)
+char *
+rbp_tier_find_frame(const RbpRelFile *file, BlockNumber block)
 {
 	BufferTag	tag;
 	uint32		hash;
@@ -85,13 +82,8 @@ frame_by_tag(const RbpRelFile *file, BlockNumber block)
 	return buf_id < 0 ? NULL : BufferBlocks + (Size) buf_id * BLCKSZ;
 }
 
-/*
- * Does this process write frames to evict their pages?  The others write pages
- * that stay.  (Some statements write pages that stay, too, such as ALTER TABLE
- * SET TABLESPACE: these are captured earlier than necessary.)
- */
-static inline bool
-evicts(void)
+bool
+rbp_tier_write_evicts(void)
 {
 	return MyBackendType != B_CHECKPOINTER && MyBackendType != B_BG_WRITER;
 }
@@ -140,7 +132,7 @@ frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
 	*skip_reason = rbp_skip_reason(page, true);
 	if (*skip_reason == RBP_SHADOW_POLICY || (*skip_reason != 0 && !scarce))
 		return NULL;
-	frame = rbp_is_frame(buf, BLCKSZ) ? buf : frame_by_tag(file, page->block);
+	frame = rbp_is_frame(buf, BLCKSZ) ? buf : rbp_tier_find_frame(file, page->block);
 	if (frame == NULL || *skip_reason == 0)
 		return frame;
 	return (rbp_shadow_of(frame)->flags & RBP_SHADOW_VALID) &&
@@ -168,7 +160,7 @@ prepare_page(const RbpRelFile *file, WritePage *page, char *buf, char *bounce_pa
 	}
 	page->flags = page->frame == buf ? 0 : RBP_SHADOW_CHECKSUM;
 	/* a page of zeros is being created, and written again soon */
-	if (evicts() && !PageIsNew((Page) buf))
+	if (rbp_tier_write_evicts() && !PageIsNew((Page) buf))
 	{
 		page->slot = rbp_staging_get(rbp_staging);
 		/* a write does not wait for a free staging slot */
@@ -230,6 +222,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 		else
 			(void) rbp_stage_publish(page->slot, &page->id, &page->version);
 	}
+	rbp_relation_stats_settle();
 	errno = save_errno;
 	return result;
 }

@@ -54,6 +54,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 
+#include "advice/advice.h"
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/libc.h"
@@ -247,6 +248,14 @@ temp_result(ssize_t result)
 	return result;
 }
 
+/* The fork changes other than by pwrite(): no page of it is used any more. */
+static void
+invalidate(const RbpRelFile *file)
+{
+	rbp_tier_invalidate_fork(file);
+	rbp_advice_forget_fork(file);
+}
+
 /*
  * Invalidate the fork that the path belongs to.  Returns false if the path is
  * not a relation's.
@@ -256,7 +265,7 @@ invalidate_path(const char *path, RbpRelFile *file)
 {
 	if (!parse_relation_path(path, file))
 		return false;
-	rbp_tier_invalidate_fork(file);
+	invalidate(file);
 	return true;
 }
 
@@ -266,7 +275,7 @@ invalidate_again(const RbpRelFile *file)
 {
 	int			save_errno = errno;
 
-	rbp_tier_invalidate_fork(file);
+	invalidate(file);
 	errno = save_errno;
 }
 
@@ -332,7 +341,7 @@ wrap_open(const char *path, int flags,...)
 		va_end(args);
 	}
 	if (is_relation && (flags & (O_TRUNC | O_EXCL)))
-		rbp_tier_invalidate_fork(&file);
+		invalidate(&file);
 
 	/*
 	 * Drop blocks of an old file of that name first, lest the lease worker
@@ -401,11 +410,30 @@ wrap_read(int fd, void *buf, size_t len)
 	return n;
 }
 
+/* Read pages into shared buffers, and let the advice see it, tier or not. */
+static ssize_t
+observed_read(int fd, FdInfo *info, const struct iovec *iov, int iovcnt, off_t offset)
+{
+	RbpAdviceRead read;
+	ssize_t		result;
+
+	rbp_advice_before_read(&read, fd, &info->file, &info->cache, iov, iovcnt, offset);
+	if (rbp_tier_attached())
+		result = rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
+	else if (iovcnt == 1)
+		result = rbp_libc.pread(fd, iov->iov_base, iov->iov_len, offset);
+	else
+		result = rbp_libc.preadv(fd, iov, iovcnt, offset);
+	rbp_advice_after_read(&read, result);
+	return result;
+}
+
 static ssize_t
 wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
 	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
+	bool		observed;
 
 	if (temp != NULL)
 		return temp_result(rbp_spill_preadv(temp, fd, iov, iovcnt, offset));
@@ -415,9 +443,11 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	 * server ensures that nobody writes such a page at the same time.  Other
 	 * readers, such as a base backup, read the disk.
 	 */
+	observed = rbp_advice_observes();
 	if (info != NULL && offset >= 0 && offset % BLCKSZ == 0 &&
-		rbp_tier_attached() && rbp_tier_is_frames(iov, iovcnt))
-		return rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
+		(observed || rbp_tier_attached()) && rbp_tier_is_frames(iov, iovcnt))
+		return observed ? observed_read(fd, info, iov, iovcnt, offset) :
+			rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
 	return iovcnt == 1 ? rbp_libc.pread(fd, iov->iov_base, iov->iov_len, offset) :
 		rbp_libc.preadv(fd, iov, iovcnt, offset);
 }
@@ -439,11 +469,17 @@ wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
 	const FdInfo *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
+	ssize_t		result;
 
 	if (temp != NULL)
 		return temp_result(rbp_spill_pwritev(temp, fd, iov, iovcnt, offset));
 	if (info != NULL && offset >= 0)
-		return rbp_tier_write(fd, &info->file, iov, iovcnt, offset);
+	{
+		result = rbp_tier_write(fd, &info->file, iov, iovcnt, offset);
+		if (rbp_advice_observes())
+			rbp_advice_after_write(&info->file, iov, iovcnt, offset, result);
+		return result;
+	}
 	return iovcnt == 1 ? rbp_libc.pwrite(fd, iov->iov_base, iov->iov_len, offset) :
 		rbp_libc.pwritev(fd, iov, iovcnt, offset);
 }
@@ -477,7 +513,7 @@ wrap_write(int fd, const void *buf, size_t len)
 	}
 	if (info == NULL)
 		return rbp_libc.write(fd, buf, len);
-	rbp_tier_invalidate_fork(&info->file);
+	invalidate(&info->file);
 	result = rbp_libc.write(fd, buf, len);
 	invalidate_again(&info->file);
 	return result;
@@ -494,7 +530,7 @@ wrap_ftruncate(int fd, off_t length)
 		return (int) temp_result(rbp_spill_ftruncate(temp, fd, length));
 	if (info == NULL)
 		return rbp_libc.ftruncate(fd, length);
-	rbp_tier_invalidate_fork(&info->file);
+	invalidate(&info->file);
 	result = rbp_libc.ftruncate(fd, length);
 	invalidate_again(&info->file);
 	return result;
@@ -668,7 +704,7 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 	}
 	if (info == NULL)
 		return rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
-	rbp_tier_invalidate_fork(&info->file);
+	invalidate(&info->file);
 	result = rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
 	invalidate_again(&info->file);
 	return result;
@@ -704,10 +740,6 @@ wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 	return rbp_libc.posix_fadvise(fd, offset, len, advice);
 }
 
-/*
- * An I/O worker ends no transactions, after which other processes close
- * connections: it does so before it waits for work.
- */
 static int
 wrap_epoll_wait(int fd, struct epoll_event *events, int max, int timeout)
 {

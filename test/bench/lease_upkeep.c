@@ -173,7 +173,7 @@ put_pages(uint32 n)
 		RbpPageId	page = {.rel = 16384,.block = i,.space = 1,.fork = 0};
 		RbpVersion	version = {.hash = i,.stamp = rbp_directory_stamp(dir, &page),
 		.generation = rbp_directory_generation(dir, 16384, 1, 0)};
-		bool		evicted;
+		RbpEvicted	evicted;
 		uint32		slot;
 
 		if (rbp_directory_insert_staged(dir, &page, &version, 0) != RBP_INSERTED)

@@ -383,6 +383,18 @@ wait_for_lease()
     fail "the server \"$1\" has $leased MB of $2 MB leased (try $try)"
 }
 
+# wait_for NAME WHAT CONDITION: an SQL expression
+wait_for()
+{
+    local try
+
+    for try in $(seq 1 3000); do
+        [ "$(query "$1" "SELECT $3")" != t ] || return 0
+        sleep 0.1
+    done
+    fail "$2 (try $try)"
+}
+
 # set_setting NAME SETTING VALUE: for the processes that come
 set_setting()
 {
@@ -531,6 +543,48 @@ measure_read()
             ;;
     esac
     printf '   round %s  %-10s %s clients  %10.0f tps\n' "$round" "$variant" "$clients" "$tps"
+}
+
+# pgbench_command SERVER CLIENTS: pgbench -S for a run of a pair, quoted for a shell
+pgbench_command()
+{
+    printf '%q ' "${as_user[@]}" "$PG_BINDIR/pgbench" -n -S -M prepared -c "$2" -j "$((($2 + 1) / 2))" -T "$((2 * PAIR_SECONDS))" \
+        --random-seed="$round" -h "$work" -p "${server_port[$1]}" -U postgres postgres
+}
+
+# measure_select_pair LOAD CLIENTS WITH WITHOUT: pgbench -S on two servers with the extension, of which
+# one has what is measured.  They take turns of so many milliseconds (SLICE_MS).
+SLICE_MS=100
+measure_select_pair()
+{
+    local server i=0 status seconds n variant
+    local -a order sides=() b a
+    local -A cpu=() before=()
+    local sources="SELECT hits + staged_hits, captures, blks_read FROM remote_bp_stat, pg_stat_database WHERE datname = 'postgres'"
+
+    readarray -t order < <(in_order "$3" "$4")
+    for server in "${order[@]}"; do
+        [ "${#sides[@]}" -eq 0 ] || sides+=(--)
+        sides+=("$(postmaster_pid "$server")" "$work/$server.out" "$(pgbench_command "$server" "$2")")
+        cpu[$server]=$(cpu_seconds "$(postmaster_pid "$server")")
+        before[$server]=$(query "$server" "$sources")
+    done
+    "$(dirname "${BASH_SOURCE[0]}")/side_by_side" "$SLICE_MS" "${sides[@]}" >"$work/seconds" || fail 'a pair did not run'
+    sleep 0.1                           # for the last process to end
+    while read -r seconds status; do
+        server=${order[i++]}
+        [ "$status" -eq 0 ] || fail "pgbench on \"$server\": $(tail -n 5 "$work/$server.out")"
+        n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$work/$server.out")
+        variant=$1.without
+        [ "$server" != "$3" ] || variant=$1.with
+        result "$variant" "$2" tps "$(calculate "$n / $seconds")"
+        result "$variant" "$2" cpu_us "$(calculate "($(cpu_seconds "$(postmaster_pid "$server")") - ${cpu[$server]}) / $n * 1000000")"
+        read -r -a b <<<"${before[$server]}"
+        read -r -a a < <(query "$server" "$sources")
+        result "$variant" "$2" reads_per_transaction "$(calculate "(${a[2]} - ${b[2]}) / $n")"
+        result "$variant" "$2" hits_per_transaction "$(calculate "(${a[0]} - ${b[0]}) / $n")"
+        result "$variant" "$2" captures_per_transaction "$(calculate "(${a[1]} - ${b[1]}) / $n")"
+    done <"$work/seconds"
 }
 
 # run_in_guest SCRIPT SECONDS: in a guest that has RDMA, which is ended after so

@@ -283,7 +283,7 @@ op_reserve(uint32_t slot)
 	ModelPage  *page = &pages[staging[slot].page];
 	uint32_t	part = (uint32_t) (rbp_page_hash(&page->id) % RBP_PARTITIONS);
 	uint32_t	got;
-	bool		evicted;
+	RbpEvicted	evicted;
 	bool		is_reserved[SLOTS] = {false};
 	bool		any = false;
 	bool		any_free = false;
@@ -317,8 +317,7 @@ op_reserve(uint32_t slot)
 	evictions += given_up;
 	if (got == RBP_INVALID_SLOT)
 	{
-		evicted &= given_up == 0;
-		expect(!evicted, "evicted without a slot");
+		expect(evicted.n == (int) given_up, "evicted without a slot");
 		return;
 	}
 	expect(got < SLOTS && got % RBP_PARTITIONS == part, "a slot of another partition");
@@ -332,13 +331,14 @@ op_reserve(uint32_t slot)
 
 		expect(!any_free || (limited && owner->id.space == LIMITED),
 			   "a page was given up while a slot was free");
-		expect(evicted == (live(owner) || given_up > 0), "whether a live page was given up");
+		expect(evicted.n == (int) given_up + live(owner), "whether a live page was given up");
+		expect(!live(owner) || rbp_page_equal(&evicted.pages[evicted.n - 1], &owner->id), "which page was evicted");
 		evictions += live(owner);
 		forget(owner);
 		compare_page(owner, false);
 	}
 	else
-		expect(evicted == (given_up > 0), "evicted, but the slot had no page");
+		expect(evicted.n == (int) given_up, "evicted, but the slot had no page");
 	staging[slot].reserved = got;
 	staging[slot].reserved_epoch = losses[got / RBP_EXTENT_PAGES];
 }

@@ -39,7 +39,7 @@ $node->append_conf('postgresql.conf', "shared_preload_libraries = 'remote_bp'\n"
 $node->restart;
 $node->safe_psql('postgres', 'CREATE EXTENSION remote_bp');
 is($node->safe_psql('postgres', q{SELECT extversion FROM pg_extension WHERE extname = 'remote_bp'}),
-	'1.1', 'the extension is there');
+	'1.2', 'the extension is there');
 is($node->safe_psql('postgres', 'SHOW remote_bp.broker'), '', 'no broker by default');
 is(counter($node, 'hits + misses + captures'), 0, 'no broker: the tier is off');
 is($node->safe_psql('postgres', 'SHOW remote_bp.io_timeout'),

@@ -29,7 +29,7 @@ CREATE FUNCTION lock_names_hold(text) RETURNS void LANGUAGE C AS '$module';
 CREATE FUNCTION lock_names_release(bool) RETURNS void LANGUAGE C AS '$module';
 SQL
 
-my @ours = qw(RemoteBpPartition RemoteBpRemote RemoteBpSpillFile RemoteBpSpillNames RemoteBpSpillSlots remote_bp_stats);
+my @ours = qw(RemoteBpAdvice RemoteBpDatabases RemoteBpPartition RemoteBpRelations RemoteBpRemote RemoteBpSpillFile RemoteBpSpillNames RemoteBpSpillSlots RemoteBpStatements remote_bp_stats);
 my @others = qw(LockNamesProbe pg_stat_statements);
 
 sub run_hold
@@ -42,25 +42,26 @@ sub run_hold
 	return $run;
 }
 
-# By what name somebody who waits for the lock is seen.
+# Does somebody who waits for the lock come to be seen by that name?
 sub seen_as
 {
-	my ($which) = @_;
-	my $name = '';
+	my ($which, $name) = @_;
 	$node->safe_psql('postgres', 'SELECT lock_names_release(false)');
 	my @runs = map { run_hold($which) } 1 .. 2;
-	wait_for(
+	my $seen = wait_for(
 		"somebody to wait for the lock $which",
 		sub {
-			$name = $node->safe_psql('postgres',
+			my $event = $node->safe_psql('postgres',
 				q{SELECT wait_event FROM pg_stat_activity WHERE wait_event_type = 'LWLock' AND query ~ '^SELECT lock_names_hold'});
+			note("waits for $event");
+			return $event eq $name;
 		});
 	$node->safe_psql('postgres', 'SELECT lock_names_release(true)');
 	for (@runs)
 	{
 		IPC::Run::finish($_->{harness}) or diag($_->{err});
 	}
-	return $name;
+	return $seen;
 }
 
 sub check_names
@@ -70,15 +71,22 @@ sub check_names
 	my %count;
 	$count{$_}++ for split /\n/, $names;
 	is($count{$_} // 0, 1, "$when: one tranche is called $_") for @ours, @others;
-	is(seen_as('remote'), 'RemoteBpRemote', "$when: the lock of leases and donors");
-	is(seen_as('partition'), 'RemoteBpPartition', "$when: a lock of the directory");
-	is(seen_as('probe'), 'LockNamesProbe', "$when: a lock of an extension that is loaded later");
 	is($node->safe_psql('postgres', 'SELECT lock_names_of_statements()'),
 		'pg_stat_statements', "$when: the lock of pg_stat_statements");
 	return;
 }
 
+sub check_waits
+{
+	my ($when) = @_;
+	ok(seen_as('remote', 'RemoteBpRemote'), "$when: the lock of leases and donors");
+	ok(seen_as('partition', 'RemoteBpPartition'), "$when: a lock of the directory");
+	ok(seen_as('probe', 'LockNamesProbe'), "$when: a lock of an extension that is loaded later");
+	return;
+}
+
 check_names('at the start');
+check_waits('at the start');
 for my $n (1 .. 2)
 {
 	my $offset = log_size($node);
@@ -92,6 +100,7 @@ for my $n (1 .. 2)
 		"the server recovers, $n");
 	check_names("after crash $n");
 }
+check_waits('in the end');
 $node->stop;
 
 done_testing();

@@ -59,7 +59,7 @@ static uint32_t
 put(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 {
 	RbpVersion	version = version_of(dir, page, hash);
-	bool		evicted;
+	RbpEvicted	evicted;
 	uint32_t	slot;
 
 	if (rbp_directory_insert_staged(dir, page, &version, STAGING - 1) != RBP_INSERTED)
@@ -147,7 +147,7 @@ test_life_of_a_page(void)
 	RbpLookup	at;
 	uint64_t	hash;
 	uint32_t	slot;
-	bool		evicted;
+	RbpEvicted	evicted;
 	RbpDirectoryCounts counts;
 
 	is_u64(where(dir, &page), RBP_ABSENT, "a page is absent at first");
@@ -161,7 +161,7 @@ test_life_of_a_page(void)
 	ok(!rbp_directory_staged_info(dir, 6, &found, &hash), "of the refused one, nothing");
 
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	ok(slot < 4 * RBP_EXTENT_PAGES && !evicted, "a slot is free for it");
+	ok(slot < 4 * RBP_EXTENT_PAGES && evicted.n == 0, "a slot is free for it");
 	is_u64(where(dir, &page), RBP_STAGED, "until it is published it is found in staging");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.staged == 1 && counts.remote == 0 && counts.reserved == 1 && counts.free == 511 &&
@@ -203,7 +203,7 @@ test_invalidate(void)
 	RbpVersion	version = version_of(dir, &page, 1);
 	uint64_t	hash;
 	uint32_t	slot;
-	bool		evicted;
+	RbpEvicted	evicted;
 	uint32_t	stamp = version.stamp;
 	RbpDirectoryCounts counts;
 
@@ -261,7 +261,7 @@ test_generations(void)
 	uint64_t	hash;
 	uint64_t	bumps = rbp_directory_bumps(dir);
 	uint32_t	slot;
-	bool		evicted;
+	RbpEvicted	evicted;
 	uint32_t	swept = 0;
 	RbpDirectoryCounts counts;
 
@@ -423,7 +423,7 @@ test_fresh(void)
 	RbpDirectory *dir = make(2, 2);
 	RbpPageId	page = page_of(1000, 0);
 	RbpDirectoryCounts counts;
-	bool		evicted = false;
+	RbpEvicted	evicted;
 	bool		any = false;
 	uint32_t	slot;
 
@@ -458,7 +458,7 @@ test_moving(void)
 	RbpMovable	m[RBP_EXTENT_PAGES];
 	uint32_t	next = 0;
 	uint32_t	slot;
-	bool		evicted;
+	RbpEvicted	evicted;
 	int			n;
 
 	for (; page.block < 100; page.block++)
@@ -478,7 +478,7 @@ test_moving(void)
 		   "and is what it was");
 	}
 	slot = rbp_directory_reserve(dir, &m[0].page, &evicted);
-	ok(slot / RBP_EXTENT_PAGES != 0 && !evicted, "its new slot is in another extent");
+	ok(slot / RBP_EXTENT_PAGES != 0 && evicted.n == 0, "its new slot is in another extent");
 	is_u64(rbp_directory_publish(dir, &m[0].page, 0, slot), RBP_INSERTED, "where it is published");
 
 	rbp_directory_invalidate(dir, &m[1].page);
@@ -576,12 +576,12 @@ test_eviction(void)
 	for (; page.block < 5000; page.block++)
 	{
 		RbpVersion	version = version_of(dir, &page, page.block);
-		bool		evicted;
+		RbpEvicted	evicted;
 		uint32_t	slot;
 
 		rbp_directory_insert_staged(dir, &page, &version, 0);
 		slot = rbp_directory_reserve(dir, &page, &evicted);
-		evictions += evicted;
+		evictions += evicted.n;
 		if (slot % RBP_PARTITIONS != rbp_page_hash(&page) % RBP_PARTITIONS)
 			ok(false, "a slot of another partition");
 		rbp_directory_publish(dir, &page, 0, slot);
@@ -604,11 +604,11 @@ test_eviction(void)
 	page.block = 0;
 	{
 		uint32_t	slots[5];
-		bool		evicted;
+		RbpEvicted	evicted;
 
 		for (int i = 0; i < 5; i++)
 			slots[i] = rbp_directory_reserve(dir, &page, &evicted);
-		ok(slots[3] != RBP_INVALID_SLOT && slots[4] == RBP_INVALID_SLOT && !evicted,
+		ok(slots[3] != RBP_INVALID_SLOT && slots[4] == RBP_INVALID_SLOT && evicted.n == 0,
 		   "a partition of 4 slots gives 4 and no more");
 		ok(slots[0] != slots[1] && slots[1] != slots[2] && slots[2] != slots[3], "different ones");
 		check(dir, "all reserved");
@@ -673,7 +673,7 @@ test_extents(void)
 {
 	RbpDirectory *dir = make(4, 0);
 	RbpPageId	page = page_of(1000, 0);
-	bool		evicted;
+	RbpEvicted	evicted;
 	RbpDirectoryCounts counts;
 	uint32_t	in_first = 0;
 	uint64_t	heat = 0;
@@ -740,7 +740,7 @@ test_extents(void)
 		{
 			uint32_t	slot = rbp_directory_reserve(dir, &page, &evicted);
 
-			hidden += slot != RBP_INVALID_SLOT || evicted;
+			hidden += slot != RBP_INVALID_SLOT || evicted.n > 0;
 		}
 		is_u64(hidden, 0, "no slot of it is given out any more");
 		is_u64(rbp_directory_publish(dir, &late, 0, late_slot), RBP_INSERT_OFFLINE,
@@ -759,7 +759,7 @@ test_extent_of_pusher(void)
 	RbpDirectory *dir = make(1, 1);
 	RbpPageId	page = page_of(1000, 0);
 	RbpVersion	version = version_of(dir, &page, 1);
-	bool		evicted;
+	RbpEvicted	evicted;
 	uint32_t	slot;
 	RbpDirectoryCounts counts;
 
@@ -968,7 +968,7 @@ test_mutations(void)
 	RbpPageId	page = page_of(1000, 0);
 	RbpVersion	version = version_of(dir, &page, 1);
 	uint32_t	slot;
-	bool		evicted;
+	RbpEvicted	evicted;
 
 	put(dir, &page, 1);
 	rbp_injection_point = "no-invalidate";
@@ -1014,7 +1014,7 @@ test_fresh_among_many(void)
 	const RbpPartition *p = &dir->partitions[7];
 	uint32_t	block = 0;
 	uint32_t	before;
-	bool		evicted;
+	RbpEvicted	evicted;
 	RbpPageId	page;
 
 	for (int i = 0; i < 3; i++)
@@ -1038,7 +1038,7 @@ test_fresh_among_many(void)
 		rbp_directory_extent_drain(dir, extent);
 	before = p->scan;
 	page = next_of(7, &block);
-	ok(rbp_directory_reserve(dir, &page, &evicted) == RBP_INVALID_SLOT && !evicted,
+	ok(rbp_directory_reserve(dir, &page, &evicted) == RBP_INVALID_SLOT && evicted.n == 0,
 	   "nothing is put where it drains");
 	ok(p->scan - before <= RBP_FRESH_STEPS, "looks under one hold of the lock: %u",
 	   p->scan - before);

@@ -75,7 +75,7 @@ stage(RbpDirectory *dir, const RbpPageId *page, uint32_t staging_slot)
 static bool
 bring(RbpDirectory *dir, const RbpPageId *page)
 {
-	bool		evicted;
+	RbpEvicted	evicted;
 	uint32_t	slot;
 
 	if (rbp_directory_lookup(dir, page, true).where != RBP_ABSENT)
@@ -96,7 +96,7 @@ bring_batch(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t from)
 {
 	uint32_t	slots[RBP_MAX_BATCH];
 	RbpPageId	page;
-	bool		evicted;
+	RbpEvicted	evicted;
 
 	for (uint32_t i = 0; i < RBP_MAX_BATCH; i++)
 	{

@@ -284,7 +284,7 @@ pusher(void *arg)
 			RbpPageId	id;
 			uint64_t	hash;
 			uint32_t	slot;
-			bool		evicted;
+			RbpEvicted	evicted;
 
 			if (!rbp_directory_staged_info(dir, batch[i], &id, &hash))
 			{
@@ -494,7 +494,7 @@ reserve_all(void)
 	{
 		RbpPageId	page = {.rel = 1};
 		uint32_t	slot;
-		bool		evicted;
+		RbpEvicted	evicted;
 
 		while (rbp_hash_partition(rbp_page_hash(&page)) != part)
 			page.block++;
@@ -649,7 +649,7 @@ test_given_back_late(void)
 		abort();
 	for (uint32_t i = 1; i <= ROUNDS; i++)
 	{
-		bool		evicted;
+		RbpEvicted	evicted;
 		uint32_t	slot = rbp_directory_reserve(dir, &page, &evicted);
 
 		directory_extent_offline(dir, 0);

@@ -73,7 +73,7 @@ tier_access(RbpDirectory *dir, uint32_t n)
 	RbpPageId	page = block(n);
 	RbpVersion	version;
 	uint32_t	slot;
-	bool		evicted;
+	RbpEvicted	evicted;
 
 	if (rbp_directory_lookup(dir, &page, true).where != RBP_ABSENT)
 		return true;
@@ -360,7 +360,7 @@ test_queues(void)
 	/* a read while it is staged is a read */
 	{
 		RbpVersion	version;
-		bool		evicted;
+		RbpEvicted	evicted;
 
 		page = block(b[63]);
 		version = (RbpVersion)
@@ -385,7 +385,7 @@ test_dead_entries(void)
 	RbpDirectory *dir = make_directory(20, 20);
 	RbpPartition *p = &dir->partitions[0];
 	RbpPageId	page;
-	bool		evicted = true;
+	RbpEvicted	evicted;
 	uint32_t	slot;
 
 	for (uint32_t i = 0; i < 20; i++)
@@ -393,7 +393,7 @@ test_dead_entries(void)
 	rbp_directory_bump_all(dir);
 	page = block(of_partition_0(20));
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	ok(slot != RBP_INVALID_SLOT && !evicted, "a dead entry gives its slot up without an eviction");
+	ok(slot != RBP_INVALID_SLOT && evicted.n == 0, "a dead entry gives its slot up without an eviction");
 	is_u64(p->evictions, 0, "nor is one counted");
 	page = block(of_partition_0(0));
 	ok(!rbp_ghost_take(dir, 0, rbp_page_hash(&page)),
@@ -479,7 +479,7 @@ test_bounded_work(void)
 	RbpPageId	page = {.rel = 16384,.space = 1};
 	uint32_t	untouched = 0;
 	uint32_t	loaded = 0;
-	bool		evicted;
+	RbpEvicted	evicted;
 
 	for (page.block = 0; loaded < N; page.block++)
 		if (rbp_hash_partition(rbp_page_hash(&page)) == 0)
@@ -491,7 +491,7 @@ test_bounded_work(void)
 		rbp_entry_set(rbp_entry(dir, i), RBP_SLOT_SMALL, RBP_MAX_FREQ);
 	while (rbp_hash_partition(rbp_page_hash(&page)) != 0)
 		page.block++;
-	ok(rbp_directory_reserve(dir, &page, &evicted) != RBP_INVALID_SLOT && evicted,
+	ok(rbp_directory_reserve(dir, &page, &evicted) != RBP_INVALID_SLOT && evicted.n == 1,
 	   "when every page was read, there is a victim still");
 	for (uint32_t i = 0; i < N; i++)
 		if (rbp_entry_state(rbp_entry(dir, i)) == RBP_SLOT_SMALL &&

@@ -56,7 +56,7 @@ until_true()
     shift
     until "$@"; do
         [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 0.2
+        sleep 0.5
     done
 }
 

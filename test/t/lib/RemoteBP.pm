@@ -26,7 +26,7 @@ our @EXPORT = qw(
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
   counters counter reset_counters connections leased_bytes wait_leased wait_renewed wait_still wait_hits
   tier_pages warm make_table content evict_buffers
-  log_size log_since log_tells log_troubles is_clean server_process start_load start_proxy busy_cluster serves_again
+  log_size log_since log_tells log_troubles is_clean server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
 );
 
 my $MB = 1024 * 1024;
@@ -59,6 +59,7 @@ sub wait_for
 {
 	my ($what, $sub, $seconds) = @_;
 	my $end = time + ($seconds // 60);
+	my $pause = 0.05;
 	my $result;
 	until ($result = $sub->())
 	{
@@ -67,7 +68,9 @@ sub wait_for
 			diag("waited in vain for $what");
 			return $result;
 		}
-		sleep 0.05;
+		sleep $pause;
+		# Most ask by a session of their own, which on a busy machine is what all wait for.
+		$pause *= 1.5 if $pause < 0.3;
 	}
 	return $result;
 }
@@ -588,6 +591,42 @@ sub is_clean
 	is(scalar @troubles, 0, "${name}the log is quiet")
 	  or diag(join("\n", @troubles[ 0 .. ($#troubles > 9 ? 9 : $#troubles) ]));
 	return;
+}
+
+# Stop the policy launcher, which visits databases at any time, where it waits for the
+# time of its next visit: from now on nobody reads who was not told to, no snapshot is
+# held, and no lock.  Returns a sub that lets it go on.
+sub hold_policy_worker
+{
+	my ($node) = @_;
+	my $pid;
+	wait_for(
+		'the policy launcher to wait',
+		sub {
+			$pid = server_process($node, 'remote_bp policy launcher') or return 0;
+			kill 'STOP', $pid;
+			return 1 if stopped_between_visits($node, $pid);
+			kill 'CONT', $pid;
+			return 0;
+		},
+		120) or BAIL_OUT('the policy launcher does not wait');
+	return sub { kill 'CONT', $pid };
+}
+
+# While the launcher has a worker, it is in a transaction or waits for its end.  If it
+# was stopped with a lock, the query may get no answer before it goes on.
+sub stopped_between_visits
+{
+	my ($node, $pid) = @_;
+	wait_for('the policy launcher to stop', sub { `ps -o state= -p $pid` =~ /^T/ }) or return 0;
+	my $timed_out;
+	$node->psql(
+		'postgres',
+		"SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event_type = 'Extension' AND xact_start IS NULL",
+		stdout => \my $waits,
+		timeout => 10,
+		timed_out => \$timed_out);
+	return !$timed_out && $waits eq '1';
 }
 
 # A cluster for a load that must survive something: pgbench's tables, about

@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * advice.h
+ *	  The rows of the view remote_bp_advice: as text, and as a drawing.
+ *
+ * All functions take the rows as an array of objects, whose members are the
+ * columns; there is at least one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_CTL_ADVICE_H
+#define RBP_CTL_ADVICE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+/* A query for the rows, which gives one value of type json; [] if there are none */
+#define CTL_ADVICE_QUERY \
+	"SELECT coalesce(json_agg(a ORDER BY tier_size), '[]') FROM remote_bp_advice a"
+
+/* Was there a read, so that ratios are known? */
+extern bool ctl_advice_has_reads(const json_t *rows);
+
+/* A table, and how it was made */
+extern void ctl_advice_print(FILE *out, const json_t *rows);
+
+/* A line with a bar for each size, in so many columns */
+extern void ctl_advice_bars(FILE *out, const json_t *rows, int width);
+
+/* The curve, as SVG; there was a read */
+extern void ctl_advice_plot(FILE *out, const json_t *rows);
+
+#endif							/* RBP_CTL_ADVICE_H */

@@ -1,0 +1,380 @@
+/*-------------------------------------------------------------------------
+ *
+ * top.c
+ *	  remote_bp_ctl top: what a server's tier does, refreshed.
+ *
+ * Each refresh is printed into memory as text.  The terminal shows a part of
+ * that, by ncurses, and --once all of it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "broker/common/format.h"
+#include "broker/common/log.h"
+#include "broker/ctl/advice.h"
+#include "broker/ctl/show.h"
+#include "broker/ctl/table.h"
+#include "broker/ctl/top.h"
+#include "common/clock.h"
+
+#include <curses.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PLAIN_WIDTH		80
+
+static const char query[] =
+"SELECT json_build_object("
+" 'at', to_char(clock_timestamp(), 'YYYY-MM-DD HH24:MI:SS'),"
+" 'version', current_setting('server_version'),"
+" 'block_size', current_setting('block_size')::int,"
+" 'age', extract(epoch FROM clock_timestamp() - s.stats_reset)::float8,"
+" 'tier', row_to_json(s),"
+" 'latencies', (SELECT coalesce(json_agg(l), '[]') FROM remote_bp_stat_latency l WHERE calls > 0),"
+" 'donors', (SELECT coalesce(json_agg(d ORDER BY donor), '[]') FROM remote_bp_stat_donors d),"
+" 'leases', (SELECT coalesce(json_agg(l), '[]') FROM"
+"  (SELECT lease, purpose, count(*) AS regions, sum(bytes)::bigint AS bytes, sum(used_bytes)::bigint AS used_bytes,"
+"   (extract(epoch FROM min(expires_in)) * 1000)::bigint AS expires_ms"
+"   FROM remote_bp_leases GROUP BY lease, purpose ORDER BY purpose, lease) l),"
+" 'advice', (SELECT coalesce(json_agg(a ORDER BY tier_size), '[]') FROM remote_bp_advice a))"
+" FROM remote_bp_stat s";
+
+static const CtlColumn latency_columns[] = {
+	{"OPERATION", "operation", ctl_put_text, false},
+	{"CALLS", "calls", ctl_put_count, true},
+	{"MEAN", "mean_us", ctl_put_us, true},
+	{"MEDIAN", "p50_us", ctl_put_us, true},
+	{"P90", "p90_us", ctl_put_us, true},
+	{"P99", "p99_us", ctl_put_us, true},
+	{NULL, NULL, NULL, false}
+};
+
+static const CtlColumn donor_columns[] = {
+	{"DONOR", "donor", ctl_put_text, false},
+	{"STATE", "state", ctl_put_text, false},
+	{"TRANSPORT", "transport", ctl_put_text, false},
+	{"LEASED", "leased_bytes", ctl_put_bytes, true},
+	{"USED", "used_bytes", ctl_put_bytes, true},
+	{"READS", "reads", ctl_put_count, true},
+	{"FAILURES", "failures", ctl_put_count, true},
+	{"MEDIAN", "read_p50_us", ctl_put_us, true},
+	{"P99", "read_p99_us", ctl_put_us, true},
+	{NULL, NULL, NULL, false}
+};
+
+static const CtlColumn lease_columns[] = {
+	{"LEASE", "lease", ctl_put_text, false},
+	{"PURPOSE", "purpose", ctl_put_text, false},
+	{"REGIONS", "regions", ctl_put_count, true},
+	{"SIZE", "bytes", ctl_put_bytes, true},
+	{"USED", "used_bytes", ctl_put_bytes, true},
+	{"ENDS IN", "expires_ms", ctl_put_ms_as_seconds, true},
+	{NULL, NULL, NULL, false}
+};
+
+/* Where pages that were not in shared buffers came from, since the reset */
+typedef struct Reads
+{
+	double		donors;
+	double		staging;
+	double		page_cache;
+	double		disk;			/* or unknown */
+} Reads;
+
+typedef struct Screen
+{
+	const CtlSources *sources;
+	bool		has_before;		/* from here on, of the last refresh */
+	Reads		before;
+	int64_t		before_ns;
+} Screen;
+
+/*
+ * ---- what there is to see ----------------------------------------------------
+ */
+
+static Reads
+reads_of(const json_t *tier)
+{
+	double		cached = ctl_number_of(tier, "page_cache_reads");
+
+	return (Reads)
+	{
+		.donors = ctl_number_of(tier, "hits"),
+			.staging = ctl_number_of(tier, "staged_hits"),
+			.page_cache = cached,
+			.disk = ctl_number_of(tier, "misses") - cached
+	};
+}
+
+static double
+sum_of(const Reads *reads)
+{
+	return reads->donors + reads->staging + reads->page_cache + reads->disk;
+}
+
+static void
+show_reads(FILE *out, const Reads *reads, double seconds)
+{
+	double		all = sum_of(reads);
+
+	if (all <= 0 || seconds <= 0)
+	{
+		fprintf(out, "none\n");
+		return;
+	}
+	fprintf(out, "%.0f a second: %.1f %% from donors, %.1f %% staging, %.1f %% page cache, %.1f %% disk\n",
+			all / seconds, 100 * reads->donors / all, 100 * reads->staging / all,
+			100 * reads->page_cache / all, 100 * reads->disk / all);
+}
+
+/* Reads since the reset, and since the last refresh if there has been no reset */
+static void
+show_hit_ratio(Screen *screen, FILE *out, const json_t *answer)
+{
+	Reads		now = reads_of(json_object_get(answer, "tier"));
+	int64_t		now_ns = rbp_now_ns();
+	double		age = ctl_number_of(answer, "age");
+
+	fprintf(out, "reads, last %.0f s: ", age);
+	show_reads(out, &now, age);
+	if (screen->has_before && sum_of(&now) >= sum_of(&screen->before))
+	{
+		double		seconds = (double) (now_ns - screen->before_ns) / 1e9;
+		Reads		since = {
+			.donors = now.donors - screen->before.donors,
+			.staging = now.staging - screen->before.staging,
+			.page_cache = now.page_cache - screen->before.page_cache,
+			.disk = now.disk - screen->before.disk
+		};
+
+		fprintf(out, "reads, last %.1f s: ", seconds);
+		show_reads(out, &since, seconds);
+	}
+	screen->has_before = true;
+	screen->before = now;
+	screen->before_ns = now_ns;
+}
+
+static void
+show_tier(FILE *out, const json_t *answer)
+{
+	const json_t *tier = json_object_get(answer, "tier");
+	json_int_t	block_size = ctl_int_of(answer, "block_size");
+	char		leased[32];
+	char		used[32];
+
+	fprintf(out, "tier: %s%s, %s leased, %s in use\n",
+			json_is_true(json_object_get(tier, "usable")) ? "usable" : "not usable: ",
+			json_is_true(json_object_get(tier, "usable")) ? "" : ctl_text_of(tier, "unusable_reason"),
+			rbp_format_size((uint64_t) (ctl_int_of(tier, "online_pages") * block_size), leased, sizeof(leased)),
+			rbp_format_size((uint64_t) (ctl_int_of(tier, "remote_pages") * block_size), used, sizeof(used)));
+}
+
+/* Returns false if the server does not answer. */
+static bool
+show_server(Screen *screen, FILE *out, int width)
+{
+	RbpServer  *server = screen->sources->server;
+	json_t	   *answer = rbp_server_query(server, query);
+	const json_t *rows;
+
+	if (answer == NULL)
+	{
+		screen->has_before = false;
+		fprintf(out, "the server does not answer: %s\n", rbp_server_error(server));
+		return false;
+	}
+	fprintf(out, "remote_bp on PostgreSQL %s, %s\n", ctl_text_of(answer, "version"),
+			ctl_text_of(answer, "at"));
+	show_tier(out, answer);
+	show_hit_ratio(screen, out, answer);
+	fprintf(out, "\n");
+	ctl_table_print(out, latency_columns, json_object_get(answer, "latencies"));
+	fprintf(out, "\n");
+	rows = json_object_get(answer, "advice");
+	if (json_array_size(rows) > 0)
+		ctl_advice_bars(out, rows, width);
+	else
+		fprintf(out, "no advice: remote_bp.advice is off\n");
+	fprintf(out, "\n");
+	ctl_table_print(out, donor_columns, json_object_get(answer, "donors"));
+	fprintf(out, "\n");
+	ctl_table_print(out, lease_columns, json_object_get(answer, "leases"));
+	json_decref(answer);
+	return true;
+}
+
+/* Returns false if the broker does not answer. */
+static bool
+show_broker(RbpHttp *http, FILE *out)
+{
+	static const struct
+	{
+		const char *path;
+		void		(*show) (FILE *out, const json_t *answer);
+	}			lists[] = {
+		{"/v1/donors", ctl_show_donors},
+		{"/v1/leases", ctl_show_leases},
+	};
+
+	for (int i = 0; i < 2; i++)
+	{
+		json_t	   *answer;
+		int			status = rbp_http_request(http, "GET", lists[i].path, NULL, &answer);
+
+		if (status < 200 || status > 299 || answer == NULL)
+		{
+			fprintf(out, "\nthe broker does not answer: %s\n", rbp_http_error(http));
+			json_decref(answer);
+			return false;
+		}
+		fprintf(out, "\n%s", i == 0 ? "the broker's:\n" : "");
+		lists[i].show(out, answer);
+		json_decref(answer);
+	}
+	return true;
+}
+
+/* Everything, as text; malloc'ed.  *ok: did everybody answer? */
+static char *
+refresh_text(Screen *screen, int width, bool *ok)
+{
+	char	   *text;
+	size_t		len;
+	FILE	   *out = open_memstream(&text, &len);
+
+	if (out == NULL)
+		rbp_die("out of memory");
+	*ok = show_server(screen, out, width);
+	if (screen->sources->http != NULL && !show_broker(screen->sources->http, out))
+		*ok = false;
+	if (fclose(out) != 0)
+		rbp_die("out of memory");
+	return text;
+}
+
+void
+ctl_top_once(const CtlSources *sources)
+{
+	Screen		screen = {.sources = sources};
+	bool		ok;
+	char	   *text = refresh_text(&screen, PLAIN_WIDTH, &ok);
+
+	fputs(text, stdout);
+	free(text);
+	if (!ok)
+		rbp_die("top: not everybody has answered");
+}
+
+/*
+ * ---- the terminal ---------------------------------------------------------------
+ */
+
+/* Lines of the text from "first" on, above a line about keys; returns their number. */
+static int
+draw(const char *text, int first, int interval)
+{
+	int			n = 0;
+
+	erase();
+	for (const char *line = text; *line != '\0'; n++)
+	{
+		size_t		len = strcspn(line, "\n");
+
+		if (n >= first && n - first < LINES - 1)
+		{
+			attrset(n == 0 ? A_BOLD : A_NORMAL);
+			mvaddnstr(n - first, 0, line, len < (size_t) COLS ? (int) len : COLS);
+		}
+		line += len + (line[len] == '\n');
+	}
+	attrset(A_REVERSE);
+	mvprintw(LINES - 1, 0, "every %d s; q quits, up and down scroll, any other key refreshes", interval);
+	refresh();
+	return n;
+}
+
+/* A key, ERR if there was none for that long; false at the end of the input. */
+static bool
+wait_for_key(int64_t until_ns, int *key)
+{
+	struct pollfd input = {.fd = STDIN_FILENO,.events = POLLIN};
+	int64_t		left_ns = until_ns - rbp_now_ns();
+	int			n = poll(&input, 1, left_ns > 0 ? (int) (left_ns / 1000000) + 1 : 0);
+
+	/* after a signal, such as that of another size, there may be one, too */
+	*key = getch();
+	return n <= 0 || *key != ERR;
+}
+
+/* Show the text until it is time for the next; false if the user quits. */
+static bool
+show_text(const char *text, int interval, int *first)
+{
+	int64_t		until_ns = rbp_now_ns() + (int64_t) interval * 1000000000;
+
+	/* libpq may have written to the terminal, such as a warning about a file */
+	(void) redrawwin(stdscr);
+	for (;;)
+	{
+		int			lines = draw(text, *first, interval);
+		int			key;
+
+		/* this text may be shorter than the last one */
+		if (*first > 0 && *first >= lines)
+		{
+			*first = 0;
+			continue;
+		}
+		if (!wait_for_key(until_ns, &key) || key == 'q' || key == 'Q')
+			return false;
+		if (key == KEY_DOWN && *first < lines - 1)
+			(*first)++;
+		else if (key == KEY_UP && *first > 0)
+			(*first)--;
+		else if (key != KEY_DOWN && key != KEY_UP && key != KEY_RESIZE &&
+				 (key != ERR || rbp_now_ns() >= until_ns))
+			return true;
+	}
+}
+
+/* However the process ends, the terminal is as it was before. */
+static void
+restore_terminal(void)
+{
+	(void) endwin();
+}
+
+void
+ctl_top_run(const CtlSources *sources, int interval)
+{
+	Screen		screen = {.sources = sources};
+	int			first = 0;
+	bool		go_on;
+
+	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+		rbp_die("top needs a terminal; --once does not");
+	if (newterm(NULL, stdout, stdin) == NULL)
+		rbp_die("the terminal is not known; try --once, or set TERM");
+	if (tigetstr("cup") == NULL)
+	{
+		endwin();
+		rbp_die("the terminal cannot move its cursor; try --once, or set TERM");
+	}
+	atexit(restore_terminal);
+	cbreak();
+	noecho();
+	nodelay(stdscr, TRUE);
+	keypad(stdscr, TRUE);
+	(void) curs_set(0);
+	do
+	{
+		bool		ok;
+		char	   *text = refresh_text(&screen, COLS, &ok);
+
+		go_on = show_text(text, interval, &first);
+		free(text);
+	} while (go_on);
+}

@@ -1,0 +1,281 @@
+/* remote_bp 1.1 to 1.2 */
+
+-- complain if script is sourced in psql, rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION remote_bp UPDATE TO '1.2'" to load this file. \quit
+
+-- ---- what was done, and for whom ----
+
+CREATE FUNCTION remote_bp_stat_backend(
+    pid integer DEFAULT pg_backend_pid(),
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT spill_reads bigint,
+    OUT spill_staged_reads bigint,
+    OUT spill_writes bigint,
+    OUT hit_time double precision,
+    OUT disk_time double precision,
+    OUT spill_read_time double precision,
+    OUT spill_write_time double precision)
+RETURNS record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_backend'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+REVOKE ALL ON FUNCTION remote_bp_stat_backend(integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_backend(integer) TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_stat_backend(integer) IS
+    'Activity of a server process and its parallel workers since it started; by default, of the own one';
+
+CREATE FUNCTION remote_bp_stat_statements(
+    OUT userid oid,
+    OUT dbid oid,
+    OUT queryid bigint,
+    OUT calls bigint,
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT spill_reads bigint,
+    OUT spill_staged_reads bigint,
+    OUT spill_writes bigint,
+    OUT hit_time double precision,
+    OUT disk_time double precision,
+    OUT spill_read_time double precision,
+    OUT spill_write_time double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_statements'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE VIEW remote_bp_stat_statements AS
+    SELECT * FROM remote_bp_stat_statements();
+
+CREATE FUNCTION remote_bp_stat_statements_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_statements_reset'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+-- As in pg_stat_statements, everybody sees the rows, but not which statements of others they are.
+GRANT SELECT ON remote_bp_stat_statements TO PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_statements_reset() FROM PUBLIC;
+
+COMMENT ON FUNCTION remote_bp_stat_statements() IS 'The rows of view remote_bp_stat_statements';
+COMMENT ON FUNCTION remote_bp_stat_statements_reset() IS
+    'Removes all rows of remote_bp_stat_statements; for superusers and roles that they grant EXECUTE to';
+COMMENT ON VIEW remote_bp_stat_statements IS
+    'What the statements of each kind used, one row for each user, database and query identifier';
+COMMENT ON COLUMN remote_bp_stat_statements.userid IS
+    'User who executed the statement';
+COMMENT ON COLUMN remote_bp_stat_statements.dbid IS
+    'Database in which it was executed';
+COMMENT ON COLUMN remote_bp_stat_statements.queryid IS
+    'Query identifier, as in pg_stat_statements; null if the statement is another user''s, unless one has the privileges of pg_read_all_stats';
+COMMENT ON COLUMN remote_bp_stat_statements.calls IS
+    'Number of executions that used something of what the other columns count';
+COMMENT ON COLUMN remote_bp_stat_statements.hits IS
+    'Pages read from donors';
+COMMENT ON COLUMN remote_bp_stat_statements.staged_hits IS
+    'Pages read from the staging region';
+COMMENT ON COLUMN remote_bp_stat_statements.misses IS
+    'Pages read from the file while the tier was in use';
+COMMENT ON COLUMN remote_bp_stat_statements.page_cache_reads IS
+    'Misses that the page cache served';
+COMMENT ON COLUMN remote_bp_stat_statements.disk_reads IS
+    'Misses that the disk served; for the remaining misses the server did not ask the page cache';
+COMMENT ON COLUMN remote_bp_stat_statements.spill_reads IS
+    'Temporary blocks read from donors';
+COMMENT ON COLUMN remote_bp_stat_statements.spill_staged_reads IS
+    'Temporary blocks read from staging';
+COMMENT ON COLUMN remote_bp_stat_statements.spill_writes IS
+    'Temporary blocks written to donors';
+COMMENT ON COLUMN remote_bp_stat_statements.hit_time IS
+    'Time of reads from donors, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_statements.disk_time IS
+    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_statements.spill_read_time IS
+    'Time of reads of temporary blocks, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_statements.spill_write_time IS
+    'Time of writes of temporary blocks, in milliseconds';
+
+CREATE FUNCTION remote_bp_stat_relations(
+    OUT relation regclass,
+    OUT relfilenode oid,
+    OUT fork text,
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT captures bigint,
+    OUT evictions bigint,
+    OUT hit_time double precision,
+    OUT disk_time double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_relations'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+CREATE VIEW remote_bp_stat_relations AS
+    SELECT * FROM remote_bp_stat_relations();
+
+CREATE FUNCTION remote_bp_stat_database(
+    OUT datid oid,
+    OUT database name,
+    OUT hits bigint,
+    OUT staged_hits bigint,
+    OUT misses bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT captures bigint,
+    OUT evictions bigint,
+    OUT hit_time double precision,
+    OUT disk_time double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_database'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
+
+CREATE VIEW remote_bp_stat_database AS
+    SELECT * FROM remote_bp_stat_database();
+
+REVOKE ALL ON FUNCTION remote_bp_stat_relations() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_stat_database() FROM PUBLIC;
+REVOKE ALL ON remote_bp_stat_relations, remote_bp_stat_database FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_relations() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_database() TO pg_monitor;
+GRANT SELECT ON remote_bp_stat_relations, remote_bp_stat_database TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_stat_relations() IS 'The rows of view remote_bp_stat_relations';
+COMMENT ON FUNCTION remote_bp_stat_database() IS 'The rows of view remote_bp_stat_database';
+COMMENT ON VIEW remote_bp_stat_relations IS
+    'Activity of the tier since the last reset, for each relation fork of the current database';
+COMMENT ON COLUMN remote_bp_stat_relations.relation IS
+    'Relation; null if the file is not that of a relation any more, or not yet';
+COMMENT ON COLUMN remote_bp_stat_relations.relfilenode IS
+    'File number of the relation';
+COMMENT ON COLUMN remote_bp_stat_relations.fork IS
+    'Fork: main, fsm, vm or init';
+COMMENT ON COLUMN remote_bp_stat_relations.hits IS
+    'Pages read from donors';
+COMMENT ON COLUMN remote_bp_stat_relations.staged_hits IS
+    'Pages read from the staging region';
+COMMENT ON COLUMN remote_bp_stat_relations.misses IS
+    'Pages read from the file while the tier was in use';
+COMMENT ON COLUMN remote_bp_stat_relations.page_cache_reads IS
+    'Misses that the page cache served';
+COMMENT ON COLUMN remote_bp_stat_relations.disk_reads IS
+    'Misses that the disk served; for the remaining misses the server did not ask the page cache';
+COMMENT ON COLUMN remote_bp_stat_relations.captures IS
+    'Pages copied to staging when they left shared buffers or were prewarmed';
+COMMENT ON COLUMN remote_bp_stat_relations.evictions IS
+    'Pages evicted from the tier to make room for others';
+COMMENT ON COLUMN remote_bp_stat_relations.hit_time IS
+    'Time of reads from donors, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_relations.disk_time IS
+    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+COMMENT ON VIEW remote_bp_stat_database IS
+    'Activity of the tier since the last reset, for each database';
+COMMENT ON COLUMN remote_bp_stat_database.datid IS
+    'OID of the database; 0 for relations that all databases share';
+COMMENT ON COLUMN remote_bp_stat_database.database IS
+    'Name of the database; null for relations that all databases share';
+COMMENT ON COLUMN remote_bp_stat_database.hits IS
+    'Pages read from donors';
+COMMENT ON COLUMN remote_bp_stat_database.staged_hits IS
+    'Pages read from the staging region';
+COMMENT ON COLUMN remote_bp_stat_database.misses IS
+    'Pages read from the file while the tier was in use';
+COMMENT ON COLUMN remote_bp_stat_database.page_cache_reads IS
+    'Misses that the page cache served';
+COMMENT ON COLUMN remote_bp_stat_database.disk_reads IS
+    'Misses that the disk served; for the remaining misses the server did not ask the page cache';
+COMMENT ON COLUMN remote_bp_stat_database.captures IS
+    'Pages copied to staging when they left shared buffers or were prewarmed';
+COMMENT ON COLUMN remote_bp_stat_database.evictions IS
+    'Pages evicted from the tier to make room for others';
+COMMENT ON COLUMN remote_bp_stat_database.hit_time IS
+    'Time of reads from donors, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_database.disk_time IS
+    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+
+-- ---- how large the tier should be ----
+
+CREATE FUNCTION remote_bp_advice(
+    OUT tier_size bigint,
+    OUT hits bigint,
+    OUT page_cache_hits bigint,
+    OUT hit_ratio double precision,
+    OUT disk_reads bigint,
+    OUT saved_ms_per_s double precision,
+    OUT reads bigint,
+    OUT page_cache_reads bigint,
+    OUT disk_read_us double precision,
+    OUT donor_read_us double precision,
+    OUT donor_measured boolean,
+    OUT sample_rate double precision,
+    OUT events bigint,
+    OUT lost_events bigint,
+    OUT observed_since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_advice'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE ROWS 10;
+
+CREATE VIEW remote_bp_advice AS
+    SELECT * FROM remote_bp_advice();
+
+CREATE FUNCTION remote_bp_advice_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'rbp_sql_advice_reset'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+CREATE FUNCTION remote_bp_working_set(within interval)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'rbp_sql_working_set'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE;
+
+REVOKE ALL ON FUNCTION remote_bp_advice() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_advice_reset() FROM PUBLIC;
+REVOKE ALL ON FUNCTION remote_bp_working_set(interval) FROM PUBLIC;
+REVOKE ALL ON remote_bp_advice FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_advice() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION remote_bp_working_set(interval) TO pg_monitor;
+GRANT SELECT ON remote_bp_advice TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_advice() IS 'The rows of view remote_bp_advice';
+COMMENT ON FUNCTION remote_bp_advice_reset() IS
+    'Sets the counts of remote_bp_advice to zero, but keeps the contents of the simulated tiers; for superusers and roles that they grant EXECUTE to';
+COMMENT ON FUNCTION remote_bp_working_set(interval) IS
+    'Estimates how much was read into shared buffers within the last interval, in bytes of different pages; null while remote_bp.advice is off, or if it was more than the sample can tell; for members of pg_monitor';
+COMMENT ON VIEW remote_bp_advice IS
+    'Estimates for tiers of ten sizes, up to remote_bp.advice_max_size, while remote_bp.advice is on';
+COMMENT ON COLUMN remote_bp_advice.tier_size IS
+    'Size of the simulated tier, in bytes';
+COMMENT ON COLUMN remote_bp_advice.hits IS
+    'Estimated number of reads that a tier of this size would have served';
+COMMENT ON COLUMN remote_bp_advice.page_cache_hits IS
+    'Hits that the page cache has served anyway, so that they save nothing';
+COMMENT ON COLUMN remote_bp_advice.hit_ratio IS
+    'Hits as a share of all reads; null if there was no read';
+COMMENT ON COLUMN remote_bp_advice.disk_reads IS
+    'Estimated number of reads that would still have gone to the disk';
+COMMENT ON COLUMN remote_bp_advice.saved_ms_per_s IS
+    'Estimated time that reads would have saved, in milliseconds for each second of observation, summed up over all processes; null if disk_read_us is null';
+COMMENT ON COLUMN remote_bp_advice.reads IS
+    'Estimated number of reads of pages into shared buffers';
+COMMENT ON COLUMN remote_bp_advice.page_cache_reads IS
+    'Estimated number of reads that the page cache has served';
+COMMENT ON COLUMN remote_bp_advice.disk_read_us IS
+    'Mean time of a read from the disk, in microseconds; null if none was measured';
+COMMENT ON COLUMN remote_bp_advice.donor_read_us IS
+    'Mean time of a read from a donor, in microseconds; 20 is assumed until one was measured';
+COMMENT ON COLUMN remote_bp_advice.donor_measured IS
+    'Whether donor_read_us was measured';
+COMMENT ON COLUMN remote_bp_advice.sample_rate IS
+    'Share of all pages that is observed';
+COMMENT ON COLUMN remote_bp_advice.events IS
+    'Observed reads, writes and evictions of pages in the sample';
+COMMENT ON COLUMN remote_bp_advice.lost_events IS
+    'Events of pages in the sample that were not observed, because another process was busy with one';
+COMMENT ON COLUMN remote_bp_advice.observed_since IS
+    'When the observation began, or was reset';

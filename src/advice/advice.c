@@ -1,0 +1,462 @@
+/*-------------------------------------------------------------------------
+ *
+ * advice.c
+ *	  Observes reads and writes of pages, for simulations of the tier.
+ *
+ * The wrappers of the file calls call in here before and after a read, after
+ * a write, and when a fork is truncated or dropped.  A page is in the sample if
+ * the upper half of the hash of its name is below shared->threshold; a process
+ * does no more for other pages than that comparison, and a look at the frame.
+ * For pages in the sample, it passes the event to the simulations itself.
+ *
+ * shared->frames has for each frame the number of the page in the sample that
+ * was read into it, so that the victim of a read can be recognized.  The
+ * process that does I/O on a frame writes its element.  An element can be out
+ * of date: frames are reused without a read where relations are extended.
+ * So the simulation compares frame and LSN, too.
+ *
+ * All reads are counted, too, so that the view tells their number whatever share
+ * of them the sample had.  A process adds its count to shared->reads now and
+ * then, since others write there, too, and when it ends.
+ *
+ * Locking: shared->lock protects all but the atomics and frames.  Events take
+ * it only if it is free, and are counted as lost otherwise.  It is held for
+ * some microseconds, except by the view and by a reset.  It is a leaf.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/ipc.h"
+#include "storage/pg_shmem.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+#include "advice/advice.h"
+#include "advice/advice_internal.h"
+#include "advice/simulation.h"
+#include "base/guc.h"
+#include "base/lock.h"
+#include "base/page_cache.h"
+#include "base/relfile.h"
+#include "buffer/buffer.h"
+#include "buffer/page.h"
+#include "common/clock.h"
+
+/*
+ * The largest share of pages that may be in the sample, so that observing
+ * stays cheap if remote_bp.advice_max_size is small.
+ */
+#define MAX_RATE			0.25
+
+#define PAGES_PER_MB		(1024 * 1024 / BLCKSZ)
+
+/* Reads of a process that are added to those of all at once */
+#define COUNT_BATCH			64
+
+typedef struct AdviceShared
+{
+	/* read by each call, hardly ever written */
+	pg_atomic_uint32 threshold; /* 0: nothing is observed */
+
+	LWLock		lock __attribute__((aligned(PG_CACHE_LINE_SIZE)));
+	pg_atomic_uint64 lost;
+	pg_atomic_uint64 reads;		/* of pages in the sample or not */
+	int			max_size;		/* MB; 0: nothing is observed */
+	TimestampTz since;
+	uint64		events;
+	uint64		timed;
+	uint64		timed_ns;
+} AdviceShared;
+
+static AdviceShared *shared = NULL;
+static RbpSim *sim;
+static uint16 *frames;			/* number of the page plus 1; 0: none */
+static uint32 own_reads;		/* not yet in shared->reads */
+
+Size
+rbp_advice_shmem_size(void)
+{
+	Size		size = CACHELINEALIGN(sizeof(AdviceShared));
+
+	size = add_size(size, CACHELINEALIGN(rbp_sim_bytes()));
+	return add_size(size, mul_size(sizeof(uint16), NBuffers));
+}
+
+void
+rbp_advice_shmem_init(void *mem)
+{
+	AdviceShared *sh = mem;
+
+	/* the rest is zeros: memory that is not used is not touched */
+	memset(sh, 0, sizeof(*sh));
+	LWLockInitialize(&sh->lock, rbp_lock_tranche("RemoteBpAdvice"));
+	pg_atomic_init_u32(&sh->threshold, 0);
+	pg_atomic_init_u64(&sh->lost, 0);
+	pg_atomic_init_u64(&sh->reads, 0);
+	sim = (RbpSim *) ((char *) mem + CACHELINEALIGN(sizeof(AdviceShared)));
+	frames = (uint16 *) ((char *) sim + CACHELINEALIGN(rbp_sim_bytes()));
+	shared = sh;
+}
+
+void
+rbp_advice_stand_down(void)
+{
+	shared = NULL;
+}
+
+/*
+ * ---- switching it on and off -------------------------------------------------------
+ */
+
+/*
+ * The share of pages to observe.  The largest simulated cache has no more than
+ * RBP_SIM_SLOTS pages then, nor have shared buffers in the sample.
+ */
+static double
+sampling_rate(int max_size)
+{
+	double		pages = Max((double) max_size * PAGES_PER_MB, (double) NBuffers);
+
+	return Min(RBP_SIM_SLOTS / pages, MAX_RATE);
+}
+
+static void
+reset_counts(void)
+{
+	rbp_sim_reset_counts(sim);
+	shared->events = shared->timed = shared->timed_ns = 0;
+	shared->since = GetCurrentTimestamp();
+	pg_atomic_write_u64(&shared->lost, 0);
+	pg_atomic_write_u64(&shared->reads, 0);
+}
+
+int64
+rbp_advice_watch(void)
+{
+	int			wanted = rbp_guc_advice ? rbp_guc_advice_max_size : 0;
+	double		rate;
+
+	if (likely(shared->max_size == wanted))
+		return -1;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u32(&shared->threshold, 0);
+	shared->max_size = wanted;
+	if (wanted > 0)
+	{
+		rate = sampling_rate(wanted);
+		rbp_sim_init(sim, (uint32) (rate * wanted * PAGES_PER_MB + 0.5));
+		reset_counts();
+		memset(frames, 0, sizeof(uint16) * NBuffers);
+		pg_atomic_write_u32(&shared->threshold, (uint32) (rate * PG_UINT32_MAX));
+	}
+	LWLockRelease(&shared->lock);
+	return -1;
+}
+
+static inline uint32
+current_threshold(void)
+{
+	/* a child may have detached all of shared memory */
+	return shared == NULL || UsedShmemSegAddr == NULL ? 0 :
+		pg_atomic_read_u32(&shared->threshold);
+}
+
+bool
+rbp_advice_observes(void)
+{
+	return current_threshold() != 0 && MyProc != NULL &&
+		rbp_guc_use_tier != RBP_USE_TIER_OFF;
+}
+
+/*
+ * ---- events -----------------------------------------------------------------------
+ */
+
+static inline uint64
+hash_fork(const RbpRelFile *file)
+{
+	return rbp_mix64(((uint64) file->spc << 32 | file->db) ^
+					 rbp_mix64((uint64) file->rel << 8 | file->fork));
+}
+
+static inline uint64
+hash_block(uint64 fork, BlockNumber block)
+{
+	return rbp_mix64(fork ^ (block * UINT64CONST(0x9e3779b97f4a7c15)));
+}
+
+/* Number of the frame; RBP_SIM_NO_FRAME if this is not one. */
+static inline uint32
+frame_number(const char *page)
+{
+	Size		offset = (Size) (page - BufferBlocks);
+
+	return page >= BufferBlocks && offset < (Size) NBuffers * BLCKSZ ?
+		(uint32) (offset / BLCKSZ) : RBP_SIM_NO_FRAME;
+}
+
+/*
+ * Get the lock for n events, unless that would mean to wait or the sample has
+ * changed since the threshold was read.  Then they are lost.
+ */
+static bool
+lock_for(int n, uint32 threshold)
+{
+	if (LWLockConditionalAcquire(&shared->lock, LW_EXCLUSIVE))
+	{
+		if (pg_atomic_read_u32(&shared->threshold) == threshold)
+		{
+			shared->events += n;
+			return true;
+		}
+		LWLockRelease(&shared->lock);
+	}
+	pg_atomic_fetch_add_u64(&shared->lost, n);
+	return false;
+}
+
+/* Will the tier capture pages of the file that this process reads or writes? */
+static RbpSimCapture
+capture_of(const RbpRelFile *file)
+{
+	if (rbp_guc_use_tier == RBP_USE_TIER_READ || !rbp_tier_wants(file))
+		return RBP_SIM_NEVER;
+	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ? RBP_SIM_ALWAYS : RBP_SIM_RARELY;
+}
+
+static void
+publish_own_reads(void)
+{
+	(void) pg_atomic_fetch_add_u64(&shared->reads, own_reads);
+	own_reads = 0;
+}
+
+static void
+at_exit(int code, Datum arg)
+{
+	publish_own_reads();
+}
+
+static void
+count_reads(uint32 n)
+{
+	static bool registered = false;
+
+	/* by the process itself: it has forgotten the callbacks of the postmaster */
+	if (unlikely(!registered))
+	{
+		registered = true;
+		on_shmem_exit(at_exit, (Datum) 0);
+	}
+	own_reads += n;
+	if (own_reads >= COUNT_BATCH)
+		publish_own_reads();
+}
+
+/* The frame is about to be overwritten: what was in it leaves shared buffers. */
+static void
+evict(const char *page, uint32 f)
+{
+	uint16		number = frames[f];
+
+	frames[f] = 0;
+	if (!lock_for(1, pg_atomic_read_u32(&shared->threshold)))
+		return;
+	rbp_sim_evict(sim, number - 1, f, PageGetLSN((Page) page));
+	LWLockRelease(&shared->lock);
+}
+
+void
+rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
+					   RbpCacheView *cache, const struct iovec *iov,
+					   int iovcnt, off_t offset)
+{
+	uint32		threshold = pg_atomic_read_u32(&shared->threshold);
+	uint64		fork = hash_fork(file);
+	BlockNumber block = rbp_block_of(file, offset);
+	Size		at = 0;
+
+	read->n = 0;
+	for (int i = 0; i < iovcnt; i++)
+		for (Size pos = 0; pos < iov[i].iov_len; pos += BLCKSZ, at += BLCKSZ)
+		{
+			const char *page = (const char *) iov[i].iov_base + pos;
+			uint32		f = frame_number(page);
+			uint64		key = hash_block(fork, block++);
+
+			if (f != RBP_SIM_NO_FRAME && unlikely(frames[f] != 0))
+				evict(page, f);
+			if (likely(key >> 32 >= threshold) || f == RBP_SIM_NO_FRAME)
+				continue;
+			if (read->n == RBP_ADVICE_PAGES)
+			{
+				pg_atomic_fetch_add_u64(&shared->lost, 1);
+				continue;
+			}
+			read->pages[read->n].frame = page;
+			read->pages[read->n].key = key;
+			read->pages[read->n].at = at;
+			if (!rbp_page_cache_ask(fd, cache, offset + (off_t) at, 1,
+									&read->pages[read->n].cached))
+				read->pages[read->n].cached = false;
+			read->n++;
+		}
+	count_reads((uint32) (at / BLCKSZ));
+	if (likely(read->n == 0))
+		return;
+	read->fd = fd;
+	read->file = file;
+	read->cache = cache;
+	read->offset = offset;
+	read->timed = at == BLCKSZ && !read->pages[0].cached &&
+		!(rbp_tier_attached() && rbp_tier_has_block(file, block - 1));
+	read->start = rbp_now_ns();
+}
+
+void
+rbp_advice_after_read(const RbpAdviceRead *read, ssize_t bytes)
+{
+	uint32		threshold = current_threshold();
+	RbpSimEvent event = {.fork = 0};
+	RbpSimCapture capture;
+	int			save_errno = errno;
+
+	if (likely(read->n == 0))
+		return;
+	event.now = rbp_now_ns();
+	event.fork = hash_fork(read->file);
+	capture = capture_of(read->file);
+	/* the tier does this itself, and knows what came from the file */
+	if (!rbp_tier_attached() && bytes > 0)
+		rbp_page_cache_learn(read->fd, read->cache, read->offset);
+	if (lock_for(read->n, threshold))
+	{
+		for (int i = 0; i < read->n; i++)
+		{
+			const char *page = read->pages[i].frame;
+
+			if (bytes < (ssize_t) (read->pages[i].at + BLCKSZ))
+				break;
+			event.key = read->pages[i].key;
+			event.frame = frame_number(page);
+			event.lsn = PageGetLSN((Page) page);
+			event.cached = read->pages[i].cached;
+			event.capture = capture == RBP_SIM_RARELY && !event.cached ? RBP_SIM_ALWAYS : capture;
+			/* RBP_SIM_NONE becomes 0 */
+			frames[event.frame] = (uint16) (rbp_sim_read(sim, &event) + 1);
+			if (read->timed)
+			{
+				shared->timed++;
+				shared->timed_ns += (uint64) (event.now - read->start);
+			}
+		}
+		LWLockRelease(&shared->lock);
+	}
+	errno = save_errno;
+}
+
+/* A page in the sample has been written. */
+static void
+wrote(const RbpRelFile *file, uint64 fork, uint64 key, BlockNumber block,
+	  const char *page, uint32 threshold)
+{
+	RbpSimEvent event = {.key = key,.fork = fork,.lsn = PageGetLSN((Page) page)};
+	uint16		number;
+
+	event.frame = frame_number(page);
+	/* the server has written from a copy, or a page that is in no frame */
+	if (event.frame == RBP_SIM_NO_FRAME && DataChecksumsEnabled())
+		page = rbp_tier_find_frame(file, block);
+	event.frame = page == NULL ? RBP_SIM_NO_FRAME : frame_number(page);
+	event.capture = event.frame == RBP_SIM_NO_FRAME ? RBP_SIM_NEVER : capture_of(file);
+	event.scarce = !rbp_page_cache_keeps();
+	event.evicted = rbp_tier_write_evicts();
+	if (!lock_for(1, threshold))
+		return;
+	number = rbp_sim_write(sim, &event);
+	if (number != RBP_SIM_NONE && event.frame != RBP_SIM_NO_FRAME)
+		frames[event.frame] = number + 1;
+	LWLockRelease(&shared->lock);
+}
+
+void
+rbp_advice_after_write(const RbpRelFile *file, const struct iovec *iov,
+					   int iovcnt, off_t offset, ssize_t bytes)
+{
+	uint32		threshold = pg_atomic_read_u32(&shared->threshold);
+	uint64		fork = hash_fork(file);
+	BlockNumber block = rbp_block_of(file, offset);
+	int			save_errno = errno;
+
+	for (int i = 0; i < iovcnt; i++)
+	{
+		/* only whole pages are ever in shared buffers */
+		if (offset % BLCKSZ != 0 || iov[i].iov_len % BLCKSZ != 0)
+			break;
+		for (Size pos = 0; pos < iov[i].iov_len && bytes >= BLCKSZ; pos += BLCKSZ)
+		{
+			const char *page = (const char *) iov[i].iov_base + pos;
+			uint64		key = hash_block(fork, block);
+
+			/* a page of zeros is being created, and written again soon */
+			if (unlikely(key >> 32 < threshold) && !PageIsNew((Page) page))
+				wrote(file, fork, key, block, page, threshold);
+			bytes -= BLCKSZ;
+			block++;
+		}
+	}
+	errno = save_errno;
+}
+
+void
+rbp_advice_forget_fork(const RbpRelFile *file)
+{
+	if (current_threshold() != 0)
+		rbp_sim_forget_fork(sim, hash_fork(file));
+}
+
+/*
+ * ---- reports ---------------------------------------------------------------------
+ */
+
+void
+rbp_advice_report(RbpAdviceReport *report)
+{
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	report->since = shared->since;
+	report->max_size = shared->max_size;
+	report->rate = (double) pg_atomic_read_u32(&shared->threshold) / PG_UINT32_MAX;
+	report->events = shared->events;
+	report->lost = pg_atomic_read_u64(&shared->lost);
+	report->reads = pg_atomic_read_u64(&shared->reads);
+	report->timed = shared->timed;
+	report->timed_ns = shared->timed_ns;
+	rbp_sim_counts(sim, &report->counts);
+	LWLockRelease(&shared->lock);
+	report->lost += report->counts.overflows;
+}
+
+void
+rbp_advice_reset(void)
+{
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	reset_counts();
+	LWLockRelease(&shared->lock);
+}
+
+int64
+rbp_advice_read_within(int64 ns)
+{
+	int64		n;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	n = rbp_sim_read_since(sim, rbp_now_ns() - ns);
+	LWLockRelease(&shared->lock);
+	return n;
+}

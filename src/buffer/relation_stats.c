@@ -1,0 +1,398 @@
+/*-------------------------------------------------------------------------
+ *
+ * relation_stats.c
+ *	  remote_bp_stat_relations and remote_bp_stat_database: what the tier does
+ *	  for each relation fork, and for each database.
+ *
+ * Forks are told apart by their files, as the tier does it: a relation that is
+ * rewritten has another file, and begins anew.  Both tables in shared memory are
+ * of bounded size.  A database has a row of its own, which is not the sum of its
+ * relations' rows: some of these may have been replaced.
+ *
+ * If each page counted in shared memory, all processes that read the same index
+ * would write to the same cache lines.  So they count in their own memory, for
+ * some forks at a time, and add that up later.  Who reads more forks than that, such
+ * as partitions, adds up all the time; so there are several tables of forks, each
+ * with a lock of its own.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/dbcommands.h"
+#include "common/relpath.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+#include "base/compat.h"
+#include "base/counter_table.h"
+#include "base/guc.h"
+#include "base/lock.h"
+#include "base/sql.h"
+#include "buffer/buffer.h"
+#include "buffer/page.h"
+#include "buffer/relation_stats.h"
+#include "buffer/space.h"
+#include "common/clock.h"
+
+PG_FUNCTION_INFO_V1(rbp_sql_stat_relations);
+PG_FUNCTION_INFO_V1(rbp_sql_stat_database);
+
+/* Databases that have a row, at most */
+#define MAX_DATABASES		1000
+
+/* Tables of forks, unless there are few rows in all */
+#define FORK_TABLES			16
+#define MIN_PARTED_ROWS		1024
+
+/* Forks that a process counts for at a time; a fork's hash selects the set. */
+#define PENDING_SETS		16
+#define PENDING_WAYS		4
+
+/* What is pending of a database is added when it is so much. */
+#define MAX_PENDING_DATABASE	(16 * RBP_MAX_PENDING)
+
+/* What is pending is added at the end of a transaction, if this time is over. */
+#define FLUSH_EVERY_NS		INT64CONST(100000000)
+
+static int	nforks = 0;			/* tables of forks; 0 if nothing is counted */
+static RbpCounterTable *forks[FORK_TABLES];
+static RbpCounterTable *databases;
+
+pg_atomic_uint32 *rbp_relation_resets = NULL;
+RbpPendingFork *rbp_pending_fork = NULL;
+bool		rbp_relation_stats_pending = false;
+
+static RbpPendingFork pending[PENDING_SETS][PENDING_WAYS];
+static RbpPendingFork pending_database;
+static int64 flushed_at = 0;
+
+static int
+fork_tables(void)
+{
+	return rbp_guc_relations_max >= MIN_PARTED_ROWS ? FORK_TABLES : 1;
+}
+
+/* Rows of each of them */
+static int
+fork_rows(void)
+{
+	return rbp_guc_relations_max / fork_tables();
+}
+
+static Size
+fork_table_size(void)
+{
+	return CACHELINEALIGN(rbp_counter_table_size(fork_rows(), RBP_NUM_RELATION_ITEMS));
+}
+
+Size
+rbp_relation_stats_shmem_size(void)
+{
+	Size		size = add_size(PG_CACHE_LINE_SIZE, mul_size(fork_tables(), fork_table_size()));
+
+	if (rbp_guc_relations_max == 0)
+		return 0;
+	return add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_RELATION_ITEMS));
+}
+
+/*
+ * ---- counting -------------------------------------------------------------------
+ */
+
+static uint64
+hash_of(const RbpCounterKey *key)
+{
+	return rbp_mix64(key->low ^ key->high);
+}
+
+/* Forget what was counted before a reset. */
+static void
+discard_old(RbpPendingFork *p)
+{
+	uint32		resets = pg_atomic_read_u32(rbp_relation_resets);
+
+	if (p->resets == resets)
+		return;
+	memset(p->values, 0, sizeof(p->values));
+	p->n = 0;
+	p->resets = resets;
+}
+
+static void
+add_to_table(RbpCounterTable *table, RbpPendingFork *p)
+{
+	int			save_errno = errno;
+
+	rbp_counter_table_add(table, &p->key, p->values);
+	memset(p->values, 0, sizeof(p->values));
+	p->n = 0;
+	errno = save_errno;
+}
+
+/* The database's counts stay with the process for longer. */
+static void
+add_pending(RbpPendingFork *p)
+{
+	Oid			db = (Oid) p->key.high;
+
+	discard_old(p);
+	if (p->n == 0)
+		return;
+	discard_old(&pending_database);
+	if (pending_database.n >= MAX_PENDING_DATABASE ||
+		(pending_database.n > 0 && pending_database.key.high != db))
+		add_to_table(databases, &pending_database);
+	pending_database.key.high = db;
+	for (int i = 0; i < RBP_NUM_RELATION_ITEMS; i++)
+		pending_database.values[i] += p->values[i];
+	pending_database.n += p->n;
+	add_to_table(forks[(hash_of(&p->key) >> 32) % nforks], p);
+}
+
+void
+rbp_relation_stats_flush(void)
+{
+	if (!rbp_relation_stats_pending)
+		return;
+	rbp_relation_stats_pending = false;
+	for (int set = 0; set < PENDING_SETS; set++)
+		for (int way = 0; way < PENDING_WAYS; way++)
+			add_pending(&pending[set][way]);
+	discard_old(&pending_database);
+	if (pending_database.n > 0)
+		add_to_table(databases, &pending_database);
+	flushed_at = rbp_now_ns();
+}
+
+void
+rbp_relation_stats_flush_outside(void)
+{
+	/* they read page after page, and nobody waits for what they count */
+	bool		reader = AmStartupProcess() || rbp_compat_is_io_worker();
+
+	if (!reader || rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
+		rbp_relation_stats_flush();
+}
+
+static void
+at_exit(int code, Datum arg)
+{
+	rbp_relation_stats_flush();
+	/* who counts after this has no PGPROC, with which to add it */
+	rbp_pending_fork = NULL;
+	nforks = 0;
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	if (!rbp_relation_stats_pending)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			if (rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
+				rbp_relation_stats_flush();
+			break;
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			/* a worker ends now, and its leader may look */
+			rbp_relation_stats_flush();
+			break;
+		default:
+			break;
+	}
+}
+
+bool
+rbp_relation_stats_switch(const RbpCounterKey *key)
+{
+	static bool registered = false;
+	static uint32 next = 0;
+	RbpPendingFork *set;
+	RbpPendingFork *p;
+
+	if (nforks == 0)
+		return false;
+	if (!registered)
+	{
+		registered = true;
+		on_shmem_exit(at_exit, (Datum) 0);
+	}
+	set = pending[hash_of(key) % PENDING_SETS];
+	for (int way = 0; way < PENDING_WAYS; way++)
+		if (set[way].key.low == key->low && set[way].key.high == key->high)
+		{
+			rbp_pending_fork = &set[way];
+			discard_old(rbp_pending_fork);
+			return true;
+		}
+	p = &set[next++ % PENDING_WAYS];
+	add_pending(p);
+	p->key = *key;
+	rbp_pending_fork = p;
+	return true;
+}
+
+void
+rbp_relation_stats_add_fork(void)
+{
+	add_pending(rbp_pending_fork);
+}
+
+void
+rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n)
+{
+	Oid			spc;
+	Oid			db;
+	RbpCounterKey key;
+
+	if (nforks == 0 || !rbp_space_resolve(page->space, &spc, &db))
+		return;
+	key = rbp_relation_stats_key(spc, db, page->rel, page->fork);
+	rbp_relation_count_key(&key, item, n);
+}
+
+void
+rbp_relation_stats_reset(void)
+{
+	if (nforks == 0)
+		return;
+	/* first, so that nobody adds older counts to the empty tables */
+	(void) pg_atomic_fetch_add_u32(rbp_relation_resets, 1);
+	for (int i = 0; i < nforks; i++)
+		rbp_counter_table_clear(forks[i]);
+	rbp_counter_table_clear(databases);
+}
+
+void
+rbp_relation_stats_shmem_init(void *mem)
+{
+	static bool registered = false;
+	char	   *at = mem;
+	int			tranche;
+
+	if (rbp_guc_relations_max == 0)
+		return;
+	tranche = rbp_lock_tranche("RemoteBpRelations");
+	rbp_relation_resets = mem;
+	pg_atomic_init_u32(rbp_relation_resets, 0);
+	at += PG_CACHE_LINE_SIZE;
+	nforks = fork_tables();
+	for (int i = 0; i < nforks; i++)
+	{
+		forks[i] = rbp_counter_table_init(at, fork_rows(), RBP_NUM_RELATION_ITEMS, tranche);
+		at += fork_table_size();
+	}
+	databases = rbp_counter_table_init(at, MAX_DATABASES, RBP_NUM_RELATION_ITEMS,
+									   rbp_lock_tranche("RemoteBpDatabases"));
+	/* This is the postmaster, whose children inherit the callback. */
+	if (!registered)
+		RegisterXactCallback(at_transaction_end, NULL);
+	registered = true;
+}
+
+/*
+ * ---- the views --------------------------------------------------------------------
+ */
+
+#define RELATION_COLUMNS	(3 + RBP_NUM_RELATION_ITEMS)
+
+static void
+put_values(const RbpCounterRow *row, Datum *values)
+{
+	for (int i = 0; i < RBP_NUM_RELATION_ITEMS; i++)
+		values[i] = i < RBP_FIRST_RELATION_TIME ? Int64GetDatum((int64) row->values[i]) :
+			Float8GetDatum((double) row->values[i] / RBP_NS_PER_MS);
+}
+
+/* Put the rows of a table that are of this database, and of what all share. */
+static void
+put_forks(ReturnSetInfo *rsinfo, RbpCounterTable *table)
+{
+	enum
+	{
+		RELATION, RELFILENODE, FORK, FIRST_ITEM, COLUMNS = RELATION_COLUMNS
+	};
+	int			n;
+	void	   *rows = rbp_counter_table_copy(table, &n, true);
+
+	for (int r = 0; r < n; r++)
+	{
+		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_RELATION_ITEMS);
+		Oid			db = (Oid) row->key.high;
+		uint32		rel = (uint32) (row->key.low >> 32);
+		uint32		fork = (uint32) row->key.low;
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+		Oid			relid;
+
+		if (db != MyDatabaseId && db != InvalidOid)
+			continue;
+		CHECK_FOR_INTERRUPTS();
+
+		/* not found: rewritten, dropped, or created by a running transaction */
+		relid = RelidByRelfilenumber((Oid) (row->key.high >> 32), rel);
+		values[RELATION] = ObjectIdGetDatum(relid);
+		nulls[RELATION] = !OidIsValid(relid);
+		values[RELFILENODE] = ObjectIdGetDatum(rel);
+		values[FORK] = CStringGetTextDatum(fork <= MAX_FORKNUM ? forkNames[fork] : "?");
+		put_values(row, &values[FIRST_ITEM]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	pfree(rows);
+}
+
+Datum
+rbp_sql_stat_relations(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, RELATION_COLUMNS);
+
+	rbp_relation_stats_flush();
+	for (int i = 0; i < nforks; i++)
+		put_forks(rsinfo, forks[i]);
+	return (Datum) 0;
+}
+
+Datum
+rbp_sql_stat_database(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		DATID, DATABASE, FIRST_ITEM,
+		COLUMNS = FIRST_ITEM + RBP_NUM_RELATION_ITEMS
+	};
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	void	   *rows;
+	int			n;
+
+	if (nforks == 0)
+		return (Datum) 0;
+	rbp_relation_stats_flush();
+	rows = rbp_counter_table_copy(databases, &n, true);
+	for (int r = 0; r < n; r++)
+	{
+		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_RELATION_ITEMS);
+		Oid			db = (Oid) row->key.high;
+		char	   *name = get_database_name(db);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+
+		values[DATID] = ObjectIdGetDatum(db);
+		nulls[DATABASE] = name == NULL;
+		if (name != NULL)
+			values[DATABASE] = DirectFunctionCall1(namein, CStringGetDatum(name));
+		put_values(row, &values[FIRST_ITEM]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,164 @@
+/*-------------------------------------------------------------------------
+ *
+ * explain.c
+ *	  What the tier did for a query, at the end of EXPLAIN (ANALYZE, BUFFERS).
+ *
+ * Since 18, the server lets extensions add to its output, in each format.  Before
+ * that, lines can be added to a text after the server has written it, and only
+ * where it calls ExplainOneQuery_hook: not for EXPLAIN EXECUTE, nor in other
+ * formats, whose groups are closed then.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "storage/bufmgr.h"
+
+#include "base/compat.h"
+#include "base/sql.h"
+#include "base/stats.h"
+#include "usage/usage_internal.h"
+
+/* Pages that were read from files without asking the page cache. */
+static uint64
+other_reads(const RbpUsage *u)
+{
+	uint64		known = u->item[RBP_USAGE_PAGE_CACHE_READS] + u->item[RBP_USAGE_DISK_READS];
+
+	return u->item[RBP_USAGE_MISSES] > known ? u->item[RBP_USAGE_MISSES] - known : 0;
+}
+
+static void
+append_count(StringInfo s, const char *name, uint64 n)
+{
+	if (n > 0)
+		appendStringInfo(s, " %s=" UINT64_FORMAT, name, n);
+}
+
+static void
+append_time(StringInfo s, const char *name, uint64 ns)
+{
+	if (ns > 0)
+		appendStringInfo(s, " %s=%.3f", name, (double) ns / RBP_NS_PER_MS);
+}
+
+/* Add a line of these two parts, of which each may be empty. */
+static void
+append_line(ExplainState *es, const char *label, StringInfo pages, StringInfo spill)
+{
+	if (pages->len + spill->len == 0)
+		return;
+	appendStringInfoSpaces(es->str, es->indent * 2);
+	appendStringInfo(es->str, "%s:%s%s%s%s\n", label, pages->data,
+					 pages->len > 0 && spill->len > 0 ? "," : "",
+					 spill->len > 0 ? " spill" : "", spill->data);
+}
+
+/* Like the server's lines about buffers: only what is not zero. */
+static void
+show_text(ExplainState *es, const RbpUsage *u)
+{
+	StringInfoData pages;
+	StringInfoData spill;
+
+	initStringInfo(&pages);
+	initStringInfo(&spill);
+	append_count(&pages, "hit", u->item[RBP_USAGE_HITS]);
+	append_count(&pages, "staged", u->item[RBP_USAGE_STAGED_HITS]);
+	append_count(&pages, "page cache", u->item[RBP_USAGE_PAGE_CACHE_READS]);
+	append_count(&pages, "disk", u->item[RBP_USAGE_DISK_READS]);
+	append_count(&pages, "file", other_reads(u));
+	append_count(&spill, "read", u->item[RBP_USAGE_SPILL_READS]);
+	append_count(&spill, "staged", u->item[RBP_USAGE_SPILL_STAGED_READS]);
+	append_count(&spill, "written", u->item[RBP_USAGE_SPILL_WRITES]);
+	append_line(es, "Remote", &pages, &spill);
+	if (!track_io_timing)
+		return;
+	resetStringInfo(&pages);
+	resetStringInfo(&spill);
+	append_time(&pages, "hit", u->item[RBP_USAGE_HIT_NS]);
+	append_time(&pages, "disk", u->item[RBP_USAGE_DISK_NS]);
+	append_time(&spill, "read", u->item[RBP_USAGE_SPILL_READ_NS]);
+	append_time(&spill, "write", u->item[RBP_USAGE_SPILL_WRITE_NS]);
+	append_line(es, "Remote Timings", &pages, &spill);
+}
+
+#ifdef RBP_COMPAT_EXPLAINS_PLANS
+
+static explain_per_plan_hook_type prev_explain = NULL;
+
+/* The other formats show everything, as the server does for buffers. */
+static void
+show_properties(ExplainState *es, const RbpUsage *u)
+{
+	ExplainPropertyUInteger("Remote Hit Blocks", NULL, u->item[RBP_USAGE_HITS], es);
+	ExplainPropertyUInteger("Remote Staged Blocks", NULL, u->item[RBP_USAGE_STAGED_HITS], es);
+	ExplainPropertyUInteger("Remote Page Cache Blocks", NULL, u->item[RBP_USAGE_PAGE_CACHE_READS], es);
+	ExplainPropertyUInteger("Remote Disk Blocks", NULL, u->item[RBP_USAGE_DISK_READS], es);
+	ExplainPropertyUInteger("Remote File Blocks", NULL, other_reads(u), es);
+	ExplainPropertyUInteger("Remote Spill Read Blocks", NULL, u->item[RBP_USAGE_SPILL_READS], es);
+	ExplainPropertyUInteger("Remote Spill Staged Blocks", NULL, u->item[RBP_USAGE_SPILL_STAGED_READS], es);
+	ExplainPropertyUInteger("Remote Spill Written Blocks", NULL, u->item[RBP_USAGE_SPILL_WRITES], es);
+	if (!track_io_timing)
+		return;
+	ExplainPropertyFloat("Remote Hit Time", "ms", u->item[RBP_USAGE_HIT_NS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Disk Time", "ms", u->item[RBP_USAGE_DISK_NS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Spill Read Time", "ms", u->item[RBP_USAGE_SPILL_READ_NS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Spill Write Time", "ms", u->item[RBP_USAGE_SPILL_WRITE_NS] / RBP_NS_PER_MS, 3, es);
+}
+
+static void
+explain_plan(PlannedStmt *plan, IntoClause *into, ExplainState *es, const char *query_string,
+			 ParamListInfo params, QueryEnvironment *env)
+{
+	const RbpUsage *usage;
+
+	if (prev_explain)
+		prev_explain(plan, into, es, query_string, params, env);
+	if (!es->analyze || !es->buffers)
+		return;
+	usage = rbp_usage_of_plan(plan);
+	if (usage == NULL)
+		return;
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+		show_text(es, usage);
+	else
+		show_properties(es, usage);
+}
+
+void
+rbp_usage_init_explain(void)
+{
+	prev_explain = explain_per_plan_hook;
+	explain_per_plan_hook = explain_plan;
+}
+
+#else
+
+static ExplainOneQuery_hook_type prev_explain = NULL;
+
+static void
+explain_query(Query *query, int options, IntoClause *into, ExplainState *es,
+			  const char *query_string, ParamListInfo params, QueryEnvironment *env)
+{
+	const RbpUsage *usage;
+
+	rbp_usage_forget_last();
+	if (prev_explain)
+		prev_explain(query, options, into, es, query_string, params, env);
+	else
+		rbp_compat_explain_query(query, options, into, es, query_string, params, env);
+	usage = rbp_usage_of_last();
+	if (usage != NULL && es->analyze && es->buffers && es->format == EXPLAIN_FORMAT_TEXT)
+		show_text(es, usage);
+}
+
+void
+rbp_usage_init_explain(void)
+{
+	prev_explain = ExplainOneQuery_hook;
+	ExplainOneQuery_hook = explain_query;
+}
+
+#endif							/* RBP_COMPAT_EXPLAINS_PLANS */

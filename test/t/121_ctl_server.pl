@@ -1,0 +1,190 @@
+# remote_bp_ctl shows a server: the advice as a table, as JSON and as a drawing, and
+# top, on a terminal and without one.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+my $broker = start_broker();
+my $donor = start_donor($broker, memory => '64MB');
+my $node = new_cluster('shown', shared_buffers => '1MB', tier => '32MB', broker => $broker,
+	conf => "remote_bp.advice_max_size = '16MB'\n");
+wait_for('a tier of 32 MB', sub { counter($node, 'online_pages') == 32 * 128 }) or BAIL_OUT('no tier');
+my $server = $node->connstr('postgres');
+my $out = "$ENV{TESTDIR}/curve.svg";
+
+# Returns exit status, output and errors.
+sub run_ctl
+{
+	my (@args) = @_;
+	my ($stdout, $stderr) = ('', '');
+	IPC::Run::run([ rbp_program('ctl'), @args ], '<', '/dev/null', '>', \$stdout, '2>', \$stderr, IPC::Run::timeout(120));
+	my $status = $? >> 8;
+	note("remote_bp_ctl @args: exit $status\n$stdout$stderr");
+	return ($status, $stdout, $stderr);
+}
+
+sub fails
+{
+	my ($status, $error, $name, @args) = @_;
+	my @got = run_ctl(@args);
+	is($got[0], $status, "$name: exit status $status");
+	like($got[2], $error, "$name: the reason");
+	return;
+}
+
+#---- while there is no advice -------------------------------------------------
+
+fails(1, qr/none while remote_bp\.advice is off/, 'no advice', '--dbname', $server, 'advice');
+my ($status, $text) = run_ctl('--dbname', $server, '--json', 'advice');
+is("$status $text", "0 []\n", 'no advice, as JSON');
+($status, $text) = run_ctl('--dbname', $server, '--once', 'top');
+is($status, 0, 'top --once');
+like($text, qr/^no advice: remote_bp\.advice is off$/m, 'top tells that there is no advice');
+
+$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.advice = on');
+$node->reload;
+wait_for('the advice', sub { $node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_advice') == 10 }) or BAIL_OUT('reload');
+
+#---- with advice ----------------------------------------------------------------
+
+$node->safe_psql('postgres', <<'SQL');
+CREATE TABLE t AS SELECT i AS id, repeat('x', 1000) AS filler FROM generate_series(1, 8000) i;
+SQL
+ok( wait_for(
+		'reads that are observed, and hits',
+		sub {
+			$node->safe_psql('postgres', 'SELECT count(filler) FROM t');
+			$node->safe_psql('postgres', 'SELECT max(hit_ratio) > 0 AND (SELECT hits > 0 FROM remote_bp_stat) FROM remote_bp_advice') eq 't';
+		}),
+	'there are reads');
+
+($status, $text) = run_ctl('--dbname', $server, 'advice');
+is($status, 0, 'advice');
+like($text, qr/^TIER SIZE +HIT RATIO +HITS +PAGE CACHE HAD +DISK READS LEFT +SAVED\n/, 'advice has a head');
+is(scalar(() = $text =~ /^ *\d+ MB +\d+\.\d % +\d+ +\d+ +\d+ +(?:\d+\.\d ms\/s|-)$/mg), 10, 'advice has a line for each size');
+like($text, qr/^\(\d+ reads since .*; one page in 4 is observed; .* from a donor\)$/m, 'advice tells how it was made');
+($status, $text) = run_ctl('--dbname', $server, '--json', 'advice');
+my $rows = JSON::PP::decode_json($text);
+is(join(' ', map { $_->{tier_size} / 1024 / 1024 } @$rows), '1 2 3 4 6 8 10 12 14 16', 'advice --json has all rows');
+
+($status, $text) = run_ctl('--dbname', $server, '--plot', $out, 'advice');
+is("$status $text", "0 drew $out\n", 'advice --plot');
+my $svg = slurp_file($out);
+my @open;
+my $well_formed = 1;
+while ($svg =~ m{<(/?)(\w+)((?:\s+[\w-]+="[^"<&]*")*)\s*(/?)>|([<&])}g)
+{
+	if (defined $5) { $well_formed = 0 }
+	elsif ($1) { $well_formed = 0 if (pop(@open) // '') ne $2 }
+	elsif (!$4) { push @open, $2 }
+}
+ok($well_formed && !@open, 'the drawing is well-formed');
+like($svg, qr{^<svg xmlns="http://www\.w3\.org/2000/svg" }, 'the drawing is SVG');
+my @curves = $svg =~ /<polyline [^>]*points="([^"]*)"/g;
+is(join(' ', map { scalar(split ' ') } @curves), '11 11', 'the drawing has two curves, each with a point for each size and one for none');
+my @y = map { (split /,/)[1] } split ' ', $curves[0];
+is(scalar(grep { $_ < 50 || $_ > 370 } @y), 0, 'the curve is within the drawing');
+cmp_ok($y[-1], '>', $y[0] + 10, 'the miss ratio falls');
+fails(1, qr/could not create/, 'a file that cannot be created', '--dbname', $server, '--plot', "$ENV{TESTDIR}/no/such", 'advice');
+
+#---- top --------------------------------------------------------------------------
+
+($status, $text) = run_ctl('--dbname', $server, '--once', 'top');
+is($status, 0, 'top --once with advice');
+like($text, qr/^remote_bp on PostgreSQL \d+/, 'top names the server');
+like($text, qr/^tier: usable, 32 MB leased, \S+ \S+ in use$/m, 'top shows the tier');
+like($text, qr/^reads, last \d+ s: \d+ a second: [\d.]+ % from donors, [\d.]+ % staging, [\d.]+ % page cache, [\d.]+ % disk$/m, 'top shows the hit ratio');
+like($text, qr/^hit +\d+ +\d+\.\d us +\d+\.\d us/m, 'top shows latencies');
+is(scalar(() = $text =~ /^ +\d+ MB +\d+\.\d % +#*$/mg), 10, 'top shows the miss ratios');
+like($text, qr/^\S+ +ok +\w+ +32 MB +/m, 'top shows donors');
+like($text, qr/^\S+ +buffer +\d+ +32 MB +/m, 'top shows leases');
+unlike($text, qr/broker/, 'top asks no broker');
+($status, $text) = run_ctl('--dbname', $server, '--broker', $broker->url, '--once', 'top');
+is($status, 0, 'top --once with a broker');
+like($text, qr/^the broker's:\nDONOR .*^\(1 donors, 64 MB, of which 32 MB leased\)\n.*^\(1 leases\)\n/ms, 'top shows what the broker has');
+fails(1, qr/not everybody has answered/, 'top without a server', '--dbname', "host=$ENV{TESTDIR} port=1", '--once', 'top');
+fails(1, qr/not everybody has answered/, 'top without the broker', '--dbname', $server, '--broker', 'http://127.0.0.1:1', '--once', 'top');
+fails(1, qr/needs a terminal; --once does not/, 'top without a terminal', '--dbname', $server, 'top');
+fails(1, qr/advice: .*does not exist/, 'a database without the extension', '--dbname', $node->connstr('template1'), 'advice');
+
+# A terminal: script gives one to the command.
+sub start_top
+{
+	my ($term, @args) = @_;
+	my $run = { in => '', out => '' };
+	my $command = join ' ', map { "'$_'" } rbp_program('ctl'), '--dbname', $server, '--interval', '1', @args, 'top';
+	local $ENV{TERM} = $term;
+	$run->{harness} = IPC::Run::start([ 'script', '-qec', "stty rows 60 cols 132; $command", '/dev/null' ], '<', \$run->{in}, '>', \$run->{out}, '2>&1', IPC::Run::timeout(300));
+	return $run;
+}
+
+sub shows
+{
+	my ($run, $what) = @_;
+	$run->{out} = '';
+	return wait_for("top to show $what", sub { $run->{harness}->pump_nb; $run->{out} =~ $what });
+}
+
+sub quit
+{
+	my ($run, $name) = @_;
+	$run->{in} .= 'q';
+	$run->{harness}->finish;
+	is($run->{harness}->result(0), 0, $name);
+	return;
+}
+
+is_clean($node, 'before a restart');
+my $top = start_top('xterm');
+ok(shows($top, qr/tier: usable.*MISS RATIO.*q quits/s), 'top fills the screen');
+ok(shows($top, qr/reads, last|a second/), 'top refreshes the screen');
+$top->{in} .= "\eOB" x 5;
+ok(shows($top, qr/MISS RATIO/), 'top scrolls');
+$node->stop;
+ok(shows($top, qr/does not answer/), 'top shows that the server is gone, though the text is shorter than what was scrolled');
+$node->start;
+ok(shows($top, qr/remote_bp on PostgreSQL/), 'top shows the server again');
+quit($top, 'q quits');
+
+# The connection stays, and nobody answers.
+$top = start_top('xterm', '--broker', $broker->url);
+ok(shows($top, qr/remote_bp on PostgreSQL.*the broker's:/s), 'top shows a server and a broker');
+my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+my @stopped = ($postmaster);
+kill 'STOP', $postmaster;
+push @stopped, split ' ', `ps -o pid= --ppid $postmaster`;
+kill 'STOP', @stopped;
+my $shown = eval { shows($top, qr/the server does not answer: .*the broker's:.* leases\)/s) };
+kill 'CONT', @stopped;
+ok($shown, 'top shows that a stopped server does not answer, and what the broker has');
+ok(shows($top, qr/remote_bp on PostgreSQL/), 'top shows the server when it goes on');
+quit($top, 'q quits then, too');
+for my $term ('dumb', 'nonsense')
+{
+	my $run = start_top($term);
+	$run->{harness}->finish;
+	is($run->{harness}->result(0), 1, "top does not work on a terminal that is $term");
+	like($run->{out}, qr/try --once/, '... and says so');
+}
+
+#---- usage -------------------------------------------------------------------------
+
+fails(2, qr/--broker is required/, 'donors without a broker', 'donors');
+fails(2, qr/donors does not take --dbname/, 'donors with --dbname', '--broker', $broker->url, '--dbname', $server, 'donors');
+fails(2, qr/top does not take --plot/, 'top with --plot', '--plot', $out, 'top');
+fails(2, qr/advice does not take --once/, 'advice with --once', '--once', 'advice');
+fails(2, qr/top does not take --json/, 'top with --json', '--json', 'top');
+fails(2, qr/exclude each other/, 'advice with --json and --plot', '--json', '--plot', $out, 'advice');
+fails(2, qr/not a number from 1 to 3600/, 'an interval of nothing', '--interval', '0', 'top');
+
+is_clean($node, 'in the end', no_compare => 1);
+$node->stop;
+done_testing();
