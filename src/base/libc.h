@@ -51,4 +51,22 @@ typedef struct RbpLibc
 /* The original functions; set before any wrapper can run */
 extern RbpLibc rbp_libc;
 
+/* Like the server: pread() for one buffer, else preadv(). */
+static inline ssize_t
+rbp_libc_readv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
+{
+	if (iovcnt == 1)
+		return rbp_libc.pread(fd, iov->iov_base, iov->iov_len, offset);
+	return rbp_libc.preadv(fd, iov, iovcnt, offset);
+}
+
+/* Like the server: pwrite() for one buffer, else pwritev(). */
+static inline ssize_t
+rbp_libc_writev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
+{
+	if (iovcnt == 1)
+		return rbp_libc.pwrite(fd, iov->iov_base, iov->iov_len, offset);
+	return rbp_libc.pwritev(fd, iov, iovcnt, offset);
+}
+
 #endif							/* RBP_LIBC_H */

@@ -598,9 +598,7 @@ read_from_file(const ReadRun *run, bool claim)
 		iov[i].iov_base = run->pages[i].buf;
 		iov[i].iov_len = BLCKSZ;
 	}
-	/* like the server, use pread() for one page */
-	got = run->n == 1 ? rbp_libc.pread(run->fd, iov[0].iov_base, BLCKSZ, run->offset) :
-		rbp_libc.preadv(run->fd, iov, run->n, run->offset);
+	got = rbp_libc_readv(run->fd, iov, run->n, run->offset);
 	if (got >= BLCKSZ)
 	{
 		int			save_errno = errno;

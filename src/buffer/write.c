@@ -88,15 +88,6 @@ rbp_tier_write_evicts(void)
 	return MyBackendType != B_CHECKPOINTER && MyBackendType != B_BG_WRITER;
 }
 
-/* Write like the server: pwrite() for one buffer, else pwritev(). */
-static ssize_t
-plain_write(int fd, const struct iovec *iov, int iovcnt, off_t offset)
-{
-	if (iovcnt == 1)
-		return rbp_libc.pwrite(fd, iov[0].iov_base, iov[0].iov_len, offset);
-	return rbp_libc.pwritev(fd, iov, iovcnt, offset);
-}
-
 /* Drop the entries of blocks that are about to be written. */
 static void
 invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
@@ -205,7 +196,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 		iov[i].iov_len = BLCKSZ;
 	}
 
-	result = plain_write(fd, iov, n, offset);
+	result = rbp_libc_writev(fd, iov, n, offset);
 	save_errno = errno;
 
 	for (int i = 0; i < n; i++)
@@ -238,7 +229,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 	ssize_t		total = 0;
 
 	if (!rbp_tier_records_writes())
-		return plain_write(fd, iov, iovcnt, offset);
+		return rbp_libc_writev(fd, iov, iovcnt, offset);
 
 	space = rbp_space_get(file->spc, file->db);
 	for (int i = 0; i < iovcnt; i++)
@@ -247,14 +238,14 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 		whole = whole && iov[i].iov_len % BLCKSZ == 0;
 	}
 	if (space == RBP_INVALID_SPACE || len == 0)
-		return plain_write(fd, iov, iovcnt, offset);
+		return rbp_libc_writev(fd, iov, iovcnt, offset);
 	rbp_stats_count(RBP_COUNT_DISK_WRITES, (len + BLCKSZ - 1) / BLCKSZ);
 
 	/* Without a PGPROC no lock can be taken: invalidate the whole fork. */
 	if (MyProc == NULL)
 	{
 		rbp_tier_invalidate_fork(file);
-		return plain_write(fd, iov, iovcnt, offset);
+		return rbp_libc_writev(fd, iov, iovcnt, offset);
 	}
 
 	invalidate_blocks(file, space, rbp_block_of(file, offset),
@@ -269,7 +260,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 		for (int i = 0; i < iovcnt; i++)
 			for (Size off = 0; off < iov[i].iov_len; off += BLCKSZ)
 				rbp_forget_frame((char *) iov[i].iov_base + off);
-		return plain_write(fd, iov, iovcnt, offset);
+		return rbp_libc_writev(fd, iov, iovcnt, offset);
 	}
 
 	for (;;)

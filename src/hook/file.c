@@ -418,12 +418,9 @@ observed_read(int fd, FdInfo *info, const struct iovec *iov, int iovcnt, off_t o
 	ssize_t		result;
 
 	rbp_advice_before_read(&read, fd, &info->file, &info->cache, iov, iovcnt, offset);
-	if (rbp_tier_attached())
-		result = rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
-	else if (iovcnt == 1)
-		result = rbp_libc.pread(fd, iov->iov_base, iov->iov_len, offset);
-	else
-		result = rbp_libc.preadv(fd, iov, iovcnt, offset);
+	result = rbp_tier_attached() ?
+		rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset) :
+		rbp_libc_readv(fd, iov, iovcnt, offset);
 	rbp_advice_after_read(&read, result);
 	return result;
 }
@@ -448,8 +445,7 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 		(observed || rbp_tier_attached()) && rbp_tier_is_frames(iov, iovcnt))
 		return observed ? observed_read(fd, info, iov, iovcnt, offset) :
 			rbp_tier_read(fd, &info->file, &info->cache, iov, iovcnt, offset);
-	return iovcnt == 1 ? rbp_libc.pread(fd, iov->iov_base, iov->iov_len, offset) :
-		rbp_libc.preadv(fd, iov, iovcnt, offset);
+	return rbp_libc_readv(fd, iov, iovcnt, offset);
 }
 
 static ssize_t
@@ -480,8 +476,7 @@ wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 			rbp_advice_after_write(&info->file, iov, iovcnt, offset, result);
 		return result;
 	}
-	return iovcnt == 1 ? rbp_libc.pwrite(fd, iov->iov_base, iov->iov_len, offset) :
-		rbp_libc.pwritev(fd, iov, iovcnt, offset);
+	return rbp_libc_writev(fd, iov, iovcnt, offset);
 }
 
 static ssize_t
