@@ -203,9 +203,7 @@ rbp_sql_stat_backend(PG_FUNCTION_ARGS)
 	if (proc == NULL)
 		PG_RETURN_NULL();
 	rbp_stats_process_usage(rbp_compat_procno_of(proc), pid, &usage);
-	for (int i = 0; i < RBP_FIRST_USAGE_TIME; i++)
-		put_count(&row, names[i], usage.item[i]);
-	for (int i = RBP_FIRST_USAGE_TIME; i < RBP_NUM_USAGE_ITEMS; i++)
-		put(&row, names[i], Float8GetDatum((double) usage.item[i] / RBP_NS_PER_MS), false);
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		put(&row, names[i], rbp_sql_counter(usage.item[i], i >= RBP_FIRST_USAGE_TIME), false);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }

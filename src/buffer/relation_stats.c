@@ -311,8 +311,7 @@ static void
 put_values(const RbpCounterRow *row, Datum *values)
 {
 	for (int i = 0; i < RBP_NUM_RELATION_ITEMS; i++)
-		values[i] = i < RBP_FIRST_RELATION_TIME ? Int64GetDatum((int64) row->values[i]) :
-			Float8GetDatum((double) row->values[i] / RBP_NS_PER_MS);
+		values[i] = rbp_sql_counter(row->values[i], i >= RBP_FIRST_RELATION_TIME);
 }
 
 /* Put the rows of a table that are of this database, and of what all share. */

@@ -240,8 +240,7 @@ rbp_sql_stat_statements(PG_FUNCTION_ARGS)
 		nulls[QUERYID] = !all && (Oid) (row->key.high >> 32) != GetUserId();
 		values[CALLS] = Int64GetDatum((int64) row->values[0]);
 		for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-			values[FIRST_ITEM + i] = i < RBP_FIRST_USAGE_TIME ? Int64GetDatum((int64) row->values[1 + i]) :
-				Float8GetDatum((double) row->values[1 + i] / RBP_NS_PER_MS);
+			values[FIRST_ITEM + i] = rbp_sql_counter(row->values[1 + i], i >= RBP_FIRST_USAGE_TIME);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
