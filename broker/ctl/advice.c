@@ -46,6 +46,13 @@ last_row(const json_t *rows)
 	return json_array_get(rows, json_array_size(rows) - 1);
 }
 
+/* Share of the reads that no tier of this size would have served */
+static double
+miss_ratio(const json_t *row)
+{
+	return 1 - ctl_number_of(row, "hit_ratio");
+}
+
 bool
 ctl_advice_has_reads(const json_t *rows)
 {
@@ -75,15 +82,16 @@ ctl_advice_bars(FILE *out, const json_t *rows, int width)
 	size_t		i;
 	const json_t *row;
 	int			room = width - 24 > MIN_BAR ? width - 24 : MIN_BAR;
+	bool		known = ctl_advice_has_reads(rows);
 
 	fprintf(out, "%10s  %10s\n", "TIER SIZE", "MISS RATIO");
 	json_array_foreach(rows, i, row)
 	{
-		double		miss = 1 - ctl_number_of(row, "hit_ratio");
+		double		miss = miss_ratio(row);
 		char		size[CTL_MAX_CELL];
 
 		ctl_put_bytes(size, row, "tier_size");
-		if (!ctl_advice_has_reads(rows))
+		if (!known)
 		{
 			fprintf(out, "%10s  %10s\n", size, "-");
 			continue;
@@ -109,13 +117,6 @@ static double
 y_of(double share)
 {
 	return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share;
-}
-
-/* Share of the reads that no tier of this size would have served */
-static double
-miss_ratio(const json_t *row)
-{
-	return 1 - ctl_number_of(row, "hit_ratio");
 }
 
 /* Share of the reads that would go to the disk */

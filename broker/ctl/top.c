@@ -162,12 +162,13 @@ show_tier(FILE *out, const json_t *answer)
 {
 	const json_t *tier = json_object_get(answer, "tier");
 	json_int_t	block_size = ctl_int_of(answer, "block_size");
+	bool		usable = json_is_true(json_object_get(tier, "usable"));
 	char		leased[32];
 	char		used[32];
 
 	fprintf(out, "tier: %s%s, %s leased, %s in use\n",
-			json_is_true(json_object_get(tier, "usable")) ? "usable" : "not usable: ",
-			json_is_true(json_object_get(tier, "usable")) ? "" : ctl_text_of(tier, "unusable_reason"),
+			usable ? "usable" : "not usable: ",
+			usable ? "" : ctl_text_of(tier, "unusable_reason"),
 			rbp_format_size((uint64_t) (ctl_int_of(tier, "online_pages") * block_size), leased, sizeof(leased)),
 			rbp_format_size((uint64_t) (ctl_int_of(tier, "remote_pages") * block_size), used, sizeof(used)));
 }
