@@ -27,6 +27,7 @@
 #include <time.h>
 
 #include "directory_check.h"
+#include "random.h"
 #include "tap.h"
 
 #define FORKS		14
@@ -75,10 +76,7 @@ static const char *damage;		/* what the check found */
 static uint32_t
 rnd(Thread *me, uint32_t n)
 {
-	me->rng ^= me->rng << 13;
-	me->rng ^= me->rng >> 7;
-	me->rng ^= me->rng << 17;
-	return (uint32_t) ((me->rng >> 20) % n);
+	return (uint32_t) ((next_random(&me->rng) >> 20) % n);
 }
 
 static bool

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "directory_check.h"
+#include "random.h"
 #include "tap.h"
 
 #define EXTENTS		128
@@ -32,10 +33,7 @@ static uint64_t rng_state = 88172645463325252;
 static uint64_t
 rng(void)
 {
-	rng_state ^= rng_state << 13;
-	rng_state ^= rng_state >> 7;
-	rng_state ^= rng_state << 17;
-	return rng_state;
+	return next_random(&rng_state);
 }
 
 /*

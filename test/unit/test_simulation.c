@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "buffer/page.h"
+#include "random.h"
 #include "tap.h"
 
 #define PAGES			131072	/* maximum */
@@ -35,10 +36,7 @@ static uint64_t rng_state = 88172645463325252;
 static uint64_t
 rng(void)
 {
-	rng_state ^= rng_state << 13;
-	rng_state ^= rng_state >> 7;
-	rng_state ^= rng_state << 17;
-	return rng_state;
+	return next_random(&rng_state);
 }
 
 /*
