@@ -587,6 +587,21 @@ measure_select_pair()
     done <"$work/seconds"
 }
 
+# measure_half HALF LOAD WITH WITHOUT: a half of the pairs, 0 or 1, for each number of clients.
+# The first of them warms up, and is not counted.
+measure_half()
+{
+    local first=$(($1 * PAIRS)) clients
+
+    for clients in $CLIENTS; do
+        round=$first
+        BENCH_RESULTS=/dev/null measure_select_pair "$2" "$clients" "$3" "$4"
+        for round in $(seq $((first + 1)) $((first + PAIRS))); do
+            measure_select_pair "$2" "$clients" "$3" "$4"
+        done
+    done
+}
+
 # run_in_guest SCRIPT SECONDS: in a guest that has RDMA, which is ended after so
 # long; takes what it measures for the component's results.
 run_in_guest()
