@@ -107,6 +107,8 @@ const char *const rbp_latency_names[RBP_NUM_LATENCIES] = {
 
 /* NULL before attach */
 static StatsHeader *header = NULL;
+
+static uint64 counted = 0;		/* see rbp_stats_counted() */
 static char *stripes = NULL;
 
 static uint32
@@ -152,10 +154,15 @@ stripe_at(uint32 i)
 }
 
 static inline uint64
+own_usage_item(StatsStripe *stripe, int item)
+{
+	return pg_atomic_read_u64((pg_atomic_uint64 *) ((char *) stripe + usage_offsets[item]));
+}
+
+static inline uint64
 usage_item(StatsStripe *stripe, int item)
 {
-	return pg_atomic_read_u64((pg_atomic_uint64 *) ((char *) stripe + usage_offsets[item])) +
-		pg_atomic_read_u64(&stripe->workers[item]);
+	return own_usage_item(stripe, item) + pg_atomic_read_u64(&stripe->workers[item]);
 }
 
 /*
@@ -216,6 +223,7 @@ static inline void
 bump(StatsStripe *stripe, pg_atomic_uint64 *value, uint64 n)
 {
 	pg_atomic_write_u64(value, pg_atomic_read_u64(value) + n);
+	counted++;
 	if (unlikely(MyProc->lockGroupLeader != NULL && MyProc->lockGroupLeader != MyProc))
 		count_for_leader(stripe, value, n);
 }
@@ -375,6 +383,21 @@ rbp_stats_usage(RbpUsage *usage)
 
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 		usage->item[i] = stripe == NULL ? 0 : usage_item(stripe, i);
+}
+
+void
+rbp_stats_own_usage(RbpUsage *usage)
+{
+	StatsStripe *stripe = my_stripe();
+
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		usage->item[i] = stripe == NULL ? 0 : own_usage_item(stripe, i);
+}
+
+uint64
+rbp_stats_counted(void)
+{
+	return counted;
 }
 
 void

@@ -197,6 +197,12 @@ extern void rbp_stats_lead(void);
  */
 extern void rbp_stats_usage(RbpUsage *usage);
 
+/* The same without what its parallel workers have counted for it. */
+extern void rbp_stats_own_usage(RbpUsage *usage);
+
+/* A number that changes whenever this process itself counts something. */
+extern uint64 rbp_stats_counted(void);
+
 /* sum += to - from */
 extern void rbp_stats_add_usage(RbpUsage *sum, const RbpUsage *to,
 								const RbpUsage *from);

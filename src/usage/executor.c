@@ -30,7 +30,9 @@
 typedef struct MeasuredQuery
 {
 	QueryDesc  *query;
+	const EState *state;
 	RbpUsage	usage;
+	RbpMeasuredNodes *nodes;	/* where EXPLAIN can show them */
 	bool		statement;		/* sent by the client, and to be noted */
 	struct MeasuredQuery *next;
 	MemoryContextCallback on_reset;
@@ -91,25 +93,31 @@ forget_query(void *arg)
 		*place = (*place)->next;
 }
 
+static inline bool
+counts_buffers(const QueryDesc *query)
+{
+	return (query->instrument_options & INSTRUMENT_BUFFERS) != 0;
+}
+
 static void
 measure(QueryDesc *query, bool statement)
 {
-	MeasuredQuery *m = MemoryContextAllocZero(query->estate->es_query_cxt,
-											  sizeof(MeasuredQuery));
+	MemoryContext old = MemoryContextSwitchTo(query->estate->es_query_cxt);
+	MeasuredQuery *m = palloc0(sizeof(MeasuredQuery));
 
 	m->query = query;
+	m->state = query->estate;
 	m->statement = statement;
 	m->next = measured;
 	m->on_reset.func = forget_query;
 	m->on_reset.arg = m;
 	MemoryContextRegisterResetCallback(query->estate->es_query_cxt, &m->on_reset);
 	measured = m;
-}
-
-static inline bool
-counts_buffers(const QueryDesc *query)
-{
-	return (query->instrument_options & INSTRUMENT_BUFFERS) != 0;
+#ifdef RBP_COMPAT_EXPLAINS_PLANS
+	if (counts_buffers(query))
+		m->nodes = rbp_nodes_measure(query->planstate);
+#endif
+	MemoryContextSwitchTo(old);
 }
 
 static void
@@ -262,6 +270,15 @@ rbp_usage_of_plan(const PlannedStmt *plan)
 	for (MeasuredQuery *m = measured; m != NULL; m = m->next)
 		if (m->query->plannedstmt == plan)
 			return &m->usage;
+	return NULL;
+}
+
+RbpMeasuredNodes *
+rbp_usage_nodes(const EState *state)
+{
+	for (MeasuredQuery *m = measured; m != NULL; m = m->next)
+		if (m->state == state)
+			return m->nodes;
 	return NULL;
 }
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * explain.c
- *	  What the tier did for a query, at the end of EXPLAIN (ANALYZE, BUFFERS).
+ *	  What the tier did for a query, at the end of EXPLAIN (ANALYZE, BUFFERS), and
+ *	  since 18 for each node.
  *
  * Since 18, the server lets extensions add to its output, in each format.  Before
  * that, lines can be added to a text after the server has written it, and only
@@ -87,6 +88,7 @@ show_text(ExplainState *es, const RbpUsage *u)
 #ifdef RBP_COMPAT_EXPLAINS_PLANS
 
 static explain_per_plan_hook_type prev_explain = NULL;
+static explain_per_node_hook_type prev_explain_node = NULL;
 
 /* The other formats show everything, as the server does for buffers. */
 static void
@@ -109,22 +111,34 @@ show_properties(ExplainState *es, const RbpUsage *u)
 }
 
 static void
+show(ExplainState *es, const RbpUsage *u)
+{
+	if (u == NULL)
+		return;
+	if (es->format == EXPLAIN_FORMAT_TEXT)
+		show_text(es, u);
+	else
+		show_properties(es, u);
+}
+
+static void
 explain_plan(PlannedStmt *plan, IntoClause *into, ExplainState *es, const char *query_string,
 			 ParamListInfo params, QueryEnvironment *env)
 {
-	const RbpUsage *usage;
-
 	if (prev_explain)
 		prev_explain(plan, into, es, query_string, params, env);
-	if (!es->analyze || !es->buffers)
-		return;
-	usage = rbp_usage_of_plan(plan);
-	if (usage == NULL)
-		return;
-	if (es->format == EXPLAIN_FORMAT_TEXT)
-		show_text(es, usage);
-	else
-		show_properties(es, usage);
+	if (es->analyze && es->buffers)
+		show(es, rbp_usage_of_plan(plan));
+}
+
+static void
+explain_node(PlanState *node, List *ancestors, const char *relationship,
+			 const char *plan_name, ExplainState *es)
+{
+	if (prev_explain_node)
+		prev_explain_node(node, ancestors, relationship, plan_name, es);
+	if (es->analyze && es->buffers)
+		show(es, rbp_usage_of_node(node));
 }
 
 void
@@ -132,6 +146,8 @@ rbp_usage_init_explain(void)
 {
 	prev_explain = explain_per_plan_hook;
 	explain_per_plan_hook = explain_plan;
+	prev_explain_node = explain_per_node_hook;
+	explain_per_node_hook = explain_node;
 }
 
 #else

@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "nodes/execnodes.h"
 #include "nodes/plannodes.h"
 
 #include "base/stats.h"
@@ -33,6 +34,21 @@ extern bool rbp_statements_wanted(void);
 
 /* Note a statement that the client has sent, if it has used something. */
 extern void rbp_statement_used(uint64 query_id, const RbpUsage *usage);
+
+/*
+ * Measure what the nodes of a plan use, from now on; the result is allocated in
+ * the current memory context, which must be the executor's for this plan.
+ */
+typedef struct RbpMeasuredNodes RbpMeasuredNodes;
+extern RbpMeasuredNodes *rbp_nodes_measure(PlanState *top);
+
+/* The nodes that are executed with that state; NULL if they are not measured. */
+extern RbpMeasuredNodes *rbp_usage_nodes(const EState *state);
+
+/*
+ * What a node and those below it have used so far; NULL if that is not known.
+ */
+extern const RbpUsage *rbp_usage_of_node(const PlanState *node);
 
 extern void rbp_usage_init_explain(void);
 

@@ -115,6 +115,15 @@ sub total
 	return $sum;
 }
 
+# The same of a query or a node in the format JSON
+sub pages_of
+{
+	my ($node) = @_;
+	my $sum = 0;
+	$sum += $node->{"Remote $_ Blocks"} for qw(Hit Staged Disk File), 'Page Cache';
+	return $sum;
+}
+
 # What the server says of the whole query, at its top node.
 sub server_figure
 {
@@ -182,10 +191,34 @@ is(defined line($plan, 'Remote') ? 1 : 0, $plans_explained ? 1 : 0, 'EXPLAIN EXE
 $plan = decode_json($explainer->query('EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT count(pad) FROM a'))->[0];
 if ($plans_explained)
 {
-	my $pages = 0;
-	$pages += $plan->{"Remote $_ Blocks"} for qw(Hit Staged Disk File), 'Page Cache';
-	is($pages, $plan->{Plan}{'Shared Read Blocks'}, 'EXPLAIN in another format shows all pages');
+	is(pages_of($plan), $plan->{Plan}{'Shared Read Blocks'}, 'EXPLAIN in another format shows all pages');
 	cmp_ok($plan->{'Remote Hit Time'}, '>', 0, 'and times');
+
+	# Each node has, with those below it, what the server says that it read.
+	for my $query (
+		'SELECT count(a.pad) FROM a JOIN b USING (id) WHERE b.v >= 0',
+		q{SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s},
+		q{SELECT count(a.pad), max(rbp_of_a('x')) FROM a WHERE id IN (SELECT id FROM d WHERE pad > '')},
+		'SELECT (SELECT count(pad) FROM a), (SELECT max(b.pad) FROM b WHERE b.id > x) FROM generate_series(1, 2) x',
+		'SELECT count(pad) FROM a WHERE id BETWEEN 1000 AND 9000 OR id < 500')
+	{
+		$explainer->query("SET work_mem = '64kB'; SET max_parallel_workers_per_gather = 0");
+		$plan = decode_json($explainer->query("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) $query"))->[0];
+		my $seen = 0;
+		my @todo = $plan->{Plan};
+		while (my $n = shift @todo)
+		{
+			push @todo, @{ $n->{Plans} // [] };
+			next unless defined $n->{'Remote Hit Blocks'};
+			my $read = pages_of($n);
+			is($read, $n->{'Shared Read Blocks'}, "EXPLAIN: all that a $n->{'Node Type'} read");
+			is($n->{'Remote Spill Read Blocks'} + $n->{'Remote Spill Staged Blocks'}, $n->{'Temp Read Blocks'}, "EXPLAIN: all spilled blocks that a $n->{'Node Type'} read");
+			$seen += $read;
+		}
+		cmp_ok($seen, '>', 256, 'EXPLAIN: nodes have read pages') or diag($query);
+	}
+	$plan = $explainer->query("SET work_mem = '64kB'; $analyze SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s; RESET work_mem");
+	like($plan, qr/^ +Remote: .*^Remote: /ms, 'EXPLAIN shows nodes in text, too');
 }
 else
 {
@@ -209,6 +242,13 @@ $line = line($plan, 'Remote');
 cmp_ok(total($line), '>=', server_figure($plan, 'shared', 'read'), 'EXPLAIN of a parallel query: all that its nodes read') or diag($plan);
 my %own = moved($before, $after, 'c');
 cmp_ok(total($line), '<=', $own{hits} + $own{staged_hits} + $own{misses}, 'EXPLAIN of a parallel query: nothing else');
+if ($plans_explained)
+{
+	$plan = decode_json($session{c}->query("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) $1"))->[0]{Plan} if $sql{c} =~ /(SELECT count.*)/;
+	$plan = $plan->{Plans}[0] until !$plan || $plan->{'Node Type'} eq 'Gather';
+	cmp_ok(pages_of($plan), '>=', $plan->{'Shared Read Blocks'}, 'EXPLAIN: a Gather has what workers read');
+	cmp_ok(pages_of($plan->{Plans}[0]), '<=', $plan->{'Plans'}[0]{'Shared Read Blocks'}, 'EXPLAIN: a node below has what the leader read');
+}
 $explainer->quit;
 $session{b}->query('SELECT 1');
 
