@@ -41,8 +41,12 @@
 #define FIRST_DISK			100000
 #define FIRST_DONOR			20000
 
-#define SAMPLE				16
-#define FAST_PATH_READS			31
+/*
+ * An index scan reads a page of the index and one of the table in turns.  So one
+ * read in an odd number is looked at: of an even one, all would be of one kind.
+ */
+#define SAMPLE				17
+#define FAST_PATH_READS			30	/* and the one that asks */
 #define FAST_PATH_SAMPLE		4
 #define SAMPLE_NS			INT64_C(50000000)
 #define SAMPLE_PART			200
@@ -150,7 +154,7 @@ rbp_read_cost_fast_path(RbpReadCost *cost, bool bypass)
 void
 rbp_read_cost_end_fast_path(RbpReadCost *cost)
 {
-	cost->turn |= SAMPLE - 1;
+	cost->turn += SAMPLE - 1 - cost->turn % SAMPLE;
 	cost->after_fast_path = true;
 }
 

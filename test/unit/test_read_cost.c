@@ -321,7 +321,56 @@ test_extremes(void)
 		asks += rbp_read_cost_choose(&cost, NEAR, true, false) == RBP_SOURCE_ASK;
 	}
 	is_u64(cost.missing, 0, "all is");
-	ok(asks >= ROUNDS / 16, "samples go on (%d)", asks);
+	ok(asks >= ROUNDS / 17, "samples go on (%d)", asks);
+}
+
+/*
+ * Pages that are cached and pages that are not, in turns, as an index scan reads them,
+ * after a scan of what is cached: those that are not are soon read from a donor.
+ */
+static void
+test_in_turns(void)
+{
+	for (int phase = 0; phase < 2; phase++)
+	{
+		RbpReadCost cost;
+		int			from_disk = 0;
+
+		rbp_read_cost_init(&cost);
+		for (int i = 0; i < ROUNDS; i++)
+		{
+			rbp_read_cost_donor(&cost, NEAR, 1, 5 * US);
+			rbp_read_cost_file(&cost, 1, true, 2 * US);
+			rbp_read_cost_file(&cost, 1, false, 100 * US);
+			rbp_read_cost_asked(&cost, 1, 1, US / 3);
+		}
+		for (int i = 0; i < 10000; i++)
+		{
+			int			n = rbp_read_cost_fast_path(&cost, true);
+			bool		cached;
+
+			if (n > 0)
+			{
+				if (i > 5000)
+					from_disk += n / 2;
+				i += n;
+				rbp_read_cost_end_fast_path(&cost);
+			}
+			cached = i % 2 == phase;
+			switch (rbp_read_cost_choose(&cost, NEAR, true, false))
+			{
+				case RBP_SOURCE_ASK:
+					rbp_read_cost_asked(&cost, 1, cached, US / 3);
+					break;
+				case RBP_SOURCE_FILE:
+					from_disk += !cached && i > 5000;
+					break;
+				default:
+					break;
+			}
+		}
+		is_u64((uint64_t) from_disk, 0, "phase %d: later, no page is read from the disk unasked", phase);
+	}
 }
 
 int
@@ -332,5 +381,6 @@ main(void)
 	test_capture();
 	test_no_bypass();
 	test_extremes();
+	test_in_turns();
 	return done_testing();
 }
