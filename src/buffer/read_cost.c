@@ -17,7 +17,7 @@
  * too small are accounted for, and a donor that is slower than the disk is
  * bypassed.  When the page cache is not asked, one read in SAMPLE asks
  * nevertheless, to keep m up to date; on the fast path, where the directory
- * is not looked up either, one read in twice as many.  When it is asked, the
+ * is not looked up either, one read in nearly twice as many.  When it is asked, the
  * slower source is used once in a while, to notice when it has become faster.
  *
  * A page that is always read from a donor never gets into the page cache,
