@@ -17,8 +17,8 @@
  * too small are accounted for, and a donor that is slower than the disk is
  * bypassed.  When the page cache is not asked, one read in SAMPLE asks
  * nevertheless, to keep m up to date; on the fast path, where the directory
- * is not looked up either, one read in nearly twice as many.  When it is asked, the
- * slower source is used once in a while, to notice when it has become faster.
+ * is not looked up either, fewer do.  When it is asked, the slower source is
+ * used once in a while, to notice when it has become faster.
  *
  * A page that is always read from a donor never gets into the page cache,
  * even if there is plenty of room.  So while the page cache keeps what it
@@ -42,10 +42,10 @@
 #define FIRST_DONOR			20000
 
 /*
- * An index scan reads a page of the index and one of the table in turns.  So one
- * read in an odd number is looked at: of an even one, all would be of one kind.
+ * An index scan reads a page of the index and one of the table in turns: of every
+ * 16th read, all would be of one kind.  So both periods are primes.
  */
-#define SAMPLE				17
+#define SAMPLE				13
 #define FAST_PATH_READS			30	/* and the one that asks */
 #define FAST_PATH_SAMPLE		4
 #define SAMPLE_NS			INT64_C(50000000)
