@@ -107,9 +107,9 @@ const char *const rbp_latency_names[RBP_NUM_LATENCIES] = {
 
 /* NULL before attach */
 static StatsHeader *header = NULL;
+static char *stripes = NULL;
 
 static uint64 counted = 0;		/* see rbp_stats_counted() */
-static char *stripes = NULL;
 
 static uint32
 stripe_count(void)
@@ -392,6 +392,15 @@ rbp_stats_own_usage(RbpUsage *usage)
 
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 		usage->item[i] = stripe == NULL ? 0 : own_usage_item(stripe, i);
+}
+
+void
+rbp_stats_workers_usage(RbpUsage *usage)
+{
+	StatsStripe *stripe = my_stripe();
+
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		usage->item[i] = stripe == NULL ? 0 : pg_atomic_read_u64(&stripe->workers[i]);
 }
 
 uint64

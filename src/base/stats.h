@@ -197,8 +197,9 @@ extern void rbp_stats_lead(void);
  */
 extern void rbp_stats_usage(RbpUsage *usage);
 
-/* The same without what its parallel workers have counted for it. */
+/* The two parts of that: its own, and what its parallel workers have counted for it. */
 extern void rbp_stats_own_usage(RbpUsage *usage);
+extern void rbp_stats_workers_usage(RbpUsage *usage);
 
 /* A number that changes whenever this process itself counts something. */
 extern uint64 rbp_stats_counted(void);

@@ -58,18 +58,6 @@ used_now(void)
 	return &used;
 }
 
-/* What workers have used for this process. */
-static void
-usage_of_workers(RbpUsage *usage)
-{
-	RbpUsage	own;
-
-	rbp_stats_usage(usage);
-	rbp_stats_own_usage(&own);
-	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		usage->item[i] -= own.item[i];
-}
-
 static TupleTableSlot *
 run_gather(PlanState *node, ExecProcNodeMtd run)
 {
@@ -77,9 +65,9 @@ run_gather(PlanState *node, ExecProcNodeMtd run)
 	RbpUsage	before;
 	RbpUsage	now;
 
-	usage_of_workers(&before);
+	rbp_stats_workers_usage(&before);
 	slot = run(node);
-	usage_of_workers(&now);
+	rbp_stats_workers_usage(&now);
 	rbp_stats_add_usage(&gathered, &now, &before);
 	times_gathered++;
 	return slot;
