@@ -195,6 +195,7 @@ if ($plans_explained)
 	cmp_ok($plan->{'Remote Hit Time'}, '>', 0, 'and times');
 
 	# Each node has, with those below it, what the server says that it read.
+	$explainer->query("SET work_mem = '64kB'; SET max_parallel_workers_per_gather = 0");
 	for my $query (
 		'SELECT count(a.pad) FROM a JOIN b USING (id) WHERE b.v >= 0',
 		q{SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s},
@@ -202,7 +203,6 @@ if ($plans_explained)
 		'SELECT (SELECT count(pad) FROM a), (SELECT max(b.pad) FROM b WHERE b.id > x) FROM generate_series(1, 2) x',
 		'SELECT count(pad) FROM a WHERE id BETWEEN 1000 AND 9000 OR id < 500')
 	{
-		$explainer->query("SET work_mem = '64kB'; SET max_parallel_workers_per_gather = 0");
 		$plan = decode_json($explainer->query("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) $query"))->[0];
 		my $seen = 0;
 		my @todo = $plan->{Plan};
@@ -217,7 +217,7 @@ if ($plans_explained)
 		}
 		cmp_ok($seen, '>', 256, 'EXPLAIN: nodes have read pages') or diag($query);
 	}
-	$plan = $explainer->query("SET work_mem = '64kB'; $analyze SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s; RESET work_mem");
+	$plan = $explainer->query("$analyze SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s; RESET work_mem");
 	like($plan, qr/^ +Remote: .*^Remote: /ms, 'EXPLAIN shows nodes in text, too');
 }
 else
@@ -234,8 +234,9 @@ else
 
 # Workers read more than the nodes of the plan know: the catalogs, at their start.
 $session{c}->query('SELECT 1');
+my ($of_c) = $sql{c} =~ /(SELECT count.*)/;
 my $before = look();
-$plan = $session{c}->query("$analyze $1") if $sql{c} =~ /(SELECT count.*)/;
+$plan = $session{c}->query("$analyze $of_c");
 my $after = look();
 like($plan, qr/Workers Launched: [12]/, 'workers are there');
 $line = line($plan, 'Remote');
@@ -244,10 +245,10 @@ my %own = moved($before, $after, 'c');
 cmp_ok(total($line), '<=', $own{hits} + $own{staged_hits} + $own{misses}, 'EXPLAIN of a parallel query: nothing else');
 if ($plans_explained)
 {
-	$plan = decode_json($session{c}->query("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) $1"))->[0]{Plan} if $sql{c} =~ /(SELECT count.*)/;
+	$plan = decode_json($session{c}->query("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) $of_c"))->[0]{Plan};
 	$plan = $plan->{Plans}[0] until !$plan || $plan->{'Node Type'} eq 'Gather';
 	cmp_ok(pages_of($plan), '>=', $plan->{'Shared Read Blocks'}, 'EXPLAIN: a Gather has what workers read');
-	cmp_ok(pages_of($plan->{Plans}[0]), '<=', $plan->{'Plans'}[0]{'Shared Read Blocks'}, 'EXPLAIN: a node below has what the leader read');
+	cmp_ok(pages_of($plan->{Plans}[0]), '<=', $plan->{Plans}[0]{'Shared Read Blocks'}, 'EXPLAIN: a node below has what the leader read');
 }
 $explainer->quit;
 $session{b}->query('SELECT 1');
