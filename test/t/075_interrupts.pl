@@ -72,15 +72,21 @@ sub waits
 {
 	my ($pid, $event, $name) = @_;
 	my $seen = 0;
-	return ok(
+	my %others;
+	return 1 if ok(
 		wait_for(
 			"a wait in $event",
 			sub {
-				my $is = $node->safe_psql('postgres', "SELECT wait_event_type || '|' || wait_event FROM pg_stat_activity WHERE pid = $pid AND state = 'active'");
-				$seen = $is eq $event ? $seen + 1 : 0;
+				my $is = $node->safe_psql('postgres',
+					"SELECT state || '|' || coalesce(wait_event_type || '|' || wait_event, '') FROM pg_stat_activity WHERE pid = $pid");
+				my $there = $is eq "active|$event";
+				$others{$is}++ unless $there;
+				$seen = $there ? $seen + 1 : 0;
 				return $seen == 10;
 			}),
 		"$name: the query waits");
+	diag("seen instead: $_, $others{$_} times") for sort keys %others;
+	return 0;
 }
 
 # It is not, any more; the donor hangs as before.
