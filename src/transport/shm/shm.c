@@ -20,12 +20,11 @@
  * previous handler.
  *
  * Page tables.  A region's memory is allocated, but each process must enter
- * it into its own page table, by a fault for each 16 pages read (the kernel
- * enters neighbours, too) and for each page written.  A short-lived process
- * should pay only for the pages that it touches, and a long-lived one should
- * not fault a hundred thousand times.  So, the second time that a chunk of 2 MiB is used, the kernel is asked to
- * enter the whole chunk at once (MADV_POPULATE_READ, which on a shared
- * mapping serves writes as well).
+ * it into its own page table.  A fault of a read enters the 64 KiB around it
+ * (fault_around_bytes), a fault of a write one page of 4 KiB.  On a shared
+ * mapping, what a read has entered serves writes as well, so a write reads
+ * first.  Entering more at once, as MADV_POPULATE_READ can, costs as much for
+ * each 64 KiB, and a single read would have to wait for all of it.
  *
  * Donor failure.  The memory of a donor that died persists for the processes
  * that have mapped it, so memcpy() alone would never notice.  The socket is
@@ -52,20 +51,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHUNK_SIZE		(UINT64_C(2) << 20)
+#define HUGE_PAGE		(UINT64_C(2) << 20)
+#define FAULT_AROUND	((size_t) 64 << 10)
 #define CHECK_NS		10000000
 #define MAX_PINGS		64
 #define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ	22
-#endif
-
 typedef struct ShmRegion
 {
 	uint8_t    *base;			/* NULL: not mapped */
-	uint8_t    *touched;		/* for each chunk: 0 = untouched, 1 = used
-								 * once, 2 = populated */
 	uint32_t	grant;			/* grant of the mapping, see RbpIo */
 	uint32_t	asked_grant;	/* grant that the MAP in flight is for */
 	uint64_t	asked;			/* id of the MAP in flight, 0: none */
@@ -172,17 +166,27 @@ install_handler(void)
 }
 
 /*
- * memcpy() to or from the mapping base[0 .. len).  Returns false if the
- * memory was withdrawn.
+ * Execute a request by memcpy() to or from the mapping base[0 .. len).
+ * Returns false if the memory was withdrawn.
  */
 static bool
-guarded_copy(uint8_t *base, size_t len, void *dst, const void *src, size_t n)
+guarded_copy(uint8_t *base, size_t len, const RbpIo *io)
 {
+	uint8_t    *at = base + io->offset;
+
 	copy_len = len;
 	copy_hit = 0;
 	copy_base = base;
 	atomic_signal_fence(memory_order_seq_cst);
-	memcpy(dst, src, n);
+	if (io->kind == RBP_IO_READ)
+		memcpy(io->buf, at, io->len);
+	else
+	{
+		/* for the page table, see the top */
+		for (size_t i = 0; i < io->len; i += FAULT_AROUND)
+			(void) *(volatile const uint8_t *) (at + i);
+		memcpy(at, io->buf, io->len);
+	}
 	atomic_signal_fence(memory_order_seq_cst);
 	copy_base = NULL;
 	return copy_hit == 0;
@@ -196,9 +200,7 @@ unmap_region(ShmConn *conn, ShmRegion *region)
 {
 	if (region->base != NULL)
 		munmap(region->base, conn->sock.welcome.region_size);
-	free(region->touched);
 	region->base = NULL;
-	region->touched = NULL;
 }
 
 /* Map a region's memfd. */
@@ -206,10 +208,9 @@ static RbpStatus
 map_region(ShmConn *conn, ShmRegion *region, int fd)
 {
 	uint64_t	size = conn->sock.welcome.region_size;
-	uint64_t	reserve = size + CHUNK_SIZE;
+	uint64_t	reserve = size + HUGE_PAGE;
 	uint8_t    *range;
 	uint8_t    *base;
-	uint8_t    *touched;
 	struct stat st;
 
 	unmap_region(conn, region);
@@ -218,9 +219,6 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	/* the memory may have been withdrawn while the memfd was in transit */
 	if (fstat(fd, &st) != 0 || (uint64_t) st.st_size < size)
 		return RBP_DENIED;
-	touched = calloc((size + CHUNK_SIZE - 1) / CHUNK_SIZE, 1);
-	if (touched == NULL)
-		return RBP_NOMEM;
 
 	/*
 	 * Aligned, so that huge pages can be mapped as such: reserve more
@@ -229,12 +227,12 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	range = mmap(NULL, reserve, PROT_NONE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (range == MAP_FAILED)
-		goto free_touched;
-	base = (uint8_t *) (((uintptr_t) range + CHUNK_SIZE - 1) & ~(CHUNK_SIZE - 1));
+		return RBP_NOMEM;
+	base = (uint8_t *) (((uintptr_t) range + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
 	if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
 	{
 		munmap(range, reserve);
-		goto free_touched;
+		return RBP_NOMEM;
 	}
 	if (base > range)
 		munmap(range, (size_t) (base - range));
@@ -244,46 +242,14 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	/* children must not inherit our mappings */
 	(void) madvise(base, size, MADV_DONTFORK);
 	region->base = base;
-	region->touched = touched;
 	return RBP_OK;
-
-free_touched:
-	free(touched);
-	return RBP_NOMEM;
-}
-
-static void
-populate_chunk(ShmConn *conn, ShmRegion *region, uint64_t chunk)
-{
-	uint64_t	size = conn->sock.welcome.region_size;
-	uint64_t	from = chunk * CHUNK_SIZE;
-	uint64_t	len = size - from < CHUNK_SIZE ? size - from : CHUNK_SIZE;
-
-	/*
-	 * this fails on old kernels and for withdrawn memory: then the copy
-	 * faults page by page
-	 */
-	(void) madvise(region->base + from, len, MADV_POPULATE_READ);
 }
 
 /* Execute a request on a mapped region. */
 static RbpStatus
 copy_io(ShmConn *conn, ShmRegion *region, const RbpIo *io)
 {
-	uint8_t    *at = region->base + io->offset;
-	uint64_t	chunk = io->offset / CHUNK_SIZE;
-	uint64_t	size = conn->sock.welcome.region_size;
-	bool		ok;
-
-	/* the rare request that goes on into the next chunk faults there */
-	if (region->touched[chunk] < 2 && ++region->touched[chunk] == 2)
-		populate_chunk(conn, region, chunk);
-
-	if (io->kind == RBP_IO_READ)
-		ok = guarded_copy(region->base, size, io->buf, at, io->len);
-	else
-		ok = guarded_copy(region->base, size, at, io->buf, io->len);
-	if (ok)
+	if (guarded_copy(region->base, conn->sock.welcome.region_size, io))
 		return RBP_OK;
 	unmap_region(conn, region);
 	return RBP_DENIED;
