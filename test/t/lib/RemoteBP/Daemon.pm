@@ -133,7 +133,35 @@ sub kill9
 	return $self->wait_end;
 }
 
-sub freeze { return $_[0]->signal('STOP'); }
+# The state of each of its threads, one letter each.
+sub states
+{
+	my ($self) = @_;
+	my $states = '';
+	for my $thread (glob "/proc/$self->{pid}/task/*/stat")
+	{
+		open(my $file, '<', $thread) or next;
+		$states .= $1 if (<$file> // '') =~ /^\d+ \(.*\) (\S)/s;
+	}
+	return $states;
+}
+
+# Returns when all of its threads have stopped: one of them takes the signal, and
+# until it runs, the others go on, accept connections and answer.
+sub freeze
+{
+	my ($self) = @_;
+	my $end = time + 60;
+	$self->signal('STOP') or return 0;
+	until ($self->states =~ /^T+$/)
+	{
+		return 0 unless $self->alive;
+		BAIL_OUT("$self->{name} does not stop: " . $self->states) if time > $end;
+		sleep 0.001;
+	}
+	return 1;
+}
+
 sub thaw { return $_[0]->signal('CONT'); }
 
 END
