@@ -622,7 +622,8 @@ run_in_guest()
     mkdir "$work/vm"
     RBP_VM_DIR=$work/vm RBP_VM_MEMORY=5120 RBP_VM_SECONDS=$2 test/rdma_vm/boot env \
         BENCH_HOST="$BENCH_WORK" BENCH_WORK=/dev/shm/bench BENCH_RESULTS=/rbp/results ROUNDS="$ROUNDS" \
-        SECONDS_EACH="$SECONDS_EACH" REGION_MB=8 RDMA_SCALE="$RDMA_SCALE" RDMA_MB="$RDMA_MB" "$1" || status=$?
+        SECONDS_EACH="$SECONDS_EACH" REGION_MB=8 RDMA_SCALE="$RDMA_SCALE" RDMA_MB="$RDMA_MB" \
+        BULK_RDMA_SCALE="$BULK_RDMA_SCALE" "$1" || status=$?
     [ "$status" -eq 0 ] || fail "the guest failed ($status); its last words: $(tail -n 5 "$work/vm/console")"
     cat "$work/vm/results" >>"$BENCH_RESULTS"
 }
