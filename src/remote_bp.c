@@ -102,6 +102,7 @@ static const struct
 	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
+	{"remote_bp read-ahead", rbp_read_ahead_shmem_size, rbp_read_ahead_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
 	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},

@@ -239,6 +239,8 @@ extern void rbp_relation_stats_reset(void);
 /* Add to shared memory what this process has counted.  Preserves errno. */
 extern void rbp_relation_stats_flush(void);
 
+extern Size rbp_read_ahead_shmem_size(void);
+extern void rbp_read_ahead_shmem_init(void *mem);
 extern Size rbp_residency_shmem_size(void);
 extern void rbp_residency_shmem_init(void *mem);
 

@@ -18,6 +18,16 @@
  * from those of windows that they have completely.  So there are averages for
  * both kinds (read_cost.h).
  *
+ * A single window from the file tells nothing about the file's cost, since the
+ * kernel reads ahead for it, and only windows behind it find that in the page
+ * cache.  So the file is used for a stretch of time, which is measured as a
+ * whole.  All processes take part in it, because a run may be read by several:
+ * by parallel workers, or by the I/O workers of 18.
+ *
+ * A read of several pages is a window of its own in a process that reads
+ * nothing ahead: in an I/O worker, which sees only parts of streams, and while
+ * remote_bp.read_ahead is 0.
+ *
  * Pages that the server announces by POSIX_FADV_WILLNEED, as bitmap scans and
  * recovery do, are gathered into batches, which are requested when they are
  * half as long as the server looks ahead by default, or when the first of
@@ -46,6 +56,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "port/atomics.h"
 #include "storage/ipc.h"
 
 #include "base/compat.h"
@@ -72,6 +83,15 @@
  */
 #define MEASURE_AFTER		1024
 
+/*
+ * A stretch: several times what a disk takes to read ahead (up to 8 MB at a
+ * time), and about what is read meanwhile.  One that only measures comes so
+ * long after the last one.
+ */
+#define STRETCH_NS			INT64CONST(20000000)
+#define STRETCH_PAGES		1024
+#define STRETCH_PAUSE_NS	INT64CONST(1000000000)
+
 /* Where the tier had nothing of the last window, look up every so many pages. */
 #define PROBE_EVERY			8
 
@@ -81,6 +101,9 @@
  */
 #define WINDOW_PART			8
 #define WINDOW_MIN			8
+
+/* A read of so many pages is a window.  (A stream's first reads are shorter.) */
+#define READ_MIN			8
 
 /* Copies of pages of one fork, which were requested together */
 typedef struct Batch
@@ -133,13 +156,34 @@ typedef struct Run
 
 static Run	runs[RBP_STREAMS];
 
-/* For windows that donors have completely, and in part */
-static RbpReadCost run_cost;
-static RbpReadCost mixed_cost;
+/* Reads that are windows, and how many pages they had so far */
+static Run	reads;
+static uint32 read_pages = 0;
 
-/* Was the file used for a window of a kind only to measure it? */
-static bool run_measured = false;
-static bool mixed_measured = false;
+/* Windows that donors have completely, and in part */
+typedef enum WindowKind
+{
+	WINDOW_FULL,
+	WINDOW_MIXED,
+	WINDOW_KINDS
+} WindowKind;
+
+/* What this process knows of a kind */
+typedef struct Kind
+{
+	RbpReadCost cost;
+	bool		measured;		/* the file, in a stretch */
+
+	/* the stretch that this process takes part in */
+	int64		until;			/* 0: none */
+	int			pages;			/* read so far */
+	int64		ns;
+} Kind;
+
+static Kind kinds[WINDOW_KINDS];
+
+/* Until when windows of a kind are read from the file, by all processes */
+static pg_atomic_uint64 *file_until = NULL;
 
 static inline char *
 copy_of(const Batch *batch, int i)
@@ -213,12 +257,26 @@ rbp_read_ahead_init(void)
 {
 	static bool registered = false;
 
-	rbp_read_cost_init(&run_cost);
-	rbp_read_cost_init(&mixed_cost);
+	for (int i = 0; i < WINDOW_KINDS; i++)
+		rbp_read_cost_init(&kinds[i].cost);
 	if (!registered)
 		/* This is the postmaster, whose children inherit the callback. */
 		RegisterXactCallback(at_transaction_end, NULL);
 	registered = true;
+}
+
+Size
+rbp_read_ahead_shmem_size(void)
+{
+	return WINDOW_KINDS * sizeof(pg_atomic_uint64);
+}
+
+void
+rbp_read_ahead_shmem_init(void *mem)
+{
+	file_until = mem;
+	for (int i = 0; i < WINDOW_KINDS; i++)
+		pg_atomic_init_u64(&file_until[i], 0);
 }
 
 /* Map the batches' memory, once in a process; false if that fails. */
@@ -474,7 +532,9 @@ typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			remote;			/* pages that donors have */
-	int			missing;		/* pages that the tier has not */
+	int			missing;		/* pages that the tier has not, before the
+								 * last one that it has */
+	int			absent;			/* pages behind that */
 } Survey;
 
 /* Does the tier have none of every PROBE_EVERY-th page of the window? */
@@ -489,17 +549,13 @@ seems_absent(const RbpWindow *w)
 	return true;
 }
 
-/*
- * Look the pages of the window up.  It is cut behind the last page that the
- * tier has, since it may go beyond the end of the file.
- */
+/* Look the pages of the window up. */
 static void
 survey_tier(RbpWindow *w, Survey *s)
 {
 	RbpPageId	id = w->first;
-	int			absent = 0;
 
-	s->remote = s->missing = 0;
+	s->remote = s->missing = s->absent = 0;
 	w->transport = RBP_NO_TRANSPORT;
 	for (int i = 0; i < w->n; i++, id.block++)
 	{
@@ -510,18 +566,17 @@ survey_tier(RbpWindow *w, Survey *s)
 			lookup->where = RBP_ABSENT;
 		if (lookup->where == RBP_ABSENT)
 		{
-			absent++;
+			s->absent++;
 			continue;
 		}
-		s->missing += absent;
-		absent = 0;
+		s->missing += s->absent;
+		s->absent = 0;
 		if (lookup->where != RBP_REMOTE)
 			continue;
 		s->remote++;
 		if (w->transport == RBP_NO_TRANSPORT)
 			w->transport = rbp_remote_slot_transport(lookup->slot);
 	}
-	w->n -= absent;
 }
 
 /* Ask the page cache about the window, if the settings allow it. */
@@ -546,28 +601,78 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w)
 	w->mostly_cached = cached > w->n / 2;
 }
 
-/* Choose the source of the window. */
-static RbpWindowSource
-choose_source(const RbpWindow *w, const RbpStream *stream, int64 now)
+static inline WindowKind
+kind_of(const RbpWindow *w)
 {
-	RbpReadCost *cost = w->cost;
+	return w->cost == &kinds[WINDOW_FULL].cost ? WINDOW_FULL : WINDOW_MIXED;
+}
+
+static void
+join_stretch(Kind *kind, int64 until)
+{
+	kind->measured = true;
+	kind->until = until;
+	kind->pages = 0;
+	kind->ns = 0;
+}
+
+/* Report what the stretches have cost that are over. */
+static void
+report_stretches(int64 now)
+{
+	for (Kind *kind = kinds; kind < kinds + WINDOW_KINDS; kind++)
+	{
+		if (kind->until == 0 || now < kind->until)
+			continue;
+		if (kind->pages > 0)
+			rbp_read_cost_file(&kind->cost, 1, false, Max(kind->ns / kind->pages, 1));
+		kind->until = 0;
+	}
+}
+
+/* Choose the source of the window; length: pages of its run before it. */
+static RbpWindowSource
+choose_source(const RbpWindow *w, uint32 length, int64 now)
+{
+	WindowKind	k = kind_of(w);
+	Kind	   *kind = &kinds[k];
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
 	bool		mostly = w->mostly_cached;
-	bool	   *measured = cost == &run_cost ? &run_measured : &mixed_measured;
+	int64		until = (int64) pg_atomic_read_u64(&file_until[k]);
 	bool		file;
 
 	if (mostly && rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
 		return RBP_WINDOW_FILE;
 	if (!mostly && !bypass)
 		return RBP_WINDOW_DONORS;
-	if (!mostly && !*measured && stream->next - stream->start >= MEASURE_AFTER)
+	if (bypass && now < until)
 	{
-		*measured = true;
+		if (kind->until == 0)
+			join_stretch(kind, until);
 		return RBP_WINDOW_FILE;
 	}
-	file = rbp_read_cost_prefer_file(cost, w->transport, mostly,
-									 rbp_page_cache_keeps(), w->n, now);
-	return file ? RBP_WINDOW_FILE : RBP_WINDOW_DONORS;
+
+	/*
+	 * What the page cache has of a window that donors have in part is mostly
+	 * what the kernel has read ahead, and it will have no more of that if the
+	 * file is not read.  So it does not count.
+	 */
+	if (bypass && k == WINDOW_MIXED)
+		mostly = false;
+	file = (!mostly && !kind->measured && length >= MEASURE_AFTER) ||
+		rbp_read_cost_prefer_file(&kind->cost, w->transport, mostly, rbp_page_cache_keeps(),
+								  mostly ? w->n : STRETCH_PAGES, now);
+	if (!file)
+		return RBP_WINDOW_DONORS;
+	if (mostly || kind->cost.filling)
+		return RBP_WINDOW_FILE;
+
+	/* all pay for one that measures */
+	if (now - until < STRETCH_PAUSE_NS && !rbp_read_cost_slower(&kind->cost, w->transport))
+		return RBP_WINDOW_DONORS;
+	join_stretch(kind, now + STRETCH_NS);
+	pg_atomic_write_u64(&file_until[k], (uint64) kind->until);
+	return RBP_WINDOW_FILE;
 }
 
 /* Request the pages of the window that are to come from donors. */
@@ -625,10 +730,17 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, const Survey *s)
 static void
 report_window(RbpWindow *w)
 {
+	Kind	   *kind = &kinds[kind_of(w)];
+
 	if (w->n == 0 || w->source == RBP_WINDOW_ANY || w->pages < (w->n + 1) / 2)
 		return;
 	if (w->source == RBP_WINDOW_DONORS)
 		rbp_read_cost_donor(w->cost, w->transport, w->pages, w->ns);
+	else if (kind->until != 0 && !w->filling)
+	{
+		kind->pages += w->pages;
+		kind->ns += w->ns;
+	}
 	else
 	{
 		/* one page on average, as the choice was made */
@@ -644,36 +756,46 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 		page->block - w->first.block < (uint32) w->n;
 }
 
-/* Begin a window, of n pages from that block on. */
+/*
+ * Begin a window, of n pages from that one on; length: pages of its run before
+ * it.  stream: what it is ahead of, or NULL if these pages are being read.
+ */
 static void
 begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *stream,
-			 BlockNumber from, int n)
+			 uint32 length, const RbpPageId *first, int n)
 {
 	Survey		s;
+	int64		now = rbp_now_ns();
 
 	report_window(w);
-	w->first = stream->fork;
-	w->first.block = from;
+	report_stretches(now);
+	w->first = *first;
 	w->n = n;
 	w->source = RBP_WINDOW_ANY;
-	w->cost = &run_cost;
+	w->cost = &kinds[WINDOW_FULL].cost;
 	w->pages = 0;
 	w->ns = 0;
 	if (run->absent && seems_absent(w))
 		w->n = 0;
 	survey_tier(w, &s);
-	run->absent = w->n == 0;
+	run->absent = s.absent == w->n;
+	/* pages ahead that the tier has not may be beyond the end of the file */
+	if (stream != NULL)
+		w->n -= s.absent;
+	else
+		s.missing += s.absent;
 	run->transport = w->transport;
 	if (s.remote == 0)
 		return;					/* the kernel reads ahead */
-	w->cost = s.missing == 0 ? &run_cost : &mixed_cost;
+	w->cost = &kinds[s.missing == 0 ? WINDOW_FULL : WINDOW_MIXED].cost;
 	survey_page_cache(file, w);
 	w->cost->filling = false;
-	w->source = choose_source(w, stream, rbp_now_ns());
+	w->source = choose_source(w, length, now);
 	w->filling = w->cost->filling;
 	if (w->source != RBP_WINDOW_DONORS)
 		return;
-	request_pages(w, stream, &s);
+	if (stream != NULL)
+		request_pages(w, stream, &s);
 	/* the server's own reads would find nothing of it in the page cache */
 	if (s.missing > 0 && !rbp_compat_direct_io())
 		advise_kernel(file, w, &s);
@@ -687,8 +809,21 @@ max_window(const Run *run)
 
 	if (run->transport == RBP_NO_TRANSPORT)
 		return (uint32) rbp_guc_read_ahead;
-	max = rbp_guc_io_timeout_ns() / ((int64) WINDOW_PART * Max(run_cost.donor[run->transport], 1));
+	max = rbp_guc_io_timeout_ns() / ((int64) WINDOW_PART * Max(kinds[WINDOW_FULL].cost.donor[run->transport], 1));
 	return (uint32) Min(rbp_guc_read_ahead, Max(max, WINDOW_MIN));
+}
+
+/* The read is a window of its own, unless it is short. */
+static RbpWindow *
+plan_read(const RbpReadFile *file, const RbpPageId *first, int n)
+{
+	RbpWindow  *w = &reads.windows[0];
+
+	if (n < READ_MIN)
+		return NULL;
+	begin_window(file, w, &reads, NULL, read_pages, first, n);
+	read_pages += (uint32) n;
+	return w->n > 0 ? w : NULL;
 }
 
 RbpWindow *
@@ -700,11 +835,10 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 	uint32		from;
 	uint32		planned;
 
-	/*
-	 * an I/O worker sees only parts of a stream, and reads them in batches
-	 */
-	if (rbp_guc_read_ahead == 0 || rbp_tier_prewarming || rbp_compat_is_io_worker())
+	if (rbp_tier_prewarming)
 		return NULL;
+	if (rbp_guc_read_ahead == 0 || rbp_compat_is_io_worker())
+		return plan_read(file, first, n);
 	stream = rbp_stream_note(&streams, first, (uint32) n);
 	run = &runs[stream - streams.streams];
 	pair = run->windows;
@@ -723,9 +857,11 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 	if (planned > 0)
 	{
 		RbpWindow  *w = in_window(&pair[0], first) ? &pair[1] : &pair[0];
+		RbpPageId	ahead = *first;
 
+		ahead.block = from;
 		drop_passed(stream, first->block);
-		begin_window(file, w, run, stream, from, (int) planned);
+		begin_window(file, w, run, stream, stream->next - stream->start, &ahead, (int) planned);
 	}
 	return in_window(&pair[0], first) ? &pair[0] :
 		in_window(&pair[1], first) ? &pair[1] : NULL;
