@@ -79,8 +79,7 @@ typedef struct ReadRun
 	off_t		offset;			/* of the first page */
 	ReadPage   *pages;
 	int			n;
-	RbpWindow  *window;			/* that has the first page; NULL if the run is
-								 * not read ahead */
+	RbpWindow  *window;			/* that has the first page, or NULL */
 } ReadRun;
 
 RbpReadCost rbp_read_cost;
@@ -363,7 +362,8 @@ count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
 		int			n = missing + cached + unknown;
 
 		/* averages for all pages of such a window */
-		cost = run->window->cost;
+		if (run->window->cost->disk_seen)
+			cost = run->window->cost;
 		cached = run->window->mostly_cached ? n : 0;
 		missing = n - cached;
 		unknown = 0;
@@ -567,6 +567,8 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 	{
 		rbp_stats_count(RBP_COUNT_DISK_NS, (uint64) took);
 		rbp_relation_count(run->file, RBP_RELATION_DISK_NS, (uint64) took);
+		if (update_costs && in_chosen_window(run))
+			rbp_read_cost_waited(&rbp_read_cost, took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
 	}
 
 	/*

@@ -21,8 +21,9 @@
  * A single window from the file tells nothing about the file's cost, since the
  * kernel reads ahead for it, and only windows behind it find that in the page
  * cache.  So the file is used for a stretch of time, which is measured as a
- * whole.  All processes take part in it, because a run may be read by several:
- * by parallel workers, or by the I/O workers of 18.
+ * whole.  In one that is begun only to measure, all processes take part,
+ * because a run may be read by several: by parallel workers, or by the I/O
+ * workers of 18.  New processes begin with what was measured last.
  *
  * A read of several pages is a window of its own in a process that reads
  * nothing ahead: in an I/O worker, which sees only parts of streams, and while
@@ -78,18 +79,18 @@
 #define BATCH_PAGES			16
 
 /*
- * A run of this length is worth knowing both sources of: the one that was not
- * measured yet is used for a window.
+ * A run of this length is worth knowing both sources of: the file, if it was not
+ * measured yet, is used for a stretch.
  */
 #define MEASURE_AFTER		1024
 
-/*
- * A stretch: several times what a disk takes to read ahead (up to 8 MB at a
- * time), and about what is read meanwhile.  One that only measures comes so
- * long after the last one.
- */
+/* A stretch is several times as long as a disk takes to read ahead, 8 MB at most */
 #define STRETCH_NS			INT64CONST(20000000)
+
+/* A fast disk may read more meanwhile, but one is not sampled more often */
 #define STRETCH_PAGES		1024
+
+/* Since all pay for it, none begins sooner after another only to measure */
 #define STRETCH_PAUSE_NS	INT64CONST(1000000000)
 
 /* Where the tier had nothing of the last window, look up every so many pages. */
@@ -156,7 +157,7 @@ typedef struct Run
 
 static Run	runs[RBP_STREAMS];
 
-/* Reads that are windows, and how many pages they had so far */
+/* For reads that are windows of their own; and how many pages these had */
 static Run	reads;
 static uint32 read_pages = 0;
 
@@ -172,18 +173,25 @@ typedef enum WindowKind
 typedef struct Kind
 {
 	RbpReadCost cost;
-	bool		measured;		/* the file, in a stretch */
 
 	/* the stretch that this process takes part in */
 	int64		until;			/* 0: none */
+	int64		took_part;		/* so long, in ns */
 	int			pages;			/* read so far */
 	int64		ns;
 } Kind;
 
 static Kind kinds[WINDOW_KINDS];
 
-/* Until when windows of a kind are read from the file, by all processes */
-static pg_atomic_uint64 *file_until = NULL;
+/* What all processes know of a kind */
+typedef struct SharedKind
+{
+	pg_atomic_uint64 file_until;	/* end of the last stretch for all */
+	pg_atomic_uint32 file_cost; /* of the last stretch of any process, ns a
+								 * page; 0: there was none */
+} SharedKind;
+
+static SharedKind *shared_kinds = NULL;
 
 static inline char *
 copy_of(const Batch *batch, int i)
@@ -268,15 +276,18 @@ rbp_read_ahead_init(void)
 Size
 rbp_read_ahead_shmem_size(void)
 {
-	return WINDOW_KINDS * sizeof(pg_atomic_uint64);
+	return WINDOW_KINDS * sizeof(SharedKind);
 }
 
 void
 rbp_read_ahead_shmem_init(void *mem)
 {
-	file_until = mem;
+	shared_kinds = mem;
 	for (int i = 0; i < WINDOW_KINDS; i++)
-		pg_atomic_init_u64(&file_until[i], 0);
+	{
+		pg_atomic_init_u64(&shared_kinds[i].file_until, 0);
+		pg_atomic_init_u32(&shared_kinds[i].file_cost, 0);
+	}
 }
 
 /* Map the batches' memory, once in a process; false if that fails. */
@@ -532,9 +543,9 @@ typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			remote;			/* pages that donors have */
-	int			missing;		/* pages that the tier has not, before the
-								 * last one that it has */
-	int			absent;			/* pages behind that */
+	int			missing;		/* pages that the tier has not, with one that
+								 * it has behind them */
+	int			absent;			/* pages behind the last one that it has */
 } Survey;
 
 /* Does the tier have none of every PROBE_EVERY-th page of the window? */
@@ -608,70 +619,94 @@ kind_of(const RbpWindow *w)
 }
 
 static void
-join_stretch(Kind *kind, int64 until)
+join_stretch(Kind *kind, int64 now, int64 until)
 {
-	kind->measured = true;
 	kind->until = until;
+	kind->took_part = until - now;
 	kind->pages = 0;
 	kind->ns = 0;
+	kind->cost.disk_sampled = now;
 }
 
 /* Report what the stretches have cost that are over. */
 static void
 report_stretches(int64 now)
 {
-	for (Kind *kind = kinds; kind < kinds + WINDOW_KINDS; kind++)
+	for (int k = 0; k < WINDOW_KINDS; k++)
 	{
+		Kind	   *kind = &kinds[k];
+
 		if (kind->until == 0 || now < kind->until)
 			continue;
-		if (kind->pages > 0)
-			rbp_read_cost_file(&kind->cost, 1, false, Max(kind->ns / kind->pages, 1));
 		kind->until = 0;
+		/* who came late has read what others had waited for */
+		if (kind->pages == 0 || kind->took_part < STRETCH_NS / 2)
+			continue;
+		rbp_read_cost_file(&kind->cost, 1, false, Max(kind->ns / kind->pages, 1));
+		pg_atomic_write_u32(&shared_kinds[k].file_cost, kind->cost.disk);
 	}
 }
 
-/* Choose the source of the window; length: pages of its run before it. */
+/*
+ * Choose the source of the window; length: pages of runs that this process has
+ * read.
+ */
 static RbpWindowSource
-choose_source(const RbpWindow *w, uint32 length, int64 now)
+choose_source(RbpWindow *w, uint32 length, int64 now)
 {
 	WindowKind	k = kind_of(w);
 	Kind	   *kind = &kinds[k];
+	SharedKind *shared = &shared_kinds[k];
+	RbpReadCost *cost = &kind->cost;
 	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
 	bool		mostly = w->mostly_cached;
-	int64		until = (int64) pg_atomic_read_u64(&file_until[k]);
+	int64		until = (int64) pg_atomic_read_u64(&shared->file_until);
+	int64		sampled = cost->disk_sampled;
+	uint32		known = pg_atomic_read_u32(&shared->file_cost);
+	int			n = w->n;
+	bool		slower;			/* donors are */
 	bool		file;
 
 	if (mostly && rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
 		return RBP_WINDOW_FILE;
 	if (!mostly && !bypass)
 		return RBP_WINDOW_DONORS;
-	if (bypass && now < until)
-	{
-		if (kind->until == 0)
-			join_stretch(kind, until);
-		return RBP_WINDOW_FILE;
-	}
+	if (!cost->disk_seen && known > 0)
+		rbp_read_cost_file(cost, 1, false, known);
 
 	/*
-	 * What the page cache has of a window that donors have in part is mostly
-	 * what the kernel has read ahead, and it will have no more of that if the
-	 * file is not read.  So it does not count.
+	 * Only a window that the page cache has not begins a stretch.  But what
+	 * it has of one that donors have in part is mostly what the kernel has
+	 * read ahead, and it gets no more of that if the file is not read.  So
+	 * that does not count, once the cost of both together is known.
 	 */
-	if (bypass && k == WINDOW_MIXED)
+	if (bypass && k == WINDOW_MIXED && cost->disk_seen)
 		mostly = false;
-	file = (!mostly && !kind->measured && length >= MEASURE_AFTER) ||
-		rbp_read_cost_prefer_file(&kind->cost, w->transport, mostly, rbp_page_cache_keeps(),
-								  mostly ? w->n : STRETCH_PAGES, now);
+	if (bypass && kind->until == 0 && now < until && !mostly)
+		join_stretch(kind, now, until);
+	if (bypass && kind->until != 0)
+	{
+		w->stretch = kind->until;
+		return RBP_WINDOW_FILE;
+	}
+	slower = rbp_read_cost_slower(cost, w->transport);
+	if (!mostly && !slower)
+		n = Max(n, (int) Min(STRETCH_PAGES, STRETCH_NS / cost->disk));
+	file = (!mostly && !cost->disk_seen && length >= MEASURE_AFTER) ||
+		rbp_read_cost_prefer_file(cost, w->transport, mostly, rbp_page_cache_keeps(), n, now);
 	if (!file)
 		return RBP_WINDOW_DONORS;
-	if (mostly || kind->cost.filling)
+	if (mostly || cost->filling)
 		return RBP_WINDOW_FILE;
-
-	/* all pay for one that measures */
-	if (now - until < STRETCH_PAUSE_NS && !rbp_read_cost_slower(&kind->cost, w->transport))
+	if (!slower && now - until < STRETCH_PAUSE_NS)
+	{
+		cost->disk_sampled = sampled;
 		return RBP_WINDOW_DONORS;
-	join_stretch(kind, now + STRETCH_NS);
-	pg_atomic_write_u64(&file_until[k], (uint64) kind->until);
+	}
+	join_stretch(kind, now, now + STRETCH_NS);
+	w->stretch = kind->until;
+	if (!slower)
+		pg_atomic_write_u64(&shared->file_until, (uint64) kind->until);
 	return RBP_WINDOW_FILE;
 }
 
@@ -736,16 +771,20 @@ report_window(RbpWindow *w)
 		return;
 	if (w->source == RBP_WINDOW_DONORS)
 		rbp_read_cost_donor(w->cost, w->transport, w->pages, w->ns);
-	else if (kind->until != 0 && !w->filling)
+	else if (w->stretch != 0)
 	{
-		kind->pages += w->pages;
-		kind->ns += w->ns;
+		/* one that is reported later than its stretch tells nothing */
+		if (w->stretch == kind->until)
+		{
+			kind->pages += w->pages;
+			kind->ns += w->ns;
+		}
 	}
 	else
 	{
 		/* one page on average, as the choice was made */
 		w->cost->filling = w->filling;
-		rbp_read_cost_file(w->cost, 1, w->mostly_cached, Max(w->ns / w->pages, 1));
+		rbp_read_cost_file(w->cost, 1, w->mostly_cached && !w->filling, Max(w->ns / w->pages, 1));
 	}
 }
 
@@ -757,8 +796,8 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 }
 
 /*
- * Begin a window, of n pages from that one on; length: pages of its run before
- * it.  stream: what it is ahead of, or NULL if these pages are being read.
+ * Begin a window, of n pages from that one on; length: as in choose_source().
+ * stream: what it is ahead of, or NULL if these pages are being read.
  */
 static void
 begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *stream,
@@ -772,6 +811,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->first = *first;
 	w->n = n;
 	w->source = RBP_WINDOW_ANY;
+	w->stretch = 0;
 	w->cost = &kinds[WINDOW_FULL].cost;
 	w->pages = 0;
 	w->ns = 0;
@@ -792,10 +832,9 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->cost->filling = false;
 	w->source = choose_source(w, length, now);
 	w->filling = w->cost->filling;
-	if (w->source != RBP_WINDOW_DONORS)
+	if (w->source != RBP_WINDOW_DONORS || stream == NULL)
 		return;
-	if (stream != NULL)
-		request_pages(w, stream, &s);
+	request_pages(w, stream, &s);
 	/* the server's own reads would find nothing of it in the page cache */
 	if (s.missing > 0 && !rbp_compat_direct_io())
 		advise_kernel(file, w, &s);

@@ -40,6 +40,7 @@ typedef struct RbpWindow
 	RbpReadCost *cost;			/* the costs that it was chosen by */
 	int			transport;		/* to the donor of its first remote page */
 	bool		filling;		/* read from the file to fill the page cache */
+	int64		stretch;		/* end of the stretch that it is part of, or 0 */
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];
 

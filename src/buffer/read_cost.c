@@ -258,11 +258,15 @@ rbp_read_cost_file(RbpReadCost *cost, int n, bool cached, int64_t ns)
 	else
 		follow(cached ? &cost->cached : &cost->disk, ns / n);
 	if (!cached)
-	{
-		uint64_t	credit = cost->credit + (uint64_t) n * cost->disk / CAPTURE_PART;
+		rbp_read_cost_waited(cost, (int64_t) n * cost->disk);
+}
 
-		cost->credit = credit < CREDIT_MAX ? (uint32_t) credit : CREDIT_MAX;
-	}
+void
+rbp_read_cost_waited(RbpReadCost *cost, int64_t ns)
+{
+	uint64_t	credit = cost->credit + (uint64_t) ns / CAPTURE_PART;
+
+	cost->credit = credit < CREDIT_MAX ? (uint32_t) credit : CREDIT_MAX;
 }
 
 bool

@@ -108,6 +108,10 @@ extern void rbp_read_cost_asked(RbpReadCost *cost, int n, int ncached,
 								int64_t ns);
 extern void rbp_read_cost_file(RbpReadCost *cost, int n, bool cached,
 							   int64_t ns);
+
+/* The process has waited for the disk, which was not reported otherwise. */
+extern void rbp_read_cost_waited(RbpReadCost *cost, int64_t ns);
+
 extern void rbp_read_cost_donor(RbpReadCost *cost, int transport, int n, int64_t ns);
 
 /*

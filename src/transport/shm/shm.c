@@ -183,7 +183,7 @@ guarded_copy(uint8_t *base, size_t len, const RbpIo *io)
 	else
 	{
 		/* for the page table, see the top */
-		for (size_t i = 0; i < io->len; i += FAULT_AROUND)
+		for (size_t i = 0; i < io->len; i += FAULT_AROUND - (uintptr_t) (at + i) % FAULT_AROUND)
 			(void) *(volatile const uint8_t *) (at + i);
 		memcpy(at, io->buf, io->len);
 	}
