@@ -32,7 +32,7 @@ int			rbp_guc_use_tier = RBP_USE_TIER_ON;
 int			rbp_guc_policy_interval = 60;
 char	   *rbp_guc_exclude_tablespaces = NULL;
 int			rbp_guc_bypass = RBP_BYPASS_AUTO;
-int			rbp_guc_read_ahead = 0;
+int			rbp_guc_read_ahead = 64;
 int			rbp_guc_max_connections = 200;
 int			rbp_guc_connect_threshold = 8;
 char	   *rbp_guc_rdma_device = NULL;
@@ -358,7 +358,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							"Sets the number of pages that are read ahead at once where a relation is read in order.",
 							"0 turns reading ahead off.",
 							&rbp_guc_read_ahead,
-							0, 0, RBP_READ_AHEAD_MAX,
+							64, 0, RBP_READ_AHEAD_MAX,
 							PGC_USERSET, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.max_connections",
