@@ -618,6 +618,10 @@ kind_of(const RbpWindow *w)
 	return w->cost == &kinds[WINDOW_FULL].cost ? WINDOW_FULL : WINDOW_MIXED;
 }
 
+/*
+ * From now on until then, this process reads windows of the kind from the file,
+ * which is its sample of the file, whoever has begun the stretch.
+ */
 static void
 join_stretch(Kind *kind, int64 now, int64 until)
 {
