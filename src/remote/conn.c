@@ -206,7 +206,13 @@ close_all(int code, Datum arg)
 {
 	exiting = true;
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
+	{
+		RbpLocalConn *c = &rbp_remote_conns[ci];
+
+		if (c->state == CONN_CONNECTING && c->polled_at - c->connect_started > CONNECT_TIMEOUT_NS)
+			rbp_remote_connect_unfinished(ci);
 		rbp_remote_conn_close(ci);
+	}
 	rbp_remote_close_trial();
 	if (my_conns != NULL)
 		pg_atomic_write_u32(&my_conns->pid, 0);
@@ -601,6 +607,8 @@ conn_continue(int ci, int pages, bool patient, int64 deadline_ns)
 	{
 		bool		hangs = c->polled_ns > connect_timeout_ns(c, patient);
 
+		if (!hangs)
+			rbp_remote_connect_unfinished(ci);
 		rbp_remote_conn_close(ci);
 		/* a process that has only polled has seen no timeout */
 		if (!c->ops->costly)

@@ -16,7 +16,9 @@
  *   several times, may be due to lost messages of the connection manager.
  *   Again the process alone does without.  The pusher is woken, and tries the
  *   transport by itself.  After MAX_TIMEOUTS in a row, of any processes, all do
- *   without.
+ *   without.  Where no process polls for long enough to see a timeout, because
+ *   sessions are short or read rarely, a handshake that one of them leaves
+ *   unfinished counts as the first.
  * - Anything else (nobody listens, a stranger does, the device is not to be
  *   used) is true for all processes: RbpRemoteDonor.downgrade is tripped.
  *
@@ -304,6 +306,22 @@ rbp_remote_downgrade(int ci, RbpStatus why)
 }
 
 void
+rbp_remote_connect_unfinished(int ci)
+{
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
+	uint32		none = 0;
+
+	if (!c->ops->costly || !c->has_fallback ||
+		c->donor_serial != pg_atomic_read_u32(&d->serial) ||
+		breaker_state(&d->breaker) != BREAKER_CLOSED ||
+		breaker_state(&d->downgrade) == BREAKER_OPEN)
+		return;
+	if (pg_atomic_compare_exchange_u32(&d->connect_timeouts, &none, 1))
+		rbp_remote_wake();
+}
+
+void
 rbp_remote_costly_connected(int ci)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[conn_donor(ci)];
@@ -340,7 +358,9 @@ end_doubt(RbpRemoteDonor *d, RbpStatus status)
 	{
 		case RBP_INPROGRESS:
 		case RBP_TIMEOUT:
-			count_timeout(d, trial.ops->bit);
+			/* a donor that answers over no transport says nothing of this one */
+			if (breaker_state(&d->breaker) == BREAKER_CLOSED)
+				count_timeout(d, trial.ops->bit);
 			break;
 		case RBP_CONNLOST:
 		case RBP_PROTOCOL:
@@ -449,7 +469,8 @@ rbp_remote_check_downgrades(int64 now)
 	{
 		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
 		uint32		from = downgraded_from(d);
-		bool		in_doubt = from == 0 && pg_atomic_read_u32(&d->connect_timeouts) != 0;
+		bool		in_doubt = from == 0 && pg_atomic_read_u32(&d->connect_timeouts) != 0 &&
+		breaker_state(&d->breaker) == BREAKER_CLOSED;
 		int64		left = 0;
 
 		log_downgrade(i, from);

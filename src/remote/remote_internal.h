@@ -478,6 +478,13 @@ extern const RbpTransportOps *rbp_remote_choose_transport(int ci, RbpEndpoint *e
  */
 extern bool rbp_remote_downgrade(int ci, RbpStatus why);
 
+/*
+ * A connection that this process polled for some time, but not long enough to
+ * call it failed, is about to be closed.  If it is a costly one, the pusher
+ * will find out whether its transport leads to the donor.
+ */
+extern void rbp_remote_connect_unfinished(int ci);
+
 /* A costly connection was made. */
 extern void rbp_remote_costly_connected(int ci);
 

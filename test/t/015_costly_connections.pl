@@ -183,23 +183,35 @@ for my $transport ('shm', 'tcp')
 		'in reach again: the server tries shm again');
 	reads($node, 'shm', 'in reach again: shm is used');
 
-	# It hangs.  A session finds that at the limit of what a connection may
-	# take, 6 s, and the pusher when it has tried twice.
-	$offset = log_size($node);
-	set_faults('shm connect drop');
-	$node->safe_psql('postgres', "$by_index " . q{DO $$ BEGIN
-		FOR i IN 1..200 LOOP PERFORM count(v) FROM pages WHERE id > 0; PERFORM pg_sleep(0.05); END LOOP;
-		END $$});
-	reads($node, 'tcp', 'hanging over shm: tcp is used');
-	ok(wait_for('the log', sub { log_since($node, $offset) =~ /cannot be reached over shm \(timed out\)/ }, 120),
-		'hanging over shm: the log says so');
+	# It hangs.  A session that reads all the time finds that at the limit of
+	# what a connection may take, 6 s, and goes on over tcp; the pusher when it
+	# has tried twice.  A session too short for that leaves it to the pusher.
+	for ([ 'long', 120, 5 ], [ 'short', 4, 6 ])
+	{
+		my ($length, $seconds, $setting) = @$_;
+		my $what = "hanging over shm, $length session";
+		$offset = log_size($node);
+		set_faults('shm connect drop');
+		my $hits = $node->safe_psql('postgres', "$by_index " . qq{DO \$\$
+			BEGIN
+				FOR i IN 1..1000000 LOOP
+					PERFORM count(v) FROM pages WHERE id > 0;
+					EXIT WHEN clock_timestamp() > now() + interval '$seconds s'
+						OR (SELECT hits > 0 FROM remote_bp_stat_backend());
+				END LOOP;
+			END \$\$; SELECT hits FROM remote_bp_stat_backend()});
+		cmp_ok($hits, '>', 0, "$what: it goes on over tcp") if $length eq 'long';
+		reads($node, 'tcp', "$what: tcp is used");
+		ok(wait_for('the log', sub { log_since($node, $offset) =~ /cannot be reached over shm \(timed out\)/ }, 120),
+			"$what: the log says so");
 
-	# With other settings, it may work.
-	set_faults();
-	$offset = log_size($node);
-	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.rdma_retry_count = 5');
-	$node->reload;
-	reads($node, 'shm', 'other settings: shm is used');
+		# With other settings, it may work.
+		set_faults();
+		$offset = log_size($node);
+		$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.rdma_retry_count = $setting");
+		$node->reload;
+		reads($node, 'shm', "other settings after a $length session: shm is used");
+	}
 
 	# A lease that is denied, and a transport that is named, are no reasons.
 	$offset = log_size($node);

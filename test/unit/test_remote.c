@@ -1138,6 +1138,21 @@ test_timed_out_handshakes(void)
 	ok(ERROR_STATUS(pg_atomic_read_u32(&d->downgrade_error)) == RBP_TIMEOUT &&
 	   ERROR_TRANSPORT(pg_atomic_read_u32(&d->downgrade_error)) == RBP_TRANSPORT_VERBS, "and the reason is known");
 
+	/*
+	 * a process that reads too rarely to see a timeout leaves it to the
+	 * pusher
+	 */
+	connect_anew(RBP_INPROGRESS);
+	for (int i = 0; i < 40; i++)
+	{
+		(void) round_trip(0, 1, 0);
+		mock_now += 400 * MS;
+	}
+	ok(c->ops->costly, "a process reads now and then: it goes on trying");
+	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a handshake that came to no end counts");
+	do_trials();
+	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "two trials time out, too: all do without");
+
 	/* it is back */
 	mock_donors[0].costly_fails = RBP_OK;
 	upgrades = pg_atomic_read_u32(&d->upgrades);
