@@ -243,6 +243,17 @@ rbp_directory_prefetch(const RbpDirectory *dir, const RbpPageId *page)
 	__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
 }
 
+void
+rbp_directory_prefetch_entry(const RbpDirectory *dir, const RbpPageId *page)
+{
+	/* without a lock: a wrong entry only costs its prefetch */
+	uint32_t	index = ~__atomic_load_n(rbp_bucket_head(dir, rbp_page_hash(page)),
+										 __ATOMIC_RELAXED);
+
+	if (index != RBP_NIL)
+		__builtin_prefetch(rbp_entry(dir, index));
+}
+
 bool
 rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
 						   const RbpLookup *seen)

@@ -131,9 +131,16 @@ extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
 extern RbpLookup rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page,
 									  bool touch);
 
-/* Prefetch the cache lines that a lookup of the page needs. */
+/*
+ * Prefetch the cache lines that a lookup of the page needs.  That takes two
+ * steps, since the first entry of the bucket is found in the bucket.  With
+ * several pages, each step should be taken for all of them, so that their
+ * cache misses overlap.
+ */
 extern void rbp_directory_prefetch(const RbpDirectory *dir,
 								   const RbpPageId *page);
+extern void rbp_directory_prefetch_entry(const RbpDirectory *dir,
+										 const RbpPageId *page);
 
 /*
  * Handle bytes that do not match the hash of their lookup.  If the entry is

@@ -699,6 +699,12 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 	}
 }
 
+static inline bool
+has_claim(const char *buf)
+{
+	return rbp_is_frame(buf, BLCKSZ) && (rbp_shadow_of(buf)->flags & RBP_SHADOW_VALID) != 0;
+}
+
 /*
  * Capture the victims of the frames, which are about to be overwritten, if
  * the tier is usable.  Returns the time at which the read itself begins.
@@ -712,8 +718,14 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 	{
 		/* for victim and wanted page, so that we wait for memory only once */
 		rbp_directory_prefetch(rbp_dir, &run->pages[i].id);
-		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
+		if (has_claim(run->pages[i].buf))
 			rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
+	}
+	for (int i = 0; usable && i < run->n; i++)
+	{
+		rbp_directory_prefetch_entry(rbp_dir, &run->pages[i].id);
+		if (has_claim(run->pages[i].buf))
+			rbp_directory_prefetch_entry(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
 	}
 	for (int i = 0; i < run->n; i++)
 	{

@@ -569,6 +569,12 @@ survey_tier(RbpWindow *w, Survey *s)
 	s->remote = s->missing = s->absent = 0;
 	w->transport = RBP_NO_TRANSPORT;
 	for (int i = 0; i < w->n; i++, id.block++)
+		rbp_directory_prefetch(rbp_dir, &id);
+	id.block = w->first.block;
+	for (int i = 0; i < w->n; i++, id.block++)
+		rbp_directory_prefetch_entry(rbp_dir, &id);
+	id.block = w->first.block;
+	for (int i = 0; i < w->n; i++, id.block++)
 	{
 		RbpLookup  *lookup = &s->lookups[i];
 
