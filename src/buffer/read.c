@@ -300,6 +300,26 @@ in_chosen_window(const ReadRun *run)
 	return run->window != NULL && run->window->source != RBP_WINDOW_ANY;
 }
 
+static inline bool
+in_presumed_window(const ReadRun *run)
+{
+	return run->window != NULL && run->window->presumed;
+}
+
+/* Count the pages of a presumed window that donors have, as far as is known. */
+static void
+count_presumed(const ReadRun *run)
+{
+	static uint32 part = 0;		/* of a page, in parts of RBP_WINDOW_ALL */
+	int			n;
+
+	part += (uint32) (run->n * run->window->share);
+	n = (int) (part / RBP_WINDOW_ALL);
+	part %= RBP_WINDOW_ALL;
+	rbp_stats_count(RBP_COUNT_BYPASSED, (uint64) n);
+	rbp_remote_count_bypassed(run->window->slot, n);
+}
+
 /*
  * The source of pages in a window was chosen for all of it.  What is known of
  * the page cache is known from then.
@@ -522,12 +542,14 @@ read_from_tier(const ReadRun *run, int64 start)
 /*
  * Set the frame's claim about a page that has just come from the file.  If
  * the directory has the page, its hash is taken over, which saves computing
- * one.  A page that is not worth capturing gets no claim.
+ * one.  A page that is not worth capturing gets no claim, nor does one that the
+ * tier is presumed to have.
  */
 static void
-claim_from_file(ReadPage *page)
+claim_from_file(const ReadRun *run, ReadPage *page)
 {
-	uint32		skip_reason = rbp_skip_reason(&page->id, page->cached >= CACHED_YES);
+	uint32		skip_reason = in_presumed_window(run) && run->window->share == RBP_WINDOW_ALL ?
+	RBP_SHADOW_SLOW : rbp_skip_reason(&page->id, page->cached >= CACHED_YES);
 
 	if (skip_reason != 0)
 	{
@@ -607,7 +629,7 @@ read_from_file(const ReadRun *run, bool claim)
 
 		account_file(run, (int) (got / BLCKSZ), claim, rbp_now_ns() - start);
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
-			claim_from_file(&run->pages[i]);
+			claim_from_file(run, &run->pages[i]);
 		if (claim && rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
 			rbp_page_cache_learn(run->fd, run->cache, run->offset);
 		errno = save_errno;
@@ -768,7 +790,10 @@ read_run(ReadRun *run, uint16 space)
 		}
 		if (!unconnected)
 			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
-		read_from_tier(run, start);
+		if (in_presumed_window(run))
+			count_presumed(run);
+		else
+			read_from_tier(run, start);
 	}
 
 	/* Read each run of misses between hits with one call. */

@@ -183,6 +183,15 @@ typedef struct Kind
 
 static Kind kinds[WINDOW_KINDS];
 
+/* The last window that was looked up and is part of a stretch */
+static struct
+{
+	const Kind *kind;			/* NULL: none */
+	RbpPageId	fork;			/* its block is not used */
+	int			share;			/* as in RbpWindow */
+	uint32		slot;
+}			looked_up;
+
 /* What all processes know of a kind */
 typedef struct SharedKind
 {
@@ -546,6 +555,7 @@ typedef struct Survey
 	int			missing;		/* pages that the tier has not, with one that
 								 * it has behind them */
 	int			absent;			/* pages behind the last one that it has */
+	uint32		slot;			/* of the first page that donors have */
 } Survey;
 
 /* Does the tier have none of every PROBE_EVERY-th page of the window? */
@@ -591,8 +601,10 @@ survey_tier(RbpWindow *w, Survey *s)
 		if (lookup->where != RBP_REMOTE)
 			continue;
 		s->remote++;
-		if (w->transport == RBP_NO_TRANSPORT)
-			w->transport = rbp_remote_slot_transport(lookup->slot);
+		if (s->remote > 1)
+			continue;
+		w->transport = rbp_remote_slot_transport(lookup->slot);
+		s->slot = lookup->slot;
 	}
 }
 
@@ -806,6 +818,38 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 }
 
 /*
+ * While a stretch lasts, windows of the same fork are not looked up, since
+ * that takes time and changes nothing: they are read from the file.  They may
+ * be of the other kind, but a file costs the same.
+ */
+static bool
+presume(RbpWindow *w)
+{
+	const Kind *kind = looked_up.kind;
+
+	w->presumed = kind != NULL && kind->until != 0 && rbp_page_same_fork(&looked_up.fork, &w->first);
+	if (!w->presumed)
+		return false;
+	w->source = RBP_WINDOW_FILE;
+	w->cost = &kinds[kind - kinds].cost;
+	w->stretch = kind->until;
+	w->share = looked_up.share;
+	w->slot = looked_up.slot;
+	w->asked = w->mostly_cached = w->filling = false;
+	return true;
+}
+
+/* The window was looked up: remember what others may be like. */
+static void
+note_looked_up(const RbpWindow *w, const Survey *s)
+{
+	looked_up.kind = w->stretch != 0 ? &kinds[kind_of(w)] : NULL;
+	looked_up.fork = w->first;
+	looked_up.share = s->remote * RBP_WINDOW_ALL / w->n;
+	looked_up.slot = s->slot;
+}
+
+/*
  * Begin a window, of n pages from that one on; length: as in choose_source().
  * stream: what it is ahead of, or NULL if these pages are being read.
  */
@@ -825,6 +869,8 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->cost = &kinds[WINDOW_FULL].cost;
 	w->pages = 0;
 	w->ns = 0;
+	if (presume(w))
+		return;
 	if (run->absent && seems_absent(w))
 		w->n = 0;
 	survey_tier(w, &s);
@@ -842,6 +888,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->cost->filling = false;
 	w->source = choose_source(w, length, now);
 	w->filling = w->cost->filling;
+	note_looked_up(w, &s);
 	if (w->source != RBP_WINDOW_DONORS || stream == NULL)
 		return;
 	request_pages(w, stream, &s);

@@ -32,6 +32,8 @@ typedef enum RbpWindowSource
 	RBP_WINDOW_FILE				/* the file, whatever donors have */
 } RbpWindowSource;
 
+#define RBP_WINDOW_ALL	1024
+
 typedef struct RbpWindow
 {
 	RbpPageId	first;
@@ -41,6 +43,16 @@ typedef struct RbpWindow
 	int			transport;		/* to the donor of its first remote page */
 	bool		filling;		/* read from the file to fill the page cache */
 	int64		stretch;		/* end of the stretch that it is part of, or 0 */
+
+	/*
+	 * It was not looked up, because one before it in the same stretch was,
+	 * and is like it.  Donors have that share of its pages, in parts of
+	 * RBP_WINDOW_ALL, and the first one in that slot, about.
+	 */
+	bool		presumed;
+	int			share;
+	uint32		slot;
+
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];
 

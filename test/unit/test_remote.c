@@ -1152,6 +1152,9 @@ test_timed_out_handshakes(void)
 	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a handshake that came to no end counts");
 	do_trials();
 	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "two trials time out, too: all do without");
+	(void) round_trip(0, 1, 0);
+	mock_now += 15 * SECOND;
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "it, too, as soon as it gives its own up");
 
 	/* it is back */
 	mock_donors[0].costly_fails = RBP_OK;
