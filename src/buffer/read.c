@@ -341,7 +341,7 @@ follow_window(const ReadRun *run)
 		if (page->lookup.where == RBP_REMOTE &&
 			(w->source == RBP_WINDOW_FILE ||
 			 (at < (uint32) w->n && rbp_window_prefers_cache(w, (int) at))))
-			set_prefer_file(page, w->cost, w->transport, w->filling);
+			set_prefer_file(page, &w->cost->reads, w->transport, w->filling);
 	}
 }
 
@@ -382,8 +382,8 @@ count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
 		int			n = missing + cached + unknown;
 
 		/* averages for all pages of such a window */
-		if (run->window->cost->disk_seen)
-			cost = run->window->cost;
+		if (run->window->cost->reads.disk_seen)
+			cost = &run->window->cost->reads;
 		cached = run->window->mostly_cached ? n : 0;
 		missing = n - cached;
 		unknown = 0;

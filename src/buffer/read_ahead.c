@@ -13,17 +13,7 @@
  *				so that the kernel recognizes a sequential read.
  *
  * A mixture page by page would be slower than either, since it has neither
- * batches nor the kernel's read-ahead.  Costs in runs differ from those of
- * single reads for both sources, and those of windows that donors have in part
- * from those of windows that they have completely.  So there are averages for
- * both kinds (read_cost.h).
- *
- * A single window from the file tells nothing about the file's cost, since the
- * kernel reads ahead for it, and only windows behind it find that in the page
- * cache.  So the file is used for a stretch of time, which is measured as a
- * whole.  In one that is begun only to measure, all processes take part,
- * because a run may be read by several: by parallel workers, or by the I/O
- * workers of 18.  New processes begin with what was measured last.
+ * batches nor the kernel's read-ahead.  run_cost.h has what the choice is made by.
  *
  * A read of several pages is a window of its own in a process that reads
  * nothing ahead: in an I/O worker, which sees only parts of streams, and while
@@ -57,7 +47,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "port/atomics.h"
 #include "storage/ipc.h"
 
 #include "base/compat.h"
@@ -77,21 +66,6 @@
 
 #define BATCHES				32
 #define BATCH_PAGES			16
-
-/*
- * A run of this length is worth knowing both sources of: the file, if it was not
- * measured yet, is used for a stretch.
- */
-#define MEASURE_AFTER		1024
-
-/* A stretch is several times as long as a disk takes to read ahead, 8 MB at most */
-#define STRETCH_NS			INT64CONST(20000000)
-
-/* A fast disk may read more meanwhile, but one is not sampled more often */
-#define STRETCH_PAGES		1024
-
-/* Since all pay for it, none begins sooner after another only to measure */
-#define STRETCH_PAUSE_NS	INT64CONST(1000000000)
 
 /* Where the tier had nothing of the last window, look up every so many pages. */
 #define PROBE_EVERY			8
@@ -150,57 +124,31 @@ static RbpStreams streams;
 /* What is known of each stream's run */
 typedef struct Run
 {
-	RbpWindow	windows[2];		/* the one that is read, and the next */
 	bool		absent;			/* the tier had nothing of the last window */
 	int			transport;		/* of the last window */
 } Run;
 
 static Run	runs[RBP_STREAMS];
 
+/* Of each stream the window that is read, and the next */
+static RbpWindow windows[RBP_STREAMS][2];
+
 /* For reads that are windows of their own; and how many pages these had */
 static Run	reads;
+static RbpWindow read_window;
 static uint32 read_pages = 0;
 
-/* Windows that donors have completely, and in part */
-typedef enum WindowKind
-{
-	WINDOW_FULL,
-	WINDOW_MIXED,
-	WINDOW_KINDS
-} WindowKind;
-
-/* What this process knows of a kind */
-typedef struct Kind
-{
-	RbpReadCost cost;
-
-	/* the stretch that this process takes part in */
-	int64		until;			/* 0: none */
-	int64		took_part;		/* so long, in ns */
-	int			pages;			/* read so far */
-	int64		ns;
-} Kind;
-
-static Kind kinds[WINDOW_KINDS];
+/* What windows have cost */
+static RbpRunCost costs[RBP_WINDOW_KINDS];
 
 /* The last window that was looked up and is part of a stretch */
 static struct
 {
-	const Kind *kind;			/* NULL: none */
+	RbpRunCost *cost;			/* NULL: none */
 	RbpPageId	fork;			/* its block is not used */
 	int			share;			/* as in RbpWindow */
 	uint32		slot;
 }			looked_up;
-
-/* What all processes know of a kind */
-typedef struct SharedKind
-{
-	pg_atomic_uint64 file_until;	/* end of the last stretch for all */
-	pg_atomic_uint32 file_cost; /* of the last stretch of any process, ns a
-								 * page; 0: there was none */
-} SharedKind;
-
-static SharedKind *shared_kinds = NULL;
 
 static inline char *
 copy_of(const Batch *batch, int i)
@@ -269,34 +217,28 @@ at_exit(int code, Datum arg)
 	drop_all();
 }
 
-void
-rbp_read_ahead_init(void)
-{
-	static bool registered = false;
-
-	for (int i = 0; i < WINDOW_KINDS; i++)
-		rbp_read_cost_init(&kinds[i].cost);
-	if (!registered)
-		/* This is the postmaster, whose children inherit the callback. */
-		RegisterXactCallback(at_transaction_end, NULL);
-	registered = true;
-}
-
 Size
 rbp_read_ahead_shmem_size(void)
 {
-	return WINDOW_KINDS * sizeof(SharedKind);
+	return RBP_WINDOW_KINDS * sizeof(RbpSharedRunCost);
 }
 
 void
 rbp_read_ahead_shmem_init(void *mem)
 {
-	shared_kinds = mem;
-	for (int i = 0; i < WINDOW_KINDS; i++)
+	static bool registered = false;
+	RbpSharedRunCost *shared = mem;
+
+	memset(shared, 0, rbp_read_ahead_shmem_size());
+	for (int i = 0; i < RBP_WINDOW_KINDS; i++)
 	{
-		pg_atomic_init_u64(&shared_kinds[i].file_until, 0);
-		pg_atomic_init_u32(&shared_kinds[i].file_cost, 0);
+		rbp_run_cost_init(&costs[i], (RbpWindowKind) i);
+		costs[i].shared = &shared[i];
 	}
+	/* This is the postmaster, whose children inherit the callback. */
+	if (!registered)
+		RegisterXactCallback(at_transaction_end, NULL);
+	registered = true;
 }
 
 /* Map the batches' memory, once in a process; false if that fails. */
@@ -630,106 +572,26 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w)
 	w->mostly_cached = cached > w->n / 2;
 }
 
-static inline WindowKind
-kind_of(const RbpWindow *w)
-{
-	return w->cost == &kinds[WINDOW_FULL].cost ? WINDOW_FULL : WINDOW_MIXED;
-}
-
-/*
- * From now on until then, this process reads windows of the kind from the file,
- * which is its sample of the file, whoever has begun the stretch.
- */
-static void
-join_stretch(Kind *kind, int64 now, int64 until)
-{
-	kind->until = until;
-	kind->took_part = until - now;
-	kind->pages = 0;
-	kind->ns = 0;
-	kind->cost.disk_sampled = now;
-}
-
-/* Report what the stretches have cost that are over. */
-static void
-report_stretches(int64 now)
-{
-	for (int k = 0; k < WINDOW_KINDS; k++)
-	{
-		Kind	   *kind = &kinds[k];
-
-		if (kind->until == 0 || now < kind->until)
-			continue;
-		kind->until = 0;
-		/* who came late has read what others had waited for */
-		if (kind->pages == 0 || kind->took_part < STRETCH_NS / 2)
-			continue;
-		rbp_read_cost_file(&kind->cost, 1, false, Max(kind->ns / kind->pages, 1));
-		pg_atomic_write_u32(&shared_kinds[k].file_cost, kind->cost.disk);
-	}
-}
-
 /*
  * Choose the source of the window; length: pages of runs that this process has
  * read.
  */
-static RbpWindowSource
+static void
 choose_source(RbpWindow *w, uint32 length, int64 now)
 {
-	WindowKind	k = kind_of(w);
-	Kind	   *kind = &kinds[k];
-	SharedKind *shared = &shared_kinds[k];
-	RbpReadCost *cost = &kind->cost;
-	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
-	bool		mostly = w->mostly_cached;
-	int64		until = (int64) pg_atomic_read_u64(&shared->file_until);
-	int64		sampled = cost->disk_sampled;
-	uint32		known = pg_atomic_read_u32(&shared->file_cost);
-	int			n = w->n;
-	bool		slower;			/* donors are */
-	bool		file;
+	RbpWindowFacts facts = {
+		.n = w->n,
+		.length = length,
+		.transport = w->transport,
+		.mostly_cached = w->mostly_cached,
+		.cache_first = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON,
+		.bypass = rbp_guc_bypass == RBP_BYPASS_AUTO,
+		.keeps = rbp_page_cache_keeps()
+	};
 
-	if (mostly && rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON)
-		return RBP_WINDOW_FILE;
-	if (!mostly && !bypass)
-		return RBP_WINDOW_DONORS;
-	if (!cost->disk_seen && known > 0)
-		rbp_read_cost_file(cost, 1, false, known);
-
-	/*
-	 * Only a window that the page cache has not begins a stretch.  But what
-	 * it has of one that donors have in part is mostly what the kernel has
-	 * read ahead, and it gets no more of that if the file is not read.  So
-	 * that does not count, once the cost of both together is known.
-	 */
-	if (bypass && k == WINDOW_MIXED && cost->disk_seen)
-		mostly = false;
-	if (bypass && kind->until == 0 && now < until && !mostly)
-		join_stretch(kind, now, until);
-	if (bypass && kind->until != 0)
-	{
-		w->stretch = kind->until;
-		return RBP_WINDOW_FILE;
-	}
-	slower = rbp_read_cost_slower(cost, w->transport);
-	if (!mostly && !slower)
-		n = Max(n, (int) Min(STRETCH_PAGES, STRETCH_NS / cost->disk));
-	file = (!mostly && !cost->disk_seen && length >= MEASURE_AFTER) ||
-		rbp_read_cost_prefer_file(cost, w->transport, mostly, rbp_page_cache_keeps(), n, now);
-	if (!file)
-		return RBP_WINDOW_DONORS;
-	if (mostly || cost->filling)
-		return RBP_WINDOW_FILE;
-	if (!slower && now - until < STRETCH_PAUSE_NS)
-	{
-		cost->disk_sampled = sampled;
-		return RBP_WINDOW_DONORS;
-	}
-	join_stretch(kind, now, now + STRETCH_NS);
-	w->stretch = kind->until;
-	if (!slower)
-		pg_atomic_write_u64(&shared->file_until, (uint64) kind->until);
-	return RBP_WINDOW_FILE;
+	w->source = rbp_run_cost_prefer_file(w->cost, &facts, now, &w->stretch) ?
+		RBP_WINDOW_FILE : RBP_WINDOW_DONORS;
+	w->filling = w->cost->reads.filling;
 }
 
 /* Request the pages of the window that are to come from donors. */
@@ -787,26 +649,18 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, const Survey *s)
 static void
 report_window(RbpWindow *w)
 {
-	Kind	   *kind = &kinds[kind_of(w)];
-
 	if (w->n == 0 || w->source == RBP_WINDOW_ANY || w->pages < (w->n + 1) / 2)
 		return;
 	if (w->source == RBP_WINDOW_DONORS)
-		rbp_read_cost_donor(w->cost, w->transport, w->pages, w->ns);
+		rbp_read_cost_donor(&w->cost->reads, w->transport, w->pages, w->ns);
 	else if (w->stretch != 0)
-	{
-		/* one that is reported later than its stretch tells nothing */
-		if (w->stretch == kind->until)
-		{
-			kind->pages += w->pages;
-			kind->ns += w->ns;
-		}
-	}
+		rbp_run_cost_file(w->cost, w->stretch, w->pages, w->ns);
 	else
 	{
 		/* one page on average, as the choice was made */
-		w->cost->filling = w->filling;
-		rbp_read_cost_file(w->cost, 1, w->mostly_cached && !w->filling, Max(w->ns / w->pages, 1));
+		w->cost->reads.filling = w->filling;
+		rbp_read_cost_file(&w->cost->reads, 1, w->mostly_cached && !w->filling,
+						   Max(w->ns / w->pages, 1));
 	}
 }
 
@@ -825,14 +679,14 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 static bool
 presume(RbpWindow *w)
 {
-	const Kind *kind = looked_up.kind;
+	RbpRunCost *cost = looked_up.cost;
 
-	w->presumed = kind != NULL && kind->until != 0 && rbp_page_same_fork(&looked_up.fork, &w->first);
+	w->presumed = cost != NULL && cost->until != 0 && rbp_page_same_fork(&looked_up.fork, &w->first);
 	if (!w->presumed)
 		return false;
 	w->source = RBP_WINDOW_FILE;
-	w->cost = &kinds[kind - kinds].cost;
-	w->stretch = kind->until;
+	w->cost = cost;
+	w->stretch = cost->until;
 	w->share = looked_up.share;
 	w->slot = looked_up.slot;
 	w->asked = w->mostly_cached = w->filling = false;
@@ -843,7 +697,7 @@ presume(RbpWindow *w)
 static void
 note_looked_up(const RbpWindow *w, const Survey *s)
 {
-	looked_up.kind = w->stretch != 0 ? &kinds[kind_of(w)] : NULL;
+	looked_up.cost = w->stretch != 0 ? w->cost : NULL;
 	looked_up.fork = w->first;
 	looked_up.share = s->remote * RBP_WINDOW_ALL / w->n;
 	looked_up.slot = s->slot;
@@ -861,12 +715,13 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	int64		now = rbp_now_ns();
 
 	report_window(w);
-	report_stretches(now);
+	for (int i = 0; i < RBP_WINDOW_KINDS; i++)
+		rbp_run_cost_settle(&costs[i], now);
 	w->first = *first;
 	w->n = n;
 	w->source = RBP_WINDOW_ANY;
 	w->stretch = 0;
-	w->cost = &kinds[WINDOW_FULL].cost;
+	w->cost = &costs[RBP_WINDOW_FULL];
 	w->pages = 0;
 	w->ns = 0;
 	if (presume(w))
@@ -883,11 +738,9 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	run->transport = w->transport;
 	if (s.remote == 0)
 		return;					/* the kernel reads ahead */
-	w->cost = &kinds[s.missing == 0 ? WINDOW_FULL : WINDOW_MIXED].cost;
+	w->cost = &costs[s.missing == 0 ? RBP_WINDOW_FULL : RBP_WINDOW_MIXED];
 	survey_page_cache(file, w);
-	w->cost->filling = false;
-	w->source = choose_source(w, length, now);
-	w->filling = w->cost->filling;
+	choose_source(w, length, now);
 	note_looked_up(w, &s);
 	if (w->source != RBP_WINDOW_DONORS || stream == NULL)
 		return;
@@ -905,7 +758,7 @@ max_window(const Run *run)
 
 	if (run->transport == RBP_NO_TRANSPORT)
 		return (uint32) rbp_guc_read_ahead;
-	max = rbp_guc_io_timeout_ns() / ((int64) WINDOW_PART * Max(kinds[WINDOW_FULL].cost.donor[run->transport], 1));
+	max = rbp_guc_io_timeout_ns() / ((int64) WINDOW_PART * Max(costs[RBP_WINDOW_FULL].reads.donor[run->transport], 1));
 	return (uint32) Min(rbp_guc_read_ahead, Max(max, WINDOW_MIN));
 }
 
@@ -913,13 +766,11 @@ max_window(const Run *run)
 static RbpWindow *
 plan_read(const RbpReadFile *file, const RbpPageId *first, int n)
 {
-	RbpWindow  *w = &reads.windows[0];
-
 	if (n < READ_MIN)
 		return NULL;
-	begin_window(file, w, &reads, NULL, read_pages, first, n);
+	begin_window(file, &read_window, &reads, NULL, read_pages, first, n);
 	read_pages += (uint32) n;
-	return w->n > 0 ? w : NULL;
+	return read_window.n > 0 ? &read_window : NULL;
 }
 
 RbpWindow *
@@ -937,7 +788,7 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 		return plan_read(file, first, n);
 	stream = rbp_stream_note(&streams, first, (uint32) n);
 	run = &runs[stream - streams.streams];
-	pair = run->windows;
+	pair = windows[stream - streams.streams];
 	if (stream->window == 0)
 	{
 		/* forget those of the run before */

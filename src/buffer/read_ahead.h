@@ -22,7 +22,7 @@
 #include "base/page_cache.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/read_cost.h"
+#include "buffer/run_cost.h"
 
 /* Where the pages of a window are read from */
 typedef enum RbpWindowSource
@@ -39,7 +39,7 @@ typedef struct RbpWindow
 	RbpPageId	first;
 	int			n;				/* 0: unused */
 	RbpWindowSource source;
-	RbpReadCost *cost;			/* the costs that it was chosen by */
+	RbpRunCost *cost;			/* by which the source was chosen */
 	int			transport;		/* to the donor of its first remote page */
 	bool		filling;		/* read from the file to fill the page cache */
 	int64		stretch;		/* end of the stretch that it is part of, or 0 */
@@ -80,9 +80,6 @@ typedef struct RbpReadFile
 	int			fd;
 	RbpCacheView *cache;
 } RbpReadFile;
-
-/* Initialize the costs.  Called in the postmaster. */
-extern void rbp_read_ahead_init(void);
 
 /*
  * Note that n pages are read, of which this is the first, and read ahead if

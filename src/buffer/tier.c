@@ -37,7 +37,6 @@
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
-#include "buffer/read_ahead.h"
 #include "buffer/pusher.h"
 #include "buffer/read_cost.h"
 #include "buffer/space.h"
@@ -123,7 +122,6 @@ rbp_tier_shmem_init(void *mem)
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());
 	rbp_read_cost_init(&rbp_read_cost);
-	rbp_read_ahead_init();
 	rbp_shadows = sd;
 	shared = sh;
 }
