@@ -146,7 +146,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 }
 
 uint32
-rbp_skip_reason(const RbpPageId *page, bool cached)
+rbp_skip_reason(const RbpPageId *page, bool cached, bool present)
 {
 	RbpPolicy	policy;
 
@@ -159,8 +159,9 @@ rbp_skip_reason(const RbpPageId *page, bool cached)
 		return RBP_SHADOW_POLICY;
 	/* the costs count only if policy and settings do not prefer the tier */
 	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF) ||
-		rbp_read_cost_worth_capturing(&rbp_read_cost, cached))
+		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF))
+		return 0;
+	if (!present && rbp_read_cost_worth_capturing(&rbp_read_cost, cached))
 		return 0;
 	return cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 }

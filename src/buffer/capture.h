@@ -31,9 +31,10 @@ extern void rbp_sample_version(const RbpPageId *page, RbpVersion *version);
 /*
  * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
  * captured.  cached: the page cache has the page, or had it when it was
- * written; otherwise the page came from the disk.
+ * written; otherwise the page came from the disk.  present: the tier is
+ * presumed to have it, but the file to be faster.
  */
-extern uint32 rbp_skip_reason(const RbpPageId *page, bool cached);
+extern uint32 rbp_skip_reason(const RbpPageId *page, bool cached, bool present);
 
 /*
  * Count a page that is not captured because its frame has no claim.  flags

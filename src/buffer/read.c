@@ -80,6 +80,7 @@ typedef struct ReadRun
 	ReadPage   *pages;
 	int			n;
 	RbpWindow  *window;			/* that has the first page, or NULL */
+	bool		presumed;		/* what the tier has of it is not looked up */
 } ReadRun;
 
 RbpReadCost rbp_read_cost;
@@ -300,22 +301,23 @@ in_chosen_window(const ReadRun *run)
 	return run->window != NULL && run->window->source != RBP_WINDOW_ANY;
 }
 
-static inline bool
-in_presumed_window(const ReadRun *run)
-{
-	return run->window != NULL && run->window->presumed;
-}
-
-/* Count the pages of a presumed window that donors have, as far as is known. */
+/*
+ * Count the pages of a presumed window that donors have, as far as is known, if
+ * it was read from the file for that reason: see set_prefer_file().
+ */
 static void
 count_presumed(const ReadRun *run)
 {
 	static uint32 part = 0;		/* of a page, in parts of RBP_WINDOW_ALL */
 	int			n;
 
+	if (!run->window->slower)
+		return;
 	part += (uint32) (run->n * run->window->share);
 	n = (int) (part / RBP_WINDOW_ALL);
 	part %= RBP_WINDOW_ALL;
+	if (n == 0)
+		return;
 	rbp_stats_count(RBP_COUNT_BYPASSED, (uint64) n);
 	rbp_remote_count_bypassed(run->window->slot, n);
 }
@@ -548,8 +550,8 @@ read_from_tier(const ReadRun *run, int64 start)
 static void
 claim_from_file(const ReadRun *run, ReadPage *page)
 {
-	uint32		skip_reason = in_presumed_window(run) && run->window->share == RBP_WINDOW_ALL ?
-	RBP_SHADOW_SLOW : rbp_skip_reason(&page->id, page->cached >= CACHED_YES);
+	uint32		skip_reason = rbp_skip_reason(&page->id, page->cached >= CACHED_YES,
+											  run->presumed && run->window->share == RBP_WINDOW_ALL);
 
 	if (skip_reason != 0)
 	{
@@ -790,7 +792,9 @@ read_run(ReadRun *run, uint16 space)
 		}
 		if (!unconnected)
 			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
-		if (in_presumed_window(run))
+		/* what was requested from donors must be taken, or it is in the way */
+		run->presumed = run->window != NULL && run->window->presumed && !rbp_read_ahead_pending();
+		if (run->presumed)
 			count_presumed(run);
 		else
 			read_from_tier(run, start);
@@ -849,6 +853,7 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 
 		run.offset = offset + (off_t) pos;
 		run.window = NULL;
+		run.presumed = false;
 		run.n = rbp_next_batch(iov, iovcnt, &pos, bufs);
 		if (run.n == 0)
 			break;

@@ -67,6 +67,12 @@
 #define BATCHES				32
 #define BATCH_PAGES			16
 
+/*
+ * So many windows alike are enough to presume others.  One of a kind that is
+ * rare must not make those of the other kind be read from the file.
+ */
+#define ALIKE				4
+
 /* Where the tier had nothing of the last window, look up every so many pages. */
 #define PROBE_EVERY			8
 
@@ -141,11 +147,13 @@ static uint32 read_pages = 0;
 /* What windows have cost */
 static RbpRunCost costs[RBP_WINDOW_KINDS];
 
-/* The last window that was looked up and is part of a stretch */
+/* The last windows that were looked up and are part of stretches */
 static struct
 {
 	RbpRunCost *cost;			/* NULL: none */
 	RbpPageId	fork;			/* its block is not used */
+	int			alike;			/* so many in turn, of that kind and fork */
+	int			transport;
 	int			share;			/* as in RbpWindow */
 	uint32		slot;
 }			looked_up;
@@ -367,6 +375,12 @@ is_announced(const RbpPageId *page)
 		if (announced.blocks[i] == page->block && rbp_page_same_fork(&announced.fork, page))
 			return true;
 	return false;
+}
+
+bool
+rbp_read_ahead_pending(void)
+{
+	return nbatches > 0 || announced.n > 0;
 }
 
 bool
@@ -672,34 +686,42 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 }
 
 /*
- * While a stretch lasts, windows of the same fork are not looked up, since
- * that takes time and changes nothing: they are read from the file.  They may
- * be of the other kind, but a file costs the same.
+ * While a stretch lasts, and the last windows of the fork were part of it, more
+ * are not looked up, since that takes time and most likely changes nothing: they
+ * are read from the file.
  */
 static bool
 presume(RbpWindow *w)
 {
 	RbpRunCost *cost = looked_up.cost;
 
-	w->presumed = cost != NULL && cost->until != 0 && rbp_page_same_fork(&looked_up.fork, &w->first);
+	w->presumed = cost != NULL && cost->until != 0 && looked_up.alike >= ALIKE &&
+		rbp_page_same_fork(&looked_up.fork, &w->first) && rbp_guc_bypass == RBP_BYPASS_AUTO;
 	if (!w->presumed)
 		return false;
 	w->source = RBP_WINDOW_FILE;
 	w->cost = cost;
 	w->stretch = cost->until;
+	w->transport = looked_up.transport;
 	w->share = looked_up.share;
 	w->slot = looked_up.slot;
+	w->slower = rbp_read_cost_slower(&cost->reads, w->transport);
 	w->asked = w->mostly_cached = w->filling = false;
 	return true;
 }
 
-/* The window was looked up: remember what others may be like. */
+/* The window, of n pages, was looked up: remember what others may be like. */
 static void
-note_looked_up(const RbpWindow *w, const Survey *s)
+note_looked_up(const RbpWindow *w, const Survey *s, int n)
 {
+	bool		alike = w->stretch != 0 && looked_up.cost == w->cost &&
+	rbp_page_same_fork(&looked_up.fork, &w->first);
+
+	looked_up.alike = alike ? Min(looked_up.alike + 1, ALIKE) : 1;
 	looked_up.cost = w->stretch != 0 ? w->cost : NULL;
 	looked_up.fork = w->first;
-	looked_up.share = s->remote * RBP_WINDOW_ALL / w->n;
+	looked_up.share = s->remote * RBP_WINDOW_ALL / n;
+	looked_up.transport = w->transport;
 	looked_up.slot = s->slot;
 }
 
@@ -741,7 +763,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->cost = &costs[s.missing == 0 ? RBP_WINDOW_FULL : RBP_WINDOW_MIXED];
 	survey_page_cache(file, w);
 	choose_source(w, length, now);
-	note_looked_up(w, &s);
+	note_looked_up(w, &s, n);
 	if (w->source != RBP_WINDOW_DONORS || stream == NULL)
 		return;
 	request_pages(w, stream, &s);

@@ -45,13 +45,14 @@ typedef struct RbpWindow
 	int64		stretch;		/* end of the stretch that it is part of, or 0 */
 
 	/*
-	 * It was not looked up, because one before it in the same stretch was,
-	 * and is like it.  Donors have that share of its pages, in parts of
-	 * RBP_WINDOW_ALL, and the first one in that slot, about.
+	 * It was not looked up, because those before it in the same stretch were,
+	 * and are like it.  Donors have that share of its pages, in parts of
+	 * RBP_WINDOW_ALL, and one in that slot, about; and they are slower.
 	 */
 	bool		presumed;
 	int			share;
 	uint32		slot;
+	bool		slower;
 
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];
@@ -98,6 +99,9 @@ extern bool rbp_read_ahead_wants(const RbpLookup *lookup);
  * if rbp_read_ahead_wants() it.
  */
 extern void rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup);
+
+/* May rbp_read_ahead_take() have any page? */
+extern bool rbp_read_ahead_pending(void);
 
 /* The result of rbp_read_ahead_take() */
 typedef enum RbpTaken

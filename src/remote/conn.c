@@ -197,6 +197,17 @@ rbp_remote_make_conns_stale(pg_atomic_uint32 *serial)
 	return value;
 }
 
+/* Close a connection that was perhaps begun long ago, and is still being made. */
+static void
+close_unfinished(int ci)
+{
+	RbpLocalConn *c = &rbp_remote_conns[ci];
+
+	if (c->state == CONN_CONNECTING && c->polled_at - c->connect_started > CONNECT_TIMEOUT_NS)
+		rbp_remote_connect_unfinished(ci);
+	rbp_remote_conn_close(ci);
+}
+
 /*
  * The process exits, other than by a crash.  Reads by later callbacks go to
  * disk.
@@ -206,13 +217,7 @@ close_all(int code, Datum arg)
 {
 	exiting = true;
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
-	{
-		RbpLocalConn *c = &rbp_remote_conns[ci];
-
-		if (c->state == CONN_CONNECTING && c->polled_at - c->connect_started > CONNECT_TIMEOUT_NS)
-			rbp_remote_connect_unfinished(ci);
-		rbp_remote_conn_close(ci);
-	}
+		close_unfinished(ci);
 	rbp_remote_close_trial();
 	if (my_conns != NULL)
 		pg_atomic_write_u32(&my_conns->pid, 0);
@@ -702,7 +707,7 @@ close_unneeded(void)
 			now - (int64) pg_atomic_read_u64(&my_conns->used_at[ci]) > idle_ns;
 		if (!idle && !is_stale(ci) && !yield_conn_slot(d, c))
 			continue;
-		rbp_remote_conn_close(ci);
+		close_unfinished(ci);
 		if (idle)
 			c->reads_wanted = 0;	/* apply the threshold anew */
 	}

@@ -479,9 +479,9 @@ extern const RbpTransportOps *rbp_remote_choose_transport(int ci, RbpEndpoint *e
 extern bool rbp_remote_downgrade(int ci, RbpStatus why);
 
 /*
- * A connection that this process polled for some time, but not long enough to
- * call it failed, is about to be closed.  If it is a costly one, the pusher
- * will find out whether its transport leads to the donor.
+ * A connection that was begun long ago is about to be closed, but this process
+ * has not polled it for long enough to call it failed.  If it is a costly one,
+ * the pusher will find out whether its transport leads to the donor.
  */
 extern void rbp_remote_connect_unfinished(int ci);
 
