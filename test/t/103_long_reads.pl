@@ -58,7 +58,7 @@ for my $transport ('tcp', 'shm')
 			sub {
 				my $before = counter($node, 'bypassed');
 				$wrong++ if $session->query_safe($scan) ne $expected;
-				return counter($node, 'bypassed') - $before > $head;
+				return counter($node, 'bypassed') - $before > 1.3 * $head;
 			}),
 		"$transport: the tier is not asked about all of the pages");
 	is($wrong, 0, "$transport: the rows are right");
@@ -67,17 +67,16 @@ for my $transport ('tcp', 'shm')
 	my ($hits2, $misses2) = split /\|/, $session->query_safe($count);
 	cmp_ok($misses2 - $misses, '>', 0.9 * $pages, "$transport: all of it is read from the file");
 
-	# The next scan of the session comes from donors, as far as they have it.
-	set_faults();
-	$session->query_safe('SET remote_bp.bypass = off');
-	($hits, $misses) = split /\|/, $session->query_safe($count);
-	is($session->query_safe($scan), $expected, "$transport: without bypass, the rows are right");
-	($hits2, $misses2) = split /\|/, $session->query_safe($count);
-	cmp_ok($hits2 - $hits, '>', $head - 50, "$transport: without bypass, donors serve what they have");
+	# The next scan of the session comes from donors, as far as they have it,
+	# even while what began before it is not over.
+	my @out = split /\n/, $session->query_safe(
+		"SELECT count(v) FROM t WHERE ctid < '($head,0)'; SET remote_bp.bypass = off; $count; $scan; $count");
+	is($out[2], $expected, "$transport: without bypass, the rows are right");
+	($hits, $hits2) = map { (split /\|/)[0] } @out[ 1, 3 ];
+	cmp_ok($hits2 - $hits, '>', $head - 150, "$transport: without bypass, donors serve what they have");
 	$session->quit;
 
 	# All is captured in time, although the file is faster.
-	set_faults($slow);
 	ok( wait_for(
 			'captures',
 			sub {
