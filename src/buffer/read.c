@@ -189,6 +189,17 @@ compare_with_disk(const ReadRun *run, int i)
 }
 
 /*
+ * Count pages that are read from the file because the donors that have them are
+ * slower; one of them is in that slot.
+ */
+static void
+count_bypassed(uint32 slot, int n)
+{
+	rbp_stats_count(RBP_COUNT_BYPASSED, (uint64) n);
+	rbp_remote_count_bypassed(slot, n);
+}
+
+/*
  * Choose the file for a page that a donor has, by these costs, and count the
  * reason.
  */
@@ -208,10 +219,7 @@ set_prefer_file(ReadPage *page, const RbpReadCost *cost, int transport, bool fil
 	if (filling)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
 	else if (bypassed)
-	{
-		rbp_stats_count(RBP_COUNT_BYPASSED, 1);
-		rbp_remote_count_bypassed(page->lookup.slot, 1);
-	}
+		count_bypassed(page->lookup.slot, 1);
 	else if (page->cached >= CACHED_YES)
 		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
 }
@@ -309,17 +317,14 @@ static void
 count_presumed(const ReadRun *run)
 {
 	static uint32 part = 0;		/* of a page, in parts of RBP_WINDOW_ALL */
-	int			n;
+	const RbpWindow *w = run->window;
 
-	if (!run->window->slower)
+	if (!rbp_read_cost_slower(&w->cost->reads, w->transport))
 		return;
-	part += (uint32) (run->n * run->window->share);
-	n = (int) (part / RBP_WINDOW_ALL);
+	part += (uint32) (run->n * w->share);
+	if (part >= RBP_WINDOW_ALL)
+		count_bypassed(w->slot, (int) (part / RBP_WINDOW_ALL));
 	part %= RBP_WINDOW_ALL;
-	if (n == 0)
-		return;
-	rbp_stats_count(RBP_COUNT_BYPASSED, (uint64) n);
-	rbp_remote_count_bypassed(run->window->slot, n);
 }
 
 /*

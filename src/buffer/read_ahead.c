@@ -14,6 +14,8 @@
  *
  * A mixture page by page would be slower than either, since it has neither
  * batches nor the kernel's read-ahead.  run_cost.h has what the choice is made by.
+ * Once several windows in turn have come from the file, some are not looked up:
+ * see presume().
  *
  * A read of several pages is a window of its own in a process that reads
  * nothing ahead: in an I/O worker, which sees only parts of streams, and while
@@ -150,9 +152,9 @@ static RbpRunCost costs[RBP_WINDOW_KINDS];
 /* The last windows that were looked up and are part of stretches */
 static struct
 {
-	RbpRunCost *cost;			/* NULL: none */
+	int			alike;			/* so many in turn, of one kind and fork */
+	RbpRunCost *cost;			/* their kind's; NULL before the first */
 	RbpPageId	fork;			/* its block is not used */
-	int			alike;			/* so many in turn, of that kind and fork */
 	int			transport;
 	int			share;			/* as in RbpWindow */
 	uint32		slot;
@@ -239,10 +241,7 @@ rbp_read_ahead_shmem_init(void *mem)
 
 	memset(shared, 0, rbp_read_ahead_shmem_size());
 	for (int i = 0; i < RBP_WINDOW_KINDS; i++)
-	{
-		rbp_run_cost_init(&costs[i], (RbpWindowKind) i);
-		costs[i].shared = &shared[i];
-	}
+		rbp_run_cost_init(&costs[i], (RbpWindowKind) i, &shared[i]);
 	/* This is the postmaster, whose children inherit the callback. */
 	if (!registered)
 		RegisterXactCallback(at_transaction_end, NULL);
@@ -695,7 +694,7 @@ presume(RbpWindow *w)
 {
 	RbpRunCost *cost = looked_up.cost;
 
-	w->presumed = cost != NULL && cost->until != 0 && looked_up.alike >= ALIKE &&
+	w->presumed = looked_up.alike >= ALIKE && cost->until != 0 &&
 		rbp_page_same_fork(&looked_up.fork, &w->first) && rbp_guc_bypass == RBP_BYPASS_AUTO;
 	if (!w->presumed)
 		return false;
@@ -705,7 +704,6 @@ presume(RbpWindow *w)
 	w->transport = looked_up.transport;
 	w->share = looked_up.share;
 	w->slot = looked_up.slot;
-	w->slower = rbp_read_cost_slower(&cost->reads, w->transport);
 	w->asked = w->mostly_cached = w->filling = false;
 	return true;
 }
@@ -714,11 +712,13 @@ presume(RbpWindow *w)
 static void
 note_looked_up(const RbpWindow *w, const Survey *s, int n)
 {
-	bool		alike = w->stretch != 0 && looked_up.cost == w->cost &&
-	rbp_page_same_fork(&looked_up.fork, &w->first);
-
-	looked_up.alike = alike ? Min(looked_up.alike + 1, ALIKE) : 1;
-	looked_up.cost = w->stretch != 0 ? w->cost : NULL;
+	if (w->stretch == 0 || looked_up.cost != w->cost ||
+		!rbp_page_same_fork(&looked_up.fork, &w->first))
+		looked_up.alike = 0;
+	if (w->stretch == 0)
+		return;
+	looked_up.alike = Min(looked_up.alike + 1, ALIKE);
+	looked_up.cost = w->cost;
 	looked_up.fork = w->first;
 	looked_up.share = s->remote * RBP_WINDOW_ALL / n;
 	looked_up.transport = w->transport;

@@ -47,12 +47,11 @@ typedef struct RbpWindow
 	/*
 	 * It was not looked up, because those before it in the same stretch were,
 	 * and are like it.  Donors have that share of its pages, in parts of
-	 * RBP_WINDOW_ALL, and one in that slot, about; and they are slower.
+	 * RBP_WINDOW_ALL, and one in that slot, about.
 	 */
 	bool		presumed;
 	int			share;
 	uint32		slot;
-	bool		slower;
 
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];

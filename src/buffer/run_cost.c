@@ -11,11 +11,11 @@
 #define STRETCH_PAGES		1024
 
 void
-rbp_run_cost_init(RbpRunCost *cost, RbpWindowKind kind)
+rbp_run_cost_init(RbpRunCost *cost, RbpWindowKind kind, RbpSharedRunCost *shared)
 {
 	*cost = (RbpRunCost)
 	{
-		.kind = kind
+		.kind = kind,.shared = shared
 	};
 	rbp_read_cost_init(&cost->reads);
 }
@@ -34,7 +34,7 @@ join_stretch(RbpRunCost *cost, int64_t now, int64_t until)
 	cost->reads.disk_sampled = now;
 }
 
-/* May the window begin a stretch, or continue one?  Does so. */
+/* Read the window from the file, in a stretch that it begins or continues? */
 static bool
 in_stretch(RbpRunCost *cost, const RbpWindowFacts *facts, int64_t now)
 {

@@ -77,7 +77,7 @@ typedef struct RbpWindowFacts
 	bool		keeps;			/* as for rbp_read_cost_choose() */
 } RbpWindowFacts;
 
-extern void rbp_run_cost_init(RbpRunCost *cost, RbpWindowKind kind);
+extern void rbp_run_cost_init(RbpRunCost *cost, RbpWindowKind kind, RbpSharedRunCost *shared);
 
 /*
  * Should all of a window be read from the file?  *stretch: the end of the

@@ -207,7 +207,6 @@ for my $transport ('shm', 'tcp')
 
 		# With other settings, it may work.
 		set_faults();
-		$offset = log_size($node);
 		$node->safe_psql('postgres', "ALTER SYSTEM SET remote_bp.rdma_retry_count = $setting");
 		$node->reload;
 		reads($node, 'shm', "other settings after a $length session: shm is used");

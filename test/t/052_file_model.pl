@@ -511,7 +511,7 @@ for my $transport (qw(shm tcp))
 			# Again if they were so quick that no quota met blocks that had to move.
 			my $evacuated = counter($node, 'spill.evacuated');
 			my ($times, $failed) = (0, '');
-			do { $failed .= failures_at_once($node, @scripts) } until counter($node, 'spill.evacuated') > $evacuated || ++$times == 30;
+			do { $failed .= failures_at_once($node, @scripts) } until $failed ne '' || counter($node, 'spill.evacuated') > $evacuated || ++$times == 30;
 			is($failed, '', "$what: sessions with their files");
 			open(my $file, '>', $over) or die $!;
 			close $file;

@@ -26,10 +26,7 @@ start(RbpWindowKind kind)
 {
 	memset(shared, 0, sizeof(shared));
 	for (int i = 0; i < PROCESSES; i++)
-	{
-		rbp_run_cost_init(&processes[i], kind);
-		processes[i].shared = &shared[kind];
-	}
+		rbp_run_cost_init(&processes[i], kind, &shared[kind]);
 	now += 1000 * 1000 * MS;
 }
 
@@ -39,8 +36,7 @@ replace(int process)
 {
 	RbpWindowKind kind = processes[process].kind;
 
-	rbp_run_cost_init(&processes[process], kind);
-	processes[process].shared = &shared[kind];
+	rbp_run_cost_init(&processes[process], kind, &shared[kind]);
 }
 
 static RbpWindowFacts
@@ -85,7 +81,7 @@ read_for(int process, int64_t ns, int64_t donor, int64_t file)
 	return n == 0 ? 0 : from_file * 100 / n;
 }
 
-/* Donors for so long, so that no sample is due, with costs known. */
+/* The process knows what donors cost, and nothing of the file. */
 static void
 know_donors(int process, int64_t cost)
 {
