@@ -197,13 +197,17 @@ rbp_remote_make_conns_stale(pg_atomic_uint32 *serial)
 	return value;
 }
 
-/* Close a connection that was perhaps begun long ago, and is still being made. */
+/*
+ * Close a connection that is perhaps still being made, though it was begun long
+ * ago.  One that is stale says nothing of what would be begun now.
+ */
 static void
 close_unfinished(int ci)
 {
 	RbpLocalConn *c = &rbp_remote_conns[ci];
 
-	if (c->state == CONN_CONNECTING && c->polled_at - c->connect_started > CONNECT_TIMEOUT_NS)
+	if (c->state == CONN_CONNECTING && !is_stale(ci) &&
+		c->polled_at - c->connect_started > CONNECT_TIMEOUT_NS)
 		rbp_remote_connect_unfinished(ci);
 	rbp_remote_conn_close(ci);
 }

@@ -1108,6 +1108,63 @@ do_trials(void)
 	}
 }
 
+/* Read now and then, for three seconds, over a connection that hangs. */
+static void
+read_in_vain(void)
+{
+	connect_anew(RBP_INPROGRESS);
+	for (int i = 0; i < 8; i++)
+	{
+		(void) round_trip(0, 1, 0);
+		mock_now += 400 * MS;
+	}
+}
+
+/* A handshake that is left unfinished, for being idle too long, is a doubt. */
+static void
+test_unfinished_handshakes(void)
+{
+	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
+	int			connects;
+
+	for (int stale = 0; stale < 2; stale++)
+	{
+		read_in_vain();
+		mock_idle_timeout_ns = 60 * SECOND;
+		mock_now += 61 * SECOND;
+		(void) rbp_remote_maintain_connections();
+		rbp_guc_connect_settings_version += stale;
+		rbp_remote_close_unneeded();
+		mock_idle_timeout_ns = 0;
+		is_u64(pg_atomic_read_u32(&d->connect_timeouts), !stale, "closed for being idle: %s",
+			   stale ? "with other settings, it may work" : "the pusher is to try");
+	}
+
+	/*
+	 * while the donor does not answer at all, that tells nothing of a
+	 * transport
+	 */
+	connect_anew(RBP_INPROGRESS);
+	time_out(&rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)]);
+	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a handshake times out");
+	(void) rbp_remote_maintain_connections();
+	(void) rbp_breaker_suspect(&d->breaker);
+	connects = mock_donors[0].connects;
+	do_trials();
+	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a suspect donor: a trial that was begun does not count");
+	is_u64((uint64) mock_donors[0].connects, (uint64) connects, "and none is begun");
+	rbp_breaker_clear_suspicion(&d->breaker, mock_now + MS);
+	do_trials();
+	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "but when it answers: all do without");
+
+	read_in_vain();
+	(void) rbp_breaker_suspect(&d->breaker);
+	mock_now += 15 * SECOND;
+	(void) round_trip(0, 1, 0);
+	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 0, "a suspect donor: what is left unfinished does not count");
+	recover(0);
+}
+
 /* Handshakes that time out: first one process does without, then all. */
 static void
 test_timed_out_handshakes(void)
@@ -1214,6 +1271,7 @@ test_downgrades(void)
 	d->endpoint.transports = RBP_TRANSPORT_VERBS | RBP_TRANSPORT_TCP;
 	test_local_downgrades();
 	test_timed_out_handshakes();
+	test_unfinished_handshakes();
 	d->endpoint.transports = 0;
 	mock_donors[0].costly = false;
 	connect_anew(RBP_OK);
