@@ -69,7 +69,7 @@ rbp_format_size(uint64_t bytes, char *buf, size_t len)
 	if (value == (double) (uint64_t) value)
 		snprintf(buf, len, "%.0f %s", value, names[unit]);
 	else
-		snprintf(buf, len, "%.1f %s", value, names[unit]);
+		snprintf(buf, len, value < 10 ? "%.2f %s" : "%.1f %s", value, names[unit]);
 	return buf;
 }
 

@@ -67,6 +67,12 @@ check_abort(void *arg, curl_off_t dltotal, curl_off_t dlnow,
 	return http->abort_flag != NULL && atomic_load(http->abort_flag);
 }
 
+bool
+rbp_http_is_url(const char *text)
+{
+	return strncasecmp(text, "http://", 7) == 0 && strchr(":/", text[7]) == NULL;
+}
+
 RbpHttp *
 rbp_http_create(const char *base_url, const char *token,
 				long connect_ms, long total_ms)
@@ -74,8 +80,7 @@ rbp_http_create(const char *base_url, const char *token,
 	RbpHttp    *http;
 	size_t		len;
 
-	if (strncasecmp(base_url, "http://", 7) != 0 &&
-		strncasecmp(base_url, "https://", 8) != 0)
+	if (!rbp_http_is_url(base_url))
 		return NULL;
 	http = calloc(1, sizeof(RbpHttp));
 	if (http == NULL)

@@ -27,11 +27,13 @@ typedef struct RbpHttp RbpHttp;
  */
 extern bool rbp_http_init(void);
 
+/* Is this "http://" and a host?  The broker does not serve https. */
+extern bool rbp_http_is_url(const char *text);
+
 /*
  * Create a client.  base_url: "http://host:port", a trailing slash is allowed.
  * token may be NULL.  Both are copied.  connect_ms bounds connecting, total_ms
- * a whole request.  NULL if the URL is not http:// or https://, or memory is
- * short.
+ * a whole request.  NULL if that is no such URL, or memory is short.
  */
 extern RbpHttp *rbp_http_create(const char *base_url, const char *token,
 								long connect_ms, long total_ms);

@@ -51,7 +51,7 @@ print_help(const RbpProgram *prog)
 			printf(" (default: %s)", opt->def);
 		printf("\n");
 	}
-	printf("  %-28s %s\n", "--help", "show this help, then exit");
+	printf("  %-28s %s\n", "-h, --help", "show this help, then exit");
 	printf("  %-28s %s\n", "--version", "show the version, then exit");
 	if (prog->footer != NULL)
 		printf("\n%s\n", prog->footer);
@@ -130,7 +130,7 @@ rbp_options_parse(const RbpProgram *prog, int argc, char **argv)
 	/* Values returned by getopt_long, above any character. */
 	enum
 	{
-		VAL_HELP = 1000, VAL_VERSION, VAL_FIRST
+		VAL_VERSION = 1000, VAL_FIRST
 	};
 	struct option longopts[MAX_OPTIONS + 3] = {0};
 	bool		seen[MAX_OPTIONS] = {false};
@@ -148,14 +148,14 @@ rbp_options_parse(const RbpProgram *prog, int argc, char **argv)
 		count++;
 	}
 	longopts[count].name = "help";
-	longopts[count].val = VAL_HELP;
+	longopts[count].val = 'h';
 	longopts[count + 1].name = "version";
 	longopts[count + 1].val = VAL_VERSION;
 
 	/* getopt_long prints its own message, naming argv[0]. */
-	while ((val = getopt_long(argc, argv, "", longopts, NULL)) != -1)
+	while ((val = getopt_long(argc, argv, "h", longopts, NULL)) != -1)
 	{
-		if (val == VAL_HELP)
+		if (val == 'h')
 		{
 			print_help(prog);
 			exit(RBP_EXIT_OK);

@@ -60,6 +60,7 @@ static const RbpProgram program = {
 	"  donors         list the donors and how much of their memory is leased\n"
 	"  leases         list the leases and where their memory is\n"
 	"  drain DONOR    lease no more of this donor's memory and ask all of it back\n"
+	"  undrain DONOR  lease this donor's memory again\n"
 	"  revoke LEASE   end this lease at once\n"
 	"Commands for a server, with --dbname or libpq's environment:\n"
 	"  advice         how large the tier should be (remote_bp.advice)\n"
@@ -142,6 +143,7 @@ static const Command commands[] = {
 	{"donors", NULL, "GET", "/v1/donors", ctl_show_donors, NULL},
 	{"leases", NULL, "GET", "/v1/leases", ctl_show_leases, NULL},
 	{"drain", "DONOR", "POST", "/v1/donors/%s/drain", ctl_show_drain, NULL},
+	{"undrain", "DONOR", "POST", "/v1/donors/%s/undrain", ctl_show_undrain, NULL},
 	{"revoke", "LEASE", "POST", "/v1/leases/%s/revoke", ctl_show_revoke, NULL},
 	{"advice", NULL, NULL, NULL, NULL, run_advice},
 	{"top", NULL, NULL, NULL, NULL, run_top},
@@ -196,7 +198,7 @@ create_http(const char *token)
 		rbp_die("could not initialize libcurl");
 	http = rbp_http_create(opt_broker, token, CONNECT_MS, TOTAL_MS);
 	if (http == NULL)
-		rbp_usage_error(&program, "--broker: \"%s\" is not an http URL", opt_broker);
+		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as http://HOST:PORT", opt_broker);
 	return http;
 }
 

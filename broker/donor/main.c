@@ -177,6 +177,8 @@ parse_options(int argc, char **argv)
 {
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
+	if (!rbp_http_is_url(opt.broker))
+		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as http://HOST:PORT", opt.broker);
 	if (opt.rdma_advertise.given && is_wildcard(opt.rdma_advertise.host))
 		rbp_usage_error(&program, "--rdma-advertise: clients cannot connect to any address");
 	if (opt.region_size % (UINT64_C(1) << 20) != 0)

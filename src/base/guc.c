@@ -93,7 +93,7 @@ check_broker(char **newval, void **extra, GucSource source)
 
 	if (url[0] == '\0')
 		return true;
-	if (strncmp(url, "http://", 7) != 0)
+	if (pg_strncasecmp(url, "http://", 7) != 0)
 	{
 		GUC_check_errdetail("A broker's URL starts with \"http://\".");
 		return false;

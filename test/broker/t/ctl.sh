@@ -54,6 +54,12 @@ ctl --json revoke nonsense
 is "revoke of an unknown lease fails" "$code" 1
 ctl leases
 is "no leases" "$(tail -1 <<<"$out")" "(0 leases)"
+ctl undrain mem1:7001
+is "undrain" "$code $out" "0 not draining donor mem1:7001 any more: its memory is leased again"
+ctl donors
+is "undrain: the donor's memory can be leased" "$(grep -cE '^mem[12]:7001 .* up ' <<<"$out")" 2
+ctl undrain nobody
+is "undrain of an unknown donor fails" "$code $(grep -c 'there is no donor' <<<"$err")" "1 1"
 
 # usage
 ctl
@@ -70,6 +76,14 @@ is "usage: an unknown option is refused" "$code" 2
 is "usage: --broker is required" $? 2
 "$RBP_CTL" --broker ftp://x donors >/dev/null 2>&1
 is "usage: a URL that is not HTTP is refused" $? 2
+for url_without in https://127.0.0.1:7000 127.0.0.1:7000 http://:7000; do
+    "$RBP_CTL" --broker "$url_without" donors >/dev/null 2>"$dir/err"
+    is "usage: $url_without is refused" "$? $(grep -c 'is not a URL such as http' "$dir/err")" "2 1"
+    timeout 60 "$RBP_DONOR" --broker "$url_without" --listen 127.0.0.1:0 --memory 1TB >/dev/null 2>"$dir/err"
+    is "usage: $url_without is refused by a donor before it reserves memory" "$? $(grep -c 'is not a URL such as http' "$dir/err")" "2 1"
+done
+"$RBP_CTL" --broker "HTTP${url#http}" --token-file "$dir/token" donors >/dev/null
+is "HTTP is a scheme, too" $? 0
 "$RBP_CTL" --broker "$url" donors >/dev/null 2>"$dir/err"
 is "a request without the token fails" "$? $(grep -c 'token is missing or wrong' "$dir/err")" "1 1"
 "$RBP_CTL" --broker "$url" --token-file "$dir/none" donors >/dev/null 2>"$dir/err"
@@ -83,7 +97,8 @@ for program in "$RBP_BROKER" "$RBP_CTL"; do
     name=${program##*/}
     is "$name --version" "$("$program" --version)" "$name $(sed -n "s/^default_version *= *'\(.*\)'/\1/p" "$root/remote_bp.control")"
     "$program" --help >"$dir/help"
-    is "$name --help" "$? $(grep -c '^  --help' "$dir/help")" "0 1"
+    is "$name --help" "$? $(grep -c '^  -h, --help' "$dir/help")" "0 1"
+    is "$name -h" "$("$program" -h)" "$(cat "$dir/help")"
 done
 for bad in "--listen nonsense" "--listen 127.0.0.1" "--listen 127.0.0.1:70000" "--listen ::1:80" "--donor-timeout 0" \
     "--donor-timeout 1x" "--log-level loud" "extra"; do
