@@ -224,7 +224,7 @@ apply_report(int64_t donor, const char *id, const json_t *body)
 						  "  AND lease IN (SELECT key FROM lease WHERE id IN (SELECT value FROM json_each(?3)))",
 						  INT(donor), INT(revision), JSON(ended), JSON(clean));
 	if (lost > 0)
-		rbp_log(RBP_LOG_INFO, "donor %s ended leases by its own clock: %d regions", id, lost);
+		rbp_log(RBP_LOG_INFO, "donor %s ended leases by its own clock: %d region%s", id, lost, RBP_PLURAL(lost));
 	broker.counters[REGIONS_LOST] += lost;
 	if (json_array_size(clean) > 0)
 		broker.counters[REGIONS_CLEANED] +=
@@ -235,11 +235,11 @@ apply_report(int64_t donor, const char *id, const json_t *body)
 }
 
 static void
-drain(int64_t donor, const char *id)
+set_draining(int64_t donor, const char *id, bool draining)
 {
-	if (broker_run("UPDATE donor SET draining = 1, revision = revision + 1"
-				   " WHERE key = ?1 AND NOT draining", INT(donor)) > 0)
-		rbp_log(RBP_LOG_INFO, "donor %s is draining", id);
+	if (broker_run("UPDATE donor SET draining = ?2, revision = revision + 1"
+				   " WHERE key = ?1 AND draining <> ?2", INT(donor), INT(draining)) > 0)
+		rbp_log(RBP_LOG_INFO, "donor %s is %s", id, draining ? "draining" : "not draining any more");
 }
 
 /* Whatever else is a number is kept to be shown. */
@@ -258,7 +258,7 @@ apply_settings(int64_t donor, const char *id, const json_t *body)
 	broker_run("UPDATE donor SET grace_ms = ?2 ->> 'grace_ms'"
 			   " WHERE key = ?1 AND grace_ms <> ?2 ->> 'grace_ms'", INT(donor), JSON(body));
 	if (json_is_true(json_object_get(body, "draining")))
-		drain(donor, id);
+		set_draining(donor, id, true);
 
 	/* a grant may be waiting for this */
 	if (broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1 AND applied <> ?2"
@@ -329,25 +329,38 @@ broker_donors_leave(const char *id, const json_t *body)
 
 	if (donor == 0)
 		return error;
-	rbp_log(RBP_LOG_INFO, "donor %s has left; %d regions leave their leases",
+	rbp_log(RBP_LOG_INFO, "donor %s has left; %d of its regions left leases",
 			id, broker_donors_lose(donor));
 	broker_run("DELETE FROM donor WHERE key = ?1", INT(donor));
 	return broker_reply(204, NULL);
 }
 
-BrokerReply
-broker_donors_drain(const char *id, const json_t *body)
+static BrokerReply
+drain(const char *id, bool draining)
 {
 	int64_t		donor = broker_get("SELECT key FROM donor WHERE id = ?1", TEXT(id));
 
-	(void) body;
 	if (donor == 0)
 		return broker_reply_error(404, "there is no donor \"%s\"", id);
-	drain(donor, id);
+	set_draining(donor, id, draining);
 	broker_reclaim_update(donor);
-	return broker_reply(200, broker_get_text("SELECT json_object('id', id, 'draining', json('true'),"
-											 "  'leased', leased)"
+	return broker_reply(200, broker_get_text("SELECT json_object('id', id, 'draining',"
+											 "  json(iif(draining, 'true', 'false')), 'leased', leased)"
 											 " FROM donor_now WHERE key = ?1", INT(donor)));
+}
+
+BrokerReply
+broker_donors_drain(const char *id, const json_t *body)
+{
+	(void) body;
+	return drain(id, true);
+}
+
+BrokerReply
+broker_donors_undrain(const char *id, const json_t *body)
+{
+	(void) body;
+	return drain(id, false);
 }
 
 static const char *const donor_list =

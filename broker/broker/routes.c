@@ -116,6 +116,7 @@ const BrokerRoute broker_routes[] = {
 	{"DELETE", "/v1/donors/*", leaving, false, broker_donors_leave},
 	{"POST", "/v1/donors/*/heartbeat", heartbeat, false, broker_donors_heartbeat},
 	{"POST", "/v1/donors/*/drain", NULL, false, broker_donors_drain},
+	{"POST", "/v1/donors/*/undrain", NULL, false, broker_donors_undrain},
 	{"GET", "/v1/leases", NULL, false, broker_leases_list},
 	{"POST", "/v1/leases", new_lease, false, broker_leases_create},
 	{"DELETE", "/v1/leases/*", giving_back, false, broker_leases_release},

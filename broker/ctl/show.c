@@ -9,6 +9,8 @@
 #include "broker/ctl/show.h"
 #include "broker/ctl/table.h"
 
+#include "common/text.h"
+
 #include <inttypes.h>
 
 static const CtlColumn donor_columns[] = {
@@ -36,6 +38,16 @@ static const CtlColumn lease_columns[] = {
 	{NULL, NULL, NULL, false}
 };
 
+/* "1 donor", "2 donors"; valid until the end of the enclosing block */
+#define COUNT(n, noun)	count_text((int64_t) (n), noun, (char[48]) {0})
+
+static const char *
+count_text(int64_t n, const char *noun, char text[48])
+{
+	snprintf(text, 48, "%" PRId64 " %s%s", n, noun, RBP_PLURAL(n));
+	return text;
+}
+
 void
 ctl_show_donors(FILE *out, const json_t *answer)
 {
@@ -48,11 +60,13 @@ ctl_show_donors(FILE *out, const json_t *answer)
 
 	json_array_foreach(list, i, donor)
 	{
+		if (ctl_is_gone(donor))
+			continue;
 		offered += ctl_int_of(donor, "region_size") * ctl_int_of(donor, "regions");
 		leased += ctl_int_of(donor, "region_size") * ctl_int_of(donor, "leased");
 	}
 	ctl_table_print(out, donor_columns, list);
-	fprintf(out, "(%zu donors, %s, of which %s leased)\n", json_array_size(list),
+	fprintf(out, "(%s, %s, of which %s leased)\n", COUNT(json_array_size(list), "donor"),
 			rbp_format_size((uint64_t) offered, total[0], sizeof(total[0])),
 			rbp_format_size((uint64_t) leased, total[1], sizeof(total[1])));
 }
@@ -63,19 +77,25 @@ ctl_show_leases(FILE *out, const json_t *answer)
 	const json_t *list = json_object_get(answer, "leases");
 
 	ctl_table_print(out, lease_columns, list);
-	fprintf(out, "(%zu leases)\n", json_array_size(list));
+	fprintf(out, "(%s)\n", COUNT(json_array_size(list), "lease"));
 }
 
 void
 ctl_show_drain(FILE *out, const json_t *answer)
 {
-	fprintf(out, "draining donor %s: %" PRId64 " regions to be given back\n",
-			ctl_text_of(answer, "id"), (int64_t) ctl_int_of(answer, "leased"));
+	fprintf(out, "draining donor %s: %s to be given back\n",
+			ctl_text_of(answer, "id"), COUNT(ctl_int_of(answer, "leased"), "region"));
+}
+
+void
+ctl_show_undrain(FILE *out, const json_t *answer)
+{
+	fprintf(out, "not draining donor %s any more: its memory is leased again\n", ctl_text_of(answer, "id"));
 }
 
 void
 ctl_show_revoke(FILE *out, const json_t *answer)
 {
-	fprintf(out, "revoked lease %s: %" PRId64 " regions\n",
-			ctl_text_of(answer, "lease"), (int64_t) ctl_int_of(answer, "regions"));
+	fprintf(out, "revoked lease %s: %s\n",
+			ctl_text_of(answer, "lease"), COUNT(ctl_int_of(answer, "regions"), "region"));
 }

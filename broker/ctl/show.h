@@ -14,6 +14,7 @@
 extern void ctl_show_donors(FILE *out, const json_t *answer);
 extern void ctl_show_leases(FILE *out, const json_t *answer);
 extern void ctl_show_drain(FILE *out, const json_t *answer);
+extern void ctl_show_undrain(FILE *out, const json_t *answer);
 extern void ctl_show_revoke(FILE *out, const json_t *answer);
 
 #endif							/* RBP_CTL_SHOW_H */

@@ -55,12 +55,21 @@ ctl_put_bytes(char *cell, const json_t *object, const char *key)
 	rbp_format_size(bytes > 0 ? (uint64_t) bytes : 0, cell, CTL_MAX_CELL);
 }
 
+bool
+ctl_is_gone(const json_t *donor)
+{
+	return strcmp(ctl_text_of(donor, "state"), "gone") == 0;
+}
+
 void
 ctl_put_regions_as_bytes(char *cell, const json_t *donor, const char *key)
 {
 	json_int_t	bytes = ctl_int_of(donor, "region_size") * ctl_int_of(donor, key);
 
-	rbp_format_size(bytes > 0 ? (uint64_t) bytes : 0, cell, CTL_MAX_CELL);
+	if (ctl_is_gone(donor))
+		snprintf(cell, CTL_MAX_CELL, "-");
+	else
+		rbp_format_size(bytes > 0 ? (uint64_t) bytes : 0, cell, CTL_MAX_CELL);
 }
 
 void

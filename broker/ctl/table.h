@@ -19,6 +19,9 @@ extern const char *ctl_text_of(const json_t *object, const char *key);
 extern json_int_t ctl_int_of(const json_t *object, const char *key);
 extern double ctl_number_of(const json_t *object, const char *key);
 
+/* Has the donor been silent for so long that its memory is given up? */
+extern bool ctl_is_gone(const json_t *donor);
+
 typedef struct CtlColumn
 {
 	const char *title;			/* NULL at the end of the table */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * text.h
- *	  Bytes as hexadecimal text; names that are safe everywhere.
+ *	  Bytes as hexadecimal text; names that are safe everywhere; plurals.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +10,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+
+/* The ending of a noun after this number, for messages. */
+#define RBP_PLURAL(n)	((n) == 1 ? "" : "s")
 
 /* hex must hold 2 * len + 1 bytes; lower case. */
 extern void rbp_hex_encode(const void *data, size_t len, char *hex);

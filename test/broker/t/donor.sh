@@ -100,6 +100,8 @@ has "the other donor gets new leases" '.bytes > 0'
 api DELETE "/v1/leases/$id" "{\"secret\":\"$secret\"}"
 until_true 60 donor_is b '.state == "gone" and .leased == 0'
 point $? "later they lose them"
+"$RBP_CTL" --broker "$url" donors >"$dir/table"
+is "a donor that is gone is shown with nothing to lend" "$(grep -cE '^b .* gone .* -  +-  +-  +-  ' "$dir/table")" 1
 revision[b]=0
 beat b i1
 has "a donor that is back learns of it" '.leases == [] and (.dirty | length) > 0'
