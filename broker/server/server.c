@@ -15,6 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* SQLSTATEs */
+#define INSUFFICIENT_PRIVILEGE	"42501"
+#define UNDEFINED_COLUMN		"42703"
+#define UNDEFINED_TABLE			"42P01"
+
 struct RbpServer
 {
 	const char *conninfo;
@@ -104,6 +109,20 @@ wait_for_result(PGconn *conn, int64_t until_ms)
 	}
 }
 
+/* Say what to do about it, where that is known. */
+static void
+set_query_error(RbpServer *server, const PGresult *result)
+{
+	const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+
+	if (state != NULL && strcmp(state, INSUFFICIENT_PRIVILEGE) == 0)
+		set_error(server, "the user lacks the privilege to read remote_bp's views; grant it pg_monitor");
+	else if (state != NULL && (strcmp(state, UNDEFINED_TABLE) == 0 || strcmp(state, UNDEFINED_COLUMN) == 0))
+		set_error(server, "the database has an older version of the extension remote_bp; use ALTER EXTENSION remote_bp UPDATE");
+	else
+		set_error(server, PQerrorMessage(server->conn));
+}
+
 /* The connection is closed if there is no answer until then. */
 static PGresult *
 run(RbpServer *server, const char *sql, ExecStatusType wanted, int64_t until_ms)
@@ -131,9 +150,36 @@ run(RbpServer *server, const char *sql, ExecStatusType wanted, int64_t until_ms)
 	} while (next != NULL);
 	if (PQresultStatus(result) == wanted)
 		return result;
-	set_error(server, PQerrorMessage(server->conn));
+	set_query_error(server, result);
 	PQclear(result);
 	return NULL;
+}
+
+/*
+ * The extension is relocatable: find its objects, in whichever schema they
+ * are.  The session has a limit for its queries from then on.
+ */
+static bool
+set_up_session(RbpServer *server, int64_t until_ms)
+{
+	PGresult   *result = run(server, "SELECT set_config('search_path', quote_ident(nspname), false),"
+							 " set_config('statement_timeout', '" RBP_SERVER_QUERY_MS "', false),"
+							 " has_schema_privilege(n.oid, 'USAGE')"
+							 " FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace"
+							 " WHERE extname = 'remote_bp'", PGRES_TUPLES_OK, until_ms);
+	bool		found = result != NULL && PQntuples(result) == 1;
+	bool		usable = found && strcmp(PQgetvalue(result, 0, 2), "t") == 0;
+
+	if (result != NULL && !found)
+		snprintf(server->error, sizeof(server->error),
+				 "the database \"%s\" has no extension remote_bp; use CREATE EXTENSION there, or name another one with --dbname",
+				 PQdb(server->conn));
+	else if (found && !usable)
+		set_error(server, "the user lacks the privilege to use the schema of the extension remote_bp");
+	PQclear(result);
+	if (!usable)
+		disconnect(server);
+	return usable;
 }
 
 static bool
@@ -174,16 +220,8 @@ rbp_server_query(RbpServer *server, const char *sql)
 			return NULL;
 	}
 	until_ms = rbp_mono_ms() + atoi(RBP_SERVER_QUERY_MS);
-	if (is_new)
-	{
-		result = run(server, "SET statement_timeout = " RBP_SERVER_QUERY_MS, PGRES_COMMAND_OK, until_ms);
-		if (result == NULL)
-		{
-			disconnect(server);
-			return NULL;
-		}
-		PQclear(result);
-	}
+	if (is_new && !set_up_session(server, until_ms))
+		return NULL;
 	result = run(server, sql, PGRES_TUPLES_OK, until_ms);
 	if (result == NULL)
 		return NULL;

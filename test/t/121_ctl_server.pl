@@ -109,11 +109,18 @@ like($text, qr/^\S+ +buffer +\d+ +32 MB +/m, 'top shows leases');
 unlike($text, qr/broker/, 'top asks no broker');
 ($status, $text) = run_ctl('--dbname', $server, '--broker', $broker->url, '--once', 'top');
 is($status, 0, 'top --once with a broker');
-like($text, qr/^the broker's:\nDONOR .*^\(1 donors, 64 MB, of which 32 MB leased\)\n.*^\(1 leases\)\n/ms, 'top shows what the broker has');
+like($text, qr/^the broker's:\nDONOR .*^\(1 donor, 64 MB, of which 32 MB leased\)\n.*^\(1 lease\)\n/ms, 'top shows what the broker has');
 fails(1, qr/not everybody has answered/, 'top without a server', '--dbname', "host=$ENV{TESTDIR} port=1", '--once', 'top');
 fails(1, qr/not everybody has answered/, 'top without the broker', '--dbname', $server, '--broker', 'http://127.0.0.1:1', '--once', 'top');
 fails(1, qr/needs a terminal; --once does not/, 'top without a terminal', '--dbname', $server, 'top');
-fails(1, qr/advice: .*does not exist/, 'a database without the extension', '--dbname', $node->connstr('template1'), 'advice');
+fails(1, qr/advice: the database "template1" has no extension remote_bp; use CREATE EXTENSION there/, 'a database without the extension', '--dbname', $node->connstr('template1'), 'advice');
+$node->safe_psql('postgres', 'CREATE ROLE nobody LOGIN; CREATE SCHEMA "Else where"; ALTER EXTENSION remote_bp SET SCHEMA "Else where"');
+fails(1, qr/advice: the user lacks the privilege to use the schema/, 'a user who may not use the schema', '--dbname', "$server user=nobody", 'advice');
+$node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA "Else where" TO nobody');
+fails(1, qr/advice: the user lacks the privilege to read remote_bp's views; grant it pg_monitor/, 'a user without the privilege', '--dbname', "$server user=nobody", 'advice');
+($status, $text) = run_ctl('--dbname', $server, 'advice');
+is($status, 0, 'the extension is found in another schema');
+$node->safe_psql('postgres', 'ALTER EXTENSION remote_bp SET SCHEMA public');
 
 # A terminal: script gives one to the command.
 sub start_top
