@@ -157,6 +157,22 @@ stand_down(int code, Datum arg)
 	rbp_advice_stand_down();
 }
 
+/* One line at each start: a server without a tier says so, and why. */
+static void
+log_start(void)
+{
+	const char *off = !rbp_guc_enabled ? "remote_bp.enabled is off" :
+	rbp_guc_broker == NULL || rbp_guc_broker[0] == '\0' ? "remote_bp.broker is not set" : NULL;
+
+	if (off != NULL)
+		ereport(LOG,
+				(errmsg("remote_bp %s is loaded, and off: %s", RBP_VERSION, off)));
+	else
+		ereport(LOG,
+				(errmsg("remote_bp %s is loaded: broker \"%s\", %d MB of memory wanted for the buffer tier, %d MB for temporary data",
+						RBP_VERSION, rbp_guc_broker, rbp_guc_tier_size_wanted(), rbp_guc_temp_tier_size)));
+}
+
 static void
 startup_shmem(void)
 {
@@ -178,6 +194,7 @@ startup_shmem(void)
 	LWLockRelease(AddinShmemInitLock);
 	rbp_wait_init();
 	on_shmem_exit(stand_down, (Datum) 0);
+	log_start();
 }
 
 static bool

@@ -386,6 +386,9 @@ rbp_sql_stat_database(PG_FUNCTION_ARGS)
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
+		/* it was dropped */
+		if (name == NULL && OidIsValid(db))
+			continue;
 		values[DATID] = ObjectIdGetDatum(db);
 		nulls[DATABASE] = name == NULL;
 		if (name != NULL)

@@ -17,6 +17,7 @@
 #include "base/guc.h"
 #include "base/stats.h"
 #include "common/clock.h"
+#include "common/text.h"
 #include "lease/broker.h"
 #include "lease/lease_internal.h"
 #include "lease/names.h"
@@ -83,8 +84,8 @@ rbp_lease_log_losses(RbpHeldLease *h, const RbpLease *fresh)
 	}
 	if (lost > 0)
 		ereport(LOG,
-				(errmsg("remote_bp: %llu kB of temporary data are lost with %d regions",
-						(unsigned long long) (bytes >> 10), lost),
+				(errmsg("remote_bp: %llu kB of temporary data are lost with %d region%s",
+						(unsigned long long) (bytes >> 10), lost, RBP_PLURAL(lost)),
 				 errdetail("Queries that need this data fail, unless there is a second copy.")));
 }
 
@@ -154,6 +155,28 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 	return retired.given;
 }
 
+/*
+ * Log what was given back, when nothing more is being emptied for it or another
+ * donor is next: a drain may take many steps.
+ */
+static void
+log_given_back(RbpHeldLease *h, const char *donor, int n)
+{
+	bool		same = donor != NULL && strcmp(h->given_to, donor) == 0;
+
+	if (h->given_back > 0 && !same && (donor != NULL || h->draining == 0))
+	{
+		ereport(LOG,
+				(errmsg("remote_bp: gave %d region%s of donor \"%s\" back%s, as the broker asked",
+						h->given_back, RBP_PLURAL(h->given_back), h->given_to, h->suffix),
+				 errdetail("The donor wants memory back, or other leases have less than their share.")));
+		h->given_back = 0;
+	}
+	h->given_back += n;
+	if (donor != NULL)
+		strlcpy(h->given_to, donor, sizeof(h->given_to));
+}
+
 int
 rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 {
@@ -193,13 +216,11 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 		if (n > 0 && donor != NULL)
 		{
 			rbp_lease_reclaimed(h->lease, donor, n);
-			ereport(LOG,
-					(errmsg("remote_bp: gave %d regions of donor \"%s\" back%s, as the broker asked",
-							n, donor, h->suffix),
-					 errdetail("The donor wants memory back, or other leases have less than their share.")));
+			log_given_back(h, donor, n);
 		}
 		total += n;
 	}
+	log_given_back(h, NULL, 0);
 	if (h->draining > 0)
 		h->retire_due = rbp_now_ns() + RETIRE_PAUSE_NS;
 	return total;
@@ -239,8 +260,8 @@ rbp_lease_release_unused(RbpHeldLease *h)
 	h->request_max_until = rbp_now_ns() + REQUEST_MAX_NS;
 	note_released(h, unused, n);
 	ereport(LOG,
-			(errmsg("remote_bp: %d leased regions do not fit under %s and are given back",
-					n, h->max_setting)));
+			(errmsg("remote_bp: %d leased region%s given back, beyond what %s allows",
+					n, n == 1 ? " is" : "s are", h->max_setting)));
 }
 
 /*
@@ -256,11 +277,12 @@ log_size(RbpHeldLease *h, bool is_new)
 					h->close_deadline != 0))
 		return;
 	ereport(LOG,
-			(errmsg("remote_bp: %s %llu MB of %llu MB wanted%s, in %d regions on %d donors",
+			(errmsg("remote_bp: %s %llu MB of %llu MB wanted%s, in %d region%s on %d donor%s",
 					is_new ? "leased" : "the lease now has",
 					(unsigned long long) (lease->bytes >> 20),
 					(unsigned long long) (rbp_lease_wanted(h) >> 20),
-					h->suffix, lease->nregions, lease->ndonors)));
+					h->suffix, lease->nregions, RBP_PLURAL(lease->nregions),
+					lease->ndonors, RBP_PLURAL(lease->ndonors))));
 	h->reported_bytes = lease->bytes;
 }
 

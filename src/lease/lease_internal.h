@@ -83,6 +83,8 @@ typedef struct RbpHeldLease
 	bool		maintenance_pending;	/* call rbp_remote_run_deferred()
 										 * again at once */
 	int			draining;		/* regions being emptied */
+	int			given_back;		/* regions, of one donor, not logged yet */
+	char		given_to[RBP_DONOR_ID_LEN];
 	uint32		first_demand;	/* which demand to serve first; changes, so
 								 * that they take turns */
 	bool		has_drained;	/* regions have begun to drain since draining

@@ -80,6 +80,7 @@
 #include "base/stats.h"
 #include "base/wait.h"
 #include "common/clock.h"
+#include "common/text.h"
 #include "lease/broker.h"
 #include "lease/http.h"
 #include "lease/lease.h"
@@ -166,8 +167,8 @@ keep_until_moved(RbpHeldLease *h, int64 now)
 	if (now < h->close_deadline)
 		return true;
 	ereport(LOG,
-			(errmsg("remote_bp: temporary data in %d leased regions could not be moved in time",
-					h->lease->nregions)));
+			(errmsg("remote_bp: temporary data in %d leased region%s could not be moved in time",
+					h->lease->nregions, RBP_PLURAL(h->lease->nregions))));
 	rbp_lease_log_losses(h, NULL);
 	return false;
 }
@@ -311,9 +312,9 @@ take_over_lease(RbpHeldLease *h)
 	h->has_drained = h->drain_obsolete = true;
 	h->retire_due = 0;
 	ereport(LOG,
-			(errmsg("remote_bp: going on with the lease%s, %llu MB in %d regions",
+			(errmsg("remote_bp: going on with the lease%s, %llu MB in %d region%s",
 					h->suffix, (unsigned long long) (h->lease->bytes >> 20),
-					nregions)));
+					nregions, RBP_PLURAL(nregions))));
 }
 
 /*

@@ -54,6 +54,8 @@
  */
 #define MAX_ERRORS		8
 
+static emit_log_hook_type prev_emit_log_hook = NULL;
+
 static void
 begin(void)
 {
@@ -363,6 +365,16 @@ release_worker(int code, Datum arg)
 	pg_atomic_write_u32(&rbp_policy_shared->visiting, InvalidOid);
 }
 
+/* That a worker ends when the server is shut down is no trouble to be logged. */
+static void
+hide_termination(ErrorData *edata)
+{
+	if (edata->elevel == FATAL && edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		edata->output_to_server = false;
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
+
 /* Entry point; arg is the database's OID. */
 void
 rbp_policy_worker_main(Datum arg)
@@ -375,6 +387,8 @@ rbp_policy_worker_main(Datum arg)
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = hide_termination;
 	BackgroundWorkerUnblockSignals();
 
 	/*

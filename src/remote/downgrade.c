@@ -105,9 +105,8 @@ rbp_remote_downgrade_forget(RbpRemoteDonor *d)
  * ---- choosing ------------------------------------------------------------
  */
 
-/* Pass changed settings to the verbs transport. */
-static void
-configure_verbs(void)
+void
+rbp_remote_configure_verbs(void)
 {
 	static uint32 configured = 0;
 	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
@@ -204,7 +203,7 @@ rbp_remote_choose_transport(int ci, RbpEndpoint *endpoint, int64 now)
 	/* before the choice, so that a later change is noticed */
 	c->upgrades = pg_atomic_read_u32(&d->upgrades);
 	better = here | downgraded_from(d);
-	configure_verbs();
+	rbp_remote_configure_verbs();
 	ops = choose_transport(endpoint, better, &c->has_fallback);
 
 	/* where the device is not usable now, it may be later */
@@ -420,7 +419,7 @@ start_trial(int donor, uint32 transports)
 	trial.serial = pg_atomic_read_u32(&d->serial);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 
-	configure_verbs();
+	rbp_remote_configure_verbs();
 	trial.donor = donor;
 	trial.started = rbp_now_ns();
 	trial.ops = choose_among(&endpoint, transports);
@@ -507,7 +506,7 @@ rbp_remote_check_reachability(void)
 		LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
 		endpoint = d->endpoint;
 		LWLockRelease(&rbp_remote_shared->remote_lock);
-		configure_verbs();
+		rbp_remote_configure_verbs();
 		ops = choose_transport(&endpoint, 0, &has_fallback);
 		if (ops == NULL)
 		{

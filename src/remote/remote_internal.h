@@ -503,6 +503,9 @@ extern int64 rbp_remote_check_downgrades(int64 now);
 extern void rbp_remote_check_reachability(void);
 extern void rbp_remote_close_trial(void);
 
+/* Pass changed settings to the verbs transport. */
+extern void rbp_remote_configure_verbs(void);
+
 /*
  * ---- health.c ------------------------------------------------------------
  */

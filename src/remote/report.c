@@ -421,11 +421,33 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 	rbp_stats_error("donor \"%s\" cannot be used: %s", logged->donor, error);
 }
 
+/* Warn, once for each change of the settings, if rdma_device names no device. */
+static void
+report_device(void)
+{
+	static uint32 reported = 0;
+
+	if (reported == rbp_guc_connect_settings_version)
+		return;
+	reported = rbp_guc_connect_settings_version;
+	if (rbp_guc_rdma_device[0] == '\0')
+		return;
+	rbp_remote_configure_verbs();
+	if (rbp_verbs_present())
+		return;
+	ereport(WARNING,
+			(errmsg("remote_bp: there is no RDMA device \"%s\"", rbp_guc_rdma_device),
+			 errdetail("remote_bp.rdma_device names it. Donors are not used over verbs.")));
+	rbp_stats_error("there is no RDMA device \"%s\"", rbp_guc_rdma_device);
+}
+
 int64
 rbp_remote_report(void)
 {
 	static LogState log_states[RBP_MAX_DONORS];
 	int64		now = rbp_now_ns();
+
+	report_device();
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{

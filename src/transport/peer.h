@@ -26,11 +26,9 @@
 extern const RbpVerbsConfig *rbp_verbs_config(void);
 
 /*
- * Does this host have an InfiniBand or RoCE device (the configured one, if one
- * is named)?  And is a port of one (the configured one) active?  Both read
- * sysfs, together at most once a second, and open no device.
+ * Is a port of an RDMA device (the configured one, if one is named) active?
+ * Reads sysfs, as rbp_verbs_present() does.
  */
-extern bool rbp_verbs_present(void);
 extern bool rbp_verbs_active(void);
 
 #ifdef RBP_UNIT_TEST

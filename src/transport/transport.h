@@ -292,4 +292,10 @@ typedef struct RbpVerbsConfig
  */
 extern void rbp_verbs_configure(const RbpVerbsConfig *config);
 
+/*
+ * Does this host have an InfiniBand or RoCE device, or the configured one, if
+ * one is named?  Reads sysfs, at most once a second, and opens no device.
+ */
+extern bool rbp_verbs_present(void);
+
 #endif							/* RBP_TRANSPORT_H */

@@ -340,6 +340,12 @@ rbp_verbs_configure(const RbpVerbsConfig *config)
 {
 }
 
+bool
+rbp_verbs_present(void)
+{
+	return true;
+}
+
 uint8 *
 mock_memory(int donor, int lease, uint32 region, uint64 offset)
 {
