@@ -45,7 +45,8 @@ typedef enum RbpSimCapture
 	RBP_SIM_ALWAYS
 } RbpSimCapture;
 
-#define RBP_SIM_RARE		16
+/* As the tier (SAMPLE in buffer/read_cost.c) where the page cache has not all pages. */
+#define RBP_SIM_RARE		13
 
 typedef struct RbpSim RbpSim;
 
