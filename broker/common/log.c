@@ -3,19 +3,26 @@
  * log.c
  *	  Logging to stderr: one line per message, with UTC time and level.
  *
+ * Nobody waits for the log.  A pipe whose reader has stopped, a terminal that
+ * hangs or a disk that is full costs messages, which are counted, and not the
+ * threads that log.
+ *
  *-------------------------------------------------------------------------
  */
 #include "broker/common/log.h"
 #include "common/clock.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,16 +31,35 @@
 
 static const char *log_program = "remote_bp";
 static RbpLogLevel log_level = RBP_LOG_INFO;
+static int	log_fd = STDERR_FILENO;
+
+/* protects what follows, and writing */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t dropped;		/* messages since the last line */
+static bool cut;				/* the last one of them is there in part */
 
 static const char *const log_level_names[] = {
 	"debug", "info", "warning", "error"
 };
 
+/*
+ * A pipe or a terminal is opened anew, so that O_NONBLOCK is set for us alone
+ * and not for others who have the same standard error.  A socket cannot be
+ * opened, and what belongs to another user may not be: see put().
+ */
 void
 rbp_log_init(const char *program, RbpLogLevel level)
 {
+	struct stat st;
+	int			fd;
+
 	log_program = program;
 	log_level = level;
+	if (fstat(STDERR_FILENO, &st) != 0 || !(S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)))
+		return;
+	fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd >= 0)
+		log_fd = fd;
 }
 
 bool
@@ -50,6 +76,60 @@ rbp_log_level_parse(const char *text, RbpLogLevel *level)
 	return false;
 }
 
+/* Begin a line: returns the length of what stands before the text. */
+static size_t
+begin_line(char *line, size_t len, RbpLogLevel level)
+{
+	struct timespec ts;
+	struct tm	tm;
+	size_t		used;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	gmtime_r(&ts.tv_sec, &tm);
+	used = strftime(line, len, "%Y-%m-%dT%H:%M:%S", &tm);
+	return used + (size_t) snprintf(line + used, len - used, ".%03ldZ %s: %s: ",
+									ts.tv_nsec / 1000000, log_program, log_level_names[level]);
+}
+
+/*
+ * Write a line, if that needs no waiting.  What poll() finds writable takes a
+ * whole line: a pipe has a page or more, and so does a socket.
+ */
+static bool
+put(const char *line, size_t len)
+{
+	struct pollfd out = {.fd = log_fd,.events = POLLOUT};
+	ssize_t		written;
+
+	if (poll(&out, 1, 0) != 1 || (out.revents & POLLOUT) == 0)
+		return false;
+	written = write(log_fd, line, len);
+	cut = written > 0 && (size_t) written < len;
+	return written == (ssize_t) len;
+}
+
+/* Write a line, and before it, how many could not be written. */
+static void
+write_line(const char *line, size_t len)
+{
+	pthread_mutex_lock(&log_lock);
+	if (dropped > 0)
+	{
+		char		note[256] = "\n";
+		size_t		start = cut ? 1 : 0;
+		size_t		used = start;
+
+		used += begin_line(note + start, sizeof(note) - start, RBP_LOG_WARNING);
+		used += (size_t) snprintf(note + used, sizeof(note) - used, "%" PRIu64
+								  " messages were dropped, since the log could not be written\n", dropped);
+		if (put(note, used))
+			dropped = 0;
+	}
+	if (dropped > 0 || !put(line, len))
+		dropped++;
+	pthread_mutex_unlock(&log_lock);
+}
+
 /*
  * The line is built first and written by a single call, so that lines of
  * threads do not mix.  Control characters become spaces, so that it is a
@@ -59,19 +139,11 @@ static void
 log_line(RbpLogLevel level, const char *fmt, va_list args)
 {
 	char		line[2048];
-	struct timespec ts;
-	struct tm	tm;
 	size_t		used;
 	size_t		start;
 	int			saved_errno = errno;
 
-	clock_gettime(CLOCK_REALTIME, &ts);
-	gmtime_r(&ts.tv_sec, &tm);
-	used = strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &tm);
-	used += (size_t) snprintf(line + used, sizeof(line) - used,
-							  ".%03ldZ %s: %s: ", ts.tv_nsec / 1000000,
-							  log_program, log_level_names[level]);
-	start = used;
+	start = used = begin_line(line, sizeof(line), level);
 	errno = saved_errno;
 	vsnprintf(line + used, sizeof(line) - used - 1, fmt, args);
 	used += strlen(line + used);
@@ -82,9 +154,7 @@ log_line(RbpLogLevel level, const char *fmt, va_list args)
 			line[i] = ' ';
 	}
 	line[used++] = '\n';
-
-	/* A failure to write to standard error cannot be reported. */
-	(void) !write(STDERR_FILENO, line, used);
+	write_line(line, used);
 	errno = saved_errno;
 }
 

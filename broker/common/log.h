@@ -3,7 +3,8 @@
  * log.h
  *	  Logging to stderr: one line per message, with UTC time and level.
  *
- * After rbp_log_init(), all functions are thread-safe.
+ * After rbp_log_init(), all functions are thread-safe, and none waits for the
+ * log: what cannot be written at once is dropped, and counted.
  *
  *-------------------------------------------------------------------------
  */
