@@ -259,6 +259,13 @@ apply_settings(int64_t donor, const char *id, const json_t *body)
 			   " WHERE key = ?1 AND grace_ms <> ?2 ->> 'grace_ms'", INT(donor), JSON(body));
 	if (json_is_true(json_object_get(body, "draining")))
 		set_draining(donor, id, true);
+}
+
+/* What the next heartbeat tells again */
+static void
+apply_news(int64_t donor, const json_t *body)
+{
+	broker.counters[HEARTBEATS]++;
 
 	/* a grant may be waiting for this */
 	if (broker_run("UPDATE donor_seen SET applied = ?2 WHERE donor = ?1 AND applied <> ?2"
@@ -283,26 +290,17 @@ static const char *const desired_state =
 " 'drain', json(iif(draining, 'true', 'false')))"
 " FROM donor d WHERE key = ?1";
 
-BrokerReply
-broker_donors_heartbeat(const char *id, const json_t *body)
+/*
+ * Answer when there is news, or after a while: well before the shortest TTL is
+ * over, since a donor learns of renewals by these answers alone.
+ */
+static BrokerReply
+answer_heartbeat(int64_t donor, const char *id, const json_t *body, int status)
 {
 	int64_t		revision = int_of(body, "revision");
 	int64_t		deadline;
 	BrokerReply error;
-	int64_t		donor = find_instance(id, body, &error);
 
-	if (donor == 0 ||
-		!check_clean(json_object_get(body, "clean"),
-					 broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor)), &error))
-		return error;
-	broker.counters[HEARTBEATS]++;
-	apply_report(donor, id, body);
-	apply_settings(donor, id, body);
-
-	/*
-	 * Answer when there is news, or after a while: well before the shortest
-	 * TTL is over, since a donor learns of renewals by these answers alone.
-	 */
 	deadline = broker_now() +
 		broker_get("SELECT min(?2, ifnull(min(ttl_ms) / 4, ?2))"
 				   " FROM holding JOIN lease ON key = lease WHERE donor = ?1",
@@ -314,7 +312,36 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 		if (donor == 0)
 			return error;
 	}
-	return broker_reply(200, broker_get_text(desired_state, INT(donor)));
+	return broker_reply(status, broker_get_text(desired_state, INT(donor)));
+}
+
+BrokerReply
+broker_donors_heartbeat(const char *id, const json_t *body)
+{
+	BrokerReply error;
+	int64_t		donor = find_instance(id, body, &error);
+
+	if (donor == 0 ||
+		!check_clean(json_object_get(body, "clean"),
+					 broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor)), &error))
+		return error;
+	apply_report(donor, id, body);
+	apply_settings(donor, id, body);
+	apply_news(donor, body);
+	return answer_heartbeat(donor, id, body, 200);
+}
+
+/* Its leases go on.  What it reports does not count, and is reported again. */
+BrokerReply
+broker_donors_heartbeat_unsaved(const char *id, const json_t *body)
+{
+	BrokerReply error;
+	int64_t		donor = find_instance(id, body, &error);
+
+	if (donor == 0)
+		return error;
+	apply_news(donor, body);
+	return answer_heartbeat(donor, id, body, 202);
 }
 
 /*

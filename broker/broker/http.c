@@ -344,14 +344,27 @@ take_body(Request *request, const char *data, size_t len)
 static BrokerReply
 call_handler(const Request *request, const json_t *body)
 {
-	BrokerReply reply;
+	const BrokerRoute *route = request->route;
+	BrokerReply reply = {0};
 
-	if (request->route->probe)
-		return request->route->handler(request->id, body);
+	if (route->probe)
+		return route->handler(request->id, body);
 	broker_begin();
-	reply = request->route->handler(request->id, body);
-	broker_end();
-	return reply;
+	if (!broker.full)
+	{
+		reply = route->handler(request->id, body);
+		if (broker_end())
+			return reply;
+		free(reply.text);
+		reply.text = NULL;
+		broker_begin();
+	}
+	if (route->unsaved != NULL)
+		reply = route->unsaved(request->id, body);
+	if (broker_end() && route->unsaved != NULL)
+		return reply;
+	free(reply.text);
+	return broker_reply_error(503, "the broker cannot write its state file now; its log says why");
 }
 
 static BrokerReply

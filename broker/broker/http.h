@@ -59,6 +59,8 @@ typedef struct BrokerRoute
 	bool		probe;			/* of the broker's health: needs no token, and
 								 * runs without broker.lock */
 	BrokerHandler handler;
+	BrokerHandler unsaved;		/* instead, if the disk is full: changes
+								 * nothing there; NULL: 503 */
 } BrokerRoute;
 
 /*

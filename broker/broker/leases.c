@@ -243,6 +243,14 @@ check_release(const json_t *release, BrokerReply *error)
 	return true;
 }
 
+static void
+prolong(int64_t lease)
+{
+	broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1)"
+			   " WHERE lease = ?1", INT(lease));
+	broker.counters[LEASES_RENEWED]++;
+}
+
 BrokerReply
 broker_leases_renew(const char *id, const json_t *body)
 {
@@ -270,10 +278,21 @@ broker_leases_renew(const char *id, const json_t *body)
 					   " (SELECT key, value ->> 'region' FROM"
 					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
 					   INT(lease), JSON(release));
-	broker_run("UPDATE lease_term SET deadline = now_ms() + (SELECT ttl_ms FROM lease WHERE key = ?1)"
-			   " WHERE lease = ?1", INT(lease));
-	broker.counters[LEASES_RENEWED]++;
+	prolong(lease);
 	return broker_alloc_grant(lease) > 0 ? settle(id, false, 200) : tell(lease, 200);
+}
+
+/* Its size and regions stay as they are, and so does its TTL. */
+BrokerReply
+broker_leases_renew_unsaved(const char *id, const json_t *body)
+{
+	BrokerReply error;
+	int64_t		lease = find_held(id, body, &error);
+
+	if (lease == 0)
+		return error;
+	prolong(lease);
+	return tell(lease, 202);
 }
 
 BrokerReply

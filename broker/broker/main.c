@@ -67,6 +67,9 @@ ticker(void *arg)
 		int64_t		next = broker_tick();
 		int64_t		soonest = broker_now() + TICK_PAUSE_MS;
 
+		/* What this tick could not save, the next one tries again. */
+		broker_end();
+		broker_begin();
 		rbp_log_flush_repeated(false);
 
 		/* Each change wakes us too, and may bring new deadlines. */

@@ -90,6 +90,8 @@ broker_metrics(const char *id, const json_t *body)
 	head(out, "broker_uptime_seconds", "gauge", "Time since the broker started.");
 	fprintf(out, "remote_bp_broker_uptime_seconds %.3f\n",
 			(double) (broker_now() - broker.started) / 1000);
+	head(out, "broker_state_full", "gauge", "1 if the state file cannot be written: only renewals go on.");
+	fprintf(out, "remote_bp_broker_state_full %d\n", broker.full);
 	head(out, "http_requests_total", "counter", "Requests answered, by class of status.");
 	for (int i = 2; i <= 5; i++)
 		fprintf(out, "remote_bp_http_requests_total{status=\"%dxx\"} %" PRId64 "\n",

@@ -109,18 +109,18 @@ serve_health(const char *id, const json_t *body)
 }
 
 const BrokerRoute broker_routes[] = {
-	{"GET", "/healthz", NULL, true, serve_health},
-	{"GET", "/metrics", NULL, false, broker_metrics},
-	{"GET", "/v1/donors", NULL, false, broker_donors_list},
-	{"POST", "/v1/donors", registration, false, broker_donors_register},
-	{"DELETE", "/v1/donors/*", leaving, false, broker_donors_leave},
-	{"POST", "/v1/donors/*/heartbeat", heartbeat, false, broker_donors_heartbeat},
-	{"POST", "/v1/donors/*/drain", NULL, false, broker_donors_drain},
-	{"POST", "/v1/donors/*/undrain", NULL, false, broker_donors_undrain},
-	{"GET", "/v1/leases", NULL, false, broker_leases_list},
-	{"POST", "/v1/leases", new_lease, false, broker_leases_create},
-	{"DELETE", "/v1/leases/*", giving_back, false, broker_leases_release},
-	{"POST", "/v1/leases/*/renew", renewal, false, broker_leases_renew},
-	{"POST", "/v1/leases/*/revoke", NULL, false, broker_leases_revoke},
+	{"GET", "/healthz", NULL, true, serve_health, NULL},
+	{"GET", "/metrics", NULL, false, broker_metrics, broker_metrics},
+	{"GET", "/v1/donors", NULL, false, broker_donors_list, broker_donors_list},
+	{"POST", "/v1/donors", registration, false, broker_donors_register, NULL},
+	{"DELETE", "/v1/donors/*", leaving, false, broker_donors_leave, NULL},
+	{"POST", "/v1/donors/*/heartbeat", heartbeat, false, broker_donors_heartbeat, broker_donors_heartbeat_unsaved},
+	{"POST", "/v1/donors/*/drain", NULL, false, broker_donors_drain, NULL},
+	{"POST", "/v1/donors/*/undrain", NULL, false, broker_donors_undrain, NULL},
+	{"GET", "/v1/leases", NULL, false, broker_leases_list, broker_leases_list},
+	{"POST", "/v1/leases", new_lease, false, broker_leases_create, NULL},
+	{"DELETE", "/v1/leases/*", giving_back, false, broker_leases_release, NULL},
+	{"POST", "/v1/leases/*/renew", renewal, false, broker_leases_renew, broker_leases_renew_unsaved},
+	{"POST", "/v1/leases/*/revoke", NULL, false, broker_leases_revoke, NULL},
 	{.path = NULL}
 };

@@ -12,9 +12,23 @@
 #include "common/clock.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 BrokerState broker;
+
+/* A commit has failed since this thread's broker_begin(). */
+static _Thread_local bool failed;
+
+/* As they were when the transaction began */
+static int64_t counters[BROKER_COUNTERS];
+
+static void
+begin(void)
+{
+	broker_store_begin();
+	memcpy(counters, broker.counters, sizeof(counters));
+}
 
 void
 broker_state_open(const char *path, int64_t donor_timeout_ms)
@@ -41,12 +55,16 @@ void
 broker_begin(void)
 {
 	pthread_mutex_lock(&broker.lock);
-	broker_store_begin();
+	failed = false;
+	begin();
 }
 
 static void
 commit(void)
 {
+	const char *fault = NULL;
+	bool		wrote;
+
 	if (broker.check)
 	{
 		char	   *broken = broker_store_get_text(broker_schema_check, BROKER_VALUES());
@@ -57,16 +75,47 @@ commit(void)
 			abort();
 		}
 	}
-	if (broker_store_commit() || broker.wake)
-		pthread_cond_broadcast(&broker.changed);
+	if (!failed && (fault = broker_store_commit(&wrote)) == NULL)
+	{
+		if (wrote || broker.wake)
+			pthread_cond_broadcast(&broker.changed);
+		if (wrote && broker.full)
+			rbp_log_repeated(RBP_LOG_INFO, "the state file can be written again");
+		broker.full = broker.full && !wrote;
+	}
+	else
+	{
+		if (fault != NULL && !broker.full)
+			rbp_log_repeated(RBP_LOG_ERROR, "could not write the state file: %s; the last change is undone,"
+							 " and until it can be written, only renewals go on", fault);
+		/* what follows a failed commit is based on it */
+		broker_store_rollback();
+		memcpy(broker.counters, counters, sizeof(counters));
+		failed = broker.full = true;
+	}
 	broker.wake = false;
 }
 
-void
+bool
 broker_end(void)
 {
+	bool		saved;
+
 	commit();
+	saved = !failed;
 	pthread_mutex_unlock(&broker.lock);
+	return saved;
+}
+
+void
+broker_try_full(void)
+{
+	if (!broker.full)
+		return;
+	broker_store_touch();
+	commit();
+	failed = false;
+	begin();
 }
 
 bool
@@ -76,12 +125,13 @@ broker_wait(int64_t deadline)
 		.tv_sec = deadline / 1000,
 		.tv_nsec = deadline % 1000 * 1000000
 	};
-	bool		early = !broker.stopping && rbp_mono_ms() < deadline;
+	bool		early;
 
 	commit();
+	early = !failed && !broker.stopping && rbp_mono_ms() < deadline;
 	if (early)
 		pthread_cond_timedwait(&broker.changed, &broker.lock, &ts);
-	broker_store_begin();
+	begin();
 	return early;
 }
 

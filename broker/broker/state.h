@@ -23,6 +23,11 @@
  * Durability.  An answer is sent after broker_end(), and nobody else can see
  * uncommitted changes, since the mutex is held from the change to the commit.
  *
+ * A full disk.  A commit that the disk did not take is rolled back whole, and
+ * broker_end() returns false.  From then on, the state is full: handlers that change
+ * what is on disk are not called, until the ticker finds that it can be written.
+ * What changes the temporary tables alone goes on, above all the renewal of leases.
+ *
  * With REMOTE_BP_BROKER_CHECK=1 in the environment, as in the tests, each commit
  * checks the counts in the volatile tables.
  *
@@ -59,6 +64,7 @@ typedef struct BrokerState
 	pthread_mutex_t lock;
 	pthread_cond_t changed;		/* on CLOCK_MONOTONIC */
 	bool		stopping;
+	bool		full;			/* what is on disk cannot be changed now */
 	bool		check;
 	bool		wake;			/* the commit has to broadcast, whatever it
 								 * wrote */
@@ -71,15 +77,19 @@ extern BrokerState broker;
 /* Opens or creates the file.  Dies with a message. */
 extern void broker_state_open(const char *path, int64_t donor_timeout_ms);
 
+/* False: nothing was changed since broker_begin(), or the last broker_wait(). */
 extern void broker_begin(void);
-extern void broker_end(void);
+extern bool broker_end(void);
 
 /*
  * Commit, wait for a broadcast, or until deadline (rbp_mono_ms()), and begin
- * anew.  False, without having waited, if the deadline has passed already or the
- * broker is stopping.
+ * anew.  False, without having waited, if the deadline has passed already, the
+ * broker is stopping, or the commit has failed; then broker_end() will, too.
  */
 extern bool broker_wait(int64_t deadline);
+
+/* If the state is full, try whether it still is.  At the start of a transaction. */
+extern void broker_try_full(void);
 
 /* Make every waiter return.  Takes the lock. */
 extern void broker_stop(void);

@@ -186,12 +186,47 @@ broker_store_begin(void)
 	broker_run("BEGIN");
 }
 
-bool
-broker_store_commit(void)
+/*
+ * A full disk is SQLITE_FULL or, if it is a quota or a limit, SQLITE_IOERR.  SQLite
+ * writes what it could not write, or sync, again with the next commit.
+ */
+const char *
+broker_store_commit(bool *changed)
 {
+	sqlite3_stmt *stmt = broker_store_query("COMMIT", BROKER_VALUES());
+	const char *fault = NULL;
+	int			rc;
+
 	wrote = false;
-	broker_run("COMMIT");
-	return wrote;
+	rc = sqlite3_step(stmt);
+	if (rc == SQLITE_IOERR)
+		fault = strerror(sqlite3_system_errno(db));
+	else if (rc == SQLITE_FULL)
+		fault = sqlite3_errstr(rc);
+	else if (rc != SQLITE_DONE)
+		give_up();
+	sqlite3_reset(stmt);
+	if (fault != NULL)
+		broker_store_rollback();
+	*changed = wrote;
+	return fault;
+}
+
+/* A commit that failed has rolled back by itself, or not. */
+void
+broker_store_rollback(void)
+{
+	if (!sqlite3_get_autocommit(db))
+		broker_run("ROLLBACK");
+}
+
+#define SET_VERSION(n)	"PRAGMA user_version = " #n
+#define SET_SAME_VERSION(n)	SET_VERSION(n)
+
+void
+broker_store_touch(void)
+{
+	broker_run(SET_SAME_VERSION(BROKER_SCHEMA_VERSION));
 }
 
 int64_t
@@ -238,7 +273,6 @@ static void
 make_tables(const char *path)
 {
 	int			version = (int) broker_get("PRAGMA user_version");
-	char		sql[64];
 
 	if (version == BROKER_SCHEMA_VERSION)
 		return;
@@ -251,8 +285,7 @@ make_tables(const char *path)
 	exec_or_die(path, broker_schema);
 	if (version > 0)
 		exec_or_die(path, broker_schema_from_2);
-	snprintf(sql, sizeof(sql), "PRAGMA user_version = %d", BROKER_SCHEMA_VERSION);
-	exec_or_die(path, sql);
+	broker_store_touch();
 }
 
 void
@@ -274,6 +307,7 @@ broker_store_open(const char *path)
 	exec_or_die(path, "PRAGMA secure_delete = ON");
 	exec_or_die(path, "PRAGMA temp_store = MEMORY");
 	exec_or_die(path, "PRAGMA cache_size = -65536");	/* KiB, at most */
+	exec_or_die(path, "PRAGMA cache_spill = OFF");	/* only commits write */
 	now = rbp_mono_ms();
 	sqlite3_create_function(db, "now_ms", 0, SQLITE_UTF8, NULL, sql_now_ms, NULL, NULL);
 	sqlite3_wal_hook(db, on_wal, NULL);

@@ -7,9 +7,10 @@
  * nothing of SQLite but its SQL: another store has to run these statements and to
  * keep what is committed.
  *
- * There is one transaction at a time: all of this is under broker.lock.  Any
- * failure ends the process.  That is safe: what was answered is on disk, and leases
- * outlive the broker, as with any restart.
+ * There is one transaction at a time: all of this is under broker.lock.  A commit
+ * fails if the disk is full, or fails; nothing is written before it.  Any other failure
+ * ends the process.  That is safe: what was answered is on disk, and leases outlive the
+ * broker, as with any restart.
  *
  * A statement is a string literal: it is prepared once, and found again by its
  * address.  Parameters ?1, ?2, ... follow as INT(), TEXT() or JSON().
@@ -56,9 +57,17 @@ typedef struct BrokerValue
 extern void broker_store_open(const char *path);
 extern void broker_store_close(void);
 
-/* Commit returns true if the transaction has changed what is on disk. */
+/*
+ * Commit returns why the disk did not take it: then nothing has changed, in the tables
+ * that last as long as the process neither.  NULL: it did.  *wrote: the transaction has
+ * changed what is on disk.
+ */
 extern void broker_store_begin(void);
-extern bool broker_store_commit(void);
+extern const char *broker_store_commit(bool *wrote);
+extern void broker_store_rollback(void);
+
+/* Changes nothing, but has the next commit write. */
+extern void broker_store_touch(void);
 
 /* rbp_mono_ms() as it was when the transaction began; now_ms() in SQL. */
 extern int64_t broker_now(void);

@@ -82,11 +82,15 @@ broker_tick(void)
 {
 	static int64_t planned = 0;
 
+	broker_try_full();
 	if (planned != 0 && broker_now() - planned > LATE_MS)
 		forgive(broker_now() - planned);
-	expire_leases();
+	if (!broker.full)
+		expire_leases();
 	broker_share_update();
 	broker_reclaim_update_all();
+	if (broker.full)
+		return planned = broker_now() + 1000;
 	broker_reclaim_take();
 	give_up_donors();
 	planned = broker_get("SELECT min(at) FROM (SELECT now_ms() + 1000 AS at"

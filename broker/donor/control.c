@@ -251,13 +251,16 @@ heartbeat(RbpHttp *http, int64_t *revision, bool draining, bool *drain)
 		rbp_die("out of memory");
 
 	rc = rbp_http_request(http, "POST", heartbeat_path, body, &reply);
-	if (rc == 200)
+	if (rc == 200 || rc == 202)
 	{
 		int64_t		now = rbp_boottime_ns();
 
 		if (check_desired_state(reply))
 		{
-			donor_report_acknowledged(&report);
+			/* 202: the broker could not save the report */
+			if (rc == 200)
+				donor_report_acknowledged(&report);
+			rc = 200;
 			apply_desired_state(reply, now, revision);
 			*drain = json_is_true(json_object_get(reply, "drain"));
 		}
@@ -366,10 +369,12 @@ control_end(Control *c)
 	if (c->registered)
 	{
 		json_t	   *body = json_pack("{s:s}", "instance", instance);
+		int			rc;
 
 		rbp_http_set_abort(c->http, NULL);
 		rbp_http_set_timeout(c->http, 1000);
-		if (rbp_http_request(c->http, "DELETE", donor_path, body, NULL) < 0)
+		rc = rbp_http_request(c->http, "DELETE", donor_path, body, NULL);
+		if (rc < 0 || rc >= 500)
 			rbp_log(RBP_LOG_WARNING, "could not deregister from the broker: %s",
 					rbp_http_error(c->http));
 		json_decref(body);

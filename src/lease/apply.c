@@ -371,7 +371,6 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 
 	rbp_lease_free(known);
 	h->lease = fresh;
-	h->nreleased = 0;			/* the renewal has reported them */
 	h->deadline = terms.deadline_ns;
 	if (unchanged)
 		unused = rbp_remote_extend_lease(h->pool, h->deadline);

@@ -136,7 +136,7 @@ send_request(RbpHeldLease *h, const char *path, char *body, RbpHttpReply *reply,
 			request_failed(h, failed, "%s", why);
 		return false;
 	}
-	if (reply->status != 200 && reply->status != 201 &&
+	if (reply->status != 200 && reply->status != 201 && reply->status != 202 &&
 		reply->status != 403 && reply->status != 404 && reply->status != 410)
 	{
 		if (!rbp_lease_error_text(reply->body, reply->len, why, sizeof(why)))
@@ -230,6 +230,21 @@ renew(RbpHeldLease *h, uint64 wanted)
 		rbp_lease_free(fresh);
 		return request_failed(h, FAILED_ANSWER, "it answered with another lease");
 	}
+
+	/*
+	 * 202: the broker's disk is full.  The lease is renewed, but what was
+	 * released is still in it, may still be asked for, and is released again
+	 * by the next renewal.
+	 */
+	if (reply.status == 202)
+	{
+		rbp_lease_remove_regions(fresh, h->released, h->nreleased);
+		for (int i = 0; i < h->nreleased; i++)
+			rbp_lease_reclaimed(fresh, h->released[i].donor, 1);
+		outcome = rbp_lease_adopt(h, fresh, sent_ns);
+		return outcome == RBP_LEASE_AGAIN ? RBP_LEASE_OK : outcome;
+	}
+	h->nreleased = 0;
 	return rbp_lease_adopt(h, fresh, sent_ns);
 }
 
