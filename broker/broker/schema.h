@@ -8,8 +8,10 @@
 #ifndef RBP_BROKER_SCHEMA_H
 #define RBP_BROKER_SCHEMA_H
 
+#include "common/limits.h"
+
 #define BROKER_SCHEMA_VERSION	3
-#define BROKER_MAX_DONORS		1024
+#define BROKER_MAX_DONORS		RBP_BROKER_MAX_DONORS
 #define BROKER_MAX_LEASES		16384	/* live ones */
 
 /* Of a new file; and what makes that of one which version 1 or 2 wrote. */

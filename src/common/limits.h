@@ -18,6 +18,9 @@
 #define RBP_BOOT_ID_LEN		40
 #define RBP_SECRET_LEN		32	/* bytes, not text */
 
+/* Donors of a broker */
+#define RBP_BROKER_MAX_DONORS	1024
+
 /* A donor's; a region's number is below it. */
 #define RBP_DONOR_MAX_REGIONS	65536
 #define RBP_MAX_REGION_SIZE		(UINT64_C(1) << 46) /* sums of offsets stay

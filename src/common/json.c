@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * json.c
+ *	  What JSON from others may cost, before it is decoded.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "common/json.h"
+
+#include <stdbool.h>
+
+size_t
+rbp_json_values(const char *text, size_t len)
+{
+	bool		quoted = false;
+	size_t		n = 1;
+
+	for (size_t i = 0; i < len; i++)
+	{
+		char		c = text[i];
+
+		if (c == '"')
+			quoted = !quoted;
+		else if (quoted && c == '\\')
+			i++;
+		else if (!quoted && (c == ',' || c == '[' || c == '{'))
+			n++;
+	}
+	return n;
+}
