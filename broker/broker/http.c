@@ -10,7 +10,8 @@
  * read.
  *
  * Threads: each request belongs to its connection's thread; shared are the
- * counters (atomic) and, through the handlers, the state (broker.lock).
+ * counters (atomic), the tokens (their own lock) and, through the handlers, the
+ * state (broker.lock).
  *
  *-------------------------------------------------------------------------
  */
@@ -21,10 +22,12 @@
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
 #include "common/bytes.h"
+#include "common/json.h"
 
 #include <inttypes.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +35,6 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-#define MAX_BODY			(1024 * 1024)
 #define MAX_NESTING			8	/* SQLite refuses to read 2,000 levels */
 #define MAX_CONNECTIONS		1024
 #define IDLE_TIMEOUT_S		30
@@ -45,11 +47,13 @@ typedef struct Request
 	const BrokerRoute *route;
 	char		id[256];
 	RbpBytes	body;
-	size_t		received;		/* more than MAX_BODY: body has not all of it */
+	size_t		received;		/* more than is allowed: body has not all of
+								 * it */
 } Request;
 
 static struct MHD_Daemon *httpd;
-static const char *required_token;
+static pthread_mutex_t tokens_lock = PTHREAD_MUTEX_INITIALIZER;
+static char *accepted_tokens;	/* one in each line; NULL: none is needed */
 static const BrokerRoute *routes;
 
 atomic_int_fast64_t broker_http_requests[6];
@@ -223,17 +227,28 @@ token_matches(struct MHD_Connection *connection)
 {
 	static const char prefix[] = "Bearer ";
 	const char *header;
+	bool		matches;
 
-	if (required_token == NULL)
-		return true;
 	header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
 										 MHD_HTTP_HEADER_AUTHORIZATION);
-	if (header == NULL ||
-		strncasecmp(header, prefix, sizeof(prefix) - 1) != 0)
-		return false;
-	header += sizeof(prefix) - 1;
-	return rbp_equal_secret(header, strlen(header), required_token,
-							strlen(required_token));
+	if (header != NULL && strncasecmp(header, prefix, sizeof(prefix) - 1) == 0)
+		header += sizeof(prefix) - 1;
+	else
+		header = NULL;
+	pthread_mutex_lock(&tokens_lock);
+	matches = accepted_tokens == NULL ||
+		(header != NULL && rbp_token_is_among(accepted_tokens, header));
+	pthread_mutex_unlock(&tokens_lock);
+	return matches;
+}
+
+void
+broker_http_set_tokens(char *tokens)
+{
+	pthread_mutex_lock(&tokens_lock);
+	rbp_token_free(accepted_tokens);
+	accepted_tokens = tokens;
+	pthread_mutex_unlock(&tokens_lock);
 }
 
 /*
@@ -289,6 +304,12 @@ log_refusal(struct MHD_Connection *connection, const char *why)
 										address, sizeof(address)), why);
 }
 
+static BrokerReply
+body_too_large(void)
+{
+	return broker_reply_error(413, "the body is larger than %zu bytes", RBP_JSON_BODY_BYTES);
+}
+
 /*
  * A request's headers are complete.  Refuse it now, or set up *request for
  * its body.
@@ -319,8 +340,8 @@ start_request(struct MHD_Connection *connection, const char *url,
 
 	length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND,
 										 MHD_HTTP_HEADER_CONTENT_LENGTH);
-	if (length != NULL && strtoull(length, NULL, 10) > MAX_BODY)
-		return send_reply(connection, broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY));
+	if (length != NULL && strtoull(length, NULL, 10) > RBP_JSON_BODY_BYTES)
+		return send_reply(connection, body_too_large());
 
 	*request = calloc(1, sizeof(Request));
 	if (*request == NULL)
@@ -334,11 +355,11 @@ static enum MHD_Result
 take_body(Request *request, const char *data, size_t len)
 {
 	/* a chunked body has no length that could be refused at the start */
-	if (request->received > 4 * MAX_BODY)
+	if (request->received > 4 * RBP_JSON_BODY_BYTES)
 		return MHD_NO;			/* closes the connection */
 	request->received += len;
-	return request->received > MAX_BODY ||
-		rbp_bytes_append(&request->body, data, len, MAX_BODY) ? MHD_YES : MHD_NO;
+	return request->received > RBP_JSON_BODY_BYTES ||
+		rbp_bytes_append(&request->body, data, len, RBP_JSON_BODY_BYTES) ? MHD_YES : MHD_NO;
 }
 
 static BrokerReply
@@ -374,10 +395,12 @@ run_request(const Request *request)
 	json_t	   *body;
 	BrokerReply reply;
 
-	if (request->received > MAX_BODY)
-		return broker_reply_error(413, "the body is larger than %d bytes", MAX_BODY);
+	if (request->received > RBP_JSON_BODY_BYTES)
+		return body_too_large();
 	if (request->route->body == NULL)
 		return call_handler(request, NULL);
+	if (rbp_json_values(request->body.data, request->body.len) > RBP_JSON_BODY_VALUES)
+		return broker_reply_error(413, "the body has more than %zu values", RBP_JSON_BODY_VALUES);
 	body = json_loadb(request->body.len > 0 ? request->body.data : "",
 					  request->body.len, JSON_REJECT_DUPLICATES, &why);
 	if (body == NULL)
@@ -472,12 +495,11 @@ listen_on(const char *host, uint16_t port, char *address, size_t len)
 
 void
 broker_http_start(const BrokerRoute *served, const char *host, uint16_t port,
-				  const char *token, char *address, size_t len)
+				  char *address, size_t len)
 {
 	int			fd = listen_on(host, port, address, len);
 
 	routes = served;
-	required_token = token;
 	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
 							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
 							 MHD_USE_ITC | MHD_USE_ERROR_LOG,

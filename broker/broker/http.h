@@ -64,13 +64,17 @@ typedef struct BrokerRoute
 } BrokerRoute;
 
 /*
- * Listen and serve in the background.  served and token,
- * which may be NULL, are kept by reference.  Dies if it cannot listen.  address gets what is being listened
- * on, with the chosen port.
+ * Accept these tokens, one in each line, from now on; NULL: none is needed.
+ * Takes ownership of them.
+ */
+extern void broker_http_set_tokens(char *tokens);
+
+/*
+ * Listen and serve in the background.  served is kept by reference.  Dies if it
+ * cannot listen.  address gets what is being listened on, with the chosen port.
  */
 extern void broker_http_start(const BrokerRoute *served, const char *host,
-							  uint16_t port, const char *token,
-							  char *address, size_t len);
+							  uint16_t port, char *address, size_t len);
 
 /* Waits for running requests; call broker_stop() before. */
 extern void broker_http_stop(void);

@@ -41,7 +41,7 @@ static const RbpOption options[] = {
 	{"state", RBP_OPT_STRING, &opt_state, "FILE",
 	"SQLite file that keeps donors and leases", NULL, true, 0, 0},
 	{"token-file", RBP_OPT_STRING, &opt_token_file, "FILE",
-	"file with the token that requests must carry", "none", false, 0, 0},
+	"file with the tokens that requests may carry, one in each line", "none", false, 0, 0},
 	{"donor-timeout", RBP_OPT_INT, &opt_donor_timeout, "SECONDS",
 		"silence after which a donor gets no new leases; after three times it is given up",
 	"10", false, 2, 86400},
@@ -101,14 +101,24 @@ raise_file_limit(void)
 static void
 reload(void)
 {
+	char	   *tokens = rbp_token_reload(opt_token_file, true);
+
 	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+	if (tokens != NULL)
+	{
+		int			n = 1;
+
+		for (const char *c = tokens; *c != '\0'; c++)
+			n += *c == '\n' && c[1] != '\0';
+		rbp_log(RBP_LOG_INFO, "accepting %d token%s of \"%s\"", n, n == 1 ? "" : "s", opt_token_file);
+		broker_http_set_tokens(tokens);
+	}
 }
 
 int
 main(int argc, char **argv)
 {
 	char		address[RBP_HOST_LEN + 16];
-	char	   *token;
 	pthread_t	ticker_thread;
 	sigset_t	signals;
 	int			signo;
@@ -117,7 +127,7 @@ main(int argc, char **argv)
 	if (rbp_options_parse(&program, argc, argv) != argc)
 		rbp_usage_error(&program, "there are too many arguments");
 	rbp_log_init(program.name, opt_log_level);
-	token = rbp_token_load(opt_token_file);
+	broker_http_set_tokens(rbp_token_load(opt_token_file, true));
 
 	signals = rbp_signals_init();
 	raise_file_limit();
@@ -126,8 +136,8 @@ main(int argc, char **argv)
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
 		rbp_die("cannot start a thread: %s", strerror(rc));
-	broker_http_start(broker_routes, opt_listen.host, opt_listen.port, token, address, sizeof(address));
-	if (token == NULL)
+	broker_http_start(broker_routes, opt_listen.host, opt_listen.port, address, sizeof(address));
+	if (opt_token_file == NULL)
 		rbp_log(RBP_LOG_WARNING, "without --token-file everybody who reaches %s can lease memory",
 				address);
 	rbp_log(RBP_LOG_INFO, "listening on %s", address);
@@ -143,6 +153,6 @@ main(int argc, char **argv)
 	pthread_join(ticker_thread, NULL);
 	rbp_log_flush_repeated(true);
 	broker_store_close();
-	free(token);
+	broker_http_set_tokens(NULL);
 	return RBP_EXIT_OK;
 }

@@ -7,7 +7,9 @@
  */
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
+#include "broker/common/secret.h"
 #include "common/bytes.h"
+#include "common/json.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
@@ -19,6 +21,9 @@ struct RbpHttp
 {
 	CURL	   *curl;
 	char	   *base_url;		/* without a trailing slash */
+	const char *token_file;
+	char	   *token;			/* in use; NULL: none */
+	bool		reload;			/* try the file's token first */
 	const atomic_bool *abort_flag;
 
 	RbpBytes	body;			/* of the last answer */
@@ -49,7 +54,7 @@ take_body(char *data, size_t size, size_t nmemb, void *arg)
 {
 	RbpHttp    *http = arg;
 
-	return rbp_bytes_append(&http->body, data, size * nmemb, RBP_HTTP_MAX_REPLY) ?
+	return rbp_bytes_append(&http->body, data, size * nmemb, RBP_JSON_ANSWER_BYTES) ?
 		size * nmemb : 0;
 }
 
@@ -73,8 +78,17 @@ rbp_http_is_url(const char *text)
 	return strncasecmp(text, "http://", 7) == 0 && strchr(":/", text[7]) == NULL;
 }
 
+/* Use this token from now on, and take ownership of it. */
+static void
+use_token(RbpHttp *http, char *token)
+{
+	http->token = token;
+	curl_easy_setopt(http->curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+	curl_easy_setopt(http->curl, CURLOPT_XOAUTH2_BEARER, token);
+}
+
 RbpHttp *
-rbp_http_create(const char *base_url, const char *token,
+rbp_http_create(const char *base_url, const char *token_file,
 				long connect_ms, long total_ms)
 {
 	RbpHttp    *http;
@@ -96,11 +110,9 @@ rbp_http_create(const char *base_url, const char *token,
 	while (len > 0 && http->base_url[len - 1] == '/')
 		http->base_url[--len] = '\0';
 
-	if (token != NULL)
-	{
-		curl_easy_setopt(http->curl, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-		curl_easy_setopt(http->curl, CURLOPT_XOAUTH2_BEARER, token);
-	}
+	http->token_file = token_file;
+	if (token_file != NULL)
+		use_token(http, rbp_token_load(token_file, false));
 	curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, headers);
 	curl_easy_setopt(http->curl, CURLOPT_ERRORBUFFER, http->error);
 	curl_easy_setopt(http->curl, CURLOPT_WRITEFUNCTION, take_body);
@@ -125,6 +137,7 @@ rbp_http_destroy(RbpHttp *http)
 		return;
 	if (http->curl != NULL)
 		curl_easy_cleanup(http->curl);
+	rbp_token_free(http->token);
 	free(http->base_url);
 	free(http->body.data);
 	free(http);
@@ -134,6 +147,12 @@ void
 rbp_http_set_timeout(RbpHttp *http, long total_ms)
 {
 	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
+}
+
+void
+rbp_http_reload(RbpHttp *http)
+{
+	http->reload = true;
 }
 
 void
@@ -151,6 +170,8 @@ exchange(RbpHttp *http, const char *method, const char *url, const char *text)
 {
 	CURLcode	rc;
 
+	http->body.len = 0;
+	http->error[0] = '\0';
 	curl_easy_setopt(http->curl, CURLOPT_URL, url);
 	if (text != NULL || strcmp(method, "POST") == 0)
 	{
@@ -179,6 +200,11 @@ take_answer(RbpHttp *http, json_t **reply)
 	long		status = 0;
 
 	curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
+	if (rbp_json_values(http->body.data, http->body.len) > RBP_JSON_ANSWER_VALUES)
+	{
+		snprintf(http->error, sizeof(http->error), "the answer has too many values");
+		return -1;
+	}
 	if (http->body.len > 0)
 		decoded = json_loadb(http->body.data, http->body.len, JSON_DECODE_ANY, NULL);
 	if (decoded == NULL && http->body.len > 0 && status >= 200 && status < 300)
@@ -204,6 +230,78 @@ take_answer(RbpHttp *http, json_t **reply)
 	return (int) status;
 }
 
+/* Send a request once; see rbp_http_request(). */
+static int
+send_once(RbpHttp *http, const char *method, const char *url, const char *text,
+		  json_t **reply)
+{
+	if (reply != NULL)
+	{
+		json_decref(*reply);
+		*reply = NULL;
+	}
+	return exchange(http, method, url, text) ? take_answer(http, reply) : -1;
+}
+
+/* The token of the file, if it is another one than that in use. */
+static char *
+new_token(const RbpHttp *http)
+{
+	char	   *token = rbp_token_reload(http->token_file, false);
+
+	if (token != NULL && strcmp(token, http->token) == 0)
+	{
+		rbp_token_free(token);
+		token = NULL;
+	}
+	return token;
+}
+
+/*
+ * Send a request with the token in use, and if the broker refuses it with that
+ * of the file; in the other order after rbp_http_reload().  The token that was
+ * in use stays so unless the other one is accepted.
+ */
+static int
+send_request(RbpHttp *http, const char *method, const char *url, const char *text,
+			 json_t **reply)
+{
+	char	   *before = http->token;
+	char	   *fresh = http->reload ? new_token(http) : NULL;
+	int			status;
+
+	if (fresh != NULL)
+		use_token(http, fresh);
+	status = send_once(http, method, url, text, reply);
+	if (status == 401 && fresh != NULL)
+	{
+		rbp_log_repeated(RBP_LOG_WARNING, "the broker does not accept the token of \"%s\": the one before stays in use",
+						 http->token_file);
+		use_token(http, before);
+		status = send_once(http, method, url, text, reply);
+	}
+	else if (status == 401 && (fresh = new_token(http)) != NULL)
+	{
+		use_token(http, fresh);
+		status = send_once(http, method, url, text, reply);
+	}
+	if (status != -1)
+		http->reload = false;
+	if (fresh == NULL)
+		return status;
+	if (http->token == fresh && status != -1 && status != 401)
+	{
+		rbp_log(RBP_LOG_INFO, "the broker accepts the new token of \"%s\"", http->token_file);
+		rbp_token_free(before);
+	}
+	else
+	{
+		use_token(http, before);
+		rbp_token_free(fresh);
+	}
+	return status;
+}
+
 int
 rbp_http_request(RbpHttp *http, const char *method, const char *path,
 				 const json_t *body, json_t **reply)
@@ -214,9 +312,6 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 
 	if (reply != NULL)
 		*reply = NULL;
-	http->body.len = 0;
-	http->error[0] = '\0';
-
 	if (asprintf(&url, "%s%s", http->base_url, path) < 0)
 	{
 		url = NULL;
@@ -225,8 +320,8 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 	else if (body != NULL && text == NULL)
 		snprintf(http->error, sizeof(http->error),
 				 "cannot encode the request as JSON");
-	else if (exchange(http, method, url, text))
-		status = take_answer(http, reply);
+	else
+		status = send_request(http, method, url, text, reply);
 	free(text);
 	free(url);
 	return status;

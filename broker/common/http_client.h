@@ -16,9 +16,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Larger answers are not accepted. */
-#define RBP_HTTP_MAX_REPLY	(64 * 1024 * 1024)
-
 typedef struct RbpHttp RbpHttp;
 
 /*
@@ -32,12 +29,23 @@ extern bool rbp_http_is_url(const char *text);
 
 /*
  * Create a client.  base_url: "http://host:port", a trailing slash is allowed.
- * token may be NULL.  Both are copied.  connect_ms bounds connecting, total_ms
- * a whole request.  NULL if that is no such URL, or memory is short.
+ * connect_ms bounds connecting, total_ms a whole request.  NULL if that is no
+ * such URL, or memory is short.
+ *
+ * token_file may be NULL, and is kept by reference.  The token is read now,
+ * and again when the broker refuses it: then the request is repeated with the
+ * file's token, if that is another one, which is logged.  Ends the process if the file cannot be
+ * used now.
  */
-extern RbpHttp *rbp_http_create(const char *base_url, const char *token,
+extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
 								long connect_ms, long total_ms);
 extern void rbp_http_destroy(RbpHttp *http);
+
+/*
+ * Try the token of the file with the next request.  If the broker refuses it,
+ * which is logged, the one before stays in use.
+ */
+extern void rbp_http_reload(RbpHttp *http);
 
 /* Change the bound on a whole request. */
 extern void rbp_http_set_timeout(RbpHttp *http, long total_ms);
@@ -54,7 +62,7 @@ extern void rbp_http_set_abort(RbpHttp *http, const atomic_bool *flag);
  * escaped), and a JSON body (borrowed; NULL for none).  Returns the HTTP
  * status (100 to 599), or -1 if there was no usable answer, because the broker
  * was not reached, the request timed out or was aborted, or the answer was too
- * large.
+ * large (common/json.h).
  *
  * *reply (NULL if not wanted) is set to the decoded JSON, owned by the caller,
  * or to NULL if the answer had none.  An answer of 2xx whose body is not JSON

@@ -43,32 +43,88 @@ rbp_uuid4(char uuid[RBP_UUID_LEN])
 			 hex, hex + 8, hex + 12, hex + 16, hex + 20);
 }
 
-char *
-rbp_token_load(const char *path)
+/*
+ * Read the token, or all tokens, of the file; malloc'ed.  NULL, with the
+ * reason in *why, if they cannot be used.
+ */
+static char *
+load(const char *path, bool all, const char **why)
 {
 	static const char *const errors[] = {
 		[RBP_TOKEN_EMPTY] = "its first line is empty",
-		[RBP_TOKEN_TOO_LONG] = "its first line is too long",
+		[RBP_TOKEN_TOO_LONG] = "a line is too long",
 		[RBP_TOKEN_NOT_PRINTABLE] = "a token consists of printable ASCII characters without spaces"
 	};
-	char		token[RBP_TOKEN_LEN];
-	char	   *copy;
+	char		tokens[RBP_TOKENS_LEN];
+	char	   *copy = NULL;
 	RbpTokenStatus status;
+	struct stat st;
+
+	status = all ? rbp_token_read_all(path, tokens) : rbp_token_read(path, tokens);
+	if (status == RBP_TOKEN_UNREADABLE)
+		*why = strerror(errno);
+	else if (status == RBP_TOKEN_EMPTY && all)
+		*why = "it has no token";
+	else if (status != RBP_TOKEN_OK)
+		*why = errors[status];
+	else if ((copy = strdup(tokens)) == NULL)
+		*why = "out of memory";
+	OPENSSL_cleanse(tokens, sizeof(tokens));
+	if (copy != NULL && stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
+		rbp_log_repeated(RBP_LOG_WARNING, "token file \"%s\" is open to every user: chmod 640 it", path);
+	return copy;
+}
+
+char *
+rbp_token_load(const char *path, bool all)
+{
+	const char *why;
+	char	   *tokens = path != NULL ? load(path, all, &why) : NULL;
+
+	if (path != NULL && tokens == NULL)
+		rbp_die("cannot use token file \"%s\": %s", path, why);
+	return tokens;
+}
+
+char *
+rbp_token_reload(const char *path, bool all)
+{
+	const char *why = "it is not a regular file, and is read only once";
+	char	   *tokens = NULL;
 	struct stat st;
 
 	if (path == NULL)
 		return NULL;
-	status = rbp_token_read(path, token);
-	if (status != RBP_TOKEN_OK)
-		rbp_die("cannot use token file \"%s\": %s", path,
-				status == RBP_TOKEN_UNREADABLE ? strerror(errno) : errors[status]);
-	copy = strdup(token);
-	if (copy == NULL)
-		rbp_die("out of memory");
-	OPENSSL_cleanse(token, sizeof(token));
-	if (stat(path, &st) == 0 && (st.st_mode & S_IRWXO) != 0)
-		rbp_log(RBP_LOG_WARNING, "token file \"%s\" is open to every user: chmod 640 it", path);
-	return copy;
+	/* who writes to a pipe may not do so again, and would be waited for */
+	if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+		tokens = load(path, all, &why);
+	if (tokens == NULL)
+		rbp_log_repeated(RBP_LOG_WARNING, "token file \"%s\" is not used: %s", path, why);
+	return tokens;
+}
+
+void
+rbp_token_free(char *tokens)
+{
+	if (tokens != NULL)
+		OPENSSL_cleanse(tokens, strlen(tokens));
+	free(tokens);
+}
+
+bool
+rbp_token_is_among(const char *tokens, const char *given)
+{
+	bool		found = false;
+
+	/* all are compared, so that the time does not tell which one it is */
+	for (const char *token = tokens; *token != '\0';)
+	{
+		size_t		len = strcspn(token, "\n");
+
+		found |= rbp_equal_secret(given, strlen(given), token, len);
+		token += len + (token[len] == '\n');
+	}
+	return found;
 }
 
 /* Digests are equally long, so the time does not depend on which text is longer. */

@@ -23,13 +23,26 @@ extern void rbp_random_bytes(void *buf, size_t len);
 extern void rbp_uuid4(char uuid[RBP_UUID_LEN]);
 
 /*
- * Read a token: the first line of a file, without surrounding white space;
- * malloc'ed.  NULL if path is NULL.  Ends the process if the file cannot be
- * read, or the token is empty, longer than 1,024 bytes or has characters that
- * are not printable.  Logs a warning if users other than the owner and the
- * group can read the file.
+ * Read a token: the first line of a file, without surrounding white space; or
+ * all lines that are not empty, with newlines between them.  malloc'ed; NULL if
+ * path is NULL.  Ends the process if the file cannot be read, or a token is
+ * longer than 1,024 bytes or has characters that are not printable, or there is
+ * none.  Logs a warning if users other than the owner and the group can read
+ * the file.
  */
-extern char *rbp_token_load(const char *path);
+extern char *rbp_token_load(const char *path, bool all);
+
+/*
+ * Read them again.  NULL, which is logged, if they cannot be used, or if the
+ * file is a pipe.  Never waits.
+ */
+extern char *rbp_token_reload(const char *path, bool all);
+
+/* Overwrite and free what was loaded; it may be NULL. */
+extern void rbp_token_free(char *tokens);
+
+/* Is it one of them?  The time does not tell, see rbp_equal_secret(). */
+extern bool rbp_token_is_among(const char *tokens, const char *given);
 
 /*
  * Compare two secrets, by their hashes: so the time does not tell whether or

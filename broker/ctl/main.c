@@ -11,7 +11,6 @@
 #include "broker/common/http_client.h"
 #include "broker/common/log.h"
 #include "broker/common/options.h"
-#include "broker/common/secret.h"
 #include "broker/ctl/advice.h"
 #include "broker/ctl/show.h"
 #include "broker/ctl/top.h"
@@ -190,13 +189,13 @@ find_command(int argc, char **argv)
 }
 
 static RbpHttp *
-create_http(const char *token)
+create_http(void)
 {
 	RbpHttp    *http;
 
 	if (!rbp_http_init())
 		rbp_die("could not initialize libcurl");
-	http = rbp_http_create(opt_broker, token, CONNECT_MS, TOTAL_MS);
+	http = rbp_http_create(opt_broker, opt_token_file, CONNECT_MS, TOTAL_MS);
 	if (http == NULL)
 		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as http://HOST:PORT", opt_broker);
 	return http;
@@ -226,7 +225,6 @@ int
 main(int argc, char **argv)
 {
 	const Command *command;
-	char	   *token = NULL;
 	CtlSources	sources = {0};
 	int			first;
 
@@ -235,10 +233,7 @@ main(int argc, char **argv)
 	command = find_command(argc - first, argv + first);
 
 	if (opt_broker != NULL)
-	{
-		token = rbp_token_load(opt_token_file);
-		sources.http = create_http(token);
-	}
+		sources.http = create_http();
 	if (command->run != NULL)
 	{
 		sources.server = rbp_server_create(opt_dbname);
@@ -250,7 +245,6 @@ main(int argc, char **argv)
 
 	if (sources.http != NULL)
 		rbp_http_destroy(sources.http);
-	free(token);
 	if (fflush(stdout) != 0 || ferror(stdout))
 		rbp_die("could not write the output");
 	return RBP_EXIT_OK;

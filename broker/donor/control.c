@@ -333,7 +333,6 @@ typedef struct Control
 {
 	const RbpDonorOptions *opt;
 	RbpHttp    *http;
-	char	   *token;
 	int64_t		revision;		/* last one applied */
 	int64_t		drain_until;	/* INT64_MAX: not draining */
 	int			retry_ms;
@@ -353,8 +352,7 @@ control_init(Control *c, const RbpDonorOptions *opt)
 		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS
 	};
 	rbp_uuid4(instance);
-	c->token = rbp_token_load(opt->token_file);
-	c->http = rbp_http_create(opt->broker, c->token, 2000, REQUEST_MS);
+	c->http = rbp_http_create(opt->broker, opt->token_file, 2000, REQUEST_MS);
 	if (c->http == NULL)
 		rbp_die("--broker: \"%s\" is not a URL that can be used", opt->broker);
 	rbp_http_set_abort(c->http, &stop_now);
@@ -383,9 +381,6 @@ control_end(Control *c)
 	rbp_http_destroy(c->http);
 	free(donor_path);
 	free(heartbeat_path);
-	if (c->token != NULL)
-		explicit_bzero(c->token, strlen(c->token));
-	free(c->token);
 }
 
 /*
@@ -474,8 +469,8 @@ request_failed(Control *c, int status)
 static void
 reload(Control *c)
 {
-	(void) c;
 	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+	rbp_http_reload(c->http);
 }
 
 int

@@ -81,7 +81,7 @@ static const RbpOption options[] = {
 	{"rdma-gid-index", RBP_OPT_INT, &opt.rdma_gid_index, "N",
 	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
-	"file with the token that the broker wants", "none", false, 0, 0},
+	"file whose first line is the token that the broker wants", "none", false, 0, 0},
 	{"numa-node", RBP_OPT_INT, &numa_node, "N",
 	"NUMA node to take the memory from, as far as it has some; -1: that of the RDMA card", "-1", false, -1, DONOR_MAX_NODE},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * token.c
- *	  Reads the file with a broker's token.
+ *	  Reads the file with a broker's token, or tokens.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,28 +14,37 @@
 #include <unistd.h>
 
 /*
- * Read the first line, as far as it fits; *cut is set to whether its end is
- * missing.  A pipe may deliver it in pieces.  Returns the number of bytes, or
- * -1.
+ * Read the file, as far as it fits: all of it, or at least its first line.  The
+ * text ends with a zero.  *cut is set to whether what was wanted may go on.
+ * A pipe may deliver it in pieces.  Returns false, with errno, on failure.
  */
-static ssize_t
-read_line(int fd, char *line, size_t room, bool *cut)
+static bool
+read_lines(const char *path, bool all, char *text, size_t size, bool *cut)
 {
+	int			fd = open(path, O_RDONLY | O_CLOEXEC);
 	size_t		len = 0;
+	ssize_t		got = -1;
 
-	for (;;)
+	while (fd >= 0 && (got = read(fd, text + len, size - 1 - len)) != 0)
 	{
-		ssize_t		got = read(fd, line + len, room - len);
-
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
-			return -1;
+			break;
 		len += (size_t) got;
-		*cut = memchr(line, '\n', len) == NULL && len == room;
-		if (got == 0 || *cut || memchr(line, '\n', len) != NULL)
-			return (ssize_t) len;
+		if (len == size - 1 || (!all && memchr(text, '\n', len) != NULL))
+			break;
 	}
+	text[len] = '\0';
+	*cut = len == size - 1 && (all || strchr(text, '\n') == NULL);
+	if (fd >= 0)
+	{
+		int			saved_errno = errno;
+
+		close(fd);
+		errno = saved_errno;
+	}
+	return got >= 0;
 }
 
 /*
@@ -66,20 +75,14 @@ RbpTokenStatus
 rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 {
 	char		line[2 * RBP_TOKEN_LEN];	/* has room for white space, too */
-	bool		cut = false;
-	int			fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t		got = fd < 0 ? -1 : read_line(fd, line, sizeof(line) - 1, &cut);
-	int			saved_errno = errno;
+	bool		cut;
 	RbpTokenStatus status = RBP_TOKEN_UNREADABLE;
 	char	   *start;
 	size_t		len;
 
-	if (fd >= 0)
-		close(fd);
 	token[0] = '\0';
-	if (got >= 0)
+	if (read_lines(path, false, line, sizeof(line), &cut))
 	{
-		line[got] = '\0';
 		status = find_token(line, cut, &start, &len);
 		if (status == RBP_TOKEN_OK)
 		{
@@ -88,6 +91,42 @@ rbp_token_read(const char *path, char token[RBP_TOKEN_LEN])
 		}
 	}
 	explicit_bzero(line, sizeof(line));
-	errno = saved_errno;
+	return status;
+}
+
+RbpTokenStatus
+rbp_token_read_all(const char *path, char tokens[RBP_TOKENS_LEN])
+{
+	char	   *to = tokens;
+	bool		cut;
+	RbpTokenStatus status = RBP_TOKEN_OK;
+
+	if (!read_lines(path, true, tokens, RBP_TOKENS_LEN, &cut))
+		status = RBP_TOKEN_UNREADABLE;
+	else if (cut)
+		status = RBP_TOKEN_TOO_LONG;
+	for (char *line = tokens, *next; *line != '\0' && status == RBP_TOKEN_OK; line = next)
+	{
+		char	   *start;
+		size_t		len;
+
+		next = line + strcspn(line, "\n");
+		next += *next == '\n';
+		status = find_token(line, false, &start, &len);
+		if (status == RBP_TOKEN_EMPTY)
+			status = RBP_TOKEN_OK;
+		else if (status == RBP_TOKEN_OK)
+		{
+			/* in place: it is not longer than its line */
+			memmove(to, start, len);
+			to += len;
+			if (*next != '\0')
+				*to++ = '\n';
+		}
+	}
+	if (status == RBP_TOKEN_OK && to == tokens)
+		status = RBP_TOKEN_EMPTY;
+	explicit_bzero(status == RBP_TOKEN_OK ? to : tokens,
+				   RBP_TOKENS_LEN - (status == RBP_TOKEN_OK ? (size_t) (to - tokens) : 0));
 	return status;
 }

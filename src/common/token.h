@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * token.h
- *	  Reads the file with a broker's token.
+ *	  Reads the file with a broker's token, or tokens.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,6 +9,7 @@
 #define RBP_TOKEN_H
 
 #define RBP_TOKEN_LEN		1025	/* with the terminating zero */
+#define RBP_TOKENS_LEN		(16 * RBP_TOKEN_LEN)	/* of all in a file */
 
 typedef enum RbpTokenStatus
 {
@@ -26,5 +27,11 @@ typedef enum RbpTokenStatus
  * must clear it after use.  Waits for the writer of a pipe.
  */
 extern RbpTokenStatus rbp_token_read(const char *path, char token[RBP_TOKEN_LEN]);
+
+/*
+ * Likewise all tokens of the file, one in each line, without empty lines.
+ * Waits for the end of a pipe.
+ */
+extern RbpTokenStatus rbp_token_read_all(const char *path, char tokens[RBP_TOKENS_LEN]);
 
 #endif							/* RBP_TOKEN_H */

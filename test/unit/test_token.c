@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * test_token.c
- *	  Token files: regular ones, pipes that give the line in pieces, and lines that
- *	  are too long for a token.
+ *	  Token files: regular ones, pipes that give the line in pieces, lines that
+ *	  are too long for a token, and files with several tokens.
  *
  *-------------------------------------------------------------------------
  */
@@ -115,6 +115,48 @@ test_files(void)
 	ok(rbp_token_read(path, token) == RBP_TOKEN_TOO_LONG && token[0] == '\0', "a token behind too many spaces");
 }
 
+static RbpTokenStatus
+read_all(const char *text, size_t len, char tokens[RBP_TOKENS_LEN])
+{
+	FILE	   *file = fopen(path, "w");
+
+	fwrite(text, 1, len, file);
+	fclose(file);
+	return rbp_token_read_all(path, tokens);
+}
+
+static bool
+all_are(const char *text, const char *expected)
+{
+	char		tokens[RBP_TOKENS_LEN];
+
+	return read_all(text, strlen(text), tokens) == RBP_TOKEN_OK && strcmp(tokens, expected) == 0;
+}
+
+static void
+test_several(void)
+{
+	static char text[2 * RBP_TOKENS_LEN];
+	char		tokens[RBP_TOKENS_LEN];
+
+	ok(all_are("old\nnew\n", "old\nnew"), "two tokens");
+	ok(all_are("one", "one") && all_are("one\n", "one"), "one, with and without a newline");
+	ok(all_are("\n  \r\n\t old \t\r\n\nnew", "old\nnew"), "empty lines and white space do not count");
+	ok(read_all("", 0, tokens) == RBP_TOKEN_EMPTY && read_all("\n \n", 3, tokens) == RBP_TOKEN_EMPTY, "none");
+	ok(read_all("old\ntwo words\n", 14, tokens) == RBP_TOKEN_NOT_PRINTABLE && tokens[0] == '\0',
+	   "one that is no token spoils all");
+	memset(text, 'x', sizeof(text));
+	for (int i = 1; i <= 16; i++)
+		text[i * RBP_TOKEN_LEN - 1] = '\n';
+	ok(read_all(text, 15 * RBP_TOKEN_LEN, tokens) == RBP_TOKEN_OK && strlen(tokens) == 15 * RBP_TOKEN_LEN - 1,
+	   "many long ones");
+	ok(read_all(text, 17 * RBP_TOKEN_LEN, tokens) == RBP_TOKEN_TOO_LONG && tokens[0] == '\0', "too many");
+	text[RBP_TOKEN_LEN - 1] = 'x';
+	ok(read_all(text, 2 * RBP_TOKEN_LEN, tokens) == RBP_TOKEN_TOO_LONG && tokens[0] == '\0', "one that is too long");
+	ok(rbp_token_read_all("/nonexistent", tokens) == RBP_TOKEN_UNREADABLE && errno == ENOENT && tokens[0] == '\0',
+	   "no file for several");
+}
+
 static void
 test_pipes(void)
 {
@@ -147,6 +189,7 @@ main(void)
 		return 1;
 	snprintf(path, sizeof(path), "%s/token", dir);
 	test_files();
+	test_several();
 	test_pipes();
 	unlink(path);
 	rmdir(dir);

@@ -1,0 +1,131 @@
+# The token is rotated while broker, donors and a server run, as
+# docs/operations.md has it: leases, the pages of the tier and spilled data
+# stay.  A file that cannot be used changes nothing.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use RemoteBP::Spill;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my %file = map { $_ => write_token("$dir/$_", 'old-token') } qw(broker told untold server);
+
+my $broker = start_broker(args => [ '--token-file', $file{broker} ], token => 'old-token');
+my %donor = map { $_ => start_donor($broker, id => $_, memory => '32MB', region_size => '4MB', args => [ '--token-file', $file{$_} ]) }
+  qw(told untold);
+my $node = spill_cluster(
+	'rotation',
+	broker => $broker,
+	transport => 'tcp',
+	temp => '32MB',
+	buffer => '32MB',
+	conf => "remote_bp.token_file = '$file{server}'\n");
+spill_data($node);
+create_rows_of($node);
+
+sub status
+{
+	my ($token) = @_;
+	return HTTP::Tiny->new(timeout => 10, default_headers => { Authorization => "Bearer $token" })
+	  ->get($broker->url . '/v1/donors')->{status};
+}
+
+sub leases
+{
+	return $node->safe_psql('postgres', q{SELECT string_agg(DISTINCT lease, ' ' ORDER BY lease) FROM remote_bp_leases});
+}
+
+sub log_count
+{
+	my ($daemon, $pattern) = @_;
+	return scalar(() = $daemon->log_text =~ /$pattern/g);
+}
+
+sub reload
+{
+	my ($daemon, $pattern, $name) = @_;
+	my $before = log_count($daemon, $pattern);
+	$daemon->signal('HUP');
+	return ok(wait_for($pattern, sub { log_count($daemon, $pattern) > $before }), $name);
+}
+
+# Heartbeats of both donors, and renewals of both leases, from now on.
+sub all_stays
+{
+	my ($name) = @_;
+	my ($up, $beats) = (0, 0);
+	my $beats_now = sub {
+		my $answer = HTTP::Tiny->new(timeout => 10, default_headers => { Authorization => "Bearer $broker->{token}" })
+		  ->get($broker->url . '/metrics');
+		return $answer->{content} =~ /^remote_bp_heartbeats_total (\d+)/m ? $1 : 0;
+	};
+	ok(wait_for('heartbeats', sub { ($beats ||= $beats_now->()) && $beats_now->() >= $beats + 6 }), "$name: donors are heard");
+	ok(wait_renewed($node), "$name: leases are renewed");
+	$up += $_->{state} eq 'up' for @{ http_json($broker, 'GET', '/v1/donors')->{donors} };
+	is($up, 2, "$name: both donors are up");
+	return;
+}
+
+ok(wait_leased($node, 64), 'memory is leased');
+make_table($node, 't', 4);
+ok(warm($node, 't'), 'the tier has pages');
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+$session->query('BEGIN; DECLARE c SCROLL CURSOR FOR WITH w AS MATERIALIZED (SELECT id, t, pad FROM big) SELECT * FROM w');
+my $expected = $session->query(q{SELECT rows_of('c')});
+cmp_ok(counter($node, 'spill.pages'), '>', 100, 'a cursor has spilled to donors');
+my ($leases, $pages) = (leases(), tier_pages($node, 't'));
+
+# 1. the broker takes both
+write_token($file{broker}, "old-token\n\nnew-token");
+reload($broker, 'accepting 2 tokens', 'the broker reads its file again');
+is(join(' ', map { status($_) } qw(old-token new-token other)), '200 200 401', 'both tokens are accepted, and no other');
+
+# 2. the others get the new one; one of them is told
+write_token($file{$_}, 'new-token') for qw(told untold server);
+reload($donor{told}, 'the broker accepts the new token', 'a donor that is told uses the new token');
+all_stays('both tokens');
+
+# 3. the old one goes
+$broker->{token} = 'new-token';
+write_token($file{broker}, 'new-token');
+reload($broker, 'accepting 1 token ', 'the broker takes one token again');
+is(join(' ', map { status($_) } qw(old-token new-token)), '401 200', 'the old token is not accepted any more');
+ok(wait_for('the other donor', sub { log_count($donor{untold}, 'the broker accepts the new token') }),
+	'a donor that was not told finds the new one when it is refused');
+all_stays('the new token');
+
+is(leases(), $leases, 'the leases are the same');
+is(tier_pages($node, 't'), $pages, 'the pages are in the tier');
+is($session->query(q{SELECT rows_of('c')}), $expected, 'spilled data is whole');
+is($session->{stderr}, '', 'no error');
+
+# what cannot be used is not
+for my $text ('', 'two words', 'x' x 2000)
+{
+	write_token($file{broker}, $text);
+	reload($broker, 'reloading on SIGHUP', 'a broker reads "' . substr($text, 0, 10) . '"');
+	is(status('new-token'), 200, 'it goes on with the token that it has');
+}
+unlink $file{broker};
+reload($broker, 'warning: token file \S+ is not used: No such file', 'a file that is not there is reported');
+is(status('new-token'), 200, 'nor does that change anything');
+is(log_count($broker, 'warning: token file \S+ is not used'), 4, 'each reason was reported');
+write_token($file{told}, 'mistyped');
+reload($donor{told}, 'warning: the broker does not accept the token of', 'a donor reports a token that is refused');
+all_stays('mistyped files');
+
+is(log_count($_, 'registered with the broker'), 1, 'a donor has registered once') for values %donor;
+unlike($_->log_text, qr/(old|new)-token/, 'no token is in a log') for $broker, values %donor;
+unlike(log_since($node), qr/(old|new)-token|could not renew|has ended/, 'the server has noticed nothing');
+$session->quit;
+is_clean($node);
+$node->stop;
+
+done_testing();
