@@ -83,17 +83,17 @@ check_clean(const json_t *clean, int64_t regions, BrokerReply *error)
 	size_t		i;
 	json_t	   *value;
 
+	bool		good = (int64_t) json_array_size(clean) <= regions;
+
 	json_array_foreach(clean, i, value)
 	{
-		if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-			json_integer_value(value) >= regions)
-		{
-			*error = broker_reply_error(400, "\"clean\" must list numbers of regions, 0 to %d",
-										(int) regions - 1);
-			return false;
-		}
+		good = good && json_is_integer(value) && json_integer_value(value) >= 0 &&
+			json_integer_value(value) < regions;
 	}
-	return true;
+	if (!good)
+		*error = broker_reply_error(400, "\"clean\" must list numbers of regions, 0 to %d, each once",
+									(int) regions - 1);
+	return good;
 }
 
 int
@@ -290,6 +290,21 @@ static const char *const desired_state =
 " 'drain', json(iif(draining, 'true', 'false')))"
 " FROM donor d WHERE key = ?1";
 
+/* What the routes' table cannot say of a heartbeat. */
+static bool
+check_heartbeat(int64_t donor, const json_t *body, BrokerReply *error)
+{
+	int64_t		regions = broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor));
+
+	/* each has had one of the regions at least */
+	if ((int64_t) json_array_size(json_object_get(body, "ended")) > regions)
+	{
+		*error = broker_reply_error(400, "\"ended\" must list no more leases than there are regions");
+		return false;
+	}
+	return check_clean(json_object_get(body, "clean"), regions, error);
+}
+
 /*
  * Answer when there is news, or after a while: well before the shortest TTL is
  * over, since a donor learns of renewals by these answers alone.
@@ -321,9 +336,7 @@ broker_donors_heartbeat(const char *id, const json_t *body)
 	BrokerReply error;
 	int64_t		donor = find_instance(id, body, &error);
 
-	if (donor == 0 ||
-		!check_clean(json_object_get(body, "clean"),
-					 broker_get("SELECT regions FROM donor WHERE key = ?1", INT(donor)), &error))
+	if (donor == 0 || !check_heartbeat(donor, body, &error))
 		return error;
 	apply_report(donor, id, body);
 	apply_settings(donor, id, body);

@@ -10,8 +10,8 @@
  * read.
  *
  * Threads: each request belongs to its connection's thread; shared are the
- * counters (atomic), the tokens (their own lock) and, through the handlers, the
- * state (broker.lock).
+ * counters (atomic), the tokens and the list of serial requests (their own locks)
+ * and, through the handlers, the state (broker.lock).
  *
  *-------------------------------------------------------------------------
  */
@@ -44,6 +44,7 @@
 /* A request while its body comes in. */
 typedef struct Request
 {
+	struct Request *next;		/* serial_requests */
 	const BrokerRoute *route;
 	char		id[256];
 	RbpBytes	body;
@@ -55,6 +56,11 @@ static struct MHD_Daemon *httpd;
 static pthread_mutex_t tokens_lock = PTHREAD_MUTEX_INITIALIZER;
 static char *accepted_tokens;	/* one in each line; NULL: none is needed */
 static const BrokerRoute *routes;
+
+/* Of ROUTE_SERIAL, being served */
+static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t serial_ended = PTHREAD_COND_INITIALIZER;
+static Request *serial_requests;
 
 atomic_int_fast64_t broker_http_requests[6];
 
@@ -324,7 +330,7 @@ start_request(struct MHD_Connection *connection, const char *url,
 	bool		known_path;
 
 	route = find_route(method, url, id, sizeof(id), &known_path);
-	if ((route == NULL || !route->probe) &&
+	if ((route == NULL || route->kind != ROUTE_PROBE) &&
 		!token_matches(connection))
 	{
 		log_refusal(connection,
@@ -368,7 +374,7 @@ call_handler(const Request *request, const json_t *body)
 	const BrokerRoute *route = request->route;
 	BrokerReply reply = {0};
 
-	if (route->probe)
+	if (route->kind == ROUTE_PROBE)
 		return route->handler(request->id, body);
 	broker_begin();
 	if (!broker.full)
@@ -386,6 +392,39 @@ call_handler(const Request *request, const json_t *body)
 		return reply;
 	free(reply.text);
 	return broker_reply_error(503, "the broker cannot write its state file now; its log says why");
+}
+
+/* Wait until no other request with this id is served. */
+static void
+begin_serial(Request *request)
+{
+	Request    *other;
+
+	pthread_mutex_lock(&serial_lock);
+	do
+	{
+		other = serial_requests;
+		while (other != NULL && (other->route != request->route || strcmp(other->id, request->id) != 0))
+			other = other->next;
+		if (other != NULL)
+			pthread_cond_wait(&serial_ended, &serial_lock);
+	} while (other != NULL);
+	request->next = serial_requests;
+	serial_requests = request;
+	pthread_mutex_unlock(&serial_lock);
+}
+
+static void
+end_serial(Request *request)
+{
+	Request   **at = &serial_requests;
+
+	pthread_mutex_lock(&serial_lock);
+	while (*at != request)
+		at = &(*at)->next;
+	*at = request->next;
+	pthread_cond_broadcast(&serial_ended);
+	pthread_mutex_unlock(&serial_lock);
 }
 
 static BrokerReply
@@ -435,7 +474,11 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 		*len = 0;
 		return result;
 	}
+	if (request->route->kind == ROUTE_SERIAL)
+		begin_serial(request);
 	reply = run_request(request);
+	if (request->route->kind == ROUTE_SERIAL)
+		end_serial(request);
 	if (reply.status == 403)
 	{
 		char		why[sizeof(request->id) + 64];

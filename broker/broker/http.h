@@ -56,8 +56,14 @@ typedef struct BrokerRoute
 	const char *path;			/* "*" stands for one component, the id; NULL
 								 * ends the table */
 	const BrokerMember *body;	/* NULL: it takes none */
-	bool		probe;			/* of the broker's health: needs no token, and
+	enum
+	{
+		ROUTE_PLAIN,
+		ROUTE_PROBE,			/* of the broker's health: needs no token, and
 								 * runs without broker.lock */
+		ROUTE_SERIAL			/* requests with one id are served one after
+								 * the other */
+	}			kind;
 	BrokerHandler handler;
 	BrokerHandler unsaved;		/* instead, if the disk is full: changes
 								 * nothing there; NULL: 503 */

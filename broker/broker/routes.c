@@ -109,18 +109,18 @@ serve_health(const char *id, const json_t *body)
 }
 
 const BrokerRoute broker_routes[] = {
-	{"GET", "/healthz", NULL, true, serve_health, NULL},
-	{"GET", "/metrics", NULL, false, broker_metrics, broker_metrics},
-	{"GET", "/v1/donors", NULL, false, broker_donors_list, broker_donors_list},
-	{"POST", "/v1/donors", registration, false, broker_donors_register, NULL},
-	{"DELETE", "/v1/donors/*", leaving, false, broker_donors_leave, NULL},
-	{"POST", "/v1/donors/*/heartbeat", heartbeat, false, broker_donors_heartbeat, broker_donors_heartbeat_unsaved},
-	{"POST", "/v1/donors/*/drain", NULL, false, broker_donors_drain, NULL},
-	{"POST", "/v1/donors/*/undrain", NULL, false, broker_donors_undrain, NULL},
-	{"GET", "/v1/leases", NULL, false, broker_leases_list, broker_leases_list},
-	{"POST", "/v1/leases", new_lease, false, broker_leases_create, NULL},
-	{"DELETE", "/v1/leases/*", giving_back, false, broker_leases_release, NULL},
-	{"POST", "/v1/leases/*/renew", renewal, false, broker_leases_renew, broker_leases_renew_unsaved},
-	{"POST", "/v1/leases/*/revoke", NULL, false, broker_leases_revoke, NULL},
+	{"GET", "/healthz", NULL, ROUTE_PROBE, serve_health, NULL},
+	{"GET", "/metrics", NULL, ROUTE_PLAIN, broker_metrics, broker_metrics},
+	{"GET", "/v1/donors", NULL, ROUTE_PLAIN, broker_donors_list, broker_donors_list},
+	{"POST", "/v1/donors", registration, ROUTE_PLAIN, broker_donors_register, NULL},
+	{"DELETE", "/v1/donors/*", leaving, ROUTE_PLAIN, broker_donors_leave, NULL},
+	{"POST", "/v1/donors/*/heartbeat", heartbeat, ROUTE_SERIAL, broker_donors_heartbeat, broker_donors_heartbeat_unsaved},
+	{"POST", "/v1/donors/*/drain", NULL, ROUTE_PLAIN, broker_donors_drain, NULL},
+	{"POST", "/v1/donors/*/undrain", NULL, ROUTE_PLAIN, broker_donors_undrain, NULL},
+	{"GET", "/v1/leases", NULL, ROUTE_PLAIN, broker_leases_list, broker_leases_list},
+	{"POST", "/v1/leases", new_lease, ROUTE_PLAIN, broker_leases_create, NULL},
+	{"DELETE", "/v1/leases/*", giving_back, ROUTE_PLAIN, broker_leases_release, NULL},
+	{"POST", "/v1/leases/*/renew", renewal, ROUTE_PLAIN, broker_leases_renew, broker_leases_renew_unsaved},
+	{"POST", "/v1/leases/*/revoke", NULL, ROUTE_PLAIN, broker_leases_revoke, NULL},
 	{.path = NULL}
 };

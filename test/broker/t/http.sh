@@ -87,7 +87,10 @@ said=$(curl -sS -m 20 "${curl_auth[@]}" -X POST -H 'Transfer-Encoding: chunked' 
 is "a chunked body of more than 1 MiB" "$said" 413
 head -c 1000000 /dev/zero | tr '\0' '[' >"$dir/deep"
 api POST /v1/leases "@$dir/deep"
-is "a million brackets" "$status" 400
+is "a million brackets" "$status" 413
+head -c 100000 /dev/zero | tr '\0' '[' >"$dir/deep"
+api POST /v1/leases "@$dir/deep"
+is "a hundred thousand" "$status" 400
 for n in 7 2000; do
     api POST /v1/leases "{${good/buffer/temp},\"x\":$(printf '[%.0s' $(seq $n))$(printf ']%.0s' $(seq $n))}"
     is "$n brackets, closed again" "$status" $((n == 7 ? 201 : 400))
@@ -117,6 +120,52 @@ is "metrics are well formed" "$bad" ""
 is "metrics have each name once" "$(grep '^# TYPE' <<<"$answer" | sort | uniq -d | wc -l)" 0
 is "metrics show the donor's regions" "$(grep -c '^remote_bp_donor_regions{donor="a:1",state="free"} 4$' <<<"$answer")" 1
 is "metrics show the lease" "$(sed -n 's/^remote_bp_leases{purpose="buffer"} //p' <<<"$answer")" 1
+
+# a value takes some hundred bytes when it is decoded, also where its text has three
+( printf '{%s,"x":[0' "$good"; head -c 260000 /dev/zero | sed 's/\x0\x0/,0/g'; printf ']}' ) >"$dir/values"
+api POST /v1/leases "@$dir/values"
+is "a body of 130,000 values" "$status" 201
+( printf '{%s,"x":[0' "$good"; head -c 264000 /dev/zero | sed 's/\x0\x0/,0/g'; printf ']}' ) >"$dir/values"
+api POST /v1/leases "@$dir/values"
+is "a body of 132,000 values" "$status $(get .error)" "413 the body has more than 131072 values"
+( printf '{"x":[{}'; head -c 1000000 /dev/zero | sed 's/\x0\x0\x0/,{}/g' | tr -d '\0'; printf ']}' ) >"$dir/values"
+many=()
+for ((i = 0; i < 32; i++)); do
+    curl -sS -m 60 "${curl_auth[@]}" --data-binary "@$dir/values" -o /dev/null -w '%{http_code}\n' "$url/v1/leases" >"$dir/many$i" &
+    many+=($!)
+done
+wait "${many[@]}"
+is "32 bodies of a third of a million objects" "$(cat "$dir"/many* | sort -u)" 413
+[ "$(sed -n 's/^VmHWM:\s*\([0-9]*\) kB$/\1/p' "/proc/$broker_pid/status")" -lt 500000 ]
+point $? "the broker has decoded none of them" || diagnose "$(grep VmHWM "/proc/$broker_pid/status")"
+
+# heartbeats: each region and each lease once, and one of a donor at a time, which waits for
+# a second where nothing is new
+beat a:1 i1 '"clean":[0,1,2,3]'
+is "a heartbeat with all regions" "$status" 200
+beat a:1 i1 '"clean":[0,1,2,3,0]'
+is "a heartbeat with more regions than there are" "$status" 400
+beat a:1 i1 '"ended":["a","b","c","d","e"]'
+is "a heartbeat with more leases than there can be" "$status" 400
+heartbeats() { api GET /metrics; sed -n 's/^remote_bp_heartbeats_total //p' <<<"$answer"; }
+before=$(heartbeats)
+many=()
+for ((i = 0; i < 16; i++)); do
+    curl -sS -m 60 "${curl_auth[@]}" --data-binary "{\"instance\":\"i1\",\"revision\":${revision[a:1]}}" \
+        -o "$dir/beat$i" "$url/v1/donors/a:1/heartbeat" &
+    many+=($!)
+done
+answered() { cat "$dir"/beat* 2>/dev/null | grep -q revision; }
+until_true 60 answered
+point $? "of 16 heartbeats at once, one is answered"
+is "the others wait for their turn meanwhile" "$(($(heartbeats) - before < 16))" 1
+kill "${many[@]}"
+wait "${many[@]}"
+served() { beat a:1 i1; [ "$status" = 200 ]; }
+until_true 120 served
+is "then it is the turn of the next one" "$status" 200
+
+# what is written down
 is "the token is in no log" "$(grep -c s3cret "$log")" 0
 is "a secret is in no log" "$(grep -cE '[0-9a-f]{64}' "$log")" 0
 is "the state is for its owner only" "$(stat -c %a "$state")" 600
