@@ -159,7 +159,10 @@ check_desired_state(const json_t *reply)
 	const json_t *list = json_object_get(reply, "leases");
 	const json_t *lease;
 	DesiredLease desired;
-	bool		valid = json_is_integer(json_object_get(reply, "revision")) && json_is_array(list);
+
+	/* each has one of the regions at least */
+	bool		valid = json_is_integer(json_object_get(reply, "revision")) &&
+	json_is_array(list) && json_array_size(list) <= donor_nregions;
 	size_t		i;
 
 	json_array_foreach(list, i, lease)

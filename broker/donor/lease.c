@@ -39,10 +39,12 @@
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
 #include "common/clock.h"
+#include "transport/peer.h"
 #include "transport/transport.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -55,6 +57,9 @@ static pthread_cond_t janitor_wake;
 
 /* protected by donor_lock */
 static RbpDonorLease *leases;
+static void *leases_by_digest;	/* the same, as a tree of <search.h> */
+static int64_t soonest = INT64_MAX; /* no lease's deadline is before this */
+static bool fenced;				/* regions were, since withdraw_dirty() */
 static uint32_t region_counts[DONOR_REGION_STATES]; /* in each state */
 static uint32_t reclaimable;	/* regions that are needed, and only clients
 								 * can give back */
@@ -76,43 +81,76 @@ donor_lease_unref(RbpDonorLease *lease)
 	}
 }
 
-static RbpDonorLease *
-lookup(const char *id)
+static int
+compare_digests(const void *a, const void *b)
 {
-	RbpDonorLease *lease;
+	return memcmp(((const RbpDonorLease *) a)->digest,
+				  ((const RbpDonorLease *) b)->digest, RBP_VERBS_DIGEST_LEN);
+}
 
-	for (lease = leases; lease != NULL; lease = lease->next)
-		if (strcmp(lease->id, id) == 0)
-			break;
+static RbpDonorLease *
+lookup(const uint8_t digest[RBP_VERBS_DIGEST_LEN])
+{
+	RbpDonorLease key;
+	RbpDonorLease **found;
+
+	memcpy(key.digest, digest, RBP_VERBS_DIGEST_LEN);
+	found = tfind(&key, &leases_by_digest, compare_digests);
+	return found != NULL ? *found : NULL;
+}
+
+/* Enter a lease into the table. */
+static RbpDonorLease *
+add_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
+		  const uint8_t digest[RBP_VERBS_DIGEST_LEN])
+{
+	RbpDonorLease *lease = calloc(1, sizeof(*lease));
+
+	if (lease == NULL)
+		rbp_die("out of memory");
+	strncpy(lease->id, id, sizeof(lease->id) - 1);
+	memcpy(lease->secret, secret, RBP_SECRET_LEN);
+	memcpy(lease->digest, digest, RBP_VERBS_DIGEST_LEN);
+	atomic_store(&lease->refs, 1);
+	if (tsearch(lease, &leases_by_digest, compare_digests) == NULL)
+		rbp_die("out of memory");
+	lease->next = leases;
+	leases = lease;
 	return lease;
 }
 
+/* Remove from the table the lease that *prev points to. */
+static void
+remove_lease(RbpDonorLease **prev)
+{
+	RbpDonorLease *lease = *prev;
+
+	(void) tdelete(lease, &leases_by_digest, compare_digests);
+	*prev = lease->next;
+	donor_lease_unref(lease);
+}
+
 RbpDonorLease *
-donor_lease_match(bool (*matches) (RbpDonorLease *lease, const void *arg),
-				  const void *arg)
+donor_lease_find_digest(const uint8_t digest[RBP_VERBS_DIGEST_LEN])
 {
 	RbpDonorLease *lease;
 
 	pthread_mutex_lock(&donor_lock);
-	for (lease = leases; lease != NULL; lease = lease->next)
-		if (!atomic_load(&lease->ended) && matches(lease, arg))
-			break;
+	lease = lookup(digest);
+	if (lease != NULL && atomic_load(&lease->ended))
+		lease = NULL;
 	if (lease != NULL)
 		atomic_fetch_add(&lease->refs, 1);
 	pthread_mutex_unlock(&donor_lock);
 	return lease;
 }
 
-static bool
-has_id(RbpDonorLease *lease, const void *id)
-{
-	return strcmp(lease->id, id) == 0;
-}
-
 RbpDonorLease *
 donor_lease_find(const char *id)
 {
-	return donor_lease_match(has_id, id);
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+
+	return rbp_verbs_lease_digest(id, digest) ? donor_lease_find_digest(digest) : NULL;
 }
 
 bool
@@ -172,16 +210,8 @@ fence_region(RbpDonorRegion *region)
 	lease->nregions--;
 	region->unreachable = false;
 	region->clean_unreported = false;
+	fenced = true;
 	set_state(region, DONOR_REGION_DIRTY);
-}
-
-static void
-end_lease(RbpDonorLease *lease)
-{
-	atomic_store(&lease->ended, true);
-	for (uint32_t i = 0; lease->nregions > 0 && i < donor_nregions; i++)
-		if (atomic_load(&donor_regions[i].owner) == lease)
-			fence_region(&donor_regions[i]);
 }
 
 /*
@@ -211,30 +241,28 @@ donor_apply_lease(const char *id, const uint8_t secret[RBP_SECRET_LEN],
 				  int64_t deadline_ns, const uint32_t *regions,
 				  uint32_t nregions)
 {
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
 	RbpDonorLease *lease;
 
+	if (!rbp_verbs_lease_digest(id, digest))
+		rbp_die("out of memory");
 	pthread_mutex_lock(&donor_lock);
-	lease = lookup(id);
+	lease = lookup(digest);
 	if (lease == NULL)
-	{
-		lease = calloc(1, sizeof(*lease));
-		if (lease == NULL)
-			rbp_die("out of memory");
-		strncpy(lease->id, id, sizeof(lease->id) - 1);
-		memcpy(lease->secret, secret, RBP_SECRET_LEN);
-		atomic_store(&lease->refs, 1);
-		lease->next = leases;
-		leases = lease;
-	}
+		lease = add_lease(id, secret, digest);
 	lease->listed = true;
 	if (!atomic_load(&lease->ended))
 	{
 		atomic_store(&lease->deadline_ns, deadline_ns);
+		if (deadline_ns < soonest)
+		{
+			soonest = deadline_ns;
+			pthread_cond_signal(&janitor_wake);
+		}
 		for (uint32_t i = 0; i < nregions; i++)
 			if (regions[i] < donor_nregions)
 				named[regions[i]] = lease;
 	}
-	pthread_cond_signal(&janitor_wake);
 	pthread_mutex_unlock(&donor_lock);
 }
 
@@ -287,9 +315,9 @@ donor_apply_end(void)
 			prev = &lease->next;
 			continue;
 		}
-		end_lease(lease);
-		*prev = lease->next;
-		donor_lease_unref(lease);
+		/* it has named no region, so that it has lost all */
+		atomic_store(&lease->ended, true);
+		remove_lease(prev);
 	}
 	pthread_mutex_unlock(&donor_lock);
 }
@@ -367,12 +395,9 @@ donor_report_acknowledged(const RbpDonorReport *report)
 		RbpDonorLease *lease = *prev;
 
 		if (!lease->reported)
-		{
 			prev = &lease->next;
-			continue;
-		}
-		*prev = lease->next;
-		donor_lease_unref(lease);
+		else
+			remove_lease(prev);
 	}
 	pthread_mutex_unlock(&donor_lock);
 }
@@ -393,7 +418,10 @@ static int64_t
 expire_leases(int64_t now)
 {
 	int64_t		next = INT64_MAX;
+	bool		ended = false;
 
+	if (now < soonest)
+		return soonest;
 	for (RbpDonorLease *lease = leases; lease != NULL; lease = lease->next)
 	{
 		int64_t		deadline = atomic_load(&lease->deadline_ns);
@@ -404,11 +432,20 @@ expire_leases(int64_t now)
 		{
 			rbp_log(RBP_LOG_INFO, "lease %s ended: not renewed in time, %u regions fenced",
 					lease->id, lease->nregions);
-			end_lease(lease);
+			atomic_store(&lease->ended, true);
+			ended = true;
 		}
 		else if (deadline < next)
 			next = deadline;
 	}
+	for (uint32_t i = 0; i < donor_nregions && ended; i++)
+	{
+		RbpDonorLease *owner = atomic_load(&donor_regions[i].owner);
+
+		if (owner != NULL && atomic_load(&owner->ended))
+			fence_region(&donor_regions[i]);
+	}
+	soonest = next;
 	return next;
 }
 
@@ -451,6 +488,9 @@ withdraw(RbpDonorRegion *region)
 static void
 withdraw_dirty(void)
 {
+	if (!fenced)
+		return;
+	fenced = false;				/* more may be, while the lock is released */
 	for (uint32_t i = 0; i < donor_nregions; i++)
 	{
 		RbpDonorRegion *region = &donor_regions[i];
@@ -458,6 +498,21 @@ withdraw_dirty(void)
 		if (region->state == DONOR_REGION_DIRTY && !region->unreachable)
 			withdraw(region);
 	}
+}
+
+/*
+ * A region that waits to be zeroed: the next one after that of the last call,
+ * so that all of them are found in one round.  There is one.
+ */
+static RbpDonorRegion *
+next_dirty(void)
+{
+	static uint32_t at = 0;
+
+	do
+		at = (at + 1) % donor_nregions;
+	while (donor_regions[at].state != DONOR_REGION_DIRTY);
+	return &donor_regions[at];
 }
 
 /*
@@ -556,15 +611,12 @@ janitor_main(void *arg)
 
 		if (region_counts[DONOR_REGION_DIRTY] > 0)
 		{
+			RbpDonorRegion *region;
+
 			withdraw_dirty();
-			for (uint32_t i = 0; i < donor_nregions; i++)
-				if (donor_regions[i].state == DONOR_REGION_DIRTY)
-				{
-					clean_region(&donor_regions[i],
-								 min_free == 0 || donor_regions[i].huge ||
-								 donor_memory_available() >= min_free);
-					break;
-				}
+			region = next_dirty();
+			clean_region(region, min_free == 0 || region->huge ||
+						 donor_memory_available() >= min_free);
 			continue;			/* check deadlines between regions */
 		}
 

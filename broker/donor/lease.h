@@ -57,8 +57,7 @@ struct RbpDonorLease
 								 * donor_lock */
 	bool		reported;		/* ended, and in the latest report; likewise */
 	uint32_t	nregions;		/* likewise */
-	bool		has_digest;		/* used by donor_verbs, likewise */
-	uint8_t		digest[RBP_VERBS_DIGEST_LEN];
+	uint8_t		digest[RBP_VERBS_DIGEST_LEN];	/* of its id */
 	RbpDonorLease *next;
 };
 
@@ -97,13 +96,9 @@ extern void donor_lease_init(uint64_t min_free, int max_connections);
  */
 extern RbpDonorLease *donor_lease_find(const char *id);
 
-/*
- * Likewise, the first lease for which matches() returns true; that is called
- * with donor_lock held.
- */
-extern RbpDonorLease *donor_lease_match(bool (*matches) (RbpDonorLease *lease,
-														 const void *arg),
-										const void *arg);
+/* Likewise by the digest of its id. */
+extern RbpDonorLease *donor_lease_find_digest(const uint8_t digest[RBP_VERBS_DIGEST_LEN]);
+
 extern void donor_lease_unref(RbpDonorLease *lease);
 
 /*

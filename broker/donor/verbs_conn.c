@@ -131,15 +131,6 @@ still_waits(struct rdma_cm_id *id)
 	return rdma_init_qp_attr(id, &attr, &mask) == 0;
 }
 
-static bool
-has_digest(RbpDonorLease *lease, const void *digest)
-{
-	if (!lease->has_digest)
-		lease->has_digest = rbp_verbs_lease_digest(lease->id, lease->digest);
-	return lease->has_digest &&
-		memcmp(lease->digest, digest, RBP_VERBS_DIGEST_LEN) == 0;
-}
-
 /*
  * The lease whose secret the client has proved to know, with a reference for
  * the caller; NULL if it has not.  An unknown lease fails like a wrong secret,
@@ -149,7 +140,7 @@ static RbpDonorLease *
 authenticate(const RbpWireVerbsHello *hello, const struct sockaddr *client,
 			 uint32_t qpn)
 {
-	RbpDonorLease *lease = donor_lease_match(has_digest, hello->digest);
+	RbpDonorLease *lease = donor_lease_find_digest(hello->digest);
 	uint8_t		dummy[RBP_SECRET_LEN];
 	uint8_t		ours[RBP_VERBS_MAC_LEN];
 

@@ -329,17 +329,20 @@ owner_stamp(uint32_t region)
 	return stamp;
 }
 
-/* Name lease number stamp, with the regions whose bits are set. */
+/*
+ * Name a lease with the regions whose bits are set; its stamp is the last byte
+ * of its number.
+ */
 static void
-name_lease(uint8_t stamp, int64_t ns_from_now, uint32_t mask)
+name_lease(uint32_t number, int64_t ns_from_now, uint32_t mask)
 {
 	char		id[RBP_LEASE_ID_LEN];
 	uint8_t		secret[RBP_SECRET_LEN];
 	uint32_t	regions[NREGIONS];
 	uint32_t	n = 0;
 
-	snprintf(id, sizeof(id), "lease-%u", stamp);
-	memset(secret, stamp, sizeof(secret));
+	snprintf(id, sizeof(id), "lease-%u", number);
+	memset(secret, (int) (number & 0xff), sizeof(secret));
 	for (uint32_t i = 0; i < NREGIONS; i++)
 		if (mask & 1u << i)
 			regions[n++] = i;
@@ -437,6 +440,39 @@ test_grants(void)
 	ok(await_clean() && state_of(1) == DONOR_REGION_FREE && state_of(2) == DONOR_REGION_FREE,
 	   "its regions are cleaned");
 	settle("grants");
+}
+
+/*
+ * As many leases as an answer can name: what takes minutes if each of them is
+ * searched for among all the others.
+ */
+static void
+test_many_leases(void)
+{
+	const int	n = 100000;
+	RbpDonorLease *lease;
+
+	for (int round = 0; round < 2; round++)
+	{
+		donor_apply_begin();
+		for (int i = 0; i < n; i++)
+			name_lease(1000 + i, (i < n / 2 ? 60 : 600) * SECOND, i == n / 4 ? 0x0f : i == n - 1 ? 0xf0 : 0);
+		donor_apply_end();
+	}
+	check_state("many");
+	lease = donor_lease_find("lease-1000");
+	ok(lease != NULL && donor_lease_find("lease-999") == NULL, "one of many leases is found");
+	donor_lease_unref(lease);
+	ok(owner_stamp(0) != 0 && owner_stamp(7) != 0, "they have their regions");
+
+	/* half of them end by the clock */
+	pthread_mutex_lock(&donor_lock);
+	(void) expire_leases(rbp_boottime_ns() + 60 * SECOND);
+	pthread_mutex_unlock(&donor_lock);
+	ok(owner_stamp(0) == 0 && owner_stamp(7) != 0, "half of them end, and lose their regions");
+	is_u64(say(), (uint64_t) n / 2, "the broker is told of all of these");
+	ok(donor_lease_find("lease-1000") == NULL, "which are forgotten then");
+	settle("many");
 }
 
 static void
@@ -889,6 +925,7 @@ main(void)
 
 	test_connections();
 	test_grants();
+	test_many_leases();
 	test_odd_words();
 	test_end_while_granted();
 	test_withdrawn_first();
