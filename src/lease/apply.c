@@ -25,7 +25,7 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-/* How long not to ask for more temporary memory after some did not fit */
+/* How long not to ask for more memory after some did not fit */
 #define REQUEST_MAX_NS		(30000 * NS_PER_MS)
 
 /* Between two steps of moving temporary data out of regions */
@@ -41,17 +41,42 @@ rbp_lease_wanted(RbpHeldLease *h)
 	if (h->broker != rbp_lease_current_broker || rbp_lease_current_broker->url[0] == '\0')
 		return 0;
 
-	/*
-	 * What did not fit may fit later, when slots of temporary data that was
-	 * lost have become free.
-	 */
-	if (bytes != h->request_max_setting ||
-		(h->pool == RBP_POOL_TEMP && rbp_now_ns() >= h->request_max_until))
+	if (bytes != h->request_max_setting)
 	{
 		h->request_max_setting = bytes;
 		h->request_max = PG_UINT64_MAX;
 	}
-	return Min(bytes, h->request_max);
+
+	/*
+	 * What did not fit may fit later, when slots of temporary data that was
+	 * lost have become free, or the broker grants other regions.
+	 */
+	return rbp_now_ns() < h->request_max_until ? Min(bytes, h->request_max) : bytes;
+}
+
+uint64
+rbp_lease_wanted_max(const RbpHeldLease *h)
+{
+	return (uint64) (h->pool == RBP_POOL_TEMP ? rbp_guc_temp_tier_max_size :
+					 rbp_guc_buffer_tier_max_size) << 20;
+}
+
+RbpRegionGrant *
+rbp_lease_regions_in_use(const char *lease, int *n)
+{
+	int			ninfos;
+	RbpLeaseInfo *infos = rbp_remote_lease_info(&ninfos);
+	RbpRegionGrant *regions = palloc0(sizeof(RbpRegionGrant) * (ninfos + 1));
+
+	*n = 0;
+	for (int i = 0; i < ninfos; i++)
+	{
+		if (strcmp(infos[i].lease, lease) == 0)
+			regions[(*n)++] = infos[i].grant;
+	}
+	pfree(infos);
+	qsort(regions, *n, sizeof(RbpRegionGrant), rbp_region_compare);
+	return regions;
 }
 
 void
@@ -150,6 +175,7 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 	given = palloc0(sizeof(RbpRegionGrant) * (count + 1));
 	retired = rbp_remote_retire_coldest(h->pool, donor, count, given, until, move_ns);
 	note_released(h, given, retired.given);
+	pfree(given);
 	h->draining += retired.draining;
 	h->has_drained |= retired.draining > 0;
 	return retired.given;
@@ -184,6 +210,7 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	int			ndemands;
 	int			wanted = 0;
 	int			total = 0;
+	int			done = 0;
 
 	h->retire_due = NEVER_NS;
 	if (h->lease == NULL || !h->in_use)
@@ -206,9 +233,9 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	h->draining = 0;
 	/* take turns, since moving data for one demand can take all of the time */
 	h->first_demand++;
-	for (int i = 0; i < ndemands; i++)
+	for (; done < ndemands && (done == 0 || rbp_now_ns() < until); done++)
 	{
-		const RbpLeaseReclaim *demand = &demands[(h->first_demand + (uint32) i) % (uint32) ndemands];
+		const RbpLeaseReclaim *demand = &demands[(h->first_demand + (uint32) done) % (uint32) ndemands];
 		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
 		int			n = retire(h, donor, demand->regions, until,
 							   rbp_lease_move_time(demand));
@@ -221,7 +248,7 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 		total += n;
 	}
 	log_given_back(h, NULL, 0);
-	if (h->draining > 0)
+	if (h->draining > 0 || done < ndemands)
 		h->retire_due = rbp_now_ns() + RETIRE_PAUSE_NS;
 	return total;
 }
@@ -235,33 +262,30 @@ rbp_lease_release_unused(RbpHeldLease *h)
 {
 	RbpLease   *lease = h->lease;
 	RbpRegionGrant *unused = palloc0(sizeof(RbpRegionGrant) * (lease->nregions + 1));
-	RbpLeaseInfo *used;
-	uint64		kept = 0;
 	int			nused;
+	RbpRegionGrant *used = rbp_lease_regions_in_use(lease->cred.lease, &nused);
+	uint64		kept = 0;
 	int			n = 0;
 
-	used = rbp_remote_lease_info(&nused);
 	for (int i = 0; i < lease->nregions; i++)
 	{
 		const RbpRegionGrant *r = &lease->regions[i];
-		bool		found = false;
 
-		for (int j = 0; j < nused && !found; j++)
-			found = rbp_region_compare(&used[j].grant, r) == 0 &&
-				strcmp(used[j].lease, lease->cred.lease) == 0;
-		if (found)
+		if (bsearch(r, used, nused, sizeof(RbpRegionGrant), rbp_region_compare) != NULL)
 			kept += r->bytes;
 		else
 			unused[n++] = *r;
 	}
 	if (n == 0)
 		return;
+	note_released(h, unused, n);
+	/* the next attempts may go the same way */
+	if (kept != h->request_max)
+		ereport(LOG,
+				(errmsg("remote_bp: %d leased region%s given back, beyond what %s allows",
+						n, n == 1 ? " is" : "s are", h->max_setting)));
 	h->request_max = kept;
 	h->request_max_until = rbp_now_ns() + REQUEST_MAX_NS;
-	note_released(h, unused, n);
-	ereport(LOG,
-			(errmsg("remote_bp: %d leased region%s given back, beyond what %s allows",
-					n, n == 1 ? " is" : "s are", h->max_setting)));
 }
 
 /*

@@ -43,13 +43,13 @@
 #include "base/wait.h"
 #include "common/bytes.h"
 #include "common/clock.h"
+#include "common/json.h"
 #include "lease/http.h"
 #include "lease/names.h"
 #include "transport/transport.h"
 
 #define CONNECT_TIMEOUT_MS	1000L
 #define DNS_CACHE_SECONDS	5L
-#define MAX_REPLY			((size_t) 32 * 1024 * 1024)
 
 /* libcurl's own limit ends a request; this is how much later we do. */
 #define GRACE_NS			(INT64CONST(250) * 1000000)
@@ -78,7 +78,7 @@ restore_signals(sigset_t before)
 static size_t
 receive_body(char *data, size_t size, size_t nmemb, void *arg)
 {
-	return rbp_bytes_append(arg, data, size * nmemb, MAX_REPLY) ? size * nmemb : 0;
+	return rbp_bytes_append(arg, data, size * nmemb, RBP_JSON_ANSWER_BYTES) ? size * nmemb : 0;
 }
 
 bool

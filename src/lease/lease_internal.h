@@ -66,9 +66,9 @@ typedef struct RbpHeldLease
 	int			nreleased;
 
 	/*
-	 * Limit on the size to request, set when more was granted than fits, and
-	 * lifted when the size setting is not the one that it was set for any
-	 * more; for temporary data, also after a while (rbp_now_ns() time).
+	 * Limit on the size to request, set when more was granted than fits, for
+	 * a while (rbp_now_ns() time), and as long as the size setting is the one
+	 * that it was set for.
 	 */
 	uint64		request_max;
 	int64		request_max_until;
@@ -126,6 +126,15 @@ extern void rbp_lease_end(RbpHeldLease *h, bool stop_on_shutdown);
 
 /* How many bytes to request from the lease's broker, by the settings. */
 extern uint64 rbp_lease_wanted(RbpHeldLease *h);
+
+/* How many it can be while the server runs. */
+extern uint64 rbp_lease_wanted_max(const RbpHeldLease *h);
+
+/*
+ * The regions of the lease of that id that are in shared memory, sorted and
+ * palloc'ed.
+ */
+extern RbpRegionGrant *rbp_lease_regions_in_use(const char *lease, int *n);
 
 /*
  * Put the lease that the broker described to use.  Takes ownership of fresh.

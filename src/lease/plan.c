@@ -10,6 +10,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "common/json.h"
+#include "common/limits.h"
 #include "common/text.h"
 #include "lease/plan.h"
 #include "transport/transport.h"
@@ -36,6 +38,9 @@
 #define MIN_STEP_NS		(10 * NS_PER_MS)
 
 #define MAX_TTL_MS		(INT64_C(24) * 3600 * 1000)
+
+/* The memory of as many donors as a broker has, of 1 PiB each */
+#define MAX_LEASE_BYTES	(UINT64_C(1) << 60)
 
 #define GRACE_MS		INT64_C(10000)	/* default, if the broker does not say */
 #define MAX_GRACE_MS	INT64_C(60000)	/* a longer one counts as this */
@@ -196,6 +201,8 @@ parse_donors(const json_t *root, RbpLease *lease, ParseError *c)
 							  &array, c);
 	if (lease->donors == NULL)
 		return false;
+	if (json_array_size(array) > RBP_BROKER_MAX_DONORS)
+		return parse_error(c, "\"donors\" has more than %d", RBP_BROKER_MAX_DONORS);
 	json_array_foreach(array, i, object)
 	{
 		if (!parse_donor(object, &lease->donors[lease->ndonors], c))
@@ -255,6 +262,8 @@ parse_regions(const json_t *root, RbpLease *lease, ParseError *c)
 		region->bytes = (uint64_t) bytes;
 		lease->bytes += region->bytes;
 		lease->nregions++;
+		if (lease->bytes > MAX_LEASE_BYTES)
+			return parse_error(c, "the regions have more than 1 EiB");
 	}
 	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant),
 		  rbp_region_compare);
@@ -279,6 +288,8 @@ parse_reclaims(const json_t *root, RbpLease *lease, ParseError *c)
 								&array, c);
 	if (lease->reclaims == NULL)
 		return false;
+	if (json_array_size(array) > RBP_BROKER_MAX_DONORS)
+		return parse_error(c, "\"reclaim\" has more than %d donors", RBP_BROKER_MAX_DONORS);
 	json_array_foreach(array, i, object)
 	{
 		RbpLeaseReclaim *reclaim = &lease->reclaims[lease->nreclaims];
@@ -332,19 +343,30 @@ parse_lease(const json_t *root, RbpLease *lease, ParseError *c)
 		parse_reclaims(root, lease, c);
 }
 
+/*
+ * Decode an answer.  NULL, with the reason in c unless that is NULL, if it is
+ * not JSON, or would take too much memory.
+ */
+static json_t *
+decode(const char *text, size_t len, ParseError *c)
+{
+	bool		large = rbp_json_values(text, len) > RBP_JSON_ANSWER_VALUES;
+	json_t	   *root = large ? NULL : json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
+
+	if (root == NULL && c != NULL)
+		parse_error(c, large ? "it has too many values" : "it is not JSON");
+	return root;
+}
+
 RbpLease *
 rbp_lease_parse(const char *text, size_t len, char *err, size_t errlen)
 {
 	ParseError	error_buf = {err, errlen};
-	json_error_t error;
-	json_t	   *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+	json_t	   *root = decode(text, len, &error_buf);
 	RbpLease   *lease;
 
 	if (root == NULL)
-	{
-		parse_error(&error_buf, "it is not JSON");
 		return NULL;
-	}
 	lease = calloc(1, sizeof(RbpLease));
 	if (lease == NULL)
 		parse_error(&error_buf, "out of memory");
@@ -437,6 +459,11 @@ rbp_lease_has_region(const RbpLease *lease, const RbpRegionGrant *region)
 void
 rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone, int n)
 {
+	int			kept = 0;
+
+	if (n == 0)
+		return;
+	/* mark them, no region has no bytes; then move the others up, once */
 	for (int i = 0; i < n; i++)
 	{
 		RbpRegionGrant *found = bsearch(&gone[i], lease->regions,
@@ -447,10 +474,33 @@ rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone, int n)
 		if (found == NULL)
 			continue;
 		lease->bytes -= found->bytes;
-		lease->nregions--;
-		memmove(found, found + 1, sizeof(RbpRegionGrant) *
-				(size_t) (&lease->regions[lease->nregions] - found));
+		found->bytes = 0;
 	}
+	for (int i = 0; i < lease->nregions; i++)
+	{
+		if (lease->regions[i].bytes > 0)
+			lease->regions[kept++] = lease->regions[i];
+	}
+	lease->nregions = kept;
+}
+
+static uint64_t
+largest_region(const RbpLease *lease)
+{
+	uint64_t	largest = 0;
+
+	for (int i = 0; i < lease->nregions; i++)
+	{
+		if (lease->regions[i].bytes > largest)
+			largest = lease->regions[i].bytes;
+	}
+	return largest;
+}
+
+bool
+rbp_lease_is_excessive(const RbpLease *lease, uint64_t most)
+{
+	return lease->bytes - largest_region(lease) > 2 * most;
 }
 
 /*
@@ -460,18 +510,11 @@ rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone, int n)
 int
 rbp_lease_surplus(const RbpLease *lease, uint64_t wanted)
 {
-	uint64_t	largest = 0;
-
-	for (int i = 0; i < lease->nregions; i++)
-	{
-		if (lease->regions[i].bytes > largest)
-			largest = lease->regions[i].bytes;
-	}
-	if (lease->bytes <= wanted || largest == 0)
+	if (lease->bytes <= wanted)
 		return 0;
 	if (wanted == 0)
 		return lease->nregions;
-	return (int) ((lease->bytes - wanted) / largest);
+	return (int) ((lease->bytes - wanted) / largest_region(lease));
 }
 
 int
@@ -598,7 +641,7 @@ rbp_lease_end_body(const RbpCredentials *cred)
 bool
 rbp_lease_is_donor_list(const char *text, size_t len)
 {
-	json_t	   *root = json_loadb(text, len, 0, NULL);
+	json_t	   *root = decode(text, len, NULL);
 	bool		is = json_is_array(json_object_get(root, "donors"));
 
 	json_decref(root);
@@ -608,7 +651,7 @@ rbp_lease_is_donor_list(const char *text, size_t len)
 bool
 rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 {
-	json_t	   *root = json_loadb(text, len, 0, NULL);
+	json_t	   *root = decode(text, len, NULL);
 	const char *why = json_string_value(json_object_get(root, "error"));
 	bool		found = why != NULL && buflen > 0;
 

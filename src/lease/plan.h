@@ -80,6 +80,12 @@ extern void rbp_lease_remove_regions(RbpLease *lease, const RbpRegionGrant *gone
 									 int n);
 
 /*
+ * Is the lease larger than twice what is wanted at most, apart from one region,
+ * which the broker may have rounded up to?
+ */
+extern bool rbp_lease_is_excessive(const RbpLease *lease, uint64_t most);
+
+/*
  * How many regions can be released so that, whichever they are, at least the
  * wanted bytes remain.  Regions of donors may differ in size.  Tolerating some
  * excess keeps a shrink from being followed by a grant, and that by another

@@ -26,6 +26,8 @@
 #include "transport/transport.h"
 
 #define REQUEST_TIMEOUT_MS	2000L
+/* Regions that one renewal reports as released: the broker takes 1 MiB */
+#define MAX_RELEASED		10000
 /* Consecutive requests before the main loop's other work gets its turn */
 #define MAX_ROUNDS			4
 
@@ -147,7 +149,10 @@ send_request(RbpHeldLease *h, const char *path, char *body, RbpHttpReply *reply,
 	return true;
 }
 
-/* Parse a lease object.  NULL, and logged as a failure, if it is none. */
+/*
+ * Parse a lease object.  NULL, and logged as a failure, if it is none, or
+ * cannot be an answer to what was asked.
+ */
 static RbpLease *
 parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 {
@@ -157,6 +162,13 @@ parse_reply(RbpHeldLease *h, const RbpHttpReply *reply)
 
 	if (fresh == NULL)
 		request_failed(h, FAILED_ANSWER, "its answer is not a lease: %s", why);
+	else if (rbp_lease_is_excessive(fresh, rbp_lease_wanted_max(h)))
+	{
+		request_failed(h, FAILED_ANSWER, "its answer is a lease of %llu MB, more than twice %s",
+					   (unsigned long long) (fresh->bytes >> 20), h->max_setting);
+		rbp_lease_free(fresh);
+		fresh = NULL;
+	}
 	return fresh;
 }
 
@@ -201,10 +213,11 @@ renew(RbpHeldLease *h, uint64 wanted)
 	RbpHttpReply reply;
 	RbpLease   *fresh;
 	RbpLeaseOutcome outcome;
+	int			reported = Min(h->nreleased, MAX_RELEASED);
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
 	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_guc_lease_ttl,
-								h->released, h->nreleased);
+								h->released, reported);
 	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)
@@ -232,20 +245,20 @@ renew(RbpHeldLease *h, uint64 wanted)
 	}
 
 	/*
-	 * 202: the broker's disk is full.  The lease is renewed, but what was
-	 * released is still in it, may still be asked for, and is released again
-	 * by the next renewal.
+	 * 202: the broker's disk is full.  The lease is renewed, but nothing was
+	 * released.  What remains of that is still in the lease, may still be asked
+	 * for, and is released by a later renewal.
 	 */
 	if (reply.status == 202)
-	{
-		rbp_lease_remove_regions(fresh, h->released, h->nreleased);
-		for (int i = 0; i < h->nreleased; i++)
-			rbp_lease_reclaimed(fresh, h->released[i].donor, 1);
-		outcome = rbp_lease_adopt(h, fresh, sent_ns);
-		return outcome == RBP_LEASE_AGAIN ? RBP_LEASE_OK : outcome;
-	}
-	h->nreleased = 0;
-	return rbp_lease_adopt(h, fresh, sent_ns);
+		reported = 0;
+	h->nreleased -= reported;
+	if (h->nreleased > 0)
+		memmove(h->released, h->released + reported, sizeof(RbpRegionGrant) * h->nreleased);
+	rbp_lease_remove_regions(fresh, h->released, h->nreleased);
+	for (int i = 0; i < h->nreleased; i++)
+		rbp_lease_reclaimed(fresh, h->released[i].donor, 1);
+	outcome = rbp_lease_adopt(h, fresh, sent_ns);
+	return reply.status == 202 && outcome == RBP_LEASE_AGAIN ? RBP_LEASE_OK : outcome;
 }
 
 /* End the lease and tell its broker, with one request of limited duration. */

@@ -215,8 +215,7 @@ maintain_lease(RbpHeldLease *h)
 		 * only because its regions had no room, ask later.
 		 */
 		h->request_due = rbp_lease_wanted(h) > 0 ? 0 :
-			h->request_max < PG_UINT64_MAX && h->pool == RBP_POOL_TEMP ?
-			h->request_max_until : NEVER_NS;
+			h->request_max < PG_UINT64_MAX ? h->request_max_until : NEVER_NS;
 	}
 
 	h->maintenance_pending = rbp_remote_run_deferred(h->pool, step_deadline(now), &without_room);
@@ -272,12 +271,10 @@ take_over_lease(RbpHeldLease *h)
 	RbpCredentials cred;
 	int64		deadline;
 	RbpDonorInfo *donors;
-	RbpLeaseInfo *infos;
 	RbpEndpoint *endpoints;
 	RbpRegionGrant *regions;
 	int			ndonors;
-	int			ninfos;
-	int			nregions = 0;
+	int			nregions;
 
 	if (h->pool != RBP_POOL_TEMP ||
 		!rbp_remote_get_lease(h->pool, &cred, &deadline) ||
@@ -291,13 +288,7 @@ take_over_lease(RbpHeldLease *h)
 	endpoints = palloc0(sizeof(RbpEndpoint) * (ndonors + 1));
 	for (int i = 0; i < ndonors; i++)
 		endpoints[i] = donors[i].endpoint;
-	infos = rbp_remote_lease_info(&ninfos);
-	regions = palloc0(sizeof(RbpRegionGrant) * (ninfos + 1));
-	for (int i = 0; i < ninfos; i++)
-	{
-		if (strcmp(infos[i].lease, cred.lease) == 0)
-			regions[nregions++] = infos[i].grant;
-	}
+	regions = rbp_lease_regions_in_use(cred.lease, &nregions);
 	h->lease = rbp_lease_restore(&cred, rbp_guc_lease_ttl, endpoints, ndonors,
 								 regions, nregions);
 	explicit_bzero(cred.secret, sizeof(cred.secret));

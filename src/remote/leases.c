@@ -142,6 +142,19 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 			(void) rbp_remote_make_conns_stale(&shared->donors[i].serial);
 }
 
+/* The index of a donor that the pool's lease has; -1 if there is none. */
+static int
+find_donor(RbpPool pool, const char *donor)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		if (shared->donors[i].known[pool] &&
+			strcmp(shared->donors[i].endpoint.donor, donor) == 0)
+			return i;
+	}
+	return -1;
+}
+
 /*
  * Enter the granted regions that are not in use yet; returns how many found no
  * room.
@@ -152,20 +165,19 @@ enter_regions(RbpPool pool, const RbpLeaseTerms *terms,
 {
 	int			unused = 0;
 	int			position = 0;
+	int			donor = -1;
 
 	for (int i = 0; i < terms->nregions; i++)
 	{
 		const RbpRegionGrant *grant = &terms->regions[i];
 		const RbpRegionGrant *found = bsearch(grant, sorted, terms->nregions,
 											  sizeof(*sorted), rbp_region_compare);
-		int			donor = -1;
 
 		if (kept[found - sorted])
 			continue;
-		for (int k = 0; k < RBP_MAX_DONORS && donor < 0; k++)
-			if (shared->donors[k].known[pool] &&
-				strcmp(shared->donors[k].endpoint.donor, grant->donor) == 0)
-				donor = k;
+		/* often the same as before: regions are sorted by donor */
+		if (donor < 0 || strcmp(shared->donors[donor].endpoint.donor, grant->donor) != 0)
+			donor = find_donor(pool, grant->donor);
 		if (donor < 0 || !rbp_remote_enter_region(pool, grant, donor, &position))
 			unused++;
 	}

@@ -250,6 +250,75 @@ test_compare_and_forget(void)
 	rbp_lease_free(b);
 }
 
+/* A lease of n regions of so many MB, and so many donors that ask for one back. */
+static RbpLease *
+large(int n, int megabytes, int reclaims, int padding)
+{
+	char	   *text;
+	size_t		len;
+	FILE	   *out = open_memstream(&text, &len);
+	RbpLease   *lease;
+
+	fputs("{" HEAD ",\"donors\":[" DONOR_A "],\"regions\":[", out);
+	for (int i = 0; i < n; i++)
+		fprintf(out, "%s{\"donor\":\"a\",\"region\":%d,\"bytes\":%" PRIu64 "}",
+				i > 0 ? "," : "", i, (uint64_t) megabytes * MB);
+	fputs("],\"reclaim\":[", out);
+	for (int i = 0; i < reclaims; i++)
+		fprintf(out, "%s{\"donor\":\"d%d\",\"regions\":1}", i > 0 ? "," : "", i);
+	fputs("],\"x\":[0", out);
+	for (int i = 0; i < padding; i++)
+		fputs(",0", out);
+	fputs("]}", out);
+	fclose(out);
+	err[0] = '\0';
+	lease = rbp_lease_parse(text, len, err, sizeof(err));
+	free(text);
+	return lease;
+}
+
+/*
+ * What takes minutes if it is done for each region by looking at, or moving,
+ * all the others, as it would be with a lease of many small regions.
+ */
+static void
+test_large(void)
+{
+	const int	n = 300000;
+	RbpLease   *lease = large(n, 1, 0, 0);
+	RbpRegionGrant *gone = malloc(sizeof(RbpRegionGrant) * n);
+
+	ok(lease != NULL && lease->nregions == n, "a lease of 300,000 regions");
+	ok(!rbp_lease_is_excessive(lease, n / 2 * MB) && rbp_lease_is_excessive(lease, (n / 2 - 1) * MB),
+	   "is larger than twice another size, or not");
+	/* the even ones, the last first */
+	for (int i = 0; i < n / 2; i++)
+		gone[i] = lease->regions[n - 2 - 2 * i];
+	for (int round = 0; round < 10; round++)
+		rbp_lease_remove_regions(lease, gone + round * (n / 20), n / 20);
+	ok(lease->nregions == n / 2 && lease->bytes == n / 2 * MB, "half of them can be forgotten");
+	ok(!rbp_lease_has_region(lease, &gone[0]) && rbp_lease_has_region(lease, &lease->regions[0]) &&
+	   lease->regions[0].region == 1 && lease->regions[n / 2 - 1].region == n - 1, "the others are there");
+	rbp_lease_remove_regions(lease, gone, n / 2);
+	rbp_lease_remove_regions(lease, gone, 0);
+	ok(lease->nregions == n / 2, "what is not there any more is ignored");
+	free(gone);
+	rbp_lease_free(lease);
+
+	lease = large(1024, 1 << 30, 0, 0);
+	ok(lease != NULL && rbp_lease_is_excessive(lease, 1 << 20), "a lease of 1 EiB");
+	rbp_lease_free(lease);
+	ok(large(1025, 1 << 30, 0, 0) == NULL && strstr(err, "1 EiB") != NULL, "no larger one (%s)", err);
+	lease = large(0, 1, 1024, 0);
+	ok(lease != NULL && lease->nreclaims == 1024, "as many donors as a broker has may ask");
+	rbp_lease_free(lease);
+	ok(large(0, 1, 1025, 0) == NULL && strstr(err, "reclaim") != NULL, "but not more (%s)", err);
+	lease = large(0, 1, 0, 2000000);
+	ok(lease != NULL, "an answer of two million values");
+	rbp_lease_free(lease);
+	ok(large(0, 1, 0, 2100000) == NULL && strcmp(err, "it has too many values") == 0, "not of more (%s)", err);
+}
+
 /* What the next worker knows of a lease is the lease, whatever the order. */
 static void
 test_known(void)
@@ -442,6 +511,7 @@ main(void)
 	test_truncated();
 	test_compare_and_forget();
 	test_known();
+	test_large();
 	test_surplus();
 	test_demands();
 	test_bodies();

@@ -2,7 +2,8 @@
  *
  * test_lease_requests.c
  *	  When a lease's next request is due, after a broker that answers, fails,
- *	  or whose name is not known yet.
+ *	  or whose name is not known yet; which answers are used, and how much one
+ *	  request tells.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,19 +15,45 @@
 #include "lease/http.h"
 #include "lease/lease_internal.h"
 #include "lease/names.h"
+#include "lease/requests.c"
+
+#include <jansson.h>
+#include <stdio.h>
 
 #include "tap.h"
+
+#define MB				(UINT64CONST(1) << 20)
+#define LEASE			"123e4567-e89b-42d3-a456-426614174000"
 
 /* What the broker does, and why the lease has no usable answer, "" for none. */
 static int	failed;
 static const char *reason;
-static char broker_error[100];
+static char broker_error[200];
+
+/* An answer, and what the last request released. */
+static const char *answer;
+static RbpRegionGrant *expected;	/* the first of them */
+static int	nreleased;
+static bool in_order;
+static int	nadopted;			/* regions */
 
 int
 rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 						 RbpHttpReply *reply, char why[RBP_BROKER_WHY_LEN])
 {
+	json_t	   *body = json_loads(request->body, 0, NULL);
+	const json_t *release = json_object_get(body, "release");
+
+	nreleased = (int) json_array_size(release);
+	in_order = true;
+	for (int i = 0; i < nreleased && expected != NULL; i++)
+		in_order = in_order && expected[i].region ==
+			json_integer_value(json_object_get(json_array_get(release, i), "region"));
+	json_decref(body);
 	strlcpy(why, reason, RBP_BROKER_WHY_LEN);
+	reply->status = 200;
+	reply->body = unconstify(char *, answer);
+	reply->len = answer != NULL ? strlen(answer) : 0;
 	return failed;
 }
 
@@ -45,7 +72,13 @@ int			rbp_guc_lease_ttl = 10000;
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
 {
-	return 1 << 20;
+	return 1 * MB;
+}
+
+uint64
+rbp_lease_wanted_max(const RbpHeldLease *h)
+{
+	return 16 * MB;
 }
 
 bool
@@ -58,7 +91,10 @@ rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
 RbpLeaseOutcome
 rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 {
-	abort();
+	nadopted = fresh->nregions;
+	rbp_lease_free(h->lease);
+	h->lease = fresh;
+	return h->nreleased > 0 ? RBP_LEASE_AGAIN : RBP_LEASE_OK;
 }
 
 void
@@ -76,6 +112,80 @@ rbp_lease_drop(RbpHeldLease *h)
 {
 }
 
+/* An answer with n regions of so many MB, the first of number first. */
+static void
+make_answer(int first, int n, int megabytes)
+{
+	static char *text = NULL;
+	FILE	   *out;
+	size_t		len;
+
+	free(text);
+	out = open_memstream(&text, &len);
+	fprintf(out, "{\"lease\":\"" LEASE "\",\"secret\":\"%064d\",\"ttl_ms\":10000,\"donors\":[{\"id\":\"d\","
+			"\"host\":\"h\",\"port\":1,\"transports\":[]}],\"regions\":[", 0);
+	for (int i = 0; i < n; i++)
+		fprintf(out, "%s{\"donor\":\"d\",\"region\":%d,\"bytes\":%" INT64_MODIFIER "u}",
+				i > 0 ? "," : "", first + i, megabytes * MB);
+	fputs("]}", out);
+	fclose(out);
+	answer = text;
+}
+
+static void
+test_answers(RbpHeldLease *h)
+{
+	failed = 0;
+	reason = "";
+	h->failures = h->failures_logged = 0;
+	make_answer(0, 33, 1);
+	rbp_lease_send_requests(h);
+	ok(h->lease != NULL && nadopted == 33, "a lease of twice what may be wanted is used, and a region more");
+	make_answer(0, 34, 1);
+	rbp_lease_send_requests(h);
+	ok(h->failures == 1 && h->lease->nregions == 33, "a larger one is no answer");
+	ok(strstr(broker_error, "a lease of 34 MB, more than twice remote_bp.max") != NULL, "and is reported (%s)",
+	   broker_error);
+	make_answer(0, 1, 1 << 20);
+	rbp_lease_send_requests(h);
+	ok(h->failures == 0 && nadopted == 1, "one region may be as large as it is");
+}
+
+/* More regions go than one request can tell. */
+static void
+test_many_released(RbpHeldLease *h)
+{
+	const int	n = 2 * MAX_RELEASED + 5;
+	RbpRegionGrant *all = calloc((size_t) n, sizeof(RbpRegionGrant));
+
+	for (int i = 0; i < n; i++)
+	{
+		strcpy(all[i].donor, "d");
+		all[i].region = (uint32) (n - i);
+		all[i].bytes = MB;
+	}
+	h->released = malloc(sizeof(RbpRegionGrant) * (size_t) n);
+	memcpy(h->released, all, sizeof(RbpRegionGrant) * (size_t) n);
+	h->nreleased = n;
+	expected = all;
+	failed = FAILED_NETWORK;
+	rbp_lease_send_requests(h);
+	ok(nreleased == MAX_RELEASED && in_order && h->nreleased == n, "a request that failed has told nothing");
+
+	/* the broker has taken the first ones off, and lists some of the others */
+	failed = 0;
+	make_answer(1, 20, 1);
+	rbp_lease_send_requests(h);
+	ok(nreleased == 5 && h->nreleased == 0, "all of them are told, in several requests");
+	make_answer(1, 20, 1);
+	h->nreleased = MAX_RELEASED + 5;
+	memcpy(h->released, all + MAX_RELEASED, sizeof(RbpRegionGrant) * (MAX_RELEASED + 5));
+	expected = all + MAX_RELEASED;
+	(void) renew(h, MB);
+	ok(nreleased == MAX_RELEASED && in_order && nadopted == 15, "what was not told yet is not used again");
+	free(all);
+}
+
 int
 main(void)
 {
@@ -85,6 +195,7 @@ main(void)
 	rbp_lease_current_broker = h->broker = &broker;
 	h->purpose = "buffer";
 	h->suffix = "";
+	h->max_setting = "remote_bp.max";
 
 	failed = FAILED_NETWORK;
 	reason = "";
@@ -102,5 +213,7 @@ main(void)
 	ok(strcmp(broker_error, "no answer") == 0 && broker.failures_logged == FAILED_NETWORK,
 	   "and is reported");
 	ok(h->request_due > mock_now + 1000 * NS_PER_MS, "it is asked again later each time");
+	test_answers(h);
+	test_many_released(h);
 	return done_testing();
 }
