@@ -119,6 +119,7 @@ static const RbpDuty duties[] = {
 	rbp_remote_maintain_connections,
 	rbp_remote_report,
 	rbp_remote_probe,
+	rbp_remote_watch_lease_worker,
 	rbp_spill_sweep,
 	rbp_page_cache_watch,
 	rbp_advice_watch,

@@ -29,7 +29,9 @@
  * it stays with the old broker that long.  Data in a lost or expired lease is
  * lost.  When the worker ends, this lease stays in use, and the next worker
  * continues with it; when the server stops, the lease is ended, since nobody
- * needs the data.
+ * needs the data.  Which of the two it is is told by who sends the SIGTERM: in
+ * a smart shutdown the postmaster sends it after the last session has ended,
+ * and whoever else sends it has not asked the sessions to end.
  *
  * Time.  The deadline that backends observe is counted from before the request
  * was sent, so that it passes here before it passes at the broker and the
@@ -61,8 +63,7 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <signal.h>
 
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -74,7 +75,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/pidfile.h"
 
 #include "base/guc.h"
 #include "base/stats.h"
@@ -325,28 +325,21 @@ take_over_broker(void)
 	return known;
 }
 
-/* Is the whole server stopping?  The postmaster records that for pg_ctl. */
-static bool
-server_is_stopping(void)
-{
-	char		buf[1024];
-	char	   *line = buf;
-	int			fd = open("postmaster.pid", O_RDONLY | O_CLOEXEC | PG_BINARY);
-	ssize_t		n = fd < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
+/*
+ * Set when the postmaster asks the worker to end.  It does so when the server
+ * stops, but in a smart shutdown not before the last session has ended.
+ */
+static volatile sig_atomic_t server_stops = false;
 
-	if (fd >= 0)
-		close(fd);
-	if (n < 0)
-		return true;
-	buf[n] = '\0';
-	for (int i = 1; line != NULL && i < LOCK_FILE_LINE_PM_STATUS; i++)
-	{
-		line = strchr(line, '\n');
-		if (line != NULL)
-			line++;
-	}
-	return line == NULL ||
-		strncmp(line, PM_STATUS_STOPPING, strlen(PM_STATUS_STOPPING)) == 0;
+static void
+handle_sigterm(int signo, siginfo_t *info, void *context)
+{
+	int			save_errno = errno;
+
+	if (info->si_pid == PostmasterPid)
+		server_stops = true;
+	SignalHandlerForShutdownRequest(signo);
+	errno = save_errno;
 }
 
 static void
@@ -358,8 +351,13 @@ forget_latch(int code, Datum arg)
 void
 rbp_lease_main(Datum arg)
 {
+	struct sigaction on_sigterm = {
+		.sa_sigaction = handle_sigterm,.sa_flags = SA_SIGINFO | SA_RESTART
+	};
+
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	sigemptyset(&on_sigterm.sa_mask);
+	sigaction(SIGTERM, &on_sigterm, NULL);
 	BackgroundWorkerUnblockSignals();
 
 	before_shmem_exit(forget_latch, (Datum) 0);
@@ -415,7 +413,7 @@ rbp_lease_main(Datum arg)
 
 	for (int i = 0; i < RBP_POOLS; i++)
 	{
-		if (rbp_leases[i].pool != RBP_POOL_TEMP || server_is_stopping())
+		if (rbp_leases[i].pool != RBP_POOL_TEMP || server_stops)
 			rbp_lease_end(&rbp_leases[i], false);
 	}
 

@@ -3,14 +3,16 @@
  * leases.c
  *	  The leases, and the donors of their regions, for the lease worker.
  *
- * All of this runs in the lease worker, which alone changes the leases, the
- * donors and the regions, with remote_lock held exclusively.
+ * All of this but rbp_remote_watch_lease_worker() runs in the lease worker,
+ * which alone changes the leases, the donors and the regions, with remote_lock
+ * held exclusively.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "storage/latch.h"
+#include "storage/pmsignal.h"
 
 #include "common/clock.h"
 #include "remote/remote.h"
@@ -18,12 +20,32 @@
 
 #define shared		rbp_remote_shared
 
+#define RESTART_CHECK_NS	INT64CONST(500000000)
+
 void
 rbp_remote_set_lease_latch(Latch *latch)
 {
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	shared->lease_latch = latch;
 	LWLockRelease(&shared->remote_lock);
+	if (latch == NULL)
+		rbp_remote_wake();		/* for rbp_remote_watch_lease_worker() */
+}
+
+/*
+ * The postmaster starts a worker that has ended again after a second.  But in
+ * a smart shutdown it does not wake up for that, and looks only when something
+ * else wakes it, or once a minute: too late for a lease, which the sessions
+ * that go on may need.
+ */
+int64
+rbp_remote_watch_lease_worker(void)
+{
+	if (shared->lease_latch != NULL ||
+		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
+		return -1;
+	SendPostmasterSignal(PMSIGNAL_BACKGROUND_WORKER_CHANGE);
+	return RESTART_CHECK_NS;
 }
 
 /*

@@ -454,6 +454,12 @@ struct Latch;
 extern void rbp_remote_set_lease_latch(struct Latch *latch);
 
 /*
+ * A duty of the pusher: while temporary data is in use and there is no lease
+ * worker, make the postmaster see whether one can be started.
+ */
+extern int64 rbp_remote_watch_lease_worker(void);
+
+/*
  * ---- for the views, and the lease worker ---------------------------------
  */
 

@@ -20,6 +20,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
 #include "utils/timestamp.h"
@@ -57,6 +58,7 @@ PGPROC	   *MyProc = &this_proc;
 #if PG_VERSION_NUM >= 170000
 ProcNumber	MyProcNumber = 0;
 #endif
+BackendType MyBackendType = B_BACKEND;
 int			MyProcPid = 4711;
 int			mock_external_fds = 0;
 volatile sig_atomic_t InterruptPending = false;
@@ -160,6 +162,11 @@ int
 SendProcSignal(pid_t pid, ProcSignalReason reason, ProcNumber number)
 {
 	return 0;
+}
+
+void
+SendPostmasterSignal(PMSignalReason reason)
+{
 }
 
 void
