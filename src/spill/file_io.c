@@ -14,7 +14,7 @@
  * waiting for a donor, and while waiting for the disk only if a block moves
  * from elsewhere to the real file.
  *
- * Local to a process: the lost block that the current call has met.
+ * Local to a process: the last lost block that it has met.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,24 +40,93 @@
  * ---- failures ----------------------------------------------------------
  */
 
-/* The lost block that the current call has met. */
+/* The last lost block that this process has met. */
 static struct
 {
-	bool		noted;
-	char		file[RBP_SPILL_NAME_LEN];
+	bool		noted;			/* in the current call, which raises it */
+	bool		told_later;		/* the server raises it, after the call */
+	bool		logged;			/* one was, in this transaction */
+	const char *hint;
 	char		what[1024];
 }			lost;
 
-void
-rbp_spill_set_lost_reason(const char *name, const char *format,...)
+bool
+rbp_spill_lost_first(void)
 {
+	bool		first = !lost.logged;
+
+	lost.logged = rbp_spill_used_in_xact = true;
+	return first;
+}
+
+/* Called for each error and message: does it come of the lost block? */
+static void
+add_lost_context(void *arg)
+{
+	if (!lost.told_later || geterrcode() != ERRCODE_IO_ERROR)
+		return;
+	lost.told_later = false;
+	errcontext("remote_bp: %s", lost.what);
+	errhint("%s", lost.hint);
+}
+
+/*
+ * No error can be raised here: the server does, when the call has failed, but
+ * knows only EIO.  So its error gets a context, by a callback that is on the
+ * stack until a function ends that has one there already, or for good: each
+ * removes its own by restoring what was there before.
+ *
+ * The log is told as well, of the first such block of a transaction: where the
+ * server reads ahead many calls fail before it raises an error, if it does.
+ *
+ * ereport() processes interrupts, but an error must not leave the file call
+ * here.  The client gets no message: if it did not read it, we would wait for
+ * the client, with interrupts held.
+ */
+static void
+tell_later(void)
+{
+	static ErrorContextCallback callback = {.callback = add_lost_context};
+	ErrorContextCallback *on_stack = error_context_stack;
+
+	if (rbp_spill_lost_first())
+	{
+		HOLD_INTERRUPTS();
+		ereport(LOG_SERVER_ONLY,
+				(errmsg("remote_bp: %s", lost.what), errhint("%s", lost.hint)));
+		RESUME_INTERRUPTS();
+	}
+	lost.told_later = true;
+	while (on_stack != NULL && on_stack != &callback)
+		on_stack = on_stack->previous;
+	if (on_stack != NULL)
+		return;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+}
+
+void
+rbp_spill_block_lost(const char *hint, const char *format,...)
+{
+	int			save_errno = errno;
 	va_list		args;
 
+	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
+	rbp_spill_used_in_xact = true;	/* for rbp_spill_forget_lost() */
 	lost.noted = true;
-	strlcpy(lost.file, name, sizeof(lost.file));
+	lost.hint = hint;
 	va_start(args, format);
 	(void) vsnprintf(lost.what, sizeof(lost.what), format, args);
 	va_end(args);
+	if (!rbp_remote_can_raise())
+		tell_later();
+	errno = save_errno;
+}
+
+void
+rbp_spill_forget_lost(void)
+{
+	lost.noted = lost.told_later = lost.logged = false;
 }
 
 void
@@ -71,9 +140,8 @@ rbp_spill_call_failed(void)
 		CHECK_FOR_INTERRUPTS();
 	else if (save_errno == EIO && noted && rbp_remote_can_raise())
 		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read file \"%s\": %m", lost.file),
-				 errcontext("remote_bp: %s", lost.what)));
+				(errcode(ERRCODE_IO_ERROR),
+				 errmsg("%s", lost.what), errhint("%s", lost.hint)));
 	errno = save_errno;
 }
 
@@ -90,20 +158,6 @@ partial_write_result(ssize_t done)
 /*
  * ---- reads -------------------------------------------------------------
  */
-
-static void
-report_lost_block(const char *name, uint32 block)
-{
-	rbp_spill_set_lost_reason(name,
-							  "block %u of temporary file \"%s\" was lost when it was written: no donor took it, and the file could not be written",
-							  block, name);
-	HOLD_INTERRUPTS();
-	ereport(LOG_SERVER_ONLY,
-			(errmsg("remote_bp: block %u of temporary file \"%s\" was lost",
-					block, name)));
-	RESUME_INTERRUPTS();
-	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
-}
 
 /*
  * rbp_spill_cost_begin() for a call that shows the cost of a block, else 0.
@@ -185,7 +239,9 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		if (value == VALUE_LOST)
 		{
 			rbp_spill_file_unlock(file);
-			report_lost_block(o->name, block);
+			rbp_spill_block_lost("Free disk space, and see in remote_bp_stat_donors why donors take no temporary data. Then run the query again.",
+								 "could not read block %u of temporary file \"%s\": no donor took it when it was written, and the file could not be written",
+								 block, o->name);
 			errno = EIO;
 			return -1;
 		}

@@ -276,33 +276,19 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 	}
 }
 
-/* Log that the block is lost, and where it was. */
+/* Tell that the block is lost, and where it was. */
 static void
 report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason)
 {
 	char		donor[RBP_DONOR_ID_LEN];
 	char		address[RBP_ADDRESS_LEN];
-	int			save_errno = errno;
 
 	/* the slot may be unused by now, and its donor gone */
 	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
 	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
-	rbp_spill_set_lost_reason(name,
-							  "block %u of temporary file \"%s\" could not be read from donor \"%s\" (%s): %s",
-							  b->block, name, donor, address, reason);
-	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
-
-	/*
-	 * ereport() processes interrupts, but an error must not leave the file
-	 * call here.  The client gets no message: if it did not read it, we would
-	 * wait for the client, with interrupts held.
-	 */
-	HOLD_INTERRUPTS();
-	ereport(LOG_SERVER_ONLY,
-			(errmsg("remote_bp: block %u of temporary file \"%s\" could not be read from donor \"%s\" (%s): %s",
-					b->block, name, donor, address, reason)));
-	RESUME_INTERRUPTS();
-	errno = save_errno;
+	rbp_spill_block_lost("The block was in memory of that donor, and no disk of this server has failed. Run the query again. With remote_bp.temp_mirror, temporary data is on two donors.",
+						 "could not read block %u of temporary file \"%s\" from donor \"%s\" (%s): %s",
+						 b->block, name, donor, address, reason);
 }
 
 /* Read a whole page.  Returns what rbp_spill_fetch() returns. */

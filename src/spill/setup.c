@@ -127,12 +127,14 @@ at_transaction_end(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(false);
+			rbp_spill_forget_lost();
 			rbp_spill_used_in_xact = false;
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
 			rbp_spill_end_read_ahead();
 			rbp_spill_flush(true);
+			rbp_spill_forget_lost();
 			rbp_spill_used_in_xact = false;
 			break;
 		default:

@@ -184,11 +184,17 @@ extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t le
 								   off_t offset);
 
 /*
- * Record why a block of that file is lost, for rbp_spill_call_failed().  The
- * current call fails with EIO.
+ * A block is lost, and the current call fails with EIO.  The error that
+ * rbp_spill_call_failed() raises then says so in these words.  Where none can
+ * be raised, so do the log and the context of the server's error.
  */
-extern void rbp_spill_set_lost_reason(const char *name,
-									  const char *format,...) pg_attribute_printf(2, 3);
+extern void rbp_spill_block_lost(const char *hint, const char *format,...) pg_attribute_printf(2, 3);
+
+/* Is this the first lost block of the transaction that the log is told of? */
+extern bool rbp_spill_lost_first(void);
+
+/* The transaction has ended: what comes now is not of a block lost in it. */
+extern void rbp_spill_forget_lost(void);
 
 /*
  * ---- cost.c ------------------------------------------------------------
@@ -322,9 +328,9 @@ typedef struct RbpSpilledBlock
  * Read n bytes from offset start of the block. relation: it belongs to a
  * temporary relation, and not to a file that is read sequentially.  Returns 1
  * if done, 0 if the block has moved and must be looked up again, -1 if it
- * cannot be read (which is logged, and recorded by
- * rbp_spill_set_lost_reason()), or RBP_SPILL_INTERRUPTED if the query was
- * canceled and the error can be raised here.
+ * cannot be read (of which rbp_spill_block_lost() was told), or
+ * RBP_SPILL_INTERRUPTED if the query was canceled and the error can be raised
+ * here.
  */
 #define RBP_SPILL_INTERRUPTED	(-2)
 

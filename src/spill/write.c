@@ -265,6 +265,8 @@ mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 static void
 report_lost_block(const LostBlock *lost)
 {
+	if (!rbp_spill_lost_first())
+		return;
 	/* reporting checks for interrupts, which must not end the file call */
 	HOLD_INTERRUPTS();
 	errno = lost->error;
@@ -401,8 +403,8 @@ complete_oldest(int64 deadline_ns)
 {
 	SendChunk  *chunk = &chunks[oldest];
 	Completion	comp = {.deadline_ns = deadline_ns,.try_relocate = true,.fd = -1};
-	LostBlock	lost[CHUNK_PAGES];
-	int			nlost = 0;
+	LostBlock	lost;
+	bool		all_saved = true;
 
 	if (chunk->batch != NULL)
 		rbp_remote_end(chunk->batch, deadline_ns);
@@ -411,16 +413,16 @@ complete_oldest(int64 deadline_ns)
 	comp.deadline_ns = Max(deadline_ns,
 						   rbp_now_ns() + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < chunk->n; i++)
-		if (!complete_page(chunk, i, &comp, &lost[nlost]))
-			nlost++;
+		if (!complete_page(chunk, i, &comp, &lost))
+			all_saved = false;
 	if (comp.fd >= 0)
 		(void) rbp_libc.close(comp.fd);
 	rbp_spill_bitmap_put(shared->chunk_free, chunk->number);
 	chunk->n = 0;
 	oldest = (oldest + 1) % MAX_CHUNKS;
 	num_chunks--;
-	for (int i = 0; i < nlost; i++)
-		report_lost_block(&lost[i]);
+	if (!all_saved)
+		report_lost_block(&lost);
 }
 
 static void

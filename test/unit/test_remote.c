@@ -12,6 +12,7 @@
 
 #include "miscadmin.h"
 #include "mock_server.h"
+#include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "common/status.h"
@@ -1422,8 +1423,13 @@ test_interrupts(void)
 		mock_donors[0].answers_at = from + 100 * MS;
 		cancel_in(20 * MS);
 		end(batch);
-		ok(all_are(a, 2, RBP_OK) && mock_now == from + 100 * MS, "where it cannot be raised, they wait");
+		/* since 18, the server raises it after the critical section of a read */
+		if (held == 1 && RBP_CRITICAL_READS_REPORT_EINTR)
+			ok(all_are(a, 2, RBP_TIMEOUT) && mock_now == from + 20 * MS, "where it is raised later, they are cancelled");
+		else
+			ok(all_are(a, 2, RBP_OK) && mock_now == from + 100 * MS, "where it cannot be raised, they wait");
 		not_cancelled();
+		mock_now = mock_donors[0].answers_at;
 	}
 	InterruptHoldoffCount = CritSectionCount = QueryCancelHoldoffCount = 0;
 

@@ -231,6 +231,14 @@ errstart_cold(int elevel, const char *domain)
 	return errstart(elevel, domain);
 }
 
+ErrorContextCallback *error_context_stack = NULL;
+
+int
+geterrcode(void)
+{
+	return ERRCODE_IO_ERROR;
+}
+
 int
 errcode_for_file_access(void)
 {
@@ -273,6 +281,7 @@ begin(void)
 	mock_now += 60000 * MS;		/* whatever was refused may be tried again */
 	memset(mock_counters, 0, sizeof(mock_counters));
 	mock_messages = 0;
+	rbp_spill_forget_lost();
 	disk_full = false;
 	fd = open(NAME, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	file = rbp_spill_opened(NAME, false, O_RDWR | O_CREAT | O_TRUNC);
@@ -416,11 +425,50 @@ test_memory_goes(bool sent)
 	mock_messages = 0;
 	memset(mock_counters, 0, sizeof(mock_counters));
 	rbp_spill_flush(false);
-	is_u64(mock_messages, n, "%s: what goes nowhere is told of", name);
+	is_u64(mock_messages, 1, "%s: what goes nowhere is told of, once", name);
 	is_u64(mock_counters[RBP_COUNT_SPILL_WRITES], 0, "%s: it does not count as written", name);
 	is_u64(right_blocks(0, n, 3), 0, "%s: it cannot be read", name);
 	is_u64(mock_counters[RBP_COUNT_SPILL_LOST], n, "%s: and counts as lost then", name);
 	end(name);
+}
+
+/*
+ * Lost blocks that are read where no error can be raised: the log is told once in
+ * a transaction, and whatever error the server raises then gets a context.
+ */
+static void
+test_told_later(void)
+{
+	ErrorContextCallback outer = {.previous = NULL};
+
+	begin();
+	local = false;
+	lend(0, 2);
+	write_blocks(0, CHUNK_PAGES, 1);
+	rbp_spill_flush(false);
+	leave(0);
+	error_context_stack = &outer;
+	is_u64(right_blocks(0, 3, 1), 0, "told at once: blocks cannot be read");
+	is_u64(mock_messages, 0, "told at once: not by the log");
+	ok(error_context_stack == &outer, "told at once: the server's error is not ours");
+	InterruptHoldoffCount = 1;
+	for (int i = 0; i < 2; i++)
+	{
+		is_u64(right_blocks(0, CHUNK_PAGES, 1), 0, "told later: blocks cannot be read");
+		is_u64(mock_messages, 1, "told later: the log is told once");
+		ok(error_context_stack != &outer && error_context_stack->previous == &outer,
+		   "told later: the server's error has a context");
+		if (i > 0)
+			error_context_stack = &outer;	/* a function has ended */
+	}
+	rbp_spill_forget_lost();
+	is_u64(right_blocks(0, CHUNK_PAGES, 1), 0, "the next transaction: blocks cannot be read");
+	is_u64(mock_messages, 2, "the next transaction: the log is told");
+	ok(error_context_stack != &outer && error_context_stack->previous == &outer,
+	   "the next transaction: the server's error has a context");
+	InterruptHoldoffCount = 0;
+	error_context_stack = NULL;
+	end("told later");
 }
 
 /* Blocks that are on their way to two donors, of which one goes. */
@@ -816,6 +864,7 @@ main(void)
 	test_mirror_far_away();
 	test_memory_goes(false);
 	test_memory_goes(true);
+	test_told_later();
 	test_mirror_goes();
 	test_closing();
 	test_expired();
