@@ -69,8 +69,8 @@ sub fails_alone
 	my $pid = $session->query('SELECT pg_backend_pid()');
 	is(rest($session) =~ s/\s+/ /r, 'ERROR: 58030', "$name: the query fails");
 	my $log = log_since($node, $offset);
-	like($log, qr{remote_bp: block \d+ of temporary file "base/pgsql_tmp/pgsql_tmp$pid\.\d+".*$donor}, "$name: the log names donor and file");
-	like($log, qr/ERROR:  could not read/, "$name: the log names the query that failed");
+	like($log, qr{ERROR:  could not read block \d+ of temporary file "base/pgsql_tmp/pgsql_tmp$pid\.\d+" from donor "$donor"}, "$name: the log names donor and file");
+	like($log, qr/ERROR:  could not read.*\n(?:.*HINT: .*\n)?.*STATEMENT: /, "$name: the log names the query that failed");
 	goes_on($node, $session, $name);
 	return;
 }
@@ -200,7 +200,7 @@ for my $transport ('tcp', 'shm')
 	my $offset = log_size($node);
 	$session->query('SELECT count(*), max(t) FROM f');
 	like($session->{stderr}, qr/ERROR:\s+58030/, "$name: a read of it fails");
-	log_tells($node, $offset, qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+".*$donor->{name}}, "$name: the log names donor and file after a read of the table");
+	log_tells($node, $offset, qr{could not read block \d+ of temporary file "base/\d+/t\d+_\d+" from donor "$donor->{name}"}, "$name: the log names donor and file after a read of the table");
 	$session->query('DROP TABLE f');
 	$session->query('CREATE TEMP TABLE f AS SELECT * FROM big');
 	is($session->query('SELECT count(*), max(t) FROM f'), '40000|fffe9f664c2ddba4a37bcd35936c7422', "$name: the table can be made anew");

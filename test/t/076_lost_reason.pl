@@ -1,6 +1,7 @@
 # Whoever runs a query that needs a lost temporary block is told which block it
-# was, on which donor, and why it could not be read, not only that a file could not
-# be read; a handler sees it too, and goes on in the same transaction.
+# was, on which donor, and why it could not be read, and what to do, not only that
+# a file could not be read, as if a disk had failed; a handler sees it too, and goes
+# on in the same transaction.  The log has one line of it for a query.
 
 use strict;
 use warnings;
@@ -21,18 +22,26 @@ my $sorted = 'SELECT id, t, pad FROM big ORDER BY t';
 
 # The rest of a cursor's rows, and how that failed.
 $node->safe_psql('postgres', <<'SQL');
-CREATE FUNCTION rest_of(c refcursor, OUT state text, OUT context text, OUT waits text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION rest_of(c refcursor, OUT state text, OUT message text, OUT hint text, OUT waits text) LANGUAGE plpgsql AS $$
 BEGIN
 	MOVE ALL FROM c;
 	state := 'none';
 EXCEPTION WHEN io_error THEN
-	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, context = PG_EXCEPTION_CONTEXT;
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
 	SELECT wait_event INTO waits FROM pg_stat_activity WHERE pid = pg_backend_pid();
 END
 $$;
 SQL
 
 my $n = 0;
+my $hint = qr{^HINT:  The block was in memory of that donor, and no disk of this server has failed\. Run the query again\.}m;
+
+# Lines of the log since then about blocks that could not be read.
+sub told
+{
+	my ($offset) = @_;
+	return scalar grep { /could not read block/ } split /\n/, log_since($node, $offset);
+}
 
 # A donor, sessions that have put blocks there, and the end of the donor.
 sub lose
@@ -56,35 +65,45 @@ sub lose
 {
 	my @cursor = ('SET client_min_messages = log', 'BEGIN', "DECLARE c CURSOR FOR $sorted", 'FETCH 1 FROM c');
 	my ($donor, $address, $session, $handler) = lose(\@cursor, \@cursor);
-	my $why = qr{remote_bp: block \d+ of temporary file "(base/pgsql_tmp/pgsql_tmp\d+\.\d+)" could not be read from donor "$donor" \(\Q$address\E\): \S+};
+	my $why = qr{could not read block \d+ of temporary file "base/pgsql_tmp/pgsql_tmp\d+\.\d+" from donor "$donor" \(\Q$address\E\): \S+};
 
 	my $offset = log_size($node);
 	$session->{stderr} = '';
 	$session->query('MOVE ALL FROM c');
-	like($session->{stderr}, qr{ERROR:  58030: could not read file "base/pgsql_tmp/pgsql_tmp\d+\.\d+": Input/output error}, "a sort: the error is the server's own");
-	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a sort: the context names the donor and the reason');
-	log_tells($node, $offset, qr{LOG:  $why}, 'a sort: the log names the donor and the reason');
+	like($session->{stderr}, qr{ERROR:  58030: $why}, 'a sort: the error names the donor and the reason');
+	like($session->{stderr}, $hint, 'a sort: a hint says what to do');
+	log_tells($node, $offset, qr{ERROR:  $why}, 'a sort: the log names the donor and the reason');
+	is(told($offset), 1, 'a sort: the log has one line of it');
 	unlike($session->{stderr}, qr{LOG: .*remote_bp}, 'a sort: the client gets no line of the log');
 	$session->query('ROLLBACK');
 	is($session->query('SELECT count(*) FROM big'), $node->safe_psql('postgres', 'SELECT count(*) FROM big'), 'a sort: the session goes on');
 	$session->quit;
 
 	my $told = $handler->query(q{SELECT * FROM rest_of('c')});
-	like($told, qr{^58030\|$why}, 'a handler: the exception has the reason');
+	like($told, qr{^58030\|$why[^|]*\|[^|]*Run the query again}, 'a handler: the exception has the reason and the hint');
 	like($told, qr{\|$}, 'a handler: nothing is waited for after the error');
 	is($handler->query('SELECT 2; COMMIT; SELECT 3'), "2\n3", 'a handler: its transaction goes on');
 	$handler->quit;
 	spill_is_clean($node, 'sorts', lost => 1);
 }
 
+# The server of 18 raises the error itself, after several calls of a scan that reads
+# ahead have failed.
 {
-	my @table = ('SET remote_bp.spill_temp_tables = on', "SET temp_buffers = '800kB'", 'CREATE TEMP TABLE f AS SELECT * FROM big');
+	my @table = ('SET remote_bp.spill_temp_tables = on', "SET temp_buffers = '8MB'", 'CREATE TEMP TABLE f AS SELECT * FROM big',
+		'INSERT INTO f SELECT * FROM big', 'INSERT INTO f SELECT * FROM big', 'BEGIN', 'DECLARE c CURSOR FOR SELECT * FROM f', 'MOVE 8000 FROM c');
 	my ($donor, $address, $session) = lose(\@table);
-	my $why = qr{remote_bp: block \d+ of temporary file "base/\d+/t\d+_\d+" could not be read from donor "$donor" \(\Q$address\E\): \S+};
+	my $why = qr{could not read block \d+ of temporary file "base/\d+/t\d+_\d+" from donor "$donor" \(\Q$address\E\): \S+};
+	my $offset = log_size($node);
 	$session->{stderr} = '';
-	$session->query('SELECT count(*) FROM f');
-	like($session->{stderr}, qr{ERROR:  58030: could not read}, "a temporary table: the error is the server's own");
-	like($session->{stderr}, qr{^CONTEXT:  $why}m, 'a temporary table: the context names the donor and the reason');
+	$session->query('MOVE ALL FROM c');
+	like($session->{stderr}, qr{ERROR:  58030: could not read}, "a temporary table: the query fails");
+	like($session->{stderr}, qr{^(?:\S+ ERROR:  58030|CONTEXT:  remote_bp): $why}m, 'a temporary table: the error names the donor and the reason, or its context does');
+	like($session->{stderr}, $hint, 'a temporary table: a hint says what to do');
+	log_tells($node, $offset, qr{(?:ERROR|LOG):  (?:remote_bp: )?$why}, 'a temporary table: the first line in the log names the donor and the reason');
+	my $by_server = () = log_since($node, $offset) =~ /ERROR:  could not read blocks \d+\.\.\d+ in file/g;
+	is(told($offset), 1 + 2 * $by_server, 'a temporary table: the log has one line of it, and the error of the server its own and a context');
+	$session->query('ROLLBACK');
 	$session->query('TRUNCATE f');
 	is($session->query('SELECT count(*) FROM f'), 0, 'a temporary table: the table can be emptied');
 	$session->quit;
@@ -105,7 +124,7 @@ sub lose
 	set_faults('read deny');
 	$session->{stderr} = '';
 	$session->query('MOVE ALL FROM c');
-	like($session->{stderr}, qr{ERROR: .*could not read file}, 'refused: the query fails');
+	like($session->{stderr}, qr{ERROR: .*could not read block}, 'refused: the query fails');
 	set_faults();
 	ok(wait_for('the log', sub { log_since($node, $offset) =~ /LOG: .*\d+ kB of temporary data are lost with \d+ regions/ }, 60),
 		'refused: the log reports how much is lost');
