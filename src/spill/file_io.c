@@ -86,7 +86,10 @@ add_lost_context(void *arg)
 static void
 tell_later(void)
 {
-	static ErrorContextCallback callback = {.callback = add_lost_context};
+	static ErrorContextCallback callback =
+	{
+		.callback = add_lost_context
+	};
 	ErrorContextCallback *on_stack = error_context_stack;
 
 	if (rbp_spill_lost_first())

@@ -70,7 +70,7 @@ sub fails_alone
 	is(rest($session) =~ s/\s+/ /r, 'ERROR: 58030', "$name: the query fails");
 	my $log = log_since($node, $offset);
 	like($log, qr{ERROR:  could not read block \d+ of temporary file "base/pgsql_tmp/pgsql_tmp$pid\.\d+" from donor "$donor"}, "$name: the log names donor and file");
-	like($log, qr/ERROR:  could not read.*\n(?:.*HINT: .*\n)?.*STATEMENT: /, "$name: the log names the query that failed");
+	like($log, qr/ERROR:  could not read.*\n(?:.*(?:HINT|CONTEXT): .*\n)*.*STATEMENT: /, "$name: the log names the query that failed");
 	goes_on($node, $session, $name);
 	return;
 }
