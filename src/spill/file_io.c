@@ -47,8 +47,11 @@ static struct
 	bool		told_later;		/* the server raises it, after the call */
 	bool		logged;			/* one was, in this transaction */
 	const char *hint;
+	char		file[RBP_SPILL_NAME_LEN];
 	char		what[1024];
 }			lost;
+
+static emit_log_hook_type prev_emit_log_hook = NULL;
 
 bool
 rbp_spill_lost_first(void)
@@ -65,9 +68,30 @@ add_lost_context(void *arg)
 {
 	if (!lost.told_later || geterrcode() != ERRCODE_IO_ERROR)
 		return;
-	lost.told_later = false;
 	errcontext("remote_bp: %s", lost.what);
 	errhint("%s", lost.hint);
+}
+
+/*
+ * Since 18, the server logs each failed read, of which many can be under way,
+ * before it raises the error for one of them.  We have told of the first.
+ */
+static void
+drop_log_line(ErrorData * edata)
+{
+	if (lost.told_later && edata->elevel == LOG_SERVER_ONLY &&
+		edata->sqlerrcode == ERRCODE_IO_ERROR && edata->message != NULL &&
+		strstr(edata->message, lost.file) != NULL)
+		edata->output_to_server = false;
+	else if (prev_emit_log_hook != NULL)
+		prev_emit_log_hook(edata);
+}
+
+void
+rbp_spill_install_log_hook(void)
+{
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = drop_log_line;
 }
 
 /*
@@ -109,15 +133,19 @@ tell_later(void)
 }
 
 void
-rbp_spill_block_lost(const char *hint, const char *format,...)
+rbp_spill_block_lost(const char *name, const char *hint, const char *format,...)
 {
 	int			save_errno = errno;
 	va_list		args;
 
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 	rbp_spill_used_in_xact = true;	/* for rbp_spill_forget_lost() */
+	if (lost.told_later && !rbp_remote_can_raise())
+		return;					/* the server raises the first one's error */
+	lost.told_later = false;
 	lost.noted = true;
 	lost.hint = hint;
+	strlcpy(lost.file, name, sizeof(lost.file));
 	va_start(args, format);
 	(void) vsnprintf(lost.what, sizeof(lost.what), format, args);
 	va_end(args);
@@ -242,7 +270,8 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		if (value == VALUE_LOST)
 		{
 			rbp_spill_file_unlock(file);
-			rbp_spill_block_lost("Free disk space, and see in remote_bp_stat_donors why donors take no temporary data. Then run the query again.",
+			rbp_spill_block_lost(o->name,
+								 "Free disk space, and see in remote_bp_stat_donors why donors take no temporary data. Then run the query again.",
 								 "could not read block %u of temporary file \"%s\": no donor took it when it was written, and the file could not be written",
 								 block, o->name);
 			errno = EIO;

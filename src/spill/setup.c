@@ -156,6 +156,7 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 	{
 		/* This is the postmaster, whose children inherit the callback. */
 		RegisterXactCallback(at_transaction_end, NULL);
+		rbp_spill_install_log_hook();
 		registered = true;
 	}
 

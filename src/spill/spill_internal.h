@@ -188,7 +188,11 @@ extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t le
  * rbp_spill_call_failed() raises then says so in these words.  Where none can
  * be raised, so do the log and the context of the server's error.
  */
-extern void rbp_spill_block_lost(const char *hint, const char *format,...) pg_attribute_printf(2, 3);
+extern void rbp_spill_block_lost(const char *name, const char *hint,
+								 const char *format,...) pg_attribute_printf(3, 4);
+
+/* Called once, by the postmaster. */
+extern void rbp_spill_install_log_hook(void);
 
 /* Is this the first lost block of the transaction that the log is told of? */
 extern bool rbp_spill_lost_first(void);
