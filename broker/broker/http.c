@@ -23,6 +23,7 @@
 #include "broker/common/secret.h"
 #include "common/bytes.h"
 #include "common/json.h"
+#include "common/limits.h"
 
 #include <inttypes.h>
 #include <microhttpd.h>
@@ -284,6 +285,7 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 	}
 	if (response == NULL)
 		return MHD_NO;
+	MHD_add_response_header(response, RBP_BROKER_HEADER, RBP_VERSION);
 	if (reply.status == 401)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,
 								"Bearer realm=\"remote_bp\"");

@@ -10,6 +10,8 @@
 #include "broker/common/secret.h"
 #include "common/bytes.h"
 #include "common/json.h"
+#include "common/limits.h"
+#include "common/text.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
@@ -127,6 +129,13 @@ rbp_http_create(const char *base_url, const char *token_file,
 	curl_easy_setopt(http->curl, CURLOPT_TCP_NODELAY, 1L);
 	curl_easy_setopt(http->curl, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
 	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
+
+	/*
+	 * A broker that has moved is found by its name: look it up for each
+	 * connection.  There is one connection; FRESH_CONNECT replaces it.
+	 */
+	curl_easy_setopt(http->curl, CURLOPT_DNS_CACHE_TIMEOUT, 0L);
+	curl_easy_setopt(http->curl, CURLOPT_MAXCONNECTS, 1L);
 	return http;
 }
 
@@ -197,9 +206,18 @@ static int
 take_answer(RbpHttp *http, json_t **reply)
 {
 	json_t	   *decoded = NULL;
+	struct curl_header *mark;
+	char		text[80];
 	long		status = 0;
 
 	curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &status);
+	if (curl_easy_header(http->curl, RBP_BROKER_HEADER, 0, CURLH_HEADER, -1, &mark) != CURLHE_OK)
+	{
+		rbp_copy_printable(text, sizeof(text), http->body.data, http->body.len);
+		snprintf(http->error, sizeof(http->error),
+				 "HTTP status %ld, but not from a remote_bp broker: \"%s\"", status, text);
+		return -1;
+	}
 	if (rbp_json_values(http->body.data, http->body.len) > RBP_JSON_ANSWER_VALUES)
 	{
 		snprintf(http->error, sizeof(http->error), "the answer has too many values");
@@ -322,6 +340,7 @@ rbp_http_request(RbpHttp *http, const char *method, const char *path,
 				 "cannot encode the request as JSON");
 	else
 		status = send_request(http, method, url, text, reply);
+	curl_easy_setopt(http->curl, CURLOPT_FRESH_CONNECT, status < 0 ? 1L : 0L);
 	free(text);
 	free(url);
 	return status;

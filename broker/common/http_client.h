@@ -4,8 +4,9 @@
  *	  A small JSON-over-HTTP client, on top of libcurl and jansson.
  *
  * An RbpHttp may be used by one thread at a time and keeps its connection
- * alive between requests.  It ignores proxies in the environment and follows
- * no redirects, so that it only talks to the broker's address that was given.
+ * alive between requests; after a failure it looks the broker's name up again,
+ * and connects anew.  It ignores proxies in the environment and follows no
+ * redirects, so that it only talks to the broker's address that was given.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,8 +62,9 @@ extern void rbp_http_set_abort(RbpHttp *http, const atomic_bool *flag);
  * Send a request with method (GET, POST, DELETE) and path ("/v1/...", already
  * escaped), and a JSON body (borrowed; NULL for none).  Returns the HTTP
  * status (100 to 599), or -1 if there was no usable answer, because the broker
- * was not reached, the request timed out or was aborted, or the answer was too
- * large (common/json.h).
+ * was not reached, the request timed out or was aborted, the answer was too
+ * large (common/json.h), or something else than a broker answered
+ * (RBP_BROKER_HEADER).
  *
  * *reply (NULL if not wanted) is set to the decoded JSON, owned by the caller,
  * or to NULL if the answer had none.  An answer of 2xx whose body is not JSON

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * limits.h
- *	  Lengths of names and secrets, and how many regions there are: the same
- *	  for the extension, the broker and the donors.
+ *	  Lengths of names and secrets, how many regions there are, and the mark
+ *	  of a broker: the same for the extension, the broker and the donors.
  *
  * Lengths of text include the terminating zero.
  *
@@ -25,5 +25,11 @@
 #define RBP_DONOR_MAX_REGIONS	65536
 #define RBP_MAX_REGION_SIZE		(UINT64_C(1) << 46) /* sums of offsets stay
 													 * far from overflow */
+
+/*
+ * A header in each of a broker's answers.  What lacks it was said by something
+ * else, such as a proxy, and says nothing about a lease or a donor.
+ */
+#define RBP_BROKER_HEADER		"Remote-BP-Broker"
 
 #endif							/* RBP_LIMITS_H */

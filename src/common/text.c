@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *	  Bytes as hexadecimal text; names that are safe everywhere.
+ *	  Bytes as hexadecimal text; names and texts that are safe everywhere.
  *
  *-------------------------------------------------------------------------
  */
@@ -62,4 +62,14 @@ rbp_valid_id(const char *id, size_t size)
 		return false;
 	return strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				  "abcdefghijklmnopqrstuvwxyz0123456789._:-") == len;
+}
+
+void
+rbp_copy_printable(char *buf, size_t size, const char *text, size_t len)
+{
+	size_t		n = len < size ? len : size - 1;
+
+	for (size_t i = 0; i < n; i++)
+		buf[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+	buf[n] = '\0';
 }

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * text.h
- *	  Bytes as hexadecimal text; names that are safe everywhere; plurals.
+ *	  Bytes as hexadecimal text; names and texts that are safe everywhere;
+ *	  plurals.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,5 +30,11 @@ extern bool rbp_hex_decode(const char *hex, void *data, size_t len);
  * '.', so that it is safe in URLs, logs, labels and shell lines.
  */
 extern bool rbp_valid_id(const char *id, size_t size);
+
+/*
+ * Copy the beginning of a text of len bytes to buf[size], with a question mark
+ * for each byte that is not printable ASCII, so that it is safe in logs.
+ */
+extern void rbp_copy_printable(char *buf, size_t size, const char *text, size_t len);
 
 #endif							/* RBP_TEXT_H */

@@ -180,11 +180,12 @@ rbp_lease_broker_request(RbpBroker *b, const RbpHttpRequest *request,
 			continue;
 		rbp_lease_http_request(b->url, token[0] != '\0' ? token : NULL, request,
 							   reply);
-		failed = reply->status == 0 ? FAILED_NETWORK :
+		failed = reply->foreign ? FAILED_ANSWER :
+			reply->status == 0 ? FAILED_NETWORK :
 			reply->status == 401 ? FAILED_AUTH : 0;
 		if (failed == 0)
 			token_accepted(b, token, from_file != NULL && strcmp(token, from_file) == 0, reason);
-		else if (failed == FAILED_NETWORK)
+		else if (failed != FAILED_AUTH)
 			strlcpy(reason, reply->error, RBP_BROKER_WHY_LEN);
 		if (failed != FAILED_AUTH)
 			break;

@@ -23,7 +23,9 @@
  * and palloc is used only afterwards.
  *
  * There is one handle for the life of the process, so that requests use the
- * same connection for as long as the broker keeps it open.
+ * same connection for as long as the broker keeps it open.  If something else
+ * than a broker has answered, the name may lead elsewhere by now: it is looked
+ * up again, and the next request replaces the connection.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,6 +46,8 @@
 #include "common/bytes.h"
 #include "common/clock.h"
 #include "common/json.h"
+#include "common/limits.h"
+#include "common/text.h"
 #include "lease/http.h"
 #include "lease/names.h"
 #include "transport/transport.h"
@@ -56,6 +60,7 @@
 
 static CURLM *multi = NULL;
 static CURL *easy = NULL;
+static bool foreign = false;	/* the last reply was not a broker's */
 
 static sigset_t
 block_signals(void)
@@ -90,6 +95,7 @@ rbp_lease_http_init(void)
 	{
 		multi = curl_multi_init();
 		easy = curl_easy_init();
+		(void) curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, 1L);
 	}
 	restore_signals(before);
 	return multi != NULL && easy != NULL;
@@ -162,6 +168,7 @@ set_options(const char *url, const char *token, const RbpHttpRequest *request,
 		curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_SECONDS) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
+		curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, foreign ? 1L : 0L) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
 						 Min(CONNECT_TIMEOUT_MS, request->timeout_ms)) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, request->timeout_ms) == CURLE_OK;
@@ -245,6 +252,32 @@ run_request(int64 deadline, bool stop_on_shutdown, CURLcode *result)
 	}
 }
 
+/* Take the reply.  One without the mark of a broker counts as none. */
+static void
+take_reply(const RbpBytes *answer, RbpHttpReply *reply)
+{
+	struct curl_header *mark;
+	char text[	80];
+	long		status = 0;
+
+	curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+	foreign = curl_easy_header(easy, RBP_BROKER_HEADER, 0, CURLH_HEADER, -1, &mark) != CURLHE_OK;
+	reply->foreign = foreign;
+	if (foreign)
+	{
+		rbp_copy_printable(text, sizeof(text), answer->data, answer->len);
+		snprintf(reply->error, sizeof(reply->error),
+				 "HTTP status %ld, but not from a remote_bp broker: \"%s\"", status, text);
+		return;
+	}
+	reply->status = (int) status;
+	reply->len = answer->len;
+	reply->body = palloc(answer->len + 1);
+	if (answer->len > 0)
+		memcpy(reply->body, answer->data, answer->len);
+	reply->body[answer->len] = '\0';
+}
+
 void
 rbp_lease_http_request(const char *url, const char *token,
 					   const RbpHttpRequest *request, RbpHttpReply *reply)
@@ -292,23 +325,11 @@ rbp_lease_http_request(const char *url, const char *token,
 	curl_slist_free_all(addresses);
 
 	if (finished && result == CURLE_OK)
-	{
-		long		status = 0;
-
-		curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-		reply->status = (int) status;
-		reply->len = answer.len;
-		reply->body = palloc(answer.len + 1);
-		if (answer.len > 0)
-			memcpy(reply->body, answer.data, answer.len);
-		reply->body[answer.len] = '\0';
-	}
+		take_reply(&answer, reply);
 	else if (finished)
-	{
 		strlcpy(reply->error, curl_easy_strerror(result), sizeof(reply->error));
-		if (host[0] != '\0')
-			rbp_lease_address_failed(host);
-	}
+	if (reply->error[0] != '\0' && host[0] != '\0')
+		rbp_lease_address_failed(host);
 	/* the reply may contain a lease's secret */
 	if (answer.data != NULL)
 		explicit_bzero(answer.data, answer.capacity);

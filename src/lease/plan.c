@@ -656,15 +656,7 @@ rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 	bool		found = why != NULL && buflen > 0;
 
 	if (found)
-	{
-		/* the text goes to the server's log: keep it on one line */
-		snprintf(buf, buflen, "%s", why);
-		for (char *p = buf; *p != '\0'; p++)
-		{
-			if (*p < ' ' || *p > '~')
-				*p = '?';
-		}
-	}
+		rbp_copy_printable(buf, buflen, why, strlen(why));
 	json_decref(root);
 	return found;
 }
