@@ -24,9 +24,9 @@
 #include "miscadmin.h"
 #include "storage/fd.h"
 
-/* When a host is looked up again, with a known address and without */
+/* When a host is looked up again: with an address that works, and without */
 #define RESOLVED_NS			INT64CONST(60000000000)
-#define UNRESOLVED_NS		INT64CONST(5000000000)
+#define UNRESOLVED_NS		INT64CONST(1000000000)
 /* A slower lookup is logged */
 #define SLOW_NS				INT64CONST(2000000000)
 #define POLL_NS				INT64CONST(10000000)
@@ -179,19 +179,24 @@ start_lookup(HostName *name)
 	}
 }
 
-/* Take the result of the lookup.  True if it has ended. */
+/* Take the result of the lookup.  True if it brought news. */
 static bool
 end_lookup(HostName *name)
 {
+	bool		failed;
+	bool		news;
+
 	if (name->lookup != LOOKUP_DONE)
 		return false;
 	name->lookup = LOOKUP_NONE;
-	name->failed = name->found[0] == '\0';
+	failed = name->found[0] == '\0';
+	news = failed ? !name->failed : strcmp(name->addresses, name->found) != 0;
+	name->failed = failed;
 	/* keep earlier addresses rather than none */
-	if (!name->failed)
+	if (!failed)
 		strlcpy(name->addresses, name->found, sizeof(name->addresses));
-	name->next_lookup = rbp_now_ns() + (name->failed ? UNRESOLVED_NS : RESOLVED_NS);
-	return true;
+	name->next_lookup = rbp_now_ns() + (failed ? UNRESOLVED_NS : RESOLVED_NS);
+	return news;
 }
 
 /*
@@ -260,13 +265,23 @@ rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 	return known;
 }
 
+/* Its addresses do not work: a lookup is due, unless there has just been one. */
+static void
+address_failed(HostName *name)
+{
+	name->next_lookup = Min(name->next_lookup, name->started + UNRESOLVED_NS);
+}
+
 void
 rbp_lease_address_failed(const char *host)
 {
 	for (int i = 0; i < BROKER_NAMES; i++)
 	{
 		if (strcmp(names[i].host, host) == 0)
-			names[i].next_lookup = Min(names[i].next_lookup, names[i].started + UNRESOLVED_NS);
+		{
+			address_failed(&names[i]);
+			(void) get_address(&names[i]);
+		}
 	}
 }
 
@@ -333,6 +348,8 @@ resolve_host(const char *donor, char *host, bool rdma)
 	if (host[0] == '\0' || rbp_transport_is_numeric(host))
 		return;
 	name = find_name(host, BROKER_NAMES, MAX_NAMES);
+	if (name != NULL && rbp_remote_donor_is_down(donor))
+		address_failed(name);
 	known = get_address(name);
 	if (known != RBP_ADDRESS_KNOWN && name != NULL && !name->shm_searched)
 	{

@@ -49,10 +49,10 @@ typedef enum RbpAddressState
 extern RbpAddressState rbp_lease_broker_address(const char *host,
 												char addresses[RBP_ADDRESSES_LEN]);
 
-/* That host could not be reached: look it up again soon. */
+/* That host could not be reached, or is no broker's: look it up again. */
 extern void rbp_lease_address_failed(const char *host);
 
-/* Has a lookup ended since the last call? */
+/* Has a lookup ended with another result than before, since the last call? */
 extern bool rbp_lease_lookups_ended(void);
 
 /*
@@ -65,7 +65,8 @@ extern int64 rbp_lease_lookups_due(int64 now);
  * Replace donors' host names by numeric addresses, because backends connect in
  * the middle of a page read, and must not wait for a resolver.  A host whose
  * address is not known, which is logged once, becomes "", so that the donor is
- * not reached by it.  Never waits.
+ * not reached by it.  Hosts of donors that are down are looked up again.  Never
+ * waits.
  */
 extern void rbp_lease_resolve_donors(RbpLease *lease);
 

@@ -348,6 +348,35 @@ rbp_remote_clear_lease(RbpPool pool)
 	rbp_remote_wake();
 }
 
+/*
+ * The donor of that name, or NULL.  No lock for the names: only this process
+ * changes them.
+ */
+static RbpRemoteDonor *
+find_donor(const char *donor)
+{
+	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		if (strcmp(shared->donors[i].endpoint.donor, donor) == 0)
+			return &shared->donors[i];
+	}
+	return NULL;
+}
+
+bool
+rbp_remote_donor_entered(const char *donor)
+{
+	return find_donor(donor) != NULL;
+}
+
+bool
+rbp_remote_donor_is_down(const char *donor)
+{
+	RbpRemoteDonor *d = find_donor(donor);
+
+	return d != NULL && donor_is_down(d);
+}
+
 bool
 rbp_remote_take_recheck(RbpPool pool)
 {

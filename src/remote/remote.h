@@ -441,6 +441,13 @@ extern RbpRetired rbp_remote_retire_coldest(RbpPool pool, const char *donor,
 extern bool rbp_remote_take_recheck(RbpPool pool);
 
 /*
+ * Is there a donor of that name in the table?  If not, there was no room for
+ * it.  And is it down, that is, used by nobody until it answers a probe?
+ */
+extern bool rbp_remote_donor_entered(const char *donor);
+extern bool rbp_remote_donor_is_down(const char *donor);
+
+/*
  * Set, for the view, why there is no usable answer from the broker about the
  * pool's lease; NULL if there is one.  Takes remote_lock.
  */

@@ -35,6 +35,12 @@ rbp_remote_donor_info(int *n)
 	return infos;
 }
 
+bool
+rbp_remote_donor_is_down(const char *donor)
+{
+	return false;
+}
+
 /* The name server knows nobody. */
 bool
 rbp_transport_resolve(const char *host, char *addresses, size_t len)

@@ -115,23 +115,29 @@ sub restart_broker
 		args => $old->{args});
 }
 
-# Options of start_donor: memory, listen, id, region_size, advertise,
-# args => [...], register => 0 not to wait for the broker to know it.
+# Options of start_donor: memory, listen, id, region_size, advertise, url (of
+# the broker), args => [...], register => 0 not to wait for the broker to know it.
+# A donor that was killed is replaced at its address: the broker takes it at once.
+my %last_donor;
+
 sub start_donor
 {
 	my ($broker, %opt) = @_;
 	my $id = $opt{id} // 'donor1';
+	my $last = $last_donor{$id};
+	my $address = $last && !$last->alive ? $last->address : undef;
 	my $donor = RemoteBP::Daemon->start(
 		name => $id,
 		log => log_path($id),
 		command => [
-			rbp_program('donor'), '--broker', $broker->url, '--listen',
-			$opt{listen} // '127.0.0.1:0', '--id', $id, '--memory',
+			rbp_program('donor'), '--broker', $opt{url} // $broker->url, '--listen',
+			$opt{listen} // $address // '127.0.0.1:0', '--id', $id, '--memory',
 			$opt{memory} // '128MB', '--region-size',
 			$opt{region_size} // '8MB',
 			($opt{advertise} ? ('--advertise', $opt{advertise}) : ()),
 			@{ $opt{args} // [] }
 		]);
+	$last_donor{$id} = $donor;
 	return $donor if defined $opt{register} && !$opt{register};
 	wait_for(
 		"donor $id to be registered",

@@ -1,5 +1,6 @@
-# Servers that run with a library of test/preload: names.c, a name server that
-# hangs at will and machines that are clones of each other; page_cache.c, a page
+# Servers and daemons that run with a library of test/preload: names.c, a name
+# server that hangs at will, names whose address changes, and machines that are
+# clones of each other; page_cache.c, a page
 # cache that cannot be asked; advice.c, what the kernel is asked to read ahead.
 
 package RemoteBP::Preload;
@@ -11,14 +12,14 @@ use Exporter 'import';
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(start_preloaded);
+our @EXPORT = qw(preload_library start_preloaded);
 
 my %library;
 
-# Start the node with the library, and these variables in its environment.
-sub start_preloaded
+# The library's file, for LD_PRELOAD.
+sub preload_library
 {
-	my ($node, $name, %env) = @_;
+	my ($name) = @_;
 	(my $top = __FILE__) =~ s{[^/]*$}{../../../..};
 	if (!$library{$name})
 	{
@@ -27,7 +28,14 @@ sub start_preloaded
 		  or BAIL_OUT("test/preload/$name.c does not compile");
 		$library{$name} = $file;
 	}
-	local %ENV = (%ENV, %env, LD_PRELOAD => $library{$name});
+	return $library{$name};
+}
+
+# Start the node with the library, and these variables in its environment.
+sub start_preloaded
+{
+	my ($node, $name, %env) = @_;
+	local %ENV = (%ENV, %env, LD_PRELOAD => preload_library($name));
 	$node->start;
 	return;
 }
