@@ -24,6 +24,7 @@
 #include "common/limits.h"
 #include "common/text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define LONG_POLL_MS	1000
@@ -107,6 +108,22 @@ broker_donors_lose(int64_t donor)
 }
 
 /*
+ * Where the process is that has the id of this registration, and is alive: it
+ * was heard of lately, and the new one does not listen in its place.  No two
+ * processes have the same port in a network namespace, which is what instances
+ * have before their slash.  Without a slash that is unknown, and matches any.
+ */
+static const char *const living_namesake =
+"SELECT host || iif(port > 0, ':' || port, '')"
+" FROM (SELECT *, address ->> 'host' AS host, address ->> 'port' AS port,"
+"   substr(instance, 1, nullif(instr(instance, '/'), 0)) AS place FROM donor_now),"
+"  (SELECT b, substr(b ->> 'instance', 1, nullif(instr(b ->> 'instance', '/'), 0)) AS new_place"
+"   FROM (SELECT ?1 AS b))"
+" WHERE id = b ->> 'id' AND instance <> b ->> 'instance' AND silent_ms < donor_timeout_ms"
+"  AND NOT (host = b ->> 'host' AND port = ifnull(b ->> 'port', 0) AND port > 0"
+"   AND ifnull(place = new_place, 1))";
+
+/*
  * A process that the broker does not know registers under this id: remove the
  * one before it, with its regions.  False if there are too many donors.
  */
@@ -155,6 +172,7 @@ broker_donors_register(const char *path_id, const json_t *body)
 	const char *id = text_of(body, "id");
 	BrokerReply error;
 	int64_t		known[3];		/* key, regions, their size */
+	char	   *living;
 	bool		fresh;
 
 	(void) path_id;
@@ -162,6 +180,16 @@ broker_donors_register(const char *path_id, const json_t *body)
 		return broker_reply_error(400, "%s", fault);
 	if (!check_clean(clean, int_of(body, "regions"), &error))
 		return error;
+	living = broker_get_text(living_namesake, JSON(body));
+	if (living != NULL)
+	{
+		rbp_log_repeated(RBP_LOG_WARNING, "refused another process as donor %s, which is alive at %s",
+						 id, living);
+		error = broker_reply_error(409, "another process is donor \"%s\", at %s; this one is taken when that one has left, or was silent for %d s",
+								   id, living, (int) (broker_get("SELECT donor_timeout_ms FROM setting") / 1000));
+		free(living);
+		return error;
+	}
 	fresh = !broker_get_all(known, "SELECT key, regions, region_size FROM donor"
 							" WHERE id = ?1 AND instance = ?2", TEXT(id), TEXT(text_of(body, "instance")));
 	if (fresh && !replace_process(id))

@@ -10,7 +10,10 @@
  * leases' deadlines pass.
  *
  * The instance, random for each process, tells the broker that all memory is
- * new.  An answer is checked completely before any of it is applied.
+ * new.  Before a slash it has the network namespace, in which no two processes
+ * listen on the same port: a process that is started again in the place of one
+ * that was killed is told from a second one that was given the same id.  An
+ * answer is checked completely before any of it is applied.
  *
  * On SIGTERM the donor drains: heartbeats say so, the broker moves the clients
  * away, and when no region is leased any more, or the time for draining is
@@ -34,8 +37,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 
 #define REQUEST_MS		5000	/* the broker's long poll takes up to 1 s */
@@ -48,7 +53,7 @@ static atomic_int stop_signals;
 static atomic_bool stop_now;
 static atomic_bool reload_wanted;
 
-static char instance[RBP_UUID_LEN];
+static char instance[RBP_BOOT_ID_LEN + 22 + RBP_UUID_LEN];
 static char *donor_path;		/* "/v1/donors/ID" */
 static char *heartbeat_path;
 
@@ -348,13 +353,26 @@ typedef struct Control
 } Control;
 
 static void
+make_instance(void)
+{
+	struct stat ns;
+	char		uuid[RBP_UUID_LEN];
+
+	if (stat("/proc/self/ns/net", &ns) != 0)
+		ns.st_ino = 0;
+	rbp_uuid4(uuid);
+	snprintf(instance, sizeof(instance), "%s.%ju/%s", rbp_transport_boot_id(),
+			 (uintmax_t) ns.st_ino, uuid);
+}
+
+static void
 control_init(Control *c, const RbpDonorOptions *opt)
 {
 	*c = (Control)
 	{
 		.opt = opt,.drain_until = INT64_MAX,.retry_ms = RETRY_MIN_MS
 	};
-	rbp_uuid4(instance);
+	make_instance();
 	c->http = rbp_http_create(opt->broker, opt->token_file, 2000, REQUEST_MS);
 	if (c->http == NULL)
 		rbp_die("--broker: \"%s\" is not a URL that can be used", opt->broker);

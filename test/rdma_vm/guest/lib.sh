@@ -18,7 +18,7 @@ data=$dir/data
 broker=
 donor_limit=                # options of prlimit
 server_limit=
-declare -A donor_pid=()
+declare -A donor_pid=() donor_port=()
 
 clean_up()
 {
@@ -70,7 +70,8 @@ start_broker()
 }
 
 # start_donor ID [OPTION...]: on the far side of the cable; by verbs and TCP,
-# if no option tells otherwise.
+# if no option tells otherwise.  A donor that was killed is replaced at its
+# port, so that the broker takes it at once.
 start_donor()
 {
     local id=$1
@@ -78,9 +79,10 @@ start_donor()
     shift
     [ ! -f "$dir/$id.log" ] || cat "$dir/$id.log" >>"$dir/$id.before.log"
     start_daemon "$dir/$id.log" ${donor_limit:+prlimit "$donor_limit"} "${as_postgres[@]}" "$RBP_DONOR" --broker "$broker" --id "$id" \
-        --listen "$donor_address:0" --memory 96MB --region-size 8MB --transports verbs,tcp \
+        --listen "$donor_address:${donor_port[$id]:-0}" --memory 96MB --region-size 8MB --transports verbs,tcp \
         --log-level debug "$@" || bail_out "no donor $id"
     donor_pid[$id]=$daemon_pid
+    donor_port[$id]=${daemon_address##*:}
 }
 
 # A killed process is gone when this returns.
