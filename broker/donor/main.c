@@ -192,7 +192,7 @@ parse_options(int argc, char **argv)
 						opt.id, RBP_DONOR_ID_LEN - 1);
 }
 
-/* Get this host's name, truncated if necessary. */
+/* Get this host's name.  len: enough for any (HOST_NAME_MAX). */
 static void
 get_host_name(char *name, size_t len)
 {
@@ -319,15 +319,22 @@ start_serving(RbpEndpoint *ep, uint16_t *port)
 		rbp_log(RBP_LOG_INFO, "shared memory by @%s", ep->shm_name);
 }
 
-/* This donor's name without --id. */
+/*
+ * This donor's name without --id.  A host name that is too long for it is
+ * shortened, and told from others that begin alike by its hash (FNV-1a).
+ */
 static const char *
 default_id(uint16_t port)
 {
 	static char id[RBP_DONOR_ID_LEN];
-	char		name[RBP_DONOR_ID_LEN - sizeof(":65535") + 1];
+	char		name[RBP_HOST_LEN];
+	uint32_t	hash = UINT32_C(2166136261);
 
 	get_host_name(name, sizeof(name));
-	snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port);
+	for (const char *c = name; *c != '\0'; c++)
+		hash = (hash ^ (unsigned char) *c) * UINT32_C(16777619);
+	if (snprintf(id, sizeof(id), "%s:%u", name, (unsigned) port) >= (int) sizeof(id))
+		snprintf(id, sizeof(id), "%.48s-%08x:%u", name, (unsigned) hash, (unsigned) port);
 	if (!rbp_valid_id(id, sizeof(id)))
 		rbp_die("the host name is not a valid donor name; use --id");
 	return id;

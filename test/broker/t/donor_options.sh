@@ -59,4 +59,20 @@ for transports in verbs shm,verbs; do
     is "without a device, --transports $transports fails" "$? $(grep -c 'error: could not serve RDMA: no RDMA device' "$dir/out")" "1 1"
 done
 
+# without --id, whatever the host's name
+cc -O1 -shared -fPIC -o "$dir/names.so" "$root/test/preload/names.c" -ldl || echo "Bail out! test/preload/names.c does not compile"
+long=$(printf 'x%.0s' {1..63})
+for host in short "${long}a" "${long}b"; do
+    LD_PRELOAD=$dir/names.so RBP_HOST_NAME=$host "${donor[@]}" --listen 127.0.0.1:0 2>"$dir/out" &
+    pump_pids+=($!)
+    until_true 20 grep -q 'registered with the broker' "$dir/out"
+    point $? "a donor without --id, on a host with a name of ${#host} characters"
+    port=$(sed -n 's/.*listening on .*:\([0-9]*\)$/\1/p' "$dir/out")
+    api GET /v1/donors
+    echo "$(get ".donors[] | select(.port == $port) | .id") $port" >>"$dir/ids"
+done
+is "a short one is in its id" "$(sed -n '1s/:.*//p' "$dir/ids")" short
+is "long ones are shortened" "$(sed -n 's/^x\{48\}-[0-9a-f]\{8\}:\([0-9]*\) \1$/fits/p' "$dir/ids" | xargs)" "fits fits"
+is "and told apart" "$(sed 's/:.*//' "$dir/ids" | sort -u | wc -l)" 3
+
 finish
