@@ -266,6 +266,7 @@ rbp_lease_release_unused(RbpHeldLease *h)
 	RbpRegionGrant *used = rbp_lease_regions_in_use(lease->cred.lease, &nused);
 	uint64		kept = 0;
 	int			n = 0;
+	int			beyond = 0;
 
 	for (int i = 0; i < lease->nregions; i++)
 	{
@@ -274,13 +275,22 @@ rbp_lease_release_unused(RbpHeldLease *h)
 		if (bsearch(r, used, nused, sizeof(RbpRegionGrant), rbp_region_compare) != NULL)
 			kept += r->bytes;
 		else
+		{
 			unused[n++] = *r;
+			if (!rbp_remote_donor_entered(r->donor))
+				beyond++;
+		}
 	}
 	if (n == 0)
 		return;
 	note_released(h, unused, n);
 	/* the next attempts may go the same way */
-	if (kept != h->request_max)
+	if (kept != h->request_max && beyond > 0)
+		ereport(LOG,
+				(errmsg("remote_bp: %d leased region%s given back, because a server uses at most %d donors",
+						beyond, beyond == 1 ? " is" : "s are", RBP_MAX_DONORS)));
+	n -= beyond;
+	if (kept != h->request_max && n > 0)
 		ereport(LOG,
 				(errmsg("remote_bp: %d leased region%s given back, beyond what %s allows",
 						n, n == 1 ? " is" : "s are", h->max_setting)));

@@ -1,0 +1,44 @@
+# More donors than a server uses: the rest is given back, and the log says why.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RemoteBP;
+use Test::More;
+
+my $MB = 1024 * 1024;
+
+# Nobody lends this memory: it is only leased.
+my $broker = start_broker(args => [ '--donor-timeout', '3600' ]);
+for my $n (1 .. 80)
+{
+	http_json(
+		$broker, 'POST',
+		'/v1/donors',
+		{
+			id => sprintf('donor%02d', $n),
+			host => '127.0.0.1',
+			port => 1,
+			transports => ['tcp'],
+			region_size => $MB,
+			regions => 1,
+			instance => "i$n"
+		}) or BAIL_OUT("donor$n is not registered");
+}
+my $node = new_cluster('many', broker => $broker, transport => 'tcp', tier => '80MB');
+
+ok(wait_leased($node, 64, 60), 'memory of 64 donors is leased');
+log_tells($node, 0, qr/LOG:  remote_bp: 16 leased regions are given back, because a server uses at most 64 donors$/m,
+	'the log says that there are too many donors');
+unlike(log_since($node), qr/beyond what/, 'and blames no setting');
+wait_renewed($node);
+is(leased_bytes($node), 64 * $MB, 'the lease keeps what can be used');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM remote_bp_stat_donors'), 64, 'the view shows the donors that are used');
+$node->stop;
+
+done_testing();
