@@ -164,14 +164,16 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 			(void) rbp_remote_make_conns_stale(&shared->donors[i].serial);
 }
 
-/* The index of a donor that the pool's lease has; -1 if there is none. */
+/*
+ * The index of the donor of that name; -1 if there is none.  No lock for the
+ * names: only this process changes them.
+ */
 static int
-find_donor(RbpPool pool, const char *donor)
+find_donor(const char *donor)
 {
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		if (shared->donors[i].known[pool] &&
-			strcmp(shared->donors[i].endpoint.donor, donor) == 0)
+		if (strcmp(shared->donors[i].endpoint.donor, donor) == 0)
 			return i;
 	}
 	return -1;
@@ -199,8 +201,9 @@ enter_regions(RbpPool pool, const RbpLeaseTerms *terms,
 			continue;
 		/* often the same as before: regions are sorted by donor */
 		if (donor < 0 || strcmp(shared->donors[donor].endpoint.donor, grant->donor) != 0)
-			donor = find_donor(pool, grant->donor);
-		if (donor < 0 || !rbp_remote_enter_region(pool, grant, donor, &position))
+			donor = find_donor(grant->donor);
+		if (donor < 0 || !shared->donors[donor].known[pool] ||
+			!rbp_remote_enter_region(pool, grant, donor, &position))
 			unused++;
 	}
 	return unused;
@@ -348,33 +351,18 @@ rbp_remote_clear_lease(RbpPool pool)
 	rbp_remote_wake();
 }
 
-/*
- * The donor of that name, or NULL.  No lock for the names: only this process
- * changes them.
- */
-static RbpRemoteDonor *
-find_donor(const char *donor)
-{
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-	{
-		if (strcmp(shared->donors[i].endpoint.donor, donor) == 0)
-			return &shared->donors[i];
-	}
-	return NULL;
-}
-
 bool
 rbp_remote_donor_entered(const char *donor)
 {
-	return find_donor(donor) != NULL;
+	return find_donor(donor) >= 0;
 }
 
 bool
 rbp_remote_donor_is_down(const char *donor)
 {
-	RbpRemoteDonor *d = find_donor(donor);
+	int			i = find_donor(donor);
 
-	return d != NULL && donor_is_down(d);
+	return i >= 0 && donor_is_down(&shared->donors[i]);
 }
 
 bool
