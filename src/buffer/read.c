@@ -112,6 +112,8 @@ verify_failed_by_race(const ReadPage *page)
 	if (rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup))
 	{
 		rbp_stats_count(RBP_COUNT_HASH_FAILURES, 1);
+		if (page->lookup.where == RBP_REMOTE)
+			rbp_remote_wrong_bytes(page->lookup.slot);
 		return false;
 	}
 	rbp_stats_count(RBP_COUNT_RACES, 1);

@@ -14,6 +14,10 @@
 #define PENALTY			100
 #define PENALTY_LIMIT	2000
 
+/* So many wrong answers in that time are too many. */
+#define WRONG_LIMIT		16
+#define WRONG_NS		INT64CONST(60000000000)
+
 void
 rbp_breaker_init(RbpBreaker *b)
 {
@@ -24,6 +28,8 @@ rbp_breaker_init(RbpBreaker *b)
 	pg_atomic_init_u64(&b->retry_at, 0);
 	pg_atomic_init_u64(&b->suspected_at, 0);
 	pg_atomic_init_u64(&b->closed_at, 0);
+	pg_atomic_init_u32(&b->wrong, 0);
+	pg_atomic_init_u64(&b->wrong_since, 0);
 }
 
 /*
@@ -67,6 +73,18 @@ bool
 rbp_breaker_penalize(RbpBreaker *b)
 {
 	return pg_atomic_add_fetch_u32(&b->penalty, PENALTY) >= PENALTY_LIMIT;
+}
+
+bool
+rbp_breaker_wrong(RbpBreaker *b)
+{
+	uint64		now = (uint64) rbp_now_ns();
+	uint64		since = pg_atomic_read_u64(&b->wrong_since);
+
+	if ((int64) (now - since) > WRONG_NS &&
+		pg_atomic_compare_exchange_u64(&b->wrong_since, &since, now))
+		pg_atomic_write_u32(&b->wrong, 0);
+	return pg_atomic_add_fetch_u32(&b->wrong, 1) >= WRONG_LIMIT;
 }
 
 bool
@@ -125,6 +143,7 @@ rbp_breaker_close(RbpBreaker *b)
 	uint32		state;
 
 	pg_atomic_write_u32(&b->penalty, 0);
+	pg_atomic_write_u32(&b->wrong, 0);
 	pg_atomic_write_u32(&b->failed_probes, 0);
 	state = pg_atomic_exchange_u32(&b->state, BREAKER_CLOSED);
 	note_closed(b);

@@ -25,7 +25,9 @@
  * The delay before a probe doubles with each trip and each failed probe, and
  * starts over after the breaker has been closed for some time.  A failure that
  * costs little only adds to a penalty, which successes reduce; the caller
- * trips the breaker when the penalty exceeds a limit.
+ * trips the breaker when the penalty exceeds a limit.  Wrong answers are
+ * counted, whatever else succeeds; the caller trips the breaker when there are
+ * too many in a minute.
  *
  * All fields are atomics, which any process may use.  If several processes
  * notice the same event, exactly one of them makes the transition and acts on
@@ -58,6 +60,8 @@ typedef struct RbpBreaker
 	pg_atomic_uint64 suspected_at;	/* when a process last made it suspect, or
 									 * found it so; likewise */
 	pg_atomic_uint64 closed_at; /* when it was last closed; likewise */
+	pg_atomic_uint32 wrong;		/* wrong answers since wrong_since */
+	pg_atomic_uint64 wrong_since;	/* as of rbp_now_ns() */
 } RbpBreaker;
 
 /* Delays before an open breaker is probed, in ns. */
@@ -93,6 +97,9 @@ extern int64 rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *time
 
 /* Add a penalty; true if the breaker should be tripped. */
 extern bool rbp_breaker_penalize(RbpBreaker *b);
+
+/* Count a wrong answer; true if the breaker should be tripped. */
+extern bool rbp_breaker_wrong(RbpBreaker *b);
 
 static inline RbpBreakerState
 breaker_state(RbpBreaker *b)

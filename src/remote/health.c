@@ -17,6 +17,11 @@
  * without a quiet period in between, it stays down for twice as long although
  * it answers pings.
  *
+ * A donor that returns wrong bytes does so in time, and answers pings.  Each
+ * such page costs a read in vain, and something is broken that does not mend
+ * itself.  So after a number of them within a minute the donor is down, and
+ * each time for twice as long.
+ *
  * A request for data with no other copy (RBP_REMOTE_PATIENT) goes to any
  * donor, whatever the state of its breaker, and has such a long timeout that a
  * donor which does not answer in time is down.  Health is a property of the
@@ -91,6 +96,14 @@ static const RbpBreakerTimes donor_times = {
 	.reset_after = INT64CONST(10000000000),
 };
 
+/* A probe cannot tell whether a donor still returns wrong bytes: wait first. */
+static const RbpBreakerTimes wrong_bytes_times = {
+	.first_delay = INT64CONST(1000000000),
+	.base_delay = INT64CONST(2000000000),
+	.max_delay = INT64CONST(300000000000),
+	.reset_after = INT64CONST(600000000000),
+};
+
 int64		rbp_remote_suspect_since[RBP_MAX_DONORS];
 
 void
@@ -103,10 +116,11 @@ rbp_remote_recheck_lease(RbpPool pool)
 		SetLatch(latch);
 }
 
-void
-rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
+/* Mark the donor as down; see rbp_remote_donor_down(). */
+static void
+trip(RbpRemoteDonor *d, const RbpBreakerTimes *times, bool lost)
 {
-	if (!rbp_breaker_trip(&d->breaker, &donor_times))
+	if (!rbp_breaker_trip(&d->breaker, times))
 		return;
 	pg_atomic_fetch_add_u32(&d->times_down, 1);
 	rbp_remote_note_state(d);
@@ -124,6 +138,28 @@ rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
 				rbp_remote_recheck_lease((RbpPool) pool);
 	}
 	rbp_remote_wake();
+}
+
+void
+rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
+{
+	trip(d, &donor_times, lost);
+}
+
+void
+rbp_remote_wrong_bytes(uint32 slot)
+{
+	int			donor = rbp_remote_slot_donor(slot);
+	RbpRemoteDonor *d;
+
+	if (donor < 0)
+		return;
+	d = &rbp_remote_shared->donors[donor];
+	donor_count(d, RBP_DONOR_FAILURES, 1);
+	rbp_remote_note_error(d, DONOR_ERROR_WRONG_BYTES, pg_atomic_read_u32(&d->transport),
+						  RBP_OK);
+	if (rbp_breaker_wrong(&d->breaker))
+		trip(d, &wrong_bytes_times, false);
 }
 
 void

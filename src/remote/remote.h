@@ -276,6 +276,12 @@ extern int	rbp_remote_slot_transport(uint32 slot);
 extern void rbp_remote_count_bypassed(uint32 slot, int n);
 extern void rbp_remote_count_saved(uint32 slot, int64 ns);
 
+/*
+ * What was read from the slot does not match its hash, and the slot has not
+ * been given to another page: after too many of these its donor is down.
+ */
+extern void rbp_remote_wrong_bytes(uint32 slot);
+
 /* Would a write to the slot be tried now?  Cheap; takes no lock. */
 extern bool rbp_remote_slot_writable(uint32 slot);
 

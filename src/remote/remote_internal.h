@@ -579,6 +579,7 @@ typedef enum RbpDonorError
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
 	DONOR_ERROR_REQUEST,		/* a request failed */
 	DONOR_ERROR_OFTEN_LATE,		/* too many timeouts: its penalty is too high */
+	DONOR_ERROR_WRONG_BYTES,	/* a page did not match its hash */
 	DONOR_ERROR_UNRESOLVED,		/* its name has no address yet */
 	DONOR_ERROR_NO_TRANSPORT,	/* under "auto": no transport leads to it */
 	DONOR_ERROR_NO_DEVICE,		/* this server has no device for the transport

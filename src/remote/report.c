@@ -158,6 +158,9 @@ error_text(uint32 word, char *buf, Size len)
 		case DONOR_ERROR_OFTEN_LATE:
 			snprintf(buf, len, "too many requests over %s timed out", over);
 			break;
+		case DONOR_ERROR_WRONG_BYTES:
+			snprintf(buf, len, "it returned wrong bytes over %s", over);
+			break;
 		case DONOR_ERROR_UNRESOLVED:
 			snprintf(buf, len, "the name that it advertises could not be resolved");
 			break;

@@ -165,16 +165,18 @@ block_unchanged(const RbpSpilledBlock *b, char *name)
 }
 
 /*
- * Called when the content of the slot does not match the block's hash.
- * Returns true, and counts a hash failure, if the block is still there; else
- * the slot may have been given to another block, which is not an error.
+ * Called when the content of the slot, with a copy of the block, does not match
+ * the block's hash.  Returns true, and counts a hash failure, if the block is
+ * still there; else the slot may have been given to another block, which is
+ * not an error.
  */
 static bool
-confirm_mismatch(const RbpSpilledBlock *b)
+confirm_mismatch(const RbpSpilledBlock *b, uint32 slot)
 {
 	if (!block_unchanged(b, NULL))
 		return false;
 	rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
+	rbp_remote_wrong_bytes(slot);
 	return true;
 }
 
@@ -210,7 +212,7 @@ read_one_copy(const RbpSpilledBlock *b, uint32 slot, int flags, int64 deadline_n
 		return COPY_READ;
 	}
 	*reason = "its content does not match its hash";
-	return confirm_mismatch(b) ? COPY_MISMATCH : COPY_MOVED;
+	return confirm_mismatch(b, slot) ? COPY_MISMATCH : COPY_MOVED;
 }
 
 const char *
@@ -528,7 +530,7 @@ window_page_if_valid(Window *w, int i, const RbpSpilledBlock *b)
 		w->valid[i] = rbp_hash_page(page) == b->hash;
 		w->verified[i] = true;
 		if (!w->valid[i])
-			(void) confirm_mismatch(b);
+			(void) confirm_mismatch(b, b->slot);
 		else
 		{
 			rbp_stats_count(RBP_COUNT_SPILL_READS, 1);

@@ -116,11 +116,37 @@ test_penalty(void)
 	is_u64((uint64) n, 0, "a failure in a hundred is none");
 }
 
+static void
+test_wrong(void)
+{
+	int			n = 1;
+
+	rbp_breaker_init(&b);
+	while (!rbp_breaker_wrong(&b))
+	{
+		n++;
+		for (int k = 0; k < 1000; k++)
+			breaker_reduce_penalty(&b);
+	}
+	is_u64((uint64) n, 16, "wrong answers add up, whatever succeeds beside");
+	(void) rbp_breaker_trip(&b, &times);
+	(void) rbp_breaker_close(&b);
+	ok(!rbp_breaker_wrong(&b), "all are forgotten when it was open");
+	n = 0;
+	for (int i = 0; i < 100; i++)
+	{
+		mock_now += 4100 * MS;
+		n += rbp_breaker_wrong(&b);
+	}
+	is_u64((uint64) n, 0, "fewer than that in a minute are not too many");
+}
+
 int
 main(void)
 {
 	test_transitions();
 	test_times();
 	test_penalty();
+	test_wrong();
 	return done_testing();
 }

@@ -827,6 +827,47 @@ test_health(void)
 	ok(round_trip(0, 1, 0), "well again");
 }
 
+/* A donor that returns wrong bytes, in time, and answers pings. */
+static void
+test_wrong_bytes(void)
+{
+	RbpBreaker *breaker = &rbp_remote_shared->donors[0].breaker;
+	int64		before = 0;
+
+	recover(0);
+	for (int pool = 0; pool < RBP_POOLS; pool++)
+		(void) rbp_remote_extend_lease((RbpPool) pool, mock_now + INT64CONST(36000000) * MS);
+	for (int times = 0; times < 12; times++)
+	{
+		int64		open;
+
+		for (int i = 0; i < 15; i++)
+			rbp_remote_wrong_bytes(0);
+		if (times == 0)
+			ok(round_trip(0, 1, 0), "some wrong bytes: it is used");
+		rbp_remote_wrong_bytes(0);
+		open = (int64) pg_atomic_read_u64(&breaker->retry_at) - mock_now;
+		if (times == 0)
+		{
+			ok(is_down(0) && read_once(RBP_CANCELED) == 0, "more of them: it is down");
+			is_u64((uint64) rbp_remote_probe(), (uint64) open, "a ping is not the end of that");
+			ok(round_trip(TEMP_SLOT(0), 1, RBP_REMOTE_PATIENT) && is_down(0), "nor an answer to the patient");
+		}
+		ok(is_down(0) && open > 0 && open >= Min(2 * before, INT64CONST(300000) * MS),
+		   "it stays so for %lld ms", (long long) (open / MS));
+		before = open;
+		mock_now += open;
+		ok(rbp_remote_probe() == -1 && !is_down(0), "then it is tried again");
+	}
+	mock_now += INT64CONST(700000) * MS;
+	for (int i = 0; i < 16; i++)
+		rbp_remote_wrong_bytes(0);
+	ok(is_down(0) && (int64) pg_atomic_read_u64(&breaker->retry_at) - mock_now <= 1000 * MS,
+	   "after a time of calm it is the first again");
+	recover(0);
+	ok(round_trip(0, 1, 0), "and it is used again");
+}
+
 static int64
 sum_of_donor(int donor, RbpDonorCount what)
 {
@@ -2290,6 +2331,7 @@ main(void)
 	test_time();
 	test_interrupts();
 	test_health();
+	test_wrong_bytes();
 	test_old_answers();
 	test_unawaited_losses();
 	test_full();

@@ -54,6 +54,8 @@ static int	donor_of[FIRST_EXTENT + MAX_SIZE];	/* by extent; -1: none */
 static uint32 next_extent;
 static char *memory;			/* by slot */
 static int	closing;			/* a donor that is about to go; -1: none */
+static int	wrong_bytes_of = -1;	/* the last donor that was reported */
+static int	spoilt = -1;		/* the donor whose memory was */
 static bool local;				/* writes and reads are done within the call */
 static bool expired;			/* the lease */
 static bool refusing;			/* donors take no new block */
@@ -99,6 +101,12 @@ int
 rbp_remote_slot_donor(uint32 slot)
 {
 	return donor_of[slot / RBP_EXTENT_PAGES];
+}
+
+void
+rbp_remote_wrong_bytes(uint32 slot)
+{
+	wrong_bytes_of = rbp_remote_slot_donor(slot);
 }
 
 bool
@@ -563,6 +571,7 @@ write_again(uint32 slot)
 static void
 scribble(uint32 slot)
 {
+	spoilt = rbp_remote_slot_donor(slot);
 	memset(memory_of(slot), 0x55, BLCKSZ);
 }
 
@@ -574,6 +583,7 @@ test_mismatches(bool is_local)
 
 	begin();
 	local = is_local;
+	wrong_bytes_of = -1;
 	lend(0, 4);
 	lend(1, 4);
 	write_blocks(0, 8, 1);
@@ -581,11 +591,12 @@ test_mismatches(bool is_local)
 	rbp_spill_end_read_ahead();
 	before_read = write_again;
 	is_u64(right_blocks(3, 1, 2), 1, "%s: a block moves while it is read", name);
-	is_u64(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES], 0, "%s: which is nobody's fault", name);
+	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] == 0 && wrong_bytes_of == -1, "%s: which is nobody's fault", name);
 	rbp_spill_end_read_ahead();
 	before_read = scribble;
 	is_u64(right_blocks(5, 1, 1), 0, "%s: a block that was spoilt cannot be read", name);
 	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] > 0, "%s: that counts", name);
+	ok(spoilt >= 0 && wrong_bytes_of == spoilt, "%s: against its donor", name);
 	is_u64(mock_counters[RBP_COUNT_SPILL_LOST], 1, "%s: as lost, too", name);
 
 	/* what came of it is in memory that was another block's */
