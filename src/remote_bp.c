@@ -21,6 +21,7 @@
 #include "base/page_cache.h"
 #include "base/stats.h"
 #include "base/wait.h"
+#include "base/workers.h"
 #include "buffer/buffer.h"
 #include "hook/hook.h"
 #include "lease/lease.h"
@@ -96,6 +97,7 @@ static const struct
 										 * crash of a backend */
 }			modules[] = {
 	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
+	{"remote_bp workers", rbp_workers_shmem_size, rbp_workers_shmem_init},
 	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
 	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
 	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},

@@ -18,6 +18,7 @@
 #include "executor/executor.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker_internals.h"
 #include "storage/buf_internals.h"
 #include "storage/bufpage.h"
 #include "storage/fd.h"
@@ -65,6 +66,10 @@
 #define RelidByRelfilenumber	RelidByRelfilenode
 #define object_ownercheck(class, object, role) \
 	pg_class_ownercheck(object, role)
+#endif
+/* Before 16, the server reads and writes nothing past the page cache. */
+#if PG_VERSION_NUM < 160000
+#define PGIOAlignedBlock		PGAlignedBlock
 #endif
 #if PG_VERSION_NUM < 170000
 #define INVALID_PROC_NUMBER		InvalidBackendId
@@ -189,6 +194,39 @@ rbp_compat_wait_event(const char *name)
 	return PG_WAIT_EXTENSION;
 #endif
 }
+
+/*
+ * Register a background worker in _PG_init().  Returns whether the server has
+ * taken it, which it only logs itself.
+ */
+static inline bool
+rbp_compat_register_worker(BackgroundWorker *worker)
+{
+#if PG_VERSION_NUM >= 180000
+	dlist_iter	iter;
+#else
+	slist_iter	iter;
+#endif
+
+	RegisterBackgroundWorker(worker);
+#if PG_VERSION_NUM >= 180000
+	dlist_foreach(iter, &BackgroundWorkerList)
+	{
+		const		RegisteredBgWorker *taken = dlist_container(RegisteredBgWorker, rw_lnode, iter.cur);
+#else
+	slist_foreach(iter, &BackgroundWorkerList)
+	{
+		const		RegisteredBgWorker *taken = slist_container(RegisteredBgWorker, rw_lnode, iter.cur);
+#endif
+
+		if (strcmp(taken->rw_worker.bgw_name, worker->bgw_name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Can the server end a transaction that lasts for long? */
+#define RBP_COMPAT_HAS_TRANSACTION_TIMEOUT	(PG_VERSION_NUM >= 170000)
 
 /* Has the server processes that read for others, and run no transactions? */
 #define RBP_COMPAT_HAS_IO_WORKERS	(PG_VERSION_NUM >= 180000)

@@ -44,6 +44,7 @@
 #include "base/injection_point.h"
 #include "base/stats.h"
 #include "base/wait.h"
+#include "base/workers.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
@@ -57,7 +58,6 @@
 
 #define WAKE_BATCH			RBP_MAX_BATCH
 #define DOZE_MS				100
-#define SLEEP_MS			10000
 #define SWEEP_EVERY_NS		INT64CONST(2000000000)
 
 /*
@@ -131,16 +131,7 @@ rbp_pusher_wake(void)
 void
 rbp_pusher_register(void)
 {
-	BackgroundWorker worker = {0};
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = 1;
-	strlcpy(worker.bgw_name, "remote_bp pusher", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "remote_bp pusher", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "rbp_pusher_main", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
+	rbp_worker_register(RBP_WORKER_PUSHER, "rbp_pusher_main", false);
 }
 
 /* A page that is being pushed */
@@ -336,6 +327,7 @@ rbp_pusher_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
+		rbp_worker_runs(RBP_WORKER_PUSHER);
 		due_ns = do_duties();
 		if (push_batch() > 0)
 		{
@@ -353,7 +345,7 @@ rbp_pusher_main(Datum arg)
 		 * Nothing to do: set the depth at which to wake us, and check once
 		 * more.
 		 */
-		timeout = idle ? SLEEP_MS : DOZE_MS;
+		timeout = idle ? RBP_WORKER_SLEEP_MS : DOZE_MS;
 		if (due_ns >= 0)
 			timeout = Min(timeout, (long) (due_ns / 1000000) + 1);
 		pg_atomic_write_u32(&shared->wake_depth, idle ? 1 : WAKE_BATCH);

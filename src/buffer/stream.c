@@ -125,6 +125,9 @@ rbp_stream_plan(RbpStream *stream, uint32_t block, uint32_t max,
 	}
 	else
 		*from = block;
+	/* the caller has opened the file that is being read, not the next one */
+	if (*from / file_blocks != block / file_blocks)
+		return 0;
 	if (stream->window == 0)
 		n = stream->expected > 0 ? stream->expected : FIRST_WINDOW;
 	/* a run that has been short so far may end soon */

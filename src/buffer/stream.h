@@ -64,7 +64,7 @@ extern RbpStream *rbp_stream_note(RbpStreams *streams, const RbpPageId *first,
  * It is the stream's last window from then on.
  *
  * The window begins with the block that is being read, unless that is in the
- * window before.  It does not cross a multiple of file_blocks.
+ * window before.  It is in the same file of file_blocks as the read.
  */
 extern uint32_t rbp_stream_plan(RbpStream *stream, uint32_t block, uint32_t max,
 								uint32_t file_blocks, uint32_t *from);

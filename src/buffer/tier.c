@@ -31,6 +31,7 @@
 #include "base/lock.h"
 #include "base/relfile.h"
 #include "base/stats.h"
+#include "base/workers.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/capture.h"
@@ -180,7 +181,8 @@ rbp_tier_unusable_reason(char *buf, Size len)
 	else if (pg_atomic_read_u32(&shared->lost_track) != 0)
 		strlcpy(buf, "remote_bp is off until the server restarts; the log says why", len);
 	else
-		return rbp_remote_unusable_reason(RBP_POOL_BUFFER, buf, len);
+		return rbp_remote_unusable_reason(RBP_POOL_BUFFER, buf, len) ||
+			rbp_worker_away(RBP_WORKER_PUSHER, buf, len);
 	return true;
 }
 

@@ -79,6 +79,7 @@
 #include "base/guc.h"
 #include "base/stats.h"
 #include "base/wait.h"
+#include "base/workers.h"
 #include "common/clock.h"
 #include "common/text.h"
 #include "lease/broker.h"
@@ -121,17 +122,7 @@ static MemoryContext round_context = NULL;
 void
 rbp_lease_register(void)
 {
-	BackgroundWorker worker;
-
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = 1;
-	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "rbp_lease_main", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "remote_bp lease worker", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "remote_bp lease worker", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
+	rbp_worker_register(RBP_WORKER_LEASE, "rbp_lease_main", false);
 }
 
 /* Stop using the lease if its deadline has passed. */
@@ -252,7 +243,7 @@ wait_for_work(void)
 	until = Min(until, rbp_lease_lookups_due(now));
 	until = Min(until, rbp_lease_next_broker_due());
 	ms = until <= now ? 0 : (long) Min((until - now + NS_PER_MS - 1) / NS_PER_MS,
-									   INT64CONST(60000));
+									   RBP_WORKER_SLEEP_MS);
 	if (ms == 0)
 		return;
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -382,6 +373,7 @@ rbp_lease_main(Datum arg)
 	{
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(round_context);
+		rbp_worker_runs(RBP_WORKER_LEASE);
 
 		if (ConfigReloadPending)
 		{

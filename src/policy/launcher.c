@@ -36,12 +36,14 @@
 
 #include "base/guc.h"
 #include "base/wait.h"
+#include "base/workers.h"
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy.h"
 #include "policy/policy_internal.h"
 
 #define NS_PER_S		INT64CONST(1000000000)
+#define NS_PER_MS		INT64CONST(1000000)
 
 /*
  * The list of databases is read at this interval, and at most one database
@@ -78,16 +80,7 @@ static MemoryContext round_context = NULL;
 void
 rbp_policy_register(void)
 {
-	BackgroundWorker worker = {0};
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = 1;
-	strlcpy(worker.bgw_name, "remote_bp policy launcher", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "remote_bp policy launcher", BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "rbp_policy_launcher_main", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
+	rbp_worker_register(RBP_WORKER_LAUNCHER, "rbp_policy_launcher_main", true);
 }
 
 /*
@@ -195,7 +188,6 @@ log_visit(Database *db, const RbpPolicyVisit *visit)
 static bool
 run_worker(const Database *db)
 {
-	static bool logged_no_worker = false;
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 	bool		registered = false;
@@ -221,11 +213,10 @@ run_worker(const Database *db)
 	if (locked && db->listed)
 	{
 		registered = RegisterDynamicBackgroundWorker(&worker, &handle);
-		if (!registered && !logged_no_worker)
-			ereport(LOG,
+		if (pg_atomic_exchange_u32(&rbp_policy_shared->no_worker, !registered) == 0 && !registered)
+			ereport(WARNING,
 					(errmsg("remote_bp: no background worker is free to apply policies"),
 					 errhint("Raise max_worker_processes.")));
-		logged_no_worker = !registered;
 	}
 	while (registered && !rbp_policy_shared->visit.holds_database &&
 		   GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED && !ShutdownRequestPending)
@@ -415,9 +406,8 @@ rbp_policy_launcher_main(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
-	/* the few pages that this process reads must leave no trace in the tier */
 	rbp_tier_set_unconnected();
-	SetConfigOption("remote_bp.use_tier", "off", PGC_SUSET, PGC_S_OVERRIDE);
+	rbp_policy_set_options();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	before_shmem_exit(forget_latch, (Datum) 0);
 	pg_atomic_write_u64(&rbp_policy_shared->latch, (uint64) (uintptr_t) MyLatch);
@@ -434,9 +424,11 @@ rbp_policy_launcher_main(Datum arg)
 	while (!ShutdownRequestPending)
 	{
 		Database   *next = NULL;
-		int64		wait = 0;
+		int64		wait = RBP_WORKER_SLEEP_MS * NS_PER_MS;
+		int64		due;
 
 		CHECK_FOR_INTERRUPTS();
+		rbp_worker_runs(RBP_WORKER_LAUNCHER);
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
@@ -454,18 +446,17 @@ rbp_policy_launcher_main(Datum arg)
 				refresh_ns = rbp_now_ns() + IDLE_VISIT_NS;
 				refresh = false;
 			}
-			next = next_visit(&wait);
-			if (next != NULL && wait == 0)
+			next = next_visit(&due);
+			if (next != NULL && due == 0)
 			{
 				refresh = !visit(next);
 				MemoryContextReset(round_context);
 				continue;
 			}
-			wait = next == NULL ? IDLE_VISIT_NS : Min(wait, IDLE_VISIT_NS);
+			wait = Min(wait, due);
 		}
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | (wait > 0 ? WL_TIMEOUT : 0),
-						 (long) (wait / 1000000) + 1, rbp_wait_events[RBP_WAIT_MAIN]);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 (long) (wait / NS_PER_MS) + 1, rbp_wait_events[RBP_WAIT_MAIN]);
 		ResetLatch(MyLatch);
 	}
 

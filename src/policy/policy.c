@@ -8,7 +8,9 @@
 #include "postgres.h"
 
 #include "storage/latch.h"
+#include "utils/guc.h"
 
+#include "base/compat.h"
 #include "policy/policy.h"
 #include "policy/policy_internal.h"
 
@@ -31,6 +33,7 @@ rbp_policy_shmem_init(void *mem)
 	for (int i = 0; i < RBP_POLICY_REQUESTS; i++)
 		pg_atomic_init_u32(&shared->requests[i], 0);
 	pg_atomic_init_u32(&shared->visiting, InvalidOid);
+	pg_atomic_init_u32(&shared->no_worker, 0);
 	rbp_policy_shared = shared;
 }
 
@@ -52,6 +55,32 @@ note_wake(Oid database)
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Mostly the settings that autovacuum makes.  A timeout must not end work that
+ * nobody waits for.  Damaged pages are not zeroed unless somebody asks for it.
+ * And work in the background does not take parallel workers from queries.
+ */
+void
+rbp_policy_set_options(void)
+{
+	static const char *const options[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"zero_damaged_pages", "off"},
+		{"statement_timeout", "0"},
+		{"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"default_transaction_isolation", "read committed"},
+		{"max_parallel_workers_per_gather", "0"},
+		/* pages of catalogs must leave no trace in the tier */
+		{"remote_bp.use_tier", "off"}
+	};
+
+	for (int i = 0; i < lengthof(options); i++)
+		SetConfigOption(options[i][0], options[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	if (RBP_COMPAT_HAS_TRANSACTION_TIMEOUT)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 void

@@ -70,6 +70,7 @@ typedef struct RbpPolicyShared
 	pg_atomic_uint32 requests[RBP_POLICY_REQUESTS]; /* databases to visit, or
 													 * 0 */
 	pg_atomic_uint32 visiting;	/* database that the worker visits, or 0 */
+	pg_atomic_uint32 no_worker; /* no background worker was free for a visit */
 	RbpPolicyVisit visit;		/* written by the worker while it runs, and by
 								 * the launcher while no worker runs */
 	/* private to the worker */
@@ -91,6 +92,12 @@ extern RbpPolicyShared *rbp_policy_shared;
 
 /* Wake the launcher. */
 extern void rbp_policy_wake_launcher(void);
+
+/*
+ * Settings of launcher and worker, which override those of the server, and of the
+ * database that they connect to afterwards.
+ */
+extern void rbp_policy_set_options(void);
 
 /* A relation with storage that a policy applies to */
 typedef struct RbpPolicyRelation

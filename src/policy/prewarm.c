@@ -252,7 +252,7 @@ read_from_file(const Fork *fork, BlockNumber block, char *page)
 static RbpStageResult
 stage_from_file(const Fork *fork, BlockNumber block)
 {
-	PGAlignedBlock page;
+	PGIOAlignedBlock page;
 	RbpVersion	version;
 
 	if (!rbp_tier_prewarm_begin(&fork->file, block, &version))
@@ -270,7 +270,7 @@ static RbpStageResult
 stage_buffer(const Fork *fork, BlockNumber block, Buffer buffer)
 {
 	RbpStageResult result;
-	PGAlignedBlock unused;
+	PGIOAlignedBlock unused;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	result = rbp_tier_prewarm_frame(&fork->file, block, BufferGetBlock(buffer));

@@ -32,6 +32,7 @@
 #include "base/compat.h"
 #include "base/relfile.h"
 #include "base/sql.h"
+#include "base/workers.h"
 #include "buffer/buffer.h"
 #include "policy/policy.h"
 #include "policy/policy_internal.h"
@@ -257,11 +258,15 @@ why_not_effective(const RbpPolicyRelation *r, uint64 wanted, uint64 held, bool l
 		return NULL;
 	if (rbp_tier_unusable_reason(buf, len))
 		return buf;
+	if (rbp_residency_policy(&r->file) == r->policy && r->policy != RBP_POLICY_KEEP)
+		return NULL;
+	if (rbp_worker_away(RBP_WORKER_LAUNCHER, buf, len))
+		return buf;
+	if (pg_atomic_read_u32(&rbp_policy_shared->no_worker) != 0)
+		return "no background worker is free to apply it: raise max_worker_processes";
 	if (rbp_residency_policy(&r->file) != r->policy)
 		return rbp_residency_policy_fits(&r->file) ?
 			"not applied yet" : "too many files have policies";
-	if (r->policy != RBP_POLICY_KEEP)
-		return NULL;
 	if (limit_full)
 		return "the limit of the database is reached";
 	if (rbp_residency_keep_full())

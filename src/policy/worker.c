@@ -35,6 +35,7 @@
 
 #include "base/compat.h"
 #include "base/relfile.h"
+#include "base/workers.h"
 #include "buffer/buffer.h"
 #include "common/clock.h"
 #include "policy/policy_internal.h"
@@ -59,6 +60,7 @@ static emit_log_hook_type prev_emit_log_hook = NULL;
 static void
 begin(void)
 {
+	rbp_worker_runs(RBP_WORKER_LAUNCHER);	/* which waits for this one */
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -71,10 +73,11 @@ commit(void)
 	CommitTransactionCommand();
 }
 
+/* The tier is used by load() only. */
 static void
-set_option(const char *name, const char *value)
+use_tier(const char *value)
 {
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("remote_bp.use_tier", value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /*
@@ -257,7 +260,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	visit->resume.relation = InvalidOid;
 	if (rbp_tier_unusable_reason(why, sizeof(why)))
 		return;
-	set_option("remote_bp.use_tier", "on");
+	use_tier("on");
 	PG_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
 	{
 		rbp_prewarm_load_begin();
@@ -282,7 +285,7 @@ load(const List *relations, RbpPolicyVisit *visit)
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(rbp_prewarm_load_end, (Datum) 0);
 	rbp_prewarm_load_end(0, (Datum) 0);
-	set_option("remote_bp.use_tier", "off");
+	use_tier("off");
 	/* the relation to continue with does not exist any more */
 	if (!found_start)
 		visit->more = true;
@@ -399,13 +402,9 @@ rbp_policy_worker_main(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(release_worker, (Datum) 0);
 
-	/*
-	 * This process never connects to donors: it only stages pages.  And
-	 * except in load(), the pages that it reads, of catalogs, must leave no
-	 * trace in the tier.
-	 */
+	/* This process never connects to donors: it only stages pages. */
 	rbp_tier_set_unconnected();
-	set_option("remote_bp.use_tier", "off");
+	rbp_policy_set_options();
 
 	/*
 	 * The launcher holds a lock on the database until we hold one.  If
@@ -420,10 +419,6 @@ rbp_policy_worker_main(Datum arg)
 	rbp_policy_wake_launcher();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 	UnlockSharedObjectForSession(DatabaseRelationId, DatumGetObjectId(arg), 0, RowExclusiveLock);
-
-	/* override settings of the database */
-	set_option("search_path", "pg_catalog, pg_temp");
-	set_option("default_transaction_isolation", "read committed");
 
 	MemoryContextSwitchTo(AllocSetContextCreate(TopMemoryContext, "remote_bp policies",
 												ALLOCSET_DEFAULT_SIZES));

@@ -28,6 +28,7 @@
 
 #include "base/guc.h"
 #include "base/stats.h"
+#include "base/workers.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -257,6 +258,8 @@ rbp_remote_unusable_reason(RbpPool pool, char *buf, Size len)
 		strlcpy(buf, "remote_bp.broker is not set", len);
 	else if (size == 0)
 		snprintf(buf, len, "remote_bp.%s_tier_size is 0", temp ? "temp" : "buffer");
+	else if (rbp_worker_away(RBP_WORKER_LEASE, buf, len))
+		unusable = true;
 	else if (lease->broker_error[0] != '\0')
 		snprintf(buf, len, "no lease: broker \"%s\", since %s: %s", rbp_guc_broker,
 				 timestamptz_to_str(lease->broker_error_since), lease->broker_error);

@@ -149,9 +149,9 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 {
 	evict('t');
 	my $pusher = server_process($node, 'remote_bp pusher') or BAIL_OUT('no pusher');
-	kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
 	for my $how ('cancel', 'terminate')
 	{
+		kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
 		$session->query_until(qr/begun/, "\\echo begun\nSELECT remote_bp_prewarm('t');\n");
 		ok( wait_for(
@@ -165,8 +165,8 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 		ok( wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60),
 			"$how: prewarm ends, and the progress view is empty");
 		eval { $session->quit };
+		kill('CONT', $pusher);
 	}
-	kill('CONT', $pusher);
 	cmp_ok(sql(q{SELECT remote_bp_prewarm('t')}), '>', 0, 'another call loads the rest');
 	is(pages('t'), size('t'), 'another call loads all of the rest');
 }
@@ -269,6 +269,29 @@ $node->stop;
 	is_clean($_, $_->name) for $primary, $standby;
 	$standby->stop;
 	$primary->stop;
+}
+
+#---- past the page cache ---------------------------------------------------------------
+
+if ($node->pg_version >= 16)
+{
+	my $direct = new_cluster(
+		'direct',
+		broker => $broker,
+		tier => '32MB',
+		shared_buffers => '16MB',
+		conf => "debug_io_direct = 'data'\nremote_bp.io_timeout = '5s'\n");
+	wait_leased($direct, 32) or BAIL_OUT('no memory');
+	make_table($direct, 'd', 4, index => 0);
+	$direct->restart;
+	wait_leased($direct, 32) or BAIL_OUT('no memory');
+	# Pages in shared buffers that have no claim are read from the file.
+	my $right = $direct->safe_psql('postgres', 'SET remote_bp.use_tier = off; SELECT sum(hashtext(pad)::bigint) FROM d');
+	is($direct->safe_psql('postgres', q{SELECT remote_bp_prewarm('d') - pg_relation_size('d') / 8192}), 0,
+		'past the page cache: all of a table that is in shared buffers');
+	is($direct->safe_psql('postgres', 'SELECT sum(hashtext(pad)::bigint) FROM d'), $right, 'past the page cache: it is right');
+	is_clean($direct, 'past the page cache', no_compare => 1);
+	$direct->stop;
 }
 
 done_testing();

@@ -42,8 +42,8 @@ make_table($node, 'u', 1, index => 0);
 
 {
 	sql(q{SELECT remote_bp_set_policy('t', 'keep')});
-	ok(wait_for('the log', sub { slurp_file($node->logfile) =~ /no background worker is free to apply policies/ }, 60), 'no worker is free: the log says so');
-	is(sql(q{SELECT DISTINCT reason FROM remote_bp_policies WHERE pages_wanted > 0}), 'not applied yet', '... the view, too');
+	ok(wait_for('the log', sub { slurp_file($node->logfile) =~ /WARNING:  remote_bp: no background worker is free to apply policies/ }, 60), 'no worker is free: the log says so');
+	is(sql(q{SELECT DISTINCT reason FROM remote_bp_policies WHERE pages_wanted > 0}), 'no background worker is free to apply it: raise max_worker_processes', '... the view, too');
 	sleep 4;
 	my @told = slurp_file($node->logfile) =~ /no background worker is free/g;
 	is(scalar(@told), 1, 'the log reports it once');
@@ -80,13 +80,48 @@ make_table($node, 'u', 1, index => 0);
 	is($node->psql('postgres', q{DROP DATABASE dropped}), 0, 'a database can be dropped while its worker waits');
 
 	# terminated
+	kill('CONT', $pusher);
 	make_table($node, 'w', 8, index => 0);
+	wait_for('staging to be empty', sub { counter($node, 'staged_pages') == 0 }, 60);
+	kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
 	sql(q{SELECT remote_bp_evict('w'), remote_bp_set_policy('w', 'keep')});
 	ok(wait_for('a worker', sub { sql(q{SELECT count(*) FROM remote_bp_prewarm_progress WHERE phase = 'waiting for donors'}) == 1 }, 60), 'another worker waits');
 	sql(q{SELECT pg_terminate_backend(pid) FROM remote_bp_prewarm_progress});
 	kill('CONT', $pusher);
 	ok(held('w'), 'a worker that is terminated is followed by another one');
 	ok(wait_for('its end', sub { sql('SELECT count(*) FROM remote_bp_prewarm_progress') == 0 }, 60), 'all workers end');
+}
+
+#---- settings that are not meant for it -----------------------------------------------------------
+
+{
+	sql('CREATE DATABASE settings');
+	create_extension($node, 'settings');
+	make_table($node, 's', 8, db => 'settings', index => 0);
+	my $force = $node->pg_version < 16 ? 'force_parallel_mode' : 'debug_parallel_query';
+	my @timeouts = qw(statement_timeout lock_timeout idle_in_transaction_session_timeout);
+	push @timeouts, 'transaction_timeout' if $node->pg_version >= 17;
+	my $conf = slurp_file($node->data_dir . '/postgresql.conf');
+	$node->append_conf('postgresql.conf', "log_min_messages = debug1\n$force = on\nmax_parallel_workers_per_gather = 2\nparallel_setup_cost = 0\nmin_parallel_table_scan_size = 0\n"
+		  . join('', map { "$_ = '1ms'\n" } @timeouts));
+	# These sessions are not tested.
+	local $ENV{PGOPTIONS} = join ' ', map { "-c $_=0" } @timeouts, 'max_parallel_workers_per_gather';
+	my $size = log_size($node);
+	$node->reload;
+	$node->poll_query_until('postgres', "SELECT setting FROM pg_file_settings WHERE name = '$force' AND applied", 'on') or BAIL_OUT('reload');
+	sql(q{SELECT remote_bp_evict('s'), remote_bp_set_policy('s', 'keep')}, 'settings');
+	ok( wait_for('all of s', sub { sql(q{SELECT sum(pages_held) >= sum(pages_wanted) AND sum(pages_wanted) > 1000 FROM remote_bp_policies}, 'settings') eq 't' }, 120),
+		'settings of the server do not keep a table from being loaded');
+	my $visits = sub { my $n = () = log_since($node, $size) =~ /starting background worker process "remote_bp policy worker"/g; return $n };
+	my $so_far = $visits->();
+	ok(wait_for('visits', sub { $visits->() > $so_far + 2 }, 60), 'the databases are visited');
+	unlike(log_since($node, $size), qr/canceling|terminating|due to \S+ timeout/, 'no timeout ends a visit, nor the launcher');
+	unlike(log_since($node, $size), qr/parallel worker for PID/, 'no visit takes a parallel worker');
+	unlink($node->data_dir . '/postgresql.conf');
+	append_to_file($node->data_dir . '/postgresql.conf', $conf);
+	$node->reload;
+	$node->poll_query_until('postgres', 'SHOW log_min_messages', 'info') or BAIL_OUT('reload');
+	sql('DROP DATABASE settings');
 }
 
 #---- somebody wants the database while its worker starts -----------------------------------------

@@ -10,6 +10,7 @@
 #include "base/injection_point.h"
 #include "base/stats.h"
 #include "base/wait.h"
+#include "base/workers.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "transport/transport.h"
@@ -162,6 +163,12 @@ int
 SendProcSignal(pid_t pid, ProcSignalReason reason, ProcNumber number)
 {
 	return 0;
+}
+
+bool
+rbp_worker_away(RbpWorker which, char *buf, Size len)
+{
+	return false;
 }
 
 void

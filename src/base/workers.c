@@ -1,0 +1,139 @@
+/*-------------------------------------------------------------------------
+ *
+ * workers.c
+ *	  The background workers of the extension that run as long as the server:
+ *	  whether they do.
+ *
+ * Each worker notes the time in shared memory whenever it is awake, at least
+ * every RBP_WORKER_SLEEP_MS.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "port/atomics.h"
+#include "postmaster/bgworker.h"
+
+#include "base/compat.h"
+#include "base/workers.h"
+#include "common/clock.h"
+
+/*
+ * A worker that has not run for this time is away.  It is longer than a worker
+ * sleeps, than it waits for the broker or for donors, and than it takes to
+ * start again when it has ended.
+ */
+#define AWAY_NS		INT64CONST(30000000000)
+#define LOOK_NS		(RBP_WORKER_SLEEP_MS * INT64CONST(1000000))
+
+typedef struct WorkerState
+{
+	pg_atomic_uint64 ran_at;	/* as of rbp_now_ns(); 0: it has not begun */
+	pg_atomic_uint32 warned;	/* that it is away */
+} WorkerState;
+
+static const struct
+{
+	const char *name;
+	const char *without;		/* what it means to be without it */
+}			workers[RBP_WORKERS] = {
+	[RBP_WORKER_LEASE] = {"lease worker", "No memory is leased."},
+	[RBP_WORKER_PUSHER] = {"pusher", "No page is written to donors."},
+	[RBP_WORKER_LAUNCHER] = {"policy launcher", "No policy is applied."},
+};
+
+static WorkerState *states = NULL;
+
+/* Set in the postmaster, whose children inherit it. */
+static bool refused[RBP_WORKERS];
+
+Size
+rbp_workers_shmem_size(void)
+{
+	return RBP_WORKERS * sizeof(WorkerState);
+}
+
+void
+rbp_workers_shmem_init(void *mem)
+{
+	states = mem;
+	for (int i = 0; i < RBP_WORKERS; i++)
+	{
+		pg_atomic_init_u64(&states[i].ran_at, 0);
+		pg_atomic_init_u32(&states[i].warned, 0);
+	}
+}
+
+void
+rbp_worker_register(RbpWorker which, const char *function, bool database)
+{
+	BackgroundWorker worker = {
+		.bgw_flags = BGWORKER_SHMEM_ACCESS,
+		.bgw_start_time = BgWorkerStart_PostmasterStart,
+		.bgw_restart_time = 1
+	};
+
+	if (database)
+	{
+		worker.bgw_flags |= BGWORKER_BACKEND_DATABASE_CONNECTION;
+		worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	}
+	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", workers[which].name);
+	strlcpy(worker.bgw_type, worker.bgw_name, BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	refused[which] = !rbp_compat_register_worker(&worker);
+	if (refused[which])
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("remote_bp: no background worker is free for the %s", workers[which].name),
+				 errdetail("%s", workers[which].without),
+				 errhint("Raise max_worker_processes.")));
+}
+
+/* For how long has the worker not run?  0 if it is not away. */
+static int64
+away_for(RbpWorker which)
+{
+	uint64		ran_at = pg_atomic_read_u64(&states[which].ran_at);
+	int64		ns = rbp_now_ns() - (int64) ran_at;
+
+	return ran_at != 0 && ns > AWAY_NS ? ns : 0;
+}
+
+bool
+rbp_worker_away(RbpWorker which, char *buf, Size len)
+{
+	int64		ns = away_for(which);
+
+	if (refused[which])
+		snprintf(buf, len, "no background worker is free for the %s: raise max_worker_processes",
+				 workers[which].name);
+	else if (ns > 0)
+		snprintf(buf, len, "the %s has not run for %lld s", workers[which].name,
+				 (long long) (ns / 1000000000));
+	return refused[which] || ns > 0;
+}
+
+void
+rbp_worker_runs(RbpWorker which)
+{
+	static int64 look_at = 0;
+	int64		now = rbp_now_ns();
+
+	pg_atomic_write_u64(&states[which].ran_at, (uint64) now);
+	if (pg_atomic_read_u32(&states[which].warned) != 0)
+		pg_atomic_write_u32(&states[which].warned, 0);
+	if (now < look_at)
+		return;
+	look_at = now + LOOK_NS;
+	for (RbpWorker other = 0; other < RBP_WORKERS; other++)
+	{
+		if (away_for(other) == 0 || pg_atomic_exchange_u32(&states[other].warned, 1) != 0)
+			continue;
+		ereport(WARNING,
+				(errmsg("remote_bp: the %s has not run for %d s", workers[other].name,
+						(int) (AWAY_NS / 1000000000)),
+				 errdetail("%s", workers[other].without)));
+	}
+}

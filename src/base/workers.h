@@ -1,0 +1,44 @@
+/*-------------------------------------------------------------------------
+ *
+ * workers.h
+ *	  The background workers of the extension that run as long as the server:
+ *	  whether they do.
+ *
+ * If max_worker_processes is used up by others, a worker does not exist.  One
+ * that exists may hang, or end and not come back.  Nobody waits for a worker
+ * that is away, and the views say so.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_WORKERS_H
+#define RBP_WORKERS_H
+
+#include "postgres.h"
+
+typedef enum RbpWorker
+{
+	RBP_WORKER_LEASE,
+	RBP_WORKER_PUSHER,
+	RBP_WORKER_LAUNCHER,
+	RBP_WORKERS
+} RbpWorker;
+
+/* A worker waits for work no longer than this before it notes that it runs. */
+#define RBP_WORKER_SLEEP_MS		10000
+
+extern Size rbp_workers_shmem_size(void);
+extern void rbp_workers_shmem_init(void *mem);
+
+/*
+ * Register the worker, in _PG_init(); function is its entry point.  database: it
+ * reads catalogs, so it starts when they are consistent.
+ */
+extern void rbp_worker_register(RbpWorker which, const char *function, bool database);
+
+/* Note that the worker runs, and warn of others that do not. */
+extern void rbp_worker_runs(RbpWorker which);
+
+/* If the worker is away, store the reason, and return true. */
+extern bool rbp_worker_away(RbpWorker which, char *buf, Size len);
+
+#endif							/* RBP_WORKERS_H */
