@@ -415,10 +415,28 @@ rbp_advice_after_write(const RbpRelFile *file, const struct iovec *iov,
 }
 
 void
-rbp_advice_forget_fork(const RbpRelFile *file)
+rbp_advice_forget(const RbpRelFile *file, BlockNumber block, BlockNumber nblocks)
 {
-	if (current_threshold() != 0)
-		rbp_sim_forget_fork(sim, hash_fork(file));
+	uint32		threshold = current_threshold();
+	uint64		fork = hash_fork(file);
+	bool		all = nblocks > RBP_FEW_BLOCKS || MyProc == NULL;
+
+	if (threshold == 0 || nblocks == 0)
+		return;
+	for (BlockNumber i = 0; i < nblocks && !all; i++)
+	{
+		uint64		key = hash_block(fork, block + i);
+
+		if (likely(key >> 32 >= threshold))
+			continue;
+		all = !LWLockConditionalAcquire(&shared->lock, LW_EXCLUSIVE);
+		if (all)
+			break;
+		rbp_sim_forget(sim, key);
+		LWLockRelease(&shared->lock);
+	}
+	if (all)
+		rbp_sim_forget_fork(sim, fork);
 }
 
 /*

@@ -17,6 +17,8 @@
 
 #include <sys/uio.h>
 
+#include "storage/block.h"
+
 #include "base/page_cache.h"
 #include "base/relfile.h"
 
@@ -73,7 +75,8 @@ extern void rbp_advice_after_read(const RbpAdviceRead *read, ssize_t bytes);
 extern void rbp_advice_after_write(const RbpRelFile *file, const struct iovec *iov,
 								   int iovcnt, off_t offset, ssize_t bytes);
 
-/* The fork is truncated, dropped or replaced. */
-extern void rbp_advice_forget_fork(const RbpRelFile *file);
+/* These blocks are truncated, dropped or replaced: see rbp_tier_invalidate(). */
+extern void rbp_advice_forget(const RbpRelFile *file, BlockNumber block,
+							  BlockNumber nblocks);
 
 #endif							/* RBP_ADVICE_H */

@@ -334,6 +334,18 @@ drop(RbpSim *sim, uint16_t p, bool written)
 	}
 }
 
+/* The page is another one now, which is in no cache and no frame. */
+static void
+renew(RbpSim *sim, uint16_t p)
+{
+	Page	   *page = &sim->pages[p];
+
+	drop(sim, p, false);
+	page->generation = generation_of(sim, page->stripe);
+	page->frame = RBP_SIM_NO_FRAME;
+	page->worth = false;
+}
+
 /* The page of the event; NONE if it is not known. */
 static uint16_t
 find_live(RbpSim *sim, const RbpSimEvent *event)
@@ -341,14 +353,7 @@ find_live(RbpSim *sim, const RbpSimEvent *event)
 	uint16_t	p = find(sim, event->key);
 
 	if (p != NONE && is_dead(sim, &sim->pages[p]))
-	{
-		Page	   *page = &sim->pages[p];
-
-		drop(sim, p, false);
-		page->generation = generation_of(sim, page->stripe);
-		page->frame = RBP_SIM_NO_FRAME;
-		page->worth = false;
-	}
+		renew(sim, p);
 	return p;
 }
 
@@ -492,6 +497,17 @@ rbp_sim_evict(RbpSim *sim, uint16_t p, uint32_t frame, uint64_t lsn)
 	/* if there is another LSN, a relation was extended by way of this frame */
 	if (page->lsn == lsn && page->worth && !is_dead(sim, page))
 		enter(sim, p);
+}
+
+void
+rbp_sim_forget(RbpSim *sim, uint64_t key)
+{
+	uint16_t	p = find(sim, key);
+
+	if (p == NONE)
+		return;
+	renew(sim, p);
+	sim->read_at[p] = INT64_MIN;
 }
 
 void

@@ -100,6 +100,9 @@ extern uint16_t rbp_sim_write(RbpSim *sim, const RbpSimEvent *event);
  */
 extern void rbp_sim_evict(RbpSim *sim, uint16_t page, uint32_t frame, uint64_t lsn);
 
+/* The page was truncated or dropped: forget it. */
+extern void rbp_sim_forget(RbpSim *sim, uint64_t key);
+
 /* A fork was truncated or dropped: forget its pages.  No lock. */
 extern void rbp_sim_forget_fork(RbpSim *sim, uint64_t fork);
 

@@ -11,7 +11,9 @@
  * The rules are those in src/README.md:
  *
  *	no-invalidate		1: a write neither drops the entry nor bumps the stamp
- *	no-generation		2: truncation and removal do not bump the generation
+ *	no-removal			2: truncation and removal of few blocks drop no entry,
+ *						and bump no stamp
+ *	no-generation		2: those of many do not bump the generation
  *	no-capture-hash		3: a capture does not compare the copy with the claim
  *	no-capture-stamp	3: a capture ignores the stamp and the generation
  *	publish-early		4: a page is published before it is written to its slot

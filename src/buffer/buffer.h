@@ -173,10 +173,12 @@ typedef struct RbpTierPages
 extern void rbp_tier_pages(RbpTierPages *pages);
 
 /*
- * Bump the fork's generation, which voids all of its entries.  Called both
- * before and after a change other than by pwrite().
+ * Void the entries and claims of these blocks, of one segment; if they are
+ * many, those of the whole fork.  Called both before and after a change other
+ * than by pwrite(), with all blocks that it takes away, adds or changes.
  */
-extern void rbp_tier_invalidate_fork(const RbpRelFile *file);
+extern void rbp_tier_invalidate(const RbpRelFile *file, BlockNumber block,
+								BlockNumber nblocks);
 
 /*
  * From now on, some relation file may change without notice, and it is not

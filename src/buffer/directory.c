@@ -169,12 +169,9 @@ void
 rbp_directory_bump_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 							  uint8_t fork)
 {
-	uint32_t   *stripes = rbp_array(dir, dir->generations);
-	uint64_t	h = rbp_fork_hash(rel, space, fork);
-
 	if (RBP_INJECTION_POINT("no-generation"))
 		return;
-	__atomic_fetch_add(&stripes[h % RBP_GENERATIONS], 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(rbp_fork_generation(dir, rel, space, fork), 1, __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&dir->bumps, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -284,17 +281,18 @@ rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
  * ---- writes ---------------------------------------------------------------
  */
 
-RbpWhere
-rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
+/*
+ * Bump the page's stamp and drop its entry.  A page that is written will be
+ * captured again, so a ghost remembers it.
+ */
+static RbpWhere
+invalidate(RbpDirectory *dir, const RbpPageId *page, bool written)
 {
 	uint64_t	hash = rbp_page_hash(page);
 	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
 	RbpWhere	dropped = RBP_ABSENT;
 	uint32_t	index;
-
-	if (RBP_INJECTION_POINT("no-invalidate"))
-		return RBP_ABSENT;
 
 	rbp_lock_exclusive(&p->lock);
 	__atomic_fetch_add(page_stamp(dir, hash), 1, __ATOMIC_SEQ_CST);
@@ -304,12 +302,29 @@ rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
 		if (rbp_entry_live(dir, part, index))
 		{
 			dropped = index >= dir->max_slots ? RBP_STAGED : RBP_REMOTE;
-			rbp_s3fifo_remember(dir, part, index, hash);
+			if (written)
+				rbp_s3fifo_remember(dir, part, index, hash);
 		}
 		rbp_entry_drop(dir, part, index, hash);
 	}
 	rbp_lock_release(&p->lock);
 	return dropped;
+}
+
+RbpWhere
+rbp_directory_invalidate(RbpDirectory *dir, const RbpPageId *page)
+{
+	if (RBP_INJECTION_POINT("no-invalidate"))
+		return RBP_ABSENT;
+	return invalidate(dir, page, true);
+}
+
+RbpWhere
+rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page)
+{
+	if (RBP_INJECTION_POINT("no-removal"))
+		return RBP_ABSENT;
+	return invalidate(dir, page, false);
 }
 
 /*

@@ -23,9 +23,10 @@
  * disk hashes to h", and stays true because
  *   - rbp_directory_invalidate() is called before P is written, bumps P's
  *     write stamp and drops P's entry, both under the partition lock;
- *   - rbp_directory_bump_generation() is called before a relation fork is
- *     truncated, unlinked or replaced, which kills older entries by their
- *     generation;
+ *   - before a relation fork is truncated, unlinked or replaced,
+ *     rbp_directory_remove() is called for each block that it loses, or
+ *     rbp_directory_bump_generation() for the fork, which kills older entries
+ *     by their generation;
  *   - insertions pass the stamp and generation at which (P, h) was seen on
  *     disk, and are refused if either has moved.
  *
@@ -72,11 +73,13 @@ typedef enum RbpInsert
 
 /*
  * Bytes of shared memory for a directory of max_slots remote slots (a
- * multiple of RBP_EXTENT_PAGES) and staging_slots staging slots.  For large
- * max_slots this is at most 48 bytes for each remote slot plus 1.5 MB in
- * total.
+ * multiple of RBP_EXTENT_PAGES) and staging_slots staging slots, for claims
+ * about as many frames as there are buffers.  For large max_slots this is at
+ * most 48 bytes for each remote slot plus 1.5 MB in total, and 32 bytes for
+ * each buffer.
  */
-extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
+extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots,
+								 uint32_t buffers);
 
 /*
  * Initialize in mem, which is 64-byte aligned and all zeros; all extents
@@ -84,7 +87,8 @@ extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots);
  * max_slots is.
  */
 extern RbpDirectory *rbp_directory_init(void *mem, uint32_t max_slots,
-										uint32_t staging_slots, int tranche);
+										uint32_t staging_slots, uint32_t buffers,
+										int tranche);
 
 extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
 
@@ -161,6 +165,12 @@ extern bool rbp_directory_drop_if_same(RbpDirectory *dir, const RbpPageId *page,
  */
 extern RbpWhere rbp_directory_invalidate(RbpDirectory *dir,
 										 const RbpPageId *page);
+
+/*
+ * The same, before and after P's file is truncated, unlinked or changed
+ * otherwise, after which P is not expected to come back.
+ */
+extern RbpWhere rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page);
 
 /*
  * ---- capture and push ---------------------------------------------------

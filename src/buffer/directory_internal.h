@@ -5,8 +5,9 @@
  *	  tests.
  *
  * Memory.  For each remote slot: 32 bytes of entry, 4 of backward link, 4 of
- * bucket head, 4 of ghost and half a byte of write stamp.  Then the tables of
- * fixed size: 256 kB of generations, 384 kB of policies, 48 kB of limits, 24
+ * bucket head, 4 of ghost and half a byte of write stamp; for each shared
+ * buffer 32 bytes of write stamps.  Then the tables of fixed size: 256 kB of
+ * generations (up to 512 GB of slots), 384 kB of policies, 48 kB of limits, 24
  * kB of partition headers.  Then 128 kB of counts by space for each stripe of
  * accounts, and 36 bytes for each staging slot.  An entry is half a cache
  * line, so that a lookup touches one line of it.  For that reason the
@@ -45,8 +46,21 @@
 
 #define RBP_NIL				UINT32_MAX	/* end of a list or chain */
 
-#define RBP_GENERATIONS		65536	/* generation stripes */
+/*
+ * Generations and stamps are stripes: a fork or page uses the one that its
+ * hash selects.
+ *
+ * A bump of a generation kills the entries of all forks in its stripe.  It is
+ * bumped only if more than RBP_FEW_BLOCKS blocks go, and there are so many
+ * stripes that, on average, no more pages are in one.
+ *
+ * A bump of a stamp voids the claims of all pages in its stripe.  While a frame
+ * keeps a page that is not changed, others write perhaps half as many pages as
+ * there are frames; one claim in 16 is then void for no reason.
+ */
+#define RBP_MIN_GENERATIONS 65536
 #define RBP_SLOTS_PER_STAMP 8
+#define RBP_STAMPS_PER_BUFFER	8
 #define RBP_MIN_STAMPS		32	/* in a partition; 4096 in all */
 #define RBP_CHUNK			1024	/* entries visited under one hold of a
 									 * lock */
@@ -186,6 +200,7 @@ struct RbpDirectory
 	uint32_t	nlocal;			/* slots in a partition, and extents */
 	uint32_t	nbuckets;		/* in a partition */
 	uint32_t	nstamps;		/* in a partition */
+	uint32_t	ngenerations;
 	uint32_t	nghost_sets;	/* in a partition */
 	uint32_t	ghost_unit;		/* ghosts created in one tick of their clock */
 	uint32_t	nstripes;		/* of accounts */
@@ -390,14 +405,20 @@ rbp_hash_place(uint64_t hash, uint32_t n)
 	return (uint32_t) (((uint64_t) (uint32_t) (hash >> 7) * n) >> 32);
 }
 
+/* Where the fork's generation is, without the epoch; atomic. */
+static inline uint32_t *
+rbp_fork_generation(const RbpDirectory *dir, uint32_t rel, uint16_t space,
+					uint8_t fork)
+{
+	return rbp_array(dir, dir->generations) +
+		rbp_hash_place(rbp_fork_hash(rel, space, fork), dir->ngenerations);
+}
+
 static inline uint32_t
 rbp_generation_now(const RbpDirectory *dir, uint32_t rel, uint16_t space,
 				   uint8_t fork)
 {
-	const uint32_t *stripes = rbp_array(dir, dir->generations);
-	uint64_t	h = rbp_fork_hash(rel, space, fork);
-
-	return __atomic_load_n(&stripes[h % RBP_GENERATIONS], __ATOMIC_ACQUIRE) +
+	return __atomic_load_n(rbp_fork_generation(dir, rel, space, fork), __ATOMIC_ACQUIRE) +
 		__atomic_load_n(&dir->epoch, __ATOMIC_ACQUIRE);
 }
 

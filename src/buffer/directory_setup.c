@@ -20,7 +20,8 @@
 
 /* Fill in the constant part. */
 static void
-compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
+compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
+			   uint32_t buffers)
 {
 	size_t		nentries = (size_t) max_slots + staging_slots;
 	size_t		at = rbp_align_line(sizeof(RbpDirectory));
@@ -35,9 +36,14 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	dir->nbuckets = nlocal < 8 ? 8 : nlocal;
 
 	/* whole cache lines of stamps */
-	dir->nstamps = (nlocal / RBP_SLOTS_PER_STAMP + 15) & ~15u;
+	dir->nstamps = nlocal / RBP_SLOTS_PER_STAMP +
+		(uint32_t) ((uint64_t) buffers * RBP_STAMPS_PER_BUFFER / RBP_PARTITIONS);
+	dir->nstamps = (dir->nstamps + 15) & ~15u;
 	if (dir->nstamps < RBP_MIN_STAMPS)
 		dir->nstamps = RBP_MIN_STAMPS;
+	dir->ngenerations = max_slots / RBP_FEW_BLOCKS;
+	if (dir->ngenerations < RBP_MIN_GENERATIONS)
+		dir->ngenerations = RBP_MIN_GENERATIONS;
 	dir->nghost_sets = nlocal / RBP_GHOST_WAYS + 1;
 	dir->ghost_unit = nlocal / 1024 + 1;
 	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
@@ -52,7 +58,7 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 	dir->ghosts = rbp_layout_place(&at, (size_t) dir->nghost_sets * RBP_GHOST_WAYS *
 								   RBP_PARTITIONS * sizeof(uint32_t));
 	dir->stamps = rbp_layout_place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
-	dir->generations = rbp_layout_place(&at, (size_t) RBP_GENERATIONS * sizeof(uint32_t));
+	dir->generations = rbp_layout_place(&at, (size_t) dir->ngenerations * sizeof(uint32_t));
 	dir->extents = rbp_layout_place(&at, nlocal);
 	dir->owners = rbp_layout_place(&at, nlocal * sizeof(uint16_t));
 	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
@@ -66,23 +72,23 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots)
 }
 
 size_t
-rbp_directory_size(uint32_t max_slots, uint32_t staging_slots)
+rbp_directory_size(uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
 {
 	RbpDirectory layout;
 
-	compute_layout(&layout, max_slots, staging_slots);
+	compute_layout(&layout, max_slots, staging_slots, buffers);
 	return layout.bytes;
 }
 
 RbpDirectory *
 rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
-				   int tranche)
+				   uint32_t buffers, int tranche)
 {
 	RbpDirectory *dir = mem;
 
 	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	memset(dir, 0, sizeof(RbpDirectory));
-	compute_layout(dir, max_slots, staging_slots);
+	compute_layout(dir, max_slots, staging_slots, buffers);
 
 	for (int i = 0; i < RBP_PARTITIONS; i++)
 	{

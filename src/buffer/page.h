@@ -20,6 +20,12 @@
 #define RBP_INVALID_SPACE	UINT16_MAX
 #define RBP_MAX_SPACES		32768	/* a space is below, or invalid */
 
+/*
+ * When a fork is truncated or dropped, up to so many blocks are invalidated one
+ * by one, and more by the fork's generation.
+ */
+#define RBP_FEW_BLOCKS		1024
+
 typedef struct RbpPageId
 {
 	uint32_t	rel;			/* relfilenumber */

@@ -90,7 +90,7 @@ rbp_tier_shmem_size(void)
 	Size		size = MAXALIGN(sizeof(RbpTierShared));
 
 	size = add_size(size, mul_size(sizeof(RbpShadow), NBuffers));
-	size = add_size(size, rbp_directory_size(max_slots(), staging_slots()));
+	size = add_size(size, rbp_directory_size(max_slots(), staging_slots(), NBuffers));
 	size = add_size(size, rbp_staging_size(staging_slots()));
 	return add_size(size, 4 * PG_CACHE_LINE_SIZE + RBP_IO_ALIGN);
 }
@@ -111,14 +111,14 @@ rbp_tier_shmem_init(void *mem)
 	RbpTierShared *sh = rbp_layout_take(&arena, sizeof(RbpTierShared), PG_CACHE_LINE_SIZE);
 	RbpShadow  *sd = rbp_layout_take(&arena, sizeof(RbpShadow) * NBuffers,
 									 PG_CACHE_LINE_SIZE);
-	void	   *dir = rbp_layout_take(&arena, rbp_directory_size(slots, staging_slots()),
+	void	   *dir = rbp_layout_take(&arena, rbp_directory_size(slots, staging_slots(), NBuffers),
 									  PG_CACHE_LINE_SIZE);
 	void	   *staging = rbp_layout_take(&arena, rbp_staging_size(staging_slots()), RBP_IO_ALIGN);
 
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
-	rbp_dir = rbp_directory_init(dir, slots, staging_slots(),
+	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), NBuffers,
 								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());
@@ -211,20 +211,25 @@ rbp_tier_is_frames(const struct iovec *iov, int iovcnt)
 }
 
 void
-rbp_tier_invalidate_fork(const RbpRelFile *file)
+rbp_tier_invalidate(const RbpRelFile *file, BlockNumber block, BlockNumber nblocks)
 {
-	uint16		space;
+	RbpPageId	page = {.rel = file->rel,.fork = file->fork};
 
-	/* No PGPROC needed: generations are atomics. */
 	if (!rbp_tier_records_writes())
 		return;
-	space = rbp_space_find(file->spc, file->db);
-	if (space == RBP_INVALID_SPACE)
+	page.space = rbp_space_find(file->spc, file->db);
+	if (page.space == RBP_INVALID_SPACE)
 		return;
-	rbp_directory_bump_generation(rbp_dir, file->rel, space, file->fork);
-	rbp_stats_count(RBP_COUNT_GENERATIONS, 1);
+	if (nblocks > 0)
+		rbp_stats_count(RBP_COUNT_GENERATIONS, 1);
+	/* Generations are atomics: without a PGPROC no lock can be taken. */
+	if (nblocks > RBP_FEW_BLOCKS || (nblocks > 0 && MyProc == NULL))
+		rbp_directory_bump_generation(rbp_dir, page.rel, page.space, page.fork);
+	else
+		for (page.block = block; page.block - block < nblocks; page.block++)
+			(void) rbp_directory_remove(rbp_dir, &page);
 	/* the relation may have other files now */
-	if (rbp_directory_policy(rbp_dir, file->rel, space) != RBP_POLICY_DEFAULT)
+	if (rbp_directory_policy(rbp_dir, page.rel, page.space) != RBP_POLICY_DEFAULT)
 		rbp_residency_changed(file->db);
 }
 

@@ -241,10 +241,13 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 		return rbp_libc_writev(fd, iov, iovcnt, offset);
 	rbp_stats_count(RBP_COUNT_DISK_WRITES, (len + BLCKSZ - 1) / BLCKSZ);
 
-	/* Without a PGPROC no lock can be taken: invalidate the whole fork. */
+	/*
+	 * Without a PGPROC no lock can be taken, and the whole fork is
+	 * invalidated.
+	 */
 	if (MyProc == NULL)
 	{
-		rbp_tier_invalidate_fork(file);
+		rbp_tier_invalidate(file, rbp_block_of(file, offset), 1);
 		return rbp_libc_writev(fd, iov, iovcnt, offset);
 	}
 

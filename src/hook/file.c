@@ -35,11 +35,11 @@
  * blocks elsewhere.  The spill also knows their sizes, since the real file
  * can be shorter.
  *
- * A call that changes a fork other than by pwrite() invalidates the fork's
- * pages in the tier before it is executed, so that none of them is used any
- * more, and once more after it.  The second time is for a page that was read
- * in between: the server's own locking should not allow such a read, but we
- * do not rely on that.
+ * A call that changes a fork other than by pwrite() invalidates the blocks
+ * that it takes away, adds or changes before it is executed, so that the tier's
+ * pages of them are not used any more, and once more after it.  The second time
+ * is for a page that was read in between: the server's own locking should not
+ * allow such a read, but we do not rely on that.
  *
  *-------------------------------------------------------------------------
  */
@@ -76,6 +76,8 @@
  * more blocks by one call.
  */
 #define MAX_ADVICE_BLOCKS	128
+
+#define SEGMENT_BYTES		((off_t) RELSEG_SIZE * BLCKSZ)
 
 typedef struct FdInfo
 {
@@ -248,35 +250,81 @@ temp_result(ssize_t result)
 	return result;
 }
 
-/* The fork changes other than by pwrite(): no page of it is used any more. */
-static void
-invalidate(const RbpRelFile *file)
+/* The bytes of a segment file that a call changes other than by pwrite() */
+typedef struct Change
 {
-	rbp_tier_invalidate_fork(file);
-	rbp_advice_forget_fork(file);
+	bool		is_relation;	/* if not, there is nothing to do */
+	RbpRelFile	file;
+	off_t		from;
+	off_t		to;
+} Change;
+
+/* To be called before the change and after it. */
+static void
+invalidate(const Change *change)
+{
+	BlockNumber first;
+	BlockNumber end;
+	int			save_errno = errno;
+
+	if (!change->is_relation)
+		return;
+	first = rbp_block_of(&change->file, change->from);
+	end = change->to > change->from ? rbp_block_of(&change->file, change->to - 1) + 1 : first;
+	rbp_tier_invalidate(&change->file, first, end - first);
+	rbp_advice_forget(&change->file, first, end - first);
+	errno = save_errno;
 }
 
 /*
- * Invalidate the fork that the path belongs to.  Returns false if the path is
- * not a relation's.
+ * Name a change of all of a segment file; is_relation is false if the path is
+ * not that of one.
  */
-static bool
-invalidate_path(const char *path, RbpRelFile *file)
+static void
+name_change(Change *change, const char *path)
 {
-	if (!parse_relation_path(path, file))
-		return false;
-	invalidate(file);
-	return true;
+	change->is_relation = parse_relation_path(path, &change->file);
+	change->from = 0;
+	change->to = SEGMENT_BYTES;
 }
 
-/* Invalidate the fork once more, after the change. */
+/*
+ * Begin to change the size of the file to length; result is that of stat() or
+ * fstat(), and errno is of then.  A file that does not exist has no blocks.
+ */
 static void
-invalidate_again(const RbpRelFile *file)
+begin_resize(Change *change, int result, const struct stat *st, off_t length)
 {
-	int			save_errno = errno;
+	off_t		size = result == 0 ? st->st_size :
+	errno == ENOENT ? length : SEGMENT_BYTES;
 
-	invalidate(file);
-	errno = save_errno;
+	change->from = Min(size, length);
+	change->to = Max(size, length);
+	invalidate(change);
+}
+
+/* The same by the file's path, unless it is not a relation's. */
+static void
+begin_resize_path(Change *change, const char *path, off_t length)
+{
+	struct stat st;
+
+	name_change(change, path);
+	if (change->is_relation)
+		begin_resize(change, rbp_libc.stat(path, &st), &st, length);
+}
+
+/* Begin to write len bytes, at *offset, or at the file's position if that is NULL. */
+static void
+begin_write(Change *change, const FdInfo *info, int fd, const off_t *offset, size_t len)
+{
+	off_t		at = offset != NULL ? *offset : rbp_libc.lseek(fd, 0, SEEK_CUR);
+
+	change->is_relation = true;
+	change->file = info->file;
+	change->from = Max(at, 0);
+	change->to = at < 0 ? SEGMENT_BYTES : at + (off_t) len;
+	invalidate(change);
 }
 
 static bool
@@ -325,10 +373,9 @@ track_temp(int fd, const char *name, bool relation, int flags)
 static int
 wrap_open(const char *path, int flags,...)
 {
-	RbpRelFile	file;
-	bool		is_relation = parse_relation_path(path, &file);
+	Change		change;
 	bool		is_temp_relation;
-	const char *temp = is_relation ? NULL : temp_name(path, &is_temp_relation);
+	const char *temp;
 	mode_t		mode = 0;
 	int			fd;
 
@@ -340,8 +387,12 @@ wrap_open(const char *path, int flags,...)
 		mode = va_arg(args, mode_t);
 		va_end(args);
 	}
-	if (is_relation && (flags & (O_TRUNC | O_EXCL)))
-		invalidate(&file);
+	/* with O_EXCL there is no file, or it remains as it is */
+	if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC)
+		begin_resize_path(&change, path, 0);
+	else
+		name_change(&change, path);
+	temp = change.is_relation ? NULL : temp_name(path, &is_temp_relation);
 
 	/*
 	 * Drop blocks of an old file of that name first, lest the lease worker
@@ -358,14 +409,14 @@ wrap_open(const char *path, int flags,...)
 		return track_temp(fd, temp, is_temp_relation, flags);
 	if (fd >= 0)
 	{
-		if (is_relation && (flags & (O_TRUNC | O_EXCL)))
-			invalidate_again(&file);
+		if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC)
+			invalidate(&change);
 		if (fd < MAX_FDS)
 		{
-			fds[fd].file = file;
-			fds[fd].is_relation = is_relation;
+			fds[fd].file = change.file;
+			fds[fd].is_relation = change.is_relation;
 		}
-		else if (is_relation && (flags & O_ACCMODE) != O_RDONLY)
+		else if (change.is_relation && (flags & O_ACCMODE) != O_RDONLY)
 		{
 			int			save_errno = errno;
 
@@ -493,6 +544,7 @@ wrap_write(int fd, const void *buf, size_t len)
 {
 	const FdInfo *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
+	Change		change;
 	ssize_t		result;
 
 	if (temp != NULL)
@@ -508,9 +560,9 @@ wrap_write(int fd, const void *buf, size_t len)
 	}
 	if (info == NULL)
 		return rbp_libc.write(fd, buf, len);
-	invalidate(&info->file);
+	begin_write(&change, info, fd, NULL, len);
 	result = rbp_libc.write(fd, buf, len);
-	invalidate_again(&info->file);
+	invalidate(&change);
 	return result;
 }
 
@@ -519,15 +571,18 @@ wrap_ftruncate(int fd, off_t length)
 {
 	const FdInfo *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
+	Change		change = {.is_relation = true};
+	struct stat st;
 	int			result;
 
 	if (temp != NULL)
 		return (int) temp_result(rbp_spill_ftruncate(temp, fd, length));
 	if (info == NULL)
 		return rbp_libc.ftruncate(fd, length);
-	invalidate(&info->file);
+	change.file = info->file;
+	begin_resize(&change, rbp_libc.fstat(fd, &st), &st, length);
 	result = rbp_libc.ftruncate(fd, length);
-	invalidate_again(&info->file);
+	invalidate(&change);
 	return result;
 }
 
@@ -609,55 +664,55 @@ wrap_fxstat(int version, int fd, struct stat *st)
 static int
 wrap_posix_fallocate(int fd, off_t offset, off_t len)
 {
+	const FdInfo *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
+	Change		change;
 
-	return temp == NULL ? rbp_libc.posix_fallocate(fd, offset, len) :
-		rbp_spill_posix_fallocate(temp, fd, offset, len);
+	if (temp != NULL)
+		return rbp_spill_posix_fallocate(temp, fd, offset, len);
+	/* nobody can read these blocks yet, so that once is enough */
+	if (info != NULL)
+		begin_write(&change, info, fd, &offset, (size_t) len);
+	return rbp_libc.posix_fallocate(fd, offset, len);
 }
 
 static int
 wrap_truncate(const char *path, off_t length)
 {
-	RbpRelFile	file;
+	Change		change;
 	const char *temp = temp_name(path, NULL);
-	bool		is_relation;
 	int			result;
 
 	if (temp != NULL)
 		return (int) temp_result(rbp_spill_truncate(temp, path, length));
-	is_relation = invalidate_path(path, &file);
+	begin_resize_path(&change, path, length);
 	result = rbp_libc.truncate(path, length);
-	if (is_relation)
-		invalidate_again(&file);
+	invalidate(&change);
 	return result;
 }
 
 static int
 wrap_unlink(const char *path)
 {
-	RbpRelFile	file;
+	Change		change;
 	const char *temp = temp_name(path, NULL);
-	bool		is_relation;
 	int			result;
 
 	if (temp != NULL)
 		return rbp_spill_unlink(temp, path);
-	is_relation = invalidate_path(path, &file);
+	begin_resize_path(&change, path, 0);
 	result = rbp_libc.unlink(path);
-	if (is_relation)
-		invalidate_again(&file);
+	invalidate(&change);
 	return result;
 }
 
 static int
 wrap_rename(const char *from, const char *to)
 {
-	RbpRelFile	old_file;
-	RbpRelFile	new_file;
+	Change		old_change;
+	Change		new_change;
 	const char *old_temp = temp_name(from, NULL);
 	const char *new_temp = temp_name(to, NULL);
-	bool		old_is_relation;
-	bool		new_is_relation;
 	int			result;
 
 	/*
@@ -669,15 +724,15 @@ wrap_rename(const char *from, const char *to)
 		errno = EXDEV;
 		return -1;
 	}
-	old_is_relation = invalidate_path(from, &old_file);
-	new_is_relation = invalidate_path(to, &new_file);
+	name_change(&old_change, from);
+	name_change(&new_change, to);
+	invalidate(&old_change);
+	invalidate(&new_change);
 	result = rbp_libc.rename(from, to);
 	if (result == 0 && new_temp != NULL)
 		rbp_spill_forget(new_temp);
-	if (old_is_relation)
-		invalidate_again(&old_file);
-	if (new_is_relation)
-		invalidate_again(&new_file);
+	invalidate(&old_change);
+	invalidate(&new_change);
 	return result;
 }
 
@@ -686,6 +741,7 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 					 size_t len, unsigned flags)
 {
 	const FdInfo *info = relation_fd(out);
+	Change		change;
 	ssize_t		result;
 
 	/*
@@ -699,9 +755,9 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 	}
 	if (info == NULL)
 		return rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
-	invalidate(&info->file);
+	begin_write(&change, info, out, off_out, len);
 	result = rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
-	invalidate_again(&info->file);
+	invalidate(&change);
 	return result;
 }
 

@@ -243,8 +243,8 @@ main(int argc, char **argv)
 	extents[RBP_POOL_BUFFER] = (uint32) (slots / RBP_EXTENT_PAGES);
 
 	start = now_ms();
-	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING)),
-							 (uint32) slots, STAGING, 0);
+	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING, 0)),
+							 (uint32) slots, STAGING, 0, 0);
 	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)),
 						  extents, both);
 	tell("start", now_ms() - start);

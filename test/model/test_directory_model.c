@@ -179,6 +179,19 @@ op_write(ModelPage *page)
 	compare_page(page, false);
 }
 
+/* A block of a file that is truncated: as a write, by another function. */
+static void
+op_remove(ModelPage *page)
+{
+	RbpWhere	expected = live(page) ? page->where : RBP_ABSENT;
+
+	doing = "remove";
+	expect(rbp_directory_remove(dir, &page->id) == expected, "what was dropped");
+	page->writes++;
+	forget(page);
+	compare_page(page, false);
+}
+
 static void
 op_stage(ModelPage *page, uint32_t slot)
 {
@@ -645,7 +658,7 @@ compare_all(void)
 static void
 begin(uint64_t seed)
 {
-	void	   *mem = aligned_alloc(64, rbp_directory_size(SLOTS, STAGING));
+	void	   *mem = aligned_alloc(64, rbp_directory_size(SLOTS, STAGING, 0));
 
 	memset(pages, 0, sizeof(pages));
 	memset(staging, 0, sizeof(staging));
@@ -672,8 +685,8 @@ begin(uint64_t seed)
 	operation = 0;
 	failure[0] = '\0';
 	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
-	memset(mem, 0, rbp_directory_size(SLOTS, STAGING));
-	dir = rbp_directory_init(mem, SLOTS, STAGING, 0);
+	memset(mem, 0, rbp_directory_size(SLOTS, STAGING, 0));
+	dir = rbp_directory_init(mem, SLOTS, STAGING, 0, 0);
 	rbp_directory_set_keep_max(dir, seed % 2 == 0 ? RBP_KEEP_HALF : SLOTS / 4);
 }
 
@@ -694,8 +707,10 @@ run(uint64_t seed, uint64_t operations)
 			op_lookup(page);
 		else if (what < 400)
 			op_see(page);
-		else if (what < 430)
+		else if (what < 425)
 			op_write(page);
+		else if (what < 430)
+			op_remove(page);
 		else if (what < 600)
 			op_stage(page, slot);
 		else if (what < 650)
@@ -748,6 +763,7 @@ main(int argc, char **argv)
 		const char *name;
 	}			mutations[] = {
 		{"no-invalidate", "no invalidation"},
+		{"no-removal", "no removal"},
 		{"no-generation", "no generations"},
 		{"no-capture-stamp", "no stamp at capture"},
 		{"no-publish-check", "no check at publication"},

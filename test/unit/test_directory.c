@@ -21,18 +21,24 @@
 #define STAGING		64
 
 static RbpDirectory *
-make(uint32_t extents, uint32_t online)
+make_for(uint32_t extents, uint32_t online, uint32_t buffers)
 {
 	uint32_t	slots = extents * RBP_EXTENT_PAGES;
-	size_t		size = rbp_directory_size(slots, STAGING);
+	size_t		size = rbp_directory_size(slots, STAGING, buffers);
 	void	   *mem = aligned_alloc(64, size);
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, slots, STAGING, 0);
+	dir = rbp_directory_init(mem, slots, STAGING, buffers, 0);
 	for (uint32_t i = 0; i < online; i++)
 		rbp_directory_extent_online(dir, i, 0);
 	return dir;
+}
+
+static RbpDirectory *
+make(uint32_t extents, uint32_t online)
+{
+	return make_for(extents, online, 0);
 }
 
 static RbpPageId
@@ -103,6 +109,7 @@ test_size(void)
 		{"1 GB, 8 MB of staging", UINT64_C(1) << 30, 1024},
 		{"100 GB", UINT64_C(100) << 30, 0},
 		{"100 GB, 64 MB of staging", UINT64_C(100) << 30, 8192},
+		{"16 TB", UINT64_C(16) << 40, 0},
 	};
 
 	for (size_t i = 0; i < sizeof(tiers) / sizeof(tiers[0]); i++)
@@ -110,10 +117,92 @@ test_size(void)
 		uint32_t	slots = (uint32_t) (tiers[i].bytes / RBP_PAGE_SIZE);
 		size_t		stripes = (slots + (RBP_ACCOUNT_EXTENTS * RBP_EXTENT_PAGES - 1)) / (RBP_ACCOUNT_EXTENTS * RBP_EXTENT_PAGES);
 		size_t		fixed = 640 * 1024 + 128 * 1024 * (stripes < RBP_ACCOUNT_STRIPES ? stripes : RBP_ACCOUNT_STRIPES);
-		double		each = (double) (rbp_directory_size(slots, tiers[i].staging) - fixed) / slots;
+		double		each = (double) (rbp_directory_size(slots, tiers[i].staging, 0) - fixed) / slots;
 
 		ok(each <= 48, "%s: fixed tables, and %.2f bytes for each remote slot", tiers[i].name, each);
+		is_u64(rbp_directory_size(slots, tiers[i].staging, 1 << 20) - rbp_directory_size(slots, tiers[i].staging, 0),
+			   32 << 20, "and 32 for each buffer");
 	}
+}
+
+/*
+ * Pages in shared buffers have a claim each, while others write: few claims are
+ * void because their stamp is another page's, too.
+ */
+static void
+test_stamps(void)
+{
+	const uint32_t buffers = 8192;	/* 64 MB, and a tier of 128 MB */
+	const uint32_t writes[] = {buffers / 8, buffers / 2};
+	RbpDirectory *dir = make_for(128, 0, buffers);
+	uint32_t   *stamps = malloc(buffers * sizeof(uint32_t));
+
+	for (size_t i = 0; i < sizeof(writes) / sizeof(writes[0]); i++)
+	{
+		uint32_t	stale = 0;
+
+		for (uint32_t n = 0; n < buffers; n++)
+		{
+			RbpPageId	page = page_of(1000, n);
+
+			stamps[n] = rbp_directory_stamp(dir, &page);
+		}
+		for (uint32_t n = 0; n < writes[i]; n++)
+		{
+			RbpPageId	page = page_of(2000, n);
+
+			rbp_directory_invalidate(dir, &page);
+		}
+		for (uint32_t n = 0; n < buffers; n++)
+		{
+			RbpPageId	page = page_of(1000, n);
+
+			stale += stamps[n] != rbp_directory_stamp(dir, &page);
+		}
+		ok(stale < writes[i] / 6, "%u pages were written: %u of %u claims about others are void",
+		   writes[i], stale, buffers);
+	}
+	free(stamps);
+	free(dir);
+}
+
+/* What is removed is the page alone: its claim and entry. */
+static void
+test_removal(void)
+{
+	RbpDirectory *dir = make(4, 4);
+	RbpPageId	page = page_of(1000, 7);
+	RbpPageId	next = page_of(1000, 8);
+	RbpVersion	version;
+	RbpEvicted	evicted;
+	uint32_t	slot;
+
+	put(dir, &page, 1);
+	put(dir, &next, 2);
+	version = version_of(dir, &page, 1);
+	rbp_directory_lookup(dir, &page, true);
+	is_u64(rbp_directory_remove(dir, &page), RBP_REMOTE, "a page is removed");
+	is_u64(where(dir, &page), RBP_ABSENT, "and is not there");
+	is_u64(where(dir, &next), RBP_REMOTE, "the next page of its fork is");
+	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERT_STALE, "a version from before is refused");
+	put(dir, &page, 3);
+	is_u64(dir->partitions[rbp_hash_partition(rbp_page_hash(&page))].lists[RBP_SLOT_MAIN].count, 0,
+		   "no ghost remembers it");
+	rbp_directory_lookup(dir, &page, true);
+	rbp_directory_invalidate(dir, &page);
+	put(dir, &page, 4);
+	is_u64(dir->partitions[rbp_hash_partition(rbp_page_hash(&page))].lists[RBP_SLOT_MAIN].count, 1,
+		   "as one does a page that was written");
+
+	rbp_directory_remove(dir, &page);
+	version = version_of(dir, &page, 5);
+	rbp_directory_insert_staged(dir, &page, &version, 0);
+	slot = rbp_directory_reserve(dir, &page, &evicted);
+	is_u64(rbp_directory_remove(dir, &page), RBP_STAGED, "a staged page is removed");
+	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "which stops its publication");
+	is_u64(rbp_directory_remove(dir, &page), RBP_ABSENT, "what is not there is removed, too");
+	check(dir, "removal");
+	free(dir);
 }
 
 static void
@@ -123,9 +212,11 @@ test_layout(void)
 	uint32_t	slots = rbp_directory_max_slots(dir);
 
 	is_u64(slots, 256 * RBP_EXTENT_PAGES, "max_slots");
+	ok(dir->ngenerations >= 65536 && (uint64_t) dir->ngenerations * RBP_FEW_BLOCKS >= slots,
+	   "generations: at least 65536, one for as many slots as few blocks");
 	ok(dir->nstamps * RBP_PARTITIONS >= 4096 &&
 	   dir->nstamps * RBP_PARTITIONS >= slots / 16, "stamps: at least 4096, one for 16 slots");
-	ok(dir->bytes == rbp_directory_size(slots, STAGING), "size is what init uses");
+	ok(dir->bytes == rbp_directory_size(slots, STAGING, 0), "size is what init uses");
 	ok(sizeof(RbpPartition) % RBP_CACHE_LINE == 0 &&
 	   offsetof(RbpPartition, lists) >= RBP_CACHE_LINE,
 	   "the lock has a cache line of its own");
@@ -974,9 +1065,12 @@ test_mutations(void)
 	rbp_injection_point = "no-invalidate";
 	rbp_directory_invalidate(dir, &page);
 	is_u64(where(dir, &page), RBP_REMOTE, "without invalidation the page survives a write");
+	rbp_injection_point = "no-removal";
+	rbp_directory_remove(dir, &page);
+	is_u64(where(dir, &page), RBP_REMOTE, "without removal, a truncation of few blocks");
 	rbp_injection_point = "no-generation";
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
-	is_u64(where(dir, &page), RBP_REMOTE, "without generations, a truncation");
+	is_u64(where(dir, &page), RBP_REMOTE, "without generations, one of many");
 	rbp_injection_point = "";
 	rbp_directory_invalidate(dir, &page);
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
@@ -1051,8 +1145,10 @@ main(void)
 {
 	test_size();
 	test_layout();
+	test_stamps();
 	test_life_of_a_page();
 	test_invalidate();
+	test_removal();
 	test_generations();
 	test_sweep_steps();
 	test_accounts();

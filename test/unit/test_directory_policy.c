@@ -30,12 +30,12 @@
 static RbpDirectory *
 make_directory(void)
 {
-	size_t		size = rbp_directory_size(SLOTS, RBP_MAX_BATCH);
+	size_t		size = rbp_directory_size(SLOTS, RBP_MAX_BATCH, 0);
 	void	   *mem = aligned_alloc(64, (size + 63) / 64 * 64);
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, SLOTS, RBP_MAX_BATCH, 0);
+	dir = rbp_directory_init(mem, SLOTS, RBP_MAX_BATCH, 0, 0);
 	for (uint32_t i = 0; i < EXTENTS; i++)
 		rbp_directory_extent_online(dir, i, 0);
 	rbp_directory_set_keep_max(dir, RBP_KEEP_HALF);

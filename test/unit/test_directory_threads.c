@@ -228,7 +228,10 @@ backend(void *arg)
 	return NULL;
 }
 
-/* All pages of a fork change at once, at times by an event without a name. */
+/*
+ * All pages of a fork change at once: removed one by one, or by the fork's
+ * generation, or at times by an event without a name.
+ */
 static void *
 truncater(void *arg)
 {
@@ -238,13 +241,20 @@ truncater(void *arg)
 	{
 		uint32_t	first = rnd(me, FORKS) * BLOCKS;
 		RbpPageId	id = page_id(first);
+		uint32_t	how = rnd(me, 20);
 
 		for (uint32_t n = first; n < first + BLOCKS; n++)
 			pthread_mutex_lock(&disk[n].lock);
-		if (rnd(me, 10) == 0)
+		if (how < 2)
 			rbp_directory_bump_all(dir);
-		else
+		else if (how < 11)
 			rbp_directory_bump_generation(dir, id.rel, id.space, id.fork);
+		else
+			for (uint32_t n = first; n < first + BLOCKS; n++)
+			{
+				id = page_id(n);
+				rbp_directory_remove(dir, &id);
+			}
 		for (uint32_t n = first; n < first + BLOCKS; n++)
 			disk[n].content = new_content();
 		for (uint32_t n = first; n < first + BLOCKS; n++)
@@ -516,12 +526,12 @@ run(const char *mutation, Thread *sum)
 		N = sizeof(roles) / sizeof(roles[0])
 	};
 	Thread		threads[N] = {{0}};
-	void	   *dir_mem = aligned_alloc(64, rbp_directory_size(SLOTS, STAGING));
+	void	   *dir_mem = aligned_alloc(64, rbp_directory_size(SLOTS, STAGING, 0));
 	void	   *staging_mem = aligned_alloc(8192, (rbp_staging_size(STAGING) + 8191) & ~(size_t) 8191);
 	int64_t		start = now_ms();
 
-	memset(dir_mem, 0, rbp_directory_size(SLOTS, STAGING));
-	dir = rbp_directory_init(dir_mem, SLOTS, STAGING, 0);
+	memset(dir_mem, 0, rbp_directory_size(SLOTS, STAGING, 0));
+	dir = rbp_directory_init(dir_mem, SLOTS, STAGING, 0, 0);
 	staging = rbp_staging_init(staging_mem, STAGING);
 	for (uint32_t i = 0; i < EXTENTS; i++)
 	{
@@ -631,7 +641,7 @@ bring_back(void *arg)
 static void
 test_given_back_late(void)
 {
-	size_t		size = rbp_directory_size(RBP_EXTENT_PAGES, 1);
+	size_t		size = rbp_directory_size(RBP_EXTENT_PAGES, 1, 0);
 	void	   *mem = aligned_alloc(64, size);
 	RbpPageId	page = page_id(0);
 	const char *problem = NULL;
@@ -640,7 +650,7 @@ test_given_back_late(void)
 	pthread_t	other;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, RBP_EXTENT_PAGES, 1, 0);
+	dir = rbp_directory_init(mem, RBP_EXTENT_PAGES, 1, 0, 0);
 	rbp_directory_extent_online(dir, 0, 0);
 	round_begun = round_done = 0;
 	if (pthread_create(&other, NULL, bring_back, NULL) != 0)
@@ -680,6 +690,7 @@ main(void)
 		const char *name;
 	}			mutations[] = {
 		{"no-invalidate", "invalidation"},
+		{"no-removal", "removal"},
 		{"no-generation", "generations"},
 		{"no-capture-stamp", "the stamp at capture"},
 		{"no-publish-check", "the check at publication"},

@@ -44,12 +44,12 @@ static RbpDirectory *
 make_directory(uint32_t extents, uint32_t online)
 {
 	uint32_t	slots = extents * RBP_EXTENT_PAGES;
-	size_t		size = rbp_directory_size(slots, 1);
+	size_t		size = rbp_directory_size(slots, 1, 0);
 	void	   *mem = aligned_alloc(64, size);
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, slots, 1, 0);
+	dir = rbp_directory_init(mem, slots, 1, 0, 0);
 	for (uint32_t i = 0; i < online; i++)
 		rbp_directory_extent_online(dir, i, 0);
 	return dir;

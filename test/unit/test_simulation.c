@@ -568,6 +568,14 @@ test_forget(void)
 	is_u64(counts.hits[0][0], 0, "nor is it a hit");
 	ok(in_cache(1, 0), "but the new page is in the cache");
 
+	/* one page of the fork is truncated */
+	pass(2, RBP_SIM_ALWAYS, 7);
+	rbp_sim_forget(sim, rbp_mix64(1 + 1));
+	ok(!in_cache(1, 0) && in_cache(2, 0), "a page was truncated: it is in no cache, and the others are");
+	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 1, "nor was it read");
+	rbp_sim_forget(sim, rbp_mix64(3 + 1));
+	ok(check() == NULL, "the structure is in order without it");
+
 	/* dead pages give their slots to others */
 	start(EXACT_PAGES);
 	for (uint32_t i = 0; i < EXACT_PAGES; i++)
