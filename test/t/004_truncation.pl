@@ -45,6 +45,7 @@ $node->safe_psql('postgres', 'VACUUM (TRUNCATE on) t');
 cmp_ok($node->safe_psql('postgres', q{SELECT pg_relation_size('t') / 1048576}),
 	'<', 4, 'truncation by VACUUM: the file shrank');
 cmp_ok(counter($node, 'generations'), '>', $generations, 'truncation by VACUUM: it was noticed');
+wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 20);
 cmp_ok(tier_pages($node, 't'), '>=', $rows / 64 * 0.9, 'truncation by VACUUM: what is left of the table is in the tier');
 reads_are('truncation by VACUUM', $rows / 8 . '|0');
 $node->safe_psql('postgres',
