@@ -5,6 +5,9 @@
 
 -- ---- what was done, and for whom ----
 
+COMMENT ON COLUMN remote_bp_stat.skips_stale IS
+    'Pages not captured: after they were read, they were written or dropped, or another page was that shares their write stamp';
+
 CREATE FUNCTION remote_bp_stat_backend(
     pid integer DEFAULT pg_backend_pid(),
     OUT hits bigint,

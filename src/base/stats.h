@@ -32,7 +32,7 @@
 	X(CAPTURES, captures)		/* victims copied to staging */ \
 	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already, staged or remote */ \
 	X(SKIP_UNKNOWN, skips_unknown)	/* frame had no claim */ \
-	X(SKIP_STALE, skips_stale)	/* page was written or dropped meanwhile */ \
+	X(SKIP_STALE, skips_stale)	/* its stamp or generation has moved */ \
 	X(SKIP_CHANGED, skips_changed)	/* frame differs from the disk */ \
 	X(SKIP_CACHED, skips_cached)	/* the page cache has it, and keeps it */ \
 	X(SKIP_SLOW, skips_slow)	/* donors are not enough faster than the disk */ \

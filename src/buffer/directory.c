@@ -23,7 +23,7 @@
  *	  changes only under the exclusive lock, so the store cannot undo it.
  *
  *	- Generations and the epoch: only ever raised, without a lock, by somebody
- *	  who is about to change the files.  A lookup at the same time may see the
+ *	  who is about to change the files, or has just done so.  A lookup at the same time may see the
  *	  entry as live or as dead; one that begins after the bump sees it dead,
  *	  also when the entry is inserted after the bump by somebody who had
  *	  compared generations before it: the entry carries the old generation.
