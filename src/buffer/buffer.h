@@ -181,6 +181,12 @@ extern void rbp_tier_invalidate(const RbpRelFile *file, BlockNumber block,
 								BlockNumber nblocks);
 
 /*
+ * Void the entries and claims of blocks that are about to be allocated.  There
+ * should be none, since the file does not have the blocks yet.
+ */
+extern void rbp_tier_allocate(const RbpRelFile *file, off_t offset, off_t len);
+
+/*
  * From now on, some relation file may change without notice, and it is not
  * known which one: turn the tier off until the server restarts.
  */

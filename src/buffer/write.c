@@ -103,6 +103,23 @@ invalidate_blocks(const RbpRelFile *file, uint16 space, BlockNumber block,
 	}
 }
 
+void
+rbp_tier_allocate(const RbpRelFile *file, off_t offset, off_t len)
+{
+	BlockNumber first = rbp_block_of(file, offset);
+	int			n = (int) (rbp_block_of(file, offset + len - 1) - first) + 1;
+	uint16		space;
+
+	if (!rbp_tier_attached())
+	{
+		rbp_tier_invalidate(file, first, (BlockNumber) n);
+		return;
+	}
+	space = rbp_space_find(file->spc, file->db);
+	if (space != RBP_INVALID_SPACE)
+		invalidate_blocks(file, space, first, n);
+}
+
 /*
  * Find the frame that gets the claim about a page that is written from buf.
  * Returns NULL if the page is not worth capturing, for which *skip_reason is set,

@@ -666,13 +666,11 @@ wrap_posix_fallocate(int fd, off_t offset, off_t len)
 {
 	const FdInfo *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
-	Change		change;
 
 	if (temp != NULL)
 		return rbp_spill_posix_fallocate(temp, fd, offset, len);
-	/* nobody can read these blocks yet, so that once is enough */
-	if (info != NULL)
-		begin_write(&change, info, fd, &offset, (size_t) len);
+	if (info != NULL && offset >= 0 && len > 0)
+		rbp_tier_allocate(&info->file, offset, len);
 	return rbp_libc.posix_fallocate(fd, offset, len);
 }
 
