@@ -77,7 +77,7 @@ add_lost_context(void *arg)
  * before it raises the error for one of them.  We have told of the first.
  */
 static void
-drop_log_line(ErrorData * edata)
+drop_log_line(ErrorData *edata)
 {
 	if (lost.told_later && edata->elevel == LOG_SERVER_ONLY &&
 		edata->sqlerrcode == ERRCODE_IO_ERROR && edata->message != NULL &&

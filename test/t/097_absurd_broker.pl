@@ -1,6 +1,7 @@
 # What no broker should answer: as many regions as there are small ones, more
-# memory than anybody asked for, regions of an absurd size, and a text of
-# millions of values.  The lease worker stays small, and the server stops.
+# memory than anybody asked for, regions of an absurd size, leases without end,
+# and a text of millions of values.  The lease worker stays small, the server
+# stops, and a donor goes on.
 #
 # The broker is played by this test, which writes down what it answers.
 
@@ -53,6 +54,7 @@ sub serve
 		while (my $line = <$conn>) { $head .= $line; last if $line =~ /^\r?\n$/ }
 		read($conn, $body, $1) if $head =~ /^Content-Length: *(\d+)/mi;
 		my $answer = $head =~ /^POST/ ? slurp_file($file) : '{}';
+		select(undef, undef, undef, 0.1) if $head =~ /heartbeat/;    # as where nothing is new
 		print $conn "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";
 		close $conn;
 	}
@@ -91,7 +93,35 @@ my $huge = cluster('huge', '64MB', lease(1, 128 * 1024));
 log_tells($huge, 0, qr/1 leased region is given back, beyond what/, 'a region of an absurd size is given back');
 answer('huge', lease(1, 64));
 
-# Others meanwhile.
+# Others meanwhile.  A donor of eight regions is told of more leases.
+sub Played::url { return $_[0]->{url} }
+
+sub desired
+{
+	my ($leases) = @_;
+	my $secret = '00' x 32;
+	my $drain = $leases > 0 ? 'false' : 'true';
+	return qq({"revision": 1, "dirty": [], "drain": $drain, "leases": [)
+	  . join(',', map { qq({"lease": "lease-$_", "secret": "$secret", "ttl_ms": 30000, "regions": []}) } 1 .. $leases) . ']}';
+}
+
+my $played = bless({ url => play_broker(answer('donor', desired(50_000))) }, 'Played');
+my $donor = start_donor($played, memory => '32MB', region_size => '4MB', register => 0);
+
+sub donor_says
+{
+	my ($pattern, $name) = @_;
+	return ok(wait_for($pattern, sub { $donor->log_text =~ /$pattern/ }), $name);
+}
+
+donor_says(q{warning: the broker's answer is not valid: ignored}, 'a donor takes no answer with more leases than it has regions');
+answer('donor', '[' . ('{},' x 2_000_000) . '{}]');
+donor_says('warning: cannot reach the broker: the answer has too many values', 'nor one of two million objects');
+answer('donor', desired(8));
+donor_says('info: the broker is back', 'it goes on with one that can be');
+answer('donor', desired(0));
+is($donor->stop, 0, 'and stops');
+
 my $many = cluster('many', '400GB', lease(300_000, 1));
 log_tells($many, 0, qr/\d+ leased regions are given back, beyond what/, 'of very many regions, those that do not fit are given back');
 ok($many->stop('fast', fail_ok => 1), 'the server stops');
