@@ -20,6 +20,7 @@ CREATE FUNCTION remote_bp_stat_backend(
     OUT spill_writes bigint,
     OUT hit_time double precision,
     OUT disk_time double precision,
+    OUT file_time double precision,
     OUT spill_read_time double precision,
     OUT spill_write_time double precision)
 RETURNS record
@@ -47,6 +48,7 @@ CREATE FUNCTION remote_bp_stat_statements(
     OUT spill_writes bigint,
     OUT hit_time double precision,
     OUT disk_time double precision,
+    OUT file_time double precision,
     OUT spill_read_time double precision,
     OUT spill_write_time double precision)
 RETURNS SETOF record
@@ -97,7 +99,9 @@ COMMENT ON COLUMN remote_bp_stat_statements.spill_writes IS
 COMMENT ON COLUMN remote_bp_stat_statements.hit_time IS
     'Time of reads from donors, in milliseconds';
 COMMENT ON COLUMN remote_bp_stat_statements.disk_time IS
-    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+    'Time of reads from the disk, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_statements.file_time IS
+    'Time of reads of files for which the server did not ask the page cache, in milliseconds';
 COMMENT ON COLUMN remote_bp_stat_statements.spill_read_time IS
     'Time of reads of temporary blocks, in milliseconds';
 COMMENT ON COLUMN remote_bp_stat_statements.spill_write_time IS
@@ -115,7 +119,8 @@ CREATE FUNCTION remote_bp_stat_relations(
     OUT captures bigint,
     OUT evictions bigint,
     OUT hit_time double precision,
-    OUT disk_time double precision)
+    OUT disk_time double precision,
+    OUT file_time double precision)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'rbp_sql_stat_relations'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
@@ -134,7 +139,8 @@ CREATE FUNCTION remote_bp_stat_database(
     OUT captures bigint,
     OUT evictions bigint,
     OUT hit_time double precision,
-    OUT disk_time double precision)
+    OUT disk_time double precision,
+    OUT file_time double precision)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'rbp_sql_stat_database'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
@@ -176,7 +182,9 @@ COMMENT ON COLUMN remote_bp_stat_relations.evictions IS
 COMMENT ON COLUMN remote_bp_stat_relations.hit_time IS
     'Time of reads from donors, in milliseconds';
 COMMENT ON COLUMN remote_bp_stat_relations.disk_time IS
-    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+    'Time of reads from the disk, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_relations.file_time IS
+    'Time of reads of files for which the server did not ask the page cache, in milliseconds';
 COMMENT ON VIEW remote_bp_stat_database IS
     'Activity of the tier since the last reset, for each database';
 COMMENT ON COLUMN remote_bp_stat_database.datid IS
@@ -200,7 +208,12 @@ COMMENT ON COLUMN remote_bp_stat_database.evictions IS
 COMMENT ON COLUMN remote_bp_stat_database.hit_time IS
     'Time of reads from donors, in milliseconds';
 COMMENT ON COLUMN remote_bp_stat_database.disk_time IS
-    'Time of reads of files, unless the page cache had all pages, in milliseconds';
+    'Time of reads from the disk, in milliseconds';
+COMMENT ON COLUMN remote_bp_stat_database.file_time IS
+    'Time of reads of files for which the server did not ask the page cache, in milliseconds';
+
+COMMENT ON COLUMN remote_bp_stat_latency.operation IS
+    'Operation: hit, staged_hit, page_cache_read, disk_read, file_read, capture, push, connect, spill_read or spill_write';
 
 -- ---- how large the tier should be ----
 

@@ -50,7 +50,7 @@ SELECT operation, calls > 0 AS calls, mean_us > 0 AS mean,
     p99_us >= buckets_us[1] AND p99_us <= buckets_us[cardinality(buckets_us)] * 1.25 AS in_range,
     calls = (SELECT sum(c) FROM unnest(counts) c) AS adds_up,
     cardinality(buckets_us) = cardinality(counts) AS paired
-    FROM remote_bp_stat_latency WHERE operation IN ('hit', 'disk_read', 'capture', 'push')
+    FROM remote_bp_stat_latency WHERE operation IN ('hit', 'file_read', 'capture', 'push')
     ORDER BY operation;
 SELECT string_agg(operation, ' ') AS operations FROM remote_bp_stat_latency;
 
@@ -84,7 +84,7 @@ DROP TABLE rbp_table;
 
 -- One process: by default the own one; null if there is none of that pid.
 SELECT hits + staged_hits > 0 AS hits, hit_time > 0 AS hit_time, misses >= page_cache_reads + disk_reads AS parts,
-    spill_reads AS spill_reads, spill_writes AS spill_writes, spill_read_time AS spill_read_time, disk_time >= 0 AS disk_time
+    spill_reads AS spill_reads, spill_writes AS spill_writes, spill_read_time AS spill_read_time, disk_time >= 0 AS disk_time, file_time >= 0 AS file_time
     FROM remote_bp_stat_backend();
 SELECT b.hits >= 0 AS known FROM pg_stat_activity a, remote_bp_stat_backend(a.pid) b WHERE backend_type = 'checkpointer';
 SELECT * FROM remote_bp_stat_backend(0);

@@ -143,7 +143,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_count(&row, "online_pages", pages.online);
 	put_count(&row, "max_pages", pages.max);
 	put_reset_time(&row);
-	put_counters(&row, RBP_COUNT_READ_AHEAD, RBP_COUNT_DISK_NS);
+	put_counters(&row, RBP_COUNT_READ_AHEAD, RBP_NUM_COUNTERS);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 

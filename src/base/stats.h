@@ -79,29 +79,30 @@
 	X(READ_AHEAD, read_ahead)	/* pages requested from donors before they were asked for */ \
 	X(READ_AHEAD_USED, read_ahead_used) /* of these, those that were used */
 
-/* What is shown for processes and queries only. */
-#define RBP_OTHER_COUNTERS(X) \
-	X(DISK_NS, disk_ns)			/* ns of reads of the file, unless the page
-								 * cache had all pages */
-
 typedef enum RbpCounter
 {
 #define RBP_COUNTER_ENUM(sym, name) RBP_COUNT_##sym,
 	RBP_TIER_COUNTERS(RBP_COUNTER_ENUM)
 	RBP_SPILL_COUNTERS(RBP_COUNTER_ENUM)
 	RBP_TIER_COUNTERS_1_1(RBP_COUNTER_ENUM)
-	RBP_OTHER_COUNTERS(RBP_COUNTER_ENUM)
 #undef RBP_COUNTER_ENUM
 	RBP_NUM_COUNTERS
 } RbpCounter;
 
 #define RBP_NUM_TIER_COUNTERS	RBP_COUNT_SPILL_WRITES
 
-/* Operations that have a latency histogram (remote_bp_stat_latency). */
+/*
+ * Operations that have a latency histogram (remote_bp_stat_latency).  A read of
+ * relation pages ends as one of the first five; one of which the page cache had
+ * a part is one of the disk.
+ */
 #define RBP_LATENCIES(X) \
-	X(HIT, hit)					/* a read served by a donor, hash included */ \
-	X(STAGED, staged_hit) \
-	X(DISK, disk_read)			/* a read of relation pages from disk */ \
+	X(HIT, hit)					/* from a donor, hash included */ \
+	X(STAGED, staged_hit)		/* from staging */ \
+	X(PAGE_CACHE, page_cache_read) \
+	X(DISK, disk_read) \
+	X(FILE, file_read)			/* the page cache was not asked: from there,
+								 * or from the disk */ \
 	X(CAPTURE, capture)			/* time that captures add to a read */ \
 	X(PUSH, push)				/* a batch written to donors */ \
 	X(CONNECT, connect)			/* connecting to a donor */ \
@@ -146,6 +147,7 @@ typedef struct RbpHistogram
 	X(SPILL_WRITES, spill_writes) \
 	X(HIT_NS, hit_time)			/* from here on: times */ \
 	X(DISK_NS, disk_time) \
+	X(FILE_NS, file_time) \
 	X(SPILL_READ_NS, spill_read_time) \
 	X(SPILL_WRITE_NS, spill_write_time)
 

@@ -362,14 +362,21 @@ count(const RbpRelFile *file, RbpCounter counter, RbpRelationItem item, int n)
 	rbp_relation_count(file, item, (uint64) n);
 }
 
+/* The same for the time of a read. */
+static inline void
+count_time(const RbpRelFile *file, RbpLatency op, RbpRelationItem item, int64 took)
+{
+	rbp_stats_latency(op, took);
+	rbp_relation_count(file, item, (uint64) Max(took, 0));
+}
+
 /* Count pages that came from donors in that time. */
 static void
 count_hits(const RbpRelFile *file, int n, int64 took)
 {
 	count(file, RBP_COUNT_HITS, RBP_RELATION_HITS, n);
 	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) n * BLCKSZ);
-	rbp_stats_latency(RBP_LATENCY_HIT, took);
-	rbp_relation_count(file, RBP_RELATION_HIT_NS, (uint64) Max(took, 0));
+	count_time(file, RBP_LATENCY_HIT, RBP_RELATION_HIT_NS, took);
 }
 
 /*
@@ -586,7 +593,6 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 {
 	int			known[CACHED_PRESUMED + 1] = {0};
 
-	rbp_stats_latency(RBP_LATENCY_DISK, took);
 	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	for (int i = 0; i < n; i++)
 		known[run->pages[i].cached]++;
@@ -594,13 +600,14 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 		count(run->file, RBP_COUNT_PAGE_CACHE_READS, RBP_RELATION_PAGE_CACHE_READS, known[CACHED_YES]);
 	if (known[CACHED_NO] > 0)
 		count(run->file, RBP_COUNT_DISK_READS, RBP_RELATION_DISK_READS, known[CACHED_NO]);
-	if (known[CACHED_NO] + known[CACHED_UNKNOWN] > 0)
-	{
-		rbp_stats_count(RBP_COUNT_DISK_NS, (uint64) took);
-		rbp_relation_count(run->file, RBP_RELATION_DISK_NS, (uint64) took);
-		if (update_costs && in_chosen_window(run))
-			rbp_read_cost_waited(&rbp_read_cost, took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
-	}
+	if (known[CACHED_NO] > 0)
+		count_time(run->file, RBP_LATENCY_DISK, RBP_RELATION_DISK_NS, took);
+	else if (known[CACHED_YES] > 0)
+		rbp_stats_latency(RBP_LATENCY_PAGE_CACHE, took);
+	else
+		count_time(run->file, RBP_LATENCY_FILE, RBP_RELATION_FILE_NS, took);
+	if (known[CACHED_NO] + known[CACHED_UNKNOWN] > 0 && update_costs && in_chosen_window(run))
+		rbp_read_cost_waited(&rbp_read_cost, took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
 
 	/*
 	 * The time tells a cost only if all pages came from the same source.

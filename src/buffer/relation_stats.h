@@ -37,7 +37,8 @@
 	X(CAPTURES, captures) \
 	X(EVICTIONS, evictions) \
 	X(HIT_NS, hit_time)			/* from here on: times */ \
-	X(DISK_NS, disk_time)
+	X(DISK_NS, disk_time) \
+	X(FILE_NS, file_time)
 
 typedef enum RbpRelationItem
 {

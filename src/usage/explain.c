@@ -65,21 +65,22 @@ show_text(ExplainState *es, const RbpUsage *u)
 
 	initStringInfo(&pages);
 	initStringInfo(&spill);
-	append_count(&pages, "hit", u->item[RBP_USAGE_HITS]);
-	append_count(&pages, "staged", u->item[RBP_USAGE_STAGED_HITS]);
+	append_count(&pages, "donor", u->item[RBP_USAGE_HITS]);
+	append_count(&pages, "staging", u->item[RBP_USAGE_STAGED_HITS]);
 	append_count(&pages, "page cache", u->item[RBP_USAGE_PAGE_CACHE_READS]);
 	append_count(&pages, "disk", u->item[RBP_USAGE_DISK_READS]);
 	append_count(&pages, "file", other_reads(u));
 	append_count(&spill, "read", u->item[RBP_USAGE_SPILL_READS]);
-	append_count(&spill, "staged", u->item[RBP_USAGE_SPILL_STAGED_READS]);
+	append_count(&spill, "staging", u->item[RBP_USAGE_SPILL_STAGED_READS]);
 	append_count(&spill, "written", u->item[RBP_USAGE_SPILL_WRITES]);
 	append_line(es, "Remote", &pages, &spill);
 	if (!track_io_timing)
 		return;
 	resetStringInfo(&pages);
 	resetStringInfo(&spill);
-	append_time(&pages, "hit", u->item[RBP_USAGE_HIT_NS]);
+	append_time(&pages, "donor", u->item[RBP_USAGE_HIT_NS]);
 	append_time(&pages, "disk", u->item[RBP_USAGE_DISK_NS]);
+	append_time(&pages, "file", u->item[RBP_USAGE_FILE_NS]);
 	append_time(&spill, "read", u->item[RBP_USAGE_SPILL_READ_NS]);
 	append_time(&spill, "write", u->item[RBP_USAGE_SPILL_WRITE_NS]);
 	append_line(es, "Remote Timings", &pages, &spill);
@@ -94,18 +95,19 @@ static explain_per_node_hook_type prev_explain_node = NULL;
 static void
 show_properties(ExplainState *es, const RbpUsage *u)
 {
-	ExplainPropertyUInteger("Remote Hit Blocks", NULL, u->item[RBP_USAGE_HITS], es);
-	ExplainPropertyUInteger("Remote Staged Blocks", NULL, u->item[RBP_USAGE_STAGED_HITS], es);
+	ExplainPropertyUInteger("Remote Donor Blocks", NULL, u->item[RBP_USAGE_HITS], es);
+	ExplainPropertyUInteger("Remote Staging Blocks", NULL, u->item[RBP_USAGE_STAGED_HITS], es);
 	ExplainPropertyUInteger("Remote Page Cache Blocks", NULL, u->item[RBP_USAGE_PAGE_CACHE_READS], es);
 	ExplainPropertyUInteger("Remote Disk Blocks", NULL, u->item[RBP_USAGE_DISK_READS], es);
 	ExplainPropertyUInteger("Remote File Blocks", NULL, other_reads(u), es);
 	ExplainPropertyUInteger("Remote Spill Read Blocks", NULL, u->item[RBP_USAGE_SPILL_READS], es);
-	ExplainPropertyUInteger("Remote Spill Staged Blocks", NULL, u->item[RBP_USAGE_SPILL_STAGED_READS], es);
+	ExplainPropertyUInteger("Remote Spill Staging Blocks", NULL, u->item[RBP_USAGE_SPILL_STAGED_READS], es);
 	ExplainPropertyUInteger("Remote Spill Written Blocks", NULL, u->item[RBP_USAGE_SPILL_WRITES], es);
 	if (!track_io_timing)
 		return;
-	ExplainPropertyFloat("Remote Hit Time", "ms", u->item[RBP_USAGE_HIT_NS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Donor Time", "ms", u->item[RBP_USAGE_HIT_NS] / RBP_NS_PER_MS, 3, es);
 	ExplainPropertyFloat("Remote Disk Time", "ms", u->item[RBP_USAGE_DISK_NS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote File Time", "ms", u->item[RBP_USAGE_FILE_NS] / RBP_NS_PER_MS, 3, es);
 	ExplainPropertyFloat("Remote Spill Read Time", "ms", u->item[RBP_USAGE_SPILL_READ_NS] / RBP_NS_PER_MS, 3, es);
 	ExplainPropertyFloat("Remote Spill Write Time", "ms", u->item[RBP_USAGE_SPILL_WRITE_NS] / RBP_NS_PER_MS, 3, es);
 }

@@ -111,7 +111,7 @@ sub total
 {
 	my ($line) = @_;
 	my $sum = 0;
-	$sum += $line->{$_} // 0 for 'hit', 'staged', 'page cache', 'disk', 'file';
+	$sum += $line->{$_} // 0 for 'donor', 'staging', 'page cache', 'disk', 'file';
 	return $sum;
 }
 
@@ -120,7 +120,7 @@ sub pages_of
 {
 	my ($node) = @_;
 	my $sum = 0;
-	$sum += $node->{"Remote $_ Blocks"} for qw(Hit Staged Disk File), 'Page Cache';
+	$sum += $node->{"Remote $_ Blocks"} for qw(Donor Staging Disk File), 'Page Cache';
 	return $sum;
 }
 
@@ -149,9 +149,9 @@ $explainer->query($_)
 	END $$};
 my $plan = $explainer->query("$analyze SELECT count(pad) FROM a");
 my $line = line($plan, 'Remote');
-cmp_ok($line->{hit}, '>', 0, 'EXPLAIN shows hits');
+cmp_ok($line->{donor}, '>', 0, 'EXPLAIN shows pages from donors');
 is(total($line), server_figure($plan, 'shared', 'read'), 'EXPLAIN: all pages that the server read, while others read') or diag($plan);
-cmp_ok(line($plan, 'Remote Timings')->{hit}, '>', 0, 'and their time');
+cmp_ok(line($plan, 'Remote Timings')->{donor}, '>', 0, 'and their time');
 is($line->{'spill read'}, undef, 'and nothing of what there was not');
 
 $plan = $explainer->query("SET remote_bp.page_cache_first = on; SET remote_bp.use_tier = read; $analyze SELECT count(pad) FROM b; RESET remote_bp.page_cache_first; RESET remote_bp.use_tier");
@@ -161,7 +161,7 @@ is(total($line), server_figure($plan, 'shared', 'read'), 'EXPLAIN: all of them')
 
 $plan = $explainer->query("SET work_mem = '64kB'; $analyze SELECT pad FROM d ORDER BY pad DESC OFFSET 100000; RESET work_mem");
 $line = line($plan, 'Remote');
-is($line->{'spill read'} + ($line->{'spill staged'} // 0), server_figure($plan, 'temp', 'read'), 'EXPLAIN shows spilled blocks that were read') or diag($plan);
+is($line->{'spill read'} + ($line->{'spill staging'} // 0), server_figure($plan, 'temp', 'read'), 'EXPLAIN shows spilled blocks that were read') or diag($plan);
 cmp_ok($line->{'spill written'}, '>', 0, 'EXPLAIN shows spilled blocks that were written');
 cmp_ok($line->{'spill written'}, '<=', server_figure($plan, 'temp', 'written'), 'EXPLAIN: not those that needed not be');
 is(total($line), server_figure($plan, 'shared', 'read'), 'EXPLAIN: and the pages');
@@ -192,7 +192,7 @@ $plan = decode_json($explainer->query('EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) S
 if ($plans_explained)
 {
 	is(pages_of($plan), $plan->{Plan}{'Shared Read Blocks'}, 'EXPLAIN in another format shows all pages');
-	cmp_ok($plan->{'Remote Hit Time'}, '>', 0, 'and times');
+	cmp_ok($plan->{'Remote Donor Time'}, '>', 0, 'and times');
 
 	# Each node has, with those below it, what the server says that it read.
 	$explainer->query("SET work_mem = '64kB'; SET max_parallel_workers_per_gather = 0");
@@ -209,10 +209,10 @@ if ($plans_explained)
 		while (my $n = shift @todo)
 		{
 			push @todo, @{ $n->{Plans} // [] };
-			next unless defined $n->{'Remote Hit Blocks'};
+			next unless defined $n->{'Remote Donor Blocks'};
 			my $read = pages_of($n);
 			is($read, $n->{'Shared Read Blocks'}, "EXPLAIN: all that a $n->{'Node Type'} read");
-			is($n->{'Remote Spill Read Blocks'} + $n->{'Remote Spill Staged Blocks'}, $n->{'Temp Read Blocks'}, "EXPLAIN: all spilled blocks that a $n->{'Node Type'} read");
+			is($n->{'Remote Spill Read Blocks'} + $n->{'Remote Spill Staging Blocks'}, $n->{'Temp Read Blocks'}, "EXPLAIN: all spilled blocks that a $n->{'Node Type'} read");
 			$seen += $read;
 		}
 		cmp_ok($seen, '>', 256, 'EXPLAIN: nodes have read pages') or diag($query);

@@ -101,7 +101,7 @@ fails(1, qr/could not create/, 'a file that cannot be created', '--dbname', $ser
 is($status, 0, 'top --once with advice');
 like($text, qr/^remote_bp on PostgreSQL \d+/, 'top names the server');
 like($text, qr/^tier: usable, 32 MB leased, \S+ \S+ in use$/m, 'top shows the tier');
-like($text, qr/^reads, last \d+ s: \d+ a second: [\d.]+ % from donors, [\d.]+ % staging, [\d.]+ % page cache, [\d.]+ % disk$/m, 'top shows the hit ratio');
+like($text, qr/^reads, last \d+ s: \d+ a second: [\d.]+ % donors, [\d.]+ % staging, [\d.]+ % page cache, [\d.]+ % disk, [\d.]+ % file \(not asked\)$/m, 'top shows the hit ratio');
 like($text, qr/^hit +\d+ +\d+\.\d us +\d+\.\d us/m, 'top shows latencies');
 is(scalar(() = $text =~ /^ +\d+ MB +\d+\.\d % +#*$/mg), 10, 'top shows the miss ratios');
 like($text, qr/^\S+ +ok +\w+ +32 MB +/m, 'top shows donors');
