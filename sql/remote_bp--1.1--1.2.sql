@@ -219,13 +219,15 @@ COMMENT ON COLUMN remote_bp_stat_latency.operation IS
 
 CREATE FUNCTION remote_bp_advice(
     OUT tier_size bigint,
-    OUT hits bigint,
-    OUT page_cache_hits bigint,
     OUT hit_ratio double precision,
-    OUT disk_reads bigint,
-    OUT saved_ms_per_s double precision,
+    OUT hit_ratio_error double precision,
     OUT reads bigint,
+    OUT hits bigint,
+    OUT first_reads bigint,
     OUT page_cache_reads bigint,
+    OUT disk_reads bigint,
+    OUT page_cache_hits bigint,
+    OUT saved_ms_per_s double precision,
     OUT disk_read_us double precision,
     OUT donor_read_us double precision,
     OUT donor_measured boolean,
@@ -264,23 +266,27 @@ COMMENT ON FUNCTION remote_bp_advice_reset() IS
 COMMENT ON FUNCTION remote_bp_working_set(interval) IS
     'Estimates how much was read into shared buffers within the last interval, in bytes of different pages; null while remote_bp.advice is off, or if it was more than the sample can tell; for members of pg_monitor';
 COMMENT ON VIEW remote_bp_advice IS
-    'Estimates for tiers of ten sizes, up to remote_bp.advice_max_size, while remote_bp.advice is on';
+    'Estimates for tiers of ten sizes, up to one that has all that was read, and to remote_bp.advice_max_size, while remote_bp.advice is on; estimates are null while too little was observed';
 COMMENT ON COLUMN remote_bp_advice.tier_size IS
     'Size of the simulated tier, in bytes';
+COMMENT ON COLUMN remote_bp_advice.hit_ratio IS
+    'Hits as a share of all reads';
+COMMENT ON COLUMN remote_bp_advice.hit_ratio_error IS
+    'Standard error of hit_ratio, which comes from observing a sample only';
+COMMENT ON COLUMN remote_bp_advice.reads IS
+    'Number of reads of pages into shared buffers: the sum of hits, first_reads, page_cache_reads and disk_reads';
 COMMENT ON COLUMN remote_bp_advice.hits IS
     'Estimated number of reads that a tier of this size would have served';
+COMMENT ON COLUMN remote_bp_advice.first_reads IS
+    'Estimated number of reads that a tier of no size would have served: of pages not read before, or read from the disk but not captured since they were written or the page cache had them';
+COMMENT ON COLUMN remote_bp_advice.page_cache_reads IS
+    'Estimated number of other reads that the page cache would still have served';
+COMMENT ON COLUMN remote_bp_advice.disk_reads IS
+    'Estimated number of other reads that would still have gone to the disk, and that a larger tier would have served';
 COMMENT ON COLUMN remote_bp_advice.page_cache_hits IS
     'Hits that the page cache has served anyway, so that they save nothing';
-COMMENT ON COLUMN remote_bp_advice.hit_ratio IS
-    'Hits as a share of all reads; null if there was no read';
-COMMENT ON COLUMN remote_bp_advice.disk_reads IS
-    'Estimated number of reads that would still have gone to the disk';
 COMMENT ON COLUMN remote_bp_advice.saved_ms_per_s IS
     'Estimated time that reads would have saved, in milliseconds for each second of observation, summed up over all processes; null if disk_read_us is null';
-COMMENT ON COLUMN remote_bp_advice.reads IS
-    'Estimated number of reads of pages into shared buffers';
-COMMENT ON COLUMN remote_bp_advice.page_cache_reads IS
-    'Estimated number of reads that the page cache has served';
 COMMENT ON COLUMN remote_bp_advice.disk_read_us IS
     'Mean time of a read from the disk, in microseconds; null if none was measured';
 COMMENT ON COLUMN remote_bp_advice.donor_read_us IS
@@ -294,4 +300,4 @@ COMMENT ON COLUMN remote_bp_advice.events IS
 COMMENT ON COLUMN remote_bp_advice.lost_events IS
     'Events of pages in the sample that were not observed, because another process was busy with one';
 COMMENT ON COLUMN remote_bp_advice.observed_since IS
-    'When the observation began, or was reset';
+    'When the observation began, with this largest size, or was reset';

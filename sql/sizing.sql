@@ -9,7 +9,7 @@ SELECT remote_bp_working_set('1 hour') IS NULL AS unknown;
 \set VERBOSITY sqlstate
 ALTER SYSTEM SET remote_bp.advice_max_size = '15MB';
 \set VERBOSITY default
-ALTER SYSTEM SET remote_bp.advice_max_size = '1600MB';
+ALTER SYSTEM SET remote_bp.advice_max_size = '160MB';
 ALTER SYSTEM SET remote_bp.advice = on;
 SELECT pg_reload_conf();
 DO $$
@@ -20,9 +20,7 @@ BEGIN
     END LOOP;
 END
 $$;
-SELECT tier_size / 1024 / 1024 AS megabytes, hits BETWEEN page_cache_hits AND reads AS hits,
-    disk_reads <= reads - page_cache_reads + 1 AS disk_reads, hit_ratio IS NULL OR hit_ratio BETWEEN 0 AND 1 AS hit_ratio,
-    saved_ms_per_s IS NULL OR saved_ms_per_s >= 0 AS saved, round(sample_rate::numeric, 4) AS sample_rate,
+SELECT tier_size / 1024 / 1024 AS megabytes, round(sample_rate::numeric, 4) AS sample_rate,
     lost_events BETWEEN 0 AND events AS events, observed_since <= clock_timestamp() AS since
     FROM remote_bp_advice;
 
@@ -33,18 +31,22 @@ DO $$
 BEGIN
     FOR i IN 1..300 LOOP
         PERFORM sum(length(filler)) FROM rbp_table;
-        EXIT WHEN (SELECT max(reads) > 2000 FROM remote_bp_advice);
+        EXIT WHEN (SELECT max(reads) > 2000 AND count(hit_ratio) = 10 FROM remote_bp_advice);
     END LOOP;
 END
 $$;
-SELECT max(reads) > 2000 AS reads FROM remote_bp_advice;
+SELECT bool_and(reads > 2000) AS reads, bool_and(hits + first_reads + page_cache_reads + disk_reads = reads) AS adds_up,
+    bool_and(hits >= page_cache_hits AND page_cache_hits >= 0) AS hits, bool_and(hit_ratio BETWEEN 0 AND 1) AS hit_ratio,
+    bool_and(hit_ratio_error >= 0) AS error, bool_and(least(first_reads, page_cache_reads, disk_reads) >= 0) AS parts,
+    bool_and(saved_ms_per_s IS NULL OR saved_ms_per_s >= 0) AS saved
+    FROM remote_bp_advice;
 SELECT remote_bp_working_set('1 hour') BETWEEN 1 AND 3 * pg_database_size(current_database()) AS known,
     remote_bp_working_set('1 hour') % 8192 AS pages, remote_bp_working_set('0') AS within_no_time,
     remote_bp_working_set('-1 hour') AS in_future, remote_bp_working_set('1000 years') > 0 AS ever,
     remote_bp_working_set(NULL) IS NULL AS null;
 SELECT max(observed_since) AS since FROM remote_bp_advice \gset
 SELECT remote_bp_advice_reset();
-SELECT max(reads) < 2000 AS reset, max(observed_since) > :'since' AS since FROM remote_bp_advice;
+SELECT max(reads) < 2000 AS reset, count(hit_ratio) AS known, max(observed_since) > :'since' AS since FROM remote_bp_advice;
 DROP TABLE rbp_table;
 
 -- Not for everybody, but for pg_monitor; a reset can be granted.

@@ -19,8 +19,11 @@
 #define CTL_ADVICE_QUERY \
 	"SELECT coalesce(json_agg(a ORDER BY tier_size), '[]') FROM remote_bp_advice a"
 
-/* Was there a read, so that ratios are known? */
-extern bool ctl_advice_has_reads(const json_t *rows);
+/*
+ * Why there are no estimates yet, in a string that is valid until the next call;
+ * NULL if there are.
+ */
+extern const char *ctl_advice_unknown(const json_t *rows);
 
 /* A table, and how it was made */
 extern void ctl_advice_print(FILE *out, const json_t *rows);
@@ -28,7 +31,7 @@ extern void ctl_advice_print(FILE *out, const json_t *rows);
 /* A line with a bar for each size, in so many columns */
 extern void ctl_advice_bars(FILE *out, const json_t *rows, int width);
 
-/* The curve, as SVG; there was a read */
+/* The curve, as SVG; the estimates are known */
 extern void ctl_advice_plot(FILE *out, const json_t *rows);
 
 #endif							/* RBP_CTL_ADVICE_H */

@@ -82,9 +82,10 @@ static void
 plot(const json_t *rows)
 {
 	FILE	   *out;
+	const char *unknown = ctl_advice_unknown(rows);
 
-	if (!ctl_advice_has_reads(rows))
-		rbp_die("advice: no read was observed yet");
+	if (unknown != NULL)
+		rbp_die("advice: %s", unknown);
 	out = fopen(opt_plot, "w");
 	if (out == NULL)
 		rbp_die("could not create \"%s\": %s", opt_plot, strerror(errno));

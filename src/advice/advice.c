@@ -50,11 +50,17 @@
 
 /*
  * The largest share of pages that may be in the sample, so that observing
- * stays cheap if remote_bp.advice_max_size is small.
+ * stays cheap if the largest size is small.
  */
 #define MAX_RATE			0.25
 
 #define PAGES_PER_MB		(1024 * 1024 / BLCKSZ)
+
+/*
+ * The largest size at first, in MB.  While more than that is read, it is doubled, up to
+ * remote_bp.advice_max_size: the smaller it is, the more pages are in the sample.
+ */
+#define FIRST_SIZE			1024
 
 /* Reads of a process that are added to those of all at once */
 #define COUNT_BATCH			64
@@ -67,7 +73,8 @@ typedef struct AdviceShared
 	LWLock		lock __attribute__((aligned(PG_CACHE_LINE_SIZE)));
 	pg_atomic_uint64 lost;
 	pg_atomic_uint64 reads;		/* of pages in the sample or not */
-	int			max_size;		/* MB; 0: nothing is observed */
+	int			max_size;		/* the setting; 0: nothing is observed */
+	int			size;			/* the largest that is simulated, MB */
 	TimestampTz since;
 	uint64		events;
 	uint64		timed;
@@ -119,9 +126,9 @@ rbp_advice_stand_down(void)
  * RBP_SIM_SLOTS pages then, nor have shared buffers in the sample.
  */
 static double
-sampling_rate(int max_size)
+sampling_rate(int size)
 {
-	double		pages = Max((double) max_size * PAGES_PER_MB, (double) NBuffers);
+	double		pages = Max((double) size * PAGES_PER_MB, (double) NBuffers);
 
 	return Min(RBP_SIM_SLOTS / pages, MAX_RATE);
 }
@@ -140,17 +147,23 @@ int64
 rbp_advice_watch(void)
 {
 	int			wanted = rbp_guc_advice ? rbp_guc_advice_max_size : 0;
+	int			size = Min(wanted, FIRST_SIZE);
 	double		rate;
 
 	if (likely(shared->max_size == wanted))
-		return -1;
+	{
+		if (likely(shared->size == wanted || !rbp_sim_outgrown(sim)))
+			return -1;
+		size = (int) Min((int64) shared->size * 2, wanted);
+	}
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	pg_atomic_write_u32(&shared->threshold, 0);
 	shared->max_size = wanted;
-	if (wanted > 0)
+	shared->size = size;
+	if (size > 0)
 	{
-		rate = sampling_rate(wanted);
-		rbp_sim_init(sim, (uint32) (rate * wanted * PAGES_PER_MB + 0.5));
+		rate = sampling_rate(size);
+		rbp_sim_init(sim, (uint32) (rate * size * PAGES_PER_MB + 0.5));
 		reset_counts();
 		memset(frames, 0, sizeof(uint16) * NBuffers);
 		pg_atomic_write_u32(&shared->threshold, (uint32) (rate * PG_UINT32_MAX));
@@ -448,7 +461,7 @@ rbp_advice_report(RbpAdviceReport *report)
 {
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	report->since = shared->since;
-	report->max_size = shared->max_size;
+	report->size = shared->size;
 	report->rate = (double) pg_atomic_read_u32(&shared->threshold) / PG_UINT32_MAX;
 	report->events = shared->events;
 	report->lost = pg_atomic_read_u64(&shared->lost);

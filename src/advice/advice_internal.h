@@ -18,7 +18,7 @@
 typedef struct RbpAdviceReport
 {
 	TimestampTz since;
-	uint32		max_size;		/* MB; 0: nothing is observed */
+	uint32		size;			/* the largest, MB; 0: nothing is observed */
 	double		rate;			/* share of the pages that are in the sample */
 	uint64		reads;			/* of all pages */
 	uint64		events;			/* in the sample */

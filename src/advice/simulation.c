@@ -34,6 +34,7 @@
  */
 #include "advice/simulation.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "buffer/s3fifo_rules.h"
@@ -41,6 +42,9 @@
 #define NONE			RBP_SIM_NONE
 #define BUCKETS			RBP_SIM_PAGES
 #define GENERATIONS		16384
+
+/* So many reads of each part of the sample tell something. */
+#define MIN_PART_READS	10
 
 typedef enum Queue
 {
@@ -72,6 +76,7 @@ typedef struct Page
 	uint16_t	older;
 	uint8_t		caches;			/* number of caches that have the page */
 	bool		worth;			/* to be captured when it is evicted */
+	bool		captured;		/* a cache without limit would have it */
 	Place		places[RBP_SIM_SIZES];
 } Page;
 
@@ -143,6 +148,39 @@ void
 rbp_sim_counts(const RbpSim *sim, RbpSimCounts *counts)
 {
 	*counts = sim->counts;
+}
+
+bool
+rbp_sim_outgrown(const RbpSim *sim)
+{
+	return sim->npages > sim->caches[RBP_SIM_SIZES - 1].slots;
+}
+
+/*
+ * Reads of one page are alike, so the error is not that of so many independent
+ * reads.  It is estimated from how the parts of the sample differ (the method of
+ * random groups).
+ */
+bool
+rbp_sim_hit_ratio(const RbpSimCounts *counts, int k, double *ratio, double *error)
+{
+	const RbpSimReads *all = &counts->all;
+	double		reads = (double) (all->reads[0] + all->reads[1]);
+	double		squares = 0;
+
+	*ratio = (double) (all->hits[k][0] + all->hits[k][1]) / (reads > 0 ? reads : 1);
+	for (int i = 0; i < RBP_SIM_PARTS; i++)
+	{
+		const RbpSimReads *part = &counts->parts[i];
+		uint64_t	n = part->reads[0] + part->reads[1];
+		double		more = (double) (part->hits[k][0] + part->hits[k][1]) - *ratio * (double) n;
+
+		if (n < MIN_PART_READS)
+			return false;
+		squares += more * more;
+	}
+	*error = sqrt(squares * RBP_SIM_PARTS / (RBP_SIM_PARTS - 1)) / reads;
+	return true;
 }
 
 /*
@@ -318,6 +356,7 @@ drop(RbpSim *sim, uint16_t p, bool written)
 {
 	Page	   *page = &sim->pages[p];
 
+	page->captured = false;
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
 		Place	   *place = &page->places[k];
@@ -395,6 +434,7 @@ enter(RbpSim *sim, uint16_t p)
 {
 	Page	   *page = &sim->pages[p];
 
+	page->captured = true;
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
 		Cache	   *cache = &sim->caches[k];
@@ -425,13 +465,35 @@ is_worth(RbpSim *sim, RbpSimCapture capture)
 		(capture == RBP_SIM_RARELY && ++sim->rare % RBP_SIM_RARE == 0);
 }
 
+/* Would a cache of no size have the page that is read?  See RbpSimReads. */
+static bool
+is_first(const RbpSim *sim, const RbpSimEvent *event, uint16_t p)
+{
+	if (p == NONE || is_dead(sim, &sim->pages[p]))
+		return true;
+	return !event->cached && !sim->pages[p].captured;
+}
+
+/* Count a read of the page, which may be NONE. */
+static void
+count_read(RbpSimReads *counts, const RbpSim *sim, uint16_t p, bool first, bool cached)
+{
+	counts->reads[cached]++;
+	counts->first[cached] += first;
+	for (int k = 0; k < RBP_SIM_SIZES && p != NONE; k++)
+		counts->hits[k][cached] += sim->pages[p].places[k].queue != QUEUE_NONE;
+}
+
 uint16_t
 rbp_sim_read(RbpSim *sim, const RbpSimEvent *event)
 {
-	uint16_t	p = find_live(sim, event);
+	uint16_t	p = find(sim, event->key);
+	bool		first = is_first(sim, event, p);
 	Page	   *page;
 
-	sim->counts.reads[event->cached]++;
+	p = find_live(sim, event);
+	count_read(&sim->counts.all, sim, p, first, event->cached);
+	count_read(&sim->counts.parts[event->key % RBP_SIM_PARTS], sim, p, first, event->cached);
 	if (p == NONE)
 		p = allocate(sim, event);
 	else if (sim->pages[p].caches == 0)
@@ -446,10 +508,7 @@ rbp_sim_read(RbpSim *sim, const RbpSimEvent *event)
 	{
 		Place	   *place = &page->places[k];
 
-		if (place->queue == QUEUE_NONE)
-			continue;
-		sim->counts.hits[k][event->cached]++;
-		if (place->freq < RBP_MAX_FREQ)
+		if (place->queue != QUEUE_NONE && place->freq < RBP_MAX_FREQ)
 			place->freq++;
 	}
 	page->frame = event->frame;

@@ -65,11 +65,27 @@ typedef struct RbpSimEvent
 	RbpSimCapture capture;
 } RbpSimEvent;
 
+/* Reads of some pages: [1] if the page cache had the page, [0] otherwise */
+typedef struct RbpSimReads
+{
+	uint64_t	reads[2];
+	uint64_t	first[2];		/* of these, that a cache of no size has: of
+								 * pages not known before, or not captured
+								 * since they were written, and not in the
+								 * page cache either */
+	uint64_t	hits[RBP_SIM_SIZES][2];
+} RbpSimReads;
+
+/*
+ * All pages of the sample, and the same by part of it.  The parts are chosen by
+ * a hash, too: how they differ tells the error of the sample.
+ */
+#define RBP_SIM_PARTS		16
+
 typedef struct RbpSimCounts
 {
-	/* reads and hits: [1] if the page cache had the page, [0] otherwise */
-	uint64_t	reads[2];
-	uint64_t	hits[RBP_SIM_SIZES][2];
+	RbpSimReads all;
+	RbpSimReads parts[RBP_SIM_PARTS];
 	uint64_t	overflows;		/* events ignored: too many pages */
 } RbpSimCounts;
 
@@ -90,6 +106,15 @@ extern void rbp_sim_counts(const RbpSim *sim, RbpSimCounts *counts);
  * RBP_SIM_NONE.
  */
 extern uint16_t rbp_sim_read(RbpSim *sim, const RbpSimEvent *event);
+
+/* Were more pages read or written than the largest cache has room for? */
+extern bool rbp_sim_outgrown(const RbpSim *sim);
+
+/*
+ * The hit ratio of cache k, among all reads of the sample, and its standard error.
+ * Returns false if there were too few reads to say.
+ */
+extern bool rbp_sim_hit_ratio(const RbpSimCounts *counts, int k, double *ratio, double *error);
 
 /* A page was written.  Returns the same. */
 extern uint16_t rbp_sim_write(RbpSim *sim, const RbpSimEvent *event);

@@ -42,54 +42,84 @@ measured_donor_us(void)
 		h.sum_ns / RBP_NS_PER_US / (double) counters[RBP_COUNT_HITS];
 }
 
+enum
+{
+	TIER_SIZE, HIT_RATIO, HIT_RATIO_ERROR, READS, HITS, FIRST_READS,
+	PAGE_CACHE_READS, DISK_READS, PAGE_CACHE_HITS, SAVED_MS_PER_S,
+	DISK_READ_US, DONOR_READ_US, DONOR_MEASURED,
+	SAMPLE_RATE, EVENTS, LOST_EVENTS, OBSERVED_SINCE, COLUMNS
+};
+
+/*
+ * What n reads of the sample are of all reads; *before are those of other kinds.
+ * Sums are rounded, so that all kinds add up to all reads.
+ */
+static int64
+estimate(uint64 n, uint64 *before, double scale)
+{
+	double		sum = (double) *before * scale;
+
+	*before += n;
+	return (int64) ((double) *before * scale + 0.5) - (int64) (sum + 0.5);
+}
+
+/* The estimates for one size; a hit saves so many us. */
+static void
+put_estimates(Datum *values, bool *nulls, const RbpAdviceReport *report, int k, double saved_us)
+{
+	const RbpSimReads *all = &report->counts.all;
+	const uint64 *hits = all->hits[k];
+	double		seconds = (double) (GetCurrentTimestamp() - report->since) / USECS_PER_SEC;
+	double		ratio;
+	double		error = 0;
+	double		scale;
+	uint64		before = 0;
+	int64		cached;
+
+	if (!rbp_sim_hit_ratio(&report->counts, k, &ratio, &error))
+	{
+		for (int i = HIT_RATIO; i <= SAVED_MS_PER_S; i++)
+			nulls[i] = i != READS;
+		return;
+	}
+	/* the sample may have more or less of the reads than of the pages */
+	scale = (double) report->reads / (double) (all->reads[0] + all->reads[1]);
+	cached = estimate(hits[1], &before, scale);
+	values[HIT_RATIO] = Float8GetDatum(ratio);
+	values[HIT_RATIO_ERROR] = Float8GetDatum(error);
+	values[HITS] = Int64GetDatum(cached + estimate(hits[0], &before, scale));
+	values[FIRST_READS] = Int64GetDatum(estimate(all->first[0] + all->first[1], &before, scale));
+	values[PAGE_CACHE_READS] = Int64GetDatum(estimate(all->reads[1] - all->first[1] - hits[1], &before, scale));
+	values[DISK_READS] = Int64GetDatum(estimate(all->reads[0] - all->first[0] - hits[0], &before, scale));
+	values[PAGE_CACHE_HITS] = Int64GetDatum(cached);
+	values[SAVED_MS_PER_S] = Float8GetDatum(saved_us * (double) hits[0] * scale / 1000.0 / Max(seconds, 0.001));
+	nulls[SAVED_MS_PER_S] = report->timed == 0;
+}
+
 Datum
 rbp_sql_advice(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		TIER_SIZE, HITS, PAGE_CACHE_HITS, HIT_RATIO, DISK_READS, SAVED_MS_PER_S,
-		READS, PAGE_CACHE_READS, DISK_READ_US, DONOR_READ_US, DONOR_MEASURED,
-		SAMPLE_RATE, EVENTS, LOST_EVENTS, OBSERVED_SINCE, COLUMNS
-	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	RbpAdviceReport report;
-	const RbpSimCounts *c = &report.counts;
 	double		donor_us = measured_donor_us();
 	bool		donor_measured = donor_us > 0;
 	double		disk_us;
-	double		seconds;
-	uint64		sampled;
-	double		scale;
 
 	rbp_advice_report(&report);
-	if (report.max_size == 0)
+	if (report.size == 0)
 		return (Datum) 0;
 	if (!donor_measured)
 		donor_us = ASSUMED_DONOR_US;
 	disk_us = report.timed == 0 ? 0 : report.timed_ns / RBP_NS_PER_US / (double) report.timed;
-	seconds = (double) (GetCurrentTimestamp() - report.since) / USECS_PER_SEC;
-	/* the sample may have more or less of the reads than of the pages */
-	sampled = c->reads[0] + c->reads[1];
-	scale = (double) report.reads / (double) Max(sampled, 1);
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
-		const uint64 *hits = c->hits[k];
-		double		saved_us = Max(disk_us - donor_us, 0) * (double) hits[0] * scale;
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
-#define ESTIMATE(n)		Int64GetDatum((int64) ((double) (n) * scale + 0.5))
-		values[TIER_SIZE] = Int64GetDatum(report.max_size * BYTES_PER_MB *
+		values[TIER_SIZE] = Int64GetDatum(report.size * BYTES_PER_MB *
 										  rbp_sim_units[k] / RBP_SIM_UNITS);
-		values[HITS] = ESTIMATE(hits[0] + hits[1]);
-		values[PAGE_CACHE_HITS] = ESTIMATE(hits[1]);
-		values[HIT_RATIO] = Float8GetDatum((double) (hits[0] + hits[1]) / (double) Max(sampled, 1));
-		nulls[HIT_RATIO] = sampled == 0;
-		values[DISK_READS] = ESTIMATE(c->reads[0] - hits[0]);
-		values[SAVED_MS_PER_S] = Float8GetDatum(saved_us / 1000.0 / Max(seconds, 0.001));
-		nulls[SAVED_MS_PER_S] = report.timed == 0;
-		values[READS] = ESTIMATE(c->reads[0] + c->reads[1]);
-		values[PAGE_CACHE_READS] = ESTIMATE(c->reads[1]);
+		put_estimates(values, nulls, &report, k, Max(disk_us - donor_us, 0));
+		values[READS] = Int64GetDatum((int64) report.reads);
 		values[DISK_READ_US] = Float8GetDatum(disk_us);
 		nulls[DISK_READ_US] = report.timed == 0;
 		values[DONOR_READ_US] = Float8GetDatum(donor_us);
@@ -98,7 +128,6 @@ rbp_sql_advice(PG_FUNCTION_ARGS)
 		values[EVENTS] = Int64GetDatum((int64) report.events);
 		values[LOST_EVENTS] = Int64GetDatum((int64) report.lost);
 		values[OBSERVED_SINCE] = TimestampTzGetDatum(report.since);
-#undef ESTIMATE
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
@@ -124,7 +153,7 @@ rbp_sql_working_set(PG_FUNCTION_ARGS)
 	seconds = (double) within->time / USECS_PER_SEC +
 		((double) within->month * DAYS_PER_MONTH + within->day) * SECS_PER_DAY;
 	rbp_advice_report(&report);
-	if (report.max_size == 0)
+	if (report.size == 0)
 		PG_RETURN_NULL();
 	/* no server runs longer than a century */
 	pages = rbp_advice_read_within((int64) (Min(Max(seconds, 0), 3e9) * 1e9));

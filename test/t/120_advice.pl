@@ -132,6 +132,9 @@ for my $load (@loads)
 	is(scalar(@falls), 0, "$load->{name}: a larger tier is not worse") unless $load->{scans};
 	cmp_ok($rows[0]{hit_ratio}, '<', $rows[-1]{hit_ratio} - 0.2, "$load->{name}: it is better");
 	cmp_ok($rows[-1]{hit_ratio}, '>', 0.9, "$load->{name}: a reset leaves pages in the simulated tiers") unless $load->{scans};
+	is(scalar(grep { $_->{hits} + $_->{first_reads} + $_->{page_cache_reads} + $_->{disk_reads} != $_->{reads} } @rows), 0, "$load->{name}: kinds of reads add up");
+	is(scalar(grep { !($_->{hit_ratio_error} >= 0 && $_->{hit_ratio_error} < 0.1) } @rows), 0, "$load->{name}: the error of each row is known");
+	cmp_ok($rows[0]{first_reads}, '<', $rows[0]{reads} / 10, "$load->{name}: after a reset, pages that were read before are not new");
 	cmp_ok($rows[0]{lost_events}, '<=', $rows[0]{events} / 10, "$load->{name}: few events are lost");
 }
 my $bytes = $node->safe_psql('postgres', q{SELECT remote_bp_working_set('1 day')});

@@ -31,6 +31,14 @@ sub run_ctl
 	return ($status, $stdout, $stderr);
 }
 
+# Lines for sizes, and 10 if it is said that the others would be the same.
+sub lines
+{
+	my ($out, $line) = @_;
+	my $n = () = $out =~ /$line/g;
+	return $n >= 1 && $n < 10 && $out =~ /^\(a larger tier would have no more hits\)$/m ? 10 : $n;
+}
+
 sub fails
 {
 	my ($status, $error, $name, @args) = @_;
@@ -68,8 +76,8 @@ ok( wait_for(
 
 ($status, $text) = run_ctl('--dbname', $server, 'advice');
 is($status, 0, 'advice');
-like($text, qr/^TIER SIZE +HIT RATIO +HITS +PAGE CACHE HAD +DISK READS LEFT +SAVED\n/, 'advice has a head');
-is(scalar(() = $text =~ /^ *\d+ MB +\d+\.\d % +\d+ +\d+ +\d+ +(?:\d+\.\d ms\/s|-)$/mg), 10, 'advice has a line for each size');
+like($text, qr/^TIER SIZE +HIT RATIO +ERROR +HITS +FIRST READS +PAGE CACHE +DISK +SAVED\n/, 'advice has a head');
+is(lines($text, qr/^ *\d+ MB +\d+\.\d % +\d+\.\d % +\d+ +\d+ +\d+ +\d+ +(?:\d+\.\d ms\/s|-)$/m), 10, 'advice has a line for each size, as long as they differ');
 like($text, qr/^\(\d+ reads since .*; one page in 4 is observed; .* from a donor\)$/m, 'advice tells how it was made');
 ($status, $text) = run_ctl('--dbname', $server, '--json', 'advice');
 my $rows = JSON::PP::decode_json($text);
@@ -103,7 +111,7 @@ like($text, qr/^remote_bp on PostgreSQL \d+/, 'top names the server');
 like($text, qr/^tier: usable, 32 MB leased, \S+ \S+ in use$/m, 'top shows the tier');
 like($text, qr/^reads, last \d+ s: \d+ a second: [\d.]+ % donors, [\d.]+ % staging, [\d.]+ % page cache, [\d.]+ % disk, [\d.]+ % file \(not asked\)$/m, 'top shows the hit ratio');
 like($text, qr/^hit +\d+ +\d+\.\d us +\d+\.\d us/m, 'top shows latencies');
-is(scalar(() = $text =~ /^ +\d+ MB +\d+\.\d % +#*$/mg), 10, 'top shows the miss ratios');
+is(lines($text, qr/^ +\d+ MB +\d+\.\d % +#*$/m), 10, 'top shows the miss ratios');
 like($text, qr/^\S+ +ok +\w+ +32 MB +/m, 'top shows donors');
 like($text, qr/^\S+ +buffer +\d+ +32 MB +/m, 'top shows leases');
 unlike($text, qr/broker/, 'top asks no broker');

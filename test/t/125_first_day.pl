@@ -1,5 +1,7 @@
-# Where pages came from is told in the same words everywhere, and reads for which the
-# page cache was not asked are not said to be the disk's.
+# The first day: where pages came from is told in the same words everywhere, and reads
+# for which the page cache was not asked are not said to be the disk's; the advice says
+# when it knows too little, and how well it knows, and looks at sizes that make sense
+# for what is read.
 
 use strict;
 use warnings;
@@ -89,6 +91,61 @@ for my $how ([ 'on', 'page_cache_read', 'page_cache_reads' ], [ 'off', 'file_rea
 	shows("page_cache_first = $asked", 'disk', 'disk_reads');
 	shows("page_cache_first = $asked", 'file', 'file');
 }
+
+#---- how large the tier should be ----------------------------------------------
+
+# A table of empty pages, which take no room on the disk.
+sub make_sparse
+{
+	my ($name, $megabytes) = @_;
+	$node->safe_psql('postgres', "CREATE TABLE $name (id int)");
+	my $file = $node->data_dir . '/' . $node->safe_psql('postgres', "SELECT pg_relation_filepath('$name')");
+	truncate($file, $megabytes * $MB) or BAIL_OUT("truncate $file: $!");
+	return;
+}
+
+sub advice
+{
+	return decode_json($node->safe_psql('postgres', q{SELECT coalesce(json_agg(a ORDER BY tier_size), '[]') FROM remote_bp_advice a}));
+}
+
+make_sparse('quarter', 256);
+make_sparse('whole', 1024);
+is($node->safe_psql('postgres', 'SHOW remote_bp.advice_max_size'), '64GB', 'the largest size is not set');
+$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.advice = on');
+$node->reload;
+ok(wait_for('the advice', sub { @{ advice() } }), 'the advice begins');
+is(advice()->[-1]{tier_size} / $MB, 1024, 'as long as little is read, the largest size is 1 GB');
+is(advice()->[-1]{hit_ratio}, undef, 'after few reads, there are no estimates');
+my ($status, $out) = run_ctl('advice');
+is($status, 0, 'advice after few reads');
+like($out, qr/\Atoo little was observed to say: \d+ reads, \d+ events of the sample\n\(/, '... says that there were few');
+unlike($out, qr/MB|%/, '... and nothing else');
+($status, $out) = run_ctl('--plot', "$ENV{TESTDIR}/few.svg", 'advice');
+like("$status $out", qr/^1 .*advice: too little was observed to say: /, '... and draws nothing');
+($status, $out) = run_ctl('--once', 'top');
+like($out, qr/^too little was observed to say: .*$/m, 'top says so, too');
+
+# Twice: all pages are new at first, and none is then.
+$node->safe_psql('postgres', 'SET remote_bp.page_cache_first = off; SELECT count(*) FROM quarter; SELECT count(*) FROM quarter');
+my $rows = advice();
+my $largest = $rows->[-1];
+note(join ', ', map { "$_ " . ($largest->{$_} // '-') } sort keys %$largest);
+cmp_ok($largest->{reads}, '>', 2 * 256 * 128 - 500, 'all reads are counted');
+cmp_ok(abs($largest->{first_reads} / $largest->{reads} - 0.5), '<', 0.05, 'first reads are told apart');
+cmp_ok(abs($largest->{hit_ratio} - 0.5), '<', 0.05, 'a tier that is large enough has the others');
+is(scalar(grep { $_->{hits} + $_->{first_reads} + $_->{page_cache_reads} + $_->{disk_reads} != $_->{reads} } @$rows), 0, 'kinds of reads add up to all reads');
+is(scalar(grep { !($_->{hit_ratio_error} >= 0 && $_->{hit_ratio_error} < 0.1) } @$rows), 0, 'each row has its error');
+cmp_ok($rows->[0]{disk_reads} + $rows->[0]{page_cache_reads}, '>', $rows->[0]{reads} / 4, 'a small tier has few: the others are read again');
+($status, $out) = run_ctl('advice');
+like($out, qr/^ *256 MB +[\d.]+ % +[\d.]+ % /m, 'advice shows a size that has a part');
+unlike($out, qr/^ *(768 MB|1 GB) /m, '... and none that is no better than one before');
+like($out, qr/^\(a larger tier would have no more hits\)$/m, '... and says so');
+
+# More than the largest size
+$node->safe_psql('postgres', 'SELECT count(*) FROM whole');
+ok(wait_for('a larger range', sub { advice()->[-1]{tier_size} == 2048 * $MB }), 'when more is read, sizes are larger');
+cmp_ok(advice()->[-1]{reads}, '<', 1024 * 128, '... and the observation begins anew');
 
 is_clean($node, 'in the end', no_compare => 1);
 $node->stop;

@@ -416,6 +416,7 @@ test_load(Load load, const char *name)
 	uint64_t	misses = 0;
 	double		worst = 0;
 	bool		grows = true;
+	bool		known = true;
 
 	start(PAGES);
 	for (uint32_t n = 0; n < READS; n++)
@@ -432,14 +433,18 @@ test_load(Load load, const char *name)
 	rbp_sim_counts(sim, &counts);
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
 	{
-		double		estimate = 100.0 * (double) counts.hits[k][0] / (double) counts.reads[0];
+		double		estimate = 100.0 * (double) counts.all.hits[k][0] / (double) counts.all.reads[0];
 		double		truth = 100.0 * (double) wholes[k]->hits / (double) misses;
+		double		ratio;
+		double		error;
 
-		diag("%s, %5u pages: estimate %5.2f, truth %5.2f", name, wholes[k]->slots, estimate, truth);
+		known = rbp_sim_hit_ratio(&counts, k, &ratio, &error) && known;
+		diag("%s, %5u pages: estimate %5.2f, error %4.2f, truth %5.2f", name, wholes[k]->slots, estimate, 100 * error, truth);
 		worst = fmax(worst, fabs(estimate - truth));
-		if (k > 0 && counts.hits[k][0] + counts.reads[0] / 100 < counts.hits[k - 1][0])
+		if (k > 0 && counts.all.hits[k][0] + counts.all.reads[0] / 100 < counts.all.hits[k - 1][0])
 			grows = false;
 	}
+	ok(known, "%s: enough was read to estimate", name);
 	ok(worst < 5, "%s: estimates at all sizes are within five percentage points", name);
 	ok(worst > 0, "%s: they are estimates", name);
 	ok(grows, "%s: a larger tier is not worse", name);
@@ -459,8 +464,8 @@ test_exact(Load load, const char *name)
 		misses += access_page(next_page(load, n), load == LOAD_WRITE && rng() % 4 == 0);
 	rbp_sim_counts(sim, &counts);
 	for (int k = 0; k < RBP_SIM_SIZES; k++)
-		same = same && counts.hits[k][0] == wholes[k]->hits;
-	is_u64(counts.reads[0], misses, "%s, each page sampled: each read is seen", name);
+		same = same && counts.all.hits[k][0] == wholes[k]->hits;
+	is_u64(counts.all.reads[0], misses, "%s, each page sampled: each read is seen", name);
 	ok(same, "%s, each page sampled: each hit is a hit", name);
 	is_u64(counts.overflows, 0, "%s, each page sampled: no event is lost", name);
 	ok(check() == NULL, "%s, each page sampled: the structure is in order", name);
@@ -551,6 +556,7 @@ static void
 test_forget(void)
 {
 	RbpSimCounts counts;
+	RbpSimEvent event = event_of(1, 1);
 
 	start(EXACT_PAGES);
 	pass(1, RBP_SIM_ALWAYS, 7);
@@ -558,14 +564,25 @@ test_forget(void)
 	rbp_sim_reset_counts(sim);
 	pass(1, RBP_SIM_ALWAYS, 7);
 	rbp_sim_counts(sim, &counts);
-	is_u64(counts.hits[0][0], 1, "another fork was truncated: a hit");
+	is_u64(counts.all.hits[0][0], 1, "another fork was truncated: a hit");
+	is_u64(counts.all.first[0], 0, "which is not the first read");
 	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 1, "and the page was read");
 	rbp_sim_forget_fork(sim, 1);
 	is_u64((uint64_t) rbp_sim_read_since(sim, 0), 0, "its fork was truncated: no page was read");
 	rbp_sim_reset_counts(sim);
 	pass(1, RBP_SIM_ALWAYS, 7);
 	rbp_sim_counts(sim, &counts);
-	is_u64(counts.hits[0][0], 0, "nor is it a hit");
+	is_u64(counts.all.hits[0][0], 0, "nor is it a hit");
+	is_u64(counts.all.first[0], 1, "it is the first read of what is there now");
+	rbp_sim_reset_counts(sim);
+	(void) rbp_sim_write(sim, &event);
+	pass(1, RBP_SIM_NEVER, 7);
+	event.cached = true;
+	(void) rbp_sim_read(sim, &event);
+	rbp_sim_counts(sim, &counts);
+	is_u64(counts.all.first[0], 1, "so is a read of what was written, and not captured since");
+	is_u64(counts.all.first[1], 0, "unless the page cache has it");
+	pass(1, RBP_SIM_ALWAYS, 7);
 	ok(in_cache(1, 0), "but the new page is in the cache");
 
 	/* one page of the fork is truncated */
@@ -610,9 +627,40 @@ test_full_table(void)
 	for (uint32_t i = 0; i < 100; i++)
 		pass(i, RBP_SIM_ALWAYS, 7);
 	rbp_sim_counts(sim, &counts);
-	is_u64(counts.hits[RBP_SIM_SIZES - 1][0], 100, "a scan of what is not captured leaves the caches alone");
+	is_u64(counts.all.hits[RBP_SIM_SIZES - 1][0], 100, "a scan of what is not captured leaves the caches alone");
 	is_u64(counts.overflows, 0, "no event was lost");
 	ok(check() == NULL, "the structure is in order when the table is full");
+}
+
+static void
+test_error(void)
+{
+	RbpSimCounts counts = {0};
+	double		ratio;
+	double		error;
+
+	for (int i = 0; i < RBP_SIM_PARTS; i++)
+	{
+		counts.parts[i].reads[i % 2] = 100;
+		counts.parts[i].hits[0][i % 2] = i % 2 == 0 ? 40 : 60;
+		counts.parts[i].hits[1][i % 2] = 50;
+		counts.all.reads[i % 2] += 100;
+		counts.all.hits[0][i % 2] += i % 2 == 0 ? 40 : 60;
+		counts.all.hits[1][i % 2] += 50;
+	}
+	ok(rbp_sim_hit_ratio(&counts, 0, &ratio, &error), "enough was read to know the hit ratio");
+	ok(fabs(ratio - 0.5) < 1e-9, "the hit ratio is that of all parts");
+	ok(fabs(error - 0.1 / sqrt(15)) < 1e-9, "its error is that of a mean of so different parts");
+	ok(rbp_sim_hit_ratio(&counts, 1, &ratio, &error) && error < 1e-9, "parts that agree have none");
+	counts.parts[3].reads[1] = 9;
+	ok(!rbp_sim_hit_ratio(&counts, 0, &ratio, &error), "a part of which little was read tells nothing");
+
+	start(EXACT_PAGES);
+	for (uint32_t i = 0; i < tier; i++)
+		pass(i, RBP_SIM_ALWAYS, 7);
+	ok(!rbp_sim_outgrown(sim), "the largest cache has room for what was read");
+	pass(tier, RBP_SIM_ALWAYS, 7);
+	ok(rbp_sim_outgrown(sim), "but not for one page more");
 }
 
 int
@@ -622,6 +670,7 @@ main(void)
 	test_capture();
 	test_forget();
 	test_full_table();
+	test_error();
 	make_zipf(EXACT_PAGES, 0.9);
 	test_exact(LOAD_UNIFORM, "uniform");
 	test_exact(LOAD_ZIPF, "zipfian");
