@@ -1,6 +1,6 @@
 /*
  * slow_files.c
- *	  Preloaded into a server by a test: a slow disk, or a full one.
+ *	  Preloaded into a program by a test: a slow disk, or a full one.
  *
  * While the file that RBP_SLOW_FILES names is there, it holds a number and a text:
  * each read and write of a block of a file whose path has the text in it takes so many

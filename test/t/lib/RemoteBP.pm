@@ -77,7 +77,8 @@ sub wait_for
 
 #---- programs -------------------------------------------------------------
 
-# Options of start_broker: name, listen, state, args => [further arguments].
+# Options of start_broker: name, listen, state, args => [further arguments], pipe => 1
+# (see RemoteBP::Daemon).
 sub start_broker
 {
 	my (%opt) = @_;
@@ -87,6 +88,7 @@ sub start_broker
 	my $broker = RemoteBP::Daemon->start(
 		name => $name,
 		log => log_path($name),
+		pipe => $opt{pipe},
 		command => [
 			rbp_program('broker'), '--listen',
 			$opt{listen} // '127.0.0.1:0', '--state',
@@ -112,11 +114,12 @@ sub restart_broker
 		listen => $old->address,
 		state => $old->{state},
 		token => $old->{token},
+		pipe => $old->{pipe},
 		args => $old->{args});
 }
 
 # Options of start_donor: memory, listen, id, region_size, advertise, url (of
-# the broker), args => [...], register => 0 not to wait for the broker to know it.
+# the broker), args => [...], pipe => 1, register => 0 not to wait for the broker to know it.
 # A donor that was killed is replaced at its address: the broker takes it at once.
 my %last_donor;
 
@@ -129,6 +132,7 @@ sub start_donor
 	my $donor = RemoteBP::Daemon->start(
 		name => $id,
 		log => log_path($id),
+		pipe => $opt{pipe},
 		command => [
 			rbp_program('donor'), '--broker', $opt{url} // $broker->url, '--listen',
 			$opt{listen} // $address // '127.0.0.1:0', '--id', $id, '--memory',
@@ -396,22 +400,25 @@ sub wait_leased
 }
 
 # Wait until each lease that there is now may be used for so many seconds (5)
-# longer than now: since renewals come about once a second, for some of them.
+# longer than now: since renewals come about once a second, for some of them.  It is
+# given up when a sub, if there is one, is true.
 sub wait_renewed
 {
-	my ($node, $seconds) = @_;
+	my ($node, $seconds, $give_up) = @_;
 	my $look = sub {
 		return { map { split /\|/ } split /\n/, $node->safe_psql('postgres',
 				'SELECT lease, min(extract(epoch FROM clock_timestamp() + expires_in)) FROM remote_bp_leases GROUP BY lease') };
 	};
 	my $before = $look->();
+	my $given_up = 0;
 	return wait_for(
 		'leases to be renewed',
 		sub {
 			my $now = $look->();
-			return keys %$before && !grep { ($now->{$_} // 0) < $before->{$_} + ($seconds // 5) } keys %$before;
+			$given_up = $give_up && $give_up->();
+			return $given_up || (keys %$before && !grep { ($now->{$_} // 0) < $before->{$_} + ($seconds // 5) } keys %$before);
 		},
-		120);
+		120) && !$given_up;
 }
 
 # Wait until these counters are the same in two looks, a second apart: what was under way

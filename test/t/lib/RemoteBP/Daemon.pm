@@ -16,19 +16,28 @@ my $owner = $$;
 # setpriv makes the kernel kill the program if the test itself is killed.
 my ($setpriv) = grep { -x $_ } qw(/usr/bin/setpriv /bin/setpriv);
 
-# name, log (file), command => [...], listens => 0 if it logs no address.
+# name, log (file), command => [...], listens => 0 if it logs no address, pipe => 1
+# if its messages go to the log through a pipe: another process reads that.
 sub start
 {
 	my ($class, %arg) = @_;
 	my $self = bless {%arg}, $class;
 	my @command = @{ $arg{command} };
+	my $messages = $arg{log};
+	if ($arg{pipe})
+	{
+		$messages = $self->{pipe} = "$arg{log}.pipe";
+		POSIX::mkfifo($messages, 0600) or BAIL_OUT("$messages: $!");
+		$self->{reader} =
+		  $class->start(name => "the log of $arg{name}", log => $arg{log}, command => [ 'cat', $messages ], listens => 0);
+	}
 	unshift @command, $setpriv, '--pdeathsig', 'KILL', '--' if $setpriv;
 
 	my $pid = fork // BAIL_OUT("fork: $!");
 	if ($pid == 0)
 	{
 		open(STDIN, '<', '/dev/null');
-		open(STDOUT, '>>', $arg{log});
+		open(STDOUT, '>>', $messages);
 		open(STDERR, '>&', \*STDOUT);
 		no warnings 'exec';
 		exec { $command[0] } @command;
@@ -132,6 +141,22 @@ sub kill9
 	$self->signal('KILL');
 	return $self->wait_end;
 }
+
+# Nobody reads its messages any more, and there is room for none.
+sub block_log
+{
+	my ($self) = @_;
+	$self->{reader}->freeze;
+	sysopen(my $pipe, $self->{pipe}, POSIX::O_WRONLY() | POSIX::O_NONBLOCK()) or BAIL_OUT("$self->{pipe}: $!");
+	for my $line (("x" x 4095) . "\n", "\n")
+	{
+		1 while syswrite($pipe, $line);
+	}
+	close $pipe;
+	return;
+}
+
+sub unblock_log { return $_[0]->{reader}->thaw; }
 
 # The state of each of its threads, one letter each.
 sub states
