@@ -58,7 +58,7 @@ gettimeofday(struct timeval *restrict tv, void *restrict zone)
 }
 
 time_t
-time(time_t *now)
+time(time_t * now)
 {
 	struct timespec ts;
 

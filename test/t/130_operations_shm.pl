@@ -1,0 +1,15 @@
+# What operators do each day, on the broker, the donors and the server, loses nothing:
+# see RemoteBP::Operations.  Over shm.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use RemoteBP::Operations;
+use Test::More;
+
+run_operations('shm');
+
+done_testing();
