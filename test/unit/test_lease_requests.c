@@ -125,8 +125,8 @@ make_answer(int first, int n, int megabytes)
 	fprintf(out, "{\"lease\":\"" LEASE "\",\"secret\":\"%064d\",\"ttl_ms\":10000,\"donors\":[{\"id\":\"d\","
 			"\"host\":\"h\",\"port\":1,\"transports\":[]}],\"regions\":[", 0);
 	for (int i = 0; i < n; i++)
-		fprintf(out, "%s{\"donor\":\"d\",\"region\":%d,\"bytes\":%" INT64_MODIFIER "u}",
-				i > 0 ? "," : "", first + i, megabytes * MB);
+		fprintf(out, "%s{\"donor\":\"d\",\"region\":%d,\"bytes\":%" PRIu64 "}",
+				i > 0 ? "," : "", first + i, (uint64_t) megabytes * MB);
 	fputs("]}", out);
 	fclose(out);
 	answer = text;
