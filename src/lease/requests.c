@@ -246,8 +246,8 @@ renew(RbpHeldLease *h, uint64 wanted)
 
 	/*
 	 * 202: the broker's disk is full.  The lease is renewed, but nothing was
-	 * released.  What remains of that is still in the lease, may still be asked
-	 * for, and is released by a later renewal.
+	 * released.  What remains of that is still in the lease, may still be
+	 * asked for, and is released by a later renewal.
 	 */
 	if (reply.status == 202)
 		reported = 0;
