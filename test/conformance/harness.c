@@ -35,7 +35,8 @@ static pid_t main_pid;
 static char directory[256];
 static char broker_url[128];
 static char broker_address[64];
-static char listen_address[64]; /* "ADDRESS:0" */
+static char listen_address[64]; /* of the donor; "ADDRESS:0" before it was
+								 * started */
 static RbpHttp *http;
 static int	workers = -1;		/* a socket to who forks them */
 
@@ -197,6 +198,9 @@ start_donor(const char *option, const char *value)
 	snprintf(memory, sizeof(memory), "%llu", (unsigned long long) (NREGIONS * REGION_SIZE));
 	snprintf(region, sizeof(region), "%llu", (unsigned long long) REGION_SIZE);
 	donor_pid = spawn("donor", argv, address, sizeof(address));
+
+	/* its place again when it was killed, so that the broker takes it at once */
+	strcpy(listen_address, address);
 }
 
 uint64_t
