@@ -240,7 +240,7 @@ SQL
 		sub {
 			warm($node, 't') or die;
 			# Without the mutation, wrong bytes have taken the donor out of use.
-			wait_for('the donor', sub { $node->safe_psql('postgres', "SELECT bool_and(state = 'ok') FROM remote_bp_stat_donors") eq 't' }) or die;
+			wait_donors_used($node) or die;
 			set_faults('read corrupt');
 			$node->psql('postgres', 'SELECT sum(v) FROM t');
 			my @result = (counter($node, 'mismatches'), counter($node, 'hits + hash_failures'));

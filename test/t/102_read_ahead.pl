@@ -115,6 +115,7 @@ set_faults();
 cmp_ok($c->{read_ahead_used}, '<', 0.1 * $pages, 'corrupt: hardly anything of it is used');
 cmp_ok($c->{races}, '>', 0, 'corrupt: it is read again');
 cmp_ok(counter($node, 'hash_failures'), '>', 0, 'corrupt: and then it is a hash failure');
+wait_donors_used($node) or BAIL_OUT('the donor is not used again');
 reset_counters($node);
 
 # A donor that does not answer: the first batch is waited for, the rest is read

@@ -24,7 +24,7 @@ use RemoteBP::Proxy;
 our @EXPORT = qw(
   rbp_program start_broker start_donor restart_broker http_json ctl ctl_json
   wait_for set_faults new_cluster test_build need_test_build build_module write_token create_extension
-  counters counter reset_counters connections leased_bytes wait_leased wait_renewed wait_still wait_hits
+  counters counter reset_counters connections leased_bytes wait_leased wait_donors_used wait_renewed wait_still wait_hits
   tier_pages warm make_table content evict_buffers
   log_size log_since log_tells log_troubles is_clean server_process hold_policy_worker start_load start_proxy busy_cluster serves_again
 );
@@ -397,6 +397,14 @@ sub wait_leased
 		"$megabytes MB to be leased",
 		sub { leased_bytes($node) >= $megabytes * $MB },
 		$seconds);
+}
+
+# Wait until no donor is down.  One that returned wrong bytes is for a while.
+sub wait_donors_used
+{
+	my ($node) = @_;
+	return wait_for('donors to be used',
+		sub { $node->safe_psql('postgres', "SELECT bool_and(state = 'ok') FROM remote_bp_stat_donors") eq 't' });
 }
 
 # Wait until each lease that there is now may be used for so many seconds (5)
