@@ -51,6 +51,7 @@ static struct
 	char		what[1024];
 }			lost;
 
+static ErrorContextCallback lost_callback;
 static emit_log_hook_type prev_emit_log_hook = NULL;
 
 bool
@@ -72,6 +73,17 @@ add_lost_context(void *arg)
 	errhint("%s", lost.hint);
 }
 
+/* Will the server's error have the context?  PG_TRY() takes it away when it ends. */
+static bool
+has_lost_context(void)
+{
+	ErrorContextCallback *on_stack = error_context_stack;
+
+	while (on_stack != NULL && on_stack != &lost_callback)
+		on_stack = on_stack->previous;
+	return lost.told_later && on_stack != NULL;
+}
+
 /*
  * Since 18, the server logs each failed read, of which many can be under way,
  * before it raises the error for one of them.  We have told of the first.
@@ -79,9 +91,12 @@ add_lost_context(void *arg)
 static void
 drop_log_line(ErrorData *edata)
 {
-	if (lost.told_later && edata->elevel == LOG_SERVER_ONLY &&
-		edata->sqlerrcode == ERRCODE_IO_ERROR && edata->message != NULL &&
-		strstr(edata->message, lost.file) != NULL)
+	const char *file = has_lost_context() && edata->elevel == LOG_SERVER_ONLY &&
+	edata->sqlerrcode == ERRCODE_IO_ERROR && edata->message != NULL ?
+	strstr(edata->message, lost.file) : NULL;
+
+	/* not that of a longer name */
+	if (file != NULL && file[strlen(lost.file)] == '"')
 		edata->output_to_server = false;
 	else if (prev_emit_log_hook != NULL)
 		prev_emit_log_hook(edata);
@@ -110,12 +125,6 @@ rbp_spill_install_log_hook(void)
 static void
 tell_later(void)
 {
-	static ErrorContextCallback callback =
-	{
-		.callback = add_lost_context
-	};
-	ErrorContextCallback *on_stack = error_context_stack;
-
 	if (rbp_spill_lost_first())
 	{
 		HOLD_INTERRUPTS();
@@ -124,12 +133,11 @@ tell_later(void)
 		RESUME_INTERRUPTS();
 	}
 	lost.told_later = true;
-	while (on_stack != NULL && on_stack != &callback)
-		on_stack = on_stack->previous;
-	if (on_stack != NULL)
+	if (has_lost_context())
 		return;
-	callback.previous = error_context_stack;
-	error_context_stack = &callback;
+	lost_callback.callback = add_lost_context;
+	lost_callback.previous = error_context_stack;
+	error_context_stack = &lost_callback;
 }
 
 void
@@ -140,7 +148,7 @@ rbp_spill_block_lost(const char *name, const char *hint, const char *format,...)
 
 	rbp_stats_count(RBP_COUNT_SPILL_LOST, 1);
 	rbp_spill_used_in_xact = true;	/* for rbp_spill_forget_lost() */
-	if (lost.told_later && !rbp_remote_can_raise())
+	if (has_lost_context() && !rbp_remote_can_raise())
 		return;					/* the server raises the first one's error */
 	lost.told_later = false;
 	lost.noted = true;

@@ -289,7 +289,7 @@ report_lost_block(const char *name, const RbpSpilledBlock *b, const char *reason
 	rbp_remote_donor_name(slot_info(b->slot)->donor, donor, sizeof(donor));
 	rbp_remote_donor_address(slot_info(b->slot)->donor, address, sizeof(address));
 	rbp_spill_block_lost(name,
-						 "The block was in memory of that donor, and no disk of this server has failed. Run the query again. With remote_bp.temp_mirror, temporary data is on two donors.",
+						 "The block was in memory of that donor, not on a disk. Run the query again. With remote_bp.temp_mirror, temporary data is on two donors.",
 						 "could not read block %u of temporary file \"%s\" from donor \"%s\" (%s): %s",
 						 b->block, name, donor, address, reason);
 }
