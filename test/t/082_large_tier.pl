@@ -68,7 +68,7 @@ sub play_broker
 		{
 			if ($ask->{purpose} ne 'buffer')
 			{
-				print $conn "HTTP/1.1 503 No\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+				print $conn "HTTP/1.1 503 No\r\nRemote-BP-Broker: test\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 				next;
 			}
 			event('lease');
@@ -93,7 +93,7 @@ sub play_broker
 			regions => [ map { my ($d, $n) = split m{/}; { donor => $d, region => $n + 0, bytes => 2 * $GB } } sort keys %regions ],
 			donors => [ map { { id => $_, host => '127.0.0.1', port => 1, transports => ['tcp'] } } sort keys %asked ],
 			reclaim => [ map { { donor => $_, regions => $asked{$_} } } grep { $asked{$_} } sort keys %asked ] });
-		print $conn "HTTP/1.1 $status OK\r\nConnection: close\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";
+		print $conn "HTTP/1.1 $status OK\r\nRemote-BP-Broker: test\r\nConnection: close\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";
 		close $conn;
 	}
 }

@@ -55,7 +55,7 @@ sub serve
 		read($conn, $body, $1) if $head =~ /^Content-Length: *(\d+)/mi;
 		my $answer = $head =~ /^POST/ ? slurp_file($file) : '{}';
 		select(undef, undef, undef, 0.1) if $head =~ /heartbeat/;    # as where nothing is new
-		print $conn "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";
+		print $conn "HTTP/1.1 200 OK\r\nRemote-BP-Broker: test\r\nConnection: close\r\nContent-Length: " . length($answer) . "\r\n\r\n$answer";
 		close $conn;
 	}
 }
