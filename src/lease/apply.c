@@ -31,6 +31,10 @@
 /* Between two steps of moving temporary data out of regions */
 #define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
 
+/* What donors ask for is retired in parts of this size, while there is this time */
+#define STEP_PARTS			8
+#define STEP_GRACE_MS		1000
+
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
 {
@@ -182,6 +186,21 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 }
 
 /*
+ * How many of the demanded regions to retire in this step.  The broker grants
+ * replacements only for what was released, and a full tier has no room before that.
+ * So pages of a few regions are dropped, and those of the others are moved to what is
+ * granted for them.  Little time is left: all, since the broker would take them.
+ * Temporary data is not dropped, and goes to disk if nothing else has room.
+ */
+static int
+step_size(const RbpHeldLease *h, const RbpLeaseReclaim *demand)
+{
+	if (h->pool == RBP_POOL_TEMP || demand->donor[0] == '\0' || demand->grace_ms < STEP_GRACE_MS)
+		return demand->regions;
+	return (demand->regions + STEP_PARTS - 1) / STEP_PARTS;
+}
+
+/*
  * Log what was given back, when nothing more is being emptied for it or another
  * donor is next: a drain may take many steps.
  */
@@ -237,9 +256,10 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	{
 		const RbpLeaseReclaim *demand = &demands[(h->first_demand + (uint32) done) % (uint32) ndemands];
 		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
-		int			n = retire(h, donor, demand->regions, until,
-							   rbp_lease_move_time(demand));
+		int			count = step_size(h, demand);
+		int			n = retire(h, donor, count, until, rbp_lease_move_time(demand));
 
+		h->draining += demand->regions - count;
 		if (n > 0 && donor != NULL)
 		{
 			rbp_lease_reclaimed(h->lease, donor, n);
