@@ -31,9 +31,8 @@
 /* Between two steps of moving temporary data out of regions */
 #define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
 
-/* What donors ask for is retired in parts of this size, while there is this time */
+/* What donors ask for is retired in so many steps, or a few more */
 #define STEP_PARTS			8
-#define STEP_GRACE_MS		1000
 
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
@@ -128,6 +127,7 @@ rbp_lease_stop_use(RbpHeldLease *h)
 	h->has_drained = false;
 	h->drain_obsolete = false;
 	h->retire_due = NEVER_NS;
+	h->steps_until = 0;
 	h->reported_bytes = 0;
 }
 
@@ -186,18 +186,27 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 }
 
 /*
- * How many of the demanded regions to retire in this step.  The broker grants
- * replacements only for what was released, and a full tier has no room before that.
- * So pages of a few regions are dropped, and those of the others are moved to what is
- * granted for them.  Little time is left: all, since the broker would take them.
- * Temporary data is not dropped, and goes to disk if nothing else has room.
+ * How many of the demanded regions to retire now.  The broker grants
+ * replacements only for what was released, and a full tier has no room before
+ * that.  So an eighth goes first, with a part of its pages, and those of the next
+ * eighth are moved to what is granted for the last one, which is waited for.  All
+ * go at once if the lease lacks memory from the beginning, since no replacement
+ * can be expected, and when half of the grace time is over.  Temporary data is not
+ * dropped, and goes to disk if nothing else has room.
  */
 static int
-step_size(const RbpHeldLease *h, const RbpLeaseReclaim *demand)
+step_size(RbpHeldLease *h, const RbpLeaseReclaim *demand)
 {
-	if (h->pool == RBP_POOL_TEMP || demand->donor[0] == '\0' || demand->grace_ms < STEP_GRACE_MS)
+	bool		lacks = h->lease->bytes < rbp_lease_wanted(h);
+	int64		now = rbp_now_ns();
+
+	if (h->pool == RBP_POOL_TEMP || demand->donor[0] == '\0')
 		return demand->regions;
-	return (demand->regions + STEP_PARTS - 1) / STEP_PARTS;
+	if (h->steps_until == 0)
+		h->steps_until = lacks ? now : now + rbp_lease_move_time(demand);
+	if (now >= h->steps_until)
+		return demand->regions;
+	return lacks ? 0 : (demand->regions + STEP_PARTS - 1) / STEP_PARTS;
 }
 
 /*
@@ -270,6 +279,8 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	log_given_back(h, NULL, 0);
 	if (h->draining > 0 || done < ndemands)
 		h->retire_due = rbp_now_ns() + RETIRE_PAUSE_NS;
+	else
+		h->steps_until = 0;
 	return total;
 }
 

@@ -82,7 +82,9 @@ typedef struct RbpHeldLease
 
 	bool		maintenance_pending;	/* call rbp_remote_run_deferred()
 										 * again at once */
-	int			draining;		/* regions being emptied */
+	int			draining;		/* regions being emptied, or to be */
+	int64		steps_until;	/* retire step by step until then; 0: no step
+								 * was made */
 	int			given_back;		/* regions, of one donor, not logged yet */
 	char		given_to[RBP_DONOR_ID_LEN];
 	uint32		first_demand;	/* which demand to serve first; changes, so
