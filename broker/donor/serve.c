@@ -346,19 +346,28 @@ thread_main(void *arg)
  * ---- start ---------------------------------------------------------------
  */
 
-/* Listen in the abstract namespace, which needs no cleaning up. */
+/*
+ * A name that no other process has.  It is sent without shared memory, too, since
+ * by it clients know a process that was started again on the same ports.
+ */
 static void
-listen_unix(char shm_name[RBP_SHM_NAME_LEN])
+make_shm_name(char shm_name[RBP_SHM_NAME_LEN])
 {
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	uint8_t		random[16];
-	size_t		len;
-	int			fd;
 
 	rbp_random_bytes(random, sizeof(random));
 	strcpy(shm_name, "remote_bp-");
 	rbp_hex_encode(random, sizeof(random), shm_name + strlen(shm_name));
-	len = strlen(shm_name);
+}
+
+/* Listen in the abstract namespace, which needs no cleaning up. */
+static void
+listen_unix(const char *shm_name)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	size_t		len = strlen(shm_name);
+	int			fd;
+
 	memcpy(addr.sun_path + 1, shm_name, len);
 
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -389,7 +398,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 		rl.rlim_cur < donor_nregions + 64u + DONOR_MAX_CONNECTIONS)
 		max_connections = (int) (rl.rlim_cur - donor_nregions - 64);
 
-	shm_name[0] = '\0';
+	make_shm_name(shm_name);
 	if (transports & RBP_TRANSPORT_TCP)
 		tcp_listener = (RbpDonorConn)
 	{

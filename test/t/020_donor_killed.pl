@@ -45,4 +45,22 @@ for my $transport ('shm', 'tcp')
 	$broker->stop;
 }
 
+# A donor without shared memory that is started again on the same port: the server
+# knows that its memory is new, and does not look for its pages there.
+{
+	my $broker = start_broker(name => 'again');
+	my @options = (id => 'again', memory => '64MB', args => [ '--transports', 'tcp' ]);
+	my $donor = start_donor($broker, @options);
+	my $node = new_cluster('again', broker => $broker, tier => '32MB', transport => 'tcp');
+	wait_leased($node, 32) or BAIL_OUT('no memory');
+	make_table($node, 't', 4);
+	ok(warm($node, 't'), 'the same port: there are pages on the donor');
+	$donor->kill9;
+	start_donor($broker, @options);
+	ok(wait_for('the pages to be gone', sub { counter($node, 'remote_pages') == 0 }), 'the same port: the server knows that the memory is new');
+	ok(wait_for('pages on the donor', sub { wait_donors_used($node) && warm($node, 't') }), 'the same port: the donor is used again');
+	is(counter($node, 'hash_failures'), 0, 'the same port: no page was looked for in new memory');
+	$node->stop;
+}
+
 done_testing();
