@@ -83,7 +83,6 @@ check_clean(const json_t *clean, int64_t regions, BrokerReply *error)
 {
 	size_t		i;
 	json_t	   *value;
-
 	bool		good = (int64_t) json_array_size(clean) <= regions;
 
 	json_array_foreach(clean, i, value)

@@ -35,8 +35,8 @@ extern bool rbp_http_is_url(const char *text);
  *
  * token_file may be NULL, and is kept by reference.  The token is read now,
  * and again when the broker refuses it: then the request is repeated with the
- * file's token, if that is another one, which is logged.  Ends the process if the file cannot be
- * used now.
+ * file's token, if that is another one, which is logged.  Ends the process if
+ * the file cannot be used now.
  */
 extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
 								long connect_ms, long total_ms);

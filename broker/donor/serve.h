@@ -16,7 +16,7 @@
 /*
  * Open the listening sockets for the transports (RBP_TRANSPORT_*), and start
  * the serving threads.  *port is set to the TCP port, shm_name to the abstract
- * name.
+ * name, or, without shm, to one that nobody listens on.
  */
 extern void donor_serve_init(const char *host, uint16_t *port,
 							 uint32_t transports,

@@ -188,11 +188,11 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 /*
  * How many of the demanded regions to retire now.  The broker grants
  * replacements only for what was released, and a full tier has no room before
- * that.  So an eighth goes first, with a part of its pages, and those of the next
- * eighth are moved to what is granted for the last one, which is waited for.  All
- * go at once if the lease lacks memory from the beginning, since no replacement
- * can be expected, and when half of the grace time is over.  Temporary data is not
- * dropped, and goes to disk if nothing else has room.
+ * that.  So an eighth goes first, and some of its pages are lost.  When its
+ * replacement is there, the pages of the next eighth are moved to it, and so on.
+ * All go at once if the lease lacks memory from the beginning, since no
+ * replacement can be expected, and when half of the grace time is over.  Temporary
+ * data is not dropped, and goes to disk if nothing else has room.
  */
 static int
 step_size(RbpHeldLease *h, const RbpLeaseReclaim *demand)
