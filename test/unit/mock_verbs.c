@@ -857,7 +857,6 @@ ibv_destroy_cq(struct ibv_cq *ibcq)
 	Cq		   *cq = (Cq *) ibcq;
 	int			rc = 0;
 
-	wait_for_acks(cq);
 	mock_enter();
 	for (Qp *qp = qps; qp != NULL; qp = qp->next)
 		if (qp->qp.send_cq == ibcq || qp->qp.recv_cq == ibcq)
@@ -865,15 +864,16 @@ ibv_destroy_cq(struct ibv_cq *ibcq)
 	if (rc != 0)
 		mock_violation("a completion queue in use is destroyed");
 	else if (!UNLINK(cqs, cq))
+	{
 		mock_violation("an unknown completion queue is destroyed");
-	else
+		rc = EINVAL;
+	}
+	else if (ibcq->channel != NULL)
 	{
 		Comp	   *comp = (Comp *) ibcq->channel;
 		int			n = 0;
 
-		if (cq->unacked > 0)
-			mock_violation("a completion queue with unacknowledged events is destroyed");
-		for (int i = 0; comp != NULL && i < comp->nqueue; i++)
+		for (int i = 0; i < comp->nqueue; i++)
 		{
 			uint64_t	one;
 
@@ -882,13 +882,21 @@ ibv_destroy_cq(struct ibv_cq *ibcq)
 			else if (read(comp->comp.fd, &one, sizeof(one)) != sizeof(one))
 				abort();
 		}
-		if (comp != NULL)
-			comp->nqueue = n;
-		free(cq->ring);
-		free(cq);
+		comp->nqueue = n;
 	}
 	mock_leave();
-	return rc;
+	if (rc != 0)
+		return rc;
+
+	/* as the library does: nobody can fetch another event from now on */
+	wait_for_acks(cq);
+	mock_enter();
+	if (cq->unacked > 0)
+		mock_violation("a completion queue with unacknowledged events is destroyed");
+	mock_leave();
+	free(cq->ring);
+	free(cq);
+	return 0;
 }
 
 static int
