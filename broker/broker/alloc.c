@@ -54,10 +54,14 @@ grant_from(int64_t lease, const Source *source)
 }
 
 int
-broker_alloc_grant(int64_t lease)
+broker_alloc_grant(int64_t lease, int64_t ahead)
 {
 	static Source sources[BROKER_MAX_DONORS];	/* under broker.lock */
-	int64_t		lacks = broker_get("SELECT wanted - bytes FROM lease_now WHERE key = ?1", INT(lease));
+	int64_t		lacks = broker_get("SELECT wanted - bytes + min(?2,"
+								   "  (SELECT coalesce(sum((asked - shared) * region_size), 0)"
+								   "   FROM holding h JOIN donor d ON d.key = h.donor"
+								   "   WHERE h.lease = l.key AND asked > shared))"
+								   " FROM lease_now l WHERE key = ?1", INT(lease), INT(ahead));
 	int			granted = 0;
 
 	if (lacks > 0)

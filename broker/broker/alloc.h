@@ -13,9 +13,11 @@
 
 /*
  * Grant regions to the lease until it has what it wants, or nothing is left
- * for it.  Returns the number granted.  May be called with nothing to do.
+ * for it.  It may have these bytes more ahead of regions that donors want back, and
+ * that it has not released yet.  Returns the number granted.  May be called with
+ * nothing to do.
  */
-extern int	broker_alloc_grant(int64_t lease);
+extern int	broker_alloc_grant(int64_t lease, int64_t ahead);
 
 /* Could a donor that is up soon have clean regions for this lease? */
 extern bool broker_alloc_more_coming(int64_t lease);

@@ -154,7 +154,7 @@ settle(const char *id, bool wait_clean, int status)
 	while ((lease = find(id, &reply)) != 0)
 	{
 		if (wait_clean)
-			broker_alloc_grant(lease);
+			broker_alloc_grant(lease, 0);
 		if ((applied_by_donors(lease) && !(wait_clean && broker_alloc_more_coming(lease))) ||
 			!broker_wait(deadline))
 			return tell(lease, status);
@@ -217,7 +217,7 @@ broker_leases_create(const char *path_id, const json_t *body)
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
 		return broker_reply_error(503, "there is no room for more leases");
 	}
-	granted = broker_alloc_grant(lease);
+	granted = broker_alloc_grant(lease, 0);
 	broker_log(RBP_LOG_INFO, "SELECT format('lease %s (%s) for %s: %d regions granted, %lld of %lld MB',"
 			   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
 			   " FROM lease_now WHERE key = ?1", INT(lease), INT(granted));
@@ -279,7 +279,7 @@ broker_leases_renew(const char *id, const json_t *body)
 					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
 					   INT(lease), JSON(release));
 	prolong(lease);
-	return broker_alloc_grant(lease) > 0 ? settle(id, false, 200) : tell(lease, 200);
+	return broker_alloc_grant(lease, json_integer_value(json_object_get(body, "ahead"))) > 0 ? settle(id, false, 200) : tell(lease, 200);
 }
 
 /* Its size and regions stay as they are, and so does its TTL. */

@@ -75,6 +75,7 @@ static const BrokerMember renewal[] = {
 	{"bytes", BODY_INT, false, 0, MAX_SIZE},
 	{"ttl_ms", BODY_INT, false, MIN_TTL_MS, MAX_TTL_MS},
 	{"release", BODY_ARRAY, false, 0, 0},
+	{"ahead", BODY_INT, false, 0, MAX_SIZE},
 	{.key = NULL}
 };
 

@@ -522,6 +522,13 @@ rbp_guc_tier_size_wanted(void)
 	return rbp_guc_buffer_tier_size;
 }
 
+int
+rbp_guc_tier_size_ahead(void)
+{
+	/* at least a region, as donors make them unless told otherwise */
+	return Min(Max(rbp_guc_buffer_tier_max_size / 8, 64), rbp_guc_buffer_tier_max_size);
+}
+
 uint64
 rbp_guc_keep_max_pages(void)
 {

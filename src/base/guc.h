@@ -99,6 +99,9 @@ extern void rbp_guc_init(bool (*known_transport) (const char *name));
 /* MB of memory to lease for the buffer tier */
 extern int	rbp_guc_tier_size_wanted(void);
 
+/* MB that it may have beyond its maximum, while regions are being replaced */
+extern int	rbp_guc_tier_size_ahead(void);
+
 /* remote_bp.keep_max_size, for rbp_directory_set_keep_max(). */
 extern uint64 rbp_guc_keep_max_pages(void);
 

@@ -82,12 +82,6 @@
  * ---- entries and chains --------------------------------------------------
  */
 
-static inline uint32_t
-slot_index(const RbpDirectory *dir, uint32_t slot)
-{
-	return slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
-}
-
 static inline uint32_t *
 page_stamp(const RbpDirectory *dir, uint64_t hash)
 {
@@ -331,18 +325,6 @@ rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page)
  * ---- capture and push -------------------------------------------------------
  */
 
-/* The entry gets the page, whose content hashes to this at that generation. */
-static void
-entry_fill(RbpEntry *e, const RbpPageId *page, uint64_t hash, uint32_t generation)
-{
-	e->hash = hash;
-	e->rel = page->rel;
-	e->block = page->block;
-	e->generation = generation;
-	e->space = page->space;
-	e->fork = page->fork;
-}
-
 RbpInsert
 rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 							const RbpVersion *version, uint32_t staging_slot)
@@ -378,7 +360,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 	}
 	if (result == RBP_INSERTED)
 	{
-		entry_fill(rbp_entry(dir, index), page, version->hash, generation);
+		rbp_entry_fill(rbp_entry(dir, index), page, version->hash, generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, RBP_SLOT_STAGED, 0, index);
 	}
@@ -429,7 +411,7 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	staged_index = dir->max_slots + staging_slot;
-	uint32_t	index = slot_index(dir, slot);
+	uint32_t	index = rbp_slot_index(dir, slot);
 	RbpEntry   *staged = rbp_entry(dir, staged_index);
 	RbpEntry   *e = rbp_entry(dir, index);
 	uint8_t		freq = 0;
@@ -475,7 +457,7 @@ rbp_directory_publish(RbpDirectory *dir, const RbpPageId *page,
 	if (result == RBP_INSERTED)
 	{
 		p->reserved--;
-		entry_fill(e, page, staged->hash, staged->generation);
+		rbp_entry_fill(e, page, staged->hash, staged->generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_s3fifo_insert(dir, part, index, hash, freq);
 		rbp_account_add(dir, part, index, hash, 1, freq);
@@ -505,7 +487,18 @@ rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
 	if (slot != RBP_INVALID_SLOT)
 	{
 		RBP_ASSERT(slot % RBP_PARTITIONS == part);
-		rbp_slot_unreserve(dir, p, part, slot_index(dir, slot));
+		rbp_slot_unreserve(dir, p, part, rbp_slot_index(dir, slot));
 	}
+	rbp_lock_release(&p->lock);
+}
+
+void
+rbp_directory_unreserve(RbpDirectory *dir, uint32_t slot)
+{
+	uint32_t	part = slot % RBP_PARTITIONS;
+	RbpPartition *p = &dir->partitions[part];
+
+	rbp_lock_exclusive(&p->lock);
+	rbp_slot_unreserve(dir, p, part, rbp_slot_index(dir, slot));
 	rbp_lock_release(&p->lock);
 }

@@ -215,6 +215,13 @@ typedef struct RbpEvicted
 extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
 									  RbpEvicted *evicted);
 
+/* Likewise, for a page that has a slot, and so counts under its limit already. */
+extern uint32_t rbp_directory_reserve_other(RbpDirectory *dir, const RbpPageId *page,
+											RbpEvicted *evicted);
+
+/* A reserved slot is not needed.  Exclusive lock. */
+extern void rbp_directory_unreserve(RbpDirectory *dir, uint32_t slot);
+
 /*
  * The slot holds the staged page now: replace the staged entry by a remote
  * one, if the staged entry is still this page's.  On RBP_INSERTED the slot
@@ -311,13 +318,14 @@ extern int	rbp_directory_movable(RbpDirectory *dir, uint32_t extent,
 								  uint32_t *next, RbpMovable *pages, int max);
 
 /*
- * Move a page to staging.  The staging slot holds the content of the page's
- * slot, which matches the hash of the entry.  If the entry is unchanged, it
- * is replaced by a staged entry that inherits the access count; otherwise the
- * result is RBP_INSERT_GONE.  Exclusive lock.
+ * Replace the page's slot by a reserved one, to which its content was copied,
+ * and whose content matches the hash.  The page keeps its queue and its access
+ * count.  If its entry has changed, the result is RBP_INSERT_GONE, and if the
+ * new slot's extent went offline, RBP_INSERT_OFFLINE; the reserved slot is given
+ * back then.  Exclusive lock.
  */
-extern RbpInsert rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
-									   uint32_t staging_slot);
+extern RbpInsert rbp_directory_move(RbpDirectory *dir, const RbpMovable *from,
+									uint32_t slot);
 
 /* Number of live entries of the extent.  Visits each slot.  Shared locks. */
 extern uint32_t rbp_directory_extent_used(RbpDirectory *dir, uint32_t extent);

@@ -271,52 +271,43 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 	return n;
 }
 
+/*
+ * If the page was written after it was looked up, its entry was dropped, so
+ * stamps need not be checked.  The generation is copied along.
+ */
 RbpInsert
-rbp_directory_restage(RbpDirectory *dir, const RbpMovable *from,
-					  uint32_t staging_slot)
+rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 {
 	uint64_t	hash = rbp_page_hash(&from->page);
 	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	staged_index = dir->max_slots + staging_slot;
-	RbpEntry   *staged = rbp_entry(dir, staged_index);
+	uint32_t	index = rbp_slot_index(dir, slot);
+	RbpEntry   *e = rbp_entry(dir, index);
 	RbpInsert	result = RBP_INSERT_GONE;
-	uint32_t	index;
+	uint32_t	old;
 
-	RBP_ASSERT(staging_slot < dir->staging_slots);
-	RBP_ASSERT(rbp_entry_state(staged) == RBP_SLOT_UNUSED);
-
+	RBP_ASSERT(slot < dir->max_slots && slot % RBP_PARTITIONS == part);
 	rbp_lock_exclusive(&p->lock);
-	index = rbp_entry_find(dir, hash, &from->page);
-	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
+	old = rbp_entry_find(dir, hash, &from->page);
+	if (old == rbp_slot_index(dir, from->at.slot) && rbp_entry_live(dir, part, old) &&
+		rbp_entry(dir, old)->hash == from->at.hash)
+		result = rbp_entry_state(e) != RBP_SLOT_LOST && rbp_extent_online(dir, slot / RBP_EXTENT_PAGES) ?
+			RBP_INSERTED : RBP_INSERT_OFFLINE;
+	if (result == RBP_INSERTED)
 	{
-		const RbpEntry *e = rbp_entry(dir, index);
-		RbpLookup	now;
+		const RbpEntry *was = rbp_entry(dir, old);
+		RbpSlotState queue = rbp_entry_state(was);
+		uint8_t		freq = rbp_entry_freq(was);
 
-		/*
-		 * If the page was written after it was looked up, its entry was
-		 * dropped, so stamps need not be checked.  The generation is copied
-		 * along.
-		 */
-		rbp_fill_lookup(dir, part, index, &now);
-		if (now.where == RBP_REMOTE && now.slot == from->at.slot &&
-			now.hash == from->at.hash)
-		{
-			uint8_t		freq = rbp_entry_freq(e);
-
-			staged->hash = e->hash;
-			staged->rel = e->rel;
-			staged->block = e->block;
-			staged->generation = e->generation;
-			staged->space = e->space;
-			staged->fork = e->fork;
-			rbp_s3fifo_remember(dir, part, index, hash);
-			rbp_entry_drop(dir, part, index, hash);
-			rbp_chain_link(dir, hash, staged_index);
-			rbp_list_push(dir, p, RBP_SLOT_STAGED, freq, staged_index);
-			result = RBP_INSERTED;
-		}
+		p->reserved--;
+		rbp_entry_fill(e, &from->page, was->hash, was->generation);
+		rbp_entry_drop(dir, part, old, hash);
+		rbp_chain_link(dir, hash, index);
+		rbp_list_push(dir, p, queue, freq, index);
+		rbp_account_add(dir, part, index, hash, 1, freq);
 	}
+	else
+		rbp_slot_unreserve(dir, p, part, index);
 	rbp_lock_release(&p->lock);
 	return result;
 }

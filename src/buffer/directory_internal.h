@@ -513,6 +513,24 @@ rbp_entry_is_page(const RbpEntry *e, const RbpPageId *page)
 		e->space == page->space && e->fork == page->fork;
 }
 
+static inline uint32_t
+rbp_slot_index(const RbpDirectory *dir, uint32_t slot)
+{
+	return slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
+}
+
+/* The entry gets the page, whose content hashes to this at that generation. */
+static inline void
+rbp_entry_fill(RbpEntry *e, const RbpPageId *page, uint64_t hash, uint32_t generation)
+{
+	e->hash = hash;
+	e->rel = page->rel;
+	e->block = page->block;
+	e->generation = generation;
+	e->space = page->space;
+	e->fork = page->fork;
+}
+
 /* Heads are kept as their complements, so that 0 is an empty bucket. */
 static inline uint32_t *
 rbp_bucket_head(const RbpDirectory *dir, uint64_t hash)

@@ -175,8 +175,8 @@ make_room_under_limit(RbpDirectory *dir, uint32_t part, uint16_t space,
 	return true;
 }
 
-uint32_t
-rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
+static uint32_t
+reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted)
 {
 	uint32_t	part = rbp_hash_partition(rbp_page_hash(page));
 	RbpPartition *p = &dir->partitions[part];
@@ -187,7 +187,7 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evic
 
 	evicted->n = 0;
 	rbp_lock_exclusive(&p->lock);
-	if (!make_room_under_limit(dir, part, page->space, evicted))
+	if (adds && !make_room_under_limit(dir, part, page->space, evicted))
 		tries = RBP_EVICT_STEPS;
 
 	/*
@@ -197,7 +197,11 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evic
 	 */
 	while (tries < RBP_EVICT_STEPS)
 	{
-		uint32_t	index = p->lists[RBP_SLOT_FREE].head;
+		/*
+		 * the oldest one: what was given back because it failed is not tried
+		 * next
+		 */
+		uint32_t	index = p->lists[RBP_SLOT_FREE].tail;
 		bool		live = false;
 		RbpPageId	victim = {0};
 
@@ -233,4 +237,16 @@ rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evic
 	p->evictions += (uint32_t) evicted->n;
 	rbp_lock_release(&p->lock);
 	return slot;
+}
+
+uint32_t
+rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
+{
+	return reserve(dir, page, true, evicted);
+}
+
+uint32_t
+rbp_directory_reserve_other(RbpDirectory *dir, const RbpPageId *page, RbpEvicted *evicted)
+{
+	return reserve(dir, page, false, evicted);
 }

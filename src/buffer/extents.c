@@ -10,11 +10,12 @@
 
 #include "base/geometry.h"
 #include "base/hash.h"
+#include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
 #include "buffer/directory.h"
 #include "buffer/pusher.h"
-#include "buffer/staging.h"
+#include "buffer/relation_stats.h"
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
@@ -84,54 +85,66 @@ extent_used(uint32 extent)
 }
 
 /*
- * Read a batch of the extent's pages, from its slot *next on, into staging,
- * and insert them into the directory as staged pages, which the pusher writes
- * elsewhere.  A page whose hash does not match stays in its slot.  Returns
- * false if staging has no room, or if no page of the batch could be read in
- * time.  *next is advanced only if all pages could be read.
+ * Copy a batch of the extent's pages, from its slot *next on, to slots of other
+ * extents.  Each page is served from its old slot until the copy is there, and
+ * one that cannot be copied stays.  Returns false if nothing of the batch could
+ * be read or written in time.  *next is advanced only if all of it could.
  */
 static bool
 move_batch(uint32 extent, uint32 *next, int64 now)
 {
-	/* keep most of staging for the victims of queries */
-	uint32		share = rbp_staging_slots(rbp_staging) / 4;
-	uint32		busy = rbp_staging_busy(rbp_staging);
+	static char bufs[RBP_MAX_BATCH][BLCKSZ] pg_attribute_aligned(RBP_IO_ALIGN);
 	RbpMovable	pages[RBP_MAX_BATCH];
 	RbpRemoteIo ios[RBP_MAX_BATCH];
-	uint32		staged[RBP_MAX_BATCH];
 	uint32		from = *next;
-	int			nstaged = 0;
-	int			nread = 0;
-	int			n;
+	int			n = rbp_directory_movable(rbp_dir, extent, next, pages, RBP_MAX_BATCH);
+	int			failed = 0;
+	int			copies = 0;
 
-	if (busy >= share)
-		return false;
-	while (nstaged < (int) Min(share - busy, RBP_MAX_BATCH) &&
-		   (staged[nstaged] = rbp_staging_get(rbp_staging)) != RBP_NO_STAGING_SLOT)
-		nstaged++;
-	n = nstaged == 0 ? 0 :
-		rbp_directory_movable(rbp_dir, extent, next, pages, nstaged);
 	for (int i = 0; i < n; i++)
 	{
 		ios[i].slot = pages[i].at.slot;
-		ios[i].buf = rbp_staging_page(rbp_staging, staged[i]);
+		ios[i].buf = bufs[i];
 	}
 	if (n > 0)
 		rbp_remote_read(ios, n, now, now + MOVE_PATIENCE_NS);
-	for (int i = 0; i < nstaged; i++)
+	for (int i = 0; i < n; i++)
 	{
-		bool		is_read = i < n && ios[i].status == RBP_OK;
+		RbpEvicted	evicted;
 
-		nread += is_read;
-		if (is_read && rbp_hash_page(ios[i].buf) == pages[i].at.hash &&
-			rbp_directory_restage(rbp_dir, &pages[i], staged[i]) == RBP_INSERTED)
-			rbp_pusher_notify(rbp_staging_ready(rbp_staging, staged[i]));
-		else
-			rbp_staging_put(rbp_staging, staged[i]);
+		if (ios[i].status != RBP_OK)
+			failed++;
+		else if (rbp_hash_page(ios[i].buf) == pages[i].at.hash)
+		{
+			ios[copies].buf = ios[i].buf;
+			ios[copies].slot = rbp_directory_reserve_other(rbp_dir, &pages[i].page, &evicted);
+			rbp_pusher_count_evicted(&evicted);
+			if (ios[copies].slot != RBP_INVALID_SLOT)
+				pages[copies++] = pages[i];
+		}
 	}
-	if (nstaged == 0 || nread < n)
+	now = rbp_now_ns();
+	if (copies > 0)
+		rbp_remote_write(ios, copies, now, now + MOVE_PATIENCE_NS);
+	for (int i = 0; i < copies; i++)
+	{
+		if (ios[i].status != RBP_OK)
+		{
+			rbp_directory_unreserve(rbp_dir, ios[i].slot);
+			failed++;
+		}
+		else if (rbp_directory_move(rbp_dir, &pages[i], ios[i].slot) == RBP_INSERTED)
+		{
+			rbp_stats_count(RBP_COUNT_PUSHES, 1);
+			rbp_stats_count(RBP_COUNT_BYTES_WRITTEN, BLCKSZ);
+		}
+		else
+			rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
+	}
+	rbp_relation_stats_settle();
+	if (failed > 0)
 		*next = from;
-	return nstaged > 0 && (n == 0 || nread > 0);
+	return n == 0 || failed < n;
 }
 
 static uint32
@@ -156,10 +169,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 		if (move_batch(extent, &next, now))
 			progress = now;
 		else
-		{
-			rbp_pusher_wake();
 			pg_usleep(1000);
-		}
 	}
 	return 0;
 }

@@ -166,8 +166,8 @@ publish(const Push *push)
 		rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
 }
 
-static void
-count_evicted(const RbpEvicted *evicted)
+void
+rbp_pusher_count_evicted(const RbpEvicted *evicted)
 {
 	if (evicted->n > 0)
 		rbp_stats_count(RBP_COUNT_EVICTIONS, (uint64) evicted->n);
@@ -207,7 +207,7 @@ push_batch(void)
 		}
 		if (usable)
 			push->slot = rbp_directory_reserve(rbp_dir, &push->page, &evicted);
-		count_evicted(&evicted);
+		rbp_pusher_count_evicted(&evicted);
 		if (push->slot == RBP_INVALID_SLOT)
 		{
 			give_up(push, RBP_COUNT_PUSH_NO_SLOT);

@@ -68,7 +68,7 @@ static RbpTierShared *shared = NULL;
 static uint32
 max_slots(void)
 {
-	return (uint32) rbp_guc_buffer_tier_max_size * (1024 * 1024 / BLCKSZ);
+	return (uint32) (rbp_guc_buffer_tier_max_size + rbp_guc_tier_size_ahead()) * (1024 * 1024 / BLCKSZ);
 }
 
 static uint32

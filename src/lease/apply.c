@@ -31,9 +31,6 @@
 /* Between two steps of moving temporary data out of regions */
 #define RETIRE_PAUSE_NS		(50 * NS_PER_MS)
 
-/* What donors ask for is retired in so many steps, or a few more */
-#define STEP_PARTS			8
-
 uint64
 rbp_lease_wanted(RbpHeldLease *h)
 {
@@ -62,6 +59,13 @@ rbp_lease_wanted_max(const RbpHeldLease *h)
 {
 	return (uint64) (h->pool == RBP_POOL_TEMP ? rbp_guc_temp_tier_max_size :
 					 rbp_guc_buffer_tier_max_size) << 20;
+}
+
+uint64
+rbp_lease_ahead(const RbpHeldLease *h, const RbpLease *lease)
+{
+	return h->pool == RBP_POOL_TEMP ? 0 :
+		Min(rbp_lease_asked_back(lease), (uint64) rbp_guc_tier_size_ahead() << 20);
 }
 
 RbpRegionGrant *
@@ -186,27 +190,24 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 }
 
 /*
- * How many of the demanded regions to retire now.  The broker grants
- * replacements only for what was released, and a full tier has no room before
- * that.  So an eighth goes first, and some of its pages are lost.  When its
- * replacement is there, the pages of the next eighth are moved to it, and so on.
- * All go at once if the lease lacks memory from the beginning, since no
- * replacement can be expected, and when half of the grace time is over.  Temporary
- * data is not dropped, and goes to disk if nothing else has room.
+ * Do regions that donors ask for wait for their replacements?  For half of the
+ * grace time, and not if the lease lacks memory from the beginning, since there
+ * is none then.  Temporary data does not wait: it goes to disk if there is no
+ * other room, and that takes its time.
  */
-static int
-step_size(RbpHeldLease *h, const RbpLeaseReclaim *demand)
+static bool
+awaits_replacements(RbpHeldLease *h, const RbpLeaseReclaim *demand)
 {
-	bool		lacks = h->lease->bytes < rbp_lease_wanted(h);
-	int64		now = rbp_now_ns();
-
 	if (h->pool == RBP_POOL_TEMP || demand->donor[0] == '\0')
-		return demand->regions;
+		return false;
 	if (h->steps_until == 0)
-		h->steps_until = lacks ? now : now + rbp_lease_move_time(demand);
-	if (now >= h->steps_until)
-		return demand->regions;
-	return lacks ? 0 : (demand->regions + STEP_PARTS - 1) / STEP_PARTS;
+	{
+		h->steps_until = rbp_now_ns();
+		if (h->lease->bytes >= rbp_lease_wanted(h))
+			h->steps_until += rbp_lease_move_time(demand);
+		h->request_due = 0;
+	}
+	return rbp_now_ns() < h->steps_until;
 }
 
 /*
@@ -239,6 +240,8 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	int			wanted = 0;
 	int			total = 0;
 	int			done = 0;
+	int			replaced;
+	bool		waits;
 
 	h->retire_due = NEVER_NS;
 	if (h->lease == NULL || !h->in_use)
@@ -259,15 +262,23 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	}
 	h->drain_obsolete = false;
 	h->draining = 0;
-	/* take turns, since moving data for one demand can take all of the time */
-	h->first_demand++;
+	waits = ndemands > 0 && awaits_replacements(h, &demands[0]);
+	replaced = h->maintenance_pending ? 0 : rbp_lease_surplus(h->lease, rbp_lease_wanted(h));
+
+	/*
+	 * Take turns, since moving data for one demand can take all of the time.
+	 * But what waits has its replacements one donor after the other.
+	 */
+	if (!waits)
+		h->first_demand++;
 	for (; done < ndemands && (done == 0 || rbp_now_ns() < until); done++)
 	{
 		const RbpLeaseReclaim *demand = &demands[(h->first_demand + (uint32) done) % (uint32) ndemands];
 		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
-		int			count = step_size(h, demand);
+		int			count = waits ? Min(demand->regions, replaced) : demand->regions;
 		int			n = retire(h, donor, count, until, rbp_lease_move_time(demand));
 
+		replaced -= count;
 		h->draining += demand->regions - count;
 		if (n > 0 && donor != NULL)
 		{
@@ -434,6 +445,7 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 			h->drain_obsolete = true;
 	}
 
+	rbp_remote_set_room(h->pool, rbp_lease_wanted_max(h) + rbp_lease_ahead(h, fresh));
 	rbp_lease_free(known);
 	h->lease = fresh;
 	h->deadline = terms.deadline_ns;

@@ -517,6 +517,16 @@ rbp_lease_surplus(const RbpLease *lease, uint64_t wanted)
 	return (int) ((lease->bytes - wanted) / largest_region(lease));
 }
 
+uint64_t
+rbp_lease_asked_back(const RbpLease *lease)
+{
+	int			regions = 0;
+
+	for (int i = 0; i < lease->nreclaims; i++)
+		regions += lease->reclaims[i].regions;
+	return (uint64_t) regions * largest_region(lease);
+}
+
 int
 rbp_lease_demands(const RbpLease *lease, uint64_t wanted,
 				  RbpLeaseReclaim *demands)
@@ -595,7 +605,7 @@ rbp_lease_new_body(const char *client, const char *instance,
 
 char *
 rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
-					 int64_t ttl_ms, const RbpRegionGrant *released, int n)
+					 uint64_t ahead, int64_t ttl_ms, const RbpRegionGrant *released, int n)
 {
 	char		secret[2 * RBP_SECRET_LEN + 1];
 	json_t	   *list = json_array();
@@ -617,9 +627,10 @@ rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
 		return NULL;
 
 	rbp_hex_encode(cred->secret, RBP_SECRET_LEN, secret);
-	text = dump(json_pack("{s:s, s:I, s:I, s:o}",
+	text = dump(json_pack("{s:s, s:I, s:I, s:I, s:o}",
 						  "secret", secret,
 						  "bytes", (json_int_t) bytes,
+						  "ahead", (json_int_t) ahead,
 						  "ttl_ms", (json_int_t) ttl_ms,
 						  "release", list));
 	explicit_bzero(secret, sizeof(secret));

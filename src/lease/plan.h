@@ -93,6 +93,9 @@ extern bool rbp_lease_is_excessive(const RbpLease *lease, uint64_t most);
  */
 extern int	rbp_lease_surplus(const RbpLease *lease, uint64_t wanted);
 
+/* The bytes of the regions that donors ask for, or more. */
+extern uint64_t rbp_lease_asked_back(const RbpLease *lease);
+
 /*
  * What to release now, given the wanted size: what donors ask for; if they ask
  * for nothing, the surplus, of any donor (with an empty name), since that is
@@ -119,7 +122,7 @@ extern char *rbp_lease_new_body(const char *client, const char *instance,
 								const char *purpose, uint64_t bytes,
 								int64_t ttl_ms);
 extern char *rbp_lease_renew_body(const RbpCredentials *cred, uint64_t bytes,
-								  int64_t ttl_ms,
+								  uint64_t ahead, int64_t ttl_ms,
 								  const RbpRegionGrant *released, int n);
 extern char *rbp_lease_end_body(const RbpCredentials *cred);
 

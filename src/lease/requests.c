@@ -216,8 +216,8 @@ renew(RbpHeldLease *h, uint64 wanted)
 	int			reported = Min(h->nreleased, MAX_RELEASED);
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
-	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_guc_lease_ttl,
-								h->released, reported);
+	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_lease_ahead(h, h->lease),
+								rbp_guc_lease_ttl, h->released, reported);
 	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;
 	if (reply.status == 403 || reply.status == 404 || reply.status == 410)

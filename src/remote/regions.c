@@ -109,7 +109,7 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 		pg_atomic_init_u32(&lease->nregions, 0);
 		pg_atomic_init_u32(&lease->recheck, 0);
 		lease->first_extent = lease->search_from = lease->lowest_free = nextents;
-		lease->nfree = max_extents[pool];
+		lease->nfree = lease->room = max_extents[pool];
 		nextents += max_extents[pool];
 		lease->end_extent = nextents;
 	}
@@ -145,6 +145,21 @@ rbp_remote_usable(RbpPool pool, int64 now)
 		return pg_atomic_read_u64(&lease->deadline) != 0;
 	return (int64) pg_atomic_read_u64(&lease->deadline) > now &&
 		pg_atomic_read_u32(&lease->nregions) > 0;
+}
+
+void
+rbp_remote_set_room(RbpPool pool, uint64 bytes)
+{
+	shared->leases[pool].room = (uint32) Min(bytes / RBP_EXTENT_BYTES, UINT32_MAX);
+}
+
+/* How many extents may still get a region. */
+static uint32
+extents_left(const RbpPoolLease *lease)
+{
+	uint32		used = lease->end_extent - lease->first_extent - lease->nfree;
+
+	return used < lease->room ? Min(lease->nfree, lease->room - used) : 0;
 }
 
 /*
@@ -309,7 +324,7 @@ rbp_remote_bring_online(RbpPool pool)
 				continue;
 			if (given++ == ONLINE_EXTENTS)
 				lookups = 0;
-			extent = lease->nfree == 0 ? NO_EXTENT : take_extent(pool, &lookups);
+			extent = extents_left(lease) == 0 ? NO_EXTENT : take_extent(pool, &lookups);
 			if (extent == NO_EXTENT)
 			{
 				/*
@@ -337,7 +352,7 @@ rbp_remote_bring_online(RbpPool pool)
 	 * Where extents are forgotten, each remaining one will become available,
 	 * or has done so since it was looked at.
 	 */
-	expected = ops->forget != NULL ? lease->nfree : 0;
+	expected = ops->forget != NULL ? extents_left(lease) : 0;
 	for (int i = 0; i < n; i++)
 	{
 		RbpRemoteRegion *region = &shared->regions[incomplete[i]];

@@ -400,6 +400,9 @@ extern bool rbp_remote_get_broker(RbpPool pool, RbpBrokerAccess *access);
 /* The lease is gone: stop using all of its memory now. */
 extern void rbp_remote_clear_lease(RbpPool pool);
 
+/* Use no more extents than have room for these bytes; the surplus may stay. */
+extern void rbp_remote_set_room(RbpPool pool, uint64 bytes);
+
 /*
  * The lease was renewed, with nothing else changed.  Returns how many regions
  * turned out to have no room and are not used.

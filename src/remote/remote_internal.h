@@ -127,6 +127,7 @@ typedef struct RbpPoolLease
 	bool		online_pending; /* rbp_remote_bring_online() stopped for lack
 								 * of time */
 	uint32		nfree;			/* number of extents without a region */
+	uint32		room;			/* most extents with one */
 	uint32		search_from;	/* next extent to consider for a region */
 	uint32		lowest_free;	/* lowest free extent below that */
 

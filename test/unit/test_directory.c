@@ -540,7 +540,7 @@ test_fresh(void)
 	free(dir);
 }
 
-/* Pages go from an extent that drains into staging, and from there elsewhere. */
+/* Pages go from an extent that drains to others. */
 static void
 test_moving(void)
 {
@@ -548,7 +548,7 @@ test_moving(void)
 	RbpPageId	page = page_of(1000, 0);
 	RbpMovable	m[RBP_EXTENT_PAGES];
 	uint32_t	next = 0;
-	uint32_t	slot;
+	uint32_t	slots[4];
 	RbpEvicted	evicted;
 	int			n;
 
@@ -561,23 +561,35 @@ test_moving(void)
 	is_u64(next, RBP_EXTENT_PAGES, "and all slots were seen");
 	ok(n > 2 && m[0].at.slot / RBP_EXTENT_PAGES == 0, "they are there");
 
-	is_u64(rbp_directory_restage(dir, &m[0], 0), RBP_INSERTED, "one is staged");
+	for (int i = 0; i < 3; i++)
+	{
+		slots[i] = rbp_directory_reserve_other(dir, &m[i].page, &evicted);
+		ok(slots[i] / RBP_EXTENT_PAGES != 0 && evicted.n == 0, "its new slot is in another extent");
+	}
+	is_u64(rbp_directory_lookup(dir, &m[0].page, false).slot, m[0].at.slot, "until then it is served from the old one");
+	is_u64(rbp_directory_move(dir, &m[0], slots[0]), RBP_INSERTED, "one is moved");
 	{
 		RbpLookup	at = rbp_directory_lookup(dir, &m[0].page, false);
 
-		ok(at.where == RBP_STAGED && at.slot == 0 && at.hash == m[0].at.hash,
+		ok(at.where == RBP_REMOTE && at.slot == slots[0] && at.hash == m[0].at.hash,
 		   "and is what it was");
 	}
-	slot = rbp_directory_reserve(dir, &m[0].page, &evicted);
-	ok(slot / RBP_EXTENT_PAGES != 0 && evicted.n == 0, "its new slot is in another extent");
-	is_u64(rbp_directory_publish(dir, &m[0].page, 0, slot), RBP_INSERTED, "where it is published");
 
 	rbp_directory_invalidate(dir, &m[1].page);
-	is_u64(rbp_directory_restage(dir, &m[1], 0), RBP_INSERT_GONE, "not one that was written meanwhile");
+	is_u64(rbp_directory_move(dir, &m[1], slots[1]), RBP_INSERT_GONE, "not one that was written meanwhile");
 	put(dir, &m[1].page, 4711);
-	is_u64(rbp_directory_restage(dir, &m[1], 0), RBP_INSERT_GONE, "nor one that came anew");
+	slots[1] = rbp_directory_reserve_other(dir, &m[1].page, &evicted);
+	is_u64(rbp_directory_move(dir, &m[1], slots[1]), RBP_INSERT_GONE, "nor one that came anew");
 	rbp_directory_bump_generation(dir, 1000, 3, 0);
-	is_u64(rbp_directory_restage(dir, &m[2], 0), RBP_INSERT_GONE, "nor one of an older generation");
+	is_u64(rbp_directory_move(dir, &m[2], slots[2]), RBP_INSERT_GONE, "nor one of an older generation");
+	page.block = 200;
+	put(dir, &page, 200);
+	m[3].page = page;
+	m[3].at = rbp_directory_lookup(dir, &page, false);
+	slots[3] = rbp_directory_reserve_other(dir, &page, &evicted);
+	rbp_directory_extent_close(dir, slots[3] / RBP_EXTENT_PAGES);
+	is_u64(rbp_directory_move(dir, &m[3], slots[3]), RBP_INSERT_OFFLINE, "nor to an extent that has gone");
+	is_u64(rbp_directory_lookup(dir, &page, false).slot, m[3].at.slot, "it stays where it is");
 	check(dir, "moving");
 	free(dir);
 

@@ -346,22 +346,24 @@ move(Thread *me, uint32_t extent)
 
 		for (int i = 0; i < n; i++)
 		{
-			uint32_t	staged = rbp_staging_get(staging);
 			uint64_t	got = __atomic_load_n(&remote[pages[i].at.slot], __ATOMIC_RELAXED);
+			RbpEvicted	evicted;
+			uint32_t	slot;
 
-			if (staged == RBP_NO_STAGING_SLOT)
-				return;
-			__atomic_store_n(staged_word(staged), got, __ATOMIC_RELAXED);
 			if (rnd(me, 8) == 0)
 				sched_yield();
-			if (got == pages[i].at.hash &&
-				rbp_directory_restage(dir, &pages[i], staged) == RBP_INSERTED)
-			{
+			if (got != pages[i].at.hash)
+				continue;
+			slot = rbp_directory_reserve_other(dir, &pages[i].page, &evicted);
+			if (slot == RBP_INVALID_SLOT)
+				continue;
+			__atomic_store_n(&remote[slot], got, __ATOMIC_RELAXED);
+			if (rnd(me, 8) == 0)
+				sched_yield();
+			if (rnd(me, 8) == 0)
+				rbp_directory_unreserve(dir, slot);
+			else if (rbp_directory_move(dir, &pages[i], slot) == RBP_INSERTED)
 				count(&me->moved);
-				rbp_staging_ready(staging, staged);
-			}
-			else
-				rbp_staging_put(staging, staged);
 		}
 	}
 }

@@ -368,6 +368,7 @@ test_demands(void)
 	RbpLeaseReclaim demands[2];
 
 	is_u64(rbp_lease_demands(lease, 1000 * MB, demands), 1, "a donor asks");
+	is_u64(rbp_lease_asked_back(lease), 128 * MB, "for as much");
 	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 2,
 	   "and gets what it asks for");
 	is_u64(rbp_lease_demands(lease, 16 * MB, demands), 1, "it comes before a surplus");
@@ -412,10 +413,13 @@ test_bodies(void)
 	json_decref(root);
 	free(text);
 
-	text = rbp_lease_renew_body(&lease->cred, 5, 6, lease->regions, 2);
+	text = rbp_lease_renew_body(&lease->cred, 5, 7, 6, lease->regions, 2);
 	root = json_loads(text, 0, NULL);
 	ok(strcmp(json_string_value(json_object_get(root, "secret")), SECRET) == 0,
 	   "a renewal shows the secret as it was given");
+	ok(json_integer_value(json_object_get(root, "bytes")) == 5 &&
+	   json_integer_value(json_object_get(root, "ahead")) == 7,
+	   "what is wanted, and what may come ahead");
 	is_u64(json_array_size(json_object_get(root, "release")), 2,
 		   "and lists what is released");
 	ok(json_integer_value(json_object_get(json_array_get(json_object_get(root, "release"), 1),

@@ -76,6 +76,12 @@ rbp_lease_wanted(RbpHeldLease *h)
 }
 
 uint64
+rbp_lease_ahead(const RbpHeldLease *h, const RbpLease *lease)
+{
+	return 0;
+}
+
+uint64
 rbp_lease_wanted_max(const RbpHeldLease *h)
 {
 	return 16 * MB;

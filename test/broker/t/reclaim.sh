@@ -94,6 +94,11 @@ move()  # release what is asked back until nothing is
 
 id=$buffer_id secret=$buffer_secret
 renew "\"bytes\":$((3 * region))"
+held="$(get '[.regions[] | select(.donor == "a")] | length')"
+renew "\"ahead\":$((2 * region))"
+has "two regions are replaced before they are released" "(.bytes == 5 * $region) and ([.regions[] | select(.donor == \"a\")] | length) == $held"
+renew "\"ahead\":$((2 * region))"
+has "and no more" ".bytes == 5 * $region"
 move
 has "the holder moves to the other donor, in the same answers" "(.bytes == 3 * $region) and all(.regions[]; .donor == \"b\")"
 id=$temp_id secret=$temp_secret

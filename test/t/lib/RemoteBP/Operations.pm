@@ -105,7 +105,7 @@ sub run_donor
 		listen => "$d->{host}:$d->{port}",
 		advertise => "$d->{id}.test:$d->{port}",
 		pipe => 1,
-		args => [ '--token-file', $file{client_token}, '--reclaim-grace', '30' ],
+		args => [ '--token-file', $file{client_token}, '--reclaim-grace', '300' ],
 		%opt);
 	return 1;
 }
@@ -266,8 +266,7 @@ sub do_row
 		$point->(is(leases('temp'), $lease{temp}, "$name: the lease for temporary data is the same"));
 		my $loses = $row{loses} // '';
 		$point->(is(leases('buffer'), $lease{buffer}, "$name: the lease of the tier is the same")) if $loses ne 'lease';
-		$point->(cmp_ok(held_pages(), '>=', int($held * 0.97), "$name: the tier has its $held pages")) if $loses eq '';
-		$point->(cmp_ok(held_pages(), '>=', int($held * 0.75), "$name: the tier has most of its $held pages")) if $loses eq 'pages';
+		$point->(cmp_ok(held_pages(), '>=', int($held * 0.97), "$name: the tier has its $held pages")) if $loses ne 'lease';
 	}
 	$point->(is(rest($session), $expected, "$name: the cursors return all rows"));
 	eval { $session->quit };
@@ -521,8 +520,7 @@ sub fill_servers_disk
 }
 
 # Each donor is drained, stopped and started, one after the other, as operators are told
-# to.  The tier is full, and the broker lends no memory in the place of a donor's before
-# it has been given back, so pages have nowhere to go.  Temporary data goes to the disk.
+# to.  Pages of the full tier go to the other donor, temporary data also to the disk.
 sub restart_donors
 {
 	my (%opt) = @_;
@@ -595,9 +593,9 @@ sub rows
 	  [ 'broker', 'stopped while its log pipe is full', \&stop_broker_with_full_pipe ],
 	  [ 'broker', 'log rotated', sub { rotate_log($broker) }, after => sub { bother_broker($LAST_STRANGER) && rotated_log_has($broker) } ],
 	  [ 'broker', 'disk full', \&fill_brokers_disk, after => \&empty_brokers_disk ],
-	  [ 'donors', 'drained, restarted at another address', sub { restart_donors(moves => 1) }, loses => 'pages' ],
+	  [ 'donors', 'drained, restarted at another address', sub { restart_donors(moves => 1) } ],
 	  [ 'donors', 'log pipe full', \&block_logs_of_donors, after => \&unblock_logs_of_donors ],
-	  [ 'donors', 'drained and restarted while log pipes are full', sub { block_logs_of_donors() && restart_donors() }, loses => 'pages' ],
+	  [ 'donors', 'drained and restarted while log pipes are full', sub { block_logs_of_donors() && restart_donors() } ],
 	  [ 'donors', 'log rotated', sub { (grep { rotate_log($_) } donor_daemons()) == @donors },
 		after => sub { bother_donor($donors[0]{daemon}, $LAST_STRANGER) && rotated_log_has($donors[0]{daemon}) } ],
 	  [ 'server', 'disk full for temporary files', \&fill_servers_disk, after => sub { unlink $file{full_server} } ],
