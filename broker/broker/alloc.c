@@ -57,13 +57,16 @@ int
 broker_alloc_grant(int64_t lease, int64_t ahead)
 {
 	static Source sources[BROKER_MAX_DONORS];	/* under broker.lock */
-	int64_t		lacks = broker_get("SELECT wanted - bytes + min(?2,"
-								   "  (SELECT coalesce(sum((asked - shared) * region_size), 0)"
-								   "   FROM holding h JOIN donor d ON d.key = h.donor"
-								   "   WHERE h.lease = l.key AND asked > shared))"
-								   " FROM lease_now l WHERE key = ?1", INT(lease), INT(ahead));
+	int64_t		sizes[2];		/* what it lacks, and what may come ahead */
+	int64_t		lacks;
 	int			granted = 0;
 
+	broker_get_all(sizes, "SELECT wanted - bytes, min(?2,"
+				   "  (SELECT coalesce(sum((asked - shared) * region_size), 0)"
+				   "   FROM holding h JOIN donor d ON d.key = h.donor"
+				   "   WHERE h.lease = l.key AND asked > shared))"
+				   " FROM lease_now l WHERE key = ?1", INT(lease), INT(ahead));
+	lacks = sizes[0] + sizes[1];
 	if (lacks > 0)
 	{
 		BrokerQueue queue;
@@ -98,7 +101,7 @@ broker_alloc_grant(int64_t lease, int64_t ahead)
 		broker.counters[REGIONS_GRANTED] += granted;
 	}
 	broker_run("UPDATE lease_term SET waiting_since = iif(?2, coalesce(waiting_since, now_ms()), NULL)"
-			   " WHERE lease = ?1", INT(lease), INT(lacks > 0));
+			   " WHERE lease = ?1", INT(lease), INT(lacks > sizes[1]));
 	return granted;
 }
 

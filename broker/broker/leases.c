@@ -114,7 +114,8 @@ static const char *const lease_object =
 "   FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = l.key),"
 " 'reclaim',"
 "  (SELECT json_group_array(json_object("
-"    'donor', d.id, 'regions', asked, 'grace_ms', max(taken_at - now_ms(), 0)))"
+"    'donor', d.id, 'regions', asked, 'shared', min(shared, asked),"
+"    'grace_ms', max(taken_at - now_ms(), 0)))"
 "   FROM holding h JOIN donor d ON d.key = h.donor WHERE h.lease = l.key AND asked > 0))"
 " FROM lease_now l WHERE key = ?1";
 

@@ -251,7 +251,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.buffer_tier_max_size",
 							"Sets the maximum of remote_bp.buffer_tier_size.",
-							"The page directory takes some 48 bytes of shared memory for each 8 kB.",
+							"The page directory takes some 54 bytes of shared memory for each 8 kB.",
 							&rbp_guc_buffer_tier_max_size,
 							1024, 1, 16 * 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_MB,

@@ -283,6 +283,7 @@ rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	index = rbp_slot_index(dir, slot);
 	RbpEntry   *e = rbp_entry(dir, index);
+	RbpPolicy	policy = rbp_directory_policy(dir, from->page.rel, from->page.space);
 	RbpInsert	result = RBP_INSERT_GONE;
 	uint32_t	old;
 
@@ -290,7 +291,7 @@ rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 	rbp_lock_exclusive(&p->lock);
 	old = rbp_entry_find(dir, hash, &from->page);
 	if (old == rbp_slot_index(dir, from->at.slot) && rbp_entry_live(dir, part, old) &&
-		rbp_entry(dir, old)->hash == from->at.hash)
+		rbp_entry(dir, old)->hash == from->at.hash && policy != RBP_POLICY_NONE)
 		result = rbp_entry_state(e) != RBP_SLOT_LOST && rbp_extent_online(dir, slot / RBP_EXTENT_PAGES) ?
 			RBP_INSERTED : RBP_INSERT_OFFLINE;
 	if (result == RBP_INSERTED)
@@ -301,6 +302,15 @@ rbp_directory_move(RbpDirectory *dir, const RbpMovable *from, uint32_t slot)
 
 		p->reserved--;
 		rbp_entry_fill(e, &from->page, was->hash, was->generation);
+
+		/*
+		 * A walk that applies a changed policy may have passed the new slot,
+		 * and not come to the old one.
+		 */
+		if (queue == RBP_SLOT_KEPT && policy != RBP_POLICY_KEEP)
+			queue = RBP_SLOT_MAIN;
+		else if (queue != RBP_SLOT_KEPT && rbp_may_keep_page(dir, p, e))
+			queue = RBP_SLOT_KEPT;
 		rbp_entry_drop(dir, part, old, hash);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, queue, freq, index);

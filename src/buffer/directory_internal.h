@@ -83,10 +83,10 @@ typedef enum RbpSlotState
 	RBP_SLOT_MAIN,				/* a page, in its main queue */
 	RBP_SLOT_KEPT,				/* a page that is kept by policy */
 	RBP_SLOT_STAGED,			/* a page; staging slots only */
-	RBP_SLOT_RESERVED,			/* a pusher has it */
-	RBP_SLOT_LOST,				/* reserved by a pusher, but its extent went
-								 * offline since: what the pusher wrote is
-								 * lost even if the extent came online again */
+	RBP_SLOT_RESERVED,			/* a page is being written to it */
+	RBP_SLOT_LOST,				/* was reserved, but its extent went offline
+								 * since: what was written is lost even if the
+								 * extent came online again */
 } RbpSlotState;
 
 #define RBP_NUM_LISTS		6	/* the first is not used */
@@ -623,7 +623,7 @@ extern void rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index,
 extern void rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 							 uint32_t index);
 
-/* A pusher lets go of a slot that it had reserved; exclusive lock. */
+/* A slot that was reserved is let go; exclusive lock. */
 extern void rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 							   uint32_t index);
 

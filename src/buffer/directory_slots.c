@@ -4,7 +4,7 @@
  *	  Which remote slot a page gets: free ones, fresh ones, those of other pages.
  *
  * A slot is unused, or it is taken: then it is free (on the list of those), reserved
- * for a page that a pusher is writing to it, or it has a page, and is on one of the
+ * for a page that is being written to it, or it has a page, and is on one of the
  * queues.  The counts of a partition (taken, reserved), its list of free slots, and the
  * place where its search for fresh slots stands (scan, scan_began) change here,
  * under the partition's exclusive lock.  Extents' bytes are atomics: fresh slots
@@ -96,7 +96,7 @@ next_fresh(RbpDirectory *dir, uint32_t part)
 	return RBP_NIL;
 }
 
-/* A pusher lets go of a slot. */
+/* A reserved slot is let go. */
 void
 rbp_slot_unreserve(RbpDirectory *dir, RbpPartition *p, uint32_t part,
 				   uint32_t index)
@@ -192,8 +192,8 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 
 	/*
 	 * What is found may lie in an extent that is closed, or draining, and is
-	 * then put out of use on the spot.  That is bounded too: a pusher may
-	 * well go without a slot while memory is being lost.
+	 * then put out of use on the spot.  That is bounded too: a page may well
+	 * go without a slot while memory is being lost.
 	 */
 	while (tries < RBP_EVICT_STEPS)
 	{

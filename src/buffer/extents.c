@@ -87,8 +87,8 @@ extent_used(uint32 extent)
 /*
  * Copy a batch of the extent's pages, from its slot *next on, to slots of other
  * extents.  Each page is served from its old slot until the copy is there, and
- * one that cannot be copied stays.  Returns false if nothing of the batch could
- * be read or written in time.  *next is advanced only if all of it could.
+ * one that cannot be copied stays.  Returns false if reads or writes failed, and
+ * no page was moved.  *next is advanced only if all of it could.
  */
 static bool
 move_batch(uint32 extent, uint32 *next, int64 now)
@@ -100,6 +100,8 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 	int			n = rbp_directory_movable(rbp_dir, extent, next, pages, RBP_MAX_BATCH);
 	int			failed = 0;
 	int			copies = 0;
+	int			moved = 0;
+	bool		usable;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -124,17 +126,19 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 		}
 	}
 	now = rbp_now_ns();
-	if (copies > 0)
+	usable = rbp_remote_usable(RBP_POOL_BUFFER, now);
+	if (copies > 0 && usable)
 		rbp_remote_write(ios, copies, now, now + MOVE_PATIENCE_NS);
 	for (int i = 0; i < copies; i++)
 	{
-		if (ios[i].status != RBP_OK)
+		if (!usable || ios[i].status != RBP_OK)
 		{
 			rbp_directory_unreserve(rbp_dir, ios[i].slot);
 			failed++;
 		}
 		else if (rbp_directory_move(rbp_dir, &pages[i], ios[i].slot) == RBP_INSERTED)
 		{
+			moved++;
 			rbp_stats_count(RBP_COUNT_PUSHES, 1);
 			rbp_stats_count(RBP_COUNT_BYTES_WRITTEN, BLCKSZ);
 		}
@@ -144,7 +148,7 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 	rbp_relation_stats_settle();
 	if (failed > 0)
 		*next = from;
-	return n == 0 || failed < n;
+	return failed == 0 || moved > 0;
 }
 
 static uint32

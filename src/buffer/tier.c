@@ -331,5 +331,5 @@ rbp_tier_pages(RbpTierPages *pages)
 	pages->staged = counts.staged;
 	pages->free = counts.free;
 	pages->online = counts.online;
-	pages->max = rbp_directory_max_slots(rbp_dir);
+	pages->max = (uint64) rbp_guc_buffer_tier_max_size * (1024 * 1024 / BLCKSZ);
 }

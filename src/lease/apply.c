@@ -64,8 +64,10 @@ rbp_lease_wanted_max(const RbpHeldLease *h)
 uint64
 rbp_lease_ahead(const RbpHeldLease *h, const RbpLease *lease)
 {
-	return h->pool == RBP_POOL_TEMP ? 0 :
-		Min(rbp_lease_asked_back(lease), (uint64) rbp_guc_tier_size_ahead() << 20);
+	/* nothing more while something does not fit */
+	if (h->pool == RBP_POOL_TEMP || rbp_now_ns() < h->request_max_until)
+		return 0;
+	return Min(rbp_lease_asked_back(lease), (uint64) rbp_guc_tier_size_ahead() << 20);
 }
 
 RbpRegionGrant *
@@ -191,23 +193,44 @@ retire(RbpHeldLease *h, const char *donor, int count, int64 until, int64 move_ns
 
 /*
  * Do regions that donors ask for wait for their replacements?  For half of the
- * grace time, and not if the lease lacks memory from the beginning, since there
- * is none then.  Temporary data does not wait: it goes to disk if there is no
- * other room, and that takes its time.
+ * grace time that is left since the last replacement came, and not if the lease
+ * lacks memory from the beginning, since there is none then.  Temporary data does
+ * not wait: it goes to disk if there is no other room, and that takes its time.
  */
 static bool
-awaits_replacements(RbpHeldLease *h, const RbpLeaseReclaim *demand)
+awaits_replacements(RbpHeldLease *h, const RbpLeaseReclaim *demands, int ndemands, int replaced)
 {
-	if (h->pool == RBP_POOL_TEMP || demand->donor[0] == '\0')
+	int64		now = rbp_now_ns();
+	int64		patience = NEVER_NS;
+
+	if (h->pool == RBP_POOL_TEMP || ndemands == 0 || demands[0].donor[0] == '\0')
 		return false;
+	for (int i = 0; i < ndemands; i++)
+		patience = Min(patience, rbp_lease_move_time(&demands[i]));
 	if (h->steps_until == 0)
 	{
-		h->steps_until = rbp_now_ns();
-		if (h->lease->bytes >= rbp_lease_wanted(h))
-			h->steps_until += rbp_lease_move_time(demand);
+		h->steps_until = h->lease->bytes >= rbp_lease_wanted(h) ? now + patience : now;
 		h->request_due = 0;
 	}
-	return rbp_now_ns() < h->steps_until;
+	else if (replaced > 0 && now < h->steps_until)
+		h->steps_until = now + patience;
+	return now < h->steps_until;
+}
+
+/*
+ * How many regions have been replaced, and can be emptied.  If all is there that
+ * may come ahead, and it is less than a region, that has to do.
+ */
+static int
+replaced_regions(RbpHeldLease *h)
+{
+	uint64		wanted = rbp_lease_wanted(h);
+	uint64		ahead = rbp_lease_ahead(h, h->lease);
+	int			replaced = rbp_lease_surplus(h->lease, wanted);
+
+	if (h->maintenance_pending)
+		return 0;
+	return replaced == 0 && ahead > 0 && h->lease->bytes >= wanted + ahead ? 1 : replaced;
 }
 
 /*
@@ -262,23 +285,28 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	}
 	h->drain_obsolete = false;
 	h->draining = 0;
-	waits = ndemands > 0 && awaits_replacements(h, &demands[0]);
-	replaced = h->maintenance_pending ? 0 : rbp_lease_surplus(h->lease, rbp_lease_wanted(h));
+	replaced = replaced_regions(h);
+	waits = awaits_replacements(h, demands, ndemands, replaced);
 
 	/*
 	 * Take turns, since moving data for one demand can take all of the time.
-	 * But what waits has its replacements one donor after the other.
+	 * But what waits has its replacements one donor after the other: go on
+	 * with the one that has got some.
 	 */
-	if (!waits)
-		h->first_demand++;
+	h->first_demand++;
+	for (int i = 0; waits && i < ndemands; i++)
+	{
+		if (i == 0 || strcmp(demands[i].donor, h->given_to) == 0)
+			h->first_demand = (uint32) i;
+	}
 	for (; done < ndemands && (done == 0 || rbp_now_ns() < until); done++)
 	{
 		const RbpLeaseReclaim *demand = &demands[(h->first_demand + (uint32) done) % (uint32) ndemands];
 		const char *donor = demand->donor[0] != '\0' ? demand->donor : NULL;
-		int			count = waits ? Min(demand->regions, replaced) : demand->regions;
+		int			count = waits ? Min(demand->regions, demand->shared + replaced) : demand->regions;
 		int			n = retire(h, donor, count, until, rbp_lease_move_time(demand));
 
-		replaced -= count;
+		replaced -= Max(count - demand->shared, 0);
 		h->draining += demand->regions - count;
 		if (n > 0 && donor != NULL)
 		{
@@ -290,7 +318,7 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	log_given_back(h, NULL, 0);
 	if (h->draining > 0 || done < ndemands)
 		h->retire_due = rbp_now_ns() + RETIRE_PAUSE_NS;
-	else
+	if (ndemands == 0)
 		h->steps_until = 0;
 	return total;
 }
@@ -438,6 +466,13 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 	if (h->in_use)
 		drop_lost_content(h, fresh, terms);
 
+	/* A donor that did not ask before has a grace time of its own. */
+	for (int i = 0; h->steps_until != 0 && i < fresh->nreclaims; i++)
+	{
+		if (!rbp_lease_has_reclaim(known, fresh->reclaims[i].donor))
+			h->steps_until = 0;
+	}
+
 	/* If a donor no longer asks, regions that are not empty yet may stay. */
 	for (int i = 0; h->has_drained && i < known->nreclaims; i++)
 	{
@@ -445,7 +480,8 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 			h->drain_obsolete = true;
 	}
 
-	rbp_remote_set_room(h->pool, rbp_lease_wanted_max(h) + rbp_lease_ahead(h, fresh));
+	if (h->pool == RBP_POOL_BUFFER)
+		rbp_remote_set_room(h->pool, rbp_lease_wanted_max(h) + rbp_lease_ahead(h, fresh));
 	rbp_lease_free(known);
 	h->lease = fresh;
 	h->deadline = terms.deadline_ns;

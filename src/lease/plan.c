@@ -294,14 +294,18 @@ parse_reclaims(const json_t *root, RbpLease *lease, ParseError *c)
 	{
 		RbpLeaseReclaim *reclaim = &lease->reclaims[lease->nreclaims];
 		int64_t		regions;
+		int64_t		others = 0;
 
 		if (!json_is_object(object))
 			return parse_error(c, "a reclaim is not an object");
 		if (!get_text(object, "donor", true, reclaim->donor,
 					  sizeof(reclaim->donor), c) ||
-			!get_number(object, "regions", 0, INT32_MAX, &regions, c))
+			!get_number(object, "regions", 0, INT32_MAX, &regions, c) ||
+			(json_object_get(object, "shared") != NULL &&
+			 !get_number(object, "shared", 0, regions, &others, c)))
 			return false;
 		reclaim->regions = (int) regions;
+		reclaim->shared = (int) others;
 		reclaim->grace_ms = GRACE_MS;
 		if (json_object_get(object, "grace_ms") != NULL &&
 			!get_number(object, "grace_ms", 0, INT64_MAX, &reclaim->grace_ms, c))
@@ -520,11 +524,12 @@ rbp_lease_surplus(const RbpLease *lease, uint64_t wanted)
 uint64_t
 rbp_lease_asked_back(const RbpLease *lease)
 {
-	int			regions = 0;
+	uint64_t	regions = 0;
 
 	for (int i = 0; i < lease->nreclaims; i++)
-		regions += lease->reclaims[i].regions;
-	return (uint64_t) regions * largest_region(lease);
+		regions += (uint64_t) (lease->reclaims[i].regions - lease->reclaims[i].shared);
+	/* no more than it has, whatever is asked */
+	return (regions < (uint64_t) lease->nregions ? regions : (uint64_t) lease->nregions) * largest_region(lease);
 }
 
 int
@@ -565,7 +570,10 @@ rbp_lease_reclaimed(RbpLease *lease, const char *donor, int n)
 		RbpLeaseReclaim *reclaim = &lease->reclaims[i];
 
 		if (strcmp(reclaim->donor, donor) == 0)
+		{
 			reclaim->regions -= n < reclaim->regions ? n : reclaim->regions;
+			reclaim->shared -= n < reclaim->shared ? n : reclaim->shared;
+		}
 	}
 }
 

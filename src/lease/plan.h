@@ -23,6 +23,8 @@ typedef struct RbpLeaseReclaim
 {
 	char		donor[RBP_DONOR_ID_LEN];
 	int			regions;
+	int			shared;			/* of these, for other leases: nothing
+								 * replaces them */
 	int64_t		grace_ms;		/* after that they are taken */
 } RbpLeaseReclaim;
 
@@ -93,7 +95,7 @@ extern bool rbp_lease_is_excessive(const RbpLease *lease, uint64_t most);
  */
 extern int	rbp_lease_surplus(const RbpLease *lease, uint64_t wanted);
 
-/* The bytes of the regions that donors ask for, or more. */
+/* The bytes of the regions that donors want for themselves, or more. */
 extern uint64_t rbp_lease_asked_back(const RbpLease *lease);
 
 /*

@@ -73,7 +73,7 @@ api()
 {
     local said
 
-    said=$(curl -sS -m 20 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
+    said=$(curl -sS -m 80 -X "$1" "${curl_auth[@]}" ${3+--data-binary "$3"} -w '\n%{http_code}' "$url$2" 2>&1)
     status=${said##*$'\n'}
     answer=${said%$'\n'*}
 }
@@ -167,7 +167,7 @@ renew()
 # until_true SECONDS COMMAND...: a bound on a hang, not a measure
 until_true()
 {
-    local end=$((SECONDS + $1))
+    local end=$((SECONDS + 4 * $1))     # a busy machine may take its time
 
     shift
     until "$@"; do

@@ -1747,14 +1747,14 @@ test_pressure(void)
 	if (f == NULL || fputs("MemTotal: 8388608 kB\nMemAvailable: 1 kB\n", f) < 0 ||
 		fclose(f) != 0)
 		bail_out("could not write %s", meminfo);
-	for (int i = 0; i < 600 && !little; i++)
+	for (int i = 0; i < 2400 && !little; i++)
 	{
 		sleep_ms(50);
 		little = donor_shared_memory() < NREGIONS * REGION_SIZE / 4;
 	}
 	ok(little, "a donor gives memory back when the machine is short of it");
 	/* the broker hears of it with the donor's next heartbeat */
-	for (int i = 0; i < 600 && lent != 0; i++)
+	for (int i = 0; i < 2400 && lent != 0; i++)
 	{
 		lent = lease_try("pressure", 4);
 		if (lent != 0)

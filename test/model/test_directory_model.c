@@ -72,6 +72,7 @@ static int	slot_owner[SLOTS];
 static bool online[EXTENTS];
 static uint32_t losses[EXTENTS];
 static uint64_t evictions;
+static uint64_t moves;
 static RbpPolicy policies[RELS][SPACES];
 static bool unapplied;			/* pages may be kept, or not, by a policy of
 								 * before */
@@ -290,10 +291,10 @@ find_given_up(uint32_t part, uint32_t but)
 	return n;
 }
 
-static void
-op_reserve(uint32_t slot)
+/* A slot for the page, for one more of them or for another place of this one. */
+static uint32_t
+reserve(const ModelPage *page, bool adds)
 {
-	ModelPage  *page = &pages[staging[slot].page];
 	uint32_t	part = (uint32_t) (rbp_page_hash(&page->id) % RBP_PARTITIONS);
 	uint32_t	got;
 	RbpEvicted	evicted;
@@ -304,9 +305,6 @@ op_reserve(uint32_t slot)
 	bool		limit_kept = false;
 	uint32_t	given_up;
 
-	doing = "reserve";
-	if (!staging[slot].held || staging[slot].reserved != RBP_INVALID_SLOT)
-		return;
 	for (int i = 0; i < STAGING; i++)
 		if (staging[i].held && staging[i].reserved != RBP_INVALID_SLOT)
 			is_reserved[staging[i].reserved] = true;
@@ -322,38 +320,55 @@ op_reserve(uint32_t slot)
 				policy_of(&pages[slot_owner[s]]) == RBP_POLICY_KEEP;
 		}
 
-	got = rbp_directory_reserve(dir, &page->id, &evicted);
+	got = adds ? rbp_directory_reserve(dir, &page->id, &evicted) :
+		rbp_directory_reserve_other(dir, &page->id, &evicted);
 	expect((got != RBP_INVALID_SLOT) == any ||
 		   (got == RBP_INVALID_SLOT && (all_kept || limit_kept || unapplied)),
 		   "whether there is a slot");
 	given_up = find_given_up(part, got);
+	expect(adds || given_up == 0, "a page made room for one that was there");
 	evictions += given_up;
 	if (got == RBP_INVALID_SLOT)
 	{
 		expect(evicted.n == (int) given_up, "evicted without a slot");
-		return;
+		return got;
 	}
 	expect(got < SLOTS && got % RBP_PARTITIONS == part, "a slot of another partition");
 	expect(online[got / RBP_EXTENT_PAGES], "a slot of an extent that is offline");
 	expect(!is_reserved[got], "a slot that is in other hands");
 	if (failure[0] != '\0')
-		return;
+		return RBP_INVALID_SLOT;
 	if (slot_owner[got] != NOBODY)
 	{
 		ModelPage  *owner = &pages[slot_owner[got]];
+		bool		is_named = false;
 
 		expect(!any_free || (limited && owner->id.space == LIMITED),
 			   "a page was given up while a slot was free");
 		expect(evicted.n == (int) given_up + live(owner), "whether a live page was given up");
-		expect(!live(owner) || rbp_page_equal(&evicted.pages[evicted.n - 1], &owner->id), "which page was evicted");
+		for (int i = 0; i < evicted.n; i++)
+			is_named |= rbp_page_equal(&evicted.pages[i], &owner->id);
+		expect(!live(owner) || is_named, "which page was evicted");
 		evictions += live(owner);
 		forget(owner);
 		compare_page(owner, false);
 	}
 	else
 		expect(evicted.n == (int) given_up, "evicted, but the slot had no page");
-	staging[slot].reserved = got;
-	staging[slot].reserved_epoch = losses[got / RBP_EXTENT_PAGES];
+	return got;
+}
+
+static void
+op_reserve(uint32_t slot)
+{
+	ModelStaging *st = &staging[slot];
+
+	doing = "reserve";
+	if (!st->held || st->reserved != RBP_INVALID_SLOT)
+		return;
+	st->reserved = reserve(&pages[st->page], true);
+	if (st->reserved != RBP_INVALID_SLOT)
+		st->reserved_epoch = losses[st->reserved / RBP_EXTENT_PAGES];
 }
 
 static void
@@ -690,6 +705,67 @@ begin(uint64_t seed)
 	rbp_directory_set_keep_max(dir, seed % 2 == 0 ? RBP_KEEP_HALF : SLOTS / 4);
 }
 
+/* The page gets another slot; things may happen while it is copied. */
+static void
+op_move(ModelPage *page)
+{
+	RbpMovable	from = {page->id, {page->where, page->slot, page->hash}};
+	uint32_t	old = page->slot;
+	uint32_t	to;
+	uint32_t	epoch;
+	RbpInsert	got;
+
+	doing = "move";
+	if (page->where != RBP_REMOTE || !live(page))
+		return;
+	to = reserve(page, false);
+	if (to == RBP_INVALID_SLOT)
+		return;
+	epoch = losses[to / RBP_EXTENT_PAGES];
+	switch (rnd(32))
+	{
+		case 0:
+			op_write(page);
+			break;
+		case 1:
+			op_bump((int) ((page - pages) / BLOCKS));
+			break;
+		case 2:
+			op_offline(to / RBP_EXTENT_PAGES);
+			if (rnd(2) == 0)
+				op_online(to / RBP_EXTENT_PAGES);
+			break;
+		case 3:
+			op_offline(old / RBP_EXTENT_PAGES);
+			break;
+		case 4:
+			op_policy(page->id.rel - 1000, page->id.space, (RbpPolicy) rnd(RBP_POLICY_NONE + 1));
+			break;
+	}
+	doing = "move";
+	if (rnd(8) == 0)
+	{
+		rbp_directory_unreserve(dir, to);
+		compare_page(page, false);
+		return;
+	}
+	got = rbp_directory_move(dir, &from, to);
+	if (page->where != RBP_REMOTE || page->slot != old || !live(page) ||
+		policy_of(page) == RBP_POLICY_NONE)
+		expect(got == RBP_INSERT_GONE, "a page that is not there was moved");
+	else if (!online[to / RBP_EXTENT_PAGES] || losses[to / RBP_EXTENT_PAGES] != epoch)
+		expect(got == RBP_INSERT_OFFLINE, "moved into lost memory");
+	else
+	{
+		expect(got == RBP_INSERTED, "not moved");
+		slot_owner[old] = NOBODY;
+		slot_owner[to] = (int) (page - pages);
+		page->slot = to;
+		moves++;
+	}
+	compare_page(page, false);
+}
+
 static void
 run(uint64_t seed, uint64_t operations)
 {
@@ -729,8 +805,14 @@ run(uint64_t seed, uint64_t operations)
 			op_apply();
 		else if (what < 955)
 			op_limit(rnd(3) * SLOTS / 4);
-		else if (what < 980)
+		else if (what < 970)
 			op_drop_if_same(page);
+		else if (what < 980)
+		{
+			for (int i = 0; i < 50 && (page->where != RBP_REMOTE || !live(page)); i++)
+				page = &pages[rnd(NPAGES)];
+			op_move(page);
+		}
 		else if (what >= 991 || rnd(calm) > 0)
 			op_sweep((int) rnd(RBP_PARTITIONS));
 		else if (what < 984)
@@ -778,6 +860,7 @@ main(int argc, char **argv)
 			diag("%s", failure);
 		all_evictions += evictions;
 	}
+	ok(moves > 100, "%" PRIu64 " moves", moves);
 	ok(all_evictions > 1000, "in all %" PRIu64 " evictions", all_evictions);
 
 	/* the model notices each rule that is switched off */

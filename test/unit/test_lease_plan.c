@@ -369,6 +369,11 @@ test_demands(void)
 
 	is_u64(rbp_lease_demands(lease, 1000 * MB, demands), 1, "a donor asks");
 	is_u64(rbp_lease_asked_back(lease), 128 * MB, "for as much");
+	lease->reclaims[0].shared = 1;
+	is_u64(rbp_lease_asked_back(lease), 64 * MB, "what is for other leases is not replaced");
+	lease->reclaims[0].regions = INT32_MAX;
+	is_u64(rbp_lease_asked_back(lease), 3 * 64 * MB, "nor more than there is");
+	lease->reclaims[0].regions = 2;
 	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 2,
 	   "and gets what it asks for");
 	is_u64(rbp_lease_demands(lease, 16 * MB, demands), 1, "it comes before a surplus");
@@ -379,7 +384,7 @@ test_demands(void)
 	rbp_lease_reclaimed(lease, "b", 1);
 	rbp_lease_reclaimed(lease, "a", 1);
 	rbp_lease_demands(lease, 16 * MB, demands);
-	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 1,
+	ok(strcmp(demands[0].donor, "a") == 0 && demands[0].regions == 1 && demands[0].shared == 0,
 	   "what it got is taken off");
 	rbp_lease_reclaimed(lease, "a", 5);
 	ok(!rbp_lease_has_reclaim(lease, "a"), "until it asks for nothing");

@@ -1982,6 +1982,35 @@ test_many_extents(void)
 	is_u64(mistakes, 0, "no mistakes");
 }
 
+static int
+online_extents(void)
+{
+	int			n = 0;
+
+	for (int e = 0; e < BUFFER_EXTENTS; e++)
+		n += online[e];
+	return n;
+}
+
+/* There are more extents than may be in use, until regions are to be replaced. */
+static void
+test_room(void)
+{
+	rbp_remote_set_room(RBP_POOL_BUFFER, 2 * (MOCK_REGION_BYTES / 2));
+	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 1, "two of three regions have room for an extent");
+	is_u64(online_extents(), 2, "of the eight that there are");
+	rbp_remote_set_room(RBP_POOL_BUFFER, 5 * (MOCK_REGION_BYTES / 2));
+	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 0, "all have where there is more room");
+	is_u64(online_extents(), 5, "but not all that they could");
+	rbp_remote_set_room(RBP_POOL_BUFFER, 2 * (MOCK_REGION_BYTES / 2));
+	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 0, "what is in use stays when there is less");
+	is_u64(online_extents(), 5, "all of it");
+	rbp_remote_set_room(RBP_POOL_BUFFER, PG_UINT64_MAX);
+	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 0, "and more where there is no limit");
+	is_u64(online_extents(), 6, "as many as there are regions for");
+	is_u64(mistakes, 0, "no mistakes");
+}
+
 /* What is closed is absent as soon as it is forgotten. */
 static bool
 forget(void)
@@ -2343,6 +2372,7 @@ main(void)
 	test_report();
 	test_no_vacant_place();
 	test_many_extents();
+	test_room();
 	test_promised_extents();
 	test_broker();
 	test_wake();

@@ -29,7 +29,7 @@ beat a ia '"want_back":5'
 api GET /v1/donors
 has "operators see what is being asked back" '.donors[0].reclaiming == 3 and .donors[0].want_back == 5'
 renew
-has "the holder is asked for the rest" '.reclaim == [{"donor": "a", "regions": 3, "grace_ms": 3600000}]'
+has "the holder is asked for the rest" '.reclaim == [{"donor": "a", "regions": 3, "shared": 0, "grace_ms": 3600000}]'
 release=$(get '[.regions[0:2][] | {donor, region}]')
 sleep 0.01
 renew "\"release\":$release"
@@ -40,7 +40,7 @@ renew
 has "a donor may want less again" '.reclaim == [] and (.regions | length) == 4'
 beat a ia '"want_back":5,"grace_ms":1500'
 renew
-has "a donor may want more, with another grace time" '.reclaim == [{"donor": "a", "regions": 1, "grace_ms": 1500}]'
+has "a donor may want more, with another grace time" '.reclaim == [{"donor": "a", "regions": 1, "shared": 0, "grace_ms": 1500}]'
 
 pump a ia '"want_back":5'
 taken() { api GET /v1/leases; [ "$(get ".leases[0].bytes == 3 * $region")" = true ]; }
