@@ -1997,16 +1997,16 @@ static void
 test_room(void)
 {
 	rbp_remote_set_room(RBP_POOL_BUFFER, 2 * (MOCK_REGION_BYTES / 2));
-	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 1, "two of three regions have room for an extent");
+	is_u64(take_lease(RBP_POOL_BUFFER, 8, 0, 3, 1), 1, "two of three regions have room for an extent");
 	is_u64(online_extents(), 2, "of the eight that there are");
 	rbp_remote_set_room(RBP_POOL_BUFFER, 5 * (MOCK_REGION_BYTES / 2));
-	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 0, "all have where there is more room");
+	is_u64(take_lease(RBP_POOL_BUFFER, 8, 0, 3, 1), 0, "all have where there is more room");
 	is_u64(online_extents(), 5, "but not all that they could");
 	rbp_remote_set_room(RBP_POOL_BUFFER, 2 * (MOCK_REGION_BYTES / 2));
-	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 0, "what is in use stays when there is less");
+	is_u64(take_lease(RBP_POOL_BUFFER, 8, 0, 3, 1), 0, "what is in use stays when there is less");
 	is_u64(online_extents(), 5, "all of it");
 	rbp_remote_set_room(RBP_POOL_BUFFER, PG_UINT64_MAX);
-	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 1), 0, "and more where there is no limit");
+	is_u64(take_lease(RBP_POOL_BUFFER, 8, 0, 3, 1), 0, "and more where there is no limit");
 	is_u64(online_extents(), 6, "as many as there are regions for");
 	is_u64(mistakes, 0, "no mistakes");
 }
