@@ -25,6 +25,7 @@ run_donor()
     local id=$1 pid
 
     shift
+    : >"$dir/out"
     "${donor[@]}" --id "$id" "$@" 2>"$dir/out" &
     pid=$!
     pump_pids+=("$pid")
@@ -63,6 +64,7 @@ done
 cc -O1 -shared -fPIC -o "$dir/names.so" "$root/test/preload/names.c" -ldl || echo "Bail out! test/preload/names.c does not compile"
 long=$(printf 'x%.0s' {1..63})
 for host in short "${long}a" "${long}b"; do
+    : >"$dir/out"               # what the one before said is not looked at
     LD_PRELOAD=$dir/names.so RBP_HOST_NAME=$host "${donor[@]}" --listen 127.0.0.1:0 2>"$dir/out" &
     pump_pids+=($!)
     until_true 20 grep -q 'registered with the broker' "$dir/out"
