@@ -2,7 +2,8 @@
 # Sourced by "bulk" and "bulk_rdma_in_guest": queries that read many pages in
 # order, or ask for them ahead.
 
-# workload NAME: the SQL of it, with its settings before it; "rows" of pgbench_accounts, and "bitmap_pages" of them
+# workload NAME: the SQL of it, with its settings before it; "rows" of pgbench_accounts, and "bitmap_pages" and
+# "random_pages" of them
 workload()
 {
     local no_index="SET enable_indexscan = off; SET enable_indexonlyscan = off; SET enable_bitmapscan = off"
@@ -15,7 +16,7 @@ workload()
         bitmap) printf '%s\n' 'SET enable_seqscan = off; SET enable_indexscan = off; SET effective_io_concurrency = 16' \
             "SELECT sum(abalance) FROM pgbench_accounts WHERE aid = ANY (ARRAY(SELECT 1 + i * $((rows / bitmap_pages)) FROM generate_series(0, $((bitmap_pages - 1))) i))" ;;
         random) printf '%s\n' 'SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_memoize = off' \
-            "SELECT sum(abalance) FROM generate_series(1, 28000) i JOIN pgbench_accounts ON aid = 1 + i::bigint * 7919 * 61 % $rows" ;;
+            "SELECT sum(abalance) FROM generate_series(1, ${random_pages:-28000}) i JOIN pgbench_accounts ON aid = 1 + i::bigint * 7919 * 61 % $rows" ;;
         range) printf '%s\n' 'SET enable_seqscan = off; SET enable_bitmapscan = off' \
             "SELECT sum(abalance) FROM pgbench_accounts WHERE aid BETWEEN $((rows / 10)) AND $((rows / 10 + rows / 164 * 48))" ;;
     esac

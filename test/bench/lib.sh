@@ -72,6 +72,40 @@ not_measured()
 }
 
 #
+# ---- results of cells ----------------------------------------------------------
+#
+# Results of each cell are put into the file of results when it is done, in place of
+# those that are there.  Cells that were not chosen, and those that a run did not come
+# to, stay as they were.  "results" is the file.
+
+# keep_cells: take over those that are there
+keep_cells()
+{
+    kept=${results%.new}
+    [ ! -f "$kept" ] || awk -F '\t' '$1 != "fact" || $2 ~ /^made /' "$kept" >>"$results"
+}
+
+# without CELL FILE: its other lines; the beginning of a name stands for all its cells
+without()
+{
+    awk -F '\t' -v cell="$1" '
+        index($1 ".", cell ".") == 1 { next }
+        $1 == "not measured" && index(cell ".", $2 ".") == 1 { next }
+        $1 == "fact" && index($2 ".", "made " cell ".") == 1 { next }
+        { print }' "$2"
+}
+
+# put_cell CELL FILE: in place of what there is of it
+put_cell()
+{
+    without "$1" "$results" >"$work/results"
+    cat "$2" >>"$work/results"
+    cat "$work/results" >"$results"
+    cp "$results" "$kept.part"
+    mv "$kept.part" "$kept"
+}
+
+#
 # ---- beginning and end -------------------------------------------------------
 #
 
