@@ -51,6 +51,8 @@ static RbpDonorOptions opt = {
 	.drain_timeout = 60,
 };
 static int	numa_node = -1;
+static const char *huge_pages_name = "try";
+static RbpDonorHugePages huge_pages;
 static RbpLogLevel log_level = RBP_LOG_INFO;
 
 static const RbpOption options[] = {
@@ -82,6 +84,8 @@ static const RbpOption options[] = {
 	"listen on the address of this entry of the port's GID table; -1: any", "-1", false, -1, 65535},
 	{"token-file", RBP_OPT_STRING, &opt.token_file, "FILE",
 	"file whose first line is the token that the broker wants", "none", false, 0, 0},
+	{"huge-pages", RBP_OPT_STRING, &huge_pages_name, "try|on|off",
+	"take the memory in huge pages: as far as there are some, or all, or none", "try", false, 0, 0},
 	{"numa-node", RBP_OPT_INT, &numa_node, "N",
 	"NUMA node to take the memory from, as far as it has some; -1: that of the RDMA card", "-1", false, -1, DONOR_MAX_NODE},
 	{"min-free", RBP_OPT_SIZE, &opt.min_free, "SIZE",
@@ -150,6 +154,19 @@ parse_transports(const char *list, bool *automatic)
 	return bits;
 }
 
+/* Parse --huge-pages. */
+static RbpDonorHugePages
+parse_huge_pages(const char *name)
+{
+	if (strcmp(name, "try") == 0)
+		return DONOR_HUGE_TRY;
+	if (strcmp(name, "on") == 0)
+		return DONOR_HUGE_ON;
+	if (strcmp(name, "off") != 0)
+		rbp_usage_error(&program, "--huge-pages: \"%s\" is not try, on or off", name);
+	return DONOR_HUGE_OFF;
+}
+
 /* Is this an address to listen on that cannot be connected to? */
 static bool
 is_wildcard(const char *host)
@@ -185,6 +202,9 @@ parse_options(int argc, char **argv)
 		rbp_usage_error(&program, "--rdma-advertise: clients cannot connect to any address");
 	if (opt.region_size % (UINT64_C(1) << 20) != 0)
 		rbp_usage_error(&program, "--region-size must be a multiple of 1 MB");
+	huge_pages = parse_huge_pages(huge_pages_name);
+	if (huge_pages == DONOR_HUGE_ON && opt.region_size % (UINT64_C(2) << 20) != 0)
+		rbp_usage_error(&program, "--huge-pages on needs a --region-size that is a multiple of 2 MB");
 	if (opt.memory < opt.region_size)
 		rbp_usage_error(&program, "--memory must be at least one --region-size");
 	if (opt.id != NULL && !rbp_valid_id(opt.id, RBP_DONOR_ID_LEN))
@@ -287,7 +307,7 @@ start_memory(RbpEndpoint *ep, bool automatic)
 		rbp_die("--numa-node: this machine has no NUMA node %d", numa_node);
 	if (numa_node < 0 && found)
 		numa_node = donor_verbs_numa_node(host);
-	donor_memory_init(opt.memory, opt.region_size, opt.min_free, numa_node);
+	donor_memory_init(opt.memory, opt.region_size, opt.min_free, huge_pages, numa_node);
 	if (!wanted || (found && serve_rdma(ep, host, &why)))
 		return;
 

@@ -6,9 +6,11 @@
  * All regions are in one reservation of address space.  A region's pages are
  * allocated and locked when it gets its memory, so that no request ever waits
  * for an allocation, and a shortage shows there and not as a SIGBUS.
- * Preferred kinds of pages: huge pages from the system's pool as long as there
- * are any, transparent huge pages where the system provides them for shared
- * memory, then plain ones.
+ * Preferred kinds of pages, see --huge-pages: huge pages from the system's pool
+ * as long as there are any, transparent huge pages where the system provides
+ * them for shared memory, then plain ones.  Beside the donor itself, huge pages
+ * serve the processes that map regions over shm: each enters 2 MB at once into
+ * its page table, which takes 4 kB for each GB instead of 2 MB.
  *
  * Memfds are sealed against growing before anybody else sees them.  So a
  * client that still has one of an ended lease, truncated to nothing, cannot
@@ -43,6 +45,7 @@
 #define HUGE_SIZE	(UINT64_C(2) << 20)
 #define CGROUP_ROOT	"/sys/fs/cgroup"
 #define HUGE_POOL	"/sys/kernel/mm/hugepages/hugepages-2048kB"
+#define SHMEM_ENABLED	"/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 #define NODES		"/sys/devices/system/node"
 
 /* Populated between checks of the memory left */
@@ -71,6 +74,7 @@ uint64_t	donor_region_size;
 static uint8_t *arena;
 static size_t arena_size;
 
+static RbpDonorHugePages huge_pages;
 static atomic_bool try_huge;	/* the pool had pages last time */
 static atomic_bool lock_memory = true;
 static atomic_bool can_populate = true;
@@ -186,7 +190,7 @@ make_memory(uint8_t *base, bool huge)
 		close(fd);
 		return -1;
 	}
-	if (!huge)
+	if (!huge && huge_pages != DONOR_HUGE_OFF)
 		(void) madvise(base, size, MADV_HUGEPAGE);
 	prefer_node(base, size);
 	if (!populate(base, size, huge))
@@ -208,7 +212,7 @@ make_memory(uint8_t *base, bool huge)
 	return fd;
 }
 
-/* Get memory for a region, in huge pages if there are any. */
+/* Get memory for a region, of the best kind that is there and permitted. */
 static bool
 get_memory(RbpDonorRegion *region)
 {
@@ -218,7 +222,7 @@ get_memory(RbpDonorRegion *region)
 		region->fd = make_memory(region->base, true);
 		region->huge = region->fd >= 0;
 	}
-	if (region->fd < 0)
+	if (region->fd < 0 && huge_pages != DONOR_HUGE_ON)
 		region->fd = make_memory(region->base, false);
 	return region->fd >= 0;
 }
@@ -416,7 +420,7 @@ pool_memory(uint64_t n, uint64_t region_size)
 	uint64_t	reserved;
 	uint64_t	regions;
 
-	if (region_size % HUGE_SIZE != 0 ||
+	if (huge_pages == DONOR_HUGE_OFF || region_size % HUGE_SIZE != 0 ||
 		!read_number(HUGE_POOL, "free_hugepages", NULL, &pages) ||
 		!read_number(HUGE_POOL, "resv_hugepages", NULL, &reserved) || reserved > pages)
 		return 0;
@@ -544,7 +548,7 @@ get_first_memory(uint32_t i, void *arg)
 	if (get_memory(region))
 	{
 		if (!region->huge)
-			try_huge = false;
+			try_huge = false;	/* the others need not ask */
 		return true;
 	}
 	if (atomic_compare_exchange_strong(&failed_errno, &none, errno))
@@ -590,15 +594,73 @@ log_node(void)
 	free(nodes);
 }
 
+/* Append "SIZE in KIND, " to text[len], unless the size is 0. */
+static void
+append_kind(char *text, size_t len, uint64_t bytes, const char *kind)
+{
+	size_t		have = strlen(text);
+	char		size[32];
+
+	if (bytes > 0)
+		snprintf(text + have, len - have, "%s in %s, ",
+				 rbp_format_size(bytes, size, sizeof(size)), kind);
+}
+
+/* Log how much memory there is, in which pages, and how to get better ones. */
+static void
+log_memory(void)
+{
+	uint64_t	all = donor_nregions * donor_region_size;
+	uint64_t	huge = nhuge * donor_region_size;
+	uint64_t	transparent = 0;
+	uint64_t	plain;
+	char		total[32];
+	char		each[32];
+	char		kinds[160] = "";
+
+	/* whatever else is shared memory of this process is not in huge pages */
+	(void) read_number("/proc/self", "smaps_rollup", "ShmemPmdMapped", &transparent);
+	plain = all - huge > transparent ? all - huge - transparent : 0;
+	append_kind(kinds, sizeof(kinds), huge, "huge pages");
+	append_kind(kinds, sizeof(kinds), transparent, "transparent huge pages");
+	append_kind(kinds, sizeof(kinds), plain, "plain pages");
+	rbp_log(RBP_LOG_INFO, "memory: %s in %u regions of %s, %s%s",
+			rbp_format_size(all, total, sizeof(total)), donor_nregions,
+			rbp_format_size(donor_region_size, each, sizeof(each)), kinds,
+			lock_memory ? "locked" : "not locked");
+	if (plain == 0 || huge_pages == DONOR_HUGE_OFF)
+		return;
+	if (donor_region_size % HUGE_SIZE != 0)
+		rbp_log(RBP_LOG_INFO, "memory: huge pages need a --region-size that is a multiple of 2 MB");
+	else
+		rbp_log(RBP_LOG_INFO,
+				"memory: to have it all in huge pages, reserve %llu more of them (vm.nr_hugepages), or set " SHMEM_ENABLED " to \"advise\"",
+				(unsigned long long) (plain / HUGE_SIZE));
+}
+
+/* End the process: a region's memory could not be had. */
+static void
+die_without_memory(void)
+{
+	int			error = atomic_load(&failed_errno);
+	char		hint[128] = "";
+
+	if (huge_pages == DONOR_HUGE_ON)
+		snprintf(hint, sizeof(hint), "; --huge-pages is on, and needs %llu free huge pages of 2 MB (vm.nr_hugepages)",
+				 (unsigned long long) (donor_nregions * donor_region_size / HUGE_SIZE));
+	else if (error == ENOMEM)
+		snprintf(hint, sizeof(hint), "; the machine would have less left than --min-free");
+	rbp_die("could not get memory for region %u of %u: %s%s", failed_region, donor_nregions,
+			strerror(error), hint);
+}
+
 void
-donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free, int node)
+donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free,
+				  RbpDonorHugePages huge, int node)
 {
 	struct sigaction bus = {.sa_sigaction = on_sigbus,.sa_flags = SA_SIGINFO | SA_NODEFER};
 	struct rlimit rl;
 	uint64_t	n = memory / region_size;
-	uint64_t	pmd = 0;
-	char		total[32];
-	char		each[32];
 
 	if (n == 0)
 		rbp_die("--memory is less than one region");
@@ -607,6 +669,7 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free, int 
 	donor_region_size = region_size;
 	donor_nregions = (uint32_t) n;
 	left_free = min_free;
+	huge_pages = huge;
 	volunteer_for_oom();
 	check_memory_available(n * region_size, pool_memory(n, region_size));
 
@@ -637,27 +700,17 @@ donor_memory_init(uint64_t memory, uint64_t region_size, uint64_t min_free, int 
 	arena_size = n * region_size;
 	sigaction(SIGBUS, &bus, NULL);
 
-	try_huge = region_size % HUGE_SIZE == 0;
+	try_huge = huge != DONOR_HUGE_OFF && region_size % HUGE_SIZE == 0;
 	numa_node = node;
 	atomic_store(&workers, count_workers());
 	if (!donor_memory_for_each(get_first_memory, NULL))
-		rbp_die("could not get memory for region %u of %u: %s%s",
-				failed_region, donor_nregions, strerror(atomic_load(&failed_errno)),
-				atomic_load(&failed_errno) == ENOMEM ? "; the machine would have less left than --min-free" : "");
+		die_without_memory();
 	atomic_store(&workers, 1);
 	for (uint32_t i = 0; i < donor_nregions; i++)
 		nhuge += donor_regions[i].huge;
 	try_huge = nhuge > 0;
 
-	rbp_format_size(n * region_size, total, sizeof(total));
-	rbp_format_size(region_size, each, sizeof(each));
-	(void) read_number("/proc/self", "smaps_rollup", "ShmemPmdMapped", &pmd);
-	rbp_log(RBP_LOG_INFO, "memory: %s in %u regions of %s, %s, %s", total,
-			donor_nregions, each,
-			nhuge == donor_nregions ? "huge pages"
-			: nhuge > 0 ? "huge pages in part"
-			: pmd > 0 ? "transparent huge pages" : "plain pages",
-			lock_memory ? "locked" : "not locked");
+	log_memory();
 	if (numa_node >= 0)
 		log_node();
 }

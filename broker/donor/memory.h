@@ -14,6 +14,15 @@
 
 #define DONOR_MAX_NODE	1023	/* number of a NUMA node */
 
+/* Whether memory is taken in huge pages, as PostgreSQL's huge_pages */
+typedef enum RbpDonorHugePages
+{
+	DONOR_HUGE_TRY,				/* from the pool as far as it has some, then
+								 * transparent ones if the system gives them */
+	DONOR_HUGE_ON,				/* all from the pool */
+	DONOR_HUGE_OFF				/* none is asked for */
+} RbpDonorHugePages;
+
 typedef enum RbpDonorRegionState
 {
 	DONOR_REGION_FREE,			/* reserved, zeroed, not leased */
@@ -48,7 +57,7 @@ extern uint32_t donor_nregions;
 extern uint64_t donor_region_size;
 
 /*
- * Reserve, populate and lock memory for all regions, and log the kind of
+ * Reserve, populate and lock memory for all regions, and log the kinds of
  * pages.  Ends the process if there is not enough memory, or if less than
  * min_free bytes would remain for others.  From here on this process is the
  * first that the system kills when memory runs out, since what it lends is
@@ -57,7 +66,8 @@ extern uint64_t donor_region_size;
  * numa_node: take the memory from this node as far as it has some; -1: any.
  */
 extern void donor_memory_init(uint64_t memory, uint64_t region_size,
-							  uint64_t min_free, int numa_node);
+							  uint64_t min_free, RbpDonorHugePages huge,
+							  int numa_node);
 
 /* Does the machine have a NUMA node of this number? */
 extern bool donor_memory_has_node(int node);

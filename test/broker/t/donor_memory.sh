@@ -8,17 +8,36 @@
 : "${RBP_DONOR:=$root/build/remote_bp_donor}"
 start_broker
 donor=("$RBP_DONOR" --broker "$url" --listen 127.0.0.1:0 --rdma-device none)
+plain=("${donor[@]}" --huge-pages off)     # what is in huge pages is not taken from others
 
 total_kb=$(sed -n 's/^MemTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo)
-timeout -k 1 60 "${donor[@]}" --memory "$((total_kb + 1048576))kB" --region-size 1GB --min-free 0 2>"$dir/out"
+timeout -k 1 60 "${plain[@]}" --memory "$((total_kb + 1048576))kB" --region-size 1GB --min-free 0 2>"$dir/out"
 is "more memory than the machine has" $? 1
 grep -Eq 'error: --memory is [0-9.]+ [MGT]B, but [0-9.]+ [MGT]B are available, and --min-free leaves 0 B of that to others; use --memory [0-9]+MB or less' "$dir/out"
 point $? "is refused, with what there is" || diagnose "$(cat "$dir/out")"
 
+# Two more huge pages than there are.
+free=$(awk '$1 == "HugePages_Free:" { n += $2 } $1 == "HugePages_Rsvd:" { n -= $2 } END { print n + 0 }' /proc/meminfo)
+huge=("${donor[@]}" --memory "$((2 * (free + 2)))MB" --region-size 2MB)
+timeout -k 1 60 "${huge[@]}" --huge-pages on 2>"$dir/out"
+is "--huge-pages on, without enough of them" $? 1
+grep -Eq "error: could not get memory for region [0-9]+ of $((free + 2)): .*; --huge-pages is on, and needs $((free + 2)) free huge pages of 2 MB \(vm.nr_hugepages\)" "$dir/out"
+point $? "is refused" || diagnose "$(cat "$dir/out")"
+for how in try off; do
+    "${huge[@]}" --huge-pages $how --id $how 2>"$dir/out" &
+    pump_pids+=($!)
+    until_true 30 donor_is $how '.applied == .revision'
+    point $? "--huge-pages $how"
+    grep -Eq "memory: .* in $((free + 2)) regions of 2 MB, .*[0-9] MB in (transparent huge|plain) pages, " "$dir/out"
+    point $? "takes others" || diagnose "$(cat "$dir/out")"
+    kill $!
+    wait $!
+done
+
 # A machine of 1 GB, of which 300 MB are available; its 20th is 51 MB.
 printf 'MemTotal: 1048576 kB\nMemAvailable: 307200 kB\n' >"$dir/meminfo"
 export REMOTE_BP_TEST_MEMINFO=$dir/meminfo
-timeout -k 1 60 "${donor[@]}" --memory 256MB 2>"$dir/out"
+timeout -k 1 60 "${plain[@]}" --memory 256MB 2>"$dir/out"
 is "what would leave too little to others" $? 1
 grep -q 'but 300 MB are available, and --min-free leaves 51.2 MB of that to others; use --memory 248MB or less' "$dir/out"
 point $? "is refused as well"  || diagnose "$(cat "$dir/out")"
@@ -34,7 +53,7 @@ mkfifo "$dir/machine"
     done
 ) 2>/dev/null &
 pump_pids+=($!)
-REMOTE_BP_TEST_MEMINFO=$dir/machine timeout -k 1 60 "${donor[@]}" --memory 640MB --region-size 16MB --min-free 100MB 2>"$dir/out"
+REMOTE_BP_TEST_MEMINFO=$dir/machine timeout -k 1 60 "${plain[@]}" --memory 640MB --region-size 16MB --min-free 100MB 2>"$dir/out"
 is "memory that becomes short while it is taken" $? 1
 grep -Eq 'error: could not get memory for region [1-9][0-9]* of 40: Cannot allocate memory; the machine would have less left than --min-free' "$dir/out"
 point $? "is given up" || diagnose "$(cat "$dir/out")"
@@ -49,7 +68,7 @@ is "dies before all others" "$(cat /proc/$blind/oom_score_adj)" 1000
 
 # Later it becomes short: what is free goes back to the system.
 printf 'MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n' >"$dir/meminfo"
-"${donor[@]}" --memory 64MB --region-size 16MB --id tight 2>"$dir/out" &
+"${plain[@]}" --memory 64MB --region-size 16MB --id tight 2>"$dir/out" &
 pump_pids+=($!)
 until_true 30 donor_is tight '.free == 4 and .applied == .revision'
 point $? "a donor with a 20th left to others by default"
