@@ -28,7 +28,7 @@ for how in try off; do
     pump_pids+=($!)
     until_true 30 donor_is $how '.applied == .revision'
     point $? "--huge-pages $how"
-    grep -Eq "memory: .* in $((free + 2)) regions of 2 MB, .*[0-9] MB in (transparent huge|plain) pages, " "$dir/out"
+    grep -Eq "memory: .* in $((free + 2)) regions of 2 MB, .*[0-9] [MGT]B in (transparent huge|plain) pages, " "$dir/out"
     point $? "takes others" || diagnose "$(cat "$dir/out")"
     kill $!
     wait $!
