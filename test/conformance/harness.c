@@ -181,22 +181,26 @@ start_broker(void)
 }
 
 void
-start_donor(const char *option, const char *value)
+start_donor(const char *const *options)
 {
 	const char *program = getenv("RBP_DONOR");
 	char		memory[32];
 	char		region[32];
-	char	   *argv[] = {
+	char	   *argv[32] = {
 		(char *) (program != NULL ? program : "build/remote_bp_donor"),
 		"--broker", broker_url, "--listen", listen_address, "--memory", memory,
 		"--region-size", region, "--id", "d1", "--drain-timeout", "20",
-		"--transports", (char *) (donor_transports != NULL ? donor_transports : "auto"),
-		(char *) option, (char *) value, NULL
+		"--transports", (char *) (donor_transports != NULL ? donor_transports : "auto")
 	};
+	int			n = 0;
 	char		address[64];
 
 	snprintf(memory, sizeof(memory), "%llu", (unsigned long long) (NREGIONS * REGION_SIZE));
 	snprintf(region, sizeof(region), "%llu", (unsigned long long) REGION_SIZE);
+	while (argv[n] != NULL)
+		n++;
+	while (options != NULL && *options != NULL)
+		argv[n++] = (char *) *options++;
 	donor_pid = spawn("donor", argv, address, sizeof(address));
 
 	/* its place again when it was killed, so that the broker takes it at once */

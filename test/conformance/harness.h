@@ -51,8 +51,8 @@ extern const char *donor_transports;
  */
 extern void start_broker(void);
 
-/* With one option more, or NULL. */
-extern void start_donor(const char *option, const char *value);
+/* With more options, if not NULL: their names and values, and NULL at the end. */
+extern void start_donor(const char *const *options);
 
 /* Bytes of shared memory that the donor has mapped in now. */
 extern uint64_t donor_shared_memory(void);

@@ -1384,7 +1384,7 @@ test_donor_death(void)
 	conn = NULL;
 	ok(connect_to(ops, &lease, &conn) == RBP_CONNLOST, "%s: nobody to connect to", name);
 
-	start_donor(NULL, NULL);
+	start_donor(NULL);
 	{
 		uint8_t    *region = must_alloc(REGION_SIZE);
 		Lease		next;
@@ -1671,6 +1671,7 @@ flood(const Lease *lease, RbpStatus expected)
 static void
 test_bounds(void)
 {
+	const char *options[] = {"--lease-connections", "3", NULL};
 	static const RbpTransportOps *const kinds[] = {&rbp_transport_shm, &rbp_transport_tcp};
 	RbpConn    *conns[3];
 	RbpConn    *conn = NULL;
@@ -1679,7 +1680,7 @@ test_bounds(void)
 	Lease		other;
 	int			busy = 0;
 
-	start_donor("--lease-connections", "3");
+	start_donor(options);
 	lease_get(&lease, "bounds", 1, LONG_TTL);
 	lease_get(&other, "other bounds", 1, LONG_TTL);
 	for (int i = 0; i < 3; i++)
@@ -1724,11 +1725,12 @@ test_bounds(void)
 
 /*
  * A donor on a machine that gets short of memory: it keeps nothing, and
- * promises nothing.
+ * promises nothing.  Huge pages would stay in their pool, and so with it.
  */
 static void
 test_pressure(void)
 {
+	const char *options[] = {"--min-free", "1GB", "--huge-pages", "off", NULL};
 	const char *base = getenv("TESTDIR");
 	char		meminfo[1024];
 	bool		little = false;
@@ -1741,7 +1743,7 @@ test_pressure(void)
 		fclose(f) != 0)
 		bail_out("could not write %s", meminfo);
 	setenv("REMOTE_BP_TEST_MEMINFO", meminfo, 1);
-	start_donor("--min-free", "1GB");
+	start_donor(options);
 	unsetenv("REMOTE_BP_TEST_MEMINFO");
 	f = fopen(meminfo, "w");
 	if (f == NULL || fputs("MemTotal: 8388608 kB\nMemAvailable: 1 kB\n", f) < 0 ||
@@ -1826,7 +1828,7 @@ main(int argc, char **argv)
 		if (strstr(argv[i], "verbs") != NULL)
 			donor_transports = "shm,tcp,verbs";
 	start_broker();
-	start_donor(NULL, NULL);
+	start_donor(NULL);
 	if (argc > 1)
 		for (int i = 1; i < argc; i++)
 			run_suite(argv[i]);

@@ -24,7 +24,11 @@
  * (fault_around_bytes), a fault of a write one page of 4 KiB.  On a shared
  * mapping, what a read has entered serves writes as well, so a write reads
  * first.  Entering more at once, as MADV_POPULATE_READ can, costs as much for
- * each 64 KiB, and a single read would have to wait for all of it.
+ * each 64 KiB, and a single read would have to wait for all of it.  pread()
+ * needs no table, but costs more than a first read that is in order, an open
+ * file for each region, and does not exist for writes to huge pages.  If the
+ * donor has huge pages, whichever kind, one fault enters 2 MiB, and the table
+ * of a GiB has 4 KiB instead of 2 MiB: see Huge pages in docs/operations.md.
  *
  * Donor failure.  The memory of a donor that died persists for the processes
  * that have mapped it, so memcpy() alone would never notice.  The socket is
