@@ -61,6 +61,7 @@ else
 
 EXTENSION = remote_bp
 MODULE_big = remote_bp
+MODULES = remote_bp_lease remote_bp_verbs
 DATA = $(wildcard sql/remote_bp--*.sql)
 REGRESS = $(sort $(patsubst sql/%.sql,%,$(filter-out $(DATA),$(wildcard sql/*.sql))))
 
@@ -74,7 +75,14 @@ PROGRAM_NAMES := broker donor ctl
 PROGRAMS := $(PROGRAM_NAMES:%=build/remote_bp_%)
 PROGRAM_SOURCES := $(wildcard broker/*/*.c) $(SHARED_SOURCES)
 
-OBJS = $(MODULE_SOURCES:%.c=build/module/%.o)
+# Each process of a server has what remote_bp.so needs, so this is little.  The
+# lease worker loads remote_bp_lease.so, and who connects over verbs
+# remote_bp_verbs.so; both use functions of remote_bp.so.
+LEASE_SOURCES := $(filter src/lease/%,$(MODULE_SOURCES))
+VERBS_SOURCES := $(filter src/transport/verbs/%,$(MODULE_SOURCES))
+OWN_SOURCES := $(filter-out $(LEASE_SOURCES) $(VERBS_SOURCES),$(MODULE_SOURCES))
+
+OBJS = $(OWN_SOURCES:%.c=build/module/%.o)
 TEST_OBJS := $(patsubst %.c,build/test/%.o,$(sort $(MODULE_SOURCES) $(FAULT_SOURCES)))
 PROGRAM_OBJS := $(PROGRAM_SOURCES:%.c=build/program/%.o)
 
@@ -89,9 +97,15 @@ RBP_WARNINGS := -Wall -Wextra $(if $(WERROR),-Werror)
 PG_CFLAGS = -std=gnu11 $(RBP_WARNINGS) -Wno-declaration-after-statement \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
 PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES))
-SHLIB_LINK = $(shell pkg-config --libs $(MODULE_PACKAGES)) -lpthread
+SHLIB_LINK = $(MODULE_LDFLAGS) $(shell pkg-config --libs $(OWN_PACKAGES)) -lpthread
 
-MODULE_PACKAGES := libcurl jansson libcrypto libxxhash librdmacm libibverbs
+OWN_PACKAGES := libcrypto libxxhash
+LEASE_PACKAGES := libcurl jansson
+VERBS_PACKAGES := libcrypto librdmacm libibverbs
+MODULE_PACKAGES := $(sort $(OWN_PACKAGES) $(LEASE_PACKAGES) $(VERBS_PACKAGES))
+
+# Calls within a library are direct.
+MODULE_LDFLAGS = -Wl,-Bsymbolic -Wl,--as-needed
 PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash librdmacm libibverbs
 
 # remote_bp_ctl alone is linked with these, and made of one more room.
@@ -110,7 +124,10 @@ PROGRAM_LIBS = $(shell pkg-config --libs $(PROGRAM_PACKAGES))
 override with_llvm = no
 include $(PGXS)
 
-MODULE_COMPILE = $(CC) $(CFLAGS) $(CFLAGS_SL) $(CPPFLAGS) -MMD -MP
+# The libraries see each other's functions; PGXS hides them since version 16.
+MODULE_COMPILE = $(CC) $(CFLAGS) $(CFLAGS_SL) -fvisibility=default $(CPPFLAGS) \
+	-DRBP_VERBS_LIBRARY='"remote_bp_verbs$(DLSUFFIX)"' -MMD -MP
+MODULE_LINK = $(CC) $(CFLAGS) $(CFLAGS_SL) $(LDFLAGS) -shared -o $@
 
 # Changes when flags, compiler or version do, and everything is made again.
 build/flags: FORCE
@@ -131,11 +148,22 @@ build/test/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
 	$(MODULE_COMPILE) -DRBP_INJECTION_POINTS -c -o $@ $<
 
-build/test/remote_bp$(DLSUFFIX): $(TEST_OBJS)
-	$(CC) $(CFLAGS) $(CFLAGS_SL) $(LDFLAGS) -shared -o $@ $^ $(SHLIB_LINK)
+build/test/remote_bp$(DLSUFFIX): $(patsubst %.c,build/test/%.o,$(OWN_SOURCES) $(FAULT_SOURCES))
+	$(MODULE_LINK) $^ $(SHLIB_LINK)
+
+# parts_rules DIRECTORY OF THE LIBRARIES,DIRECTORY OF THE OBJECTS
+define parts_rules
+$(1)remote_bp_lease$(DLSUFFIX): $(LEASE_SOURCES:%.c=$(2)/%.o)
+	$$(MODULE_LINK) $$^ $$(MODULE_LDFLAGS) $$(shell pkg-config --libs $(LEASE_PACKAGES)) -lpthread
+
+$(1)remote_bp_verbs$(DLSUFFIX): $(VERBS_SOURCES:%.c=$(2)/%.o)
+	$$(MODULE_LINK) $$^ $$(MODULE_LDFLAGS) $$(shell pkg-config --libs $(VERBS_PACKAGES)) -lpthread
+endef
+$(eval $(call parts_rules,,build/module))
+$(eval $(call parts_rules,build/test/,build/test))
 
 .PHONY: test-build programs
-test-build: build/test/remote_bp$(DLSUFFIX)
+test-build: $(patsubst %,build/test/%$(DLSUFFIX),$(MODULE_big) $(MODULES))
 
 build/program/%.o: %.c Makefile build/flags
 	@$(MKDIR_P) $(@D)
@@ -161,7 +189,7 @@ uninstall-programs:
 
 include test/unit.mk
 
--include $(OBJS:.o=.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d)
+-include $(MODULE_SOURCES:%.c=build/module/%.d) $(TEST_OBJS:.o=.d) $(PROGRAM_OBJS:.o=.d)
 
 endif
 endif

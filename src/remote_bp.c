@@ -24,7 +24,6 @@
 #include "base/workers.h"
 #include "buffer/buffer.h"
 #include "hook/hook.h"
-#include "lease/lease.h"
 #include "policy/policy.h"
 #include "remote/remote.h"
 #include "spill/spill.h"
@@ -227,7 +226,7 @@ _PG_init(void)
 	rbp_pusher_set_duties(duties);
 
 	rbp_hook_install(io_worker_waits);
-	rbp_lease_register();
+	rbp_worker_register(RBP_WORKER_LEASE, "remote_bp_lease", "rbp_lease_main", false);
 	rbp_pusher_register();
 	rbp_policy_register();
 	rbp_usage_init();

@@ -16,6 +16,7 @@
 #include "broker/donor/verbs.h"
 #include "transport/peer.h"
 
+#include <rdma/rdma_cma.h>
 #include <sys/queue.h>
 
 /*

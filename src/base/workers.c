@@ -65,7 +65,7 @@ rbp_workers_shmem_init(void *mem)
 }
 
 void
-rbp_worker_register(RbpWorker which, const char *function, bool database)
+rbp_worker_register(RbpWorker which, const char *library, const char *function, bool database)
 {
 	BackgroundWorker worker = {
 		.bgw_flags = BGWORKER_SHMEM_ACCESS,
@@ -80,8 +80,9 @@ rbp_worker_register(RbpWorker which, const char *function, bool database)
 	}
 	snprintf(worker.bgw_name, BGW_MAXLEN, "remote_bp %s", workers[which].name);
 	strlcpy(worker.bgw_type, worker.bgw_name, BGW_MAXLEN);
-	strlcpy(worker.bgw_library_name, "remote_bp", BGW_MAXLEN);
+	strlcpy(worker.bgw_library_name, library, BGW_MAXLEN);
 	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker.bgw_extra, RBP_VERSION, BGW_EXTRALEN);
 	refused[which] = !rbp_compat_register_worker(&worker);
 	if (refused[which])
 		ereport(WARNING,

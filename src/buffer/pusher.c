@@ -131,7 +131,7 @@ rbp_pusher_wake(void)
 void
 rbp_pusher_register(void)
 {
-	rbp_worker_register(RBP_WORKER_PUSHER, "rbp_pusher_main", false);
+	rbp_worker_register(RBP_WORKER_PUSHER, "remote_bp", "rbp_pusher_main", false);
 }
 
 /* A page that is being pushed */

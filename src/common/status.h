@@ -25,6 +25,7 @@ typedef enum RbpStatus
 								 * the port or the GID that is configured */
 	RBP_BAD_DEVICE,				/* verbs: the device is neither InfiniBand nor
 								 * RoCE */
+	RBP_NOLIBRARY,				/* verbs: its library cannot be loaded */
 	RBP_CANCELED				/* there is no connection to use now, or it
 								 * ended because of another request; says
 								 * nothing about the donor */

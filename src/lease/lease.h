@@ -11,10 +11,11 @@
 
 #include "postgres.h"
 
-/* Register the worker with the postmaster; only to be called from _PG_init. */
-extern void rbp_lease_register(void);
-
-/* The worker's main function. */
+/*
+ * The worker's main function.  The worker is a library of its own, remote_bp_lease,
+ * with the libraries that requests to the broker need: no other process has
+ * them.
+ */
 extern PGDLLEXPORT void rbp_lease_main(Datum arg);
 
 #endif							/* RBP_LEASE_H */

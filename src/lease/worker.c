@@ -65,6 +65,7 @@
 
 #include <signal.h>
 
+#include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -90,6 +91,9 @@
 #include "lease/plan.h"
 #include "remote/remote.h"
 #include "transport/transport.h"
+
+/* This is a library of its own: see lease.h. */
+PG_MODULE_MAGIC;
 
 /* Minimum interval of requests caused by backends' reports */
 #define RECHECK_NS		(200 * NS_PER_MS)
@@ -118,12 +122,6 @@ RbpHeldLease rbp_leases[RBP_POOLS] = {
 
 char		rbp_lease_client[RBP_DONOR_ID_LEN];
 static MemoryContext round_context = NULL;
-
-void
-rbp_lease_register(void)
-{
-	rbp_worker_register(RBP_WORKER_LEASE, "rbp_lease_main", false);
-}
 
 /* Stop using the lease if its deadline has passed. */
 static void
@@ -350,6 +348,14 @@ rbp_lease_main(Datum arg)
 	sigemptyset(&on_sigterm.sa_mask);
 	sigaction(SIGTERM, &on_sigterm, NULL);
 	BackgroundWorkerUnblockSignals();
+
+	/* a new version may have been installed since the server was started */
+	if (strcmp(MyBgworkerEntry->bgw_extra, RBP_VERSION) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("remote_bp: the server runs version %s, and version %s of the lease worker is installed",
+						MyBgworkerEntry->bgw_extra, RBP_VERSION),
+				 errhint("Restart the server.")));
 
 	before_shmem_exit(forget_latch, (Datum) 0);
 	rbp_remote_set_lease_latch(MyLatch);

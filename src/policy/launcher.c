@@ -80,7 +80,7 @@ static MemoryContext round_context = NULL;
 void
 rbp_policy_register(void)
 {
-	rbp_worker_register(RBP_WORKER_LAUNCHER, "rbp_policy_launcher_main", true);
+	rbp_worker_register(RBP_WORKER_LAUNCHER, "remote_bp", "rbp_policy_launcher_main", true);
 }
 
 /*

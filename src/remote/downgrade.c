@@ -365,6 +365,7 @@ end_doubt(RbpRemoteDonor *d, RbpStatus status)
 		case RBP_PROTOCOL:
 		case RBP_OTHER_DEVICE:
 		case RBP_BAD_DEVICE:
+		case RBP_NOLIBRARY:
 			downgrade_all(d, trial.ops->bit, status);
 			break;
 		default:

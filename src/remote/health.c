@@ -322,10 +322,11 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 		case RBP_NOROUTE:
 		case RBP_OTHER_DEVICE:
 		case RBP_BAD_DEVICE:
+		case RBP_NOLIBRARY:
 
 			/*
 			 * This process is out of memory, or this machine has no usable
-			 * device, or the donor has too many clients: connections of other
+			 * device or no library for it, or the donor has too many clients: connections of other
 			 * processes may go on, so the donor is not marked.
 			 */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);

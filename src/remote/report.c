@@ -447,6 +447,24 @@ report_device(void)
 	rbp_stats_error("there is no RDMA device \"%s\"", rbp_guc_rdma_device);
 }
 
+/* Warn, once for each reason, if the library for RDMA cannot be loaded. */
+static void
+report_library(void)
+{
+	static char reported[RBP_LAST_ERROR_LEN] = "";
+	const char *error = rbp_verbs_load_error();
+
+	if (error == NULL || strncmp(reported, error, sizeof(reported) - 1) == 0)
+		return;
+	strlcpy(reported, error, sizeof(reported));
+	ereport(WARNING,
+			(errcode(ERRCODE_UNDEFINED_FILE),
+			 errmsg("remote_bp: could not load the library for RDMA: %s", error),
+			 errdetail("Donors are not used over verbs."),
+			 errhint("Install libibverbs and librdmacm. If remote_bp was installed anew, restart the server.")));
+	rbp_stats_error("could not load the library for RDMA: %s", error);
+}
+
 int64
 rbp_remote_report(void)
 {
@@ -454,6 +472,7 @@ rbp_remote_report(void)
 	int64		now = rbp_now_ns();
 
 	report_device();
+	report_library();
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{

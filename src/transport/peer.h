@@ -16,8 +16,9 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
-#include <rdma/rdma_cma.h>
 #include <sys/socket.h>
+
+struct rdma_cm_id;				/* of librdmacm */
 
 #define RBP_VERBS_PINGS		4	/* pings in flight on a connection; both sides
 								 * have this many receives posted */

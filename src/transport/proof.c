@@ -15,7 +15,9 @@
 
 #include "transport/peer.h"
 
+#include <netinet/in.h>
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 #include <string.h>
 
@@ -62,4 +64,59 @@ rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
 	uint8_t		input[RBP_MAC_INPUT_MAX];
 
 	return rbp_secret_mac(secret, input, rbp_wire_mac_input(input, nonce, lease), mac);
+}
+
+bool
+rbp_verbs_lease_digest(const char *lease, uint8_t digest[RBP_VERBS_DIGEST_LEN])
+{
+	uint8_t		whole[EVP_MAX_MD_SIZE];
+	unsigned int len = 0;
+
+	if (EVP_Digest(lease, strnlen(lease, RBP_LEASE_ID_LEN), whole, &len,
+				   EVP_sha256(), NULL) != 1 || len < RBP_VERBS_DIGEST_LEN)
+		return false;
+	memcpy(digest, whole, RBP_VERBS_DIGEST_LEN);
+	return true;
+}
+
+bool
+rbp_verbs_mac(const uint8_t secret[RBP_SECRET_LEN],
+			  const uint8_t nonce[RBP_VERBS_NONCE_LEN],
+			  const uint8_t digest[RBP_VERBS_DIGEST_LEN],
+			  const struct sockaddr *client, uint32_t qpn,
+			  uint8_t mac[RBP_VERBS_MAC_LEN])
+{
+	static const uint8_t v4mapped[12] = {[10] = 0xFF,[11] = 0xFF};
+	uint8_t		input[RBP_VERBS_MAC_INPUT];
+	uint8_t		address[16];
+	uint8_t		whole[RBP_MAC_LEN];
+	size_t		len;
+
+	/*
+	 * the donor may see an IPv4 address as such or mapped to IPv6: treat both
+	 * alike
+	 */
+	if (client->sa_family == AF_INET)
+	{
+		struct sockaddr_in v4;
+
+		memcpy(&v4, client, sizeof(v4));
+		memcpy(address, v4mapped, sizeof(v4mapped));
+		memcpy(address + sizeof(v4mapped), &v4.sin_addr, 4);
+	}
+	else if (client->sa_family == AF_INET6)
+	{
+		struct sockaddr_in6 v6;
+
+		memcpy(&v6, client, sizeof(v6));
+		memcpy(address, &v6.sin6_addr, sizeof(address));
+	}
+	else
+		return false;
+
+	len = rbp_wire_verbs_mac_input(input, nonce, digest, address, qpn);
+	if (!rbp_secret_mac(secret, input, len, whole))
+		return false;
+	memcpy(mac, whole, RBP_VERBS_MAC_LEN);
+	return true;
 }

@@ -8,7 +8,6 @@
 #include "transport/peer.h"
 #include "transport/sock.h"
 #include "transport/transport.h"
-#include "transport/verbs/device.h"
 #include "wire/wire.h"
 
 #include <fcntl.h>
@@ -74,8 +73,6 @@ rbp_transport_init(void)
 	 */
 	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
 	(void) rbp_transport_boot_id();
-	if (rbp_verbs_present())
-		rbp_verbs_preload();
 }
 
 static bool (*must_give_up) (void) = NULL;

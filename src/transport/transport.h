@@ -206,6 +206,10 @@ extern const RbpTransportOps rbp_transport_shm;
 extern const RbpTransportOps rbp_transport_tcp;
 extern const RbpTransportOps rbp_transport_verbs;
 
+/* What rbp_transport_verbs loads when it is used, see library.c; else for tests */
+extern const RbpTransportOps rbp_verbs_ops;
+extern const char rbp_verbs_version[];
+
 /*
  * The best transport that the donor offers and this process can use
  * ("auto"), or the named one if it is usable; NULL if there is none.
@@ -227,8 +231,7 @@ extern const RbpTransportOps *rbp_transport_by_bit(uint32_t bit);
 /*
  * Optional: do one-time work now, in a process that forks the others, instead
  * of at the first connect of each one: initializing libcrypto takes
- * milliseconds, and so does loading the drivers of RDMA devices, if there are
- * any.
+ * milliseconds.
  */
 extern void rbp_transport_init(void);
 
@@ -291,6 +294,12 @@ typedef struct RbpVerbsConfig
  * makes from now on.  Must not be called while another thread connects.
  */
 extern void rbp_verbs_configure(const RbpVerbsConfig *config);
+
+/*
+ * Why this process could not load the library of the verbs transport when it was
+ * last needed; NULL if it has not been needed, or is loaded.
+ */
+extern const char *rbp_verbs_load_error(void);
 
 /*
  * Does this host have an InfiniBand or RoCE device, or the configured one, if

@@ -38,6 +38,7 @@
 #include <netinet/in.h>
 #include <openssl/crypto.h>
 #include <poll.h>
+#include <rdma/rdma_cma.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -455,7 +456,7 @@ rbp_verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **c
 	conn = calloc(1, sizeof(*conn));
 	if (conn == NULL)
 		return RBP_NOMEM;
-	conn->base.ops = &rbp_transport_verbs;
+	conn->base.ops = &rbp_verbs_ops;
 	conn->peer = peer;
 	conn->cred = *cred;
 	conn->free_bounces = (1u << BOUNCES) - 1;

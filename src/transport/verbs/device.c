@@ -70,16 +70,6 @@ rbp_verbs_claim(void)
 	return usable;
 }
 
-void
-rbp_verbs_preload(void)
-{
-	/* providers stay loaded, and later calls need not search for them */
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	if (list != NULL)
-		ibv_free_device_list(list);
-}
-
 /*
  * Make the entry of a device that no connection uses yet, with a protection
  * domain; NULL on failure.

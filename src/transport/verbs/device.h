@@ -52,12 +52,6 @@ extern bool rbp_verbs_usable(void);
 extern bool rbp_verbs_claim(void);
 
 /*
- * Load the providers' libraries now, which takes tens of milliseconds, so
- * that children of this process need not do it.  Opens no device.
- */
-extern void rbp_verbs_preload(void);
-
-/*
  * Device of an id, with a reference that the caller must give back while the
  * id still keeps the device open; NULL on failure.
  */

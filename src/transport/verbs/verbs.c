@@ -4,6 +4,9 @@
  *	  Reads and writes of donor memory by RDMA: one-sided, over a reliable
  *	  connection (RC) that rdma_cm makes.
  *
+ * Processes that use RDMA load this, and what it needs, as a library of its own:
+ * see transport/library.c.
+ *
  * connect.c has a connection's beginning and end, requests.c what is posted,
  * and what completes.
  *
@@ -57,8 +60,8 @@
 static bool
 verbs_usable(const RbpEndpoint *ep)
 {
-	return ep->rdma_host[0] != '\0' && ep->rdma_port != 0 &&
-		rbp_verbs_active() && rbp_verbs_usable();
+	(void) ep;					/* the table in library.c looks at it */
+	return rbp_verbs_usable();
 }
 
 static RbpStatus
@@ -137,7 +140,9 @@ verbs_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 	return rbp_io_result(ios, n);
 }
 
-const RbpTransportOps rbp_transport_verbs = {
+const char rbp_verbs_version[] = RBP_VERSION;
+
+const RbpTransportOps rbp_verbs_ops = {
 	.name = "verbs",
 	.bit = RBP_TRANSPORT_VERBS,
 	.one_sided = true,

@@ -20,6 +20,7 @@
 #include "wire/wire.h"
 
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 #define SQ_DEPTH		64
 
