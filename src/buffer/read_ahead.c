@@ -122,10 +122,10 @@ static bool memory_used = false;	/* in this transaction */
 static struct
 {
 	RbpPageId	fork;			/* its block is not used */
-	int			n;
 	BlockNumber blocks[ANNOUNCED_MAX];
 	RbpLookup	lookups[ANNOUNCED_MAX];
 }			announced;
+static int	nannounced = 0;	/* apart: each transaction looks at it */
 
 static RbpStreams streams;
 
@@ -192,7 +192,7 @@ drop_copy(Batch *batch, int i)
 static void
 drop_all(void)
 {
-	announced.n = 0;
+	nannounced = 0;
 	if (!memory_used)
 		return;
 	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
@@ -203,7 +203,7 @@ drop_all(void)
 	(void) madvise(memory, MEMORY_BYTES, MADV_DONTNEED);
 }
 
-static void
+static pg_attribute_hot void
 at_transaction_end(XactEvent event, void *arg)
 {
 	switch (event)
@@ -360,9 +360,9 @@ find_copy(const RbpPageId *page, int *at)
 static void
 request_announced(void)
 {
-	int			n = announced.n;
+	int			n = nannounced;
 
-	announced.n = 0;
+	nannounced = 0;
 	if (n > 0)
 		request(&announced.fork, NULL, n, announced.blocks, announced.lookups);
 }
@@ -370,7 +370,7 @@ request_announced(void)
 static bool
 is_announced(const RbpPageId *page)
 {
-	for (int i = 0; i < announced.n; i++)
+	for (int i = 0; i < nannounced; i++)
 		if (announced.blocks[i] == page->block && rbp_page_same_fork(&announced.fork, page))
 			return true;
 	return false;
@@ -379,7 +379,7 @@ is_announced(const RbpPageId *page)
 bool
 rbp_read_ahead_pending(void)
 {
-	return nbatches > 0 || announced.n > 0;
+	return nbatches > 0 || nannounced > 0;
 }
 
 bool
@@ -396,12 +396,12 @@ rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup)
 
 	if (is_announced(page) || find_copy(page, &at) != NULL)
 		return;
-	if (announced.n > 0 && !rbp_page_same_fork(&announced.fork, page))
+	if (nannounced > 0 && !rbp_page_same_fork(&announced.fork, page))
 		request_announced();
 	announced.fork = *page;
-	announced.blocks[announced.n] = page->block;
-	announced.lookups[announced.n++] = *lookup;
-	if (announced.n == ANNOUNCED_MAX)
+	announced.blocks[nannounced] = page->block;
+	announced.lookups[nannounced++] = *lookup;
+	if (nannounced == ANNOUNCED_MAX)
 		request_announced();
 }
 

@@ -190,7 +190,7 @@ at_exit(int code, Datum arg)
 	nforks = 0;
 }
 
-static void
+static pg_attribute_hot void
 at_transaction_end(XactEvent event, void *arg)
 {
 	if (!rbp_relation_stats_pending)

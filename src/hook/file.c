@@ -87,7 +87,8 @@ typedef struct FdInfo
 	RbpCacheView cache;			/* for relations: page cache state */
 } FdInfo;
 
-static FdInfo fds[MAX_FDS];
+/* The lowest descriptors, which all that many processes have, are on one page. */
+static FdInfo fds[MAX_FDS] __attribute__((aligned(4096)));
 
 static void (*io_worker_waits) (void);	/* see rbp_hook_install() */
 
@@ -173,7 +174,8 @@ temp_name(const char *path, bool *relation)
 	if (p == NULL || (strncmp(p, "base/", 5) != 0 &&
 					  strncmp(p, "pg_tblspc/", 10) != 0))
 		return NULL;
-	in_pgsql_tmp = strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL;
+	in_pgsql_tmp = p[0] == 'b' ? strncmp(p + 5, "pgsql_tmp/pgsql_tmp", 19) == 0 :
+		strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL;
 	if (relation != NULL)
 		*relation = !in_pgsql_tmp;
 	if (in_pgsql_tmp)
@@ -230,6 +232,20 @@ relation_fd(int fd)
 	if ((unsigned) fd >= MAX_FDS || !fds[fd].is_relation)
 		return NULL;
 	return &fds[fd];
+}
+
+/*
+ * The descriptor is not that of a relation's file any more.  Writes nothing if it was
+ * not, so that the postmaster copies no page when it closes a client's socket.
+ */
+static inline void
+forget_relation(FdInfo *info)
+{
+	if (info->is_relation)
+	{
+		info->is_relation = false;
+		rbp_page_cache_forget(&info->cache);
+	}
 }
 
 static inline RbpSpillOpen *
@@ -351,7 +367,7 @@ track_temp(int fd, const char *name, bool relation, int flags)
 		rbp_spill_forget(name);
 	if (fd < MAX_FDS)
 	{
-		fds[fd].is_relation = false;
+		forget_relation(&fds[fd]);
 		fds[fd].spill = rbp_spill_opened(name, relation, flags);
 		if (fds[fd].spill != NULL)
 			return fd;
@@ -370,7 +386,7 @@ track_temp(int fd, const char *name, bool relation, int flags)
 	return -1;
 }
 
-static int
+static pg_attribute_hot int
 wrap_open(const char *path, int flags,...)
 {
 	Change		change;
@@ -413,8 +429,12 @@ wrap_open(const char *path, int flags,...)
 			invalidate(&change);
 		if (fd < MAX_FDS)
 		{
-			fds[fd].file = change.file;
-			fds[fd].is_relation = change.is_relation;
+			forget_relation(&fds[fd]);
+			if (change.is_relation)
+			{
+				fds[fd].file = change.file;
+				fds[fd].is_relation = true;
+			}
 		}
 		else if (change.is_relation && (flags & O_ACCMODE) != O_RDONLY)
 		{
@@ -427,23 +447,24 @@ wrap_open(const char *path, int flags,...)
 	return fd;
 }
 
-static int
+static pg_attribute_hot int
 wrap_close(int fd)
 {
 	if ((unsigned) fd < MAX_FDS)
 	{
-		fds[fd].is_relation = false;
-		rbp_page_cache_forget(&fds[fd].cache);
-		if (fds[fd].spill != NULL)
+		FdInfo	   *info = &fds[fd];
+
+		forget_relation(info);
+		if (info->spill != NULL)
 		{
-			rbp_spill_close(fds[fd].spill);
-			fds[fd].spill = NULL;
+			rbp_spill_close(info->spill);
+			info->spill = NULL;
 		}
 	}
 	return rbp_libc.close(fd);
 }
 
-static ssize_t
+static pg_attribute_hot ssize_t
 wrap_read(int fd, void *buf, size_t len)
 {
 	RbpSpillOpen *temp = temp_fd(fd);
@@ -476,7 +497,7 @@ observed_read(int fd, FdInfo *info, const struct iovec *iov, int iovcnt, off_t o
 	return result;
 }
 
-static ssize_t
+static pg_attribute_hot ssize_t
 wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
 	FdInfo	   *info = relation_fd(fd);
@@ -499,7 +520,7 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 	return rbp_libc_readv(fd, iov, iovcnt, offset);
 }
 
-static ssize_t
+static pg_attribute_hot ssize_t
 wrap_pread(int fd, void *buf, size_t len, off_t offset)
 {
 	RbpSpillOpen *temp = temp_fd(fd);
@@ -586,7 +607,7 @@ wrap_ftruncate(int fd, off_t length)
 	return result;
 }
 
-static off_t
+static pg_attribute_hot off_t
 wrap_lseek(int fd, off_t offset, int whence)
 {
 	RbpSpillOpen *temp = temp_fd(fd);
@@ -613,7 +634,7 @@ correct_size(int result, const char *path, struct stat *st)
 	return result;
 }
 
-static int
+static pg_attribute_hot int
 wrap_stat(const char *path, struct stat *st)
 {
 	return correct_size(rbp_libc.stat(path, st), path, st);
@@ -636,7 +657,7 @@ correct_open_size(int result, int fd, struct stat *st)
 	return result;
 }
 
-static int
+static pg_attribute_hot int
 wrap_fstat(int fd, struct stat *st)
 {
 	return correct_open_size(rbp_libc.fstat(fd, st), fd, st);

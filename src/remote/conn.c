@@ -748,7 +748,7 @@ close_if_asked(void)
 	close_unneeded();
 }
 
-static void
+static pg_attribute_hot void
 at_transaction_end(XactEvent event, void *arg)
 {
 	if (my_conns == NULL)

@@ -114,7 +114,7 @@ make_bitmap(char **arena, uint32 n)
 	return words;
 }
 
-static void
+static pg_attribute_hot void
 at_transaction_end(XactEvent event, void *arg)
 {
 	/* most transactions have spilled nothing */

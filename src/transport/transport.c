@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,14 +65,12 @@ rbp_transport_choose(const char *want, const RbpEndpoint *ep)
 void
 rbp_transport_init(void)
 {
-	static const uint8_t zero[RBP_SECRET_LEN];
-	uint8_t		mac[RBP_MAC_LEN];
-
 	/*
 	 * libcrypto reads its configuration when it is first used, which should
-	 * not be in a handshake that has a deadline.
+	 * not be in a handshake that has a deadline.  More is not done here: each
+	 * child of this process would have it to free.
 	 */
-	(void) rbp_handshake_mac(zero, zero, "warm-up", mac);
+	(void) OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CONFIG, NULL);
 	(void) rbp_transport_boot_id();
 }
 

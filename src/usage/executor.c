@@ -54,7 +54,7 @@ static ExecutorEnd_hook_type prev_end = NULL;
 static ProcessUtility_hook_type next_utility = NULL;
 
 /* What functions run while a query is planned was not sent by the client. */
-static PlannedStmt *
+static pg_attribute_hot PlannedStmt *
 plan_query(Query *query, const char *query_string, int options, ParamListInfo params)
 {
 	PlannedStmt *plan;
@@ -120,12 +120,13 @@ measure(QueryDesc *query, bool statement)
 	MemoryContextSwitchTo(old);
 }
 
-static void
+static pg_attribute_hot void
 start(QueryDesc *query, int eflags)
 {
 	bool		statement = nesting == 0 && query->plannedstmt->queryId != 0 && rbp_statements_wanted();
 
-	rbp_stats_lead();
+	if (query->plannedstmt->parallelModeNeeded)
+		rbp_stats_lead();
 	if (prev_start)
 		prev_start(query, eflags);
 	else
@@ -159,7 +160,7 @@ end_part(const QueryDesc *query, const RbpUsage *before)
 	rbp_stats_add_usage(&m->usage, &now, before);
 }
 
-static void
+static pg_attribute_hot void
 run(RBP_COMPAT_RUN_PARAMETERS)
 {
 	RbpUsage	before;
@@ -180,7 +181,7 @@ run(RBP_COMPAT_RUN_PARAMETERS)
 	end_part(query, &before);
 }
 
-static void
+static pg_attribute_hot void
 finish(QueryDesc *query)
 {
 	RbpUsage	before;
@@ -201,7 +202,7 @@ finish(QueryDesc *query)
 	end_part(query, &before);
 }
 
-static void
+static pg_attribute_hot void
 end(QueryDesc *query)
 {
 	MeasuredQuery *m = find_measured(query);
