@@ -125,7 +125,7 @@ static struct
 	BlockNumber blocks[ANNOUNCED_MAX];
 	RbpLookup	lookups[ANNOUNCED_MAX];
 }			announced;
-static int	nannounced = 0;	/* apart: each transaction looks at it */
+static int	nannounced = 0;		/* apart: each transaction looks at it */
 
 static RbpStreams streams;
 

@@ -326,8 +326,9 @@ rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
 
 			/*
 			 * This process is out of memory, or this machine has no usable
-			 * device or no library for it, or the donor has too many clients: connections of other
-			 * processes may go on, so the donor is not marked.
+			 * device or no library for it, or the donor has too many clients:
+			 * connections of other processes may go on, so the donor is not
+			 * marked.
 			 */
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 			note_failure(ci, connecting, status);

@@ -17,6 +17,8 @@
 
 #include "wire/wire.h"
 
+#include <rdma/rdma_cma.h>
+
 #define RAW_BUFFER	65536
 
 typedef struct Raw

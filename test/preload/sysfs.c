@@ -51,6 +51,6 @@ opendir(const char *path)
 	char		other[4096];
 
 	if (next == NULL)
-		next = (DIR * (*)(const char *)) dlsym(RTLD_NEXT, "opendir");
+		next = (DIR *(*) (const char *)) dlsym(RTLD_NEXT, "opendir");
 	return next(redirected(path, other, sizeof(other)));
 }

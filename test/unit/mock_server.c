@@ -354,6 +354,12 @@ rbp_verbs_configure(const RbpVerbsConfig *config)
 {
 }
 
+const char *
+rbp_verbs_load_error(void)
+{
+	return NULL;
+}
+
 bool
 rbp_verbs_present(void)
 {

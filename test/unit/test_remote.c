@@ -1121,6 +1121,9 @@ test_local_downgrades(void)
 	connect_anew(RBP_BAD_DEVICE);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "a device that is not to be used: another transport");
 	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
+	connect_anew(RBP_NOLIBRARY);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "no library for it: another transport");
+	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
 }
 
 /* Read every 20 ms until the connection that hangs is given up. */

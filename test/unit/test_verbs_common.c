@@ -21,6 +21,7 @@
 #include <ftw.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <rdma/rdma_cma.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -102,7 +102,7 @@ test_phases(void)
 	mock_hooks.on_resolve_route = unanswered;
 	donor.silent = true;
 	before = rbp_now_ns();
-	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && conn != NULL && conn->ops == ops,
+	ok(ops->connect(&ep, &cred, &conn) == RBP_OK && conn != NULL && conn->ops == &rbp_verbs_ops,
 	   "connect() starts");
 	is_u64(mock_calls[MOCK_RESOLVE_ADDR], 1, "with the address");
 	ok(poll_connect(conn) == RBP_INPROGRESS, "polls find nothing yet");

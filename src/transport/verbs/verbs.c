@@ -140,7 +140,7 @@ verbs_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 	return rbp_io_result(ios, n);
 }
 
-const char rbp_verbs_version[] = RBP_VERSION;
+const char	rbp_verbs_version[] = RBP_VERSION;
 
 const RbpTransportOps rbp_verbs_ops = {
 	.name = "verbs",
