@@ -103,7 +103,7 @@ ok(wait_leased($node, 32), 'without the library there is memory');
 make_table($node, 'pages', 8);
 evict_buffers($node);
 my $why = qr/could not connect over verbs: the library remote_bp_verbs cannot be loaded/;
-my $error = sub { return $node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_donors') };
+my $error = sub { return $node->safe_psql('postgres', 'SELECT last_error FROM remote_bp_stat_donors') };
 ok(wait_for('the pusher to try', sub { return $error->() =~ $why }), 'the view tells why the donor is not used') or diag($error->());
 log_tells($node, 0, qr/WARNING: .*remote_bp: could not load the library for RDMA: \S*remote_bp_verbs\.so: /, 'the log tells which file, and why');
 log_tells($node, 0, qr/HINT: .*librdmacm/, 'and what to do');
