@@ -72,10 +72,10 @@ wait_for(
 	sub {
 		$node->safe_psql('postgres', "SELECT remote_bp_set_policy('t', '$policy')");
 		$policy = $policy eq 'keep' ? 'default' : 'keep';
-		for (1 .. 100)
+		for (1 .. 1000)
 		{
 			$worker = server_process($node, 'remote_bp policy worker') and return kill('STOP', $worker);
-			select(undef, undef, undef, 0.01);
+			select(undef, undef, undef, 0.001);
 		}
 		return 0;
 	}) or BAIL_OUT('no policy worker');

@@ -553,9 +553,11 @@ sub server_process
 {
 	my ($node, $name) = @_;
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
-	for (`ps -o pid=,args= --ppid $postmaster`)
+	# without a program: some live for a few milliseconds
+	for my $pid (split ' ', eval { slurp_file("/proc/$postmaster/task/$postmaster/children") } // '')
 	{
-		return $1 if /^\s*(\d+) postgres: .*\Q$name\E\s*$/;
+		my $title = eval { slurp_file("/proc/$pid/cmdline") } // '';
+		return $pid if $title =~ /^postgres: [^\0]*\Q$name\E[\s\0]*$/;
 	}
 	return undef;
 }
