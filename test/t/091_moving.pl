@@ -82,7 +82,8 @@ my $pusher = server_process($node, 'remote_bp pusher');
 kill('STOP', $pusher);
 is((ctl($broker, 'drain', 'second'))[0], 0, 'a donor wants its memory back');
 ok(wait_for('64 MB', sub { log_since($node) =~ /the lease now has 64 MB of 128 MB/ }), 'the donor gets its memory back');
-is($session->query_safe($staged), 0, 'staging is left to queries');
+# A few pages of catalogs may be captured meanwhile, by the server itself.
+cmp_ok($session->query_safe($staged), '<', 96, 'staging is left to queries');
 kill('CONT', $pusher);
 cmp_ok(tier_pages($node, 't'), '>=', $before * 0.97, 'pages that fit are kept');
 $session->quit;
