@@ -82,7 +82,8 @@ wait_for(
 PostgreSQL::Test::Utils::system_or_bail('pg_ctl', '-D', $node->data_dir, '-m', 'fast', '--no-wait', 'stop');
 log_tells($node, $offset, qr/received fast shutdown request/, 'the server is told to stop');
 kill 'CONT', $worker;
-$node->stop;
+ok(wait_for('the server to end', sub { !-e $node->data_dir . '/postmaster.pid' }), 'it ends');
+$node->stop('fast', fail_ok => 1);
 unlike(log_since($node, $offset), qr/FATAL|CONTEXT/, 'nothing fails at a shutdown');
 
 done_testing();
