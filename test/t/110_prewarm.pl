@@ -151,6 +151,8 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 	my $pusher = server_process($node, 'remote_bp pusher') or BAIL_OUT('no pusher');
 	for my $how ('cancel', 'terminate')
 	{
+		# While it pushes, it might be stopped with a lock that all others wait for.
+		wait_for('the pusher to be idle', sub { sql('SELECT staged_pages FROM remote_bp_stat') == 0 }) or BAIL_OUT('pages are staged');
 		kill('STOP', $pusher) == 1 or BAIL_OUT('pusher');
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
 		$session->query_until(qr/begun/, "\\echo begun\nSELECT remote_bp_prewarm('t');\n");
