@@ -257,6 +257,7 @@ broker_leases_renew(const char *id, const json_t *body)
 {
 	const json_t *release = json_object_get(body, "release");
 	int64_t		lease;
+	int64_t		ahead;
 	BrokerReply error;
 
 	if (!check_release(release, &error))
@@ -280,7 +281,8 @@ broker_leases_renew(const char *id, const json_t *body)
 					   "   (SELECT value FROM json_each(?2)) JOIN donor ON id = value ->> 'donor')",
 					   INT(lease), JSON(release));
 	prolong(lease);
-	return broker_alloc_grant(lease, json_integer_value(json_object_get(body, "ahead"))) > 0 ? settle(id, false, 200) : tell(lease, 200);
+	ahead = json_integer_value(json_object_get(body, "ahead"));
+	return broker_alloc_grant(lease, ahead) > 0 ? settle(id, false, 200) : tell(lease, 200);
 }
 
 /* Its size and regions stay as they are, and so does its TTL. */

@@ -208,9 +208,9 @@ typedef struct RbpEvicted
 /*
  * Reserve a remote slot of the page's partition to push into: a free one, or
  * one whose page S3-FIFO evicts.  Only the caller has access to the slot
- * until it is published, abandoned, moved to, or unreserved.  Returns RBP_INVALID_SLOT if the
- * partition has none.  *evicted is set to the live pages that were evicted.
- * Exclusive lock.
+ * until it is published, abandoned, moved to, or unreserved.  Returns
+ * RBP_INVALID_SLOT if the partition has none.  *evicted is set to the live pages
+ * that were evicted.  Exclusive lock.
  */
 extern uint32_t rbp_directory_reserve(RbpDirectory *dir, const RbpPageId *page,
 									  RbpEvicted *evicted);

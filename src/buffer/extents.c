@@ -22,9 +22,9 @@
 
 /*
  * Time limit when pages are moved.  If no page was moved for this long, the
- * evacuation of the extent ends, so that others get their turn.  A batch also
- * gets this much time, since no query waits for it, and is not started with
- * less, lest a healthy donor be taken for a slow one.
+ * evacuation of the extent ends, so that others get their turn.  Reading a batch
+ * gets this much time, too, and so does writing it, since no query waits for
+ * that; it is not started with less, lest a healthy donor be taken for a slow one.
  */
 #define MOVE_PATIENCE_NS	INT64CONST(50000000)
 

@@ -174,8 +174,7 @@ temp_name(const char *path, bool *relation)
 	if (p == NULL || (strncmp(p, "base/", 5) != 0 &&
 					  strncmp(p, "pg_tblspc/", 10) != 0))
 		return NULL;
-	in_pgsql_tmp = p[0] == 'b' ? strncmp(p + 5, "pgsql_tmp/pgsql_tmp", 19) == 0 :
-		strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL;
+	in_pgsql_tmp = strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL;
 	if (relation != NULL)
 		*relation = !in_pgsql_tmp;
 	if (in_pgsql_tmp)

@@ -62,12 +62,12 @@ rbp_lease_wanted_max(const RbpHeldLease *h)
 }
 
 uint64
-rbp_lease_ahead(const RbpHeldLease *h, const RbpLease *lease)
+rbp_lease_ahead(const RbpHeldLease *h)
 {
 	/* nothing more while something does not fit */
 	if (h->pool == RBP_POOL_TEMP || rbp_now_ns() < h->request_max_until)
 		return 0;
-	return Min(rbp_lease_asked_back(lease), (uint64) rbp_guc_tier_size_ahead() << 20);
+	return Min(rbp_lease_asked_back(h->lease), (uint64) rbp_guc_tier_size_ahead() << 20);
 }
 
 RbpRegionGrant *
@@ -133,7 +133,7 @@ rbp_lease_stop_use(RbpHeldLease *h)
 	h->has_drained = false;
 	h->drain_obsolete = false;
 	h->retire_due = NEVER_NS;
-	h->steps_until = 0;
+	h->replace_until = 0;
 	h->reported_bytes = 0;
 }
 
@@ -207,14 +207,14 @@ awaits_replacements(RbpHeldLease *h, const RbpLeaseReclaim *demands, int ndemand
 		return false;
 	for (int i = 0; i < ndemands; i++)
 		patience = Min(patience, rbp_lease_move_time(&demands[i]));
-	if (h->steps_until == 0)
+	if (h->replace_until == 0)
 	{
-		h->steps_until = h->lease->bytes >= rbp_lease_wanted(h) ? now + patience : now;
+		h->replace_until = h->lease->bytes >= rbp_lease_wanted(h) ? now + patience : now;
 		h->request_due = 0;
 	}
-	else if (replaced > 0 && now < h->steps_until)
-		h->steps_until = now + patience;
-	return now < h->steps_until;
+	else if (replaced > 0 && now < h->replace_until)
+		h->replace_until = now + patience;
+	return now < h->replace_until;
 }
 
 /*
@@ -225,7 +225,7 @@ static int
 replaced_regions(RbpHeldLease *h)
 {
 	uint64		wanted = rbp_lease_wanted(h);
-	uint64		ahead = rbp_lease_ahead(h, h->lease);
+	uint64		ahead = rbp_lease_ahead(h);
 	int			replaced = rbp_lease_surplus(h->lease, wanted);
 
 	if (h->maintenance_pending)
@@ -290,13 +290,13 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 
 	/*
 	 * Take turns, since moving data for one demand can take all of the time.
-	 * But what waits has its replacements one donor after the other: go on
-	 * with the one that has got some.
+	 * But while regions are being replaced, serve one donor after the other:
+	 * go on with the one that was given regions last.
 	 */
-	h->first_demand++;
+	h->first_demand = waits ? 0 : h->first_demand + 1;
 	for (int i = 0; waits && i < ndemands; i++)
 	{
-		if (i == 0 || strcmp(demands[i].donor, h->given_to) == 0)
+		if (strcmp(demands[i].donor, h->given_to) == 0)
 			h->first_demand = (uint32) i;
 	}
 	for (; done < ndemands && (done == 0 || rbp_now_ns() < until); done++)
@@ -319,7 +319,7 @@ rbp_lease_retire_regions(RbpHeldLease *h, int64 until)
 	if (h->draining > 0 || done < ndemands)
 		h->retire_due = rbp_now_ns() + RETIRE_PAUSE_NS;
 	if (ndemands == 0)
-		h->steps_until = 0;
+		h->replace_until = 0;
 	return total;
 }
 
@@ -467,10 +467,10 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 		drop_lost_content(h, fresh, terms);
 
 	/* A donor that did not ask before has a grace time of its own. */
-	for (int i = 0; h->steps_until != 0 && i < fresh->nreclaims; i++)
+	for (int i = 0; h->replace_until != 0 && i < fresh->nreclaims; i++)
 	{
 		if (!rbp_lease_has_reclaim(known, fresh->reclaims[i].donor))
-			h->steps_until = 0;
+			h->replace_until = 0;
 	}
 
 	/* If a donor no longer asks, regions that are not empty yet may stay. */
@@ -480,11 +480,11 @@ rbp_lease_adopt(RbpHeldLease *h, RbpLease *fresh, int64 sent_ns)
 			h->drain_obsolete = true;
 	}
 
-	if (h->pool == RBP_POOL_BUFFER)
-		rbp_remote_set_room(h->pool, rbp_lease_wanted_max(h) + rbp_lease_ahead(h, fresh));
 	rbp_lease_free(known);
 	h->lease = fresh;
 	h->deadline = terms.deadline_ns;
+	if (h->pool == RBP_POOL_BUFFER)
+		rbp_remote_set_room(h->pool, rbp_lease_wanted_max(h) + rbp_lease_ahead(h));
 	if (unchanged)
 		unused = rbp_remote_extend_lease(h->pool, h->deadline);
 	else

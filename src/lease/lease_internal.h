@@ -83,8 +83,8 @@ typedef struct RbpHeldLease
 	bool		maintenance_pending;	/* call rbp_remote_run_deferred()
 										 * again at once */
 	int			draining;		/* regions being emptied, or to be */
-	int64		steps_until;	/* what donors ask for waits for replacements
-								 * until then; 0: they ask for nothing */
+	int64		replace_until;	/* regions that donors ask for wait until then
+								 * to be replaced; 0: none is asked for */
 	int			given_back;		/* regions, of one donor, not logged yet */
 	char		given_to[RBP_DONOR_ID_LEN];
 	uint32		first_demand;	/* which demand to serve first; changes, so
@@ -156,7 +156,7 @@ extern int	rbp_lease_retire_regions(RbpHeldLease *h, int64 until);
  * How many bytes the lease may have beyond what is wanted: replacements of
  * regions that donors ask for, granted before these are released.
  */
-extern uint64 rbp_lease_ahead(const RbpHeldLease *h, const RbpLease *lease);
+extern uint64 rbp_lease_ahead(const RbpHeldLease *h);
 
 /* Release regions of the lease that did not fit. */
 extern void rbp_lease_release_unused(RbpHeldLease *h);

@@ -216,7 +216,7 @@ renew(RbpHeldLease *h, uint64 wanted)
 	int			reported = Min(h->nreleased, MAX_RELEASED);
 
 	snprintf(path, sizeof(path), "/v1/leases/%s/renew", h->lease->cred.lease);
-	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_lease_ahead(h, h->lease),
+	body = rbp_lease_renew_body(&h->lease->cred, wanted, rbp_lease_ahead(h),
 								rbp_guc_lease_ttl, h->released, reported);
 	if (!send_request(h, path, body, &reply, &outcome))
 		return outcome;

@@ -593,6 +593,20 @@ test_moving(void)
 	check(dir, "moving");
 	free(dir);
 
+	/* what was read before is not what the slot has now */
+	dir = make(2, 2);
+	page = page_of(1000, 0);
+	(void) put(dir, &page, 1);
+	m[0].page = page;
+	m[0].at = rbp_directory_lookup(dir, &page, false);
+	slots[0] = rbp_directory_reserve_other(dir, &page, &evicted);
+	rbp_directory_invalidate(dir, &page);
+	is_u64(put(dir, &page, 2), m[0].at.slot, "the page comes to the same slot with another content");
+	is_u64(rbp_directory_move(dir, &m[0], slots[0]), RBP_INSERT_GONE, "a copy of the former one is not taken for it");
+	is_u64(rbp_directory_lookup(dir, &page, false).slot, m[0].at.slot, "it stays where it is");
+	check(dir, "another content");
+	free(dir);
+
 	/* one extent is to take the pages of two: those that were read */
 	dir = make(2, 2);
 	for (page.block = 0; page.block < 2000; page.block++)

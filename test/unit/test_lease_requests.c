@@ -76,7 +76,7 @@ rbp_lease_wanted(RbpHeldLease *h)
 }
 
 uint64
-rbp_lease_ahead(const RbpHeldLease *h, const RbpLease *lease)
+rbp_lease_ahead(const RbpHeldLease *h)
 {
 	return 0;
 }
