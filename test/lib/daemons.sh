@@ -11,6 +11,7 @@ start_daemon()
     local log=$1 try
 
     shift
+    : >"$log"                               # now: its shell may come to it after sed looks
     setsid "$@" >"$log" 2>&1 </dev/null &
     daemon_pid=$!
     disown "$daemon_pid"                    # no message from bash when it is killed
