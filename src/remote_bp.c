@@ -15,6 +15,7 @@
 #include "storage/shmem.h"
 
 #include "advice/advice.h"
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
@@ -97,13 +98,12 @@ static const struct
 }			modules[] = {
 	{"remote_bp statistics", rbp_stats_shmem_size, rbp_stats_shmem_init},
 	{"remote_bp workers", rbp_workers_shmem_size, rbp_workers_shmem_init},
-	{"remote_bp page cache", rbp_page_cache_shmem_size, rbp_page_cache_shmem_init},
+	{"remote_bp choice", rbp_choice_shmem_size, rbp_choice_shmem_init},
 	{"remote_bp remote memory", remote_shmem_size, remote_shmem_init},
 	{"remote_bp spaces", rbp_space_shmem_size, rbp_space_shmem_init},
 	{"remote_bp relations", rbp_relation_stats_shmem_size, rbp_relation_stats_shmem_init},
 	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
-	{"remote_bp read-ahead", rbp_read_ahead_shmem_size, rbp_read_ahead_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
 	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
 	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
@@ -122,7 +122,6 @@ static const RbpDuty duties[] = {
 	rbp_remote_probe,
 	rbp_remote_watch_lease_worker,
 	rbp_spill_sweep,
-	rbp_page_cache_watch,
 	rbp_advice_watch,
 	NULL
 };

@@ -40,6 +40,7 @@
 #include "advice/advice.h"
 #include "advice/advice_internal.h"
 #include "advice/simulation.h"
+#include "base/choice.h"
 #include "base/guc.h"
 #include "base/lock.h"
 #include "base/page_cache.h"
@@ -240,7 +241,7 @@ capture_of(const RbpRelFile *file)
 {
 	if (rbp_guc_use_tier == RBP_USE_TIER_READ || !rbp_tier_wants(file))
 		return RBP_SIM_NEVER;
-	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ? RBP_SIM_ALWAYS : RBP_SIM_RARELY;
+	return rbp_guc_read_from == RBP_READ_DONOR ? RBP_SIM_ALWAYS : RBP_SIM_RARELY;
 }
 
 static void
@@ -318,6 +319,9 @@ rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
 			if (!rbp_page_cache_ask(fd, cache, offset + (off_t) at, 1,
 									&read->pages[read->n].cached))
 				read->pages[read->n].cached = false;
+			/* the tier does this itself */
+			if (!rbp_tier_attached())
+				rbp_choice_asked(rbp_page_cache_file_system(fd, cache), 1, read->pages[read->n].cached, 0);
 			read->n++;
 		}
 	count_reads((uint32) (at / BLCKSZ));
@@ -388,7 +392,7 @@ wrote(const RbpRelFile *file, uint64 fork, uint64 key, BlockNumber block,
 		page = rbp_tier_find_frame(file, block);
 	event.frame = page == NULL ? RBP_SIM_NO_FRAME : frame_number(page);
 	event.capture = event.frame == RBP_SIM_NO_FRAME ? RBP_SIM_NEVER : capture_of(file);
-	event.scarce = !rbp_page_cache_keeps();
+	event.scarce = rbp_choice_scarce();
 	event.evicted = rbp_tier_write_evicts();
 	if (!lock_for(1, threshold))
 		return;

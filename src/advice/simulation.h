@@ -45,7 +45,7 @@ typedef enum RbpSimCapture
 	RBP_SIM_ALWAYS
 } RbpSimCapture;
 
-/* As the tier (SAMPLE in buffer/read_cost.c) where the page cache has not all pages. */
+/* As the tier (CAPTURE_EVERY in base/choice.c) where the page cache has not all pages. */
 #define RBP_SIM_RARE		13
 
 typedef struct RbpSim RbpSim;

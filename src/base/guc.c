@@ -15,6 +15,7 @@
 #include "utils/varlena.h"
 
 #include "base/geometry.h"
+#include "base/choice.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
 
@@ -27,11 +28,10 @@ char	   *rbp_guc_transport = NULL;
 char	   *rbp_guc_token_file = NULL;
 int			rbp_guc_lease_ttl = 30000;
 bool		rbp_guc_compare_with_disk = false;
-int			rbp_guc_page_cache_first = RBP_PAGE_CACHE_AUTO;
+int			rbp_guc_read_from = RBP_READ_AUTO;
 int			rbp_guc_use_tier = RBP_USE_TIER_ON;
 int			rbp_guc_policy_interval = 60;
 char	   *rbp_guc_exclude_tablespaces = NULL;
-int			rbp_guc_bypass = RBP_BYPASS_AUTO;
 int			rbp_guc_read_ahead = 64;
 int			rbp_guc_max_connections = 200;
 int			rbp_guc_connect_threshold = 8;
@@ -69,16 +69,12 @@ static const struct config_enum_entry use_tier_choices[] = {
 	{NULL, 0, false}
 };
 
-static const struct config_enum_entry page_cache_choices[] = {
-	{"auto", RBP_PAGE_CACHE_AUTO, false},
-	{"on", RBP_PAGE_CACHE_ON, false},
-	{"off", RBP_PAGE_CACHE_OFF, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry bypass_choices[] = {
-	{"auto", RBP_BYPASS_AUTO, false},
-	{"off", RBP_BYPASS_OFF, false},
+static const struct config_enum_entry read_from_choices[] = {
+	{"auto", RBP_READ_AUTO, false},
+	{"donor", RBP_READ_DONOR, false},
+	{"file", RBP_READ_FILE, false},
+	/* for tests and benchmarks */
+	{"cache", RBP_READ_CACHE, true},
 	{NULL, 0, false}
 };
 
@@ -305,11 +301,11 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 false,
 							 PGC_SUSET, 0,
 							 NULL, NULL, NULL);
-	DefineCustomEnumVariable("remote_bp.page_cache_first",
-							 "Reads a page from the file rather than from a donor if the operating system's page cache has it.",
-							 "\"auto\" asks the page cache where that pays, by the recent costs of reads.",
-							 &rbp_guc_page_cache_first,
-							 RBP_PAGE_CACHE_AUTO, page_cache_choices,
+	DefineCustomEnumVariable("remote_bp.read_from",
+							 "Reads pages, and temporary blocks, from donors that have them, or from the file.",
+							 "\"auto\" takes whichever has cost less time lately.",
+							 &rbp_guc_read_from,
+							 RBP_READ_AUTO, read_from_choices,
 							 PGC_USERSET, 0,
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.use_tier",
@@ -347,13 +343,6 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							-1, -1, 16 * 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_MB,
 							NULL, NULL, NULL);
-	DefineCustomEnumVariable("remote_bp.bypass",
-							 "Bypasses donors where the disk is faster, for pages and for temporary blocks.",
-							 "Donors are retried, so that they are used again when they are faster.",
-							 &rbp_guc_bypass,
-							 RBP_BYPASS_AUTO, bypass_choices,
-							 PGC_USERSET, 0,
-							 NULL, NULL, NULL);
 	DefineCustomIntVariable("remote_bp.read_ahead",
 							"Sets the number of pages that are read ahead at once where a relation is read in order.",
 							"0 turns reading ahead off.",

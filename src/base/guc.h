@@ -22,16 +22,6 @@ extern char *rbp_guc_token_file;	/* "" for no token */
 extern int	rbp_guc_lease_ttl;	/* ms */
 extern bool rbp_guc_compare_with_disk;
 
-/* remote_bp.page_cache_first */
-typedef enum RbpPageCacheChoice
-{
-	RBP_PAGE_CACHE_AUTO,
-	RBP_PAGE_CACHE_ON,
-	RBP_PAGE_CACHE_OFF
-} RbpPageCacheChoice;
-
-extern int	rbp_guc_page_cache_first;
-
 /* remote_bp.use_tier */
 typedef enum RbpUseTier
 {
@@ -45,14 +35,6 @@ extern int	rbp_guc_use_tier;
 extern int	rbp_guc_policy_interval;	/* s */
 extern char *rbp_guc_exclude_tablespaces;	/* a list of names */
 
-/* remote_bp.bypass */
-typedef enum RbpBypassChoice
-{
-	RBP_BYPASS_AUTO,
-	RBP_BYPASS_OFF
-} RbpBypassChoice;
-
-extern int	rbp_guc_bypass;
 extern int	rbp_guc_read_ahead; /* pages; 0: none */
 extern int	rbp_guc_max_connections;	/* to one donor */
 extern int	rbp_guc_connect_threshold;	/* reads */

@@ -64,7 +64,7 @@ extern ssize_t rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache
 							 const struct iovec *iov, int iovcnt, off_t offset);
 
 /* pwritev() to a relation file, of any offset and length. */
-extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file,
+extern ssize_t rbp_tier_write(int fd, const RbpRelFile *file, RbpCacheView *cache,
 							  const struct iovec *iov, int iovcnt, off_t offset);
 
 /*
@@ -247,8 +247,6 @@ extern void rbp_relation_stats_reset(void);
 /* Add to shared memory what this process has counted.  Preserves errno. */
 extern void rbp_relation_stats_flush(void);
 
-extern Size rbp_read_ahead_shmem_size(void);
-extern void rbp_read_ahead_shmem_init(void *mem);
 extern Size rbp_residency_shmem_size(void);
 extern void rbp_residency_shmem_init(void *mem);
 

@@ -17,7 +17,6 @@
 #include "base/relfile.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/read_cost.h"
 #include "buffer/staging.h"
 
 /*
@@ -29,9 +28,6 @@
 /* NULL while shared memory is not attached. */
 extern RbpDirectory *rbp_dir;
 extern RbpStaging *rbp_staging;
-
-/* Costs of reads, as measured by this process */
-extern RbpReadCost rbp_read_cost;
 
 /*
  * Is this process prewarming?  If so, it captures pages whatever that costs.

@@ -10,6 +10,7 @@
 #include "storage/bufpage.h"
 #include "storage/checksum.h"
 
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/hash.h"
@@ -22,7 +23,6 @@
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/pusher.h"
-#include "buffer/read_cost.h"
 #include "buffer/relation_stats.h"
 #include "buffer/staging.h"
 
@@ -146,7 +146,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 }
 
 uint32
-rbp_skip_reason(const RbpPageId *page, bool cached, bool present)
+rbp_skip_reason(const RbpPageId *page, int fs, RbpWork work, bool cached)
 {
 	RbpPolicy	policy;
 
@@ -158,10 +158,9 @@ rbp_skip_reason(const RbpPageId *page, bool cached, bool present)
 	if (policy == RBP_POLICY_NONE)
 		return RBP_SHADOW_POLICY;
 	/* the costs count only if policy and settings do not prefer the tier */
-	if (policy == RBP_POLICY_KEEP || rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		(!cached && rbp_guc_bypass == RBP_BYPASS_OFF))
-		return 0;
-	if (!present && rbp_read_cost_worth_capturing(&rbp_read_cost, cached))
+	if (policy == RBP_POLICY_KEEP || rbp_guc_read_from == RBP_READ_DONOR ||
+		(!cached && rbp_guc_read_from == RBP_READ_CACHE) ||
+		rbp_worth_capturing(fs, work, cached))
 		return 0;
 	return cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 }

@@ -10,6 +10,7 @@
 
 #include "postgres.h"
 
+#include "base/choice.h"
 #include "buffer/buffer.h"
 #include "buffer/page.h"
 
@@ -31,10 +32,10 @@ extern void rbp_sample_version(const RbpPageId *page, RbpVersion *version);
 /*
  * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
  * captured.  cached: the page cache has the page, or had it when it was
- * written; otherwise the page came from the disk.  present: the tier is
- * presumed to have it, but the file to be faster.
+ * written; otherwise the page came from the disk.  fs, work: as for
+ * rbp_worth_capturing().
  */
-extern uint32 rbp_skip_reason(const RbpPageId *page, bool cached, bool present);
+extern uint32 rbp_skip_reason(const RbpPageId *page, int fs, RbpWork work, bool cached);
 
 /*
  * Count a page that is not captured because its frame has no claim.  flags

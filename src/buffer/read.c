@@ -23,6 +23,7 @@
 #include "miscadmin.h"
 #include "storage/bufpage.h"
 
+#include "base/choice.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
@@ -38,7 +39,6 @@
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/read_ahead.h"
-#include "buffer/read_cost.h"
 #include "buffer/relation_stats.h"
 #include "buffer/space.h"
 #include "buffer/staging.h"
@@ -51,9 +51,7 @@ typedef enum Cached
 {
 	CACHED_UNKNOWN,
 	CACHED_NO,
-	CACHED_YES,
-	CACHED_PRESUMED				/* not asked, since nearly all pages are
-								 * cached */
+	CACHED_YES
 } Cached;
 
 /* One page of a request that is being served. */
@@ -76,17 +74,13 @@ typedef struct ReadRun
 	int			fd;
 	const RbpRelFile *file;
 	RbpCacheView *cache;		/* what is known of the file's page cache */
+	int			fs;				/* number of its file system */
 	off_t		offset;			/* of the first page */
 	ReadPage   *pages;
 	int			n;
 	RbpWindow  *window;			/* that has the first page, or NULL */
-	bool		presumed;		/* what the tier has of it is not looked up */
+	bool		blind;			/* the page cache cannot tell what it has */
 } ReadRun;
-
-RbpReadCost rbp_read_cost;
-
-static int	fast_path_reads = 0;	/* pages that read_fast_path() may still
-									 * read */
 
 static bool unconnected = false;	/* see rbp_tier_set_unconnected() */
 
@@ -190,143 +184,82 @@ compare_with_disk(const ReadRun *run, int i)
 	return false;
 }
 
-/*
- * Count pages that are read from the file because the donors that have them are
- * slower; one of them is in that slot.
- */
-static void
-count_bypassed(uint32 slot, int n)
+/* Why a page that a donor has is read from the file */
+typedef enum Reason
 {
-	rbp_stats_count(RBP_COUNT_BYPASSED, (uint64) n);
-	rbp_remote_count_bypassed(slot, n);
+	REASON_CACHED,
+	REASON_SLOW,				/* the disk is faster than the donor */
+	REASON_TRIAL
+} Reason;
+
+/* Choose the file for a page that a donor has, and count the reason. */
+static void
+set_prefer_file(ReadPage *page, Reason reason)
+{
+	page->prefer_file = true;
+	rbp_stats_count(reason == REASON_CACHED ? RBP_COUNT_PAGE_CACHE_FIRST :
+					reason == REASON_SLOW ? RBP_COUNT_BYPASSED :
+					RBP_COUNT_PAGE_CACHE_FILLS, 1);
+	if (reason == REASON_SLOW)
+		rbp_remote_count_bypassed(page->lookup.slot, 1);
 }
 
-/*
- * Choose the file for a page that a donor has, by these costs, and count the
- * reason.
- */
-static void
-set_prefer_file(ReadPage *page, const RbpReadCost *cost, int transport, bool filling)
+/* May the page cache be asked about the file? */
+static inline bool
+is_askable(const ReadRun *run)
 {
-	bool		bypassed = false;	/* is the disk faster than the donor? */
-
-	if (page->cached == CACHED_UNKNOWN || page->cached == CACHED_NO)
-		bypassed = rbp_read_cost_slower(cost, transport);
-	else if (page->cached == CACHED_PRESUMED)
-		bypassed = rbp_read_cost_from_disk(cost, transport);
-
-	page->prefer_file = true;
-
-	/* A read for none of these reasons only measures the disk: not counted. */
-	if (filling)
-		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FILLS, 1);
-	else if (bypassed)
-		count_bypassed(page->lookup.slot, 1);
-	else if (page->cached >= CACHED_YES)
-		rbp_stats_count(RBP_COUNT_PAGE_CACHE_FIRST, 1);
+	return rbp_guc_read_from != RBP_READ_DONOR && !(run->cache->tested && !run->cache->reliable);
 }
 
 /*
  * Ask the page cache about the pages of the run.  Returns false if it cannot
- * answer.
+ * answer, or not yet.
  */
 static bool
-ask_page_cache(const ReadRun *run, bool *cached)
+ask_page_cache(const ReadRun *run, bool timed)
 {
-	int64		start = rbp_read_cost_time_question(&rbp_read_cost) ? rbp_now_ns() : 0;
+	bool		cached[RBP_MAX_BATCH];
+	int64		start = timed ? rbp_now_ns() : 0;
 	int			ncached = 0;
 
-	if (!rbp_page_cache_ask(run->fd, run->cache, run->offset, run->n, cached))
+	if (!is_askable(run) ||
+		!rbp_page_cache_ask(run->fd, run->cache, run->offset, run->n, cached))
 		return false;
 	for (int i = 0; i < run->n; i++)
+	{
+		run->pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
 		ncached += cached[i];
-	rbp_read_cost_asked(&rbp_read_cost, run->n, ncached,
-						start == 0 ? 0 : rbp_now_ns() - start);
+	}
+	rbp_choice_asked(run->fs, run->n, ncached, timed ? rbp_now_ns() - start : 0);
 	return true;
 }
 
 /*
- * Choose where to read the pages from.  Pages that donors have, but that
- * should come from the file, are marked.  transport: the one to the donor of
- * the first remote page, or RBP_NO_TRANSPORT.
- *
- * page_cache_first:
- *	on		ask the page cache; pages that it has come from the file
- *	off		do not ask
- *	auto	rbp_read_cost_choose() says: donor, or file, or ask
- *
- * For all other pages the measured costs decide, but the disk is chosen only
- * where bypass allows it.
+ * Choose where to read the pages from, which are in no window.  Pages that
+ * donors have, but that should come from the file, are marked.  transport: the
+ * one to the donor of the first remote page, or RBP_NO_TRANSPORT.
  */
 static void
-choose_sources(const ReadRun *run, int transport, int64 now)
+choose_sources(ReadRun *run, int transport)
 {
-	ReadPage   *pages = run->pages;
-	bool		always = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON;
-	bool		bypass = rbp_guc_bypass == RBP_BYPASS_AUTO;
-	bool		keeps = rbp_page_cache_keeps();
-	bool		cached[RBP_MAX_BATCH];
-	RbpSource	source;
+	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run));
+	bool		trial = source == RBP_SOURCE_TRIAL;
+	bool		known = (trial || source == RBP_SOURCE_ASK) && ask_page_cache(run, trial);
 
-	/* called in any case, because it also counts reads and notes transport */
-	source = rbp_read_cost_choose(&rbp_read_cost, transport, bypass, keeps);
-	if (always)
-		source = RBP_SOURCE_ASK;
-	else if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_AUTO &&
-			 source == RBP_SOURCE_DONOR)
-		return;
-	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		(source == RBP_SOURCE_ASK &&
-		 !ask_page_cache(run, cached)))
+	run->blind = !known && rbp_guc_read_from != RBP_READ_DONOR &&
+		(trial || source == RBP_SOURCE_ASK || !is_askable(run));
+	for (int i = 0; i < run->n && source != RBP_SOURCE_DONOR; i++)
 	{
-		/*
-		 * the page cache cannot answer, or not yet: decide by the measured
-		 * cost of reading the file
-		 */
-		for (int i = 0; i < run->n && bypass; i++)
-			if (pages[i].lookup.where == RBP_REMOTE &&
-				rbp_read_cost_prefer_file(&rbp_read_cost, transport, false, false, 1, now))
-				set_prefer_file(&pages[i], &rbp_read_cost, transport, rbp_read_cost.filling);
-		return;
+		ReadPage   *page = &run->pages[i];
+		bool		cached = known ? page->cached == CACHED_YES : source == RBP_SOURCE_FILE && !rbp_choice_scarce();
+
+		if (page->lookup.where == RBP_REMOTE &&
+			(source == RBP_SOURCE_FILE ||
+			 rbp_choose_file(run->fs, transport, RBP_WORK_PAGE, cached) != trial))
+			set_prefer_file(page, cached ? REASON_CACHED : trial ? REASON_TRIAL : REASON_SLOW);
 	}
-	for (int i = 0; i < run->n; i++)
-	{
-		if (source == RBP_SOURCE_FILE)
-			pages[i].cached = CACHED_PRESUMED;
-		else
-			pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
-		if (pages[i].lookup.where != RBP_REMOTE)
-			continue;
-		if (source == RBP_SOURCE_FILE || (always && cached[i]) ||
-			((bypass || cached[i]) &&
-			 rbp_read_cost_prefer_file(&rbp_read_cost, transport, cached[i], keeps, 1, now)))
-			set_prefer_file(&pages[i], &rbp_read_cost, transport, rbp_read_cost.filling);
-	}
-}
-
-/* Is the run in a window whose source was chosen? */
-static inline bool
-in_chosen_window(const ReadRun *run)
-{
-	return run->window != NULL && run->window->source != RBP_WINDOW_ANY;
-}
-
-/*
- * Count the pages of a presumed window that donors have, as far as is known, if
- * it was read from the file for that reason: see set_prefer_file().
- */
-static void
-count_presumed(const ReadRun *run)
-{
-	static uint32 part = 0;		/* of a page, in parts of RBP_WINDOW_ALL */
-	const RbpWindow *w = run->window;
-
-	if (!rbp_read_cost_slower(&w->cost->reads, w->transport))
-		return;
-	part += (uint32) (run->n * w->share);
-	if (part >= RBP_WINDOW_ALL)
-		count_bypassed(w->slot, (int) (part / RBP_WINDOW_ALL));
-	part %= RBP_WINDOW_ALL;
+	if (source == RBP_SOURCE_FILE || source == RBP_SOURCE_ASK)
+		rbp_straight_begin(run->fs, RBP_WORK_PAGE, transport != RBP_NO_TRANSPORT, false, is_askable(run));
 }
 
 /*
@@ -348,9 +281,9 @@ follow_window(const ReadRun *run)
 		if (w->asked && at < (uint32) w->n)
 			page->cached = w->cached[at] ? CACHED_YES : CACHED_NO;
 		if (page->lookup.where == RBP_REMOTE &&
-			(w->source == RBP_WINDOW_FILE ||
-			 (at < (uint32) w->n && rbp_window_prefers_cache(w, (int) at))))
-			set_prefer_file(page, &w->cost->reads, w->transport, w->filling);
+			(w->file || (at < (uint32) w->n && rbp_window_prefers_cache(w, (int) at))))
+			set_prefer_file(page, w->trial ? REASON_TRIAL :
+							w->mostly_cached || !w->file ? REASON_CACHED : REASON_SLOW);
 	}
 }
 
@@ -379,32 +312,22 @@ count_hits(const RbpRelFile *file, int n, int64 took)
 	count_time(file, RBP_LATENCY_HIT, RBP_RELATION_HIT_NS, took);
 }
 
+static inline RbpWork
+work_of(const ReadRun *run)
+{
+	return run->window != NULL ? RBP_WORK_RUN : RBP_WORK_PAGE;
+}
+
 /*
- * Count what reads of pages from donors have saved, compared with the file:
- * with what the file costs in a run, if they are part of one.  known: numbers
- * of the pages that came, by Cached.  took: the time that this process spent,
- * also if nothing came.
+ * Count what reads of pages from donors have saved, compared with the file.
+ * known: numbers of the pages that came, by Cached.  took: the time that this
+ * process spent, also if nothing came.
  */
 static void
 count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
 {
-	int			missing = known[CACHED_NO];
-	int			cached = known[CACHED_YES];
-	int			unknown = known[CACHED_UNKNOWN] + known[CACHED_PRESUMED];
-	const RbpReadCost *cost = &rbp_read_cost;
-
-	if (in_chosen_window(run))
-	{
-		int			n = missing + cached + unknown;
-
-		/* averages for all pages of such a window */
-		if (run->window->cost->reads.disk_seen)
-			cost = &run->window->cost->reads;
-		cached = run->window->mostly_cached ? n : 0;
-		missing = n - cached;
-		unknown = 0;
-	}
-	rbp_remote_count_saved(slot, rbp_read_cost_saved(cost, missing, cached, unknown, took));
+	rbp_remote_count_saved(slot, rbp_choice_saved(run->fs, work_of(run), known[CACHED_NO],
+												  known[CACHED_YES], known[CACHED_UNKNOWN], took));
 }
 
 /* Serve pages that were read ahead.  Once a wait has failed, none is left. */
@@ -413,7 +336,7 @@ take_read_ahead(const ReadRun *run, int64 start)
 {
 	int64		deadline = 0;
 	uint32		slot = RBP_INVALID_SLOT;
-	int			known[CACHED_PRESUMED + 1] = {0};
+	int			known[CACHED_YES + 1] = {0};
 	int			nhits = 0;
 	int64		took;
 	bool		late = false;
@@ -442,7 +365,7 @@ take_read_ahead(const ReadRun *run, int64 start)
 	if (nhits > 0)
 		count_hits(run->file, nhits, took);
 	/* if the page cache could be asked, it did not have what was announced */
-	known[rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF && run->cache->reliable ?
+	known[rbp_guc_read_from != RBP_READ_DONOR && run->cache->reliable ?
 		  CACHED_NO : CACHED_UNKNOWN] = nhits;
 	count_saved(run, slot, known, took);
 }
@@ -458,7 +381,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			nios = 0;
 	int			nhits = 0;
-	int			known[CACHED_PRESUMED + 1] = {0};
+	int			known[CACHED_YES + 1] = {0};
 	uint32		connects = rbp_remote_connects();
 	int64		took;
 
@@ -476,7 +399,7 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 	if (nios == 0)
 		return;
 	/* do not charge the donor for the time spent on the page cache */
-	if (rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+	if (rbp_guc_read_from != RBP_READ_DONOR)
 		start = rbp_now_ns();
 	rbp_remote_read(ios, nios, start, start + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < run->n; i++)
@@ -504,15 +427,15 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 
 	/*
 	 * connecting is not part of a read's cost: a rarely used donor would seem
-	 * slow
+	 * slow.  Windows are measured as a whole.
 	 */
-	if (connects == rbp_remote_connects())
-		rbp_read_cost_donor(&rbp_read_cost, transport, nios, took);
+	if (connects == rbp_remote_connects() && run->window == NULL)
+		rbp_cost_add(run->fs, transport, RBP_COST_PAGE, nios, took);
 }
 
 /* Serve pages from staging, and from donors unless the file is cheaper. */
 static void
-read_from_tier(const ReadRun *run, int64 start)
+read_from_tier(ReadRun *run, int64 start)
 {
 	int			nserved = 0;
 	int			nstaged = 0;
@@ -542,10 +465,10 @@ read_from_tier(const ReadRun *run, int64 start)
 		nserved += run->pages[i].served;
 	if (nserved < run->n)
 	{
-		if (in_chosen_window(run))
+		if (run->window != NULL)
 			follow_window(run);
 		else
-			choose_sources(run, transport, start);
+			choose_sources(run, transport);
 		read_from_donors(run, transport, start);
 	}
 
@@ -558,14 +481,12 @@ read_from_tier(const ReadRun *run, int64 start)
 /*
  * Set the frame's claim about a page that has just come from the file.  If
  * the directory has the page, its hash is taken over, which saves computing
- * one.  A page that is not worth capturing gets no claim, nor does one that the
- * tier is presumed to have.
+ * one.  A page that is not worth capturing gets no claim.
  */
 static void
 claim_from_file(const ReadRun *run, ReadPage *page)
 {
-	uint32		skip_reason = rbp_skip_reason(&page->id, page->cached >= CACHED_YES,
-											  run->presumed && run->window->share == RBP_WINDOW_ALL);
+	uint32		skip_reason = rbp_skip_reason(&page->id, run->fs, work_of(run), page->cached == CACHED_YES);
 
 	if (skip_reason != 0)
 	{
@@ -585,13 +506,35 @@ claim_from_file(const ReadRun *run, ReadPage *page)
 }
 
 /*
+ * Update the costs of reads by n pages, which took so long.  That tells a cost only
+ * if all came from the same source.  Where the page cache cannot be asked, any
+ * read of the file counts as one of the disk.
+ */
+static void
+update_file_costs(const ReadRun *run, int n, const int *known, int64 took)
+{
+	bool		blind = run->blind && known[CACHED_UNKNOWN] == n;
+
+	if (known[CACHED_NO] > 0 || blind)
+		rbp_choice_waited(took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
+	if (blind)
+		rbp_choice_asked(run->fs, n, 0, 0);
+	if (run->window != NULL)
+		return;
+	if (known[CACHED_YES] == n)
+		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE, n, took);
+	else if (known[CACHED_NO] == n || blind)
+		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE, n, took);
+}
+
+/*
  * Count the first n pages, which took so many ns to read from the file.
  * update_costs: also update the costs of reads.
  */
 static void
 account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 {
-	int			known[CACHED_PRESUMED + 1] = {0};
+	int			known[CACHED_YES + 1] = {0};
 
 	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	for (int i = 0; i < n; i++)
@@ -606,20 +549,8 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 		rbp_stats_latency(RBP_LATENCY_PAGE_CACHE, took);
 	else
 		count_time(run->file, RBP_LATENCY_FILE, RBP_RELATION_FILE_NS, took);
-	if (known[CACHED_NO] + known[CACHED_UNKNOWN] > 0 && update_costs && in_chosen_window(run))
-		rbp_read_cost_waited(&rbp_read_cost, took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
-
-	/*
-	 * The time tells a cost only if all pages came from the same source.
-	 * Where the page cache cannot be asked, any read of the file counts as
-	 * one of the disk.  Windows are measured as a whole.
-	 */
-	if (update_costs && !in_chosen_window(run) &&
-		(known[CACHED_YES] == n || known[CACHED_NO] == n ||
-		 (known[CACHED_UNKNOWN] == n &&
-		  (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
-		   !(run->cache->tested && run->cache->reliable)))))
-		rbp_read_cost_file(&rbp_read_cost, n, known[CACHED_YES] == n, took);
+	if (update_costs)
+		update_file_costs(run, n, known, took);
 }
 
 /*
@@ -646,7 +577,7 @@ read_from_file(const ReadRun *run, bool claim)
 		account_file(run, (int) (got / BLCKSZ), claim, rbp_now_ns() - start);
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
 			claim_from_file(run, &run->pages[i]);
-		if (claim && rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF)
+		if (claim && rbp_guc_read_from != RBP_READ_DONOR)
 			rbp_page_cache_learn(run->fd, run->cache, run->offset);
 		errno = save_errno;
 	}
@@ -682,38 +613,6 @@ handle_victim(const char *frame, const ReadRun *run)
 		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
 	}
 	return captured;
-}
-
-/*
- * Read a page into a frame as a server without this extension would: no
- * directory lookup, no clock, and no claim, so that the page will not be
- * captured.  This is for the time when the page cache has nearly all pages
- * and keeps them.  Returns false if the page must not be read like this,
- * because the victim may be worth capturing, or because fast_path_reads is
- * used up: the next read asks the page cache whether this is still true.
- */
-static inline bool
-read_fast_path(int fd, const RbpRelFile *file, char *frame, off_t offset, ssize_t *got)
-{
-	RbpShadow  *shadow;
-
-	if (fast_path_reads == 0 || rbp_tier_prewarming || rbp_guc_page_cache_first != RBP_PAGE_CACHE_AUTO ||
-		!rbp_is_frame(frame, BLCKSZ))
-		return false;
-	shadow = rbp_shadow_of(frame);
-	if (shadow->flags & RBP_SHADOW_VALID)
-		return false;
-	if (--fast_path_reads == 0)
-		rbp_read_cost_end_fast_path(&rbp_read_cost);
-	rbp_count_skip(shadow->flags);
-	shadow->flags = 0;
-	*got = rbp_libc.pread(fd, frame, BLCKSZ, offset);
-	if (*got == BLCKSZ)
-	{
-		shadow->flags = RBP_SHADOW_CACHED;
-		count(file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, 1);
-	}
-	return true;
 }
 
 /* Initialize the pages of the run, which begins at that block. */
@@ -781,17 +680,78 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 	return start;
 }
 
+/*
+ * Read pages into frames as a server without this extension would: no
+ * look-up and no claim, so that the pages will not be captured.  No clock either,
+ * unless timed: then this says what the file costs.
+ */
+static ssize_t
+read_straight(const ReadRun *run, bool timed)
+{
+	struct iovec iov[RBP_MAX_BATCH];
+	int64		start = timed ? rbp_now_ns() : 0;
+	ssize_t		got;
+
+	for (int i = 0; i < run->n; i++)
+	{
+		iov[i].iov_base = run->pages[i].buf;
+		iov[i].iov_len = BLCKSZ;
+	}
+	got = rbp_libc_readv(run->fd, iov, run->n, run->offset);
+	if (got < BLCKSZ)
+		return got;
+	for (int i = 0; i < got / BLCKSZ; i++)
+		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
+			rbp_shadow_of(run->pages[i].buf)->flags = RBP_SHADOW_CACHED;
+	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, (int) (got / BLCKSZ));
+	if (timed)
+	{
+		int64		took = rbp_now_ns() - start;
+
+		rbp_choice_waited(took);
+		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, (int) (got / BLCKSZ), took);
+	}
+	return got;
+}
+
+/* No victim has a claim. */
+static void
+skip_victims(const ReadRun *run)
+{
+	for (int i = 0; i < run->n; i++)
+		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
+		{
+			rbp_count_skip(rbp_shadow_of(run->pages[i].buf)->flags);
+			rbp_forget_frame(run->pages[i].buf);
+		}
+}
+
 /* Read one run; returns what rbp_tier_read() returns. */
 static ssize_t
 read_run(ReadRun *run, uint16 space)
 {
 	ReadPage   *pages = run->pages;
-	RbpReadFile file = {.fd = run->fd,.cache = run->cache};
-	int64		start = rbp_now_ns();
-	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
+	RbpReadFile file = {.fd = run->fd,.fs = run->fs,.cache = run->cache};
+	bool		claimed = false;	/* may a victim be captured? */
+	bool		straight;
+	bool		timed = false;
+	int64		start;
+	bool		usable;
 	ssize_t		total = 0;
 
+	for (int i = 0; i < run->n; i++)
+		claimed |= has_claim(pages[i].buf);
+	straight = rbp_read_ahead_straight(&file, &pages[0].id, run->n, &timed);
+	if (straight && !claimed)
+	{
+		skip_victims(run);
+		return read_straight(run, timed);
+	}
+	start = rbp_now_ns();
+	usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	start = handle_victims(run, usable, start);
+	if (straight)
+		return read_straight(run, timed);
 
 	/* Note stamps and generation before anything is read: see the top. */
 	if (usable)
@@ -807,11 +767,10 @@ read_run(ReadRun *run, uint16 space)
 		if (!unconnected)
 			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
 		/* what was requested from donors must be taken, or it is in the way */
-		run->presumed = run->window != NULL && run->window->presumed && !rbp_read_ahead_pending();
-		if (run->presumed)
-			count_presumed(run);
-		else
+		if (run->window == NULL || !run->window->absent || rbp_read_ahead_pending())
 			read_from_tier(run, start);
+		else
+			follow_window(run);
 	}
 
 	/* Read each run of misses between hits with one call. */
@@ -840,7 +799,7 @@ read_run(ReadRun *run, uint16 space)
 			break;				/* end of file, or interrupted by a signal */
 		i += misses.n;
 	}
-	if (in_chosen_window(run))
+	if (run->window != NULL)
 		rbp_read_ahead_measured(run->window, run->n, rbp_now_ns() - start);
 	return total;
 }
@@ -854,20 +813,16 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	char	   *bufs[RBP_MAX_BATCH];
 	Size		pos = 0;
 	ssize_t		total = 0;
-	uint16		space;
+	uint16		space = rbp_space_get(file->spc, file->db);
 
-	if (iovcnt == 1 && iov->iov_len == BLCKSZ &&
-		read_fast_path(fd, file, iov->iov_base, offset, &total))
-		return total;
-
-	space = rbp_space_get(file->spc, file->db);
+	run.fs = rbp_page_cache_file_system(fd, cache);
 	for (;;)
 	{
 		ssize_t		got;
 
 		run.offset = offset + (off_t) pos;
 		run.window = NULL;
-		run.presumed = false;
+		run.blind = false;
 		run.n = rbp_next_batch(iov, iovcnt, &pos, bufs);
 		if (run.n == 0)
 			break;
@@ -879,11 +834,6 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		if (got < (ssize_t) run.n * BLCKSZ)
 			return total;
 	}
-	if (!rbp_page_cache_keeps())
-		fast_path_reads = 0;
-	else if (fast_path_reads == 0)
-		fast_path_reads = rbp_read_cost_fast_path(&rbp_read_cost,
-												  rbp_guc_bypass == RBP_BYPASS_AUTO);
 	return total;
 }
 
@@ -899,13 +849,12 @@ rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 
 /* Should a block that the server announces come from the tier, as looked up? */
 static bool
-comes_from_tier(const RbpLookup *lookup)
+comes_from_tier(int fs, const RbpLookup *lookup)
 {
 	if (lookup->where != RBP_REMOTE)
 		return lookup->where == RBP_STAGED;
 	return rbp_remote_slot_readable(lookup->slot) &&
-		!(rbp_guc_bypass == RBP_BYPASS_AUTO &&
-		  rbp_read_cost_slower(&rbp_read_cost, rbp_remote_slot_transport(lookup->slot)));
+		!rbp_choose_file(fs, rbp_remote_slot_transport(lookup->slot), RBP_WORK_PAGE, false);
 }
 
 /* Request a block that the server announces, unless the page cache has it. */
@@ -916,7 +865,7 @@ announce_block(int fd, RbpCacheView *cache, const RbpPageId *id, const RbpLookup
 
 	if (!rbp_read_ahead_wants(lookup))
 		return;
-	if (rbp_guc_page_cache_first == RBP_PAGE_CACHE_OFF ||
+	if (rbp_guc_read_from == RBP_READ_DONOR ||
 		!rbp_page_cache_ask(fd, cache, (off_t) (id->block % RELSEG_SIZE) * BLCKSZ, 1, &cached) ||
 		!cached)
 		rbp_read_ahead_announce(id, lookup);
@@ -930,6 +879,8 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	RbpPageId	id = {.rel = file->rel,.block = block,.space = space,.fork = file->fork};
 	RbpLookup	lookups[RBP_MAX_BATCH];
 
+	int			fs = rbp_page_cache_file_system(fd, cache);
+
 	/* long advice is about a run, which is recognized by its reads */
 	bool		request = nblocks <= RBP_MAX_BATCH && !unconnected;
 
@@ -939,7 +890,7 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	{
 		RbpLookup	lookup = rbp_directory_lookup(rbp_dir, &id, false);
 
-		if (!comes_from_tier(&lookup))
+		if (!comes_from_tier(fs, &lookup))
 			return false;		/* the kernel reads all of them */
 		if (request)
 			lookups[i] = lookup;

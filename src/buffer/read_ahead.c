@@ -4,7 +4,7 @@
  *	  Reads pages of runs from donors before the server asks for them.
  *
  * For each window of a run (stream.h) the directory is looked up, the page
- * cache is asked, and the source is chosen for all of the window:
+ * cache is asked, and the source is chosen for all of the window (choice.h):
  *
  *	donors		The pages that donors have are requested in batches, which are
  *				on their way while the process works.  The kernel is asked to
@@ -13,9 +13,7 @@
  *				so that the kernel recognizes a sequential read.
  *
  * A mixture page by page would be slower than either, since it has neither
- * batches nor the kernel's read-ahead.  run_cost.h has what the choice is made by.
- * Once several windows in turn have come from the file, some are not looked up:
- * see presume().
+ * batches nor the kernel's read-ahead.
  *
  * A read of several pages is a window of its own in a process that reads
  * nothing ahead: in an I/O worker, which sees only parts of streams, and while
@@ -70,15 +68,6 @@
 #define BATCH_PAGES			16
 
 /*
- * So many windows alike are enough to presume others.  One of a kind that is
- * rare must not make those of the other kind be read from the file.
- */
-#define ALIKE				4
-
-/* Where the tier had nothing of the last window, look up every so many pages. */
-#define PROBE_EVERY			8
-
-/*
  * Other reads wait behind a window, which may take no more than a part of
  * io_timeout.
  */
@@ -128,11 +117,12 @@ static struct
 static int	nannounced = 0;		/* apart: each transaction looks at it */
 
 static RbpStreams streams;
+static RbpStream *noted;		/* of the last read */
 
 /* What is known of each stream's run */
 typedef struct Run
 {
-	bool		absent;			/* the tier had nothing of the last window */
+	bool		from_disk;		/* it was read from the file, and not cached */
 	int			transport;		/* of the last window */
 } Run;
 
@@ -141,24 +131,8 @@ static Run	runs[RBP_STREAMS];
 /* Of each stream the window that is read, and the next */
 static RbpWindow windows[RBP_STREAMS][2];
 
-/* For reads that are windows of their own; and how many pages these had */
-static Run	reads;
+/* For reads that are windows of their own */
 static RbpWindow read_window;
-static uint32 read_pages = 0;
-
-/* What windows have cost */
-static RbpRunCost costs[RBP_WINDOW_KINDS];
-
-/* The last windows that were looked up and are part of stretches */
-static struct
-{
-	int			alike;			/* so many in turn, of one kind and fork */
-	RbpRunCost *cost;			/* their kind's; NULL before the first */
-	RbpPageId	fork;			/* its block is not used */
-	int			transport;
-	int			share;			/* as in RbpWindow */
-	uint32		slot;
-}			looked_up;
 
 static inline char *
 copy_of(const Batch *batch, int i)
@@ -227,22 +201,12 @@ at_exit(int code, Datum arg)
 	drop_all();
 }
 
-Size
-rbp_read_ahead_shmem_size(void)
-{
-	return RBP_WINDOW_KINDS * sizeof(RbpSharedRunCost);
-}
-
 void
-rbp_read_ahead_shmem_init(void *mem)
+rbp_read_ahead_init(void)
 {
 	static bool registered = false;
-	RbpSharedRunCost *shared = mem;
 
-	memset(shared, 0, rbp_read_ahead_shmem_size());
-	for (int i = 0; i < RBP_WINDOW_KINDS; i++)
-		rbp_run_cost_init(&costs[i], (RbpWindowKind) i, &shared[i]);
-	/* This is the postmaster, whose children inherit the callback. */
+	/* children inherit the callback */
 	if (!registered)
 		RegisterXactCallback(at_transaction_end, NULL);
 	registered = true;
@@ -506,33 +470,20 @@ drop_passed(const RbpStream *stream, BlockNumber block)
 typedef struct Survey
 {
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
-	int			remote;			/* pages that donors have */
-	int			missing;		/* pages that the tier has not, with one that
-								 * it has behind them */
+	int			readable;		/* pages that may be requested */
 	int			absent;			/* pages behind the last one that it has */
-	uint32		slot;			/* of the first page that donors have */
+	int			holes;			/* before these: runs of pages that neither it
+								 * nor the page cache has */
 } Survey;
 
-/* Does the tier have none of every PROBE_EVERY-th page of the window? */
-static bool
-seems_absent(const RbpWindow *w)
-{
-	RbpPageId	id = w->first;
-
-	for (int i = 0; i < w->n; i += PROBE_EVERY, id.block += PROBE_EVERY)
-		if (rbp_directory_lookup(rbp_dir, &id, false).where != RBP_ABSENT)
-			return false;
-	return true;
-}
-
-/* Look the pages of the window up. */
+/* Look the pages of the window up.  What is ahead may be beyond the file. */
 static void
-survey_tier(RbpWindow *w, Survey *s)
+survey_tier(RbpWindow *w, bool ahead, Survey *s)
 {
 	RbpPageId	id = w->first;
+	bool		missing = false;
 
-	s->remote = s->missing = s->absent = 0;
-	w->transport = RBP_NO_TRANSPORT;
+	s->readable = s->absent = s->holes = 0;
 	for (int i = 0; i < w->n; i++, id.block++)
 		rbp_directory_prefetch(rbp_dir, &id);
 	id.block = w->first.block;
@@ -544,33 +495,42 @@ survey_tier(RbpWindow *w, Survey *s)
 		RbpLookup  *lookup = &s->lookups[i];
 
 		*lookup = rbp_directory_lookup(rbp_dir, &id, false);
-		if (lookup->where == RBP_REMOTE && !rbp_remote_slot_readable(lookup->slot))
-			lookup->where = RBP_ABSENT;
 		if (lookup->where == RBP_ABSENT)
 		{
+			missing |= !(w->asked && w->cached[i]);
 			s->absent++;
 			continue;
 		}
-		s->missing += s->absent;
+		s->holes += missing;
+		missing = false;
 		s->absent = 0;
 		if (lookup->where != RBP_REMOTE)
 			continue;
-		s->remote++;
-		if (s->remote > 1)
-			continue;
-		w->transport = rbp_remote_slot_transport(lookup->slot);
-		s->slot = lookup->slot;
+		if (w->remote++ == 0)
+			w->transport = rbp_remote_slot_transport(lookup->slot);
+		if (rbp_remote_slot_readable(lookup->slot))
+			s->readable++;
+		else
+			lookup->where = RBP_ABSENT;
 	}
+	w->absent = s->absent == w->n;
+	if (missing && !ahead)
+		s->holes++;
 }
 
-/* Ask the page cache about the window, if the settings allow it. */
+/*
+ * Ask the page cache about the window, if the settings allow it.  Once a run has
+ * been read from disk, what the page cache has of it is mostly what the kernel
+ * has read ahead, and it gets no more of that if the file is not read.
+ */
 static void
-survey_page_cache(const RbpReadFile *file, RbpWindow *w)
+survey_page_cache(const RbpReadFile *file, RbpWindow *w, bool from_disk)
 {
 	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE) * BLCKSZ;
 	int			cached = 0;
+	int			end = 0;		/* behind the last one that is cached */
 
-	w->asked = rbp_guc_page_cache_first != RBP_PAGE_CACHE_OFF;
+	w->asked = rbp_guc_read_from != RBP_READ_DONOR;
 	for (int i = 0; w->asked && i < w->n; i += RBP_MAX_BATCH)
 	{
 		int			n = Min(w->n - i, RBP_MAX_BATCH);
@@ -579,32 +539,27 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w)
 									  n, &w->cached[i]);
 	}
 	for (int i = 0; w->asked && i < w->n; i++)
-		cached += w->cached[i];
-	if (w->asked)
-		rbp_read_cost_asked(&rbp_read_cost, w->n, cached, 0);
-	w->mostly_cached = cached > w->n / 2;
+		if (w->cached[i])
+		{
+			cached++;
+			end = i + 1;
+		}
+	/* what is not may be beyond the end of the file */
+	w->mostly_cached = !from_disk && end > w->n / 2 && cached >= end - end / 8;
 }
 
-/*
- * Choose the source of the window; length: pages of runs that this process has
- * read.
- */
+/* Where the first n pages of the window are to be read from */
 static void
-choose_source(RbpWindow *w, uint32 length, int64 now)
+choose_source(const RbpReadFile *file, RbpWindow *w, int n, const Survey *s, int64 now)
 {
-	RbpWindowFacts facts = {
-		.n = w->n,
-		.length = length,
-		.transport = w->transport,
-		.mostly_cached = w->mostly_cached,
-		.cache_first = rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON,
-		.bypass = rbp_guc_bypass == RBP_BYPASS_AUTO,
-		.keeps = rbp_page_cache_keeps()
+	RbpRunFacts facts = {
+		.fs = file->fs,.transport = w->transport,.pages = n,
+		.remote = w->remote,.holes = s->holes,.cached = w->mostly_cached
 	};
+	RbpSource	source = rbp_choose_run(&facts, now);
 
-	w->source = rbp_run_cost_prefer_file(w->cost, &facts, now, &w->stretch) ?
-		RBP_WINDOW_FILE : RBP_WINDOW_DONORS;
-	w->filling = w->cost->reads.filling;
+	w->file = source != RBP_SOURCE_DONOR;
+	w->trial = source == RBP_SOURCE_TRIAL;
 }
 
 /* Request the pages of the window that are to come from donors. */
@@ -636,16 +591,16 @@ request_pages(const RbpWindow *w, const RbpStream *stream, const Survey *s)
 	}
 }
 
-/* Have the kernel read the pages that the tier has not. */
+/* Have the kernel read those of the first n pages that the tier has not. */
 static void
-advise_kernel(const RbpReadFile *file, const RbpWindow *w, const Survey *s)
+advise_kernel(const RbpReadFile *file, const RbpWindow *w, int n, const Survey *s)
 {
 	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE) * BLCKSZ;
 	int			from = -1;
 
-	for (int i = 0; i <= w->n; i++)
+	for (int i = 0; i <= n; i++)
 	{
-		bool		missing = i < w->n && s->lookups[i].where == RBP_ABSENT &&
+		bool		missing = i < n && s->lookups[i].where == RBP_ABSENT &&
 		!(w->asked && w->cached[i]);
 
 		if (missing && from < 0)
@@ -662,19 +617,11 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, const Survey *s)
 static void
 report_window(RbpWindow *w)
 {
-	if (w->n == 0 || w->source == RBP_WINDOW_ANY || w->pages < (w->n + 1) / 2)
-		return;
-	if (w->source == RBP_WINDOW_DONORS)
-		rbp_read_cost_donor(&w->cost->reads, w->transport, w->pages, w->ns);
-	else if (w->stretch != 0)
-		rbp_run_cost_file(w->cost, w->stretch, w->pages, w->ns);
-	else
-	{
-		/* one page on average, as the choice was made */
-		w->cost->reads.filling = w->filling;
-		rbp_read_cost_file(&w->cost->reads, 1, w->mostly_cached && !w->filling,
-						   Max(w->ns / w->pages, 1));
-	}
+	if (w->n > 0 && w->pages >= (w->n + 1) / 2 && (w->file || w->remote == w->n))
+		rbp_cost_add(w->fs, w->file ? RBP_NO_TRANSPORT : w->transport,
+					 w->file && w->mostly_cached ? RBP_COST_CACHED_RUN : RBP_COST_RUN,
+					 w->pages, w->ns);
+	w->n = 0;
 }
 
 static bool
@@ -685,155 +632,154 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 }
 
 /*
- * While a stretch lasts, and the last windows of the fork were part of it, more
- * are not looked up, since that takes time and most likely changes nothing: they
- * are read from the file.
- */
-static bool
-presume(RbpWindow *w)
-{
-	RbpRunCost *cost = looked_up.cost;
-
-	w->presumed = looked_up.alike >= ALIKE && cost->until != 0 &&
-		rbp_page_same_fork(&looked_up.fork, &w->first) && rbp_guc_bypass == RBP_BYPASS_AUTO;
-	if (!w->presumed)
-		return false;
-	w->source = RBP_WINDOW_FILE;
-	w->cost = cost;
-	w->stretch = cost->until;
-	w->transport = looked_up.transport;
-	w->share = looked_up.share;
-	w->slot = looked_up.slot;
-	w->asked = w->mostly_cached = w->filling = false;
-	return true;
-}
-
-/* The window, of n pages, was looked up: remember what others may be like. */
-static void
-note_looked_up(const RbpWindow *w, const Survey *s, int n)
-{
-	if (w->stretch == 0 || looked_up.cost != w->cost ||
-		!rbp_page_same_fork(&looked_up.fork, &w->first))
-		looked_up.alike = 0;
-	if (w->stretch == 0)
-		return;
-	looked_up.alike = Min(looked_up.alike + 1, ALIKE);
-	looked_up.cost = w->cost;
-	looked_up.fork = w->first;
-	looked_up.share = s->remote * RBP_WINDOW_ALL / n;
-	looked_up.transport = w->transport;
-	looked_up.slot = s->slot;
-}
-
-/*
- * Begin a window, of n pages from that one on; length: as in choose_source().
- * stream: what it is ahead of, or NULL if these pages are being read.
+ * Begin a window, of n pages from that one on.  stream: what it is ahead of, or
+ * NULL if these pages are being read.
  */
 static void
 begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *stream,
-			 uint32 length, const RbpPageId *first, int n)
+			 const RbpPageId *first, int n)
 {
 	Survey		s;
 	int64		now = rbp_now_ns();
 
 	report_window(w);
-	for (int i = 0; i < RBP_WINDOW_KINDS; i++)
-		rbp_run_cost_settle(&costs[i], now);
 	w->first = *first;
+	w->fs = file->fs;
 	w->n = n;
-	w->source = RBP_WINDOW_ANY;
-	w->stretch = 0;
-	w->cost = &costs[RBP_WINDOW_FULL];
-	w->pages = 0;
+	w->file = w->trial = w->absent = rbp_choice_trying_file(file->fs, now);
+	w->asked = w->mostly_cached = false;
+	w->remote = w->pages = 0;
+	w->transport = RBP_NO_TRANSPORT;
 	w->ns = 0;
-	if (presume(w))
+	if (w->trial)
+	{
+		run->from_disk = true;
 		return;
-	if (run->absent && seems_absent(w))
-		w->n = 0;
-	survey_tier(w, &s);
-	run->absent = s.absent == w->n;
-	/* pages ahead that the tier has not may be beyond the end of the file */
-	if (stream != NULL)
-		w->n -= s.absent;
-	else
-		s.missing += s.absent;
+	}
+	survey_page_cache(file, w, run->from_disk);
+	survey_tier(w, stream != NULL, &s);
 	run->transport = w->transport;
-	if (s.remote == 0)
-		return;					/* the kernel reads ahead */
-	w->cost = &costs[s.missing == 0 ? RBP_WINDOW_FULL : RBP_WINDOW_MIXED];
-	survey_page_cache(file, w);
-	choose_source(w, length, now);
-	note_looked_up(w, &s, n);
-	if (w->source != RBP_WINDOW_DONORS || stream == NULL)
+	w->file = w->remote == 0;
+	if (w->remote > 0)
+		choose_source(file, w, stream == NULL ? w->n : w->n - s.absent, &s, now);
+	if (!w->file && s.readable == 0)
+	{
+		/* each page by itself: that connects to donors, too */
+		w->n = 0;
+		return;
+	}
+	run->from_disk = w->file && !w->mostly_cached;
+	if (w->file && !w->trial && (w->remote > 0 || w->absent))
+		rbp_straight_begin(file->fs, RBP_WORK_RUN, w->remote > 0, w->mostly_cached, w->asked);
+	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
 	/* the server's own reads would find nothing of it in the page cache */
-	if (s.missing > 0 && !rbp_compat_direct_io())
-		advise_kernel(file, w, &s);
+	if (s.readable < w->n - s.absent && !rbp_compat_direct_io())
+		advise_kernel(file, w, w->n - s.absent, &s);
 }
 
 /* The greatest window of a run */
 static uint32
-max_window(const Run *run)
+max_window(const RbpReadFile *file, const Run *run)
 {
 	int64		max;
 
 	if (run->transport == RBP_NO_TRANSPORT)
 		return (uint32) rbp_guc_read_ahead;
-	max = rbp_guc_io_timeout_ns() / ((int64) WINDOW_PART * Max(costs[RBP_WINDOW_FULL].reads.donor[run->transport], 1));
+	max = rbp_guc_io_timeout_ns() / (WINDOW_PART * rbp_cost(file->fs, run->transport, RBP_COST_RUN));
 	return (uint32) Min(rbp_guc_read_ahead, Max(max, WINDOW_MIN));
+}
+
+/* Does the process recognize runs? */
+static inline bool
+notes_streams(void)
+{
+	return rbp_guc_read_ahead > 0 && !rbp_compat_is_io_worker();
+}
+
+static RbpWindow *
+find_window(const RbpPageId *page)
+{
+	RbpWindow  *pair = windows[noted - streams.streams];
+
+	return in_window(&pair[0], page) ? &pair[0] : in_window(&pair[1], page) ? &pair[1] : NULL;
+}
+
+bool
+rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n, bool *timed)
+{
+	RbpWork		work = n < READ_MIN ? RBP_WORK_PAGE : RBP_WORK_RUN;
+
+	if (rbp_tier_prewarming)
+		return false;
+	if (notes_streams())
+	{
+		noted = rbp_stream_note(&streams, first, (uint32) n);
+		if (noted->window > 0 && find_window(first) != NULL)
+			return false;
+		work = noted->window > 0 ? RBP_WORK_RUN : RBP_WORK_PAGE;
+	}
+	/* what was requested from donors must be taken, or it is in the way */
+	if (!rbp_straight_left(file->fs, work) || rbp_read_ahead_pending())
+		return false;
+	*timed = rbp_straight_take(file->fs, work, n);
+	return true;
 }
 
 /* The read is a window of its own, unless it is short. */
 static RbpWindow *
 plan_read(const RbpReadFile *file, const RbpPageId *first, int n)
 {
+	Run			run = {0};
+
 	if (n < READ_MIN)
 		return NULL;
-	begin_window(file, &read_window, &reads, NULL, read_pages, first, n);
-	read_pages += (uint32) n;
-	return read_window.n > 0 ? &read_window : NULL;
+	begin_window(file, &read_window, &run, NULL, first, n);
+	return &read_window;
 }
 
 RbpWindow *
 rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 {
-	RbpStream  *stream;
 	Run		   *run;
 	RbpWindow  *pair;
+	RbpWindow  *window;
 	uint32		from;
 	uint32		planned;
 
 	if (rbp_tier_prewarming)
 		return NULL;
-	if (rbp_guc_read_ahead == 0 || rbp_compat_is_io_worker())
+	if (!notes_streams())
 		return plan_read(file, first, n);
-	stream = rbp_stream_note(&streams, first, (uint32) n);
-	run = &runs[stream - streams.streams];
-	pair = windows[stream - streams.streams];
-	if (stream->window == 0)
+	run = &runs[noted - streams.streams];
+	pair = windows[noted - streams.streams];
+	if (noted->window == 0)
 	{
 		/* forget those of the run before */
 		for (int i = 0; i < 2; i++)
-		{
 			report_window(&pair[i]);
-			pair[i].n = 0;
-		}
-		run->absent = false;
+		run->from_disk = false;
 		run->transport = RBP_NO_TRANSPORT;
 	}
-	planned = rbp_stream_plan(stream, first->block, max_window(run), RELSEG_SIZE, &from);
+	window = find_window(first);
+	/* what is read straight has no windows */
+	if (noted->window > 0 && (window == NULL || window->file) &&
+		rbp_straight_left(file->fs, RBP_WORK_RUN) && !rbp_read_ahead_pending())
+		return window;
+	planned = rbp_stream_plan(noted, first->block, max_window(file, run), RELSEG_SIZE, &from);
 	if (planned > 0)
 	{
-		RbpWindow  *w = in_window(&pair[0], first) ? &pair[1] : &pair[0];
+		RbpWindow  *w = window == &pair[0] ? &pair[1] : &pair[0];
 		RbpPageId	ahead = *first;
 
 		ahead.block = from;
-		drop_passed(stream, first->block);
-		begin_window(file, w, run, stream, stream->next - stream->start, &ahead, (int) planned);
+		drop_passed(noted, first->block);
+		begin_window(file, w, run, noted, &ahead, (int) planned);
+		if (in_window(w, first))
+			window = w;
 	}
-	return in_window(&pair[0], first) ? &pair[0] :
-		in_window(&pair[1], first) ? &pair[1] : NULL;
+	return window;
 }
 
 void

@@ -17,49 +17,32 @@
 
 #include "postgres.h"
 
+#include "base/choice.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/page_cache.h"
 #include "buffer/directory.h"
 #include "buffer/page.h"
-#include "buffer/run_cost.h"
 
-/* Where the pages of a window are read from */
-typedef enum RbpWindowSource
-{
-	RBP_WINDOW_ANY,				/* each page by itself */
-	RBP_WINDOW_DONORS,			/* donors, as far as they have the pages */
-	RBP_WINDOW_FILE				/* the file, whatever donors have */
-} RbpWindowSource;
-
-#define RBP_WINDOW_ALL	1024
-
+/*
+ * A window: pages of a run that are read from one source.  That is donors, as
+ * far as they have the pages, or the file.
+ */
 typedef struct RbpWindow
 {
 	RbpPageId	first;
 	int			n;				/* 0: unused */
-	RbpWindowSource source;
-	RbpRunCost *cost;			/* by which the source was chosen */
-	int			transport;		/* to the donor of its first remote page */
-	bool		filling;		/* read from the file to fill the page cache */
-	int64		stretch;		/* end of the stretch that it is part of, or 0 */
-
-	/*
-	 * It was not looked up, because those before it in the same stretch were,
-	 * and are like it.  Donors have that share of its pages, in parts of
-	 * RBP_WINDOW_ALL, and one in that slot, about.
-	 */
-	bool		presumed;
-	int			share;
-	uint32		slot;
+	int			fs;				/* as in RbpReadFile */
+	bool		file;			/* all comes from the file */
+	bool		trial;			/* for a trial of it */
+	bool		absent;			/* nothing of it need be looked up */
+	int			remote;			/* pages that donors have */
+	int			transport;		/* to the donor of the first of them */
 
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];
 
-	/*
-	 * It is a window that the page cache has, and not the disk.  The rest of
-	 * it is mostly on its way from there, by the kernel's read-ahead.
-	 */
+	/* It has most of the window, and not because the run was read from disk */
 	bool		mostly_cached;
 
 	/* measured so far */
@@ -71,20 +54,29 @@ typedef struct RbpWindow
 static inline bool
 rbp_window_prefers_cache(const RbpWindow *w, int i)
 {
-	return rbp_guc_page_cache_first == RBP_PAGE_CACHE_ON && w->asked && w->cached[i];
+	return rbp_guc_read_from == RBP_READ_CACHE && w->asked && w->cached[i];
 }
 
 /* A file, as a read of it knows it */
 typedef struct RbpReadFile
 {
 	int			fd;
+	int			fs;				/* its file system's number */
 	RbpCacheView *cache;
 } RbpReadFile;
 
 /*
- * Note that n pages are read, of which this is the first, and read ahead if
- * they are part of a run.  May submit requests to donors; does not connect.
- * Returns the window that has the first page, or NULL.
+ * Note that n pages are read, of which this is the first.  Should they be read
+ * straight from the file, without a look-up?  *timed: as from
+ * rbp_straight_take().
+ */
+extern bool rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n,
+									bool *timed);
+
+/*
+ * The pages just noted are not read like that: read ahead if they are part of a
+ * run.  May submit requests to donors; does not connect.  Returns the
+ * window that has the first page, or NULL.
  */
 extern RbpWindow *rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first,
 									  int n);
@@ -123,5 +115,8 @@ extern RbpTaken rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup,
 
 /* A read of n pages, which began in the window, took so many ns. */
 extern void rbp_read_ahead_measured(RbpWindow *window, int n, int64 ns);
+
+/* Call this in the postmaster. */
+extern void rbp_read_ahead_init(void);
 
 #endif							/* RBP_READ_AHEAD_H */

@@ -29,12 +29,14 @@
 #include "storage/bufpage.h"
 #include "storage/proc.h"
 
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/injection_point.h"
 #include "base/libc.h"
+#include "base/page_cache.h"
 #include "base/relfile.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
@@ -123,13 +125,13 @@ rbp_tier_allocate(const RbpRelFile *file, off_t offset, off_t len)
 /*
  * Find the frame that gets the claim about a page that is written from buf.
  * Returns NULL if the page is not worth capturing, for which *skip_reason is set,
- * or if its frame is not known.  While memory is scarce (the page cache does
- * not keep its pages), a page that had a claim before it was changed gets one
+ * or if its frame is not known.  While memory is scarce (the page cache
+ * loses pages), a page that had a claim before it was changed gets one
  * again, even if *skip_reason is set: else the tier would lose pages that are
  * written again and again.
  */
 static char *
-frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
+frame_to_claim(const RbpRelFile *file, int fs, const RbpPageId *page, char *buf,
 			   bool scarce, uint32 *skip_reason)
 {
 	char	   *frame;
@@ -137,7 +139,7 @@ frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
 	*skip_reason = RBP_SHADOW_CACHED;
 	if (!rbp_is_frame(buf, BLCKSZ) && !DataChecksumsEnabled())
 		return NULL;
-	*skip_reason = rbp_skip_reason(page, true, false);
+	*skip_reason = rbp_skip_reason(page, fs, RBP_WORK_PAGE, true);
 	if (*skip_reason == RBP_SHADOW_POLICY || (*skip_reason != 0 && !scarce))
 		return NULL;
 	frame = rbp_is_frame(buf, BLCKSZ) ? buf : rbp_tier_find_frame(file, page->block);
@@ -152,14 +154,14 @@ frame_to_claim(const RbpRelFile *file, const RbpPageId *page, char *buf,
  * determine the claim.  Returns the bytes to write.
  */
 static char *
-prepare_page(const RbpRelFile *file, WritePage *page, char *buf, char *bounce_page,
-			 bool scarce)
+prepare_page(const RbpRelFile *file, int fs, WritePage *page, char *buf,
+			 char *bounce_page, bool scarce)
 {
 	uint32		skip_reason;
 	char	   *copy = buf;
 
 	page->slot = RBP_NO_STAGING_SLOT;
-	page->frame = frame_to_claim(file, &page->id, buf, scarce, &skip_reason);
+	page->frame = frame_to_claim(file, fs, &page->id, buf, scarce, &skip_reason);
 	if (page->frame == NULL)
 	{
 		if (rbp_is_frame(buf, BLCKSZ))
@@ -192,14 +194,14 @@ prepare_page(const RbpRelFile *file, WritePage *page, char *buf, char *bounce_pa
  * capture those that are being evicted.
  */
 static ssize_t
-write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
+write_batch(int fd, const RbpRelFile *file, int fs, uint16 space, char **bufs, int n,
 			off_t offset)
 {
 	struct iovec iov[RBP_MAX_BATCH];
 	WritePage	pages[RBP_MAX_BATCH];
 	ssize_t		result;
 	int			save_errno;
-	bool		scarce = !rbp_page_cache_keeps();
+	bool		scarce = rbp_choice_scarce();
 
 	for (int i = 0; i < n; i++)
 	{
@@ -208,7 +210,7 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 			.rel = file->rel,.block = rbp_block_of(file, offset) + i,.space = space,
 				.fork = file->fork
 		};
-		iov[i].iov_base = prepare_page(file, &pages[i], bufs[i],
+		iov[i].iov_base = prepare_page(file, fs, &pages[i], bufs[i],
 									   bounce + (Size) i * BLCKSZ, scarce);
 		iov[i].iov_len = BLCKSZ;
 	}
@@ -236,8 +238,8 @@ write_batch(int fd, const RbpRelFile *file, uint16 space, char **bufs, int n,
 }
 
 ssize_t
-rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
-			   int iovcnt, off_t offset)
+rbp_tier_write(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			   const struct iovec *iov, int iovcnt, off_t offset)
 {
 	uint16		space;
 	Size		len = 0;
@@ -292,7 +294,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, const struct iovec *iov,
 
 		if (n == 0)
 			return total;
-		done = write_batch(fd, file, space, bufs, n, at);
+		done = write_batch(fd, file, rbp_page_cache_file_system(fd, cache), space, bufs, n, at);
 		if (done < 0)
 			return total > 0 ? total : done;
 		total += done;

@@ -534,7 +534,7 @@ wrap_pread(int fd, void *buf, size_t len, off_t offset)
 static ssize_t
 wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
-	const FdInfo *info = relation_fd(fd);
+	FdInfo	   *info = relation_fd(fd);
 	RbpSpillOpen *temp = temp_fd(fd);
 	ssize_t		result;
 
@@ -542,7 +542,7 @@ wrap_pwritev(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 		return temp_result(rbp_spill_pwritev(temp, fd, iov, iovcnt, offset));
 	if (info != NULL && offset >= 0)
 	{
-		result = rbp_tier_write(fd, &info->file, iov, iovcnt, offset);
+		result = rbp_tier_write(fd, &info->file, &info->cache, iov, iovcnt, offset);
 		if (rbp_advice_observes())
 			rbp_advice_after_write(&info->file, iov, iovcnt, offset, result);
 		return result;

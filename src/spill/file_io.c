@@ -204,34 +204,33 @@ partial_write_result(ssize_t done)
  * differently.
  */
 static inline int64
-cost_begin(const RbpSpillOpen *o, size_t len, RbpSpillTarget where, bool write)
+cost_begin(RbpSpillOpen *o, int fd, size_t len, RbpSpillTarget where, bool write)
 {
 	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
-		rbp_spill_cost_begin(where, write) : 0;
+		rbp_spill_cost_begin(rbp_spill_file_system(o, fd), where, write) : 0;
 }
 
 /* pread() of the real file. */
 static ssize_t
-read_file(const RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
+read_file(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 {
-	int64		started = cost_begin(o, len, RBP_SPILL_FILE, false);
+	int64		started = cost_begin(o, fd, len, RBP_SPILL_FILE, false);
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(RBP_SPILL_FILE, false, started);
+		rbp_spill_cost_end(rbp_spill_file_system(o, fd), RBP_SPILL_FILE, false, started);
 	return n;
 }
 
 /* pwrite() of the real file. */
 static ssize_t
-write_file(const RbpSpillOpen *o, int fd, const void *buf, size_t len,
-		   off_t offset)
+write_file(RbpSpillOpen *o, int fd, const void *buf, size_t len, off_t offset)
 {
-	int64		started = cost_begin(o, len, RBP_SPILL_FILE, true);
+	int64		started = cost_begin(o, fd, len, RBP_SPILL_FILE, true);
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(RBP_SPILL_FILE, true, started);
+		rbp_spill_cost_end(rbp_spill_file_system(o, fd), RBP_SPILL_FILE, true, started);
 	return n;
 }
 
@@ -289,10 +288,13 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
 		rbp_spill_file_unlock(file);
-		started = cost_begin(o, len, RBP_SPILL_DONOR, false);
+		started = cost_begin(o, fd, len, RBP_SPILL_DONOR, false);
 		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
-			rbp_spill_cost_end(RBP_SPILL_DONOR, false, started);
+		{
+			rbp_spill_cost_slot(b.slot);
+			rbp_spill_cost_end(rbp_spill_file_system(o, fd), RBP_SPILL_DONOR, false, started);
+		}
 	}
 	if (got < 0)
 	{
@@ -414,7 +416,7 @@ write_real(const Part *p)
 static ssize_t
 write_block(const Part *p)
 {
-	if (spill_enabled(p->o) && rbp_spill_prefer_file())
+	if (spill_enabled(p->o) && rbp_spill_prefer_file(rbp_spill_file_system(p->o, p->fd)))
 	{
 		if (write_real(p) == BLCKSZ)
 		{
@@ -426,12 +428,12 @@ write_block(const Part *p)
 	}
 	if (spill_enabled(p->o))
 	{
-		int64		started = cost_begin(p->o, p->len, RBP_SPILL_DONOR, true);
+		int64		started = cost_begin(p->o, p->fd, p->len, RBP_SPILL_DONOR, true);
 
 		switch (rbp_spill_put(p->o->handle, p->block, p->buf, p->offset + BLCKSZ))
 		{
 			case RBP_SPILL_PUT_DONE:
-				rbp_spill_cost_end(RBP_SPILL_DONOR, true, started);
+				rbp_spill_cost_end(rbp_spill_file_system(p->o, p->fd), RBP_SPILL_DONOR, true, started);
 				return BLCKSZ;
 			case RBP_SPILL_PUT_GONE:
 				errno = EIO;
@@ -540,7 +542,7 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 		rbp_spill_file_unlock(file);
 		return write_real(p);
 	}
-	if (rbp_spill_prefer_file())
+	if (rbp_spill_prefer_file(rbp_spill_file_system(p->o, p->fd)))
 	{
 		rbp_spill_file_unlock(file);
 		if (write_real(p) == (ssize_t) p->len)
@@ -658,7 +660,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	{
 		if (!spill_enabled(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
 			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
-		if (rbp_spill_prefer_file())
+		if (rbp_spill_prefer_file(rbp_spill_file_system(o, fd)))
 		{
 			if (extend_new_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
 			{

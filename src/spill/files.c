@@ -64,6 +64,7 @@
 
 #include "miscadmin.h"
 
+#include "base/choice.h"
 #include "base/geometry.h"
 #include "base/libc.h"
 #include "common/clock.h"
@@ -202,6 +203,7 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	o->handle.index = RBP_SPILL_NO_FILE;
 	o->handle.serial = 0;
 	o->relation = relation;
+	o->file_system = 0;
 	o->not_found = false;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	strlcpy(o->name, name, sizeof(o->name));
@@ -211,7 +213,7 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 	 * any other file when its first block goes to donors.
 	 */
 	if (attached() && (flags & O_CREAT) && (flags & (O_TRUNC | O_EXCL)) &&
-		spill_enabled(o) && !rbp_spill_prefer_file() &&
+		spill_enabled(o) && !rbp_spill_prefer_file(RBP_UNKNOWN_FILE_SYSTEM) &&
 		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		(void) rbp_spill_open_create(o, -1);
 	else

@@ -88,7 +88,6 @@ rbp_spill_shmem_size(void)
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return size;
-	size = add_size(size, sizeof(RbpSpillCosts));
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
 	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
@@ -160,8 +159,6 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 		registered = true;
 	}
 
-	sh->costs = rbp_layout_take(&arena, sizeof(RbpSpillCosts), PG_CACHE_LINE_SIZE);
-	rbp_spill_cost_shmem_init(sh->costs);
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
 	sh->nchunks = staging_chunks();
 	sh->nopen_pages = staging_pages() - sh->nchunks * CHUNK_PAGES;

@@ -65,18 +65,6 @@ typedef struct RbpSpillSlotInfo
 								 * or NO_BLOCK; a hint for read-ahead */
 } RbpSpillSlotInfo;
 
-/* See cost.c.  The last index is 1 for writes and 0 for reads. */
-typedef struct RbpSpillCosts
-{
-	pg_atomic_uint32 average[RBP_SPILL_TARGETS][2]; /* ns; 0: not known */
-	pg_atomic_uint32 nmeasured[RBP_SPILL_TARGETS][2];	/* up to a limit */
-	pg_atomic_uint64 group[RBP_SPILL_TARGETS][2];	/* measurements that are
-													 * not in the average yet:
-													 * number and sum, see
-													 * GROUP_BITS */
-	pg_atomic_uint64 sampled_at;
-} RbpSpillCosts;
-
 typedef struct RbpSpillShared
 {
 	uint32		first_slot;
@@ -94,7 +82,6 @@ typedef struct RbpSpillShared
 	RbpSpillSlotInfo *slots;
 	pg_atomic_uint32 *pending;	/* for each extent: used slots whose content
 								 * is still in staging */
-	RbpSpillCosts *costs;
 } RbpSpillShared;
 
 /*
@@ -148,6 +135,7 @@ struct RbpSpillOpen
 	bool		not_found;		/* the last look-up found no entry, */
 	uint32		created;		/* when this was the table's count of created
 								 * entries; as long as it is, there is none */
+	int			file_system;	/* its number + 1; 0: not known yet */
 	char		name[RBP_SPILL_NAME_LEN];
 };
 
@@ -204,20 +192,24 @@ extern void rbp_spill_forget_lost(void);
  * ---- cost.c ------------------------------------------------------------
  */
 
-extern void rbp_spill_cost_shmem_init(RbpSpillCosts *costs);
+/* The number of the file's file system */
+extern int	rbp_spill_file_system(RbpSpillOpen *o, int fd);
+
+/* Temporary data is on a donor, in that slot. */
+extern void rbp_spill_cost_slot(uint32 slot);
 
 /*
  * Called before and after a whole block of a temporary file is read or
  * written. begin() returns the time, or 0 if this one is not measured. end()
  * preserves errno.
  */
-extern int64 rbp_spill_cost_begin(RbpSpillTarget target, bool write);
-extern void rbp_spill_cost_end(RbpSpillTarget target, bool write, int64 started);
+extern int64 rbp_spill_cost_begin(int fs, RbpSpillTarget target, bool write);
+extern void rbp_spill_cost_end(int fs, RbpSpillTarget target, bool write, int64 started);
 
 /*
  * Should the next block go to the file, as the cheaper target or as a trial?
  */
-extern bool rbp_spill_prefer_file(void);
+extern bool rbp_spill_prefer_file(int fs);
 
 /* The file did not take a block: use donors for a while. */
 extern void rbp_spill_file_refused(void);

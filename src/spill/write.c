@@ -627,6 +627,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 		return RBP_SPILL_PUT_NO_ROOM;
 	}
 	rbp_spill_file_unlock(file);
+	rbp_spill_cost_slot(slot);
 
 	/* No lock is held here: getting a chunk can mean waiting for a donor. */
 	if (!rbp_remote_slot_local(slot) ||

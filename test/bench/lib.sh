@@ -466,10 +466,10 @@ pages_of_everything="SELECT (sum(pg_relation_size(oid)) / 8192)::bigint FROM pg_
 # goes there as well: whoever wants a full tier wants it whatever that has.
 fill_tier()
 {
-    local name=$1 pages goal have before=-1 pass page_cache_first
+    local name=$1 pages goal have before=-1 pass read_from
 
-    page_cache_first=$(query "$name" "SELECT current_setting('remote_bp.page_cache_first', true)")
-    [ -z "$page_cache_first" ] || set_setting "$name" remote_bp.page_cache_first off
+    read_from=$(query "$name" "SELECT current_setting('remote_bp.read_from', true)")
+    [ -z "$read_from" ] || set_setting "$name" remote_bp.read_from donor
     pages=$(query "$name" "$pages_of_everything")
     goal=$((pages - $2 * 128))
     for pass in $(seq 1 12); do
@@ -481,7 +481,7 @@ fill_tier()
         fi
         before=$have
     done
-    [ -z "$page_cache_first" ] || set_setting "$name" remote_bp.page_cache_first "$page_cache_first"
+    [ -z "$read_from" ] || set_setting "$name" remote_bp.read_from "$read_from"
     say "   the tier holds $have of $pages pages after $pass passes"
     [ "$have" -gt $((goal / 2)) ] || fail "the tier does not fill"
 }

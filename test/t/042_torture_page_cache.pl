@@ -12,5 +12,5 @@ use lib "$FindBin::RealBin/lib";
 use RemoteBP::Torture;
 use Test::More;
 
-torture(name => 'page_cache', transport => 'tcp', checksums => 1, page_cache_first => 'on');
+torture(name => 'page_cache', transport => 'tcp', checksums => 1, read_from => 'cache');
 done_testing();

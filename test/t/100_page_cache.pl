@@ -17,7 +17,7 @@ use Test::More;
 
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '64MB');
-# Without bypass: on a busy machine, the measured costs may favour the file.  Without the
+# In a fixed order: on a busy machine, the measured costs may favour the file.  Without the
 # background writer: of the pages that it has written before an extension takes
 # their frames, none is captured, so it would matter how long an UPDATE takes.
 my $node = new_cluster(
@@ -27,7 +27,7 @@ my $node = new_cluster(
 	transport => 'tcp',
 	tier => '64MB',
 	staging => '16MB',
-	conf => "remote_bp.io_timeout = '2s'\nremote_bp.bypass = off\nbgwriter_lru_maxpages = 0\n");
+	conf => "remote_bp.io_timeout = '2s'\nbgwriter_lru_maxpages = 0\n");
 my $pages;
 
 # The files of the relation leave the page cache.
@@ -46,7 +46,7 @@ sub moved
 	my ($setting, $query) = @_;
 	evict_buffers($node);
 	my $before = counters($node);
-	my $answer = $node->safe_psql('postgres', "SET remote_bp.page_cache_first = $setting; $query");
+	my $answer = $node->safe_psql('postgres', "SET remote_bp.read_from = $setting; $query");
 	my $after = counters($node);
 	return ($answer, { map { $_ => $after->{$_} - $before->{$_} } grep { /^(hits|staged_hits|misses|page_cache|disk_reads|bypassed|skips_cached)/ && $_ ne 'page_cache_asked_by' } keys %$after });
 }
@@ -87,27 +87,27 @@ for my $how ('cachestat', 'mincore')
 	}
 	start($how, RBP_CACHE => $how eq 'mincore' ? 'nocachestat' : '');
 
-	my ($answer, $moved) = moved('on', $content);
-	is($answer, $expected, "$how, on, cached: the rows are right");
-	cmp_ok($moved->{page_cache_first}, '>=', $pages * 0.8, "$how, on, cached: pages come from the page cache, though a donor has them");
-	cmp_ok($moved->{hits}, '<', $pages * 0.1, "$how, on, cached: pages do not come from the donor");
-	cmp_ok($moved->{page_cache_reads}, '>=', $moved->{page_cache_first}, "$how, on, cached: reads are counted as page_cache_reads, too");
+	my ($answer, $moved) = moved('cache', $content);
+	is($answer, $expected, "$how, cache, cached: the rows are right");
+	cmp_ok($moved->{page_cache_first}, '>=', $pages * 0.8, "$how, cache, cached: pages come from the page cache, though a donor has them");
+	cmp_ok($moved->{hits}, '<', $pages * 0.1, "$how, cache, cached: pages do not come from the donor");
+	cmp_ok($moved->{page_cache_reads}, '>=', $moved->{page_cache_first}, "$how, cache, cached: reads are counted as page_cache_reads, too");
 
 	# without comparing, which would read the file, and the kernel ahead of it
 	drop_from_page_cache('t');
-	($answer, $moved) = moved('on', "SET remote_bp.compare_with_disk = off; $content");
-	is($answer, $expected, "$how, on, dropped: the rows are right");
+	($answer, $moved) = moved('cache', "SET remote_bp.compare_with_disk = off; $content");
+	is($answer, $expected, "$how, cache, dropped: the rows are right");
 	# what is on tmpfs cannot be dropped
 	if (`stat -f -c %T "${\ $node->data_dir}"` !~ /^(tmpfs|ramfs)/)
 	{
-		cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, on, dropped: pages come from the donor");
-		cmp_ok($moved->{page_cache_first}, '<', $pages * 0.2, "$how, on, dropped: few pages come from the page cache");
+		cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, cache, dropped: pages come from the donor");
+		cmp_ok($moved->{page_cache_first}, '<', $pages * 0.2, "$how, cache, dropped: few pages come from the page cache");
 	}
 
-	($answer, $moved) = moved('off', $content);
-	is($answer, $expected, "$how, off: the rows are right");
-	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, "$how, off: the page cache is not asked");
-	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, off: pages come from the donor");
+	($answer, $moved) = moved('donor', $content);
+	is($answer, $expected, "$how, donor: the rows are right");
+	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, "$how, donor: the page cache is not asked");
+	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, "$how, donor: pages come from the donor");
 
 	# by what it costs: over and over in one session, whichever it chooses
 	$node->safe_psql('postgres', "CREATE EXTENSION IF NOT EXISTS pg_prewarm");
@@ -121,7 +121,7 @@ for my $how ('cachestat', 'mincore')
 		# A file that is gone is not kept by its mapping.
 		$node->safe_psql('postgres', 'CREATE TABLE gone AS SELECT * FROM t; CHECKPOINT');
 		my $session = $node->background_psql('postgres');
-		$session->query('SET remote_bp.page_cache_first = on');
+		$session->query('SET remote_bp.read_from = cache');
 		$session->query('SELECT count(*) FROM gone') for 1 .. 2;
 		my $pid = $session->query('SELECT pg_backend_pid()');
 		my $maps = slurp_file("/proc/$pid/maps");
@@ -140,15 +140,15 @@ for my $how ('cachestat', 'mincore')
 
 {
 	start('none', RBP_CACHE => 'nocachestat nomincore');
-	my ($answer, $moved) = moved('on', $content);
+	my ($answer, $moved) = moved('cache', $content);
 	is($answer, $expected, 'none: the rows are right');
 	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, 'none: nothing is known of the page cache');
 	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, 'none: pages come from the donor');
 	# Nothing tells that memory is plenty: what came from the tier is captured again
 	# when it was written, though little else that is written is.
-	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.page_cache_first = on');
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET remote_bp.read_from = cache');
 	$node->reload;
-	$node->poll_query_until('postgres', 'SHOW remote_bp.page_cache_first', 'on') or BAIL_OUT('reload');
+	$node->poll_query_until('postgres', 'SHOW remote_bp.read_from', 'cache') or BAIL_OUT('reload');
 	my $all_pushed = sub { wait_for('the pusher', sub { counter($node, 'staged_pages') == 0 }, 60) or BAIL_OUT('the pusher') };
 	$node->safe_psql('postgres', "SELECT remote_bp_prewarm('t')");
 	$all_pushed->();
@@ -156,7 +156,7 @@ for my $how ('cachestat', 'mincore')
 	evict_buffers($node);
 	$all_pushed->();
 	cmp_ok(tier_pages($node, 't'), '>=', $pages * 0.8, 'none: pages that were written are in the tier again');
-	$node->safe_psql('postgres', 'ALTER SYSTEM RESET remote_bp.page_cache_first; UPDATE t SET v = v - 1');
+	$node->safe_psql('postgres', 'ALTER SYSTEM RESET remote_bp.read_from; UPDATE t SET v = v - 1');
 	is(content($node, 't'), $expected, 'none: pages that were written are right');
 	is_clean($node, 'none');
 	$node->stop;
@@ -184,7 +184,7 @@ for my $how ('cachestat', 'mincore')
 	wait_leased($node);
 	my $asked_by = $node->safe_psql('postgres', 'SELECT page_cache_asked_by FROM remote_bp_stat');
 	ok(warm($node, 't', part => 0.9), "silent ($asked_by): the tier has the table");
-	my ($answer, $moved) = moved('on', $content);
+	my ($answer, $moved) = moved('cache', $content);
 	is($answer, $expected, 'silent: the rows are right');
 	is($moved->{page_cache_first} + $moved->{page_cache_reads} + $moved->{disk_reads}, 0, 'silent: the page cache is not asked');
 	cmp_ok($moved->{hits} + $moved->{staged_hits}, '>=', $pages * 0.8, 'silent: pages come from the donor');

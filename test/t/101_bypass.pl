@@ -29,10 +29,11 @@ my $node = new_cluster(
 	transport => 'tcp',
 	tier => '32MB',
 	compare => 0,
-	bypass => 'auto',
+	read_from => 'auto',
 	test_build => 1,
 	conf => "remote_bp.io_timeout = '10s'\nremote_bp.temp_tier_max_size = '64MB'\nremote_bp.temp_tier_size = '64MB'\nwork_mem = '64kB'\n");
-start_preloaded($node, 'slow_files', RBP_SLOW_FILES => $slow_files);
+# what the page cache has does not matter
+start_preloaded($node, 'slow_files page_cache', RBP_SLOW_FILES => $slow_files, RBP_CACHE => 'nocachestat nomincore');
 create_extension($node);
 wait_leased($node, 32);
 wait_for('memory for temporary data', sub { counter($node, 'spill.online_pages') > 0 });
@@ -41,14 +42,14 @@ my $content = content($node, 't');
 my $sort = q{SELECT md5(string_agg(k, ',')) FROM (SELECT md5(i::text) || repeat('x', 60) AS k FROM generate_series(1, 20000) i ORDER BY 1) s};
 my $sorted = $node->safe_psql('postgres', "SET work_mem = '64MB'; $sort");
 
-# Files whose path has the text in it are slow from now on, or the disk is full
-# for them; none: no files are.
+# Files whose path has the text in it are slow from now on, or, with 0, the disk is
+# full for them; none: no files are.
 sub make_files_slow
 {
-	my ($part, $full) = @_;
+	my ($part, $us) = @_;
 	unlink $slow_files;
 	return unless defined $part;
-	append_to_file("$slow_files.new", ($full ? 0 : $SLOW_US) . " $part\n");
+	append_to_file("$slow_files.new", ($us // $SLOW_US) . " $part\n");
 	rename("$slow_files.new", $slow_files) or die $!;
 	return;
 }
@@ -95,7 +96,7 @@ cmp_ok($c->{'spill.file_us'}, '>', 0, 'a slow donor: the view shows the time of 
 cmp_ok($c->{'spill.donor_us'}, '>', $c->{'spill.file_us'}, 'a slow donor: the view shows a longer time at donors');
 ok(wait_for('the log', sub { sort_it(); log_since($node, $from) =~ /temporary blocks are written to files\n.*DETAIL: .*takes [\d.]+ us there, and [\d.]+ us at donors/ }, 300), 'a slow donor: the log reports that blocks go to files');
 
-make_files_slow('pgsql_tmp', 1);
+make_files_slow('pgsql_tmp', 0);
 my $full = counters($node);
 ok(wait_for('a file to refuse a block', sub { sort_it(); -e "$slow_files.full" }, 300), 'a full disk: the files take nothing');
 cmp_ok(counter($node, 'spill.writes'), '>', $full->{'spill.writes'}, 'a full disk: donors take blocks that cost less in files');
@@ -108,10 +109,8 @@ is($wrong, 0, 'each sort gave the same');
 
 #---- pages ------------------------------------------------------------------------
 
-# By one session, since each learns for itself.
 make_files_slow(undef);
-ok(warm($node, 't', part => 0.9), 'the tier has the table');
-my $path = $node->safe_psql('postgres', q{SELECT pg_relation_filepath('t')});
+cmp_ok($node->safe_psql('postgres', q{SELECT remote_bp_prewarm('t')}), '>', 0, 'the tier has the table');
 my $session = $node->background_psql('postgres');
 
 sub read_it
@@ -129,7 +128,8 @@ cmp_ok($donors, '>', 0, 'a slow donor: pages are read from disk although the don
 ok(wait_for('the log', sub { read_it(); log_since($node, $from) =~ /donor "\S+" is slower than the disk/ }, 300), 'a slow donor: the log reports it');
 
 make_donor_slow(0);
-make_files_slow($path);
+# those that evict_buffers() reads, too
+make_files_slow('base/', 1_000);
 ok(wait_for('pages to come from the donor', sub { moved(\&read_it, qw(hits bypassed)) }, 300), 'a slow disk: pages come from the donor');
 is($wrong, 0, 'the rows were right each time');
 $session->quit;

@@ -103,9 +103,9 @@ is($c->{read_ahead}, 0, 'bitmap scan, off: nothing is requested');
 
 # Windows from the file where that is measured to be faster: none is lost.
 fill(0, $pages - 1);
-$c = run('bypass', $query, 'remote_bp.bypass' => 'auto');
-cmp_ok($c->{hits} + $c->{misses}, '>', 0.9 * $pages, 'bypass: each page comes from somewhere');
-cmp_ok($c->{misses}, '>', 0, 'bypass: the file is measured');
+$c = run('auto', $query, 'remote_bp.read_from' => 'auto');
+cmp_ok($c->{hits} + $c->{misses}, '>', 0.9 * $pages, 'auto: each page comes from somewhere');
+cmp_ok($c->{misses}, '>', 0, 'auto: the file is tried');
 
 # What arrives corrupted is read again, and then from disk.
 set_faults('read corrupt');

@@ -17,8 +17,7 @@ my $donor = start_donor($broker, memory => '192MB');
 my $node = new_cluster(
 	'prewarm',
 	broker => $broker,
-	page_cache_first => 'auto',
-	bypass => 'auto',
+	read_from => 'auto',
 	shared_buffers => '4MB',
 	# A donor that is late is not what is tested.
 	conf => "remote_bp.io_timeout = '5s'\n");
@@ -65,11 +64,11 @@ sub refused
 	is(pages('t_id'), size('t_id'), 'the index is in the tier');
 	is(sql(q{SELECT remote_bp_prewarm('t', fork => 'vm')}), size('t', 'vm'), 'another fork is loaded');
 
-	sql(q{SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SELECT remote_bp_prewarm('t')});
+	sql(q{SET remote_bp.read_from = donor; SELECT remote_bp_prewarm('t')});
 	evict_buffers($node);
 	reset_counters($node);
 	# By index: the settings of this session are not those of I/O workers, which read a sequential scan's pages since 18.
-	is($node->safe_psql('postgres', 'SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SET enable_seqscan = off; SET enable_bitmapscan = off; ' . "SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t t WHERE id > 0"),
+	is($node->safe_psql('postgres', 'SET remote_bp.read_from = donor; SET enable_seqscan = off; SET enable_bitmapscan = off; ' . "SELECT count(*), sum(v), sum(hashtext(t::text)::bigint) FROM t t WHERE id > 0"),
 		$expected, 'the content of the prewarmed table is right');
 	cmp_ok(counter($node, 'hits + staged_hits'), '>=', size('t') * 0.95, 'the prewarmed table is read from the tier');
 }
@@ -96,7 +95,7 @@ sub refused
 	sql(q{SELECT remote_bp_prewarm('t')});
 	evict_buffers($node);
 	reset_counters($node);
-	my $read = sql(q{SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)});
+	my $read = sql(q{SET remote_bp.read_from = donor; SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)});
 	cmp_ok($read, '>', 90, 'pages are loaded into shared buffers');
 	cmp_ok(counter($node, 'hits + staged_hits'), '>=', $read, 'pages come into shared buffers from the tier');
 	is(sql(q{SELECT remote_bp_prewarm('t', 'buffers', last_block => 99)}), 0, 'pages that are in shared buffers are not loaded again');
@@ -176,7 +175,7 @@ $node->poll_query_until('postgres', 'SHOW remote_bp.enabled', 'on');
 #---- sessions that use the tier less -----------------------------------------------------
 
 {
-	my $read = 'SET remote_bp.page_cache_first = off; SET remote_bp.bypass = off; SET enable_seqscan = off; SET enable_bitmapscan = off;';
+	my $read = 'SET remote_bp.read_from = donor; SET enable_seqscan = off; SET enable_bitmapscan = off;';
 	my $all = 'SELECT count(pad) FROM t WHERE id > 0';
 	evict_buffers($node);
 	evict('t', 't_id');

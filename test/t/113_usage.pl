@@ -36,7 +36,7 @@ my @items = qw(hits staged_hits misses page_cache_reads disk_reads spill_reads s
 # Sessions with something to do, and one that looks.
 my %sql = (
 	a => 'SELECT count(*), sum(hashtext(pad)) FROM a',
-	b => q{SET remote_bp.page_cache_first = on; SELECT count(*), sum(hashtext(pad)) FROM b},
+	b => q{SET remote_bp.read_from = cache; SELECT count(*), sum(hashtext(pad)) FROM b},
 	c => q{SET max_parallel_workers_per_gather = 2; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
 		SELECT count(*), sum(hashtext(pad)) FROM c},
 	d => q{SET work_mem = '64kB'; SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s});
@@ -154,7 +154,7 @@ is(total($line), server_figure($plan, 'shared', 'read'), 'EXPLAIN: all pages tha
 cmp_ok(line($plan, 'Remote Timings')->{donor}, '>', 0, 'and their time');
 is($line->{'spill read'}, undef, 'and nothing of what there was not');
 
-$plan = $explainer->query("SET remote_bp.page_cache_first = on; SET remote_bp.use_tier = read; $analyze SELECT count(pad) FROM b; RESET remote_bp.page_cache_first; RESET remote_bp.use_tier");
+$plan = $explainer->query("SET remote_bp.read_from = cache; SET remote_bp.use_tier = read; $analyze SELECT count(pad) FROM b; RESET remote_bp.read_from; RESET remote_bp.use_tier");
 $line = line($plan, 'Remote');
 cmp_ok(($line->{'page cache'} // 0) + ($line->{disk} // 0), '>', 0, 'EXPLAIN shows reads of files');
 is(total($line), server_figure($plan, 'shared', 'read'), 'EXPLAIN: all of them');

@@ -94,7 +94,7 @@ my %sql = (
 	c => 'SELECT count(*), sum(hashtext(pad)) FROM c WHERE id > 0',
 	d => 'SELECT count(*) FROM (SELECT pad FROM d ORDER BY pad DESC OFFSET 1) s');
 my %set = (
-	b => 'SET remote_bp.page_cache_first = on; SET remote_bp.use_tier = read',
+	b => 'SET remote_bp.read_from = cache; SET remote_bp.use_tier = read',
 	c => 'SET max_parallel_workers_per_gather = 2; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0',
 	d => q{SET work_mem = '64kB'});
 my %session;

@@ -111,7 +111,7 @@ sub reset_alone
 
 my %sql = (
 	a => 'SET enable_seqscan = off; SET enable_bitmapscan = off; SELECT sum(hashtext(pad)) FROM a WHERE id > 0',
-	b => 'SET remote_bp.page_cache_first = on; SET remote_bp.use_tier = read; SELECT sum(hashtext(pad)) FROM b',
+	b => 'SET remote_bp.read_from = cache; SET remote_bp.use_tier = read; SELECT sum(hashtext(pad)) FROM b',
 	c => 'SET max_parallel_workers_per_gather = 2; SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SELECT sum(hashtext(pad)) FROM c',
 	e => 'SELECT sum(hashtext(pad)) FROM e');
 my $go_on = hold_policy_worker($node);

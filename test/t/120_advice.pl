@@ -158,7 +158,7 @@ start_afresh();
 load(1, reads => $FEW);
 my $always = advice()->{32};
 start_afresh();
-load(1, reads => $FEW, settings => 'SET remote_bp.page_cache_first = auto;');
+load(1, reads => $FEW, settings => 'SET remote_bp.read_from = auto;');
 my $rarely = advice()->{32};
 cmp_ok($rarely->{hit_ratio}, '<', $always->{hit_ratio} / 2, 'pages that the page cache has are seldom captured');
 

@@ -18,7 +18,7 @@ use Test::More;
 my $MB = 1024 * 1024;
 my $broker = start_broker();
 my $donor = start_donor($broker, memory => '64MB');
-my $node = new_cluster('first_day', broker => $broker, tier => '16MB', compare => 0, io_workers => 0, page_cache_first => 'on');
+my $node = new_cluster('first_day', broker => $broker, tier => '16MB', compare => 0, io_workers => 0, read_from => 'cache');
 ok(wait_leased($node, 16), 'memory is leased');
 my $server = $node->connstr('postgres');
 
@@ -67,29 +67,29 @@ sub shows
 # Files that were just written are in the page cache; if some is not, that is counted.
 make_table($node, 't', 6);
 $node->safe_psql('postgres', 'CHECKPOINT');
-for my $how ([ 'on', 'page_cache_read', 'page_cache_reads' ], [ 'off', 'file_read', 'file' ])
+for my $how ([ 'cache', 'page_cache_read', 'page_cache_reads' ], [ 'donor', 'file_read', 'file' ])
 {
 	my ($asked, $operation, $counter) = @$how;
 	$node->safe_psql('postgres', q{SELECT remote_bp_evict('t')});
 	reset_counters($node);
-	my $plan = $node->safe_psql('postgres', "SET remote_bp.page_cache_first = $asked; SET remote_bp.use_tier = read; SET track_io_timing = on;
+	my $plan = $node->safe_psql('postgres', "SET remote_bp.read_from = $asked; SET remote_bp.use_tier = read; SET track_io_timing = on;
 		EXPLAIN (ANALYZE, BUFFERS, COSTS off, TIMING off) SELECT count(pad) FROM t");
 	my $now = look();
 	my $later = look();
 	note(join ', ', map { "$_ $now->{$_}" } grep { /calls of .*(hit|read)|_reads$|^file$|^misses$/ } sort keys %$now);
-	cmp_ok($now->{$counter}, '>', 400, "page_cache_first = $asked: most reads are $counter");
-	cmp_ok($now->{"calls of $operation"}, '>', 0, "page_cache_first = $asked: their latency is that of $operation");
-	cmp_ok($now->{'calls of disk_read'}, '<=', $later->{disk_reads}, "page_cache_first = $asked: latencies of the disk are the disk's");
+	cmp_ok($now->{$counter}, '>', 400, "read_from = $asked: most reads are $counter");
+	cmp_ok($now->{"calls of $operation"}, '>', 0, "read_from = $asked: their latency is that of $operation");
+	cmp_ok($now->{'calls of disk_read'}, '<=', $later->{disk_reads}, "read_from = $asked: latencies of the disk are the disk's");
 	cmp_ok($now->{'calls of page_cache_read'}, '<=', $later->{page_cache_reads}, '... those of the page cache its own');
 	cmp_ok($now->{'calls of file_read'}, '<=', $later->{file}, '... and those of files for which it was not asked theirs');
 	my ($word) = $operation =~ /^(.*)_read$/;
 	$word =~ tr/_/ /;
-	like($plan, qr/^Remote:.* $word=\d{3}/m, "page_cache_first = $asked: EXPLAIN says $word");
+	like($plan, qr/^Remote:.* $word=\d{3}/m, "read_from = $asked: EXPLAIN says $word");
 	like($plan, qr/^Remote Timings:.* file=/m, '... and their time') if $word eq 'file';
 	unlike($plan, qr/^Remote Timings:.* disk=/m, "... which is not the disk's") unless $now->{disk_reads};
-	shows("page_cache_first = $asked", 'page cache', 'page_cache_reads');
-	shows("page_cache_first = $asked", 'disk', 'disk_reads');
-	shows("page_cache_first = $asked", 'file', 'file');
+	shows("read_from = $asked", 'page cache', 'page_cache_reads');
+	shows("read_from = $asked", 'disk', 'disk_reads');
+	shows("read_from = $asked", 'file', 'file');
 }
 
 #---- how large the tier should be ----------------------------------------------
@@ -127,7 +127,7 @@ like("$status $out", qr/^1 .*advice: too little was observed to say: /, '... and
 like($out, qr/^too little was observed to say: .*$/m, 'top says so, too');
 
 # Twice: all pages are new at first, and none is then.
-$node->safe_psql('postgres', 'SET remote_bp.page_cache_first = off; SELECT count(*) FROM quarter; SELECT count(*) FROM quarter');
+$node->safe_psql('postgres', 'SET remote_bp.read_from = donor; SELECT count(*) FROM quarter; SELECT count(*) FROM quarter');
 my $rows = advice();
 my $largest = $rows->[-1];
 note(join ', ', map { "$_ " . ($largest->{$_} // '-') } sort keys %$largest);

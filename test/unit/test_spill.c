@@ -15,11 +15,11 @@
 #include "storage/pg_shmem.h"
 
 #include "mock_server.h"
+#include "base/choice.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/libc.h"
-#include "base/page_cache.h"
 #include "common/status.h"
 #include "remote/remote.h"
 #include "spill/slots.h"
@@ -31,20 +31,14 @@
 #define FIRST_EXTENT	4
 #define MAX_SIZE		400		/* MiB: extents */
 #define NAME			"temporary"
+#define FS				0		/* the number of its file system */
 
 void	   *UsedShmemSegAddr = &mock_now;
 int			rbp_guc_temp_staging_size = 2048;
 bool		rbp_guc_temp_mirror = false;
 bool		rbp_guc_spill_temp_files = true;
 bool		rbp_guc_spill_temp_tables = true;
-int			rbp_guc_bypass = RBP_BYPASS_OFF;
-static bool page_cache_keeps = true;
-
-bool
-rbp_page_cache_keeps(void)
-{
-	return page_cache_keeps;
-}
+int			rbp_guc_read_from = RBP_READ_DONOR;
 
 /*
  * ---- donors -----------------------------------------------------------------
@@ -120,6 +114,12 @@ rbp_remote_slot_stays(uint32 slot)
 {
 	return !expired && rbp_remote_slot_donor(slot) >= 0 &&
 		rbp_remote_slot_donor(slot) != closing;
+}
+
+int
+rbp_remote_slot_transport(uint32 slot)
+{
+	return 2;
 }
 
 bool
@@ -277,8 +277,12 @@ static void
 begin(void)
 {
 	static void *mem = NULL;
+	static void *choice = NULL;
 
 	free(mem);
+	free(choice);
+	choice = aligned_alloc(64, TYPEALIGN(64, rbp_choice_shmem_size()));
+	rbp_choice_shmem_init(choice);
 	rbp_guc_temp_tier_max_size = MAX_SIZE - 60;
 	mem = aligned_alloc(4096, TYPEALIGN(4096, rbp_spill_shmem_size()));
 	rbp_spill_shmem_init(mem, FIRST_EXTENT);
@@ -623,7 +627,7 @@ take(RbpSpillTarget where, int n, int64 ns)
 		int64		begun = mock_now;
 
 		mock_now += ns;
-		rbp_spill_cost_end(where, i % 2 == 0, begun);
+		rbp_spill_cost_end(FS, where, i % 2 == 0, begun);
 	}
 }
 
@@ -634,7 +638,7 @@ to_file(int n)
 	int			files = 0;
 
 	for (int i = 0; i < n; i++)
-		files += rbp_spill_prefer_file();
+		files += rbp_spill_prefer_file(FS);
 	return files;
 }
 
@@ -642,8 +646,10 @@ static void
 test_costs(void)
 {
 	begin();
-	is_u64(to_file(1000), 0, "bypass off: all blocks go to donors");
-	rbp_guc_bypass = RBP_BYPASS_AUTO;
+	is_u64(to_file(1000), 0, "donor: all blocks go to donors");
+	rbp_guc_read_from = RBP_READ_FILE;
+	is_u64(to_file(1000), 1000, "file: all go to files");
+	rbp_guc_read_from = RBP_READ_AUTO;
 	is_u64(to_file(1000), 0, "nothing is known: to donors");
 	take(RBP_SPILL_DONOR, 40, 20000);
 	is_u64(to_file(640), 64, "how long donors take is known: files are tried");
@@ -653,29 +659,23 @@ test_costs(void)
 	   "what writing and reading a block takes");
 	(void) to_file(64 + 256);
 	is_u64(to_file(1000), 1000, "files take less: to files");
-	mock_now += INT64CONST(6000000000);
-	is_u64(to_file(1000), 1000 - 256, "some to donors, to see");
+	take(RBP_SPILL_FILE, 400000, 3000);
+	is_u64(to_file(1064), 1064 - 256, "some to donors, to see");
 	is_u64(to_file(1000), 1000, "not again at once");
 
 	/* donors get quicker, but not by much */
 	take(RBP_SPILL_DONOR, 9600, 2700);
-	(void) to_file(64);
-	is_u64(to_file(1000), 1000, "a small difference changes nothing");
+	(void) to_file(64 + 256);
+	ok(to_file(1000) > 700, "a small difference changes nothing");
 	take(RBP_SPILL_DONOR, 9600, 2000);
-	(void) to_file(64);
-	is_u64(to_file(1000), 0, "a large one does");
-	mock_now += INT64CONST(6000000000);
-	is_u64(to_file(1000), 64, "some to files, to see");
-	page_cache_keeps = false;
-	mock_now += INT64CONST(6000000000);
-	is_u64(to_file(1000), 0, "seldom while the page cache loses pages");
-	mock_now += INT64CONST(60000000000);
-	is_u64(to_file(1000), 64, "but then it does");
-	page_cache_keeps = true;
+	(void) to_file(64 + 256);
+	is_u64(to_file(640), 0, "a large one does");
+	take(RBP_SPILL_DONOR, 1000000, 2000);
+	is_u64(to_file(1064), 64, "some to files, to see");
 
 	/* one that waited for a processor */
-	take(RBP_SPILL_DONOR, 1, INT64CONST(500000000));
-	take(RBP_SPILL_DONOR, 63, 2000);
+	take(RBP_SPILL_DONOR, 1, 2000000);
+	take(RBP_SPILL_DONOR, 1023, 2000);
 	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) < 10, "an outlier does not count for much");
 	take(RBP_SPILL_DONOR, 3200, 1000000);
 	(void) to_file(64 + 256);
@@ -687,7 +687,7 @@ test_costs(void)
 		take(RBP_SPILL_DONOR, 15, 2000);
 		take(RBP_SPILL_DONOR, 1, 500000);
 	}
-	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) > 66 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 67,
+	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) > 60 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 74,
 	   "waits count for what they are (%.1f us)", rbp_spill_cost_us(RBP_SPILL_DONOR));
 
 	rbp_spill_file_refused();
@@ -695,8 +695,8 @@ test_costs(void)
 	mock_now += INT64CONST(11000000000);
 	(void) to_file(64);
 	ok(to_file(640) > 300, "not for ever");
-	rbp_guc_bypass = RBP_BYPASS_OFF;
-	is_u64(to_file(100), 0, "off again");
+	rbp_guc_read_from = RBP_READ_DONOR;
+	is_u64(to_file(100), 0, "donor again");
 	end("costs");
 }
 
@@ -732,7 +732,7 @@ test_disk_stalls(void)
 	rbp_spill_flush(false);
 	lend(1, 4);
 	closing = 0;
-	rbp_guc_bypass = RBP_BYPASS_AUTO;
+	rbp_guc_read_from = RBP_READ_AUTO;
 	take(RBP_SPILL_DONOR, 40, 20000);
 	take(RBP_SPILL_FILE, 40, 3000);
 	(void) to_file(64 + 256);
@@ -745,7 +745,7 @@ test_disk_stalls(void)
 	ok(moved_meanwhile >= 30, "the disk stalls: it is in the next round");
 	is_u64(right_blocks(0, 3, 1) + right_blocks(3, 2, 2) + right_blocks(5, 27, 1), 32,
 		   "the disk stalls: blocks are right");
-	rbp_guc_bypass = RBP_BYPASS_OFF;
+	rbp_guc_read_from = RBP_READ_DONOR;
 	end("the disk stalls");
 }
 

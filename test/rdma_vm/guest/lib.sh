@@ -114,8 +114,7 @@ shared_buffers = 1MB
 remote_bp.broker = '$broker'
 remote_bp.buffer_tier_max_size = '96MB'
 remote_bp.compare_with_disk = on
-remote_bp.page_cache_first = off
-remote_bp.bypass = off
+remote_bp.read_from = donor
 # All is slow here, and late answers are not what is tested.  On a busy host the
 # guest stands still for longer than a device waits for an acknowledgement.
 remote_bp.io_timeout = 5s

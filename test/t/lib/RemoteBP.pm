@@ -331,8 +331,7 @@ remote_bp.buffer_tier_max_size = '$max'
 remote_bp.buffer_tier_size = '$tier'
 remote_bp.staging_size = '@{[ $opt{staging} // '4MB' ]}'
 remote_bp.compare_with_disk = $compare
-remote_bp.page_cache_first = '@{[ $opt{page_cache_first} // 'off' ]}'
-remote_bp.bypass = '@{[ $opt{bypass} // 'off' ]}'
+remote_bp.read_from = '@{[ $opt{read_from} // 'donor' ]}'
 CONF
 	$conf .= module_path($opt{test_build});
 	$conf .= "io_method = sync\n" if !($opt{io_workers} // 1) && $node->pg_version >= 18;

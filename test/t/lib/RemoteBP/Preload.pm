@@ -31,11 +31,12 @@ sub preload_library
 	return $library{$name};
 }
 
-# Start the node with the library, and these variables in its environment.
+# Start the node with the libraries, whose names are separated by blanks, and these
+# variables in its environment.
 sub start_preloaded
 {
-	my ($node, $name, %env) = @_;
-	local %ENV = (%ENV, %env, LD_PRELOAD => preload_library($name));
+	my ($node, $names, %env) = @_;
+	local %ENV = (%ENV, %env, LD_PRELOAD => join(' ', map { preload_library($_) } split(/ /, $names)));
 	$node->start;
 	return;
 }

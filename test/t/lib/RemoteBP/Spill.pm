@@ -58,8 +58,7 @@ remote_bp.staging_size = 1MB
 remote_bp.temp_tier_max_size = '@{[ $opt{max_temp} // $temp ]}'
 remote_bp.temp_tier_size = '$temp'
 remote_bp.compare_with_disk = on
-remote_bp.page_cache_first = off
-remote_bp.bypass = off
+remote_bp.read_from = donor
 # A busy machine is not what is tested: late answers bring donors down.
 remote_bp.io_timeout = 1s
 CONF

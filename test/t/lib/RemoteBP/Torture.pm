@@ -24,7 +24,7 @@ my $share = 1 / 4;
 my $scale = 6;    # 6 x 16 MB
 my $dir;
 
-# With page_cache_first, pages come from donors or the page cache, which is
+# With read_from = cache, pages come from donors or the page cache, which is
 # emptied again and again.
 
 # The jobs beside pgbench, each a client of its own; called once a turn with
@@ -50,8 +50,9 @@ sub torture
 	my (%opt) = @_;
 	my $seconds = $ENV{RBP_TORTURE_SECONDS} || 60;
 	# What the page cache has is hardly captured: a smaller tier is full, too.
-	my $tier = $opt{page_cache_first} ? 32 : 96;
-	if ($opt{page_cache_first})
+	my $cache = ($opt{read_from} // '') eq 'cache';
+	my $tier = $cache ? 32 : 96;
+	if ($cache)
 	{
 		($hits, $share) = (3_000, 0);
 		push @jobs, [ forget => \&forget ];
@@ -71,7 +72,7 @@ sub torture
 		shared_buffers => '2MB',
 		tier => "${tier}MB",
 		staging => '1MB',
-		page_cache_first => $opt{page_cache_first},
+		read_from => $opt{read_from},
 		conf => <<'CONF');
 remote_bp.read_ahead = 64
 max_wal_size = 512MB
@@ -113,10 +114,10 @@ CONF
 
 	cmp_ok($sum{hits}, '>', $hits, 'donors served many pages');
 	cmp_ok($sum{hits} + $sum{staged_hits}, '>', $sum{misses} * $share, 'a good part of all');
-	cmp_ok($sum{page_cache_first}, '>', $hits, 'many that they had came from the page cache') if $opt{page_cache_first};
-	# Over shm there is nothing to wait for; with page_cache_first, tables that
+	cmp_ok($sum{page_cache_first}, '>', $hits, 'many that they had came from the page cache') if $cache;
+	# Over shm there is nothing to wait for; with the page cache, tables that
 	# are read in order are in the page cache.
-	cmp_ok($sum{read_ahead_used}, '>', 0, 'pages were read ahead') if $opt{transport} eq 'tcp' && !$opt{page_cache_first};
+	cmp_ok($sum{read_ahead_used}, '>', 0, 'pages were read ahead') if $opt{transport} eq 'tcp' && !$cache;
 	cmp_ok($sum{$_}, '>', 0, "there were $_") for qw(evictions invalidations generations pushes captures);
 	is($sum{mismatches}, 0, 'none was different');
 	is($sum{hash_failures}, 0, 'none was broken');

@@ -1,0 +1,169 @@
+/*-------------------------------------------------------------------------
+ *
+ * choice.h
+ *	  Where a page or a temporary block is read from, and which pages are worth
+ *	  capturing: choice.c says how that is decided.
+ *
+ * Plain arithmetic; does not use the server's headers.  Times are in ns.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef RBP_CHOICE_H
+#define RBP_CHOICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* remote_bp.read_from */
+typedef enum RbpReadFrom
+{
+	RBP_READ_AUTO,
+	RBP_READ_DONOR,				/* whatever that costs */
+	RBP_READ_FILE,				/* likewise */
+	RBP_READ_CACHE				/* the page cache if it has the page, else the
+								 * donor; for tests and benchmarks */
+} RbpReadFrom;
+
+extern int	rbp_guc_read_from;
+
+/* Of the file systems beyond these, all count as one */
+#define RBP_FILE_SYSTEMS	8
+#define RBP_UNKNOWN_FILE_SYSTEM (-1)
+#define RBP_TRANSPORT_COSTS	3
+#define RBP_NO_TRANSPORT	(-1)	/* no donor: the file */
+
+/* What is read */
+typedef enum RbpWork
+{
+	RBP_WORK_PAGE,				/* pages, each by itself */
+	RBP_WORK_RUN,				/* pages in order */
+	RBP_WORK_TEMP,				/* temporary blocks, which are written, too */
+	RBP_WORKS
+} RbpWork;
+
+/* What is measured of a file system and of a transport to donors, for a page */
+typedef enum RbpCost
+{
+	RBP_COST_PAGE,				/* of a file: that the page cache has not */
+	RBP_COST_RUN,				/* likewise */
+	RBP_COST_TEMP_WRITE,
+	RBP_COST_TEMP_READ,
+	/* of file systems only */
+	RBP_COST_CACHED_PAGE,
+	RBP_COST_CACHED_RUN,
+	RBP_COST_QUESTION,			/* to the page cache */
+	RBP_COST_MISSING,			/* share of the pages asked about that the
+								 * page cache had not; in parts of RBP_ALL */
+	RBP_COSTS
+} RbpCost;
+
+#define RBP_ALL				1000000
+
+extern size_t rbp_choice_shmem_size(void);
+extern void rbp_choice_shmem_init(void *mem);
+
+/* The number of the file system with that st_dev */
+extern int	rbp_choice_file_system(uint64_t device);
+
+/*
+ * n pages of the file system took so long together: from donors by that
+ * transport, or from the file.
+ */
+extern void rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns);
+
+/* The average, or a guess; and is it none? */
+extern int64_t rbp_cost(int fs, int transport, RbpCost cost);
+extern bool rbp_cost_known(int fs, int transport, RbpCost cost);
+
+/* Of n pages the page cache had so many.  ns: 0 if not measured. */
+extern void rbp_choice_asked(int fs, int n, int ncached, int64_t ns);
+
+/* Does the page cache lose pages that are needed again? */
+extern bool rbp_choice_scarce(void);
+
+typedef enum RbpSource
+{
+	RBP_SOURCE_DONOR,			/* the donor, without asking */
+	RBP_SOURCE_ASK,				/* ask, then rbp_choose_file() */
+	RBP_SOURCE_FILE,			/* the file, without asking */
+	RBP_SOURCE_TRIAL			/* ask, and take what rbp_choose_file() does
+								 * not */
+} RbpSource;
+
+/*
+ * The source of a page by itself.  transport: to a donor that has it, or
+ * RBP_NO_TRANSPORT; then asking serves only to know whether to capture it.
+ * askable: the page cache can be asked.
+ */
+extern RbpSource rbp_choose_page(int fs, int transport, bool askable);
+
+/* Is the file faster, which is cached or not? */
+extern bool rbp_choose_file(int fs, int transport, RbpWork work, bool cached);
+
+/* A window of a run */
+typedef struct RbpRunFacts
+{
+	int			fs;
+	int			transport;
+	int			pages;
+	int			remote;			/* of these, donors have */
+	int			holes;			/* pieces that neither they nor the page cache
+								 * have */
+	bool		cached;			/* the page cache has it */
+} RbpRunFacts;
+
+/* Its source: donor, file, or trial, which is of the file */
+extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
+
+/* Is the file of all runs tried? */
+extern bool rbp_choice_trying_file(int fs, int64_t now);
+
+/*
+ * Should the next temporary block go to the file?  RBP_UNKNOWN_FILE_SYSTEM: as
+ * that of the last one.
+ */
+extern bool rbp_choose_temp_file(int fs);
+
+/* Is a temporary block to be measured that goes there? */
+extern bool rbp_choice_measures_temp(int fs, bool file, bool write);
+
+/* The cost of writing and reading a temporary block; 0: not known */
+extern int64_t rbp_choice_temp_cost(bool file);
+
+/* Are files cheaper for temporary blocks, if they were so far or not? */
+extern bool rbp_choice_temp_file_cheaper(bool so_far);
+
+/*
+ * A planned read came from the file: read the next pages of the kind straight
+ * from there, if that is right for most of them.  remote: donors had some of
+ * the planned one; cached: the page cache had it.
+ */
+extern void rbp_straight_begin(int fs, RbpWork work, bool remote, bool cached, bool askable);
+
+/*
+ * Are there such pages left?  And: take n of them; if it is true, their time
+ * must be added as RBP_COST_RUN.
+ */
+extern bool rbp_straight_left(int fs, RbpWork work);
+extern bool rbp_straight_take(int fs, RbpWork work, int n);
+
+/*
+ * Is a page worth capturing, which came from the file?  cached: the page
+ * cache had it.
+ */
+extern bool rbp_worth_capturing(int fs, RbpWork work, bool cached);
+
+/* The process has waited for the disk. */
+extern void rbp_choice_waited(int64_t ns);
+
+/*
+ * Time saved by reading pages from donors in so many ns instead of from the
+ * file; negative if it took longer, 0 while that is not known.  These are
+ * pages that the page cache did not have, that it had, and such that it was
+ * not asked about.
+ */
+extern int64_t rbp_choice_saved(int fs, RbpWork work, int missing, int cached, int unknown,
+								int64_t ns);
+
+#endif							/* RBP_CHOICE_H */

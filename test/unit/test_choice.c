@@ -1,0 +1,469 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_choice.c
+ *	  Where reads come from, by what they have cost, and what is captured.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/choice.c"
+
+#include "tap.h"
+
+#define US			INT64_C(1000)
+#define MS			INT64_C(1000000)
+#define ROUNDS		4000
+#define NEAR		0
+#define FAR			2
+#define FIRST		0			/* file systems */
+#define SECOND		1
+
+int			rbp_guc_read_from = RBP_READ_AUTO;
+
+static Shared memory;
+static int64_t now;
+
+/* A world in which reads cost that, and of 1,000 pages so many are cached. */
+typedef struct World
+{
+	int			fs;
+	int64_t		cached;
+	int64_t		disk;
+	int64_t		donor;
+	int			per_thousand;
+	int			stall_every;	/* reads of the disk; 0: never */
+	int64_t		stall;			/* how long */
+} World;
+
+typedef struct Seen
+{
+	int			straight;
+	int			asked;
+	int			donor;			/* reads from it */
+	int			file;
+	int			disk;			/* of these, not cached */
+	int			kept;
+	int64_t		ns;
+} Seen;
+
+/* A server starts. */
+static void
+start(void)
+{
+	rbp_choice_shmem_init(&memory);
+	rbp_guc_read_from = RBP_READ_AUTO;
+}
+
+/* A process starts, in place of the one before. */
+static void
+start_process(void)
+{
+	memset(&own, 0, sizeof(own));
+}
+
+/* Read so many pages, each by itself. */
+static Seen
+live(const World *w, int way, int rounds)
+{
+	static uint32_t disk_reads = 0;
+	Seen		seen = {0};
+
+	for (int i = 0; i < rounds; i++)
+	{
+		/* spread alike, and not in step with the samples */
+		bool		cached = (i * 619) % 1000 < w->per_thousand;
+		bool		straight = rbp_straight_left(w->fs, RBP_WORK_PAGE);
+		bool		known = false;
+		bool		file = straight;
+		int64_t		file_ns = w->cached;
+
+		if (straight)
+		{
+			(void) rbp_straight_take(w->fs, RBP_WORK_PAGE, 1);
+			seen.straight++;
+		}
+		else
+		{
+			RbpSource	source = rbp_choose_page(w->fs, way, true);
+
+			known = source == RBP_SOURCE_ASK || source == RBP_SOURCE_TRIAL;
+			file = source == RBP_SOURCE_FILE || way == RBP_NO_TRANSPORT;
+			if (known)
+			{
+				seen.asked++;
+				seen.ns += 250;
+				rbp_choice_asked(w->fs, 1, cached, 250);
+				file |= rbp_choose_file(w->fs, way == RBP_NO_TRANSPORT ? FAR : way, RBP_WORK_PAGE, cached) !=
+					(source == RBP_SOURCE_TRIAL);
+			}
+			if (source == RBP_SOURCE_FILE || source == RBP_SOURCE_ASK)
+				rbp_straight_begin(w->fs, RBP_WORK_PAGE, way != RBP_NO_TRANSPORT, false, true);
+		}
+		if (file && !cached)
+			file_ns = w->disk + (w->stall_every > 0 && ++disk_reads % (uint32_t) w->stall_every == 0 ? w->stall : 0);
+		if (file)
+		{
+			seen.file++;
+			seen.disk += !cached;
+			seen.ns += file_ns;
+			if (known && !cached)
+				rbp_choice_waited(file_ns);
+			if (known)
+				rbp_cost_add(w->fs, RBP_NO_TRANSPORT, cached ? RBP_COST_CACHED_PAGE : RBP_COST_PAGE, 1, file_ns);
+			if (!straight)
+				seen.kept += rbp_worth_capturing(w->fs, RBP_WORK_PAGE, cached);
+		}
+		else
+		{
+			seen.donor++;
+			seen.ns += w->donor;
+			rbp_cost_add(w->fs, way, RBP_COST_PAGE, 1, w->donor);
+		}
+	}
+	return seen;
+}
+
+/* What happens when all is known */
+static Seen
+settle(const World *w, int way)
+{
+	(void) live(w, way, 10 * ROUNDS);
+	return live(w, way, ROUNDS);
+}
+
+static void
+test_pages(void)
+{
+	World		w = {.cached = 2 * US,.disk = 100 * US,.donor = 40 * US,.per_thousand = 1000};
+	Seen		seen;
+
+	start();
+	start_process();
+	seen = settle(&w, FAR);
+	ok(seen.donor <= 8, "all is cached, donor far: read from the file (%d times from the donor, to see)", seen.donor);
+	ok(seen.straight > ROUNDS * 9 / 10, "... straight (%d times)", seen.straight);
+	ok(seen.asked > ROUNDS / 50, "... but now and then it asks (%d times)", seen.asked);
+	ok(seen.kept > 0 && seen.kept < ROUNDS / 100, "... and captures (%d times)", seen.kept);
+	ok(seen.ns < ROUNDS * (w.cached + 100), "... for hardly more than the page cache takes");
+
+	/* the change is noticed soon */
+	w.per_thousand = 0;
+	seen = live(&w, FAR, 200);
+	ok(seen.disk < 64, "the page cache goes: few reads (%d) of the first 200 go to disk", seen.disk);
+	seen = settle(&w, FAR);
+	ok(seen.donor > ROUNDS * 98 / 100, "nothing is cached any more: from the donor (%d times)", seen.donor);
+	ok(seen.asked < ROUNDS / 10, "... mostly without asking (%d times)", seen.asked);
+	ok(seen.disk * w.disk < seen.ns / 50, "... and the disk is tried for a small part of the time (%d times)", seen.disk);
+
+	w.per_thousand = 500;
+	seen = settle(&w, FAR);
+	ok(seen.asked > ROUNDS * 99 / 100, "half is: it asks (%d times)", seen.asked);
+	ok(seen.disk * w.disk < seen.ns / 50, "... and hardly goes to disk (%d times)", seen.disk);
+
+	/* a slow donor is bypassed, and used again */
+	w.per_thousand = 0;
+	w.donor = 5 * MS;
+	seen = live(&w, FAR, 200);
+	ok(seen.donor < 30, "a donor that becomes slow is bypassed at once (%d of 200 reads)", seen.donor);
+	seen = settle(&w, FAR);
+	ok(seen.donor * w.donor < seen.ns / 50, "... and tried for a small part of the time (%d times)", seen.donor);
+	w.donor = 40 * US;
+	for (int i = 0; i < 1000 && live(&w, FAR, ROUNDS).donor < ROUNDS * 9 / 10; i++)
+		;
+	seen = live(&w, FAR, ROUNDS);
+	ok(seen.donor > ROUNDS * 9 / 10, "one that becomes quick is used again (%d times)", seen.donor);
+
+	/* a donor that is quicker than the page cache */
+	w.per_thousand = 700;
+	w.donor = 1500;
+	seen = settle(&w, NEAR);
+	ok(seen.donor > ROUNDS * 9 / 10, "a donor that is quicker than the page cache is read from (%d times)", seen.donor);
+	w.donor = 60 * US;
+	seen = settle(&w, FAR);
+	ok(seen.donor < ROUNDS * 4 / 10, "by another transport one that is slower is not (%d times)", seen.donor);
+	w.donor = 1500;
+	seen = live(&w, NEAR, 1000);
+	ok(seen.donor > 900, "... and the quick one still is (%d times)", seen.donor);
+}
+
+/* What others have found out, and other file systems */
+static void
+test_shared(void)
+{
+	World		fast = {.fs = FIRST,.cached = 2 * US,.disk = 15 * US,.donor = 40 * US};
+	World		slow = {.fs = SECOND,.cached = 2 * US,.disk = 400 * US,.donor = 40 * US};
+	Seen		seen;
+
+	start();
+	start_process();
+	is_u64((uint64_t) rbp_choice_file_system(77), FIRST, "a file system");
+	is_u64((uint64_t) rbp_choice_file_system(0), SECOND, "another one");
+	is_u64((uint64_t) rbp_choice_file_system(77), FIRST, "the first one again");
+	for (uint64_t i = 100; i < 200; i++)
+		(void) rbp_choice_file_system(i);
+	is_u64((uint64_t) rbp_choice_file_system(1000), RBP_FILE_SYSTEMS - 1, "the last number is for all others");
+
+	for (int i = 0; i < 100; i++)
+	{
+		(void) live(&fast, FAR, ROUNDS / 10);
+		(void) live(&slow, FAR, ROUNDS / 10);
+	}
+	seen = live(&fast, FAR, ROUNDS);
+	ok(seen.disk > ROUNDS * 98 / 100, "a fast disk is read (%d times)", seen.disk);
+	seen = live(&slow, FAR, ROUNDS);
+	ok(seen.donor > ROUNDS * 98 / 100, "a slow one is not, in the same process (%d times from donors)", seen.donor);
+	for (int i = 0; i < 10; i++)
+	{
+		start_process();
+		seen = live(&fast, FAR, 10);
+		ok(seen.disk >= 9 || i > 0, "a new process begins with what others know (%d reads of the disk)", seen.disk);
+		start_process();
+		seen = live(&slow, FAR, 10);
+		ok(seen.donor >= 2, "... of each file system (%d from donors)", seen.donor);
+	}
+}
+
+/* A disk that stalls is as slow as it is over time. */
+static void
+test_bursts(void)
+{
+	World		w = {.cached = 2 * US,.disk = 25 * US,.donor = 40 * US,.stall_every = 300,.stall = 92 * MS};
+	Seen		seen;
+
+	start();
+	start_process();
+	(void) settle(&w, FAR);
+	seen = live(&w, FAR, 100 * ROUNDS);
+	ok(seen.ns < 105 * ROUNDS * w.donor, "a disk that stalls now and then is not preferred for long (%d of %d reads, %.2f times the donor's time)",
+	   seen.disk, 100 * ROUNDS, (double) seen.ns / (double) (100 * ROUNDS * w.donor));
+}
+
+static void
+test_capture(void)
+{
+	World		w = {.cached = 2 * US,.disk = 100 * US,.donor = 40 * US,.per_thousand = 1000};
+	int			kept = 0;
+	Seen		seen;
+
+	start();
+	start_process();
+	for (int i = 0; i < ROUNDS; i++)
+	{
+		rbp_cost_add(FIRST, FAR, RBP_COST_PAGE, 1, w.donor);
+		kept += rbp_worth_capturing(FIRST, RBP_WORK_PAGE, true);
+	}
+	STORE(shared->transport, FAR);
+	ok(kept > 0 && kept <= ROUNDS / 8, "of what is only written few pages are captured (%d)", kept);
+	seen = settle(&w, RBP_NO_TRANSPORT);
+	is_u64((uint64_t) seen.donor, 0, "what no donor has comes from the file");
+	ok(seen.straight > ROUNDS * 9 / 10, "... straight, if all is cached (%d times)", seen.straight);
+
+	w.per_thousand = 800;
+	seen = settle(&w, RBP_NO_TRANSPORT);
+	ok(seen.asked > ROUNDS * 9 / 10, "a page cache that loses some is asked (%d times)", seen.asked);
+	ok(seen.kept > ROUNDS / 10, "... and more is captured than else (%d)", seen.kept);
+	ok(seen.kept * CAPTURE_COST < seen.ns / 10, "... but for a small part of the time");
+	w.disk = 2000 * US;
+	seen = settle(&w, RBP_NO_TRANSPORT);
+	is_u64((uint64_t) seen.kept, ROUNDS, "a slow disk: all are captured, be they cached or not");
+	w.per_thousand = 0;
+	w.disk = 400 * US;
+	seen = settle(&w, RBP_NO_TRANSPORT);
+	ok(seen.kept > ROUNDS * 98 / 100, "nothing is cached: all are captured (%d)", seen.kept);
+	w.disk = 100 * US;
+	seen = settle(&w, RBP_NO_TRANSPORT);
+	ok(seen.kept > ROUNDS / 4 && seen.kept < ROUNDS / 2, "... but not as many if the disk is quicker (%d)", seen.kept);
+	kept = 0;
+	for (int i = 0; i < ROUNDS; i++)
+		kept += rbp_worth_capturing(FIRST, RBP_WORK_PAGE, true);
+	ok(kept < ROUNDS / 8, "nor many, read or written, that have not cost a read of the disk (%d)", kept);
+	w.disk = 30 * US;
+	seen = settle(&w, RBP_NO_TRANSPORT);
+	ok(seen.kept <= ROUNDS / 8, "few are captured if the disk is as quick as donors (%d)", seen.kept);
+	ok(rbp_choice_scarce(), "memory is scarce");
+	w.per_thousand = 1000;
+	(void) settle(&w, RBP_NO_TRANSPORT);
+	(void) settle(&w, RBP_NO_TRANSPORT);
+	ok(!rbp_choice_scarce(), "then it is plenty");
+}
+
+static void
+test_settings(void)
+{
+	start();
+	start_process();
+	rbp_guc_read_from = RBP_READ_DONOR;
+	ok(rbp_choose_page(FIRST, FAR, true) == RBP_SOURCE_DONOR && !rbp_choose_file(FIRST, FAR, RBP_WORK_RUN, true) &&
+	   !rbp_straight_left(FIRST, RBP_WORK_PAGE), "donor: from donors");
+	rbp_guc_read_from = RBP_READ_FILE;
+	ok(rbp_straight_left(FIRST, RBP_WORK_PAGE) && rbp_straight_left(FIRST, RBP_WORK_RUN), "file: straight from there");
+	rbp_guc_read_from = RBP_READ_CACHE;
+	ok(rbp_choose_page(FIRST, FAR, true) == RBP_SOURCE_ASK && rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, true) &&
+	   !rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "cache: the page cache, then donors");
+	ok(rbp_choose_page(FIRST, FAR, false) == RBP_SOURCE_DONOR, "cache: donors if it cannot be asked");
+	rbp_guc_read_from = RBP_READ_AUTO;
+	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 1, 0, 0, 10 * US), 0, "what is saved is not known yet");
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1000, 1000 * 50 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE, 1000, 1000 * 2 * US);
+	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 2, 0, 0, 10 * US), 90 * US, "two reads of the disk, less what was taken instead");
+	is_u64((uint64_t) -rbp_choice_saved(FIRST, RBP_WORK_PAGE, 1, 0, 0, 70 * US), 20 * US, "or lost, if that took longer");
+	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 0, 2, 0, 0), 4 * US, "of cached pages, only reads of these");
+	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 0, 0, 2, 0), 52 * US, "what is not known is partly cached");
+}
+
+/* Values at the edges of what is computed with. */
+static void
+test_extremes(void)
+{
+	start();
+	start_process();
+	for (int i = 0; i < ROUNDS; i++)
+	{
+		rbp_choice_asked(FIRST, 32, 0, INT64_MAX);
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE, 1, 1);
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1, INT64_MAX);
+		rbp_cost_add(FIRST, NEAR, RBP_COST_PAGE, 1, -5);
+	}
+	ok(rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE) > 0 && rbp_cost(FIRST, NEAR, RBP_COST_PAGE) > 0 &&
+	   rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE) == MEASURED_MAX_NS, "averages neither vanish nor wrap");
+	is_u64((uint64_t) share_missing(FIRST), RBP_ALL, "nothing is cached");
+	for (int i = 0; i < ROUNDS; i++)
+		rbp_choice_asked(FIRST, 32, 32, 0);
+	is_u64((uint64_t) share_missing(FIRST), 0, "all is");
+}
+
+/*
+ * Pages that are cached and pages that are not, in turns, as an index scan reads them,
+ * after a scan of what is cached: those that are not are soon read from a donor.
+ */
+static void
+test_in_turns(void)
+{
+	for (int phase = 0; phase < 2; phase++)
+	{
+		int			from_disk = 0;
+
+		start();
+		start_process();
+		rbp_cost_add(FIRST, NEAR, RBP_COST_PAGE, 1000, 1000 * 5 * US);
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE, 1000, 1000 * 2 * US);
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1000, 1000 * 100 * US);
+		for (int i = 0; i < ROUNDS; i++)
+			rbp_choice_asked(FIRST, 1, 1, 300);
+		for (int i = 0; i < 10000; i++)
+		{
+			bool		cached = i % 2 == phase;
+			RbpSource	source = RBP_SOURCE_FILE;
+
+			if (rbp_straight_left(FIRST, RBP_WORK_PAGE))
+				(void) rbp_straight_take(FIRST, RBP_WORK_PAGE, 1);
+			else
+			{
+				source = rbp_choose_page(FIRST, NEAR, true);
+				if (source == RBP_SOURCE_ASK)
+					rbp_choice_asked(FIRST, 1, cached, 300);
+				rbp_straight_begin(FIRST, RBP_WORK_PAGE, true, false, true);
+			}
+			from_disk += source == RBP_SOURCE_FILE && !cached && i > 5000;
+		}
+		is_u64((uint64_t) from_disk, 0, "phase %d: later, no page is read from the disk unasked", phase);
+	}
+}
+
+/*
+ * ---- runs -------------------------------------------------------------------------
+ */
+
+/* Read windows for so long; how many of 100 came from the file. */
+static int
+run(int64_t for_ns, RbpRunFacts f, int64_t donor, int64_t disk, int64_t cached)
+{
+	int64_t		until = now + for_ns;
+	int			n = 0;
+	int			files = 0;
+
+	for (; now < until; n++)
+	{
+		bool		file = rbp_choice_trying_file(f.fs, now) || rbp_choose_run(&f, now) != RBP_SOURCE_DONOR;
+		int64_t		ns = f.pages * (file ? (f.cached ? cached : disk) : donor);
+
+		files += file;
+		now += ns;
+		rbp_cost_add(f.fs, file ? RBP_NO_TRANSPORT : f.transport,
+					 file && f.cached ? RBP_COST_CACHED_RUN : RBP_COST_RUN, f.pages, ns);
+	}
+	return files * 100 / n;
+}
+
+static void
+test_runs(void)
+{
+	RbpRunFacts f = {.fs = FIRST,.transport = FAR,.pages = 64,.remote = 64};
+	RbpRunFacts cached = f;
+	RbpRunFacts half = f;
+	int			files;
+
+	cached.cached = true;
+	half.remote = 32;
+	half.holes = 4;
+	start();
+	start_process();
+	now = 1000 * MS;
+	(void) run(1000 * MS, f, 4 * US, 8 * US, US);
+	ok(rbp_cost_known(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN), "the file was tried");
+	files = run(60000 * MS, f, 4 * US, 8 * US, US);
+	ok(files <= 1, "donors are faster (%d %% from the file, to see)", files);
+	files = run(1000 * MS, cached, 4 * US, 8 * US, US);
+	ok(files >= 99, "the page cache is faster than those (%d %%)", files);
+	(void) run(5000 * MS, cached, US / 2, 8 * US, US);
+	files = run(1000 * MS, cached, US / 2, 8 * US, US);
+	ok(files <= 5, "or slower (%d %%)", files);
+	files = run(10000 * MS, f, 20 * US, 8 * US, US);
+	ok(files >= 98, "a disk that is faster is read (%d %%)", files);
+	files = run(100 * MS, f, 20 * US, 100 * US, US);
+	ok(files <= 70, "one that becomes slow is left at once (%d %%)", files);
+	files = run(60000 * MS, f, 20 * US, 100 * US, US);
+	ok(files <= 1, "... and for good (%d %%)", files);
+	(void) run(120000 * MS, f, 20 * US, 8 * US, US);
+	files = run(10000 * MS, f, 20 * US, 8 * US, US);
+	ok(files >= 98, "a disk that becomes fast is found (%d %%)", files);
+
+	/* the trial is for all */
+	start();
+	start_process();
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_TRIAL && rbp_choice_trying_file(FIRST, now), "a trial");
+	start_process();
+	ok(rbp_choice_trying_file(FIRST, now + 19 * MS), "another process takes part");
+	ok(!rbp_choice_trying_file(FIRST, now + 21 * MS), "until it is over");
+	ok(!rbp_choice_trying_file(SECOND, now), "on another file system none does");
+	rbp_guc_read_from = RBP_READ_DONOR;
+	ok(!rbp_choice_trying_file(FIRST, now) && rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "nor one that reads from donors");
+	rbp_guc_read_from = RBP_READ_AUTO;
+
+	/* holes */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 1000, 1000 * 4 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 6 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1000, 1000 * 100 * US);
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], INT64_MAX);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "donors have all of a window");
+	ok(rbp_choose_run(&half, now) == RBP_SOURCE_FILE, "one with holes costs a wait for the disk for each");
+	half.holes = 1;
+	half.remote = 60;
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 4096, 4096 * 50 * US);
+	ok(rbp_choose_run(&half, now) == RBP_SOURCE_DONOR, "which pays if the file takes longer");
+}
+
+int
+main(void)
+{
+	test_pages();
+	test_shared();
+	test_bursts();
+	test_capture();
+	test_settings();
+	test_extremes();
+	test_in_turns();
+	test_runs();
+	return done_testing();
+}
