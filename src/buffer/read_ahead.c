@@ -44,6 +44,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "access/xact.h"
 #include "miscadmin.h"
@@ -73,6 +74,9 @@
  */
 #define WINDOW_PART			8
 #define WINDOW_MIN			8
+
+/* Pages: 16 MB, more than a kernel reads ahead */
+#define FAR_AHEAD			2048
 
 /* A read of so many pages is a window.  (A stream's first reads are shorter.) */
 #define READ_MIN			8
@@ -519,9 +523,24 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 }
 
 /*
- * Ask the page cache about the window, if the settings allow it.  Once a run has
- * been read from disk, what the page cache has of it is mostly what the kernel
- * has read ahead, and it gets no more of that if the file is not read.
+ * Is the page missing in the page cache that is too far behind the window for the
+ * kernel to have read it ahead?
+ */
+static bool
+missing_ahead(const RbpReadFile *file, const RbpWindow *w)
+{
+	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE + (uint32) w->n + FAR_AHEAD) * BLCKSZ;
+	struct stat st;
+	bool		cached = false;
+
+	return fstat(file->fd, &st) == 0 && offset + BLCKSZ <= st.st_size &&
+		rbp_page_cache_ask(file->fd, file->cache, offset, 1, &cached) && !cached;
+}
+
+/*
+ * Ask the page cache about the window, if the settings allow it.  What it has of a
+ * run that is read from disk the kernel has read ahead, and it gets no more of
+ * that if the file is not read: then the run is not cached.
  */
 static void
 survey_page_cache(const RbpReadFile *file, RbpWindow *w, bool from_disk)
@@ -545,7 +564,8 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w, bool from_disk)
 			end = i + 1;
 		}
 	/* what is not may be beyond the end of the file */
-	w->mostly_cached = !from_disk && end > w->n / 2 && cached >= end - end / 8;
+	w->mostly_cached = !from_disk && end > w->n / 2 && cached >= end - end / 8 &&
+		!missing_ahead(file, w);
 }
 
 /* Where the first n pages of the window are to be read from */
@@ -662,15 +682,18 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->file = w->remote == 0;
 	if (w->remote > 0)
 		choose_source(file, w, stream == NULL ? w->n : w->n - s.absent, &s, now);
+	/* a process with no connection makes one for what is not cached */
+	if (s.readable == 0 && w->mostly_cached)
+		w->file = true;
 	if (!w->file && s.readable == 0)
 	{
-		/* each page by itself: that connects to donors, too */
+		/* each page by itself: that connects */
 		w->n = 0;
 		return;
 	}
 	run->from_disk = w->file && !w->mostly_cached;
 	if (w->file && !w->trial && (w->remote > 0 || w->absent))
-		rbp_straight_begin(file->fs, RBP_WORK_RUN, w->remote > 0, w->mostly_cached, w->asked);
+		rbp_straight_begin(file->fs, RBP_WORK_RUN, s.readable > 0, w->mostly_cached, w->asked);
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
