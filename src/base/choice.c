@@ -468,9 +468,11 @@ page_in_trial(int fs, int transport)
 	bool		missing = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
 	bool		cached = rbp_choose_file(fs, transport, RBP_WORK_PAGE, true);
 
+	/* the first reads from a donor may be slow: few of them prove nothing */
 	if (own.trial_left == 0 &&
-		trial_due(fs, RBP_WORK_PAGE,
-				  TRIAL_PAGES * rbp_cost(fs, missing ? transport : RBP_NO_TRANSPORT, RBP_COST_PAGE)))
+		((missing && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < TRIAL_WEIGHT) ||
+		 trial_due(fs, RBP_WORK_PAGE,
+				   TRIAL_PAGES * rbp_cost(fs, missing ? transport : RBP_NO_TRANSPORT, RBP_COST_PAGE))))
 	{
 		own.trial_fs = fs;
 		own.trial_left = TRIAL_PAGES;

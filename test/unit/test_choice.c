@@ -172,6 +172,15 @@ test_pages(void)
 	seen = live(&w, FAR, ROUNDS);
 	ok(seen.donor > ROUNDS * 9 / 10, "one that becomes quick is used again (%d times)", seen.donor);
 
+	/* one that was slow at first */
+	start();
+	start_process();
+	w.per_thousand = 0;
+	rbp_cost_add(FIRST, FAR, RBP_COST_PAGE, 1, 900 * US);
+	STORE(shared->trial_at[FIRST][RBP_WORK_PAGE], INT64_MAX);
+	seen = live(&w, FAR, 500);
+	ok(seen.donor > 400, "a donor whose first page was slow is tried at once (%d of 500 reads)", seen.donor);
+
 	/* a donor that is quicker than the page cache */
 	w.per_thousand = 700;
 	w.donor = 1500;
