@@ -321,7 +321,7 @@ rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
 				read->pages[read->n].cached = false;
 			/* the tier does this itself */
 			if (!rbp_tier_attached())
-				rbp_choice_asked(rbp_page_cache_file_system(fd, cache), 1, read->pages[read->n].cached, 0);
+				rbp_choice_asked(rbp_page_cache_file_system(fd, cache), 1, read->pages[read->n].cached);
 			read->n++;
 		}
 	count_reads((uint32) (at / BLCKSZ));
@@ -392,7 +392,7 @@ wrote(const RbpRelFile *file, uint64 fork, uint64 key, BlockNumber block,
 		page = rbp_tier_find_frame(file, block);
 	event.frame = page == NULL ? RBP_SIM_NO_FRAME : frame_number(page);
 	event.capture = event.frame == RBP_SIM_NO_FRAME ? RBP_SIM_NEVER : capture_of(file);
-	event.scarce = rbp_choice_scarce();
+	event.scarce = !rbp_page_cache_keeps();
 	event.evicted = rbp_tier_write_evicts();
 	if (!lock_for(1, threshold))
 		return;

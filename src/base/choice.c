@@ -12,49 +12,37 @@
  *		in memory
  *					   \______ file ______________________/
  *
- * Staging is always first.  The order of the others is the right one for most
- * machines, and what a server that has measured nothing begins with.  But a
- * donor on the same host may be faster than the page cache, a local disk
- * faster than a network, and a question to the page cache takes time, too.  So
- * there is one choice with two arms, the donor and the file, by what they have
- * cost.  The page cache is a property of the file: a page that it has costs
- * less, a share of the pages is missing in it, and a question tells which.
+ * The order is fixed, except for the guard: donors that are slower than the
+ * disk come behind it.  What the page cache has is read from there, always.
  *
- * Costs.  An average is a value and the number of pages that it stands for, up
- * to a limit; a process that was stopped counts as eight times the average at
+ * Costs.  So one pair of averages decides: what a page that the page cache has
+ * not costs on its disk, and from donors.  All are in shared memory, by file
+ * system and by transport, so that a new process begins with what the others
+ * know.  Pages by themselves, pages of runs, and temporary blocks have costs of
+ * their own.  An average is a value and the number of pages that it stands for,
+ * up to a limit; a process that was stopped counts as eight times the average at
  * most.  It is a mean over time, not over reads: a disk that serves a hundred
- * reads at once and then stalls is as slow as all of that together.  All
- * averages are in shared memory, by file system and by transport, so that a
- * new process begins with what the others know.  A process adds to them when
- * it has measured enough.  Only the share that is missing is its own, too,
- * since that differs between tables.
+ * reads at once and then stalls is as slow as all of that together.  To change
+ * the order, the other source must be 15 % faster.
  *
- * Arms.  The arm with the lower cost is taken; to change it, the other one
- * must be 15 % faster.  Pages by themselves, pages of runs, and temporary blocks have
- * costs of their own.  A run is cut into windows, each of which comes from one
- * source: the holes that donors have in it are charged with a wait for the
- * disk.
+ * Questions.  A question to the page cache takes time, too.  If nearly all
+ * pages are there, a page is read straight from the file, without a question and
+ * without a look-up, as by a server that has no tier; if nearly none is, from the
+ * donor.  One page in some is asked about nevertheless.
  *
- * Questions.  With m, the share of pages that is missing, a page by itself is
- * read in the cheapest of these ways:
+ * Runs are cut into windows, each of which comes from one source: the holes that
+ * donors have in one are charged with a wait for the disk.
  *
- *		donor, no question	donor
- *		file, no question	(1 - m) * cached + m * missing
- *		question			question + (1 - m) * min(cached, donor) +
- *							m * min(missing, donor)
- *
- * Where the page cache has nearly all pages, the file needs no look-up either:
- * pages are read straight from it, as a server without the tier would.  So are
- * runs that the page cache has, or for which the disk is faster.  One read in
- * some is planned nevertheless, to see whether that is still right.
- *
- * Trials.  The arm that is not used is tried for one part in 200 of the time
- * that is spent on reading, by all processes together, and what was known of
- * it before counts for less then, so that a change is noticed.  Donors are tried by
- * page, or by window.  In a run, a single window tells nothing about the
- * file: the kernel reads ahead for the window that waits for the disk, and
- * those behind it find that in the page cache.  So the file is tried for 20 ms, by
- * all processes, since several may read a run together.
+ * Trials.  What is not used is tried for one part in 200 of the time that is
+ * spent on reading, by all processes together, and what was known of it before
+ * counts for less then, so that a change is noticed.  While the page cache keeps
+ * its pages, the disk is tried for one part in four: what it has read is in the
+ * page cache from then on, which is as a server without the tier would have it.
+ * Single pages are tried by eight, and donors for runs by the window.  Of a run
+ * a single window tells nothing about the file: the kernel reads ahead for the
+ * window that waits for the disk, and those behind it find that in the page
+ * cache.  So the file is tried for 20 ms, by all processes, since several may
+ * read a run together.
  *
  * Admission.  A page is worth capturing if a later read of it from a donor
  * would save more than the capture takes, provided that this read would go to
@@ -73,8 +61,7 @@
 static const int64_t file_guess[RBP_COSTS] = {
 	[RBP_COST_PAGE] = 100000,[RBP_COST_RUN] = 12000,
 	[RBP_COST_TEMP_WRITE] = 30000,[RBP_COST_TEMP_READ] = 30000,
-	[RBP_COST_CACHED_PAGE] = 2000,[RBP_COST_CACHED_RUN] = 1500,
-	[RBP_COST_QUESTION] = 300,[RBP_COST_MISSING] = RBP_ALL / 2
+	[RBP_COST_MISSING] = RBP_ALL / 2
 };
 static const int64_t donor_guess[RBP_COSTS] = {
 	[RBP_COST_PAGE] = 20000,[RBP_COST_RUN] = 6000,
@@ -103,16 +90,22 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define ADD_NS				200000
 #define MEASURED_MAX_NS		INT64_C(60000000000)
 
-/* For a difference of so many percent the arm is changed. */
+/* For a difference of so many percent the order is changed. */
 #define DIFFERENCE			15
-#define NEVER				INT64_C(1000000000000)	/* the cost of what must
-													 * not be read */
+
+/*
+ * A question to the page cache takes so long.  It is not worth it if a wrong
+ * guess would cost less in the mean.
+ */
+#define QUESTION			400
 
 /* Trials: their share of the time, their lengths, and the weight of what was
  * known before */
 #define TRIAL_PART			200
+#define FILL_PART			4	/* of the disk, while the page cache keeps */
 #define TRIAL_PAGES			8
 #define TRIAL_WEIGHT		32
+#define TRIAL_DISK_WEIGHT	256 /* most trials are between its stalls */
 #define TRIAL_RUN_NS		INT64_C(20000000)
 #define TRIAL_RUN_WEIGHT	512
 #define TRIAL_FILE_BLOCKS	64
@@ -131,7 +124,8 @@ static const int64_t donor_guess[RBP_COSTS] = {
  * kernel reads ahead in powers of two: these are odd.
  */
 #define ASK_EVERY			31
-#define STRAIGHT_PAGES		(ASK_EVERY - 1)
+#define STRAIGHT_PAGES		(ASK_EVERY - 2) /* and the one before, and the one
+											 * asked about */
 #define STRAIGHT_RUN		401
 
 /*
@@ -150,9 +144,6 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define CAPTURE_PART		32
 #define CREDIT_MAX			(16 * CAPTURE_COST)
 #define CAPTURE_EVERY		13
-
-/* The share of missing pages from which on memory is scarce */
-#define SCARCE				(RBP_ALL / 64)
 
 #define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORT_COSTS)
 
@@ -187,8 +178,8 @@ static struct
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* likewise */
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
 
-	/* was the file the faster arm, not cached and cached? */
-	bool		file[RBP_FILE_SYSTEMS][RBP_WORKS][2];
+	/* was the disk faster than donors? */
+	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int			straight[RBP_FILE_SYSTEMS][RBP_WORKS];	/* pages left */
 	bool		straight_timed[RBP_FILE_SYSTEMS];	/* those of runs */
 	int			unasked;		/* pages since the last question */
@@ -313,7 +304,7 @@ spend(int fs, RbpWork work, int64_t ns)
 static inline RbpWork
 work_of(RbpCost cost)
 {
-	return cost == RBP_COST_RUN || cost == RBP_COST_CACHED_RUN ? RBP_WORK_RUN :
+	return cost == RBP_COST_RUN ? RBP_WORK_RUN :
 		cost == RBP_COST_TEMP_WRITE || cost == RBP_COST_TEMP_READ ? RBP_WORK_TEMP :
 		RBP_WORK_PAGE;
 }
@@ -371,7 +362,7 @@ share_missing(int fs)
 }
 
 void
-rbp_choice_asked(int fs, int n, int ncached, int64_t ns)
+rbp_choice_asked(int fs, int n, int ncached)
 {
 	int64_t		missing = (int64_t) (n - ncached) * RBP_ALL;
 
@@ -379,155 +370,105 @@ rbp_choice_asked(int fs, int n, int ncached, int64_t ns)
 	own.missing[fs] = with_more(own.missing[fs], n, missing, SHARE_WEIGHT_MAX, false);
 	own.unasked = 0;
 	rbp_cost_add(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING, n, missing);
-	if (ns > 0)
-		rbp_cost_add(fs, RBP_NO_TRANSPORT, RBP_COST_QUESTION, n, ns);
-}
-
-bool
-rbp_choice_scarce(void)
-{
-	bool		known = false;
-
-	for (int fs = 0; fs < RBP_FILE_SYSTEMS; fs++)
-	{
-		known |= rbp_cost_known(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING);
-		if (rbp_cost_known(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING) &&
-			rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING) > SCARCE)
-			return true;
-	}
-	return !known;
 }
 
 /*
- * ---- arms ---------------------------------------------------------------------
+ * ---- pages and runs -----------------------------------------------------------
  */
 
 static inline RbpCost
-file_cost(RbpWork work, bool cached)
-{
-	return work == RBP_WORK_RUN ? (cached ? RBP_COST_CACHED_RUN : RBP_COST_RUN) :
-		cached ? RBP_COST_CACHED_PAGE : RBP_COST_PAGE;
-}
-
-static inline RbpCost
-donor_cost(RbpWork work)
+cost_of(RbpWork work)
 {
 	return work == RBP_WORK_RUN ? RBP_COST_RUN : RBP_COST_PAGE;
 }
 
-/* Is the file the faster arm, if it was so far or not? */
+/* Is the disk faster, if it was so far or not? */
 static inline bool
-faster(bool so_far, int64_t file, int64_t donor)
+faster(bool so_far, int64_t disk, int64_t donor)
 {
-	return file * 100 < donor * (so_far ? 100 + DIFFERENCE : 100 - DIFFERENCE);
-}
-
-/* What the file costs; a setting that prefers one arm overrides that. */
-static int64_t
-file_value(int fs, RbpCost cost, bool cached)
-{
-	switch (rbp_guc_read_from)
-	{
-		case RBP_READ_DONOR:
-			return NEVER;
-		case RBP_READ_FILE:
-			return 0;
-		case RBP_READ_CACHE:
-			return cached ? 0 : NEVER;
-		default:
-			return rbp_cost(fs, RBP_NO_TRANSPORT, cost);
-	}
+	return disk * 100 < donor * (so_far ? 100 + DIFFERENCE : 100 - DIFFERENCE);
 }
 
 bool
 rbp_choose_file(int fs, int transport, RbpWork work, bool cached)
 {
-	bool	   *file = &own.file[fs][work][cached];
+	bool	   *disk = &own.disk[fs][work];
 
-	*file = faster(*file, file_value(fs, file_cost(work, cached), cached),
-				   rbp_cost(fs, transport, donor_cost(work)));
-	return *file;
+	if (cached || rbp_guc_read_from != RBP_READ_AUTO)
+		return rbp_guc_read_from == RBP_READ_FILE ||
+			(cached && rbp_guc_read_from != RBP_READ_DONOR);
+	*disk = faster(*disk, rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work)),
+				   rbp_cost(fs, transport, cost_of(work)));
+	return *disk;
 }
 
 /* Is a trial due that takes so long?  If so, it is this process's. */
 static bool
-trial_due(int fs, RbpWork work, int64_t ns)
+trial_due(int fs, RbpWork work, int part, int64_t ns)
 {
 	int64_t		spent = LOAD(shared->spent[fs][work]);
 	int64_t		at = LOAD(shared->trial_at[fs][work]);
 
-	return spent >= at && rbp_guc_read_from == RBP_READ_AUTO &&
-		__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + TRIAL_PART * ns,
+	/* when it was planned, the page cache may not have kept its pages */
+	return (spent >= at || (part == FILL_PART && at > spent + FILL_PART * ns)) &&
+		rbp_guc_read_from == RBP_READ_AUTO &&
+		__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + part * ns,
 									false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-/* Is the page part of a trial of the arm that is not used? */
+/* Is the page part of a trial of the source that is not used? */
 static bool
-page_in_trial(int fs, int transport)
+page_in_trial(int fs, int transport, bool keeps)
 {
-	bool		missing = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
-	bool		cached = rbp_choose_file(fs, transport, RBP_WORK_PAGE, true);
+	bool		disk = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
+	int			other = disk ? transport : RBP_NO_TRANSPORT;
 
 	/* the first reads from a donor may be slow: few of them prove nothing */
 	if (own.trial_left == 0 &&
-		((missing && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < TRIAL_WEIGHT) ||
-		 trial_due(fs, RBP_WORK_PAGE,
-				   TRIAL_PAGES * rbp_cost(fs, missing ? transport : RBP_NO_TRANSPORT, RBP_COST_PAGE))))
+		((disk && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < TRIAL_WEIGHT) ||
+		 trial_due(fs, RBP_WORK_PAGE, keeps && !disk ? FILL_PART : TRIAL_PART,
+				   TRIAL_PAGES * rbp_cost(fs, other, RBP_COST_PAGE))))
 	{
 		own.trial_fs = fs;
 		own.trial_left = TRIAL_PAGES;
-		if (!missing)
-			weaken(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE, TRIAL_WEIGHT);
-		if (!cached)
-			weaken(fs, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE, TRIAL_WEIGHT);
-		if (missing && cached)
-			weaken(fs, transport, RBP_COST_PAGE, TRIAL_WEIGHT);
+		weaken(fs, other, RBP_COST_PAGE, disk ? TRIAL_WEIGHT : TRIAL_DISK_WEIGHT);
 	}
-	if (own.trial_left == 0 || own.trial_fs != fs || rbp_guc_read_from != RBP_READ_AUTO)
+	if (own.trial_left == 0 || own.trial_fs != fs)
 		return false;
 	own.trial_left--;
 	return true;
 }
 
-/* The cheapest way to read a page of which nothing is known */
-static RbpSource
-cheapest(int fs, int transport, bool remote, bool askable)
-{
-	bool		if_cached = rbp_choose_file(fs, transport, RBP_WORK_PAGE, true);
-	bool		if_missing = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
-	int64_t		donor = rbp_cost(fs, transport, RBP_COST_PAGE);
-	int64_t		cached = file_value(fs, RBP_COST_CACHED_PAGE, true);
-	int64_t		missing = file_value(fs, RBP_COST_PAGE, false);
-	int64_t		m = share_missing(fs);
-	int64_t		file;
-	int64_t		ask;
-
-	if (!askable)
-		return if_missing ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
-	file = ((RBP_ALL - m) * cached + m * missing) / RBP_ALL;
-	ask = rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_QUESTION) +
-		((RBP_ALL - m) * (if_cached ? cached : donor) + m * (if_missing ? missing : donor)) / RBP_ALL;
-	if (remote && donor <= ask && donor <= file)
-		return RBP_SOURCE_DONOR;
-	/* a question is nothing to a disk, and whoever reads it should know */
-	return ask < file || m * missing / RBP_ALL > cached ? RBP_SOURCE_ASK : RBP_SOURCE_FILE;
-}
-
 RbpSource
-rbp_choose_page(int fs, int transport, bool askable)
+rbp_choose_page(int fs, int transport, bool askable, bool keeps)
 {
 	bool		remote = transport != RBP_NO_TRANSPORT;
 	int			last = LOAD(shared->transport);
+	int64_t		m = share_missing(fs);
 
+	if (rbp_guc_read_from == RBP_READ_DONOR || rbp_guc_read_from == RBP_READ_FILE)
+		return rbp_guc_read_from == RBP_READ_DONOR ? RBP_SOURCE_DONOR : RBP_SOURCE_FILE;
 	if (remote && transport != last)
 		STORE(shared->transport, transport);
-	if (!remote)
-		transport = last;
-	else if (page_in_trial(fs, transport))
+	if (remote && rbp_guc_read_from == RBP_READ_AUTO && page_in_trial(fs, transport, keeps))
 		return RBP_SOURCE_TRIAL;
 	if (askable && (++own.unasked >= ASK_EVERY || rbp_guc_read_from == RBP_READ_CACHE))
 		return RBP_SOURCE_ASK;
-	return cheapest(fs, transport, remote, askable);
+	if (remote && rbp_choose_file(fs, transport, RBP_WORK_PAGE, false))
+		return RBP_SOURCE_FILE;
+	if (!askable)
+		return remote ? RBP_SOURCE_DONOR : RBP_SOURCE_FILE;
+	if (m * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) < (int64_t) QUESTION * RBP_ALL)
+		return RBP_SOURCE_FILE;
+	if (remote && (RBP_ALL - m) * rbp_cost(fs, transport, RBP_COST_PAGE) < (int64_t) QUESTION * RBP_ALL)
+		return RBP_SOURCE_DONOR;
+	return RBP_SOURCE_ASK;
+}
+
+bool
+rbp_choose_run_file(int fs)
+{
+	return rbp_choose_file(fs, LOAD(shared->transport), RBP_WORK_RUN, false);
 }
 
 bool
@@ -539,25 +480,24 @@ rbp_choice_trying_file(int fs, int64_t now)
 RbpSource
 rbp_choose_run(const RbpRunFacts *f, int64_t now)
 {
-	int64_t		donor = rbp_cost(f->fs, f->transport, RBP_COST_RUN);
-	int64_t		disk = rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
-	int64_t		file = f->pages * file_value(f->fs, file_cost(RBP_WORK_RUN, f->cached), f->cached);
-	int64_t		both = f->remote * donor + (f->pages - f->remote) * disk +
+	int64_t		disk = f->pages * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
+	int64_t		both = f->remote * rbp_cost(f->fs, f->transport, RBP_COST_RUN) +
+	(f->pages - f->remote) * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
-	bool	   *is_faster = &own.file[f->fs][RBP_WORK_RUN][f->cached];
+	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
 
 	STORE(shared->transport, f->transport);
-	*is_faster = faster(*is_faster, file, both);
-	if (!trial_due(f->fs, RBP_WORK_RUN, *is_faster ? both : greater(file, TRIAL_RUN_NS)))
-		return *is_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
-	if (*is_faster)
-	{
-		weaken(f->fs, f->transport, RBP_COST_RUN, TRIAL_RUN_WEIGHT);
+	if (f->cached || rbp_guc_read_from != RBP_READ_AUTO)
+		return rbp_choose_file(f->fs, f->transport, RBP_WORK_RUN, f->cached) ?
+			RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
+	*disk_faster = faster(*disk_faster, disk, both);
+	if (!trial_due(f->fs, RBP_WORK_RUN, f->keeps && !*disk_faster ? FILL_PART : TRIAL_PART,
+				   *disk_faster ? both : greater(disk, TRIAL_RUN_NS)))
+		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
+	weaken(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN, TRIAL_RUN_WEIGHT);
+	if (*disk_faster)
 		return RBP_SOURCE_DONOR;
-	}
-	weaken(f->fs, RBP_NO_TRANSPORT, file_cost(RBP_WORK_RUN, f->cached), TRIAL_RUN_WEIGHT);
-	if (!f->cached)
-		STORE(shared->file_until[f->fs], now + TRIAL_RUN_NS);
+	STORE(shared->file_until[f->fs], now + TRIAL_RUN_NS);
 	return RBP_SOURCE_TRIAL;
 }
 
@@ -613,7 +553,7 @@ rbp_choice_temp_file_cheaper(bool so_far)
 static void
 choose_temp_arm(int fs)
 {
-	bool	   *file = &own.file[fs][RBP_WORK_TEMP][false];
+	bool	   *file = &own.disk[fs][RBP_WORK_TEMP];
 
 	*file = temp_file_cheaper(fs, *file);
 	own.temp_file = *file;
@@ -621,7 +561,7 @@ choose_temp_arm(int fs)
 	own.temp_unmeasured = 0;
 	/* files are tried when it is known what they are to be compared with */
 	if (!temp_cost_known(fs, false) ||
-		!trial_due(fs, RBP_WORK_TEMP,
+		!trial_due(fs, RBP_WORK_TEMP, TRIAL_PART,
 				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file)))
 		return;
 	own.temp_file = !*file;
@@ -650,7 +590,7 @@ rbp_choose_temp_file(int fs)
 bool
 rbp_choice_measures_temp(int fs, bool file, bool write)
 {
-	if (file == own.file[fs][RBP_WORK_TEMP][false] && ++own.temp_turn % MEASURE_EVERY != 0)
+	if (file == own.disk[fs][RBP_WORK_TEMP] && ++own.temp_turn % MEASURE_EVERY != 0)
 		return false;
 	return file || !write || own.temp_unmeasured == 0;
 }
@@ -660,19 +600,12 @@ rbp_choice_measures_temp(int fs, bool file, bool write)
  */
 
 void
-rbp_straight_begin(int fs, RbpWork work, bool remote, bool cached, bool askable)
+rbp_straight_begin(int fs, RbpWork work, bool cached)
 {
-	int			transport = LOAD(shared->transport);
-
 	if (rbp_guc_read_from != RBP_READ_AUTO)
 		return;
-	if (work == RBP_WORK_RUN ?
-		!(cached && !remote) && !rbp_choose_file(fs, transport, work, cached) :
-		!askable || cheapest(fs, transport, remote, askable) != RBP_SOURCE_FILE)
-		return;
 	own.straight[fs][work] = work == RBP_WORK_RUN ? STRAIGHT_RUN : STRAIGHT_PAGES;
-	if (work == RBP_WORK_RUN)
-		own.straight_timed[fs] = !cached;
+	own.straight_timed[fs] = work == RBP_WORK_RUN && !cached;
 }
 
 bool
@@ -682,7 +615,7 @@ rbp_straight_left(int fs, RbpWork work)
 		return rbp_guc_read_from == RBP_READ_FILE;
 	/* what is timed may turn out to be slow */
 	return work != RBP_WORK_RUN || !own.straight_timed[fs] ||
-		rbp_choose_file(fs, LOAD(shared->transport), work, false);
+		rbp_choose_run_file(fs);
 }
 
 bool
@@ -690,11 +623,11 @@ rbp_straight_take(int fs, RbpWork work, int n)
 {
 	own.straight[fs][work] = own.straight[fs][work] > n ? own.straight[fs][work] - n : 0;
 	if (work == RBP_WORK_PAGE)
+	{
 		own.unasked += n;
-	if (work == RBP_WORK_RUN && own.straight_timed[fs])
-		return true;
-	spend(fs, work, n * rbp_cost(fs, RBP_NO_TRANSPORT, file_cost(work, true)));
-	return false;
+		spend(fs, work, n * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / RBP_ALL);
+	}
+	return work == RBP_WORK_RUN && own.straight_timed[fs];
 }
 
 /*
@@ -704,8 +637,8 @@ rbp_straight_take(int fs, RbpWork work, int n)
 bool
 rbp_worth_capturing(int fs, RbpWork work, bool cached)
 {
-	int64_t		gain = rbp_cost(fs, RBP_NO_TRANSPORT, file_cost(work, false)) -
-	rbp_cost(fs, LOAD(shared->transport), donor_cost(work));
+	int64_t		gain = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work)) -
+	rbp_cost(fs, LOAD(shared->transport), cost_of(work));
 
 	/* who has hardly asked knows too little of what is missing */
 	if (cached)
@@ -725,14 +658,11 @@ rbp_choice_waited(int64_t ns)
 }
 
 int64_t
-rbp_choice_saved(int fs, RbpWork work, int missing, int cached, int unknown, int64_t ns)
+rbp_choice_saved(int fs, RbpWork work, int missing, int unknown, int64_t ns)
 {
-	int64_t		disk = rbp_cost(fs, RBP_NO_TRANSPORT, file_cost(work, false));
-	int64_t		cache = rbp_cost(fs, RBP_NO_TRANSPORT, file_cost(work, true));
-	int64_t		m = share_missing(fs);
+	int64_t		disk = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work));
 
-	if (!rbp_cost_known(fs, RBP_NO_TRANSPORT, file_cost(work, false)))
+	if (!rbp_cost_known(fs, RBP_NO_TRANSPORT, cost_of(work)))
 		return 0;
-	return missing * disk + cached * cache +
-		unknown * ((RBP_ALL - m) * cache + m * disk) / RBP_ALL - ns;
+	return missing * disk + unknown * share_missing(fs) / RBP_ALL * disk - ns;
 }

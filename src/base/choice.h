@@ -45,16 +45,17 @@ typedef enum RbpWork
 /* What is measured of a file system and of a transport to donors, for a page */
 typedef enum RbpCost
 {
-	RBP_COST_PAGE,				/* of a file: that the page cache has not */
-	RBP_COST_RUN,				/* likewise */
+	/* of a file: that the page cache has not */
+	RBP_COST_PAGE,
+	RBP_COST_RUN,
 	RBP_COST_TEMP_WRITE,
 	RBP_COST_TEMP_READ,
-	/* of file systems only */
-	RBP_COST_CACHED_PAGE,
-	RBP_COST_CACHED_RUN,
-	RBP_COST_QUESTION,			/* to the page cache */
-	RBP_COST_MISSING,			/* share of the pages asked about that the
-								 * page cache had not; in parts of RBP_ALL */
+
+	/*
+	 * of file systems only: the share of the pages asked about that the page
+	 * cache had not; in parts of RBP_ALL
+	 */
+	RBP_COST_MISSING,
 	RBP_COSTS
 } RbpCost;
 
@@ -76,29 +77,26 @@ extern void rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 extern int64_t rbp_cost(int fs, int transport, RbpCost cost);
 extern bool rbp_cost_known(int fs, int transport, RbpCost cost);
 
-/* Of n pages the page cache had so many.  ns: 0 if not measured. */
-extern void rbp_choice_asked(int fs, int n, int ncached, int64_t ns);
-
-/* Does the page cache lose pages that are needed again? */
-extern bool rbp_choice_scarce(void);
+/* Of n pages that it was asked about the page cache had so many. */
+extern void rbp_choice_asked(int fs, int n, int ncached);
 
 typedef enum RbpSource
 {
 	RBP_SOURCE_DONOR,			/* the donor, without asking */
 	RBP_SOURCE_ASK,				/* ask, then rbp_choose_file() */
 	RBP_SOURCE_FILE,			/* the file, without asking */
-	RBP_SOURCE_TRIAL			/* ask, and take what rbp_choose_file() does
-								 * not */
+	RBP_SOURCE_TRIAL			/* ask, and if the page is not cached, take
+								 * what rbp_choose_file() does not */
 } RbpSource;
 
 /*
  * The source of a page by itself.  transport: to a donor that has it, or
  * RBP_NO_TRANSPORT; then asking serves only to know whether to capture it.
- * askable: the page cache can be asked.
+ * askable: the page cache can be asked.  keeps: as from rbp_page_cache_keeps().
  */
-extern RbpSource rbp_choose_page(int fs, int transport, bool askable);
+extern RbpSource rbp_choose_page(int fs, int transport, bool askable, bool keeps);
 
-/* Is the file faster, which is cached or not? */
+/* Should it be read from the file, which is cached or not? */
 extern bool rbp_choose_file(int fs, int transport, RbpWork work, bool cached);
 
 /* A window of a run */
@@ -111,10 +109,14 @@ typedef struct RbpRunFacts
 	int			holes;			/* pieces that neither they nor the page cache
 								 * have */
 	bool		cached;			/* the page cache has it */
+	bool		keeps;			/* as from rbp_page_cache_keeps() */
 } RbpRunFacts;
 
 /* Its source: donor, file, or trial, which is of the file */
 extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
+
+/* Is the disk faster than donors for runs, as far as is known? */
+extern bool rbp_choose_run_file(int fs);
 
 /* Is the file of all runs tried? */
 extern bool rbp_choice_trying_file(int fs, int64_t now);
@@ -136,10 +138,9 @@ extern bool rbp_choice_temp_file_cheaper(bool so_far);
 
 /*
  * A planned read came from the file: read the next pages of the kind straight
- * from there, if that is right for most of them.  remote: donors had some of
- * the planned one; cached: the page cache had it.
+ * from there.  cached: those of a run are in the page cache.
  */
-extern void rbp_straight_begin(int fs, RbpWork work, bool remote, bool cached, bool askable);
+extern void rbp_straight_begin(int fs, RbpWork work, bool cached);
 
 /*
  * Are there such pages left?  And: take n of them; if it is true, their time
@@ -159,11 +160,9 @@ extern void rbp_choice_waited(int64_t ns);
 
 /*
  * Time saved by reading pages from donors in so many ns instead of from the
- * file; negative if it took longer, 0 while that is not known.  These are
- * pages that the page cache did not have, that it had, and such that it was
- * not asked about.
+ * file; negative if it took longer, 0 while that is not known.  missing: pages
+ * that the page cache did not have; unknown: such that it was not asked about.
  */
-extern int64_t rbp_choice_saved(int fs, RbpWork work, int missing, int cached, int unknown,
-								int64_t ns);
+extern int64_t rbp_choice_saved(int fs, RbpWork work, int missing, int unknown, int64_t ns);
 
 #endif							/* RBP_CHOICE_H */

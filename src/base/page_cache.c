@@ -20,6 +20,10 @@
  * test, "not cached" is not trusted.  "Cached" is always right, and makes the
  * test unnecessary.
  *
+ * Refaults are reads of pages that the page cache had and gave up not long
+ * ago (Documentation/mm/workingset in the kernel).  memory.stat has their
+ * number for a control group of either version, /proc/vmstat that of the host.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -33,10 +37,12 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "port/atomics.h"
 
 #include "base/choice.h"
 #include "base/geometry.h"
 #include "base/page_cache.h"
+#include "common/clock.h"
 
 /* The number is the same on all architectures; libc's headers may be older */
 #ifndef SYS_cachestat
@@ -68,8 +74,16 @@ typedef enum Method
 	METHOD_MINCORE
 } Method;
 
+/* Fewer refaults per second than this are ignored; there are always some */
+#define REFAULTS_MIN			16
+#define LOOK_EVERY_NS			INT64CONST(2000000000)
+
+/* How long after refaults the page cache is assumed not to keep its pages */
+#define CALM_NS					INT64CONST(60000000000)
+
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
+static pg_atomic_uint32 *keeps; /* result for rbp_page_cache_keeps() */
 
 /* Number of memory pages that the range [from, to) touches. */
 static inline uint64
@@ -281,4 +295,122 @@ rbp_page_cache_file_system(int fd, RbpCacheView *view)
 	if (unlikely(view->file_system == 0))
 		view->file_system = 1 + rbp_choice_file_system(fstat(fd, &st) == 0 ? (uint64) st.st_dev : 0);
 	return view->file_system - 1;
+}
+
+/* Read the value of a field from a file with lines "field value". */
+static bool
+read_field(const char *path, const char *field, uint64 *value)
+{
+	FILE	   *file = fopen(path, "re");
+	Size		len = strlen(field);
+	char		line[256];
+	bool		found = false;
+
+	if (file == NULL)
+		return false;
+	while (!found && fgets(line, sizeof(line), file) != NULL)
+		if (strncmp(line, field, len) == 0 && line[len] == ' ')
+		{
+			*value = strtoull(line + len, NULL, 10);
+			found = true;
+		}
+	(void) fclose(file);
+	return found;
+}
+
+/*
+ * Find the file with the refault count of our control group, or of the host:
+ * the first candidate that has the field.
+ */
+static void
+find_refaults(char *path, Size len)
+{
+	FILE	   *file = fopen("/proc/self/cgroup", "re");
+	char		line[MAXPGPATH];
+	uint64		unused;
+
+	while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+	{
+		/* "0::PATH", or "NUMBER:CONTROLLERS:PATH" */
+		char	   *controllers = strchr(line, ':');
+		char	   *group = controllers == NULL ? NULL :
+		strchr(controllers + 1, ':');
+		const char *mount;
+
+		if (group == NULL)
+			continue;
+		*group++ = '\0';
+		group[strcspn(group, "\n")] = '\0';
+		if (controllers[1] == '\0')
+			mount = "/sys/fs/cgroup";
+		else if (strcmp(controllers + 1, "memory") == 0)
+			mount = "/sys/fs/cgroup/memory";
+		else
+			continue;
+
+		/*
+		 * in a container, the path may be the one outside the container: then
+		 * use the root
+		 */
+		for (int i = 0; i < 2; i++)
+		{
+			snprintf(path, len, "%s%s/memory.stat", mount, i == 0 ? group : "");
+			if (read_field(path, "workingset_refault_file", &unused))
+			{
+				(void) fclose(file);
+				return;
+			}
+		}
+	}
+	if (file != NULL)
+		(void) fclose(file);
+	strlcpy(path, "/proc/vmstat", len);
+}
+
+Size
+rbp_page_cache_shmem_size(void)
+{
+	return sizeof(pg_atomic_uint32);
+}
+
+void
+rbp_page_cache_shmem_init(void *mem)
+{
+	keeps = mem;
+	pg_atomic_init_u32(keeps, 0);
+}
+
+int64
+rbp_page_cache_watch(void)
+{
+	static char path[MAXPGPATH];
+	static int64 looked_at = 0;
+	static int64 keeps_from = 0;	/* time */
+	static uint64 before = 0;
+	int64		now = rbp_now_ns();
+	uint64		refaults = 0;
+	uint32		kept;
+
+	if (path[0] == '\0')
+		find_refaults(path, sizeof(path));
+	if (looked_at != 0 && now - looked_at < LOOK_EVERY_NS)
+		return -1;
+	/* the first reading has nothing to compare with */
+	if (!read_field(path, "workingset_refault_file", &refaults) ||
+		(looked_at != 0 &&
+		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
+		keeps_from = now + CALM_NS;
+	kept = method != METHOD_NONE && looked_at != 0 && now >= keeps_from;
+	looked_at = now;
+	before = refaults;
+	/* all processes read it, so write it only when it changes */
+	if (pg_atomic_read_u32(keeps) != kept)
+		pg_atomic_write_u32(keeps, kept);
+	return -1;
+}
+
+bool
+rbp_page_cache_keeps(void)
+{
+	return pg_atomic_read_u32(keeps) != 0;
 }

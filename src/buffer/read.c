@@ -216,10 +216,9 @@ is_askable(const ReadRun *run)
  * answer, or not yet.
  */
 static bool
-ask_page_cache(const ReadRun *run, bool timed)
+ask_page_cache(const ReadRun *run)
 {
 	bool		cached[RBP_MAX_BATCH];
-	int64		start = timed ? rbp_now_ns() : 0;
 	int			ncached = 0;
 
 	if (!is_askable(run) ||
@@ -230,7 +229,7 @@ ask_page_cache(const ReadRun *run, bool timed)
 		run->pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
 		ncached += cached[i];
 	}
-	rbp_choice_asked(run->fs, run->n, ncached, timed ? rbp_now_ns() - start : 0);
+	rbp_choice_asked(run->fs, run->n, ncached);
 	return true;
 }
 
@@ -242,24 +241,24 @@ ask_page_cache(const ReadRun *run, bool timed)
 static void
 choose_sources(ReadRun *run, int transport)
 {
-	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run));
+	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run), rbp_page_cache_keeps());
 	bool		trial = source == RBP_SOURCE_TRIAL;
-	bool		known = (trial || source == RBP_SOURCE_ASK) && ask_page_cache(run, trial);
+	bool		known = (trial || source == RBP_SOURCE_ASK) && ask_page_cache(run);
 
-	run->blind = !known && rbp_guc_read_from != RBP_READ_DONOR &&
-		(trial || source == RBP_SOURCE_ASK || !is_askable(run));
+	run->blind = !known && (!is_askable(run) || trial || source == RBP_SOURCE_ASK) &&
+		rbp_guc_read_from != RBP_READ_DONOR;
 	for (int i = 0; i < run->n && source != RBP_SOURCE_DONOR; i++)
 	{
 		ReadPage   *page = &run->pages[i];
-		bool		cached = known ? page->cached == CACHED_YES : source == RBP_SOURCE_FILE && !rbp_choice_scarce();
+		bool		cached = page->cached == CACHED_YES;
 
 		if (page->lookup.where == RBP_REMOTE &&
 			(source == RBP_SOURCE_FILE ||
-			 rbp_choose_file(run->fs, transport, RBP_WORK_PAGE, cached) != trial))
+			 rbp_choose_file(run->fs, transport, RBP_WORK_PAGE, cached) != (trial && !cached)))
 			set_prefer_file(page, cached ? REASON_CACHED : trial ? REASON_TRIAL : REASON_SLOW);
 	}
-	if (source == RBP_SOURCE_FILE || source == RBP_SOURCE_ASK)
-		rbp_straight_begin(run->fs, RBP_WORK_PAGE, transport != RBP_NO_TRANSPORT, false, is_askable(run));
+	if (source == RBP_SOURCE_FILE)
+		rbp_straight_begin(run->fs, RBP_WORK_PAGE, false);
 }
 
 /*
@@ -280,10 +279,9 @@ follow_window(const ReadRun *run)
 			continue;
 		if (w->asked && at < (uint32) w->n)
 			page->cached = w->cached[at] ? CACHED_YES : CACHED_NO;
-		if (page->lookup.where == RBP_REMOTE &&
-			(w->file || (at < (uint32) w->n && rbp_window_prefers_cache(w, (int) at))))
+		if (page->lookup.where == RBP_REMOTE && w->file)
 			set_prefer_file(page, w->trial ? REASON_TRIAL :
-							w->mostly_cached || !w->file ? REASON_CACHED : REASON_SLOW);
+							w->mostly_cached ? REASON_CACHED : REASON_SLOW);
 	}
 }
 
@@ -327,7 +325,7 @@ static void
 count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
 {
 	rbp_remote_count_saved(slot, rbp_choice_saved(run->fs, work_of(run), known[CACHED_NO],
-												  known[CACHED_YES], known[CACHED_UNKNOWN], took));
+												  known[CACHED_UNKNOWN], took));
 }
 
 /* Serve pages that were read ahead.  Once a wait has failed, none is left. */
@@ -518,12 +516,8 @@ update_file_costs(const ReadRun *run, int n, const int *known, int64 took)
 	if (known[CACHED_NO] > 0 || blind)
 		rbp_choice_waited(took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
 	if (blind)
-		rbp_choice_asked(run->fs, n, 0, 0);
-	if (run->window != NULL)
-		return;
-	if (known[CACHED_YES] == n)
-		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_CACHED_PAGE, n, took);
-	else if (known[CACHED_NO] == n || blind)
+		rbp_choice_asked(run->fs, n, 0);
+	if (run->window == NULL && (known[CACHED_NO] == n || blind))
 		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE, n, took);
 }
 

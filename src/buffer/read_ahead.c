@@ -123,15 +123,6 @@ static int	nannounced = 0;		/* apart: each transaction looks at it */
 static RbpStreams streams;
 static RbpStream *noted;		/* of the last read */
 
-/* What is known of each stream's run */
-typedef struct Run
-{
-	bool		from_disk;		/* it was read from the file, and not cached */
-	int			transport;		/* of the last window */
-} Run;
-
-static Run	runs[RBP_STREAMS];
-
 /* Of each stream the window that is read, and the next */
 static RbpWindow windows[RBP_STREAMS][2];
 
@@ -538,12 +529,11 @@ missing_ahead(const RbpReadFile *file, const RbpWindow *w)
 }
 
 /*
- * Ask the page cache about the window, if the settings allow it.  What it has of a
- * run that is read from disk the kernel has read ahead, and it gets no more of
- * that if the file is not read: then the run is not cached.
+ * Ask the page cache about the window, if the settings allow it.  It has a run
+ * if it has most of the window, and not because the kernel has read that ahead.
  */
 static void
-survey_page_cache(const RbpReadFile *file, RbpWindow *w, bool from_disk)
+survey_page_cache(const RbpReadFile *file, RbpWindow *w)
 {
 	off_t		offset = (off_t) (w->first.block % RELSEG_SIZE) * BLCKSZ;
 	int			cached = 0;
@@ -564,8 +554,7 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w, bool from_disk)
 			end = i + 1;
 		}
 	/* what is not may be beyond the end of the file */
-	w->mostly_cached = !from_disk && end > w->n / 2 && cached >= end - end / 8 &&
-		!missing_ahead(file, w);
+	w->mostly_cached = end > w->n / 2 && cached >= end - end / 8 && !missing_ahead(file, w);
 }
 
 /* Where the first n pages of the window are to be read from */
@@ -574,7 +563,8 @@ choose_source(const RbpReadFile *file, RbpWindow *w, int n, const Survey *s, int
 {
 	RbpRunFacts facts = {
 		.fs = file->fs,.transport = w->transport,.pages = n,
-		.remote = w->remote,.holes = s->holes,.cached = w->mostly_cached
+		.remote = w->remote,.holes = s->holes,.cached = w->mostly_cached,
+		.keeps = rbp_page_cache_keeps()
 	};
 	RbpSource	source = rbp_choose_run(&facts, now);
 
@@ -597,8 +587,7 @@ request_pages(const RbpWindow *w, const RbpStream *stream, const Survey *s)
 
 		id.block += (BlockNumber) i;
 		if (s->lookups[i].where == RBP_REMOTE &&
-			!rbp_remote_slot_local(s->lookups[i].slot) && !rbp_window_prefers_cache(w, i) &&
-			find_copy(&id, &at) == NULL)
+			!rbp_remote_slot_local(s->lookups[i].slot) && find_copy(&id, &at) == NULL)
 		{
 			blocks[n] = id.block;
 			lookups[n++] = s->lookups[i];
@@ -637,9 +626,9 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, int n, const Survey *
 static void
 report_window(RbpWindow *w)
 {
-	if (w->n > 0 && w->pages >= (w->n + 1) / 2 && (w->file || w->remote == w->n))
-		rbp_cost_add(w->fs, w->file ? RBP_NO_TRANSPORT : w->transport,
-					 w->file && w->mostly_cached ? RBP_COST_CACHED_RUN : RBP_COST_RUN,
+	if (w->n > 0 && w->pages >= (w->n + 1) / 2 &&
+		(w->file ? !w->mostly_cached : w->remote == w->n))
+		rbp_cost_add(w->fs, w->file ? RBP_NO_TRANSPORT : w->transport, RBP_COST_RUN,
 					 w->pages, w->ns);
 	w->n = 0;
 }
@@ -656,7 +645,7 @@ in_window(const RbpWindow *w, const RbpPageId *page)
  * NULL if these pages are being read.
  */
 static void
-begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *stream,
+begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 			 const RbpPageId *first, int n)
 {
 	Survey		s;
@@ -672,13 +661,9 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 	w->transport = RBP_NO_TRANSPORT;
 	w->ns = 0;
 	if (w->trial)
-	{
-		run->from_disk = true;
 		return;
-	}
-	survey_page_cache(file, w, run->from_disk);
+	survey_page_cache(file, w);
 	survey_tier(w, stream != NULL, &s);
-	run->transport = w->transport;
 	w->file = w->remote == 0;
 	if (w->remote > 0)
 		choose_source(file, w, stream == NULL ? w->n : w->n - s.absent, &s, now);
@@ -691,9 +676,10 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 		w->n = 0;
 		return;
 	}
-	run->from_disk = w->file && !w->mostly_cached;
-	if (w->file && !w->trial && (w->remote > 0 || w->absent))
-		rbp_straight_begin(file->fs, RBP_WORK_RUN, s.readable > 0, w->mostly_cached, w->asked);
+	/* of what no donor has, some is captured, unless the disk is faster */
+	if (w->file && !w->trial &&
+		(w->remote > 0 || w->mostly_cached || rbp_choose_run_file(file->fs)))
+		rbp_straight_begin(file->fs, RBP_WORK_RUN, w->mostly_cached);
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
@@ -702,15 +688,15 @@ begin_window(const RbpReadFile *file, RbpWindow *w, Run *run, const RbpStream *s
 		advise_kernel(file, w, w->n - s.absent, &s);
 }
 
-/* The greatest window of a run */
+/* The greatest window of a run, whose last one was that */
 static uint32
-max_window(const RbpReadFile *file, const Run *run)
+max_window(const RbpWindow *last)
 {
 	int64		max;
 
-	if (run->transport == RBP_NO_TRANSPORT)
+	if (last == NULL || last->remote == 0)
 		return (uint32) rbp_guc_read_ahead;
-	max = rbp_guc_io_timeout_ns() / (WINDOW_PART * rbp_cost(file->fs, run->transport, RBP_COST_RUN));
+	max = rbp_guc_io_timeout_ns() / (WINDOW_PART * rbp_cost(last->fs, last->transport, RBP_COST_RUN));
 	return (uint32) Min(rbp_guc_read_ahead, Max(max, WINDOW_MIN));
 }
 
@@ -754,18 +740,15 @@ rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n, 
 static RbpWindow *
 plan_read(const RbpReadFile *file, const RbpPageId *first, int n)
 {
-	Run			run = {0};
-
 	if (n < READ_MIN)
 		return NULL;
-	begin_window(file, &read_window, &run, NULL, first, n);
+	begin_window(file, &read_window, NULL, first, n);
 	return &read_window;
 }
 
 RbpWindow *
 rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 {
-	Run		   *run;
 	RbpWindow  *pair;
 	RbpWindow  *window;
 	uint32		from;
@@ -775,22 +758,16 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 		return NULL;
 	if (!notes_streams())
 		return plan_read(file, first, n);
-	run = &runs[noted - streams.streams];
 	pair = windows[noted - streams.streams];
-	if (noted->window == 0)
-	{
-		/* forget those of the run before */
-		for (int i = 0; i < 2; i++)
-			report_window(&pair[i]);
-		run->from_disk = false;
-		run->transport = RBP_NO_TRANSPORT;
-	}
+	/* forget those of the run before */
+	for (int i = 0; noted->window == 0 && i < 2; i++)
+		report_window(&pair[i]);
 	window = find_window(first);
 	/* what is read straight has no windows */
 	if (noted->window > 0 && (window == NULL || window->file) &&
 		rbp_straight_left(file->fs, RBP_WORK_RUN) && !rbp_read_ahead_pending())
 		return window;
-	planned = rbp_stream_plan(noted, first->block, max_window(file, run), RELSEG_SIZE, &from);
+	planned = rbp_stream_plan(noted, first->block, max_window(window), RELSEG_SIZE, &from);
 	if (planned > 0)
 	{
 		RbpWindow  *w = window == &pair[0] ? &pair[1] : &pair[0];
@@ -798,7 +775,7 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 
 		ahead.block = from;
 		drop_passed(noted, first->block);
-		begin_window(file, w, run, noted, &ahead, (int) planned);
+		begin_window(file, w, noted, &ahead, (int) planned);
 		if (in_window(w, first))
 			window = w;
 	}

@@ -42,20 +42,13 @@ typedef struct RbpWindow
 	bool		asked;			/* the page cache was asked, and answered: */
 	bool		cached[RBP_READ_AHEAD_MAX];
 
-	/* It has most of the window, and not because the run was read from disk */
+	/* It has most of the window, and not because the kernel has read ahead */
 	bool		mostly_cached;
 
 	/* measured so far */
 	int			pages;			/* read of it */
 	int64		ns;				/* that these took */
 } RbpWindow;
-
-/* Is page i to be read from the file because the page cache has it? */
-static inline bool
-rbp_window_prefers_cache(const RbpWindow *w, int i)
-{
-	return rbp_guc_read_from == RBP_READ_CACHE && w->asked && w->cached[i];
-}
 
 /* A file, as a read of it knows it */
 typedef struct RbpReadFile

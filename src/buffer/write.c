@@ -125,8 +125,8 @@ rbp_tier_allocate(const RbpRelFile *file, off_t offset, off_t len)
 /*
  * Find the frame that gets the claim about a page that is written from buf.
  * Returns NULL if the page is not worth capturing, for which *skip_reason is set,
- * or if its frame is not known.  While memory is scarce (the page cache
- * loses pages), a page that had a claim before it was changed gets one
+ * or if its frame is not known.  While memory is scarce (the page cache does
+ * not keep its pages), a page that had a claim before it was changed gets one
  * again, even if *skip_reason is set: else the tier would lose pages that are
  * written again and again.
  */
@@ -201,7 +201,7 @@ write_batch(int fd, const RbpRelFile *file, int fs, uint16 space, char **bufs, i
 	WritePage	pages[RBP_MAX_BATCH];
 	ssize_t		result;
 	int			save_errno;
-	bool		scarce = rbp_choice_scarce();
+	bool		scarce = !rbp_page_cache_keeps();
 
 	for (int i = 0; i < n; i++)
 	{
