@@ -239,7 +239,7 @@ lock_for(int n, uint32 threshold)
 static RbpSimCapture
 capture_of(const RbpRelFile *file)
 {
-	if (rbp_guc_use_tier == RBP_USE_TIER_READ || !rbp_tier_wants(file))
+	if (rbp_guc_use_tier == RBP_USE_TIER_READ || rbp_guc_read_from == RBP_READ_FILE || !rbp_tier_wants(file))
 		return RBP_SIM_NEVER;
 	return rbp_guc_read_from == RBP_READ_DONOR ? RBP_SIM_ALWAYS : RBP_SIM_RARELY;
 }
@@ -319,9 +319,6 @@ rbp_advice_before_read(RbpAdviceRead *read, int fd, const RbpRelFile *file,
 			if (!rbp_page_cache_ask(fd, cache, offset + (off_t) at, 1,
 									&read->pages[read->n].cached))
 				read->pages[read->n].cached = false;
-			/* the tier does this itself */
-			if (!rbp_tier_attached())
-				rbp_choice_asked(rbp_page_cache_file_system(fd, cache), 1, read->pages[read->n].cached);
 			read->n++;
 		}
 	count_reads((uint32) (at / BLCKSZ));

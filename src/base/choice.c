@@ -16,7 +16,7 @@
  * disk come behind it.  What the page cache has is read from there, always.
  *
  * Costs.  So one pair of averages decides: what a page that the page cache has
- * not costs on its disk, and from donors.  All are in shared memory, by file
+ * not costs on its disk, and from donors.  They are in shared memory, by file
  * system and by transport, so that a new process begins with what the others
  * know.  Pages by themselves, pages of runs, and temporary blocks have costs of
  * their own.  An average is a value and the number of pages that it stands for,
@@ -26,23 +26,23 @@
  * the order, the other source must be 15 % faster.
  *
  * Questions.  A question to the page cache takes time, too.  If nearly all
- * pages are there, a page is read straight from the file, without a question and
- * without a look-up, as by a server that has no tier; if nearly none is, from the
- * donor.  One page in some is asked about nevertheless.
+ * pages are there, as far as this process has seen, a page is read straight from
+ * the file, without a question and without a look-up, as by a server that has no
+ * tier; if nearly none is, from the donor.  One page in some is asked about
+ * nevertheless.
  *
  * Runs are cut into windows, each of which comes from one source: the holes that
  * donors have in one are charged with a wait for the disk.
  *
  * Trials.  What is not used is tried for one part in 200 of the time that is
- * spent on reading, by all processes together, and what was known of it before
- * counts for less then, so that a change is noticed.  While the page cache keeps
- * its pages, the disk is tried for one part in four: what it has read is in the
- * page cache from then on, which is as a server without the tier would have it.
- * Single pages are tried by eight, and donors for runs by the window.  Of a run
- * a single window tells nothing about the file: the kernel reads ahead for the
- * window that waits for the disk, and those behind it find that in the page
- * cache.  So the file is tried for 20 ms, by all processes, since several may
- * read a run together.
+ * spent on reading, by all processes together, so that a change is noticed.
+ * While the page cache keeps its pages, the disk is tried for one part in four:
+ * what it has read is in the page cache from then on, as it would be in a server
+ * without the tier.  Single pages are tried by eight, and donors for runs by the
+ * window.  Of a run a single window tells nothing about the file: the kernel
+ * reads ahead for the window that waits for the disk, and those behind it find
+ * that in the page cache.  So the file is tried for 20 ms, by all processes, since
+ * several may read a run together.
  *
  * Admission.  A page is worth capturing if a later read of it from a donor
  * would save more than the capture takes, provided that this read would go to
@@ -57,11 +57,12 @@
 
 #include <string.h>
 
+#define ALL				1000000 /* a share of one */
+
 /* The first values, by order of magnitude */
 static const int64_t file_guess[RBP_COSTS] = {
 	[RBP_COST_PAGE] = 100000,[RBP_COST_RUN] = 12000,
-	[RBP_COST_TEMP_WRITE] = 30000,[RBP_COST_TEMP_READ] = 30000,
-	[RBP_COST_MISSING] = RBP_ALL / 2
+	[RBP_COST_TEMP_WRITE] = 30000,[RBP_COST_TEMP_READ] = 30000
 };
 static const int64_t donor_guess[RBP_COSTS] = {
 	[RBP_COST_PAGE] = 20000,[RBP_COST_RUN] = 6000,
@@ -78,11 +79,15 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define FRACTION			256
 #define OUTLIER				8
 
-#define WEIGHT_MAX			1024
-#define RUN_WEIGHT_MAX		4096	/* as the kernel reads far ahead */
-#define SHARED_WEIGHT_MAX	256 /* of the share that is missing; */
-#define SHARE_WEIGHT_MAX	64	/* of the process's own one */
-#define SHARE_WEIGHT_FIRST	16	/* of what it has from others */
+/*
+ * The limits.  A disk may stall, and most trials of it are between its stalls.  In
+ * runs the kernel reads far ahead: only many pages together tell their cost.
+ */
+#define DONOR_WEIGHT_MAX	64
+#define DISK_WEIGHT_MAX		256
+#define MANY_WEIGHT_MAX		1024	/* of runs and temporary blocks */
+#define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
+#define KNOWN				32	/* fewer pages prove nothing */
 
 /* A process adds to the averages after so many pages, or so much time */
 #define ADD_PAGES			256
@@ -99,15 +104,14 @@ static const int64_t donor_guess[RBP_COSTS] = {
  */
 #define QUESTION			400
 
-/* Trials: their share of the time, their lengths, and the weight of what was
- * known before */
+/* Trials: their share of the time, and their lengths */
 #define TRIAL_PART			200
 #define FILL_PART			4	/* of the disk, while the page cache keeps */
+#define RARE_PART			2400	/* of files for temporary blocks, while it
+									 * does not: few of them are still cached
+									 * when they are read, all would not be */
 #define TRIAL_PAGES			8
-#define TRIAL_WEIGHT		32
-#define TRIAL_DISK_WEIGHT	256 /* most trials are between its stalls */
 #define TRIAL_RUN_NS		INT64_C(20000000)
-#define TRIAL_RUN_WEIGHT	512
 #define TRIAL_FILE_BLOCKS	64
 
 /*
@@ -118,15 +122,13 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define TRIAL_UNMEASURED	64
 
 /*
- * Of pages whose source needs no question, one in so many is asked about; and of
- * pages in runs that are read straight from the file, that many are.  An
- * index scan reads a page of the index and one of the table in turns, and the
- * kernel reads ahead in powers of two: these are odd.
+ * Of pages whose source needs no question, one in so many is asked about.  An
+ * index scan reads a page of the index and one of the table in turns: this is
+ * odd.
  */
 #define ASK_EVERY			31
 #define STRAIGHT_PAGES		(ASK_EVERY - 2) /* and the one before, and the one
 											 * asked about */
-#define STRAIGHT_RUN		401
 
 /*
  * Temporary blocks to the arm in use of which one is measured.  It has no common
@@ -180,8 +182,7 @@ static struct
 
 	/* was the disk faster than donors? */
 	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
-	int			straight[RBP_FILE_SYSTEMS][RBP_WORKS];	/* pages left */
-	bool		straight_timed[RBP_FILE_SYSTEMS];	/* those of runs */
+	int			straight[RBP_FILE_SYSTEMS]; /* pages left */
 	int			unasked;		/* pages since the last question */
 	int			trial_fs;		/* of the trial with pages left */
 	int			trial_left;
@@ -274,8 +275,8 @@ average_of(int fs, int transport, RbpCost cost)
 	return LOAD(shared->average[place(fs, transport)][cost]);
 }
 
-bool
-rbp_cost_known(int fs, int transport, RbpCost cost)
+static bool
+known(int fs, int transport, RbpCost cost)
 {
 	return average_of(fs, transport, cost) != 0;
 }
@@ -315,16 +316,15 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 {
 	int			p = place(fs, transport);
 	uint64_t	average = LOAD(shared->average[p][cost]);
-	bool		share = cost == RBP_COST_MISSING;
-	int64_t		limit = cost == RBP_COST_RUN ? RUN_WEIGHT_MAX : share ? SHARED_WEIGHT_MAX : WEIGHT_MAX;
+	int64_t		limit = cost != RBP_COST_PAGE ? MANY_WEIGHT_MAX :
+	transport == RBP_NO_TRANSPORT ? DISK_WEIGHT_MAX : DONOR_WEIGHT_MAX;
 
 	ns = lesser(greater(ns, 0), MEASURED_MAX_NS);
-	if (!share)
-		spend(fs, work_of(cost), ns);
+	spend(fs, work_of(cost), ns);
 	own.measured[p][cost].n += n;
 	own.measured[p][cost].ns += ns;
 	if (own.measured[p][cost].n < (WEIGHT(average) < limit / 4 ? ADD_PAGES_YOUNG : ADD_PAGES) &&
-		(share || own.measured[p][cost].ns < ADD_NS))
+		own.measured[p][cost].ns < ADD_NS)
 		return;
 	if (work_of(cost) == RBP_WORK_TEMP)
 	{
@@ -334,21 +334,10 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	}
 	(void) __atomic_compare_exchange_n(&shared->average[p][cost], &average,
 									   with_more(average, own.measured[p][cost].n,
-												 own.measured[p][cost].ns, limit, !share),
+												 own.measured[p][cost].ns, limit, true),
 									   false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	own.measured[p][cost].n = 0;
 	own.measured[p][cost].ns = 0;
-}
-
-/* An average that will be tried again stands for less. */
-static void
-weaken(int fs, int transport, RbpCost cost, int64_t limit)
-{
-	uint64_t	average = average_of(fs, transport, cost);
-
-	if (WEIGHT(average) > limit)
-		STORE(shared->average[place(fs, transport)][cost],
-			  (uint64_t) VALUE(average) << WEIGHT_BITS | (uint64_t) limit);
 }
 
 /* The share of pages that the process finds missing in the page cache */
@@ -356,20 +345,16 @@ static int64_t
 share_missing(int fs)
 {
 	if (own.missing[fs] == 0)
-		own.missing[fs] = (uint64_t) (rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING) * FRACTION) << WEIGHT_BITS |
-			(rbp_cost_known(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING) ? SHARE_WEIGHT_FIRST : 1);
+		return ALL / 2;
 	return (VALUE(own.missing[fs]) + FRACTION / 2) / FRACTION;
 }
 
 void
 rbp_choice_asked(int fs, int n, int ncached)
 {
-	int64_t		missing = (int64_t) (n - ncached) * RBP_ALL;
-
-	(void) share_missing(fs);
-	own.missing[fs] = with_more(own.missing[fs], n, missing, SHARE_WEIGHT_MAX, false);
+	own.missing[fs] = with_more(own.missing[fs], n, (int64_t) (n - ncached) * ALL,
+								SHARE_WEIGHT_MAX, false);
 	own.unasked = 0;
-	rbp_cost_add(fs, RBP_NO_TRANSPORT, RBP_COST_MISSING, n, missing);
 }
 
 /*
@@ -423,15 +408,14 @@ page_in_trial(int fs, int transport, bool keeps)
 	bool		disk = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
 	int			other = disk ? transport : RBP_NO_TRANSPORT;
 
-	/* the first reads from a donor may be slow: few of them prove nothing */
-	if (own.trial_left == 0 &&
-		((disk && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < TRIAL_WEIGHT) ||
+	/* the first reads from a donor may be slow */
+	if ((own.trial_left == 0 || own.trial_fs != fs) &&
+		((disk && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < KNOWN) ||
 		 trial_due(fs, RBP_WORK_PAGE, keeps && !disk ? FILL_PART : TRIAL_PART,
 				   TRIAL_PAGES * rbp_cost(fs, other, RBP_COST_PAGE))))
 	{
 		own.trial_fs = fs;
 		own.trial_left = TRIAL_PAGES;
-		weaken(fs, other, RBP_COST_PAGE, disk ? TRIAL_WEIGHT : TRIAL_DISK_WEIGHT);
 	}
 	if (own.trial_left == 0 || own.trial_fs != fs)
 		return false;
@@ -458,17 +442,17 @@ rbp_choose_page(int fs, int transport, bool askable, bool keeps)
 		return RBP_SOURCE_FILE;
 	if (!askable)
 		return remote ? RBP_SOURCE_DONOR : RBP_SOURCE_FILE;
-	if (m * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) < (int64_t) QUESTION * RBP_ALL)
+	if (m * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) < (int64_t) QUESTION * ALL)
 		return RBP_SOURCE_FILE;
-	if (remote && (RBP_ALL - m) * rbp_cost(fs, transport, RBP_COST_PAGE) < (int64_t) QUESTION * RBP_ALL)
+	if (remote && (ALL - m) * rbp_cost(fs, transport, RBP_COST_PAGE) < (int64_t) QUESTION * ALL)
 		return RBP_SOURCE_DONOR;
 	return RBP_SOURCE_ASK;
 }
 
 bool
-rbp_choose_run_file(int fs)
+rbp_choose_disk(int fs, RbpWork work)
 {
-	return rbp_choose_file(fs, LOAD(shared->transport), RBP_WORK_RUN, false);
+	return rbp_choose_file(fs, LOAD(shared->transport), work, false);
 }
 
 bool
@@ -485,16 +469,22 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	(f->pages - f->remote) * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
+	int			part;
 
 	STORE(shared->transport, f->transport);
 	if (f->cached || rbp_guc_read_from != RBP_READ_AUTO)
 		return rbp_choose_file(f->fs, f->transport, RBP_WORK_RUN, f->cached) ?
 			RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	*disk_faster = faster(*disk_faster, disk, both);
-	if (!trial_due(f->fs, RBP_WORK_RUN, f->keeps && !*disk_faster ? FILL_PART : TRIAL_PART,
-				   *disk_faster ? both : greater(disk, TRIAL_RUN_NS)))
+	part = f->keeps && !*disk_faster ? FILL_PART : TRIAL_PART;
+
+	/*
+	 * many processes take part in a trial of the file: its part of each one's
+	 * time
+	 */
+	if ((!*disk_faster && now - LOAD(shared->file_until[f->fs]) < (part - 1) * TRIAL_RUN_NS) ||
+		!trial_due(f->fs, RBP_WORK_RUN, part, *disk_faster ? both : greater(disk, TRIAL_RUN_NS)))
 		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
-	weaken(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN, TRIAL_RUN_WEIGHT);
 	if (*disk_faster)
 		return RBP_SOURCE_DONOR;
 	STORE(shared->file_until[f->fs], now + TRIAL_RUN_NS);
@@ -514,8 +504,8 @@ temp_cost(int fs, bool file)
 {
 	int			transport = LOAD(shared->temp_transport);
 	int			arm = file ? RBP_NO_TRANSPORT : transport;
-	bool		reads = rbp_cost_known(fs, RBP_NO_TRANSPORT, RBP_COST_TEMP_READ) &&
-	rbp_cost_known(fs, transport, RBP_COST_TEMP_READ);
+	bool		reads = known(fs, RBP_NO_TRANSPORT, RBP_COST_TEMP_READ) &&
+	known(fs, transport, RBP_COST_TEMP_READ);
 
 	return rbp_cost(fs, arm, RBP_COST_TEMP_WRITE) +
 		(reads ? rbp_cost(fs, arm, RBP_COST_TEMP_READ) : 0);
@@ -524,7 +514,7 @@ temp_cost(int fs, bool file)
 static inline bool
 temp_cost_known(int fs, bool file)
 {
-	return rbp_cost_known(fs, file ? RBP_NO_TRANSPORT : LOAD(shared->temp_transport), RBP_COST_TEMP_WRITE);
+	return known(fs, file ? RBP_NO_TRANSPORT : LOAD(shared->temp_transport), RBP_COST_TEMP_WRITE);
 }
 
 int64_t
@@ -535,33 +525,29 @@ rbp_choice_temp_cost(bool file)
 	return temp_cost_known(fs, file) ? temp_cost(fs, file) : 0;
 }
 
-static bool
-temp_file_cheaper(int fs, bool so_far)
+bool
+rbp_choice_temp_file_cheaper(int fs, bool so_far)
 {
+	if (fs == RBP_UNKNOWN_FILE_SYSTEM)
+		fs = LOAD(shared->temp_fs);
 	if (!temp_cost_known(fs, true) || !temp_cost_known(fs, false))
 		return so_far;
 	return faster(so_far, temp_cost(fs, true), temp_cost(fs, false));
 }
 
-bool
-rbp_choice_temp_file_cheaper(bool so_far)
-{
-	return temp_file_cheaper(LOAD(shared->temp_fs), so_far);
-}
-
 /* Choose the arm of the next temporary blocks. */
 static void
-choose_temp_arm(int fs)
+choose_temp_arm(int fs, bool keeps)
 {
 	bool	   *file = &own.disk[fs][RBP_WORK_TEMP];
 
-	*file = temp_file_cheaper(fs, *file);
+	*file = rbp_choice_temp_file_cheaper(fs, *file);
 	own.temp_file = *file;
 	own.temp_left = TEMP_BLOCKS;
 	own.temp_unmeasured = 0;
 	/* files are tried when it is known what they are to be compared with */
 	if (!temp_cost_known(fs, false) ||
-		!trial_due(fs, RBP_WORK_TEMP, TRIAL_PART,
+		!trial_due(fs, RBP_WORK_TEMP, *file || keeps ? TRIAL_PART : RARE_PART,
 				   (*file ? TRIAL_DONOR_BLOCKS : TRIAL_FILE_BLOCKS) * temp_cost(fs, !*file)))
 		return;
 	own.temp_file = !*file;
@@ -570,7 +556,7 @@ choose_temp_arm(int fs)
 }
 
 bool
-rbp_choose_temp_file(int fs)
+rbp_choose_temp_file(int fs, bool keeps)
 {
 	if (fs == RBP_UNKNOWN_FILE_SYSTEM)
 		fs = LOAD(shared->temp_fs);
@@ -580,7 +566,7 @@ rbp_choose_temp_file(int fs)
 		return rbp_guc_read_from == RBP_READ_FILE;
 	}
 	if (own.temp_left == 0)
-		choose_temp_arm(fs);
+		choose_temp_arm(fs, keeps);
 	own.temp_left--;
 	if (own.temp_unmeasured > 0)
 		own.temp_unmeasured--;
@@ -600,34 +586,25 @@ rbp_choice_measures_temp(int fs, bool file, bool write)
  */
 
 void
-rbp_straight_begin(int fs, RbpWork work, bool cached)
+rbp_straight_begin(int fs)
 {
-	if (rbp_guc_read_from != RBP_READ_AUTO)
-		return;
-	own.straight[fs][work] = work == RBP_WORK_RUN ? STRAIGHT_RUN : STRAIGHT_PAGES;
-	own.straight_timed[fs] = work == RBP_WORK_RUN && !cached;
+	if (rbp_guc_read_from == RBP_READ_AUTO)
+		own.straight[fs] = STRAIGHT_PAGES;
 }
 
 bool
-rbp_straight_left(int fs, RbpWork work)
+rbp_straight_left(int fs)
 {
-	if (rbp_guc_read_from != RBP_READ_AUTO || own.straight[fs][work] == 0)
-		return rbp_guc_read_from == RBP_READ_FILE;
-	/* what is timed may turn out to be slow */
-	return work != RBP_WORK_RUN || !own.straight_timed[fs] ||
-		rbp_choose_run_file(fs);
+	return rbp_guc_read_from == RBP_READ_FILE ||
+		(rbp_guc_read_from == RBP_READ_AUTO && own.straight[fs] > 0);
 }
 
-bool
-rbp_straight_take(int fs, RbpWork work, int n)
+void
+rbp_straight_take(int fs, int n)
 {
-	own.straight[fs][work] = own.straight[fs][work] > n ? own.straight[fs][work] - n : 0;
-	if (work == RBP_WORK_PAGE)
-	{
-		own.unasked += n;
-		spend(fs, work, n * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / RBP_ALL);
-	}
-	return work == RBP_WORK_RUN && own.straight_timed[fs];
+	own.straight[fs] = own.straight[fs] > n ? own.straight[fs] - n : 0;
+	own.unasked += n;
+	spend(fs, RBP_WORK_PAGE, n * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / ALL);
 }
 
 /*
@@ -635,14 +612,14 @@ rbp_straight_take(int fs, RbpWork work, int n)
  */
 
 bool
-rbp_worth_capturing(int fs, RbpWork work, bool cached)
+rbp_worth_capturing(int fs, bool cached)
 {
-	int64_t		gain = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work)) -
-	rbp_cost(fs, LOAD(shared->transport), cost_of(work));
+	int64_t		gain = rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) -
+	rbp_cost(fs, LOAD(shared->transport), RBP_COST_PAGE);
 
 	/* who has hardly asked knows too little of what is missing */
 	if (cached)
-		gain = share_missing(fs) * gain / RBP_ALL * (WEIGHT(own.missing[fs]) >= SHARE_WEIGHT_FIRST);
+		gain = WEIGHT(own.missing[fs]) < KNOWN / 2 ? 0 : share_missing(fs) * gain / ALL;
 	if (gain > CAPTURE_COST && own.credit >= CAPTURE_COST)
 	{
 		own.credit -= CAPTURE_COST;
@@ -662,7 +639,7 @@ rbp_choice_saved(int fs, RbpWork work, int missing, int unknown, int64_t ns)
 {
 	int64_t		disk = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work));
 
-	if (!rbp_cost_known(fs, RBP_NO_TRANSPORT, cost_of(work)))
+	if (!known(fs, RBP_NO_TRANSPORT, cost_of(work)))
 		return 0;
-	return missing * disk + unknown * share_missing(fs) / RBP_ALL * disk - ns;
+	return missing * disk + unknown * share_missing(fs) / ALL * disk - ns;
 }

@@ -50,16 +50,8 @@ typedef enum RbpCost
 	RBP_COST_RUN,
 	RBP_COST_TEMP_WRITE,
 	RBP_COST_TEMP_READ,
-
-	/*
-	 * of file systems only: the share of the pages asked about that the page
-	 * cache had not; in parts of RBP_ALL
-	 */
-	RBP_COST_MISSING,
 	RBP_COSTS
 } RbpCost;
-
-#define RBP_ALL				1000000
 
 extern size_t rbp_choice_shmem_size(void);
 extern void rbp_choice_shmem_init(void *mem);
@@ -73,9 +65,8 @@ extern int	rbp_choice_file_system(uint64_t device);
  */
 extern void rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns);
 
-/* The average, or a guess; and is it none? */
+/* The average, or a guess */
 extern int64_t rbp_cost(int fs, int transport, RbpCost cost);
-extern bool rbp_cost_known(int fs, int transport, RbpCost cost);
 
 /* Of n pages that it was asked about the page cache had so many. */
 extern void rbp_choice_asked(int fs, int n, int ncached);
@@ -115,17 +106,17 @@ typedef struct RbpRunFacts
 /* Its source: donor, file, or trial, which is of the file */
 extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
 
-/* Is the disk faster than donors for runs, as far as is known? */
-extern bool rbp_choose_run_file(int fs);
+/* Is the disk faster than the donors that were used last? */
+extern bool rbp_choose_disk(int fs, RbpWork work);
 
 /* Is the file of all runs tried? */
 extern bool rbp_choice_trying_file(int fs, int64_t now);
 
 /*
  * Should the next temporary block go to the file?  RBP_UNKNOWN_FILE_SYSTEM: as
- * that of the last one.
+ * that of the last one.  keeps: as from rbp_page_cache_keeps().
  */
-extern bool rbp_choose_temp_file(int fs);
+extern bool rbp_choose_temp_file(int fs, bool keeps);
 
 /* Is a temporary block to be measured that goes there? */
 extern bool rbp_choice_measures_temp(int fs, bool file, bool write);
@@ -134,26 +125,21 @@ extern bool rbp_choice_measures_temp(int fs, bool file, bool write);
 extern int64_t rbp_choice_temp_cost(bool file);
 
 /* Are files cheaper for temporary blocks, if they were so far or not? */
-extern bool rbp_choice_temp_file_cheaper(bool so_far);
+extern bool rbp_choice_temp_file_cheaper(int fs, bool so_far);
 
 /*
- * A planned read came from the file: read the next pages of the kind straight
- * from there.  cached: those of a run are in the page cache.
+ * A page was chosen to be read from the file: read the next ones of the file system,
+ * each by itself, straight from there.  Are such pages left?  Take n of them.
  */
-extern void rbp_straight_begin(int fs, RbpWork work, bool cached);
-
-/*
- * Are there such pages left?  And: take n of them; if it is true, their time
- * must be added as RBP_COST_RUN.
- */
-extern bool rbp_straight_left(int fs, RbpWork work);
-extern bool rbp_straight_take(int fs, RbpWork work, int n);
+extern void rbp_straight_begin(int fs);
+extern bool rbp_straight_left(int fs);
+extern void rbp_straight_take(int fs, int n);
 
 /*
  * Is a page worth capturing, which came from the file?  cached: the page
  * cache had it.
  */
-extern bool rbp_worth_capturing(int fs, RbpWork work, bool cached);
+extern bool rbp_worth_capturing(int fs, bool cached);
 
 /* The process has waited for the disk. */
 extern void rbp_choice_waited(int64_t ns);

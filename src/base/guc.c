@@ -303,7 +303,7 @@ rbp_guc_init(bool (*known_transport) (const char *name))
 							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("remote_bp.read_from",
 							 "Reads pages, and temporary blocks, from donors that have them, or from the file.",
-							 "\"auto\" takes whichever has cost less time lately.",
+							 "\"auto\" reads what the page cache has from the file, and what it has not from donors unless the disk is faster.",
 							 &rbp_guc_read_from,
 							 RBP_READ_AUTO, read_from_choices,
 							 PGC_USERSET, 0,

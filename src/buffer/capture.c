@@ -146,13 +146,13 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 }
 
 uint32
-rbp_skip_reason(const RbpPageId *page, int fs, RbpWork work, bool cached)
+rbp_skip_reason(const RbpPageId *page, int fs, bool cached)
 {
 	RbpPolicy	policy;
 
 	if (rbp_tier_prewarming)
 		return 0;
-	if (rbp_guc_use_tier == RBP_USE_TIER_READ)
+	if (rbp_guc_use_tier == RBP_USE_TIER_READ || rbp_guc_read_from == RBP_READ_FILE)
 		return RBP_SHADOW_POLICY;
 	policy = rbp_page_policy(page);
 	if (policy == RBP_POLICY_NONE)
@@ -160,7 +160,7 @@ rbp_skip_reason(const RbpPageId *page, int fs, RbpWork work, bool cached)
 	/* the costs count only if policy and settings do not prefer the tier */
 	if (policy == RBP_POLICY_KEEP || rbp_guc_read_from == RBP_READ_DONOR ||
 		(!cached && rbp_guc_read_from == RBP_READ_CACHE) ||
-		rbp_worth_capturing(fs, work, cached))
+		rbp_worth_capturing(fs, cached))
 		return 0;
 	return cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 }

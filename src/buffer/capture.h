@@ -10,7 +10,6 @@
 
 #include "postgres.h"
 
-#include "base/choice.h"
 #include "buffer/buffer.h"
 #include "buffer/page.h"
 
@@ -32,10 +31,9 @@ extern void rbp_sample_version(const RbpPageId *page, RbpVersion *version);
 /*
  * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
  * captured.  cached: the page cache has the page, or had it when it was
- * written; otherwise the page came from the disk.  fs, work: as for
- * rbp_worth_capturing().
+ * written; otherwise the page came from the disk.  fs: of its file.
  */
-extern uint32 rbp_skip_reason(const RbpPageId *page, int fs, RbpWork work, bool cached);
+extern uint32 rbp_skip_reason(const RbpPageId *page, int fs, bool cached);
 
 /*
  * Count a page that is not captured because its frame has no claim.  flags

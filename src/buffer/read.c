@@ -80,6 +80,8 @@ typedef struct ReadRun
 	int			n;
 	RbpWindow  *window;			/* that has the first page, or NULL */
 	bool		blind;			/* the page cache cannot tell what it has */
+	uint32		skip_reason;	/* of all pages, as RBP_SHADOW_*; 0: each has
+								 * its own */
 } ReadRun;
 
 static bool unconnected = false;	/* see rbp_tier_set_unconnected() */
@@ -184,23 +186,15 @@ compare_with_disk(const ReadRun *run, int i)
 	return false;
 }
 
-/* Why a page that a donor has is read from the file */
-typedef enum Reason
-{
-	REASON_CACHED,
-	REASON_SLOW,				/* the disk is faster than the donor */
-	REASON_TRIAL
-} Reason;
-
-/* Choose the file for a page that a donor has, and count the reason. */
+/*
+ * Choose the file for a page that a donor has.  reason: the counter of these.
+ */
 static void
-set_prefer_file(ReadPage *page, Reason reason)
+set_prefer_file(ReadPage *page, RbpCounter reason)
 {
 	page->prefer_file = true;
-	rbp_stats_count(reason == REASON_CACHED ? RBP_COUNT_PAGE_CACHE_FIRST :
-					reason == REASON_SLOW ? RBP_COUNT_BYPASSED :
-					RBP_COUNT_PAGE_CACHE_FILLS, 1);
-	if (reason == REASON_SLOW)
+	rbp_stats_count(reason, 1);
+	if (reason == RBP_COUNT_BYPASSED)
 		rbp_remote_count_bypassed(page->lookup.slot, 1);
 }
 
@@ -244,9 +238,12 @@ choose_sources(ReadRun *run, int transport)
 	RbpSource	source = rbp_choose_page(run->fs, transport, is_askable(run), rbp_page_cache_keeps());
 	bool		trial = source == RBP_SOURCE_TRIAL;
 	bool		known = (trial || source == RBP_SOURCE_ASK) && ask_page_cache(run);
+	bool		slow;			/* donors are slower than the disk */
 
 	run->blind = !known && (!is_askable(run) || trial || source == RBP_SOURCE_ASK) &&
 		rbp_guc_read_from != RBP_READ_DONOR;
+	slow = source == RBP_SOURCE_FILE && transport != RBP_NO_TRANSPORT &&
+		rbp_choose_file(run->fs, transport, RBP_WORK_PAGE, false);
 	for (int i = 0; i < run->n && source != RBP_SOURCE_DONOR; i++)
 	{
 		ReadPage   *page = &run->pages[i];
@@ -255,10 +252,15 @@ choose_sources(ReadRun *run, int transport)
 		if (page->lookup.where == RBP_REMOTE &&
 			(source == RBP_SOURCE_FILE ||
 			 rbp_choose_file(run->fs, transport, RBP_WORK_PAGE, cached) != (trial && !cached)))
-			set_prefer_file(page, cached ? REASON_CACHED : trial ? REASON_TRIAL : REASON_SLOW);
+			set_prefer_file(page, trial && !cached ? RBP_COUNT_PAGE_CACHE_FILLS :
+							cached || (source == RBP_SOURCE_FILE && !slow) ? RBP_COUNT_PAGE_CACHE_FIRST :
+							RBP_COUNT_BYPASSED);
 	}
-	if (source == RBP_SOURCE_FILE)
-		rbp_straight_begin(run->fs, RBP_WORK_PAGE, false);
+	if (source == RBP_SOURCE_FILE && (slow || is_askable(run)))
+	{
+		run->skip_reason = slow ? RBP_SHADOW_SLOW : RBP_SHADOW_CACHED;
+		rbp_straight_begin(run->fs);
+	}
 }
 
 /*
@@ -280,8 +282,8 @@ follow_window(const ReadRun *run)
 		if (w->asked && at < (uint32) w->n)
 			page->cached = w->cached[at] ? CACHED_YES : CACHED_NO;
 		if (page->lookup.where == RBP_REMOTE && w->file)
-			set_prefer_file(page, w->trial ? REASON_TRIAL :
-							w->mostly_cached ? REASON_CACHED : REASON_SLOW);
+			set_prefer_file(page, w->trial ? RBP_COUNT_PAGE_CACHE_FILLS :
+							w->mostly_cached ? RBP_COUNT_PAGE_CACHE_FIRST : RBP_COUNT_BYPASSED);
 	}
 }
 
@@ -484,7 +486,8 @@ read_from_tier(ReadRun *run, int64 start)
 static void
 claim_from_file(const ReadRun *run, ReadPage *page)
 {
-	uint32		skip_reason = rbp_skip_reason(&page->id, run->fs, work_of(run), page->cached == CACHED_YES);
+	uint32		skip_reason = run->skip_reason != 0 ? run->skip_reason :
+	rbp_skip_reason(&page->id, run->fs, page->cached == CACHED_YES);
 
 	if (skip_reason != 0)
 	{
@@ -680,7 +683,7 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
  * unless timed: then this says what the file costs.
  */
 static ssize_t
-read_straight(const ReadRun *run, bool timed)
+read_straight(const ReadRun *run, uint32 skip_reason, bool timed)
 {
 	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = timed ? rbp_now_ns() : 0;
@@ -696,7 +699,7 @@ read_straight(const ReadRun *run, bool timed)
 		return got;
 	for (int i = 0; i < got / BLCKSZ; i++)
 		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
-			rbp_shadow_of(run->pages[i].buf)->flags = RBP_SHADOW_CACHED;
+			rbp_shadow_of(run->pages[i].buf)->flags = skip_reason;
 	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, (int) (got / BLCKSZ));
 	if (timed)
 	{
@@ -728,6 +731,7 @@ read_run(ReadRun *run, uint16 space)
 	RbpReadFile file = {.fd = run->fd,.fs = run->fs,.cache = run->cache};
 	bool		claimed = false;	/* may a victim be captured? */
 	bool		straight;
+	uint32		skip_reason = 0;
 	bool		timed = false;
 	int64		start;
 	bool		usable;
@@ -735,17 +739,17 @@ read_run(ReadRun *run, uint16 space)
 
 	for (int i = 0; i < run->n; i++)
 		claimed |= has_claim(pages[i].buf);
-	straight = rbp_read_ahead_straight(&file, &pages[0].id, run->n, &timed);
+	straight = rbp_read_ahead_straight(&file, &pages[0].id, run->n, &skip_reason, &timed);
 	if (straight && !claimed)
 	{
 		skip_victims(run);
-		return read_straight(run, timed);
+		return read_straight(run, skip_reason, timed);
 	}
 	start = rbp_now_ns();
 	usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	start = handle_victims(run, usable, start);
 	if (straight)
-		return read_straight(run, timed);
+		return read_straight(run, skip_reason, timed);
 
 	/* Note stamps and generation before anything is read: see the top. */
 	if (usable)
@@ -817,6 +821,7 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		run.offset = offset + (off_t) pos;
 		run.window = NULL;
 		run.blind = false;
+		run.skip_reason = 0;
 		run.n = rbp_next_batch(iov, iovcnt, &pos, bufs);
 		if (run.n == 0)
 			break;
@@ -846,7 +851,7 @@ static bool
 comes_from_tier(int fs, const RbpLookup *lookup)
 {
 	if (lookup->where != RBP_REMOTE)
-		return lookup->where == RBP_STAGED;
+		return lookup->where == RBP_STAGED && rbp_guc_read_from != RBP_READ_FILE;
 	return rbp_remote_slot_readable(lookup->slot) &&
 		!rbp_choose_file(fs, rbp_remote_slot_transport(lookup->slot), RBP_WORK_PAGE, false);
 }

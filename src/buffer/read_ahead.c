@@ -59,6 +59,7 @@
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
+#include "buffer/frame.h"
 #include "buffer/read_ahead.h"
 #include "buffer/stream.h"
 #include "common/clock.h"
@@ -128,6 +129,22 @@ static RbpWindow windows[RBP_STREAMS][2];
 
 /* For reads that are windows of their own */
 static RbpWindow read_window;
+
+/*
+ * Runs that are read straight from the file: a window is planned again after so many
+ * pages.  This is odd, as the kernel reads ahead in powers of two.  By
+ * fork, as processes that recognize no runs have these, too.
+ */
+#define STRAIGHT_PAGES		401
+
+typedef struct Straight
+{
+	RbpPageId	fork;			/* its block is not used */
+	int			left;			/* pages */
+	bool		cached;			/* they are in the page cache */
+} Straight;
+
+static Straight straights[RBP_STREAMS];
 
 static inline char *
 copy_of(const Batch *batch, int i)
@@ -467,8 +484,6 @@ typedef struct Survey
 	RbpLookup	lookups[RBP_READ_AHEAD_MAX];
 	int			readable;		/* pages that may be requested */
 	int			absent;			/* pages behind the last one that it has */
-	int			holes;			/* before these: runs of pages that neither it
-								 * nor the page cache has */
 } Survey;
 
 /* Look the pages of the window up.  What is ahead may be beyond the file. */
@@ -478,7 +493,7 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 	RbpPageId	id = w->first;
 	bool		missing = false;
 
-	s->readable = s->absent = s->holes = 0;
+	s->readable = s->absent = 0;
 	for (int i = 0; i < w->n; i++, id.block++)
 		rbp_directory_prefetch(rbp_dir, &id);
 	id.block = w->first.block;
@@ -496,7 +511,7 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 			s->absent++;
 			continue;
 		}
-		s->holes += missing;
+		w->holes += missing;
 		missing = false;
 		s->absent = 0;
 		if (lookup->where != RBP_REMOTE)
@@ -510,7 +525,8 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 	}
 	w->absent = s->absent == w->n;
 	if (missing && !ahead)
-		s->holes++;
+		w->holes++;
+	w->whole = s->readable == w->remote;
 }
 
 /*
@@ -559,11 +575,11 @@ survey_page_cache(const RbpReadFile *file, RbpWindow *w)
 
 /* Where the first n pages of the window are to be read from */
 static void
-choose_source(const RbpReadFile *file, RbpWindow *w, int n, const Survey *s, int64 now)
+choose_source(const RbpReadFile *file, RbpWindow *w, int n, int64 now)
 {
 	RbpRunFacts facts = {
 		.fs = file->fs,.transport = w->transport,.pages = n,
-		.remote = w->remote,.holes = s->holes,.cached = w->mostly_cached,
+		.remote = w->remote,.holes = w->holes,.cached = w->mostly_cached,
 		.keeps = rbp_page_cache_keeps()
 	};
 	RbpSource	source = rbp_choose_run(&facts, now);
@@ -622,14 +638,24 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, int n, const Survey *
 	}
 }
 
-/* Report what the pages of a window have cost, if most of them were read. */
+/*
+ * Report what the pages of a window have cost, if most of them were read.  What
+ * donors did not have is charged with what the disk takes in the mean.
+ */
 static void
 report_window(RbpWindow *w)
 {
-	if (w->n > 0 && w->pages >= (w->n + 1) / 2 &&
-		(w->file ? !w->mostly_cached : w->remote == w->n))
-		rbp_cost_add(w->fs, w->file ? RBP_NO_TRANSPORT : w->transport, RBP_COST_RUN,
-					 w->pages, w->ns);
+	int64		disk = (w->n - w->remote) * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
+	w->holes * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
+
+	if (w->n > 0 && w->pages >= (w->n + 1) / 2)
+	{
+		if (w->file && !w->mostly_cached)
+			rbp_cost_add(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, w->pages, w->ns);
+		else if (!w->file && w->remote > 0 && w->whole)
+			rbp_cost_add(w->fs, w->transport, RBP_COST_RUN, w->remote,
+						 Max(w->ns * w->n / w->pages - disk, 0));
+	}
 	w->n = 0;
 }
 
@@ -638,6 +664,24 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 {
 	return w->n > 0 && rbp_page_same_fork(&w->first, page) &&
 		page->block - w->first.block < (uint32) w->n;
+}
+
+static inline Straight *
+straight_of(const RbpPageId *page)
+{
+	return &straights[(page->rel + (uint32) page->fork) % RBP_STREAMS];
+}
+
+/* Is the run read straight from the file?  What is timed may turn out to be slow. */
+static bool
+is_straight(const RbpReadFile *file, const RbpPageId *page)
+{
+	const Straight *s = straight_of(page);
+
+	if (rbp_guc_read_from != RBP_READ_AUTO)
+		return rbp_guc_read_from == RBP_READ_FILE;
+	return s->left > 0 && rbp_page_same_fork(&s->fork, page) &&
+		(s->cached || rbp_choose_disk(file->fs, RBP_WORK_RUN));
 }
 
 /*
@@ -655,18 +699,17 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	w->first = *first;
 	w->fs = file->fs;
 	w->n = n;
-	w->file = w->trial = w->absent = rbp_choice_trying_file(file->fs, now);
-	w->asked = w->mostly_cached = false;
-	w->remote = w->pages = 0;
+	w->remote = w->holes = w->pages = 0;
 	w->transport = RBP_NO_TRANSPORT;
 	w->ns = 0;
+	survey_page_cache(file, w);
+	w->file = w->trial = w->absent = !w->mostly_cached && rbp_choice_trying_file(file->fs, now);
 	if (w->trial)
 		return;
-	survey_page_cache(file, w);
 	survey_tier(w, stream != NULL, &s);
 	w->file = w->remote == 0;
 	if (w->remote > 0)
-		choose_source(file, w, stream == NULL ? w->n : w->n - s.absent, &s, now);
+		choose_source(file, w, stream == NULL ? w->n : w->n - s.absent, now);
 	/* a process with no connection makes one for what is not cached */
 	if (s.readable == 0 && w->mostly_cached)
 		w->file = true;
@@ -678,8 +721,11 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	}
 	/* of what no donor has, some is captured, unless the disk is faster */
 	if (w->file && !w->trial &&
-		(w->remote > 0 || w->mostly_cached || rbp_choose_run_file(file->fs)))
-		rbp_straight_begin(file->fs, RBP_WORK_RUN, w->mostly_cached);
+		(w->remote > 0 || w->mostly_cached || rbp_choose_disk(file->fs, RBP_WORK_RUN)))
+		*straight_of(first) = (Straight)
+	{
+		.fork = *first,.left = STRAIGHT_PAGES,.cached = w->mostly_cached
+	};
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
@@ -716,9 +762,11 @@ find_window(const RbpPageId *page)
 }
 
 bool
-rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n, bool *timed)
+rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n,
+						uint32 *skip_reason, bool *timed)
 {
-	RbpWork		work = n < READ_MIN ? RBP_WORK_PAGE : RBP_WORK_RUN;
+	bool		run = n >= READ_MIN;
+	bool		slow;
 
 	if (rbp_tier_prewarming)
 		return false;
@@ -727,12 +775,24 @@ rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n, 
 		noted = rbp_stream_note(&streams, first, (uint32) n);
 		if (noted->window > 0 && find_window(first) != NULL)
 			return false;
-		work = noted->window > 0 ? RBP_WORK_RUN : RBP_WORK_PAGE;
+		run = noted->window > 0;
 	}
 	/* what was requested from donors must be taken, or it is in the way */
-	if (!rbp_straight_left(file->fs, work) || rbp_read_ahead_pending())
+	if (!(run ? is_straight(file, first) : rbp_straight_left(file->fs)) || rbp_read_ahead_pending())
 		return false;
-	*timed = rbp_straight_take(file->fs, work, n);
+	if (run)
+	{
+		slow = !straight_of(first)->cached;
+		straight_of(first)->left -= n;
+	}
+	else
+	{
+		slow = rbp_choose_disk(file->fs, RBP_WORK_PAGE);
+		rbp_straight_take(file->fs, n);
+	}
+	*timed = run && slow && rbp_guc_read_from == RBP_READ_AUTO;
+	*skip_reason = rbp_guc_read_from == RBP_READ_FILE ? RBP_SHADOW_POLICY :
+		slow ? RBP_SHADOW_SLOW : RBP_SHADOW_CACHED;
 	return true;
 }
 
@@ -765,7 +825,7 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 	window = find_window(first);
 	/* what is read straight has no windows */
 	if (noted->window > 0 && (window == NULL || window->file) &&
-		rbp_straight_left(file->fs, RBP_WORK_RUN) && !rbp_read_ahead_pending())
+		is_straight(file, first) && !rbp_read_ahead_pending())
 		return window;
 	planned = rbp_stream_plan(noted, first->block, max_window(window), RELSEG_SIZE, &from);
 	if (planned > 0)

@@ -35,8 +35,11 @@ typedef struct RbpWindow
 	int			fs;				/* as in RbpReadFile */
 	bool		file;			/* all comes from the file */
 	bool		trial;			/* for a trial of it */
+	bool		whole;			/* no donor of its pages is down */
 	bool		absent;			/* nothing of it need be looked up */
 	int			remote;			/* pages that donors have */
+	int			holes;			/* before these: pieces that neither they nor
+								 * the page cache have */
 	int			transport;		/* to the donor of the first of them */
 
 	bool		asked;			/* the page cache was asked, and answered: */
@@ -60,11 +63,11 @@ typedef struct RbpReadFile
 
 /*
  * Note that n pages are read, of which this is the first.  Should they be read
- * straight from the file, without a look-up?  *timed: as from
- * rbp_straight_take().
+ * straight from the file, without a look-up?  Then *skip_reason says why they are
+ * not captured, as RBP_SHADOW_*; if *timed, their time must be added as RBP_COST_RUN.
  */
 extern bool rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n,
-									bool *timed);
+									uint32 *skip_reason, bool *timed);
 
 /*
  * The pages just noted are not read like that: read ahead if they are part of a
@@ -74,7 +77,7 @@ extern bool rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *fi
 extern RbpWindow *rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first,
 									  int n);
 
-/* Would a page be requested of which the directory has that?  Cheap. */
+/* Would rbp_read_ahead_announce() request a page that has this entry?  Cheap. */
 extern bool rbp_read_ahead_wants(const RbpLookup *lookup);
 
 /*

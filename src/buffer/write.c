@@ -139,7 +139,7 @@ frame_to_claim(const RbpRelFile *file, int fs, const RbpPageId *page, char *buf,
 	*skip_reason = RBP_SHADOW_CACHED;
 	if (!rbp_is_frame(buf, BLCKSZ) && !DataChecksumsEnabled())
 		return NULL;
-	*skip_reason = rbp_skip_reason(page, fs, RBP_WORK_PAGE, true);
+	*skip_reason = rbp_skip_reason(page, fs, true);
 	if (*skip_reason == RBP_SHADOW_POLICY || (*skip_reason != 0 && !scarce))
 		return NULL;
 	frame = rbp_is_frame(buf, BLCKSZ) ? buf : rbp_tier_find_frame(file, page->block);

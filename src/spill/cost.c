@@ -16,6 +16,7 @@
 #include "base/choice.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
+#include "base/page_cache.h"
 #include "common/clock.h"
 #include "common/pg_prng.h"
 #include "remote/remote.h"
@@ -76,7 +77,7 @@ rbp_spill_prefer_file(int fs)
 	if (file_refused_until != 0 && rbp_now_ns() < file_refused_until)
 		return false;
 	file_refused_until = 0;
-	return rbp_choose_temp_file(fs);
+	return rbp_choose_temp_file(fs, rbp_page_cache_keeps());
 }
 
 void
@@ -96,7 +97,7 @@ rbp_spill_cost_report(int64 now)
 
 	if (rbp_guc_read_from != RBP_READ_AUTO ||
 		!rbp_remote_usable(RBP_POOL_TEMP, now) ||
-		rbp_choice_temp_file_cheaper(file_reported) == file_reported ||
+		rbp_choice_temp_file_cheaper(RBP_UNKNOWN_FILE_SYSTEM, file_reported) == file_reported ||
 		(reported_at != 0 && now - reported_at < LOG_EVERY_NS))
 		return;
 	file_reported = !file_reported;
