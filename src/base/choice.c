@@ -147,7 +147,7 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define CREDIT_MAX			(16 * CAPTURE_COST)
 #define CAPTURE_EVERY		13
 
-#define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORT_COSTS)
+#define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORTS)
 
 /* All zeros: nothing is known.  Atomics, each by itself. */
 typedef struct Shared

@@ -30,7 +30,7 @@ extern int	rbp_guc_read_from;
 /* Of the file systems beyond these, all count as one */
 #define RBP_FILE_SYSTEMS	8
 #define RBP_UNKNOWN_FILE_SYSTEM (-1)
-#define RBP_TRANSPORT_COSTS	3
+#define RBP_TRANSPORTS	3
 #define RBP_NO_TRANSPORT	(-1)	/* no donor: the file */
 
 /* What is read */

@@ -27,7 +27,7 @@
 	X(PAGE_CACHE_READS, page_cache_reads)	/* misses served by the page cache */ \
 	X(DISK_READS, disk_reads)	/* misses read from disk; for the other ones, the page cache was not asked */ \
 	X(PAGE_CACHE_FIRST, page_cache_first)	/* misses: the page cache had it, a donor too */ \
-	X(PAGE_CACHE_FILLS, page_cache_fills)	/* misses: to fill the page cache */ \
+	X(PAGE_CACHE_FILLS, page_cache_fills)	/* misses: trials of the disk */ \
 	X(BYPASSED, bypassed)		/* misses: the disk is faster than the donor */ \
 	X(CAPTURES, captures)		/* victims copied to staging */ \
 	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already, staged or remote */ \

@@ -32,6 +32,7 @@
 #include "lib/ilist.h"
 #include "port/pg_bitutils.h"
 
+#include "base/choice.h"
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/stats.h"

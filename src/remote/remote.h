@@ -265,8 +265,6 @@ extern int	rbp_remote_slot_donor(uint32 slot);
  * The transport by which the slot's donor was last reached, as a number from 0
  * to RBP_TRANSPORTS - 1.  Cheap; takes no lock.
  */
-#define RBP_TRANSPORTS		3
-
 extern int	rbp_remote_slot_transport(uint32 slot);
 
 /*
