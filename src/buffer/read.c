@@ -814,8 +814,12 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	char	   *bufs[RBP_MAX_BATCH];
 	Size		pos = 0;
 	ssize_t		total = 0;
-	uint16		space = rbp_space_get(file->spc, file->db);
+	uint16		space;
 
+	/* what is known of the victim is seldom in the processor's caches */
+	if (rbp_is_frame(iov[0].iov_base, BLCKSZ))
+		__builtin_prefetch(rbp_shadow_of(iov[0].iov_base), 1);
+	space = rbp_space_get(file->spc, file->db);
 	run.fs = rbp_page_cache_file_system(fd, cache);
 	for (;;)
 	{
