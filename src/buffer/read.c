@@ -82,6 +82,7 @@ typedef struct ReadRun
 	bool		blind;			/* the page cache cannot tell what it has */
 	uint32		skip_reason;	/* of all pages, as RBP_SHADOW_*; 0: each has
 								 * its own */
+	int64		read_at;		/* when the last page was read */
 } ReadRun;
 
 static bool unconnected = false;	/* see rbp_tier_set_unconnected() */
@@ -335,7 +336,7 @@ count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
 
 /* Serve pages that were read ahead.  Once a wait has failed, none is left. */
 static void
-take_read_ahead(const ReadRun *run, int64 start)
+take_read_ahead(ReadRun *run, int64 start)
 {
 	int64		deadline = 0;
 	uint32		slot = RBP_INVALID_SLOT;
@@ -364,7 +365,8 @@ take_read_ahead(const ReadRun *run, int64 start)
 	}
 	if (slot == RBP_INVALID_SLOT)
 		return;
-	took = rbp_now_ns() - start;
+	run->read_at = rbp_now_ns();
+	took = run->read_at - start;
 	if (nhits > 0)
 		count_hits(run->file, nhits, took);
 	/* if the page cache could be asked, it did not have what was announced */
@@ -378,7 +380,7 @@ take_read_ahead(const ReadRun *run, int64 start)
  * file.  transport: the one to the donor of the first remote page.
  */
 static void
-read_from_donors(const ReadRun *run, int transport, int64 start)
+read_from_donors(ReadRun *run, int transport, int64 start)
 {
 	ReadPage   *pages = run->pages;
 	RbpRemoteIo ios[RBP_MAX_BATCH];
@@ -422,7 +424,8 @@ read_from_donors(const ReadRun *run, int transport, int64 start)
 		}
 		rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
 	}
-	took = rbp_now_ns() - start;
+	run->read_at = rbp_now_ns();
+	took = run->read_at - start;
 	count_saved(run, ios[0].slot, known, took);
 	if (nhits == 0)
 		return;
@@ -558,7 +561,7 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
  * the claims about the pages that were read completely.
  */
 static ssize_t
-read_from_file(const ReadRun *run, bool claim)
+read_from_file(ReadRun *run, bool claim)
 {
 	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
@@ -574,7 +577,8 @@ read_from_file(const ReadRun *run, bool claim)
 	{
 		int			save_errno = errno;
 
-		account_file(run, (int) (got / BLCKSZ), claim, rbp_now_ns() - start);
+		run->read_at = rbp_now_ns();
+		account_file(run, (int) (got / BLCKSZ), claim, run->read_at - start);
 		for (int i = 0; claim && i < got / BLCKSZ; i++)
 			claim_from_file(run, &run->pages[i]);
 		if (claim && rbp_guc_read_from != RBP_READ_DONOR)
@@ -755,6 +759,7 @@ read_run(ReadRun *run, uint16 space)
 		return read_straight(run, skip_reason, timed);
 
 	/* Note stamps and generation before anything is read: see the top. */
+	run->read_at = start;
 	if (usable)
 	{
 		uint32		generation = rbp_directory_generation(rbp_dir, run->file->rel, space,
@@ -793,6 +798,7 @@ read_run(ReadRun *run, uint16 space)
 		for (misses.n = 1; i + misses.n < run->n && !pages[i + misses.n].served;)
 			misses.n++;
 		got = read_from_file(&misses, usable);
+		run->read_at = misses.read_at;
 		if (got < 0)
 			return total > 0 ? total : got;
 		total += got;
@@ -801,7 +807,7 @@ read_run(ReadRun *run, uint16 space)
 		i += misses.n;
 	}
 	if (run->window != NULL)
-		rbp_read_ahead_measured(run->window, run->n, rbp_now_ns() - start);
+		rbp_read_ahead_measured(run->window, run->n, run->read_at - start);
 	return total;
 }
 
