@@ -36,7 +36,7 @@
  *
  * Trials.  What is not used is tried for one part in 200 of the time that is
  * spent on reading, by all processes together, so that a change is noticed.
- * While the page cache keeps its pages, the disk is tried for one part in four:
+ * While the page cache keeps its pages, the disk is tried for one part in 20:
  * what it has read is in the page cache from then on, as it would be in a server
  * without the tier.  Single pages are tried by eight, and donors for runs by the
  * window.  Of a run a single window tells nothing about the file: the kernel
@@ -106,7 +106,7 @@ static const int64_t donor_guess[RBP_COSTS] = {
 
 /* Trials: their share of the time, and their lengths */
 #define TRIAL_PART			200
-#define FILL_PART			4	/* of the disk, while the page cache keeps */
+#define FILL_PART			20	/* of the disk, while the page cache keeps */
 #define RARE_PART			2400	/* of files for temporary blocks, while it
 									 * does not: few of them are still cached
 									 * when they are read, all would not be */

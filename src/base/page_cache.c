@@ -80,6 +80,7 @@ typedef enum Method
 
 /* How long after refaults the page cache is assumed not to keep its pages */
 #define CALM_NS					INT64CONST(60000000000)
+#define CALM_MAX_NS				INT64CONST(3600000000000)
 
 static Method method = METHOD_NONE;
 static Size os_page = 4096;
@@ -386,6 +387,7 @@ rbp_page_cache_watch(void)
 	static char path[MAXPGPATH];
 	static int64 looked_at = 0;
 	static int64 keeps_from = 0;	/* time */
+	static int64 calm = CALM_NS;
 	static uint64 before = 0;
 	int64		now = rbp_now_ns();
 	uint64		refaults = 0;
@@ -399,7 +401,12 @@ rbp_page_cache_watch(void)
 	if (!read_field(path, "workingset_refault_file", &refaults) ||
 		(looked_at != 0 &&
 		 (int64) (refaults - before) * 1000 >= REFAULTS_MIN * ((now - looked_at) / 1000000)))
-		keeps_from = now + CALM_NS;
+	{
+		/* exponential backoff: our use of the page cache may be the reason */
+		if (pg_atomic_read_u32(keeps) != 0)
+			calm = now - keeps_from > calm ? CALM_NS : Min(calm * 2, CALM_MAX_NS);
+		keeps_from = now + calm;
+	}
 	kept = method != METHOD_NONE && looked_at != 0 && now >= keeps_from;
 	looked_at = now;
 	before = refaults;

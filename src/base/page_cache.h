@@ -70,7 +70,9 @@ extern int64 rbp_page_cache_watch(void);
 /*
  * Does the page cache keep its pages?  That is, it can be asked, refaults are
  * counted, and there was no significant number of them for a minute or since
- * the start.
+ * the start.  If refaults start again soon after the answer became true, our
+ * own use of the page cache may be the reason: then the time becomes longer
+ * than a minute, up to an hour.
  */
 extern bool rbp_page_cache_keeps(void);
 
