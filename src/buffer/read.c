@@ -556,6 +556,19 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 		update_file_costs(run, n, known, took);
 }
 
+static ssize_t
+readv_run(const ReadRun *run)
+{
+	struct iovec iov[RBP_MAX_BATCH];
+
+	for (int i = 0; i < run->n; i++)
+	{
+		iov[i].iov_base = run->pages[i].buf;
+		iov[i].iov_len = BLCKSZ;
+	}
+	return rbp_libc_readv(run->fd, iov, run->n, run->offset);
+}
+
 /*
  * Read the run from the file; returns what preadv() returns.  claim: also set
  * the claims about the pages that were read completely.
@@ -563,16 +576,9 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 static ssize_t
 read_from_file(ReadRun *run, bool claim)
 {
-	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = rbp_now_ns();
-	ssize_t		got;
+	ssize_t		got = readv_run(run);
 
-	for (int i = 0; i < run->n; i++)
-	{
-		iov[i].iov_base = run->pages[i].buf;
-		iov[i].iov_len = BLCKSZ;
-	}
-	got = rbp_libc_readv(run->fd, iov, run->n, run->offset);
 	if (got >= BLCKSZ)
 	{
 		int			save_errno = errno;
@@ -692,16 +698,9 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 static ssize_t
 read_straight(const ReadRun *run, uint32 skip_reason, bool timed)
 {
-	struct iovec iov[RBP_MAX_BATCH];
 	int64		start = timed ? rbp_now_ns() : 0;
-	ssize_t		got;
+	ssize_t		got = readv_run(run);
 
-	for (int i = 0; i < run->n; i++)
-	{
-		iov[i].iov_base = run->pages[i].buf;
-		iov[i].iov_len = BLCKSZ;
-	}
-	got = rbp_libc_readv(run->fd, iov, run->n, run->offset);
 	if (got < BLCKSZ)
 		return got;
 	for (int i = 0; i < got / BLCKSZ; i++)
