@@ -285,7 +285,13 @@ follow_window(ReadRun *run)
 			continue;
 		if (w->asked && at < (uint32) w->n)
 			page->cached = w->cached[at] ? CACHED_YES : CACHED_NO;
-		if (page->lookup.where == RBP_REMOTE && w->file)
+
+		/*
+		 * a window that donors have nothing of says nothing of pages behind
+		 * it
+		 */
+		if (page->lookup.where == RBP_REMOTE && w->file &&
+			(w->remote > 0 || w->trial || w->mostly_cached))
 			set_prefer_file(page, w->trial ? RBP_COUNT_PAGE_CACHE_FILLS :
 							w->mostly_cached ? RBP_COUNT_PAGE_CACHE_FIRST : RBP_COUNT_BYPASSED);
 	}
@@ -772,7 +778,8 @@ read_run(ReadRun *run, uint16 space)
 		if (!unconnected)
 			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
 		/* what was requested from donors must be taken, or it is in the way */
-		if (run->window == NULL || !run->window->absent || rbp_read_ahead_pending())
+		if (run->window == NULL || !run->window->absent || rbp_read_ahead_pending() ||
+			pages[run->n - 1].id.block - run->window->first.block >= (uint32) run->window->n)
 			read_from_tier(run, start);
 		else
 			follow_window(run);
