@@ -76,8 +76,11 @@
 #define WINDOW_PART			8
 #define WINDOW_MIN			8
 
-/* Pages: 16 MB, more than a kernel reads ahead */
-#define FAR_AHEAD			2048
+/*
+ * Pages: 64 MB, more than a kernel reads ahead.  That is twice read_ahead_kb of the
+ * device, which is 8 MB on some.
+ */
+#define FAR_AHEAD			8192
 
 /* A read of so many pages is a window.  (A stream's first reads are shorter.) */
 #define READ_MIN			8
