@@ -641,5 +641,5 @@ rbp_choice_saved(int fs, RbpWork work, int missing, int unknown, int64_t ns)
 
 	if (!known(fs, RBP_NO_TRANSPORT, cost_of(work)))
 		return 0;
-	return missing * disk + unknown * share_missing(fs) / ALL * disk - ns;
+	return (missing * ALL + unknown * share_missing(fs)) * disk / ALL - ns;
 }

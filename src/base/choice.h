@@ -30,7 +30,7 @@ extern int	rbp_guc_read_from;
 /* Of the file systems beyond these, all count as one */
 #define RBP_FILE_SYSTEMS	8
 #define RBP_UNKNOWN_FILE_SYSTEM (-1)
-#define RBP_TRANSPORTS	3
+#define RBP_TRANSPORTS		3
 #define RBP_NO_TRANSPORT	(-1)	/* no donor: the file */
 
 /* What is read */
@@ -45,7 +45,7 @@ typedef enum RbpWork
 /* What is measured of a file system and of a transport to donors, for a page */
 typedef enum RbpCost
 {
-	/* of a file: that the page cache has not */
+	/* pages of a file that the page cache has not */
 	RBP_COST_PAGE,
 	RBP_COST_RUN,
 	RBP_COST_TEMP_WRITE,
@@ -109,7 +109,7 @@ extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
 /* Is the disk faster than the donors that were used last? */
 extern bool rbp_choose_disk(int fs, RbpWork work);
 
-/* Is the file of all runs tried? */
+/* Does a trial of the file go on, in which all runs take part? */
 extern bool rbp_choice_trying_file(int fs, int64_t now);
 
 /*

@@ -648,16 +648,19 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, int n, const Survey *
 static void
 report_window(RbpWindow *w)
 {
-	int64		disk = (w->n - w->remote) * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
-	w->holes * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
+	int64		disk;
 
 	if (w->n > 0 && w->pages >= (w->n + 1) / 2)
 	{
 		if (w->file && !w->mostly_cached)
 			rbp_cost_add(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, w->pages, w->ns);
 		else if (!w->file && w->remote > 0 && w->whole)
+		{
+			disk = (w->n - w->remote) * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
+				w->holes * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 			rbp_cost_add(w->fs, w->transport, RBP_COST_RUN, w->remote,
 						 Max(w->ns * w->n / w->pages - disk, 0));
+		}
 	}
 	w->n = 0;
 }

@@ -100,10 +100,11 @@ sub ignored_by_the_server
 }
 
 # The tier has what does not pass, however it came there: with the rule
-# switched off, a bad read is the way.
+# switched off, a bad read is the way.  The next try may be read straight from
+# the file: then, too, the tier gives up what the server refused.
 sub served_by_the_tier
 {
-	my ($node, $what, $byte) = @_;
+	my ($node, $what, $byte, $next) = @_;
 	$node->safe_psql('postgres', q{ALTER SYSTEM SET remote_bp.injection_point = 'trust-reads'});
 	$node->reload;
 	$node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', 'trust-reads') or die;
@@ -118,8 +119,9 @@ sub served_by_the_tier
 	$node->reload;
 	$node->poll_query_until('postgres', 'SHOW remote_bp.injection_point', '') or die;
 	reset_counters($node);
-	is_deeply([ $bad->outcomes($node, $query, $query, $query) ], [ 'error', 0, 0 ],
+	is_deeply([ $bad->outcomes($node, $query, $next, $query) ], [ 'error', 0, 0 ],
 		"$what: what the donor gives does not pass, and the next try reads the disk");
+	is(tier_pages($node, 't'), 0, "$what: the donor has it no more");
 	cmp_ok(counter($node, 'hits'), '>', 0, "$what: the donor returned the bad page");
 	recovers($node, "$what: page of the donor");
 	return;
@@ -185,7 +187,8 @@ for my $checksums (1, 0)
 	ok(warm($node, 't'), "$name: the tier has pages");
 	noticed_by_the_server($node, "$name: the tier in use", $byte);
 	$checksums ? ignored_by_the_server($node) : noticed_by_nobody($node);
-	served_by_the_tier($node, $name, $byte);
+	served_by_the_tier($node, $name, $byte, $query);
+	served_by_the_tier($node, "$name: straight", $byte, "SET remote_bp.read_from = file; $query");
 
 	is($node->safe_psql('postgres', 'SELECT count(*), sum(v) FROM t'), '4096|0', "$name: the table is right");
 	is(counter($node, 'hash_failures'), 0, "$name: no hash failure");

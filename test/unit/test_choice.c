@@ -334,6 +334,7 @@ test_settings(void)
 	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 2, 0, 10 * US), 90 * US, "two reads of the disk, less what was taken instead");
 	is_u64((uint64_t) -rbp_choice_saved(FIRST, RBP_WORK_PAGE, 1, 0, 70 * US), 20 * US, "or lost, if that took longer");
 	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 0, 2, 0), 50 * US, "what is not known is partly cached");
+	is_u64((uint64_t) rbp_choice_saved(FIRST, RBP_WORK_PAGE, 0, 1, 0), 25 * US, "... also a single page");
 }
 
 /* Values at the edges of what is computed with. */
