@@ -19,12 +19,14 @@ sub log_of
 	return $file =~ s{^test/(.*?)(\.\w+)?$}{test/out/$1.log}r;
 }
 
-# Logs of what has failed, and the count of test points: a test that has not reached its
-# plan, or has ended badly with none of its points failed, is a failed point.
+# Logs of what has failed, its points once more, and the count of test points: a test that
+# has not reached its plan, or has ended badly with none of its points failed, is a failed
+# point.
 sub summary
 {
 	my ($self, $aggregate, $interrupted) = @_;
 	my $failed = $aggregate->failed;
+	my @points;
 
 	for my $parser ($aggregate->parsers)
 	{
@@ -40,12 +42,15 @@ sub summary
 		{
 			$left = /^(not ok|Bail out)/ ? 20 : /^ok/ ? 0 : $left;
 			print "$_\n" if $left-- > 0;
+			push @points, "$file: $_" if /^(not ok|Bail out)/;
 		}
+		push @points, "$file: ended badly" unless $parser->failed;
 		my @err = split /\n/, slurp("$log.err");
 		print join("\n", @err[ ($#err > 39 ? $#err - 39 : 0) .. $#err ]), "\n";
 		print "(all of it: $log, $log.err)\n";
 	}
 	$self->SUPER::summary($aggregate, $interrupted);
+	print map { "failed: $_\n" } @points[ 0 .. ($#points > 19 ? 19 : $#points) ];
 	my $skipped = $aggregate->skipped;
 	print $aggregate->passed - $skipped, " passed, $failed failed", ($skipped ? ", $skipped skipped" : ''), "\n";
 	return;
