@@ -129,6 +129,8 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define ASK_EVERY			31
 #define STRAIGHT_PAGES		(ASK_EVERY - 2) /* and the one before, and the one
 											 * asked about */
+#define STRAIGHT_RUN		401 /* odd, as the kernel reads ahead in powers of
+								 * two */
 
 /*
  * Temporary blocks to the arm in use of which one is measured.  It has no common
@@ -182,7 +184,6 @@ static struct
 
 	/* was the disk faster than donors? */
 	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
-	int			straight[RBP_FILE_SYSTEMS]; /* pages left */
 	int			unasked;		/* pages since the last question */
 	int			trial_fs;		/* of the trial with pages left */
 	int			trial_left;
@@ -586,25 +587,19 @@ rbp_choice_measures_temp(int fs, bool file, bool write)
  */
 
 void
-rbp_straight_begin(int fs)
+rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, bool cached)
 {
-	if (rbp_guc_read_from == RBP_READ_AUTO)
-		own.straight[fs] = STRAIGHT_PAGES;
-}
-
-bool
-rbp_straight_left(int fs)
-{
-	return rbp_guc_read_from == RBP_READ_FILE ||
-		(rbp_guc_read_from == RBP_READ_AUTO && own.straight[fs] > 0);
-}
-
-void
-rbp_straight_take(int fs, int n)
-{
-	own.straight[fs] = own.straight[fs] > n ? own.straight[fs] - n : 0;
-	own.unasked += n;
-	spend(fs, RBP_WORK_PAGE, n * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / ALL);
+	if (rbp_guc_read_from != RBP_READ_AUTO)
+		return;
+	straight->left = work == RBP_WORK_RUN ? STRAIGHT_RUN : STRAIGHT_PAGES;
+	straight->read = 0;
+	straight->run = work == RBP_WORK_RUN;
+	straight->cached = cached;
+	if (straight->run)
+		return;
+	own.unasked += STRAIGHT_PAGES;
+	spend(fs, RBP_WORK_PAGE,
+		  STRAIGHT_PAGES * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / ALL);
 }
 
 /*

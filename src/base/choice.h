@@ -128,12 +128,20 @@ extern int64_t rbp_choice_temp_cost(bool file);
 extern bool rbp_choice_temp_file_cheaper(int fs, bool so_far);
 
 /*
- * A page was chosen to be read from the file: read the next ones of the file system,
- * each by itself, straight from there.  Are such pages left?  Take n of them.
+ * The next pages of a file that are read straight from there: without a question
+ * to the page cache, and without a look-up.  All zeros: none
  */
-extern void rbp_straight_begin(int fs);
-extern bool rbp_straight_left(int fs);
-extern void rbp_straight_take(int fs, int n);
+typedef struct RbpStraight
+{
+	int			left;			/* pages */
+	int			read;			/* pages since it began */
+	uint32_t	first;			/* block of these */
+	bool		run;			/* they are a run */
+	bool		cached;			/* the page cache has them */
+} RbpStraight;
+
+/* A page or a run was chosen to be read from the file: begin to read straight. */
+extern void rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, bool cached);
 
 /*
  * Is a page worth capturing, which came from the file?  cached: the page

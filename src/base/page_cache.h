@@ -14,6 +14,8 @@
 
 #include "postgres.h"
 
+#include "base/choice.h"
+
 /*
  * State of an open file, private to the process.  All zeros: nothing is known
  * yet.
@@ -24,6 +26,7 @@ typedef struct RbpCacheView
 	bool		tested;			/* reliable is known */
 	bool		reliable;		/* the answer "not cached" can be trusted */
 	int			file_system;	/* its number + 1; 0: not known yet */
+	RbpStraight straight;
 } RbpCacheView;
 
 /*

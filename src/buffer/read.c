@@ -260,7 +260,7 @@ choose_sources(ReadRun *run, int transport)
 	if (source == RBP_SOURCE_FILE && (slow || is_askable(run)))
 	{
 		run->skip_reason = slow ? RBP_SHADOW_SLOW : RBP_SHADOW_CACHED;
-		rbp_straight_begin(run->fs);
+		rbp_straight_begin(&run->cache->straight, run->fs, RBP_WORK_PAGE, !slow);
 	}
 }
 
@@ -562,16 +562,22 @@ account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 		update_file_costs(run, n, known, took);
 }
 
-static ssize_t
-readv_run(const ReadRun *run)
+static void
+fill_iov(const ReadRun *run, struct iovec *iov)
 {
-	struct iovec iov[RBP_MAX_BATCH];
-
 	for (int i = 0; i < run->n; i++)
 	{
 		iov[i].iov_base = run->pages[i].buf;
 		iov[i].iov_len = BLCKSZ;
 	}
+}
+
+static ssize_t
+readv_run(const ReadRun *run)
+{
+	struct iovec iov[RBP_MAX_BATCH];
+
+	fill_iov(run, iov);
 	return rbp_libc_readv(run->fd, iov, run->n, run->offset);
 }
 
@@ -697,42 +703,79 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 }
 
 /*
+ * ---- straight reads -----------------------------------------------------------
+ */
+
+/*
+ * Are the next pages of the file read straight?  What was requested from donors
+ * must be taken, or it is in the way.
+ */
+static inline bool
+is_straight(const RbpCacheView *cache)
+{
+	return (rbp_guc_read_from == RBP_READ_FILE ||
+			(cache->straight.left > 0 && rbp_guc_read_from == RBP_READ_AUTO)) &&
+		!rbp_tier_prewarming && !rbp_read_ahead_pending();
+}
+
+/*
+ * Have none of the frames' victims a claim?  If so, count why, and forget these
+ * reasons.
+ */
+static bool
+pass_victims(const struct iovec *iov, int iovcnt)
+{
+	for (int k = 0; k < iovcnt; k++)
+		for (Size at = 0; at < iov[k].iov_len; at += BLCKSZ)
+			if (has_claim((char *) iov[k].iov_base + at))
+				return false;
+	for (int k = 0; k < iovcnt; k++)
+		for (Size at = 0; at < iov[k].iov_len; at += BLCKSZ)
+			if (rbp_is_frame((char *) iov[k].iov_base + at, BLCKSZ))
+				rbp_count_skip(rbp_shadow_of((char *) iov[k].iov_base + at)->flags);
+	return true;
+}
+
+/*
  * Read pages into frames as a server without this extension would: no
  * look-up and no claim, so that the pages will not be captured.  No clock either,
- * unless timed: then this says what the file costs.
+ * unless they are a run that the page cache has not: then this says what the file costs.
  */
 static ssize_t
-read_straight(const ReadRun *run, uint32 skip_reason, bool timed)
+read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
+			  const struct iovec *iov, int iovcnt, off_t offset)
 {
+	RbpStraight *straight = &cache->straight;
+	bool		timed = straight->run && !straight->cached && rbp_guc_read_from == RBP_READ_AUTO;
+	uint32		skip_reason = rbp_guc_read_from == RBP_READ_FILE ? RBP_SHADOW_POLICY :
+	straight->cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 	int64		start = timed ? rbp_now_ns() : 0;
-	ssize_t		got = readv_run(run);
+	ssize_t		got = rbp_libc_readv(fd, iov, iovcnt, offset);
+	int			n = (int) (got / BLCKSZ);
 
-	if (got < BLCKSZ)
+	if (n <= 0)
 		return got;
-	for (int i = 0; i < got / BLCKSZ; i++)
-		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
-			rbp_shadow_of(run->pages[i].buf)->flags = skip_reason;
-	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, (int) (got / BLCKSZ));
+	for (int k = 0, i = 0; k < iovcnt; k++)
+		for (Size at = 0; at < iov[k].iov_len && i < n; at += BLCKSZ, i++)
+			if (rbp_is_frame((char *) iov[k].iov_base + at, BLCKSZ))
+				rbp_shadow_of((char *) iov[k].iov_base + at)->flags = skip_reason;
+	if (straight->read == 0)
+		straight->first = rbp_block_of(file, offset);
+	straight->read += n;
+	straight->left -= n;
+	count(file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	if (timed)
 	{
+		int			fs = rbp_page_cache_file_system(fd, cache);
 		int64		took = rbp_now_ns() - start;
 
 		rbp_choice_waited(took);
-		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, (int) (got / BLCKSZ), took);
+		rbp_cost_add(fs, RBP_NO_TRANSPORT, RBP_COST_RUN, n, took);
+		/* it may turn out to be slow */
+		if (!rbp_choose_disk(fs, RBP_WORK_RUN))
+			straight->left = 0;
 	}
 	return got;
-}
-
-/* No victim has a claim. */
-static void
-skip_victims(const ReadRun *run)
-{
-	for (int i = 0; i < run->n; i++)
-		if (rbp_is_frame(run->pages[i].buf, BLCKSZ))
-		{
-			rbp_count_skip(rbp_shadow_of(run->pages[i].buf)->flags);
-			rbp_forget_frame(run->pages[i].buf);
-		}
 }
 
 /* Read one run; returns what rbp_tier_read() returns. */
@@ -741,27 +784,18 @@ read_run(ReadRun *run, uint16 space)
 {
 	ReadPage   *pages = run->pages;
 	RbpReadFile file = {.fd = run->fd,.fs = run->fs,.cache = run->cache};
-	bool		claimed = false;	/* may a victim be captured? */
-	bool		straight;
-	uint32		skip_reason = 0;
-	bool		timed = false;
-	int64		start;
-	bool		usable;
+	int64		start = rbp_now_ns();
+	bool		usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	ssize_t		total = 0;
 
-	for (int i = 0; i < run->n; i++)
-		claimed |= has_claim(pages[i].buf);
-	straight = rbp_read_ahead_straight(&file, &pages[0].id, run->n, &skip_reason, &timed);
-	if (straight && !claimed)
-	{
-		skip_victims(run);
-		return read_straight(run, skip_reason, timed);
-	}
-	start = rbp_now_ns();
-	usable = space != RBP_INVALID_SPACE && rbp_tier_usable(start);
 	start = handle_victims(run, usable, start);
-	if (straight)
-		return read_straight(run, skip_reason, timed);
+	if (is_straight(run->cache))
+	{
+		struct iovec iov[RBP_MAX_BATCH];
+
+		fill_iov(run, iov);
+		return read_straight(run->fd, run->file, run->cache, iov, run->n, run->offset);
+	}
 
 	/* Note stamps and generation before anything is read: see the top. */
 	run->read_at = start;
@@ -859,7 +893,9 @@ ssize_t
 rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			  const struct iovec *iov, int iovcnt, off_t offset)
 {
-	ssize_t		got = read_pages(fd, file, cache, iov, iovcnt, offset);
+	ssize_t		got = is_straight(cache) && pass_victims(iov, iovcnt) ?
+	read_straight(fd, file, cache, iov, iovcnt, offset) :
+	read_pages(fd, file, cache, iov, iovcnt, offset);
 
 	rbp_relation_stats_settle();
 	return got;

@@ -133,22 +133,6 @@ static RbpWindow windows[RBP_STREAMS][2];
 /* For reads that are windows of their own */
 static RbpWindow read_window;
 
-/*
- * Runs that are read straight from the file: a window is planned again after so many
- * pages.  This is odd, as the kernel reads ahead in powers of two.  By
- * fork, as processes that recognize no runs have these, too.
- */
-#define STRAIGHT_PAGES		401
-
-typedef struct Straight
-{
-	RbpPageId	fork;			/* its block is not used */
-	int			left;			/* pages */
-	bool		cached;			/* they are in the page cache */
-} Straight;
-
-static Straight straights[RBP_STREAMS];
-
 static inline char *
 copy_of(const Batch *batch, int i)
 {
@@ -672,24 +656,6 @@ in_window(const RbpWindow *w, const RbpPageId *page)
 		page->block - w->first.block < (uint32) w->n;
 }
 
-static inline Straight *
-straight_of(const RbpPageId *page)
-{
-	return &straights[(page->rel + (uint32) page->fork) % RBP_STREAMS];
-}
-
-/* Is the run read straight from the file?  What is timed may turn out to be slow. */
-static bool
-is_straight(const RbpReadFile *file, const RbpPageId *page)
-{
-	const Straight *s = straight_of(page);
-
-	if (rbp_guc_read_from != RBP_READ_AUTO)
-		return rbp_guc_read_from == RBP_READ_FILE;
-	return s->left > 0 && rbp_page_same_fork(&s->fork, page) &&
-		(s->cached || rbp_choose_disk(file->fs, RBP_WORK_RUN));
-}
-
 /*
  * Begin a window, of n pages from that one on.  stream: what it is ahead of, or
  * NULL if these pages are being read.
@@ -728,10 +694,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	/* of what no donor has, some is captured, unless the disk is faster */
 	if (w->file && !w->trial &&
 		(w->remote > 0 || w->mostly_cached || rbp_choose_disk(file->fs, RBP_WORK_RUN)))
-		*straight_of(first) = (Straight)
-	{
-		.fork = *first,.left = STRAIGHT_PAGES,.cached = w->mostly_cached
-	};
+		rbp_straight_begin(&file->cache->straight, file->fs, RBP_WORK_RUN, w->mostly_cached);
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
@@ -767,39 +730,22 @@ find_window(const RbpPageId *page)
 	return in_window(&pair[0], page) ? &pair[0] : in_window(&pair[1], page) ? &pair[1] : NULL;
 }
 
-bool
-rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n,
-						uint32 *skip_reason, bool *timed)
+/*
+ * Note a read.  If there were straight ones of the file before it, it may go on
+ * with their run.
+ */
+static void
+note_read(RbpStraight *straight, const RbpPageId *first, int n)
 {
-	bool		run = n >= READ_MIN;
-	bool		slow;
+	RbpPageId	before = *first;
+	uint32		passed = first->block - straight->first;
+	uint32		read = (uint32) straight->read;
 
-	if (rbp_tier_prewarming)
-		return false;
-	if (notes_streams())
-	{
-		noted = rbp_stream_note(&streams, first, (uint32) n);
-		if (noted->window > 0 && find_window(first) != NULL)
-			return false;
-		run = noted->window > 0;
-	}
-	/* what was requested from donors must be taken, or it is in the way */
-	if (!(run ? is_straight(file, first) : rbp_straight_left(file->fs)) || rbp_read_ahead_pending())
-		return false;
-	if (run)
-	{
-		slow = !straight_of(first)->cached;
-		straight_of(first)->left -= n;
-	}
-	else
-	{
-		slow = rbp_choose_disk(file->fs, RBP_WORK_PAGE);
-		rbp_straight_take(file->fs, n);
-	}
-	*timed = run && slow && rbp_guc_read_from == RBP_READ_AUTO;
-	*skip_reason = rbp_guc_read_from == RBP_READ_FILE ? RBP_SHADOW_POLICY :
-		slow ? RBP_SHADOW_SLOW : RBP_SHADOW_CACHED;
-	return true;
+	before.block = straight->first;
+	straight->read = 0;
+	if (read > 0 && passed >= read && passed <= read + read / 8)
+		(void) rbp_stream_note(&streams, &before, passed);
+	noted = rbp_stream_note(&streams, first, (uint32) n);
 }
 
 /* The read is a window of its own, unless it is short. */
@@ -824,15 +770,12 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 		return NULL;
 	if (!notes_streams())
 		return plan_read(file, first, n);
+	note_read(&file->cache->straight, first, n);
 	pair = windows[noted - streams.streams];
 	/* forget those of the run before */
 	for (int i = 0; noted->window == 0 && i < 2; i++)
 		report_window(&pair[i]);
 	window = find_window(first);
-	/* what is read straight has no windows */
-	if (noted->window > 0 && (window == NULL || window->file) &&
-		is_straight(file, first) && !rbp_read_ahead_pending())
-		return window;
 	planned = rbp_stream_plan(noted, first->block, max_window(window), RELSEG_SIZE, &from);
 	if (planned > 0)
 	{

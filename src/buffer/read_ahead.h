@@ -62,16 +62,8 @@ typedef struct RbpReadFile
 } RbpReadFile;
 
 /*
- * Note that n pages are read, of which this is the first.  Should they be read
- * straight from the file, without a look-up?  Then *skip_reason says why they are
- * not captured, as RBP_SHADOW_*; if *timed, their time must be added as RBP_COST_RUN.
- */
-extern bool rbp_read_ahead_straight(const RbpReadFile *file, const RbpPageId *first, int n,
-									uint32 *skip_reason, bool *timed);
-
-/*
- * The pages just noted are not read like that: read ahead if they are part of a
- * run.  May submit requests to donors; does not connect.  Returns the
+ * Note that n pages are read, of which this is the first: read ahead if they are
+ * part of a run.  May submit requests to donors; does not connect.  Returns the
  * window that has the first page, or NULL.
  */
 extern RbpWindow *rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first,
