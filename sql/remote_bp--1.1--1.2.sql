@@ -35,6 +35,41 @@ GRANT EXECUTE ON FUNCTION remote_bp_stat_backend(integer) TO pg_monitor;
 COMMENT ON FUNCTION remote_bp_stat_backend(integer) IS
     'Activity of a server process and its parallel workers since it started; by default, of the own one';
 
+CREATE FUNCTION remote_bp_stat_sources(
+    OUT source text,
+    OUT device text,
+    OUT page_us double precision,
+    OUT run_us double precision,
+    OUT temp_write_us double precision,
+    OUT temp_read_us double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'rbp_sql_stat_sources'
+LANGUAGE C STRICT VOLATILE PARALLEL SAFE ROWS 4;
+
+CREATE VIEW remote_bp_stat_sources AS
+    SELECT * FROM remote_bp_stat_sources();
+
+REVOKE ALL ON FUNCTION remote_bp_stat_sources() FROM PUBLIC;
+REVOKE ALL ON remote_bp_stat_sources FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION remote_bp_stat_sources() TO pg_monitor;
+GRANT SELECT ON remote_bp_stat_sources TO pg_monitor;
+
+COMMENT ON FUNCTION remote_bp_stat_sources() IS 'The rows of view remote_bp_stat_sources';
+COMMENT ON VIEW remote_bp_stat_sources IS
+    'What reads have cost lately, by which the server chooses between donors and files: one row for each file system and each transport';
+COMMENT ON COLUMN remote_bp_stat_sources.source IS
+    'file, or the transport to donors: shm, tcp or verbs';
+COMMENT ON COLUMN remote_bp_stat_sources.device IS
+    'Device of the file system, as major and minor number; others for those beyond seven; null for donors';
+COMMENT ON COLUMN remote_bp_stat_sources.page_us IS
+    'Mean time to read a page by itself that is not in the page cache, in microseconds; null if none was measured';
+COMMENT ON COLUMN remote_bp_stat_sources.run_us IS
+    'Mean time to read a page of a run that is not in the page cache, in microseconds; null if none was measured';
+COMMENT ON COLUMN remote_bp_stat_sources.temp_write_us IS
+    'Mean time to write a temporary block, in microseconds; null if none was measured';
+COMMENT ON COLUMN remote_bp_stat_sources.temp_read_us IS
+    'Mean time to read a temporary block, in microseconds; null if none was measured';
+
 CREATE FUNCTION remote_bp_stat_statements(
     OUT userid oid,
     OUT dbid oid,

@@ -2,7 +2,8 @@
  *
  * stat.c
  *	  remote_bp_stat and remote_bp_stat_spill: the counters of all modules, in
- *	  one row each; remote_bp_stat_backend(): some of those of one process.
+ *	  one row each; remote_bp_stat_backend(): some of those of one process;
+ *	  remote_bp_stat_sources: what the choice of a page's source goes by.
  *
  * The functions put each column's value together with its name, in the order of
  * the installation script.  finish_row() raises an error if the installed version
@@ -13,6 +14,8 @@
  */
 #include "postgres.h"
 
+#include <sys/sysmacros.h>
+
 #include "fmgr.h"
 #include "funcapi.h"
 #include "storage/proc.h"
@@ -20,6 +23,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/page_cache.h"
 #include "base/sql.h"
@@ -32,6 +36,7 @@ PG_FUNCTION_INFO_V1(rbp_sql_stat);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_spill);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_reset);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_backend);
+PG_FUNCTION_INFO_V1(rbp_sql_stat_sources);
 
 /* A row under construction; the size has room to spare */
 #define ROW_COLUMNS		(RBP_NUM_COUNTERS + 32)
@@ -206,4 +211,46 @@ rbp_sql_stat_backend(PG_FUNCTION_ARGS)
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 		put(&row, names[i], rbp_sql_counter(usage.item[i], i >= RBP_FIRST_USAGE_TIME), false);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
+}
+
+static void
+put_source(ReturnSetInfo *rsinfo, const char *source, const char *device, int fs, int transport)
+{
+	enum
+	{
+		SOURCE, DEVICE, COSTS, COLUMNS = COSTS + RBP_COSTS
+	};
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
+	bool		any = device != NULL;
+
+	values[SOURCE] = CStringGetTextDatum(source);
+	nulls[DEVICE] = device == NULL;
+	if (device != NULL)
+		values[DEVICE] = CStringGetTextDatum(device);
+	for (int cost = 0; cost < RBP_COSTS; cost++)
+	{
+		nulls[COSTS + cost] = !rbp_cost_known(fs, transport, cost);
+		values[COSTS + cost] = Float8GetDatum((double) rbp_cost(fs, transport, cost) / RBP_NS_PER_US);
+		any |= !nulls[COSTS + cost];
+	}
+	if (any)
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+Datum
+rbp_sql_stat_sources(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 2 + RBP_COSTS);
+	uint64		device;
+
+	for (int fs = 0; fs < RBP_FILE_SYSTEMS; fs++)
+		if (rbp_choice_device(fs, &device))
+			put_source(rsinfo, "file",
+					   fs == RBP_FILE_SYSTEMS - 1 ? "others" :
+					   psprintf("%u:%u", major(device), minor(device)),
+					   fs, RBP_NO_TRANSPORT);
+	for (int transport = 0; transport < RBP_TRANSPORTS; transport++)
+		put_source(rsinfo, rbp_remote_transport_name((uint32) 1 << transport), NULL, 0, transport);
+	return (Datum) 0;
 }

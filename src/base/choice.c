@@ -227,6 +227,15 @@ rbp_choice_file_system(uint64_t device)
 	return i;
 }
 
+bool
+rbp_choice_device(int fs, uint64_t *device)
+{
+	uint64_t	word = LOAD(shared->device[fs]);
+
+	*device = word - 1;
+	return word != 0;
+}
+
 /*
  * ---- averages -----------------------------------------------------------------
  */
@@ -276,8 +285,8 @@ average_of(int fs, int transport, RbpCost cost)
 	return LOAD(shared->average[place(fs, transport)][cost]);
 }
 
-static bool
-known(int fs, int transport, RbpCost cost)
+bool
+rbp_cost_known(int fs, int transport, RbpCost cost)
 {
 	return average_of(fs, transport, cost) != 0;
 }
@@ -505,8 +514,8 @@ temp_cost(int fs, bool file)
 {
 	int			transport = LOAD(shared->temp_transport);
 	int			arm = file ? RBP_NO_TRANSPORT : transport;
-	bool		reads = known(fs, RBP_NO_TRANSPORT, RBP_COST_TEMP_READ) &&
-	known(fs, transport, RBP_COST_TEMP_READ);
+	bool		reads = rbp_cost_known(fs, RBP_NO_TRANSPORT, RBP_COST_TEMP_READ) &&
+	rbp_cost_known(fs, transport, RBP_COST_TEMP_READ);
 
 	return rbp_cost(fs, arm, RBP_COST_TEMP_WRITE) +
 		(reads ? rbp_cost(fs, arm, RBP_COST_TEMP_READ) : 0);
@@ -515,7 +524,7 @@ temp_cost(int fs, bool file)
 static inline bool
 temp_cost_known(int fs, bool file)
 {
-	return known(fs, file ? RBP_NO_TRANSPORT : LOAD(shared->temp_transport), RBP_COST_TEMP_WRITE);
+	return rbp_cost_known(fs, file ? RBP_NO_TRANSPORT : LOAD(shared->temp_transport), RBP_COST_TEMP_WRITE);
 }
 
 int64_t
@@ -634,7 +643,7 @@ rbp_choice_saved(int fs, RbpWork work, int missing, int unknown, int64_t ns)
 {
 	int64_t		disk = rbp_cost(fs, RBP_NO_TRANSPORT, cost_of(work));
 
-	if (!known(fs, RBP_NO_TRANSPORT, cost_of(work)))
+	if (!rbp_cost_known(fs, RBP_NO_TRANSPORT, cost_of(work)))
 		return 0;
 	return (missing * ALL + unknown * share_missing(fs)) * disk / ALL - ns;
 }

@@ -67,6 +67,10 @@ extern void rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 
 /* The average, or a guess */
 extern int64_t rbp_cost(int fs, int transport, RbpCost cost);
+extern bool rbp_cost_known(int fs, int transport, RbpCost cost);
+
+/* st_dev of the file system with that number; false if there is none yet */
+extern bool rbp_choice_device(int fs, uint64_t *device);
 
 /* Of n pages that it was asked about the page cache had so many. */
 extern void rbp_choice_asked(int fs, int n, int ncached);

@@ -267,6 +267,9 @@ extern int	rbp_remote_slot_donor(uint32 slot);
  */
 extern int	rbp_remote_slot_transport(uint32 slot);
 
+/* Name of a transport (RBP_TRANSPORT_*, 1 shifted by that number), or "none". */
+extern const char *rbp_remote_transport_name(uint32 bit);
+
 /*
  * Add to the counters of the slot's donor: n reads of its pages that went to
  * disk because the disk is faster; the time that reads from it have saved.

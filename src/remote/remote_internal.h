@@ -423,9 +423,6 @@ extern void rbp_remote_conn_new_endpoint(RbpRemoteDonor *d);
 /* Is the buffer in the memory that rbp_remote_set_pusher() named? */
 extern bool rbp_remote_is_push_memory(const void *buf, Size len);
 
-/* Name of a transport (RBP_TRANSPORT_*), or "none". */
-extern const char *rbp_remote_transport_name(uint32 bit);
-
 /*
  * Get the connection ready for requests.
  *
