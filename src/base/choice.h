@@ -147,6 +147,13 @@ typedef struct RbpStraight
 /* A page or a run was chosen to be read from the file: begin to read straight. */
 extern void rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, bool cached);
 
+static inline bool
+rbp_straight_left(const RbpStraight *straight)
+{
+	return rbp_guc_read_from == RBP_READ_FILE ||
+		(straight->left > 0 && rbp_guc_read_from == RBP_READ_AUTO);
+}
+
 /*
  * Is a page worth capturing, which came from the file?  cached: the page
  * cache had it.

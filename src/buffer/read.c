@@ -713,9 +713,7 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 static inline bool
 is_straight(const RbpCacheView *cache)
 {
-	return (rbp_guc_read_from == RBP_READ_FILE ||
-			(cache->straight.left > 0 && rbp_guc_read_from == RBP_READ_AUTO)) &&
-		!rbp_tier_prewarming && !rbp_read_ahead_pending();
+	return rbp_straight_left(&cache->straight) && !rbp_tier_prewarming && !rbp_read_ahead_pending();
 }
 
 /*

@@ -125,6 +125,10 @@ make_donor_slow(1);
 ok(wait_for('pages to come from the disk', sub { moved(\&read_it, qw(bypassed hits)) }, 300), 'a slow donor: pages are read from disk');
 my $donors = $node->safe_psql('postgres', 'SELECT sum(bypassed) FROM remote_bp_stat_donors');
 cmp_ok($donors, '>', 0, 'a slow donor: pages are read from disk although the donor has them');
+is( $node->safe_psql(
+		'postgres', q{SELECT bool_or(d.run_us > f.run_us OR d.page_us > f.page_us) FROM remote_bp_stat_sources d, remote_bp_stat_sources f
+WHERE d.device IS NULL AND f.source = 'file' AND f.device IS NOT NULL}),
+	't', 'a slow donor: its costs are shown');
 ok(wait_for('the log', sub { read_it(); log_since($node, $from) =~ /donor "\S+" is slower than the disk/ }, 300), 'a slow donor: the log reports it');
 
 make_donor_slow(0);

@@ -46,6 +46,9 @@ typedef struct Seen
 	int64_t		ns;
 } Seen;
 
+/* Of each file system, one file is read */
+static RbpStraight straights[RBP_FILE_SYSTEMS];
+
 /* A server starts. */
 static void
 start(void)
@@ -59,6 +62,7 @@ static void
 start_process(void)
 {
 	memset(&own, 0, sizeof(own));
+	memset(straights, 0, sizeof(straights));
 }
 
 /* Read so many pages, each by itself. */
@@ -72,14 +76,14 @@ live(const World *w, int way, int rounds)
 	{
 		/* spread alike, and not in step with the samples */
 		bool		cached = (i * 619) % 1000 < w->per_thousand;
-		bool		straight = rbp_straight_left(w->fs);
+		bool		straight = rbp_straight_left(&straights[w->fs]);
 		bool		known = false;
 		bool		file = straight;
 		int64_t		file_ns = w->cached;
 
 		if (straight)
 		{
-			rbp_straight_take(w->fs, 1);
+			straights[w->fs].left--;
 			seen.straight++;
 		}
 		else
@@ -97,7 +101,7 @@ live(const World *w, int way, int rounds)
 					(source == RBP_SOURCE_TRIAL && !cached);
 			}
 			if (source == RBP_SOURCE_FILE)
-				rbp_straight_begin(w->fs);
+				rbp_straight_begin(&straights[w->fs], w->fs, RBP_WORK_PAGE, false);
 		}
 		if (file && !cached)
 			file_ns = w->disk + (w->stall_every > 0 && ++disk_reads % (uint32_t) w->stall_every == 0 ? w->stall : 0);
@@ -321,9 +325,9 @@ test_settings(void)
 	start_process();
 	rbp_guc_read_from = RBP_READ_DONOR;
 	ok(rbp_choose_page(FIRST, FAR, true, false) == RBP_SOURCE_DONOR && !rbp_choose_file(FIRST, FAR, RBP_WORK_RUN, true) &&
-	   !rbp_straight_left(FIRST), "donor: from donors");
+	   !rbp_straight_left(&straights[FIRST]), "donor: from donors");
 	rbp_guc_read_from = RBP_READ_FILE;
-	ok(rbp_straight_left(FIRST), "file: straight from there");
+	ok(rbp_straight_left(&straights[FIRST]), "file: straight from there");
 	rbp_guc_read_from = RBP_READ_CACHE;
 	ok(rbp_choose_page(FIRST, FAR, true, false) == RBP_SOURCE_ASK && rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, true) &&
 	   !rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "cache: the page cache, then donors");
@@ -380,15 +384,15 @@ test_in_turns(void)
 			bool		cached = i % 2 == phase;
 			RbpSource	source = RBP_SOURCE_FILE;
 
-			if (rbp_straight_left(FIRST))
-				rbp_straight_take(FIRST, 1);
+			if (rbp_straight_left(&straights[FIRST]))
+				straights[FIRST].left--;
 			else
 			{
 				source = rbp_choose_page(FIRST, NEAR, true, false);
 				if (source == RBP_SOURCE_ASK)
 					rbp_choice_asked(FIRST, 1, cached);
 				if (source == RBP_SOURCE_FILE)
-					rbp_straight_begin(FIRST);
+					rbp_straight_begin(&straights[FIRST], FIRST, RBP_WORK_PAGE, false);
 			}
 			from_disk += source == RBP_SOURCE_FILE && !cached && i > 5000;
 		}
@@ -436,7 +440,7 @@ test_runs(void)
 	start_process();
 	now = 100000 * MS;
 	(void) run(1000 * MS, f, 4 * US, 8 * US, US);
-	ok(known(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN), "the file was tried");
+	ok(rbp_cost_known(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN), "the file was tried");
 	files = run(60000 * MS, f, 4 * US, 8 * US, US);
 	ok(files <= 1, "donors are faster (%d %% from the file, to see)", files);
 	files = run(1000 * MS, cached, 4 * US, 8 * US, US);
