@@ -36,9 +36,9 @@
  *
  * Trials.  What is not used is tried for one part in 200 of the time that is
  * spent on reading, by all processes together, so that a change is noticed.
- * While the page cache keeps its pages, the disk is tried for one part in 20:
- * what it has read is in the page cache from then on, as it would be in a server
- * without the tier.  Single pages are tried by eight, and donors for runs by the
+ * While the page cache keeps its pages, the disk is tried for one part in 20,
+ * unless donors are nearly as fast: what it has read is in the page cache from then
+ * on, as it would be in a server without the tier.  Single pages are tried by eight, and donors for runs by the
  * window.  Of a run a single window tells nothing about the file: the kernel
  * reads ahead for the window that waits for the disk, and those behind it find
  * that in the page cache.  So the file is tried for 20 ms, by all processes, since
@@ -106,7 +106,10 @@ static const int64_t donor_guess[RBP_COSTS] = {
 
 /* Trials: their share of the time, and their lengths */
 #define TRIAL_PART			200
-#define FILL_PART			20	/* of the disk, while the page cache keeps */
+#define FILL_PART			20	/* of the disk, while the page cache keeps: */
+#define FILL_READS			16	/* if so many reads from there make up for one
+								 * of the disk; */
+#define CACHED_COST			2000	/* each of which takes so long */
 #define RARE_PART			2400	/* of files for temporary blocks, while it
 									 * does not: few of them are still cached
 									 * when they are read, all would not be */
@@ -411,18 +414,26 @@ trial_due(int fs, RbpWork work, int part, int64_t ns)
 									false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
+/* The part of the time that is for trials of the disk, or else of donors */
+static inline int
+part_of(bool disk, bool keeps, int64_t disk_cost, int64_t donor_cost)
+{
+	return disk && keeps && (donor_cost - CACHED_COST) * FILL_READS > disk_cost ? FILL_PART : TRIAL_PART;
+}
+
 /* Is the page part of a trial of the source that is not used? */
 static bool
 page_in_trial(int fs, int transport, bool keeps)
 {
 	bool		disk = rbp_choose_file(fs, transport, RBP_WORK_PAGE, false);
-	int			other = disk ? transport : RBP_NO_TRANSPORT;
+	int64_t		donor_cost = rbp_cost(fs, transport, RBP_COST_PAGE);
+	int64_t		disk_cost = rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 
 	/* the first reads from a donor may be slow */
 	if ((own.trial_left == 0 || own.trial_fs != fs) &&
 		((disk && WEIGHT(average_of(fs, transport, RBP_COST_PAGE)) < KNOWN) ||
-		 trial_due(fs, RBP_WORK_PAGE, keeps && !disk ? FILL_PART : TRIAL_PART,
-				   TRIAL_PAGES * rbp_cost(fs, other, RBP_COST_PAGE))))
+		 trial_due(fs, RBP_WORK_PAGE, part_of(!disk, keeps, disk_cost, donor_cost),
+				   TRIAL_PAGES * (disk ? donor_cost : disk_cost))))
 	{
 		own.trial_fs = fs;
 		own.trial_left = TRIAL_PAGES;
@@ -486,7 +497,7 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 		return rbp_choose_file(f->fs, f->transport, RBP_WORK_RUN, f->cached) ?
 			RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	*disk_faster = faster(*disk_faster, disk, both);
-	part = f->keeps && !*disk_faster ? FILL_PART : TRIAL_PART;
+	part = part_of(!*disk_faster, f->keeps, disk, both);
 
 	/*
 	 * many processes take part in a trial of the file: its part of each one's

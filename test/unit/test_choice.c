@@ -204,13 +204,18 @@ test_pages(void)
 static void
 test_filling(void)
 {
-	World		w = {.cached = 2 * US,.disk = 300 * US,.donor = 20 * US};
+	World		w = {.cached = 2 * US,.disk = 200 * US,.donor = 20 * US};
 	Seen		seen;
 
 	start();
 	start_process();
 	(void) settle(&w, FAR);
 	keeps = true;
+	w.donor = 4 * US;
+	(void) settle(&w, NEAR);
+	seen = live(&w, NEAR, ROUNDS);
+	ok(seen.disk * w.disk < seen.ns / 100, "not if donors are nearly as fast as the page cache (%d times)", seen.disk);
+	w.donor = 20 * US;
 	seen = live(&w, FAR, ROUNDS);
 	ok(seen.disk > ROUNDS / 500, "the page cache keeps its pages: the disk is read, too (%d times)", seen.disk);
 	(void) settle(&w, FAR);
