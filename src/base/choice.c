@@ -38,11 +38,11 @@
  * spent on reading, by all processes together, so that a change is noticed.
  * While the page cache keeps its pages, the disk is tried for one part in 20,
  * unless donors are nearly as fast: what it has read is in the page cache from then
- * on, as it would be in a server without the tier.  Single pages are tried by eight, and donors for runs by the
- * window.  Of a run a single window tells nothing about the file: the kernel
- * reads ahead for the window that waits for the disk, and those behind it find
- * that in the page cache.  So the file is tried for 20 ms, by all processes, since
- * several may read a run together.
+ * on, as it would be in a server without the tier.  Single pages are tried by
+ * eight.  Of a run a single window tells nothing: the kernel reads ahead for the
+ * one that waits for the disk, and those behind it find that in the page cache; a
+ * process enters a donor's memory in its page tables bit by bit.  So runs are tried
+ * for 20 ms, by all processes, since several may read a run together.
  *
  * Admission.  A page is worth capturing if a later read of it from a donor
  * would save more than the capture takes, provided that this read would go to
@@ -163,7 +163,8 @@ typedef struct Shared
 	/* time spent, and when in that time the next trial is due */
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int64_t		trial_at[RBP_FILE_SYSTEMS][RBP_WORKS];
-	int64_t		file_until[RBP_FILE_SYSTEMS];	/* the end of a trial of runs */
+	int64_t		trial_until[RBP_FILE_SYSTEMS];	/* the end of a trial of runs, */
+	int32_t		trial_of[RBP_FILE_SYSTEMS]; /* as in rbp_choice_trying() */
 	int32_t		transport;		/* that was used last */
 	int32_t		temp_transport; /* likewise, for temporary blocks; */
 	int32_t		temp_fs;		/* and where their files are */
@@ -477,9 +478,10 @@ rbp_choose_disk(int fs, RbpWork work)
 }
 
 bool
-rbp_choice_trying_file(int fs, int64_t now)
+rbp_choice_trying(int fs, RbpSource source, int64_t now)
 {
-	return rbp_guc_read_from == RBP_READ_AUTO && now < LOAD(shared->file_until[fs]);
+	return rbp_guc_read_from == RBP_READ_AUTO && now < LOAD(shared->trial_until[fs]) &&
+		LOAD(shared->trial_of[fs]) == (int32_t) source;
 }
 
 RbpSource
@@ -491,6 +493,7 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
 	int			part;
+	RbpSource	source;
 
 	STORE(shared->transport, f->transport);
 	if (f->cached || rbp_guc_read_from != RBP_READ_AUTO)
@@ -499,17 +502,16 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	*disk_faster = faster(*disk_faster, disk, both);
 	part = part_of(!*disk_faster, f->keeps, disk, both);
 
-	/*
-	 * many processes take part in a trial of the file: its part of each one's
-	 * time
-	 */
-	if ((!*disk_faster && now - LOAD(shared->file_until[f->fs]) < (part - 1) * TRIAL_RUN_NS) ||
-		!trial_due(f->fs, RBP_WORK_RUN, part, *disk_faster ? both : greater(disk, TRIAL_RUN_NS)))
-		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
-	if (*disk_faster)
+	if (rbp_choice_trying(f->fs, RBP_SOURCE_DONOR, now))
 		return RBP_SOURCE_DONOR;
-	STORE(shared->file_until[f->fs], now + TRIAL_RUN_NS);
-	return RBP_SOURCE_TRIAL;
+	source = *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
+	/* many processes take part in a trial: its part of each one's time */
+	if (now - LOAD(shared->trial_until[f->fs]) < (part - 1) * TRIAL_RUN_NS ||
+		!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)))
+		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
+	STORE(shared->trial_of[f->fs], (int32_t) source);
+	STORE(shared->trial_until[f->fs], now + TRIAL_RUN_NS);
+	return source;
 }
 
 /*

@@ -113,8 +113,11 @@ extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
 /* Is the disk faster than the donors that were used last? */
 extern bool rbp_choose_disk(int fs, RbpWork work);
 
-/* Does a trial of the file go on, in which all runs take part? */
-extern bool rbp_choice_trying_file(int fs, int64_t now);
+/*
+ * Does a trial go on in which all runs take part?  RBP_SOURCE_TRIAL: of the file;
+ * RBP_SOURCE_DONOR: of donors
+ */
+extern bool rbp_choice_trying(int fs, RbpSource source, int64_t now);
 
 /*
  * Should the next temporary block go to the file?  RBP_UNKNOWN_FILE_SYSTEM: as

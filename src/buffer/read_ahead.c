@@ -626,8 +626,9 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, int n, const Survey *
 }
 
 /*
- * Report what the pages of a window have cost, if most of them were read.  What
- * donors did not have is charged with what the disk takes in the mean.
+ * Report what the pages of a window have cost, if most of them were read, and if the
+ * process has not connected meanwhile.  What donors did not have is charged with
+ * what the disk takes in the mean.
  */
 static void
 report_window(RbpWindow *w)
@@ -638,7 +639,7 @@ report_window(RbpWindow *w)
 	{
 		if (w->file && !w->mostly_cached)
 			rbp_cost_add(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, w->pages, w->ns);
-		else if (!w->file && w->remote > 0 && w->whole)
+		else if (!w->file && w->remote > 0 && w->whole && w->connects == rbp_remote_connects())
 		{
 			disk = (w->n - w->remote) * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
 				w->holes * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
@@ -674,8 +675,9 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	w->remote = w->holes = w->pages = 0;
 	w->transport = RBP_NO_TRANSPORT;
 	w->ns = 0;
+	w->connects = rbp_remote_connects();
 	survey_page_cache(file, w);
-	w->file = w->trial = w->absent = !w->mostly_cached && rbp_choice_trying_file(file->fs, now);
+	w->file = w->trial = w->absent = !w->mostly_cached && rbp_choice_trying(file->fs, RBP_SOURCE_TRIAL, now);
 	if (w->trial)
 		return;
 	survey_tier(w, stream != NULL, &s);

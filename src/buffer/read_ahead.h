@@ -51,6 +51,7 @@ typedef struct RbpWindow
 	/* measured so far */
 	int			pages;			/* read of it */
 	int64		ns;				/* that these took */
+	uint32		connects;		/* rbp_remote_connects() at its begin */
 } RbpWindow;
 
 /* A file, as a read of it knows it */

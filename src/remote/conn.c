@@ -244,7 +244,7 @@ publish_connections(void)
 uint32
 rbp_remote_connects(void)
 {
-	return connects;
+	return connects + rbp_transport_accesses;
 }
 
 void

@@ -198,8 +198,9 @@ extern void rbp_remote_set_worker(void);
 extern void rbp_remote_set_pusher(void *base, Size len);
 
 /*
- * The number of connections that this process has begun.  If it has grown
- * during a read, the time of that read includes connecting.
+ * The number of connections that this process has begun, and of regions that it
+ * got access to.  If it has grown during a read, the time of that read includes
+ * connecting.
  */
 extern uint32 rbp_remote_connects(void);
 

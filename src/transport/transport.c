@@ -18,6 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+uint32_t	rbp_transport_accesses = 0;
+
 const RbpTransportOps *(*rbp_transport_wrap) (const RbpTransportOps *ops) = NULL;
 
 /* Best first. */

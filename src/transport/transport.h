@@ -202,6 +202,12 @@ struct RbpConn
 	const RbpTransportOps *ops;
 };
 
+/*
+ * How often this process had to ask a donor for access to a region, which takes far
+ * longer than a read.
+ */
+extern uint32_t rbp_transport_accesses;
+
 extern const RbpTransportOps rbp_transport_shm;
 extern const RbpTransportOps rbp_transport_tcp;
 extern const RbpTransportOps rbp_transport_verbs;

@@ -337,6 +337,8 @@ rbp_now_ns(void)
 	return mock_now;
 }
 
+uint32_t	rbp_transport_accesses = 0;
+
 void
 rbp_transport_set_give_up(bool (*callback) (void))
 {

@@ -419,7 +419,7 @@ run(int64_t for_ns, RbpRunFacts f, int64_t donor, int64_t disk, int64_t cached)
 
 	for (; now < until; n++)
 	{
-		bool		file = rbp_choice_trying_file(f.fs, now) || rbp_choose_run(&f, now) != RBP_SOURCE_DONOR;
+		bool		file = rbp_choice_trying(f.fs, RBP_SOURCE_TRIAL, now) || rbp_choose_run(&f, now) != RBP_SOURCE_DONOR;
 		int64_t		ns = f.pages * (file ? (f.cached ? cached : disk) : donor);
 
 		files += file;
@@ -463,14 +463,29 @@ test_runs(void)
 	/* the trial is for all */
 	start();
 	start_process();
-	ok(rbp_choose_run(&f, now) == RBP_SOURCE_TRIAL && rbp_choice_trying_file(FIRST, now), "a trial");
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_TRIAL && rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now), "a trial");
 	start_process();
-	ok(rbp_choice_trying_file(FIRST, now + 19 * MS), "another process takes part");
-	ok(!rbp_choice_trying_file(FIRST, now + 21 * MS), "until it is over");
-	ok(!rbp_choice_trying_file(SECOND, now), "on another file system none does");
+	ok(rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now + 19 * MS), "another process takes part");
+	ok(!rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now + 21 * MS), "until it is over");
+	ok(!rbp_choice_trying(SECOND, RBP_SOURCE_TRIAL, now), "on another file system none does");
 	rbp_guc_read_from = RBP_READ_DONOR;
-	ok(!rbp_choice_trying_file(FIRST, now) && rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "nor one that reads from donors");
+	ok(!rbp_choice_trying(FIRST, RBP_SOURCE_TRIAL, now) && rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "nor one that reads from donors");
 	rbp_guc_read_from = RBP_READ_AUTO;
+
+	/* that of donors, too, after 200 times as long */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 1000, 1000 * 8 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 4 * US);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR && rbp_choice_trying(FIRST, RBP_SOURCE_DONOR, now), "a trial of donors");
+	start_process();
+	ok(rbp_choose_run(&f, now + 19 * MS) == RBP_SOURCE_DONOR, "another process takes part");
+	now += 21 * MS;
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "until it is over");
+	files = run(4000 * MS, f, 8 * US, 4 * US, US);
+	is_u64((uint64_t) files, 100, "for a while there is no other");
+	files = run(4000 * MS, f, 8 * US, 4 * US, US);
+	ok(files >= 98 && files < 100, "then there is (%d %%)", files);
 
 	/* holes */
 	start();

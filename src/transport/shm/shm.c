@@ -246,6 +246,7 @@ map_region(ShmConn *conn, ShmRegion *region, int fd)
 	/* children must not inherit our mappings */
 	(void) madvise(base, size, MADV_DONTFORK);
 	region->base = base;
+	rbp_transport_accesses++;
 	return RBP_OK;
 }
 
