@@ -81,11 +81,13 @@ static const int64_t donor_guess[RBP_COSTS] = {
 
 /*
  * The limits.  A disk may stall, and most trials of it are between its stalls.  In
- * runs the kernel reads far ahead: only many pages together tell their cost.
+ * runs the kernel reads far ahead, 8 MB on some devices: only pages of several such
+ * pieces together tell their cost.
  */
 #define DONOR_WEIGHT_MAX	64
 #define DISK_WEIGHT_MAX		256
-#define MANY_WEIGHT_MAX		1024	/* of runs and temporary blocks */
+#define DISK_RUN_WEIGHT_MAX	4096
+#define MANY_WEIGHT_MAX		1024	/* of other runs, and of temporary blocks */
 #define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
 #define KNOWN				32	/* fewer pages prove nothing */
 
@@ -330,8 +332,9 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 {
 	int			p = place(fs, transport);
 	uint64_t	average = LOAD(shared->average[p][cost]);
-	int64_t		limit = cost != RBP_COST_PAGE ? MANY_WEIGHT_MAX :
-	transport == RBP_NO_TRANSPORT ? DISK_WEIGHT_MAX : DONOR_WEIGHT_MAX;
+	bool		disk = transport == RBP_NO_TRANSPORT;
+	int64_t		limit = cost == RBP_COST_PAGE ? (disk ? DISK_WEIGHT_MAX : DONOR_WEIGHT_MAX) :
+	cost == RBP_COST_RUN && disk ? DISK_RUN_WEIGHT_MAX : MANY_WEIGHT_MAX;
 
 	ns = lesser(greater(ns, 0), MEASURED_MAX_NS);
 	spend(fs, work_of(cost), ns);
@@ -507,7 +510,8 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	source = *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
 	/* many processes take part in a trial: its part of each one's time */
 	if (now - LOAD(shared->trial_until[f->fs]) < (part - 1) * TRIAL_RUN_NS ||
-		!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)))
+		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) &&
+		 rbp_cost_known(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)))
 		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	STORE(shared->trial_of[f->fs], (int32_t) source);
 	STORE(shared->trial_until[f->fs], now + TRIAL_RUN_NS);

@@ -487,6 +487,15 @@ test_runs(void)
 	files = run(4000 * MS, f, 8 * US, 4 * US, US);
 	ok(files >= 98 && files < 100, "then there is (%d %%)", files);
 
+	/* donors of which nothing is known are tried at once */
+	start();
+	start_process();
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 2 * US);
+	STORE(shared->trial_at[FIRST][RBP_WORK_RUN], INT64_MAX);
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR && rbp_choice_trying(FIRST, RBP_SOURCE_DONOR, now), "unknown donors are tried at once");
+	now += 21 * MS;
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "but not all the time");
+
 	/* holes */
 	start();
 	start_process();
