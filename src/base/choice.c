@@ -91,9 +91,12 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
 #define KNOWN				32	/* fewer pages prove nothing */
 
-/* A process adds to the averages after so many pages, or so much time */
+/*
+ * A process adds to the averages after so many pages, or so much time; the first
+ * ones at once, and then as many as before, lest short processes add nothing but
+ * what took long.
+ */
 #define ADD_PAGES			256
-#define ADD_PAGES_YOUNG		8	/* to those that stand for few yet */
 #define ADD_NS				200000
 #define MEASURED_MAX_NS		INT64_C(60000000000)
 
@@ -183,9 +186,12 @@ static struct
 	struct
 	{
 		int			n;
+		int			before;		/* and were added */
 		int64_t		ns;
 	}			measured[PLACES][RBP_COSTS];	/* and not added yet */
-	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* likewise */
+	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* likewise; and was
+													 * added: */
+	int64_t		spent_before[RBP_FILE_SYSTEMS][RBP_WORKS];
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
 
 	/* was the disk faster than donors? */
@@ -312,8 +318,9 @@ static void
 spend(int fs, RbpWork work, int64_t ns)
 {
 	own.spent[fs][work] += ns;
-	if (own.spent[fs][work] < ADD_NS)
+	if (own.spent[fs][work] < lesser(own.spent_before[fs][work], ADD_NS))
 		return;
+	own.spent_before[fs][work] += own.spent[fs][work];
 	(void) __atomic_fetch_add(&shared->spent[fs][work], own.spent[fs][work], __ATOMIC_RELAXED);
 	own.spent[fs][work] = 0;
 }
@@ -340,7 +347,7 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	spend(fs, work_of(cost), ns);
 	own.measured[p][cost].n += n;
 	own.measured[p][cost].ns += ns;
-	if (own.measured[p][cost].n < (WEIGHT(average) < limit / 4 ? ADD_PAGES_YOUNG : ADD_PAGES) &&
+	if (own.measured[p][cost].n < lesser(own.measured[p][cost].before, ADD_PAGES) &&
 		own.measured[p][cost].ns < ADD_NS)
 		return;
 	if (work_of(cost) == RBP_WORK_TEMP)
@@ -353,6 +360,7 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 									   with_more(average, own.measured[p][cost].n,
 												 own.measured[p][cost].ns, limit, true),
 									   false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	own.measured[p][cost].before = (int) lesser(own.measured[p][cost].before + own.measured[p][cost].n, ADD_PAGES);
 	own.measured[p][cost].n = 0;
 	own.measured[p][cost].ns = 0;
 }

@@ -323,6 +323,22 @@ test_capture(void)
 	ok(seen.kept <= ROUNDS / 8, "few are captured if the disk is as quick as donors (%d)", seen.kept);
 }
 
+/* Many processes read a few pages each; some reads take long. */
+static void
+test_short_processes(void)
+{
+	start();
+	for (int i = 0; i < 2000; i++)
+	{
+		start_process();
+		for (int page = 0; page < 5; page++)
+			rbp_cost_add(FIRST, NEAR, RBP_COST_PAGE, 1, (i * 5 + page) % 101 == 0 ? 300 * US : 5 * US);
+	}
+	ok(rbp_cost(FIRST, NEAR, RBP_COST_PAGE) < 20 * US, "short processes tell the mean (%d us)",
+	   (int) (rbp_cost(FIRST, NEAR, RBP_COST_PAGE) / US));
+	ok(LOAD(shared->spent[FIRST][RBP_WORK_PAGE]) > 2000 * 3 * 5 * US, "and spend time");
+}
+
 static void
 test_settings(void)
 {
@@ -519,6 +535,7 @@ main(void)
 	test_filling();
 	test_bursts();
 	test_capture();
+	test_short_processes();
 	test_settings();
 	test_extremes();
 	test_in_turns();
