@@ -757,10 +757,13 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		for (Size at = 0; at < iov[k].iov_len && i < n; at += BLCKSZ, i++)
 			if (rbp_is_frame((char *) iov[k].iov_base + at, BLCKSZ))
 				rbp_shadow_of((char *) iov[k].iov_base + at)->flags = skip_reason;
-	if (straight->read == 0)
-		straight->first = rbp_block_of(file, offset);
-	straight->read += n;
-	straight->left -= n;
+	if (straight->left > 0)
+	{
+		if (straight->read == 0)
+			straight->first = rbp_block_of(file, offset);
+		straight->read += n;
+		straight->left -= n;
+	}
 	count(file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	if (timed)
 	{
