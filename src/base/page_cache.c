@@ -289,13 +289,13 @@ rbp_page_cache_forget(RbpCacheView *view)
 }
 
 int
-rbp_page_cache_file_system(int fd, RbpCacheView *view)
+rbp_page_cache_file_system(int fd, int *known)
 {
 	struct stat st;
 
-	if (unlikely(view->file_system == 0))
-		view->file_system = 1 + rbp_choice_file_system(fstat(fd, &st) == 0 ? (uint64) st.st_dev : 0);
-	return view->file_system - 1;
+	if (unlikely(*known == 0))
+		*known = 1 + rbp_choice_file_system(fstat(fd, &st) == 0 ? (uint64) st.st_dev : 0);
+	return *known - 1;
 }
 
 /* Read the value of a field from a file with lines "field value". */

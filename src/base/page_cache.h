@@ -56,8 +56,11 @@ extern bool rbp_page_cache_ask(int fd, RbpCacheView *view, off_t offset, int n,
  */
 extern void rbp_page_cache_learn(int fd, RbpCacheView *view, off_t offset);
 
-/* The file's file system, as rbp_choice_file_system() numbers them */
-extern int	rbp_page_cache_file_system(int fd, RbpCacheView *view);
+/*
+ * The file's file system, as rbp_choice_file_system() numbers them.  *known: its
+ * number + 1, once it was asked for; 0 before that
+ */
+extern int	rbp_page_cache_file_system(int fd, int *known);
 
 extern Size rbp_page_cache_shmem_size(void);
 extern void rbp_page_cache_shmem_init(void *mem);

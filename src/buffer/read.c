@@ -767,7 +767,7 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	count(file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	if (timed)
 	{
-		int			fs = rbp_page_cache_file_system(fd, cache);
+		int			fs = rbp_page_cache_file_system(fd, &cache->file_system);
 		int64		took = rbp_now_ns() - start;
 
 		rbp_choice_waited(took);
@@ -867,7 +867,7 @@ read_pages(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	if (rbp_is_frame(iov[0].iov_base, BLCKSZ))
 		__builtin_prefetch(rbp_shadow_of(iov[0].iov_base), 1);
 	space = rbp_space_get(file->spc, file->db);
-	run.fs = rbp_page_cache_file_system(fd, cache);
+	run.fs = rbp_page_cache_file_system(fd, &cache->file_system);
 	for (;;)
 	{
 		ssize_t		got;
@@ -934,7 +934,7 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	RbpPageId	id = {.rel = file->rel,.block = block,.space = space,.fork = file->fork};
 	RbpLookup	lookups[RBP_MAX_BATCH];
 
-	int			fs = rbp_page_cache_file_system(fd, cache);
+	int			fs = rbp_page_cache_file_system(fd, &cache->file_system);
 
 	/* long advice is about a run, which is recognized by its reads */
 	bool		request = nblocks <= RBP_MAX_BATCH && !unconnected;

@@ -294,7 +294,7 @@ rbp_tier_write(int fd, const RbpRelFile *file, RbpCacheView *cache,
 
 		if (n == 0)
 			return total;
-		done = write_batch(fd, file, rbp_page_cache_file_system(fd, cache), space, bufs, n, at);
+		done = write_batch(fd, file, rbp_page_cache_file_system(fd, &cache->file_system), space, bufs, n, at);
 		if (done < 0)
 			return total > 0 ? total : done;
 		total += done;

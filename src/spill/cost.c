@@ -11,8 +11,6 @@
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
-
 #include "base/choice.h"
 #include "base/guc.h"
 #include "base/injection_point.h"
@@ -31,16 +29,6 @@ static int64 file_refused_until = 0;
 
 /* To the donors that were used last */
 static int	transport = 0;
-
-int
-rbp_spill_file_system(RbpSpillOpen *o, int fd)
-{
-	struct stat st;
-
-	if (o->file_system == 0)
-		o->file_system = 1 + rbp_choice_file_system(fstat(fd, &st) == 0 ? (uint64) st.st_dev : 0);
-	return o->file_system - 1;
-}
 
 void
 rbp_spill_cost_slot(uint32 slot)

@@ -27,6 +27,7 @@
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/libc.h"
+#include "base/page_cache.h"
 #include "base/stats.h"
 #include "common/clock.h"
 #include "remote/remote.h"
@@ -207,7 +208,7 @@ static inline int64
 cost_begin(RbpSpillOpen *o, int fd, size_t len, RbpSpillTarget where, bool write)
 {
 	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
-		rbp_spill_cost_begin(rbp_spill_file_system(o, fd), where, write) : 0;
+		rbp_spill_cost_begin(rbp_page_cache_file_system(fd, &o->file_system), where, write) : 0;
 }
 
 /* pread() of the real file. */
@@ -218,7 +219,7 @@ read_file(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
 	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(rbp_spill_file_system(o, fd), RBP_SPILL_FILE, false, started);
+		rbp_spill_cost_end(rbp_page_cache_file_system(fd, &o->file_system), RBP_SPILL_FILE, false, started);
 	return n;
 }
 
@@ -230,7 +231,7 @@ write_file(RbpSpillOpen *o, int fd, const void *buf, size_t len, off_t offset)
 	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(rbp_spill_file_system(o, fd), RBP_SPILL_FILE, true, started);
+		rbp_spill_cost_end(rbp_page_cache_file_system(fd, &o->file_system), RBP_SPILL_FILE, true, started);
 	return n;
 }
 
@@ -293,7 +294,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		if (got > 0)
 		{
 			rbp_spill_cost_slot(b.slot);
-			rbp_spill_cost_end(rbp_spill_file_system(o, fd), RBP_SPILL_DONOR, false, started);
+			rbp_spill_cost_end(rbp_page_cache_file_system(fd, &o->file_system), RBP_SPILL_DONOR, false, started);
 		}
 	}
 	if (got < 0)
@@ -416,7 +417,7 @@ write_real(const Part *p)
 static ssize_t
 write_block(const Part *p)
 {
-	if (spill_enabled(p->o) && rbp_spill_prefer_file(rbp_spill_file_system(p->o, p->fd)))
+	if (spill_enabled(p->o) && rbp_spill_prefer_file(rbp_page_cache_file_system(p->fd, &p->o->file_system)))
 	{
 		if (write_real(p) == BLCKSZ)
 		{
@@ -433,7 +434,7 @@ write_block(const Part *p)
 		switch (rbp_spill_put(p->o->handle, p->block, p->buf, p->offset + BLCKSZ))
 		{
 			case RBP_SPILL_PUT_DONE:
-				rbp_spill_cost_end(rbp_spill_file_system(p->o, p->fd), RBP_SPILL_DONOR, true, started);
+				rbp_spill_cost_end(rbp_page_cache_file_system(p->fd, &p->o->file_system), RBP_SPILL_DONOR, true, started);
 				return BLCKSZ;
 			case RBP_SPILL_PUT_GONE:
 				errno = EIO;
@@ -542,7 +543,7 @@ write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
 		rbp_spill_file_unlock(file);
 		return write_real(p);
 	}
-	if (rbp_spill_prefer_file(rbp_spill_file_system(p->o, p->fd)))
+	if (rbp_spill_prefer_file(rbp_page_cache_file_system(p->fd, &p->o->file_system)))
 	{
 		rbp_spill_file_unlock(file);
 		if (write_real(p) == (ssize_t) p->len)
@@ -660,7 +661,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 	{
 		if (!spill_enabled(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
 			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
-		if (rbp_spill_prefer_file(rbp_spill_file_system(o, fd)))
+		if (rbp_spill_prefer_file(rbp_page_cache_file_system(fd, &o->file_system)))
 		{
 			if (extend_new_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
 			{

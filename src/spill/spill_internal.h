@@ -192,9 +192,6 @@ extern void rbp_spill_forget_lost(void);
  * ---- cost.c ------------------------------------------------------------
  */
 
-/* The number of the file's file system */
-extern int	rbp_spill_file_system(RbpSpillOpen *o, int fd);
-
 /* Temporary data is on a donor, in that slot. */
 extern void rbp_spill_cost_slot(uint32 slot);
 
