@@ -49,7 +49,8 @@
  * the disk; what is cached now is missing then as often as other pages are
  * now.  Captures take a small part of the time that the disk takes.  Of other
  * pages, one in a few is captured nevertheless, so that the tier fills
- * gradually before it is needed.
+ * gradually before it is needed.  Where a disk gives a run so fast that only few of its
+ * pages can be captured, most are read straight.
  *
  *-------------------------------------------------------------------------
  */
@@ -156,6 +157,9 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define CAPTURE_PART		32
 #define CREDIT_MAX			(16 * CAPTURE_COST)
 #define CAPTURE_EVERY		13
+#define CAPTURE_FEW			8	/* if one page of a run in more than so many
+								 * can be captured, most of it is read
+								 * straight */
 
 #define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORTS)
 
@@ -655,6 +659,13 @@ rbp_worth_capturing(int fs, bool cached)
 		return true;
 	}
 	return ++own.captures % CAPTURE_EVERY == 0;
+}
+
+bool
+rbp_worth_capturing_run(int fs)
+{
+	return rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_RUN) * CAPTURE_FEW > (int64_t) CAPTURE_PART * CAPTURE_COST &&
+		!rbp_choose_disk(fs, RBP_WORK_RUN);
 }
 
 void

@@ -163,6 +163,9 @@ rbp_straight_left(const RbpStraight *straight)
  */
 extern bool rbp_worth_capturing(int fs, bool cached);
 
+/* Is it worth to look at each page of a run that comes from the disk, to capture some? */
+extern bool rbp_worth_capturing_run(int fs);
+
 /* The process has waited for the disk. */
 extern void rbp_choice_waited(int64_t ns);
 

@@ -473,12 +473,19 @@ typedef struct Survey
 	int			absent;			/* pages behind the last one that it has */
 } Survey;
 
-/* Look the pages of the window up.  What is ahead may be beyond the file. */
+/*
+ * Look the pages of the window up.  What is ahead may be beyond the file.  If the
+ * page cache has most of what donors have, the kernel reads all of the run, so that
+ * nothing is won where pages are mixed: what donors have not is a hole, cached or not.
+ */
 static void
 survey_tier(RbpWindow *w, bool ahead, Survey *s)
 {
 	RbpPageId	id = w->first;
+	bool		absent = false;
 	bool		missing = false;
+	int			pieces = 0;
+	int			ncached = 0;	/* of what donors have */
 
 	s->readable = s->absent = 0;
 	for (int i = 0; i < w->n; i++, id.block++)
@@ -494,15 +501,18 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 		*lookup = rbp_directory_lookup(rbp_dir, &id, false);
 		if (lookup->where == RBP_ABSENT)
 		{
+			absent = true;
 			missing |= !(w->asked && w->cached[i]);
 			s->absent++;
 			continue;
 		}
+		pieces += absent;
 		w->holes += missing;
-		missing = false;
+		absent = missing = false;
 		s->absent = 0;
 		if (lookup->where != RBP_REMOTE)
 			continue;
+		ncached += w->asked && w->cached[i];
 		if (w->remote++ == 0)
 			w->transport = rbp_remote_slot_transport(lookup->slot);
 		if (rbp_remote_slot_readable(lookup->slot))
@@ -510,6 +520,8 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 		else
 			lookup->where = RBP_ABSENT;
 	}
+	if (ncached > w->remote / 2)
+		w->holes = pieces;
 	w->absent = s->absent == w->n;
 	if (missing && !ahead)
 		w->holes++;
@@ -693,9 +705,13 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 		w->n = 0;
 		return;
 	}
-	/* of what no donor has, some is captured, unless the disk is faster */
+
+	/*
+	 * of what no donor has, some is captured, if that is worth looking at
+	 * each page
+	 */
 	if (w->file && !w->trial &&
-		(w->remote > 0 || w->mostly_cached || rbp_choose_disk(file->fs, RBP_WORK_RUN)))
+		(w->remote > 0 || w->mostly_cached || !rbp_worth_capturing_run(file->fs)))
 		rbp_straight_begin(&file->cache->straight, file->fs, RBP_WORK_RUN, w->mostly_cached);
 	if (w->file || stream == NULL)
 		return;

@@ -339,6 +339,23 @@ test_short_processes(void)
 	ok(LOAD(shared->spent[FIRST][RBP_WORK_PAGE]) > 2000 * 3 * 5 * US, "and spend time");
 }
 
+/* Is it worth to look at each page of a run? */
+static void
+test_captures_of_runs(void)
+{
+	start();
+	start_process();
+	rbp_cost_add(FIRST, NEAR, RBP_COST_RUN, 1000, 1000 * 2 * US);
+	(void) rbp_choose_page(FIRST, NEAR, false, false);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 5 * US);
+	ok(!rbp_worth_capturing_run(FIRST), "hardly any page of a fast run can be captured");
+	rbp_cost_add(SECOND, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 300 * US);
+	ok(rbp_worth_capturing_run(SECOND), "those of a slow run can");
+	for (int i = 0; i < 10; i++)
+		rbp_cost_add(FIRST, NEAR, RBP_COST_RUN, 9000, 9000 * 900 * US);
+	ok(!rbp_worth_capturing_run(SECOND), "but not if donors are slower");
+}
+
 static void
 test_settings(void)
 {
@@ -536,6 +553,7 @@ main(void)
 	test_bursts();
 	test_capture();
 	test_short_processes();
+	test_captures_of_runs();
 	test_settings();
 	test_extremes();
 	test_in_turns();
