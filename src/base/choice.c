@@ -140,6 +140,8 @@ static const int64_t donor_guess[RBP_COSTS] = {
 											 * asked about */
 #define STRAIGHT_RUN		401 /* odd, as the kernel reads ahead in powers of
 								 * two */
+#define TIME_EVERY			4	/* of such runs: two looks at the clock are 2
+								 * % of a page */
 
 /*
  * Temporary blocks to the arm in use of which one is measured.  It has no common
@@ -201,6 +203,7 @@ static struct
 	/* was the disk faster than donors? */
 	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int			unasked;		/* pages since the last question */
+	uint32_t	runs;			/* that were read straight from the disk */
 	int			trial_fs;		/* of the trial with pages left */
 	int			trial_left;
 	int			temp_left;		/* blocks until the arm is chosen again */
@@ -631,13 +634,23 @@ rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, bool cached)
 		return;
 	straight->left = work == RBP_WORK_RUN ? STRAIGHT_RUN : STRAIGHT_PAGES;
 	straight->read = 0;
-	straight->run = work == RBP_WORK_RUN;
 	straight->cached = cached;
-	if (straight->run)
-		return;
-	own.unasked += STRAIGHT_PAGES;
-	spend(fs, RBP_WORK_PAGE,
-		  STRAIGHT_PAGES * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / ALL);
+	straight->timed = false;
+	if (work == RBP_WORK_PAGE)
+	{
+		own.unasked += STRAIGHT_PAGES;
+		spend(fs, work, STRAIGHT_PAGES * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / ALL);
+	}
+	else if (!cached)
+	{
+		int64_t		ns = STRAIGHT_RUN * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
+
+		straight->timed = own.runs++ % TIME_EVERY == 0;
+		if (straight->timed)
+			return;
+		spend(fs, work, ns);
+		rbp_choice_waited(ns);
+	}
 }
 
 /*

@@ -143,8 +143,8 @@ typedef struct RbpStraight
 	int			left;			/* pages */
 	int			read;			/* pages since it began */
 	uint32_t	first;			/* block of these */
-	bool		run;			/* they are a run */
 	bool		cached;			/* the page cache has them */
+	bool		timed;			/* add their times as RBP_COST_RUN */
 } RbpStraight;
 
 /* A page or a run was chosen to be read from the file: begin to read straight. */

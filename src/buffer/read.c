@@ -737,14 +737,14 @@ pass_victims(const struct iovec *iov, int iovcnt)
 /*
  * Read pages into frames as a server without this extension would: no
  * look-up and no claim, so that the pages will not be captured.  No clock either,
- * unless they are a run that the page cache has not: then this says what the file costs.
+ * for most of them.
  */
 static ssize_t
 read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			  const struct iovec *iov, int iovcnt, off_t offset)
 {
 	RbpStraight *straight = &cache->straight;
-	bool		timed = straight->run && !straight->cached && rbp_guc_read_from == RBP_READ_AUTO;
+	bool		timed = straight->timed && straight->left > 0;
 	uint32		skip_reason = rbp_guc_read_from == RBP_READ_FILE ? RBP_SHADOW_POLICY :
 	straight->cached ? RBP_SHADOW_CACHED : RBP_SHADOW_SLOW;
 	int64		start = timed ? rbp_now_ns() : 0;
