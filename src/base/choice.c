@@ -426,8 +426,8 @@ trial_due(int fs, RbpWork work, int part, int64_t ns)
 	int64_t		spent = LOAD(shared->spent[fs][work]);
 	int64_t		at = LOAD(shared->trial_at[fs][work]);
 
-	/* when it was planned, the page cache may not have kept its pages */
-	return (spent >= at || (part == FILL_PART && at > spent + FILL_PART * ns)) &&
+	/* when it was planned, the page cache may not have kept its pages: far later */
+	return (spent >= at || (part == FILL_PART && at - spent > 2 * FILL_PART * ns)) &&
 		rbp_guc_read_from == RBP_READ_AUTO &&
 		__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + part * ns,
 									false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);

@@ -221,6 +221,14 @@ test_filling(void)
 	(void) settle(&w, FAR);
 	seen = live(&w, FAR, 20 * ROUNDS);
 	ok(seen.disk * w.disk > seen.ns / 50 && seen.disk * w.disk < seen.ns / 15, "... for a part of the time (%d times)", seen.disk);
+	w.donor = 90 * US;
+	w.disk = 100 * US;
+	(void) settle(&w, FAR);
+	STORE(shared->average[FIRST][RBP_COST_PAGE], 0);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1000, 1000 * 1400 * US);
+	seen = live(&w, FAR, ROUNDS);
+	ok(seen.disk < ROUNDS / 20, "... no more while its average falls (%d times)", seen.disk);
+	w.disk = 200 * US;
 	w.per_thousand = 1000;
 	seen = settle(&w, FAR);
 	ok(seen.straight > ROUNDS * 9 / 10, "... until it has all: then the tier costs nothing (%d times)", seen.straight);
