@@ -90,7 +90,8 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define DISK_RUN_WEIGHT_MAX	4096
 #define MANY_WEIGHT_MAX		1024	/* of other runs, and of temporary blocks */
 #define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
-#define KNOWN				32	/* fewer pages prove nothing */
+#define KNOWN				32	/* fewer pages prove nothing, */
+#define KNOWN_RUN			512 /* nor do fewer of runs */
 
 /*
  * A process adds to the averages after so many pages, or so much time; the first
@@ -426,7 +427,10 @@ trial_due(int fs, RbpWork work, int part, int64_t ns)
 	int64_t		spent = LOAD(shared->spent[fs][work]);
 	int64_t		at = LOAD(shared->trial_at[fs][work]);
 
-	/* when it was planned, the page cache may not have kept its pages: far later */
+	/*
+	 * when it was planned, the page cache may not have kept its pages: far
+	 * later
+	 */
 	return (spent >= at || (part == FILL_PART && at - spent > 2 * FILL_PART * ns)) &&
 		rbp_guc_read_from == RBP_READ_AUTO &&
 		__atomic_compare_exchange_n(&shared->trial_at[fs][work], &at, spent + part * ns,
@@ -526,7 +530,7 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	/* many processes take part in a trial: its part of each one's time */
 	if (now - LOAD(shared->trial_until[f->fs]) < (part - 1) * TRIAL_RUN_NS ||
 		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) &&
-		 rbp_cost_known(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)))
+		 WEIGHT(average_of(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)) >= KNOWN_RUN))
 		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	STORE(shared->trial_of[f->fs], (int32_t) source);
 	STORE(shared->trial_until[f->fs], now + TRIAL_RUN_NS);

@@ -537,6 +537,10 @@ test_runs(void)
 	now += 21 * MS;
 	ok(rbp_choose_run(&f, now) == RBP_SOURCE_FILE, "but not all the time");
 
+	rbp_cost_add(FIRST, FAR, RBP_COST_RUN, 8, 8 * 900 * US);
+	now += 4000 * MS;
+	ok(rbp_choose_run(&f, now) == RBP_SOURCE_DONOR, "nor for good, when only few pages are known");
+
 	/* holes */
 	start();
 	start_process();
