@@ -40,6 +40,12 @@ bool		rbp_guc_spill_temp_files = true;
 bool		rbp_guc_spill_temp_tables = true;
 int			rbp_guc_read_from = RBP_READ_DONOR;
 
+int
+rbp_page_cache_file_system(int fd, int *known)
+{
+	return FS;
+}
+
 bool
 rbp_page_cache_keeps(void)
 {
