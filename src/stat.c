@@ -222,7 +222,7 @@ put_source(ReturnSetInfo *rsinfo, const char *source, const char *device, int fs
 	};
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
-	bool		any = device != NULL;
+	bool		any = device != NULL && fs != RBP_FILE_SYSTEMS - 1;
 
 	values[SOURCE] = CStringGetTextDatum(source);
 	nulls[DEVICE] = device == NULL;
@@ -245,11 +245,10 @@ rbp_sql_stat_sources(PG_FUNCTION_ARGS)
 	uint64		device;
 
 	for (int fs = 0; fs < RBP_FILE_SYSTEMS; fs++)
-		if (rbp_choice_device(fs, &device))
-			put_source(rsinfo, "file",
-					   fs == RBP_FILE_SYSTEMS - 1 ? "others" :
-					   psprintf("%u:%u", major(device), minor(device)),
-					   fs, RBP_NO_TRANSPORT);
+		if (fs == RBP_FILE_SYSTEMS - 1)
+			put_source(rsinfo, "file", "others", fs, RBP_NO_TRANSPORT);
+		else if (rbp_choice_device(fs, &device))
+			put_source(rsinfo, "file", psprintf("%u:%u", major(device), minor(device)), fs, RBP_NO_TRANSPORT);
 	for (int transport = 0; transport < RBP_TRANSPORTS; transport++)
 		put_source(rsinfo, rbp_remote_transport_name((uint32) 1 << transport), NULL, 0, transport);
 	return (Datum) 0;

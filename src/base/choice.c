@@ -175,14 +175,17 @@ typedef struct Shared
 	/* time spent, and when in that time the next trial is due */
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS];
 	int64_t		trial_at[RBP_FILE_SYSTEMS][RBP_WORKS];
-	int64_t		trial_until[RBP_FILE_SYSTEMS];	/* the end of a trial of runs, */
-	int32_t		trial_of[RBP_FILE_SYSTEMS]; /* as in rbp_choice_trying() */
+	int64_t		trial_until[RBP_FILE_SYSTEMS][2];	/* the ends of trials of
+													 * runs, of files and of
+													 * donors */
 	int32_t		transport;		/* that was used last */
 	int32_t		temp_transport; /* likewise, for temporary blocks; */
 	int32_t		temp_fs;		/* and where their files are */
 } Shared;
 
 static Shared *shared;
+
+uint32_t	rbp_straight_epoch = 0;
 
 #define LOAD(word)			__atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define STORE(word, value)	__atomic_store_n(&(word), (value), __ATOMIC_RELAXED)
@@ -385,6 +388,7 @@ share_missing(int fs)
 void
 rbp_choice_asked(int fs, int n, int ncached)
 {
+	rbp_straight_epoch += ncached < n;
 	own.missing[fs] = with_more(own.missing[fs], n, (int64_t) (n - ncached) * ALL,
 								SHARE_WEIGHT_MAX, false);
 	own.unasked = 0;
@@ -502,8 +506,8 @@ rbp_choose_disk(int fs, RbpWork work)
 bool
 rbp_choice_trying(int fs, RbpSource source, int64_t now)
 {
-	return rbp_guc_read_from == RBP_READ_AUTO && now < LOAD(shared->trial_until[fs]) &&
-		LOAD(shared->trial_of[fs]) == (int32_t) source;
+	return rbp_guc_read_from == RBP_READ_AUTO &&
+		now < LOAD(shared->trial_until[fs][source == RBP_SOURCE_DONOR]);
 }
 
 RbpSource
@@ -522,18 +526,17 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 		return rbp_choose_file(f->fs, f->transport, RBP_WORK_RUN, f->cached) ?
 			RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	*disk_faster = faster(*disk_faster, disk, both);
-	part = part_of(!*disk_faster, f->keeps, disk, both);
+	part = part_of(!*disk_faster, f->keeps, disk / f->pages, both / f->pages);
 
 	if (rbp_choice_trying(f->fs, RBP_SOURCE_DONOR, now))
 		return RBP_SOURCE_DONOR;
 	source = *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
 	/* many processes take part in a trial: its part of each one's time */
-	if (now - LOAD(shared->trial_until[f->fs]) < (part - 1) * TRIAL_RUN_NS ||
+	if (now - LOAD(shared->trial_until[f->fs][*disk_faster]) < (part - 1) * TRIAL_RUN_NS ||
 		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) &&
 		 WEIGHT(average_of(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)) >= KNOWN_RUN))
 		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
-	STORE(shared->trial_of[f->fs], (int32_t) source);
-	STORE(shared->trial_until[f->fs], now + TRIAL_RUN_NS);
+	STORE(shared->trial_until[f->fs][*disk_faster], now + TRIAL_RUN_NS);
 	return source;
 }
 
@@ -632,29 +635,46 @@ rbp_choice_measures_temp(int fs, bool file, bool write)
  */
 
 void
-rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, bool cached)
+rbp_straight_end(RbpStraight *straight, int fs)
 {
-	if (rbp_guc_read_from != RBP_READ_AUTO)
-		return;
-	straight->left = work == RBP_WORK_RUN ? STRAIGHT_RUN : STRAIGHT_PAGES;
-	straight->read = 0;
-	straight->cached = cached;
-	straight->timed = false;
-	if (work == RBP_WORK_PAGE)
-	{
-		own.unasked += STRAIGHT_PAGES;
-		spend(fs, work, STRAIGHT_PAGES * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_PAGE) * share_missing(fs) / ALL);
-	}
-	else if (!cached)
-	{
-		int64_t		ns = STRAIGHT_RUN * rbp_cost(fs, RBP_NO_TRANSPORT, RBP_COST_RUN);
+	RbpCost		cost = straight->run ? RBP_COST_RUN : RBP_COST_PAGE;
+	int64_t		ns = straight->read * rbp_cost(fs, RBP_NO_TRANSPORT, cost);
 
-		straight->timed = own.runs++ % TIME_EVERY == 0;
-		if (straight->timed)
-			return;
-		spend(fs, work, ns);
+	if (!straight->run)
+	{
+		own.unasked += straight->read;
+		spend(fs, RBP_WORK_PAGE, ns * share_missing(fs) / ALL);
+	}
+	else if (!straight->cached && !straight->timed)
+	{
+		spend(fs, RBP_WORK_RUN, ns);
 		rbp_choice_waited(ns);
 	}
+	straight->read = straight->left = 0;
+}
+
+void
+rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cached)
+{
+	bool		run = work == RBP_WORK_RUN;
+	bool		disk_faster = rbp_choose_disk(fs, work);
+
+	if (rbp_guc_read_from != RBP_READ_AUTO)
+		return;
+	rbp_straight_end(straight, fs);
+
+	/*
+	 * if donors are faster, and have but nothing of this, look at the next
+	 * soon
+	 */
+	straight->length = !run ? STRAIGHT_PAGES : cached || disk_faster ? STRAIGHT_RUN :
+		(int) lesser(greater(n, 2 * straight->length), STRAIGHT_RUN);
+	straight->left = straight->length;
+	straight->epoch = rbp_straight_epoch;
+	straight->run = run;
+	straight->cached = cached;
+	straight->faster = disk_faster;
+	straight->timed = run && !cached && own.runs++ % TIME_EVERY == 0;
 }
 
 /*

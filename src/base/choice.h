@@ -101,13 +101,12 @@ typedef struct RbpRunFacts
 	int			transport;
 	int			pages;
 	int			remote;			/* of these, donors have */
-	int			holes;			/* pieces that neither they nor the page cache
-								 * have */
+	int			holes;			/* pieces that the disk is waited for */
 	bool		cached;			/* the page cache has it */
 	bool		keeps;			/* as from rbp_page_cache_keeps() */
 } RbpRunFacts;
 
-/* Its source: donor, file, or trial, which is of the file */
+/* Its source: donor, file, or trial, if that is of the file */
 extern RbpSource rbp_choose_run(const RbpRunFacts *facts, int64_t now);
 
 /* Is the disk faster than the donors that were used last? */
@@ -141,20 +140,40 @@ extern bool rbp_choice_temp_file_cheaper(int fs, bool so_far);
 typedef struct RbpStraight
 {
 	int			left;			/* pages */
-	int			read;			/* pages since it began */
-	uint32_t	first;			/* block of these */
+	int			read;			/* so far */
+	int			length;			/* of it; 0: of none before that it goes on */
+	uint32_t	first;			/* block of the first read */
+	uint32_t	next;			/* behind the last one */
+	uint32_t	epoch;			/* rbp_straight_epoch at its begin */
+	bool		run;			/* for reads in order only */
 	bool		cached;			/* the page cache has them */
+	bool		faster;			/* the disk is faster than donors */
 	bool		timed;			/* add their times as RBP_COST_RUN */
 } RbpStraight;
 
-/* A page or a run was chosen to be read from the file: begin to read straight. */
-extern void rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, bool cached);
+/* Grows when a page is found missing in the page cache: that ends all stretches. */
+extern uint32_t rbp_straight_epoch;
 
+/* A run may leave out blocks, as processes of a parallel scan do. */
+#define RBP_STRAIGHT_JUMP	4096
+
+/*
+ * A page, or a window of n pages of a run, was chosen to be read from the file:
+ * begin to read straight.
+ */
+extern void rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cached);
+
+/* It is over: count the time that was spent on it. */
+extern void rbp_straight_end(RbpStraight *straight, int fs);
+
+/* Does a read of that block belong to it? */
 static inline bool
-rbp_straight_left(const RbpStraight *straight)
+rbp_straight_left(const RbpStraight *straight, uint32_t block)
 {
 	return rbp_guc_read_from == RBP_READ_FILE ||
-		(straight->left > 0 && rbp_guc_read_from == RBP_READ_AUTO);
+		(straight->left > 0 && rbp_guc_read_from == RBP_READ_AUTO &&
+		 straight->epoch == rbp_straight_epoch &&
+		 (!straight->run || block - straight->next <= RBP_STRAIGHT_JUMP));
 }
 
 /*

@@ -260,7 +260,7 @@ choose_sources(ReadRun *run, int transport)
 	if (source == RBP_SOURCE_FILE && (slow || is_askable(run)))
 	{
 		run->skip_reason = slow ? RBP_SHADOW_SLOW : RBP_SHADOW_CACHED;
-		rbp_straight_begin(&run->cache->straight, run->fs, RBP_WORK_PAGE, !slow);
+		rbp_straight_begin(&run->cache->straight, run->fs, RBP_WORK_PAGE, 1, !slow);
 	}
 }
 
@@ -707,13 +707,13 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
  */
 
 /*
- * Are the next pages of the file read straight?  What was requested from donors
+ * Are pages of the file from that block on read straight?  What was requested from donors
  * must be taken, or it is in the way.
  */
 static inline bool
-is_straight(const RbpCacheView *cache)
+is_straight(const RbpCacheView *cache, BlockNumber block)
 {
-	return rbp_straight_left(&cache->straight) && !rbp_tier_prewarming && !rbp_read_ahead_pending();
+	return rbp_straight_left(&cache->straight, block) && !rbp_tier_prewarming && !rbp_read_ahead_pending();
 }
 
 /*
@@ -730,7 +730,10 @@ pass_victims(const struct iovec *iov, int iovcnt)
 	for (int k = 0; k < iovcnt; k++)
 		for (Size at = 0; at < iov[k].iov_len; at += BLCKSZ)
 			if (rbp_is_frame((char *) iov[k].iov_base + at, BLCKSZ))
+			{
 				rbp_count_skip(rbp_shadow_of((char *) iov[k].iov_base + at)->flags);
+				rbp_forget_frame((char *) iov[k].iov_base + at);
+			}
 	return true;
 }
 
@@ -759,8 +762,11 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 				rbp_shadow_of((char *) iov[k].iov_base + at)->flags = skip_reason;
 	if (straight->left > 0)
 	{
+		BlockNumber block = rbp_block_of(file, offset);
+
 		if (straight->read == 0)
-			straight->first = rbp_block_of(file, offset);
+			straight->first = block;
+		straight->next = block + (BlockNumber) n;
 		straight->read += n;
 		straight->left -= n;
 	}
@@ -773,7 +779,7 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		rbp_choice_waited(took);
 		rbp_cost_add(fs, RBP_NO_TRANSPORT, RBP_COST_RUN, n, took);
 		/* it may turn out to be slow */
-		if (!rbp_choose_disk(fs, RBP_WORK_RUN))
+		if (straight->faster && !rbp_choose_disk(fs, RBP_WORK_RUN))
 			straight->left = 0;
 	}
 	return got;
@@ -790,7 +796,7 @@ read_run(ReadRun *run, uint16 space)
 	ssize_t		total = 0;
 
 	start = handle_victims(run, usable, start);
-	if (is_straight(run->cache))
+	if (is_straight(run->cache, pages[0].id.block))
 	{
 		struct iovec iov[RBP_MAX_BATCH];
 
@@ -894,7 +900,7 @@ ssize_t
 rbp_tier_read(int fd, const RbpRelFile *file, RbpCacheView *cache,
 			  const struct iovec *iov, int iovcnt, off_t offset)
 {
-	ssize_t		got = is_straight(cache) && pass_victims(iov, iovcnt) ?
+	ssize_t		got = is_straight(cache, rbp_block_of(file, offset)) && pass_victims(iov, iovcnt) ?
 	read_straight(fd, file, cache, iov, iovcnt, offset) :
 	read_pages(fd, file, cache, iov, iovcnt, offset);
 
@@ -939,7 +945,8 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 	/* long advice is about a run, which is recognized by its reads */
 	bool		request = nblocks <= RBP_MAX_BATCH && !unconnected;
 
-	if (space == RBP_INVALID_SPACE || !rbp_tier_usable(rbp_now_ns()))
+	if (space == RBP_INVALID_SPACE || rbp_straight_left(&cache->straight, block) ||
+		!rbp_tier_usable(rbp_now_ns()))
 		return false;
 	for (int i = 0; i < nblocks; i++, id.block++)
 	{

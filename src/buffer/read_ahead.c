@@ -59,6 +59,7 @@
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
+#include "buffer/capture.h"
 #include "buffer/frame.h"
 #include "buffer/read_ahead.h"
 #include "buffer/stream.h"
@@ -520,12 +521,15 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 		else
 			lookup->where = RBP_ABSENT;
 	}
-	if (ncached > w->remote / 2)
-		w->holes = pieces;
 	w->absent = s->absent == w->n;
-	if (missing && !ahead)
-		w->holes++;
+	pieces += absent && !ahead;
+	w->holes += missing && !ahead;
 	w->whole = s->readable == w->remote;
+	if (ncached > w->remote / 2)
+	{
+		w->holes = pieces;
+		w->whole = false;		/* what it takes tells nothing of donors */
+	}
 }
 
 /*
@@ -678,6 +682,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 			 const RbpPageId *first, int n)
 {
 	Survey		s;
+	RbpStraight *straight = &file->cache->straight;
 	int64		now = rbp_now_ns();
 
 	report_window(w);
@@ -710,9 +715,15 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	 * of what no donor has, some is captured, if that is worth looking at
 	 * each page
 	 */
-	if (w->file && !w->trial &&
-		(w->remote > 0 || w->mostly_cached || !rbp_worth_capturing_run(file->fs)))
-		rbp_straight_begin(&file->cache->straight, file->fs, RBP_WORK_RUN, w->mostly_cached);
+	if (!w->file)
+		straight->length = 0;
+	else if (!w->trial &&
+			 (w->remote > 0 || w->mostly_cached ||
+			  (!rbp_worth_capturing_run(file->fs) && rbp_page_policy(first) != RBP_POLICY_KEEP)))
+	{
+		rbp_straight_begin(straight, file->fs, RBP_WORK_RUN, w->n, w->mostly_cached);
+		straight->next = first->block;
+	}
 	if (w->file || stream == NULL)
 		return;
 	request_pages(w, stream, &s);
@@ -749,20 +760,26 @@ find_window(const RbpPageId *page)
 }
 
 /*
- * Note a read.  If there were straight ones of the file before it, it may go on
- * with their run.
+ * Note a read.  If straight ones of the file have come to their end before it, it
+ * may go on with their run.
  */
 static void
-note_read(RbpStraight *straight, const RbpPageId *first, int n)
+note_read(const RbpReadFile *file, const RbpPageId *first, int n)
 {
+	RbpStraight *straight = &file->cache->straight;
 	RbpPageId	before = *first;
 	uint32		passed = first->block - straight->first;
 	uint32		read = (uint32) straight->read;
 
-	before.block = straight->first;
-	straight->read = 0;
-	if (read > 0 && passed >= read && passed <= read + read / 8)
-		(void) rbp_stream_note(&streams, &before, passed);
+	if (straight->left <= 0 && read > 0)
+	{
+		before.block = straight->first;
+		rbp_straight_end(straight, file->fs);
+		if (passed >= read && passed <= read + read / 8)
+			(void) rbp_stream_note(&streams, &before, passed);
+		else
+			straight->length = 0;
+	}
 	noted = rbp_stream_note(&streams, first, (uint32) n);
 }
 
@@ -788,7 +805,7 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 		return NULL;
 	if (!notes_streams())
 		return plan_read(file, first, n);
-	note_read(&file->cache->straight, first, n);
+	note_read(file, first, n);
 	pair = windows[noted - streams.streams];
 	/* forget those of the run before */
 	for (int i = 0; noted->window == 0 && i < 2; i++)

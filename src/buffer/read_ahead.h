@@ -38,8 +38,8 @@ typedef struct RbpWindow
 	bool		whole;			/* no donor of its pages is down */
 	bool		absent;			/* nothing of it need be looked up */
 	int			remote;			/* pages that donors have */
-	int			holes;			/* before these: pieces that neither they nor
-								 * the page cache have */
+	int			holes;			/* before these: pieces that the disk is
+								 * waited for */
 	int			transport;		/* to the donor of the first of them */
 
 	bool		asked;			/* the page cache was asked, and answered: */

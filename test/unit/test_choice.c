@@ -76,7 +76,7 @@ live(const World *w, int way, int rounds)
 	{
 		/* spread alike, and not in step with the samples */
 		bool		cached = (i * 619) % 1000 < w->per_thousand;
-		bool		straight = rbp_straight_left(&straights[w->fs]);
+		bool		straight = rbp_straight_left(&straights[w->fs], 0);
 		bool		known = false;
 		bool		file = straight;
 		int64_t		file_ns = w->cached;
@@ -84,6 +84,7 @@ live(const World *w, int way, int rounds)
 		if (straight)
 		{
 			straights[w->fs].left--;
+			straights[w->fs].read++;
 			seen.straight++;
 		}
 		else
@@ -101,7 +102,7 @@ live(const World *w, int way, int rounds)
 					(source == RBP_SOURCE_TRIAL && !cached);
 			}
 			if (source == RBP_SOURCE_FILE)
-				rbp_straight_begin(&straights[w->fs], w->fs, RBP_WORK_PAGE, false);
+				rbp_straight_begin(&straights[w->fs], w->fs, RBP_WORK_PAGE, 1, false);
 		}
 		if (file && !cached)
 			file_ns = w->disk + (w->stall_every > 0 && ++disk_reads % (uint32_t) w->stall_every == 0 ? w->stall : 0);
@@ -364,16 +365,55 @@ test_captures_of_runs(void)
 	ok(!rbp_worth_capturing_run(SECOND), "but not if donors are slower");
 }
 
+/* What is read straight, and for how long */
+static void
+test_stretches(void)
+{
+	static const int lengths[] = {64, 128, 256, 401, 401};
+	RbpStraight straight = {0};
+	int			timed = 0;
+
+	start();
+	start_process();
+	rbp_cost_add(FIRST, NEAR, RBP_COST_RUN, 1000, 1000 * 2 * US);
+	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_RUN, 1000, 1000 * 5 * US);
+	for (int i = 0; i < 5; i++)
+	{
+		rbp_straight_begin(&straight, FIRST, RBP_WORK_RUN, 64, false);
+		is_u64((uint64_t) straight.left, (uint64_t) lengths[i], "donors are faster: stretch %d", i);
+		timed += straight.timed;
+	}
+	is_u64((uint64_t) timed, 2, "every fourth is timed");
+	straight.length = 0;
+	rbp_straight_begin(&straight, FIRST, RBP_WORK_RUN, 64, false);
+	is_u64((uint64_t) straight.left, 64, "what does not go on with another is short");
+	straight.next = 100;
+	ok(rbp_straight_left(&straight, 100) && rbp_straight_left(&straight, 150), "a run goes on, with gaps");
+	ok(!rbp_straight_left(&straight, 99) && !rbp_straight_left(&straight, 100000), "other reads are not part of it");
+	rbp_choice_asked(FIRST, 1, 1);
+	ok(rbp_straight_left(&straight, 100), "a page is found in the page cache");
+	rbp_choice_asked(SECOND, 1, 0);
+	ok(!rbp_straight_left(&straight, 100), "one is missing: look again");
+	rbp_straight_begin(&straight, FIRST, RBP_WORK_RUN, 64, true);
+	is_u64((uint64_t) straight.left, 401, "what is cached");
+	ok(!straight.timed, "is not timed");
+	straight.read = 401;
+	rbp_straight_end(&straight, FIRST);
+	is_u64((uint64_t) LOAD(shared->spent[FIRST][RBP_WORK_RUN]), 7000 * US, "nor is time spent");
+}
+
 static void
 test_settings(void)
 {
 	start();
 	start_process();
+	rbp_straight_begin(&straights[FIRST], FIRST, RBP_WORK_PAGE, 1, true);
+	ok(rbp_straight_left(&straights[FIRST], 0), "auto: straight");
 	rbp_guc_read_from = RBP_READ_DONOR;
 	ok(rbp_choose_page(FIRST, FAR, true, false) == RBP_SOURCE_DONOR && !rbp_choose_file(FIRST, FAR, RBP_WORK_RUN, true) &&
-	   !rbp_straight_left(&straights[FIRST]), "donor: from donors");
+	   !rbp_straight_left(&straights[FIRST], 0), "donor: from donors");
 	rbp_guc_read_from = RBP_READ_FILE;
-	ok(rbp_straight_left(&straights[FIRST]), "file: straight from there");
+	ok(rbp_straight_left(&straights[FIRST], 0), "file: straight from there");
 	rbp_guc_read_from = RBP_READ_CACHE;
 	ok(rbp_choose_page(FIRST, FAR, true, false) == RBP_SOURCE_ASK && rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, true) &&
 	   !rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "cache: the page cache, then donors");
@@ -430,15 +470,18 @@ test_in_turns(void)
 			bool		cached = i % 2 == phase;
 			RbpSource	source = RBP_SOURCE_FILE;
 
-			if (rbp_straight_left(&straights[FIRST]))
+			if (rbp_straight_left(&straights[FIRST], 0))
+			{
 				straights[FIRST].left--;
+				straights[FIRST].read++;
+			}
 			else
 			{
 				source = rbp_choose_page(FIRST, NEAR, true, false);
 				if (source == RBP_SOURCE_ASK)
 					rbp_choice_asked(FIRST, 1, cached);
 				if (source == RBP_SOURCE_FILE)
-					rbp_straight_begin(&straights[FIRST], FIRST, RBP_WORK_PAGE, false);
+					rbp_straight_begin(&straights[FIRST], FIRST, RBP_WORK_PAGE, 1, false);
 			}
 			from_disk += source == RBP_SOURCE_FILE && !cached && i > 5000;
 		}
@@ -566,6 +609,7 @@ main(void)
 	test_capture();
 	test_short_processes();
 	test_captures_of_runs();
+	test_stretches();
 	test_settings();
 	test_extremes();
 	test_in_turns();
