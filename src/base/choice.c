@@ -519,6 +519,7 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	f->holes * rbp_cost(f->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
 	bool	   *disk_faster = &own.disk[f->fs][RBP_WORK_RUN];
 	int			part;
+	bool		known;			/* what is tried */
 	RbpSource	source;
 
 	STORE(shared->transport, f->transport);
@@ -531,10 +532,14 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	if (rbp_choice_trying(f->fs, RBP_SOURCE_DONOR, now))
 		return RBP_SOURCE_DONOR;
 	source = *disk_faster ? RBP_SOURCE_DONOR : RBP_SOURCE_TRIAL;
-	/* many processes take part in a trial: its part of each one's time */
-	if (now - LOAD(shared->trial_until[f->fs][*disk_faster]) < (part - 1) * TRIAL_RUN_NS ||
-		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) &&
-		 WEIGHT(average_of(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)) >= KNOWN_RUN))
+	known = WEIGHT(average_of(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)) >= KNOWN_RUN;
+
+	/*
+	 * many processes take part in a trial: its part of each one's time.  On a
+	 * busy machine one may tell little: then there is another one soon.
+	 */
+	if (now - LOAD(shared->trial_until[f->fs][*disk_faster]) < (known ? part - 1 : FILL_PART) * TRIAL_RUN_NS ||
+		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) && known))
 		return *disk_faster ? RBP_SOURCE_FILE : RBP_SOURCE_DONOR;
 	STORE(shared->trial_until[f->fs][*disk_faster], now + TRIAL_RUN_NS);
 	return source;
