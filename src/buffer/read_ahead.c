@@ -669,7 +669,7 @@ report_window(RbpWindow *w)
 static bool
 in_window(const RbpWindow *w, const RbpPageId *page)
 {
-	return w->n > 0 && rbp_page_same_fork(&w->first, page) &&
+	return w->n > 0 && w->read_from == rbp_guc_read_from && rbp_page_same_fork(&w->first, page) &&
 		page->block - w->first.block < (uint32) w->n;
 }
 
@@ -688,6 +688,7 @@ begin_window(const RbpReadFile *file, RbpWindow *w, const RbpStream *stream,
 	report_window(w);
 	w->first = *first;
 	w->fs = file->fs;
+	w->read_from = rbp_guc_read_from;
 	w->n = n;
 	w->remote = w->holes = w->pages = 0;
 	w->transport = RBP_NO_TRANSPORT;

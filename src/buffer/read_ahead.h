@@ -33,6 +33,7 @@ typedef struct RbpWindow
 	RbpPageId	first;
 	int			n;				/* 0: unused */
 	int			fs;				/* as in RbpReadFile */
+	int			read_from;		/* the setting for which it was planned */
 	bool		file;			/* all comes from the file */
 	bool		trial;			/* for a trial of it */
 	bool		whole;			/* no donor of its pages is down */
