@@ -114,7 +114,7 @@ static const int64_t donor_guess[RBP_COSTS] = {
 /* Trials: their share of the time, and their lengths */
 #define TRIAL_PART			200
 #define FILL_PART			20	/* of the disk, while the page cache keeps: */
-#define FILL_READS			16	/* if so many reads from there make up for one
+#define FILL_READS			20	/* if so many reads from there make up for one
 								 * of the disk; */
 #define CACHED_COST			2000	/* each of which takes so long */
 #define RARE_PART			2400	/* of files for temporary blocks, while it

@@ -205,7 +205,7 @@ test_pages(void)
 static void
 test_filling(void)
 {
-	World		w = {.cached = 2 * US,.disk = 200 * US,.donor = 20 * US};
+	World		w = {.cached = 2 * US,.disk = 300 * US,.donor = 20 * US};
 	Seen		seen;
 
 	start();
@@ -229,7 +229,8 @@ test_filling(void)
 	rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1000, 1000 * 1400 * US);
 	seen = live(&w, FAR, ROUNDS);
 	ok(seen.disk < ROUNDS / 20, "... no more while its average falls (%d times)", seen.disk);
-	w.disk = 200 * US;
+	w.disk = 300 * US;
+	w.donor = 20 * US;
 	w.per_thousand = 1000;
 	seen = settle(&w, FAR);
 	ok(seen.straight > ROUNDS * 9 / 10, "... until it has all: then the tier costs nothing (%d times)", seen.straight);
