@@ -160,9 +160,8 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define CAPTURE_PART		32
 #define CREDIT_MAX			(16 * CAPTURE_COST)
 #define CAPTURE_EVERY		13
-#define CAPTURE_FEW			8	/* if one page of a run in more than so many
-								 * can be captured, most of it is read
-								 * straight */
+#define CAPTURE_FEW			8	/* a run is read straight if less than one
+								 * page in so many can be captured */
 
 #define PLACES				(RBP_FILE_SYSTEMS + RBP_TRANSPORTS)
 
@@ -190,18 +189,20 @@ uint32_t	rbp_straight_epoch = 0;
 #define LOAD(word)			__atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define STORE(word, value)	__atomic_store_n(&(word), (value), __ATOMIC_RELAXED)
 
+/* What a process has measured, and not added yet */
+typedef struct Measured
+{
+	int			n;				/* pages */
+	int			added;			/* pages that it has added, up to ADD_PAGES */
+	int64_t		ns;
+} Measured;
+
 /* What is this process's own; all zeros at first */
 static struct
 {
-	struct
-	{
-		int			n;
-		int			before;		/* and were added */
-		int64_t		ns;
-	}			measured[PLACES][RBP_COSTS];	/* and not added yet */
-	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* likewise; and was
-													 * added: */
-	int64_t		spent_before[RBP_FILE_SYSTEMS][RBP_WORKS];
+	Measured	measured[PLACES][RBP_COSTS];
+	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* not added yet */
+	int64_t		spent_added[RBP_FILE_SYSTEMS][RBP_WORKS];
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
 
 	/* was the disk faster than donors? */
@@ -329,9 +330,9 @@ static void
 spend(int fs, RbpWork work, int64_t ns)
 {
 	own.spent[fs][work] += ns;
-	if (own.spent[fs][work] < lesser(own.spent_before[fs][work], ADD_NS))
+	if (own.spent[fs][work] < lesser(own.spent_added[fs][work], ADD_NS))
 		return;
-	own.spent_before[fs][work] += own.spent[fs][work];
+	own.spent_added[fs][work] += own.spent[fs][work];
 	(void) __atomic_fetch_add(&shared->spent[fs][work], own.spent[fs][work], __ATOMIC_RELAXED);
 	own.spent[fs][work] = 0;
 }
@@ -349,6 +350,7 @@ void
 rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 {
 	int			p = place(fs, transport);
+	Measured   *m = &own.measured[p][cost];
 	uint64_t	average = LOAD(shared->average[p][cost]);
 	bool		disk = transport == RBP_NO_TRANSPORT;
 	int64_t		limit = cost == RBP_COST_PAGE ? (disk ? DISK_WEIGHT_MAX : DONOR_WEIGHT_MAX) :
@@ -356,24 +358,22 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 
 	ns = lesser(greater(ns, 0), MEASURED_MAX_NS);
 	spend(fs, work_of(cost), ns);
-	own.measured[p][cost].n += n;
-	own.measured[p][cost].ns += ns;
-	if (own.measured[p][cost].n < lesser(own.measured[p][cost].before, ADD_PAGES) &&
-		own.measured[p][cost].ns < ADD_NS)
+	m->n += n;
+	m->ns += ns;
+	if (m->n < m->added && m->ns < ADD_NS)
 		return;
 	if (work_of(cost) == RBP_WORK_TEMP)
 	{
 		STORE(shared->temp_fs, fs);
-		if (transport != RBP_NO_TRANSPORT)
+		if (!disk)
 			STORE(shared->temp_transport, transport);
 	}
 	(void) __atomic_compare_exchange_n(&shared->average[p][cost], &average,
-									   with_more(average, own.measured[p][cost].n,
-												 own.measured[p][cost].ns, limit, true),
+									   with_more(average, m->n, m->ns, limit, true),
 									   false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	own.measured[p][cost].before = (int) lesser(own.measured[p][cost].before + own.measured[p][cost].n, ADD_PAGES);
-	own.measured[p][cost].n = 0;
-	own.measured[p][cost].ns = 0;
+	m->added = (int) lesser(m->added + m->n, ADD_PAGES);
+	m->n = 0;
+	m->ns = 0;
 }
 
 /* The share of pages that the process finds missing in the page cache */
@@ -432,8 +432,8 @@ trial_due(int fs, RbpWork work, int part, int64_t ns)
 	int64_t		at = LOAD(shared->trial_at[fs][work]);
 
 	/*
-	 * when it was planned, the page cache may not have kept its pages: far
-	 * later
+	 * A trial that was planned while the page cache did not keep its pages is
+	 * far away: do not wait for it now that it does.
 	 */
 	return (spent >= at || (part == FILL_PART && at - spent > 2 * FILL_PART * ns)) &&
 		rbp_guc_read_from == RBP_READ_AUTO &&
@@ -535,8 +535,9 @@ rbp_choose_run(const RbpRunFacts *f, int64_t now)
 	known = WEIGHT(average_of(f->fs, *disk_faster ? f->transport : RBP_NO_TRANSPORT, RBP_COST_RUN)) >= KNOWN_RUN;
 
 	/*
-	 * many processes take part in a trial: its part of each one's time.  On a
-	 * busy machine one may tell little: then there is another one soon.
+	 * Many processes take part in a trial, each for a part of its own time.
+	 * On a busy machine a trial may tell little: then another one follows
+	 * soon.
 	 */
 	if (now - LOAD(shared->trial_until[f->fs][*disk_faster]) < (known ? part - 1 : FILL_PART) * TRIAL_RUN_NS ||
 		(!trial_due(f->fs, RBP_WORK_RUN, part, greater(*disk_faster ? both : disk, TRIAL_RUN_NS)) && known))
@@ -669,8 +670,9 @@ rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cach
 	rbp_straight_end(straight, fs);
 
 	/*
-	 * if donors are faster, and have but nothing of this, look at the next
-	 * soon
+	 * Donors that are faster, but have no page of this window, may have the
+	 * pages behind it: look there soon, and later each time that they have
+	 * not.
 	 */
 	straight->length = !run ? STRAIGHT_PAGES : cached || disk_faster ? STRAIGHT_RUN :
 		(int) lesser(greater(n, 2 * straight->length), STRAIGHT_RUN);

@@ -134,14 +134,15 @@ extern int64_t rbp_choice_temp_cost(bool file);
 extern bool rbp_choice_temp_file_cheaper(int fs, bool so_far);
 
 /*
- * The next pages of a file that are read straight from there: without a question
- * to the page cache, and without a look-up.  All zeros: none
+ * A stretch: the next pages of an open file that are read straight from there,
+ * without a question to the page cache, and without a look-up.  All zeros: none
  */
 typedef struct RbpStraight
 {
 	int			left;			/* pages */
 	int			read;			/* so far */
-	int			length;			/* of it; 0: of none before that it goes on */
+	int			length;			/* pages in all; the next one may be longer.
+								 * 0: the next one is the first of its run */
 	uint32_t	first;			/* block of the first read */
 	uint32_t	next;			/* behind the last one */
 	uint32_t	epoch;			/* rbp_straight_epoch at its begin */
@@ -154,8 +155,8 @@ typedef struct RbpStraight
 /* Grows when a page is found missing in the page cache: that ends all stretches. */
 extern uint32_t rbp_straight_epoch;
 
-/* A run may leave out blocks, as processes of a parallel scan do. */
-#define RBP_STRAIGHT_JUMP	4096
+/* A run may leave out so many blocks: each process of a parallel scan has chunks. */
+#define RBP_RUN_JUMP		4096
 
 /*
  * A page, or a window of n pages of a run, was chosen to be read from the file:
@@ -163,17 +164,17 @@ extern uint32_t rbp_straight_epoch;
  */
 extern void rbp_straight_begin(RbpStraight *straight, int fs, RbpWork work, int n, bool cached);
 
-/* It is over: count the time that was spent on it. */
+/* The stretch is over: count the time that was spent on it. */
 extern void rbp_straight_end(RbpStraight *straight, int fs);
 
-/* Does a read of that block belong to it? */
+/* Does a read of that block belong to the stretch? */
 static inline bool
 rbp_straight_left(const RbpStraight *straight, uint32_t block)
 {
 	return rbp_guc_read_from == RBP_READ_FILE ||
 		(straight->left > 0 && rbp_guc_read_from == RBP_READ_AUTO &&
 		 straight->epoch == rbp_straight_epoch &&
-		 (!straight->run || block - straight->next <= RBP_STRAIGHT_JUMP));
+		 (!straight->run || block - straight->next <= RBP_RUN_JUMP));
 }
 
 /*
@@ -182,7 +183,7 @@ rbp_straight_left(const RbpStraight *straight, uint32_t block)
  */
 extern bool rbp_worth_capturing(int fs, bool cached);
 
-/* Is it worth to look at each page of a run that comes from the disk, to capture some? */
+/* Can enough of a run that comes from the disk be captured to look at each page? */
 extern bool rbp_worth_capturing_run(int fs);
 
 /* The process has waited for the disk. */

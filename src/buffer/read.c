@@ -717,8 +717,7 @@ is_straight(const RbpCacheView *cache, BlockNumber block)
 }
 
 /*
- * Have none of the frames' victims a claim?  If so, count why, and forget these
- * reasons.
+ * If no frame's victim has a claim, count and forget the reasons, and return true.
  */
 static bool
 pass_victims(const struct iovec *iov, int iovcnt)

@@ -476,8 +476,9 @@ typedef struct Survey
 
 /*
  * Look the pages of the window up.  What is ahead may be beyond the file.  If the
- * page cache has most of what donors have, the kernel reads all of the run, so that
- * nothing is won where pages are mixed: what donors have not is a hole, cached or not.
+ * page cache has most pages that donors have, too, the kernel reads the whole run
+ * ahead, and a mixture saves nothing: then each piece that donors have not is a hole,
+ * cached or not.
  */
 static void
 survey_tier(RbpWindow *w, bool ahead, Survey *s)
@@ -649,16 +650,15 @@ advise_kernel(const RbpReadFile *file, const RbpWindow *w, int n, const Survey *
 static void
 report_window(RbpWindow *w)
 {
-	int64		disk;
-
 	if (w->n > 0 && w->pages >= (w->n + 1) / 2)
 	{
 		if (w->file && !w->mostly_cached)
 			rbp_cost_add(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN, w->pages, w->ns);
 		else if (!w->file && w->remote > 0 && w->whole && w->connects == rbp_remote_connects())
 		{
-			disk = (w->n - w->remote) * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
-				w->holes * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
+			int64		disk = (w->n - w->remote) * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_RUN) +
+			w->holes * rbp_cost(w->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE);
+
 			rbp_cost_add(w->fs, w->transport, RBP_COST_RUN, w->remote,
 						 Max(w->ns * w->n / w->pages - disk, 0));
 		}

@@ -9,14 +9,14 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/choice.h"
 #include "buffer/stream.h"
 
 #define RUN_MIN				4	/* blocks in a row that make a run */
 #define GAP_MAX				8	/* blocks left out within a run */
 #define FIRST_WINDOW		8
 
-/* A run that goes on so many blocks further may be a chunk, after another one */
-#define JUMP_MAX			4096
+/* A run that goes on RBP_RUN_JUMP blocks further may be a chunk, after another one */
 #define CHUNK_MIN			16
 
 /* A stream with a run outlives so many reads more than one without */
@@ -52,7 +52,7 @@ find_stream(RbpStreams *streams, const RbpPageId *first)
 		if (!s->used || first->block < s->next || !rbp_page_same_fork(&s->fork, first))
 			continue;
 		if (distance > GAP_MAX &&
-			(distance > JUMP_MAX || s->length < CHUNK_MIN))
+			(distance > RBP_RUN_JUMP || s->length < CHUNK_MIN))
 			continue;
 		if (found == 0 || distance < first->block - found->next)
 			found = s;

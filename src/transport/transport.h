@@ -203,8 +203,8 @@ struct RbpConn
 };
 
 /*
- * How often this process had to ask a donor for access to a region, which takes far
- * longer than a read.
+ * How often this process has mapped a region of a donor, after it had to ask for it,
+ * which takes far longer than a read.  (Only shm maps regions.)
  */
 extern uint32_t rbp_transport_accesses;
 
