@@ -349,6 +349,31 @@ test_short_processes(void)
 	ok(LOAD(shared->spent[FIRST][RBP_WORK_PAGE]) > 2000 * 3 * 5 * US, "and spend time");
 }
 
+/* The first page from a source that was idle takes long: what does it cost in use? */
+static void
+test_idle_sources(void)
+{
+	start();
+	for (int i = 0; i < 50; i++)
+	{
+		start_process();
+		for (int page = 0; page < 40; page++)
+			rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1, (page == 0 ? 180 : 60) * US);
+		for (int page = 0; page < 8; page++)
+			rbp_cost_add(FIRST, FAR, RBP_COST_PAGE, 1, (page == 0 ? 400 : 25) * US);
+	}
+	ok(rbp_cost(FIRST, FAR, RBP_COST_PAGE) < 30 * US, "trials tell what donors cost in use (%d us)",
+	   (int) (rbp_cost(FIRST, FAR, RBP_COST_PAGE) / US));
+	ok(!rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "so donors are chosen");
+	for (int i = 0; i < 500; i++)
+	{
+		rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1, 600 * US);
+		rbp_cost_add(FIRST, FAR, RBP_COST_PAGE, 1, 250 * US);
+	}
+	ok(rbp_cost(FIRST, FAR, RBP_COST_PAGE) > 200 * US && rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE) > 500 * US,
+	   "sources that take turns are not idle");
+}
+
 /* Is it worth to look at each page of a run? */
 static void
 test_captures_of_runs(void)
@@ -609,6 +634,7 @@ main(void)
 	test_bursts();
 	test_capture();
 	test_short_processes();
+	test_idle_sources();
 	test_captures_of_runs();
 	test_stretches();
 	test_settings();
