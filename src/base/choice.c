@@ -209,7 +209,8 @@ static struct
 	int64_t		spent_added[RBP_FILE_SYSTEMS][RBP_WORKS];
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
 	uint32_t	pages;			/* that it has measured; */
-	uint32_t	pages_at[PLACES];	/* ... when it did so of a place last */
+	uint32_t	pages_at[PLACES];	/* ... when it did so of a place last, */
+	bool		idle[PLACES];	/* which was idle before that */
 
 	/* was the disk faster than donors? */
 	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
@@ -351,15 +352,20 @@ work_of(RbpCost cost)
 		RBP_WORK_PAGE;
 }
 
-/* Note n pages that were measured.  Was the source idle before? */
+/*
+ * Note n pages that were measured.  Was the source idle before?  One that always is
+ * counts as one in use: nothing else tells what it costs.
+ */
 static bool
 was_idle(int p, int n)
 {
 	bool		idle = own.pages_at[p] == 0 || own.pages - own.pages_at[p] >= IDLE_PAGES;
+	bool		always = idle && own.idle[p];
 
+	own.idle[p] = idle;
 	own.pages += (uint32_t) n;
 	own.pages_at[p] = own.pages;
-	return idle;
+	return idle && !always;
 }
 
 /* If others add at the same time, this is lost; so little does not matter. */

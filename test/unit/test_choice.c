@@ -372,6 +372,13 @@ test_idle_sources(void)
 	}
 	ok(rbp_cost(FIRST, FAR, RBP_COST_PAGE) > 200 * US && rbp_cost(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE) > 500 * US,
 	   "sources that take turns are not idle");
+	for (int i = 0; i < 200; i++)
+	{
+		for (int page = 0; page < 10; page++)
+			rbp_cost_add(FIRST, RBP_NO_TRANSPORT, RBP_COST_PAGE, 1, 600 * US);
+		rbp_cost_add(FIRST, FAR, RBP_COST_PAGE, 1, 3000 * US);
+	}
+	ok(rbp_choose_file(FIRST, FAR, RBP_WORK_PAGE, false), "donors that are slow, and read now and then, are found out");
 }
 
 /* Is it worth to look at each page of a run? */
