@@ -22,10 +22,10 @@
  * their own.  An average is a value and the number of pages that it stands for,
  * up to a limit; a process that was stopped counts as eight times the average at
  * most.  It is a mean over time, not over reads: a disk that serves a hundred
- * reads at once and then stalls is as slow as all of that together.  A page that a
- * process reads after it has read many from elsewhere takes three times as long as
- * those behind it, since all that serves it was idle: it tells nothing of the source
- * in use.  To change the order, the other source must be 15 % faster.
+ * reads at once and then stalls is as slow as all of that together.  The first page
+ * that a process reads after it has read from elsewhere may take three times as long
+ * as those behind it, since all that serves it was idle: it tells nothing of the
+ * source in use.  To change the order, the other source must be 15 % faster.
  *
  * Questions.  A question to the page cache takes time, too.  If nearly all
  * pages are there, as far as this process has seen, a page is read straight from
@@ -94,8 +94,6 @@ static const int64_t donor_guess[RBP_COSTS] = {
 #define SHARE_WEIGHT_MAX	64	/* of the share that is missing */
 #define KNOWN				32	/* fewer pages prove nothing, */
 #define KNOWN_RUN			512 /* nor do fewer of runs */
-#define IDLE_PAGES			8	/* a source is idle while so many pages come
-								 * from others */
 
 /*
  * A process adds to the averages after so many pages, or so much time; the first
@@ -208,9 +206,8 @@ static struct
 	int64_t		spent[RBP_FILE_SYSTEMS][RBP_WORKS]; /* not added yet */
 	int64_t		spent_added[RBP_FILE_SYSTEMS][RBP_WORKS];
 	uint64_t	missing[RBP_FILE_SYSTEMS];	/* an average */
-	uint32_t	pages;			/* that it has measured; */
-	uint32_t	pages_at[PLACES];	/* ... when it did so of a place last, */
-	bool		idle[PLACES];	/* which was idle before that */
+	int			place;			/* that it has measured last, plus 1; */
+	bool		idle[PLACES];	/* was a place so when measured last? */
 
 	/* was the disk faster than donors? */
 	bool		disk[RBP_FILE_SYSTEMS][RBP_WORKS];
@@ -353,18 +350,17 @@ work_of(RbpCost cost)
 }
 
 /*
- * Note n pages that were measured.  Was the source idle before?  One that always is
+ * Note that pages were measured.  Was the source idle before?  One that always is
  * counts as one in use: nothing else tells what it costs.
  */
 static bool
-was_idle(int p, int n)
+was_idle(int p)
 {
-	bool		idle = own.pages_at[p] == 0 || own.pages - own.pages_at[p] >= IDLE_PAGES;
+	bool		idle = own.place != p + 1;
 	bool		always = idle && own.idle[p];
 
+	own.place = p + 1;
 	own.idle[p] = idle;
-	own.pages += (uint32_t) n;
-	own.pages_at[p] = own.pages;
 	return idle && !always;
 }
 
@@ -378,7 +374,7 @@ rbp_cost_add(int fs, int transport, RbpCost cost, int n, int64_t ns)
 	bool		disk = transport == RBP_NO_TRANSPORT;
 	int64_t		limit = cost == RBP_COST_PAGE ? (disk ? DISK_WEIGHT_MAX : DONOR_WEIGHT_MAX) :
 	cost == RBP_COST_RUN && disk ? DISK_RUN_WEIGHT_MAX : MANY_WEIGHT_MAX;
-	bool		idle = was_idle(p, n);
+	bool		idle = was_idle(p);
 
 	ns = lesser(greater(ns, 0), MEASURED_MAX_NS);
 	spend(fs, work_of(cost), ns);
