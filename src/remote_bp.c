@@ -20,6 +20,7 @@
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/page_cache.h"
+#include "base/process.h"
 #include "base/stats.h"
 #include "base/wait.h"
 #include "base/workers.h"
@@ -138,14 +139,54 @@ request_shmem(void)
 }
 
 /*
- * An I/O worker ends no transactions, after which other processes do this: it does
- * so before it waits for work.
+ * ---- events of a process ---------------------------------------------------------
  */
+
+/*
+ * What modules do, in this order, when a transaction of a process has ended, and when the
+ * process exits.  Connections are closed last, since the others may use them.
+ */
+static const struct
+{
+	void		(*transaction_ends) (XactEvent event);
+	void		(*exits) (void);
+}			process_events[] = {
+	{rbp_read_ahead_transaction_ends, rbp_read_ahead_exits},
+	{rbp_spill_transaction_ends, rbp_spill_exits},
+	{rbp_relation_stats_transaction_ends, rbp_relation_stats_exits},
+	{NULL, rbp_advice_exits},
+	{rbp_policy_transaction_ends, NULL},
+	{rbp_remote_transaction_ends, rbp_remote_exits},
+};
+
+static pg_attribute_hot void
+transaction_event(XactEvent event, void *arg)
+{
+	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_PARALLEL_COMMIT &&
+		event != XACT_EVENT_ABORT && event != XACT_EVENT_PARALLEL_ABORT &&
+		event != XACT_EVENT_PREPARE)
+		return;
+	for (int i = 0; i < lengthof(process_events); i++)
+		if (process_events[i].transaction_ends != NULL)
+			process_events[i].transaction_ends(event);
+}
+
+static void
+process_exits(void)
+{
+	for (int i = 0; i < lengthof(process_events); i++)
+		if (process_events[i].exits != NULL)
+			process_events[i].exits();
+}
+
+/* An I/O worker ends no transactions: each time that it has no work counts as an end. */
 static void
 io_worker_waits(void)
 {
-	rbp_relation_stats_flush();
-	rbp_remote_close_unneeded();
+	int			save_errno = errno;
+
+	transaction_event(XACT_EVENT_PARALLEL_COMMIT, NULL);
+	errno = save_errno;
 }
 
 /*
@@ -225,6 +266,8 @@ _PG_init(void)
 	rbp_remote_set_wake(rbp_pusher_wake);
 	rbp_residency_set_on_change(rbp_policy_wake);
 	rbp_pusher_set_duties(duties);
+	rbp_process_set_exit(process_exits);
+	RegisterXactCallback(transaction_event, NULL);
 
 	rbp_hook_install(io_worker_waits);
 	rbp_worker_register(RBP_WORKER_LEASE, "remote_bp_lease", "rbp_lease_main", false);

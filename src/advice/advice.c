@@ -32,7 +32,6 @@
 #include "port/atomics.h"
 #include "storage/bufmgr.h"
 #include "storage/bufpage.h"
-#include "storage/ipc.h"
 #include "storage/pg_shmem.h"
 #include "storage/proc.h"
 #include "utils/timestamp.h"
@@ -44,6 +43,7 @@
 #include "base/guc.h"
 #include "base/lock.h"
 #include "base/page_cache.h"
+#include "base/process.h"
 #include "base/relfile.h"
 #include "buffer/buffer.h"
 #include "buffer/page.h"
@@ -244,33 +244,21 @@ capture_of(const RbpRelFile *file)
 	return rbp_guc_read_from == RBP_READ_DONOR ? RBP_SIM_ALWAYS : RBP_SIM_RARELY;
 }
 
-static void
-publish_own_reads(void)
+void
+rbp_advice_exits(void)
 {
-	(void) pg_atomic_fetch_add_u64(&shared->reads, own_reads);
+	if (own_reads > 0)
+		(void) pg_atomic_fetch_add_u64(&shared->reads, own_reads);
 	own_reads = 0;
-}
-
-static void
-at_exit(int code, Datum arg)
-{
-	publish_own_reads();
 }
 
 static void
 count_reads(uint32 n)
 {
-	static bool registered = false;
-
-	/* by the process itself: it has forgotten the callbacks of the postmaster */
-	if (unlikely(!registered))
-	{
-		registered = true;
-		on_shmem_exit(at_exit, (Datum) 0);
-	}
+	rbp_process_needs_exit();
 	own_reads += n;
 	if (own_reads >= COUNT_BATCH)
-		publish_own_reads();
+		rbp_advice_exits();
 }
 
 /* The frame is about to be overwritten: what was in it leaves shared buffers. */

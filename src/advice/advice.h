@@ -28,6 +28,9 @@ extern void rbp_advice_shmem_init(void *mem);
 /* Shared memory is about to be detached from this process. */
 extern void rbp_advice_stand_down(void);
 
+/* The process exits: its reads are counted. */
+extern void rbp_advice_exits(void);
+
 /* A duty of the pusher (RbpDuty): turns observation on and off, by the settings. */
 extern int64 rbp_advice_watch(void);
 

@@ -19,6 +19,7 @@
 #include "storage/block.h"
 
 #include "base/page_cache.h"
+#include "base/process.h"
 #include "base/relfile.h"
 #include "buffer/page.h"
 #include "remote/remote.h"
@@ -35,6 +36,10 @@ extern const RbpRemotePoolOps rbp_tier_pool_ops;
  * every call through to libc.
  */
 extern void rbp_tier_stand_down(void);
+
+/* What was read ahead is dropped at the end of a transaction or process. */
+extern void rbp_read_ahead_transaction_ends(XactEvent event);
+extern void rbp_read_ahead_exits(void);
 
 /*
  * May this process use the tier at all?  False without a PGPROC or shared
@@ -246,6 +251,8 @@ extern void rbp_relation_stats_reset(void);
 
 /* Add to shared memory what this process has counted.  Preserves errno. */
 extern void rbp_relation_stats_flush(void);
+extern void rbp_relation_stats_transaction_ends(XactEvent event);
+extern void rbp_relation_stats_exits(void);
 
 extern Size rbp_residency_shmem_size(void);
 extern void rbp_residency_shmem_init(void *mem);

@@ -46,9 +46,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 
 #include "base/compat.h"
 #include "base/geometry.h"
@@ -56,6 +54,7 @@
 #include "base/hash.h"
 #include "base/injection_point.h"
 #include "base/libc.h"
+#include "base/process.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
@@ -163,8 +162,8 @@ drop_copy(Batch *batch, int i)
 		drop_batch(batch);
 }
 
-static void
-drop_all(void)
+void
+rbp_read_ahead_exits(void)
 {
 	nannounced = 0;
 	if (!memory_used)
@@ -177,39 +176,10 @@ drop_all(void)
 	(void) madvise(memory, MEMORY_BYTES, MADV_DONTNEED);
 }
 
-static pg_attribute_hot void
-at_transaction_end(XactEvent event, void *arg)
+pg_attribute_hot void
+rbp_read_ahead_transaction_ends(XactEvent event)
 {
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PREPARE:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			drop_all();
-			break;
-		default:
-			break;
-	}
-}
-
-/* For processes that end no transactions */
-static void
-at_exit(int code, Datum arg)
-{
-	drop_all();
-}
-
-void
-rbp_read_ahead_init(void)
-{
-	static bool registered = false;
-
-	/* children inherit the callback */
-	if (!registered)
-		RegisterXactCallback(at_transaction_end, NULL);
-	registered = true;
+	rbp_read_ahead_exits();
 }
 
 /* Map the batches' memory, once in a process; false if that fails. */
@@ -225,7 +195,7 @@ map_memory(void)
 	if (mem == MAP_FAILED)
 		return false;
 	memory = mem;
-	on_shmem_exit(at_exit, (Datum) 0);
+	rbp_process_needs_exit();
 	return true;
 }
 

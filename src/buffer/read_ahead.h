@@ -106,7 +106,4 @@ extern RbpTaken rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup,
 /* A read of n pages, which began in the window, took so many ns. */
 extern void rbp_read_ahead_measured(RbpWindow *window, int n, int64 ns);
 
-/* Call this in the postmaster. */
-extern void rbp_read_ahead_init(void);
-
 #endif							/* RBP_READ_AHEAD_H */

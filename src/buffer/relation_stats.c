@@ -19,13 +19,11 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "common/relpath.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -34,6 +32,7 @@
 #include "base/counter_table.h"
 #include "base/guc.h"
 #include "base/lock.h"
+#include "base/process.h"
 #include "base/sql.h"
 #include "buffer/buffer.h"
 #include "buffer/page.h"
@@ -181,8 +180,8 @@ rbp_relation_stats_flush_outside(void)
 		rbp_relation_stats_flush();
 }
 
-static void
-at_exit(int code, Datum arg)
+void
+rbp_relation_stats_exits(void)
 {
 	rbp_relation_stats_flush();
 	/* who counts after this has no PGPROC, with which to add it */
@@ -190,44 +189,26 @@ at_exit(int code, Datum arg)
 	nforks = 0;
 }
 
-static pg_attribute_hot void
-at_transaction_end(XactEvent event, void *arg)
+/* A parallel worker ends then, and its leader may look. */
+pg_attribute_hot void
+rbp_relation_stats_transaction_ends(XactEvent event)
 {
-	if (!rbp_relation_stats_pending)
-		return;
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			if (rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS)
-				rbp_relation_stats_flush();
-			break;
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			/* a worker ends now, and its leader may look */
-			rbp_relation_stats_flush();
-			break;
-		default:
-			break;
-	}
+	if (rbp_relation_stats_pending &&
+		(event == XACT_EVENT_PARALLEL_COMMIT || event == XACT_EVENT_PARALLEL_ABORT ||
+		 rbp_now_ns() - flushed_at >= FLUSH_EVERY_NS))
+		rbp_relation_stats_flush();
 }
 
 bool
 rbp_relation_stats_switch(const RbpCounterKey *key)
 {
-	static bool registered = false;
 	static uint32 next = 0;
 	RbpPendingFork *set;
 	RbpPendingFork *p;
 
 	if (nforks == 0)
 		return false;
-	if (!registered)
-	{
-		registered = true;
-		on_shmem_exit(at_exit, (Datum) 0);
-	}
+	rbp_process_needs_exit();
 	set = pending[hash_of(key) % PENDING_SETS];
 	for (int way = 0; way < PENDING_WAYS; way++)
 		if (set[way].key.low == key->low && set[way].key.high == key->high)
@@ -277,7 +258,6 @@ rbp_relation_stats_reset(void)
 void
 rbp_relation_stats_shmem_init(void *mem)
 {
-	static bool registered = false;
 	char	   *at = mem;
 	int			tranche;
 
@@ -295,10 +275,6 @@ rbp_relation_stats_shmem_init(void *mem)
 	}
 	databases = rbp_counter_table_init(at, MAX_DATABASES, RBP_NUM_RELATION_ITEMS,
 									   rbp_lock_tranche("RemoteBpDatabases"));
-	/* This is the postmaster, whose children inherit the callback. */
-	if (!registered)
-		RegisterXactCallback(at_transaction_end, NULL);
-	registered = true;
 }
 
 /*

@@ -39,7 +39,6 @@
 #include "buffer/frame.h"
 #include "buffer/page.h"
 #include "buffer/pusher.h"
-#include "buffer/read_ahead.h"
 #include "buffer/space.h"
 #include "buffer/staging.h"
 #include "remote/remote.h"
@@ -122,7 +121,6 @@ rbp_tier_shmem_init(void *mem)
 								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());
-	rbp_read_ahead_init();
 	rbp_shadows = sd;
 	shared = sh;
 }

@@ -19,6 +19,8 @@
 
 #include "postgres.h"
 
+#include "base/process.h"
+
 /* Progress of the processes that prewarm */
 extern Size rbp_prewarm_shmem_size(void);
 extern void rbp_prewarm_shmem_init(void *mem);
@@ -32,6 +34,9 @@ extern void rbp_policy_shmem_init(void *mem);
  * may be called anywhere where shared memory is attached.
  */
 extern void rbp_policy_wake(Oid database);
+
+/* A transaction has ended, which may have set policies. */
+extern void rbp_policy_transaction_ends(XactEvent event);
 
 /* Register the launcher.  Call this in _PG_init. */
 extern void rbp_policy_register(void);

@@ -10,7 +10,6 @@
 
 #include "access/relation.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
@@ -53,27 +52,14 @@ PG_FUNCTION_INFO_V1(rbp_sql_databases);
 static bool wake_database = false;
 static bool wake_all = false;
 
-static void
-wake_at_commit(XactEvent event, void *arg)
+pg_attribute_hot void
+rbp_policy_transaction_ends(XactEvent event)
 {
-	if (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
-		event != XACT_EVENT_PREPARE)
-		return;
 	if (event == XACT_EVENT_COMMIT && wake_database)
 		rbp_policy_wake(MyDatabaseId);
 	if (event == XACT_EVENT_COMMIT && wake_all)
 		rbp_policy_wake(InvalidOid);
 	wake_database = wake_all = false;
-}
-
-static void
-register_wake(void)
-{
-	static bool registered = false;
-
-	if (!registered)
-		RegisterXactCallback(wake_at_commit, NULL);
-	registered = true;
 }
 
 SPITupleTable *
@@ -240,7 +226,6 @@ rbp_sql_set_policy(PG_FUNCTION_ARGS)
 	}
 	write_row(relation, index, policy, PG_GETARG_BOOL(2));
 	relation_close(rel, NoLock);
-	register_wake();
 	wake_database = true;
 	PG_RETURN_VOID();
 }
@@ -363,7 +348,6 @@ rbp_sql_set_database_limit(PG_FUNCTION_ARGS)
 	}
 	(void) rbp_policy_sql(InvalidOid, query.data, 0, NULL, NULL, false);
 	SPI_finish();
-	register_wake();
 	wake_all = true;
 	PG_RETURN_VOID();
 }

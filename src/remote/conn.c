@@ -40,7 +40,7 @@
  * timer in each process would need less shared memory, but the server disables
  * all timers of a process after an error, and an idle process would not get to
  * enable its timer again.)  An I/O worker ends no transactions; it closes
- * connections before it waits for work (rbp_remote_close_unneeded()).  Other
+ * connections before it waits for work (remote_bp.c).  Other
  * processes without transactions, such as a standby's startup process, close
  * connections that are stale or above the bound when they would use them
  * next.
@@ -64,13 +64,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
-#include "storage/ipc.h"
 
 #include "base/compat.h"
 #include "base/guc.h"
+#include "base/process.h"
 #include "base/stats.h"
 #include "base/wait.h"
 #include "common/clock.h"
@@ -135,8 +134,6 @@ static size_t push_len = 0;
  * ---- set-up --------------------------------------------------------------
  */
 
-static void at_transaction_end(XactEvent event, void *arg);
-
 Size
 rbp_remote_conn_shmem_size(void)
 {
@@ -147,7 +144,6 @@ rbp_remote_conn_shmem_size(void)
 void
 rbp_remote_conn_shmem_init(void *mem)
 {
-	static bool registered = false;
 	int			n = rbp_compat_max_procs();
 
 	proc_conns = (ProcConns *) CACHELINEALIGN(mem);
@@ -162,11 +158,6 @@ rbp_remote_conn_shmem_init(void *mem)
 					   (uint32) rbp_guc_max_connections);
 	pg_atomic_init_u64(&rbp_remote_shared->idle_ns,
 					   (uint64) rbp_guc_idle_timeout_ns());
-
-	/* This is the postmaster, and its children inherit it. */
-	if (!registered)
-		RegisterXactCallback(at_transaction_end, NULL);
-	registered = true;
 }
 
 void
@@ -216,8 +207,8 @@ close_unfinished(int ci)
  * The process exits, other than by a crash.  Reads by later callbacks go to
  * disk.
  */
-static void
-close_all(int code, Datum arg)
+void
+rbp_remote_exits(void)
 {
 	exiting = true;
 	for (int ci = 0; ci < RBP_MAX_CONNS; ci++)
@@ -228,14 +219,11 @@ close_all(int code, Datum arg)
 	my_conns = NULL;
 }
 
-/*
- * Publish this process's connections, before the first one.  The server has
- * room for 20 such callbacks in a process, and uses less than half.
- */
+/* Publish this process's connections, before the first one. */
 static void
 publish_connections(void)
 {
-	on_shmem_exit(close_all, (Datum) 0);
+	rbp_process_needs_exit();
 	my_conns = &proc_conns[rbp_compat_procno()];
 	pg_atomic_write_u32(&my_conns->asked, 0);
 	pg_atomic_write_u32(&my_conns->pid, (uint32) MyProcPid);
@@ -260,7 +248,7 @@ rbp_remote_set_pusher(void *base, size_t len)
 	is_pusher = true;
 	push_base = base;
 	push_len = len;
-	on_shmem_exit(close_all, (Datum) 0);
+	rbp_process_needs_exit();
 }
 
 bool
@@ -748,37 +736,13 @@ close_if_asked(void)
 	close_unneeded();
 }
 
-static pg_attribute_hot void
-at_transaction_end(XactEvent event, void *arg)
+pg_attribute_hot void
+rbp_remote_transaction_ends(XactEvent event)
 {
 	if (my_conns == NULL)
 		return;
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PARALLEL_ABORT:
-		case XACT_EVENT_PREPARE:
-			break;
-		default:
-			return;
-	}
 	close_if_asked();
 	account_descriptors();
-}
-
-void
-rbp_remote_close_unneeded(void)
-{
-	int			save_errno = errno;
-
-	if (my_conns != NULL)
-	{
-		close_if_asked();
-		account_descriptors();
-	}
-	errno = save_errno;
 }
 
 /*

@@ -24,6 +24,7 @@
 #include "miscadmin.h"
 
 #include "base/compat.h"
+#include "base/process.h"
 #include "base/stats.h"
 #include "common/status.h"
 #include "common/token.h"
@@ -324,10 +325,11 @@ extern void rbp_remote_donor_address(int donor, char *buf, Size len);
 extern void rbp_remote_slot_name(uint32 slot, char *buf, Size len);
 
 /*
- * Close what the pusher has asked this process to close, if it has.  For
- * processes that end no transactions.  Preserves errno.
+ * A transaction of this process has ended: close the connections that the
+ * pusher has asked it to close.  And its exit, at which it closes all.
  */
-extern void rbp_remote_close_unneeded(void);
+extern void rbp_remote_transaction_ends(XactEvent event);
+extern void rbp_remote_exits(void);
 
 /*
  * Duties of the pusher, called between its batches.  They do not wait, unless

@@ -12,13 +12,13 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "port/atomics.h"
 
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/layout.h"
 #include "base/lock.h"
+#include "base/process.h"
 #include "remote/remote.h"
 #include "spill/slots.h"
 #include "spill/spill.h"
@@ -113,52 +113,38 @@ make_bitmap(char **arena, uint32 n)
 	return words;
 }
 
-static pg_attribute_hot void
-at_transaction_end(XactEvent event, void *arg)
+pg_attribute_hot void
+rbp_spill_transaction_ends(XactEvent event)
 {
 	/* most transactions have spilled nothing */
 	if (likely(!rbp_spill_used_in_xact))
 		return;
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PREPARE:
-			rbp_spill_end_read_ahead();
-			rbp_spill_flush(false);
-			rbp_spill_forget_lost();
-			rbp_spill_used_in_xact = false;
-			break;
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			rbp_spill_end_read_ahead();
-			rbp_spill_flush(true);
-			rbp_spill_forget_lost();
-			rbp_spill_used_in_xact = false;
-			break;
-		default:
-			break;
-	}
+	rbp_spill_end_read_ahead();
+	rbp_spill_flush(event == XACT_EVENT_ABORT || event == XACT_EVENT_PARALLEL_ABORT);
+	rbp_spill_forget_lost();
+	rbp_spill_used_in_xact = false;
+}
+
+void
+rbp_spill_exits(void)
+{
+	rbp_spill_end_read_ahead();
+	rbp_spill_flush(true);
 }
 
 void
 rbp_spill_shmem_init(void *mem, uint32 first_extent)
 {
-	static bool registered = false;
+	static bool installed = false;
 	char	   *arena = mem;
 	RbpSpillShared *sh = rbp_layout_take(&arena, sizeof(RbpSpillShared), MAXIMUM_ALIGNOF);
 	uint32		extents = rbp_spill_max_extents();
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return;
-	if (!registered)
-	{
-		/* This is the postmaster, whose children inherit the callback. */
-		RegisterXactCallback(at_transaction_end, NULL);
+	if (!installed)
 		rbp_spill_install_log_hook();
-		registered = true;
-	}
-
+	installed = true;
 	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
 	sh->nchunks = staging_chunks();
 	sh->nopen_pages = staging_pages() - sh->nchunks * CHUNK_PAGES;

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "base/process.h"
 #include "remote/remote.h"
 
 /* A descriptor of a temporary file, in this process. */
@@ -29,6 +30,13 @@ typedef struct RbpSpillOpen RbpSpillOpen;
 extern Size rbp_spill_shmem_size(void);
 extern void rbp_spill_shmem_init(void *mem, uint32 first_extent);
 extern void rbp_spill_stand_down(void);
+
+/*
+ * A transaction of this process has ended, or it exits: blocks on their way are
+ * waited for.
+ */
+extern void rbp_spill_transaction_ends(XactEvent event);
+extern void rbp_spill_exits(void);
 
 /*
  * The largest number of extents that the temp quota can have, by the settings.

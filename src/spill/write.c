@@ -37,12 +37,12 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
-#include "storage/ipc.h"
 
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/libc.h"
+#include "base/process.h"
 #include "base/stats.h"
 #include "common/clock.h"
 #include "common/status.h"
@@ -483,18 +483,10 @@ rbp_spill_flush(bool urgent)
 		complete_oldest(deadline);
 }
 
-static void
-flush_at_exit(int code, Datum arg)
-{
-	rbp_spill_end_read_ahead();
-	rbp_spill_flush(true);
-}
-
 /* The chunk to fill, or NULL if there is none. */
 static SendChunk *
 get_chunk(void)
 {
-	static bool registered = false;
 	SendChunk  *chunk;
 	int			number;
 
@@ -505,15 +497,7 @@ get_chunk(void)
 			return chunk;
 		submit_chunk(false);
 	}
-	if (!registered)
-	{
-		/*
-		 * Not before_shmem_exit(): within PG_ENSURE_ERROR_CLEANUP, the
-		 * callback of the caller must remain the latest one there.
-		 */
-		on_shmem_exit(flush_at_exit, (Datum) 0);
-		registered = true;
-	}
+	rbp_process_needs_exit();
 	if (num_chunks == MAX_CHUNKS)
 		complete_oldest(write_deadline(rbp_now_ns()));
 	number = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);

@@ -18,7 +18,6 @@
 
 #include <stdlib.h>
 
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
@@ -73,7 +72,6 @@ int			max_prepared_xacts = 0;
 
 static int	locks_held = 0;
 static bool (*give_up) (void) = NULL;
-static XactCallback at_xact_end = NULL;
 static pg_on_exit_callback at_exit[20];
 static int	nat_exit = 0;
 
@@ -132,18 +130,6 @@ bool
 mock_lock_held(void)
 {
 	return locks_held > 0;
-}
-
-void
-RegisterXactCallback(XactCallback callback, void *arg)
-{
-	at_xact_end = callback;
-}
-
-void
-mock_end_transaction(void)
-{
-	at_xact_end(XACT_EVENT_COMMIT, NULL);
 }
 
 void

@@ -80,7 +80,6 @@ extern uint8 *mock_memory(int donor, int lease, uint32 region, uint64 offset);
 /* Is a lock held?  Callbacks that may wait ask. */
 extern bool mock_lock_held(void);
 
-extern void mock_end_transaction(void);
 extern void mock_exit(void);
 
 #endif							/* MOCK_SERVER_H */

@@ -15,6 +15,7 @@
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
+#include "base/process.h"
 #include "common/status.h"
 #include "remote/remote.h"
 #include "remote/remote_internal.h"
@@ -623,13 +624,13 @@ test_losses(void)
 	first = begin(a, 4, false, 0);
 	rbp_guc_max_connections = 0;
 	rbp_remote_maintain_connections();
-	mock_end_transaction();
+	rbp_remote_transaction_ends(XACT_EVENT_COMMIT);
 	is_u64(mock_donors[0].open, 1, "one too many is closed, if it is idle");
 	end(first);
 	ok(all_are(a, 4, RBP_OK), "the other was busy");
 	mock_now += 10000 * MS;
 	rbp_remote_maintain_connections();
-	mock_end_transaction();
+	rbp_remote_transaction_ends(XACT_EVENT_COMMIT);
 	is_u64(mock_donors[0].open, 0, "until that has ended");
 
 	/* the bound is not for the patient */
@@ -1179,7 +1180,7 @@ test_unfinished_handshakes(void)
 		mock_now += 61 * SECOND;
 		(void) rbp_remote_maintain_connections();
 		rbp_guc_connect_settings_version += stale;
-		rbp_remote_close_unneeded();
+		rbp_remote_transaction_ends(XACT_EVENT_COMMIT);
 		mock_idle_timeout_ns = 0;
 		is_u64(pg_atomic_read_u32(&d->connect_timeouts), !stale, "closed for being idle: %s",
 			   stale ? "with other settings, it may work" : "the pusher is to try");
@@ -1322,7 +1323,7 @@ test_downgrades(void)
 	connect_anew(RBP_OK);
 	rbp_guc_connect_threshold = threshold;
 	ok(round_trip(0, 1, 0), "without costly connections");
-	rbp_remote_close_unneeded();
+	rbp_remote_transaction_ends(XACT_EVENT_COMMIT);
 	is_u64((uint64) mock_external_fds, (uint64) count_open() + 2,
 		   "the server knows of the connections' descriptors, and of a device's");
 }
@@ -2355,6 +2356,7 @@ int
 main(void)
 {
 	mock_init();
+	rbp_process_set_exit(rbp_remote_exits);
 	set_up();
 	test_pools();
 	test_merging();

@@ -20,6 +20,7 @@
 #include "base/guc.h"
 #include "base/hash.h"
 #include "base/libc.h"
+#include "base/process.h"
 #include "common/status.h"
 #include "remote/remote.h"
 #include "spill/slots.h"
@@ -880,6 +881,7 @@ main(void)
 	char		dir[] = "/tmp/test_spill.XXXXXX";
 
 	mock_init();
+	rbp_process_set_exit(rbp_spill_exits);
 	rbp_hash_init();
 	memory = calloc((FIRST_EXTENT + MAX_SIZE) * RBP_EXTENT_PAGES, BLCKSZ);
 	if (memory == NULL || mkdtemp(dir) == NULL || chdir(dir) != 0)
