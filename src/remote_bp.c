@@ -151,7 +151,7 @@ static const struct
 	void		(*transaction_ends) (XactEvent event);
 	void		(*exits) (void);
 }			process_events[] = {
-	{rbp_read_ahead_transaction_ends, rbp_read_ahead_exits},
+	{rbp_ahead_transaction_ends, rbp_ahead_exits},
 	{rbp_spill_transaction_ends, rbp_spill_exits},
 	{rbp_relation_stats_transaction_ends, rbp_relation_stats_exits},
 	{NULL, rbp_advice_exits},

@@ -37,10 +37,6 @@ extern const RbpRemotePoolOps rbp_tier_pool_ops;
  */
 extern void rbp_tier_stand_down(void);
 
-/* What was read ahead is dropped at the end of a transaction or process. */
-extern void rbp_read_ahead_transaction_ends(XactEvent event);
-extern void rbp_read_ahead_exits(void);
-
 /*
  * May this process use the tier at all?  False without a PGPROC or shared
  * memory, and until the tier has had memory for the first time.

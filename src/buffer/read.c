@@ -360,7 +360,7 @@ take_read_ahead(ReadRun *run, int64 start)
 			continue;
 		if (!late)
 			taken = rbp_read_ahead_take(&page->id, &page->lookup, page->buf, &deadline);
-		page->served = taken == RBP_TAKEN_PAGE;
+		page->served = taken == RBP_TAKEN_PAGE || taken == RBP_TAKEN_AGAIN;
 		late = taken == RBP_TAKEN_LATE;
 		page->failed = page->lookup.where == RBP_REMOTE && taken >= RBP_TAKEN_FAILURE;
 		if (page->failed)
@@ -713,7 +713,8 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 static inline bool
 is_straight(const RbpCacheView *cache, BlockNumber block)
 {
-	return rbp_straight_left(&cache->straight, block) && !rbp_tier_prewarming && !rbp_read_ahead_pending();
+	return rbp_straight_left(&cache->straight, block) && !rbp_tier_prewarming &&
+		!rbp_ahead_waits(RBP_POOL_BUFFER);
 }
 
 /*
@@ -818,7 +819,7 @@ read_run(ReadRun *run, uint16 space)
 		if (!unconnected)
 			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
 		/* what was requested from donors must be taken, or it is in the way */
-		if (run->window == NULL || !run->window->absent || rbp_read_ahead_pending() ||
+		if (run->window == NULL || !run->window->absent || rbp_ahead_waits(RBP_POOL_BUFFER) ||
 			pages[run->n - 1].id.block - run->window->first.block >= (uint32) run->window->n)
 			read_from_tier(run, start);
 		else
@@ -928,7 +929,7 @@ announce_block(int fd, RbpCacheView *cache, const RbpPageId *id, const RbpLookup
 	if (rbp_guc_read_from == RBP_READ_DONOR ||
 		!rbp_page_cache_ask(fd, cache, (off_t) (id->block % RELSEG_SIZE) * BLCKSZ, 1, &cached) ||
 		!cached)
-		rbp_read_ahead_announce(id, lookup);
+		rbp_ahead_announce(lookup->slot, lookup->hash);
 }
 
 bool

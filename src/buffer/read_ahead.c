@@ -20,30 +20,24 @@
  * remote_bp.read_ahead is 0.
  *
  * Pages that the server announces by POSIX_FADV_WILLNEED, as bitmap scans and
- * recovery do, are gathered into batches, which are requested when they are
- * half as long as the server looks ahead by default, or when the first of
- * their pages is read.
+ * recovery do, are requested when there are half as many as the server looks
+ * ahead by default, or when the first of them is read.
  *
  * Where donors' memory is on this host, reads are copies, and there is nothing
  * to wait for: only the source is chosen.
  *
- * A copy is used only if a lookup, made when the page is really read, finds
- * the slot and the hash with which it was requested, and if it matches the
- * hash.  If it does not match, the slot may have had another page when it was
- * read, and have got this one since: an entry can go and come back, with the
- * same slot and the same hash.  So this proves nothing about the slot, and the
- * page is read from it again, now that the entry was just looked up; if that
- * does not match either, the usual rule applies.
- *
- * Copies belong to a transaction.  At its end those that were not used are
- * dropped, and their memory is returned to the system.
+ * remote has the pages that are on their way (remote/ahead.c).  A copy is used
+ * only if a lookup, made when the page is really read, finds the slot and the
+ * hash with which it was requested.  If the copy does not match the hash, the
+ * page is read from the slot again: an entry can go and come back, with the
+ * same slot and the same hash.  If that does not match either, the usual rule
+ * applies.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "miscadmin.h"
@@ -51,10 +45,8 @@
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
-#include "base/hash.h"
 #include "base/injection_point.h"
 #include "base/libc.h"
-#include "base/process.h"
 #include "base/stats.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
@@ -65,9 +57,6 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "remote/remote.h"
-
-#define BATCHES				32
-#define BATCH_PAGES			16
 
 /*
  * Other reads wait behind a window, which may take no more than a part of
@@ -85,45 +74,6 @@
 /* A read of so many pages is a window.  (A stream's first reads are shorter.) */
 #define READ_MIN			8
 
-/* Copies of pages of one fork, which were requested together */
-typedef struct Batch
-{
-	bool		used;
-	RbpRemoteBatch *transfer;	/* NULL once it has been waited for */
-	RbpPageId	fork;			/* its block is not used */
-	const RbpStream *stream;	/* whose window it is part of; NULL: announced */
-	uint32		generation;		/* when it was requested */
-	int			n;
-	int			left;			/* copies not taken or dropped yet */
-	uint64		last_use;
-	BlockNumber low;			/* least and greatest of the blocks */
-	BlockNumber high;
-	BlockNumber blocks[BATCH_PAGES];	/* InvalidBlockNumber: not any more */
-	uint64		hashes[BATCH_PAGES];
-	RbpRemoteIo ios[BATCH_PAGES];
-} Batch;
-
-static Batch batches[BATCHES];
-static int	nbatches = 0;		/* in use */
-static uint64 batch_clock = 0;
-
-/* The batches' pages; mapped when first needed */
-static char *memory = NULL;
-static bool memory_used = false;	/* in this transaction */
-
-#define MEMORY_BYTES	((Size) BATCHES * BATCH_PAGES * BLCKSZ)
-
-/* Pages that the server has announced, and that are not requested yet */
-#define ANNOUNCED_MAX		8
-
-static struct
-{
-	RbpPageId	fork;			/* its block is not used */
-	BlockNumber blocks[ANNOUNCED_MAX];
-	RbpLookup	lookups[ANNOUNCED_MAX];
-}			announced;
-static int	nannounced = 0;		/* apart: each transaction looks at it */
-
 static RbpStreams streams;
 static RbpStream *noted;		/* of the last read */
 
@@ -133,187 +83,34 @@ static RbpWindow windows[RBP_STREAMS][2];
 /* For reads that are windows of their own */
 static RbpWindow read_window;
 
-static inline char *
-copy_of(const Batch *batch, int i)
-{
-	return memory + ((Size) (batch - batches) * BATCH_PAGES + (Size) i) * BLCKSZ;
-}
-
 /*
- * ---- batches ---------------------------------------------------------------
+ * For two injection points: remember how a page is requested, and take it for what the
+ * directory has now.
  */
-
-/* Give up a batch.  One that is still on its way is not waited for. */
 static void
-drop_batch(Batch *batch)
+ignore_lookup(const RbpPageId *page, RbpLookup *lookup, bool requested)
 {
-	if (batch->transfer != NULL)
-		rbp_remote_end(batch->transfer, rbp_now_ns());
-	batch->transfer = NULL;
-	batch->used = false;
-	nbatches--;
-}
-
-static void
-drop_copy(Batch *batch, int i)
-{
-	batch->blocks[i] = InvalidBlockNumber;
-	if (--batch->left == 0)
-		drop_batch(batch);
-}
-
-void
-rbp_read_ahead_exits(void)
-{
-	nannounced = 0;
-	if (!memory_used)
-		return;
-	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
-		if (batch->used)
-			drop_batch(batch);
-	memory_used = false;
-	/* return the pages' memory to the system */
-	(void) madvise(memory, MEMORY_BYTES, MADV_DONTNEED);
-}
-
-pg_attribute_hot void
-rbp_read_ahead_transaction_ends(XactEvent event)
-{
-	rbp_read_ahead_exits();
-}
-
-/* Map the batches' memory, once in a process; false if that fails. */
-static bool
-map_memory(void)
-{
-	void	   *mem;
-
-	if (memory != NULL)
-		return true;
-	mem = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (mem == MAP_FAILED)
-		return false;
-	memory = mem;
-	rbp_process_needs_exit();
-	return true;
-}
-
-/*
- * An unused batch, or else one that was not used for long; NULL if there is
- * none, since the copies that were requested first are those that are needed
- * next.
- */
-static Batch *
-get_batch(void)
-{
-	Batch	   *oldest = batches;
-
-	/* a request that is refused makes the others older, too */
-	batch_clock++;
-
-	for (Batch *batch = batches; batch < batches + BATCHES; batch++)
+	static struct
 	{
-		if (!batch->used)
-			return batch;
-		if (batch->last_use < oldest->last_use)
-			oldest = batch;
-	}
-	if (batch_clock - oldest->last_use < BATCHES * BATCH_PAGES)
-		return NULL;
-	drop_batch(oldest);
-	return oldest;
-}
+		RbpPageId	page;
+		RbpLookup	lookup;
+		uint32		generation;
+	}			seen[RBP_AHEAD_BATCHES * RBP_AHEAD_PAGES], *at;
+	bool		always = RBP_INJECTION_POINT("read-ahead-no-lookup");
+	uint32		generation;
 
-/*
- * Request pages of a fork: their blocks, and what the directory has of them.
- * stream: as in Batch.
- */
-static void
-request(const RbpPageId *fork, const RbpStream *stream, int n, const BlockNumber *blocks,
-		const RbpLookup *lookups)
-{
-	Batch	   *batch;
-	int64		now = rbp_now_ns();
-
-	if (!map_memory())
+	if (!always && !RBP_INJECTION_POINT("prefetch-old-generation"))
 		return;
-	batch = get_batch();
-	if (batch == NULL)
-		return;
-	batch->used = true;
-	nbatches++;
-	memory_used = true;
-	batch->fork = *fork;
-	batch->stream = stream;
-	batch->generation = rbp_directory_generation(rbp_dir, fork->rel, fork->space, fork->fork);
-	batch->n = batch->left = n;
-	batch->last_use = batch_clock;
-	batch->low = batch->high = blocks[0];
-	for (int i = 0; i < n; i++)
+	at = &seen[page->block % lengthof(seen)];
+	generation = rbp_directory_generation(rbp_dir, page->rel, page->space, page->fork);
+	if (requested)
 	{
-		batch->low = Min(batch->low, blocks[i]);
-		batch->high = Max(batch->high, blocks[i]);
-		batch->blocks[i] = blocks[i];
-		batch->hashes[i] = lookups[i].hash;
-		batch->ios[i].slot = lookups[i].slot;
-		batch->ios[i].buf = copy_of(batch, i);
-		batch->ios[i].status = RBP_CANCELED;
+		at->page = *page;
+		at->lookup = *lookup;
+		at->generation = generation;
 	}
-	/* the connections exist: nothing is waited for */
-	batch->transfer = rbp_remote_begin(batch->ios, n, false, 0, now, now);
-	if (batch->transfer == NULL)
-		drop_batch(batch);
-	else
-		rbp_stats_count(RBP_COUNT_READ_AHEAD, (uint64) n);
-}
-
-/* The batch with a copy of the page, at *at; NULL if there is none. */
-static Batch *
-find_copy(const RbpPageId *page, int *at)
-{
-	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
-	{
-		if (!batch->used || page->block < batch->low || page->block > batch->high ||
-			!rbp_page_same_fork(&batch->fork, page))
-			continue;
-		for (int i = 0; i < batch->n; i++)
-			if (batch->blocks[i] == page->block)
-			{
-				*at = i;
-				return batch;
-			}
-	}
-	return NULL;
-}
-
-/*
- * ---- announced pages --------------------------------------------------------
- */
-
-static void
-request_announced(void)
-{
-	int			n = nannounced;
-
-	nannounced = 0;
-	if (n > 0)
-		request(&announced.fork, NULL, n, announced.blocks, announced.lookups);
-}
-
-static bool
-is_announced(const RbpPageId *page)
-{
-	for (int i = 0; i < nannounced; i++)
-		if (announced.blocks[i] == page->block && rbp_page_same_fork(&announced.fork, page))
-			return true;
-	return false;
-}
-
-bool
-rbp_read_ahead_pending(void)
-{
-	return nbatches > 0 || nannounced > 0;
+	else if (rbp_page_equal(&at->page, page) && (always || at->generation != generation))
+		*lookup = at->lookup;
 }
 
 bool
@@ -323,113 +120,21 @@ rbp_read_ahead_wants(const RbpLookup *lookup)
 		!rbp_remote_slot_local(lookup->slot) && !rbp_compat_is_io_worker();
 }
 
-void
-rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup)
-{
-	int			at;
-
-	if (is_announced(page) || find_copy(page, &at) != NULL)
-		return;
-	if (nannounced > 0 && !rbp_page_same_fork(&announced.fork, page))
-		request_announced();
-	announced.fork = *page;
-	announced.blocks[nannounced] = page->block;
-	announced.lookups[nannounced++] = *lookup;
-	if (nannounced == ANNOUNCED_MAX)
-		request_announced();
-}
-
-/*
- * ---- copies ------------------------------------------------------------------
- */
-
-/*
- * Wait for the batch, which has that slot.  It must have io_timeout, lest a
- * donor that hangs be waited for without being noticed; so the deadline is a
- * little later.  A donor that is known to hang is not waited for.
- */
-static void
-complete(Batch *batch, uint32 slot, int64 *deadline_ns)
-{
-	if (!rbp_remote_slot_readable(slot))
-	{
-		rbp_remote_end(batch->transfer, rbp_now_ns());
-		batch->transfer = NULL;
-		return;
-	}
-	if (*deadline_ns == 0)
-		*deadline_ns = rbp_now_ns() + rbp_guc_io_timeout_ns() + rbp_guc_io_timeout_ns() / 16;
-	rbp_remote_end(batch->transfer, *deadline_ns);
-	batch->transfer = NULL;
-}
-
-/* May the copy be used for the page, by the lookup that was just made? */
-static inline bool
-agrees(const Batch *batch, int i, const RbpLookup *lookup)
-{
-	return lookup->where == RBP_REMOTE && lookup->slot == batch->ios[i].slot &&
-		lookup->hash == batch->hashes[i];
-}
-
 RbpTaken
 rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup, char *buf,
 					int64 *deadline_ns)
 {
-	int			i;
-	Batch	   *batch;
-	bool		moved;			/* the generation */
-	RbpStatus	status;
-	RbpLookup	copy;
+	RbpTaken	taken;
 
-	if (is_announced(page))
-		request_announced();
-	batch = find_copy(page, &i);
-	if (batch == NULL)
+	ignore_lookup(page, lookup, false);
+	if (lookup->where != RBP_REMOTE)
 		return RBP_TAKEN_NOTHING;
-	moved = batch->generation != rbp_directory_generation(rbp_dir, page->rel, page->space, page->fork);
-	if (!(agrees(batch, i, lookup) && !moved) &&
-		!RBP_INJECTION_POINT("read-ahead-no-lookup") &&
-		!(moved && RBP_INJECTION_POINT("prefetch-old-generation")))
-	{
-		/* after a truncation, all of the copies are void */
-		if (moved)
-			drop_batch(batch);
-		else
-			drop_copy(batch, i);
-		return RBP_TAKEN_NOTHING;
-	}
-	if (batch->transfer != NULL)
-		complete(batch, batch->ios[i].slot, deadline_ns);
-	batch->last_use = ++batch_clock;
-	status = batch->ios[i].status;
-	copy.where = RBP_REMOTE;
-	copy.slot = batch->ios[i].slot;
-	copy.hash = batch->hashes[i];
-	if (status == RBP_OK)
-		memcpy(buf, copy_of(batch, i), BLCKSZ);
-	drop_copy(batch, i);
-	if (status == RBP_CANCELED)
-		return RBP_TAKEN_NOTHING;	/* it was not sent */
-	if (status != RBP_OK)
-		return status == RBP_TIMEOUT ? RBP_TAKEN_LATE : RBP_TAKEN_FAILURE;
-	if (rbp_hash_page(buf) != copy.hash)
-	{
+	taken = rbp_ahead_take(RBP_POOL_BUFFER, lookup->slot, lookup->hash, buf, deadline_ns);
+	if (taken == RBP_TAKEN_PAGE)
+		rbp_stats_count(RBP_COUNT_READ_AHEAD_USED, 1);
+	else if (taken == RBP_TAKEN_MISMATCH)
 		rbp_stats_count(RBP_COUNT_RACES, 1);
-		return RBP_TAKEN_NOTHING;	/* see above: read it again */
-	}
-	*lookup = copy;
-	rbp_stats_count(RBP_COUNT_READ_AHEAD_USED, 1);
-	return RBP_TAKEN_PAGE;
-}
-
-/* Drop what was left of the batches whose pages the stream's run has passed. */
-static void
-drop_passed(const RbpStream *stream, BlockNumber block)
-{
-	for (Batch *batch = batches; nbatches > 0 && batch < batches + BATCHES; batch++)
-		if (batch->used && batch->stream == stream &&
-			(batch->high < block || !rbp_page_same_fork(&batch->fork, &stream->fork)))
-			drop_batch(batch);
+	return taken;
 }
 
 /*
@@ -564,28 +269,28 @@ choose_source(const RbpReadFile *file, RbpWindow *w, int n, int64 now)
 
 /* Request the pages of the window that are to come from donors. */
 static void
-request_pages(const RbpWindow *w, const RbpStream *stream, const Survey *s)
+request_pages(const RbpWindow *w, const RbpStream *stream, Survey *s)
 {
-	BlockNumber blocks[BATCH_PAGES];
-	RbpLookup	lookups[BATCH_PAGES];
-	int			n = 0;
+	RbpAheadRequest request = {.pool = RBP_POOL_BUFFER,.owner = stream};
 
 	for (int i = 0; i < w->n; i++)
 	{
 		RbpPageId	id = w->first;
-		int			at;
+		RbpLookup  *lookup = &s->lookups[i];
 
 		id.block += (BlockNumber) i;
-		if (s->lookups[i].where == RBP_REMOTE &&
-			!rbp_remote_slot_local(s->lookups[i].slot) && find_copy(&id, &at) == NULL)
+		if (lookup->where == RBP_REMOTE && !rbp_remote_slot_local(lookup->slot) &&
+			rbp_ahead_find(RBP_POOL_BUFFER, lookup->slot, lookup->hash) < 0)
 		{
-			blocks[n] = id.block;
-			lookups[n++] = s->lookups[i];
+			ignore_lookup(&id, lookup, true);
+			request.slots[request.n] = lookup->slot;
+			request.hashes[request.n++] = lookup->hash;
+			request.last = id.block;
 		}
-		if (n == BATCH_PAGES || (n > 0 && i == w->n - 1))
+		if (request.n == RBP_AHEAD_PAGES || (request.n > 0 && i == w->n - 1))
 		{
-			request(&w->first, stream, n, blocks, lookups);
-			n = 0;
+			(void) rbp_ahead_request(&request, 0, rbp_now_ns());
+			request.n = 0;
 		}
 	}
 }
@@ -780,7 +485,11 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 	pair = windows[noted - streams.streams];
 	/* forget those of the run before */
 	for (int i = 0; noted->window == 0 && i < 2; i++)
+	{
+		if (!rbp_page_same_fork(&pair[i].first, first))
+			rbp_ahead_drop(noted, UINT32_MAX);
 		report_window(&pair[i]);
+	}
 	window = find_window(first);
 	planned = rbp_stream_plan(noted, first->block, max_window(window), RELSEG_SIZE, &from);
 	if (planned > 0)
@@ -789,7 +498,7 @@ rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first, int n)
 		RbpPageId	ahead = *first;
 
 		ahead.block = from;
-		drop_passed(noted, first->block);
+		rbp_ahead_drop(noted, first->block);
 		begin_window(file, w, noted, &ahead, (int) planned);
 		if (in_window(w, first))
 			window = w;

@@ -3,10 +3,9 @@
  * read_ahead.h
  *	  Reads pages of runs from donors before the server asks for them.
  *
- * What is read ahead is kept in memory of this process.  It is a copy that
- * may be out of date, so it is used only if the directory, asked when the page
- * is really read, still has the page in the same slot with the same hash
- * (rule 12 of coherence).
+ * What is read ahead is a copy that may be out of date, so it is used only if
+ * the directory, asked when the page is really read, still has the page in the
+ * same slot with the same hash (rule 12 of coherence).
  *
  * Nothing here raises an error or waits, unless said otherwise.
  *
@@ -71,34 +70,12 @@ typedef struct RbpReadFile
 extern RbpWindow *rbp_read_ahead_plan(const RbpReadFile *file, const RbpPageId *first,
 									  int n);
 
-/* Would rbp_read_ahead_announce() request a page that has this entry?  Cheap. */
+/* May a page that has this entry be requested ahead?  Cheap. */
 extern bool rbp_read_ahead_wants(const RbpLookup *lookup);
 
 /*
- * The server will need the page soon, which is not in the page cache as far as
- * is known, and of which the directory has that.  It is requested with others,
- * if rbp_read_ahead_wants() it.
- */
-extern void rbp_read_ahead_announce(const RbpPageId *page, const RbpLookup *lookup);
-
-/* May rbp_read_ahead_take() have any page? */
-extern bool rbp_read_ahead_pending(void);
-
-/* The result of rbp_read_ahead_take() */
-typedef enum RbpTaken
-{
-	RBP_TAKEN_NOTHING,			/* there is no copy that may be used */
-	RBP_TAKEN_PAGE,				/* the page is in buf */
-	RBP_TAKEN_FAILURE,			/* the donor has failed: read the file */
-	RBP_TAKEN_LATE				/* likewise, and the wait took all its time */
-} RbpTaken;
-
-/*
- * Copy a page that was read ahead to buf, if the copy agrees with the result
- * of a lookup that was made after the read of the page began.  Waits for the
- * page if it is still on its way, but not for a donor that is down or
- * suspect; *deadline_ns bounds all waits for pages that are read together, and
- * is 0 before the first one.
+ * Copy a page that was read ahead to buf, by a lookup that was made after the
+ * read of the page began; see rbp_ahead_take().
  */
 extern RbpTaken rbp_read_ahead_take(const RbpPageId *page, RbpLookup *lookup,
 									char *buf, int64 *deadline_ns);

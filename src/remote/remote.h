@@ -45,6 +45,13 @@ typedef enum RbpPool
 
 #define RBP_POOLS			2
 
+/* Does all content of the pool exist on a disk, too, so that it may be dropped? */
+static inline bool
+rbp_pool_has_copies(RbpPool pool)
+{
+	return pool == RBP_POOL_BUFFER;
+}
+
 /*
  * Callbacks by which a pool's owner is told about its extents, and asked.
  *
@@ -257,6 +264,73 @@ extern RbpRemoteBatch *rbp_remote_begin(RbpRemoteIo *ios, int n, bool write,
 										int flags, int64 start_ns,
 										int64 deadline_ns);
 extern void rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns);
+
+/*
+ * ---- pages on their way ----------------------------------------------------
+ *
+ * Pages that this process requests ahead of their use, in batches, into memory
+ * of its own.  They are dropped at the end of the transaction.
+ */
+#define RBP_AHEAD_PAGES		16	/* in a batch */
+#define RBP_AHEAD_BATCHES	64	/* of a pool, at most */
+
+typedef struct RbpAheadRequest
+{
+	RbpPool		pool;
+	int			n;
+	uint32		slots[RBP_AHEAD_PAGES];
+	uint64		hashes[RBP_AHEAD_PAGES];
+	const void *owner;			/* for rbp_ahead_drop(), as is the greatest of */
+	uint32		last;			/* the blocks */
+} RbpAheadRequest;
+
+/*
+ * Request pages.  flags, deadline_ns: as for rbp_remote_begin().  Returns the
+ * number of the batch in its pool, from 0 to RBP_AHEAD_BATCHES - 1, or -1 if
+ * they are not on their way.
+ */
+extern int	rbp_ahead_request(const RbpAheadRequest *request, int flags, int64 deadline_ns);
+
+/*
+ * A page of the buffer tier will be needed soon: request it together with
+ * others, or when it is taken.
+ */
+extern void rbp_ahead_announce(uint32 slot, uint64 hash);
+
+/* The number of the batch with that page of that slot, or -1. */
+extern int	rbp_ahead_find(RbpPool pool, uint32 slot, uint64 hash);
+
+/* The result of rbp_ahead_take() */
+typedef enum RbpTaken
+{
+	RBP_TAKEN_NOTHING,			/* it was not requested, or not sent */
+	RBP_TAKEN_PAGE,				/* the page is in buf */
+	RBP_TAKEN_AGAIN,			/* likewise, and was taken before */
+	RBP_TAKEN_MISMATCH,			/* the slot had another page */
+	RBP_TAKEN_FAILURE,			/* the donor has failed */
+	RBP_TAKEN_LATE				/* likewise, and the wait took all its time */
+} RbpTaken;
+
+/*
+ * Copy the page to buf if it was requested, by a look-up that was made after
+ * the read of the page began.  Waits for it until *deadline_ns, which is set
+ * if it is 0: then io_timeout is left for all waits with this deadline.
+ */
+extern RbpTaken rbp_ahead_take(RbpPool pool, uint32 slot, uint64 hash, char *buf,
+							   int64 *deadline_ns);
+
+/* Are there pages of the pool that were requested or announced, and not taken? */
+extern bool rbp_ahead_waits(RbpPool pool);
+
+/* Drop the owner's batches whose last block is before that one. */
+extern void rbp_ahead_drop(const void *owner, uint32 before);
+
+extern void rbp_ahead_transaction_ends(XactEvent event);
+extern void rbp_ahead_exits(void);
+
+/*
+ * ---- state of a slot --------------------------------------------------------
+ */
 
 /*
  * The index of the donor that carries the slot, or -1.  Cheap; takes no lock.

@@ -119,7 +119,6 @@ rbp_spill_transaction_ends(XactEvent event)
 	/* most transactions have spilled nothing */
 	if (likely(!rbp_spill_used_in_xact))
 		return;
-	rbp_spill_end_read_ahead();
 	rbp_spill_flush(event == XACT_EVENT_ABORT || event == XACT_EVENT_PARALLEL_ABORT);
 	rbp_spill_forget_lost();
 	rbp_spill_used_in_xact = false;
@@ -128,7 +127,6 @@ rbp_spill_transaction_ends(XactEvent event)
 void
 rbp_spill_exits(void)
 {
-	rbp_spill_end_read_ahead();
 	rbp_spill_flush(true);
 }
 

@@ -90,7 +90,7 @@ typedef struct RbpSpillShared
  */
 extern RbpSpillShared *rbp_spill_shared;
 
-/* Set if this transaction has sent blocks or read ahead. */
+/* Set if this transaction has sent blocks or lost some. */
 extern bool rbp_spill_used_in_xact;
 
 static inline char *
@@ -332,20 +332,14 @@ extern int	rbp_spill_fetch(const RbpSpilledBlock *b, bool relation, uint32 start
 
 /*
  * Read the whole block, from either copy, retrying until deadline_ns. page:
- * BLCKSZ bytes.  Returns NULL, or why it could not be read:
- * rbp_spill_interrupted (that very pointer), or a reason for messages.  The
- * block may have moved.
+ * BLCKSZ bytes.  Returns false if it cannot be read; the block may have moved.
+ * *reason is then why, for messages; NULL if the query was canceled.
  */
-extern const char rbp_spill_interrupted[];
-
-extern const char *rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns,
-										char *page);
+extern bool rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns,
+								 char *page, const char **reason);
 
 /* How long to wait for a donor where there is an alternative. */
 extern int64 rbp_spill_short_wait(void);
-
-/* Discard what was read ahead. */
-extern void rbp_spill_end_read_ahead(void);
 
 /*
  * ---- upkeep.c ----------------------------------------------------------

@@ -243,8 +243,8 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
 		RbpSpilledBlock b;
+		const char *reason;
 		int64		now = rbp_now_ns();
-
 		int64		block_deadline = Min(now + rbp_spill_short_wait(),
 										 Max(deadline_ns, now + MIN_BLOCK_NS));
 
@@ -259,7 +259,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		 * If the block cannot be read, continue with the next one; but if
 		 * that has used up its time, the donor is not answering now.
 		 */
-		if (rbp_spill_fetch_page(&b, block_deadline, page) != NULL)
+		if (!rbp_spill_fetch_page(&b, block_deadline, page, &reason))
 		{
 			if (rbp_now_ns() >= block_deadline)
 				break;

@@ -129,6 +129,12 @@ rbp_remote_slot_stays(uint32 slot)
 		rbp_remote_slot_donor(slot) != closing;
 }
 
+bool
+rbp_remote_slot_readable(uint32 slot)
+{
+	return rbp_remote_slot_donor(slot) >= 0;
+}
+
 int
 rbp_remote_slot_transport(uint32 slot)
 {
@@ -320,7 +326,7 @@ end(const char *name)
 	RbpSpillUsage usage;
 	uint32		pending = 0;
 
-	rbp_spill_end_read_ahead();
+	rbp_ahead_exits();
 	rbp_spill_flush(false);
 	rbp_spill_close(file);
 	close(fd);
@@ -605,11 +611,11 @@ test_mismatches(bool is_local)
 	lend(1, 4);
 	write_blocks(0, 8, 1);
 	rbp_spill_flush(false);
-	rbp_spill_end_read_ahead();
+	rbp_ahead_exits();
 	before_read = write_again;
 	is_u64(right_blocks(3, 1, 2), 1, "%s: a block moves while it is read", name);
 	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] == 0 && wrong_bytes_of == -1, "%s: which is nobody's fault", name);
-	rbp_spill_end_read_ahead();
+	rbp_ahead_exits();
 	before_read = scribble;
 	is_u64(right_blocks(5, 1, 1), 0, "%s: a block that was spoilt cannot be read", name);
 	ok(mock_counters[RBP_COUNT_SPILL_HASH_FAILURES] > 0, "%s: that counts", name);
