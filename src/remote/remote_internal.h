@@ -8,6 +8,7 @@
  * retire.c	regions that are given back
  * info.c		data for the views
  * io.c		reads and writes, at once or in two steps
+ * ahead.c	pages on their way
  * conn.c		this process's connections: made, bounded, closed
  * downgrade.c	their transports: chosen, downgraded, tried again
  * breaker.c	a circuit breaker

@@ -11,7 +11,7 @@
  * cost.c		whether a block costs less in its file or at a donor
  * upkeep.c		moving blocks out of memory that is to be released; files whose
  *				owner is gone
- * setup.c		shared memory, ends of transactions, callbacks for remote
+ * setup.c		shared memory, ends of transactions and processes, callbacks for remote
  * views.c		remote_bp_temp_files
  *
  *-------------------------------------------------------------------------
