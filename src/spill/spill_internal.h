@@ -282,6 +282,13 @@ extern RbpSpillPutResult rbp_spill_put(RbpSpillHandle handle, uint32 block,
 									   const char *data, int64 size);
 
 /*
+ * Write the page to its slots (mirror: NO_SLOT for none), and wait.  On failure
+ * the slots are freed.
+ */
+extern bool rbp_spill_write_slots(const char *data, uint32 slot, uint32 mirror,
+								  int64 deadline_ns);
+
+/*
  * Send what is staged, and wait for everything on its way.  What does not
  * arrive in time goes to the real files. urgent: wait no longer than
  * RBP_SPILL_URGENT_NS.

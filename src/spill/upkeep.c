@@ -142,44 +142,32 @@ lock_block(const RbpSpilledBlock *b)
  * file is locked now: if it is still there, the next round moves it.
  */
 static bool
-move_to_slots(const RbpSpilledBlock *b, char *page, int64 deadline_ns)
+move_to_slots(const RbpSpilledBlock *b, const char *page, int64 deadline_ns)
 {
-	bool		mirrored = b->mirror != NO_SLOT;
 	RbpSpillFile *file = lock_block(b);
-	RbpRemoteIo ios[2];
 	uint32		slot = NO_SLOT;
 	uint32		mirror = NO_SLOT;
 	bool		taken;
 
 	if (file == NULL)
 		return true;
-	taken = rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL);
+	taken = rbp_spill_take_slots(file, &slot, b->mirror != NO_SLOT ? &mirror : NULL);
 	rbp_spill_file_unlock(file);
-	if (!taken)
+	if (!taken || !rbp_spill_write_slots(page, slot, mirror, deadline_ns))
 		return false;
-
-	ios[0].slot = slot;
-	ios[1].slot = mirror;
-	ios[0].buf = ios[1].buf = page;
-	ios[1].status = RBP_OK;
-	rbp_remote_write(ios, mirrored ? 2 : 1, rbp_now_ns(), deadline_ns);
-	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
+	file = lock_block(b);
+	if (file != NULL)
 	{
-		file = lock_block(b);
-		if (file != NULL)
-		{
-			rbp_spill_install(file, b->block, slot, mirror, b->hash);
-			rbp_spill_file_unlock(file);
-			rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
-			return true;
-		}
+		rbp_spill_install(file, b->block, slot, mirror, b->hash);
+		rbp_spill_file_unlock(file);
+		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
+	}
+	else
+	{
 		rbp_spill_free_slot(slot, RBP_OK);
 		rbp_spill_free_slot(mirror, RBP_OK);
-		return true;			/* the block has moved, or its file is locked */
 	}
-	rbp_spill_free_slot(slot, ios[0].status);
-	rbp_spill_free_slot(mirror, ios[1].status);
-	return false;
+	return true;
 }
 
 /* If the real file cannot be written, the block stays where it is. */

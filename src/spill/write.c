@@ -189,11 +189,10 @@ pause_sending(RbpStatus status, int64 now)
 	paused_until = now + (status == RBP_CANCELED ? CANCELED_PAUSE_NS : PAUSE_NS);
 }
 
-/* Write the page to its slots, and wait.  On failure the slots are freed. */
-static bool
-write_synchronously(const char *data, uint32 slot, uint32 mirror, int64 now,
-					int64 deadline_ns)
+bool
+rbp_spill_write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
 {
+	int64		now = rbp_now_ns();
 	RbpRemoteIo ios[2];
 
 	ios[0].slot = slot;
@@ -296,7 +295,7 @@ relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
 	if (!wanted)
 		return true;
 	if (!taken ||
-		!write_synchronously(staging_page(number), slot, mirror, rbp_now_ns(), deadline_ns))
+		!rbp_spill_write_slots(staging_page(number), slot, mirror, deadline_ns))
 		return false;
 
 	file = rbp_spill_file_lock(page->handle, true);
@@ -527,12 +526,12 @@ static RbpSpillPutResult
 put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 				  uint32 slot, uint32 mirror)
 {
-	int64		now = rbp_now_ns();
+	int64		deadline_ns = write_deadline(rbp_now_ns());
 	uint64		hash = rbp_hash_page(data);
 	RbpSpillFile *file;
 	bool		have_node;
 
-	if (!write_synchronously(data, slot, mirror, now, write_deadline(now)))
+	if (!rbp_spill_write_slots(data, slot, mirror, deadline_ns))
 		return RBP_SPILL_PUT_NO_ROOM;
 
 	file = rbp_spill_file_lock(handle, true);
