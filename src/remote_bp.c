@@ -72,15 +72,6 @@ remote_shmem_init(void *mem)
 	rbp_remote_shmem_init(mem, extents, ops);
 }
 
-static void
-spill_shmem_init(void *mem)
-{
-	/* the extents of the temp quota are numbered after the buffer tier's */
-	uint32		first_extent = rbp_tier_max_extents();
-
-	rbp_spill_shmem_init(mem, first_extent);
-}
-
 /*
  * ---- modules --------------------------------------------------------------------
  */
@@ -107,7 +98,7 @@ static const struct
 	{"remote_bp residency", rbp_residency_shmem_size, rbp_residency_shmem_init},
 	{"remote_bp pusher", rbp_pusher_shmem_size, rbp_pusher_shmem_init},
 	{"remote_bp buffer tier", rbp_tier_shmem_size, rbp_tier_shmem_init},
-	{"remote_bp temporary data", rbp_spill_shmem_size, spill_shmem_init},
+	{"remote_bp temporary data", rbp_spill_shmem_size, rbp_spill_shmem_init},
 	{"remote_bp advice", rbp_advice_shmem_size, rbp_advice_shmem_init},
 	{"remote_bp prewarm", rbp_prewarm_shmem_size, rbp_prewarm_shmem_init},
 	{"remote_bp policies", rbp_policy_shmem_size, rbp_policy_shmem_init},

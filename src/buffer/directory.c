@@ -28,14 +28,14 @@
  *	  also when the entry is inserted after the bump by somebody who had
  *	  compared generations before it: the entry carries the old generation.
  *
- *	- Extents' bytes.  An extent is closed before its entries are dropped, and
+ *	- Extents' states, which remote owns.  An extent is closed before its entries are dropped, and
  *	  is not online again before all of them are.  Whoever holds a partition
  *	  lock and meets a slot whose extent is not online takes the slot out of
  *	  use himself.  That an extent comes online touches none of its slots: a
  *	  slot that is not in use, of an extent that is online, is fresh, and
- *	  reserve() finds it by going through the extents' bytes, which also count
- *	  the fresh slots.  A fresh slot is taken by a compare-and-swap on the byte,
- *	  so that close() either stops it or sees that the extent has been touched.
+ *	  reserve() finds it by going through the extents' states, which also count
+ *	  the fresh slots.  A fresh slot is taken by a compare-and-swap on the state,
+ *	  so that closing either stops it or sees that the extent has been touched.
  *
  *	- Accounts: sums of atomic additions, made by who changes an entry.  Of the
  *	  access counts only those of one page in RBP_HEAT_SAMPLE are followed, so

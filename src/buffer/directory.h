@@ -43,6 +43,7 @@
 
 #include "base/relfile.h"
 #include "buffer/page.h"
+#include "remote/extents.h"
 
 #define RBP_PARTITIONS			128
 
@@ -82,11 +83,11 @@ extern size_t rbp_directory_size(uint32_t max_slots, uint32_t staging_slots,
 								 uint32_t buffers);
 
 /*
- * Initialize in mem, which is 64-byte aligned and all zeros; all extents
- * offline, all empty.  Writes only a part of fixed size, however large
- * max_slots is.
+ * Initialize in mem, which is 64-byte aligned and all zeros; all empty.  Writes
+ * only a part of fixed size, however many extents there are, which are numbered
+ * from 0.
  */
-extern RbpDirectory *rbp_directory_init(void *mem, uint32_t max_slots,
+extern RbpDirectory *rbp_directory_init(void *mem, const RbpExtents *extents,
 										uint32_t staging_slots, uint32_t buffers,
 										int tranche);
 
@@ -245,49 +246,22 @@ extern void rbp_directory_abandon(RbpDirectory *dir, const RbpPageId *page,
  */
 
 /*
- * Only one process at a time may call these functions.  Except for
- * collecting, their cost does not depend on the number of slots, and they
- * take no lock.
- *
- * An extent goes offline in two steps.  First it is closed, and lookups miss
- * from then on.  Then its slots are collected: entries are dropped, and slots
- * taken off the lists.  Only then is the extent absent, and may come online
- * again.
+ * remote changes their states (remote/extents.h).  From when an extent is
+ * closed lookups miss.  Then its slots are dropped: entries, and slots of lists,
+ * are taken out of use.  Only then is it absent, and may come online again.
+ * Slots that a pusher reserved before that become usable when it gives them
+ * back.  There is an account for each region; its number is the region's.
  */
 
-/* Is the extent offline and collected, so that it may come online? */
-extern bool rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent);
-
-/*
- * Bring the extent online: pages can be put into it, and are counted in that
- * account.  There is an account for each region; its number is the region's.
- * Slots that a pusher reserved before the extent went offline become usable
- * when it gives them back.
- */
-extern void rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
-										uint32_t account);
-
-/*
- * Drain the extent: put no more pages into it, but serve those that it has.
- * Undraining reverts that.
- */
-extern void rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent);
-extern void rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent);
-
-extern void rbp_directory_extent_close(RbpDirectory *dir, uint32_t extent);
-
-/* Number of extents that are closed and not collected yet.  No lock. */
-extern uint32_t rbp_directory_closed(RbpDirectory *dir);
-
-/* Collect at most max closed extents.  Returns how many were collected. */
-#define RBP_COLLECT_MAX			64
-extern uint32_t rbp_directory_collect(RbpDirectory *dir, uint32_t max);
+/* Drop the slots of extents that are closed.  One process at a time. */
+extern void rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extents,
+									   uint32_t n);
 
 /*
  * Contents of the extents of an account.  used is the number of pages; pages
  * of older generations count until they are swept.  heat is the sum of 1 +
  * access count over these pages, where access counts are estimated from one
- * page of 16.  An account is empty once its last extent was collected.  The
+ * page of 16.  An account is empty once its last extent was dropped.  The
  * values are approximate.  No lock.
  */
 typedef struct RbpAccountSums

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * directory_extent.c
- *	  Extents of the directory: going online, draining, going offline; moving
- *	  pages.
+ *	  Extents of the directory: what they hold, dropping it, moving pages.
  *
  * directory.c explains how this fits together with the other files.
  *
@@ -18,114 +17,12 @@
 #include <string.h>
 
 /*
- * ---- extents --------------------------------------------------------------
- */
-
-bool
-rbp_directory_extent_absent(RbpDirectory *dir, uint32_t extent)
-{
-	return rbp_extent_now(dir, extent) == RBP_EXTENT_OFFLINE;
-}
-
-void
-rbp_directory_extent_online(RbpDirectory *dir, uint32_t extent,
-							uint32_t account)
-{
-	uint16_t   *owners = (uint16_t *) ((char *) dir + dir->owners);
-
-	RBP_ASSERT(extent < dir->nlocal && account < RBP_MAX_REGIONS);
-	if (rbp_extent_now(dir, extent) != RBP_EXTENT_OFFLINE)
-		return;
-
-	/*
-	 * no entry of the extent has a page, so nobody reads owners[] for it now
-	 */
-	__atomic_store_n(&owners[extent], (uint16_t) account, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(rbp_extent_byte(dir, extent), RBP_EXTENT_FRESH,
-					 __ATOMIC_SEQ_CST);
-	if (extent >= dir->top)
-		__atomic_store_n(&dir->top, extent + 1, __ATOMIC_SEQ_CST);
-	/* make partitions that have scanned past the extent scan again */
-	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);
-}
-
-/* Set the extent's byte, if the extent is online.  Returns the old value. */
-static uint8_t
-extent_change(RbpDirectory *dir, uint32_t extent, uint8_t to)
-{
-	uint8_t    *byte = rbp_extent_byte(dir, extent);
-	uint8_t		was = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
-
-	RBP_ASSERT(extent < dir->nlocal);
-	do
-	{
-		if (was == RBP_EXTENT_OFFLINE || was == RBP_EXTENT_CLOSED || was == to)
-			return was;
-	} while (!__atomic_compare_exchange_n(byte, &was, to, false,
-										  __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
-	return was;
-}
-
-void
-rbp_directory_extent_drain(RbpDirectory *dir, uint32_t extent)
-{
-	uint8_t		was = extent_change(dir, extent, RBP_EXTENT_DRAINING);
-
-	if (was >= RBP_EXTENT_ONLINE && was <= RBP_EXTENT_FRESH)
-	{
-		__atomic_fetch_add(&dir->draining, 1, __ATOMIC_SEQ_CST);
-		__atomic_fetch_sub(&dir->open, 1, __ATOMIC_SEQ_CST);
-	}
-}
-
-/*
- * The number of fresh slots is not known any more.  Assuming that all may be
- * fresh costs only a few needless checks.
- */
-void
-rbp_directory_extent_undrain(RbpDirectory *dir, uint32_t extent)
-{
-	if (rbp_extent_now(dir, extent) != RBP_EXTENT_DRAINING)
-		return;
-	(void) extent_change(dir, extent, RBP_EXTENT_TOUCHED);
-	__atomic_fetch_add(&dir->open, 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(&dir->draining, 1, __ATOMIC_SEQ_CST);
-	__atomic_fetch_add(&dir->onlinings, 1, __ATOMIC_SEQ_CST);
-}
-
-void
-rbp_directory_extent_close(RbpDirectory *dir, uint32_t extent)
-{
-	uint8_t		was = extent_change(dir, extent, RBP_EXTENT_CLOSED);
-
-	if (was == RBP_EXTENT_OFFLINE || was == RBP_EXTENT_CLOSED)
-		return;
-	if (was == RBP_EXTENT_DRAINING)
-		__atomic_fetch_sub(&dir->draining, 1, __ATOMIC_SEQ_CST);
-	else
-		__atomic_fetch_sub(&dir->open, 1, __ATOMIC_SEQ_CST);
-	/* none of its slots was ever taken: there is nothing to collect */
-	if (was == RBP_EXTENT_FRESH)
-		__atomic_store_n(rbp_extent_byte(dir, extent), RBP_EXTENT_OFFLINE,
-						 __ATOMIC_SEQ_CST);
-	else
-		__atomic_fetch_add(&dir->closed, 1, __ATOMIC_SEQ_CST);
-}
-
-uint32_t
-rbp_directory_closed(RbpDirectory *dir)
-{
-	return __atomic_load_n(&dir->closed, __ATOMIC_ACQUIRE);
-}
-
-/*
  * Take the slots of closed extents out of use.  The entries of a partition
  * are adjacent, ordered by extent, so handle all extents under each partition
  * lock.
  */
-static void
-collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
+void
+rbp_directory_drop_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
 {
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 	{
@@ -167,40 +64,6 @@ collect_extents(RbpDirectory *dir, const uint32_t *extents, uint32_t n)
 		}
 		rbp_lock_release(&p->lock);
 	}
-	for (uint32_t i = 0; i < n; i++)
-		__atomic_store_n(rbp_extent_byte(dir, extents[i]), RBP_EXTENT_OFFLINE,
-						 __ATOMIC_SEQ_CST);
-	__atomic_fetch_sub(&dir->closed, n, __ATOMIC_SEQ_CST);
-}
-
-uint32_t
-rbp_directory_collect(RbpDirectory *dir, uint32_t max)
-{
-	uint32_t	extents[RBP_COLLECT_MAX];
-	uint32_t	n = 0;
-
-	max = max < RBP_COLLECT_MAX ? max : RBP_COLLECT_MAX;
-	if (max > rbp_directory_closed(dir))
-		max = rbp_directory_closed(dir);
-	for (int round = 0; round < 2 && n < max; round++)
-	{
-		while (n < max && dir->collect_at < dir->nlocal)
-		{
-			const uint8_t *from = rbp_extent_byte(dir, dir->collect_at);
-			const uint8_t *found = memchr(from, RBP_EXTENT_CLOSED,
-										  dir->nlocal - dir->collect_at);
-
-			if (found == NULL)
-				break;
-			dir->collect_at += (uint32_t) (found - from);
-			extents[n++] = dir->collect_at++;
-		}
-		if (n < max)
-			dir->collect_at = 0;
-	}
-	if (n > 0)
-		collect_extents(dir, extents, n);
-	return n;
 }
 
 RbpAccountSums
@@ -254,7 +117,7 @@ rbp_directory_movable(RbpDirectory *dir, uint32_t extent, uint32_t *next,
 			uint32_t	held = p->lists[RBP_SLOT_SMALL].count +
 			p->lists[RBP_SLOT_MAIN].count + p->lists[RBP_SLOT_KEPT].count +
 			p->lists[RBP_SLOT_STAGED].count + p->reserved;
-			bool		fits = held <= __atomic_load_n(&dir->open, __ATOMIC_RELAXED);
+			bool		fits = held <= __atomic_load_n(&dir->extents->open, __ATOMIC_RELAXED);
 
 			if (!fits && rbp_entry_state(e) == RBP_SLOT_SMALL &&
 				rbp_entry_freq(e) == 0)

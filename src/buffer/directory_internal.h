@@ -22,8 +22,7 @@
  * of its extent.  The entries of staging slots follow those of remote slots.
  * All links are entry indexes.
  *
- * Arrays are located by offsets from the directory, which makes it
- * independent of the address at which it is mapped.
+ * Arrays are located by offsets from the directory.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,6 +35,7 @@
 #include "buffer/directory.h"
 #include "buffer/page.h"
 #include "buffer/s3fifo_rules.h"
+#include "remote/extents.h"
 
 #ifdef RBP_UNIT_TEST
 #include <assert.h>
@@ -90,20 +90,6 @@ typedef enum RbpSlotState
 } RbpSlotState;
 
 #define RBP_NUM_LISTS		6	/* the first is not used */
-
-/*
- * State of an extent, one byte.  From RBP_EXTENT_ONLINE to RBP_EXTENT_FRESH
- * the extent is online, and the byte tells the maximum number of its slots
- * that are fresh.
- */
-#define RBP_EXTENT_OFFLINE	0	/* none of its slots is in use */
-#define RBP_EXTENT_ONLINE	1	/* no slot is fresh */
-#define RBP_EXTENT_TOUCHED	(RBP_EXTENT_ONLINE + RBP_EXTENT_PAGES)	/* all may be */
-#define RBP_EXTENT_FRESH	(RBP_EXTENT_TOUCHED + 1)	/* all are fresh: none
-														 * was ever taken */
-#define RBP_EXTENT_DRAINING 254 /* readable, but takes no more pages */
-#define RBP_EXTENT_CLOSED	255 /* not readable; its slots are not collected
-								 * yet */
 
 /* Slots of a partition checked for a fresh one under one hold of the lock */
 #define RBP_FRESH_STEPS		4096
@@ -204,14 +190,14 @@ struct RbpDirectory
 	uint32_t	nghost_sets;	/* in a partition */
 	uint32_t	ghost_unit;		/* ghosts created in one tick of their clock */
 	uint32_t	nstripes;		/* of accounts */
+	uint8_t    *states;			/* of extents->states */
+	const RbpExtents *extents;	/* at the same address in all processes */
 	size_t		entries;		/* offsets */
 	size_t		prev;
 	size_t		buckets;
 	size_t		ghosts;
 	size_t		stamps;
 	size_t		generations;
-	size_t		extents;
-	size_t		owners;
 	size_t		accounts;
 	size_t		policies;
 	size_t		kept_counts;
@@ -231,15 +217,6 @@ struct RbpDirectory
 
 	uint64_t	kept __attribute__((aligned(RBP_CACHE_LINE)));	/* atomic */
 
-	/* atomic; written when extents go online or offline */
-	uint32_t	onlinings;		/* number of times that an extent came online */
-	uint32_t	top;			/* no extent with this or a higher number was
-								 * ever online */
-	uint32_t	open;			/* extents that are online, and not draining */
-	uint32_t	draining;
-	uint32_t	closed;
-	uint32_t	collect_at;		/* private to the collector */
-
 	RbpPartition partitions[RBP_PARTITIONS];
 };
 
@@ -255,17 +232,11 @@ rbp_array(const RbpDirectory *dir, size_t offset)
 	return (uint32_t *) ((char *) (uintptr_t) dir + offset);
 }
 
-/* Atomic bytes, one for each extent. */
-static inline uint8_t *
-rbp_extent_byte(const RbpDirectory *dir, uint32_t extent)
-{
-	return (uint8_t *) (uintptr_t) dir + dir->extents + extent;
-}
-
+/* The state of an extent, which remote owns. */
 static inline uint8_t
 rbp_extent_now(const RbpDirectory *dir, uint32_t extent)
 {
-	return __atomic_load_n(rbp_extent_byte(dir, extent), __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&dir->states[extent], __ATOMIC_ACQUIRE);
 }
 
 /* May pages of the extent be read? */
@@ -274,16 +245,7 @@ rbp_extent_online(const RbpDirectory *dir, uint32_t extent)
 {
 	uint8_t		now = rbp_extent_now(dir, extent);
 
-	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_CLOSED;
-}
-
-/* May pages be put into the extent? */
-static inline bool
-rbp_extent_open(const RbpDirectory *dir, uint32_t extent)
-{
-	uint8_t		now = rbp_extent_now(dir, extent);
-
-	return now >= RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH;
+	return now != RBP_EXTENT_ABSENT && now != RBP_EXTENT_CLOSED;
 }
 
 /*
@@ -295,15 +257,15 @@ rbp_extent_touched(const RbpDirectory *dir, uint32_t extent)
 {
 	uint8_t		now = rbp_extent_now(dir, extent);
 
-	return now != RBP_EXTENT_OFFLINE && now != RBP_EXTENT_FRESH;
+	return now != RBP_EXTENT_ABSENT && now != RBP_EXTENT_FRESH;
 }
 
 /* Number of slots of each partition: one for each online extent. */
 static inline uint32_t
 rbp_partition_slots(const RbpDirectory *dir)
 {
-	return __atomic_load_n(&dir->open, __ATOMIC_RELAXED) +
-		__atomic_load_n(&dir->draining, __ATOMIC_RELAXED);
+	return __atomic_load_n(&dir->extents->open, __ATOMIC_RELAXED) +
+		__atomic_load_n(&dir->extents->draining, __ATOMIC_RELAXED);
 }
 
 /*
@@ -444,10 +406,9 @@ static inline void
 rbp_account_add(const RbpDirectory *dir, uint32_t part, uint32_t index,
 				uint64_t hash, int pages, int freq)
 {
-	const uint16_t *owners = (const uint16_t *) ((const char *) dir + dir->owners);
 	RbpAccount *account = (RbpAccount *) ((char *) (uintptr_t) dir + dir->accounts) +
 	(size_t) (part % dir->nstripes) * RBP_MAX_REGIONS +
-	__atomic_load_n(&owners[index - part * dir->nlocal], __ATOMIC_RELAXED);
+	rbp_extent_region(dir->extents, index - part * dir->nlocal);
 
 	if (pages != 0)
 	{

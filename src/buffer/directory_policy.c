@@ -479,7 +479,7 @@ uint32_t
 rbp_limit_evict(RbpDirectory *dir, uint32_t part, uint32_t limit, bool *live)
 {
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
+	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
 	uint32_t	chosen = RBP_NIL;
 
 	/*

@@ -59,8 +59,6 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
 								   RBP_PARTITIONS * sizeof(uint32_t));
 	dir->stamps = rbp_layout_place(&at, (size_t) dir->nstamps * RBP_PARTITIONS * sizeof(uint32_t));
 	dir->generations = rbp_layout_place(&at, (size_t) dir->ngenerations * sizeof(uint32_t));
-	dir->extents = rbp_layout_place(&at, nlocal);
-	dir->owners = rbp_layout_place(&at, nlocal * sizeof(uint16_t));
 	dir->accounts = rbp_layout_place(&at, (size_t) dir->nstripes * RBP_MAX_REGIONS * sizeof(RbpAccount));
 	dir->policies = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint64_t));
 	dir->kept_counts = rbp_layout_place(&at, (size_t) RBP_POLICY_BUCKETS * RBP_POLICY_WAYS * sizeof(uint32_t));
@@ -81,14 +79,16 @@ rbp_directory_size(uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
 }
 
 RbpDirectory *
-rbp_directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
+rbp_directory_init(void *mem, const RbpExtents *extents, uint32_t staging_slots,
 				   uint32_t buffers, int tranche)
 {
 	RbpDirectory *dir = mem;
 
 	RBP_ASSERT((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	memset(dir, 0, sizeof(RbpDirectory));
-	compute_layout(dir, max_slots, staging_slots, buffers);
+	compute_layout(dir, RBP_EXTENT_SLOT(extents->n), staging_slots, buffers);
+	dir->extents = extents;
+	dir->states = extents->states;
 
 	for (int i = 0; i < RBP_PARTITIONS; i++)
 	{

@@ -7,7 +7,7 @@
  * for a page that is being written to it, or it has a page, and is on one of the
  * queues.  The counts of a partition (taken, reserved), its list of free slots, and the
  * place where its search for fresh slots stands (scan, scan_began) change here,
- * under the partition's exclusive lock.  Extents' bytes are atomics: fresh slots
+ * under the partition's exclusive lock.  Extents' states are atomics: fresh slots
  * are taken by compare-and-swap.
  *
  * directory.c explains how this fits together with the other files.
@@ -28,7 +28,7 @@
 void
 rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t index)
 {
-	if (rbp_extent_open(dir, index - part * dir->nlocal))
+	if (rbp_extent_open(dir->extents, index - part * dir->nlocal))
 		rbp_list_push(dir, p, RBP_SLOT_FREE, 0, index);
 	else
 	{
@@ -41,14 +41,13 @@ rbp_slot_release(RbpDirectory *dir, RbpPartition *p, uint32_t part, uint32_t ind
 static bool
 take_fresh(RbpDirectory *dir, uint32_t extent)
 {
-	uint8_t    *byte = rbp_extent_byte(dir, extent);
-	uint8_t		now = __atomic_load_n(byte, __ATOMIC_ACQUIRE);
+	uint8_t		now = rbp_extent_now(dir, extent);
 
-	while (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH)
+	while (now > RBP_EXTENT_ONLINE && rbp_state_open(now))
 	{
 		uint8_t		left = now == RBP_EXTENT_FRESH ? RBP_EXTENT_TOUCHED - 1 : now - 1;
 
-		if (__atomic_compare_exchange_n(byte, &now, left, false,
+		if (__atomic_compare_exchange_n(&dir->states[extent], &now, left, false,
 										__ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE))
 			return true;
 	}
@@ -64,7 +63,7 @@ static uint32_t
 next_fresh(RbpDirectory *dir, uint32_t part)
 {
 	RbpPartition *p = &dir->partitions[part];
-	uint32_t	top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
+	uint32_t	top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
 
 	for (int step = 0; step < RBP_FRESH_STEPS; step++)
 	{
@@ -74,18 +73,18 @@ next_fresh(RbpDirectory *dir, uint32_t part)
 
 		if (p->scan >= top)
 		{
-			uint32_t	onlinings = __atomic_load_n(&dir->onlinings, __ATOMIC_ACQUIRE);
+			uint32_t	onlinings = rbp_extents_onlinings(dir->extents);
 
 			if (p->scan_began == onlinings)
 				break;
-			top = __atomic_load_n(&dir->top, __ATOMIC_ACQUIRE);
+			top = __atomic_load_n(&dir->extents->top, __ATOMIC_ACQUIRE);
 			p->scan_began = onlinings;
 			p->scan = 0;
 		}
 		extent = p->scan++;
 		index = part * dir->nlocal + extent;
 		now = rbp_extent_now(dir, extent);
-		if (now > RBP_EXTENT_ONLINE && now <= RBP_EXTENT_FRESH &&
+		if (now > RBP_EXTENT_ONLINE && rbp_state_open(now) &&
 			rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED &&
 			take_fresh(dir, extent))
 		{
@@ -222,7 +221,7 @@ reserve(RbpDirectory *dir, const RbpPageId *page, bool adds, RbpEvicted *evicted
 			tries++;
 		}
 
-		if (!rbp_extent_open(dir, index - part * dir->nlocal))
+		if (!rbp_extent_open(dir->extents, index - part * dir->nlocal))
 		{
 			rbp_slot_release(dir, p, part, index);
 			continue;

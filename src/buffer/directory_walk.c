@@ -223,7 +223,7 @@ rbp_directory_counts(RbpDirectory *dir, RbpDirectoryCounts *counts)
 
 		rbp_lock_shared(&p->lock);
 		all_live = p->swept == rbp_directory_bumps(dir) &&
-			rbp_directory_closed(dir) == 0;
+			rbp_extents_closed(dir->extents) == 0;
 		counts->free += p->lists[RBP_SLOT_FREE].count +
 			(slots > p->taken ? slots - p->taken : 0);
 		counts->small += p->lists[RBP_SLOT_SMALL].count;

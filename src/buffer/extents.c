@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * extents.c
- *	  Callbacks of remote for extents of the buffer tier, and moving pages out
- *	  of extents that are drained.
+ *	  What remote asks about extents of the buffer tier, and moving pages out of
+ *	  extents that are drained.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,60 +28,26 @@
  */
 #define MOVE_PATIENCE_NS	INT64CONST(50000000)
 
-static bool
-extent_absent(uint32 extent)
+static uint64
+region_heat(uint32 region, uint64 *used)
 {
-	return rbp_directory_extent_absent(rbp_dir, extent);
-}
+	RbpAccountSums sums = rbp_directory_account(rbp_dir, region);
 
-static void
-extent_online(uint32 extent, uint32 region)
-{
-	rbp_directory_extent_online(rbp_dir, extent, region);
-	/* there may be room now for pages that should be kept */
-	rbp_residency_changed(InvalidOid);
-}
-
-static void
-extent_offline(uint32 extent)
-{
-	rbp_directory_extent_close(rbp_dir, extent);
+	*used = sums.used;
+	return sums.heat;
 }
 
 static uint64
-region_heat(uint32 region)
-{
-	return rbp_directory_account(rbp_dir, region).heat;
-}
-
-static uint64
-region_used(uint32 region)
-{
-	return rbp_directory_account(rbp_dir, region).used;
-}
-
-static bool
-forget_some(void)
-{
-	return rbp_directory_collect(rbp_dir, RBP_COLLECT_MAX) > 0;
-}
-
-static void
-extent_drain(uint32 extent)
-{
-	rbp_directory_extent_drain(rbp_dir, extent);
-}
-
-static void
-extent_undrain(uint32 extent)
-{
-	rbp_directory_extent_undrain(rbp_dir, extent);
-}
-
-static uint64
-extent_used(uint32 extent)
+extent_count(uint32 extent)
 {
 	return rbp_directory_extent_used(rbp_dir, extent);
+}
+
+static uint32
+drop_extents(uint32 *extents, uint32 n)
+{
+	rbp_directory_drop_extents(rbp_dir, extents, n);
+	return n;
 }
 
 /*
@@ -179,16 +145,9 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 }
 
 const RbpRemotePoolOps rbp_tier_pool_ops = {
-	.before_use = rbp_tier_first_use,
-	.absent = extent_absent,
-	.online = extent_online,
-	.offline = extent_offline,
-	.used = region_used,
+	.first_use = rbp_tier_first_use,
 	.heat = region_heat,
-	.drain = extent_drain,
-	.undrain = extent_undrain,
+	.count = extent_count,
 	.evacuate = extent_evacuate,
-	.extent_used = extent_used,
-	.has_copies = true,
-	.forget = forget_some,
+	.drop = drop_extents,
 };

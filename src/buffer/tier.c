@@ -117,7 +117,7 @@ rbp_tier_shmem_init(void *mem)
 	pg_atomic_init_u32(&sh->in_use, 0);
 	pg_atomic_init_u32(&sh->lost_track, 0);
 	memset(sd, 0, sizeof(RbpShadow) * NBuffers);
-	rbp_dir = rbp_directory_init(dir, slots, staging_slots(), NBuffers,
+	rbp_dir = rbp_directory_init(dir, rbp_remote_extents(RBP_POOL_BUFFER), staging_slots(), NBuffers,
 								 rbp_lock_tranche("RemoteBpPartition"));
 	rbp_directory_set_keep_max(rbp_dir, rbp_guc_keep_max_pages());
 	rbp_staging = rbp_staging_init(staging, staging_slots());

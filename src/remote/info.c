@@ -55,8 +55,11 @@ rbp_remote_donor_info(int *n)
 		for (int r = 0; r < RBP_MAX_REGIONS; r++)
 			if (shared->regions[r].used && shared->regions[r].donor == i)
 			{
+				uint64		used;
+
+				(void) rbp_remote_pool_ops[shared->regions[r].pool]->heat((uint32) r, &used);
 				info->leased_bytes += shared->regions[r].bytes;
-				info->used_bytes += rbp_remote_pool_ops[shared->regions[r].pool]->used((uint32) r) * BLCKSZ;
+				info->used_bytes += used * BLCKSZ;
 			}
 		for (int s = 0; s < RBP_DONOR_STRIPES; s++)
 		{
@@ -97,8 +100,8 @@ rbp_remote_lease_info(int *n)
 		strlcpy(info->lease, lease->credentials.lease, sizeof(info->lease));
 		info->purpose = region->pool == RBP_POOL_BUFFER ? "buffer" : "temp";
 		info->grant = region_grant(region);
-		info->used_bytes = rbp_remote_pool_ops[region->pool]->used((uint32) r) * BLCKSZ;
-		info->heat = rbp_remote_pool_ops[region->pool]->heat((uint32) r);
+		info->heat = rbp_remote_pool_ops[region->pool]->heat((uint32) r, &info->used_bytes);
+		info->used_bytes *= BLCKSZ;
 		info->denied = pg_atomic_read_u32(&region->denied) != 0;
 		info->remaining_ns = (int64) pg_atomic_read_u64(&lease->deadline) - now;
 	}

@@ -229,8 +229,6 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 		adopt_lease(pool, terms->cred);
 	set_donors(pool, terms->donors, terms->ndonors);
 
-	if (terms->nregions > 0 && rbp_remote_pool_ops[pool]->before_use != NULL)
-		rbp_remote_pool_ops[pool]->before_use();
 	pg_atomic_write_u64(&lease->deadline, (uint64) terms->deadline_ns);
 	unused = enter_regions(pool, terms, sorted, kept);
 	/* extents that were passed over may be free again */
@@ -264,21 +262,24 @@ rbp_remote_extend_lease(RbpPool pool, int64 deadline_ns)
 bool
 rbp_remote_run_deferred(RbpPool pool, int64 until_ns, int *unused)
 {
-	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	RbpPoolLease *lease = &shared->leases[pool];
+	uint32		extents[RBP_DROP_MAX];
 
 	*unused = 0;
 	for (;;)
 	{
-		bool		forgot = ops->forget != NULL && ops->forget();
+		/* those of pages that have owners are asked for when they are wanted */
+		bool		dropped = rbp_pool_has_copies(pool) &&
+		rbp_remote_drop(pool, extents,
+						rbp_extents_next_closed(&lease->extents, extents, RBP_DROP_MAX)) > 0;
 
-		if (lease->online_pending || (forgot && lease->short_of_extents))
+		if (lease->online_pending || (dropped && lease->short_of_extents))
 		{
 			LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 			*unused += rbp_remote_bring_online(pool);
 			LWLockRelease(&shared->remote_lock);
 		}
-		if (!forgot && !lease->online_pending)
+		if (!dropped && !lease->online_pending)
 			return false;
 		if (rbp_now_ns() >= until_ns)
 			return true;

@@ -19,7 +19,7 @@
  *	  word may be out of date when it is used; the process then reads memory
  *	  that does not hold its page, which the hash reveals.  The temp quota
  *	  brings no extent back while a slot of it is still in use
- *	  (RbpRemotePoolOps.absent), so that nobody writes to another's slot.
+ *	  (RbpRemotePoolOps.drop), so that nobody writes to another's slot.
  *	- Endpoints and credentials are copied under remote_lock shared, when a
  *	  process connects.  A connection remembers the serials of donor and
  *	  lease, and is closed when they have moved.
@@ -78,14 +78,20 @@ rbp_remote_wake(void)
 		wake();
 }
 
-/* RbpRemoteShared with its map, the lists of extents, and conn.c's memory. */
+/*
+ * RbpRemoteShared with its map, the lists of extents, their states, and conn.c's
+ * memory.
+ */
 Size
 rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS])
 {
 	Size		size = offsetof(RbpRemoteShared, map);
 
 	for (int pool = 0; pool < RBP_POOLS; pool++)
+	{
 		size = add_size(size, mul_size(max_extents[pool], sizeof(pg_atomic_uint32) + sizeof(uint32)));
+		size = add_size(size, MAXALIGN(rbp_extents_size(max_extents[pool])));
+	}
 	return add_size(size, rbp_remote_conn_shmem_size());
 }
 
@@ -94,7 +100,9 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 					  const RbpRemotePoolOps *const ops[RBP_POOLS])
 {
 	RbpRemoteShared *sh = mem;
-	uint32		nextents = 0;
+	uint32		nextents = max_extents[RBP_POOL_BUFFER] + max_extents[RBP_POOL_TEMP];
+	char	   *mem_left = (char *) &sh->map[2 * (Size) nextents];
+	uint32		first = 0;
 
 	shared = sh;
 	memset(sh, 0, offsetof(RbpRemoteShared, map));
@@ -108,10 +116,11 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 		pg_atomic_init_u64(&lease->deadline, 0);
 		pg_atomic_init_u32(&lease->nregions, 0);
 		pg_atomic_init_u32(&lease->recheck, 0);
-		lease->first_extent = lease->search_from = lease->lowest_free = nextents;
+		rbp_extents_init(&lease->extents, mem_left, first, max_extents[pool]);
+		mem_left += MAXALIGN(rbp_extents_size(max_extents[pool]));
+		lease->search_from = lease->lowest_free = first;
 		lease->nfree = lease->room = max_extents[pool];
-		nextents += max_extents[pool];
-		lease->end_extent = nextents;
+		first += max_extents[pool];
 	}
 	sh->nextents = nextents;
 	/* all MAP_NONE */
@@ -130,10 +139,16 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 	}
 	for (int i = 0; i < RBP_MAX_REGIONS; i++)
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
-	rbp_remote_conn_shmem_init(rbp_remote_next_extent + nextents);
+	rbp_remote_conn_shmem_init(mem_left);
 
 	/* This is the postmaster, and its children inherit it. */
 	rbp_transport_set_give_up(rbp_remote_give_up);
+}
+
+const RbpExtents *
+rbp_remote_extents(RbpPool pool)
+{
+	return &shared->leases[pool].extents;
 }
 
 bool
@@ -157,9 +172,18 @@ rbp_remote_set_room(RbpPool pool, uint64 bytes)
 static uint32
 extents_left(const RbpPoolLease *lease)
 {
-	uint32		used = lease->end_extent - lease->first_extent - lease->nfree;
+	uint32		used = lease->extents.n - lease->nfree;
 
 	return used < lease->room ? Min(lease->nfree, lease->room - used) : 0;
+}
+
+uint32
+rbp_remote_drop(RbpPool pool, uint32 *extents, uint32 n)
+{
+	uint32		dropped = n > 0 ? rbp_remote_pool_ops[pool]->drop(extents, n) : 0;
+
+	rbp_extents_dropped(&shared->leases[pool].extents, extents, dropped);
+	return dropped;
 }
 
 /*
@@ -173,14 +197,22 @@ take_extent(RbpPool pool, uint32 *lookups)
 {
 	RbpPoolLease *lease = &shared->leases[pool];
 
-	while (*lookups > 0 && lease->search_from < lease->end_extent)
+	while (*lookups > 0 && lease->search_from < lease->extents.first + lease->extents.n)
 	{
 		uint32		e = lease->search_from++;
 
 		(*lookups)--;
 		if (pg_atomic_read_u32(&shared->map[e]) != MAP_NONE)
 			continue;
-		if (rbp_remote_pool_ops[pool]->absent(e))
+
+		/*
+		 * where pages have owners, they are asked; others are dropped in
+		 * steps
+		 */
+		if (!rbp_pool_has_copies(pool) &&
+			rbp_extent_state(&lease->extents, e) == RBP_EXTENT_CLOSED)
+			(void) rbp_remote_drop(pool, &e, 1);
+		if (rbp_extent_state(&lease->extents, e) == RBP_EXTENT_ABSENT)
 		{
 			lease->nfree--;
 			return e;
@@ -199,7 +231,7 @@ rbp_remote_retire_region(int r)
 	for (uint32 e = region->first, next; e != NO_EXTENT; e = next)
 	{
 		next = rbp_remote_next_extent[e];
-		rbp_remote_pool_ops[region->pool]->offline(e);
+		rbp_extent_close(&lease->extents, e);
 		pg_atomic_write_u32(&shared->map[e], MAP_NONE);
 		lease->lowest_free = Min(lease->lowest_free, e);
 	}
@@ -236,10 +268,11 @@ is_vacant(int r)
 		return false;
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 	{
-		const RbpPoolLease *lease = &shared->leases[pool];
+		uint64		used = 0;
 
-		if (lease->first_extent < lease->end_extent &&
-			rbp_remote_pool_ops[pool]->used((uint32) r) > 0)
+		if (shared->leases[pool].extents.n > 0)
+			(void) rbp_remote_pool_ops[pool]->heat((uint32) r, &used);
+		if (used > 0)
 			return false;
 	}
 	return true;
@@ -247,7 +280,7 @@ is_vacant(int r)
 
 /*
  * In a second round, from RBP_MAX_REGIONS on, this also takes entries whose
- * former region's pages are still being forgotten.  Until that is done, they
+ * former region's pages are still being dropped.  Until that is done, they
  * are counted for the new region.
  */
 bool
@@ -305,7 +338,7 @@ rbp_remote_bring_online(RbpPool pool)
 	if (!lease->online_pending)
 	{
 		lease->search_from = Min(lease->search_from, lease->lowest_free);
-		lease->lowest_free = lease->end_extent;
+		lease->lowest_free = lease->extents.first + lease->extents.n;
 	}
 	lease->short_of_extents = false;
 	lease->online_pending = false;
@@ -313,6 +346,8 @@ rbp_remote_bring_online(RbpPool pool)
 		if (is_region_of(r, pool) && !shared->regions[r].draining &&
 			shared->regions[r].extents < shared->regions[r].bytes / RBP_EXTENT_BYTES)
 			incomplete[n++] = r;
+	if (n > 0 && extents_left(lease) > 0 && ops->first_use != NULL)
+		ops->first_use();
 	for (bool more = true; more && extent != NO_EXTENT;)
 	{
 		more = false;
@@ -341,7 +376,8 @@ rbp_remote_bring_online(RbpPool pool)
 			rbp_remote_next_extent[extent] = region->first;
 			region->first = extent;
 			region->extents++;
-			ops->online(extent, (uint32) incomplete[i]);
+			rbp_extent_bring_online(&lease->extents, extent, (uint32) incomplete[i],
+									rbp_pool_has_copies(pool) ? RBP_EXTENT_FRESH : RBP_EXTENT_TOUCHED);
 			more = true;
 		}
 	}
@@ -349,10 +385,10 @@ rbp_remote_bring_online(RbpPool pool)
 		return 0;
 
 	/*
-	 * Where extents are forgotten, each remaining one will become available,
-	 * or has done so since it was looked at.
+	 * Where extents are dropped in steps, each remaining one will become
+	 * available, or has done so since it was looked at.
 	 */
-	expected = ops->forget != NULL ? extents_left(lease) : 0;
+	expected = rbp_pool_has_copies(pool) ? extents_left(lease) : 0;
 	for (int i = 0; i < n; i++)
 	{
 		RbpRemoteRegion *region = &shared->regions[incomplete[i]];

@@ -28,6 +28,7 @@
 #include "base/stats.h"
 #include "common/status.h"
 #include "common/token.h"
+#include "remote/extents.h"
 #include "transport/transport.h"
 
 #define RBP_MAX_DONORS		64
@@ -53,77 +54,40 @@ rbp_pool_has_copies(RbpPool pool)
 }
 
 /*
- * Callbacks by which a pool's owner is told about its extents, and asked.
- *
- * An extent is absent at first: a region of the pool may be given it.  After
- * online() it belongs to a region, and is used.  After offline() it belongs to
- * none, and nobody reads it any more, but what is known about its pages is
- * still there.  It is absent again when forget() has removed that, in steps;
- * without forget(), when the last of its pages has been freed.
- *
- * All except evacuate and forget are called in the lease worker, most of them
- * under remote_lock.  They must not wait, nor take longer when there are more
- * pages.
+ * What remote asks of a pool's owner, which reads the states of the extents
+ * (extents.h).  All except evacuate and drop are called in the lease worker, most
+ * of them under remote_lock.  They must not wait, nor take longer when there are
+ * more pages.
  */
 typedef struct RbpRemotePoolOps
 {
 	/*
-	 * Called each time that a lease with regions is set, before the first of
-	 * them comes into use; NULL if nothing is to be done then
+	 * Called before memory comes into use, each time; NULL if nothing is to
+	 * be done then.
 	 */
-	void		(*before_use) (void);
-
-	/* Is the extent absent, so that a region may be given it? */
-	bool		(*absent) (uint32 extent);
+	void		(*first_use) (void);
 
 	/*
-	 * The extent is in use and is accounted to the region, which is a number
-	 * below RBP_MAX_REGIONS
+	 * How warm the pages of the region's extents are, and how many are in
+	 * use; both are approximate.  Pages of extents that are closed count
+	 * until they are dropped.  region: a number below RBP_MAX_REGIONS.
 	 */
-	void		(*online) (uint32 extent, uint32 region);
+	uint64		(*heat) (uint32 region, uint64 *used);
+
+	/* The exact number of pages in use, of an extent that is draining */
+	uint64		(*count) (uint32 extent);
 
 	/*
-	 * The extent is not in use any more: nobody reads it again once this has
-	 * returned
-	 */
-	void		(*offline) (uint32 extent);
-
-	/*
-	 * How many pages of the region's extents are in use, and how warm they
-	 * are; both are approximate.  Content of extents that are offline counts
-	 * until they are absent again.
-	 */
-	uint64		(*used) (uint32 region);
-	uint64		(*heat) (uint32 region);
-
-	/*
-	 * Stop or resume putting pages into the extent; NULL if content is not
-	 * moved
-	 */
-	void		(*drain) (uint32 extent);
-	void		(*undrain) (uint32 extent);
-
-	/*
-	 * Move the content elsewhere, until the deadline; returns how many pages
-	 * are left
+	 * Move the pages elsewhere, until the deadline; returns how many are
+	 * left. NULL if pages are not moved.
 	 */
 	uint32		(*evacuate) (uint32 extent, int64 deadline_ns);
 
-	/* The exact number of pages in use, of an extent that is draining */
-	uint64		(*extent_used) (uint32 extent);
-
 	/*
-	 * Content exists elsewhere too, so that what cannot be moved in time may
-	 * be dropped
+	 * Forget what is known of the pages of these closed extents.  Returns of
+	 * how many nothing is left; these come first then.
 	 */
-	bool		has_copies;
-
-	/*
-	 * Do one step of the work after which extents that are offline become
-	 * absent; false if there is nothing to do.  NULL if the pool needs no
-	 * such work.
-	 */
-	bool		(*forget) (void);
+	uint32		(*drop) (uint32 *extents, uint32 n);
 } RbpRemotePoolOps;
 
 /* max_extents: for each pool. */
@@ -136,6 +100,9 @@ extern Size rbp_remote_shmem_size(const uint32 max_extents[RBP_POOLS]);
 extern void rbp_remote_shmem_init(void *mem,
 								  const uint32 max_extents[RBP_POOLS],
 								  const RbpRemotePoolOps *const ops[RBP_POOLS]);
+
+/* The pool's extents, which stay where they are. */
+extern const RbpExtents *rbp_remote_extents(RbpPool pool);
 
 /*
  * Set the function that wakes the background process when one of the duties

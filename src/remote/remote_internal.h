@@ -4,6 +4,7 @@
  *	  Declarations shared by the files of remote.
  *
  * regions.c	regions and the extent map
+ * extents.c	states of extents
  * leases.c	the leases and their donors
  * retire.c	regions that are given back
  * info.c		data for the views
@@ -141,9 +142,7 @@ typedef struct RbpPoolLease
 	pg_atomic_uint32 nregions;	/* in use */
 	pg_atomic_uint32 recheck;	/* the broker should be asked about the lease */
 
-	/* constant */
-	uint32		first_extent;
-	uint32		end_extent;		/* first one behind the pool's */
+	RbpExtents	extents;
 } RbpPoolLease;
 
 typedef struct RbpRemoteShared
@@ -248,6 +247,9 @@ is_region_of(int r, RbpPool pool)
 
 	return region->used && region->pool == pool;
 }
+
+/* Drop the pages of closed extents, as far as that is possible; of how many. */
+extern uint32 rbp_remote_drop(RbpPool pool, uint32 *extents, uint32 n);
 
 /* Callbacks of the pools' owners. */
 extern const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];

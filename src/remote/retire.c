@@ -81,6 +81,7 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 	for (int r = 0; r < RBP_MAX_REGIONS; r++)
 	{
 		RbpRemoteRegion *region = &shared->regions[r];
+		uint64		used;
 
 		if (!is_region_of(r, pool) ||
 			(donor != NULL &&
@@ -88,8 +89,10 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 			continue;
 		candidates[n].region = r;
 		/* the less to be moved, or lost, the better */
-		candidates[n++].value = ops->has_copies ? ops->heat((uint32) r) :
-			ops->used((uint32) r);
+		candidates[n].value = ops->heat((uint32) r, &used);
+		if (!rbp_pool_has_copies(pool))
+			candidates[n].value = used;
+		n++;
 		total[region->donor] += region->bytes / RBP_EXTENT_BYTES;
 	}
 
@@ -99,7 +102,7 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 	 * share that is left then, so that all donors shrink in proportion.
 	 */
 	qsort(candidates, n, sizeof(*candidates), compare_candidates);
-	if (ops->has_copies && donor == NULL)
+	if (rbp_pool_has_copies(pool) && donor == NULL)
 	{
 		memcpy(left, total, sizeof(left));
 		for (int i = 0; i < n; i++)
@@ -119,12 +122,17 @@ choose_regions(RbpPool pool, const char *donor, int count, int *chosen)
 	return n;
 }
 
-/* Call fn for each extent of the region. */
 static void
-for_each_extent(int r, void (*fn) (uint32 extent))
+set_draining(RbpRemoteRegion *region, bool draining)
 {
-	for (uint32 e = shared->regions[r].first; e != NO_EXTENT; e = rbp_remote_next_extent[e])
-		fn(e);
+	RbpExtents *extents = &shared->leases[region->pool].extents;
+
+	region->draining = draining;
+	for (uint32 e = region->first; e != NO_EXTENT; e = rbp_remote_next_extent[e])
+		if (draining)
+			rbp_extent_drain(extents, e);
+		else
+			rbp_extent_undrain(extents, e);
 }
 
 /* Stop draining the pool's regions: the memory is wanted again. */
@@ -138,8 +146,7 @@ undrain_all(RbpPool pool)
 		if (is_region_of(r, pool) && shared->regions[r].draining)
 		{
 			rbp_remote_yield_lock(&since_yield, r);
-			for_each_extent(r, rbp_remote_pool_ops[pool]->undrain);
-			shared->regions[r].draining = false;
+			set_draining(&shared->regions[r], false);
 			/* it may lack some extents */
 			shared->leases[pool].short_of_extents = true;
 		}
@@ -163,15 +170,16 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 	uint32		from = *offset;
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
 	bool		stuck[RBP_MAX_DONORS] = {false};
+	bool		has_copies = rbp_pool_has_copies(pool);
 
-	if (!ops->has_copies)
+	if (!has_copies)
 		(*offset)++;
 	for (int i = 0; i < n; i++)
 	{
 		RbpRemoteRegion *region = &shared->regions[regions[(from + (uint32) i) % (uint32) n]];
 		int			donor = region->donor;
 
-		if (ops->has_copies && region->evacuated)
+		if (has_copies && region->evacuated)
 			continue;
 		if (region->cursor == NO_EXTENT)
 			region->cursor = region->first;
@@ -179,7 +187,7 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 		while (region->cursor != NO_EXTENT && !stuck[donor])
 		{
 			uint32		e = region->cursor;
-			uint64		before = ops->extent_used(e);
+			uint64		before = ops->count(e);
 			int64		now = rbp_now_ns();
 
 			if (now >= until_ns)
@@ -188,9 +196,9 @@ evacuate(RbpPool pool, const int *regions, int n, int64 until_ns)
 			{
 				uint32		after = ops->evacuate(e, until_ns);
 
-				if (ops->has_copies && after >= before)
+				if (has_copies && after >= before)
 					(*offset)++;
-				if (ops->has_copies && after > 0)
+				if (has_copies && after > 0)
 				{
 					/* any other failure may pass before the deadline */
 					region->evacuated = pg_atomic_read_u32(&region->denied) != 0 ||
@@ -215,7 +223,7 @@ is_empty(int r)
 	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[shared->regions[r].pool];
 
 	for (uint32 e = shared->regions[r].first; e != NO_EXTENT; e = rbp_remote_next_extent[e])
-		if (ops->extent_used(e) > 0)
+		if (ops->count(e) > 0)
 			return false;
 	return true;
 }
@@ -238,8 +246,7 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
 			continue;
 		}
 		rbp_remote_yield_lock(&since_yield, regions[i]);
-		for_each_extent(regions[i], rbp_remote_pool_ops[pool]->drain);
-		region->draining = true;
+		set_draining(region, true);
 		region->cursor = NO_EXTENT;
 		region->evacuated = false;
 		region->drain_deadline = drain_deadline;
@@ -252,16 +259,17 @@ drain(RbpPool pool, const int *regions, int n, int64 drain_deadline)
  * if its content has no copies, no write to it is completed from now on.
  */
 static bool
-may_retire(int r, const RbpRemotePoolOps *ops)
+may_retire(int r)
 {
 	RbpRemoteRegion *region = &shared->regions[r];
+	bool		has_copies = rbp_pool_has_copies(region->pool);
 
-	if (ops->has_copies && !region->evacuated && rbp_now_ns() < region->drain_deadline)
+	if (has_copies && !region->evacuated && rbp_now_ns() < region->drain_deadline)
 		return false;
 
 	/* a write that completes now either sees this or is seen by is_empty() */
 	(void) pg_atomic_exchange_u32(&region->closing, 1);
-	if (ops->has_copies || is_empty(r))
+	if (has_copies || is_empty(r))
 		return true;
 	pg_atomic_write_u32(&region->closing, 0);
 	return false;
@@ -271,7 +279,7 @@ RbpRetired
 rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 						  RbpRegionGrant *given, int64 until_ns, int64 move_ns)
 {
-	const RbpRemotePoolOps *ops = rbp_remote_pool_ops[pool];
+	bool		moves = rbp_remote_pool_ops[pool]->evacuate != NULL;
 	RbpRetired	result = {0, 0};
 	int64		now = rbp_now_ns();
 	uint32		since_yield = 0;
@@ -282,7 +290,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	 * Nothing is to be given back: use draining regions again, and close this
 	 * process's connections, which only serve to move content.
 	 */
-	if (count == 0 && donor == NULL && ops->drain != NULL)
+	if (count == 0 && donor == NULL && moves)
 	{
 		undrain_all(pool);
 		rbp_remote_conns_close(pool);
@@ -294,7 +302,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	/* No lock: only this process changes the regions. */
 	chosen = palloc(sizeof(int) * count);
 	nchosen = choose_regions(pool, donor, count, chosen);
-	if (ops->drain != NULL)
+	if (moves)
 	{
 		drain(pool, chosen, nchosen, now + move_ns);
 		evacuate(pool, chosen, nchosen, until_ns);
@@ -303,7 +311,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	for (int i = 0; i < nchosen; i++)
 	{
 		rbp_remote_yield_lock(&since_yield, chosen[i]);
-		if (ops->drain != NULL && !may_retire(chosen[i], ops))
+		if (moves && !may_retire(chosen[i]))
 			continue;
 		given[result.given++] = region_grant(&shared->regions[chosen[i]]);
 		rbp_remote_retire_region(chosen[i]);
@@ -311,7 +319,7 @@ rbp_remote_retire_coldest(RbpPool pool, const char *donor, int count,
 	LWLockRelease(&shared->remote_lock);
 	result.draining = nchosen - result.given;
 
-	if (ops->drain != NULL && result.draining == 0)
+	if (moves && result.draining == 0)
 		rbp_remote_conns_close(pool);
 	pfree(chosen);
 	return result;

@@ -131,8 +131,9 @@ rbp_spill_exits(void)
 }
 
 void
-rbp_spill_shmem_init(void *mem, uint32 first_extent)
+rbp_spill_shmem_init(void *mem)
 {
+	const RbpExtents *states = rbp_remote_extents(RBP_POOL_TEMP);
 	static bool installed = false;
 	char	   *arena = mem;
 	RbpSpillShared *sh = rbp_layout_take(&arena, sizeof(RbpSpillShared), MAXIMUM_ALIGNOF);
@@ -143,13 +144,12 @@ rbp_spill_shmem_init(void *mem, uint32 first_extent)
 	if (!installed)
 		rbp_spill_install_log_hook();
 	installed = true;
-	sh->first_slot = RBP_EXTENT_SLOT(first_extent);
+	sh->first_slot = RBP_EXTENT_SLOT(states->first);
 	sh->nchunks = staging_chunks();
 	sh->nopen_pages = staging_pages() - sh->nchunks * CHUNK_PAGES;
 	rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
 										 PG_CACHE_LINE_SIZE),
-						 first_extent, extents,
-						 rbp_lock_tranche("RemoteBpSpillSlots"));
+						 states, rbp_lock_tranche("RemoteBpSpillSlots"));
 	rbp_spill_table_init(rbp_layout_take(&arena,
 										 rbp_spill_table_size(max_files(), max_nodes()),
 										 PG_CACHE_LINE_SIZE),
@@ -180,15 +180,17 @@ rbp_spill_stand_down(void)
  * ---- for remote --------------------------------------------------------
  */
 
+static uint64
+region_heat(uint32 region, uint64 *used)
+{
+	*used = rbp_spill_slots_region_filled(region);
+	return *used;
+}
+
 const RbpRemotePoolOps rbp_spill_pool_ops = {
-	.absent = rbp_spill_slots_absent,
-	.online = rbp_spill_slots_online,
-	.offline = rbp_spill_slots_offline,
-	.heat = rbp_spill_slots_region_filled,
-	.used = rbp_spill_slots_region_filled,
+	.heat = region_heat,
 	/* blocks on their way do not count: until they arrive, they are here */
-	.extent_used = rbp_spill_extent_filled,
-	.drain = rbp_spill_slots_drain,
-	.undrain = rbp_spill_slots_undrain,
+	.count = rbp_spill_extent_filled,
 	.evacuate = rbp_spill_evacuate,
+	.drop = rbp_spill_slots_drop,
 };

@@ -5,17 +5,16 @@
  *
  * Three sets of 128 bits say which slots of an extent are not free: those that
  * are used, and those in quarantine, as an old set and a young one.  All counts
- * follow from these and from the extent's state; count_extent() before each
- * change and end_change() after it keep the totals, the ring and the queue up
- * to date.
+ * follow from these and from the extent's state, which remote changes without
+ * this lock.
  *
- * - The ring links the online extents that have free slots, and only those,
- *	 so that a full quota costs alloc() nothing.  A cursor moves on to the next
- *	 extent when one is used up, and back to where slots were freed last: over
- *	 shm, that memory is mapped already, and perhaps in the CPU's caches.  New
- *	 extents are inserted between the others, so that the regions of several
- *	 donors, which come one donor after the other, are interleaved, and the
- *	 cursor alternates between donors.
+ * - An online extent's state says whether it may have free slots (TOUCHED) or has
+ *	 none (ONLINE), so that a full quota costs alloc() little.  A cursor stays at
+ *	 an extent until that is used up, and moves back to where slots were freed
+ *	 last: over shm, that memory is mapped already, and perhaps in the CPU's
+ *	 caches.  From an extent that is used up it moves on by half of all, and by
+ *	 an odd number: whether the extents of two donors alternate or come one
+ *	 donor after the other, it alternates between the donors.
  *
  * - The queue links the extents with slots in quarantine, ordered by the end
  *	 of their old set.  A slot joins the old set if that is empty, else the
@@ -24,9 +23,13 @@
  *	 required time and for less than twice that, at two bits a slot, and taking
  *	 an extent offline needs no search.
  *
- * The lock protects all of this.  alloc() looks at num_free and
+ * The lock protects all of this.  alloc() looks at the states and at
  * quarantine_until before it takes the lock, to return at once when there is
  * nothing: many processes keep asking while the quota is used up.
+ *
+ * A slot is used under the lock after its extent was seen to be online.  So who
+ * has changed the state, and then takes the lock to look at what is used, sees
+ * that slot; who takes it after that sees the new state.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,14 +54,6 @@ _Static_assert(RBP_EXTENT_PAGES == 128, "a SlotSet is an extent");
 
 #define ALL_SLOTS		(~(SlotSet) 0)
 
-typedef enum ExtentState
-{
-	EXTENT_ABSENT,
-	EXTENT_ONLINE,
-	EXTENT_DRAINING,
-	EXTENT_DEAD
-} ExtentState;
-
 typedef struct SlotExtent
 {
 	SlotSet		used;
@@ -67,29 +62,21 @@ typedef struct SlotExtent
 	int64_t		old_until;
 	int64_t		young_until;
 
-	dlist_node	in_ring;		/* linked if there are free slots */
 	dlist_node	in_queue;		/* linked unless old_quarantine is empty */
-
-	ExtentState state;
-	uint16_t	region;			/* constant unless the extent is absent */
 } SlotExtent;
 
 struct RbpSpillSlots
 {
 	RbpLock		lock __attribute__((aligned(RBP_CACHE_LINE)));
 
-	/* constant */
-	uint32_t	first_extent;
-	uint32_t	nextents;
+	const RbpExtents *states;	/* constant; at the same address in all
+								 * processes */
 
-	dlist_head	ring;			/* begins at the cursor */
 	dlist_head	queue;
+	uint32_t	cursor;			/* index of an extent */
 
-	/*
-	 * written under the lock; counts.free and quarantine_until are also read
-	 * by alloc() without it
-	 */
-	RbpSpillUsage counts __attribute__((aligned(RBP_CACHE_LINE)));
+	/* written under the lock, also read without it */
+	uint32_t	used __attribute__((aligned(RBP_CACHE_LINE)));
 	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
 
 	/* for each region, used slots that are not pending; atomic */
@@ -150,22 +137,41 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 }
 
 /*
- * ---- the ring and the queue --------------------------------------------
+ * ---- extents and the queue --------------------------------------------
  */
 
 static inline SlotExtent *
 extent_at(uint32_t extent)
 {
-	Assert(extent >= quota->first_extent && extent - quota->first_extent < quota->nextents);
-	return &quota->extents[extent - quota->first_extent];
+	Assert(extent >= quota->states->first && extent - quota->states->first < quota->states->n);
+	return &quota->extents[extent - quota->states->first];
 }
 
-/* Move the cursor to this extent: the list's head is put before it. */
-static void
-set_cursor(SlotExtent *e)
+static inline uint32_t
+number_of(const SlotExtent *e)
 {
-	dlist_delete(&quota->ring.head);
-	dlist_insert_before(&e->in_ring, &quota->ring.head);
+	return quota->states->first + (uint32_t) (e - quota->extents);
+}
+
+/* Set whether the extent may have free slots, unless it is not online any more. */
+static void
+set_may_have_free(SlotExtent *e, bool may)
+{
+	uint8_t		was = may ? RBP_EXTENT_ONLINE : RBP_EXTENT_TOUCHED;
+
+	(void) __atomic_compare_exchange_n(&quota->states->states[e - quota->extents], &was,
+									   may ? RBP_EXTENT_TOUCHED : RBP_EXTENT_ONLINE, false,
+									   __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
+/* The first one from at on, as an index, that may have free slots; n if none has. */
+static uint32_t
+next_extent(uint32_t at)
+{
+	const RbpExtents *x = quota->states;
+	const uint8_t *found = memchr(&x->states[at], RBP_EXTENT_TOUCHED, x->n - at);
+
+	return found != NULL ? (uint32_t) (found - x->states) : x->n;
 }
 
 /* Callers' times are nearly ordered, so the right position is near the end. */
@@ -184,59 +190,29 @@ queue_add(SlotExtent *e)
  * ---- changes of an extent ----------------------------------------------
  */
 
+/* Those that can be allocated while the extent is online */
 static inline SlotSet
 free_slots(const SlotExtent *e)
 {
-	if (e->state != EXTENT_ONLINE)
-		return 0;
 	return ~(e->used | e->old_quarantine | e->young_quarantine);
 }
 
-static RbpSpillUsage
-count_extent(const SlotExtent *e)
+/* Change which slots of the extent are used. */
+static void
+set_used(SlotExtent *e, SlotSet used)
 {
-	bool		online = e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING;
-	uint32_t	used = set_count(e->used);
+	int32_t		change = (int32_t) (set_count(used) - set_count(e->used));
 
-	return (RbpSpillUsage)
-	{
-		.online = online ? RBP_EXTENT_PAGES : 0,
-			.used = used,
-			.quarantined = set_count(e->old_quarantine | e->young_quarantine),
-			.dead = e->state == EXTENT_DEAD ? used : 0,
-			.free = set_count(free_slots(e)),
-	};
+	e->used = used;
+	__atomic_fetch_add(&quota->region_filled[rbp_extent_region(quota->states, number_of(e))],
+					   change, __ATOMIC_RELAXED);
+	__atomic_store_n(&quota->used, quota->used + (uint32_t) change, __ATOMIC_RELAXED);
 }
 
-/*
- * Update what depends on the extent's counts, after a change of the extent.
- * before: its counts before the change.
- */
+/* The queue has changed. */
 static void
-end_change(SlotExtent *e, const RbpSpillUsage *before)
+note_queue(void)
 {
-	RbpSpillUsage after;
-
-	/* the last owner of a slot of this dead extent is gone */
-	if (e->state == EXTENT_DEAD && e->used == 0)
-		e->state = EXTENT_ABSENT;
-
-	after = count_extent(e);
-	quota->counts.online += after.online - before->online;
-	quota->counts.used += after.used - before->used;
-	if (after.used != before->used)
-		__atomic_fetch_add(&quota->region_filled[e->region],
-						   (int32_t) (after.used - before->used), __ATOMIC_RELAXED);
-	quota->counts.quarantined += after.quarantined - before->quarantined;
-	quota->counts.dead += after.dead - before->dead;
-	/* in one step, for readers without the lock */
-	__atomic_store_n(&quota->counts.free, quota->counts.free + (after.free - before->free),
-					 __ATOMIC_RELAXED);
-
-	if (after.free > 0 && before->free == 0)
-		dlist_push_tail(&quota->ring, &e->in_ring);
-	else if (after.free == 0 && before->free > 0)
-		dlist_delete(&e->in_ring);
 	__atomic_store_n(&quota->quarantine_until,
 					 dlist_is_empty(&quota->queue) ? NEVER :
 					 dlist_head_element(SlotExtent, in_queue, &quota->queue)->old_until,
@@ -250,7 +226,6 @@ end_due_quarantines(int64_t now_ns)
 	while (quota->quarantine_until <= now_ns)
 	{
 		SlotExtent *e = dlist_head_element(SlotExtent, in_queue, &quota->queue);
-		RbpSpillUsage before = count_extent(e);
 
 		dlist_delete(&e->in_queue);
 		e->old_quarantine = e->young_quarantine;
@@ -258,7 +233,8 @@ end_due_quarantines(int64_t now_ns)
 		e->young_quarantine = 0;
 		if (e->old_quarantine != 0)
 			queue_add(e);
-		end_change(e, &before);
+		set_may_have_free(e, true);
+		note_queue();
 	}
 }
 
@@ -273,84 +249,40 @@ rbp_spill_slots_size(uint32_t nextents)
 }
 
 void
-rbp_spill_slots_init(void *mem, uint32_t first_extent, uint32_t nextents,
-					 int tranche)
+rbp_spill_slots_init(void *mem, const RbpExtents *extents, int tranche)
 {
 	Assert((uintptr_t) mem % RBP_CACHE_LINE == 0);
 	quota = mem;
-	memset(quota, 0, rbp_spill_slots_size(nextents));
+	memset(quota, 0, rbp_spill_slots_size(extents->n));
 	rbp_lock_init(&quota->lock, tranche);
-	quota->first_extent = first_extent;
-	quota->nextents = nextents;
-	dlist_init(&quota->ring);
+	quota->states = extents;
 	dlist_init(&quota->queue);
 	quota->quarantine_until = NEVER;
 }
 
-bool
-rbp_spill_slots_absent(uint32_t extent)
+uint32_t
+rbp_spill_slots_drop(uint32_t *extents, uint32_t n)
 {
-	bool		absent;
-
-	rbp_lock_shared(&quota->lock);
-	absent = extent_at(extent)->state == EXTENT_ABSENT;
-	rbp_lock_release(&quota->lock);
-	return absent;
-}
-
-/* from: a bit for each state in which the extent may be */
-static void
-change_state(uint32_t extent, uint32_t from, ExtentState to, uint32_t region)
-{
-	SlotExtent *e = extent_at(extent);
+	uint32_t	dropped = 0;
 
 	rbp_lock_exclusive(&quota->lock);
-	if (from & 1u << e->state)
+	for (uint32_t i = 0; i < n; i++)
 	{
-		RbpSpillUsage before = count_extent(e);
+		SlotExtent *e = extent_at(extents[i]);
+		uint32_t	extent = extents[i];
 
-		if (e->state == EXTENT_ABSENT)
-			e->region = (uint16_t) region;
-		e->state = to;
+		if (e->used != 0)
+			continue;
 		/* late writes go to the region that is gone */
-		if (to == EXTENT_DEAD && e->old_quarantine != 0)
-		{
-			e->old_quarantine = 0;
-			e->young_quarantine = 0;
+		if (e->old_quarantine != 0)
 			dlist_delete(&e->in_queue);
-		}
-		end_change(e, &before);
-
-		/* so that the next extent is not inserted right after this one */
-		if (to == EXTENT_ONLINE && !dlist_is_empty(&quota->ring))
-			dlist_push_tail(&quota->ring, dlist_pop_head_node(&quota->ring));
+		e->old_quarantine = e->young_quarantine = 0;
+		note_queue();
+		extents[i] = extents[dropped];
+		extents[dropped++] = extent;
 	}
 	rbp_lock_release(&quota->lock);
-}
-
-void
-rbp_spill_slots_online(uint32_t extent, uint32_t region)
-{
-	Assert(region < RBP_MAX_REGIONS);
-	change_state(extent, 1u << EXTENT_ABSENT, EXTENT_ONLINE, region);
-}
-
-void
-rbp_spill_slots_drain(uint32_t extent)
-{
-	change_state(extent, 1u << EXTENT_ONLINE, EXTENT_DRAINING, 0);
-}
-
-void
-rbp_spill_slots_undrain(uint32_t extent)
-{
-	change_state(extent, 1u << EXTENT_DRAINING, EXTENT_ONLINE, 0);
-}
-
-void
-rbp_spill_slots_offline(uint32_t extent)
-{
-	change_state(extent, 1u << EXTENT_ONLINE | 1u << EXTENT_DRAINING, EXTENT_DEAD, 0);
+	return dropped;
 }
 
 uint32_t
@@ -359,56 +291,72 @@ rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
 {
 	int64_t		quarantine_until = __atomic_load_n(&quota->quarantine_until, __ATOMIC_RELAXED);
 	int64_t		now_ns = 0;
+	uint32_t	n = quota->states->n;
 	SlotExtent *best = NULL;
 	uint32_t	best_first = 0;
 	uint32_t	best_len = 0;
 	uint32_t	compared = 0;
 	uint32_t	asked = 0;
-	dlist_iter	iter;
+	bool		wrapped = false;
 
 	Assert(want >= 1 && want <= RBP_EXTENT_PAGES);
 
 	if (quarantine_until != NEVER)
 		now_ns = rbp_now_ns();
-	if (rbp_spill_slots_free_count() == 0 && quarantine_until > now_ns)
+	if (quarantine_until > now_ns && next_extent(quota->cursor) == n && next_extent(0) == n)
 		return 0;
 
 	rbp_lock_exclusive(&quota->lock);
 	end_due_quarantines(now_ns);
 
-	dlist_foreach(iter, &quota->ring)
+	for (uint32_t at = quota->cursor; best_len < want && compared < MAX_COMPARED; at++)
 	{
-		SlotExtent *e = dlist_container(SlotExtent, in_ring, iter.cur);
+		SlotExtent *e;
 		uint32_t	start = 0;
 		uint32_t	len;
 
+		at = next_extent(at);
+		if (at == n && !wrapped)
+		{
+			wrapped = true;
+			at = next_extent(0);
+		}
+		if (at == n || (wrapped && at >= quota->cursor))
+			break;
 		if (asked++ == MAX_ASKED)
 		{
 			if (best == NULL)
-				set_cursor(e);	/* the next call continues from here */
+				quota->cursor = at; /* the next call continues from here */
 			break;
 		}
-		if (ok != NULL && !ok(quota->first_extent + (uint32_t) (e - quota->extents), arg))
+		e = &quota->extents[at];
+		if (ok != NULL && !ok(number_of(e), arg))
 			continue;
+		compared++;
 		len = set_longest_run(free_slots(e), want, &start);
-		if (len > best_len)
+		if (len == 0)
+			set_may_have_free(e, false);
+		else if (len > best_len)
 		{
 			best = e;
 			best_first = start;
 			best_len = len;
 		}
-		if (best_len == want || ++compared == MAX_COMPARED)
-			break;
 	}
 
 	if (best != NULL)
 	{
-		RbpSpillUsage before = count_extent(best);
+		uint32_t	at = (uint32_t) (best - quota->extents);
+		uint32_t	top = __atomic_load_n(&quota->states->top, __ATOMIC_RELAXED);
 
-		set_cursor(best);
-		best->used |= set_range(best_first, best_len);
-		end_change(best, &before);
-		*first = (quota->first_extent + (uint32_t) (best - quota->extents)) * RBP_EXTENT_PAGES + best_first;
+		set_used(best, best->used | set_range(best_first, best_len));
+		if (free_slots(best) == 0)
+		{
+			set_may_have_free(best, false);
+			at = (at + (top / 2 | 1)) % top;
+		}
+		quota->cursor = at;
+		*first = RBP_EXTENT_SLOT(number_of(best)) + best_first;
 	}
 	rbp_lock_release(&quota->lock);
 	return best_len;
@@ -420,15 +368,13 @@ release_slots(uint32_t first, uint32_t n, int64_t until)
 {
 	SlotExtent *e = extent_at(first / RBP_EXTENT_PAGES);
 	SlotSet		slots = set_range(first % RBP_EXTENT_PAGES, n);
-	RbpSpillUsage before;
 
 	Assert(first % RBP_EXTENT_PAGES + n <= RBP_EXTENT_PAGES);
 
 	rbp_lock_exclusive(&quota->lock);
 	Assert((e->used & slots) == slots);
-	before = count_extent(e);
-	e->used &= ~slots;
-	if (until != 0 && (e->state == EXTENT_ONLINE || e->state == EXTENT_DRAINING))
+	set_used(e, e->used & ~slots);
+	if (until != 0)
 	{
 		if (e->old_quarantine == 0)
 		{
@@ -442,10 +388,13 @@ release_slots(uint32_t first, uint32_t n, int64_t until)
 				e->young_until = until;
 			e->young_quarantine |= slots;
 		}
+		note_queue();
 	}
-	end_change(e, &before);
 	if (free_slots(e) != 0)
-		set_cursor(e);
+	{
+		set_may_have_free(e, true);
+		quota->cursor = (uint32_t) (e - quota->extents);
+	}
 	rbp_lock_release(&quota->lock);
 }
 
@@ -494,10 +443,9 @@ rbp_spill_slots_region_filled(uint32_t region)
 void
 rbp_spill_slots_add_pending(uint32_t slot, int n)
 {
-	SlotExtent *e = extent_at(slot / RBP_EXTENT_PAGES);
-
 	/* pending slots are used, but not filled */
-	__atomic_fetch_sub(&quota->region_filled[e->region], n, __ATOMIC_RELAXED);
+	__atomic_fetch_sub(&quota->region_filled[rbp_extent_region(quota->states, slot / RBP_EXTENT_PAGES)],
+					   n, __ATOMIC_RELAXED);
 }
 
 bool
@@ -515,13 +463,31 @@ rbp_spill_slots_is_used(uint32_t slot)
 void
 rbp_spill_slots_counts(RbpSpillUsage *usage)
 {
-	rbp_lock_shared(&quota->lock);
-	*usage = quota->counts;
-	rbp_lock_release(&quota->lock);
+	memset(usage, 0, sizeof(*usage));
+	for (uint32_t i = 0; i < quota->states->n; i++)
+	{
+		const SlotExtent *e = &quota->extents[i];
+		uint8_t		state = rbp_extent_state(quota->states, number_of(e));
+		uint32_t	used = state == RBP_EXTENT_ABSENT ? 0 : set_count(e->used);
+
+		usage->used += used;
+		if (state == RBP_EXTENT_CLOSED)
+			usage->dead += used;
+		else if (state != RBP_EXTENT_ABSENT)
+		{
+			usage->online += RBP_EXTENT_PAGES;
+			usage->quarantined += set_count(e->old_quarantine | e->young_quarantine);
+		}
+		if (rbp_state_open(state))
+			usage->free += set_count(free_slots(e));
+	}
 }
 
 uint64_t
 rbp_spill_slots_free_count(void)
 {
-	return __atomic_load_n(&quota->counts.free, __ATOMIC_RELAXED);
+	uint64_t	slots = (uint64_t) __atomic_load_n(&quota->states->open, __ATOMIC_RELAXED) * RBP_EXTENT_PAGES;
+	uint32_t	used = __atomic_load_n(&quota->used, __ATOMIC_RELAXED);
+
+	return slots > used ? slots - used : 0;
 }

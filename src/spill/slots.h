@@ -7,16 +7,13 @@
  * until it is freed.  Slots are allocated in runs, which makes consecutive
  * blocks neighbours in the donor's memory and a batch of them one transfer.
  *
- * An extent (128 slots, 1 MiB) is
- *	- absent: no region provides it;
- *	- online: its slots are allocated;
- *	- draining: no slot is allocated, used ones stay valid;
- *	- dead: the region is lost.  Used slots count as used until their owners
- *	  have freed them, and only then is the extent absent, that is may be
- *	  brought online for another region.  So a slot never has two owners.
+ * remote owns the state of an extent (128 slots, 1 MiB): slots are allocated
+ * while it is online.  While it is draining, used ones stay valid.  When it is
+ * closed, since the region is lost, used slots are dead: they count as used until
+ * their owners have freed them, and only then is the extent absent, that is may
+ * be brought online for another region.  So a slot never has two owners.
  *
- * Slots and extents are numbered as remote numbers them; first_extent is the
- * first one managed here.
+ * Slots and extents are numbered as remote numbers them.
  *
  * There is one lock inside, a leaf, which alloc and free hold for well below
  * a microsecond.  This file knows nothing of files or donors.
@@ -26,6 +23,7 @@
 #ifndef RBP_SPILL_SLOTS_H
 #define RBP_SPILL_SLOTS_H
 
+#include "remote/remote.h"
 #include "spill/spill.h"
 
 /* The slots; NULL until they are initialized. */
@@ -36,30 +34,13 @@ extern RbpSpillSlots *rbp_spill_slots;
 extern size_t rbp_spill_slots_size(uint32_t nextents);
 
 /* mem: aligned to a cache line.  All extents are absent. */
-extern void rbp_spill_slots_init(void *mem, uint32_t first_extent,
-								 uint32_t nextents, int tranche);
-
-/* Is this extent absent, so that it may be brought online? */
-extern bool rbp_spill_slots_absent(uint32_t extent);
+extern void rbp_spill_slots_init(void *mem, const RbpExtents *extents, int tranche);
 
 /*
- * Each of the following four does nothing if the extent is not in the state
- * that it starts from.
- *
- * absent -> online; until it is absent again its used slots are counted for
- * that region (a number below RBP_MAX_REGIONS)
+ * Forget these closed extents, as far as their slots have no owners any more.
+ * Returns how many; they come first then.
  */
-extern void rbp_spill_slots_online(uint32_t extent,
-								   uint32_t region);
-
-/* online -> draining */
-extern void rbp_spill_slots_drain(uint32_t extent);
-
-/* draining -> online, when the memory is wanted again */
-extern void rbp_spill_slots_undrain(uint32_t extent);
-
-/* online or draining -> dead, or absent if none of its slots is used */
-extern void rbp_spill_slots_offline(uint32_t extent);
+extern uint32_t rbp_spill_slots_drop(uint32_t *extents, uint32_t n);
 
 /*
  * May slots of the extent be allocated?  Called with the lock held: be quick.
@@ -114,10 +95,10 @@ extern void rbp_spill_slots_add_pending(uint32_t slot, int n);
 /* Is the slot allocated? For scans of an extent. */
 extern bool rbp_spill_slots_is_used(uint32_t slot);
 
-/* All but usage->files. */
+/* All but usage->files.  Looks at each extent, without the lock. */
 extern void rbp_spill_slots_counts(RbpSpillUsage *usage);
 
-/* usage->free without the lock, and therefore approximate. */
+/* About as many slots are free.  No lock. */
 extern uint64_t rbp_spill_slots_free_count(void);
 
 #endif							/* RBP_SPILL_SLOTS_H */

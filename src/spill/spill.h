@@ -26,9 +26,8 @@
 /* A descriptor of a temporary file, in this process. */
 typedef struct RbpSpillOpen RbpSpillOpen;
 
-/* first_extent: the first extent of the temp quota, as remote numbers them. */
 extern Size rbp_spill_shmem_size(void);
-extern void rbp_spill_shmem_init(void *mem, uint32 first_extent);
+extern void rbp_spill_shmem_init(void *mem);
 extern void rbp_spill_stand_down(void);
 
 /*

@@ -50,50 +50,25 @@ now_ms(void)
 }
 
 /* The buffer tier's operations, as src/buffer/extents.c has them; nothing is moved. */
-static bool
-extent_absent(uint32 extent)
-{
-	return rbp_directory_extent_absent(dir, extent);
-}
-
-static void
-extent_online(uint32 extent, uint32 region)
-{
-	rbp_directory_extent_online(dir, extent, region);
-}
-
-static void
-extent_offline(uint32 extent)
-{
-	rbp_directory_extent_close(dir, extent);
-}
-
 static uint64
-region_used(uint32 region)
+region_heat(uint32 region, uint64 *used)
 {
-	return rbp_directory_account(dir, region).used;
+	RbpAccountSums sums = rbp_directory_account(dir, region);
+
+	*used = sums.used;
+	return sums.heat;
 }
 
-static uint64
-region_heat(uint32 region)
+static uint32
+drop_extents(uint32 *extents, uint32 n)
 {
-	return rbp_directory_account(dir, region).heat;
-}
-
-static bool
-forget_some(void)
-{
-	return rbp_directory_collect(dir, RBP_COLLECT_MAX) > 0;
+	rbp_directory_drop_extents(dir, extents, n);
+	return n;
 }
 
 static const RbpRemotePoolOps ops = {
-	.absent = extent_absent,
-	.online = extent_online,
-	.offline = extent_offline,
-	.used = region_used,
 	.heat = region_heat,
-	.has_copies = true,
-	.forget = forget_some,
+	.drop = drop_extents,
 };
 
 /* Memory of zeros that is there when it is written. */
@@ -243,10 +218,10 @@ main(int argc, char **argv)
 	extents[RBP_POOL_BUFFER] = (uint32) (slots / RBP_EXTENT_PAGES);
 
 	start = now_ms();
-	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING, 0)),
-							 (uint32) slots, STAGING, 0, 0);
 	rbp_remote_shmem_init(lazy_memory(rbp_remote_shmem_size(extents)),
 						  extents, both);
+	dir = rbp_directory_init(lazy_memory(rbp_directory_size((uint32) slots, STAGING, 0)),
+							 rbp_remote_extents(RBP_POOL_BUFFER), STAGING, 0, 0);
 	tell("start", now_ms() - start);
 
 	cred = mock_credentials(1);

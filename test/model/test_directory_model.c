@@ -473,7 +473,7 @@ static void
 op_online(uint32_t extent)
 {
 	doing = "extent online";
-	rbp_directory_extent_online(dir, extent, 0);
+	directory_extent_online(dir, extent, 0);
 	online[extent] = true;
 }
 
@@ -701,7 +701,7 @@ begin(uint64_t seed)
 	failure[0] = '\0';
 	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
 	memset(mem, 0, rbp_directory_size(SLOTS, STAGING, 0));
-	dir = rbp_directory_init(mem, SLOTS, STAGING, 0, 0);
+	dir = directory_init(mem, SLOTS, STAGING, 0);
 	rbp_directory_set_keep_max(dir, seed % 2 == 0 ? RBP_KEEP_HALF : SLOTS / 4);
 }
 

@@ -5,6 +5,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "base/geometry.h"
 #include "base/hash.h"
 #include "base/lock.h"
 #include "buffer/directory.h"
@@ -12,6 +13,81 @@
 #include "buffer/page.h"
 #include "buffer/s3fifo.h"
 #include "directory_check.h"
+
+#include <stdlib.h>
+
+RbpDirectory *
+directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots, uint32_t buffers)
+{
+	static struct Made
+	{
+		RbpExtents	extents;
+		struct Made *before;
+	}		   *made = NULL;
+	uint32_t	n = max_slots / RBP_EXTENT_PAGES;
+	struct Made *one = malloc(sizeof(struct Made) + rbp_extents_size(n));
+
+	if (one == NULL)
+		abort();
+	one->before = made;
+	made = one;
+	rbp_extents_init(&one->extents, one + 1, 0, n);
+	return rbp_directory_init(mem, &one->extents, staging_slots, buffers, 0);
+}
+
+static RbpExtents *
+extents_of(RbpDirectory *dir)
+{
+	return (RbpExtents *) (uintptr_t) dir->extents;
+}
+
+bool
+directory_extent_absent(RbpDirectory *dir, uint32_t extent)
+{
+	return rbp_extent_now(dir, extent) == RBP_EXTENT_ABSENT;
+}
+
+void
+directory_extent_online(RbpDirectory *dir, uint32_t extent, uint32_t account)
+{
+	rbp_extent_bring_online(extents_of(dir), extent, account, RBP_EXTENT_FRESH);
+}
+
+void
+directory_extent_drain(RbpDirectory *dir, uint32_t extent)
+{
+	rbp_extent_drain(extents_of(dir), extent);
+}
+
+void
+directory_extent_undrain(RbpDirectory *dir, uint32_t extent)
+{
+	rbp_extent_undrain(extents_of(dir), extent);
+}
+
+void
+directory_extent_close(RbpDirectory *dir, uint32_t extent)
+{
+	rbp_extent_close(extents_of(dir), extent);
+}
+
+uint32_t
+directory_closed(RbpDirectory *dir)
+{
+	return rbp_extents_closed(dir->extents);
+}
+
+uint32_t
+directory_collect(RbpDirectory *dir, uint32_t max)
+{
+	uint32_t	extents[RBP_DROP_MAX];
+	uint32_t	n = rbp_extents_next_closed(extents_of(dir), extents,
+											max < RBP_DROP_MAX ? max : RBP_DROP_MAX);
+
+	rbp_directory_drop_extents(dir, extents, n);
+	rbp_extents_dropped(extents_of(dir), extents, n);
+	return n;
+}
 
 bool
 directory_extent_is_online(RbpDirectory *dir, uint32_t extent)
@@ -52,8 +128,8 @@ directory_extent_offline(RbpDirectory *dir, uint32_t extent)
 		live += rbp_entry_queued(rbp_entry(dir, index)) && rbp_entry_live(dir, part, index);
 		rbp_lock_release(&p->lock);
 	}
-	rbp_directory_extent_close(dir, extent);
-	while (rbp_directory_collect(dir, RBP_COLLECT_MAX) > 0)
+	directory_extent_close(dir, extent);
+	while (directory_collect(dir, RBP_DROP_MAX) > 0)
 		 /* go on */ ;
 	return live;
 }
@@ -107,7 +183,7 @@ check_slots(RbpDirectory *dir, uint32_t part)
 		if (state > RBP_SLOT_LOST || state == RBP_SLOT_STAGED)
 			return "a remote slot's state is impossible";
 		in_state[state]++;
-		if (rbp_extent_now(dir, i) == RBP_EXTENT_OFFLINE &&
+		if (rbp_extent_now(dir, i) == RBP_EXTENT_ABSENT &&
 			state != RBP_SLOT_LOST && state != RBP_SLOT_UNUSED)
 			return "a slot's state does not fit its extent";
 		if (rbp_extent_now(dir, i) == RBP_EXTENT_FRESH &&

@@ -19,6 +19,19 @@
  */
 extern const char *directory_check(RbpDirectory *dir);
 
+/* rbp_directory_init(), with extents of its own. */
+extern RbpDirectory *directory_init(void *mem, uint32_t max_slots, uint32_t staging_slots,
+									uint32_t buffers);
+
+/* What remote does with extents. */
+extern bool directory_extent_absent(RbpDirectory *dir, uint32_t extent);
+extern void directory_extent_online(RbpDirectory *dir, uint32_t extent, uint32_t account);
+extern void directory_extent_drain(RbpDirectory *dir, uint32_t extent);
+extern void directory_extent_undrain(RbpDirectory *dir, uint32_t extent);
+extern void directory_extent_close(RbpDirectory *dir, uint32_t extent);
+extern uint32_t directory_closed(RbpDirectory *dir);
+extern uint32_t directory_collect(RbpDirectory *dir, uint32_t max);
+
 extern bool directory_extent_is_online(RbpDirectory *dir, uint32_t extent);
 
 /* The sum of 1 + access count over the extent's live entries.  Shared locks. */

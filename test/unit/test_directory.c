@@ -29,9 +29,9 @@ make_for(uint32_t extents, uint32_t online, uint32_t buffers)
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, slots, STAGING, buffers, 0);
+	dir = directory_init(mem, slots, STAGING, buffers);
 	for (uint32_t i = 0; i < online; i++)
-		rbp_directory_extent_online(dir, i, 0);
+		directory_extent_online(dir, i, 0);
 	return dir;
 }
 
@@ -463,7 +463,7 @@ test_accounts(void)
 	bool		same = true;
 
 	for (uint32_t e = 0; e < 4; e++)
-		rbp_directory_extent_online(dir, e, 7 + e % 2);
+		directory_extent_online(dir, e, 7 + e % 2);
 	is_u64(rbp_directory_account(dir, 7).used, 0, "an account is empty at first");
 	for (int round = 0; round < 4; round++)
 	{
@@ -490,18 +490,18 @@ test_accounts(void)
 	ok(same && used[0] > 100 && used[1] > 100, "accounts say what the slots do");
 
 	/* closed, the content counts until it is collected; then nothing is left */
-	rbp_directory_extent_close(dir, 0);
-	rbp_directory_extent_close(dir, 2);
+	directory_extent_close(dir, 0);
+	directory_extent_close(dir, 2);
 	is_u64(rbp_directory_extent_used(dir, 0), 0, "nothing lives in a closed extent");
 	is_u64(rbp_directory_account(dir, 7).used, used[0], "but it counts until it is collected");
-	is_u64(rbp_directory_closed(dir), 2, "which two are to be");
-	is_u64(rbp_directory_collect(dir, 1), 1, "one is");
-	is_u64(rbp_directory_collect(dir, 64), 1, "the other one, too");
-	is_u64(rbp_directory_collect(dir, 64), 0, "and no more");
+	is_u64(directory_closed(dir), 2, "which two are to be");
+	is_u64(directory_collect(dir, 1), 1, "one is");
+	is_u64(directory_collect(dir, 64), 1, "the other one, too");
+	is_u64(directory_collect(dir, 64), 0, "and no more");
 	ok(rbp_directory_account(dir, 7).used == 0 && rbp_directory_account(dir, 7).heat == 0,
 	   "then the account is empty");
 	is_u64(rbp_directory_account(dir, 8).used, used[1], "the other is what it was");
-	ok(rbp_directory_extent_absent(dir, 0) && rbp_directory_extent_absent(dir, 2),
+	ok(directory_extent_absent(dir, 0) && directory_extent_absent(dir, 2),
 	   "they may come online again");
 	check(dir, "accounts");
 	free(dir);
@@ -518,14 +518,14 @@ test_fresh(void)
 	bool		any = false;
 	uint32_t	slot;
 
-	rbp_directory_extent_close(dir, 1);
-	is_u64(rbp_directory_closed(dir), 0, "an extent without a taken slot is absent at once");
-	rbp_directory_extent_online(dir, 1, 1);
+	directory_extent_close(dir, 1);
+	is_u64(directory_closed(dir), 0, "an extent without a taken slot is absent at once");
+	directory_extent_online(dir, 1, 1);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
-	rbp_directory_extent_close(dir, slot / RBP_EXTENT_PAGES);
-	is_u64(rbp_directory_closed(dir), 1, "one with a slot is not");
-	is_u64(rbp_directory_collect(dir, 64), 1, "until that is taken out of use");
-	rbp_directory_extent_online(dir, slot / RBP_EXTENT_PAGES, 1);
+	directory_extent_close(dir, slot / RBP_EXTENT_PAGES);
+	is_u64(directory_closed(dir), 1, "one with a slot is not");
+	is_u64(directory_collect(dir, 64), 1, "until that is taken out of use");
+	directory_extent_online(dir, slot / RBP_EXTENT_PAGES, 1);
 	rbp_directory_abandon(dir, &page, 0, slot);
 	rbp_directory_counts(dir, &counts);
 	is_u64(counts.free, 256, "the slot comes back into the new extent");
@@ -554,7 +554,7 @@ test_moving(void)
 
 	for (; page.block < 100; page.block++)
 		put(dir, &page, page.block);
-	rbp_directory_extent_drain(dir, 0);
+	directory_extent_drain(dir, 0);
 	ok(directory_extent_is_online(dir, 0), "an extent that drains is read");
 	n = rbp_directory_movable(dir, 0, &next, m, RBP_EXTENT_PAGES);
 	is_u64(n, rbp_directory_extent_used(dir, 0), "all of its pages can be moved where there is room");
@@ -587,7 +587,7 @@ test_moving(void)
 	m[3].page = page;
 	m[3].at = rbp_directory_lookup(dir, &page, false);
 	slots[3] = rbp_directory_reserve_other(dir, &page, &evicted);
-	rbp_directory_extent_close(dir, slots[3] / RBP_EXTENT_PAGES);
+	directory_extent_close(dir, slots[3] / RBP_EXTENT_PAGES);
 	is_u64(rbp_directory_move(dir, &m[3], slots[3]), RBP_INSERT_OFFLINE, "nor to an extent that has gone");
 	is_u64(rbp_directory_lookup(dir, &page, false).slot, m[3].at.slot, "it stays where it is");
 	check(dir, "moving");
@@ -613,7 +613,7 @@ test_moving(void)
 		put(dir, &page, page.block);
 	for (page.block = 0; page.block < 2000; page.block += 2)
 		(void) rbp_directory_lookup(dir, &page, true);
-	rbp_directory_extent_drain(dir, 1);
+	directory_extent_drain(dir, 1);
 	next = 0;
 	n = rbp_directory_movable(dir, 1, &next, m, RBP_EXTENT_PAGES);
 	{
@@ -625,14 +625,14 @@ test_moving(void)
 		is_u64(rbp_directory_extent_used(dir, 1), (uint64_t) n, "but dropped");
 		ok(n > 20 && n < RBP_EXTENT_PAGES, "which is some of it");
 	}
-	rbp_directory_extent_undrain(dir, 1);
+	directory_extent_undrain(dir, 1);
 	check(dir, "wanted again");
 	free(dir);
 
 	/* memory that nothing was put into before it drained is all there again */
 	dir = make(1, 1);
-	rbp_directory_extent_drain(dir, 0);
-	rbp_directory_extent_undrain(dir, 0);
+	directory_extent_drain(dir, 0);
+	directory_extent_undrain(dir, 0);
 	n = 0;
 	for (uint32_t part = 0; part < RBP_PARTITIONS; part++)
 	{
@@ -796,13 +796,13 @@ test_extents(void)
 	uint64_t	heat = 0;
 
 	is_u64(rbp_directory_reserve(dir, &page, &evicted), RBP_INVALID_SLOT, "no extent, no slot");
-	rbp_directory_extent_online(dir, 2, 0);
-	rbp_directory_extent_online(dir, 2, 0);
+	directory_extent_online(dir, 2, 0);
+	directory_extent_online(dir, 2, 0);
 	ok(directory_extent_is_online(dir, 2) && !directory_extent_is_online(dir, 1) &&
 	   !directory_extent_is_online(dir, 4), "which are online");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.free == 128, "going online twice is once");
-	rbp_directory_extent_online(dir, 0, 0);
+	directory_extent_online(dir, 0, 0);
 	for (; page.block < 1000; page.block++)
 		put(dir, &page, page.block);
 	rbp_directory_counts(dir, &counts);
@@ -847,8 +847,8 @@ test_extents(void)
 		uint32_t	late_slot = rbp_directory_reserve(dir, &late, &evicted);
 
 		rbp_directory_insert_staged(dir, &late, &version, 0);
-		rbp_directory_extent_close(dir, 0);
-		ok(!rbp_directory_extent_absent(dir, 0) && rbp_directory_closed(dir) == 1,
+		directory_extent_close(dir, 0);
+		ok(!directory_extent_absent(dir, 0) && directory_closed(dir) == 1,
 		   "a closed extent is not absent yet");
 		for (page.block = 0; page.block < 1000; page.block++)
 			hidden += where(dir, &page) != RBP_ABSENT;
@@ -891,11 +891,11 @@ test_extent_of_pusher(void)
 	check(dir, "pusher let go");
 
 	/* back again meanwhile: what was pushed is not in the new memory */
-	rbp_directory_extent_online(dir, 0, 0);
+	directory_extent_online(dir, 0, 0);
 	rbp_directory_insert_staged(dir, &page, &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_offline(dir, 0);
-	rbp_directory_extent_online(dir, 0, 0);
+	directory_extent_online(dir, 0, 0);
 	rbp_directory_counts(dir, &counts);
 	ok(counts.online == 128 && counts.reserved == 1, "the pusher still has its slot");
 	check(dir, "pusher has a slot from before");
@@ -979,7 +979,7 @@ test_long_walks(void)
 	Seen		seen = {0};
 	uint32_t	n = 0;
 
-	rbp_directory_extent_online(dir, RBP_CHUNK + 1, 0);
+	directory_extent_online(dir, RBP_CHUNK + 1, 0);
 	for (uint32_t i = 0; i < 100; i++)
 	{
 		RbpPageId	page = page_of(1000, i);
@@ -1047,7 +1047,7 @@ test_check_fails(void)
 	BROKEN(p->reserved, 1, "a wrong count of reserved slots");
 	BROKEN(p->lists[RBP_SLOT_SMALL].count, p->lists[RBP_SLOT_SMALL].count + 1, "a wrong count of a list");
 	BROKEN(p->lists[RBP_SLOT_SMALL].tail, RBP_NIL, "a wrong tail");
-	BROKEN(*rbp_extent_byte(dir, slot / RBP_EXTENT_PAGES), 0, "a slot in use while its extent is offline");
+	BROKEN(dir->states[slot / RBP_EXTENT_PAGES], 0, "a slot in use while its extent is offline");
 	check(dir, "after repair");
 #undef BROKEN
 
@@ -1143,8 +1143,8 @@ test_fresh_among_many(void)
 		(void) put(dir, &page, block);
 	}
 	is_u64(p->evictions, 1, "the third page has to take another one's slot");
-	rbp_directory_extent_online(dir, 2, 0);
-	rbp_directory_extent_online(dir, 3, 0);
+	directory_extent_online(dir, 2, 0);
+	directory_extent_online(dir, 3, 0);
 	for (int i = 0; i < 2; i++)
 	{
 		page = next_of(7, &block);
@@ -1152,10 +1152,10 @@ test_fresh_among_many(void)
 	}
 	is_u64(p->evictions, 1, "memory that came is used before others have to go");
 
-	rbp_directory_extent_online(dir, many - 1, 0);
-	rbp_directory_extent_close(dir, many - 1);
+	directory_extent_online(dir, many - 1, 0);
+	directory_extent_close(dir, many - 1);
 	for (uint32_t extent = 0; extent < 4; extent++)
-		rbp_directory_extent_drain(dir, extent);
+		directory_extent_drain(dir, extent);
 	before = p->scan;
 	page = next_of(7, &block);
 	ok(rbp_directory_reserve(dir, &page, &evicted) == RBP_INVALID_SLOT && evicted.n == 0,

@@ -35,9 +35,9 @@ make_directory(void)
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, SLOTS, RBP_MAX_BATCH, 0, 0);
+	dir = directory_init(mem, SLOTS, RBP_MAX_BATCH, 0);
 	for (uint32_t i = 0; i < EXTENTS; i++)
-		rbp_directory_extent_online(dir, i, 0);
+		directory_extent_online(dir, i, 0);
 	rbp_directory_set_keep_max(dir, RBP_KEEP_HALF);
 	return dir;
 }

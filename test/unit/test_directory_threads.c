@@ -325,12 +325,12 @@ pusher(void *arg)
 static void
 bring(Thread *me, uint32_t extent)
 {
-	if (!rbp_directory_extent_absent(dir, extent))
+	if (!directory_extent_absent(dir, extent))
 		return;
 	for (uint32_t i = 0; i < RBP_EXTENT_PAGES; i++)
 		__atomic_store_n(&remote[extent * RBP_EXTENT_PAGES + i], 0, __ATOMIC_RELAXED);
 	owner[extent] = rnd(me, ACCOUNTS);
-	rbp_directory_extent_online(dir, extent, owner[extent]);
+	directory_extent_online(dir, extent, owner[extent]);
 }
 
 /* Move some pages of an extent that drains. */
@@ -385,31 +385,31 @@ lease_worker(void *arg)
 				bring(me, extent);
 				break;
 			case 1:
-				rbp_directory_extent_close(dir, extent);
+				directory_extent_close(dir, extent);
 				break;
 			case 2:
-				rbp_directory_extent_drain(dir, extent);
+				directory_extent_drain(dir, extent);
 				move(me, extent);
 				break;
 			case 3:
-				rbp_directory_extent_undrain(dir, extent);
+				directory_extent_undrain(dir, extent);
 				break;
 			case 4:
-				(void) rbp_directory_collect(dir, 1 + rnd(me, EXTENTS));
+				(void) directory_collect(dir, 1 + rnd(me, EXTENTS));
 				break;
 			case 5:
 				bring(me, extent);
 				if (rnd(me, 4) == 0)
-					rbp_directory_extent_close(dir, extent);
+					directory_extent_close(dir, extent);
 				break;
 		}
 		me->done++;
 		sleep_ms(1);
 	}
-	(void) rbp_directory_collect(dir, EXTENTS);
+	(void) directory_collect(dir, EXTENTS);
 	for (uint32_t extent = 0; extent < EXTENTS; extent++)
 	{
-		rbp_directory_extent_undrain(dir, extent);
+		directory_extent_undrain(dir, extent);
 		bring(me, extent);
 	}
 	return NULL;
@@ -533,12 +533,12 @@ run(const char *mutation, Thread *sum)
 	int64_t		start = now_ms();
 
 	memset(dir_mem, 0, rbp_directory_size(SLOTS, STAGING, 0));
-	dir = rbp_directory_init(dir_mem, SLOTS, STAGING, 0, 0);
+	dir = directory_init(dir_mem, SLOTS, STAGING, 0);
 	staging = rbp_staging_init(staging_mem, STAGING);
 	for (uint32_t i = 0; i < EXTENTS; i++)
 	{
 		owner[i] = i % ACCOUNTS;
-		rbp_directory_extent_online(dir, i, owner[i]);
+		directory_extent_online(dir, i, owner[i]);
 	}
 	for (int i = 0; i < NPAGES; i++)
 	{
@@ -634,7 +634,7 @@ bring_back(void *arg)
 			sched_yield();
 		for (volatile uint32_t spin = 0; spin < i % 64; spin++)
 			 /* meet the other one at each of its steps */ ;
-		rbp_directory_extent_online(dir, 0, 0);
+		directory_extent_online(dir, 0, 0);
 		__atomic_store_n(&round_done, i, __ATOMIC_RELEASE);
 	}
 	return arg;
@@ -652,8 +652,8 @@ test_given_back_late(void)
 	pthread_t	other;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, RBP_EXTENT_PAGES, 1, 0, 0);
-	rbp_directory_extent_online(dir, 0, 0);
+	dir = directory_init(mem, RBP_EXTENT_PAGES, 1, 0);
+	directory_extent_online(dir, 0, 0);
 	round_begun = round_done = 0;
 	if (pthread_create(&other, NULL, bring_back, NULL) != 0)
 		abort();

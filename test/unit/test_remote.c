@@ -33,10 +33,7 @@
 #define MANY				100
 
 /* What the pools' owners were told. */
-static bool online[EXTENTS];
-static bool draining[EXTENTS];
 static bool not_absent[EXTENTS];
-static uint32 region_of[EXTENTS];
 static uint64 used[EXTENTS];
 static uint64 heat[EXTENTS];
 static uint32 evacuated[EXTENTS];	/* times */
@@ -55,26 +52,48 @@ first_use(void)
 	first_uses++;
 }
 
+static uint8
+extent_state(uint32 extent)
+{
+	return rbp_extent_state(rbp_remote_extents(extent < BUFFER_EXTENTS ? RBP_POOL_BUFFER : RBP_POOL_TEMP),
+							extent);
+}
+
 static bool
-extent_absent(uint32 extent)
+is_online(uint32 extent)
 {
-	return !not_absent[extent];
+	return extent_state(extent) != RBP_EXTENT_ABSENT && extent_state(extent) != RBP_EXTENT_CLOSED;
 }
 
-static void
-extent_online(uint32 extent, uint32 region)
+static bool
+is_draining(uint32 extent)
 {
-	mistakes += online[extent];
-	region_of[extent] = region;
-	online[extent] = true;
-	draining[extent] = false;
+	return extent_state(extent) == RBP_EXTENT_DRAINING;
 }
 
-static void
-extent_offline(uint32 extent)
+static uint32
+region_of(uint32 extent)
 {
-	mistakes += !online[extent];
-	online[extent] = false;
+	return rbp_extent_region(rbp_remote_extents(extent < BUFFER_EXTENTS ? RBP_POOL_BUFFER : RBP_POOL_TEMP),
+							 extent);
+}
+
+/* All but those that have pages still. */
+static uint32
+extents_drop(uint32 *extents, uint32 n)
+{
+	uint32		dropped = 0;
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		uint32		e = extents[i];
+
+		if (not_absent[e])
+			continue;
+		extents[i] = extents[dropped];
+		extents[dropped++] = e;
+	}
+	return dropped;
 }
 
 static uint64
@@ -83,31 +102,26 @@ sum_of(const uint64 *values, uint32 region)
 	uint64		sum = 0;
 
 	for (int e = 0; e < EXTENTS; e++)
-		if (online[e] && region_of[e] == region)
+		if (is_online(e) && region_of(e) == region)
 			sum += values[e];
 	return sum;
-}
-
-static uint64
-region_heat(uint32 region)
-{
-	return sum_of(heat, region);
 }
 
 /* Of all places in the table: pages are counted that are to be forgotten. */
 static bool none_vacant = false;
 
 static uint64
-region_used(uint32 region)
+region_heat(uint32 region, uint64 *in_use)
 {
-	return sum_of(used, region) + none_vacant;
+	*in_use = sum_of(used, region) + none_vacant;
+	return sum_of(heat, region);
 }
 
 static uint64
 extent_used(uint32 extent)
 {
 	/* the last look before it is given back: who ends a write sees that */
-	if (draining[extent] && mock_lock_held())
+	if (is_draining(extent) && mock_lock_held())
 	{
 		last_looks++;
 		open_looks += rbp_remote_slot_stays(RBP_EXTENT_SLOT(extent));
@@ -115,24 +129,10 @@ extent_used(uint32 extent)
 	return used[extent];
 }
 
-static void
-extent_drain(uint32 extent)
-{
-	mistakes += draining[extent] || !mock_lock_held();
-	draining[extent] = true;
-}
-
-static void
-extent_undrain(uint32 extent)
-{
-	mistakes += !draining[extent];
-	draining[extent] = false;
-}
-
 static uint32
 extent_evacuate(uint32 extent, int64 deadline_ns)
 {
-	mistakes += !draining[extent] || mock_lock_held();
+	mistakes += !is_draining(extent) || mock_lock_held();
 	evacuated[extent]++;
 	used[extent] -= Min(used[extent], pages_each_time);
 	mock_now += 10 * MS;
@@ -143,25 +143,16 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 static RbpRemotePoolOps buffer_ops;
 
 static const RbpRemotePoolOps plain_ops = {
-	.before_use = first_use,
-	.absent = extent_absent,
-	.online = extent_online,
-	.offline = extent_offline,
+	.first_use = first_use,
 	.heat = region_heat,
-	.used = region_used,
-	.has_copies = true,
+	.drop = extents_drop,
 };
 
 static const RbpRemotePoolOps temp_ops = {
-	.absent = extent_absent,
-	.online = extent_online,
-	.offline = extent_offline,
 	.heat = region_heat,
-	.used = region_used,
-	.extent_used = extent_used,
-	.drain = extent_drain,
-	.undrain = extent_undrain,
+	.count = extent_used,
 	.evacuate = extent_evacuate,
+	.drop = extents_drop,
 };
 
 /* Shared memory as after a start of the server. */
@@ -346,7 +337,7 @@ test_pools(void)
 	   !rbp_remote_usable(RBP_POOL_BUFFER, mock_now), "it is the temp quota that is usable");
 	is_u64(first_uses, 0, "the buffer tier is not in use yet");
 	for (int e = 0; e < EXTENTS; e++)
-		mistakes += online[e] != (e >= BUFFER_EXTENTS && e < BUFFER_EXTENTS + 8);
+		mistakes += is_online(e) != (e >= BUFFER_EXTENTS && e < BUFFER_EXTENTS + 8);
 	is_u64(mistakes, 0, "its extents come after the buffer tier's");
 
 	is_u64(take_lease(RBP_POOL_BUFFER, 0, 0, 3, 3), 1,
@@ -390,8 +381,8 @@ test_pools(void)
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	not_absent[BUFFER_EXTENTS] = not_absent[BUFFER_EXTENTS + 2] = true;
 	is_u64(take_lease(RBP_POOL_TEMP, 1, 0, 1, 4), 0, "a lease for fewer extents than there are");
-	ok(!online[BUFFER_EXTENTS] && online[BUFFER_EXTENTS + 1] &&
-	   !online[BUFFER_EXTENTS + 2] && online[BUFFER_EXTENTS + 3],
+	ok(!is_online(BUFFER_EXTENTS) && is_online(BUFFER_EXTENTS + 1) &&
+	   !is_online(BUFFER_EXTENTS + 2) && is_online(BUFFER_EXTENTS + 3),
 	   "extents that are not absent stay offline");
 	not_absent[BUFFER_EXTENTS] = not_absent[BUFFER_EXTENTS + 2] = false;
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
@@ -1541,7 +1532,7 @@ count_draining(void)
 	int			n = 0;
 
 	for (int e = 0; e < EXTENTS; e++)
-		n += online[e] && draining[e];
+		n += is_online(e) && is_draining(e);
 	return n;
 }
 
@@ -1595,7 +1586,7 @@ test_giving_back(void)
 	/* What drains already goes first, even if another is emptier now. */
 	(void) retire_coldest(RBP_POOL_TEMP, NULL, 1, given, mock_now, 0, &left);
 	for (int e = BUFFER_EXTENTS; e < EXTENTS; e++)
-		if (online[e] && !draining[e])
+		if (is_online(e) && !is_draining(e))
 			used[e] = 1;
 	pages_each_time = 100;
 	n = retire_coldest(RBP_POOL_TEMP, NULL, 1, given, mock_now + 1000 * MS, 0, &left);
@@ -1627,7 +1618,7 @@ test_giving_back(void)
 		used[e] = 0;
 	rbp_remote_clear_lease(RBP_POOL_TEMP);
 	for (int e = 0; e < EXTENTS; e++)
-		mistakes += online[e];
+		mistakes += is_online(e);
 	is_u64(mistakes, 0, "the pools' owners were told all in order");
 }
 
@@ -1657,7 +1648,6 @@ test_shrinking(void)
 	int			n;
 
 	buffer_ops = temp_ops;
-	buffer_ops.has_copies = true;
 	rbp_remote_clear_lease(RBP_POOL_BUFFER);
 	memset(used, 0, sizeof(used));
 	memset(heat, 0, sizeof(heat));
@@ -1980,7 +1970,7 @@ test_many_extents(void)
 	(void) take_lease(RBP_POOL_BUFFER, 2, 0, 2, 2);
 	/* as after BRING_EXTENTS, of a pool that has as many */
 	lease->online_pending = true;
-	lease->search_from = lease->end_extent;
+	lease->search_from = lease->extents.first + lease->extents.n;
 	is_u64(take_lease(RBP_POOL_BUFFER, 3, 0, 2, 2), 0, "extents that were given before are found");
 	ok(round_trip(0, 1, 0), "and are used");
 	is_u64(mistakes, 0, "no mistakes");
@@ -1992,7 +1982,7 @@ online_extents(void)
 	int			n = 0;
 
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
-		n += online[e];
+		n += is_online(e);
 	return n;
 }
 
@@ -2019,6 +2009,7 @@ test_room(void)
 static bool
 forget(void)
 {
+	uint32		extents[BUFFER_EXTENTS];
 	bool		any = false;
 
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
@@ -2026,6 +2017,9 @@ forget(void)
 		any |= not_absent[e];
 		not_absent[e] = false;
 	}
+	(void) rbp_remote_drop(RBP_POOL_BUFFER, extents,
+						   rbp_extents_next_closed(&rbp_remote_shared->leases[RBP_POOL_BUFFER].extents,
+												   extents, BUFFER_EXTENTS));
 	return any;
 }
 
@@ -2033,10 +2027,17 @@ forget(void)
 static void
 test_promised_extents(void)
 {
+	RbpExtents *x = &rbp_remote_shared->leases[RBP_POOL_BUFFER].extents;
+
 	buffer_ops = plain_ops;
-	buffer_ops.forget = forget;
 	for (int e = 5; e < BUFFER_EXTENTS; e++)
+	{
+		/* has had pages, whatever it was */
+		rbp_extent_bring_online(x, e, 0, RBP_EXTENT_TOUCHED);
+		x->states[e] = RBP_EXTENT_TOUCHED;
+		rbp_extent_close(x, e);
 		not_absent[e] = true;
+	}
 	is_u64(take_lease(RBP_POOL_BUFFER, 4, 0, 3, 2), 0, "five regions have extents, one will");
 	ok(forget(), "others are to have these, too");
 	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 1,
@@ -2134,7 +2135,7 @@ test_partial_region(void)
 	is_u64(retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, 0, 0, NULL), 1, "one goes");
 	is_u64(rbp_remote_extend_lease(RBP_POOL_BUFFER, mock_now + 3600000 * MS), 0, "a renewal");
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
-		n += online[e];
+		n += is_online(e);
 	is_u64(n, BUFFER_EXTENTS, "others have its extents");
 	is_u64(mistakes, 0, "no mistakes");
 }
@@ -2148,59 +2149,22 @@ test_partial_region(void)
 #define VAST_LARGE			0xffff
 #define VAST_EXTENTS		(VAST_SMALL + (VAST_REGIONS - 1) * VAST_LARGE)
 
-static enum
-{
-	ABSENT, ONLINE, CLOSED
-}			vast[VAST_EXTENTS];
-
-static bool
-vast_absent(uint32 extent)
-{
-	return vast[extent] == ABSENT;
-}
-
-static void
-vast_online(uint32 extent, uint32 region)
-{
-	mistakes += vast[extent] != ABSENT;
-	vast[extent] = ONLINE;
-}
-
-static void
-vast_offline(uint32 extent)
-{
-	mistakes += vast[extent] != ONLINE;
-	vast[extent] = CLOSED;
-}
-
-static bool
-vast_forget(void)
-{
-	bool		any = false;
-
-	for (int e = 0; e < VAST_EXTENTS; e++)
-		if (vast[e] == CLOSED)
-		{
-			vast[e] = ABSENT;
-			any = true;
-		}
-	return any;
-}
-
 static uint64
-nothing_used(uint32 region)
+nothing_used(uint32 region, uint64 *in_use)
 {
+	*in_use = 0;
 	return 0;
 }
 
+static uint32
+drop_all(uint32 *extents, uint32 n)
+{
+	return n;
+}
+
 static const RbpRemotePoolOps vast_ops = {
-	.absent = vast_absent,
-	.online = vast_online,
-	.offline = vast_offline,
 	.heat = nothing_used,
-	.used = nothing_used,
-	.has_copies = true,
-	.forget = vast_forget,
+	.drop = drop_all,
 };
 
 /* The pool is given a lease that fills it, and all the time that it takes. */
@@ -2225,7 +2189,7 @@ vast_extents_online(void)
 	int			n = 0;
 
 	for (int e = 0; e < VAST_EXTENTS; e++)
-		n += vast[e] == ONLINE;
+		n += rbp_extent_open(rbp_remote_extents(RBP_POOL_BUFFER), e);
 	return n;
 }
 
@@ -2248,6 +2212,8 @@ test_vast_pool(void)
 	}
 	is_u64(take_vast_lease(grants), 0, "a large lease finds room");
 	is_u64(vast_extents_online(), VAST_EXTENTS, "which is all there is");
+	/* all have had pages */
+	memset(rbp_remote_extents(RBP_POOL_BUFFER)->states, RBP_EXTENT_TOUCHED, VAST_EXTENTS);
 	grants[0].region = VAST_REGIONS;
 	is_u64(take_vast_lease(grants), 0, "so does a region that takes another one's place");
 	is_u64(vast_extents_online(), VAST_EXTENTS, "and has its extents");
@@ -2257,10 +2223,10 @@ test_vast_pool(void)
 }
 
 static uint64
-not_to_be_asked(uint32 region)
+not_to_be_asked(uint32 region, uint64 *in_use)
 {
 	mistakes++;
-	return 0;
+	return *in_use = 0;
 }
 
 /* A pool without extents has no shared memory: nobody asks it for anything. */
@@ -2268,14 +2234,13 @@ static void
 test_pool_without_extents(void)
 {
 	const uint32 extents[RBP_POOLS] = {VAST_EXTENTS, 0};
-	RbpRemotePoolOps none = {.heat = not_to_be_asked,.used = not_to_be_asked};
+	RbpRemotePoolOps none = {.heat = not_to_be_asked};
 	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&vast_ops, &none};
 	RbpRegionGrant grant = {.bytes = RBP_EXTENT_BYTES};
 	RbpCredentials cred = mock_credentials(0);
 	RbpEndpoint endpoint = mock_endpoint(0);
 	RbpRemoteShared *before = rbp_remote_shared;
 
-	memset(vast, 0, sizeof(vast));
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
 						  extents, ops);
 	strlcpy(grant.donor, mock_donors[0].id, sizeof(grant.donor));
@@ -2290,11 +2255,6 @@ test_pool_without_extents(void)
 }
 
 #define MANY_REGIONS		200
-
-static void
-no_change(uint32 extent)
-{
-}
 
 static uint32
 stays(uint32 extent, int64 deadline_ns)
@@ -2324,11 +2284,9 @@ test_many_regions(void)
 	int			left;
 	int			n;
 
-	memset(vast, 0, sizeof(vast));
 	many_ops = vast_ops;
-	many_ops.drain = many_ops.undrain = no_change;
 	many_ops.evacuate = stays;
-	many_ops.extent_used = one_used;
+	many_ops.count = one_used;
 	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
 						  extents, ops);
 	for (int r = 0; r < MANY_REGIONS; r++)

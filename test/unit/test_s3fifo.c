@@ -49,9 +49,9 @@ make_directory(uint32_t extents, uint32_t online)
 	RbpDirectory *dir;
 
 	memset(mem, 0, size);
-	dir = rbp_directory_init(mem, slots, 1, 0, 0);
+	dir = directory_init(mem, slots, 1, 0);
 	for (uint32_t i = 0; i < online; i++)
-		rbp_directory_extent_online(dir, i, 0);
+		directory_extent_online(dir, i, 0);
 	return dir;
 }
 

@@ -59,6 +59,8 @@ rbp_page_cache_keeps(void)
 
 static int	donor_of[FIRST_EXTENT + MAX_SIZE];	/* by extent; -1: none */
 static uint32 next_extent;
+static RbpExtents extents;
+static uint16 states[2 * MAX_SIZE];
 static char *memory;			/* by slot */
 static int	closing;			/* a donor that is about to go; -1: none */
 static int	wrong_bytes_of = -1;	/* the last donor that was reported */
@@ -82,7 +84,7 @@ lend(int donor, uint32 n)
 	while (n-- > 0)
 	{
 		donor_of[next_extent] = donor;
-		rbp_spill_slots_online(next_extent++, 0);
+		rbp_extent_bring_online(&extents, next_extent++, 0, RBP_EXTENT_TOUCHED);
 	}
 }
 
@@ -93,9 +95,15 @@ leave(int donor)
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
 		if (donor_of[e] == donor)
 		{
-			rbp_spill_slots_offline(e);
+			rbp_extent_close(&extents, e);
 			donor_of[e] = -1;
 		}
+}
+
+const RbpExtents *
+rbp_remote_extents(RbpPool pool)
+{
+	return &extents;
 }
 
 bool
@@ -304,7 +312,8 @@ begin(void)
 	rbp_choice_shmem_init(choice);
 	rbp_guc_temp_tier_max_size = MAX_SIZE - 60;
 	mem = aligned_alloc(4096, TYPEALIGN(4096, rbp_spill_shmem_size()));
-	rbp_spill_shmem_init(mem, FIRST_EXTENT);
+	rbp_extents_init(&extents, states, FIRST_EXTENT, rbp_spill_max_extents());
+	rbp_spill_shmem_init(mem);
 	for (int e = 0; e < FIRST_EXTENT + MAX_SIZE; e++)
 		donor_of[e] = -1;
 	next_extent = FIRST_EXTENT;

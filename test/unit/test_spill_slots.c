@@ -65,11 +65,48 @@ aligned(size_t size)
 	return mem;
 }
 
+static RbpExtents extents;
+static uint16_t states[1200];
+
 static void
 new_slots(uint32_t first_extent, uint32_t nextents)
 {
-	rbp_spill_slots_init(aligned(rbp_spill_slots_size(nextents)),
-						 first_extent, nextents, 0);
+	rbp_extents_init(&extents, states, first_extent, nextents);
+	rbp_spill_slots_init(aligned(rbp_spill_slots_size(nextents)), &extents, 0);
+}
+
+/* What remote does with extents: one that nobody has slots of any more is absent. */
+static bool
+slots_absent(uint32_t extent)
+{
+	if (rbp_extent_state(&extents, extent) == RBP_EXTENT_CLOSED)
+		rbp_extents_dropped(&extents, &extent, rbp_spill_slots_drop(&extent, 1));
+	return rbp_extent_state(&extents, extent) == RBP_EXTENT_ABSENT;
+}
+
+static void
+slots_online(uint32_t extent)
+{
+	if (slots_absent(extent))
+		rbp_extent_bring_online(&extents, extent, 0, RBP_EXTENT_TOUCHED);
+}
+
+static void
+slots_drain(uint32_t extent)
+{
+	rbp_extent_drain(&extents, extent);
+}
+
+static void
+slots_undrain(uint32_t extent)
+{
+	rbp_extent_undrain(&extents, extent);
+}
+
+static void
+slots_offline(uint32_t extent)
+{
+	rbp_extent_close(&extents, extent);
 }
 
 static bool
@@ -127,11 +164,11 @@ test_states(void)
 
 	new_slots(10, 3);
 	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "nothing online, nothing to be had");
-	ok(rbp_spill_slots_absent(10) && rbp_spill_slots_absent(12), "all are absent at first");
+	ok(slots_absent(10) && slots_absent(12), "all are absent at first");
 	ok(counts_are(0, 0, 0, 0, 0), "and count for nothing");
 
-	rbp_spill_slots_online(11, 0);
-	ok(!rbp_spill_slots_absent(11), "an extent comes online");
+	slots_online(11);
+	ok(!slots_absent(11), "an extent comes online");
 	ok(counts_are(128, 0, 0, 128, 0), "its slots are free");
 	is_u64(rbp_spill_slots_alloc(128, NULL, NULL, &first), 128, "all of it in one run");
 	is_u64(first, 11 * PAGES, "slots are numbered from the first extent on");
@@ -146,31 +183,31 @@ test_states(void)
 	is_u64(first, 11 * PAGES + 60, "is where it should be");
 	rbp_spill_slots_free(11 * PAGES + 60, 10);
 
-	rbp_spill_slots_drain(11);
+	slots_drain(11);
 	ok(counts_are(128, 118, 0, 0, 0), "draining: free slots do not count");
 	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "and are not given out");
 	rbp_spill_slots_free(11 * PAGES, 1);
 	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "nor those that come back");
-	rbp_spill_slots_undrain(11);
+	slots_undrain(11);
 	ok(counts_are(128, 117, 0, 11, 0), "wanted after all, they are free");
 	is_u64(rbp_spill_slots_alloc(16, NULL, NULL, &first), 10, "and given out, the longer run first");
 
-	rbp_spill_slots_offline(11);
+	slots_offline(11);
 	ok(counts_are(0, 127, 0, 0, 127), "lost: what is used is dead");
-	ok(!rbp_spill_slots_absent(11), "and keeps the extent");
-	rbp_spill_slots_online(11, 0);
+	ok(!slots_absent(11), "and keeps the extent");
+	slots_online(11);
 	ok(counts_are(0, 127, 0, 0, 127), "it cannot come online");
 	rbp_spill_slots_free(11 * PAGES + 1, 126);
-	ok(!rbp_spill_slots_absent(11), "with one slot left, still not");
+	ok(!slots_absent(11), "with one slot left, still not");
 	rbp_spill_slots_quarantine(11 * PAGES + 127, 5);
-	ok(rbp_spill_slots_absent(11), "until the last owner gives it back");
+	ok(slots_absent(11), "until the last owner gives it back");
 	ok(counts_are(0, 0, 0, 0, 0), "and a lost extent has no quarantine");
-	rbp_spill_slots_online(11, 0);
+	slots_online(11);
 	ok(counts_are(128, 0, 0, 128, 0), "then it is as new");
 
-	rbp_spill_slots_drain(11);
-	rbp_spill_slots_offline(11);
-	ok(rbp_spill_slots_absent(11), "an empty extent is absent at once");
+	slots_drain(11);
+	slots_offline(11);
+	ok(slots_absent(11), "an empty extent is absent at once");
 	free(rbp_spill_slots);
 }
 
@@ -181,8 +218,8 @@ test_quarantine(void)
 	uint32_t	first;
 
 	new_slots(0, 2);
-	rbp_spill_slots_online(0, 0);
-	rbp_spill_slots_online(1, 0);
+	slots_online(0);
+	slots_online(1);
 	is_u64(drink_up(128), 256, "two extents");
 	rbp_spill_slots_quarantine(5, t);
 	ok(counts_are(256, 255, 1, 0, 0) && !rbp_spill_slots_is_used(5),
@@ -209,22 +246,22 @@ test_quarantine(void)
 
 	/* gone with its extent */
 	rbp_spill_slots_quarantine(201, t + 15 * SECOND);
-	rbp_spill_slots_offline(0);
+	slots_offline(0);
 	ok(counts_are(128, 254, 1, 0, 127), "an extent takes its quarantine along");
 	rbp_spill_slots_free(0, 5);
 	rbp_spill_slots_free(6, 122);
-	rbp_spill_slots_online(0, 0);
+	slots_online(0);
 	ok(counts_are(256, 127, 1, 128, 0), "and comes back without");
 	rbp_spill_slots_tick(t + 1000 * SECOND);
 	ok(counts_are(256, 127, 0, 129, 0), "the others' goes on");
 
 	/* while it drains */
 	is_u64(drink_up(64), 129, "all used");
-	rbp_spill_slots_drain(1);
+	slots_drain(1);
 	rbp_spill_slots_quarantine(130, t);
 	rbp_spill_slots_tick(t + QUARANTINE);
 	ok(counts_are(256, 255, 0, 0, 0), "a quarantine that ends in a draining extent frees nothing");
-	rbp_spill_slots_undrain(1);
+	slots_undrain(1);
 	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 130, "until it is wanted again");
 
 	/* alloc() looks at the clock itself */
@@ -233,7 +270,7 @@ test_quarantine(void)
 	free(rbp_spill_slots);
 
 	new_slots(0, 1);
-	rbp_spill_slots_online(0, 0);
+	slots_online(0);
 	is_u64(drink_up(128), 128, "one extent");
 	rbp_spill_slots_quarantine(40, clock_ns() - QUARANTINE - SECOND);
 	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 40, "alloc ends what is due");
@@ -258,7 +295,7 @@ test_choice(void)
 	new_slots(0, 700);
 	/* two donors' regions, one after the other */
 	for (uint32_t i = 0; i < 32; i++)
-		rbp_spill_slots_online(i, 0);
+		slots_online(i);
 	for (int i = 0; i < 8; i++)
 	{
 		rbp_spill_slots_alloc(32, NULL, NULL, &first);
@@ -295,7 +332,7 @@ test_choice(void)
 
 	/* a long ring, of which one extent will do */
 	for (uint32_t i = 32; i < 700; i++)
-		rbp_spill_slots_online(i, 0);
+		slots_online(i);
 	for (int i = 0; i < 4 && got == 0; i++)
 	{
 		last.calls = 0;
@@ -331,11 +368,11 @@ test_undrain(void)
 
 	new_slots(0, 32);
 	for (uint32_t i = 0; i < 32; i++)
-		rbp_spill_slots_online(i, 0);
+		slots_online(i);
 	for (uint32_t i = 16; i < 32; i++)
-		rbp_spill_slots_drain(i);
+		slots_drain(i);
 	for (uint32_t i = 16; i < 32; i++)
-		rbp_spill_slots_undrain(i);
+		slots_undrain(i);
 	for (int i = 0; i < 8; i++)
 	{
 		rbp_spill_slots_alloc(PAGES, NULL, NULL, &first);
@@ -519,9 +556,9 @@ op_disaster(void)
 	{
 		case 0:
 			doing = "online";
-			if (rbp_spill_slots_absent(FIRST + e))
+			if (slots_absent(FIRST + e))
 			{
-				rbp_spill_slots_online(FIRST + e, 0);
+				slots_online(FIRST + e);
 				expect(state[e] == ABSENT, "came online though it was not absent");
 				state[e] = ONLINE;
 			}
@@ -530,19 +567,19 @@ op_disaster(void)
 			break;
 		case 1:
 			doing = "drain";
-			rbp_spill_slots_drain(FIRST + e);
+			slots_drain(FIRST + e);
 			if (state[e] == ONLINE)
 				state[e] = DRAINING;
 			break;
 		case 2:
 			doing = "undrain";
-			rbp_spill_slots_undrain(FIRST + e);
+			slots_undrain(FIRST + e);
 			if (state[e] == DRAINING)
 				state[e] = ONLINE;
 			break;
 		default:
 			doing = "offline";
-			rbp_spill_slots_offline(FIRST + e);
+			slots_offline(FIRST + e);
 			if (state[e] == ABSENT || state[e] == DEAD)
 				break;
 			state[e] = DEAD;
@@ -592,7 +629,7 @@ compare(bool everything)
 		if (everything)
 		{
 			expect(rbp_spill_slots_extent_used(FIRST + e) == here, "extent_used");
-			expect(rbp_spill_slots_absent(FIRST + e) == (state[e] == ABSENT), "absent");
+			expect(slots_absent(FIRST + e) == (state[e] == ABSENT), "absent");
 		}
 	}
 	rbp_spill_slots_counts(&c);
@@ -779,22 +816,22 @@ disturb(void *arg)
 		switch (rnd_from(&me->rng) % 16)
 		{
 			case 0:
-				rbp_spill_slots_offline(e);
+				slots_offline(e);
 				break;
 			case 1:
-				rbp_spill_slots_drain(e);
+				slots_drain(e);
 				break;
 			case 2:
 			case 3:
 			case 4:
-				rbp_spill_slots_undrain(e);
+				slots_undrain(e);
 				break;
 			default:
-				if (!rbp_spill_slots_absent(e))
+				if (!slots_absent(e))
 					break;
 				/* nobody has slots of it; who gets some sees the new life */
 				__atomic_add_fetch(&lives[e], 1, __ATOMIC_RELAXED);
-				rbp_spill_slots_online(e, 0);
+				slots_online(e);
 				count(&t_onlines);
 		}
 		rbp_spill_slots_tick(__atomic_add_fetch(&t_now, SECOND, __ATOMIC_RELAXED));
@@ -815,7 +852,7 @@ test_threads(void)
 	new_slots(0, T_EXTENTS);
 	t_now = clock_ns() + 1000000 * SECOND;
 	for (uint32_t e = 0; e < T_EXTENTS; e++)
-		rbp_spill_slots_online(e, 0);
+		slots_online(e);
 	for (int i = 0; i <= USERS; i++)
 	{
 		users[i] = (User)
@@ -841,9 +878,9 @@ test_threads(void)
 	rbp_spill_slots_tick(t_now + 20 * QUARANTINE);
 	for (uint32_t e = 0; e < T_EXTENTS; e++)
 	{
-		rbp_spill_slots_undrain(e);
-		if (rbp_spill_slots_absent(e))
-			rbp_spill_slots_online(e, 0);
+		slots_undrain(e);
+		if (slots_absent(e))
+			slots_online(e);
 	}
 	ok(counts_are(T_SLOTS, 0, 0, T_SLOTS, 0), "threads: all are free at the end");
 	while ((n = rbp_spill_slots_alloc(7, NULL, NULL, &first)) > 0)
