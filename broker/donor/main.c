@@ -177,7 +177,7 @@ is_wildcard(const char *host)
 static void
 configure_rdma(void)
 {
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 
 	if (opt.rdma_device != NULL)
 	{

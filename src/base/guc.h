@@ -58,7 +58,7 @@ extern int	rbp_guc_relations_max;
 #define RBP_STATEMENTS_MAX		100000
 extern int	rbp_guc_statements_max;
 
-/* Use of RDMA devices; see RbpVerbsConfig for the meaning of the values */
+/* Use of RDMA devices; see RbpDeviceConfig for the meaning of the values */
 extern char *rbp_guc_rdma_device;
 extern int	rbp_guc_rdma_port;
 extern int	rbp_guc_rdma_gid_index;

@@ -10,10 +10,6 @@
 #include "common/clock.h"
 #include "remote/breaker.h"
 
-/* A timeout costs a query about as much as a hundred hits save. */
-#define PENALTY			100
-#define PENALTY_LIMIT	2000
-
 /* So many wrong answers in that time are too many. */
 #define WRONG_LIMIT		16
 #define WRONG_NS		INT64CONST(60000000000)
@@ -70,9 +66,9 @@ rbp_breaker_suspect(RbpBreaker *b)
 }
 
 bool
-rbp_breaker_penalize(RbpBreaker *b)
+rbp_breaker_penalize(RbpBreaker *b, uint32 penalty)
 {
-	return pg_atomic_add_fetch_u32(&b->penalty, PENALTY) >= PENALTY_LIMIT;
+	return pg_atomic_add_fetch_u32(&b->penalty, penalty) >= RBP_PENALTY_LIMIT;
 }
 
 bool

@@ -3,8 +3,7 @@
  * breaker.h
  *	  A circuit breaker: may something that has failed be used?
  *
- * Each donor has one for itself, and one for its preferred transport, which
- * may fail while another one works.
+ * Each link to a donor has one (link.c).
  *
  * The state after an event, by the state before it (-: no change):
  *
@@ -96,7 +95,9 @@ extern void rbp_breaker_clear_suspicion(RbpBreaker *b, int64 asked_at);
 extern int64 rbp_breaker_probe_failed(RbpBreaker *b, const RbpBreakerTimes *times);
 
 /* Add a penalty; true if the breaker should be tripped. */
-extern bool rbp_breaker_penalize(RbpBreaker *b);
+#define RBP_PENALTY_LIMIT	2000
+
+extern bool rbp_breaker_penalize(RbpBreaker *b, uint32 penalty);
 
 /* Count a wrong answer; true if the breaker should be tripped. */
 extern bool rbp_breaker_wrong(RbpBreaker *b);

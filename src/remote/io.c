@@ -9,12 +9,11 @@
  * request.
  *
  * rbp_remote_read() and rbp_remote_write() use a single static batch that is
- * not visible outside.  Batches of rbp_remote_begin() are malloc'ed, and are
- * in a list from when something has been submitted until rbp_remote_end() has
- * waited for it; RbpLocalConn.inflight counts the parts in that list for each
- * connection.  Before a connection is closed these parts are finished, so that
- * a part that is waiting always has its connection, and any other part has all
- * the answers that it will ever get.
+ * not visible outside.  Batches of rbp_remote_begin() are malloc'ed.  Each part
+ * is in its connection's list (RbpFlight) from when it has been submitted until
+ * it has been waited for.  Before a connection is closed these parts are
+ * finished, so that a part that is waiting always has its connection, and any
+ * other part has all the answers that it will ever get.
  *
  * An entry of the extent map may be given to another region between any two
  * reads of it.  So what is learnt about a region is learnt before a second
@@ -29,7 +28,6 @@
 
 #include <stdlib.h>
 
-#include "lib/ilist.h"
 #include "port/pg_bitutils.h"
 
 #include "base/choice.h"
@@ -52,20 +50,17 @@
 /* The part of a batch that goes to one donor. */
 typedef struct Part
 {
-	int			ci;				/* the connection */
+	RbpLocalConn *c;
 	int			pages;
 	int			done;			/* pages transferred, at the end */
-	int			from;			/* first of its requests */
-	int			n;
+	RbpFlight	flight;			/* its requests */
 	bool		ready;			/* connected, and submitted without failure */
-	bool		waiting;		/* requests are in flight */
 	uint32		incarnation;	/* of the connection */
 	const RbpTransportOps *ops;
 } Part;
 
 struct RbpRemoteBatch
 {
-	dlist_node	node;			/* in the list */
 	RbpRemoteIo *ios;			/* the caller's */
 	int			n;
 	RbpIoKind	kind;
@@ -85,11 +80,7 @@ struct RbpRemoteBatch
 	uint32		grant[RBP_MAX_BATCH];
 };
 
-/* Does the data of the current batch have no other copy? */
-static bool no_other_copy = false;
-
-static dlist_head outstanding = DLIST_STATIC_INIT(outstanding);
-static int	noutstanding = 0;
+static int	noutstanding = 0;	/* batches in flight */
 
 #define shared		rbp_remote_shared
 
@@ -107,8 +98,7 @@ assign_page(RbpRemoteBatch *batch, int i)
 	RbpRemoteIo *io = &batch->ios[i];
 	uint32		word = slot_word(io->slot);
 	RbpRemoteRegion *region;
-	int			donor;
-	int			ci;
+	RbpLocalConn *c;
 	int			p;
 
 	batch->request[i] = NO_REQUEST;
@@ -121,35 +111,34 @@ assign_page(RbpRemoteBatch *batch, int i)
 	if (word == MAP_NONE)
 		return NO_PART;
 	region = word_region(word);
-	donor = region->donor;
+	c = &rbp_remote_conns[conn_index(region->pool, region->donor)];
 	batch->word[i] = word;
 	batch->number[i] = region->number;
 	batch->grant[i] = region->grant;
-	ci = conn_index(region->pool, donor);
 	pg_read_barrier();
 	/* callers of rbp_remote_read() and _write() check the deadline themselves */
 	if (slot_word(io->slot) != word ||
 		pg_atomic_read_u32(&region->denied) != 0 ||
 		(batch->background &&
-		 (int64) pg_atomic_read_u64(&shared->leases[conn_pool(ci)].deadline) <= batch->start_ns))
+		 (int64) pg_atomic_read_u64(&shared->leases[c->pool].deadline) <= batch->start_ns))
 		return NO_PART;
 	io->status = RBP_CANCELED;
 	if (!batch->patient &&
-		(donor_is_down(&shared->donors[donor]) || is_suspect(donor)))
+		(donor_is_down(&shared->donors[c->donor]) || is_held(c->donor, ANY_LINK)))
 	{
 		if (batch->kind == RBP_IO_READ)
 			rbp_stats_count(RBP_COUNT_DONOR_DOWN, 1);
 		return NO_PART;
 	}
 	for (p = 0; p < batch->nparts; p++)
-		if (batch->parts[p].ci == ci)
+		if (batch->parts[p].c == c)
 			break;
 	if (p == batch->nparts)
 	{
 		batch->nparts++;
 		batch->parts[p] = (Part)
 		{
-			.ci = ci
+			.c = c
 		};
 	}
 	batch->parts[p].pages++;
@@ -163,7 +152,7 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 	uint64		offset = slot_offset(batch->ios[i].slot, batch->word[i]);
 	RbpIo	   *io;
 
-	if (part->n > 0)
+	if (part->flight.n > 0)
 	{
 		/* at most RBP_MAX_BATCH pages, 256 KiB, which any transport takes */
 		io = &batch->requests[batch->nrequests - 1];
@@ -177,7 +166,7 @@ add_page(RbpRemoteBatch *batch, Part *part, int i)
 		}
 	}
 	batch->request[i] = (uint8) batch->nrequests;
-	part->n++;
+	part->flight.n++;
 	batch->requests[batch->nrequests++] = (RbpIo)
 	{
 		.kind = batch->kind,.region = batch->number[i],.grant = batch->grant[i],
@@ -197,7 +186,7 @@ build_requests(RbpRemoteBatch *batch)
 	{
 		Part	   *part = &batch->parts[p];
 
-		part->from = batch->nrequests;
+		part->flight.ios = &batch->requests[batch->nrequests];
 		for (int i = 0; i < batch->n; i++)
 			if (batch->part[i] == p)
 				add_page(batch, part, i);
@@ -205,38 +194,18 @@ build_requests(RbpRemoteBatch *batch)
 }
 
 /*
- * A caller's deadline may be shorter than the timeouts of the settings, so a
- * timeout alone proves nothing about the donor.  The donor is late if it had
- * io_timeout.  It is down if a patient batch has waited for a quarter of
- * temp_io_timeout: few wait for all of it, since readers give each try half of
- * the time that is left (rbp_spill_fetch_page()).
- */
-static inline bool
-is_late(int64 ns)
-{
-	return ns >= rbp_guc_io_timeout_ns();
-}
-
-static inline bool
-proves_down(const RbpRemoteBatch *batch, int64 ns)
-{
-	return batch->patient && ns >= rbp_guc_temp_io_timeout_ns() / 4;
-}
-
-/*
- * Data with another copy is not worth waiting for once the query has been
- * interrupted.
- */
-bool
-rbp_remote_give_up(void)
-{
-	return rbp_remote_interrupted() &&
-		(!no_other_copy || rbp_remote_can_fail_with_eintr());
-}
-
-/*
  * ---- submitting ----------------------------------------------------------
  */
+
+/* Count a failure in the process's counters, unless it was only given up. */
+static void
+count_failure(const RbpRemoteBatch *batch, RbpStatus status, int64 ns)
+{
+	if (status != RBP_TIMEOUT)
+		rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
+	else if (late_event(batch->patient, ns) != LINK_OTHER)
+		rbp_stats_count(RBP_COUNT_TIMEOUTS, 1);
+}
 
 /*
  * Get a connection for the part; false, with the requests' status set, if
@@ -246,24 +215,20 @@ rbp_remote_give_up(void)
 static bool
 connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 {
-	RbpLocalConn *c = &rbp_remote_conns[part->ci];
+	RbpLocalConn *c = part->c;
 	RbpStatus	status = RBP_CANCELED;
-	int64		took;
 
 	if (!others || is_ready(c) || rbp_now_ns() < deadline_ns)
-		status = rbp_remote_conn_get(part->ci, part->pages, batch->patient,
+		status = rbp_remote_conn_get(c, part->pages, batch->patient ? USE_PATIENT : USE_NORMAL,
 									 batch->start_ns, deadline_ns);
 	if (status == RBP_OK)
 		return true;
 	/* for a write, RBP_CANCELED says that nothing was sent */
-	for (int r = part->from; r < part->from + part->n; r++)
-		batch->requests[r].status =
+	for (int r = 0; r < part->flight.n; r++)
+		part->flight.ios[r].status =
 			batch->kind == RBP_IO_WRITE && status != RBP_DENIED ? RBP_CANCELED : status;
-	took = rbp_now_ns() - batch->start_ns;
-	if (status != RBP_CANCELED &&
-		(status != RBP_TIMEOUT || is_late(took) || proves_down(batch, took)))
-		rbp_remote_account_failure(part->ci, status, true, true,
-								   proves_down(batch, took));
+	if (status != RBP_CANCELED)
+		count_failure(batch, status, rbp_now_ns() - batch->start_ns);
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_OVER_LIMIT)
 		rbp_stats_count(RBP_COUNT_OVER_LIMIT, part->pages);
 	else if (batch->kind == RBP_IO_READ && c->state == CONN_BELOW_THRESHOLD)
@@ -272,17 +237,26 @@ connect_part(RbpRemoteBatch *batch, Part *part, int64 deadline_ns, bool others)
 }
 
 /*
- * Account for requests that have failed, for donor and connection.  allowed: as
- * for account_part().
+ * Account for requests that have failed.  allowed: as for account_part().
+ *
+ * Over a connection that is lost the requests of which nobody waits for, it is
+ * not known how the donor is now.
  */
 static void
 account_request_failure(const RbpRemoteBatch *batch, const Part *part,
 						RbpStatus status, int64 allowed)
 {
-	bool		awaited = !batch->background || batch->kind != RBP_IO_READ ||
-	batch->patient || allowed > 0;
+	RbpLinkEvent event = rbp_link_event(status);
 
-	rbp_remote_account_failure(part->ci, status, false, awaited, proves_down(batch, allowed));
+	if (event == LINK_LATE)
+		event = late_event(batch->patient, allowed);
+	else if (event == LINK_LOST && batch->background && batch->kind == RBP_IO_READ &&
+			 !batch->patient && allowed <= 0)
+		event = LINK_DROPPED;
+	if (event == LINK_OTHER)
+		return;
+	count_failure(batch, status, allowed);
+	rbp_remote_conn_failed(part->c, ON_REQUEST, event, status);
 }
 
 /*
@@ -297,33 +271,35 @@ mark_uncertain_writes(RbpRemoteBatch *batch, const Part *part)
 {
 	if (batch->kind != RBP_IO_WRITE)
 		return;
-	for (int r = part->from; r < part->from + part->n; r++)
-		if (batch->requests[r].status == RBP_CANCELED)
-			batch->requests[r].status = RBP_CONNLOST;
+	for (int r = 0; r < part->flight.n; r++)
+		if (part->flight.ios[r].status == RBP_CANCELED)
+			part->flight.ios[r].status = RBP_CONNLOST;
 }
 
 /* Submit a part's requests; false if that failed, perhaps half-way. */
 static bool
 submit_part(RbpRemoteBatch *batch, Part *part)
 {
-	RbpLocalConn *c = &rbp_remote_conns[part->ci];
-	RbpIo	   *ios = &batch->requests[part->from];
+	RbpLocalConn *c = part->c;
+	RbpIo	   *ios = part->flight.ios;
 	RbpStatus	status;
 
 	part->ops = c->ops;
 	part->incarnation = c->incarnation;
-	for (int r = 0; c->mr != NULL && r < part->n; r++)
+	for (int r = 0; c->mr != NULL && r < part->flight.n; r++)
 		if (rbp_remote_is_push_memory(ios[r].buf, ios[r].len))
 			ios[r].mr = c->mr;
-	status = c->ops->submit(c->conn, ios, part->n);
+	status = c->ops->submit(c->conn, ios, part->flight.n);
 	if (status != RBP_OK)
 	{
 		account_request_failure(batch, part, status, 0);
 		mark_uncertain_writes(batch, part);
 		return false;
 	}
-	for (int r = 0; r < part->n && !part->waiting; r++)
-		part->waiting = ios[r].status == RBP_INPROGRESS;
+	for (int r = 0; r < part->flight.n && !part->flight.waiting; r++)
+		part->flight.waiting = ios[r].status == RBP_INPROGRESS;
+	if (part->flight.waiting)
+		dlist_push_head(&c->flights, &part->flight.node);
 	return true;
 }
 
@@ -336,7 +312,7 @@ submit_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 {
 	bool		submitted = false;
 
-	no_other_copy = batch->patient;
+	rbp_remote_no_other_copy = batch->patient;
 	build_requests(batch);
 
 	/* Connecting may wait, so it is done before anything is in flight. */
@@ -384,9 +360,7 @@ mark_denied(RbpRemoteBatch *batch, int p)
 static inline bool
 is_open(const Part *part)
 {
-	const RbpLocalConn *c = &rbp_remote_conns[part->ci];
-
-	return c->state >= CONN_CONNECTING && c->incarnation == part->incarnation;
+	return part->c->state >= CONN_CONNECTING && part->c->incarnation == part->incarnation;
 }
 
 /*
@@ -400,15 +374,14 @@ static void
 account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 {
 	Part	   *part = &batch->parts[p];
-	RbpLocalConn *c = &rbp_remote_conns[part->ci];
-	RbpRemoteDonor *donor = &shared->donors[conn_donor(part->ci)];
+	RbpLocalConn *c = part->c;
 	RbpStatus	worst = RBP_OK;
 	bool		done = false;
 	bool		denied = false;
 
-	for (int r = part->from; r < part->from + part->n; r++)
+	for (int r = 0; r < part->flight.n; r++)
 	{
-		RbpStatus	status = batch->requests[r].status;
+		RbpStatus	status = part->flight.ios[r].status;
 
 		if (likely(status == RBP_OK))
 			done = true;
@@ -425,7 +398,7 @@ account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 	if (unlikely(!is_open(part)))
 	{
 		if (denied)
-			rbp_remote_recheck_lease(conn_pool(part->ci));
+			rbp_remote_recheck_lease(c->pool);
 		if (denied || worst != RBP_OK)
 			rbp_stats_count(RBP_COUNT_IO_ERRORS, 1);
 	}
@@ -434,23 +407,21 @@ account_part(RbpRemoteBatch *batch, int p, int64 allowed)
 		if (done && !part->ops->local)
 			c->timeouts = 0;
 		if (denied)
-			rbp_remote_account_failure(part->ci, RBP_DENIED, false, true, false);
+			account_request_failure(batch, part, RBP_DENIED, allowed);
 		else if (done && c->state == CONN_DENIED)
 			c->state = CONN_READY;	/* the denied request has not ended it */
-		if (worst != RBP_OK &&
-			(worst != RBP_TIMEOUT || is_late(allowed) || proves_down(batch, allowed)))
+		if (worst != RBP_OK)
 			account_request_failure(batch, part, worst, allowed);
 	}
-
-	if (done && !part->ops->one_sided)
-		rbp_breaker_clear_suspicion(&donor->breaker, batch->start_ns);
 
 	/*
 	 * An answer that was not waited for does not tell how fast the donor is.
 	 * One that was would have counted as late if it were.
 	 */
-	if (done && (allowed > 0 || !batch->background) && !part->ops->local)
-		breaker_reduce_penalty(&donor->breaker);
+	if (done)
+		rbp_link_done(c, part->ops, ON_REQUEST,
+					  allowed > 0 || !batch->background ? LINK_DONE : LINK_DONE_UNTIMED,
+					  batch->start_ns);
 }
 
 /*
@@ -466,30 +437,17 @@ settle_writes(RbpRemoteBatch *batch, int p)
 	if (batch->kind != RBP_IO_WRITE)
 		return;
 	mark_uncertain_writes(batch, part);
-	for (int r = part->from; r < part->from + part->n; r++)
-		late |= batch->requests[r].status == RBP_TIMEOUT;
-	if (late && conn_pool(part->ci) == RBP_POOL_TEMP && is_open(part))
-		rbp_remote_conn_close(part->ci);
-}
-
-/* Wait for the requests of a part. */
-static void
-wait_for_part(RbpRemoteBatch *batch, Part *part, int64 until_ns)
-{
-	uint32		wait_event =
-	rbp_wait_start(conn_pool(part->ci) == RBP_POOL_TEMP ? RBP_WAIT_SPILL :
-				   batch->kind == RBP_IO_READ ? RBP_WAIT_READ : RBP_WAIT_WRITE);
-
-	(void) part->ops->wait(rbp_remote_conns[part->ci].conn,
-						   &batch->requests[part->from], part->n, until_ns);
-	rbp_wait_end(wait_event);
+	for (int r = 0; r < part->flight.n; r++)
+		late |= part->flight.ios[r].status == RBP_TIMEOUT;
+	if (late && part->c->pool == RBP_POOL_TEMP && is_open(part))
+		rbp_remote_conn_close(part->c);
 }
 
 /* Wait for the requests in flight and set their statuses. */
 static void
 complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 {
-	no_other_copy = batch->patient;
+	rbp_remote_no_other_copy = batch->patient;
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
@@ -497,9 +455,8 @@ complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 
 		if (!part->ready)
 			continue;
-		if (part->waiting)
+		if (part->flight.waiting)
 		{
-			RbpLocalConn *c = &rbp_remote_conns[part->ci];
 			int64		now = rbp_now_ns();
 			int64		from = batch->background ? now : batch->start_ns;
 			int64		until = deadline_ns;
@@ -519,12 +476,11 @@ complete_batch(RbpRemoteBatch *batch, int64 deadline_ns)
 			 */
 			if (batch->background || batch->nparts == 1 || now < until)
 				allowed = until - from;
-			wait_for_part(batch, part, until);
+			rbp_remote_conn_wait(part->c, part->flight.ios, part->flight.n, until);
 			if (rbp_remote_give_up())
 				allowed = Min(allowed, rbp_now_ns() - from);
-			part->waiting = false;
-			if (batch->background)
-				c->inflight--;
+			part->flight.waiting = false;
+			dlist_delete(&part->flight.node);
 		}
 		account_part(batch, p, allowed);
 		settle_writes(batch, p);
@@ -546,7 +502,7 @@ report_batch(RbpRemoteBatch *batch)
 	for (int p = 0; p < batch->nparts; p++)
 	{
 		Part	   *part = &batch->parts[p];
-		RbpRemoteDonor *d = &shared->donors[conn_donor(part->ci)];
+		RbpRemoteDonor *d = &shared->donors[part->c->donor];
 
 		if (part->done == 0)
 			continue;
@@ -623,10 +579,6 @@ rbp_remote_begin(RbpRemoteIo *ios, int n, bool write, int flags,
 		free(batch);
 		return NULL;
 	}
-	for (int p = 0; p < batch->nparts; p++)
-		if (batch->parts[p].ready && batch->parts[p].waiting)
-			rbp_remote_conns[batch->parts[p].ci].inflight++;
-	dlist_push_head(&outstanding, &batch->node);
 	noutstanding++;
 	return batch;
 }
@@ -635,38 +587,9 @@ void
 rbp_remote_end(RbpRemoteBatch *batch, int64 deadline_ns)
 {
 	complete_batch(batch, deadline_ns);
-	dlist_delete(&batch->node);
 	noutstanding--;
 	report_batch(batch);
 	free(batch);
-}
-
-void
-rbp_remote_finish_batches(int ci, int64 until_ns)
-{
-	RbpLocalConn *c = &rbp_remote_conns[ci];
-
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &outstanding)
-	{
-		RbpRemoteBatch *batch = dlist_container(RbpRemoteBatch, node, iter.cur);
-
-		for (int p = 0; p < batch->nparts; p++)
-		{
-			Part	   *part = &batch->parts[p];
-
-			if (part->ci != ci || !part->waiting)
-				continue;
-			wait_for_part(batch, part, until_ns);
-			for (int r = part->from; r < part->from + part->n; r++)
-				if (batch->requests[r].status == RBP_TIMEOUT)
-					batch->requests[r].status = RBP_CONNLOST;
-			part->waiting = false;
-			c->inflight--;
-		}
-	}
-	Assert(c->inflight == 0);
 }
 
 /*
@@ -700,8 +623,8 @@ rbp_remote_slot_readable(uint32 slot)
 	return region != NULL &&
 		!donor_is_down(&shared->donors[region->donor]) &&
 		is_ready(region_conn(region)) &&
-		!is_stale(conn_index(region->pool, region->donor)) &&
-		rbp_remote_suspect_since[region->donor] == 0;
+		!is_stale(region_conn(region)) &&
+		rbp_link_holds[region->donor][ANY_LINK].until == 0;
 }
 
 bool
@@ -712,7 +635,7 @@ rbp_remote_slot_writable(uint32 slot)
 
 	if (region == NULL ||
 		donor_is_down(&shared->donors[region->donor]) ||
-		is_suspect(region->donor))
+		is_held(region->donor, ANY_LINK))
 		return false;
 	c = region_conn(region);
 	return c->state >= CONN_CONNECTING || c->retry_at == 0 || c->retry_at <= rbp_now_ns();

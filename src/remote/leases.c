@@ -80,15 +80,13 @@ enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
 		{
 			rbp_remote_reset_counters(d);
-			rbp_remote_report_reset(d);
+			rbp_link_init(d);
 		}
 		if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
 		{
 			d->endpoint = *endpoint;
 			pg_atomic_write_u32(&d->transport, 0);
-			rbp_remote_conn_new_endpoint(d);
-			rbp_remote_donor_up(d);
-			breaker_reset_backoff(&d->breaker);
+			rbp_link_new_endpoint(d);
 		}
 		d->known[pool] = true;
 	}
@@ -135,14 +133,8 @@ adopt_lease(RbpPool pool, const RbpCredentials *cred)
 
 	lease->credentials = *cred;
 	lease->has_lease = true;
-	(void) rbp_remote_make_conns_stale(&lease->serial);
-
-	/* denials and losses may have been due to the old lease */
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-	{
-		pg_atomic_write_u64(&shared->donors[i].refused_until[pool], 0);
-		breaker_reset_backoff(&shared->donors[i].breaker);
-	}
+	(void) rbp_link_make_stale(&lease->serial);
+	rbp_link_new_lease(pool);
 }
 
 /* Set the pool's donors to these and those of its regions. */
@@ -161,7 +153,7 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 	/* if the other pool's lease has regions there, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		if (was_known[i] && !donor_known(&shared->donors[i]))
-			(void) rbp_remote_make_conns_stale(&shared->donors[i].serial);
+			(void) rbp_link_make_stale(&shared->donors[i].serial);
 }
 
 /*
@@ -343,7 +335,7 @@ rbp_remote_clear_lease(RbpPool pool)
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
 	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
-	(void) rbp_remote_make_conns_stale(&lease->serial);
+	(void) rbp_link_make_stale(&lease->serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 		shared->donors[i].known[pool] = false;
 	rbp_remote_note_states();

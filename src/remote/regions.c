@@ -41,10 +41,6 @@
 #include "common/clock.h"
 #include "remote/remote.h"
 #include "remote/remote_internal.h"
-#include "transport/transport.h"
-
-RbpRemoteShared *rbp_remote_shared = NULL;
-
 #define shared		rbp_remote_shared
 
 /*
@@ -59,24 +55,9 @@ RbpRemoteShared *rbp_remote_shared = NULL;
 const RbpRemotePoolOps *rbp_remote_pool_ops[RBP_POOLS];
 uint32	   *rbp_remote_next_extent; /* follows the map in shared memory */
 
-static void (*wake) (void) = NULL;
-
 /*
  * ---- set-up --------------------------------------------------------------
  */
-
-void
-rbp_remote_set_wake(void (*callback) (void))
-{
-	wake = callback;
-}
-
-void
-rbp_remote_wake(void)
-{
-	if (wake != NULL)
-		wake();
-}
 
 /*
  * RbpRemoteShared with its map, the lists of extents, their states, and conn.c's
@@ -132,17 +113,13 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 	{
 		pg_atomic_init_u32(&sh->donors[i].serial, 1);
 		pg_atomic_init_u32(&sh->donors[i].transport, 0);
-		rbp_remote_conn_reset_donor(&sh->donors[i]);
-		rbp_breaker_init(&sh->donors[i].breaker);
-		rbp_remote_report_reset(&sh->donors[i]);
+		pg_atomic_init_u32(&sh->donors[i].conn_slots, 0);
+		rbp_link_init(&sh->donors[i]);
 		rbp_remote_reset_counters(&sh->donors[i]);
 	}
 	for (int i = 0; i < RBP_MAX_REGIONS; i++)
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);
 	rbp_remote_conn_shmem_init(mem_left);
-
-	/* This is the postmaster, and its children inherit it. */
-	rbp_transport_set_give_up(rbp_remote_give_up);
 }
 
 const RbpExtents *

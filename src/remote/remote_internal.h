@@ -8,15 +8,17 @@
  * leases.c	the leases and their donors
  * retire.c	regions that are given back
  * info.c		data for the views
+ * report.c	what the log and the views say of links
+ * idle.c		connections that are not needed any more
+ * probe.c		the pusher's probes of links
  * io.c		reads and writes, at once or in two steps
  * ahead.c	pages on their way
  * conn.c		this process's connections: made, bounded, closed
- * downgrade.c	their transports: chosen, downgraded, tried again
+ * link.c		links to donors: what events do to them, which one is used
  * breaker.c	a circuit breaker
- * health.c	donors' health: suspect and down donors, probes
- * report.c	errors and states of donors, for the views and the log
  *
- * The header comment of each file says which shared state it owns.
+ * A file calls those below it, and none above.  The header comment of each
+ * file says which shared state it owns.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,10 +28,13 @@
 #include "postgres.h"
 
 #include "datatype/timestamp.h"
+#include "lib/ilist.h"
 #include "port/atomics.h"
+#include "port/pg_bitutils.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
+#include "base/choice.h"
 #include "base/compat.h"
 #include "base/geometry.h"
 #include "base/guc.h"
@@ -56,6 +61,26 @@ typedef struct RbpDonorStripe
 	pg_atomic_uint32 latency[RBP_LATENCY_BUCKETS];
 } RbpDonorStripe;
 
+/*
+ * A link to a donor: over one transport, or, as ANY_LINK, over whichever is
+ * used.
+ */
+#define ANY_LINK			0
+#define RBP_LINKS			(1 + RBP_TRANSPORTS)
+
+/* The transport of a link that is not ANY_LINK; and the other way round. */
+#define LINK_TRANSPORT(link)	((uint32) 1 << ((link) - 1))
+#define LINK_OF(transport)	(1 + pg_rightmost_one_pos32(transport))
+
+typedef struct RbpLink
+{
+	RbpBreaker	breaker;
+	pg_atomic_uint32 error;		/* ERROR_MAKE(), 0 for none: of a transport,
+								 * why no connection could be made; of
+								 * ANY_LINK, the donor's last error */
+	pg_atomic_uint64 error_at;	/* TimestampTz */
+} RbpLink;
+
 typedef struct RbpRemoteDonor
 {
 	/* under remote_lock */
@@ -64,33 +89,23 @@ typedef struct RbpRemoteDonor
 	uint32		nregions[RBP_POOLS];
 
 	pg_atomic_uint32 serial;	/* incremented when connections become stale,
-								 * by rbp_remote_make_conns_stale() */
+								 * by rbp_link_make_stale() */
 	pg_atomic_uint32 transport; /* last used (RBP_TRANSPORT_*), 0 for none */
 
 	/* conn.c */
 	pg_atomic_uint32 conn_slots;	/* taken by backends' connections */
+	pg_atomic_uint32 over_limit;	/* connections refused for lack of a slot */
+
+	/* link.c */
+	RbpLink		links[RBP_LINKS];
+	pg_atomic_uint32 upgrades;	/* times that a better transport than that of
+								 * downgraded connections came back */
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before
 												 * this time, since the lease
 												 * was denied */
-
-	/* downgrade.c */
-	RbpBreaker	downgrade;		/* open: the transport that failed is not used */
-	pg_atomic_uint32 downgrade_error;	/* ERROR_MAKE() with the transport and
-										 * the reason */
-	pg_atomic_uint32 connect_timeouts;	/* of a costly transport, in a row */
-	pg_atomic_uint32 upgrades;	/* times that a better transport than that of
-								 * downgraded connections came back */
-
-	/* health.c */
-	RbpBreaker	breaker;
-
-	/* report.c */
-	pg_atomic_uint32 error;		/* the last error, 0 for none */
-	pg_atomic_uint64 error_at;	/* TimestampTz */
 	pg_atomic_uint32 state;		/* RBP_DONOR_* */
 	pg_atomic_uint64 state_since;	/* TimestampTz */
 	pg_atomic_uint32 times_down;
-	pg_atomic_uint32 over_limit;	/* connections refused for lack of a slot */
 
 	RbpDonorStripe stripes[RBP_DONOR_STRIPES];
 } RbpRemoteDonor;
@@ -168,9 +183,6 @@ typedef struct RbpRemoteShared
 } RbpRemoteShared;
 
 extern RbpRemoteShared *rbp_remote_shared;
-
-/* Have the pusher run its duties at once; see rbp_remote_set_wake(). */
-extern void rbp_remote_wake(void);
 
 /*
  * ---- regions.c -----------------------------------------------------------
@@ -311,20 +323,23 @@ typedef enum RbpConnState
  */
 typedef struct RbpLocalConn
 {
+	int			donor;			/* constant, as is pool */
+	RbpPool		pool;
 	RbpConnState state;
 	RbpConn    *conn;
 	const RbpTransportOps *ops; /* its transport, or that of the last one */
 	RbpMr	   *mr;				/* the pusher's registration of the staging
 								 * region, or NULL */
 	bool		has_slot;		/* holds one of RbpRemoteDonor.conn_slots */
-	bool		has_fallback;	/* another transport leads to the donor */
-	bool		downgraded;		/* the donor offers a better one */
+	bool		has_fallback;	/* it is costly, and another transport leads
+								 * to the donor */
 	uint32		upgrades;		/* RbpRemoteDonor.upgrades */
-	int64		return_at;		/* when to try that, 0: not known yet */
+	int64		return_at;		/* when to try a better transport, 0: not
+								 * known yet */
 	bool		pinned;			/* used by RBP_REMOTE_PATIENT, so not closed
 								 * for the bound before the transaction ends */
 	uint32		incarnation;	/* unique number of each connection */
-	int			inflight;		/* number of parts of batches in flight */
+	dlist_head	flights;		/* of RbpFlight */
 	uint32		donor_serial;
 	uint32		lease_serial;
 	uint32		settings;		/* rbp_guc_connect_settings_version */
@@ -338,6 +353,15 @@ typedef struct RbpLocalConn
 	int64		retry_at;
 	uint32		reads_wanted;	/* reads below the threshold so far */
 } RbpLocalConn;
+
+/* Requests in flight, which are finished before their connection closes. */
+typedef struct RbpFlight
+{
+	dlist_node	node;
+	RbpIo	   *ios;
+	int			n;
+	bool		waiting;		/* in the connection's list */
+} RbpFlight;
 
 extern RbpLocalConn rbp_remote_conns[RBP_MAX_CONNS];
 
@@ -353,35 +377,27 @@ conn_index(RbpPool pool, int donor)
 	return (int) pool * RBP_MAX_DONORS + donor;
 }
 
-static inline int
-conn_donor(int ci)
-{
-	return (int) ((unsigned int) ci % RBP_MAX_DONORS);
-}
-
-static inline RbpPool
-conn_pool(int ci)
-{
-	return (RbpPool) ((unsigned int) ci / RBP_MAX_DONORS);
-}
-
-/* Was it made for another state of the donor, the lease or the settings? */
+/* Was it made for another state of the donor or the lease? */
 static inline bool
-is_stale(int ci)
+is_superseded(const RbpLocalConn *c)
 {
-	const RbpLocalConn *c = &rbp_remote_conns[ci];
+	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[c->donor].serial) ||
+		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[c->pool].serial);
+}
 
-	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[conn_donor(ci)].serial) ||
-		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[conn_pool(ci)].serial) ||
-		c->settings != rbp_guc_connect_settings_version;
+/* Likewise, or for other settings? */
+static inline bool
+is_stale(const RbpLocalConn *c)
+{
+	return is_superseded(c) || c->settings != rbp_guc_connect_settings_version;
 }
 
 /* The connection over which the pusher probes the donor. */
-static inline int
+static inline RbpLocalConn *
 conn_for_probe(int donor)
 {
-	return conn_index(rbp_remote_shared->donors[donor].known[RBP_POOL_BUFFER] ?
-					  RBP_POOL_BUFFER : RBP_POOL_TEMP, donor);
+	return &rbp_remote_conns[conn_index(rbp_remote_shared->donors[donor].known[RBP_POOL_BUFFER] ?
+										RBP_POOL_BUFFER : RBP_POOL_TEMP, donor)];
 }
 
 static inline RbpDonorStripe *
@@ -397,176 +413,19 @@ donor_count(RbpRemoteDonor *d, RbpDonorCount what, uint64 n)
 }
 
 /*
- * ---- io.c ----------------------------------------------------------------
- */
-
-/*
- * The connection is about to be closed: wait for its requests in flight until
- * until_ns (only poll, if that is in the past), and fail the rest with
- * RBP_CONNLOST.
- */
-extern void rbp_remote_finish_batches(int ci, int64 until_ns);
-
-/*
- * Callback for transports: should waiting for a donor end, because the query
- * is to end?
- */
-extern bool rbp_remote_give_up(void);
-
-/*
- * ---- conn.c --------------------------------------------------------------
- */
-extern Size rbp_remote_conn_shmem_size(void);
-extern void rbp_remote_conn_shmem_init(void *mem);
-extern void rbp_remote_conn_reset_donor(RbpRemoteDonor *d);
-
-/* The donor has another address: forget what was learnt about the old one. */
-extern void rbp_remote_conn_new_endpoint(RbpRemoteDonor *d);
-
-/* Is the buffer in the memory that rbp_remote_set_pusher() named? */
-extern bool rbp_remote_is_push_memory(const void *buf, Size len);
-
-/*
- * Get the connection ready for requests.
+ * ---- link.c --------------------------------------------------------------
  *
- * Returns RBP_CANCELED if that is not possible now although nothing is wrong,
- * RBP_TIMEOUT if it is still being made at the deadline, else the reason for
- * the failure.  pages: number of reads that would use it.  patient: as for
- * RBP_REMOTE_PATIENT.  now: the approximate time, recorded as the time of use.
- */
-extern RbpStatus rbp_remote_conn_get(int ci, int pages, bool patient,
-									 int64 now, int64 deadline_ns);
-
-/*
- * Close a connection, or all of the pool, if open, and release the connection
- * slots.
- */
-extern void rbp_remote_conn_close(int ci);
-extern void rbp_remote_conns_close(RbpPool pool);
-
-/*
- * Make all connections stale that carry this serial of a donor or a lease.
- * Returns the new serial.
- */
-extern uint32 rbp_remote_make_conns_stale(pg_atomic_uint32 *serial);
-
-/*
- * ---- downgrade.c ---------------------------------------------------------
+ * None of these functions takes a lock unless it says so.
  */
 
-/* Connecting over a costly transport that takes longer has failed */
-#define RBP_COSTLY_CONNECT_NS	INT64CONST(6000000000)
-
-/* The pusher looks for idle connections, and at transports, this often */
-#define RBP_CHECK_NS			INT64CONST(10000000000)
-
-extern void rbp_remote_downgrade_reset_donor(RbpRemoteDonor *d);
-
-/* Circumstances have changed: what has failed may work. */
-extern void rbp_remote_downgrade_forget(RbpRemoteDonor *d);
-
-/*
- * The transport for a new connection, or NULL.  Sets what RbpLocalConn records
- * of the choice.
- */
-extern const RbpTransportOps *rbp_remote_choose_transport(int ci, RbpEndpoint *endpoint,
-														  int64 now);
-
-/*
- * A connection could not be made.  If it is a costly one, and the donor can be
- * reached by another transport, go on without the costly one, in this process
- * or in all, and return true; that is no failure of the donor.
- */
-extern bool rbp_remote_downgrade(int ci, RbpStatus why);
-
-/*
- * A connection that was begun long ago is about to be closed, but this process
- * has not polled it for long enough to call it failed.  If it is a costly one,
- * the pusher will find out whether its transport leads to the donor.
- */
-extern void rbp_remote_connect_unfinished(int ci);
-
-/* A costly connection was made. */
-extern void rbp_remote_costly_connected(int ci);
-
-/*
- * Is it time for a downgraded connection to be replaced by one over a better
- * transport?
- */
-extern bool rbp_remote_may_return(int ci, int64 now);
-
-/*
- * For the pusher: continue or begin a trial of a transport; find transports
- * that are back, and donors that no transport leads to.  The first one returns
- * ns until the next call.
- */
-extern int64 rbp_remote_check_downgrades(int64 now);
-extern void rbp_remote_check_reachability(void);
-extern void rbp_remote_close_trial(void);
-
-/* Pass changed settings to the verbs transport. */
-extern void rbp_remote_configure_verbs(void);
-
-/*
- * ---- health.c ------------------------------------------------------------
- */
+/* Have the pusher run its duties at once; see rbp_remote_set_wake(). */
+extern void rbp_remote_wake(void);
 
 /* Have the lease worker ask the broker about the pool's lease. */
 extern void rbp_remote_recheck_lease(RbpPool pool);
 
-/*
- * Mark the donor as down, so that nobody uses it.  lost: a connection to it
- * broke, so that the others are of no use either.  rbp_remote_donor_failed()
- * also counts a failure (lost) or a timeout.
- */
-extern void rbp_remote_donor_down(RbpRemoteDonor *d, bool lost);
-extern void rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost);
-
-/* Put the donor back in use, whatever its state. */
-extern void rbp_remote_donor_up(RbpRemoteDonor *d);
-
-static inline bool
-donor_is_down(RbpRemoteDonor *d)
-{
-	return breaker_state(&d->breaker) == BREAKER_OPEN;
-}
-
-/* When each donor became suspect for this process; 0 if it is not. */
-extern int64 rbp_remote_suspect_since[RBP_MAX_DONORS];
-
-/*
- * Was the donor late for this process, with no process known to have been
- * answered since?
- */
-extern bool rbp_remote_still_suspect(int donor);
-
-static inline bool
-is_suspect(int donor)
-{
-	return unlikely(rbp_remote_suspect_since[donor] != 0) &&
-		rbp_remote_still_suspect(donor);
-}
-
-/*
- * Account for a status other than RBP_OK, for donor and connection.
- * connecting: the status is from rbp_remote_conn_get().  awaited: a query
- * waits; if none does, a lost connection makes the donor suspect, but not down.
- * down: the donor had so much time, that of RBP_REMOTE_PATIENT, that
- * RBP_TIMEOUT means that it is down.
- */
-extern void rbp_remote_account_failure(int ci, RbpStatus status, bool connecting,
-									   bool awaited, bool down);
-
-/*
- * ---- info.c --------------------------------------------------------------
- */
-extern void rbp_remote_reset_counters(RbpRemoteDonor *d);
-
-/*
- * ---- report.c ------------------------------------------------------------
- *
- * None of these functions takes a lock unless it says so.
- */
+/* Initialize a donor's links; its counters are those of info.c. */
+extern void rbp_link_init(RbpRemoteDonor *d);
 
 /* RbpRemoteDonor.state, as shown in the view */
 #define RBP_DONOR_GONE		0	/* no lease has regions on it */
@@ -597,9 +456,10 @@ typedef enum RbpDonorError
 #define ERROR_TRANSPORT(word)	(((word) >> 8) & 0xff)
 #define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
 
-extern void rbp_remote_report_reset(RbpRemoteDonor *d);
-
-/* Record the donor's last error; transport: RBP_TRANSPORT_*, or 0. */
+/*
+ * Record the donor's last error, and that of the link if it concerns
+ * connecting; transport: RBP_TRANSPORT_*, or 0.
+ */
 extern void rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 								  RbpStatus status);
 
@@ -609,6 +469,267 @@ extern void rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *en
 /* Update the state shown for the donor, or for all donors. */
 extern void rbp_remote_note_state(RbpRemoteDonor *d);
 extern void rbp_remote_note_states(void);
+
+/*
+ * Make all connections stale that carry this serial of a donor or a lease.
+ * Returns the new serial.
+ */
+extern uint32 rbp_link_make_stale(pg_atomic_uint32 *serial);
+
+/*
+ * Circumstances have changed, so that what has failed may work: of a donor's
+ * transports; of a donor that has another address; of all donors, for a pool
+ * with another lease.
+ */
+extern void rbp_link_forget(RbpRemoteDonor *d);
+extern void rbp_link_new_endpoint(RbpRemoteDonor *d);
+extern void rbp_link_new_lease(RbpPool pool);
+
+/*
+ * Mark the donor as down, so that nobody uses it.  lost: a connection to it
+ * broke, so that the others are of no use either.  rbp_remote_donor_failed()
+ * also counts a failure (lost) or a timeout.
+ */
+extern void rbp_remote_donor_down(RbpRemoteDonor *d, bool lost);
+extern void rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost);
+
+/*
+ * Close a link's breaker, whatever its state.  If that of a transport was
+ * open, downgraded connections return to it.
+ */
+extern void rbp_link_up(RbpRemoteDonor *d, int link);
+
+static inline void
+rbp_remote_donor_up(RbpRemoteDonor *d)
+{
+	rbp_link_up(d, ANY_LINK);
+}
+
+/* Downgraded connections may return. */
+extern void rbp_link_upgrade(RbpRemoteDonor *d);
+
+/* A probe of a link that is open has failed.  Returns ns until the next one. */
+extern int64 rbp_link_probe_failed(RbpRemoteDonor *d, int link);
+
+static inline RbpBreaker *
+link_breaker(RbpRemoteDonor *d, int link)
+{
+	return &d->links[link].breaker;
+}
+
+static inline bool
+donor_is_down(RbpRemoteDonor *d)
+{
+	return breaker_state(link_breaker(d, ANY_LINK)) == BREAKER_OPEN;
+}
+
+/*
+ * This process leaves a link alone for some time: any, because the donor was
+ * late; one over a transport, because of what the process lacks.
+ */
+typedef struct RbpHold
+{
+	int64		until;			/* 0: it does not */
+	int64		delay;			/* that until was computed with */
+	uint32		serial;			/* the donor's */
+	uint32		settings;		/* rbp_guc_connect_settings_version */
+} RbpHold;
+
+extern RbpHold rbp_link_holds[RBP_MAX_DONORS][RBP_LINKS];
+
+extern bool rbp_link_still_held(int donor, int link);
+
+static inline bool
+is_held(int donor, int link)
+{
+	return unlikely(rbp_link_holds[donor][link].until != 0) &&
+		rbp_link_still_held(donor, link);
+}
+
+/* Pass changed settings to the transports' devices. */
+extern void rbp_link_configure(void);
+
+/*
+ * The best transport for a new connection that is among these and neither
+ * open nor held, or NULL.  Sets what RbpLocalConn records of the choice.
+ */
+extern const RbpTransportOps *rbp_link_choose(RbpLocalConn *c, RbpEndpoint *endpoint);
+extern const RbpTransportOps *rbp_link_choose_among(RbpEndpoint *endpoint, uint32 transports);
+
+/*
+ * Is it time for a downgraded connection, one over the cheapest transport, to
+ * be replaced by one over a better transport?
+ */
+static inline bool
+is_downgraded(const RbpLocalConn *c)
+{
+	return !c->ops->costly && !c->ops->local;
+}
+
+extern bool rbp_link_may_return(RbpLocalConn *c, int64 now);
+
+/* What a process was doing with a link when something happened */
+typedef enum RbpLinkPhase
+{
+	ON_REQUEST,
+	ON_CONNECT,
+	ON_PING,					/* of a donor that is suspect or down */
+	ON_TRIAL,					/* of a transport that is in doubt */
+	RBP_LINK_PHASES
+} RbpLinkPhase;
+
+typedef enum RbpLinkEvent
+{
+	LINK_OTHER,					/* nothing to do with the link */
+	LINK_DONE,
+	LINK_DONE_UNTIMED,			/* nobody knows when */
+	LINK_LATE,
+	LINK_SILENT,				/* late after the time of RBP_REMOTE_PATIENT */
+	LINK_HUNG,					/* a costly handshake was polled for too long */
+	LINK_UNFINISHED,			/* ... or given up, but hardly polled */
+	LINK_LOST,
+	LINK_DROPPED,				/* lost, and nobody waits for it */
+	LINK_NO_DEVICE,				/* the device or its library is of no use */
+	LINK_SHORTAGE,				/* this process, or the donor, lacks something */
+	LINK_DENIED,
+	RBP_LINK_EVENTS
+} RbpLinkEvent;
+
+/* What is left to the caller of rbp_link_failed() */
+#define VERDICT_CLOSE		0x0001	/* close the connection */
+#define VERDICT_CLOSE_AGAIN	0x0002	/* ... if this is the second in a row */
+#define VERDICT_DENIED		0x0004	/* it may have ended the connection */
+#define VERDICT_PAUSE		0x0008	/* connect after a while */
+#define VERDICT_ELSEWHERE	0x0010	/* connect at once, over another transport */
+
+/* The event that a status of RBP_OK or a failure is. */
+extern RbpLinkEvent rbp_link_event(RbpStatus status);
+
+/*
+ * Account for an answer to what was asked at that time.
+ */
+extern void rbp_link_done(RbpLocalConn *c, const RbpTransportOps *ops,
+						  RbpLinkPhase phase, RbpLinkEvent event, int64 asked_at);
+
+/*
+ * Account for a failure over a connection, or of connecting; returns the
+ * verdict.
+ */
+extern int	rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
+							RbpStatus status);
+
+/*
+ * ---- conn.c --------------------------------------------------------------
+ */
+
+/* The connections of a process, for the pusher to see. */
+typedef struct RbpProcConns
+{
+	pg_attribute_aligned(PG_CACHE_LINE_SIZE)
+	pg_atomic_uint32 pid;		/* 0: no process that has connected */
+	pg_atomic_uint32 asked;		/* asked to close what is not needed */
+	pg_atomic_uint64 used_at[RBP_MAX_CONNS];	/* 0: not connected */
+} RbpProcConns;
+
+extern RbpProcConns *rbp_remote_proc_conns; /* by rbp_compat_procno() */
+extern RbpProcConns *rbp_remote_my_conns;	/* NULL before the first
+											 * connection, and in the pusher */
+
+extern Size rbp_remote_conn_shmem_size(void);
+extern void rbp_remote_conn_shmem_init(void *mem);
+
+/* Is the buffer in the memory that rbp_remote_set_pusher() named? */
+extern bool rbp_remote_is_push_memory(const void *buf, Size len);
+
+/* Has a connection opened a device?  It stays open. */
+extern bool rbp_remote_has_device;
+
+/* Does the data that this process waits for have no other copy? */
+extern bool rbp_remote_no_other_copy;
+
+/*
+ * Should waiting for a donor end, because the query is to end?  Transports
+ * ask, too.
+ */
+extern bool rbp_remote_give_up(void);
+
+/* Who wants a connection */
+typedef enum RbpConnUse
+{
+	USE_NORMAL,
+	USE_PATIENT,				/* as for RBP_REMOTE_PATIENT */
+	USE_PROBE					/* the pusher, of a donor that is suspect or
+								 * down */
+} RbpConnUse;
+
+/*
+ * Get the connection ready for requests, and account for it if that fails.
+ *
+ * Returns RBP_CANCELED if that is not possible now although nothing is wrong,
+ * RBP_TIMEOUT if it is still being made at the deadline, else the reason for
+ * the failure.  pages: number of reads that would use it.  now: the
+ * approximate time, recorded as the time of use.
+ */
+extern RbpStatus rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use,
+									 int64 now, int64 deadline_ns);
+
+/* Account for a failure of a request over a connection, which may be closed. */
+extern void rbp_remote_conn_failed(RbpLocalConn *c, RbpLinkPhase phase,
+								   RbpLinkEvent event, RbpStatus status);
+
+/*
+ * A caller's deadline may be shorter than the timeouts of the settings, so a
+ * timeout alone proves nothing about the donor.  The donor is late if it had
+ * io_timeout.  It is down if a patient batch has waited for a quarter of
+ * temp_io_timeout: few wait for all of it, since readers give each try half of
+ * the time that is left (rbp_spill_fetch_page()).
+ */
+static inline RbpLinkEvent
+late_event(bool patient, int64 ns)
+{
+	return patient && ns >= rbp_guc_temp_io_timeout_ns() / 4 ? LINK_SILENT :
+		ns >= rbp_guc_io_timeout_ns() ? LINK_LATE : LINK_OTHER;
+}
+
+/* Wait for requests over a connection. */
+extern void rbp_remote_conn_wait(RbpLocalConn *c, RbpIo *ios, int n, int64 until_ns);
+
+/*
+ * Close a connection, or all of the pool, if open, and release the connection
+ * slots.  Its requests in flight are polled, and those that have no answer yet
+ * are lost.
+ */
+extern void rbp_remote_conn_close(RbpLocalConn *c);
+extern void rbp_remote_conns_close(RbpPool pool);
+
+/* Likewise, perhaps of one that has been connecting for long. */
+extern void rbp_remote_conn_abandon(RbpLocalConn *c);
+
+/*
+ * Release this connection's slot if the donor has more connections than
+ * allowed, because the bound was lowered or some process had to exceed it.  If
+ * true, the connection must be closed.
+ */
+extern bool rbp_remote_conn_yield_slot(RbpLocalConn *c);
+
+/*
+ * ---- probe.c, idle.c -----------------------------------------------------
+ */
+
+/* The pusher looks for idle connections, and at transports, this often */
+#define RBP_CHECK_NS		INT64CONST(10000000000)
+
+/*
+ * For the pusher: go on with trials of transports, and find transports that
+ * are back, and donors that no transport leads to.  Returns ns until the next
+ * call.
+ */
+extern int64 rbp_remote_watch_links(int64 now);
+
+/*
+ * ---- info.c, report.c ----------------------------------------------------
+ */
+extern void rbp_remote_reset_counters(RbpRemoteDonor *d);
 
 /* The donor's last error as text, "" if there was none. */
 extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,

@@ -1,20 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * report.c
- *	  Errors and states of donors: recorded for the views, and logged.
+ *	  What the log and the views say of links and leases.
  *
  * Any process that meets an error records it, even a backend in the middle of
- * a file call: two stores into the donor's shared state, of what happened and
- * when.  It is formatted as text when it is shown.  The two stores are not
- * atomic together: the time may belong to another error at about the same
- * moment.
+ * a file call: two stores into shared memory (link.c).  Here it is formatted
+ * as text when it is shown.
  *
  * Only the pusher writes to the log, since it may wait there.  Whenever it is
- * awake it checks all donors, and logs what has changed since its last
- * message: a donor is down, is in use again, has no slot for more connections,
- * or refuses them.  A donor that comes and goes would fill the log, so the
- * same reason is logged again only after LOG_REPEAT_NS, with the number of
- * times in between.
+ * awake it checks all links, and logs what has changed since its last message:
+ * a donor is down, or cannot be reached over a transport, or no longer so; it
+ * has no slot for more connections, or refuses them.  A donor that comes and
+ * goes would fill the log, so the same reason is logged again only after
+ * LOG_REPEAT_NS, with the number of times in between.
  *
  * The lease worker records as text, under remote_lock, why it has no usable
  * answer from the broker.
@@ -52,7 +50,7 @@ typedef struct LoggedCount
 typedef struct LogState
 {
 	char		donor[RBP_DONOR_ID_LEN];
-	bool		down;			/* logged as down, and not yet as used again */
+	bool		open[RBP_LINKS];	/* logged as such, and not yet as closed */
 	int64		down_at;		/* time of the last message, 0 for none */
 	uint32		why;
 	uint32		times_down;		/* value at that time */
@@ -63,78 +61,6 @@ typedef struct LogState
 	int64		refused_last;	/* time of that */
 	int64		refused_since;	/* when a series of refusals began */
 } LogState;
-
-/*
- * ---- errors and states ---------------------------------------------------
- */
-
-void
-rbp_remote_report_reset(RbpRemoteDonor *d)
-{
-	pg_atomic_init_u32(&d->error, 0);
-	pg_atomic_init_u64(&d->error_at, 0);
-	pg_atomic_init_u32(&d->state, RBP_DONOR_GONE);
-	pg_atomic_init_u64(&d->state_since, 0);
-	pg_atomic_init_u32(&d->times_down, 0);
-	pg_atomic_init_u32(&d->over_limit, 0);
-}
-
-void
-rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
-					  RbpStatus status)
-{
-	pg_atomic_write_u32(&d->error, ERROR_MAKE(what, transport, status));
-	pg_atomic_write_u64(&d->error_at, (uint64) GetCurrentTimestamp());
-}
-
-/* Is the donor unreachable until the lease worker has resolved its name? */
-static bool
-is_unresolved(const RbpEndpoint *ep)
-{
-	return ((ep->port != 0 && ep->host[0] == '\0') ||
-			(ep->rdma_port != 0 && ep->rdma_host[0] == '\0')) &&
-		rbp_transport_choose(rbp_guc_transport, ep) == NULL;
-}
-
-void
-rbp_remote_note_state(RbpRemoteDonor *d)
-{
-	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
-	is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
-	donor_is_down(d) ? RBP_DONOR_DOWN : RBP_DONOR_OK;
-
-	if (pg_atomic_exchange_u32(&d->state, state) != state)
-		pg_atomic_write_u64(&d->state_since, (uint64) GetCurrentTimestamp());
-}
-
-void
-rbp_remote_note_states(void)
-{
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		if (rbp_remote_shared->donors[i].endpoint.donor[0] != '\0')
-			rbp_remote_note_state(&rbp_remote_shared->donors[i]);
-}
-
-void
-rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
-{
-	const RbpTransportOps *ops = rbp_transport_by_name(rbp_guc_transport);
-	const RbpTransportOps *verbs = rbp_transport_by_name("verbs");
-	const RbpEndpoint somewhere = {.rdma_host = "127.0.0.1",.rdma_port = 1};
-	RbpDonorError what;
-
-	if (is_unresolved(endpoint))
-		what = DONOR_ERROR_UNRESOLVED;
-	else if (ops == NULL)
-		what = DONOR_ERROR_NO_TRANSPORT;
-	else if (ops == verbs && !ops->usable(&somewhere))
-		what = DONOR_ERROR_NO_DEVICE;
-	else if ((endpoint->transports & ops->bit) == 0)
-		what = DONOR_ERROR_NOT_OFFERED;
-	else
-		what = DONOR_ERROR_NOT_FROM_HERE;
-	rbp_remote_note_error(d, what, ops == NULL ? 0 : ops->bit, RBP_INVALID);
-}
 
 /* Format an error as text, "" if there is none. */
 static void
@@ -169,8 +95,8 @@ error_text(uint32 word, char *buf, Size len)
 			snprintf(buf, len, "it offers no transport that this server can use");
 			break;
 		case DONOR_ERROR_NO_DEVICE:
-			snprintf(buf, len, "this server has no RDMA device that it can use, and remote_bp.transport is %s",
-					 over);
+			snprintf(buf, len, "this server has no %s device that it can use, and remote_bp.transport is %s",
+					 rbp_transport_by_bit(ERROR_TRANSPORT(word))->device->name, over);
 			break;
 		case DONOR_ERROR_NOT_OFFERED:
 			snprintf(buf, len, "it does not offer %s, and remote_bp.transport is that", over);
@@ -185,8 +111,8 @@ error_text(uint32 word, char *buf, Size len)
 void
 rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len, TimestampTz *at)
 {
-	error_text(pg_atomic_read_u32(&d->error), buf, len);
-	*at = (TimestampTz) pg_atomic_read_u64(&d->error_at);
+	error_text(pg_atomic_read_u32(&d->links[ANY_LINK].error), buf, len);
+	*at = (TimestampTz) pg_atomic_read_u64(&d->links[ANY_LINK].error_at);
 }
 
 /*
@@ -232,7 +158,7 @@ all_down(RbpPool pool, char *buf, Size len)
 	}
 	if (down == NULL)
 		return false;
-	error_text(pg_atomic_read_u32(&down->error), error, sizeof(error));
+	error_text(pg_atomic_read_u32(&down->links[ANY_LINK].error), error, sizeof(error));
 	snprintf(buf, len, "all donors are down; donor \"%s\": %s",
 			 down->endpoint.donor, error);
 	return true;
@@ -282,37 +208,54 @@ may_log(int64 last, int64 pause, int64 now)
 	return last == 0 || now - last >= pause;
 }
 
-/* Log that the donor is down, or in use again. */
+/* Log that a link is open, or closed again. */
 static void
-log_down(RbpRemoteDonor *d, LogState *logged, int64 now)
+log_link(RbpRemoteDonor *d, int link, LogState *logged, int64 now)
 {
-	bool		down = donor_is_down(d);
-	uint32		why = pg_atomic_read_u32(&d->error);
+	bool		open = breaker_state(link_breaker(d, link)) == BREAKER_OPEN;
+	uint32		why = pg_atomic_read_u32(&d->links[link].error);
 	uint32		times = pg_atomic_read_u32(&d->times_down);
 	uint32		missed = times - logged->times_down;
+	const char *over = link == ANY_LINK ? NULL : rbp_remote_transport_name(LINK_TRANSPORT(link));
 	char		error[ERROR_TEXT_LEN];
+	char		text[ERROR_TEXT_LEN + 32];
 
-	if (down && !logged->down &&
-		may_log(logged->down_at,
-				why == logged->why ? LOG_REPEAT_NS : LOG_OTHER_NS, now))
+	if (open == logged->open[link])
+		return;
+	if (!open)
+	{
+		if (link == ANY_LINK)
+			ereport(LOG,
+					(errmsg("remote_bp: donor \"%s\" is used again", logged->donor)));
+		/* a link is forgotten, with its error, if circumstances change */
+		else if (why != 0)
+			ereport(LOG,
+					(errmsg("remote_bp: donor \"%s\" can be reached over %s again",
+							logged->donor, over)));
+		logged->open[link] = false;
+		return;
+	}
+	if (link != ANY_LINK)
+		snprintf(text, sizeof(text), "cannot be reached over %s (%s), going on without",
+				 over, rbp_status_text(ERROR_STATUS(why)));
+	else if (may_log(logged->down_at, why == logged->why ? LOG_REPEAT_NS : LOG_OTHER_NS, now))
 	{
 		error_text(why, error, sizeof(error));
-		ereport(LOG,
-				(errmsg("remote_bp: donor \"%s\" is down: %s",
-						logged->donor, error),
-				 logged->down_at != 0 && missed > 1 ?
-				 errdetail("Since the last such message it was down %u times.", missed) : 0));
-		rbp_stats_error("donor \"%s\" is down: %s", logged->donor, error);
-		logged->down = true;
+		snprintf(text, sizeof(text), "is down: %s", error);
+	}
+	else
+		return;
+	ereport(LOG,
+			(errmsg("remote_bp: donor \"%s\" %s", logged->donor, text),
+			 link == ANY_LINK && logged->down_at != 0 && missed > 1 ?
+			 errdetail("Since the last such message it was down %u times.", missed) : 0));
+	rbp_stats_error("donor \"%s\" %s", logged->donor, text);
+	logged->open[link] = true;
+	if (link == ANY_LINK)
+	{
 		logged->down_at = now;
 		logged->why = why;
 		logged->times_down = times;
-	}
-	else if (!down && logged->down)
-	{
-		ereport(LOG,
-				(errmsg("remote_bp: donor \"%s\" is used again", logged->donor)));
-		logged->down = false;
 	}
 }
 
@@ -386,8 +329,9 @@ has_another(RbpRemoteDonor *d, uint32 transport)
 static void
 log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 {
-	uint32		word = pg_atomic_read_u32(&d->error);
-	uint64		at = pg_atomic_read_u64(&d->error_at);
+	uint32		word = pg_atomic_read_u32(&d->links[ANY_LINK].error);
+	uint64		at = pg_atomic_read_u64(&d->links[ANY_LINK].error_at);
+	const RbpTransportOps *ops = rbp_transport_by_bit(ERROR_TRANSPORT(word));
 	char		error[ERROR_TEXT_LEN];
 	bool		fallback;
 
@@ -396,11 +340,10 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 		donor_is_down(d))
 		return;
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
-		ERROR_STATUS(word) != RBP_BUSY &&
-		ERROR_TRANSPORT(word) != RBP_TRANSPORT_VERBS)
+		ERROR_STATUS(word) != RBP_BUSY && (ops == NULL || ops->device == NULL))
 		return;
-	/* already logged as a downgrade */
-	if (breaker_state(&d->downgrade) == BREAKER_OPEN)
+	/* already logged as open */
+	if (ops != NULL && breaker_state(link_breaker(d, LINK_OF(ops->bit))) == BREAKER_OPEN)
 		return;
 	if (now - logged->refused_last > SERIES_NS)
 		logged->refused_since = now;
@@ -427,42 +370,40 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 	rbp_stats_error("donor \"%s\" cannot be used: %s", logged->donor, error);
 }
 
-/* Warn, once for each change of the settings, if rdma_device names no device. */
+/*
+ * Warn if the configured device is not there, once for each change of the
+ * settings; and if its library cannot be loaded, once for each reason.
+ */
 static void
-report_device(void)
+report_device(int link)
 {
-	static uint32 reported = 0;
+	static uint32 settings[RBP_LINKS];
+	static char errors[RBP_LINKS][RBP_LAST_ERROR_LEN];
+	const RbpTransportOps *ops = rbp_transport_by_bit(LINK_TRANSPORT(link));
+	const RbpTransportDevice *device = ops != NULL ? ops->device : NULL;
+	const char *error = device != NULL ? device->load_error() : NULL;
 
-	if (reported == rbp_guc_connect_settings_version)
+	if (device != NULL && settings[link] != rbp_guc_connect_settings_version && rbp_guc_rdma_device[0] != '\0')
+	{
+		rbp_link_configure();
+		if (!device->present())
+		{
+			ereport(WARNING,
+					(errmsg("remote_bp: there is no %s device \"%s\"", device->name, rbp_guc_rdma_device),
+					 errdetail("remote_bp.rdma_device names it. Donors are not used over %s.", ops->name)));
+			rbp_stats_error("there is no %s device \"%s\"", device->name, rbp_guc_rdma_device);
+		}
+	}
+	settings[link] = rbp_guc_connect_settings_version;
+	if (error == NULL || strncmp(errors[link], error, RBP_LAST_ERROR_LEN - 1) == 0)
 		return;
-	reported = rbp_guc_connect_settings_version;
-	if (rbp_guc_rdma_device[0] == '\0')
-		return;
-	rbp_remote_configure_verbs();
-	if (rbp_verbs_present())
-		return;
-	ereport(WARNING,
-			(errmsg("remote_bp: there is no RDMA device \"%s\"", rbp_guc_rdma_device),
-			 errdetail("remote_bp.rdma_device names it. Donors are not used over verbs.")));
-	rbp_stats_error("there is no RDMA device \"%s\"", rbp_guc_rdma_device);
-}
-
-/* Warn, once for each reason, if the library for RDMA cannot be loaded. */
-static void
-report_library(void)
-{
-	static char reported[RBP_LAST_ERROR_LEN] = "";
-	const char *error = rbp_verbs_load_error();
-
-	if (error == NULL || strncmp(reported, error, sizeof(reported) - 1) == 0)
-		return;
-	strlcpy(reported, error, sizeof(reported));
+	strlcpy(errors[link], error, RBP_LAST_ERROR_LEN);
 	ereport(WARNING,
 			(errcode(ERRCODE_UNDEFINED_FILE),
-			 errmsg("remote_bp: could not load the library for RDMA: %s", error),
-			 errdetail("Donors are not used over verbs."),
-			 errhint("Install libibverbs and librdmacm. If remote_bp was installed anew, restart the server.")));
-	rbp_stats_error("could not load the library for RDMA: %s", error);
+			 errmsg("remote_bp: could not load the library for %s: %s", device->name, error),
+			 errdetail("Donors are not used over %s.", ops->name),
+			 errhint("%s If remote_bp was installed anew, restart the server.", device->load_hint)));
+	rbp_stats_error("could not load the library for %s: %s", device->name, error);
 }
 
 int64
@@ -471,9 +412,8 @@ rbp_remote_report(void)
 	static LogState log_states[RBP_MAX_DONORS];
 	int64		now = rbp_now_ns();
 
-	report_device();
-	report_library();
-
+	for (int link = ANY_LINK + 1; link < RBP_LINKS; link++)
+		report_device(link);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
 		RbpRemoteDonor *d = &rbp_remote_shared->donors[i];
@@ -482,7 +422,7 @@ rbp_remote_report(void)
 		if (!donor_known(d))
 		{
 			/* it has left the lease, which the lease worker logs */
-			logged->down = false;
+			memset(logged->open, 0, sizeof(logged->open));
 			continue;
 		}
 		if (strcmp(logged->donor, d->endpoint.donor) != 0)
@@ -490,7 +430,8 @@ rbp_remote_report(void)
 			memset(logged, 0, sizeof(*logged));
 			rbp_remote_donor_name(i, logged->donor, sizeof(logged->donor));
 		}
-		log_down(d, logged, now);
+		for (int link = 0; link < RBP_LINKS; link++)
+			log_link(d, link, logged, now);
 		log_counts(d, logged, now);
 		log_refused(d, logged, now);
 	}

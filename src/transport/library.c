@@ -107,8 +107,8 @@ is_loaded(void)
 	return is;
 }
 
-const char *
-rbp_verbs_load_error(void)
+static const char *
+verbs_load_error(void)
 {
 	return load_error[0] != '\0' ? load_error : NULL;
 }
@@ -127,8 +127,8 @@ is_loaded(void)
 	return true;
 }
 
-const char *
-rbp_verbs_load_error(void)
+static const char *
+verbs_load_error(void)
 {
 	return NULL;
 }
@@ -188,11 +188,23 @@ verbs_close(RbpConn *conn)
 		conn->ops->close(conn);
 }
 
+static const RbpTransportDevice rdma_device = {
+	.name = "RDMA",
+	.configure = rbp_verbs_configure,
+	.present = rbp_verbs_present,
+	.usable = rbp_verbs_active,
+	.load_error = verbs_load_error,
+	.load_hint = "Install libibverbs and librdmacm.",
+};
+
 const RbpTransportOps rbp_transport_verbs = {
 	.name = "verbs",
 	.bit = RBP_TRANSPORT_VERBS,
 	.one_sided = true,
 	.costly = true,
+	.connect_ns = INT64_C(6000000000),
+	.handshake_ns = RBP_VERBS_HANDSHAKE_NS,
+	.device = &rdma_device,
 	.usable = verbs_usable,
 	.connect = verbs_connect,
 	.connect_wait = verbs_connect_wait,

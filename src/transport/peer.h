@@ -24,7 +24,7 @@ struct rdma_cm_id;				/* of librdmacm */
 								 * have this many receives posted */
 
 /* The current configuration. */
-extern const RbpVerbsConfig *rbp_verbs_config(void);
+extern const RbpDeviceConfig *rbp_verbs_config(void);
 
 /*
  * Is a port of an RDMA device (the configured one, if one is named) active?

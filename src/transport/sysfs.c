@@ -52,7 +52,7 @@ static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";
 
 #define SCAN_NS		INT64_C(1000000000)
 
-static RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+static RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 
 /*
  * Time of the last scan of sysfs, in ns; 0: none yet.  Its lowest bits are the
@@ -64,13 +64,13 @@ static RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
 static _Atomic int64_t last_scan;
 
 void
-rbp_verbs_configure(const RbpVerbsConfig *new_config)
+rbp_verbs_configure(const RbpDeviceConfig *new_config)
 {
 	config = *new_config;
 	atomic_store(&last_scan, 0);
 }
 
-const RbpVerbsConfig *
+const RbpDeviceConfig *
 rbp_verbs_config(void)
 {
 	return &config;

@@ -20,10 +20,7 @@
 
 uint32_t	rbp_transport_accesses = 0;
 
-const RbpTransportOps *(*rbp_transport_wrap) (const RbpTransportOps *ops) = NULL;
-
-/* Best first. */
-static const RbpTransportOps *const transports[] = {
+const RbpTransportOps *rbp_transports[] = {
 	&rbp_transport_shm,
 	&rbp_transport_verbs,
 	&rbp_transport_tcp,
@@ -33,33 +30,33 @@ static const RbpTransportOps *const transports[] = {
 const RbpTransportOps *
 rbp_transport_by_name(const char *name)
 {
-	for (int i = 0; transports[i] != NULL; i++)
-		if (strcmp(transports[i]->name, name) == 0)
-			return transports[i];
+	for (int i = 0; rbp_transports[i] != NULL; i++)
+		if (strcmp(rbp_transports[i]->name, name) == 0)
+			return rbp_transports[i];
 	return NULL;
 }
 
 const RbpTransportOps *
 rbp_transport_by_bit(uint32_t bit)
 {
-	for (int i = 0; transports[i] != NULL; i++)
-		if (transports[i]->bit == bit)
-			return transports[i];
+	for (int i = 0; rbp_transports[i] != NULL; i++)
+		if (rbp_transports[i]->bit == bit)
+			return rbp_transports[i];
 	return NULL;
 }
 
 const RbpTransportOps *
 rbp_transport_choose(const char *want, const RbpEndpoint *ep)
 {
-	for (int i = 0; transports[i] != NULL; i++)
+	for (int i = 0; rbp_transports[i] != NULL; i++)
 	{
-		const RbpTransportOps *ops = transports[i];
+		const RbpTransportOps *ops = rbp_transports[i];
 
 		if (strcmp(want, "auto") != 0 && strcmp(want, ops->name) != 0)
 			continue;
 		if ((ep->transports & ops->bit) == 0 || !ops->usable(ep))
 			continue;
-		return rbp_transport_wrap != NULL ? rbp_transport_wrap(ops) : ops;
+		return ops;
 	}
 	return NULL;
 }

@@ -109,6 +109,57 @@ typedef struct RbpIo
 								 * bytes of it are posted (verbs) */
 } RbpIo;
 
+#define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
+
+/* Configuration of RDMA devices in this process */
+typedef struct RbpDeviceConfig
+{
+	char		device[RBP_RDMA_DEVICE_LEN];	/* "mlx5_0"; "": whichever the
+												 * route to the peer leads to */
+	int			port;			/* of the device, from 1; 0: any */
+	int			gid_index;		/* in the port's GID table; -1: the one of the
+								 * source address */
+	int			traffic_class;	/* 0 .. 255; -1: the system's default */
+	int			ack_timeout;	/* a packet is retransmitted after 4.096 us *
+								 * 2^this; 1 .. 31 */
+	int			retry_count;	/* number of retransmissions, 0 .. 6 (7 would
+								 * be unlimited) */
+} RbpDeviceConfig;
+
+#define RBP_DEVICE_CONFIG_DEFAULT \
+	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 10,.retry_count = 6}
+
+/* What a kind of devices has for the transport that needs them. */
+typedef struct RbpTransportDevice
+{
+	const char *name;			/* for messages: "RDMA" */
+
+	/*
+	 * Set the configuration, which is copied, for connections that this
+	 * process makes from now on.  Must not be called while another thread
+	 * connects.
+	 */
+	void		(*configure) (const RbpDeviceConfig *config);
+
+	/*
+	 * Does this host have a device, or the configured one, if one is named;
+	 * and one with an active port?  Both read sysfs, at most once a second,
+	 * and open no device.
+	 */
+	bool		(*present) (void);
+	bool		(*usable) (void);
+
+	/*
+	 * Why this process could not load the transport's library when it was
+	 * last needed; NULL if it has not been needed, or is loaded.  And what to
+	 * do about it.
+	 */
+	const char *(*load_error) (void);
+	const char *load_hint;
+} RbpTransportDevice;
+
+#define RBP_CONNECT_NS		INT64_C(2000000000) /* without a device */
+
 typedef struct RbpTransportOps
 {
 	const char *name;			/* as in remote_bp.transport */
@@ -134,6 +185,16 @@ typedef struct RbpTransportOps
 	 * requests.
 	 */
 	bool		costly;
+
+	/*
+	 * How long connecting may take, in ns: while it is polled; and in all,
+	 * after which the donor has given it up.
+	 */
+	int64_t		connect_ns;
+	int64_t		handshake_ns;
+
+	/* The kind of device that it needs, NULL for none */
+	const RbpTransportDevice *device;
 
 	/*
 	 * Can this process reach the donor by this transport?  This only checks
@@ -224,11 +285,16 @@ extern const char rbp_verbs_version[];
 extern const RbpTransportOps *rbp_transport_choose(const char *want,
 												   const RbpEndpoint *ep);
 
-/*
- * Hook for tests: rbp_transport_choose() passes its result through this
- * function.  NULL if there is none.
- */
-extern const RbpTransportOps *(*rbp_transport_wrap) (const RbpTransportOps *ops);
+/* All transports, best first, up to a NULL.  Tests replace entries. */
+extern const RbpTransportOps *rbp_transports[];
+
+/* Has the endpoint a name whose address is not known yet? */
+static inline bool
+rbp_endpoint_unresolved(const RbpEndpoint *ep)
+{
+	return (ep->port != 0 && ep->host[0] == '\0') ||
+		(ep->rdma_port != 0 && ep->rdma_host[0] == '\0');
+}
 
 /* By name, NULL if unknown. */
 extern const RbpTransportOps *rbp_transport_by_name(const char *name);
@@ -268,26 +334,6 @@ extern bool rbp_transport_give_up(void);
 /* This host's boot id, as an endpoint carries it; "" if it cannot be read. */
 extern const char *rbp_transport_boot_id(void);
 
-#define RBP_RDMA_DEVICE_LEN	64	/* as IB_DEVICE_NAME_MAX */
-
-/* Configuration of RDMA devices in this process */
-typedef struct RbpVerbsConfig
-{
-	char		device[RBP_RDMA_DEVICE_LEN];	/* "mlx5_0"; "": whichever the
-												 * route to the peer leads to */
-	int			port;			/* of the device, from 1; 0: any */
-	int			gid_index;		/* in the port's GID table; -1: the one of the
-								 * source address */
-	int			traffic_class;	/* 0 .. 255; -1: the system's default */
-	int			ack_timeout;	/* a packet is retransmitted after 4.096 us *
-								 * 2^this; 1 .. 31 */
-	int			retry_count;	/* number of retransmissions, 0 .. 6 (7 would
-								 * be unlimited) */
-} RbpVerbsConfig;
-
-#define RBP_VERBS_CONFIG_DEFAULT \
-	{.port = 0,.gid_index = -1,.traffic_class = -1,.ack_timeout = 10,.retry_count = 6}
-
 /*
  * How long each side of a verbs connection waits for the other one's next step
  * of the handshake before it gives the connection up, in ns.  rdma_cm sends a
@@ -295,22 +341,8 @@ typedef struct RbpVerbsConfig
  */
 #define RBP_VERBS_HANDSHAKE_NS	INT64_C(15000000000)
 
-/*
- * Set the configuration, which is copied, for connections that this process
- * makes from now on.  Must not be called while another thread connects.
- */
-extern void rbp_verbs_configure(const RbpVerbsConfig *config);
-
-/*
- * Why this process could not load the library of the verbs transport when it was
- * last needed; NULL if it has not been needed, or is loaded.
- */
-extern const char *rbp_verbs_load_error(void);
-
-/*
- * Does this host have an InfiniBand or RoCE device, or the configured one, if
- * one is named?  Reads sysfs, at most once a second, and opens no device.
- */
+/* For the daemons and tests: see RbpTransportDevice. */
+extern void rbp_verbs_configure(const RbpDeviceConfig *config);
 extern bool rbp_verbs_present(void);
 
 #endif							/* RBP_TRANSPORT_H */

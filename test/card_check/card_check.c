@@ -430,7 +430,7 @@ static void
 be_patient(void)
 {
 	const char *slow = getenv("RBP_TEST_SLOW");
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 
 	if (slow == NULL || atoi(slow) <= 1)
 		return;

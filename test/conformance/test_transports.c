@@ -1529,7 +1529,7 @@ static void
 make_device(const char *device, const char *type, const char *port)
 {
 	static const char *const dirs[] = {"", "/ports", "/ports/1"};
-	RbpVerbsConfig config = *rbp_verbs_config();
+	RbpDeviceConfig config = *rbp_verbs_config();
 
 	for (int i = 0; i < 3; i++)
 	{
@@ -1549,7 +1549,7 @@ test_choice_of_verbs(void)
 {
 	RbpEndpoint ep = {.transports = RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP | RBP_TRANSPORT_VERBS,.host = "127.0.0.1",.port = 5,.rdma_host = "127.0.0.1",.rdma_port = 6};
 	const char *sysfs = rbp_verbs_sysfs;
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 	char		dir[] = "/tmp/conformance.XXXXXX";
 	char		device[64];
 
@@ -1595,7 +1595,7 @@ test_choice_of_verbs(void)
 	remove_file(device, "ports");
 	rmdir(device);
 	rmdir(dir);
-	config = (RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT;
+	config = (RbpDeviceConfig) RBP_DEVICE_CONFIG_DEFAULT;
 	rbp_verbs_sysfs = sysfs;
 	rbp_verbs_configure(&config);
 }
@@ -1817,7 +1817,7 @@ main(int argc, char **argv)
 	snprintf(fault_path, sizeof(fault_path), "%s/rbp-faults.%d", base != NULL ? base : "/tmp", (int) getpid());
 	if (patience(1) > SECOND)
 	{
-		RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+		RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 
 		/* there, a moment without a processor can be longer than all retries */
 		config.ack_timeout += 8;

@@ -3,8 +3,8 @@
  * fault.c
  *	  Faults on demand, around any transport; linked into test builds.
  *
- * In a test build rbp_transport_choose() hands out wrapped transports when
- * the environment variable RBP_FAULT_FILE names a file.  Tests write that
+ * In a test build the entries of rbp_transports are wrapped when the
+ * environment variable RBP_FAULT_FILE names a file as the process starts.  Tests write that
  * file while everything runs; each process looks at it anew once in 5 ms, at
  * its next call.  A file that is missing or empty means no faults.  Replace
  * it by rename(), so that nobody reads half of it.
@@ -551,6 +551,28 @@ WRAPPER(shm)
 WRAPPER(verbs)
 WRAPPER(tcp)
 
+/* The device of a transport that plays costly, which is always there. */
+static void
+configure(const RbpDeviceConfig *config)
+{
+}
+
+static bool
+yes(void)
+{
+	return true;
+}
+
+static const char *
+no_error(void)
+{
+	return NULL;
+}
+
+static const RbpTransportDevice played_device = {
+	.name = "RDMA",.configure = configure,.present = yes,.usable = yes,.load_error = no_error
+};
+
 const RbpTransportOps *
 rbp_fault_wrap(const RbpTransportOps *ops)
 {
@@ -558,6 +580,7 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 	: ops == &rbp_transport_verbs ? &wrapped_verbs
 	: ops == &rbp_transport_tcp ? &wrapped_tcp : NULL;
 	const char *costly = getenv("RBP_FAULT_COSTLY");
+	const RbpTransportOps *like;
 
 	if (getenv("RBP_FAULT_FILE") == NULL || wrapped == NULL)
 		return ops;
@@ -567,6 +590,10 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 	wrapped->local = ops->local;
 	wrapped->costly = ops->costly ||
 		(costly != NULL && strstr(costly, ops->name) != NULL);
+	like = wrapped->costly ? &rbp_transport_verbs : ops;
+	wrapped->connect_ns = like->connect_ns;
+	wrapped->handshake_ns = like->handshake_ns;
+	wrapped->device = ops->device != NULL || !wrapped->costly ? ops->device : &played_device;
 	/* only what has a device, or plays to have one, registers memory */
 	if (!wrapped->costly)
 	{
@@ -576,10 +603,14 @@ rbp_fault_wrap(const RbpTransportOps *ops)
 	return wrapped;
 }
 
-/* Whoever is linked with this has faults. */
+/*
+ * Whoever is linked with this has faults.  To the rest of the server these are
+ * transports like any other: a table and an entry.
+ */
 __attribute__((constructor))
 static void
 stand_between(void)
 {
-	rbp_transport_wrap = rbp_fault_wrap;
+	for (int i = 0; rbp_transports[i] != NULL; i++)
+		rbp_transports[i] = rbp_fault_wrap(rbp_transports[i]);
 }

@@ -337,23 +337,6 @@ rbp_status_text(RbpStatus status)
 	return "status";
 }
 
-void
-rbp_verbs_configure(const RbpVerbsConfig *config)
-{
-}
-
-const char *
-rbp_verbs_load_error(void)
-{
-	return NULL;
-}
-
-bool
-rbp_verbs_present(void)
-{
-	return true;
-}
-
 uint8 *
 mock_memory(int donor, int lease, uint32 region, uint64 offset)
 {
@@ -567,6 +550,8 @@ static RbpStatus local_connect(const RbpEndpoint *ep,
 static const RbpTransportOps net_ops = {
 	.name = "tcp",
 	.bit = RBP_TRANSPORT_TCP,
+	.connect_ns = RBP_CONNECT_NS,
+	.handshake_ns = RBP_CONNECT_NS,
 	.usable = mock_usable,
 	.connect = net_connect,
 	.connect_wait = mock_connect_wait,
@@ -594,6 +579,8 @@ static const RbpTransportOps costly_ops = {
 	.bit = RBP_TRANSPORT_VERBS,
 	.one_sided = true,
 	.costly = true,
+	.connect_ns = 6000 * MS,
+	.handshake_ns = RBP_VERBS_HANDSHAKE_NS,
 	.usable = mock_usable,
 	.connect = costly_connect,
 	.connect_wait = costly_connect_wait,
@@ -605,6 +592,8 @@ static const RbpTransportOps costly_ops = {
 static const RbpTransportOps local_ops = {
 	.name = "shm",
 	.bit = RBP_TRANSPORT_SHM,
+	.connect_ns = RBP_CONNECT_NS,
+	.handshake_ns = RBP_CONNECT_NS,
 	.one_sided = true,
 	.local = true,
 	.usable = mock_usable,

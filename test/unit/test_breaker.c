@@ -98,18 +98,18 @@ test_penalty(void)
 	int			n = 1;
 
 	rbp_breaker_init(&b);
-	while (!rbp_breaker_penalize(&b))
+	while (!rbp_breaker_penalize(&b, 100))
 		n++;
 	is_u64((uint64) n, 20, "failures add up");
 	(void) rbp_breaker_trip(&b, &times);
 	(void) rbp_breaker_close(&b);
-	ok(!rbp_breaker_penalize(&b), "all is forgotten when it was open");
+	ok(!rbp_breaker_penalize(&b, 100), "all is forgotten when it was open");
 	for (int i = 0; i < 1000; i++)
 		breaker_reduce_penalty(&b);
 	n = 0;
 	for (int i = 0; i < 100; i++)
 	{
-		n += rbp_breaker_penalize(&b);
+		n += rbp_breaker_penalize(&b, 100);
 		for (int k = 0; k < 100; k++)
 			breaker_reduce_penalty(&b);
 	}

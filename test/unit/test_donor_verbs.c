@@ -617,7 +617,7 @@ make_sysfs(bool with_device)
 		(void) rmdir(device);
 	}
 	rbp_verbs_sysfs = path;
-	rbp_verbs_configure(&(RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT);
+	rbp_verbs_configure(&(RbpDeviceConfig) RBP_DEVICE_CONFIG_DEFAULT);
 }
 
 static void

@@ -316,6 +316,12 @@ recover(int donor)
 	(void) rbp_remote_take_recheck(RBP_POOL_TEMP);
 }
 
+static RbpBreaker *
+donor_breaker(int donor)
+{
+	return link_breaker(&rbp_remote_shared->donors[donor], ANY_LINK);
+}
+
 static bool
 is_down(int donor)
 {
@@ -750,7 +756,7 @@ test_time(void)
 static RbpBreakerState
 state_of(int donor)
 {
-	return breaker_state(&rbp_remote_shared->donors[donor].breaker);
+	return breaker_state(donor_breaker(donor));
 }
 
 /* One read of the donor's; how long it took. */
@@ -786,7 +792,7 @@ test_health(void)
 	(void) read_once(RBP_TIMEOUT);
 	mock_donors[0].hangs = false;
 	mock_now += MS;
-	rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[0].breaker, mock_now);
+	rbp_breaker_clear_suspicion(donor_breaker(0), mock_now);
 	ok(round_trip(0, 1, 0), "it is used when somebody is answered, too");
 
 	/* the ping is not */
@@ -823,7 +829,7 @@ test_health(void)
 static void
 test_wrong_bytes(void)
 {
-	RbpBreaker *breaker = &rbp_remote_shared->donors[0].breaker;
+	RbpBreaker *breaker = donor_breaker(0);
 	int64		before = 0;
 
 	recover(0);
@@ -878,7 +884,7 @@ test_old_answers(void)
 	RbpRemoteIo b[4];
 	RbpRemoteBatch *before;
 	RbpRemoteBatch *after;
-	RbpBreaker *breaker = &rbp_remote_shared->donors[0].breaker;
+	RbpBreaker *breaker = donor_breaker(0);
 
 	recover(0);
 	ok(round_trip(0, 4, 0), "well again");
@@ -941,7 +947,7 @@ test_unawaited_losses(void)
 
 		recover(0);
 		ok(round_trip(0, 4, 0), "well again");
-		pg_atomic_write_u32(&d->error, 0);
+		pg_atomic_write_u32(&d->links[ANY_LINK].error, 0);
 		open = mock_donors[0].open;
 		run_of(a, 0, 4, back[0]);
 		run_of(b, 8, 4, back[1]);
@@ -959,7 +965,7 @@ test_unawaited_losses(void)
 			rbp_remote_end(first, mock_now);
 		ok(all_are(a, 4, RBP_CONNLOST) && (how == 0 || first == NULL), "a connection is lost");
 		is_u64((uint64) mock_donors[0].open, (uint64) open - 1, "it is closed");
-		ok(pg_atomic_read_u32(&d->error) != 0, "which is noted");
+		ok(pg_atomic_read_u32(&d->links[ANY_LINK].error) != 0, "which is noted");
 		ok(state_of(0) == BREAKER_SUSPECT && pg_atomic_read_u32(&d->serial) == serial,
 		   "the donor is suspect: others may go on reading");
 		if (second != NULL)
@@ -1023,7 +1029,7 @@ test_full(void)
 	mock_donors[0].full = true;
 	rbp_guc_connect_settings_version++;
 	mock_now += MS;
-	pg_atomic_write_u64(&rbp_remote_shared->donors[0].breaker.suspected_at, (uint64) mock_now + MS);
+	pg_atomic_write_u64(&donor_breaker(0)->suspected_at, (uint64) mock_now + MS);
 	ok(rbp_remote_probe() > 0 && state_of(0) == BREAKER_SUSPECT, "if somebody suspects the donor meanwhile, it is pinged again");
 	mock_now += 20 * MS;
 	ok(state_of(0) == BREAKER_SUSPECT && rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED,
@@ -1050,6 +1056,20 @@ count_open(void)
  */
 #define SECOND	(1000 * MS)
 
+/* Of the first donor's link over the costly transport */
+static RbpBreaker *
+costly_breaker(void)
+{
+	return link_breaker(&rbp_remote_shared->donors[0], LINK_OF(RBP_TRANSPORT_VERBS));
+}
+
+/* How many handshakes in a row have timed out over it */
+static uint32
+doubts(void)
+{
+	return pg_atomic_read_u32(&costly_breaker()->penalty) / (RBP_PENALTY_LIMIT / 3);
+}
+
 /* A read and a write, after one that may only have found out; over which? */
 static uint32
 used_transport(void)
@@ -1067,7 +1087,7 @@ connect_anew(RbpStatus costly_fails)
 	mock_donors[0].costly_fails = costly_fails;
 	rbp_guc_connect_settings_version++;
 	(void) rbp_remote_maintain_connections();	/* forgets, too */
-	rbp_remote_downgrade_forget(&rbp_remote_shared->donors[0]);
+	rbp_link_forget(&rbp_remote_shared->donors[0]);
 	recover(0);
 }
 
@@ -1076,18 +1096,17 @@ static void
 test_local_downgrades(void)
 {
 	static const RbpStatus reasons[] = {RBP_NOMEM, RBP_NOROUTE, RBP_BUSY};
-	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
 	RbpLocalConn *c = &rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)];
 	int64		delay = 30 * SECOND;
 
 	connect_anew(RBP_OK);
 	is_u64(used_transport(), RBP_TRANSPORT_VERBS, "a costly connection");
-	ok(!c->downgraded, "which is the best there is");
+	ok(!is_downgraded(c), "which is the best there is");
 	for (int i = 0; i < lengthof(reasons); i++)
 	{
 		connect_anew(reasons[i]);
 		is_u64(used_transport(), RBP_TRANSPORT_TCP, "%s: another transport", rbp_status_text(reasons[i]));
-		ok(breaker_state(&d->downgrade) == BREAKER_CLOSED && pg_atomic_read_u32(&d->connect_timeouts) == 0,
+		ok(breaker_state(costly_breaker()) == BREAKER_CLOSED && doubts() == 0,
 		   "%s: for this process only", rbp_status_text(reasons[i]));
 		ok(c->return_at >= mock_now + delay && c->return_at < mock_now + delay + 5 * SECOND,
 		   "%s: for half a minute", rbp_status_text(reasons[i]));
@@ -1108,14 +1127,14 @@ test_local_downgrades(void)
 	/* what is true for all is not this process's own affair */
 	connect_anew(RBP_CONNLOST);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "nobody listens: another transport");
-	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "for all");
 	ok(!is_down(0), "and the donor has not failed");
 	connect_anew(RBP_BAD_DEVICE);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "a device that is not to be used: another transport");
-	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "for all");
 	connect_anew(RBP_NOLIBRARY);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "no library for it: another transport");
-	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "for all");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "for all");
 }
 
 /* Read every 20 ms until the connection that hangs is given up. */
@@ -1161,7 +1180,6 @@ read_in_vain(void)
 static void
 test_unfinished_handshakes(void)
 {
-	RbpRemoteDonor *d = &rbp_remote_shared->donors[0];
 	int			connects;
 
 	for (int stale = 0; stale < 2; stale++)
@@ -1173,7 +1191,7 @@ test_unfinished_handshakes(void)
 		rbp_guc_connect_settings_version += stale;
 		rbp_remote_transaction_ends(XACT_EVENT_COMMIT);
 		mock_idle_timeout_ns = 0;
-		is_u64(pg_atomic_read_u32(&d->connect_timeouts), !stale, "closed for being idle: %s",
+		is_u64(doubts(), !stale, "closed for being idle: %s",
 			   stale ? "with other settings, it may work" : "the pusher is to try");
 	}
 
@@ -1183,22 +1201,22 @@ test_unfinished_handshakes(void)
 	 */
 	connect_anew(RBP_INPROGRESS);
 	time_out(&rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)]);
-	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a handshake times out");
+	is_u64(doubts(), 1, "a handshake times out");
 	(void) rbp_remote_maintain_connections();
-	(void) rbp_breaker_suspect(&d->breaker);
+	(void) rbp_breaker_suspect(donor_breaker(0));
 	connects = mock_donors[0].connects;
 	do_trials();
-	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a suspect donor: a trial that was begun does not count");
+	is_u64(doubts(), 1, "a suspect donor: a trial that was begun does not count");
 	is_u64((uint64) mock_donors[0].connects, (uint64) connects, "and none is begun");
-	rbp_breaker_clear_suspicion(&d->breaker, mock_now + MS);
+	rbp_breaker_clear_suspicion(donor_breaker(0), mock_now + MS);
 	do_trials();
-	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "but when it answers: all do without");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "but when it answers: all do without");
 
 	read_in_vain();
-	(void) rbp_breaker_suspect(&d->breaker);
+	(void) rbp_breaker_suspect(donor_breaker(0));
 	mock_now += 15 * SECOND;
 	(void) round_trip(0, 1, 0);
-	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 0, "a suspect donor: what is left unfinished does not count");
+	is_u64(doubts(), 0, "a suspect donor: what is left unfinished does not count");
 	recover(0);
 }
 
@@ -1214,23 +1232,23 @@ test_timed_out_handshakes(void)
 	connect_anew(RBP_INPROGRESS);
 	time_out(c);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "a handshake times out: another transport");
-	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "it is counted");
-	ok(breaker_state(&d->downgrade) == BREAKER_CLOSED && !is_down(0) && mistakes == 0, "but nobody else does without");
+	is_u64(doubts(), 1, "it is counted");
+	ok(breaker_state(costly_breaker()) == BREAKER_CLOSED && !is_down(0) && mistakes == 0, "but nobody else does without");
 
 	/* the pusher finds that it works */
 	mock_donors[0].costly_fails = RBP_OK;
 	do_trials();
-	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 0, "a trial succeeds: it was a matter of that process");
-	ok(breaker_state(&d->downgrade) == BREAKER_CLOSED, "nobody does without");
+	is_u64(doubts(), 0, "a trial succeeds: it was a matter of that process");
+	ok(breaker_state(costly_breaker()) == BREAKER_CLOSED, "nobody does without");
 
 	/* or that it does not */
 	connect_anew(RBP_INPROGRESS);
 	time_out(c);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "another one times out");
 	do_trials();
-	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "two trials do so, too: all do without");
-	ok(ERROR_STATUS(pg_atomic_read_u32(&d->downgrade_error)) == RBP_TIMEOUT &&
-	   ERROR_TRANSPORT(pg_atomic_read_u32(&d->downgrade_error)) == RBP_TRANSPORT_VERBS, "and the reason is known");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "two trials do so, too: all do without");
+	ok(ERROR_STATUS(pg_atomic_read_u32(&d->links[LINK_OF(RBP_TRANSPORT_VERBS)].error)) == RBP_TIMEOUT &&
+	   ERROR_TRANSPORT(pg_atomic_read_u32(&d->links[LINK_OF(RBP_TRANSPORT_VERBS)].error)) == RBP_TRANSPORT_VERBS, "and the reason is known");
 
 	/*
 	 * a process that reads too rarely to see a timeout leaves it to the
@@ -1243,9 +1261,9 @@ test_timed_out_handshakes(void)
 		mock_now += 400 * MS;
 	}
 	ok(c->ops->costly, "a process reads now and then: it goes on trying");
-	is_u64(pg_atomic_read_u32(&d->connect_timeouts), 1, "a handshake that came to no end counts");
+	is_u64(doubts(), 1, "a handshake that came to no end counts");
 	do_trials();
-	ok(breaker_state(&d->downgrade) == BREAKER_OPEN, "two trials time out, too: all do without");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "two trials time out, too: all do without");
 	(void) round_trip(0, 1, 0);
 	mock_now += 15 * SECOND;
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "it, too, as soon as it gives its own up");
@@ -1253,11 +1271,11 @@ test_timed_out_handshakes(void)
 	/* it is back */
 	mock_donors[0].costly_fails = RBP_OK;
 	upgrades = pg_atomic_read_u32(&d->upgrades);
-	mock_now = (int64) pg_atomic_read_u64(&d->downgrade.retry_at);
+	mock_now = (int64) pg_atomic_read_u64(&costly_breaker()->retry_at);
 	(void) rbp_remote_maintain_connections();
 	mock_now += 20 * MS;
 	(void) rbp_remote_maintain_connections();
-	ok(breaker_state(&d->downgrade) == BREAKER_CLOSED && pg_atomic_read_u32(&d->upgrades) > upgrades,
+	ok(breaker_state(costly_breaker()) == BREAKER_CLOSED && pg_atomic_read_u32(&d->upgrades) > upgrades,
 	   "a trial succeeds: all may return");
 	incarnation = c->incarnation;
 	(void) round_trip(0, 1, 0);
@@ -1287,7 +1305,7 @@ test_timed_out_handshakes(void)
 			(void) used_transport();
 			MyProcPid = pid + i;
 			pg_atomic_fetch_add_u32(&d->upgrades, 1);
-			(void) rbp_remote_may_return(conn_index(RBP_POOL_BUFFER, 0), mock_now);
+			(void) rbp_link_may_return(c, mock_now);
 			moments[i] = c->return_at - mock_now;
 			for (int k = 0; k < i; k++)
 				same += moments[k] / (100 * MS) == moments[i] / (100 * MS);
@@ -1709,7 +1727,7 @@ test_shrinking(void)
 	is_u64(mock_donors[0].open, 0, "which is closed when nothing is to go any more");
 	mock_now += 10 * MS;
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_breaker_clear_suspicion(&rbp_remote_shared->donors[i].breaker, mock_now);
+		rbp_breaker_clear_suspicion(donor_breaker(i), mock_now);
 	n = retire_coldest(RBP_POOL_BUFFER, NULL, 1, given, mock_now + 200 * MS, 1000 * MS, &left);
 	ok(n == 1 && left == 0 && extents_read == 2, "its pages are moved then");
 

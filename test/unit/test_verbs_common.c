@@ -118,7 +118,7 @@ static const char *
 source(const char *device, int port, int gid_index, int family)
 {
 	static char text[INET6_ADDRSTRLEN];
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 	struct sockaddr_storage addr;
 	struct sockaddr_in v4;
 	struct sockaddr_in6 v6;
@@ -234,7 +234,7 @@ test_present(void)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 	{
-		RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+		RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 
 		put("rdma0/node_type", cases[i].type);
 		put("rdma0/ports/1/state", cases[i].state);
@@ -252,7 +252,7 @@ test_wanted(void)
 	struct ibv_device device = {.node_type = IBV_NODE_CA,.transport_type = IBV_TRANSPORT_IB,.name = "rdma0"};
 	struct ibv_context context = {.device = &device};
 	struct rdma_cm_id id = {.verbs = &context,.port_num = 2};
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 
 	rbp_verbs_configure(&config);
 	ok(rbp_verbs_is_configured(&id), "any device is wanted");
@@ -286,7 +286,7 @@ test_wanted(void)
 static void
 test_options(void)
 {
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 	struct rdma_cm_id id;
 
 	memset(&id, 0, sizeof(id));

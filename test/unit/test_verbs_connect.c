@@ -161,7 +161,7 @@ test_phases(void)
 static void
 test_handshake(void)
 {
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 	RbpEndpoint other = ep;
 	RbpConn    *conn = NULL;
 
@@ -189,7 +189,7 @@ test_handshake(void)
 	is_u64((uint64_t) mock_ack_timeout(mock_id()), 9, "ack timeout as configured");
 	is_u64((uint64_t) mock_tos(mock_id()), 104, "traffic class as configured");
 	ops->close(conn);
-	rbp_verbs_configure(&(RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT);
+	rbp_verbs_configure(&(RbpDeviceConfig) RBP_DEVICE_CONFIG_DEFAULT);
 	finish_ok("options");
 
 	begin_test();
@@ -509,7 +509,7 @@ test_local_failures(void)
 
 /* Connect with that configuration. */
 static RbpStatus
-connect_with(const RbpVerbsConfig *config)
+connect_with(const RbpDeviceConfig *config)
 {
 	RbpConn    *conn = NULL;
 	RbpStatus	status;
@@ -521,7 +521,7 @@ connect_with(const RbpVerbsConfig *config)
 	if (status == RBP_OK && !alive(conn))
 		status = RBP_CONNLOST;
 	ops->close(conn);
-	rbp_verbs_configure(&(RbpVerbsConfig) RBP_VERBS_CONFIG_DEFAULT);
+	rbp_verbs_configure(&(RbpDeviceConfig) RBP_DEVICE_CONFIG_DEFAULT);
 	return status;
 }
 
@@ -537,7 +537,7 @@ look_at_source(struct rdma_cm_id *id)
 static void
 test_devices(void)
 {
-	RbpVerbsConfig config = RBP_VERBS_CONFIG_DEFAULT;
+	RbpDeviceConfig config = RBP_DEVICE_CONFIG_DEFAULT;
 	struct ibv_device *device;
 
 	begin_test();

@@ -903,6 +903,8 @@ tcp_close(RbpConn *base)
 const RbpTransportOps rbp_transport_tcp = {
 	.name = "tcp",
 	.bit = RBP_TRANSPORT_TCP,
+	.connect_ns = RBP_CONNECT_NS,
+	.handshake_ns = RBP_CONNECT_NS,
 	.usable = tcp_usable,
 	.connect = tcp_connect,
 	.connect_wait = tcp_connect_wait,

@@ -17,7 +17,7 @@
 RbpStatus
 rbp_verbs_set_options(struct rdma_cm_id *id)
 {
-	const RbpVerbsConfig *config = rbp_verbs_config();
+	const RbpDeviceConfig *config = rbp_verbs_config();
 	uint8_t		ack_timeout = (uint8_t) config->ack_timeout;
 
 	if (config->traffic_class >= 0)
@@ -39,7 +39,7 @@ rbp_verbs_set_options(struct rdma_cm_id *id)
 RbpStatus
 rbp_verbs_check_device(struct rdma_cm_id *id)
 {
-	const RbpVerbsConfig *config = rbp_verbs_config();
+	const RbpDeviceConfig *config = rbp_verbs_config();
 	struct ibv_device *device = id->verbs != NULL ? id->verbs->device : NULL;
 
 	if (device != NULL &&
