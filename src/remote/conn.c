@@ -418,10 +418,8 @@ conn_start(RbpLocalConn *c, int pages, RbpConnUse use, int64 now, int64 deadline
 	}
 	endpoint = d->endpoint;
 	credentials = lease->credentials;
-	c->donor_serial = pg_atomic_read_u32(&d->serial);
-	c->lease_serial = pg_atomic_read_u32(&lease->serial);
+	c->serial = conn_serial(c);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
-	c->settings = rbp_guc_connect_settings_version;
 	c->timeouts = 0;
 	c->connect_started = now;
 	c->polled_at = now;

@@ -13,11 +13,6 @@
 
 #define shared		rbp_remote_shared
 
-static const char *const state_names[] = {
-	[RBP_DONOR_GONE] = "gone",[RBP_DONOR_OK] = "ok",
-	[RBP_DONOR_DOWN] = "down",[RBP_DONOR_UNRESOLVED] = "unresolved"
-};
-
 void
 rbp_remote_reset_counters(RbpRemoteDonor *d)
 {
@@ -47,7 +42,9 @@ rbp_remote_donor_info(int *n)
 		(*n)++;
 		info->endpoint = d->endpoint;
 		info->transport = rbp_remote_transport_name(pg_atomic_read_u32(&d->transport));
-		info->state = state_names[pg_atomic_read_u32(&d->state)];
+		info->state = !donor_known(d) ? "gone" :
+			rbp_link_unresolved(&d->endpoint) ? "unresolved" :
+			donor_is_down(d) ? "down" : "ok";
 		info->state_since = (TimestampTz) pg_atomic_read_u64(&d->state_since);
 		rbp_remote_last_error(d, info->last_error, sizeof(info->last_error),
 							  &info->last_error_at);

@@ -133,7 +133,7 @@ adopt_lease(RbpPool pool, const RbpCredentials *cred)
 
 	lease->credentials = *cred;
 	lease->has_lease = true;
-	(void) rbp_link_make_stale(&lease->serial);
+	rbp_link_make_stale(&lease->serial);
 	rbp_link_new_lease(pool);
 }
 
@@ -145,15 +145,20 @@ set_donors(RbpPool pool, const RbpEndpoint *donors, int ndonors)
 
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
 	{
-		was_known[i] = shared->donors[i].known[pool];
+		was_known[i] = donor_known(&shared->donors[i]);
 		shared->donors[i].known[pool] = shared->donors[i].nregions[pool] > 0;
 	}
 	for (int i = 0; i < ndonors; i++)
 		(void) enter_donor(pool, &donors[i]);
 	/* if the other pool's lease has regions there, its connections stay */
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		if (was_known[i] && !donor_known(&shared->donors[i]))
-			(void) rbp_link_make_stale(&shared->donors[i].serial);
+	{
+		if (was_known[i] == donor_known(&shared->donors[i]))
+			continue;
+		rbp_link_note_change(&shared->donors[i]);
+		if (was_known[i])
+			rbp_link_make_stale(&shared->donors[i].serial);
+	}
 }
 
 /*
@@ -226,7 +231,6 @@ rbp_remote_set_lease(RbpPool pool, const RbpLeaseTerms *terms)
 	/* extents that were passed over may be free again */
 	lease->online_pending = false;
 	unused += rbp_remote_bring_online(pool);
-	rbp_remote_note_states();
 	LWLockRelease(&shared->remote_lock);
 	pfree(sorted);
 	pfree(kept);
@@ -335,10 +339,15 @@ rbp_remote_clear_lease(RbpPool pool)
 	explicit_bzero(&lease->credentials, sizeof(lease->credentials));
 	explicit_bzero(&lease->broker, sizeof(lease->broker));
 	lease->has_lease = false;
-	(void) rbp_link_make_stale(&lease->serial);
+	rbp_link_make_stale(&lease->serial);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
+	{
+		bool		was_known = donor_known(&shared->donors[i]);
+
 		shared->donors[i].known[pool] = false;
-	rbp_remote_note_states();
+		if (was_known && !donor_known(&shared->donors[i]))
+			rbp_link_note_change(&shared->donors[i]);
+	}
 	LWLockRelease(&shared->remote_lock);
 	rbp_remote_conns_close(pool);
 	rbp_remote_wake();

@@ -119,31 +119,36 @@ static void (*wake) (void) = NULL;
  * ---- the table of events -------------------------------------------------
  */
 
-/* Effects, besides the verdicts in remote_internal.h.  On the donor: */
-#define ANSWERED	0x00000100	/* not suspect, if it was asked after that */
-#define SUCCESS		0x00000200	/* a little less of a penalty */
-#define SUSPECT		0x00000400	/* suspect, and held by this process */
-#define PENALTY		0x00000800
-#define DOWN		0x00001000
-#define LOST		0x00002000	/* down, and all connections are stale */
-#define FAILURE		0x00004000	/* one more in the view */
-#define TIMEOUT		0x00800000	/* likewise */
-#define RECHECK		0x00008000	/* the lease worker asks the broker */
-#define REFUSE		0x00010000	/* nobody connects for a moment */
+/*
+ * Effects, besides the verdicts in remote_internal.h: on the donor, ANY_LINK,
+ * or with OVER on the link of the transport.
+ */
+#define OVER		0x000100
+#define HOLD		0x000200	/* this process holds it */
+#define SUSPECT		0x000400	/* it is suspect */
+#define PENALTY		0x000800	/* it is open if its penalty is too high */
+#define ONCE		0x001000	/* ... which grows if it was not suspect yet */
+#define IF_WELL		0x002000	/* all this unless the donor is suspect or
+								 * down: one that answers over no transport
+								 * says nothing of this one */
+#define OPEN		0x004000	/* it is open */
+#define STALE		0x008000	/* ... with its connections */
+#define ANSWERED	0x010000	/* the donor is not suspect, if it was asked
+								 * after that */
+#define SUCCESS		0x020000	/* its penalty is a little less */
+#define SETTLE		0x040000	/* the link of the transport is neither suspect
+								 * nor held */
+#define FAILURE		0x080000	/* one more in the view */
+#define TIMEOUT		0x100000	/* likewise */
+#define RECHECK		0x200000	/* the lease worker asks the broker */
+#define REFUSE		0x400000	/* nobody connects for a moment */
 
-/* On the transport's link: */
-#define SETTLE		0x00020000	/* neither in doubt nor held */
-#define HOLD		0x00040000	/* held by this process */
-#define DOUBT		0x00080000	/* suspect; and open, the third time */
-#define WONDER		0x00100000	/* ... the first time */
-#define IF_WELL		0x00200000	/* ... unless the donor is suspect or down: a
-								 * donor that answers over no transport says
-								 * nothing of this one */
-#define OPEN		0x00400000
-
+#define LATE		(HOLD | SUSPECT | TIMEOUT)
+#define LOST		(OPEN | STALE | FAILURE)
 #define CLOSE		VERDICT_CLOSE
+#define AGAIN		VERDICT_CLOSE_AGAIN
+#define PAUSE		VERDICT_PAUSE
 #define ELSEWHERE	VERDICT_ELSEWHERE
-#define LATE		(SUSPECT | TIMEOUT | VERDICT_CLOSE_AGAIN)
 #define EACH(effect)	{effect, effect, effect}
 
 /*
@@ -170,39 +175,39 @@ static const uint32 effects[RBP_LINK_PHASES][RBP_LINK_EVENTS][3] = {
 	[ON_REQUEST] = {
 		[LINK_DONE] = {ANSWERED | SUCCESS, SUCCESS, 0},
 		[LINK_DONE_UNTIMED] = {ANSWERED, 0, 0},
-		[LINK_LATE] = {LATE | PENALTY, LATE | PENALTY, LATE},
-		[LINK_SILENT] = EACH(DOWN | CLOSE),
+		[LINK_LATE] = {LATE | PENALTY | AGAIN, LATE | PENALTY | AGAIN, LATE | AGAIN},
+		[LINK_SILENT] = EACH(OPEN | TIMEOUT | CLOSE),
 		[LINK_LOST] = EACH(LOST | CLOSE),
-		[LINK_DROPPED] = EACH(SUSPECT | CLOSE),
-		[LINK_NO_DEVICE] = EACH(CLOSE | VERDICT_PAUSE),
-		[LINK_SHORTAGE] = EACH(CLOSE | VERDICT_PAUSE),
+		[LINK_DROPPED] = EACH(HOLD | SUSPECT | CLOSE),
+		[LINK_NO_DEVICE] = EACH(CLOSE | PAUSE),
+		[LINK_SHORTAGE] = EACH(CLOSE | PAUSE),
 		[LINK_DENIED] = EACH(FAILURE | RECHECK | VERDICT_DENIED),
 	},
 	[ON_CONNECT] = {
 		[LINK_DONE] = {ANSWERED, ANSWERED | SETTLE, ANSWERED | SETTLE},
-		[LINK_LATE] = EACH(SUSPECT | TIMEOUT),
-		[LINK_SILENT] = EACH(DOWN),
-		[LINK_HUNG] = {0, 0, HOLD | DOUBT | ELSEWHERE},
-		[LINK_UNFINISHED] = {0, 0, WONDER | IF_WELL},
-		[LINK_LOST] = {LOST, SUSPECT | FAILURE, OPEN | ELSEWHERE},
-		[LINK_NO_DEVICE] = {VERDICT_PAUSE, VERDICT_PAUSE, OPEN | ELSEWHERE},
-		[LINK_SHORTAGE] = {VERDICT_PAUSE, VERDICT_PAUSE, HOLD | ELSEWHERE},
+		[LINK_LATE] = EACH(LATE),
+		[LINK_SILENT] = EACH(OPEN | TIMEOUT),
+		[LINK_HUNG] = {0, 0, OVER | HOLD | SUSPECT | PENALTY | ELSEWHERE},
+		[LINK_UNFINISHED] = {0, 0, OVER | SUSPECT | PENALTY | ONCE | IF_WELL},
+		[LINK_LOST] = {LOST, HOLD | SUSPECT | FAILURE, OVER | OPEN | ELSEWHERE},
+		[LINK_NO_DEVICE] = {PAUSE, PAUSE, OVER | OPEN | ELSEWHERE},
+		[LINK_SHORTAGE] = {PAUSE, PAUSE, OVER | HOLD | ELSEWHERE},
 		[LINK_DENIED] = EACH(FAILURE | RECHECK | REFUSE),
 	},
 	[ON_PING] = {
 		[LINK_DONE] = EACH(ANSWERED),
-		[LINK_LATE] = EACH(DOWN | VERDICT_CLOSE_AGAIN),
+		[LINK_LATE] = EACH(OPEN | TIMEOUT | AGAIN),
 		[LINK_LOST] = EACH(LOST | CLOSE),
 		[LINK_NO_DEVICE] = EACH(CLOSE),
 		[LINK_SHORTAGE] = EACH(CLOSE),
 		[LINK_DENIED] = EACH(RECHECK | CLOSE),
 	},
+	/* what the pusher lacks, or its lease, is no reason to go on */
 	[ON_TRIAL] = {
 		[LINK_DONE] = EACH(SETTLE),
-		[LINK_LATE] = EACH(DOUBT | IF_WELL),
-		[LINK_LOST] = EACH(OPEN),
-		[LINK_NO_DEVICE] = EACH(OPEN),
-		/* the pusher lacks something: no reason to go on */
+		[LINK_LATE] = EACH(OVER | SUSPECT | PENALTY | IF_WELL),
+		[LINK_LOST] = EACH(OVER | OPEN),
+		[LINK_NO_DEVICE] = EACH(OVER | OPEN),
 		[LINK_SHORTAGE] = EACH(SETTLE),
 		[LINK_DENIED] = EACH(SETTLE),
 		[LINK_OTHER] = EACH(SETTLE),
@@ -224,7 +229,6 @@ rbp_link_event(RbpStatus status)
 {
 	static const uint8 events[] = {
 		[RBP_OK] = LINK_DONE,
-		[RBP_INPROGRESS] = LINK_LATE,
 		[RBP_TIMEOUT] = LINK_LATE,
 		[RBP_CONNLOST] = LINK_LOST,
 		[RBP_PROTOCOL] = LINK_LOST,
@@ -267,13 +271,11 @@ rbp_remote_recheck_lease(RbpPool pool)
 		SetLatch(latch);
 }
 
-uint32
+void
 rbp_link_make_stale(pg_atomic_uint32 *serial)
 {
-	uint32		value = pg_atomic_add_fetch_u32(serial, 1);
-
+	pg_atomic_fetch_add_u32(serial, 1);
 	pg_atomic_fetch_add_u32(&shared->stale, 1);
-	return value;
 }
 
 /*
@@ -292,7 +294,6 @@ rbp_link_init(RbpRemoteDonor *d)
 	pg_atomic_init_u32(&d->upgrades, 0);
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_init_u64(&d->refused_until[pool], 0);
-	pg_atomic_init_u32(&d->state, RBP_DONOR_GONE);
 	pg_atomic_init_u64(&d->state_since, 0);
 	pg_atomic_init_u32(&d->times_down, 0);
 	pg_atomic_init_u32(&d->over_limit, 0);
@@ -320,31 +321,17 @@ rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 		set_error(&d->links[LINK_OF(transport)], error);
 }
 
-/* Is the donor unreachable until the lease worker has resolved its name? */
-static bool
-is_unresolved(const RbpEndpoint *endpoint)
+bool
+rbp_link_unresolved(const RbpEndpoint *endpoint)
 {
 	return rbp_endpoint_unresolved(endpoint) &&
 		rbp_transport_choose(rbp_guc_transport, endpoint) == NULL;
 }
 
 void
-rbp_remote_note_state(RbpRemoteDonor *d)
+rbp_link_note_change(RbpRemoteDonor *d)
 {
-	uint32		state = !donor_known(d) ? RBP_DONOR_GONE :
-	is_unresolved(&d->endpoint) ? RBP_DONOR_UNRESOLVED :
-	donor_is_down(d) ? RBP_DONOR_DOWN : RBP_DONOR_OK;
-
-	if (pg_atomic_exchange_u32(&d->state, state) != state)
-		pg_atomic_write_u64(&d->state_since, (uint64) GetCurrentTimestamp());
-}
-
-void
-rbp_remote_note_states(void)
-{
-	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		if (shared->donors[i].endpoint.donor[0] != '\0')
-			rbp_remote_note_state(&shared->donors[i]);
+	pg_atomic_write_u64(&d->state_since, (uint64) GetCurrentTimestamp());
 }
 
 void
@@ -353,7 +340,7 @@ rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
 	const RbpTransportOps *ops = rbp_transport_by_name(rbp_guc_transport);
 	RbpDonorError what;
 
-	if (is_unresolved(endpoint))
+	if (rbp_link_unresolved(endpoint))
 		what = DONOR_ERROR_UNRESOLVED;
 	else if (ops == NULL)
 		what = DONOR_ERROR_NO_TRANSPORT;
@@ -373,52 +360,52 @@ rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint)
 bool
 rbp_link_still_held(int donor, int link)
 {
-	RbpRemoteDonor *d = &shared->donors[donor];
 	RbpHold    *h = &rbp_link_holds[donor][link];
-	int64		closed_at = (int64) pg_atomic_read_u64(&link_breaker(d, link)->closed_at);
+	RbpBreaker *breaker = link_breaker(&shared->donors[donor], link);
+	int64		closed_at = (int64) pg_atomic_read_u64(&breaker->closed_at);
 
-	if (h->serial != pg_atomic_read_u32(&d->serial) ||
-		h->settings != rbp_guc_connect_settings_version)
+	if (h->serial != donor_serial(donor))
 		h->until = h->delay = 0;
 	else if (closed_at > h->until - h->delay || rbp_now_ns() >= h->until)
 		h->until = 0;
 	return h->until != 0;
 }
 
-/* Hold a link, each time in a row for twice as long. */
+/* Hold a link: a transport's for twice as long each time in a row. */
 static void
-hold(int donor, int link, int64 first_ns, int64 max_ns)
+hold(int donor, int link)
 {
 	RbpHold    *h = &rbp_link_holds[donor][link];
 
 	(void) rbp_link_still_held(donor, link);	/* forget what is out of date */
-	h->delay = Min(Max(2 * h->delay, first_ns), max_ns);
+	if (link == ANY_LINK)
+		h->delay = Max(SUSPECT_LIMIT_NS, SUSPECT_TIMEOUTS * rbp_guc_io_timeout_ns());
+	else
+		h->delay = Min(Max(2 * h->delay, HOLD_FIRST_NS), HOLD_MAX_NS);
 	h->until = rbp_now_ns() + h->delay;
-	h->serial = pg_atomic_read_u32(&shared->donors[donor].serial);
-	h->settings = rbp_guc_connect_settings_version;
+	h->serial = donor_serial(donor);
 }
 
 /*
  * ---- transitions ---------------------------------------------------------
  */
 
-/* Mark the donor as down; see rbp_remote_donor_down(). */
 static void
-trip(RbpRemoteDonor *d, const RbpBreakerTimes *times, bool lost)
+trip(RbpRemoteDonor *d, int link, const RbpBreakerTimes *times, bool stale)
 {
-	if (!rbp_breaker_trip(link_breaker(d, ANY_LINK), times))
+	if (!rbp_breaker_trip(link_breaker(d, link), times) || link != ANY_LINK)
 		return;
 	pg_atomic_fetch_add_u32(&d->times_down, 1);
-	rbp_remote_note_state(d);
+	rbp_link_note_change(d);
 
 	/*
 	 * What has broken one connection has likely broken all.  With a new
 	 * serial the others are closed without being tried, and so do not trip
 	 * the breaker again.
 	 */
-	if (lost)
+	if (stale)
 	{
-		(void) rbp_link_make_stale(&d->serial);
+		rbp_link_make_stale(&d->serial);
 		for (int pool = 0; pool < RBP_POOLS; pool++)
 			if (d->known[pool])
 				rbp_remote_recheck_lease((RbpPool) pool);
@@ -429,14 +416,7 @@ trip(RbpRemoteDonor *d, const RbpBreakerTimes *times, bool lost)
 void
 rbp_remote_donor_down(RbpRemoteDonor *d, bool lost)
 {
-	trip(d, &donor_times, lost);
-}
-
-void
-rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost)
-{
-	donor_count(d, lost ? RBP_DONOR_FAILURES : RBP_DONOR_TIMEOUTS, 1);
-	rbp_remote_donor_down(d, lost);
+	trip(d, ANY_LINK, &donor_times, lost);
 }
 
 void
@@ -452,66 +432,19 @@ rbp_remote_wrong_bytes(uint32 slot)
 	rbp_remote_note_error(d, DONOR_ERROR_WRONG_BYTES, pg_atomic_read_u32(&d->transport),
 						  RBP_OK);
 	if (rbp_breaker_wrong(link_breaker(d, ANY_LINK)))
-		trip(d, &wrong_bytes_times, false);
+		trip(d, ANY_LINK, &wrong_bytes_times, false);
 }
 
-/* Have the pusher ping the donor, which this process leaves alone meanwhile. */
 static void
-suspect(int donor)
+settle(RbpRemoteDonor *d, int link)
 {
-	int64		ns = Max(SUSPECT_LIMIT_NS, SUSPECT_TIMEOUTS * rbp_guc_io_timeout_ns());
-
-	/* take the time before the change: see note_closed() in breaker.c */
-	hold(donor, ANY_LINK, ns, ns);
-	if (rbp_breaker_suspect(link_breaker(&shared->donors[donor], ANY_LINK)))
-		rbp_remote_wake();
-}
-
-/* Count an answer that was late: once too often, and the donor is down. */
-static void
-count_late(RbpRemoteDonor *d, bool penalty)
-{
-	if (penalty && rbp_breaker_penalize(link_breaker(d, ANY_LINK), LATE_PENALTY))
-	{
-		rbp_remote_note_error(d, DONOR_ERROR_OFTEN_LATE,
-							  pg_atomic_read_u32(&d->transport), RBP_TIMEOUT);
-		rbp_remote_donor_failed(d, false);
-	}
-	else
-		donor_count(d, RBP_DONOR_TIMEOUTS, 1);
-}
-
-/* What events do to the link of a transport */
-static void
-affect_transport(RbpRemoteDonor *d, uint32 effect, uint32 transport, RbpStatus status)
-{
-	int			link = LINK_OF(transport);
+	RbpHold    *h = &rbp_link_holds[d - shared->donors][link];
 	RbpBreaker *breaker = link_breaker(d, link);
-	int			donor = (int) (d - shared->donors);
-	bool		open = (effect & OPEN) != 0;
 
-	if ((effect & IF_WELL) != 0 && breaker_state(link_breaker(d, ANY_LINK)) != BREAKER_CLOSED)
-		return;
-	if (effect & SETTLE)
-	{
-		rbp_link_holds[donor][link].until = rbp_link_holds[donor][link].delay = 0;
-		rbp_breaker_clear_suspicion(breaker, INT64_MAX);
-		if (breaker_state(breaker) == BREAKER_CLOSED)
-			pg_atomic_write_u32(&breaker->penalty, 0);
-	}
-	if (effect & HOLD)
-		hold(donor, link, HOLD_FIRST_NS, HOLD_MAX_NS);
-	if (effect & (DOUBT | WONDER))
-	{
-		if (rbp_breaker_suspect(breaker) || (effect & DOUBT) != 0)
-			open = rbp_breaker_penalize(breaker, HANDSHAKE_PENALTY);
-		rbp_remote_wake();
-	}
-	if (open && breaker_state(breaker) != BREAKER_OPEN)
-	{
-		set_error(&d->links[link], ERROR_MAKE(DONOR_ERROR_CONNECT, transport, status));
-		(void) rbp_breaker_trip(breaker, &transport_times);
-	}
+	h->until = h->delay = 0;
+	rbp_breaker_clear_suspicion(breaker, INT64_MAX);
+	if (breaker_state(breaker) == BREAKER_CLOSED)
+		pg_atomic_write_u32(&breaker->penalty, 0);
 }
 
 void
@@ -525,8 +458,36 @@ rbp_link_done(RbpLocalConn *c, const RbpTransportOps *ops, RbpLinkPhase phase,
 		rbp_breaker_clear_suspicion(link_breaker(d, ANY_LINK), asked_at);
 	if (effect & SUCCESS)
 		breaker_reduce_penalty(link_breaker(d, ANY_LINK));
-	if (unlikely(effect & SETTLE))
-		affect_transport(d, effect, ops->bit, RBP_OK);
+	if (effect & SETTLE)
+		settle(d, LINK_OF(ops->bit));
+}
+
+/* What a failure does to a link */
+static void
+affect(RbpRemoteDonor *d, int link, uint32 effect)
+{
+	RbpBreaker *breaker = link_breaker(d, link);
+	bool		fresh = false;
+
+	if ((effect & IF_WELL) != 0 && breaker_state(link_breaker(d, ANY_LINK)) != BREAKER_CLOSED)
+		return;
+	/* hold it before the change: see note_closed() in breaker.c */
+	if (effect & HOLD)
+		hold((int) (d - shared->donors), link);
+	if (effect & SUSPECT)
+		fresh = rbp_breaker_suspect(breaker);
+	if (fresh)
+		rbp_remote_wake();
+	if ((effect & PENALTY) != 0 && (fresh || (effect & ONCE) == 0) &&
+		rbp_breaker_penalize(breaker, link == ANY_LINK ? LATE_PENALTY : HANDSHAKE_PENALTY))
+	{
+		if (link == ANY_LINK)
+			rbp_remote_note_error(d, DONOR_ERROR_OFTEN_LATE,
+								  pg_atomic_read_u32(&d->transport), RBP_TIMEOUT);
+		effect |= OPEN;
+	}
+	if (effect & OPEN)
+		trip(d, link, link == ANY_LINK ? &donor_times : &transport_times, (effect & STALE) != 0);
 }
 
 int
@@ -534,32 +495,33 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 				RbpStatus status)
 {
 	RbpRemoteDonor *d = &shared->donors[c->donor];
+	int			over = LINK_OF(c->ops->bit);
 	uint32		effect = effects_of(c->ops, c->has_fallback, phase, event);
 	int			verdict = (int) (effect & 0xff);
 
 	/*
-	 * That a connection is of no use is not news if it is stale, or its lease
-	 * has ended; nor if it was denied something, which may have ended it.
+	 * What a stale connection meets is not news; nor that one is lost that
+	 * was denied something, which may have ended it.
 	 */
 	if (event != LINK_DENIED &&
-		(is_superseded(c) ||
+		(is_stale(c) ||
 		 (c->state == CONN_DENIED && (event == LINK_LOST || event == LINK_DROPPED))))
 		return verdict;
-	if (phase != ON_TRIAL && event != LINK_OTHER && event != LINK_UNFINISHED)
+	if (phase == ON_TRIAL)
+		set_error(&d->links[over], ERROR_MAKE(DONOR_ERROR_CONNECT, c->ops->bit, status));
+	else if (event != LINK_UNFINISHED)
 		rbp_remote_note_error(d, is_ready(c) ? DONOR_ERROR_REQUEST : DONOR_ERROR_CONNECT,
 							  c->ops->bit, status);
-	affect_transport(d, effect, c->ops->bit, status);
 	/* a donor that is down is probed until it is not */
 	if (phase == ON_PING && donor_is_down(d))
 		return verdict;
+	affect(d, effect & OVER ? over : ANY_LINK, effect);
+	if (effect & SETTLE)
+		settle(d, over);
 	if (effect & FAILURE)
 		donor_count(d, RBP_DONOR_FAILURES, 1);
-	if (effect & SUSPECT)
-		suspect(c->donor);
 	if (effect & TIMEOUT)
-		count_late(d, (effect & PENALTY) != 0);
-	if (effect & (DOWN | LOST))
-		rbp_remote_donor_failed(d, (effect & LOST) != 0);
+		donor_count(d, RBP_DONOR_TIMEOUTS, 1);
 	if (effect & REFUSE)
 		pg_atomic_write_u64(&d->refused_until[c->pool],
 							(uint64) (rbp_now_ns() + RBP_RECONNECT_NS));
@@ -574,7 +536,7 @@ rbp_link_up(RbpRemoteDonor *d, int link)
 	if (!rbp_breaker_close(link_breaker(d, link)))
 		return;
 	if (link == ANY_LINK)
-		rbp_remote_note_state(d);
+		rbp_link_note_change(d);
 	else
 		rbp_link_upgrade(d);
 }
@@ -611,8 +573,9 @@ rbp_link_new_endpoint(RbpRemoteDonor *d)
 		breaker_reset_backoff(link_breaker(d, link));
 	for (int pool = 0; pool < RBP_POOLS; pool++)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
-	(void) rbp_link_make_stale(&d->serial);
+	rbp_link_make_stale(&d->serial);
 	rbp_remote_donor_up(d);
+	rbp_link_note_change(d);
 }
 
 void

@@ -98,7 +98,10 @@ ping_down(int donor)
 		 * reconnect, instead of each finding that out.
 		 */
 		if (fresh && status == RBP_OK)
-			c->donor_serial = rbp_link_make_stale(&d->serial);
+		{
+			rbp_link_make_stale(&d->serial);
+			c->serial = conn_serial(c);
+		}
 		rbp_link_up(d, ANY_LINK);
 		/* other transports may work again */
 		for (int link = ANY_LINK + 1; link < RBP_LINKS; link++)
@@ -135,7 +138,7 @@ end_trial(int link, RbpStatus status)
 
 	close_trial(0, (Datum) 0);
 	/* if the donor has moved, its link is neither open nor suspect */
-	if (trial.donor_serial != pg_atomic_read_u32(&d->serial))
+	if (is_stale(&trial))
 		return;
 	if (breaker_state(link_breaker(d, link)) != BREAKER_OPEN)
 	{
@@ -157,19 +160,17 @@ try_transport(int donor, int link)
 	static bool registered = false;
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[donor];
 	const RbpLocalConn *c = conn_for_probe(donor);
-	RbpPoolLease *lease = &rbp_remote_shared->leases[c->pool];
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_INVALID;
 
 	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
 	endpoint = d->endpoint;
-	credentials = lease->credentials;
-	trial.donor_serial = pg_atomic_read_u32(&d->serial);
-	trial.lease_serial = pg_atomic_read_u32(&lease->serial);
-	LWLockRelease(&rbp_remote_shared->remote_lock);
+	credentials = rbp_remote_shared->leases[c->pool].credentials;
 	trial.donor = donor;
 	trial.pool = c->pool;
+	trial.serial = conn_serial(&trial);
+	LWLockRelease(&rbp_remote_shared->remote_lock);
 	trial.connect_started = rbp_now_ns();
 	trial.ops = rbp_link_choose_among(&endpoint, LINK_TRANSPORT(link));
 	if (!registered)
@@ -292,7 +293,7 @@ rbp_remote_watch_links(int64 now)
 		RbpStatus	status = trial.ops->connect_wait(trial.conn, now);
 
 		if (status != RBP_INPROGRESS || now - trial.connect_started >= trial.ops->connect_ns)
-			end_trial(LINK_OF(trial.ops->bit), status);
+			end_trial(LINK_OF(trial.ops->bit), status == RBP_INPROGRESS ? RBP_TIMEOUT : status);
 	}
 	for (int i = 0; i < RBP_MAX_DONORS * RBP_LINKS; i++)
 		if (i % RBP_LINKS != ANY_LINK && trial.conn == NULL)

@@ -103,8 +103,8 @@ typedef struct RbpRemoteDonor
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before
 												 * this time, since the lease
 												 * was denied */
-	pg_atomic_uint32 state;		/* RBP_DONOR_* */
-	pg_atomic_uint64 state_since;	/* TimestampTz */
+	pg_atomic_uint64 state_since;	/* TimestampTz: it came, went, got another
+									 * address, or was down or up */
 	pg_atomic_uint32 times_down;
 
 	RbpDonorStripe stripes[RBP_DONOR_STRIPES];
@@ -340,9 +340,7 @@ typedef struct RbpLocalConn
 								 * for the bound before the transaction ends */
 	uint32		incarnation;	/* unique number of each connection */
 	dlist_head	flights;		/* of RbpFlight */
-	uint32		donor_serial;
-	uint32		lease_serial;
-	uint32		settings;		/* rbp_guc_connect_settings_version */
+	uint32		serial;			/* conn_serial() when it was begun */
 	int			timeouts;		/* consecutive */
 	int64		connect_started;	/* when connecting began */
 	int64		polled_at;		/* when that was last polled */
@@ -377,19 +375,29 @@ conn_index(RbpPool pool, int donor)
 	return (int) pool * RBP_MAX_DONORS + donor;
 }
 
-/* Was it made for another state of the donor or the lease? */
-static inline bool
-is_superseded(const RbpLocalConn *c)
+/*
+ * A number that changes with the state of the donor, and with the settings;
+ * and one that changes with that of the lease, too.  All parts only grow.
+ */
+static inline uint32
+donor_serial(int donor)
 {
-	return c->donor_serial != pg_atomic_read_u32(&rbp_remote_shared->donors[c->donor].serial) ||
-		c->lease_serial != pg_atomic_read_u32(&rbp_remote_shared->leases[c->pool].serial);
+	return pg_atomic_read_u32(&rbp_remote_shared->donors[donor].serial) +
+		rbp_guc_connect_settings_version;
 }
 
-/* Likewise, or for other settings? */
+static inline uint32
+conn_serial(const RbpLocalConn *c)
+{
+	return donor_serial(c->donor) +
+		pg_atomic_read_u32(&rbp_remote_shared->leases[c->pool].serial);
+}
+
+/* Was it made for another state of these? */
 static inline bool
 is_stale(const RbpLocalConn *c)
 {
-	return is_superseded(c) || c->settings != rbp_guc_connect_settings_version;
+	return c->serial != conn_serial(c);
 }
 
 /* The connection over which the pusher probes the donor. */
@@ -427,12 +435,6 @@ extern void rbp_remote_recheck_lease(RbpPool pool);
 /* Initialize a donor's links; its counters are those of info.c. */
 extern void rbp_link_init(RbpRemoteDonor *d);
 
-/* RbpRemoteDonor.state, as shown in the view */
-#define RBP_DONOR_GONE		0	/* no lease has regions on it */
-#define RBP_DONOR_OK		1
-#define RBP_DONOR_DOWN		2
-#define RBP_DONOR_UNRESOLVED 3	/* its name has not been resolved */
-
 typedef enum RbpDonorError
 {
 	DONOR_ERROR_NONE,
@@ -466,15 +468,14 @@ extern void rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 
 /* Likewise, if no transport can be chosen; determines the reason. */
 extern void rbp_remote_note_unreachable(RbpRemoteDonor *d, const RbpEndpoint *endpoint);
 
-/* Update the state shown for the donor, or for all donors. */
-extern void rbp_remote_note_state(RbpRemoteDonor *d);
-extern void rbp_remote_note_states(void);
+/* Is the donor unreachable until the lease worker has resolved its name? */
+extern bool rbp_link_unresolved(const RbpEndpoint *endpoint);
 
-/*
- * Make all connections stale that carry this serial of a donor or a lease.
- * Returns the new serial.
- */
-extern uint32 rbp_link_make_stale(pg_atomic_uint32 *serial);
+/* Record that the donor's state, as shown in the view, has changed. */
+extern void rbp_link_note_change(RbpRemoteDonor *d);
+
+/* Make all connections stale that carry this serial of a donor or a lease. */
+extern void rbp_link_make_stale(pg_atomic_uint32 *serial);
 
 /*
  * Circumstances have changed, so that what has failed may work: of a donor's
@@ -487,11 +488,9 @@ extern void rbp_link_new_lease(RbpPool pool);
 
 /*
  * Mark the donor as down, so that nobody uses it.  lost: a connection to it
- * broke, so that the others are of no use either.  rbp_remote_donor_failed()
- * also counts a failure (lost) or a timeout.
+ * broke, so that the others are of no use either.
  */
 extern void rbp_remote_donor_down(RbpRemoteDonor *d, bool lost);
-extern void rbp_remote_donor_failed(RbpRemoteDonor *d, bool lost);
 
 /*
  * Close a link's breaker, whatever its state.  If that of a transport was
@@ -531,8 +530,7 @@ typedef struct RbpHold
 {
 	int64		until;			/* 0: it does not */
 	int64		delay;			/* that until was computed with */
-	uint32		serial;			/* the donor's */
-	uint32		settings;		/* rbp_guc_connect_settings_version */
+	uint32		serial;			/* donor_serial() */
 } RbpHold;
 
 extern RbpHold rbp_link_holds[RBP_MAX_DONORS][RBP_LINKS];

@@ -1034,7 +1034,7 @@ test_full(void)
 	mock_now += 20 * MS;
 	ok(state_of(0) == BREAKER_SUSPECT && rbp_remote_probe() == -1 && state_of(0) == BREAKER_CLOSED,
 	   "a donor that refuses the pusher is not suspect any more");
-	rbp_remote_donor_failed(&rbp_remote_shared->donors[0], true);
+	rbp_remote_donor_down(&rbp_remote_shared->donors[0], true);
 	mock_now += 60000 * MS;
 	ok(is_down(0) && rbp_remote_probe() == -1 && !is_down(0), "nor down");
 	recover(0);
@@ -1845,7 +1845,7 @@ test_messages(void)
 	(void) messages();
 	is_u64(messages(), 0, "there is nothing to tell");
 	rbp_remote_note_error(d, DONOR_ERROR_REQUEST, RBP_TRANSPORT_TCP, RBP_TIMEOUT);
-	rbp_remote_donor_failed(d, false);
+	rbp_remote_donor_down(d, false);
 	is_u64(messages(), 1, "a donor is down");
 	is_u64(messages(), 0, "which is told once");
 	mock_now += 100 * MS;
@@ -1854,7 +1854,7 @@ test_messages(void)
 	for (int i = 0; i < 10; i++)
 	{
 		mock_now += 100 * MS;
-		rbp_remote_donor_failed(d, false);
+		rbp_remote_donor_down(d, false);
 		is_u64(messages(), 0, "the same is not told again so soon");
 		mock_now += 100 * MS;
 		rbp_remote_donor_up(d);
@@ -1862,11 +1862,11 @@ test_messages(void)
 	}
 	mock_now += 5000 * MS;
 	rbp_remote_note_error(d, DONOR_ERROR_REQUEST, RBP_TRANSPORT_TCP, RBP_CONNLOST);
-	rbp_remote_donor_failed(d, true);
+	rbp_remote_donor_down(d, true);
 	is_u64(messages(), 1, "another reason is");
 	recover(0);
 	is_u64(messages(), 1, "used again");
-	rbp_remote_donor_failed(d, true);
+	rbp_remote_donor_down(d, true);
 	is_u64(messages(), 1, "and the same after a minute");
 	recover(0);
 	is_u64(messages(), 1, "used again");
