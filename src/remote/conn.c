@@ -314,7 +314,7 @@ rbp_remote_conn_abandon(RbpLocalConn *c)
 	rbp_remote_conn_close(c);
 }
 
-void
+int
 rbp_remote_conn_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 					   RbpStatus status)
 {
@@ -326,15 +326,18 @@ rbp_remote_conn_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 	 * once, because taking that memory back from the device ends the
 	 * connection.
 	 */
-	if ((verdict & VERDICT_CLOSE_AGAIN) != 0 &&
+	if ((verdict & VERDICT_CLOSE_AGAIN) != 0 && is_ready(c) &&
 		(++c->timeouts >= 2 || (c->mr != NULL && phase == ON_REQUEST)))
 		verdict |= VERDICT_CLOSE;
 	if (verdict & VERDICT_CLOSE)
 		rbp_remote_conn_close(c);
 	if (verdict & VERDICT_PAUSE)
 		c->retry_at = rbp_now_ns() + RETRY_NS;
+	if (verdict & VERDICT_ELSEWHERE)
+		c->retry_at = 0;
 	if (verdict & VERDICT_DENIED)
 		c->state = CONN_DENIED;
+	return verdict;
 }
 
 /*
@@ -394,11 +397,9 @@ start_over(RbpLocalConn *c, RbpStatus status)
  * RBP_CANCELED if that is not possible now although nothing is wrong.
  */
 static RbpStatus
-conn_start(RbpLocalConn *c, int pages, RbpConnUse use, int64 now, int64 deadline_ns)
+conn_start(RbpLocalConn *c, int pages, bool patient, int64 now, int64 deadline_ns)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[c->donor];
-	RbpPoolLease *lease = &rbp_remote_shared->leases[c->pool];
-	bool		patient = use == USE_PATIENT;
 	RbpEndpoint endpoint;
 	RbpCredentials credentials;
 	RbpStatus	status = RBP_CANCELED;
@@ -417,7 +418,7 @@ conn_start(RbpLocalConn *c, int pages, RbpConnUse use, int64 now, int64 deadline
 		pg_usleep(LOCK_RETRY_US);
 	}
 	endpoint = d->endpoint;
-	credentials = lease->credentials;
+	credentials = rbp_remote_shared->leases[c->pool].credentials;
 	c->serial = conn_serial(c);
 	LWLockRelease(&rbp_remote_shared->remote_lock);
 	c->timeouts = 0;
@@ -521,9 +522,8 @@ connect_timeout_ns(const RbpLocalConn *c, bool patient)
  * the connection is costly, which takes its time.
  */
 static RbpStatus
-conn_continue(RbpLocalConn *c, int pages, RbpConnUse use, int64 deadline_ns)
+conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
 {
-	bool		patient = use == USE_PATIENT;
 	int64		now = rbp_now_ns();
 	int64		until = deadline_ns;
 	int64		ended;
@@ -542,7 +542,7 @@ conn_continue(RbpLocalConn *c, int pages, RbpConnUse use, int64 deadline_ns)
 	{
 		if (now < c->retry_at && !patient)
 			return RBP_CANCELED;
-		status = conn_start(c, pages, use, now, deadline_ns);
+		status = conn_start(c, pages, patient, now, deadline_ns);
 		if (status != RBP_OK)
 			return status;
 	}
@@ -570,15 +570,14 @@ conn_continue(RbpLocalConn *c, int pages, RbpConnUse use, int64 deadline_ns)
 	hung = c->polled_ns > connect_timeout_ns(c, patient);
 	if (hung || ended - c->connect_started >= c->ops->handshake_ns)
 	{
-		int			verdict = !c->ops->costly ? 0 :
-		rbp_link_failed(c, ON_CONNECT, hung ? LINK_HUNG : LINK_UNFINISHED, RBP_TIMEOUT);
+		int			verdict;
 
 		(void) start_over(c, RBP_TIMEOUT);
-		if (verdict & VERDICT_ELSEWHERE)
-			c->retry_at = 0;
+		verdict = rbp_remote_conn_failed(c, ON_CONNECT, hung ? LINK_HUNG : LINK_UNFINISHED,
+										 RBP_TIMEOUT);
 		/* a process that has only polled has seen no timeout */
-		return verdict != 0 || (c->ops->costly && !hung) || (c->waited && !patient) ?
-			RBP_CANCELED : RBP_TIMEOUT;
+		return (verdict & VERDICT_ELSEWHERE) != 0 || (c->ops->costly && !hung) ||
+			(c->waited && !patient) ? RBP_CANCELED : RBP_TIMEOUT;
 	}
 	if (patient)
 		return RBP_TIMEOUT;
@@ -596,7 +595,6 @@ static RbpStatus
 account_failure(RbpLocalConn *c, RbpStatus status, RbpConnUse use, int64 began)
 {
 	RbpLinkEvent event = rbp_link_event(status);
-	int			verdict;
 
 	if (event == LINK_LATE && use != USE_PROBE)
 		event = late_event(use == USE_PATIENT, rbp_now_ns() - began);
@@ -605,13 +603,8 @@ account_failure(RbpLocalConn *c, RbpStatus status, RbpConnUse use, int64 began)
 		event = LINK_OTHER;
 	if (event == LINK_OTHER)
 		return status;
-	verdict = rbp_link_failed(c, use == USE_PROBE && !c->has_fallback ? ON_PING : ON_CONNECT,
-							  event, status);
-	if (verdict & VERDICT_PAUSE)
-		c->retry_at = rbp_now_ns() + RETRY_NS;
-	if (verdict & VERDICT_ELSEWHERE)
-		c->retry_at = 0;
-	return verdict & VERDICT_ELSEWHERE ? RBP_CANCELED : status;
+	return rbp_remote_conn_failed(c, use == USE_PROBE && !c->has_fallback ? ON_PING : ON_CONNECT,
+								  event, status) & VERDICT_ELSEWHERE ? RBP_CANCELED : status;
 }
 
 RbpStatus
@@ -650,7 +643,7 @@ rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use, int64 now,
 	/* it may be downgraded now, or have failed for a minor reason */
 	for (int tries = 0; unlikely(!is_ready(c)); tries++)
 	{
-		RbpStatus	status = conn_continue(c, pages, use, deadline_ns);
+		RbpStatus	status = conn_continue(c, pages, patient, deadline_ns);
 
 		if (status == RBP_OK)
 			break;

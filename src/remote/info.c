@@ -13,18 +13,6 @@
 
 #define shared		rbp_remote_shared
 
-void
-rbp_remote_reset_counters(RbpRemoteDonor *d)
-{
-	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
-	{
-		for (int c = 0; c < RBP_DONOR_COUNTS; c++)
-			pg_atomic_init_u64(&d->stripes[s].counts[c], 0);
-		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
-			pg_atomic_init_u32(&d->stripes[s].latency[b], 0);
-	}
-}
-
 RbpDonorInfo *
 rbp_remote_donor_info(int *n)
 {
@@ -111,6 +99,6 @@ rbp_remote_stats_reset(void)
 {
 	LWLockAcquire(&shared->remote_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RBP_MAX_DONORS; i++)
-		rbp_remote_reset_counters(&shared->donors[i]);
+		rbp_link_reset_counters(&shared->donors[i]);
 	LWLockRelease(&shared->remote_lock);
 }

@@ -256,7 +256,7 @@ account_request_failure(const RbpRemoteBatch *batch, const Part *part,
 	if (event == LINK_OTHER)
 		return;
 	count_failure(batch, status, allowed);
-	rbp_remote_conn_failed(part->c, ON_REQUEST, event, status);
+	(void) rbp_remote_conn_failed(part->c, ON_REQUEST, event, status);
 }
 
 /*

@@ -78,12 +78,11 @@ enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 		RbpRemoteDonor *d = &shared->donors[found];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
-		{
-			rbp_remote_reset_counters(d);
 			rbp_link_init(d);
-		}
 		if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
 		{
+			if (rbp_link_unresolved(&d->endpoint) != rbp_link_unresolved(endpoint))
+				rbp_link_note_change(d);
 			d->endpoint = *endpoint;
 			pg_atomic_write_u32(&d->transport, 0);
 			rbp_link_new_endpoint(d);

@@ -283,8 +283,21 @@ rbp_link_make_stale(pg_atomic_uint32 *serial)
  */
 
 void
+rbp_link_reset_counters(RbpRemoteDonor *d)
+{
+	for (int s = 0; s < RBP_DONOR_STRIPES; s++)
+	{
+		for (int c = 0; c < RBP_DONOR_COUNTS; c++)
+			pg_atomic_init_u64(&d->stripes[s].counts[c], 0);
+		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
+			pg_atomic_init_u32(&d->stripes[s].latency[b], 0);
+	}
+}
+
+void
 rbp_link_init(RbpRemoteDonor *d)
 {
+	rbp_link_reset_counters(d);
 	for (int i = 0; i < RBP_LINKS; i++)
 	{
 		rbp_breaker_init(&d->links[i].breaker);
@@ -314,11 +327,7 @@ void
 rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 					  RbpStatus status)
 {
-	uint32		error = ERROR_MAKE(what, transport, status);
-
-	set_error(&d->links[ANY_LINK], error);
-	if (what == DONOR_ERROR_CONNECT && transport != 0)
-		set_error(&d->links[LINK_OF(transport)], error);
+	set_error(&d->links[ANY_LINK], ERROR_MAKE(what, transport, status));
 }
 
 bool
@@ -498,6 +507,9 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 	int			over = LINK_OF(c->ops->bit);
 	uint32		effect = effects_of(c->ops, c->has_fallback, phase, event);
 	int			verdict = (int) (effect & 0xff);
+	uint32		error = ERROR_MAKE(is_ready(c) ? DONOR_ERROR_REQUEST :
+								   verdict & ELSEWHERE ? DONOR_ERROR_ELSEWHERE : DONOR_ERROR_CONNECT,
+								   c->ops->bit, status);
 
 	/*
 	 * What a stale connection meets is not news; nor that one is lost that
@@ -507,11 +519,10 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 		(is_stale(c) ||
 		 (c->state == CONN_DENIED && (event == LINK_LOST || event == LINK_DROPPED))))
 		return verdict;
-	if (phase == ON_TRIAL)
-		set_error(&d->links[over], ERROR_MAKE(DONOR_ERROR_CONNECT, c->ops->bit, status));
-	else if (event != LINK_UNFINISHED)
-		rbp_remote_note_error(d, is_ready(c) ? DONOR_ERROR_REQUEST : DONOR_ERROR_CONNECT,
-							  c->ops->bit, status);
+	if (!is_ready(c))
+		set_error(&d->links[over], error);
+	if (phase != ON_TRIAL && event != LINK_UNFINISHED)
+		set_error(&d->links[ANY_LINK], error);
 	/* a donor that is down is probed until it is not */
 	if (phase == ON_PING && donor_is_down(d))
 		return verdict;
@@ -575,7 +586,6 @@ rbp_link_new_endpoint(RbpRemoteDonor *d)
 		pg_atomic_write_u64(&d->refused_until[pool], 0);
 	rbp_link_make_stale(&d->serial);
 	rbp_remote_donor_up(d);
-	rbp_link_note_change(d);
 }
 
 void

@@ -62,7 +62,7 @@ ping(RbpLocalConn *c, int64 timeout_ns)
 	if (io.status == RBP_OK)
 		c->timeouts = 0;
 	else
-		rbp_remote_conn_failed(c, ON_PING, rbp_link_event(io.status), io.status);
+		(void) rbp_remote_conn_failed(c, ON_PING, rbp_link_event(io.status), io.status);
 	return io.status;
 }
 
@@ -100,7 +100,7 @@ ping_down(int donor)
 		if (fresh && status == RBP_OK)
 		{
 			rbp_link_make_stale(&d->serial);
-			c->serial = conn_serial(c);
+			c->serial++;
 		}
 		rbp_link_up(d, ANY_LINK);
 		/* other transports may work again */

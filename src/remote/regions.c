@@ -115,7 +115,6 @@ rbp_remote_shmem_init(void *mem, const uint32 max_extents[RBP_POOLS],
 		pg_atomic_init_u32(&sh->donors[i].transport, 0);
 		pg_atomic_init_u32(&sh->donors[i].conn_slots, 0);
 		rbp_link_init(&sh->donors[i]);
-		rbp_remote_reset_counters(&sh->donors[i]);
 	}
 	for (int i = 0; i < RBP_MAX_REGIONS; i++)
 		pg_atomic_init_u32(&sh->regions[i].denied, 0);

@@ -3,16 +3,17 @@
  * remote_internal.h
  *	  Declarations shared by the files of remote.
  *
- * regions.c	regions and the extent map
- * extents.c	states of extents
- * leases.c	the leases and their donors
- * retire.c	regions that are given back
+ * views.c		the views
  * info.c		data for the views
  * report.c	what the log and the views say of links
+ * leases.c	the leases and their donors
+ * retire.c	regions that are given back
+ * ahead.c	pages on their way
+ * io.c		reads and writes, at once or in two steps
+ * regions.c	regions and the extent map
+ * extents.c	states of extents
  * idle.c		connections that are not needed any more
  * probe.c		the pusher's probes of links
- * io.c		reads and writes, at once or in two steps
- * ahead.c	pages on their way
  * conn.c		this process's connections: made, bounded, closed
  * link.c		links to donors: what events do to them, which one is used
  * breaker.c	a circuit breaker
@@ -103,8 +104,7 @@ typedef struct RbpRemoteDonor
 	pg_atomic_uint64 refused_until[RBP_POOLS];	/* no new connection before
 												 * this time, since the lease
 												 * was denied */
-	pg_atomic_uint64 state_since;	/* TimestampTz: it came, went, got another
-									 * address, or was down or up */
+	pg_atomic_uint64 state_since;	/* TimestampTz: that of the view changed */
 	pg_atomic_uint32 times_down;
 
 	RbpDonorStripe stripes[RBP_DONOR_STRIPES];
@@ -432,13 +432,16 @@ extern void rbp_remote_wake(void);
 /* Have the lease worker ask the broker about the pool's lease. */
 extern void rbp_remote_recheck_lease(RbpPool pool);
 
-/* Initialize a donor's links; its counters are those of info.c. */
+/* Initialize a donor's links and counters; or reset the latter. */
 extern void rbp_link_init(RbpRemoteDonor *d);
+extern void rbp_link_reset_counters(RbpRemoteDonor *d);
 
 typedef enum RbpDonorError
 {
 	DONOR_ERROR_NONE,
 	DONOR_ERROR_CONNECT,		/* no connection could be made */
+	DONOR_ERROR_ELSEWHERE,		/* ... over that transport, which others
+								 * replace */
 	DONOR_ERROR_REQUEST,		/* a request failed */
 	DONOR_ERROR_OFTEN_LATE,		/* too many timeouts: its penalty is too high */
 	DONOR_ERROR_WRONG_BYTES,	/* a page did not match its hash */
@@ -459,8 +462,7 @@ typedef enum RbpDonorError
 #define ERROR_STATUS(word)		((RbpStatus) ((word) & 0xff))
 
 /*
- * Record the donor's last error, and that of the link if it concerns
- * connecting; transport: RBP_TRANSPORT_*, or 0.
+ * Record the donor's last error; transport: RBP_TRANSPORT_*, or 0.
  */
 extern void rbp_remote_note_error(RbpRemoteDonor *d, RbpDonorError what, uint32 transport,
 								  RbpStatus status);
@@ -671,8 +673,11 @@ typedef enum RbpConnUse
 extern RbpStatus rbp_remote_conn_get(RbpLocalConn *c, int pages, RbpConnUse use,
 									 int64 now, int64 deadline_ns);
 
-/* Account for a failure of a request over a connection, which may be closed. */
-extern void rbp_remote_conn_failed(RbpLocalConn *c, RbpLinkPhase phase,
+/*
+ * Account for a failure over a connection, or of making it, and do as the
+ * verdict says, which is returned; the connection may be closed then.
+ */
+extern int	rbp_remote_conn_failed(RbpLocalConn *c, RbpLinkPhase phase,
 								   RbpLinkEvent event, RbpStatus status);
 
 /*
@@ -725,9 +730,8 @@ extern bool rbp_remote_conn_yield_slot(RbpLocalConn *c);
 extern int64 rbp_remote_watch_links(int64 now);
 
 /*
- * ---- info.c, report.c ----------------------------------------------------
+ * ---- report.c ------------------------------------------------------------
  */
-extern void rbp_remote_reset_counters(RbpRemoteDonor *d);
 
 /* The donor's last error as text, "" if there was none. */
 extern void rbp_remote_last_error(RbpRemoteDonor *d, char *buf, Size len,

@@ -76,6 +76,7 @@ error_text(uint32 word, char *buf, Size len)
 		case DONOR_ERROR_NONE:
 			break;
 		case DONOR_ERROR_CONNECT:
+		case DONOR_ERROR_ELSEWHERE:
 			snprintf(buf, len, "could not connect over %s: %s", over,
 					 status == RBP_CONNLOST ? "refused, closed or unreachable" : why);
 			break;
@@ -306,20 +307,6 @@ log_counts(RbpRemoteDonor *d, LogState *logged, int64 now)
 						   n)));
 }
 
-/* Can a process that may not use this transport use another one? */
-static bool
-has_another(RbpRemoteDonor *d, uint32 transport)
-{
-	bool		another;
-
-	if (strcmp(rbp_guc_transport, "auto") != 0)
-		return false;
-	LWLockAcquire(&rbp_remote_shared->remote_lock, LW_SHARED);
-	another = (d->endpoint.transports & ~transport) != 0;
-	LWLockRelease(&rbp_remote_shared->remote_lock);
-	return another;
-}
-
 /*
  * Log that connections are refused, or cannot be made, although the donor is
  * not down, because the reason is local, or the lease.  A single refusal is
@@ -333,14 +320,13 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 	uint64		at = pg_atomic_read_u64(&d->links[ANY_LINK].error_at);
 	const RbpTransportOps *ops = rbp_transport_by_bit(ERROR_TRANSPORT(word));
 	char		error[ERROR_TEXT_LEN];
-	bool		fallback;
+	bool		elsewhere = ERROR_WHAT(word) == DONOR_ERROR_ELSEWHERE;
 
 	if (at == logged->refused_error_at ||
-		ERROR_WHAT(word) != DONOR_ERROR_CONNECT ||
-		donor_is_down(d))
+		(ERROR_WHAT(word) != DONOR_ERROR_CONNECT && !elsewhere) || donor_is_down(d))
 		return;
 	if (ERROR_STATUS(word) != RBP_NOMEM && ERROR_STATUS(word) != RBP_DENIED &&
-		ERROR_STATUS(word) != RBP_BUSY && (ops == NULL || ops->device == NULL))
+		ERROR_STATUS(word) != RBP_BUSY && !elsewhere && (ops == NULL || ops->device == NULL))
 		return;
 	/* already logged as open */
 	if (ops != NULL && breaker_state(link_breaker(d, LINK_OF(ops->bit))) == BREAKER_OPEN)
@@ -349,18 +335,16 @@ log_refused(RbpRemoteDonor *d, LogState *logged, int64 now)
 		logged->refused_since = now;
 	logged->refused_last = now;
 	logged->refused_error_at = at;
-	fallback = ERROR_STATUS(word) != RBP_DENIED && has_another(d, ERROR_TRANSPORT(word));
-	if ((!fallback && now - logged->refused_since < LOG_OTHER_NS) ||
+	if ((!elsewhere && now - logged->refused_since < LOG_OTHER_NS) ||
 		!may_log(logged->refused_at, LOG_REPEAT_NS, now))
 		return;
 	logged->refused_at = now;
-	if (fallback)
+	if (elsewhere)
 	{
-		const char *over = rbp_remote_transport_name(ERROR_TRANSPORT(word));
-
 		ereport(LOG,
 				(errmsg("remote_bp: donor \"%s\" cannot be reached over %s by some processes (%s), which go on without",
-						logged->donor, over, rbp_status_text(ERROR_STATUS(word)))));
+						logged->donor, rbp_remote_transport_name(ERROR_TRANSPORT(word)),
+						rbp_status_text(ERROR_STATUS(word)))));
 		return;
 	}
 	error_text(word, error, sizeof(error));
