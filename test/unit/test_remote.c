@@ -1233,7 +1233,7 @@ test_timed_out_handshakes(void)
 	time_out(c);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "a handshake times out: another transport");
 	is_u64(doubts(), 1, "it is counted");
-	ok(breaker_state(costly_breaker()) == BREAKER_CLOSED && !is_down(0) && mistakes == 0, "but nobody else does without");
+	ok(breaker_state(costly_breaker()) == BREAKER_SUSPECT && !is_down(0) && mistakes == 0, "but nobody else does without");
 
 	/* the pusher finds that it works */
 	mock_donors[0].costly_fails = RBP_OK;
