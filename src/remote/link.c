@@ -179,7 +179,6 @@ static const uint32 effects[RBP_LINK_PHASES][RBP_LINK_EVENTS][3] = {
 		[LINK_SILENT] = EACH(OPEN | TIMEOUT | CLOSE),
 		[LINK_LOST] = EACH(LOST | CLOSE),
 		[LINK_DROPPED] = EACH(HOLD | SUSPECT | CLOSE),
-		[LINK_NO_DEVICE] = EACH(CLOSE | PAUSE),
 		[LINK_SHORTAGE] = EACH(CLOSE | PAUSE),
 		[LINK_DENIED] = EACH(FAILURE | RECHECK | VERDICT_DENIED),
 	},
@@ -198,19 +197,13 @@ static const uint32 effects[RBP_LINK_PHASES][RBP_LINK_EVENTS][3] = {
 		[LINK_DONE] = EACH(ANSWERED),
 		[LINK_LATE] = EACH(OPEN | TIMEOUT | AGAIN),
 		[LINK_LOST] = EACH(LOST | CLOSE),
-		[LINK_NO_DEVICE] = EACH(CLOSE),
 		[LINK_SHORTAGE] = EACH(CLOSE),
 		[LINK_DENIED] = EACH(RECHECK | CLOSE),
 	},
-	/* what the pusher lacks, or its lease, is no reason to go on */
 	[ON_TRIAL] = {
-		[LINK_DONE] = EACH(SETTLE),
 		[LINK_LATE] = EACH(OVER | SUSPECT | PENALTY | IF_WELL),
 		[LINK_LOST] = EACH(OVER | OPEN),
 		[LINK_NO_DEVICE] = EACH(OVER | OPEN),
-		[LINK_SHORTAGE] = EACH(SETTLE),
-		[LINK_DENIED] = EACH(SETTLE),
-		[LINK_OTHER] = EACH(SETTLE),
 	},
 };
 
@@ -444,18 +437,6 @@ rbp_remote_wrong_bytes(uint32 slot)
 		trip(d, ANY_LINK, &wrong_bytes_times, false);
 }
 
-static void
-settle(RbpRemoteDonor *d, int link)
-{
-	RbpHold    *h = &rbp_link_holds[d - shared->donors][link];
-	RbpBreaker *breaker = link_breaker(d, link);
-
-	h->until = h->delay = 0;
-	rbp_breaker_clear_suspicion(breaker, INT64_MAX);
-	if (breaker_state(breaker) == BREAKER_CLOSED)
-		pg_atomic_write_u32(&breaker->penalty, 0);
-}
-
 void
 rbp_link_done(RbpLocalConn *c, const RbpTransportOps *ops, RbpLinkPhase phase,
 			  RbpLinkEvent event, int64 asked_at)
@@ -468,7 +449,13 @@ rbp_link_done(RbpLocalConn *c, const RbpTransportOps *ops, RbpLinkPhase phase,
 	if (effect & SUCCESS)
 		breaker_reduce_penalty(link_breaker(d, ANY_LINK));
 	if (effect & SETTLE)
-		settle(d, LINK_OF(ops->bit));
+	{
+		RbpBreaker *breaker = link_breaker(d, LINK_OF(ops->bit));
+
+		memset(&rbp_link_holds[c->donor][LINK_OF(ops->bit)], 0, sizeof(RbpHold));
+		if (breaker_state(breaker) == BREAKER_SUSPECT)
+			(void) rbp_breaker_close(breaker);
+	}
 }
 
 /* What a failure does to a link */
@@ -527,8 +514,6 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 	if (phase == ON_PING && donor_is_down(d))
 		return verdict;
 	affect(d, effect & OVER ? over : ANY_LINK, effect);
-	if (effect & SETTLE)
-		settle(d, over);
 	if (effect & FAILURE)
 		donor_count(d, RBP_DONOR_FAILURES, 1);
 	if (effect & TIMEOUT)

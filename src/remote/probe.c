@@ -135,22 +135,19 @@ static void
 end_trial(int link, RbpStatus status)
 {
 	RbpRemoteDonor *d = &rbp_remote_shared->donors[trial.donor];
+	RbpLinkEvent event = rbp_link_event(status);
 
 	close_trial(0, (Datum) 0);
 	/* if the donor has moved, its link is neither open nor suspect */
 	if (is_stale(&trial))
 		return;
-	if (breaker_state(link_breaker(d, link)) != BREAKER_OPEN)
-	{
-		if (status == RBP_OK)
-			rbp_link_done(&trial, trial.ops, ON_TRIAL, LINK_DONE, 0);
-		else
-			(void) rbp_link_failed(&trial, ON_TRIAL, rbp_link_event(status), status);
-	}
-	else if (status == RBP_OK)
-		rbp_link_up(d, link);
-	else
+	if (status != RBP_OK && breaker_state(link_breaker(d, link)) == BREAKER_OPEN)
 		(void) rbp_link_probe_failed(d, link);
+	else if (event == LINK_LATE || event == LINK_LOST || event == LINK_NO_DEVICE)
+		(void) rbp_link_failed(&trial, ON_TRIAL, event, status);
+	else
+		/* it works, or the pusher lacks something: no reason to go on */
+		rbp_link_up(d, link);
 }
 
 /* Begin a trial connection.  Returns ns until the next call. */
@@ -200,7 +197,7 @@ probe_link(int donor, int link)
 	RbpBreakerState state = breaker_state(breaker);
 	int64		left;
 
-	if (state == BREAKER_CLOSED)
+	if (state == BREAKER_CLOSED || (link != ANY_LINK && trial.conn != NULL))
 		return -1;
 	if (!donor_known(d))
 	{
@@ -224,20 +221,27 @@ probe_link(int donor, int link)
 	return link == ANY_LINK ? ping_down(donor) : try_transport(donor, link);
 }
 
+/* Likewise of these links of all donors */
 static int64
-earlier(int64 a, int64 b)
+probe_links(int first, int last)
 {
-	return a < 0 || b < 0 ? Max(a, b) : Min(a, b);
+	int64		next = -1;
+
+	for (int donor = 0; donor < RBP_MAX_DONORS; donor++)
+		for (int link = first; link <= last; link++)
+		{
+			int64		left = probe_link(donor, link);
+
+			if (left >= 0 && (next < 0 || left < next))
+				next = left;
+		}
+	return next;
 }
 
 int64
 rbp_remote_probe(void)
 {
-	int64		next = -1;
-
-	for (int donor = 0; donor < RBP_MAX_DONORS; donor++)
-		next = earlier(next, probe_link(donor, ANY_LINK));
-	return next;
+	return probe_links(ANY_LINK, ANY_LINK);
 }
 
 /*
@@ -279,7 +283,7 @@ rbp_remote_watch_links(int64 now)
 	static uint32 seen_stale = 0;
 	static uint32 seen_settings = 0;
 	uint32		stale = pg_atomic_read_u32(&rbp_remote_shared->stale);
-	int64		next = RBP_CHECK_NS;
+	int64		next;
 
 	/* With other settings, what has failed may work. */
 	for (int i = 0; seen_settings != rbp_guc_connect_settings_version && i < RBP_MAX_DONORS; i++)
@@ -295,14 +299,13 @@ rbp_remote_watch_links(int64 now)
 		if (status != RBP_INPROGRESS || now - trial.connect_started >= trial.ops->connect_ns)
 			end_trial(LINK_OF(trial.ops->bit), status == RBP_INPROGRESS ? RBP_TIMEOUT : status);
 	}
-	for (int i = 0; i < RBP_MAX_DONORS * RBP_LINKS; i++)
-		if (i % RBP_LINKS != ANY_LINK && trial.conn == NULL)
-			next = earlier(next, probe_link(i / RBP_LINKS, i % RBP_LINKS));
+	next = probe_links(ANY_LINK + 1, RBP_LINKS - 1);
 	if (now >= next_check || stale != seen_stale)
 	{
 		check_reachability();
 		seen_stale = stale;
 		next_check = now + RBP_CHECK_NS;
 	}
-	return trial.conn != NULL ? RBP_BACKOFF_FIRST_NS : next;
+	return trial.conn != NULL ? RBP_BACKOFF_FIRST_NS :
+		next < 0 ? RBP_CHECK_NS : Min(next, RBP_CHECK_NS);
 }

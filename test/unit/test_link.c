@@ -149,7 +149,6 @@ static const struct
 	{"a request is late for very long", ON_REQUEST, LINK_SILENT, {"down, timeout, woken, close"}},
 	{"a connection is lost", ON_REQUEST, LINK_LOST, {LOST ", close"}},
 	{"a connection that nobody waits for is lost", ON_REQUEST, LINK_DROPPED, {"suspect, held, woken, close"}},
-	{"a device is of no use", ON_REQUEST, LINK_NO_DEVICE, {"close, pause"}},
 	{"a request lacks something", ON_REQUEST, LINK_SHORTAGE, {"close, pause"}},
 	{"a request is denied", ON_REQUEST, LINK_DENIED, {"failure, recheck, may have ended"}},
 	{"connecting is late", ON_CONNECT, LINK_LATE, {"suspect, held, timeout, woken"}},
@@ -162,7 +161,6 @@ static const struct
 	{"a connection is denied", ON_CONNECT, LINK_DENIED, {"failure, recheck, refused"}},
 	{"a ping is late", ON_PING, LINK_LATE, {"down, timeout, woken, close again"}},
 	{"a ping's connection is lost", ON_PING, LINK_LOST, {LOST ", close"}},
-	{"a ping's device is of no use", ON_PING, LINK_NO_DEVICE, {"close"}},
 	{"a ping lacks something", ON_PING, LINK_SHORTAGE, {"close"}},
 	{"a ping is denied", ON_PING, LINK_DENIED, {"recheck, close"}},
 	{"a trial is late", ON_TRIAL, LINK_LATE, {"link suspect, link penalty, woken"}},
@@ -270,10 +268,6 @@ static const struct
 	{"a request is answered, nobody knows when", ON_REQUEST, LINK_DONE_UNTIMED, {ANSWERED, NOTHING, NOTHING}},
 	{"a connection is made", ON_CONNECT, LINK_DONE, {ANSWERED, "", ""}},
 	{"a ping is answered", ON_PING, LINK_DONE, {ANSWERED, ANSWERED, ANSWERED}},
-	{"a trial succeeds", ON_TRIAL, LINK_DONE, {"suspect", "suspect", "suspect"}},
-	{"a trial lacks something", ON_TRIAL, LINK_SHORTAGE, {"suspect", "suspect", "suspect"}},
-	{"a trial is denied", ON_TRIAL, LINK_DENIED, {"suspect", "suspect", "suspect"}},
-	{"a trial cannot be begun", ON_TRIAL, LINK_OTHER, {"suspect", "suspect", "suspect"}},
 };
 
 static void
@@ -282,7 +276,7 @@ test_successes(void)
 	for (int i = 0; i < lengthof(successes); i++)
 	{
 		RbpLinkPhase phase = successes[i].phase;
-		bool		connecting = phase == ON_CONNECT || phase == ON_TRIAL;
+		bool		connecting = phase == ON_CONNECT;
 
 		for (int kind = 0; kind < 3; kind++)
 		{
@@ -298,10 +292,7 @@ test_successes(void)
 				.until = mock_now + 30000 * MS,.delay = 30000 * MS,.serial = donor_serial(0)
 			};
 			mock_now += MS;
-			if (phase == ON_TRIAL && successes[i].event != LINK_DONE)
-				(void) rbp_link_failed(&conn, phase, successes[i].event, RBP_NOMEM);
-			else
-				rbp_link_done(&conn, conn.ops, phase, successes[i].event, mock_now);
+			rbp_link_done(&conn, conn.ops, phase, successes[i].event, mock_now);
 			is_outcome(0, successes[i].outcomes[kind], successes[i].name);
 		}
 	}

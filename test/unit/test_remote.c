@@ -1241,6 +1241,19 @@ test_timed_out_handshakes(void)
 	is_u64(doubts(), 0, "a trial succeeds: it was a matter of that process");
 	ok(breaker_state(costly_breaker()) == BREAKER_CLOSED, "nobody does without");
 
+	/* or cannot tell, for want of something, or of a device that is usable */
+	for (int device = 0; device < 2; device++)
+	{
+		connect_anew(RBP_INPROGRESS);
+		time_out(c);
+		is_u64(doubts(), 1, "another one times out");
+		mock_donors[0].costly_fails = RBP_NOMEM;
+		d->endpoint.transports &= device ? ~RBP_TRANSPORT_VERBS : ~0;
+		do_trials();
+		ok(doubts() == 0 && breaker_state(costly_breaker()) == BREAKER_CLOSED, "a trial tells nothing: it is not repeated");
+		d->endpoint.transports |= RBP_TRANSPORT_VERBS;
+	}
+
 	/* or that it does not */
 	connect_anew(RBP_INPROGRESS);
 	time_out(c);
