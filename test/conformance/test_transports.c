@@ -1604,6 +1604,7 @@ static void
 test_choice(void)
 {
 	RbpEndpoint ep = {.transports = RBP_TRANSPORT_SHM | RBP_TRANSPORT_TCP,.host = "127.0.0.1",.port = 5};
+	RbpTransportOps another = rbp_transport_shm;
 
 	unsetenv("RBP_FAULT_FILE");
 	strcpy(ep.shm_name, "remote_bp-x");
@@ -1611,6 +1612,11 @@ test_choice(void)
 	ok(strlen(rbp_transport_boot_id()) == 36, "this host has a boot id");
 	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_shm, "auto takes shm on the same host");
 	ok(rbp_transport_choose("tcp", &ep) == &rbp_transport_tcp, "tcp by name");
+	another.name = "another";
+	rbp_transports[0] = &another;
+	ok(rbp_transport_choose("auto", &ep) == &another && rbp_transport_choose("another", &ep) == &another &&
+	   rbp_transport_by_bit(another.bit) == &another, "another one is a table and an entry");
+	rbp_transports[0] = &rbp_transport_shm;
 	strcpy(ep.boot_id, "00000000-0000-0000-0000-000000000000");
 	ok(rbp_transport_choose("auto", &ep) == &rbp_transport_tcp, "auto takes tcp elsewhere");
 	ok(rbp_transport_choose("shm", &ep) == NULL, "shm by name is not usable there");
