@@ -360,7 +360,7 @@ take_read_ahead(ReadRun *run, int64 start)
 			continue;
 		if (!late)
 			taken = rbp_read_ahead_take(&page->id, &page->lookup, page->buf, &deadline);
-		page->served = taken == RBP_TAKEN_PAGE || taken == RBP_TAKEN_AGAIN;
+		page->served = taken == RBP_TAKEN_PAGE;
 		late = taken == RBP_TAKEN_LATE;
 		page->failed = page->lookup.where == RBP_REMOTE && taken >= RBP_TAKEN_FAILURE;
 		if (page->failed)

@@ -295,6 +295,7 @@ rbp_ahead_take(RbpPool pool, uint32 slot, uint64 hash, char *buf, int64 *deadlin
 	Batch	   *batch;
 	RbpStatus	status;
 	bool		again;
+	bool		right;
 
 	if (is_announced(slot, hash))
 		request_announced();
@@ -312,12 +313,17 @@ rbp_ahead_take(RbpPool pool, uint32 slot, uint64 hash, char *buf, int64 *deadlin
 	if (batch->left == 0)
 		batch->last_use = 0;
 	if (status == RBP_OK)
-	{
 		memcpy(buf, copy_of(batch, i), BLCKSZ);
-		if (rbp_hash_page(buf) == hash)
-			return again ? RBP_TAKEN_AGAIN : RBP_TAKEN_PAGE;
-	}
-	batch->ios[i].slot = RBP_INVALID_SLOT;
+	right = status == RBP_OK && rbp_hash_page(buf) == hash;
+
+	/*
+	 * A run of the buffer tier that is read once more is requested once more:
+	 * its first copies give way before they are needed again.
+	 */
+	if (!right || rbp_pool_has_copies(pool))
+		batch->ios[i].slot = RBP_INVALID_SLOT;
+	if (right)
+		return again ? RBP_TAKEN_AGAIN : RBP_TAKEN_PAGE;
 	return status == RBP_OK ? RBP_TAKEN_MISMATCH : status == RBP_CANCELED ? RBP_TAKEN_NOTHING :
 		status == RBP_TIMEOUT ? RBP_TAKEN_LATE : RBP_TAKEN_FAILURE;
 }

@@ -272,7 +272,8 @@ typedef enum RbpTaken
 {
 	RBP_TAKEN_NOTHING,			/* it was not requested, or not sent */
 	RBP_TAKEN_PAGE,				/* the page is in buf */
-	RBP_TAKEN_AGAIN,			/* likewise, and was taken before */
+	RBP_TAKEN_AGAIN,			/* likewise, and was taken before: of
+								 * temporary data */
 	RBP_TAKEN_MISMATCH,			/* the slot had another page */
 	RBP_TAKEN_FAILURE,			/* the donor has failed */
 	RBP_TAKEN_LATE				/* likewise, and the wait took all its time */
