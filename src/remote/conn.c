@@ -389,7 +389,7 @@ start_over(RbpLocalConn *c, RbpStatus status)
 	rbp_remote_conn_close(c);
 	release_conn_slot(c);
 	c->retry_at = rbp_now_ns() + (c->ops->costly ? RETRY_NS : RBP_RECONNECT_NS);
-	return status == RBP_INVALID ? RBP_CANCELED : status;
+	return status == RBP_INVALID && !c->has_fallback ? RBP_CANCELED : status;
 }
 
 /*
@@ -553,21 +553,22 @@ conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
 	wait_event = rbp_wait_start(RBP_WAIT_CONNECT);
 	status = c->ops->connect_wait(c->conn, until);
 	rbp_wait_end(wait_event);
-	if (status != RBP_INPROGRESS)
+	if (status != RBP_INPROGRESS && status != RBP_TIMEOUT)
 		return conn_finish(c, status, now);
-	if (rbp_remote_give_up())
+	if (status == RBP_INPROGRESS && rbp_remote_give_up())
 		return RBP_CANCELED;
 
 	/*
 	 * Not for ever: the donor may have forgotten the connection.  One that
 	 * takes long needs this process at each step, so only time counts during
 	 * which it was polled: this wait, and of the time since the poll before
-	 * it as much as lies between two polls of the pusher.
+	 * it as much as lies between two polls of the pusher.  If its messages
+	 * are lost, the transport gives it up before that (RBP_TIMEOUT).
 	 */
 	ended = rbp_now_ns();
 	c->polled_ns += Min(now - c->polled_at, RBP_BACKOFF_FIRST_NS) + ended - now;
 	c->polled_at = ended;
-	hung = c->polled_ns > connect_timeout_ns(c, patient);
+	hung = status == RBP_TIMEOUT || c->polled_ns > connect_timeout_ns(c, patient);
 	if (hung || ended - c->connect_started >= c->ops->handshake_ns)
 	{
 		int			verdict;
@@ -594,7 +595,8 @@ conn_continue(RbpLocalConn *c, int pages, bool patient, int64 deadline_ns)
 static RbpStatus
 account_failure(RbpLocalConn *c, RbpStatus status, RbpConnUse use, int64 began)
 {
-	RbpLinkEvent event = rbp_link_event(status);
+	/* a device that cannot be set up so is of no use, either */
+	RbpLinkEvent event = status == RBP_INVALID ? LINK_NO_DEVICE : rbp_link_event(status);
 
 	if (event == LINK_LATE && use != USE_PROBE)
 		event = late_event(use == USE_PATIENT, rbp_now_ns() - began);

@@ -566,11 +566,12 @@ static RbpStatus costly_connect(const RbpEndpoint *ep, const RbpCredentials *cre
 static RbpStatus
 costly_connect_wait(RbpConn *base, int64_t deadline_ns)
 {
-	if (((MockConn *) base)->donor->costly_fails == RBP_INPROGRESS)
-	{
+	RbpStatus	fails = ((MockConn *) base)->donor->costly_fails;
+
+	if (fails == RBP_INPROGRESS)
 		(void) pass(deadline_ns);
-		return RBP_INPROGRESS;
-	}
+	if (fails == RBP_INPROGRESS || fails == RBP_TIMEOUT)
+		return fails;
 	return mock_connect_wait(base, deadline_ns);
 }
 
@@ -621,7 +622,7 @@ costly_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn
 {
 	RbpStatus	fails = donor_by_id(ep->donor)->costly_fails;
 
-	if (fails != RBP_OK && fails != RBP_INPROGRESS)
+	if (fails != RBP_OK && fails != RBP_INPROGRESS && fails != RBP_TIMEOUT)
 		return fails;
 	return connect_over(&costly_ops, ep, cred, conn);
 }

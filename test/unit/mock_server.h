@@ -34,7 +34,8 @@ typedef struct MockDonor
 	bool		costly;			/* costly connections lead to it, too, if its
 								 * endpoint says so */
 	RbpStatus	costly_fails;	/* they do, in this way; RBP_INPROGRESS: they
-								 * never come about; RBP_OK: they do not */
+								 * never come about; RBP_TIMEOUT: and the
+								 * transport gives them up; RBP_OK: they do not */
 	bool		refuses;		/* connections */
 	bool		no_way;			/* no transport leads there */
 	bool		hangs;			/* takes, and never answers */

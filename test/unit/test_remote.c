@@ -1135,6 +1135,9 @@ test_local_downgrades(void)
 	connect_anew(RBP_NOLIBRARY);
 	is_u64(used_transport(), RBP_TRANSPORT_TCP, "no library for it: another transport");
 	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "for all");
+	connect_anew(RBP_INVALID);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "one that cannot be set up: another transport");
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "for all");
 }
 
 /* Read every 20 ms until the connection that hangs is given up. */
@@ -1228,6 +1231,13 @@ test_timed_out_handshakes(void)
 	RbpLocalConn *c = &rbp_remote_conns[conn_index(RBP_POOL_BUFFER, 0)];
 	uint32		upgrades;
 	uint32		incarnation;
+
+	connect_anew(RBP_TIMEOUT);
+	is_u64(used_transport(), RBP_TRANSPORT_TCP, "the transport gives a handshake up: another transport");
+	is_u64(doubts(), 1, "that is counted");
+	ok(breaker_state(costly_breaker()) == BREAKER_SUSPECT && !is_down(0), "but nobody else does without");
+	do_trials();
+	ok(breaker_state(costly_breaker()) == BREAKER_OPEN, "two trials are given up, too: all do without");
 
 	connect_anew(RBP_INPROGRESS);
 	time_out(c);
