@@ -332,11 +332,11 @@ rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
 		e = &quota->extents[at];
 		if (ok != NULL && !ok(number_of(e), arg))
 			continue;
-		compared++;
 		len = set_longest_run(free_slots(e), want, &start);
 		if (len == 0)
 			set_may_have_free(e, false);
-		else if (len > best_len)
+		compared += len > 0;
+		if (len > best_len)
 		{
 			best = e;
 			best_first = start;

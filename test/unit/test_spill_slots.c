@@ -277,6 +277,27 @@ test_quarantine(void)
 	free(rbp_spill_slots);
 }
 
+/* Extents that were drained look as if they had free slots. */
+static void
+test_undrained(void)
+{
+	uint32_t	first;
+
+	new_slots(0, 31);
+	for (uint32_t i = 0; i < 30; i++)
+		slots_online(i);
+	is_u64(drink_up(128), 30 * 128, "thirty extents are used up");
+	for (uint32_t i = 0; i < 30; i++)
+	{
+		slots_drain(i);
+		slots_undrain(i);
+	}
+	slots_online(30);
+	ok(rbp_spill_slots_alloc(1, NULL, NULL, &first) == 1 && first == 30 * PAGES,
+	   "wanted again, they do not hide what another one has");
+	free(rbp_spill_slots);
+}
+
 static void
 test_choice(void)
 {
@@ -902,6 +923,7 @@ main(int argc, char **argv)
 
 	test_states();
 	test_quarantine();
+	test_undrained();
 	test_choice();
 	test_undrain();
 	for (uint64_t i = 0; i < 12; i++)
