@@ -347,7 +347,8 @@ rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
 	if (best != NULL)
 	{
 		uint32_t	at = (uint32_t) (best - quota->extents);
-		uint32_t	top = __atomic_load_n(&quota->states->top, __ATOMIC_RELAXED);
+		/* of an extent that has just come online it may not tell yet */
+		uint32_t	top = Max(__atomic_load_n(&quota->states->top, __ATOMIC_RELAXED), at + 1);
 
 		set_used(best, best->used | set_range(best_first, best_len));
 		if (free_slots(best) == 0)
