@@ -55,6 +55,8 @@ static bool wake_all = false;
 pg_attribute_hot void
 rbp_policy_transaction_ends(XactEvent event)
 {
+	if (likely(!wake_database && !wake_all))
+		return;
 	if (event == XACT_EVENT_COMMIT && wake_database)
 		rbp_policy_wake(MyDatabaseId);
 	if (event == XACT_EVENT_COMMIT && wake_all)
