@@ -43,8 +43,8 @@ extern bool rbp_tier_has_shmem(void);
 /* Has the tier ever had memory, so that writes must be recorded? */
 extern bool rbp_tier_records_writes(void);
 
-/* The tier gets its first memory.  From now on, writes must be recorded. */
-extern void rbp_tier_first_use(void);
+/* The tier has got memory.  From now on, writes must be recorded. */
+extern void rbp_tier_came_online(void);
 
 /* May pages be served and captured now? */
 extern bool rbp_tier_usable(int64 now);

@@ -145,7 +145,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 }
 
 const RbpRemotePoolOps rbp_tier_pool_ops = {
-	.first_use = rbp_tier_first_use,
+	.came_online = rbp_tier_came_online,
 	.heat = region_heat,
 	.count = extent_count,
 	.evacuate = extent_evacuate,

@@ -94,11 +94,15 @@ rbp_tier_shmem_size(void)
 	return add_size(size, 4 * PG_CACHE_LINE_SIZE + RBP_IO_ALIGN);
 }
 
+/*
+ * A write that is under way need not be recorded: who makes a claim has seen
+ * in_use, and gets to the page only after that write.
+ */
 void
-rbp_tier_first_use(void)
+rbp_tier_came_online(void)
 {
 	pg_atomic_write_u32(&shared->in_use, 1);
-	pg_memory_barrier();
+	/* there may be room now for pages that should be kept */
 	rbp_residency_changed(InvalidOid);
 }
 

@@ -307,6 +307,7 @@ rbp_remote_bring_online(RbpPool pool)
 	uint32		lookups = ONLINE_LOOKUPS;
 	uint32		extent = 0;
 	uint32		given = 0;
+	uint32		nfree = lease->nfree;
 	uint32		expected;
 	int			n = 0;
 	int			unused = 0;
@@ -322,8 +323,6 @@ rbp_remote_bring_online(RbpPool pool)
 		if (is_region_of(r, pool) && !shared->regions[r].draining &&
 			shared->regions[r].extents < shared->regions[r].bytes / RBP_EXTENT_BYTES)
 			incomplete[n++] = r;
-	if (n > 0 && extents_left(lease) > 0 && ops->first_use != NULL)
-		ops->first_use();
 	for (bool more = true; more && extent != NO_EXTENT;)
 	{
 		more = false;
@@ -357,6 +356,8 @@ rbp_remote_bring_online(RbpPool pool)
 			more = true;
 		}
 	}
+	if (lease->nfree < nfree && ops->came_online != NULL)
+		ops->came_online();
 	if (lease->online_pending)
 		return 0;
 

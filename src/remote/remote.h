@@ -62,10 +62,10 @@ rbp_pool_has_copies(RbpPool pool)
 typedef struct RbpRemotePoolOps
 {
 	/*
-	 * Called before memory comes into use, each time; NULL if nothing is to
-	 * be done then.
+	 * Called when extents have come online; NULL if nothing is to be done
+	 * then.
 	 */
-	void		(*first_use) (void);
+	void		(*came_online) (void);
 
 	/*
 	 * How warm the pages of the region's extents are, and how many are in

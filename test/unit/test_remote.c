@@ -40,17 +40,12 @@ static uint32 evacuated[EXTENTS];	/* times */
 static int	last_looks = 0;		/* at what a region holds, under the lock */
 static int	open_looks = 0;		/* at one that a write could still end in */
 static uint32 pages_each_time;
-static int	first_uses = 0;
+static int	came_online = 0;	/* times */
+static int	online_then = 0;	/* extents, the last time */
 static int	mistakes = 0;
 
 static uint8 pages[MANY][RBP_MAX_BATCH][BLCKSZ];
 static uint8 back[MANY][RBP_MAX_BATCH][BLCKSZ];
-
-static void
-first_use(void)
-{
-	first_uses++;
-}
 
 static uint8
 extent_state(uint32 extent)
@@ -63,6 +58,15 @@ static bool
 is_online(uint32 extent)
 {
 	return extent_state(extent) != RBP_EXTENT_ABSENT && extent_state(extent) != RBP_EXTENT_CLOSED;
+}
+
+static void
+extents_came_online(void)
+{
+	came_online++;
+	online_then = 0;
+	for (uint32 e = 0; e < BUFFER_EXTENTS; e++)
+		online_then += is_online(e);
 }
 
 static bool
@@ -143,7 +147,7 @@ extent_evacuate(uint32 extent, int64 deadline_ns)
 static RbpRemotePoolOps buffer_ops;
 
 static const RbpRemotePoolOps plain_ops = {
-	.first_use = first_use,
+	.came_online = extents_came_online,
 	.heat = region_heat,
 	.drop = extents_drop,
 };
@@ -341,7 +345,7 @@ test_pools(void)
 	is_u64(take_lease(RBP_POOL_TEMP, 1, 0, 2, 2), 0, "all regions of a temp lease find room");
 	ok(rbp_remote_usable(RBP_POOL_TEMP, mock_now) &&
 	   !rbp_remote_usable(RBP_POOL_BUFFER, mock_now), "it is the temp quota that is usable");
-	is_u64(first_uses, 0, "the buffer tier is not in use yet");
+	is_u64((uint64) came_online, 0, "the buffer tier is not in use yet");
 	for (int e = 0; e < EXTENTS; e++)
 		mistakes += is_online(e) != (e >= BUFFER_EXTENTS && e < BUFFER_EXTENTS + 8);
 	is_u64(mistakes, 0, "its extents come after the buffer tier's");
@@ -349,7 +353,9 @@ test_pools(void)
 	is_u64(take_lease(RBP_POOL_BUFFER, 0, 0, 3, 3), 1,
 		   "a buffer lease does not get the temp quota's extents");
 	ok(rbp_remote_usable(RBP_POOL_BUFFER, mock_now), "the buffer tier is usable");
-	is_u64(first_uses, 1, "and was told so");
+	ok(came_online == 1 && online_then == BUFFER_EXTENTS, "and was told so, when its extents were online");
+	is_u64(take_lease(RBP_POOL_BUFFER, 0, 0, 3, 3), 1, "the same lease once more");
+	is_u64((uint64) came_online, 1, "is nothing new");
 	infos = rbp_remote_lease_info(&n);
 	for (int i = 0; i < n; i++)
 	{
