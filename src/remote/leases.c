@@ -78,7 +78,10 @@ enter_donor(RbpPool pool, const RbpEndpoint *endpoint)
 		RbpRemoteDonor *d = &shared->donors[found];
 
 		if (strcmp(d->endpoint.donor, endpoint->donor) != 0)
+		{
 			rbp_link_init(d);
+			rbp_link_note_change(d);
+		}
 		if (memcmp(&d->endpoint, endpoint, sizeof(*endpoint)) != 0)
 		{
 			if (rbp_link_unresolved(&d->endpoint) != rbp_link_unresolved(endpoint))

@@ -2301,6 +2301,39 @@ test_pool_without_extents(void)
 	rbp_remote_shared = before;
 }
 
+/* In a full table, donors take the places of those that have left. */
+static void
+test_many_donors(void)
+{
+	const uint32 extents[RBP_POOLS] = {BUFFER_EXTENTS, TEMP_EXTENTS};
+	const RbpRemotePoolOps *const ops[RBP_POOLS] = {&plain_ops, &temp_ops};
+	RbpCredentials cred = mock_credentials(0);
+	RbpRemoteShared *before = rbp_remote_shared;
+
+	rbp_remote_shmem_init(aligned_alloc(4096, TYPEALIGN(4096, rbp_remote_shmem_size(extents))),
+						  extents, ops);
+	for (int round = 0; round < 2; round++)
+	{
+		RbpEndpoint endpoints[RBP_MAX_DONORS] = {0};
+		RbpDonorInfo *infos;
+		int			n;
+		int			right = 0;
+
+		mock_now += 1000 * MS;
+		for (int i = 0; i < RBP_MAX_DONORS; i++)
+			snprintf(endpoints[i].donor, sizeof(endpoints[i].donor), "%d of %d", i, round);
+		(void) set_lease(RBP_POOL_BUFFER, &cred, mock_now + 3600000 * MS, endpoints,
+						 RBP_MAX_DONORS, NULL, 0);
+		infos = rbp_remote_donor_info(&n);
+		for (int i = 0; i < n; i++)
+			right += infos[i].state_since == mock_now / 1000 && strcmp(infos[i].state, "ok") == 0;
+		is_u64((uint64) right, RBP_MAX_DONORS, "all donors are new since now (%d)", round);
+		pfree(infos);
+	}
+	free(rbp_remote_shared);
+	rbp_remote_shared = before;
+}
+
 #define MANY_REGIONS		200
 
 static uint32
@@ -2391,6 +2424,7 @@ main(void)
 	test_exit();
 	test_vast_pool();
 	test_pool_without_extents();
+	test_many_donors();
 	test_many_regions();
 	is_u64(mock_violations, 0, "no violations");
 	return done_testing();
