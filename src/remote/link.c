@@ -499,10 +499,10 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 								   c->ops->bit, status);
 
 	/*
-	 * What a stale connection meets is not news; nor that one is lost that
-	 * was denied something, which may have ended it.
+	 * What a stale connection meets is not news, unless it was waited for; nor
+	 * that one is lost that was denied something, which may have ended it.
 	 */
-	if (event != LINK_DENIED &&
+	if (event != LINK_DENIED && event != LINK_LATE && event != LINK_SILENT &&
 		(is_stale(c) ||
 		 (c->state == CONN_DENIED && (event == LINK_LOST || event == LINK_DROPPED))))
 		return verdict;

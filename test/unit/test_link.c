@@ -208,6 +208,9 @@ test_conditions(void)
 	is_outcome(rbp_link_failed(&conn, ON_REQUEST, LINK_LOST, RBP_CONNLOST), "close", "a stale connection is lost");
 	is_outcome(rbp_link_failed(&conn, ON_REQUEST, LINK_DENIED, RBP_DENIED),
 			   "failure, recheck, may have ended", "but what it is denied is news");
+	set_up(&tcp, CONN_READY);
+	conn.serial--;
+	is_outcome(rbp_link_failed(&conn, ON_REQUEST, LINK_LATE, RBP_TIMEOUT), LATE, "so is that it is late: nobody waits twice");
 	set_up(&tcp, CONN_DENIED);
 	is_outcome(rbp_link_failed(&conn, ON_REQUEST, LINK_LOST, RBP_CONNLOST), "close", "one that was denied something is lost");
 	is_outcome(rbp_link_failed(&conn, ON_REQUEST, LINK_DROPPED, RBP_CONNLOST), "close", "also if nobody waits");
