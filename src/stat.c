@@ -5,10 +5,10 @@
  *	  one row each; remote_bp_stat_backend(): some of those of one process;
  *	  remote_bp_stat_sources: what the choice of a page's source goes by.
  *
- * The functions put each column's value together with its name, in the order of
- * the installation script.  finish_row() raises an error if the installed version
- * of the extension has another column in its place.  A later version adds its
- * columns at the end, so a library also serves the columns of an older version.
+ * The functions put each value together with its column's name, and finish_row() takes
+ * those that the installed version of the extension has, so a library also serves the
+ * columns of an older version.  What a column is a sum of: rbp_stats_column(), and
+ * put_counters().
  *
  *-------------------------------------------------------------------------
  */
@@ -87,15 +87,23 @@ put_usable(Row *row, bool unusable, const char *reason)
 	put_text(row, "unusable_reason", unusable ? reason : "");
 }
 
-/* Put the counters from first to end - 1. */
+/*
+ * Put the counters of temporary data, or the others.  Those that remote_bp_stat does not
+ * show, such as times, are in no installed version either.
+ */
 static void
-put_counters(Row *row, int first, int end)
+put_counters(Row *row, bool spill)
 {
+	static const char prefix[] = "spill_";
 	uint64		counters[RBP_NUM_COUNTERS];
 
 	rbp_stats_sum(counters);
-	for (int c = first; c < end; c++)
-		put_count(row, rbp_counter_names[c], counters[c]);
+	for (int c = 0; c < RBP_NUM_COUNTERS; c++)
+		if ((strncmp(rbp_counter_names[c], prefix, strlen(prefix)) == 0) == spill)
+			put(row, rbp_counter_names[c] + (spill ? strlen(prefix) : 0),
+				rbp_sql_counter(counters, c), false);
+	put_count(row, "bytes_read", counters[RBP_COUNT_DONOR] * BLCKSZ);
+	put_count(row, "bytes_written", counters[RBP_COUNT_PUSHES] * BLCKSZ);
 }
 
 static void
@@ -108,19 +116,26 @@ static Datum
 finish_row(Row *row, FunctionCallInfo fcinfo)
 {
 	TupleDesc	desc;
+	Datum		values[ROW_COLUMNS];
+	bool		nulls[ROW_COLUMNS];
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	if (desc->natts > row->n)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the installed version of extension \"%s\" is newer than the loaded library", "remote_bp"),
-				 errhint("Restart the server.")));
 	for (int column = 0; column < desc->natts; column++)
-		if (strcmp(NameStr(TupleDescAttr(desc, column)->attname), row->names[column]) != 0)
-			elog(ERROR, "column %d is \"%s\" instead of \"%s\"", column + 1,
-				 NameStr(TupleDescAttr(desc, column)->attname), row->names[column]);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), row->values, row->nulls));
+	{
+		int			i = 0;
+
+		while (i < row->n && strcmp(NameStr(TupleDescAttr(desc, column)->attname), row->names[i]) != 0)
+			i++;
+		if (i == row->n)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the installed version of extension \"%s\" is newer than the loaded library", "remote_bp"),
+					 errhint("Restart the server.")));
+		values[column] = row->values[i];
+		nulls[column] = row->nulls[i];
+	}
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
 
 Datum
@@ -138,7 +153,7 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_text(&row, "last_error", error);
 	put(&row, "last_error_at", TimestampTzGetDatum(error_at), error[0] == '\0');
 	put_text(&row, "page_cache_asked_by", rbp_page_cache_method());
-	put_counters(&row, 0, RBP_NUM_TIER_COUNTERS);
+	put_counters(&row, false);
 
 	rbp_tier_pages(&pages);
 	put_count(&row, "remote_pages", pages.remote);
@@ -148,7 +163,6 @@ rbp_sql_stat(PG_FUNCTION_ARGS)
 	put_count(&row, "online_pages", pages.online);
 	put_count(&row, "max_pages", pages.max);
 	put_reset_time(&row);
-	put_counters(&row, RBP_COUNT_READ_AHEAD, RBP_NUM_COUNTERS);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 
@@ -162,7 +176,7 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 	rbp_sql_require_loaded();
 	put_usable(&row, rbp_remote_unusable_reason(RBP_POOL_TEMP, reason, sizeof(reason)),
 			   reason);
-	put_counters(&row, RBP_NUM_TIER_COUNTERS, RBP_COUNT_READ_AHEAD);
+	put_counters(&row, true);
 	put_us(&row, "file_us", rbp_spill_cost_us(RBP_SPILL_FILE));
 	put_us(&row, "donor_us", rbp_spill_cost_us(RBP_SPILL_DONOR));
 
@@ -191,11 +205,6 @@ rbp_sql_stat_reset(PG_FUNCTION_ARGS)
 Datum
 rbp_sql_stat_backend(PG_FUNCTION_ARGS)
 {
-	static const char *const names[RBP_NUM_USAGE_ITEMS] = {
-#define USAGE_NAME(sym, name) #name,
-		RBP_USAGE_ITEMS(USAGE_NAME)
-#undef USAGE_NAME
-	};
 	int			pid = PG_GETARG_INT32(0);
 	PGPROC	   *proc;
 	RbpUsage	usage;
@@ -209,7 +218,7 @@ rbp_sql_stat_backend(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	rbp_stats_process_usage(rbp_compat_procno_of(proc), pid, &usage);
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		put(&row, names[i], rbp_sql_counter(usage.item[i], i >= RBP_FIRST_USAGE_TIME), false);
+		put(&row, rbp_counter_names[i], rbp_sql_counter(usage.item, i), false);
 	PG_RETURN_DATUM(finish_row(&row, fcinfo));
 }
 

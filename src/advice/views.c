@@ -34,12 +34,10 @@ static double
 measured_donor_us(void)
 {
 	uint64		counters[RBP_NUM_COUNTERS];
-	RbpHistogram h;
 
 	rbp_stats_sum(counters);
-	rbp_stats_histogram(RBP_LATENCY_HIT, &h);
-	return counters[RBP_COUNT_HITS] == 0 ? 0 :
-		h.sum_ns / RBP_NS_PER_US / (double) counters[RBP_COUNT_HITS];
+	return counters[RBP_COUNT_DONOR] == 0 ? 0 :
+		counters[RBP_COUNT_NS + RBP_LATENCY_DONOR] / RBP_NS_PER_US / (double) counters[RBP_COUNT_DONOR];
 }
 
 enum

@@ -65,6 +65,31 @@ rbp_sql_check_buffered(Relation rel)
 				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
 }
 
+Datum
+rbp_sql_counter(const uint64 *counters, int counter)
+{
+	uint64		value = rbp_stats_column(counters, counter);
+
+	return rbp_counter_is_time(counter) ? Float8GetDatum((double) value / RBP_NS_PER_MS) :
+		Int64GetDatum((int64) value);
+}
+
+void
+rbp_sql_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values)
+{
+	for (; column < desc->natts; column++)
+	{
+		const char *name = NameStr(TupleDescAttr(desc, column)->attname);
+		int			counter = 0;
+
+		while (counter < RBP_NUM_USAGE_ITEMS && strcmp(name, rbp_counter_names[counter]) != 0)
+			counter++;
+		if (counter == RBP_NUM_USAGE_ITEMS)
+			elog(ERROR, "nothing is counted for column \"%s\"", name);
+		values[column] = rbp_sql_counter(counters, counter);
+	}
+}
+
 /*
  * ---- remote_bp_stat_latency --------------------------------------------------
  */
@@ -77,23 +102,31 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 		OPERATION, CALLS, MEAN_US, P50_US, P90_US, P99_US, BUCKETS_US, COUNTS,
 		COLUMNS
 	};
+	static const RbpLatency rows[RBP_NUM_LATENCIES] = {
+		RBP_LATENCY_DONOR, RBP_LATENCY_STAGED, RBP_LATENCY_PAGE_CACHE, RBP_LATENCY_DISK,
+		RBP_LATENCY_FILE, RBP_LATENCY_CAPTURES, RBP_LATENCY_PUSH, RBP_LATENCY_CONNECT,
+		RBP_LATENCY_SPILL_READS, RBP_LATENCY_SPILL_WRITES
+	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
+	uint64		counters[RBP_NUM_COUNTERS];
 	RbpHistogram h;
 
-	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
+	rbp_stats_sum(counters);
+	for (int row = 0; row < RBP_NUM_LATENCIES; row++)
 	{
+		RbpLatency	op = rows[row];
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 		Datum		lower[RBP_LATENCY_BUCKETS];
 		Datum		counts[RBP_LATENCY_BUCKETS];
 		int			n = 0;
 
-		rbp_stats_histogram((RbpLatency) op, &h);
+		rbp_stats_histogram(op, &h);
 		values[OPERATION] = CStringGetTextDatum(rbp_latency_names[op]);
 		values[CALLS] = Int64GetDatum((int64) h.count);
 		if (h.count > 0)
 		{
-			values[MEAN_US] = Float8GetDatum(h.sum_ns / (double) h.count / RBP_NS_PER_US);
+			values[MEAN_US] = Float8GetDatum(counters[RBP_COUNT_NS + op] / (double) h.count / RBP_NS_PER_US);
 			values[P50_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.50) / RBP_NS_PER_US);
 			values[P90_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.90) / RBP_NS_PER_US);
 			values[P99_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.99) / RBP_NS_PER_US);

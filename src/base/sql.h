@@ -36,12 +36,10 @@ extern ReturnSetInfo *rbp_sql_start_rows(FunctionCallInfo fcinfo, int columns);
  */
 extern void rbp_sql_check_buffered(Relation rel);
 
-/* The column of a counter: a number, or a time in ms if it counts ns. */
-static inline Datum
-rbp_sql_counter(uint64 value, bool is_time)
-{
-	return is_time ? Float8GetDatum((double) value / RBP_NS_PER_MS) :
-		Int64GetDatum((int64) value);
-}
+/* The column of a counter (RbpCounter): a number, or a time in ms. */
+extern Datum rbp_sql_counter(const uint64 *counters, int counter);
+
+/* Set the values of the row's columns from that one on, which have counters' names. */
+extern void rbp_sql_usage(TupleDesc desc, int column, const uint64 *counters, Datum *values);
 
 #endif							/* RBP_SQL_H */

@@ -35,12 +35,6 @@
 #include "base/lock.h"
 #include "base/stats.h"
 
-typedef struct StatsHistogram
-{
-	pg_atomic_uint64 bucket[RBP_LATENCY_BUCKETS];
-	pg_atomic_uint64 sum_ns;
-} StatsHistogram;
-
 /*
  * workers is written by all parallel workers of the process; they also count in
  * stripes of their own, so it is in no sum of all processes.  base is written by
@@ -50,32 +44,12 @@ typedef struct StatsHistogram
 typedef struct StatsStripe
 {
 	pg_atomic_uint64 counter[RBP_NUM_COUNTERS];
-	StatsHistogram latency[RBP_NUM_LATENCIES];
+	pg_atomic_uint64 bucket[RBP_NUM_LATENCIES][RBP_LATENCY_BUCKETS];
 	pg_atomic_uint64 workers[RBP_NUM_USAGE_ITEMS];
 	pg_atomic_uint64 base[RBP_NUM_USAGE_ITEMS]; /* what was there when the
 												 * process started */
 	pg_atomic_uint32 pid;		/* of the process that base is for */
 } StatsStripe;
-
-/* Where a stripe has the items of RbpUsage */
-#define COUNTER(c)		offsetof(StatsStripe, counter[RBP_COUNT_##c])
-#define TIME(op)		offsetof(StatsStripe, latency[RBP_LATENCY_##op].sum_ns)
-
-static const Size usage_offsets[RBP_NUM_USAGE_ITEMS] = {
-	[RBP_USAGE_HITS] = COUNTER(HITS),
-	[RBP_USAGE_STAGED_HITS] = COUNTER(STAGED_HITS),
-	[RBP_USAGE_MISSES] = COUNTER(MISSES),
-	[RBP_USAGE_PAGE_CACHE_READS] = COUNTER(PAGE_CACHE_READS),
-	[RBP_USAGE_DISK_READS] = COUNTER(DISK_READS),
-	[RBP_USAGE_SPILL_READS] = COUNTER(SPILL_READS),
-	[RBP_USAGE_SPILL_STAGED_READS] = COUNTER(SPILL_STAGED_READS),
-	[RBP_USAGE_SPILL_WRITES] = COUNTER(SPILL_WRITES),
-	[RBP_USAGE_HIT_NS] = TIME(HIT),
-	[RBP_USAGE_DISK_NS] = TIME(DISK),
-	[RBP_USAGE_FILE_NS] = TIME(FILE),
-	[RBP_USAGE_SPILL_READ_NS] = TIME(SPILL_READ),
-	[RBP_USAGE_SPILL_WRITE_NS] = TIME(SPILL_WRITE),
-};
 
 /* Size of a stripe, padded to avoid false sharing */
 #define STRIPE_SIZE		CACHELINEALIGN(sizeof(StatsStripe))
@@ -88,21 +62,27 @@ typedef struct StatsHeader
 	char		last_error[RBP_LAST_ERROR_LEN]; /* "": none */
 	TimestampTz last_error_at;
 	uint64		base_counter[RBP_NUM_COUNTERS];
-	RbpHistogram base_latency[RBP_NUM_LATENCIES];
+	uint64		base_bucket[RBP_NUM_LATENCIES][RBP_LATENCY_BUCKETS];
 } StatsHeader;
 
 const char *const rbp_counter_names[RBP_NUM_COUNTERS] = {
-#define RBP_COUNTER_NAME(sym, name) #name,
-	RBP_TIER_COUNTERS(RBP_COUNTER_NAME)
-	RBP_SPILL_COUNTERS(RBP_COUNTER_NAME)
-	RBP_TIER_COUNTERS_1_1(RBP_COUNTER_NAME)
-#undef RBP_COUNTER_NAME
+#define PAGES_NAME(sym, pages, latency, time) [RBP_COUNT_##sym] = #pages,
+#define TIME_NAME(sym, pages, latency, time) [RBP_COUNT_NS + RBP_LATENCY_##sym] = #time,
+#define COUNTER_NAME(sym, name) [RBP_COUNT_##sym] = #name,
+	RBP_OUTCOMES(PAGES_NAME)
+	RBP_OUTCOMES(TIME_NAME)
+	RBP_TIER_COUNTERS(COUNTER_NAME)
+	[RBP_COUNT_EVICTIONS] = "evictions",
+	[RBP_COUNT_SPILL_STAGED_READS] = "spill_staged_reads",
+	[RBP_COUNT_NS + RBP_LATENCY_PUSH] = "push_time",
+	[RBP_COUNT_NS + RBP_LATENCY_CONNECT] = "connect_time",
 };
 
 const char *const rbp_latency_names[RBP_NUM_LATENCIES] = {
-#define RBP_LATENCY_NAME(sym, name) #name,
-	RBP_LATENCIES(RBP_LATENCY_NAME)
-#undef RBP_LATENCY_NAME
+#define LATENCY_NAME(sym, pages, latency, time) [RBP_LATENCY_##sym] = #latency,
+	RBP_OUTCOMES(LATENCY_NAME)
+	[RBP_LATENCY_PUSH] = "push",
+	[RBP_LATENCY_CONNECT] = "connect",
 };
 
 /* NULL before attach */
@@ -154,15 +134,9 @@ stripe_at(uint32 i)
 }
 
 static inline uint64
-own_usage_item(StatsStripe *stripe, int item)
-{
-	return pg_atomic_read_u64((pg_atomic_uint64 *) ((char *) stripe + usage_offsets[item]));
-}
-
-static inline uint64
 usage_item(StatsStripe *stripe, int item)
 {
-	return own_usage_item(stripe, item) + pg_atomic_read_u64(&stripe->workers[item]);
+	return pg_atomic_read_u64(&stripe->counter[item]) + pg_atomic_read_u64(&stripe->workers[item]);
 }
 
 /*
@@ -203,29 +177,31 @@ my_stripe(void)
 	return mine;
 }
 
-/* Let it count for the leader, too, if it is an item of RbpUsage. */
-static void
-count_for_leader(StatsStripe *stripe, pg_atomic_uint64 *value, uint64 n)
-{
-	Size		offset = (Size) ((char *) value - (char *) stripe);
-	uint32		number = (uint32) rbp_compat_procno_of(MyProc->lockGroupLeader);
-
-	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		if (usage_offsets[i] == offset)
-			pg_atomic_fetch_add_u64(&stripe_at(number)->workers[i], (int64) n);
-}
-
 /*
  * Only the stripe's owner writes, so a load and a store are enough.  A parallel
  * worker keeps the PGPROC of its leader from being used by others.
  */
 static inline void
-bump(StatsStripe *stripe, pg_atomic_uint64 *value, uint64 n)
+bump(StatsStripe *stripe, int counter, uint64 n)
 {
+	pg_atomic_uint64 *value = &stripe->counter[counter];
+
 	pg_atomic_write_u64(value, pg_atomic_read_u64(value) + n);
 	counted++;
-	if (unlikely(MyProc->lockGroupLeader != NULL && MyProc->lockGroupLeader != MyProc))
-		count_for_leader(stripe, value, n);
+	if (unlikely(MyProc->lockGroupLeader != NULL && MyProc->lockGroupLeader != MyProc) &&
+		counter < RBP_NUM_USAGE_ITEMS)
+		pg_atomic_fetch_add_u64(&stripe_at((uint32) rbp_compat_procno_of(MyProc->lockGroupLeader))->workers[counter],
+								(int64) n);
+}
+
+/* The time first, so that no call is counted without it. */
+static inline void
+bump_latency(StatsStripe *stripe, RbpLatency op, int64 ns)
+{
+	pg_atomic_uint64 *bucket = &stripe->bucket[op][rbp_latency_bucket(ns)];
+
+	bump(stripe, RBP_COUNT_NS + op, (uint64) Max(ns, 0));
+	pg_atomic_write_u64(bucket, pg_atomic_read_u64(bucket) + 1);
 }
 
 void
@@ -234,7 +210,7 @@ rbp_stats_count(RbpCounter counter, uint64 n)
 	StatsStripe *stripe = my_stripe();
 
 	if (stripe != NULL)
-		bump(stripe, &stripe->counter[counter], n);
+		bump(stripe, counter, n);
 }
 
 void
@@ -242,13 +218,20 @@ rbp_stats_latency(RbpLatency op, int64 ns)
 {
 	StatsStripe *stripe = my_stripe();
 
+	if (stripe != NULL)
+		bump_latency(stripe, op, ns);
+}
+
+void
+rbp_stats_outcome(RbpCounter outcome, int n, int64 ns)
+{
+	StatsStripe *stripe = my_stripe();
+
 	if (stripe == NULL)
 		return;
-	if (ns < 0)
-		ns = 0;
-	/* in this order, so that no call is counted without its time */
-	bump(stripe, &stripe->latency[op].sum_ns, (uint64) ns);
-	bump(stripe, &stripe->latency[op].bucket[rbp_latency_bucket(ns)], 1);
+	bump(stripe, outcome, (uint64) n);
+	if (ns >= 0)
+		bump_latency(stripe, (RbpLatency) outcome, ns);
 }
 
 /*
@@ -324,17 +307,12 @@ sum_counters(uint64 counters[RBP_NUM_COUNTERS])
 }
 
 static void
-sum_latency(RbpLatency op, RbpHistogram *h)
+sum_latency(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS])
 {
-	memset(h, 0, sizeof(RbpHistogram));
+	memset(buckets, 0, sizeof(uint64) * RBP_LATENCY_BUCKETS);
 	for (uint32 s = 0; s < header->nstripes; s++)
-	{
-		StatsHistogram *mine = &stripe_at(s)->latency[op];
-
 		for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
-			h->bucket[i] += pg_atomic_read_u64(&mine->bucket[i]);
-		h->sum_ns += pg_atomic_read_u64(&mine->sum_ns);
-	}
+			buckets[i] += pg_atomic_read_u64(&stripe_at(s)->bucket[op][i]);
 }
 
 static inline uint64
@@ -356,17 +334,14 @@ rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS])
 void
 rbp_stats_histogram(RbpLatency op, RbpHistogram *h)
 {
-	const RbpHistogram *base;
-
+	h->count = 0;
 	LWLockAcquire(&header->lock, LW_SHARED);
-	base = &header->base_latency[op];
-	sum_latency(op, h);
+	sum_latency(op, h->bucket);
 	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
 	{
-		h->bucket[i] = since(h->bucket[i], base->bucket[i]);
+		h->bucket[i] = since(h->bucket[i], header->base_bucket[op][i]);
 		h->count += h->bucket[i];
 	}
-	h->sum_ns = since(h->sum_ns, base->sum_ns);
 	LWLockRelease(&header->lock);
 }
 
@@ -377,30 +352,14 @@ rbp_stats_lead(void)
 }
 
 void
-rbp_stats_usage(RbpUsage *usage)
+rbp_stats_usage(RbpUsage *usage, bool own, bool workers)
 {
 	StatsStripe *stripe = my_stripe();
 
-	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		usage->item[i] = stripe == NULL ? 0 : usage_item(stripe, i);
-}
-
-void
-rbp_stats_own_usage(RbpUsage *usage)
-{
-	StatsStripe *stripe = my_stripe();
-
-	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		usage->item[i] = stripe == NULL ? 0 : own_usage_item(stripe, i);
-}
-
-void
-rbp_stats_workers_usage(RbpUsage *usage)
-{
-	StatsStripe *stripe = my_stripe();
-
-	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		usage->item[i] = stripe == NULL ? 0 : pg_atomic_read_u64(&stripe->workers[i]);
+	memset(usage, 0, sizeof(RbpUsage));
+	for (int i = 0; stripe != NULL && i < RBP_NUM_USAGE_ITEMS; i++)
+		usage->item[i] = (own ? pg_atomic_read_u64(&stripe->counter[i]) : 0) +
+			(workers ? pg_atomic_read_u64(&stripe->workers[i]) : 0);
 }
 
 uint64
@@ -446,7 +405,7 @@ rbp_stats_reset(void)
 	LWLockAcquire(&header->lock, LW_EXCLUSIVE);
 	sum_counters(header->base_counter);
 	for (int op = 0; op < RBP_NUM_LATENCIES; op++)
-		sum_latency((RbpLatency) op, &header->base_latency[op]);
+		sum_latency((RbpLatency) op, header->base_bucket[op]);
 	header->reset_time = GetCurrentTimestamp();
 	header->last_error[0] = '\0';
 	header->last_error_at = 0;

@@ -17,19 +17,35 @@
 #include "datatype/timestamp.h"
 
 /*
- * All counters: suffix of the enum value, and column of remote_bp_stat or of
- * remote_bp_stat_spill, in the order of the columns.
+ * How a read of relation pages or temporary blocks ends, and what else counts pages
+ * and has a latency.  Each read or write is counted once, as its outcome.  Suffix of
+ * the enum values; column of the pages; operation in remote_bp_stat_latency; column
+ * of the time.  RbpUsage has the times of those before STAGED.
+ */
+#define RBP_OUTCOMES(X) \
+	X(DONOR, hits, hit, hit_time)	/* from a donor, hash included */ \
+	X(DISK, disk_reads, disk_read, disk_time)	/* a read of which the page cache
+											 * had a part is one of the disk */ \
+	X(FILE, misses, file_read, file_time)	/* the page cache was not asked: from
+											 * there, or from the disk; the column
+											 * is a sum, see rbp_stats_column() */ \
+	X(SPILL_READS, spill_reads, spill_read, spill_read_time)	/* from donors */ \
+	X(SPILL_WRITES, spill_writes, spill_write, spill_write_time)	/* to donors */ \
+	X(STAGED, staged_hits, staged_hit, staged_time)	/* from the staging region */ \
+	X(PAGE_CACHE, page_cache_reads, page_cache_read, page_cache_time) \
+	X(CAPTURES, captures, capture, capture_time)	/* victims copied to staging;
+													 * time that this adds to a
+													 * read */
+
+/*
+ * The other counters: suffix of the enum value, and column of remote_bp_stat or, with
+ * the prefix spill_, of remote_bp_stat_spill.
  */
 #define RBP_TIER_COUNTERS(X) \
-	X(HITS, hits)				/* pages read from donors */ \
-	X(STAGED_HITS, staged_hits) /* pages read from the staging region */ \
-	X(MISSES, misses)			/* pages read from the file, tier in use */ \
-	X(PAGE_CACHE_READS, page_cache_reads)	/* misses served by the page cache */ \
-	X(DISK_READS, disk_reads)	/* misses read from disk; for the other ones, the page cache was not asked */ \
-	X(PAGE_CACHE_FIRST, page_cache_first)	/* misses: the page cache had it, a donor too */ \
-	X(PAGE_CACHE_FILLS, page_cache_fills)	/* misses: trials of the disk */ \
-	X(BYPASSED, bypassed)		/* misses: the disk is faster than the donor */ \
-	X(CAPTURES, captures)		/* victims copied to staging */ \
+	X(PAGE_CACHE_FIRST, page_cache_first)	/* reads of the file: the page cache had
+											 * it, a donor too */ \
+	X(PAGE_CACHE_FILLS, page_cache_fills)	/* likewise: trials of the disk */ \
+	X(BYPASSED, bypassed)		/* likewise: the disk is faster than the donor */ \
 	X(SKIP_REMOTE, skips_remote)	/* victim was in the tier already, staged or remote */ \
 	X(SKIP_UNKNOWN, skips_unknown)	/* frame had no claim */ \
 	X(SKIP_STALE, skips_stale)	/* its stamp or generation has moved */ \
@@ -42,7 +58,6 @@
 	X(PUSH_STALE, pushes_stale) /* pushed, but out of date when published */ \
 	X(PUSH_FAILED, pushes_failed)	/* write to the donor failed */ \
 	X(PUSH_NO_SLOT, pushes_no_slot) /* no slot to push into */ \
-	X(EVICTIONS, evictions)		/* live pages evicted to make room */ \
 	X(INVALIDATIONS, invalidations) /* entries dropped by a write */ \
 	X(GENERATIONS, generations) /* relation forks truncated or dropped */ \
 	X(RACES, races)				/* slot reused while it was read */ \
@@ -55,67 +70,63 @@
 	X(BELOW_THRESHOLD, below_threshold) /* fallbacks: fewer reads than connect_threshold */ \
 	X(COMPARED, compared)		/* hits compared with the disk */ \
 	X(MISMATCHES, mismatches)	/* compared hits that differ from the disk */ \
-	X(BYTES_READ, bytes_read)	/* from donors */ \
-	X(BYTES_WRITTEN, bytes_written)	/* to donors */ \
 	X(DISK_WRITES, disk_writes) /* relation pages written to disk */ \
 	X(PREFETCHES_SAVED, prefetches_saved)	/* prefetches of the server
-											 * dropped: the tier has the page */
-
-#define RBP_SPILL_COUNTERS(X) \
-	X(SPILL_WRITES, writes)	/* temporary blocks written to donors */ \
-	X(SPILL_READS, reads) /* temporary blocks read from donors */ \
-	X(SPILL_READ_AHEAD, read_ahead)	/* blocks read from donors before they were asked for */ \
-	X(SPILL_STAGED_READS, staged_reads)	/* read while in staging */ \
-	X(SPILL_LOCAL, local) /* blocks put into the real file: no room on donors */ \
-	X(SPILL_BYPASSED, bypassed)	/* blocks put into the real file: it is faster */ \
-	X(SPILL_RESCUED, rescued) /* blocks put into the real file: a donor failed */ \
-	X(SPILL_EVACUATED, evacuated) /* blocks moved to give memory back */ \
-	X(SPILL_MIRROR_READS, mirror_reads)	/* blocks read from the second copy */ \
-	X(SPILL_HASH_FAILURES, hash_failures) /* copies that did not match */ \
-	X(SPILL_LOST, lost)			/* reads that failed: EIO */
-
-/* What version 1.1 has added to remote_bp_stat, at its end. */
-#define RBP_TIER_COUNTERS_1_1(X) \
+											 * dropped: the tier has the page */ \
 	X(READ_AHEAD, read_ahead)	/* pages requested from donors before they were asked for */ \
-	X(READ_AHEAD_USED, read_ahead_used) /* of these, those that were used */
+	X(READ_AHEAD_USED, read_ahead_used) /* of these, those that were used */ \
+	X(SPILL_READ_AHEAD, spill_read_ahead)	/* blocks read from donors before they were asked for */ \
+	X(SPILL_LOCAL, spill_local) /* blocks put into the real file: no room on donors */ \
+	X(SPILL_BYPASSED, spill_bypassed)	/* blocks put into the real file: it is faster */ \
+	X(SPILL_RESCUED, spill_rescued) /* blocks put into the real file: a donor failed */ \
+	X(SPILL_EVACUATED, spill_evacuated) /* blocks moved to give memory back */ \
+	X(SPILL_MIRROR_READS, spill_mirror_reads)	/* blocks read from the second copy */ \
+	X(SPILL_HASH_FAILURES, spill_hash_failures) /* copies that did not match */ \
+	X(SPILL_LOST, spill_lost)	/* reads that failed: EIO */
 
+/* Operations that have a latency, and the ns that they took in total. */
+typedef enum RbpLatency
+{
+#define RBP_LATENCY_ENUM(sym, pages, latency, time) RBP_LATENCY_##sym,
+	RBP_OUTCOMES(RBP_LATENCY_ENUM)
+#undef RBP_LATENCY_ENUM
+	RBP_LATENCY_PUSH,			/* a batch written to donors */
+	RBP_LATENCY_CONNECT,		/* connecting to a donor */
+	RBP_NUM_LATENCIES
+} RbpLatency;
+
+/* An outcome has the same number as its latency. */
 typedef enum RbpCounter
 {
-#define RBP_COUNTER_ENUM(sym, name) RBP_COUNT_##sym,
+#define RBP_COUNTER_ENUM(sym, ...) RBP_COUNT_##sym,
+	RBP_OUTCOMES(RBP_COUNTER_ENUM)
+	RBP_COUNT_EVICTIONS,		/* live pages evicted to make room */
+	RBP_COUNT_SPILL_STAGED_READS,	/* blocks read while in staging */
+	RBP_COUNT_NS,				/* the times of RbpLatency, in its order */
+	RBP_COUNT_NS_END = RBP_COUNT_NS + RBP_NUM_LATENCIES - 1,
 	RBP_TIER_COUNTERS(RBP_COUNTER_ENUM)
-	RBP_SPILL_COUNTERS(RBP_COUNTER_ENUM)
-	RBP_TIER_COUNTERS_1_1(RBP_COUNTER_ENUM)
 #undef RBP_COUNTER_ENUM
 	RBP_NUM_COUNTERS
 } RbpCounter;
 
-#define RBP_NUM_TIER_COUNTERS	RBP_COUNT_SPILL_WRITES
+static inline bool
+rbp_counter_is_time(int counter)
+{
+	return counter >= RBP_COUNT_NS && counter <= RBP_COUNT_NS_END;
+}
 
 /*
- * Operations that have a latency histogram (remote_bp_stat_latency).  A read of
- * relation pages ends as one of the first five; one of which the page cache had
- * a part is one of the disk.
+ * The value of a counter's column, in any view: misses are all reads of the file, and
+ * any other column is what was counted.  (remote_bp_stat has two columns of bytes that
+ * are sums of pages, too.)
  */
-#define RBP_LATENCIES(X) \
-	X(HIT, hit)					/* from a donor, hash included */ \
-	X(STAGED, staged_hit)		/* from staging */ \
-	X(PAGE_CACHE, page_cache_read) \
-	X(DISK, disk_read) \
-	X(FILE, file_read)			/* the page cache was not asked: from there,
-								 * or from the disk */ \
-	X(CAPTURE, capture)			/* time that captures add to a read */ \
-	X(PUSH, push)				/* a batch written to donors */ \
-	X(CONNECT, connect)			/* connecting to a donor */ \
-	X(SPILL_READ, spill_read)	/* a read of a temporary file, from donors */ \
-	X(SPILL_WRITE, spill_write) /* a write to one, that goes to donors */
-
-typedef enum RbpLatency
+static inline uint64
+rbp_stats_column(const uint64 *counters, int counter)
 {
-#define RBP_LATENCY_ENUM(sym, name) RBP_LATENCY_##sym,
-	RBP_LATENCIES(RBP_LATENCY_ENUM)
-#undef RBP_LATENCY_ENUM
-	RBP_NUM_LATENCIES
-} RbpLatency;
+	return counter == RBP_COUNT_FILE ?
+		counters[RBP_COUNT_FILE] + counters[RBP_COUNT_PAGE_CACHE] + counters[RBP_COUNT_DISK] :
+		counters[counter];
+}
 
 /*
  * Histogram buckets: 4 for each power of two of nanoseconds, so percentiles
@@ -128,38 +139,14 @@ typedef struct RbpHistogram
 {
 	uint64		bucket[RBP_LATENCY_BUCKETS];
 	uint64		count;
-	uint64		sum_ns;
 } RbpHistogram;
 
 /*
- * What a process has done since it started, or a query: suffix of the enum value,
- * and column of remote_bp_stat_backend.  What the parallel workers of a process do
- * counts for it, too.
+ * What a process has done since it started, or a query, or what was done for a
+ * relation: the first counters.  What the parallel workers of a process do counts for
+ * it, too.
  */
-#define RBP_USAGE_ITEMS(X) \
-	X(HITS, hits) \
-	X(STAGED_HITS, staged_hits) \
-	X(MISSES, misses) \
-	X(PAGE_CACHE_READS, page_cache_reads) \
-	X(DISK_READS, disk_reads) \
-	X(SPILL_READS, spill_reads) \
-	X(SPILL_STAGED_READS, spill_staged_reads) \
-	X(SPILL_WRITES, spill_writes) \
-	X(HIT_NS, hit_time)			/* from here on: times */ \
-	X(DISK_NS, disk_time) \
-	X(FILE_NS, file_time) \
-	X(SPILL_READ_NS, spill_read_time) \
-	X(SPILL_WRITE_NS, spill_write_time)
-
-typedef enum RbpUsageItem
-{
-#define RBP_USAGE_ENUM(sym, name) RBP_USAGE_##sym,
-	RBP_USAGE_ITEMS(RBP_USAGE_ENUM)
-#undef RBP_USAGE_ENUM
-	RBP_NUM_USAGE_ITEMS
-} RbpUsageItem;
-
-#define RBP_FIRST_USAGE_TIME	RBP_USAGE_HIT_NS
+#define RBP_NUM_USAGE_ITEMS		(RBP_COUNT_NS + RBP_LATENCY_STAGED)
 
 typedef struct RbpUsage
 {
@@ -175,6 +162,9 @@ extern bool rbp_stats_attached(void);
 /* Count; no lock, no wait; a no-op without a PGPROC or before attach. */
 extern void rbp_stats_count(RbpCounter counter, uint64 n);
 extern void rbp_stats_latency(RbpLatency op, int64 ns);
+
+/* Count n pages with that outcome, read in so many ns; -1: that is not known. */
+extern void rbp_stats_outcome(RbpCounter outcome, int n, int64 ns);
 
 extern int	rbp_latency_bucket(int64 ns);
 extern int64 rbp_latency_lower(int bucket);
@@ -194,14 +184,10 @@ extern TimestampTz rbp_stats_reset_time(void);
 extern void rbp_stats_lead(void);
 
 /*
- * What this process has counted, from some moment on: for differences.  All zero
- * where nothing can be counted.
+ * What this process has counted itself, or its parallel workers for it, or both, from
+ * some moment on: for differences.  All zero where nothing can be counted.
  */
-extern void rbp_stats_usage(RbpUsage *usage);
-
-/* The two parts of that: its own, and what its parallel workers have counted for it. */
-extern void rbp_stats_own_usage(RbpUsage *usage);
-extern void rbp_stats_workers_usage(RbpUsage *usage);
+extern void rbp_stats_usage(RbpUsage *usage, bool own, bool workers);
 
 /* A number that changes whenever this process itself counts something. */
 extern uint64 rbp_stats_counted(void);

@@ -80,7 +80,7 @@ rbp_stage_publish(uint32 slot, const RbpPageId *page, const RbpVersion *version)
 	{
 		case RBP_INSERTED:
 			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
-			rbp_relation_count_page(page, RBP_RELATION_CAPTURES, 1);
+			rbp_relation_count_page(page, RBP_COUNT_CAPTURES);
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
 			return RBP_STAGE_DONE;
 		case RBP_INSERT_PRESENT:

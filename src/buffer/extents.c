@@ -106,7 +106,6 @@ move_batch(uint32 extent, uint32 *next, int64 now)
 		{
 			moved++;
 			rbp_stats_count(RBP_COUNT_PUSHES, 1);
-			rbp_stats_count(RBP_COUNT_BYTES_WRITTEN, BLCKSZ);
 		}
 		else
 			rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);

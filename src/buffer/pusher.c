@@ -157,13 +157,7 @@ publish(const Push *push)
 											   push->staging_slot, push->slot);
 
 	rbp_staging_put(rbp_staging, push->staging_slot);
-	if (result == RBP_INSERTED)
-	{
-		rbp_stats_count(RBP_COUNT_PUSHES, 1);
-		rbp_stats_count(RBP_COUNT_BYTES_WRITTEN, BLCKSZ);
-	}
-	else
-		rbp_stats_count(RBP_COUNT_PUSH_STALE, 1);
+	rbp_stats_count(result == RBP_INSERTED ? RBP_COUNT_PUSHES : RBP_COUNT_PUSH_STALE, 1);
 }
 
 void
@@ -172,7 +166,7 @@ rbp_pusher_count_evicted(const RbpEvicted *evicted)
 	if (evicted->n > 0)
 		rbp_stats_count(RBP_COUNT_EVICTIONS, (uint64) evicted->n);
 	for (int i = 0; i < evicted->n; i++)
-		rbp_relation_count_page(&evicted->pages[i], RBP_RELATION_EVICTIONS, 1);
+		rbp_relation_count_page(&evicted->pages[i], RBP_COUNT_EVICTIONS);
 }
 
 /*

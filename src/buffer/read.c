@@ -297,31 +297,6 @@ follow_window(ReadRun *run)
 	}
 }
 
-/* Count pages for the server, and for their relation. */
-static inline void
-count(const RbpRelFile *file, RbpCounter counter, RbpRelationItem item, int n)
-{
-	rbp_stats_count(counter, (uint64) n);
-	rbp_relation_count(file, item, (uint64) n);
-}
-
-/* The same for the time of a read. */
-static inline void
-count_time(const RbpRelFile *file, RbpLatency op, RbpRelationItem item, int64 took)
-{
-	rbp_stats_latency(op, took);
-	rbp_relation_count(file, item, (uint64) Max(took, 0));
-}
-
-/* Count pages that came from donors in that time. */
-static void
-count_hits(const RbpRelFile *file, int n, int64 took)
-{
-	count(file, RBP_COUNT_HITS, RBP_RELATION_HITS, n);
-	rbp_stats_count(RBP_COUNT_BYTES_READ, (uint64) n * BLCKSZ);
-	count_time(file, RBP_LATENCY_HIT, RBP_RELATION_HIT_NS, took);
-}
-
 static inline RbpWork
 work_of(const ReadRun *run)
 {
@@ -374,7 +349,7 @@ take_read_ahead(ReadRun *run, int64 start)
 	run->read_at = rbp_now_ns();
 	took = run->read_at - start;
 	if (nhits > 0)
-		count_hits(run->file, nhits, took);
+		rbp_count_read(run->file, RBP_COUNT_DONOR, nhits, took);
 	/* if the page cache could be asked, it did not have what was announced */
 	known[rbp_guc_read_from != RBP_READ_DONOR && run->cache->reliable ?
 		  CACHED_NO : CACHED_UNKNOWN] = nhits;
@@ -435,7 +410,7 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	count_saved(run, ios[0].slot, known, took);
 	if (nhits == 0)
 		return;
-	count_hits(run->file, nhits, took);
+	rbp_count_read(run->file, RBP_COUNT_DONOR, nhits, took);
 
 	/*
 	 * connecting is not part of a read's cost: a rarely used donor would seem
@@ -467,8 +442,7 @@ read_from_tier(ReadRun *run, int64 start)
 	{
 		int64		now = rbp_now_ns();
 
-		count(run->file, RBP_COUNT_STAGED_HITS, RBP_RELATION_STAGED_HITS, nstaged);
-		rbp_stats_latency(RBP_LATENCY_STAGED, now - start);
+		rbp_count_read(run->file, RBP_COUNT_STAGED, nstaged, now - start);
 		start = now;
 	}
 	if (nstaged < run->n)
@@ -537,27 +511,27 @@ update_file_costs(const ReadRun *run, int n, const int *known, int64 took)
 }
 
 /*
- * Count the first n pages, which took so many ns to read from the file.
- * update_costs: also update the costs of reads.
+ * Count the first n pages, which took so many ns to read from the file.  The time is
+ * one of the disk if a page came from there, and of the page cache if all did that
+ * are known.  update_costs: also update the costs of reads.
  */
 static void
 account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 {
+	static const RbpCounter outcomes[CACHED_YES + 1] = {
+		[CACHED_UNKNOWN] = RBP_COUNT_FILE,
+		[CACHED_NO] = RBP_COUNT_DISK,
+		[CACHED_YES] = RBP_COUNT_PAGE_CACHE
+	};
 	int			known[CACHED_YES + 1] = {0};
+	Cached		timed;
 
-	count(run->file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
 	for (int i = 0; i < n; i++)
 		known[run->pages[i].cached]++;
-	if (known[CACHED_YES] > 0)
-		count(run->file, RBP_COUNT_PAGE_CACHE_READS, RBP_RELATION_PAGE_CACHE_READS, known[CACHED_YES]);
-	if (known[CACHED_NO] > 0)
-		count(run->file, RBP_COUNT_DISK_READS, RBP_RELATION_DISK_READS, known[CACHED_NO]);
-	if (known[CACHED_NO] > 0)
-		count_time(run->file, RBP_LATENCY_DISK, RBP_RELATION_DISK_NS, took);
-	else if (known[CACHED_YES] > 0)
-		rbp_stats_latency(RBP_LATENCY_PAGE_CACHE, took);
-	else
-		count_time(run->file, RBP_LATENCY_FILE, RBP_RELATION_FILE_NS, took);
+	timed = known[CACHED_NO] > 0 ? CACHED_NO : known[CACHED_YES] > 0 ? CACHED_YES : CACHED_UNKNOWN;
+	for (int cached = CACHED_UNKNOWN; cached <= CACHED_YES; cached++)
+		if (known[cached] > 0)
+			rbp_count_read(run->file, outcomes[cached], known[cached], cached == timed ? took : -1);
 	if (update_costs)
 		update_file_costs(run, n, known, took);
 }
@@ -696,7 +670,7 @@ handle_victims(const ReadRun *run, bool usable, int64 start)
 	{
 		int64		now = rbp_now_ns();
 
-		rbp_stats_latency(RBP_LATENCY_CAPTURE, now - start);
+		rbp_stats_latency(RBP_LATENCY_CAPTURES, now - start);
 		start = now;
 	}
 	return start;
@@ -770,7 +744,7 @@ read_straight(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		straight->read += n;
 		straight->left -= n;
 	}
-	count(file, RBP_COUNT_MISSES, RBP_RELATION_MISSES, n);
+	rbp_count_read(file, RBP_COUNT_FILE, n, -1);
 	if (timed)
 	{
 		int			fs = rbp_page_cache_file_system(fd, &cache->file_system);

@@ -88,7 +88,7 @@ fork_rows(void)
 static Size
 fork_table_size(void)
 {
-	return CACHELINEALIGN(rbp_counter_table_size(fork_rows(), RBP_NUM_RELATION_ITEMS));
+	return CACHELINEALIGN(rbp_counter_table_size(fork_rows(), RBP_NUM_USAGE_ITEMS));
 }
 
 Size
@@ -98,7 +98,7 @@ rbp_relation_stats_shmem_size(void)
 
 	if (rbp_guc_relations_max == 0)
 		return 0;
-	return add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_RELATION_ITEMS));
+	return add_size(size, rbp_counter_table_size(MAX_DATABASES, RBP_NUM_USAGE_ITEMS));
 }
 
 /*
@@ -119,7 +119,7 @@ discard_old(RbpPendingFork *p)
 
 	if (p->resets == resets)
 		return;
-	memset(p->values, 0, sizeof(p->values));
+	memset(&p->used, 0, sizeof(p->used));
 	p->n = 0;
 	p->resets = resets;
 }
@@ -129,8 +129,8 @@ add_to_table(RbpCounterTable *table, RbpPendingFork *p)
 {
 	int			save_errno = errno;
 
-	rbp_counter_table_add(table, &p->key, p->values);
-	memset(p->values, 0, sizeof(p->values));
+	rbp_counter_table_add(table, &p->key, p->used.item);
+	memset(&p->used, 0, sizeof(p->used));
 	p->n = 0;
 	errno = save_errno;
 }
@@ -149,8 +149,8 @@ add_pending(RbpPendingFork *p)
 		(pending_database.n > 0 && pending_database.key.high != db))
 		add_to_table(databases, &pending_database);
 	pending_database.key.high = db;
-	for (int i = 0; i < RBP_NUM_RELATION_ITEMS; i++)
-		pending_database.values[i] += p->values[i];
+	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
+		pending_database.used.item[i] += p->used.item[i];
 	pending_database.n += p->n;
 	add_to_table(forks[(hash_of(&p->key) >> 32) % nforks], p);
 }
@@ -231,7 +231,7 @@ rbp_relation_stats_add_fork(void)
 }
 
 void
-rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n)
+rbp_relation_count_page(const RbpPageId *page, RbpCounter item)
 {
 	Oid			spc;
 	Oid			db;
@@ -240,7 +240,7 @@ rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n)
 	if (nforks == 0 || !rbp_space_resolve(page->space, &spc, &db))
 		return;
 	key = rbp_relation_stats_key(spc, db, page->rel, page->fork);
-	rbp_relation_count_key(&key, item, n);
+	rbp_relation_count_key(&key, item, 1, -1);
 }
 
 void
@@ -270,10 +270,10 @@ rbp_relation_stats_shmem_init(void *mem)
 	nforks = fork_tables();
 	for (int i = 0; i < nforks; i++)
 	{
-		forks[i] = rbp_counter_table_init(at, fork_rows(), RBP_NUM_RELATION_ITEMS, tranche);
+		forks[i] = rbp_counter_table_init(at, fork_rows(), RBP_NUM_USAGE_ITEMS, tranche);
 		at += fork_table_size();
 	}
-	databases = rbp_counter_table_init(at, MAX_DATABASES, RBP_NUM_RELATION_ITEMS,
+	databases = rbp_counter_table_init(at, MAX_DATABASES, RBP_NUM_USAGE_ITEMS,
 									   rbp_lock_tranche("RemoteBpDatabases"));
 }
 
@@ -281,14 +281,8 @@ rbp_relation_stats_shmem_init(void *mem)
  * ---- the views --------------------------------------------------------------------
  */
 
-#define RELATION_COLUMNS	(3 + RBP_NUM_RELATION_ITEMS)
-
-static void
-put_values(const RbpCounterRow *row, Datum *values)
-{
-	for (int i = 0; i < RBP_NUM_RELATION_ITEMS; i++)
-		values[i] = rbp_sql_counter(row->values[i], i >= RBP_FIRST_RELATION_TIME);
-}
+/* The columns of both views that are counters */
+#define ITEM_COLUMNS	10
 
 /* Put the rows of a table that are of this database, and of what all share. */
 static void
@@ -296,14 +290,14 @@ put_forks(ReturnSetInfo *rsinfo, RbpCounterTable *table)
 {
 	enum
 	{
-		RELATION, RELFILENODE, FORK, FIRST_ITEM, COLUMNS = RELATION_COLUMNS
+		RELATION, RELFILENODE, FORK, FIRST_ITEM, COLUMNS = FIRST_ITEM + ITEM_COLUMNS
 	};
 	int			n;
 	void	   *rows = rbp_counter_table_copy(table, &n, true);
 
 	for (int r = 0; r < n; r++)
 	{
-		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_RELATION_ITEMS);
+		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_USAGE_ITEMS);
 		Oid			db = (Oid) row->key.high;
 		uint32		rel = (uint32) (row->key.low >> 32);
 		uint32		fork = (uint32) row->key.low;
@@ -321,7 +315,7 @@ put_forks(ReturnSetInfo *rsinfo, RbpCounterTable *table)
 		nulls[RELATION] = !OidIsValid(relid);
 		values[RELFILENODE] = ObjectIdGetDatum(rel);
 		values[FORK] = CStringGetTextDatum(fork <= MAX_FORKNUM ? forkNames[fork] : "?");
-		put_values(row, &values[FIRST_ITEM]);
+		rbp_sql_usage(rsinfo->setDesc, FIRST_ITEM, row->values, values);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	pfree(rows);
@@ -330,7 +324,7 @@ put_forks(ReturnSetInfo *rsinfo, RbpCounterTable *table)
 Datum
 rbp_sql_stat_relations(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, RELATION_COLUMNS);
+	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, 3 + ITEM_COLUMNS);
 
 	rbp_relation_stats_flush();
 	for (int i = 0; i < nforks; i++)
@@ -344,7 +338,7 @@ rbp_sql_stat_database(PG_FUNCTION_ARGS)
 	enum
 	{
 		DATID, DATABASE, FIRST_ITEM,
-		COLUMNS = FIRST_ITEM + RBP_NUM_RELATION_ITEMS
+		COLUMNS = FIRST_ITEM + ITEM_COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	void	   *rows;
@@ -356,7 +350,7 @@ rbp_sql_stat_database(PG_FUNCTION_ARGS)
 	rows = rbp_counter_table_copy(databases, &n, true);
 	for (int r = 0; r < n; r++)
 	{
-		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_RELATION_ITEMS);
+		const RbpCounterRow *row = rbp_counter_row(rows, r, RBP_NUM_USAGE_ITEMS);
 		Oid			db = (Oid) row->key.high;
 		char	   *name = get_database_name(db);
 		Datum		values[COLUMNS];
@@ -369,7 +363,7 @@ rbp_sql_stat_database(PG_FUNCTION_ARGS)
 		nulls[DATABASE] = name == NULL;
 		if (name != NULL)
 			values[DATABASE] = DirectFunctionCall1(namein, CStringGetDatum(name));
-		put_values(row, &values[FIRST_ITEM]);
+		rbp_sql_usage(rsinfo->setDesc, FIRST_ITEM, row->values, values);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

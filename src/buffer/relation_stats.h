@@ -22,39 +22,14 @@
 
 #include "base/counter_table.h"
 #include "base/relfile.h"
+#include "base/stats.h"
 #include "buffer/page.h"
-
-/*
- * Suffix of the enum value, and column of remote_bp_stat_relations and
- * remote_bp_stat_database.  All but the times are pages.
- */
-#define RBP_RELATION_ITEMS(X) \
-	X(HITS, hits) \
-	X(STAGED_HITS, staged_hits) \
-	X(MISSES, misses) \
-	X(PAGE_CACHE_READS, page_cache_reads) \
-	X(DISK_READS, disk_reads) \
-	X(CAPTURES, captures) \
-	X(EVICTIONS, evictions) \
-	X(HIT_NS, hit_time)			/* from here on: times */ \
-	X(DISK_NS, disk_time) \
-	X(FILE_NS, file_time)
-
-typedef enum RbpRelationItem
-{
-#define RBP_RELATION_ENUM(sym, name) RBP_RELATION_##sym,
-	RBP_RELATION_ITEMS(RBP_RELATION_ENUM)
-#undef RBP_RELATION_ENUM
-	RBP_NUM_RELATION_ITEMS
-} RbpRelationItem;
-
-#define RBP_FIRST_RELATION_TIME		RBP_RELATION_HIT_NS
 
 /* A fork that this process has counted something for, and not yet added. */
 typedef struct RbpPendingFork
 {
 	RbpCounterKey key;
-	uint64		values[RBP_NUM_RELATION_ITEMS];
+	RbpUsage	used;
 	uint64		n;				/* pages and events; 0: nothing is pending */
 	uint32		resets;			/* *rbp_relation_resets when it was counted */
 } RbpPendingFork;
@@ -86,31 +61,41 @@ rbp_relation_stats_key(Oid spc, Oid db, uint32 rel, uint8 fork)
 	};
 }
 
-/* Count for the fork of that key.  Never waits, but for a lock of the table. */
+/*
+ * Count n pages of the fork of that key for an item of RbpUsage, and a time of the same
+ * outcome; -1: none.  Never waits, but for a lock of the table.
+ */
 static inline void
-rbp_relation_count_key(const RbpCounterKey *key, RbpRelationItem item, uint64 n)
+rbp_relation_count_key(const RbpCounterKey *key, RbpCounter item, int n, int64 ns)
 {
 	if ((rbp_pending_fork == NULL || rbp_pending_fork->key.low != key->low ||
 		 rbp_pending_fork->key.high != key->high ||
 		 rbp_pending_fork->resets != pg_atomic_read_u32(rbp_relation_resets)) &&
 		!rbp_relation_stats_switch(key))
 		return;
-	rbp_pending_fork->values[item] += n;
-	rbp_pending_fork->n += item < RBP_FIRST_RELATION_TIME ? n : 1;
+	rbp_pending_fork->used.item[item] += (uint64) n;
+	if (ns > 0 && item < RBP_COUNT_STAGED)
+		rbp_pending_fork->used.item[RBP_COUNT_NS + item] += (uint64) ns;
+	rbp_pending_fork->n += (uint64) n;
 	rbp_relation_stats_pending = true;
 	if (unlikely(rbp_pending_fork->n >= RBP_MAX_PENDING))
 		rbp_relation_stats_add_fork();
 }
 
+extern void rbp_relation_count_page(const RbpPageId *page, RbpCounter item);
+
+/*
+ * Count n pages of the file with that outcome, read in so many ns, or -1: for the
+ * server, the process, and their relation.
+ */
 static inline void
-rbp_relation_count(const RbpRelFile *file, RbpRelationItem item, uint64 n)
+rbp_count_read(const RbpRelFile *file, RbpCounter outcome, int n, int64 ns)
 {
 	RbpCounterKey key = rbp_relation_stats_key(file->spc, file->db, file->rel, file->fork);
 
-	rbp_relation_count_key(&key, item, n);
+	rbp_stats_outcome(outcome, n, ns);
+	rbp_relation_count_key(&key, outcome, n, ns);
 }
-
-extern void rbp_relation_count_page(const RbpPageId *page, RbpRelationItem item, uint64 n);
 
 /*
  * Add to shared memory what is pending, as soon as it should be in a process that

@@ -690,7 +690,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 		if (n < (ssize_t) part.len)
 			break;
 	}
-	rbp_stats_latency(RBP_LATENCY_SPILL_WRITE, rbp_now_ns() - start_ns);
+	rbp_stats_latency(RBP_LATENCY_SPILL_WRITES, rbp_now_ns() - start_ns);
 	return (ssize_t) done;
 }
 

@@ -445,6 +445,6 @@ rbp_spill_fetch(const RbpSpilledBlock *b, bool relation, uint32 start, uint32 n,
 		if (result > 0)
 			memcpy(buf, cached_page + start, n);
 	}
-	rbp_stats_latency(RBP_LATENCY_SPILL_READ, rbp_now_ns() - start_ns);
+	rbp_stats_latency(RBP_LATENCY_SPILL_READS, rbp_now_ns() - start_ns);
 	return result;
 }

@@ -140,7 +140,7 @@ static inline void
 begin_part(const QueryDesc *query, RbpUsage *before)
 {
 	if (find_measured(query) != NULL)
-		rbp_stats_usage(before);
+		rbp_stats_usage(before, true, true);
 	nesting++;
 }
 
@@ -156,7 +156,7 @@ end_part(const QueryDesc *query, const RbpUsage *before)
 
 	if (m == NULL || (m->statement && nesting > 0))
 		return;
-	rbp_stats_usage(&now);
+	rbp_stats_usage(&now, true, true);
 	rbp_stats_add_usage(&m->usage, &now, before);
 }
 
@@ -247,7 +247,7 @@ utility(PlannedStmt *plan, const char *query_string, bool read_only, ProcessUtil
 		next_utility(plan, query_string, read_only, context, params, env, dest, completion);
 		return;
 	}
-	rbp_stats_usage(&before);
+	rbp_stats_usage(&before, true, true);
 	nesting++;
 	PG_TRY();
 	{
@@ -260,7 +260,7 @@ utility(PlannedStmt *plan, const char *query_string, bool read_only, ProcessUtil
 	PG_END_TRY();
 	if (nesting > 0 || query_id == 0 || !rbp_statements_wanted())
 		return;
-	rbp_stats_usage(&now);
+	rbp_stats_usage(&now, true, true);
 	rbp_stats_add_usage(&used, &now, &before);
 	rbp_statement_used(query_id, &used);
 }

@@ -21,15 +21,6 @@
 #include "base/stats.h"
 #include "usage/usage_internal.h"
 
-/* Pages that were read from files without asking the page cache. */
-static uint64
-other_reads(const RbpUsage *u)
-{
-	uint64		known = u->item[RBP_USAGE_PAGE_CACHE_READS] + u->item[RBP_USAGE_DISK_READS];
-
-	return u->item[RBP_USAGE_MISSES] > known ? u->item[RBP_USAGE_MISSES] - known : 0;
-}
-
 static void
 append_count(StringInfo s, const char *name, uint64 n)
 {
@@ -65,24 +56,24 @@ show_text(ExplainState *es, const RbpUsage *u)
 
 	initStringInfo(&pages);
 	initStringInfo(&spill);
-	append_count(&pages, "donor", u->item[RBP_USAGE_HITS]);
-	append_count(&pages, "staging", u->item[RBP_USAGE_STAGED_HITS]);
-	append_count(&pages, "page cache", u->item[RBP_USAGE_PAGE_CACHE_READS]);
-	append_count(&pages, "disk", u->item[RBP_USAGE_DISK_READS]);
-	append_count(&pages, "file", other_reads(u));
-	append_count(&spill, "read", u->item[RBP_USAGE_SPILL_READS]);
-	append_count(&spill, "staging", u->item[RBP_USAGE_SPILL_STAGED_READS]);
-	append_count(&spill, "written", u->item[RBP_USAGE_SPILL_WRITES]);
+	append_count(&pages, "donor", u->item[RBP_COUNT_DONOR]);
+	append_count(&pages, "staging", u->item[RBP_COUNT_STAGED]);
+	append_count(&pages, "page cache", u->item[RBP_COUNT_PAGE_CACHE]);
+	append_count(&pages, "disk", u->item[RBP_COUNT_DISK]);
+	append_count(&pages, "file", u->item[RBP_COUNT_FILE]);
+	append_count(&spill, "read", u->item[RBP_COUNT_SPILL_READS]);
+	append_count(&spill, "staging", u->item[RBP_COUNT_SPILL_STAGED_READS]);
+	append_count(&spill, "written", u->item[RBP_COUNT_SPILL_WRITES]);
 	append_line(es, "Remote", &pages, &spill);
 	if (!track_io_timing)
 		return;
 	resetStringInfo(&pages);
 	resetStringInfo(&spill);
-	append_time(&pages, "donor", u->item[RBP_USAGE_HIT_NS]);
-	append_time(&pages, "disk", u->item[RBP_USAGE_DISK_NS]);
-	append_time(&pages, "file", u->item[RBP_USAGE_FILE_NS]);
-	append_time(&spill, "read", u->item[RBP_USAGE_SPILL_READ_NS]);
-	append_time(&spill, "write", u->item[RBP_USAGE_SPILL_WRITE_NS]);
+	append_time(&pages, "donor", u->item[RBP_COUNT_NS + RBP_LATENCY_DONOR]);
+	append_time(&pages, "disk", u->item[RBP_COUNT_NS + RBP_LATENCY_DISK]);
+	append_time(&pages, "file", u->item[RBP_COUNT_NS + RBP_LATENCY_FILE]);
+	append_time(&spill, "read", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_READS]);
+	append_time(&spill, "write", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_WRITES]);
 	append_line(es, "Remote Timings", &pages, &spill);
 }
 
@@ -95,21 +86,21 @@ static explain_per_node_hook_type prev_explain_node = NULL;
 static void
 show_properties(ExplainState *es, const RbpUsage *u)
 {
-	ExplainPropertyUInteger("Remote Donor Blocks", NULL, u->item[RBP_USAGE_HITS], es);
-	ExplainPropertyUInteger("Remote Staging Blocks", NULL, u->item[RBP_USAGE_STAGED_HITS], es);
-	ExplainPropertyUInteger("Remote Page Cache Blocks", NULL, u->item[RBP_USAGE_PAGE_CACHE_READS], es);
-	ExplainPropertyUInteger("Remote Disk Blocks", NULL, u->item[RBP_USAGE_DISK_READS], es);
-	ExplainPropertyUInteger("Remote File Blocks", NULL, other_reads(u), es);
-	ExplainPropertyUInteger("Remote Spill Read Blocks", NULL, u->item[RBP_USAGE_SPILL_READS], es);
-	ExplainPropertyUInteger("Remote Spill Staging Blocks", NULL, u->item[RBP_USAGE_SPILL_STAGED_READS], es);
-	ExplainPropertyUInteger("Remote Spill Written Blocks", NULL, u->item[RBP_USAGE_SPILL_WRITES], es);
+	ExplainPropertyUInteger("Remote Donor Blocks", NULL, u->item[RBP_COUNT_DONOR], es);
+	ExplainPropertyUInteger("Remote Staging Blocks", NULL, u->item[RBP_COUNT_STAGED], es);
+	ExplainPropertyUInteger("Remote Page Cache Blocks", NULL, u->item[RBP_COUNT_PAGE_CACHE], es);
+	ExplainPropertyUInteger("Remote Disk Blocks", NULL, u->item[RBP_COUNT_DISK], es);
+	ExplainPropertyUInteger("Remote File Blocks", NULL, u->item[RBP_COUNT_FILE], es);
+	ExplainPropertyUInteger("Remote Spill Read Blocks", NULL, u->item[RBP_COUNT_SPILL_READS], es);
+	ExplainPropertyUInteger("Remote Spill Staging Blocks", NULL, u->item[RBP_COUNT_SPILL_STAGED_READS], es);
+	ExplainPropertyUInteger("Remote Spill Written Blocks", NULL, u->item[RBP_COUNT_SPILL_WRITES], es);
 	if (!track_io_timing)
 		return;
-	ExplainPropertyFloat("Remote Donor Time", "ms", u->item[RBP_USAGE_HIT_NS] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote Disk Time", "ms", u->item[RBP_USAGE_DISK_NS] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote File Time", "ms", u->item[RBP_USAGE_FILE_NS] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote Spill Read Time", "ms", u->item[RBP_USAGE_SPILL_READ_NS] / RBP_NS_PER_MS, 3, es);
-	ExplainPropertyFloat("Remote Spill Write Time", "ms", u->item[RBP_USAGE_SPILL_WRITE_NS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Donor Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_DONOR] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Disk Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_DISK] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote File Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_FILE] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Spill Read Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_READS] / RBP_NS_PER_MS, 3, es);
+	ExplainPropertyFloat("Remote Spill Write Time", "ms", u->item[RBP_COUNT_NS + RBP_LATENCY_SPILL_WRITES] / RBP_NS_PER_MS, 3, es);
 }
 
 static void

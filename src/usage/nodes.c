@@ -50,7 +50,7 @@ used_now(void)
 
 	if (at != used_at)
 	{
-		rbp_stats_own_usage(&used);
+		rbp_stats_usage(&used, true, false);
 		for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
 			used.item[i] += gathered.item[i];
 		used_at = at;
@@ -65,9 +65,9 @@ run_gather(PlanState *node, ExecProcNodeMtd run)
 	RbpUsage	before;
 	RbpUsage	now;
 
-	rbp_stats_workers_usage(&before);
+	rbp_stats_usage(&before, false, true);
 	slot = run(node);
-	rbp_stats_workers_usage(&now);
+	rbp_stats_usage(&now, false, true);
 	rbp_stats_add_usage(&gathered, &now, &before);
 	times_gathered++;
 	return slot;

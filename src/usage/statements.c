@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(rbp_sql_stat_statements);
 PG_FUNCTION_INFO_V1(rbp_sql_stat_statements_reset);
 
 #define FILE_NAME		"pg_stat/remote_bp_statements.stat"
-#define FILE_MAGIC		0x52425031	/* incremented when the format changes */
+#define FILE_MAGIC		0x52425032	/* incremented when the format changes */
 
 /* The values of a row: calls, and then those of RbpUsage. */
 #define NUM_VALUES		(1 + RBP_NUM_USAGE_ITEMS)
@@ -202,8 +202,10 @@ rbp_statement_used(uint64 query_id, const RbpUsage *usage)
 	uint64		any = 0;
 
 	values[0] = 1;
+	memcpy(&values[1], usage->item, sizeof(usage->item));
+	/* captures are not shown */
 	for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-		any |= values[1 + i] = usage->item[i];
+		any |= i == RBP_COUNT_CAPTURES ? 0 : usage->item[i];
 	if (any != 0)
 		rbp_counter_table_add(table, &key, values);
 }
@@ -218,7 +220,7 @@ rbp_sql_stat_statements(PG_FUNCTION_ARGS)
 	enum
 	{
 		USERID, DBID, QUERYID, CALLS, FIRST_ITEM,
-		COLUMNS = FIRST_ITEM + RBP_NUM_USAGE_ITEMS
+		COLUMNS = FIRST_ITEM + 13
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	bool		all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
@@ -239,8 +241,7 @@ rbp_sql_stat_statements(PG_FUNCTION_ARGS)
 		values[QUERYID] = Int64GetDatum((int64) row->key.low);
 		nulls[QUERYID] = !all && (Oid) (row->key.high >> 32) != GetUserId();
 		values[CALLS] = Int64GetDatum((int64) row->values[0]);
-		for (int i = 0; i < RBP_NUM_USAGE_ITEMS; i++)
-			values[FIRST_ITEM + i] = rbp_sql_counter(row->values[1 + i], i >= RBP_FIRST_USAGE_TIME);
+		rbp_sql_usage(rsinfo->setDesc, FIRST_ITEM, &row->values[1], values);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
