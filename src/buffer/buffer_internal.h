@@ -58,10 +58,10 @@ extern int	rbp_next_batch(const struct iovec *iov, int iovcnt, Size *pos,
 						   char **bufs);
 
 /*
- * Set *id to the name of the page.  Returns false if all space numbers are
+ * Set *page to the name of the page.  Returns false if all space numbers are
  * taken, so that the page cannot be in the tier.
  */
 extern bool rbp_tier_name_page(const RbpRelFile *file, BlockNumber block,
-							   RbpPageId *id);
+							   RbpPageRef *page);
 
 #endif							/* RBP_BUFFER_INTERNAL_H */

@@ -65,22 +65,14 @@ rbp_policy_refuses(const RbpPageId *page)
 	return true;
 }
 
-void
-rbp_sample_version(const RbpPageId *page, RbpVersion *version)
-{
-	version->stamp = rbp_directory_stamp(rbp_dir, page);
-	version->generation = rbp_directory_generation(rbp_dir, page->rel, page->space,
-												   page->fork);
-}
-
 RbpStageResult
-rbp_stage_publish(uint32 slot, const RbpPageId *page, const RbpVersion *version)
+rbp_stage_publish(uint32 slot, const RbpPageRef *page, const RbpVersion *version)
 {
 	switch (rbp_directory_insert_staged(rbp_dir, page, version, slot))
 	{
 		case RBP_INSERTED:
 			rbp_stats_count(RBP_COUNT_CAPTURES, 1);
-			rbp_relation_count_page(page, RBP_COUNT_CAPTURES);
+			rbp_relation_count_page(&page->id, RBP_COUNT_CAPTURES);
 			rbp_pusher_notify(rbp_staging_ready(rbp_staging, slot));
 			return RBP_STAGE_DONE;
 		case RBP_INSERT_PRESENT:
@@ -97,9 +89,10 @@ rbp_stage_publish(uint32 slot, const RbpPageId *page, const RbpVersion *version)
 
 /* Stage the bytes as the page, if the version's claim applies to them. */
 static RbpStageResult
-stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
+stage(const char *bytes, const RbpPageRef *page, const RbpVersion *version,
 	  uint32 flags)
 {
+	RbpVersion	now;
 	uint32		slot;
 	char	   *copy;
 
@@ -107,15 +100,14 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	 * This check without a lock saves a copy; insert_staged() repeats it
 	 * under the lock.
 	 */
+	rbp_directory_note_version(rbp_dir, page, &now);
 	if (!RBP_INJECTION_POINT("no-capture-stamp") &&
-		(rbp_directory_stamp(rbp_dir, page) != version->stamp ||
-		 rbp_directory_generation(rbp_dir, page->rel, page->space,
-								  page->fork) != version->generation))
+		(now.stamp != version->stamp || now.generation != version->generation))
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_STALE, 1);
 		return RBP_STAGE_STALE;
 	}
-	if (rbp_policy_refuses(page))
+	if (rbp_policy_refuses(&page->id))
 		return RBP_STAGE_REFUSED;
 	slot = rbp_staging_get(rbp_staging);
 	if (slot == RBP_NO_STAGING_SLOT)
@@ -124,7 +116,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 	memcpy(copy, bytes, BLCKSZ);
 	if ((flags & RBP_SHADOW_CHECKSUM) && !PageIsNew((Page) copy) &&
 		!RBP_INJECTION_POINT("no-checksum"))
-		((PageHeader) copy)->pd_checksum = pg_checksum_page(copy, page->block);
+		((PageHeader) copy)->pd_checksum = pg_checksum_page(copy, page->id.block);
 	if (RBP_INJECTION_POINT("no-capture-hash") ||
 		(RBP_INJECTION_POINT("no-checksum") && (flags & RBP_SHADOW_CHECKSUM)))
 	{
@@ -135,7 +127,7 @@ stage(const char *bytes, const RbpPageId *page, const RbpVersion *version,
 		return rbp_stage_publish(slot, page, &forged);
 	}
 	if (rbp_hash_page(copy) != version->hash ||
-		((flags & RBP_SHADOW_READ) && !read_verified(copy, page->block) &&
+		((flags & RBP_SHADOW_READ) && !read_verified(copy, page->id.block) &&
 		 !RBP_INJECTION_POINT("trust-reads")))
 	{
 		rbp_staging_put(rbp_staging, slot);
@@ -175,22 +167,17 @@ rbp_count_skip(uint32 flags)
 }
 
 bool
-rbp_capture_victim(const char *frame)
+rbp_capture_victim(const char *frame, const RbpPageRef *page)
 {
 	RbpShadow  *shadow = rbp_shadow_of(frame);
 	RbpStageResult result;
 
-	if (!(shadow->flags & RBP_SHADOW_VALID))
-	{
-		rbp_count_skip(shadow->flags);
-		return false;
-	}
-	if (rbp_directory_lookup(rbp_dir, &shadow->page, false).where != RBP_ABSENT)
+	if (rbp_directory_lookup(rbp_dir, page, false).where != RBP_ABSENT)
 	{
 		rbp_stats_count(RBP_COUNT_SKIP_REMOTE, 1);
 		return false;
 	}
-	result = stage(frame, &shadow->page, &shadow->version, shadow->flags);
+	result = stage(frame, page, &shadow->version, shadow->flags);
 	if (result == RBP_STAGE_FULL)
 		rbp_stats_count(RBP_COUNT_DROPS_FULL, 1);
 	return result >= RBP_STAGE_REFUSED;
@@ -205,23 +192,23 @@ rbp_tier_prewarm_frame(const RbpRelFile *file, BlockNumber block,
 					   const char *frame)
 {
 	const RbpShadow *shadow = rbp_shadow_of(frame);
-	RbpPageId	id;
+	RbpPageRef	page;
 
-	if (!rbp_tier_name_page(file, block, &id) || !(shadow->flags & RBP_SHADOW_VALID) ||
-		!rbp_page_equal(&shadow->page, &id))
+	if (!rbp_tier_name_page(file, block, &page) || !(shadow->flags & RBP_SHADOW_VALID) ||
+		!rbp_page_equal(&shadow->page, &page.id))
 		return RBP_STAGE_REFUSED;
-	return stage(frame, &id, &shadow->version, shadow->flags);
+	return stage(frame, &page, &shadow->version, shadow->flags);
 }
 
 bool
 rbp_tier_prewarm_begin(const RbpRelFile *file, BlockNumber block,
 					   RbpVersion *version)
 {
-	RbpPageId	id;
+	RbpPageRef	page;
 
-	if (!rbp_tier_name_page(file, block, &id))
+	if (!rbp_tier_name_page(file, block, &page))
 		return false;
-	rbp_sample_version(&id, version);
+	rbp_directory_note_version(rbp_dir, &page, version);
 	return true;
 }
 
@@ -229,10 +216,10 @@ RbpStageResult
 rbp_tier_prewarm_page(const RbpRelFile *file, BlockNumber block,
 					  const char *page, RbpVersion *version)
 {
-	RbpPageId	id;
+	RbpPageRef	ref;
 
-	if (!rbp_tier_name_page(file, block, &id))
+	if (!rbp_tier_name_page(file, block, &ref))
 		return RBP_STAGE_REFUSED;
 	version->hash = rbp_hash_page(page);
-	return stage(page, &id, version, RBP_SHADOW_READ);
+	return stage(page, &ref, version, RBP_SHADOW_READ);
 }

@@ -23,12 +23,6 @@ extern RbpPolicy rbp_page_policy(const RbpPageId *page);
 extern bool rbp_policy_refuses(const RbpPageId *page);
 
 /*
- * Set the page's current stamp and generation.  To be called before the page
- * is read, or after a write has invalidated it and before it writes.
- */
-extern void rbp_sample_version(const RbpPageId *page, RbpVersion *version);
-
-/*
  * Reason not to capture the page, as a flag RBP_SHADOW_*; 0 if it should be
  * captured.  cached: the page cache has the page, or had it when it was
  * written; otherwise the page came from the disk.  fs: of its file.
@@ -42,16 +36,16 @@ extern uint32 rbp_skip_reason(const RbpPageId *page, int fs, bool cached);
 extern void rbp_count_skip(uint32 flags);
 
 /*
- * Capture the page of a frame that is about to be overwritten.  Returns
- * whether this counts as a capture: see RbpStageResult.
+ * Capture the page of a frame that is about to be overwritten, which its claim is
+ * about.  Returns whether this counts as a capture: see RbpStageResult.
  */
-extern bool rbp_capture_victim(const char *frame);
+extern bool rbp_capture_victim(const char *frame, const RbpPageRef *page);
 
 /*
  * Capture the page whose bytes the staging slot has, which is the caller's;
  * the version's claim is about these bytes.  The slot is used, or freed.
  */
-extern RbpStageResult rbp_stage_publish(uint32 slot, const RbpPageId *page,
+extern RbpStageResult rbp_stage_publish(uint32 slot, const RbpPageRef *page,
 										const RbpVersion *version);
 
 #endif							/* RBP_CAPTURE_H */

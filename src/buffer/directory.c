@@ -142,10 +142,9 @@ rbp_entry_drop(RbpDirectory *dir, uint32_t part, uint32_t index, uint64_t hash)
  */
 
 uint32_t
-rbp_directory_stamp(RbpDirectory *dir, const RbpPageId *page)
+rbp_directory_stamp(RbpDirectory *dir, const RbpPageRef *page)
 {
-	return __atomic_load_n(page_stamp(dir, rbp_page_hash(page)),
-						   __ATOMIC_ACQUIRE);
+	return __atomic_load_n(page_stamp(dir, page->hash), __ATOMIC_ACQUIRE);
 }
 
 uint32_t
@@ -153,6 +152,13 @@ rbp_directory_generation(RbpDirectory *dir, uint32_t rel, uint16_t space,
 						 uint8_t fork)
 {
 	return rbp_generation_now(dir, rel, space, fork);
+}
+
+void
+rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page, RbpVersion *version)
+{
+	version->stamp = rbp_directory_stamp(dir, page);
+	version->generation = rbp_generation_now(dir, page->id.rel, page->id.space, page->id.fork);
 }
 
 /*
@@ -189,10 +195,10 @@ rbp_directory_bumps(RbpDirectory *dir)
  */
 
 RbpLookup
-rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
+rbp_directory_lookup(RbpDirectory *dir, const RbpPageRef *page, bool touch)
 {
 	RbpLookup	result = {RBP_ABSENT, RBP_INVALID_SLOT, 0};
-	uint64_t	hash = rbp_page_hash(page);
+	uint64_t	hash = page->hash;
 	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	index;
@@ -201,7 +207,7 @@ rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
 	__builtin_prefetch(rbp_bucket_head(dir, hash));
 
 	rbp_lock_shared(&p->lock);
-	index = rbp_entry_find(dir, hash, page);
+	index = rbp_entry_find(dir, hash, &page->id);
 	if (index != RBP_NIL && rbp_entry_live(dir, part, index))
 	{
 		rbp_fill_lookup(dir, part, index, &result);
@@ -224,25 +230,36 @@ rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page, bool touch)
 	return result;
 }
 
-void
-rbp_directory_prefetch(const RbpDirectory *dir, const RbpPageId *page)
+RbpLookup
+rbp_directory_begin_read(RbpDirectory *dir, const RbpPageRef *page, RbpVersion *version)
 {
-	uint64_t	hash = rbp_page_hash(page);
-
-	__builtin_prefetch(rbp_bucket_head(dir, hash));
-	__builtin_prefetch(page_stamp(dir, hash));
-	__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
+	rbp_directory_note_version(dir, page, version);
+	return rbp_directory_lookup(dir, page, true);
 }
 
+/*
+ * That takes two steps, since the first entry of the bucket is found in the bucket.
+ * Each is taken for all pages, so that their cache misses overlap.
+ */
 void
-rbp_directory_prefetch_entry(const RbpDirectory *dir, const RbpPageId *page)
+rbp_directory_prefetch(const RbpDirectory *dir, const RbpPageRef *pages, int n)
 {
-	/* without a lock: a wrong entry only costs its prefetch */
-	uint32_t	index = ~__atomic_load_n(rbp_bucket_head(dir, rbp_page_hash(page)),
-										 __ATOMIC_RELAXED);
+	for (int i = 0; i < n; i++)
+	{
+		uint64_t	hash = pages[i].hash;
 
-	if (index != RBP_NIL)
-		__builtin_prefetch(rbp_entry(dir, index));
+		__builtin_prefetch(rbp_bucket_head(dir, hash));
+		__builtin_prefetch(page_stamp(dir, hash));
+		__builtin_prefetch(&dir->partitions[rbp_hash_partition(hash)].lock, 1);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		/* without a lock: a wrong entry only costs its prefetch */
+		uint32_t	index = ~__atomic_load_n(rbp_bucket_head(dir, pages[i].hash), __ATOMIC_RELAXED);
+
+		if (index != RBP_NIL)
+			__builtin_prefetch(rbp_entry(dir, index));
+	}
 }
 
 bool
@@ -326,10 +343,10 @@ rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page)
  */
 
 RbpInsert
-rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
+rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageRef *page,
 							const RbpVersion *version, uint32_t staging_slot)
 {
-	uint64_t	hash = rbp_page_hash(page);
+	uint64_t	hash = page->hash;
 	uint32_t	part = rbp_hash_partition(hash);
 	RbpPartition *p = &dir->partitions[part];
 	uint32_t	index = dir->max_slots + staging_slot;
@@ -340,7 +357,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 	RBP_ASSERT(rbp_entry_state(rbp_entry(dir, index)) == RBP_SLOT_UNUSED);
 
 	rbp_lock_exclusive(&p->lock);
-	generation = rbp_generation_now(dir, page->rel, page->space, page->fork);
+	generation = rbp_generation_now(dir, page->id.rel, page->id.space, page->id.fork);
 	if (!RBP_INJECTION_POINT("no-capture-stamp") &&
 		(generation != version->generation ||
 		 __atomic_load_n(page_stamp(dir, hash),
@@ -348,7 +365,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 		result = RBP_INSERT_STALE;
 	else
 	{
-		uint32_t	old = rbp_entry_find(dir, hash, page);
+		uint32_t	old = rbp_entry_find(dir, hash, &page->id);
 
 		if (old != RBP_NIL)
 		{
@@ -360,7 +377,7 @@ rbp_directory_insert_staged(RbpDirectory *dir, const RbpPageId *page,
 	}
 	if (result == RBP_INSERTED)
 	{
-		rbp_entry_fill(rbp_entry(dir, index), page, version->hash, generation);
+		rbp_entry_fill(rbp_entry(dir, index), &page->id, version->hash, generation);
 		rbp_chain_link(dir, hash, index);
 		rbp_list_push(dir, p, RBP_SLOT_STAGED, 0, index);
 	}

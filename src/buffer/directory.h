@@ -98,11 +98,15 @@ extern uint32_t rbp_directory_max_slots(const RbpDirectory *dir);
  */
 
 /* The page's write stamp now; acquire semantics. No lock. */
-extern uint32_t rbp_directory_stamp(RbpDirectory *dir, const RbpPageId *page);
+extern uint32_t rbp_directory_stamp(RbpDirectory *dir, const RbpPageRef *page);
 
 /* The relation fork's generation now; acquire semantics. No lock. */
 extern uint32_t rbp_directory_generation(RbpDirectory *dir, uint32_t rel,
 										 uint16_t space, uint8_t fork);
+
+/* Set both in *version.  To be called before the page is read or written.  No lock. */
+extern void rbp_directory_note_version(RbpDirectory *dir, const RbpPageRef *page,
+									   RbpVersion *version);
 
 /*
  * Invalidate every entry of the fork, and of other forks that share its
@@ -133,19 +137,19 @@ extern uint64_t rbp_directory_bumps(RbpDirectory *dir);
  * as an access for replacement (a lock-free store).  Dead entries (older
  * generation, extent offline) are reported as RBP_ABSENT.
  */
-extern RbpLookup rbp_directory_lookup(RbpDirectory *dir, const RbpPageId *page,
+extern RbpLookup rbp_directory_lookup(RbpDirectory *dir, const RbpPageRef *page,
 									  bool touch);
 
 /*
- * Prefetch the cache lines that a lookup of the page needs.  That takes two
- * steps, since the first entry of the bucket is found in the bucket.  With
- * several pages, each step should be taken for all of them, so that their
- * cache misses overlap.
+ * Begin a read of the page: note its version, before anything is read of it, and
+ * look it up, with touch.
  */
+extern RbpLookup rbp_directory_begin_read(RbpDirectory *dir, const RbpPageRef *page,
+										  RbpVersion *version);
+
+/* Prefetch the cache lines that lookups of the pages need. */
 extern void rbp_directory_prefetch(const RbpDirectory *dir,
-								   const RbpPageId *page);
-extern void rbp_directory_prefetch_entry(const RbpDirectory *dir,
-										 const RbpPageId *page);
+								   const RbpPageRef *pages, int n);
 
 /*
  * Handle bytes that do not match the hash of their lookup.  If the entry is
@@ -183,7 +187,7 @@ extern RbpWhere rbp_directory_remove(RbpDirectory *dir, const RbpPageId *page);
  * generation differs from version.  Exclusive lock.
  */
 extern RbpInsert rbp_directory_insert_staged(RbpDirectory *dir,
-											 const RbpPageId *page,
+											 const RbpPageRef *page,
 											 const RbpVersion *version,
 											 uint32_t staging_slot);
 

@@ -83,4 +83,23 @@ rbp_page_hash(const RbpPageId *p)
 					 ((uint64_t) p->block * UINT64_C(0x9e3779b97f4a7c15)));
 }
 
+/*
+ * A page and the hash of its name, whose lowest bits are the page's partition of the
+ * directory.  It is made once for a read of a page, and once for its victim.
+ */
+typedef struct RbpPageRef
+{
+	RbpPageId	id;
+	uint64_t	hash;
+} RbpPageRef;
+
+static inline RbpPageRef
+rbp_page_ref(const RbpPageId *page)
+{
+	return (RbpPageRef)
+	{
+		*page, rbp_page_hash(page)
+	};
+}
+
 #endif							/* RBP_PAGE_H */

@@ -58,7 +58,7 @@ typedef enum Cached
 typedef struct ReadPage
 {
 	char	   *buf;
-	RbpPageId	id;
+	RbpPageRef	ref;
 	RbpLookup	lookup;
 	RbpVersion	version;
 	bool		served;
@@ -106,7 +106,7 @@ verify(const ReadPage *page)
 static bool
 verify_failed_by_race(const ReadPage *page)
 {
-	if (rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup))
+	if (rbp_directory_drop_if_same(rbp_dir, &page->ref.id, &page->lookup))
 	{
 		rbp_stats_count(RBP_COUNT_HASH_FAILURES, 1);
 		if (page->lookup.where == RBP_REMOTE)
@@ -118,7 +118,7 @@ verify_failed_by_race(const ReadPage *page)
 }
 
 /*
- * Look the page up, and serve it if it is staged.  If the pusher has moved it
+ * Note the page's version, look it up, and serve it if it is staged.  If the pusher has moved it
  * meanwhile, so that the bytes do not verify, look it up once more: it should
  * be remote then.
  */
@@ -130,7 +130,9 @@ lookup_page(ReadPage *page)
 	page->cached = CACHED_UNKNOWN;
 	for (int attempt = 0; attempt < 2; attempt++)
 	{
-		page->lookup = rbp_directory_lookup(rbp_dir, &page->id, attempt == 0);
+		page->lookup = attempt == 0 ?
+			rbp_directory_begin_read(rbp_dir, &page->ref, &page->version) :
+			rbp_directory_lookup(rbp_dir, &page->ref, false);
 		if (page->lookup.where != RBP_STAGED)
 			return;
 		memcpy(page->buf, rbp_staging_page(rbp_staging, page->lookup.slot),
@@ -164,7 +166,7 @@ compare_with_disk(const ReadRun *run, int i)
 		return true;
 
 	rbp_stats_count(RBP_COUNT_MISMATCHES, 1);
-	(void) rbp_directory_drop_if_same(rbp_dir, &page->id, &page->lookup);
+	(void) rbp_directory_drop_if_same(rbp_dir, &page->ref.id, &page->lookup);
 	if (page->lookup.where == RBP_REMOTE)
 		rbp_remote_slot_name(page->lookup.slot, where, sizeof(where));
 	else
@@ -174,12 +176,12 @@ compare_with_disk(const ReadRun *run, int i)
 	if (n != BLCKSZ)
 		ereport(LOG,
 				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s is not on disk (%zd bytes read)",
-						page->id.block, file->spc, file->db, file->rel,
+						page->ref.id.block, file->spc, file->db, file->rel,
 						file->fork, where, n)));
 	else
 		ereport(LOG,
 				(errmsg("remote_bp mismatch: block %u of relation fork %u/%u/%u/%u in %s differs from disk: LSN %X/%X, on disk %X/%X",
-						page->id.block, file->spc, file->db, file->rel,
+						page->ref.id.block, file->spc, file->db, file->rel,
 						file->fork, where,
 						LSN_FORMAT_ARGS(PageGetLSN((Page) page->buf)),
 						LSN_FORMAT_ARGS(PageGetLSN((Page) disk)))));
@@ -279,7 +281,7 @@ follow_window(ReadRun *run)
 	for (int i = 0; i < run->n; i++)
 	{
 		ReadPage   *page = &run->pages[i];
-		uint32		at = page->id.block - w->first.block;
+		uint32		at = page->ref.id.block - w->first.block;
 
 		if (page->served)
 			continue;
@@ -334,7 +336,7 @@ take_read_ahead(ReadRun *run, int64 start)
 		if (page->served)
 			continue;
 		if (!late)
-			taken = rbp_read_ahead_take(&page->id, &page->lookup, page->buf, &deadline);
+			taken = rbp_read_ahead_take(&page->ref.id, &page->lookup, page->buf, &deadline);
 		page->served = taken == RBP_TAKEN_PAGE;
 		late = taken == RBP_TAKEN_LATE;
 		page->failed = page->lookup.where == RBP_REMOTE && taken >= RBP_TAKEN_FAILURE;
@@ -473,7 +475,7 @@ static void
 claim_from_file(const ReadRun *run, ReadPage *page)
 {
 	uint32		skip_reason = run->skip_reason != 0 ? run->skip_reason :
-	rbp_skip_reason(&page->id, run->fs, page->cached == CACHED_YES);
+	rbp_skip_reason(&page->ref.id, run->fs, page->cached == CACHED_YES);
 
 	if (skip_reason != 0)
 	{
@@ -483,12 +485,12 @@ claim_from_file(const ReadRun *run, ReadPage *page)
 	else if (page->prefer_file)
 	{
 		page->version.hash = page->lookup.hash;
-		rbp_remember_frame(page->buf, &page->id, &page->version, 0);
+		rbp_remember_frame(page->buf, &page->ref.id, &page->version, 0);
 	}
 	else
 	{
 		page->version.hash = rbp_hash_page(page->buf);
-		rbp_remember_frame(page->buf, &page->id, &page->version, RBP_SHADOW_READ);
+		rbp_remember_frame(page->buf, &page->ref.id, &page->version, RBP_SHADOW_READ);
 	}
 }
 
@@ -581,8 +583,8 @@ read_from_file(ReadRun *run, bool claim)
 }
 
 /*
- * Handle the victim of a frame that is about to be overwritten by a read of
- * these pages.  Returns what rbp_capture_victim() returns.
+ * Handle the victim of a frame, which a read of these pages is about to overwrite, and
+ * which the frame's claim is about.  Returns what rbp_capture_victim() returns.
  *
  * If the victim is itself one of these pages, the server has either refused
  * its content, or dropped it from the frame, and reads the page again.  We
@@ -591,24 +593,16 @@ read_from_file(ReadRun *run, bool claim)
  * is read from disk.
  */
 static bool
-handle_victim(const char *frame, const ReadRun *run)
+handle_victim(const char *frame, const RbpPageRef *victim, const ReadRun *run)
 {
-	const RbpShadow *shadow = rbp_shadow_of(frame);
-	bool		captured = false;
-	int			i = run->n;
-
-	if (shadow->flags & RBP_SHADOW_VALID)
-		for (i = 0; i < run->n; i++)
-			if (rbp_page_equal(&shadow->page, &run->pages[i].id))
-				break;
-	if (i == run->n || RBP_INJECTION_POINT("trust-reads"))
-		captured = rbp_capture_victim(frame);
-	else
-	{
-		(void) rbp_directory_invalidate(rbp_dir, &run->pages[i].id);
-		rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
-	}
-	return captured;
+	for (int i = 0; i < run->n; i++)
+		if (rbp_page_equal(&victim->id, &run->pages[i].ref.id) && !RBP_INJECTION_POINT("trust-reads"))
+		{
+			(void) rbp_directory_invalidate(rbp_dir, &victim->id);
+			rbp_stats_count(RBP_COUNT_SKIP_UNKNOWN, 1);
+			return false;
+		}
+	return rbp_capture_victim(frame, victim);
 }
 
 /* Initialize the pages of the run, which begins at that block. */
@@ -618,6 +612,8 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 	for (int i = 0; i < run->n; i++)
 	{
 		ReadPage   *page = &run->pages[i];
+		RbpPageId	id = {.rel = run->file->rel,.block = block + i,.space = space,
+		.fork = run->file->fork};
 
 		page->buf = bufs[i];
 		page->served = false;
@@ -625,10 +621,7 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 		page->failed = false;
 		page->cached = CACHED_UNKNOWN;
 		page->lookup.where = RBP_ABSENT;
-		page->id = (RbpPageId)
-		{
-			.rel = run->file->rel,.block = block + i,.space = space,.fork = run->file->fork
-		};
+		page->ref = rbp_page_ref(&id);
 	}
 }
 
@@ -645,26 +638,29 @@ has_claim(const char *buf)
 static int64
 handle_victims(const ReadRun *run, bool usable, int64 start)
 {
+	RbpPageRef	refs[2 * RBP_MAX_BATCH];	/* wanted pages, and victims */
+	int			nrefs = 0;
+	const RbpPageRef *victim = &refs[run->n];
 	bool		captured = false;
 
 	for (int i = 0; usable && i < run->n; i++)
-	{
-		/* for victim and wanted page, so that we wait for memory only once */
-		rbp_directory_prefetch(rbp_dir, &run->pages[i].id);
-		if (has_claim(run->pages[i].buf))
-			rbp_directory_prefetch(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
-	}
+		refs[nrefs++] = run->pages[i].ref;
 	for (int i = 0; usable && i < run->n; i++)
-	{
-		rbp_directory_prefetch_entry(rbp_dir, &run->pages[i].id);
 		if (has_claim(run->pages[i].buf))
-			rbp_directory_prefetch_entry(rbp_dir, &rbp_shadow_of(run->pages[i].buf)->page);
-	}
+			refs[nrefs++] = rbp_page_ref(&rbp_shadow_of(run->pages[i].buf)->page);
+	/* for all of them, so that we wait for memory only once */
+	rbp_directory_prefetch(rbp_dir, refs, nrefs);
 	for (int i = 0; i < run->n; i++)
 	{
-		if (usable && rbp_is_frame(run->pages[i].buf, BLCKSZ))
-			captured |= handle_victim(run->pages[i].buf, run);
-		rbp_forget_frame(run->pages[i].buf);
+		const char *frame = run->pages[i].buf;
+
+		if (!rbp_is_frame(frame, BLCKSZ))
+			continue;
+		if (usable && has_claim(frame))
+			captured |= handle_victim(frame, victim++, run);
+		else if (usable)
+			rbp_count_skip(rbp_shadow_of(frame)->flags);
+		rbp_forget_frame(frame);
 	}
 	if (captured)
 	{
@@ -770,7 +766,7 @@ read_run(ReadRun *run, uint16 space)
 	ssize_t		total = 0;
 
 	start = handle_victims(run, usable, start);
-	if (is_straight(run->cache, pages[0].id.block))
+	if (is_straight(run->cache, pages[0].ref.id.block))
 	{
 		struct iovec iov[RBP_MAX_BATCH];
 
@@ -778,26 +774,22 @@ read_run(ReadRun *run, uint16 space)
 		return read_straight(run->fd, run->file, run->cache, iov, run->n, run->offset);
 	}
 
-	/* Note stamps and generation before anything is read: see the top. */
+	/* Stamps and generations are noted before anything is read: see the top. */
 	run->read_at = start;
 	if (usable)
 	{
-		uint32		generation = rbp_directory_generation(rbp_dir, run->file->rel, space,
-														  run->file->fork);
-
-		for (int i = 0; i < run->n; i++)
-		{
-			pages[i].version.stamp = rbp_directory_stamp(rbp_dir, &pages[i].id);
-			pages[i].version.generation = generation;
-		}
 		if (!unconnected)
-			run->window = rbp_read_ahead_plan(&file, &pages[0].id, run->n);
+			run->window = rbp_read_ahead_plan(&file, &pages[0].ref.id, run->n);
 		/* what was requested from donors must be taken, or it is in the way */
 		if (run->window == NULL || !run->window->absent || rbp_ahead_waits(RBP_POOL_BUFFER) ||
-			pages[run->n - 1].id.block - run->window->first.block >= (uint32) run->window->n)
+			pages[run->n - 1].ref.id.block - run->window->first.block >= (uint32) run->window->n)
 			read_from_tier(run, start);
 		else
+		{
+			for (int i = 0; i < run->n; i++)
+				rbp_directory_note_version(rbp_dir, &pages[i].ref, &pages[i].version);
 			follow_window(run);
+		}
 	}
 
 	/* Read each run of misses between hits with one call. */
@@ -809,7 +801,7 @@ read_run(ReadRun *run, uint16 space)
 		if (pages[i].served)
 		{
 			pages[i].version.hash = pages[i].lookup.hash;
-			rbp_remember_frame(pages[i].buf, &pages[i].id, &pages[i].version, 0);
+			rbp_remember_frame(pages[i].buf, &pages[i].ref.id, &pages[i].version, 0);
 			total += BLCKSZ;
 			i++;
 			continue;
@@ -924,7 +916,8 @@ rbp_tier_announce(int fd, const RbpRelFile *file, RbpCacheView *cache,
 		return false;
 	for (int i = 0; i < nblocks; i++, id.block++)
 	{
-		RbpLookup	lookup = rbp_directory_lookup(rbp_dir, &id, false);
+		RbpPageRef	ref = rbp_page_ref(&id);
+		RbpLookup	lookup = rbp_directory_lookup(rbp_dir, &ref, false);
 
 		if (!comes_from_tier(fs, &lookup))
 			return false;		/* the kernel reads all of them */

@@ -159,6 +159,7 @@ static void
 survey_tier(RbpWindow *w, bool ahead, Survey *s)
 {
 	RbpPageId	id = w->first;
+	RbpPageRef	refs[RBP_READ_AHEAD_MAX];
 	bool		absent = false;
 	bool		missing = false;
 	int			pieces = 0;
@@ -166,16 +167,13 @@ survey_tier(RbpWindow *w, bool ahead, Survey *s)
 
 	s->readable = s->absent = 0;
 	for (int i = 0; i < w->n; i++, id.block++)
-		rbp_directory_prefetch(rbp_dir, &id);
-	id.block = w->first.block;
-	for (int i = 0; i < w->n; i++, id.block++)
-		rbp_directory_prefetch_entry(rbp_dir, &id);
-	id.block = w->first.block;
-	for (int i = 0; i < w->n; i++, id.block++)
+		refs[i] = rbp_page_ref(&id);
+	rbp_directory_prefetch(rbp_dir, refs, w->n);
+	for (int i = 0; i < w->n; i++)
 	{
 		RbpLookup  *lookup = &s->lookups[i];
 
-		*lookup = rbp_directory_lookup(rbp_dir, &id, false);
+		*lookup = rbp_directory_lookup(rbp_dir, &refs[i], false);
 		if (lookup->where == RBP_ABSENT)
 		{
 			absent = true;

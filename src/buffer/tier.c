@@ -264,47 +264,46 @@ rbp_tier_set_prewarming(bool on)
 }
 
 bool
-rbp_tier_name_page(const RbpRelFile *file, BlockNumber block, RbpPageId *id)
+rbp_tier_name_page(const RbpRelFile *file, BlockNumber block, RbpPageRef *page)
 {
-	*id = (RbpPageId)
-	{
-		.rel = file->rel,.block = block,
-			.space = rbp_space_get(file->spc, file->db),.fork = file->fork
-	};
-	return id->space != RBP_INVALID_SPACE;
+	RbpPageId	id = {.rel = file->rel,.block = block,
+	.space = rbp_space_get(file->spc, file->db),.fork = file->fork};
+
+	*page = rbp_page_ref(&id);
+	return id.space != RBP_INVALID_SPACE;
 }
 
 bool
 rbp_tier_wants(const RbpRelFile *file)
 {
-	RbpPageId	id;
+	RbpPageRef	page;
 
-	return rbp_tier_name_page(file, 0, &id) && rbp_page_policy(&id) != RBP_POLICY_NONE;
+	return rbp_tier_name_page(file, 0, &page) && rbp_page_policy(&page.id) != RBP_POLICY_NONE;
 }
 
 bool
 rbp_tier_has_block(const RbpRelFile *file, BlockNumber block)
 {
-	RbpPageId	id;
+	RbpPageRef	page;
 
-	return rbp_tier_name_page(file, block, &id) &&
-		rbp_directory_lookup(rbp_dir, &id, false).where != RBP_ABSENT;
+	return rbp_tier_name_page(file, block, &page) &&
+		rbp_directory_lookup(rbp_dir, &page, false).where != RBP_ABSENT;
 }
 
 bool
 rbp_tier_keep_block(const RbpRelFile *file, BlockNumber block)
 {
-	RbpPageId	id;
+	RbpPageRef	page;
 
-	return rbp_tier_name_page(file, block, &id) && rbp_directory_keep(rbp_dir, &id);
+	return rbp_tier_name_page(file, block, &page) && rbp_directory_keep(rbp_dir, &page.id);
 }
 
 bool
 rbp_tier_has_room(const RbpRelFile *file, BlockNumber block)
 {
-	RbpPageId	id;
+	RbpPageRef	page;
 
-	return rbp_tier_name_page(file, block, &id) && rbp_directory_has_room(rbp_dir, &id);
+	return rbp_tier_name_page(file, block, &page) && rbp_directory_has_room(rbp_dir, &page.id);
 }
 
 bool

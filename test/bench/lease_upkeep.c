@@ -146,12 +146,13 @@ put_pages(uint32 n)
 	for (uint32 i = 0; i < n; i++)
 	{
 		RbpPageId	page = {.rel = 16384,.block = i,.space = 1,.fork = 0};
-		RbpVersion	version = {.hash = i,.stamp = rbp_directory_stamp(dir, &page),
-		.generation = rbp_directory_generation(dir, 16384, 1, 0)};
+		RbpPageRef	ref = rbp_page_ref(&page);
+		RbpVersion	version = {.hash = i};
 		RbpEvicted	evicted;
 		uint32		slot;
 
-		if (rbp_directory_insert_staged(dir, &page, &version, 0) != RBP_INSERTED)
+		rbp_directory_note_version(dir, &ref, &version);
+		if (rbp_directory_insert_staged(dir, &ref, &version, 0) != RBP_INSERTED)
 			exit(1);
 		slot = rbp_directory_reserve(dir, &page, &evicted);
 		if (slot == RBP_INVALID_SLOT ||

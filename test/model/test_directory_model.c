@@ -129,7 +129,7 @@ forget(ModelPage *page)
 static void
 compare_page(ModelPage *page, bool touch)
 {
-	RbpLookup	at = rbp_directory_lookup(dir, &page->id, touch);
+	RbpLookup	at = rbp_directory_lookup(dir, REF(&page->id), touch);
 
 	if (!live(page))
 		expect(at.where == RBP_ABSENT, "a dead or absent page was found");
@@ -160,7 +160,7 @@ op_see(ModelPage *page)
 {
 	doing = "see";
 	page->seen = true;
-	page->version.stamp = rbp_directory_stamp(dir, &page->id);
+	page->version.stamp = rbp_directory_stamp(dir, REF(&page->id));
 	page->version.generation = rbp_directory_generation(dir, page->id.rel,
 														page->id.space, page->id.fork);
 	page->version.hash = next_hash++;
@@ -203,7 +203,7 @@ op_stage(ModelPage *page, uint32_t slot)
 	doing = "stage";
 	if (!page->seen || staging[slot].held)
 		return;
-	unmoved = page->version.stamp == rbp_directory_stamp(dir, &page->id) &&
+	unmoved = page->version.stamp == rbp_directory_stamp(dir, REF(&page->id)) &&
 		page->version.generation == rbp_directory_generation(dir, page->id.rel,
 															 page->id.space, page->id.fork);
 	if (page->seen_writes != page->writes ||
@@ -213,7 +213,7 @@ op_stage(ModelPage *page, uint32_t slot)
 		expected = RBP_INSERT_STALE;
 	else
 		expected = live(page) ? RBP_INSERT_PRESENT : RBP_INSERTED;
-	got = rbp_directory_insert_staged(dir, &page->id, &page->version, slot);
+	got = rbp_directory_insert_staged(dir, REF(&page->id), &page->version, slot);
 	expect(got == expected, "outcome");
 	if (got == RBP_INSERTED)
 	{
@@ -279,7 +279,7 @@ find_given_up(uint32_t part, uint32_t but)
 		ModelPage  *owner = slot_owner[s] == NOBODY ? NULL : &pages[slot_owner[s]];
 
 		if (s == but || owner == NULL || !live(owner) ||
-			rbp_directory_lookup(dir, &owner->id, false).where != RBP_ABSENT)
+			rbp_directory_lookup(dir, REF(&owner->id), false).where != RBP_ABSENT)
 			continue;
 		expect(limited && owner->id.space == LIMITED, "a page was given up that need not be");
 		forget(owner);

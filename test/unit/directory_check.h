@@ -13,6 +13,9 @@
 
 #include "buffer/directory.h"
 
+/* A reference to the page, that lives as long as the block. */
+#define REF(page)	((RbpPageRef[1]) {rbp_page_ref(page)})
+
 /*
  * Check every list, chain and count of every partition; NULL if all is well, else
  * a constant text.  Exclusive locks.

@@ -55,7 +55,7 @@ version_of(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 {
 	return (RbpVersion)
 	{
-		hash, rbp_directory_stamp(dir, page),
+		hash, rbp_directory_stamp(dir, REF(page)),
 			rbp_directory_generation(dir, page->rel, page->space, page->fork)
 	};
 }
@@ -68,7 +68,7 @@ put(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 	RbpEvicted	evicted;
 	uint32_t	slot;
 
-	if (rbp_directory_insert_staged(dir, page, &version, STAGING - 1) != RBP_INSERTED)
+	if (rbp_directory_insert_staged(dir, REF(page), &version, STAGING - 1) != RBP_INSERTED)
 		return RBP_INVALID_SLOT;
 	slot = rbp_directory_reserve(dir, page, &evicted);
 	if (slot == RBP_INVALID_SLOT)
@@ -81,7 +81,7 @@ put(RbpDirectory *dir, const RbpPageId *page, uint64_t hash)
 static RbpWhere
 where(RbpDirectory *dir, const RbpPageId *page)
 {
-	return rbp_directory_lookup(dir, page, false).where;
+	return rbp_directory_lookup(dir, REF(page), false).where;
 }
 
 static void
@@ -145,7 +145,7 @@ test_stamps(void)
 		{
 			RbpPageId	page = page_of(1000, n);
 
-			stamps[n] = rbp_directory_stamp(dir, &page);
+			stamps[n] = rbp_directory_stamp(dir, REF(&page));
 		}
 		for (uint32_t n = 0; n < writes[i]; n++)
 		{
@@ -157,7 +157,7 @@ test_stamps(void)
 		{
 			RbpPageId	page = page_of(1000, n);
 
-			stale += stamps[n] != rbp_directory_stamp(dir, &page);
+			stale += stamps[n] != rbp_directory_stamp(dir, REF(&page));
 		}
 		ok(stale < writes[i] / 6, "%u pages were written: %u of %u claims about others are void",
 		   writes[i], stale, buffers);
@@ -180,15 +180,15 @@ test_removal(void)
 	put(dir, &page, 1);
 	put(dir, &next, 2);
 	version = version_of(dir, &page, 1);
-	rbp_directory_lookup(dir, &page, true);
+	rbp_directory_lookup(dir, REF(&page), true);
 	is_u64(rbp_directory_remove(dir, &page), RBP_REMOTE, "a page is removed");
 	is_u64(where(dir, &page), RBP_ABSENT, "and is not there");
 	is_u64(where(dir, &next), RBP_REMOTE, "the next page of its fork is");
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERT_STALE, "a version from before is refused");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERT_STALE, "a version from before is refused");
 	put(dir, &page, 3);
 	is_u64(dir->partitions[rbp_hash_partition(rbp_page_hash(&page))].lists[RBP_SLOT_MAIN].count, 0,
 		   "no ghost remembers it");
-	rbp_directory_lookup(dir, &page, true);
+	rbp_directory_lookup(dir, REF(&page), true);
 	rbp_directory_invalidate(dir, &page);
 	put(dir, &page, 4);
 	is_u64(dir->partitions[rbp_hash_partition(rbp_page_hash(&page))].lists[RBP_SLOT_MAIN].count, 1,
@@ -196,7 +196,7 @@ test_removal(void)
 
 	rbp_directory_remove(dir, &page);
 	version = version_of(dir, &page, 5);
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	is_u64(rbp_directory_remove(dir, &page), RBP_STAGED, "a staged page is removed");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "which stops its publication");
@@ -243,10 +243,10 @@ test_life_of_a_page(void)
 
 	is_u64(where(dir, &page), RBP_ABSENT, "a page is absent at first");
 	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "nothing is staged");
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 5), RBP_INSERTED, "it is staged");
-	at = rbp_directory_lookup(dir, &page, true);
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 5), RBP_INSERTED, "it is staged");
+	at = rbp_directory_lookup(dir, REF(&page), true);
 	ok(at.where == RBP_STAGED && at.slot == 5 && at.hash == version.hash, "and found there, with its hash");
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 6), RBP_INSERT_PRESENT, "not twice");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 6), RBP_INSERT_PRESENT, "not twice");
 	ok(rbp_directory_staged_info(dir, 5, &found, &hash) && rbp_page_equal(&found, &page) &&
 	   hash == version.hash, "the pusher learns page and hash");
 	ok(!rbp_directory_staged_info(dir, 6, &found, &hash), "of the refused one, nothing");
@@ -258,10 +258,10 @@ test_life_of_a_page(void)
 	ok(counts.staged == 1 && counts.remote == 0 && counts.reserved == 1 && counts.free == 511 &&
 	   counts.online == 512, "counts while it is pushed");
 	is_u64(rbp_directory_publish(dir, &page, 5, slot), RBP_INSERTED, "published");
-	at = rbp_directory_lookup(dir, &page, true);
+	at = rbp_directory_lookup(dir, REF(&page), true);
 	ok(at.where == RBP_REMOTE && at.slot == slot && at.hash == version.hash, "it is remote");
 	ok(!rbp_directory_staged_info(dir, 5, &found, &hash), "and staged no more");
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 5), RBP_INSERT_PRESENT, "a remote page is not staged");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 5), RBP_INSERT_PRESENT, "a remote page is not staged");
 	rbp_directory_counts(dir, &counts);
 	ok(counts.staged == 0 && counts.remote == 1 && counts.reserved == 0 && counts.free == 511 &&
 	   counts.small == 1 && counts.main == 0, "counts afterwards");
@@ -299,19 +299,19 @@ test_invalidate(void)
 	RbpDirectoryCounts counts;
 
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "a write of an absent page");
-	ok(rbp_directory_stamp(dir, &page) != stamp, "moves its stamp nevertheless");
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERT_STALE,
+	ok(rbp_directory_stamp(dir, REF(&page)) != stamp, "moves its stamp nevertheless");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERT_STALE,
 		   "a version from before is refused");
 	is_u64(where(dir, &page), RBP_ABSENT, "and not visible");
 
 	version = version_of(dir, &page, 2);
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write drops a staged page");
 	is_u64(where(dir, &page), RBP_ABSENT, "it is absent");
 	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "the pusher sees that it is gone");
 
 	version = version_of(dir, &page, 3);
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_STAGED, "a write while the page is pushed");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "stops its publication");
@@ -319,13 +319,13 @@ test_invalidate(void)
 
 	/* written and staged anew elsewhere while the first is being pushed */
 	version = version_of(dir, &page, 4);
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_directory_invalidate(dir, &page);
 	version = version_of(dir, &page, 5);
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 1), RBP_INSERTED, "staged anew");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 1), RBP_INSERTED, "staged anew");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_GONE, "the old push does not publish");
-	ok(rbp_directory_lookup(dir, &page, false).hash == 5 && where(dir, &page) == RBP_STAGED,
+	ok(rbp_directory_lookup(dir, REF(&page), false).hash == 5 && where(dir, &page) == RBP_STAGED,
 	   "nor harm the new copy");
 	rbp_directory_abandon(dir, &page, 1, RBP_INVALID_SLOT);
 	is_u64(where(dir, &page), RBP_ABSENT, "abandoned without a slot");
@@ -364,26 +364,26 @@ test_generations(void)
 	is_u64(where(dir, &page), RBP_ABSENT, "truncation kills the fork's pages");
 	is_u64(where(dir, &fsm), RBP_REMOTE, "and no other fork's");
 	ok(rbp_directory_bumps(dir) > bumps, "it is counted");
-	is_u64(rbp_directory_insert_staged(dir, &page, &old, 0), RBP_INSERT_STALE, "a version from before is refused");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &old, 0), RBP_INSERT_STALE, "a version from before is refused");
 	is_u64(rbp_directory_invalidate(dir, &page), RBP_ABSENT, "writing a dead page drops nothing live");
 	put(dir, &page, 3);
-	is_u64(rbp_directory_lookup(dir, &page, false).hash, 3, "a new copy lives");
+	is_u64(rbp_directory_lookup(dir, REF(&page), false).hash, 3, "a new copy lives");
 
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	version = version_of(dir, &page, 4);
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERTED, "a new copy replaces a dead one");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERTED, "a new copy replaces a dead one");
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 	is_u64(where(dir, &page), RBP_ABSENT, "truncation kills a staged page");
 	is_u64(rbp_directory_publish(dir, &page, 0, slot), RBP_INSERT_STALE, "and stops its publication");
 
 	version = version_of(dir, &page, 5);
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	rbp_directory_bump_all(dir);
 	ok(where(dir, &page) == RBP_ABSENT && where(dir, &fsm) == RBP_ABSENT, "bump_all kills all");
 	ok(!rbp_directory_staged_info(dir, 0, &found, &hash), "staged ones too");
 	version = version_of(dir, &fsm, 6);
-	is_u64(rbp_directory_insert_staged(dir, &fsm, &version, 0), RBP_INSERTED,
+	is_u64(rbp_directory_insert_staged(dir, REF(&fsm), &version, 0), RBP_INSERTED,
 		   "whose staging slot can be used for another page at once");
 	is_u64(where(dir, &fsm), RBP_STAGED, "which is there");
 	rbp_directory_abandon(dir, &fsm, 0, RBP_INVALID_SLOT);
@@ -473,7 +473,7 @@ test_accounts(void)
 
 			if (where(dir, &page) == RBP_ABSENT)
 				put(dir, &page, page.block);
-			(void) rbp_directory_lookup(dir, &other, true);
+			(void) rbp_directory_lookup(dir, REF(&other), true);
 			if (page.block % 13 == 0)
 				rbp_directory_invalidate(dir, &other);
 		}
@@ -566,10 +566,10 @@ test_moving(void)
 		slots[i] = rbp_directory_reserve_other(dir, &m[i].page, &evicted);
 		ok(slots[i] / RBP_EXTENT_PAGES != 0 && evicted.n == 0, "its new slot is in another extent");
 	}
-	is_u64(rbp_directory_lookup(dir, &m[0].page, false).slot, m[0].at.slot, "until then it is served from the old one");
+	is_u64(rbp_directory_lookup(dir, REF(&m[0].page), false).slot, m[0].at.slot, "until then it is served from the old one");
 	is_u64(rbp_directory_move(dir, &m[0], slots[0]), RBP_INSERTED, "one is moved");
 	{
-		RbpLookup	at = rbp_directory_lookup(dir, &m[0].page, false);
+		RbpLookup	at = rbp_directory_lookup(dir, REF(&m[0].page), false);
 
 		ok(at.where == RBP_REMOTE && at.slot == slots[0] && at.hash == m[0].at.hash,
 		   "and is what it was");
@@ -585,11 +585,11 @@ test_moving(void)
 	page.block = 200;
 	put(dir, &page, 200);
 	m[3].page = page;
-	m[3].at = rbp_directory_lookup(dir, &page, false);
+	m[3].at = rbp_directory_lookup(dir, REF(&page), false);
 	slots[3] = rbp_directory_reserve_other(dir, &page, &evicted);
 	directory_extent_close(dir, slots[3] / RBP_EXTENT_PAGES);
 	is_u64(rbp_directory_move(dir, &m[3], slots[3]), RBP_INSERT_OFFLINE, "nor to an extent that has gone");
-	is_u64(rbp_directory_lookup(dir, &page, false).slot, m[3].at.slot, "it stays where it is");
+	is_u64(rbp_directory_lookup(dir, REF(&page), false).slot, m[3].at.slot, "it stays where it is");
 	check(dir, "moving");
 	free(dir);
 
@@ -598,12 +598,12 @@ test_moving(void)
 	page = page_of(1000, 0);
 	(void) put(dir, &page, 1);
 	m[0].page = page;
-	m[0].at = rbp_directory_lookup(dir, &page, false);
+	m[0].at = rbp_directory_lookup(dir, REF(&page), false);
 	slots[0] = rbp_directory_reserve_other(dir, &page, &evicted);
 	rbp_directory_invalidate(dir, &page);
 	is_u64(put(dir, &page, 2), m[0].at.slot, "the page comes to the same slot with another content");
 	is_u64(rbp_directory_move(dir, &m[0], slots[0]), RBP_INSERT_GONE, "a copy of the former one is not taken for it");
-	is_u64(rbp_directory_lookup(dir, &page, false).slot, m[0].at.slot, "it stays where it is");
+	is_u64(rbp_directory_lookup(dir, REF(&page), false).slot, m[0].at.slot, "it stays where it is");
 	check(dir, "another content");
 	free(dir);
 
@@ -612,7 +612,7 @@ test_moving(void)
 	for (page.block = 0; page.block < 2000; page.block++)
 		put(dir, &page, page.block);
 	for (page.block = 0; page.block < 2000; page.block += 2)
-		(void) rbp_directory_lookup(dir, &page, true);
+		(void) rbp_directory_lookup(dir, REF(&page), true);
 	directory_extent_drain(dir, 1);
 	next = 0;
 	n = rbp_directory_movable(dir, 1, &next, m, RBP_EXTENT_PAGES);
@@ -655,7 +655,7 @@ test_drop_if_same(void)
 	RbpLookup	other;
 
 	put(dir, &page, 11);
-	seen = rbp_directory_lookup(dir, &page, true);
+	seen = rbp_directory_lookup(dir, REF(&page), true);
 	other = seen;
 	other.hash++;
 	ok(!rbp_directory_drop_if_same(dir, &page, &other), "another hash: a race");
@@ -670,7 +670,7 @@ test_drop_if_same(void)
 	is_u64(where(dir, &page), RBP_ABSENT, "which drops it");
 	ok(!rbp_directory_drop_if_same(dir, &page, &seen), "once");
 	put(dir, &page, 11);
-	seen = rbp_directory_lookup(dir, &page, true);
+	seen = rbp_directory_lookup(dir, REF(&page), true);
 	rbp_directory_bump_all(dir);
 	ok(!rbp_directory_drop_if_same(dir, &page, &seen), "a dead one is a race");
 	check(dir, "drop_if_same");
@@ -696,7 +696,7 @@ test_eviction(void)
 		RbpEvicted	evicted;
 		uint32_t	slot;
 
-		rbp_directory_insert_staged(dir, &page, &version, 0);
+		rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 		slot = rbp_directory_reserve(dir, &page, &evicted);
 		evictions += evicted.n;
 		if (slot % RBP_PARTITIONS != rbp_page_hash(&page) % RBP_PARTITIONS)
@@ -705,7 +705,7 @@ test_eviction(void)
 	}
 	for (page.block = 0; page.block < 5000; page.block++)
 	{
-		RbpLookup	at = rbp_directory_lookup(dir, &page, false);
+		RbpLookup	at = rbp_directory_lookup(dir, REF(&page), false);
 
 		if (at.where == RBP_REMOTE && at.hash == page.block)
 			in_place++;
@@ -779,7 +779,7 @@ test_room(void)
 	}
 	ok(rbp_directory_has_room(dir, &page), "a partition with one free slot has room");
 	version = version_of(dir, &page, 1);
-	ok(rbp_directory_insert_staged(dir, &page, &version, 0) == RBP_INSERTED, "... for a page");
+	ok(rbp_directory_insert_staged(dir, REF(&page), &version, 0) == RBP_INSERTED, "... for a page");
 	ok(!rbp_directory_has_room(dir, &page), "... and none while that is staged");
 	check(dir, "room");
 	free(dir);
@@ -809,7 +809,7 @@ test_extents(void)
 	is_u64(counts.remote, 256, "two extents full");
 	for (page.block = 0; page.block < 1000; page.block++)
 	{
-		RbpLookup	at = rbp_directory_lookup(dir, &page, page.block % 2 == 0);
+		RbpLookup	at = rbp_directory_lookup(dir, REF(&page), page.block % 2 == 0);
 
 		if (at.where == RBP_REMOTE)
 		{
@@ -829,7 +829,7 @@ test_extents(void)
 	is_u64(directory_extent_offline(dir, 2), in_first, "offline: its pages are dropped");
 	for (page.block = 0; page.block < 1000; page.block++)
 	{
-		RbpLookup	at = rbp_directory_lookup(dir, &page, false);
+		RbpLookup	at = rbp_directory_lookup(dir, REF(&page), false);
 
 		if (at.where == RBP_REMOTE && at.slot / RBP_EXTENT_PAGES != 0)
 			ok(false, "a page in an extent that went offline");
@@ -846,7 +846,7 @@ test_extents(void)
 		RbpVersion	version = version_of(dir, &late, 1);
 		uint32_t	late_slot = rbp_directory_reserve(dir, &late, &evicted);
 
-		rbp_directory_insert_staged(dir, &late, &version, 0);
+		rbp_directory_insert_staged(dir, REF(&late), &version, 0);
 		directory_extent_close(dir, 0);
 		ok(!directory_extent_absent(dir, 0) && directory_closed(dir) == 1,
 		   "a closed extent is not absent yet");
@@ -880,7 +880,7 @@ test_extent_of_pusher(void)
 	uint32_t	slot;
 	RbpDirectoryCounts counts;
 
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	is_u64(directory_extent_offline(dir, 0), 0, "offline while a pusher has a slot");
 	check(dir, "pusher has a lost slot");
@@ -892,7 +892,7 @@ test_extent_of_pusher(void)
 
 	/* back again meanwhile: what was pushed is not in the new memory */
 	directory_extent_online(dir, 0, 0);
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_offline(dir, 0);
 	directory_extent_online(dir, 0, 0);
@@ -904,7 +904,7 @@ test_extent_of_pusher(void)
 	ok(counts.online == 128 && counts.free == 128 && counts.reserved == 0, "then it is free");
 	check(dir, "slot came back");
 
-	rbp_directory_insert_staged(dir, &page, &version, 0);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 0);
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	directory_extent_offline(dir, 0);
 	rbp_directory_abandon(dir, &page, 0, slot);
@@ -959,7 +959,7 @@ test_views(void)
 	elsewhere.space = 4;
 	put(dir, &elsewhere, 1);
 	rbp_directory_bump_generation(dir, 1002, 3, 0);
-	rbp_directory_insert_staged(dir, &page, &version, 9);
+	rbp_directory_insert_staged(dir, REF(&page), &version, 9);
 	for (int part = 0; part < RBP_PARTITIONS; part++)
 		rbp_directory_scan(dir, part, see, &seen);
 	ok(seen.remote == 1001 && seen.staged == 1 && seen.wrong == 0, "a scan shows each live page once");
@@ -1020,7 +1020,7 @@ test_check_fails(void)
 	for (; page.block < 300; page.block++)
 		put(dir, &page, 1);
 	page.block = 299;
-	slot = rbp_directory_lookup(dir, &page, false).slot;
+	slot = rbp_directory_lookup(dir, REF(&page), false).slot;
 	p = &dir->partitions[slot % RBP_PARTITIONS];
 	index = slot % RBP_PARTITIONS * dir->nlocal + slot / RBP_PARTITIONS;
 	e = rbp_entry(dir, index);
@@ -1102,7 +1102,7 @@ test_mutations(void)
 	rbp_directory_bump_generation(dir, page.rel, page.space, page.fork);
 
 	rbp_injection_point = "no-capture-stamp";
-	is_u64(rbp_directory_insert_staged(dir, &page, &version, 0), RBP_INSERTED, "without stamps a stale version is taken");
+	is_u64(rbp_directory_insert_staged(dir, REF(&page), &version, 0), RBP_INSERTED, "without stamps a stale version is taken");
 	is_u64(where(dir, &page), RBP_STAGED, "and served");
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	rbp_injection_point = "no-publish-check";

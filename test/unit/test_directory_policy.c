@@ -63,11 +63,11 @@ static void
 stage(RbpDirectory *dir, const RbpPageId *page, uint32_t staging_slot)
 {
 	RbpVersion	version = {
-		page->block, rbp_directory_stamp(dir, page),
+		page->block, rbp_directory_stamp(dir, REF(page)),
 		rbp_directory_generation(dir, page->rel, page->space, page->fork)
 	};
 
-	if (rbp_directory_insert_staged(dir, page, &version, staging_slot) != RBP_INSERTED)
+	if (rbp_directory_insert_staged(dir, REF(page), &version, staging_slot) != RBP_INSERTED)
 		abort();
 }
 
@@ -78,7 +78,7 @@ bring(RbpDirectory *dir, const RbpPageId *page)
 	RbpEvicted	evicted;
 	uint32_t	slot;
 
-	if (rbp_directory_lookup(dir, page, true).where != RBP_ABSENT)
+	if (rbp_directory_lookup(dir, REF(page), true).where != RBP_ABSENT)
 		return true;
 	stage(dir, page, 0);
 	slot = rbp_directory_reserve(dir, page, &evicted);
@@ -134,7 +134,7 @@ count(RbpDirectory *dir, uint32_t rel, uint16_t space, uint32_t n)
 	{
 		RbpPageId	page = page_of(rel, space, i);
 
-		found += rbp_directory_lookup(dir, &page, false).where != RBP_ABSENT;
+		found += rbp_directory_lookup(dir, REF(&page), false).where != RBP_ABSENT;
 	}
 	return found;
 }
@@ -246,8 +246,8 @@ test_apply(void)
 
 	bring_all(dir, KEPT, SPACE, 0, n);
 	bring_all(dir, OTHER, SPACE, 0, n);
-	version.stamp = rbp_directory_stamp(dir, &staged);
-	rbp_directory_insert_staged(dir, &staged, &version, 0);
+	version.stamp = rbp_directory_stamp(dir, REF(&staged));
+	rbp_directory_insert_staged(dir, REF(&staged), &version, 0);
 	rbp_directory_set_policy(dir, KEPT, SPACE, RBP_POLICY_KEEP);
 	rbp_directory_set_policy(dir, OTHER, SPACE, RBP_POLICY_NONE);
 	is_u64(apply(dir), n + 1, "what is not wanted is dropped, if it is staged, too");

@@ -133,11 +133,8 @@ read_page(Thread *me, uint32_t n, RbpVersion *version)
 	RbpLookup	at;
 	uint64_t	got;
 
-	version->stamp = rbp_directory_stamp(dir, &id);
-	version->generation = rbp_directory_generation(dir, id.rel, id.space, id.fork);
 	version->hash = disk[n].content;
-
-	at = rbp_directory_lookup(dir, &id, true);
+	at = rbp_directory_begin_read(dir, REF(&id), version);
 	if (at.where == RBP_ABSENT)
 		return;
 	if (at.hash != disk[n].content)
@@ -166,7 +163,7 @@ write_page(uint32_t n, RbpVersion *version)
 
 	rbp_directory_invalidate(dir, &id);
 	disk[n].content = new_content();
-	version->stamp = rbp_directory_stamp(dir, &id);
+	version->stamp = rbp_directory_stamp(dir, REF(&id));
 	version->generation = rbp_directory_generation(dir, id.rel, id.space, id.fork);
 	version->hash = disk[n].content;
 }
@@ -184,7 +181,7 @@ capture(Thread *me, uint32_t n, const RbpVersion *version)
 		return;
 	}
 	__atomic_store_n(staged_word(slot), version->hash, __ATOMIC_RELAXED);
-	switch (rbp_directory_insert_staged(dir, &id, version, slot))
+	switch (rbp_directory_insert_staged(dir, REF(&id), version, slot))
 	{
 		case RBP_INSERTED:
 			me->captures++;

@@ -73,13 +73,13 @@ tier_access(RbpDirectory *dir, uint32_t n)
 	uint32_t	slot;
 	RbpEvicted	evicted;
 
-	if (rbp_directory_lookup(dir, &page, true).where != RBP_ABSENT)
+	if (rbp_directory_lookup(dir, REF(&page), true).where != RBP_ABSENT)
 		return true;
 	version.hash = n;
-	version.stamp = rbp_directory_stamp(dir, &page);
+	version.stamp = rbp_directory_stamp(dir, REF(&page));
 	version.generation = rbp_directory_generation(dir, page.rel, page.space,
 												  page.fork);
-	if (rbp_directory_insert_staged(dir, &page, &version, 0) != RBP_INSERTED)
+	if (rbp_directory_insert_staged(dir, REF(&page), &version, 0) != RBP_INSERTED)
 		abort();
 	slot = rbp_directory_reserve(dir, &page, &evicted);
 	if (slot == RBP_INVALID_SLOT)
@@ -94,7 +94,7 @@ tier_has(RbpDirectory *dir, uint32_t n)
 {
 	RbpPageId	page = block(n);
 
-	return rbp_directory_lookup(dir, &page, false).where == RBP_REMOTE;
+	return rbp_directory_lookup(dir, REF(&page), false).where == RBP_REMOTE;
 }
 
 typedef struct Fifo
@@ -279,7 +279,7 @@ static RbpSlotState
 state_of(RbpDirectory *dir, uint32_t n)
 {
 	RbpPageId	page = block(n);
-	RbpLookup	at = rbp_directory_lookup(dir, &page, false);
+	RbpLookup	at = rbp_directory_lookup(dir, REF(&page), false);
 
 	if (at.where != RBP_REMOTE)
 		return RBP_SLOT_UNUSED;
@@ -363,11 +363,11 @@ test_queues(void)
 		page = block(b[63]);
 		version = (RbpVersion)
 		{
-			1, rbp_directory_stamp(dir, &page),
+			1, rbp_directory_stamp(dir, REF(&page)),
 				rbp_directory_generation(dir, page.rel, page.space, page.fork)
 		};
-		rbp_directory_insert_staged(dir, &page, &version, 0);
-		rbp_directory_lookup(dir, &page, true);
+		rbp_directory_insert_staged(dir, REF(&page), &version, 0);
+		rbp_directory_lookup(dir, REF(&page), true);
 		rbp_directory_publish(dir, &page, 0, rbp_directory_reserve(dir, &page, &evicted));
 		for (uint32_t i = 21; i < 59; i++)
 			tier_access(dir, b[i]);
