@@ -46,14 +46,6 @@
 #include "common/status.h"
 #include "remote/remote.h"
 
-/* Was the page in the page cache before it was read? */
-typedef enum Cached
-{
-	CACHED_UNKNOWN,
-	CACHED_NO,
-	CACHED_YES
-} Cached;
-
 /* One page of a request that is being served. */
 typedef struct ReadPage
 {
@@ -61,10 +53,10 @@ typedef struct ReadPage
 	RbpPageRef	ref;
 	RbpLookup	lookup;
 	RbpVersion	version;
-	bool		served;
+	RbpCounter	outcome;		/* how its read ends, if the rest fails: from the
+								 * file, and as far as is known from the page
+								 * cache or the disk */
 	bool		prefer_file;	/* a donor has it, but the file is read */
-	bool		failed;			/* it was requested ahead, and did not come */
-	Cached		cached;			/* in the page cache */
 	int			io;				/* index of its RbpRemoteIo, -1 if none */
 } ReadPage;
 
@@ -85,11 +77,27 @@ typedef struct ReadRun
 	int64		read_at;		/* when the last page was read */
 } ReadRun;
 
+/* Numbers of pages, by their outcomes */
+typedef int Outcomes[RBP_COUNT_CAPTURES];
+
 static bool unconnected = false;	/* see rbp_tier_set_unconnected() */
 
 static char compare_buffer[BLCKSZ + RBP_IO_ALIGN];
 
 #define compare_page	((char *) TYPEALIGN(RBP_IO_ALIGN, compare_buffer))
+
+/* Is the page in its buffer, without the file? */
+static inline bool
+is_served(const ReadPage *page)
+{
+	return page->outcome == RBP_COUNT_DONOR || page->outcome == RBP_COUNT_STAGED;
+}
+
+static inline void
+set_cached(ReadPage *page, bool cached)
+{
+	page->outcome = cached ? RBP_COUNT_PAGE_CACHE : RBP_COUNT_DISK;
+}
 
 /* Do the bytes in buf match the hash of the directory entry? */
 static inline bool
@@ -125,9 +133,6 @@ verify_failed_by_race(const ReadPage *page)
 static void
 lookup_page(ReadPage *page)
 {
-	page->served = false;
-	page->prefer_file = false;
-	page->cached = CACHED_UNKNOWN;
 	for (int attempt = 0; attempt < 2; attempt++)
 	{
 		page->lookup = attempt == 0 ?
@@ -139,7 +144,7 @@ lookup_page(ReadPage *page)
 			   BLCKSZ);
 		if (verify(page))
 		{
-			page->served = true;
+			page->outcome = RBP_COUNT_STAGED;
 			return;
 		}
 		if (!verify_failed_by_race(page))
@@ -223,7 +228,8 @@ ask_page_cache(const ReadRun *run)
 		return false;
 	for (int i = 0; i < run->n; i++)
 	{
-		run->pages[i].cached = cached[i] ? CACHED_YES : CACHED_NO;
+		if (!is_served(&run->pages[i]))
+			set_cached(&run->pages[i], cached[i]);
 		ncached += cached[i];
 	}
 	rbp_choice_asked(run->fs, run->n, ncached);
@@ -250,7 +256,7 @@ choose_sources(ReadRun *run, int transport)
 	for (int i = 0; i < run->n && source != RBP_SOURCE_DONOR; i++)
 	{
 		ReadPage   *page = &run->pages[i];
-		bool		cached = page->cached == CACHED_YES;
+		bool		cached = page->outcome == RBP_COUNT_PAGE_CACHE;
 
 		if (page->lookup.where == RBP_REMOTE &&
 			(source == RBP_SOURCE_FILE ||
@@ -283,10 +289,10 @@ follow_window(ReadRun *run)
 		ReadPage   *page = &run->pages[i];
 		uint32		at = page->ref.id.block - w->first.block;
 
-		if (page->served)
+		if (is_served(page))
 			continue;
 		if (w->asked && at < (uint32) w->n)
-			page->cached = w->cached[at] ? CACHED_YES : CACHED_NO;
+			set_cached(page, w->cached[at]);
 
 		/*
 		 * a window that donors have nothing of says nothing of pages behind
@@ -307,14 +313,14 @@ work_of(const ReadRun *run)
 
 /*
  * Count what reads of pages from donors have saved, compared with the file.
- * known: numbers of the pages that came, by Cached.  took: the time that this
+ * known: of the pages that came, what was known before.  took: the time that this
  * process spent, also if nothing came.
  */
 static void
-count_saved(const ReadRun *run, uint32 slot, const int *known, int64 took)
+count_saved(const ReadRun *run, uint32 slot, const Outcomes known, int64 took)
 {
-	rbp_remote_count_saved(slot, rbp_choice_saved(run->fs, work_of(run), known[CACHED_NO],
-												  known[CACHED_UNKNOWN], took));
+	rbp_remote_count_saved(slot, rbp_choice_saved(run->fs, work_of(run), known[RBP_COUNT_DISK],
+												  known[RBP_COUNT_FILE], took));
 }
 
 /* Serve pages that were read ahead.  Once a wait has failed, none is left. */
@@ -323,7 +329,7 @@ take_read_ahead(ReadRun *run, int64 start)
 {
 	int64		deadline = 0;
 	uint32		slot = RBP_INVALID_SLOT;
-	int			known[CACHED_YES + 1] = {0};
+	Outcomes	known = {0};
 	int			nhits = 0;
 	int64		took;
 	bool		late = false;
@@ -333,18 +339,23 @@ take_read_ahead(ReadRun *run, int64 start)
 		ReadPage   *page = &run->pages[i];
 		RbpTaken	taken = RBP_TAKEN_LATE;
 
-		if (page->served)
+		if (is_served(page))
 			continue;
 		if (!late)
 			taken = rbp_read_ahead_take(&page->ref.id, &page->lookup, page->buf, &deadline);
-		page->served = taken == RBP_TAKEN_PAGE;
 		late = taken == RBP_TAKEN_LATE;
-		page->failed = page->lookup.where == RBP_REMOTE && taken >= RBP_TAKEN_FAILURE;
-		if (page->failed)
-			rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
-		if (page->served || page->failed)
-			slot = page->lookup.slot;
-		nhits += page->served;
+		if (taken == RBP_TAKEN_NOTHING || page->lookup.where != RBP_REMOTE)
+			continue;
+		slot = page->lookup.slot;
+		if (taken == RBP_TAKEN_PAGE)
+		{
+			page->outcome = RBP_COUNT_DONOR;
+			nhits++;
+			continue;
+		}
+		/* it is not asked for once more */
+		page->lookup.where = RBP_ABSENT;
+		rbp_stats_count(RBP_COUNT_FALLBACKS, 1);
 	}
 	if (slot == RBP_INVALID_SLOT)
 		return;
@@ -354,7 +365,7 @@ take_read_ahead(ReadRun *run, int64 start)
 		rbp_count_read(run->file, RBP_COUNT_DONOR, nhits, took);
 	/* if the page cache could be asked, it did not have what was announced */
 	known[rbp_guc_read_from != RBP_READ_DONOR && run->cache->reliable ?
-		  CACHED_NO : CACHED_UNKNOWN] = nhits;
+		  RBP_COUNT_DISK : RBP_COUNT_FILE] = nhits;
 	count_saved(run, slot, known, took);
 }
 
@@ -369,14 +380,14 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	RbpRemoteIo ios[RBP_MAX_BATCH];
 	int			nios = 0;
 	int			nhits = 0;
-	int			known[CACHED_YES + 1] = {0};
+	Outcomes	known = {0};
 	uint32		connects = rbp_remote_connects();
 	int64		took;
 
 	for (int i = 0; i < run->n; i++)
 	{
 		pages[i].io = -1;
-		if (pages[i].served || pages[i].prefer_file || pages[i].failed || unconnected ||
+		if (is_served(&pages[i]) || pages[i].prefer_file || unconnected ||
 			pages[i].lookup.where != RBP_REMOTE)
 			continue;
 		pages[i].io = nios;
@@ -398,8 +409,8 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 		{
 			if (verify(&pages[i]))
 			{
-				pages[i].served = true;
-				known[pages[i].cached]++;
+				known[pages[i].outcome]++;
+				pages[i].outcome = RBP_COUNT_DONOR;
 				nhits++;
 				continue;
 			}
@@ -435,7 +446,7 @@ read_from_tier(ReadRun *run, int64 start)
 		ReadPage   *page = &run->pages[i];
 
 		lookup_page(page);
-		if (page->served)
+		if (is_served(page))
 			nstaged++;
 		else if (page->lookup.where == RBP_REMOTE && transport == RBP_NO_TRANSPORT)
 			transport = rbp_remote_slot_transport(page->lookup.slot);
@@ -450,7 +461,7 @@ read_from_tier(ReadRun *run, int64 start)
 	if (nstaged < run->n)
 		take_read_ahead(run, start);
 	for (int i = 0; i < run->n; i++)
-		nserved += run->pages[i].served;
+		nserved += is_served(&run->pages[i]);
 	if (nserved < run->n)
 	{
 		if (run->window != NULL)
@@ -462,8 +473,8 @@ read_from_tier(ReadRun *run, int64 start)
 
 	if (rbp_guc_compare_with_disk)
 		for (int i = 0; i < run->n; i++)
-			if (run->pages[i].served)
-				run->pages[i].served = compare_with_disk(run, i);
+			if (is_served(&run->pages[i]) && !compare_with_disk(run, i))
+				run->pages[i].outcome = RBP_COUNT_FILE;
 }
 
 /*
@@ -475,7 +486,7 @@ static void
 claim_from_file(const ReadRun *run, ReadPage *page)
 {
 	uint32		skip_reason = run->skip_reason != 0 ? run->skip_reason :
-	rbp_skip_reason(&page->ref.id, run->fs, page->cached == CACHED_YES);
+	rbp_skip_reason(&page->ref.id, run->fs, page->outcome == RBP_COUNT_PAGE_CACHE);
 
 	if (skip_reason != 0)
 	{
@@ -500,15 +511,15 @@ claim_from_file(const ReadRun *run, ReadPage *page)
  * read of the file counts as one of the disk.
  */
 static void
-update_file_costs(const ReadRun *run, int n, const int *known, int64 took)
+update_file_costs(const ReadRun *run, int n, const Outcomes known, int64 took)
 {
-	bool		blind = run->blind && known[CACHED_UNKNOWN] == n;
+	bool		blind = run->blind && known[RBP_COUNT_FILE] == n;
 
-	if (known[CACHED_NO] > 0 || blind)
-		rbp_choice_waited(took * (known[CACHED_NO] + known[CACHED_UNKNOWN]) / n);
+	if (known[RBP_COUNT_DISK] > 0 || blind)
+		rbp_choice_waited(took * (known[RBP_COUNT_DISK] + known[RBP_COUNT_FILE]) / n);
 	if (blind)
 		rbp_choice_asked(run->fs, n, 0);
-	if (run->window == NULL && (known[CACHED_NO] == n || blind))
+	if (run->window == NULL && (known[RBP_COUNT_DISK] == n || blind))
 		rbp_cost_add(run->fs, RBP_NO_TRANSPORT, RBP_COST_PAGE, n, took);
 }
 
@@ -520,20 +531,18 @@ update_file_costs(const ReadRun *run, int n, const int *known, int64 took)
 static void
 account_file(const ReadRun *run, int n, bool update_costs, int64 took)
 {
-	static const RbpCounter outcomes[CACHED_YES + 1] = {
-		[CACHED_UNKNOWN] = RBP_COUNT_FILE,
-		[CACHED_NO] = RBP_COUNT_DISK,
-		[CACHED_YES] = RBP_COUNT_PAGE_CACHE
-	};
-	int			known[CACHED_YES + 1] = {0};
-	Cached		timed;
+	static const RbpCounter outcomes[] = {RBP_COUNT_DISK, RBP_COUNT_PAGE_CACHE, RBP_COUNT_FILE};
+	Outcomes	known = {0};
+	int64		time = took;
 
 	for (int i = 0; i < n; i++)
-		known[run->pages[i].cached]++;
-	timed = known[CACHED_NO] > 0 ? CACHED_NO : known[CACHED_YES] > 0 ? CACHED_YES : CACHED_UNKNOWN;
-	for (int cached = CACHED_UNKNOWN; cached <= CACHED_YES; cached++)
-		if (known[cached] > 0)
-			rbp_count_read(run->file, outcomes[cached], known[cached], cached == timed ? took : -1);
+		known[run->pages[i].outcome]++;
+	for (int i = 0; i < lengthof(outcomes); i++)
+		if (known[outcomes[i]] > 0)
+		{
+			rbp_count_read(run->file, outcomes[i], known[outcomes[i]], time);
+			time = -1;
+		}
 	if (update_costs)
 		update_file_costs(run, n, known, took);
 }
@@ -616,10 +625,8 @@ name_pages(const ReadRun *run, uint16 space, BlockNumber block, char **bufs)
 		.fork = run->file->fork};
 
 		page->buf = bufs[i];
-		page->served = false;
+		page->outcome = RBP_COUNT_FILE;
 		page->prefer_file = false;
-		page->failed = false;
-		page->cached = CACHED_UNKNOWN;
 		page->lookup.where = RBP_ABSENT;
 		page->ref = rbp_page_ref(&id);
 	}
@@ -798,7 +805,7 @@ read_run(ReadRun *run, uint16 space)
 		ReadRun		misses = *run;
 		ssize_t		got;
 
-		if (pages[i].served)
+		if (is_served(&pages[i]))
 		{
 			pages[i].version.hash = pages[i].lookup.hash;
 			rbp_remember_frame(pages[i].buf, &pages[i].ref.id, &pages[i].version, 0);
@@ -808,7 +815,7 @@ read_run(ReadRun *run, uint16 space)
 		}
 		misses.pages = &pages[i];
 		misses.offset += (off_t) i * BLCKSZ;
-		for (misses.n = 1; i + misses.n < run->n && !pages[i + misses.n].served;)
+		for (misses.n = 1; i + misses.n < run->n && !is_served(&pages[i + misses.n]);)
 			misses.n++;
 		got = read_from_file(&misses, usable);
 		run->read_at = misses.read_at;
