@@ -65,6 +65,15 @@ rbp_sql_check_buffered(Relation rel)
 				 errhint("Its pages are never in the buffer tier; see remote_bp_temp_files.")));
 }
 
+void
+rbp_sql_quantile(const uint64 *buckets, double q, Datum *value, bool *isnull)
+{
+	int64		ns = rbp_histogram_quantile(buckets, q);
+
+	*value = Float8GetDatum(ns / RBP_NS_PER_US);
+	*isnull = ns < 0;
+}
+
 Datum
 rbp_sql_counter(const uint64 *counters, int counter)
 {
@@ -109,7 +118,7 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
 	uint64		counters[RBP_NUM_COUNTERS];
-	RbpHistogram h;
+	uint64		buckets[RBP_LATENCY_BUCKETS];
 
 	rbp_stats_sum(counters);
 	for (int row = 0; row < RBP_NUM_LATENCIES; row++)
@@ -120,29 +129,27 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 		Datum		lower[RBP_LATENCY_BUCKETS];
 		Datum		counts[RBP_LATENCY_BUCKETS];
 		int			n = 0;
+		int64		calls = 0;
 
-		rbp_stats_histogram(op, &h);
+		rbp_stats_histogram(op, buckets);
 		values[OPERATION] = CStringGetTextDatum(rbp_latency_names[op]);
-		values[CALLS] = Int64GetDatum((int64) h.count);
-		if (h.count > 0)
-		{
-			values[MEAN_US] = Float8GetDatum(counters[RBP_COUNT_NS + op] / (double) h.count / RBP_NS_PER_US);
-			values[P50_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.50) / RBP_NS_PER_US);
-			values[P90_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.90) / RBP_NS_PER_US);
-			values[P99_US] = Float8GetDatum(rbp_histogram_quantile(&h, 0.99) / RBP_NS_PER_US);
-		}
-		else
-			nulls[MEAN_US] = nulls[P50_US] = nulls[P90_US] = nulls[P99_US] = true;
+		rbp_sql_quantile(buckets, 0.50, &values[P50_US], &nulls[P50_US]);
+		rbp_sql_quantile(buckets, 0.90, &values[P90_US], &nulls[P90_US]);
+		rbp_sql_quantile(buckets, 0.99, &values[P99_US], &nulls[P99_US]);
 
 		/* non-empty buckets, identified by their lower bounds */
 		for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
 		{
-			if (h.bucket[b] == 0)
+			if (buckets[b] == 0)
 				continue;
+			calls += (int64) buckets[b];
 			lower[n] = Float8GetDatum(rbp_latency_lower(b) / RBP_NS_PER_US);
-			counts[n] = Int64GetDatum((int64) h.bucket[b]);
+			counts[n] = Int64GetDatum((int64) buckets[b]);
 			n++;
 		}
+		values[CALLS] = Int64GetDatum(calls);
+		nulls[MEAN_US] = calls == 0;
+		values[MEAN_US] = Float8GetDatum(counters[RBP_COUNT_NS + op] / Max((double) calls, 1) / RBP_NS_PER_US);
 		values[BUCKETS_US] = PointerGetDatum(construct_array(lower, n, FLOAT8OID,
 															 sizeof(float8),
 															 FLOAT8PASSBYVAL,

@@ -36,6 +36,9 @@ extern ReturnSetInfo *rbp_sql_start_rows(FunctionCallInfo fcinfo, int columns);
  */
 extern void rbp_sql_check_buffered(Relation rel);
 
+/* A quantile of a histogram (RBP_LATENCY_BUCKETS) in us; null if that is empty. */
+extern void rbp_sql_quantile(const uint64 *buckets, double q, Datum *value, bool *isnull);
+
 /* The column of a counter (RbpCounter): a number, or a time in ms. */
 extern Datum rbp_sql_counter(const uint64 *counters, int counter);
 

@@ -260,25 +260,21 @@ rbp_latency_lower(int bucket)
 }
 
 int64
-rbp_histogram_quantile(const RbpHistogram *h, double q)
+rbp_histogram_quantile(const uint64 buckets[RBP_LATENCY_BUCKETS], double q)
 {
 	uint64		total = 0;
 	uint64		below = 0;
 	double		rank;
 
-	/*
-	 * Sum up the buckets instead of using h->count: the two need not agree
-	 * for a histogram that is being written to.
-	 */
 	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
-		total += h->bucket[i];
+		total += buckets[i];
 	if (total == 0)
-		return 0;
+		return -1;
 
 	rank = Min(Max(q, 0.0), 1.0) * (double) total;
 	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
 	{
-		uint64		n = h->bucket[i];
+		uint64		n = buckets[i];
 
 		if (n > 0 && (double) (below + n) >= rank)
 		{
@@ -332,16 +328,12 @@ rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS])
 }
 
 void
-rbp_stats_histogram(RbpLatency op, RbpHistogram *h)
+rbp_stats_histogram(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS])
 {
-	h->count = 0;
 	LWLockAcquire(&header->lock, LW_SHARED);
-	sum_latency(op, h->bucket);
+	sum_latency(op, buckets);
 	for (int i = 0; i < RBP_LATENCY_BUCKETS; i++)
-	{
-		h->bucket[i] = since(h->bucket[i], header->base_bucket[op][i]);
-		h->count += h->bucket[i];
-	}
+		buckets[i] = since(buckets[i], header->base_bucket[op][i]);
 	LWLockRelease(&header->lock);
 }
 

@@ -135,12 +135,6 @@ rbp_stats_column(const uint64 *counters, int counter)
  */
 #define RBP_LATENCY_BUCKETS		128
 
-typedef struct RbpHistogram
-{
-	uint64		bucket[RBP_LATENCY_BUCKETS];
-	uint64		count;
-} RbpHistogram;
-
 /*
  * What a process has done since it started, or a query, or what was done for a
  * relation: the first counters.  What the parallel workers of a process do counts for
@@ -169,12 +163,12 @@ extern void rbp_stats_outcome(RbpCounter outcome, int n, int64 ns);
 extern int	rbp_latency_bucket(int64 ns);
 extern int64 rbp_latency_lower(int bucket);
 
-/* The q-quantile (0..1) in ns of a histogram, by interpolation; 0 if empty. */
-extern int64 rbp_histogram_quantile(const RbpHistogram *h, double q);
+/* The q-quantile (0..1) in ns of a histogram, by interpolation; -1 if empty. */
+extern int64 rbp_histogram_quantile(const uint64 buckets[RBP_LATENCY_BUCKETS], double q);
 
 /* Sums over all processes since the last reset. */
 extern void rbp_stats_sum(uint64 counters[RBP_NUM_COUNTERS]);
-extern void rbp_stats_histogram(RbpLatency op, RbpHistogram *h);
+extern void rbp_stats_histogram(RbpLatency op, uint64 buckets[RBP_LATENCY_BUCKETS]);
 extern TimestampTz rbp_stats_reset_time(void);
 
 /*

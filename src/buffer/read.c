@@ -312,15 +312,21 @@ work_of(const ReadRun *run)
 }
 
 /*
- * Count what reads of pages from donors have saved, compared with the file.
- * known: of the pages that came, what was known before.  took: the time that this
- * process spent, also if nothing came.
+ * Count reads of pages from donors, of which that slot's is one, and what they have
+ * saved, compared with the file.  known: of the pages that came, what was known
+ * before.  took: the time that this process spent, also if nothing came.
  */
 static void
-count_saved(const ReadRun *run, uint32 slot, const Outcomes known, int64 took)
+count_from_donors(const ReadRun *run, uint32 slot, const Outcomes known, int64 took, bool ahead)
 {
-	rbp_remote_count_saved(slot, rbp_choice_saved(run->fs, work_of(run), known[RBP_COUNT_DISK],
-												  known[RBP_COUNT_FILE], took));
+	int			n = known[RBP_COUNT_DISK] + known[RBP_COUNT_PAGE_CACHE] + known[RBP_COUNT_FILE];
+	int64		saved = rbp_choice_saved(run->fs, work_of(run), known[RBP_COUNT_DISK],
+										 known[RBP_COUNT_FILE], took);
+
+	if (n > 0)
+		rbp_count_read(run->file, RBP_COUNT_DONOR, n, took);
+	/* it is unknown when what was read ahead has come */
+	rbp_remote_count_read(slot, n > 0 && !ahead ? took : -1, saved);
 }
 
 /* Serve pages that were read ahead.  Once a wait has failed, none is left. */
@@ -361,12 +367,10 @@ take_read_ahead(ReadRun *run, int64 start)
 		return;
 	run->read_at = rbp_now_ns();
 	took = run->read_at - start;
-	if (nhits > 0)
-		rbp_count_read(run->file, RBP_COUNT_DONOR, nhits, took);
 	/* if the page cache could be asked, it did not have what was announced */
 	known[rbp_guc_read_from != RBP_READ_DONOR && run->cache->reliable ?
 		  RBP_COUNT_DISK : RBP_COUNT_FILE] = nhits;
-	count_saved(run, slot, known, took);
+	count_from_donors(run, slot, known, took, true);
 }
 
 /*
@@ -420,16 +424,13 @@ read_from_donors(ReadRun *run, int transport, int64 start)
 	}
 	run->read_at = rbp_now_ns();
 	took = run->read_at - start;
-	count_saved(run, ios[0].slot, known, took);
-	if (nhits == 0)
-		return;
-	rbp_count_read(run->file, RBP_COUNT_DONOR, nhits, took);
+	count_from_donors(run, ios[0].slot, known, took, false);
 
 	/*
 	 * connecting is not part of a read's cost: a rarely used donor would seem
 	 * slow.  Windows are measured as a whole.
 	 */
-	if (connects == rbp_remote_connects() && run->window == NULL)
+	if (nhits > 0 && connects == rbp_remote_connects() && run->window == NULL)
 		rbp_cost_add(run->fs, transport, RBP_COST_PAGE, nios, took);
 }
 

@@ -54,8 +54,11 @@ PG_FUNCTION_INFO_V1(rbp_sql_stat_database);
 #define PENDING_SETS		16
 #define PENDING_WAYS		4
 
-/* What is pending of a database is added when it is so much. */
-#define MAX_PENDING_DATABASE	(16 * RBP_MAX_PENDING)
+/* A fork's pending counts are added to shared memory when they are so many pages. */
+#define MAX_PENDING		1024
+
+/* Likewise a database's */
+#define MAX_PENDING_DATABASE	(16 * MAX_PENDING)
 
 /* What is pending is added at the end of a transaction, if this time is over. */
 #define FLUSH_EVERY_NS		INT64CONST(100000000)
@@ -64,12 +67,21 @@ static int	nforks = 0;			/* tables of forks; 0 if nothing is counted */
 static RbpCounterTable *forks[FORK_TABLES];
 static RbpCounterTable *databases;
 
-pg_atomic_uint32 *rbp_relation_resets = NULL;
-RbpPendingFork *rbp_pending_fork = NULL;
+/* A fork or database that this process has counted for, and not yet added. */
+typedef struct Pending
+{
+	RbpCounterKey key;
+	RbpUsage	used;
+	uint64		n;				/* pages; 0: nothing is pending */
+	uint32		resets;			/* *resets when it was counted */
+} Pending;
+
 bool		rbp_relation_stats_pending = false;
 
-static RbpPendingFork pending[PENDING_SETS][PENDING_WAYS];
-static RbpPendingFork pending_database;
+static pg_atomic_uint32 *resets = NULL; /* how many there have been */
+static Pending pending[PENDING_SETS][PENDING_WAYS];
+static Pending *pending_fork = NULL;	/* that was counted for last */
+static Pending pending_database;
 static int64 flushed_at = 0;
 
 static int
@@ -113,19 +125,19 @@ hash_of(const RbpCounterKey *key)
 
 /* Forget what was counted before a reset. */
 static void
-discard_old(RbpPendingFork *p)
+discard_old(Pending *p)
 {
-	uint32		resets = pg_atomic_read_u32(rbp_relation_resets);
+	uint32		now = pg_atomic_read_u32(resets);
 
-	if (p->resets == resets)
+	if (p->resets == now)
 		return;
 	memset(&p->used, 0, sizeof(p->used));
 	p->n = 0;
-	p->resets = resets;
+	p->resets = now;
 }
 
 static void
-add_to_table(RbpCounterTable *table, RbpPendingFork *p)
+add_to_table(RbpCounterTable *table, Pending *p)
 {
 	int			save_errno = errno;
 
@@ -137,7 +149,7 @@ add_to_table(RbpCounterTable *table, RbpPendingFork *p)
 
 /* The database's counts stay with the process for longer. */
 static void
-add_pending(RbpPendingFork *p)
+add_pending(Pending *p)
 {
 	Oid			db = (Oid) p->key.high;
 
@@ -185,7 +197,7 @@ rbp_relation_stats_exits(void)
 {
 	rbp_relation_stats_flush();
 	/* who counts after this has no PGPROC, with which to add it */
-	rbp_pending_fork = NULL;
+	pending_fork = NULL;
 	nforks = 0;
 }
 
@@ -199,35 +211,56 @@ rbp_relation_stats_transaction_ends(XactEvent event)
 		rbp_relation_stats_flush();
 }
 
-bool
-rbp_relation_stats_switch(const RbpCounterKey *key)
+/* Make pending_fork that of the key, if anything is counted at all. */
+static bool
+switch_fork(const RbpCounterKey *key)
 {
 	static uint32 next = 0;
-	RbpPendingFork *set;
-	RbpPendingFork *p;
+	Pending    *set;
 
 	if (nforks == 0)
 		return false;
 	rbp_process_needs_exit();
 	set = pending[hash_of(key) % PENDING_SETS];
+	pending_fork = NULL;
 	for (int way = 0; way < PENDING_WAYS; way++)
 		if (set[way].key.low == key->low && set[way].key.high == key->high)
-		{
-			rbp_pending_fork = &set[way];
-			discard_old(rbp_pending_fork);
-			return true;
-		}
-	p = &set[next++ % PENDING_WAYS];
-	add_pending(p);
-	p->key = *key;
-	rbp_pending_fork = p;
+			pending_fork = &set[way];
+	if (pending_fork == NULL)
+	{
+		pending_fork = &set[next++ % PENDING_WAYS];
+		add_pending(pending_fork);
+		pending_fork->key = *key;
+	}
+	discard_old(pending_fork);
 	return true;
 }
 
-void
-rbp_relation_stats_add_fork(void)
+/* Count for a fork: an item of RbpUsage, and a time of it if that is one, too. */
+static inline void
+count_for_fork(Oid spc, Oid db, uint32 rel, uint8 fork, RbpCounter item, int n, int64 ns)
 {
-	add_pending(rbp_pending_fork);
+	RbpCounterKey key = {.high = (uint64) spc << 32 | db,.low = (uint64) rel << 32 | fork};
+
+	if ((pending_fork == NULL || pending_fork->key.low != key.low ||
+		 pending_fork->key.high != key.high ||
+		 pending_fork->resets != pg_atomic_read_u32(resets)) &&
+		!switch_fork(&key))
+		return;
+	pending_fork->used.item[item] += (uint64) n;
+	if (ns > 0 && RBP_COUNT_NS + item < RBP_NUM_USAGE_ITEMS)
+		pending_fork->used.item[RBP_COUNT_NS + item] += (uint64) ns;
+	pending_fork->n += (uint64) n;
+	rbp_relation_stats_pending = true;
+	if (unlikely(pending_fork->n >= MAX_PENDING))
+		add_pending(pending_fork);
+}
+
+void
+rbp_count_read(const RbpRelFile *file, RbpCounter outcome, int n, int64 ns)
+{
+	rbp_stats_outcome(outcome, n, ns);
+	count_for_fork(file->spc, file->db, file->rel, file->fork, outcome, n, ns);
 }
 
 void
@@ -235,12 +268,9 @@ rbp_relation_count_page(const RbpPageId *page, RbpCounter item)
 {
 	Oid			spc;
 	Oid			db;
-	RbpCounterKey key;
 
-	if (nforks == 0 || !rbp_space_resolve(page->space, &spc, &db))
-		return;
-	key = rbp_relation_stats_key(spc, db, page->rel, page->fork);
-	rbp_relation_count_key(&key, item, 1, -1);
+	if (nforks > 0 && rbp_space_resolve(page->space, &spc, &db))
+		count_for_fork(spc, db, page->rel, page->fork, item, 1, -1);
 }
 
 void
@@ -249,7 +279,7 @@ rbp_relation_stats_reset(void)
 	if (nforks == 0)
 		return;
 	/* first, so that nobody adds older counts to the empty tables */
-	(void) pg_atomic_fetch_add_u32(rbp_relation_resets, 1);
+	(void) pg_atomic_fetch_add_u32(resets, 1);
 	for (int i = 0; i < nforks; i++)
 		rbp_counter_table_clear(forks[i]);
 	rbp_counter_table_clear(databases);
@@ -264,8 +294,8 @@ rbp_relation_stats_shmem_init(void *mem)
 	if (rbp_guc_relations_max == 0)
 		return;
 	tranche = rbp_lock_tranche("RemoteBpRelations");
-	rbp_relation_resets = mem;
-	pg_atomic_init_u32(rbp_relation_resets, 0);
+	resets = mem;
+	pg_atomic_init_u32(resets, 0);
 	at += PG_CACHE_LINE_SIZE;
 	nforks = fork_tables();
 	for (int i = 0; i < nforks; i++)

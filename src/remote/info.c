@@ -53,12 +53,7 @@ rbp_remote_donor_info(int *n)
 			for (int c = 0; c < RBP_DONOR_COUNTS; c++)
 				info->counts[c] += pg_atomic_read_u64(&stripe->counts[c]);
 			for (int b = 0; b < RBP_LATENCY_BUCKETS; b++)
-			{
-				uint32		count = pg_atomic_read_u32(&stripe->latency[b]);
-
-				info->read_latency.bucket[b] += count;
-				info->read_latency.count += count;
-			}
+				info->read_latency[b] += pg_atomic_read_u32(&stripe->latency[b]);
 		}
 	}
 	LWLockRelease(&shared->remote_lock);

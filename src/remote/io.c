@@ -508,10 +508,6 @@ report_batch(RbpRemoteBatch *batch)
 			continue;
 		donor_count(d, batch->kind == RBP_IO_READ ? RBP_DONOR_READS : RBP_DONOR_WRITES,
 					part->done);
-
-		/* it is unknown when a batch in the background was answered */
-		if (batch->kind == RBP_IO_READ && !batch->background)
-			pg_atomic_fetch_add_u32(&stripe_of(d)->latency[rbp_latency_bucket(rbp_now_ns() - batch->start_ns)], 1);
 	}
 }
 
@@ -694,12 +690,16 @@ rbp_remote_count_bypassed(uint32 slot, int n)
 }
 
 void
-rbp_remote_count_saved(uint32 slot, int64 ns)
+rbp_remote_count_read(uint32 slot, int64 ns, int64 saved_ns)
 {
 	int			donor = rbp_remote_slot_donor(slot);
 
-	if (donor >= 0 && ns != 0)
-		donor_count(&shared->donors[donor], RBP_DONOR_SAVED_NS, ns);
+	if (donor < 0)
+		return;
+	if (ns >= 0)
+		pg_atomic_fetch_add_u32(&stripe_of(&shared->donors[donor])->latency[rbp_latency_bucket(ns)], 1);
+	if (saved_ns != 0)
+		donor_count(&shared->donors[donor], RBP_DONOR_SAVED_NS, saved_ns);
 }
 
 void

@@ -316,10 +316,11 @@ extern const char *rbp_remote_transport_name(uint32 bit);
 
 /*
  * Add to the counters of the slot's donor: n reads of its pages that went to
- * disk because the disk is faster; the time that reads from it have saved.
+ * disk because the disk is faster; a read of its pages: the time that it took, or -1
+ * if none came or that is not known, and the time that it has saved.
  */
 extern void rbp_remote_count_bypassed(uint32 slot, int n);
-extern void rbp_remote_count_saved(uint32 slot, int64 ns);
+extern void rbp_remote_count_read(uint32 slot, int64 ns, int64 saved_ns);
 
 /*
  * What was read from the slot does not match its hash, and the slot has not
@@ -549,7 +550,7 @@ typedef struct RbpDonorInfo
 	uint64		leased_bytes;
 	uint64		used_bytes;
 	uint64		counts[RBP_DONOR_COUNTS];
-	RbpHistogram read_latency;
+	uint64		read_latency[RBP_LATENCY_BUCKETS];
 } RbpDonorInfo;
 
 typedef struct RbpLeaseInfo

@@ -54,15 +54,8 @@ rbp_sql_stat_donors(PG_FUNCTION_ARGS)
 		for (int c = 0; c < RBP_DONOR_SAVED_NS; c++)
 			values[COUNTS + c] = Int64GetDatum((int64) d->counts[c]);
 		values[SAVED_US] = Int64GetDatum((int64) d->counts[RBP_DONOR_SAVED_NS] / 1000);
-		if (d->read_latency.count > 0)
-		{
-			values[READ_P50_US] =
-				Float8GetDatum(rbp_histogram_quantile(&d->read_latency, 0.50) / RBP_NS_PER_US);
-			values[READ_P99_US] =
-				Float8GetDatum(rbp_histogram_quantile(&d->read_latency, 0.99) / RBP_NS_PER_US);
-		}
-		else
-			nulls[READ_P50_US] = nulls[READ_P99_US] = true;
+		rbp_sql_quantile(d->read_latency, 0.50, &values[READ_P50_US], &nulls[READ_P50_US]);
+		rbp_sql_quantile(d->read_latency, 0.99, &values[READ_P99_US], &nulls[READ_P99_US]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
