@@ -126,9 +126,9 @@ verify_failed_by_race(const ReadPage *page)
 }
 
 /*
- * Note the page's version, look it up, and serve it if it is staged.  If the pusher has moved it
- * meanwhile, so that the bytes do not verify, look it up once more: it should
- * be remote then.
+ * Note the page's version, look it up, and serve it if it is staged.  If the
+ * pusher has moved it meanwhile, so that the bytes do not verify, look it up once
+ * more: it should be remote then.
  */
 static void
 lookup_page(ReadPage *page)

@@ -53,7 +53,7 @@
 /* One page of a batch that is being written. */
 typedef struct WritePage
 {
-	RbpPageRef	page;
+	RbpPageRef	ref;
 	char	   *frame;			/* gets the claim; NULL for no claim */
 	uint32		flags;			/* of the claim */
 	RbpVersion	version;
@@ -161,7 +161,7 @@ prepare_page(const RbpRelFile *file, int fs, WritePage *page, char *buf,
 	char	   *copy = buf;
 
 	page->slot = RBP_NO_STAGING_SLOT;
-	page->frame = frame_to_claim(file, fs, &page->page.id, buf, scarce, &skip_reason);
+	page->frame = frame_to_claim(file, fs, &page->ref.id, buf, scarce, &skip_reason);
 	if (page->frame == NULL)
 	{
 		if (rbp_is_frame(buf, BLCKSZ))
@@ -185,7 +185,7 @@ prepare_page(const RbpRelFile *file, int fs, WritePage *page, char *buf,
 		memcpy(copy, buf, BLCKSZ);
 	rbp_forget_frame(page->frame);
 	page->version.hash = rbp_hash_page(copy);
-	rbp_directory_note_version(rbp_dir, &page->page, &page->version);
+	rbp_directory_note_version(rbp_dir, &page->ref, &page->version);
 	return copy;
 }
 
@@ -208,7 +208,7 @@ write_batch(int fd, const RbpRelFile *file, int fs, uint16 space, char **bufs, i
 		RbpPageId	id = {.rel = file->rel,.block = rbp_block_of(file, offset) + i,
 		.space = space,.fork = file->fork};
 
-		pages[i].page = rbp_page_ref(&id);
+		pages[i].ref = rbp_page_ref(&id);
 		iov[i].iov_base = prepare_page(file, fs, &pages[i], bufs[i],
 									   bounce + (Size) i * BLCKSZ, scarce);
 		iov[i].iov_len = BLCKSZ;
@@ -223,13 +223,13 @@ write_batch(int fd, const RbpRelFile *file, int fs, uint16 space, char **bufs, i
 		bool		written = (ssize_t) (i + 1) * BLCKSZ <= result;
 
 		if (page->frame != NULL && written)
-			rbp_remember_frame(page->frame, &page->page.id, &page->version, page->flags);
+			rbp_remember_frame(page->frame, &page->ref.id, &page->version, page->flags);
 		if (page->slot == RBP_NO_STAGING_SLOT)
 			continue;
-		if (!written || rbp_policy_refuses(&page->page.id))
+		if (!written || rbp_policy_refuses(&page->ref.id))
 			rbp_staging_put(rbp_staging, page->slot);
 		else
-			(void) rbp_stage_publish(page->slot, &page->page, &page->version);
+			(void) rbp_stage_publish(page->slot, &page->ref, &page->version);
 	}
 	rbp_relation_stats_settle();
 	errno = save_errno;
