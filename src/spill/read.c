@@ -410,6 +410,7 @@ read_local(const RbpSpilledBlock *b, int64 start_ns, char *page)
 	if (io.status != RBP_OK || rbp_hash_page(page) != b->hash)
 		return false;
 	rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
+	rbp_remote_count_read(b->slot, rbp_now_ns() - start_ns, 0);
 	return true;
 }
 

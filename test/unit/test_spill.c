@@ -64,6 +64,7 @@ static uint16 states[2 * MAX_SIZE];
 static char *memory;			/* by slot */
 static int	closing;			/* a donor that is about to go; -1: none */
 static int	wrong_bytes_of = -1;	/* the last donor that was reported */
+static int	nread = 0;			/* reads that were counted for donors */
 static int	spoilt = -1;		/* the donor whose memory was */
 static bool local;				/* writes and reads are done within the call */
 static bool expired;			/* the lease */
@@ -122,6 +123,13 @@ void
 rbp_remote_wrong_bytes(uint32 slot)
 {
 	wrong_bytes_of = rbp_remote_slot_donor(slot);
+}
+
+void
+rbp_remote_count_read(uint32 slot, int64 ns, int64 saved_ns)
+{
+	if (ns >= 0)
+		nread++;
 }
 
 bool
@@ -423,7 +431,10 @@ test_mirror_far_away(void)
 	write_blocks(0, 40, 1);
 	ok(mirrored() >= 36, "two copies: another donor's room is found, however far (%d of 40)",
 	   (int) mirrored());
+	nread = 0;
 	is_u64(right_blocks(0, 40, 1), 40, "two copies: blocks are right");
+	ok(nread > 0 && (uint64) nread == mock_counters[RBP_COUNT_SPILL_READS],
+	   "two copies: each read of a donor's own memory is one of the donor's");
 	rbp_guc_temp_mirror = false;
 	end("two copies");
 }
