@@ -10,7 +10,7 @@
  *	   of the disk, and insert it under the partition lock, where stamp and
  *	   generation are checked again.  But if P is Q, the server refused the
  *	   content of F: then distrust everything that was read of Q so far.
- *	2. Note Q's stamp and generation, before anything is read.
+ *	2. Note Q's stamp and generation, before Q is looked up or read.
  *	3. Serve Q from staging or a donor, if the directory has Q and the bytes
  *	   hash to the hash of the entry; otherwise read it from disk.  Bytes that
  *	   were read ahead (read_ahead.c) are used like those of a donor.
@@ -258,7 +258,7 @@ choose_sources(ReadRun *run, int transport)
 		ReadPage   *page = &run->pages[i];
 		bool		cached = page->outcome == RBP_COUNT_PAGE_CACHE;
 
-		if (page->lookup.where == RBP_REMOTE &&
+		if (!is_served(page) && page->lookup.where == RBP_REMOTE &&
 			(source == RBP_SOURCE_FILE ||
 			 rbp_choose_file(run->fs, transport, RBP_WORK_PAGE, cached) != (trial && !cached)))
 			set_prefer_file(page, trial && !cached ? RBP_COUNT_PAGE_CACHE_FILLS :
@@ -647,26 +647,30 @@ static int64
 handle_victims(const ReadRun *run, bool usable, int64 start)
 {
 	RbpPageRef	refs[2 * RBP_MAX_BATCH];	/* wanted pages, and victims */
+	const RbpPageRef *victims[RBP_MAX_BATCH];	/* of the frames, or NULL */
 	int			nrefs = 0;
-	const RbpPageRef *victim = &refs[run->n];
 	bool		captured = false;
 
 	for (int i = 0; usable && i < run->n; i++)
 		refs[nrefs++] = run->pages[i].ref;
-	for (int i = 0; usable && i < run->n; i++)
-		if (has_claim(run->pages[i].buf))
-			refs[nrefs++] = rbp_page_ref(&rbp_shadow_of(run->pages[i].buf)->page);
+	for (int i = 0; i < run->n; i++)
+	{
+		victims[i] = NULL;
+		if (usable && has_claim(run->pages[i].buf))
+		{
+			refs[nrefs] = rbp_page_ref(&rbp_shadow_of(run->pages[i].buf)->page);
+			victims[i] = &refs[nrefs++];
+		}
+	}
 	/* for all of them, so that we wait for memory only once */
 	rbp_directory_prefetch(rbp_dir, refs, nrefs);
 	for (int i = 0; i < run->n; i++)
 	{
 		const char *frame = run->pages[i].buf;
 
-		if (!rbp_is_frame(frame, BLCKSZ))
-			continue;
-		if (usable && has_claim(frame))
-			captured |= handle_victim(frame, victim++, run);
-		else if (usable)
+		if (victims[i] != NULL)
+			captured |= handle_victim(frame, victims[i], run);
+		else if (usable && rbp_is_frame(frame, BLCKSZ))
 			rbp_count_skip(rbp_shadow_of(frame)->flags);
 		rbp_forget_frame(frame);
 	}
