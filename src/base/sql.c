@@ -120,7 +120,6 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 	uint64		counters[RBP_NUM_COUNTERS];
 	uint64		buckets[RBP_LATENCY_BUCKETS];
 
-	rbp_stats_sum(counters);
 	for (int row = 0; row < RBP_NUM_LATENCIES; row++)
 	{
 		RbpLatency	op = rows[row];
@@ -131,7 +130,9 @@ rbp_sql_stat_latency(PG_FUNCTION_ARGS)
 		int			n = 0;
 		int64		calls = 0;
 
+		/* in this order: a call's time is added before the call */
 		rbp_stats_histogram(op, buckets);
+		rbp_stats_sum(counters);
 		values[OPERATION] = CStringGetTextDatum(rbp_latency_names[op]);
 		rbp_sql_quantile(buckets, 0.50, &values[P50_US], &nulls[P50_US]);
 		rbp_sql_quantile(buckets, 0.90, &values[P90_US], &nulls[P90_US]);
