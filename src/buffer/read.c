@@ -53,9 +53,8 @@ typedef struct ReadPage
 	RbpPageRef	ref;
 	RbpLookup	lookup;
 	RbpVersion	version;
-	RbpCounter	outcome;		/* how its read ends, if the rest fails: from the
-								 * file, and as far as is known from the page
-								 * cache or the disk */
+	RbpCounter	outcome;		/* of its read; until it is served, that of a
+								 * read of the file, as far as is known */
 	bool		prefer_file;	/* a donor has it, but the file is read */
 	int			io;				/* index of its RbpRemoteIo, -1 if none */
 } ReadPage;
