@@ -136,8 +136,8 @@ static void (*wake) (void) = NULL;
 #define ANSWERED	0x010000	/* the donor is not suspect, if it was asked
 								 * after that */
 #define SUCCESS		0x020000	/* its penalty is a little less */
-#define SETTLE		0x040000	/* the link of the transport is neither suspect
-								 * nor held */
+#define SETTLE		0x040000	/* the link of the transport is neither
+								 * suspect nor held */
 #define FAILURE		0x080000	/* one more in the view */
 #define TIMEOUT		0x100000	/* likewise */
 #define RECHECK		0x200000	/* the lease worker asks the broker */
@@ -499,8 +499,9 @@ rbp_link_failed(RbpLocalConn *c, RbpLinkPhase phase, RbpLinkEvent event,
 								   c->ops->bit, status);
 
 	/*
-	 * What a stale connection meets is not news, unless it was waited for; nor
-	 * that one is lost that was denied something, which may have ended it.
+	 * What a stale connection meets is not news, unless it was waited for;
+	 * nor that one is lost that was denied something, which may have ended
+	 * it.
 	 */
 	if (event != LINK_DENIED && event != LINK_LATE && event != LINK_SILENT &&
 		(is_stale(c) ||

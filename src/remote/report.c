@@ -219,7 +219,7 @@ log_link(RbpRemoteDonor *d, int link, LogState *logged, int64 now)
 	uint32		missed = times - logged->times_down;
 	const char *over = link == ANY_LINK ? NULL : rbp_remote_transport_name(LINK_TRANSPORT(link));
 	char		error[ERROR_TEXT_LEN];
-	char		text[ERROR_TEXT_LEN + 32];
+	char text[	ERROR_TEXT_LEN + 32];
 
 	if (open == logged->open[link])
 		return;

@@ -347,6 +347,7 @@ rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
 	if (best != NULL)
 	{
 		uint32_t	at = (uint32_t) (best - quota->extents);
+
 		/* of an extent that has just come online it may not tell yet */
 		uint32_t	top = Max(__atomic_load_n(&quota->states->top, __ATOMIC_RELAXED), at + 1);
 

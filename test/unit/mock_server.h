@@ -35,7 +35,8 @@ typedef struct MockDonor
 								 * endpoint says so */
 	RbpStatus	costly_fails;	/* they do, in this way; RBP_INPROGRESS: they
 								 * never come about; RBP_TIMEOUT: and the
-								 * transport gives them up; RBP_OK: they do not */
+								 * transport gives them up; RBP_OK: they do
+								 * not */
 	bool		refuses;		/* connections */
 	bool		no_way;			/* no transport leads there */
 	bool		hangs;			/* takes, and never answers */

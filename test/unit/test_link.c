@@ -96,7 +96,8 @@ outcome(int verdict)
 	RbpBreaker *donor = link_breaker(d, ANY_LINK);
 	uint32		penalty = pg_atomic_read_u32(&donor->penalty);
 
-	text[0] = '\0';
+	text[		0] = '\0';
+
 	say(text, breaker_state(donor) != BREAKER_CLOSED, states[breaker_state(donor)]);
 	say(text, is_held(0, ANY_LINK), "held");
 	say(text, penalty > PENALTY_BEFORE, "penalty");
@@ -266,6 +267,7 @@ static const struct
 	RbpLinkEvent event;
 	const char *outcomes[3];	/* as above */
 }			successes[] = {
+
 	{"a request is answered", ON_REQUEST, LINK_DONE,
 	{"less penalty, link suspect, link held, link penalty", SUCCESS, NOTHING}},
 	{"a request is answered, nobody knows when", ON_REQUEST, LINK_DONE_UNTIMED, {ANSWERED, NOTHING, NOTHING}},

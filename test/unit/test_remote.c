@@ -47,11 +47,21 @@ static int	mistakes = 0;
 static uint8 pages[MANY][RBP_MAX_BATCH][BLCKSZ];
 static uint8 back[MANY][RBP_MAX_BATCH][BLCKSZ];
 
+/* Those of the pool that the extent belongs to; a test may have set up few. */
+static const RbpExtents *
+extents_of(uint32 extent)
+{
+	const RbpExtents *temp = rbp_remote_extents(RBP_POOL_TEMP);
+
+	return extent < temp->first ? rbp_remote_extents(RBP_POOL_BUFFER) : temp;
+}
+
 static uint8
 extent_state(uint32 extent)
 {
-	return rbp_extent_state(rbp_remote_extents(extent < BUFFER_EXTENTS ? RBP_POOL_BUFFER : RBP_POOL_TEMP),
-							extent);
+	const RbpExtents *x = extents_of(extent);
+
+	return extent < x->first + x->n ? rbp_extent_state(x, extent) : RBP_EXTENT_ABSENT;
 }
 
 static bool
@@ -78,8 +88,7 @@ is_draining(uint32 extent)
 static uint32
 region_of(uint32 extent)
 {
-	return rbp_extent_region(rbp_remote_extents(extent < BUFFER_EXTENTS ? RBP_POOL_BUFFER : RBP_POOL_TEMP),
-							 extent);
+	return rbp_extent_region(extents_of(extent), extent);
 }
 
 /* All but those that have pages still. */
@@ -197,6 +206,17 @@ retire_coldest(RbpPool pool, const char *donor, int count, RbpRegionGrant *given
 	return retired.given;
 }
 
+/* What the lease worker does between two renewals, in steps. */
+static void
+drop_closed(void)
+{
+	uint32		extents[BUFFER_EXTENTS];
+
+	(void) rbp_remote_drop(RBP_POOL_BUFFER, extents,
+						   rbp_extents_next_closed(&rbp_remote_shared->leases[RBP_POOL_BUFFER].extents,
+												   extents, BUFFER_EXTENTS));
+}
+
 /*
  * Lease n for the pool, with regions 0 to count - 1 of each donor from "from"
  * on.  Returns how many found no room.
@@ -209,6 +229,7 @@ take_lease(RbpPool pool, int n, int from, int ndonors, int count)
 	RbpRegionGrant grants[MOCK_DONORS * MOCK_REGIONS] = {0};
 	int			ngrants = 0;
 
+	drop_closed();
 	for (int d = 0; d < ndonors; d++)
 		endpoints[d] = mock_endpoint(from + d);
 	for (int r = 0; r < count; r++)
@@ -2056,7 +2077,6 @@ test_room(void)
 static bool
 forget(void)
 {
-	uint32		extents[BUFFER_EXTENTS];
 	bool		any = false;
 
 	for (int e = 0; e < BUFFER_EXTENTS; e++)
@@ -2064,9 +2084,7 @@ forget(void)
 		any |= not_absent[e];
 		not_absent[e] = false;
 	}
-	(void) rbp_remote_drop(RBP_POOL_BUFFER, extents,
-						   rbp_extents_next_closed(&rbp_remote_shared->leases[RBP_POOL_BUFFER].extents,
-												   extents, BUFFER_EXTENTS));
+	drop_closed();
 	return any;
 }
 
