@@ -33,9 +33,9 @@
 	X(SPILL_WRITES, spill_writes, spill_write, spill_write_time)	/* to donors */ \
 	X(STAGED, staged_hits, staged_hit, staged_time)	/* from the staging region */ \
 	X(PAGE_CACHE, page_cache_reads, page_cache_read, page_cache_time) \
-	X(CAPTURES, captures, capture, capture_time)	/* victims copied to staging;
-													 * time that this adds to a
-													 * read */
+	X(CAPTURES, captures, capture, capture_time)	/* victims copied to
+													 * staging; time that this
+													 * adds to a read */
 
 /*
  * The other counters: suffix of the enum value, and column of remote_bp_stat or, with
