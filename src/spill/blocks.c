@@ -146,15 +146,7 @@ drop_value(RbpSpillFile *file, uint32 block, uint32 value, void *run)
 
 	if (IS_STAGED(value))
 	{
-		uint32		page = STAGED_PAGE(value);
-
-		if (page == file->open_page)
-		{
-			file->open_page = RBP_SPILL_NO_PAGE;
-			rbp_spill_bitmap_put(shared->open_pages_free, page);
-		}
-		else
-			shared->dropped[page] = true;	/* its sender frees it */
+		shared->dropped[STAGED_PAGE(value)] = true; /* its sender frees it */
 		file->staged_blocks--;
 	}
 	else if (IS_SLOT(value))

@@ -4,15 +4,13 @@
  *	  Reading and writing temporary files block by block, and reporting
  *	  failures.
  *
- * A call is split at block boundaries.  Whole blocks go to donors or to the
- * real file, whichever costs less.  Parts of blocks are assembled in the
- * file's open page in staging; there is one at most.  The invariants are in
- * files.c.
+ * A call is split at block boundaries.  Blocks go to donors or to the real
+ * file, whichever costs less.  A part of a block is written as the whole block,
+ * unless that is in the real file.  The invariants are in files.c.
  *
  * Locks: the file's lock is taken shared to find a block and to copy from
- * staging, and exclusively to fill the open page.  It is not held while
- * waiting for a donor, and while waiting for the disk only if a block moves
- * from elsewhere to the real file.
+ * staging.  It is not held while waiting for a donor, and while waiting for the
+ * disk only if a block moves from elsewhere to the real file.
  *
  * Local to a process: the last lost block that it has met.
  *
@@ -34,8 +32,6 @@
 #include "spill/spill.h"
 #include "spill/spill_internal.h"
 #include "spill/table.h"
-
-#define shared		rbp_spill_shared
 
 /*
  * ---- failures ----------------------------------------------------------
@@ -413,221 +409,92 @@ write_real(const Part *p)
 	return n;
 }
 
-/* Write a whole block. */
-static ssize_t
-write_block(const Part *p)
+/*
+ * Is this a part of a block that is in the real file?  *new: the block begins at
+ * or behind the end of the file.  False, with EIO, if the file's entry is gone.
+ */
+static bool
+find_part(const Part *p, bool *in_file, bool *new)
 {
-	if (spill_enabled(p->o) && rbp_spill_prefer_file(rbp_page_cache_file_system(p->fd, &p->o->file_system)))
+	RbpSpillFile *file = rbp_spill_open_lock(p->o, false);
+
+	if (file == NULL)
+		return false;
+	*in_file = rbp_spill_block_get(file, p->block) == VALUE_NONE;
+	*new = (int64) p->block * BLCKSZ >= file->size;
+	rbp_spill_file_unlock(file);
+	return true;
+}
+
+/*
+ * Make the part a whole block, in that buffer: the rest is as it was, and zeros
+ * behind the end of the file.
+ */
+static bool
+complete_part(Part *p, char *whole)
+{
+	off_t		start = p->offset % BLCKSZ;
+	ssize_t		n = rbp_spill_read_part(p->o, p->fd, whole, BLCKSZ, p->offset - start);
+
+	if (n < 0)
+		return false;
+	memset(whole + n, 0, BLCKSZ - n);
+	memcpy(whole + start, p->buf, p->len);
+	p->buf = whole;
+	p->len = Max((size_t) n, start + p->len);
+	p->offset -= start;
+	return true;
+}
+
+/*
+ * Write a block, or a part of it: where it is, if that is the real file, else the
+ * whole block anew.
+ */
+static ssize_t
+write_part(const Part *p)
+{
+	char		copy[BLCKSZ];
+	Part		whole = *p;
+	bool		in_file = true; /* a whole block is like a new one */
+	bool		new = true;
+	ssize_t		n;
+
+	if (p->len < BLCKSZ && !find_part(p, &in_file, &new))
+		return -1;
+	if (in_file && (!new || !spill_enabled(p->o)))
+		return write_real(p);
+	if (in_file && rbp_spill_prefer_file(rbp_page_cache_file_system(p->fd, &p->o->file_system)))
 	{
-		if (write_real(p) == BLCKSZ)
+		if (write_real(p) == (ssize_t) p->len)
 		{
-			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, 1);
-			return BLCKSZ;
+			rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, p->len / BLCKSZ);
+			return (ssize_t) p->len;
 		}
 		/* the disk may be full */
 		rbp_spill_file_refused();
 	}
+	if (p->len < BLCKSZ && !complete_part(&whole, copy))
+		return -1;
 	if (spill_enabled(p->o))
 	{
 		int64		started = cost_begin(p->o, p->fd, p->len, RBP_SPILL_DONOR, true);
 
-		switch (rbp_spill_put(p->o->handle, p->block, p->buf, p->offset + BLCKSZ))
+		if (rbp_spill_put(p->o->handle, p->block, whole.buf, p->offset + (off_t) p->len))
 		{
-			case RBP_SPILL_PUT_DONE:
-				rbp_spill_cost_end(rbp_page_cache_file_system(p->fd, &p->o->file_system), RBP_SPILL_DONOR, true, started);
-				return BLCKSZ;
-			case RBP_SPILL_PUT_GONE:
-				errno = EIO;
-				return -1;
-			case RBP_SPILL_PUT_NO_ROOM:
-				rbp_stats_count(RBP_COUNT_SPILL_LOCAL, 1);
-				break;
-		}
-	}
-	return write_real(p);
-}
-
-/*
- * Send the file's open page, because it is full or another block needs it.  A
- * part of the block that was never written is zeros, as it should be.
- */
-static bool
-send_open_page(RbpSpillOpen *o, int fd, uint32 block)
-{
-	char		copy[BLCKSZ];
-	RbpSpillFile *file = rbp_spill_open_lock(o, true);
-	int64		size;
-
-	if (file == NULL)
-		return false;
-	if (file->open_page == RBP_SPILL_NO_PAGE || file->open_block != block)
-	{
-		rbp_spill_file_unlock(file);	/* another process has sent it */
-		return true;
-	}
-	memcpy(copy, staging_page(file->open_page), BLCKSZ);
-	size = file->size;
-	rbp_spill_file_unlock(file);
-
-	if (spill_enabled(o) &&
-		rbp_spill_put(o->handle, block, copy, size) == RBP_SPILL_PUT_DONE)
-		return true;
-
-	/* There is no room on donors: move the page to the real file. */
-	file = rbp_spill_open_lock(o, true);
-	if (file == NULL)
-		return false;
-	if (file->open_page != RBP_SPILL_NO_PAGE && file->open_block == block &&
-		!rbp_spill_to_real_file(file, block, staging_page(file->open_page), &fd))
-	{
-		int			save_errno = errno;
-
-		rbp_spill_file_unlock(file);
-		errno = save_errno;
-		return false;
-	}
-	rbp_spill_file_unlock(file);
-	return true;
-}
-
-/*
- * Write into the file's open page, which holds this block.  Unlocks the file.
- */
-static ssize_t
-write_open_page(const Part *p, RbpSpillFile *file)
-{
-	bool		full;
-
-	memcpy(staging_page(file->open_page) + p->offset % BLCKSZ, p->buf, p->len);
-	file->size = Max(file->size, p->offset + (off_t) p->len);
-	full = file->size >= ((int64) p->block + 1) * BLCKSZ;
-	rbp_spill_file_unlock(file);
-	if (full && !send_open_page(p->o, p->fd, p->block))
-		return -1;
-	return (ssize_t) p->len;
-}
-
-/* Give the block a zeroed open page, if one is free. */
-static bool
-open_page_for(RbpSpillFile *file, uint32 block)
-{
-	int			page = rbp_spill_bitmap_take(shared->open_pages_free, shared->nopen_pages);
-
-	if (page < 0)
-		return false;
-	if (!rbp_spill_block_set(file, block,
-							 VALUE_STAGED | (uint32) page))
-	{
-		rbp_spill_bitmap_put(shared->open_pages_free, (uint32) page);
-		return false;
-	}
-	memset(staging_page(page), 0, BLCKSZ);
-	file->open_page = (uint32) page;
-	file->open_block = block;
-	file->staged_blocks++;
-	return true;
-}
-
-/*
- * Write a part of a block that is neither in a slot nor in staging.  Unlocks
- * the file. *retry: nothing was written, and the caller has to start over.
- */
-static ssize_t
-write_new_part(const Part *p, RbpSpillFile *file, bool *retry)
-{
-	bool		opened;
-
-	if ((int64) p->block * BLCKSZ < file->size || !spill_enabled(p->o) ||
-		!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
-	{
-		rbp_spill_file_unlock(file);
-		return write_real(p);
-	}
-	if (rbp_spill_prefer_file(rbp_page_cache_file_system(p->fd, &p->o->file_system)))
-	{
-		rbp_spill_file_unlock(file);
-		if (write_real(p) == (ssize_t) p->len)
+			rbp_spill_cost_end(rbp_page_cache_file_system(p->fd, &p->o->file_system), RBP_SPILL_DONOR, true, started);
 			return (ssize_t) p->len;
-		/* a partial write is there, and is part of the file from now on */
-		rbp_spill_file_refused();
-		*retry = true;
-		return 0;
+		}
+		rbp_stats_count(RBP_COUNT_SPILL_LOCAL, p->len / BLCKSZ);
 	}
-
-	/* This is a new block at the end: fill it in staging. */
-	if (file->open_page != RBP_SPILL_NO_PAGE)
-	{
-		uint32		other = file->open_block;
-
-		rbp_spill_file_unlock(file);
-		*retry = send_open_page(p->o, p->fd, other);
-		return -1;
-	}
-	opened = open_page_for(file, p->block);
-	rbp_spill_file_unlock(file);
-	*retry = opened;
-	return opened ? 0 : write_real(p);
-}
-
-/*
- * Write a part of a block that is elsewhere, by writing the whole block anew.
- */
-static ssize_t
-rewrite_block(const Part *p)
-{
-	char		whole[BLCKSZ];
-	uint32		start = (uint32) (p->offset % BLCKSZ);
-	Part		all = *p;
-	ssize_t		n;
-
-	all.buf = whole;
-	all.offset -= start;
-	n = rbp_spill_read_part(p->o, p->fd, whole, BLCKSZ, all.offset);
+	n = write_real(&whole);
 	if (n < 0)
 		return -1;
-	memset(whole + n, 0, BLCKSZ - n);
-	memcpy(whole + start, p->buf, p->len);
-	switch (rbp_spill_put(p->o->handle, p->block, whole, p->offset + (off_t) p->len))
-	{
-		case RBP_SPILL_PUT_DONE:
-			return (ssize_t) p->len;
-		case RBP_SPILL_PUT_GONE:
-			errno = EIO;
-			return -1;
-		case RBP_SPILL_PUT_NO_ROOM:
-			break;
-	}
-	all.len = Max((size_t) n, start + p->len);
-	return write_real(&all) < 0 ? -1 : (ssize_t) p->len;
-}
-
-/* Write a part of a block. */
-static ssize_t
-write_part(const Part *p)
-{
-	bool		retry;
-	ssize_t		n;
-
-	do
-	{
-		RbpSpillFile *file = rbp_spill_open_lock(p->o, true);
-		uint32		value;
-
-		if (file == NULL)
-			return -1;
-		retry = false;
-		value = rbp_spill_block_get(file, p->block);
-		if (IS_STAGED(value) &&
-			STAGED_PAGE(value) == file->open_page)
-			return write_open_page(p, file);
-		if (value != VALUE_NONE)
-		{
-			rbp_spill_file_unlock(file);
-			return rewrite_block(p);
-		}
-		n = write_new_part(p, file, &retry);
-	} while (retry);
-	return n;
+	/* of a short write, what is of this part */
+	n -= p->offset - whole.offset;
+	if (n > 0)
+		return Min(n, (ssize_t) p->len);
+	errno = ENOSPC;
+	return -1;
 }
 
 /*
@@ -682,7 +549,7 @@ rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
 			.len = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ)),
 			.block = (uint32) (at / BLCKSZ)
 		};
-		ssize_t		n = part.len == BLCKSZ ? write_block(&part) : write_part(&part);
+		ssize_t		n = write_part(&part);
 
 		if (n < 0)
 			return partial_write_result((ssize_t) done);

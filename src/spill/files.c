@@ -13,8 +13,7 @@
  * none.  The value tells where all of its content is:
  *
  *	none			in the real file; zeros where that is shorter
- *	a staging page	in shared memory: being filled (the file's open page, of
- *					which there is one at most), or on its way to donors
+ *	a staging page	in shared memory, on its way to donors
  *	a slot			on a donor, with its hash in RbpSpillSlotInfo, and perhaps
  *					with a second copy in another slot on another donor
  *	lost			nowhere: both a donor and the disk have failed
@@ -39,10 +38,8 @@
  *	  because the lease worker may be moving blocks there.
  *
  * This relies on how the server uses temporary files: several processes may
- * write to a file, but not to the same block at the same time, and only one
- * process at a time writes parts of blocks, because a process that starts
- * another block sends the open page.  (Otherwise bytes that one of them wrote
- * within a block could be lost.)
+ * write to a file, but not to the same block at the same time.  (Otherwise bytes
+ * that one of them wrote within a block could be lost.)
  *
  * Locks: a file's lock covers its values, its state, the RbpSpillSlotInfo of
  * its slots, and the "dropped" marks of its staging pages.  It is not held
@@ -138,7 +135,6 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	struct stat real = {.st_size = 0};
 	RbpSpillFile initial = {
 		.size = 0,
-		.open_page = RBP_SPILL_NO_PAGE,
 		.owner = owner_pid(o),
 		.relation = o->relation,
 	};

@@ -62,22 +62,15 @@ max_nodes(void)
 }
 
 static uint32
-staging_pages(void)
-{
-	return (uint32) rbp_guc_temp_staging_size / (BLCKSZ / 1024);
-}
-
-/* A quarter of the staging region is for blocks that are being filled. */
-static uint32
 staging_chunks(void)
 {
-	return (staging_pages() - staging_pages() / 4) / CHUNK_PAGES;
+	return (uint32) rbp_guc_temp_staging_size / (BLCKSZ / 1024) / CHUNK_PAGES;
 }
 
 static uint32
-bitmap_words(uint32 bits)
+staging_pages(void)
 {
-	return (bits + 63) / 64;
+	return staging_chunks() * CHUNK_PAGES;
 }
 
 Size
@@ -93,24 +86,8 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
 	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
-	size = add_size(size, mul_size(sizeof(pg_atomic_uint64), 2 * bitmap_words(pages)));
+	size = add_size(size, mul_size(sizeof(pg_atomic_flag), staging_chunks()));
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
-}
-
-/* A bitmap of n bits, all of them set. */
-static pg_atomic_uint64 *
-make_bitmap(char **arena, uint32 n)
-{
-	pg_atomic_uint64 *words = rbp_layout_take(arena, sizeof(pg_atomic_uint64) * bitmap_words(n),
-											  PG_CACHE_LINE_SIZE);
-
-	for (uint32 i = 0; i < bitmap_words(n); i++)
-	{
-		uint32		bits = n - i * 64;
-
-		pg_atomic_init_u64(&words[i], PG_UINT64_MAX >> (64 - Min(bits, 64)));
-	}
-	return words;
 }
 
 pg_attribute_hot void
@@ -146,7 +123,6 @@ rbp_spill_shmem_init(void *mem)
 	installed = true;
 	sh->first_slot = RBP_EXTENT_SLOT(states->first);
 	sh->nchunks = staging_chunks();
-	sh->nopen_pages = staging_pages() - sh->nchunks * CHUNK_PAGES;
 	rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
 										 PG_CACHE_LINE_SIZE),
 						 states, rbp_lock_tranche("RemoteBpSpillSlots"));
@@ -160,8 +136,9 @@ rbp_spill_shmem_init(void *mem)
 	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < extents; i++)
 		pg_atomic_init_u32(&sh->pending[i], 0);
-	sh->open_pages_free = make_bitmap(&arena, sh->nopen_pages);
-	sh->chunk_free = make_bitmap(&arena, sh->nchunks);
+	sh->chunk_used = rbp_layout_take(&arena, sizeof(pg_atomic_flag) * sh->nchunks, PG_CACHE_LINE_SIZE);
+	for (uint32 i = 0; i < sh->nchunks; i++)
+		pg_atomic_init_flag(&sh->chunk_used[i]);
 	sh->dropped = rbp_layout_take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
 	memset(sh->dropped, 0, sizeof(bool) * staging_pages());
 	sh->pages = rbp_layout_take(&arena, (Size) BLCKSZ * staging_pages(), 4096);

@@ -68,17 +68,14 @@ typedef struct RbpSpillSlotInfo
 typedef struct RbpSpillShared
 {
 	uint32		first_slot;
-	uint32		nopen_pages;	/* staging pages for blocks of which only a
-								 * part was written so far: open pages */
-	uint32		nchunks;		/* chunks of pages for blocks on their way */
+	uint32		nchunks;		/* chunks of staging pages */
 
 	/* the other parts, at the same address in all processes */
-	char	   *pages;			/* nopen_pages + nchunks * CHUNK_PAGES */
+	char	   *pages;			/* nchunks * CHUNK_PAGES */
 	bool	   *dropped;		/* for each page: its block has moved on;
 								 * under the file's lock while the page is in
 								 * use */
-	pg_atomic_uint64 *open_pages_free;	/* bitmaps */
-	pg_atomic_uint64 *chunk_free;
+	pg_atomic_flag *chunk_used; /* for each chunk */
 	RbpSpillSlotInfo *slots;
 	pg_atomic_uint32 *pending;	/* for each extent: used slots whose content
 								 * is still in staging */
@@ -263,23 +260,13 @@ extern void rbp_spill_free_reserved(RbpSpillFile *file);
  * ---- write.c -----------------------------------------------------------
  */
 
-/* Take one of the set bits among n; -1 if there is none.  And put it back. */
-extern int	rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n);
-extern void rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit);
-
-typedef enum RbpSpillPutResult
-{
-	RBP_SPILL_PUT_DONE,
-	RBP_SPILL_PUT_NO_ROOM,		/* the caller writes it to the real file */
-	RBP_SPILL_PUT_GONE			/* the file's entry is gone */
-} RbpSpillPutResult;
-
 /*
  * Send a whole block to donors, replacing what was there.  The file is at
- * least size bytes long afterwards.
+ * least size bytes long afterwards.  False, with nothing changed, if there is no
+ * room, or if the file's entry is gone.
  */
-extern RbpSpillPutResult rbp_spill_put(RbpSpillHandle handle, uint32 block,
-									   const char *data, int64 size);
+extern bool rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data,
+						  int64 size);
 
 /*
  * Write the page to its slots (mirror: NO_SLOT for none), and wait.  On failure

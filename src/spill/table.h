@@ -29,7 +29,6 @@
 #include "base/geometry.h"
 
 #define RBP_SPILL_NO_FILE	UINT32_MAX
-#define RBP_SPILL_NO_PAGE	UINT32_MAX
 
 /* The table; NULL until it is initialized. */
 typedef struct RbpSpillTable RbpSpillTable;
@@ -51,9 +50,6 @@ typedef struct RbpSpillFile
 {
 	char		name[RBP_SPILL_NAME_LEN];
 	int64_t		size;			/* bytes, as users see it */
-	uint32_t	open_page;		/* staging page of the block that is being
-								 * filled; initially RBP_SPILL_NO_PAGE */
-	uint32_t	open_block;
 	uint32_t	run_next;		/* adjacent slots reserved for the next
 								 * blocks: the next one, and how many are left */
 	uint32_t	run_left;

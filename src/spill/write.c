@@ -113,35 +113,22 @@ static bool filling = false;
 static int64 paused_until = 0;
 
 /*
- * ---- bitmaps -----------------------------------------------------------
+ * ---- chunks ------------------------------------------------------------
  */
 
-int
-rbp_spill_bitmap_take(pg_atomic_uint64 *words, uint32 n)
+/* Take a chunk of staging pages.  Returns its number; -1 if there is none. */
+static int
+take_chunk(void)
 {
-	uint32		nwords = (n + 63) / 64;
-	uint32		from = nwords > 0 ? (uint32) MyProcPid % nwords : 0;
-
-	for (uint32 i = 0; i < nwords; i++)
+	for (uint32 i = 0; i < shared->nchunks; i++)
 	{
-		uint32		w = (from + i) % nwords;
-		uint64		word = pg_atomic_read_u64(&words[w]);
+		uint32		number = ((uint32) MyProcPid + i) % shared->nchunks;
 
-		while (word != 0)
-		{
-			uint64		bit = word & -word;
-
-			if (pg_atomic_compare_exchange_u64(&words[w], &word, word & ~bit))
-				return (int) (w * 64) + __builtin_ctzll(bit);
-		}
+		if (pg_atomic_unlocked_test_flag(&shared->chunk_used[number]) &&
+			pg_atomic_test_set_flag(&shared->chunk_used[number]))
+			return (int) number;
 	}
 	return -1;
-}
-
-void
-rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
-{
-	(void) pg_atomic_fetch_or_u64(&words[bit / 64], UINT64CONST(1) << (bit % 64));
 }
 
 /*
@@ -151,7 +138,7 @@ rbp_spill_bitmap_put(pg_atomic_uint64 *words, uint32 bit)
 static uint32
 staging_number(const SendChunk *chunk, int i)
 {
-	return shared->nopen_pages + chunk->number * CHUNK_PAGES + (uint32) i;
+	return chunk->number * CHUNK_PAGES + (uint32) i;
 }
 
 static int64
@@ -416,7 +403,7 @@ complete_oldest(int64 deadline_ns)
 			all_saved = false;
 	if (comp.fd >= 0)
 		(void) rbp_libc.close(comp.fd);
-	rbp_spill_bitmap_put(shared->chunk_free, chunk->number);
+	pg_atomic_clear_flag(&shared->chunk_used[chunk->number]);
 	chunk->n = 0;
 	oldest = (oldest + 1) % MAX_CHUNKS;
 	num_chunks--;
@@ -490,23 +477,14 @@ get_chunk(void)
 	int			number;
 
 	if (filling)
-	{
-		chunk = &chunks[(oldest + num_chunks - 1) % MAX_CHUNKS];
-		if (chunk->n < CHUNK_PAGES)
-			return chunk;
-		submit_chunk(false);
-	}
+		return &chunks[(oldest + num_chunks - 1) % MAX_CHUNKS];
 	rbp_process_needs_exit();
-	if (num_chunks == MAX_CHUNKS)
-		complete_oldest(write_deadline(rbp_now_ns()));
-	number = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
-	while (number < 0 && num_chunks > 0)
+	while (num_chunks == MAX_CHUNKS || (number = take_chunk()) < 0)
 	{
+		if (num_chunks == 0)
+			return NULL;
 		complete_oldest(write_deadline(rbp_now_ns()));
-		number = rbp_spill_bitmap_take(shared->chunk_free, shared->nchunks);
 	}
-	if (number < 0)
-		return NULL;
 	chunk = &chunks[(oldest + num_chunks) % MAX_CHUNKS];
 	num_chunks++;
 	rbp_spill_used_in_xact = true;
@@ -522,7 +500,7 @@ get_chunk(void)
  */
 
 /* Write a block to its slots and wait. */
-static RbpSpillPutResult
+static bool
 put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 				  uint32 slot, uint32 mirror)
 {
@@ -532,13 +510,13 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	bool		have_node;
 
 	if (!rbp_spill_write_slots(data, slot, mirror, deadline_ns))
-		return RBP_SPILL_PUT_NO_ROOM;
+		return false;
 
 	file = rbp_spill_file_lock(handle, true);
 	if (file == NULL)
 	{
 		free_slots(slot, mirror);
-		return RBP_SPILL_PUT_GONE;
+		return false;
 	}
 
 	/*
@@ -557,10 +535,10 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	if (!have_node)
 	{
 		free_slots(slot, mirror);
-		return RBP_SPILL_PUT_NO_ROOM;
+		return false;
 	}
 	rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
-	return RBP_SPILL_PUT_DONE;
+	return true;
 }
 
 /*
@@ -585,7 +563,7 @@ remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
 	file->last_value = SLOT_VALUE(slot);
 }
 
-RbpSpillPutResult
+bool
 rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 {
 	int64		now = rbp_now_ns();
@@ -599,15 +577,15 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	bool		mirrored = rbp_guc_temp_mirror;
 
 	if (now < paused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
-		return RBP_SPILL_PUT_NO_ROOM;
+		return false;
 
 	file = rbp_spill_file_lock(handle, true);
 	if (file == NULL)
-		return RBP_SPILL_PUT_GONE;
+		return false;
 	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
 	{
 		rbp_spill_file_unlock(file);
-		return RBP_SPILL_PUT_NO_ROOM;
+		return false;
 	}
 	rbp_spill_file_unlock(file);
 	rbp_spill_cost_slot(slot);
@@ -633,14 +611,14 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	if (file == NULL)
 	{
 		free_slots(slot, mirror);
-		return RBP_SPILL_PUT_GONE;
+		return false;
 	}
 	old = rbp_spill_block_get(file, block);
 	if (!rbp_spill_block_set(file, block, VALUE_STAGED | number))
 	{
 		rbp_spill_file_unlock(file);
 		free_slots(slot, mirror);
-		return RBP_SPILL_PUT_NO_ROOM;
+		return false;
 	}
 	remember_order(file, block, slot);
 	shared->dropped[number] = false;
@@ -653,5 +631,5 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 
 	if (++chunk->n == CHUNK_PAGES)
 		submit_chunk(false);
-	return RBP_SPILL_PUT_DONE;
+	return true;
 }

@@ -121,8 +121,9 @@ for my $transport ('shm', 'tcp')
 	$first->query('CLOSE c');
 	push @rows, read_on($second, 2);
 	cmp_ok(counter($node, 'spill.writes'), '>', $writes, "$transport: freed memory is used again");
+	# (the last block of another one, which is not complete, may be on a donor, too)
 	my $mixed = $node->safe_psql('postgres',
-		"SELECT count(*) FROM remote_bp_temp_files WHERE remote_bytes > 0 AND remote_bytes + staged_bytes < size - 100000");
+		"SELECT count(*) FROM remote_bp_temp_files WHERE remote_bytes > 0 AND remote_bytes + staged_bytes BETWEEN 100000 AND size - 100000");
 	is($mixed, 1, "$transport: freed memory is used by a file of which a part is on disk");
 	is_deeply([ @rows, read_again($second, 4) ], [ @right, reverse @right ], "$transport: a file of which a part is on disk is read right");
 	$_->quit for $first, $second;
