@@ -200,54 +200,24 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	rbp_spill_drop_value(file, old);
 }
 
-/*
- * Open a descriptor that fd.c does not know of, for rbp_spill_to_real_file().
- * At the limit on descriptors, close the one that is kept in reserve and try
- * again.
- */
-static int
-open_real_file(const char *name)
-{
-	static int	spare = -1;
-	int			fd = rbp_libc.open(name, O_WRONLY | O_CLOEXEC);
-
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && spare >= 0)
-	{
-		(void) rbp_libc.close(spare);
-		spare = -1;
-		fd = rbp_libc.open(name, O_WRONLY | O_CLOEXEC);
-	}
-	else if (spare < 0)
-	{
-		int			save_errno = errno;
-
-		spare = rbp_libc.open("/dev/null", O_RDONLY | O_CLOEXEC);
-		errno = save_errno;
-	}
-	return fd;
-}
-
 bool
-rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data,
-					   int *fd)
+rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data)
 {
 	uint32		value = rbp_spill_block_get(file, block);
 	off_t		start = (off_t) block * BLCKSZ;
-	ssize_t		len = (ssize_t) Min(file->size - start, BLCKSZ);
-	ssize_t		n = 0;
+	ssize_t		len = (ssize_t) Max(Min(file->size - start, BLCKSZ), 0);
+	int			fd = rbp_libc.open(file->name, O_WRONLY | O_CLOEXEC);
+	ssize_t		n;
+	int			save_errno;
 
-	if (*fd < 0)
-		*fd = open_real_file(file->name);
-	if (*fd < 0)
+	if (fd < 0)
 		return false;
-	if (len > 0)
-		n = rbp_libc.pwrite(*fd, data, len, start);
-	if (n < len && len > 0)
-	{
-		if (n >= 0)
-			errno = ENOSPC;
+	n = rbp_libc.pwrite(fd, data, len, start);
+	save_errno = n >= 0 ? ENOSPC : errno;
+	(void) rbp_libc.close(fd);
+	errno = save_errno;
+	if (n < len)
 		return false;
-	}
 	(void) rbp_spill_block_set(file, block, VALUE_NONE);
 	rbp_spill_drop_value(file, value);
 	return true;

@@ -232,13 +232,11 @@ extern void rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 							  uint32 mirror, uint64 hash);
 
 /*
- * Write the block from data to the real file and drop its old value. *fd
- * caches the descriptor (-1: none yet); the caller closes it.  False, with
- * errno, if the write failed; nothing has changed then.  File locked
+ * Write the block from data to the real file and drop its old value.  False,
+ * with errno, if the write failed; nothing has changed then.  File locked
  * exclusively.
  */
-extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block,
-								   const char *data, int *fd);
+extern bool rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data);
 
 /*
  * Take a slot for the file's next block, and if mirror is not NULL one on

@@ -174,19 +174,15 @@ move_to_slots(const RbpSpilledBlock *b, const char *page, int64 deadline_ns)
 static bool
 move_to_real_file(const RbpSpilledBlock *b, const char *page)
 {
-	RbpSpillFile *file;
-	int			fd = -1;
+	RbpSpillFile *file = lock_block(b);
 	bool		ok;
 
-	file = lock_block(b);
 	if (file == NULL)
 		return true;
-	ok = rbp_spill_to_real_file(file, b->block, page, &fd);
+	ok = rbp_spill_to_real_file(file, b->block, page);
 	if (ok)
 		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 	rbp_spill_file_unlock(file);
-	if (fd >= 0)
-		(void) rbp_libc.close(fd);
 	return ok;
 }
 

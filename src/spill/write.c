@@ -306,21 +306,12 @@ current_status(uint32 slot, RbpStatus status)
 	return status == RBP_OK && rbp_remote_slot_donor(slot) < 0 ? RBP_DENIED : status;
 }
 
-/* State while the blocks of a completed batch are processed. */
-typedef struct Completion
-{
-	int64		deadline_ns;
-	bool		try_relocate;	/* writing to other slots is worth a try */
-	int			fd;				/* real file of fd_of, or -1 */
-	RbpSpillHandle fd_of;
-} Completion;
-
 /*
  * Process one block of a completed batch.  False, with *lost set, if it is
  * lost.
  */
 static bool
-complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
+complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 {
 	ChunkPage  *page = &chunk->pages[i];
 	uint32		number = staging_number(chunk, i);
@@ -329,6 +320,7 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 	RbpStatus	first = submitted ? chunk->ios[page->io].status : RBP_CANCELED;
 	RbpStatus	second = submitted && mirrored ? chunk->ios[page->io + 1].status : first;
 	bool		retained;		/* the memory stays leased */
+	int64		now;
 	bool		installed = false;
 	bool		saved = true;
 	RbpSpillFile *file;
@@ -339,27 +331,17 @@ complete_page(SendChunk *chunk, int i, Completion *comp, LostBlock *lost)
 	retained = rbp_remote_slot_stays(page->slot) &&
 		(!mirrored || rbp_remote_slot_stays(page->mirror));
 	/* if the whole lease has expired, there are no other slots */
-	if (!retained && comp->try_relocate &&
-		rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
-		comp->try_relocate = relocate_page(page, number, comp->deadline_ns);
+	now = rbp_now_ns();
+	if (!retained && now < deadline_ns && rbp_remote_usable(RBP_POOL_TEMP, now))
+		(void) relocate_page(page, number, deadline_ns);
 
 	file = rbp_spill_file_lock(page->handle, true);
 	if (file != NULL && !shared->dropped[number])
 	{
-		if (comp->fd >= 0 &&
-			(comp->fd_of.index != page->handle.index ||
-			 comp->fd_of.serial != page->handle.serial))
-		{
-			(void) rbp_libc.close(comp->fd);
-			comp->fd = -1;
-		}
-		comp->fd_of = page->handle;
-
 		first = current_status(page->slot, first);
 		second = mirrored ? current_status(page->mirror, second) : first;
 		if ((!retained || first != RBP_OK || second != RBP_OK) &&
-			rbp_spill_to_real_file(file, page->block, staging_page(number),
-								   &comp->fd))
+			rbp_spill_to_real_file(file, page->block, staging_page(number)))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
 		else if (first == RBP_OK || second == RBP_OK)
 		{
@@ -388,7 +370,6 @@ static void
 complete_oldest(int64 deadline_ns)
 {
 	SendChunk  *chunk = &chunks[oldest];
-	Completion	comp = {.deadline_ns = deadline_ns,.try_relocate = true,.fd = -1};
 	LostBlock	lost;
 	bool		all_saved = true;
 
@@ -396,13 +377,10 @@ complete_oldest(int64 deadline_ns)
 		rbp_remote_end(chunk->batch, deadline_ns);
 	chunk->batch = NULL;
 	/* if a hung donor has used up the time, leave some for others */
-	comp.deadline_ns = Max(deadline_ns,
-						   rbp_now_ns() + rbp_guc_io_timeout_ns());
+	deadline_ns = Max(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < chunk->n; i++)
-		if (!complete_page(chunk, i, &comp, &lost))
+		if (!complete_page(chunk, i, deadline_ns, &lost))
 			all_saved = false;
-	if (comp.fd >= 0)
-		(void) rbp_libc.close(comp.fd);
 	pg_atomic_clear_flag(&shared->chunk_used[chunk->number]);
 	chunk->n = 0;
 	oldest = (oldest + 1) % MAX_CHUNKS;
