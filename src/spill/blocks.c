@@ -4,10 +4,9 @@
  *	  Moving a block: reserving spill slots for a file, replacing values,
  *	  and releasing what the old values stood for.
  *
- * All functions here but rbp_spill_forget_handle() are called with the file
- * locked exclusively.  The lock covers the file's values, its state, which
- * includes the slots reserved for it, the RbpSpillSlotInfo of its slots, and
- * the "dropped" marks of its staging pages.  The invariants are in files.c.
+ * Most functions here are called with the file locked exclusively.  The lock covers the file's values, its state, which
+ * includes the slots reserved for it, and the RbpSpillSlotInfo of its slots.
+ * The invariants are in files.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,7 +26,20 @@
 #define RUN_FIRST			4
 #define RUN_LAST			32
 
-#define shared		rbp_spill_shared
+RbpSpillFile *
+rbp_spill_lock_block(const RbpSpilledBlock *b, bool exclusive, bool wait)
+{
+	RbpSpillFile *file = wait ? rbp_spill_file_lock(b->handle, exclusive) :
+		rbp_spill_file_trylock(b->handle, exclusive);
+
+	if (file == NULL)
+		return NULL;
+	if (rbp_spill_block_get(file, b->block) == b->value &&
+		(IS_STAGED(b->value) || slot_info(b->slot)->hash == b->hash))
+		return file;
+	rbp_spill_file_unlock(file);
+	return NULL;
+}
 
 static bool
 extent_usable(uint32 extent, void *arg)
@@ -143,12 +155,8 @@ free_run_add(FreeRun *run, uint32 slot)
 static void
 drop_value(RbpSpillFile *file, uint32 block, uint32 value, void *run)
 {
-
 	if (IS_STAGED(value))
-	{
-		shared->dropped[STAGED_PAGE(value)] = true; /* its sender frees it */
-		file->staged_blocks--;
-	}
+		file->staged_blocks--;	/* its sender frees the page */
 	else if (IS_SLOT(value))
 	{
 		uint32		slot = VALUE_SLOT(value);

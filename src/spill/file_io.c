@@ -242,7 +242,6 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 	{
 		RbpSpillFile *file = rbp_spill_open_lock(o, false);
 		RbpSpilledBlock b = {.handle = o->handle,.block = block};
-		uint32		value;
 		int64		started;
 
 		if (file == NULL)
@@ -253,15 +252,15 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 			return 0;
 		}
 		len = (size_t) Min((int64) len, file->size - offset);
-		value = rbp_spill_block_get(file, block);
-		if (IS_STAGED(value))
+		b.value = rbp_spill_block_get(file, block);
+		if (IS_STAGED(b.value))
 		{
-			memcpy(buf, staging_page(STAGED_PAGE(value)) + start, len);
+			memcpy(buf, staging_page(STAGED_PAGE(b.value)) + start, len);
 			rbp_spill_file_unlock(file);
 			rbp_stats_count(RBP_COUNT_SPILL_STAGED_READS, 1);
 			return (ssize_t) len;
 		}
-		if (value == VALUE_NONE)
+		if (b.value == VALUE_NONE)
 		{
 			ssize_t		n;
 
@@ -271,7 +270,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 				memset(buf + n, 0, len - n);	/* a hole */
 			return n < 0 ? n : (ssize_t) len;
 		}
-		if (value == VALUE_LOST)
+		if (b.value == VALUE_LOST)
 		{
 			rbp_spill_file_unlock(file);
 			rbp_spill_block_lost(o->name,
@@ -281,7 +280,7 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 			errno = EIO;
 			return -1;
 		}
-		b.slot = VALUE_SLOT(value);
+		b.slot = VALUE_SLOT(b.value);
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
 		rbp_spill_file_unlock(file);

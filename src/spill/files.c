@@ -41,9 +41,8 @@
  * write to a file, but not to the same block at the same time.  (Otherwise bytes
  * that one of them wrote within a block could be lost.)
  *
- * Locks: a file's lock covers its values, its state, the RbpSpillSlotInfo of
- * its slots, and the "dropped" marks of its staging pages.  It is not held
- * while waiting for a donor, and while waiting for the disk only by rule 5 and
+ * Locks: a file's lock covers its values, its state, and the RbpSpillSlotInfo of
+ * its slots.  It is not held while waiting for a donor, and while waiting for the disk only by rule 5 and
  * to repair a failed write.  The locks inside rbp_spill_table and
  * rbp_spill_slots are taken under it.
  *

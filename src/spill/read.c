@@ -90,26 +90,6 @@ read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
 }
 
 /*
- * Is the block still in that slot?  If its file still exists and name is not
- * NULL, copies the file's name there.
- */
-static bool
-block_unchanged(const RbpSpilledBlock *b, char *name)
-{
-	RbpSpillFile *file = rbp_spill_file_lock(b->handle, false);
-	bool		there;
-
-	if (file == NULL)
-		return false;
-	there = rbp_spill_block_get(file, b->block) == SLOT_VALUE(b->slot) &&
-		slot_info(b->slot)->hash == b->hash;
-	if (name != NULL)
-		strlcpy(name, file->name, RBP_SPILL_NAME_LEN);
-	rbp_spill_file_unlock(file);
-	return there;
-}
-
-/*
  * Called when the content of the slot, with a copy of the block, does not match
  * the block's hash.  Returns true, and counts a hash failure, if the block is
  * still there; else the slot may have been given to another block, which is
@@ -118,8 +98,11 @@ block_unchanged(const RbpSpilledBlock *b, char *name)
 static bool
 confirm_mismatch(const RbpSpilledBlock *b, uint32 slot)
 {
-	if (!block_unchanged(b, NULL))
+	RbpSpillFile *file = rbp_spill_lock_block(b, false, true);
+
+	if (file == NULL)
 		return false;
+	rbp_spill_file_unlock(file);
 	rbp_stats_count(RBP_COUNT_SPILL_HASH_FAILURES, 1);
 	rbp_remote_wrong_bytes(slot);
 	return true;
@@ -246,6 +229,7 @@ fetch_with_retries(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 {
 	char		name[RBP_SPILL_NAME_LEN];
 	const char *reason;
+	RbpSpillFile *file;
 
 	if (rbp_spill_fetch_page(b, deadline_ns, page, &reason))
 	{
@@ -254,8 +238,11 @@ fetch_with_retries(const RbpSpilledBlock *b, int64 deadline_ns, char *page)
 	}
 	if (reason == NULL)
 		return RBP_SPILL_INTERRUPTED;
-	if (!block_unchanged(b, name))
+	file = rbp_spill_lock_block(b, false, true);
+	if (file == NULL)
 		return 0;
+	strlcpy(name, file->name, sizeof(name));
+	rbp_spill_file_unlock(file);
 	report_unreadable(name, b, reason);
 	return -1;
 }

@@ -77,7 +77,6 @@ Size
 rbp_spill_shmem_size(void)
 {
 	Size		size = MAXALIGN(sizeof(RbpSpillShared));
-	uint32		pages = staging_pages();
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return size;
@@ -85,7 +84,7 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
 	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
-	size = add_size(size, mul_size(BLCKSZ + sizeof(bool), pages));
+	size = add_size(size, mul_size(BLCKSZ, staging_pages()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_flag), staging_chunks()));
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
@@ -139,8 +138,6 @@ rbp_spill_shmem_init(void *mem)
 	sh->chunk_used = rbp_layout_take(&arena, sizeof(pg_atomic_flag) * sh->nchunks, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < sh->nchunks; i++)
 		pg_atomic_init_flag(&sh->chunk_used[i]);
-	sh->dropped = rbp_layout_take(&arena, sizeof(bool) * staging_pages(), PG_CACHE_LINE_SIZE);
-	memset(sh->dropped, 0, sizeof(bool) * staging_pages());
 	sh->pages = rbp_layout_take(&arena, (Size) BLCKSZ * staging_pages(), 4096);
 	shared = sh;
 }

@@ -53,6 +53,21 @@
 /* Staging pages that are filled and sent together. */
 #define CHUNK_PAGES		16
 
+/*
+ * A block as the table had it when its file was locked.  It may have moved since,
+ * which its value and its hash tell.
+ */
+typedef struct RbpSpilledBlock
+{
+	RbpSpillHandle handle;
+	uint32		block;
+	uint32		value;			/* a staging page, or the first copy's slot */
+	uint32		slot;			/* the first copy's, to which a staged block is
+								 * on its way */
+	uint32		mirror;			/* the second copy's, or NO_SLOT */
+	uint64		hash;
+} RbpSpilledBlock;
+
 /* What a slot holds, by slot number; written under its file's lock. */
 typedef struct RbpSpillSlotInfo
 {
@@ -72,9 +87,6 @@ typedef struct RbpSpillShared
 
 	/* the other parts, at the same address in all processes */
 	char	   *pages;			/* nchunks * CHUNK_PAGES */
-	bool	   *dropped;		/* for each page: its block has moved on;
-								 * under the file's lock while the page is in
-								 * use */
 	pg_atomic_flag *chunk_used; /* for each chunk */
 	RbpSpillSlotInfo *slots;
 	pg_atomic_uint32 *pending;	/* for each extent: used slots whose content
@@ -219,6 +231,13 @@ extern void rbp_spill_cost_report(int64 now);
  */
 
 /*
+ * Lock the block's file.  NULL if the block has moved, or if the lock is not to
+ * be waited for and not free.
+ */
+extern RbpSpillFile *rbp_spill_lock_block(const RbpSpilledBlock *b, bool exclusive,
+										  bool wait);
+
+/*
  * Release what the value stands for, as the block's value is about to be
  * replaced or its file removed.  File locked exclusively.
  */
@@ -267,11 +286,13 @@ extern bool rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data,
 						  int64 size);
 
 /*
- * Write the page to its slots (mirror: NO_SLOT for none), and wait.  On failure
- * the slots are freed.
+ * Write the block, of which this is the content, to other slots, and wait.  False
+ * if there are none, or if the write fails.  True also if the block has moved.
+ * evacuate: for the lease worker, to whom a locked file is as one whose block has
+ * moved.
  */
-extern bool rbp_spill_write_slots(const char *data, uint32 slot, uint32 mirror,
-								  int64 deadline_ns);
+extern bool rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate,
+						   int64 deadline_ns);
 
 /*
  * Send what is staged, and wait for everything on its way.  What does not
@@ -287,27 +308,8 @@ extern void rbp_spill_flush(bool urgent);
 #define RBP_SPILL_URGENT_NS		INT64CONST(50000000)
 
 /*
- * Free a slot whose content is not needed.  If the status says that its write
- * may still arrive, the slot goes into quarantine.
- */
-extern void rbp_spill_free_slot(uint32 slot, RbpStatus status);
-
-/*
  * ---- read.c ------------------------------------------------------------
  */
-
-/*
- * A block on donors, as the table had it when its file was locked.  It may
- * have moved since.
- */
-typedef struct RbpSpilledBlock
-{
-	RbpSpillHandle handle;
-	uint32		block;
-	uint32		slot;			/* the first copy's */
-	uint32		mirror;			/* the second copy's, or NO_SLOT */
-	uint64		hash;
-} RbpSpilledBlock;
 
 /*
  * Read n bytes from offset start of the block. relation: it belongs to a

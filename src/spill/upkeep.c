@@ -97,7 +97,6 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	RbpSpillSlotInfo seen = *slot_info(slot);	/* read without its file's
 												 * lock: a hint */
 	RbpSpillFile *file;
-	uint32		value;
 	bool		found = false;
 
 	b->block = seen.block;
@@ -106,10 +105,10 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	file = rbp_spill_file_trylock(b->handle, false);
 	if (file == NULL)
 		return false;
-	value = rbp_spill_block_get(file, b->block);
-	if (IS_SLOT(value))
+	b->value = rbp_spill_block_get(file, b->block);
+	if (IS_SLOT(b->value))
 	{
-		b->slot = VALUE_SLOT(value);
+		b->slot = VALUE_SLOT(b->value);
 		b->mirror = slot_info(b->slot)->mirror;
 		b->hash = slot_info(b->slot)->hash;
 		found = b->slot == slot || b->mirror == slot;
@@ -118,63 +117,11 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	return found;
 }
 
-/*
- * Lock the file exclusively, unless the block has moved or the lock is taken.
- */
-static RbpSpillFile *
-lock_block(const RbpSpilledBlock *b)
-{
-	RbpSpillFile *file = rbp_spill_file_trylock(b->handle, true);
-
-	if (file == NULL)
-		return NULL;
-	if (rbp_spill_block_get(file, b->block) ==
-		SLOT_VALUE(b->slot) &&
-		slot_info(b->slot)->hash == b->hash)
-		return file;
-	rbp_spill_file_unlock(file);
-	return NULL;
-}
-
-/*
- * Write the page to other slots, and install the block there.  False if there
- * are none, or if the write fails.  True also if the block has moved or its
- * file is locked now: if it is still there, the next round moves it.
- */
-static bool
-move_to_slots(const RbpSpilledBlock *b, const char *page, int64 deadline_ns)
-{
-	RbpSpillFile *file = lock_block(b);
-	uint32		slot = NO_SLOT;
-	uint32		mirror = NO_SLOT;
-	bool		taken;
-
-	if (file == NULL)
-		return true;
-	taken = rbp_spill_take_slots(file, &slot, b->mirror != NO_SLOT ? &mirror : NULL);
-	rbp_spill_file_unlock(file);
-	if (!taken || !rbp_spill_write_slots(page, slot, mirror, deadline_ns))
-		return false;
-	file = lock_block(b);
-	if (file != NULL)
-	{
-		rbp_spill_install(file, b->block, slot, mirror, b->hash);
-		rbp_spill_file_unlock(file);
-		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
-	}
-	else
-	{
-		rbp_spill_free_slot(slot, RBP_OK);
-		rbp_spill_free_slot(mirror, RBP_OK);
-	}
-	return true;
-}
-
 /* If the real file cannot be written, the block stays where it is. */
 static bool
 move_to_real_file(const RbpSpilledBlock *b, const char *page)
 {
-	RbpSpillFile *file = lock_block(b);
+	RbpSpillFile *file = rbp_spill_lock_block(b, true, false);
 	bool		ok;
 
 	if (file == NULL)
@@ -254,7 +201,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		 * If this block can go nowhere, as with a full disk, one of another
 		 * file may.
 		 */
-		if (!move_to_slots(&b, page, block_deadline) && !move_to_real_file(&b, page))
+		if (!rbp_spill_move(&b, page, true, block_deadline) && !move_to_real_file(&b, page))
 			skip_file(b.handle);
 	}
 	return (uint32) rbp_spill_extent_filled(extent);

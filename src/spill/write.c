@@ -13,10 +13,10 @@
  *
  * Life of a staged block: the table says "staging page p" as soon as p has the
  * content, and readers copy from p, under the file's lock.  If the block is
- * written again or truncated, or if its file is removed, p is marked "dropped"
- * (in shared memory), and the process that has p in a chunk (local) frees its
- * slots when the batch has completed.  A page that is dropped before its chunk
- * is submitted is never sent, so a short-lived file costs no transfer.  When
+ * written again or truncated, or if its file is removed, the table no longer says
+ * p, and the process that has p in a chunk (local) frees its slots when the
+ * batch has completed.  If that is so before the chunk is submitted, the page
+ * is never sent, so a short-lived file costs no transfer.  When
  * the batch has completed, each block that is still in its page is installed
  * in its slot.  A block whose memory is going away, or gone, is written to
  * other slots.  A block with a failed write goes from the page to the real
@@ -72,28 +72,15 @@ StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 
 #define shared		rbp_spill_shared
 
-/* A block in a chunk. */
-typedef struct ChunkPage
-{
-	RbpSpillHandle handle;
-	uint32		block;
-	uint32		slot;
-	uint32		mirror;			/* NO_SLOT: none */
-	uint64		hash;
-	int			io;				/* in SendChunk.ios, followed by the mirror's;
-								 * -1: not submitted */
-} ChunkPage;
-
 /* A chunk that is being filled or sent. */
 typedef struct SendChunk
 {
 	uint32		number;
 	int			n;
-	int			nios;
 	RbpRemoteBatch *batch;		/* NULL: nothing to wait for; all ios have
 								 * their status */
-	ChunkPage	pages[CHUNK_PAGES];
-	RbpRemoteIo ios[2 * CHUNK_PAGES];
+	RbpSpilledBlock blocks[CHUNK_PAGES];
+	RbpRemoteIo ios[2 * CHUNK_PAGES];	/* of each block, to both slots */
 } SendChunk;
 
 /* A block that could not be written anywhere. */
@@ -135,12 +122,6 @@ take_chunk(void)
  * ---- completing writes -------------------------------------------------
  */
 
-static uint32
-staging_number(const SendChunk *chunk, int i)
-{
-	return chunk->number * CHUNK_PAGES + (uint32) i;
-}
-
 static int64
 write_deadline(int64 now)
 {
@@ -148,8 +129,12 @@ write_deadline(int64 now)
 					 WRITE_TIMEOUT_LEAST);
 }
 
-void
-rbp_spill_free_slot(uint32 slot, RbpStatus status)
+/*
+ * Free a slot whose content is not needed.  If the status says that its write
+ * may still arrive, the slot goes into quarantine.
+ */
+static void
+free_slot(uint32 slot, RbpStatus status)
 {
 	if (slot == NO_SLOT)
 		return;
@@ -162,8 +147,8 @@ rbp_spill_free_slot(uint32 slot, RbpStatus status)
 static void
 free_slots(uint32 slot, uint32 mirror)
 {
-	rbp_spill_free_slot(slot, RBP_OK);
-	rbp_spill_free_slot(mirror, RBP_OK);
+	free_slot(slot, RBP_OK);
+	free_slot(mirror, RBP_OK);
 }
 
 /*
@@ -176,8 +161,12 @@ pause_sending(RbpStatus status, int64 now)
 	paused_until = now + (status == RBP_CANCELED ? CANCELED_PAUSE_NS : PAUSE_NS);
 }
 
-bool
-rbp_spill_write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
+/*
+ * Write the page to its slots (mirror: NO_SLOT for none), and wait.  On failure
+ * the slots are freed.
+ */
+static bool
+write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
 {
 	int64		now = rbp_now_ns();
 	RbpRemoteIo ios[2];
@@ -190,8 +179,8 @@ rbp_spill_write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadli
 	rbp_remote_write(ios, mirror == NO_SLOT ? 1 : 2, now, deadline_ns);
 	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
 		return true;
-	rbp_spill_free_slot(slot, ios[0].status);
-	rbp_spill_free_slot(mirror, ios[1].status);
+	free_slot(slot, ios[0].status);
+	free_slot(mirror, ios[1].status);
 	pause_sending(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
 	return false;
 }
@@ -211,23 +200,20 @@ add_pending(uint32 slot, int n)
 }
 
 /*
- * Install the page's block where it has arrived: in both slots or in one of
- * them, which may be the second one.  File locked exclusively.
+ * Install the block where it has arrived: in both slots or in one of them,
+ * which may be the second one.  File locked exclusively.
  */
 static void
-install_page(RbpSpillFile *file, const ChunkPage *page, RbpStatus first,
-			 RbpStatus second)
+install_arrived(RbpSpillFile *file, const RbpSpilledBlock *b, RbpStatus first,
+				RbpStatus second)
 {
-	uint32		slot = page->slot;
-	uint32		mirror = second == RBP_OK ? page->mirror : NO_SLOT;
-
-	if (first != RBP_OK)
+	if (first == RBP_OK)
 	{
-		slot_info(mirror)->next = slot_info(slot)->next;
-		slot = mirror;
-		mirror = NO_SLOT;
+		rbp_spill_install(file, b->block, b->slot, second == RBP_OK ? b->mirror : NO_SLOT, b->hash);
+		return;
 	}
-	rbp_spill_install(file, page->block, slot, mirror, page->hash);
+	slot_info(b->mirror)->next = slot_info(b->slot)->next;
+	rbp_spill_install(file, b->block, b->mirror, NO_SLOT, b->hash);
 }
 
 /* Mark the block lost; errno says why.  File locked exclusively. */
@@ -263,39 +249,29 @@ report_lost_block(const LostBlock *lost)
 	RESUME_INTERRUPTS();
 }
 
-/*
- * The memory of the block's slots is going away, or gone: write the block to
- * other slots, unless it is no longer needed.  False if that fails.
- */
-static bool
-relocate_page(const ChunkPage *page, uint32 number, int64 deadline_ns)
+bool
+rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate, int64 deadline_ns)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(page->handle, true);
+	RbpSpillFile *file = rbp_spill_lock_block(b, true, !evacuate);
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
-	bool		wanted = file != NULL && !shared->dropped[number];
-	bool		taken = wanted &&
-	rbp_spill_take_slots(file, &slot, page->mirror != NO_SLOT ? &mirror : NULL);
+	bool		taken;
 
-	if (file != NULL)
-		rbp_spill_file_unlock(file);
-	if (!wanted)
+	if (file == NULL)
 		return true;
-	if (!taken ||
-		!rbp_spill_write_slots(staging_page(number), slot, mirror, deadline_ns))
+	taken = rbp_spill_take_slots(file, &slot, b->mirror != NO_SLOT ? &mirror : NULL);
+	rbp_spill_file_unlock(file);
+	if (!taken || !write_slots(data, slot, mirror, deadline_ns))
 		return false;
-
-	file = rbp_spill_file_lock(page->handle, true);
-	if (file != NULL && !shared->dropped[number])
+	file = rbp_spill_lock_block(b, true, !evacuate);
+	if (file == NULL)
 	{
-		/* this also marks the staging page dropped */
-		rbp_spill_install(file, page->block, slot, mirror, page->hash);
-		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
-	}
-	else
 		free_slots(slot, mirror);
-	if (file != NULL)
-		rbp_spill_file_unlock(file);
+		return true;
+	}
+	rbp_spill_install(file, b->block, slot, mirror, b->hash);
+	rbp_spill_file_unlock(file);
+	rbp_stats_count(evacuate ? RBP_COUNT_SPILL_EVACUATED : RBP_COUNT_SPILL_WRITES, 1);
 	return true;
 }
 
@@ -313,55 +289,52 @@ current_status(uint32 slot, RbpStatus status)
 static bool
 complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 {
-	ChunkPage  *page = &chunk->pages[i];
-	uint32		number = staging_number(chunk, i);
-	bool		mirrored = page->mirror != NO_SLOT;
-	bool		submitted = page->io >= 0;
-	RbpStatus	first = submitted ? chunk->ios[page->io].status : RBP_CANCELED;
-	RbpStatus	second = submitted && mirrored ? chunk->ios[page->io + 1].status : first;
+	const RbpSpilledBlock *b = &chunk->blocks[i];
+	const char *page = staging_page(STAGED_PAGE(b->value));
+	bool		mirrored = b->mirror != NO_SLOT;
+	RbpStatus	first = chunk->ios[2 * i].status;
+	RbpStatus	second = mirrored ? chunk->ios[2 * i + 1].status : first;
 	bool		retained;		/* the memory stays leased */
-	int64		now;
 	bool		installed = false;
 	bool		saved = true;
+	int64		now = rbp_now_ns();
 	RbpSpillFile *file;
 
 	/* the slots count as used from here on: see rbp_remote_slot_stays() */
-	add_pending(page->slot, -1);
-	add_pending(page->mirror, -1);
-	retained = rbp_remote_slot_stays(page->slot) &&
-		(!mirrored || rbp_remote_slot_stays(page->mirror));
+	add_pending(b->slot, -1);
+	add_pending(b->mirror, -1);
+	retained = rbp_remote_slot_stays(b->slot) &&
+		(!mirrored || rbp_remote_slot_stays(b->mirror));
 	/* if the whole lease has expired, there are no other slots */
-	now = rbp_now_ns();
 	if (!retained && now < deadline_ns && rbp_remote_usable(RBP_POOL_TEMP, now))
-		(void) relocate_page(page, number, deadline_ns);
+		(void) rbp_spill_move(b, page, false, deadline_ns);
 
-	file = rbp_spill_file_lock(page->handle, true);
-	if (file != NULL && !shared->dropped[number])
+	file = rbp_spill_lock_block(b, true, true);
+	if (file != NULL)
 	{
-		first = current_status(page->slot, first);
-		second = mirrored ? current_status(page->mirror, second) : first;
+		first = current_status(b->slot, first);
+		second = mirrored ? current_status(b->mirror, second) : first;
 		if ((!retained || first != RBP_OK || second != RBP_OK) &&
-			rbp_spill_to_real_file(file, page->block, staging_page(number)))
+			rbp_spill_to_real_file(file, b->block, page))
 			rbp_stats_count(RBP_COUNT_SPILL_RESCUED, 1);
 		else if (first == RBP_OK || second == RBP_OK)
 		{
 			/* the disk has not taken it, but a donor has */
-			install_page(file, page, first, second);
+			install_arrived(file, b, first, second);
 			installed = true;
 			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 		}
 		else
 		{
-			mark_lost(file, page->block, lost);
+			mark_lost(file, b->block, lost);
 			saved = false;
 		}
-	}
-	if (file != NULL)
 		rbp_spill_file_unlock(file);
+	}
 	if (!installed || first != RBP_OK)
-		rbp_spill_free_slot(page->slot, first);
+		free_slot(b->slot, first);
 	if (!installed || second != RBP_OK)
-		rbp_spill_free_slot(page->mirror, second);
+		free_slot(b->mirror, second);
 	return saved;
 }
 
@@ -389,16 +362,6 @@ complete_oldest(int64 deadline_ns)
 		report_lost_block(&lost);
 }
 
-static void
-add_io(SendChunk *chunk, uint32 slot, char *buf)
-{
-	RbpRemoteIo *io = &chunk->ios[chunk->nios++];
-
-	io->slot = slot;
-	io->buf = buf;
-	io->status = RBP_CANCELED;
-}
-
 /* Submit the chunk that is being filled. */
 static void
 submit_chunk(bool urgent)
@@ -407,26 +370,23 @@ submit_chunk(bool urgent)
 	int64		now = rbp_now_ns();
 
 	filling = false;
-	chunk->nios = 0;
 	for (int i = 0; i < chunk->n; i++)
 	{
-		ChunkPage  *page = &chunk->pages[i];
-		uint32		number = staging_number(chunk, i);
+		const RbpSpilledBlock *b = &chunk->blocks[i];
+		RbpSpillFile *file = rbp_spill_lock_block(b, false, true);
+		RbpRemoteIo *ios = &chunk->ios[2 * i];
 
-		/* A page that is dropped after this is sent in vain. */
-		page->io = -1;
-		if (shared->dropped[number])
-			continue;
-		page->io = chunk->nios;
-		add_io(chunk, page->slot, staging_page(number));
-		if (page->mirror != NO_SLOT)
-			add_io(chunk, page->mirror, staging_page(number));
+		/* A block that moves after this is sent in vain. */
+		ios[0].slot = file != NULL ? b->slot : NO_SLOT;
+		ios[1].slot = file != NULL ? b->mirror : NO_SLOT;
+		ios[0].buf = ios[1].buf = staging_page(STAGED_PAGE(b->value));
+		if (file != NULL)
+			rbp_spill_file_unlock(file);
 	}
-	if (chunk->nios == 0)
-		return;
-	chunk->batch = rbp_remote_begin(chunk->ios, chunk->nios, true, 0, now,
-									urgent ? now + RBP_SPILL_URGENT_NS :
-									write_deadline(now));
+	if (chunk->n > 0)
+		chunk->batch = rbp_remote_begin(chunk->ios, 2 * chunk->n, true, 0, now,
+										urgent ? now + RBP_SPILL_URGENT_NS :
+										write_deadline(now));
 	if (chunk->batch == NULL)
 		pause_sending(chunk->ios[0].status, now);
 }
@@ -487,7 +447,7 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	RbpSpillFile *file;
 	bool		have_node;
 
-	if (!rbp_spill_write_slots(data, slot, mirror, deadline_ns))
+	if (!write_slots(data, slot, mirror, deadline_ns))
 		return false;
 
 	file = rbp_spill_file_lock(handle, true);
@@ -546,7 +506,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 {
 	int64		now = rbp_now_ns();
 	SendChunk  *chunk = NULL;
-	ChunkPage  *page;
+	RbpSpilledBlock *b;
 	uint32		number;
 	RbpSpillFile *file;
 	uint32		slot;
@@ -575,15 +535,14 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	if (chunk == NULL)
 		return put_synchronously(handle, block, data, size, slot, mirror);
 
-	number = staging_number(chunk, chunk->n);
+	number = chunk->number * CHUNK_PAGES + (uint32) chunk->n;
 	memcpy(staging_page(number), data, BLCKSZ);
-	page = &chunk->pages[chunk->n];
-	page->handle = handle;
-	page->block = block;
-	page->slot = slot;
-	page->mirror = mirror;
-	page->hash = rbp_hash_page(staging_page(number));
-	page->io = -1;
+	b = &chunk->blocks[chunk->n];
+	*b = (RbpSpilledBlock)
+	{
+		.handle = handle,.block = block,.value = VALUE_STAGED | number,
+			.slot = slot,.mirror = mirror,.hash = rbp_hash_page(staging_page(number))
+	};
 
 	file = rbp_spill_file_lock(handle, true);
 	if (file == NULL)
@@ -592,14 +551,13 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 		return false;
 	}
 	old = rbp_spill_block_get(file, block);
-	if (!rbp_spill_block_set(file, block, VALUE_STAGED | number))
+	if (!rbp_spill_block_set(file, block, b->value))
 	{
 		rbp_spill_file_unlock(file);
 		free_slots(slot, mirror);
 		return false;
 	}
 	remember_order(file, block, slot);
-	shared->dropped[number] = false;
 	add_pending(slot, 1);
 	add_pending(mirror, 1);
 	file->staged_blocks++;

@@ -116,7 +116,7 @@ rbp_remote_usable(RbpPool pool, int64 now)
 int
 rbp_remote_slot_donor(uint32 slot)
 {
-	return donor_of[slot / RBP_EXTENT_PAGES];
+	return slot == RBP_INVALID_SLOT ? -1 : donor_of[slot / RBP_EXTENT_PAGES];
 }
 
 void
