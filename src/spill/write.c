@@ -61,12 +61,6 @@
 #define WRITE_TIMEOUT_FACTOR	10
 #define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
 
-/*
- * Pause after a batch that no donor took, and after one that could not be sent
- */
-#define PAUSE_NS				INT64CONST(1000000000)
-#define CANCELED_PAUSE_NS		INT64CONST(20000000)
-
 StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 				 "a chunk and its second copies are one batch");
 
@@ -96,8 +90,6 @@ static SendChunk chunks[MAX_CHUNKS];
 static int	oldest = 0;
 static int	num_chunks = 0;
 static bool filling = false;
-
-static int64 paused_until = 0;
 
 /*
  * ---- chunks ------------------------------------------------------------
@@ -152,23 +144,12 @@ free_slots(uint32 slot, uint32 mirror)
 }
 
 /*
- * Nothing could be sent.  If donors failed, do not use them for a while; if a
- * batch was not possible, as with too many connections, pause briefly.
- */
-static void
-pause_sending(RbpStatus status, int64 now)
-{
-	paused_until = now + (status == RBP_CANCELED ? CANCELED_PAUSE_NS : PAUSE_NS);
-}
-
-/*
  * Write the page to its slots (mirror: NO_SLOT for none), and wait.  On failure
  * the slots are freed.
  */
 static bool
 write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
 {
-	int64		now = rbp_now_ns();
 	RbpRemoteIo ios[2];
 
 	ios[0].slot = slot;
@@ -176,12 +157,11 @@ write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
 	ios[1].slot = mirror;
 	ios[1].buf = unconstify(char *, data);
 	ios[1].status = RBP_OK;
-	rbp_remote_write(ios, mirror == NO_SLOT ? 1 : 2, now, deadline_ns);
+	rbp_remote_write(ios, mirror == NO_SLOT ? 1 : 2, rbp_now_ns(), deadline_ns);
 	if (ios[0].status == RBP_OK && ios[1].status == RBP_OK)
 		return true;
 	free_slot(slot, ios[0].status);
 	free_slot(mirror, ios[1].status);
-	pause_sending(ios[0].status != RBP_OK ? ios[0].status : ios[1].status, now);
 	return false;
 }
 
@@ -387,8 +367,6 @@ submit_chunk(bool urgent)
 		chunk->batch = rbp_remote_begin(chunk->ios, 2 * chunk->n, true, 0, now,
 										urgent ? now + RBP_SPILL_URGENT_NS :
 										write_deadline(now));
-	if (chunk->batch == NULL)
-		pause_sending(chunk->ios[0].status, now);
 }
 
 void
@@ -504,7 +482,6 @@ remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
 bool
 rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 {
-	int64		now = rbp_now_ns();
 	SendChunk  *chunk = NULL;
 	RbpSpilledBlock *b;
 	uint32		number;
@@ -514,7 +491,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	uint32		old;
 	bool		mirrored = rbp_guc_temp_mirror;
 
-	if (now < paused_until || !rbp_remote_usable(RBP_POOL_TEMP, now))
+	if (!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		return false;
 
 	file = rbp_spill_file_lock(handle, true);
