@@ -4,9 +4,9 @@
  *	  Moving a block: reserving spill slots for a file, replacing values,
  *	  and releasing what the old values stood for.
  *
- * Most functions here are called with the file locked exclusively.  The lock covers the file's values, its state, which
- * includes the slots reserved for it, and the RbpSpillSlotInfo of its slots.
- * The invariants are in files.c.
+ * Most functions here are called with the file locked exclusively.  The lock
+ * covers the file's values, its state, which includes the slots reserved for
+ * it, and the RbpSpillSlotInfo of its slots.  The invariants are in files.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,73 +51,72 @@ extent_usable(uint32 extent, void *arg)
 		(other == NULL || rbp_remote_slot_donor(slot) != *other);
 }
 
+static void
+free_run(RbpSpillRun *run)
+{
+	rbp_spill_slots_free(run->next, run->left);
+	run->left = 0;
+}
+
 /*
- * Is something left of a reservation?  It is given up if its memory is about
- * to go.
+ * Take the next slot of a reservation, or of a new one of that length.  A
+ * reservation is given up if its memory is about to go.
  */
 static bool
-run_is_usable(uint32 next, uint32 *left, int *other)
+take_slot(RbpSpillRun *run, uint32 len, int *other, uint32 *slot)
 {
-	if (*left > 0 && !extent_usable(next / RBP_EXTENT_PAGES, other))
-	{
-		rbp_spill_slots_free(next, *left);
-		*left = 0;
-	}
-	return *left > 0;
+	if (run->left > 0 && !extent_usable(run->next / RBP_EXTENT_PAGES, other))
+		free_run(run);
+	if (run->left == 0)
+		run->left = rbp_spill_slots_alloc(len, extent_usable, other, &run->next);
+	if (run->left == 0)
+		return false;
+	run->left--;
+	*slot = run->next++;
+	return true;
 }
 
 bool
 rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 {
-	if (!run_is_usable(file->run_next, &file->run_left, NULL))
+	int			donor;
+
+	if (file->run.left == 0)
 	{
 		/*
 		 * reserve less when little is left, so that idle files do not hold it
 		 */
 		uint32		fair = (uint32) (rbp_spill_slots_free_count() / 512);
 
-		file->run_len = file->run_len == 0 ? RUN_FIRST :
-			Min(file->run_len * 2, RUN_LAST);
-		file->run_len = Max(Min(file->run_len, fair), 1);
-		file->run_left = rbp_spill_slots_alloc(file->run_len, extent_usable, NULL,
-											   &file->run_next);
+		file->run_len = Max(Min(Max(file->run_len * 2, RUN_FIRST), Min(fair, RUN_LAST)), 1);
 	}
-	if (file->run_left == 0)
+	if (!take_slot(&file->run, file->run_len, NULL, slot))
 		return false;
-	*slot = file->run_next;
-	if (mirror != NULL)
+	donor = rbp_remote_slot_donor(*slot);
+	if (mirror != NULL && !take_slot(&file->mirror_run, file->run_len, &donor, mirror))
 	{
-		int			donor = rbp_remote_slot_donor(*slot);
-
-		if (!run_is_usable(file->mirror_next, &file->mirror_left, &donor))
-			file->mirror_left = rbp_spill_slots_alloc(file->run_len, extent_usable, &donor,
-													  &file->mirror_next);
-
 		/*
 		 * The first slot stays reserved.  If it were freed, the next search
 		 * for a second copy's slot would start there, and not where this one
 		 * ended.
 		 */
-		if (file->mirror_left == 0)
-			return false;
-		*mirror = file->mirror_next++;
-		file->mirror_left--;
+		file->run.next--;
+		file->run.left++;
+		return false;
 	}
-	file->run_next++;
-	file->run_left--;
 	slot_info(*slot)->next = NO_BLOCK;
 	return true;
 }
 
 void
-rbp_spill_free_reserved(RbpSpillFile *file)
+rbp_spill_free_useless(RbpSpillFile *file)
 {
-	if (file->run_left > 0)
-		rbp_spill_slots_free(file->run_next, file->run_left);
-	if (file->mirror_left > 0)
-		rbp_spill_slots_free(file->mirror_next, file->mirror_left);
-	file->run_left = 0;
-	file->mirror_left = 0;
+	const RbpExtents *states = rbp_remote_extents(RBP_POOL_TEMP);
+
+	if (file->run.left > 0 && !rbp_extent_open(states, file->run.next / RBP_EXTENT_PAGES))
+		free_run(&file->run);
+	if (file->mirror_run.left > 0 && !rbp_extent_open(states, file->mirror_run.next / RBP_EXTENT_PAGES))
+		free_run(&file->mirror_run);
 }
 
 /*
@@ -182,7 +181,17 @@ rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
 	free_run_flush(&run);
 }
 
-void
+bool
+rbp_spill_fill(uint32 slot, uint32 mirror)
+{
+	rbp_spill_slots_fill(slot);
+	if (mirror != NO_SLOT)
+		rbp_spill_slots_fill(mirror);
+	pg_memory_barrier();
+	return rbp_remote_slot_stays(slot) && (mirror == NO_SLOT || rbp_remote_slot_stays(mirror));
+}
+
+bool
 rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 				  uint32 mirror, uint64 hash)
 {
@@ -190,6 +199,8 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	RbpSpillHandle handle = rbp_spill_file_handle(file);
 	RbpSpillSlotInfo *info = slot_info(slot);
 
+	if (!rbp_spill_block_set(file, block, SLOT_VALUE(slot)))
+		return false;
 	info->hash = hash;
 	info->file = handle.index;
 	info->block = block;
@@ -199,13 +210,11 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 	{
 		slot_info(mirror)->file = handle.index;
 		slot_info(mirror)->block = block;
-		slot_info(mirror)->mirror = NO_SLOT;
 		file->mirrored_blocks++;
 	}
 	file->slot_blocks++;
-	/* cannot fail: there is already a value, or a node for one */
-	(void) rbp_spill_block_set(file, block, SLOT_VALUE(slot));
 	rbp_spill_drop_value(file, old);
+	return true;
 }
 
 bool
@@ -235,7 +244,10 @@ static void
 forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 {
 	if (value == VALUE_NONE)
-		rbp_spill_free_reserved(file);
+	{
+		free_run(&file->run);
+		free_run(&file->mirror_run);
+	}
 	else
 		drop_value(file, block, value, arg);
 }

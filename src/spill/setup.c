@@ -83,7 +83,6 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
 	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
-	size = add_size(size, mul_size(sizeof(pg_atomic_uint32), rbp_spill_max_extents()));
 	size = add_size(size, mul_size(BLCKSZ, staging_pages()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_flag), staging_chunks()));
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
@@ -113,7 +112,6 @@ rbp_spill_shmem_init(void *mem)
 	static bool installed = false;
 	char	   *arena = mem;
 	RbpSpillShared *sh = rbp_layout_take(&arena, sizeof(RbpSpillShared), MAXIMUM_ALIGNOF);
-	uint32		extents = rbp_spill_max_extents();
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return;
@@ -122,7 +120,7 @@ rbp_spill_shmem_init(void *mem)
 	installed = true;
 	sh->first_slot = RBP_EXTENT_SLOT(states->first);
 	sh->nchunks = staging_chunks();
-	rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(extents),
+	rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(states->n),
 										 PG_CACHE_LINE_SIZE),
 						 states, rbp_lock_tranche("RemoteBpSpillSlots"));
 	rbp_spill_table_init(rbp_layout_take(&arena,
@@ -132,9 +130,6 @@ rbp_spill_shmem_init(void *mem)
 						 rbp_lock_tranche("RemoteBpSpillNames"),
 						 rbp_lock_tranche("RemoteBpSpillFile"));
 	sh->slots = rbp_layout_take(&arena, sizeof(RbpSpillSlotInfo) * max_slots(), PG_CACHE_LINE_SIZE);
-	sh->pending = rbp_layout_take(&arena, sizeof(pg_atomic_uint32) * extents, PG_CACHE_LINE_SIZE);
-	for (uint32 i = 0; i < extents; i++)
-		pg_atomic_init_u32(&sh->pending[i], 0);
 	sh->chunk_used = rbp_layout_take(&arena, sizeof(pg_atomic_flag) * sh->nchunks, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < sh->nchunks; i++)
 		pg_atomic_init_flag(&sh->chunk_used[i]);
@@ -164,7 +159,7 @@ region_heat(uint32 region, uint64 *used)
 const RbpRemotePoolOps rbp_spill_pool_ops = {
 	.heat = region_heat,
 	/* blocks on their way do not count: until they arrive, they are here */
-	.count = rbp_spill_extent_filled,
+	.count = rbp_spill_slots_extent_filled,
 	.evacuate = rbp_spill_evacuate,
 	.drop = rbp_spill_slots_drop,
 };

@@ -4,9 +4,9 @@
  *	  The spill slots of the temp quota: which are free, a bitmap per extent.
  *
  * Three sets of 128 bits say which slots of an extent are not free: those that
- * are used, and those in quarantine, as an old set and a young one.  All counts
- * follow from these and from the extent's state, which remote changes without
- * this lock.
+ * are used, and those in quarantine, as an old set and a young one.  A fourth
+ * one says which of the used slots are filled.  All counts follow from these
+ * and from the extent's state, which remote changes without this lock.
  *
  * - An online extent's state says whether it may have free slots (TOUCHED) or has
  *	 none (ONLINE), so that a full quota costs alloc() little.  A cursor stays at
@@ -29,7 +29,8 @@
  *
  * A slot is used under the lock after its extent was seen to be online.  So who
  * has changed the state, and then takes the lock to look at what is used, sees
- * that slot; who takes it after that sees the new state.
+ * that slot; who takes it after that sees the new state.  Likewise, a slot is
+ * filled under the lock before its owner asks whether its memory stays.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,6 +58,7 @@ _Static_assert(RBP_EXTENT_PAGES == 128, "a SlotSet is an extent");
 typedef struct SlotExtent
 {
 	SlotSet		used;
+	SlotSet		filled;
 	SlotSet		old_quarantine; /* ends at old_until */
 	SlotSet		young_quarantine;	/* empty if old_quarantine is */
 	int64_t		old_until;
@@ -79,7 +81,7 @@ struct RbpSpillSlots
 	uint32_t	used __attribute__((aligned(RBP_CACHE_LINE)));
 	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
 
-	/* for each region, used slots that are not pending; atomic */
+	/* for each region, filled slots; atomic */
 	int32_t		region_filled[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE)));
 
 	SlotExtent	extents[] __attribute__((aligned(RBP_CACHE_LINE)));
@@ -197,16 +199,18 @@ free_slots(const SlotExtent *e)
 	return ~(e->used | e->old_quarantine | e->young_quarantine);
 }
 
-/* Change which slots of the extent are used. */
+/* Change which slots of the extent are used, and which of these are filled. */
 static void
-set_used(SlotExtent *e, SlotSet used)
+set_used(SlotExtent *e, SlotSet used, SlotSet filled)
 {
-	int32_t		change = (int32_t) (set_count(used) - set_count(e->used));
+	uint32_t	total = quota->used + set_count(used) - set_count(e->used);
+	int32_t		change = (int32_t) (set_count(filled) - set_count(e->filled));
 
 	e->used = used;
+	e->filled = filled;
 	__atomic_fetch_add(&quota->region_filled[rbp_extent_region(quota->states, number_of(e))],
 					   change, __ATOMIC_RELAXED);
-	__atomic_store_n(&quota->used, quota->used + (uint32_t) change, __ATOMIC_RELAXED);
+	__atomic_store_n(&quota->used, total, __ATOMIC_RELAXED);
 }
 
 /* The queue has changed. */
@@ -351,7 +355,7 @@ rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
 		/* of an extent that has just come online it may not tell yet */
 		uint32_t	top = Max(__atomic_load_n(&quota->states->top, __ATOMIC_RELAXED), at + 1);
 
-		set_used(best, best->used | set_range(best_first, best_len));
+		set_used(best, best->used | set_range(best_first, best_len), best->filled);
 		if (free_slots(best) == 0)
 		{
 			set_may_have_free(best, false);
@@ -375,7 +379,7 @@ release_slots(uint32_t first, uint32_t n, int64_t until)
 
 	rbp_lock_exclusive(&quota->lock);
 	Assert((e->used & slots) == slots);
-	set_used(e, e->used & ~slots);
+	set_used(e, e->used & ~slots, e->filled & ~slots);
 	if (until != 0)
 	{
 		if (e->old_quarantine == 0)
@@ -423,15 +427,25 @@ rbp_spill_slots_tick(int64_t now_ns)
 	rbp_lock_release(&quota->lock);
 }
 
-uint32_t
-rbp_spill_slots_extent_used(uint32_t extent)
+void
+rbp_spill_slots_fill(uint32_t slot)
 {
-	uint32_t	used;
+	SlotExtent *e = extent_at(slot / RBP_EXTENT_PAGES);
+
+	rbp_lock_exclusive(&quota->lock);
+	set_used(e, e->used, e->filled | set_range(slot % RBP_EXTENT_PAGES, 1));
+	rbp_lock_release(&quota->lock);
+}
+
+uint64_t
+rbp_spill_slots_extent_filled(uint32_t extent)
+{
+	uint64_t	filled;
 
 	rbp_lock_shared(&quota->lock);
-	used = set_count(extent_at(extent)->used);
+	filled = set_count(extent_at(extent)->filled);
 	rbp_lock_release(&quota->lock);
-	return used;
+	return filled;
 }
 
 uint64_t
@@ -440,26 +454,6 @@ rbp_spill_slots_region_filled(uint32_t region)
 	int32_t		filled = __atomic_load_n(&quota->region_filled[region], __ATOMIC_RELAXED);
 
 	return (uint64_t) Max(filled, 0);
-}
-
-void
-rbp_spill_slots_add_pending(uint32_t slot, int n)
-{
-	/* pending slots are used, but not filled */
-	__atomic_fetch_sub(&quota->region_filled[rbp_extent_region(quota->states, slot / RBP_EXTENT_PAGES)],
-					   n, __ATOMIC_RELAXED);
-}
-
-bool
-rbp_spill_slots_is_used(uint32_t slot)
-{
-	bool		used;
-
-	rbp_lock_shared(&quota->lock);
-	used = extent_at(slot / RBP_EXTENT_PAGES)->used >>
-		slot % RBP_EXTENT_PAGES & 1;
-	rbp_lock_release(&quota->lock);
-	return used;
 }
 
 void

@@ -80,20 +80,19 @@ extern void rbp_spill_slots_quarantine(uint32_t slot,
 /* End all quarantines that are due; alloc() does it, too. */
 extern void rbp_spill_slots_tick(int64_t now_ns);
 
-/* Used slots of an extent, without quarantined ones. */
-extern uint32_t rbp_spill_slots_extent_used(uint32_t extent);
+/*
+ * A used slot is filled from here on, until it is freed: its content has arrived,
+ * and has to be moved before the memory may go.  Other used slots, which are
+ * reserved, or whose content is on its way, keep nothing from going.
+ */
+extern void rbp_spill_slots_fill(uint32_t slot);
 
 /*
- * Used slots of a region's extents, without pending ones, whose content is
- * still on its way.  add_pending() adds n to the number of pending slots, for
- * the region of that slot.  Both work without the lock, so the result is
- * approximate.
+ * Filled slots of an extent, and of a region's extents.  The latter works
+ * without the lock, so the result is approximate.
  */
+extern uint64_t rbp_spill_slots_extent_filled(uint32_t extent);
 extern uint64_t rbp_spill_slots_region_filled(uint32_t region);
-extern void rbp_spill_slots_add_pending(uint32_t slot, int n);
-
-/* Is the slot allocated? For scans of an extent. */
-extern bool rbp_spill_slots_is_used(uint32_t slot);
 
 /* All but usage->files.  Looks at each extent, without the lock. */
 extern void rbp_spill_slots_counts(RbpSpillUsage *usage);

@@ -89,8 +89,6 @@ typedef struct RbpSpillShared
 	char	   *pages;			/* nchunks * CHUNK_PAGES */
 	pg_atomic_flag *chunk_used; /* for each chunk */
 	RbpSpillSlotInfo *slots;
-	pg_atomic_uint32 *pending;	/* for each extent: used slots whose content
-								 * is still in staging */
 } RbpSpillShared;
 
 /*
@@ -112,14 +110,6 @@ static inline RbpSpillSlotInfo *
 slot_info(uint32 slot)
 {
 	return &rbp_spill_shared->slots[slot - rbp_spill_shared->first_slot];
-}
-
-/* The counter of the slot's extent. */
-static inline pg_atomic_uint32 *
-pending_counter(uint32 slot)
-{
-	return &rbp_spill_shared->pending[(slot - rbp_spill_shared->first_slot) /
-									  RBP_EXTENT_PAGES];
 }
 
 /*
@@ -244,10 +234,17 @@ extern RbpSpillFile *rbp_spill_lock_block(const RbpSpilledBlock *b, bool exclusi
 extern void rbp_spill_drop_value(RbpSpillFile *file, uint32 value);
 
 /*
- * Record that the block is in this slot now, by setting its value.  File
+ * The content of the slots (mirror: NO_SLOT for none) has arrived.  Does their
+ * memory stay?  If not, what was read from there later may be gone.
+ */
+extern bool rbp_spill_fill(uint32 slot, uint32 mirror);
+
+/*
+ * Record that the block is in this slot now, which is filled, by setting its
+ * value.  False if there is no node for it, where the block had no value.  File
  * locked exclusively.
  */
-extern void rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
+extern bool rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 							  uint32 mirror, uint64 hash);
 
 /*
@@ -270,8 +267,11 @@ extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 /* Remove the values of all blocks from first on.  File locked exclusively. */
 extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
-/* Free the remaining reserved slots of the file.  File locked exclusively. */
-extern void rbp_spill_free_reserved(RbpSpillFile *file);
+/*
+ * Free the reserved slots of the file whose memory is going away, or already gone.
+ * File locked exclusively.
+ */
+extern void rbp_spill_free_useless(RbpSpillFile *file);
 
 /*
  * ---- write.c -----------------------------------------------------------
@@ -334,13 +334,6 @@ extern bool rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns,
 
 /* How long to wait for a donor where there is an alternative. */
 extern int64 rbp_spill_short_wait(void);
-
-/*
- * ---- upkeep.c ----------------------------------------------------------
- */
-
-/* Slots of the extent that hold a block, so that it has to be moved. */
-extern uint64 rbp_spill_extent_filled(uint32 extent);
 
 /*
  * ---- for the view ------------------------------------------------------

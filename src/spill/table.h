@@ -42,6 +42,13 @@ typedef struct RbpSpillHandle
 	uint32_t	serial;			/* different for each file with the same index */
 } RbpSpillHandle;
 
+/* Adjacent slots: the first one, and how many they are */
+typedef struct RbpSpillRun
+{
+	uint32_t	next;
+	uint32_t	left;
+} RbpSpillRun;
+
 /*
  * A file.  All but its name is the caller's, protected by the file's lock, and
  * zero when the file is created, except as noted.
@@ -50,12 +57,9 @@ typedef struct RbpSpillFile
 {
 	char		name[RBP_SPILL_NAME_LEN];
 	int64_t		size;			/* bytes, as users see it */
-	uint32_t	run_next;		/* adjacent slots reserved for the next
-								 * blocks: the next one, and how many are left */
-	uint32_t	run_left;
+	RbpSpillRun run;			/* reserved for the next blocks */
+	RbpSpillRun mirror_run;		/* and for their second copies */
 	uint32_t	run_len;		/* length of the last reservation */
-	uint32_t	mirror_next;	/* the same for second copies */
-	uint32_t	mirror_left;
 	uint32_t	last_block;		/* the block written last */
 	uint32_t	last_value;		/* its value, once it is in its slot; 0: no
 								 * block was written yet */

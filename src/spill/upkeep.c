@@ -41,24 +41,6 @@
 
 #define shared			rbp_spill_shared
 
-/*
- * Used slots without pending ones. "used"
- * is read first, so that a block that arrives between the two reads is counted,
- * even if its slot has been freed since.  So for a draining extent the result
- * is never too small.
- */
-uint64
-rbp_spill_extent_filled(uint32 extent)
-{
-	uint32		used = rbp_spill_slots_extent_used(extent);
-	uint32		pending;
-
-	pg_memory_barrier();
-	pending = pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(extent)));
-
-	return used > pending ? used - pending : 0;
-}
-
 /* The handle of the file that has this index now. */
 static bool
 handle_by_index(uint32 index, RbpSpillHandle *handle)
@@ -67,29 +49,8 @@ handle_by_index(uint32 index, RbpSpillHandle *handle)
 		handle->index == index;
 }
 
-/* Free the reserved slots of each file that has reserved some in the extent. */
-static void
-free_reserved_in(uint32 extent)
-{
-	RbpSpillHandle handle;
-
-	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
-		 i = handle.index + 1)
-	{
-		RbpSpillFile *file = rbp_spill_file_trylock(handle, true);
-
-		if (file == NULL)
-			continue;
-		if ((file->run_left > 0 && file->run_next / RBP_EXTENT_PAGES == extent) ||
-			(file->mirror_left > 0 && file->mirror_next / RBP_EXTENT_PAGES == extent))
-			rbp_spill_free_reserved(file);
-		rbp_spill_file_unlock(file);
-	}
-}
-
 /*
- * Find the block in the slot.  False if there is none, because the slot is
- * only reserved, or its content is still on its way, or if the file is locked.
+ * Find the block in the slot.  False if there is none, or if the file is locked.
  */
 static bool
 find_block(uint32 slot, RbpSpilledBlock *b)
@@ -168,8 +129,6 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 	if (skipped_deadline != deadline_ns)
 		nskipped = 0;
 	skipped_deadline = deadline_ns;
-	if (rbp_spill_extent_filled(extent) > 0)
-		free_reserved_in(extent);
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
@@ -182,8 +141,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (now >= deadline_ns)
 			break;
 		next_slot = (slot + 1) % RBP_EXTENT_PAGES;
-		if (!rbp_spill_slots_is_used(slot) ||
-			!find_block(slot, &b) || is_skipped(b.handle))
+		if (!find_block(slot, &b) || is_skipped(b.handle))
 			continue;
 
 		/*
@@ -204,7 +162,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (!rbp_spill_move(&b, page, true, block_deadline) && !move_to_real_file(&b, page))
 			skip_file(b.handle);
 	}
-	return (uint32) rbp_spill_extent_filled(extent);
+	return (uint32) rbp_spill_slots_extent_filled(extent);
 }
 
 /*
@@ -212,8 +170,9 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
  */
 
 /*
- * A duty of the pusher: end quarantines of slots, report costs, and remove
- * files whose owner is gone.  A process unlinks its files before it ends, and a
+ * A duty of the pusher: end quarantines of slots, report costs, free slots that
+ * are reserved in memory that goes away, lest its extents stay out of use, and
+ * remove files whose owner is gone.  A process unlinks its files before it ends, and a
  * restart of the server empties the table.  But files can be left over, say
  * because the directory was removed by hand, and nobody will ask for their
  * blocks again.  A temporary relation stays until it is dropped.
@@ -236,16 +195,15 @@ rbp_spill_sweep(void)
 	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_trylock(handle, false);
-		bool		relation;
-		int			owner;
+		RbpSpillFile *file = rbp_spill_file_trylock(handle, true);
+		bool		left_over;
 
 		if (file == NULL)
 			continue;
-		relation = file->relation;
-		owner = file->owner;
+		rbp_spill_free_useless(file);
+		left_over = !file->relation && kill(file->owner, 0) != 0 && errno == ESRCH;
 		rbp_spill_file_unlock(file);
-		if (!relation && owner > 0 && kill(owner, 0) != 0 && errno == ESRCH)
+		if (left_over)
 			rbp_spill_forget_handle(handle);
 	}
 	return SWEEP_NS;

@@ -166,20 +166,6 @@ write_slots(const char *data, uint32 slot, uint32 mirror, int64 deadline_ns)
 }
 
 /*
- * Add n to the number of pending slots in the slot's extent.  A pending slot
- * was taken for a block that is still in staging.  It holds nothing yet, so
- * nothing needs to be moved out of it.
- */
-static void
-add_pending(uint32 slot, int n)
-{
-	if (slot == NO_SLOT)
-		return;
-	(void) pg_atomic_fetch_add_u32(pending_counter(slot), n);
-	rbp_spill_slots_add_pending(slot, n);
-}
-
-/*
  * Install the block where it has arrived: in both slots or in one of them,
  * which may be the second one.  File locked exclusively.
  */
@@ -189,11 +175,11 @@ install_arrived(RbpSpillFile *file, const RbpSpilledBlock *b, RbpStatus first,
 {
 	if (first == RBP_OK)
 	{
-		rbp_spill_install(file, b->block, b->slot, second == RBP_OK ? b->mirror : NO_SLOT, b->hash);
+		(void) rbp_spill_install(file, b->block, b->slot, second == RBP_OK ? b->mirror : NO_SLOT, b->hash);
 		return;
 	}
 	slot_info(b->mirror)->next = slot_info(b->slot)->next;
-	rbp_spill_install(file, b->block, b->mirror, NO_SLOT, b->hash);
+	(void) rbp_spill_install(file, b->block, b->mirror, NO_SLOT, b->hash);
 }
 
 /* Mark the block lost; errno says why.  File locked exclusively. */
@@ -236,6 +222,7 @@ rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate, int64 
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
 	bool		taken;
+	bool		stays;
 
 	if (file == NULL)
 		return true;
@@ -243,16 +230,18 @@ rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evacuate, int64 
 	rbp_spill_file_unlock(file);
 	if (!taken || !write_slots(data, slot, mirror, deadline_ns))
 		return false;
+	stays = rbp_spill_fill(slot, mirror);
 	file = rbp_spill_lock_block(b, true, !evacuate);
-	if (file == NULL)
+	if (file != NULL && stays)
 	{
-		free_slots(slot, mirror);
-		return true;
+		(void) rbp_spill_install(file, b->block, slot, mirror, b->hash);
+		rbp_stats_count(evacuate ? RBP_COUNT_SPILL_EVACUATED : RBP_COUNT_SPILL_WRITES, 1);
 	}
-	rbp_spill_install(file, b->block, slot, mirror, b->hash);
-	rbp_spill_file_unlock(file);
-	rbp_stats_count(evacuate ? RBP_COUNT_SPILL_EVACUATED : RBP_COUNT_SPILL_WRITES, 1);
-	return true;
+	else
+		free_slots(slot, mirror);
+	if (file != NULL)
+		rbp_spill_file_unlock(file);
+	return file == NULL || stays;
 }
 
 /* A write may have succeeded earlier, into memory that is gone now. */
@@ -280,11 +269,7 @@ complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 	int64		now = rbp_now_ns();
 	RbpSpillFile *file;
 
-	/* the slots count as used from here on: see rbp_remote_slot_stays() */
-	add_pending(b->slot, -1);
-	add_pending(b->mirror, -1);
-	retained = rbp_remote_slot_stays(b->slot) &&
-		(!mirrored || rbp_remote_slot_stays(b->mirror));
+	retained = rbp_spill_fill(b->slot, b->mirror);
 	/* if the whole lease has expired, there are no other slots */
 	if (!retained && now < deadline_ns && rbp_remote_usable(RBP_POOL_TEMP, now))
 		(void) rbp_spill_move(b, page, false, deadline_ns);
@@ -423,38 +408,24 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	int64		deadline_ns = write_deadline(rbp_now_ns());
 	uint64		hash = rbp_hash_page(data);
 	RbpSpillFile *file;
-	bool		have_node;
+	bool		done;
 
 	if (!write_slots(data, slot, mirror, deadline_ns))
 		return false;
 
 	file = rbp_spill_file_lock(handle, true);
-	if (file == NULL)
-	{
-		free_slots(slot, mirror);
-		return false;
-	}
-
-	/*
-	 * Make sure that the table has a node for the value, since
-	 * rbp_spill_install() must not fail.  VALUE_LOST is replaced before the
-	 * file is unlocked.
-	 */
-	have_node = rbp_spill_block_get(file, block) != VALUE_NONE ||
-		rbp_spill_block_set(file, block, VALUE_LOST);
-	if (have_node)
-	{
+	done = file != NULL && rbp_spill_fill(slot, mirror) &&
 		rbp_spill_install(file, block, slot, mirror, hash);
-		file->size = Max(file->size, size);
-	}
-	rbp_spill_file_unlock(file);
-	if (!have_node)
+	if (done)
 	{
-		free_slots(slot, mirror);
-		return false;
+		file->size = Max(file->size, size);
+		rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 	}
-	rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
-	return true;
+	else
+		free_slots(slot, mirror);
+	if (file != NULL)
+		rbp_spill_file_unlock(file);
+	return done;
 }
 
 /*
@@ -535,8 +506,6 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 		return false;
 	}
 	remember_order(file, block, slot);
-	add_pending(slot, 1);
-	add_pending(mirror, 1);
 	file->staged_blocks++;
 	file->size = Max(file->size, size);
 	rbp_spill_drop_value(file, old);

@@ -341,7 +341,7 @@ static void
 end(const char *name)
 {
 	RbpSpillUsage usage;
-	uint32		pending = 0;
+	uint64		filled = 0;
 
 	rbp_ahead_exits();
 	rbp_spill_flush(false);
@@ -350,8 +350,8 @@ end(const char *name)
 	(void) rbp_spill_unlink(NAME, NAME);
 	rbp_spill_get_usage(&usage);
 	for (uint32 e = FIRST_EXTENT; e < next_extent; e++)
-		pending += pg_atomic_read_u32(pending_counter(RBP_EXTENT_SLOT(e)));
-	is_u64(usage.used + usage.quarantined + usage.files + pending, 0,
+		filled += rbp_spill_slots_extent_filled(e);
+	is_u64(usage.used + usage.quarantined + usage.files + filled, 0,
 		   "%s: all is given back", name);
 }
 

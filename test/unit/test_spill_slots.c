@@ -124,6 +124,15 @@ counts_are(uint32_t online, uint32_t used,
 	return false;
 }
 
+/* The content of these has arrived; what the extent holds then. */
+static uint64_t
+fill(uint32_t first, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		rbp_spill_slots_fill(first + i);
+	return rbp_spill_slots_extent_filled(first / PAGES);
+}
+
 /* Take all that there is, want at a time; how many slots. */
 static uint32_t
 drink_up(uint32_t want)
@@ -172,15 +181,19 @@ test_states(void)
 	ok(counts_are(128, 0, 0, 128, 0), "its slots are free");
 	is_u64(rbp_spill_slots_alloc(128, NULL, NULL, &first), 128, "all of it in one run");
 	is_u64(first, 11 * PAGES, "slots are numbered from the first extent on");
-	is_u64(rbp_spill_slots_extent_used(11), 128, "the extent is used");
-	ok(rbp_spill_slots_is_used(11 * PAGES) && rbp_spill_slots_is_used(12 * PAGES - 1) &&
-	   !rbp_spill_slots_is_used(12 * PAGES), "so are its slots, and no others");
+	is_u64(rbp_spill_slots_extent_filled(11), 0, "the extent is used, but not filled");
+	is_u64(fill(11 * PAGES + 60, 68), 68, "some of it is filled");
+	is_u64(fill(11 * PAGES, 128), 128, "all of it is");
+	is_u64(rbp_spill_slots_extent_filled(12), 0, "and no others");
+	is_u64(rbp_spill_slots_region_filled(0), 128, "its region is filled as much");
 	is_u64(rbp_spill_slots_alloc(1, NULL, NULL, &first), 0, "then it is empty");
 
 	rbp_spill_slots_free(11 * PAGES + 60, 10);
 	ok(counts_are(128, 118, 0, 10, 0), "some are given back, across a word's end");
+	is_u64(rbp_spill_slots_extent_filled(11), 118, "and are not filled then");
 	is_u64(rbp_spill_slots_alloc(20, NULL, NULL, &first), 10, "a run as long as there is");
 	is_u64(first, 11 * PAGES + 60, "is where it should be");
+	is_u64(rbp_spill_slots_extent_filled(11), 118, "and is not filled yet");
 	rbp_spill_slots_free(11 * PAGES + 60, 10);
 
 	slots_drain(11);
@@ -222,8 +235,7 @@ test_quarantine(void)
 	slots_online(1);
 	is_u64(drink_up(128), 256, "two extents");
 	rbp_spill_slots_quarantine(5, t);
-	ok(counts_are(256, 255, 1, 0, 0) && !rbp_spill_slots_is_used(5),
-	   "quarantine: neither used nor free");
+	ok(counts_are(256, 255, 1, 0, 0), "quarantine: neither used nor free");
 	rbp_spill_slots_quarantine(200, t + 1 * SECOND);
 	rbp_spill_slots_quarantine(6, t + 30 * SECOND);
 	rbp_spill_slots_tick(t + QUARANTINE - 1);
@@ -422,6 +434,7 @@ typedef enum ModelState
 
 static ModelState state[EXTENTS];
 static bool used[SLOTS];
+static bool filled[SLOTS];
 static int64_t held_since[SLOTS];	/* 0: not held */
 static int64_t now_ns;
 
@@ -538,7 +551,10 @@ op_free(void)
 		from++;
 	while (n < max && from + n < SLOTS && used[from + n] &&
 		   (from + n) / PAGES == from / PAGES)
+	{
+		filled[from + n] = false;
 		used[from + n++] = false;
+	}
 	if (n == 0)
 		return;
 	rbp_spill_slots_free(FIRST * PAGES + from, n);
@@ -553,11 +569,23 @@ op_quarantine(void)
 	doing = "quarantine";
 	if (!used[slot])
 		return;
-	used[slot] = false;
+	used[slot] = filled[slot] = false;
 	if (state[slot / PAGES] != DEAD)
 		held_since[slot] = now_ns;
 	rbp_spill_slots_quarantine(FIRST * PAGES + slot, now_ns);
 	last_owner(slot / PAGES);
+}
+
+static void
+op_fill(void)
+{
+	uint32_t	slot = rnd(SLOTS);
+
+	doing = "fill";
+	if (!used[slot])
+		return;
+	filled[slot] = true;
+	rbp_spill_slots_fill(FIRST * PAGES + slot);
 }
 
 static void
@@ -621,12 +649,14 @@ compare(bool everything)
 	uint32_t	most_held = 0;
 	uint32_t	least_free = 0;
 	uint32_t	most_free = 0;
+	uint32_t	nfilled = 0;
 	bool		draining = false;
 
 	doing = "compare";
 	for (uint32_t e = 0; e < EXTENTS; e++)
 	{
 		uint32_t	here = 0;
+		uint32_t	filled_here = 0;
 
 		if (state[e] == ONLINE || state[e] == DRAINING)
 			online += PAGES;
@@ -634,6 +664,7 @@ compare(bool everything)
 		for (uint32_t i = e * PAGES; i < (e + 1) * PAGES; i++)
 		{
 			here += used[i];
+			filled_here += filled[i];
 			least_held += must_be_held(i);
 			most_held += may_be_held(i);
 			if (state[e] == ONLINE && !used[i])
@@ -641,21 +672,21 @@ compare(bool everything)
 				least_free += !may_be_held(i);
 				most_free += !must_be_held(i);
 			}
-			if (everything)
-				expect(rbp_spill_slots_is_used(FIRST * PAGES + i) == used[i], "is_used");
 		}
 		nused += here;
+		nfilled += filled_here;
 		if (state[e] == DEAD)
 			dead += here;
 		if (everything)
 		{
-			expect(rbp_spill_slots_extent_used(FIRST + e) == here, "extent_used");
+			expect(rbp_spill_slots_extent_filled(FIRST + e) == filled_here, "extent_filled");
 			expect(slots_absent(FIRST + e) == (state[e] == ABSENT), "absent");
 		}
 	}
 	rbp_spill_slots_counts(&c);
 	expect(c.online == online, "count of online slots");
 	expect(c.used == nused, "count of used slots");
+	expect(rbp_spill_slots_region_filled(0) == nfilled, "count of filled slots");
 	expect(c.dead == dead, "count of dead slots");
 	expect(c.quarantined >= least_held && c.quarantined <= most_held, "count of quarantined slots");
 	expect(c.free >= least_free && c.free <= most_free, "count of free slots");
@@ -674,6 +705,7 @@ run_model(uint64_t seed, uint64_t operations)
 	rng_state = seed * 0x9e3779b97f4a7c15 + 1;
 	memset(state, 0, sizeof(state));
 	memset(used, 0, sizeof(used));
+	memset(filled, 0, sizeof(filled));
 	memset(held_since, 0, sizeof(held_since));
 	failure[0] = '\0';
 	now_ns = clock_ns() + 1000000 * SECOND; /* alloc() ends nothing */
@@ -690,6 +722,8 @@ run_model(uint64_t seed, uint64_t operations)
 			op_quarantine();
 		else if (dice < disasters + allocs + quarantines + 40)
 			op_time();
+		else if (dice < disasters + allocs + quarantines + 140)
+			op_fill();
 		else
 			op_free();
 		if (operation % 8 == 0)

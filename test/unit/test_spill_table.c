@@ -950,11 +950,11 @@ work(void *arg)
 			/* nobody else is here */
 			RbpSpillFile *state = file;
 
-			if (state->run_next != 0)
+			if (state->run.next != 0)
 				count(&wrong_files);
-			state->run_next = 1;
+			state->run.next = 1;
 			fill(me, file, h);
-			state->run_next = 0;
+			state->run.next = 0;
 		}
 		rbp_spill_file_unlock(file);
 	}
