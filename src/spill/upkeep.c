@@ -79,42 +79,16 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 }
 
 /* If the real file cannot be written, the block stays where it is. */
-static bool
+static void
 move_to_real_file(const RbpSpilledBlock *b, const char *page)
 {
 	RbpSpillFile *file = rbp_spill_lock_block(b, true, false);
-	bool		ok;
 
 	if (file == NULL)
-		return true;
-	ok = rbp_spill_to_real_file(file, b->block, page);
-	if (ok)
+		return;
+	if (rbp_spill_to_real_file(file, b->block, page))
 		rbp_stats_count(RBP_COUNT_SPILL_EVACUATED, 1);
 	rbp_spill_file_unlock(file);
-	return ok;
-}
-
-/*
- * Files that have failed to take a block.  They are skipped until the next
- * round, so that they do not use up the time of others.
- */
-static RbpSpillHandle skipped[64];
-static uint32 nskipped = 0;
-static int64 skipped_deadline = 0;	/* of the round; a new one has another */
-
-static void
-skip_file(RbpSpillHandle handle)
-{
-	skipped[nskipped++ % lengthof(skipped)] = handle;
-}
-
-static bool
-is_skipped(RbpSpillHandle handle)
-{
-	for (uint32 i = 0; i < Min(nskipped, lengthof(skipped)); i++)
-		if (skipped[i].index == handle.index && skipped[i].serial == handle.serial)
-			return true;
-	return false;
 }
 
 uint32
@@ -126,9 +100,6 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 									 * time must not be the first each time */
 	uint32		start = next_slot;
 
-	if (skipped_deadline != deadline_ns)
-		nskipped = 0;
-	skipped_deadline = deadline_ns;
 	for (uint32 i = 0; i < RBP_EXTENT_PAGES; i++)
 	{
 		uint32		slot = RBP_EXTENT_SLOT(extent) + (start + i) % RBP_EXTENT_PAGES;
@@ -141,7 +112,7 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 		if (now >= deadline_ns)
 			break;
 		next_slot = (slot + 1) % RBP_EXTENT_PAGES;
-		if (!find_block(slot, &b) || is_skipped(b.handle))
+		if (!find_block(slot, &b))
 			continue;
 
 		/*
@@ -155,12 +126,9 @@ rbp_spill_evacuate(uint32 extent, int64 deadline_ns)
 			continue;
 		}
 
-		/*
-		 * If this block can go nowhere, as with a full disk, one of another
-		 * file may.
-		 */
-		if (!rbp_spill_move(&b, page, true, block_deadline) && !move_to_real_file(&b, page))
-			skip_file(b.handle);
+		/* If it can go nowhere, as with a full disk, the next one may. */
+		if (!rbp_spill_move(&b, page, true, block_deadline))
+			move_to_real_file(&b, page);
 	}
 	return (uint32) rbp_spill_slots_extent_filled(extent);
 }
