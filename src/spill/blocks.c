@@ -196,19 +196,18 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 				  uint32 mirror, uint64 hash)
 {
 	uint32		old = rbp_spill_block_get(file, block);
-	RbpSpillHandle handle = rbp_spill_file_handle(file);
 	RbpSpillSlotInfo *info = slot_info(slot);
 
 	if (!rbp_spill_block_set(file, block, SLOT_VALUE(slot)))
 		return false;
 	info->hash = hash;
-	info->file = handle.index;
+	info->handle = rbp_spill_file_handle(file);
 	info->block = block;
 	info->mirror = mirror;
 	info->donor = rbp_remote_slot_donor(slot);
 	if (mirror != NO_SLOT)
 	{
-		slot_info(mirror)->file = handle.index;
+		slot_info(mirror)->handle = info->handle;
 		slot_info(mirror)->block = block;
 		file->mirrored_blocks++;
 	}

@@ -72,7 +72,7 @@ typedef struct RbpSpilledBlock
 typedef struct RbpSpillSlotInfo
 {
 	uint64		hash;			/* hash of the content, for a first copy */
-	uint32		file;			/* index in the table */
+	RbpSpillHandle handle;
 	uint32		block;
 	uint32		mirror;			/* the second copy's slot, or NO_SLOT */
 	int			donor;			/* the slot's donor at that time: for messages */
@@ -334,12 +334,5 @@ extern bool rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns,
 
 /* How long to wait for a donor where there is an alternative. */
 extern int64 rbp_spill_short_wait(void);
-
-/*
- * ---- for the view ------------------------------------------------------
- */
-
-/* Returns a palloc'd copy of all files, and how many they are in *n. */
-extern RbpSpillFile *rbp_spill_copy_files(int *n);
 
 #endif							/* RBP_SPILL_INTERNAL_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * upkeep.c
- *	  Temporary files: evacuation, files whose owner is gone, data for views.
+ *	  Temporary files: evacuation, and files whose owner is gone.
  *
  * Evacuation moves blocks out of memory that is to be released.  The lease
  * worker does this while the extents are in use.  A block is read, written to
@@ -41,28 +41,18 @@
 
 #define shared			rbp_spill_shared
 
-/* The handle of the file that has this index now. */
-static bool
-handle_by_index(uint32 index, RbpSpillHandle *handle)
-{
-	return rbp_spill_table_next(index, handle) &&
-		handle->index == index;
-}
-
 /*
  * Find the block in the slot.  False if there is none, or if the file is locked.
  */
 static bool
 find_block(uint32 slot, RbpSpilledBlock *b)
 {
-	RbpSpillSlotInfo seen = *slot_info(slot);	/* read without its file's
-												 * lock: a hint */
 	RbpSpillFile *file;
 	bool		found = false;
 
-	b->block = seen.block;
-	if (!handle_by_index(seen.file, &b->handle))
-		return false;
+	/* read without the file's lock: a hint */
+	b->handle = slot_info(slot)->handle;
+	b->block = slot_info(slot)->block;
 	file = rbp_spill_file_trylock(b->handle, false);
 	if (file == NULL)
 		return false;
@@ -175,40 +165,6 @@ rbp_spill_sweep(void)
 			rbp_spill_forget_handle(handle);
 	}
 	return SWEEP_NS;
-}
-
-/*
- * ---- for the views -----------------------------------------------------
- */
-
-RbpSpillFile *
-rbp_spill_copy_files(int *n)
-{
-	RbpSpillFile *copies;
-	RbpSpillHandle handle;
-	int			max;
-
-	*n = 0;
-	if (shared == NULL)
-		return NULL;
-	max = (int) rbp_spill_table_files() + 64;
-	copies = palloc(sizeof(RbpSpillFile) * max);
-	for (uint32 i = 0; rbp_spill_table_next(i, &handle); i = handle.index + 1)
-	{
-		RbpSpillFile *file;
-
-		if (*n == max)
-		{
-			max *= 2;
-			copies = repalloc(copies, sizeof(RbpSpillFile) * max);
-		}
-		file = rbp_spill_file_lock(handle, false);
-		if (file == NULL)
-			continue;
-		copies[(*n)++] = *file;
-		rbp_spill_file_unlock(file);
-	}
-	return copies;
 }
 
 void

@@ -14,6 +14,7 @@
 
 #include "base/sql.h"
 #include "spill/spill_internal.h"
+#include "spill/table.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_temp_files);
 
@@ -37,24 +38,27 @@ rbp_sql_temp_files(PG_FUNCTION_ARGS)
 		STAGED_BYTES, MIRRORED_BYTES, COLUMNS
 	};
 	ReturnSetInfo *rsinfo = rbp_sql_start_rows(fcinfo, COLUMNS);
-	RbpSpillFile *files;
-	int			n;
+	RbpSpillHandle handle;
 
-	files = rbp_spill_copy_files(&n);
-	for (int i = 0; i < n; i++)
+	for (uint32 i = 0; rbp_spill_shared != NULL && rbp_spill_table_next(i, &handle); i = handle.index + 1)
 	{
-		const RbpSpillFile *f = &files[i];
+		RbpSpillFile *file = rbp_spill_file_lock(handle, false);
+		RbpSpillFile copy;
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
-		values[TEMP_FILE] = CStringGetTextDatum(f->name);
-		values[TABLESPACE] = ObjectIdGetDatum(tablespace_of_name(f->name));
-		values[OWNER] = Int32GetDatum(f->owner);
-		values[TEMP_RELATION] = BoolGetDatum(f->relation);
-		values[SIZE] = Int64GetDatum(f->size);
-		values[REMOTE_BYTES] = Int64GetDatum((int64) f->slot_blocks * BLCKSZ);
-		values[STAGED_BYTES] = Int64GetDatum((int64) f->staged_blocks * BLCKSZ);
-		values[MIRRORED_BYTES] = Int64GetDatum((int64) f->mirrored_blocks * BLCKSZ);
+		if (file == NULL)
+			continue;
+		copy = *file;
+		rbp_spill_file_unlock(file);
+		values[TEMP_FILE] = CStringGetTextDatum(copy.name);
+		values[TABLESPACE] = ObjectIdGetDatum(tablespace_of_name(copy.name));
+		values[OWNER] = Int32GetDatum(copy.owner);
+		values[TEMP_RELATION] = BoolGetDatum(copy.relation);
+		values[SIZE] = Int64GetDatum(copy.size);
+		values[REMOTE_BYTES] = Int64GetDatum((int64) copy.slot_blocks * BLCKSZ);
+		values[STAGED_BYTES] = Int64GetDatum((int64) copy.staged_blocks * BLCKSZ);
+		values[MIRRORED_BYTES] = Int64GetDatum((int64) copy.mirrored_blocks * BLCKSZ);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -407,11 +407,15 @@ right_part(uint32 block, int version)
 static uint64
 mirrored(void)
 {
-	int			n;
-	RbpSpillFile *infos = rbp_spill_copy_files(&n);
-	uint64		blocks = n == 1 ? infos[0].mirrored_blocks : 0;
+	RbpSpillHandle handle;
+	RbpSpillFile *f;
+	uint64		blocks = 0;
 
-	pfree(infos);
+	if (rbp_spill_table_next(0, &handle) && (f = rbp_spill_file_lock(handle, false)) != NULL)
+	{
+		blocks = f->mirrored_blocks;
+		rbp_spill_file_unlock(f);
+	}
 	return blocks;
 }
 
