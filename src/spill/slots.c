@@ -16,12 +16,12 @@
  *	 an odd number: whether the extents of two donors alternate or come one
  *	 donor after the other, it alternates between the donors.
  *
- * - The queue links the extents with slots in quarantine, ordered by the end
- *	 of their old set.  A slot joins the old set if that is empty, else the
- *	 young one, whose end moves with each slot that joins.  When the old set
- *	 ends, the young one takes its place.  So a slot is kept for at least the
- *	 required time and for less than twice that, at two bits a slot, and taking
- *	 an extent offline needs no search.
+ * - A slot in quarantine joins the old set if that is empty, else the young one,
+ *	 whose end moves with each slot that joins.  When the old set ends, the
+ *	 young one takes its place.  So a slot is kept for at least the required
+ *	 time and for less than twice that, at two bits a slot.  When the first old
+ *	 set of all extents ends, all are looked at: writes that may still arrive
+ *	 are rare.
  *
  * The lock protects all of this.  alloc() looks at the states and at
  * quarantine_until before it takes the lock, to return at once when there is
@@ -35,8 +35,6 @@
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include "lib/ilist.h"
 
 #include "base/geometry.h"
 #include "base/layout.h"
@@ -63,8 +61,6 @@ typedef struct SlotExtent
 	SlotSet		young_quarantine;	/* empty if old_quarantine is */
 	int64_t		old_until;
 	int64_t		young_until;
-
-	dlist_node	in_queue;		/* linked unless old_quarantine is empty */
 } SlotExtent;
 
 struct RbpSpillSlots
@@ -74,12 +70,11 @@ struct RbpSpillSlots
 	const RbpExtents *states;	/* constant; at the same address in all
 								 * processes */
 
-	dlist_head	queue;
 	uint32_t	cursor;			/* index of an extent */
 
 	/* written under the lock, also read without it */
 	uint32_t	used __attribute__((aligned(RBP_CACHE_LINE)));
-	int64_t		quarantine_until;	/* that of the queue's head, or NEVER */
+	int64_t		quarantine_until;	/* when the first old set ends, or NEVER */
 
 	/* for each region, filled slots; atomic */
 	int32_t		region_filled[RBP_MAX_REGIONS] __attribute__((aligned(RBP_CACHE_LINE)));
@@ -139,7 +134,7 @@ set_longest_run(SlotSet set, uint32_t want, uint32_t *first)
 }
 
 /*
- * ---- extents and the queue --------------------------------------------
+ * ---- extents -----------------------------------------------------------
  */
 
 static inline SlotExtent *
@@ -176,18 +171,6 @@ next_extent(uint32_t at)
 	return found != NULL ? (uint32_t) (found - x->states) : x->n;
 }
 
-/* Callers' times are nearly ordered, so the right position is near the end. */
-static void
-queue_add(SlotExtent *e)
-{
-	dlist_node *before = &quota->queue.head;
-
-	while (dlist_has_prev(&quota->queue, before) &&
-		   dlist_container(SlotExtent, in_queue, before->prev)->old_until > e->old_until)
-		before = before->prev;
-	dlist_insert_before(before, &e->in_queue);
-}
-
 /*
  * ---- changes of an extent ----------------------------------------------
  */
@@ -213,32 +196,35 @@ set_used(SlotExtent *e, SlotSet used, SlotSet filled)
 	__atomic_store_n(&quota->used, total, __ATOMIC_RELAXED);
 }
 
-/* The queue has changed. */
+/* There is an old set that ends then. */
 static void
-note_queue(void)
+note_quarantine(int64_t until)
 {
-	__atomic_store_n(&quota->quarantine_until,
-					 dlist_is_empty(&quota->queue) ? NEVER :
-					 dlist_head_element(SlotExtent, in_queue, &quota->queue)->old_until,
-					 __ATOMIC_RELAXED);
+	__atomic_store_n(&quota->quarantine_until, Min(quota->quarantine_until, until), __ATOMIC_RELAXED);
 }
 
 /* End the quarantines that are due.  Lock held. */
 static void
 end_due_quarantines(int64_t now_ns)
 {
-	while (quota->quarantine_until <= now_ns)
-	{
-		SlotExtent *e = dlist_head_element(SlotExtent, in_queue, &quota->queue);
+	uint32_t	top = __atomic_load_n(&quota->states->top, __ATOMIC_RELAXED);
 
-		dlist_delete(&e->in_queue);
-		e->old_quarantine = e->young_quarantine;
-		e->old_until = e->young_until;
-		e->young_quarantine = 0;
+	if (quota->quarantine_until > now_ns)
+		return;
+	__atomic_store_n(&quota->quarantine_until, NEVER, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; i < top; i++)
+	{
+		SlotExtent *e = &quota->extents[i];
+
+		while (e->old_quarantine != 0 && e->old_until <= now_ns)
+		{
+			e->old_quarantine = e->young_quarantine;
+			e->old_until = e->young_until;
+			e->young_quarantine = 0;
+			set_may_have_free(e, true);
+		}
 		if (e->old_quarantine != 0)
-			queue_add(e);
-		set_may_have_free(e, true);
-		note_queue();
+			note_quarantine(e->old_until);
 	}
 }
 
@@ -260,7 +246,6 @@ rbp_spill_slots_init(void *mem, const RbpExtents *extents, int tranche)
 	memset(quota, 0, rbp_spill_slots_size(extents->n));
 	rbp_lock_init(&quota->lock, tranche);
 	quota->states = extents;
-	dlist_init(&quota->queue);
 	quota->quarantine_until = NEVER;
 }
 
@@ -278,10 +263,7 @@ rbp_spill_slots_drop(uint32_t *extents, uint32_t n)
 		if (e->used != 0)
 			continue;
 		/* late writes go to the region that is gone */
-		if (e->old_quarantine != 0)
-			dlist_delete(&e->in_queue);
 		e->old_quarantine = e->young_quarantine = 0;
-		note_queue();
 		extents[i] = extents[dropped];
 		extents[dropped++] = extent;
 	}
@@ -386,7 +368,7 @@ release_slots(uint32_t first, uint32_t n, int64_t until)
 		{
 			e->old_quarantine = slots;
 			e->old_until = until;
-			queue_add(e);
+			note_quarantine(until);
 		}
 		else
 		{
@@ -394,7 +376,6 @@ release_slots(uint32_t first, uint32_t n, int64_t until)
 				e->young_until = until;
 			e->young_quarantine |= slots;
 		}
-		note_queue();
 	}
 	if (free_slots(e) != 0)
 	{
