@@ -47,6 +47,9 @@
 #define WINDOW_FIRST		8
 #define RETRY_US			5000
 
+/* How often a copy is read that does not match: the transfer may be at fault */
+#define MISMATCHES			3
+
 #define shared		rbp_spill_shared
 
 /* What is expected after a batch that was requested ahead */
@@ -54,18 +57,12 @@ typedef struct Window
 {
 	RbpSpillHandle handle;
 	int			n;				/* its pages */
-	uint32		next;			/* block that is likely to be read after it,
-								 * or NO_BLOCK */
-	bool		next_submitted; /* the window that begins there was submitted */
+	uint32		next;			/* block that is likely to be read after it
+								 * and was not requested yet, or NO_BLOCK */
 } Window;
 
 /* By the number of the batch; those of batches that are gone are hints. */
 static Window windows[RBP_AHEAD_BATCHES];
-
-/* A block that was read for a part of it, kept for reads of other parts */
-static RbpSpilledBlock cached;
-static char cached_page[BLCKSZ];
-static bool cached_valid = false;
 
 static inline bool
 same_file(RbpSpillHandle a, RbpSpillHandle b)
@@ -78,12 +75,11 @@ same_file(RbpSpillHandle a, RbpSpillHandle b)
  */
 
 static RbpStatus
-read_copy(uint32 slot, int flags, int64 now, int64 deadline_ns, char *page)
+read_copy(uint32 slot, int flags, int64 deadline_ns, char *page)
 {
 	RbpRemoteIo io = {.slot = slot,.buf = page,.status = RBP_CANCELED};
-	RbpRemoteBatch *batch;
+	RbpRemoteBatch *batch = rbp_remote_begin(&io, 1, false, flags, rbp_now_ns(), deadline_ns);
 
-	batch = rbp_remote_begin(&io, 1, false, flags, now, deadline_ns);
 	if (batch != NULL)
 		rbp_remote_end(batch, deadline_ns);
 	return io.status;
@@ -108,49 +104,13 @@ confirm_mismatch(const RbpSpilledBlock *b, uint32 slot)
 	return true;
 }
 
-/* The result of an attempt to read one copy of a block. */
-typedef enum CopyResult
-{
-	COPY_READ,
-	COPY_MOVED,					/* the block is no longer there */
-	COPY_FAILED,				/* a retry may succeed */
-	COPY_MISMATCH				/* a retry may succeed, if the transfer was at
-								 * fault */
-} CopyResult;
-
-/*
- * Read the copy of the block in that slot.  On failure, *reason is set, for
- * messages.
- */
-static CopyResult
-read_one_copy(const RbpSpilledBlock *b, uint32 slot, int flags, int64 deadline_ns,
-			  char *page, const char **reason)
-{
-	RbpStatus	status = read_copy(slot, flags, rbp_now_ns(), deadline_ns, page);
-
-	if (status != RBP_OK)
-	{
-		*reason = rbp_status_text(status);
-		return COPY_FAILED;
-	}
-	if (rbp_hash_page(page) == b->hash)
-	{
-		if (slot != b->slot)
-			rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
-		return COPY_READ;
-	}
-	*reason = "its content does not match its hash";
-	return confirm_mismatch(b, slot) ? COPY_MISMATCH : COPY_MOVED;
-}
-
 bool
 rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page,
 					 const char **reason)
 {
 	uint32		copies[2] = {b->slot, b->mirror};
 	int			ncopies = b->mirror == NO_SLOT ? 1 : 2;
-	bool		unusable[2] = {false, false};
-	int			mismatches = 0;
+	int			mismatches[2] = {0, 0};
 
 	*reason = NULL;
 	for (int round = 0;; round++)
@@ -169,34 +129,38 @@ rbp_spill_fetch_page(const RbpSpilledBlock *b, int64 deadline_ns, char *page,
 		for (int i = 0; i < ncopies; i++)
 		{
 			int64		now = rbp_now_ns();
+			RbpStatus	status;
 
 			if (!rbp_remote_usable(RBP_POOL_TEMP, now))
 			{
 				*reason = "the lease has ended";
 				continue;
 			}
-			if (unusable[i] || rbp_remote_slot_donor(copies[i]) < 0)
+			if (mismatches[i] == MISMATCHES || rbp_remote_slot_donor(copies[i]) < 0)
 			{
-				unusable[i] = true;
 				*reason = *reason != NULL ? *reason :
 					"the donor's memory is no longer leased";
 				continue;
 			}
 			possible = true;
-			switch (read_one_copy(b, copies[i], flags,
-								  leave_time ? now + (deadline_ns - now) / 2 : deadline_ns,
-								  page, reason))
+			status = read_copy(copies[i], flags,
+							   leave_time ? now + (deadline_ns - now) / 2 : deadline_ns, page);
+			if (status == RBP_OK && rbp_hash_page(page) == b->hash)
 			{
-				case COPY_READ:
-					return true;
-				case COPY_MOVED:
-					return false;
-				case COPY_MISMATCH:
-					unusable[i] = ++mismatches > 2 * ncopies;
-					break;
-				case COPY_FAILED:
-					break;
+				rbp_remote_count_read(copies[i], rbp_now_ns() - now, 0);
+				if (copies[i] == b->mirror)
+					rbp_stats_count(RBP_COUNT_SPILL_MIRROR_READS, 1);
+				return true;
 			}
+			if (status == RBP_OK)
+			{
+				*reason = "its content does not match its hash";
+				if (!confirm_mismatch(b, copies[i]))
+					return false;
+				mismatches[i]++;
+			}
+			else
+				*reason = rbp_status_text(status);
 		}
 		if (possible && rbp_remote_interrupted() && rbp_remote_can_fail_with_eintr())
 			*reason = NULL;
@@ -326,13 +290,6 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
  * ---- reads -------------------------------------------------------------
  */
 
-/* The deadline of the first attempt, which leaves time for another one. */
-static int64
-first_attempt_deadline(int64 start_ns)
-{
-	return start_ns + rbp_guc_temp_io_timeout_ns() / 2;
-}
-
 /*
  * Read a whole block from a window, which is submitted if necessary; false on
  * failure.
@@ -342,9 +299,11 @@ read_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns, char *pa
 {
 	int64		short_deadline = start_ns + rbp_spill_short_wait();
 	bool		only_copy = b->mirror == NO_SLOT;
-	int64		deadline = only_copy ? first_attempt_deadline(start_ns) : short_deadline;
+	/* if there is no other copy, this leaves time for another attempt */
+	int64		deadline = only_copy ? start_ns + rbp_guc_temp_io_timeout_ns() / 2 : short_deadline;
 	int			w = rbp_ahead_find(RBP_POOL_TEMP, b->slot, b->hash);
 	bool		was_ahead = w >= 0;
+	uint32		next;
 
 	if (w < 0)
 	{
@@ -356,16 +315,14 @@ read_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns, char *pa
 						  only_copy ? RBP_REMOTE_PATIENT : 0, deadline, false);
 		if (w < 0)
 			return false;
-
-		/* a single block of a relation suggests no sequential read */
-		windows[w].next_submitted = windows[w].n == 1;
 	}
-	if (!windows[w].next_submitted)
+	next = windows[w].next;
+	/* a single block of a relation suggests no sequential read */
+	if (windows[w].n > 1 && next != NO_BLOCK)
 	{
-		windows[w].next_submitted = true;
-		if (windows[w].next != NO_BLOCK)
-			(void) submit_window(b->handle, windows[w].next,
-								 Min(windows[w].n * 2, RBP_AHEAD_PAGES), 0, short_deadline, true);
+		windows[w].next = NO_BLOCK;
+		(void) submit_window(b->handle, next, Min(windows[w].n * 2, RBP_AHEAD_PAGES), 0,
+							 short_deadline, true);
 	}
 	switch (rbp_ahead_take(RBP_POOL_TEMP, b->slot, b->hash, page, &deadline))
 	{
@@ -379,34 +336,16 @@ read_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns, char *pa
 		case RBP_TAKEN_MISMATCH:
 			(void) confirm_mismatch(b, b->slot);
 			return false;
-		case RBP_TAKEN_NOTHING:
-		case RBP_TAKEN_FAILURE:
-		case RBP_TAKEN_LATE:
-			break;
+		default:
+			return false;
 	}
-	return false;
-}
-
-/* Read a whole block from memory of this host; false on failure. */
-static bool
-read_local(const RbpSpilledBlock *b, int64 start_ns, char *page)
-{
-	RbpRemoteIo io = {.slot = b->slot,.buf = page,.status = RBP_CANCELED};
-
-	rbp_remote_read(&io, 1, start_ns, first_attempt_deadline(start_ns));
-	if (io.status != RBP_OK || rbp_hash_page(page) != b->hash)
-		return false;
-	rbp_stats_count(RBP_COUNT_SPILL_READS, 1);
-	rbp_remote_count_read(b->slot, rbp_now_ns() - start_ns, 0);
-	return true;
 }
 
 /* Read a whole block.  Returns what rbp_spill_fetch() returns. */
 static int
 read_block(const RbpSpilledBlock *b, bool relation, int64 start_ns, char *page)
 {
-	if (rbp_remote_slot_local(b->slot) ? read_local(b, start_ns, page) :
-		read_in_window(b, relation, start_ns, page))
+	if (!rbp_remote_slot_local(b->slot) && read_in_window(b, relation, start_ns, page))
 		return 1;
 	return fetch_with_retries(b, start_ns + rbp_guc_temp_io_timeout_ns(), page);
 }
@@ -416,23 +355,11 @@ rbp_spill_fetch(const RbpSpilledBlock *b, bool relation, uint32 start, uint32 n,
 				char *buf)
 {
 	int64		start_ns = rbp_now_ns();
-	int			result = 1;
+	char		whole[BLCKSZ];
+	int			result = read_block(b, relation, start_ns, n == BLCKSZ ? buf : whole);
 
-	if (n == BLCKSZ)
-		result = read_block(b, relation, start_ns, buf);
-	else
-	{
-		if (!cached_valid || cached.block != b->block || cached.slot != b->slot ||
-			cached.hash != b->hash || !same_file(cached.handle, b->handle))
-		{
-			cached_valid = false;
-			result = read_block(b, relation, start_ns, cached_page);
-			cached_valid = result > 0;
-			cached = *b;
-		}
-		if (result > 0)
-			memcpy(buf, cached_page + start, n);
-	}
+	if (result > 0 && n < BLCKSZ)
+		memcpy(buf, whole + start, n);
 	rbp_stats_latency(RBP_LATENCY_SPILL_READS, rbp_now_ns() - start_ns);
 	return result;
 }
