@@ -177,8 +177,8 @@ rbp_sql_stat_spill(PG_FUNCTION_ARGS)
 	put_usable(&row, rbp_remote_unusable_reason(RBP_POOL_TEMP, reason, sizeof(reason)),
 			   reason);
 	put_counters(&row, true);
-	put_us(&row, "file_us", rbp_spill_cost_us(RBP_SPILL_FILE));
-	put_us(&row, "donor_us", rbp_spill_cost_us(RBP_SPILL_DONOR));
+	put_us(&row, "file_us", rbp_spill_cost_us(false));
+	put_us(&row, "donor_us", rbp_spill_cost_us(true));
 
 	rbp_spill_get_usage(&usage);
 	put_count(&row, "pages", usage.used);

@@ -33,7 +33,9 @@
  *
  * Calls for temporary files go to the spill, which stores some of their
  * blocks elsewhere.  The spill also knows their sizes, since the real file
- * can be shorter.
+ * can be shorter.  Not so read(), write() and copy_file_range(), which the server
+ * uses for these files only when it copies a database's directory, where nobody
+ * needs what is in them.
  *
  * A call that changes a fork other than by pwrite() invalidates the blocks
  * that it takes away, adds or changes before it is executed, so that the tier's
@@ -463,24 +465,6 @@ wrap_close(int fd)
 	return rbp_libc.close(fd);
 }
 
-static pg_attribute_hot ssize_t
-wrap_read(int fd, void *buf, size_t len)
-{
-	RbpSpillOpen *temp = temp_fd(fd);
-	off_t		at;
-	ssize_t		n;
-
-	if (temp == NULL)
-		return rbp_libc.read(fd, buf, len);
-	at = rbp_libc.lseek(fd, 0, SEEK_CUR);
-	if (at < 0)
-		return -1;
-	n = temp_result(rbp_spill_pread(temp, fd, buf, len, at));
-	if (n > 0)
-		(void) rbp_libc.lseek(fd, at + n, SEEK_SET);
-	return n;
-}
-
 /* Read pages into shared buffers, and let the advice see it, tier or not. */
 static ssize_t
 observed_read(int fd, FdInfo *info, const struct iovec *iov, int iovcnt, off_t offset)
@@ -522,12 +506,8 @@ wrap_preadv(int fd, const struct iovec *iov, int iovcnt, off_t offset)
 static pg_attribute_hot ssize_t
 wrap_pread(int fd, void *buf, size_t len, off_t offset)
 {
-	RbpSpillOpen *temp = temp_fd(fd);
 	struct iovec iov = {.iov_base = buf,.iov_len = len};
 
-	/* this one measures what a read of the file costs */
-	if (temp != NULL)
-		return temp_result(rbp_spill_pread(temp, fd, buf, len, offset));
 	return wrap_preadv(fd, &iov, 1, offset);
 }
 
@@ -563,21 +543,9 @@ static ssize_t
 wrap_write(int fd, const void *buf, size_t len)
 {
 	const FdInfo *info = relation_fd(fd);
-	RbpSpillOpen *temp = temp_fd(fd);
 	Change		change;
 	ssize_t		result;
 
-	if (temp != NULL)
-	{
-		off_t		at = rbp_libc.lseek(fd, 0, SEEK_CUR);
-
-		if (at < 0)
-			return -1;
-		result = temp_result(rbp_spill_pwrite(temp, fd, buf, len, at));
-		if (result > 0)
-			(void) rbp_libc.lseek(fd, at + result, SEEK_SET);
-		return result;
-	}
 	if (info == NULL)
 		return rbp_libc.write(fd, buf, len);
 	begin_write(&change, info, fd, NULL, len);
@@ -762,15 +730,6 @@ wrap_copy_file_range(int in, off_t *off_in, int out, off_t *off_out,
 	Change		change;
 	ssize_t		result;
 
-	/*
-	 * The server copies no temporary files.  EXDEV makes a caller fall back
-	 * to read() and write().
-	 */
-	if (temp_fd(in) != NULL || temp_fd(out) != NULL)
-	{
-		errno = EXDEV;
-		return -1;
-	}
 	if (info == NULL)
 		return rbp_libc.copy_file_range(in, off_in, out, off_out, len, flags);
 	begin_write(&change, info, out, off_out, len);
@@ -787,12 +746,8 @@ static int
 wrap_posix_fadvise(int fd, off_t offset, off_t len, int advice)
 {
 	FdInfo	   *info = relation_fd(fd);
-	RbpSpillOpen *temp = temp_fd(fd);
 	int			save_errno = errno;
 
-	if (temp != NULL && advice == POSIX_FADV_WILLNEED &&
-		rbp_spill_advice_is_wasted(temp, offset, len))
-		return 0;
 	if (info != NULL && advice == POSIX_FADV_WILLNEED && offset >= 0 &&
 		len > 0 && len <= MAX_ADVICE_BLOCKS * BLCKSZ && rbp_tier_attached())
 	{
@@ -823,7 +778,6 @@ rbp_hook_install(void (*on_io_worker_wait) (void))
 	static const RbpLibc wrappers = {
 		.open = wrap_open,
 		.close = wrap_close,
-		.read = wrap_read,
 		.write = wrap_write,
 		.pread = wrap_pread,
 		.preadv = wrap_preadv,

@@ -37,22 +37,22 @@ rbp_spill_cost_slot(uint32 slot)
 }
 
 double
-rbp_spill_cost_us(RbpSpillTarget target)
+rbp_spill_cost_us(bool donor)
 {
-	return (double) rbp_choice_temp_cost(target == RBP_SPILL_FILE) / 1000;
+	return (double) rbp_choice_temp_cost(!donor) / 1000;
 }
 
 int64
-rbp_spill_cost_begin(int fs, RbpSpillTarget target, bool write)
+rbp_spill_cost_begin(int fs, bool donor, bool write)
 {
-	return rbp_choice_measures_temp(fs, target == RBP_SPILL_FILE, write) ? rbp_now_ns() : 0;
+	return rbp_choice_measures_temp(fs, !donor, write) ? rbp_now_ns() : 0;
 }
 
 void
-rbp_spill_cost_end(int fs, RbpSpillTarget target, bool write, int64 started)
+rbp_spill_cost_end(int fs, bool donor, bool write, int64 started)
 {
 	if (started != 0)
-		rbp_cost_add(fs, target == RBP_SPILL_FILE ? RBP_NO_TRANSPORT : transport,
+		rbp_cost_add(fs, donor ? transport : RBP_NO_TRANSPORT,
 					 write ? RBP_COST_TEMP_WRITE : RBP_COST_TEMP_READ, 1,
 					 rbp_now_ns() - started);
 }
@@ -90,8 +90,8 @@ rbp_spill_cost_report(int64 now)
 		return;
 	file_reported = !file_reported;
 	reported_at = now;
-	file = rbp_spill_cost_us(RBP_SPILL_FILE);
-	donor = rbp_spill_cost_us(RBP_SPILL_DONOR);
+	file = rbp_spill_cost_us(false);
+	donor = rbp_spill_cost_us(true);
 	if (file_reported)
 		ereport(LOG,
 				(errmsg("remote_bp: temporary blocks are written to files"),

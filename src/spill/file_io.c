@@ -195,39 +195,45 @@ partial_write_result(ssize_t done)
  * ---- reads -------------------------------------------------------------
  */
 
+static inline int
+file_system(RbpSpillOpen *o, int fd)
+{
+	return rbp_page_cache_file_system(fd, &o->file_system);
+}
+
 /*
  * rbp_spill_cost_begin() for a call that shows the cost of a block, else 0.
  * Parts of blocks do not show it, nor do temporary tables, which are accessed
  * differently.
  */
 static inline int64
-cost_begin(RbpSpillOpen *o, int fd, size_t len, RbpSpillTarget where, bool write)
+cost_begin(RbpSpillOpen *o, int fd, size_t len, bool donor, bool write)
 {
 	return len == BLCKSZ && !o->relation && rbp_guc_spill_temp_files && attached() ?
-		rbp_spill_cost_begin(rbp_page_cache_file_system(fd, &o->file_system), where, write) : 0;
+		rbp_spill_cost_begin(file_system(o, fd), donor, write) : 0;
 }
 
-/* pread() of the real file. */
+/* preadv() of the real file. */
 static ssize_t
-read_file(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
+read_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
-	int64		started = cost_begin(o, fd, len, RBP_SPILL_FILE, false);
-	ssize_t		n = rbp_libc.pread(fd, buf, len, offset);
+	int64		started = cost_begin(o, fd, iov->iov_len, false, false);
+	ssize_t		n = rbp_libc_readv(fd, iov, iovcnt, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(rbp_page_cache_file_system(fd, &o->file_system), RBP_SPILL_FILE, false, started);
+		rbp_spill_cost_end(file_system(o, fd), false, false, started);
 	return n;
 }
 
-/* pwrite() of the real file. */
+/* pwritev() of the real file. */
 static ssize_t
-write_file(RbpSpillOpen *o, int fd, const void *buf, size_t len, off_t offset)
+write_file(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt, off_t offset)
 {
-	int64		started = cost_begin(o, fd, len, RBP_SPILL_FILE, true);
-	ssize_t		n = rbp_libc.pwrite(fd, buf, len, offset);
+	int64		started = cost_begin(o, fd, iov->iov_len, false, true);
+	ssize_t		n = rbp_libc_writev(fd, iov, iovcnt, offset);
 
 	if (n == BLCKSZ)
-		rbp_spill_cost_end(rbp_page_cache_file_system(fd, &o->file_system), RBP_SPILL_FILE, true, started);
+		rbp_spill_cost_end(file_system(o, fd), false, true, started);
 	return n;
 }
 
@@ -262,10 +268,11 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		}
 		if (b.value == VALUE_NONE)
 		{
+			struct iovec iov = {.iov_base = buf,.iov_len = len};
 			ssize_t		n;
 
 			rbp_spill_file_unlock(file);
-			n = read_file(o, fd, buf, len, offset);
+			n = read_file(o, fd, &iov, 1, offset);
 			if (n >= 0 && n < (ssize_t) len)
 				memset(buf + n, 0, len - n);	/* a hole */
 			return n < 0 ? n : (ssize_t) len;
@@ -284,12 +291,12 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 		b.hash = slot_info(b.slot)->hash;
 		b.mirror = slot_info(b.slot)->mirror;
 		rbp_spill_file_unlock(file);
-		started = cost_begin(o, fd, len, RBP_SPILL_DONOR, false);
+		started = cost_begin(o, fd, len, true, false);
 		got = rbp_spill_fetch(&b, o->relation, start, (uint32) len, buf);
 		if (got > 0)
 		{
 			rbp_spill_cost_slot(b.slot);
-			rbp_spill_cost_end(rbp_page_cache_file_system(fd, &o->file_system), RBP_SPILL_DONOR, false, started);
+			rbp_spill_cost_end(file_system(o, fd), true, false, started);
 		}
 	}
 	if (got < 0)
@@ -301,47 +308,28 @@ rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t len, off_t offset
 }
 
 ssize_t
-rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len, off_t offset)
-{
-	size_t		done = 0;
-
-	if (offset < 0 || !rbp_spill_open_lookup(o))
-		return read_file(o, fd, buf, len, offset);
-	while (done < len)
-	{
-		off_t		at = offset + (off_t) done;
-		size_t		part = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ));
-		ssize_t		n = rbp_spill_read_part(o, fd, (char *) buf + done, part, at);
-
-		/* a short count would be taken for the end of the file */
-		if (n < 0)
-			return -1;
-		done += n;
-		if (n < (ssize_t) part)
-			break;
-	}
-	return (ssize_t) done;
-}
-
-ssize_t
 rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 				 off_t offset)
 {
 	ssize_t		done = 0;
 
 	if (offset < 0 || !rbp_spill_open_lookup(o))
-		return rbp_libc.preadv(fd, iov, iovcnt, offset);
+		return read_file(o, fd, iov, iovcnt, offset);
 	for (int i = 0; i < iovcnt; i++)
-	{
-		ssize_t		n = rbp_spill_pread(o, fd, iov[i].iov_base, iov[i].iov_len,
-										offset + done);
+		for (size_t at = 0; at < iov[i].iov_len;)
+		{
+			off_t		from = offset + done;
+			size_t		len = Min(iov[i].iov_len - at, (size_t) (BLCKSZ - from % BLCKSZ));
+			ssize_t		n = rbp_spill_read_part(o, fd, (char *) iov[i].iov_base + at, len, from);
 
-		if (n < 0)
-			return -1;
-		done += n;
-		if (n < (ssize_t) iov[i].iov_len)
-			break;
-	}
+			/* a short count would be taken for the end of the file */
+			if (n < 0)
+				return -1;
+			done += n;
+			at += n;
+			if (n < (ssize_t) len)
+				return done;
+		}
 	return done;
 }
 
@@ -378,8 +366,10 @@ write_real(const Part *p)
 	value = rbp_spill_block_get(file, p->block);
 	if (value == VALUE_NONE)
 	{
+		struct iovec iov = {.iov_base = unconstify(char *, p->buf),.iov_len = p->len};
+
 		rbp_spill_file_unlock(file);
-		n = write_file(p->o, p->fd, p->buf, p->len, p->offset);
+		n = write_file(p->o, p->fd, &iov, 1, p->offset);
 		if (n <= 0)
 			return n;
 		save_errno = errno;
@@ -462,7 +452,7 @@ write_part(const Part *p)
 		return -1;
 	if (in_file && (!new || !spill_enabled(p->o)))
 		return write_real(p);
-	if (in_file && rbp_spill_prefer_file(rbp_page_cache_file_system(p->fd, &p->o->file_system)))
+	if (in_file && rbp_spill_prefer_file(file_system(p->o, p->fd)))
 	{
 		if (write_real(p) == (ssize_t) p->len)
 		{
@@ -476,11 +466,11 @@ write_part(const Part *p)
 		return -1;
 	if (spill_enabled(p->o))
 	{
-		int64		started = cost_begin(p->o, p->fd, p->len, RBP_SPILL_DONOR, true);
+		int64		started = cost_begin(p->o, p->fd, p->len, true, true);
 
 		if (rbp_spill_put(p->o->handle, p->block, whole.buf, p->offset + (off_t) p->len))
 		{
-			rbp_spill_cost_end(rbp_page_cache_file_system(p->fd, &p->o->file_system), RBP_SPILL_DONOR, true, started);
+			rbp_spill_cost_end(file_system(p->o, p->fd), true, true, started);
 			return (ssize_t) p->len;
 		}
 		rbp_stats_count(RBP_COUNT_SPILL_LOCAL, p->len / BLCKSZ);
@@ -514,70 +504,55 @@ extend_new_entry(RbpSpillOpen *o, off_t offset, ssize_t n)
 }
 
 ssize_t
-rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf, size_t len,
-				 off_t offset)
+rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
+				  off_t offset)
 {
 	int64		start_ns;
-	size_t		done = 0;
+	ssize_t		len = 0;
+	ssize_t		done = 0;
 
-	if (offset < 0 || len == 0 || !o->writable || !attached())
-		return rbp_libc.pwrite(fd, buf, len, offset);
+	if (offset < 0 || !o->writable || !attached())
+		return rbp_libc_writev(fd, iov, iovcnt, offset);
 	start_ns = rbp_now_ns();
+	for (int i = 0; i < iovcnt; i++)
+		len += iov[i].iov_len;
 	if (!rbp_spill_open_lookup(o))
 	{
-		if (!spill_enabled(o) || !rbp_remote_usable(RBP_POOL_TEMP, start_ns))
-			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
-		if (rbp_spill_prefer_file(rbp_page_cache_file_system(fd, &o->file_system)))
+		bool		to_donors = spill_enabled(o) && rbp_remote_usable(RBP_POOL_TEMP, start_ns);
+
+		if (to_donors && rbp_spill_prefer_file(file_system(o, fd)))
 		{
-			if (extend_new_entry(o, offset, write_file(o, fd, buf, len, offset)) == (ssize_t) len)
+			ssize_t		n = extend_new_entry(o, offset, write_file(o, fd, iov, iovcnt, offset));
+
+			if (n == len)
 			{
-				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, len / BLCKSZ);
-				return (ssize_t) len;
+				rbp_stats_count(RBP_COUNT_SPILL_BYPASSED, n / BLCKSZ);
+				return n;
 			}
 			/* the disk may be full: donors may have room */
 			rbp_spill_file_refused();
 		}
-		if (!rbp_spill_open_lookup(o) && !rbp_spill_open_create(o, fd))
-			return extend_new_entry(o, offset, rbp_libc.pwrite(fd, buf, len, offset));
+		if (!to_donors || (!rbp_spill_open_lookup(o) && !rbp_spill_open_create(o, fd)))
+			return extend_new_entry(o, offset, rbp_libc_writev(fd, iov, iovcnt, offset));
 	}
-	while (done < len)
-	{
-		off_t		at = offset + (off_t) done;
-		Part		part = {
-			.o = o,.fd = fd,.buf = (const char *) buf + done,.offset = at,
-			.len = Min(len - done, (size_t) (BLCKSZ - at % BLCKSZ)),
-			.block = (uint32) (at / BLCKSZ)
-		};
-		ssize_t		n = write_part(&part);
-
-		if (n < 0)
-			return partial_write_result((ssize_t) done);
-		done += n;
-		if (n < (ssize_t) part.len)
-			break;
-	}
-	rbp_stats_latency(RBP_LATENCY_SPILL_WRITES, rbp_now_ns() - start_ns);
-	return (ssize_t) done;
-}
-
-ssize_t
-rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
-				  off_t offset)
-{
-	ssize_t		done = 0;
-
-	if (offset < 0 || !attached())
-		return rbp_libc.pwritev(fd, iov, iovcnt, offset);
 	for (int i = 0; i < iovcnt; i++)
-	{
-		ssize_t		n = rbp_spill_pwrite(o, fd, iov[i].iov_base, iov[i].iov_len,
-										 offset + done);
+		for (size_t at = 0; at < iov[i].iov_len;)
+		{
+			off_t		to = offset + done;
+			Part		part = {
+				.o = o,.fd = fd,.buf = (const char *) iov[i].iov_base + at,.offset = to,
+				.len = Min(iov[i].iov_len - at, (size_t) (BLCKSZ - to % BLCKSZ)),
+				.block = (uint32) (to / BLCKSZ)
+			};
+			ssize_t		n = write_part(&part);
 
-		if (n < 0)
-			return partial_write_result(done);
-		done += n;
-		if (n < (ssize_t) iov[i].iov_len)
-			break;
-	}
+			if (n < 0)
+				return partial_write_result(done);
+			done += n;
+			at += n;
+			if (n < (ssize_t) part.len)
+				return done;
+		}
+	rbp_stats_latency(RBP_LATENCY_SPILL_WRITES, rbp_now_ns() - start_ns);
 	return done;
 }

@@ -354,19 +354,3 @@ rbp_spill_unlink(const char *name, const char *path)
 	errno = save_errno;
 	return result;
 }
-
-bool
-rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len)
-{
-	RbpSpillFile *file;
-	uint32		value;
-
-	if (offset < 0 || !rbp_spill_open_lookup(o))
-		return false;
-	file = rbp_spill_file_lock(o->handle, false);
-	if (file == NULL)
-		return false;
-	value = rbp_spill_block_get(file, (uint32) (offset / BLCKSZ));
-	rbp_spill_file_unlock(file);
-	return value != VALUE_NONE;
-}

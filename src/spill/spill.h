@@ -42,17 +42,11 @@ extern void rbp_spill_exits(void);
  */
 extern uint32 rbp_spill_max_extents(void);
 
-typedef enum RbpSpillTarget
-{
-	RBP_SPILL_FILE,
-	RBP_SPILL_DONOR,
-	RBP_SPILL_TARGETS
-} RbpSpillTarget;
-
 /*
- * The recent cost of writing and reading a block at that target; 0: not known.
+ * The recent cost of writing and reading a block at a donor, or in a file; 0:
+ * not known.
  */
-extern double rbp_spill_cost_us(RbpSpillTarget target);
+extern double rbp_spill_cost_us(bool donor);
 
 /* The temp quota's callbacks for remote. */
 extern const RbpRemotePoolOps rbp_spill_pool_ops;
@@ -78,12 +72,8 @@ extern RbpSpillOpen *rbp_spill_opened(const char *name, bool relation,
 /* Called before the descriptor is closed.  Frees o. */
 extern void rbp_spill_close(RbpSpillOpen *o);
 
-extern ssize_t rbp_spill_pread(RbpSpillOpen *o, int fd, void *buf, size_t len,
-							   off_t offset);
 extern ssize_t rbp_spill_preadv(RbpSpillOpen *o, int fd, const struct iovec *iov,
 								int iovcnt, off_t offset);
-extern ssize_t rbp_spill_pwrite(RbpSpillOpen *o, int fd, const void *buf,
-								size_t len, off_t offset);
 extern ssize_t rbp_spill_pwritev(RbpSpillOpen *o, int fd,
 								 const struct iovec *iov, int iovcnt,
 								 off_t offset);
@@ -100,12 +90,6 @@ extern int	rbp_spill_unlink(const char *name, const char *path);
  * errno unchanged.
  */
 extern void rbp_spill_call_failed(void);
-
-/*
- * Is kernel read-ahead for this range useless, because it is not in the real
- * file?
- */
-extern bool rbp_spill_advice_is_wasted(RbpSpillOpen *o, off_t offset, off_t len);
 
 /*
  * The size of the file: the greater of the entry's size and real, which is the

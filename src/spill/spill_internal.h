@@ -199,8 +199,8 @@ extern void rbp_spill_cost_slot(uint32 slot);
  * written. begin() returns the time, or 0 if this one is not measured. end()
  * preserves errno.
  */
-extern int64 rbp_spill_cost_begin(int fs, RbpSpillTarget target, bool write);
-extern void rbp_spill_cost_end(int fs, RbpSpillTarget target, bool write, int64 started);
+extern int64 rbp_spill_cost_begin(int fs, bool donor, bool write);
+extern void rbp_spill_cost_end(int fs, bool donor, bool write, int64 started);
 
 /*
  * Should the next block go to the file, as the cheaper target or as a trial?

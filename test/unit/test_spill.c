@@ -257,7 +257,9 @@ RbpLibc		rbp_libc = {
 	.open = open,
 	.close = close,
 	.pread = pread,
+	.preadv = preadv,
 	.pwrite = pwrite_if_room,
+	.pwritev = pwritev,
 	.fstat = fstat,
 	.ftruncate = ftruncate,
 	.unlink = unlink,
@@ -355,6 +357,22 @@ end(const char *name)
 		   "%s: all is given back", name);
 }
 
+static ssize_t
+pread_from(RbpSpillOpen *o, int real, void *buf, size_t len, off_t offset)
+{
+	struct iovec iov = {.iov_base = buf,.iov_len = len};
+
+	return rbp_spill_preadv(o, real, &iov, 1, offset);
+}
+
+static ssize_t
+pwrite_to(RbpSpillOpen *o, int real, void *buf, size_t len, off_t offset)
+{
+	struct iovec iov = {.iov_base = buf,.iov_len = len};
+
+	return rbp_spill_pwritev(o, real, &iov, 1, offset);
+}
+
 static void
 fill(char *page, uint32 block, int version)
 {
@@ -370,7 +388,7 @@ write_blocks(uint32 first, uint32 n, int version)
 	for (uint32 b = first; b < first + n; b++)
 	{
 		fill(page, b, version);
-		if (rbp_spill_pwrite(file, fd, page, BLCKSZ, (off_t) b * BLCKSZ) != BLCKSZ)
+		if (pwrite_to(file, fd, page, BLCKSZ, (off_t) b * BLCKSZ) != BLCKSZ)
 			diag("block %u cannot be written: %s", b, strerror(errno));
 	}
 }
@@ -386,7 +404,7 @@ right_blocks(uint32 first, uint32 n, int version)
 	for (uint32 b = first; b < first + n; b++)
 	{
 		fill(expected, b, version);
-		right += rbp_spill_pread(file, fd, page, BLCKSZ, (off_t) b * BLCKSZ) == BLCKSZ &&
+		right += pread_from(file, fd, page, BLCKSZ, (off_t) b * BLCKSZ) == BLCKSZ &&
 			memcmp(page, expected, BLCKSZ) == 0;
 	}
 	return right;
@@ -400,7 +418,7 @@ right_part(uint32 block, int version)
 	char		expected[BLCKSZ];
 
 	fill(expected, block, version);
-	return rbp_spill_pread(file, fd, part, sizeof(part), (off_t) block * BLCKSZ + 1000) == sizeof(part) &&
+	return pread_from(file, fd, part, sizeof(part), (off_t) block * BLCKSZ + 1000) == sizeof(part) &&
 		memcmp(part, expected + 1000, sizeof(part)) == 0;
 }
 
@@ -663,14 +681,14 @@ test_mismatches(bool is_local)
 
 /* So many writes and reads there take so long. */
 static void
-take(RbpSpillTarget where, int n, int64 ns)
+take(bool donor, int n, int64 ns)
 {
 	for (int i = 0; i < 2 * n; i++)
 	{
 		int64		begun = mock_now;
 
 		mock_now += ns;
-		rbp_spill_cost_end(FS, where, i % 2 == 0, begun);
+		rbp_spill_cost_end(FS, donor, i % 2 == 0, begun);
 	}
 }
 
@@ -694,44 +712,44 @@ test_costs(void)
 	is_u64(to_file(1000), 1000, "file: all go to files");
 	rbp_guc_read_from = RBP_READ_AUTO;
 	is_u64(to_file(1000), 0, "nothing is known: to donors");
-	take(RBP_SPILL_DONOR, 40, 20000);
+	take(true, 40, 20000);
 	is_u64(to_file(640), 64, "how long donors take is known: files are tried");
-	take(RBP_SPILL_FILE, 40, 3000);
-	ok(rbp_spill_cost_us(RBP_SPILL_FILE) > 5.9 && rbp_spill_cost_us(RBP_SPILL_FILE) < 6.1 &&
-	   rbp_spill_cost_us(RBP_SPILL_DONOR) > 39.9 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 40.1,
+	take(false, 40, 3000);
+	ok(rbp_spill_cost_us(false) > 5.9 && rbp_spill_cost_us(false) < 6.1 &&
+	   rbp_spill_cost_us(true) > 39.9 && rbp_spill_cost_us(true) < 40.1,
 	   "what writing and reading a block takes");
 	(void) to_file(64 + 256);
 	is_u64(to_file(1000), 1000, "files take less: to files");
-	take(RBP_SPILL_FILE, 400000, 3000);
+	take(false, 400000, 3000);
 	is_u64(to_file(1064), 1064 - 256, "some to donors, to see");
 	is_u64(to_file(1000), 1000, "not again at once");
 
 	/* donors get quicker, but not by much */
-	take(RBP_SPILL_DONOR, 9600, 2700);
+	take(true, 9600, 2700);
 	(void) to_file(64 + 256);
 	ok(to_file(1000) > 700, "a small difference changes nothing");
-	take(RBP_SPILL_DONOR, 9600, 2000);
+	take(true, 9600, 2000);
 	(void) to_file(64 + 256);
 	is_u64(to_file(640), 0, "a large one does");
-	take(RBP_SPILL_DONOR, 1000000, 2000);
+	take(true, 1000000, 2000);
 	is_u64(to_file(1064), 64, "some to files, to see");
 
 	/* one that waited for a processor */
-	take(RBP_SPILL_DONOR, 1, 2000000);
-	take(RBP_SPILL_DONOR, 1023, 2000);
-	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) < 10, "an outlier does not count for much");
-	take(RBP_SPILL_DONOR, 3200, 1000000);
+	take(true, 1, 2000000);
+	take(true, 1023, 2000);
+	ok(rbp_spill_cost_us(true) < 10, "an outlier does not count for much");
+	take(true, 3200, 1000000);
 	(void) to_file(64 + 256);
 	is_u64(to_file(640), 640, "many do");
 
 	/* one in 16 waits for all */
 	for (int i = 0; i < 640; i++)
 	{
-		take(RBP_SPILL_DONOR, 15, 2000);
-		take(RBP_SPILL_DONOR, 1, 500000);
+		take(true, 15, 2000);
+		take(true, 1, 500000);
 	}
-	ok(rbp_spill_cost_us(RBP_SPILL_DONOR) > 60 && rbp_spill_cost_us(RBP_SPILL_DONOR) < 74,
-	   "waits count for what they are (%.1f us)", rbp_spill_cost_us(RBP_SPILL_DONOR));
+	ok(rbp_spill_cost_us(true) > 60 && rbp_spill_cost_us(true) < 74,
+	   "waits count for what they are (%.1f us)", rbp_spill_cost_us(true));
 
 	rbp_spill_file_refused();
 	is_u64(to_file(1000), 0, "the disk is full: to donors");
@@ -776,8 +794,8 @@ test_disk_stalls(void)
 	lend(1, 4);
 	closing = 0;
 	rbp_guc_read_from = RBP_READ_AUTO;
-	take(RBP_SPILL_DONOR, 40, 20000);
-	take(RBP_SPILL_FILE, 40, 3000);
+	take(true, 40, 20000);
+	take(false, 40, 3000);
 	(void) to_file(64 + 256);
 	while_disk_writes = stall;
 	write_blocks(3, 2, 2);
@@ -792,6 +810,42 @@ test_disk_stalls(void)
 	end("the disk stalls");
 }
 
+/* Several blocks are written by one call, as a relation is extended, to a file. */
+static void
+test_vectors(void)
+{
+	char		pages[3][BLCKSZ];
+	char		expected[3][BLCKSZ];
+	struct iovec written[3];
+	struct iovec seen[3];
+	RbpSpillUsage usage;
+
+	rbp_guc_read_from = RBP_READ_FILE;
+	for (int i = 0; i < 6; i += 3)
+	{
+		if (i == 0)
+			begin();
+		else
+			rbp_guc_read_from = RBP_READ_DONOR;
+		lend(0, 2);
+		for (int k = 0; k < 3; k++)
+		{
+			fill(expected[k], (uint32) (i + k), 1);
+			written[k].iov_base = expected[k];
+			seen[k].iov_base = pages[k];
+			written[k].iov_len = seen[k].iov_len = BLCKSZ;
+		}
+		is_u64((uint64) rbp_spill_pwritev(file, fd, written, 3, (off_t) i * BLCKSZ), sizeof(pages),
+			   "vectors: %s", i == 0 ? "to the file" : "to donors");
+		ok(rbp_spill_preadv(file, fd, seen, 3, (off_t) i * BLCKSZ) == sizeof(pages) &&
+		   memcmp(pages, expected, sizeof(pages)) == 0, "vectors: blocks are right");
+		rbp_spill_get_usage(&usage);
+		is_u64(usage.files, i == 0 ? 0 : 1, "vectors: a file has an entry if donors have a block");
+	}
+	is_u64(right_blocks(0, 6, 1), 6, "vectors: so they are one by one");
+	end("vectors");
+}
+
 static RbpSpillOpen *other;
 
 /* Another process begins to spill the file. */
@@ -803,7 +857,7 @@ spill_elsewhere(void)
 	while_disk_writes = NULL;
 	rbp_guc_spill_temp_files = true;
 	fill(page, 0, 1);
-	if (rbp_spill_pwrite(other, fd, page, BLCKSZ, 0) != BLCKSZ)
+	if (pwrite_to(other, fd, page, BLCKSZ, 0) != BLCKSZ)
 		diag("the other process cannot write: %s", strerror(errno));
 	rbp_guc_spill_temp_files = false;
 }
@@ -871,7 +925,7 @@ test_parts(bool is_local)
 			ssize_t		there = Max(Min((off_t) len, size - at), 0);
 
 			nreads++;
-			wrong += rbp_spill_pread(file, fd, buf, len, at) != there ||
+			wrong += pread_from(file, fd, buf, len, at) != there ||
 				memcmp(buf, model + at, there) != 0;
 		}
 		else if (what < 60)
@@ -883,7 +937,7 @@ test_parts(bool is_local)
 		else if (what < 95)
 		{
 			memset(buf, i % 251 + 1, len);
-			wrong += rbp_spill_pwrite(file, fd, buf, len, at) != (ssize_t) len;
+			wrong += pwrite_to(file, fd, buf, len, at) != (ssize_t) len;
 			memcpy(model + at, buf, len);
 			size = Max(size, at + (off_t) len);
 		}
@@ -928,6 +982,7 @@ main(void)
 	test_mismatches(true);
 	test_costs();
 	test_disk_stalls();
+	test_vectors();
 	test_entry_meanwhile();
 	test_parts(true);
 	test_parts(false);
