@@ -21,7 +21,6 @@ typedef struct RbpLibc
 {
 	int			(*open) (const char *path, int flags,...);
 	int			(*close) (int fd);
-	ssize_t		(*read) (int fd, void *buf, size_t len);
 	ssize_t		(*write) (int fd, const void *buf, size_t len);
 	ssize_t		(*pread) (int fd, void *buf, size_t len, off_t offset);
 	ssize_t		(*preadv) (int fd, const struct iovec *iov, int iovcnt,

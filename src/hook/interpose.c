@@ -78,7 +78,6 @@ typedef struct Call
 static Call calls[] = {
 	CALL(open, REQUIRED, "open64"),
 	CALL(close, REQUIRED, NULL),
-	CALL(read, REQUIRED, NULL),
 	CALL(write, REQUIRED, NULL),
 	CALL(pread, REQUIRED, "pread64"),
 	CALL(preadv, OPTIONAL, "preadv64"),
