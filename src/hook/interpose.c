@@ -51,8 +51,6 @@ typedef ElfW(Sym) ElfSym;
 #error "remote_bp does not know this machine's relocations"
 #endif
 
-#define MAX_SLOTS_PER_CALL	4
-
 typedef enum Need
 {
 	REQUIRED,					/* every server version calls it */
@@ -61,18 +59,17 @@ typedef enum Need
 								 * before 2.33 calls instead of the one above */
 } Need;
 
-/* A libc call, the names under which it can be imported, and its slots. */
+/* A libc call, and the names under which it can be imported. */
 typedef struct Call
 {
 	const char *names[3];
 	Need		need;
 	size_t		member;			/* offset in RbpLibc */
-	void	  **slots[MAX_SLOTS_PER_CALL];
-	int			nslots;
+	bool		imported;		/* it has a slot */
 } Call;
 
 #define CALL(fn, need, ...) \
-	{ {#fn, __VA_ARGS__}, need, offsetof(RbpLibc, fn), {NULL}, 0 }
+	{ {#fn, __VA_ARGS__}, need, offsetof(RbpLibc, fn), false }
 
 /* The 64-bit names are the same functions on the machines above. */
 static Call calls[] = {
@@ -112,125 +109,85 @@ static const char *const forbidden_calls[] = {
 	"aio_write", "aio_write64", "aio_read", "aio_read64", "statx",
 };
 
-typedef struct Scan
+/* The executable */
+typedef struct Image
 {
-	const char *forbidden;		/* a forbidden import that was found */
-	bool		not_dynamic;	/* statically linked? */
-	bool		too_many;
+	uintptr_t	base;
+	const		ElfSym *symtab;
+	const char *strtab;
+	const		ElfRela *tables[2];
+	size_t		sizes[2];
 	uintptr_t	relro_start;
 	uintptr_t	relro_end;
-} Scan;
+} Image;
 
 static void
-add_slot(Scan *scan, const char *name, void **slot)
+refuse(const char *why)
 {
-	for (size_t i = 0; i < lengthof(calls); i++)
-	{
-		Call	   *call = &calls[i];
-
-		for (size_t k = 0; k < lengthof(call->names) && call->names[k]; k++)
-		{
-			if (strcmp(name, call->names[k]) != 0)
-				continue;
-			if (call->nslots == MAX_SLOTS_PER_CALL)
-				scan->too_many = true;
-			else
-				call->slots[call->nslots++] = slot;
-			return;
-		}
-	}
-	for (size_t i = 0; i < lengthof(forbidden_calls); i++)
-		if (strcmp(name, forbidden_calls[i]) == 0)
-			scan->forbidden = forbidden_calls[i];
+	ereport(FATAL,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("remote_bp cannot hook this server: %s", why),
+			 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
 }
 
-static void
-scan_relocations(Scan *scan, uintptr_t base, const ElfRela * rela,
-				 size_t size, const ElfSym * symtab, const char *strtab)
-{
-	for (size_t i = 0; i < size / sizeof(*rela); i++)
-	{
-		const		ElfSym *sym;
-
-		if (!IS_SLOT_TYPE(ELF64_R_TYPE(rela[i].r_info)))
-			continue;
-		sym = &symtab[ELF64_R_SYM(rela[i].r_info)];
-		add_slot(scan, strtab + sym->st_name,
-				 (void **) (base + rela[i].r_offset));
-	}
-}
-
-/* dl_iterate_phdr callback; looks at the first object, the executable. */
+/* dl_iterate_phdr callback: copy the first object, the executable. */
 static int
-scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
+copy_first(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	Scan	   *scan = arg;
-	const		ElfDyn *dyn = NULL;
-	const		ElfSym *symtab = NULL;
-	const char *strtab = NULL;
-	const		ElfRela *jmprel = NULL;
-	const		ElfRela *rela = NULL;
-	size_t		jmprel_size = 0;
-	size_t		rela_size = 0;
+	memcpy(arg, info, Min(size, sizeof(*info)));
+	return 1;					/* look no further */
+}
 
-	(void) size;
-	for (int i = 0; i < info->dlpi_phnum; i++)
+static void
+find_image(Image *image)
+{
+	struct dl_phdr_info info = {0};
+	const		ElfDyn *dyn = NULL;
+
+	dl_iterate_phdr(copy_first, &info);
+	image->base = info.dlpi_addr;
+	for (int i = 0; i < info.dlpi_phnum; i++)
 	{
-		const		ElfPhdr *ph = &info->dlpi_phdr[i];
+		const		ElfPhdr *ph = &info.dlpi_phdr[i];
 
 		if (ph->p_type == PT_DYNAMIC)
-			dyn = (const ElfDyn *) (info->dlpi_addr + ph->p_vaddr);
+			dyn = (const ElfDyn *) (image->base + ph->p_vaddr);
 		else if (ph->p_type == PT_GNU_RELRO)
 		{
-			scan->relro_start = info->dlpi_addr + ph->p_vaddr;
-			scan->relro_end = scan->relro_start + ph->p_memsz;
+			image->relro_start = image->base + ph->p_vaddr;
+			image->relro_end = image->relro_start + ph->p_memsz;
 			/* the linker protects whole pages only */
-			scan->relro_end &= ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1);
+			image->relro_end &= ~((uintptr_t) sysconf(_SC_PAGESIZE) - 1);
 		}
-	}
-	if (dyn == NULL)
-	{
-		scan->not_dynamic = true;
-		return 1;
 	}
 
 	/* glibc has already added the load address to the pointers. */
-	for (; dyn->d_tag != DT_NULL; dyn++)
+	for (; dyn != NULL && dyn->d_tag != DT_NULL; dyn++)
 	{
 		switch (dyn->d_tag)
 		{
 			case DT_SYMTAB:
-				symtab = (const void *) dyn->d_un.d_ptr;
+				image->symtab = (const void *) dyn->d_un.d_ptr;
 				break;
 			case DT_STRTAB:
-				strtab = (const void *) dyn->d_un.d_ptr;
-				break;
-			case DT_JMPREL:
-				jmprel = (const void *) dyn->d_un.d_ptr;
-				break;
-			case DT_PLTRELSZ:
-				jmprel_size = dyn->d_un.d_val;
+				image->strtab = (const void *) dyn->d_un.d_ptr;
 				break;
 			case DT_RELA:
-				rela = (const void *) dyn->d_un.d_ptr;
+				image->tables[0] = (const void *) dyn->d_un.d_ptr;
 				break;
 			case DT_RELASZ:
-				rela_size = dyn->d_un.d_val;
+				image->sizes[0] = dyn->d_un.d_val;
+				break;
+			case DT_JMPREL:
+				image->tables[1] = (const void *) dyn->d_un.d_ptr;
+				break;
+			case DT_PLTRELSZ:
+				image->sizes[1] = dyn->d_un.d_val;
 				break;
 		}
 	}
-	if (symtab == NULL || strtab == NULL)
-		scan->not_dynamic = true;
-	else
-	{
-		if (rela)
-			scan_relocations(scan, info->dlpi_addr, rela, rela_size,
-							 symtab, strtab);
-		if (jmprel)
-			scan_relocations(scan, info->dlpi_addr, jmprel, jmprel_size,
-							 symtab, strtab);
-	}
-	return 1;					/* the executable is first; look no further */
+	if (image->symtab == NULL || image->strtab == NULL)
+		refuse("its executable is not dynamically linked");
 }
 
 /*
@@ -238,12 +195,12 @@ scan_executable(struct dl_phdr_info *info, size_t size, void *arg)
  * its page cannot be changed.
  */
 static bool
-set_slot(const Scan *scan, void **slot, void *value)
+set_slot(const Image *image, void **slot, void *value)
 {
 	uintptr_t	addr = (uintptr_t) slot;
 	uintptr_t	pagesize = (uintptr_t) sysconf(_SC_PAGESIZE);
 	void	   *page = (void *) (addr & ~(pagesize - 1));
-	bool		relro = addr >= scan->relro_start && addr < scan->relro_end;
+	bool		relro = addr >= image->relro_start && addr < image->relro_end;
 
 	if (relro && mprotect(page, pagesize, PROT_READ | PROT_WRITE) != 0)
 		return false;
@@ -253,14 +210,72 @@ set_slot(const Scan *scan, void **slot, void *value)
 	return true;
 }
 
+static Call *
+find_call(const char *name)
+{
+	for (size_t i = 0; i < lengthof(calls); i++)
+		for (size_t k = 0; k < lengthof(calls[i].names) && calls[i].names[k]; k++)
+			if (strcmp(name, calls[i].names[k]) == 0)
+				return &calls[i];
+	return NULL;
+}
+
+/* An imported function: note which call it is. */
+static void
+note_import(const char *name)
+{
+	Call	   *call = find_call(name);
+
+	if (call != NULL)
+		call->imported = true;
+	for (size_t i = 0; i < lengthof(forbidden_calls); i++)
+		if (strcmp(name, forbidden_calls[i]) == 0)
+			refuse(psprintf("it calls \"%s\", which remote_bp does not follow", name));
+}
+
+/* Point the slot of an imported function at its wrapper, if it has one. */
+static void
+redirect(const Image *image, const char *name, void **slot, const RbpLibc *wrappers)
+{
+	const Call *call = find_call(name);
+	void	   *wrapper = NULL;
+
+	if (call != NULL)
+		memcpy(&wrapper, (const char *) wrappers + call->member, sizeof(wrapper));
+	if (wrapper != NULL && !set_slot(image, slot, wrapper))
+		ereport(FATAL,
+				(errcode_for_file_access(),
+				 errmsg("remote_bp cannot hook this server: could not change the relocation slot of \"%s\": %m",
+						name)));
+}
+
+/* Redirect all imported functions, or just note them if wrappers is NULL. */
+static void
+scan_slots(const Image *image, const RbpLibc *wrappers)
+{
+	for (int t = 0; t < lengthof(image->tables); t++)
+		for (size_t i = 0; image->tables[t] != NULL && i < image->sizes[t] / sizeof(ElfRela); i++)
+		{
+			const		ElfRela *rela = &image->tables[t][i];
+			const char *name = image->strtab + image->symtab[ELF64_R_SYM(rela->r_info)].st_name;
+
+			if (!IS_SLOT_TYPE(ELF64_R_TYPE(rela->r_info)))
+				continue;
+			if (wrappers == NULL)
+				note_import(name);
+			else
+				redirect(image, name, (void **) (image->base + rela->r_offset), wrappers);
+		}
+}
+
 /* Is there no slot for a call that the server must make? */
 static bool
 is_missing(size_t i)
 {
 	bool		has_old_name = i + 1 < lengthof(calls) && calls[i + 1].need == OLD_NAME;
 
-	return calls[i].need == REQUIRED && calls[i].nslots == 0 &&
-		!(has_old_name && calls[i + 1].nslots > 0);
+	return calls[i].need == REQUIRED && !calls[i].imported &&
+		!(has_old_name && calls[i + 1].imported);
 }
 
 /*
@@ -280,63 +295,27 @@ original_of(const Call *call)
 void
 rbp_interpose_install(const RbpLibc *wrappers)
 {
-	Scan		scan = {0};
+	Image		image = {0};
 
-	dl_iterate_phdr(scan_executable, &scan);
-
-	if (scan.not_dynamic)
-		ereport(FATAL,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("remote_bp cannot hook this server: its executable is not dynamically linked")));
-	if (scan.too_many)
-		ereport(FATAL,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("remote_bp cannot hook this server: too many relocations of one file call")));
-	if (scan.forbidden)
-		ereport(FATAL,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("remote_bp cannot hook this server: it calls \"%s\", which remote_bp does not follow",
-						scan.forbidden),
-				 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
+	find_image(&image);
 
 	/*
-	 * Find all slots first, so that the server is never partially redirected.
+	 * Look at all slots first, so that the server is never partially
+	 * redirected.
 	 */
+	scan_slots(&image, NULL);
 	for (size_t i = 0; i < lengthof(calls); i++)
 	{
-		void	   *original;
+		void	   *original = original_of(&calls[i]);
 
 		if (is_missing(i))
-			ereport(FATAL,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("remote_bp cannot hook this server: no relocation slot for \"%s\"",
-							calls[i].names[0]),
-					 errhint("Remove remote_bp from shared_preload_libraries, or use a server build that remote_bp supports.")));
-		original = original_of(&calls[i]);
-		if (original == NULL && calls[i].nslots == 0 && calls[i].need != REQUIRED)
+			refuse(psprintf("no relocation slot for \"%s\"", calls[i].names[0]));
+		if (original == NULL && !calls[i].imported && calls[i].need != REQUIRED)
 			continue;			/* we do not call it either */
 		if (original == NULL)
-			ereport(FATAL,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("remote_bp cannot hook this server: libc has no \"%s\"",
-							calls[i].names[0])));
+			refuse(psprintf("libc has no \"%s\"", calls[i].names[0]));
 		memcpy((char *) &rbp_libc + calls[i].member, &original,
 			   sizeof(original));
 	}
-
-	for (size_t i = 0; i < lengthof(calls); i++)
-	{
-		void	   *wrapper;
-
-		memcpy(&wrapper, (const char *) wrappers + calls[i].member,
-			   sizeof(wrapper));
-		if (wrapper == NULL)
-			continue;
-		for (int k = 0; k < calls[i].nslots; k++)
-			if (!set_slot(&scan, calls[i].slots[k], wrapper))
-				ereport(FATAL,
-						(errcode_for_file_access(),
-						 errmsg("remote_bp cannot hook this server: could not change the relocation slot of \"%s\": %m",
-								calls[i].names[0])));
-	}
+	scan_slots(&image, wrappers);
 }
