@@ -161,33 +161,24 @@ relative_path(const char *p)
 
 /*
  * Name of a temporary file, relative to the data directory; NULL if the path
- * is not that of a temporary file.  Sets *relation, unless it is NULL, to
- * whether the file is a segment of a temporary relation,
- * tBACKEND_REL[_fork][.SEGMENT], and not a file in a pgsql_tmp directory.
+ * is not that of a temporary file.  That is one in a pgsql_tmp directory, or a
+ * segment of a temporary relation, tBACKEND_REL[_fork][.SEGMENT].
  */
 static const char *
-temp_name(const char *path, bool *relation)
+temp_name(const char *path)
 {
 	const char *p = relative_path(path);
 	const char *name;
 	RbpRelFile	file;
-	bool		in_pgsql_tmp;
 
-	if (p == NULL || (strncmp(p, "base/", 5) != 0 &&
-					  strncmp(p, "pg_tblspc/", 10) != 0))
+	if (p == NULL || strlen(p) >= RBP_SPILL_NAME_LEN ||
+		(strncmp(p, "base/", 5) != 0 && strncmp(p, "pg_tblspc/", 10) != 0))
 		return NULL;
-	in_pgsql_tmp = strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL;
-	if (relation != NULL)
-		*relation = !in_pgsql_tmp;
-	if (in_pgsql_tmp)
-		return strlen(p) < RBP_SPILL_NAME_LEN ? p : NULL;
+	if (strstr(p, "/pgsql_tmp/pgsql_tmp") != NULL)
+		return p;
 	name = strrchr(p, '/') + 1;
-	if (*name != 't')
-		return NULL;
-	name = parse_number(name + 1, &file.rel);
-	if (name == NULL || *name != '_' || !parse_name(name + 1, &file))
-		return NULL;
-	return strlen(p) < RBP_SPILL_NAME_LEN ? p : NULL;
+	name = *name == 't' ? parse_number(name + 1, &file.rel) : NULL;
+	return name != NULL && *name == '_' && parse_name(name + 1, &file) ? p : NULL;
 }
 
 /*
@@ -361,29 +352,20 @@ file_exists(const char *path)
  * miss blocks on donors.
  */
 static int
-track_temp(int fd, const char *name, bool relation, int flags)
+track_temp(int fd, const char *name, int flags)
 {
-	/* the file is empty now: an entry that it still has is out of date */
-	if (flags & (O_TRUNC | O_EXCL))
-		rbp_spill_forget(name);
+	RbpSpillOpen *spill = fd < MAX_FDS ? rbp_spill_opened(name, flags) : NULL;
+
 	if (fd < MAX_FDS)
 	{
 		forget_relation(&fds[fd]);
-		fds[fd].spill = rbp_spill_opened(name, relation, flags);
-		if (fds[fd].spill != NULL)
-			return fd;
-		errno = ENOMEM;
+		fds[fd].spill = spill;
 	}
-	else if (rbp_spill_max_extents() == 0)
-		return fd;				/* no block can be on a donor */
-	else
-		errno = EMFILE;
-	{
-		int			save_errno = errno;
-
-		(void) rbp_libc.close(fd);
-		errno = save_errno;
-	}
+	/* without a temp quota, no block can be on a donor */
+	if (spill != NULL || rbp_spill_max_extents() == 0)
+		return fd;
+	(void) rbp_libc.close(fd);
+	errno = fd < MAX_FDS ? ENOMEM : EMFILE;
 	return -1;
 }
 
@@ -391,7 +373,6 @@ static pg_attribute_hot int
 wrap_open(const char *path, int flags,...)
 {
 	Change		change;
-	bool		is_temp_relation;
 	const char *temp;
 	mode_t		mode = 0;
 	int			fd;
@@ -409,7 +390,7 @@ wrap_open(const char *path, int flags,...)
 		begin_resize_path(&change, path, 0);
 	else
 		name_change(&change, path);
-	temp = change.is_relation ? NULL : temp_name(path, &is_temp_relation);
+	temp = change.is_relation ? NULL : temp_name(path);
 
 	/*
 	 * Drop blocks of an old file of that name first, lest the lease worker
@@ -423,7 +404,7 @@ wrap_open(const char *path, int flags,...)
 	fd = rbp_libc.open(path, flags, mode);
 
 	if (fd >= 0 && temp != NULL)
-		return track_temp(fd, temp, is_temp_relation, flags);
+		return track_temp(fd, temp, flags);
 	if (fd >= 0)
 	{
 		if ((flags & (O_TRUNC | O_EXCL)) == O_TRUNC)
@@ -596,7 +577,7 @@ correct_size(int result, const char *path, struct stat *st)
 	const char *temp;
 
 	if (result == 0 && S_ISREG(st->st_mode) &&
-		(temp = temp_name(path, NULL)) != NULL)
+		(temp = temp_name(path)) != NULL)
 		st->st_size = rbp_spill_size_by_name(temp, st->st_size);
 	return result;
 }
@@ -666,7 +647,7 @@ static int
 wrap_truncate(const char *path, off_t length)
 {
 	Change		change;
-	const char *temp = temp_name(path, NULL);
+	const char *temp = temp_name(path);
 	int			result;
 
 	if (temp != NULL)
@@ -681,7 +662,7 @@ static int
 wrap_unlink(const char *path)
 {
 	Change		change;
-	const char *temp = temp_name(path, NULL);
+	const char *temp = temp_name(path);
 	int			result;
 
 	if (temp != NULL)
@@ -697,8 +678,8 @@ wrap_rename(const char *from, const char *to)
 {
 	Change		old_change;
 	Change		new_change;
-	const char *old_temp = temp_name(from, NULL);
-	const char *new_temp = temp_name(to, NULL);
+	const char *old_temp = temp_name(from);
+	const char *new_temp = temp_name(to);
 	int			result;
 
 	/*

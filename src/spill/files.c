@@ -107,13 +107,14 @@ rbp_spill_open_lookup(RbpSpillOpen *o)
 	return false;
 }
 
-/* The process in the file's name; for a relation, the one that creates it. */
-static int
-owner_pid(const RbpSpillOpen *o)
+/* What follows the directory in the name of a file that is not a relation's. */
+static const char *
+after_directory(const char *name)
 {
-	const char *p = o->relation ? NULL : strstr(o->name, "/pgsql_tmp/pgsql_tmp");
+	static const char directory[] = "/pgsql_tmp/pgsql_tmp";
+	const char *found = strstr(name, directory);
 
-	return p != NULL ? atoi(p + strlen("/pgsql_tmp/pgsql_tmp")) : MyProcPid;
+	return found != NULL ? found + strlen(directory) : NULL;
 }
 
 bool
@@ -134,7 +135,8 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 	struct stat real = {.st_size = 0};
 	RbpSpillFile initial = {
 		.size = 0,
-		.owner = owner_pid(o),
+		/* the process in its name, or the one that creates it */
+		.owner = o->relation ? MyProcPid : atoi(after_directory(o->name)),
 		.relation = o->relation,
 	};
 	bool		created;
@@ -189,7 +191,7 @@ rbp_spill_has_blocks(const char *name)
 }
 
 RbpSpillOpen *
-rbp_spill_opened(const char *name, bool relation, int flags)
+rbp_spill_opened(const char *name, int flags)
 {
 	RbpSpillOpen *o = malloc(sizeof(RbpSpillOpen));
 
@@ -197,7 +199,7 @@ rbp_spill_opened(const char *name, bool relation, int flags)
 		return NULL;
 	o->handle.index = RBP_SPILL_NO_FILE;
 	o->handle.serial = 0;
-	o->relation = relation;
+	o->relation = after_directory(name) == NULL;
 	o->file_system = 0;
 	o->not_found = false;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;

@@ -66,8 +66,7 @@ extern void rbp_spill_forget(const char *name);
  * The file was opened with these flags.  NULL, with errno, if there is no
  * memory; the caller then closes it and fails.
  */
-extern RbpSpillOpen *rbp_spill_opened(const char *name, bool relation,
-									  int flags);
+extern RbpSpillOpen *rbp_spill_opened(const char *name, int flags);
 
 /* Called before the descriptor is closed.  Frees o. */
 extern void rbp_spill_close(RbpSpillOpen *o);

@@ -31,7 +31,7 @@
 
 #define FIRST_EXTENT	4
 #define MAX_SIZE		400		/* MiB: extents */
-#define NAME			"temporary"
+#define NAME			"./pgsql_tmp/pgsql_tmp1.0"
 #define FS				0		/* the number of its file system */
 
 void	   *UsedShmemSegAddr = &mock_now;
@@ -335,7 +335,7 @@ begin(void)
 	rbp_spill_forget_lost();
 	disk_full = false;
 	fd = open(NAME, O_RDWR | O_CREAT | O_TRUNC, 0600);
-	file = rbp_spill_opened(NAME, false, O_RDWR | O_CREAT | O_TRUNC);
+	file = rbp_spill_opened(NAME, O_RDWR | O_CREAT | O_TRUNC);
 }
 
 /* Everything that was taken is given back. */
@@ -869,7 +869,7 @@ test_entry_meanwhile(void)
 	rbp_guc_spill_temp_files = false;
 	begin();
 	lend(0, 2);
-	other = rbp_spill_opened(NAME, false, O_RDWR);
+	other = rbp_spill_opened(NAME, O_RDWR);
 	while_disk_writes = spill_elsewhere;
 	write_blocks(5, 1, 1);
 	ok(while_disk_writes == NULL, "entry meanwhile: there is one");
@@ -968,7 +968,7 @@ main(void)
 	rbp_process_set_exit(rbp_spill_exits);
 	rbp_hash_init();
 	memory = calloc((FIRST_EXTENT + MAX_SIZE) * RBP_EXTENT_PAGES, BLCKSZ);
-	if (memory == NULL || mkdtemp(dir) == NULL || chdir(dir) != 0)
+	if (memory == NULL || mkdtemp(dir) == NULL || chdir(dir) != 0 || mkdir("pgsql_tmp", 0700) != 0)
 		abort();
 	test_mirror_far_away();
 	test_memory_goes(false);
@@ -987,7 +987,7 @@ main(void)
 	test_parts(true);
 	test_parts(false);
 	mock_exit();
-	if (rmdir(dir) != 0)
+	if (rmdir("pgsql_tmp") != 0 || rmdir(dir) != 0)
 		diag("%s: %s", dir, strerror(errno));
 	return done_testing();
 }
