@@ -80,8 +80,6 @@ rbp_spill_cost_report(int64 now)
 	static bool file_reported = false;	/* what was logged last: files are
 										 * cheaper */
 	static int64 reported_at = 0;
-	double		file;
-	double		donor;
 
 	if (rbp_guc_read_from != RBP_READ_AUTO ||
 		!rbp_remote_usable(RBP_POOL_TEMP, now) ||
@@ -90,16 +88,10 @@ rbp_spill_cost_report(int64 now)
 		return;
 	file_reported = !file_reported;
 	reported_at = now;
-	file = rbp_spill_cost_us(false);
-	donor = rbp_spill_cost_us(true);
-	if (file_reported)
-		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to files"),
-				 errdetail("Writing and reading a block takes %.1f us there, and %.1f us at donors.",
-						   file, donor)));
-	else
-		ereport(LOG,
-				(errmsg("remote_bp: temporary blocks are written to donors again"),
-				 errdetail("Writing and reading a block takes %.1f us there, and %.1f us in files.",
-						   donor, file)));
+	ereport(LOG,
+			(errmsg("remote_bp: temporary blocks are written to %s",
+					file_reported ? "files" : "donors again"),
+			 errdetail("Writing and reading a block takes %.1f us there, and %.1f us %s.",
+					   rbp_spill_cost_us(!file_reported), rbp_spill_cost_us(file_reported),
+					   file_reported ? "at donors" : "in files")));
 }

@@ -102,6 +102,11 @@ drop_log_line(ErrorData *edata)
 void
 rbp_spill_install_log_hook(void)
 {
+	static bool installed = false;
+
+	if (installed)
+		return;
+	installed = true;
 	prev_emit_log_hook = emit_log_hook;
 	emit_log_hook = drop_log_line;
 }
@@ -179,16 +184,6 @@ rbp_spill_call_failed(void)
 				(errcode(ERRCODE_IO_ERROR),
 				 errmsg("%s", lost.what), errhint("%s", lost.hint)));
 	errno = save_errno;
-}
-
-/* The result of a write that has failed after writing "done" bytes. */
-static ssize_t
-partial_write_result(ssize_t done)
-{
-	if (done == 0)
-		return -1;
-	lost.noted = false;
-	return done;
 }
 
 /*
@@ -547,7 +542,7 @@ rbp_spill_pwritev(RbpSpillOpen *o, int fd, const struct iovec *iov, int iovcnt,
 			ssize_t		n = write_part(&part);
 
 			if (n < 0)
-				return partial_write_result(done);
+				return done > 0 ? done : -1;
 			done += n;
 			at += n;
 			if (n < (ssize_t) part.len)

@@ -67,12 +67,6 @@ staging_chunks(void)
 	return (uint32) rbp_guc_temp_staging_size / (BLCKSZ / 1024) / CHUNK_PAGES;
 }
 
-static uint32
-staging_pages(void)
-{
-	return staging_chunks() * CHUNK_PAGES;
-}
-
 Size
 rbp_spill_shmem_size(void)
 {
@@ -83,7 +77,7 @@ rbp_spill_shmem_size(void)
 	size = add_size(size, rbp_spill_slots_size(rbp_spill_max_extents()));
 	size = add_size(size, rbp_spill_table_size(max_files(), max_nodes()));
 	size = add_size(size, mul_size(sizeof(RbpSpillSlotInfo), max_slots()));
-	size = add_size(size, mul_size(BLCKSZ, staging_pages()));
+	size = add_size(size, mul_size(CHUNK_PAGES * BLCKSZ, staging_chunks()));
 	size = add_size(size, mul_size(sizeof(pg_atomic_flag), staging_chunks()));
 	return add_size(size, 9 * PG_CACHE_LINE_SIZE + 2 * 4096);
 }
@@ -109,15 +103,12 @@ void
 rbp_spill_shmem_init(void *mem)
 {
 	const RbpExtents *states = rbp_remote_extents(RBP_POOL_TEMP);
-	static bool installed = false;
 	char	   *arena = mem;
 	RbpSpillShared *sh = rbp_layout_take(&arena, sizeof(RbpSpillShared), MAXIMUM_ALIGNOF);
 
 	if (rbp_guc_temp_tier_max_size == 0)
 		return;
-	if (!installed)
-		rbp_spill_install_log_hook();
-	installed = true;
+	rbp_spill_install_log_hook();
 	sh->first_slot = RBP_EXTENT_SLOT(states->first);
 	sh->nchunks = staging_chunks();
 	rbp_spill_slots_init(rbp_layout_take(&arena, rbp_spill_slots_size(states->n),
@@ -133,7 +124,7 @@ rbp_spill_shmem_init(void *mem)
 	sh->chunk_used = rbp_layout_take(&arena, sizeof(pg_atomic_flag) * sh->nchunks, PG_CACHE_LINE_SIZE);
 	for (uint32 i = 0; i < sh->nchunks; i++)
 		pg_atomic_init_flag(&sh->chunk_used[i]);
-	sh->pages = rbp_layout_take(&arena, (Size) BLCKSZ * staging_pages(), 4096);
+	sh->pages = rbp_layout_take(&arena, (Size) CHUNK_PAGES * BLCKSZ * sh->nchunks, 4096);
 	shared = sh;
 }
 

@@ -178,7 +178,7 @@ extern ssize_t rbp_spill_read_part(RbpSpillOpen *o, int fd, char *buf, size_t le
 extern void rbp_spill_block_lost(const char *name, const char *hint,
 								 const char *format,...) pg_attribute_printf(3, 4);
 
-/* Called once, by the postmaster. */
+/* Called by the postmaster. */
 extern void rbp_spill_install_log_hook(void);
 
 /* Is this the first lost block of the transaction that the log is told of? */
