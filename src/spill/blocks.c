@@ -29,8 +29,7 @@
 RbpSpillFile *
 rbp_spill_lock_block(const RbpSpilledBlock *b, bool exclusive, bool wait)
 {
-	RbpSpillFile *file = wait ? rbp_spill_file_lock(b->handle, exclusive) :
-		rbp_spill_file_trylock(b->handle, exclusive);
+	RbpSpillFile *file = rbp_spill_file_lock(b->handle, exclusive, wait);
 
 	if (file == NULL)
 		return NULL;

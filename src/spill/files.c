@@ -69,18 +69,11 @@
 #include "spill/spill_internal.h"
 #include "spill/table.h"
 
-/* Does any file have an entry? This is all that most calls need to know. */
-static inline bool
-any_files(void)
-{
-	return attached() && rbp_spill_table_files() > 0;
-}
-
 /* Look up the entry of that name. */
 static bool
 find_entry(const char *name, RbpSpillHandle *handle)
 {
-	return any_files() && rbp_spill_table_find(name, handle);
+	return attached() && rbp_spill_table_find(name, handle);
 }
 
 bool
@@ -88,23 +81,18 @@ rbp_spill_open_lookup(RbpSpillOpen *o)
 {
 	uint32		created;
 
-	if (o->handle.index != RBP_SPILL_NO_FILE)
+	if (!attached() || o->handle.index != RBP_SPILL_NO_FILE)
 		return attached();
-	if (!any_files())
-		return false;
 
 	/*
 	 * read before the lookup, so that an entry created meanwhile is found
 	 * next
 	 */
 	created = rbp_spill_table_created();
-	if (o->not_found && o->created == created)
+	if (o->not_found == created)
 		return false;
-	if (rbp_spill_table_find(o->name, &o->handle))
-		return true;
-	o->not_found = true;
-	o->created = created;
-	return false;
+	o->not_found = created;
+	return rbp_spill_table_find(o->name, &o->handle);
 }
 
 /* What follows the directory in the name of a file that is not a relation's. */
@@ -120,7 +108,7 @@ after_directory(const char *name)
 bool
 rbp_spill_open_extend(RbpSpillOpen *o, off_t size)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(o->handle, true);
+	RbpSpillFile *file = rbp_spill_file_lock(o->handle, true, true);
 
 	if (file == NULL)
 		return false;
@@ -164,7 +152,7 @@ rbp_spill_open_create(RbpSpillOpen *o, int fd)
 RbpSpillFile *
 rbp_spill_open_lock(RbpSpillOpen *o, bool exclusive)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(o->handle, exclusive);
+	RbpSpillFile *file = rbp_spill_file_lock(o->handle, exclusive, true);
 
 	if (file == NULL)
 		errno = EIO;
@@ -201,7 +189,7 @@ rbp_spill_opened(const char *name, int flags)
 	o->handle.serial = 0;
 	o->relation = after_directory(name) == NULL;
 	o->file_system = 0;
-	o->not_found = false;
+	o->not_found = -1;
 	o->writable = (flags & O_ACCMODE) != O_RDONLY;
 	strlcpy(o->name, name, sizeof(o->name));
 
@@ -234,7 +222,7 @@ rbp_spill_close(RbpSpillOpen *o)
 static off_t
 entry_size(RbpSpillHandle handle, off_t real)
 {
-	RbpSpillFile *file = rbp_spill_file_lock(handle, false);
+	RbpSpillFile *file = rbp_spill_file_lock(handle, false, true);
 
 	if (file != NULL)
 	{
@@ -324,7 +312,7 @@ rbp_spill_posix_fallocate(RbpSpillOpen *o, int fd, off_t offset, off_t len)
 int
 rbp_spill_truncate(const char *name, const char *path, off_t length)
 {
-	RbpSpillOpen o = {.writable = true};
+	RbpSpillOpen o = {.writable = true,.not_found = -1};
 	int			fd;
 	int			result;
 	int			save_errno;

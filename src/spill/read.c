@@ -252,7 +252,7 @@ submit_window(RbpSpillHandle handle, uint32 block, int n, int flags,
 			  int64 deadline_ns, bool ahead)
 {
 	RbpAheadRequest request = {.pool = RBP_POOL_TEMP};
-	RbpSpillFile *file = rbp_spill_file_lock(handle, false);
+	RbpSpillFile *file = rbp_spill_file_lock(handle, false, true);
 	uint32		first = block;
 	int			w;
 

@@ -401,8 +401,6 @@ rbp_spill_slots_quarantine(uint32_t slot, int64_t now_ns)
 void
 rbp_spill_slots_tick(int64_t now_ns)
 {
-	if (__atomic_load_n(&quota->quarantine_until, __ATOMIC_RELAXED) > now_ns)
-		return;
 	rbp_lock_exclusive(&quota->lock);
 	end_due_quarantines(now_ns);
 	rbp_lock_release(&quota->lock);

@@ -131,9 +131,9 @@ struct RbpSpillOpen
 	RbpSpillHandle handle;		/* RBP_SPILL_NO_FILE until the entry is found */
 	bool		relation;
 	bool		writable;
-	bool		not_found;		/* the last look-up found no entry, */
-	uint32		created;		/* when this was the table's count of created
-								 * entries; as long as it is, there is none */
+	int64		not_found;		/* the table's count of created entries when
+								 * the last look-up found none; as long as it
+								 * is that, there is none.  -1: not known */
 	int			file_system;	/* its number + 1; 0: not known yet */
 	char		name[RBP_SPILL_NAME_LEN];
 };

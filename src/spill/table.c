@@ -317,8 +317,8 @@ rbp_spill_table_next(uint32_t index, RbpSpillHandle *handle)
  * ---- files -------------------------------------------------------------
  */
 
-static RbpSpillFile *
-lock_file(RbpSpillHandle handle, bool exclusive, bool wait)
+RbpSpillFile *
+rbp_spill_file_lock(RbpSpillHandle handle, bool exclusive, bool wait)
 {
 	FileEntry  *e;
 
@@ -338,18 +338,6 @@ lock_file(RbpSpillHandle handle, bool exclusive, bool wait)
 		return &e->file;
 	rbp_lock_release(&e->lock);
 	return NULL;
-}
-
-RbpSpillFile *
-rbp_spill_file_lock(RbpSpillHandle handle, bool exclusive)
-{
-	return lock_file(handle, exclusive, true);
-}
-
-RbpSpillFile *
-rbp_spill_file_trylock(RbpSpillHandle handle, bool exclusive)
-{
-	return lock_file(handle, exclusive, false);
 }
 
 void

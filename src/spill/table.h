@@ -101,16 +101,12 @@ extern uint32_t rbp_spill_table_created(void);
 /*
  * Lock a file; NULL if it is gone.  The caller may use the file until
  * rbp_spill_file_unlock().
- */
-extern RbpSpillFile *rbp_spill_file_lock(RbpSpillHandle handle,
-										 bool exclusive);
-
-/*
- * The same, but NULL also if the lock is not available at once.  For callers
+ *
+ * wait: if not, NULL also if the lock is not available at once.  For callers
  * that must not wait for a disk: the lock is held while a block of the file is
  * written to its real file.
  */
-extern RbpSpillFile *rbp_spill_file_trylock(RbpSpillHandle handle, bool exclusive);
+extern RbpSpillFile *rbp_spill_file_lock(RbpSpillHandle handle, bool exclusive, bool wait);
 extern void rbp_spill_file_unlock(RbpSpillFile *file);
 extern RbpSpillHandle rbp_spill_file_handle(const RbpSpillFile *file);
 

@@ -53,7 +53,7 @@ find_block(uint32 slot, RbpSpilledBlock *b)
 	/* read without the file's lock: a hint */
 	b->handle = slot_info(slot)->handle;
 	b->block = slot_info(slot)->block;
-	file = rbp_spill_file_trylock(b->handle, false);
+	file = rbp_spill_file_lock(b->handle, false, false);
 	if (file == NULL)
 		return false;
 	b->value = rbp_spill_block_get(file, b->block);
@@ -153,7 +153,7 @@ rbp_spill_sweep(void)
 	for (uint32 i = 0; rbp_spill_table_next(i, &handle);
 		 i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_trylock(handle, true);
+		RbpSpillFile *file = rbp_spill_file_lock(handle, true, false);
 		bool		left_over;
 
 		if (file == NULL)

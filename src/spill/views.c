@@ -42,7 +42,7 @@ rbp_sql_temp_files(PG_FUNCTION_ARGS)
 
 	for (uint32 i = 0; rbp_spill_shared != NULL && rbp_spill_table_next(i, &handle); i = handle.index + 1)
 	{
-		RbpSpillFile *file = rbp_spill_file_lock(handle, false);
+		RbpSpillFile *file = rbp_spill_file_lock(handle, false, true);
 		RbpSpillFile copy;
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};

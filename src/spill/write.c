@@ -413,7 +413,7 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 	if (!write_slots(data, slot, mirror, deadline_ns))
 		return false;
 
-	file = rbp_spill_file_lock(handle, true);
+	file = rbp_spill_file_lock(handle, true, true);
 	done = file != NULL && rbp_spill_fill(slot, mirror) &&
 		rbp_spill_install(file, block, slot, mirror, hash);
 	if (done)
@@ -465,7 +465,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	if (!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		return false;
 
-	file = rbp_spill_file_lock(handle, true);
+	file = rbp_spill_file_lock(handle, true, true);
 	if (file == NULL)
 		return false;
 	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
@@ -492,7 +492,7 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 			.slot = slot,.mirror = mirror,.hash = rbp_hash_page(staging_page(number))
 	};
 
-	file = rbp_spill_file_lock(handle, true);
+	file = rbp_spill_file_lock(handle, true, true);
 	if (file == NULL)
 	{
 		free_slots(slot, mirror);

@@ -429,7 +429,7 @@ mirrored(void)
 	RbpSpillFile *f;
 	uint64		blocks = 0;
 
-	if (rbp_spill_table_next(0, &handle) && (f = rbp_spill_file_lock(handle, false)) != NULL)
+	if (rbp_spill_table_next(0, &handle) && (f = rbp_spill_file_lock(handle, false, true)) != NULL)
 	{
 		blocks = f->mirrored_blocks;
 		rbp_spill_file_unlock(f);

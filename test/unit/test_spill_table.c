@@ -131,7 +131,7 @@ test_names(void)
 	ok(!rbp_spill_table_find("b", &h) && !rbp_spill_table_find("", &h), "names: but no others");
 	ok(rbp_spill_table_create("a", &blank, &h, &created) && !created &&
 	   memcmp(&h, &a, sizeof(h)) == 0, "names: the second to create it finds it");
-	file = rbp_spill_file_lock(a, false);
+	file = rbp_spill_file_lock(a, false, true);
 	ok(file != NULL && file->owner == 4711 &&
 	   file->size == 99,
 	   "names: with the state that the first gave it");
@@ -156,17 +156,17 @@ test_names(void)
 	ok(rbp_spill_table_remove(a, note, &seen), "names: remove");
 	ok(seen.n == 0 && seen.ends == 1, "names: an empty file ends, too");
 	ok(!rbp_spill_table_find("a", &h), "names: its name is gone");
-	ok(rbp_spill_file_lock(a, false) == NULL && rbp_spill_file_lock(a, true) == NULL,
+	ok(rbp_spill_file_lock(a, false, true) == NULL && rbp_spill_file_lock(a, true, true) == NULL,
 	   "names: so is the handle");
 	ok(!rbp_spill_table_remove(a, note, &seen) && seen.ends == 1, "names: it is removed once");
 	ok(rbp_spill_table_create("a", &blank, &h, &created) && created, "names: created again");
 	ok(h.index == a.index && h.serial != a.serial, "names: in the same place, with another serial");
-	ok(rbp_spill_file_lock(a, false) == NULL && !rbp_spill_table_remove(a, note, &seen),
+	ok(rbp_spill_file_lock(a, false, true) == NULL && !rbp_spill_table_remove(a, note, &seen),
 	   "names: the old handle stays void");
-	file = rbp_spill_file_lock(h, true);
+	file = rbp_spill_file_lock(h, true, true);
 	ok(file != NULL && file->size == 0, "names: nothing of the old state is left");
 	rbp_spill_file_unlock(file);
-	ok(rbp_spill_file_lock(none, false) == NULL,
+	ok(rbp_spill_file_lock(none, false, true) == NULL,
 	   "names: no file, no lock");
 
 	/* as the hash is, these two have the same */
@@ -219,7 +219,7 @@ test_removal(void)
 
 	new_table(2, 10);
 	rbp_spill_table_create("f", &blank, &m.old, &m.created);
-	file = rbp_spill_file_lock(m.old, true);
+	file = rbp_spill_file_lock(m.old, true, true);
 	rbp_spill_block_set(file, 3, 4);
 	rbp_spill_file_unlock(file);
 	m.created = false;
@@ -249,7 +249,7 @@ test_depths(void)
 
 	new_table(1, 100);
 	rbp_spill_table_create("f", &blank, &h, &created);
-	file = rbp_spill_file_lock(h, true);
+	file = rbp_spill_file_lock(h, true, true);
 	for (uint32_t i = 0; i < n; i++)
 	{
 		alone &= rbp_spill_block_get(file, edges[i]) == 0;
@@ -305,7 +305,7 @@ test_nodes(void)
 
 	new_table(2, 5);
 	rbp_spill_table_create("f", &blank, &h, &created);
-	file = rbp_spill_file_lock(h, true);
+	file = rbp_spill_file_lock(h, true, true);
 	for (uint32_t b = 0; b < 4 * 64; b++)
 		fine &= rbp_spill_block_set(file, b, b + 1);
 	ok(fine, "nodes: four leaves and their root");
@@ -336,7 +336,7 @@ test_nodes(void)
 	   "nodes: a removal tells each value, in order, and then the end");
 	is_u64(spill_table_free_nodes(), 5, "nodes: all are free again");
 	rbp_spill_table_create("g", &blank, &h, &created);
-	file = rbp_spill_file_lock(h, true);
+	file = rbp_spill_file_lock(h, true, true);
 	rbp_spill_block_set(file, 10, 1);
 	reset_seen();
 	spill_file_walk(file, note, &seen);
@@ -516,7 +516,7 @@ op_old_handle(void)
 	doing = "old handle";
 	for (int i = 0; i < NAMES; i++)
 		expect(!files[i].exists || !same(files[i].handle, h), "a handle is used again");
-	expect(rbp_spill_file_lock(h, rnd(2) == 0) == NULL, "a dead file was locked");
+	expect(rbp_spill_file_lock(h, rnd(2) == 0, true) == NULL, "a dead file was locked");
 	expect(!rbp_spill_table_remove(h, note, &seen), "a dead file was removed");
 }
 
@@ -607,7 +607,7 @@ op_file(uint32_t k, uint32_t dice)
 		return;
 	}
 	expect(m->exists && same(h, m->handle), "found another file");
-	file = rbp_spill_file_lock(h, exclusive);
+	file = rbp_spill_file_lock(h, exclusive, true);
 	expect(file != NULL, "a live file was not locked");
 	if (file == NULL)
 		return;
@@ -652,7 +652,7 @@ compare_all(void)
 
 		if (!files[i].exists)
 			continue;
-		file = rbp_spill_file_lock(files[i].handle, false);
+		file = rbp_spill_file_lock(files[i].handle, false, true);
 		expect(file != NULL, "a live file was not locked");
 		if (file == NULL)
 			continue;
@@ -921,7 +921,7 @@ work(void *arg)
 			me->removed += removed;
 			if (me->ends - ends != removed)
 				count(&wrong_files);
-			file = rbp_spill_file_lock(h, true);
+			file = rbp_spill_file_lock(h, true, true);
 			if (file != NULL)
 			{
 				/* somebody else was faster, and is not done */
@@ -932,7 +932,7 @@ work(void *arg)
 			continue;
 		}
 
-		file = rbp_spill_file_lock(h, dice % 3 != 0);
+		file = rbp_spill_file_lock(h, dice % 3 != 0, true);
 		if (file == NULL)
 		{
 			me->stale++;
