@@ -119,37 +119,27 @@ rbp_spill_free_useless(RbpSpillFile *file)
 }
 
 /*
- * Slots to be freed, collected into runs: a file that is removed has many
+ * Add a slot to those that are to be freed: a file that is removed has many
  * adjacent ones.
  */
-typedef struct FreeRun
-{
-	uint32		first;
-	uint32		n;
-} FreeRun;
-
 static void
-free_run_flush(FreeRun *run)
+add_to_run(RbpSpillRun *run, uint32 slot)
 {
-	if (run->n > 0)
-		rbp_spill_slots_free(run->first, run->n);
-	run->n = 0;
-}
-
-static void
-free_run_add(FreeRun *run, uint32 slot)
-{
-	if (run->n > 0 && slot == run->first + run->n &&
-		slot / RBP_EXTENT_PAGES == run->first / RBP_EXTENT_PAGES)
+	if (run->left > 0 && slot == run->next + run->left &&
+		slot / RBP_EXTENT_PAGES == run->next / RBP_EXTENT_PAGES)
 	{
-		run->n++;
+		run->left++;
 		return;
 	}
-	free_run_flush(run);
-	run->first = slot;
-	run->n = 1;
+	free_run(run);
+	run->next = slot;
+	run->left = 1;
 }
 
+/*
+ * Release what the value stands for, as it is replaced.  run collects slots to be
+ * freed.
+ */
 static void
 drop_value(RbpSpillFile *file, uint32 block, uint32 value, void *run)
 {
@@ -157,27 +147,31 @@ drop_value(RbpSpillFile *file, uint32 block, uint32 value, void *run)
 		file->staged_blocks--;	/* its sender frees the page */
 	else if (IS_SLOT(value))
 	{
-		uint32		slot = VALUE_SLOT(value);
-		RbpSpillSlotInfo *info = slot_info(slot);
+		uint32		mirror = slot_info(VALUE_SLOT(value))->mirror;
 
-		if (info->mirror != NO_SLOT)
+		if (mirror != NO_SLOT)
 		{
-			rbp_spill_slots_free(info->mirror, 1);
-			info->mirror = NO_SLOT;
+			rbp_spill_slots_free(mirror, 1);
 			file->mirrored_blocks--;
 		}
-		free_run_add(run, slot);
+		add_to_run(run, VALUE_SLOT(value));
 		file->slot_blocks--;
 	}
 }
 
-void
-rbp_spill_drop_value(RbpSpillFile *file, uint32 value)
+bool
+rbp_spill_set_value(RbpSpillFile *file, uint32 block, uint32 value)
 {
-	FreeRun		run = {0};
+	uint32		old = rbp_spill_block_get(file, block);
+	RbpSpillRun run = {0};
 
-	drop_value(file, NO_BLOCK, value, &run);
-	free_run_flush(&run);
+	if (!rbp_spill_block_set(file, block, value))
+		return false;
+	file->staged_blocks += IS_STAGED(value);
+	file->slot_blocks += IS_SLOT(value);
+	drop_value(file, block, old, &run);
+	free_run(&run);
+	return true;
 }
 
 bool
@@ -194,10 +188,9 @@ bool
 rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 				  uint32 mirror, uint64 hash)
 {
-	uint32		old = rbp_spill_block_get(file, block);
 	RbpSpillSlotInfo *info = slot_info(slot);
 
-	if (!rbp_spill_block_set(file, block, SLOT_VALUE(slot)))
+	if (!rbp_spill_set_value(file, block, SLOT_VALUE(slot)))
 		return false;
 	info->hash = hash;
 	info->handle = rbp_spill_file_handle(file);
@@ -210,15 +203,12 @@ rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 		slot_info(mirror)->block = block;
 		file->mirrored_blocks++;
 	}
-	file->slot_blocks++;
-	rbp_spill_drop_value(file, old);
 	return true;
 }
 
 bool
 rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data)
 {
-	uint32		value = rbp_spill_block_get(file, block);
 	off_t		start = (off_t) block * BLCKSZ;
 	ssize_t		len = (ssize_t) Max(Min(file->size - start, BLCKSZ), 0);
 	int			fd = rbp_libc.open(file->name, O_WRONLY | O_CLOEXEC);
@@ -233,9 +223,7 @@ rbp_spill_to_real_file(RbpSpillFile *file, uint32 block, const char *data)
 	errno = save_errno;
 	if (n < len)
 		return false;
-	(void) rbp_spill_block_set(file, block, VALUE_NONE);
-	rbp_spill_drop_value(file, value);
-	return true;
+	return rbp_spill_set_value(file, block, VALUE_NONE);
 }
 
 static void
@@ -253,17 +241,17 @@ forget_visit(RbpSpillFile *file, uint32 block, uint32 value, void *arg)
 void
 rbp_spill_forget_handle(RbpSpillHandle handle)
 {
-	FreeRun		run = {0};
+	RbpSpillRun run = {0};
 
 	(void) rbp_spill_table_remove(handle, forget_visit, &run);
-	free_run_flush(&run);
+	free_run(&run);
 }
 
 void
 rbp_spill_drop_tail(RbpSpillFile *file, uint32 first)
 {
-	FreeRun		run = {0};
+	RbpSpillRun run = {0};
 
 	rbp_spill_file_truncate(file, first, drop_value, &run);
-	free_run_flush(&run);
+	free_run(&run);
 }

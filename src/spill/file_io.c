@@ -352,14 +352,12 @@ static ssize_t
 write_real(const Part *p)
 {
 	RbpSpillFile *file = rbp_spill_open_lock(p->o, true);
-	uint32		value;
 	ssize_t		n;
 	int			save_errno;
 
 	if (file == NULL)
 		return -1;
-	value = rbp_spill_block_get(file, p->block);
-	if (value == VALUE_NONE)
+	if (rbp_spill_block_get(file, p->block) == VALUE_NONE)
 	{
 		struct iovec iov = {.iov_base = unconstify(char *, p->buf),.iov_len = p->len};
 
@@ -384,8 +382,7 @@ write_real(const Part *p)
 			return -1;
 		}
 		save_errno = errno;
-		(void) rbp_spill_block_set(file, p->block, VALUE_NONE);
-		rbp_spill_drop_value(file, value);
+		(void) rbp_spill_set_value(file, p->block, VALUE_NONE);
 	}
 	file->size = Max(file->size, p->offset + n);
 	rbp_spill_file_unlock(file);

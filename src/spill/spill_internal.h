@@ -228,10 +228,11 @@ extern RbpSpillFile *rbp_spill_lock_block(const RbpSpilledBlock *b, bool exclusi
 										  bool wait);
 
 /*
- * Release what the value stands for, as the block's value is about to be
- * replaced or its file removed.  File locked exclusively.
+ * Set the block's value, and release what the old one stands for.  False, with
+ * nothing changed, if there is no node for it, where the block had no value.
+ * File locked exclusively.
  */
-extern void rbp_spill_drop_value(RbpSpillFile *file, uint32 value);
+extern bool rbp_spill_set_value(RbpSpillFile *file, uint32 block, uint32 value);
 
 /*
  * The content of the slots (mirror: NO_SLOT for none) has arrived.  Does their
@@ -241,8 +242,7 @@ extern bool rbp_spill_fill(uint32 slot, uint32 mirror);
 
 /*
  * Record that the block is in this slot now, which is filled, by setting its
- * value.  False if there is no node for it, where the block had no value.  File
- * locked exclusively.
+ * value.
  */
 extern bool rbp_spill_install(RbpSpillFile *file, uint32 block, uint32 slot,
 							  uint32 mirror, uint64 hash);

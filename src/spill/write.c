@@ -186,13 +186,10 @@ install_arrived(RbpSpillFile *file, const RbpSpilledBlock *b, RbpStatus first,
 static void
 mark_lost(RbpSpillFile *file, uint32 block, LostBlock *lost)
 {
-	uint32		value = rbp_spill_block_get(file, block);
-
 	lost->block = block;
 	lost->error = errno;
 	strlcpy(lost->name, file->name, sizeof(lost->name));
-	(void) rbp_spill_block_set(file, block, VALUE_LOST);
-	rbp_spill_drop_value(file, value);
+	(void) rbp_spill_set_value(file, block, VALUE_LOST);
 }
 
 /*
@@ -436,7 +433,6 @@ put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 s
 static void
 remember_order(RbpSpillFile *file, uint32 block, uint32 slot)
 {
-
 	if (file->last_value != VALUE_NONE)
 	{
 		uint32		value = rbp_spill_block_get(file,
@@ -459,8 +455,8 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	RbpSpillFile *file;
 	uint32		slot;
 	uint32		mirror = NO_SLOT;
-	uint32		old;
 	bool		mirrored = rbp_guc_temp_mirror;
+	bool		done;
 
 	if (!rbp_remote_usable(RBP_POOL_TEMP, rbp_now_ns()))
 		return false;
@@ -468,12 +464,10 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	file = rbp_spill_file_lock(handle, true, true);
 	if (file == NULL)
 		return false;
-	if (!rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL))
-	{
-		rbp_spill_file_unlock(file);
-		return false;
-	}
+	done = rbp_spill_take_slots(file, &slot, mirrored ? &mirror : NULL);
 	rbp_spill_file_unlock(file);
+	if (!done)
+		return false;
 	rbp_spill_cost_slot(slot);
 
 	/* No lock is held here: getting a chunk can mean waiting for a donor. */
@@ -493,25 +487,18 @@ rbp_spill_put(RbpSpillHandle handle, uint32 block, const char *data, int64 size)
 	};
 
 	file = rbp_spill_file_lock(handle, true, true);
-	if (file == NULL)
+	done = false;
+	if (file != NULL)
 	{
-		free_slots(slot, mirror);
-		return false;
-	}
-	old = rbp_spill_block_get(file, block);
-	if (!rbp_spill_block_set(file, block, b->value))
-	{
+		remember_order(file, block, slot);
+		done = rbp_spill_set_value(file, block, b->value);
+		if (done)
+			file->size = Max(file->size, size);
 		rbp_spill_file_unlock(file);
-		free_slots(slot, mirror);
-		return false;
 	}
-	remember_order(file, block, slot);
-	file->staged_blocks++;
-	file->size = Max(file->size, size);
-	rbp_spill_drop_value(file, old);
-	rbp_spill_file_unlock(file);
-
-	if (++chunk->n == CHUNK_PAGES)
+	if (!done)
+		free_slots(slot, mirror);
+	else if (++chunk->n == CHUNK_PAGES)
 		submit_chunk(false);
-	return true;
+	return done;
 }
