@@ -296,16 +296,10 @@ extern bool rbp_spill_move(const RbpSpilledBlock *b, const char *data, bool evac
 
 /*
  * Send what is staged, and wait for everything on its way.  What does not
- * arrive in time goes to the real files. urgent: wait no longer than
- * RBP_SPILL_URGENT_NS.
+ * arrive in time goes to the real files. urgent: the query has ended, and a wait
+ * cannot be interrupted: it is short.
  */
 extern void rbp_spill_flush(bool urgent);
-
-/*
- * The longest wait when the query has ended, and the wait could not be
- * interrupted.
- */
-#define RBP_SPILL_URGENT_NS		INT64CONST(50000000)
 
 /*
  * ---- read.c ------------------------------------------------------------

@@ -61,6 +61,12 @@
 #define WRITE_TIMEOUT_FACTOR	10
 #define WRITE_TIMEOUT_LEAST		INT64CONST(500000000)
 
+/*
+ * The longest wait when the query has ended, and the wait could not be
+ * interrupted.
+ */
+#define URGENT_NS				INT64CONST(50000000)
+
 StaticAssertDecl(2 * CHUNK_PAGES <= RBP_MAX_BATCH,
 				 "a chunk and its second copies are one batch");
 
@@ -81,15 +87,15 @@ typedef struct SendChunk
 typedef struct LostBlock
 {
 	uint32		block;
-	int			error;			/* errno of writing the real file */
+	int			error;			/* errno of writing the real file; 0: none is */
 	char		name[RBP_SPILL_NAME_LEN];
 } LostBlock;
 
-/* A ring.  The newest chunk is being filled if "filling" is set. */
+/* A ring */
 static SendChunk chunks[MAX_CHUNKS];
 static int	oldest = 0;
 static int	num_chunks = 0;
-static bool filling = false;
+static SendChunk *filling = NULL;	/* the newest, until it is submitted */
 
 /*
  * ---- chunks ------------------------------------------------------------
@@ -115,10 +121,10 @@ take_chunk(void)
  */
 
 static int64
-write_deadline(int64 now)
+write_deadline(int64 now, bool urgent)
 {
-	return now + Max(rbp_guc_io_timeout_ns() * WRITE_TIMEOUT_FACTOR,
-					 WRITE_TIMEOUT_LEAST);
+	return now + (urgent ? URGENT_NS :
+				  Max(rbp_guc_io_timeout_ns() * WRITE_TIMEOUT_FACTOR, WRITE_TIMEOUT_LEAST));
 }
 
 /*
@@ -248,11 +254,8 @@ current_status(uint32 slot, RbpStatus status)
 	return status == RBP_OK && rbp_remote_slot_donor(slot) < 0 ? RBP_DENIED : status;
 }
 
-/*
- * Process one block of a completed batch.  False, with *lost set, if it is
- * lost.
- */
-static bool
+/* Process one block of a completed batch.  Sets *lost if it is lost. */
+static void
 complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 {
 	const RbpSpilledBlock *b = &chunk->blocks[i];
@@ -262,7 +265,6 @@ complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 	RbpStatus	second = mirrored ? chunk->ios[2 * i + 1].status : first;
 	bool		retained;		/* the memory stays leased */
 	bool		installed = false;
-	bool		saved = true;
 	int64		now = rbp_now_ns();
 	RbpSpillFile *file;
 
@@ -287,17 +289,13 @@ complete_page(SendChunk *chunk, int i, int64 deadline_ns, LostBlock *lost)
 			rbp_stats_count(RBP_COUNT_SPILL_WRITES, 1);
 		}
 		else
-		{
 			mark_lost(file, b->block, lost);
-			saved = false;
-		}
 		rbp_spill_file_unlock(file);
 	}
 	if (!installed || first != RBP_OK)
 		free_slot(b->slot, first);
 	if (!installed || second != RBP_OK)
 		free_slot(b->mirror, second);
-	return saved;
 }
 
 /* Wait for the oldest chunk, and free it. */
@@ -305,8 +303,7 @@ static void
 complete_oldest(int64 deadline_ns)
 {
 	SendChunk  *chunk = &chunks[oldest];
-	LostBlock	lost;
-	bool		all_saved = true;
+	LostBlock	lost = {.error = 0};
 
 	if (chunk->batch != NULL)
 		rbp_remote_end(chunk->batch, deadline_ns);
@@ -314,13 +311,12 @@ complete_oldest(int64 deadline_ns)
 	/* if a hung donor has used up the time, leave some for others */
 	deadline_ns = Max(deadline_ns, rbp_now_ns() + rbp_guc_io_timeout_ns());
 	for (int i = 0; i < chunk->n; i++)
-		if (!complete_page(chunk, i, deadline_ns, &lost))
-			all_saved = false;
+		complete_page(chunk, i, deadline_ns, &lost);
 	pg_atomic_clear_flag(&shared->chunk_used[chunk->number]);
 	chunk->n = 0;
 	oldest = (oldest + 1) % MAX_CHUNKS;
 	num_chunks--;
-	if (!all_saved)
+	if (lost.error != 0)
 		report_lost_block(&lost);
 }
 
@@ -328,10 +324,10 @@ complete_oldest(int64 deadline_ns)
 static void
 submit_chunk(bool urgent)
 {
-	SendChunk  *chunk = &chunks[(oldest + num_chunks - 1) % MAX_CHUNKS];
+	SendChunk  *chunk = filling;
 	int64		now = rbp_now_ns();
 
-	filling = false;
+	filling = NULL;
 	for (int i = 0; i < chunk->n; i++)
 	{
 		const RbpSpilledBlock *b = &chunk->blocks[i];
@@ -347,22 +343,19 @@ submit_chunk(bool urgent)
 	}
 	if (chunk->n > 0)
 		chunk->batch = rbp_remote_begin(chunk->ios, 2 * chunk->n, true, 0, now,
-										urgent ? now + RBP_SPILL_URGENT_NS :
-										write_deadline(now));
+										write_deadline(now, urgent));
 }
 
 void
 rbp_spill_flush(bool urgent)
 {
-	int64		now;
 	int64		deadline;
 
 	if (num_chunks == 0 || shared == NULL)
 		return;
-	if (filling)
+	if (filling != NULL)
 		submit_chunk(urgent);
-	now = rbp_now_ns();
-	deadline = urgent ? now + RBP_SPILL_URGENT_NS : write_deadline(now);
+	deadline = write_deadline(rbp_now_ns(), urgent);
 	while (num_chunks > 0)
 		complete_oldest(deadline);
 }
@@ -374,19 +367,19 @@ get_chunk(void)
 	SendChunk  *chunk;
 	int			number;
 
-	if (filling)
-		return &chunks[(oldest + num_chunks - 1) % MAX_CHUNKS];
+	if (filling != NULL)
+		return filling;
 	rbp_process_needs_exit();
 	while (num_chunks == MAX_CHUNKS || (number = take_chunk()) < 0)
 	{
 		if (num_chunks == 0)
 			return NULL;
-		complete_oldest(write_deadline(rbp_now_ns()));
+		complete_oldest(write_deadline(rbp_now_ns(), false));
 	}
 	chunk = &chunks[(oldest + num_chunks) % MAX_CHUNKS];
 	num_chunks++;
 	rbp_spill_used_in_xact = true;
-	filling = true;
+	filling = chunk;
 	chunk->number = (uint32) number;
 	chunk->n = 0;
 	chunk->batch = NULL;
@@ -402,7 +395,7 @@ static bool
 put_synchronously(RbpSpillHandle handle, uint32 block, const char *data, int64 size,
 				  uint32 slot, uint32 mirror)
 {
-	int64		deadline_ns = write_deadline(rbp_now_ns());
+	int64		deadline_ns = write_deadline(rbp_now_ns(), false);
 	uint64		hash = rbp_hash_page(data);
 	RbpSpillFile *file;
 	bool		done;
