@@ -13,7 +13,6 @@
 #include "postgres.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include "base/geometry.h"
 #include "base/libc.h"

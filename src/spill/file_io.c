@@ -18,8 +18,6 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
 #include "miscadmin.h"
 
 #include "base/geometry.h"

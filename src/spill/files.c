@@ -56,7 +56,6 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "miscadmin.h"
 

@@ -30,10 +30,6 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
-#include "miscadmin.h"
-
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"

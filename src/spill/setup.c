@@ -12,13 +12,10 @@
  */
 #include "postgres.h"
 
-#include "port/atomics.h"
-
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/layout.h"
 #include "base/lock.h"
-#include "base/process.h"
 #include "remote/remote.h"
 #include "spill/slots.h"
 #include "spill/spill.h"

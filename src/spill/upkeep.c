@@ -17,17 +17,11 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
-
-#include "miscadmin.h"
 
 #include "base/geometry.h"
-#include "base/libc.h"
 #include "base/stats.h"
 #include "common/clock.h"
-#include "common/status.h"
 #include "remote/remote.h"
 #include "spill/slots.h"
 #include "spill/spill.h"

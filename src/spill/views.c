@@ -14,7 +14,6 @@
 
 #include "base/sql.h"
 #include "spill/spill_internal.h"
-#include "spill/table.h"
 
 PG_FUNCTION_INFO_V1(rbp_sql_temp_files);
 

@@ -34,14 +34,11 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
 #include "miscadmin.h"
 
 #include "base/geometry.h"
 #include "base/guc.h"
 #include "base/hash.h"
-#include "base/libc.h"
 #include "base/process.h"
 #include "base/stats.h"
 #include "common/clock.h"
