@@ -179,7 +179,6 @@ rbp_spill_fill(uint32 slot, uint32 mirror)
 	rbp_spill_slots_fill(slot);
 	if (mirror != NO_SLOT)
 		rbp_spill_slots_fill(mirror);
-	pg_memory_barrier();
 	return rbp_remote_slot_stays(slot) && (mirror == NO_SLOT || rbp_remote_slot_stays(mirror));
 }
 

@@ -434,7 +434,8 @@ write_part(const Part *p)
 {
 	char		copy[BLCKSZ];
 	Part		whole = *p;
-	bool		in_file = true; /* a whole block is like a new one */
+	/* a whole block is as one that is new */
+	bool		in_file = true;
 	bool		new = true;
 	ssize_t		n;
 

@@ -5,8 +5,9 @@
  *
  * Three sets of 128 bits say which slots of an extent are not free: those that
  * are used, and those in quarantine, as an old set and a young one.  A fourth
- * one says which of the used slots are filled.  All counts follow from these
- * and from the extent's state, which remote changes without this lock.
+ * one says which of the used slots are filled; it is changed without the lock, by
+ * their owners.  All counts follow from these and from the extent's state, which
+ * remote changes without this lock.
  *
  * - An online extent's state says whether it may have free slots (TOUCHED) or has
  *	 none (ONLINE), so that a full quota costs alloc() little.  A cursor stays at
@@ -29,8 +30,7 @@
  *
  * A slot is used under the lock after its extent was seen to be online.  So who
  * has changed the state, and then takes the lock to look at what is used, sees
- * that slot; who takes it after that sees the new state.  Likewise, a slot is
- * filled under the lock before its owner asks whether its memory stays.
+ * that slot; who takes it after that sees the new state.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,8 +55,8 @@ _Static_assert(RBP_EXTENT_PAGES == 128, "a SlotSet is an extent");
 
 typedef struct SlotExtent
 {
+	uint64_t	filled[2];		/* atomic */
 	SlotSet		used;
-	SlotSet		filled;
 	SlotSet		old_quarantine; /* ends at old_until */
 	SlotSet		young_quarantine;	/* empty if old_quarantine is */
 	int64_t		old_until;
@@ -182,18 +182,33 @@ free_slots(const SlotExtent *e)
 	return ~(e->used | e->old_quarantine | e->young_quarantine);
 }
 
-/* Change which slots of the extent are used, and which of these are filled. */
+/* Change which slots of the extent are used. */
 static void
-set_used(SlotExtent *e, SlotSet used, SlotSet filled)
+set_used(SlotExtent *e, SlotSet used)
 {
 	uint32_t	total = quota->used + set_count(used) - set_count(e->used);
-	int32_t		change = (int32_t) (set_count(filled) - set_count(e->filled));
 
 	e->used = used;
-	e->filled = filled;
-	__atomic_fetch_add(&quota->region_filled[rbp_extent_region(quota->states, number_of(e))],
-					   change, __ATOMIC_RELAXED);
 	__atomic_store_n(&quota->used, total, __ATOMIC_RELAXED);
+}
+
+/* So many more slots of the extent are filled. */
+static void
+count_filled(const SlotExtent *e, int32_t n)
+{
+	__atomic_fetch_add(&quota->region_filled[rbp_extent_region(quota->states, number_of(e))],
+					   n, __ATOMIC_RELAXED);
+}
+
+static void
+clear_filled(SlotExtent *e, SlotSet slots)
+{
+	uint64_t	low = (uint64_t) slots;
+	uint64_t	high = (uint64_t) (slots >> 64);
+
+	low &= __atomic_fetch_and(&e->filled[0], ~low, __ATOMIC_SEQ_CST);
+	high &= __atomic_fetch_and(&e->filled[1], ~high, __ATOMIC_SEQ_CST);
+	count_filled(e, -(__builtin_popcountll(low) + __builtin_popcountll(high)));
 }
 
 /* There is an old set that ends then. */
@@ -337,7 +352,7 @@ rbp_spill_slots_alloc(uint32_t want, RbpSpillExtentOk ok, void *arg,
 		/* of an extent that has just come online it may not tell yet */
 		uint32_t	top = Max(__atomic_load_n(&quota->states->top, __ATOMIC_RELAXED), at + 1);
 
-		set_used(best, best->used | set_range(best_first, best_len), best->filled);
+		set_used(best, best->used | set_range(best_first, best_len));
 		if (free_slots(best) == 0)
 		{
 			set_may_have_free(best, false);
@@ -361,7 +376,8 @@ release_slots(uint32_t first, uint32_t n, int64_t until)
 
 	rbp_lock_exclusive(&quota->lock);
 	Assert((e->used & slots) == slots);
-	set_used(e, e->used & ~slots, e->filled & ~slots);
+	set_used(e, e->used & ~slots);
+	clear_filled(e, slots);
 	if (until != 0)
 	{
 		if (e->old_quarantine == 0)
@@ -410,21 +426,20 @@ void
 rbp_spill_slots_fill(uint32_t slot)
 {
 	SlotExtent *e = extent_at(slot / RBP_EXTENT_PAGES);
+	uint32_t	bit = slot % RBP_EXTENT_PAGES;
 
-	rbp_lock_exclusive(&quota->lock);
-	set_used(e, e->used, e->filled | set_range(slot % RBP_EXTENT_PAGES, 1));
-	rbp_lock_release(&quota->lock);
+	/* unlike __atomic_fetch_or(), a full barrier on every machine */
+	(void) __sync_fetch_and_or(&e->filled[bit / 64], UINT64_C(1) << bit % 64);
+	count_filled(e, 1);
 }
 
 uint64_t
 rbp_spill_slots_extent_filled(uint32_t extent)
 {
-	uint64_t	filled;
+	const SlotExtent *e = extent_at(extent);
 
-	rbp_lock_shared(&quota->lock);
-	filled = set_count(extent_at(extent)->filled);
-	rbp_lock_release(&quota->lock);
-	return filled;
+	return (uint64_t) (__builtin_popcountll(__atomic_load_n(&e->filled[0], __ATOMIC_SEQ_CST)) +
+					   __builtin_popcountll(__atomic_load_n(&e->filled[1], __ATOMIC_SEQ_CST)));
 }
 
 uint64_t

@@ -83,13 +83,14 @@ extern void rbp_spill_slots_tick(int64_t now_ns);
 /*
  * A used slot is filled from here on, until it is freed: its content has arrived,
  * and has to be moved before the memory may go.  Other used slots, which are
- * reserved, or whose content is on its way, keep nothing from going.
+ * reserved, or whose content is on its way, keep nothing from going.  To be called
+ * once, by the slot's owner; a full barrier.  Takes no lock.
  */
 extern void rbp_spill_slots_fill(uint32_t slot);
 
 /*
- * Filled slots of an extent, and of a region's extents.  The latter works
- * without the lock, so the result is approximate.
+ * Filled slots of an extent, and approximately those of a region's extents.  No
+ * lock.
  */
 extern uint64_t rbp_spill_slots_extent_filled(uint32_t extent);
 extern uint64_t rbp_spill_slots_region_filled(uint32_t region);
