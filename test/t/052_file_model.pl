@@ -538,7 +538,7 @@ for my $transport (qw(shm tcp))
 		more => [qw(spill.writes spill.reads spill.bypassed)]);
 }
 
-# (over shm blocks are not staged, but for those that are not full yet)
+# (over shm blocks are not staged)
 reconfigure($node, 'tiny staging', 64, injection_point => '', transport => 'tcp', temp_staging_size => '128kB');
 counted(
 	$node,

@@ -23,7 +23,7 @@ my $node = spill_cluster(
 	transport => 'tcp',
 	temp => '1MB',
 	# little staging: blocks are on the donor, and not on their way there
-	conf => "remote_bp.buffer_tier_size = 0\nremote_bp.temp_staging_size = '256kB'\n");
+	conf => "remote_bp.buffer_tier_size = 0\nremote_bp.temp_staging_size = '128kB'\n");
 spill_data($node);
 create_rows_of($node);
 
