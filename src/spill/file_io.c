@@ -434,11 +434,11 @@ write_part(const Part *p)
 {
 	char		copy[BLCKSZ];
 	Part		whole = *p;
-	/* a whole block is as one that is new */
 	bool		in_file = true;
 	bool		new = true;
 	ssize_t		n;
 
+	/* a whole block is as one that is new */
 	if (p->len < BLCKSZ && !find_part(p, &in_file, &new))
 		return -1;
 	if (in_file && (!new || !spill_enabled(p->o)))

@@ -295,12 +295,14 @@ read_in_window(const RbpSpilledBlock *b, bool relation, int64 start_ns, char *pa
 {
 	int64		short_deadline = start_ns + rbp_spill_short_wait();
 	bool		only_copy = b->mirror == NO_SLOT;
-	/* if there is no other copy, this leaves time for another attempt */
-	int64		deadline = only_copy ? start_ns + rbp_guc_temp_io_timeout_ns() / 2 : short_deadline;
+	int64		deadline = short_deadline;
 	int			w = rbp_ahead_find(RBP_POOL_TEMP, b->slot, b->hash);
 	bool		was_ahead = w >= 0;
 	uint32		next;
 
+	/* if there is no other copy, half of the time is left for another attempt */
+	if (only_copy)
+		deadline = start_ns + rbp_guc_temp_io_timeout_ns() / 2;
 	if (w < 0)
 	{
 		int			before = window_before(b->handle, b->block);

@@ -62,8 +62,8 @@ typedef struct RbpSpilledBlock
 	RbpSpillHandle handle;
 	uint32		block;
 	uint32		value;			/* a staging page, or the first copy's slot */
-	uint32		slot;			/* the first copy's, to which a staged block is
-								 * on its way */
+	uint32		slot;			/* the first copy's, to which a staged block
+								 * is on its way */
 	uint32		mirror;			/* the second copy's, or NO_SLOT */
 	uint64		hash;
 } RbpSpilledBlock;
