@@ -45,7 +45,8 @@ extent_usable(uint32 extent, void *arg)
 	const int  *other = arg;
 	uint32		slot = RBP_EXTENT_SLOT(extent);
 
-	return rbp_remote_slot_writable(slot) &&
+	return rbp_extent_open(rbp_remote_extents(RBP_POOL_TEMP), extent) &&
+		rbp_remote_slot_writable(slot) &&
 		(other == NULL || rbp_remote_slot_donor(slot) != *other);
 }
 
@@ -109,11 +110,9 @@ rbp_spill_take_slots(RbpSpillFile *file, uint32 *slot, uint32 *mirror)
 void
 rbp_spill_free_useless(RbpSpillFile *file)
 {
-	const RbpExtents *states = rbp_remote_extents(RBP_POOL_TEMP);
-
-	if (file->run.left > 0 && !rbp_extent_open(states, file->run.next / RBP_EXTENT_PAGES))
+	if (file->run.left > 0 && !extent_usable(file->run.next / RBP_EXTENT_PAGES, NULL))
 		free_run(&file->run);
-	if (file->mirror_run.left > 0 && !rbp_extent_open(states, file->mirror_run.next / RBP_EXTENT_PAGES))
+	if (file->mirror_run.left > 0 && !extent_usable(file->mirror_run.next / RBP_EXTENT_PAGES, NULL))
 		free_run(&file->mirror_run);
 }
 

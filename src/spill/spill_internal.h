@@ -268,7 +268,7 @@ extern void rbp_spill_forget_handle(RbpSpillHandle handle);
 extern void rbp_spill_drop_tail(RbpSpillFile *file, uint32 first);
 
 /*
- * Free the reserved slots of the file whose memory is going away, or already gone.
+ * Free the reserved slots of the file whose memory takes no blocks now.
  * File locked exclusively.
  */
 extern void rbp_spill_free_useless(RbpSpillFile *file);

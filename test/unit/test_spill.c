@@ -846,6 +846,33 @@ test_vectors(void)
 	end("vectors");
 }
 
+/* Slots that are reserved for the file, in memory that drains or went. */
+static void
+test_reserved(void)
+{
+	RbpSpillUsage usage;
+
+	begin();
+	local = true;
+	lend(0, 80);
+	write_blocks(0, 13, 1);
+	rbp_extent_drain(&extents, FIRST_EXTENT);
+	write_blocks(13, 9, 1);
+	is_u64(rbp_spill_slots_extent_filled(FIRST_EXTENT), 13, "reserved: memory that drains takes no more blocks");
+	is_u64(rbp_spill_evacuate(FIRST_EXTENT, mock_now + 1000 * MS), 0, "reserved: it is emptied");
+	is_u64(right_blocks(0, 22, 1), 22, "reserved: blocks are right");
+
+	/* the file is not written to any more */
+	leave(0);
+	rbp_spill_get_usage(&usage);
+	ok(usage.dead > 22, "reserved: the file has reserved slots in memory that went");
+	mock_now += 11000 * MS;
+	(void) rbp_spill_sweep();
+	rbp_spill_get_usage(&usage);
+	is_u64(usage.dead, 22, "reserved: they are given back");
+	end("reserved");
+}
+
 static RbpSpillOpen *other;
 
 /* Another process begins to spill the file. */
@@ -982,6 +1009,7 @@ main(void)
 	test_mismatches(true);
 	test_costs();
 	test_disk_stalls();
+	test_reserved();
 	test_vectors();
 	test_entry_meanwhile();
 	test_parts(true);
