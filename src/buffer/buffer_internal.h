@@ -64,4 +64,7 @@ extern int	rbp_next_batch(const struct iovec *iov, int iovcnt, Size *pos,
 extern bool rbp_tier_name_page(const RbpRelFile *file, BlockNumber block,
 							   RbpPageRef *page);
 
+/* Policy of the page's relation or, failing that, of its tablespace */
+extern RbpPolicy rbp_page_policy(const RbpPageId *page);
+
 #endif							/* RBP_BUFFER_INTERNAL_H */

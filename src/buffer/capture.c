@@ -46,16 +46,6 @@ read_verified(char *copy, BlockNumber block)
 	return rbp_compat_page_verified(copy, block);
 }
 
-RbpPolicy
-rbp_page_policy(const RbpPageId *page)
-{
-	RbpPolicy	policy = rbp_directory_policy(rbp_dir, page->rel, page->space);
-
-	if (policy == RBP_POLICY_DEFAULT && rbp_residency_excludes(page->space))
-		return RBP_POLICY_NONE;
-	return policy;
-}
-
 bool
 rbp_policy_refuses(const RbpPageId *page)
 {

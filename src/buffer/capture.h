@@ -13,9 +13,6 @@
 #include "buffer/buffer.h"
 #include "buffer/page.h"
 
-/* Policy of the page's relation or, failing that, of its tablespace */
-extern RbpPolicy rbp_page_policy(const RbpPageId *page);
-
 /*
  * Is the page not to be captured, by a policy that may be newer than the claim
  * about it?  If so, it is counted.

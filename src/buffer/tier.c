@@ -34,7 +34,6 @@
 #include "base/workers.h"
 #include "buffer/buffer.h"
 #include "buffer/buffer_internal.h"
-#include "buffer/capture.h"
 #include "buffer/directory.h"
 #include "buffer/frame.h"
 #include "buffer/page.h"
@@ -271,6 +270,16 @@ rbp_tier_name_page(const RbpRelFile *file, BlockNumber block, RbpPageRef *page)
 
 	*page = rbp_page_ref(&id);
 	return id.space != RBP_INVALID_SPACE;
+}
+
+RbpPolicy
+rbp_page_policy(const RbpPageId *page)
+{
+	RbpPolicy	policy = rbp_directory_policy(rbp_dir, page->rel, page->space);
+
+	if (policy == RBP_POLICY_DEFAULT && rbp_residency_excludes(page->space))
+		return RBP_POLICY_NONE;
+	return policy;
 }
 
 bool
