@@ -91,11 +91,11 @@ SCRIPTS_built = $(PROGRAMS)
 EXTRA_CLEAN = build
 
 RBP_DEFINES := -DRBP_VERSION='"$(RBP_VERSION)"'
-RBP_WARNINGS := -Wall -Wextra $(if $(WERROR),-Werror)
+RBP_WARNINGS := -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror)
 
 # The server's macros do not all bear -Wextra, and its style is C90.
 PG_CFLAGS = -std=gnu11 $(RBP_WARNINGS) -Wno-declaration-after-statement \
-	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers
+	-Wno-sign-compare -Wno-missing-field-initializers
 PG_CPPFLAGS = $(RBP_DEFINES) -Isrc $(shell pkg-config --cflags $(MODULE_PACKAGES))
 SHLIB_LINK = $(MODULE_LDFLAGS) $(shell pkg-config --libs $(OWN_PACKAGES)) -lpthread
 

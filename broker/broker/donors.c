@@ -174,7 +174,6 @@ broker_donors_register(const char *path_id, const json_t *body)
 	char	   *living;
 	bool		fresh;
 
-	(void) path_id;
 	if (fault != NULL)
 		return broker_reply_error(400, "%s", fault);
 	if (!check_clean(clean, int_of(body, "regions"), &error))
@@ -419,14 +418,12 @@ drain(const char *id, bool draining)
 BrokerReply
 broker_donors_drain(const char *id, const json_t *body)
 {
-	(void) body;
 	return drain(id, true);
 }
 
 BrokerReply
 broker_donors_undrain(const char *id, const json_t *body)
 {
-	(void) body;
 	return drain(id, false);
 }
 
@@ -443,7 +440,5 @@ static const char *const donor_list =
 BrokerReply
 broker_donors_list(const char *id, const json_t *body)
 {
-	(void) id;
-	(void) body;
 	return broker_reply(200, broker_get_text(donor_list));
 }

@@ -465,8 +465,6 @@ on_request(void *arg, struct MHD_Connection *connection, const char *url,
 	Request    *request = *context;
 	BrokerReply reply;
 
-	(void) arg;
-	(void) version;
 	if (request == NULL)
 		return start_request(connection, url, method, (Request **) context);
 	if (*len > 0)
@@ -497,9 +495,6 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
 {
 	Request    *request = *context;
 
-	(void) arg;
-	(void) connection;
-	(void) code;
 	if (request != NULL)
 	{
 		free(request->body.data);
@@ -514,7 +509,6 @@ on_log(void *arg, const char *fmt, va_list args)
 {
 	char		text[512];
 
-	(void) arg;
 	vsnprintf(text, sizeof(text), fmt, args);
 	rbp_log(RBP_LOG_DEBUG, "libmicrohttpd: %s", text);
 }

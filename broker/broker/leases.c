@@ -200,7 +200,6 @@ broker_leases_create(const char *path_id, const json_t *body)
 	int64_t		lease;
 	int			granted;
 
-	(void) path_id;
 	if (strcmp(purpose, "buffer") != 0 && strcmp(purpose, "temp") != 0)
 		return broker_reply_error(400, "\"purpose\" must be \"buffer\" or \"temp\"");
 	rbp_uuid4(id);
@@ -319,7 +318,6 @@ broker_leases_revoke(const char *id, const json_t *body)
 	int64_t		lease = find(id, &error);
 	int			regions;
 
-	(void) body;
 	if (lease == 0)
 		return error;
 	log_lease(RBP_LOG_INFO, lease, "is revoked");
@@ -341,7 +339,5 @@ static const char *const lease_list =
 BrokerReply
 broker_leases_list(const char *id, const json_t *body)
 {
-	(void) id;
-	(void) body;
 	return broker_reply(200, broker_get_text(lease_list, INT(time(NULL))));
 }

@@ -60,7 +60,6 @@ static const RbpProgram program = {
 static void *
 ticker(void *arg)
 {
-	(void) arg;
 	broker_begin();
 	while (!broker.stopping)
 	{

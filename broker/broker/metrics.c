@@ -82,8 +82,6 @@ broker_metrics(const char *id, const json_t *body)
 	size_t		len;
 	FILE	   *out = open_memstream(&reply.text, &len);
 
-	(void) id;
-	(void) body;
 	if (out == NULL)
 		return broker_reply_error(503, "out of memory");
 

@@ -97,8 +97,6 @@ serve_health(const char *id, const json_t *body)
 {
 	int64_t		until = rbp_mono_ms() + LOCK_PROBE_MS;
 
-	(void) id;
-	(void) body;
 	while (pthread_mutex_trylock(&broker.lock) != 0)
 	{
 		if (rbp_mono_ms() >= until)

@@ -238,8 +238,6 @@ broker_now(void)
 static void
 sql_now_ms(sqlite3_context *context, int argc, sqlite3_value **argv)
 {
-	(void) argc;
-	(void) argv;
 	sqlite3_result_int64(context, now);
 }
 
@@ -247,7 +245,6 @@ sql_now_ms(sqlite3_context *context, int argc, sqlite3_value **argv)
 static int
 on_wal(void *arg, sqlite3 *handle, const char *name, int pages)
 {
-	(void) arg;
 	wrote = true;
 	if (pages >= CHECKPOINT_PAGES)
 		sqlite3_wal_checkpoint_v2(handle, name, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);

@@ -67,10 +67,6 @@ check_abort(void *arg, curl_off_t dltotal, curl_off_t dlnow,
 {
 	const RbpHttp *http = arg;
 
-	(void) dltotal;
-	(void) dlnow;
-	(void) ultotal;
-	(void) ulnow;
 	return http->abort_flag != NULL && atomic_load(http->abort_flag);
 }
 

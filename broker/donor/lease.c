@@ -600,7 +600,6 @@ relieve_pressure(void)
 static void *
 janitor_main(void *arg)
 {
-	(void) arg;
 	pthread_mutex_lock(&donor_lock);
 	for (;;)
 	{

@@ -94,8 +94,6 @@ on_sigbus(int signo, siginfo_t *info, void *context)
 	uint8_t    *at = info->si_addr;
 	struct sigaction dfl = {.sa_handler = SIG_DFL};
 
-	(void) signo;
-	(void) context;
 	if (info->si_code > 0 && at >= arena && at < arena + arena_size)
 	{
 		uint64_t	region = (uint64_t) (at - arena) / donor_region_size;
@@ -541,7 +539,6 @@ get_first_memory(uint32_t i, void *arg)
 	RbpDonorRegion *region = &donor_regions[i];
 	int			none = 0;
 
-	(void) arg;
 	region->base = arena + (uint64_t) i * donor_region_size;
 	region->state = DONOR_REGION_FREE;
 	region->fd = -1;

@@ -529,7 +529,6 @@ thread_main(void *arg)
 	int64_t		ticked_at = rbp_boottime_ns();
 	bool		more = false;
 
-	(void) arg;
 	for (;;)
 	{
 		bool		ticks = donor_verbs_have_domains() || listener == NULL || close_tries > 0;

@@ -236,7 +236,6 @@ take_turns(void)
 static void *
 ping_main(void *arg)
 {
-	(void) arg;
 	for (;;)
 	{
 		struct pollfd fds[1 + DONOR_MAX_DEVICES];

@@ -79,8 +79,6 @@ set_error(RbpServer *server, const char *text)
 static void
 ignore_notice(void *arg, const char *message)
 {
-	(void) arg;
-	(void) message;
 }
 
 /*
