@@ -31,7 +31,7 @@ extern BrokerReply broker_reply(int status, char *json);
 extern BrokerReply broker_reply_error(int status, const char *fmt,...)
 			__attribute__((format(printf, 2, 3)));
 
-/* What a body may have; a handler is called if all that it has is so. */
+/* A field allowed in a request body; a handler is called if all fields are as here. */
 typedef struct BrokerMember
 {
 	const char *key;			/* NULL ends the table */
@@ -69,6 +69,10 @@ typedef struct BrokerRoute
 								 * nothing there; NULL: 503 */
 } BrokerRoute;
 
+/* What the broker answers; see routes.c and, for GET /metrics, metrics.c */
+extern const BrokerRoute broker_routes[];
+extern BrokerReply broker_metrics(const char *id, const json_t *body);
+
 /*
  * Accept these tokens, one in each line, from now on; NULL: none is needed.
  * Takes ownership of them.
@@ -76,11 +80,10 @@ typedef struct BrokerRoute
 extern void broker_http_set_tokens(char *tokens);
 
 /*
- * Listen and serve in the background.  served is kept by reference.  Dies if it
- * cannot listen.  address gets what is being listened on, with the chosen port.
+ * Listen and serve in the background.  Dies if it cannot listen.  address gets
+ * what is being listened on, with the chosen port.
  */
-extern void broker_http_start(const BrokerRoute *served, const char *host,
-							  uint16_t port, char *address, size_t len);
+extern void broker_http_start(const char *host, uint16_t port, char *address, size_t len);
 
 /* Waits for running requests; call broker_stop() before. */
 extern void broker_http_stop(void);

@@ -6,11 +6,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/alloc.h"
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
 #include "broker/broker/reclaim.h"
 #include "broker/broker/schema.h"
+#include "broker/broker/share.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 #include "broker/common/log.h"
@@ -155,8 +155,8 @@ settle(const char *id, bool wait_clean, int status)
 	while ((lease = find(id, &reply)) != 0)
 	{
 		if (wait_clean)
-			broker_alloc_grant(lease, 0);
-		if ((applied_by_donors(lease) && !(wait_clean && broker_alloc_more_coming(lease))) ||
+			broker_share_grant(lease, 0);
+		if ((applied_by_donors(lease) && !(wait_clean && broker_share_more_coming(lease))) ||
 			!broker_wait(deadline))
 			return tell(lease, status);
 	}
@@ -217,7 +217,7 @@ broker_leases_create(const char *path_id, const json_t *body)
 		broker_run("DELETE FROM lease WHERE key = ?1", INT(lease));
 		return broker_reply_error(503, "there is no room for more leases");
 	}
-	granted = broker_alloc_grant(lease, 0);
+	granted = broker_share_grant(lease, 0);
 	broker_log(RBP_LOG_INFO, "SELECT format('lease %s (%s) for %s: %d regions granted, %lld of %lld MB',"
 			   "  id, purpose, client, ?2, bytes >> 20, wanted >> 20)"
 			   " FROM lease_now WHERE key = ?1", INT(lease), INT(granted));
@@ -281,7 +281,7 @@ broker_leases_renew(const char *id, const json_t *body)
 					   INT(lease), JSON(release));
 	prolong(lease);
 	ahead = json_integer_value(json_object_get(body, "ahead"));
-	return broker_alloc_grant(lease, ahead) > 0 ? settle(id, false, 200) : tell(lease, 200);
+	return broker_share_grant(lease, ahead) > 0 ? settle(id, false, 200) : tell(lease, 200);
 }
 
 /* Its size and regions stay as they are, and so does its TTL. */

@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "broker/broker/metrics.h"
+#include "broker/broker/http.h"
 #include "broker/broker/state.h"
 #include "broker/broker/store.h"
 

@@ -8,8 +8,6 @@
 #include "broker/broker/donors.h"
 #include "broker/broker/http.h"
 #include "broker/broker/leases.h"
-#include "broker/broker/metrics.h"
-#include "broker/broker/routes.h"
 #include "broker/broker/state.h"
 #include "common/clock.h"
 #include "common/limits.h"

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * share.c
- *	  How leases share memory that is scarce.
+ *	  How leases share memory, and who gets which region.
  *
  * Shares.  All leases have equal shares, of whatever purpose and client they
  * are; what one does not want of its share is the others' (max-min fairness).
@@ -12,7 +12,12 @@
  * Granting.  Free memory goes to leases that are short of their share first,
  * temp before buffer, and among these to the one that has waited longest.  Leases
  * ask once a second or so, so free memory is reserved for the first in this order
- * until it asks.  Shares are rounded to whole regions.  The regions that are left
+ * until it asks.  A lease's next region comes from the donor that carries the fewest of
+ * its regions, among equals from the one with the most to give: so a new lease goes
+ * round by round over all donors, and a growing one fills up donors that came later.
+ * Spread in this way, a lost donor costs each client the smallest share.
+ *
+ * Shares are rounded to whole regions.  The regions that are left
  * over go one each to leases in the same order, when none is short of its share
  * (Member.extra).
  *
@@ -29,8 +34,8 @@
  */
 #include "broker/broker/schema.h"
 #include "broker/broker/share.h"
+#include "broker/broker/state.h"
 #include "broker/broker/store.h"
-#include "broker/common/log.h"
 
 #include <string.h>
 
@@ -217,8 +222,26 @@ grantable(const Member *m, int64_t size, int64_t unit)
 	return smaller(shortfall(m, size, unit), round_up(m->ungranted, unit));
 }
 
-void
-broker_share_queue(int64_t lease, BrokerQueue *queue)
+/*
+ * ---- granting ------------------------------------------------------------------
+ */
+
+/* A lease that wants more, and what of the free memory is for others; bytes. */
+typedef struct Queue
+{
+	int64_t		free;
+	int64_t		unit;			/* the smallest region */
+	int64_t		to_share;		/* until it has its share; below 0: beyond it */
+	int64_t		to_extra;		/* until it has its extra region, too */
+	int64_t		shares;			/* for others that are short of their share */
+	int64_t		shares_ahead;	/* that come before it */
+	int64_t		extras;			/* for others that may have an extra region */
+	int64_t		extras_ahead;
+} Queue;
+
+/* Work out the shares, and where this lease stands. */
+static void
+stand_in_queue(int64_t lease, Queue *queue)
 {
 	Memory		memory = count_memory();
 	bool		ahead = true;
@@ -252,12 +275,14 @@ broker_share_queue(int64_t lease, BrokerQueue *queue)
 }
 
 /*
+ * May the lease have one more region of this size?  Then it is taken off.
+ *
  * A lease that is short of its share lets shares go first that are ahead of it.  One
  * that may have an extra region lets all shares go first, and extra regions that are
  * ahead.  Any other only gets what nobody is waiting for.
  */
-bool
-broker_share_take(BrokerQueue *queue, int64_t size)
+static bool
+take_turn(Queue *queue, int64_t size)
 {
 	int64_t		reserved = queue->shares + queue->extras;
 
@@ -272,6 +297,106 @@ broker_share_take(BrokerQueue *queue, int64_t size)
 	queue->to_extra -= size;
 	return true;
 }
+
+/* A donor that has something to give. */
+typedef struct Source
+{
+	int64_t		donor;
+	int64_t		region_size;
+	int64_t		free;
+	int64_t		held;			/* by the lease */
+	int64_t		granted;
+} Source;
+
+static Source *
+choose(Source *sources, int n)
+{
+	Source	   *best = NULL;
+
+	for (Source *s = sources; s < sources + n; s++)
+	{
+		if (s->free > 0 &&
+			(best == NULL || s->held < best->held ||
+			 (s->held == best->held && s->free > best->free)))
+			best = s;
+	}
+	return best;
+}
+
+static int
+grant_from(int64_t lease, const Source *source)
+{
+	if (source->granted == 0)
+		return 0;
+	return broker_run("UPDATE region SET lease = ?1, used = 1 WHERE donor = ?2 AND number IN"
+					  " (SELECT number FROM region INDEXED BY region_idle"
+					  "  WHERE donor = ?2 AND lease IS NULL AND used = 0 ORDER BY number LIMIT ?3)",
+					  INT(lease), INT(source->donor), INT(source->granted));
+}
+
+int
+broker_share_grant(int64_t lease, int64_t ahead)
+{
+	static Source sources[BROKER_MAX_DONORS];	/* under broker.lock */
+	int64_t		sizes[2];		/* what it lacks, and what may come ahead */
+	int64_t		lacks;
+	int			granted = 0;
+
+	broker_get_all(sizes, "SELECT wanted - bytes, min(?2,"
+				   "  (SELECT coalesce(sum((asked - shared) * region_size), 0)"
+				   "   FROM holding h JOIN donor d ON d.key = h.donor"
+				   "   WHERE h.lease = l.key AND asked > shared))"
+				   " FROM lease_now l WHERE key = ?1", INT(lease), INT(ahead));
+	lacks = sizes[0] + sizes[1];
+	if (lacks > 0)
+	{
+		Queue		queue;
+		BrokerRows *rows;
+		Source	   *best;
+		int			n = 0;
+
+		stand_in_queue(lease, &queue);
+		rows = broker_query("SELECT key, region_size, free, coalesce(h.regions, 0)"
+							" FROM donor_now d LEFT JOIN holding h ON h.donor = key AND h.lease = ?1"
+							" WHERE free > 0 ORDER BY id", INT(lease));
+		while (broker_next(rows))
+		{
+			Source	   *source = &sources[n++];
+
+			source->donor = broker_int(rows, 0);
+			source->region_size = broker_int(rows, 1);
+			source->free = broker_int(rows, 2);
+			source->held = broker_int(rows, 3);
+			source->granted = 0;
+		}
+		while (lacks > 0 && (best = choose(sources, n)) != NULL &&
+			   take_turn(&queue, best->region_size))
+		{
+			best->free--;
+			best->held++;
+			best->granted++;
+			lacks -= best->region_size;
+		}
+		for (int i = 0; i < n; i++)
+			granted += grant_from(lease, &sources[i]);
+		broker.counters[REGIONS_GRANTED] += granted;
+	}
+	broker_run("UPDATE lease_term SET waiting_since = iif(?2, coalesce(waiting_since, now_ms()), NULL)"
+			   " WHERE lease = ?1", INT(lease), INT(lacks > sizes[1]));
+	return granted;
+}
+
+bool
+broker_share_more_coming(int64_t lease)
+{
+	return broker_get("SELECT EXISTS (SELECT 1 FROM lease_now WHERE key = ?1 AND bytes < wanted)"
+					  " AND EXISTS (SELECT 1 FROM donor_now WHERE state = 'up' AND dirty > 0 AND leased < most)",
+					  INT(lease)) != 0;
+}
+
+/*
+ * ---- taking back ---------------------------------------------------------------
+ */
 
 /* A lease's regions on one donor. */
 typedef struct Part
