@@ -53,13 +53,21 @@ typedef enum Queue
 	QUEUE_MAIN
 } Queue;
 
+/* Of the links of a page: that in the list of idle entries */
+#define IDLE			RBP_SIM_SIZES
+
+/* Neighbours of a page in a list */
+typedef struct Link
+{
+	uint16_t	newer;
+	uint16_t	older;
+} Link;
+
 /* What a cache knows about a page */
 typedef struct Place
 {
 	uint32_t	ghost;			/* ghosts created before that of the page,
 								 * plus 1; 0: none */
-	uint16_t	newer;			/* neighbours in the queue */
-	uint16_t	older;
 	uint8_t		queue;
 	uint8_t		freq;
 } Place;
@@ -72,12 +80,12 @@ typedef struct Page
 	uint32_t	generation;
 	uint16_t	stripe;			/* of the generation */
 	uint16_t	chain;			/* next in the bucket */
-	uint16_t	newer;			/* neighbours in the list of idle entries */
-	uint16_t	older;
 	uint8_t		caches;			/* number of caches that have the page */
 	bool		worth;			/* to be captured when it is evicted */
 	bool		captured;		/* a cache without limit would have it */
 	Place		places[RBP_SIM_SIZES];
+	Link		links[IDLE + 1];	/* in the queue of each cache, and in the list
+								 * of idle entries */
 } Page;
 
 typedef struct List
@@ -184,7 +192,7 @@ rbp_sim_hit_ratio(const RbpSimCounts *counts, int k, double *ratio, double *erro
 }
 
 /*
- * ---- the queues of a cache ------------------------------------------------------
+ * ---- the queues of a cache, and the idle entries ------------------------------------------------------
  */
 
 static inline List *
@@ -194,17 +202,14 @@ queue_of(Cache *cache, Queue queue)
 }
 
 static void
-queue_push(RbpSim *sim, int k, Queue queue, uint16_t p, uint8_t freq)
+list_push(RbpSim *sim, List *list, int k, uint16_t p)
 {
-	List	   *list = queue_of(&sim->caches[k], queue);
-	Place	   *place = &sim->pages[p].places[k];
+	Link	   *link = &sim->pages[p].links[k];
 
-	place->queue = queue;
-	place->freq = freq;
-	place->newer = NONE;
-	place->older = list->newest;
+	link->newer = NONE;
+	link->older = list->newest;
 	if (list->newest != NONE)
-		sim->pages[list->newest].places[k].newer = p;
+		sim->pages[list->newest].links[k].newer = p;
 	else
 		list->oldest = p;
 	list->newest = p;
@@ -212,52 +217,38 @@ queue_push(RbpSim *sim, int k, Queue queue, uint16_t p, uint8_t freq)
 }
 
 static void
-queue_remove(RbpSim *sim, int k, uint16_t p)
+list_remove(RbpSim *sim, List *list, int k, uint16_t p)
 {
-	Place	   *place = &sim->pages[p].places[k];
-	List	   *list = queue_of(&sim->caches[k], place->queue);
+	const Link *link = &sim->pages[p].links[k];
 
-	if (place->newer != NONE)
-		sim->pages[place->newer].places[k].older = place->older;
+	if (link->newer != NONE)
+		sim->pages[link->newer].links[k].older = link->older;
 	else
-		list->newest = place->older;
-	if (place->older != NONE)
-		sim->pages[place->older].places[k].newer = place->newer;
+		list->newest = link->older;
+	if (link->older != NONE)
+		sim->pages[link->older].links[k].newer = link->newer;
 	else
-		list->oldest = place->newer;
-	place->queue = QUEUE_NONE;
+		list->oldest = link->newer;
 	list->count--;
 }
 
 static void
-idle_push(RbpSim *sim, uint16_t p)
+queue_push(RbpSim *sim, int k, Queue queue, uint16_t p, uint8_t freq)
 {
-	Page	   *page = &sim->pages[p];
+	Place	   *place = &sim->pages[p].places[k];
 
-	page->newer = NONE;
-	page->older = sim->idle.newest;
-	if (page->older != NONE)
-		sim->pages[page->older].newer = p;
-	else
-		sim->idle.oldest = p;
-	sim->idle.newest = p;
-	sim->idle.count++;
+	place->queue = queue;
+	place->freq = freq;
+	list_push(sim, queue_of(&sim->caches[k], queue), k, p);
 }
 
 static void
-idle_remove(RbpSim *sim, uint16_t p)
+queue_remove(RbpSim *sim, int k, uint16_t p)
 {
-	Page	   *page = &sim->pages[p];
+	Place	   *place = &sim->pages[p].places[k];
 
-	if (page->newer != NONE)
-		sim->pages[page->newer].older = page->older;
-	else
-		sim->idle.newest = page->older;
-	if (page->older != NONE)
-		sim->pages[page->older].newer = page->newer;
-	else
-		sim->idle.oldest = page->newer;
-	sim->idle.count--;
+	list_remove(sim, queue_of(&sim->caches[k], place->queue), k, p);
+	place->queue = QUEUE_NONE;
 }
 
 /*
@@ -293,7 +284,7 @@ static void
 left_cache(RbpSim *sim, uint16_t p)
 {
 	if (--sim->pages[p].caches == 0)
-		idle_push(sim, p);
+		list_push(sim, &sim->idle, IDLE, p);
 }
 
 static uint16_t
@@ -315,7 +306,7 @@ forget(RbpSim *sim, uint16_t p)
 	while (*link != p)
 		link = &sim->pages[*link].chain;
 	*link = sim->pages[p].chain;
-	idle_remove(sim, p);
+	list_remove(sim, &sim->idle, IDLE, p);
 	if (sim->read_at[p] > sim->forgotten)
 		sim->forgotten = sim->read_at[p];
 }
@@ -346,7 +337,7 @@ allocate(RbpSim *sim, const RbpSimEvent *event)
 	page->chain = *bucket;
 	*bucket = p;
 	sim->read_at[p] = INT64_MIN;
-	idle_push(sim, p);
+	list_push(sim, &sim->idle, IDLE, p);
 	return p;
 }
 
@@ -449,7 +440,7 @@ enter(RbpSim *sim, uint16_t p)
 			cache->ghosts - place->ghost < rbp_s3fifo_main_room(cache->slots);
 		place->ghost = 0;
 		if (page->caches++ == 0)
-			idle_remove(sim, p);
+			list_remove(sim, &sim->idle, IDLE, p);
 		queue_push(sim, k, remembered ? QUEUE_MAIN : QUEUE_SMALL, p, 0);
 	}
 }
@@ -498,8 +489,8 @@ rbp_sim_read(RbpSim *sim, const RbpSimEvent *event)
 		p = allocate(sim, event);
 	else if (sim->pages[p].caches == 0)
 	{
-		idle_remove(sim, p);
-		idle_push(sim, p);
+		list_remove(sim, &sim->idle, IDLE, p);
+		list_push(sim, &sim->idle, IDLE, p);
 	}
 	if (p == NONE)
 		return NONE;

@@ -378,7 +378,7 @@ check(void)
 			const List *list = q == QUEUE_SMALL ? &cache->small : &cache->main;
 			uint32_t	n = 0;
 
-			for (uint16_t p = list->newest; p != NONE; p = sim->pages[p].places[k].older)
+			for (uint16_t p = list->newest; p != NONE; p = sim->pages[p].links[k].older)
 			{
 				if (sim->pages[p].places[k].queue != q || ++n > RBP_SIM_PAGES)
 					return "a queue has a page that is elsewhere";
@@ -388,7 +388,7 @@ check(void)
 				return "a queue is not as long as it says";
 		}
 	}
-	for (uint16_t p = sim->idle.newest; p != NONE; p = sim->pages[p].older)
+	for (uint16_t p = sim->idle.newest; p != NONE; p = sim->pages[p].links[IDLE].older)
 	{
 		if (sim->pages[p].caches != 0 || ++idle > RBP_SIM_PAGES)
 			return "an idle page is in a cache";
