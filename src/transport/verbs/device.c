@@ -4,10 +4,8 @@
  *	  Resources that the verbs connections of a process share: see device.h.
  *
  * One lock protects the lists of devices and registrations, and their
- * reference counts.  It is never held for long: memory is registered without
- * it, since that can take milliseconds.  If two threads register the same
- * memory at the same time, both do so, and the later one drops its own
- * registration.
+ * reference counts.  It is held while memory is registered, too, which can take
+ * milliseconds: the processes of a server use one thread each.
  *
  * Forking.  librdmacm opens a device once and keeps it open, so that a child
  * inherits it, with doorbells and protection domains that belong to the
@@ -29,7 +27,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* protected by lock */
-static RbpVerbsDevice *devices;
+static LIST_HEAD(, RbpVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
 static pid_t owner_pid;			/* process that uses librdmacm, 0: none yet */
 
 /*
@@ -90,8 +88,7 @@ device_new(struct ibv_context *verbs)
 	device->pd = ibv_alloc_pd(verbs);
 	if (device->pd == NULL)
 		goto free_device;
-	device->next = devices;
-	devices = device;
+	LIST_INSERT_HEAD(&devices, device, link);
 	return device;
 
 free_device:
@@ -105,7 +102,7 @@ rbp_verbs_device_get(struct ibv_context *verbs)
 	RbpVerbsDevice *device;
 
 	pthread_mutex_lock(&lock);
-	for (device = devices; device != NULL; device = device->next)
+	LIST_FOREACH(device, &devices, link)
 		if (device->verbs == verbs)
 			break;
 	if (device == NULL)
@@ -122,103 +119,59 @@ rbp_verbs_device_put(RbpVerbsDevice *device)
 	pthread_mutex_lock(&lock);
 	if (--device->refs == 0)
 	{
-		RbpVerbsDevice **prev = &devices;
-
-		while (*prev != device)
-			prev = &(*prev)->next;
-		*prev = device->next;
+		LIST_REMOVE(device, link);
 		(void) ibv_dealloc_pd(device->pd);
 		free(device);
 	}
 	pthread_mutex_unlock(&lock);
 }
 
-/*
- * Find the registration of exactly this memory; NULL if there is none.  The
- * caller holds the lock.
- */
-static RbpMr *
-find_mr(RbpVerbsDevice *device, const void *base, size_t len)
-{
-	RbpMr	   *mr;
-
-	for (mr = device->mrs; mr != NULL; mr = mr->next)
-		if (mr->base == base && mr->len == len)
-			break;
-	if (mr != NULL)
-		mr->refs++;
-	return mr;
-}
-
 RbpStatus
 rbp_verbs_mr_get(RbpVerbsDevice *device, void *base, size_t len, RbpMr **mr_out)
 {
-	RbpMr	   *known;
+	RbpStatus	status = RBP_OK;
 	RbpMr	   *mr;
 
 	pthread_mutex_lock(&lock);
-	known = find_mr(device, base, len);
-	pthread_mutex_unlock(&lock);
-	if (known != NULL)
-	{
-		*mr_out = known;
-		return RBP_OK;
-	}
-
-	mr = calloc(1, sizeof(*mr));
+	LIST_FOREACH(mr, &device->mrs, link)
+		if (mr->base == base && mr->len == len)
+			break;
 	if (mr == NULL)
-		return RBP_NOMEM;
-	mr->mr = ibv_reg_mr(device->pd, base, len, IBV_ACCESS_LOCAL_WRITE);
-	if (mr->mr == NULL)
 	{
-		RbpStatus	status = errno == EFAULT || errno == EINVAL ? RBP_INVALID : RBP_NOMEM;
-
-		free(mr);
-		return status;
+		mr = calloc(1, sizeof(*mr));
+		if (mr != NULL)
+			mr->mr = ibv_reg_mr(device->pd, base, len, IBV_ACCESS_LOCAL_WRITE);
+		if (mr == NULL || mr->mr == NULL)
+		{
+			status = errno == EFAULT || errno == EINVAL ? RBP_INVALID : RBP_NOMEM;
+			free(mr);
+		}
+		else
+		{
+			mr->device = device;
+			mr->base = base;
+			mr->len = len;
+			LIST_INSERT_HEAD(&device->mrs, mr, link);
+		}
 	}
-	mr->device = device;
-	mr->base = base;
-	mr->len = len;
-	mr->refs = 1;
-
-	pthread_mutex_lock(&lock);
-	known = find_mr(device, base, len);
-	if (known == NULL)
+	if (status == RBP_OK)
 	{
-		mr->next = device->mrs;
-		device->mrs = mr;
+		mr->refs++;
+		*mr_out = mr;
 	}
 	pthread_mutex_unlock(&lock);
-	if (known == NULL)
-	{
-		*mr_out = mr;
-		return RBP_OK;
-	}
-	(void) ibv_dereg_mr(mr->mr);
-	free(mr);
-	*mr_out = known;
-	return RBP_OK;
+	return status;
 }
 
 void
 rbp_verbs_mr_put(RbpMr *mr)
 {
-	bool		unused;
-
 	pthread_mutex_lock(&lock);
-	unused = --mr->refs == 0;
-	if (unused)
+	if (--mr->refs == 0)
 	{
-		RbpMr	  **prev = &mr->device->mrs;
-
-		while (*prev != mr)
-			prev = &(*prev)->next;
-		*prev = mr->next;
-	}
-	pthread_mutex_unlock(&lock);
-	if (unused)
-	{
+		LIST_REMOVE(mr, link);
 		(void) ibv_dereg_mr(mr->mr);
 		free(mr);
 	}
+	pthread_mutex_unlock(&lock);
 }

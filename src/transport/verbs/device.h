@@ -14,6 +14,7 @@
 #include "transport/transport.h"
 
 #include <infiniband/verbs.h>
+#include <sys/queue.h>
 
 #define RBP_VERBS_READS_MAX	16	/* RDMA reads in flight on a connection */
 
@@ -24,8 +25,8 @@ typedef struct RbpVerbsDevice
 	uint8_t		reads;			/* RDMA reads that a queue pair may have in
 								 * flight; at most RBP_VERBS_READS_MAX */
 	unsigned int refs;			/* this and what follows: private */
-	RbpMr	   *mrs;
-	struct RbpVerbsDevice *next;
+	LIST_HEAD(, RbpMr) mrs;
+	LIST_ENTRY(RbpVerbsDevice) link;
 } RbpVerbsDevice;
 
 struct RbpMr
@@ -35,7 +36,7 @@ struct RbpMr
 	uint8_t    *base;
 	size_t		len;
 	unsigned int refs;			/* this and what follows: private */
-	RbpMr	   *next;
+	LIST_ENTRY(RbpMr) link;
 };
 
 /*
