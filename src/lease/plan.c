@@ -113,16 +113,15 @@ get_number(const json_t *object, const char *key, int64_t min, int64_t max,
 }
 
 static bool
-parse_donor(const json_t *object, RbpEndpoint *ep, ParseError *c)
+parse_donor(const json_t *object, RbpLease *lease, ParseError *c)
 {
+	RbpEndpoint *ep = &lease->donors[lease->ndonors++];
 	int64_t		port;
 	int64_t		rdma_port = 0;
 	const json_t *transports;
 	const json_t *name;
 	size_t		i;
 
-	if (!json_is_object(object))
-		return parse_error(c, "a donor is not an object");
 	if (!get_text(object, "id", true, ep->donor, sizeof(ep->donor), c) ||
 		!get_text(object, "host", true, ep->host, sizeof(ep->host), c) ||
 		!get_number(object, "port", 0, UINT16_MAX, &port, c) ||
@@ -165,60 +164,6 @@ compare_donors(const void *a, const void *b)
 				  ((const RbpEndpoint *) b)->donor);
 }
 
-/*
- * Get the array under key, and zeroed memory for its elements (at least for
- * one, so that NULL means failure).
- */
-static void *
-get_array(const json_t *object, const char *key, bool required,
-		  size_t element_size, const json_t **array, ParseError *c)
-{
-	void	   *room;
-
-	*array = json_object_get(object, key);
-	if (*array == NULL && required)
-		parse_error(c, "\"%s\" is missing", key);
-	else if (*array != NULL && !json_is_array(*array))
-		parse_error(c, "\"%s\" is not an array", key);
-	else
-	{
-		room = calloc(json_array_size(*array) + 1, element_size);
-		if (room == NULL)
-			parse_error(c, "out of memory");
-		return room;
-	}
-	return NULL;
-}
-
-static bool
-parse_donors(const json_t *root, RbpLease *lease, ParseError *c)
-{
-	const json_t *array;
-	const json_t *object;
-	size_t		i;
-
-	lease->donors = get_array(root, "donors", true, sizeof(RbpEndpoint),
-							  &array, c);
-	if (lease->donors == NULL)
-		return false;
-	if (json_array_size(array) > RBP_BROKER_MAX_DONORS)
-		return parse_error(c, "\"donors\" has more than %d", RBP_BROKER_MAX_DONORS);
-	json_array_foreach(array, i, object)
-	{
-		if (!parse_donor(object, &lease->donors[lease->ndonors], c))
-			return false;
-		lease->ndonors++;
-	}
-	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
-	for (int d = 1; d < lease->ndonors; d++)
-	{
-		if (compare_donors(&lease->donors[d - 1], &lease->donors[d]) == 0)
-			return parse_error(c, "donor \"%s\" is listed twice",
-							   lease->donors[d].donor);
-	}
-	return true;
-}
-
 static const RbpEndpoint *
 find_donor(const RbpLease *lease, const char *donor)
 {
@@ -230,41 +175,89 @@ find_donor(const RbpLease *lease, const char *donor)
 }
 
 static bool
-parse_regions(const json_t *root, RbpLease *lease, ParseError *c)
+parse_region(const json_t *object, RbpLease *lease, ParseError *c)
 {
-	const json_t *array;
+	RbpRegionGrant *region = &lease->regions[lease->nregions++];
+	int64_t		number;
+	int64_t		bytes;
+
+	if (!get_text(object, "donor", true, region->donor, sizeof(region->donor), c) ||
+		!get_number(object, "region", 0, UINT32_MAX, &number, c) ||
+		!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c))
+		return false;
+	if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
+		return parse_error(c, "a region's size is not a multiple of 1 MiB");
+	if (find_donor(lease, region->donor) == NULL)
+		return parse_error(c, "a region is on donor \"%s\", which is not described",
+						   region->donor);
+	region->region = (uint32_t) number;
+	region->bytes = (uint64_t) bytes;
+	lease->bytes += region->bytes;
+	return lease->bytes <= MAX_LEASE_BYTES || parse_error(c, "the regions have more than 1 EiB");
+}
+
+static bool
+parse_reclaim(const json_t *object, RbpLease *lease, ParseError *c)
+{
+	RbpLeaseReclaim *reclaim = &lease->reclaims[lease->nreclaims++];
+	int64_t		regions;
+	int64_t		others = 0;
+
+	reclaim->grace_ms = GRACE_MS;
+	if (!get_text(object, "donor", true, reclaim->donor, sizeof(reclaim->donor), c) ||
+		!get_number(object, "regions", 0, INT32_MAX, &regions, c) ||
+		(json_object_get(object, "shared") != NULL &&
+		 !get_number(object, "shared", 0, regions, &others, c)) ||
+		(json_object_get(object, "grace_ms") != NULL &&
+		 !get_number(object, "grace_ms", 0, INT64_MAX, &reclaim->grace_ms, c)))
+		return false;
+	reclaim->regions = (int) regions;
+	reclaim->shared = (int) others;
+	return true;
+}
+
+/* Parse the elements of the array under key; the lease has room for them. */
+static bool
+parse_array(const json_t *root, const char *key, size_t max,
+			bool (*parse) (const json_t *object, RbpLease *lease, ParseError *c),
+			RbpLease *lease, ParseError *c)
+{
+	const json_t *array = json_object_get(root, key);
 	const json_t *object;
 	size_t		i;
 
-	lease->regions = get_array(root, "regions", true, sizeof(RbpRegionGrant),
-							   &array, c);
-	if (lease->regions == NULL)
-		return false;
+	if (array == NULL)
+		return parse_error(c, "\"%s\" is missing", key);
+	if (!json_is_array(array))
+		return parse_error(c, "\"%s\" is not an array", key);
+	if (json_array_size(array) > max)
+		return parse_error(c, "\"%s\" has more than %zu elements", key, max);
 	json_array_foreach(array, i, object)
 	{
-		RbpRegionGrant *region = &lease->regions[lease->nregions];
-		int64_t		number;
-		int64_t		bytes;
-
 		if (!json_is_object(object))
-			return parse_error(c, "a region is not an object");
-		if (!get_text(object, "donor", true, region->donor,
-					  sizeof(region->donor), c) ||
-			!get_number(object, "region", 0, UINT32_MAX, &number, c) ||
-			!get_number(object, "bytes", 1, INT64_C(1) << 50, &bytes, c))
+			return parse_error(c, "\"%s\" has an element that is not an object", key);
+		if (!parse(object, lease, c))
 			return false;
-		if ((uint64_t) bytes % RBP_LEASE_REGION_UNIT != 0)
-			return parse_error(c, "a region's size is not a multiple of 1 MiB");
-		if (find_donor(lease, region->donor) == NULL)
-			return parse_error(c, "a region is on donor \"%s\", which is not described",
-							   region->donor);
-		region->region = (uint32_t) number;
-		region->bytes = (uint64_t) bytes;
-		lease->bytes += region->bytes;
-		lease->nregions++;
-		if (lease->bytes > MAX_LEASE_BYTES)
-			return parse_error(c, "the regions have more than 1 EiB");
 	}
+	return true;
+}
+
+static bool
+sort_donors(RbpLease *lease, ParseError *c)
+{
+	qsort(lease->donors, lease->ndonors, sizeof(RbpEndpoint), compare_donors);
+	for (int d = 1; d < lease->ndonors; d++)
+	{
+		if (compare_donors(&lease->donors[d - 1], &lease->donors[d]) == 0)
+			return parse_error(c, "donor \"%s\" is listed twice",
+							   lease->donors[d].donor);
+	}
+	return true;
+}
+
+static bool
+sort_regions(RbpLease *lease, ParseError *c)
+{
 	qsort(lease->regions, lease->nregions, sizeof(RbpRegionGrant),
 		  rbp_region_compare);
 	for (int r = 1; r < lease->nregions; r++)
@@ -273,44 +266,6 @@ parse_regions(const json_t *root, RbpLease *lease, ParseError *c)
 			return parse_error(c, "region %u of donor \"%s\" is listed twice",
 							   (unsigned) lease->regions[r].region,
 							   lease->regions[r].donor);
-	}
-	return true;
-}
-
-static bool
-parse_reclaims(const json_t *root, RbpLease *lease, ParseError *c)
-{
-	const json_t *array;
-	const json_t *object;
-	size_t		i;
-
-	lease->reclaims = get_array(root, "reclaim", false, sizeof(RbpLeaseReclaim),
-								&array, c);
-	if (lease->reclaims == NULL)
-		return false;
-	if (json_array_size(array) > RBP_BROKER_MAX_DONORS)
-		return parse_error(c, "\"reclaim\" has more than %d donors", RBP_BROKER_MAX_DONORS);
-	json_array_foreach(array, i, object)
-	{
-		RbpLeaseReclaim *reclaim = &lease->reclaims[lease->nreclaims];
-		int64_t		regions;
-		int64_t		others = 0;
-
-		if (!json_is_object(object))
-			return parse_error(c, "a reclaim is not an object");
-		if (!get_text(object, "donor", true, reclaim->donor,
-					  sizeof(reclaim->donor), c) ||
-			!get_number(object, "regions", 0, INT32_MAX, &regions, c) ||
-			(json_object_get(object, "shared") != NULL &&
-			 !get_number(object, "shared", 0, regions, &others, c)))
-			return false;
-		reclaim->regions = (int) regions;
-		reclaim->shared = (int) others;
-		reclaim->grace_ms = GRACE_MS;
-		if (json_object_get(object, "grace_ms") != NULL &&
-			!get_number(object, "grace_ms", 0, INT64_MAX, &reclaim->grace_ms, c))
-			return false;
-		lease->nreclaims++;
 	}
 	return true;
 }
@@ -343,8 +298,29 @@ parse_lease(const json_t *root, RbpLease *lease, ParseError *c)
 							   RBP_SECRET_LEN);
 		lease->has_secret = true;
 	}
-	return parse_donors(root, lease, c) && parse_regions(root, lease, c) &&
-		parse_reclaims(root, lease, c);
+	return parse_array(root, "donors", RBP_BROKER_MAX_DONORS, parse_donor, lease, c) &&
+		sort_donors(lease, c) &&
+		parse_array(root, "regions", SIZE_MAX, parse_region, lease, c) &&
+		sort_regions(lease, c) &&
+		(json_object_get(root, "reclaim") == NULL ||
+		 parse_array(root, "reclaim", RBP_BROKER_MAX_DONORS, parse_reclaim, lease, c));
+}
+
+/* With zeroed lists that have this much room, and are not NULL; NULL: out of memory. */
+static RbpLease *
+make_lease(size_t ndonors, size_t nregions, size_t nreclaims)
+{
+	RbpLease   *lease = calloc(1, sizeof(RbpLease));
+
+	if (lease == NULL)
+		return NULL;
+	lease->donors = calloc(ndonors + 1, sizeof(RbpEndpoint));
+	lease->regions = calloc(nregions + 1, sizeof(RbpRegionGrant));
+	lease->reclaims = calloc(nreclaims + 1, sizeof(RbpLeaseReclaim));
+	if (lease->donors != NULL && lease->regions != NULL && lease->reclaims != NULL)
+		return lease;
+	rbp_lease_free(lease);
+	return NULL;
 }
 
 /*
@@ -371,7 +347,9 @@ rbp_lease_parse(const char *text, size_t len, char *err, size_t errlen)
 
 	if (root == NULL)
 		return NULL;
-	lease = calloc(1, sizeof(RbpLease));
+	lease = make_lease(json_array_size(json_object_get(root, "donors")),
+					   json_array_size(json_object_get(root, "regions")),
+					   json_array_size(json_object_get(root, "reclaim")));
 	if (lease == NULL)
 		parse_error(&error_buf, "out of memory");
 	else if (!parse_lease(root, lease, &error_buf))
@@ -400,22 +378,13 @@ rbp_lease_restore(const RbpCredentials *cred, int64_t ttl_ms,
 				  const RbpEndpoint *donors, int ndonors,
 				  const RbpRegionGrant *regions, int nregions)
 {
-	RbpLease   *lease = calloc(1, sizeof(RbpLease));
+	RbpLease   *lease = make_lease((size_t) ndonors, (size_t) nregions, 0);
 
 	if (lease == NULL)
 		return NULL;
 	lease->cred = *cred;
 	lease->has_secret = true;
 	lease->ttl_ms = ttl_ms;
-	lease->donors = calloc((size_t) ndonors + 1, sizeof(RbpEndpoint));
-	lease->regions = calloc((size_t) nregions + 1, sizeof(RbpRegionGrant));
-	lease->reclaims = calloc(1, sizeof(RbpLeaseReclaim));
-	if (lease->donors == NULL || lease->regions == NULL ||
-		lease->reclaims == NULL)
-	{
-		rbp_lease_free(lease);
-		return NULL;
-	}
 	memcpy(lease->donors, donors, sizeof(RbpEndpoint) * (size_t) ndonors);
 	lease->ndonors = ndonors;
 	memcpy(lease->regions, regions, sizeof(RbpRegionGrant) * (size_t) nregions);
