@@ -268,22 +268,15 @@ send_reply(struct MHD_Connection *connection, BrokerReply reply)
 	struct MHD_Response *response;
 	enum MHD_Result result;
 
-	if (reply.text == NULL)
-		response = MHD_create_response_from_buffer(0, (void *) "",
-												   MHD_RESPMEM_PERSISTENT);
-	else
-	{
-		response = MHD_create_response_from_buffer(strlen(reply.text), reply.text,
-												   MHD_RESPMEM_MUST_FREE);
-		if (response == NULL)
-		{
-			free(reply.text);
-			return MHD_NO;
-		}
-		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type);
-	}
+	response = MHD_create_response_from_buffer(reply.text != NULL ? strlen(reply.text) : 0,
+											   reply.text, MHD_RESPMEM_MUST_FREE);
 	if (response == NULL)
+	{
+		free(reply.text);
 		return MHD_NO;
+	}
+	if (reply.text != NULL)
+		MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, reply.type);
 	MHD_add_response_header(response, RBP_BROKER_HEADER, RBP_VERSION);
 	if (reply.status == 401)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE,

@@ -33,14 +33,9 @@ void
 rbp_uuid4(char uuid[RBP_UUID_LEN])
 {
 	unsigned char bytes[16];
-	char		hex[33];
 
 	rbp_random_bytes(bytes, sizeof(bytes));
-	bytes[6] = (unsigned char) ((bytes[6] & 0x0f) | 0x40);
-	bytes[8] = (unsigned char) ((bytes[8] & 0x3f) | 0x80);
-	rbp_hex_encode(bytes, sizeof(bytes), hex);
-	snprintf(uuid, RBP_UUID_LEN, "%.8s-%.4s-%.4s-%.4s-%.12s",
-			 hex, hex + 8, hex + 12, hex + 16, hex + 20);
+	rbp_uuid4_of(bytes, uuid);
 }
 
 /*

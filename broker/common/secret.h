@@ -8,10 +8,10 @@
 #ifndef RBP_SECRET_H
 #define RBP_SECRET_H
 
+#include "common/text.h"
+
 #include <stdbool.h>
 #include <stddef.h>
-
-#define RBP_UUID_LEN	37		/* UUID text including the terminating zero */
 
 /*
  * Random bytes from OpenSSL.  Ends the process if there are none, rather than

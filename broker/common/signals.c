@@ -5,9 +5,11 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "broker/common/log.h"
 #include "broker/common/signals.h"
 
-#include <stddef.h>
+#include <pthread.h>
+#include <string.h>
 
 /*
  * SIGXFSZ: a file that must not grow is an error of write(2).  SIGTTOU: a
@@ -31,4 +33,15 @@ rbp_signals_init(void)
 		sigaddset(&set, taken[i]);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	return set;
+}
+
+void
+rbp_thread_start(void *(*run) (void *arg), void *arg)
+{
+	pthread_t	thread;
+	int			error = pthread_create(&thread, NULL, run, arg);
+
+	if (error != 0)
+		rbp_die("could not start a thread: %s", strerror(error));
+	pthread_detach(thread);
 }

@@ -36,6 +36,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/log.h"
+#include "broker/common/signals.h"
 #include "broker/donor/lease.h"
 #include "broker/donor/memory.h"
 #include "common/clock.h"
@@ -642,7 +643,6 @@ void
 donor_lease_init(uint64_t min_free_bytes, int max_lease_connections)
 {
 	pthread_condattr_t attr;
-	pthread_t	thread;
 
 	min_free = min_free_bytes;
 	max_connections = max_lease_connections;
@@ -650,9 +650,7 @@ donor_lease_init(uint64_t min_free_bytes, int max_lease_connections)
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&janitor_wake, &attr);
-	if (pthread_create(&thread, NULL, janitor_main, NULL) != 0)
-		rbp_die("could not start a thread");
-	pthread_detach(thread);
+	rbp_thread_start(janitor_main, NULL);
 }
 
 void

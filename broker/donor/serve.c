@@ -22,6 +22,7 @@
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
 #include "broker/common/secret.h"
+#include "broker/common/signals.h"
 #include "broker/donor/memory.h"
 #include "broker/donor/serve.h"
 #include "broker/donor/serve_internal.h"
@@ -388,7 +389,6 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 {
 	long		ncpu = sysconf(_SC_NPROCESSORS_ONLN);
 	struct rlimit rl;
-	pthread_t	thread;
 
 	nthreads = want_threads;
 	spin_ns = (int64_t) spin_us * 1000;
@@ -430,11 +430,7 @@ donor_serve_init(const char *host, uint16_t *port, uint32_t transports,
 			rbp_die("could not watch a listening socket: %s", strerror(errno));
 	}
 	for (int i = 0; i < nthreads; i++)
-	{
-		if (pthread_create(&thread, NULL, thread_main, &threads[i]) != 0)
-			rbp_die("could not start a thread");
-		pthread_detach(thread);
-	}
+		rbp_thread_start(thread_main, &threads[i]);
 }
 
 uint64_t

@@ -35,6 +35,7 @@
  */
 #include "broker/common/listen.h"
 #include "broker/common/log.h"
+#include "broker/common/signals.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
 #include "wire/wire.h"
@@ -597,7 +598,6 @@ donor_verbs_init(const char *host, uint16_t *port, const char **why)
 {
 	static char reason[256];
 	const char *device = rbp_verbs_config()->device;
-	pthread_t	thread;
 
 	*why = reason;
 	if (!rbp_verbs_present())
@@ -616,9 +616,7 @@ donor_verbs_init(const char *host, uint16_t *port, const char **why)
 		if (wake_fd < 0)
 			rbp_die("could not make an eventfd: %s", strerror(errno));
 		donor_verbs_start_pings();
-		if (pthread_create(&thread, NULL, thread_main, NULL) != 0)
-			rbp_die("could not start a thread");
-		pthread_detach(thread);
+		rbp_thread_start(thread_main, NULL);
 		return true;
 	}
 	stop_listening();

@@ -277,6 +277,9 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 						   uint32_t qpn, uint8_t reads)
 {
 	uint64_t	peer = donor_peer_of_address(rdma_get_peer_addr(id));
+	uint16_t	status = RBP_WIRE_DENIED;
+	RbpLogLevel level = RBP_LOG_WARNING;
+	const char *why = NULL;
 	RbpWireVerbsHello hello;
 	RbpDonorLease *lease;
 
@@ -293,42 +296,39 @@ donor_verbs_handle_request(struct rdma_cm_id *id, const uint8_t *hello_bytes, si
 		return;
 	}
 	if (!rbp_wire_get_verbs_hello(hello_bytes, len, &hello))
+		why = "it does not speak this protocol";
+	else if (hello.version != RBP_WIRE_VERSION)
 	{
-		log_refusal(id, RBP_LOG_WARNING, "it does not speak this protocol");
+		why = "it speaks another version of the protocol";
+		status = RBP_WIRE_VERSION_MISMATCH;
+	}
+	else if (atomic_load(&nconnections) >= DONOR_MAX_CONNECTIONS)
+	{
+		why = "there are too many connections";
+		status = RBP_WIRE_BUSY;
+	}
+	else if (!donor_proof_allowed(peer))
+	{
+		why = DONOR_PROOFS_ARE_MANY;
+		status = RBP_WIRE_BUSY;
 		atomic_fetch_add(&denied, 1);
-		refuse(id, RBP_WIRE_DENIED);
-		return;
 	}
-	if (hello.version != RBP_WIRE_VERSION)
-	{
-		log_refusal(id, RBP_LOG_WARNING, "it speaks another version of the protocol");
-		refuse(id, RBP_WIRE_VERSION_MISMATCH);
-		return;
-	}
-	if (atomic_load(&nconnections) >= DONOR_MAX_CONNECTIONS)
-	{
-		log_refusal(id, RBP_LOG_WARNING, "there are too many connections");
-		refuse(id, RBP_WIRE_BUSY);
-		return;
-	}
-	if (!donor_proof_allowed(peer))
-	{
-		log_refusal(id, RBP_LOG_WARNING, DONOR_PROOFS_ARE_MANY);
-		atomic_fetch_add(&denied, 1);
-		refuse(id, RBP_WIRE_BUSY);
-		return;
-	}
-	lease = authenticate(&hello, rdma_get_peer_addr(id), qpn);
-	if (lease == NULL)
+	else if ((lease = authenticate(&hello, rdma_get_peer_addr(id), qpn)) == NULL)
 	{
 		/* mostly a lease that has just ended */
-		log_refusal(id, RBP_LOG_INFO, "there is no such lease, or no more, or its proof is wrong");
-		atomic_fetch_add(&denied, 1);
+		why = "there is no such lease, or no more, or its proof is wrong";
+		level = RBP_LOG_INFO;
 		donor_proof_wrong(peer);
-		refuse(id, RBP_WIRE_DENIED);
 	}
-	else if (!accept_client(id, lease, reads))
-		refuse(id, RBP_WIRE_BUSY);
+	else if (accept_client(id, lease, reads))
+		return;
+	else
+		status = RBP_WIRE_BUSY;
+	if (why != NULL)
+		log_refusal(id, level, why);
+	if (status == RBP_WIRE_DENIED)
+		atomic_fetch_add(&denied, 1);
+	refuse(id, status);
 }
 
 /* Has the connection ended, or failed? */

@@ -26,6 +26,7 @@
  *-------------------------------------------------------------------------
  */
 #include "broker/common/log.h"
+#include "broker/common/signals.h"
 #include "broker/donor/verbs_internal.h"
 #include "common/clock.h"
 #include "transport/peer.h"
@@ -287,14 +288,10 @@ ping_main(void *arg)
 void
 donor_verbs_start_pings(void)
 {
-	pthread_t	thread;
-
 	ping_wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (ping_wake_fd < 0)
 		rbp_die("could not make an eventfd: %s", strerror(errno));
-	if (pthread_create(&thread, NULL, ping_main, NULL) != 0)
-		rbp_die("could not start a thread");
-	pthread_detach(thread);
+	rbp_thread_start(ping_main, NULL);
 }
 
 /*

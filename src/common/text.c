@@ -7,6 +7,7 @@
  */
 #include "common/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void
@@ -21,6 +22,18 @@ rbp_hex_encode(const void *data, size_t len, char *hex)
 		hex[2 * i + 1] = digits[bytes[i] & 15];
 	}
 	hex[2 * len] = '\0';
+}
+
+void
+rbp_uuid4_of(unsigned char bytes[16], char uuid[RBP_UUID_LEN])
+{
+	char		hex[33];
+
+	bytes[6] = (unsigned char) ((bytes[6] & 0x0f) | 0x40);
+	bytes[8] = (unsigned char) ((bytes[8] & 0x3f) | 0x80);
+	rbp_hex_encode(bytes, 16, hex);
+	snprintf(uuid, RBP_UUID_LEN, "%.8s-%.4s-%.4s-%.4s-%.12s",
+			 hex, hex + 8, hex + 12, hex + 16, hex + 20);
 }
 
 static int

@@ -15,6 +15,11 @@
 /* The ending of a noun after this number, for messages. */
 #define RBP_PLURAL(n)	((n) == 1 ? "" : "s")
 
+#define RBP_UUID_LEN	37		/* of its text, with the terminating zero */
+
+/* The UUID (version 4) of these random bytes, which change. */
+extern void rbp_uuid4_of(unsigned char bytes[16], char uuid[RBP_UUID_LEN]);
+
 /* hex must hold 2 * len + 1 bytes; lower case. */
 extern void rbp_hex_encode(const void *data, size_t len, char *hex);
 

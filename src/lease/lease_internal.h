@@ -196,4 +196,9 @@ extern int64 rbp_lease_next_broker_due(void);
 /* Make it due now: its name has been looked up. */
 extern void rbp_lease_hasten_next_broker(void);
 
+/*
+ * ---- worker.c, the library's entry point --------------------------------
+ */
+extern PGDLLEXPORT void rbp_lease_main(Datum arg);
+
 #endif							/* RBP_LEASE_INTERNAL_H */

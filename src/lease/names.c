@@ -16,6 +16,7 @@
 
 #include "access/xlog.h"
 #include "common/clock.h"
+#include "common/text.h"
 #include "lease/names.h"
 #include "lease/plan.h"
 #include "remote/remote.h"
@@ -88,18 +89,13 @@ rbp_lease_client_name(char name[RBP_DONOR_ID_LEN])
 bool
 rbp_lease_instance(char instance[RBP_LEASE_INSTANCE_LEN])
 {
-	uint8		b[16];
+	unsigned char bytes[16];
+	char		uuid[RBP_UUID_LEN];
 
-	if (!pg_strong_random(b, sizeof(b)))
+	if (!pg_strong_random(bytes, sizeof(bytes)))
 		return false;
-	b[6] = (b[6] & 0x0f) | 0x40;
-	b[8] = (b[8] & 0x3f) | 0x80;
-	snprintf(instance, RBP_LEASE_INSTANCE_LEN,
-			 "%s/%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
-			 "%02x%02x%02x%02x%02x%02x",
-			 rbp_transport_boot_id(),
-			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+	rbp_uuid4_of(bytes, uuid);
+	snprintf(instance, RBP_LEASE_INSTANCE_LEN, "%s/%s", rbp_transport_boot_id(), uuid);
 	return true;
 }
 

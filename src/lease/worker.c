@@ -85,7 +85,6 @@
 #include "common/text.h"
 #include "lease/broker.h"
 #include "lease/http.h"
-#include "lease/lease.h"
 #include "lease/lease_internal.h"
 #include "lease/names.h"
 #include "lease/plan.h"

@@ -32,10 +32,8 @@ extern const RbpDeviceConfig *rbp_verbs_config(void);
  */
 extern bool rbp_verbs_active(void);
 
-#ifdef RBP_UNIT_TEST
 /* Directory of RDMA devices in sysfs; only tests change it. */
 extern const char *rbp_verbs_sysfs;
-#endif
 
 /*
  * Find the local address for the configured device, port and GID, in the

@@ -17,7 +17,6 @@
 
 #include <netinet/in.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <openssl/sha.h>
 #include <string.h>
 
@@ -69,11 +68,9 @@ rbp_handshake_mac(const uint8_t secret[RBP_SECRET_LEN],
 bool
 rbp_verbs_lease_digest(const char *lease, uint8_t digest[RBP_VERBS_DIGEST_LEN])
 {
-	uint8_t		whole[EVP_MAX_MD_SIZE];
-	unsigned int len = 0;
+	uint8_t		whole[SHA256_DIGEST_LENGTH];
 
-	if (EVP_Digest(lease, strnlen(lease, RBP_LEASE_ID_LEN), whole, &len,
-				   EVP_sha256(), NULL) != 1 || len < RBP_VERBS_DIGEST_LEN)
+	if (SHA256((const uint8_t *) lease, strnlen(lease, RBP_LEASE_ID_LEN), whole) == NULL)
 		return false;
 	memcpy(digest, whole, RBP_VERBS_DIGEST_LEN);
 	return true;

@@ -44,11 +44,7 @@
 #define PORT_ACTIVE		4
 
 /* Tests use a directory tree of their own. */
-#ifdef RBP_UNIT_TEST
 const char *rbp_verbs_sysfs = "/sys/class/infiniband";
-#else
-static const char *const rbp_verbs_sysfs = "/sys/class/infiniband";
-#endif
 
 #define SCAN_NS		INT64_C(1000000000)
 
