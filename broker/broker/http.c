@@ -24,6 +24,7 @@
 #include "common/bytes.h"
 #include "common/json.h"
 #include "common/limits.h"
+#include "common/text.h"
 
 #include <inttypes.h>
 #include <microhttpd.h>
@@ -89,11 +90,7 @@ broker_reply_error(int status, const char *fmt,...)
 	va_end(args);
 
 	/* what came in a URL may be no UTF-8, which JSON needs */
-	for (char *c = text; *c != '\0'; c++)
-	{
-		if (*c < 0x20 || *c > 0x7e)
-			*c = '?';
-	}
+	rbp_copy_printable(text, sizeof(text), text, strlen(text));
 	object = json_pack("{s:s}", "error", text);
 	json = json_dumps(object, JSON_COMPACT);
 	json_decref(object);
@@ -122,47 +119,41 @@ nested_within(const json_t *value, int levels)
 	return true;
 }
 
-/* Like a route's, or not; then *error says why. */
+/* Is the field as the route's table has it?  If not, *error says why. */
 static bool
 check_member(const json_t *value, const BrokerMember *member, BrokerReply *error)
 {
 	const char *text = json_string_value(value);
-	const char *wanted = NULL;
+	int64_t		n = json_integer_value(value);
+	char		wanted[128] = "";
 
 	switch (member->kind)
 	{
 		case BODY_TEXT:
 			if (text == NULL || (int64_t) strlen(text) < member->least ||
 				(int64_t) strlen(text) > member->most)
-			{
-				*error = broker_reply_error(400, "\"%s\" must be given, as a string of %" PRId64 " to %" PRId64 " characters",
-											member->key, member->least, member->most);
-				return false;
-			}
-			while (*text >= 0x20 && *text <= 0x7e)
+				snprintf(wanted, sizeof(wanted), "given, as a string of %" PRId64 " to %" PRId64 " characters",
+						 member->least, member->most);
+			while (text != NULL && *text >= 0x20 && *text <= 0x7e)
 				text++;
-			if (*text != '\0')
-				wanted = "printable ASCII";
+			if (wanted[0] == '\0' && *text != '\0')
+				strcpy(wanted, "printable ASCII");
 			break;
 		case BODY_INT:
-			if (!json_is_integer(value) || json_integer_value(value) < member->least ||
-				json_integer_value(value) > member->most)
-			{
-				*error = broker_reply_error(400, "\"%s\" must be given, as a whole number from %" PRId64 " to %" PRId64,
-											member->key, member->least, member->most);
-				return false;
-			}
+			if (!json_is_integer(value) || n < member->least || n > member->most)
+				snprintf(wanted, sizeof(wanted), "given, as a whole number from %" PRId64 " to %" PRId64,
+						 member->least, member->most);
 			break;
 		case BODY_BOOL:
-			wanted = json_is_boolean(value) ? NULL : "true or false";
+			strcpy(wanted, json_is_boolean(value) ? "" : "true or false");
 			break;
 		case BODY_ARRAY:
-			wanted = json_is_array(value) ? NULL : "an array";
+			strcpy(wanted, json_is_array(value) ? "" : "an array");
 			break;
 	}
-	if (wanted != NULL)
+	if (wanted[0] != '\0')
 		*error = broker_reply_error(400, "\"%s\" must be %s", member->key, wanted);
-	return wanted == NULL;
+	return wanted[0] == '\0';
 }
 
 static bool

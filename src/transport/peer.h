@@ -32,6 +32,9 @@ extern const RbpDeviceConfig *rbp_verbs_config(void);
  */
 extern bool rbp_verbs_active(void);
 
+/* Read the first line of a file.  On failure, errno tells the reason. */
+extern bool rbp_read_line(const char *path, char *line, size_t size);
+
 /* Directory of RDMA devices in sysfs; only tests change it. */
 extern const char *rbp_verbs_sysfs;
 

@@ -93,9 +93,8 @@ sysfs_path(char path[PATH_MAX], const char *fmt,...)
 	return more >= 0 && more < PATH_MAX - n;
 }
 
-/* Read the first line of a file.  On failure, errno tells the reason. */
-static bool
-read_line(const char *path, char *line, size_t size)
+bool
+rbp_read_line(const char *path, char *line, size_t size)
 {
 	int			fd = open(path, O_RDONLY | O_CLOEXEC);
 	int			save_errno;
@@ -124,41 +123,65 @@ is_name(const char *name)
 	return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL;
 }
 
-/* Is a port of the device active: the configured one, if one is? */
+/* Called for a device (port 0) and for each of its ports; true ends the walk. */
+typedef bool (*Visit) (const char *device, int port, void *arg);
+
 static bool
-has_active_port(const char *device)
+visit_ports(const char *device, Visit visit, void *arg)
 {
 	char		path[PATH_MAX];
-	char		state[16];
 	DIR		   *dir;
 	struct dirent *entry;
-	bool		active = false;
+	bool		ended;
 
+	if (!is_name(device))
+		return false;
+	ended = visit(device, 0, arg);
 	dir = sysfs_path(path, "%s/ports", device) ? opendir(path) : NULL;
-	while (dir != NULL && !active && (entry = readdir(dir)) != NULL)
+	while (dir != NULL && !ended && (entry = readdir(dir)) != NULL)
 	{
 		int			port = atoi(entry->d_name);
 
-		active = port > 0 && (config.port == 0 || config.port == port) &&
-			sysfs_path(path, "%s/ports/%d/state", device, port) &&
-			read_line(path, state, sizeof(state)) && atoi(state) == PORT_ACTIVE;
+		ended = port > 0 && (config.port == 0 || config.port == port) && visit(device, port, arg);
 	}
 	if (dir != NULL)
 		closedir(dir);
-	return active;
+	return ended;
 }
 
-/* What a scan finds out about a device: SCAN_* bits. */
-static int64_t
-scan_device(const char *device)
+/* Visit the configured device, or all, with the configured port, or all. */
+static void
+visit_devices(Visit visit, void *arg)
 {
-	char		path[PATH_MAX];
-	char		type[16];
+	bool		named = config.device[0] != '\0';
+	DIR		   *dir = named ? NULL : opendir(rbp_verbs_sysfs);
+	struct dirent *entry;
 
-	if (!is_name(device) || !sysfs_path(path, "%s/node_type", device) ||
-		!read_line(path, type, sizeof(type)) || atoi(type) != NODE_TYPE_CA)
-		return 0;
-	return SCAN_PRESENT | (has_active_port(device) ? SCAN_ACTIVE : 0);
+	if (named)
+		(void) visit_ports(config.device, visit, arg);
+	while (dir != NULL && (entry = readdir(dir)) != NULL)
+		if (visit_ports(entry->d_name, visit, arg))
+			break;
+	if (dir != NULL)
+		closedir(dir);
+}
+
+/* *arg: SCAN_* bits */
+static bool
+scan_port(const char *device, int port, void *arg)
+{
+	int64_t    *found = arg;
+	char		path[PATH_MAX];
+	char		text[16];
+
+	if (!sysfs_path(path, "%s/node_type", device) ||
+		!rbp_read_line(path, text, sizeof(text)) || atoi(text) != NODE_TYPE_CA)
+		return false;
+	*found |= SCAN_PRESENT;
+	if (port > 0 && sysfs_path(path, "%s/ports/%d/state", device, port) &&
+		rbp_read_line(path, text, sizeof(text)) && atoi(text) == PORT_ACTIVE)
+		*found |= SCAN_ACTIVE;
+	return (*found & SCAN_ACTIVE) != 0;
 }
 
 /* The result of a scan that is not older than SCAN_NS. */
@@ -171,18 +194,7 @@ scan(void)
 
 	if (last != 0 && now - last < SCAN_NS)
 		return last;
-	if (config.device[0] != '\0')
-		found = scan_device(config.device);
-	else
-	{
-		DIR		   *dir = opendir(rbp_verbs_sysfs);
-		struct dirent *entry;
-
-		while (dir != NULL && (found & SCAN_ACTIVE) == 0 && (entry = readdir(dir)) != NULL)
-			found |= scan_device(entry->d_name);
-		if (dir != NULL)
-			closedir(dir);
-	}
+	visit_devices(scan_port, &found);
 	last = (now & ~(SCAN_PRESENT | SCAN_ACTIVE)) | found;
 	atomic_store_explicit(&last_scan, last, memory_order_relaxed);
 	return last;
@@ -208,8 +220,6 @@ rbp_verbs_active(void)
 typedef struct Search
 {
 	int			family;			/* AF_UNSPEC: any */
-	int			port;			/* 0: any */
-	int			gid_index;		/* -1: any */
 	struct ifaddrs *addresses;	/* addresses of this host */
 	struct sockaddr_storage *addr;
 	socklen_t  *len;			/* 0: nothing found yet */
@@ -278,7 +288,7 @@ gid_netdev(const char *device, int port, int index, char netdev[IF_NAMESIZE])
 	 * An unused entry has a file that cannot be read; none means the end of
 	 * the table.
 	 */
-	return read_line(path, netdev, IF_NAMESIZE) || errno != ENOENT;
+	return rbp_read_line(path, netdev, IF_NAMESIZE) || errno != ENOENT;
 }
 
 /*
@@ -293,11 +303,11 @@ search_gid(Search *s, const char *device, int port)
 	char		text[INET6_ADDRSTRLEN + 1];
 	char		netdev[IF_NAMESIZE];
 
-	if (!sysfs_path(path, "%s/ports/%d/gids/%d", device, port, s->gid_index) ||
-		!read_line(path, text, sizeof(text)) ||
+	if (!sysfs_path(path, "%s/ports/%d/gids/%d", device, port, config.gid_index) ||
+		!rbp_read_line(path, text, sizeof(text)) ||
 		inet_pton(AF_INET6, text, &v6.sin6_addr) != 1 ||
 		IN6_IS_ADDR_UNSPECIFIED(&v6.sin6_addr) ||
-		!gid_netdev(device, port, s->gid_index, netdev) || netdev[0] == '\0')
+		!gid_netdev(device, port, config.gid_index, netdev) || netdev[0] == '\0')
 		return;
 
 	if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))
@@ -346,34 +356,23 @@ search_port(Search *s, const char *device, int port)
 
 		if (is_name(entry->d_name) &&
 			sysfs_path(path, "%s/device/net/%s/dev_port", device, entry->d_name) &&
-			read_line(path, number, sizeof(number)) && atoi(number) == port - 1)
+			rbp_read_line(path, number, sizeof(number)) && atoi(number) == port - 1)
 			search_netdev(s, entry->d_name);
 	}
 	if (dir != NULL)
 		closedir(dir);
 }
 
-static void
-search_device(Search *s, const char *device)
+static bool
+search(const char *device, int port, void *arg)
 {
-	char		path[PATH_MAX];
-	DIR		   *dir;
-	struct dirent *entry;
+	Search	   *s = arg;
 
-	dir = sysfs_path(path, "%s/ports", device) ? opendir(path) : NULL;
-	while (dir != NULL && !satisfied(s) && (entry = readdir(dir)) != NULL)
-	{
-		int			port = atoi(entry->d_name);
-
-		if (port <= 0 || (s->port != 0 && s->port != port))
-			continue;
-		if (s->gid_index >= 0)
-			search_gid(s, device, port);
-		else
-			search_port(s, device, port);
-	}
-	if (dir != NULL)
-		closedir(dir);
+	if (port > 0 && config.gid_index >= 0)
+		search_gid(s, device, port);
+	else if (port > 0)
+		search_port(s, device, port);
+	return satisfied(s);
 }
 
 RbpStatus
@@ -382,8 +381,6 @@ rbp_verbs_source_address(int family, struct sockaddr_storage *addr,
 {
 	Search		s = {
 		.family = family,
-		.port = config.port,
-		.gid_index = config.gid_index,
 		.addr = addr,
 		.len = len,
 	};
@@ -393,22 +390,7 @@ rbp_verbs_source_address(int family, struct sockaddr_storage *addr,
 		return RBP_OK;
 	if (getifaddrs(&s.addresses) != 0)
 		return RBP_NOMEM;
-	if (config.device[0] != '\0')
-	{
-		if (is_name(config.device))
-			search_device(&s, config.device);
-	}
-	else
-	{
-		DIR		   *dir = opendir(rbp_verbs_sysfs);
-		struct dirent *entry;
-
-		while (dir != NULL && !satisfied(&s) && (entry = readdir(dir)) != NULL)
-			if (is_name(entry->d_name))
-				search_device(&s, entry->d_name);
-		if (dir != NULL)
-			closedir(dir);
-	}
+	visit_devices(search, &s);
 	freeifaddrs(s.addresses);
 	return *len > 0 ? RBP_OK : RBP_INVALID;
 }

@@ -10,13 +10,11 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
-#include <fcntl.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 uint32_t	rbp_transport_accesses = 0;
 
@@ -125,19 +123,8 @@ const char *
 rbp_transport_boot_id(void)
 {
 	static char boot_id[RBP_BOOT_ID_LEN];
-	int			fd;
-	ssize_t		n;
 
-	if (boot_id[0] != '\0')
-		return boot_id;
-	fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return "";
-	n = read(fd, boot_id, sizeof(boot_id) - 1);
-	close(fd);
-	if (n <= 0)
-		n = 0;
-	boot_id[n] = '\0';
-	boot_id[strcspn(boot_id, "\n")] = '\0';
+	if (boot_id[0] == '\0')
+		(void) rbp_read_line("/proc/sys/kernel/random/boot_id", boot_id, sizeof(boot_id));
 	return boot_id;
 }
