@@ -356,31 +356,26 @@ answer_heartbeat(int64_t donor, const char *id, const json_t *body, int status)
 	return broker_reply(status, broker_get_text(desired_state, INT(donor)));
 }
 
+/*
+ * While the disk is full, the donor's leases go on.  What it reports does not count
+ * then, and is reported again.
+ */
 BrokerReply
 broker_donors_heartbeat(const char *id, const json_t *body)
 {
+	bool		saved = !broker.full;
 	BrokerReply error;
 	int64_t		donor = find_instance(id, body, &error);
 
 	if (donor == 0 || !check_heartbeat(donor, body, &error))
 		return error;
-	apply_report(donor, id, body);
-	apply_settings(donor, id, body);
+	if (saved)
+	{
+		apply_report(donor, id, body);
+		apply_settings(donor, id, body);
+	}
 	apply_news(donor, body);
-	return answer_heartbeat(donor, id, body, 200);
-}
-
-/* Its leases go on.  What it reports does not count, and is reported again. */
-BrokerReply
-broker_donors_heartbeat_unsaved(const char *id, const json_t *body)
-{
-	BrokerReply error;
-	int64_t		donor = find_instance(id, body, &error);
-
-	if (donor == 0)
-		return error;
-	apply_news(donor, body);
-	return answer_heartbeat(donor, id, body, 202);
+	return answer_heartbeat(donor, id, body, saved ? 200 : 202);
 }
 
 /*

@@ -12,7 +12,6 @@
 
 extern BrokerReply broker_donors_register(const char *id, const json_t *body);
 extern BrokerReply broker_donors_heartbeat(const char *id, const json_t *body);
-extern BrokerReply broker_donors_heartbeat_unsaved(const char *id, const json_t *body);
 extern BrokerReply broker_donors_leave(const char *id, const json_t *body);
 extern BrokerReply broker_donors_drain(const char *id, const json_t *body);
 extern BrokerReply broker_donors_undrain(const char *id, const json_t *body);

@@ -357,25 +357,22 @@ static BrokerReply
 call_handler(const Request *request, const json_t *body)
 {
 	const BrokerRoute *route = request->route;
-	BrokerReply reply = {0};
 
 	if (route->kind == ROUTE_PROBE)
 		return route->handler(request->id, body);
-	broker_begin();
-	if (!broker.full)
+
+	/* what cannot be saved may still be answered as on a full disk */
+	for (int tries = 0; tries < 2; tries++)
 	{
-		reply = route->handler(request->id, body);
-		if (broker_end())
+		BrokerReply reply = {0};
+
+		broker_begin();
+		if (!broker.full || route->when_full)
+			reply = route->handler(request->id, body);
+		if (broker_end() && reply.status != 0)
 			return reply;
 		free(reply.text);
-		reply.text = NULL;
-		broker_begin();
 	}
-	if (route->unsaved != NULL)
-		reply = route->unsaved(request->id, body);
-	if (broker_end() && route->unsaved != NULL)
-		return reply;
-	free(reply.text);
 	return broker_reply_error(503, "the broker cannot write its state file now; its log says why");
 }
 

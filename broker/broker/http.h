@@ -65,8 +65,9 @@ typedef struct BrokerRoute
 								 * the other */
 	}			kind;
 	BrokerHandler handler;
-	BrokerHandler unsaved;		/* instead, if the disk is full: changes
-								 * nothing there; NULL: 503 */
+	bool		when_full;		/* called, too, while the disk is full
+								 * (broker.full): then it changes nothing
+								 * there; else 503 */
 } BrokerRoute;
 
 /* What the broker answers; see routes.c and, for GET /metrics, metrics.c */

@@ -264,6 +264,12 @@ broker_leases_renew(const char *id, const json_t *body)
 	lease = find_held(id, body, &error);
 	if (lease == 0)
 		return error;
+	if (broker.full)
+	{
+		/* its size, regions and TTL stay as they are */
+		prolong(lease);
+		return tell(lease, 202);
+	}
 	broker_run("UPDATE lease SET wanted = ifnull(b ->> 'bytes', wanted), ttl_ms = ifnull(b ->> 'ttl_ms', ttl_ms)"
 			   " FROM (SELECT ?2 AS b)"
 			   " WHERE key = ?1 AND (wanted <> b ->> 'bytes' OR ttl_ms <> b ->> 'ttl_ms')",
@@ -282,19 +288,6 @@ broker_leases_renew(const char *id, const json_t *body)
 	prolong(lease);
 	ahead = json_integer_value(json_object_get(body, "ahead"));
 	return broker_share_grant(lease, ahead) > 0 ? settle(id, false, 200) : tell(lease, 200);
-}
-
-/* Its size and regions stay as they are, and so does its TTL. */
-BrokerReply
-broker_leases_renew_unsaved(const char *id, const json_t *body)
-{
-	BrokerReply error;
-	int64_t		lease = find_held(id, body, &error);
-
-	if (lease == 0)
-		return error;
-	prolong(lease);
-	return tell(lease, 202);
 }
 
 BrokerReply

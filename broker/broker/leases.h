@@ -12,7 +12,6 @@
 
 extern BrokerReply broker_leases_create(const char *id, const json_t *body);
 extern BrokerReply broker_leases_renew(const char *id, const json_t *body);
-extern BrokerReply broker_leases_renew_unsaved(const char *id, const json_t *body);
 extern BrokerReply broker_leases_release(const char *id, const json_t *body);
 extern BrokerReply broker_leases_revoke(const char *id, const json_t *body);
 extern BrokerReply broker_leases_list(const char *id, const json_t *body);

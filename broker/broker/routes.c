@@ -106,18 +106,18 @@ serve_health(const char *id, const json_t *body)
 }
 
 const BrokerRoute broker_routes[] = {
-	{"GET", "/healthz", NULL, ROUTE_PROBE, serve_health, NULL},
-	{"GET", "/metrics", NULL, ROUTE_PLAIN, broker_metrics, broker_metrics},
-	{"GET", "/v1/donors", NULL, ROUTE_PLAIN, broker_donors_list, broker_donors_list},
-	{"POST", "/v1/donors", registration, ROUTE_PLAIN, broker_donors_register, NULL},
-	{"DELETE", "/v1/donors/*", leaving, ROUTE_PLAIN, broker_donors_leave, NULL},
-	{"POST", "/v1/donors/*/heartbeat", heartbeat, ROUTE_SERIAL, broker_donors_heartbeat, broker_donors_heartbeat_unsaved},
-	{"POST", "/v1/donors/*/drain", NULL, ROUTE_PLAIN, broker_donors_drain, NULL},
-	{"POST", "/v1/donors/*/undrain", NULL, ROUTE_PLAIN, broker_donors_undrain, NULL},
-	{"GET", "/v1/leases", NULL, ROUTE_PLAIN, broker_leases_list, broker_leases_list},
-	{"POST", "/v1/leases", new_lease, ROUTE_PLAIN, broker_leases_create, NULL},
-	{"DELETE", "/v1/leases/*", giving_back, ROUTE_PLAIN, broker_leases_release, NULL},
-	{"POST", "/v1/leases/*/renew", renewal, ROUTE_PLAIN, broker_leases_renew, broker_leases_renew_unsaved},
-	{"POST", "/v1/leases/*/revoke", NULL, ROUTE_PLAIN, broker_leases_revoke, NULL},
+	{"GET", "/healthz", NULL, ROUTE_PROBE, serve_health, false},
+	{"GET", "/metrics", NULL, ROUTE_PLAIN, broker_metrics, true},
+	{"GET", "/v1/donors", NULL, ROUTE_PLAIN, broker_donors_list, true},
+	{"POST", "/v1/donors", registration, ROUTE_PLAIN, broker_donors_register, false},
+	{"DELETE", "/v1/donors/*", leaving, ROUTE_PLAIN, broker_donors_leave, false},
+	{"POST", "/v1/donors/*/heartbeat", heartbeat, ROUTE_SERIAL, broker_donors_heartbeat, true},
+	{"POST", "/v1/donors/*/drain", NULL, ROUTE_PLAIN, broker_donors_drain, false},
+	{"POST", "/v1/donors/*/undrain", NULL, ROUTE_PLAIN, broker_donors_undrain, false},
+	{"GET", "/v1/leases", NULL, ROUTE_PLAIN, broker_leases_list, true},
+	{"POST", "/v1/leases", new_lease, ROUTE_PLAIN, broker_leases_create, false},
+	{"DELETE", "/v1/leases/*", giving_back, ROUTE_PLAIN, broker_leases_release, false},
+	{"POST", "/v1/leases/*/renew", renewal, ROUTE_PLAIN, broker_leases_renew, true},
+	{"POST", "/v1/leases/*/revoke", NULL, ROUTE_PLAIN, broker_leases_revoke, false},
 	{.path = NULL}
 };

@@ -69,12 +69,13 @@ for way in limit disk; do
     fill_$way
     renew "\"bytes\":$((6 * region))"
     is "$way: a renewal that would get more renews" "$status $(get '.bytes, .wanted' | tr '\n' ' ')" "202 $((4 * region)) $((4 * region)) "
+    held=$(jq -c '.regions[0] | {donor, region}' <<<"$answer")
     is "nothing else has changed" "$(tables)" "$before"
     refused_all
     point $? "what must be written is refused" || diagnose "$status $answer"
     register new 4 i1
     is "so is a new donor" "$status" 503
-    renew "\"release\":[$(jq -c '.regions[0] | {donor, region}' <<<"$answer")]"
+    renew "\"release\":[$held]"
     is "a renewal that releases renews" "$status $(get .bytes)" "202 $((4 * region))"
     beat b i1 "\"want_back\":1,\"clean\":[7],\"ended\":[\"$ended\"]"
     is "a heartbeat that reports is answered, and does not count" "$status $(get "[.leases[].lease] == [\"$ended\", \"$id\"]")" "202 true"
