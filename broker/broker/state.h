@@ -25,7 +25,8 @@
  *
  * A full disk.  A commit that the disk did not take is rolled back whole, and
  * broker_end() returns false.  From then on, the state is full: handlers that change
- * what is on disk are not called, until the ticker finds that it can be written.
+ * what is on disk are not called, or leave it alone, until the ticker finds that it can
+ * be written.
  * What changes the temporary tables alone goes on, above all the renewal of leases.
  *
  * With REMOTE_BP_BROKER_CHECK=1 in the environment, as in the tests, each commit

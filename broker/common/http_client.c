@@ -42,10 +42,11 @@ static struct curl_slist headers[] = {
 	{"Expect:", NULL}
 };
 
-bool
+void
 rbp_http_init(void)
 {
-	return curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+		rbp_die("could not initialize libcurl");
 }
 
 /*
@@ -89,21 +90,12 @@ RbpHttp *
 rbp_http_create(const char *base_url, const char *token_file,
 				long connect_ms, long total_ms)
 {
-	RbpHttp    *http;
+	RbpHttp    *http = calloc(1, sizeof(RbpHttp));
 	size_t		len;
 
-	if (!rbp_http_is_url(base_url))
-		return NULL;
-	http = calloc(1, sizeof(RbpHttp));
-	if (http == NULL)
-		return NULL;
-	http->curl = curl_easy_init();
-	http->base_url = strdup(base_url);
-	if (http->curl == NULL || http->base_url == NULL)
-	{
-		rbp_http_destroy(http);
-		return NULL;
-	}
+	if (http == NULL || (http->curl = curl_easy_init()) == NULL ||
+		(http->base_url = strdup(base_url)) == NULL)
+		rbp_die("out of memory");
 	len = strlen(http->base_url);
 	while (len > 0 && http->base_url[len - 1] == '/')
 		http->base_url[--len] = '\0';
@@ -140,8 +132,7 @@ rbp_http_destroy(RbpHttp *http)
 {
 	if (http == NULL)
 		return;
-	if (http->curl != NULL)
-		curl_easy_cleanup(http->curl);
+	curl_easy_cleanup(http->curl);
 	rbp_token_free(http->token);
 	free(http->base_url);
 	free(http->body.data);

@@ -21,22 +21,21 @@ typedef struct RbpHttp RbpHttp;
 
 /*
  * Initialize libcurl.  To be called once per process, before threads are
- * started; false on failure.
+ * started.  Ends the process on failure.
  */
-extern bool rbp_http_init(void);
+extern void rbp_http_init(void);
 
 /* Is this "http://" and a host?  The broker does not serve https. */
 extern bool rbp_http_is_url(const char *text);
 
 /*
- * Create a client.  base_url: "http://host:port", a trailing slash is allowed.
- * connect_ms bounds connecting, total_ms a whole request.  NULL if that is no
- * such URL, or memory is short.
+ * Create a client.  base_url: see rbp_http_is_url(); a trailing slash is allowed.
+ * connect_ms bounds connecting, total_ms a whole request.
  *
  * token_file may be NULL, and is kept by reference.  The token is read now,
  * and again when the broker refuses it: then the request is repeated with the
  * file's token, if that is another one, which is logged.  Ends the process if
- * the file cannot be used now.
+ * the file cannot be used now, or memory is short.
  */
 extern RbpHttp *rbp_http_create(const char *base_url, const char *token_file,
 								long connect_ms, long total_ms);

@@ -192,14 +192,10 @@ find_command(int argc, char **argv)
 static RbpHttp *
 create_http(void)
 {
-	RbpHttp    *http;
-
-	if (!rbp_http_init())
-		rbp_die("could not initialize libcurl");
-	http = rbp_http_create(opt_broker, opt_token_file, CONNECT_MS, TOTAL_MS);
-	if (http == NULL)
+	if (!rbp_http_is_url(opt_broker))
 		rbp_usage_error(&program, "--broker: \"%s\" is not a URL such as http://HOST:PORT", opt_broker);
-	return http;
+	rbp_http_init();
+	return rbp_http_create(opt_broker, opt_token_file, CONNECT_MS, TOTAL_MS);
 }
 
 static void

@@ -374,8 +374,6 @@ control_init(Control *c, const RbpDonorOptions *opt)
 	};
 	make_instance();
 	c->http = rbp_http_create(opt->broker, opt->token_file, 2000, REQUEST_MS);
-	if (c->http == NULL)
-		rbp_die("--broker: \"%s\" is not a URL that can be used", opt->broker);
 	rbp_http_set_abort(c->http, &stop_now);
 	donor_path = rbp_http_path("/v1/donors/%s", opt->id);
 	heartbeat_path = rbp_http_path("/v1/donors/%s/heartbeat", opt->id);

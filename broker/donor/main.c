@@ -372,8 +372,7 @@ main(int argc, char **argv)
 	ep.transports = parse_transports(opt.transports, &automatic);
 	configure_rdma();
 	rbp_log_init(program.name, log_level);
-	if (!rbp_http_init())
-		rbp_die("could not initialize libcurl");
+	rbp_http_init();
 
 	strcpy(ep.host, opt.advertise.given ? opt.advertise.host : opt.listen.host);
 	if (is_wildcard(ep.host))

@@ -246,18 +246,11 @@ get_address(HostName *name)
 RbpAddressState
 rbp_lease_broker_address(const char *host, char addresses[RBP_ADDRESSES_LEN])
 {
-	RbpAddressState known = RBP_ADDRESS_KNOWN;
+	HostName   *name = find_name(host, 0, BROKER_NAMES);
+	RbpAddressState known = get_address(name);
 
-	if (rbp_transport_is_numeric(host))
-		strlcpy(addresses, host, RBP_ADDRESSES_LEN);
-	else
-	{
-		HostName   *name = find_name(host, 0, BROKER_NAMES);
-
-		known = get_address(name);
-		if (known == RBP_ADDRESS_KNOWN)
-			strlcpy(addresses, name->addresses, RBP_ADDRESSES_LEN);
-	}
+	if (known == RBP_ADDRESS_KNOWN)
+		strlcpy(addresses, name->addresses, RBP_ADDRESSES_LEN);
 	return known;
 }
 

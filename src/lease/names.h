@@ -43,8 +43,8 @@ typedef enum RbpAddressState
 #define RBP_ADDRESSES_LEN		256
 
 /*
- * The numeric addresses of a broker's host, separated by commas, if they are
- * known.  They are looked up in the background, repeatedly.  Never waits.
+ * The numeric addresses of a broker's host, which is a name, separated by commas,
+ * if they are known.  They are looked up in the background, repeatedly.  Never waits.
  */
 extern RbpAddressState rbp_lease_broker_address(const char *host,
 												char addresses[RBP_ADDRESSES_LEN]);

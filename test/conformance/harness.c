@@ -98,8 +98,7 @@ prepare(void)
 	strcpy(broker_address, listen_address);
 	main_pid = getpid();
 	atexit(stop_all);
-	if (!rbp_http_init())
-		bail_out("could not initialize libcurl");
+	rbp_http_init();
 }
 
 /* Start a program and wait for "listening on"; address gets what follows. */
@@ -176,8 +175,6 @@ start_broker(void)
 	rbp_http_destroy(http);
 	/* patient: other tests may hold the disk up */
 	http = rbp_http_create(broker_url, NULL, 5000, 60000);
-	if (http == NULL)
-		bail_out("no HTTP client for %s", broker_url);
 }
 
 void
