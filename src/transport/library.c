@@ -82,29 +82,18 @@ load(void)
 	return ops;
 }
 
-/* The library's table; NULL if it cannot be loaded. */
+/* The library's table; NULL if it is not loaded, and is not to be or cannot be. */
 static const RbpTransportOps *
-library(void)
+library(bool wanted)
 {
 	const RbpTransportOps *ops;
 
 	pthread_mutex_lock(&lock);
-	if (loaded == NULL)
+	if (loaded == NULL && wanted)
 		loaded = load();
 	ops = loaded;
 	pthread_mutex_unlock(&lock);
 	return ops;
-}
-
-static bool
-is_loaded(void)
-{
-	bool		is;
-
-	pthread_mutex_lock(&lock);
-	is = loaded != NULL;
-	pthread_mutex_unlock(&lock);
-	return is;
 }
 
 static const char *
@@ -116,15 +105,9 @@ verbs_load_error(void)
 #else
 
 static inline const RbpTransportOps *
-library(void)
+library(bool wanted)
 {
 	return &rbp_verbs_ops;
-}
-
-static inline bool
-is_loaded(void)
-{
-	return true;
 }
 
 static const char *
@@ -139,14 +122,16 @@ verbs_load_error(void)
 static bool
 verbs_usable(const RbpEndpoint *ep)
 {
+	const RbpTransportOps *ops = library(false);
+
 	return ep->rdma_host[0] != '\0' && ep->rdma_port != 0 && rbp_verbs_active() &&
-		(!is_loaded() || library()->usable(ep));
+		(ops == NULL || ops->usable(ep));
 }
 
 static RbpStatus
 verbs_connect(const RbpEndpoint *ep, const RbpCredentials *cred, RbpConn **conn)
 {
-	const RbpTransportOps *ops = library();
+	const RbpTransportOps *ops = library(true);
 
 	return ops != NULL ? ops->connect(ep, cred, conn) : RBP_NOLIBRARY;
 }
