@@ -12,7 +12,6 @@
 #define RBP_CTL_ADVICE_H
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stdio.h>
 
 /* A query for the rows, which gives one value of type json; [] if there are none */

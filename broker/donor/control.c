@@ -34,7 +34,6 @@
 #include "common/text.h"
 #include "transport/transport.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>

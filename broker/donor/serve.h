@@ -8,7 +8,6 @@
 #ifndef RBP_DONOR_SERVE_H
 #define RBP_DONOR_SERVE_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "transport/transport.h"

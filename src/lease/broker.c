@@ -8,9 +8,6 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include "utils/memutils.h"
 
 #include "base/stats.h"

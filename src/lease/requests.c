@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "postmaster/interrupt.h"
 
 #include "base/guc.h"
 #include "base/stats.h"

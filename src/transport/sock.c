@@ -22,7 +22,6 @@
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
