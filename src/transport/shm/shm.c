@@ -58,7 +58,6 @@
 #define HUGE_PAGE		(UINT64_C(2) << 20)
 #define FAULT_AROUND	((size_t) 64 << 10)
 #define CHECK_NS		10000000
-#define MAX_PINGS		64
 #define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
 
 typedef struct ShmRegion
@@ -87,11 +86,9 @@ typedef struct ShmConn
 	size_t		rx_have;
 	int			fd;				/* memfd of the answer in rx, or -1 */
 
-	struct
-	{
-		uint64_t	id;			/* 0: free */
-		RbpIo	   *io;			/* NULL: given up */
-	}			pings[MAX_PINGS];
+	uint64_t	last_ping;		/* id of the last one sent; 0: none */
+	uint64_t	last_pong;		/* ... of those that are answered */
+	RbpStatus	pong;			/* its result */
 } ShmConn;
 
 /*
@@ -322,16 +319,14 @@ handle_answer(ShmConn *conn, const RbpWireAnswer *ans)
 {
 	if (ans->op == RBP_OP_PING)
 	{
-		for (int i = 0; i < MAX_PINGS; i++)
-			if (conn->pings[i].id == ans->id)
-			{
-				if (conn->pings[i].io != NULL)
-					conn->pings[i].io->status = rbp_status_from_wire(ans->status);
-				conn->pings[i].id = 0;
-				conn->pings[i].io = NULL;
-				return RBP_OK;
-			}
-		return fail(conn, RBP_PROTOCOL);
+		if (ans->id == 0 || ans->id > conn->last_ping)
+			return fail(conn, RBP_PROTOCOL);
+		if (ans->id > conn->last_pong)
+		{
+			conn->last_pong = ans->id;
+			conn->pong = rbp_status_from_wire(ans->status);
+		}
+		return RBP_OK;
 	}
 	if (ans->op != RBP_OP_MAP)
 		return fail(conn, RBP_PROTOCOL);
@@ -501,19 +496,11 @@ shm_connect_wait(RbpConn *base, int64_t deadline_ns)
 static RbpStatus
 start_ping(ShmConn *conn, RbpIo *io)
 {
-	for (int i = 0; i < MAX_PINGS; i++)
-		if (conn->pings[i].id == 0)
-		{
-			uint64_t	id = queue_request(conn, RBP_OP_PING, 0);
-
-			if (id == 0)
-				return RBP_NOMEM;
-			conn->pings[i].id = id;
-			conn->pings[i].io = io;
-			io->cookie = id;
-			return RBP_INPROGRESS;
-		}
-	return RBP_NOMEM;
+	io->cookie = queue_request(conn, RBP_OP_PING, 0);
+	if (io->cookie == 0)
+		return RBP_NOMEM;
+	conn->last_ping = io->cookie;
+	return RBP_INPROGRESS;
 }
 
 static RbpStatus
@@ -574,7 +561,12 @@ resume_io(ShmConn *conn, RbpIo *io)
 	ShmRegion  *region;
 
 	if (io->kind == RBP_IO_PING)
-		return;					/* handle_answer() finishes it */
+	{
+		/* an answer to a later one is as good */
+		if (conn->last_pong >= io->cookie)
+			io->status = conn->pong;
+		return;
+	}
 	region = &conn->regions[io->region];
 	if (region->base != NULL)
 		io->status = copy_io(conn, region, io);
@@ -633,12 +625,8 @@ shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 
 	for (int i = 0; i < n; i++)
 	{
-		if (ios[i].status != RBP_INPROGRESS)
-			continue;
-		ios[i].status = RBP_TIMEOUT;
-		for (int p = 0; ios[i].kind == RBP_IO_PING && p < MAX_PINGS; p++)
-			if (conn->pings[p].io == &ios[i])
-				conn->pings[p].io = NULL;
+		if (ios[i].status == RBP_INPROGRESS)
+			ios[i].status = RBP_TIMEOUT;
 	}
 	return rbp_io_result(ios, n);
 }
