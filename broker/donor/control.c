@@ -304,37 +304,6 @@ wait_for_cleaning(void)
 		pause_ms(5);
 }
 
-/*
- * Log why the broker cannot be used, if the reason has changed.  Times that
- * libcurl measured are removed first, since they are not part of the reason.
- * True if it was logged.
- */
-static bool
-log_failure(int rc, const char *error, char *before, size_t len)
-{
-	char		reason[512];
-	char	   *to;
-
-	snprintf(reason, sizeof(reason), "%s: %s",
-			 rc == -1 ? "cannot reach the broker"
-			 : rc == -2 ? "the broker's answer is not valid"
-			 : "the broker refuses",
-			 rc == -2 ? "ignored" : error);
-	to = strstr(reason, " after ");
-	if (to != NULL && rc == -1)
-	{
-		const char *rest = to + strlen(" after ");
-
-		rest += strspn(rest, "0123456789 ");
-		rest += strcspn(rest, " :");
-		memmove(to, rest, strlen(rest) + 1);
-	}
-	if (strcmp(reason, before) == 0)
-		return false;
-	snprintf(before, len, "%s", reason);
-	return rbp_log_repeated(RBP_LOG_WARNING, "%s", reason);
-}
-
 /* The control thread's state. */
 typedef struct Control
 {
@@ -346,10 +315,41 @@ typedef struct Control
 	bool		registered;
 	bool		draining;		/* told to drain */
 	bool		broker_drains;	/* the broker is draining this donor */
-	bool		failing;		/* the last request has failed */
-	bool		failing_logged; /* ... and that was logged */
-	char		last_failure[512];	/* the reason */
+	char		failure[512];	/* why the last request has failed; "": it has
+								 * not */
+	bool		failure_logged; /* that, or a reason before it */
 } Control;
+
+/*
+ * Log why the broker cannot be used, if the reason has changed.  Times that
+ * libcurl measured are removed first, since they are not part of the reason.
+ */
+static void
+log_failure(Control *c, int rc)
+{
+	char		reason[512];
+	char	   *to;
+
+	snprintf(reason, sizeof(reason), "%s: %s",
+			 rc == -1 ? "cannot reach the broker"
+			 : rc == -2 ? "the broker's answer is not valid"
+			 : "the broker refuses",
+			 rc == -2 ? "ignored" : rbp_http_error(c->http));
+	to = strstr(reason, " after ");
+	if (to != NULL && rc == -1)
+	{
+		const char *rest = to + strlen(" after ");
+
+		rest += strspn(rest, "0123456789 ");
+		rest += strcspn(rest, " :");
+		memmove(to, rest, strlen(rest) + 1);
+	}
+	if (strcmp(reason, c->failure) != 0)
+	{
+		strcpy(c->failure, reason);
+		c->failure_logged |= rbp_log_repeated(RBP_LOG_WARNING, "%s", reason);
+	}
+}
 
 static void
 make_instance(void)
@@ -417,7 +417,7 @@ is_drained(Control *c)
 		sd_notify(0, "STOPPING=1");
 	}
 	/* not before the broker knows, or it would go on to lease regions */
-	if ((c->broker_drains || !c->registered || c->failing) && all_returned())
+	if ((c->broker_drains || !c->registered || c->failure[0] != '\0') && all_returned())
 	{
 		rbp_log(RBP_LOG_INFO, "drained");
 		return true;
@@ -444,15 +444,15 @@ request_succeeded(Control *c, bool drain)
 	}
 	else
 	{
-		if (c->failing && c->failing_logged)
+		if (c->failure_logged)
 			rbp_log(RBP_LOG_INFO, "the broker is back");
 		if (drain && !c->broker_drains && !c->draining)
 			rbp_log(RBP_LOG_INFO, "the broker drains this donor");
 		c->broker_drains = drain;
 		wait_for_cleaning();
 	}
-	c->failing = c->failing_logged = false;
-	c->last_failure[0] = '\0';
+	c->failure_logged = false;
+	c->failure[0] = '\0';
 	c->retry_ms = RETRY_MIN_MS;
 }
 
@@ -475,20 +475,10 @@ request_failed(Control *c, int status)
 		return false;
 	}
 	if (!atomic_load(&stop_now))
-		c->failing_logged |= log_failure(status, rbp_http_error(c->http), c->last_failure,
-										 sizeof(c->last_failure));
-	c->failing = true;
+		log_failure(c, status);
 	pause_ms(c->retry_ms);
 	c->retry_ms = c->retry_ms * 2 > RETRY_MAX_MS ? RETRY_MAX_MS : c->retry_ms * 2;
 	return true;
-}
-
-/* SIGHUP has come: read again what may change while the donor runs. */
-static void
-reload(Control *c)
-{
-	rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
-	rbp_http_reload(c->http);
 }
 
 int
@@ -505,7 +495,10 @@ donor_control_run(const RbpDonorOptions *opt, const RbpEndpoint *ep)
 
 		rbp_log_flush_repeated(false);
 		if (atomic_exchange(&reload_wanted, false))
-			reload(&c);
+		{
+			rbp_log(RBP_LOG_INFO, "reloading on SIGHUP");
+			rbp_http_reload(c.http);
+		}
 		if (is_drained(&c))
 			break;
 		status = c.registered ? heartbeat(c.http, &c.revision, c.draining, &drain) :

@@ -43,7 +43,7 @@ init_fork(void)
 }
 
 bool
-rbp_verbs_usable(void)
+rbp_verbs_usable(const RbpEndpoint *ep)
 {
 	bool		usable;
 
@@ -164,7 +164,7 @@ rbp_verbs_mr_get(RbpVerbsDevice *device, void *base, size_t len, RbpMr **mr_out)
 }
 
 void
-rbp_verbs_mr_put(RbpMr *mr)
+rbp_verbs_mr_put(RbpConn *conn, RbpMr *mr)
 {
 	pthread_mutex_lock(&lock);
 	if (--mr->refs == 0)

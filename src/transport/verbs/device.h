@@ -44,7 +44,7 @@ struct RbpMr
  * before it forked: the process would inherit the ancestor's open devices,
  * which it cannot use.
  */
-extern bool rbp_verbs_usable(void);
+extern bool rbp_verbs_usable(const RbpEndpoint *ep);
 
 /*
  * Like rbp_verbs_usable(), and from now on children of this process may not
@@ -67,6 +67,6 @@ extern void rbp_verbs_device_put(RbpVerbsDevice *device);
  */
 extern RbpStatus rbp_verbs_mr_get(RbpVerbsDevice *device, void *base,
 								  size_t len, RbpMr **mr);
-extern void rbp_verbs_mr_put(RbpMr *mr);
+extern void rbp_verbs_mr_put(RbpConn *conn, RbpMr *mr);
 
 #endif							/* RBP_VERBS_DEVICE_H */

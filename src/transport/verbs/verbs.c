@@ -57,12 +57,6 @@
 #define IDLE_NS			200000	/* before the first look at events */
 #define EVENTS_NS		1000000 /* between looks */
 
-static bool
-verbs_usable(const RbpEndpoint *ep)
-{
-	return rbp_verbs_usable();
-}
-
 static RbpStatus
 verbs_register_memory(RbpConn *base, void *memory, size_t len, RbpMr **mr)
 {
@@ -71,12 +65,6 @@ verbs_register_memory(RbpConn *base, void *memory, size_t len, RbpMr **mr)
 	if (conn->device == NULL)
 		return RBP_INVALID;		/* not connected */
 	return rbp_verbs_mr_get(conn->device, memory, len, mr);
-}
-
-static void
-verbs_deregister_memory(RbpConn *base, RbpMr *mr)
-{
-	rbp_verbs_mr_put(mr);
 }
 
 static RbpStatus
@@ -145,11 +133,11 @@ const RbpTransportOps rbp_verbs_ops = {
 	.bit = RBP_TRANSPORT_VERBS,
 	.one_sided = true,
 	.costly = true,
-	.usable = verbs_usable,
+	.usable = rbp_verbs_usable,
 	.connect = rbp_verbs_connect,
 	.connect_wait = rbp_verbs_connect_wait,
 	.register_memory = verbs_register_memory,
-	.deregister_memory = verbs_deregister_memory,
+	.deregister_memory = rbp_verbs_mr_put,
 	.submit = verbs_submit,
 	.wait = verbs_wait,
 	.close = rbp_verbs_close,
