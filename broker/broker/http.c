@@ -134,10 +134,12 @@ check_member(const json_t *value, const BrokerMember *member, BrokerReply *error
 				(int64_t) strlen(text) > member->most)
 				snprintf(wanted, sizeof(wanted), "given, as a string of %" PRId64 " to %" PRId64 " characters",
 						 member->least, member->most);
-			while (text != NULL && *text >= 0x20 && *text <= 0x7e)
-				text++;
-			if (wanted[0] == '\0' && *text != '\0')
-				strcpy(wanted, "printable ASCII");
+			else
+			{
+				while (*text >= 0x20 && *text <= 0x7e)
+					text++;
+				strcpy(wanted, *text != '\0' ? "printable ASCII" : "");
+			}
 			break;
 		case BODY_INT:
 			if (!json_is_integer(value) || n < member->least || n > member->most)
