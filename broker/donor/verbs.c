@@ -402,7 +402,7 @@ handle_devices(void)
 	{
 		next = device->next;
 		handle_async_events(device);
-		if (device->dead || donor_verbs_device_failed(device))
+		if (device->dead || device->failed)
 			device_removed(device->verbs);
 	}
 }
@@ -457,7 +457,7 @@ handle_event(void)
 			 * No RTU came.  If the client has sent something nevertheless, it
 			 * is connected, and the probe will notice when it is gone.
 			 */
-			if (conn != NULL && !donor_verbs_is_established(conn))
+			if (conn != NULL && !conn->established)
 				donor_verbs_close(conn);
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:

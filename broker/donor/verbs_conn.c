@@ -336,18 +336,16 @@ static bool
 is_over(RbpDonorVerbsConn *conn, int64_t now)
 {
 	RbpDonorLeaseDomain *domain = conn->domain;
-	RbpDonorPingState state;
 
 	if (domain->ended_at == 0 && atomic_load(&domain->lease->ended))
 		domain->ended_at = now;
 	if (domain->ended_at != 0 && now - domain->ended_at > ENDED_IDLE_NS)
 		return true;
-	donor_verbs_ping_state(conn, &state);
-	if (state.broken_at != 0)
-		return now - state.broken_at > BROKEN_NS;
-	if (!state.established)
+	if (conn->broken_at != 0)
+		return now - conn->broken_at > BROKEN_NS;
+	if (!conn->established)
 		return now - conn->since > RBP_VERBS_HANDSHAKE_NS;
-	if (state.probing || now - conn->probed_at <= PROBE_NS)
+	if (conn->probing || now - conn->probed_at <= PROBE_NS)
 		return false;
 	conn->probed_at = now;
 	return !donor_verbs_probe(conn);

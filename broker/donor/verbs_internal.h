@@ -50,7 +50,7 @@ typedef struct RbpDonorVerbsDevice
 	struct ibv_comp_channel *channel;
 	int			max_reads;		/* in flight on one queue pair */
 	bool		dead;			/* it has said so */
-	bool		failed;			/* its channel is closed; under ping_lock */
+	atomic_bool failed;			/* its channel is closed */
 } RbpDonorVerbsDevice;
 
 #define DONOR_MAX_DEVICES	32
@@ -132,9 +132,9 @@ typedef struct RbpDonorVerbsConn
 				TAILQ_ENTRY(RbpDonorVerbsConn) queue_link;
 	bool		queued;			/* waits for a turn */
 	bool		stopped;		/* the ping thread leaves it alone */
-	bool		established;
-	bool		probing;
-	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
+	atomic_bool established;	/* these three are read without the lock, too */
+	atomic_bool probing;		/* a probe is under way */
+	_Atomic int64_t broken_at;	/* time when its queue pair failed, or 0 */
 	uint32_t	busy;			/* a bit for each answer being sent */
 	uint32_t	held[RBP_VERBS_PINGS];	/* requests that wait for a free
 										 * answer */
@@ -168,14 +168,6 @@ extern void donor_verbs_free_released(RbpDonorVerbsConnList *gone);
  * ---- verbs_ping.c --------------------------------------------------------
  */
 
-/* What the ping thread knows of a connection. */
-typedef struct RbpDonorPingState
-{
-	bool		established;
-	bool		probing;		/* a probe is under way */
-	int64_t		broken_at;		/* time when its queue pair failed, or 0 */
-} RbpDonorPingState;
-
 /* Start the ping thread; ends the process on failure. */
 extern void donor_verbs_start_pings(void);
 
@@ -183,7 +175,6 @@ extern void donor_verbs_start_pings(void);
 extern RbpDonorVerbsDevice *donor_verbs_devices(void);
 extern void donor_verbs_add_device(RbpDonorVerbsDevice *device);
 extern void donor_verbs_remove_device(RbpDonorVerbsDevice *device);
-extern bool donor_verbs_device_failed(const RbpDonorVerbsDevice *device);
 
 /* Post the receive of a ping.  On failure, errno tells the reason. */
 extern bool donor_verbs_post_receive(RbpDonorVerbsConn *conn, uint32_t slot);
@@ -191,15 +182,11 @@ extern bool donor_verbs_post_receive(RbpDonorVerbsConn *conn, uint32_t slot);
 /* The ping thread does not use the connection's queue pair any more. */
 extern void donor_verbs_stop_pings(RbpDonorVerbsConn *conn);
 
-extern void donor_verbs_ping_state(RbpDonorVerbsConn *conn, RbpDonorPingState *state);
-
 /*
  * The client has our REP: rdma_cm says so, or else its device; then rdma_cm is
  * told.
  */
 extern void donor_verbs_established(RbpDonorVerbsConn *conn, bool by_rdma_cm);
-
-extern bool donor_verbs_is_established(RbpDonorVerbsConn *conn);
 
 /* The device says that the queue pair or its CQ has failed. */
 extern void donor_verbs_broken(RbpDonorVerbsConn *conn);

@@ -325,17 +325,6 @@ donor_verbs_remove_device(RbpDonorVerbsDevice *device)
 	unlock_pings();
 }
 
-bool
-donor_verbs_device_failed(const RbpDonorVerbsDevice *device)
-{
-	bool		failed;
-
-	lock_pings();
-	failed = device->failed;
-	unlock_pings();
-	return failed;
-}
-
 void
 donor_verbs_stop_pings(RbpDonorVerbsConn *conn)
 {
@@ -348,16 +337,6 @@ donor_verbs_stop_pings(RbpDonorVerbsConn *conn)
 }
 
 void
-donor_verbs_ping_state(RbpDonorVerbsConn *conn, RbpDonorPingState *state)
-{
-	lock_pings();
-	state->established = conn->established;
-	state->probing = conn->probing;
-	state->broken_at = conn->broken_at;
-	unlock_pings();
-}
-
-void
 donor_verbs_established(RbpDonorVerbsConn *conn, bool by_rdma_cm)
 {
 	lock_pings();
@@ -366,15 +345,6 @@ donor_verbs_established(RbpDonorVerbsConn *conn, bool by_rdma_cm)
 	else
 		establish(conn);
 	unlock_pings();
-}
-
-bool
-donor_verbs_is_established(RbpDonorVerbsConn *conn)
-{
-	RbpDonorPingState state;
-
-	donor_verbs_ping_state(conn, &state);
-	return state.established;
 }
 
 void
