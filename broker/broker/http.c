@@ -35,6 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 
 #define MAX_NESTING			8	/* SQLite refuses to read 2,000 levels */
@@ -46,7 +47,7 @@
 /* A request while its body comes in. */
 typedef struct Request
 {
-	struct Request *next;		/* serial_requests */
+	LIST_ENTRY(Request) link;	/* serial_requests */
 	const BrokerRoute *route;
 	char		id[256];
 	RbpBytes	body;
@@ -61,7 +62,7 @@ static char *accepted_tokens;	/* one in each line; NULL: none is needed */
 /* Of ROUTE_SERIAL, being served */
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t serial_ended = PTHREAD_COND_INITIALIZER;
-static Request *serial_requests;
+static LIST_HEAD(RequestList, Request) serial_requests = LIST_HEAD_INITIALIZER(serial_requests);
 
 atomic_int_fast64_t broker_http_requests[6];
 
@@ -387,26 +388,23 @@ begin_serial(Request *request)
 	pthread_mutex_lock(&serial_lock);
 	do
 	{
-		other = serial_requests;
-		while (other != NULL && (other->route != request->route || strcmp(other->id, request->id) != 0))
-			other = other->next;
+		for (other = LIST_FIRST(&serial_requests); other != NULL; other = LIST_NEXT(other, link))
+		{
+			if (other->route == request->route && strcmp(other->id, request->id) == 0)
+				break;
+		}
 		if (other != NULL)
 			pthread_cond_wait(&serial_ended, &serial_lock);
 	} while (other != NULL);
-	request->next = serial_requests;
-	serial_requests = request;
+	LIST_INSERT_HEAD(&serial_requests, request, link);
 	pthread_mutex_unlock(&serial_lock);
 }
 
 static void
 end_serial(Request *request)
 {
-	Request   **at = &serial_requests;
-
 	pthread_mutex_lock(&serial_lock);
-	while (*at != request)
-		at = &(*at)->next;
-	*at = request->next;
+	LIST_REMOVE(request, link);
 	pthread_cond_broadcast(&serial_ended);
 	pthread_mutex_unlock(&serial_lock);
 }
