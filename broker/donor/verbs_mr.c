@@ -80,7 +80,7 @@ typedef enum RegionMrState
 struct RbpDonorRegionMr
 {
 	struct ibv_mr *mr;			/* if REGISTERED or DEREGISTERING */
-	RegionMrState state;
+	_Atomic(RegionMrState) state;	/* read without the lock, too */
 };
 
 static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -220,17 +220,6 @@ revoke_mrs(uint32_t region)
 
 const RbpDonorRdma donor_verbs_rdma = {.granted = granted,.revoke = revoke_mrs};
 
-static bool
-is_pending(const RbpDonorLeaseDomain *domain, uint32_t region)
-{
-	bool		pending;
-
-	pthread_mutex_lock(&verbs_lock);
-	pending = domain->regions[region].state == MR_PENDING;
-	pthread_mutex_unlock(&verbs_lock);
-	return pending;
-}
-
 /*
  * Register a pending region.  False if that is not possible now, because the
  * region or the lease is being taken away, or the device cannot.
@@ -283,7 +272,7 @@ donor_verbs_register_next(void)
 		uint32_t	region = next->cursor;
 
 		next->cursor = (region + 1) % donor_nregions;
-		if (is_pending(next, region) && register_region(next, region))
+		if (next->regions[region].state == MR_PENDING && register_region(next, region))
 			return true;
 	}
 	/* none could be registered: others may have work */

@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* protected by lock */
 static LIST_HEAD(, RbpVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
-static pid_t owner_pid;			/* process that uses librdmacm, 0: none yet */
+static _Atomic pid_t owner_pid;			/* process that uses librdmacm, 0: none yet */
 
 /*
  * A later fork() must not give the child pages that the device works on.
@@ -45,27 +46,19 @@ init_fork(void)
 bool
 rbp_verbs_usable(const RbpEndpoint *ep)
 {
-	bool		usable;
-
-	pthread_mutex_lock(&lock);
-	usable = owner_pid == 0 || owner_pid == getpid();
-	pthread_mutex_unlock(&lock);
-	return usable;
+	return owner_pid == 0 || owner_pid == getpid();
 }
 
 bool
 rbp_verbs_claim(void)
 {
-	bool		usable;
+	pid_t		none = 0;
 
-	pthread_mutex_lock(&lock);
-	if (owner_pid == 0)
-		owner_pid = getpid();
-	usable = owner_pid == getpid();
-	pthread_mutex_unlock(&lock);
-	if (usable)
-		(void) pthread_once(&once, init_fork);
-	return usable;
+	(void) atomic_compare_exchange_strong(&owner_pid, &none, getpid());
+	if (owner_pid != getpid())
+		return false;
+	(void) pthread_once(&once, init_fork);
+	return true;
 }
 
 /*
