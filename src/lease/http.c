@@ -73,12 +73,6 @@ block_signals(void)
 	return before;
 }
 
-static void
-restore_signals(sigset_t before)
-{
-	sigprocmask(SIG_SETMASK, &before, NULL);
-}
-
 /* CURLOPT_WRITEFUNCTION; returning less than was given fails the request */
 static size_t
 receive_body(char *data, size_t size, size_t nmemb, void *arg)
@@ -97,7 +91,7 @@ rbp_lease_http_init(void)
 		easy = curl_easy_init();
 		(void) curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS, 1L);
 	}
-	restore_signals(before);
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	return multi != NULL && easy != NULL;
 }
 
@@ -236,7 +230,7 @@ run_request(int64 deadline, bool stop_on_shutdown, CURLcode *result)
 
 		if (!over && left > 0 && !stop && !InterruptPending)
 			wait_for_event(left, &before);
-		restore_signals(before);
+		sigprocmask(SIG_SETMASK, &before, NULL);
 		if (over)
 			return true;
 		if (!PostmasterIsAlive())
@@ -313,13 +307,13 @@ rbp_lease_http_request(const char *url, const char *token,
 
 		before = block_signals();
 		added = curl_multi_add_handle(multi, easy);
-		restore_signals(before);
+		sigprocmask(SIG_SETMASK, &before, NULL);
 		if (added == CURLM_OK)
 		{
 			finished = run_request(deadline, request->stop_on_shutdown, &result);
 			before = block_signals();
 			curl_multi_remove_handle(multi, easy);
-			restore_signals(before);
+			sigprocmask(SIG_SETMASK, &before, NULL);
 		}
 	}
 	curl_slist_free_all(addresses);
