@@ -114,7 +114,6 @@ rbp_http_create(const char *base_url, const char *token_file,
 	curl_easy_setopt(http->curl, CURLOPT_PROXY, "");
 	curl_easy_setopt(http->curl, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(http->curl, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION);
-	curl_easy_setopt(http->curl, CURLOPT_TCP_NODELAY, 1L);
 	curl_easy_setopt(http->curl, CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
 	curl_easy_setopt(http->curl, CURLOPT_TIMEOUT_MS, total_ms);
 

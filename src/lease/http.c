@@ -145,9 +145,7 @@ set_options(const char *url, const char *token, const RbpHttpRequest *request,
 	return curl_easy_setopt(easy, CURLOPT_URL, url) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
 		(request->body == NULL ||
-		 (curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK &&
-		  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body) == CURLE_OK &&
-		  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long) strlen(request->body)) == CURLE_OK)) &&
+		 curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body) == CURLE_OK) &&
 		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
 		(token == NULL ||
@@ -159,7 +157,6 @@ set_options(const char *url, const char *token, const RbpHttpRequest *request,
 	/* a token is for the broker, not for what http_proxy may name */
 		curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_USERAGENT, "remote_bp/" RBP_VERSION) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, DNS_CACHE_SECONDS) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L) == CURLE_OK &&
 		curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, foreign ? 1L : 0L) == CURLE_OK &&
