@@ -84,8 +84,8 @@ typedef struct Page
 	bool		worth;			/* to be captured when it is evicted */
 	bool		captured;		/* a cache without limit would have it */
 	Place		places[RBP_SIM_SIZES];
-	Link		links[IDLE + 1];	/* in the queue of each cache, and in the list
-								 * of idle entries */
+	Link		links[IDLE + 1];	/* in the queue of each cache, and in the
+									 * list of idle entries */
 } Page;
 
 typedef struct List

@@ -29,7 +29,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* protected by lock */
 static LIST_HEAD(, RbpVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
-static _Atomic pid_t owner_pid;			/* process that uses librdmacm, 0: none yet */
+static _Atomic pid_t owner_pid; /* process that uses librdmacm, 0: none yet */
 
 /*
  * A later fork() must not give the child pages that the device works on.
@@ -96,8 +96,10 @@ rbp_verbs_device_get(struct ibv_context *verbs)
 
 	pthread_mutex_lock(&lock);
 	LIST_FOREACH(device, &devices, link)
+	{
 		if (device->verbs == verbs)
 			break;
+	}
 	if (device == NULL)
 		device = device_new(verbs);
 	if (device != NULL)
@@ -127,8 +129,10 @@ rbp_verbs_mr_get(RbpVerbsDevice *device, void *base, size_t len, RbpMr **mr_out)
 
 	pthread_mutex_lock(&lock);
 	LIST_FOREACH(mr, &device->mrs, link)
+	{
 		if (mr->base == base && mr->len == len)
 			break;
+	}
 	if (mr == NULL)
 	{
 		mr = calloc(1, sizeof(*mr));

@@ -25,8 +25,8 @@ typedef struct RbpVerbsDevice
 	uint8_t		reads;			/* RDMA reads that a queue pair may have in
 								 * flight; at most RBP_VERBS_READS_MAX */
 	unsigned int refs;			/* this and what follows: private */
-	LIST_HEAD(, RbpMr) mrs;
-	LIST_ENTRY(RbpVerbsDevice) link;
+				LIST_HEAD(, RbpMr) mrs;
+				LIST_ENTRY(RbpVerbsDevice) link;
 } RbpVerbsDevice;
 
 struct RbpMr
@@ -36,7 +36,7 @@ struct RbpMr
 	uint8_t    *base;
 	size_t		len;
 	unsigned int refs;			/* this and what follows: private */
-	LIST_ENTRY(RbpMr) link;
+				LIST_ENTRY(RbpMr) link;
 };
 
 /*
