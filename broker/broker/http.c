@@ -58,6 +58,7 @@ typedef struct Request
 static struct MHD_Daemon *httpd;
 static pthread_mutex_t tokens_lock = PTHREAD_MUTEX_INITIALIZER;
 static char *accepted_tokens;	/* one in each line; NULL: none is needed */
+static const BrokerRoute *routes;
 
 /* Of ROUTE_SERIAL, being served */
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -211,7 +212,7 @@ find_route(const char *method, const char *path, char *id, size_t size,
 		   bool *known_path)
 {
 	*known_path = false;
-	for (const BrokerRoute *route = broker_routes; route->path != NULL; route++)
+	for (const BrokerRoute *route = routes; route->path != NULL; route++)
 	{
 		if (!path_matches(route->path, path, id, size))
 			continue;
@@ -513,10 +514,12 @@ listen_on(const char *host, uint16_t port, char *address, size_t len)
 }
 
 void
-broker_http_start(const char *host, uint16_t port, char *address, size_t len)
+broker_http_start(const BrokerRoute *served, const char *host, uint16_t port,
+				  char *address, size_t len)
 {
 	int			fd = listen_on(host, port, address, len);
 
+	routes = served;
 	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
 							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
 							 MHD_USE_ITC | MHD_USE_ERROR_LOG,

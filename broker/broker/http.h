@@ -70,7 +70,7 @@ typedef struct BrokerRoute
 								 * there; else 503 */
 } BrokerRoute;
 
-/* What the broker answers; see routes.c and, for GET /metrics, metrics.c */
+/* What the broker serves: in routes.c, and for GET /metrics in metrics.c */
 extern const BrokerRoute broker_routes[];
 extern BrokerReply broker_metrics(const char *id, const json_t *body);
 
@@ -81,10 +81,11 @@ extern BrokerReply broker_metrics(const char *id, const json_t *body);
 extern void broker_http_set_tokens(char *tokens);
 
 /*
- * Listen and serve in the background.  Dies if it cannot listen.  address gets
- * what is being listened on, with the chosen port.
+ * Listen and serve in the background.  served is kept by reference.  Dies if it
+ * cannot listen.  address gets what is being listened on, with the chosen port.
  */
-extern void broker_http_start(const char *host, uint16_t port, char *address, size_t len);
+extern void broker_http_start(const BrokerRoute *served, const char *host,
+							  uint16_t port, char *address, size_t len);
 
 /* Waits for running requests; call broker_stop() before. */
 extern void broker_http_stop(void);

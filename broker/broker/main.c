@@ -233,7 +233,7 @@ main(int argc, char **argv)
 	rc = pthread_create(&ticker_thread, NULL, ticker, NULL);
 	if (rc != 0)
 		rbp_die("cannot start a thread: %s", strerror(rc));
-	broker_http_start(opt_listen.host, opt_listen.port, address, sizeof(address));
+	broker_http_start(broker_routes, opt_listen.host, opt_listen.port, address, sizeof(address));
 	if (opt_token_file == NULL)
 		rbp_log(RBP_LOG_WARNING, "without --token-file everybody who reaches %s can lease memory",
 				address);

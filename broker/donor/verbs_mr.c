@@ -80,7 +80,7 @@ typedef enum RegionMrState
 struct RbpDonorRegionMr
 {
 	struct ibv_mr *mr;			/* if REGISTERED or DEREGISTERING */
-				_Atomic(RegionMrState) state;	/* read without the lock, too */
+	atomic_int	state;			/* RegionMrState; read without the lock, too */
 };
 
 static pthread_mutex_t verbs_lock = PTHREAD_MUTEX_INITIALIZER;

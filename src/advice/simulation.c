@@ -192,7 +192,7 @@ rbp_sim_hit_ratio(const RbpSimCounts *counts, int k, double *ratio, double *erro
 }
 
 /*
- * ---- the queues of a cache, and the idle entries ------------------------------------------------------
+ * ---- the queues of a cache, and the idle entries --------------------------------
  */
 
 static inline List *
