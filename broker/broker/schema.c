@@ -87,32 +87,6 @@ const char *const broker_schema =
 "  DELETE FROM ended WHERE key <= NEW.key - 2048;"
 " END;";
 
-/* From version 1 to 2: columns for RDMA. */
-const char *const broker_schema_from_1 =
-"ALTER TABLE donors ADD COLUMN rdma_host TEXT NOT NULL DEFAULT '';"
-"ALTER TABLE donors ADD COLUMN rdma_port INTEGER NOT NULL DEFAULT 0;";
-
-/* Version 2 had no rows for clean regions, and ended leases among the live ones. */
-const char *const broker_schema_from_2 =
-"INSERT INTO donor (id, instance, address, region_size, regions, grace_ms, draining, revision)"
-" SELECT id, instance, json_patch(json_object('id', id, 'host', host, 'port', port,"
-"   'transports', json(transports), 'shm_name', shm_name, 'boot_id', boot_id),"
-"  json_object('rdma_host', nullif(rdma_host, ''), 'rdma_port', nullif(rdma_port, 0))),"
-"  region_size, regions, grace_ms, draining, revision FROM donors;"
-"INSERT INTO lease (id, secret, client, instance, purpose, wanted, ttl_ms, created)"
-" SELECT id, lower(hex(secret)), client, instance, iif(purpose = 1, 'temp', 'buffer'), wanted, ttl_ms, created"
-"  FROM leases WHERE ended = 0 ORDER BY created;"
-"INSERT INTO ended (id, how)"
-" SELECT id, CASE ended WHEN 1 THEN 'has expired' WHEN 2 THEN 'was revoked'"
-"   WHEN 3 THEN 'was given back' ELSE 'was taken over by another instance of its client' END"
-"  FROM leases WHERE ended <> 0 ORDER BY created;"
-"WITH RECURSIVE n (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM n WHERE number < 65535)"
-" INSERT INTO region SELECT d.key, n.number, l.key, r.region IS NOT NULL, coalesce(r.rev, 0)"
-"  FROM donor d JOIN n ON n.number < d.regions"
-"  LEFT JOIN regions r ON r.donor = d.id AND r.region = n.number"
-"  LEFT JOIN lease l ON l.id = r.lease;"
-"DROP TABLE donors; DROP TABLE leases; DROP TABLE regions;";
-
 const char *const broker_schema_volatile =
 "CREATE TEMP TABLE setting (donor_timeout_ms INTEGER);"
 

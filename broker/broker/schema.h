@@ -14,10 +14,8 @@
 #define BROKER_MAX_DONORS		RBP_BROKER_MAX_DONORS
 #define BROKER_MAX_LEASES		16384	/* live ones */
 
-/* Of a new file; and what makes that of one which version 1 or 2 wrote. */
+/* Of a new file */
 extern const char *const broker_schema;
-extern const char *const broker_schema_from_1;
-extern const char *const broker_schema_from_2;
 
 /* Tables that last as long as the process, and the views; at each start. */
 extern const char *const broker_schema_volatile;

@@ -265,7 +265,7 @@ exec_or_die(const char *path, const char *sql)
 	rbp_die("cannot use state file \"%s\": %s", path, sqlite3_errmsg(db));
 }
 
-/* Make the tables, or bring those of an earlier version up to date. */
+/* Make the tables of a new file. */
 static void
 make_tables(const char *path)
 {
@@ -273,15 +273,10 @@ make_tables(const char *path)
 
 	if (version == BROKER_SCHEMA_VERSION)
 		return;
-	if (version < 0 || version > BROKER_SCHEMA_VERSION ||
-		(version == 0 && broker_get("SELECT count(*) FROM sqlite_schema") > 0))
+	if (version != 0 || broker_get("SELECT count(*) FROM sqlite_schema") > 0)
 		rbp_die("state file \"%s\" is not a remote_bp broker's, or of another version (%d)",
 				path, version);
-	if (version == 1)
-		exec_or_die(path, broker_schema_from_1);
 	exec_or_die(path, broker_schema);
-	if (version > 0)
-		exec_or_die(path, broker_schema_from_2);
 	broker_store_touch();
 }
 

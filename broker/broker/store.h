@@ -51,8 +51,8 @@ typedef struct BrokerValue
 	sizeof(BROKER_ARRAY(__VA_ARGS__)) / sizeof(BrokerValue) - 1, BROKER_ARRAY(__VA_ARGS__)
 
 /*
- * Opens or creates the file, brings it up to the schema, and makes the tables that
- * last as long as the process.  Ends the process, with a message, if that fails.
+ * Opens or creates the file, and makes the tables that last as long as the process.
+ * Ends the process, with a message, if that fails.
  */
 extern void broker_store_open(const char *path);
 extern void broker_store_close(void);
