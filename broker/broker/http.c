@@ -484,16 +484,6 @@ on_completed(void *arg, struct MHD_Connection *connection, void **context,
 	}
 }
 
-static void
-__attribute__((format(printf, 2, 0)))
-on_log(void *arg, const char *fmt, va_list args)
-{
-	char		text[512];
-
-	vsnprintf(text, sizeof(text), fmt, args);
-	rbp_log(RBP_LOG_DEBUG, "libmicrohttpd: %s", text);
-}
-
 /*
  * ---- start and stop ---------------------------------------------------------------
  */
@@ -522,9 +512,8 @@ broker_http_start(const BrokerRoute *served, const char *host, uint16_t port,
 	routes = served;
 	httpd = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD |
 							 MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
-							 MHD_USE_ITC | MHD_USE_ERROR_LOG,
+							 MHD_USE_ITC,
 							 0, NULL, NULL, on_request, NULL,
-							 MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
 							 MHD_OPTION_LISTEN_SOCKET, fd,
 							 MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
 							 MHD_OPTION_CONNECTION_LIMIT, (unsigned) MAX_CONNECTIONS,
