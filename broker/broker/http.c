@@ -38,11 +38,9 @@
 #include <sys/queue.h>
 #include <sys/socket.h>
 
-#define MAX_NESTING			8	/* SQLite refuses to read 2,000 levels */
 #define MAX_CONNECTIONS		1024
 #define IDLE_TIMEOUT_S		30
-#define STACK_SIZE			(2 * 1024 * 1024)	/* jansson recurses to 2,048
-												 * levels */
+#define STACK_SIZE			(2 * 1024 * 1024)
 
 /* A request while its body comes in. */
 typedef struct Request
@@ -97,28 +95,6 @@ broker_reply_error(int status, const char *fmt,...)
 	json = json_dumps(object, JSON_COMPACT);
 	json_decref(object);
 	return broker_reply(status, json);
-}
-
-static bool
-nested_within(const json_t *value, int levels)
-{
-	const char *key;
-	size_t		i;
-	json_t	   *part;
-
-	if ((json_is_object(value) || json_is_array(value)) && levels == 0)
-		return false;
-	json_object_foreach((json_t *) value, key, part)
-	{
-		if (!nested_within(part, levels - 1))
-			return false;
-	}
-	json_array_foreach(value, i, part)
-	{
-		if (!nested_within(part, levels - 1))
-			return false;
-	}
-	return true;
 }
 
 /* Is the field as the route's table has it?  If not, *error says why. */
@@ -422,7 +398,8 @@ run_request(const Request *request)
 	if (request->route->body == NULL)
 		return call_handler(request, NULL);
 	if (rbp_json_values(request->body.data, request->body.len) > RBP_JSON_BODY_VALUES)
-		return broker_reply_error(413, "the body has more than %zu values", RBP_JSON_BODY_VALUES);
+		return broker_reply_error(413, "the body has more than %zu values, or is nested deeper than %d levels",
+								  RBP_JSON_BODY_VALUES, RBP_JSON_LEVELS);
 	body = json_loadb(request->body.len > 0 ? request->body.data : "",
 					  request->body.len, JSON_REJECT_DUPLICATES, &why);
 	if (body == NULL)
@@ -430,8 +407,6 @@ run_request(const Request *request)
 								  why.text, why.line, why.column);
 	if (!json_is_object(body))
 		reply = broker_reply_error(400, "the body must be a JSON object");
-	else if (!nested_within(body, MAX_NESTING))
-		reply = broker_reply_error(400, "the body is nested too deeply");
 	else if (check_body(body, request->route->body, &reply))
 		reply = call_handler(request, body);
 	json_decref(body);

@@ -206,7 +206,7 @@ take_answer(RbpHttp *http, json_t **reply)
 	}
 	if (rbp_json_values(http->body.data, http->body.len) > RBP_JSON_ANSWER_VALUES)
 	{
-		snprintf(http->error, sizeof(http->error), "the answer has too many values");
+		snprintf(http->error, sizeof(http->error), "the answer has too many values or levels");
 		return -1;
 	}
 	if (http->body.len > 0)

@@ -29,9 +29,12 @@
 #define RBP_JSON_BODY_BYTES		((size_t) 1024 * 1024)
 #define RBP_JSON_BODY_VALUES	((size_t) 2 * RBP_DONOR_MAX_REGIONS)
 
+#define RBP_JSON_LEVELS			8
+
 /*
  * How many values the text has, or somewhat more: each begins the text, or
- * follows a comma or an opening bracket.
+ * follows a comma or an opening bracket.  SIZE_MAX if it is nested deeper than
+ * RBP_JSON_LEVELS.
  */
 extern size_t rbp_json_values(const char *text, size_t len);
 

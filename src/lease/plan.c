@@ -334,7 +334,7 @@ decode(const char *text, size_t len, ParseError *c)
 	json_t	   *root = large ? NULL : json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 
 	if (root == NULL && c != NULL)
-		parse_error(c, large ? "it has too many values" : "it is not JSON");
+		parse_error(c, large ? "it has too many values or levels" : "it is not JSON");
 	return root;
 }
 

@@ -67,6 +67,8 @@ main(void)
 	is_u64(bound("\",[{\""), 1, "a text is one value");
 	is_u64(bound("\"\\\",\",1"), 2, "also with a quote in it");
 	is_u64(bound("\"\\"), 1, "a text that ends within a string");
+	is_u64(bound("[[[[[[[[[\"]\"]]]]]]]],[]]"), SIZE_MAX, "nine levels are too many");
+	is_u64(bound("[[[[[[[[\"[\"]]]]]]],[]]"), 11, "eight are not");
 
 	for (int i = 0; i < 10000; i++)
 	{

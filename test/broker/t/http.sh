@@ -90,10 +90,10 @@ api POST /v1/leases "@$dir/deep"
 is "a million brackets" "$status" 413
 head -c 100000 /dev/zero | tr '\0' '[' >"$dir/deep"
 api POST /v1/leases "@$dir/deep"
-is "a hundred thousand" "$status" 400
+is "a hundred thousand" "$status" 413
 for n in 7 2000; do
     api POST /v1/leases "{${good/buffer/temp},\"x\":$(printf '[%.0s' $(seq $n))$(printf ']%.0s' $(seq $n))}"
-    is "$n brackets, closed again" "$status" $((n == 7 ? 201 : 400))
+    is "$n brackets, closed again" "$status" $((n == 7 ? 201 : 413))
 done
 api POST /v1/donors "$(sed 's/1048576/1099511627776/; s/"regions":1/"regions":65536/' <<<"{\"id\":\"a\",$donor}")"
 is "a donor of 64 PiB" "$status" 400
@@ -127,7 +127,7 @@ api POST /v1/leases "@$dir/values"
 is "a body of 130,000 values" "$status" 201
 ( printf '{%s,"x":[0' "$good"; head -c 264000 /dev/zero | sed 's/\x0\x0/,0/g'; printf ']}' ) >"$dir/values"
 api POST /v1/leases "@$dir/values"
-is "a body of 132,000 values" "$status $(get .error)" "413 the body has more than 131072 values"
+is "a body of 132,000 values" "$status $(get .error)" "413 the body has more than 131072 values, or is nested deeper than 8 levels"
 ( printf '{"x":[{}'; head -c 1000000 /dev/zero | sed 's/\x0\x0\x0/,{}/g' | tr -d '\0'; printf ']}' ) >"$dir/values"
 many=()
 for ((i = 0; i < 32; i++)); do
