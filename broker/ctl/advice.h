@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * advice.h
- *	  The rows of the view remote_bp_advice: as text, and as a drawing.
+ *	  The rows of the view remote_bp_advice: as text.
  *
  * All functions take the rows as an array of objects, whose members are the
  * columns; there is at least one.
@@ -29,8 +29,5 @@ extern void ctl_advice_print(FILE *out, const json_t *rows);
 
 /* A line with a bar for each size, in so many columns */
 extern void ctl_advice_bars(FILE *out, const json_t *rows, int width);
-
-/* The curve, as SVG; the estimates are known */
-extern void ctl_advice_plot(FILE *out, const json_t *rows);
 
 #endif							/* RBP_CTL_ADVICE_H */

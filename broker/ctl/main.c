@@ -16,7 +16,6 @@
 #include "broker/ctl/top.h"
 #include "broker/server/server.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,6 @@
 static const char *opt_broker;
 static const char *opt_token_file;
 static const char *opt_dbname;
-static const char *opt_plot;
 static int	opt_interval = 2;
 static bool opt_once;
 static bool opt_json;
@@ -39,8 +37,6 @@ static const RbpOption options[] = {
 	"file with the token that the broker wants", "none", false, 0, 0},
 	{"dbname", RBP_OPT_STRING, &opt_dbname, "CONNINFO",
 	"the server, as psql takes it, for advice and top", NULL, false, 0, 0},
-	{"plot", RBP_OPT_STRING, &opt_plot, "FILE",
-	"with advice: draw the curve, as SVG", NULL, false, 0, 0},
 	{"interval", RBP_OPT_INT, &opt_interval, "SECONDS",
 	"with top: time between refreshes", "2", false, 1, 3600},
 	{"once", RBP_OPT_FLAG, &opt_once, NULL,
@@ -79,23 +75,6 @@ print_json(const json_t *answer)
 }
 
 static void
-plot(const json_t *rows)
-{
-	FILE	   *out;
-	const char *unknown = ctl_advice_unknown(rows);
-
-	if (unknown != NULL)
-		rbp_die("advice: %s", unknown);
-	out = fopen(opt_plot, "w");
-	if (out == NULL)
-		rbp_die("could not create \"%s\": %s", opt_plot, strerror(errno));
-	ctl_advice_plot(out, rows);
-	if (ferror(out) || fclose(out) != 0)
-		rbp_die("could not write \"%s\"", opt_plot);
-	printf("drew %s\n", opt_plot);
-}
-
-static void
 run_advice(const CtlSources *sources)
 {
 	json_t	   *rows = rbp_server_query(sources->server, CTL_ADVICE_QUERY);
@@ -106,8 +85,6 @@ run_advice(const CtlSources *sources)
 		print_json(rows);
 	else if (json_array_size(rows) == 0)
 		rbp_die("advice: there is none while remote_bp.advice is off");
-	else if (opt_plot != NULL)
-		plot(rows);
 	else
 		ctl_advice_print(stdout, rows);
 	json_decref(rows);
@@ -160,14 +137,10 @@ check_options(const Command *command)
 		rbp_usage_error(&program, "--broker is required");
 	if (command->run == NULL && opt_dbname != NULL)
 		rbp_usage_error(&program, "%s does not take --dbname", command->name);
-	if (command->run != run_advice && opt_plot != NULL)
-		rbp_usage_error(&program, "%s does not take --plot", command->name);
 	if (!is_top && opt_once)
 		rbp_usage_error(&program, "%s does not take --once", command->name);
 	if (is_top && opt_json)
 		rbp_usage_error(&program, "%s does not take --json", command->name);
-	if (opt_json && opt_plot != NULL)
-		rbp_usage_error(&program, "--json and --plot exclude each other");
 }
 
 static const Command *

@@ -1,4 +1,4 @@
-# remote_bp_ctl shows a server: the advice as a table, as JSON and as a drawing, and
+# remote_bp_ctl shows a server: the advice as a table and as JSON, and
 # top, on a terminal and without one.
 
 use strict;
@@ -18,7 +18,6 @@ my $node = new_cluster('shown', shared_buffers => '1MB', tier => '32MB', broker 
 	conf => "remote_bp.advice_max_size = '16MB'\n");
 wait_for('a tier of 32 MB', sub { counter($node, 'online_pages') == 32 * 128 }) or BAIL_OUT('no tier');
 my $server = $node->connstr('postgres');
-my $out = "$ENV{TESTDIR}/curve.svg";
 
 # Returns exit status, output and errors.
 sub run_ctl
@@ -82,26 +81,6 @@ like($text, qr/^\(\d+ reads since .*; one page in 4 is observed; .* from a donor
 ($status, $text) = run_ctl('--dbname', $server, '--json', 'advice');
 my $rows = JSON::PP::decode_json($text);
 is(join(' ', map { $_->{tier_size} / 1024 / 1024 } @$rows), '1 2 3 4 6 8 10 12 14 16', 'advice --json has all rows');
-
-($status, $text) = run_ctl('--dbname', $server, '--plot', $out, 'advice');
-is("$status $text", "0 drew $out\n", 'advice --plot');
-my $svg = slurp_file($out);
-my @open;
-my $well_formed = 1;
-while ($svg =~ m{<(/?)(\w+)((?:\s+[\w-]+="[^"<&]*")*)\s*(/?)>|([<&])}g)
-{
-	if (defined $5) { $well_formed = 0 }
-	elsif ($1) { $well_formed = 0 if (pop(@open) // '') ne $2 }
-	elsif (!$4) { push @open, $2 }
-}
-ok($well_formed && !@open, 'the drawing is well-formed');
-like($svg, qr{^<svg xmlns="http://www\.w3\.org/2000/svg" }, 'the drawing is SVG');
-my @curves = $svg =~ /<polyline [^>]*points="([^"]*)"/g;
-is(join(' ', map { scalar(split ' ') } @curves), '11 11', 'the drawing has two curves, each with a point for each size and one for none');
-my @y = map { (split /,/)[1] } split ' ', $curves[0];
-is(scalar(grep { $_ < 50 || $_ > 370 } @y), 0, 'the curve is within the drawing');
-cmp_ok($y[-1], '>', $y[0] + 10, 'the miss ratio falls');
-fails(1, qr/could not create/, 'a file that cannot be created', '--dbname', $server, '--plot', "$ENV{TESTDIR}/no/such", 'advice');
 
 #---- top --------------------------------------------------------------------------
 
@@ -194,10 +173,8 @@ for my $term ('dumb', 'nonsense')
 
 fails(2, qr/--broker is required/, 'donors without a broker', 'donors');
 fails(2, qr/donors does not take --dbname/, 'donors with --dbname', '--broker', $broker->url, '--dbname', $server, 'donors');
-fails(2, qr/top does not take --plot/, 'top with --plot', '--plot', $out, 'top');
 fails(2, qr/advice does not take --once/, 'advice with --once', '--once', 'advice');
 fails(2, qr/top does not take --json/, 'top with --json', '--json', 'top');
-fails(2, qr/exclude each other/, 'advice with --json and --plot', '--json', '--plot', $out, 'advice');
 fails(2, qr/not a number from 1 to 3600/, 'an interval of nothing', '--interval', '0', 'top');
 
 is_clean($node, 'in the end', no_compare => 1);

@@ -121,8 +121,6 @@ my ($status, $out) = run_ctl('advice');
 is($status, 0, 'advice after few reads');
 like($out, qr/\Atoo little was observed to say: \d+ reads, \d+ events of the sample\n\(/, '... says that there were few');
 unlike($out, qr/MB|%/, '... and nothing else');
-($status, $out) = run_ctl('--plot', "$ENV{TESTDIR}/few.svg", 'advice');
-like("$status $out", qr/^1 .*advice: too little was observed to say: /, '... and draws nothing');
 ($status, $out) = run_ctl('--once', 'top');
 like($out, qr/^too little was observed to say: .*$/m, 'top says so, too');
 
