@@ -59,7 +59,7 @@ static const RbpProgram program = {
 	"  revoke LEASE   end this lease at once\n"
 	"Commands for a server, with --dbname or libpq's environment:\n"
 	"  advice         how large the tier should be (remote_bp.advice)\n"
-	"  top            hit ratio, latencies, miss ratios by size, donors and leases;\n"
+	"  top            hit ratio, latencies, the advice, donors and leases;\n"
 	"                 with --broker, all that the broker has, too"
 };
 

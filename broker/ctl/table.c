@@ -139,22 +139,31 @@ ctl_put_count(char *cell, const json_t *object, const char *key)
 }
 
 /* What is not known is null. */
-void
-ctl_put_us(char *cell, const json_t *object, const char *key)
+static void
+put_number(char *cell, const json_t *object, const char *key, double factor, const char *unit)
 {
 	if (json_is_number(json_object_get(object, key)))
-		snprintf(cell, CTL_MAX_CELL, "%.1f us", ctl_number_of(object, key));
+		snprintf(cell, CTL_MAX_CELL, "%.1f %s", factor * ctl_number_of(object, key), unit);
 	else
 		snprintf(cell, CTL_MAX_CELL, "-");
 }
 
 void
+ctl_put_us(char *cell, const json_t *object, const char *key)
+{
+	put_number(cell, object, key, 1, "us");
+}
+
+void
+ctl_put_ms_per_s(char *cell, const json_t *object, const char *key)
+{
+	put_number(cell, object, key, 1, "ms/s");
+}
+
+void
 ctl_put_percent(char *cell, const json_t *object, const char *key)
 {
-	if (json_is_number(json_object_get(object, key)))
-		snprintf(cell, CTL_MAX_CELL, "%.1f %%", 100 * ctl_number_of(object, key));
-	else
-		snprintf(cell, CTL_MAX_CELL, "-");
+	put_number(cell, object, key, 100, "%");
 }
 
 /*

@@ -43,6 +43,7 @@ extern void ctl_put_words(char *cell, const json_t *object, const char *key);
 extern void ctl_put_donors(char *cell, const json_t *lease, const char *key);
 extern void ctl_put_count(char *cell, const json_t *object, const char *key);
 extern void ctl_put_us(char *cell, const json_t *object, const char *key);
+extern void ctl_put_ms_per_s(char *cell, const json_t *object, const char *key);
 extern void ctl_put_percent(char *cell, const json_t *object, const char *key);
 
 /* A line for each object of the list, below a line of titles. */

@@ -22,8 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PLAIN_WIDTH		80
-
 static const char query[] =
 "SELECT json_build_object("
 " 'at', to_char(clock_timestamp(), 'YYYY-MM-DD HH24:MI:SS'),"
@@ -181,7 +179,7 @@ show_tier(FILE *out, const json_t *answer)
 
 /* Returns false if the server does not answer. */
 static bool
-show_server(Screen *screen, FILE *out, int width)
+show_server(Screen *screen, FILE *out)
 {
 	RbpServer  *server = screen->sources->server;
 	json_t	   *answer = rbp_server_query(server, query);
@@ -202,7 +200,7 @@ show_server(Screen *screen, FILE *out, int width)
 	fprintf(out, "\n");
 	rows = json_object_get(answer, "advice");
 	if (json_array_size(rows) > 0)
-		ctl_advice_bars(out, rows, width);
+		ctl_advice_print(out, rows);
 	else
 		fprintf(out, "no advice: remote_bp.advice is off\n");
 	fprintf(out, "\n");
@@ -246,7 +244,7 @@ show_broker(RbpHttp *http, FILE *out)
 
 /* Everything, as text; malloc'ed.  *ok: did everybody answer? */
 static char *
-refresh_text(Screen *screen, int width, bool *ok)
+refresh_text(Screen *screen, bool *ok)
 {
 	char	   *text;
 	size_t		len;
@@ -254,7 +252,7 @@ refresh_text(Screen *screen, int width, bool *ok)
 
 	if (out == NULL)
 		rbp_die("out of memory");
-	*ok = show_server(screen, out, width);
+	*ok = show_server(screen, out);
 	if (screen->sources->http != NULL && !show_broker(screen->sources->http, out))
 		*ok = false;
 	if (fclose(out) != 0)
@@ -267,7 +265,7 @@ ctl_top_once(const CtlSources *sources)
 {
 	Screen		screen = {.sources = sources};
 	bool		ok;
-	char	   *text = refresh_text(&screen, PLAIN_WIDTH, &ok);
+	char	   *text = refresh_text(&screen, &ok);
 
 	fputs(text, stdout);
 	free(text);
@@ -379,7 +377,7 @@ ctl_top_run(const CtlSources *sources, int interval)
 	do
 	{
 		bool		ok;
-		char	   *text = refresh_text(&screen, COLS, &ok);
+		char	   *text = refresh_text(&screen, &ok);
 
 		go_on = show_text(text, interval, &first);
 		free(text);
