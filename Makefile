@@ -112,7 +112,7 @@ MODULE_LDFLAGS = -Wl,-Bsymbolic -Wl,--as-needed -Wl,--sort-section=alignment
 PROGRAM_PACKAGES := libmicrohttpd jansson libcurl sqlite3 libcrypto libsystemd libxxhash librdmacm libibverbs
 
 # remote_bp_ctl alone is linked with these, and made of one more room.
-ctl_PACKAGES := libpq ncurses
+ctl_PACKAGES := libpq
 ctl_ROOMS := server
 
 # The programs, and what they share with the module, see no server header.

@@ -40,7 +40,7 @@ static const RbpOption options[] = {
 	{"interval", RBP_OPT_INT, &opt_interval, "SECONDS",
 	"with top: time between refreshes", "2", false, 1, 3600},
 	{"once", RBP_OPT_FLAG, &opt_once, NULL,
-	"with top: print once; needs no terminal", NULL, false, 0, 0},
+	"with top: print once", NULL, false, 0, 0},
 	{"json", RBP_OPT_FLAG, &opt_json, NULL,
 	"print the answer as JSON", NULL, false, 0, 0},
 	{NULL, RBP_OPT_FLAG, NULL, NULL, NULL, NULL, false, 0, 0}
@@ -93,10 +93,7 @@ run_advice(const CtlSources *sources)
 static void
 run_top(const CtlSources *sources)
 {
-	if (opt_once)
-		ctl_top_once(sources);
-	else
-		ctl_top_run(sources, opt_interval);
+	ctl_top(sources, opt_once, opt_interval);
 }
 
 /*

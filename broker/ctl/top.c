@@ -3,9 +3,6 @@
  * top.c
  *	  remote_bp_ctl top: what a server's tier does, refreshed.
  *
- * Each refresh is printed into memory as text.  The terminal shows a part of
- * that, by ncurses, and --once all of it.
- *
  *-------------------------------------------------------------------------
  */
 #include "broker/common/format.h"
@@ -16,10 +13,6 @@
 #include "broker/ctl/top.h"
 #include "common/clock.h"
 
-#include <curses.h>
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char query[] =
@@ -242,144 +235,29 @@ show_broker(RbpHttp *http, FILE *out)
 	return true;
 }
 
-/* Everything, as text; malloc'ed.  *ok: did everybody answer? */
-static char *
-refresh_text(Screen *screen, bool *ok)
-{
-	char	   *text;
-	size_t		len;
-	FILE	   *out = open_memstream(&text, &len);
-
-	if (out == NULL)
-		rbp_die("out of memory");
-	*ok = show_server(screen, out);
-	if (screen->sources->http != NULL && !show_broker(screen->sources->http, out))
-		*ok = false;
-	if (fclose(out) != 0)
-		rbp_die("out of memory");
-	return text;
-}
-
 void
-ctl_top_once(const CtlSources *sources)
+ctl_top(const CtlSources *sources, bool once, int interval)
 {
 	Screen		screen = {.sources = sources};
-	bool		ok;
-	char	   *text = refresh_text(&screen, &ok);
+	const char *clear = !once && isatty(STDOUT_FILENO) ? "\033[H\033[2J" : "";
 
-	fputs(text, stdout);
-	free(text);
-	if (!ok)
-		rbp_die("top: not everybody has answered");
-}
-
-/*
- * ---- the terminal ---------------------------------------------------------------
- */
-
-/* Lines of the text from "first" on, above a line about keys; returns their number. */
-static int
-draw(const char *text, int first, int interval)
-{
-	int			n = 0;
-
-	erase();
-	for (const char *line = text; *line != '\0'; n++)
-	{
-		size_t		len = strcspn(line, "\n");
-
-		if (n >= first && n - first < LINES - 1)
-		{
-			attrset(n == 0 ? A_BOLD : A_NORMAL);
-			mvaddnstr(n - first, 0, line, len < (size_t) COLS ? (int) len : COLS);
-		}
-		line += len + (line[len] == '\n');
-	}
-	attrset(A_REVERSE);
-	mvprintw(LINES - 1, 0, "every %d s; q quits, up and down scroll, any other key refreshes", interval);
-	refresh();
-	return n;
-}
-
-/* A key, ERR if there was none for that long; false at the end of the input. */
-static bool
-wait_for_key(int64_t until_ns, int *key)
-{
-	struct pollfd input = {.fd = STDIN_FILENO,.events = POLLIN};
-	int64_t		left_ns = until_ns - rbp_now_ns();
-	int			n = poll(&input, 1, left_ns > 0 ? (int) (left_ns / 1000000) + 1 : 0);
-
-	/* after a signal, such as that of another size, there may be one, too */
-	*key = getch();
-	return n <= 0 || *key != ERR;
-}
-
-/* Show the text until it is time for the next; false if the user quits. */
-static bool
-show_text(const char *text, int interval, int *first)
-{
-	int64_t		until_ns = rbp_now_ns() + (int64_t) interval * 1000000000;
-
-	/* libpq may have written to the terminal, such as a warning about a file */
-	(void) redrawwin(stdscr);
+	/* what there is to see appears at once, when everybody has answered */
+	(void) setvbuf(stdout, NULL, _IOFBF, 1 << 16);
 	for (;;)
 	{
-		int			lines = draw(text, *first, interval);
-		int			key;
-
-		/* this text may be shorter than the last one */
-		if (*first > 0 && *first >= lines)
-		{
-			*first = 0;
-			continue;
-		}
-		if (!wait_for_key(until_ns, &key) || key == 'q' || key == 'Q')
-			return false;
-		if (key == KEY_DOWN && *first < lines - 1)
-			(*first)++;
-		else if (key == KEY_UP && *first > 0)
-			(*first)--;
-		else if (key != KEY_DOWN && key != KEY_UP && key != KEY_RESIZE &&
-				 (key != ERR || rbp_now_ns() >= until_ns))
-			return true;
-	}
-}
-
-/* However the process ends, the terminal is as it was before. */
-static void
-restore_terminal(void)
-{
-	(void) endwin();
-}
-
-void
-ctl_top_run(const CtlSources *sources, int interval)
-{
-	Screen		screen = {.sources = sources};
-	int			first = 0;
-	bool		go_on;
-
-	if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-		rbp_die("top needs a terminal; --once does not");
-	if (newterm(NULL, stdout, stdin) == NULL)
-		rbp_die("the terminal is not known; try --once, or set TERM");
-	if (tigetstr("cup") == NULL)
-	{
-		endwin();
-		rbp_die("the terminal cannot move its cursor; try --once, or set TERM");
-	}
-	atexit(restore_terminal);
-	cbreak();
-	noecho();
-	nodelay(stdscr, TRUE);
-	keypad(stdscr, TRUE);
-	(void) curs_set(0);
-	do
-	{
 		bool		ok;
-		char	   *text = refresh_text(&screen, &ok);
 
-		go_on = show_text(text, interval, &first);
-		free(text);
-	} while (go_on);
+		printf("%s", clear);
+		ok = show_server(&screen, stdout);
+		if (sources->http != NULL)
+			ok &= show_broker(sources->http, stdout);
+		if (once && !ok)
+			rbp_die("top: not everybody has answered");
+		if (once)
+			return;
+		printf("\n");
+		if (fflush(stdout) != 0)
+			rbp_die("could not write the output");
+		sleep((unsigned) interval);
+	}
 }

@@ -11,6 +11,8 @@
 #include "broker/common/http_client.h"
 #include "broker/server/server.h"
 
+#include <stdbool.h>
+
 /* Whom to ask; the broker only if http is not NULL */
 typedef struct CtlSources
 {
@@ -19,15 +21,10 @@ typedef struct CtlSources
 } CtlSources;
 
 /*
- * Print everything once.  Ends the process if the server, or the broker, does not
- * answer.
+ * Print everything once, and end the process if the server, or the broker, does not
+ * answer; or print it every so many seconds, on a terminal in the same place, until
+ * a signal ends the process.
  */
-extern void ctl_top_once(const CtlSources *sources);
-
-/*
- * Show it on the terminal, every so many seconds, until the user quits or the
- * input ends.  Ends the process if the terminal cannot show it.
- */
-extern void ctl_top_run(const CtlSources *sources, int interval);
+extern void ctl_top(const CtlSources *sources, bool once, int interval);
 
 #endif							/* RBP_CTL_TOP_H */

@@ -75,12 +75,6 @@ set_error(RbpServer *server, const char *text)
 	}
 }
 
-/* Whatever the server has to tell, stderr is where top draws. */
-static void
-ignore_notice(void *arg, const char *message)
-{
-}
-
 /*
  * ---- queries with a limit ------------------------------------------------------
  *
@@ -193,10 +187,7 @@ connect_to(RbpServer *server)
 
 	server->conn = PQconnectdbParams(keywords, values, 1);
 	if (PQstatus(server->conn) == CONNECTION_OK && PQsetnonblocking(server->conn, 1) == 0)
-	{
-		(void) PQsetNoticeProcessor(server->conn, ignore_notice, NULL);
 		return true;
-	}
 	set_error(server, server->conn == NULL ? "out of memory" : PQerrorMessage(server->conn));
 	disconnect(server);
 	return false;

@@ -27,7 +27,7 @@ extern void rbp_server_destroy(RbpServer *server);
  * Connecting takes at most RBP_SERVER_CONNECT_S for each address of the server
  * unless conninfo says otherwise.  After that, this returns within
  * RBP_SERVER_QUERY_MS, even if the network is cut or the server has stopped.
- * NULL if something failed.  Notices and warnings of the server are ignored.
+ * NULL if something failed.
  */
 extern json_t *rbp_server_query(RbpServer *server, const char *sql);
 

@@ -16,7 +16,6 @@ packages_to_build=(
     libssl-dev
     libsystemd-dev
     libxxhash-dev
-    libncurses-dev
     libpq-dev
 )
 packages_to_test=(
