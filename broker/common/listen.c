@@ -15,8 +15,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define BACKLOG		1024
-
 int
 rbp_listen_addresses(const char *host, uint16_t port, struct addrinfo **list)
 {
@@ -49,7 +47,7 @@ rbp_listen_tcp(const char *host, uint16_t *port)
 					ai->ai_protocol);
 		if (fd >= 0 &&
 			setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-			bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0 &&
+			bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 &&
 			getsockname(fd, (struct sockaddr *) &bound, &len) == 0)
 			break;
 		error = errno;

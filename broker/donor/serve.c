@@ -375,7 +375,7 @@ listen_unix(const char *shm_name)
 	if (fd < 0 ||
 		bind(fd, (struct sockaddr *) &addr,
 			 (socklen_t) (offsetof(struct sockaddr_un, sun_path) + 1 + len)) != 0 ||
-		listen(fd, 1024) != 0)
+		listen(fd, SOMAXCONN) != 0)
 		rbp_die("could not listen on an abstract UNIX socket: %s", strerror(errno));
 	unix_listener = (RbpDonorConn)
 	{

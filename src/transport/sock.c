@@ -26,9 +26,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Pause before connect() is retried on a UNIX socket whose backlog is full */
-#define RETRY_NS		1000000
-
 /*
  * Bytes that the peer does not acknowledge for so many ms are dropped, also
  * after close().  The spill leaves a slot unused for longer than that after a
@@ -211,39 +208,11 @@ rbp_sock_close(RbpSock *sock)
 	OPENSSL_cleanse(sock->cred.secret, sizeof(sock->cred.secret));
 }
 
-/*
- * Call connect().  A TCP connect continues in the background; a connect to a
- * UNIX socket completes immediately, or must be retried if its backlog is
- * full.
- */
-static RbpStatus
-try_connect(RbpSock *sock)
-{
-	if (connect(sock->fd, (struct sockaddr *) &sock->addr, sock->addrlen) == 0 ||
-		errno == EINPROGRESS || errno == EINTR || errno == EISCONN)
-	{
-		sock->state = RBP_SOCK_CONNECTING;
-		return RBP_OK;
-	}
-	if (errno == EAGAIN && sock->addr.ss_family == AF_UNIX)
-	{
-		sock->state = RBP_SOCK_RETRY;
-		return RBP_OK;
-	}
-	return RBP_CONNLOST;
-}
-
 RbpStatus
 rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 			   const RbpCredentials *cred)
 {
-	RbpStatus	status;
-
 	memset(sock, 0, sizeof(*sock));
-	if (addrlen > sizeof(sock->addr))
-		return RBP_INVALID;
-	memcpy(&sock->addr, addr, addrlen);
-	sock->addrlen = addrlen;
 	sock->cred = *cred;
 
 	sock->fd = socket(addr->sa_family,
@@ -266,10 +235,18 @@ rbp_sock_start(RbpSock *sock, const struct sockaddr *addr, socklen_t addrlen,
 		(void) setsockopt(sock->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 	}
 
-	status = try_connect(sock);
-	if (status != RBP_OK)
-		rbp_sock_close(sock);
-	return status;
+	/*
+	 * A TCP connect goes on in the background.  One to a UNIX socket is done
+	 * at once; it fails if thousands wait to be accepted, as does one to a
+	 * process that is gone.
+	 */
+	if (connect(sock->fd, addr, addrlen) == 0 || errno == EINPROGRESS || errno == EINTR)
+	{
+		sock->state = RBP_SOCK_CONNECTING;
+		return RBP_OK;
+	}
+	rbp_sock_close(sock);
+	return RBP_CONNLOST;
 }
 
 /*
@@ -331,17 +308,6 @@ receive_message(RbpSock *sock, RbpStatus *status)
  * Handlers of the states.  RBP_OK: the next state is set.  RBP_INPROGRESS:
  * wait for *events.  Any other status: the connection has failed.
  */
-
-static RbpStatus
-retry_connect(RbpSock *sock, short *events)
-{
-	RbpStatus	status = try_connect(sock);
-
-	if (status != RBP_OK || sock->state != RBP_SOCK_RETRY)
-		return status;
-	*events = 0;
-	return RBP_INPROGRESS;
-}
 
 static RbpStatus
 say_hello(RbpSock *sock, short *events)
@@ -421,9 +387,6 @@ advance(RbpSock *sock, short *events)
 		*events = POLLIN;
 		switch (sock->state)
 		{
-			case RBP_SOCK_RETRY:
-				status = retry_connect(sock, events);
-				break;
 			case RBP_SOCK_CONNECTING:
 				status = say_hello(sock, events);
 				break;
@@ -450,25 +413,9 @@ rbp_sock_connect_wait(RbpSock *sock, int64_t deadline_ns)
 	short		events;
 
 	rbp_waiter_begin(&waiter, &sock->spin, deadline_ns);
-	for (;;)
-	{
+	do
 		status = advance(sock, &events);
-		if (status != RBP_INPROGRESS)
-			break;
-		/* the backlog is full: sleep, then try again */
-		if (events == 0)
-		{
-			int64_t		until = rbp_now_ns() + RETRY_NS;
-
-			if (until > deadline_ns)
-				until = deadline_ns;
-			if (!rbp_sock_block(-1, 0, until) &&
-				(until == deadline_ns || rbp_transport_give_up()))
-				break;
-		}
-		else if (!rbp_waiter_step(&waiter, sock->fd, events))
-			break;
-	}
+	while (status == RBP_INPROGRESS && rbp_waiter_step(&waiter, sock->fd, events));
 	rbp_waiter_end(&waiter);
 
 	if (status != RBP_OK && status != RBP_INPROGRESS)

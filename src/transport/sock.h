@@ -22,7 +22,6 @@
 
 typedef enum RbpSockState
 {
-	RBP_SOCK_RETRY,				/* connect() failed with EAGAIN: try again */
 	RBP_SOCK_CONNECTING,
 	RBP_SOCK_CHALLENGE,			/* HELLO is sent */
 	RBP_SOCK_WELCOME,			/* AUTH is sent */
@@ -35,8 +34,6 @@ typedef struct RbpSock
 	int			fd;				/* non-blocking, close-on-exec; -1: none */
 	RbpSockState state;
 	RbpStatus	failure;		/* reason for RBP_SOCK_FAILED */
-	struct sockaddr_storage addr;
-	socklen_t	addrlen;
 	RbpCredentials cred;
 	uint8_t		rx[RBP_HANDSHAKE_MAX];	/* a handshake message, possibly
 										 * incomplete */
