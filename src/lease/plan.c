@@ -636,17 +636,16 @@ rbp_lease_is_donor_list(const char *text, size_t len)
 	return is;
 }
 
-bool
+void
 rbp_lease_error_text(const char *text, size_t len, char *buf, size_t buflen)
 {
 	json_t	   *root = decode(text, len, NULL);
 	const char *why = json_string_value(json_object_get(root, "error"));
-	bool		found = why != NULL && buflen > 0;
 
-	if (found)
-		rbp_copy_printable(buf, buflen, why, strlen(why));
+	if (why == NULL)
+		why = "no reason given";
+	rbp_copy_printable(buf, buflen, why, strlen(why));
 	json_decref(root);
-	return found;
 }
 
 int64_t

@@ -140,8 +140,7 @@ send_request(RbpHeldLease *h, const char *path, char *body, RbpHttpReply *reply,
 	if (reply->status != 200 && reply->status != 201 && reply->status != 202 &&
 		reply->status != 403 && reply->status != 404 && reply->status != 410)
 	{
-		if (!rbp_lease_error_text(reply->body, reply->len, why, sizeof(why)))
-			strlcpy(why, "no reason given", sizeof(why));
+		rbp_lease_error_text(reply->body, reply->len, why, sizeof(why));
 		request_failed(h, FAILED_STATUS, "HTTP status %d: %s", reply->status, why);
 		return false;
 	}
@@ -223,8 +222,7 @@ renew(RbpHeldLease *h, uint64 wanted)
 	{
 		char		why[200];
 
-		if (!rbp_lease_error_text(reply.body, reply.len, why, sizeof(why)))
-			strlcpy(why, "no reason given", sizeof(why));
+		rbp_lease_error_text(reply.body, reply.len, why, sizeof(why));
 		ereport(LOG,
 				(errmsg("remote_bp: the lease%s has ended", h->suffix),
 				 errdetail("The broker answered a renewal with HTTP status %d: %s.",

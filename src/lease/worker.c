@@ -90,7 +90,7 @@
 #include "remote/remote.h"
 #include "transport/transport.h"
 
-/* This is a library of its own: see lease.h. */
+/* The room is a library of its own: no other process needs libcurl and jansson. */
 PG_MODULE_MAGIC;
 
 /* Minimum interval of requests caused by backends' reports */
