@@ -101,11 +101,6 @@ rbp_verbs_fail(VerbsConn *conn, RbpStatus status, RbpStatus failure)
 		end_io(*queue_at(&conn->data, conn->data.head), status);
 	for (; conn->pings.head != conn->pings.tail; conn->pings.head++)
 		end_io(*queue_at(&conn->pings, conn->pings.head), status);
-	for (int i = 0; i < RBP_VERBS_PINGS; i++)
-	{
-		end_io(conn->pinged[i].io, status);
-		conn->pinged[i].io = NULL;
-	}
 }
 
 /*

@@ -27,8 +27,8 @@
  *
  * Pings are messages, which the donor's process has to answer: they tell that
  * it lives, and reads and writes do not.  Both sides have RBP_VERBS_PINGS
- * receives posted, so at most that many pings are in flight.  A ping that is
- * given up keeps its entry in pinged[] until its answer comes.
+ * receives posted, so at most that many pings are in flight, given up or not.
+ * An answer stands for all pings before it, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -286,31 +286,30 @@ static bool
 next_ping(VerbsConn *conn, Work *work, struct ibv_send_wr *wr,
 		  struct ibv_sge *sge)
 {
-	RbpIo	   *io = queue_head(&conn->pings);
+	RbpWireRequest req = {.prefix.op = RBP_OP_PING};
+	RbpIo	   *io = NULL;
+	uint8_t    *message;
 
-	for (int i = 0; io != NULL && i < RBP_VERBS_PINGS; i++)
+	for (uint32_t p = conn->pings.head; p != conn->pings.tail && io == NULL; p++)
 	{
-		uint8_t    *message = conn->memory + MEMORY_PINGS + i * RBP_REQUEST_SIZE;
-		RbpWireRequest req = {.prefix.op = RBP_OP_PING};
-
-		if (conn->pinged[i].id != 0)
-			continue;
-		conn->pings.head++;
-		conn->pinged[i].id = req.id = ++conn->last_ping;
-		conn->pinged[i].io = io;
-		rbp_wire_put_request(message, &req);
-
-		*work = (Work)
-		{
-			.kind = WORK_PING
-		};
-		sge->addr = (uintptr_t) message;
-		sge->length = RBP_REQUEST_SIZE;
-		sge->lkey = conn->memory_mr->lkey;
-		wr->opcode = IBV_WR_SEND;
-		return true;
+		if ((*queue_at(&conn->pings, p))->cookie == 0)
+			io = *queue_at(&conn->pings, p);
 	}
-	return false;
+	if (io == NULL || conn->last_ping - conn->pongs == RBP_VERBS_PINGS)
+		return false;
+	io->cookie = req.id = ++conn->last_ping;
+	message = conn->memory + MEMORY_PINGS + req.id % RBP_VERBS_PINGS * RBP_REQUEST_SIZE;
+	rbp_wire_put_request(message, &req);
+
+	*work = (Work)
+	{
+		.kind = WORK_PING
+	};
+	sge->addr = (uintptr_t) message;
+	sge->length = RBP_REQUEST_SIZE;
+	sge->lkey = conn->memory_mr->lkey;
+	wr->opcode = IBV_WR_SEND;
+	return true;
 }
 
 /* Post what waits, as far as there is room, with one ring of the doorbell. */
@@ -431,17 +430,10 @@ answer_done(VerbsConn *conn, int buffer, uint32_t len)
 {
 	const uint8_t *message = conn->memory + MEMORY_ANSWERS + buffer * RBP_ANSWER_SIZE;
 	RbpWireAnswer ans;
-	int			i = 0;
 
 	if (!rbp_wire_get_answer(message, len < RBP_ANSWER_SIZE ? len : RBP_ANSWER_SIZE, &ans) ||
-		ans.op != RBP_OP_PING || ans.id == 0)
-	{
-		rbp_verbs_fail(conn, RBP_PROTOCOL, RBP_PROTOCOL);
-		return;
-	}
-	while (i < RBP_VERBS_PINGS && conn->pinged[i].id != ans.id)
-		i++;
-	if (i == RBP_VERBS_PINGS)
+		ans.op != RBP_OP_PING || ans.id == 0 || ans.id > conn->last_ping ||
+		conn->pongs == conn->last_ping)
 	{
 		rbp_verbs_fail(conn, RBP_PROTOCOL, RBP_PROTOCOL);
 		return;
@@ -452,9 +444,15 @@ answer_done(VerbsConn *conn, int buffer, uint32_t len)
 		rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
 		return;
 	}
-	end_io(conn->pinged[i].io, rbp_status_from_wire(ans.status));
-	conn->pinged[i].id = 0;
-	conn->pinged[i].io = NULL;
+	conn->pongs++;
+	for (uint32_t p = conn->pings.head; p != conn->pings.tail; p++)
+	{
+		RbpIo	   *io = *queue_at(&conn->pings, p);
+
+		if (io->cookie != 0 && io->cookie <= ans.id)
+			end_io(io, rbp_status_from_wire(ans.status));
+	}
+	queue_sweep(&conn->pings);
 }
 
 /*
@@ -574,10 +572,6 @@ rbp_verbs_give_up(VerbsConn *conn, RbpIo *ios, int n)
 	}
 	queue_sweep(&conn->data);
 	queue_sweep(&conn->pings);
-	for (int i = 0; i < RBP_VERBS_PINGS; i++)
-		if (conn->pinged[i].io != NULL && conn->pinged[i].io->status != RBP_INPROGRESS)
-			conn->pinged[i].io = NULL;
-
 	if (device_has_buffer)
 		rbp_verbs_fail(conn, RBP_CONNLOST, RBP_CONNLOST);
 }

@@ -119,8 +119,9 @@ typedef struct VerbsConn
 	RbpWireVerbsWelcome welcome;	/* from VERBS_READY on */
 	Region	   *regions;		/* welcome.regions of them */
 
-	Queue		data;			/* reads and writes */
-	Queue		pings;
+	Queue		data;			/* reads and writes; until all of one is posted */
+	Queue		pings;			/* until they end; cookie: the id, 0 before it
+								 * is sent */
 
 	/*
 	 * Remote address and rkey of the first request in data, once a piece of
@@ -135,12 +136,8 @@ typedef struct VerbsConn
 	uint32_t	free_bounces;	/* bits */
 	uint32_t	free_lookups;	/* bits */
 
-	uint64_t	last_ping;
-	struct
-	{
-		uint64_t	id;			/* 0: free */
-		RbpIo	   *io;			/* NULL: given up */
-	}			pinged[RBP_VERBS_PINGS];
+	uint64_t	last_ping;		/* id of the last one sent */
+	uint64_t	pongs;			/* answers so far, one for each ping sent */
 
 	int64_t		looked_at;		/* the event channel */
 } VerbsConn;
