@@ -464,23 +464,22 @@ prewarm_fork(Prewarm *prewarm, Relation rel, ForkNumber forknum,
 	prewarm_blocks(prewarm, rel, forknum, first, last + 1);
 }
 
+/*
+ * The relation, if it is there still, and if the caller may read it.  An unlogged one has
+ * no file on a standby.
+ */
 static void
-prewarm_indexes(Prewarm *prewarm, Relation rel)
+prewarm_if_possible(Prewarm *prewarm, Oid relid)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	ListCell   *cell;
+	Relation	rel = try_relation_open(relid, AccessShareLock);
 
-	foreach(cell, indexes)
-	{
-		Relation	index = relation_open(lfirst_oid(cell), AccessShareLock);
-
-		if (RELKIND_HAS_STORAGE(index->rd_rel->relkind) &&
-			!is_being_built(index) &&
-			(prewarm->mode != MODE_TIER || is_wanted(index)))
-			prewarm_fork(prewarm, index, MAIN_FORKNUM, NULL, NULL);
-		relation_close(index, AccessShareLock);
-	}
-	list_free(indexes);
+	if (rel == NULL)
+		return;
+	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && may_read(rel) && !is_being_built(rel) &&
+		(prewarm->mode != MODE_TIER || is_wanted(rel)) &&
+		smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
+		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
+	relation_close(rel, AccessShareLock);
 }
 
 static void
@@ -544,6 +543,7 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 	Prewarm		prewarm = {0};
 	ForkNumber	forknum;
 	Relation	rel;
+	ListCell   *cell;
 
 	for (int i = 0; i <= INCLUDE_INDEXES; i++)
 		if (PG_ARGISNULL(i) && i != FIRST_BLOCK && i != LAST_BLOCK)
@@ -577,7 +577,8 @@ rbp_sql_prewarm(PG_FUNCTION_ARGS)
 		prewarm_fork(&prewarm, rel, forknum, &fcinfo->args[FIRST_BLOCK],
 					 &fcinfo->args[LAST_BLOCK]);
 		if (PG_GETARG_BOOL(INCLUDE_INDEXES))
-			prewarm_indexes(&prewarm, rel);
+			foreach(cell, RelationGetIndexList(rel))
+				prewarm_if_possible(&prewarm, lfirst_oid(cell));
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(end_prewarm, PointerGetDatum(&prewarm));
 	end_prewarm(0, PointerGetDatum(&prewarm));
@@ -638,23 +639,6 @@ static const char *const database_query =
 " WHERE c.relkind IN ('r', 'i', 'm', 't', 'S') AND c.relpersistence <> 't'"
 " ORDER BY (pg_stat_get_blocks_fetched(c.oid) - pg_stat_get_blocks_hit(c.oid))::float8"
 " / greatest(c.relpages, 1)::float8 DESC, c.relpages, c.oid";
-
-/*
- * The relation, if it is there still, and if the caller may read it.  An unlogged one has
- * no file on a standby.
- */
-static void
-prewarm_if_possible(Prewarm *prewarm, Oid relid)
-{
-	Relation	rel = try_relation_open(relid, AccessShareLock);
-
-	if (rel == NULL)
-		return;
-	if (RELKIND_HAS_STORAGE(rel->rd_rel->relkind) && may_read(rel) &&
-		!is_being_built(rel) && is_wanted(rel) && smgrexists(RelationGetSmgr(rel), MAIN_FORKNUM))
-		prewarm_fork(prewarm, rel, MAIN_FORKNUM, NULL, NULL);
-	relation_close(rel, AccessShareLock);
-}
 
 Datum
 rbp_sql_prewarm_database(PG_FUNCTION_ARGS)
