@@ -76,20 +76,12 @@ find(const char *id, BrokerReply *error)
 static int64_t
 find_held(const char *id, const json_t *body, BrokerReply *error)
 {
-	unsigned char bytes[RBP_SECRET_LEN];
-	char		told[2 * RBP_SECRET_LEN + 1];
+	const char *told = json_string_value(json_object_get(body, "secret"));
+	int64_t		lease = find(id, error);
 	char	   *secret;
-	int64_t		lease;
 
-	if (!rbp_hex_decode(json_string_value(json_object_get(body, "secret")), bytes, sizeof(bytes)))
-	{
-		*error = broker_reply_error(400, "\"secret\" must have %d hex digits", 2 * RBP_SECRET_LEN);
-		return 0;
-	}
-	lease = find(id, error);
 	if (lease == 0)
 		return 0;
-	rbp_hex_encode(bytes, sizeof(bytes), told);
 	secret = broker_get_text("SELECT secret FROM lease WHERE key = ?1", INT(lease));
 	if (!rbp_equal_secret(told, strlen(told), secret, strlen(secret)))
 	{
