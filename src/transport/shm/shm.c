@@ -58,7 +58,6 @@
 #define HUGE_PAGE		(UINT64_C(2) << 20)
 #define FAULT_AROUND	((size_t) 64 << 10)
 #define CHECK_NS		10000000
-#define OUT_SIZE		(64 * RBP_REQUEST_SIZE)
 
 typedef struct ShmRegion
 {
@@ -78,9 +77,6 @@ typedef struct ShmConn
 	uint32_t	nregions;
 	uint64_t	last_id;
 	int64_t		checked_at;		/* coarse clock */
-
-	uint8_t		out[OUT_SIZE];	/* requests that the socket did not accept yet */
-	size_t		out_have;
 
 	uint8_t		rx[RBP_ANSWER_SIZE + RBP_MAP_PAYLOAD_SIZE];
 	size_t		rx_have;
@@ -267,43 +263,23 @@ fail(ShmConn *conn, RbpStatus why)
 }
 
 /*
- * Send queued requests.  RBP_OK: all are sent; RBP_INPROGRESS: the socket
- * accepts no more at the moment.
+ * Send a request; *id is its id, or 0 on failure.  RBP_NOMEM: hundreds are in the
+ * socket's buffer already, which takes a message whole or not at all.
  */
 static RbpStatus
-send_some(ShmConn *conn)
+send_request(ShmConn *conn, uint8_t op, uint32_t region, uint64_t *id)
 {
-	while (conn->out_have > 0)
+	RbpWireRequest req = {.prefix.op = op,.region = region,.id = conn->last_id + 1};
+	uint8_t		buf[RBP_REQUEST_SIZE];
+
+	*id = 0;
+	rbp_wire_put_request(buf, &req);
+	if (send(conn->sock.fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(buf))
 	{
-		ssize_t		n = send(conn->sock.fd, conn->out, conn->out_have,
-							 MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		if (n < 0)
-		{
-			if (errno == EINTR)
-				continue;
-			if (errno == EAGAIN || errno == EWOULDBLOCK)
-				return RBP_INPROGRESS;
-			return fail(conn, RBP_CONNLOST);
-		}
-		conn->out_have -= (size_t) n;
-		memmove(conn->out, conn->out + n, conn->out_have);
+		*id = ++conn->last_id;
+		return RBP_INPROGRESS;
 	}
-	return RBP_OK;
-}
-
-/* Queue a request.  Returns its id, or 0 if there is no room. */
-static uint64_t
-queue_request(ShmConn *conn, uint8_t op, uint32_t region)
-{
-	RbpWireRequest req = {.prefix.op = op,.region = region};
-
-	if (conn->out_have + RBP_REQUEST_SIZE > OUT_SIZE)
-		return 0;
-	req.id = ++conn->last_id;
-	rbp_wire_put_request(conn->out + conn->out_have, &req);
-	conn->out_have += RBP_REQUEST_SIZE;
-	return req.id;
+	return errno == EAGAIN || errno == EWOULDBLOCK ? RBP_NOMEM : fail(conn, RBP_CONNLOST);
 }
 
 static void
@@ -494,23 +470,19 @@ shm_connect_wait(RbpConn *base, int64_t deadline_ns)
 }
 
 static RbpStatus
-start_ping(ShmConn *conn, RbpIo *io)
-{
-	io->cookie = queue_request(conn, RBP_OP_PING, 0);
-	if (io->cookie == 0)
-		return RBP_NOMEM;
-	conn->last_ping = io->cookie;
-	return RBP_INPROGRESS;
-}
-
-static RbpStatus
 start_io(ShmConn *conn, RbpIo *io)
 {
 	ShmRegion  *region;
+	RbpStatus	status = RBP_INPROGRESS;
 
 	io->cookie = 0;
 	if (io->kind == RBP_IO_PING)
-		return start_ping(conn, io);
+	{
+		status = send_request(conn, RBP_OP_PING, 0, &io->cookie);
+		if (status == RBP_INPROGRESS)
+			conn->last_ping = io->cookie;
+		return status;
+	}
 	if (!rbp_io_valid(io, conn->sock.welcome.region_size))
 		return RBP_INVALID;
 	if (io->region >= conn->nregions)
@@ -526,13 +498,11 @@ start_io(ShmConn *conn, RbpIo *io)
 		return copy_io(conn, region, io);
 	if (region->asked == 0)
 	{
-		region->asked = queue_request(conn, RBP_OP_MAP, io->region);
-		if (region->asked == 0)
-			return RBP_NOMEM;
+		status = send_request(conn, RBP_OP_MAP, io->region, &region->asked);
 		region->asked_grant = io->grant;
 	}
 	io->cookie = region->asked;
-	return RBP_INPROGRESS;
+	return status;
 }
 
 static RbpStatus
@@ -549,8 +519,6 @@ shm_submit(RbpConn *base, RbpIo *ios, int n)
 
 	for (int i = 0; i < n; i++)
 		ios[i].status = start_io(conn, &ios[i]);
-	if (conn->out_have > 0)
-		(void) send_some(conn); /* wait() reports a failure */
 	return RBP_OK;
 }
 
@@ -595,7 +563,6 @@ shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 		rbp_waiter_begin(&waiter, &conn->sock.spin, deadline_ns);
 		for (;;)
 		{
-			RbpStatus	sending = RBP_OK;
 			bool		left = false;
 
 			for (int i = first; i < n; i++)
@@ -611,13 +578,8 @@ shm_wait(RbpConn *base, RbpIo *ios, int n, int64_t deadline_ns)
 			if (!left)
 				break;
 
-			if (conn->out_have > 0)
-				sending = send_some(conn);
-			if (conn->sock.state == RBP_SOCK_FAILED ||
-				receive_some(conn) != RBP_INPROGRESS)
-				continue;
-			if (!rbp_waiter_step(&waiter, conn->sock.fd,
-								 sending == RBP_INPROGRESS ? POLLIN | POLLOUT : POLLIN))
+			if (receive_some(conn) == RBP_INPROGRESS &&
+				!rbp_waiter_step(&waiter, conn->sock.fd, POLLIN))
 				break;
 		}
 		rbp_waiter_end(&waiter);
