@@ -14,14 +14,14 @@
 #include "transport/transport.h"
 #include "wire/wire.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -134,29 +134,19 @@ bool
 rbp_sock_address(const char *host, uint16_t port, struct sockaddr_storage *addr,
 				 socklen_t *len)
 {
-	struct sockaddr_in v4 = {.sin_family = AF_INET,.sin_port = htons(port)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6,.sin6_port = htons(port)};
-	bool		is_v4 = inet_pton(AF_INET, host, &v4.sin_addr) == 1;
-	const char *scope = strchr(host, '%');
-	char		text[INET6_ADDRSTRLEN];
+	struct addrinfo hints = {
+		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,.ai_socktype = SOCK_STREAM
+	};
+	struct addrinfo *found;
+	char		service[8];
 
-	/* a link-local address names an interface of this machine, too */
-	if (!is_v4 && scope != NULL)
-	{
-		size_t		n = (size_t) (scope - host);
-
-		v6.sin6_scope_id = if_nametoindex(scope + 1);
-		if (v6.sin6_scope_id == 0 || n >= sizeof(text))
-			return false;
-		memcpy(text, host, n);
-		text[n] = '\0';
-		host = text;
-	}
-	if (!is_v4 && inet_pton(AF_INET6, host, &v6.sin6_addr) != 1)
+	snprintf(service, sizeof(service), "%u", (unsigned) port);
+	if (getaddrinfo(host, service, &hints, &found) != 0)
 		return false;
-	*len = is_v4 ? sizeof(v4) : sizeof(v6);
 	memset(addr, 0, sizeof(*addr));
-	memcpy(addr, is_v4 ? (void *) &v4 : &v6, *len);
+	memcpy(addr, found->ai_addr, found->ai_addrlen);
+	*len = found->ai_addrlen;
+	freeaddrinfo(found);
 	return true;
 }
 

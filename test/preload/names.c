@@ -83,7 +83,8 @@ getaddrinfo(const char *node, const char *service,
 	char		address[64];
 
 	next = dlsym(RTLD_NEXT, "getaddrinfo");
-	if (len > 5 && strcmp(node + len - 5, ".test") == 0)
+	if (len > 5 && strcmp(node + len - 5, ".test") == 0 &&
+		(hints == NULL || (hints->ai_flags & AI_NUMERICHOST) == 0))
 	{
 		hang(node);
 		node = address_of(node, address);
