@@ -13,7 +13,7 @@
 #include "common/limits.h"
 
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
 #define LOCK_PROBE_MS		1000
 #define MAX_NAME			127 /* clients, instances, socket names */
@@ -94,13 +94,10 @@ static BrokerReply
 serve_health(const char *id, const json_t *body)
 {
 	int64_t		until = rbp_mono_ms() + LOCK_PROBE_MS;
+	struct timespec ts = {.tv_sec = until / 1000,.tv_nsec = until % 1000 * 1000000};
 
-	while (pthread_mutex_trylock(&broker.lock) != 0)
-	{
-		if (rbp_mono_ms() >= until)
-			return broker_reply_error(503, "the broker's state is locked");
-		usleep(5000);
-	}
+	if (pthread_mutex_clocklock(&broker.lock, CLOCK_MONOTONIC, &ts) != 0)
+		return broker_reply_error(503, "the broker's state is locked");
 	pthread_mutex_unlock(&broker.lock);
 	return broker_reply(200, strdup("{\"status\":\"ok\",\"version\":\"" RBP_VERSION "\"}"));
 }
