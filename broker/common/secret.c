@@ -10,7 +10,6 @@
 #include "common/text.h"
 #include "common/token.h"
 
-#include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
@@ -45,23 +44,14 @@ rbp_uuid4(char uuid[RBP_UUID_LEN])
 static char *
 load(const char *path, bool all, const char **why)
 {
-	static const char *const errors[] = {
-		[RBP_TOKEN_EMPTY] = "its first line is empty",
-		[RBP_TOKEN_TOO_LONG] = "a line is too long",
-		[RBP_TOKEN_NOT_PRINTABLE] = "a token consists of printable ASCII characters without spaces"
-	};
 	char		tokens[RBP_TOKENS_LEN];
 	char	   *copy = NULL;
 	RbpTokenStatus status;
 	struct stat st;
 
 	status = all ? rbp_token_read_all(path, tokens) : rbp_token_read(path, tokens);
-	if (status == RBP_TOKEN_UNREADABLE)
-		*why = strerror(errno);
-	else if (status == RBP_TOKEN_EMPTY && all)
-		*why = "it has no token";
-	else if (status != RBP_TOKEN_OK)
-		*why = errors[status];
+	if (status != RBP_TOKEN_OK)
+		*why = rbp_token_fault(status);
 	else if ((copy = strdup(tokens)) == NULL)
 		*why = "out of memory";
 	OPENSSL_cleanse(tokens, sizeof(tokens));

@@ -13,6 +13,18 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *
+rbp_token_fault(RbpTokenStatus status)
+{
+	static const char *const faults[] = {
+		[RBP_TOKEN_EMPTY] = "it has no token, or its first line is empty",
+		[RBP_TOKEN_TOO_LONG] = "a line is too long",
+		[RBP_TOKEN_NOT_PRINTABLE] = "a token consists of printable ASCII characters without spaces"
+	};
+
+	return status == RBP_TOKEN_UNREADABLE ? strerror(errno) : faults[status];
+}
+
 /*
  * Read the file, as far as it fits: all of it, or at least its first line.  The
  * text ends with a zero.  *cut is set to whether what was wanted may go on.

@@ -21,6 +21,9 @@ typedef enum RbpTokenStatus
 								 * printable ASCII */
 } RbpTokenStatus;
 
+/* Why the file cannot be used, in a constant text; called before errno changes. */
+extern const char *rbp_token_fault(RbpTokenStatus status);
+
 /*
  * Read the first line of the file, which may be a pipe, without surrounding
  * white space.  token is "" unless the result is RBP_TOKEN_OK; the caller

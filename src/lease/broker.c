@@ -88,11 +88,6 @@ rbp_lease_broker_set_token_file(RbpBroker *b, const char *token_file)
 static char *
 read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 {
-	static const char *const faults[] = {
-		[RBP_TOKEN_EMPTY] = "is empty",
-		[RBP_TOKEN_TOO_LONG] = "is too long",
-		[RBP_TOKEN_NOT_PRINTABLE] = "contains an unprintable character"
-	};
 	char		token[RBP_TOKEN_LEN];
 	char	   *copy = NULL;
 	RbpTokenStatus status;
@@ -102,12 +97,9 @@ read_token(const char *path, char reason[RBP_BROKER_WHY_LEN])
 	status = rbp_token_read(path, token);
 	if (status == RBP_TOKEN_OK)
 		copy = pstrdup(token);
-	else if (status == RBP_TOKEN_UNREADABLE)
-		snprintf(reason, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
-				 path, strerror(errno));
 	else
-		snprintf(reason, RBP_BROKER_WHY_LEN, "the first line of token file \"%s\" %s",
-				 path, faults[status]);
+		snprintf(reason, RBP_BROKER_WHY_LEN, "could not read token file \"%s\": %s",
+				 path, rbp_token_fault(status));
 	explicit_bzero(token, sizeof(token));
 	return copy;
 }
