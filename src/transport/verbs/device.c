@@ -28,7 +28,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* protected by lock */
-static LIST_HEAD(, RbpVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
+static LIST_HEAD(RbpVerbsDeviceList, RbpVerbsDevice) devices = LIST_HEAD_INITIALIZER(devices);
 static _Atomic pid_t owner_pid; /* process that uses librdmacm, 0: none yet */
 
 /*
@@ -95,7 +95,7 @@ rbp_verbs_device_get(struct ibv_context *verbs)
 	RbpVerbsDevice *device;
 
 	pthread_mutex_lock(&lock);
-	LIST_FOREACH(device, &devices, link)
+	for (device = LIST_FIRST(&devices); device != NULL; device = LIST_NEXT(device, link))
 	{
 		if (device->verbs == verbs)
 			break;
@@ -128,7 +128,7 @@ rbp_verbs_mr_get(RbpVerbsDevice *device, void *base, size_t len, RbpMr **mr_out)
 	RbpMr	   *mr;
 
 	pthread_mutex_lock(&lock);
-	LIST_FOREACH(mr, &device->mrs, link)
+	for (mr = LIST_FIRST(&device->mrs); mr != NULL; mr = LIST_NEXT(mr, link))
 	{
 		if (mr->base == base && mr->len == len)
 			break;

@@ -25,7 +25,7 @@ typedef struct RbpVerbsDevice
 	uint8_t		reads;			/* RDMA reads that a queue pair may have in
 								 * flight; at most RBP_VERBS_READS_MAX */
 	unsigned int refs;			/* this and what follows: private */
-				LIST_HEAD(, RbpMr) mrs;
+				LIST_HEAD(RbpMrList, RbpMr) mrs;
 				LIST_ENTRY(RbpVerbsDevice) link;
 } RbpVerbsDevice;
 

@@ -119,7 +119,8 @@ typedef struct VerbsConn
 	RbpWireVerbsWelcome welcome;	/* from VERBS_READY on */
 	Region	   *regions;		/* welcome.regions of them */
 
-	Queue		data;			/* reads and writes; until all of one is posted */
+	Queue		data;			/* reads and writes; until all of one is
+								 * posted */
 	Queue		pings;			/* until they end; cookie: the id, 0 before it
 								 * is sent */
 
