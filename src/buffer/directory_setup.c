@@ -44,7 +44,7 @@ compute_layout(RbpDirectory *dir, uint32_t max_slots, uint32_t staging_slots,
 	dir->ngenerations = max_slots / RBP_FEW_BLOCKS;
 	if (dir->ngenerations < RBP_MIN_GENERATIONS)
 		dir->ngenerations = RBP_MIN_GENERATIONS;
-	dir->nghost_sets = nlocal / RBP_GHOST_WAYS + 1;
+	dir->nghost_sets = (nlocal + RBP_GHOST_WAYS - 1) / RBP_GHOST_WAYS;
 	dir->ghost_unit = nlocal / 1024 + 1;
 	dir->nstripes = nlocal / RBP_ACCOUNT_EXTENTS;
 	if (dir->nstripes < 1)
